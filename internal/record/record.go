@@ -1,0 +1,153 @@
+// Package record keeps one value a file: atomic, checksummed and versioned.
+//
+// A record is one header line and a JSON body:
+//
+//	berth-record <kind> v<version> sha256=<hex of the body> len=<bytes of the body>\n
+//	{…}
+//
+// Write replaces a record by writing a temporary file beside it and renaming it over the old one, so a reader sees the
+// old value or the new one, whole. It does not wait for the disk: a Flusher makes what was marked dirty durable soon
+// after. What a power cut left torn fails the checksum and is reported as a CorruptError.
+package record
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+)
+
+// MaxSize bounds what Read takes into memory, in bytes. The largest real record, a pod of a hundred containers with the
+// largest annotations Kubernetes allows, is under 40 MiB.
+const MaxSize = 64 << 20
+
+const magic = "berth-record"
+
+// TempPrefix begins the names of the temporary files of Write. A crash may leave one: whoever owns the directory removes
+// what begins so.
+const TempPrefix = ".tmp-"
+
+// Kind is one sort of record: its name, the version that Write writes and the oldest that Read still understands.
+type Kind struct {
+	Name            string
+	Version, Oldest int
+}
+
+// CorruptError says that a record cannot be trusted and why.
+type CorruptError struct{ Path, Reason string }
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("record %s is damaged: %s", e.Path, e.Reason)
+}
+
+// VersionError says that a record was written by a release whose format this one does not read.
+type VersionError struct {
+	Path, Kind             string
+	Found, Oldest, Version int
+}
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("record %s is %s version %d; this release reads %d to %d: run the release that wrote it, or a newer one",
+		e.Path, e.Kind, e.Found, e.Oldest, e.Version)
+}
+
+var tempSeq atomic.Uint64
+
+// Write replaces the record at path by v. The directory must exist. It does not wait for the disk.
+func (k Kind) Write(path string, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode %s record: %w", k.Name, err)
+	}
+	sum := sha256.Sum256(body)
+	head := fmt.Sprintf("%s %s v%d sha256=%s len=%d\n", magic, k.Name, k.Version, hex.EncodeToString(sum[:]), len(body))
+	return replace(path, append([]byte(head), body...))
+}
+
+// replace writes data to a temporary file beside path and renames it over path.
+func replace(path string, data []byte) error {
+	tmp := filepath.Join(filepath.Dir(path), fmt.Sprintf("%s%s-%d-%d", TempPrefix, filepath.Base(path), os.Getpid(), tempSeq.Add(1)))
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		_ = os.Remove(tmp)
+		return fmt.Errorf("write record: %w", err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		_ = os.Remove(tmp)
+		return fmt.Errorf("write record: %w", err)
+	}
+	return nil
+}
+
+// Read reads the record at path into v and says which version it was. The error is fs.ErrNotExist where there is none,
+// a *CorruptError or a *VersionError.
+func (k Kind) Read(path string, v any) (int, error) {
+	body, version, err := k.load(path)
+	if err != nil {
+		return version, err
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return version, &CorruptError{path, "its body is not what a " + k.Name + " record holds: " + err.Error()}
+	}
+	return version, nil
+}
+
+func (k Kind) load(path string) ([]byte, int, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read record: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if err != nil {
+		return nil, 0, fmt.Errorf("read record: %w", err)
+	}
+	if len(data) > MaxSize {
+		return nil, 0, &CorruptError{path, fmt.Sprintf("it is larger than %d bytes", MaxSize)}
+	}
+	line, body, ok := bytes.Cut(data, []byte("\n"))
+	if !ok {
+		return nil, 0, &CorruptError{path, "it has no header line"}
+	}
+	h, ok := parseHeader(string(line))
+	if !ok {
+		return nil, 0, &CorruptError{path, "its first line is not a record header"}
+	}
+	if h.kind != k.Name {
+		return nil, h.version, &CorruptError{path, fmt.Sprintf("it is a %s record, not a %s record", h.kind, k.Name)}
+	}
+	if h.version > k.Version || h.version < k.Oldest {
+		return nil, h.version, &VersionError{path, k.Name, h.version, k.Oldest, k.Version}
+	}
+	if len(body) != h.length {
+		return nil, h.version, &CorruptError{path, fmt.Sprintf("its body has %d bytes, its header says %d", len(body), h.length)}
+	}
+	if sum := sha256.Sum256(body); hex.EncodeToString(sum[:]) != h.sum {
+		return nil, h.version, &CorruptError{path, "its checksum does not match"}
+	}
+	return body, h.version, nil
+}
+
+type header struct {
+	kind, sum       string
+	version, length int
+}
+
+func parseHeader(line string) (header, bool) {
+	var h header
+	f := bytes.Fields([]byte(line))
+	if len(f) != 5 || string(f[0]) != magic {
+		return h, false
+	}
+	h.kind = string(f[1])
+	var err1, err2 error
+	h.version, err1 = strconv.Atoi(string(bytes.TrimPrefix(f[2], []byte("v"))))
+	h.sum = string(bytes.TrimPrefix(f[3], []byte("sha256=")))
+	h.length, err2 = strconv.Atoi(string(bytes.TrimPrefix(f[4], []byte("len="))))
+	return h, err1 == nil && err2 == nil
+}
