@@ -1,0 +1,163 @@
+package op
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Op is one operation on the object that a Lane belongs to.
+type Op struct {
+	// Kind and Key say what is asked for: a caller that asks for the same while it runs joins it.
+	Kind, Key string
+	// Run does the work. Its context is the daemon's: it ends when the lane closes, when an operation with the right to
+	// do so ends this one, and when nobody has waited for Abandon.
+	Run func(context.Context) error
+	// Ends says whether a running operation of that kind is ended, rather than waited for. Nil ends none.
+	Ends func(running string) bool
+	// Abandon ends the operation when nobody has waited for it so long. Zero lets it finish.
+	Abandon time.Duration
+}
+
+// ErrAbandoned is the cause of an operation's end when nobody waited for it any more.
+var ErrAbandoned = errors.New("nobody waits for it any more")
+
+// SupersededError is the cause of an operation's end when another one ended it.
+type SupersededError struct{ By string }
+
+func (e *SupersededError) Error() string { return "superseded by " + e.By }
+
+// WaitError says that the caller's context ended while the operation goes on.
+type WaitError struct {
+	Kind string
+	Err  error
+}
+
+func (e *WaitError) Error() string {
+	return fmt.Sprintf("%v while waiting for %s, which goes on: ask again to join it", e.Err, e.Kind)
+}
+
+func (e *WaitError) Unwrap() error { return e.Err }
+
+// Lane runs the operations of one object, one at a time. The zero Lane is ready for use.
+type Lane struct {
+	mu  sync.Mutex
+	cur *run
+}
+
+type run struct {
+	op      Op
+	cancel  context.CancelCauseFunc
+	done    chan struct{}
+	err     error // read after done
+	waiters int   // guarded by the lane's mu
+	idle    *time.Timer
+}
+
+// Do runs o, or joins the same operation that runs already, and waits for its end or the caller's. An operation of
+// another kind or key is waited for first, or ended where o may. base is the daemon's context, from which the work's is
+// made.
+func (l *Lane) Do(base, caller context.Context, o Op) error {
+	for {
+		if err := caller.Err(); err != nil {
+			return &WaitError{o.Kind, err}
+		}
+		r, mine := l.enter(base, o)
+		if mine {
+			return l.wait(caller, r)
+		}
+		select {
+		case <-r.done:
+		case <-caller.Done():
+			return &WaitError{r.op.Kind, caller.Err()}
+		}
+	}
+}
+
+// enter returns the run to wait for: mine when it is the operation asked for, else one that must end first.
+func (l *Lane) enter(base context.Context, o Op) (r *run, mine bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r = l.cur; r != nil {
+		if r.op.Kind == o.Kind && r.op.Key == o.Key {
+			r.waiters++
+			if r.idle != nil {
+				r.idle.Stop()
+			}
+			return r, true
+		}
+		if o.Ends != nil && o.Ends(r.op.Kind) {
+			r.cancel(&SupersededError{o.Kind})
+		}
+		return r, false
+	}
+	ctx, cancel := context.WithCancelCause(base)
+	r = &run{op: o, cancel: cancel, done: make(chan struct{}), waiters: 1}
+	l.cur = r
+	go l.work(ctx, r)
+	return r, true
+}
+
+func (l *Lane) work(ctx context.Context, r *run) {
+	err := r.op.Run(ctx)
+	l.mu.Lock()
+	r.err = err
+	l.cur = nil
+	if r.idle != nil {
+		r.idle.Stop()
+	}
+	l.mu.Unlock()
+	close(r.done)
+	r.cancel(nil)
+}
+
+func (l *Lane) wait(caller context.Context, r *run) error {
+	select {
+	case <-r.done:
+		l.leave(r)
+		return r.err
+	case <-caller.Done():
+		l.leave(r)
+		return &WaitError{r.op.Kind, caller.Err()}
+	}
+}
+
+func (l *Lane) leave(r *run) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.waiters--
+	if r.waiters > 0 || r.op.Abandon == 0 || l.cur != r {
+		return
+	}
+	r.idle = time.AfterFunc(r.op.Abandon, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if r.waiters == 0 {
+			r.cancel(ErrAbandoned)
+		}
+	})
+}
+
+// Busy says which kind of operation runs, "" when none.
+func (l *Lane) Busy() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cur == nil {
+		return ""
+	}
+	return l.cur.op.Kind
+}
+
+// Backoff is a capped exponential wait between tries.
+type Backoff struct{ First, Max time.Duration }
+
+// After says how long to wait after the n-th failure in a row, counted from 1.
+func (b Backoff) After(n int) time.Duration {
+	d := b.First
+	for i := 1; i < n && d < b.Max; i++ {
+		d *= 2
+	}
+	return min(d, b.Max)
+}

@@ -1,0 +1,155 @@
+// Package op runs operations: plans of steps that go forward and backward, one operation at a time on each object, joined
+// by callers that ask for the same and ended by those that may.
+//
+// A Plan is walked forward to make something and backward to unmake it; a failed create, a stop, a removal and recovery
+// all walk the same plan backward. A Lane runs the operations of one object. Work belongs to the daemon: a caller's
+// context ends its waiting, never the work.
+package op
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"berth/internal/fault"
+)
+
+// DefaultDeadline bounds one direction of a step that states no deadline of its own.
+const DefaultDeadline = 2 * time.Minute
+
+// Step is one thing that a plan makes. Do and Undo may each be run any number of times, also after a crash in the middle
+// of either: Do succeeds when the thing is there, Undo succeeds when it is not.
+type Step struct {
+	Name     string
+	Do, Undo func(context.Context) error // nil where there is nothing to do
+	Deadline time.Duration               // of each direction; DefaultDeadline when zero
+	// Beside lets Do run while the following steps run. It is waited for before the first step that has Joins set, and at
+	// the end.
+	Beside bool
+	// Joins makes the step wait for all that runs beside.
+	Joins bool
+}
+
+// Plan is a list of steps, in the order in which they are made. It passes the fault points
+// <plan>.<step>.{do,undo}.{before,after}.
+type Plan struct {
+	Name  string
+	Steps []Step
+}
+
+// StepError says at which step of which plan something failed.
+type StepError struct {
+	Plan, Step string
+	Undo       bool
+	Err        error
+}
+
+func (e *StepError) Error() string {
+	if e.Undo {
+		return fmt.Sprintf("%s: undo step %s: %v", e.Plan, e.Step, e.Err)
+	}
+	return fmt.Sprintf("%s: step %s: %v", e.Plan, e.Step, e.Err)
+}
+
+func (e *StepError) Unwrap() error { return e.Err }
+
+// Forward runs every Do in order and stops at the first that fails; what ran beside has ended when it returns. It undoes
+// nothing: the caller decides on which clock Backward runs.
+func (p Plan) Forward(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var beside []chan error
+	join := func() (err error) {
+		for _, done := range beside {
+			err = errors.Join(err, <-done)
+		}
+		beside = nil
+		return err
+	}
+	var failed error
+	for _, s := range p.Steps {
+		if s.Joins {
+			failed = join()
+		}
+		if failed == nil {
+			failed = context.Cause(ctx)
+		}
+		if failed != nil {
+			break
+		}
+		if s.Beside {
+			done := make(chan error, 1)
+			beside = append(beside, done)
+			go func() {
+				err := p.run(ctx, s, false)
+				if err != nil {
+					cancel(err) // what the others do is in vain
+				}
+				done <- err
+			}()
+			continue
+		}
+		failed = p.run(ctx, s, false)
+	}
+	cause := context.Cause(ctx)
+	if failed != nil {
+		cancel(failed)
+	}
+	joined := join()
+	switch {
+	case cause != nil: // the first failure, of which the others are only echoes
+		return cause
+	case failed != nil:
+		return failed
+	}
+	return joined
+}
+
+// Backward runs every Undo from the last to the first, and stops at the first that fails: what is made later may need
+// what was made earlier in order to be unmade.
+func (p Plan) Backward(ctx context.Context) error { return p.BackwardTo(ctx, "") }
+
+// BackwardTo is Backward down to, and without, the step named keep.
+func (p Plan) BackwardTo(ctx context.Context, keep string) error {
+	for i := len(p.Steps) - 1; i >= 0; i-- {
+		if p.Steps[i].Name == keep {
+			return nil
+		}
+		if err := p.run(ctx, p.Steps[i], true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p Plan) run(ctx context.Context, s Step, undo bool) error {
+	fn, way := s.Do, "do"
+	if undo {
+		fn, way = s.Undo, "undo"
+	}
+	if fn == nil {
+		return nil
+	}
+	limit := s.Deadline
+	if limit == 0 {
+		limit = DefaultDeadline
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done after %v: %w", limit, context.DeadlineExceeded))
+	defer cancel()
+	point := p.Name + "." + s.Name + "." + way
+	err := fault.At(point + ".before")
+	if err == nil {
+		err = fn(ctx)
+	}
+	if err == nil {
+		err = fault.At(point + ".after")
+	}
+	if err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w (%w)", err, cause)
+	}
+	return &StepError{p.Name, s.Name, undo, err}
+}
