@@ -1,0 +1,155 @@
+package hygiene
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/test/space"
+)
+
+// plant is something left behind on purpose: how to leave it, and the words by which it must be found.
+type plant struct {
+	kind Kind
+	name string
+	make func(t *testing.T, name string) (undo func())
+}
+
+func plants() []plant {
+	return []plant{
+		{Process, "60.0417", func(t *testing.T, name string) func() {
+			cmd := exec.Command("sleep", name)
+			must(t, cmd.Start())
+			return func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
+		}},
+		{Mount, "bt-planted-mount", func(t *testing.T, name string) func() {
+			dir := filepath.Join(t.TempDir(), name)
+			must(t, os.Mkdir(dir, 0o700))
+			must(t, unix.Mount("none", dir, "tmpfs", 0, "size=4k"))
+			return func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }
+		}},
+		{NetNS, "bt-planted-netns", func(t *testing.T, name string) func() {
+			must(t, os.MkdirAll("/run/netns", 0o755))
+			must(t, os.WriteFile("/run/netns/"+name, nil, 0o444))
+			return func() { _ = os.Remove("/run/netns/" + name) }
+		}},
+		{Link, "btplanted0", func(t *testing.T, name string) func() {
+			link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}
+			must(t, netlink.LinkAdd(link))
+			return func() { _ = netlink.LinkDel(link) }
+		}},
+		{Cgroup, "bt-planted-group", func(t *testing.T, name string) func() {
+			dir := cgroupRoot(t) + "/" + name
+			must(t, os.Mkdir(dir, 0o755))
+			return func() { _ = os.Remove(dir) }
+		}},
+		{File, "bt-planted-file", func(t *testing.T, name string) func() {
+			must(t, os.WriteFile("/run/"+name, nil, 0o600))
+			return func() { _ = os.Remove("/run/" + name) }
+		}},
+	}
+}
+
+func cgroupRoot(t *testing.T) string {
+	t.Helper()
+	list, err := readMounts()
+	must(t, err)
+	for _, m := range list {
+		if m.fsType == "cgroup2" {
+			return m.point
+		}
+	}
+	t.Skip("no cgroup2 hierarchy is mounted")
+	return ""
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("planting a leak needs root")
+	}
+}
+
+func TestPlantedLeakIsFound(t *testing.T) {
+	needRoot(t)
+	for _, p := range plants() {
+		t.Run(string(p.kind), func(t *testing.T) {
+			before, err := Machine()
+			must(t, err)
+			undo := p.make(t, p.name)
+			defer undo()
+			leaks, err := Check(before, Machine, Naming(p.name), 100*time.Millisecond)
+			must(t, err)
+			if len(leaks) == 0 || leaks[0].Kind != p.kind || leaks[0].Gone {
+				t.Fatalf("planted a %s; found %v", p.kind, leaks)
+			}
+			undo()
+			leaks, err = Check(before, Machine, Naming(p.name), 2*time.Second)
+			must(t, err)
+			if len(leaks) != 0 {
+				t.Fatalf("the leak was removed and is still reported: %v", leaks)
+			}
+		})
+	}
+}
+
+func TestWhatVanishedIsFound(t *testing.T) {
+	needRoot(t)
+	undo := plants()[5].make(t, "bt-planted-early")
+	defer undo()
+	before, err := Machine()
+	must(t, err)
+	undo()
+	leaks, err := Check(before, Machine, Naming("bt-planted-early"), 0)
+	must(t, err)
+	if len(leaks) != 1 || !leaks[0].Gone || !strings.HasPrefix(leaks[0].String(), "gone: file /run/") {
+		t.Errorf("removed a file; found %v", leaks)
+	}
+}
+
+func TestInsideSeesPodRulesOnly(t *testing.T) {
+	needRoot(t)
+	if _, err := exec.LookPath("iptables"); err != nil {
+		t.Skip("iptables is not installed")
+	}
+	sp, err := space.New()
+	must(t, err)
+	defer func() { _ = sp.Close() }()
+	before, err := Inside(sp)
+	must(t, err)
+	for _, chain := range []string{"CNI-HOSTPORT-DNAT", "CNI-0123456789abcdef01234567"} {
+		must(t, sp.Run(exec.Command("iptables", "-t", "nat", "-N", chain)))
+	}
+	after, err := Inside(sp)
+	must(t, err)
+	leaks := fmt.Sprint(before.Diff(after))
+	if !strings.Contains(leaks, "CNI-0123456789abcdef01234567") || strings.Contains(leaks, "HOSTPORT") {
+		t.Errorf("found %s; wanted the chain of the pod alone", leaks)
+	}
+}
+
+func TestCheckWaitsForWhatIsEnding(t *testing.T) {
+	before, err := Machine()
+	must(t, err)
+	cmd := exec.Command("sleep", "0.3041")
+	must(t, cmd.Start())
+	go func() { _ = cmd.Wait() }()
+	leaks, err := Check(before, Machine, Naming("0.3041"), 5*time.Second)
+	if err != nil || len(leaks) != 0 {
+		t.Errorf("a process that ended in time is reported: %v %v", leaks, err)
+	}
+}
