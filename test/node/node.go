@@ -1,0 +1,307 @@
+// Package node is a whole Berth node for a test: a daemon with its own root, state, network configuration and registries,
+// in a space of its own, and the kubelet's client to speak to it.
+//
+// Nodes do not see each other. Close removes what runs, stops the daemon and says what was left behind.
+package node
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis"
+	remote "k8s.io/cri-client/pkg"
+	"k8s.io/klog/v2"
+
+	"berth/test/fixture"
+	"berth/test/hygiene"
+	"berth/test/space"
+)
+
+// The runtimes that tests know.
+const (
+	Runc = "runc"
+	Crun = "crun"
+)
+
+// Options are what a test may choose. The zero value is a node with runc and a bridge network.
+type Options struct {
+	Runtime string   // Runc or Crun
+	Fault   bool     // run the binaries whose fault points work
+	Config  string   // TOML put before the first table of the daemon's configuration
+	Tables  string   // TOML put after its last table
+	Network string   // the CNI configuration list; Bridge when empty
+	Reach   []string // addresses on the machine's loopback that are to be reached at the same address inside
+}
+
+// Bridge is the network of a node: what a small cluster has, with a subnet that shows nowhere else.
+const Bridge = `{"cniVersion":"1.0.0","name":"bt","plugins":[
+ {"type":"bridge","bridge":"bt0","isGateway":true,"ipMasq":true,"hairpinMode":true,
+  "ipam":{"type":"host-local","dataDir":"%[1]s","ranges":[[{"subnet":"10.88.0.0/16"}]],"routes":[{"dst":"0.0.0.0/0"}]}},
+ {"type":"portmap","capabilities":{"portMappings":true}}]}`
+
+// Node is a running node. Its folders all lie in Dir.
+type Node struct {
+	Dir, Root, State, Socket string
+	Logs                     string // pods' log folders
+	CNI, Leases              string // network configuration, and host-local's leases
+	Certs                    string // certs.d
+	Config                   string // the daemon's configuration file
+	Instance                 string // what names everything of this node on the machine
+	Space                    *space.Space
+	Runtime                  cri.RuntimeService
+	Images                   cri.ImageManagerService
+
+	options   Options
+	bin       string
+	clean     hygiene.Snapshot // how the space looked when nothing ran
+	listeners []net.Listener
+	daemon    *daemon
+	mu        sync.Mutex // guards daemon and the two clients
+}
+
+var sweepOnce sync.Once
+
+// Open makes a node and starts its daemon.
+func Open(o Options) (*Node, error) {
+	sweepOnce.Do(Sweep)
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	if o.Runtime == "" {
+		o.Runtime = Runc
+	}
+	bin, err := Binaries(o.Fault)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{options: o, bin: bin}
+	if err := n.prepare(); err != nil {
+		return nil, errors.Join(err, n.discard())
+	}
+	if err := n.Start(); err != nil {
+		return nil, errors.Join(err, n.discard())
+	}
+	return n, nil
+}
+
+func (n *Node) prepare() error {
+	var err error
+	if n.Dir, err = os.MkdirTemp("/tmp", "bt-"); err != nil {
+		return err
+	}
+	n.Root, n.State, n.Socket = n.Dir+"/root", n.Dir+"/run", n.Dir+"/berth.sock"
+	n.Logs, n.CNI, n.Leases = n.Dir+"/logs", n.Dir+"/net.d", n.Dir+"/leases"
+	n.Certs, n.Config = n.Dir+"/certs.d", n.Dir+"/config.toml"
+	n.Instance = instance(n.Root)
+	for _, dir := range []string{n.Root, n.State, n.Logs, n.CNI, n.Certs} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(n.writeOwner(), n.writeConfig()); err != nil {
+		return err
+	}
+	return n.makeSpace()
+}
+
+// instance is the name that a daemon derives from its root: berth for the default one.
+func instance(root string) string {
+	sum := sha256.Sum256([]byte(root))
+	return "berth-" + hex.EncodeToString(sum[:])[:6]
+}
+
+func (n *Node) makeSpace() error {
+	var setup []func() error
+	if n.options.Runtime == Crun {
+		setup = append(setup, space.HideUnified)
+	}
+	var err error
+	if n.Space, err = space.New(setup...); err != nil {
+		return err
+	}
+	for _, addr := range n.options.Reach {
+		l, err := n.Space.Listen("tcp", addr)
+		if err != nil {
+			return fmt.Errorf("make %s reachable inside: %w", addr, err)
+		}
+		n.listeners = append(n.listeners, l)
+		go fixture.Forward(l, addr)
+	}
+	n.clean, err = hygiene.Inside(n.Space)
+	return err
+}
+
+func (n *Node) writeConfig() error {
+	path, err := exec.LookPath(n.options.Runtime)
+	if err != nil {
+		return fmt.Errorf("find the runtime: %w", err)
+	}
+	text := fmt.Sprintf("%s\n[cni]\nconfig_dir = %q\n[registry]\nconfig_dir = %q\n[runtimes]\ndefault = %q\n[runtimes.%s]\npath = %q\n%s\n",
+		n.options.Config, n.CNI, n.Certs, n.options.Runtime, n.options.Runtime, path, n.options.Tables)
+	network := n.options.Network
+	if network == "" {
+		network = Bridge
+	}
+	if strings.Contains(network, "%[1]s") {
+		network = fmt.Sprintf(network, n.Leases)
+	}
+	return errors.Join(
+		os.WriteFile(n.Config, []byte(text), 0o644),
+		os.WriteFile(n.CNI+"/10-bt.conflist", []byte(network), 0o644),
+	)
+}
+
+// Start starts the daemon, with more environment if given, and waits until it serves.
+func (n *Node) Start(env ...string) error {
+	d, err := n.launch(env)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.daemon = d
+	n.mu.Unlock()
+	return n.connect(d)
+}
+
+// connect waits for the daemon and makes fresh clients: the old ones would wait out their backoff.
+func (n *Node) connect(d *daemon) error {
+	deadline := time.Now().Add(15 * time.Second)
+	for {
+		err := n.dial()
+		if err == nil {
+			return nil
+		}
+		if d.ended() {
+			return fmt.Errorf("the daemon ended: %s\n%s", d.state(), n.DaemonLog(20))
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the daemon does not serve: %w\n%s", err, n.DaemonLog(20))
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func (n *Node) dial() error {
+	conn, err := net.Dial("unix", n.Socket)
+	if err != nil {
+		return err
+	}
+	_ = conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	endpoint := "unix://" + n.Socket
+	runtime, err := remote.NewRemoteRuntimeService(ctx, endpoint, 2*time.Minute, nil, false)
+	if err != nil {
+		return err
+	}
+	images, err := remote.NewRemoteImageService(ctx, endpoint, 2*time.Minute, nil, false)
+	if err != nil {
+		return errors.Join(err, runtime.Close(ctx))
+	}
+	n.disconnect()
+	n.mu.Lock()
+	n.Runtime, n.Images = runtime, images
+	n.mu.Unlock()
+	return nil
+}
+
+func (n *Node) disconnect() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.Runtime != nil {
+		_ = n.Runtime.Close(context.Background())
+		_ = n.Images.Close(context.Background())
+		n.Runtime, n.Images = nil, nil
+	}
+}
+
+// Kill9 kills the daemon as a crash would, and waits until it is gone.
+func (n *Node) Kill9() error {
+	if err := n.current().signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	return n.Died(5 * time.Second)
+}
+
+// Stop ends the daemon with SIGTERM, as systemd would. Pods go on. It is an error if the daemon does not exit with 0.
+func (n *Node) Stop() error {
+	d := n.current()
+	if d == nil || d.ended() {
+		return nil
+	}
+	if err := d.signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	if err := n.Died(10 * time.Second); err != nil {
+		return fmt.Errorf("SIGTERM: %w\n%s", err, n.DaemonLog(20))
+	}
+	if !d.succeeded() {
+		return fmt.Errorf("after SIGTERM the daemon ended with %s\n%s", d.state(), n.DaemonLog(20))
+	}
+	return nil
+}
+
+// Died waits until the daemon has ended. It is an error if it has not within patience.
+func (n *Node) Died(patience time.Duration) error {
+	select {
+	case <-n.current().done:
+		return nil
+	case <-time.After(patience):
+		return fmt.Errorf("the daemon still runs after %s", patience)
+	}
+}
+
+// Restart kills the daemon as a crash would, and starts it again.
+func (n *Node) Restart() error {
+	if err := n.Kill9(); err != nil {
+		return err
+	}
+	return n.Start()
+}
+
+// Pid is the process id of the daemon.
+func (n *Node) Pid() int { return n.current().cmd.Process.Pid }
+
+func (n *Node) current() *daemon {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.daemon
+}
+
+// HTTP returns a client that speaks from inside the node, so that it reaches pods by their address.
+func (n *Node) HTTP() *http.Client {
+	return &http.Client{
+		Timeout:   10 * time.Second,
+		Transport: &http.Transport{DialContext: n.Space.DialContext, DisableKeepAlives: true},
+	}
+}
+
+// Get fetches a page from inside the node.
+func (n *Node) Get(url string) (string, error) {
+	resp, err := n.HTTP().Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	return string(body), err
+}
+
+// Command is the berth command line for this node's daemon. Run it with Space.Run.
+func (n *Node) Command(args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(n.bin, "berth"), args...)
+	cmd.Env = append(os.Environ(), "BERTH_SOCKET="+n.Socket, "BERTH_CONFIG="+n.Config)
+	return cmd
+}
