@@ -1,0 +1,68 @@
+# Berth. `make help` lists what there is. Everything installs what it needs and says so.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
+export CGO_ENABLED ?= 0
+
+BUILD   := go build -trimpath
+STAMP   := -X main.version=$(VERSION)
+SUITE    = CGO_ENABLED=1 BERTH_BIN=$(CURDIR)/bin bin/suite
+
+.PHONY: build fault demo test test-unit test-e2e test-crash soak bench clean help
+.DEFAULT_GOAL := build
+
+build: ## bin/berth and bin/berth-monitor
+	@mkdir -p bin
+	$(BUILD) -ldflags "$(STAMP)" -o bin/berth ./cmd/berth
+	$(BUILD) -ldflags "-s -w $(STAMP)" -o bin/berth-monitor ./cmd/berth-monitor
+
+fault: ## bin/fault/: the same with fault points, for crash tests
+	@mkdir -p bin/fault
+	$(BUILD) -tags berth_fault -ldflags "$(STAMP)" -o bin/fault/berth ./cmd/berth
+	$(BUILD) -tags berth_fault -ldflags "-s -w $(STAMP)" -o bin/fault/berth-monitor ./cmd/berth-monitor
+
+bin/suite: FORCE
+	@mkdir -p bin
+	@$(BUILD) -o $@ ./test/cmd/suite
+FORCE:
+
+demo: ## a pod lives, survives its daemon and dies, before your eyes (root, a minute)
+	@hack/setup run
+	@$(MAKE) --no-print-directory build
+	@BERTH_BIN=$(CURDIR)/bin go run ./demo
+
+test: ## everything (root, under 15 minutes on 2 cores)
+	@hack/setup test
+	@$(MAKE) --no-print-directory build fault bin/suite
+	@$(SUITE)
+
+test-unit: ## vet, format, staticcheck and unit tests with -race
+	@hack/setup test
+	@$(MAKE) --no-print-directory bin/suite
+	@$(SUITE) vet format staticcheck unit
+
+test-e2e: ## end to end, with runc and crun
+	@hack/setup test
+	@$(MAKE) --no-print-directory build fault bin/suite
+	@$(SUITE) e2e
+
+test-crash: ## kill the daemon at every fault point, once
+	@hack/setup test
+	@$(MAKE) --no-print-directory build fault bin/suite
+	@$(SUITE) crash
+
+soak: ## kill it at every point, in every scenario, at every occurrence (long)
+	@hack/setup test
+	@$(MAKE) --no-print-directory build fault bin/suite
+	@$(SUITE) soak
+
+bench: ## side by side with containerd
+	@hack/setup test
+	@$(MAKE) --no-print-directory build
+	@bench/run
+
+clean: ## remove what was built
+	rm -rf bin
+
+help: ## this list
+	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 14

@@ -1,0 +1,147 @@
+// Command suite runs the tests of this repository, section by section, and counts them.
+//
+//	go run ./test/cmd/suite [-race=false] [section…]
+//
+// Its last line is "N passed, N failed". Before the first section and after the last it looks at the machine, and what
+// the tests left behind is a failure.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"berth/test/hygiene"
+	"berth/test/node"
+)
+
+// A section is one kind of test. It reports to the tally and needs not stop at the first failure.
+type section struct {
+	name, title string
+	run         func(*tally)
+}
+
+var sections = []section{
+	{"vet", "go vet", func(t *tally) { t.command("go", "vet", "./...") }},
+	{"format", "gofmt", format},
+	{"staticcheck", "staticcheck", staticcheck},
+	{"unit", "unit tests, with the race detector", unit},
+	{"e2e", "end to end: both runtimes, real plugins, a real registry", func(t *tally) {
+		t.goTest("-count=1", "-timeout=12m", "./test/e2e")
+	}},
+	{"crash", "crash matrix: kill the daemon at every fault point, once", func(t *tally) {
+		t.goTest("-count=1", "-timeout=12m", "./test/crash")
+	}},
+	{"soak", "crash matrix: every point, scenario and occurrence", func(t *tally) {
+		_ = os.Setenv("BERTH_SOAK", "1")
+		t.goTest("-count=1", "-timeout=0", "./test/crash")
+	}},
+}
+
+// usual are the sections of `make test`.
+const usual = "vet format staticcheck unit e2e crash"
+
+var race = flag.Bool("race", true, "run unit tests with the race detector")
+
+func main() {
+	flag.Parse()
+	names := flag.Args()
+	if len(names) == 0 {
+		names = strings.Fields(usual)
+	}
+	os.Exit(runAll(names))
+}
+
+func runAll(names []string) int {
+	chosen, err := choose(names)
+	if err == nil && os.Geteuid() != 0 {
+		err = fmt.Errorf("the tests make namespaces, mounts and cgroups: run them as root")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "suite:", err)
+		return 2
+	}
+	node.Sweep()
+	t := newTally(os.Stdout)
+	before, err := hygiene.Machine()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "suite: look at the machine:", err)
+		return 2
+	}
+	for _, s := range chosen {
+		t.section(s)
+	}
+	t.section(section{"hygiene", "the machine is as it was", func(t *tally) { checkMachine(t, before) }})
+	return t.finish()
+}
+
+func choose(names []string) ([]section, error) {
+	var chosen []section
+	for _, name := range names {
+		found := false
+		for _, s := range sections {
+			if s.name == name {
+				chosen, found = append(chosen, s), true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("no section %q", name)
+		}
+	}
+	return chosen, nil
+}
+
+func format(t *tally) {
+	out, err := exec.Command("gofmt", "-l", ".").CombinedOutput()
+	if files := strings.TrimSpace(string(out)); err != nil || files != "" {
+		t.fail("gofmt", "not formatted: "+strings.ReplaceAll(files, "\n", " "))
+		return
+	}
+	t.pass("gofmt")
+}
+
+func staticcheck(t *tally) {
+	t.command("bin/tools/staticcheck", "./...")
+	t.command("bin/tools/staticcheck", "-tags=berth_fault", "./internal/...", "./cmd/...")
+}
+
+// unit runs every package but those that have a section of their own.
+func unit(t *tally) {
+	out, err := exec.Command("go", "list", "./...").Output()
+	if err != nil {
+		t.fail("go list", err.Error())
+		return
+	}
+	args := []string{"-timeout=10m"}
+	if *race {
+		args = append(args, "-race")
+	}
+	packages := append([]string(nil), args...)
+	for _, p := range strings.Fields(string(out)) {
+		if !strings.HasSuffix(p, "/test/e2e") && !strings.HasSuffix(p, "/test/crash") {
+			packages = append(packages, p)
+		}
+	}
+	t.goTest(packages...)
+	t.goTest(append(args, "-tags=berth_fault", "./internal/fault")...)
+}
+
+func checkMachine(t *tally, before hygiene.Snapshot) {
+	if hygiene.SharedMachine() {
+		t.skip("machine", "BERTH_SHARED_MACHINE says that others use this machine at the same time")
+		return
+	}
+	leaks, err := hygiene.Check(before, hygiene.Machine, hygiene.Everything, 10*time.Second)
+	if err != nil {
+		t.fail("machine", err.Error())
+	}
+	for _, l := range leaks {
+		t.fail("machine", l.String())
+	}
+	if err == nil && len(leaks) == 0 {
+		t.pass("machine")
+	}
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sort"
+	"strings"
+	"time"
+)
+
+// tally counts results and prints what a reader wants to see: failures whole, the rest in a line for each package.
+type tally struct {
+	out            io.Writer
+	passed, failed int
+	failures       []string
+	skips          map[string]int // reason to number of tests
+	began          time.Time
+}
+
+func newTally(out io.Writer) *tally {
+	return &tally{out: out, skips: map[string]int{}, began: time.Now()}
+}
+
+func (t *tally) section(s section) {
+	began := time.Now()
+	_, _ = fmt.Fprintf(t.out, "\n=== %s: %s\n", s.name, s.title)
+	passed, failed := t.passed, t.failed
+	s.run(t)
+	_, _ = fmt.Fprintf(t.out, "    %s: %d passed, %d failed in %s\n", s.name, t.passed-passed, t.failed-failed,
+		time.Since(began).Round(100*time.Millisecond))
+}
+
+func (t *tally) pass(string) { t.passed++ }
+
+func (t *tally) fail(name, detail string) {
+	t.failed++
+	t.failures = append(t.failures, name)
+	_, _ = fmt.Fprintf(t.out, "FAIL %s\n", name)
+	for _, line := range strings.Split(strings.TrimRight(detail, "\n"), "\n") {
+		_, _ = fmt.Fprintf(t.out, "     %s\n", line)
+	}
+}
+
+func (t *tally) skip(name, reason string) {
+	t.skips[reason]++
+	_, _ = fmt.Fprintf(t.out, "skip %s: %s\n", name, reason)
+}
+
+// command runs a program that passes when it exits with 0.
+func (t *tally) command(name string, args ...string) {
+	label := name + " " + strings.Join(args, " ")
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.fail(label, string(out)+err.Error())
+		return
+	}
+	t.pass(label)
+}
+
+// goTest runs `go test` and counts the tests in it. Of a test with subtests, only those count.
+func (t *tally) goTest(args ...string) {
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.fail("go test", err.Error())
+		return
+	}
+	failed := t.failed
+	t.read(out)
+	if err := cmd.Wait(); err != nil && t.failed == failed {
+		t.fail("go test "+strings.Join(args, " "), err.Error())
+	}
+}
+
+// event is a line of `go test -json`.
+type event struct {
+	Action, Package, ImportPath, Test, Output string
+	Elapsed                                   float64
+	FailedBuild                               string
+}
+
+// results is what is known of one package.
+type results struct {
+	verdict map[string]string           // of each test
+	output  map[string]*strings.Builder // of each test; of the package under ""
+}
+
+func (t *tally) read(r io.Reader) {
+	packages := map[string]*results{}
+	builds := map[string]*strings.Builder{}
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(nil, 1<<24)
+	for scanner.Scan() {
+		var e event
+		if err := json.Unmarshal(scanner.Bytes(), &e); err != nil {
+			_, _ = fmt.Fprintln(t.out, scanner.Text())
+			continue
+		}
+		if strings.HasPrefix(e.Action, "build-") {
+			write(builds, e.ImportPath, e.Output)
+			continue
+		}
+		p := packages[e.Package]
+		if p == nil {
+			p = &results{map[string]string{}, map[string]*strings.Builder{}}
+			packages[e.Package] = p
+		}
+		t.take(p, e, builds)
+	}
+}
+
+func write(to map[string]*strings.Builder, key, text string) {
+	if to[key] == nil {
+		to[key] = &strings.Builder{}
+	}
+	to[key].WriteString(text)
+}
+
+func (t *tally) take(p *results, e event, builds map[string]*strings.Builder) {
+	switch e.Action {
+	case "output":
+		write(p.output, e.Test, e.Output)
+	case "pass", "fail", "skip":
+		p.verdict[e.Test] = e.Action
+		if e.Test == "" {
+			if b := builds[e.FailedBuild]; b != nil {
+				write(p.output, "", b.String())
+			}
+			t.count(p, e)
+		}
+	}
+}
+
+// count adds up a package that has ended.
+func (t *tally) count(p *results, end event) {
+	names := make([]string, 0, len(p.verdict))
+	for name := range p.verdict {
+		names = append(names, name)
+	}
+	for name := range p.output {
+		if _, ended := p.verdict[name]; !ended && name != "" && end.Action == "fail" {
+			p.verdict[name], names = "fail", append(names, name) // the process died in the middle of it
+		}
+	}
+	sort.Strings(names)
+	failed, passed := t.failed, t.passed
+	for _, name := range names {
+		if name != "" && !hasWorse(name, p.verdict, names) {
+			t.countTest(p, end.Package, name)
+		}
+	}
+	if end.Action == "fail" && t.failed == failed {
+		t.fail(end.Package, text(p.output[""]))
+	}
+	if n := t.passed - passed; end.Action == "pass" && n > 0 {
+		_, _ = fmt.Fprintf(t.out, "ok   %s: %d in %.1fs\n", end.Package, n, end.Elapsed)
+	}
+}
+
+// hasWorse says whether the subtests of name tell all there is to tell of it.
+func hasWorse(name string, verdict map[string]string, names []string) bool {
+	has, failing := false, false
+	for _, other := range names {
+		if strings.HasPrefix(other, name+"/") {
+			has = true
+			failing = failing || verdict[other] == "fail"
+		}
+	}
+	return has && (failing || verdict[name] != "fail")
+}
+
+func (t *tally) countTest(p *results, pkg, name string) {
+	switch p.verdict[name] {
+	case "pass":
+		t.pass(name)
+	case "fail":
+		t.fail(pkg+" "+name, text(p.output[name]))
+	case "skip":
+		t.skip(pkg+" "+name, reason(text(p.output[name])))
+	}
+}
+
+func text(b *strings.Builder) string {
+	if b == nil {
+		return ""
+	}
+	return b.String()
+}
+
+// reason is what a skipped test said.
+func reason(output string) string {
+	for _, line := range strings.Split(output, "\n") {
+		line = strings.TrimSpace(line)
+		if line != "" && !strings.HasPrefix(line, "===") && !strings.HasPrefix(line, "---") {
+			_, said, ok := strings.Cut(line, ".go:")
+			if _, words, more := strings.Cut(said, ": "); ok && more {
+				return words
+			}
+			return line
+		}
+	}
+	return "no reason given"
+}
+
+// finish prints the outcome and returns the exit code.
+func (t *tally) finish() int {
+	_, _ = fmt.Fprintf(t.out, "\nTook %s.\n", time.Since(t.began).Round(time.Second))
+	for _, f := range t.failures {
+		_, _ = fmt.Fprintf(t.out, "failed: %s\n", f)
+	}
+	for reason, n := range t.skips {
+		_, _ = fmt.Fprintf(t.out, "skipped %d: %s\n", n, reason)
+	}
+	_, _ = fmt.Fprintf(t.out, "%d passed, %d failed\n", t.passed, t.failed)
+	if t.failed > 0 || t.passed == 0 {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestCounts(t *testing.T) {
+	const pkg = `"Package":"p"`
+	line := func(action, test, output string) string {
+		return `{"Action":"` + action + `",` + pkg + `,"Test":"` + test + `","Output":"` + output + `"}` + "\n"
+	}
+	for _, c := range []struct {
+		name, in string
+		passed   int
+		failed   []string
+		out      string
+	}{
+		{"parents do not count", line("pass", "A/x", "") + line("pass", "A/y", "") + line("pass", "A", "") + line("pass", "", ""), 2, nil, "ok   p: 2"},
+		{"a failing subtest counts once", line("output", "A/x", "boom") + line("fail", "A/x", "") + line("fail", "A", "") + line("fail", "", ""),
+			0, []string{"p A/x"}, "boom"},
+		{"a parent that fails by itself counts", line("pass", "A/x", "") + line("output", "A", "late") + line("fail", "A", "") + line("fail", "", ""),
+			1, []string{"p A"}, "late"},
+		{"a package that fails after its tests counts", line("pass", "A", "") + line("output", "", "leak") + line("fail", "", ""),
+			1, []string{"p"}, "leak"},
+		{"a test that never ended counts", line("output", "A", "panic") + line("fail", "", ""), 0, []string{"p A"}, "panic"},
+		{"a skip says why", line("output", "A", "    a_test.go:3: needs root\\n") + line("skip", "A", "") + line("pass", "", ""), 0, nil, "skip p A: needs root"},
+		{"a build failure is shown", `{"ImportPath":"p [p.test]","Action":"build-output","Output":"syntax error"}` + "\n" +
+			`{"Action":"fail",` + pkg + `,"FailedBuild":"p [p.test]"}` + "\n", 0, []string{"p"}, "syntax error"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var out strings.Builder
+			tally := newTally(&out)
+			tally.read(strings.NewReader(c.in))
+			if tally.passed != c.passed || strings.Join(tally.failures, ",") != strings.Join(c.failed, ",") {
+				t.Errorf("%d passed, failures %v", tally.passed, tally.failures)
+			}
+			if !strings.Contains(out.String(), c.out) {
+				t.Errorf("output %q lacks %q", out.String(), c.out)
+			}
+		})
+	}
+}
+
+func TestLastLine(t *testing.T) {
+	var out strings.Builder
+	tally := newTally(&out)
+	tally.pass("a")
+	tally.fail("b", "why")
+	if code := tally.finish(); code != 1 || !strings.HasSuffix(out.String(), "\n1 passed, 1 failed\n") {
+		t.Errorf("exit code %d, output %q", code, out.String())
+	}
+	if code := newTally(&out).finish(); code != 1 {
+		t.Errorf("a run without any test ended with %d", code)
+	}
+}
