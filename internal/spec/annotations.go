@@ -1,0 +1,103 @@
+package spec
+
+import (
+	"path"
+	"strconv"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// The annotations that sandboxed runtimes (Kata, gVisor) and tools for CRI read to learn what belongs to what.
+const (
+	annotationType             = "io.kubernetes.cri.container-type"
+	annotationSandboxID        = "io.kubernetes.cri.sandbox-id"
+	annotationSandboxName      = "io.kubernetes.cri.sandbox-name"
+	annotationSandboxNamespace = "io.kubernetes.cri.sandbox-namespace"
+	annotationSandboxUID       = "io.kubernetes.cri.sandbox-uid"
+	annotationSandboxLogs      = "io.kubernetes.cri.sandbox-log-directory"
+	annotationSandboxPeriod    = "io.kubernetes.cri.sandbox-cpu-period"
+	annotationSandboxQuota     = "io.kubernetes.cri.sandbox-cpu-quota"
+	annotationSandboxShares    = "io.kubernetes.cri.sandbox-cpu-shares"
+	annotationSandboxMemory    = "io.kubernetes.cri.sandbox-memory"
+	annotationContainerName    = "io.kubernetes.cri.container-name"
+	annotationImageName        = "io.kubernetes.cri.image-name"
+)
+
+// unsafeAnnotations begin the names that a runtime obeys rather than keeps: crun loads hooks and raw seccomp programs from
+// them, runc passes settings to systemd and CRIU. They get through only where the handler's patterns say so.
+var unsafeAnnotations = []string{"run.oci.", "io.crun.", "module.wasm.image/", "org.systemd.property.", "org.criu.config"}
+
+// containerAnnotations is the container's own annotations, what the handler lets through, and what identifies it. The last
+// wins, so a request cannot claim another pod.
+func containerAnnotations(in Input) map[string]string {
+	out := podIdentity(in.Pod, in.PodID, "container")
+	out[annotationContainerName] = in.Container.GetMetadata().GetName()
+	image := in.Container.GetImage().GetUserSpecifiedImage()
+	if image == "" {
+		image = in.Container.GetImage().GetImage()
+	}
+	out[annotationImageName] = image
+	for k, v := range in.Pod.GetAnnotations() {
+		putAnnotation(out, k, v, matches(in.Handler.PodAnnotations, k))
+	}
+	for k, v := range in.Container.GetAnnotations() {
+		putAnnotation(out, k, v, !unsafeAnnotation(k) || matches(in.Handler.ContainerAnnotations, k))
+	}
+	return out
+}
+
+// podAnnotations is the same for the pod's init, with the size of the pod, which a virtual machine is made by.
+func podAnnotations(pod *runtimeapi.PodSandboxConfig, id string, h Handler) map[string]string {
+	out := podIdentity(pod, id, "sandbox")
+	out[annotationSandboxLogs] = pod.GetLogDirectory()
+	if r := pod.GetLinux().GetResources(); r != nil {
+		out[annotationSandboxPeriod] = strconv.FormatInt(r.GetCpuPeriod(), 10)
+		out[annotationSandboxQuota] = strconv.FormatInt(r.GetCpuQuota(), 10)
+		out[annotationSandboxShares] = strconv.FormatInt(r.GetCpuShares(), 10)
+		out[annotationSandboxMemory] = strconv.FormatInt(r.GetMemoryLimitInBytes(), 10)
+	}
+	for k, v := range pod.GetAnnotations() {
+		putAnnotation(out, k, v, matches(h.PodAnnotations, k))
+	}
+	return out
+}
+
+func podIdentity(pod *runtimeapi.PodSandboxConfig, id, kind string) map[string]string {
+	return map[string]string{
+		annotationType:             kind,
+		annotationSandboxID:        id,
+		annotationSandboxName:      pod.GetMetadata().GetName(),
+		annotationSandboxNamespace: pod.GetMetadata().GetNamespace(),
+		annotationSandboxUID:       pod.GetMetadata().GetUid(),
+	}
+}
+
+// putAnnotation keeps what is allowed and not one of our own.
+func putAnnotation(out map[string]string, k, v string, allowed bool) {
+	if allowed && !strings.HasPrefix(k, "io.kubernetes.cri.") {
+		out[k] = v
+	}
+}
+
+func unsafeAnnotation(k string) bool {
+	for _, prefix := range unsafeAnnotations {
+		if strings.HasPrefix(k, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// matches takes a trailing * for any rest, also across a slash, as people write such lists.
+func matches(patterns []string, k string) bool {
+	for _, p := range patterns {
+		if head, ok := strings.CutSuffix(p, "*"); ok && !strings.ContainsAny(head, "*?[") && strings.HasPrefix(k, head) {
+			return true
+		}
+		if ok, err := path.Match(p, k); ok && err == nil {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,98 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// ownDev is what a container has of its own under /dev, whatever the host has there.
+var ownDev = []string{"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/console", "/dev/ptmx", "/dev/fd"}
+
+// devices lists what the container may open. The device cgroup starts by denying all; runtimes allow the usual few (null,
+// zero, full, random, urandom, tty, ptmx, pts) by themselves.
+func (b *build) devices() error {
+	allHost := b.privileged && !b.Handler.PrivilegedWithoutHostDevices
+	b.out.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: allHost, Access: "rwm"}}
+	if allHost {
+		for _, d := range b.Host.Devices {
+			if !covers(ownDev, d.Path) {
+				b.putDevice(d)
+			}
+		}
+	}
+	for _, d := range b.Container.GetDevices() {
+		if err := b.requestDevice(d, allHost); err != nil {
+			return fmt.Errorf("device %s: %w", d.GetHostPath(), err)
+		}
+	}
+	return nil
+}
+
+func covers(dirs []string, p string) bool {
+	return slices.ContainsFunc(dirs, func(d string) bool { return p == d || strings.HasPrefix(p, d+"/") })
+}
+
+// putDevice replaces what stands at the same path.
+func (b *build) putDevice(d specs.LinuxDevice) {
+	list := &b.out.Linux.Devices
+	if i := slices.IndexFunc(*list, func(have specs.LinuxDevice) bool { return have.Path == d.Path }); i >= 0 {
+		(*list)[i] = d
+		return
+	}
+	*list = append(*list, d)
+}
+
+func (b *build) requestDevice(want *runtimeapi.Device, allAllowed bool) error {
+	access, err := deviceAccess(want.GetPermissions())
+	if err != nil {
+		return err
+	}
+	if b.StatDevice == nil {
+		return errors.New("no lookup of host devices was given")
+	}
+	found, err := b.StatDevice(want.GetHostPath())
+	if err != nil {
+		return err
+	}
+	for _, d := range found {
+		d.Path = inContainer(d.Path, want)
+		b.putDevice(d)
+		if !allAllowed {
+			major, minor := d.Major, d.Minor
+			b.out.Linux.Resources.Devices = append(b.out.Linux.Resources.Devices,
+				specs.LinuxDeviceCgroup{Allow: true, Type: d.Type, Major: &major, Minor: &minor, Access: access})
+		}
+	}
+	return nil
+}
+
+// inContainer maps a path at or below the host path to the container path.
+func inContainer(found string, want *runtimeapi.Device) string {
+	dst := want.GetContainerPath()
+	if dst == "" {
+		dst = want.GetHostPath()
+	}
+	rest, below := strings.CutPrefix(found, path.Clean(want.GetHostPath())+"/")
+	if !below {
+		rest = ""
+	}
+	return path.Join("/", dst, rest)
+}
+
+func deviceAccess(p string) (string, error) {
+	if p == "" {
+		return "rwm", nil
+	}
+	for i, c := range p {
+		if !strings.ContainsRune("rwm", c) || strings.ContainsRune(p[:i], c) {
+			return "", fmt.Errorf("permissions %q: only r, w and m, each once", p)
+		}
+	}
+	return p, nil
+}

@@ -1,0 +1,81 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Labels are SELinux labels: of the processes and of the files of a pod.
+type Labels struct{ Process, Mount string }
+
+// usualLabels is what the container policy calls its types.
+var usualLabels = Labels{Process: "system_u:system_r:container_t:s0", Mount: "system_u:object_r:container_file_t:s0"}
+
+// apparmor names the profile of the process. RuntimeDefault, also where nothing is asked for, is the daemon's own
+// profile where the host has one loaded; a profile asked for by name must be had.
+func (b *build) apparmor() error {
+	want := b.security.GetApparmor()
+	if want == nil {
+		var err error
+		old := b.security.GetApparmorProfile() //nolint:staticcheck // old clients send it
+		if want, err = oldProfile(old, "apparmor_profile", runtimeapi.SecurityProfile_RuntimeDefault); err != nil {
+			return err
+		}
+	}
+	local := want.GetProfileType() == runtimeapi.SecurityProfile_Localhost
+	ref := strings.TrimSuffix(want.GetLocalhostRef(), "/")
+	switch {
+	case local && ref == "":
+		return errors.New("AppArmor profile of type Localhost without a name: set localhost_ref")
+	case local && !b.Host.AppArmor:
+		return fmt.Errorf("AppArmor profile %s: this host does not enforce AppArmor", ref)
+	case b.privileged || !b.Host.AppArmor || want.GetProfileType() == runtimeapi.SecurityProfile_Unconfined:
+		return nil
+	case local:
+		b.out.Process.ApparmorProfile = ref
+	default:
+		b.out.Process.ApparmorProfile = b.Host.AppArmorDefault
+	}
+	return nil
+}
+
+// labels sets the SELinux labels: the pod's, with what the request says in place of their parts. A privileged process
+// has none, so the policy lets it be what the daemon is.
+func (b *build) labels() {
+	if !b.Host.SELinux {
+		return
+	}
+	base := b.SELinux
+	if base.Process == "" {
+		base.Process = usualLabels.Process
+	}
+	if base.Mount == "" {
+		base.Mount = usualLabels.Mount
+	}
+	opts := b.security.GetSelinuxOptions()
+	if opts == nil {
+		opts = b.Pod.GetLinux().GetSecurityContext().GetSelinuxOptions()
+	}
+	if !b.privileged {
+		b.out.Process.SelinuxLabel = relabel(base.Process, opts)
+	}
+	b.out.Linux.MountLabel = relabel(base.Mount, &runtimeapi.SELinuxOption{Level: opts.GetLevel()})
+}
+
+// relabel replaces the parts of user:role:type:level that opts names.
+func relabel(base string, opts *runtimeapi.SELinuxOption) string {
+	parts := strings.SplitN(base, ":", 4)
+	for i, v := range []string{opts.GetUser(), opts.GetRole(), opts.GetType(), opts.GetLevel()} {
+		if v == "" {
+			continue
+		}
+		for len(parts) <= i {
+			parts = append(parts, "")
+		}
+		parts[i] = v
+	}
+	return strings.Join(parts, ":")
+}

@@ -1,0 +1,185 @@
+package spec
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// mountOptions is what a request may add to a bind mount. Nothing here can widen what the mount is.
+var mountOptions = []string{
+	"nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime", "strictatime", "nosymfollow",
+}
+
+// mounts puts the base first, then the pod's files and the request's mounts, the shallow before the deep, so that no mount
+// hides another. A mount of the request takes the place of the pod's or the base's at the same path.
+func (b *build) mounts() error {
+	var asked []specs.Mount
+	for _, m := range b.Mounts {
+		mount, err := b.requestMount(m)
+		if err != nil {
+			return fmt.Errorf("mount %s at %s: %w", mountSource(m), m.Mount.GetContainerPath(), err)
+		}
+		asked = append(asked, mount)
+	}
+	over := slices.DeleteFunc(b.podMounts(), func(m specs.Mount) bool { return mountedAt(asked, m.Destination) })
+	over = append(over, asked...)
+	slices.SortStableFunc(over, func(x, y specs.Mount) int { return cmp.Compare(depth(x.Destination), depth(y.Destination)) })
+	base := slices.DeleteFunc(b.baseMounts(), func(m specs.Mount) bool { return covered(asked, m.Destination) })
+	b.out.Mounts = append(base, over...)
+	return nil
+}
+
+func mountSource(m ResolvedMount) string {
+	if image := m.Mount.GetImage().GetImage(); image != "" {
+		return "image " + image
+	}
+	return m.Mount.GetHostPath()
+}
+
+func depth(p string) int {
+	if p == "/" {
+		return 0
+	}
+	return strings.Count(p, "/")
+}
+
+func mountedAt(mounts []specs.Mount, dst string) bool {
+	return slices.ContainsFunc(mounts, func(m specs.Mount) bool { return m.Destination == dst })
+}
+
+// covered says that one of the mounts is at dst or above it, so a base mount there would be hidden at once.
+func covered(mounts []specs.Mount, dst string) bool {
+	return slices.ContainsFunc(mounts, func(m specs.Mount) bool {
+		return m.Destination == dst || strings.HasPrefix(dst, m.Destination+"/")
+	})
+}
+
+func (b *build) baseMounts() []specs.Mount {
+	return []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts",
+			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		b.sysfs(),
+		b.cgroupfs(),
+	}
+}
+
+// sysfs shows the devices of a network namespace, so a user namespace that does not own it may only bind the host's.
+func (b *build) sysfs() specs.Mount {
+	if b.Paths.UserNS != "" && b.Paths.NetNS == "" {
+		return specs.Mount{Destination: "/sys", Type: "bind", Source: "/sys",
+			Options: []string{"rbind", "rprivate", "nosuid", "noexec", "nodev", "rro"}}
+	}
+	return specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs",
+		Options: []string{"nosuid", "noexec", "nodev", b.kernelAccess()}}
+}
+
+func (b *build) cgroupfs() specs.Mount {
+	opts := []string{"nosuid", "noexec", "nodev", "relatime", b.kernelAccess()}
+	if b.Host.CgroupV2 && !b.hasNamespace(specs.CgroupNamespace) {
+		// Without a namespace this is the host's own superblock: its options must be repeated or they are lost to it.
+		opts = append(opts, b.Host.CgroupMountOptions...)
+	}
+	return specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: opts}
+}
+
+func (b *build) kernelAccess() string {
+	if b.privileged {
+		return "rw"
+	}
+	return "ro"
+}
+
+func (b *build) podMounts() []specs.Mount {
+	access := "rw"
+	if b.security.GetReadonlyRootfs() {
+		access = "ro"
+	}
+	var out []specs.Mount
+	add := func(dst, src, access string) {
+		if src != "" {
+			out = append(out, specs.Mount{Destination: dst, Type: "bind", Source: src,
+				Options: []string{"rbind", "rprivate", "nosuid", "noexec", "nodev", access}})
+		}
+	}
+	add("/dev/shm", b.Paths.Shm, "rw")
+	add("/etc/hostname", b.Paths.Hostname, access)
+	add("/etc/hosts", b.Paths.Hosts, access)
+	add("/etc/resolv.conf", b.Paths.ResolvConf, access)
+	return out
+}
+
+func (b *build) requestMount(m ResolvedMount) (specs.Mount, error) {
+	req := m.Mount
+	if req.GetContainerPath() == "" {
+		return specs.Mount{}, fmt.Errorf("no path in the container")
+	}
+	dst := path.Join("/", req.GetContainerPath())
+	if dst == "/" {
+		return specs.Mount{}, fmt.Errorf("a mount cannot take the place of the root")
+	}
+	if m.Source == "" {
+		return specs.Mount{}, fmt.Errorf("its source was not resolved")
+	}
+	propagation, err := b.propagation(req.GetPropagation())
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	access, err := b.mountAccess(req)
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	opts := []string{"rbind", propagation, access}
+	for _, o := range req.GetMountOptions() {
+		if !slices.Contains(mountOptions, o) {
+			return specs.Mount{}, fmt.Errorf("mount option %q: only %s can be asked for", o, strings.Join(mountOptions, ", "))
+		}
+		opts = append(opts, o)
+	}
+	return specs.Mount{Destination: dst, Type: "bind", Source: m.Source, Options: opts,
+		UIDMappings: idMappings(req.GetUidMappings()), GIDMappings: idMappings(req.GetGidMappings())}, nil
+}
+
+// mountAccess is rw, ro or rro. An image is always read-only.
+func (b *build) mountAccess(m *runtimeapi.Mount) (string, error) {
+	readonly := m.GetReadonly() || m.GetImage().GetImage() != ""
+	switch {
+	case !m.GetRecursiveReadOnly() && readonly:
+		return "ro", nil
+	case !m.GetRecursiveReadOnly():
+		return "rw", nil
+	case !readonly:
+		return "", fmt.Errorf("recursive_read_only is asked for and readonly is not")
+	case m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
+		return "", fmt.Errorf("recursive_read_only needs private propagation")
+	case !b.Handler.RecursiveReadOnly:
+		return "", fmt.Errorf("recursive_read_only: this runtime handler cannot do it")
+	}
+	return "rro", nil
+}
+
+// propagation also lets the root of the container take part, or nothing would reach the mounts below it.
+func (b *build) propagation(p runtimeapi.MountPropagation) (string, error) {
+	root := &b.out.Linux.RootfsPropagation
+	switch p {
+	case runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
+		return "rprivate", nil
+	case runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
+		if *root == "" {
+			*root = "rslave"
+		}
+		return "rslave", nil
+	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
+		*root = "rshared"
+		return "rshared", nil
+	}
+	return "", fmt.Errorf("propagation %d is not one that CRI defines", p)
+}

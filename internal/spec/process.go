@@ -1,0 +1,187 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	defaultTerm = "xterm"
+)
+
+// process fills in what the first process is, but for its capabilities.
+func (b *build) process() error {
+	args, err := Command(b.Container, b.Image)
+	if err != nil {
+		return err
+	}
+	env, err := b.environment()
+	if err != nil {
+		return err
+	}
+	p := b.out.Process
+	p.Args, p.Env, p.Cwd, p.Terminal = args, env, WorkingDir(b.Container, b.Image), b.Container.GetTty()
+	p.User = specs.User{UID: b.User.UID, GID: b.User.GID, AdditionalGids: b.User.AdditionalGids}
+	p.NoNewPrivileges = b.security.GetNoNewPrivs()
+	if p.Rlimits, err = b.rlimits(); err != nil {
+		return err
+	}
+	p.OOMScoreAdj, err = b.oomScoreAdj()
+	return err
+}
+
+// Command merges the request with the image as Kubernetes defines it: a command replaces the image's entrypoint and its
+// arguments, arguments alone replace the image's arguments.
+func Command(c *runtimeapi.ContainerConfig, image imagespec.ImageConfig) ([]string, error) {
+	command, args := c.GetCommand(), c.GetArgs()
+	if len(command) == 0 {
+		command = image.Entrypoint
+		if len(args) == 0 {
+			args = image.Cmd
+		}
+	}
+	if len(command) == 1 && command[0] == "" {
+		command = nil // an image clears an inherited entrypoint this way
+	}
+	merged := slices.Concat(command, args)
+	if len(merged) == 0 || merged[0] == "" {
+		return nil, errors.New("no command: neither the container nor its image names one; set command or args")
+	}
+	for _, a := range merged {
+		if strings.ContainsRune(a, 0) {
+			return nil, fmt.Errorf("command argument %q contains a NUL byte", a)
+		}
+	}
+	return merged, nil
+}
+
+// WorkingDir is where the first process starts: the request's directory, the image's, or the root.
+func WorkingDir(c *runtimeapi.ContainerConfig, image imagespec.ImageConfig) string {
+	dir := c.GetWorkingDir()
+	if dir == "" {
+		dir = image.WorkingDir
+	}
+	return path.Join("/", dir)
+}
+
+// environment is the image's variables with the request's over them, and over the few that every container has.
+func (b *build) environment() ([]string, error) {
+	hostname := b.Pod.GetHostname()
+	if hostname == "" {
+		hostname = b.Host.Hostname
+	}
+	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + hostname}
+	if b.Container.GetTty() {
+		env = append(env, "TERM="+defaultTerm)
+	}
+	for _, kv := range b.Image.Env {
+		if name, _, ok := strings.Cut(kv, "="); ok && name != "" {
+			env = setenv(env, kv)
+		}
+	}
+	for _, e := range b.Container.GetEnvs() {
+		if e.GetKey() == "" || strings.ContainsAny(e.GetKey(), "=\x00") {
+			return nil, fmt.Errorf("environment variable name %q: a name is not empty and has no = in it", e.GetKey())
+		}
+		env = setenv(env, e.GetKey()+"="+string(e.GetValue()))
+	}
+	if !hasenv(env, "HOME") {
+		env = append(env, "HOME="+b.home())
+	}
+	for _, kv := range env {
+		if strings.ContainsRune(kv, 0) {
+			return nil, fmt.Errorf("environment variable %q contains a NUL byte", kv)
+		}
+	}
+	return env, nil
+}
+
+func (b *build) home() string {
+	if b.User.Home == "" {
+		return "/"
+	}
+	return b.User.Home
+}
+
+// setenv puts kv where a variable of its name stands, or at the end.
+func setenv(env []string, kv string) []string {
+	name, _, _ := strings.Cut(kv, "=")
+	for i, have := range env {
+		if strings.HasPrefix(have, name+"=") {
+			env[i] = kv
+			return env
+		}
+	}
+	return append(env, kv)
+}
+
+func hasenv(env []string, name string) bool {
+	return slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+}
+
+// oomScoreAdj is always set: a container would otherwise inherit the score of the monitor, which the kernel spares.
+func (b *build) oomScoreAdj() (*int, error) {
+	want := b.Container.GetLinux().GetResources().GetOomScoreAdj()
+	if want < -1000 || want > 1000 {
+		return nil, fmt.Errorf("oom_score_adj %d is outside -1000 to 1000", want)
+	}
+	got := clampScore(int(want), b.Host)
+	if got != int(want) {
+		b.warn("oom_score_adj %d raised to %d: the daemon lacks CAP_SYS_RESOURCE", want, got)
+	}
+	return &got, nil
+}
+
+func clampScore(want int, host Host) int {
+	if host.HasResource {
+		return want
+	}
+	return max(want, host.OOMScoreAdj)
+}
+
+// rlimits lowers what was asked for to the daemon's own hard limits where it may not exceed them.
+func (b *build) rlimits() ([]specs.POSIXRlimit, error) {
+	var out []specs.POSIXRlimit
+	for _, want := range b.Rlimits {
+		if want.Soft > want.Hard {
+			return nil, fmt.Errorf("%s: the soft limit %d is above the hard limit %d", want.Type, want.Soft, want.Hard)
+		}
+		got := want
+		if top, ok := hardLimit(b.Host, want.Type); ok && !b.Host.HasResource && want.Hard > top {
+			got.Hard, got.Soft = top, min(want.Soft, top)
+			b.warn("%s %d lowered to %d: the daemon lacks CAP_SYS_RESOURCE", want.Type, want.Hard, top)
+		}
+		out = append(out, got)
+	}
+	return out, nil
+}
+
+func hardLimit(host Host, kind string) (uint64, bool) {
+	for _, l := range host.Rlimits {
+		if l.Type == kind {
+			return l.Hard, true
+		}
+	}
+	return 0, false
+}
+
+// Process is what `exec` runs in the container of base: another command as the same user, in the same place, with the
+// same powers. base is not changed and shares nothing with the result that a caller would change.
+func Process(base *specs.Spec, cmd []string, tty bool) *specs.Process {
+	p := *base.Process
+	p.Args = slices.Clone(cmd)
+	p.Env = slices.Clone(p.Env)
+	p.Terminal, p.ConsoleSize = tty, nil
+	if tty && !hasenv(p.Env, "TERM") {
+		p.Env = append(p.Env, "TERM="+defaultTerm)
+	}
+	return &p
+}

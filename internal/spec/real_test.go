@@ -1,0 +1,233 @@
+package spec
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/internal/spec/device"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// TestRuntimesAccept runs specs for real, with every runtime that is installed, and looks at them from inside.
+func TestRuntimesAccept(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Skip("needs a static busybox")
+	}
+	ran := 0
+	for _, runtime := range []string{"runc", "crun"} {
+		if _, err := exec.LookPath(runtime); err == nil {
+			ran++
+			t.Run(runtime, func(t *testing.T) { acceptAll(t, runtime, busybox) })
+		}
+	}
+	if ran == 0 {
+		t.Skip("needs runc or crun")
+	}
+}
+
+func acceptAll(t *testing.T, runtime, busybox string) {
+	for _, c := range realCases() {
+		t.Run(c.name, func(t *testing.T) {
+			in := realInput(t, busybox, c.script)
+			if c.change != nil {
+				c.change(t, &in)
+			}
+			s, _, err := Build(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := runOnce(t, runtime, s); !strings.Contains(got, c.want) {
+				t.Errorf("got %q, want %q in it", got, c.want)
+			}
+		})
+	}
+}
+
+type realCase struct {
+	name, script, want string
+	change             func(*testing.T, *Input)
+}
+
+func security(in *Input) *runtimeapi.LinuxContainerSecurityContext {
+	return in.Container.Linux.SecurityContext
+}
+
+func realCases() []realCase {
+	return []realCase{
+		{"plain", `grep -c . /proc/self/mountinfo >/dev/null && id -u && echo $HOME $PATH && touch /written && echo ok`, "ok", nil},
+		{"user", `id; pwd`, "uid=1000 gid=1000 groups=7,1000\n/srv/made", func(t *testing.T, in *Input) {
+			in.User = User{UID: 1000, GID: 1000, AdditionalGids: []uint32{1000, 7}}
+			in.Container.WorkingDir = "/srv/made"
+		}},
+		{"no capability and a filter", `grep -E "CapBnd|NoNewPrivs|Seccomp:" /proc/self/status | tr -d "\t\n"`,
+			"CapBnd:0000000000000400NoNewPrivs:1Seccomp:2", func(t *testing.T, in *Input) {
+				security(in).Capabilities = &runtimeapi.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"NET_BIND_SERVICE"}}
+				security(in).NoNewPrivs = true
+				security(in).Seccomp = &runtimeapi.SecurityProfile{}
+			}},
+		{"local filter", `mkdir /x 2>&1; echo next`, "Operation not permitted\nnext", func(t *testing.T, in *Input) {
+			security(in).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/p"}
+			var err error
+			if in.Seccomp, err = ParseSeccomp([]byte(`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO"}]}`)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"privileged", `grep CapEff /proc/self/status; test -e /dev/loop-control -o -e /dev/kmsg && echo devices; mount -o remount,rw /sys && echo rw`,
+			"devices\nrw", func(t *testing.T, in *Input) {
+				security(in).Privileged = true
+				in.Pod.Linux = &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{Privileged: true}}
+			}},
+		{"read-only", `touch /x 2>&1; cat /masked; echo x 2>&1 >/proc/sys/kernel/domainname; head -c1 /proc/kcore | wc -c`,
+			"Read-only file system\n", func(t *testing.T, in *Input) {
+				security(in).ReadonlyRootfs = true
+				security(in).MaskedPaths, security(in).ReadonlyPaths = DefaultMaskedPaths(), DefaultReadonlyPaths()
+			}},
+		{"mounts", `cat /etc/hosts; touch /rro/sub/x 2>&1; touch /data/y && echo writable`,
+			"hosts of the pod\ntouch: /rro/sub/x: Read-only file system\nwritable", mountCase},
+		{"limits", `cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/pids/pids.max /proc/self/oom_score_adj`,
+			"67108864\n20\n500", func(t *testing.T, in *Input) {
+				if in.Host.CgroupV2 {
+					t.Skip("reads cgroup v1 files")
+				}
+				in.Container.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 64 << 20, CpuShares: 100,
+					CpuQuota: 50000, CpuPeriod: 100000, OomScoreAdj: 500, Unified: map[string]string{"pids.max": "20"}}
+			}},
+		{"device", `ls -l /dev/given | cut -c1; echo x >/dev/given && echo opened`, "c\nopened", func(t *testing.T, in *Input) {
+			in.Container.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/dev/given", Permissions: "rw"}}
+		}},
+	}
+}
+
+func mountCase(t *testing.T, in *Input) {
+	dir := t.TempDir()
+	for _, d := range []string{"a/sub", "b"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sub := filepath.Join(dir, "a/sub")
+	if err := unix.Mount("tmpfs", sub, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(sub, 0); err != nil {
+			t.Errorf("unmount %s: %v", sub, err)
+		}
+	})
+	in.Paths.Hosts = filepath.Join(dir, "hosts")
+	if err := os.WriteFile(in.Paths.Hosts, []byte("hosts of the pod\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	in.Handler.RecursiveReadOnly = true
+	in.Mounts = []ResolvedMount{
+		{&runtimeapi.Mount{ContainerPath: "/rro", HostPath: "a", Readonly: true, RecursiveReadOnly: true}, filepath.Join(dir, "a")},
+		{&runtimeapi.Mount{ContainerPath: "/data", HostPath: "b"}, filepath.Join(dir, "b")},
+	}
+}
+
+// realInput is a container of this machine that runs a shell script from a root of busybox alone.
+func realInput(t *testing.T, busybox, script string) Input {
+	root := t.TempDir()
+	if err := os.MkdirAll(root+"/bin", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(busybox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(root+"/bin/busybox", data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := exec.Command("chroot", root, "/bin/busybox", "--install", "-s", "/bin").Run(); err != nil {
+		t.Fatalf("install busybox: %v", err)
+	}
+	devices, err := device.List("/dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = os.Stat("/sys/fs/cgroup/cgroup.controllers")
+	own := &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}}
+	return Input{
+		Pod: &runtimeapi.PodSandboxConfig{}, PodID: testPodID, ContainerID: "c",
+		Container:  &runtimeapi.ContainerConfig{Command: []string{"/bin/sh", "-c", script}, Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: own}},
+		Image:      imagespec.ImageConfig{},
+		Host:       Host{KernelVersion: kernel(t), CgroupV2: err == nil, Seccomp: true, BoundingCaps: ownCaps(t), Devices: devices},
+		Paths:      Paths{Rootfs: root, CgroupsPath: "/berth-spec-test/" + filepath.Base(filepath.Dir(root))},
+		StatDevice: device.List,
+	}
+}
+
+func kernel(t *testing.T) string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		t.Fatal(err)
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+func ownCaps(t *testing.T) []string {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "CapBnd:\t")
+	var mask uint64
+	if _, err := fmt.Sscanf(rest, "%x", &mask); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for i, c := range knownCaps {
+		if mask>>i&1 == 1 {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// runOnce runs a spec to its end and returns what it printed. On a hybrid cgroup host crun needs the empty cgroup2 out of
+// its sight, which a private mount namespace gives.
+func runOnce(t *testing.T, runtime string, s *specs.Spec) string {
+	bundle, id := t.TempDir(), fmt.Sprintf("berth-spec-%d-%s", os.Getpid(), filepath.Base(s.Linux.CgroupsPath))
+	state := t.TempDir()
+	data, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(bundle+"/config.json", data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(runtime, "--root", state, "run", "--bundle", bundle, id)
+	if _, err := os.Stat("/sys/fs/cgroup/unified"); err == nil && runtime == "crun" {
+		private := `mount --make-rprivate / && umount /sys/fs/cgroup/unified && exec "$@"`
+		cmd = exec.Command("unshare", append([]string{"-m", "sh", "-c", private, "sh"}, cmd.Args...)...)
+	}
+	t.Cleanup(func() { removeGroups(t) })
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", runtime, err, out)
+	}
+	return string(out)
+}
+
+// removeGroups removes the parent cgroup, which runtimes leave behind.
+func removeGroups(t *testing.T) {
+	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/berth-spec-test")
+	for _, d := range append(dirs, "/sys/fs/cgroup/berth-spec-test") {
+		if err := os.Remove(d); err != nil && !os.IsNotExist(err) {
+			t.Errorf("remove cgroup: %v", err)
+		}
+	}
+}

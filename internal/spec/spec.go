@@ -1,0 +1,177 @@
+// Package spec turns what the kubelet asks for into what an OCI runtime is told: (pod, container, image config, host)
+// in, one runtime spec out.
+//
+// Everything here is a pure function of its arguments. Nothing reads a file, a clock, the environment or a global: what
+// the host can do arrives in Host, what has to be looked up in an image or on a disk arrives resolved. So a spec can be
+// tested as text, and the same request on the same host gives the same bytes.
+//
+// What Kubernetes leaves open is decided as containerd does, because images and manifests were tried against it. Where
+// the daemon itself lacks a power (a capability, CAP_SYS_RESOURCE), the request is clamped to what can be had and a
+// warning says so; where a request contradicts itself or the pod, it is an error and nothing starts.
+//
+// Three things are on purpose not in a spec. Sysctls and the hostname belong to namespaces of the pod, which the daemon
+// makes and sets up before any container joins them (see CheckSysctls). SELinux relabelling of volumes changes the host
+// and is the caller's.
+package spec
+
+import (
+	"errors"
+	"fmt"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Input is all that decides a container's spec.
+type Input struct {
+	Pod         *runtimeapi.PodSandboxConfig
+	PodID       string
+	ContainerID string
+	Container   *runtimeapi.ContainerConfig
+	Image       imagespec.ImageConfig
+	Host        Host
+	Handler     Handler
+	User        User            // from ResolveUser
+	Mounts      []ResolvedMount // the request's mounts, in its order
+	Paths       Paths
+	Seccomp     *SeccompProfile // what SeccompPath named, parsed; nil when it names nothing
+	SELinux     Labels          // the pod's labels, with its categories; empty takes the policy's usual ones
+
+	// StatDevice looks up a path on the host: one device, or all devices below a directory. Their Path is the host's.
+	StatDevice func(hostPath string) ([]specs.LinuxDevice, error)
+	Rlimits    []specs.POSIXRlimit // asked for by the configuration; CRI itself has none
+	PidsLimit  int64               // 0 is no limit; pids.max in the request's unified map is stronger
+}
+
+// Host is what the machine and the daemon can do. It is probed once and never changes while the daemon lives.
+type Host struct {
+	Hostname           string
+	KernelVersion      string              // as uname -r says it
+	Arch               string              // as Go names it; empty is this build's
+	CgroupV2           bool                // the unified hierarchy alone; false on v1 and on hybrid
+	CgroupMountOptions []string            // nsdelegate, memory_recursiveprot: what the host's own cgroup2 mount has of them
+	SwapAccounting     bool                // the memory controller limits swap
+	HugepageSizes      []string            // sizes the hugetlb controller limits ("2MB"); empty when there is no such controller
+	BoundingCaps       []string            // the capabilities the daemon has ("CAP_CHOWN")
+	HasResource        bool                // the daemon has CAP_SYS_RESOURCE
+	OOMScoreAdj        int                 // the lowest score the daemon's children may have without CAP_SYS_RESOURCE
+	Rlimits            []specs.POSIXRlimit // the daemon's own limits
+	Devices            []specs.LinuxDevice // every device under /dev, for privileged containers
+	Seccomp            bool                // the kernel and the runtime filter system calls
+	AppArmor           bool                // the kernel enforces AppArmor
+	AppArmorDefault    string              // the profile loaded for RuntimeDefault; empty when none is
+	SELinux            bool                // SELinux is on
+}
+
+// Handler is what the configuration says about the runtime handler of the pod.
+type Handler struct {
+	RecursiveReadOnly bool // probed: the runtime honours the mount option rro
+	// PrivilegedWithoutHostDevices gives a privileged container the usual devices only, under the usual device limits.
+	PrivilegedWithoutHostDevices bool
+	// PodAnnotations and ContainerAnnotations are patterns (as path.Match, a trailing * matching any rest) of annotations
+	// that the runtime gets to see.
+	PodAnnotations, ContainerAnnotations []string
+}
+
+// User is who the container's first process is.
+type User struct {
+	UID, GID       uint32
+	AdditionalGids []uint32 // the primary group first
+	Username       string   // empty when the image does not know the uid
+	Home           string
+}
+
+// ResolvedMount is a mount of the request with its source found: symbolic links followed, existence and propagation
+// checked. Of an image mount, Source is the mounted image, or the path in it.
+type ResolvedMount struct {
+	Mount  *runtimeapi.Mount
+	Source string
+}
+
+// Paths is where the daemon put what the container uses. An empty namespace path is the host's namespace; an empty file
+// is not mounted.
+type Paths struct {
+	Rootfs                      string // the mounted root
+	Hostname, Hosts, ResolvConf string // files of the pod
+	Shm                         string // the pod's /dev/shm, or the host's
+	NetNS, IPCNS, UTSNS, UserNS string
+	PidNS                       string // the namespace to join for POD (the pod init's) and TARGET
+	CgroupsPath                 string // linux.cgroupsPath in the runtime's own syntax
+}
+
+// build is one Build in progress.
+type build struct {
+	Input
+	security   *runtimeapi.LinuxContainerSecurityContext
+	privileged bool
+	out        *specs.Spec
+	warnings   []string
+}
+
+// Build makes the spec of a container. The warnings say what was clamped to what this host allows.
+func Build(in Input) (*specs.Spec, []string, error) {
+	b := &build{Input: in, security: in.Container.GetLinux().GetSecurityContext()}
+	b.privileged = b.security.GetPrivileged()
+	b.out = &specs.Spec{
+		Root:    &specs.Root{Path: in.Paths.Rootfs, Readonly: b.security.GetReadonlyRootfs()},
+		Process: &specs.Process{},
+		Linux:   &specs.Linux{CgroupsPath: in.Paths.CgroupsPath, Resources: &specs.LinuxResources{}},
+	}
+	if err := b.check(); err != nil {
+		return nil, nil, err
+	}
+	// The order matters once: seccomp rules depend on the capabilities.
+	steps := []func() error{b.namespaces, b.process, b.capabilities, b.seccomp, b.apparmor, b.devices, b.mounts, b.resources}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return nil, nil, err
+		}
+	}
+	b.labels()
+	b.paths()
+	b.out.Annotations = containerAnnotations(in)
+	b.out.Version = lowestVersion(b.out)
+	return b.out, b.warnings, nil
+}
+
+// check refuses what cannot be built at all.
+func (b *build) check() error {
+	switch {
+	case b.Pod == nil || b.Container == nil:
+		return errors.New("container spec: the pod and the container configuration are both needed")
+	case b.Paths.Rootfs == "":
+		return errors.New("container spec: no root file system")
+	case b.privileged && !b.Pod.GetLinux().GetSecurityContext().GetPrivileged():
+		return errors.New("a privileged container needs a privileged pod: set privileged in the pod's security context too")
+	}
+	return nil
+}
+
+func (b *build) warn(format string, args ...any) {
+	b.warnings = append(b.warnings, fmt.Sprintf(format, args...))
+}
+
+// paths hides and write-protects what the request names. The kubelet sends the usual lists itself, and an empty one means
+// that the pod asked for an unmasked /proc, so nothing is added here.
+func (b *build) paths() {
+	if b.privileged {
+		return
+	}
+	b.out.Linux.MaskedPaths = b.security.GetMaskedPaths()
+	b.out.Linux.ReadonlyPaths = b.security.GetReadonlyPaths()
+}
+
+// DefaultMaskedPaths is what a client hides from a container unless its user says otherwise.
+func DefaultMaskedPaths() []string {
+	return []string{
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+		"/sys/devices/virtual/powercap",
+	}
+}
+
+// DefaultReadonlyPaths is what a client write-protects in a container unless its user says otherwise.
+func DefaultReadonlyPaths() []string {
+	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+}
