@@ -1,0 +1,228 @@
+package cgroup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pollSlice is how long WaitEmpty sleeps in the kernel before it looks at its context again. A group that becomes empty
+// ends the sleep at once.
+const pollSlice = 50 * time.Millisecond
+
+// Tracking returns the mount point of a cgroup2 hierarchy in which tracking groups can be made: the host's own, or one
+// that it mounts at <state>/cgroup2 where the host has none. Calling it again returns the same.
+func Tracking(state string) (string, error) {
+	return tracking([]string{root, unified, filepath.Join(state, "cgroup2")})
+}
+
+// tracking returns the first of the candidates that is a cgroup2 mount, and makes the last one such a mount if none is.
+func tracking(candidates []string) (string, error) {
+	for _, dir := range candidates {
+		if isCgroup2(dir) {
+			return dir, nil
+		}
+	}
+	dir := candidates[len(candidates)-1]
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make the mount point of the tracking cgroups: %w", err)
+	}
+	if err := unix.Mount("berth", dir, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return "", fmt.Errorf("mount cgroup2 at %s, which tracks helper processes: %w", dir, err)
+	}
+	return dir, nil
+}
+
+func isCgroup2(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
+}
+
+// Group is one tracking group. Its methods may be called at any time and in any order, also when the group is gone.
+type Group struct{ path string }
+
+// Make makes the group name, which may have slashes, below root. A group that is there already is returned as it is.
+func Make(root, name string) (*Group, error) {
+	if !filepath.IsLocal(name) {
+		return nil, fmt.Errorf("make cgroup %q: the name leaves %s", name, root)
+	}
+	path := filepath.Join(root, name)
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return nil, fmt.Errorf("make cgroup: %w", err)
+	}
+	return &Group{path}, nil
+}
+
+// At returns the group whose directory is path. It does not look whether there is one.
+func At(path string) *Group { return &Group{path} }
+
+// Path is the group's directory.
+func (g *Group) Path() string { return g.path }
+
+// Open opens the group's directory, for SysProcAttr.CgroupFD.
+func (g *Group) Open() (*os.File, error) {
+	f, err := os.OpenFile(g.path, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open cgroup: %w", err)
+	}
+	return f, nil
+}
+
+// Pids lists the processes of this group and of those below it. Zombies do not count. A group that is gone has none.
+func (g *Group) Pids() ([]int, error) { return Pids(g.path) }
+
+// Kill sends SIGKILL to every process of this group and of those below it, also to those that are being forked
+// meanwhile. It does not wait for them to die: WaitEmpty does. It is nil when nothing is there.
+func (g *Group) Kill() error {
+	err := os.WriteFile(filepath.Join(g.path, "cgroup.kill"), []byte("1"), 0)
+	switch {
+	case err == nil, gone(g.path, err):
+		return nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		// Before kernel 5.14 there is no such file, and a file cannot be created here.
+		return g.killEach()
+	}
+	return fmt.Errorf("kill cgroup: %w", err)
+}
+
+// killEach signals each process until a pass over the group meets no process that it had not signalled. A process with
+// SIGKILL pending cannot fork, so a pass without a new process is the last that is needed.
+func (g *Group) killEach() error {
+	seen := map[int]bool{}
+	for fresh := true; fresh; {
+		pids, err := g.Pids()
+		if err != nil {
+			return fmt.Errorf("kill cgroup: %w", err)
+		}
+		fresh = false
+		for _, pid := range pids {
+			fresh = fresh || !seen[pid]
+			seen[pid] = true
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
+				return fmt.Errorf("kill process %d of cgroup %s: %w", pid, g.path, err)
+			}
+		}
+	}
+	return nil
+}
+
+// WaitEmpty returns nil once no process is left in this group and those below it, or the error of ctx.
+func (g *Group) WaitEmpty(ctx context.Context) error {
+	f, err := os.Open(filepath.Join(g.path, "cgroup.events"))
+	if err != nil {
+		if gone(g.path, err) {
+			return nil
+		}
+		return fmt.Errorf("watch cgroup: %w", err)
+	}
+	defer f.Close()
+	fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLPRI}}
+	buf := make([]byte, 256)
+	for {
+		n, err := f.ReadAt(buf, 0) // reading also arms the next poll
+		if n == 0 && err != nil {
+			if errors.Is(err, unix.ENODEV) {
+				return nil // removed under us, which only an empty group can be
+			}
+			return fmt.Errorf("watch cgroup: %w", err)
+		}
+		if bytes.Contains(buf[:n], []byte("populated 0")) {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("wait for cgroup %s to become empty: %w", g.path, context.Cause(ctx))
+		}
+		if _, err := unix.Poll(fds, int(pollSlice/time.Millisecond)); err != nil && err != unix.EINTR {
+			return fmt.Errorf("watch cgroup: %w", err)
+		}
+	}
+}
+
+// Remove removes this group and those below it. It is nil when nothing is there, and an error that is unix.EBUSY when a
+// process is left in one of them.
+func (g *Group) Remove() error { return removeDirs(g.path) }
+
+// removeDirs removes a tree of cgroup directories, children first. The files in them go with their directory.
+func removeDirs(path string) error {
+	err := unix.Rmdir(path)
+	if err == nil || err == unix.ENOENT {
+		return nil
+	}
+	if err != unix.EBUSY && err != unix.ENOTEMPTY {
+		return &fs.PathError{Op: "remove cgroup", Path: path, Err: err}
+	}
+	entries, readErr := os.ReadDir(path)
+	if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
+		return fmt.Errorf("remove cgroup: %w", readErr)
+	}
+	below := 0
+	for _, e := range entries {
+		if e.IsDir() {
+			below++
+			if err := removeDirs(filepath.Join(path, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if below > 0 {
+		err = unix.Rmdir(path)
+	}
+	if err == nil || err == unix.ENOENT {
+		return nil
+	}
+	return &fs.PathError{Op: "remove cgroup", Path: path, Err: err}
+}
+
+// Pids lists the processes of the group at path, of any hierarchy, and of those below it. A group that is gone has none.
+func Pids(path string) ([]int, error) {
+	data, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+	switch {
+	case err == nil, errors.Is(err, unix.EOPNOTSUPP): // threaded: its processes are listed by the group above it
+	case gone(path, err):
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var pids []int
+	for _, line := range bytes.Fields(data) {
+		// A process of a pid namespace that is not ours shows as 0.
+		if pid, err := strconv.Atoi(string(line)); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		below, err := Pids(filepath.Join(path, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, below...)
+	}
+	return pids, nil
+}
+
+// gone says whether err, of an access to a file of the group at path, came about because the group is not there.
+func gone(path string, err error) bool {
+	if errors.Is(err, unix.ENODEV) {
+		return true
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	_, statErr := os.Lstat(path)
+	return errors.Is(statErr, fs.ErrNotExist)
+}

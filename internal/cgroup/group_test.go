@@ -1,0 +1,196 @@
+package cgroup
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// testGroup makes a group for one test, whose processes and directories are gone after it.
+func testGroup(t *testing.T) *Group {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	top, err := Tracking(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("berth-test-%d", os.Getpid())
+	g, err := Make(top, name+"/"+t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		whole := At(filepath.Join(top, name))
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := errors.Join(whole.Kill(), whole.WaitEmpty(ctx), whole.Remove()); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+// startIn starts a shell in g that leaves behind a daemonised grandchild, and returns once the grandchild runs.
+func startIn(t *testing.T, g *Group, script string) *exec.Cmd {
+	t.Helper()
+	dir, err := g.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "up\n" {
+		t.Fatalf("script said %q, %v", line, err)
+	}
+	return cmd
+}
+
+const daemonise = `setsid sh -c 'setsid sleep 1000 & echo up; exec sleep 1000' & exec sleep 1000`
+
+func TestKillTakesGrandchildren(t *testing.T) {
+	for name, kill := range map[string]func(*Group) error{"file": (*Group).Kill, "each": (*Group).killEach} {
+		t.Run(name, func(t *testing.T) {
+			g := testGroup(t)
+			cmd := startIn(t, g, daemonise)
+			pids, err := g.Pids()
+			if err != nil || len(pids) != 3 {
+				t.Fatalf("processes %v, %v; wanted 3", pids, err)
+			}
+			if err := g.Remove(); !errors.Is(err, unix.EBUSY) {
+				t.Fatalf("remove of a populated group: %v", err)
+			}
+			if err := kill(g); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.WaitEmpty(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if pids, err := g.Pids(); err != nil || len(pids) != 0 {
+				t.Fatalf("left: %v, %v", pids, err)
+			}
+			_ = cmd.Wait()
+			if err := g.Remove(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestKillEachOutrunsForks(t *testing.T) {
+	g := testGroup(t)
+	cmd := startIn(t, g, `echo up; while :; do (sleep 100 & sleep 100 &) ; done`)
+	if err := g.killEach(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := g.WaitEmpty(ctx); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+}
+
+func TestWaitEmptyReturnsAtOnce(t *testing.T) {
+	g := testGroup(t)
+	cmd := startIn(t, g, `echo up; exec sleep 1000`)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := g.WaitEmpty(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("wait on a populated group: %v", err)
+	}
+	killed := make(chan time.Time, 1)
+	time.AfterFunc(20*time.Millisecond, func() { killed <- time.Now(); _ = g.Kill() })
+	if err := g.WaitEmpty(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(<-killed); took > pollSlice*4/5 {
+		t.Errorf("seen empty %v after the kill", took)
+	}
+	_ = cmd.Wait()
+}
+
+func TestNothingThere(t *testing.T) {
+	g := testGroup(t)
+	for range 2 { // the second time it is gone
+		if err := errors.Join(g.Kill(), g.WaitEmpty(t.Context()), g.Remove()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if pids, err := g.Pids(); err != nil || pids != nil {
+		t.Fatalf("%v, %v", pids, err)
+	}
+	if _, err := g.Open(); err == nil {
+		t.Fatal("opened a group that is gone")
+	}
+}
+
+func TestRemoveTreeOfGroups(t *testing.T) {
+	g := testGroup(t)
+	for _, below := range []string{"a/b/c", "a/d", "e"} {
+		if _, err := Make(g.Path(), below); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := startIn(t, At(filepath.Join(g.Path(), "a/b")), `echo up; exec sleep 1000`)
+	if pids, err := g.Pids(); err != nil || len(pids) != 1 || pids[0] != cmd.Process.Pid {
+		t.Fatalf("%v, %v", pids, err)
+	}
+	if err := errors.Join(g.Kill(), g.WaitEmpty(t.Context()), g.Remove()); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if _, err := os.Stat(g.Path()); !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+}
+
+func TestMakeStaysBelow(t *testing.T) {
+	for _, name := range []string{"..", "../x", "/x", "a/../../b", ""} {
+		if _, err := Make(t.TempDir(), name); err == nil {
+			t.Errorf("made %q", name)
+		}
+	}
+}
+
+// TestTrackingMounts runs where no cgroup2 is mounted: it hides the host's candidates behind empty directories.
+func TestTrackingMounts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir, state := t.TempDir(), filepath.Join(t.TempDir(), "cgroup2")
+	defer func() { _ = unix.Unmount(state, unix.MNT_DETACH) }()
+	for range 2 {
+		got, err := tracking([]string{dir, state})
+		if err != nil || got != state {
+			t.Fatalf("%s, %v", got, err)
+		}
+	}
+	if !isCgroup2(state) {
+		t.Fatal("nothing mounted")
+	}
+	if err := unix.Unmount(state, 0); err != nil {
+		t.Fatal(err)
+	}
+	if isCgroup2(state) {
+		t.Fatal("the second call mounted once more")
+	}
+}

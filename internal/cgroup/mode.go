@@ -1,0 +1,7 @@
+package cgroup
+
+import "path/filepath"
+
+const root = "/sys/fs/cgroup"
+
+var unified = filepath.Join(root, "unified")

@@ -1,0 +1,265 @@
+package helper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"berth/internal/cgroup"
+)
+
+func testRunner(t testing.TB) *Runner {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	top, err := cgroup.Tracking(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := cgroup.Make(top, fmt.Sprintf("berth-helper-test-%d/%s", os.Getpid(), t.Name()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		whole := cgroup.At(filepath.Dir(g.Path()))
+		if pids, err := whole.Pids(); err != nil || len(pids) > 0 {
+			t.Errorf("left processes %v, %v", pids, err)
+		}
+		for dir, want := g.Path(), 0; dir != filepath.Dir(whole.Path()); dir = filepath.Dir(dir) {
+			if left, _ := filepath.Glob(dir + "/*/cgroup.procs"); len(left) > want {
+				t.Errorf("left groups %v", left)
+			}
+			want = 1
+		}
+		_ = whole.Kill()
+		if err := errors.Join(whole.WaitEmpty(context.Background()), whole.Remove()); err != nil {
+			t.Error(err)
+		}
+	})
+	return &Runner{Root: g.Path()}
+}
+
+func shell(script string) *exec.Cmd { return exec.Command("/bin/sh", "-c", script) }
+
+// alive says whether the process whose pid a script wrote to path still runs. A zombie, which only its parent can
+// remove, does not.
+func alive(t *testing.T, path string) bool {
+	t.Helper()
+	pid, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "stat"))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+// hold leaves a grandchild, in a session of its own, that keeps all three streams open and has written its pid.
+const hold = `setsid sh -c 'setsid sh -c "echo \$\$ >%[1]s.tmp; mv %[1]s.tmp %[1]s; exec sleep 1000" &'; while ! [ -e %[1]s ]; do sleep 0.01; done; `
+
+func TestGrandchildHoldsNothingUp(t *testing.T) {
+	r := testRunner(t)
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	cmd := shell(fmt.Sprintf(hold, pidFile) + "echo out; echo err >&2")
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(strings.Repeat("x", 1<<20)), &out, &errs
+	begun := time.Now()
+	if err := r.Run(t.Context(), "op", cmd); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); took > 2*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if out.String() != "out\n" || errs.String() != "err\n" {
+		t.Errorf("stdout %q, stderr %q", &out, &errs)
+	}
+	if alive(t, pidFile) {
+		t.Error("the grandchild lives")
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	r := testRunner(t)
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	cmd := shell(fmt.Sprintf(hold, pidFile) + "echo waiting for a lock >&2; sleep 1000")
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	err := r.Run(ctx, "op", cmd)
+	if took := time.Since(begun); took > 2*time.Second {
+		t.Errorf("took %v", took)
+	}
+	var failed *Error
+	if !errors.As(err, &failed) || !failed.Killed || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%v", err)
+	}
+	if text := err.Error(); !strings.HasPrefix(text, "sh: killed with its children after ") || !strings.HasSuffix(text, ": waiting for a lock") {
+		t.Errorf("%q", text)
+	}
+	if alive(t, pidFile) {
+		t.Error("the grandchild lives")
+	}
+}
+
+func TestEndings(t *testing.T) {
+	r := testRunner(t)
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("pod was stopped"))
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		cmd  *exec.Cmd
+		want string
+	}{
+		{"success", t.Context(), shell("echo noise >&2"), ""},
+		{"exit", t.Context(), shell("echo a >&2; echo b >&2; exit 3"), "sh: exit status 3: a\nb"},
+		{"signal", t.Context(), shell("kill -9 $$"), "sh: signal: killed"},
+		{"many lines", t.Context(), shell("seq 100000 >&2; exit 1"), "sh: exit status 1: 99993\n99994\n99995\n99996\n99997\n99998\n99999\n100000"},
+		{"no program", t.Context(), exec.Command("/nonexistent/plugin"), "plugin: fork/exec /nonexistent/plugin: no such file or directory"},
+		{"ended", ended, shell("exit 0"), "sh: not started: pod was stopped"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := r.Run(c.ctx, "op", c.cmd)
+			if got := fmt.Sprint(err); got != c.want && !(err == nil && c.want == "") {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+	var exit *exec.ExitError
+	if err := r.Run(t.Context(), "op", shell("exit 7")); !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Errorf("%v", err)
+	}
+	if err := r.Run(t.Context(), "a/b", shell("exit 0")); err == nil {
+		t.Error("took a name with a slash")
+	}
+}
+
+func TestStreams(t *testing.T) {
+	r := testRunner(t)
+	var both bytes.Buffer
+	cmd := shell("cat; echo out; echo err >&2")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("in\n"), &both, &both
+	if err := r.Run(t.Context(), "op", cmd); err != nil || both.String() != "in\nout\nerr\n" {
+		t.Errorf("%q, %v", &both, err)
+	}
+	var large bytes.Buffer
+	cmd = shell("cat")
+	cmd.Stdin, cmd.Stdout = bytes.NewReader(make([]byte, 8<<20)), &large
+	if err := r.Run(t.Context(), "op", cmd); err != nil || large.Len() != 8<<20 {
+		t.Errorf("%d bytes, %v", large.Len(), err)
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	cmd = shell("echo to a file; echo err >&2")
+	cmd.Stdout, cmd.Stderr = file, file
+	if err := r.Run(t.Context(), "op", cmd); err != nil {
+		t.Error(err)
+	}
+	if got, _ := os.ReadFile(file.Name()); string(got) != "to a file\nerr\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	r := testRunner(t)
+	var all sync.WaitGroup
+	for i := range 24 {
+		all.Go(func() {
+			var out bytes.Buffer
+			cmd := shell(fmt.Sprintf("sleep 1000 & echo %d", i))
+			cmd.Stdout = &out
+			if err := r.Run(t.Context(), "op", cmd); err != nil || out.String() != fmt.Sprintln(i) {
+				t.Errorf("%q, %v", &out, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestSweep finds what a daemon left that was killed in the middle of an operation.
+func TestSweep(t *testing.T) {
+	r := testRunner(t)
+	g, err := cgroup.Make(r.Root, "cni-0123-7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := g.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	orphan := exec.Command("/bin/sleep", "1000")
+	orphan.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	if err := orphan.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	if err := orphan.Wait(); err == nil || err.Error() != "signal: killed" {
+		t.Error(err)
+	}
+	if err := (&Runner{Root: r.Root + "/none"}).Sweep(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStuck puts a group where an earlier run of the same name left one that it could not empty.
+func TestStuck(t *testing.T) {
+	r := testRunner(t)
+	g, err := cgroup.Make(r.Root, "op-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := g.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	left := exec.Command("/bin/sleep", "1000")
+	left.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	if err := left.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.stuck = map[string][]*cgroup.Group{"op": {g}}
+	if err := r.Run(t.Context(), "op", shell("! kill -0 "+strconv.Itoa(left.Process.Pid)+" 2>/dev/null || test $(cut -d' ' -f3 /proc/"+strconv.Itoa(left.Process.Pid)+"/stat) = Z")); err != nil {
+		t.Errorf("ran before what was left was gone: %v", err)
+	}
+	_ = left.Wait()
+	if len(r.stuck) != 0 {
+		t.Errorf("still stuck: %v", r.stuck)
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	r := testRunner(b)
+	b.Run("group", func(b *testing.B) {
+		for b.Loop() {
+			if err := r.Run(b.Context(), "op", exec.Command("/bin/true")); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("bare", func(b *testing.B) {
+		for b.Loop() {
+			if err := exec.Command("/bin/true").Run(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
