@@ -39,6 +39,7 @@ func TestRuntimesAccept(t *testing.T) {
 }
 
 func acceptAll(t *testing.T, runtime, busybox string) {
+	t.Run("init of a pod", func(t *testing.T) { initRuns(t, runtime, busybox) })
 	for _, c := range realCases() {
 		t.Run(c.name, func(t *testing.T) {
 			in := realInput(t, busybox, c.script)
@@ -197,11 +198,18 @@ func ownCaps(t *testing.T) []string {
 	return out
 }
 
-// runOnce runs a spec to its end and returns what it printed. On a hybrid cgroup host crun needs the empty cgroup2 out of
-// its sight, which a private mount namespace gives.
+// runOnce runs a spec to its end and returns what it printed.
 func runOnce(t *testing.T, runtime string, s *specs.Spec) string {
-	bundle, id := t.TempDir(), fmt.Sprintf("berth-spec-%d-%s", os.Getpid(), filepath.Base(s.Linux.CgroupsPath))
-	state := t.TempDir()
+	bundle, id := writeBundle(t, s)
+	out, err := ociRuntime(runtime, "--root", t.TempDir(), "run", "--bundle", bundle, id).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", runtime, err, out)
+	}
+	return string(out)
+}
+
+func writeBundle(t *testing.T, s *specs.Spec) (bundle, id string) {
+	bundle = t.TempDir()
 	data, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
@@ -209,17 +217,59 @@ func runOnce(t *testing.T, runtime string, s *specs.Spec) string {
 	if err := os.WriteFile(bundle+"/config.json", data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(runtime, "--root", state, "run", "--bundle", bundle, id)
-	if _, err := os.Stat("/sys/fs/cgroup/unified"); err == nil && runtime == "crun" {
-		private := `mount --make-rprivate / && umount /sys/fs/cgroup/unified && exec "$@"`
-		cmd = exec.Command("unshare", append([]string{"-m", "sh", "-c", private, "sh"}, cmd.Args...)...)
-	}
 	t.Cleanup(func() { removeGroups(t) })
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", runtime, err, out)
+	return bundle, fmt.Sprintf("berth-spec-%d-%s", os.Getpid(), filepath.Base(s.Linux.CgroupsPath))
+}
+
+// ociRuntime is a call of a runtime. On a hybrid cgroup host crun needs the empty cgroup2 out of its sight, which a private
+// mount namespace gives.
+func ociRuntime(runtime string, args ...string) *exec.Cmd {
+	if _, err := os.Stat("/sys/fs/cgroup/unified"); err != nil || runtime != "crun" {
+		return exec.Command(runtime, args...)
 	}
-	return string(out)
+	private := `mount --make-rprivate / && umount /sys/fs/cgroup/unified && exec "$@"`
+	return exec.Command("unshare", append([]string{"-m", "sh", "-c", private, "sh", runtime}, args...)...)
+}
+
+// initRuns starts the pod's init from an empty root, with a busybox in place of the monitor's binary, and looks at it.
+func initRuns(t *testing.T, runtime, busybox string) {
+	in := realInput(t, busybox, "")
+	empty := t.TempDir()
+	if err := os.Chmod(filepath.Dir(empty), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s, err := BuildInit(InitInput{Pod: in.Pod, PodID: testPodID, Host: in.Host, Binary: busybox,
+		Paths: Paths{Rootfs: empty, CgroupsPath: in.Paths.CgroupsPath}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle, id := writeBundle(t, s)
+	state, pidFile := t.TempDir(), filepath.Join(bundle, "pid")
+	create := ociRuntime(runtime, "--root", state, "create", "--bundle", bundle, "--pid-file", pidFile, id)
+	if err := create.Run(); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	defer func() {
+		if out, err := ociRuntime(runtime, "--root", state, "delete", "--force", id).CombinedOutput(); err != nil {
+			t.Errorf("delete: %v %s", err, out)
+		}
+	}()
+	if out, err := ociRuntime(runtime, "--root", state, "start", id).CombinedOutput(); err != nil {
+		t.Fatalf("start: %v %s", err, out)
+	}
+	pid, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile("/proc/" + string(pid) + "/status")
+	if err != nil {
+		t.Fatalf("the init is gone: %v", err)
+	}
+	for _, want := range []string{"Uid:\t65535\t65535", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "\nNSpid:\t" + string(pid) + "\t1\n"} {
+		if !strings.Contains(string(status), want) {
+			t.Errorf("no %q in its status:\n%s", want, status)
+		}
+	}
 }
 
 // removeGroups removes the parent cgroup, which runtimes leave behind.

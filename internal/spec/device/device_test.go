@@ -1,0 +1,47 @@
+package device
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestList(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(dir+"/sub", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{"/file", "/sub/file"} {
+		if err := os.WriteFile(dir+f, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mknod(dir+"/sub/nul", unix.S_IFCHR|0o640, int(unix.Mkdev(1, 3))); err != nil {
+		t.Skipf("cannot make device nodes here: %v", err)
+	}
+	if err := os.Symlink("sub/nul", dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	for asked, want := range map[string]string{"": "/sub/nul", "/sub/": "/sub/nul", "/sub/nul": "/sub/nul", "/link": "/link"} {
+		got, err := List(dir + asked)
+		if err != nil || len(got) != 1 || got[0].Path != dir+want || got[0].Type != "c" || got[0].Major != 1 || got[0].Minor != 3 || *got[0].FileMode != 0o640&^umask() {
+			t.Errorf("%q: %+v, %v", asked, got, err)
+		}
+	}
+	if _, err := List(dir + "/file"); !errors.Is(err, ErrNotDevice) {
+		t.Errorf("a file: %v", err)
+	}
+	if _, err := List(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("nothing: %v", err)
+	}
+}
+
+func umask() os.FileMode {
+	m := unix.Umask(0)
+	unix.Umask(m)
+	return os.FileMode(m)
+}

@@ -1,0 +1,132 @@
+package spec
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// TestRefuses: what contradicts itself, the pod or the host is an error that names the culprit.
+func TestRefuses(t *testing.T) {
+	own := `"namespace_options":{"pid":"CONTAINER"}`
+	for name, c := range map[string]struct{ pod, container, image, input, want string }{
+		"no command":         {container: `{"linux":{"security_context":{` + own + `}}}`, image: `{"Cmd":[]}`, want: "neither the container nor its image"},
+		"NUL in argument":    {container: `{"args":["a\u0000b"],"linux":{"security_context":{` + own + `}}}`, want: "NUL"},
+		"variable name":      {container: `{"envs":[{"key":"A=B"}],"linux":{"security_context":{` + own + `}}}`, want: `"A=B"`},
+		"variable value":     {container: `{"envs":[{"key":"A","value":"AA=="}],"linux":{"security_context":{` + own + `}}}`, want: "NUL"},
+		"unprivileged pod":   {container: `{"linux":{"security_context":{"privileged":true}}}`, want: "privileged pod"},
+		"capability":         {container: `{"linux":{"security_context":{` + own + `,"capabilities":{"add_capabilities":["FLY"]}}}}`, want: `"FLY"`},
+		"dropped capability": {container: `{"linux":{"security_context":{` + own + `,"capabilities":{"drop_capabilities":["CAP_X"]}}}}`, want: `"CAP_X"`},
+		"host pid":           {container: `{"linux":{"security_context":{"namespace_options":{"pid":"NODE"}}}}`, want: "host's PID namespace"},
+		"pod pid":            {container: `{}`, want: "share its pod's PID namespace"},
+		"target pid":         {container: `{"linux":{"security_context":{"namespace_options":{"pid":"TARGET","target_id":"x"}}}}`, want: `"x"`},
+		"userns differs":     {container: `{"linux":{"security_context":{"namespace_options":{"pid":"CONTAINER","userns_options":{"uids":[{"length":1}]}}}}}`, want: "user namespace options differ"},
+		"userns unmapped":    {container: `{"linux":{"security_context":{` + own + `}}}`, input: `{"Paths":{"UserNS":"/ns"}}`, want: "no id mappings"},
+		"score":              {container: `{"linux":{"resources":{"oom_score_adj":"1001"},"security_context":{` + own + `}}}`, want: "1001"},
+		"swap":               {container: `{"linux":{"resources":{"memory_limit_in_bytes":"10","memory_swap_limit_in_bytes":"5"},"security_context":{` + own + `}}}`, want: "below"},
+		"period":             {container: `{"linux":{"resources":{"cpu_period":"-1"},"security_context":{` + own + `}}}`, want: "negative"},
+		"unified path":       {container: `{"linux":{"resources":{"unified":{"../x.y":"1"}},"security_context":{` + own + `}}}`, want: "../x.y"},
+		"unified freeze":     {container: `{"linux":{"resources":{"unified":{"cgroup.kill":"1"}},"security_context":{` + own + `}}}`, want: "cgroup.kill"},
+		"unified on v1":      {container: `{"linux":{"resources":{"unified":{"memory.high":"1"}},"security_context":{` + own + `}}}`, input: `{"Host":{"CgroupV2":false}}`, want: "needs cgroup v2"},
+		"pids.max":           {container: `{"linux":{"resources":{"unified":{"pids.max":"no"}},"security_context":{` + own + `}}}`, input: `{"Host":{"CgroupV2":false}}`, want: `"no"`},
+		"device":             {container: `{"linux":{"security_context":{` + own + `}},"devices":[{"host_path":"/dev/none"}]}`, want: "device /dev/none"},
+		"device permissions": {container: `{"linux":{"security_context":{` + own + `}},"devices":[{"host_path":"/dev/fuse","permissions":"rr"}]}`, want: `"rr"`},
+		"mount on root":      {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"container_path":"/../","host_path":"/x"}]}`, want: "place of the root"},
+		"mount nowhere":      {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"host_path":"/x"}]}`, want: "no path in the container"},
+		"mount option":       {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"container_path":"/a","host_path":"/x","mount_options":["suid"]}]}`, want: `"suid"`},
+		"propagation":        {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"container_path":"/a","host_path":"/x","propagation":9}]}`, want: "propagation 9"},
+		"rro without ro":     {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"container_path":"/a","host_path":"/x","recursive_read_only":true}]}`, want: "readonly is not"},
+		"rro propagates":     {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"container_path":"/a","host_path":"/x","readonly":true,"recursive_read_only":true,"propagation":1}]}`, want: "private propagation"},
+		"rro unsupported":    {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"container_path":"/a","host_path":"/x","readonly":true,"recursive_read_only":true}]}`, want: "cannot do it"},
+		"rlimit":             {container: `{"linux":{"security_context":{` + own + `}}}`, input: `{"Rlimits":[{"type":"RLIMIT_CORE","hard":1,"soft":2}]}`, want: "RLIMIT_CORE"},
+		"apparmor missing":   {container: `{"linux":{"security_context":{` + own + `,"apparmor":{"profile_type":"Localhost","localhost_ref":"p"}}}}`, want: "does not enforce AppArmor"},
+		"apparmor nameless":  {container: `{"linux":{"security_context":{` + own + `,"apparmor":{"profile_type":"Localhost"}}}}`, want: "without a name"},
+		"apparmor old":       {container: `{"linux":{"security_context":{` + own + `,"apparmor_profile":"x"}}}`, want: "apparmor_profile"},
+		"seccomp old":        {container: `{"linux":{"security_context":{` + own + `,"seccomp_profile_path":"localhost/"}}}`, want: "seccomp_profile_path"},
+		"seccomp relative":   {container: `{"linux":{"security_context":{` + own + `,"seccomp":{"profile_type":"Localhost","localhost_ref":"p"}}}}`, want: "absolute"},
+		"seccomp unread":     {container: `{"linux":{"security_context":{` + own + `,"seccomp":{"profile_type":"Localhost","localhost_ref":"/p"}}}}`, want: "not loaded"},
+		"seccomp missing":    {container: `{"linux":{"security_context":{` + own + `,"seccomp":{}}}}`, input: `{"Host":{"Seccomp":false}}`, want: "does not filter"},
+		"kernel version":     {container: `{"linux":{"security_context":{` + own + `,"seccomp":{}}}}`, input: `{"Host":{"KernelVersion":"new"}}`, want: "kernel version new"},
+		"no root":            {container: `{}`, input: `{"Paths":{"Rootfs":""}}`, want: "no root file system"},
+		"groups policy":      {container: `{"linux":{"security_context":{"supplemental_groups_policy":7}}}`, want: "supplemental_groups_policy 7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := sections{{"pod", c.pod}, {"container", c.container}, {"image", c.image}, {"input", c.input}}
+			if got := buildCase(t, in); !strings.Contains(got.get("error"), c.want) {
+				t.Errorf("got %v, want an error with %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestCommand(t *testing.T) {
+	for name, c := range map[string]struct{ container, image, want string }{
+		"image":                    {`{}`, `{"Entrypoint":["e"],"Cmd":["c"]}`, "e c"},
+		"command":                  {`{"command":["x"]}`, `{"Entrypoint":["e"],"Cmd":["c"]}`, "x"},
+		"args":                     {`{"args":["a"]}`, `{"Entrypoint":["e"],"Cmd":["c"]}`, "e a"},
+		"both":                     {`{"command":["x"],"args":["a"]}`, `{"Entrypoint":["e"],"Cmd":["c"]}`, "x a"},
+		"args without entrypoint":  {`{"args":["a"]}`, `{"Cmd":["c"]}`, "a"},
+		"cleared image entrypoint": {`{}`, `{"Entrypoint":[""],"Cmd":["c"]}`, "c"},
+	} {
+		in := testInput(t, sections{{"container", c.container}})
+		in.Image.Cmd = nil
+		strict(t, "image", c.image, &in.Image)
+		got, err := Command(in.Container, in.Image)
+		if err != nil || strings.Join(got, " ") != c.want {
+			t.Errorf("%s: got %q, %v, want %q", name, got, err, c.want)
+		}
+	}
+}
+
+// TestBuildLeavesItsInput: the same input gives the same spec twice, so nothing of it was changed.
+func TestBuildLeavesItsInput(t *testing.T) {
+	in := testInput(t, sections{{"container", `{"linux":{"security_context":{"namespace_options":{"pid":"CONTAINER"},
+		"seccomp":{},"capabilities":{"add_capabilities":["ALL"],"drop_capabilities":["KILL"]}}}}`}})
+	first, _, err := Build(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, _, err := Build(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(first, second) {
+		t.Error("two specs of one input differ")
+	}
+	if strings.Contains(strings.Join(first.Process.Capabilities.Bounding, " "), "CAP_KILL") {
+		t.Error("ALL without KILL still has it")
+	}
+}
+
+func TestProcess(t *testing.T) {
+	base := &specs.Spec{Process: &specs.Process{Args: []string{"a"}, Env: append(make([]string, 0, 9), "A=1"), Cwd: "/w", NoNewPrivileges: true,
+		User: specs.User{UID: 7}, ApparmorProfile: "p", Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_KILL"}}}}
+	got := Process(base, []string{"sh"}, true)
+	want := *base.Process
+	want.Args, want.Env, want.Terminal = []string{"sh"}, []string{"A=1", "TERM=xterm"}, true
+	if !reflect.DeepEqual(*got, want) {
+		t.Errorf("got %+v, want %+v", *got, want)
+	}
+	if base.Process.Args[0] != "a" || len(base.Process.Env) != 1 || base.Process.Terminal {
+		t.Errorf("the container's own process was changed: %+v", base.Process)
+	}
+	if got := Process(base, []string{"sh"}, false); got.Terminal || len(got.Env) != 1 {
+		t.Errorf("without a tty: %+v", got)
+	}
+}
+
+func TestAnnotationPatterns(t *testing.T) {
+	for _, c := range []struct {
+		pattern, key string
+		want         bool
+	}{
+		{"a.example/*", "a.example/b/c", true}, {"a.example", "a.example", true}, {"a.example", "a.example/b", false},
+		{"*.example/x", "a.example/x", true}, {"*", "anything/at.all", true}, {"[", "[", false},
+	} {
+		if got := matches([]string{c.pattern}, c.key); got != c.want {
+			t.Errorf("%q on %q: %v", c.pattern, c.key, got)
+		}
+	}
+}
