@@ -1,0 +1,122 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrNotRegular says that a path leads to something that is not a regular file.
+	ErrNotRegular = errors.New("not a regular file")
+	// ErrTooLarge says that a file is larger than its reader allows.
+	ErrTooLarge = errors.New("file too large")
+)
+
+// locate finds path below root without opening what is there. Links, also absolute ones, and .. stay below root.
+func locate(root, p string, flags uint64) (*os.File, error) {
+	top, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open root", Path: root, Err: err}
+	}
+	defer unix.Close(top)
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	const tries = 32 // EAGAIN: something was renamed while the kernel looked
+	for range tries {
+		var fd int
+		if fd, err = unix.Openat2(top, path.Join("/", p), how); err == nil {
+			return os.NewFile(uintptr(fd), path.Join(root, p)), nil
+		}
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	return nil, &os.PathError{Op: "open in root", Path: path.Join(root, p), Err: err}
+}
+
+// OpenInRoot opens the regular file at path below root for reading. A device or FIFO is not even opened: that alone can
+// block, or do something.
+func OpenInRoot(root, p string) (*os.File, error) {
+	at, err := locate(root, p, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer at.Close()
+	info, err := at.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &os.PathError{Op: "open in root", Path: at.Name(), Err: ErrNotRegular}
+	}
+	fd, err := unix.Open(procPath(at), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open in root", Path: at.Name(), Err: err}
+	}
+	return os.NewFile(uintptr(fd), at.Name()), nil
+}
+
+func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+// ReadFile reads the regular file at path below root, of at most max bytes.
+func ReadFile(root, p string, max int64) ([]byte, error) {
+	f, err := OpenInRoot(root, p)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, max+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > max {
+		return nil, &os.PathError{Op: "read in root", Path: f.Name(), Err: fmt.Errorf("%w: more than %d bytes", ErrTooLarge, max)}
+	}
+	return data, nil
+}
+
+// Resolve is where path below root really is, all links followed below root: a host path without links, for a tree that
+// does not change, such as an image's layers. fs.ErrNotExist when there is nothing.
+func Resolve(root, p string) (string, error) {
+	at, err := locate(root, p, 0)
+	if err != nil {
+		return "", err
+	}
+	defer at.Close()
+	return os.Readlink(procPath(at))
+}
+
+// MkdirAll makes the directory at path below root and what is missing above it, owned by root, as a container's working
+// directory that its image lacks. An existing one is left as it is.
+func MkdirAll(root, p string, mode os.FileMode) error {
+	p = path.Join("/", p)
+	at, err := locate(root, p, unix.O_DIRECTORY)
+	if err == nil {
+		return at.Close()
+	}
+	if !errors.Is(err, fs.ErrNotExist) || p == "/" {
+		return err
+	}
+	if err := MkdirAll(root, path.Dir(p), mode); err != nil {
+		return err
+	}
+	parent, err := locate(root, path.Dir(p), unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	err = unix.Mkdirat(int(parent.Fd()), path.Base(p), uint32(mode.Perm()))
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return &os.PathError{Op: "mkdir in root", Path: path.Join(root, p), Err: err}
+	}
+	if at, err = locate(root, p, unix.O_DIRECTORY); err != nil { // it may be a link that leads nowhere
+		return err
+	}
+	return at.Close()
+}

@@ -1,0 +1,113 @@
+package rootfs
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mountEntry is a line of mountinfo.
+type mountEntry struct {
+	id            int
+	point         string
+	shared, slave bool
+}
+
+func mountTable() ([]mountEntry, error) {
+	f, err := os.Open("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []mountEntry
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 7 {
+			continue
+		}
+		e := mountEntry{point: unescape(fields[4])}
+		if e.id, err = strconv.Atoi(fields[0]); err != nil {
+			continue
+		}
+		for _, opt := range fields[6:] {
+			if opt == "-" {
+				break
+			}
+			e.shared = e.shared || strings.HasPrefix(opt, "shared:")
+			e.slave = e.slave || strings.HasPrefix(opt, "master:")
+		}
+		out = append(out, e)
+	}
+	return out, lines.Err()
+}
+
+// unescape undoes what the kernel does to blanks and backslashes in mountinfo.
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+// unmountBelow takes away all mounts at path or below it, the last made first.
+func unmountBelow(path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	table, err := mountTable()
+	if err != nil {
+		return err
+	}
+	for _, e := range slices.Backward(table) {
+		if e.point == path || strings.HasPrefix(e.point, path+"/") {
+			if err := Unmount(e.point); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Source is where a volume of the host really is, all links followed, as a mount's source must be; fs.ErrNotExist when it is
+// not there.
+func Source(hostPath string) (string, error) {
+	if !filepath.IsAbs(hostPath) {
+		return "", fmt.Errorf("host path %q: it must be absolute", hostPath)
+	}
+	return filepath.EvalSymlinks(hostPath)
+}
+
+// CheckPropagation says why mounts cannot pass between the host and a container that mounts source: the mount that source is on
+// must be shared for both directions, shared or slave for the one into the container.
+func CheckPropagation(source string, bothWays bool) error {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, source, 0, unix.STATX_MNT_ID, &st); err != nil {
+		return &os.PathError{Op: "statx", Path: source, Err: err}
+	}
+	if st.Mask&unix.STATX_MNT_ID == 0 {
+		return errors.New("the kernel does not tell which mount a path is on: it must be 5.8 or newer")
+	}
+	table, err := mountTable()
+	if err != nil {
+		return err
+	}
+	for _, e := range table {
+		switch {
+		case uint64(e.id) != st.Mnt_id:
+		case e.shared || e.slave && !bothWays:
+			return nil
+		case bothWays:
+			return fmt.Errorf("%s is on the mount %s, which is not shared: run mount --make-shared %s", source, e.point, e.point)
+		default:
+			return fmt.Errorf("%s is on the mount %s, which is neither shared nor slave: run mount --make-shared %s", source, e.point, e.point)
+		}
+	}
+	return fmt.Errorf("%s is on a mount that this process does not see", source)
+}

@@ -1,0 +1,178 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxLayers is how many lower directories the kernel takes (OVL_MAX_STACK).
+const maxLayers = 500
+
+// oneByOne says whether the kernel takes lower directories one at a time (6.7 and later), which has no limit of a page.
+var oneByOne = sync.OnceValue(func() bool {
+	ctx, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(ctx)
+	return unix.FsconfigSetString(ctx, "lowerdir+", "/") == nil
+})
+
+// mountNew mounts by the newer calls, and passes on what the kernel says about a mount it refuses.
+func mountNew(dir, mountpoint string, o Options) error {
+	ctx, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("open an overlay: %w", err)
+	}
+	defer unix.Close(ctx)
+	for _, kv := range settings(dir, o) {
+		if err := unix.FsconfigSetString(ctx, kv[0], kv[1]); err != nil {
+			return fmt.Errorf("overlay %s=%s: %w", kv[0], kv[1], explain(ctx, err))
+		}
+	}
+	if err := unix.FsconfigCreate(ctx); err != nil {
+		return fmt.Errorf("overlay of %d layers: %w", len(o.Lower), explain(ctx, err))
+	}
+	attr := 0
+	if o.ReadOnly {
+		attr = unix.MOUNT_ATTR_RDONLY
+	}
+	mount, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, attr)
+	if err != nil {
+		return fmt.Errorf("mount the overlay: %w", explain(ctx, err))
+	}
+	defer unix.Close(mount)
+	return attach(mount, mountpoint)
+}
+
+func settings(dir string, o Options) [][2]string {
+	var out [][2]string
+	for _, l := range o.Lower {
+		out = append(out, [2]string{"lowerdir+", l})
+	}
+	if !o.ReadOnly {
+		out = append(out, [2]string{"upperdir", filepath.Join(dir, "upper")}, [2]string{"workdir", filepath.Join(dir, "work")})
+	}
+	// Without an index a root can be mounted again over the same upper directory, whatever happened before.
+	out = append(out, [2]string{"index", "off"})
+	if o.Label != "" {
+		out = append(out, [2]string{"context", o.Label})
+	}
+	return append(out, [2]string{"source", "overlay"})
+}
+
+func attach(mount int, mountpoint string) error {
+	if err := unix.MoveMount(mount, "", unix.AT_FDCWD, mountpoint, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("attach the mount at %s: %w", mountpoint, err)
+	}
+	return nil
+}
+
+// explain adds the kernel's own messages, which a mount context keeps for its owner.
+func explain(ctx int, err error) error {
+	var said []string
+	buf := make([]byte, 1024)
+	for {
+		n, e := unix.Read(ctx, buf)
+		if e != nil || n <= 0 {
+			break
+		}
+		_, text, _ := strings.Cut(string(buf[:n]), " ")
+		said = append(said, strings.TrimSpace(text))
+	}
+	if len(said) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, strings.Join(said, "; "))
+}
+
+// mountOld mounts by mount(2), whose options end at a page. So the layers are named by short links in dir, and the thread
+// that mounts stands there.
+func mountOld(dir, mountpoint string, o Options) error {
+	if len(o.Lower) > maxLayers {
+		return fmt.Errorf("%d layers: the kernel stacks at most %d", len(o.Lower), maxLayers)
+	}
+	links, err := os.MkdirTemp(dir, "l")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(links) // a directory of links, which are not followed
+	var lower []string
+	for i, l := range o.Lower {
+		name := strconv.FormatInt(int64(i), 36)
+		if err := os.Symlink(l, filepath.Join(links, name)); err != nil {
+			return err
+		}
+		lower = append(lower, name)
+	}
+	data := "lowerdir=" + strings.Join(lower, ":") + ",index=off"
+	if !o.ReadOnly {
+		data += ",upperdir=../upper,workdir=../work"
+	}
+	if o.Label != "" {
+		data += fmt.Sprintf(",context=%q", o.Label)
+	}
+	flags := uintptr(0)
+	if o.ReadOnly {
+		flags = unix.MS_RDONLY
+	}
+	return inDir(links, func() error {
+		if err := unix.Mount("overlay", mountpoint, "overlay", flags, data); err != nil {
+			return fmt.Errorf("overlay of %d layers: %w", len(o.Lower), err)
+		}
+		return nil
+	})
+}
+
+// inDir runs f on a thread of its own that stands in dir. The thread ends with the call: its directory is not the process's.
+func inDir(dir string, f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			done <- fmt.Errorf("unshare the working directory: %w", err)
+		} else if err := unix.Chdir(dir); err != nil {
+			done <- &os.PathError{Op: "chdir", Path: dir, Err: err}
+		} else {
+			done <- f()
+		}
+	}()
+	return <-done
+}
+
+// bindReadOnly shows one directory, read-only: an overlay needs two.
+func bindReadOnly(source, mountpoint string) error {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("bind %s: %w", source, err)
+	}
+	defer unix.Close(tree)
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}
+	err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, attr)
+	if errors.Is(err, unix.ENOSYS) { // before 5.12
+		return bindOld(source, mountpoint)
+	}
+	if err != nil {
+		return fmt.Errorf("bind %s read-only: %w", source, err)
+	}
+	return attach(tree, mountpoint)
+}
+
+// bindOld takes two steps, and undoes the first when the second fails: a writable layer must not stay in sight.
+func bindOld(source, mountpoint string) error {
+	if err := unix.Mount(source, mountpoint, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", source, err)
+	}
+	if err := unix.Mount("", mountpoint, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		return errors.Join(fmt.Errorf("bind %s read-only: %w", source, err), Unmount(mountpoint))
+	}
+	return nil
+}
