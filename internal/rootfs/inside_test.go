@@ -211,7 +211,12 @@ func TestPropagation(t *testing.T) {
 	for _, c := range []struct {
 		flag       uintptr
 		both, inTo bool
-	}{{unix.MS_PRIVATE, false, false}, {unix.MS_SHARED, true, true}} {
+	}{{unix.MS_PRIVATE, false, false}, {unix.MS_SHARED, true, true}, {unix.MS_SLAVE, false, true}} {
+		if c.flag == unix.MS_SLAVE { // a slave needs a master that stays
+			must(t, os.Mkdir(base+"/peer", 0o755))
+			must(t, unix.Mount(at, base+"/peer", "", unix.MS_BIND, ""))
+			defer func() { must(t, Unmount(base+"/peer")) }()
+		}
 		must(t, unix.Mount("", at, "", c.flag, ""))
 		if err := CheckPropagation(src, true); (err == nil) != c.both {
 			t.Errorf("%x both ways: %v", c.flag, err)

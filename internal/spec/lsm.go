@@ -20,7 +20,8 @@ func (b *build) apparmor() error {
 	want := b.security.GetApparmor()
 	if want == nil {
 		var err error
-		old := b.security.GetApparmorProfile() //nolint:staticcheck // old clients send it
+		//lint:ignore SA1019 old clients send it
+		old := b.security.GetApparmorProfile()
 		if want, err = oldProfile(old, "apparmor_profile", runtimeapi.SecurityProfile_RuntimeDefault); err != nil {
 			return err
 		}

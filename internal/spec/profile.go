@@ -91,10 +91,12 @@ func (f *profileFile) architectures() []specs.Arch {
 }
 
 func (r *ruleFile) check() error {
+	//lint:ignore SA1019 profiles of old have it
+	name := r.Name
 	switch {
-	case r.Name != "" && len(r.Names) > 0:
+	case name != "" && len(r.Names) > 0:
 		return errors.New("name and names are both given")
-	case r.Name == "" && len(r.Names) == 0:
+	case name == "" && len(r.Names) == 0:
 		return errors.New("it names no system call")
 	case slices.Contains(r.Names, ""):
 		return errors.New("one of its system calls has no name")

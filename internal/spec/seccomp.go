@@ -54,7 +54,8 @@ func seccompChoice(sc *runtimeapi.LinuxContainerSecurityContext) (*runtimeapi.Se
 	if p := sc.GetSeccomp(); p != nil {
 		return p, nil
 	}
-	return oldProfile(sc.GetSeccompProfilePath(), "seccomp_profile_path", runtimeapi.SecurityProfile_Unconfined) //nolint:staticcheck // old clients send it
+	//lint:ignore SA1019 old clients send it
+	return oldProfile(sc.GetSeccompProfilePath(), "seccomp_profile_path", runtimeapi.SecurityProfile_Unconfined)
 }
 
 // oldProfile reads the deprecated text form of a profile choice.
@@ -102,8 +103,9 @@ func (p *SeccompProfile) expand(caps []string, host Host) (*specs.LinuxSeccomp, 
 
 func ruleSyscall(rule *seccomp.Syscall) specs.LinuxSyscall {
 	call := rule.LinuxSyscall
-	if rule.Name != "" {
-		call.Names = []string{rule.Name}
+	//lint:ignore SA1019 profiles of old have it
+	if name := rule.Name; name != "" {
+		call.Names = []string{name}
 	}
 	return call
 }
