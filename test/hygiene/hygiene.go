@@ -126,9 +126,9 @@ func keep(leaks []Leak, choose Filter) []Leak {
 // carries a name of ours can be held against us.
 func SharedMachine() bool { return os.Getenv("BERTH_SHARED_MACHINE") != "" }
 
-// Main runs the tests of a package, then ours (which closes what the package still holds open and says which names were
-// its own), and fails when the machine is not as it was. It returns the exit code for os.Exit.
-func Main(m *testing.M, ours func() (names []string)) int {
+// Main runs the tests of a package, then end (which closes what the package still holds open and says which names were its
+// own), and fails when end did or when the machine is not as it was. It returns the exit code for os.Exit.
+func Main(m *testing.M, end func() (names []string, err error)) int {
 	before, err := Machine()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hygiene: look at the machine before the tests:", err)
@@ -136,7 +136,12 @@ func Main(m *testing.M, ours func() (names []string)) int {
 	}
 	code := m.Run()
 	choose := Filter(Everything)
-	if names := ours(); SharedMachine() {
+	names, err := end()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "end the tests of this package:", err)
+		code = max(code, 1)
+	}
+	if SharedMachine() {
 		choose = Naming(names...)
 	}
 	leaks, err := Check(before, Machine, choose, 10*time.Second)

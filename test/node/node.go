@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -43,6 +44,7 @@ type Options struct {
 	Config  string   // TOML put before the first table of the daemon's configuration
 	Tables  string   // TOML put after its last table
 	Network string   // the CNI configuration list; Bridge when empty
+	Plugins []string // folders with more CNI plugins
 	Reach   []string // addresses on the machine's loopback that are to be reached at the same address inside
 }
 
@@ -148,8 +150,12 @@ func (n *Node) writeConfig() error {
 	if err != nil {
 		return fmt.Errorf("find the runtime: %w", err)
 	}
-	text := fmt.Sprintf("%s\n[cni]\nconfig_dir = %q\n[registry]\nconfig_dir = %q\n[runtimes]\ndefault = %q\n[runtimes.%s]\npath = %q\n%s\n",
-		n.options.Config, n.CNI, n.Certs, n.options.Runtime, n.options.Runtime, path, n.options.Tables)
+	plugins, err := json.Marshal(append(n.options.Plugins, "/opt/cni/bin", "/usr/lib/cni")) // a list in TOML as well
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("%s\n[cni]\nconfig_dir = %q\nplugin_dirs = %s\n[registry]\nconfig_dir = %q\n[runtimes]\ndefault = %q\n[runtimes.%s]\npath = %q\n%s\n",
+		n.options.Config, n.CNI, plugins, n.Certs, n.options.Runtime, n.options.Runtime, path, n.options.Tables)
 	network := n.options.Network
 	if network == "" {
 		network = Bridge

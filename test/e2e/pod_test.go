@@ -1,0 +1,352 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+func namespaces(f func(*v1.NamespaceOption)) func(*v1.PodSandboxConfig) {
+	return func(c *v1.PodSandboxConfig) { f(c.Linux.SecurityContext.NamespaceOptions) }
+}
+
+// sharedPID gives the pod one PID namespace; hostNetwork, hostPID and hostIPC give it the machine's.
+var (
+	sharedPID   = namespaces(func(o *v1.NamespaceOption) { o.Pid = v1.NamespaceMode_POD })
+	hostNetwork = namespaces(func(o *v1.NamespaceOption) { o.Network = v1.NamespaceMode_NODE })
+	hostPID     = namespaces(func(o *v1.NamespaceOption) { o.Pid = v1.NamespaceMode_NODE })
+	hostIPC     = namespaces(func(o *v1.NamespaceOption) { o.Ipc = v1.NamespaceMode_NODE })
+)
+
+// as gives a container the namespaces of its pod, as the kubelet does.
+func (p *pod) as(c *v1.ContainerConfig) *v1.ContainerConfig {
+	c.Linux.SecurityContext.NamespaceOptions = p.config.Linux.SecurityContext.NamespaceOptions
+	return c
+}
+
+func TestPodLife(t *testing.T) {
+	each(t, func(r rig) {
+		began := time.Now()
+		p := r.pod(func(c *v1.PodSandboxConfig) {
+			c.Labels["a"], c.Annotations = "b", map[string]string{"c/d": "e\nf", "empty": ""}
+			c.Metadata.Attempt = 2
+		})
+		st := p.status()
+		m := p.config.Metadata
+		if st.Id != p.id || st.State != v1.PodSandboxState_SANDBOX_READY || st.CreatedAt < began.UnixNano() ||
+			st.Metadata.Name != m.Name || st.Metadata.Namespace != m.Namespace || st.Metadata.Uid != m.Uid || st.Metadata.Attempt != 2 {
+			r.Errorf("status %v", st)
+		}
+		if fmt.Sprint(st.Labels) != fmt.Sprint(p.config.Labels) || fmt.Sprint(st.Annotations) != fmt.Sprint(p.config.Annotations) {
+			r.Errorf("labels %v, annotations %v", st.Labels, st.Annotations)
+		}
+		if got := st.GetLinux().GetNamespaces().GetOptions(); got.GetPid() != v1.NamespaceMode_CONTAINER || got.GetNetwork() != v1.NamespaceMode_POD {
+			r.Errorf("namespaces %v", got)
+		}
+		if !strings.HasPrefix(st.GetNetwork().GetIp(), "10.88.") {
+			r.Errorf("network %v", st.Network)
+		}
+		c := p.start(busybox("main", "sleep 100"))
+		r.ok(r.n.Runtime.StopPodSandbox(ctx(), p.id))
+		if st := p.status(); st.State != v1.PodSandboxState_SANDBOX_NOTREADY {
+			r.Errorf("after stop: %s", st.State)
+		}
+		if st := c.status(); st.State != v1.ContainerState_CONTAINER_EXITED {
+			r.Errorf("after its pod stopped, the container is %s", st.State)
+		}
+		r.ok(r.n.Runtime.StopPodSandbox(ctx(), p.id))
+		r.ok(r.n.Runtime.RemovePodSandbox(ctx(), p.id))
+		r.ok(r.n.Runtime.RemovePodSandbox(ctx(), p.id))
+	})
+}
+
+func TestVerboseStatus(t *testing.T) {
+	each(t, func(r rig) {
+		p := r.pod()
+		c := p.start(busybox("main", "sleep 100"))
+		sandbox, err := r.n.Runtime.PodSandboxStatus(ctx(), p.id, true)
+		r.ok(err)
+		r.wantJSON(sandbox.Info)
+		container, err := r.n.Runtime.ContainerStatus(ctx(), c.cid, true)
+		r.ok(err)
+		r.wantJSON(container.Info)
+	})
+}
+
+func TestListPods(t *testing.T) {
+	each(t, func(r rig) {
+		mark := unique(r.T) + r.n.Instance
+		label := func(value string) func(*v1.PodSandboxConfig) {
+			return func(c *v1.PodSandboxConfig) { c.Labels["mark"], c.Labels["tier"] = mark, value }
+		}
+		one, two := r.pod(label("a")), r.pod(label("b"), func(c *v1.PodSandboxConfig) { c.Metadata.Name += "2" })
+		r.ok(r.n.Runtime.StopPodSandbox(ctx(), two.id))
+		mine := func(more map[string]string) *v1.PodSandboxFilter {
+			f := &v1.PodSandboxFilter{LabelSelector: map[string]string{"mark": mark}}
+			for k, v := range more {
+				f.LabelSelector[k] = v
+			}
+			return f
+		}
+		ready, notReady := mine(nil), mine(nil)
+		ready.State = &v1.PodSandboxStateValue{State: v1.PodSandboxState_SANDBOX_READY}
+		notReady.State = &v1.PodSandboxStateValue{State: v1.PodSandboxState_SANDBOX_NOTREADY}
+		for _, c := range []struct {
+			name   string
+			filter *v1.PodSandboxFilter
+			want   string
+		}{
+			{"mark", mine(nil), one.id + two.id}, {"label", mine(map[string]string{"tier": "b"}), two.id},
+			{"ready", ready, one.id}, {"not ready", notReady, two.id},
+			{"id", &v1.PodSandboxFilter{Id: one.id}, one.id}, {"unknown", &v1.PodSandboxFilter{Id: strings.Repeat("0", 64)}, ""},
+		} {
+			got, err := r.n.Runtime.ListPodSandbox(ctx(), c.filter)
+			r.ok(err)
+			if len(got)*64 != len(c.want) {
+				r.Errorf("%s: %d pods", c.name, len(got))
+			}
+			for _, p := range got {
+				if !strings.Contains(c.want, p.Id) || p.Metadata == nil || p.CreatedAt == 0 {
+					r.Errorf("%s: unexpected or incomplete: %v", c.name, p)
+				}
+			}
+		}
+	})
+}
+
+const nsScript = `for n in net ipc uts pid; do echo $n $(readlink /proc/self/ns/$n); done`
+
+func (p *pod) namespacesOf(name string) map[string]string {
+	p.Helper()
+	found := map[string]string{}
+	for _, line := range strings.Split(strings.TrimSpace(p.output(p.as(busybox(name, nsScript)))), "\n") {
+		kind, ns, _ := strings.Cut(line, " ")
+		found[kind] = ns
+	}
+	return found
+}
+
+// TestNamespaces checks which namespaces two containers of a pod share with each other and with the machine.
+func TestNamespaces(t *testing.T) {
+	machine := func(kind string) string {
+		ns, err := os.Readlink("/proc/self/ns/" + kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ns
+	}
+	each(t, func(r rig) {
+		for _, c := range []struct {
+			name                 string
+			edit                 func(*v1.PodSandboxConfig)
+			shared, own, ofHosts string
+		}{
+			{"usual", func(*v1.PodSandboxConfig) {}, "net ipc uts", "pid", ""},
+			{"shared-pid", sharedPID, "net ipc uts pid", "", ""},
+			{"host-network", hostNetwork, "net ipc", "pid", "net"},
+			{"host-pid", hostPID, "net ipc uts pid", "", "pid"},
+			{"host-ipc", hostIPC, "net ipc uts", "pid", "ipc"},
+		} {
+			r.sub(c.name, func(r rig) {
+				p := r.pod(c.edit)
+				a, b := p.namespacesOf("a"), p.namespacesOf("b")
+				for _, kind := range strings.Fields(c.shared) {
+					if a[kind] != b[kind] {
+						r.Errorf("%s is %s and %s, should be shared", kind, a[kind], b[kind])
+					}
+				}
+				for _, kind := range strings.Fields(c.own) {
+					if a[kind] == b[kind] {
+						r.Errorf("%s is shared", kind)
+					}
+				}
+				for _, kind := range []string{"net", "ipc", "pid"} {
+					host := machine(kind)
+					if kind == "net" {
+						host = r.n.Space.NetNS()
+					}
+					if want := strings.Contains(c.ofHosts, kind); (a[kind] == host) != want {
+						r.Errorf("%s is the machine's: %v, wanted %v", kind, !want, want)
+					}
+				}
+			})
+		}
+	})
+}
+
+func TestSharedPIDHasAnInit(t *testing.T) {
+	each(t, func(r rig) {
+		p := r.pod(sharedPID)
+		a := p.start(p.as(busybox("a", "sleep 7654")))
+		b := p.start(p.as(busybox("b", "sleep 100")))
+		if out := b.exec("ps"); !strings.Contains(out, "sleep 7654") {
+			r.Errorf("b does not see a: %s", out)
+		}
+		b.exec("sh", "-c", "sh -c 'true & exec true'") // leaves an orphan for the init to reap
+		r.eventually("the orphan is reaped", func() bool { return !strings.Contains(b.exec("ps", "-o", "stat,args"), "Z") })
+		r.ok(r.n.Runtime.StopContainer(ctx(), a.cid, 0))
+		if st := b.status(); st.State != v1.ContainerState_CONTAINER_RUNNING {
+			r.Errorf("when a stopped, b became %s", st.State)
+		}
+	})
+}
+
+func TestNoPauseProcess(t *testing.T) {
+	each(t, func(r rig) {
+		p := r.pod()
+		entries, err := os.ReadDir("/proc")
+		r.ok(err)
+		for _, e := range entries {
+			groups, _ := os.ReadFile("/proc/" + e.Name() + "/cgroup")
+			if strings.Contains(string(groups), p.id) {
+				cmdline, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+				r.Errorf("a pod without containers runs %q", cmdline)
+			}
+		}
+	})
+}
+
+func TestPodFiles(t *testing.T) {
+	each(t, func(r rig) {
+		dns := &v1.DNSConfig{Servers: []string{"10.0.0.10", "fd00::10"}, Searches: []string{"a.local", "b.local"}, Options: []string{"ndots:5", "edns0"}}
+		p := r.pod(func(c *v1.PodSandboxConfig) { c.DnsConfig, c.Hostname = dns, "files-host" })
+		for _, c := range []struct{ name, script, want string }{
+			{"resolv", "cat /etc/resolv.conf", "search a.local b.local\nnameserver 10.0.0.10\nnameserver fd00::10\noptions ndots:5 edns0"},
+			{"hostname", "hostname", "files-host"},
+			{"etc-hostname", "cat /etc/hostname", "files-host"},
+			{"hosts", "grep -c localhost /etc/hosts | grep -qv '^0$' && echo found", "found"},
+		} {
+			r.wantText(c.name, p.output(busybox(c.name, c.script)), c.want)
+		}
+		host := r.pod(hostNetwork, func(c *v1.PodSandboxConfig) { c.Hostname, c.Metadata.Name = "", "host-files" })
+		name, err := os.Hostname()
+		r.ok(err)
+		r.wantText("hostname of a host network pod", host.output(host.as(busybox("main", "hostname"))), name)
+	})
+}
+
+func TestSharedMemory(t *testing.T) {
+	each(t, func(r rig) {
+		p := r.pod()
+		writer := p.start(busybox("writer", "echo shared > /dev/shm/note; sleep 100"))
+		r.eventually("the note is there", func() bool {
+			out, _, err := r.n.Runtime.ExecSync(ctx(), writer.cid, []string{"cat", "/dev/shm/note"}, 5*time.Second)
+			return err == nil && len(out) > 0
+		})
+		r.wantText("/dev/shm in the same pod", p.output(busybox("reader", "cat /dev/shm/note")), "shared")
+		r.wantText("/dev/shm in another pod", r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += "2" }).
+			output(busybox("reader", "ls /dev/shm")), "")
+		r.wantText("size", p.output(busybox("size", "df -m /dev/shm | tail -1 | awk '{print $2}'")), "64")
+	})
+}
+
+func TestSysctls(t *testing.T) {
+	with := func(pairs ...string) func(*v1.PodSandboxConfig) {
+		return func(c *v1.PodSandboxConfig) {
+			c.Linux.Sysctls = map[string]string{}
+			for _, p := range pairs {
+				key, value, _ := strings.Cut(p, "=")
+				c.Linux.Sysctls[key] = value
+			}
+		}
+	}
+	each(t, func(r rig) {
+		p := r.pod(with("net.ipv4.ip_unprivileged_port_start=80", "kernel.shm_rmid_forced=1", "kernel.msgmax=9999"))
+		for _, path := range []string{"net/ipv4/ip_unprivileged_port_start 80", "kernel/shm_rmid_forced 1", "kernel/msgmax 9999"} {
+			file, want, _ := strings.Cut(path, " ")
+			r.wantText(file, p.output(busybox(strings.ReplaceAll(file, "/", "-"), "cat /proc/sys/"+file)), want)
+		}
+		for name, edits := range map[string][]func(*v1.PodSandboxConfig){
+			"vm.swappiness":                {with("vm.swappiness=1")},
+			"kernel.nonesuch":              {with("kernel.nonesuch=1")},
+			"net.ipv4.ip_forward":          {with("net.ipv4.ip_forward=1"), hostNetwork},
+			"kernel.msgmax":                {with("kernel.msgmax=9999"), hostIPC},
+			"net.ipv4/../../vm/swappiness": {with("net.ipv4/../../vm/swappiness=1")},
+		} {
+			_, err := r.n.Runtime.RunPodSandbox(ctx(), r.n.Pod("badsysctl", edits...), "")
+			r.wantCode(err, codes.InvalidArgument, name)
+		}
+	})
+}
+
+func TestCgroupParent(t *testing.T) {
+	each(t, func(r rig) {
+		parent := "/" + r.n.Instance + "-kube/burstable/pod-x"
+		p := r.pod(func(c *v1.PodSandboxConfig) { c.Linux.CgroupParent = parent })
+		c := p.start(p.as(busybox("main", "sleep 100")))
+		if n := countProcesses("sleep", parent+"/"+c.cid); n != 1 {
+			r.Errorf("%d processes in %s", n, parent+"/"+c.cid)
+		}
+	})
+}
+
+// TestSamePodTwice checks that a pod asked for by several callers at once is made once.
+func TestSamePodTwice(t *testing.T) {
+	each(t, func(r rig) {
+		config := r.n.Pod(unique(r.T))
+		ids := make(chan string, 4)
+		for range cap(ids) {
+			go func() {
+				id, err := r.n.Runtime.RunPodSandbox(ctx(), config, "")
+				if err != nil {
+					r.Error(err)
+				}
+				ids <- id
+			}()
+		}
+		first := <-ids
+		for range cap(ids) - 1 {
+			if id := <-ids; id != first {
+				r.Errorf("the same request gave %s and %s", first, id)
+			}
+		}
+		r.ok(r.n.Runtime.StopPodSandbox(ctx(), first))
+		r.ok(r.n.Runtime.RemovePodSandbox(ctx(), first))
+	})
+}
+
+// TestManyPods starts pods side by side and removes them side by side.
+func TestManyPods(t *testing.T) {
+	each(t, func(r rig) {
+		const many = 12
+		done := make(chan error, many)
+		for i := range many {
+			go func() { done <- onePod(r.n, fmt.Sprintf("many-%d", i)) }()
+		}
+		for range many {
+			if err := <-done; err != nil {
+				r.Error(err)
+			}
+		}
+	})
+}
+
+// onePod runs a pod with a container from beginning to end.
+func onePod(n *node.Node, name string) error {
+	config := n.Pod(name)
+	id, err := n.Runtime.RunPodSandbox(ctx(), config, "")
+	if err != nil {
+		return err
+	}
+	cid, err := n.Runtime.CreateContainer(ctx(), id, busybox("main", "sleep 100"), config)
+	if err == nil {
+		err = n.Runtime.StartContainer(ctx(), cid)
+	}
+	if err == nil {
+		_, _, err = n.Runtime.ExecSync(ctx(), cid, []string{"true"}, 10*time.Second)
+	}
+	if err == nil {
+		err = n.Runtime.StopPodSandbox(ctx(), id)
+	}
+	if e := n.Runtime.RemovePodSandbox(ctx(), id); err == nil {
+		err = e
+	}
+	return err
+}
