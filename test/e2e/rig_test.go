@@ -60,6 +60,8 @@ func (r rig) wantCode(err error, want codes.Code, words ...string) {
 	}
 }
 
+func codeOf(err error) codes.Code { return status.Code(err) }
+
 func ctx() context.Context { return context.Background() }
 
 // pull makes sure that an image of the shared registry is on the node, and returns its reference.

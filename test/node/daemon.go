@@ -15,7 +15,7 @@ type daemon struct {
 	done chan struct{} // closed when it has ended
 }
 
-func (n *Node) launch(env []string) (*daemon, error) {
+func launch(n *Node, env []string) (*daemon, error) {
 	log, err := os.OpenFile(n.Dir+"/daemon.log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err

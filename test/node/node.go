@@ -112,10 +112,10 @@ func (n *Node) prepare() error {
 			return err
 		}
 	}
-	if err := errors.Join(n.writeOwner(), n.writeConfig()); err != nil {
+	if err := errors.Join(writeOwner(n.Dir), writeConfig(n)); err != nil {
 		return err
 	}
-	return n.makeSpace()
+	return makeSpace(n)
 }
 
 // instance is the name that a daemon derives from its root: berth for the default one.
@@ -124,7 +124,7 @@ func instance(root string) string {
 	return "berth-" + hex.EncodeToString(sum[:])[:6]
 }
 
-func (n *Node) makeSpace() error {
+func makeSpace(n *Node) error {
 	var setup []func() error
 	if n.options.Runtime == Crun {
 		setup = append(setup, space.HideUnified)
@@ -145,18 +145,21 @@ func (n *Node) makeSpace() error {
 	return err
 }
 
-func (n *Node) writeConfig() error {
-	path, err := exec.LookPath(n.options.Runtime)
+// writeConfig writes the daemon's configuration and the network's.
+func writeConfig(n *Node) error {
+	o := n.options
+	path, err := exec.LookPath(o.Runtime)
 	if err != nil {
 		return fmt.Errorf("find the runtime: %w", err)
 	}
-	plugins, err := json.Marshal(append(n.options.Plugins, "/opt/cni/bin", "/usr/lib/cni")) // a list in TOML as well
+	plugins, err := json.Marshal(append(o.Plugins, "/opt/cni/bin", "/usr/lib/cni")) // a list in TOML as well
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf("%s\n[cni]\nconfig_dir = %q\nplugin_dirs = %s\n[registry]\nconfig_dir = %q\n[runtimes]\ndefault = %q\n[runtimes.%s]\npath = %q\n%s\n",
-		n.options.Config, n.CNI, plugins, n.Certs, n.options.Runtime, n.options.Runtime, path, n.options.Tables)
-	network := n.options.Network
+	text := fmt.Sprintf("%s\n[cni]\nconfig_dir = %q\nplugin_dirs = %s\n[registry]\nconfig_dir = %q\n"+
+		"[runtimes]\ndefault = %q\n[runtimes.%s]\npath = %q\n%s\n",
+		o.Config, n.CNI, plugins, n.Certs, o.Runtime, o.Runtime, path, o.Tables)
+	network := o.Network
 	if network == "" {
 		network = Bridge
 	}
@@ -171,7 +174,7 @@ func (n *Node) writeConfig() error {
 
 // Start starts the daemon, with more environment if given, and waits until it serves.
 func (n *Node) Start(env ...string) error {
-	d, err := n.launch(env)
+	d, err := launch(n, env)
 	if err != nil {
 		return err
 	}
@@ -185,8 +188,12 @@ func (n *Node) Start(env ...string) error {
 func (n *Node) connect(d *daemon) error {
 	deadline := time.Now().Add(15 * time.Second)
 	for {
-		err := n.dial()
+		runtime, images, err := dial(n.Socket)
 		if err == nil {
+			n.disconnect()
+			n.mu.Lock()
+			n.Runtime, n.Images = runtime, images
+			n.mu.Unlock()
 			return nil
 		}
 		if d.ended() {
@@ -199,28 +206,25 @@ func (n *Node) connect(d *daemon) error {
 	}
 }
 
-func (n *Node) dial() error {
-	conn, err := net.Dial("unix", n.Socket)
+// dial makes clients for the daemon at socket. It does not wait for one.
+func dial(socket string) (cri.RuntimeService, cri.ImageManagerService, error) {
+	conn, err := net.Dial("unix", socket)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	_ = conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	endpoint := "unix://" + n.Socket
+	endpoint := "unix://" + socket
 	runtime, err := remote.NewRemoteRuntimeService(ctx, endpoint, 2*time.Minute, nil, false)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	images, err := remote.NewRemoteImageService(ctx, endpoint, 2*time.Minute, nil, false)
 	if err != nil {
-		return errors.Join(err, runtime.Close(ctx))
+		return nil, nil, errors.Join(err, runtime.Close(ctx))
 	}
-	n.disconnect()
-	n.mu.Lock()
-	n.Runtime, n.Images = runtime, images
-	n.mu.Unlock()
-	return nil
+	return runtime, images, nil
 }
 
 func (n *Node) disconnect() {
@@ -286,17 +290,13 @@ func (n *Node) current() *daemon {
 	return n.daemon
 }
 
-// HTTP returns a client that speaks from inside the node, so that it reaches pods by their address.
-func (n *Node) HTTP() *http.Client {
-	return &http.Client{
+// Get fetches a page from inside the node, so that it reaches pods by their address.
+func (n *Node) Get(url string) (string, error) {
+	client := &http.Client{
 		Timeout:   10 * time.Second,
 		Transport: &http.Transport{DialContext: n.Space.DialContext, DisableKeepAlives: true},
 	}
-}
-
-// Get fetches a page from inside the node.
-func (n *Node) Get(url string) (string, error) {
-	resp, err := n.HTTP().Get(url)
+	resp, err := client.Get(url)
 	if err != nil {
 		return "", err
 	}

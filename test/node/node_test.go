@@ -37,27 +37,27 @@ func TestSweepLeavesNodesInUse(t *testing.T) {
 		t.Skip("nodes need root")
 	}
 	used, dead := fakeNode(t), fakeNode(t)
-	if err := used.writeOwner(); err != nil {
+	if err := writeOwner(used); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(dead.Dir+"/owner", []byte("4194303 1"), 0o600); err != nil {
+	if err := os.WriteFile(dead+"/owner", []byte("4194303 1"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	Sweep()
-	if _, err := os.Stat(used.Dir); err != nil {
+	if _, err := os.Stat(used); err != nil {
 		t.Error("Sweep removed a node in use")
 	}
-	if _, err := os.Stat(dead.Dir); err == nil {
+	if _, err := os.Stat(dead); err == nil {
 		t.Error("Sweep left a node whose owner is dead")
 	}
 }
 
-func fakeNode(t *testing.T) *Node {
+func fakeNode(t *testing.T) (dir string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "bt-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return &Node{Dir: dir, Root: dir + "/root", Instance: instance(dir + "/root")}
+	return dir
 }

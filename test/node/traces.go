@@ -1,0 +1,145 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"berth/test/hygiene"
+)
+
+// traces finds what a node has on the machine, by the names that everything of it carries.
+type traces struct{ dir, instance string }
+
+func (n *Node) traces() traces { return traces{n.Dir, n.Instance} }
+
+// residue lists what the pods of this node left.
+func residue(n *Node) ([]string, error) {
+	inside, err := hygiene.Inside(n.Space)
+	if err != nil {
+		return nil, err
+	}
+	var left []string
+	for _, l := range n.clean.Diff(inside) {
+		if l.Name != n.State+"/cgroup2" {
+			left = append(left, l.String())
+		}
+	}
+	tr := n.traces()
+	left = append(left, leftFiles(n)...)
+	left = append(left, tr.podGroups()...)
+	return append(left, tr.processes()...), nil
+}
+
+// leftFiles lists what lies where pods keep their files. It looks at folders that hold nothing when there is no pod.
+func leftFiles(n *Node) []string {
+	var left []string
+	empty := []string{
+		n.Root + "/pods/*", n.Root + "/cni/*/*", n.State + "/pods/*", n.State + "/runtime/*/*",
+		"/run/netns/" + n.Instance + "-*", n.Leases + "/*/[0-9]*.*", n.Leases + "/*/*:*",
+	}
+	for _, pattern := range empty {
+		found, _ := filepath.Glob(pattern)
+		for _, path := range found {
+			left = append(left, "file "+path)
+		}
+	}
+	return left
+}
+
+var idInName = regexp.MustCompile(`[0-9a-f]{64}`)
+
+// podGroups lists the cgroups of pods and operations of this node, in every hierarchy.
+func (t traces) podGroups() []string {
+	var left []string
+	for _, dir := range t.groups() {
+		rel, _ := filepath.Rel(filepath.Dir(dir), dir)
+		if idInName.MatchString(dir) || filepath.Base(filepath.Dir(dir)) == "ops" {
+			left = append(left, "cgroup "+rel+" at "+dir)
+		}
+	}
+	return left
+}
+
+// groups lists every cgroup of this node, deepest first.
+func (t traces) groups() []string {
+	roots, _ := filepath.Glob("/sys/fs/cgroup/*/" + t.instance + "*")
+	single, _ := filepath.Glob("/sys/fs/cgroup/" + t.instance + "*")
+	var all []string
+	for _, root := range append(roots, single...) {
+		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				all = append(all, path)
+			}
+			return nil
+		})
+	}
+	sort.Slice(all, func(i, j int) bool { return len(all[i]) > len(all[j]) })
+	return all
+}
+
+// processes lists what runs in the cgroups of this node: monitors, helpers, containers.
+func (t traces) processes() []string {
+	seen, list := map[string]bool{}, []string(nil)
+	for _, dir := range t.groups() {
+		pids, _ := os.ReadFile(dir + "/cgroup.procs")
+		for _, pid := range strings.Fields(string(pids)) {
+			if !seen[pid] {
+				seen[pid] = true
+				cmdline, _ := os.ReadFile("/proc/" + pid + "/cmdline")
+				list = append(list, fmt.Sprintf("process %s: %s", pid, strings.ReplaceAll(string(cmdline), "\x00", " ")))
+			}
+		}
+	}
+	return list
+}
+
+// erase ends every process of the node and removes its cgroups, namespace pins and folders.
+func (t traces) erase() error {
+	if t.dir == "" {
+		return nil
+	}
+	errs := []error{t.endProcesses()}
+	for _, dir := range t.groups() {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove cgroup: %w", err))
+		}
+	}
+	pins, _ := filepath.Glob("/run/netns/" + t.instance + "-*")
+	for _, pin := range pins {
+		errs = append(errs, os.Remove(pin))
+	}
+	return errors.Join(append(errs, os.RemoveAll(t.dir))...)
+}
+
+func (t traces) endProcesses() error {
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		found := 0
+		for _, dir := range t.groups() {
+			_ = os.WriteFile(dir+"/freezer.state", []byte("THAWED"), 0)
+			pids, _ := os.ReadFile(dir + "/cgroup.procs")
+			for _, field := range strings.Fields(string(pids)) {
+				if pid, err := strconv.Atoi(field); err == nil && pid > 1 {
+					found++
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+		}
+		if found == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes do not end: %s", strings.Join(t.processes(), "; "))
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
