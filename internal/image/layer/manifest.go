@@ -1,0 +1,187 @@
+package layer
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Types of a manifest entry.
+const (
+	typeDir      = "d"
+	typeFile     = "f"
+	typeLink     = "h" // a further name of the file that Link names
+	typeSymlink  = "l"
+	typeChar     = "c"
+	typeBlock    = "b"
+	typeFifo     = "p"
+	typeWhiteout = "w"
+	typeGone     = "-" // the path and all below it were replaced
+)
+
+// entry is one line of a manifest. A later line replaces an earlier one of the same path.
+type entry struct {
+	Path   string            `json:"p"`
+	Type   string            `json:"t"`
+	Mode   uint32            `json:"m,omitempty"` // permissions with setuid, setgid and sticky
+	UID    int               `json:"u,omitempty"`
+	GID    int               `json:"g,omitempty"`
+	Size   int64             `json:"s,omitempty"`
+	Mtime  int64             `json:"T,omitempty"` // nanoseconds
+	Hash   string            `json:"h,omitempty"` // sha256 of the content, in hex
+	Link   string            `json:"l,omitempty"`
+	Dev    uint64            `json:"r,omitempty"`
+	Opaque bool              `json:"o,omitempty"`
+	Xattrs map[string][]byte `json:"x,omitempty"`
+}
+
+// manifestWriter streams entries to a compressed file, so that a layer of any length needs the same memory.
+type manifestWriter struct {
+	file *os.File
+	buf  *bufio.Writer
+	z    *zstd.Encoder
+	enc  *json.Encoder
+}
+
+func createManifest(name string) (*manifestWriter, error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	buf := bufio.NewWriterSize(f, 32<<10)
+	z, err := zstd.NewWriter(buf, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(64<<10),
+		zstd.WithLowerEncoderMem(true), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	enc := json.NewEncoder(z)
+	enc.SetEscapeHTML(false)
+	return &manifestWriter{f, buf, z, enc}, nil
+}
+
+func (m *manifestWriter) add(e entry) error { return m.enc.Encode(jsonSafe(e)) }
+
+func (m *manifestWriter) close() error {
+	return errors.Join(m.z.Close(), m.buf.Flush(), m.file.Close())
+}
+
+// manifest is a whole manifest in memory, by path. Only Settle, Verify and a layer with replaced entries need it.
+type manifest map[string]entry
+
+func readManifest(name string) (manifest, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(64<<20))
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	m := manifest{}
+	for dec := json.NewDecoder(z); ; {
+		var e entry
+		if err := dec.Decode(&e); errors.Is(err, io.EOF) {
+			return m, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("read layer manifest: %w", err)
+		}
+		e = jsonRaw(e)
+		if e.Type == typeGone {
+			m.drop(e.Path)
+			continue
+		}
+		m[e.Path] = e
+	}
+}
+
+// drop removes a path and all below it.
+func (m manifest) drop(p string) {
+	for q := range m {
+		if within(q, p) {
+			delete(m, q)
+		}
+	}
+}
+
+// move renames a path and all below it. Links are names too.
+func (m manifest) move(from, to string) {
+	for q, e := range m {
+		changed := false
+		if within(q, from) {
+			delete(m, q)
+			e.Path, changed = to+strings.TrimPrefix(q, from), true
+		}
+		if e.Type == typeLink && within(e.Link, from) {
+			e.Link, changed = to+strings.TrimPrefix(e.Link, from), true
+		}
+		if changed {
+			m[e.Path] = e
+		}
+	}
+}
+
+func (m manifest) paths() []string {
+	out := make([]string, 0, len(m))
+	for p := range m {
+		out = append(out, p)
+	}
+	sort.Strings(out)
+	return out
+}
+
+// write replaces the manifest of the layer directory.
+func (m manifest) write(dir string) error {
+	name := filepath.Join(dir, ManifestFile)
+	w, err := createManifest(name + ".new")
+	if err != nil {
+		return err
+	}
+	for _, p := range m.paths() {
+		if err := w.add(m[p]); err != nil {
+			return errors.Join(err, w.close())
+		}
+	}
+	if err := w.close(); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
+}
+
+// usage is what the layer takes of the disk, near enough for accounting: blocks of 4 KiB, and inodes.
+func (m manifest) usage() (bytes, inodes uint64) {
+	for _, e := range m {
+		if e.Type != typeLink {
+			bytes, inodes = bytes+blocks(e), inodes+1
+		}
+	}
+	return bytes, inodes
+}
+
+func blocks(e entry) uint64 {
+	switch e.Type {
+	case typeDir:
+		return 4096
+	case typeFile:
+		return uint64(e.Size+4095) &^ 4095
+	}
+	return 0
+}
+
+// within says whether p is dir or below it.
+func within(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, dir+"/")
+}
+
+func parentOf(p string) string { return path.Dir(p) }

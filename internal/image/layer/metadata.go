@@ -1,0 +1,112 @@
+package layer
+
+import (
+	"archive/tar"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const paxXattr = "SCHILY.xattr."
+
+// describeEntry is what the manifest says of an entry, all but type and content.
+func describeEntry(h *tar.Header, full string) entry {
+	e := entry{Path: full, Mode: uint32(h.Mode) & 0o7777, UID: h.Uid, GID: h.Gid}
+	if !h.ModTime.IsZero() {
+		e.Mtime = h.ModTime.UnixNano()
+	}
+	return e
+}
+
+// dress gives the thing at base in the open parent its owner, mode, xattrs and times, in this order: a change of owner
+// takes setuid bits and capabilities away.
+func (u *unpacker) dress(base string, h *tar.Header, e *entry) error {
+	if err := u.dressAt(u.parent.fd, base, h, e); err != nil {
+		return err
+	}
+	return setTimes(u.parent.fd, base, time.Unix(0, e.Mtime))
+}
+
+func (u *unpacker) dressAt(dirfd int, base string, h *tar.Header, e *entry) error {
+	if err := unix.Fchownat(dirfd, base, e.UID, e.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if e.Type == typeSymlink {
+		e.Mode = 0o777
+	} else if err := unix.Fchmodat(dirfd, base, e.Mode, 0); err != nil { // never a symlink: made a moment ago
+		return err
+	}
+	for key, value := range h.PAXRecords {
+		name, ok := strings.CutPrefix(key, paxXattr)
+		if !ok || strings.HasPrefix(name, "trusted.") {
+			continue // trusted.* steers the overlay: a layer must not reach it
+		}
+		if err := u.keepXattr(dirfd, base, name, []byte(value), e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keepXattr sets one attribute. What the file system or the kind of file cannot keep is counted and left out.
+func (u *unpacker) keepXattr(dirfd int, base, name string, value []byte, e *entry) error {
+	err := unix.Lsetxattr(procPath(dirfd, base), name, value, 0)
+	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) && e.Type != typeFile && e.Type != typeDir {
+		u.res.Unsupported++
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if e.Xattrs == nil {
+		e.Xattrs = map[string][]byte{}
+	}
+	e.Xattrs[name] = value
+	return nil
+}
+
+func (u *unpacker) setxattr(p, name string, value []byte) error {
+	return unix.Lsetxattr(procPath(u.root, p), name, value, 0)
+}
+
+func setTimes(dirfd int, base string, t time.Time) error {
+	ts, err := unix.TimeToTimespec(t)
+	if err != nil {
+		return err
+	}
+	return unix.UtimesNanoAt(dirfd, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// procPath names base below an open directory, for calls that take no directory descriptor.
+func procPath(dirfd int, base string) string {
+	return "/proc/self/fd/" + strconv.Itoa(dirfd) + "/" + base
+}
+
+func isSparse(h *tar.Header) bool {
+	if h.Typeflag == tar.TypeGNUSparse {
+		return true
+	}
+	for k := range h.PAXRecords {
+		if strings.HasPrefix(k, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
+}
+
+func allZero(b []byte) bool {
+	for ; len(b) >= 8; b = b[8:] {
+		if b[0]|b[1]|b[2]|b[3]|b[4]|b[5]|b[6]|b[7] != 0 {
+			return false
+		}
+	}
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}

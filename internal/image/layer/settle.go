@@ -1,0 +1,309 @@
+package layer
+
+import (
+	"fmt"
+	"os"
+
+	"path/filepath"
+	"sort"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Settle finishes the layer in dir, which Unpack left with res, over the trees lowers, the topmost first. It may be called
+// once. On an error what is in dir is worthless.
+func Settle(dir string, res *Result, lowers []string) error {
+	if res.Independent() {
+		return nil
+	}
+	man, err := readManifest(filepath.Join(dir, ManifestFile))
+	if err != nil {
+		return err
+	}
+	own := filepath.Join(dir, FS)
+	s := &settler{own: own, lower: view(lowers), both: append(view{own}, lowers...), man: man, res: res}
+	for _, pass := range []func() error{s.relocate, s.link, s.adopt, s.times} {
+		if err := pass(); err != nil {
+			return fmt.Errorf("settle layer: %w", err)
+		}
+	}
+	res.Bytes, res.Inodes = man.usage()
+	res.implied, res.links = nil, nil
+	return man.write(dir)
+}
+
+type settler struct {
+	own         string
+	lower, both view
+	man         manifest
+	res         *Result
+}
+
+// relocate moves what the layer put below a path that is a symlink further down to where that symlink leads.
+func (s *settler) relocate() error {
+	for again := true; again; {
+		again = false
+		for _, p := range sortedKeys(s.res.implied) {
+			moved, err := s.relocateOne(p)
+			if err != nil {
+				return err
+			}
+			if moved { // names have changed: look at them afresh
+				again = true
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func (s *settler) relocateOne(p string) (bool, error) {
+	at, err := s.below(p)
+	if err != nil || at.kind() != unix.S_IFLNK {
+		return false, err
+	}
+	to, err := s.lower.resolve(p, true)
+	if err != nil {
+		return false, fmt.Errorf("resolve %s below: %w", p, err)
+	}
+	if to.exists && to.kind() != unix.S_IFDIR {
+		return false, fmt.Errorf("%s leads to %s, which is not a directory: %w", p, to.path, unix.ENOTDIR)
+	}
+	if within(to.path, p) {
+		return false, fmt.Errorf("%s leads into itself: %w", p, unix.ELOOP)
+	}
+	if err := s.mkdirAll(to.path); err != nil {
+		return false, err
+	}
+	if err := s.merge(p, to.path); err != nil {
+		return false, err
+	}
+	delete(s.res.implied, p)
+	return true, nil
+}
+
+// merge moves all that is in the directory from into the directory to, and removes from.
+func (s *settler) merge(from, to string) error {
+	names, err := os.ReadDir(s.host(from))
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		src, dst := join(from, n.Name()), join(to, n.Name())
+		var st unix.Stat_t
+		err := unix.Lstat(s.host(dst), &st)
+		if err == nil && n.IsDir() && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			if err := s.merge(src, dst); err != nil {
+				return err
+			}
+			delete(s.res.implied, src)
+			continue
+		}
+		if err == nil {
+			if err := os.RemoveAll(s.host(dst)); err != nil {
+				return err
+			}
+			s.man.drop(dst)
+		}
+		if err := os.Rename(s.host(src), s.host(dst)); err != nil {
+			return err
+		}
+		s.rename(src, dst)
+	}
+	if e := s.man[from]; e.Opaque {
+		if err := s.makeOpaque(to); err != nil {
+			return err
+		}
+	}
+	delete(s.man, from)
+	return os.Remove(s.host(from))
+}
+
+// rename carries the notes about from, and what is below it, over to to.
+func (s *settler) rename(from, to string) {
+	s.man.move(from, to)
+	moveKeys(s.res.implied, from, to)
+	moveKeys(s.res.links, from, to)
+}
+
+func moveKeys[V any](m map[string]V, from, to string) {
+	for k, v := range m {
+		if within(k, from) {
+			delete(m, k)
+			m[to+k[len(from):]] = v
+		}
+	}
+}
+
+// link makes the hard links whose target is further down: the target is copied up first, as a mounted overlay would.
+func (s *settler) link() error {
+	todo := s.res.links
+	for len(todo) > 0 {
+		next := map[string]string{}
+		for _, name := range sortedKeys(todo) {
+			target := todo[name]
+			if _, waits := todo[target]; waits && target != name {
+				next[name] = target
+				continue
+			}
+			if err := s.linkOne(name, target); err != nil {
+				return fmt.Errorf("hard link %s to %s: %w", name, target, err)
+			}
+			delete(todo, name)
+		}
+		if len(next) == len(todo) && len(next) > 0 {
+			return &HostileError{sortedKeys(next)[0], "is one of several hard links that name only each other"}
+		}
+		todo = next
+	}
+	return nil
+}
+
+func (s *settler) linkOne(name, target string) error {
+	from, err := s.both.resolve(target, false)
+	if err != nil {
+		return err
+	}
+	hidden := !from.exists
+	if hidden { // removed by this very layer: what was there is meant
+		if from, err = s.lower.resolve(target, false); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !from.exists:
+		return &HostileError{name, fmt.Sprintf("is a hard link to %q, which is nowhere in the image", target)}
+	case from.kind() == unix.S_IFDIR:
+		return &HostileError{name, "is a hard link to a directory"}
+	}
+	if hidden {
+		return s.copyUp(from.host, name)
+	}
+	if from.host != s.host(from.path) {
+		if err := s.mkdirAll(parentOf(from.path)); err != nil {
+			return err
+		}
+		if err := s.copyUp(from.host, from.path); err != nil {
+			return err
+		}
+	}
+	if err := os.Link(s.host(from.path), s.host(name)); err != nil {
+		return err
+	}
+	s.man[name] = entry{Path: name, Type: typeLink, Link: from.path}
+	return nil
+}
+
+func (s *settler) copyUp(host, p string) error {
+	if err := copyNode(host, s.host(p)); err != nil {
+		return err
+	}
+	e, err := observe(s.own, p)
+	s.man[p] = e
+	return err
+}
+
+// mkdirAll makes a directory of this layer and all above it that are missing, each to take after what is below.
+func (s *settler) mkdirAll(p string) error {
+	if p == "." {
+		return nil
+	}
+	if err := s.mkdirAll(parentOf(p)); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	err := unix.Lstat(s.host(p), &st)
+	detached := false
+	if err == nil && isWhiteout(&st) {
+		if err := os.Remove(s.host(p)); err != nil {
+			return err
+		}
+		detached = true
+	} else if err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return nil
+	} else if err == nil {
+		return fmt.Errorf("%s: %w", p, unix.ENOTDIR)
+	}
+	if err := os.Mkdir(s.host(p), 0o755); err != nil {
+		return err
+	}
+	if err := os.Chmod(s.host(p), 0o755); err != nil {
+		return err
+	}
+	s.man[p] = entry{Path: p, Type: typeDir, Mode: 0o755}
+	s.res.implied[p] = detached
+	if detached {
+		return s.makeOpaque(p)
+	}
+	return nil
+}
+
+func (s *settler) makeOpaque(p string) error {
+	e := s.man[p]
+	e.Opaque = true
+	s.man[p] = e
+	return unix.Lsetxattr(s.host(p), "trusted.overlay.opaque", []byte("y"), 0)
+}
+
+// adopt gives the implied directories the owner, mode, xattrs and times of those they cover.
+func (s *settler) adopt() error {
+	for _, p := range sortedKeys(s.res.implied) {
+		at, err := s.below(p)
+		if err != nil {
+			return err
+		}
+		if at.kind() != unix.S_IFDIR {
+			continue
+		}
+		if err := copyMetadata(at.host, s.host(p), &at.stat); err != nil {
+			return fmt.Errorf("%s: %w", p, err)
+		}
+		opaque := s.man[p].Opaque
+		e, err := observe(s.own, p)
+		if err != nil {
+			return err
+		}
+		e.Opaque = opaque
+		s.man[p] = e
+	}
+	return nil
+}
+
+// times sets the directories' times again, which the passes before changed.
+func (s *settler) times() error {
+	for _, p := range s.man.paths() {
+		if e := s.man[p]; e.Type == typeDir {
+			if err := setTimes(unix.AT_FDCWD, s.host(p), time.Unix(0, e.Mtime)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// below finds what the directory p of this layer covers; nothing when this layer cut itself off there.
+func (s *settler) below(p string) (place, error) {
+	if s.res.implied[p] {
+		return place{}, nil
+	}
+	for up := parentOf(p); ; up = parentOf(up) {
+		if s.man[up].Opaque {
+			return place{}, nil
+		}
+		if up == "." {
+			return s.lower.at(p)
+		}
+	}
+}
+
+func (s *settler) host(p string) string { return filepath.Join(s.own, p) }
+
+func sortedKeys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	sort.Strings(out)
+	return out
+}
