@@ -265,8 +265,12 @@ func (n *Node) Stop() error {
 
 // Died waits until the daemon has ended. It is an error if it has not within patience.
 func (n *Node) Died(patience time.Duration) error {
+	d := n.current()
+	if d.ended() {
+		return nil
+	}
 	select {
-	case <-n.current().done:
+	case <-d.done:
 		return nil
 	case <-time.After(patience):
 		return fmt.Errorf("the daemon still runs after %s", patience)
