@@ -1,0 +1,136 @@
+// Package admin is Berth's own small gRPC service, spoken beside CRI on the daemon's socket: what people want and CRI has
+// no words for, such as the progress of a pull or a terminal in a container.
+//
+// It holds the messages, the client, and the glue between gRPC and the Server that the daemon provides. Messages travel as
+// JSON (the content subtype "json"), so there is nothing to generate; fields may be added, never renamed or removed.
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"time"
+)
+
+// ServiceName is the gRPC name of the service.
+const ServiceName = "berth.v1.Node"
+
+// Server is what the daemon provides. Every method may be called many times at once, and ends soon after its ctx does.
+// An error that carries a gRPC status reaches the client with its code, any other one with the code Unknown. The send
+// functions may be called from several goroutines, but not after the method has returned; their error means that the
+// client is gone.
+type Server interface {
+	// Info tells about the daemon. It never waits for an operation in flight.
+	Info(ctx context.Context) (*InfoResponse, error)
+	// Pull brings an image into the store. The last event has Image and Names. It may be repeated: a second pull of what
+	// is there or under way joins it.
+	Pull(ctx context.Context, req *PullRequest, send func(*PullEvent) error) error
+	// Import reads an archive of images, and sends an event with Image and Names for each image that it held.
+	Import(ctx context.Context, archive io.Reader, send func(*PullEvent) error) error
+	// Attach joins the streams of a container that is created or running. It sends one AttachOutput with Ready first,
+	// once no later output can be missed; so a client may attach before it starts the container. It returns nil when the
+	// container's output ends. recv blocks until the client says something; it returns io.EOF when the client will say no
+	// more, another error when the client is gone or Attach has returned. One goroutine at a time may call it.
+	Attach(ctx context.Context, req *AttachRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error
+	// Check verifies records and stored images, and sends what it finds wrong as it finds it.
+	Check(ctx context.Context, req *CheckRequest, send func(*Finding) error) error
+}
+
+// InfoResponse is what a daemon tells about itself.
+type InfoResponse struct {
+	Version  string `json:"version"`
+	Instance string `json:"instance"`
+	// Config is the configuration in force, as TOML.
+	Config string `json:"config"`
+	// Host is what was found out about the machine.
+	Host json.RawMessage `json:"host,omitempty"`
+	// Startup is what the start of the daemon consisted of, in order.
+	Startup []StartupStep `json:"startup,omitempty"`
+	// Problems are what needs somebody's attention.
+	Problems []Problem `json:"problems,omitempty"`
+}
+
+// StartupStep is one part of the daemon's start.
+type StartupStep struct {
+	Name string        `json:"name"`
+	Took time.Duration `json:"took"` // in nanoseconds
+}
+
+// Problem is an undo that does not succeed, or a record that cannot be read.
+type Problem struct {
+	Pod       string    `json:"pod,omitempty"`
+	Container string    `json:"container,omitempty"`
+	Path      string    `json:"path,omitempty"`
+	Step      string    `json:"step,omitempty"`
+	Message   string    `json:"message"`
+	Since     time.Time `json:"since,omitzero"`
+}
+
+// PullRequest asks for an image.
+type PullRequest struct {
+	Reference string `json:"reference"`
+	Username  string `json:"username,omitempty"`
+	Password  string `json:"password,omitempty"`
+	Platform  string `json:"platform,omitempty"` // os/arch[/variant]; that of the node when empty
+}
+
+// PullEvent is a step of a pull or an import. Layer is empty when the event is about the whole. Done and Total count the
+// compressed bytes of the layer; Total is 0 while unknown. Image and Names are set when an image is complete.
+type PullEvent struct {
+	Layer string   `json:"layer,omitempty"`
+	Phase string   `json:"phase,omitempty"`
+	Done  int64    `json:"done,omitempty"`
+	Total int64    `json:"total,omitempty"`
+	Image string   `json:"image,omitempty"`
+	Names []string `json:"names,omitempty"`
+}
+
+// AttachRequest opens an attach session.
+type AttachRequest struct {
+	Container string `json:"container"` // its full id
+	TTY       bool   `json:"tty,omitempty"`
+	Stdin     bool   `json:"stdin,omitempty"`
+}
+
+// AttachInput is what a client says in an attach session: one of these at a time.
+type AttachInput struct {
+	Stdin      []byte `json:"stdin,omitempty"`
+	CloseStdin bool   `json:"closeStdin,omitempty"`
+	Resize     *Size  `json:"resize,omitempty"`
+}
+
+// Size is that of a terminal.
+type Size struct {
+	Width  uint16 `json:"width"`
+	Height uint16 `json:"height"`
+}
+
+// AttachOutput is what a container says in an attach session. With a terminal all is Stdout.
+type AttachOutput struct {
+	Ready  bool   `json:"ready,omitempty"`
+	Stdout []byte `json:"stdout,omitempty"`
+	Stderr []byte `json:"stderr,omitempty"`
+}
+
+// CheckRequest asks for a check of what is stored.
+type CheckRequest struct {
+	Repair bool `json:"repair,omitempty"`
+}
+
+// Finding is one thing that is wrong with what is stored. Image, Layer and Pod are ids, set when it is about one.
+type Finding struct {
+	Image    string `json:"image,omitempty"`
+	Layer    string `json:"layer,omitempty"`
+	Pod      string `json:"pod,omitempty"`
+	Path     string `json:"path,omitempty"`
+	Problem  string `json:"problem"`
+	Repaired bool   `json:"repaired,omitempty"`
+}
+
+// chunk is a piece of the archive that Import sends.
+type chunk struct {
+	Data []byte `json:"data"`
+}
+
+// none is a message without content.
+type none struct{}

@@ -1,0 +1,243 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+)
+
+// chunkSize is how much of an archive goes into one message; as base64 it stays well below gRPC's limit of 4 MiB.
+const chunkSize = 512 << 10
+
+// Client calls the service. Its errors are gRPC status errors, or those of the readers and writers given to it.
+type Client struct{ cc grpc.ClientConnInterface }
+
+// NewClient makes a client that calls over cc.
+func NewClient(cc grpc.ClientConnInterface) *Client { return &Client{cc: cc} }
+
+// Image is one that a pull or an import brought.
+type Image struct {
+	ID    string   `json:"id"`
+	Names []string `json:"names"`
+}
+
+// Info asks the daemon about itself.
+func (c *Client) Info(ctx context.Context) (*InfoResponse, error) {
+	resp := new(InfoResponse)
+	if err := c.cc.Invoke(ctx, method("Info"), &none{}, resp, grpc.CallContentSubtype(subtype)); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// Pull brings an image into the daemon's store. progress may be nil; it is called for one event after the other.
+func (c *Client) Pull(ctx context.Context, req *PullRequest, progress func(PullEvent)) (Image, error) {
+	stream, end, err := c.open(ctx, "Pull", req)
+	if err != nil {
+		return Image{}, err
+	}
+	defer end()
+	images, err := collect(stream, progress)
+	if err != nil {
+		return Image{}, err
+	}
+	if len(images) == 0 {
+		return Image{}, fmt.Errorf("pull %s: the daemon did not say which image it is", req.Reference)
+	}
+	return images[len(images)-1], nil
+}
+
+// Import sends an archive to the daemon and returns the images that it held. progress is as for Pull.
+func (c *Client) Import(ctx context.Context, archive io.Reader, progress func(PullEvent)) ([]Image, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stream, end, err := c.open(ctx, "Import", nil)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	go func() {
+		if err := sendArchive(stream, archive); err != nil {
+			cancel(fmt.Errorf("read the archive: %w", err))
+		}
+	}()
+	images, err := collect(stream, progress)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return nil, cause
+	}
+	return images, err
+}
+
+// Streams are the client's ends of an attach session. In may be nil; so may Resize.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+	Resize   <-chan Size
+	// Ready, when set, is called once: from then on no output is missed.
+	Ready func()
+}
+
+// Attach joins the streams of a container and returns when its output ends. A Read of s.In that is under way then is left
+// behind: it ends with its next byte or end of file.
+func (c *Client) Attach(ctx context.Context, req *AttachRequest, s Streams) error {
+	stream, end, err := c.open(ctx, "Attach", req)
+	if err != nil {
+		return err
+	}
+	defer end()
+	send := sender[AttachInput](stream)
+	if s.In != nil {
+		go sendInput(s.In, send)
+	}
+	if s.Resize != nil {
+		go sendSizes(stream.Context(), s.Resize, send)
+	}
+	for {
+		out, err := receive[AttachOutput](stream)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.write(out); err != nil {
+			return err
+		}
+	}
+}
+
+// Check verifies what the daemon stores. found is called for one finding after the other.
+func (c *Client) Check(ctx context.Context, req *CheckRequest, found func(Finding)) error {
+	stream, end, err := c.open(ctx, "Check", req)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return each(stream, func(f *Finding) { found(*f) })
+}
+
+// open starts a stream of the named RPC. With a request it is sent; the stream stays open for more where the RPC takes
+// more. end gives up what is left of it.
+func (c *Client) open(ctx context.Context, name string, req any) (stream grpc.ClientStream, end func(), err error) {
+	desc := streamDesc(name)
+	ctx, end = context.WithCancel(ctx)
+	stream, err = c.cc.NewStream(ctx, desc, method(name), grpc.CallContentSubtype(subtype))
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	if req != nil {
+		err = stream.SendMsg(req)
+	}
+	if err == nil && !desc.ClientStreams {
+		err = stream.CloseSend()
+	}
+	if err != nil && !errors.Is(err, io.EOF) { // of io.EOF the next receive tells the reason
+		end()
+		return nil, nil, err
+	}
+	return stream, end, nil
+}
+
+func streamDesc(name string) *grpc.StreamDesc {
+	for i := range service.Streams {
+		if service.Streams[i].StreamName == name {
+			return &service.Streams[i]
+		}
+	}
+	panic("admin: no stream is called " + name)
+}
+
+// each calls do for every message until the server ends the stream.
+func each[T any](stream grpc.ClientStream, do func(*T)) error {
+	for {
+		m, err := receive[T](stream)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		do(m)
+	}
+}
+
+// collect passes events on and keeps the images that they name.
+func collect(stream grpc.ClientStream, progress func(PullEvent)) ([]Image, error) {
+	var images []Image
+	err := each(stream, func(e *PullEvent) {
+		if e.Image != "" {
+			images = append(images, Image{ID: e.Image, Names: e.Names})
+		}
+		if progress != nil {
+			progress(*e)
+		}
+	})
+	return images, err
+}
+
+// sendArchive returns only what went wrong with reading: when sending does, the stream itself knows why.
+func sendArchive(stream grpc.ClientStream, archive io.Reader) error {
+	buf := make([]byte, chunkSize)
+	for {
+		n, err := io.ReadFull(archive, buf)
+		if n > 0 && stream.SendMsg(&chunk{Data: buf[:n]}) != nil {
+			return nil
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			_ = stream.CloseSend() // it never fails
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Streams) write(out *AttachOutput) error {
+	if out.Ready && s.Ready != nil {
+		s.Ready()
+		s.Ready = nil
+	}
+	if len(out.Stdout) > 0 {
+		if _, err := s.Out.Write(out.Stdout); err != nil {
+			return err
+		}
+	}
+	if len(out.Stderr) > 0 {
+		if _, err := s.Err.Write(out.Stderr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sendInput(in io.Reader, send func(*AttachInput) error) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := in.Read(buf)
+		if n > 0 && send(&AttachInput{Stdin: buf[:n]}) != nil {
+			return
+		}
+		if err != nil {
+			_ = send(&AttachInput{CloseStdin: true}) // a stream that is gone is noticed by who receives
+			return
+		}
+	}
+}
+
+func sendSizes(ctx context.Context, sizes <-chan Size, send func(*AttachInput) error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case size, ok := <-sizes:
+			if !ok || send(&AttachInput{Resize: &size}) != nil {
+				return
+			}
+		}
+	}
+}

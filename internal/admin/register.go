@@ -1,0 +1,113 @@
+package admin
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+)
+
+// Register makes the service known to g.
+func Register(g *grpc.Server, s Server) { g.RegisterService(&service, s) }
+
+var service = grpc.ServiceDesc{
+	ServiceName: ServiceName,
+	HandlerType: (*Server)(nil),
+	Methods:     []grpc.MethodDesc{{MethodName: "Info", Handler: serveInfo}},
+	Streams: []grpc.StreamDesc{
+		{StreamName: "Pull", Handler: servePull, ServerStreams: true},
+		{StreamName: "Import", Handler: serveImport, ServerStreams: true, ClientStreams: true},
+		{StreamName: "Attach", Handler: serveAttach, ServerStreams: true, ClientStreams: true},
+		{StreamName: "Check", Handler: serveCheck, ServerStreams: true},
+	},
+}
+
+// method is the full name of an RPC.
+func method(name string) string { return "/" + ServiceName + "/" + name }
+
+func serveInfo(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
+	var req none
+	if err := decode(&req); err != nil {
+		return nil, err
+	}
+	call := func(ctx context.Context, _ any) (any, error) { return srv.(Server).Info(ctx) }
+	if intercept == nil {
+		return call(ctx, &req)
+	}
+	return intercept(ctx, &req, &grpc.UnaryServerInfo{Server: srv, FullMethod: method("Info")}, call)
+}
+
+func servePull(srv any, stream grpc.ServerStream) error {
+	req, err := receive[PullRequest](stream)
+	if err != nil {
+		return err
+	}
+	return srv.(Server).Pull(stream.Context(), req, sender[PullEvent](stream))
+}
+
+func serveImport(srv any, stream grpc.ServerStream) error {
+	return srv.(Server).Import(stream.Context(), &chunkReader{stream: stream}, sender[PullEvent](stream))
+}
+
+func serveAttach(srv any, stream grpc.ServerStream) error {
+	req, err := receive[AttachRequest](stream)
+	if err != nil {
+		return err
+	}
+	recv := func() (*AttachInput, error) { return receive[AttachInput](stream) }
+	return srv.(Server).Attach(stream.Context(), req, recv, sender[AttachOutput](stream))
+}
+
+func serveCheck(srv any, stream grpc.ServerStream) error {
+	req, err := receive[CheckRequest](stream)
+	if err != nil {
+		return err
+	}
+	return srv.(Server).Check(stream.Context(), req, sender[Finding](stream))
+}
+
+// receiver is either end of a stream.
+type receiver interface{ RecvMsg(m any) error }
+
+func receive[T any](stream receiver) (*T, error) {
+	m := new(T)
+	if err := stream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// sender lets several goroutines send, which a stream by itself does not.
+func sender[T any](stream interface{ SendMsg(m any) error }) func(*T) error {
+	var mu sync.Mutex // held while sending
+	return func(m *T) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return stream.SendMsg(m)
+	}
+}
+
+// chunkReader reads the archive that a client sends.
+type chunkReader struct {
+	stream receiver
+	rest   []byte
+	err    error
+}
+
+func (r *chunkReader) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 && r.err == nil {
+		var c *chunk
+		if c, r.err = receive[chunk](r.stream); r.err == nil {
+			r.rest = c.Data
+		}
+	}
+	if len(r.rest) == 0 {
+		return 0, r.err
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+var _ io.Reader = (*chunkReader)(nil)
