@@ -1,0 +1,163 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+
+	"berth/internal/image/layer"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Kind says what sort of failure an Error is, for whoever maps it to a status code.
+type Kind int
+
+// The kinds, each with the gRPC code it stands for.
+const (
+	Internal           Kind = iota // Internal: none of the others
+	InvalidArgument                // the reference, platform or archive is malformed
+	NotFound                       // no such image here or in the registry
+	Unauthenticated                // the registry wants other credentials
+	PermissionDenied               // the registry knows the caller and refuses
+	Unavailable                    // the registry cannot be reached or cannot answer now
+	DataLoss                       // what came is not what its digest, size or diff id promised
+	FailedPrecondition             // it is no image that can run here: an artifact, a hostile layer
+	ResourceExhausted              // a full disk or a configured bound
+	Canceled                       // the caller gave up
+	DeadlineExceeded               // the caller's time was up
+)
+
+// RegistryUnavailable begins the text of every error of the kind Unavailable: the kubelet looks for it.
+const RegistryUnavailable = "RegistryUnavailable"
+
+// Error is what all methods of a Store return.
+type Error struct {
+	Kind Kind
+	Op   string // such as `pull image docker.io/library/busybox:latest`
+	Err  error
+}
+
+func (e *Error) Error() string {
+	text := e.Op + ": " + e.Err.Error()
+	switch e.Kind {
+	case Unavailable:
+		return RegistryUnavailable + ": " + text
+	case ResourceExhausted:
+		if isDiskFull(e.Err) {
+			return text + ": the image file system is full: remove images or make room"
+		}
+	}
+	return text
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// KindOf says what kind of failure err is; Internal for what did not come from this package.
+func KindOf(err error) Kind {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return Internal
+}
+
+// kindError marks a cause with its kind where it is known best; fail carries it to the Error.
+type kindError struct {
+	kind Kind
+	err  error
+}
+
+func (e *kindError) Error() string { return e.err.Error() }
+func (e *kindError) Unwrap() error { return e.err }
+
+func errorf(kind Kind, format string, args ...any) error {
+	return &kindError{kind, fmt.Errorf(format, args...)}
+}
+
+// fail makes the Error of an operation from its cause, nil from nil.
+func fail(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{classify(err), op, err}
+}
+
+func classify(err error) Kind {
+	var known *kindError
+	var outer *Error
+	var hostile *layer.HostileError
+	var limit *layer.LimitError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) && !isTimeout(err):
+		return DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		return Canceled
+	case isDiskFull(err):
+		return ResourceExhausted
+	case errors.As(err, &known):
+		return known.kind
+	case errors.As(err, &outer):
+		return outer.Kind
+	case errors.As(err, &hostile):
+		return FailedPrecondition
+	case errors.As(err, &limit):
+		return ResourceExhausted
+	}
+	return classifyRemote(err)
+}
+
+// classifyRemote knows the errors of the registry client and of the network.
+func classifyRemote(err error) Kind {
+	var status remoteerrors.ErrUnexpectedStatus
+	var netErr net.Error
+	var urlErr *url.Error
+	switch {
+	case errors.As(err, &status):
+		return kindOfStatus(status.StatusCode)
+	case errors.Is(err, docker.ErrInvalidAuthorization):
+		return Unauthenticated
+	case errdefs.IsFailedPrecondition(err): // more came than the size promised
+		return DataLoss
+	case errdefs.IsNotFound(err):
+		return NotFound
+	case errdefs.IsInvalidArgument(err):
+		return InvalidArgument
+	case errors.As(err, &netErr), errors.As(err, &urlErr), errors.Is(err, unix.ECONNRESET), errors.Is(err, io.ErrUnexpectedEOF),
+		errdefs.IsUnavailable(err):
+		return Unavailable
+	}
+	return Internal
+}
+
+func kindOfStatus(code int) Kind {
+	switch {
+	case code == http.StatusUnauthorized:
+		return Unauthenticated
+	case code == http.StatusForbidden:
+		return PermissionDenied
+	case code == http.StatusNotFound:
+		return NotFound
+	case code == http.StatusTooManyRequests || code >= 500:
+		return Unavailable
+	}
+	return Internal
+}
+
+func isDiskFull(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+}
+
+// isTimeout says that the network's own time was up, not the caller's: both match context.DeadlineExceeded.
+func isTimeout(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op)
+}

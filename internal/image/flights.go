@@ -1,0 +1,90 @@
+package image
+
+import (
+	"context"
+	"sync"
+)
+
+// flights runs one piece of work for all who want it at the same time. The work has a context of its own, which ends when
+// the last who waits has left; the result is dropped then.
+type flights[T any] struct {
+	mu   sync.Mutex // guards what follows, and the refs of each flight
+	byID map[string]*flight[T]
+}
+
+type flight[T any] struct {
+	done   chan struct{}
+	cancel context.CancelFunc
+	refs   int
+	value  T
+	err    error
+	listen listeners
+}
+
+// join starts the work called key, or joins it. owner says which. The caller leaves when it needs the value no more.
+func (f *flights[T]) join(key string, p *reporter, work func(context.Context, *listeners) (T, error), drop func(T)) (fl *flight[T], owner bool, leave func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.byID == nil {
+		f.byID = map[string]*flight[T]{}
+	}
+	fl = f.byID[key]
+	if fl == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		fl, owner = &flight[T]{done: make(chan struct{}), cancel: cancel}, true
+		f.byID[key] = fl
+		go func() {
+			fl.value, fl.err = work(ctx, &fl.listen)
+			close(fl.done)
+		}()
+	}
+	fl.refs++
+	quiet := fl.listen.add(p)
+	var once sync.Once
+	return fl, owner, func() {
+		once.Do(func() {
+			quiet()
+			f.leave(key, fl, drop)
+		})
+	}
+}
+
+func (f *flights[T]) leave(key string, fl *flight[T], drop func(T)) {
+	f.mu.Lock()
+	fl.refs--
+	last := fl.refs == 0
+	if last {
+		if f.byID[key] == fl {
+			delete(f.byID, key)
+		}
+	}
+	f.mu.Unlock()
+	if !last {
+		return
+	}
+	fl.cancel()
+	<-fl.done
+	if fl.err == nil && drop != nil {
+		drop(fl.value)
+	}
+}
+
+// forget makes later callers start anew; those who joined keep the value.
+func (f *flights[T]) forget(key string, fl *flight[T]) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.byID[key] == fl {
+		delete(f.byID, key)
+	}
+}
+
+// wait returns the value, or the caller's own end.
+func (fl *flight[T]) wait(ctx context.Context) (T, error) {
+	select {
+	case <-fl.done:
+		return fl.value, fl.err
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
+}

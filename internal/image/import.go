@@ -1,0 +1,338 @@
+package image
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"berth/internal/image/layer"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Import reads an archive, an OCI layout or what `docker save` writes, plain or compressed, and makes its images part of
+// the store. Of an index it takes the image for the store's platform. What the archive names gets its names; the rest is
+// found by id.
+func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)) ([]Image, error) {
+	const op = "import image archive"
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	dir, done, err := s.newIngest("import.ingest")
+	if err != nil {
+		return nil, fail(op, err)
+	}
+	defer done()
+	a := &archive{dir: dir, limit: s.cfg.MaxConfigBytes, files: map[string]archived{}}
+	if err := a.spool(ctx, r, s.cfg.MaxLayerBytes); err != nil {
+		return nil, fail(op, err)
+	}
+	imgs, err := s.importAll(ctx, a, newReporter(progress))
+	return imgs, fail(op, err)
+}
+
+func (s *Store) importAll(ctx context.Context, a *archive, p *reporter) ([]Image, error) {
+	found, err := a.contents(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, errorf(InvalidArgument, "it holds no image: neither index.json nor manifest.json is in it")
+	}
+	var out []Image
+	for _, f := range found {
+		img, err := s.admit(ctx, f.chosen, f.names, a, p)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, img)
+	}
+	return out, nil
+}
+
+// archive is a source that was read from a tar: its files lie in a directory under numbers, so that no name in the tar is
+// ever a path here.
+type archive struct {
+	dir   string
+	limit int64 // of a file read whole
+	files map[string]archived
+	blobs map[digest.Digest]string // where docker's own form keeps a layer or config, by diff id or digest
+}
+
+type archived struct {
+	path string
+	size int64
+	link string // another name in the archive
+}
+
+// imported is an image found in an archive.
+type imported struct {
+	chosen *chosen
+	names  names
+}
+
+func (a *archive) spool(ctx context.Context, r io.Reader, limit int64) error {
+	plain, err := layer.Decompress(r)
+	if err != nil {
+		return errorf(InvalidArgument, "%w", err)
+	}
+	defer plain.Close()
+	tr := tar.NewReader(plain)
+	for left := limit; ; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return errorf(InvalidArgument, "it is not a whole tar archive: %w", err)
+		}
+		if left -= h.Size; left < 0 {
+			return errorf(ResourceExhausted, "it is larger than the %d bytes allowed", limit)
+		}
+		if len(a.files) > 1<<20 {
+			return errorf(ResourceExhausted, "it has more than %d files", 1<<20)
+		}
+		if err := a.keep(ctx, h, tr); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *archive) keep(ctx context.Context, h *tar.Header, r io.Reader) error {
+	name := path.Clean("/" + h.Name)[1:]
+	switch h.Typeflag {
+	case tar.TypeSymlink:
+		a.files[name] = archived{link: path.Clean("/" + path.Dir(name) + "/" + h.Linkname)[1:]}
+	case tar.TypeLink:
+		a.files[name] = archived{link: path.Clean("/" + h.Linkname)[1:]}
+	case tar.TypeReg:
+		full := filepath.Join(a.dir, strconv.Itoa(len(a.files)))
+		f, err := os.OpenFile(full, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return err
+		}
+		n, err := io.Copy(f, ctxReader{ctx, r})
+		if err = errors.Join(err, f.Close()); err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		a.files[name] = archived{path: full, size: n}
+	}
+	return nil
+}
+
+type ctxReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c ctxReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}
+
+// file finds a name, through the links of the archive.
+func (a *archive) file(name string) (archived, bool) {
+	for range 8 {
+		f, ok := a.files[path.Clean("/" + name)[1:]]
+		if !ok || f.link == "" {
+			return f, ok
+		}
+		name = f.link
+	}
+	return archived{}, false
+}
+
+func (a *archive) readFile(name string, into any) error {
+	raw, err := a.readRaw(name)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return errorf(InvalidArgument, "%s: %w", name, err)
+	}
+	return nil
+}
+
+func (a *archive) readRaw(name string) ([]byte, error) {
+	f, ok := a.file(name)
+	if !ok {
+		return nil, errorf(InvalidArgument, "it has no %s", name)
+	}
+	if f.size > a.limit {
+		return nil, errorf(ResourceExhausted, "%s has %d bytes, more than the %d allowed", name, f.size, a.limit)
+	}
+	return os.ReadFile(f.path)
+}
+
+// open is what makes an archive a source.
+func (a *archive) open(_ context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
+	name := a.blobs[desc.Digest]
+	if name == "" {
+		name = "blobs/" + desc.Digest.Algorithm().String() + "/" + desc.Digest.Encoded()
+	}
+	f, ok := a.file(name)
+	if !ok {
+		return nil, errorf(InvalidArgument, "it has no blob %s", desc.Digest)
+	}
+	return os.Open(f.path)
+}
+
+func (a *archive) contents(ctx context.Context, s *Store) ([]imported, error) {
+	if _, ok := a.file("index.json"); ok {
+		return a.layout(ctx, s)
+	}
+	if _, ok := a.file("manifest.json"); ok {
+		return a.saved(ctx, s)
+	}
+	return nil, nil
+}
+
+// layout reads an OCI image layout.
+func (a *archive) layout(ctx context.Context, s *Store) ([]imported, error) {
+	var idx ocispec.Index
+	if err := a.readFile("index.json", &idx); err != nil {
+		return nil, err
+	}
+	c, err := s.chooser(a, "")
+	if err != nil {
+		return nil, err
+	}
+	tags := a.savedTags()
+	var out []imported
+	for _, desc := range idx.Manifests {
+		f, err := c.choose(ctx, desc)
+		if classify(err) == NotFound && len(idx.Manifests) > 1 {
+			continue // of another platform
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, imported{f, namesOf(desc, tags[f.manifest.Config.Digest.Encoded()])})
+	}
+	if len(out) == 0 && len(idx.Manifests) > 0 {
+		return nil, errorf(NotFound, "it has no image for this platform")
+	}
+	return out, nil
+}
+
+// namesOf is what annotations, or docker's own list, call an image.
+func namesOf(desc ocispec.Descriptor, more []string) names {
+	var n names
+	for _, s := range append([]string{desc.Annotations["io.containerd.image.name"], desc.Annotations[ocispec.AnnotationRefName]}, more...) {
+		if !strings.ContainsAny(s, "/:") {
+			continue // a bare tag names no image
+		}
+		ref, err := ParseReference(s)
+		if err != nil {
+			continue
+		}
+		if ref.Digest() == "" {
+			n.tags = union(n.tags, []string{ref.String()})
+		}
+		n.digests = union(n.digests, []string{ref.at(desc.Digest)})
+	}
+	return n
+}
+
+// saveEntry is one image in docker's manifest.json.
+type saveEntry struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
+
+// savedTags are the tags in a manifest.json beside an index.json, by the hex of the config.
+func (a *archive) savedTags() map[string][]string {
+	var entries []saveEntry
+	if _, ok := a.file("manifest.json"); !ok || a.readFile("manifest.json", &entries) != nil {
+		return nil
+	}
+	out := map[string][]string{}
+	for _, e := range entries {
+		hex := strings.TrimSuffix(path.Base(e.Config), ".json")
+		out[hex] = append(out[hex], e.RepoTags...)
+	}
+	return out
+}
+
+// saved reads what `docker save` wrote before it wrote layouts. There is no manifest: one is made up, in which each layer
+// goes by the digest of the file that holds it.
+func (a *archive) saved(ctx context.Context, s *Store) ([]imported, error) {
+	var entries []saveEntry
+	if err := a.readFile("manifest.json", &entries); err != nil {
+		return nil, err
+	}
+	a.blobs = map[digest.Digest]string{}
+	var out []imported
+	for _, e := range entries {
+		f, err := a.savedImage(ctx, s, e)
+		if err != nil {
+			return nil, err
+		}
+		var n names
+		for _, tag := range e.RepoTags {
+			ref, err := ParseReference(tag)
+			if err != nil {
+				return nil, err
+			}
+			n.tags = append(n.tags, ref.String())
+		}
+		out = append(out, imported{f, n})
+	}
+	return out, nil
+}
+
+func (a *archive) savedImage(ctx context.Context, s *Store, e saveEntry) (*chosen, error) {
+	raw, err := a.readRaw(e.Config)
+	if err != nil {
+		return nil, err
+	}
+	f := &chosen{rawConfig: raw}
+	f.manifest.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(raw), Size: int64(len(raw))}
+	if err := json.Unmarshal(raw, &f.config); err != nil {
+		return nil, errorf(InvalidArgument, "%s: %w", e.Config, err)
+	}
+	for _, name := range e.Layers {
+		desc, err := a.describe(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		f.manifest.Layers = append(f.manifest.Layers, desc)
+	}
+	c := &chooser{store: s}
+	if err := c.checkManifest(&f.manifest); err != nil {
+		return nil, err
+	}
+	return f, f.agree()
+}
+
+func (a *archive) describe(ctx context.Context, name string) (ocispec.Descriptor, error) {
+	f, ok := a.file(name)
+	if !ok {
+		return ocispec.Descriptor{}, errorf(InvalidArgument, "it has no layer %s", name)
+	}
+	in, err := os.Open(f.path)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	defer in.Close()
+	d, err := digest.FromReader(ctxReader{ctx, in})
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	a.blobs[d] = name
+	return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: d, Size: f.size}, nil
+}

@@ -1,0 +1,283 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"berth/internal/image/layer"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// want is one layer of an image to be had.
+type want struct {
+	desc   ocispec.Descriptor
+	diffID digest.Digest
+	chain  digest.Digest // of the layer with all below it
+}
+
+// Layer ids: d and the diff id for a layer that is the same over anything, c and the chain id for one that was settled.
+func plainID(d digest.Digest) string   { return "d" + idHex(d) }
+func settledID(d digest.Digest) string { return "c" + idHex(d) }
+
+// idHex is the hex of a digest, with the algorithm before it when it is not the usual one.
+func idHex(d digest.Digest) string {
+	if d.Algorithm() == digest.SHA256 {
+		return d.Encoded()
+	}
+	return strings.ReplaceAll(d.String(), ":", "-")
+}
+
+// rawLayer is a layer that was fetched, proven and unpacked. It has its id already when nothing below matters to it.
+type rawLayer struct {
+	id      string
+	release func() // of the hold on id
+
+	dir     string
+	discard func()
+	result  *layer.Result
+	mu      sync.Mutex // guards taken
+	taken   bool
+}
+
+// take makes the caller the only one who may settle the layer.
+func (r *rawLayer) take() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.taken
+	r.taken = true
+	return !was
+}
+
+func dropRaw(r *rawLayer) {
+	if r.id != "" {
+		r.release()
+		return
+	}
+	r.discard()
+}
+
+// holding is a caller's share in a layer: held under its id, or raw until it is settled.
+type holding struct {
+	id      string
+	raw     *rawLayer
+	flight  *flight[*rawLayer]
+	release func()
+}
+
+// obtain gets a layer: one that is there, one that is on its way, or one that it fetches itself.
+func (s *Store) obtain(ctx context.Context, w want, src source, p *reporter) (*holding, error) {
+	key := w.diffID.String()
+	for {
+		if id, release := s.holdPresent(plainID(w.diffID), settledID(w.chain)); id != "" {
+			p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseExists})
+			return &holding{id: id, release: release}, nil
+		}
+		fl, owner, leave := s.layers.join(key, p, func(ctx context.Context, l *listeners) (*rawLayer, error) {
+			return s.fetchLayer(ctx, w, src, l)
+		}, dropRaw)
+		raw, err := fl.wait(ctx)
+		if err == nil {
+			return &holding{id: raw.id, raw: raw, flight: fl, release: leave}, nil
+		}
+		s.layers.forget(key, fl)
+		leave()
+		if owner || ctx.Err() != nil {
+			return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
+		}
+		// Another's fetch failed, perhaps for a reason of its own: try with this caller's.
+	}
+}
+
+// holdPresent holds the first of the ids that is there.
+func (s *Store) holdPresent(ids ...string) (string, func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		if s.present[id] != nil {
+			return id, s.holdLocked([]string{id})
+		}
+	}
+	return "", nil
+}
+
+// fetchLayer streams one blob into a directory of its own and proves it. l hears how far it is.
+func (s *Store) fetchLayer(ctx context.Context, w want, src source, l *listeners) (*rawLayer, error) {
+	tell := func(phase string) func(int64) {
+		return func(done int64) {
+			l.report(Progress{Layer: w.desc.Digest, Done: done, Total: w.desc.Size, Phase: phase})
+		}
+	}
+	if id, release := s.holdPresent(plainID(w.diffID)); id != "" {
+		tell(PhaseExists)(w.desc.Size)
+		return &rawLayer{id: id, release: release}, nil
+	}
+	tell(PhaseWaiting)(0)
+	if err := s.slots.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer s.slots.Release(1)
+	dir, discard, err := s.newIngest("pull.ingest")
+	if err != nil {
+		return nil, err
+	}
+	raw := &rawLayer{dir: dir, discard: discard}
+	err = at("pull.unpack", func() (err error) {
+		raw.result, err = s.transfer(ctx, w, src, dir, tell(PhaseDownloading))
+		return err
+	})
+	if err == nil && raw.result.Independent() {
+		raw.id, raw.release, err = s.finish(raw, layerRecord{ID: plainID(w.diffID), DiffID: w.diffID})
+	}
+	if err != nil {
+		discard()
+		return nil, err
+	}
+	if raw.result.Unsupported > 0 {
+		s.log.Warn("file system does not keep all extended attributes of a layer", "layer", w.diffID, "lost", raw.result.Unsupported)
+	}
+	tell(PhaseDone)(w.desc.Size)
+	return raw, nil
+}
+
+// transfer moves a blob from its source into dir: digest, inflate, digest, unpack.
+func (s *Store) transfer(ctx context.Context, w want, src source, dir string, tell func(int64)) (*layer.Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	rc, err := src.open(ctx, w.desc)
+	if err != nil {
+		return nil, err
+	}
+	defer rc.Close()
+	blob := newBlobReader(&stallReader{rc, s.stall, cancel, ctx}, w.desc, tell)
+	res, diff, err := s.inflate(ctx, blob, w.diffID.Algorithm(), dir)
+	if err != nil {
+		return nil, s.blame(ctx, blob, err)
+	}
+	if err := blob.prove(); err != nil {
+		return nil, err
+	}
+	if diff != w.diffID {
+		return nil, errorf(DataLoss, "content has the diff id %s, not the %s that the config promises", diff, w.diffID)
+	}
+	return res, nil
+}
+
+func (s *Store) inflate(ctx context.Context, blob io.Reader, alg digest.Algorithm, dir string) (*layer.Result, digest.Digest, error) {
+	plain, err := layer.Decompress(blob)
+	if err != nil {
+		return nil, "", err
+	}
+	defer plain.Close()
+	stream := readAhead(plain, alg)
+	res, err := layer.Unpack(ctx, stream, dir, layer.Limits{Bytes: s.cfg.MaxLayerBytes, Entries: s.cfg.MaxLayerEntries})
+	if err != nil {
+		stream.close()
+		return nil, "", err
+	}
+	stream.close()
+	return res, stream.sum.Digest(), nil
+}
+
+// blame finds the reason behind a layer that could not be unpacked: a blob that is not what was promised comes first, for
+// then its content means nothing. A full disk, a bound and the caller's end are what they are.
+func (s *Store) blame(ctx context.Context, blob *blobReader, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var hostile *layer.HostileError
+	if errors.As(err, &hostile) {
+		return err
+	}
+	if k := classify(err); k == ResourceExhausted || k == DataLoss || k == Unavailable && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	if lie := blob.prove(); lie != nil {
+		return lie
+	}
+	return errorf(FailedPrecondition, "its content is as promised, but cannot be unpacked: %w", err)
+}
+
+// settle gives a raw layer its place over those below it, and its id.
+func (s *Store) settle(w want, h *holding, lowers []string) error {
+	lock := s.chainLock(w.chain)
+	lock.Lock()
+	defer lock.Unlock()
+	id, release := s.holdPresent(settledID(w.chain))
+	if id == "" {
+		if !h.raw.take() {
+			return errTaken
+		}
+		s.layers.forget(w.diffID.String(), h.flight)
+		if err := at("pull.settle", func() error { return layer.Settle(h.raw.dir, h.raw.result, s.topmostFirst(lowers)) }); err != nil {
+			return fmt.Errorf("layer %s: %w", w.desc.Digest, err)
+		}
+		var err error
+		if id, release, err = s.finish(h.raw, layerRecord{ID: settledID(w.chain), DiffID: w.diffID, Chain: w.chain}); err != nil {
+			return err
+		}
+	}
+	h.release()
+	h.id, h.raw, h.release = id, nil, release
+	return nil
+}
+
+// errTaken says that the raw layer went to another image, where other layers are below it.
+var errTaken = errors.New("the layer was settled elsewhere")
+
+func (s *Store) chainLock(chain digest.Digest) *sync.Mutex {
+	l, _ := s.settling.LoadOrStore(chain, &sync.Mutex{})
+	return l.(*sync.Mutex)
+}
+
+func (s *Store) topmostFirst(ids []string) []string {
+	var out []string
+	for i := len(ids) - 1; i >= 0; i-- {
+		out = append(out, s.layerFS(ids[i]))
+	}
+	return out
+}
+
+// finish gives a proven layer its name. It is held for the caller.
+func (s *Store) finish(raw *rawLayer, rec layerRecord) (id string, release func(), err error) {
+	rec.Bytes, rec.Inodes, rec.Opaque, rec.Boot = raw.result.Bytes, raw.result.Inodes, raw.result.Opaque, s.boot
+	if err := layerKind.Write(filepath.Join(raw.dir, "layer"), rec); err != nil {
+		return "", nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.present[rec.ID] == nil {
+		if err := s.place(raw.dir, rec); err != nil {
+			return "", nil, err
+		}
+	}
+	raw.discard() // what is left of the directory, and its name
+	return rec.ID, s.holdLocked([]string{rec.ID}), nil
+}
+
+// place renames a layer into use. What is in its place, and is not in use, could not be read: it goes.
+func (s *Store) place(dir string, rec layerRecord) error {
+	final := s.path(layersDir, rec.ID)
+	if _, err := os.Lstat(final); err == nil {
+		discard, err := s.setAside(rec.ID)
+		if err != nil {
+			return err
+		}
+		defer discard()
+	}
+	if err := at("pull.layer", func() error { return os.Rename(dir, final) }); err != nil {
+		return err
+	}
+	delete(s.unread, final)
+	s.present[rec.ID] = &layerState{layerRecord: rec}
+	s.cfg.Dirty(s.path(layersDir))
+	s.publish()
+	return nil
+}

@@ -1,0 +1,261 @@
+package image
+
+import (
+	"context"
+	_ "crypto/sha512" // digests may use it
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// chosen is one image for one platform, proven but for its layers.
+type chosen struct {
+	manifest   ocispec.Manifest
+	descriptor ocispec.Descriptor // of the manifest
+	rawConfig  []byte
+	config     ocispec.Image
+}
+
+// chooser walks from what a reference names to the image for a platform.
+type chooser struct {
+	store    *Store
+	src      source
+	platform platforms.MatchComparer
+	explicit bool // the caller asked for the platform: a lone manifest must match too
+}
+
+const maxIndexDepth = 4
+
+func (c *chooser) choose(ctx context.Context, desc ocispec.Descriptor) (*chosen, error) {
+	found, err := c.visit(ctx, desc, 0)
+	if err != nil {
+		return nil, err
+	}
+	if c.explicit && !c.platform.Match(platformOf(found.config)) {
+		return nil, errorf(NotFound, "the image is for %s", platforms.Format(platformOf(found.config)))
+	}
+	return found, nil
+}
+
+func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int) (*chosen, error) {
+	raw, err := c.read(ctx, desc, c.store.cfg.MaxManifestBytes, "manifest")
+	if err != nil {
+		return nil, err
+	}
+	kind, err := manifestType(desc, raw)
+	if err != nil {
+		return nil, err
+	}
+	if images.IsManifestType(kind) {
+		return c.image(ctx, desc, raw)
+	}
+	if depth >= maxIndexDepth {
+		return nil, errorf(FailedPrecondition, "indexes are nested more than %d deep", maxIndexDepth)
+	}
+	return c.index(ctx, desc, raw, depth)
+}
+
+// index picks the best match. Entries without a platform are looked into, in order, when no other matches.
+func (c *chooser) index(ctx context.Context, desc ocispec.Descriptor, raw []byte, depth int) (*chosen, error) {
+	var idx ocispec.Index
+	if err := json.Unmarshal(raw, &idx); err != nil {
+		return nil, errorf(DataLoss, "index %s: %w", desc.Digest, err)
+	}
+	var best *ocispec.Descriptor
+	var unnamed []ocispec.Descriptor
+	var offered []string
+	for i, m := range idx.Manifests {
+		if !images.IsManifestType(m.MediaType) && !images.IsIndexType(m.MediaType) {
+			continue
+		}
+		if m.Platform == nil || m.Platform.OS == "" && m.Platform.Architecture == "" {
+			unnamed = append(unnamed, m)
+			continue
+		}
+		offered = append(offered, platforms.Format(*m.Platform))
+		if c.platform.Match(*m.Platform) && (best == nil || c.platform.Less(*m.Platform, *best.Platform)) {
+			best = &idx.Manifests[i]
+		}
+	}
+	if best != nil {
+		return c.visit(ctx, *best, depth+1)
+	}
+	for n, m := range unnamed {
+		if n >= 16 {
+			break
+		}
+		found, err := c.visit(ctx, m, depth+1)
+		if err == nil && c.platform.Match(platformOf(found.config)) {
+			return found, nil
+		}
+		if err != nil && classify(err) != FailedPrecondition && classify(err) != NotFound {
+			return nil, err
+		}
+	}
+	return nil, errorf(NotFound, "no image for this platform in the index; it has %s", strings.Join(offered, ", "))
+}
+
+func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte) (*chosen, error) {
+	found := &chosen{descriptor: desc}
+	if err := json.Unmarshal(raw, &found.manifest); err != nil {
+		return nil, errorf(DataLoss, "manifest %s: %w", desc.Digest, err)
+	}
+	if err := c.checkManifest(&found.manifest); err != nil {
+		return nil, err
+	}
+	var err error
+	if found.rawConfig, err = c.readConfig(ctx, found.manifest.Config); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(found.rawConfig, &found.config); err != nil {
+		return nil, errorf(DataLoss, "image config %s: %w", found.manifest.Config.Digest, err)
+	}
+	return found, found.agree()
+}
+
+func (c *chooser) checkManifest(m *ocispec.Manifest) error {
+	if !images.IsConfigType(m.Config.MediaType) {
+		return errorf(FailedPrecondition, "it is an artifact of type %q, not a container image", m.Config.MediaType)
+	}
+	if n := len(m.Layers); n > c.store.cfg.MaxLayers {
+		return errorf(ResourceExhausted, "the image has %d layers, more than the %d allowed", n, c.store.cfg.MaxLayers)
+	}
+	for _, l := range m.Layers {
+		if !images.IsLayerType(l.MediaType) {
+			return errorf(FailedPrecondition, "layer %s is of type %q, which is no layer", l.Digest, l.MediaType)
+		}
+		if strings.Contains(l.MediaType, "encrypted") {
+			return errorf(FailedPrecondition, "layer %s is encrypted", l.Digest)
+		}
+		if err := checkDescriptor(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// agree says whether manifest and config describe the same layers.
+func (f *chosen) agree() error {
+	rootfs := f.config.RootFS
+	if len(rootfs.DiffIDs) != len(f.manifest.Layers) {
+		return errorf(DataLoss, "the manifest has %d layers and the config %d diff ids", len(f.manifest.Layers), len(rootfs.DiffIDs))
+	}
+	for _, d := range rootfs.DiffIDs {
+		if err := d.Validate(); err != nil {
+			return errorf(DataLoss, "diff id %q: %w", d, err)
+		}
+	}
+	return nil
+}
+
+// readConfig fetches a config once, however many want it, and not at all when an image of the store has it.
+func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	if err := checkDescriptor(desc); err != nil {
+		return nil, err
+	}
+	c.store.mu.Lock()
+	have := c.store.images[desc.Digest.String()]
+	c.store.mu.Unlock()
+	if have != nil {
+		return have.Config, nil
+	}
+	for {
+		fl, owner, leave := c.store.configs.join(desc.Digest.String(), nil, func(ctx context.Context, _ *listeners) ([]byte, error) {
+			return c.read(ctx, desc, c.store.cfg.MaxConfigBytes, "image config")
+		}, nil)
+		raw, err := fl.wait(ctx)
+		if err != nil {
+			c.store.configs.forget(desc.Digest.String(), fl)
+		}
+		leave()
+		if err == nil || owner || ctx.Err() != nil {
+			return raw, err
+		}
+	}
+}
+
+// read fetches a small blob whole and proves size and digest.
+func (c *chooser) read(ctx context.Context, desc ocispec.Descriptor, limit int64, what string) ([]byte, error) {
+	if err := checkDescriptor(desc); err != nil {
+		return nil, err
+	}
+	if desc.Size > limit {
+		return nil, errorf(ResourceExhausted, "%s %s has %d bytes, more than the %d allowed", what, desc.Digest, desc.Size, limit)
+	}
+	rc, err := c.src.open(ctx, desc)
+	if err != nil {
+		return nil, err
+	}
+	defer rc.Close()
+	raw, err := io.ReadAll(io.LimitReader(rc, desc.Size+1))
+	if err != nil {
+		return nil, fmt.Errorf("fetch %s %s: %w", what, desc.Digest, err)
+	}
+	if int64(len(raw)) != desc.Size {
+		more := ""
+		if int64(len(raw)) > desc.Size {
+			more = "or more "
+		}
+		return nil, errorf(DataLoss, "%s %s has %d %sbytes, not the %d promised", what, desc.Digest, len(raw), more, desc.Size)
+	}
+	if got := desc.Digest.Algorithm().FromBytes(raw); got != desc.Digest {
+		return nil, errorf(DataLoss, "%s has the digest %s, not the %s promised", what, got, desc.Digest)
+	}
+	return raw, nil
+}
+
+func checkDescriptor(desc ocispec.Descriptor) error {
+	if err := desc.Digest.Validate(); err != nil {
+		return errorf(DataLoss, "digest %q: %w", desc.Digest, err)
+	}
+	if desc.Size < 0 {
+		return errorf(DataLoss, "%s has the size %d", desc.Digest, desc.Size)
+	}
+	return nil
+}
+
+// manifestType decides between manifest and index by what it is, and refuses what could be read as either.
+func manifestType(desc ocispec.Descriptor, raw []byte) (string, error) {
+	var doc struct {
+		MediaType     string          `json:"mediaType"`
+		SchemaVersion int             `json:"schemaVersion"`
+		Config        json.RawMessage `json:"config"`
+		Layers        json.RawMessage `json:"layers"`
+		Manifests     json.RawMessage `json:"manifests"`
+		FSLayers      json.RawMessage `json:"fsLayers"`
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		return "", errorf(DataLoss, "manifest %s: %w", desc.Digest, err)
+	}
+	isImage, isIndex := doc.Config != nil || doc.Layers != nil, doc.Manifests != nil
+	switch {
+	case doc.FSLayers != nil || doc.SchemaVersion == 1:
+		return "", errorf(FailedPrecondition, "it is in Docker's schema 1, which is no longer supported: push it again with a current tool")
+	case isImage && isIndex:
+		return "", errorf(DataLoss, "manifest %s is both an image and an index", desc.Digest)
+	case isIndex:
+		return ocispec.MediaTypeImageIndex, nil
+	case isImage:
+		return ocispec.MediaTypeImageManifest, nil
+	}
+	return "", errorf(FailedPrecondition, "%s of type %q is neither an image nor an index", desc.Digest, desc.MediaType)
+}
+
+func platformOf(img ocispec.Image) ocispec.Platform { return platforms.Normalize(img.Platform) }
+
+// chainIDs names each layer together with all below it.
+func chainIDs(diffIDs []digest.Digest) []digest.Digest {
+	out := make([]digest.Digest, len(diffIDs))
+	for i, d := range diffIDs {
+		if out[i] = d; i > 0 {
+			out[i] = digest.FromString(out[i-1].String() + " " + d.String())
+		}
+	}
+	return out
+}

@@ -1,0 +1,200 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/containerd/platforms"
+	"golang.org/x/sync/errgroup"
+)
+
+// PullRequest says what to pull, and for whom.
+type PullRequest struct {
+	Reference string
+	Auth      *Auth
+	Platform  string         // of the store when empty
+	Progress  func(Progress) // called from one goroutine at a time; must not block for long
+}
+
+// Pull makes the image that the reference names now part of the store. It may be repeated and called at once: what is
+// there is not fetched again, and a layer that is on its way is waited for. When ctx ends the call returns; a layer that
+// nobody else waits for is dropped.
+func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
+	op := "pull image " + req.Reference
+	ref, err := ParseReference(req.Reference)
+	if err != nil {
+		return Image{}, fail(op, err)
+	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	img, err := s.pull(ctx, ref, req)
+	return img, fail(op, err)
+}
+
+// bound ends a caller's context with the store.
+func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image, error) {
+	p := newReporter(req.Progress)
+	p.report(Progress{Phase: PhaseResolving})
+	reg, err := s.connect(ctx, ref, req.Auth)
+	if err != nil {
+		return Image{}, err
+	}
+	defer reg.close()
+	c, err := s.chooser(reg, req.Platform)
+	if err != nil {
+		return Image{}, err
+	}
+	desc, err := reg.resolve(ctx)
+	if err != nil {
+		return Image{}, err
+	}
+	found, err := c.choose(ctx, desc)
+	if err != nil {
+		return Image{}, err
+	}
+	names := names{digests: []string{ref.at(desc.Digest)}}
+	if ref.Digest() == "" {
+		names.tags = []string{ref.String()}
+	}
+	return s.admit(ctx, found, names, reg, p)
+}
+
+func (s *Store) chooser(src source, platform string) (*chooser, error) {
+	c := &chooser{store: s, src: src, platform: s.platform}
+	if platform == "" {
+		return c, nil
+	}
+	var err error
+	c.platform, err = matcherFor(platform)
+	c.explicit = true
+	return c, err
+}
+
+// names are what an image is to be called.
+type names struct{ tags, digests []string }
+
+// admit gets the layers of a chosen image and records it.
+func (s *Store) admit(ctx context.Context, found *chosen, n names, src source, p *reporter) (Image, error) {
+	wants := wantsOf(found)
+	held, err := s.obtainAll(ctx, wants, src, p)
+	defer func() {
+		for _, h := range held {
+			if h != nil {
+				h.release()
+			}
+		}
+	}()
+	if err != nil {
+		return Image{}, err
+	}
+	ids, err := s.settleAll(ctx, wants, held, src, p)
+	if err != nil {
+		return Image{}, err
+	}
+	rec := s.newRecord(found, wants, ids, n)
+	return s.commit(rec)
+}
+
+func wantsOf(found *chosen) []want {
+	diffs := found.config.RootFS.DiffIDs
+	chains := chainIDs(diffs)
+	out := make([]want, len(diffs))
+	for i := range out {
+		out[i] = want{found.manifest.Layers[i], diffs[i], chains[i]}
+	}
+	return out
+}
+
+// obtainAll gets all layers at once. Those it got are in the result even when it fails.
+func (s *Store) obtainAll(ctx context.Context, wants []want, src source, p *reporter) ([]*holding, error) {
+	held := make([]*holding, len(wants))
+	for _, w := range wants {
+		p.report(Progress{Layer: w.desc.Digest, Total: w.desc.Size, Phase: PhaseWaiting})
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(s.cfg.MaxPullLayers)
+	for i, w := range wants {
+		g.Go(func() (err error) {
+			held[i], err = s.obtain(gctx, w, src, p)
+			return err
+		})
+	}
+	return held, g.Wait()
+}
+
+// settleAll settles in layer order what depends on the layers below, and returns all ids.
+func (s *Store) settleAll(ctx context.Context, wants []want, held []*holding, src source, p *reporter) ([]string, error) {
+	ids := make([]string, 0, len(held))
+	for i, w := range wants {
+		for held[i].id == "" {
+			p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseSettling})
+			err := s.settle(w, held[i], ids)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, errTaken) {
+				return nil, err
+			}
+			held[i].release()
+			if held[i], err = s.obtain(ctx, w, src, p); err != nil {
+				return nil, err
+			}
+		}
+		ids = append(ids, held[i].id)
+		p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseDone})
+	}
+	return ids, nil
+}
+
+func (s *Store) newRecord(found *chosen, wants []want, ids []string, n names) *imageRecord {
+	rec := &imageRecord{
+		ID: found.manifest.Config.Digest.String(), Tags: n.tags, Digests: n.digests,
+		Manifest: found.descriptor.Digest.String(), Platform: platforms.Format(platformOf(found.config)),
+		Size: uint64(len(found.rawConfig)), Config: found.rawConfig, PulledAt: time.Now().UTC(), Boot: s.boot,
+		parsedImage: found.config,
+	}
+	for i, w := range wants {
+		rec.Size += uint64(w.desc.Size)
+		rec.Layers = append(rec.Layers, layerRef{ids[i], w.diffID, w.desc.Digest, w.desc.Size})
+	}
+	return rec
+}
+
+// commit records an image under its names. What it was called before it keeps; its tags leave other images.
+func (s *Store) commit(rec *imageRecord) (Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.images[rec.ID]; old != nil {
+		rec.Tags, rec.Digests = union(old.Tags, rec.Tags), union(old.Digests, rec.Digests)
+	}
+	if err := at("pull.record", func() error { return s.writeImageLocked(rec) }); err != nil {
+		return Image{}, err
+	}
+	defer s.publish()
+	for _, other := range s.images {
+		if other.ID == rec.ID || !slices.ContainsFunc(other.Tags, func(t string) bool { return slices.Contains(rec.Tags, t) }) {
+			continue
+		}
+		less := *other
+		less.Tags = slices.DeleteFunc(slices.Clone(other.Tags), func(t string) bool { return slices.Contains(rec.Tags, t) })
+		if err := at("pull.untag", func() error { return s.writeImageLocked(&less) }); err != nil {
+			return Image{}, err
+		}
+	}
+	s.wakeSyncer()
+	return s.imageOf(rec), nil
+}
+
+func union(a, b []string) []string {
+	out := slices.Concat(a, b)
+	slices.Sort(out)
+	return slices.Compact(out)
+}

@@ -1,0 +1,67 @@
+package image
+
+import (
+	"path"
+	"strings"
+
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+)
+
+// Reference is a normalized image name: registry host, repository, and a tag or a digest. A reference that has both goes
+// by its digest, as in the kubelet.
+type Reference struct{ named reference.Named }
+
+// ParseReference completes and checks what a user wrote: `busybox` is docker.io/library/busybox:latest.
+func ParseReference(s string) (Reference, error) {
+	named, err := reference.ParseDockerRef(s)
+	if err != nil {
+		return Reference{}, errorf(InvalidArgument, "image reference %q: %w", s, err)
+	}
+	return Reference{named}, nil
+}
+
+// String is the whole reference.
+func (r Reference) String() string { return r.named.String() }
+
+// Repository is the reference without tag and digest.
+func (r Reference) Repository() string { return r.named.Name() }
+
+// Host is the registry the name belongs to.
+func (r Reference) Host() string { return reference.Domain(r.named) }
+
+// Digest is the digest in the reference, "" when it goes by a tag.
+func (r Reference) Digest() digest.Digest {
+	if d, ok := r.named.(reference.Digested); ok {
+		return d.Digest()
+	}
+	return ""
+}
+
+// at is the reference to one digest of the same repository.
+func (r Reference) at(d digest.Digest) string { return r.Repository() + "@" + d.String() }
+
+// matches says whether one of the patterns, in which * stands for any run of characters within a path component and a
+// final * for anything, names the reference.
+func matches(patterns []string, name string) bool {
+	for _, p := range patterns {
+		if prefix, ok := strings.CutSuffix(p, "*"); ok && strings.HasPrefix(name, prefix) {
+			return true
+		}
+		if ok, err := path.Match(p, name); err == nil && ok {
+			return true
+		}
+		if ref, err := ParseReference(p); err == nil && ref.String() == name {
+			return true
+		}
+	}
+	return false
+}
+
+// isHexID says whether s could be an image id or the beginning of one.
+func isHexID(s string) bool {
+	if len(s) < 3 || len(s) > 64 {
+		return false
+	}
+	return strings.Trim(s, "0123456789abcdef") == ""
+}

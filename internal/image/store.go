@@ -1,0 +1,332 @@
+package image
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"berth/internal/fault"
+
+	"github.com/containerd/platforms"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
+)
+
+// Config is what a Store needs. Root is required; the zero value of the others is a sound default.
+type Config struct {
+	// Root is the directory of the store. Its file system must be able to hold overlay layers.
+	Root string
+	// RegistryConfigDir holds <host>/hosts.toml, as containerd documents it; read anew for every pull.
+	RegistryConfigDir string
+	// Platform is what images are chosen for; this machine's when empty.
+	Platform string
+	// Pinned names images that must not be collected: references, with * allowed.
+	Pinned []string
+
+	MaxLayers         int   // layers of an image; 512
+	MaxManifestBytes  int64 // a manifest or an index; 4 MiB
+	MaxConfigBytes    int64 // an image config; 8 MiB
+	MaxLayerBytes     int64 // what one layer may unpack to; 128 GiB
+	MaxLayerEntries   int   // entries of one layer; 8 million
+	MaxPullLayers     int   // layers fetched at once for one pull; 4
+	MaxParallelLayers int   // layers fetched at once for the whole store; 8
+
+	// Dirty is told of each record and directory that should become durable soon. May be nil.
+	Dirty func(path string)
+	// InUse lists the layers that containers use: Sweep keeps them. It must count a container from before its Use is
+	// released. May be nil.
+	InUse func() map[string]struct{}
+	// Logger gets what happens behind the callers' backs.
+	Logger *slog.Logger
+	// BootID tells one boot from another; the kernel's when empty.
+	BootID string
+}
+
+// Image is one image of the store. It is a value: nothing changes it after it was handed out.
+type Image struct {
+	// ID is "sha256:<config digest>", the one value for Image.id, image_ref and image_id.
+	ID          string
+	RepoTags    []string
+	RepoDigests []string
+	// Size is what was to be transferred: config and compressed layers.
+	Size   uint64
+	Config ocispec.Image
+	// Layers are layer ids, the lowest first.
+	Layers   []string
+	Pinned   bool
+	PulledAt time.Time
+	Platform string
+}
+
+// Store is an image store on disk. All methods may be called at once from anywhere.
+type Store struct {
+	cfg      Config
+	platform platforms.MatchComparer
+	boot     string
+	log      *slog.Logger
+	slots    *semaphore.Weighted
+	layers   flights[*rawLayer]
+	configs  flights[[]byte]
+	ingests  atomic.Uint64
+	snapshot atomic.Pointer[index]
+	work     sync.WaitGroup // what goes on in the background
+	stop     context.CancelFunc
+	ctx      context.Context
+
+	active   sync.Map      // names in ingest/ that are in use
+	settling sync.Map      // *sync.Mutex by chain id: one settles at a time
+	stall    time.Duration // how long a registry may send nothing
+	session  string        // tells names in ingest/ from those of an earlier process
+	sync     chan struct{} // asks the syncer for a round
+	mu       sync.Mutex    // guards what follows; no disk is waited for under it but records and renames
+	images   map[string]*imageRecord
+	present  map[string]*layerState
+	round    uint64             // of sweeps
+	unread   map[string]Finding // what could not be read, by path
+}
+
+// index is what reads answer from.
+type index struct {
+	images []Image
+	byID   map[string]int
+	byName map[string]int
+	bytes  uint64
+	inodes uint64
+	opaque map[string]bool
+	at     time.Time
+}
+
+// Open reads the store at cfg.Root, making it when it is not there. A record that cannot be read stops nothing: Problems
+// names it. What an earlier daemon left half done is collected in the background.
+func Open(cfg Config) (*Store, error) {
+	cfg = withDefaults(cfg)
+	matcher, err := matcherFor(cfg.Platform)
+	if err != nil {
+		return nil, fail("open image store", err)
+	}
+	s := &Store{
+		cfg: cfg, platform: matcher, boot: cfg.BootID, log: cfg.Logger,
+		slots:  semaphore.NewWeighted(int64(cfg.MaxParallelLayers)),
+		images: map[string]*imageRecord{}, present: map[string]*layerState{},
+		sync:   make(chan struct{}, 1),
+		unread: map[string]Finding{}, stall: time.Minute, session: strconv.FormatInt(time.Now().UnixNano(), 36),
+	}
+	for _, dir := range []string{s.path(recordsDir), s.path(layersDir), s.path(ingestDir)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fail("open image store", err)
+		}
+	}
+	left, err := s.load()
+	if err != nil {
+		return nil, fail("open image store", err)
+	}
+	s.publish()
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.work.Go(func() {
+		for _, discard := range left {
+			discard()
+		}
+	})
+	s.work.Go(s.syncer)
+	s.wakeSyncer()
+	return s, nil
+}
+
+// Close ends what goes on in the background. Callers still inside get an error.
+func (s *Store) Close() error {
+	s.stop()
+	s.work.Wait()
+	return nil
+}
+
+func withDefaults(cfg Config) Config {
+	setDefault(&cfg.MaxLayers, 512)
+	setDefault(&cfg.MaxManifestBytes, 4<<20)
+	setDefault(&cfg.MaxConfigBytes, 8<<20)
+	setDefault(&cfg.MaxLayerBytes, 128<<30)
+	setDefault(&cfg.MaxLayerEntries, 8<<20)
+	setDefault(&cfg.MaxPullLayers, 4)
+	setDefault(&cfg.MaxParallelLayers, 8)
+	if cfg.Dirty == nil {
+		cfg.Dirty = func(string) {}
+	}
+	if cfg.InUse == nil {
+		cfg.InUse = func() map[string]struct{} { return nil }
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.BootID == "" {
+		id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+		cfg.BootID = strings.TrimSpace(string(id))
+	}
+	return cfg
+}
+
+func setDefault[T int | int64](v *T, to T) {
+	if *v <= 0 {
+		*v = to
+	}
+}
+
+// The directories of the store.
+const (
+	recordsDir = "records"
+	layersDir  = "layers"
+	ingestDir  = "ingest"
+)
+
+func (s *Store) path(elem ...string) string {
+	return filepath.Join(append([]string{s.cfg.Root}, elem...)...)
+}
+
+// Get finds an image by name, name@digest, id, bare hex id or the unique beginning of one. It never waits.
+func (s *Store) Get(refOrID string) (Image, bool) {
+	return s.snapshot.Load().find(refOrID)
+}
+
+// List returns all images, by id. It never waits.
+func (s *Store) List() []Image {
+	return append([]Image(nil), s.snapshot.Load().images...)
+}
+
+// Usage says what the layers take of the disk, and when that was so. Nothing is walked: each layer was counted when it
+// was unpacked.
+func (s *Store) Usage() (bytes, inodes uint64, at time.Time) {
+	i := s.snapshot.Load()
+	return i.bytes, i.inodes, i.at
+}
+
+// LayerDirs returns the directories of an image's layers for an overlay mount, the topmost first. An image without layers
+// has none.
+func (s *Store) LayerDirs(img Image) []string {
+	opaque := s.snapshot.Load().opaque
+	var out []string
+	for i := len(img.Layers) - 1; i >= 0; i-- {
+		out = append(out, s.layerFS(img.Layers[i]))
+		if opaque[img.Layers[i]] {
+			break
+		}
+	}
+	return out
+}
+
+func (s *Store) layerFS(id string) string { return s.path(layersDir, id, "fs") }
+
+func (i *index) find(ref string) (Image, bool) {
+	if n, ok := i.byID[strings.TrimPrefix(ref, "sha256:")]; ok {
+		return i.images[n], true
+	}
+	if r, err := ParseReference(ref); err == nil {
+		name := r.String()
+		if n, ok := i.byName[name]; ok {
+			return i.images[n], true
+		}
+	}
+	short := strings.TrimPrefix(ref, "sha256:")
+	if !isHexID(short) {
+		return Image{}, false
+	}
+	found := -1
+	for hex, n := range i.byID {
+		if strings.HasPrefix(hex, short) {
+			if found >= 0 {
+				return Image{}, false
+			}
+			found = n
+		}
+	}
+	if found < 0 {
+		return Image{}, false
+	}
+	return i.images[found], true
+}
+
+// Use finds an image and holds its layers against Sweep until release is called, which may be more than once.
+func (s *Store) Use(refOrID string) (Image, func(), error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	img, ok := s.snapshot.Load().find(refOrID)
+	if !ok {
+		return Image{}, nil, fail("use image "+refOrID, errorf(NotFound, "no such image: pull it first"))
+	}
+	return img, s.holdLocked(img.Layers), nil
+}
+
+// holdLocked keeps layers from being swept until release is called.
+func (s *Store) holdLocked(ids []string) (release func()) {
+	for _, id := range ids {
+		if l := s.present[id]; l != nil {
+			l.holds++
+			l.round = s.round
+		}
+	}
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for _, id := range ids {
+				if l := s.present[id]; l != nil {
+					l.holds--
+					l.round = s.round
+				}
+			}
+		})
+	}
+}
+
+// newIngest makes a directory for work in flight. done removes what is left of it.
+func (s *Store) newIngest(step string) (dir string, done func(), err error) {
+	dir, done = s.claimIngest()
+	if err := at(step, func() error { return os.Mkdir(dir, 0o700) }); err != nil {
+		done()
+		return "", nil, err
+	}
+	return dir, done, nil
+}
+
+// claimIngest takes a name in ingest/ that no other work, of this process or an earlier one, has.
+func (s *Store) claimIngest() (dir string, done func()) {
+	name := strconv.FormatUint(s.ingests.Add(1), 10) + "-" + s.session
+	s.active.Store(name, true)
+	return s.path(ingestDir, name), s.discarder(name)
+}
+
+// discarder returns what removes a directory of ingest/.
+func (s *Store) discarder(name string) func() {
+	return func() {
+		if err := os.RemoveAll(s.path(ingestDir, name)); err != nil {
+			s.log.Warn("remove ingest directory", "name", name, "error", err)
+		}
+		s.active.Delete(name)
+	}
+}
+
+// at runs a step that changes the disk between its two fault points.
+func at(step string, do func() error) error {
+	if err := fault.At("image." + step + ".before"); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return fault.At("image." + step + ".after")
+}
+
+func matcherFor(platform string) (platforms.MatchComparer, error) {
+	if platform == "" {
+		return platforms.Default(), nil
+	}
+	p, err := platforms.Parse(platform)
+	if err != nil {
+		return nil, errorf(InvalidArgument, "platform %q: %w", platform, err)
+	}
+	return platforms.Only(p), nil
+}
