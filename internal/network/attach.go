@@ -1,0 +1,273 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/fault"
+	"berth/internal/record"
+)
+
+// NotReadyError says that there is no usable network, and why.
+type NotReadyError struct{ Status Status }
+
+func (e *NotReadyError) Error() string { return "the node's network is not ready: " + e.Status.Message }
+
+// runName is under which name the programs of a pod run: one name for all verbs, so that a plugin that cannot be killed
+// keeps the next from running beside it.
+func runName(pod string) string { return "cni-" + pod }
+
+// Attach connects a pod to the network. What an earlier Attach of that pod left is undone first. After an error, or a
+// crash, Detach undoes whatever it did.
+func (n *Network) Attach(ctx context.Context, p Pod) (Result, error) {
+	result, err := n.attach(ctx, p)
+	if err != nil {
+		return Result{}, fmt.Errorf("attach network of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	return result, nil
+}
+
+func (n *Network) attach(ctx context.Context, p Pod) (Result, error) {
+	conf := n.current.Load().conf
+	if conf == nil {
+		return Result{}, &NotReadyError{n.Status()}
+	}
+	caps, err := capabilities(p)
+	if err != nil {
+		return Result{}, err
+	}
+	n.warnUnmet(conf, p)
+	if err := n.detach(ctx, p); err != nil {
+		return Result{}, fmt.Errorf("undo an earlier attachment: %w", err)
+	}
+	a := &attachment{Pod: p.ID, NetNS: p.NetNS, Networks: []attached{
+		{Config: *conf, IfName: ifName, Args: kubernetesArgs(p), Capabilities: caps},
+	}}
+	if err := n.save(a, "network.attach.intent"); err != nil {
+		return Result{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.AddTimeout)
+	defer cancel()
+	var result Result
+	for i := range a.Networks {
+		r, err := n.add(ctx, a, &a.Networks[i])
+		if err != nil {
+			return Result{}, err
+		}
+		if i == 0 {
+			result = r
+		}
+	}
+	return result, n.save(a, "network.attach.result")
+}
+
+// save writes the record, with a fault point on each side of it.
+func (n *Network) save(a *attachment, point string) error {
+	if err := fault.At(point + ".before"); err != nil {
+		return err
+	}
+	if err := n.cache.write(a); err != nil {
+		return err
+	}
+	return fault.At(point + ".after")
+}
+
+// add runs ADD of each plugin in order, the result of one being the input of the next.
+func (n *Network) add(ctx context.Context, a *attachment, on *attached) (Result, error) {
+	c := &call{n: n, name: runName(a.Pod), verb: "ADD", conf: &on.Config, pod: a.Pod, netns: a.NetNS, on: on}
+	var last types.Result
+	for _, p := range on.Config.Plugins {
+		if err := fault.At("network.attach.add.before"); err != nil {
+			return Result{}, err
+		}
+		var err error
+		if last, err = c.one(ctx, p, on.Result); err != nil {
+			return Result{}, err
+		}
+		if last, err = last.GetAsVersion(on.Config.Version); err != nil {
+			return Result{}, fmt.Errorf("CNI plugin %s: its result: %w", p.Type, err)
+		}
+		if on.Result, err = json.Marshal(last); err != nil {
+			return Result{}, err
+		}
+		if err := fault.At("network.attach.add.after"); err != nil {
+			return Result{}, err
+		}
+	}
+	r, err := types100.GetResult(last)
+	if err != nil {
+		return Result{}, fmt.Errorf("network %q: read its result: %w", on.Config.Name, err)
+	}
+	ips := addresses(r, on.IfName)
+	if len(ips) == 0 {
+		return Result{}, fmt.Errorf("network %q gave the pod no address: does a plugin in %s have an ipam section?", on.Config.Name, on.Config.File)
+	}
+	return Result{IPs: ips, Raw: on.Result}, nil
+}
+
+// addresses are those of the pod's interface, in the order of the result, or of all that is not the host's if the result
+// does not say which are that interface's.
+func addresses(r *types100.Result, ifname string) []netip.Addr {
+	var own, any []netip.Addr
+	for _, ip := range r.IPs {
+		addr, ok := netip.AddrFromSlice(ip.Address.IP)
+		if !ok {
+			continue
+		}
+		addr = addr.Unmap()
+		known := ip.Interface != nil && *ip.Interface >= 0 && *ip.Interface < len(r.Interfaces)
+		if known && r.Interfaces[*ip.Interface].Sandbox == "" {
+			continue
+		}
+		if !slices.Contains(any, addr) {
+			any = append(any, addr)
+			if known && r.Interfaces[*ip.Interface].Name == ifname {
+				own = append(own, addr)
+			}
+		}
+	}
+	if len(own) > 0 {
+		return own
+	}
+	return any
+}
+
+// DetachError says that a pod could not be detached, and what to do about it.
+type DetachError struct {
+	Pod    string
+	Record string // the file that keeps the attachment
+	Err    error
+}
+
+func (e *DetachError) Error() string {
+	text := e.Err.Error()
+	var missing *MissingPluginError
+	if errors.As(e.Err, &missing) {
+		text += fmt.Sprintf("; if it is gone for good, remove %s: the attachment is then forgotten, and what the plugin still holds for pod %s is yours to clean up", e.Record, e.Pod)
+	}
+	return text
+}
+
+func (e *DetachError) Unwrap() error { return e.Err }
+
+// Detach undoes Attach, by what Attach wrote down: also when the configuration has changed since, when the network
+// namespace is gone, and when the ADD never finished. It may be repeated, and is nil when nothing is there. A plugin that
+// fails is a *DetachError.
+func (n *Network) Detach(ctx context.Context, p Pod) error {
+	if err := n.detach(ctx, p); err != nil {
+		return fmt.Errorf("detach network of pod %s: %w", p.ID, err)
+	}
+	return nil
+}
+
+func (n *Network) detach(ctx context.Context, p Pod) error {
+	a, err := n.cache.read(p.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var damaged *record.CorruptError
+	if errors.As(err, &damaged) {
+		a, err = n.guess(p, damaged)
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.DelTimeout)
+	defer cancel()
+	for i := len(a.Networks) - 1; i >= 0; i-- {
+		if err := n.del(ctx, a, &a.Networks[i]); err != nil {
+			path, _ := n.cache.path(p.ID)
+			return &DetachError{Pod: p.ID, Record: path, Err: err}
+		}
+	}
+	if err := fault.At("network.detach.forget.before"); err != nil {
+		return err
+	}
+	if err := n.cache.remove(p.ID); err != nil {
+		return err
+	}
+	return fault.At("network.detach.forget.after")
+}
+
+// guess stands in for a record that a power cut tore: the configuration in force and what the caller knows of the pod are
+// the best that is left, and every CNI plugin must cope with a DEL without a result.
+func (n *Network) guess(p Pod, damaged error) (*attachment, error) {
+	conf := n.current.Load().conf
+	if conf == nil {
+		return nil, fmt.Errorf("%w; it can be undone by the network in force, but there is none now", damaged)
+	}
+	caps, err := capabilities(p)
+	if err != nil {
+		return nil, err
+	}
+	n.cfg.Logger.Warn("the record of a network attachment is damaged; detaching with the configuration in force", "pod", p.ID, "error", damaged)
+	return &attachment{Pod: p.ID, NetNS: p.NetNS, Networks: []attached{
+		{Config: *conf, IfName: ifName, Args: kubernetesArgs(p), Capabilities: caps},
+	}}, nil
+}
+
+// del runs DEL of each plugin, last first. It stops at one that fails: what comes before it in the list, such as an address,
+// must not be given away while what was built on it stands.
+func (n *Network) del(ctx context.Context, a *attachment, on *attached) error {
+	c := &call{n: n, name: runName(a.Pod), verb: "DEL", conf: &on.Config, pod: a.Pod, netns: a.NetNS, on: on}
+	if !isNamespace(c.netns) {
+		c.netns = "" // gone: CNI then lets plugins undo what is outside of it
+	}
+	var prev json.RawMessage
+	if on.Config.atLeast("0.4.0") {
+		prev = on.Result
+	}
+	for _, p := range slices.Backward(on.Config.Plugins) {
+		if err := fault.At("network.detach.del.before"); err != nil {
+			return err
+		}
+		if _, err := c.one(ctx, p, prev); err != nil {
+			return err
+		}
+		if err := fault.At("network.detach.del.after"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isNamespace says whether a namespace is mounted at path. A pin's file alone may survive a boot.
+func isNamespace(path string) bool {
+	var st unix.Statfs_t
+	return path != "" && unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
+}
+
+// Check asks the plugins whether a pod's attachment is as they made it. It is nil where they cannot be asked.
+func (n *Network) Check(ctx context.Context, p Pod) error {
+	a, err := n.cache.read(p.ID)
+	if err != nil {
+		return fmt.Errorf("check network of pod %s: %w", p.ID, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	for i := range a.Networks {
+		on := &a.Networks[i]
+		if on.Result == nil {
+			return fmt.Errorf("check network of pod %s: its attachment to %q never finished", p.ID, on.Config.Name)
+		}
+		if on.Config.DisableCheck || !on.Config.atLeast("0.4.0") {
+			continue
+		}
+		c := &call{n: n, name: runName(a.Pod), verb: "CHECK", conf: &on.Config, pod: a.Pod, netns: a.NetNS, on: on}
+		for _, plugin := range on.Config.Plugins {
+			if _, err := c.one(ctx, plugin, on.Result); err != nil {
+				return fmt.Errorf("check network of pod %s: %w", p.ID, err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package network
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/big"
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// Annotations of a pod that reach plugins which declare the capability behind each.
+const (
+	IngressAnnotation    = "kubernetes.io/ingress-bandwidth"
+	EgressAnnotation     = "kubernetes.io/egress-bandwidth"
+	IPsAnnotation        = "network.berth/ips" // separated by commas
+	MACAnnotation        = "network.berth/mac"
+	InfinibandAnnotation = "network.berth/infiniband-guid"
+)
+
+// AnnotationError says that an annotation of a pod has a value that cannot be.
+type AnnotationError struct {
+	Name, Value string
+	Err         error
+}
+
+func (e *AnnotationError) Error() string {
+	return fmt.Sprintf("annotation %s: %q: %v", e.Name, e.Value, e.Err)
+}
+
+func (e *AnnotationError) Unwrap() error { return e.Err }
+
+// kubernetesArgs are the CNI_ARGS that network plugins for Kubernetes read.
+func kubernetesArgs(p Pod) [][2]string {
+	return [][2]string{
+		{"IgnoreUnknown", "1"},
+		{"K8S_POD_NAMESPACE", p.Namespace},
+		{"K8S_POD_NAME", p.Name},
+		{"K8S_POD_INFRA_CONTAINER_ID", p.ID},
+		{"K8S_POD_UID", p.UID},
+	}
+}
+
+// The forms of the capability arguments, as CNI's conventions define them.
+type (
+	portMapping struct {
+		HostPort      int32  `json:"hostPort"`
+		ContainerPort int32  `json:"containerPort"`
+		Protocol      string `json:"protocol"`
+		HostIP        string `json:"hostIP,omitempty"`
+	}
+	bandwidth struct {
+		IngressRate  uint64 `json:"ingressRate,omitempty"`
+		IngressBurst uint64 `json:"ingressBurst,omitempty"`
+		EgressRate   uint64 `json:"egressRate,omitempty"`
+		EgressBurst  uint64 `json:"egressBurst,omitempty"`
+	}
+	dns struct {
+		Servers  []string `json:"servers,omitempty"`
+		Searches []string `json:"searches,omitempty"`
+		Options  []string `json:"options,omitempty"`
+	}
+)
+
+// capabilities are all arguments that plugins may get for this pod. Each plugin is given those that it declares.
+func capabilities(p Pod) (map[string]json.RawMessage, error) {
+	all := map[string]any{}
+	if ports := portMappings(p); len(ports) > 0 {
+		all["portMappings"] = ports
+	}
+	rates, err := bandwidthOf(p)
+	if err != nil {
+		return nil, err
+	}
+	if rates != (bandwidth{}) {
+		all["bandwidth"] = rates
+	}
+	if len(p.DNS.Servers)+len(p.DNS.Searches)+len(p.DNS.Options) > 0 {
+		all["dns"] = dns(p.DNS)
+	}
+	if p.CgroupPath != "" {
+		all["cgroupPath"] = p.CgroupPath
+	}
+	if len(p.Annotations) > 0 {
+		all["io.kubernetes.cri.pod-annotations"] = p.Annotations
+	}
+	if err := addressing(p, all); err != nil {
+		return nil, err
+	}
+	encoded := map[string]json.RawMessage{}
+	for name, value := range all {
+		if encoded[name], err = json.Marshal(value); err != nil {
+			return nil, fmt.Errorf("capability %s: %w", name, err)
+		}
+	}
+	return encoded, nil
+}
+
+func portMappings(p Pod) []portMapping {
+	var ports []portMapping
+	for _, m := range p.Ports {
+		if m.HostPort <= 0 {
+			continue
+		}
+		protocol := strings.ToLower(m.Protocol)
+		if protocol == "" {
+			protocol = "tcp"
+		}
+		ports = append(ports, portMapping{m.HostPort, m.ContainerPort, protocol, m.HostIP})
+	}
+	return ports
+}
+
+// warnUnmet says what a pod asks for that no plugin of the network does.
+func (n *Network) warnUnmet(conf *netconf, p Pod) {
+	if len(portMappings(p)) > 0 && !conf.can("portMappings") {
+		n.cfg.Logger.Warn("the pod asks for host ports, but no plugin of the network declares the capability portMappings",
+			"pod", p.ID, "name", p.Namespace+"/"+p.Name, "network", conf.Name, "file", conf.File)
+	}
+}
+
+// addressing adds what annotations ask for in addresses.
+func addressing(p Pod, all map[string]any) error {
+	if value := p.Annotations[IPsAnnotation]; value != "" {
+		var ips []string
+		for _, s := range strings.Split(value, ",") {
+			s = strings.TrimSpace(s)
+			if _, err := netip.ParsePrefix(s); err != nil {
+				if _, err := netip.ParseAddr(s); err != nil {
+					return &AnnotationError{IPsAnnotation, value, err}
+				}
+			}
+			ips = append(ips, s)
+		}
+		all["ips"] = ips
+	}
+	if value := p.Annotations[MACAnnotation]; value != "" {
+		if _, err := net.ParseMAC(value); err != nil {
+			return &AnnotationError{MACAnnotation, value, err}
+		}
+		all["mac"] = value
+	}
+	if value := p.Annotations[InfinibandAnnotation]; value != "" {
+		all["infinibandGUID"] = value
+	}
+	return nil
+}
+
+// unlimitedBurst is what Kubernetes' runtimes give plugins for a burst, which no annotation sets.
+const unlimitedBurst = math.MaxUint32
+
+func bandwidthOf(p Pod) (b bandwidth, err error) {
+	if b.IngressRate, err = rate(p, IngressAnnotation); err != nil {
+		return b, err
+	}
+	if b.EgressRate, err = rate(p, EgressAnnotation); err != nil {
+		return b, err
+	}
+	if b.IngressRate > 0 {
+		b.IngressBurst = unlimitedBurst
+	}
+	if b.EgressRate > 0 {
+		b.EgressBurst = unlimitedBurst
+	}
+	return b, nil
+}
+
+// rate reads bits a second from an annotation, 0 if there is none. Kubernetes allows 1k to 1P.
+func rate(p Pod, name string) (uint64, error) {
+	value := p.Annotations[name]
+	if value == "" {
+		return 0, nil
+	}
+	q, err := quantity(value)
+	if err == nil && (q < 1e3 || q > 1e15) {
+		err = fmt.Errorf("a bandwidth must be from 1k to 1P bits a second")
+	}
+	if err != nil {
+		return 0, &AnnotationError{name, value, err}
+	}
+	return q, nil
+}
+
+// suffixes of a Kubernetes quantity.
+var suffixes = map[string]*big.Rat{
+	"n": big.NewRat(1, 1e9), "u": big.NewRat(1, 1e6), "m": big.NewRat(1, 1e3), "": big.NewRat(1, 1),
+	"k": big.NewRat(1e3, 1), "M": big.NewRat(1e6, 1), "G": big.NewRat(1e9, 1), "T": big.NewRat(1e12, 1), "P": big.NewRat(1e15, 1), "E": big.NewRat(1e18, 1),
+	"Ki": big.NewRat(1<<10, 1), "Mi": big.NewRat(1<<20, 1), "Gi": big.NewRat(1<<30, 1), "Ti": big.NewRat(1<<40, 1), "Pi": big.NewRat(1<<50, 1), "Ei": big.NewRat(1<<60, 1),
+}
+
+// quantity reads a Kubernetes quantity (10M, 1.5Gi, 1e6) and rounds it up to a whole number.
+func quantity(s string) (uint64, error) {
+	bad := fmt.Errorf("not a quantity such as 10M, 1.5Gi or 1e6")
+	end := strings.LastIndexAny(s, "0123456789.") + 1
+	scale, ok := suffixes[s[end:]]
+	if !ok || end == 0 || len(s) > 64 || strings.Trim(s[:end], "0123456789.eE+-") != "" {
+		return 0, bad
+	}
+	if i := strings.IndexAny(s[:end], "eE"); i >= 0 && end-i > 4 {
+		return 0, bad // an exponent of more digits is out of any range, and slow to find out
+	}
+	q, ok := new(big.Rat).SetString(s[:end])
+	if !ok || q.Sign() < 0 {
+		return 0, bad
+	}
+	q.Mul(q, scale)
+	n, rest := new(big.Int).QuoRem(q.Num(), q.Denom(), new(big.Int))
+	if rest.Sign() > 0 {
+		n.Add(n, big.NewInt(1))
+	}
+	if !n.IsUint64() {
+		return 0, fmt.Errorf("too large")
+	}
+	return n.Uint64(), nil
+}

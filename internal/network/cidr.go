@@ -1,0 +1,125 @@
+package network
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+)
+
+// templated is the file that SetPodCIDR writes.
+const templated = "10-berth-pods.conflist"
+
+// CIDRError says that a pod CIDR is none.
+type CIDRError struct {
+	Value string
+	Err   error
+}
+
+func (e *CIDRError) Error() string { return fmt.Sprintf("pod CIDR %q: %v", e.Value, e.Err) }
+func (e *CIDRError) Unwrap() error { return e.Err }
+
+// SetPodCIDR makes the CNI configuration for the addresses that the cluster gave to this node, such as
+// "10.1.0.0/16,fd00::/64", from the template. Without a template it writes nothing, and also where a configuration that
+// somebody else wrote is in force. A bad value is a *CIDRError and writes nothing.
+func (n *Network) SetPodCIDR(cidrs string) error {
+	if cidrs == "" {
+		return nil
+	}
+	values, err := parseCIDRs(cidrs)
+	if err != nil {
+		return fmt.Errorf("set pod CIDR: %w", err)
+	}
+	if n.cfg.Template == "" {
+		return nil
+	}
+	file := filepath.Join(n.cfg.ConfigDir, templated)
+	if other, err := first(n.cfg.ConfigDir); err == nil && other != file {
+		n.cfg.Logger.Info("pod CIDR not written: a CNI configuration of somebody else is in force", "file", other, "cidr", cidrs)
+		return nil
+	}
+	if err := n.writeConfig(file, values); err != nil {
+		return fmt.Errorf("set pod CIDR: %w", err)
+	}
+	return nil
+}
+
+// cidrValues are the fields of a template, named as containerd names them.
+type cidrValues struct {
+	PodCIDR       string   // the first
+	PodCIDRRanges []string // all
+	Routes        []string // a default route for each family
+}
+
+func parseCIDRs(cidrs string) (cidrValues, error) {
+	var v cidrValues
+	families := map[bool]bool{}
+	for _, s := range strings.Split(cidrs, ",") {
+		prefix, err := netip.ParsePrefix(strings.TrimSpace(s))
+		if err == nil && prefix.Addr().Is4In6() {
+			err = errors.New("it is an IPv4 address in IPv6 form")
+		}
+		if err != nil {
+			return v, &CIDRError{cidrs, err}
+		}
+		v.PodCIDRRanges = append(v.PodCIDRRanges, prefix.Masked().String())
+		v4 := prefix.Addr().Is4()
+		if families[v4] {
+			continue
+		}
+		families[v4] = true
+		if v4 {
+			v.Routes = append(v.Routes, "0.0.0.0/0")
+		} else {
+			v.Routes = append(v.Routes, "::/0")
+		}
+	}
+	v.PodCIDR = v.PodCIDRRanges[0]
+	return v, nil
+}
+
+// writeConfig fills in the template and replaces file by it, if it is a CNI configuration and differs.
+func (n *Network) writeConfig(file string, values cidrValues) error {
+	text, err := os.ReadFile(n.cfg.Template)
+	if err != nil {
+		return fmt.Errorf("read the template: %w", err)
+	}
+	t, err := template.New(filepath.Base(n.cfg.Template)).Option("missingkey=error").Parse(string(text))
+	if err != nil {
+		return fmt.Errorf("template %s: %w", n.cfg.Template, err)
+	}
+	var out bytes.Buffer
+	if err := t.Execute(&out, values); err != nil {
+		return fmt.Errorf("template %s: %w", n.cfg.Template, err)
+	}
+	if _, err := parse(file, out.Bytes()); err != nil {
+		return fmt.Errorf("template %s makes no CNI configuration: %w", n.cfg.Template, err)
+	}
+	if old, err := os.ReadFile(file); err == nil && bytes.Equal(old, out.Bytes()) {
+		return nil
+	}
+	return n.replace(file, out.Bytes())
+}
+
+func (n *Network) replace(file string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	n.cfg.Dirty(file)
+	return nil
+}

@@ -1,0 +1,219 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/fault"
+)
+
+// Namespaces are those of one pod.
+type Namespaces struct {
+	// Net, IPC and UTS are the files at which they are pinned. Those that are "" are not made: the pod has the host's.
+	Net, IPC, UTS string
+	// Hostname is set in the UTS namespace.
+	Hostname string
+	// Sysctls are set inside, named with dots or slashes. Those of an interface that CNI will make are left to
+	// SetInterfaceSysctls.
+	Sysctls map[string]string
+}
+
+// pin is one namespace to make.
+type pin struct {
+	kind, path string // kind as in /proc/<pid>/ns
+	flag       int
+}
+
+// pins are those that are wanted, in the order in which they are mounted.
+func (ns Namespaces) pins() []pin {
+	all := []pin{{"uts", ns.UTS, unix.CLONE_NEWUTS}, {"ipc", ns.IPC, unix.CLONE_NEWIPC}, {"net", ns.Net, unix.CLONE_NEWNET}}
+	var wanted []pin
+	for _, p := range all {
+		if p.path != "" {
+			wanted = append(wanted, p)
+		}
+	}
+	return wanted
+}
+
+// Pin makes the namespaces, configures them, and bind-mounts each at its file, so that they live without a process.
+// It may be repeated: what is there whole is left alone, what is there in part is made anew, so Pin must not be called for
+// a pod whose containers run. After an error nothing of it is left.
+func Pin(ns Namespaces) error {
+	pins := ns.pins()
+	for name := range ns.Sysctls {
+		if _, err := ns.sysctl(name); err != nil {
+			return fmt.Errorf("pin namespaces: %w", err)
+		}
+	}
+	if len(pins) == 0 || pinned(pins) {
+		return nil
+	}
+	if err := Unpin(ns); err != nil {
+		return err
+	}
+	if err := inThread(func() error { return makePins(ns, pins) }); err != nil {
+		return errors.Join(fmt.Errorf("pin namespaces: %w", err), Unpin(ns))
+	}
+	return nil
+}
+
+// pinned says whether all are there. They are mounted only when they are configured.
+func pinned(pins []pin) bool {
+	for _, p := range pins {
+		if !isNamespace(p.path) {
+			return false
+		}
+	}
+	return true
+}
+
+// inThread runs f in a thread that ends with it, so that no goroutine ever meets what f did to the thread.
+func inThread(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good
+		done <- f()
+	}()
+	return <-done
+}
+
+func makePins(ns Namespaces, pins []pin) error {
+	flags := 0
+	for _, p := range pins {
+		flags |= p.flag
+	}
+	if err := unix.Unshare(flags); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	if err := configure(ns); err != nil {
+		return err
+	}
+	for _, p := range pins {
+		if err := fault.At("network.pin.mount.before"); err != nil {
+			return err
+		}
+		if err := mountPin(p); err != nil {
+			return err
+		}
+		if err := fault.At("network.pin.mount.after"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func mountPin(p pin) error {
+	if err := os.MkdirAll(filepath.Dir(p.path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(p.path, os.O_RDONLY|os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
+		return err
+	}
+	_ = f.Close()
+	from := fmt.Sprintf("/proc/self/task/%d/ns/%s", unix.Gettid(), p.kind)
+	if err := unix.Mount(from, p.path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount the %s namespace at %s: %w", p.kind, p.path, err)
+	}
+	return nil
+}
+
+// configure sets up the namespaces of the calling thread.
+func configure(ns Namespaces) error {
+	if ns.UTS != "" && ns.Hostname != "" {
+		if err := unix.Sethostname([]byte(ns.Hostname)); err != nil {
+			return fmt.Errorf("set hostname %q: %w", ns.Hostname, err)
+		}
+	}
+	if err := ns.apply(func(s sysctl) bool { return !s.later }); err != nil {
+		return err
+	}
+	if ns.Net == "" {
+		return nil
+	}
+	if err := loopbackUp(); err != nil {
+		return fmt.Errorf("bring the loopback interface up: %w", err)
+	}
+	return nil
+}
+
+// loopbackUp brings lo up in the calling thread's network namespace. The kernel then gives it 127.0.0.1 and, where it has
+// IPv6, ::1.
+func loopbackUp() error {
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	if err := unix.IoctlIfreq(s, unix.SIOCGIFFLAGS, lo); err != nil {
+		return err
+	}
+	lo.SetUint16(lo.Uint16() | unix.IFF_UP)
+	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, lo)
+}
+
+// Unpin unmounts the pins and removes their files. The namespaces end with their last process. It is nil when nothing is
+// there.
+func Unpin(ns Namespaces) error {
+	var errs []error
+	for _, p := range ns.pins() {
+		errs = append(errs, unpin(p.path))
+	}
+	return errors.Join(errs...)
+}
+
+func unpin(path string) error {
+	for { // more than one may be stacked there
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if err == unix.EINVAL || err == unix.ENOENT || err == unix.ENOTDIR {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("unmount namespace %s: %w", path, err)
+		}
+	}
+	if err := fault.At("network.unpin.unmounted"); err != nil {
+		return err
+	}
+	err := os.Remove(path)
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("remove namespace pin %s: %w: it is still mounted below another mount that was put over %s later", path, err, filepath.Dir(path))
+	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("remove namespace pin: %w", err)
+	}
+	return nil
+}
+
+// SweepPins removes the pins in dir that are named by prefix and the id of a pod that is not live.
+func SweepPins(dir, prefix string, live func(id string) bool) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("sweep namespace pins: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		// Another instance's prefix may begin with this one; what is left of its name is then no id.
+		if id, ok := strings.CutPrefix(e.Name(), prefix); ok && isID(id) && !live(id) {
+			errs = append(errs, unpin(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func isID(s string) bool { return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == "" }

@@ -1,0 +1,223 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"berth/internal/record"
+)
+
+// The deadlines of CNI verbs, each for all plugins of the list together, where Config names no other.
+const (
+	DefaultAddTimeout = 90 * time.Second
+	DefaultDelTimeout = 60 * time.Second
+	checkTimeout      = 30 * time.Second
+)
+
+// ifName is the name of a pod's first interface, inside.
+const ifName = "eth0"
+
+// Config is what a Network needs. ConfigDir, PluginDirs, CacheDir and Run are required.
+type Config struct {
+	// ConfigDir holds CNI configurations (*.conflist, *.conf, *.json): the first by name is the pods' network.
+	ConfigDir string
+	// PluginDirs are searched for plugins, in this order.
+	PluginDirs []string
+	// CacheDir holds one record for each attached pod. It must be used by nobody else.
+	CacheDir string
+	// Run runs a program and leaves nothing of it behind. Programs of one pod run under one name.
+	Run func(ctx context.Context, name string, cmd *exec.Cmd) error
+	// Logger is told of changes of readiness. Nil is silent.
+	Logger *slog.Logger
+	// AddTimeout and DelTimeout bound an ADD and a DEL of all plugins of a pod's network.
+	AddTimeout, DelTimeout time.Duration
+	// Template is the path of a CNI configuration template for SetPodCIDR; "" when there is none.
+	Template string
+	// Dirty is told of files to make durable. Nil drops it.
+	Dirty func(path string)
+}
+
+// Network attaches pods. Its methods may be called concurrently.
+type Network struct {
+	cfg   Config
+	cache cache
+	watch *watcher
+
+	current atomic.Pointer[snapshot]
+	status  refresher
+}
+
+// Pod is what a network is told of a pod. Detach needs only its ID.
+type Pod struct {
+	ID, Name, Namespace, UID string
+	NetNS                    string // the path of its network namespace
+	CgroupPath               string
+	Ports                    []Port
+	DNS                      DNS
+	Annotations, Labels      map[string]string
+}
+
+// Port is a port of the host that leads to a port of the pod. One without a HostPort is not passed on.
+type Port struct {
+	HostPort, ContainerPort int32
+	Protocol                string // TCP, UDP or SCTP, in any case; TCP when empty
+	HostIP                  string
+}
+
+// DNS is what plugins with the dns capability are told.
+type DNS struct{ Servers, Searches, Options []string }
+
+// Result is what a network gave to a pod.
+type Result struct {
+	IPs []netip.Addr    // of all families; the first is the primary one
+	Raw json.RawMessage // the CNI result of the last plugin, in the configuration's version
+}
+
+// Open reads the configuration and begins to watch it.
+func Open(cfg Config) (*Network, error) {
+	if cfg.AddTimeout <= 0 {
+		cfg.AddTimeout = DefaultAddTimeout
+	}
+	if cfg.DelTimeout <= 0 {
+		cfg.DelTimeout = DefaultDelTimeout
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Dirty == nil {
+		cfg.Dirty = func(string) {}
+	}
+	n := &Network{cfg: cfg, cache: cache{dir: cfg.CacheDir, dirty: cfg.Dirty}}
+	if err := n.cache.open(); err != nil {
+		return nil, fmt.Errorf("open network: %w", err)
+	}
+	n.status.init(n)
+	w, err := newWatcher(append([]string{cfg.ConfigDir}, cfg.PluginDirs...), n.reload, cfg.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("watch the CNI configuration: %w", err)
+	}
+	n.watch = w
+	return n, nil
+}
+
+// Close stops watching. It waits for a STATUS that is being asked for, having ended it.
+func (n *Network) Close() error {
+	err := n.watch.close()
+	n.status.close()
+	return err
+}
+
+// Attachments lists the pods that are, or may be, attached: those whose ADD has begun and whose DEL has not succeeded.
+func (n *Network) Attachments() ([]string, error) { return n.cache.list() }
+
+// Forget drops what is known of a pod's attachment without a DEL. It is the way out where DEL can never succeed; what the
+// plugins hold for the pod is then left to the administrator. It is nil when nothing is there.
+func (n *Network) Forget(podID string) error { return n.cache.remove(podID) }
+
+// kind is the record of a pod's attachment.
+var kind = record.Kind{Name: "network", Version: 1, Oldest: 1}
+
+// attachment is what must be known to undo an ADD.
+type attachment struct {
+	Pod      string     `json:"pod"`
+	NetNS    string     `json:"netns"`
+	Networks []attached `json:"networks"`
+}
+
+// attached is the attachment to one network. Result is absent until ADD has succeeded.
+type attached struct {
+	Config       netconf                    `json:"config"`
+	IfName       string                     `json:"ifname"`
+	Args         [][2]string                `json:"args,omitempty"`
+	Capabilities map[string]json.RawMessage `json:"capabilities,omitempty"`
+	Result       json.RawMessage            `json:"result,omitempty"`
+}
+
+// cache keeps attachments, a record each, named by the pod's id.
+type cache struct {
+	dir   string
+	dirty func(string)
+}
+
+// open makes the directory and removes what a crash left half written.
+func (c cache) open() error {
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return err
+	}
+	left, err := filepath.Glob(filepath.Join(c.dir, record.TempPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range left {
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c cache) path(pod string) (string, error) {
+	if pod == "" || !filepath.IsLocal(pod) || strings.ContainsRune(pod, '/') || strings.HasPrefix(pod, ".") {
+		return "", fmt.Errorf("%q is not a pod id", pod)
+	}
+	return filepath.Join(c.dir, pod), nil
+}
+
+func (c cache) read(pod string) (*attachment, error) {
+	path, err := c.path(pod)
+	if err != nil {
+		return nil, err
+	}
+	a := &attachment{}
+	if _, err := kind.Read(path, a); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (c cache) write(a *attachment) error {
+	path, err := c.path(a.Pod)
+	if err != nil {
+		return err
+	}
+	if err := kind.Write(path, a); err != nil {
+		return err
+	}
+	c.dirty(path)
+	return nil
+}
+
+func (c cache) remove(pod string) error {
+	path, err := c.path(pod)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("forget the network attachment: %w", err)
+	}
+	c.dirty(c.dir)
+	return nil
+}
+
+func (c cache) list() ([]string, error) {
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list network attachments: %w", err)
+	}
+	var ids []string
+	for _, e := range entries {
+		if e.Type().IsRegular() && !strings.HasPrefix(e.Name(), ".") {
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
+}

@@ -1,0 +1,202 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+// maxAnswer bounds what a plugin may write to stdout, in bytes.
+const maxAnswer = 4 << 20
+
+// MissingPluginError says that a plugin's program is in none of the plugin directories.
+type MissingPluginError struct {
+	Plugin string
+	Dirs   []string
+}
+
+func (e *MissingPluginError) Error() string {
+	return fmt.Sprintf("CNI plugin %q is not an executable file in %s: install it there, or correct plugin_dirs", e.Plugin, strings.Join(e.Dirs, " or "))
+}
+
+// PluginError says that a plugin failed, in its own words where it has any.
+type PluginError struct {
+	Plugin, Verb string // such as bridge, ADD
+	Network      string
+	Answer       *types.Error // what the plugin said, nil if nothing that CNI knows
+	Err          error        // how its process ended
+}
+
+func (e *PluginError) Error() string {
+	text := fmt.Sprintf("CNI plugin %s (%s of network %q): ", e.Plugin, e.Verb, e.Network)
+	if e.Answer != nil {
+		return text + e.Answer.Error()
+	}
+	return text + strings.TrimPrefix(e.Err.Error(), e.Plugin+": ")
+}
+
+func (e *PluginError) Unwrap() error { return e.Err }
+
+// find returns the path of a plugin's program.
+func find(name string, dirs []string) (string, error) {
+	if strings.ContainsRune(name, '/') {
+		return "", fmt.Errorf("CNI plugin type %q must be a file name without a directory", name)
+	}
+	for _, dir := range dirs {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return path, nil
+		}
+	}
+	return "", &MissingPluginError{Plugin: name, Dirs: dirs}
+}
+
+// call is one run of the plugins of a list with one verb.
+type call struct {
+	n     *Network
+	name  string // under which programs run
+	verb  string
+	conf  *netconf
+	pod   string // "" for a verb that is about no pod
+	netns string
+	on    *attached
+}
+
+// one runs one plugin of the list and returns its result, nil for a verb without one.
+func (c *call) one(ctx context.Context, p plugin, prev json.RawMessage) (types.Result, error) {
+	path, err := find(p.Type, c.n.cfg.PluginDirs)
+	if err != nil {
+		return nil, err
+	}
+	conf, err := c.config(p, prev)
+	if err != nil {
+		return nil, err
+	}
+	var result types.Result
+	if c.verb == "ADD" {
+		result, err = invoke.ExecPluginWithResult(ctx, path, conf, c.args(), c)
+	} else {
+		err = invoke.ExecPluginWithoutResult(ctx, path, conf, c.args(), c)
+	}
+	var failed *PluginError
+	if err == nil || errors.As(err, &failed) {
+		return result, err
+	}
+	return nil, &PluginError{p.Type, c.verb, c.conf.Name, nil, fmt.Errorf("its answer is not a CNI result: %w", err)}
+}
+
+// config is what the plugin reads: its own part of the list, and what CNI adds to it.
+func (c *call) config(p plugin, prev json.RawMessage) ([]byte, error) {
+	conf := map[string]json.RawMessage{}
+	if err := json.Unmarshal(p.Raw, &conf); err != nil {
+		return nil, fmt.Errorf("configuration of CNI plugin %s: %w", p.Type, err)
+	}
+	conf["name"], conf["cniVersion"] = quoted(c.conf.Name), quoted(c.conf.Version)
+	if prev != nil {
+		conf["prevResult"] = prev
+	}
+	if c.on == nil {
+		return json.Marshal(conf)
+	}
+	wanted := map[string]json.RawMessage{}
+	for name, value := range c.on.Capabilities {
+		if p.Capabilities[name] {
+			wanted[name] = value
+		}
+	}
+	if len(wanted) > 0 {
+		data, err := json.Marshal(wanted)
+		if err != nil {
+			return nil, err
+		}
+		conf["runtimeConfig"] = data
+	}
+	return json.Marshal(conf)
+}
+
+func quoted(s string) json.RawMessage {
+	data, _ := json.Marshal(s) // a string always has a JSON form
+	return data
+}
+
+func (c *call) args() *invoke.Args {
+	a := &invoke.Args{
+		Command: c.verb, ContainerID: c.pod, NetNS: c.netns,
+		Path: strings.Join(c.n.cfg.PluginDirs, string(os.PathListSeparator)),
+	}
+	if c.on != nil {
+		a.IfName, a.PluginArgs = c.on.IfName, c.on.Args
+	}
+	return a
+}
+
+// ExecPlugin runs a plugin so that nothing of it is left: the invoke.Exec of libcni.
+func (c *call) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	for wait := 20 * time.Millisecond; ; wait *= 2 {
+		answer := &bounded{left: maxAnswer}
+		cmd := exec.Command(path)
+		cmd.Env, cmd.Stdin, cmd.Stdout = environ, bytes.NewReader(stdin), answer
+		err := c.n.cfg.Run(ctx, c.name, cmd)
+		if err == nil {
+			return answer.data, nil
+		}
+		// A program that is being replaced is busy for as long as somebody has it open for writing.
+		if errors.Is(err, syscall.ETXTBSY) && wait < 2*time.Second && sleep(ctx, wait) {
+			continue
+		}
+		return nil, &PluginError{filepath.Base(path), c.verb, c.conf.Name, said(answer.data), err}
+	}
+}
+
+// said is the error that a plugin wrote to stdout, nil if it wrote none.
+func said(answer []byte) *types.Error {
+	e := &types.Error{}
+	if json.Unmarshal(answer, e) != nil || e.Msg == "" {
+		return nil
+	}
+	return e
+}
+
+// sleep says whether ctx lasted as long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// FindInPath is part of invoke.Exec.
+func (c *call) FindInPath(name string, dirs []string) (string, error) { return find(name, dirs) }
+
+// Decode is part of invoke.Exec.
+func (c *call) Decode(answer []byte) (version.PluginInfo, error) {
+	return (&version.PluginDecoder{}).Decode(answer)
+}
+
+// bounded keeps what is written to it, and refuses more than it may keep.
+type bounded struct {
+	data []byte
+	left int
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.left -= len(p); b.left < 0 {
+		return 0, fmt.Errorf("more than %d bytes", maxAnswer)
+	}
+	b.data = append(b.data, p...)
+	return len(p), nil
+}

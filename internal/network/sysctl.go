@@ -1,0 +1,144 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// SysctlError says that a sysctl cannot be set for a pod.
+type SysctlError struct {
+	Name, Value string
+	Err         error
+}
+
+func (e *SysctlError) Error() string {
+	return fmt.Sprintf("sysctl %s=%s: %v", e.Name, e.Value, e.Err)
+}
+
+func (e *SysctlError) Unwrap() error { return e.Err }
+
+// sysctl is one to set: its file below /proc/sys, and whether it is one of an interface that CNI will make.
+type sysctl struct {
+	file  string
+	later bool
+}
+
+// sysctl checks that a sysctl is one of the pod's own namespaces, so that setting it cannot change the host.
+func (ns Namespaces) sysctl(name string) (sysctl, error) {
+	file := sysctlFile(name)
+	fail := func(why string) (sysctl, error) {
+		return sysctl{}, &SysctlError{name, ns.Sysctls[name], errors.New(why)}
+	}
+	if !filepath.IsLocal(file) || filepath.Clean(file) != file {
+		return fail("not a sysctl's name")
+	}
+	parts := strings.Split(file, "/")
+	switch {
+	case parts[0] == "net" && len(parts) > 1:
+		if ns.Net == "" {
+			return fail("the pod has the host's network namespace")
+		}
+	case isIPC(file):
+		if ns.IPC == "" {
+			return fail("the pod has the host's IPC namespace")
+		}
+	case file == "kernel/hostname" || file == "kernel/domainname":
+		if ns.UTS == "" {
+			return fail("the pod has the host's UTS namespace")
+		}
+	default:
+		return fail("it belongs to no namespace that a pod has of its own: it can be set for the whole host only")
+	}
+	return sysctl{file, ofInterface(parts)}, nil
+}
+
+// sysctlFile turns a name into a path: as sysctl(8), the separator is whichever of . and / comes first, and the other one
+// stands for it within a part, as in net.ipv4.conf.eth0/100.forwarding.
+func sysctlFile(name string) string {
+	if i := strings.IndexAny(name, "./"); i >= 0 && name[i] == '.' {
+		return strings.NewReplacer(".", "/", "/", ".").Replace(name)
+	}
+	return name
+}
+
+func isIPC(file string) bool {
+	own := []string{"kernel/msgmax", "kernel/msgmnb", "kernel/msgmni", "kernel/sem", "kernel/auto_msgmni", "kernel/msg_next_id", "kernel/sem_next_id"}
+	return slices.Contains(own, file) || strings.HasPrefix(file, "kernel/shm") || strings.HasPrefix(file, "fs/mqueue/")
+}
+
+// ofInterface says whether a sysctl is one of an interface that is not there from the start, such as
+// net/ipv4/conf/eth0/rp_filter.
+func ofInterface(parts []string) bool {
+	if len(parts) < 5 || (parts[2] != "conf" && parts[2] != "neigh") {
+		return len(parts) >= 4 && parts[1] == "mpls" && parts[2] == "conf" && parts[3] != "lo"
+	}
+	return !slices.Contains([]string{"all", "default", "lo"}, parts[3])
+}
+
+// apply sets the chosen sysctls in the calling thread's namespaces.
+func (ns Namespaces) apply(chosen func(sysctl) bool) error {
+	for name, value := range ns.Sysctls {
+		s, err := ns.sysctl(name)
+		if err != nil {
+			return err
+		}
+		if !chosen(s) {
+			continue
+		}
+		if err := writeSysctl(s.file, value); err != nil {
+			return &SysctlError{name, value, err}
+		}
+	}
+	return nil
+}
+
+func writeSysctl(file, value string) error {
+	f, err := os.OpenFile(filepath.Join("/proc/sys", file), os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New("this kernel has no such sysctl in a pod's namespaces")
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString(value)
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return fmt.Errorf("the kernel refuses the value: %w", path.Err)
+	}
+	return err
+}
+
+// SetInterfaceSysctls sets those sysctls that belong to interfaces of the pod, such as net.ipv4.conf.eth0.rp_filter. Call
+// it after Attach has made them. It may be repeated, and costs nothing where there are none.
+func SetInterfaceSysctls(ns Namespaces) error {
+	later := false
+	for name := range ns.Sysctls {
+		s, err := ns.sysctl(name)
+		if err != nil {
+			return fmt.Errorf("set sysctls: %w", err)
+		}
+		later = later || s.later
+	}
+	if !later {
+		return nil
+	}
+	return inThread(func() error {
+		f, err := os.Open(ns.Net)
+		if err != nil {
+			return fmt.Errorf("set sysctls: %w", err)
+		}
+		defer f.Close()
+		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("set sysctls: enter %s: %w", ns.Net, err)
+		}
+		return ns.apply(func(s sysctl) bool { return s.later })
+	})
+}

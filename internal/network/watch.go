@@ -1,0 +1,212 @@
+package network
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	gather    = 5 * time.Millisecond  // from the first event of a burst to the look at its effect
+	settle    = 50 * time.Millisecond // how long a configuration may be bad in the middle of being changed
+	settleMax = time.Second           // how long at most, if changes go on
+	blind     = 5 * time.Second       // from look to look while it cannot be watched
+)
+
+// watcher calls look when something at or below one of its paths changes: also when a directory on the way there is
+// removed, made, renamed, or a symbolic link on the way is pointed elsewhere.
+type watcher struct {
+	paths []string
+	look  func(final bool) (beside []string, putOff bool)
+
+	log     *slog.Logger
+	notify  *fsnotify.Watcher
+	beside  []string
+	seen    trail
+	ids     map[string]uint64 // inode of each directory that is watched
+	stop    chan struct{}
+	stopped sync.WaitGroup
+}
+
+// newWatcher watches, takes a first look, and goes on in the background.
+func newWatcher(paths []string, look func(bool) ([]string, bool), log *slog.Logger) (*watcher, error) {
+	notify, err := fsnotify.NewWatcher()
+	if errors.Is(err, syscall.EMFILE) {
+		return nil, fmt.Errorf("%w: raise the sysctl fs.inotify.max_user_instances", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w := &watcher{paths: paths, look: look, log: log, notify: notify, ids: map[string]uint64{}, stop: make(chan struct{})}
+	if _, err := w.update(true); err != nil {
+		return nil, errors.Join(err, notify.Close())
+	}
+	w.stopped.Go(w.run)
+	return w, nil
+}
+
+func (w *watcher) close() error {
+	close(w.stop)
+	w.stopped.Wait()
+	return w.notify.Close()
+}
+
+func (w *watcher) run() {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	armed := false
+	var last, firstBad time.Time
+	for {
+		select {
+		case <-w.stop:
+			return
+		case e := <-w.notify.Events:
+			if !w.seen.concerns(e.Name) {
+				continue
+			}
+			last = time.Now()
+		case <-w.notify.Errors: // such as events that were lost
+			last = time.Now()
+		case <-timer.C:
+			armed = false
+			due := !firstBad.IsZero() && (time.Since(last) >= settle || time.Since(firstBad) >= settleMax)
+			putOff, err := w.update(due)
+			switch {
+			case err != nil:
+				w.log.Warn("changes of the CNI configuration are seen late", "every", blind, "error", err)
+				timer.Reset(blind)
+			case putOff:
+				if firstBad.IsZero() {
+					firstBad = time.Now()
+				}
+				timer.Reset(settle)
+			default:
+				firstBad = time.Time{}
+			}
+			continue
+		}
+		if !armed {
+			timer.Reset(gather)
+			armed = true
+		}
+	}
+}
+
+// update looks, with all directories watched that the answer depends on. What changes between the look and the watch is
+// looked at again.
+func (w *watcher) update(final bool) (putOff bool, err error) {
+	for range 10 {
+		_, before := w.follow()
+		w.beside, putOff = w.look(final || before != nil)
+		fresh, after := w.follow()
+		if err := cmp.Or(before, after); err != nil || !fresh {
+			return putOff, err
+		}
+	}
+	return true, nil // it changes faster than it can be followed: come back later
+}
+
+// follow watches what is on the trail of the paths now, and says whether that is anything new.
+func (w *watcher) follow() (fresh bool, err error) {
+	t := trail{dirs: map[string]uint64{}, names: map[string]bool{}, leaves: map[string]bool{}}
+	for _, path := range slices.Concat(w.paths, w.beside) {
+		t.add(path)
+	}
+	for dir, id := range w.ids {
+		if t.dirs[dir] != id {
+			_ = w.notify.Remove(dir) // it may be gone already
+			delete(w.ids, dir)
+		}
+	}
+	for _, dir := range slices.Sorted(maps.Keys(t.dirs)) {
+		if _, ok := w.ids[dir]; ok {
+			continue
+		}
+		err := w.notify.Add(dir)
+		switch {
+		case err == nil:
+			w.ids[dir], fresh = t.dirs[dir], true
+		case errors.Is(err, syscall.ENOSPC):
+			return fresh, fmt.Errorf("watch %s: %w: raise the sysctl fs.inotify.max_user_watches", dir, err)
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+			fresh = true // it went since; look again
+		default:
+			return fresh, fmt.Errorf("watch %s: %w", dir, err)
+		}
+	}
+	w.seen = t
+	return fresh, nil
+}
+
+// trail is what the meaning of some paths depends on.
+type trail struct {
+	dirs   map[string]uint64 // real directories that are passed, with their inodes
+	names  map[string]bool   // real paths of all that is passed, or would be
+	leaves map[string]bool   // directories at the end of a path
+}
+
+// concerns says whether a change of the file of that name matters.
+func (t trail) concerns(name string) bool {
+	_, dir := t.dirs[name]
+	return dir || t.names[name] || t.leaves[filepath.Dir(name)]
+}
+
+// add walks an absolute path as the kernel would, as far as it leads.
+func (t trail) add(path string) {
+	at, rest := "/", split(path)
+	t.visit(at)
+	for links := 0; len(rest) > 0 && links < 40; {
+		name := rest[0]
+		rest = rest[1:]
+		if name == ".." {
+			at = filepath.Dir(at)
+			continue
+		}
+		next := filepath.Join(at, name)
+		t.names[next] = true
+		info, err := os.Lstat(next)
+		switch {
+		case err != nil:
+			return
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(next)
+			if err != nil {
+				return
+			}
+			if filepath.IsAbs(target) {
+				at = "/"
+			}
+			rest = slices.Concat(split(target), rest)
+			links++
+		case info.IsDir():
+			at = next
+			t.visit(at)
+		default:
+			return // a file: changes of it are seen in its directory
+		}
+	}
+	t.leaves[at] = true
+}
+
+func (t trail) visit(dir string) {
+	var st syscall.Stat_t
+	if syscall.Stat(dir, &st) == nil {
+		t.dirs[dir] = st.Ino
+	}
+}
+
+func split(path string) []string {
+	return slices.DeleteFunc(strings.Split(path, "/"), func(s string) bool { return s == "" || s == "." })
+}
