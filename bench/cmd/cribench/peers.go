@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"berth/bench/internal/corner"
+	"berth/bench/internal/floor"
+	"berth/bench/internal/kubelet"
+	"berth/bench/internal/peer"
+)
+
+// folder is how the outermost process tells the innermost where to keep everything.
+const folder = "CRIBENCH_FOLDER"
+
+// sideBySide makes a corner and measures in it; outside it removes files and cgroups, whatever happened inside.
+func sideBySide(o options) (err error) {
+	if corner.Outside() {
+		dir, err := os.MkdirTemp("/var/tmp", "cb-")
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, cleanUp(dir)) }()
+		if err := os.Setenv(folder, dir); err != nil {
+			return err
+		}
+		_, err = corner.Enter()
+		return err
+	}
+	inside, err := corner.Enter()
+	if err != nil || !inside {
+		return err
+	}
+	o.dir = os.Getenv(folder)
+	ctx, cancel := interruptible()
+	defer cancel()
+	return o.measurePeers(ctx)
+}
+
+func cleanUp(dir string) error {
+	return errors.Join(
+		kubelet.RemoveCgroup(cgroupOf(dir)), kubelet.RemoveCgroup(berthInstance(dir)), os.RemoveAll(dir))
+}
+
+func cgroupOf(dir string) string { return "cribench-" + filepath.Base(dir) }
+
+// berthInstance names the cgroups that a Berth daemon keeps for itself.
+func berthInstance(dir string) string {
+	sum := sha256.Sum256([]byte(filepath.Join(dir, "berth", "root")))
+	return "berth-" + hex.EncodeToString(sum[:3])
+}
+
+func (o options) measurePeers(ctx context.Context) (err error) {
+	s, err := o.setup()
+	if err != nil {
+		return err
+	}
+	for _, name := range o.chosen() {
+		p, err := s.Start(ctx, name)
+		if p != nil {
+			defer func() { err = errors.Join(err, p.Stop()) }()
+		}
+		if err != nil {
+			return err
+		}
+		o.suite.Runtimes = append(o.suite.Runtimes, &p.Runtime)
+	}
+	if o.suite.Floor, err = o.floor(s); err != nil {
+		return err
+	}
+	o.suite.Command = []string{"/bin/true"}
+	return o.measure(ctx)
+}
+
+func (o options) chosen() []string {
+	switch {
+	case o.only != "":
+		return []string{o.only}
+	case o.berth == "":
+		return []string{"containerd"}
+	default:
+		return peer.Names
+	}
+}
+
+// setup makes every path absolute, for daemons that run elsewhere, and serves the images.
+func (o options) setup() (peer.Setup, error) {
+	peers, err := filepath.Abs(o.peers)
+	if err != nil {
+		return peer.Setup{}, err
+	}
+	berth, err := filepath.Abs(o.berth)
+	if err != nil {
+		return peer.Setup{}, err
+	}
+	images, err := peer.ServeImages(filepath.Join(o.dir, "certs.d"), o.rootfs())
+	if err != nil {
+		return peer.Setup{}, fmt.Errorf("serve images: %w", err)
+	}
+	return peer.Setup{
+		Programs: filepath.Join(peers, "bin"), Plugins: filepath.Join(peers, "cni"), Berth: berth,
+		Dir: o.dir, CgroupParent: "/" + cgroupOf(o.dir), Images: images, Idle: []string{"/webapp", "signal"},
+	}, nil
+}
+
+func (o options) rootfs() string { return filepath.Join(o.dir, "floor", "rootfs") }
+
+func (o options) floor(s peer.Setup) (*floor.Floor, error) {
+	dir := filepath.Join(o.dir, "floor")
+	if err := peer.WriteNetwork(filepath.Join(dir, "net.d"), "bnf0", "10.242.0.0/16"); err != nil {
+		return nil, err
+	}
+	f := &floor.Floor{
+		Runtime: s.Runc(), Plugins: []string{s.Plugins}, Network: filepath.Join(dir, "net.d", "10-bench.conflist"),
+		Rootfs: o.rootfs(), Command: s.Idle, Dir: dir, CgroupParent: filepath.Join(s.CgroupParent, "floor"),
+	}
+	return f, f.Prepare()
+}

@@ -1,0 +1,111 @@
+// Package corner runs a program in a corner of the machine that is thrown away afterwards: its own processes, mounts and
+// network. When the program ends, however it ends, every process it left is killed and every mount, link and filter rule
+// goes. Files and cgroups are the machine's own: who makes some removes them.
+package corner
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const stage = "CRIBENCH_CORNER"
+
+// Enter divides a program in three. Outside, it starts the same program again in a new corner, waits for it, and returns
+// inside=false with its error. The copy becomes the corner's init and starts the program a third time; only there Enter
+// returns inside=true. Enter is the first thing that main calls.
+func Enter() (inside bool, err error) {
+	switch os.Getenv(stage) {
+	case "":
+		return false, again("init", unix.CLONE_NEWPID|unix.CLONE_NEWNS|unix.CLONE_NEWNET)
+	case "init":
+		if err := furnish(); err != nil {
+			return false, err
+		}
+		return false, serveAsInit()
+	default:
+		return true, os.Unsetenv(stage)
+	}
+}
+
+// Outside tells whether this process is the one that the user started.
+func Outside() bool { return os.Getenv(stage) == "" }
+
+func command(next string, flags uintptr) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self, os.Args[1:]...)
+	cmd.Env = append(os.Environ(), stage+"="+next)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
+	return cmd, nil
+}
+
+func again(next string, flags uintptr) error {
+	cmd, err := command(next, flags)
+	if err != nil {
+		return err
+	}
+	// ^C reaches the whole group: the innermost program answers it by cleaning up, and the outer ones wait for that.
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("run in a corner of its own: %w", err)
+	}
+	return nil
+}
+
+// furnish makes the corner habitable: mounts that do not show outside, its own /proc, empty /run and /var/lib (where
+// plugins and daemons keep what they share), and loopback.
+func furnish() error {
+	for _, kind := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
+		if err := unix.Mount("", "/", "", unix.MS_REC|kind, ""); err != nil {
+			return fmt.Errorf("set mount propagation: %w", err)
+		}
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	for _, dir := range []string{"/run", "/var/lib"} {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
+			return fmt.Errorf("mount an empty %s: %w", dir, err)
+		}
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find loopback: %w", err)
+	}
+	return netlink.LinkSetUp(lo)
+}
+
+// serveAsInit starts the program, and reaps whatever is orphaned until the program ends.
+func serveAsInit() error {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
+	cmd, err := command("inside", 0)
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait for orphans: %w", err)
+		case pid == cmd.Process.Pid && status.ExitStatus() == 0:
+			return nil
+		case pid == cmd.Process.Pid:
+			os.Exit(1) // it has said why
+		}
+	}
+}

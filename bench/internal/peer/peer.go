@@ -1,0 +1,139 @@
+// Package peer starts container runtimes for the benchmark, each with folders, a socket and a network of its own, and
+// otherwise configured alike: the same OCI runtime, the same CNI plugins, the same images.
+package peer
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"berth/bench/internal/kubelet"
+)
+
+// Setup says where things are. Every field is needed.
+type Setup struct {
+	Programs     string // folder of containerd, its shim and runc
+	Plugins      string // folder of the CNI plugins
+	Berth        string // folder of berth and berth-monitor
+	Dir          string // for everything that the runtimes write
+	CgroupParent string
+	Images       Images
+	Idle         []string
+}
+
+// Runc is the OCI runtime of all.
+func (s Setup) Runc() string { return filepath.Join(s.Programs, "runc") }
+
+// Peer is a runtime that was started.
+type Peer struct {
+	kubelet.Runtime
+
+	cmd  *exec.Cmd
+	done chan struct{}
+	log  string
+}
+
+// kind is what differs from runtime to runtime.
+type kind struct {
+	name, bridge, subnet string
+	config               func(s Setup, dir string) string
+	command              func(s Setup, config string) *exec.Cmd
+}
+
+// Names are the runtimes that Start knows, in the order of the report's columns.
+var Names = []string{"berth", "containerd"}
+
+var kinds = map[string]kind{
+	"berth":      {"berth", "bnb0", "10.240.0.0/16", berthConfig, berthCommand},
+	"containerd": {"containerd", "bnc0", "10.241.0.0/16", containerdConfig, containerdCommand},
+}
+
+// Start starts a runtime and waits until it is ready for pods.
+func (s Setup) Start(ctx context.Context, name string) (*Peer, error) {
+	k, ok := kinds[name]
+	if !ok {
+		return nil, fmt.Errorf("no runtime %q: there are %v", name, Names)
+	}
+	dir := filepath.Join(s.Dir, name)
+	if err := WriteNetwork(filepath.Join(dir, "net.d"), k.bridge, k.subnet); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o755); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "config.toml")
+	if err := os.WriteFile(config, []byte(k.config(s, dir)), 0o644); err != nil {
+		return nil, err
+	}
+	p := &Peer{done: make(chan struct{}), log: filepath.Join(dir, "log")}
+	p.Name, p.Socket, p.Image, p.Idle = name, socket(dir), s.Images.Pod, s.Idle
+	p.Dir, p.CgroupParent = filepath.Join(s.Dir, "pods"), filepath.Join(s.CgroupParent, name)
+	if err := p.launch(k.command(s, config)); err != nil {
+		return nil, err
+	}
+	return p, p.await(ctx)
+}
+
+func socket(dir string) string { return filepath.Join(dir, "state", "cri.sock") }
+
+func (p *Peer) launch(cmd *exec.Cmd) error {
+	log, err := os.Create(p.log)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	cmd.Stdout, cmd.Stderr = log, log
+	// A group of its own, so that ^C is answered by removing pods while the runtime still runs.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	p.cmd = cmd
+	go func() {
+		_ = cmd.Wait()
+		close(p.done)
+	}()
+	return nil
+}
+
+// await connects and pulls, and gives up at once when the daemon ends.
+func (p *Peer) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	go func() {
+		select {
+		case <-p.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err := p.Connect(ctx)
+	if err == nil {
+		err = p.Pull(ctx)
+	}
+	if err != nil {
+		text, _ := os.ReadFile(p.log)
+		return fmt.Errorf("%w; the last lines of its log:\n%s", err, tail(text, 2000))
+	}
+	return nil
+}
+
+func tail(text []byte, most int) []byte { return text[max(0, len(text)-most):] }
+
+// Stop ends the daemon as a service manager does.
+func (p *Peer) Stop() error {
+	_ = p.Close()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(20 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		return fmt.Errorf("%s did not end within 20 s of SIGTERM", p.Name)
+	}
+}

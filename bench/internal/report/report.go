@@ -1,0 +1,124 @@
+// Package report keeps what was measured, and shows it as a table for people and as JSON for programs.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"sort"
+	"sync"
+	"time"
+)
+
+// The units of a metric. Less is better in each.
+const (
+	Milliseconds = "ms"
+	Mebibytes    = "MiB"
+	Count        = ""
+	PerSecond    = "/s"
+	CPUShare     = "ms/s" // processor time in milliseconds per second
+)
+
+// Report is one run of the benchmark.
+type Report struct {
+	Day      string            `json:"day"`
+	Machine  Machine           `json:"machine"`
+	Settings map[string]string `json:"settings"`
+	Runtimes []Runtime         `json:"runtimes"` // in the order of the columns
+	Metrics  []*Metric         `json:"metrics"`
+
+	mu    sync.Mutex
+	index map[string]*Metric
+}
+
+// Runtime is one column.
+type Runtime struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+}
+
+// Metric is one row: everything measured of one quantity.
+type Metric struct {
+	Section string                `json:"section"`
+	Name    string                `json:"name"`
+	Unit    string                `json:"unit"`
+	Values  map[string]*Statistic `json:"values"` // by runtime
+}
+
+// Statistic describes the samples of one runtime.
+type Statistic struct {
+	Samples []float64 `json:"samples"`
+	Median  float64   `json:"median"`
+	P90     float64   `json:"p90"`
+	Min     float64   `json:"min"`
+}
+
+// New begins a report of today on this machine.
+func New() (*Report, error) {
+	machine, err := thisMachine()
+	return &Report{
+		Day: time.Now().UTC().Format(time.DateOnly), Machine: machine,
+		Settings: map[string]string{}, index: map[string]*Metric{},
+	}, err
+}
+
+// Add adds a sample. Rows stand in the order of their first samples.
+func (r *Report) Add(section, name, unit, runtime string, value float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := section + "\x00" + name
+	m := r.index[key]
+	if m == nil {
+		m = &Metric{Section: section, Name: name, Unit: unit, Values: map[string]*Statistic{}}
+		r.index[key] = m
+		r.Metrics = append(r.Metrics, m)
+	}
+	s := m.Values[runtime]
+	if s == nil {
+		s = &Statistic{}
+		m.Values[runtime] = s
+	}
+	s.Samples = append(s.Samples, round(value))
+}
+
+// AddTime adds a sample in milliseconds.
+func (r *Report) AddTime(section, name, runtime string, d time.Duration) {
+	r.Add(section, name, Milliseconds, runtime, float64(d)/float64(time.Millisecond))
+}
+
+// WriteJSON finishes the statistics and writes the whole report.
+func (r *Report) WriteJSON(w io.Writer) error {
+	r.finish()
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", " ")
+	if err := enc.Encode(r); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
+
+func (r *Report) finish() {
+	for _, m := range r.Metrics {
+		for _, s := range m.Values {
+			s.Median, s.P90, s.Min = quantile(s.Samples, 0.5), quantile(s.Samples, 0.9), quantile(s.Samples, 0)
+		}
+	}
+}
+
+// quantile interpolates between the two samples next to it.
+func quantile(samples []float64, q float64) float64 {
+	if len(samples) == 0 {
+		return math.NaN()
+	}
+	sorted := append([]float64(nil), samples...)
+	sort.Float64s(sorted)
+	at := q * float64(len(sorted)-1)
+	low := int(at)
+	if low+1 == len(sorted) {
+		return sorted[low]
+	}
+	return round(sorted[low] + (at-float64(low))*(sorted[low+1]-sorted[low]))
+}
+
+func round(v float64) float64 { return math.Round(v*10000) / 10000 }
