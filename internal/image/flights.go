@@ -63,7 +63,15 @@ func (f *flights[T]) leave(key string, fl *flight[T], drop func(T)) {
 		return
 	}
 	fl.cancel()
-	<-fl.done
+	select {
+	case <-fl.done:
+		fl.drop(drop)
+	default: // the work notices its end; the caller need not see that
+		go func() { <-fl.done; fl.drop(drop) }()
+	}
+}
+
+func (fl *flight[T]) drop(drop func(T)) {
 	if fl.err == nil && drop != nil {
 		drop(fl.value)
 	}

@@ -35,7 +35,9 @@ func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)
 	if err := a.spool(ctx, r, s.cfg.MaxLayerBytes); err != nil {
 		return nil, fail(op, err)
 	}
-	imgs, err := s.importAll(ctx, a, newReporter(progress))
+	p := newReporter(progress)
+	defer p.close()
+	imgs, err := s.importAll(ctx, a, p)
 	return imgs, fail(op, err)
 }
 

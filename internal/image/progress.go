@@ -27,19 +27,28 @@ type Progress struct {
 
 // reporter hands events to the caller, one at a time.
 type reporter struct {
-	mu sync.Mutex // held while the caller's function runs
+	mu sync.Mutex // guards to; held while it runs
 	to func(Progress)
 }
 
 func newReporter(to func(Progress)) *reporter { return &reporter{to: to} }
 
 func (r *reporter) report(p Progress) {
-	if r == nil || r.to == nil {
+	if r == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.to(p)
+	if r.to != nil {
+		r.to(p)
+	}
+}
+
+// close makes sure that the caller hears no more.
+func (r *reporter) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.to = nil
 }
 
 // listeners are all who follow one layer's fetch.
@@ -54,7 +63,7 @@ const progressEvery = 100 * time.Millisecond
 
 // add makes r hear of the events from now on, the last one first.
 func (l *listeners) add(r *reporter) (remove func()) {
-	if r == nil || r.to == nil {
+	if r == nil {
 		return func() {}
 	}
 	l.mu.Lock()

@@ -42,6 +42,7 @@ func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc)
 
 func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image, error) {
 	p := newReporter(req.Progress)
+	defer p.close()
 	p.report(Progress{Phase: PhaseResolving})
 	reg, err := s.connect(ctx, ref, req.Auth)
 	if err != nil {

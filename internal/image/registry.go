@@ -69,6 +69,24 @@ type registry struct {
 // quiet keeps the client library from logging: what it finds comes back in its errors.
 var quiet = logrus.NewEntry(&logrus.Logger{Out: io.Discard, Formatter: &logrus.TextFormatter{}, Level: logrus.PanicLevel})
 
+// complaint keeps the first error that the library logs and goes on from: a hosts.toml that it cannot read, and ignores.
+type complaint struct{ err error }
+
+func (c *complaint) Levels() []logrus.Level { return []logrus.Level{logrus.ErrorLevel} }
+
+func (c *complaint) Fire(e *logrus.Entry) error {
+	if c.err == nil {
+		c.err = errorf(Internal, "registry configuration: %s: %v", e.Message, e.Data[logrus.ErrorKey])
+	}
+	return nil
+}
+
+func (c *complaint) logger() *logrus.Entry {
+	l := &logrus.Logger{Out: io.Discard, Formatter: &logrus.TextFormatter{}, Level: logrus.ErrorLevel, Hooks: logrus.LevelHooks{}}
+	l.AddHook(c)
+	return logrus.NewEntry(l)
+}
+
 const headerTimeout = 60 * time.Second
 
 // connect prepares talking to the registries of ref; it sends nothing yet.
@@ -78,7 +96,8 @@ func (s *Store) connect(ctx context.Context, ref Reference, auth *Auth) (*regist
 		return nil, err
 	}
 	r := &registry{ref: ref}
-	ctx = log.WithLogger(ctx, quiet)
+	var wrong complaint
+	ctx = log.WithLogger(ctx, wrong.logger())
 	hosts := config.ConfigureHosts(ctx, config.HostOptions{
 		HostDir:      s.hostDir(),
 		UpdateClient: r.tune,
@@ -92,6 +111,9 @@ func (s *Store) connect(ctx context.Context, ref Reference, auth *Auth) (*regist
 	r.resolver = docker.NewResolver(docker.ResolverOptions{Hosts: r.withToken(hosts, auth), Headers: http.Header{"User-Agent": {"berth"}}})
 	if r.fetcher, err = r.resolver.Fetcher(ctx, ref.String()); err != nil {
 		return nil, fmt.Errorf("registry configuration: %w", err)
+	}
+	if wrong.err != nil {
+		return nil, wrong.err
 	}
 	return r, nil
 }
