@@ -1,0 +1,38 @@
+package telemetry
+
+import (
+	"log/slog"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// about names the pod, the container and the image of a request, by whichever of their getters it has.
+func about(req any) []slog.Attr {
+	var attrs []slog.Attr
+	add := func(key, value string) {
+		if value != "" {
+			attrs = append(attrs, slog.String(key, value))
+		}
+	}
+	if r, ok := req.(interface{ GetPodSandboxId() string }); ok {
+		add("pod", r.GetPodSandboxId())
+	}
+	if r, ok := req.(interface{ GetContainerId() string }); ok {
+		add("container", r.GetContainerId())
+	}
+	if r, ok := req.(interface{ GetImage() *runtimeapi.ImageSpec }); ok {
+		add("image", r.GetImage().GetImage())
+	}
+	switch r := req.(type) {
+	case *runtimeapi.RunPodSandboxRequest:
+		m := r.GetConfig().GetMetadata()
+		add("namespace", m.GetNamespace())
+		add("name", m.GetName())
+		add("uid", m.GetUid())
+		add("handler", r.GetRuntimeHandler())
+	case *runtimeapi.CreateContainerRequest:
+		add("name", r.GetConfig().GetMetadata().GetName())
+		add("image", r.GetConfig().GetImage().GetImage())
+	}
+	return attrs
+}

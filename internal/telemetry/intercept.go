@@ -1,0 +1,124 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Interceptors are what every call passes, and the only place where calls are logged.
+//
+// Until ready says so a call is answered Unavailable. A call that went well is logged at info, a read at debug; one that
+// failed at warn, or at error when the daemon itself is at fault. A panic becomes Internal: it takes its call down and
+// leaves the others, with its stack in the log.
+func Interceptors(log *slog.Logger, ready func() bool) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
+	g := gate{log, ready}
+	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+		err = g.pass(ctx, info.FullMethod, func() any { return req }, func() error {
+			resp, err = handler(ctx, req)
+			return err
+		})
+		if err != nil {
+			resp = nil
+		}
+		return resp, err
+	}
+	stream := func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		s := &firstMessage{ServerStream: ss}
+		return g.pass(ss.Context(), info.FullMethod, func() any { return s.first }, func() error { return handler(srv, s) })
+	}
+	return unary, stream
+}
+
+// firstMessage remembers the request of a server stream, for the log.
+type firstMessage struct {
+	grpc.ServerStream
+	first any
+}
+
+func (s *firstMessage) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if err == nil && s.first == nil {
+		s.first = m
+	}
+	return err
+}
+
+type gate struct {
+	log   *slog.Logger
+	ready func() bool
+}
+
+// pass runs one call. The request is asked for after it, when a stream has received it.
+func (g gate) pass(ctx context.Context, method string, request func() any, call func() error) error {
+	if !g.ready() {
+		return status.Error(codes.Unavailable, "berth is starting and not ready yet: ask again in a moment")
+	}
+	begin := time.Now()
+	err := g.guard(method, call)
+	code := status.Code(err)
+	if level := levelOf(method, code); g.log.Enabled(ctx, level) {
+		attrs := []slog.Attr{
+			slog.String("method", method[strings.LastIndexByte(method, '/')+1:]),
+			slog.String("code", code.String()),
+			slog.Duration("took", time.Since(begin)),
+		}
+		attrs = append(attrs, about(request())...)
+		if err != nil {
+			attrs = append(attrs, slog.String("error", status.Convert(err).Message()))
+		}
+		g.log.LogAttrs(ctx, level, "call", attrs...)
+	}
+	return err
+}
+
+// guard turns a panic into an error.
+func (g gate) guard(method string, call func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			g.log.Error("a call panicked: this is a bug in berth", "method", method, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err = status.Errorf(codes.Internal, "%s: berth has a bug here, its log has the stack: %v", method, p)
+		}
+	}()
+	return call()
+}
+
+// levelOf says how loud a call is. What a caller did to itself (it gave up) is not a fault of the daemon.
+func levelOf(method string, code codes.Code) slog.Level {
+	switch code {
+	case codes.OK:
+		if isRead(method) {
+			return slog.LevelDebug
+		}
+		return slog.LevelInfo
+	case codes.Internal, codes.DataLoss, codes.Unknown:
+		return slog.LevelError
+	case codes.NotFound:
+		if isRead(method) {
+			return slog.LevelDebug // kubelets ask about what they have just removed
+		}
+	}
+	return slog.LevelWarn
+}
+
+// isRead says whether a method changes nothing. Kubelets call these many times a second.
+func isRead(method string) bool {
+	name := method[strings.LastIndexByte(method, '/')+1:]
+	switch name {
+	case "Version", "RuntimeConfig", "ImageFsInfo", "GetContainerEvents":
+		return true
+	}
+	for _, prefix := range []string{"List", "Stream"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return strings.HasSuffix(name, "Status") || strings.HasSuffix(name, "Stats")
+}
