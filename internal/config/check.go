@@ -1,0 +1,177 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// maxSocket is how long the path of a unix socket may be: the kernel's 108 bytes, less the terminating one.
+const maxSocket = 107
+
+// podSocket is what comes below the state directory on the way to a pod's own socket.
+const podSocket = len("/pods/") + 64 + len("/m.sock")
+
+var handlerName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+
+// check refuses values that cannot work, each at the place that set it.
+func (l *loader) check() error {
+	for _, part := range []func() error{l.paths, l.apart, l.words, l.numbers, l.handlers} {
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *loader) refuse(key, format string, args ...any) error {
+	return l.where.refuse("configuration", key, fmt.Sprintf(format, args...))
+}
+
+// paths wants them absolute and clean: names on the host derive from them.
+func (l *loader) paths() error {
+	c := l.config
+	for _, p := range []struct {
+		key, value string
+		optional   bool
+	}{
+		{"root", c.Root, false}, {"state", c.State, false}, {"socket", c.Socket, false},
+		{"cni.config_dir", c.CNI.ConfigDir, false}, {"cni.pod_cidr_template", c.CNI.PodCIDRTemplate, true},
+		{"registry.config_dir", c.Registry.ConfigDir, true}, {"monitor.path", c.Monitor.Path, true},
+	} {
+		if err := l.path(p.key, p.value, p.optional); err != nil {
+			return err
+		}
+	}
+	if len(c.CNI.PluginDirs) == 0 {
+		return l.refuse("cni.plugin_dirs", "is empty: without plugins there is no network")
+	}
+	for _, dir := range c.CNI.PluginDirs {
+		if err := l.path("cni.plugin_dirs", dir, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *loader) path(key, value string, optional bool) error {
+	switch {
+	case value == "" && optional:
+		return nil
+	case value == "":
+		return l.refuse(key, "is empty")
+	case !filepath.IsAbs(value):
+		return l.refuse(key, "%q is not an absolute path", value)
+	case filepath.Clean(value) != value:
+		return l.refuse(key, "write %q as %q", value, filepath.Clean(value))
+	case value == "/":
+		return l.refuse(key, "cannot be the root directory of the machine")
+	case strings.ContainsAny(value, "\x00\n"):
+		return l.refuse(key, "%q has a character that no path here may have", value)
+	}
+	return nil
+}
+
+// apart keeps what dies with a boot away from what does not, and sockets within the kernel's limit.
+func (l *loader) apart() error {
+	c := l.config
+	switch {
+	case within(c.State, c.Root):
+		return l.refuse(l.last("state", "root"), "state %q and root %q must be apart: neither may hold the other", c.State, c.Root)
+	case within(c.Root, c.State):
+		return l.refuse(l.last("root", "state"), "root %q and state %q must be apart: neither may hold the other", c.Root, c.State)
+	case len(c.Socket) > maxSocket:
+		return l.refuse("socket", "is %d bytes long; the kernel allows a socket %d", len(c.Socket), maxSocket)
+	case len(c.State)+podSocket > maxSocket:
+		return l.refuse("state", "is %d bytes long; at most %d leave room for the pods' sockets in it", len(c.State), maxSocket-podSocket)
+	case c.Socket == c.State || c.Socket == c.Root:
+		return l.refuse("socket", "%q is a directory", c.Socket)
+	}
+	return nil
+}
+
+// last is the key of the two that somebody set, so that a default is not blamed.
+func (l *loader) last(a, b string) string {
+	if _, set := l.where[a]; set {
+		return a
+	}
+	return b
+}
+
+// within says whether path is dir or below it.
+func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+
+func (l *loader) words() error {
+	for _, w := range []struct {
+		key, value string
+		allowed    []string
+	}{
+		{"log_level", l.config.LogLevel, []string{"debug", "info", "warn", "error"}},
+		{"log_format", l.config.LogFormat, []string{"text", "json"}},
+	} {
+		if !slices.Contains(w.allowed, w.value) {
+			return l.refuse(w.key, "%q is none of %s", w.value, strings.Join(w.allowed, ", "))
+		}
+	}
+	if slices.Contains(l.config.Images.Pinned, "") {
+		return l.refuse("images.pinned", "holds an empty reference")
+	}
+	return nil
+}
+
+// duration is a key that holds one.
+type duration struct {
+	key   string
+	value Duration
+}
+
+func (c *Config) durations() []duration {
+	return []duration{
+		{"cni.add_timeout", c.CNI.AddTimeout}, {"cni.del_timeout", c.CNI.DelTimeout},
+		{"timeouts.runtime_create", c.Timeouts.RuntimeCreate}, {"timeouts.create_abandon", c.Timeouts.CreateAbandon},
+	}
+}
+
+func (l *loader) numbers() error {
+	c := l.config
+	for _, d := range c.durations() {
+		if d.value.Duration <= 0 {
+			return l.refuse(d.key, "%v is not more than nothing", d.value)
+		}
+	}
+	if n := c.Images.MaxConcurrentDownloads; n < 1 || n > 1000 {
+		return l.refuse("images.max_concurrent_downloads", "%d is not between 1 and 1000", n)
+	}
+	if c.Limits.Pids < 0 {
+		return l.refuse("limits.pids", "%d is negative; 0 is no limit", c.Limits.Pids)
+	}
+	return nil
+}
+
+func (l *loader) handlers() error {
+	r := l.config.Runtimes
+	for _, name := range r.names() {
+		key := "runtimes." + name
+		if !handlerName.MatchString(name) {
+			return l.refuse(key, "%q cannot name a handler: letters, digits, dots, dashes and underscores can", name)
+		}
+		if r.Handlers[name].Path == "" {
+			return l.refuse(key, "needs a path")
+		}
+		if err := l.path(key+".path", r.Handlers[name].Path, false); err != nil {
+			return err
+		}
+	}
+	if r.Default == "" {
+		if _, set := l.where["runtimes.default"]; set {
+			return l.refuse("runtimes.default", "is empty; leave it out to have the default probed")
+		}
+		return nil
+	}
+	if _, ok := r.Handlers[r.Default]; !ok {
+		return l.refuse("runtimes.default", "there is no handler %q: add [runtimes.%s] with its path", r.Default, r.Default)
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+// Package config makes one immutable value of what an administrator configured: the defaults, a TOML file, the drop-ins
+// beside it, and the daemon's flags, the later winning over the earlier. What is wrong in it is refused with file, line and
+// key, before anything starts.
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+)
+
+// Where things are unless somebody says otherwise.
+const (
+	DefaultPath   = "/etc/berth/config.toml"
+	defaultRoot   = "/var/lib/berth"
+	defaultState  = "/run/berth"
+	defaultSocket = "/run/berth/berth.sock"
+)
+
+// Config is the configuration in force. Nobody changes one that Load returned.
+type Config struct {
+	Root      string   // what outlives a boot
+	State     string   // what dies with a boot
+	Socket    string   // where CRI is served
+	LogLevel  string   // debug, info, warn or error
+	LogFormat string   // text or json
+	CNI       CNI      // networks
+	Registry  Registry // where images come from
+	Images    Images   // how they are kept
+	Runtimes  Runtimes // what runs containers
+	Monitor   Monitor  // the process that holds a pod
+	Limits    Limits   // what a container gets that asks for nothing
+	Timeouts  Timeouts // how long programs may take
+}
+
+// CNI says how pods get their network.
+type CNI struct {
+	ConfigDir       string
+	PluginDirs      []string
+	PodCIDRTemplate string // empty: the kubelet's pod CIDR is not written anywhere
+	AddTimeout      Duration
+	DelTimeout      Duration
+}
+
+// Registry says how registries are reached.
+type Registry struct {
+	ConfigDir string // certs.d
+}
+
+// Images says how images are fetched and kept.
+type Images struct {
+	MaxConcurrentDownloads int
+	Pinned                 []string // references that garbage collection must not take
+}
+
+// Runtimes says which OCI runtimes a pod may ask for.
+type Runtimes struct {
+	Default  string             // empty: probed
+	Handlers map[string]Handler // by the handler's name
+}
+
+// Handler is one OCI runtime.
+type Handler struct {
+	Path                         string
+	PrivilegedWithoutHostDevices bool
+	PodAnnotations               []string // patterns of annotations that the runtime gets to see
+	ContainerAnnotations         []string
+}
+
+// Paths gives the path of each configured handler by its name.
+func (r Runtimes) Paths() map[string]string {
+	paths := make(map[string]string, len(r.Handlers))
+	for name, h := range r.Handlers {
+		paths[name] = h.Path
+	}
+	return paths
+}
+
+// Monitor says which monitor holds the pods.
+type Monitor struct {
+	Path string // empty: looked for, see MonitorPath
+}
+
+// Limits are given to every container that asks for nothing else.
+type Limits struct {
+	Pids int // processes; 0 is no limit
+}
+
+// Timeouts bound what the daemon waits for.
+type Timeouts struct {
+	RuntimeCreate Duration // of an OCI runtime's create and of its start
+	CreateAbandon Duration // a create that nobody waits for is undone after it
+}
+
+// Duration is written as Go writes it: "90s", "1m30s".
+type Duration struct{ time.Duration }
+
+// UnmarshalText reads what MarshalText writes.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is not a duration such as \"90s\" or \"2m\"", text)
+	}
+	d.Duration = v
+	return nil
+}
+
+// MarshalText writes the duration as Go does.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// Default is the configuration of a machine where nobody configured anything.
+func Default() *Config {
+	return &Config{
+		Root: defaultRoot, State: defaultState, Socket: defaultSocket, LogLevel: "info", LogFormat: "text",
+		CNI: CNI{
+			ConfigDir:  "/etc/cni/net.d",
+			PluginDirs: []string{"/opt/cni/bin", "/usr/lib/cni"},
+			AddTimeout: Duration{90 * time.Second}, DelTimeout: Duration{time.Minute},
+		},
+		Registry: Registry{ConfigDir: "/etc/berth/certs.d"},
+		Images:   Images{MaxConcurrentDownloads: 8, Pinned: []string{}},
+		Runtimes: Runtimes{Handlers: map[string]Handler{}},
+		Timeouts: Timeouts{RuntimeCreate: Duration{2 * time.Minute}, CreateAbandon: Duration{2 * time.Minute}},
+	}
+}
+
+// Instance is what every name on the host that this daemon makes begins with, so that daemons with roots of their own live
+// side by side.
+func (c *Config) Instance() string {
+	if c.Root == defaultRoot {
+		return "berth"
+	}
+	sum := sha256.Sum256([]byte(c.Root))
+	return "berth-" + hex.EncodeToString(sum[:])[:6]
+}

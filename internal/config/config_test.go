@@ -1,0 +1,281 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// write makes files below a new directory and returns the path of config.toml there.
+func write(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, "config.toml")
+}
+
+func load(t *testing.T, text string) *Config {
+	t.Helper()
+	c, err := Load(Flags{Path: write(t, map[string]string{"config.toml": text}), PathSet: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestDefaultRoundTrips(t *testing.T) {
+	if got := load(t, Default().TOML()); !reflect.DeepEqual(got, Default()) {
+		t.Errorf("Default().TOML() loads as\n%+v\nwanted\n%+v", got, Default())
+	}
+	if got := load(t, ""); !reflect.DeepEqual(got, Default()) {
+		t.Errorf("an empty file loads as\n%+v", got)
+	}
+}
+
+// full sets every key, and none to its default.
+const full = `
+root = "/srv/berth"
+state = "/run/b2"
+socket = "/run/b2/x.sock"
+log_level = "debug"
+log_format = "json"
+[cni]
+config_dir = "/a \"quoted\" \u0007 dir"
+plugin_dirs = ["/p1"]
+pod_cidr_template = "/etc/berth/cni.tmpl"
+add_timeout = "90s"
+del_timeout = "1m1s"
+[registry]
+config_dir = "/certs"
+[images]
+max_concurrent_downloads = 3
+pinned = ["registry.example/pause:1", "a*"]
+[runtimes]
+default = "fast"
+[runtimes.fast]
+path = "/usr/bin/crun"
+privileged_without_host_devices = true
+pod_annotations = ["io.example.*"]
+container_annotations = ["x"]
+[runtimes."run.c"]
+path = "/usr/sbin/runc"
+[monitor]
+path = "/opt/berth-monitor"
+[limits]
+pids = 77
+[timeouts]
+runtime_create = "5s"
+create_abandon = "6s"
+`
+
+func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
+	got := load(t, full)
+	want := &Config{
+		Root: "/srv/berth", State: "/run/b2", Socket: "/run/b2/x.sock", LogLevel: "debug", LogFormat: "json",
+		CNI:      CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second}, Duration{61 * time.Second}},
+		Registry: Registry{"/certs"},
+		Images:   Images{3, []string{"registry.example/pause:1", "a*"}},
+		Runtimes: Runtimes{"fast", map[string]Handler{
+			"fast":  {"/usr/bin/crun", true, []string{"io.example.*"}, []string{"x"}},
+			"run.c": {Path: "/usr/sbin/runc"},
+		}},
+		Monitor:  Monitor{"/opt/berth-monitor"},
+		Limits:   Limits{77},
+		Timeouts: Timeouts{Duration{5 * time.Second}, Duration{6 * time.Second}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("loaded\n%+v\nwanted\n%+v", got, want)
+	}
+	if again := load(t, got.TOML()); !reflect.DeepEqual(again, want) {
+		t.Errorf("printed\n%s\nand loaded\n%+v", got.TOML(), again)
+	}
+}
+
+func TestLaterWins(t *testing.T) {
+	path := write(t, map[string]string{
+		"config.toml":          "log_level = \"warn\"\n[cni]\nplugin_dirs = [\"/1\", \"/2\"]\n[runtimes.r]\npath = \"/r\"\npod_annotations = [\"a\", \"b\"]\n",
+		"conf.d/20-b.toml":     "log_level = \"debug\"\nroot = \"/from/drop-in\"\n",
+		"conf.d/10-a.toml":     "log_level = \"error\"\n[cni]\nplugin_dirs = [\"/3\"]\n[runtimes]\ndefault = \"r\"\nr = {pod_annotations = [\"c\"]}\n",
+		"conf.d/30-c.disabled": "nonsense",
+		"conf.d/.40-d.toml":    "nonsense",
+	})
+	c, err := Load(Flags{Path: path, PathSet: true, Root: "/from/flag", LogLevel: ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.LogLevel != "debug" || c.Root != "/from/flag" || !reflect.DeepEqual(c.CNI.PluginDirs, []string{"/3"}) {
+		t.Errorf("level %s, root %s, plugins %v", c.LogLevel, c.Root, c.CNI.PluginDirs)
+	}
+	want := Handler{Path: "/r", PodAnnotations: []string{"c"}}
+	if c.Runtimes.Default != "r" || !reflect.DeepEqual(c.Runtimes.Handlers["r"], want) {
+		t.Errorf("runtimes %+v", c.Runtimes)
+	}
+	if def := Default(); !reflect.DeepEqual(def.CNI.PluginDirs, []string{"/opt/cni/bin", "/usr/lib/cni"}) {
+		t.Errorf("the default changed to %v", def.CNI.PluginDirs)
+	}
+}
+
+func TestMissingFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	if c, err := Load(Flags{Path: path}); err != nil || !reflect.DeepEqual(c, Default()) {
+		t.Errorf("a missing default file gave %+v, %v", c, err)
+	}
+	_, err := Load(Flags{Path: path, PathSet: true})
+	if err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("a missing --config file gave %v", err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	long := "/" + strings.Repeat("s", 107)
+	for name, c := range map[string]struct{ text, want string }{
+		"unknown key":          {"\nlog_levle = \"info\"\n", "F:2: log_levle: unknown key"},
+		"unknown in table":     {"[cni]\nconfig_dri = \"/x\"\n", "F:2: cni.config_dri: unknown key"},
+		"unknown table":        {"root = \"/r\"\n[network]\nx = 1\n", "F:2: network: unknown key"},
+		"unknown in handler":   {"[runtimes.runc]\npath = \"/r\"\npaht = \"/r\"\n", "F:3: runtimes.runc.paht: unknown key"},
+		"unknown inline":       {"[runtimes]\n\nrunc = {path = \"/r\", no = 1}\n", "F:3: runtimes.runc.no: unknown key"},
+		"unknown in runtimes":  {"[runtimes]\ndefualt = \"runc\"\n", "F:2: runtimes.defualt: unknown key; a handler is a table [runtimes.defualt]"},
+		"array of handlers":    {"[[runtimes.runc]]\npath = \"/r\"\n", "F:1: runtimes.runc: unknown key; a handler is a table [runtimes.runc]"},
+		"wrong type":           {"[cni]\n\nplugin_dirs = 7\n", "F:3: cni.plugin_dirs: cannot decode TOML integer"},
+		"string for number":    {"[images]\nmax_concurrent_downloads = \"3\"\n", "F:2: images.max_concurrent_downloads: cannot decode TOML string"},
+		"default not a string": {"[runtimes]\ndefault = 1\n", "F:2: runtimes.default: must be a string, the name of a handler"},
+		"handler path number":  {"[runtimes.runc]\n\npath = 1\n", "F:3: runtimes.runc.path: cannot decode TOML integer"},
+		"number for duration":  {"[cni]\nadd_timeout = 5\n", "F:2: cni.add_timeout: must be a duration in quotes, such as \"90s\" or \"2m\""},
+		"table for duration":   {"[cni.add_timeout]\n", "F:1: cni.add_timeout: must be a duration in quotes, such as \"90s\" or \"2m\""},
+		"bad duration":         {"[cni]\nadd_timeout = \"soon\"\n", "F:2: cni.add_timeout: \"soon\" is not a duration such as \"90s\" or \"2m\""},
+		"negative duration":    {"[cni]\nadd_timeout = \"-5s\"\n", "F:2: cni.add_timeout: -5s is not more than nothing"},
+		"zero duration":        {"[timeouts]\nruntime_create = \"0s\"\n", "F:2: timeouts.runtime_create: 0s is not more than nothing"},
+		"no downloads":         {"[images]\nmax_concurrent_downloads = 0\n", "F:2: images.max_concurrent_downloads: 0 is not between 1 and 1000"},
+		"negative pids":        {"[limits]\npids = -1\n", "F:2: limits.pids: -1 is negative; 0 is no limit"},
+		"empty pin":            {"[images]\npinned = [\"\"]\n", "F:2: images.pinned: holds an empty reference"},
+		"relative path":        {"root = \"var/lib\"\n", "F:1: root: \"var/lib\" is not an absolute path"},
+		"unclean path":         {"root = \"/var/../lib/\"\n", "F:1: root: write \"/var/../lib/\" as \"/lib\""},
+		"empty path":           {"state = \"\"\n", "F:1: state: is empty"},
+		"whole machine":        {"root = \"/\"\n", "F:1: root: cannot be the root directory of the machine"},
+		"relative plugin dir":  {"[cni]\nplugin_dirs = [\"/a\", \"b\"]\n", "F:2: cni.plugin_dirs: \"b\" is not an absolute path"},
+		"no plugin dirs":       {"[cni]\nplugin_dirs = []\n", "F:2: cni.plugin_dirs: is empty: without plugins there is no network"},
+		"root is state":        {"root = \"/x\"\nstate = \"/x\"\n", "F:2: state: state \"/x\" and root \"/x\" must be apart: neither may hold the other"},
+		"root in state":        {"root = \"/run/berth/root\"\n", "F:1: root: root \"/run/berth/root\" and state \"/run/berth\" must be apart: neither may hold the other"},
+		"log level":            {"log_level = \"loud\"\n", "F:1: log_level: \"loud\" is none of debug, info, warn, error"},
+		"log format":           {"log_format = \"xml\"\n", "F:1: log_format: \"xml\" is none of text, json"},
+		"unknown default":      {"[runtimes]\n\ndefault = \"nonesuch\"\n", "F:3: runtimes.default: there is no handler \"nonesuch\": add [runtimes.nonesuch] with its path"},
+		"empty default":        {"[runtimes]\ndefault = \"\"\n", "F:2: runtimes.default: is empty; leave it out to have the default probed"},
+		"handler without path": {"\n[runtimes.runc]\n", "F:2: runtimes.runc: needs a path"},
+		"handler relative":     {"[runtimes.runc]\npath = \"runc\"\n", "F:2: runtimes.runc.path: \"runc\" is not an absolute path"},
+		"handler name":         {"[runtimes.\"../x\"]\npath = \"/r\"\n", "F:1: runtimes.../x: \"../x\" cannot name a handler: letters, digits, dots, dashes and underscores can"},
+		"long socket":          {"socket = \"" + long + "\"\n", "F:1: socket: is 108 bytes long; the kernel allows a socket 107"},
+		"long state":           {"state = \"/run/a/path/that/is/too/long/for/it\"\n", "F:1: state: is 35 bytes long; at most 30 leave room for the pods' sockets in it"},
+		"socket is state":      {"socket = \"/run/berth\"\n", "F:1: socket: \"/run/berth\" is a directory"},
+		"not TOML":             {"root = \"/r\"\n[cni\n", "F:2: expected ']' to close table name"},
+		"set twice":            {"root = \"/r\"\nroot = \"/s\"\n", "F:2: root: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := write(t, map[string]string{"config.toml": c.text})
+			_, err := Load(Flags{Path: path, PathSet: true})
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			got := strings.ReplaceAll(err.Error(), path, "F")
+			if got != c.want && !(strings.HasSuffix(c.want, " ") && strings.HasPrefix(got, c.want)) {
+				t.Errorf("got    %s\nwanted %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestBlame wants an error about a value at the file or flag that set it last.
+func TestBlame(t *testing.T) {
+	path := write(t, map[string]string{
+		"config.toml":      "\nlog_level = \"loud\"\n",
+		"conf.d/10-a.toml": "\n\nlog_level = \"louder\"\n",
+	})
+	_, err := Load(Flags{Path: path, PathSet: true})
+	if want := filepath.Dir(path) + "/conf.d/10-a.toml:3: log_level: \"louder\""; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %v, wanted %s", err, want)
+	}
+	_, err = Load(Flags{Path: path, PathSet: true, LogLevel: "loudest"})
+	if want := "--log-level: log_level: \"loudest\" is none of"; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %v, wanted %s", err, want)
+	}
+}
+
+func TestInstance(t *testing.T) {
+	for root, want := range map[string]string{"/var/lib/berth": "berth", "/srv/berth": "berth-5d7b4e"} {
+		if got := (&Config{Root: root}).Instance(); got != want {
+			t.Errorf("root %s: %s, wanted %s", root, got, want)
+		}
+	}
+}
+
+func TestMonitorPath(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "berth-monitor")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	if got, err := Default().MonitorPath(); err != nil || filepath.Base(got) != "berth-monitor" {
+		t.Errorf("on PATH: %q, %v", got, err)
+	}
+	c := &Config{Monitor: Monitor{Path: program}}
+	if got, err := c.MonitorPath(); err != nil || got != program {
+		t.Errorf("configured: %q, %v", got, err)
+	}
+	if err := os.Chmod(program, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.MonitorPath(); err == nil || !strings.Contains(err.Error(), "monitor.path") {
+		t.Errorf("not executable: %v", err)
+	}
+}
+
+// TestDocumentation keeps docs/configuration.md complete: it names every key, and no other.
+func TestDocumentation(t *testing.T) {
+	text, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_.<>]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+		documented[m[1]] = true
+	}
+	keys := map[string]bool{"runtimes.default": true}
+	collect(keys, "", reflect.TypeFor[wire]())
+	collect(keys, "runtimes.<name>.", reflect.TypeFor[wireHandler]())
+	for key := range keys {
+		if !documented[key] {
+			t.Errorf("docs/configuration.md does not name %s", key)
+		}
+	}
+	for key := range documented {
+		if !keys[key] {
+			t.Errorf("docs/configuration.md names %s, which does not exist", key)
+		}
+	}
+}
+
+func collect(keys map[string]bool, prefix string, typ reflect.Type) {
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		key := prefix + f.Tag.Get("toml")
+		switch {
+		case f.Type.Kind() == reflect.Map: // of handlers
+		case f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[Duration]():
+			collect(keys, key+".", f.Type)
+		default:
+			keys[key] = true
+		}
+	}
+}

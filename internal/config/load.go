@@ -1,0 +1,215 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// Flags is what the daemon's command line says. An empty string was not given.
+type Flags struct {
+	Path    string // the configuration file; empty is DefaultPath
+	PathSet bool   // somebody named the file, so it must be there
+	Root    string
+	State   string
+	Socket  string
+
+	LogLevel string
+}
+
+// Error says what is wrong with the configuration, and where. Line is 0 when no line is to blame.
+type Error struct {
+	File string // or the flag
+	Line int
+	Key  string // dotted; empty when the file is not TOML at all
+	Why  string
+}
+
+func (e *Error) Error() string {
+	text := e.File
+	if e.Line > 0 {
+		text = fmt.Sprintf("%s:%d", text, e.Line)
+	}
+	if e.Key != "" {
+		text += ": " + e.Key
+	}
+	return text + ": " + e.Why
+}
+
+// Load reads the file, then the conf.d/*.toml beside it in the order of their names, then the flags. It does not look at
+// what the paths lead to.
+func Load(f Flags) (*Config, error) {
+	if f.Path == "" {
+		f.Path = DefaultPath
+	}
+	l := loader{config: Default(), where: places{}}
+	files, err := sources(f)
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		if err := l.file(file); err != nil {
+			return nil, err
+		}
+	}
+	l.flags(f)
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	return l.config, nil
+}
+
+// sources are the files to read, in their order.
+func sources(f Flags) ([]string, error) {
+	var files []string
+	_, err := os.Stat(f.Path)
+	switch {
+	case err == nil:
+		files = append(files, f.Path)
+	case f.PathSet || !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	dir := filepath.Join(filepath.Dir(f.Path), "conf.d")
+	entries, err := os.ReadDir(dir) // sorted by name
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the configuration's drop-ins: %w", err)
+	}
+	for _, e := range entries {
+		if name := e.Name(); filepath.Ext(name) == ".toml" && !strings.HasPrefix(name, ".") {
+			files = append(files, filepath.Join(dir, name))
+		}
+	}
+	return files, nil
+}
+
+// loader is one Load in progress.
+type loader struct {
+	config *Config
+	where  places // who said what last
+}
+
+// file lays one file over what is known.
+func (l *loader) file(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read the configuration: %w", err)
+	}
+	here, err := locate(path, text)
+	if err != nil {
+		return err
+	}
+	if err := l.durationsAreText(path, here); err != nil {
+		return err
+	}
+	w := newWire(l.config)
+	if err := strict(text, w); err != nil {
+		return refusal(path, here, "", err)
+	}
+	if err := l.runtimes(path, here, w.Runtimes); err != nil {
+		return err
+	}
+	w.into(l.config)
+	maps.Copy(l.where, here)
+	return nil
+}
+
+// durationsAreText refuses a number before the decoder does, which would not say where it is.
+func (l *loader) durationsAreText(path string, here places) error {
+	for _, d := range l.config.durations() {
+		if at, ok := here[d.key]; ok && at.kind != unstable.String {
+			return here.refuse(path, d.key, "must be a duration in quotes, such as \"90s\" or \"2m\"")
+		}
+	}
+	return nil
+}
+
+// runtimes takes [runtimes] apart: default is a key of ours, every other one is a handler that the administrator named.
+func (l *loader) runtimes(path string, here places, table map[string]any) error {
+	for _, name := range slices.Sorted(maps.Keys(table)) {
+		key := "runtimes." + name
+		if name == "default" {
+			text, ok := table[name].(string)
+			if !ok {
+				return here.refuse(path, key, "must be a string, the name of a handler")
+			}
+			l.config.Runtimes.Default = text
+			continue
+		}
+		body, ok := table[name].(map[string]any)
+		if !ok {
+			return here.refuse(path, key, "unknown key; a handler is a table [runtimes."+name+"]")
+		}
+		text, err := toml.Marshal(body)
+		if err != nil {
+			return here.refuse(path, key, err.Error())
+		}
+		h := wireHandlerOf(l.config.Runtimes.Handlers[name])
+		if err := strict(text, &h); err != nil {
+			return refusal(path, here, key, err)
+		}
+		l.config.Runtimes.Handlers[name] = h.handler()
+	}
+	return nil
+}
+
+func (l *loader) flags(f Flags) {
+	for _, flag := range []struct {
+		value, key, name string
+		to               *string
+	}{
+		{f.Root, "root", "--root", &l.config.Root},
+		{f.State, "state", "--state", &l.config.State},
+		{f.Socket, "socket", "--socket", &l.config.Socket},
+		{f.LogLevel, "log_level", "--log-level", &l.config.LogLevel},
+	} {
+		if flag.value != "" {
+			*flag.to = flag.value
+			l.where[flag.key] = place{file: flag.name}
+		}
+	}
+}
+
+func strict(text []byte, into any) error {
+	d := toml.NewDecoder(bytes.NewReader(text))
+	return d.DisallowUnknownFields().Decode(into)
+}
+
+// refusal makes an *Error of what the decoder found. Below a table that was taken out of its file, lines are looked up.
+func refusal(path string, here places, table string, err error) error {
+	var unknown *toml.StrictMissingError
+	var wrong *toml.DecodeError
+	switch {
+	case errors.As(err, &unknown):
+		return decodeError(path, here, table, &unknown.Errors[0], "unknown key")
+	case errors.As(err, &wrong):
+		return decodeError(path, here, table, wrong, plain(wrong.Error()))
+	}
+	return &Error{File: path, Key: table, Why: plain(err.Error())}
+}
+
+func decodeError(path string, here places, table string, err *toml.DecodeError, why string) error {
+	key := strings.Join(err.Key(), ".")
+	if table != "" {
+		return here.refuse(path, table+"."+key, why)
+	}
+	line, _ := err.Position()
+	return &Error{File: path, Line: line, Key: key, Why: why}
+}
+
+// plain takes the decoder's own name and Go's types out of a message.
+func plain(text string) string {
+	text = strings.TrimPrefix(text, "toml: ")
+	if i := strings.Index(text, " into struct field "); i >= 0 {
+		text = text[:i]
+	}
+	return text
+}

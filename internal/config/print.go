@@ -1,0 +1,108 @@
+package config
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// TOML is the configuration as a file that says what each key is for. Loaded, it gives the same configuration again.
+func (c *Config) TOML() string {
+	var p printer
+	p.comment("What outlives a boot: images, pods' records, containers' writable layers.")
+	p.set("root", quote(c.Root))
+	p.comment("What dies with a boot: sockets, mounts, namespace pins.")
+	p.set("state", quote(c.State))
+	p.comment("Where kubelets and `berth` commands speak to the daemon.")
+	p.set("socket", quote(c.Socket))
+	p.comment("debug, info, warn or error.")
+	p.set("log_level", quote(c.LogLevel))
+	p.comment("text or json.")
+	p.set("log_format", quote(c.LogFormat))
+	p.cni(c.CNI)
+	p.table("registry")
+	p.comment("Holds <host>/hosts.toml: mirrors, certificates, headers.")
+	p.set("config_dir", quote(c.Registry.ConfigDir))
+	p.table("images")
+	p.comment("Layers fetched at once, over all pulls.")
+	p.set("max_concurrent_downloads", strconv.Itoa(c.Images.MaxConcurrentDownloads))
+	p.comment("References that garbage collection leaves alone; * stands for anything.")
+	p.set("pinned", list(c.Images.Pinned))
+	p.table("monitor")
+	p.comment("Empty: beside the berth program, then /usr/libexec/berth, then PATH.")
+	p.set("path", quote(c.Monitor.Path))
+	p.table("limits")
+	p.comment("Processes of a container that asks for no limit. 0: no limit.")
+	p.set("pids", strconv.Itoa(c.Limits.Pids))
+	p.table("timeouts")
+	p.comment("Of an OCI runtime's create and of its start.")
+	p.set("runtime_create", quote(c.Timeouts.RuntimeCreate.String()))
+	p.comment("A create that nobody has waited for in this long is undone.")
+	p.set("create_abandon", quote(c.Timeouts.CreateAbandon.String()))
+	p.runtimes(c.Runtimes)
+	return p.String()
+}
+
+type printer struct{ strings.Builder }
+
+func (p *printer) comment(text string)   { fmt.Fprintf(p, "# %s\n", text) }
+func (p *printer) set(key, value string) { fmt.Fprintf(p, "%s = %s\n", key, value) }
+func (p *printer) table(name string)     { fmt.Fprintf(p, "\n[%s]\n", name) }
+
+func (p *printer) cni(c CNI) {
+	p.table("cni")
+	p.comment("The first configuration by name is the pods' network.")
+	p.set("config_dir", quote(c.ConfigDir))
+	p.comment("Searched for plugins, in this order.")
+	p.set("plugin_dirs", list(c.PluginDirs))
+	p.comment("A template of a CNI configuration, written to config_dir when the kubelet tells the node's pod CIDR. Empty: none.")
+	p.set("pod_cidr_template", quote(c.PodCIDRTemplate))
+	p.comment("Of all plugins of a pod together; then they are killed with their children.")
+	p.set("add_timeout", quote(c.AddTimeout.String()))
+	p.set("del_timeout", quote(c.DelTimeout.String()))
+}
+
+func (p *printer) runtimes(r Runtimes) {
+	p.table("runtimes")
+	p.comment("The handler of a pod that names none. Left out: crun where it works, else runc.")
+	if r.Default != "" {
+		p.set("default", quote(r.Default))
+	}
+	for _, name := range r.names() {
+		h := r.Handlers[name]
+		p.table("runtimes." + quote(name))
+		p.set("path", quote(h.Path))
+		p.comment("A privileged container gets the usual devices only, not the host's.")
+		p.set("privileged_without_host_devices", strconv.FormatBool(h.PrivilegedWithoutHostDevices))
+		p.comment("Patterns of annotations that this runtime gets to see.")
+		p.set("pod_annotations", list(h.PodAnnotations))
+		p.set("container_annotations", list(h.ContainerAnnotations))
+	}
+}
+
+func list(values []string) string {
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = quote(v)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+// quote writes a basic TOML string, whose escapes are not quite Go's.
+func quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r < 0x20 || r == 0x7f:
+			fmt.Fprintf(&b, `\u%04X`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}

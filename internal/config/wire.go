@@ -1,0 +1,100 @@
+package config
+
+import (
+	"maps"
+	"slices"
+)
+
+// wire is the file as it is written: the names of its keys are the tags here. It starts as what is known already, so that
+// a key that a file does not mention keeps its value.
+type wire struct {
+	Root      string         `toml:"root"`
+	State     string         `toml:"state"`
+	Socket    string         `toml:"socket"`
+	LogLevel  string         `toml:"log_level"`
+	LogFormat string         `toml:"log_format"`
+	CNI       wireCNI        `toml:"cni"`
+	Registry  wireRegistry   `toml:"registry"`
+	Images    wireImages     `toml:"images"`
+	Runtimes  map[string]any `toml:"runtimes"` // default, and tables of handlers
+	Monitor   wireMonitor    `toml:"monitor"`
+	Limits    wireLimits     `toml:"limits"`
+	Timeouts  wireTimeouts   `toml:"timeouts"`
+}
+
+type wireCNI struct {
+	ConfigDir       string   `toml:"config_dir"`
+	PluginDirs      []string `toml:"plugin_dirs"`
+	PodCIDRTemplate string   `toml:"pod_cidr_template"`
+	AddTimeout      Duration `toml:"add_timeout"`
+	DelTimeout      Duration `toml:"del_timeout"`
+}
+
+type wireRegistry struct {
+	ConfigDir string `toml:"config_dir"`
+}
+
+type wireImages struct {
+	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads"`
+	Pinned                 []string `toml:"pinned"`
+}
+
+type wireHandler struct {
+	Path                         string   `toml:"path"`
+	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices"`
+	PodAnnotations               []string `toml:"pod_annotations"`
+	ContainerAnnotations         []string `toml:"container_annotations"`
+}
+
+type wireMonitor struct {
+	Path string `toml:"path"`
+}
+
+type wireLimits struct {
+	Pids int `toml:"pids"`
+}
+
+type wireTimeouts struct {
+	RuntimeCreate Duration `toml:"runtime_create"`
+	CreateAbandon Duration `toml:"create_abandon"`
+}
+
+// newWire copies the lists: a decoder writes into the arrays that it finds.
+func newWire(c *Config) *wire {
+	w := &wire{
+		Root: c.Root, State: c.State, Socket: c.Socket, LogLevel: c.LogLevel, LogFormat: c.LogFormat,
+		CNI: wireCNI(c.CNI), Registry: wireRegistry(c.Registry), Images: wireImages(c.Images),
+		Monitor: wireMonitor(c.Monitor), Limits: wireLimits(c.Limits), Timeouts: wireTimeouts(c.Timeouts),
+	}
+	w.CNI.PluginDirs = slices.Clone(c.CNI.PluginDirs)
+	w.Images.Pinned = slices.Clone(c.Images.Pinned)
+	return w
+}
+
+// into sets everything but the runtimes, which loader.runtimes takes apart.
+func (w *wire) into(c *Config) {
+	c.Root, c.State, c.Socket, c.LogLevel, c.LogFormat = w.Root, w.State, w.Socket, w.LogLevel, w.LogFormat
+	c.CNI, c.Registry, c.Images = CNI(w.CNI), Registry(w.Registry), Images(w.Images)
+	c.Monitor, c.Limits, c.Timeouts = Monitor(w.Monitor), Limits(w.Limits), Timeouts(w.Timeouts)
+}
+
+func wireHandlerOf(h Handler) wireHandler {
+	w := wireHandler(h)
+	w.PodAnnotations, w.ContainerAnnotations = slices.Clone(h.PodAnnotations), slices.Clone(h.ContainerAnnotations)
+	return w
+}
+
+// handler is the other way. No list and an empty one are the same here.
+func (w wireHandler) handler() Handler {
+	h := Handler(w)
+	if len(h.PodAnnotations) == 0 {
+		h.PodAnnotations = nil
+	}
+	if len(h.ContainerAnnotations) == 0 {
+		h.ContainerAnnotations = nil
+	}
+	return h
+}
+
+// names are the configured handlers in order.
+func (r Runtimes) names() []string { return slices.Sorted(maps.Keys(r.Handlers)) }
