@@ -175,7 +175,7 @@ func (s *show) lookInside() error {
 	if _, err := s.berth("logs", "web"); err != nil {
 		return err
 	}
-	_, err := s.berth("exec", "web", "--", "/webapp", "fds")
+	_, err := s.berth("exec", "web", "--", "/webapp", "inside")
 	return err
 }
 

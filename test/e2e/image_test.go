@@ -56,7 +56,7 @@ func TestPull(t *testing.T) {
 			"docker-gzip": {Docker: true}, "docker-plain": {Docker: true, Compression: fixture.LayerPlain},
 		} {
 			recipe.Config = ggcr.Config{User: "1234:5"}
-			img := r.small(recipe)
+			img := r.small(recipe, []fixture.File{{Name: "marker", Body: []byte(r.Name() + name)}})
 			tag := ref(r.repository() + "-" + name + ":v1")
 			byDigest := r.push(strings.TrimPrefix(tag, shared.registry.Addr+"/"), img)
 			id, err := r.n.Images.PullImage(ctx(), &v1.ImageSpec{Image: tag}, nil, nil)
@@ -291,7 +291,7 @@ func changeLayer(img ggcr.Image, f func([]byte) []byte) {
 func TestBadReferences(t *testing.T) {
 	each(t, func(r rig) {
 		for reference, code := range map[string]codes.Code{
-			"": codes.InvalidArgument, "UPPER/case": codes.InvalidArgument, "a b": codes.InvalidArgument,
+			"": codes.InvalidArgument, "lower/UPPER": codes.InvalidArgument, "a b": codes.InvalidArgument,
 			ref("busybox@sha256:short"): codes.InvalidArgument, ref("no/such:tag"): codes.NotFound,
 		} {
 			r.wantCode(r.tryPull(reference, nil), code)
@@ -315,11 +315,12 @@ func TestRegistryThatAsksWho(t *testing.T) {
 	_, err = reg.Push("private:v1", img)
 	r.ok(err)
 	right := &v1.AuthConfig{Username: fixture.User, Password: fixture.Password}
+	r.hosts(reg, "")
 	err = r.tryPull(reg.Ref("private:v1"), right)
 	if err == nil || !strings.Contains(err.Error(), "certificate") {
 		r.Errorf("without its CA, the registry gave %v", err)
 	}
-	r.trust(reg)
+	r.hosts(reg, "  ca = \"ca.pem\"\n")
 	for name, auth := range map[string]*v1.AuthConfig{
 		"none": nil, "wrong": {Username: fixture.User, Password: "guess"},
 	} {
@@ -332,13 +333,14 @@ func TestRegistryThatAsksWho(t *testing.T) {
 	r.ok(r.tryPull(reg.Ref("private:v1"), &v1.AuthConfig{Auth: "YmVydGg6c2VjcmV0"})) // berth:secret
 }
 
-// trust writes a hosts.toml for a registry with a CA of its own.
-func (r rig) trust(reg *fixture.Registry) {
+// hosts writes a hosts.toml for a registry, with more lines for its host. Without one, loopback is trusted blindly.
+func (r rig) hosts(reg *fixture.Registry, more string) {
 	r.Helper()
 	dir := filepath.Join(r.n.Certs, reg.Addr)
 	r.ok(os.MkdirAll(dir, 0o755))
 	r.ok(os.WriteFile(dir+"/ca.pem", reg.CA, 0o644))
-	r.ok(os.WriteFile(dir+"/hosts.toml", []byte("server = \""+reg.URL()+"\"\n[host.\""+reg.URL()+"\"]\n  ca = \"ca.pem\"\n"), 0o644))
+	text := "server = \"" + reg.URL() + "\"\n[host.\"" + reg.URL() + "\"]\n  capabilities = [\"pull\", \"resolve\"]\n" + more
+	r.ok(os.WriteFile(dir+"/hosts.toml", []byte(text), 0o644))
 }
 
 // TestMirror pulls an image of a host that does not exist from the mirror that hosts.toml names.

@@ -20,9 +20,11 @@ func namespaces(f func(*v1.NamespaceOption)) func(*v1.PodSandboxConfig) {
 // sharedPID gives the pod one PID namespace; hostNetwork, hostPID and hostIPC give it the machine's.
 var (
 	sharedPID   = namespaces(func(o *v1.NamespaceOption) { o.Pid = v1.NamespaceMode_POD })
-	hostNetwork = namespaces(func(o *v1.NamespaceOption) { o.Network = v1.NamespaceMode_NODE })
-	hostPID     = namespaces(func(o *v1.NamespaceOption) { o.Pid = v1.NamespaceMode_NODE })
-	hostIPC     = namespaces(func(o *v1.NamespaceOption) { o.Ipc = v1.NamespaceMode_NODE })
+	hostNetwork = func(c *v1.PodSandboxConfig) { // with the machine's host name, as the kubelet asks for it
+		c.Hostname, c.Linux.SecurityContext.NamespaceOptions.Network = "", v1.NamespaceMode_NODE
+	}
+	hostPID = namespaces(func(o *v1.NamespaceOption) { o.Pid = v1.NamespaceMode_NODE })
+	hostIPC = namespaces(func(o *v1.NamespaceOption) { o.Ipc = v1.NamespaceMode_NODE })
 )
 
 // as gives a container the namespaces of its pod, as the kubelet does.
@@ -121,14 +123,14 @@ func TestListPods(t *testing.T) {
 	})
 }
 
-const nsScript = `for n in net ipc uts pid; do echo $n $(readlink /proc/self/ns/$n); done`
-
+// namespacesOf says which namespaces a container is in. The container runs on: an inode of one that is gone may be used
+// again.
 func (p *pod) namespacesOf(name string) map[string]string {
 	p.Helper()
+	c := p.start(p.as(busybox(name, "sleep 1000")))
 	found := map[string]string{}
-	for _, line := range strings.Split(strings.TrimSpace(p.output(p.as(busybox(name, nsScript)))), "\n") {
-		kind, ns, _ := strings.Cut(line, " ")
-		found[kind] = ns
+	for _, kind := range []string{"net", "ipc", "uts", "pid"} {
+		found[kind] = strings.TrimSpace(c.exec("readlink", "/proc/self/ns/"+kind))
 	}
 	return found
 }
@@ -225,7 +227,7 @@ func TestPodFiles(t *testing.T) {
 		} {
 			r.wantText(c.name, p.output(busybox(c.name, c.script)), c.want)
 		}
-		host := r.pod(hostNetwork, func(c *v1.PodSandboxConfig) { c.Hostname, c.Metadata.Name = "", "host-files" })
+		host := r.pod(hostNetwork, func(c *v1.PodSandboxConfig) { c.Metadata.Name = "host-files" })
 		name, err := os.Hostname()
 		r.ok(err)
 		r.wantText("hostname of a host network pod", host.output(host.as(busybox("main", "hostname"))), name)

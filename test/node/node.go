@@ -79,8 +79,7 @@ var sweepOnce sync.Once
 // Open makes a node and starts its daemon.
 func Open(o Options) (*Node, error) {
 	sweepOnce.Do(Sweep)
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	klog.SetLogger(klog.Logger{}) // the client logs what it also returns
 	if o.Runtime == "" {
 		o.Runtime = Runc
 	}
