@@ -215,11 +215,13 @@ func dial(socket string) (cri.RuntimeService, cri.ImageManagerService, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	endpoint := "unix://" + socket
-	runtime, err := remote.NewRemoteRuntimeService(ctx, endpoint, 2*time.Minute, nil, false)
+	runtime, err := remote.NewRemoteRuntimeServiceBuilder().WithEndpoint(endpoint).
+		WithConnectionTimeout(2 * time.Minute).WithTracerProvider(nil).Build(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	images, err := remote.NewRemoteImageService(ctx, endpoint, 2*time.Minute, nil, false)
+	images, err := remote.NewRemoteImageServiceBuilder().WithEndpoint(endpoint).
+		WithConnectionTimeout(2 * time.Minute).WithTracerProvider(nil).Build(ctx)
 	if err != nil {
 		return nil, nil, errors.Join(err, runtime.Close(ctx))
 	}
