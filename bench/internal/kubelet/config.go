@@ -10,9 +10,9 @@ import (
 
 // podConfig is the request of a kubelet for a best-effort pod, and the files that such a pod has on the node.
 func (r *Runtime) podConfig(hostNetwork bool) (*cri.PodSandboxConfig, error) {
-	serial := r.serial.Add(1)
-	name := fmt.Sprintf("bench-%d-%d", os.Getpid(), serial)
-	uid := fmt.Sprintf("%08x-0000-4000-8000-%012x", os.Getpid(), serial)
+	n := serial.Add(1)
+	name := fmt.Sprintf("bench-%d-%d", os.Getpid(), n)
+	uid := fmt.Sprintf("%08x-0000-4000-8000-%012x", os.Getpid(), n)
 	dir := r.podDir(name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (r *Runtime) podConfig(hostNetwork bool) (*cri.PodSandboxConfig, error) {
 		LogDirectory: dir,
 		DnsConfig:    &cri.DNSConfig{Servers: []string{"10.96.0.10"}, Searches: []string{"bench.svc.cluster.local"}, Options: []string{"ndots:5"}},
 		Labels: map[string]string{
-			label: "pod", "io.kubernetes.pod.name": name, "io.kubernetes.pod.namespace": "bench", "io.kubernetes.pod.uid": uid,
+			label: r.Name, "io.kubernetes.pod.name": name, "io.kubernetes.pod.namespace": "bench", "io.kubernetes.pod.uid": uid,
 		},
 		Annotations: map[string]string{"kubernetes.io/config.source": "api"},
 		Linux: &cri.LinuxPodSandboxConfig{

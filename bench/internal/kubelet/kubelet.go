@@ -23,8 +23,11 @@ import (
 // Name of the runtime.
 const Mark = "CRIBENCH_WORKLOAD"
 
-// label marks our pods, so that Purge removes no others.
+// label marks our pods, with the name of the runtime as its value, so that Purge removes no others.
 const label = "cribench"
+
+// serial numbers the pods of this process, so that two names for one socket do not collide.
+var serial atomic.Int64
 
 // A Runtime is a CRI runtime under measurement. Set the fields before Connect.
 type Runtime struct {
@@ -40,7 +43,6 @@ type Runtime struct {
 	conn    *grpc.ClientConn
 	runtime cri.RuntimeServiceClient
 	images  cri.ImageServiceClient
-	serial  atomic.Int64
 }
 
 // Connect waits until the runtime answers, and reads its version.
@@ -258,7 +260,7 @@ func (r *Runtime) Purge() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	list, err := r.runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{
-		Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{label: "pod"}},
+		Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{label: r.Name}},
 	})
 	if err != nil {
 		return fmt.Errorf("%s: list pods: %w", r.Name, err)

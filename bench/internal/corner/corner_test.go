@@ -1,0 +1,99 @@
+package corner
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// guest makes the test binary a program that runs in a corner.
+const guest = "CORNER_TEST_GUEST"
+
+func TestMain(m *testing.M) {
+	how := os.Getenv(guest)
+	if how == "" {
+		os.Exit(m.Run())
+	}
+	inside, err := Enter()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if inside {
+		os.Exit(visit(how))
+	}
+}
+
+// visit says what a corner looks like from within, and leaves an orphan behind.
+func visit(how string) int {
+	links, _ := net.Interfaces()
+	for _, l := range links {
+		fmt.Println("link", l.Name, l.Flags&net.FlagUp != 0)
+	}
+	fmt.Println("parent", os.Getppid())
+	run, _ := os.ReadDir("/run")
+	fmt.Println("run", len(run))
+	orphan := exec.Command("sh", "-c", "sleep 1006 & echo $! > /run/pid")
+	if err := orphan.Run(); err != nil {
+		fmt.Println("orphan", err)
+	}
+	if _, err := os.Stat("/run/pid"); err != nil {
+		fmt.Println(err)
+	}
+	if how == "fail" {
+		fmt.Fprintln(os.Stderr, "it went wrong")
+		return 1
+	}
+	return 0
+}
+
+func send(t *testing.T, how string) (string, error) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), guest+"="+how)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func TestACornerIsEmptyAndLeavesNothing(t *testing.T) {
+	mounts := read(t, "/proc/self/mountinfo")
+	out, err := send(t, "well")
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if want := "link lo true\nparent 1\nrun 0\n"; out != want {
+		t.Errorf("inside it looks like\n%swant\n%s", out, want)
+	}
+	if after := read(t, "/proc/self/mountinfo"); after != mounts {
+		t.Errorf("mounts outside changed from\n%s\nto\n%s", mounts, after)
+	}
+	if left, _ := exec.Command("pgrep", "-x", "-f", "sleep 1006").Output(); len(left) != 0 {
+		t.Errorf("an orphan outlives the corner: %s", left)
+	}
+}
+
+func TestAFailureInsideIsAFailureOutside(t *testing.T) {
+	out, err := send(t, "fail")
+	if err == nil {
+		t.Error("the program failed inside and not outside")
+	}
+	if !strings.Contains(out, "it went wrong") {
+		t.Errorf("the reason is lost: %q", out)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
