@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +11,7 @@ import (
 	"berth/bench/internal/floor"
 	"berth/bench/internal/kubelet"
 	"berth/bench/internal/peer"
+	"berth/internal/config"
 )
 
 // folder is how the outermost process tells the innermost where to keep everything.
@@ -51,8 +50,7 @@ func cgroupOf(dir string) string { return "cribench-" + filepath.Base(dir) }
 
 // berthInstance names the cgroups that a Berth daemon keeps for itself.
 func berthInstance(dir string) string {
-	sum := sha256.Sum256([]byte(filepath.Join(dir, "berth", "root")))
-	return "berth-" + hex.EncodeToString(sum[:3])
+	return (&config.Config{Root: filepath.Join(dir, "berth", "root")}).Instance()
 }
 
 func (o options) measurePeers(ctx context.Context) (err error) {

@@ -23,7 +23,7 @@ func WriteNetwork(dir, bridge, subnet string) error {
 
 func berthConfig(s Setup, dir string) string {
 	return fmt.Sprintf(`root = "%[1]s/root"
-state = "%[1]s/state"
+state = "%[6]s"
 socket = "%[2]s"
 [cni]
 config_dir = "%[1]s/net.d"
@@ -34,7 +34,7 @@ config_dir = "%[4]s"
 default = "runc"
 [runtimes.runc]
 path = "%[5]s"
-`, dir, socket(dir), s.Plugins, s.Images.Certs, s.Runc())
+`, dir, socket("berth"), s.Plugins, s.Images.Certs, s.Runc(), state("berth"))
 }
 
 func berthCommand(s Setup, config string) *exec.Cmd {
@@ -46,7 +46,7 @@ func berthCommand(s Setup, config string) *exec.Cmd {
 func containerdConfig(s Setup, dir string) string {
 	return fmt.Sprintf(`version = 4
 root = '%[1]s/root'
-state = '%[1]s/state'
+state = '%[7]s'
 imports = []
 [plugins]
   [plugins.'io.containerd.cri.v1.images'.pinned_images]
@@ -71,8 +71,8 @@ imports = []
   [plugins.'io.containerd.server.v1.ttrpc']
     address = '%[2]s.ttrpc'
   [plugins.'io.containerd.shim.v1.manager']
-    socket_dir = '%[1]s/state/s'
-`, dir, socket(dir), s.Plugins, s.Images.Certs, s.Runc(), s.Images.Pause)
+    socket_dir = '%[7]s/s'
+`, dir, socket("containerd"), s.Plugins, s.Images.Certs, s.Runc(), s.Images.Pause, state("containerd"))
 }
 
 func containerdCommand(s Setup, config string) *exec.Cmd {

@@ -1,5 +1,6 @@
 // Package peer starts container runtimes for the benchmark, each with folders, a socket and a network of its own, and
-// otherwise configured alike: the same OCI runtime, the same CNI plugins, the same images.
+// otherwise configured alike: the same OCI runtime, the same CNI plugins, the same images. It expects a /run that nobody
+// else uses.
 package peer
 
 import (
@@ -62,7 +63,7 @@ func (s Setup) Start(ctx context.Context, name string) (*Peer, error) {
 	if err := WriteNetwork(filepath.Join(dir, "net.d"), k.bridge, k.subnet); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o755); err != nil {
+	if err := os.MkdirAll(state(name), 0o711); err != nil {
 		return nil, err
 	}
 	config := filepath.Join(dir, "config.toml")
@@ -70,7 +71,7 @@ func (s Setup) Start(ctx context.Context, name string) (*Peer, error) {
 		return nil, err
 	}
 	p := &Peer{done: make(chan struct{}), log: filepath.Join(dir, "log")}
-	p.Name, p.Socket, p.Image, p.Idle = name, socket(dir), s.Images.Pod, s.Idle
+	p.Name, p.Socket, p.Image, p.Idle = name, socket(name), s.Images.Pod, s.Idle
 	p.Dir, p.CgroupParent = filepath.Join(s.Dir, "pods"), filepath.Join(s.CgroupParent, name)
 	if err := p.launch(k.command(s, config)); err != nil {
 		return nil, err
@@ -78,7 +79,11 @@ func (s Setup) Start(ctx context.Context, name string) (*Peer, error) {
 	return p, p.await(ctx)
 }
 
-func socket(dir string) string { return filepath.Join(dir, "state", "cri.sock") }
+// state is where a runtime keeps what dies with a boot: on /run, as on any node, which here is private and short enough
+// for the names of sockets.
+func state(name string) string { return filepath.Join("/run", name) }
+
+func socket(name string) string { return filepath.Join(state(name), "cri.sock") }
 
 func (p *Peer) launch(cmd *exec.Cmd) error {
 	log, err := os.Create(p.log)

@@ -1,0 +1,80 @@
+package peer
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/pelletier/go-toml/v2"
+
+	"berth/internal/config"
+)
+
+func setup(t *testing.T) Setup {
+	t.Helper()
+	return Setup{
+		Programs: "/p/bin", Plugins: "/p/cni", Berth: "/b", Dir: t.TempDir(), CgroupParent: "/bench",
+		Images: Images{Pod: "127.0.0.1:1/pod:1", Pause: "127.0.0.1:1/pause:1", Certs: "/certs"},
+	}
+}
+
+func TestBerthAcceptsItsConfiguration(t *testing.T) {
+	s := setup(t)
+	path := filepath.Join(s.Dir, "berth.toml")
+	if err := os.WriteFile(path, []byte(berthConfig(s, s.Dir)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(config.Flags{Path: path, PathSet: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Root != s.Dir+"/root" || c.State != "/run/berth" || c.Socket != socket("berth") {
+		t.Errorf("root %s, state %s, socket %s", c.Root, c.State, c.Socket)
+	}
+	if c.Runtimes.Default != "runc" {
+		t.Errorf("the default runtime is %q", c.Runtimes.Default)
+	}
+}
+
+func TestContainerdConfigurationSaysWhereThingsAre(t *testing.T) {
+	s := setup(t)
+	var c struct {
+		Version     int
+		Root, State string
+		Plugins     map[string]map[string]any
+	}
+	if err := toml.Unmarshal([]byte(containerdConfig(s, s.Dir)), &c); err != nil {
+		t.Fatal(err)
+	}
+	if c.Version != 4 || c.Root != s.Dir+"/root" || c.State != "/run/containerd" {
+		t.Errorf("version %d, root %s, state %s", c.Version, c.Root, c.State)
+	}
+	for plugin, key := range map[string]string{
+		"io.containerd.cri.v1.images": "pinned_images", "io.containerd.cri.v1.runtime": "cni", "io.containerd.server.v1.grpc": "address",
+	} {
+		if c.Plugins[plugin][key] == nil {
+			t.Errorf("%s of %s is not set", key, plugin)
+		}
+	}
+}
+
+func TestNetworkIsACNIConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	if err := WriteNetwork(dir, "bn0", "10.1.0.0/16"); err != nil {
+		t.Fatal(err)
+	}
+	list, err := libcni.NetworkConfFromFile(filepath.Join(dir, "10-bench.conflist"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var types []string
+	for _, p := range list.Plugins {
+		types = append(types, p.Network.Type)
+	}
+	got, _ := json.Marshal(types)
+	if list.Name != "bn0" || string(got) != `["bridge","portmap"]` {
+		t.Errorf("network %s with plugins %s", list.Name, got)
+	}
+}
