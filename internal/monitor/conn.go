@@ -1,0 +1,256 @@
+package monitor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/monitor/wire"
+)
+
+// errTimeout is the end of a request whose time, as the daemon set it, has passed.
+var errTimeout = errors.New("not done in time")
+
+// conn is a daemon's connection. Losing it ends nothing: what was asked for goes on.
+type conn struct {
+	m  *Monitor
+	f  *os.File
+	mu sync.Mutex // guards sending
+	// under way, by the request's id
+	active sync.Map
+}
+
+// accept takes every connection to the listener.
+func (m *Monitor) accept() {
+	_ = unix.SetNonblock(m.cfg.Listener, true)
+	l := os.NewFile(uintptr(m.cfg.Listener), "listener")
+	rc, err := l.SyscallConn()
+	if err != nil {
+		complain("listen: %v", err)
+		return
+	}
+	for {
+		var fd int
+		var err error
+		waitErr := rc.Read(func(l uintptr) bool {
+			fd, _, err = unix.Accept4(int(l), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+			return err != unix.EAGAIN && err != unix.EINTR
+		})
+		if waitErr != nil {
+			complain("accept: %v", waitErr)
+			return
+		}
+		if err != nil {
+			complain("accept: %v", err)
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		go (&conn{m: m, f: os.NewFile(uintptr(fd), "daemon")}).serve()
+	}
+}
+
+func (c *conn) serve() {
+	defer func() {
+		c.m.mu.Lock()
+		delete(c.m.subscribers, c)
+		c.m.mu.Unlock()
+		_ = c.f.Close()
+	}()
+	rc, err := c.f.SyscallConn()
+	if err != nil {
+		return
+	}
+	for {
+		var r *wire.Request
+		var fds []int
+		var err error
+		waitErr := rc.Read(func(fd uintptr) bool {
+			r, fds, err = c.receive(int(fd))
+			return err != unix.EAGAIN && err != unix.EINTR
+		})
+		if waitErr != nil || err != nil {
+			return
+		}
+		go c.handle(r, fds)
+	}
+}
+
+// receive takes one message.
+func (c *conn) receive(fd int) (*wire.Request, []int, error) {
+	oob := make([]byte, unix.CmsgSpace(4*wire.MaxFDs))
+	c.m.buf.Lock()
+	defer c.m.buf.Unlock()
+	n, on, flags, _, err := unix.Recvmsg(fd, c.m.scratch[:], oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return nil, nil, err
+	}
+	fds := parseRights(oob[:on])
+	if n == 0 || flags&unix.MSG_TRUNC != 0 {
+		closeList(fds)
+		return nil, nil, unix.EPIPE
+	}
+	r := &wire.Request{}
+	if err := json.Unmarshal(c.m.scratch[:n], r); err != nil {
+		closeList(fds)
+		return nil, nil, err
+	}
+	return r, fds, nil
+}
+
+func closeList(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
+// send gives the daemon a message, with a descriptor beside it where fd is not below zero. It never waits: a daemon that
+// does not read loses the connection.
+func (c *conn) send(r *wire.Reply, fds ...int) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rc, err := c.f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sendErr error
+	err = rc.Control(func(fd uintptr) {
+		sendErr = unix.Sendmsg(int(fd), data, oob, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+	})
+	if sendErr != nil {
+		_ = c.f.Close()
+	}
+	return errors.Join(err, sendErr)
+}
+
+// handle does what is asked and answers.
+func (c *conn) handle(r *wire.Request, fds []int) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	if r.Timeout > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeoutCause(ctx, time.Duration(r.Timeout)*time.Millisecond, errTimeout)
+		defer stop()
+	}
+	c.active.Store(r.ID, cancel)
+	defer c.active.Delete(r.ID)
+	reply := &wire.Reply{ID: r.ID}
+	out, err := c.do(ctx, r, fds, reply)
+	if err != nil {
+		reply.Error = err.Error()
+	}
+	_ = c.send(reply, out...)
+}
+
+// do does what is asked. The descriptors in fds are its to close.
+func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.Reply) (out []int, err error) {
+	used := false
+	defer func() {
+		if !used {
+			closeList(fds)
+		}
+	}()
+	switch r.Op {
+	case wire.Hello:
+		return nil, c.hello(r, reply)
+	case wire.Create:
+		if r.Create == nil {
+			return nil, errors.New("create: no bundle")
+		}
+		p, err := c.m.create(ctx, r.Container, *r.Create)
+		reply.Process = &p
+		return nil, err
+	case wire.Cancel:
+		if cancel, ok := c.active.Load(r.Cancels); ok {
+			cancel.(context.CancelCauseFunc)(errors.New("the daemon has given up on it"))
+		}
+		return nil, nil
+	case wire.Shutdown:
+		return nil, c.m.shutdown()
+	}
+	ctr, err := c.m.find(r.Container)
+	if err != nil {
+		return nil, err
+	}
+	switch r.Op {
+	case wire.Start:
+		return nil, ctr.start(ctx, r.Log)
+	case wire.Signal:
+		return nil, ctr.signal(r.Signal)
+	case wire.KillAll:
+		return nil, ctr.killCgroup()
+	case wire.Exec:
+		reply.Code, err = ctr.exec(ctx, r.Process, three(fds))
+		if errors.Is(err, errTimeout) {
+			reply.TimedOut, err = true, nil
+		}
+		return nil, err
+	case wire.Attach:
+		used = true
+		f := three(fds)
+		return nil, ctr.out.attach([3]int{-1, f[0], f[1]})
+	case wire.Console:
+		return ctr.terminal()
+	case wire.CloseStdin:
+		ctr.mu.Lock()
+		defer ctr.mu.Unlock()
+		ctr.closeStdin()
+		return nil, nil
+	case wire.ReopenLog:
+		return nil, ctr.out.reopen(r.Log)
+	case wire.Inherit:
+		used = true
+		return nil, ctr.inherit(fds)
+	case wire.Forget:
+		return nil, ctr.forget()
+	}
+	return nil, fmt.Errorf("this monitor does not know %q", r.Op)
+}
+
+// three is a list of up to three descriptors, -1 for those that are missing.
+func three(fds []int) [3]int {
+	out := noFiles
+	copy(out[:], fds)
+	return out
+}
+
+// hello answers with what the monitor is and holds. Exits are told from here on, and those before are in the answer.
+func (c *conn) hello(r *wire.Request, reply *wire.Reply) error {
+	reply.Version, reply.PID = wire.Version, os.Getpid()
+	if r.Subscribe {
+		c.m.mu.Lock()
+		c.m.subscribers[c] = struct{}{}
+		c.m.mu.Unlock()
+	}
+	reply.Containers = c.m.inventory()
+	return nil
+}
+
+// terminal is the master of the container's terminal.
+func (c *container) terminal() ([]int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.console == nil {
+		return nil, fmt.Errorf("container %s has no terminal", c.id)
+	}
+	rc, err := c.console.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var fd int
+	err = rc.Control(func(u uintptr) { fd = int(u) })
+	return []int{fd}, err
+}

@@ -1,0 +1,100 @@
+package monitor
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// oomCounter reads how many processes of a memory cgroup the kernel has killed for want of memory. The file is opened at
+// the container's creation and read at its end.
+type oomCounter struct {
+	own, pod   int // descriptors, below zero when there is none
+	was, wasUp uint64
+}
+
+// watchOOM opens the counter of the process's memory cgroup, and that of the cgroup above it: a systemd scope may be gone
+// when the container's end is seen, and its pod's is not.
+func watchOOM(pid int) oomCounter {
+	c := oomCounter{own: -1, pod: -1}
+	dir, file := memoryCgroup(pid)
+	if dir == "" {
+		return c
+	}
+	c.own = openCounter(dir, file)
+	c.pod = openCounter(filepath.Dir(dir), file)
+	c.was, _ = readCounter(c.own)
+	c.wasUp, _ = readCounter(c.pod)
+	return c
+}
+
+func openCounter(dir, file string) int {
+	fd, err := unix.Open(filepath.Join(dir, file), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return fd
+}
+
+// killed says whether the kernel has killed one since the container was made.
+func (c *oomCounter) killed() bool {
+	if n, ok := readCounter(c.own); ok {
+		return n > c.was
+	}
+	n, ok := readCounter(c.pod)
+	return ok && n > c.wasUp
+}
+
+func (c *oomCounter) close() {
+	for _, fd := range []*int{&c.own, &c.pod} {
+		if *fd >= 0 {
+			_ = unix.Close(*fd)
+			*fd = -1
+		}
+	}
+}
+
+// readCounter reads the line `oom_kill N`, which memory.oom_control (v1) and memory.events (v2) both have.
+func readCounter(fd int) (uint64, bool) {
+	if fd < 0 {
+		return 0, false
+	}
+	var buf [512]byte
+	n, err := unix.Pread(fd, buf[:], 0)
+	if err != nil {
+		return 0, false
+	}
+	for _, line := range strings.Split(string(buf[:n]), "\n") {
+		if v, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			k, err := strconv.ParseUint(strings.TrimSpace(v), 10, 64)
+			return k, err == nil
+		}
+	}
+	return 0, false
+}
+
+// memoryCgroup is the directory of the process's memory cgroup, and its file with the counter.
+func memoryCgroup(pid int) (dir, file string) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return "", ""
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		f := strings.SplitN(line, ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		for _, ctl := range strings.Split(f[1], ",") {
+			if ctl == "memory" {
+				return filepath.Join("/sys/fs/cgroup/memory", f[2]), "memory.oom_control"
+			}
+		}
+		if f[0] == "0" {
+			dir, file = filepath.Join("/sys/fs/cgroup", f[2]), "memory.events"
+		}
+	}
+	return dir, file
+}

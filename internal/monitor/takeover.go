@@ -1,0 +1,193 @@
+package monitor
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/monitor/wire"
+)
+
+// inheritTime is how long a monitor that takes over waits for a daemon to hand it the pidfd of a process that is gone.
+const inheritTime = 2 * time.Second
+
+// takeOver takes up what a monitor of the same directory has left when it was killed.
+func (m *Monitor) takeOver() {
+	entries, err := os.ReadDir(filepath.Join(m.cfg.Dir, "c"))
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		c := m.newContainer(e.Name(), wire.Bundle{})
+		if readJSON(filepath.Join(c.dir, pidFile), &c.process) != nil {
+			continue // never created: the daemon undoes it
+		}
+		if err := readJSON(filepath.Join(c.dir, bundleFile), &c.bundle); err != nil {
+			complain("take over %s: %v", c.id, err)
+			continue
+		}
+		m.containers[c.id] = c
+		c.takeOver()
+	}
+}
+
+func readJSON(path string, v any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, v)
+}
+
+func (c *container) takeOver() {
+	c.state = wire.Created
+	if c.bundle.Started > 0 {
+		c.state, c.started = wire.Running, time.Unix(0, c.bundle.Started)
+	}
+	var exit wire.Exit
+	if readJSON(filepath.Join(c.dir, exitFile), &exit) == nil {
+		c.state, c.exit = wire.Exited, &exit
+	}
+	c.takeStreams()
+	if c.state == wire.Exited {
+		return
+	}
+	fd, err := unix.PidfdOpen(c.process.PID, 0)
+	if err == nil {
+		if at, err := StartTime(c.process.PID); err != nil || at != c.process.StartTime {
+			_ = unix.Close(fd) // gone, or another process by now
+			fd = -1
+		}
+	} else {
+		fd = -1
+	}
+	c.oom = oomCounter{own: -1, pod: -1}
+	if fd < 0 {
+		go c.awaitInheritance()
+		return
+	}
+	c.cgroup2, c.oom = cgroup2Of(c.process.PID), watchOOM(c.process.PID)
+	c.pidfd = fd
+	go c.watch(fd)
+}
+
+// takeStreams opens our ends of the FIFOs again; the container has held them open meanwhile.
+func (c *container) takeStreams() {
+	if c.bundle.Terminal {
+		return // its master comes from the daemon
+	}
+	for n := 1; n <= 2; n++ {
+		if err := c.out.open(n, filepath.Join(c.dir, streamNames[n])); err != nil {
+			complain("take over %s of %s: %v", streamNames[n], c.id, err)
+		}
+	}
+	if c.bundle.Stdin && !c.bundle.StdinOnce {
+		if fd, err := unix.Open(filepath.Join(c.dir, "stdin"), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+			c.stdin = fd
+		}
+	}
+	if c.state == wire.Created {
+		return // start begins to read
+	}
+	if err := c.out.logTo(c.bundle.Log); err != nil {
+		complain("take over the log of %s: %v", c.id, err)
+	}
+	c.out.resume()
+}
+
+// watch waits for the end of a process that is not a child.
+func (c *container) watch(pidfd int) {
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(p, -1); err != nil && err != unix.EINTR {
+			complain("watch %s: %v", c.id, err)
+			return
+		}
+		if p[0].Revents != 0 {
+			break
+		}
+	}
+	c.ended(exitOf(pidfd))
+}
+
+// awaitInheritance gives a daemon the time to hand over a pidfd, and then says honestly that nobody saw the end.
+func (c *container) awaitInheritance() {
+	time.Sleep(inheritTime)
+	c.mu.Lock()
+	inherited := c.pidfd >= 0 || c.state == wire.Exited
+	c.mu.Unlock()
+	if !inherited {
+		c.ended(wire.Exit{Code: 255, Unknown: true, FinishedAt: time.Now().UnixNano()})
+	}
+}
+
+// inherit takes the pidfd, and the terminal's master, that the daemon has held.
+func (c *container) inherit(fds []int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(fds) > 1 && c.console == nil {
+		_ = unix.SetNonblock(fds[1], true)
+		c.console = os.NewFile(uintptr(fds[1]), "console")
+		if err := c.out.openFile(1, c.console); err != nil {
+			return err
+		}
+		if c.state == wire.Running {
+			if err := c.out.logTo(c.bundle.Log); err != nil {
+				return err
+			}
+			c.out.resume()
+		}
+		fds = fds[:1]
+	}
+	if len(fds) == 0 {
+		return errors.New("inherit: no descriptor")
+	}
+	if c.pidfd >= 0 || c.state == wire.Exited {
+		closeList(fds)
+		return nil
+	}
+	c.pidfd = fds[0]
+	go c.watch(fds[0])
+	return nil
+}
+
+// pidfdInfo is struct pidfd_info of <linux/pidfd.h>, as first released.
+type pidfdInfo struct {
+	mask, cgroupID                                              uint64
+	pid, tgid, ppid, ruid, rgid, euid, egid, suid, sgid, fu, fg uint32
+	exitCode                                                    int32
+}
+
+const (
+	pidfdInfoExit = 1 << 3
+	pidfdGetInfo  = 0xC000FF0B | unsafe.Sizeof(pidfdInfo{})<<16 // _IOWR(0xFF, 11, struct pidfd_info)
+)
+
+// exitOf asks the kernel how a process ended that is not a child: PIDFD_GET_INFO, since Linux 6.15. Before that, nobody can
+// know.
+func exitOf(pidfd int) wire.Exit {
+	now := time.Now().UnixNano()
+	info := pidfdInfo{mask: pidfdInfoExit}
+	for range 50 { // the code is there once the new parent has reaped it
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(pidfd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
+		if errno == 0 && info.mask&pidfdInfoExit != 0 {
+			ws := unix.WaitStatus(info.exitCode)
+			x := wire.Exit{Code: int32(ending{status: ws}.code()), FinishedAt: now}
+			if ws.Signaled() {
+				x.Signal = int(ws.Signal())
+			}
+			return x
+		}
+		if errno != 0 && errno != unix.ESRCH {
+			break
+		}
+		info = pidfdInfo{mask: pidfdInfoExit}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return wire.Exit{Code: 255, Unknown: true, FinishedAt: now}
+}

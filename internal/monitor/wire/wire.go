@@ -1,0 +1,119 @@
+// Package wire is what a daemon and a monitor say to each other: the types of the messages, nothing else.
+//
+// A message is one packet of a unix SOCK_SEQPACKET socket holding one JSON object, with descriptors beside it
+// (SCM_RIGHTS). docs/monitor-protocol.md describes the conversation. Fields are only ever added; what a side does not
+// know it passes over.
+package wire
+
+// Version is the newest version of the protocol that this release speaks, and Oldest the oldest. A daemon speaks the
+// monitor's version, as long as it lies between.
+const (
+	Version = 1
+	Oldest  = 1
+)
+
+// MaxMessage bounds a message, in bytes.
+const MaxMessage = 160 << 10
+
+// MaxFDs bounds the descriptors beside a message.
+const MaxFDs = 4
+
+// What a daemon asks for.
+const (
+	Hello      = "hello"       // who are you, what do you hold; with Subscribe, exits are told from now on
+	Create     = "create"      // run the runtime's create
+	Start      = "start"       // open the log, run the runtime's start
+	Signal     = "signal"      // send a signal to the container's first process
+	KillAll    = "kill-all"    // SIGKILL everything in the container's cgroup
+	Exec       = "exec"        // run a process in the container; descriptors: stdin, stdout, stderr
+	Attach     = "attach"      // copy output to descriptors: stdout, stderr
+	Console    = "console"     // answers with the terminal's master
+	CloseStdin = "close-stdin" // let the container see the end of its input
+	ReopenLog  = "reopen-log"  // begin a new file at the log's path
+	Forget     = "forget"      // the container is deleted
+	Inherit    = "inherit"     // to a monitor that takes over; descriptors: a pidfd, and the terminal's master if there is one
+	Cancel     = "cancel"      // the request Cancels is not waited for any more
+	Shutdown   = "shutdown"    // end, when no container lives
+)
+
+// Request is what a daemon sends.
+type Request struct {
+	ID        uint64 `json:"id"`
+	Op        string `json:"op"`
+	Container string `json:"ctr,omitempty"`
+	Timeout   int64  `json:"timeout,omitempty"` // milliseconds; of create, start and exec
+
+	Subscribe bool    `json:"subscribe,omitempty"`
+	Create    *Bundle `json:"create,omitempty"`
+	Log       *Log    `json:"log,omitempty"`
+	Signal    int     `json:"signal,omitempty"`
+	Process   string  `json:"process,omitempty"` // exec: a file with the OCI process, in the container's directory
+	Cancels   uint64  `json:"cancels,omitempty"`
+}
+
+// Bundle says how the container's runtime is called. The monitor keeps it beside the container, for the one that may have
+// to take over.
+type Bundle struct {
+	Runtime   string   `json:"runtime"`        // the program
+	Args      []string `json:"args,omitempty"` // before the command, such as --root
+	Terminal  bool     `json:"tty,omitempty"`
+	Stdin     bool     `json:"stdin,omitempty"`
+	StdinOnce bool     `json:"stdinOnce,omitempty"`
+	Log       *Log     `json:"log,omitempty"`     // once it is started
+	Started   int64    `json:"started,omitempty"` // nanoseconds since 1970
+}
+
+// Log is a file below a directory.
+type Log struct {
+	Dir  string `json:"dir"`
+	Path string `json:"path"`
+}
+
+// Process is a process that cannot be mistaken for another.
+type Process struct {
+	PID       int    `json:"pid"`
+	StartTime uint64 `json:"start"` // clock ticks after boot, /proc/<pid>/stat
+}
+
+// Exit is how a container ended. It is also what the exit file holds.
+type Exit struct {
+	Process
+	Code       int32 `json:"code"` // 128+n for a process that signal n ended
+	Signal     int   `json:"signal,omitempty"`
+	OOMKilled  bool  `json:"oom,omitempty"`
+	StartedAt  int64 `json:"startedAt,omitempty"` // nanoseconds since 1970
+	FinishedAt int64 `json:"finishedAt"`
+	Unknown    bool  `json:"unknown,omitempty"` // nobody could see how
+}
+
+// The states of a container, as a monitor knows them.
+const (
+	Created = "created"
+	Running = "running"
+	Exited  = "exited"
+)
+
+// Container is one entry of an inventory.
+type Container struct {
+	ID      string  `json:"id"`
+	State   string  `json:"state"`
+	Process Process `json:"process"`
+	Started int64   `json:"started,omitempty"`
+	Exit    *Exit   `json:"exit,omitempty"`
+}
+
+// Reply is what a monitor sends: the answer to the request ID, or, with ID 0, an exit.
+type Reply struct {
+	ID    uint64 `json:"id,omitempty"`
+	Error string `json:"error,omitempty"`
+
+	Version    int         `json:"version,omitempty"` // hello
+	PID        int         `json:"pid,omitempty"`
+	Containers []Container `json:"containers,omitempty"`
+	Process    *Process    `json:"process,omitempty"` // create
+	Code       int         `json:"code,omitempty"`    // exec
+	TimedOut   bool        `json:"timedOut,omitempty"`
+
+	Container string `json:"ctr,omitempty"` // an exit
+	Exit      *Exit  `json:"exit,omitempty"`
+}

@@ -1,0 +1,210 @@
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"berth/internal/fault"
+	"berth/internal/monitor/wire"
+)
+
+// args are what every call of a handler's runtime begins with.
+func (h Handler) args() []string {
+	var a []string
+	if h.Root != "" {
+		a = append(a, "--root", h.Root)
+	}
+	if h.SystemdCgroup {
+		a = append(a, "--systemd-cgroup")
+	}
+	return append(a, h.ExtraArgs...)
+}
+
+// Create makes a container: its first process exists afterwards and waits. When it fails, what it had made is gone but for
+// what Delete removes.
+func (r *Runtime) Create(ctx context.Context, pod string, c Create) (Process, error) {
+	data, err := json.Marshal(c.Spec)
+	if err != nil {
+		return Process{}, fmt.Errorf("encode the spec of container %s: %w", c.Container, err)
+	}
+	dir := r.bundle(pod, c.Container)
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return Process{}, err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600); err != nil {
+		return Process{}, err
+	}
+	if err := os.MkdirAll(c.Handler.Root, 0o711); err != nil {
+		return Process{}, err
+	}
+	_ = fault.At("runtime.create.before")
+	cl, err := r.client(pod)
+	if err != nil {
+		return Process{}, fmt.Errorf("create container %s: %w", c.Container, err)
+	}
+	reply, err := cl.call(ctx, wire.Request{
+		Op: wire.Create, Container: c.Container, Timeout: c.Deadline.Milliseconds(),
+		Create: &wire.Bundle{Runtime: c.Handler.Path, Args: c.Handler.args(), Terminal: c.Terminal, Stdin: c.Stdin, StdinOnce: c.StdinOnce},
+	})
+	_ = fault.At("runtime.create.after")
+	if err != nil {
+		return Process{}, err
+	}
+	r.holdProcess(ctx, cl, c.Container, reply.Process.PID)
+	return *reply.Process, nil
+}
+
+// Start opens the container's log and lets its first process go.
+func (r *Runtime) Start(ctx context.Context, pod, ctr string, log Log) error {
+	q := wire.Request{Op: wire.Start, Container: ctr, Timeout: startTimeout.Milliseconds(), Log: log.wire()}
+	_, err := r.call(ctx, pod, q)
+	return err
+}
+
+// startTimeout bounds a runtime's start.
+const startTimeout = time.Minute
+
+func (l Log) wire() *wire.Log {
+	if l.Path == "" {
+		return nil
+	}
+	return &wire.Log{Dir: l.Dir, Path: l.Path}
+}
+
+// Signal sends a signal to the container's first process; nil when that has ended.
+func (r *Runtime) Signal(ctx context.Context, pod, ctr string, sig int) error {
+	_, err := r.call(ctx, pod, wire.Request{Op: wire.Signal, Container: ctr, Signal: sig})
+	return err
+}
+
+// KillAll kills everything in the container's cgroup. It works without a monitor; nil when nothing is there.
+func (r *Runtime) KillAll(ctx context.Context, pod, ctr string) error {
+	if cl, err := r.client(pod); err == nil {
+		if _, err := cl.call(ctx, wire.Request{Op: wire.KillAll, Container: ctr}); err == nil {
+			return nil
+		}
+	}
+	return r.containerGroup(ctr).Kill()
+}
+
+// ReopenLog makes the log go on in a new file at its path.
+func (r *Runtime) ReopenLog(ctx context.Context, pod, ctr string, log Log) error {
+	_, err := r.call(ctx, pod, wire.Request{Op: wire.ReopenLog, Container: ctr, Log: log.wire()})
+	return err
+}
+
+// deadWait bounds how long Delete waits for killed processes.
+const deadWait = 10 * time.Second
+
+// Delete ends what lives of a container and removes all that the runtime and the monitor hold of it, and the files of its
+// bundle. It needs neither to remember it; nil when nothing is there.
+func (r *Runtime) Delete(ctx context.Context, pod, ctr string, h Handler) error {
+	dir := r.bundle(pod, ctr)
+	if err := r.KillAll(ctx, pod, ctr); err != nil {
+		return fmt.Errorf("kill container %s: %w", ctr, err)
+	}
+	if err := r.waitExit(ctx, pod, ctr); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(filepath.Join(h.Root, ctr)); err == nil {
+		if err := r.deleteState(ctx, ctr, h); err != nil {
+			return err
+		}
+	}
+	if err := end(ctx, r.containerGroup(ctr)); err != nil {
+		return fmt.Errorf("clear the cgroup of container %s: %w", ctr, err)
+	}
+	if cl, err := r.client(pod); err == nil {
+		_, _ = cl.call(ctx, wire.Request{Op: wire.Forget, Container: ctr}) // one that does not hold it says so
+		cl.drop(ctr)
+	}
+	return removeBundle(dir)
+}
+
+// waitExit waits until the monitor has seen the container's end, so that no exit is lost and a plain delete works.
+func (r *Runtime) waitExit(ctx context.Context, pod, ctr string) error {
+	for end := time.Now().Add(deadWait); ; time.Sleep(2 * time.Millisecond) {
+		alive, err := r.alive(ctx, pod, ctr)
+		if err != nil || !alive {
+			return nil // no monitor, or it does not hold it: the forced delete sees to the rest
+		}
+		if time.Now().After(end) || ctx.Err() != nil {
+			return fmt.Errorf("container %s was killed and has not ended: it hangs in the kernel", ctr)
+		}
+	}
+}
+
+func (r *Runtime) alive(ctx context.Context, pod, ctr string) (bool, error) {
+	cl, err := r.client(pod)
+	if err != nil {
+		return false, err
+	}
+	reply, err := cl.call(ctx, wire.Request{Op: wire.Hello, Subscribe: true})
+	if err != nil {
+		return false, err
+	}
+	for _, c := range reply.Containers {
+		if c.ID == ctr {
+			return c.State != wire.Exited, nil
+		}
+	}
+	return false, nil
+}
+
+// deleteState has the runtime remove its own state of a container: plainly, which is quick, and by force where the runtime
+// does not see that the container has ended.
+func (r *Runtime) deleteState(ctx context.Context, ctr string, h Handler) error {
+	_ = fault.At("runtime.delete.before")
+	err := r.cfg.Helper(ctx, "delete-"+ctr[:min(12, len(ctr))], exec.Command(h.Path, append(h.args(), "delete", ctr)...))
+	if err != nil {
+		err = r.cfg.Helper(ctx, "delete-"+ctr[:min(12, len(ctr))], exec.Command(h.Path, append(h.args(), "delete", "--force", ctr)...))
+	}
+	_ = fault.At("runtime.delete.after")
+	if err == nil {
+		return nil
+	}
+	if _, gone := os.Lstat(filepath.Join(h.Root, ctr)); errors.Is(gone, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("delete container %s: %w", ctr, err)
+}
+
+// removeBundle removes the files of a bundle, but not what is mounted there.
+func removeBundle(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// ReadExit reads an exit that a monitor wrote down because no daemon listened.
+func ReadExit(path string) (Exit, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Exit{}, err
+	}
+	var e wire.Exit
+	if err := json.Unmarshal(data, &e); err != nil {
+		return Exit{}, fmt.Errorf("exit file %s: %w", path, err)
+	}
+	return *exitOf(&e), nil
+}

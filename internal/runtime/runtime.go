@@ -1,0 +1,166 @@
+// Package runtime is the driver that runs containers through an OCI runtime under a monitor: the daemon's side of the
+// monitor's socket.
+//
+// A monitor is started once a pod and outlives the daemon; Adopt finds it again. What can be derived from a pod's or
+// container's id is never asked of anybody: the socket, the bundle, the cgroups. So Delete and Shutdown work when neither
+// monitor nor runtime remembers anything.
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/cgroup"
+	"berth/internal/monitor/wire"
+)
+
+// Config is what a Runtime is made of. All fields are required.
+type Config struct {
+	Monitor  string // the program berth-monitor
+	Root     string // <root>: exits that no daemon was told of go below it
+	State    string // <state>: run directories are below it
+	Instance string // begins the names of cgroups
+	Tracking string // the mount point of the cgroup2 hierarchy
+	// Helper runs a program of which nothing is left when it returns.
+	Helper func(ctx context.Context, name string, cmd *exec.Cmd) error
+	Log    *slog.Logger
+	// OnExit is told of each exit, from when a pod is launched or adopted. Exits before that are in the inventory.
+	OnExit func(pod, ctr string, e Exit)
+}
+
+// Handler is an OCI runtime as configured.
+type Handler struct {
+	Name, Path    string
+	Root          string // where it keeps its state
+	SystemdCgroup bool
+	ExtraArgs     []string
+}
+
+// Process is a process that cannot be mistaken for another.
+type Process = wire.Process
+
+// Exit is how a container ended.
+type Exit struct {
+	Process
+	Code                  int32 // 128+n where signal n ended it
+	Signal                int
+	OOMKilled             bool
+	StartedAt, FinishedAt time.Time
+	Unknown               bool // nobody could see how it ended
+}
+
+// The states of a container in an inventory.
+const (
+	Created = wire.Created
+	Running = wire.Running
+	Exited  = wire.Exited
+)
+
+// Inventory is what a monitor holds, by container.
+type Inventory struct{ Containers map[string]Found }
+
+// Found is one container of an inventory. Exit is set when it is Exited.
+type Found struct {
+	State     string
+	Process   Process
+	StartedAt time.Time
+	Exit      *Exit
+}
+
+// Create is what a container is created from.
+type Create struct {
+	Container                  string
+	Handler                    Handler
+	Spec                       *specs.Spec
+	Terminal, Stdin, StdinOnce bool
+	Deadline                   time.Duration
+}
+
+// Log is a file below a directory; an empty Path is no log.
+type Log struct{ Dir, Path string }
+
+// Runtime starts monitors and speaks to them. Its methods may be called concurrently.
+type Runtime struct {
+	cfg Config
+
+	mu   sync.Mutex // guards pods
+	pods map[string]*client
+}
+
+// New makes a Runtime. It starts nothing.
+func New(cfg Config) (*Runtime, error) {
+	if _, err := os.Stat(cfg.Monitor); err != nil {
+		return nil, fmt.Errorf("the monitor program: %w", err)
+	}
+	return &Runtime{cfg: cfg, pods: map[string]*client{}}, nil
+}
+
+func (r *Runtime) dir(pod string) string { return filepath.Join(r.cfg.State, "pods", pod) }
+
+func (r *Runtime) bundle(pod, ctr string) string { return filepath.Join(r.dir(pod), "c", ctr) }
+
+func (r *Runtime) exits(pod string) string { return filepath.Join(r.cfg.Root, "pods", pod, "exits") }
+
+// monitorGroup is the cgroup of a pod's monitor, and containerGroup the tracking group of a container's helpers.
+func (r *Runtime) monitorGroup(pod string) *cgroup.Group {
+	return cgroup.At(filepath.Join(r.cfg.Tracking, r.cfg.Instance, "monitors", pod))
+}
+
+func (r *Runtime) containerGroup(ctr string) *cgroup.Group {
+	return cgroup.At(filepath.Join(r.cfg.Tracking, r.containersGroup(), ctr))
+}
+
+func (r *Runtime) containersGroup() string { return filepath.Join(r.cfg.Instance, "containers") }
+
+// client returns the connection to a pod's monitor.
+func (r *Runtime) client(pod string) (*client, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.pods[pod]; c != nil && !c.lost() {
+		return c, nil
+	}
+	return nil, errNoMonitor
+}
+
+var errNoMonitor = errors.New("the pod's monitor does not answer")
+
+// call asks a pod's monitor.
+func (r *Runtime) call(ctx context.Context, pod string, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
+	c, err := r.client(pod)
+	if err != nil {
+		return nil, fmt.Errorf("%s container %s: %w", q.Op, q.Container, err)
+	}
+	return c.call(ctx, q, fds...)
+}
+
+func exitOf(e *wire.Exit) *Exit {
+	if e == nil {
+		return nil
+	}
+	x := &Exit{Process: e.Process, Code: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled, Unknown: e.Unknown, FinishedAt: time.Unix(0, e.FinishedAt)}
+	if e.StartedAt > 0 {
+		x.StartedAt = time.Unix(0, e.StartedAt)
+	}
+	return x
+}
+
+func inventoryOf(list []wire.Container) Inventory {
+	inv := Inventory{Containers: map[string]Found{}}
+	for _, c := range list {
+		f := Found{State: c.State, Process: c.Process, Exit: exitOf(c.Exit)}
+		if c.Started > 0 {
+			f.StartedAt = time.Unix(0, c.Started)
+		}
+		inv.Containers[c.ID] = f
+	}
+	return inv
+}
