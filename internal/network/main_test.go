@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(inside) == "" {
 		os.Exit(again())
 	}
+	if order := os.Getenv(daemonOrder); order != "" {
+		os.Exit(obey(order))
+	}
 	if err := settleIn(); err != nil {
 		fmt.Println(err)
 		os.Exit(1)

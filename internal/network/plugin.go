@@ -152,6 +152,9 @@ func (c *call) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 		if err == nil {
 			return answer.data, nil
 		}
+		if answer.left < 0 {
+			err = fmt.Errorf("its answer is longer than %d bytes", maxAnswer)
+		}
 		// A program that is being replaced is busy for as long as somebody has it open for writing.
 		if errors.Is(err, syscall.ETXTBSY) && wait < 2*time.Second && sleep(ctx, wait) {
 			continue

@@ -37,6 +37,7 @@ type watcher struct {
 	seen    trail
 	ids     map[string]uint64 // inode of each directory that is watched
 	stop    chan struct{}
+	ending  sync.Once
 	stopped sync.WaitGroup
 }
 
@@ -58,7 +59,7 @@ func newWatcher(paths []string, look func(bool) ([]string, bool), log *slog.Logg
 }
 
 func (w *watcher) close() error {
-	close(w.stop)
+	w.ending.Do(func() { close(w.stop) })
 	w.stopped.Wait()
 	return w.notify.Close()
 }

@@ -1,0 +1,502 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const bridgeV4 = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+	{"type": "bridge", "bridge": "%BRIDGE%", "isGateway": true, "ipMasq": true,
+	 "ipam": {"type": "host-local", "dataDir": "%LEASES%", "ranges": [[{"subnet": "10.77.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+	{"type": "portmap", "capabilities": {"portMappings": true}}]}`
+
+const bridgeDual = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+	{"type": "bridge", "bridge": "%BRIDGE%", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+	 "ipam": {"type": "host-local", "dataDir": "%LEASES%", "ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd00:77::/64"}]],
+	          "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}},
+	{"type": "portmap", "capabilities": {"portMappings": true}},
+	{"type": "tuning", "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}}]}`
+
+// listen answers "pod" to whoever connects to the port in a network namespace.
+func listen(t *testing.T, netns string, port int) {
+	t.Helper()
+	err := inThread(func() error {
+		f, err := os.Open(netns)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+				_, _ = io.WriteString(c, "pod")
+				_ = c.Close()
+			}
+		}()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func fetch(address string) string {
+	c, err := net.DialTimeout("tcp", address, time.Second)
+	if err != nil {
+		return err.Error()
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(3 * time.Second))
+	data, _ := io.ReadAll(c)
+	return string(data)
+}
+
+func TestAttachDualStack(t *testing.T) {
+	h := newHost(t, bridgeDual)
+	if st := h.Status(); !st.Ready || st.Network != "pods" || strings.Join(st.Plugins, " ") != "bridge portmap tuning" {
+		t.Fatalf("%+v", st)
+	}
+	p := h.pod(Port{HostPort: 8088, ContainerPort: 80, Protocol: "TCP"}, Port{ContainerPort: 81})
+	r := h.attach(p)
+	want := []netip.Addr{netip.MustParseAddr("10.77.0.2"), netip.MustParseAddr("fd00:77::2")}
+	if fmt.Sprint(r.IPs) != fmt.Sprint(want) {
+		t.Fatalf("addresses %v", r.IPs)
+	}
+	var raw struct {
+		Version string            `json:"cniVersion"`
+		IPs     []json.RawMessage `json:"ips"`
+	}
+	if err := json.Unmarshal(r.Raw, &raw); err != nil || raw.Version != "1.0.0" || len(raw.IPs) != 2 {
+		t.Errorf("raw result %s, %v", r.Raw, err)
+	}
+	listen(t, p.NetNS, 80)
+	for _, address := range []string{"10.77.0.2:80", "[fd00:77::2]:80", "10.77.0.1:8088", "127.0.0.1:8088"} {
+		// A new bridge looks for duplicates of its IPv6 address for a second or two before it uses it.
+		got := ""
+		for end := time.Now().Add(10 * time.Second); got != "pod" && time.Now().Before(end); {
+			got = fetch(address)
+		}
+		if got != "pod" {
+			t.Errorf("%s: %q", address, got)
+		}
+	}
+	if got := enter(t, Namespaces{Net: p.NetNS}, "cat /proc/sys/net/ipv4/conf/eth0/arp_filter"); got != "1" {
+		t.Errorf("tuning: %s", got)
+	}
+	h.detach(p)
+	h.detach(p)
+}
+
+func TestCheck(t *testing.T) {
+	h := newHost(t, bridgeV4)
+	p := h.pod()
+	h.attach(p)
+	if err := h.Check(t.Context(), p); err != nil {
+		t.Errorf("check: %v", err)
+	}
+	enter(t, Namespaces{Net: p.NetNS}, "ip route del default")
+	if err := h.Check(t.Context(), p); err == nil || !strings.Contains(err.Error(), "CNI plugin bridge (CHECK") {
+		t.Errorf("check of a pod without its route: %v", err)
+	}
+	h.detach(p)
+	if err := h.Check(t.Context(), p); err == nil {
+		t.Error("checked a detached pod")
+	}
+}
+
+func TestAttachAgainMakesItAnew(t *testing.T) {
+	h := newHost(t, bridgeV4)
+	p := h.pod(Port{HostPort: 8090, ContainerPort: 80})
+	h.attach(p)
+	h.attach(p)
+	if leases, _ := filepath.Glob(h.leases + "/pods/10.*"); len(leases) != 1 {
+		t.Errorf("leases %v", leases)
+	}
+	h.detach(p)
+}
+
+func TestPodsInParallel(t *testing.T) {
+	h := newHost(t, bridgeV4)
+	pods := make([]Pod, 8)
+	for i := range pods {
+		pods[i] = h.pod(Port{HostPort: int32(9000 + i), ContainerPort: 80})
+	}
+	results := make([]Result, len(pods))
+	var all sync.WaitGroup
+	for i, p := range pods {
+		all.Go(func() {
+			var err error
+			if results[i], err = h.Attach(t.Context(), p); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	seen := map[string]bool{}
+	for _, r := range results {
+		if s := fmt.Sprint(r.IPs); seen[s] {
+			t.Errorf("%s twice", s)
+		} else {
+			seen[s] = true
+		}
+	}
+	if ids, err := h.Attachments(); err != nil || len(ids) != len(pods) {
+		t.Errorf("attachments %v, %v", ids, err)
+	}
+	for _, p := range pods {
+		all.Go(func() {
+			if err := h.Detach(t.Context(), p); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// script makes a plugin directory with a shell script as plugin, and returns a change of the configuration that searches
+// it first.
+func script(t testing.TB, name, text string) (dir string, change func(*Config)) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir, func(c *Config) { c.PluginDirs = append([]string{dir}, debian...) }
+}
+
+// spy writes down what it is told and gives one address.
+const spy = `d=$(dirname "$0"); cat >"$d/$CNI_COMMAND.stdin"; env | grep ^CNI_ >"$d/$CNI_COMMAND.env"
+if [ "$CNI_COMMAND" = ADD ]; then echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.8.7/24"}]}'; fi`
+
+func spied(t *testing.T, dir, verb string) (conf map[string]json.RawMessage, env string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, verb+".stdin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, &conf); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, verb+".env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conf, string(text)
+}
+
+func TestWhatPluginsAreTold(t *testing.T) {
+	dir, change := script(t, "spy", spy)
+	h := newHost(t, `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "spy", "big": 9007199254740993,
+		"capabilities": {"portMappings": true, "bandwidth": true, "dns": true, "cgroupPath": true, "ips": true, "mac": true, "infinibandGUID": false}}]}`, change)
+	p := h.pod(Port{HostPort: 53, ContainerPort: 5353, Protocol: "UDP", HostIP: "127.0.0.1"}, Port{ContainerPort: 80})
+	p.CgroupPath, p.DNS = "/kubepods/x", DNS{Servers: []string{"10.0.0.10"}, Searches: []string{"svc"}, Options: []string{"ndots:5"}}
+	p.Annotations = map[string]string{IngressAnnotation: "1.5M", IPsAnnotation: "10.9.8.7, fd00::7", MACAnnotation: "02:00:00:00:00:01", InfinibandAnnotation: "x"}
+	if r := h.attach(p); fmt.Sprint(r.IPs) != "[10.9.8.7]" {
+		t.Errorf("addresses %v", r.IPs)
+	}
+	conf, env := spied(t, dir, "ADD")
+	want := `{"bandwidth":{"ingressRate":1500000,"ingressBurst":4294967295},"cgroupPath":"/kubepods/x",` +
+		`"dns":{"servers":["10.0.0.10"],"searches":["svc"],"options":["ndots:5"]},"ips":["10.9.8.7","fd00::7"],"mac":"02:00:00:00:00:01",` +
+		`"portMappings":[{"hostPort":53,"containerPort":5353,"protocol":"udp","hostIP":"127.0.0.1"}]}`
+	if got := string(conf["runtimeConfig"]); got != want {
+		t.Errorf("runtimeConfig %s", got)
+	}
+	if string(conf["big"]) != "9007199254740993" || string(conf["name"]) != `"spied"` || string(conf["cniVersion"]) != `"1.0.0"` {
+		t.Errorf("configuration %v", conf)
+	}
+	for _, line := range []string{
+		"CNI_CONTAINERID=" + p.ID, "CNI_NETNS=" + p.NetNS, "CNI_IFNAME=eth0", "CNI_PATH=" + strings.Join(h.cfg.PluginDirs, ":"),
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID=" + p.ID + ";K8S_POD_UID=uid-1",
+	} {
+		if !strings.Contains(env+"\n", line+"\n") {
+			t.Errorf("no %s in %s", line, env)
+		}
+	}
+	if err := Unpin(Namespaces{Net: p.NetNS}); err != nil {
+		t.Fatal(err)
+	}
+	h.write("10-test.conflist", "{") // DEL goes by what ADD was told
+	h.open()
+	h.detach(Pod{ID: p.ID})
+	conf, env = spied(t, dir, "DEL")
+	if string(conf["runtimeConfig"]) != want || !strings.Contains(string(conf["prevResult"]), "10.9.8.7/24") || string(conf["big"]) != "9007199254740993" {
+		t.Errorf("DEL was told %v", conf)
+	}
+	if !strings.Contains(env, "CNI_NETNS=\n") || !strings.Contains(env, "K8S_POD_UID=uid-1") {
+		t.Errorf("DEL ran with %s", env)
+	}
+}
+
+func TestBadAnnotations(t *testing.T) {
+	h := newHost(t, bridgeV4)
+	for name, value := range map[string]string{
+		IngressAnnotation: "much", EgressAnnotation: "10", IPsAnnotation: "10.0.0.300", MACAnnotation: "zz",
+	} {
+		p := h.pod()
+		p.Annotations = map[string]string{name: value}
+		var bad *AnnotationError
+		if _, err := h.Attach(t.Context(), p); !errors.As(err, &bad) || bad.Name != name {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestQuantity(t *testing.T) {
+	for s, want := range map[string]uint64{
+		"10M": 1e7, "1.5Gi": 1610612736, "1e6": 1e6, "12E": 12e18, "100": 100, "1500m": 2, "1k": 1000, "2.5E3": 2500, "0.1k": 100,
+	} {
+		if got, err := quantity(s); err != nil || got != want {
+			t.Errorf("%s: %d, %v", s, got, err)
+		}
+	}
+	for _, s := range []string{"", "M", "-1M", "1/2", "0x10", "1_000", "10MB", "1e999999999", "99E", "1.2.3", "Inf"} {
+		if got, err := quantity(s); err == nil {
+			t.Errorf("%q is %d", s, got)
+		}
+	}
+}
+
+func TestPluginFailures(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"its own words", `echo '{"cniVersion":"1.0.0","code":100,"msg":"no address is free","details":"pool a"}'; exit 1`,
+			`CNI plugin bad (ADD of network "n"): no address is free; pool a`},
+		{"stderr", `echo "panic: oops" >&2; exit 2`, `CNI plugin bad (ADD of network "n"): exit status 2: panic: oops`},
+		{"no answer", `exit 0`, `its answer is not a CNI result`},
+		{"garbage", `echo hello`, `its answer is not a CNI result`},
+		{"endless", `cat >/dev/null; yes`, `CNI plugin bad (ADD of network "n"): its answer is longer than 4194304 bytes`},
+		{"no address", `echo '{"cniVersion":"1.0.0"}'`, `network "n" gave the pod no address: does a plugin in`},
+		{"not a program", "\x00", `CNI plugin bad`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, change := script(t, "bad", "[ $CNI_COMMAND = ADD ] || exit 0\n"+c.text)
+			h := newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bad"}]}`, change)
+			p := h.pod()
+			_, err := h.Attach(t.Context(), p)
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "attach network of pod default/web: ") {
+				t.Errorf("%v", err)
+			}
+			h.detach(p)
+		})
+	}
+}
+
+// hanging hangs for the pod that is called so, with a grandchild in a session of its own that holds all pipes.
+const hanging = `case "$CNI_COMMAND$CNI_ARGS" in
+ADD*K8S_POD_NAME=hang\;*) setsid sh -c 'echo $$ >"$0.pid"; exec sleep 1000' "$0" & wait;;
+ADD*) echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.8.7/24"}]}';;
+esac`
+
+func TestHangingPlugin(t *testing.T) {
+	dir, change := script(t, "hangs", hanging)
+	h := newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"hangs"}]}`, change, func(c *Config) { c.AddTimeout = 700 * time.Millisecond })
+	stuck, fine := h.pod(), h.pod()
+	stuck.Name = "hang"
+	done := make(chan error, 1)
+	begun := time.Now()
+	go func() {
+		_, err := h.Attach(context.Background(), stuck)
+		done <- err
+	}()
+	time.Sleep(100 * time.Millisecond)
+	free := time.Now()
+	h.attach(fine)
+	h.detach(fine)
+	if took := time.Since(free); took > 400*time.Millisecond {
+		t.Errorf("another pod waited %v", took)
+	}
+	err := <-done
+	var failed *PluginError
+	if took := time.Since(begun); took > 2*time.Second || !errors.As(err, &failed) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("after %v: %v", took, err)
+	}
+	if !strings.Contains(err.Error(), `CNI plugin hangs (ADD of network "n"): killed with its children after`) {
+		t.Errorf("%v", err)
+	}
+	pid, err := os.ReadFile(filepath.Join(dir, "hangs.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat"); err == nil && !strings.Contains(string(stat), ") Z ") {
+		t.Error("the grandchild lives")
+	}
+	h.detach(stuck)
+}
+
+func TestDetachAfterTheNamespaceIsGone(t *testing.T) {
+	// Debian's bridge plugin finds its masquerading rules by the addresses inside; a boot takes both away.
+	h := newHost(t, strings.Replace(bridgeV4, `"ipMasq": true`, `"ipMasq": false`, 1))
+	p := h.pod(Port{HostPort: 8091, ContainerPort: 80})
+	h.attach(p)
+	if err := Unpin(Namespaces{Net: p.NetNS}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p.NetNS, nil, 0o444); err != nil { // as a boot leaves it where /run is on a disk
+		t.Fatal(err)
+	}
+	h.open()
+	h.detach(Pod{ID: p.ID})
+}
+
+func TestDetachAfterTheConfigurationChanged(t *testing.T) {
+	h := newHost(t, bridgeV4)
+	p, q := h.pod(), h.pod()
+	h.attach(p)
+	h.attach(q)
+	h.write("10-test.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.1.0.0/16"}}]}`)
+	h.open()
+	h.detach(p)
+	if err := os.RemoveAll(h.cfg.ConfigDir); err != nil {
+		t.Fatal(err)
+	}
+	h.open()
+	h.detach(q)
+}
+
+func TestPluginUninstalled(t *testing.T) {
+	dir, change := script(t, "spy", spy)
+	h := newHost(t, `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "spy"}]}`, change)
+	p := h.pod()
+	h.attach(p)
+	if err := os.Remove(filepath.Join(dir, "spy")); err != nil {
+		t.Fatal(err)
+	}
+	err := h.Detach(t.Context(), p)
+	var missing *MissingPluginError
+	var failed *DetachError
+	record := filepath.Join(h.cfg.CacheDir, p.ID)
+	if !errors.As(err, &missing) || !errors.As(err, &failed) || !strings.Contains(err.Error(), "if it is gone for good, remove "+record) {
+		t.Fatalf("%v", err)
+	}
+	if ids, err := h.Attachments(); err != nil || len(ids) != 1 || ids[0] != p.ID {
+		t.Errorf("%v, %v", ids, err)
+	}
+	for range 2 {
+		if err := h.Forget(p.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	h.detach(p)
+}
+
+func TestDamagedRecord(t *testing.T) {
+	h := newHost(t, bridgeV4)
+	p := h.pod(Port{HostPort: 8092, ContainerPort: 80})
+	h.attach(p)
+	path := filepath.Join(h.cfg.CacheDir, p.ID)
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, info.Size()/2); err != nil {
+		t.Fatal(err)
+	}
+	h.detach(p)
+	if err := os.WriteFile(path, []byte("berth-record network v99 sha256=0 len=0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Detach(t.Context(), p); err == nil || !strings.Contains(err.Error(), "version 99") {
+		t.Errorf("a record of a later release: %v", err)
+	}
+	if err := h.Forget(p.ID); err != nil {
+		t.Error(err)
+	}
+	for _, id := range []string{"", ".", "..", "../x", "a/b", ".tmp-x"} {
+		if err := h.Forget(id); err == nil {
+			t.Errorf("took %q for a pod", id)
+		}
+	}
+}
+
+func TestNoConfiguration(t *testing.T) {
+	h := newHost(t, "")
+	var not *NotReadyError
+	if _, err := h.Attach(t.Context(), h.pod()); !errors.As(err, &not) || !strings.Contains(err.Error(), h.cfg.ConfigDir+" has no *.conflist") {
+		t.Errorf("%v", err)
+	}
+}
+
+// BenchmarkAttach shows what Attach and Detach cost beside the bare plugins, which is what no runtime can be faster than.
+func BenchmarkAttach(b *testing.B) {
+	h := newHost(b, bridgeV4)
+	p := h.pod(Port{HostPort: 8093, ContainerPort: 80})
+	b.Run("berth", func(b *testing.B) {
+		var del time.Duration
+		for b.Loop() {
+			h.attach(p)
+			begun := time.Now()
+			h.detach(p)
+			del += time.Since(begun)
+		}
+		report(b, del)
+	})
+	b.Run("bare", func(b *testing.B) {
+		var del time.Duration
+		for b.Loop() {
+			result := bare(b, h, p, "ADD", nil)
+			begun := time.Now()
+			bare(b, h, p, "DEL", result)
+			del += time.Since(begun)
+		}
+		report(b, del)
+	})
+}
+
+func report(b *testing.B, del time.Duration) {
+	b.ReportMetric(float64((b.Elapsed()-del).Microseconds())/1000/float64(b.N), "ms/ADD")
+	b.ReportMetric(float64(del.Microseconds())/1000/float64(b.N), "ms/DEL")
+}
+
+// bare runs the plugins of the list one after the other, and does nothing else.
+func bare(b *testing.B, h *host, p Pod, verb string, prev json.RawMessage) json.RawMessage {
+	caps, err := capabilities(p)
+	if err != nil {
+		b.Fatal(err)
+	}
+	on := &attached{Config: *h.current.Load().conf, IfName: ifName, Args: kubernetesArgs(p), Capabilities: caps}
+	c := &call{n: h.Network, verb: verb, conf: &on.Config, pod: p.ID, netns: p.NetNS, on: on}
+	order := []int{0, 1}
+	if verb == "DEL" {
+		order = []int{1, 0}
+	}
+	for _, i := range order {
+		conf, err := c.config(on.Config.Plugins[i], prev)
+		if err != nil {
+			b.Fatal(err)
+		}
+		path, err := find(on.Config.Plugins[i].Type, debian)
+		if err != nil {
+			b.Fatal(err)
+		}
+		cmd := exec.Command(path)
+		cmd.Env, cmd.Stdin = c.args().AsEnv(), strings.NewReader(string(conf))
+		out, err := cmd.Output()
+		if err != nil {
+			b.Fatalf("%v: %s", err, out)
+		}
+		if verb == "ADD" {
+			prev = out
+		}
+	}
+	return prev
+}

@@ -1,0 +1,261 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func asCIDRError(err error) (*CIDRError, bool) {
+	var bad *CIDRError
+	return bad, errors.As(err, &bad)
+}
+
+func conf(name string) string {
+	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [{"type": "bridge"}]}`, name)
+}
+
+// at is the name of the network in force, "" when there is none.
+func (h *host) at() string {
+	st := h.Status()
+	if st.Ready != (st.Message == "") || st.Ready != (st.Reason == "") || !st.Ready && st.Reason != NotReady {
+		h.t.Errorf("status contradicts itself: %+v", st)
+	}
+	return st.Network
+}
+
+// eventually waits for a network to be in force, and fails when it takes longer than a change may.
+func (h *host) eventually(t *testing.T, want string) {
+	t.Helper()
+	begun := time.Now()
+	for h.at() != want {
+		if time.Since(begun) > 5*time.Second {
+			t.Fatalf("still %q after %v: %s", h.at(), time.Since(begun), h.Status().Message)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if took := time.Since(begun); took > 100*time.Millisecond && !slow {
+		t.Errorf("%q came after %v", want, took)
+	}
+}
+
+// never watches for a while that the network in force stays the same.
+func (h *host) never(t *testing.T, d time.Duration, f func()) {
+	t.Helper()
+	want, stop := h.at(), make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if got := h.at(); got != want {
+					t.Errorf("%q became %q", want, got)
+					return
+				}
+				runtime.Gosched()
+			}
+		}
+	})
+	f()
+	time.Sleep(d)
+	close(stop)
+	all.Wait()
+}
+
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	h := newHost(t, "")
+	dir := h.cfg.ConfigDir
+	file := filepath.Join(dir, "10-test.conflist")
+	if h.at() != "" {
+		t.Fatal(h.at())
+	}
+	h.write("10-test.conflist", conf("a"))
+	h.eventually(t, "a")
+	must(t, os.WriteFile(dir+"/.new", []byte(conf("b")), 0o644), os.Rename(dir+"/.new", file)) // replaced
+	h.eventually(t, "b")
+	h.write("05-first.conflist", conf("c"))
+	h.eventually(t, "c")
+	must(t, os.Remove(dir+"/05-first.conflist"))
+	h.eventually(t, "b")
+	must(t, os.Remove(file))
+	h.eventually(t, "")
+	must(t, os.Remove(dir)) // the directory comes back
+	must(t, os.Mkdir(dir, 0o755))
+	h.write("10-test.conflist", conf("d"))
+	h.eventually(t, "d")
+	must(t, os.RemoveAll(filepath.Dir(dir))) // and its parent
+	h.eventually(t, "")
+	must(t, os.MkdirAll(dir, 0o755))
+	h.write("10-test.conflist", conf("e"))
+	h.eventually(t, "e")
+	must(t, os.Rename(filepath.Dir(dir), filepath.Dir(dir)+".old")) // renamed away: its watches go with it
+	h.eventually(t, "")
+	must(t, os.MkdirAll(dir, 0o755))
+	h.write("10-test.conflist", conf("f"))
+	h.eventually(t, "f")
+	must(t, os.Rename(dir, dir+".old"), os.Rename(filepath.Dir(dir)+".old/net.d", dir)) // swapped for another
+	h.eventually(t, "e")
+	h.write("10-test.conflist", "{")
+	h.eventually(t, "")
+	if m := h.Status().Message; !strings.Contains(m, file+": line 1, column 1: unexpected end of JSON input") {
+		t.Errorf("%s", m)
+	}
+}
+
+func TestHalfWrittenIsNotBelieved(t *testing.T) {
+	h := newHost(t, conf("a"))
+	file := filepath.Join(h.cfg.ConfigDir, "10-test.conflist")
+	h.never(t, 2*settle, func() {
+		for range 5 { // truncated, then written in pieces, slower than events are gathered
+			f, err := os.Create(file)
+			must(t, err)
+			for _, piece := range strings.SplitAfter(conf("a"), ",") {
+				time.Sleep(2 * gather)
+				_, err := f.WriteString(piece)
+				must(t, err)
+			}
+			must(t, f.Close())
+		}
+		must(t, os.Remove(file))
+		time.Sleep(2 * gather)
+		h.write("10-test.conflist", conf("a"))
+	})
+}
+
+func TestWatchThroughLinks(t *testing.T) {
+	h := newHost(t, "", func(c *Config) { c.ConfigDir = filepath.Join(filepath.Dir(filepath.Dir(c.ConfigDir)), "link") })
+	base := filepath.Dir(h.cfg.ConfigDir)
+	put := func(path, name string) {
+		t.Helper()
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(conf(name)), 0o644))
+	}
+	link := func(target, path string) {
+		t.Helper()
+		must(t, os.Symlink(target, path+".tmp"), os.Rename(path+".tmp", path))
+	}
+	must(t, os.Remove(h.cfg.ConfigDir))
+	put(base+"/one/10.conflist", "a")
+	put(base+"/two/10.conflist", "b")
+	link("one", h.cfg.ConfigDir) // the directory is a link
+	h.eventually(t, "a")
+	link(base+"/two", h.cfg.ConfigDir)
+	h.eventually(t, "b")
+	put(base+"/two/10.conflist", "c")
+	h.eventually(t, "c")
+	put(base+"/far/conf", "d")
+	link("../far/conf", base+"/two/10.conflist") // the file is a link
+	h.eventually(t, "d")
+	put(base+"/far/conf", "e")
+	h.eventually(t, "e")
+	put(base+"/two/..1/10.conflist", "f") // as Kubernetes mounts a config map
+	link("..1", base+"/two/..data")
+	link("..data/10.conflist", base+"/two/10.conflist")
+	h.eventually(t, "f")
+	put(base+"/two/..2/10.conflist", "g")
+	link("..2", base+"/two/..data")
+	h.eventually(t, "g")
+	link("link", h.cfg.ConfigDir) // a loop
+	h.eventually(t, "")
+	link("two", h.cfg.ConfigDir)
+	h.eventually(t, "g")
+}
+
+func TestPluginsComeAndGo(t *testing.T) {
+	bin := ""
+	h := newHost(t, conf("a"), func(c *Config) {
+		bin = filepath.Join(c.CacheDir, "../opt/cni/bin")
+		c.PluginDirs = []string{bin}
+	})
+	if m := h.Status().Message; !strings.Contains(m, `CNI plugin "bridge" is not an executable file in `+bin) {
+		t.Errorf("%s", m)
+	}
+	must(t, os.MkdirAll(bin, 0o755), os.WriteFile(bin+"/bridge", []byte("#!/bin/sh"), 0o644))
+	time.Sleep(settle)
+	if h.at() != "" {
+		t.Error("ready with a plugin that cannot be executed")
+	}
+	must(t, os.Chmod(bin+"/bridge", 0o755))
+	h.eventually(t, "a")
+	must(t, os.Remove(bin+"/bridge"))
+	h.eventually(t, "")
+}
+
+func TestCloseLeavesNothing(t *testing.T) {
+	before := runtime.NumGoroutine()
+	h := newHost(t, conf("a"))
+	must(t, h.Close())
+	for end := time.Now().Add(2 * time.Second); runtime.NumGoroutine() > before && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	if now := runtime.NumGoroutine(); now > before {
+		t.Errorf("%d goroutines, were %d", now, before)
+	}
+	h.open()
+}
+
+const statusPlugin = `d=$(dirname "$0")
+if [ "$CNI_COMMAND" = STATUS ]; then
+	echo x >>"$d/asked"
+	[ -e "$d/hang" ] && sleep 1000
+	[ -e "$d/bad" ] && { echo '{"cniVersion":"1.1.0","code":50,"msg":"the agent is not up"}'; exit 1; }
+fi
+exit 0`
+
+func TestStatusOfPlugins(t *testing.T) {
+	dir, change := script(t, "agent", statusPlugin)
+	h := newHost(t, `{"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "agent"}]}`, change)
+	ready := func(want bool) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); h.Status().Ready != want; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%+v", h.Status())
+			}
+		}
+	}
+	ready(true)
+	asked := func() int { data, _ := os.ReadFile(dir + "/asked"); return len(data) / 2 }
+	n := asked()
+	time.Sleep(100 * time.Millisecond)
+	for range 1000 {
+		h.Status()
+	}
+	if asked() != n {
+		t.Errorf("asked %d times while the answer was fresh", asked()-n)
+	}
+	must(t, os.WriteFile(dir+"/bad", nil, 0o644))
+	ready(false)
+	if st := h.Status(); st.Reason != NotReady || st.Message != `CNI plugin agent (STATUS of network "n"): the agent is not up` {
+		t.Errorf("%+v", st)
+	}
+	must(t, os.WriteFile(dir+"/hang", nil, 0o644))
+	for end := time.Now().Add(statusFresh + time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		begun := time.Now()
+		h.Status()
+		if took := time.Since(begun); took > 100*time.Millisecond {
+			t.Fatalf("Status took %v", took)
+		}
+	}
+	begun := time.Now()
+	must(t, h.Close())
+	if took := time.Since(begun); took > 2*time.Second {
+		t.Errorf("Close took %v with a STATUS that hangs", took)
+	}
+	must(t, os.Remove(dir+"/hang"), os.Remove(dir+"/bad"))
+	h.open()
+	ready(true)
+}
