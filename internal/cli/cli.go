@@ -1,0 +1,102 @@
+// Package cli is Berth's command line for people: it speaks CRI, and the small service of package admin, to the daemon's
+// socket, and turns what comes back into tables, JSON, progress bars and sentences.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// DefaultSocket is where a daemon listens unless somebody says otherwise.
+const DefaultSocket = "unix:///run/berth/berth.sock"
+
+// ownFailure is the exit code of run and exec when Berth itself fails, so that it is not taken for the container's.
+const ownFailure = 125
+
+// app is what the commands share.
+type app struct {
+	version string
+	socket  string
+}
+
+// New makes the berth command with all that a client can do. The daemon's command is for its caller to add.
+func New(version string) *cobra.Command {
+	a := &app{version: version}
+	root := &cobra.Command{
+		Use: "berth", Short: "Run pods on this machine, for a kubelet or by hand",
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	socket := os.Getenv("BERTH_SOCKET")
+	if socket == "" {
+		socket = DefaultSocket
+	}
+	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "the daemon's socket (environment: BERTH_SOCKET)")
+	root.AddGroup(&cobra.Group{ID: "run", Title: "Containers and pods:"}, &cobra.Group{ID: "image", Title: "Images:"},
+		&cobra.Group{ID: "node", Title: "The node:"})
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add("run", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.stopCommand(), a.rmCommand(),
+		a.inspectCommand())
+	add("image", a.pullCommand(), a.imagesCommand(), a.rmiCommand(), a.imageCommand())
+	add("node", a.doctorCommand(), a.checkCommand(), a.configCommand(), a.versionCommand())
+	return root
+}
+
+// Execute runs root until it is done or the process is told to end, says what went wrong, and returns the exit code.
+func Execute(root *cobra.Command) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends a command that does not heed the first
+	return exitCode(root.ExecuteContext(ctx), root.ErrOrStderr())
+}
+
+// exitError is an end with a code of its own. Err is nil when there is nothing to say.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// ours marks err as Berth's own failure, for commands whose exit code is otherwise that of a container.
+func ours(err error) error {
+	var e *exitError
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
+	return &exitError{code: ownFailure, err: err}
+}
+
+func exitCode(err error, stderr io.Writer) int {
+	if err == nil {
+		return 0
+	}
+	code, say := 1, true
+	var e *exitError
+	if errors.As(err, &e) {
+		code, say = e.code, e.err != nil
+	}
+	if say {
+		fmt.Fprintf(stderr, "berth: %s\n", strings.TrimSpace(err.Error()))
+	}
+	return code
+}

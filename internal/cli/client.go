@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/admin"
+)
+
+// mostMessage is the largest answer taken, as the kubelet has it.
+const mostMessage = 16 << 20
+
+// client is a connection to the daemon.
+type client struct {
+	runtimeapi.RuntimeServiceClient
+	images runtimeapi.ImageServiceClient
+	node   *admin.Client
+	conn   *grpc.ClientConn
+}
+
+func (c *client) close() { _ = c.conn.Close() }
+
+// dial makes a client. It connects with the first call, whose error then says what is wrong with the socket.
+func (a *app) dial() (*client, error) {
+	path := socketPath(a.socket)
+	conn, err := grpc.NewClient("passthrough:///"+path,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(mostMessage)),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}),
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			return explain(path, invoke(ctx, method, req, reply, cc, opts...))
+		}),
+		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			stream, err := open(ctx, desc, cc, method, opts...)
+			if err != nil {
+				return nil, explain(path, err)
+			}
+			return explainingStream{stream, path}, nil
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", a.socket, err)
+	}
+	return &client{runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), admin.NewClient(conn), conn}, nil
+}
+
+// with dials, and calls do.
+func (a *app) with(do func(*client) error) error {
+	c, err := a.dial()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return do(c)
+}
+
+func socketPath(socket string) string { return strings.TrimPrefix(socket, "unix://") }
+
+// callError is a failed call in words for a person; it keeps its gRPC code.
+type callError struct {
+	code codes.Code
+	text string
+}
+
+func (e *callError) Error() string              { return e.text }
+func (e *callError) GRPCStatus() *status.Status { return status.New(e.code, e.text) }
+
+// explain takes gRPC's own words out of an error, and says what to do when nobody answers.
+func explain(path string, err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	text := s.Message()
+	switch s.Code() {
+	case codes.Unavailable:
+		text = noAnswer(path, text)
+	case codes.Unimplemented:
+		text += "; is the daemon older than this command, or not Berth?"
+	case codes.Canceled:
+		text = "interrupted"
+	}
+	return &callError{s.Code(), text}
+}
+
+// noAnswer says why the daemon does not answer. What connecting says is plainer than what gRPC makes of it.
+func noAnswer(path, text string) string {
+	advice := `start it with "berth serve"`
+	conn, err := net.Dial("unix", path)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		advice = "it may be starting or stopping; try again"
+	case errors.Is(err, fs.ErrPermission):
+		text, advice = "permission denied", "run this as root"
+	default:
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err
+		}
+		text = err.Error()
+	}
+	return fmt.Sprintf("the daemon at %s does not answer: %s; %s", path, text, advice)
+}
+
+type explainingStream struct {
+	grpc.ClientStream
+	path string
+}
+
+func (s explainingStream) RecvMsg(m any) error { return explain(s.path, s.ClientStream.RecvMsg(m)) }
+func (s explainingStream) SendMsg(m any) error { return explain(s.path, s.ClientStream.SendMsg(m)) }
+
+func isCode(err error, code codes.Code) bool { return err != nil && status.Code(err) == code }

@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/config"
+)
+
+// How a diagnosis came out.
+const (
+	fine    = "ok"
+	warning = "warn" // Berth works, but not as well as it could
+	broken  = "bad"  // pods cannot run
+)
+
+// diagnosis is one thing that the doctor looked at.
+type diagnosis struct {
+	Subject string `json:"subject"`
+	Result  string `json:"result"`
+	Text    string `json:"text"`
+	Remedy  string `json:"remedy,omitempty"`
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "Say what this machine lacks to run pods, and what to do about it", Args: cobra.NoArgs,
+		Long: "Look at the kernel, the cgroups, the runtimes, the CNI plugins and configuration, the socket and the disk, with or without " +
+			"a daemon running. The exit code is 1 when pods cannot run.",
+	}
+	format := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		found := a.diagnose(cmd.Context())
+		var err error
+		if *format == formatJSON {
+			err = printJSON(cmd.OutOrStdout(), found)
+		} else {
+			err = printDiagnoses(cmd.OutOrStdout(), found)
+		}
+		if err != nil {
+			return err
+		}
+		for _, d := range found {
+			if d.Result == broken {
+				return &exitError{code: 1}
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func (a *app) diagnose(ctx context.Context) []diagnosis {
+	cfg, err := localConfig()
+	found := []diagnosis{{"configuration", fine, "it can be read", ""}}
+	if err != nil {
+		found[0] = diagnosis{"configuration", broken, err.Error(), "mend the file; berth config --default prints one to start from"}
+		cfg = config.Default()
+	}
+	m := machine{root: "/", config: cfg}
+	found = append(found, m.user(), m.kernel(), m.overlay(), m.cgroups())
+	found = append(found, m.runtimes(ctx)...)
+	found = append(found, m.monitor())
+	found = append(found, diagnoseNetwork(cfg.CNI)...)
+	found = append(found, m.disk("images and pods", cfg.Root), m.disk("state", cfg.State))
+	return append(found, a.diagnoseDaemon(ctx)...)
+}
+
+func printDiagnoses(w io.Writer, found []diagnosis) error {
+	bad, odd := 0, 0
+	for _, d := range found {
+		switch d.Result {
+		case broken:
+			bad++
+		case warning:
+			odd++
+		}
+		if _, err := fmt.Fprintf(w, "%-4s  %-16s  %s\n", d.Result, d.Subject, d.Text); err != nil {
+			return err
+		}
+		if d.Remedy != "" {
+			if _, err := fmt.Fprintf(w, "%24s-> %s\n", "", d.Remedy); err != nil {
+				return err
+			}
+		}
+	}
+	verdict := "this machine can run pods"
+	if bad > 0 {
+		verdict = "this machine cannot run pods yet"
+	}
+	_, err := fmt.Fprintf(w, "\n%s: %d bad, %d to look at\n", verdict, bad, odd)
+	return err
+}
+
+// diagnoseDaemon asks the daemon, if one answers, what it thinks of itself.
+func (a *app) diagnoseDaemon(ctx context.Context) []diagnosis {
+	path := socketPath(a.socket)
+	c, err := a.dial()
+	if err != nil {
+		return []diagnosis{{"socket", broken, err.Error(), "give the path of a socket, with --socket or BERTH_SOCKET"}}
+	}
+	defer c.close()
+	if _, err := os.Stat(path); absent(err) {
+		return []diagnosis{{"socket", warning, "no daemon runs: there is no " + path, `start one with "berth serve"`}}
+	}
+	status, err := c.Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return []diagnosis{{"socket", broken, err.Error(), "look at the daemon's log; one that was killed is started again"}}
+	}
+	found := []diagnosis{{"socket", fine, "a daemon answers at " + path, ""}}
+	for _, condition := range status.GetStatus().GetConditions() {
+		if !condition.GetStatus() {
+			found = append(found, diagnosis{condition.GetType(), broken, condition.GetReason() + ": " + condition.GetMessage(), "mend what it names; the daemon notices by itself"})
+		}
+	}
+	info, err := c.node.Info(ctx)
+	if err != nil {
+		return append(found, diagnosis{"daemon", warning, err.Error(), "run the daemon and this command at one version"})
+	}
+	if info.Version != a.version {
+		found = append(found, diagnosis{"daemon", warning, fmt.Sprintf("it is version %s, this command is %s", info.Version, a.version), "restart the daemon after an upgrade; pods do not notice"})
+	}
+	for _, p := range info.Problems {
+		found = append(found, diagnosis{"daemon", warning, problemText(p.Pod, p.Container, p.Step, p.Path, p.Message), "mend what it names; it is tried again at least once a minute"})
+	}
+	return found
+}
+
+func problemText(pod, container, step, path, message string) string {
+	text := ""
+	for _, x := range []struct{ kind, name string }{{"pod ", short(pod)}, {"container ", short(container)}, {"step ", step}, {"", path}} {
+		if x.name != "" {
+			text += x.kind + x.name + ": "
+		}
+	}
+	return text + message
+}

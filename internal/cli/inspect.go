@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// The kinds of what can be inspected.
+const (
+	kindContainer = "container"
+	kindPod       = "pod"
+	kindImage     = "image"
+)
+
+func (a *app) inspectCommand() *cobra.Command {
+	var kind string
+	cmd := &cobra.Command{
+		Use: "inspect NAME", Short: "Show all that is known of a container, a pod or an image, as JSON", Args: cobra.ExactArgs(1),
+		Long:              "Show all that is known of a container, a pod or an image, as JSON. What has the name of several is taken in this order; --type picks.",
+		ValidArgsFunction: a.complete(everything),
+	}
+	cmd.Flags().StringVar(&kind, "type", "", "container, pod or image")
+	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{kindContainer, kindPod, kindImage}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.with(func(c *client) error {
+			v, err := c.inspect(cmd.Context(), kind, args[0])
+			if err != nil {
+				return err
+			}
+			return printJSON(cmd.OutOrStdout(), v)
+		})
+	}
+	return cmd
+}
+
+// inspected is what inspect prints.
+type inspected struct {
+	Kind   string         `json:"kind"`
+	Status any            `json:"status"`
+	Info   map[string]any `json:"info,omitempty"`
+}
+
+func (c *client) inspect(ctx context.Context, kind, word string) (*inspected, error) {
+	lookups := []struct {
+		kind string
+		find func(context.Context, string) (*inspected, error)
+	}{{kindContainer, c.inspectContainer}, {kindPod, c.inspectPod}, {kindImage, c.inspectImage}}
+	known := false
+	for _, l := range lookups {
+		if kind != "" && kind != l.kind {
+			continue
+		}
+		known = true
+		v, err := l.find(ctx, word)
+		if _, unknown := err.(*unknownError); unknown && kind == "" {
+			continue
+		}
+		return v, err
+	}
+	if !known {
+		return nil, fmt.Errorf("--type %s: there is %s, %s and %s", kind, kindContainer, kindPod, kindImage)
+	}
+	return nil, &unknownError{"container, pod or image", word}
+}
+
+func (c *client) inspectContainer(ctx context.Context, word string) (*inspected, error) {
+	id, err := c.container(ctx, word)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	if err != nil {
+		return nil, err
+	}
+	return newInspected(kindContainer, resp.GetStatus(), resp.GetInfo())
+}
+
+func (c *client) inspectPod(ctx context.Context, word string) (*inspected, error) {
+	n, err := c.survey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	id, err := pick(kindPod, word, n.podSubjects())
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+	if err != nil {
+		return nil, err
+	}
+	return newInspected(kindPod, resp.GetStatus(), resp.GetInfo())
+}
+
+func (c *client) inspectImage(ctx context.Context, word string) (*inspected, error) {
+	img, err := c.image(ctx, word)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: img.GetId()}, Verbose: true})
+	if err != nil {
+		return nil, err
+	}
+	if resp.GetImage() == nil {
+		return nil, &unknownError{kindImage, word}
+	}
+	return newInspected(kindImage, resp.GetImage(), resp.GetInfo())
+}
+
+func newInspected(kind string, m proto.Message, info map[string]string) (*inspected, error) {
+	data, err := protoJSON(m)
+	if err != nil {
+		return nil, err
+	}
+	v := &inspected{Kind: kind, Status: data, Info: map[string]any{}}
+	for key, text := range info {
+		v.Info[key] = text
+		if json.Valid([]byte(text)) {
+			v.Info[key] = json.RawMessage(text)
+		}
+	}
+	return v, nil
+}

@@ -1,0 +1,247 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// The streams of a log line.
+const (
+	streamOut = "stdout"
+	streamErr = "stderr"
+)
+
+// logLine is one line of a log in CRI's format: "2024-05-01T10:00:00.123456789Z stdout F hello".
+type logLine struct {
+	time    string
+	stream  string
+	partial bool // the next line of the stream goes on with it
+	text    []byte
+}
+
+// parseLog takes a line apart, without its end.
+func parseLog(line []byte) (logLine, error) {
+	at, rest, ok1 := bytes.Cut(line, []byte(" "))
+	stream, rest, ok2 := bytes.Cut(rest, []byte(" "))
+	tags, text, ok3 := bytes.Cut(rest, []byte(" "))
+	if !ok1 || !ok2 || !ok3 {
+		return logLine{}, fmt.Errorf("not a line of a container's log: %q", cutShort(line))
+	}
+	if _, err := time.Parse(time.RFC3339Nano, string(at)); err != nil {
+		return logLine{}, fmt.Errorf("not the time of a log line: %q", cutShort(at))
+	}
+	if s := string(stream); s != streamOut && s != streamErr {
+		return logLine{}, fmt.Errorf("not the stream of a log line: %q", cutShort(stream))
+	}
+	first, _, _ := bytes.Cut(tags, []byte(":"))
+	return logLine{time: string(at), stream: string(stream), partial: string(first) == "P", text: text}, nil
+}
+
+func cutShort(b []byte) []byte { return b[:min(len(b), 40)] }
+
+// logReader copies a container's log to where its streams go.
+type logReader struct {
+	path       string
+	out, err   io.Writer
+	timestamps bool
+	tail       int // lines; all when negative
+	// ended, when set, says that the container has ended and its log with it. It is asked when there is no more to read;
+	// until it agrees, the reader waits for more, and for another file that takes the log's place.
+	ended func(context.Context) (bool, error)
+
+	file    *os.File
+	pending []byte          // of a line whose end is not there yet
+	open    map[string]bool // streams whose last line was partial
+}
+
+const (
+	logPoll = 50 * time.Millisecond
+	// mostLine bounds what is held of one line; monitors write shorter ones.
+	mostLine = 1 << 20
+)
+
+// copy reads the log to its end.
+func (r *logReader) copy(ctx context.Context) error {
+	r.open = map[string]bool{}
+	defer func() { r.closeFile() }()
+	if err := r.openFile(); err != nil && (r.ended == nil || !absent(err)) {
+		return err
+	}
+	if r.file != nil && r.tail >= 0 {
+		if err := r.seekTail(); err != nil {
+			return err
+		}
+	}
+	for ended := r.ended == nil; ; {
+		if err := r.drain(); err != nil {
+			return err
+		}
+		if ended {
+			return r.rest()
+		}
+		moved, err := r.advance()
+		if err != nil {
+			return err
+		}
+		if moved {
+			continue
+		}
+		if ended, err = r.ended(ctx); err != nil || ended {
+			if err != nil {
+				return err
+			}
+			continue // once more, for what came before it ended
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(logPoll):
+		}
+	}
+}
+
+func (r *logReader) openFile() (err error) {
+	r.file, err = os.Open(r.path)
+	return err
+}
+
+func (r *logReader) closeFile() {
+	if r.file != nil {
+		_ = r.file.Close()
+	}
+}
+
+// advance goes on to the file that has taken the log's place, when there is one. It is called at the end of the old file;
+// what was still written to that after its replacement appeared is read first.
+func (r *logReader) advance() (bool, error) {
+	now, err := os.Stat(r.path)
+	if absent(err) {
+		return false, nil // between a rename and the new file
+	}
+	if err != nil {
+		return false, err
+	}
+	if r.file != nil {
+		old, err := r.file.Stat()
+		if err != nil || os.SameFile(old, now) {
+			return false, err
+		}
+		if err := r.drain(); err != nil {
+			return false, err
+		}
+	}
+	r.closeFile()
+	return true, r.openFile()
+}
+
+// drain copies what there is.
+func (r *logReader) drain() error {
+	if r.file == nil {
+		return nil
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := r.file.Read(buf)
+		if werr := r.feed(buf[:n]); werr != nil {
+			return werr
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// feed takes bytes of the file and writes the lines that they complete.
+func (r *logReader) feed(data []byte) error {
+	r.pending = append(r.pending, data...)
+	for {
+		line, rest, found := bytes.Cut(r.pending, []byte("\n"))
+		if !found {
+			if len(r.pending) > mostLine {
+				return fmt.Errorf("%s holds a line of more than %d bytes", r.path, mostLine)
+			}
+			r.pending = append([]byte(nil), r.pending...) // lets go of what was read before it
+			return nil
+		}
+		r.pending = rest
+		if err := r.write(line); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *logReader) write(line []byte) error {
+	l, err := parseLog(line)
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.path, err)
+	}
+	var text []byte
+	if r.timestamps && !r.open[l.stream] {
+		text = append(append(text, l.time...), ' ')
+	}
+	text = append(text, l.text...)
+	if !l.partial {
+		text = append(text, '\n')
+	}
+	r.open[l.stream] = l.partial
+	w := r.out
+	if l.stream == streamErr {
+		w = r.err
+	}
+	_, err = w.Write(text)
+	return err
+}
+
+// rest writes what a torn last line has, if it can be read at all.
+func (r *logReader) rest() error {
+	if _, err := parseLog(r.pending); err != nil {
+		return nil
+	}
+	return r.write(r.pending)
+}
+
+// seekTail moves to the beginning of the last r.tail lines. Partial lines count as one with what ends them.
+func (r *logReader) seekTail() error {
+	starts := make([]int64, 0, min(r.tail, 1024)+1) // of the last lines, oldest first
+	var at int64
+	begins, line := true, []byte(nil)
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := r.file.Read(buf)
+		for _, b := range buf[:n] {
+			if begins && len(line) == 0 {
+				if starts = append(starts, at); len(starts) > r.tail {
+					starts = starts[1:]
+				}
+			}
+			at++
+			if b != '\n' {
+				if len(line) < 80 { // the tag comes early
+					line = append(line, b)
+				}
+				continue
+			}
+			l, _ := parseLog(line)
+			begins, line = !l.partial, line[:0]
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(starts) > 0 {
+		at = starts[0]
+	}
+	_, err := r.file.Seek(at, io.SeekStart)
+	return err
+}

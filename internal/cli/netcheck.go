@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"berth/internal/config"
+)
+
+// diagnoseNetwork looks at the CNI configuration that a daemon would take, and at the plugins that it names.
+func diagnoseNetwork(c config.CNI) []diagnosis {
+	const without = "pods with --net host run without one"
+	file, err := firstNetwork(c.ConfigDir)
+	if err != nil {
+		return []diagnosis{{"network", broken, err.Error(), "make the directory readable"}}
+	}
+	if file == "" {
+		return []diagnosis{{"network", broken, "there is no CNI configuration in " + c.ConfigDir,
+			"install a network add-on, or write a file there as the guide on networking shows; " + without}}
+	}
+	list, err := loadNetwork(file)
+	if err != nil {
+		return []diagnosis{{"network", broken, fmt.Sprintf("%s: %v", file, err), "mend or remove the file; " + without}}
+	}
+	found := []diagnosis{{"network", fine, fmt.Sprintf("%s, of %s", list.Name, file), ""}}
+	var missing []string
+	for _, name := range list.programs() {
+		if !hasPlugin(name, c.PluginDirs) && !slices.Contains(missing, name) {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		found = append(found, diagnosis{"network plugins", broken,
+			fmt.Sprintf("%s is not in %s", strings.Join(missing, ", "), strings.Join(c.PluginDirs, " or ")),
+			`install them: "apt-get install containernetworking-plugins" has the usual ones`})
+	}
+	return found
+}
+
+// firstNetwork is the file in force: the first by name.
+func firstNetwork(dir string) (string, error) {
+	entries, err := os.ReadDir(dir) // sorted by name
+	if err != nil && !absent(err) {
+		return "", err
+	}
+	for _, e := range entries {
+		usable := slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name()))
+		if usable && !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			return filepath.Join(dir, e.Name()), nil
+		}
+	}
+	return "", nil
+}
+
+// networkFile is what the doctor reads of a configuration: a list of plugins, or one alone.
+type networkFile struct {
+	Name    string
+	Plugins []networkPlugin
+	networkPlugin
+}
+
+type networkPlugin struct {
+	Type string
+	IPAM struct{ Type string }
+}
+
+// programs are the plugins that have to be installed.
+func (n *networkFile) programs() []string {
+	var names []string
+	for _, p := range append(n.Plugins, n.networkPlugin) {
+		names = append(names, p.Type, p.IPAM.Type)
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
+}
+
+func loadNetwork(path string) (*networkFile, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	list := new(networkFile)
+	if err := json.Unmarshal(data, list); err != nil {
+		return nil, fmt.Errorf("it is not JSON for CNI: %w", err)
+	}
+	if len(list.programs()) == 0 {
+		return nil, errors.New("it names no plugin")
+	}
+	return list, nil
+}
+
+func hasPlugin(name string, dirs []string) bool {
+	return slices.ContainsFunc(dirs, func(dir string) bool {
+		info, err := os.Stat(filepath.Join(dir, name))
+		return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+	})
+}

@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/admin"
+)
+
+func (a *app) pullCommand() *cobra.Command {
+	var req admin.PullRequest
+	var credentials string
+	cmd := &cobra.Command{Use: "pull IMAGE", Short: "Pull an image", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeFirst(images)}
+	cmd.Flags().StringVar(&req.Platform, "platform", "", "os/arch[/variant] instead of this machine's")
+	cmd.Flags().StringVar(&credentials, "creds", os.Getenv("BERTH_CREDS"), "USER:PASSWORD for the registry; better in the environment, as BERTH_CREDS, where others do not see it")
+	cmd.Flags().Lookup("creds").DefValue = ""
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		req.Reference = args[0]
+		if credentials != "" {
+			var ok bool
+			if req.Username, req.Password, ok = strings.Cut(credentials, ":"); !ok {
+				return errors.New("--creds: want USER:PASSWORD")
+			}
+		}
+		return a.with(func(c *client) error {
+			img, err := c.pull(cmd.Context(), &req, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return printImage(cmd.OutOrStdout(), img)
+		})
+	}
+	return cmd
+}
+
+// pull brings an image and shows its progress on w.
+func (c *client) pull(ctx context.Context, req *admin.PullRequest, w io.Writer) (admin.Image, error) {
+	p := newProgress(w)
+	defer p.end()
+	img, err := c.node.Pull(ctx, req, p.event)
+	if err != nil {
+		return img, fmt.Errorf("pull %s: %w", req.Reference, err)
+	}
+	return img, nil
+}
+
+func printImage(w io.Writer, img admin.Image) error {
+	_, err := fmt.Fprintln(w, strings.Join(append([]string{img.ID}, img.Names...), " "))
+	return err
+}
+
+func (a *app) imageCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "image", Short: "More to do with images"}
+	cmd.AddCommand(&cobra.Command{
+		Use: "import FILE|-", Short: "Take the images of an archive (OCI layout or docker save) into the store", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(func(c *client) error { return c.importFile(cmd, args[0]) })
+		},
+	})
+	return cmd
+}
+
+func (c *client) importFile(cmd *cobra.Command, name string) error {
+	archive := cmd.InOrStdin()
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return fmt.Errorf("import: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		archive = f
+	}
+	p := newProgress(cmd.ErrOrStderr())
+	imported, err := c.node.Import(cmd.Context(), archive, p.event)
+	p.end()
+	if err != nil {
+		return fmt.Errorf("import %s: %w", name, err)
+	}
+	if len(imported) == 0 {
+		return fmt.Errorf("import %s: the archive holds no image", name)
+	}
+	for _, img := range imported {
+		if err := printImage(cmd.OutOrStdout(), img); err != nil {
+			return err
+		}
+	}
+	return nil
+}

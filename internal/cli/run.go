@@ -1,0 +1,260 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/admin"
+)
+
+func (a *app) runCommand() *cobra.Command {
+	o := &runOptions{}
+	cmd := &cobra.Command{
+		Use: "run IMAGE [ARG...]", Short: "Run a container in a pod of its own",
+		Long: "Run a container in a pod of its own, from an image that is pulled when it is missing. Without -d its output is shown " +
+			"until it ends, and the exit code is the container's; 125 means that it could not be run.",
+		Args: cobra.MinimumNArgs(1), ValidArgsFunction: a.completeFirst(images),
+	}
+	cmd.Flags().SetInterspersed(false)
+	o.register(cmd.Flags())
+	_ = cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions([]string{"pod", "host"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.image, o.args = args[0], command(args[1:])
+		if err := o.check(); err != nil {
+			return ours(err)
+		}
+		return ours(a.with(func(c *client) error { return (&runner{client: c, cmd: cmd, o: o}).run() }))
+	}
+	return cmd
+}
+
+// runner is one berth run.
+type runner struct {
+	*client
+	cmd       *cobra.Command
+	o         *runOptions
+	config    *runtimeapi.PodSandboxConfig
+	pod       string
+	container string
+}
+
+// cleanTime bounds what is done after the fact: stopping and removing.
+const cleanTime = 2 * time.Minute
+
+func (r *runner) run() error {
+	// From here on a lost terminal is like ^C.
+	ctx, stop := signal.NotifyContext(r.cmd.Context(), syscall.SIGHUP)
+	defer stop()
+	if r.o.tty && r.o.stdin && terminalOf(r.cmd.InOrStdin()) == nil {
+		return errors.New("-t needs a terminal to type at; leave it out to pipe something in with -i")
+	}
+	s := &session{runner: r}
+	if err := r.make(ctx); err != nil {
+		return r.undo(ctx, err)
+	}
+	if r.o.stdin || r.o.tty {
+		if err := s.attach(ctx); err != nil {
+			return r.undo(ctx, err)
+		}
+		defer s.end()
+	}
+	if _, err := r.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: r.container}); err != nil {
+		return r.undo(ctx, fmt.Errorf("start the container: %w", err))
+	}
+	if r.o.detach {
+		_, err := fmt.Fprintln(r.cmd.OutOrStdout(), r.container)
+		return err
+	}
+	return r.foreground(ctx, s)
+}
+
+// make pulls what is missing and makes pod and container.
+func (r *runner) make(ctx context.Context) error {
+	img, err := r.ensureImage(ctx)
+	if err != nil {
+		return err
+	}
+	uid, err := randomHex(16)
+	if err != nil {
+		return err
+	}
+	if err := r.nameIt(ctx, uid); err != nil {
+		return err
+	}
+	pod, err := r.o.pod(uid)
+	if err != nil {
+		return err
+	}
+	ctr, err := r.o.container(img)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(pod.LogDirectory, 0o755); err != nil {
+		return fmt.Errorf("make the log directory: %w", err)
+	}
+	r.config = pod
+	made, err := r.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod, RuntimeHandler: r.o.runtime})
+	if err != nil {
+		return fmt.Errorf("run the pod: %w", err)
+	}
+	r.pod = made.GetPodSandboxId()
+	created, err := r.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: r.pod, Config: ctr, SandboxConfig: pod})
+	if err != nil {
+		return fmt.Errorf("create the container: %w", err)
+	}
+	r.container = created.GetContainerId()
+	return nil
+}
+
+var idStart = regexp.MustCompile(`^(sha256:)?[0-9a-f]{6,64}$`)
+
+// ensureImage finds the image, or pulls it.
+func (r *runner) ensureImage(ctx context.Context) (string, error) {
+	resp, err := r.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: r.o.image}})
+	if err != nil {
+		return "", err
+	}
+	if id := resp.GetImage().GetId(); id != "" {
+		return id, nil
+	}
+	if idStart.MatchString(r.o.image) {
+		if img, err := r.image(ctx, r.o.image); err == nil {
+			return img.GetId(), nil
+		}
+	}
+	img, err := r.pull(ctx, &admin.PullRequest{Reference: r.o.image}, r.cmd.ErrOrStderr())
+	return img.ID, err
+}
+
+var podName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+
+// nameIt gives the pod its name, and refuses one that another pod of berth run has.
+func (r *runner) nameIt(ctx context.Context, uid string) error {
+	if r.o.name == "" {
+		r.o.name = nameFrom(r.o.image) + "-" + uid[:4]
+	}
+	if !podName.MatchString(r.o.name) {
+		return fmt.Errorf("--name %s: a name is up to 63 of a-z, 0-9, - and ., and begins and ends with a letter or digit", r.o.name)
+	}
+	n, err := r.survey(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range n.pods {
+		if madeByRun(p) && p.GetMetadata().GetName() == r.o.name {
+			return fmt.Errorf("pod %s has the name %s already; berth rm -f %s removes it", short(p.GetId()), r.o.name, r.o.name)
+		}
+	}
+	return nil
+}
+
+// nameFrom makes a name of an image's: "nginx" of docker.io/library/nginx:1.27.
+func nameFrom(image string) string {
+	name, _, _ := strings.Cut(path.Base(image), "@")
+	name, _, _ = strings.Cut(name, ":")
+	name = strings.Trim(regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(name), "-"), "-")
+	if len(name) > 40 {
+		name = strings.Trim(name[:40], "-")
+	}
+	if name == "" || idStart.MatchString(name) {
+		return "run"
+	}
+	return name
+}
+
+func randomHex(n int) (string, error) {
+	b := make([]byte, n)
+	if _, err := rand.Read(b); err != nil {
+		return "", fmt.Errorf("make an id: %w", err)
+	}
+	return hex.EncodeToString(b), nil
+}
+
+// undo removes what was made, and returns why.
+func (r *runner) undo(ctx context.Context, why error) error {
+	return errors.Join(why, r.clean(ctx))
+}
+
+// clean removes the pod with all that belongs to it, even when ctx is done.
+func (r *runner) clean(ctx context.Context) error {
+	if r.config == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
+	defer cancel()
+	p := &runtimeapi.PodSandbox{Id: r.pod, Metadata: r.config.Metadata, Labels: r.config.Labels, Annotations: r.config.Annotations}
+	if r.pod == "" {
+		return removeLogs(p) // the daemon undoes a pod that it could not run
+	}
+	return r.remove(ctx, &node{pods: []*runtimeapi.PodSandbox{p}}, target{pod: r.pod})
+}
+
+// foreground shows the container's output until it ends. When ctx is done first, the container is stopped.
+func (r *runner) foreground(ctx context.Context, s *session) error {
+	free := context.WithoutCancel(ctx)
+	stopped := context.AfterFunc(ctx, func() { r.interrupt(free) })
+	defer stopped()
+	w := r.watch(r.container)
+	var err error
+	if s.attached() {
+		err = s.wait(w)
+	} else {
+		err = r.follow(free, w)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; the container goes on without this command: berth logs -f %s shows it", err, r.o.name)
+	}
+	if w.status == nil {
+		return fmt.Errorf("container %s was removed while it ran", short(r.container))
+	}
+	return r.finish(free, w.status)
+}
+
+// follow shows the log, where nothing is missing: neither from before nor from while a daemon restarts.
+func (r *runner) follow(ctx context.Context, w *watch) error {
+	resp, err := r.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: r.container})
+	if err != nil {
+		return err
+	}
+	log := &logReader{path: resp.GetStatus().GetLogPath(), tail: -1, out: r.cmd.OutOrStdout(), err: r.cmd.ErrOrStderr(), ended: w.ended}
+	return log.copy(ctx)
+}
+
+// interrupt stops the container, as somebody who presses ^C wants. Whoever waits for its end notices.
+func (r *runner) interrupt(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, cleanTime)
+	defer cancel()
+	if err := r.stopContainer(ctx, r.container, 10); err != nil {
+		fmt.Fprintf(r.cmd.ErrOrStderr(), "berth: %v\n", err)
+	}
+}
+
+// finish removes the pod, or stops it since nothing runs in it any more, and passes the exit code on.
+func (r *runner) finish(ctx context.Context, s *runtimeapi.ContainerStatus) error {
+	var err error
+	if r.o.remove {
+		err = r.clean(ctx)
+	} else if _, stopErr := r.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: r.pod}); stopErr != nil {
+		err = fmt.Errorf("stop pod %s: %w", short(r.pod), stopErr)
+	}
+	if reason := s.GetReason(); reason != "" && reason != "Completed" && reason != "Error" {
+		err = errors.Join(fmt.Errorf("the container ended: %s", strings.TrimSuffix(reason+": "+s.GetMessage(), ": ")), err)
+	}
+	if code := int(s.GetExitCode()); code != 0 {
+		return &exitError{code: code, err: err}
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"berth/internal/admin"
+)
+
+// session is a person at the streams of a container.
+type session struct {
+	*runner
+	cancel  context.CancelFunc
+	done    chan error // gets the end of the attachment
+	sizes   chan admin.Size
+	restore func()
+}
+
+// terminalOf is the terminal behind a stream, if there is one.
+func terminalOf(stream any) *os.File {
+	if f, ok := stream.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return f
+	}
+	return nil
+}
+
+// attach joins the container's streams before it is started, so that none of its output is missed.
+func (s *session) attach(setup context.Context) error {
+	var ctx context.Context
+	ctx, s.cancel = context.WithCancel(context.WithoutCancel(setup))
+	s.done, s.sizes = make(chan error, 1), make(chan admin.Size, 1)
+	ready := make(chan struct{})
+	streams := admin.Streams{
+		Out: s.cmd.OutOrStdout(), Err: s.cmd.ErrOrStderr(), Resize: s.sizes, Ready: func() { close(ready) },
+	}
+	if s.o.stdin {
+		streams.In = s.cmd.InOrStdin()
+	}
+	if s.o.tty {
+		if err := s.takeTerminal(ctx); err != nil {
+			s.cancel()
+			return err
+		}
+	}
+	go func() {
+		req := &admin.AttachRequest{Container: s.container, TTY: s.o.tty, Stdin: s.o.stdin}
+		s.done <- s.node.Attach(ctx, req, streams)
+	}()
+	select {
+	case <-ready:
+		return nil
+	case err := <-s.done:
+		s.end()
+		if err == nil {
+			err = errors.New("attach: the container's output ended before it began")
+		}
+		return err
+	case <-setup.Done():
+		s.end()
+		return errors.New("interrupted")
+	}
+}
+
+func (s *session) attached() bool { return s.done != nil }
+
+// end gives the terminal back.
+func (s *session) end() {
+	s.cancel()
+	if s.restore != nil {
+		s.restore()
+		s.restore = nil
+	}
+}
+
+// takeTerminal makes the terminal hand on every key, and follows its size.
+func (s *session) takeTerminal(ctx context.Context) error {
+	in, out := terminalOf(s.cmd.InOrStdin()), terminalOf(s.cmd.OutOrStdout())
+	if in != nil && s.o.stdin {
+		old, err := term.MakeRaw(int(in.Fd()))
+		if err != nil {
+			return err
+		}
+		s.restore = func() { _ = term.Restore(int(in.Fd()), old) }
+	}
+	if out == nil {
+		out = in
+	}
+	if out != nil {
+		changed := make(chan os.Signal, 1)
+		signal.Notify(changed, syscall.SIGWINCH)
+		go func() {
+			defer signal.Stop(changed)
+			s.followSize(ctx, out, changed)
+		}()
+	}
+	return nil
+}
+
+func (s *session) followSize(ctx context.Context, terminal *os.File, changed <-chan os.Signal) {
+	for {
+		if width, height, err := term.GetSize(int(terminal.Fd())); err == nil {
+			select {
+			case s.sizes <- admin.Size{Width: uint16(width), Height: uint16(height)}:
+			case <-ctx.Done():
+				return
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// outputGrace is how long output may still come once the container has ended: a process it left behind may hold it open.
+const outputGrace = 2 * time.Second
+
+// wait returns when the container and its output have ended.
+func (s *session) wait(w *watch) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	exited := make(chan error, 1)
+	go func() { exited <- w.wait(ctx) }()
+	select {
+	case err := <-s.done:
+		if err != nil && !errors.Is(err, io.EOF) {
+			cancel()
+			<-exited
+			return err
+		}
+		return <-exited
+	case err := <-exited:
+		if err != nil {
+			return err
+		}
+	}
+	select {
+	case err := <-s.done:
+		return err
+	case <-time.After(outputGrace):
+		return nil
+	}
+}
