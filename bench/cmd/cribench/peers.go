@@ -18,18 +18,9 @@ import (
 const folder = "CRIBENCH_FOLDER"
 
 // sideBySide makes a corner and measures in it; outside it removes files and cgroups, whatever happened inside.
-func sideBySide(o options) (err error) {
+func sideBySide(o options) error {
 	if corner.Outside() {
-		dir, err := os.MkdirTemp("/var/tmp", "cb-")
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, cleanUp(dir)) }()
-		if err := os.Setenv(folder, dir); err != nil {
-			return err
-		}
-		_, err = corner.Enter()
-		return err
+		return outside()
 	}
 	inside, err := corner.Enter()
 	if err != nil || !inside {
@@ -39,6 +30,19 @@ func sideBySide(o options) (err error) {
 	ctx, cancel := interruptible()
 	defer cancel()
 	return o.measurePeers(ctx)
+}
+
+func outside() (err error) {
+	dir, err := os.MkdirTemp("/var/tmp", "cb-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cleanUp(dir)) }()
+	if err := os.Setenv(folder, dir); err != nil {
+		return err
+	}
+	_, err = corner.Enter()
+	return err
 }
 
 func cleanUp(dir string) error {
