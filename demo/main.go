@@ -119,7 +119,7 @@ func (s *show) importImage() error {
 func (s *show) runPod() error {
 	say("Run it as a pod with a network namespace and an address of its own:")
 	began := time.Now()
-	if _, err := s.berth("run", "-d", "--name", "web", imageName); err != nil {
+	if _, err := s.berth("run", "-d", "--name", "web", "--log-dir", s.n.Logs, imageName); err != nil {
 		return err
 	}
 	took := time.Since(began).Round(time.Millisecond)
