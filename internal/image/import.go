@@ -125,7 +125,11 @@ func (a *archive) keep(ctx context.Context, h *tar.Header, r io.Reader) error {
 			return err
 		}
 		n, err := io.Copy(f, ctxReader{ctx, r})
-		if err = errors.Join(err, f.Close()); err != nil {
+		err = errors.Join(err, f.Close())
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			return errorf(InvalidArgument, "it is cut short in %s", name)
+		}
+		if err != nil {
 			return fmt.Errorf("read %s: %w", name, err)
 		}
 		a.files[name] = archived{path: full, size: n}

@@ -84,7 +84,7 @@ func (u *unpacker) resolve(dir string, make bool) (string, error) {
 			done = next
 			continue
 		}
-		if links++; links > maxSymlinks || len(target)+len(dir) > 2*maxPathBytes {
+		if links++; links > maxSymlinks || len(todo) > maxPathBytes {
 			return "", unix.ELOOP
 		}
 		if path.IsAbs(target) {

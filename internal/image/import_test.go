@@ -1,0 +1,182 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// ociTar writes images into an OCI layout and tars that.
+func ociTar(t *testing.T, names map[string]v1.Image) []byte {
+	t.Helper()
+	dir := t.TempDir()
+	l, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, img := range names {
+		if err := l.AppendImage(img, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": n})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	if err := w.AddFS(os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	return buf.Bytes()
+}
+
+func dockerTar(t *testing.T, names map[string]v1.Image) []byte {
+	t.Helper()
+	tags := map[name.Tag]v1.Image{}
+	for n, img := range names {
+		tag, err := name.NewTag(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tags[tag] = img
+	}
+	var buf bytes.Buffer
+	if err := tarball.MultiWrite(tags, &buf); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+func zipped(b []byte) []byte {
+	var buf bytes.Buffer
+	w := gzip.NewWriter(&buf)
+	_, _ = w.Write(b)
+	_ = w.Close()
+	return buf.Bytes()
+}
+
+func TestImport(t *testing.T) {
+	one := imageOf(t, gz(t, file("hello", "one")))
+	two := imageOf(t, gz(t, folder("d")), zst(t, file("hello", "two"), file("d/x", "")))
+	docker := dockerImage(t, gz(t, file("hello", "one")))
+	cases := map[string]struct {
+		data []byte
+		want map[string]string // name: content of hello
+	}{
+		"oci":              {ociTar(t, map[string]v1.Image{"example.com/one:v1": one}), map[string]string{"example.com/one:v1": "one"}},
+		"oci gzip":         {zipped(ociTar(t, map[string]v1.Image{"one:v1": one, "two:v2": two})), map[string]string{"docker.io/library/one:v1": "one", "two:v2": "two"}},
+		"oci without name": {ociTar(t, map[string]v1.Image{"latest": one}), map[string]string{idOf(t, one): "one"}},
+		"docker":           {dockerTar(t, map[string]v1.Image{"example.com/one:v1": docker}), map[string]string{"example.com/one:v1": "one"}},
+		"docker gzip":      {zipped(dockerTar(t, map[string]v1.Image{"one": docker})), map[string]string{"one": "one", "one:latest": "one"}},
+	}
+	for n, c := range cases {
+		t.Run(n, func(t *testing.T) {
+			s := open(t, t.TempDir())
+			imgs, err := s.Import(t.Context(), bytes.NewReader(c.data), func(Progress) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for ref, want := range c.want {
+				img, ok := s.Get(ref)
+				if !ok || content(t, s, img, "hello") != want || img.Size == 0 {
+					t.Errorf("%s: %v %+v", ref, ok, imgs)
+				}
+			}
+			sound(t, s)
+		})
+	}
+}
+
+func idOf(t *testing.T, img v1.Image) string {
+	t.Helper()
+	h, err := img.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h.String()
+}
+
+func TestImportRefuses(t *testing.T) {
+	good := ociTar(t, map[string]v1.Image{"one:v1": imageOf(t, gz(t, file("hello", strings.Repeat("one", 5000))))})
+	foreign := editConfig(t, imageOf(t, gz(t, file("a", "1"))), func(cf *v1.ConfigFile) { cf.Architecture = "s390x" })
+	flipped := bytes.Clone(good)
+	flipped[bytes.Index(flipped, []byte{0x1f, 0x8b})+40] ^= 1
+	cases := map[string]struct {
+		data []byte
+		kind Kind
+	}{
+		"empty":       {nil, InvalidArgument},
+		"no tar":      {[]byte(strings.Repeat("no tar", 200)), InvalidArgument},
+		"cut short":   {good[:len(good)/2], InvalidArgument},
+		"no image":    {tarOf(t, file("README", "hi")), InvalidArgument},
+		"bad index":   {tarOf(t, file("index.json", "{")), InvalidArgument},
+		"bad list":    {tarOf(t, file("manifest.json", `[{"Config":"c","Layers":["l"]}]`)), InvalidArgument},
+		"a blob lies": {flipped, DataLoss},
+		"lost blob":   {tarOf(t, file("index.json", `{"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:`+strings.Repeat("a", 64)+`","size":3}]}`)), InvalidArgument},
+		"link loop":   {tarOf(t, entry{Header: tar.Header{Name: "index.json", Typeflag: tar.TypeSymlink, Linkname: "index.json"}}), InvalidArgument},
+	}
+	for n, c := range cases {
+		t.Run(n, func(t *testing.T) {
+			s := open(t, t.TempDir())
+			_, err := s.Import(t.Context(), bytes.NewReader(c.data), nil)
+			if KindOf(err) != c.kind {
+				t.Errorf("kind %d: %v; want kind %d", KindOf(err), err, c.kind)
+			}
+			if len(s.List()) != 0 {
+				t.Error("an image is listed")
+			}
+			sound(t, s)
+		})
+	}
+	s := open(t, t.TempDir())
+	if _, err := s.Import(t.Context(), bytes.NewReader(ociTar(t, map[string]v1.Image{"x:v1": foreign})), nil); err != nil {
+		t.Errorf("a lone image is taken for what it is: %v", err)
+	}
+	if _, err := s.Import(t.Context(), &breaks{bytes.NewReader(good[:4096])}, nil); err == nil {
+		t.Error("a stream that broke off was taken")
+	}
+	sound(t, s)
+}
+
+type breaks struct{ r io.Reader }
+
+func (b *breaks) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if err == io.EOF {
+		err = os.ErrDeadlineExceeded
+	}
+	return n, err
+}
+
+// TestDockerArchiveWithLinks reads the older form, in which a layer that repeats is a symlink to the first.
+func TestDockerArchiveWithLinks(t *testing.T) {
+	layer := gz(t, file("hello", "linked"))
+	img, err := mutate.AppendLayers(empty.Image, layer, layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, _ := img.RawConfigFile()
+	data := tarOf(t,
+		file("cfg.json", string(raw)), folder("a"), file("a/layer.tar", string(layer.plain)), folder("b"),
+		entry{Header: tar.Header{Name: "b/layer.tar", Typeflag: tar.TypeSymlink, Linkname: "../a/layer.tar"}},
+		file("manifest.json", `[{"Config":"cfg.json","RepoTags":["linked:v1"],"Layers":["a/layer.tar","b/layer.tar"]}]`))
+	s := open(t, filepath.Join(t.TempDir(), "deep", "root"))
+	if _, err := s.Import(t.Context(), bytes.NewReader(data), nil); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := s.Get("linked:v1")
+	if len(got.Layers) != 2 || content(t, s, got, "hello") != "linked" || len(got.RepoDigests) != 0 {
+		t.Errorf("%+v", got)
+	}
+	sound(t, s)
+}
