@@ -1,0 +1,154 @@
+package host
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// CgroupMode is how the host's control groups are mounted.
+type CgroupMode string
+
+// The three ways.
+const (
+	CgroupV1     CgroupMode = "v1"     // v1 hierarchies only
+	CgroupHybrid CgroupMode = "hybrid" // v1 hierarchies with the controllers, and a cgroup2 beside them
+	CgroupV2     CgroupMode = "v2"     // the unified hierarchy alone
+)
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+func cgroups(f *Facts) error {
+	f.Cgroup = cgroupMode(cgroupRoot)
+	mounts, err := cgroupMounts()
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for _, m := range mounts {
+		if m.v2 {
+			f.CgroupMountOptions = append(f.CgroupMountOptions, m.notable()...)
+		}
+		for _, c := range m.controllers() {
+			known[c] = true
+		}
+		f.SwapAccounting = f.SwapAccounting || m.limitsSwap()
+	}
+	slices.Sort(f.CgroupMountOptions)
+	f.CgroupMountOptions = slices.Compact(f.CgroupMountOptions)
+	f.Controllers = slices.Sorted(maps.Keys(known))
+	if known["hugetlb"] {
+		f.HugepageSizes, err = hugepageSizes("/sys/kernel/mm/hugepages")
+	}
+	return err
+}
+
+func cgroupMode(root string) CgroupMode {
+	switch {
+	case isFS(root, unix.CGROUP2_SUPER_MAGIC):
+		return CgroupV2
+	case isFS(filepath.Join(root, "unified"), unix.CGROUP2_SUPER_MAGIC):
+		return CgroupHybrid
+	}
+	return CgroupV1
+}
+
+// cgroupMount is a mounted hierarchy.
+type cgroupMount struct {
+	path    string
+	v2      bool
+	options []string // of the file system: on v1 these are its controllers
+}
+
+// cgroupMounts are the hierarchies mounted below /sys/fs/cgroup.
+func cgroupMounts() ([]cgroupMount, error) {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var mounts []cgroupMount
+	for l := range strings.Lines(string(data)) {
+		left, right, _ := strings.Cut(l, " - ")
+		place, kind := strings.Fields(left), strings.Fields(right)
+		if len(place) < 5 || len(kind) < 3 || !strings.HasPrefix(kind[0], "cgroup") {
+			continue
+		}
+		if path := place[4]; path == cgroupRoot || strings.HasPrefix(path, cgroupRoot+"/") {
+			mounts = append(mounts, cgroupMount{path, kind[0] == "cgroup2", strings.Split(kind[2], ",")})
+		}
+	}
+	return mounts, nil
+}
+
+// notable are the mount options that change what a limit means.
+func (m cgroupMount) notable() []string {
+	var out []string
+	for _, o := range m.options {
+		if o == "nsdelegate" || o == "memory_recursiveprot" {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func (m cgroupMount) controllers() []string {
+	if m.v2 {
+		text, _ := optional(filepath.Join(m.path, "cgroup.controllers")) // a mount that is hidden has none to use
+		return strings.Fields(text)
+	}
+	var out []string
+	for _, o := range m.options {
+		if o != "rw" && o != "ro" && o != "xattr" && !strings.Contains(o, "=") {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// limitsSwap looks for the file that limits swap: on v2 it is in every group but the root.
+func (m cgroupMount) limitsSwap() bool {
+	if !m.v2 {
+		return exists(filepath.Join(m.path, "memory.memsw.limit_in_bytes"))
+	}
+	found, _ := filepath.Glob(filepath.Join(m.path, "*", "memory.swap.max")) // the pattern is a good one
+	return len(found) > 0
+}
+
+// hugepageSizes turns the kernel's folders (hugepages-2048kB) into the names of the hugetlb controller (2MB).
+func hugepageSizes(dir string) ([]string, error) {
+	found, err := filepath.Glob(filepath.Join(dir, "hugepages-*kB"))
+	if err != nil {
+		return nil, err
+	}
+	sizes := make([]uint64, 0, len(found))
+	for _, path := range found {
+		text := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "hugepages-"), "kB")
+		kb, err := strconv.ParseUint(text, 10, 54)
+		if err != nil {
+			return nil, fmt.Errorf("huge page size %s: %w", path, err)
+		}
+		sizes = append(sizes, kb)
+	}
+	slices.Sort(sizes)
+	var names []string
+	for _, kb := range sizes {
+		names = append(names, sizeName(kb))
+	}
+	return names, nil
+}
+
+func sizeName(kb uint64) string {
+	switch {
+	case kb >= 1<<20:
+		return fmt.Sprintf("%dGB", kb>>20)
+	case kb >= 1<<10:
+		return fmt.Sprintf("%dMB", kb>>10)
+	}
+	return fmt.Sprintf("%dKB", kb)
+}

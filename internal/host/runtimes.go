@@ -1,0 +1,174 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"berth/internal/record"
+)
+
+// Runtime is an OCI runtime of this machine.
+type Runtime struct {
+	Name    string // the handler's
+	Path    string
+	Version string // as it says itself; empty when it was not asked, or did not answer
+	Works   bool   // it was tried, and a container came of it
+	Why     string // why it does not work
+
+	unsure bool // the trial was cut short: it says nothing about the next one
+}
+
+// preferred are the runtimes that are looked for where none is configured, and chosen in this order: crun starts a
+// container several times faster.
+var preferred = []string{"crun", "runc"}
+
+var usualPlaces = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+// FindRuntimes lists the configured runtimes, by name and path, and crun and runc where they usually are unless handlers of
+// these names are configured. The preferred come first. None has been tried.
+func FindRuntimes(configured map[string]string) []Runtime {
+	return find(configured, usualPlaces)
+}
+
+func find(configured map[string]string, places []string) []Runtime {
+	paths := maps.Clone(configured)
+	if paths == nil {
+		paths = map[string]string{}
+	}
+	for _, name := range preferred {
+		if paths[name] == "" {
+			paths[name] = search(name, places)
+		}
+	}
+	var found []Runtime
+	for _, name := range append(slices.Clone(preferred), slices.Sorted(maps.Keys(paths))...) {
+		if path := paths[name]; path != "" {
+			found = append(found, Runtime{Name: name, Path: path})
+		}
+		delete(paths, name)
+	}
+	return found
+}
+
+func search(name string, places []string) string {
+	for _, dir := range places {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return path
+		}
+	}
+	return ""
+}
+
+// outcomes is the record of trials.
+var outcomes = record.Kind{Name: "runtimes", Version: 1, Oldest: 1}
+
+// outcome is what a trial said, and about what: another file, kernel or way of mounting cgroups needs another trial.
+type outcome struct {
+	Path   string     `json:"path"`
+	Size   int64      `json:"size"`
+	MTime  int64      `json:"mtime"`
+	Kernel string     `json:"kernel"`
+	Cgroup CgroupMode `json:"cgroup"`
+
+	Version string `json:"version"`
+	Works   bool   `json:"works"`
+	Why     string `json:"why,omitempty"`
+}
+
+func (o outcome) about(other outcome) bool {
+	return o.Path == other.Path && o.Size == other.Size && o.MTime == other.MTime && o.Kernel == other.Kernel && o.Cgroup == other.Cgroup
+}
+
+// ChooseRuntime names the first runtime of found that works, and tells of all whether they do. The outcome of try is kept
+// in cacheFile, whose loss costs one more trial. A failure is believed only while another runtime works: when none does,
+// all are tried again, as whoever mended the machine expects. When nothing works the error says why not, one by one.
+func ChooseRuntime(ctx context.Context, cacheFile string, facts Facts, found []Runtime, try func(ctx context.Context, path string) Runtime) (string, []Runtime, error) {
+	var kept []outcome
+	// A cache that cannot be read is as good as none.
+	if _, err := outcomes.Read(cacheFile, &kept); err != nil {
+		kept = nil
+	}
+	if !slices.ContainsFunc(kept, func(o outcome) bool { return o.Works && current(o, found, facts) }) {
+		kept = nil
+	}
+	all, fresh, tried := settle(ctx, facts, found, kept, try)
+	if tried {
+		if err := store(cacheFile, fresh); err != nil {
+			return "", all, fmt.Errorf("choose a runtime: keep the outcome: %w", err)
+		}
+	}
+	for _, r := range all {
+		if r.Works {
+			return r.Name, all, nil
+		}
+	}
+	return "", all, noneWorks(all)
+}
+
+// current says whether an outcome is about one of found as it is now.
+func current(o outcome, found []Runtime, facts Facts) bool {
+	return slices.ContainsFunc(found, func(r Runtime) bool {
+		subject, err := subjectOf(r.Path, facts)
+		return err == nil && o.about(subject)
+	})
+}
+
+// settle takes what is known from kept and tries the rest.
+func settle(ctx context.Context, facts Facts, found []Runtime, kept []outcome, try func(context.Context, string) Runtime) (all []Runtime, fresh []outcome, tried bool) {
+	for _, r := range found {
+		subject, err := subjectOf(r.Path, facts)
+		if err != nil {
+			r.Why = err.Error()
+			all = append(all, r)
+			continue
+		}
+		if i := slices.IndexFunc(kept, subject.about); i >= 0 {
+			subject = kept[i]
+			r.Version, r.Works, r.Why = subject.Version, subject.Works, subject.Why
+		} else {
+			name := r.Name
+			r, tried = try(ctx, r.Path), true
+			r.Name = name
+			subject.Version, subject.Works, subject.Why = r.Version, r.Works, r.Why
+		}
+		all = append(all, r)
+		if !r.unsure {
+			fresh = append(fresh, subject)
+		}
+	}
+	return all, fresh, tried
+}
+
+func subjectOf(path string, facts Facts) (outcome, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return outcome{}, err
+	}
+	return outcome{Path: path, Size: info.Size(), MTime: info.ModTime().UnixNano(), Kernel: facts.Kernel, Cgroup: facts.Cgroup}, nil
+}
+
+func store(path string, fresh []outcome) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return outcomes.Write(path, fresh)
+}
+
+func noneWorks(all []Runtime) error {
+	if len(all) == 0 {
+		return fmt.Errorf("choose a runtime: neither crun nor runc is in %s: install one, or configure [runtimes.<name>] path", strings.Join(usualPlaces, ", "))
+	}
+	var why []string
+	for _, r := range all {
+		why = append(why, fmt.Sprintf("%s (%s): %s", r.Name, r.Path, r.Why))
+	}
+	return fmt.Errorf("choose a runtime: none works: %s", strings.Join(why, "; "))
+}

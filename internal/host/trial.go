@@ -1,0 +1,179 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// trialTimeout bounds each run of a runtime in a trial. They take some tens of milliseconds.
+const trialTimeout = 15 * time.Second
+
+// TryRuntime makes a throwaway container with the runtime at path, as far as create: by then it has made namespaces,
+// mounts and cgroups, which is where runtimes fail on a host they do not know. The container's program is never started.
+// All of it is below a new name in stateDir and in the cgroups, and gone when TryRuntime returns. run runs a program and
+// leaves nothing of it behind; the runs of one trial come under one name, one after the other.
+func TryRuntime(ctx context.Context, path, stateDir string, run func(ctx context.Context, name string, cmd *exec.Cmd) error) Runtime {
+	t := newTrial(path, stateDir, run)
+	r := Runtime{Name: filepath.Base(path), Path: path}
+	// What an earlier daemon left when it was killed in the middle of a trial.
+	err := t.undo(ctx)
+	if err == nil {
+		r.Version, err = t.version(ctx)
+	}
+	if err == nil {
+		err = errors.Join(t.create(ctx), t.undo(ctx))
+	}
+	if err != nil {
+		r.Why = err.Error()
+		r.unsure = ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)
+		return r
+	}
+	r.Works = true
+	return r
+}
+
+// trial is one throwaway container. Its names derive from the runtime and the state directory alone.
+type trial struct {
+	path string // of the runtime
+	id   string // of the container, and the name of its cgroup
+	dir  string
+	run  func(ctx context.Context, name string, cmd *exec.Cmd) error
+}
+
+func newTrial(path, stateDir string, run func(context.Context, string, *exec.Cmd) error) *trial {
+	sum := sha256.Sum256([]byte(path + "\x00" + stateDir))
+	id := "berth-trial-" + hex.EncodeToString(sum[:])[:12]
+	return &trial{path: path, id: id, dir: filepath.Join(stateDir, id), run: run}
+}
+
+// version asks the runtime for its version: the last word of the first line.
+func (t *trial) version(ctx context.Context) (string, error) {
+	var out bytes.Buffer
+	if err := t.exec(ctx, &out, "--version"); err != nil {
+		return "", err
+	}
+	first, _, _ := strings.Cut(out.String(), "\n")
+	words := strings.Fields(first)
+	if len(words) == 0 {
+		return "", fmt.Errorf("%s --version says nothing", t.path)
+	}
+	return words[len(words)-1], nil
+}
+
+func (t *trial) exec(ctx context.Context, stdout *bytes.Buffer, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
+	defer cancel()
+	cmd := exec.Command(t.path, args...)
+	if stdout != nil {
+		cmd.Stdout = stdout
+	}
+	return t.run(ctx, t.id, cmd)
+}
+
+func (t *trial) state() string { return filepath.Join(t.dir, "state") }
+
+func (t *trial) create(ctx context.Context) error {
+	bundle := filepath.Join(t.dir, "bundle")
+	if err := t.prepare(bundle); err != nil {
+		return fmt.Errorf("prepare a trial: %w", err)
+	}
+	return t.exec(ctx, nil, "--root", t.state(), "create", "--bundle", bundle, t.id)
+}
+
+// prepare makes the bundle. Its program has to be there, and need not be one: it is not started.
+func (t *trial) prepare(bundle string) error {
+	root := filepath.Join(bundle, "rootfs")
+	for _, dir := range []string{t.state(), filepath.Join(root, "proc"), filepath.Join(root, "dev")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "program"), nil, 0o755); err != nil {
+		return err
+	}
+	data, err := json.Marshal(t.spec())
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(bundle, "config.json"), data, 0o600)
+}
+
+// spec uses what nearly every container uses, and no more.
+func (t *trial) spec() *specs.Spec {
+	pids := int64(16)
+	return &specs.Spec{
+		Version: "1.0.0",
+		Root:    &specs.Root{Path: "rootfs"},
+		Process: &specs.Process{Cwd: "/", Args: []string{"/program"}, NoNewPrivileges: true},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "mode=755", "size=64k"}},
+		},
+		Linux: &specs.Linux{
+			CgroupsPath: "/" + t.id,
+			Resources:   &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &pids}},
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.MountNamespace}, {Type: specs.PIDNamespace}, {Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace}, {Type: specs.NetworkNamespace},
+			},
+		},
+	}
+}
+
+// undo removes what there is of the container, also after the caller's time is up. It succeeds when there is nothing.
+func (t *trial) undo(ctx context.Context) error {
+	if _, err := os.Lstat(t.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	ctx = context.WithoutCancel(ctx)
+	// A runtime that made nothing has nothing to delete, and each says so in its own way: what is left is what counts.
+	deleted := t.exec(ctx, nil, "--root", t.state(), "delete", "--force", t.id)
+	if err := t.removeCgroups(); err != nil {
+		return errors.Join(err, deleted)
+	}
+	if err := os.RemoveAll(t.dir); err != nil {
+		return fmt.Errorf("remove a trial: %w", err)
+	}
+	return nil
+}
+
+// removeCgroups removes the container's cgroups, which runtimes leave behind when they fail half way.
+func (t *trial) removeCgroups() error {
+	mounts, err := cgroupMounts()
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		if err := removeCgroup(filepath.Join(m.path, t.id)); err != nil {
+			return fmt.Errorf("remove a trial's cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeCgroup removes an empty cgroup. One whose processes were just killed may be busy for a moment.
+func removeCgroup(path string) error {
+	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		err := unix.Rmdir(path)
+		switch {
+		case err == nil || errors.Is(err, unix.ENOENT):
+			return nil
+		case !errors.Is(err, unix.EBUSY) || time.Now().After(deadline):
+			return &fs.PathError{Op: "rmdir", Path: path, Err: err}
+		}
+	}
+}
