@@ -8,6 +8,9 @@ import (
 	"time"
 
 	ggcr "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -257,6 +260,56 @@ func TestBadImages(t *testing.T) {
 	})
 }
 
+// lyingLayer says of itself what is not so.
+type lyingLayer struct {
+	ggcr.Layer
+	more   int64
+	diffID string
+}
+
+func (l lyingLayer) Size() (int64, error) {
+	size, err := l.Layer.Size()
+	return size + l.more, err
+}
+
+func (l lyingLayer) DiffID() (ggcr.Hash, error) {
+	if l.diffID != "" {
+		return ggcr.NewHash(l.diffID)
+	}
+	return l.Layer.DiffID()
+}
+
+// TestRegistryThatLies pulls an image whose manifest or configuration is not true of its layer.
+func TestRegistryThatLies(t *testing.T) {
+	each(t, func(r rig) {
+		for name, lie := range map[string]lyingLayer{
+			"larger": {more: 100}, "smaller": {more: -10}, "diff-id": {diffID: "sha256:" + strings.Repeat("ab", 32)},
+		} {
+			honest := r.small(fixture.Recipe{}, []fixture.File{{Name: "mark", Body: []byte(r.Name() + name)}})
+			layers, err := honest.Layers()
+			r.ok(err)
+			lie.Layer = layers[0]
+			base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+			img, err := mutate.AppendLayers(base, lie)
+			r.ok(err)
+			config, err := img.ConfigFile()
+			r.ok(err)
+			config.OS, config.Architecture = "linux", fixture.HostPlatform().Architecture
+			img, err = mutate.ConfigFile(img, config)
+			r.ok(err)
+			tag := r.repository() + ":" + name
+			r.push(tag, honest) // so that the layer is there, and only the manifest is sent
+			r.push(tag, img)
+			if err := r.tryPull(ref(tag), nil); err == nil {
+				r.Errorf("%s: pulled", name)
+			}
+			if got := r.image(ref(tag)); got != nil {
+				r.Errorf("%s: refused and kept: %v", name, got)
+			}
+		}
+	})
+}
+
 // corruptLayer changes a byte of the image's layer in the registry's storage.
 func corruptLayer(img ggcr.Image) {
 	changeLayer(img, func(data []byte) []byte {
@@ -331,6 +384,30 @@ func TestRegistryThatAsksWho(t *testing.T) {
 	r.ok(r.tryPull(reg.Ref("private:v1"), right))
 	r.ok(r.n.Images.RemoveImage(ctx(), &v1.ImageSpec{Image: reg.Ref("private:v1")}))
 	r.ok(r.tryPull(reg.Ref("private:v1"), &v1.AuthConfig{Auth: "YmVydGg6c2VjcmV0"})) // berth:secret
+}
+
+// TestTokens pulls from a registry that wants a token, which it gives for credentials.
+func TestTokens(t *testing.T) {
+	reg := fixture.StartTokenRegistry()
+	t.Cleanup(reg.Close)
+	r := ownNode(t, node.Options{Runtime: runtimes()[0], Reach: []string{reg.Addr}})
+	reference, err := reg.Push("private:v1", r.small(fixture.Recipe{}))
+	r.ok(err)
+	for name, auth := range map[string]*v1.AuthConfig{
+		"none": nil, "wrong": {Username: fixture.User, Password: "guess"}, "odd token": {RegistryToken: "guess"},
+	} {
+		if err := r.tryPull(reference, auth); err == nil {
+			r.Errorf("with %s, the image was pulled", name)
+		}
+	}
+	for name, auth := range map[string]*v1.AuthConfig{
+		"password": {Username: fixture.User, Password: fixture.Password}, "token": {RegistryToken: fixture.Token},
+	} {
+		if err := r.tryPull(reference, auth); err != nil {
+			r.Errorf("with a %s: %v", name, err)
+		}
+		r.ok(r.n.Images.RemoveImage(ctx(), &v1.ImageSpec{Image: reference}))
+	}
 }
 
 // hosts writes a hosts.toml for a registry, with more lines for its host. Without one, loopback is trusted blindly.
