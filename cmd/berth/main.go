@@ -12,5 +12,6 @@ var version = "unknown"
 
 func main() {
 	root := cli.New(version)
+	root.AddCommand(serveCommand())
 	os.Exit(cli.Execute(root))
 }

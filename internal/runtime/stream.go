@@ -69,6 +69,7 @@ func (r *Runtime) Exec(ctx context.Context, pod, ctr string, e Exec) (ExecResult
 type Attach struct {
 	Stdin          io.Reader // nil where the caller has no input
 	Stdout, Stderr io.Writer // nil where the caller does not want it; a terminal has no Stderr
+	Ready          func()    // called when no later output can be missed; may be nil
 }
 
 // attachBuffer is how much output, in bytes, waits for a slow client before it is dropped.
@@ -97,6 +98,9 @@ func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 	}
 	closeFiles(theirs)
 	theirs = nil
+	if a.Ready != nil {
+		a.Ready()
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if a.Stdin != nil {

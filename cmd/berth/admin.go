@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"berth/internal/admin"
+	"berth/internal/cri"
+	"berth/internal/image"
+	"berth/internal/pod"
+	"berth/internal/runtime"
+)
+
+// Info tells about the daemon.
+func (n *node) Info(context.Context) (*admin.InfoResponse, error) {
+	facts, err := json.Marshal(map[string]any{"facts": n.facts, "runtimes": n.runtimes, "defaultRuntime": n.fallback})
+	if err != nil {
+		return nil, err
+	}
+	resp := &admin.InfoResponse{Version: version, Instance: n.cfg.Instance(), Config: n.cfg.TOML(), Host: facts}
+	for _, s := range n.timeline.Steps() {
+		resp.Startup = append(resp.Startup, admin.StartupStep{Name: s.Name, Took: s.Took})
+	}
+	for _, p := range n.pods.Problems() {
+		resp.Problems = append(resp.Problems, admin.Problem{Pod: string(p.Pod), Message: p.What, Since: p.Since})
+	}
+	return resp, nil
+}
+
+// Pull brings an image into the store and tells how far it is.
+func (n *node) Pull(ctx context.Context, req *admin.PullRequest, send func(*admin.PullEvent) error) error {
+	p := image.PullRequest{Reference: req.Reference, Platform: req.Platform, Progress: progress(send)}
+	if req.Username != "" || req.Password != "" {
+		p.Auth = &image.Auth{Username: req.Username, Password: req.Password}
+	}
+	img, err := n.images.Pull(ctx, p)
+	if err != nil {
+		return cri.ToStatus(err)
+	}
+	return send(complete(img))
+}
+
+// Import reads an archive of images.
+func (n *node) Import(ctx context.Context, archive io.Reader, send func(*admin.PullEvent) error) error {
+	images, err := n.images.Import(ctx, archive, progress(send))
+	if err != nil {
+		return cri.ToStatus(err)
+	}
+	for _, img := range images {
+		if err := send(complete(img)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func progress(send func(*admin.PullEvent) error) func(image.Progress) {
+	return func(p image.Progress) {
+		_ = send(&admin.PullEvent{Layer: p.Layer.String(), Phase: p.Phase, Done: p.Done, Total: p.Total}) // a client that is gone ends ctx
+	}
+}
+
+func complete(img image.Image) *admin.PullEvent {
+	return &admin.PullEvent{Image: img.ID, Names: append(append([]string{}, img.RepoTags...), img.RepoDigests...)}
+}
+
+// Attach joins the streams of a container.
+func (n *node) Attach(ctx context.Context, req *admin.AttachRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+	id, err := n.pods.ContainerID(req.Container)
+	if err != nil {
+		return cri.ToStatus(err)
+	}
+	in, feed := io.Pipe()
+	defer in.Close()
+	go n.input(ctx, id, recv, feed)
+	a := runtime.Attach{
+		Stdout: writer(func(p []byte) error { return send(&admin.AttachOutput{Stdout: p}) }),
+		Stderr: writer(func(p []byte) error { return send(&admin.AttachOutput{Stderr: p}) }),
+		Ready:  func() { _ = send(&admin.AttachOutput{Ready: true}) },
+	}
+	if req.Stdin {
+		a.Stdin = in
+	}
+	return cri.ToStatus(n.pods.Attach(ctx, id, a))
+}
+
+// input takes what the client says until it says no more.
+func (n *node) input(ctx context.Context, id pod.ID, recv func() (*admin.AttachInput, error), feed *io.PipeWriter) {
+	for {
+		in, err := recv()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				_ = feed.CloseWithError(err) // gone, which is not the end of the input
+			}
+			return
+		}
+		switch {
+		case in.Resize != nil:
+			if err := n.pods.Resize(ctx, id, in.Resize.Width, in.Resize.Height); err != nil {
+				n.log.Debug("a terminal could not be resized", "container", id, "error", err)
+			}
+		case in.CloseStdin:
+			_ = feed.Close()
+		default:
+			_, _ = feed.Write(in.Stdin)
+		}
+	}
+}
+
+type writer func([]byte) error
+
+func (w writer) Write(p []byte) (int, error) {
+	if err := w(append([]byte(nil), p...)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Check verifies every record and every stored image.
+func (n *node) Check(ctx context.Context, req *admin.CheckRequest, send func(*admin.Finding) error) error {
+	for _, p := range n.pods.Problems() {
+		if err := send(&admin.Finding{Pod: string(p.Pod), Problem: p.What}); err != nil {
+			return err
+		}
+	}
+	err := n.images.Check(ctx, req.Repair, func(f image.Finding) {
+		_ = send(&admin.Finding{Image: f.Image, Layer: f.Layer, Path: f.Path, Problem: f.Problem, Repaired: f.Repaired})
+	})
+	if errors.Is(err, errdefs.ErrNotImplemented) {
+		return status.Error(codes.Unimplemented, err.Error())
+	}
+	return cri.ToStatus(err)
+}

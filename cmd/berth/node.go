@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cgroup"
+	"berth/internal/config"
+	"berth/internal/cri"
+	"berth/internal/helper"
+	"berth/internal/host"
+	"berth/internal/image"
+	"berth/internal/network"
+	"berth/internal/op"
+	"berth/internal/pod"
+	"berth/internal/record"
+	"berth/internal/runtime"
+	"berth/internal/spec"
+	"berth/internal/spec/device"
+	"berth/internal/telemetry"
+)
+
+// node is the daemon's parts and how they hang together.
+type node struct {
+	cfg      *config.Config
+	log      *slog.Logger
+	level    *slog.LevelVar
+	timeline *telemetry.Timeline
+	flusher  *record.Flusher
+	helpers  *helper.Runner
+	facts    host.Facts
+	monitor  string
+	runtimes []host.Runtime // as found, with the default's name in fallback
+	fallback string
+
+	tracking string
+	driver   *runtime.Runtime
+	network  *network.Network
+	images   *image.Store
+	pods     *pod.Pods
+	face     *cri.Server
+
+	background sync.WaitGroup
+	stop       context.CancelFunc
+}
+
+func newNode(cfg *config.Config) *node {
+	n := &node{cfg: cfg, level: &slog.LevelVar{}, timeline: &telemetry.Timeline{}}
+	if l, err := telemetry.ParseLevel(cfg.LogLevel); err == nil { // Load has checked it
+		n.level.Set(l)
+	}
+	n.log = telemetry.Logger(os.Stderr, cfg.LogFormat, n.level)
+	n.flusher = &record.Flusher{Failed: func(path string, err error) {
+		n.log.Warn("a record could not be made durable; it is tried again", "path", path, "error", err)
+	}}
+	return n
+}
+
+func (n *node) interceptors(ready func() bool) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
+	return telemetry.Interceptors(n.log, ready)
+}
+
+// open makes every part, from the ground up. Nothing here waits for a program, unless no default runtime is named.
+func (n *node) open(ctx context.Context) error {
+	for _, part := range []struct {
+		name string
+		open func(context.Context) error
+	}{
+		{"host", n.openHost}, {"runtimes", n.openRuntimes}, {"network", n.openNetwork}, {"images", n.openImages}, {"pods", n.openPods},
+	} {
+		if err := part.open(ctx); err != nil {
+			return fmt.Errorf("start %s: %w", part.name, err)
+		}
+		n.timeline.Mark(part.name)
+	}
+	n.face = &cri.Server{
+		Pods: n.pods, Images: n.images, Network: n.network, Release: version, Handlers: n.handlers(),
+		Info: n.info, ImagesRoot: filepath.Join(n.cfg.Root, "images"), ContainersRoot: filepath.Join(n.cfg.Root, "pods"),
+	}
+	flush, stop := context.WithCancel(context.Background())
+	n.stop = stop
+	n.background.Go(func() { n.flusher.Run(flush) })
+	return nil
+}
+
+func (n *node) openHost(context.Context) (err error) {
+	if err := os.MkdirAll(n.cfg.State, 0o711); err != nil {
+		return err
+	}
+	if n.facts, err = host.Probe(); err != nil {
+		return err
+	}
+	if n.monitor, err = n.cfg.MonitorPath(); err != nil {
+		return err
+	}
+	n.tracking, err = cgroup.Tracking(n.cfg.State)
+	n.helpers = &helper.Runner{Root: filepath.Join(n.tracking, n.cfg.Instance(), "ops")}
+	return err
+}
+
+// openRuntimes finds the runtimes and chooses the default: the one that the configuration names, or the first that works.
+func (n *node) openRuntimes(ctx context.Context) (err error) {
+	if err := n.helpers.Sweep(); err != nil {
+		n.log.Warn("helpers of an earlier daemon could not all be ended", "error", err)
+	}
+	n.runtimes = host.FindRuntimes(n.cfg.Runtimes.Paths())
+	if n.fallback = n.cfg.Runtimes.Default; n.fallback == "" {
+		try := func(ctx context.Context, path string) host.Runtime {
+			return host.TryRuntime(ctx, path, n.cfg.State, n.helpers.Run)
+		}
+		if n.fallback, n.runtimes, err = host.ChooseRuntime(ctx, filepath.Join(n.cfg.Root, "runtimes"), n.facts, n.runtimes, try); err != nil {
+			return err
+		}
+	}
+	n.driver, err = runtime.New(runtime.Config{
+		Monitor: n.monitor, Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), Tracking: n.tracking,
+		Helper: n.helpers.Run, Log: n.log,
+		OnExit: func(p, c string, e runtime.Exit) { n.pods.Exited(p, c, e) },
+	})
+	return err
+}
+
+func (n *node) openNetwork(context.Context) (err error) {
+	n.network, err = network.Open(network.Config{
+		ConfigDir: n.cfg.CNI.ConfigDir, PluginDirs: n.cfg.CNI.PluginDirs, CacheDir: filepath.Join(n.cfg.Root, "cni"),
+		Run: n.helpers.Run, Logger: n.log, Dirty: n.flusher.Dirty, Template: n.cfg.CNI.PodCIDRTemplate,
+		AddTimeout: n.cfg.CNI.AddTimeout.Duration, DelTimeout: n.cfg.CNI.DelTimeout.Duration,
+	})
+	return err
+}
+
+func (n *node) openImages(context.Context) (err error) {
+	n.images, err = image.Open(image.Config{
+		Root: filepath.Join(n.cfg.Root, "images"), RegistryConfigDir: n.cfg.Registry.ConfigDir, Pinned: n.cfg.Images.Pinned,
+		MaxParallelLayers: n.cfg.Images.MaxConcurrentDownloads, Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID,
+		InUse: func() map[string]struct{} { return n.pods.Layers() },
+	})
+	return err
+}
+
+func (n *node) openPods(context.Context) (err error) {
+	n.pods, err = pod.Open(pod.Config{
+		Layout: pod.Layout{Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), NetNS: "/run/netns"},
+		Boot:   n.facts.BootID, Host: n.specHost(), Init: n.monitor, PidsLimit: int64(n.cfg.Limits.Pids),
+		Runtime: n.driver, Network: n.network, Images: n.images, Handlers: n.handler, HandlerSpec: n.handlerSpec,
+		CgroupTree: cgroup.RemoveTree, CgroupChildren: cgroup.Children, Dirty: n.flusher.Dirty, Log: n.log,
+		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, CreateTimeout: n.cfg.Timeouts.RuntimeCreate.Duration, Retry: op.Backoff{},
+	})
+	return err
+}
+
+// specHost is what the facts mean for a container's spec.
+func (n *node) specHost() spec.Host {
+	f := n.facts
+	devices, err := device.List("/dev")
+	if err != nil {
+		n.log.Warn("privileged containers get no devices", "error", err)
+	}
+	return spec.Host{
+		Hostname: f.Hostname, KernelVersion: f.Kernel, Arch: f.Arch, CgroupV2: f.Cgroup == host.CgroupV2, CgroupMountOptions: f.CgroupMountOptions,
+		SwapAccounting: f.SwapAccounting, HugepageSizes: f.HugepageSizes, BoundingCaps: f.BoundingCaps, HasResource: f.HasResource,
+		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, Devices: devices, Seccomp: f.Seccomp, AppArmor: f.AppArmor, SELinux: f.SELinux,
+	}
+}
+
+// handler finds the runtime that a pod asks for by name; "" is the default.
+func (n *node) handler(name string) (runtime.Handler, error) {
+	if name == "" {
+		name = n.fallback
+	}
+	i := slices.IndexFunc(n.runtimes, func(r host.Runtime) bool { return r.Name == name })
+	if i < 0 {
+		return runtime.Handler{}, fmt.Errorf("runtime handler %q is not configured on this node: add [runtimes.%s] to the configuration: %w",
+			name, name, errdefs.ErrNotFound)
+	}
+	return runtime.Handler{Name: name, Path: n.runtimes[i].Path, Root: filepath.Join(n.cfg.State, "runtime", name)}, nil
+}
+
+func (n *node) handlerSpec(name string) spec.Handler {
+	if name == "" {
+		name = n.fallback
+	}
+	h := n.cfg.Runtimes.Handlers[name]
+	return spec.Handler{
+		PrivilegedWithoutHostDevices: h.PrivilegedWithoutHostDevices,
+		PodAnnotations:               h.PodAnnotations, ContainerAnnotations: h.ContainerAnnotations,
+	}
+}
+
+// handlers is what Status tells of the runtime handlers, the default's first.
+func (n *node) handlers() []*runtimeapi.RuntimeHandler {
+	list := []*runtimeapi.RuntimeHandler{{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{}}}
+	for _, r := range n.runtimes {
+		list = append(list, &runtimeapi.RuntimeHandler{Name: r.Name, Features: &runtimeapi.RuntimeHandlerFeatures{}})
+	}
+	return list
+}
+
+// recover serves what the records say at once, and finds out behind that what still runs.
+func (n *node) recover(ready func()) {
+	adopted := n.pods.Recover()
+	n.timeline.Mark("serve")
+	ready()
+	n.log.Info("the daemon is ready", "socket", n.cfg.Socket, "instance", n.cfg.Instance(), "runtime", n.fallback, "version", version, "start", n.timeline)
+	n.background.Go(func() {
+		<-adopted
+		n.timeline.Mark("adopt")
+		if err := n.images.Sweep(context.Background()); err != nil {
+			n.log.Warn("sweep of unused layers is not complete; the next start tries again", "error", err)
+		}
+	})
+}
+
+// close ends the daemon's own work and makes durable what is not yet. The pods run on.
+func (n *node) close() error {
+	n.pods.Close()
+	errs := []error{n.network.Close(), n.images.Close()}
+	n.stop()
+	n.background.Wait()
+	n.tidy()
+	return errors.Join(errs...)
+}
+
+// tidy removes the instance's own cgroups where they are empty.
+func (n *node) tidy() {
+	for _, name := range []string{"ops", "monitors", "containers", ""} {
+		_ = os.Remove(filepath.Join(n.tracking, n.cfg.Instance(), name))
+	}
+	if left, err := cgroup.Children("/" + n.cfg.Instance()); err == nil && len(left) == 0 {
+		_ = cgroup.RemoveTree("/" + n.cfg.Instance())
+	}
+}
+
+// info is what a verbose Status shows.
+func (n *node) info() map[string]any {
+	return map[string]any{
+		"config": n.cfg.TOML(), "host": n.facts, "instance": n.cfg.Instance(), "runtimes": n.runtimes, "defaultRuntime": n.fallback,
+		"startup": n.timeline.Steps(), "problems": n.pods.Problems(),
+	}
+}
+

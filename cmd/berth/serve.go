@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	"berth/internal/admin"
+	"berth/internal/config"
+)
+
+// serveCommand is the daemon.
+func serveCommand() *cobra.Command {
+	var f config.Flags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the daemon that a kubelet asks to run pods",
+		Long: "Run the daemon. It serves CRI, and Berth's own small service for the command line, on a unix socket.\n" +
+			"SIGTERM ends the daemon and leaves the pods running; the next start finds them again.",
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.PathSet = cmd.Flags().Changed("config")
+			if s := cmd.Root().PersistentFlags().Lookup("socket"); s != nil && s.Changed {
+				f.Socket = s.Value.String()
+			}
+			cfg, err := config.Load(f)
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
+			defer stop()
+			return serve(ctx, cfg)
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.Path, "config", config.DefaultPath, "configuration file; drop-ins are in conf.d beside it")
+	fl.StringVar(&f.Root, "root", "", "directory for what outlives a boot")
+	fl.StringVar(&f.State, "state", "", "directory for what dies with a boot")
+	fl.StringVar(&f.LogLevel, "log-level", "", "debug, info, warn or error")
+	return cmd
+}
+
+// serve runs until ctx ends. The socket is there, and answers Unavailable, before anything is read.
+func serve(ctx context.Context, cfg *config.Config) error {
+	lock, err := lockRoot(cfg.Root)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	listener, err := listen(cfg.Socket)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(cfg.Socket)
+	var ready atomic.Bool
+	n := newNode(cfg)
+	unary, stream := n.interceptors(ready.Load)
+	g := grpc.NewServer(grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
+	if err := n.open(ctx); err != nil {
+		_ = listener.Close()
+		return err
+	}
+	n.face.Register(g)
+	admin.Register(g, n)
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(listener) }()
+	n.recover(func() { ready.Store(true) })
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+		n.log.Info("the daemon ends; the pods run on")
+	}
+	stopServing(g)
+	return errors.Join(err, n.close())
+}
+
+// maxMessage bounds a gRPC message in bytes, as the kubelet's own client does.
+const maxMessage = 16 << 20
+
+// stopServing ends what is under way: a caller asks the next daemon again.
+func stopServing(g *grpc.Server) { g.Stop() }
+
+// lockRoot makes sure that one daemon alone uses the root.
+func lockRoot(root string) (*os.File, error) {
+	if err := os.MkdirAll(root, 0o711); err != nil {
+		return nil, fmt.Errorf("root directory: %w", err)
+	}
+	path := filepath.Join(root, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("root directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		var pid [16]byte
+		n, _ := f.Read(pid[:])
+		_ = f.Close()
+		return nil, fmt.Errorf("another daemon (pid %s) holds the root %s: stop it, or give this one another --root, --state and --socket", pid[:n], root)
+	}
+	if err := f.Truncate(0); err != nil {
+		return nil, fmt.Errorf("root directory: %w", err)
+	}
+	if _, err := f.WriteAt([]byte(fmt.Sprint(os.Getpid())), 0); err != nil {
+		return nil, fmt.Errorf("root directory: %w", err)
+	}
+	return f, nil
+}
+
+// listen makes the socket, readable for nobody but its owner from the start. The root is locked, so one that is there is
+// left from a daemon that was killed, unless it belongs to a daemon with another root.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
+		return nil, fmt.Errorf("socket directory: %w", err)
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("another daemon serves %s: stop it, or give this one another --socket", path)
+	}
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("replace a stale socket: %w", err)
+	}
+	old := syscall.Umask(0o177)
+	l, err := net.Listen("unix", path)
+	syscall.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // the name is removed by serve, last of all
+	return l, nil
+}

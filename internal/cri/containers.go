@@ -1,0 +1,211 @@
+package cri
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// CreateContainer makes a container in a pod.
+func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	podID, err := s.Pods.ID(req.PodSandboxId)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	id, err := s.Pods.Create(ctx, podID, req.Config)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	return &runtimeapi.CreateContainerResponse{ContainerId: string(id)}, nil
+}
+
+// StartContainer starts a created container.
+func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	id, err := s.Pods.ContainerID(req.ContainerId)
+	if err == nil {
+		err = s.Pods.Start(ctx, id)
+	}
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+// StopContainer ends a container, by force after the timeout. What is not there is stopped already.
+func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	id, err := s.Pods.ContainerID(req.ContainerId)
+	if err == nil {
+		err = s.Pods.StopContainer(ctx, id, time.Duration(max(req.Timeout, 0))*time.Second)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, ToStatus(err)
+	}
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+// RemoveContainer removes a container, by force where it runs. What is not there is removed already.
+func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	id, err := s.Pods.ContainerID(req.ContainerId)
+	if err == nil {
+		err = s.Pods.RemoveContainer(ctx, id)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, ToStatus(err)
+	}
+	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+// ReopenContainerLog makes the container's log go to a new file.
+func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+	id, err := s.Pods.ContainerID(req.ContainerId)
+	if err == nil {
+		err = s.Pods.ReopenLog(ctx, id)
+	}
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	return &runtimeapi.ReopenContainerLogResponse{}, nil
+}
+
+// ExecSync runs a command in a container and returns its output.
+func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	id, err := s.Pods.ContainerID(req.ContainerId)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	if req.Timeout < 0 {
+		return nil, ToStatus(fmt.Errorf("exec: timeout %d is negative: %w", req.Timeout, errdefs.ErrInvalidArgument))
+	}
+	out, err := s.Pods.ExecSync(ctx, id, req.Cmd, time.Duration(req.Timeout)*time.Second)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	return &runtimeapi.ExecSyncResponse{Stdout: out.Stdout, Stderr: out.Stderr, ExitCode: int32(out.ExitCode)}, nil
+}
+
+// ListContainers lists containers, the newest first.
+func (s *Server) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	var items []*runtimeapi.Container
+	for _, r := range s.Pods.List() {
+		if !strings.HasPrefix(string(r.ID), req.GetFilter().GetPodSandboxId()) {
+			continue
+		}
+		for _, c := range r.Containers {
+			if c.State == pod.Creating {
+				continue
+			}
+			if item := containerItem(r, c); matchContainer(item, req.Filter) {
+				items = append(items, item)
+			}
+		}
+	}
+	slices.SortFunc(items, func(a, b *runtimeapi.Container) int { return cmp.Compare(b.CreatedAt, a.CreatedAt) })
+	return &runtimeapi.ListContainersResponse{Containers: items}, nil
+}
+
+func matchContainer(c *runtimeapi.Container, f *runtimeapi.ContainerFilter) bool {
+	return strings.HasPrefix(c.Id, f.GetId()) &&
+		(f.GetState() == nil || f.State.State == c.State) &&
+		matchLabels(c.Labels, f.GetLabelSelector())
+}
+
+// ContainerStatus tells all of a container.
+func (s *Server) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	id, err := s.Pods.ContainerID(req.ContainerId)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	r, c, err := s.Pods.GetContainer(id)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	resp := &runtimeapi.ContainerStatusResponse{Status: s.containerStatus(r, c)}
+	if req.Verbose {
+		if resp.Info, err = verbose(map[string]any{"info": s.containerInfo(r, c)}); err != nil {
+			return nil, ToStatus(err)
+		}
+	}
+	return resp, nil
+}
+
+func containerState(c *pod.Container) runtimeapi.ContainerState {
+	switch c.State {
+	case pod.Created, pod.Starting:
+		return runtimeapi.ContainerState_CONTAINER_CREATED
+	case pod.Running:
+		return runtimeapi.ContainerState_CONTAINER_RUNNING
+	}
+	return runtimeapi.ContainerState_CONTAINER_EXITED
+}
+
+func containerItem(r *pod.Record, c *pod.Container) *runtimeapi.Container {
+	cfg := c.Config.Get()
+	return &runtimeapi.Container{
+		Id: string(c.ID), PodSandboxId: string(r.ID), Metadata: cfg.Metadata, Image: cfg.Image, ImageRef: c.Image, ImageId: c.Image,
+		State: containerState(c), CreatedAt: c.CreatedAt.UnixNano(), Labels: cfg.Labels, Annotations: cfg.Annotations,
+	}
+}
+
+func (s *Server) containerStatus(r *pod.Record, c *pod.Container) *runtimeapi.ContainerStatus {
+	cfg := c.Config.Get()
+	st := &runtimeapi.ContainerStatus{
+		Id: string(c.ID), Metadata: cfg.Metadata, State: containerState(c), CreatedAt: c.CreatedAt.UnixNano(),
+		StartedAt: nanos(c.StartedAt), FinishedAt: nanos(c.FinishedAt), ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
+		Image: s.imageSpec(c), ImageRef: c.Image, ImageId: c.Image, Labels: cfg.Labels, Annotations: cfg.Annotations,
+		Mounts: cfg.Mounts, LogPath: r.LogPath(c), User: containerUser(c),
+	}
+	if res := cfg.GetLinux().GetResources(); res != nil {
+		st.Resources = &runtimeapi.ContainerResources{Linux: res}
+	}
+	return st
+}
+
+// imageSpec names the image as people know it: by a tag, else by a digest, else as the container was made.
+func (s *Server) imageSpec(c *pod.Container) *runtimeapi.ImageSpec {
+	asked := c.Config.Get().Image
+	spec := &runtimeapi.ImageSpec{Image: asked.Image, Annotations: asked.Annotations, UserSpecifiedImage: asked.UserSpecifiedImage, RuntimeHandler: asked.RuntimeHandler}
+	if img, ok := s.Images.Get(c.Image); ok {
+		if names := append(slices.Clone(img.RepoTags), img.RepoDigests...); len(names) > 0 && !slices.Contains(names, asked.Image) {
+			spec.Image = names[0]
+		}
+	}
+	return spec
+}
+
+func containerUser(c *pod.Container) *runtimeapi.ContainerUser {
+	u := &runtimeapi.LinuxContainerUser{Uid: int64(c.User.UID), Gid: int64(c.User.GID)}
+	for _, g := range c.User.AdditionalGids {
+		u.SupplementalGroups = append(u.SupplementalGroups, int64(g))
+	}
+	return &runtimeapi.ContainerUser{Linux: u}
+}
+
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// containerInfo is what a verbose status adds.
+func (s *Server) containerInfo(r *pod.Record, c *pod.Container) map[string]any {
+	info := map[string]any{
+		"sandboxID": r.ID, "state": c.State, "pid": c.Process.PID, "runtime": r.Runtime, "cgroup": c.Cgroup,
+		"stopSignal": c.StopSignal, "layers": c.Layers, "config": c.Config,
+	}
+	if spec, err := s.Pods.RuntimeSpec(c.ID); err == nil {
+		info["runtimeSpec"] = spec
+	}
+	if c.Stuck != nil {
+		info["stuck"] = c.Stuck
+	}
+	return info
+}

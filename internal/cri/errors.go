@@ -1,0 +1,58 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"berth/internal/op"
+)
+
+// ToStatus is the one place where an error becomes a gRPC status. The kubelet acts on NotFound; the others tell people
+// and retries apart.
+func ToStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.Error(code(err), err.Error())
+}
+
+func code(err error) codes.Code {
+	var superseded *op.SupersededError
+	switch {
+	case errors.As(err, &superseded), errors.Is(err, op.ErrAbandoned):
+		return codes.Aborted
+	case errdefs.IsInvalidArgument(err):
+		return codes.InvalidArgument
+	case errdefs.IsNotFound(err):
+		return codes.NotFound
+	case errdefs.IsAlreadyExists(err):
+		return codes.AlreadyExists
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errdefs.IsResourceExhausted(err):
+		return codes.ResourceExhausted
+	case errdefs.IsUnauthorized(err):
+		return codes.Unauthenticated
+	case errdefs.IsPermissionDenied(err):
+		return codes.PermissionDenied
+	case errdefs.IsFailedPrecondition(err):
+		return codes.FailedPrecondition
+	case errdefs.IsDataLoss(err):
+		return codes.DataLoss
+	case errdefs.IsUnavailable(err):
+		return codes.Unavailable
+	case errdefs.IsNotImplemented(err):
+		return codes.Unimplemented
+	case errors.Is(err, context.DeadlineExceeded):
+		return codes.DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		return codes.Canceled
+	}
+	return codes.Unknown
+}

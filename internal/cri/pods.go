@@ -1,0 +1,156 @@
+package cri
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// RunPodSandbox makes a pod and starts it.
+func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	id, err := s.Pods.Run(ctx, req.Config, req.RuntimeHandler)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: string(id)}, nil
+}
+
+// StopPodSandbox ends all that lives of a pod. What is not there is stopped already.
+func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	id, err := s.Pods.ID(req.PodSandboxId)
+	if err == nil {
+		err = s.Pods.Stop(ctx, id)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, ToStatus(err)
+	}
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+// RemovePodSandbox removes a pod and its containers. What is not there is removed already.
+func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	id, err := s.Pods.ID(req.PodSandboxId)
+	if err == nil {
+		err = s.Pods.Remove(ctx, id)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, ToStatus(err)
+	}
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+// PodSandboxStatus tells all of a pod and its containers.
+func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	id, err := s.Pods.ID(req.PodSandboxId)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	now := time.Now()
+	r, err := s.Pods.Get(id)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	resp := &runtimeapi.PodSandboxStatusResponse{Status: podStatus(r), Timestamp: now.UnixNano()}
+	for _, c := range r.Containers {
+		if c.State != pod.Creating {
+			resp.ContainersStatuses = append(resp.ContainersStatuses, s.containerStatus(r, c))
+		}
+	}
+	if req.Verbose {
+		if resp.Info, err = verbose(map[string]any{"info": s.podInfo(r)}); err != nil {
+			return nil, ToStatus(err)
+		}
+	}
+	return resp, nil
+}
+
+// ListPodSandbox lists pods, the newest first.
+func (s *Server) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	var items []*runtimeapi.PodSandbox
+	for _, r := range s.Pods.List() {
+		if item := podItem(r); matchPod(item, req.Filter) {
+			items = append(items, item)
+		}
+	}
+	slices.SortFunc(items, func(a, b *runtimeapi.PodSandbox) int { return cmp.Compare(b.CreatedAt, a.CreatedAt) })
+	return &runtimeapi.ListPodSandboxResponse{Items: items}, nil
+}
+
+func matchPod(p *runtimeapi.PodSandbox, f *runtimeapi.PodSandboxFilter) bool {
+	return strings.HasPrefix(p.Id, f.GetId()) &&
+		(f.GetState() == nil || f.State.State == p.State) &&
+		matchLabels(p.Labels, f.GetLabelSelector())
+}
+
+func matchLabels(labels, selector map[string]string) bool {
+	for k, v := range selector {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+func podState(r *pod.Record) runtimeapi.PodSandboxState {
+	if r.State == pod.Ready {
+		return runtimeapi.PodSandboxState_SANDBOX_READY
+	}
+	return runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+}
+
+func podItem(r *pod.Record) *runtimeapi.PodSandbox {
+	cfg := r.Config.Get()
+	return &runtimeapi.PodSandbox{
+		Id: string(r.ID), Metadata: cfg.Metadata, State: podState(r), CreatedAt: r.CreatedAt.UnixNano(),
+		Labels: cfg.Labels, Annotations: cfg.Annotations, RuntimeHandler: r.Handler,
+	}
+}
+
+func podStatus(r *pod.Record) *runtimeapi.PodSandboxStatus {
+	cfg := r.Config.Get()
+	st := &runtimeapi.PodSandboxStatus{
+		Id: string(r.ID), Metadata: cfg.Metadata, State: podState(r), CreatedAt: r.CreatedAt.UnixNano(),
+		Labels: cfg.Labels, Annotations: cfg.Annotations, RuntimeHandler: r.Handler,
+		Network: &runtimeapi.PodSandboxNetworkStatus{},
+		Linux:   &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{Options: namespaceOptions(cfg)}},
+	}
+	if r.State == pod.Ready {
+		for i, ip := range r.IPs {
+			if i == 0 {
+				st.Network.Ip = ip.String()
+				continue
+			}
+			st.Network.AdditionalIps = append(st.Network.AdditionalIps, &runtimeapi.PodIP{Ip: ip.String()})
+		}
+	}
+	return st
+}
+
+// namespaceOptions repeats what was asked for.
+func namespaceOptions(cfg *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
+	o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	return &runtimeapi.NamespaceOption{
+		Network: o.GetNetwork(), Pid: o.GetPid(), Ipc: o.GetIpc(), TargetId: o.GetTargetId(), UsernsOptions: o.GetUsernsOptions(),
+	}
+}
+
+// podInfo is what a verbose status adds.
+func (s *Server) podInfo(r *pod.Record) map[string]any {
+	info := map[string]any{
+		"state": r.State, "boot": r.Boot, "runtime": r.Runtime, "paths": s.Pods.Paths(r), "config": r.Config,
+	}
+	if r.Stuck != nil {
+		info["stuck"] = r.Stuck
+	}
+	if r.Init.PID != 0 {
+		info["pid"] = r.Init.PID
+	}
+	return info
+}

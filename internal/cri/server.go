@@ -1,0 +1,118 @@
+// Package cri is the gRPC face of the daemon: it validates a request, calls what does the work, and turns errors into the
+// gRPC codes that a kubelet acts on. It holds no state.
+//
+// The messages are those of k8s.io/cri-api; what is not implemented answers Unimplemented.
+package cri
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/image"
+	"berth/internal/network"
+	"berth/internal/pod"
+)
+
+// RuntimeName is what Version answers; kubelets show it as <name>://<container id>.
+const RuntimeName = "berth"
+
+// APIVersion is the version of CRI that is spoken.
+const APIVersion = "v1"
+
+// Network is what the face needs to know of networks.
+type Network interface {
+	Status() network.Status        // never waits
+	SetPodCIDR(cidrs string) error // writes the configuration made from the template, if there is one
+}
+
+// Server answers CRI. All fields are required.
+type Server struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	runtimeapi.UnimplementedImageServiceServer
+
+	Pods    *pod.Pods
+	Images  *image.Store
+	Network Network
+	// Release is the daemon's own version.
+	Release string
+	// SystemdCgroup says which cgroup driver is in force.
+	SystemdCgroup bool
+	// Handlers are the runtime handlers that a pod may ask for, the default's "" first.
+	Handlers []*runtimeapi.RuntimeHandler
+	// Info is shown by a verbose Status.
+	Info func() map[string]any
+	// ContainersRoot is a path on the file system of the containers' writable layers, ImagesRoot on that of the images.
+	ContainersRoot, ImagesRoot string
+}
+
+// Register makes both services of CRI known to g.
+func (s *Server) Register(g *grpc.Server) {
+	runtimeapi.RegisterRuntimeServiceServer(g, s)
+	runtimeapi.RegisterImageServiceServer(g, s)
+}
+
+// Version tells who answers.
+func (s *Server) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{
+		Version:     "0.1.0", // of the kubelet's runtime API, as every runtime answers
+		RuntimeName: RuntimeName, RuntimeVersion: s.Release, RuntimeApiVersion: APIVersion,
+	}, nil
+}
+
+// Status tells whether the runtime and the network are ready, and why not.
+func (s *Server) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	n := s.Network.Status()
+	resp := &runtimeapi.StatusResponse{
+		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+			{Type: runtimeapi.RuntimeReady, Status: true},
+			{Type: runtimeapi.NetworkReady, Status: n.Ready, Reason: n.Reason, Message: n.Message},
+		}},
+		RuntimeHandlers: s.Handlers,
+		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+	}
+	if req.Verbose {
+		info, err := verbose(s.Info())
+		if err != nil {
+			return nil, ToStatus(err)
+		}
+		resp.Info = info
+	}
+	return resp, nil
+}
+
+// verbose encodes each value as JSON, as clients expect of the info map.
+func verbose(values map[string]any) (map[string]string, error) {
+	out := map[string]string{}
+	for k, v := range values {
+		data, err := json.Marshal(v)
+		if err != nil {
+			return nil, fmt.Errorf("encode %s: %w", k, err)
+		}
+		out[k] = string(data)
+	}
+	return out, nil
+}
+
+// RuntimeConfig tells the kubelet which cgroup driver to use.
+func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+	driver := runtimeapi.CgroupDriver_CGROUPFS
+	if s.SystemdCgroup {
+		driver = runtimeapi.CgroupDriver_SYSTEMD
+	}
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
+}
+
+// UpdateRuntimeConfig takes over the node's pod CIDRs. An empty value, which kubelets send while they have none, changes
+// nothing.
+func (s *Server) UpdateRuntimeConfig(_ context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+	if cidr := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr(); cidr != "" {
+		if err := s.Network.SetPodCIDR(cidr); err != nil {
+			return nil, ToStatus(err)
+		}
+	}
+	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
+}

@@ -1,0 +1,214 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/image"
+	"berth/internal/rootfs"
+	"berth/internal/runtime"
+	"berth/internal/spec"
+	"berth/internal/spec/device"
+)
+
+// building is what a container's plan needs, and finds out, on its way forward.
+type building struct {
+	img     image.Image
+	user    spec.User
+	process runtime.Process
+}
+
+// maxAccountFile bounds /etc/passwd and /etc/group of an image, in bytes.
+const maxAccountFile = 8 << 20
+
+// maxProfile bounds a seccomp profile, in bytes.
+const maxProfile = 4 << 20
+
+// makeProcess builds the spec and has the runtime create the process.
+func (p *pod) makeProcess(ctx context.Context, c *Container, b *building) error {
+	r, cfg := p.rec.Load(), c.Config.Get()
+	h, err := p.s.cfg.Handlers(r.Handler)
+	if err != nil {
+		return err
+	}
+	in, err := p.specInput(r, c, b)
+	if err != nil {
+		return invalid(err)
+	}
+	sp, warnings, err := spec.Build(in)
+	if err != nil {
+		return invalid(err)
+	}
+	for _, w := range warnings {
+		p.s.cfg.Log.Warn("a container gets less than it asked for", "pod", p.id, "container", cfg.Metadata.Name, "reason", w)
+	}
+	if err := prepareRoot(in.Paths.Rootfs, sp.Process.Cwd, b.img.Config.Config.Volumes); err != nil {
+		return err
+	}
+	b.process, err = p.s.cfg.Runtime.Create(ctx, string(p.id), runtime.Create{
+		Container: string(c.ID), Handler: h, Spec: sp, Deadline: p.s.cfg.CreateTimeout,
+		Terminal: cfg.Tty, Stdin: cfg.Stdin, StdinOnce: cfg.StdinOnce,
+	})
+	return err
+}
+
+// invalid marks an error as the request's own fault, where nothing more precise is known of it.
+func invalid(err error) error {
+	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsInvalidArgument(err) || errdefs.IsInternal(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+}
+
+// specInput gathers what decides the container's spec.
+func (p *pod) specInput(r *Record, c *Container, b *building) (in spec.Input, err error) {
+	cfg := withNamespaces(c.Config.Get(), r.Config.Get())
+	in = spec.Input{
+		Pod: r.Config.Get(), PodID: string(p.id), ContainerID: string(c.ID), Container: cfg,
+		Image: b.img.Config.Config, Host: p.s.cfg.Host, Paths: p.paths(r, c.ID), StatDevice: device.List,
+		Handler: p.s.cfg.HandlerSpec(r.Handler), PidsLimit: p.s.cfg.PidsLimit,
+	}
+	if in.Mounts, err = resolveMounts(cfg.Mounts); err != nil {
+		return in, err
+	}
+	if in.Seccomp, err = seccompProfile(cfg); err != nil {
+		return in, err
+	}
+	if in.Paths.PidNS, err = p.pidNamespace(r, cfg); err != nil {
+		return in, err
+	}
+	in.User, err = resolveUser(in.Paths.Rootfs, cfg, b.img)
+	b.user = in.User
+	return in, err
+}
+
+// withNamespaces gives a container that says nothing about namespaces those of its pod.
+func withNamespaces(c *runtimeapi.ContainerConfig, p *runtimeapi.PodSandboxConfig) *runtimeapi.ContainerConfig {
+	if c.GetLinux().GetSecurityContext().GetNamespaceOptions() != nil || namespaces(p) == nil {
+		return c
+	}
+	c = proto.Clone(c).(*runtimeapi.ContainerConfig)
+	if c.Linux == nil {
+		c.Linux = &runtimeapi.LinuxContainerConfig{}
+	}
+	if c.Linux.SecurityContext == nil {
+		c.Linux.SecurityContext = &runtimeapi.LinuxContainerSecurityContext{}
+	}
+	c.Linux.SecurityContext.NamespaceOptions = namespaces(p)
+	return c
+}
+
+// resolveMounts finds the source of every mount, symbolic links followed.
+func resolveMounts(mounts []*runtimeapi.Mount) ([]spec.ResolvedMount, error) {
+	var out []spec.ResolvedMount
+	for _, m := range mounts {
+		src, err := rootfs.Source(m.HostPath)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("mount of %s: its source %q does not exist on the node", m.ContainerPath, m.HostPath)
+		}
+		if err == nil && m.Propagation != runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
+			err = rootfs.CheckPropagation(src, m.Propagation == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("mount of %s: source %q: %w", m.ContainerPath, m.HostPath, err)
+		}
+		out = append(out, spec.ResolvedMount{Mount: m, Source: src})
+	}
+	return out, nil
+}
+
+// seccompProfile reads the profile file that the container asks for, nil when it asks for none.
+func seccompProfile(cfg *runtimeapi.ContainerConfig) (*spec.SeccompProfile, error) {
+	path, err := spec.SeccompPath(cfg.GetLinux().GetSecurityContext())
+	if path == "" || err != nil {
+		return nil, err
+	}
+	data, err := rootfs.ReadFile("/", path, maxProfile) // a FIFO there must not hang anything
+	if err != nil {
+		return nil, fmt.Errorf("seccomp profile: %w", err)
+	}
+	profile, err := spec.ParseSeccomp(data)
+	if err != nil {
+		return nil, fmt.Errorf("seccomp profile %s: %w", path, err)
+	}
+	return profile, nil
+}
+
+// pidNamespace is the PID namespace that the container joins, "" for its own or the host's.
+func (p *pod) pidNamespace(r *Record, cfg *runtimeapi.ContainerConfig) (string, error) {
+	o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	switch {
+	case o.GetPid() == runtimeapi.NamespaceMode_TARGET:
+		target, err := p.target(r, ID(o.TargetId))
+		return fmt.Sprintf("/proc/%d/ns/pid", target), err
+	case o.GetPid() == runtimeapi.NamespaceMode_POD && sharedPID(r.Config.Get()):
+		return fmt.Sprintf("/proc/%d/ns/pid", r.Init.PID), nil
+	}
+	return "", nil
+}
+
+// target is the process whose PID namespace an ephemeral container joins.
+func (p *pod) target(r *Record, id ID) (int, error) {
+	t := r.container(id)
+	if t == nil {
+		return 0, fmt.Errorf("target container %q of the PID namespace: not in pod %s: %w", id, p.id, errdefs.ErrNotFound)
+	}
+	if t.State != Running {
+		return 0, fmt.Errorf("target container %s of the PID namespace is %s, not running: %w", id, t.State, errdefs.ErrFailedPrecondition)
+	}
+	return t.Process.PID, nil
+}
+
+// resolveUser finds who the container runs as, in the accounts of its own root.
+func resolveUser(root string, cfg *runtimeapi.ContainerConfig, img image.Image) (spec.User, error) {
+	passwd, err := accounts(root, "/etc/passwd")
+	if err != nil {
+		return spec.User{}, err
+	}
+	group, err := accounts(root, "/etc/group")
+	if err != nil {
+		return spec.User{}, err
+	}
+	want, err := spec.RequestedUser(cfg, img.Config.Config)
+	if err != nil {
+		return spec.User{}, err
+	}
+	return spec.ResolveUser(passwd, group, want)
+}
+
+func accounts(root, path string) ([]byte, error) {
+	data, err := rootfs.ReadFile(root, path, maxAccountFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the image's %s: %w", path, err)
+	}
+	return data, nil
+}
+
+// prepareRoot makes the directories that an image promises but need not hold: the working directory and its volumes.
+// A volume that no mount covers lives in the container's writable layer.
+func prepareRoot(root, cwd string, volumes map[string]struct{}) error {
+	dirs := []string{cwd}
+	for v := range volumes {
+		dirs = append(dirs, v)
+	}
+	for _, d := range dirs {
+		if d = filepath.Clean("/" + d); d == "/" || strings.HasPrefix(d, "/proc") || strings.HasPrefix(d, "/sys") {
+			continue
+		}
+		if err := rootfs.MkdirAll(root, d, 0o755); err != nil {
+			return fmt.Errorf("make %s in the container's root: %w", d, err)
+		}
+	}
+	return nil
+}

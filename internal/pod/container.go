@@ -1,0 +1,394 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/image"
+	"berth/internal/op"
+	"berth/internal/rootfs"
+	"berth/internal/runtime"
+)
+
+// The kinds of operation in the lane of a container.
+const (
+	opCtrCreate = "creation of the container"
+	opCtrStart  = "start of the container"
+	opCtrStop   = "stop of the container"
+	opCtrReap   = "clearing away of the container's process"
+	opCtrRemove = "removal of the container"
+)
+
+// endsBegin says that a stop or a removal of a container ends its creation or start.
+func endsBegin(running string) bool { return running == opCtrCreate || running == opCtrStart }
+
+// stepDirs is the step of a container's plan that outlives its process.
+const stepDirs = "dirs"
+
+// Create makes a container in a ready pod: its root, and a process that waits to be started. The same request made
+// again joins the one in flight, or gets the id of the container that it made.
+func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerConfig) (ID, error) {
+	p, err := s.find(podID)
+	if err != nil {
+		return "", err
+	}
+	if err := validateContainer(cfg); err != nil {
+		return "", err
+	}
+	if err := p.waitAdopted(ctx); err != nil {
+		return "", err
+	}
+	want := digest(cfg)
+	for {
+		id, img, err := p.claimContainer(cfg, want)
+		if err != nil {
+			return "", err
+		}
+		live, c := p.container(id), p.rec.Load().container(id)
+		if live == nil || c == nil {
+			continue
+		}
+		if c.Digest != want || c.State == Removing || c.State == Creating && !live.ours {
+			if err := p.replaceContainer(ctx, c); err != nil {
+				return "", err
+			}
+			continue
+		}
+		err = live.lane.Do(s.ctx, ctx, op.Op{Kind: opCtrCreate, Key: want, Abandon: s.cfg.Abandon,
+			Run: func(ctx context.Context) error { return p.createContainer(ctx, id, img) }})
+		switch {
+		case errors.Is(err, errUndone):
+			continue
+		case err != nil:
+			return "", err
+		}
+		return id, nil
+	}
+}
+
+// claimContainer returns the container that has the request's name and attempt. When there is none it announces a new one
+// in the pod's record, with the layers it will use, so that they stay.
+func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, image.Image, error) {
+	img, release, err := p.s.cfg.Images.Use(cfg.Image.Image)
+	if err != nil {
+		return "", img, fmt.Errorf("container %s: image %q: %w", cfg.Metadata.Name, cfg.Image.Image, err)
+	}
+	defer release()
+	sig, err := stopSignal(img.Config.Config.StopSignal)
+	if err != nil {
+		return "", img, fmt.Errorf("container %s: image %q: %w: %w", cfg.Metadata.Name, cfg.Image.Image, err, errdefs.ErrInvalidArgument)
+	}
+	m, err := newMessage(cfg)
+	if err != nil {
+		return "", img, fmt.Errorf("container configuration: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	id := NewID()
+	var there *Container
+	err = p.update("container.creating", func(r *Record) error {
+		if r.State != Ready {
+			return goneError("pod sandbox", p.id, r.State)
+		}
+		if there = r.named(cfg.Metadata); there != nil {
+			return errUndone // nothing to write
+		}
+		r.Containers = append(r.Containers, &Container{
+			ID: id, State: Creating, CreatedAt: time.Now(), Digest: want, Config: ContainerConfig{m},
+			Image: img.ID, Layers: img.Layers, StopSignal: sig, Cgroup: filepath.Join(p.cgroupParent(r), string(id)),
+		})
+		live := newContainer()
+		live.ours = true
+		p.containers[id] = live
+		return nil
+	})
+	if there != nil {
+		return there.ID, img, nil
+	}
+	if err != nil {
+		p.mu.Lock()
+		delete(p.containers, id)
+		p.mu.Unlock()
+		return "", img, err
+	}
+	p.s.reindex(func(x *index) { x.containers[id] = p })
+	return id, img, nil
+}
+
+func (p *pod) replaceContainer(ctx context.Context, c *Container) error {
+	if c.State != Creating && c.State != Removing {
+		m := c.Config.Get().Metadata
+		return fmt.Errorf("container %s (attempt %d) of pod %s exists already as %s with another configuration; remove it first: %w",
+			m.GetName(), m.GetAttempt(), p.id, c.ID, errdefs.ErrAlreadyExists)
+	}
+	return p.s.RemoveContainer(ctx, c.ID)
+}
+
+// createContainer runs in the container's lane.
+func (p *pod) createContainer(ctx context.Context, id ID, img image.Image) error {
+	c := p.rec.Load().container(id)
+	switch {
+	case c == nil || c.State == Removing:
+		return errUndone
+	case c.State != Creating:
+		return nil
+	}
+	b := &building{img: img}
+	err := p.containerPlan(c, b).Forward(ctx)
+	if err == nil {
+		err = p.update("container.created", func(r *Record) error {
+			return r.edit(id, func(c *Container) error {
+				c.Process, c.User = b.process, b.user
+				return c.moveTo(Created)
+			})
+		})
+	}
+	if err == nil {
+		if e := p.container(id).early; e != nil {
+			p.s.Exited(string(p.id), string(id), *e)
+		}
+		return nil
+	}
+	err = fmt.Errorf("container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), p.id, err)
+	if undo := p.undoContainer(p.s.ctx, id); undo != nil {
+		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
+	}
+	return err
+}
+
+// containerPlan is how a container is made; walked backward, how what is left of its process is cleared away, and how it
+// is removed. Backward it needs nothing but the record.
+func (p *pod) containerPlan(c *Container, b *building) op.Plan {
+	l := &p.s.cfg.Layout
+	return op.Plan{Name: "container", Steps: []op.Step{
+		{Name: stepDirs, Do: func(context.Context) error { return p.makeContainerDirs(c) },
+			Undo: func(context.Context) error { return removeDir(l.writable(p.id, c.ID)) }},
+		{Name: "rootfs",
+			Do: func(context.Context) error {
+				return rootfs.Prepare(l.writable(p.id, c.ID), l.rootfs(p.id, c.ID), rootfs.Options{Lower: p.s.cfg.Images.LayerDirs(b.img)})
+			},
+			Undo: func(context.Context) error { return p.unmakeRootfs(c) }},
+		{Name: "process", Deadline: p.s.cfg.CreateTimeout + 10*time.Second,
+			Do:   func(ctx context.Context) error { return p.makeProcess(ctx, c, b) },
+			Undo: func(ctx context.Context) error { return p.unmakeProcess(ctx, c) }},
+	}}
+}
+
+func (p *pod) makeContainerDirs(c *Container) error {
+	if err := os.MkdirAll(p.s.cfg.writable(p.id, c.ID), 0o700); err != nil {
+		return err
+	}
+	return os.MkdirAll(p.s.cfg.rootfs(p.id, c.ID), 0o711)
+}
+
+// unmakeRootfs unmounts the container's root and removes its run directory, which holds nothing else by now.
+func (p *pod) unmakeRootfs(c *Container) error {
+	if err := rootfs.Unmount(p.s.cfg.rootfs(p.id, c.ID)); err != nil {
+		return err
+	}
+	return removeDir(p.s.cfg.runContainer(p.id, c.ID))
+}
+
+// unmakeProcess ends what may live of the container, and clears what the runtime holds of it.
+func (p *pod) unmakeProcess(ctx context.Context, c *Container) error {
+	h, err := p.s.cfg.Handlers(p.rec.Load().Handler)
+	if err != nil {
+		return fmt.Errorf("the pod's runtime handler: %w", err)
+	}
+	return p.s.cfg.Runtime.Delete(ctx, string(p.id), string(c.ID), h)
+}
+
+// undoContainer unmakes a container altogether.
+func (p *pod) undoContainer(ctx context.Context, id ID) error {
+	err := p.settle("container.undo", func(r *Record) error {
+		return r.edit(id, func(c *Container) error {
+			if c.State == Removing {
+				return nil
+			}
+			return c.moveTo(Removing)
+		})
+	})
+	if err != nil {
+		return nilIfGone(err)
+	}
+	if err := p.containerPlan(p.rec.Load().container(id), &building{}).Backward(ctx); err != nil {
+		p.stuckContainer(id, err, func() error { return p.s.RemoveContainer(p.s.ctx, id) })
+		return err
+	}
+	_ = os.Remove(p.s.cfg.exit(p.id, id))
+	err = p.settle("container.gone", func(r *Record) error {
+		for i, c := range r.Containers {
+			if c.ID == id {
+				r.Containers = append(r.Containers[:i:i], r.Containers[i+1:]...)
+				break
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	delete(p.containers, id)
+	p.mu.Unlock()
+	p.s.reindex(func(x *index) { delete(x.containers, id) })
+	return nil
+}
+
+// stuckContainer notes that an undo failed, and tries again later until it succeeds.
+func (p *pod) stuckContainer(id ID, cause error, again func() error) {
+	if p.s.ctx.Err() != nil {
+		return // the daemon is ending: the next start goes on
+	}
+	first := false
+	_ = p.settle("container.stuck", func(r *Record) error {
+		return r.edit(id, func(c *Container) error {
+			f := Failure{Since: time.Now()}
+			if c.Stuck != nil {
+				f = *c.Stuck
+			} else {
+				first = true
+			}
+			f.Error, f.Tries = cause.Error(), f.Tries+1
+			c.Stuck = &f
+			return nil
+		})
+	})
+	if first {
+		p.s.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", p.id, "container", id, "error", cause)
+		p.s.retry(again, func() {})
+	}
+}
+
+// Start starts a created container. A container that runs already has been started: that is no error.
+func (s *Pods) Start(ctx context.Context, id ID) error {
+	p, _, err := s.findContainer(id)
+	if err != nil {
+		return err
+	}
+	if err := p.waitAdopted(ctx); err != nil {
+		return err
+	}
+	live := p.container(id)
+	if live == nil {
+		return notFound("container", id)
+	}
+	return live.lane.Do(s.ctx, ctx, op.Op{Kind: opCtrStart, Run: func(ctx context.Context) error { return p.startContainer(ctx, id) }})
+}
+
+func (p *pod) startContainer(ctx context.Context, id ID) error {
+	c := p.rec.Load().container(id)
+	switch {
+	case c == nil:
+		return notFound("container", id)
+	case c.State == Running:
+		return nil
+	case c.State == Exited:
+		return fmt.Errorf("container %s has ended already (exit code %d at %s): %w", id, c.ExitCode, c.FinishedAt.Format(time.RFC3339), errdefs.ErrFailedPrecondition)
+	case c.State != Created && c.State != Starting:
+		return goneError("container", id, c.State)
+	}
+	err := p.update("container.starting", func(r *Record) error {
+		return r.edit(id, func(c *Container) error {
+			if c.State == Starting {
+				return nil
+			}
+			return c.moveTo(Starting)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	log := p.logOf(c)
+	if err := p.s.cfg.Runtime.Start(ctx, string(p.id), string(id), log); err != nil {
+		err = fmt.Errorf("start container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), p.id, err)
+		p.cannotRun(id, err)
+		return err
+	}
+	started := time.Now()
+	return p.settle("container.running", func(r *Record) error {
+		return r.edit(id, func(c *Container) error {
+			if c.State != Starting { // it has ended already
+				return nil
+			}
+			c.StartedAt = started
+			return c.moveTo(Running)
+		})
+	})
+}
+
+// cannotRun ends a container whose start failed.
+func (p *pod) cannotRun(id ID, cause error) {
+	if p.s.ctx.Err() != nil {
+		return // cut off, not failed: the next start finds out
+	}
+	if err := p.s.cfg.Runtime.KillAll(p.s.ctx, string(p.id), string(id)); err != nil {
+		p.s.cfg.Log.Warn("a container that could not be started is still alive", "pod", p.id, "container", id, "error", err)
+	}
+	now := time.Now()
+	p.markExited(id, func(c *Container) {
+		c.StartedAt, c.FinishedAt, c.ExitCode, c.Reason, c.Message = now, now, 128, ReasonCannotRun, cause.Error()
+	})
+}
+
+// logOf says where the container's log goes.
+func (p *pod) logOf(c *Container) runtime.Log {
+	dir, path := p.rec.Load().Config.Get().LogDirectory, c.Config.Get().LogPath
+	if dir == "" || path == "" {
+		return runtime.Log{}
+	}
+	return runtime.Log{Dir: dir, Path: path}
+}
+
+// LogPath is the container's log file, "" when it has none.
+func (r *Record) LogPath(c *Container) string {
+	dir, path := r.Config.Get().LogDirectory, c.Config.Get().LogPath
+	if dir == "" || path == "" {
+		return ""
+	}
+	return filepath.Join(dir, path)
+}
+
+// ReopenLog makes the monitor write to a new file under the log's path, after somebody renamed the old one.
+func (s *Pods) ReopenLog(ctx context.Context, id ID) error {
+	p, c, err := s.findContainer(id)
+	if err != nil {
+		return err
+	}
+	if err := p.waitAdopted(ctx); err != nil {
+		return err
+	}
+	if c.State != Running {
+		return fmt.Errorf("container %s is %s, not running: %w", id, c.State, errdefs.ErrFailedPrecondition)
+	}
+	return p.s.cfg.Runtime.ReopenLog(ctx, string(p.id), string(id), p.logOf(c))
+}
+
+// validateContainer refuses what no container can be made from.
+func validateContainer(cfg *runtimeapi.ContainerConfig) error {
+	if cfg.GetMetadata().GetName() == "" {
+		return fmt.Errorf("container configuration: metadata with a name is required: %w", errdefs.ErrInvalidArgument)
+	}
+	name := cfg.Metadata.Name
+	if cfg.GetImage().GetImage() == "" {
+		return fmt.Errorf("container %s: an image is required: %w", name, errdefs.ErrInvalidArgument)
+	}
+	if p := cfg.LogPath; p != "" && !filepath.IsLocal(p) {
+		return fmt.Errorf("container %s: log path %q leaves the pod's log directory: %w", name, p, errdefs.ErrInvalidArgument)
+	}
+	for _, m := range cfg.Mounts {
+		if !strings.HasPrefix(m.ContainerPath, "/") {
+			return fmt.Errorf("container %s: mount target %q is not an absolute path: %w", name, m.ContainerPath, errdefs.ErrInvalidArgument)
+		}
+		if m.Image.GetImage() != "" {
+			return fmt.Errorf("container %s: mount %s: image volumes are not available from this runtime: %w", name, m.ContainerPath, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package pod
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// writeFiles makes the pod's run directory with the files that its containers see under /etc.
+func (p *pod) writeFiles(r *Record) error {
+	cfg, run := r.Config.Get(), p.s.cfg.run(p.id)
+	if err := os.MkdirAll(filepath.Join(run, "c"), 0o700); err != nil {
+		return err
+	}
+	// Containers of every user must be able to read the files through the bind mounts; the directory itself stays closed.
+	name := hostname(cfg)
+	if r.HostNetwork() {
+		name, _ = os.Hostname()
+	}
+	resolv, err := resolvConf(cfg.DnsConfig)
+	if err != nil {
+		return err
+	}
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("copy /etc/hosts: %w", err)
+	}
+	for file, data := range map[string][]byte{"hostname": []byte(name + "\n"), "resolv.conf": resolv, "hosts": hosts} {
+		if err := os.WriteFile(filepath.Join(run, file), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return p.makeLogDirectory()
+}
+
+// resolvConf is the pod's /etc/resolv.conf: what DNSConfig says, the node's own where it says nothing (see
+// resolv.conf(5)).
+func resolvConf(d *runtimeapi.DNSConfig) ([]byte, error) {
+	if d == nil {
+		data, err := os.ReadFile("/etc/resolv.conf")
+		if err != nil && !os.IsNotExist(err) {
+			return nil, fmt.Errorf("copy /etc/resolv.conf: %w", err)
+		}
+		return data, nil
+	}
+	var b bytes.Buffer
+	if len(d.Searches) > 0 {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(d.Searches, " "))
+	}
+	for _, s := range d.Servers {
+		fmt.Fprintf(&b, "nameserver %s\n", s)
+	}
+	if len(d.Options) > 0 {
+		fmt.Fprintf(&b, "options %s\n", strings.Join(d.Options, " "))
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,178 @@
+package pod
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/record"
+	"berth/internal/runtime"
+	"berth/internal/spec"
+)
+
+// recordKind is the format of <root>/pods/<id>/record; docs/storage-format.md describes it.
+var recordKind = record.Kind{Name: "pod", Version: 1, Oldest: 1}
+
+// Record is all that is known of a pod and its containers. A published Record is never changed.
+type Record struct {
+	ID        ID
+	State     State
+	CreatedAt time.Time
+	Handler   string // the runtime handler as asked for, "" for the default
+	Runtime   string // the handler's name in force
+	Digest    string // of the request, to tell a repeated one from another
+	Boot      string // the boot in which its live things were made
+	Config    PodConfig
+	IPs       []netip.Addr `json:",omitempty"` // first is the primary
+	// Stuck says at which step its undo fails, until it succeeds.
+	Stuck      *Failure     `json:",omitempty"`
+	Containers []*Container `json:",omitempty"` // in the order of their creation
+	// Init is the pod's own init process, where containers share a PID namespace.
+	Init runtime.Process `json:",omitzero"`
+}
+
+// Failure says what keeps an undo from ending.
+type Failure struct {
+	Error string
+	Since time.Time
+	Tries int
+}
+
+// Container is all that is known of a container.
+type Container struct {
+	ID         ID
+	State      State
+	CreatedAt  time.Time
+	StartedAt  time.Time `json:",omitzero"`
+	FinishedAt time.Time `json:",omitzero"`
+	ExitCode   int32     `json:",omitempty"`
+	Reason     string    `json:",omitempty"`
+	Message    string    `json:",omitempty"`
+	Digest     string    // of the request
+	Config     ContainerConfig
+	Image      string          // the image's id
+	Layers     []string        // the layers its root is made of, which a sweep of images keeps
+	User       spec.User       // resolved from the image and the request
+	StopSignal int             // sent by Stop
+	Cgroup     string          // linux.cgroupsPath
+	Process    runtime.Process `json:",omitzero"`
+	Stuck      *Failure        `json:",omitempty"`
+}
+
+// PodConfig and ContainerConfig hold a CRI message together with its JSON form, which is made once: a record is written
+// at every change of state, a configuration never changes.
+type (
+	PodConfig struct {
+		message[*runtimeapi.PodSandboxConfig]
+	}
+	ContainerConfig struct {
+		message[*runtimeapi.ContainerConfig]
+	}
+)
+
+type message[M proto.Message] struct {
+	msg  M
+	json json.RawMessage
+}
+
+func newMessage[M proto.Message](m M) (message[M], error) {
+	m = proto.Clone(m).(M)
+	data, err := protojson.Marshal(m)
+	return message[M]{m, data}, err
+}
+
+// Get returns the message, which the caller does not change.
+func (m message[M]) Get() M { return m.msg }
+
+// MarshalJSON returns the form made when the message was set.
+func (m message[M]) MarshalJSON() ([]byte, error) {
+	if m.json == nil {
+		return []byte("null"), nil
+	}
+	return m.json, nil
+}
+
+// UnmarshalJSON reads the form that MarshalJSON writes. Fields that a later release added are passed over.
+func (c *PodConfig) UnmarshalJSON(data []byte) error {
+	c.msg = &runtimeapi.PodSandboxConfig{}
+	c.json = slices.Clone(data)
+	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, c.msg)
+}
+
+// UnmarshalJSON reads the form that MarshalJSON writes. Fields that a later release added are passed over.
+func (c *ContainerConfig) UnmarshalJSON(data []byte) error {
+	c.msg = &runtimeapi.ContainerConfig{}
+	c.json = slices.Clone(data)
+	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, c.msg)
+}
+
+// container returns the container with that id, nil when there is none.
+func (r *Record) container(id ID) *Container {
+	for _, c := range r.Containers {
+		if c.ID == id {
+			return c
+		}
+	}
+	return nil
+}
+
+// named returns the container with that name and attempt, nil when there is none.
+func (r *Record) named(m *runtimeapi.ContainerMetadata) *Container {
+	for _, c := range r.Containers {
+		if got := c.Config.Get().Metadata; got.GetName() == m.GetName() && got.GetAttempt() == m.GetAttempt() {
+			return c
+		}
+	}
+	return nil
+}
+
+// clone returns a copy whose own fields may be set; what its pointers lead to is shared.
+func (r *Record) clone() *Record {
+	c := *r
+	c.Containers = slices.Clone(r.Containers)
+	return &c
+}
+
+// edit replaces the container by a copy that fn changed.
+func (r *Record) edit(id ID, fn func(*Container) error) error {
+	for i, c := range r.Containers {
+		if c.ID == id {
+			changed := *c
+			if err := fn(&changed); err != nil {
+				return err
+			}
+			r.Containers[i] = &changed
+			return nil
+		}
+	}
+	return notFound("container", id)
+}
+
+// live says whether the container has, or may have, a process.
+func (c *Container) live() bool {
+	return c.State == Created || c.State == Starting || c.State == Running
+}
+
+// HostNetwork says whether the pod uses the node's network namespace.
+func (r *Record) HostNetwork() bool {
+	return namespaces(r.Config.Get()).GetNetwork() == runtimeapi.NamespaceMode_NODE
+}
+
+func hostIPC(c *runtimeapi.PodSandboxConfig) bool {
+	return namespaces(c).GetIpc() == runtimeapi.NamespaceMode_NODE
+}
+
+func namespaces(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
+	return c.GetLinux().GetSecurityContext().GetNamespaceOptions()
+}
+
+// sharedPID says whether the pod's containers share one PID namespace, for which it needs an init. It is what CRI means by
+// no namespace options at all; a kubelet always sends them.
+func sharedPID(c *runtimeapi.PodSandboxConfig) bool {
+	return namespaces(c).GetPid() == runtimeapi.NamespaceMode_POD
+}

@@ -1,0 +1,213 @@
+package pod
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/op"
+	"berth/internal/spec"
+)
+
+// errUndone says that the pod or container that a caller joined is being undone: it looks again.
+var errUndone = errors.New("it was undone meanwhile")
+
+// Run makes a pod and starts it: its namespaces, its network, its monitor. The same request made again joins the one in
+// flight, or gets the id of the pod that it made; a different one under the same name undoes what the first one has made,
+// unless that is in use.
+func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (ID, error) {
+	if err := validatePod(cfg); err != nil {
+		return "", err
+	}
+	h, err := s.cfg.Handlers(handler)
+	if err != nil {
+		return "", err
+	}
+	want := request{cfg: cfg, handler: handler, runtime: h.Name, digest: digest(cfg, handler)}
+	for {
+		p, err := s.claim(want)
+		if err != nil {
+			return "", err
+		}
+		if !p.serves(want) {
+			if err := s.replace(ctx, p); err != nil {
+				return "", err
+			}
+			continue
+		}
+		err = p.lane.Do(s.ctx, ctx, op.Op{Kind: opCreate, Key: want.digest, Abandon: s.cfg.Abandon, Run: p.create})
+		switch {
+		case errors.Is(err, errUndone):
+			continue
+		case err != nil:
+			return "", err
+		}
+		if ctx.Err() == nil {
+			p.answered.Store(true)
+		}
+		return p.id, nil
+	}
+}
+
+// serves says whether the request may join the pod's creation, or have the pod that came of it.
+func (p *pod) serves(want request) bool {
+	r := p.rec.Load()
+	return r.Digest == want.digest && (r.State == Ready || r.State == Creating && p.ours)
+}
+
+type request struct {
+	cfg              *runtimeapi.PodSandboxConfig
+	handler, runtime string
+	digest           string
+}
+
+// digest tells one request from another.
+func digest(m proto.Message, more ...string) string {
+	data, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m) // fails only for invalid UTF-8, which gRPC refuses
+	h := sha256.New()
+	h.Write(data)
+	for _, s := range more {
+		h.Write([]byte{0})
+		h.Write([]byte(s))
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// claim returns the pod that has the request's name, a new one when none has.
+func (s *Pods) claim(want request) (*pod, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := nameKey(want.cfg.Metadata)
+	if p := s.index.Load().names[key]; p != nil {
+		return p, nil
+	}
+	p, err := s.newPod(want)
+	if err != nil {
+		return nil, err
+	}
+	s.reindexLocked(func(x *index) { x.pods[p.id], x.names[key] = p, p })
+	return p, nil
+}
+
+func (s *Pods) newPod(want request) (*pod, error) {
+	m, err := newMessage(want.cfg)
+	if err != nil {
+		return nil, fmt.Errorf("pod configuration: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	p := &pod{s: s, id: NewID(), ours: true, containers: map[ID]*container{}, adopted: make(chan struct{})}
+	close(p.adopted)
+	p.rec.Store(&Record{
+		ID: p.id, State: Creating, CreatedAt: time.Now(), Boot: s.cfg.Boot,
+		Handler: want.handler, Runtime: want.runtime, Digest: want.digest, Config: PodConfig{m},
+	})
+	return p, nil
+}
+
+// replace makes room for a different request under the name of p: what nobody uses is undone.
+func (s *Pods) replace(ctx context.Context, p *pod) error {
+	r := p.rec.Load()
+	if r.State == Ready && (p.answered.Load() || len(r.Containers) > 0) {
+		m := r.Config.Get().Metadata
+		return fmt.Errorf("pod %s/%s (uid %s, attempt %d) runs already as %s with another configuration; stop and remove it first: %w",
+			m.GetNamespace(), m.GetName(), m.GetUid(), m.GetAttempt(), p.id, errdefs.ErrAlreadyExists)
+	}
+	err := s.Remove(ctx, p.id)
+	if ctx.Err() == nil {
+		p.release() // an undo that is stuck goes on in the background, under its own id
+		return nil
+	}
+	return err
+}
+
+// create runs in the pod's lane.
+func (p *pod) create(ctx context.Context) error {
+	switch p.rec.Load().State {
+	case Ready:
+		return nil
+	case Creating:
+	default:
+		return errUndone
+	}
+	m := &making{}
+	err := p.plan(m).Forward(ctx)
+	if err == nil {
+		err = p.update("pod.ready", func(r *Record) error {
+			r.IPs, r.Init = m.ips, m.init
+			return r.moveTo(Ready)
+		})
+	}
+	if err == nil {
+		return nil
+	}
+	meta := p.rec.Load().Config.Get().Metadata
+	err = fmt.Errorf("pod %s/%s: %w", meta.GetNamespace(), meta.GetName(), err)
+	if undo := p.undo(p.s.ctx); undo != nil {
+		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
+	}
+	return err
+}
+
+// undo unmakes a pod that never became ready.
+func (p *pod) undo(ctx context.Context) error {
+	err := p.settle("pod.undo", func(r *Record) error {
+		if r.State == Removing {
+			return nil
+		}
+		return r.moveTo(Removing)
+	})
+	if err == nil {
+		err = p.plan(&making{}).Backward(ctx)
+	}
+	if err == nil {
+		p.forget()
+		return nil
+	}
+	if p.s.ctx.Err() == nil {
+		p.release()
+		p.stuck(err, func() error { return p.s.Remove(p.s.ctx, p.id) })
+	}
+	return err
+}
+
+// validatePod refuses what no pod can be made from.
+func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
+	m := cfg.GetMetadata()
+	if m.GetName() == "" || m.GetUid() == "" {
+		return fmt.Errorf("pod configuration: metadata with a name and a uid is required: %w", errdefs.ErrInvalidArgument)
+	}
+	if m.GetNamespace() == "" {
+		return fmt.Errorf("pod %s: a namespace is required: %w", m.GetName(), errdefs.ErrInvalidArgument)
+	}
+	if dir := cfg.LogDirectory; dir != "" && !filepath.IsAbs(dir) {
+		return fmt.Errorf("pod %s/%s: log directory %q is not an absolute path: %w", m.Namespace, m.Name, dir, errdefs.ErrInvalidArgument)
+	}
+	if len(cfg.Hostname) > 64 {
+		return fmt.Errorf("pod %s/%s: hostname %q is longer than the kernel's 64 bytes: %w", m.Namespace, m.Name, cfg.Hostname, errdefs.ErrInvalidArgument)
+	}
+	if u := namespaces(cfg).GetUsernsOptions(); u != nil && u.GetMode() != runtimeapi.NamespaceMode_NODE {
+		return fmt.Errorf("pod %s/%s: user namespaces are not available from this runtime: %w", m.Namespace, m.Name, errdefs.ErrInvalidArgument)
+	}
+	hostNet := namespaces(cfg).GetNetwork() == runtimeapi.NamespaceMode_NODE
+	if err := spec.CheckSysctls(cfg.GetLinux().GetSysctls(), !hostNet, !hostIPC(cfg), !hostNet); err != nil {
+		return fmt.Errorf("pod %s/%s: %w: %w", m.Namespace, m.Name, err, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// makeLogDirectory makes the directory that the kubelet named for the pod's logs.
+func (p *pod) makeLogDirectory() error {
+	dir := p.rec.Load().Config.Get().LogDirectory
+	if dir == "" {
+		return nil
+	}
+	return os.MkdirAll(dir, 0o755)
+}

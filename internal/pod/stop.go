@@ -1,0 +1,134 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+
+	"berth/internal/op"
+)
+
+// endsCreate says that a stop or a removal turns a creation into an undo.
+func endsCreate(running string) bool { return running == opCreate }
+
+// Stop ends all that lives of a pod: its containers, its network, its namespaces, its monitor. It is done when nothing
+// of them is left, and may be repeated; a pod that is not there is stopped already.
+func (s *Pods) Stop(ctx context.Context, id ID) error {
+	p, err := s.find(id)
+	if err != nil {
+		return nilIfGone(err)
+	}
+	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opStop, Ends: endsCreate, Run: p.stop})
+}
+
+// Remove stops a pod where that is still to be done and removes all that is left of it: its containers and its record. It
+// may be repeated; a pod that is not there is removed already.
+func (s *Pods) Remove(ctx context.Context, id ID) error {
+	p, err := s.find(id)
+	if err != nil {
+		return nilIfGone(err)
+	}
+	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opRemove, Ends: endsCreate, Run: p.remove})
+}
+
+func nilIfGone(err error) error {
+	if errors.Is(err, errdefs.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// stop runs in the pod's lane.
+func (p *pod) stop(ctx context.Context) error {
+	switch p.rec.Load().State {
+	case Creating, Removing: // an earlier daemon left it so, or its undo is stuck
+		return p.undo(ctx)
+	case Stopped:
+		return nil
+	}
+	err := p.takeDown(ctx)
+	if err != nil {
+		err = fmt.Errorf("stop pod %s: %w", p.id, err)
+		if p.s.ctx.Err() == nil {
+			p.stuck(err, func() error { return p.s.Stop(p.s.ctx, p.id) })
+		}
+	}
+	return err
+}
+
+// takeDown brings a ready or stopping pod to stopped.
+func (p *pod) takeDown(ctx context.Context) error {
+	err := p.settle("pod.stopping", func(r *Record) error {
+		if r.State == Stopping {
+			return nil
+		}
+		return r.moveTo(Stopping)
+	})
+	if err != nil {
+		return err
+	}
+	if err := p.endContainers(ctx); err != nil {
+		return err
+	}
+	if err := p.plan(&making{}).BackwardTo(ctx, stepFiles); err != nil {
+		return err
+	}
+	return p.settle("pod.stopped", func(r *Record) error {
+		r.Stuck, r.Init = nil, Record{}.Init
+		return r.moveTo(Stopped)
+	})
+}
+
+// endContainers kills what runs and clears away what the runtime and the mounts hold of every container; their records
+// and writable layers stay.
+func (p *pod) endContainers(ctx context.Context) error {
+	var g errgroup.Group
+	for _, c := range p.rec.Load().Containers {
+		g.Go(func() error {
+			if c.State == Creating {
+				return p.removeContainer(ctx, c.ID)
+			}
+			if err := p.stopContainer(ctx, c.ID, 0); err != nil {
+				return err
+			}
+			return p.reapContainer(ctx, c.ID)
+		})
+	}
+	return g.Wait()
+}
+
+// remove runs in the pod's lane.
+func (p *pod) remove(ctx context.Context) error {
+	if err := p.stop(ctx); err != nil {
+		return err
+	}
+	if p.gone() {
+		return nil
+	}
+	for _, c := range p.rec.Load().Containers {
+		if err := p.removeContainer(ctx, c.ID); err != nil {
+			return fmt.Errorf("remove pod %s: %w", p.id, err)
+		}
+	}
+	return p.undo(ctx)
+}
+
+// gone says whether the pod has been removed to the end.
+func (p *pod) gone() bool { return p.s.index.Load().pods[p.id] != p }
+
+// waitAdopted waits until a restarted daemon knows what runs.
+func (p *pod) waitAdopted(ctx context.Context) error {
+	select {
+	case <-p.adopted:
+		return nil
+	case <-ctx.Done():
+		return &op.WaitError{Kind: opAdopt, Err: ctx.Err()}
+	}
+}
+
+// killWait bounds how long the death of a killed process is waited for: longer, and it hangs in the kernel.
+const killWait = 30 * time.Second

@@ -1,0 +1,61 @@
+package pod
+
+import (
+	"context"
+
+	"berth/internal/network"
+	"berth/internal/rootfs"
+)
+
+// owned says whether a record owns that id, also one that cannot be read.
+func (s *Pods) owned(id string) bool {
+	x := s.index.Load()
+	_, damaged := x.damaged[ID(id)]
+	return damaged || x.pods[ID(id)] != nil
+}
+
+// sweep removes what carries our names and no record owns: the remains of a record that was lost.
+func (s *Pods) sweep(ctx context.Context) {
+	l := &s.cfg.Layout
+	for what, err := range map[string]error{
+		"monitors and runtime state": s.cfg.Runtime.Sweep(ctx, s.owned),
+		"network attachments":        s.sweepNetworks(ctx),
+		"network namespaces":         network.SweepPins(l.NetNS, l.netnsPrefix(), s.owned),
+		"run directories":            rootfs.Sweep(l.podsState(), s.owned),
+		"cgroups":                    s.sweepCgroups(),
+	} {
+		if err != nil && ctx.Err() == nil {
+			s.cfg.Log.Warn("sweep of what no record owns is not complete; the next start tries again", "what", what, "error", err)
+		}
+	}
+}
+
+func (s *Pods) sweepNetworks(ctx context.Context) error {
+	ids, err := s.cfg.Network.Attachments()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if s.owned(id) {
+			continue
+		}
+		pod := network.Pod{ID: id, NetNS: s.cfg.netns(ID(id))}
+		if e := s.cfg.Network.Detach(ctx, pod); e != nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// sweepCgroups removes the default cgroups of pods that are no more.
+func (s *Pods) sweepCgroups() error {
+	groups, err := s.cfg.CgroupChildren("/" + s.cfg.Instance)
+	for _, id := range groups {
+		if ID(id).Valid() && !s.owned(id) {
+			if e := s.cfg.CgroupTree(s.cfg.defaultCgroup(ID(id))); e != nil {
+				err = e
+			}
+		}
+	}
+	return err
+}
