@@ -1,0 +1,264 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+// daemon is a Server that does what a test tells it.
+type daemon struct {
+	info   *InfoResponse
+	pull   func(*PullRequest, func(*PullEvent) error) error
+	load   func(context.Context, io.Reader, func(*PullEvent) error) error
+	attach func(context.Context, *AttachRequest, func() (*AttachInput, error), func(*AttachOutput) error) error
+	check  func(*CheckRequest, func(*Finding) error) error
+}
+
+func (d *daemon) Info(context.Context) (*InfoResponse, error) { return d.info, nil }
+func (d *daemon) Pull(_ context.Context, req *PullRequest, send func(*PullEvent) error) error {
+	return d.pull(req, send)
+}
+func (d *daemon) Import(ctx context.Context, r io.Reader, send func(*PullEvent) error) error {
+	return d.load(ctx, r, send)
+}
+func (d *daemon) Attach(ctx context.Context, req *AttachRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error {
+	return d.attach(ctx, req, recv, send)
+}
+func (d *daemon) Check(_ context.Context, req *CheckRequest, send func(*Finding) error) error {
+	return d.check(req, send)
+}
+
+func serve(t *testing.T, d *daemon, opts ...grpc.ServerOption) *Client {
+	t.Helper()
+	path := t.TempDir() + "/s"
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer(opts...)
+	Register(g, d)
+	go func() { _ = g.Serve(l) }()
+	cc, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cc.Close(); g.Stop() })
+	return NewClient(cc)
+}
+
+func TestInfoComesThroughInterceptors(t *testing.T) {
+	want := &InfoResponse{Version: "v1", Instance: "berth", Config: "root = \"/x\"\n", Host: json.RawMessage(`{"Kernel":"6.1"}`),
+		Startup:  []StartupStep{{"load", 3 * time.Millisecond}},
+		Problems: []Problem{{Pod: "ab", Step: "network", Message: "no plugin", Since: time.Unix(5, 0).UTC()}}}
+	var method string
+	c := serve(t, &daemon{info: want}, grpc.UnaryInterceptor(
+		func(ctx context.Context, req any, i *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			method = i.FullMethod
+			return next(ctx, req)
+		}))
+	got, err := c.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if method != "/berth.v1.Node/Info" {
+		t.Errorf("the interceptor saw %q", method)
+	}
+}
+
+func TestPullReportsAndReturnsTheImage(t *testing.T) {
+	events := []PullEvent{{Layer: "sha256:1", Phase: "downloading", Done: 1, Total: 2}, {Layer: "sha256:1", Phase: "done", Done: 2, Total: 2},
+		{Image: "sha256:i", Names: []string{"a:1"}}}
+	var asked PullRequest
+	c := serve(t, &daemon{pull: func(req *PullRequest, send func(*PullEvent) error) error {
+		asked = *req
+		for i := range events {
+			if err := send(&events[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	var got []PullEvent
+	req := PullRequest{Reference: "a:1", Username: "u", Password: "p", Platform: "linux/arm64"}
+	img, err := c.Pull(t.Context(), &req, func(e PullEvent) { got = append(got, e) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if img.ID != "sha256:i" || !reflect.DeepEqual(got, events) || asked != req {
+		t.Errorf("image %v, events %v, request %v", img, got, asked)
+	}
+}
+
+func TestPullPassesTheCodeOn(t *testing.T) {
+	c := serve(t, &daemon{pull: func(*PullRequest, func(*PullEvent) error) error {
+		return status.Error(codes.NotFound, "no such image")
+	}})
+	_, err := c.Pull(t.Context(), &PullRequest{}, nil)
+	if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "no such image") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestPullWithoutImageIsAnError(t *testing.T) {
+	c := serve(t, &daemon{pull: func(*PullRequest, func(*PullEvent) error) error { return nil }})
+	if img, err := c.Pull(t.Context(), &PullRequest{Reference: "x"}, nil); err == nil {
+		t.Errorf("got %v", img)
+	}
+}
+
+func TestImportCarriesEveryByte(t *testing.T) {
+	for _, size := range []int{0, 1, chunkSize - 1, chunkSize, chunkSize + 1, 3*chunkSize + 17} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			want := bytes.Repeat([]byte("berth\x00\xff"), size/7+1)[:size]
+			var got []byte
+			c := serve(t, &daemon{load: func(_ context.Context, r io.Reader, send func(*PullEvent) error) (err error) {
+				if got, err = io.ReadAll(r); err != nil {
+					return err
+				}
+				return errors.Join(send(&PullEvent{Image: "1"}), send(&PullEvent{Image: "2"}))
+			}})
+			images, err := c.Import(t.Context(), bytes.NewReader(want), nil)
+			if err != nil || len(images) != 2 || !bytes.Equal(got, want) {
+				t.Errorf("%d bytes of %d came, images %v, error %v", len(got), size, images, err)
+			}
+		})
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestImportRefusedEarlySaysWhy(t *testing.T) {
+	c := serve(t, &daemon{load: func(_ context.Context, r io.Reader, _ func(*PullEvent) error) error {
+		_, _ = r.Read(make([]byte, 10))
+		return status.Error(codes.InvalidArgument, "not an archive")
+	}})
+	_, err := c.Import(t.Context(), endless{}, nil)
+	if status.Code(err) != codes.InvalidArgument {
+		t.Errorf("got %v", err)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+func TestImportOfABrokenReaderEndsOnBothSides(t *testing.T) {
+	ended := make(chan error, 1)
+	c := serve(t, &daemon{load: func(_ context.Context, r io.Reader, _ func(*PullEvent) error) error {
+		_, err := io.ReadAll(r)
+		ended <- err
+		return err
+	}})
+	broken := errors.New("disk on fire")
+	if _, err := c.Import(t.Context(), failing{broken}, nil); !errors.Is(err, broken) {
+		t.Errorf("the client got %v", err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("the daemon took half an archive for a whole one")
+	}
+}
+
+// echo answers input until stdin is closed, from two goroutines as a daemon does.
+func echo(_ context.Context, req *AttachRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error {
+	if err := send(&AttachOutput{Ready: true}); err != nil {
+		return err
+	}
+	var sizes Size
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		in, err := recv()
+		if err != nil {
+			return err
+		}
+		switch {
+		case in.Resize != nil:
+			sizes = *in.Resize
+			wg.Go(func() { _ = send(&AttachOutput{Stderr: fmt.Appendf(nil, "%dx%d", sizes.Width, sizes.Height)}) })
+		case in.CloseStdin:
+			return send(&AttachOutput{Stdout: []byte("bye " + req.Container)})
+		default:
+			if err := send(&AttachOutput{Stdout: in.Stdin}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func TestAttachCarriesInputOutputAndSize(t *testing.T) {
+	c := serve(t, &daemon{attach: echo})
+	in, typed := io.Pipe()
+	resize := make(chan Size)
+	var out, errs bytes.Buffer
+	go func() {
+		resize <- Size{80, 24}
+		for range 100 {
+			_, _ = io.WriteString(typed, "x")
+		}
+		_ = typed.Close()
+	}()
+	ready := 0
+	err := c.Attach(t.Context(), &AttachRequest{Container: "c", TTY: true, Stdin: true},
+		Streams{In: in, Out: &out, Err: &errs, Resize: resize, Ready: func() { ready++ }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.Repeat("x", 100) + "bye c"; out.String() != want || errs.String() != "80x24" || ready != 1 {
+		t.Errorf("out %q, err %q, ready %d times", out.String(), errs.String(), ready)
+	}
+}
+
+func TestAttachEndsForTheDaemonWhenTheClientGoes(t *testing.T) {
+	gone := make(chan error, 1)
+	c := serve(t, &daemon{attach: func(_ context.Context, _ *AttachRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error {
+		_ = send(&AttachOutput{Ready: true})
+		_, err := recv()
+		gone <- err
+		return err
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	err := c.Attach(ctx, &AttachRequest{}, Streams{Ready: cancel})
+	if status.Code(err) != codes.Canceled {
+		t.Errorf("the client got %v", err)
+	}
+	if err := <-gone; err == nil {
+		t.Error("the daemon was not told")
+	}
+}
+
+func TestCheckStreamsFindings(t *testing.T) {
+	want := []Finding{{Image: "i", Layer: "l", Path: "/p", Problem: "differs", Repaired: true}, {Pod: "p", Problem: "torn"}}
+	c := serve(t, &daemon{check: func(req *CheckRequest, send func(*Finding) error) error {
+		if !req.Repair {
+			return errors.New("repair was lost")
+		}
+		return errors.Join(send(&want[0]), send(&want[1]))
+	}})
+	var got []Finding
+	if err := c.Check(t.Context(), &CheckRequest{Repair: true}, func(f Finding) { got = append(got, f) }); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
