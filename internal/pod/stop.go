@@ -44,6 +44,9 @@ func nilIfGone(err error) error {
 
 // stop runs in the pod's lane.
 func (p *pod) stop(ctx context.Context) error {
+	if p.gone() {
+		return nil
+	}
 	switch p.rec.Load().State {
 	case Creating, Removing: // an earlier daemon left it so, or its undo is stuck
 		return p.undo(ctx)
