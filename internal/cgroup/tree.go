@@ -3,64 +3,73 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// hierarchies lists the mount points below /sys/fs/cgroup of every hierarchy, v1 and v2, whose root a name belongs to.
-func hierarchies() ([]string, error) {
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("list cgroup mounts: %w", err)
-	}
-	var dirs []string
-	for _, line := range strings.Split(string(data), "\n") {
-		before, after, ok := strings.Cut(line, " - ")
-		f, t := strings.Fields(before), strings.Fields(after)
-		if !ok || len(f) < 5 || len(t) < 1 || t[0] != "cgroup" && t[0] != "cgroup2" {
-			continue
-		}
-		if !slices.Contains(dirs, f[4]) {
-			dirs = append(dirs, f[4])
-		}
-	}
-	return dirs, nil
-}
+// removeTimeout is how long processes that were sent SIGKILL may take to leave a tree.
+const removeTimeout = 5 * time.Second
 
-// RemoveTree removes the cgroup name and those below it, in every hierarchy: what a runtime has left behind. It is nil when
-// nothing is there, and unix.EBUSY when a process is left in one of them.
-func RemoveTree(name string) error {
-	dirs, err := hierarchies()
+// RemoveTree kills what is left in a cgroup and in those below it, and removes them, in every hierarchy. It is nil when
+// nothing is there. The path is that of Locate: one that only Berth uses.
+func RemoveTree(path string) error {
+	there, err := dirs(path)
 	if err != nil {
-		return err
+		return fmt.Errorf("remove cgroup: %w", err)
 	}
 	var errs []error
-	for _, dir := range dirs {
-		errs = append(errs, removeDirs(filepath.Join(dir, filepath.Clean("/"+name))))
+	for _, dir := range there {
+		errs = append(errs, removeTree(dir, time.Now().Add(removeTimeout)))
 	}
 	return errors.Join(errs...)
 }
 
-// Children lists the names of the cgroups directly below name, in whichever hierarchies they are.
-func Children(name string) ([]string, error) {
-	dirs, err := hierarchies()
+// removeTree goes on until the tree is gone: what is killed leaves it a little later.
+func removeTree(dir string, deadline time.Time) error {
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		err := removeDirs(dir)
+		if !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		pids, listErr := Pids(dir)
+		if listErr != nil {
+			return listErr
+		}
+		if slices.Contains(pids, os.Getpid()) {
+			return fmt.Errorf("remove cgroup %s: this process is in it", dir)
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%w: processes %v do not die of SIGKILL: they hang in the kernel (see /proc/<pid>/stack)", err, pids)
+		}
+		if err := At(dir).Kill(); err != nil {
+			return err
+		}
+		time.Sleep(wait)
+	}
+}
+
+// Children lists the names of the cgroups directly below one, of all hierarchies, each once. There are none where there
+// is no such cgroup.
+func Children(path string) ([]string, error) {
+	there, err := dirs(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list cgroups: %w", err)
 	}
 	var names []string
-	for _, dir := range dirs {
-		entries, err := os.ReadDir(filepath.Join(dir, filepath.Clean("/"+name)))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+	for _, dir := range there {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("list cgroups: %w", err)
 		}
 		for _, e := range entries {
-			if e.IsDir() && !slices.Contains(names, e.Name()) {
+			if e.IsDir() {
 				names = append(names, e.Name())
 			}
 		}
 	}
-	return names, nil
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
