@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -220,21 +221,22 @@ func cgroup2Of(pid int) string {
 
 // StartTime is when a process began, in clock ticks after boot: with the pid, it names a process for ever.
 func StartTime(pid int) (uint64, error) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	f, err := statFields(pid)
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(data), ") ") // the name in between may hold anything but this
-	for {
-		_, after, more := strings.Cut(rest, ") ")
-		if !more {
-			break
-		}
-		rest = after
-	}
-	f := strings.Fields(rest)
 	if len(f) < 20 || f[0] == "Z" || f[0] == "X" {
 		return 0, fmt.Errorf("process %d is gone", pid)
 	}
 	return strconv.ParseUint(f[19], 10, 64)
+}
+
+// statFields are the fields of a process's stat file behind its name, which may itself hold anything: the first is the
+// state, the third field of proc(5).
+func statFields(pid int) ([]string, error) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil, err
+	}
+	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])), nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 	"unsafe"
 
@@ -112,7 +113,7 @@ func (c *container) watch(pidfd int) {
 			break
 		}
 	}
-	c.ended(exitOf(pidfd))
+	c.ended(exitOf(c.process.PID, pidfd))
 }
 
 // awaitInheritance gives a daemon the time to hand over a pidfd, and then says honestly that nobody saw the end.
@@ -168,26 +169,40 @@ const (
 	pidfdGetInfo  = 0xC000FF0B | unsafe.Sizeof(pidfdInfo{})<<16 // _IOWR(0xFF, 11, struct pidfd_info)
 )
 
-// exitOf asks the kernel how a process ended that is not a child: PIDFD_GET_INFO, since Linux 6.15. Before that, nobody can
-// know.
-func exitOf(pidfd int) wire.Exit {
+// exitOf finds out how a process ended that is not a child. While it is a zombie /proc tells; once its new parent has
+// reaped it the kernel does, through PIDFD_GET_INFO, since Linux 6.15. Before that, nobody can know.
+func exitOf(pid, pidfd int) wire.Exit {
 	now := time.Now().UnixNano()
-	info := pidfdInfo{mask: pidfdInfoExit}
-	for range 50 { // the code is there once the new parent has reaped it
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(pidfd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
-		if errno == 0 && info.mask&pidfdInfoExit != 0 {
-			ws := unix.WaitStatus(info.exitCode)
+	for range 50 {
+		ws, ok := zombieStatus(pid)
+		if !ok {
+			ws, ok = reapedStatus(pidfd)
+		}
+		if ok {
 			x := wire.Exit{Code: int32(ending{status: ws}.code()), FinishedAt: now}
 			if ws.Signaled() {
 				x.Signal = int(ws.Signal())
 			}
 			return x
 		}
-		if errno != 0 && errno != unix.ESRCH {
-			break
-		}
-		info = pidfdInfo{mask: pidfdInfoExit}
 		time.Sleep(20 * time.Millisecond)
 	}
 	return wire.Exit{Code: 255, Unknown: true, FinishedAt: now}
+}
+
+// reapedStatus asks the kernel for the wait status of a process that has been reaped.
+func reapedStatus(pidfd int) (unix.WaitStatus, bool) {
+	info := pidfdInfo{mask: pidfdInfoExit}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(pidfd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
+	return unix.WaitStatus(info.exitCode), errno == 0 && info.mask&pidfdInfoExit != 0
+}
+
+// zombieStatus reads the wait status of a process that has ended and not been reaped: the last field of its stat file.
+func zombieStatus(pid int) (unix.WaitStatus, bool) {
+	f, err := statFields(pid)
+	if err != nil || len(f) < 50 || f[0] != "Z" {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(f[49], 10, 32)
+	return unix.WaitStatus(n), err == nil
 }
