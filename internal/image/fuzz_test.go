@@ -54,7 +54,7 @@ func FuzzManifest(f *testing.F) {
 	s := open(f, f.TempDir())
 	f.Fuzz(func(t *testing.T, manifest, config []byte) {
 		src := blobs{digest.FromBytes(manifest): manifest, digest.FromBytes(config): config}
-		c := &chooser{store: s, src: src, platform: s.platform}
+		c := &chooser{store: s.pipeline, src: src, platform: s.platform}
 		found, err := c.choose(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(manifest), Size: int64(len(manifest))})
 		if err != nil {
 			return

@@ -41,7 +41,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)
 	return imgs, fail(op, err)
 }
 
-func (s *Store) importAll(ctx context.Context, a *archive, p *reporter) ([]Image, error) {
+func (s *pipeline) importAll(ctx context.Context, a *archive, p *reporter) ([]Image, error) {
 	found, err := a.contents(ctx, s)
 	if err != nil {
 		return nil, err
@@ -196,7 +196,7 @@ func (a *archive) open(_ context.Context, desc ocispec.Descriptor) (io.ReadClose
 	return os.Open(f.path)
 }
 
-func (a *archive) contents(ctx context.Context, s *Store) ([]imported, error) {
+func (a *archive) contents(ctx context.Context, s *pipeline) ([]imported, error) {
 	if _, ok := a.file("index.json"); ok {
 		return a.layout(ctx, s)
 	}
@@ -207,7 +207,7 @@ func (a *archive) contents(ctx context.Context, s *Store) ([]imported, error) {
 }
 
 // layout reads an OCI image layout.
-func (a *archive) layout(ctx context.Context, s *Store) ([]imported, error) {
+func (a *archive) layout(ctx context.Context, s *pipeline) ([]imported, error) {
 	var idx ocispec.Index
 	if err := a.readFile("index.json", &idx); err != nil {
 		return nil, err
@@ -276,7 +276,7 @@ func (a *archive) savedTags() map[string][]string {
 
 // saved reads what `docker save` wrote before it wrote layouts. There is no manifest: one is made up, in which each layer
 // goes by the digest of the file that holds it.
-func (a *archive) saved(ctx context.Context, s *Store) ([]imported, error) {
+func (a *archive) saved(ctx context.Context, s *pipeline) ([]imported, error) {
 	var entries []saveEntry
 	if err := a.readFile("manifest.json", &entries); err != nil {
 		return nil, err
@@ -301,7 +301,7 @@ func (a *archive) saved(ctx context.Context, s *Store) ([]imported, error) {
 	return out, nil
 }
 
-func (a *archive) savedImage(ctx context.Context, s *Store, e saveEntry) (*chosen, error) {
+func (a *archive) savedImage(ctx context.Context, s *pipeline, e saveEntry) (*chosen, error) {
 	raw, err := a.readRaw(e.Config)
 	if err != nil {
 		return nil, err

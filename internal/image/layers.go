@@ -4,17 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/containerd/platforms"
+	"golang.org/x/sync/semaphore"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"berth/internal/image/layer"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
+
+// pipeline brings images in: it fetches, proves and unpacks.
+type pipeline struct {
+	*catalog
+	cfg      Config
+	platform platforms.MatchComparer
+	slots    *semaphore.Weighted // of layers being fetched, for the whole store
+	layers   flights[*rawLayer]  // by diff id
+	configs  flights[[]byte]     // by digest
+	settling sync.Map            // *sync.Mutex by chain id: one settles at a time
+	stall    time.Duration       // how long a source may send nothing
+}
 
 // want is one layer of an image to be had.
 type want struct {
@@ -73,7 +87,7 @@ type holding struct {
 }
 
 // obtain gets a layer: one that is there, one that is on its way, or one that it fetches itself.
-func (s *Store) obtain(ctx context.Context, w want, src source, p *reporter) (*holding, error) {
+func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) (*holding, error) {
 	key := w.diffID.String()
 	for {
 		if id, release := s.holdPresent(plainID(w.diffID), settledID(w.chain)); id != "" {
@@ -96,20 +110,8 @@ func (s *Store) obtain(ctx context.Context, w want, src source, p *reporter) (*h
 	}
 }
 
-// holdPresent holds the first of the ids that is there.
-func (s *Store) holdPresent(ids ...string) (string, func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, id := range ids {
-		if s.present[id] != nil {
-			return id, s.holdLocked([]string{id})
-		}
-	}
-	return "", nil
-}
-
 // fetchLayer streams one blob into a directory of its own and proves it. l hears how far it is.
-func (s *Store) fetchLayer(ctx context.Context, w want, src source, l *listeners) (*rawLayer, error) {
+func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *listeners) (*rawLayer, error) {
 	tell := func(phase string) func(int64) {
 		return func(done int64) {
 			l.report(Progress{Layer: w.desc.Digest, Done: done, Total: w.desc.Size, Phase: phase})
@@ -148,7 +150,7 @@ func (s *Store) fetchLayer(ctx context.Context, w want, src source, l *listeners
 }
 
 // transfer moves a blob from its source into dir: digest, inflate, digest, unpack.
-func (s *Store) transfer(ctx context.Context, w want, src source, dir string, tell func(int64)) (*layer.Result, error) {
+func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string, tell func(int64)) (*layer.Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	rc, err := src.open(ctx, w.desc)
@@ -159,7 +161,7 @@ func (s *Store) transfer(ctx context.Context, w want, src source, dir string, te
 	blob := newBlobReader(&stallReader{rc, s.stall, cancel, ctx}, w.desc, tell)
 	res, diff, err := s.inflate(ctx, blob, w.diffID.Algorithm(), dir)
 	if err != nil {
-		return nil, s.blame(ctx, blob, err)
+		return nil, blame(ctx, blob, err)
 	}
 	if err := blob.prove(); err != nil {
 		return nil, err
@@ -170,7 +172,7 @@ func (s *Store) transfer(ctx context.Context, w want, src source, dir string, te
 	return res, nil
 }
 
-func (s *Store) inflate(ctx context.Context, blob io.Reader, alg digest.Algorithm, dir string) (*layer.Result, digest.Digest, error) {
+func (s *pipeline) inflate(ctx context.Context, blob io.Reader, alg digest.Algorithm, dir string) (*layer.Result, digest.Digest, error) {
 	plain, err := layer.Decompress(blob)
 	if err != nil {
 		return nil, "", err
@@ -188,7 +190,7 @@ func (s *Store) inflate(ctx context.Context, blob io.Reader, alg digest.Algorith
 
 // blame finds the reason behind a layer that could not be unpacked: a blob that is not what was promised comes first, for
 // then its content means nothing. A full disk, a bound and the caller's end are what they are.
-func (s *Store) blame(ctx context.Context, blob *blobReader, err error) error {
+func blame(ctx context.Context, blob *blobReader, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -206,7 +208,7 @@ func (s *Store) blame(ctx context.Context, blob *blobReader, err error) error {
 }
 
 // settle gives a raw layer its place over those below it, and its id.
-func (s *Store) settle(w want, h *holding, lowers []string) error {
+func (s *pipeline) settle(w want, h *holding, lowers []string) error {
 	lock := s.chainLock(w.chain)
 	lock.Lock()
 	defer lock.Unlock()
@@ -232,21 +234,13 @@ func (s *Store) settle(w want, h *holding, lowers []string) error {
 // errTaken says that the raw layer went to another image, where other layers are below it.
 var errTaken = errors.New("the layer was settled elsewhere")
 
-func (s *Store) chainLock(chain digest.Digest) *sync.Mutex {
+func (s *pipeline) chainLock(chain digest.Digest) *sync.Mutex {
 	l, _ := s.settling.LoadOrStore(chain, &sync.Mutex{})
 	return l.(*sync.Mutex)
 }
 
-func (s *Store) topmostFirst(ids []string) []string {
-	var out []string
-	for i := len(ids) - 1; i >= 0; i-- {
-		out = append(out, s.layerFS(ids[i]))
-	}
-	return out
-}
-
 // finish gives a proven layer its name. It is held for the caller.
-func (s *Store) finish(raw *rawLayer, rec layerRecord) (id string, release func(), err error) {
+func (s *pipeline) finish(raw *rawLayer, rec layerRecord) (id string, release func(), err error) {
 	rec.Bytes, rec.Inodes, rec.Opaque, rec.Boot = raw.result.Bytes, raw.result.Inodes, raw.result.Opaque, s.boot
 	if err := layerKind.Write(filepath.Join(raw.dir, "layer"), rec); err != nil {
 		return "", nil, err
@@ -260,24 +254,4 @@ func (s *Store) finish(raw *rawLayer, rec layerRecord) (id string, release func(
 	}
 	raw.discard() // what is left of the directory, and its name
 	return rec.ID, s.holdLocked([]string{rec.ID}), nil
-}
-
-// place renames a layer into use. What is in its place, and is not in use, could not be read: it goes.
-func (s *Store) place(dir string, rec layerRecord) error {
-	final := s.path(layersDir, rec.ID)
-	if _, err := os.Lstat(final); err == nil {
-		discard, err := s.setAside(rec.ID)
-		if err != nil {
-			return err
-		}
-		defer discard()
-	}
-	if err := at("pull.layer", func() error { return os.Rename(dir, final) }); err != nil {
-		return err
-	}
-	delete(s.unread, final)
-	s.present[rec.ID] = &layerState{layerRecord: rec}
-	s.cfg.Dirty(s.path(layersDir))
-	s.publish()
-	return nil
 }

@@ -24,7 +24,7 @@ type chosen struct {
 
 // chooser walks from what a reference names to the image for a platform.
 type chooser struct {
-	store    *Store
+	store    *pipeline
 	src      source
 	platform platforms.MatchComparer
 	explicit bool // the caller asked for the platform: a lone manifest must match too

@@ -49,17 +49,17 @@ func TestOverlayShowsTheImage(t *testing.T) {
 	}
 }
 
-// TestHundredsOfLayers pulls an image of 300 layers.
+// TestHundredsOfLayers pulls an image of 200 layers.
 func TestHundredsOfLayers(t *testing.T) {
 	host := startRegistry(t, "")
 	var layers []v1.Layer
-	for i := range 300 {
+	for i := range 200 {
 		layers = append(layers, gz(t, file("f", strings.Repeat("x", i))))
 	}
 	push(t, host+"/many:v1", imageOf(t, layers...))
 	s := open(t, t.TempDir())
 	img := pull(t, s, host+"/many:v1")
-	if n := len(s.LayerDirs(img)); n != 300 {
+	if n := len(s.LayerDirs(img)); n != 200 {
 		t.Errorf("%d layer directories", n)
 	}
 	sound(t, s)

@@ -68,7 +68,7 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 	return s.admit(ctx, found, names, reg, p)
 }
 
-func (s *Store) chooser(src source, platform string) (*chooser, error) {
+func (s *pipeline) chooser(src source, platform string) (*chooser, error) {
 	c := &chooser{store: s, src: src, platform: s.platform}
 	if platform == "" {
 		return c, nil
@@ -83,7 +83,7 @@ func (s *Store) chooser(src source, platform string) (*chooser, error) {
 type names struct{ tags, digests []string }
 
 // admit gets the layers of a chosen image and records it.
-func (s *Store) admit(ctx context.Context, found *chosen, n names, src source, p *reporter) (Image, error) {
+func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source, p *reporter) (Image, error) {
 	wants := wantsOf(found)
 	held, err := s.obtainAll(ctx, wants, src, p)
 	defer func() {
@@ -115,7 +115,7 @@ func wantsOf(found *chosen) []want {
 }
 
 // obtainAll gets all layers at once. Those it got are in the result even when it fails.
-func (s *Store) obtainAll(ctx context.Context, wants []want, src source, p *reporter) ([]*holding, error) {
+func (s *pipeline) obtainAll(ctx context.Context, wants []want, src source, p *reporter) ([]*holding, error) {
 	held := make([]*holding, len(wants))
 	for _, w := range wants {
 		p.report(Progress{Layer: w.desc.Digest, Total: w.desc.Size, Phase: PhaseWaiting})
@@ -132,7 +132,7 @@ func (s *Store) obtainAll(ctx context.Context, wants []want, src source, p *repo
 }
 
 // settleAll settles in layer order what depends on the layers below, and returns all ids.
-func (s *Store) settleAll(ctx context.Context, wants []want, held []*holding, src source, p *reporter) ([]string, error) {
+func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*holding, src source, p *reporter) ([]string, error) {
 	ids := make([]string, 0, len(held))
 	for i, w := range wants {
 		for held[i].id == "" {
@@ -155,7 +155,7 @@ func (s *Store) settleAll(ctx context.Context, wants []want, held []*holding, sr
 	return ids, nil
 }
 
-func (s *Store) newRecord(found *chosen, wants []want, ids []string, n names) *imageRecord {
+func (s *pipeline) newRecord(found *chosen, wants []want, ids []string, n names) *imageRecord {
 	rec := &imageRecord{
 		ID: found.manifest.Config.Digest.String(), Tags: n.tags, Digests: n.digests,
 		Manifest: found.descriptor.Digest.String(), Platform: platforms.Format(platformOf(found.config)),
@@ -167,31 +167,6 @@ func (s *Store) newRecord(found *chosen, wants []want, ids []string, n names) *i
 		rec.Layers = append(rec.Layers, layerRef{ids[i], w.diffID, w.desc.Digest, w.desc.Size})
 	}
 	return rec
-}
-
-// commit records an image under its names. What it was called before it keeps; its tags leave other images.
-func (s *Store) commit(rec *imageRecord) (Image, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if old := s.images[rec.ID]; old != nil {
-		rec.Tags, rec.Digests = union(old.Tags, rec.Tags), union(old.Digests, rec.Digests)
-	}
-	if err := at("pull.record", func() error { return s.writeImageLocked(rec) }); err != nil {
-		return Image{}, err
-	}
-	defer s.publish()
-	for _, other := range s.images {
-		if other.ID == rec.ID || !slices.ContainsFunc(other.Tags, func(t string) bool { return slices.Contains(rec.Tags, t) }) {
-			continue
-		}
-		less := *other
-		less.Tags = slices.DeleteFunc(slices.Clone(other.Tags), func(t string) bool { return slices.Contains(rec.Tags, t) })
-		if err := at("pull.untag", func() error { return s.writeImageLocked(&less) }); err != nil {
-			return Image{}, err
-		}
-	}
-	s.wakeSyncer()
-	return s.imageOf(rec), nil
 }
 
 func union(a, b []string) []string {

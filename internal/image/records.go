@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -67,123 +66,107 @@ type layerState struct {
 	suspect bool
 }
 
-func (s *Store) recordPath(id string) string {
-	return s.path(recordsDir, strings.TrimPrefix(id, "sha256:"))
-}
-
-func (s *Store) layerRecordPath(id string) string { return s.path(layersDir, id, "layer") }
-
 // load reads what is on disk and returns the directories that are of no use.
-func (s *Store) load() (left []func(), err error) {
-	ingest, err := os.ReadDir(s.path(ingestDir))
+func (c *catalog) load() (left []func(), err error) {
+	ingest, err := os.ReadDir(c.path(ingestDir))
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range ingest {
-		s.active.Store(e.Name(), true)
-		left = append(left, s.discarder(e.Name()))
+		c.active.Store(e.Name(), true)
+		left = append(left, c.discarder(e.Name()))
 	}
-	old, err := s.loadLayers()
+	old, err := c.loadLayers()
 	if err != nil {
 		return nil, err
 	}
-	return append(left, old...), s.loadImages()
+	return append(left, old...), c.loadImages()
 }
 
-func (s *Store) loadLayers() (left []func(), err error) {
-	entries, err := os.ReadDir(s.path(layersDir))
+func (c *catalog) loadLayers() (left []func(), err error) {
+	entries, err := os.ReadDir(c.path(layersDir))
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
 		id := e.Name()
 		var rec layerRecord
-		_, err := layerKind.Read(s.layerRecordPath(id), &rec)
+		_, err := layerKind.Read(c.layerRecordPath(id), &rec)
 		switch {
 		case err != nil:
-			s.problem(Finding{Layer: id, Path: s.path(layersDir, id), Problem: err.Error()})
+			c.problem(Finding{Layer: id, Path: c.path(layersDir, id), Problem: err.Error()})
 		case rec.ID != id:
-			s.problem(Finding{Layer: id, Path: s.path(layersDir, id), Problem: "its record is that of " + rec.ID})
-		case !rec.Durable && rec.Boot != s.boot:
-			discard, err := s.setAside(id)
+			c.problem(Finding{Layer: id, Path: c.path(layersDir, id), Problem: "its record is that of " + rec.ID})
+		case !rec.Durable && rec.Boot != c.boot:
+			discard, err := c.setAside(id)
 			if err != nil {
 				return nil, err
 			}
 			left = append(left, discard)
 		default:
-			s.present[id] = &layerState{layerRecord: rec}
+			c.present[id] = &layerState{layerRecord: rec}
 		}
 	}
 	return left, nil
 }
 
-// setAside moves a layer out of use, so that its name is free; discard removes it.
-func (s *Store) setAside(id string) (discard func(), err error) {
-	dir, discard := s.claimIngest()
-	if err := os.Rename(s.path(layersDir, id), dir); err != nil {
-		discard()
-		return nil, err
-	}
-	return discard, nil
-}
-
-func (s *Store) loadImages() error {
-	entries, err := os.ReadDir(s.path(recordsDir))
+func (c *catalog) loadImages() error {
+	entries, err := os.ReadDir(c.path(recordsDir))
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		path := s.path(recordsDir, e.Name())
+		path := c.path(recordsDir, e.Name())
 		if strings.HasPrefix(e.Name(), record.TempPrefix) {
 			_ = os.Remove(path)
 			continue
 		}
-		rec, err := s.readImage(path, e.Name())
+		rec, err := c.readImage(path, e.Name())
 		if err != nil {
-			s.problem(Finding{Image: "sha256:" + e.Name(), Path: path, Problem: err.Error()})
+			c.problem(Finding{Image: "sha256:" + e.Name(), Path: path, Problem: err.Error()})
 			continue
 		}
-		if !rec.Durable && rec.Boot != s.boot {
-			s.log.Warn("drop image that was not on disk yet when the machine went down", "image", rec.ID, "tags", rec.Tags)
+		if !rec.Durable && rec.Boot != c.boot {
+			c.log.Warn("drop image that was not on disk yet when the machine went down", "image", rec.ID, "tags", rec.Tags)
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 			continue
 		}
-		s.images[rec.ID] = rec
+		c.images[rec.ID] = rec
 	}
-	s.dedupeTags()
-	s.markSuspects()
+	dedupeTags(c.images)
+	c.markSuspects()
 	return nil
 }
 
 // dedupeTags leaves a tag to the image pulled last: a crash between the writes of two records may have left it to both.
-func (s *Store) dedupeTags() {
+func dedupeTags(images map[string]*imageRecord) {
 	owner := map[string]*imageRecord{}
-	for _, rec := range s.images {
+	for _, rec := range images {
 		for _, tag := range rec.Tags {
 			if o := owner[tag]; o == nil || rec.PulledAt.After(o.PulledAt) {
 				owner[tag] = rec
 			}
 		}
 	}
-	for _, rec := range s.images {
+	for _, rec := range images {
 		rec.Tags = slices.DeleteFunc(rec.Tags, func(tag string) bool { return owner[tag] != rec })
 	}
 }
 
 // markSuspects remembers the layers that belong to no image that could be read. As long as there are records that could
 // not, one of them may own such a layer.
-func (s *Store) markSuspects() {
-	marked := s.markedLocked()
-	for id, l := range s.present {
+func (c *catalog) markSuspects() {
+	marked := c.markedLocked()
+	for id, l := range c.present {
 		_, owned := marked[id]
 		l.suspect = !owned
 	}
 }
 
 // readImage reads one record and makes sure that it can be used.
-func (s *Store) readImage(path, name string) (*imageRecord, error) {
+func (c *catalog) readImage(path, name string) (*imageRecord, error) {
 	rec := &imageRecord{}
 	if _, err := imageKind.Read(path, rec); err != nil {
 		return nil, err
@@ -195,65 +178,9 @@ func (s *Store) readImage(path, name string) (*imageRecord, error) {
 		return nil, errorf(DataLoss, "image config: %w", err)
 	}
 	for _, l := range rec.Layers {
-		if s.present[l.ID] == nil && (rec.Durable || rec.Boot == s.boot) {
+		if c.present[l.ID] == nil && (rec.Durable || rec.Boot == c.boot) {
 			return nil, errorf(DataLoss, "layer %s is missing: pull the image again, or run `berth check --repair`", l.ID)
 		}
 	}
 	return rec, nil
-}
-
-// publish replaces the snapshot by what is now. Callers hold mu, but Open.
-func (s *Store) publish() {
-	i := &index{byID: map[string]int{}, byName: map[string]int{}, opaque: map[string]bool{}, at: time.Now()}
-	for _, rec := range s.images {
-		i.images = append(i.images, s.imageOf(rec))
-	}
-	sort.Slice(i.images, func(a, b int) bool { return i.images[a].ID < i.images[b].ID })
-	for n, img := range i.images {
-		i.byID[strings.TrimPrefix(img.ID, "sha256:")] = n
-		for _, name := range append(append([]string(nil), img.RepoTags...), img.RepoDigests...) {
-			i.byName[name] = n
-		}
-	}
-	for id, l := range s.present {
-		i.bytes, i.inodes = i.bytes+l.Bytes, i.inodes+l.Inodes
-		if l.Opaque {
-			i.opaque[id] = true
-		}
-	}
-	s.snapshot.Store(i)
-}
-
-func (s *Store) imageOf(rec *imageRecord) Image {
-	img := Image{
-		ID: rec.ID, RepoTags: append([]string(nil), rec.Tags...), RepoDigests: append([]string(nil), rec.Digests...),
-		Size: rec.Size, Config: rec.parsedImage, PulledAt: rec.PulledAt, Platform: rec.Platform,
-	}
-	for _, l := range rec.Layers {
-		img.Layers = append(img.Layers, l.ID)
-	}
-	for _, name := range append(append([]string(nil), rec.Tags...), rec.Digests...) {
-		img.Pinned = img.Pinned || matches(s.cfg.Pinned, name)
-	}
-	return img
-}
-
-// writeImageLocked puts a record on disk and in place of the one in memory.
-func (s *Store) writeImageLocked(rec *imageRecord) error {
-	path := s.recordPath(rec.ID)
-	if err := imageKind.Write(path, rec); err != nil {
-		return err
-	}
-	if old := s.images[rec.ID]; old != nil {
-		rec.revision = old.revision + 1
-	}
-	s.images[rec.ID] = rec
-	delete(s.unread, path)
-	s.cfg.Dirty(path)
-	return nil
-}
-
-func (s *Store) problem(f Finding) {
-	s.unread[f.Path] = f
-	s.log.Error("image store", "image", f.Image, "layer", f.Layer, "problem", f.Problem)
 }

@@ -4,14 +4,10 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"berth/internal/fault"
 
 	"github.com/containerd/platforms"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -66,40 +62,11 @@ type Image struct {
 
 // Store is an image store on disk. All methods may be called at once from anywhere.
 type Store struct {
-	cfg      Config
-	platform platforms.MatchComparer
-	boot     string
-	log      *slog.Logger
-	slots    *semaphore.Weighted
-	layers   flights[*rawLayer]
-	configs  flights[[]byte]
-	ingests  atomic.Uint64
-	snapshot atomic.Pointer[index]
-	work     sync.WaitGroup // what goes on in the background
-	stop     context.CancelFunc
-	ctx      context.Context
-
-	active   sync.Map      // names in ingest/ that are in use
-	settling sync.Map      // *sync.Mutex by chain id: one settles at a time
-	stall    time.Duration // how long a registry may send nothing
-	session  string        // tells names in ingest/ from those of an earlier process
-	sync     chan struct{} // asks the syncer for a round
-	mu       sync.Mutex    // guards what follows; no disk is waited for under it but records and renames
-	images   map[string]*imageRecord
-	present  map[string]*layerState
-	round    uint64             // of sweeps
-	unread   map[string]Finding // what could not be read, by path
-}
-
-// index is what reads answer from.
-type index struct {
-	images []Image
-	byID   map[string]int
-	byName map[string]int
-	bytes  uint64
-	inodes uint64
-	opaque map[string]bool
-	at     time.Time
+	*pipeline
+	syncer *syncer
+	work   sync.WaitGroup // what goes on in the background
+	stop   context.CancelFunc
+	ctx    context.Context
 }
 
 // Open reads the store at cfg.Root, making it when it is not there. A record that cannot be read stops nothing: Problems
@@ -110,13 +77,16 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fail("open image store", err)
 	}
-	s := &Store{
-		cfg: cfg, platform: matcher, boot: cfg.BootID, log: cfg.Logger,
-		slots:  semaphore.NewWeighted(int64(cfg.MaxParallelLayers)),
-		images: map[string]*imageRecord{}, present: map[string]*layerState{},
-		sync:   make(chan struct{}, 1),
-		unread: map[string]Finding{}, stall: time.Minute, session: strconv.FormatInt(time.Now().UnixNano(), 36),
+	d := &disk{root: cfg.Root, log: cfg.Logger, session: strconv.FormatInt(time.Now().UnixNano(), 36)}
+	c := &catalog{
+		disk: d, boot: cfg.BootID, pinned: cfg.Pinned, dirty: cfg.Dirty,
+		images: map[string]*imageRecord{}, present: map[string]*layerState{}, unread: map[string]Finding{},
 	}
+	s := &Store{
+		pipeline: &pipeline{catalog: c, cfg: cfg, platform: matcher, slots: semaphore.NewWeighted(int64(cfg.MaxParallelLayers)), stall: time.Minute},
+		syncer:   &syncer{catalog: c, ask: make(chan struct{}, 1)},
+	}
+	c.changed = s.syncer.wake
 	for _, dir := range []string{s.path(recordsDir), s.path(layersDir), s.path(ingestDir)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fail("open image store", err)
@@ -133,8 +103,8 @@ func Open(cfg Config) (*Store, error) {
 			discard()
 		}
 	})
-	s.work.Go(s.syncer)
-	s.wakeSyncer()
+	s.work.Go(func() { s.syncer.run(s.ctx) })
+	s.syncer.wake()
 	return s, nil
 }
 
@@ -175,17 +145,6 @@ func setDefault[T int | int64](v *T, to T) {
 	}
 }
 
-// The directories of the store.
-const (
-	recordsDir = "records"
-	layersDir  = "layers"
-	ingestDir  = "ingest"
-)
-
-func (s *Store) path(elem ...string) string {
-	return filepath.Join(append([]string{s.cfg.Root}, elem...)...)
-}
-
 // Get finds an image by name, name@digest, id, bare hex id or the unique beginning of one. It never waits.
 func (s *Store) Get(refOrID string) (Image, bool) {
 	return s.snapshot.Load().find(refOrID)
@@ -217,37 +176,6 @@ func (s *Store) LayerDirs(img Image) []string {
 	return out
 }
 
-func (s *Store) layerFS(id string) string { return s.path(layersDir, id, "fs") }
-
-func (i *index) find(ref string) (Image, bool) {
-	if n, ok := i.byID[strings.TrimPrefix(ref, "sha256:")]; ok {
-		return i.images[n], true
-	}
-	if r, err := ParseReference(ref); err == nil {
-		name := r.String()
-		if n, ok := i.byName[name]; ok {
-			return i.images[n], true
-		}
-	}
-	short := strings.TrimPrefix(ref, "sha256:")
-	if !isHexID(short) {
-		return Image{}, false
-	}
-	found := -1
-	for hex, n := range i.byID {
-		if strings.HasPrefix(hex, short) {
-			if found >= 0 {
-				return Image{}, false
-			}
-			found = n
-		}
-	}
-	if found < 0 {
-		return Image{}, false
-	}
-	return i.images[found], true
-}
-
 // Use finds an image and holds its layers against Sweep until release is called, which may be more than once.
 func (s *Store) Use(refOrID string) (Image, func(), error) {
 	s.mu.Lock()
@@ -257,67 +185,6 @@ func (s *Store) Use(refOrID string) (Image, func(), error) {
 		return Image{}, nil, fail("use image "+refOrID, errorf(NotFound, "no such image: pull it first"))
 	}
 	return img, s.holdLocked(img.Layers), nil
-}
-
-// holdLocked keeps layers from being swept until release is called.
-func (s *Store) holdLocked(ids []string) (release func()) {
-	for _, id := range ids {
-		if l := s.present[id]; l != nil {
-			l.holds++
-			l.round = s.round
-		}
-	}
-	var once sync.Once
-	return func() {
-		once.Do(func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			for _, id := range ids {
-				if l := s.present[id]; l != nil {
-					l.holds--
-					l.round = s.round
-				}
-			}
-		})
-	}
-}
-
-// newIngest makes a directory for work in flight. done removes what is left of it.
-func (s *Store) newIngest(step string) (dir string, done func(), err error) {
-	dir, done = s.claimIngest()
-	if err := at(step, func() error { return os.Mkdir(dir, 0o700) }); err != nil {
-		done()
-		return "", nil, err
-	}
-	return dir, done, nil
-}
-
-// claimIngest takes a name in ingest/ that no other work, of this process or an earlier one, has.
-func (s *Store) claimIngest() (dir string, done func()) {
-	name := strconv.FormatUint(s.ingests.Add(1), 10) + "-" + s.session
-	s.active.Store(name, true)
-	return s.path(ingestDir, name), s.discarder(name)
-}
-
-// discarder returns what removes a directory of ingest/.
-func (s *Store) discarder(name string) func() {
-	return func() {
-		if err := os.RemoveAll(s.path(ingestDir, name)); err != nil {
-			s.log.Warn("remove ingest directory", "name", name, "error", err)
-		}
-		s.active.Delete(name)
-	}
-}
-
-// at runs a step that changes the disk between its two fault points.
-func at(step string, do func() error) error {
-	if err := fault.At("image." + step + ".before"); err != nil {
-		return err
-	}
-	if err := do(); err != nil {
-		return err
-	}
-	return fault.At("image." + step + ".after")
 }
 
 func matcherFor(platform string) (platforms.MatchComparer, error) {

@@ -1,0 +1,251 @@
+package image
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// catalog is what the store has: records on disk, and the same in memory.
+type catalog struct {
+	*disk
+	boot     string
+	pinned   []string
+	dirty    func(path string)
+	changed  func() // there is something that is not durable
+	snapshot atomic.Pointer[index]
+
+	mu      sync.Mutex // guards what follows; no disk is waited for under it but records, renames and rare leftovers
+	images  map[string]*imageRecord
+	present map[string]*layerState
+	round   uint64             // of sweeps
+	unread  map[string]Finding // what could not be read, by path
+}
+
+// index is what reads answer from.
+type index struct {
+	images []Image
+	byID   map[string]int
+	byName map[string]int
+	bytes  uint64
+	inodes uint64
+	opaque map[string]bool
+	at     time.Time
+}
+
+func (i *index) find(ref string) (Image, bool) {
+	if n, ok := i.byID[strings.TrimPrefix(ref, "sha256:")]; ok {
+		return i.images[n], true
+	}
+	if r, err := ParseReference(ref); err == nil {
+		name := r.String()
+		if n, ok := i.byName[name]; ok {
+			return i.images[n], true
+		}
+	}
+	short := strings.TrimPrefix(ref, "sha256:")
+	if !isHexID(short) {
+		return Image{}, false
+	}
+	found := -1
+	for hex, n := range i.byID {
+		if strings.HasPrefix(hex, short) {
+			if found >= 0 {
+				return Image{}, false
+			}
+			found = n
+		}
+	}
+	if found < 0 {
+		return Image{}, false
+	}
+	return i.images[found], true
+}
+
+// holdLocked keeps layers from being swept until release is called, once or more.
+func (c *catalog) holdLocked(ids []string) (release func()) {
+	var held []*layerState
+	for _, id := range ids {
+		if l := c.present[id]; l != nil {
+			l.holds++
+			l.round = c.round
+			held = append(held, l)
+		}
+	}
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			for _, l := range held {
+				l.holds--
+				l.round = c.round
+			}
+		})
+	}
+}
+
+// holdPresent holds the first of the ids that is there.
+func (c *catalog) holdPresent(ids ...string) (string, func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range ids {
+		if c.present[id] != nil {
+			return id, c.holdLocked([]string{id})
+		}
+	}
+	return "", nil
+}
+
+// place renames a layer into use. A directory in its place is one whose record could not be read. It is put aside until
+// the next Open, not deleted: a container may have it mounted.
+func (c *catalog) place(dir string, rec layerRecord) error {
+	final := c.path(layersDir, rec.ID)
+	if _, err := os.Lstat(final); err == nil {
+		if _, err := c.setAside(rec.ID); err != nil {
+			return err
+		}
+	}
+	if err := at("pull.layer", func() error { return os.Rename(dir, final) }); err != nil {
+		return err
+	}
+	delete(c.unread, final)
+	c.present[rec.ID] = &layerState{layerRecord: rec}
+	c.dirty(c.path(layersDir))
+	c.publish()
+	return nil
+}
+
+// commit records an image under its names. What it was called before it keeps; its tags leave other images.
+func (c *catalog) commit(rec *imageRecord) (Image, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old := c.images[rec.ID]; old != nil {
+		rec.Tags, rec.Digests = union(old.Tags, rec.Tags), union(old.Digests, rec.Digests)
+		rec.Durable = old.Durable && slices.Equal(old.Layers, rec.Layers) // a power cut must not cost what was safe
+	}
+	if err := at("pull.record", func() error { return c.writeImageLocked(rec) }); err != nil {
+		return Image{}, err
+	}
+	defer c.publish()
+	for _, other := range c.images {
+		if other.ID == rec.ID || !slices.ContainsFunc(other.Tags, func(t string) bool { return slices.Contains(rec.Tags, t) }) {
+			continue
+		}
+		less := *other
+		less.Tags = slices.DeleteFunc(slices.Clone(other.Tags), func(t string) bool { return slices.Contains(rec.Tags, t) })
+		if err := at("pull.untag", func() error { return c.writeImageLocked(&less) }); err != nil {
+			return Image{}, err
+		}
+	}
+	c.changed()
+	return c.imageOf(rec), nil
+}
+
+func (c *catalog) forgetImageLocked(id string) error {
+	path := c.recordPath(id)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	delete(c.images, id)
+	delete(c.unread, path)
+	c.dirty(path)
+	c.publish()
+	return nil
+}
+
+// markedLocked is the set of layers that images name.
+func (c *catalog) markedLocked() map[string]struct{} {
+	marked := map[string]struct{}{}
+	for _, rec := range c.images {
+		for _, l := range rec.Layers {
+			marked[l.ID] = struct{}{}
+		}
+	}
+	return marked
+}
+
+// unreadImages says whether there are image records that nobody could read.
+func (c *catalog) unreadImages() bool {
+	for _, f := range c.unread {
+		if f.Image != "" {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *catalog) owners(layerID string) []*imageRecord {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []*imageRecord
+	for _, rec := range c.images {
+		if slices.ContainsFunc(rec.Layers, func(l layerRef) bool { return l.ID == layerID }) {
+			out = append(out, rec)
+		}
+	}
+	sort.Slice(out, func(a, b int) bool { return out[a].ID < out[b].ID })
+	return out
+}
+
+// publish replaces the snapshot by what is now. Callers hold mu, but Open.
+func (c *catalog) publish() {
+	i := &index{byID: map[string]int{}, byName: map[string]int{}, opaque: map[string]bool{}, at: time.Now()}
+	for _, rec := range c.images {
+		i.images = append(i.images, c.imageOf(rec))
+	}
+	sort.Slice(i.images, func(a, b int) bool { return i.images[a].ID < i.images[b].ID })
+	for n, img := range i.images {
+		i.byID[strings.TrimPrefix(img.ID, "sha256:")] = n
+		for _, name := range append(append([]string(nil), img.RepoTags...), img.RepoDigests...) {
+			i.byName[name] = n
+		}
+	}
+	for id, l := range c.present {
+		i.bytes, i.inodes = i.bytes+l.Bytes, i.inodes+l.Inodes
+		if l.Opaque {
+			i.opaque[id] = true
+		}
+	}
+	c.snapshot.Store(i)
+}
+
+func (c *catalog) imageOf(rec *imageRecord) Image {
+	img := Image{
+		ID: rec.ID, RepoTags: append([]string(nil), rec.Tags...), RepoDigests: append([]string(nil), rec.Digests...),
+		Size: rec.Size, Config: rec.parsedImage, PulledAt: rec.PulledAt, Platform: rec.Platform,
+	}
+	for _, l := range rec.Layers {
+		img.Layers = append(img.Layers, l.ID)
+	}
+	for _, name := range append(append([]string(nil), rec.Tags...), rec.Digests...) {
+		img.Pinned = img.Pinned || matches(c.pinned, name)
+	}
+	return img
+}
+
+// writeImageLocked puts a record on disk and in place of the one in memory.
+func (c *catalog) writeImageLocked(rec *imageRecord) error {
+	path := c.recordPath(rec.ID)
+	if err := imageKind.Write(path, rec); err != nil {
+		return err
+	}
+	if old := c.images[rec.ID]; old != nil {
+		rec.revision = old.revision + 1
+	}
+	c.images[rec.ID] = rec
+	delete(c.unread, path)
+	c.dirty(path)
+	return nil
+}
+
+func (c *catalog) problem(f Finding) {
+	c.unread[f.Path] = f
+	c.log.Error("image store", "image", f.Image, "layer", f.Layer, "problem", f.Problem)
+}
