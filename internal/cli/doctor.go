@@ -10,6 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/config"
+	"berth/internal/host"
 )
 
 // How a diagnosis came out.
@@ -62,8 +63,12 @@ func (a *app) diagnose(ctx context.Context) []diagnosis {
 		found[0] = diagnosis{"configuration", broken, err.Error(), "mend the file; berth config --default prints one to start from"}
 		cfg = config.Default()
 	}
-	m := machine{root: "/", config: cfg}
-	found = append(found, m.user(), m.kernel(), m.overlay(), m.cgroups())
+	facts, err := host.Probe()
+	if err != nil {
+		return append(found, diagnosis{"host", broken, err.Error(), "nothing works without it: is /proc mounted?"})
+	}
+	m := machine{facts: facts, config: cfg}
+	found = append(found, m.user(), kernelDiagnosis(facts.Kernel), m.overlay(), m.seccomp(), m.cgroups())
 	found = append(found, m.runtimes(ctx)...)
 	found = append(found, m.monitor())
 	found = append(found, diagnoseNetwork(cfg.CNI)...)

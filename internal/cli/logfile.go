@@ -131,9 +131,10 @@ func (r *logReader) advance() (bool, error) {
 		if err != nil || os.SameFile(old, now) {
 			return false, err
 		}
-		if err := r.drain(); err != nil {
+		if err := errors.Join(r.drain(), r.rest()); err != nil {
 			return false, err
 		}
+		r.pending = nil // nobody ends a line of the old file any more
 	}
 	r.closeFile()
 	return true, r.openFile()

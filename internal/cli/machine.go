@@ -2,8 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/config"
+	"berth/internal/host"
 )
 
-// machine is what the doctor looks at. root is where /proc and /sys are.
+// machine is what the doctor looks at.
 type machine struct {
-	root   string
+	facts  host.Facts
 	config *config.Config
 }
 
@@ -31,14 +32,6 @@ func (m machine) user() diagnosis {
 
 // The oldest kernel, and the one from which on nothing is missed.
 var oldestKernel, fullKernel = [2]int{5, 10}, [2]int{5, 19}
-
-func (m machine) kernel() diagnosis {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return diagnosis{"kernel", warning, "its version is unknown: " + err.Error(), ""}
-	}
-	return kernelDiagnosis(unix.ByteSliceToString(u.Release[:]))
-}
 
 func kernelDiagnosis(release string) diagnosis {
 	var v [2]int
@@ -55,104 +48,106 @@ func kernelDiagnosis(release string) diagnosis {
 }
 
 func (m machine) overlay() diagnosis {
-	known, err := os.ReadFile(filepath.Join(m.root, "proc/filesystems"))
-	if err != nil {
-		return diagnosis{"overlay", warning, err.Error(), ""}
+	if !m.facts.Overlay {
+		return diagnosis{"overlay", broken, "the kernel has no overlay file system", "install a kernel with CONFIG_OVERLAY_FS, or its module"}
 	}
-	if !slices.Contains(strings.Fields(string(known)), "overlay") {
-		return diagnosis{"overlay", broken, "the kernel does not know overlay file systems", `"modprobe overlay", and put overlay into /etc/modules-load.d/berth.conf`}
-	}
-	return diagnosis{"overlay", fine, "known to the kernel", ""}
+	return diagnosis{"overlay", fine, "the kernel has it", ""}
 }
 
-// The ways to mount cgroups.
-const (
-	cgroupUnified = "v2"
-	cgroupHybrid  = "v1, with an empty v2 beside it (hybrid)"
-	cgroupLegacy  = "v1"
-	cgroupNone    = "none"
-)
-
-func (m machine) cgroupMode() string {
-	at := func(dir string) int64 {
-		var s unix.Statfs_t
-		if unix.Statfs(filepath.Join(m.root, "sys/fs/cgroup", dir), &s) != nil {
-			return 0
-		}
-		return s.Type
+func (m machine) seccomp() diagnosis {
+	if !m.facts.Seccomp {
+		return diagnosis{"seccomp", warning, "the kernel does not filter system calls", "install a kernel with CONFIG_SECCOMP_FILTER; without it pods run unconfined"}
 	}
-	switch {
-	case at("") == unix.CGROUP2_SUPER_MAGIC:
-		return cgroupUnified
-	case at("memory") != unix.CGROUP_SUPER_MAGIC:
-		return cgroupNone
-	case at("unified") == unix.CGROUP2_SUPER_MAGIC:
-		return cgroupHybrid
-	}
-	return cgroupLegacy
+	return diagnosis{"seccomp", fine, "the kernel has it", ""}
 }
+
+const toUnified = "boot with systemd.unified_cgroup_hierarchy=1"
 
 func (m machine) cgroups() diagnosis {
-	switch mode := m.cgroupMode(); mode {
-	case cgroupUnified:
-		return diagnosis{"cgroups", fine, mode, ""}
-	case cgroupNone:
-		return diagnosis{"cgroups", broken, "none with a memory controller is mounted at /sys/fs/cgroup",
-			`"mount -t cgroup2 none /sys/fs/cgroup", or boot with systemd.unified_cgroup_hierarchy=1`}
-	default:
-		return diagnosis{"cgroups", warning, mode + ": it works, but Kubernetes is leaving it behind", "boot with systemd.unified_cgroup_hierarchy=1"}
+	mode := string(m.facts.Cgroup)
+	var missing []string
+	for _, c := range []string{"cpu", "memory", "pids"} {
+		if !slices.Contains(m.facts.Controllers, c) {
+			missing = append(missing, c)
+		}
 	}
+	switch {
+	case len(missing) > 0:
+		return diagnosis{"cgroups", broken, mode + ": without the controllers " + strings.Join(missing, ", "), "mount cgroups at /sys/fs/cgroup with them, or " + toUnified}
+	case m.facts.Cgroup != host.CgroupV2:
+		return diagnosis{"cgroups", warning, mode + ": it works, but Kubernetes is leaving v1 behind", toUnified}
+	}
+	return diagnosis{"cgroups", fine, mode, ""}
 }
 
-// runtimes looks at the handlers that are configured and at those that are found by name.
+// runtimes tries the runtimes that are configured, and crun and runc.
 func (m machine) runtimes(ctx context.Context) []diagnosis {
-	paths := map[string]string{}
+	configured := map[string]string{}
 	for name, h := range m.config.Runtimes.Handlers {
-		paths[name] = h.Path
+		configured[name] = h.Path
 	}
-	var found []diagnosis
-	for _, name := range slices.Sorted(maps.Keys(paths)) {
-		if _, err := exec.LookPath(paths[name]); err != nil {
-			found = append(found, diagnosis{"runtime " + name, broken, err.Error(), "install it, or take the handler out of the configuration"})
-		}
+	all := host.FindRuntimes(configured)
+	if len(all) == 0 {
+		return []diagnosis{{"runtimes", broken, "there is neither crun nor runc", `install one: "apt-get install runc"`}}
 	}
-	usable := 0
-	for _, name := range []string{"crun", "runc"} {
-		if paths[name] == "" {
-			paths[name] = name
-		}
-		path, err := exec.LookPath(paths[name])
-		if err != nil {
-			continue
-		}
-		d := m.runtime(ctx, name, path)
-		if d.Result == fine {
-			usable++
-		}
-		found = append(found, d)
+	dir, err := os.MkdirTemp("", "berth-doctor-")
+	if err != nil {
+		return []diagnosis{{"runtimes", warning, "they cannot be tried: " + err.Error(), ""}}
 	}
-	if usable == 0 && len(m.config.Runtimes.Handlers) == 0 {
-		found = append(found, diagnosis{"runtimes", broken, "neither crun nor runc can run containers here", `install one of them: "apt-get install runc"`})
+	defer func() { _ = os.RemoveAll(dir) }()
+	works := false
+	for i, r := range all {
+		tried := host.TryRuntime(ctx, r.Path, dir, runProgram)
+		tried.Name = r.Name
+		all[i], works = tried, works || tried.Works
+	}
+	found := make([]diagnosis, len(all))
+	for i, r := range all {
+		_, named := configured[r.Name]
+		found[i] = m.runtime(r, works && !named && m.config.Runtimes.Default != r.Name)
 	}
 	return found
 }
 
-func (m machine) runtime(ctx context.Context, name, path string) diagnosis {
-	subject := "runtime " + name
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "--version")
-	cmd.WaitDelay = time.Second
-	out, err := cmd.Output()
+// runtime tells of one that was tried. One that does not work is no loss when another one is taken instead.
+func (m machine) runtime(r host.Runtime, dispensable bool) diagnosis {
+	subject := "runtime " + r.Name
+	if r.Works {
+		return diagnosis{subject, fine, fmt.Sprintf("%s %s makes containers", r.Path, r.Version), ""}
+	}
+	d := diagnosis{subject, broken, fmt.Sprintf("%s %s makes no container: %s", r.Path, r.Version, strings.Join(strings.Fields(r.Why), " ")), "mend what it names, or install another runtime"}
+	if dispensable {
+		d.Result, d.Remedy = warning, "nothing has to be done: another runtime works"
+	}
+	if r.Name == "crun" && m.facts.Cgroup == host.CgroupHybrid {
+		d.Remedy += "; crun does not know hybrid cgroups, and works after you " + toUnified
+	}
+	return d
+}
+
+// runProgram runs a program of a trial. What it printed belongs to its error.
+func runProgram(ctx context.Context, _ string, cmd *exec.Cmd) error {
+	// A bytes.Buffer would make Wait wait for whoever inherited the pipe; a file does not.
+	said, err := os.CreateTemp("", "berth-doctor-")
 	if err != nil {
-		return diagnosis{subject, broken, fmt.Sprintf("%s --version: %v", path, err), "install it anew"}
+		return err
 	}
-	line, _, _ := strings.Cut(string(out), "\n")
-	if name == "crun" && m.cgroupMode() == cgroupHybrid {
-		return diagnosis{subject, warning, fmt.Sprintf("%s at %s refuses hybrid cgroups, and is passed over", line, path),
-			"runc works here; so does crun once the machine boots with systemd.unified_cgroup_hierarchy=1"}
+	defer func() {
+		_ = said.Close()
+		_ = os.Remove(said.Name())
+	}()
+	cmd.Stderr, cmd.WaitDelay = said, time.Second
+	if err := cmd.Start(); err != nil {
+		return err
 	}
-	return diagnosis{subject, fine, fmt.Sprintf("%s at %s", line, path), ""}
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	defer stop()
+	if err := cmd.Wait(); err != nil {
+		text := make([]byte, 512)
+		n, _ := said.ReadAt(text, 0) // at most less than all of it
+		return errors.Join(ctx.Err(), fmt.Errorf("%s: %w: %s", cmd.Path, err, strings.TrimSpace(string(text[:n]))))
+	}
+	return nil
 }
 
 func (m machine) monitor() diagnosis {

@@ -1,0 +1,417 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/admin"
+)
+
+func id(start string) string { return start + strings.Repeat("0", 64-len(start)) }
+
+// populated is a daemon with two pods of a kubelet, a restarted container among theirs, and two images.
+func populated(t *testing.T) *daemon {
+	d := startDaemon(t)
+	d.addPod(id("aa11"), "web", "default")
+	d.addPod(id("aa22"), "db", "prod")
+	d.addContainer(id("c1"), id("aa11"), "nginx", 0, runtimeapi.ContainerState_CONTAINER_EXITED).ExitCode = 137
+	d.containers[0].Reason, d.containers[0].FinishedAt = "OOMKilled", time.Now().Add(-5*time.Minute).UnixNano()
+	d.addContainer(id("c2"), id("aa11"), "nginx", 1, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	d.addContainer(id("c3"), id("aa22"), "postgres", 0, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	d.addContainer(id("c4"), id("aa22"), "sidecar", 0, runtimeapi.ContainerState_CONTAINER_CREATED)
+	d.images = []*runtimeapi.Image{
+		{Id: "sha256:" + id("ee1"), RepoTags: []string{"docker.io/library/nginx:1", "docker.io/library/nginx:latest"}, Size: 187_400_000},
+		{Id: "sha256:" + id("ee2"), RepoDigests: []string{"quay.io/x@sha256:77"}, Size: 900, Pinned: true},
+	}
+	return d
+}
+
+func TestTables(t *testing.T) {
+	d := populated(t)
+	d.stuck = `{"state":"removing","stuck":{"Step":"network","Error":"plugin bridge\n is gone"}}`
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"ps"}, `
+CONTAINER      NAME       IMAGE   STATE     AGE   POD
+c20000000000   nginx      img:1   running   90m   web (aa1100000000)
+c30000000000   postgres   img:1   running   90m   db (aa2200000000)
+`},
+		{[]string{"ps", "-a"}, `
+CONTAINER      NAME       IMAGE   STATE                                  AGE   POD
+c10000000000   nginx      img:1   exited 5m ago (code 137, OOMKilled)   90m   web (aa1100000000)
+c20000000000   nginx      img:1   running                                90m   web (aa1100000000)
+c30000000000   postgres   img:1   running                                90m   db (aa2200000000)
+c40000000000   sidecar    img:1   created                                90m   db (aa2200000000)
+`},
+		{[]string{"pods"}, `
+POD            NAME   NAMESPACE   STATE   AGE   CONTAINERS   ADDRESS    PROBLEM
+aa1100000000   web    default     ready   3h    2            10.1.2.3   plugin bridge is gone
+aa2200000000   db     prod        ready   3h    2            10.1.2.3   plugin bridge is gone
+`},
+		{[]string{"images"}, `
+IMAGE                            ID             SIZE
+docker.io/library/nginx:1        ee1000000000   187 MB
+docker.io/library/nginx:latest   ee1000000000   187 MB
+quay.io/x@sha256:77              ee2000000000   900 B    pinned
+`},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			for i := range d.containers { // their order is that of their ages
+				d.containers[i].CreatedAt = time.Now().Add(-90*time.Minute - time.Duration(i)*time.Second).UnixNano()
+			}
+			out, errs, code := d.berth(t, c.args...)
+			if squeeze(out) != squeeze(c.want[1:]) || code != 0 || errs != "" {
+				t.Errorf("code %d, stderr %q, got\n%s\nwant\n%s", code, errs, out, c.want)
+			}
+			aligned(t, out)
+		})
+	}
+}
+
+// squeeze makes the width of columns meaningless; aligned checks it.
+func squeeze(s string) string {
+	var lines []string
+	for l := range strings.Lines(s) {
+		lines = append(lines, strings.Join(strings.Fields(l), " "))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func aligned(t *testing.T, out string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+	for _, head := range strings.Fields(lines[0]) {
+		column := strings.Index(" "+lines[0], " "+head)
+		for _, l := range lines[1:] {
+			if column > 1 && column < len(l) && (l[column-1] != ' ' || l[column] == ' ') {
+				t.Errorf("%q does not stand below %s", l, head)
+			}
+		}
+	}
+}
+
+func TestListsAsJSON(t *testing.T) {
+	d := populated(t)
+	for command, key := range map[string]string{"ps": "containers", "pods": "items", "images": "images"} {
+		out, errs, code := d.berth(t, command, "-o", "json")
+		var v map[string][]struct{ ID string }
+		if err := json.Unmarshal([]byte(out), &v); err != nil || code != 0 {
+			t.Fatalf("%s: %v, %q", command, err, errs)
+		}
+		if len(v[key]) != 2 || v[key][0].ID == "" {
+			t.Errorf("%s: %s", command, out)
+		}
+	}
+	if _, errs, code := d.berth(t, "ps", "-o", "yaml"); code != 1 || !strings.Contains(errs, "json") {
+		t.Errorf("an unknown format: code %d, %q", code, errs)
+	}
+}
+
+func TestNamesAndShortIDs(t *testing.T) {
+	d := populated(t)
+	d.addPod(id("ab33"), "web", "prod")
+	d.addContainer(id("c5"), id("ab33"), "nginx", 0, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	d.addContainer(id("f5a"), id("ab33"), "fa", 0, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	d.addContainer(id("fa9"), id("ab33"), "tool", 0, runtimeapi.ContainerState_CONTAINER_RUNNING)
+	for word, want := range map[string]string{
+		id("c2"):            "c2",
+		"c3":                "c3",
+		"postgres":          "c3",
+		"db/postgres":       "c3",
+		"default/web/nginx": "c2", // the last attempt
+		"prod/web/nginx":    "c5",
+		"fa":                "f5a", // a name wins over the beginning of an id
+		"fa9":               "fa9",
+	} {
+		out, errs, code := d.berth(t, "exec", word, "true")
+		if code != 0 || !strings.HasPrefix(out, short(id(want))) {
+			t.Errorf("%s: code %d, %q%s, want %s", word, code, out, errs, want)
+		}
+	}
+	for word, want := range map[string]string{
+		"nginx":  `more than one container is meant by "nginx": c20000000000 (default/web/nginx), c50000000000 (prod/web/nginx)`,
+		"c":      "more than one container",
+		"nobody": `there is no container "nobody"; see berth ps -a`,
+	} {
+		if _, errs, code := d.berth(t, "exec", word, "true"); code != ownFailure || !strings.Contains(errs, want) {
+			t.Errorf("%s: code %d, %q, want %q", word, code, errs, want)
+		}
+	}
+}
+
+func TestExec(t *testing.T) {
+	d := populated(t)
+	for _, args := range [][]string{
+		{"exec", "postgres", "ls", "-l", "--", "x"}, {"exec", "postgres", "--", "ls", "-l", "--", "x"}, {"exec", "--timeout", "0", "postgres", "ls", "-l", "--", "x"},
+	} {
+		if out, errs, code := d.berth(t, args...); out != "c30000000000 [\"ls\" \"-l\" \"--\" \"x\"] 0\n" || code != 0 {
+			t.Errorf("%v: code %d, %q %q", args, code, out, errs)
+		}
+	}
+	if out, _, _ := d.berth(t, "exec", "--timeout", "1500ms", "postgres", "x"); !strings.HasSuffix(out, " 2\n") {
+		t.Errorf("a timeout became %q", out)
+	}
+	d.exec = &runtimeapi.ExecSyncResponse{Stdout: []byte("out"), Stderr: []byte("err"), ExitCode: 42}
+	if out, errs, code := d.berth(t, "exec", "postgres", "x"); out != "out" || errs != "err" || code != 42 {
+		t.Errorf("code %d, %q %q", code, out, errs)
+	}
+	if _, errs, code := d.berth(t, "exec", "postgres"); code != ownFailure || !strings.Contains(errs, "which command") {
+		t.Errorf("without a command: code %d, %q", code, errs)
+	}
+}
+
+func TestStopAndRemove(t *testing.T) {
+	d := populated(t)
+	if _, errs, code := d.berth(t, "rm", "postgres"); code != 1 || !strings.Contains(errs, "runs; stop it first, or use rm -f") {
+		t.Errorf("rm of what runs: code %d, %q", code, errs)
+	}
+	if _, errs, code := d.berth(t, "stop", "postgres"); code != 0 || d.called("StopPodSandbox") {
+		t.Errorf("stop of one container: code %d, %q", code, errs)
+	}
+	out, errs, code := d.berth(t, "rm", "-f", "postgres", "nobody", "sidecar")
+	if out != "postgres\nsidecar\n" || code != 1 || !strings.Contains(errs, `"nobody"`) || len(d.containers) != 2 {
+		t.Errorf("rm -f: code %d, %q %q, %d containers left", code, out, errs, len(d.containers))
+	}
+	if _, errs, code := d.berth(t, "rm", "-f", "web"); code != 0 || len(d.pods) != 1 || len(d.containers) != 0 {
+		t.Errorf("rm -f of a pod: code %d, %q, %d pods, %d containers left", code, errs, len(d.pods), len(d.containers))
+	}
+}
+
+func TestImagesAreRemovedByAnyName(t *testing.T) {
+	d := populated(t)
+	for _, word := range []string{"docker.io/library/nginx:1", "ee2"} {
+		if out, errs, code := d.berth(t, "rmi", word); out != word+"\n" || code != 0 {
+			t.Errorf("%s: code %d, %q %q", word, code, out, errs)
+		}
+	}
+	if _, errs, code := d.berth(t, "rmi", "nothing"); code != 1 || !strings.Contains(errs, `there is no image "nothing"; see berth images`) {
+		t.Errorf("code %d, %q", code, errs)
+	}
+	if len(d.images) != 0 {
+		t.Errorf("left: %v", d.images)
+	}
+}
+
+func TestInspect(t *testing.T) {
+	d := populated(t)
+	d.stuck = "not JSON"
+	for _, c := range []struct {
+		args     []string
+		kind, id string
+		info     any
+	}{
+		{[]string{"postgres"}, "container", id("c3"), map[string]any{"pid": 42.0}},
+		{[]string{"web"}, "pod", id("aa11"), "not JSON"},
+		{[]string{"ee1"}, "image", "sha256:" + id("ee1"), nil},
+		{[]string{"--type", "pod", "db"}, "pod", id("aa22"), "not JSON"},
+	} {
+		out, errs, code := d.berth(t, append([]string{"inspect"}, c.args...)...)
+		var v struct {
+			Kind   string
+			Status struct{ ID string }
+			Info   map[string]any
+		}
+		if err := json.Unmarshal([]byte(out), &v); err != nil || code != 0 {
+			t.Fatalf("%v: %v, %q", c.args, err, errs)
+		}
+		got, _ := json.Marshal(v.Info["info"])
+		want, _ := json.Marshal(c.info)
+		if v.Kind != c.kind || v.Status.ID != c.id || string(got) != string(want) {
+			t.Errorf("%v: %s", c.args, out)
+		}
+	}
+	for _, args := range [][]string{{"nobody"}, {"--type", "pod", "postgres"}, {"--type", "ship", "web"}} {
+		if _, errs, code := d.berth(t, append([]string{"inspect"}, args...)...); code != 1 || errs == "" {
+			t.Errorf("%v: code %d, %q", args, code, errs)
+		}
+	}
+}
+
+func TestLogs(t *testing.T) {
+	d := populated(t)
+	path := filepath.Join(d.dir, "log")
+	if err := os.WriteFile(path, []byte(stamp+" stdout F a\n"+stamp+" stderr F b\n"+stamp+" stdout F c\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d.containers[2].LogPath = path
+	for _, c := range []struct {
+		args      []string
+		out, errs string
+	}{
+		{nil, "a\nc\n", "b\n"}, {[]string{"--tail", "1"}, "c\n", ""}, {[]string{"-t", "--tail=1"}, stamp + " c\n", ""},
+	} {
+		out, errs, code := d.berth(t, append([]string{"logs", "postgres"}, c.args...)...)
+		if out != c.out || errs != c.errs || code != 0 {
+			t.Errorf("%v: code %d, %q %q", c.args, code, out, errs)
+		}
+	}
+	if _, errs, code := d.berth(t, "logs", "sidecar"); code != 1 || !strings.Contains(errs, "keeps no log") {
+		t.Errorf("no log: code %d, %q", code, errs)
+	}
+}
+
+func TestPullShowsPhasesAsLines(t *testing.T) {
+	d := startDaemon(t)
+	layer := "sha256:" + id("5a")
+	d.pulled = []admin.PullEvent{{Phase: "resolving"}, {Layer: layer, Phase: "downloading", Total: 3_000_000}, {Layer: layer, Phase: "downloading", Done: 5, Total: 3_000_000},
+		{Layer: layer, Phase: "done"}, {Image: "sha256:i", Names: []string{"a:1"}}}
+	out, errs, code := d.berth(t, "pull", "a:1")
+	want := "layer 5a0000000000: downloading (3.0 MB)\nlayer 5a0000000000: done (3.0 MB)\n"
+	if out != "sha256:i a:1\n" || errs != want || code != 0 {
+		t.Errorf("code %d, out %q, err %q", code, out, errs)
+	}
+	d.pulled = nil
+	if _, errs, code := d.berth(t, "pull", "--creds", "u:p:w", "x"); code != 1 || !strings.Contains(errs, `berth: pull x: RegistryUnavailable: no x for "up:w"`) {
+		t.Errorf("code %d, %q", code, errs)
+	}
+	if _, _, code := d.berth(t, "pull", "--creds", "u", "x"); code != 1 {
+		t.Error("credentials without a password were taken")
+	}
+}
+
+func TestProgressOnATerminal(t *testing.T) {
+	var text strings.Builder
+	p := newProgress(&text)
+	p.width, p.height = 60, 3
+	for _, e := range []admin.PullEvent{{Layer: "a", Phase: "downloading", Done: 1, Total: 2}, {Layer: "b", Phase: "waiting"}, {Layer: "c", Phase: "done"}} {
+		p.event(e)
+	}
+	got := text.String()
+	// One line, then two, then the last two, since the third does not fit.
+	if strings.Count(got, "\x1b[K") != 5 || !strings.Contains(got, "\x1b[2A\r\x1b[Kb") || strings.Count(got, "\n") != 5 {
+		t.Errorf("got %q", got)
+	}
+	for _, width := range []int{0, 1, 20, 40, 80, 300} {
+		line := bar(admin.PullEvent{Layer: "sha256:" + id("a"), Phase: "downloading", Done: 999_900_000, Total: 1_000_000_000}, width)
+		if len(line) > max(width-1, 1) {
+			t.Errorf("%d columns: a line of %d", width, len(line))
+		}
+	}
+}
+
+func TestImport(t *testing.T) {
+	d := startDaemon(t)
+	path := filepath.Join(d.dir, "a.tar")
+	if err := os.WriteFile(path, []byte("tar"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, code := d.berth(t, "image", "import", path); out != "sha256:3-bytes a:1\n" || code != 0 {
+		t.Errorf("code %d, %q %q", code, out, errs)
+	}
+	if out, _, code := d.berthIn(t.Context(), strings.NewReader("piped"), "image", "import", "-"); out != "sha256:5-bytes a:1\n" || code != 0 {
+		t.Errorf("code %d, %q", code, out)
+	}
+	if _, errs, code := d.berth(t, "image", "import", path+"x"); code != 1 || !strings.Contains(errs, "no such file") {
+		t.Errorf("code %d, %q", code, errs)
+	}
+}
+
+func TestCheckCommand(t *testing.T) {
+	d := startDaemon(t)
+	if out, _, code := d.berth(t, "check"); out != "nothing is wrong\n" || code != 0 {
+		t.Errorf("code %d, %q", code, out)
+	}
+	d.found = []admin.Finding{{Image: "sha256:" + id("e"), Path: "/f", Problem: "differs"}}
+	out, errs, code := d.berth(t, "check")
+	if out != "image e00000000000, /f: differs\n" || code != 1 || !strings.Contains(errs, "--repair") {
+		t.Errorf("code %d, %q %q", code, out, errs)
+	}
+	if out, _, code := d.berth(t, "check", "--repair"); !strings.HasSuffix(out, "differs (repaired)\n") || code != 0 {
+		t.Errorf("repair: code %d, %q", code, out)
+	}
+	d.found = append(d.found, admin.Finding{Pod: "p", Problem: "torn"})
+	if _, errs, code := d.berth(t, "check", "--repair", "-o", "json"); code != 1 || !strings.Contains(errs, "1 of 2") {
+		t.Errorf("code %d, %q", code, errs)
+	}
+}
+
+func TestVersionAndConfig(t *testing.T) {
+	d := startDaemon(t)
+	d.info = admin.InfoResponse{Version: "v-other", Config: "root = \"/x\"\n"}
+	if out, _, code := d.berth(t, "version"); out != "berth   v-test\ndaemon  v-other\n" || code != 0 {
+		t.Errorf("code %d, %q", code, out)
+	}
+	if out, _, code := d.berth(t, "config"); out != "root = \"/x\"\n" || code != 0 {
+		t.Errorf("code %d, %q", code, out)
+	}
+	if out, _, code := d.berth(t, "config", "--default"); !strings.Contains(out, "/var/lib/berth") || code != 0 {
+		t.Errorf("code %d, %q", code, out)
+	}
+}
+
+func TestWithoutADaemon(t *testing.T) {
+	d := &daemon{socket: filepath.Join(t.TempDir(), "s")}
+	t.Setenv("BERTH_CONFIG", "")
+	want := "berth: the daemon at " + d.socket + ` does not answer: connect: no such file or directory; start it with "berth serve"` + "\n"
+	for _, args := range [][]string{{"ps"}, {"pods"}, {"images"}, {"stop", "x"}, {"inspect", "x"}, {"check"}, {"logs", "x"}} {
+		if _, errs, code := d.berth(t, args...); errs != want || code != 1 {
+			t.Errorf("%v: code %d, %q", args, code, errs)
+		}
+	}
+	for _, args := range [][]string{{"exec", "x", "y"}, {"run", "x"}} {
+		if _, errs, code := d.berth(t, args...); errs != want || code != ownFailure {
+			t.Errorf("%v: code %d, %q", args, code, errs)
+		}
+	}
+	if out, _, code := d.berth(t, "version"); !strings.HasPrefix(out, "berth   v-test\n") || code != 0 {
+		t.Errorf("version: code %d, %q", code, out)
+	}
+	if out, errs, code := d.berth(t, "config"); !strings.Contains(out, "root = ") || code != 0 || !strings.Contains(errs, "would start with") {
+		t.Errorf("config: code %d, %q", code, errs)
+	}
+}
+
+func TestErrorsAreForPeople(t *testing.T) {
+	d := populated(t)
+	d.refuse["ListContainers"] = status.Error(codes.Internal, "the disk is full")
+	if _, errs, code := d.berth(t, "ps"); errs != "berth: the disk is full\n" || code != 1 {
+		t.Errorf("code %d, %q", code, errs)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	d := populated(t)
+	for _, c := range []struct{ args, want string }{
+		{"logs|p", "postgres"},
+		{"exec|", "nginx c20000000000 postgres c30000000000"},
+		{"rm|web|", "nginx c10000000000 c20000000000 postgres c30000000000 sidecar c40000000000 aa1100000000 db aa2200000000"},
+		{"rmi|doc", "docker.io/library/nginx:1 docker.io/library/nginx:latest"},
+		{"ps|-o|", "json table"},
+		{"run|--net|", "pod host"},
+	} {
+		out, errs, _ := d.berth(t, append([]string{"__complete"}, strings.Split(c.args, "|")...)...)
+		lines := strings.Fields(strings.Split(out, ":4")[0])
+		if got := strings.Join(lines, " "); got != c.want {
+			t.Errorf("%s: %q %q, want %q", c.args, got, errs, c.want)
+		}
+	}
+}
+
+func TestTextOfTimesAndSizes(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "now", time.Second: "1s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 119 * time.Minute: "119m", 2 * time.Hour: "2h",
+		47 * time.Hour: "47h", 48 * time.Hour: "2d", 800 * 24 * time.Hour: "2y", -time.Hour: "now",
+	} {
+		if got := span(d); got != want {
+			t.Errorf("%s: %s, want %s", d, got, want)
+		}
+	}
+	for n, want := range map[uint64]string{0: "0 B", 999: "999 B", 1000: "1.0 kB", 99_940: "99.9 kB", 99_960: "100 kB", 999_499: "999 kB", 999_600: "1.0 MB", 1 << 62: "4612 PB"} {
+		if got := bytesText(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+	if got := age(time.Unix(0, 0), time.Now()); got != "-" {
+		t.Errorf("no time: %s", got)
+	}
+}

@@ -1,0 +1,172 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"berth/internal/admin"
+	"berth/internal/config"
+	"berth/internal/host"
+)
+
+func TestKernelDiagnosis(t *testing.T) {
+	for release, want := range map[string]string{
+		"4.19.0-amd64": broken, "5.9": broken, "5.10.0-21": warning, "5.18.19": warning, "5.19.0": fine, "6.1.0": fine, "10.0": fine, "strange": warning,
+	} {
+		if d := kernelDiagnosis(release); d.Result != want {
+			t.Errorf("%s: %+v", release, d)
+		}
+	}
+}
+
+func TestCgroupDiagnosis(t *testing.T) {
+	all := []string{"cpu", "memory", "pids"}
+	for _, c := range []struct {
+		mode        host.CgroupMode
+		controllers []string
+		want        string
+	}{{host.CgroupV2, all, fine}, {host.CgroupHybrid, all, warning}, {host.CgroupV1, all, warning}, {host.CgroupV2, all[:1], broken}, {host.CgroupV1, nil, broken}} {
+		d := machine{facts: host.Facts{Cgroup: c.mode, Controllers: c.controllers}}.cgroups()
+		if d.Result != c.want || (d.Result != fine) != (d.Remedy != "") {
+			t.Errorf("%s %v: %+v", c.mode, c.controllers, d)
+		}
+	}
+}
+
+func TestRuntimeDiagnosis(t *testing.T) {
+	m := machine{facts: host.Facts{Cgroup: host.CgroupHybrid}, config: config.Default()}
+	for _, c := range []struct {
+		r           host.Runtime
+		dispensable bool
+		want, hint  string
+	}{
+		{host.Runtime{Name: "runc", Works: true}, false, fine, ""},
+		{host.Runtime{Name: "runc", Why: "x"}, false, broken, "install another"},
+		{host.Runtime{Name: "crun", Why: "hybrid"}, true, warning, "unified_cgroup_hierarchy"},
+	} {
+		if d := m.runtime(c.r, c.dispensable); d.Result != c.want || !strings.Contains(d.Remedy, c.hint) {
+			t.Errorf("%+v: %+v", c.r, d)
+		}
+	}
+}
+
+func TestNetworkDiagnosis(t *testing.T) {
+	for _, c := range []struct {
+		name, file, text string
+		want             []string
+		says             string
+	}{
+		{"list", "10-a.conflist", `{"name":"n","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]}`, []string{fine}, "n, of "},
+		{"single", "10-a.conf", `{"name":"n","type":"bridge"}`, []string{fine}, "n, of "},
+		{"plugin missing", "10-a.conflist", `{"name":"n","plugins":[{"type":"bridge","ipam":{"type":"dhcp"}},{"type":"portmap"}]}`, []string{fine, broken}, "dhcp, portmap is not in "},
+		{"not executable", "10-a.conf", `{"name":"n","type":"readme"}`, []string{fine, broken}, "readme"},
+		{"not JSON", "10-a.conflist", `{`, []string{broken}, "not JSON"},
+		{"empty", "10-a.conflist", `{"name":"n"}`, []string{broken}, "names no plugin"},
+		{"hidden", ".10-a.conflist", `{`, []string{broken}, "no CNI configuration"},
+		{"other file", "README", `{`, []string{broken}, "no CNI configuration"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, plugins := t.TempDir(), t.TempDir()
+			write := func(path, text string, mode os.FileMode) {
+				if err := os.WriteFile(path, []byte(text), mode); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write(filepath.Join(dir, c.file), c.text, 0o644)
+			write(filepath.Join(plugins, "bridge"), "", 0o755)
+			write(filepath.Join(plugins, "host-local"), "", 0o755)
+			write(filepath.Join(plugins, "readme"), "", 0o644)
+			found := diagnoseNetwork(config.CNI{ConfigDir: dir, PluginDirs: []string{"/nonexistent", plugins}})
+			var got []string
+			text := ""
+			for _, d := range found {
+				got = append(got, d.Result)
+				text += d.Text + "\n"
+				if d.Result == broken && d.Remedy == "" {
+					t.Errorf("no remedy: %+v", d)
+				}
+			}
+			if !slices.Equal(got, c.want) || !strings.Contains(text, c.says) {
+				t.Errorf("got %v: %s", got, text)
+			}
+		})
+	}
+}
+
+func TestDiskDiagnosis(t *testing.T) {
+	dir := t.TempDir()
+	if d := (machine{}).disk("images", filepath.Join(dir, "not", "yet", "there")); d.Result == broken || !strings.Contains(d.Text, "free") {
+		t.Errorf("%+v", d)
+	}
+	if d := (machine{}).disk("images", "/proc/x"); d.Result != broken {
+		t.Errorf("a file system without room: %+v", d)
+	}
+}
+
+// doctor runs the doctor for a node whose configuration is an empty file, and returns what it found by subject.
+func doctor(t *testing.T, d *daemon) map[string][]diagnosis {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("BERTH_CONFIG", path)
+	out, errs, _ := d.berth(t, "doctor", "-o", "json")
+	var all []diagnosis
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		t.Fatalf("%v: %q %q", err, out, errs)
+	}
+	found := map[string][]diagnosis{}
+	for _, x := range all {
+		found[x.Subject] = append(found[x.Subject], x)
+	}
+	return found
+}
+
+func TestDoctorWithADaemon(t *testing.T) {
+	d := startDaemon(t)
+	d.info = admin.InfoResponse{Version: "older", Problems: []admin.Problem{{Pod: id("a"), Step: "network", Message: "plugin gone"}}}
+	found := doctor(t, d)
+	if x := found["socket"]; len(x) != 1 || x[0].Result != fine {
+		t.Errorf("socket: %+v", x)
+	}
+	if x := found["NetworkReady"]; len(x) != 1 || x[0].Result != broken || !strings.Contains(x[0].Text, "nothing in net.d") {
+		t.Errorf("network: %+v", x)
+	}
+	if x := found["daemon"]; len(x) != 2 || !strings.Contains(x[0].Text, "older") || x[1].Text != "pod a00000000000: step network: plugin gone" {
+		t.Errorf("daemon: %+v", x)
+	}
+	for _, subject := range []string{"user", "kernel", "overlay", "seccomp", "cgroups", "monitor", "disk", "configuration"} {
+		if len(found[subject]) == 0 {
+			t.Errorf("nothing about the %s", subject)
+		}
+	}
+	left, _ := filepath.Glob(filepath.Join(os.TempDir(), "berth-doctor-*"))
+	if len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestDoctorWithoutADaemon(t *testing.T) {
+	x := doctor(t, &daemon{socket: filepath.Join(t.TempDir(), "s")})["socket"]
+	if len(x) != 1 || x[0].Result != warning || !strings.Contains(x[0].Remedy, "berth serve") {
+		t.Errorf("%+v", x)
+	}
+}
+
+func TestDoctorFindsABrokenConfiguration(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(path, []byte("root = 5\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("BERTH_CONFIG", path)
+	out, _, code := startDaemon(t).berth(t, "doctor")
+	first, _, _ := strings.Cut(out, "\n")
+	if code != 1 || !strings.HasPrefix(first, "bad   configuration") || !strings.Contains(first, path+":1") {
+		t.Errorf("code %d, %q", code, first)
+	}
+}

@@ -1,0 +1,346 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/admin"
+)
+
+// daemon is a daemon without containers: what it is asked for it notes, and what a container does a test decides.
+type daemon struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	runtimeapi.UnimplementedImageServiceServer
+	socket, dir string
+
+	mu         sync.Mutex // guards what follows
+	pods       []*runtimeapi.PodSandbox
+	configs    map[string]*runtimeapi.PodSandboxConfig
+	containers []*runtimeapi.ContainerStatus
+	podOf      map[string]string
+	requests   map[string]*runtimeapi.ContainerConfig
+	images     []*runtimeapi.Image
+	calls      []string
+	stuck      string // in the verbose status of pods
+
+	// behave is a container's life, from its start on. It prints with log; its result is the exit code.
+	behave  func(c *life) int32
+	attach  func(recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error
+	started chan struct{} // closed by the first StartContainer
+	refuse  map[string]error
+	exec    *runtimeapi.ExecSyncResponse
+	pulled  []admin.PullEvent
+	found   []admin.Finding
+	info    admin.InfoResponse
+}
+
+// life is a started container.
+type life struct {
+	path string
+	stop chan struct{} // closed by StopContainer
+}
+
+func (l *life) log(stream, tag, text string) {
+	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = f.Close() }()
+	fmt.Fprintf(f, "2024-05-01T10:00:00.000000001Z %s %s %s\n", stream, tag, text)
+}
+
+func startDaemon(t *testing.T) *daemon {
+	t.Helper()
+	dir := t.TempDir()
+	d := &daemon{
+		socket: filepath.Join(dir, "s"), dir: dir, configs: map[string]*runtimeapi.PodSandboxConfig{}, podOf: map[string]string{},
+		requests: map[string]*runtimeapi.ContainerConfig{}, started: make(chan struct{}), refuse: map[string]error{},
+		behave: func(*life) int32 { return 0 },
+	}
+	l, err := net.Listen("unix", d.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, i *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		name := i.FullMethod[strings.LastIndex(i.FullMethod, "/")+1:]
+		d.mu.Lock()
+		d.calls = append(d.calls, name)
+		err := d.refuse[name]
+		d.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		return next(ctx, req)
+	}))
+	runtimeapi.RegisterRuntimeServiceServer(g, d)
+	runtimeapi.RegisterImageServiceServer(g, d)
+	admin.Register(g, &adminDaemon{d})
+	go func() { _ = g.Serve(l) }()
+	t.Cleanup(g.Stop)
+	return d
+}
+
+// berth runs a command against the daemon.
+func (d *daemon) berth(t *testing.T, args ...string) (out, errs string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	return d.berthIn(ctx, strings.NewReader(""), args...)
+}
+
+func (d *daemon) berthIn(ctx context.Context, in io.Reader, args ...string) (string, string, int) {
+	var out, errs bytes.Buffer
+	root := New("v-test")
+	root.SetArgs(append([]string{"--socket", "unix://" + d.socket}, args...))
+	root.SetIn(in)
+	root.SetOut(&out)
+	root.SetErr(&errs)
+	code := exitCode(root.ExecuteContext(ctx), &errs)
+	return out.String(), errs.String(), code
+}
+
+func (d *daemon) called(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Contains(d.calls, name)
+}
+
+func gone(id string) error { return status.Errorf(codes.NotFound, "%s is not there", id) }
+
+func (d *daemon) container(id string) *runtimeapi.ContainerStatus {
+	for _, c := range d.containers {
+		if c.Id == id {
+			return c
+		}
+	}
+	return nil
+}
+
+// addPod adds a pod as a kubelet would have made it.
+func (d *daemon) addPod(id, name, namespace string) *runtimeapi.PodSandbox {
+	p := &runtimeapi.PodSandbox{Id: id, Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: namespace, Uid: "u" + id[:4]},
+		CreatedAt: time.Now().Add(-3*time.Hour - time.Duration(len(d.pods))*time.Second).UnixNano()}
+	d.pods = append(d.pods, p)
+	return p
+}
+
+func (d *daemon) addContainer(id, pod, name string, attempt uint32, state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
+	c := &runtimeapi.ContainerStatus{Id: id, Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, State: state,
+		Image: &runtimeapi.ImageSpec{UserSpecifiedImage: "img:1"}, CreatedAt: time.Now().Add(-90 * time.Minute).UnixNano()}
+	d.containers = append(d.containers, c)
+	d.podOf[id] = pod
+	return c
+}
+
+func (d *daemon) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &runtimeapi.ListPodSandboxResponse{Items: slices.Clone(d.pods)}, nil
+}
+
+func (d *daemon) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.pods {
+		if p.Id == req.PodSandboxId {
+			return &runtimeapi.PodSandboxStatusResponse{Info: map[string]string{"info": d.stuck},
+				Status: &runtimeapi.PodSandboxStatus{Id: p.Id, Metadata: p.Metadata, Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.1.2.3"}}}, nil
+		}
+	}
+	return nil, gone(req.PodSandboxId)
+}
+
+func (d *daemon) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	id := fmt.Sprintf("%064x", 0xb0000+len(d.configs))
+	d.configs[id] = req.Config
+	d.pods = append(d.pods, &runtimeapi.PodSandbox{Id: id, Metadata: req.Config.Metadata, Labels: req.Config.Labels,
+		Annotations: req.Config.Annotations, RuntimeHandler: req.RuntimeHandler})
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
+}
+
+func (d *daemon) StopPodSandbox(context.Context, *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+func (d *daemon) RemovePodSandbox(_ context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pods = slices.DeleteFunc(d.pods, func(p *runtimeapi.PodSandbox) bool { return p.Id == req.PodSandboxId })
+	d.containers = slices.DeleteFunc(d.containers, func(c *runtimeapi.ContainerStatus) bool { return d.podOf[c.Id] == req.PodSandboxId })
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+func (d *daemon) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	resp := &runtimeapi.ListContainersResponse{}
+	for _, c := range d.containers {
+		if want := req.GetFilter().GetState(); want == nil || want.State == c.State {
+			resp.Containers = append(resp.Containers, &runtimeapi.Container{Id: c.Id, PodSandboxId: d.podOf[c.Id], Metadata: c.Metadata,
+				State: c.State, Image: c.Image, CreatedAt: c.CreatedAt})
+		}
+	}
+	return resp, nil
+}
+
+func (d *daemon) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.container(req.ContainerId)
+	if c == nil {
+		return nil, gone(req.ContainerId)
+	}
+	answer := runtimeapi.ContainerStatus{Id: c.Id, Metadata: c.Metadata, State: c.State, ExitCode: c.ExitCode, Reason: c.Reason,
+		Message: c.Message, LogPath: c.LogPath, CreatedAt: c.CreatedAt, FinishedAt: c.FinishedAt}
+	return &runtimeapi.ContainerStatusResponse{Status: &answer, Info: map[string]string{"info": `{"pid": 42}`}}, nil
+}
+
+func (d *daemon) CreateContainer(_ context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	id := fmt.Sprintf("%064x", 0xc0000+len(d.requests))
+	d.requests[id] = req.Config
+	c := d.addContainer(id, req.PodSandboxId, req.Config.Metadata.Name, 0, runtimeapi.ContainerState_CONTAINER_CREATED)
+	c.LogPath = filepath.Join(req.SandboxConfig.LogDirectory, req.Config.LogPath)
+	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+}
+
+func (d *daemon) StartContainer(_ context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.container(req.ContainerId)
+	c.State = runtimeapi.ContainerState_CONTAINER_RUNNING
+	l := &life{path: c.LogPath, stop: d.lifeOf(c.Id)}
+	close(d.started)
+	go func() {
+		code := d.behave(l)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		c.State, c.ExitCode, c.FinishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, code, time.Now().UnixNano()
+	}()
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+var lives sync.Map // container id of a daemon -> chan struct{}
+
+func (d *daemon) lifeOf(id string) chan struct{} {
+	v, _ := lives.LoadOrStore(d.socket+id, make(chan struct{}))
+	return v.(chan struct{})
+}
+
+func (d *daemon) StopContainer(_ context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if stop := d.lifeOf(req.ContainerId); !closed(stop) {
+		close(stop)
+	}
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+func closed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func (d *daemon) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.containers = slices.DeleteFunc(d.containers, func(c *runtimeapi.ContainerStatus) bool { return c.Id == req.ContainerId })
+	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+func (d *daemon) ExecSync(_ context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	if d.exec != nil {
+		return d.exec, nil
+	}
+	return &runtimeapi.ExecSyncResponse{Stdout: fmt.Appendf(nil, "%s %q %d\n", short(req.ContainerId), req.Cmd, req.Timeout)}, nil
+}
+
+func (d *daemon) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+		{Type: "RuntimeReady", Status: true}, {Type: "NetworkReady", Reason: "NoConf", Message: "nothing in net.d"}}}}, nil
+}
+
+func (d *daemon) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &runtimeapi.ListImagesResponse{Images: slices.Clone(d.images)}, nil
+}
+
+func (d *daemon) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, i := range d.images {
+		if i.Id == req.Image.Image || slices.Contains(i.RepoTags, req.Image.Image) {
+			return &runtimeapi.ImageStatusResponse{Image: i}, nil
+		}
+	}
+	return &runtimeapi.ImageStatusResponse{}, nil
+}
+
+func (d *daemon) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.images = slices.DeleteFunc(d.images, func(i *runtimeapi.Image) bool { return i.Id == req.Image.Image })
+	return &runtimeapi.RemoveImageResponse{}, nil
+}
+
+// adminDaemon is the other service of the daemon.
+type adminDaemon struct{ *daemon }
+
+func (a *adminDaemon) Info(context.Context) (*admin.InfoResponse, error) { return &a.info, nil }
+
+func (a *adminDaemon) Pull(_ context.Context, req *admin.PullRequest, send func(*admin.PullEvent) error) error {
+	if len(a.pulled) == 0 {
+		return status.Errorf(codes.NotFound, "RegistryUnavailable: no %s for %q", req.Reference, req.Username+req.Password)
+	}
+	for i := range a.pulled {
+		if err := send(&a.pulled[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *adminDaemon) Import(_ context.Context, r io.Reader, send func(*admin.PullEvent) error) error {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	return send(&admin.PullEvent{Image: fmt.Sprintf("sha256:%d-bytes", len(data)), Names: []string{"a:1"}})
+}
+
+func (a *adminDaemon) Attach(_ context.Context, _ *admin.AttachRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+	return a.attach(recv, send)
+}
+
+func (a *adminDaemon) Check(_ context.Context, req *admin.CheckRequest, send func(*admin.Finding) error) error {
+	for _, f := range a.found {
+		f.Repaired = req.Repair && f.Image != ""
+		if err := send(&f); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const stamp = "2024-05-01T10:00:00.000000001Z"
+
+func TestParseLog(t *testing.T) {
+	for _, c := range []struct {
+		line string
+		want string // stream, partial, text; empty for an error
+	}{
+		{stamp + " stdout F hello", "stdout false hello"},
+		{stamp + " stderr P hel", "stderr true hel"},
+		{stamp + " stdout F ", "stdout false "},
+		{stamp + " stdout F  two  spaces ", "stdout false  two  spaces "},
+		{stamp + " stdout P:x rest", "stdout true rest"},
+		{"2024-05-01T10:00:00+02:00 stdout F x", "stdout false x"},
+		{stamp + " stdout F", ""},
+		{stamp + " stdin F x", ""},
+		{"yesterday stdout F x", ""},
+		{"", ""},
+	} {
+		l, err := parseLog([]byte(c.line))
+		got := fmt.Sprintf("%s %t %s", l.stream, l.partial, l.text)
+		if c.want == "" && err == nil || c.want != "" && (err != nil || got != c.want) {
+			t.Errorf("%q: got %q, error %v, want %q", c.line, got, err, c.want)
+		}
+	}
+}
+
+func TestLogReader(t *testing.T) {
+	lines := stamp + " stdout F one\n" + stamp + " stderr F two\n" + stamp + " stdout P thr\n" + stamp + " stdout F ee\n"
+	for _, c := range []struct {
+		name, log string
+		tail      int
+		times     bool
+		out, err  string
+	}{
+		{"all", lines, -1, false, "one\nthree\n", "two\n"},
+		{"times", lines, -1, true, stamp + " one\n" + stamp + " three\n", stamp + " two\n"},
+		{"none", lines, 0, false, "", ""},
+		{"last", lines, 1, false, "three\n", ""},
+		{"two", lines, 2, false, "three\n", "two\n"},
+		{"more than there are", lines, 9, false, "one\nthree\n", "two\n"},
+		{"torn inside the head", lines + "2024-05-01T10:0", -1, false, "one\nthree\n", "two\n"},
+		{"torn inside the text", lines + stamp + " stdout F fo", -1, false, "one\nthree\nfo\n", "two\n"},
+		{"empty", "", 5, false, "", ""},
+		{"ends in a partial line", stamp + " stdout P x\n", -1, false, "x", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := t.TempDir() + "/log"
+			if err := os.WriteFile(path, []byte(c.log), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			var out, errs bytes.Buffer
+			r := &logReader{path: path, out: &out, err: &errs, tail: c.tail, timestamps: c.times}
+			if err := r.copy(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if out.String() != c.out || errs.String() != c.err {
+				t.Errorf("out %q, err %q", out.String(), errs.String())
+			}
+		})
+	}
+}
+
+func TestLogThatIsNoneIsRefused(t *testing.T) {
+	path := t.TempDir() + "/log"
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r := &logReader{path: path, out: &bytes.Buffer{}, tail: -1}
+	if err := r.copy(t.Context()); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// safeBuffer is written by one goroutine and read by another.
+type safeBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// TestFollowLosesNothing writes 300 lines through rotations as a kubelet makes them: rename, then a new file. Lines go to
+// the old file until the new one is there.
+func TestFollowLosesNothing(t *testing.T) {
+	path := t.TempDir() + "/log"
+	const lines, perFile = 300, 37
+	var mu sync.Mutex // guards over
+	over := false
+	go func() {
+		var f *os.File
+		for i := range lines {
+			if i%perFile == 0 {
+				old := f
+				if f != nil {
+					_ = os.Rename(path, fmt.Sprintf("%s.%d", path, i))
+					fmt.Fprintf(old, "%s stdout P %d-\n", stamp, i) // between rename and reopen
+				}
+				f, _ = os.Create(path)
+				if old != nil {
+					_ = old.Close()
+				}
+			}
+			text := fmt.Sprintf("%s stdout F %d\n", stamp, i)
+			_, _ = f.WriteString(text[:20])
+			time.Sleep(time.Millisecond)
+			_, _ = f.WriteString(text[20:])
+			if i%perFile == perFile-1 {
+				time.Sleep(2 * logPoll) // rotations are minutes apart
+			}
+		}
+		mu.Lock()
+		over = true
+		mu.Unlock()
+	}()
+	out := &safeBuffer{}
+	r := &logReader{path: path, out: out, tail: -1, ended: func(context.Context) (bool, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return over, nil
+	}}
+	if err := r.copy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	for i := range lines {
+		if i > 0 && i%perFile == 0 {
+			fmt.Fprintf(&want, "%d-", i)
+		}
+		fmt.Fprintf(&want, "%d\n", i)
+	}
+	if out.String() != want.String() {
+		t.Errorf("%d bytes came, %d were written", len(out.String()), want.Len())
+	}
+}
+
+func TestFollowEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	r := &logReader{path: t.TempDir() + "/log", tail: -1, ended: func(context.Context) (bool, error) { return false, nil }}
+	if err := r.copy(ctx); err != nil {
+		t.Error(err)
+	}
+}
