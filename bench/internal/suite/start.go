@@ -2,11 +2,13 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"berth/bench/internal/floor"
 	"berth/bench/internal/kubelet"
 )
 
@@ -95,50 +97,53 @@ func (s *Suite) floorLife(ctx context.Context, hostNetwork bool, add adder) erro
 	return nil
 }
 
+const rowExec = "ExecSync of a program that ends at once"
+
+// exec runs a command again and again in one pod of each runtime. The first round does not count.
 func (s *Suite) exec(ctx context.Context) error {
 	return s.onePodEach(ctx, func(pods map[string]*kubelet.Pod) error {
-		if err := s.floorExec(ctx); err != nil {
-			return err
-		}
-		for round := range s.Execs + 1 {
-			err := s.each(round, func(r *kubelet.Runtime) error {
-				took, err := pods[r.Name].Exec(ctx, s.Command...)
-				if err == nil && round > 0 {
-					s.Report.AddTime("Exec", rowExec, r.Name, took)
+		return s.besideFloor(ctx, func(bare *floor.Container) error {
+			for round := range s.Execs + 1 {
+				if err := s.execRound(ctx, round, pods, bare); err != nil {
+					return err
 				}
-				return err
-			})
-			if err != nil {
-				return err
 			}
-		}
-		return nil
+			return nil
+		})
 	})
 }
 
-const rowExec = "ExecSync of a program that ends at once"
-
-func (s *Suite) floorExec(ctx context.Context) (err error) {
-	if s.Floor == nil {
-		return nil
+func (s *Suite) execRound(ctx context.Context, round int, pods map[string]*kubelet.Pod, bare *floor.Container) error {
+	add := func(runtime string, took time.Duration) {
+		if round > 0 {
+			s.Report.AddTime("Exec", rowExec, runtime, took)
+		}
 	}
-	c, _, err := s.Floor.Start(ctx, false)
+	err := s.each(round, func(r *kubelet.Runtime) error {
+		took, err := pods[r.Name].Exec(ctx, s.Command...)
+		add(r.Name, took)
+		return err
+	})
+	if err != nil || bare == nil {
+		return err
+	}
+	took, err := bare.Exec(ctx, s.Command...)
+	add(FloorName, took)
+	return err
+}
+
+// besideFloor calls f while a bare container runs; without a floor, with none.
+func (s *Suite) besideFloor(ctx context.Context, f func(*floor.Container) error) error {
+	if s.Floor == nil {
+		return f(nil)
+	}
+	bare, _, err := s.Floor.Start(ctx, false)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if _, stopErr := c.Stop(ctx); err == nil {
-			err = stopErr
-		}
-	}()
-	for range s.Execs {
-		took, err := c.Exec(ctx, s.Command...)
-		if err != nil {
-			return err
-		}
-		s.Report.AddTime("Exec", rowExec, FloorName, took)
-	}
-	return nil
+	err = f(bare)
+	_, stopErr := bare.Stop(context.WithoutCancel(ctx))
+	return errors.Join(err, stopErr)
 }
 
 // atOnce starts several pods at the same moment, as a node does after a reboot.
