@@ -56,7 +56,7 @@ func TestBadPods(t *testing.T) {
 			code          codes.Code
 			words         []string
 		}{
-			{"handler", "nonesuch", func(*v1.PodSandboxConfig) {}, codes.InvalidArgument, []string{"nonesuch"}},
+			{"handler", "nonesuch", func(*v1.PodSandboxConfig) {}, codes.NotFound, []string{"nonesuch"}},
 			{"no metadata", "", func(c *v1.PodSandboxConfig) { c.Metadata = nil }, codes.InvalidArgument, []string{"metadata"}},
 			{"no name", "", func(c *v1.PodSandboxConfig) { c.Metadata.Name = "" }, codes.InvalidArgument, []string{"name"}},
 			{"no uid", "", func(c *v1.PodSandboxConfig) { c.Metadata.Uid = "" }, codes.InvalidArgument, []string{"uid"}},
@@ -105,11 +105,11 @@ func TestBadContainers(t *testing.T) {
 			{"odd cpus", func(c *v1.ContainerConfig) { c.Linux.Resources.CpusetCpus = "all" }, codes.InvalidArgument, []string{"all"}},
 			{"oom score", func(c *v1.ContainerConfig) { c.Linux.Resources.OomScoreAdj = 5000 }, codes.InvalidArgument, []string{"5000"}},
 		} {
-			config := busybox("bad", "true", c.edit)
-			_, err := r.n.Runtime.CreateContainer(ctx(), p.id, config, p.config)
+			name := strings.ReplaceAll(c.name, " ", "-")
+			_, err := r.n.Runtime.CreateContainer(ctx(), p.id, busybox(name, "true", c.edit), p.config)
 			r.sub(c.name, func(r rig) { r.wantCode(err, c.code, c.words...) })
+			p.wantNoContainer(name)
 		}
-		p.wantNoContainer("bad")
 	})
 }
 

@@ -127,7 +127,7 @@ func TestImport(t *testing.T) {
 func TestDoctor(t *testing.T) {
 	each(t, func(r rig) {
 		stdout, stderr, _ := r.berth("doctor")
-		for _, word := range []string{"kernel", "cgroup", "CNI"} {
+		for _, word := range []string{"kernel", "runtime", "network", "disk"} {
 			if !strings.Contains(strings.ToLower(stdout), strings.ToLower(word)) {
 				r.Errorf("doctor says nothing of %s: %s%s", word, stdout, stderr)
 			}

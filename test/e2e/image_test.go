@@ -108,7 +108,7 @@ func TestPullByPlatform(t *testing.T) {
 		_, err = onRegistry(r.T).PushIndex(r.repository()+":foreign", foreign)
 		r.ok(err)
 		err = r.tryPull(ref(r.repository()+":foreign"), nil)
-		if err == nil || !strings.Contains(err.Error(), fixture.HostPlatform().Architecture) {
+		if err == nil || !strings.Contains(err.Error(), "platform") {
 			r.Errorf("an index without this platform gave %v", err)
 		}
 	})

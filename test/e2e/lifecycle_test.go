@@ -35,7 +35,7 @@ func TestContainerLife(t *testing.T) {
 		}
 		st = c.finish()
 		took := time.Duration(st.FinishedAt - st.StartedAt)
-		if st.ExitCode != 3 || st.Reason != "Error" || took < 200*time.Millisecond || took > 5*time.Second {
+		if st.ExitCode != 3 || st.Reason != "Error" || took < 180*time.Millisecond || took > 5*time.Second {
 			r.Errorf("after exit: code %d, reason %q, took %s", st.ExitCode, st.Reason, took)
 		}
 		c.wantIdentity(st, config)

@@ -209,7 +209,9 @@ func TestNoPauseProcess(t *testing.T) {
 			groups, _ := os.ReadFile("/proc/" + e.Name() + "/cgroup")
 			if strings.Contains(string(groups), p.id) {
 				cmdline, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-				r.Errorf("a pod without containers runs %q", cmdline)
+				if !strings.HasPrefix(string(cmdline), "berth-monitor\x00") {
+					r.Errorf("a pod without containers runs %q", cmdline)
+				}
 			}
 		}
 	})
@@ -283,9 +285,7 @@ func TestCgroupParent(t *testing.T) {
 		parent := "/" + r.n.Instance + "-kube/burstable/pod-x"
 		p := r.pod(func(c *v1.PodSandboxConfig) { c.Linux.CgroupParent = parent })
 		c := p.start(p.as(busybox("main", "sleep 100")))
-		if n := countProcesses("sleep", parent+"/"+c.cid); n != 1 {
-			r.Errorf("%d processes in %s", n, parent+"/"+c.cid)
-		}
+		r.eventually("it runs in "+parent, func() bool { return countProcesses("sleep", parent+"/"+c.cid) == 1 })
 	})
 }
 

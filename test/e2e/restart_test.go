@@ -1,11 +1,8 @@
 package e2e
 
 import (
-	"encoding/json"
-	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -129,10 +126,11 @@ func TestMonitorKilled(t *testing.T) {
 		c := p.start(webapp("main", "count 5ms 1000000"))
 		c.logged("tick 5\n")
 		pid := c.pid("webapp")
-		data, err := os.ReadFile(r.n.State + "/pods/" + p.id + "/m.pid")
-		r.ok(err)
-		monitor := firstNumber(string(data))
-		r.ok(syscall.Kill(monitor, syscall.SIGKILL))
+		monitors := processesIn(r.n.Instance, "-dir "+r.n.State+"/pods/"+p.id)
+		if len(monitors) != 1 {
+			r.Fatalf("monitors of the pod: %v", monitors)
+		}
+		r.ok(killProcess(monitors[0]))
 		r.eventually("a new monitor answers", func() bool {
 			out, _, err := c.tryExec(5*time.Second, "echo hi")
 			return err == nil && out == "hi\n"
@@ -145,17 +143,6 @@ func TestMonitorKilled(t *testing.T) {
 			r.Errorf("exit code %d", st.ExitCode)
 		}
 	})
-}
-
-// firstNumber finds the pid in a file that may hold JSON or text.
-func firstNumber(text string) int {
-	var object struct{ Pid int }
-	if json.Unmarshal([]byte(text), &object) == nil && object.Pid != 0 {
-		return object.Pid
-	}
-	digits := strings.FieldsFunc(text, func(r rune) bool { return r < '0' || r > '9' })
-	n, _ := strconv.Atoi(append(digits, "0")[0])
-	return n
 }
 
 // TestRestartWithManyPods checks that the daemon serves at once, and everything is still there.
