@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"berth/internal/image"
 	"berth/internal/op"
 )
 
@@ -24,8 +25,19 @@ func ToStatus(err error) error {
 	return status.Error(code(err), err.Error())
 }
 
+// imageCodes says what an image's errors mean.
+var imageCodes = map[image.Kind]codes.Code{
+	image.InvalidArgument: codes.InvalidArgument, image.NotFound: codes.NotFound, image.Unauthenticated: codes.Unauthenticated,
+	image.PermissionDenied: codes.PermissionDenied, image.Unavailable: codes.Unavailable, image.DataLoss: codes.DataLoss,
+	image.FailedPrecondition: codes.FailedPrecondition, image.ResourceExhausted: codes.ResourceExhausted,
+	image.Canceled: codes.Canceled, image.DeadlineExceeded: codes.DeadlineExceeded,
+}
+
 func code(err error) codes.Code {
 	var superseded *op.SupersededError
+	if k := image.KindOf(err); k != image.Internal {
+		return imageCodes[k]
+	}
 	switch {
 	case errors.As(err, &superseded), errors.Is(err, op.ErrAbandoned):
 		return codes.Aborted
