@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"berth/internal/image"
+	"berth/internal/network"
 	"berth/internal/op"
 )
 
@@ -34,12 +35,15 @@ var imageCodes = map[image.Kind]codes.Code{
 }
 
 func code(err error) codes.Code {
-	var superseded *op.SupersededError
 	if k := image.KindOf(err); k != image.Internal {
 		return imageCodes[k]
 	}
 	switch {
-	case errors.As(err, &superseded), errors.Is(err, op.ErrAbandoned):
+	case as[*network.AnnotationError](err), as[*network.CIDRError](err), as[*network.SysctlError](err):
+		return codes.InvalidArgument
+	case as[*network.NotReadyError](err), as[*network.MissingPluginError](err):
+		return codes.Unavailable
+	case as[*op.SupersededError](err), errors.Is(err, op.ErrAbandoned):
 		return codes.Aborted
 	case errdefs.IsInvalidArgument(err):
 		return codes.InvalidArgument
@@ -67,4 +71,9 @@ func code(err error) codes.Code {
 		return codes.Canceled
 	}
 	return codes.Unknown
+}
+
+func as[E error](err error) bool {
+	var e E
+	return errors.As(err, &e)
 }
