@@ -17,8 +17,16 @@ type Flusher struct {
 	// Failed is told of each path that could not be synced; the path stays dirty. Nil drops it.
 	Failed func(path string, err error)
 
-	mu    sync.Mutex
+	once  sync.Once
+	woken chan struct{} // something is dirty
+	mu    sync.Mutex    // guards dirty
 	dirty map[string]struct{}
+}
+
+// wake is where Run waits while nothing is dirty.
+func (f *Flusher) wake() chan struct{} {
+	f.once.Do(func() { f.woken = make(chan struct{}, 1) })
+	return f.woken
 }
 
 // Dirty marks a file or a directory, and the directory that holds it. It never waits.
@@ -30,6 +38,10 @@ func (f *Flusher) Dirty(path string) {
 	}
 	f.dirty[path] = struct{}{}
 	f.dirty[filepath.Dir(path)] = struct{}{}
+	select {
+	case f.wake() <- struct{}{}:
+	default:
+	}
 }
 
 // Flush syncs all that is dirty. What is gone by now needs no sync. What fails stays dirty.
@@ -51,23 +63,25 @@ func (f *Flusher) Flush() error {
 	return errors.Join(errs...)
 }
 
-// Run flushes once an interval until ctx ends, and a last time then.
+// Run flushes an interval after something became dirty, until ctx ends, and a last time then. While nothing is dirty it
+// sleeps.
 func (f *Flusher) Run(ctx context.Context) {
 	every := f.Interval
 	if every <= 0 {
 		every = time.Second
 	}
-	timer := time.NewTimer(every)
-	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			_ = f.Flush()
 			return
-		case <-timer.C:
-			_ = f.Flush()
-			timer.Reset(every)
+		case <-f.wake():
 		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(every):
+		}
+		_ = f.Flush()
 	}
 }
 

@@ -120,3 +120,20 @@ func TestFlusherKeepsWhatFails(t *testing.T) {
 		t.Fatal("a path that could not be synced was forgotten")
 	}
 }
+
+func TestFlusherWakesWhenSomethingIsDirty(t *testing.T) {
+	f := &Flusher{Interval: time.Millisecond}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { f.Run(ctx); close(done) }()
+	for range 3 {
+		f.Dirty(write(t, kind, pear{}))
+		for clean := false; !clean; time.Sleep(time.Millisecond) {
+			f.mu.Lock()
+			clean = len(f.dirty) == 0
+			f.mu.Unlock()
+		}
+	}
+	cancel()
+	<-done
+}
