@@ -248,19 +248,10 @@ func (d *daemon) lifeOf(id string) chan struct{} {
 func (d *daemon) StopContainer(_ context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if stop := d.lifeOf(req.ContainerId); !closed(stop) {
+	if stop := d.lifeOf(req.ContainerId); !isClosed(stop) {
 		close(stop)
 	}
 	return &runtimeapi.StopContainerResponse{}, nil
-}
-
-func closed(c chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 func (d *daemon) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {

@@ -78,6 +78,7 @@ func (r *runner) run() error {
 		_, err := fmt.Fprintln(r.cmd.OutOrStdout(), r.container)
 		return err
 	}
+	s.started()
 	return r.foreground(ctx, s)
 }
 

@@ -20,6 +20,7 @@ type session struct {
 	cancel  context.CancelFunc
 	done    chan error // gets the end of the attachment
 	sizes   chan admin.Size
+	changed chan os.Signal // the size of the terminal may be another one
 	restore func()
 }
 
@@ -57,6 +58,10 @@ func (s *session) attach(setup context.Context) error {
 	case <-ready:
 		return nil
 	case err := <-s.done:
+		if err == nil && isClosed(ready) { // it was brief
+			s.done <- nil
+			return nil
+		}
 		s.end()
 		if err == nil {
 			err = errors.New("attach: the container's output ended before it began")
@@ -65,6 +70,15 @@ func (s *session) attach(setup context.Context) error {
 	case <-setup.Done():
 		s.end()
 		return errors.New("interrupted")
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -93,17 +107,25 @@ func (s *session) takeTerminal(ctx context.Context) error {
 		out = in
 	}
 	if out != nil {
-		changed := make(chan os.Signal, 1)
-		signal.Notify(changed, syscall.SIGWINCH)
+		s.changed = make(chan os.Signal, 1)
+		signal.Notify(s.changed, syscall.SIGWINCH)
 		go func() {
-			defer signal.Stop(changed)
-			s.followSize(ctx, out, changed)
+			defer signal.Stop(s.changed)
+			s.followSize(ctx, out)
 		}()
 	}
 	return nil
 }
 
-func (s *session) followSize(ctx context.Context, terminal *os.File, changed <-chan os.Signal) {
+// started says the size once more: a runtime may not have had a terminal to set it on before.
+func (s *session) started() {
+	select {
+	case s.changed <- syscall.SIGWINCH:
+	default: // it has no terminal, or is about to say it anyway
+	}
+}
+
+func (s *session) followSize(ctx context.Context, terminal *os.File) {
 	for {
 		if width, height, err := term.GetSize(int(terminal.Fd())); err == nil {
 			select {
@@ -113,7 +135,7 @@ func (s *session) followSize(ctx context.Context, terminal *os.File, changed <-c
 			}
 		}
 		select {
-		case <-changed:
+		case <-s.changed:
 		case <-ctx.Done():
 			return
 		}
