@@ -118,8 +118,11 @@ func (n *node) openRuntimes(ctx context.Context) (err error) {
 		try := func(ctx context.Context, path string) host.Runtime {
 			return host.TryRuntime(ctx, path, n.cfg.State, n.helpers.Run)
 		}
-		if n.fallback, n.runtimes, err = host.ChooseRuntime(ctx, filepath.Join(n.cfg.Root, "runtimes"), n.facts, n.runtimes, try); err != nil {
+		if n.fallback, n.runtimes, err = host.ChooseRuntime(ctx, filepath.Join(n.cfg.Root, "runtimes"), n.facts, n.runtimes, try); n.fallback == "" {
 			return err
+		}
+		if err != nil {
+			n.log.Warn("the next start tries the runtimes again", "error", err)
 		}
 	}
 	n.driver, err = runtime.New(runtime.Config{

@@ -2,9 +2,7 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -89,7 +87,8 @@ func (o outcome) about(other outcome) bool {
 
 // ChooseRuntime names the first runtime of found that works, and tells of all whether they do. The outcome of try is kept
 // in cacheFile, whose loss costs one more trial. A failure is believed only while another runtime works: when none does,
-// all are tried again, as whoever mended the machine expects. When nothing works the error says why not, one by one.
+// all are tried again, as whoever mended the machine expects. When nothing works there is no name, and the error says why
+// not, one by one. An error beside a name is only of the cache that could not be written: the next start tries again.
 func ChooseRuntime(ctx context.Context, cacheFile string, facts Facts, found []Runtime, try func(ctx context.Context, path string) Runtime) (string, []Runtime, error) {
 	var kept []outcome
 	// A cache that cannot be read is as good as none.
@@ -100,14 +99,13 @@ func ChooseRuntime(ctx context.Context, cacheFile string, facts Facts, found []R
 		kept = nil
 	}
 	all, fresh, tried := settle(ctx, facts, found, kept, try)
+	var unkept error
 	if tried {
-		if err := store(cacheFile, fresh); err != nil {
-			return "", all, fmt.Errorf("choose a runtime: keep the outcome: %w", err)
-		}
+		unkept = store(cacheFile, fresh)
 	}
 	for _, r := range all {
 		if r.Works {
-			return r.Name, all, nil
+			return r.Name, all, unkept
 		}
 	}
 	return "", all, noneWorks(all)
@@ -156,10 +154,14 @@ func subjectOf(path string, facts Facts) (outcome, error) {
 }
 
 func store(path string, fresh []outcome) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = outcomes.Write(path, fresh)
 	}
-	return outcomes.Write(path, fresh)
+	if err != nil {
+		return fmt.Errorf("keep which runtimes work: %w", err)
+	}
+	return nil
 }
 
 func noneWorks(all []Runtime) error {

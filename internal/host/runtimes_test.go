@@ -253,6 +253,27 @@ func TestChoose(t *testing.T) {
 	expect("and then kept", "crun", "")
 }
 
+// TestChooseWithoutACache wants a disk that cannot be written to cost another trial, and no more.
+func TestChooseWithoutACache(t *testing.T) {
+	file := script(t, filepath.Join(t.TempDir(), "runc"), "")
+	cache := filepath.Join(file, "runtimes") // below a file nothing can be made, by root either
+	try := func(_ context.Context, path string) Runtime { return Runtime{Path: path, Works: true} }
+	for range 2 {
+		name, all, err := ChooseRuntime(t.Context(), cache, Facts{}, []Runtime{{Name: "runc", Path: file}}, try)
+		if name != "runc" || len(all) != 1 || !all[0].Works {
+			t.Errorf("chose %q of %v", name, all)
+		}
+		if err == nil || !strings.Contains(err.Error(), "keep which runtimes work: ") {
+			t.Errorf("the cache: %v", err)
+		}
+	}
+	never := func(_ context.Context, path string) Runtime { return Runtime{Path: path, Why: "no luck"} }
+	name, _, err := ChooseRuntime(t.Context(), cache, Facts{}, []Runtime{{Name: "runc", Path: file}}, never)
+	if name != "" || err == nil || !strings.Contains(err.Error(), "no luck") {
+		t.Errorf("none works: chose %q, %v", name, err)
+	}
+}
+
 func TestNoneWorks(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "c")
 	never := func(context.Context, string) Runtime { panic("there is nothing to try") }
