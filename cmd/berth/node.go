@@ -55,7 +55,7 @@ type node struct {
 }
 
 func newNode(cfg *config.Config) *node {
-	n := &node{cfg: cfg, level: &slog.LevelVar{}, timeline: &telemetry.Timeline{}}
+	n := &node{cfg: cfg, level: &slog.LevelVar{}, timeline: &telemetry.Timeline{}, face: &cri.Server{}}
 	if l, err := telemetry.ParseLevel(cfg.LogLevel); err == nil { // Load has checked it
 		n.level.Set(l)
 	}
@@ -83,10 +83,8 @@ func (n *node) open(ctx context.Context) error {
 		}
 		n.timeline.Mark(part.name)
 	}
-	n.face = &cri.Server{
-		Pods: n.pods, Images: n.images, Network: n.network, Release: version, Handlers: n.handlers(),
-		Info: n.info, ImagesRoot: filepath.Join(n.cfg.Root, "images"), ContainersRoot: filepath.Join(n.cfg.Root, "pods"),
-	}
+	n.face.Pods, n.face.Images, n.face.Network, n.face.Handlers, n.face.Info = n.pods, n.images, n.network, n.handlers(), n.info
+	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, filepath.Join(n.cfg.Root, "images"), filepath.Join(n.cfg.Root, "pods")
 	flush, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	n.background.Go(func() { n.flusher.Run(flush) })

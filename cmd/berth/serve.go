@@ -67,29 +67,26 @@ func serve(ctx context.Context, cfg *config.Config) error {
 	n := newNode(cfg)
 	unary, stream := n.interceptors(ready.Load)
 	g := grpc.NewServer(grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
-	if err := n.open(ctx); err != nil {
-		_ = listener.Close()
-		return err
-	}
 	n.face.Register(g)
 	admin.Register(g, n)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(listener) }()
+	if err := n.open(ctx); err != nil {
+		g.Stop()
+		return err
+	}
 	n.recover(func() { ready.Store(true) })
 	select {
 	case err = <-served:
 	case <-ctx.Done():
 		n.log.Info("the daemon ends; the pods run on")
 	}
-	stopServing(g)
+	g.Stop() // what is under way is cut off: a caller asks the next daemon again
 	return errors.Join(err, n.close())
 }
 
 // maxMessage bounds a gRPC message in bytes, as the kubelet's own client does.
 const maxMessage = 16 << 20
-
-// stopServing ends what is under way: a caller asks the next daemon again.
-func stopServing(g *grpc.Server) { g.Stop() }
 
 // lockRoot makes sure that one daemon alone uses the root.
 func lockRoot(root string) (*os.File, error) {

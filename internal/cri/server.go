@@ -29,7 +29,7 @@ type Network interface {
 	SetPodCIDR(cidrs string) error // writes the configuration made from the template, if there is one
 }
 
-// Server answers CRI. All fields are required.
+// Server answers CRI. All fields are required by the time that the first call is let through.
 type Server struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
