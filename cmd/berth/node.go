@@ -249,4 +249,3 @@ func (n *node) info() map[string]any {
 		"startup": n.timeline.Steps(), "problems": n.pods.Problems(),
 	}
 }
-
