@@ -27,6 +27,9 @@ type app struct {
 	socket  string
 }
 
+// nodeApp has the commands about the node itself.
+type nodeApp struct{ *app }
+
 // New makes the berth command with all that a client can do. The daemon's command is for its caller to add.
 func New(version string) *cobra.Command {
 	a := &app{version: version}
@@ -50,7 +53,8 @@ func New(version string) *cobra.Command {
 	add("run", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.stopCommand(), a.rmCommand(),
 		a.inspectCommand())
 	add("image", a.pullCommand(), a.imagesCommand(), a.rmiCommand(), a.imageCommand())
-	add("node", a.doctorCommand(), a.checkCommand(), a.configCommand(), a.versionCommand())
+	n := nodeApp{a}
+	add("node", n.doctorCommand(), n.checkCommand(), n.configCommand(), n.versionCommand())
 	return root
 }
 

@@ -11,7 +11,7 @@ import (
 	"berth/internal/config"
 )
 
-func (a *app) configCommand() *cobra.Command {
+func (a nodeApp) configCommand() *cobra.Command {
 	var defaults bool
 	cmd := &cobra.Command{
 		Use: "config", Short: "Print the daemon's configuration, with comments", Args: cobra.NoArgs,

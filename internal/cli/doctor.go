@@ -28,7 +28,7 @@ type diagnosis struct {
 	Remedy  string `json:"remedy,omitempty"`
 }
 
-func (a *app) doctorCommand() *cobra.Command {
+func (a nodeApp) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Say what this machine lacks to run pods, and what to do about it", Args: cobra.NoArgs,
 		Long: "Look at the kernel, the cgroups, the runtimes, the CNI plugins and configuration, the socket and the disk, with or without " +
@@ -56,7 +56,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) diagnose(ctx context.Context) []diagnosis {
+func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 	cfg, err := localConfig()
 	found := []diagnosis{{"configuration", fine, "it can be read", ""}}
 	if err != nil {
@@ -103,7 +103,7 @@ func printDiagnoses(w io.Writer, found []diagnosis) error {
 }
 
 // diagnoseDaemon asks the daemon, if one answers, what it thinks of itself.
-func (a *app) diagnoseDaemon(ctx context.Context) []diagnosis {
+func (a nodeApp) diagnoseDaemon(ctx context.Context) []diagnosis {
 	path := socketPath(a.socket)
 	c, err := a.dial()
 	if err != nil {

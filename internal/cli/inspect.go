@@ -28,7 +28,7 @@ func (a *app) inspectCommand() *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{kindContainer, kindPod, kindImage}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {
-			v, err := c.inspect(cmd.Context(), kind, args[0])
+			v, err := inspector{c}.inspect(cmd.Context(), kind, args[0])
 			if err != nil {
 				return err
 			}
@@ -38,6 +38,9 @@ func (a *app) inspectCommand() *cobra.Command {
 	return cmd
 }
 
+// inspector shows one thing.
+type inspector struct{ *client }
+
 // inspected is what inspect prints.
 type inspected struct {
 	Kind   string         `json:"kind"`
@@ -45,7 +48,7 @@ type inspected struct {
 	Info   map[string]any `json:"info,omitempty"`
 }
 
-func (c *client) inspect(ctx context.Context, kind, word string) (*inspected, error) {
+func (c inspector) inspect(ctx context.Context, kind, word string) (*inspected, error) {
 	lookups := []struct {
 		kind string
 		find func(context.Context, string) (*inspected, error)
@@ -68,7 +71,7 @@ func (c *client) inspect(ctx context.Context, kind, word string) (*inspected, er
 	return nil, &unknownError{"container, pod or image", word}
 }
 
-func (c *client) inspectContainer(ctx context.Context, word string) (*inspected, error) {
+func (c inspector) inspectContainer(ctx context.Context, word string) (*inspected, error) {
 	id, err := c.container(ctx, word)
 	if err != nil {
 		return nil, err
@@ -80,7 +83,7 @@ func (c *client) inspectContainer(ctx context.Context, word string) (*inspected,
 	return newInspected(kindContainer, resp.GetStatus(), resp.GetInfo())
 }
 
-func (c *client) inspectPod(ctx context.Context, word string) (*inspected, error) {
+func (c inspector) inspectPod(ctx context.Context, word string) (*inspected, error) {
 	n, err := c.survey(ctx)
 	if err != nil {
 		return nil, err
@@ -96,7 +99,7 @@ func (c *client) inspectPod(ctx context.Context, word string) (*inspected, error
 	return newInspected(kindPod, resp.GetStatus(), resp.GetInfo())
 }
 
-func (c *client) inspectImage(ctx context.Context, word string) (*inspected, error) {
+func (c inspector) inspectImage(ctx context.Context, word string) (*inspected, error) {
 	img, err := c.image(ctx, word)
 	if err != nil {
 		return nil, err

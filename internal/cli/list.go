@@ -14,18 +14,21 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// lister shows what there is.
+type lister struct{ *client }
+
 func (a *app) psCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{Use: "ps", Short: "List containers", Args: cobra.NoArgs}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that do not run")
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.with(func(c *client) error { return c.ps(cmd, all, *format) })
+		return a.with(func(c *client) error { return lister{c}.ps(cmd, all, *format) })
 	}
 	return cmd
 }
 
-func (c *client) ps(cmd *cobra.Command, all bool, format string) error {
+func (c lister) ps(cmd *cobra.Command, all bool, format string) error {
 	req := &runtimeapi.ListContainersRequest{}
 	if !all {
 		req.Filter = &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}}
@@ -63,7 +66,7 @@ func (c *client) ps(cmd *cobra.Command, all bool, format string) error {
 }
 
 // containerState is the state of a container in words. How one ended is only in its status.
-func (c *client) containerState(ctx context.Context, i *runtimeapi.Container, now time.Time) (string, error) {
+func (c lister) containerState(ctx context.Context, i *runtimeapi.Container, now time.Time) (string, error) {
 	if i.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
 		return stateText(i.GetState().String()), nil
 	}
@@ -102,12 +105,12 @@ func (a *app) podsCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "pods", Short: "List pods", Args: cobra.NoArgs}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.with(func(c *client) error { return c.listPods(cmd, *format) })
+		return a.with(func(c *client) error { return lister{c}.pods(cmd, *format) })
 	}
 	return cmd
 }
 
-func (c *client) listPods(cmd *cobra.Command, format string) error {
+func (c lister) pods(cmd *cobra.Command, format string) error {
 	n, err := c.survey(cmd.Context())
 	if err != nil {
 		return err
@@ -166,12 +169,12 @@ func (a *app) imagesCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "images", Short: "List images", Args: cobra.NoArgs}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.with(func(c *client) error { return c.listImages(cmd, *format) })
+		return a.with(func(c *client) error { return lister{c}.allImages(cmd, *format) })
 	}
 	return cmd
 }
 
-func (c *client) listImages(cmd *cobra.Command, format string) error {
+func (c lister) allImages(cmd *cobra.Command, format string) error {
 	resp, err := c.images.ListImages(cmd.Context(), &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return err
