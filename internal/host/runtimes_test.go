@@ -73,12 +73,12 @@ func leftovers(t *testing.T, dir string, trials ...string) []string {
 			}
 		}
 	}
-	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
+	mounted, err := mountsAt(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(string(mountinfo), dir) {
-		left = append(left, "a mount below "+dir)
+	for _, at := range mounted {
+		left = append(left, "a mount at "+at)
 	}
 	return left
 }

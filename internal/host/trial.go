@@ -145,8 +145,8 @@ func (t *trial) undo(ctx context.Context) error {
 	if err := t.removeCgroups(); err != nil {
 		return errors.Join(err, deleted)
 	}
-	if err := os.RemoveAll(t.dir); err != nil {
-		return fmt.Errorf("remove a trial: %w", err)
+	if err := removeTree(t.dir); err != nil {
+		return fmt.Errorf("remove a trial: %w", errors.Join(err, deleted))
 	}
 	return nil
 }
