@@ -36,3 +36,18 @@ func about(req any) []slog.Attr {
 	}
 	return attrs
 }
+
+// made is the id that a response tells of what is new.
+func made(resp any) []slog.Attr {
+	switch r := resp.(type) {
+	case *runtimeapi.RunPodSandboxResponse:
+		if id := r.GetPodSandboxId(); id != "" {
+			return []slog.Attr{slog.String("pod", id)}
+		}
+	case *runtimeapi.CreateContainerResponse:
+		if id := r.GetContainerId(); id != "" {
+			return []slog.Attr{slog.String("container", id)}
+		}
+	}
+	return nil
+}

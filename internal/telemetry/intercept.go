@@ -15,13 +15,13 @@ import (
 
 // Interceptors are what every call passes, and the only place where calls are logged.
 //
-// Until ready says so a call is answered Unavailable. A call that went well is logged at info, a read at debug; one that
-// failed at warn, or at error when the daemon itself is at fault. A panic becomes Internal: it takes its call down and
-// leaves the others, with its stack in the log.
+// Until ready says so a call is answered Unavailable. A call that went well is logged at info, a read at debug unless it took
+// long; one that failed at warn, or at error when the daemon itself is at fault. A panic becomes Internal: it takes its call
+// down and leaves the others, with its stack in the log.
 func Interceptors(log *slog.Logger, ready func() bool) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
 	g := gate{log, ready}
 	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-		err = g.pass(ctx, info.FullMethod, func() any { return req }, func() error {
+		err = g.pass(ctx, info.FullMethod, func() []slog.Attr { return append(about(req), made(resp)...) }, func() error {
 			resp, err = handler(ctx, req)
 			return err
 		})
@@ -32,7 +32,7 @@ func Interceptors(log *slog.Logger, ready func() bool) (grpc.UnaryServerIntercep
 	}
 	stream := func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		s := &firstMessage{ServerStream: ss}
-		return g.pass(ss.Context(), info.FullMethod, func() any { return s.first }, func() error { return handler(srv, s) })
+		return g.pass(ss.Context(), info.FullMethod, func() []slog.Attr { return about(s.first) }, func() error { return handler(srv, s) })
 	}
 	return unary, stream
 }
@@ -56,21 +56,21 @@ type gate struct {
 	ready func() bool
 }
 
-// pass runs one call. The request is asked for after it, when a stream has received it.
-func (g gate) pass(ctx context.Context, method string, request func() any, call func() error) error {
+// pass runs one call. What it is about is asked for after it, when a stream has received its request and a call is answered.
+func (g gate) pass(ctx context.Context, method string, subject func() []slog.Attr, call func() error) error {
 	if !g.ready() {
 		return status.Error(codes.Unavailable, "berth is starting and not ready yet: ask again in a moment")
 	}
 	begin := time.Now()
 	err := g.guard(method, call)
-	code := status.Code(err)
-	if level := levelOf(method, code); g.log.Enabled(ctx, level) {
+	code, took := status.Code(err), time.Since(begin)
+	if level := levelOf(method, code, took); g.log.Enabled(ctx, level) {
 		attrs := []slog.Attr{
 			slog.String("method", method[strings.LastIndexByte(method, '/')+1:]),
 			slog.String("code", code.String()),
-			slog.Duration("took", time.Since(begin)),
+			slog.Duration("took", took),
 		}
-		attrs = append(attrs, about(request())...)
+		attrs = append(attrs, subject()...)
 		if err != nil {
 			attrs = append(attrs, slog.String("error", status.Convert(err).Message()))
 		}
@@ -90,23 +90,27 @@ func (g gate) guard(method string, call func() error) (err error) {
 	return call()
 }
 
+// slow is what a read may take before it is worth a line: reads come from memory, and a kubelet stands still meanwhile.
+const slow = time.Second
+
 // levelOf says how loud a call is. What a caller did to itself (it gave up) is not a fault of the daemon.
-func levelOf(method string, code codes.Code) slog.Level {
-	switch code {
-	case codes.OK:
-		if isRead(method) {
-			return slog.LevelDebug
-		}
-		return slog.LevelInfo
-	case codes.Internal, codes.DataLoss, codes.Unknown:
+func levelOf(method string, code codes.Code, took time.Duration) slog.Level {
+	switch {
+	case code == codes.Internal, code == codes.DataLoss, code == codes.Unknown:
 		return slog.LevelError
-	case codes.NotFound:
-		if isRead(method) {
-			return slog.LevelDebug // kubelets ask about what they have just removed
+	case isRead(method) && (code == codes.OK || code == codes.NotFound): // kubelets ask about what they have just removed
+		if took > slow && !isWatch(method) {
+			return slog.LevelInfo
 		}
+		return slog.LevelDebug
+	case code == codes.OK:
+		return slog.LevelInfo
 	}
 	return slog.LevelWarn
 }
+
+// isWatch says whether a method goes on until its caller has enough.
+func isWatch(method string) bool { return strings.HasSuffix(method, "/GetContainerEvents") }
 
 // isRead says whether a method changes nothing. Kubelets call these many times a second.
 func isRead(method string) bool {

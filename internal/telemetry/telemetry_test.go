@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -72,13 +73,33 @@ func (service) ContainerStatus(context.Context, *runtimeapi.ContainerStatusReque
 	return nil, status.Error(codes.NotFound, "gone")
 }
 
-func (service) RunPodSandbox(context.Context, *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
-	return runPod(nil), nil
+func (service) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+	if req.RuntimeHandler != "" {
+		return runPod(nil), nil
+	}
+	return runPod(req.Config), nil
+}
+
+func (service) CreateContainer(context.Context, *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	return &runtimeapi.CreateContainerResponse{ContainerId: "new-container"}, nil
+}
+
+func (service) RemoveContainer(context.Context, *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	return nil, status.Error(codes.Internal, "remove: the disk is on fire")
+}
+
+func (service) RemovePodSandbox(context.Context, *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	return nil, errors.New("no status at all")
+}
+
+func (service) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	time.Sleep(slow + 10*time.Millisecond)
+	return &runtimeapi.ListContainersResponse{}, nil
 }
 
 // runPod panics when there is no pod.
 func runPod(pod *runtimeapi.PodSandboxConfig) *runtimeapi.RunPodSandboxResponse {
-	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: pod.Metadata.Name}
+	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: "pod-of-" + pod.Metadata.Name}
 }
 
 func (service) GetContainerEvents(_ *runtimeapi.GetEventsRequest, s runtimeapi.RuntimeService_GetContainerEventsServer) error {
@@ -167,7 +188,26 @@ func TestCallsAreLogged(t *testing.T) {
 		{func() error {
 			_, err := r.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod, RuntimeHandler: "runc"})
 			return err
-		}, codes.Internal, map[string]string{"level": "ERROR", "method": "RunPodSandbox", "namespace": "prod", "name": "web", "uid": "u1", "handler": "runc"}},
+		}, codes.Internal, map[string]string{"level": "ERROR", "method": "RunPodSandbox", "namespace": "prod", "name": "web", "uid": "u1", "handler": "runc",
+			"error": "/runtime.v1.RuntimeService/RunPodSandbox: berth has a bug here, its log has the stack: runtime error: invalid memory address or nil pointer dereference"}},
+		{func() error {
+			_, err := r.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod})
+			return err
+		}, codes.OK, map[string]string{"level": "INFO", "name": "web", "pod": "pod-of-web"}},
+		{func() error {
+			_, err := r.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: "p3"})
+			return err
+		}, codes.OK, map[string]string{"level": "INFO", "pod": "p3", "container": "new-container"}},
+		{func() error {
+			_, err := r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: "c3"})
+			return err
+		}, codes.Internal, map[string]string{"level": "ERROR", "container": "c3", "error": "remove: the disk is on fire"}},
+		{func() error {
+			_, err := r.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: "p4"})
+			return err
+		}, codes.Unknown, map[string]string{"level": "ERROR", "pod": "p4", "error": "no status at all"}},
+		{func() error { _, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{}); return err },
+			codes.OK, map[string]string{"level": "INFO", "method": "ListContainers"}},
 	} {
 		if err := c.call(); status.Code(err) != c.code {
 			t.Errorf("%v: got %v", c.want, err)
@@ -221,6 +261,32 @@ func wantStack(t *testing.T, lines []map[string]any, function string) {
 		}
 	}
 	t.Errorf("no stack names %s in %v", function, lines)
+}
+
+func TestLevelOf(t *testing.T) {
+	for _, c := range []struct {
+		method string
+		code   codes.Code
+		took   time.Duration
+		want   slog.Level
+	}{
+		{"ListPodSandbox", codes.OK, slow, slog.LevelDebug},
+		{"ListPodSandbox", codes.OK, slow + 1, slog.LevelInfo},
+		{"PodSandboxStatus", codes.NotFound, slow, slog.LevelDebug},
+		{"PodSandboxStatus", codes.NotFound, slow + 1, slog.LevelInfo},
+		{"PodSandboxStatus", codes.DeadlineExceeded, slow + 1, slog.LevelWarn},
+		{"Status", codes.Internal, 0, slog.LevelError},
+		{"GetContainerEvents", codes.OK, time.Hour, slog.LevelDebug},
+		{"StopContainer", codes.OK, 0, slog.LevelInfo},
+		{"StopContainer", codes.NotFound, 0, slog.LevelWarn},
+		{"StopContainer", codes.Canceled, time.Hour, slog.LevelWarn},
+		{"StopContainer", codes.Unknown, 0, slog.LevelError},
+		{"PullImage", codes.DataLoss, 0, slog.LevelError},
+	} {
+		if got := levelOf("/runtime.v1.RuntimeService/"+c.method, c.code, c.took); got != c.want {
+			t.Errorf("%s, %s after %v: %s, wanted %s", c.method, c.code, c.took, got, c.want)
+		}
+	}
 }
 
 func TestReads(t *testing.T) {
