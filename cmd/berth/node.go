@@ -141,12 +141,18 @@ func (n *node) openNetwork(context.Context) (err error) {
 }
 
 func (n *node) openImages(context.Context) (err error) {
-	n.images, err = image.Open(image.Config{
-		Root: filepath.Join(n.cfg.Root, "images"), RegistryConfigDir: n.cfg.Registry.ConfigDir, Pinned: n.cfg.Images.Pinned,
-		MaxParallelLayers: n.cfg.Images.MaxConcurrentDownloads, Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID,
-		InUse: func() map[string]struct{} { return n.pods.Layers() },
-	})
+	n.images, err = image.Open(n.imageConfig())
 	return err
+}
+
+func (n *node) imageConfig() image.Config {
+	c := n.cfg.Images
+	return image.Config{
+		Root: filepath.Join(n.cfg.Root, "images"), RegistryConfigDir: n.cfg.Registry.ConfigDir, Pinned: c.Pinned,
+		MaxLayers: c.MaxLayers, MaxManifestBytes: c.MaxManifestBytes, MaxConfigBytes: c.MaxConfigBytes, MaxLayerBytes: c.MaxLayerBytes,
+		MaxLayerEntries: c.MaxLayerEntries, MaxPullLayers: c.MaxPullLayers, MaxParallelLayers: c.MaxConcurrentDownloads,
+		Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID, InUse: func() map[string]struct{} { return n.pods.Layers() },
+	}
 }
 
 func (n *node) openPods(context.Context) (err error) {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -141,8 +142,21 @@ func (l *loader) numbers() error {
 			return l.refuse(d.key, "%v is not more than nothing", d.value)
 		}
 	}
-	if n := c.Images.MaxConcurrentDownloads; n < 1 || n > 1000 {
-		return l.refuse("images.max_concurrent_downloads", "%d is not between 1 and 1000", n)
+	for _, n := range []struct {
+		key       string
+		value, to int64
+	}{
+		{"images.max_concurrent_downloads", int64(c.Images.MaxConcurrentDownloads), 1000},
+		{"images.max_pull_layers", int64(c.Images.MaxPullLayers), 1000},
+		{"images.max_layers", int64(c.Images.MaxLayers), 100_000},
+		{"images.max_manifest_bytes", c.Images.MaxManifestBytes, 1 << 30},
+		{"images.max_config_bytes", c.Images.MaxConfigBytes, 1 << 30},
+		{"images.max_layer_bytes", c.Images.MaxLayerBytes, 1 << 60},
+		{"images.max_layer_entries", int64(c.Images.MaxLayerEntries), math.MaxInt32},
+	} {
+		if n.value < 1 || n.value > n.to {
+			return l.refuse(n.key, "%d is not between 1 and %d", n.value, n.to)
+		}
 	}
 	if c.Limits.Pids < 0 {
 		return l.refuse("limits.pids", "%d is negative; 0 is no limit", c.Limits.Pids)

@@ -50,8 +50,14 @@ type Registry struct {
 
 // Images says how images are fetched and kept.
 type Images struct {
-	MaxConcurrentDownloads int
+	MaxConcurrentDownloads int      // layers at once, over all pulls
+	MaxPullLayers          int      // layers at once, of one pull
 	Pinned                 []string // references that garbage collection must not take
+	MaxLayers              int      // of an image
+	MaxManifestBytes       int64    // of a manifest or an index
+	MaxConfigBytes         int64    // of an image's config
+	MaxLayerBytes          int64    // that one layer may unpack to
+	MaxLayerEntries        int      // of one layer
 }
 
 // Runtimes says which OCI runtimes a pod may ask for.
@@ -119,7 +125,10 @@ func Default() *Config {
 			AddTimeout: Duration{90 * time.Second}, DelTimeout: Duration{time.Minute},
 		},
 		Registry: Registry{ConfigDir: "/etc/berth/certs.d"},
-		Images:   Images{MaxConcurrentDownloads: 8, Pinned: []string{}},
+		Images: Images{
+			MaxConcurrentDownloads: 8, MaxPullLayers: 4, Pinned: []string{},
+			MaxLayers: 512, MaxManifestBytes: 4 << 20, MaxConfigBytes: 8 << 20, MaxLayerBytes: 128 << 30, MaxLayerEntries: 8 << 20,
+		},
 		Runtimes: Runtimes{Handlers: map[string]Handler{}},
 		Timeouts: Timeouts{RuntimeCreate: Duration{2 * time.Minute}, CreateAbandon: Duration{2 * time.Minute}},
 	}

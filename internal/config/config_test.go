@@ -61,6 +61,12 @@ del_timeout = "1m1s"
 config_dir = "/certs"
 [images]
 max_concurrent_downloads = 3
+max_pull_layers = 2
+max_layers = 11
+max_manifest_bytes = 12
+max_config_bytes = 13
+max_layer_bytes = 5_000_000_000
+max_layer_entries = 15
 pinned = ["registry.example/pause:1", "a*"]
 [runtimes]
 default = "fast"
@@ -86,7 +92,7 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		Root: "/srv/berth", State: "/run/b2", Socket: "/run/b2/x.sock", LogLevel: "debug", LogFormat: "json",
 		CNI:      CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second}, Duration{61 * time.Second}},
 		Registry: Registry{"/certs"},
-		Images:   Images{3, []string{"registry.example/pause:1", "a*"}},
+		Images:   Images{3, 2, []string{"registry.example/pause:1", "a*"}, 11, 12, 13, 5_000_000_000, 15},
 		Runtimes: Runtimes{"fast", map[string]Handler{
 			"fast":  {"/usr/bin/crun", true, []string{"io.example.*"}, []string{"x"}},
 			"run.c": {Path: "/usr/sbin/runc"},
@@ -158,6 +164,8 @@ func TestRefusals(t *testing.T) {
 		"negative duration":    {"[cni]\nadd_timeout = \"-5s\"\n", "F:2: cni.add_timeout: -5s is not more than nothing"},
 		"zero duration":        {"[timeouts]\nruntime_create = \"0s\"\n", "F:2: timeouts.runtime_create: 0s is not more than nothing"},
 		"no downloads":         {"[images]\nmax_concurrent_downloads = 0\n", "F:2: images.max_concurrent_downloads: 0 is not between 1 and 1000"},
+		"no layers":            {"[images]\nmax_layers = 0\n", "F:2: images.max_layers: 0 is not between 1 and 100000"},
+		"a manifest of a GB":   {"[images]\n\nmax_manifest_bytes = 2000000000\n", "F:3: images.max_manifest_bytes: 2000000000 is not between 1 and 1073741824"},
 		"negative pids":        {"[limits]\npids = -1\n", "F:2: limits.pids: -1 is negative; 0 is no limit"},
 		"empty pin":            {"[images]\npinned = [\"\"]\n", "F:2: images.pinned: holds an empty reference"},
 		"relative path":        {"root = \"var/lib\"\n", "F:1: root: \"var/lib\" is not an absolute path"},

@@ -23,11 +23,7 @@ func (c *Config) TOML() string {
 	p.table("registry")
 	p.comment("Holds <host>/hosts.toml: mirrors, certificates, headers.")
 	p.set("config_dir", quote(c.Registry.ConfigDir))
-	p.table("images")
-	p.comment("Layers fetched at once, over all pulls.")
-	p.set("max_concurrent_downloads", strconv.Itoa(c.Images.MaxConcurrentDownloads))
-	p.comment("References that garbage collection leaves alone; * stands for anything.")
-	p.set("pinned", list(c.Images.Pinned))
+	p.images(c.Images)
 	p.table("monitor")
 	p.comment("Empty: beside the berth program, then /usr/libexec/berth, then PATH.")
 	p.set("path", quote(c.Monitor.Path))
@@ -60,6 +56,22 @@ func (p *printer) cni(c CNI) {
 	p.comment("Of all plugins of a pod together; then they are killed with their children.")
 	p.set("add_timeout", quote(c.AddTimeout.String()))
 	p.set("del_timeout", quote(c.DelTimeout.String()))
+}
+
+func (p *printer) images(c Images) {
+	p.table("images")
+	p.comment("Layers fetched at once, over all pulls, and for one.")
+	p.set("max_concurrent_downloads", strconv.Itoa(c.MaxConcurrentDownloads))
+	p.set("max_pull_layers", strconv.Itoa(c.MaxPullLayers))
+	p.comment("References that garbage collection leaves alone; * stands for anything.")
+	p.set("pinned", list(c.Pinned))
+	p.comment("An image that is larger is refused: its layers, a manifest or an index, its config,")
+	p.comment("what one layer unpacks to, and how many files and directories that is.")
+	p.set("max_layers", strconv.Itoa(c.MaxLayers))
+	p.set("max_manifest_bytes", strconv.FormatInt(c.MaxManifestBytes, 10))
+	p.set("max_config_bytes", strconv.FormatInt(c.MaxConfigBytes, 10))
+	p.set("max_layer_bytes", strconv.FormatInt(c.MaxLayerBytes, 10))
+	p.set("max_layer_entries", strconv.Itoa(c.MaxLayerEntries))
 }
 
 func (p *printer) runtimes(r Runtimes) {

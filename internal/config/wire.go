@@ -36,7 +36,13 @@ type wireRegistry struct {
 
 type wireImages struct {
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads"`
+	MaxPullLayers          int      `toml:"max_pull_layers"`
 	Pinned                 []string `toml:"pinned"`
+	MaxLayers              int      `toml:"max_layers"`
+	MaxManifestBytes       int64    `toml:"max_manifest_bytes"`
+	MaxConfigBytes         int64    `toml:"max_config_bytes"`
+	MaxLayerBytes          int64    `toml:"max_layer_bytes"`
+	MaxLayerEntries        int      `toml:"max_layer_entries"`
 }
 
 type wireHandler struct {
