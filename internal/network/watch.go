@@ -82,6 +82,9 @@ func (w *watcher) run() {
 			last = time.Now()
 		case <-timer.C:
 			armed = false
+			if w.pending() {
+				last = time.Now() // the timer won against an event that came before it
+			}
 			due := !firstBad.IsZero() && (time.Since(last) >= settle || time.Since(firstBad) >= settleMax)
 			putOff, err := w.update(due)
 			switch {
@@ -101,6 +104,18 @@ func (w *watcher) run() {
 		if !armed {
 			timer.Reset(gather)
 			armed = true
+		}
+	}
+}
+
+// pending takes the events that are waiting, and says whether one of them matters.
+func (w *watcher) pending() (matters bool) {
+	for {
+		select {
+		case e := <-w.notify.Events:
+			matters = matters || w.seen.concerns(e.Name)
+		default:
+			return matters
 		}
 	}
 }

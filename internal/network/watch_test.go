@@ -30,44 +30,53 @@ func (h *host) at() string {
 	return st.Network
 }
 
-// eventually waits for a network to be in force, and fails when it takes longer than a change may.
+// eventually waits for a network to be in force, and fails when it takes longer than a change may, not counting what the
+// machine kept this very goroutine from running.
 func (h *host) eventually(t *testing.T, want string) {
 	t.Helper()
 	begun := time.Now()
+	var stalled time.Duration
 	for h.at() != want {
 		if time.Since(begun) > 5*time.Second {
 			t.Fatalf("still %q after %v: %s", h.at(), time.Since(begun), h.Status().Message)
 		}
+		before := time.Now()
 		time.Sleep(time.Millisecond)
+		stalled += max(0, time.Since(before)-2*time.Millisecond)
 	}
-	if took := time.Since(begun); took > 100*time.Millisecond && !slow {
-		t.Errorf("%q came after %v", want, took)
+	if took := time.Since(begun); took-2*stalled > 100*time.Millisecond && !slow {
+		t.Errorf("%q came after %v, of which this test stalled for %v", want, took, stalled)
 	}
 }
 
-// never watches for a while that the network in force stays the same.
-func (h *host) never(t *testing.T, d time.Duration, f func()) {
+// never watches that the network in force stays the same while f makes changes. It means nothing if the machine kept f
+// from making one for as long as a change may be believed; f says how long it paused at most.
+func (h *host) never(t *testing.T, f func() (pause time.Duration)) {
 	t.Helper()
 	want, stop := h.at(), make(chan struct{})
+	got := want
 	var all sync.WaitGroup
 	all.Go(func() {
-		for {
+		for got == want {
 			select {
 			case <-stop:
 				return
-			default:
-				if got := h.at(); got != want {
-					t.Errorf("%q became %q", want, got)
-					return
-				}
-				runtime.Gosched()
+			case <-time.After(100 * time.Microsecond):
+				got = h.at()
 			}
 		}
 	})
-	f()
-	time.Sleep(d)
+	pause := f()
+	time.Sleep(2 * settle)
 	close(stop)
 	all.Wait()
+	switch {
+	case got == want:
+	case pause >= settle:
+		t.Logf("%q became %q, but a change took %v", want, got, pause)
+	default:
+		t.Errorf("%q became %q, although no change took longer than %v", want, got, pause)
+	}
 }
 
 func must(t testing.TB, errs ...error) {
@@ -120,21 +129,31 @@ func TestWatch(t *testing.T) {
 func TestHalfWrittenIsNotBelieved(t *testing.T) {
 	h := newHost(t, conf("a"))
 	file := filepath.Join(h.cfg.ConfigDir, "10-test.conflist")
-	h.never(t, 2*settle, func() {
+	var pause time.Duration
+	last := time.Now()
+	step := func(err error) {
+		t.Helper()
+		must(t, err)
+		pause, last = max(pause, time.Since(last)), time.Now()
+	}
+	h.never(t, func() time.Duration {
 		for range 5 { // truncated, then written in pieces, slower than events are gathered
 			f, err := os.Create(file)
-			must(t, err)
+			step(err)
 			for _, piece := range strings.SplitAfter(conf("a"), ",") {
 				time.Sleep(2 * gather)
 				_, err := f.WriteString(piece)
-				must(t, err)
+				step(err)
 			}
-			must(t, f.Close())
+			step(f.Close())
 		}
-		must(t, os.Remove(file))
+		step(os.Remove(file))
 		time.Sleep(2 * gather)
-		h.write("10-test.conflist", conf("a"))
+		step(os.WriteFile(file, []byte(conf("a")), 0o644))
+		return pause
 	})
+	must(t, os.WriteFile(file, []byte("{"), 0o644)) // what stays half written is believed in the end
+	h.eventually(t, "")
 }
 
 func TestWatchThroughLinks(t *testing.T) {
