@@ -87,7 +87,7 @@ func (n *node) Attach(ctx context.Context, req *admin.AttachRequest, recv func()
 	if req.Stdin {
 		a.Stdin = in
 	}
-	return cri.ToStatus(n.pods.Attach(ctx, id, a))
+	return cri.ToStatus(n.streams().Attach(ctx, id, a))
 }
 
 // input takes what the client says until it says no more.
@@ -102,7 +102,7 @@ func (n *node) input(ctx context.Context, id pod.ID, recv func() (*admin.AttachI
 		}
 		switch {
 		case in.Resize != nil:
-			if err := n.pods.Resize(ctx, id, in.Resize.Width, in.Resize.Height); err != nil {
+			if err := n.streams().Resize(ctx, id, in.Resize.Width, in.Resize.Height); err != nil {
 				n.log.Debug("a terminal could not be resized", "container", id, "error", err)
 			}
 		case in.CloseStdin:
@@ -137,3 +137,5 @@ func (n *node) Check(ctx context.Context, req *admin.CheckRequest, send func(*ad
 	}
 	return cri.ToStatus(err)
 }
+
+func (n *node) streams() pod.Streams { return pod.Streams{Pods: n.pods} }

@@ -67,7 +67,7 @@ func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveCont
 func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	id, err := s.Pods.ContainerID(req.ContainerId)
 	if err == nil {
-		err = s.Pods.ReopenLog(ctx, id)
+		err = pod.Streams{Pods: s.Pods}.ReopenLog(ctx, id)
 	}
 	if err != nil {
 		return nil, ToStatus(err)
@@ -84,7 +84,7 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 	if req.Timeout < 0 {
 		return nil, ToStatus(fmt.Errorf("exec: timeout %d is negative: %w", req.Timeout, errdefs.ErrInvalidArgument))
 	}
-	out, err := s.Pods.ExecSync(ctx, id, req.Cmd, time.Duration(req.Timeout)*time.Second)
+	out, err := pod.Streams{Pods: s.Pods}.ExecSync(ctx, id, req.Cmd, time.Duration(req.Timeout)*time.Second)
 	if err != nil {
 		return nil, ToStatus(err)
 	}

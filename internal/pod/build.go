@@ -21,6 +21,7 @@ import (
 
 // building is what a container's plan needs, and finds out, on its way forward.
 type building struct {
+	p       *pod
 	img     image.Image
 	user    spec.User
 	process runtime.Process
@@ -33,13 +34,13 @@ const maxAccountFile = 8 << 20
 const maxProfile = 4 << 20
 
 // makeProcess builds the spec and has the runtime create the process.
-func (p *pod) makeProcess(ctx context.Context, c *Container, b *building) error {
-	r, cfg := p.rec.Load(), c.Config.Get()
-	h, err := p.s.cfg.Handlers(r.Handler)
+func (b *building) makeProcess(ctx context.Context, c *Container) error {
+	r, cfg := b.p.rec.Load(), c.Config.Get()
+	h, err := b.p.s.cfg.Handlers(r.Handler)
 	if err != nil {
 		return err
 	}
-	in, err := p.specInput(r, c, b)
+	in, err := b.specInput(r, c)
 	if err != nil {
 		return invalid(err)
 	}
@@ -48,13 +49,13 @@ func (p *pod) makeProcess(ctx context.Context, c *Container, b *building) error 
 		return invalid(err)
 	}
 	for _, w := range warnings {
-		p.s.cfg.Log.Warn("a container gets less than it asked for", "pod", p.id, "container", cfg.Metadata.Name, "reason", w)
+		b.p.s.cfg.Log.Warn("a container gets less than it asked for", "pod", b.p.id, "container", cfg.Metadata.Name, "reason", w)
 	}
 	if err := prepareRoot(in.Paths.Rootfs, sp.Process.Cwd, b.img.Config.Config.Volumes); err != nil {
 		return err
 	}
-	b.process, err = p.s.cfg.Runtime.Create(ctx, string(p.id), runtime.Create{
-		Container: string(c.ID), Handler: h, Spec: sp, Deadline: p.s.cfg.CreateTimeout,
+	b.process, err = b.p.s.cfg.Runtime.Create(ctx, string(b.p.id), runtime.Create{
+		Container: string(c.ID), Handler: h, Spec: sp, Deadline: b.p.s.cfg.CreateTimeout,
 		Terminal: cfg.Tty, Stdin: cfg.Stdin, StdinOnce: cfg.StdinOnce,
 	})
 	return err
@@ -69,12 +70,12 @@ func invalid(err error) error {
 }
 
 // specInput gathers what decides the container's spec.
-func (p *pod) specInput(r *Record, c *Container, b *building) (in spec.Input, err error) {
+func (b *building) specInput(r *Record, c *Container) (in spec.Input, err error) {
 	cfg := withNamespaces(c.Config.Get(), r.Config.Get())
 	in = spec.Input{
-		Pod: r.Config.Get(), PodID: string(p.id), ContainerID: string(c.ID), Container: cfg,
-		Image: b.img.Config.Config, Host: p.s.cfg.Host, Paths: p.paths(r, c.ID), StatDevice: device.List,
-		Handler: p.s.cfg.HandlerSpec(r.Handler), PidsLimit: p.s.cfg.PidsLimit,
+		Pod: r.Config.Get(), PodID: string(b.p.id), ContainerID: string(c.ID), Container: cfg,
+		Image: b.img.Config.Config, Host: b.p.s.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
+		Handler: b.p.s.cfg.HandlerSpec(r.Handler), PidsLimit: b.p.s.cfg.PidsLimit,
 	}
 	if in.Mounts, err = resolveMounts(cfg.Mounts); err != nil {
 		return in, err
@@ -82,7 +83,7 @@ func (p *pod) specInput(r *Record, c *Container, b *building) (in spec.Input, er
 	if in.Seccomp, err = seccompProfile(cfg); err != nil {
 		return in, err
 	}
-	if in.Paths.PidNS, err = p.pidNamespace(r, cfg); err != nil {
+	if in.Paths.PidNS, err = b.pidNamespace(r, cfg); err != nil {
 		return in, err
 	}
 	in.User, err = resolveUser(in.Paths.Rootfs, cfg, b.img)
@@ -143,11 +144,11 @@ func seccompProfile(cfg *runtimeapi.ContainerConfig) (*spec.SeccompProfile, erro
 }
 
 // pidNamespace is the PID namespace that the container joins, "" for its own or the host's.
-func (p *pod) pidNamespace(r *Record, cfg *runtimeapi.ContainerConfig) (string, error) {
+func (b *building) pidNamespace(r *Record, cfg *runtimeapi.ContainerConfig) (string, error) {
 	o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	switch {
 	case o.GetPid() == runtimeapi.NamespaceMode_TARGET:
-		target, err := p.target(r, ID(o.TargetId))
+		target, err := target(r, ID(o.TargetId))
 		return fmt.Sprintf("/proc/%d/ns/pid", target), err
 	case o.GetPid() == runtimeapi.NamespaceMode_POD && sharedPID(r.Config.Get()):
 		return fmt.Sprintf("/proc/%d/ns/pid", r.Init.PID), nil
@@ -156,10 +157,10 @@ func (p *pod) pidNamespace(r *Record, cfg *runtimeapi.ContainerConfig) (string, 
 }
 
 // target is the process whose PID namespace an ephemeral container joins.
-func (p *pod) target(r *Record, id ID) (int, error) {
+func target(r *Record, id ID) (int, error) {
 	t := r.container(id)
 	if t == nil {
-		return 0, fmt.Errorf("target container %q of the PID namespace: not in pod %s: %w", id, p.id, errdefs.ErrNotFound)
+		return 0, fmt.Errorf("target container %q of the PID namespace: not in pod %s: %w", id, r.ID, errdefs.ErrNotFound)
 	}
 	if t.State != Running {
 		return 0, fmt.Errorf("target container %s of the PID namespace is %s, not running: %w", id, t.State, errdefs.ErrFailedPrecondition)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -29,6 +30,23 @@ const (
 
 // endsBegin says that a stop or a removal of a container ends its creation or start.
 func endsBegin(running string) bool { return running == opCtrCreate || running == opCtrStart }
+
+// container is what a daemon knows of a container beside its record: the lane of its operations, and what waits for its
+// end.
+type container struct {
+	p      *pod
+	id     ID
+	lane   op.Lane
+	exited chan struct{} // closed when the record says exited
+	once   sync.Once
+	hurry  hurry
+	ours   bool          // made by this daemon; see pod.ours
+	early  *runtime.Exit // an exit that came before the record said created; guarded by the pod's mu
+}
+
+func newContainer(p *pod, id ID) *container {
+	return &container{p: p, id: id, exited: make(chan struct{}), hurry: newHurry()}
+}
 
 // stepDirs is the step of a container's plan that outlives its process.
 const stepDirs = "dirs"
@@ -57,13 +75,13 @@ func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerCo
 			continue
 		}
 		if c.Digest != want || c.State == Removing || c.State == Creating && !live.ours {
-			if err := p.replaceContainer(ctx, c); err != nil {
+			if err := live.replace(ctx, c); err != nil {
 				return "", err
 			}
 			continue
 		}
 		err = live.lane.Do(s.ctx, ctx, op.Op{Kind: opCtrCreate, Key: want, Abandon: s.cfg.Abandon,
-			Run: func(ctx context.Context) error { return p.createContainer(ctx, id, img) }})
+			Run: func(ctx context.Context) error { return live.create(ctx, img) }})
 		switch {
 		case errors.Is(err, errUndone):
 			continue
@@ -103,7 +121,7 @@ func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, 
 			ID: id, State: Creating, CreatedAt: time.Now(), Digest: want, Config: ContainerConfig{m},
 			Image: img.ID, Layers: img.Layers, StopSignal: sig, Cgroup: filepath.Join(p.cgroupParent(r), string(id)),
 		})
-		live := newContainer()
+		live := newContainer(p, id)
 		live.ours = true
 		p.containers[id] = live
 		return nil
@@ -121,93 +139,93 @@ func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, 
 	return id, img, nil
 }
 
-func (p *pod) replaceContainer(ctx context.Context, c *Container) error {
+func (l *container) replace(ctx context.Context, c *Container) error {
 	if c.State != Creating && c.State != Removing {
 		m := c.Config.Get().Metadata
 		return fmt.Errorf("container %s (attempt %d) of pod %s exists already as %s with another configuration; remove it first: %w",
-			m.GetName(), m.GetAttempt(), p.id, c.ID, errdefs.ErrAlreadyExists)
+			m.GetName(), m.GetAttempt(), l.p.id, c.ID, errdefs.ErrAlreadyExists)
 	}
-	return p.s.RemoveContainer(ctx, c.ID)
+	return l.p.s.RemoveContainer(ctx, c.ID)
 }
 
-// createContainer runs in the container's lane.
-func (p *pod) createContainer(ctx context.Context, id ID, img image.Image) error {
-	c := p.rec.Load().container(id)
+// create runs in the container's lane.
+func (l *container) create(ctx context.Context, img image.Image) error {
+	c := l.p.rec.Load().container(l.id)
 	switch {
 	case c == nil || c.State == Removing:
 		return errUndone
 	case c.State != Creating:
 		return nil
 	}
-	b := &building{img: img}
-	err := p.containerPlan(c, b).Forward(ctx)
+	b := &building{p: l.p, img: img}
+	err := l.plan(c, b).Forward(ctx)
 	if err == nil {
-		err = p.update("container.created", func(r *Record) error {
-			return r.edit(id, func(c *Container) error {
+		err = l.p.update("container.created", func(r *Record) error {
+			return r.edit(l.id, func(c *Container) error {
 				c.Process, c.User = b.process, b.user
 				return c.moveTo(Created)
 			})
 		})
 	}
 	if err == nil {
-		if e := p.container(id).early; e != nil {
-			p.s.Exited(string(p.id), string(id), *e)
+		if e := l.early; e != nil {
+			l.p.s.Exited(string(l.p.id), string(l.id), *e)
 		}
 		return nil
 	}
-	err = fmt.Errorf("container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), p.id, err)
-	if undo := p.undoContainer(p.s.ctx, id); undo != nil {
+	err = fmt.Errorf("container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), l.p.id, err)
+	if undo := l.undo(l.p.s.ctx); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
 	return err
 }
 
-// containerPlan is how a container is made; walked backward, how what is left of its process is cleared away, and how it
+// plan is how a container is made; walked backward, how what is left of its process is cleared away, and how it
 // is removed. Backward it needs nothing but the record.
-func (p *pod) containerPlan(c *Container, b *building) op.Plan {
-	l := &p.s.cfg.Layout
+func (l *container) plan(c *Container, b *building) op.Plan {
+	at, pod := &l.p.s.cfg.Layout, l.p.id
 	return op.Plan{Name: "container", Steps: []op.Step{
-		{Name: stepDirs, Do: func(context.Context) error { return p.makeContainerDirs(c) },
-			Undo: func(context.Context) error { return removeDir(l.writable(p.id, c.ID)) }},
+		{Name: stepDirs, Do: func(context.Context) error { return l.makeDirs(c) },
+			Undo: func(context.Context) error { return removeDir(at.writable(pod, c.ID)) }},
 		{Name: "rootfs",
 			Do: func(context.Context) error {
-				return rootfs.Prepare(l.writable(p.id, c.ID), l.rootfs(p.id, c.ID), rootfs.Options{Lower: p.s.cfg.Images.LayerDirs(b.img)})
+				return rootfs.Prepare(at.writable(pod, c.ID), at.rootfs(pod, c.ID), rootfs.Options{Lower: l.p.s.cfg.Images.LayerDirs(b.img)})
 			},
-			Undo: func(context.Context) error { return p.unmakeRootfs(c) }},
-		{Name: "process", Deadline: p.s.cfg.CreateTimeout + 10*time.Second,
-			Do:   func(ctx context.Context) error { return p.makeProcess(ctx, c, b) },
-			Undo: func(ctx context.Context) error { return p.unmakeProcess(ctx, c) }},
+			Undo: func(context.Context) error { return l.unmakeRootfs(c) }},
+		{Name: "process", Deadline: l.p.s.cfg.CreateTimeout + 10*time.Second,
+			Do:   func(ctx context.Context) error { return b.makeProcess(ctx, c) },
+			Undo: func(ctx context.Context) error { return l.unmakeProcess(ctx, c) }},
 	}}
 }
 
-func (p *pod) makeContainerDirs(c *Container) error {
-	if err := os.MkdirAll(p.s.cfg.writable(p.id, c.ID), 0o700); err != nil {
+func (l *container) makeDirs(c *Container) error {
+	if err := os.MkdirAll(l.p.s.cfg.writable(l.p.id, c.ID), 0o700); err != nil {
 		return err
 	}
-	return os.MkdirAll(p.s.cfg.rootfs(p.id, c.ID), 0o711)
+	return os.MkdirAll(l.p.s.cfg.rootfs(l.p.id, c.ID), 0o711)
 }
 
 // unmakeRootfs unmounts the container's root and removes its run directory, which holds nothing else by now.
-func (p *pod) unmakeRootfs(c *Container) error {
-	if err := rootfs.Unmount(p.s.cfg.rootfs(p.id, c.ID)); err != nil {
+func (l *container) unmakeRootfs(c *Container) error {
+	if err := rootfs.Unmount(l.p.s.cfg.rootfs(l.p.id, c.ID)); err != nil {
 		return err
 	}
-	return removeDir(p.s.cfg.runContainer(p.id, c.ID))
+	return removeDir(l.p.s.cfg.runContainer(l.p.id, c.ID))
 }
 
 // unmakeProcess ends what may live of the container, and clears what the runtime holds of it.
-func (p *pod) unmakeProcess(ctx context.Context, c *Container) error {
-	h, err := p.s.cfg.Handlers(p.rec.Load().Handler)
+func (l *container) unmakeProcess(ctx context.Context, c *Container) error {
+	h, err := l.p.s.cfg.Handlers(l.p.rec.Load().Handler)
 	if err != nil {
 		return fmt.Errorf("the pod's runtime handler: %w", err)
 	}
-	return p.s.cfg.Runtime.Delete(ctx, string(p.id), string(c.ID), h)
+	return l.p.s.cfg.Runtime.Delete(ctx, string(l.p.id), string(c.ID), h)
 }
 
-// undoContainer unmakes a container altogether.
-func (p *pod) undoContainer(ctx context.Context, id ID) error {
-	err := p.settle("container.undo", func(r *Record) error {
-		return r.edit(id, func(c *Container) error {
+// undo unmakes a container altogether.
+func (l *container) undo(ctx context.Context) error {
+	err := l.p.settle("container.undo", func(r *Record) error {
+		return r.edit(l.id, func(c *Container) error {
 			if c.State == Removing {
 				return nil
 			}
@@ -217,14 +235,14 @@ func (p *pod) undoContainer(ctx context.Context, id ID) error {
 	if err != nil {
 		return nilIfGone(err)
 	}
-	if err := p.containerPlan(p.rec.Load().container(id), &building{}).Backward(ctx); err != nil {
-		p.stuckContainer(id, err, func() error { return p.s.RemoveContainer(p.s.ctx, id) })
+	if err := l.plan(l.p.rec.Load().container(l.id), &building{}).Backward(ctx); err != nil {
+		l.stuck(err, func() error { return l.p.s.RemoveContainer(l.p.s.ctx, l.id) })
 		return err
 	}
-	_ = os.Remove(p.s.cfg.exit(p.id, id))
-	err = p.settle("container.gone", func(r *Record) error {
+	_ = os.Remove(l.p.s.cfg.exit(l.p.id, l.id))
+	err = l.p.settle("container.gone", func(r *Record) error {
 		for i, c := range r.Containers {
-			if c.ID == id {
+			if c.ID == l.id {
 				r.Containers = append(r.Containers[:i:i], r.Containers[i+1:]...)
 				break
 			}
@@ -234,21 +252,21 @@ func (p *pod) undoContainer(ctx context.Context, id ID) error {
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	delete(p.containers, id)
-	p.mu.Unlock()
-	p.s.reindex(func(x *index) { delete(x.containers, id) })
+	l.p.mu.Lock()
+	delete(l.p.containers, l.id)
+	l.p.mu.Unlock()
+	l.p.s.reindex(func(x *index) { delete(x.containers, l.id) })
 	return nil
 }
 
-// stuckContainer notes that an undo failed, and tries again later until it succeeds.
-func (p *pod) stuckContainer(id ID, cause error, again func() error) {
-	if p.s.ctx.Err() != nil {
+// stuck notes that an undo failed, and tries again later until it succeeds.
+func (l *container) stuck(cause error, again func() error) {
+	if l.p.s.ctx.Err() != nil {
 		return // the daemon is ending: the next start goes on
 	}
 	first := false
-	_ = p.settle("container.stuck", func(r *Record) error {
-		return r.edit(id, func(c *Container) error {
+	_ = l.p.settle("container.stuck", func(r *Record) error {
+		return r.edit(l.id, func(c *Container) error {
 			f := Failure{Since: time.Now()}
 			if c.Stuck != nil {
 				f = *c.Stuck
@@ -261,8 +279,8 @@ func (p *pod) stuckContainer(id ID, cause error, again func() error) {
 		})
 	})
 	if first {
-		p.s.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", p.id, "container", id, "error", cause)
-		p.s.retry(again, func() {})
+		l.p.s.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", l.p.id, "container", l.id, "error", cause)
+		l.p.s.retry(again, func() {})
 	}
 }
 
@@ -279,23 +297,23 @@ func (s *Pods) Start(ctx context.Context, id ID) error {
 	if live == nil {
 		return notFound("container", id)
 	}
-	return live.lane.Do(s.ctx, ctx, op.Op{Kind: opCtrStart, Run: func(ctx context.Context) error { return p.startContainer(ctx, id) }})
+	return live.lane.Do(s.ctx, ctx, op.Op{Kind: opCtrStart, Run: live.start})
 }
 
-func (p *pod) startContainer(ctx context.Context, id ID) error {
-	c := p.rec.Load().container(id)
+func (l *container) start(ctx context.Context) error {
+	c := l.p.rec.Load().container(l.id)
 	switch {
 	case c == nil:
-		return notFound("container", id)
+		return notFound("container", l.id)
 	case c.State == Running:
 		return nil
 	case c.State == Exited:
-		return fmt.Errorf("container %s has ended already (exit code %d at %s): %w", id, c.ExitCode, c.FinishedAt.Format(time.RFC3339), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("container %s has ended already (exit code %d at %s): %w", l.id, c.ExitCode, c.FinishedAt.Format(time.RFC3339), errdefs.ErrFailedPrecondition)
 	case c.State != Created && c.State != Starting:
-		return goneError("container", id, c.State)
+		return goneError("container", l.id, c.State)
 	}
-	err := p.update("container.starting", func(r *Record) error {
-		return r.edit(id, func(c *Container) error {
+	err := l.p.update("container.starting", func(r *Record) error {
+		return r.edit(l.id, func(c *Container) error {
 			if c.State == Starting {
 				return nil
 			}
@@ -305,15 +323,15 @@ func (p *pod) startContainer(ctx context.Context, id ID) error {
 	if err != nil {
 		return err
 	}
-	log := p.logOf(c)
-	if err := p.s.cfg.Runtime.Start(ctx, string(p.id), string(id), log); err != nil {
-		err = fmt.Errorf("start container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), p.id, err)
-		p.cannotRun(id, err)
+	log := l.p.rec.Load().log(c)
+	if err := l.p.s.cfg.Runtime.Start(ctx, string(l.p.id), string(l.id), log); err != nil {
+		err = fmt.Errorf("start container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), l.p.id, err)
+		l.cannotRun(err)
 		return err
 	}
 	started := time.Now()
-	return p.settle("container.running", func(r *Record) error {
-		return r.edit(id, func(c *Container) error {
+	return l.p.settle("container.running", func(r *Record) error {
+		return r.edit(l.id, func(c *Container) error {
 			if c.State != Starting { // it has ended already
 				return nil
 			}
@@ -324,22 +342,22 @@ func (p *pod) startContainer(ctx context.Context, id ID) error {
 }
 
 // cannotRun ends a container whose start failed.
-func (p *pod) cannotRun(id ID, cause error) {
-	if p.s.ctx.Err() != nil {
+func (l *container) cannotRun(cause error) {
+	if l.p.s.ctx.Err() != nil {
 		return // cut off, not failed: the next start finds out
 	}
-	if err := p.s.cfg.Runtime.KillAll(p.s.ctx, string(p.id), string(id)); err != nil {
-		p.s.cfg.Log.Warn("a container that could not be started is still alive", "pod", p.id, "container", id, "error", err)
+	if err := l.p.s.cfg.Runtime.KillAll(l.p.s.ctx, string(l.p.id), string(l.id)); err != nil {
+		l.p.s.cfg.Log.Warn("a container that could not be started is still alive", "pod", l.p.id, "container", l.id, "error", err)
 	}
 	now := time.Now()
-	p.markExited(id, func(c *Container) {
+	l.ended(func(c *Container) {
 		c.StartedAt, c.FinishedAt, c.ExitCode, c.Reason, c.Message = now, now, 128, ReasonCannotRun, cause.Error()
 	})
 }
 
-// logOf says where the container's log goes.
-func (p *pod) logOf(c *Container) runtime.Log {
-	dir, path := p.rec.Load().Config.Get().LogDirectory, c.Config.Get().LogPath
+// log says where the container's log goes.
+func (r *Record) log(c *Container) runtime.Log {
+	dir, path := r.Config.Get().LogDirectory, c.Config.Get().LogPath
 	if dir == "" || path == "" {
 		return runtime.Log{}
 	}
@@ -348,26 +366,8 @@ func (p *pod) logOf(c *Container) runtime.Log {
 
 // LogPath is the container's log file, "" when it has none.
 func (r *Record) LogPath(c *Container) string {
-	dir, path := r.Config.Get().LogDirectory, c.Config.Get().LogPath
-	if dir == "" || path == "" {
-		return ""
-	}
-	return filepath.Join(dir, path)
-}
-
-// ReopenLog makes the monitor write to a new file under the log's path, after somebody renamed the old one.
-func (s *Pods) ReopenLog(ctx context.Context, id ID) error {
-	p, c, err := s.findContainer(id)
-	if err != nil {
-		return err
-	}
-	if err := p.waitAdopted(ctx); err != nil {
-		return err
-	}
-	if c.State != Running {
-		return fmt.Errorf("container %s is %s, not running: %w", id, c.State, errdefs.ErrFailedPrecondition)
-	}
-	return p.s.cfg.Runtime.ReopenLog(ctx, string(p.id), string(id), p.logOf(c))
+	l := r.log(c)
+	return filepath.Join(l.Dir, l.Path)
 }
 
 // validateContainer refuses what no container can be made from.

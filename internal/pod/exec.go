@@ -30,9 +30,12 @@ type Output struct {
 	ExitCode       int
 }
 
+// Streams reaches into running containers.
+type Streams struct{ *Pods }
+
 // ExecSync runs a command in a running container and waits for its end. When timeout, if not zero, passes first, nothing
 // of the exec is left and the error is DeadlineExceeded.
-func (s *Pods) ExecSync(ctx context.Context, id ID, cmd []string, timeout time.Duration) (Output, error) {
+func (s Streams) ExecSync(ctx context.Context, id ID, cmd []string, timeout time.Duration) (Output, error) {
 	if len(cmd) == 0 {
 		return Output{}, fmt.Errorf("exec in container %s: no command: %w", id, errdefs.ErrInvalidArgument)
 	}
@@ -40,7 +43,7 @@ func (s *Pods) ExecSync(ctx context.Context, id ID, cmd []string, timeout time.D
 	if err != nil {
 		return Output{}, err
 	}
-	base, err := p.runtimeSpec(id)
+	base, err := s.RuntimeSpec(id)
 	if err != nil {
 		return Output{}, err
 	}
@@ -68,7 +71,7 @@ func (s *Pods) ExecSync(ctx context.Context, id ID, cmd []string, timeout time.D
 }
 
 // running returns the pod of a container that runs.
-func (s *Pods) running(ctx context.Context, id ID) (*pod, error) {
+func (s Streams) running(ctx context.Context, id ID) (*pod, error) {
 	p, _, err := s.findContainer(id)
 	if err != nil {
 		return nil, err
@@ -87,7 +90,7 @@ func (s *Pods) running(ctx context.Context, id ID) (*pod, error) {
 }
 
 // Attach connects a caller's streams to a running container until its output ends or ctx does.
-func (s *Pods) Attach(ctx context.Context, id ID, a runtime.Attach) error {
+func (s Streams) Attach(ctx context.Context, id ID, a runtime.Attach) error {
 	p, err := s.attachable(ctx, id)
 	if err != nil {
 		return err
@@ -97,7 +100,7 @@ func (s *Pods) Attach(ctx context.Context, id ID, a runtime.Attach) error {
 
 // attachable returns the pod of a container that is created or runs: a client may attach before it starts it, so that it
 // misses no output.
-func (s *Pods) attachable(ctx context.Context, id ID) (*pod, error) {
+func (s Streams) attachable(ctx context.Context, id ID) (*pod, error) {
 	p, _, err := s.findContainer(id)
 	if err != nil {
 		return nil, err
@@ -112,12 +115,27 @@ func (s *Pods) attachable(ctx context.Context, id ID) (*pod, error) {
 }
 
 // Resize sets the size of a container's terminal, in characters.
-func (s *Pods) Resize(ctx context.Context, id ID, width, height uint16) error {
+func (s Streams) Resize(ctx context.Context, id ID, width, height uint16) error {
 	p, err := s.attachable(ctx, id)
 	if err != nil {
 		return err
 	}
 	return s.cfg.Runtime.Resize(ctx, string(p.id), string(id), width, height)
+}
+
+// ReopenLog makes the monitor write to a new file under the log's path, after somebody renamed the old one.
+func (s Streams) ReopenLog(ctx context.Context, id ID) error {
+	p, c, err := s.findContainer(id)
+	if err != nil {
+		return err
+	}
+	if err := p.waitAdopted(ctx); err != nil {
+		return err
+	}
+	if c.State != Running {
+		return fmt.Errorf("container %s is %s, not running: %w", id, c.State, errdefs.ErrFailedPrecondition)
+	}
+	return p.s.cfg.Runtime.ReopenLog(ctx, string(p.id), string(id), p.rec.Load().log(c))
 }
 
 // RuntimeSpec returns the spec that the container's runtime was given, while the container has a process.
@@ -126,11 +144,7 @@ func (s *Pods) RuntimeSpec(id ID) (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.runtimeSpec(id)
-}
-
-func (p *pod) runtimeSpec(id ID) (*specs.Spec, error) {
-	data, err := os.ReadFile(p.s.cfg.bundleSpec(p.id, id))
+	data, err := os.ReadFile(s.cfg.bundleSpec(p.id, id))
 	if err != nil {
 		return nil, fmt.Errorf("container %s: its runtime spec: %w", id, err)
 	}

@@ -36,27 +36,29 @@ func (s *Pods) Exited(podID, ctrID string, e runtime.Exit) {
 		p.initExited(e)
 		return
 	}
-	id := ID(ctrID)
-	if p.tooEarly(id, e) {
+	l := p.container(ID(ctrID))
+	if l == nil || l.tooEarly(e) {
 		return
 	}
-	p.markExited(id, func(c *Container) { fillExit(c, e) })
-	s.background(func(ctx context.Context) {
-		if err := p.reapContainer(ctx, id); err != nil && ctx.Err() == nil {
-			p.stuckContainer(id, err, func() error { return p.reapContainer(s.ctx, id) })
-		}
-	})
+	l.ended(func(c *Container) { fillExit(c, e) })
+	s.background(l.reapOrRetry)
 }
 
-// tooEarly keeps an exit that came before the record said created: createContainer takes it up.
-func (p *pod) tooEarly(id ID, e runtime.Exit) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c, live := p.rec.Load().container(id), p.containers[id]
-	if c == nil || live == nil || c.State != Creating {
+// reapOrRetry reaps, in the background until it succeeds.
+func (l *container) reapOrRetry(ctx context.Context) {
+	if err := l.reap(ctx); err != nil && ctx.Err() == nil {
+		l.stuck(err, func() error { return l.reap(l.p.s.ctx) })
+	}
+}
+
+// tooEarly keeps an exit that came before the record said created: create takes it up.
+func (l *container) tooEarly(e runtime.Exit) bool {
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	if c := l.p.rec.Load().container(l.id); c == nil || c.State != Creating {
 		return false
 	}
-	live.early = &e
+	l.early = &e
 	return true
 }
 
@@ -82,10 +84,10 @@ func fillExit(c *Container, e runtime.Exit) {
 	}
 }
 
-// markExited moves a live container to exited. What is already exited stays as it is.
-func (p *pod) markExited(id ID, fill func(*Container)) {
-	err := p.settle("container.exited", func(r *Record) error {
-		return r.edit(id, func(c *Container) error {
+// ended moves a live container to exited. What is already exited stays as it is.
+func (l *container) ended(fill func(*Container)) {
+	err := l.p.settle("container.exited", func(r *Record) error {
+		return r.edit(l.id, func(c *Container) error {
 			if !c.live() {
 				return nil
 			}
@@ -94,12 +96,10 @@ func (p *pod) markExited(id ID, fill func(*Container)) {
 		})
 	})
 	if err != nil {
-		p.s.cfg.Log.Error("an exit could not be recorded; the exit file keeps it for the next start", "pod", p.id, "container", id, "error", err)
+		l.p.s.cfg.Log.Error("an exit could not be recorded; the exit file keeps it for the next start", "pod", l.p.id, "container", l.id, "error", err)
 		return
 	}
-	if live := p.container(id); live != nil {
-		live.markExited()
-	}
+	l.once.Do(func() { close(l.exited) })
 }
 
 // initExited ends a pod whose own init is gone: the kernel has killed all that shared its PID namespace.
@@ -111,40 +111,26 @@ func (p *pod) initExited(runtime.Exit) {
 	p.s.background(func(ctx context.Context) { _ = p.s.Stop(ctx, p.id) })
 }
 
-// reapContainer clears away what the runtime and the mounts hold of a container that has ended.
-func (p *pod) reapContainer(ctx context.Context, id ID) error {
-	live := p.container(id)
-	if live == nil {
-		return nil
-	}
-	return live.lane.Do(p.s.ctx, ctx, op.Op{Kind: opCtrReap, Run: func(ctx context.Context) error {
-		c := p.rec.Load().container(id)
+// reap clears away what the runtime and the mounts hold of a container that has ended.
+func (l *container) reap(ctx context.Context) error {
+	return l.lane.Do(l.p.s.ctx, ctx, op.Op{Kind: opCtrReap, Run: func(ctx context.Context) error {
+		c := l.p.rec.Load().container(l.id)
 		if c == nil || c.State != Exited {
 			return nil
 		}
-		if err := p.persist(); err != nil { // before the exit file, which says the same, is removed
+		if err := l.p.persist(); err != nil { // before the exit file, which says the same, is removed
 			return err
 		}
-		if err := p.containerPlan(c, &building{}).BackwardTo(ctx, stepDirs); err != nil {
+		if err := l.plan(c, &building{}).BackwardTo(ctx, stepDirs); err != nil {
 			return err
 		}
 		if c.Stuck == nil {
 			return nil
 		}
-		return p.settle("container.reaped", func(r *Record) error {
-			return r.edit(id, func(c *Container) error { c.Stuck = nil; return nil })
+		return l.p.settle("container.reaped", func(r *Record) error {
+			return r.edit(l.id, func(c *Container) error { c.Stuck = nil; return nil })
 		})
 	}})
-}
-
-// persist writes the record again where a full disk kept it from being written.
-func (p *pod) persist() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.unwritten {
-		return nil
-	}
-	return p.write("persist", p.rec.Load())
 }
 
 // StopContainer asks the container to end by its stop signal and kills it after timeout. A repeated call with a shorter
@@ -157,45 +143,44 @@ func (s *Pods) StopContainer(ctx context.Context, id ID, timeout time.Duration) 
 	if err := p.waitAdopted(ctx); err != nil {
 		return err
 	}
-	return p.stopContainer(ctx, id, timeout)
+	if l := p.container(id); l != nil {
+		return l.stop(ctx, timeout)
+	}
+	return nil
 }
 
-func (p *pod) stopContainer(ctx context.Context, id ID, timeout time.Duration) error {
-	live := p.container(id)
-	if live == nil {
-		return nil
-	}
+func (l *container) stop(ctx context.Context, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
-	live.hurry.by(deadline)
-	return live.lane.Do(p.s.ctx, ctx, op.Op{Kind: opCtrStop, Ends: endsBegin, Run: func(ctx context.Context) error {
-		return p.endProcess(ctx, id, live, deadline)
+	l.hurry.by(deadline)
+	return l.lane.Do(l.p.s.ctx, ctx, op.Op{Kind: opCtrStop, Ends: endsBegin, Run: func(ctx context.Context) error {
+		return l.end(ctx, deadline)
 	}})
 }
 
-// endProcess runs in the container's lane.
-func (p *pod) endProcess(ctx context.Context, id ID, live *container, deadline time.Time) error {
-	defer live.hurry.clear()
-	c := p.rec.Load().container(id)
+// end runs in the container's lane.
+func (l *container) end(ctx context.Context, deadline time.Time) error {
+	defer l.hurry.clear()
+	c := l.p.rec.Load().container(l.id)
 	if c == nil || !c.live() {
 		return nil
 	}
-	pod, ctr := string(p.id), string(id)
+	pod, ctr := string(l.p.id), string(l.id)
 	if c.State == Running && time.Until(deadline) > 0 {
-		if err := p.s.cfg.Runtime.Signal(ctx, pod, ctr, c.StopSignal); err != nil {
-			return fmt.Errorf("stop container %s: %w", id, err)
+		if err := l.p.s.cfg.Runtime.Signal(ctx, pod, ctr, c.StopSignal); err != nil {
+			return fmt.Errorf("stop container %s: %w", l.id, err)
 		}
-		ended, err := live.hurry.wait(ctx, live.exited, deadline)
+		ended, err := l.hurry.wait(ctx, l.exited, deadline)
 		if ended || err != nil {
 			return err
 		}
 	}
-	if err := p.s.cfg.Runtime.KillAll(ctx, pod, ctr); err != nil {
-		return fmt.Errorf("kill container %s: %w", id, err)
+	if err := l.p.s.cfg.Runtime.KillAll(ctx, pod, ctr); err != nil {
+		return fmt.Errorf("kill container %s: %w", l.id, err)
 	}
-	ended, err := newHurry().wait(ctx, live.exited, time.Now().Add(killWait))
+	ended, err := newHurry().wait(ctx, l.exited, time.Now().Add(killWait))
 	if err == nil && !ended {
 		err = fmt.Errorf("container %s (pid %d) was killed %v ago and has not ended: it hangs in the kernel, most likely on a mount that does not answer; see /proc/%d/stack",
-			id, c.Process.PID, killWait, c.Process.PID)
+			l.id, c.Process.PID, killWait, c.Process.PID)
 	}
 	return err
 }
@@ -210,20 +195,19 @@ func (s *Pods) RemoveContainer(ctx context.Context, id ID) error {
 	if err := p.waitAdopted(ctx); err != nil {
 		return err
 	}
-	return p.removeContainer(ctx, id)
+	if l := p.container(id); l != nil {
+		return l.remove(ctx)
+	}
+	return nil
 }
 
-func (p *pod) removeContainer(ctx context.Context, id ID) error {
-	live := p.container(id)
-	if live == nil {
-		return nil
-	}
-	live.hurry.by(time.Now()) // a stop in flight is not waited out
-	return live.lane.Do(p.s.ctx, ctx, op.Op{Kind: opCtrRemove, Ends: endsBegin, Run: func(ctx context.Context) error {
-		if err := p.endProcess(ctx, id, live, time.Now()); err != nil {
+func (l *container) remove(ctx context.Context) error {
+	l.hurry.by(time.Now()) // a stop in flight is not waited out
+	return l.lane.Do(l.p.s.ctx, ctx, op.Op{Kind: opCtrRemove, Ends: endsBegin, Run: func(ctx context.Context) error {
+		if err := l.end(ctx, time.Now()); err != nil {
 			return err
 		}
-		return p.undoContainer(ctx, id)
+		return l.undo(ctx)
 	}})
 }
 

@@ -11,14 +11,14 @@ import (
 )
 
 // writeFiles makes the pod's run directory with the files that its containers see under /etc.
-func (p *pod) writeFiles(r *Record) error {
-	cfg, run := r.Config.Get(), p.s.cfg.run(p.id)
+func (m *making) writeFiles() error {
+	cfg, run := m.r.Config.Get(), m.p.s.cfg.run(m.p.id)
 	if err := os.MkdirAll(filepath.Join(run, "c"), 0o700); err != nil {
 		return err
 	}
 	// Containers of every user must be able to read the files through the bind mounts; the directory itself stays closed.
 	name := hostname(cfg)
-	if r.HostNetwork() {
+	if m.r.HostNetwork() {
 		name, _ = os.Hostname()
 	}
 	resolv, err := resolvConf(cfg.DnsConfig)
@@ -34,7 +34,7 @@ func (p *pod) writeFiles(r *Record) error {
 			return err
 		}
 	}
-	return p.makeLogDirectory()
+	return makeLogDirectory(cfg.LogDirectory)
 }
 
 // resolvConf is the pod's /etc/resolv.conf: what DNSConfig says, the node's own where it says nothing (see
@@ -58,4 +58,12 @@ func resolvConf(d *runtimeapi.DNSConfig) ([]byte, error) {
 		fmt.Fprintf(&b, "options %s\n", strings.Join(d.Options, " "))
 	}
 	return b.Bytes(), nil
+}
+
+// makeLogDirectory makes the directory that the kubelet named for the pod's logs.
+func makeLogDirectory(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	return os.MkdirAll(dir, 0o755)
 }

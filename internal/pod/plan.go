@@ -21,47 +21,48 @@ import (
 // The steps of a pod that are named elsewhere: stop goes back to, and keeps, the files.
 const stepFiles = "files"
 
-// making is what a plan finds out on its way forward.
+// making is one pod being made or unmade, by its record alone; ips and init are what is found out on the way.
 type making struct {
+	p    *pod
+	r    *Record
 	ips  []netip.Addr
 	init runtime.Process
 }
 
-// plan is how a pod is made, and, walked backward, how a pod is stopped and removed. It needs nothing but the record.
-func (p *pod) plan(m *making) op.Plan {
-	l, r := &p.s.cfg.Layout, p.rec.Load()
-	ns := p.namespaces(r)
+func (p *pod) making() *making { return &making{p: p, r: p.rec.Load()} }
+
+// plan is how a pod is made, and, walked backward, how a pod is stopped and removed.
+func (m *making) plan() op.Plan {
+	p, l := m.p, &m.p.s.cfg.Layout
+	ns := p.namespaces(m.r)
 	return op.Plan{Name: "pod", Steps: []op.Step{
-		{Name: "record", Do: func(context.Context) error { return p.announce() },
+		{Name: "record", Do: func(context.Context) error { return m.announce() },
 			Undo: func(context.Context) error { return removeDir(l.pod(p.id)) }},
-		{Name: stepFiles, Do: func(context.Context) error { return p.writeFiles(r) },
+		{Name: stepFiles, Do: func(context.Context) error { return m.writeFiles() },
 			Undo: func(context.Context) error { return removeDir(l.run(p.id)) }},
 		{Name: "cgroup", // made by the runtime with the first container
-			Undo: func(context.Context) error { return p.removeCgroup(r) }},
-		{Name: "shm", Do: func(context.Context) error { return p.mountShm(r) },
+			Undo: func(context.Context) error { return m.removeCgroup() }},
+		{Name: "shm", Do: func(context.Context) error { return m.mountShm() },
 			Undo: func(context.Context) error { return rootfs.Unmount(l.shm(p.id)) }},
 		{Name: "monitor", Beside: true, Deadline: 30 * time.Second,
 			Do:   func(ctx context.Context) error { return p.s.cfg.Runtime.Launch(ctx, string(p.id)) },
 			Undo: func(ctx context.Context) error { return p.s.cfg.Runtime.Shutdown(ctx, string(p.id)) }},
 		{Name: "namespaces", Do: func(context.Context) error { return network.Pin(ns) },
 			Undo: func(context.Context) error { return network.Unpin(ns) }},
-		{Name: "network", Deadline: 5 * time.Minute,
-			Do:   func(ctx context.Context) error { return p.attach(ctx, r, m) },
-			Undo: func(ctx context.Context) error { return p.detach(ctx, r) }},
-		{Name: "init", Joins: true, Do: func(ctx context.Context) error { return p.startInit(ctx, r, m) },
-			Undo: func(ctx context.Context) error { return p.endInit(ctx, r) }},
+		{Name: "network", Deadline: 5 * time.Minute, Do: m.attach, Undo: m.detach},
+		{Name: "init", Joins: true, Do: m.startInit, Undo: m.endInit},
 	}}
 }
 
 // announce makes the pod's directory and its first record: the intent before any effect.
-func (p *pod) announce() error {
-	dir := p.s.cfg.pod(p.id)
+func (m *making) announce() error {
+	dir := m.p.s.cfg.pod(m.p.id)
 	for _, d := range []string{dir, filepath.Join(dir, "exits"), filepath.Join(dir, "c")} {
 		if err := os.Mkdir(d, 0o700); err != nil && !os.IsExist(err) {
 			return err
 		}
 	}
-	return p.update("pod.creating", func(*Record) error { return nil })
+	return m.p.update("pod.creating", func(*Record) error { return nil })
 }
 
 // namespaces says what of the pod is pinned: what it does not share with the host.
@@ -86,22 +87,22 @@ func hostname(cfg *runtimeapi.PodSandboxConfig) string {
 	return strings.TrimRight(name[:min(len(name), 63)], "-.")
 }
 
-func (p *pod) mountShm(r *Record) error {
-	if hostIPC(r.Config.Get()) {
+func (m *making) mountShm() error {
+	if hostIPC(m.r.Config.Get()) {
 		return nil
 	}
-	return rootfs.MakeShm(p.s.cfg.shm(p.id), shmSize)
+	return rootfs.MakeShm(m.p.s.cfg.shm(m.p.id), shmSize)
 }
 
 // shmSize is the size of a pod's /dev/shm in bytes, as containerd and dockershim have it.
 const shmSize = 64 << 20
 
 // cniPod is what the network is told of the pod.
-func (p *pod) cniPod(r *Record) network.Pod {
-	cfg := r.Config.Get()
+func (m *making) cniPod() network.Pod {
+	cfg := m.r.Config.Get()
 	n := network.Pod{
-		ID: string(p.id), Name: cfg.Metadata.GetName(), Namespace: cfg.Metadata.GetNamespace(), UID: cfg.Metadata.GetUid(),
-		NetNS: p.s.cfg.netns(p.id), CgroupPath: cfg.GetLinux().GetCgroupParent(), Annotations: cfg.Annotations, Labels: cfg.Labels,
+		ID: string(m.p.id), Name: cfg.Metadata.GetName(), Namespace: cfg.Metadata.GetNamespace(), UID: cfg.Metadata.GetUid(),
+		NetNS: m.p.s.cfg.netns(m.p.id), CgroupPath: cfg.GetLinux().GetCgroupParent(), Annotations: cfg.Annotations, Labels: cfg.Labels,
 	}
 	if d := cfg.DnsConfig; d != nil {
 		n.DNS = network.DNS{Servers: d.Servers, Searches: d.Searches, Options: d.Options}
@@ -112,23 +113,23 @@ func (p *pod) cniPod(r *Record) network.Pod {
 	return n
 }
 
-func (p *pod) attach(ctx context.Context, r *Record, m *making) error {
-	if r.HostNetwork() {
+func (m *making) attach(ctx context.Context) error {
+	if m.r.HostNetwork() {
 		return nil
 	}
-	res, err := p.s.cfg.Network.Attach(ctx, p.cniPod(r))
+	res, err := m.p.s.cfg.Network.Attach(ctx, m.cniPod())
 	if err != nil {
 		return err
 	}
 	m.ips = res.IPs
-	return network.SetInterfaceSysctls(p.namespaces(r))
+	return network.SetInterfaceSysctls(m.p.namespaces(m.r))
 }
 
-func (p *pod) detach(ctx context.Context, r *Record) error {
-	if r.HostNetwork() {
+func (m *making) detach(ctx context.Context) error {
+	if m.r.HostNetwork() {
 		return nil
 	}
-	return p.s.cfg.Network.Detach(ctx, p.cniPod(r))
+	return m.p.s.cfg.Network.Detach(ctx, m.cniPod())
 }
 
 // cgroupParent is the cgroup below which the pod's containers live.
@@ -140,54 +141,54 @@ func (p *pod) cgroupParent(r *Record) string {
 }
 
 // removeCgroup removes the pod's cgroup where Berth named it; a kubelet removes its own.
-func (p *pod) removeCgroup(r *Record) error {
-	if r.Config.Get().GetLinux().GetCgroupParent() != "" {
+func (m *making) removeCgroup() error {
+	if m.r.Config.Get().GetLinux().GetCgroupParent() != "" {
 		return nil
 	}
-	return p.s.cfg.CgroupTree(p.s.cfg.defaultCgroup(p.id))
+	return m.p.s.cfg.CgroupTree(m.p.s.cfg.defaultCgroup(m.p.id))
 }
 
 // startInit starts the pod's own init where its containers share a PID namespace.
-func (p *pod) startInit(ctx context.Context, r *Record, m *making) error {
-	if !sharedPID(r.Config.Get()) {
+func (m *making) startInit(ctx context.Context) error {
+	if !sharedPID(m.r.Config.Get()) {
 		return nil
 	}
-	h, err := p.s.cfg.Handlers(r.Handler)
+	h, err := m.p.s.cfg.Handlers(m.r.Handler)
 	if err != nil {
 		return err
 	}
-	root := p.s.cfg.rootfs(p.id, p.id)
+	root := m.p.s.cfg.rootfs(m.p.id, m.p.id)
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return err
 	}
 	sp, err := spec.BuildInit(spec.InitInput{
-		Pod: r.Config.Get(), PodID: string(p.id), Host: p.s.cfg.Host, Binary: p.s.cfg.Init, Paths: p.paths(r, p.id), Handler: p.s.cfg.HandlerSpec(r.Handler),
+		Pod: m.r.Config.Get(), PodID: string(m.p.id), Host: m.p.s.cfg.Host, Binary: m.p.s.cfg.Init, Paths: m.p.paths(m.r, m.p.id), Handler: m.p.s.cfg.HandlerSpec(m.r.Handler),
 	})
 	if err != nil {
 		return err
 	}
-	proc, err := p.s.cfg.Runtime.Create(ctx, string(p.id), runtime.Create{
-		Container: string(p.id), Handler: h, Spec: sp, Deadline: p.s.cfg.CreateTimeout,
+	proc, err := m.p.s.cfg.Runtime.Create(ctx, string(m.p.id), runtime.Create{
+		Container: string(m.p.id), Handler: h, Spec: sp, Deadline: m.p.s.cfg.CreateTimeout,
 	})
 	if err != nil {
 		return err
 	}
 	m.init = proc
-	return p.s.cfg.Runtime.Start(ctx, string(p.id), string(p.id), runtime.Log{})
+	return m.p.s.cfg.Runtime.Start(ctx, string(m.p.id), string(m.p.id), runtime.Log{})
 }
 
-func (p *pod) endInit(ctx context.Context, r *Record) error {
-	if !sharedPID(r.Config.Get()) {
+func (m *making) endInit(ctx context.Context) error {
+	if !sharedPID(m.r.Config.Get()) {
 		return nil
 	}
-	h, err := p.s.cfg.Handlers(r.Handler)
+	h, err := m.p.s.cfg.Handlers(m.r.Handler)
 	if err != nil {
 		return fmt.Errorf("the pod's runtime handler: %w", err)
 	}
-	if err := p.s.cfg.Runtime.KillAll(ctx, string(p.id), string(p.id)); err != nil {
+	if err := m.p.s.cfg.Runtime.KillAll(ctx, string(m.p.id), string(m.p.id)); err != nil {
 		return err
 	}
-	return p.s.cfg.Runtime.Delete(ctx, string(p.id), string(p.id), h)
+	return m.p.s.cfg.Runtime.Delete(ctx, string(m.p.id), string(m.p.id), h)
 }
 
 // paths says where a container finds what the pod gives it.

@@ -2,16 +2,9 @@ package pod
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"maps"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/containerd/errdefs"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/image"
 	"berth/internal/network"
@@ -79,13 +72,12 @@ type Config struct {
 
 // Pods holds every pod of the node.
 type Pods struct {
+	catalog
 	cfg    Config
 	ctx    context.Context // the daemon's: all work derives from it
 	cancel context.CancelFunc
 	work   sync.WaitGroup // what goes on in the background
 
-	mu    sync.Mutex // guards the publication of index
-	index atomic.Pointer[index]
 	usage usageReading
 }
 
@@ -94,31 +86,6 @@ type Problem struct {
 	Pod   ID
 	What  string
 	Since time.Time
-}
-
-// index finds pods. A published index is never changed.
-type index struct {
-	pods       map[ID]*pod
-	names      map[string]*pod // by the name that kubelets retry with
-	containers map[ID]*pod
-	damaged    map[ID]error // ids whose record cannot be read: nothing named after them is swept
-}
-
-func (x *index) clone() *index {
-	return &index{maps.Clone(x.pods), maps.Clone(x.names), maps.Clone(x.containers), maps.Clone(x.damaged)}
-}
-
-// reindex publishes a changed index.
-func (s *Pods) reindex(fn func(*index)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.reindexLocked(fn)
-}
-
-func (s *Pods) reindexLocked(fn func(*index)) {
-	next := s.index.Load().clone()
-	fn(next)
-	s.index.Store(next)
 }
 
 // Close ends the daemon's part: what is under way is cut off, as by a crash, and the pods run on.
@@ -134,89 +101,6 @@ func (s *Pods) background(fn func(context.Context)) {
 			fn(s.ctx)
 		}
 	})
-}
-
-// nameKey is what a kubelet's retries have in common.
-func nameKey(m *runtimeapi.PodSandboxMetadata) string {
-	return fmt.Sprintf("%s\x00%s\x00%s\x00%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
-}
-
-func notFound(what string, id ID) error {
-	return fmt.Errorf("%s %q: %w", what, string(id), errdefs.ErrNotFound)
-}
-
-// find returns the pod with that id, for changing it.
-func (s *Pods) find(id ID) (*pod, error) {
-	if p := s.index.Load().pods[id]; p != nil {
-		return p, nil
-	}
-	return nil, notFound("pod sandbox", id)
-}
-
-// findContainer returns the container's pod.
-func (s *Pods) findContainer(id ID) (*pod, *Container, error) {
-	p := s.index.Load().containers[id]
-	if p == nil {
-		return nil, nil, notFound("container", id)
-	}
-	c := p.rec.Load().container(id)
-	if c == nil {
-		return nil, nil, notFound("container", id)
-	}
-	return p, c, nil
-}
-
-// Get returns what is known of a pod. It never waits.
-func (s *Pods) Get(id ID) (*Record, error) {
-	p, err := s.find(id)
-	if err != nil {
-		return nil, err
-	}
-	if r := p.rec.Load(); r.listed() {
-		return r, nil
-	}
-	return nil, notFound("pod sandbox", id)
-}
-
-// GetContainer returns what is known of a container and of its pod. It never waits.
-func (s *Pods) GetContainer(id ID) (*Record, *Container, error) {
-	p, c, err := s.findContainer(id)
-	if err != nil {
-		return nil, nil, err
-	}
-	if c.State == Creating {
-		return nil, nil, notFound("container", id)
-	}
-	return p.rec.Load(), c, nil
-}
-
-// List returns what is known of every pod that a kubelet may see. It never waits.
-func (s *Pods) List() []*Record {
-	x := s.index.Load()
-	all := make([]*Record, 0, len(x.pods))
-	for _, p := range x.pods {
-		if r := p.rec.Load(); r.listed() {
-			all = append(all, r)
-		}
-	}
-	return all
-}
-
-// listed says whether a kubelet may see the pod: one being created is not there yet, one whose undo is stuck is there
-// still.
-func (r *Record) listed() bool { return r.State != Creating && (r.State != Removing || r.Stuck != nil) }
-
-// Layers returns the ids of the image layers that containers use.
-func (s *Pods) Layers() map[string]struct{} {
-	used := map[string]struct{}{}
-	for _, p := range s.index.Load().pods {
-		for _, c := range p.rec.Load().Containers {
-			for _, l := range c.Layers {
-				used[l] = struct{}{}
-			}
-		}
-	}
-	return used
 }
 
 // Problems returns what a person should look at. It never waits.
@@ -238,37 +122,6 @@ func (s *Pods) Problems() []Problem {
 		}
 	}
 	return all
-}
-
-// ID returns the id of the pod that s names: an id, or the beginning of one that only one pod has.
-func (s *Pods) ID(name string) (ID, error) {
-	return resolve("pod sandbox", name, s.index.Load().pods)
-}
-
-// ContainerID returns the id of the container that s names: an id, or the beginning of one that only one container has.
-func (s *Pods) ContainerID(name string) (ID, error) {
-	return resolve("container", name, s.index.Load().containers)
-}
-
-func resolve(what, name string, all map[ID]*pod) (ID, error) {
-	if _, ok := all[ID(name)]; ok {
-		return ID(name), nil
-	}
-	var found []ID
-	if len(name) > 0 && len(name) < 64 {
-		for id := range all {
-			if strings.HasPrefix(string(id), name) {
-				found = append(found, id)
-			}
-		}
-	}
-	switch len(found) {
-	case 0:
-		return "", notFound(what, ID(name))
-	case 1:
-		return found[0], nil
-	}
-	return "", fmt.Errorf("%s %q: %d ids begin so; give more digits: %w", what, name, len(found), errdefs.ErrInvalidArgument)
 }
 
 // Paths names the places on the host that belong to a pod, for people.

@@ -2,11 +2,7 @@ package pod
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,89 +11,6 @@ import (
 	"berth/internal/op"
 	"berth/internal/runtime"
 )
-
-// Open reads every record below the root. What it returns can be read at once; Recover finds out what still runs. One bad
-// record never stops the others: it is a problem that Problems reports, and its id stays taken.
-func Open(cfg Config) (*Pods, error) {
-	if cfg.Abandon == 0 {
-		cfg.Abandon = 2 * time.Minute
-	}
-	if cfg.CreateTimeout == 0 {
-		cfg.CreateTimeout = 2 * time.Minute
-	}
-	if cfg.Retry == (op.Backoff{}) {
-		cfg.Retry = op.Backoff{First: time.Second, Max: time.Minute}
-	}
-	s := &Pods{cfg: cfg}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	if err := s.freshState(); err != nil {
-		return nil, err
-	}
-	x := (&index{}).clone()
-	x.pods, x.names, x.containers, x.damaged = map[ID]*pod{}, map[string]*pod{}, map[ID]*pod{}, map[ID]error{}
-	entries, err := os.ReadDir(cfg.podsRoot())
-	if err != nil {
-		return nil, fmt.Errorf("read the pods' records: %w", err)
-	}
-	for _, e := range entries {
-		if id := ID(e.Name()); id.Valid() {
-			s.load(x, id)
-		}
-	}
-	s.index.Store(x)
-	return s, nil
-}
-
-// freshState makes the directories and throws away the state of another boot: where it is kept on a disk it outlives what
-// it describes.
-func (s *Pods) freshState() error {
-	l := &s.cfg.Layout
-	mark := filepath.Join(l.State, "boot")
-	if was, err := os.ReadFile(mark); err == nil && string(was) != s.cfg.Boot {
-		for _, dir := range []string{l.podsState(), filepath.Join(l.State, "runtime")} {
-			if err := os.RemoveAll(dir); err != nil {
-				return fmt.Errorf("clear the state of an earlier boot: %w", err)
-			}
-		}
-	}
-	for _, dir := range []string{l.podsRoot(), l.podsState()} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return err
-		}
-	}
-	return os.WriteFile(mark, []byte(s.cfg.Boot), 0o600)
-}
-
-// load takes one pod into the index.
-func (s *Pods) load(x *index, id ID) {
-	r := &Record{}
-	_, err := recordKind.Read(s.cfg.record(id), r)
-	if err == nil && r.ID != id {
-		err = fmt.Errorf("record %s speaks of pod %s", s.cfg.record(id), r.ID)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		_ = os.RemoveAll(s.cfg.pod(id)) // cut off before its first record: nothing else can have been made
-		return
-	}
-	if err != nil {
-		x.damaged[id] = err
-		s.cfg.Log.Error("a pod's record cannot be used; what is named after the pod is left alone", "pod", id, "error", err)
-		return
-	}
-	p := &pod{s: s, id: id, containers: map[ID]*container{}, adopted: make(chan struct{})}
-	p.rec.Store(r)
-	x.pods[id] = p
-	if r.State != Removing {
-		x.names[nameKey(r.Config.Get().GetMetadata())] = p
-	}
-	for _, c := range r.Containers {
-		live := newContainer()
-		if c.State == Exited || c.State == Removing {
-			live.markExited()
-		}
-		p.containers[c.ID], x.containers[c.ID] = live, p
-	}
-}
 
 // Recover adopts what runs, finishes or undoes what was under way, and then sweeps away what no record owns. It goes on
 // behind the requests: one for a pod that is not adopted yet waits for that pod alone. done is closed when every pod is
@@ -109,20 +22,23 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 		g.SetLimit(16)
 		for _, p := range s.index.Load().pods {
 			g.Go(func() error {
-				_ = p.lane.Do(s.ctx, ctx, op.Op{Kind: opAdopt, Run: p.adopt})
-				s.background(func(ctx context.Context) { p.resume(ctx) })
+				_ = p.lane.Do(s.ctx, ctx, op.Op{Kind: opAdopt, Run: recovery{p}.adopt})
+				s.background(recovery{p}.resume)
 				return nil
 			})
 		}
 		_ = g.Wait()
 		close(adopted)
-		s.sweep(ctx)
+		sweeper{s}.sweep(ctx)
 	})
 	return adopted
 }
 
+// recovery is what a restarted daemon does for one pod of an earlier one.
+type recovery struct{ *pod }
+
 // adopt finds out what of a pod still lives. It runs in the pod's lane.
-func (p *pod) adopt(ctx context.Context) error {
+func (p recovery) adopt(ctx context.Context) error {
 	select {
 	case <-p.adopted:
 		return nil // a pod made by this daemon
@@ -153,7 +69,7 @@ func (p *pod) adopt(ctx context.Context) error {
 }
 
 // takeInventory brings the record up to what the monitor says.
-func (p *pod) takeInventory(inv runtime.Inventory) {
+func (p recovery) takeInventory(inv runtime.Inventory) {
 	for _, c := range p.rec.Load().Containers {
 		if !c.live() {
 			continue
@@ -161,9 +77,9 @@ func (p *pod) takeInventory(inv runtime.Inventory) {
 		found, ok := inv.Containers[string(c.ID)]
 		switch {
 		case !ok || found.State == runtime.Exited && found.Exit == nil:
-			p.markExited(c.ID, func(c *Container) { fillExit(c, runtime.Exit{Unknown: true}) })
+			p.container(c.ID).ended(func(c *Container) { fillExit(c, runtime.Exit{Unknown: true}) })
 		case found.State == runtime.Exited:
-			p.markExited(c.ID, func(c *Container) { fillExit(c, *found.Exit) })
+			p.container(c.ID).ended(func(c *Container) { fillExit(c, *found.Exit) })
 		case found.State == runtime.Running && c.State != Running:
 			p.foundRunning(c.ID)
 		}
@@ -171,7 +87,7 @@ func (p *pod) takeInventory(inv runtime.Inventory) {
 }
 
 // foundRunning finishes a start that the last daemon did not live to record.
-func (p *pod) foundRunning(id ID) {
+func (p recovery) foundRunning(id ID) {
 	_ = p.settle("container.running", func(r *Record) error {
 		return r.edit(id, func(c *Container) error {
 			if c.State == Created {
@@ -186,7 +102,7 @@ func (p *pod) foundRunning(id ID) {
 }
 
 // rebooted marks what lived in another boot as ended: exits that a monitor wrote to the disk in time are exact.
-func (p *pod) rebooted(r *Record) error {
+func (p recovery) rebooted(r *Record) error {
 	for _, c := range r.Containers {
 		if !c.live() {
 			continue
@@ -195,7 +111,7 @@ func (p *pod) rebooted(r *Record) error {
 		if err != nil {
 			e = runtime.Exit{Unknown: true, FinishedAt: time.Now()}
 		}
-		p.markExited(c.ID, func(c *Container) {
+		p.container(c.ID).ended(func(c *Container) {
 			fillExit(c, e)
 			if e.Unknown {
 				c.Message = "the node was restarted while the container ran"
@@ -212,7 +128,7 @@ func (p *pod) rebooted(r *Record) error {
 }
 
 // resume finishes what was under way when the last daemon ended.
-func (p *pod) resume(ctx context.Context) {
+func (p recovery) resume(ctx context.Context) {
 	r := p.rec.Load()
 	switch r.State {
 	case Creating, Removing:
@@ -227,19 +143,19 @@ func (p *pod) resume(ctx context.Context) {
 		}
 	}
 	for _, c := range p.rec.Load().Containers {
-		switch c.State {
-		case Creating, Removing:
-			_ = p.s.RemoveContainer(ctx, c.ID)
-		case Exited:
-			if err := p.reapContainer(ctx, c.ID); err != nil {
-				p.stuckContainer(c.ID, err, func() error { return p.reapContainer(p.s.ctx, c.ID) })
-			}
+		l := p.container(c.ID)
+		switch {
+		case l == nil:
+		case c.State == Creating, c.State == Removing:
+			_ = l.remove(ctx)
+		case c.State == Exited:
+			l.reapOrRetry(ctx)
 		}
 	}
 }
 
 // broken says what a ready pod lacks of the namespaces that it is made of.
-func (p *pod) broken(r *Record) error {
+func (p recovery) broken(r *Record) error {
 	ns := p.namespaces(r)
 	for _, pin := range []string{ns.Net, ns.IPC, ns.UTS} {
 		if pin == "" {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -103,12 +102,11 @@ func (s *Pods) newPod(want request) (*pod, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pod configuration: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	p := &pod{s: s, id: NewID(), ours: true, containers: map[ID]*container{}, adopted: make(chan struct{})}
-	close(p.adopted)
-	p.rec.Store(&Record{
-		ID: p.id, State: Creating, CreatedAt: time.Now(), Boot: s.cfg.Boot,
+	p := s.makePod(&Record{
+		ID: NewID(), State: Creating, CreatedAt: time.Now(), Boot: s.cfg.Boot,
 		Handler: want.handler, Runtime: want.runtime, Digest: want.digest, Config: PodConfig{m},
-	})
+	}, true)
+	close(p.adopted)
 	return p, nil
 }
 
@@ -137,8 +135,8 @@ func (p *pod) create(ctx context.Context) error {
 	default:
 		return errUndone
 	}
-	m := &making{}
-	err := p.plan(m).Forward(ctx)
+	m := p.making()
+	err := m.plan().Forward(ctx)
 	if err == nil {
 		err = p.update("pod.ready", func(r *Record) error {
 			r.IPs, r.Init = m.ips, m.init
@@ -165,7 +163,7 @@ func (p *pod) undo(ctx context.Context) error {
 		return r.moveTo(Removing)
 	})
 	if err == nil {
-		err = p.plan(&making{}).Backward(ctx)
+		err = p.making().plan().Backward(ctx)
 	}
 	if err == nil {
 		p.forget()
@@ -201,13 +199,4 @@ func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 		return fmt.Errorf("pod %s/%s: %w: %w", m.Namespace, m.Name, err, errdefs.ErrInvalidArgument)
 	}
 	return nil
-}
-
-// makeLogDirectory makes the directory that the kubelet named for the pod's logs.
-func (p *pod) makeLogDirectory() error {
-	dir := p.rec.Load().Config.Get().LogDirectory
-	if dir == "" {
-		return nil
-	}
-	return os.MkdirAll(dir, 0o755)
 }

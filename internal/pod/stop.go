@@ -77,7 +77,7 @@ func (p *pod) takeDown(ctx context.Context) error {
 	if err := p.endContainers(ctx); err != nil {
 		return err
 	}
-	if err := p.plan(&making{}).BackwardTo(ctx, stepFiles); err != nil {
+	if err := p.making().plan().BackwardTo(ctx, stepFiles); err != nil {
 		return err
 	}
 	return p.settle("pod.stopped", func(r *Record) error {
@@ -91,14 +91,18 @@ func (p *pod) takeDown(ctx context.Context) error {
 func (p *pod) endContainers(ctx context.Context) error {
 	var g errgroup.Group
 	for _, c := range p.rec.Load().Containers {
+		l := p.container(c.ID)
+		if l == nil {
+			continue
+		}
 		g.Go(func() error {
 			if c.State == Creating {
-				return p.removeContainer(ctx, c.ID)
+				return l.remove(ctx)
 			}
-			if err := p.stopContainer(ctx, c.ID, 0); err != nil {
+			if err := l.stop(ctx, 0); err != nil {
 				return err
 			}
-			return p.reapContainer(ctx, c.ID)
+			return l.reap(ctx)
 		})
 	}
 	return g.Wait()
@@ -113,8 +117,10 @@ func (p *pod) remove(ctx context.Context) error {
 		return nil
 	}
 	for _, c := range p.rec.Load().Containers {
-		if err := p.removeContainer(ctx, c.ID); err != nil {
-			return fmt.Errorf("remove pod %s: %w", p.id, err)
+		if l := p.container(c.ID); l != nil {
+			if err := l.remove(ctx); err != nil {
+				return fmt.Errorf("remove pod %s: %w", p.id, err)
+			}
 		}
 	}
 	return p.undo(ctx)

@@ -7,15 +7,11 @@ import (
 	"berth/internal/rootfs"
 )
 
-// owned says whether a record owns that id, also one that cannot be read.
-func (s *Pods) owned(id string) bool {
-	x := s.index.Load()
-	_, damaged := x.damaged[ID(id)]
-	return damaged || x.pods[ID(id)] != nil
-}
+// sweeper removes what carries our names and no record owns.
+type sweeper struct{ *Pods }
 
 // sweep removes what carries our names and no record owns: the remains of a record that was lost.
-func (s *Pods) sweep(ctx context.Context) {
+func (s sweeper) sweep(ctx context.Context) {
 	l := &s.cfg.Layout
 	for what, err := range map[string]error{
 		"monitors and runtime state": s.cfg.Runtime.Sweep(ctx, s.owned),
@@ -30,7 +26,7 @@ func (s *Pods) sweep(ctx context.Context) {
 	}
 }
 
-func (s *Pods) sweepNetworks(ctx context.Context) error {
+func (s sweeper) sweepNetworks(ctx context.Context) error {
 	ids, err := s.cfg.Network.Attachments()
 	if err != nil {
 		return err
@@ -48,7 +44,7 @@ func (s *Pods) sweepNetworks(ctx context.Context) error {
 }
 
 // sweepCgroups removes the default cgroups of pods that are no more.
-func (s *Pods) sweepCgroups() error {
+func (s sweeper) sweepCgroups() error {
 	groups, err := s.cfg.CgroupChildren("/" + s.cfg.Instance)
 	for _, id := range groups {
 		if ID(id).Valid() && !s.owned(id) {

@@ -39,7 +39,7 @@ func (s *Pods) Usage() Usage {
 			defer s.usage.busy.Store(false)
 			ctx, cancel := context.WithTimeout(ctx, usageLimit)
 			defer cancel()
-			if u, ok := s.readUsage(ctx); ok {
+			if u, ok := readUsage(ctx, s); ok {
 				s.usage.last.Store(&u)
 			}
 		})
@@ -50,7 +50,7 @@ func (s *Pods) Usage() Usage {
 	return *last
 }
 
-func (s *Pods) readUsage(ctx context.Context) (Usage, bool) {
+func readUsage(ctx context.Context, s *Pods) (Usage, bool) {
 	u := Usage{At: time.Now()}
 	for _, p := range s.index.Load().pods {
 		for _, c := range p.rec.Load().Containers {

@@ -1,0 +1,164 @@
+package pod
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// catalog finds pods and containers. Reading it never waits.
+type catalog struct {
+	mu    sync.Mutex // guards the publication of index
+	index atomic.Pointer[index]
+}
+
+// index finds pods. A published index is never changed.
+type index struct {
+	pods       map[ID]*pod
+	names      map[string]*pod // by the name that kubelets retry with
+	containers map[ID]*pod
+	damaged    map[ID]error // ids whose record cannot be read: nothing named after them is swept
+}
+
+func (x *index) clone() *index {
+	return &index{maps.Clone(x.pods), maps.Clone(x.names), maps.Clone(x.containers), maps.Clone(x.damaged)}
+}
+
+// reindex publishes a changed index.
+func (c *catalog) reindex(fn func(*index)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reindexLocked(fn)
+}
+
+func (c *catalog) reindexLocked(fn func(*index)) {
+	next := c.index.Load().clone()
+	fn(next)
+	c.index.Store(next)
+}
+
+// nameKey is what a kubelet's retries have in common.
+func nameKey(m *runtimeapi.PodSandboxMetadata) string {
+	return fmt.Sprintf("%s\x00%s\x00%s\x00%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
+}
+
+func notFound(what string, id ID) error {
+	return fmt.Errorf("%s %q: %w", what, string(id), errdefs.ErrNotFound)
+}
+
+// find returns the pod with that id, for changing it.
+func (c *catalog) find(id ID) (*pod, error) {
+	if p := c.index.Load().pods[id]; p != nil {
+		return p, nil
+	}
+	return nil, notFound("pod sandbox", id)
+}
+
+// findContainer returns the container's pod.
+func (c *catalog) findContainer(id ID) (*pod, *Container, error) {
+	p := c.index.Load().containers[id]
+	if p == nil {
+		return nil, nil, notFound("container", id)
+	}
+	ctr := p.rec.Load().container(id)
+	if ctr == nil {
+		return nil, nil, notFound("container", id)
+	}
+	return p, ctr, nil
+}
+
+// Get returns what is known of a pod. It never waits.
+func (c *catalog) Get(id ID) (*Record, error) {
+	p, err := c.find(id)
+	if err != nil {
+		return nil, err
+	}
+	if r := p.rec.Load(); r.listed() {
+		return r, nil
+	}
+	return nil, notFound("pod sandbox", id)
+}
+
+// GetContainer returns what is known of a container and of its pod. It never waits.
+func (c *catalog) GetContainer(id ID) (*Record, *Container, error) {
+	p, ctr, err := c.findContainer(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if ctr.State == Creating {
+		return nil, nil, notFound("container", id)
+	}
+	return p.rec.Load(), ctr, nil
+}
+
+// List returns what is known of every pod that a kubelet may see. It never waits.
+func (c *catalog) List() []*Record {
+	x := c.index.Load()
+	all := make([]*Record, 0, len(x.pods))
+	for _, p := range x.pods {
+		if r := p.rec.Load(); r.listed() {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// listed says whether a kubelet may see the pod: one being created is not there yet, one whose undo is stuck is there
+// still.
+func (r *Record) listed() bool { return r.State != Creating && (r.State != Removing || r.Stuck != nil) }
+
+// Layers returns the ids of the image layers that containers use.
+func (c *catalog) Layers() map[string]struct{} {
+	used := map[string]struct{}{}
+	for _, p := range c.index.Load().pods {
+		for _, ctr := range p.rec.Load().Containers {
+			for _, l := range ctr.Layers {
+				used[l] = struct{}{}
+			}
+		}
+	}
+	return used
+}
+
+// ID returns the id of the pod that s names: an id, or the beginning of one that only one pod has.
+func (c *catalog) ID(name string) (ID, error) {
+	return resolve("pod sandbox", name, c.index.Load().pods)
+}
+
+// ContainerID returns the id of the container that s names: an id, or the beginning of one that only one container has.
+func (c *catalog) ContainerID(name string) (ID, error) {
+	return resolve("container", name, c.index.Load().containers)
+}
+
+func resolve(what, name string, all map[ID]*pod) (ID, error) {
+	if _, ok := all[ID(name)]; ok {
+		return ID(name), nil
+	}
+	var found []ID
+	if len(name) > 0 && len(name) < 64 {
+		for id := range all {
+			if strings.HasPrefix(string(id), name) {
+				found = append(found, id)
+			}
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", notFound(what, ID(name))
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("%s %q: %d ids begin so; give more digits: %w", what, name, len(found), errdefs.ErrInvalidArgument)
+}
+
+// owned says whether a record owns that id, also one that cannot be read.
+func (c *catalog) owned(id string) bool {
+	x := c.index.Load()
+	_, damaged := x.damaged[ID(id)]
+	return damaged || x.pods[ID(id)] != nil
+}

@@ -1,0 +1,95 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"berth/internal/op"
+)
+
+// Open reads every record below the root. What it returns can be read at once; Recover finds out what still runs. One bad
+// record never stops the others: it is a problem that Problems reports, and its id stays taken.
+func Open(cfg Config) (*Pods, error) {
+	if cfg.Abandon == 0 {
+		cfg.Abandon = 2 * time.Minute
+	}
+	if cfg.CreateTimeout == 0 {
+		cfg.CreateTimeout = 2 * time.Minute
+	}
+	if cfg.Retry == (op.Backoff{}) {
+		cfg.Retry = op.Backoff{First: time.Second, Max: time.Minute}
+	}
+	s := &Pods{cfg: cfg}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if err := freshState(&cfg); err != nil {
+		return nil, err
+	}
+	x := (&index{}).clone()
+	x.pods, x.names, x.containers, x.damaged = map[ID]*pod{}, map[string]*pod{}, map[ID]*pod{}, map[ID]error{}
+	entries, err := os.ReadDir(cfg.podsRoot())
+	if err != nil {
+		return nil, fmt.Errorf("read the pods' records: %w", err)
+	}
+	for _, e := range entries {
+		if id := ID(e.Name()); id.Valid() {
+			load(s, x, id)
+		}
+	}
+	s.index.Store(x)
+	return s, nil
+}
+
+// freshState makes the directories and throws away the state of another boot: where it is kept on a disk it outlives what
+// it describes.
+func freshState(cfg *Config) error {
+	l := &cfg.Layout
+	mark := filepath.Join(l.State, "boot")
+	if was, err := os.ReadFile(mark); err == nil && string(was) != cfg.Boot {
+		for _, dir := range []string{l.podsState(), filepath.Join(l.State, "runtime")} {
+			if err := os.RemoveAll(dir); err != nil {
+				return fmt.Errorf("clear the state of an earlier boot: %w", err)
+			}
+		}
+	}
+	for _, dir := range []string{l.podsRoot(), l.podsState()} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(mark, []byte(cfg.Boot), 0o600)
+}
+
+// load takes one pod into the index.
+func load(s *Pods, x *index, id ID) {
+	r := &Record{}
+	_, err := recordKind.Read(s.cfg.record(id), r)
+	if err == nil && r.ID != id {
+		err = fmt.Errorf("record %s speaks of pod %s", s.cfg.record(id), r.ID)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		_ = os.RemoveAll(s.cfg.pod(id)) // cut off before its first record: nothing else can have been made
+		return
+	}
+	if err != nil {
+		x.damaged[id] = err
+		s.cfg.Log.Error("a pod's record cannot be used; what is named after the pod is left alone", "pod", id, "error", err)
+		return
+	}
+	p := s.makePod(r, false)
+	x.pods[id] = p
+	if r.State != Removing {
+		x.names[nameKey(r.Config.Get().GetMetadata())] = p
+	}
+	for _, c := range r.Containers {
+		l := newContainer(p, c.ID)
+		if c.State == Exited || c.State == Removing {
+			l.once.Do(func() { close(l.exited) })
+		}
+		p.containers[c.ID], x.containers[c.ID] = l, p
+	}
+}
