@@ -1,18 +1,17 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
-	"github.com/pelletier/go-toml/v2/unstable"
 )
 
 // Flags is what the daemon's command line says. An empty string was not given.
@@ -103,16 +102,20 @@ func (l *loader) file(path string) error {
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)
 	}
+	var said map[string]any
+	if err := toml.Unmarshal(text, &said); err != nil {
+		return syntax(path, err)
+	}
 	here, err := locate(path, text)
 	if err != nil {
-		return err
+		return syntax(path, err)
 	}
-	if err := l.durationsAreText(path, here); err != nil {
+	if err := (shape{path, here}).table("", said, reflect.TypeFor[wire]()); err != nil {
 		return err
 	}
 	w := newWire(l.config)
-	if err := strict(text, w); err != nil {
-		return refusal(path, here, "", err)
+	if err := toml.Unmarshal(text, w); err != nil {
+		return syntax(path, err)
 	}
 	if err := l.runtimes(path, here, w.Runtimes); err != nil {
 		return err
@@ -122,39 +125,20 @@ func (l *loader) file(path string) error {
 	return nil
 }
 
-// durationsAreText refuses a number before the decoder does, which would not say where it is.
-func (l *loader) durationsAreText(path string, here places) error {
-	for _, d := range l.config.durations() {
-		if at, ok := here[d.key]; ok && at.kind != unstable.String {
-			return here.refuse(path, d.key, "must be a duration in quotes, such as \"90s\" or \"2m\"")
-		}
-	}
-	return nil
-}
-
 // runtimes takes [runtimes] apart: default is a key of ours, every other one is a handler that the administrator named.
 func (l *loader) runtimes(path string, here places, table map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(table)) {
-		key := "runtimes." + name
-		if name == "default" {
-			text, ok := table[name].(string)
-			if !ok {
-				return here.refuse(path, key, "must be a string, the name of a handler")
-			}
+		if text, ok := table[name].(string); ok {
 			l.config.Runtimes.Default = text
 			continue
 		}
-		body, ok := table[name].(map[string]any)
-		if !ok {
-			return here.refuse(path, key, "unknown key; a handler is a table [runtimes."+name+"]")
-		}
-		text, err := toml.Marshal(body)
-		if err != nil {
-			return here.refuse(path, key, err.Error())
-		}
+		text, err := toml.Marshal(table[name])
 		h := wireHandlerOf(l.config.Runtimes.Handlers[name])
-		if err := strict(text, &h); err != nil {
-			return refusal(path, here, key, err)
+		if err == nil {
+			err = toml.Unmarshal(text, &h)
+		}
+		if err != nil {
+			return here.refuse(path, "runtimes."+name, err.Error())
 		}
 		l.config.Runtimes.Handlers[name] = h.handler()
 	}
@@ -178,38 +162,13 @@ func (l *loader) flags(f Flags) {
 	}
 }
 
-func strict(text []byte, into any) error {
-	d := toml.NewDecoder(bytes.NewReader(text))
-	return d.DisallowUnknownFields().Decode(into)
-}
-
-// refusal makes an *Error of what the decoder found. Below a table that was taken out of its file, lines are looked up.
-func refusal(path string, here places, table string, err error) error {
-	var unknown *toml.StrictMissingError
-	var wrong *toml.DecodeError
-	switch {
-	case errors.As(err, &unknown):
-		return decodeError(path, here, table, &unknown.Errors[0], "unknown key")
-	case errors.As(err, &wrong):
-		return decodeError(path, here, table, wrong, plain(wrong.Error()))
+// syntax is an error of TOML itself.
+func syntax(path string, err error) error {
+	e := &Error{File: path, Why: strings.TrimPrefix(err.Error(), "toml: ")}
+	var at *toml.DecodeError
+	if errors.As(err, &at) {
+		e.Line, _ = at.Position()
+		e.Key = strings.Join(at.Key(), ".")
 	}
-	return &Error{File: path, Key: table, Why: plain(err.Error())}
-}
-
-func decodeError(path string, here places, table string, err *toml.DecodeError, why string) error {
-	key := strings.Join(err.Key(), ".")
-	if table != "" {
-		return here.refuse(path, table+"."+key, why)
-	}
-	line, _ := err.Position()
-	return &Error{File: path, Line: line, Key: key, Why: why}
-}
-
-// plain takes the decoder's own name and Go's types out of a message.
-func plain(text string) string {
-	text = strings.TrimPrefix(text, "toml: ")
-	if i := strings.Index(text, " into struct field "); i >= 0 {
-		text = text[:i]
-	}
-	return text
+	return e
 }

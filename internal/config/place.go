@@ -8,9 +8,8 @@ import (
 
 // place is where a key was set.
 type place struct {
-	file string        // or the flag
-	line int           // 0 for a flag
-	kind unstable.Kind // of its value; Invalid for a table with a header, and for a flag
+	file string // or the flag
+	line int    // 0 for a flag
 }
 
 // places tells where each key, dotted, was set.
@@ -27,7 +26,7 @@ func (p places) refuse(path, key, why string) error {
 	return &Error{File: path, Key: key, Why: why}
 }
 
-// locate finds the line of every key and table of a file. An error is one of TOML itself.
+// locate finds the line of every key and table of a file that the decoder takes.
 func locate(path string, text []byte) (places, error) {
 	var p unstable.Parser
 	p.Reset(text)
@@ -42,7 +41,7 @@ func locate(path string, text []byte) (places, error) {
 		}
 	}
 	if err := p.Error(); err != nil {
-		return nil, refusal(path, nil, "", strict(text, &map[string]any{}))
+		return nil, err
 	}
 	return l.found, nil
 }
@@ -71,9 +70,6 @@ func (l *locator) key(table string, n *unstable.Node) string {
 
 func (l *locator) value(table string, n *unstable.Node) {
 	key := l.key(table, n)
-	at := l.found[key]
-	at.kind = n.Value().Kind
-	l.found[key] = at
 	if n.Value().Kind != unstable.InlineTable {
 		return
 	}
