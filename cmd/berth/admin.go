@@ -17,8 +17,11 @@ import (
 	"berth/internal/runtime"
 )
 
+// service is what the daemon does for the command line beside CRI.
+type service struct{ *node }
+
 // Info tells about the daemon.
-func (n *node) Info(context.Context) (*admin.InfoResponse, error) {
+func (n service) Info(context.Context) (*admin.InfoResponse, error) {
 	facts, err := json.Marshal(map[string]any{"facts": n.facts, "runtimes": n.runtimes, "defaultRuntime": n.fallback})
 	if err != nil {
 		return nil, err
@@ -34,7 +37,7 @@ func (n *node) Info(context.Context) (*admin.InfoResponse, error) {
 }
 
 // Pull brings an image into the store and tells how far it is.
-func (n *node) Pull(ctx context.Context, req *admin.PullRequest, send func(*admin.PullEvent) error) error {
+func (n service) Pull(ctx context.Context, req *admin.PullRequest, send func(*admin.PullEvent) error) error {
 	p := image.PullRequest{Reference: req.Reference, Platform: req.Platform, Progress: progress(send)}
 	if req.Username != "" || req.Password != "" {
 		p.Auth = &image.Auth{Username: req.Username, Password: req.Password}
@@ -47,7 +50,7 @@ func (n *node) Pull(ctx context.Context, req *admin.PullRequest, send func(*admi
 }
 
 // Import reads an archive of images.
-func (n *node) Import(ctx context.Context, archive io.Reader, send func(*admin.PullEvent) error) error {
+func (n service) Import(ctx context.Context, archive io.Reader, send func(*admin.PullEvent) error) error {
 	images, err := n.images.Import(ctx, archive, progress(send))
 	if err != nil {
 		return cri.ToStatus(err)
@@ -71,7 +74,7 @@ func complete(img image.Image) *admin.PullEvent {
 }
 
 // Attach joins the streams of a container.
-func (n *node) Attach(ctx context.Context, req *admin.AttachRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
 	id, err := n.pods.ContainerID(req.Container)
 	if err != nil {
 		return cri.ToStatus(err)
@@ -91,7 +94,7 @@ func (n *node) Attach(ctx context.Context, req *admin.AttachRequest, recv func()
 }
 
 // input takes what the client says until it says no more.
-func (n *node) input(ctx context.Context, id pod.ID, recv func() (*admin.AttachInput, error), feed *io.PipeWriter) {
+func (n service) input(ctx context.Context, id pod.ID, recv func() (*admin.AttachInput, error), feed *io.PipeWriter) {
 	for {
 		in, err := recv()
 		if err != nil {
@@ -123,7 +126,7 @@ func (w writer) Write(p []byte) (int, error) {
 }
 
 // Check verifies every record and every stored image.
-func (n *node) Check(ctx context.Context, req *admin.CheckRequest, send func(*admin.Finding) error) error {
+func (n service) Check(ctx context.Context, req *admin.CheckRequest, send func(*admin.Finding) error) error {
 	for _, p := range n.pods.Problems() {
 		if err := send(&admin.Finding{Pod: string(p.Pod), Problem: p.What}); err != nil {
 			return err
@@ -138,4 +141,4 @@ func (n *node) Check(ctx context.Context, req *admin.CheckRequest, send func(*ad
 	return cri.ToStatus(err)
 }
 
-func (n *node) streams() pod.Streams { return pod.Streams{Pods: n.pods} }
+func (n service) streams() pod.Streams { return pod.Streams{Pods: n.pods} }

@@ -68,7 +68,7 @@ func serve(ctx context.Context, cfg *config.Config) error {
 	unary, stream := n.interceptors(ready.Load)
 	g := grpc.NewServer(grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
 	n.face.Register(g)
-	admin.Register(g, n)
+	admin.Register(g, service{n})
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(listener) }()
 	if err := n.open(ctx); err != nil {
