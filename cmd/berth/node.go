@@ -106,28 +106,36 @@ func (n *node) openHost(context.Context) (err error) {
 	return err
 }
 
-// openRuntimes finds the runtimes and chooses the default: the one that the configuration names, or the first that works.
 func (n *node) openRuntimes(ctx context.Context) (err error) {
 	if err := n.helpers.Sweep(); err != nil {
 		n.log.Warn("helpers of an earlier daemon could not all be ended", "error", err)
 	}
-	n.runtimes = host.FindRuntimes(n.cfg.Runtimes.Paths())
-	if n.fallback = n.cfg.Runtimes.Default; n.fallback == "" {
-		try := func(ctx context.Context, path string) host.Runtime {
-			return host.TryRuntime(ctx, path, n.cfg.State, n.helpers.Run)
-		}
-		if n.fallback, n.runtimes, err = host.ChooseRuntime(ctx, filepath.Join(n.cfg.Root, "runtimes"), n.facts, n.runtimes, try); n.fallback == "" {
-			return err
-		}
-		if err != nil {
-			n.log.Warn("the next start tries the runtimes again", "error", err)
-		}
+	if err := n.chooseRuntime(ctx); err != nil {
+		return err
 	}
 	n.driver, err = runtime.New(runtime.Config{
 		Monitor: n.monitor, Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), Tracking: n.tracking,
 		Helper: n.helpers.Run, Log: n.log,
 		OnExit: func(p, c string, e runtime.Exit) { n.pods.Exited(p, c, e) },
 	})
+	return err
+}
+
+// chooseRuntime finds the runtimes and the default: the one that the configuration names, or the first that works.
+func (n *node) chooseRuntime(ctx context.Context) (err error) {
+	n.runtimes = host.FindRuntimes(n.cfg.Runtimes.Paths())
+	if n.fallback = n.cfg.Runtimes.Default; n.fallback != "" {
+		_, err = host.Named(n.runtimes, n.fallback)
+		return err
+	}
+	try := func(ctx context.Context, path string) host.Runtime {
+		return host.TryRuntime(ctx, path, n.cfg.State, n.helpers.Run)
+	}
+	n.fallback, n.runtimes, err = host.ChooseRuntime(ctx, filepath.Join(n.cfg.Root, "runtimes"), n.facts, n.runtimes, try)
+	if n.fallback != "" && err != nil {
+		n.log.Warn("the next start tries the runtimes again", "error", err)
+		return nil
+	}
 	return err
 }
 

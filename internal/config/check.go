@@ -12,10 +12,11 @@ import (
 // maxSocket is how long the path of a unix socket may be: the kernel's 108 bytes, less the terminating one.
 const maxSocket = 107
 
-// podSocket is what comes below the state directory on the way to a pod's own socket.
-const podSocket = len("/pods/") + 64 + len("/m.sock")
+// handlerName is a DNS label: Kubernetes takes nothing else for the handler of a RuntimeClass.
+var handlerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-var handlerName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+// usual are the handlers that need no table: they are looked for in the usual places.
+var usual = []string{"crun", "runc"}
 
 // check refuses values that cannot work, each at the place that set it.
 func (l *loader) check() error {
@@ -75,7 +76,8 @@ func (l *loader) path(key, value string, optional bool) error {
 	return nil
 }
 
-// apart keeps what dies with a boot away from what does not, and sockets within the kernel's limit.
+// apart keeps what dies with a boot away from what does not, and the socket within the kernel's limit. The pods' own sockets
+// are reached through their open directories, however long the path of state is.
 func (l *loader) apart() error {
 	c := l.config
 	switch {
@@ -85,8 +87,6 @@ func (l *loader) apart() error {
 		return l.refuse(l.last("root", "state"), "root %q and state %q must be apart: neither may hold the other", c.Root, c.State)
 	case len(c.Socket) > maxSocket:
 		return l.refuse("socket", "is %d bytes long; the kernel allows a socket %d", len(c.Socket), maxSocket)
-	case len(c.State)+podSocket > maxSocket:
-		return l.refuse("state", "is %d bytes long; at most %d leave room for the pods' sockets in it", len(c.State), maxSocket-podSocket)
 	case c.Socket == c.State || c.Socket == c.Root:
 		return l.refuse("socket", "%q is a directory", c.Socket)
 	}
@@ -169,7 +169,7 @@ func (l *loader) handlers() error {
 	for _, name := range r.names() {
 		key := "runtimes." + name
 		if !handlerName.MatchString(name) {
-			return l.refuse(key, "%q cannot name a handler: letters, digits, dots, dashes and underscores can", name)
+			return l.refuse(key, "%q cannot name a handler: up to 63 of a-z, 0-9 and, between them, - can, as in a RuntimeClass", name)
 		}
 		if r.Handlers[name].Path == "" {
 			return l.refuse(key, "needs a path")
@@ -184,7 +184,7 @@ func (l *loader) handlers() error {
 		}
 		return nil
 	}
-	if _, ok := r.Handlers[r.Default]; !ok {
+	if _, ok := r.Handlers[r.Default]; !ok && !slices.Contains(usual, r.Default) {
 		return l.refuse("runtimes.default", "there is no handler %q: add [runtimes.%s] with its path", r.Default, r.Default)
 	}
 	return nil

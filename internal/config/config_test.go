@@ -75,7 +75,7 @@ path = "/usr/bin/crun"
 privileged_without_host_devices = true
 pod_annotations = ["io.example.*"]
 container_annotations = ["x"]
-[runtimes."run.c"]
+[runtimes."0-9"]
 path = "/usr/sbin/runc"
 [monitor]
 path = "/opt/berth-monitor"
@@ -94,8 +94,8 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		Registry: Registry{"/certs"},
 		Images:   Images{3, 2, []string{"registry.example/pause:1", "a*"}, 11, 12, 13, 5_000_000_000, 15},
 		Runtimes: Runtimes{"fast", map[string]Handler{
-			"fast":  {"/usr/bin/crun", true, []string{"io.example.*"}, []string{"x"}},
-			"run.c": {Path: "/usr/sbin/runc"},
+			"fast": {"/usr/bin/crun", true, []string{"io.example.*"}, []string{"x"}},
+			"0-9":  {Path: "/usr/sbin/runc"},
 		}},
 		Monitor:  Monitor{"/opt/berth-monitor"},
 		Limits:   Limits{77},
@@ -146,6 +146,7 @@ func TestMissingFile(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	long := "/" + strings.Repeat("s", 107)
+	const label = "up to 63 of a-z, 0-9 and, between them, - can, as in a RuntimeClass"
 	for name, c := range map[string]struct{ text, want string }{
 		"unknown key":          {"\nlog_levle = \"info\"\n", "F:2: log_levle: unknown key"},
 		"unknown in table":     {"[cni]\nconfig_dri = \"/x\"\n", "F:2: cni.config_dri: unknown key"},
@@ -182,9 +183,13 @@ func TestRefusals(t *testing.T) {
 		"empty default":        {"[runtimes]\ndefault = \"\"\n", "F:2: runtimes.default: is empty; leave it out to have the default probed"},
 		"handler without path": {"\n[runtimes.runc]\n", "F:2: runtimes.runc: needs a path"},
 		"handler relative":     {"[runtimes.runc]\npath = \"runc\"\n", "F:2: runtimes.runc.path: \"runc\" is not an absolute path"},
-		"handler name":         {"[runtimes.\"../x\"]\npath = \"/r\"\n", "F:1: runtimes.../x: \"../x\" cannot name a handler: letters, digits, dots, dashes and underscores can"},
+		"handler name":         {"[runtimes.\"../x\"]\npath = \"/r\"\n", "F:1: runtimes.../x: \"../x\" cannot name a handler: " + label},
+		"handler with dot":     {"[runtimes.\"run.c\"]\npath = \"/r\"\n", "F:1: runtimes.run.c: \"run.c\" cannot name a handler: " + label},
+		"handler in capitals":  {"[runtimes.Runc]\npath = \"/r\"\n", "F:1: runtimes.Runc: \"Runc\" cannot name a handler: " + label},
+		"handler underscore":   {"[runtimes.a_b]\npath = \"/r\"\n", "F:1: runtimes.a_b: \"a_b\" cannot name a handler: " + label},
+		"handler dash last":    {"[runtimes.a-]\npath = \"/r\"\n", "F:1: runtimes.a-: \"a-\" cannot name a handler: " + label},
+		"handler long":         {"[runtimes." + long[1:65] + "]\npath = \"/r\"\n", "F:1: runtimes." + long[1:65] + ": \"" + long[1:65] + "\" cannot name a handler: " + label},
 		"long socket":          {"socket = \"" + long + "\"\n", "F:1: socket: is 108 bytes long; the kernel allows a socket 107"},
-		"long state":           {"state = \"/run/a/path/that/is/too/long/for/it\"\n", "F:1: state: is 35 bytes long; at most 30 leave room for the pods' sockets in it"},
 		"socket is state":      {"socket = \"/run/berth\"\n", "F:1: socket: \"/run/berth\" is a directory"},
 		"not TOML":             {"root = \"/r\"\n[cni\n", "F:2: expected ']' to close table name"},
 		"mixed list":           {"[cni]\nplugin_dirs = [\"/a\", 1]\n", "F:2: cni.plugin_dirs: must be a list of strings, such as [\"a\", \"b\"]"},
@@ -218,6 +223,23 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("got    %s\nwanted %s", got, c.want)
 			}
 		})
+	}
+}
+
+// TestAccepted has what looks wrong and is not.
+func TestAccepted(t *testing.T) {
+	long := "/run/" + strings.Repeat("s", 200)
+	if c := load(t, "state = \""+long+"\"\n"); c.State != long {
+		t.Errorf("a long state: %s", c.State)
+	}
+	for _, name := range []string{"crun", "runc"} {
+		if c := load(t, "[runtimes]\ndefault = \""+name+"\"\n"); c.Runtimes.Default != name || len(c.Runtimes.Handlers) > 0 {
+			t.Errorf("a default without a table: %+v", c.Runtimes)
+		}
+	}
+	name := strings.Repeat("a", 63)
+	if c := load(t, "[runtimes."+name+"]\npath = \"/r\"\n"); c.Runtimes.Handlers[name].Path != "/r" {
+		t.Errorf("a handler of 63 letters: %+v", c.Runtimes)
 	}
 }
 

@@ -65,6 +65,16 @@ func search(name string, places []string) string {
 	return ""
 }
 
+// Named is the runtime of found that has this name. The error says where it was looked for.
+func Named(found []Runtime, name string) (Runtime, error) {
+	i := slices.IndexFunc(found, func(r Runtime) bool { return r.Name == name })
+	if i < 0 {
+		return Runtime{}, fmt.Errorf("find the runtime %s: it is in none of %s: install it, or configure [runtimes.%s] with its path",
+			name, strings.Join(usualPlaces, ", "), name)
+	}
+	return found[i], nil
+}
+
 // outcomes is the record of trials.
 var outcomes = record.Kind{Name: "runtimes", Version: 1, Oldest: 1}
 

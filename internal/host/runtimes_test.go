@@ -196,6 +196,17 @@ func TestFind(t *testing.T) {
 	}
 }
 
+func TestNamed(t *testing.T) {
+	found := []Runtime{{Name: "crun", Path: "/c"}, {Name: "a", Path: "/a"}}
+	if r, err := Named(found, "a"); err != nil || r.Path != "/a" {
+		t.Errorf("a: %v, %v", r, err)
+	}
+	want := "find the runtime runc: it is in none of /usr/local/sbin, /usr/local/bin, /usr/sbin, /usr/bin, /sbin, /bin: install it, or configure [runtimes.runc] with its path"
+	if _, err := Named(found, "runc"); err == nil || err.Error() != want {
+		t.Errorf("runc: %v", err)
+	}
+}
+
 // TestChoose follows the outcomes of trials through the cache.
 func TestChoose(t *testing.T) {
 	bin, cache := t.TempDir(), filepath.Join(t.TempDir(), "state", "runtimes")
