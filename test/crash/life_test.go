@@ -87,13 +87,20 @@ func (l *life) start() error {
 	if err := l.n.Runtime.StartContainer(ctx, l.main); err != nil {
 		return err
 	}
-	pids := l.pids(l.main)
-	if len(pids) != 1 {
-		return wrong("after its start the container has processes %v", pids)
+	for { // started, it has yet to become the program it is to run, and that to listen to signals
+		pids := l.pids(l.main)
+		if info, err := os.Stat(l.log()); err == nil && info.Size() > 0 && len(pids) == 1 {
+			l.pid = pids[0]
+			return nil
+		}
+		if ctx.Err() != nil {
+			return wrong("after its start the container has processes %v", l.pids(l.main))
+		}
+		time.Sleep(2 * time.Millisecond)
 	}
-	l.pid = pids[0]
-	return nil
 }
+
+func (l *life) log() string { return filepath.Join(l.config.LogDirectory, "main/0.log") }
 
 // pids finds the processes of a container.
 func (l *life) pids(id string) []int {
@@ -139,7 +146,7 @@ func (l *life) stop() error {
 }
 
 func (l *life) wantWholeLog() error {
-	lines, err := node.ReadLog(filepath.Join(l.config.LogDirectory, "main/0.log"))
+	lines, err := node.ReadLog(l.log())
 	if err != nil {
 		return wrong("read log: %v", err)
 	}

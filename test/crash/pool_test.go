@@ -47,8 +47,7 @@ func (p *nodes) take(t *testing.T, runtime string) *node.Node {
 }
 
 // give takes a node back, or takes it down when something went wrong on it.
-func (p *nodes) give(t *testing.T, n *node.Node, clean bool) {
-	t.Helper()
+func (p *nodes) give(n *node.Node, clean bool) {
 	if !clean {
 		_ = n.Close() // what it says was said already
 		return

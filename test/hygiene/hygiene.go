@@ -8,6 +8,7 @@ package hygiene
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"sort"
 	"strings"
 	"testing"
@@ -74,7 +75,23 @@ func (s Snapshot) Diff(after Snapshot) []Leak {
 		}
 	}
 	sort.Slice(leaks, func(i, j int) bool { return leaks[i].String() < leaks[j].String() })
-	return leaks
+	return outermost(leaks)
+}
+
+// outermost drops what lies below another leak: a folder stands for all that is in it.
+func outermost(leaks []Leak) []Leak {
+	is := map[Leak]bool{}
+	for _, l := range leaks {
+		is[Leak{Kind: l.Kind, Name: l.Name, Gone: l.Gone}] = true
+	}
+	var kept []Leak
+	for _, l := range leaks {
+		parent := Leak{Kind: l.Kind, Name: filepath.Dir(l.Name), Gone: l.Gone}
+		if l.Kind != Cgroup && l.Kind != File || !is[parent] {
+			kept = append(kept, l)
+		}
+	}
+	return kept
 }
 
 // Filter chooses the leaks that matter to the asker.
