@@ -167,11 +167,22 @@ func (n *node) openPods(context.Context) (err error) {
 	n.pods, err = pod.Open(pod.Config{
 		Layout: pod.Layout{Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), NetNS: "/run/netns"},
 		Boot:   n.facts.BootID, Host: n.specHost(), Init: n.monitor, PidsLimit: int64(n.cfg.Limits.Pids),
-		Runtime: n.driver, Network: n.network, Images: n.images, Handlers: n.handler, HandlerSpec: n.handlerSpec,
+		Runtime: n.driver, Network: n.network, Images: shelf{n.images}, Handlers: n.handler, HandlerSpec: n.handlerSpec,
 		CgroupTree: cgroup.RemoveTree, CgroupChildren: cgroup.Children, Dirty: n.flusher.Dirty, Log: n.log,
 		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, CreateTimeout: n.cfg.Timeouts.RuntimeCreate.Duration, Retry: op.Backoff{},
 	})
 	return err
+}
+
+// shelf gives a pod its images as it wants them.
+type shelf struct{ *image.Store }
+
+func (s shelf) Use(ref string) (pod.Image, func(), error) {
+	img, release, err := s.Store.Use(ref)
+	if err != nil {
+		return pod.Image{}, nil, err
+	}
+	return pod.Image{ID: img.ID, Config: img.Config.Config, Layers: img.Layers, Dirs: s.LayerDirs(img)}, release, nil
 }
 
 // specHost is what the facts mean for a container's spec.

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/image"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
 	"berth/internal/spec"
@@ -22,7 +21,7 @@ import (
 // building is what a container's plan needs, and finds out, on its way forward.
 type building struct {
 	p       *pod
-	img     image.Image
+	img     Image
 	user    spec.User
 	process runtime.Process
 }
@@ -51,7 +50,7 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	for _, w := range warnings {
 		b.p.s.cfg.Log.Warn("a container gets less than it asked for", "pod", b.p.id, "container", cfg.Metadata.Name, "reason", w)
 	}
-	if err := prepareRoot(in.Paths.Rootfs, sp.Process.Cwd, b.img.Config.Config.Volumes); err != nil {
+	if err := prepareRoot(in.Paths.Rootfs, sp.Process.Cwd, b.img.Config.Volumes); err != nil {
 		return err
 	}
 	b.process, err = b.p.s.cfg.Runtime.Create(ctx, string(b.p.id), runtime.Create{
@@ -74,7 +73,7 @@ func (b *building) specInput(r *Record, c *Container) (in spec.Input, err error)
 	cfg := withNamespaces(c.Config.Get(), r.Config.Get())
 	in = spec.Input{
 		Pod: r.Config.Get(), PodID: string(b.p.id), ContainerID: string(c.ID), Container: cfg,
-		Image: b.img.Config.Config, Host: b.p.s.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
+		Image: b.img.Config, Host: b.p.s.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
 		Handler: b.p.s.cfg.HandlerSpec(r.Handler), PidsLimit: b.p.s.cfg.PidsLimit,
 	}
 	if in.Mounts, err = resolveMounts(cfg.Mounts); err != nil {
@@ -169,7 +168,7 @@ func target(r *Record, id ID) (int, error) {
 }
 
 // resolveUser finds who the container runs as, in the accounts of its own root.
-func resolveUser(root string, cfg *runtimeapi.ContainerConfig, img image.Image) (spec.User, error) {
+func resolveUser(root string, cfg *runtimeapi.ContainerConfig, img Image) (spec.User, error) {
 	passwd, err := accounts(root, "/etc/passwd")
 	if err != nil {
 		return spec.User{}, err
@@ -178,7 +177,7 @@ func resolveUser(root string, cfg *runtimeapi.ContainerConfig, img image.Image) 
 	if err != nil {
 		return spec.User{}, err
 	}
-	want, err := spec.RequestedUser(cfg, img.Config.Config)
+	want, err := spec.RequestedUser(cfg, img.Config)
 	if err != nil {
 		return spec.User{}, err
 	}

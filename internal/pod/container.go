@@ -13,7 +13,6 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/image"
 	"berth/internal/op"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
@@ -94,13 +93,13 @@ func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerCo
 
 // claimContainer returns the container that has the request's name and attempt. When there is none it announces a new one
 // in the pod's record, with the layers it will use, so that they stay.
-func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, image.Image, error) {
+func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, Image, error) {
 	img, release, err := p.s.cfg.Images.Use(cfg.Image.Image)
 	if err != nil {
 		return "", img, fmt.Errorf("container %s: image %q: %w", cfg.Metadata.Name, cfg.Image.Image, err)
 	}
 	defer release()
-	sig, err := stopSignal(img.Config.Config.StopSignal)
+	sig, err := stopSignal(img.Config.StopSignal)
 	if err != nil {
 		return "", img, fmt.Errorf("container %s: image %q: %w: %w", cfg.Metadata.Name, cfg.Image.Image, err, errdefs.ErrInvalidArgument)
 	}
@@ -149,7 +148,7 @@ func (l *container) replace(ctx context.Context, c *Container) error {
 }
 
 // create runs in the container's lane.
-func (l *container) create(ctx context.Context, img image.Image) error {
+func (l *container) create(ctx context.Context, img Image) error {
 	c := l.p.rec.Load().container(l.id)
 	switch {
 	case c == nil || c.State == Removing:
@@ -189,7 +188,7 @@ func (l *container) plan(c *Container, b *building) op.Plan {
 			Undo: func(context.Context) error { return removeDir(at.writable(pod, c.ID)) }},
 		{Name: "rootfs",
 			Do: func(context.Context) error {
-				return rootfs.Prepare(at.writable(pod, c.ID), at.rootfs(pod, c.ID), rootfs.Options{Lower: l.p.s.cfg.Images.LayerDirs(b.img)})
+				return rootfs.Prepare(at.writable(pod, c.ID), at.rootfs(pod, c.ID), rootfs.Options{Lower: b.img.Dirs})
 			},
 			Undo: func(context.Context) error { return l.unmakeRootfs(c) }},
 		{Name: "process", Deadline: l.p.s.cfg.CreateTimeout + 10*time.Second,

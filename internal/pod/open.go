@@ -26,6 +26,7 @@ func Open(cfg Config) (*Pods, error) {
 	}
 	s := &Pods{cfg: cfg}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.pauses = cfg.Retry
 	if err := freshState(&cfg); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/image"
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/runtime"
@@ -133,13 +132,12 @@ func (d *driver) end(pod, ctr string, e runtime.Exit) {
 
 type shelf struct{}
 
-func (shelf) Use(ref string) (image.Image, func(), error) {
+func (shelf) Use(ref string) (Image, func(), error) {
 	if ref != "img" {
-		return image.Image{}, func() {}, errdefs.ErrNotFound
+		return Image{}, func() {}, errdefs.ErrNotFound
 	}
-	return image.Image{ID: "sha256:1", Layers: []string{"l"}}, func() {}, nil
+	return Image{ID: "sha256:1", Layers: []string{"l"}, Dirs: []string{os.TempDir()}}, func() {}, nil
 }
-func (shelf) LayerDirs(image.Image) []string { return []string{os.TempDir()} }
 
 type bench struct {
 	*Pods

@@ -3,10 +3,10 @@ package pod
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
-	"berth/internal/image"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/runtime"
@@ -38,11 +38,18 @@ type Network interface {
 	Attachments() ([]string, error)
 }
 
+// Image is what a container is made from.
+type Image struct {
+	ID     string
+	Config imagespec.ImageConfig
+	Layers []string // their ids, for the record: a sweep of images keeps what records name
+	Dirs   []string // the layers' directories, the topmost first
+}
+
 // Images gives the images that containers are made from.
 type Images interface {
 	// Use returns an image and keeps its layers from being swept until release is called.
-	Use(ref string) (img image.Image, release func(), err error)
-	LayerDirs(img image.Image) []string
+	Use(ref string) (img Image, release func(), err error)
 }
 
 // Config is what Pods is made of. All fields are required but those with a default.
@@ -73,10 +80,8 @@ type Config struct {
 // Pods holds every pod of the node.
 type Pods struct {
 	catalog
-	cfg    Config
-	ctx    context.Context // the daemon's: all work derives from it
-	cancel context.CancelFunc
-	work   sync.WaitGroup // what goes on in the background
+	worker
+	cfg Config
 
 	usage usageReading
 }
@@ -86,21 +91,6 @@ type Problem struct {
 	Pod   ID
 	What  string
 	Since time.Time
-}
-
-// Close ends the daemon's part: what is under way is cut off, as by a crash, and the pods run on.
-func (s *Pods) Close() {
-	s.cancel()
-	s.work.Wait()
-}
-
-// background runs fn, unless the daemon is ending.
-func (s *Pods) background(fn func(context.Context)) {
-	s.work.Go(func() {
-		if s.ctx.Err() == nil {
-			fn(s.ctx)
-		}
-	})
 }
 
 // Problems returns what a person should look at. It never waits.

@@ -2,18 +2,44 @@ package pod
 
 import (
 	"context"
+	"sync"
 	"time"
+
+	"berth/internal/op"
 )
 
+// worker does what goes on in the background, on the daemon's clock.
+type worker struct {
+	ctx    context.Context // the daemon's: all work derives from it
+	cancel context.CancelFunc
+	pauses op.Backoff // between tries
+	group  sync.WaitGroup
+}
+
+// Close ends the daemon's part: what is under way is cut off, as by a crash, and the pods run on.
+func (w *worker) Close() {
+	w.cancel()
+	w.group.Wait()
+}
+
+// background runs fn, unless the daemon is ending.
+func (w *worker) background(fn func(context.Context)) {
+	w.group.Go(func() {
+		if w.ctx.Err() == nil {
+			fn(w.ctx)
+		}
+	})
+}
+
 // retry calls again with growing pauses until it succeeds or the daemon ends, then calls done.
-func (s *Pods) retry(again func() error, done func()) {
-	s.background(func(ctx context.Context) {
+func (w *worker) retry(again func() error, done func()) {
+	w.background(func(ctx context.Context) {
 		defer done()
 		for n := 1; ; n++ {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(s.cfg.Retry.After(n)):
+			case <-time.After(w.pauses.After(n)):
 			}
 			if again() == nil {
 				return

@@ -63,7 +63,7 @@ func sources(t *testing.T) []source {
 // levels puts each part of internal/ on a floor. A part imports only from floors below its own, so parts on one floor do
 // not know each other. What is not named is a leaf.
 var levels = map[string]int{
-	"cri": 3,
+	"cri": 3, "cli": 3,
 	"pod": 2, "image": 2, "stream": 2,
 	"fault": 0, "record": 0, "cgroup": 0, "helper": 0, // the foundation: anybody may build on it
 }
@@ -196,9 +196,12 @@ func TestTypesStaySmall(t *testing.T) {
 	}
 }
 
-// largeOnPurpose are types whose size somebody else decided.
+// largeOnPurpose are types whose size somebody else decided, and those that are one call cut into its steps: they live as
+// long as the call, and nobody else holds them.
 var largeOnPurpose = map[string]string{
-	"internal/cri.Server": "CRI has a method for each of its calls",
+	"internal/cri.Server":           "CRI has a method for each of its calls",
+	"internal/spec.build":           "one call of Build",
+	"internal/image/layer.unpacker": "one call of Unpack",
 }
 
 func receiver(e ast.Expr) string {
