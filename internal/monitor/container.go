@@ -62,7 +62,9 @@ func (c *container) alive() bool {
 func (c *container) entry() (wire.Container, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := wire.Container{ID: c.id, State: c.state, Process: c.process, Exit: c.exit}
+	e := wire.Container{
+		ID: c.id, State: c.state, Process: c.process, Exit: c.exit, Terminal: c.bundle.Terminal, StdinOnce: c.bundle.StdinOnce && c.stdin >= 0,
+	}
 	if !c.started.IsZero() {
 		e.Started = c.started.UnixNano()
 	}

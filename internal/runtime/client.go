@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,8 +29,8 @@ type client struct {
 	waiting map[uint64]chan answer
 	err     error // why the connection is lost
 	closing bool  // the monitor is meant to go
+	silent  bool  // it has not answered in time, and nothing since
 	pid     int
-	held    map[string][]*os.File // by container: what a monitor that takes over needs
 }
 
 // answer is a reply and the descriptors beside it.
@@ -49,7 +50,7 @@ func dial(dir string) (*net.UnixConn, error) {
 }
 
 func newClient(conn *net.UnixConn, onExit func(string, *wire.Exit), onLost func()) *client {
-	c := &client{conn: conn, onExit: onExit, onLost: onLost, waiting: map[uint64]chan answer{}, held: map[string][]*os.File{}}
+	c := &client{conn: conn, onExit: onExit, onLost: onLost, waiting: map[uint64]chan answer{}}
 	go c.read()
 	return c
 }
@@ -113,20 +114,20 @@ func (c *client) take(r *wire.Reply, fds []*os.File) {
 	if r.ID == 0 {
 		closeFiles(fds)
 		if r.Exit != nil {
-			c.drop(r.Container)
 			c.onExit(r.Container, r.Exit)
 		}
 		return
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = false
 	w := c.waiting[r.ID]
 	delete(c.waiting, r.ID)
-	c.mu.Unlock()
 	if w == nil {
 		closeFiles(fds)
 		return
 	}
-	w <- answer{r, fds}
+	w <- answer{r, fds} // it has room for one
 }
 
 // fail ends every call.
@@ -145,8 +146,24 @@ func (c *client) fail(err error) {
 	}
 }
 
-// call sends a request and waits for the answer. When ctx ends first the monitor is told, and its answer is still waited
-// for, briefly for it: what it had begun is gone then.
+// cancelGrace is how long an answer is still waited for when the context of a create, start or exec has ended: what was
+// begun is to be gone when the call returns.
+const cancelGrace = 5 * time.Second
+
+// writeTimeout bounds the sending of a request. The socket has room for many, so a monitor that lets it fill up hangs.
+const writeTimeout = time.Second
+
+// patience is how long to wait for what a monitor answers at once.
+func (c *client) patience() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.silent {
+		return quickTimeout / 10
+	}
+	return quickTimeout
+}
+
+// call sends a request and waits for the answer.
 func (c *client) call(ctx context.Context, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
 	a, err := c.ask(ctx, q, fds...)
 	if err != nil {
@@ -156,36 +173,70 @@ func (c *client) call(ctx context.Context, q wire.Request, fds ...*os.File) (*wi
 	return a.Reply, nil
 }
 
+// ask is call for an answer that has descriptors beside it. It returns soon after ctx ends, whatever the monitor does.
 func (c *client) ask(ctx context.Context, q wire.Request, fds ...*os.File) (answer, error) {
-	w := make(chan answer, 1)
-	c.mu.Lock()
-	if c.err != nil {
-		c.mu.Unlock()
-		return answer{}, fmt.Errorf("%s: %w", q.Op, errNoMonitor)
+	w, err := c.enlist(&q)
+	if err != nil {
+		return answer{}, fmt.Errorf("%s: %w", q.Op, err)
 	}
-	c.next++
-	q.ID = c.next
-	c.waiting[q.ID] = w
-	c.mu.Unlock()
+	defer c.delist(q.ID, w)
 	if err := c.write(q, fds); err != nil {
 		return answer{}, fmt.Errorf("%s: ask the pod's monitor: %w", q.Op, err)
 	}
-	canceled := ctx.Done()
-	for {
+	select {
+	case a, ok := <-w:
+		return a.of(q.Op, ok)
+	case <-ctx.Done():
+	}
+	if q.Op == wire.Create || q.Op == wire.Start || q.Op == wire.Exec {
+		_ = c.write(wire.Request{Op: wire.Cancel, Cancels: q.ID}, nil)
 		select {
 		case a, ok := <-w:
-			if !ok {
-				return answer{}, fmt.Errorf("%s: the pod's monitor was lost while it worked on it", q.Op)
-			}
-			if a.Error != "" {
-				closeFiles(a.fds)
-				return answer{}, errors.New(a.Error)
-			}
-			return a, nil
-		case <-canceled:
-			canceled = nil
-			_ = c.write(wire.Request{Op: wire.Cancel, Cancels: q.ID}, nil)
+			return a.of(q.Op, ok)
+		case <-time.After(cancelGrace):
 		}
+	}
+	c.mu.Lock()
+	c.silent = true
+	c.mu.Unlock()
+	return answer{}, fmt.Errorf("%s: the pod's monitor does not answer: %w", q.Op, context.Cause(ctx))
+}
+
+// of is the answer, or the error that it is.
+func (a answer) of(op string, ok bool) (answer, error) {
+	if !ok {
+		return answer{}, fmt.Errorf("%s: the pod's monitor was lost while it worked on it", op)
+	}
+	if a.Error != "" {
+		closeFiles(a.fds)
+		return answer{}, errors.New(a.Error)
+	}
+	return a, nil
+}
+
+// enlist numbers a request and returns where its answer will be.
+func (c *client) enlist(q *wire.Request) (chan answer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return nil, errNoMonitor
+	}
+	w := make(chan answer, 1)
+	c.next++
+	q.ID = c.next
+	c.waiting[q.ID] = w
+	return w, nil
+}
+
+// delist forgets a request. An answer that nobody takes is dropped.
+func (c *client) delist(id uint64, w chan answer) {
+	c.mu.Lock()
+	delete(c.waiting, id)
+	c.mu.Unlock()
+	select {
+	case a := <-w:
+		closeFiles(a.fds)
+	default:
 	}
 }
 
@@ -204,35 +255,25 @@ func (c *client) write(q wire.Request, fds []*os.File) error {
 	}
 	c.send.Lock()
 	defer c.send.Unlock()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, _, err = c.conn.WriteMsgUnix(data, oob, nil)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = c.conn.Close() // nobody else need wait for it
+	}
 	return err
-}
-
-// hold keeps what a monitor that takes over will need of a container: a pidfd, with which the exit of a process can be
-// asked for that is no child, and a terminal's master.
-func (c *client) hold(ctr string, fds ...*os.File) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.held[ctr] = append(c.held[ctr], fds...)
-}
-
-func (c *client) drop(ctr string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	closeFiles(c.held[ctr])
-	delete(c.held, ctr)
 }
 
 // end closes the connection without a cry for the monitor.
 func (c *client) end() {
-	c.mu.Lock()
-	c.closing = true
-	for ctr, fds := range c.held {
-		closeFiles(fds)
-		delete(c.held, ctr)
-	}
-	c.mu.Unlock()
+	c.quiet()
 	_ = c.conn.Close()
+}
+
+// quiet says that the connection will be lost, and that this is all right.
+func (c *client) quiet() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closing = true
 }
 
 func files(oob []byte) []*os.File {
@@ -255,13 +296,4 @@ func closeFiles(list []*os.File) {
 	for _, f := range list {
 		_ = f.Close()
 	}
-}
-
-// pidfd opens a process so that its end can be asked for whoever is its parent.
-func pidfd(pid int) *os.File {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return nil
-	}
-	return os.NewFile(uintptr(fd), "pidfd")
 }

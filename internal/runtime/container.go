@@ -34,7 +34,7 @@ func (r *Runtime) Create(ctx context.Context, pod string, c Create) (Process, er
 	if err != nil {
 		return Process{}, fmt.Errorf("encode the spec of container %s: %w", c.Container, err)
 	}
-	dir := r.bundle(pod, c.Container)
+	dir := r.cfg.bundle(pod, c.Container)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return Process{}, err
 	}
@@ -45,19 +45,18 @@ func (r *Runtime) Create(ctx context.Context, pod string, c Create) (Process, er
 		return Process{}, err
 	}
 	_ = fault.At("runtime.create.before")
-	cl, err := r.client(pod)
-	if err != nil {
-		return Process{}, fmt.Errorf("create container %s: %w", c.Container, err)
-	}
-	reply, err := cl.call(ctx, wire.Request{
+	reply, err := r.call(ctx, pod, wire.Request{
 		Op: wire.Create, Container: c.Container, Timeout: c.Deadline.Milliseconds(),
-		Create: &wire.Bundle{Runtime: c.Handler.Path, Args: c.Handler.args(), Terminal: c.Terminal, Stdin: c.Stdin, StdinOnce: c.StdinOnce},
+		Create: &wire.Bundle{
+			Runtime: c.Handler.Path, Args: c.Handler.args(), Terminal: c.Terminal, Stdin: c.Stdin, StdinOnce: c.StdinOnce,
+			Cgroups: c.cgroups(),
+		},
 	})
 	_ = fault.At("runtime.create.after")
 	if err != nil {
 		return Process{}, err
 	}
-	r.holdProcess(ctx, cl, c.Container, reply.Process.PID)
+	r.link(pod).hold(ctx, wire.Container{ID: c.Container, Process: *reply.Process, Terminal: c.Terminal, StdinOnce: c.StdinOnce && c.Stdin})
 	return *reply.Process, nil
 }
 
@@ -86,12 +85,10 @@ func (r *Runtime) Signal(ctx context.Context, pod, ctr string, sig int) error {
 
 // KillAll kills everything in the container's cgroup. It works without a monitor; nil when nothing is there.
 func (r *Runtime) KillAll(ctx context.Context, pod, ctr string) error {
-	if cl, err := r.client(pod); err == nil {
-		if _, err := cl.call(ctx, wire.Request{Op: wire.KillAll, Container: ctr}); err == nil {
-			return nil
-		}
+	if _, err := r.call(ctx, pod, wire.Request{Op: wire.KillAll, Container: ctr}); err == nil {
+		return nil
 	}
-	return r.containerGroup(ctr).Kill()
+	return r.cfg.killContainer(pod, ctr)
 }
 
 // ReopenLog makes the log go on in a new file at its path.
@@ -106,7 +103,7 @@ const deadWait = 10 * time.Second
 // Delete ends what lives of a container and removes all that the runtime and the monitor hold of it, and the files of its
 // bundle. It needs neither to remember it; nil when nothing is there.
 func (r *Runtime) Delete(ctx context.Context, pod, ctr string, h Handler) error {
-	dir := r.bundle(pod, ctr)
+	dir := r.cfg.bundle(pod, ctr)
 	if err := r.KillAll(ctx, pod, ctr); err != nil {
 		return fmt.Errorf("kill container %s: %w", ctr, err)
 	}
@@ -114,17 +111,15 @@ func (r *Runtime) Delete(ctx context.Context, pod, ctr string, h Handler) error 
 		return err
 	}
 	if _, err := os.Lstat(filepath.Join(h.Root, ctr)); err == nil {
-		if err := r.deleteState(ctx, ctr, h); err != nil {
+		if err := r.cfg.deleteState(ctx, ctr, h); err != nil {
 			return err
 		}
 	}
-	if err := end(ctx, r.containerGroup(ctr)); err != nil {
+	if err := end(ctx, r.cfg.containerGroup(ctr)); err != nil {
 		return fmt.Errorf("clear the cgroup of container %s: %w", ctr, err)
 	}
-	if cl, err := r.client(pod); err == nil {
-		_, _ = cl.call(ctx, wire.Request{Op: wire.Forget, Container: ctr}) // one that does not hold it says so
-		cl.drop(ctr)
-	}
+	_, _ = r.call(ctx, pod, wire.Request{Op: wire.Forget, Container: ctr}) // one that does not hold it says so
+	r.link(pod).forget(ctr)
 	return removeBundle(dir)
 }
 
@@ -142,11 +137,7 @@ func (r *Runtime) waitExit(ctx context.Context, pod, ctr string) error {
 }
 
 func (r *Runtime) alive(ctx context.Context, pod, ctr string) (bool, error) {
-	cl, err := r.client(pod)
-	if err != nil {
-		return false, err
-	}
-	reply, err := cl.call(ctx, wire.Request{Op: wire.Hello, Subscribe: true})
+	reply, err := r.call(ctx, pod, wire.Request{Op: wire.Hello, Version: wire.Version, Subscribe: true})
 	if err != nil {
 		return false, err
 	}
@@ -160,11 +151,11 @@ func (r *Runtime) alive(ctx context.Context, pod, ctr string) (bool, error) {
 
 // deleteState has the runtime remove its own state of a container: plainly, which is quick, and by force where the runtime
 // does not see that the container has ended.
-func (r *Runtime) deleteState(ctx context.Context, ctr string, h Handler) error {
+func (c *Config) deleteState(ctx context.Context, ctr string, h Handler) error {
 	_ = fault.At("runtime.delete.before")
-	err := r.cfg.Helper(ctx, "delete-"+ctr[:min(12, len(ctr))], exec.Command(h.Path, append(h.args(), "delete", ctr)...))
+	err := c.Helper(ctx, "delete-"+ctr[:min(12, len(ctr))], exec.Command(h.Path, append(h.args(), "delete", ctr)...))
 	if err != nil {
-		err = r.cfg.Helper(ctx, "delete-"+ctr[:min(12, len(ctr))], exec.Command(h.Path, append(h.args(), "delete", "--force", ctr)...))
+		err = c.Helper(ctx, "delete-"+ctr[:min(12, len(ctr))], exec.Command(h.Path, append(h.args(), "delete", "--force", ctr)...))
 	}
 	_ = fault.At("runtime.delete.after")
 	if err == nil {

@@ -13,13 +13,11 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
 )
 
@@ -93,7 +91,7 @@ type Runtime struct {
 	cfg Config
 
 	mu   sync.Mutex // guards pods
-	pods map[string]*client
+	pods map[string]*link
 }
 
 // New makes a Runtime. It starts nothing.
@@ -101,43 +99,61 @@ func New(cfg Config) (*Runtime, error) {
 	if _, err := os.Stat(cfg.Monitor); err != nil {
 		return nil, fmt.Errorf("the monitor program: %w", err)
 	}
-	return &Runtime{cfg: cfg, pods: map[string]*client{}}, nil
+	return &Runtime{cfg: cfg, pods: map[string]*link{}}, nil
 }
 
-func (r *Runtime) dir(pod string) string { return filepath.Join(r.cfg.State, "pods", pod) }
-
-func (r *Runtime) bundle(pod, ctr string) string { return filepath.Join(r.dir(pod), "c", ctr) }
-
-func (r *Runtime) exits(pod string) string { return filepath.Join(r.cfg.Root, "pods", pod, "exits") }
-
-// monitorGroup is the cgroup of a pod's monitor, and containerGroup the tracking group of a container's helpers.
-func (r *Runtime) monitorGroup(pod string) *cgroup.Group {
-	return cgroup.At(filepath.Join(r.cfg.Tracking, r.cfg.Instance, "monitors", pod))
+// link returns what is kept of a pod.
+func (r *Runtime) link(pod string) *link {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.pods[pod]
+	if l == nil {
+		l = newLink(&r.cfg, pod)
+		r.pods[pod] = l
+	}
+	return l
 }
 
-func (r *Runtime) containerGroup(ctr string) *cgroup.Group {
-	return cgroup.At(filepath.Join(r.cfg.Tracking, r.containersGroup(), ctr))
+// unlink forgets a pod and returns what was kept of it.
+func (r *Runtime) unlink(pod string) *link {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.pods[pod]
+	delete(r.pods, pod)
+	if l == nil {
+		l = newLink(&r.cfg, pod)
+	}
+	return l
 }
-
-func (r *Runtime) containersGroup() string { return filepath.Join(r.cfg.Instance, "containers") }
 
 // client returns the connection to a pod's monitor.
 func (r *Runtime) client(pod string) (*client, error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if c := r.pods[pod]; c != nil && !c.lost() {
-		return c, nil
+	l := r.pods[pod]
+	r.mu.Unlock()
+	if l != nil {
+		if c := l.live(); c != nil {
+			return c, nil
+		}
 	}
 	return nil, errNoMonitor
 }
 
 var errNoMonitor = errors.New("the pod's monitor does not answer")
 
-// call asks a pod's monitor.
+// quickTimeout bounds what a monitor answers at once. One that has let it pass gets a tenth of it until it answers again.
+const quickTimeout = 3 * time.Second
+
+// call asks a pod's monitor. What is not a matter of time, as a create is, is not waited for long.
 func (r *Runtime) call(ctx context.Context, pod string, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
 	c, err := r.client(pod)
 	if err != nil {
 		return nil, fmt.Errorf("%s container %s: %w", q.Op, q.Container, err)
+	}
+	if q.Op != wire.Create && q.Op != wire.Start && q.Op != wire.Exec {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, c.patience(), errNoMonitor)
+		defer cancel()
 	}
 	return c.call(ctx, q, fds...)
 }

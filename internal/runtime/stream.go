@@ -42,7 +42,7 @@ func (r *Runtime) Exec(ctx context.Context, pod, ctr string, e Exec) (ExecResult
 		return ExecResult{}, err
 	}
 	name := fmt.Sprintf("process-%d-%d.json", os.Getpid(), execSeq.Add(1))
-	path := filepath.Join(r.bundle(pod, ctr), name)
+	path := filepath.Join(r.cfg.bundle(pod, ctr), name)
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		return ExecResult{}, err
 	}
@@ -132,7 +132,7 @@ func widen(f *os.File) {
 // feed copies a caller's input to the container until it ends. A container whose input is meant for one client then sees
 // the end of it.
 func (r *Runtime) feed(ctx context.Context, pod, ctr string, in io.Reader) error {
-	dir := r.bundle(pod, ctr)
+	dir := r.cfg.bundle(pod, ctr)
 	var b wire.Bundle
 	data, err := os.ReadFile(filepath.Join(dir, "bundle"))
 	if err == nil {

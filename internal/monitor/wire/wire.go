@@ -43,6 +43,7 @@ type Request struct {
 	Container string `json:"ctr,omitempty"`
 	Timeout   int64  `json:"timeout,omitempty"` // milliseconds; of create, start and exec
 
+	Version   int     `json:"version,omitempty"` // hello: the daemon's
 	Subscribe bool    `json:"subscribe,omitempty"`
 	Create    *Bundle `json:"create,omitempty"`
 	Log       *Log    `json:"log,omitempty"`
@@ -59,6 +60,7 @@ type Bundle struct {
 	Terminal  bool     `json:"tty,omitempty"`
 	Stdin     bool     `json:"stdin,omitempty"`
 	StdinOnce bool     `json:"stdinOnce,omitempty"`
+	Cgroups   []string `json:"cgroups,omitempty"` // the directories of its own cgroup, in all hierarchies
 	Log       *Log     `json:"log,omitempty"`     // once it is started
 	Started   int64    `json:"started,omitempty"` // nanoseconds since 1970
 }
@@ -95,11 +97,13 @@ const (
 
 // Container is one entry of an inventory.
 type Container struct {
-	ID      string  `json:"id"`
-	State   string  `json:"state"`
-	Process Process `json:"process"`
-	Started int64   `json:"started,omitempty"`
-	Exit    *Exit   `json:"exit,omitempty"`
+	ID        string  `json:"id"`
+	State     string  `json:"state"`
+	Process   Process `json:"process"`
+	Terminal  bool    `json:"tty,omitempty"`
+	StdinOnce bool    `json:"stdinOnce,omitempty"` // it has an input that is meant for one client, and has not been closed
+	Started   int64   `json:"started,omitempty"`
+	Exit      *Exit   `json:"exit,omitempty"`
 }
 
 // Reply is what a monitor sends: the answer to the request ID, or, with ID 0, an exit.

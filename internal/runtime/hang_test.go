@@ -1,0 +1,54 @@
+package runtime
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestHungMonitor checks that no call waits for a monitor that does not answer, and that Shutdown ends such a one.
+func TestHungMonitor(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	pid := g.monitor()
+	g.ok(unix.Kill(pid, unix.SIGSTOP))
+	calls := map[string]func(context.Context) error{
+		"exec": func(ctx context.Context) error {
+			_, err := g.Exec(ctx, g.pod, ctr, Exec{Process: process("true")})
+			return err
+		},
+		"signal": func(ctx context.Context) error { return g.Signal(ctx, g.pod, ctr, 15) },
+		"adopt":  func(ctx context.Context) error { _, err := g.Adopt(ctx, g.pod); return err },
+	}
+	ended := make(chan string, len(calls))
+	for name, call := range calls {
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			if call(ctx) == nil {
+				t.Errorf("%s of a monitor that hangs succeeded", name)
+			}
+			ended <- name
+		}()
+	}
+	late := time.After(300*time.Millisecond + 7*time.Second)
+	for range calls {
+		select {
+		case <-ended:
+		case <-late:
+			_ = unix.Kill(pid, unix.SIGKILL)
+			t.Fatal("a call waits for a monitor that hangs, long after its context ended")
+		}
+	}
+	began := time.Now()
+	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
+	g.ok(g.Shutdown(t.Context(), g.pod))
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("delete and shutdown took %v", took)
+	}
+	if err := unix.Kill(pid, 0); err != unix.ESRCH {
+		t.Errorf("the monitor lives on: %v", err)
+	}
+}

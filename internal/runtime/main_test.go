@@ -1,0 +1,129 @@
+package runtime
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+)
+
+// monitorFlags are the build flags of the monitor under test.
+var monitorFlags []string
+
+// host is what all tests share: the monitor's program, a root file system of busybox, a runtime.
+var host struct{ dir, monitor, rootfs, runtime, tracking string }
+
+// underCrun, in the environment, has the tests run with crun.
+const underCrun = "BERTH_TEST_CRUN"
+
+func TestMain(m *testing.M) { os.Exit(withHost(m)) }
+
+func withHost(m *testing.M) int {
+	if os.Getuid() != 0 {
+		fmt.Fprintln(os.Stderr, "these tests need root")
+		return 1
+	}
+	err := setUp()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "set up:", err)
+		return 1
+	}
+	defer func() {
+		_ = unix.Unmount(filepath.Join(host.dir, "cgroup2"), unix.MNT_DETACH)
+		_ = os.RemoveAll(host.dir)
+	}()
+	return m.Run()
+}
+
+func setUp() (err error) {
+	if host.dir, err = os.MkdirTemp("", "berth-runtime-"); err != nil {
+		return err
+	}
+	host.runtime = "runc"
+	if os.Getenv(underCrun) != "" {
+		host.runtime = "crun"
+		if err := hideUnified(); err != nil {
+			return err
+		}
+	}
+	if host.runtime, err = exec.LookPath(host.runtime); err != nil {
+		return err
+	}
+	if host.tracking, err = cgroup.Tracking(host.dir); err != nil {
+		return err
+	}
+	if err := buildMonitor(); err != nil {
+		return err
+	}
+	return makeRootfs()
+}
+
+// hideUnified takes the cgroup2 hierarchy of a hybrid host, which crun does not like, out of this process's own mount
+// namespace.
+func hideUnified() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Unmount("/sys/fs/cgroup/unified", 0); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+		return err
+	}
+	return nil
+}
+
+func buildMonitor() error {
+	host.monitor = filepath.Join(host.dir, "berth-monitor")
+	args := append([]string{"build", "-o", host.monitor}, monitorFlags...)
+	out, err := exec.Command("go", append(args, "berth/cmd/berth-monitor")...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("build the monitor: %w: %s", err, out)
+	}
+	return nil
+}
+
+// makeRootfs makes a root file system of a static busybox.
+func makeRootfs() error {
+	host.rootfs = filepath.Join(host.dir, "rootfs")
+	for _, d := range []string{"bin", "proc", "dev", "tmp"} {
+		if err := os.MkdirAll(filepath.Join(host.rootfs, d), 0o755); err != nil {
+			return err
+		}
+	}
+	box, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		return fmt.Errorf("install busybox-static: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(host.rootfs, "bin/busybox"), box, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"sh", "sleep", "cat", "yes", "head", "true", "ls", "dd", "stty", "printf", "md5sum", "tail", "kill", "seq", "usleep", "readlink"} {
+		if err := os.Symlink("busybox", filepath.Join(host.rootfs, "bin", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestCrun runs all tests of this package again with crun, in a mount namespace of its own.
+func TestCrun(t *testing.T) {
+	if os.Getenv(underCrun) != "" {
+		t.Skip("this is the run with crun")
+	}
+	if _, err := exec.LookPath("crun"); err != nil {
+		t.Skip("crun is not installed")
+	}
+	if testing.Short() {
+		t.Skip("short")
+	}
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.timeout=2m")
+	cmd.Env = append(os.Environ(), underCrun+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("with crun: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,91 @@
+package runtime
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"berth/internal/cgroup"
+	"berth/internal/monitor/wire"
+)
+
+func (c *Config) dir(pod string) string { return filepath.Join(c.State, "pods", pod) }
+
+func (c *Config) bundle(pod, ctr string) string { return filepath.Join(c.dir(pod), "c", ctr) }
+
+func (c *Config) exits(pod string) string { return filepath.Join(c.Root, "pods", pod, "exits") }
+
+// monitorGroup is the cgroup of a pod's monitor, and containerGroup the tracking group of a container's helpers.
+func (c *Config) monitorGroup(pod string) *cgroup.Group {
+	return cgroup.At(filepath.Join(c.Tracking, c.Instance, "monitors", pod))
+}
+
+func (c *Config) containerGroup(ctr string) *cgroup.Group {
+	return cgroup.At(filepath.Join(c.Tracking, c.containersGroup(), ctr))
+}
+
+func (c *Config) containersGroup() string { return filepath.Join(c.Instance, "containers") }
+
+// cgroups are the directories of the container's own cgroup, in all hierarchies. A cgroup that is not named after the
+// container may be somebody else's too, and does not count.
+func (c *Create) cgroups() []string {
+	if c.Spec.Linux == nil || c.Spec.Linux.CgroupsPath == "" {
+		return nil
+	}
+	path := c.Spec.Linux.CgroupsPath
+	if c.Handler.SystemdCgroup {
+		path = scopePath(path)
+	}
+	if !strings.Contains(filepath.Base(path), c.Container) {
+		return nil
+	}
+	at, err := cgroup.Locate(path)
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for _, dir := range at.V1 {
+		all = append(all, dir)
+	}
+	if at.Unified != "" {
+		all = append(all, at.Unified)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// scopePath is where systemd puts the scope that an OCI runtime asks for with <slice>:<prefix>:<name>. A slice a-b.slice
+// is below a.slice.
+func scopePath(s string) string {
+	f := strings.Split(s, ":")
+	if len(f) != 3 {
+		return s
+	}
+	slice := strings.TrimSuffix(f[0], ".slice")
+	if f[0] == "" {
+		slice = "system"
+	}
+	path, parts := "/", strings.Split(slice, "-")
+	for i := range parts {
+		if slice != "" && slice != "-" {
+			path = filepath.Join(path, strings.Join(parts[:i+1], "-")+".slice")
+		}
+	}
+	return filepath.Join(path, f[1]+"-"+f[2]+".scope")
+}
+
+// killContainer kills what lives of a container where no monitor does it.
+func (c *Config) killContainer(pod, ctr string) error {
+	errs := []error{c.containerGroup(ctr).Kill()}
+	var b wire.Bundle
+	data, err := os.ReadFile(filepath.Join(c.bundle(pod, ctr), "bundle"))
+	if err == nil && json.Unmarshal(data, &b) == nil {
+		for _, dir := range b.Cgroups {
+			errs = append(errs, cgroup.At(dir).Kill())
+		}
+	}
+	return errors.Join(errs...)
+}

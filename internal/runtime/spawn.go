@@ -1,0 +1,87 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+	"berth/internal/fault"
+)
+
+// spawn starts a monitor in the cgroup that is named after the pod. It is given its listening socket, so it can be
+// connected to at once.
+func (l *link) spawn() error {
+	l.reap(unix.WNOHANG) // the one before
+	dir := l.cfg.dir(l.pod)
+	listener, err := listen(dir)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	group, err := cgroup.Make(l.cfg.Tracking, filepath.Join(l.cfg.Instance, "monitors", l.pod))
+	if err != nil {
+		return err
+	}
+	g, err := group.Open()
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	log, err := os.OpenFile(filepath.Join(dir, "m.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	_ = fault.At("runtime.spawn.before")
+	proc, err := os.StartProcess(l.cfg.Monitor, []string{
+		"berth-monitor", "-dir", dir, "-exits", l.cfg.exits(l.pod), "-tracking", l.cfg.Tracking, "-group", l.cfg.containersGroup(), "-listener", "3",
+	}, &os.ProcAttr{
+		Dir: dir, Files: []*os.File{null, null, log, listener}, Env: append(os.Environ(), "GOMAXPROCS=1", "GOGC=50"),
+		Sys: &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(g.Fd())},
+	})
+	if err != nil {
+		return err
+	}
+	_ = fault.At("runtime.spawn.after")
+	l.mu.Lock()
+	l.child = proc.Pid
+	l.mu.Unlock()
+	return proc.Release() // reap waits for it, so that no thread waits for each monitor
+}
+
+// listen makes the monitor's socket. An old one that nobody listens on is replaced.
+func listen(dir string) (*os.File, error) {
+	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	if err := os.Remove(filepath.Join(dir, "m.sock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	f := os.NewFile(uintptr(fd), "m.sock")
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/m.sock", d.Fd())}); err != nil {
+		_ = f.Close()
+		return nil, os.NewSyscallError("bind", err)
+	}
+	if err := unix.Listen(fd, 16); err != nil {
+		_ = f.Close()
+		return nil, os.NewSyscallError("listen", err)
+	}
+	return f, nil
+}
