@@ -89,7 +89,7 @@ func TestExitWithoutDaemon(t *testing.T) {
 		r.eventually("both have exited", func() bool {
 			return countProcesses("webapp", c.cid)+countProcesses("webapp", hungry.cid) == 0
 		})
-		at := time.Now()
+		at := time.Now().Add(100 * time.Millisecond) // the monitor needs a moment to note it
 		time.Sleep(300 * time.Millisecond)
 		r.ok(r.n.Start())
 		st := c.status()
