@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
@@ -56,6 +57,7 @@ type node struct {
 
 func newNode(cfg *config.Config) *node {
 	n := &node{cfg: cfg, level: &slog.LevelVar{}, timeline: &telemetry.Timeline{}, face: &cri.Server{}}
+	n.timeline.Begin(time.Now())
 	if l, err := telemetry.ParseLevel(cfg.LogLevel); err == nil { // Load has checked it
 		n.level.Set(l)
 	}
@@ -92,9 +94,6 @@ func (n *node) open(ctx context.Context) error {
 }
 
 func (n *node) openHost(context.Context) (err error) {
-	if err := os.MkdirAll(n.cfg.State, 0o711); err != nil {
-		return err
-	}
 	if n.facts, err = host.Probe(); err != nil {
 		return err
 	}

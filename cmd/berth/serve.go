@@ -3,13 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -53,11 +49,16 @@ func serveCommand() *cobra.Command {
 
 // serve runs until ctx ends. The socket is there, and answers Unavailable, before anything is read.
 func serve(ctx context.Context, cfg *config.Config) error {
-	lock, err := lockRoot(cfg.Root)
+	root, err := lockRoot(cfg.Root)
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer root.Close()
+	state, err := lockState(cfg.State)
+	if err != nil {
+		return err
+	}
+	defer state.Close()
 	listener, err := listen(cfg.Socket)
 	if err != nil {
 		return err
@@ -87,51 +88,3 @@ func serve(ctx context.Context, cfg *config.Config) error {
 
 // maxMessage bounds a gRPC message in bytes, as the kubelet's own client does.
 const maxMessage = 16 << 20
-
-// lockRoot makes sure that one daemon alone uses the root.
-func lockRoot(root string) (*os.File, error) {
-	if err := os.MkdirAll(root, 0o711); err != nil {
-		return nil, fmt.Errorf("root directory: %w", err)
-	}
-	path := filepath.Join(root, "lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("root directory: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		var pid [16]byte
-		n, _ := f.Read(pid[:])
-		_ = f.Close()
-		return nil, fmt.Errorf("another daemon (pid %s) holds the root %s: stop it, or give this one another --root, --state and --socket", pid[:n], root)
-	}
-	if err := f.Truncate(0); err != nil {
-		return nil, fmt.Errorf("root directory: %w", err)
-	}
-	if _, err := f.WriteAt([]byte(fmt.Sprint(os.Getpid())), 0); err != nil {
-		return nil, fmt.Errorf("root directory: %w", err)
-	}
-	return f, nil
-}
-
-// listen makes the socket, readable for nobody but its owner from the start. The root is locked, so one that is there is
-// left from a daemon that was killed, unless it belongs to a daemon with another root.
-func listen(path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
-		return nil, fmt.Errorf("socket directory: %w", err)
-	}
-	if conn, err := net.Dial("unix", path); err == nil {
-		_ = conn.Close()
-		return nil, fmt.Errorf("another daemon serves %s: stop it, or give this one another --socket", path)
-	}
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
-		return nil, fmt.Errorf("replace a stale socket: %w", err)
-	}
-	old := syscall.Umask(0o177)
-	l, err := net.Listen("unix", path)
-	syscall.Umask(old)
-	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false) // the name is removed by serve, last of all
-	return l, nil
-}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockRoot makes sure that one daemon alone uses the root. A root that has become full or read-only is locked all the same:
+// the pods that there are want to be stopped.
+func lockRoot(root string) (*os.File, error) {
+	if err := os.MkdirAll(root, 0o711); err != nil {
+		return nil, fmt.Errorf("root directory: %w", err)
+	}
+	path := filepath.Join(root, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	readOnly := errors.Is(err, unix.EROFS)
+	if readOnly {
+		if old, openErr := os.Open(path); openErr == nil {
+			f, err = old, nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("root directory: %w", err)
+	}
+	err = lock(f)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		by := ""
+		if !readOnly { // else the pid is from before
+			by = holder(f)
+		}
+		err = fmt.Errorf("another daemon%s holds the root %s: stop it, or give this one another --root, --state and --socket", by, root)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	// For people, and for the words of a second daemon: a full disk is no reason not to start.
+	_ = f.Truncate(0)
+	_, _ = f.WriteAt([]byte(fmt.Sprint(os.Getpid())), 0)
+	return f, nil
+}
+
+// holder reads from a lock who holds it.
+func holder(f *os.File) string {
+	var text [16]byte
+	n, _ := f.ReadAt(text[:], 0) // at most less than all of it
+	if pid := strings.TrimSpace(string(text[:n])); pid != "" {
+		return " (pid " + pid + ")"
+	}
+	return ""
+}
+
+// lockState makes sure that one daemon alone uses the state directory: it removes there what belongs to no pod of its own.
+func lockState(state string) (*os.File, error) {
+	if err := os.MkdirAll(state, 0o711); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	f, err := os.Open(state)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	err = lock(f)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = fmt.Errorf("another daemon, with another root, uses the state directory %s: give this one another --state and --socket", state)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// lock locks an open file or directory until it is closed.
+func lock(f *os.File) error {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
+	}
+	return nil
+}
+
+// listen makes the socket, readable for nobody but its owner from the start. The root is locked, so one that is there is
+// left from a daemon that was killed, unless it belongs to a daemon with another root.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
+		return nil, fmt.Errorf("socket directory: %w", err)
+	}
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	old := syscall.Umask(0o177)
+	l, err := net.Listen("unix", path)
+	syscall.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // the name is removed by serve, last of all
+	return l, nil
+}
+
+// removeStale removes a socket that nobody serves, and nothing else.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("socket: %w", err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("socket %s: something is there that is no socket: remove it, or give this daemon another --socket", path)
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+		return fmt.Errorf("another daemon serves %s: stop it, or give this one another --socket", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("replace a stale socket: %w", err)
+	}
+	return nil
+}

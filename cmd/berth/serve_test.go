@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/config"
+)
+
+// place is a daemon's own directories, with a monitor and a runtime that nobody asks for anything.
+func place(t *testing.T) *config.Config {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	program := filepath.Join(dir, "program")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "config.toml")
+	text := fmt.Sprintf("[cni]\nconfig_dir = %q\n[monitor]\npath = %q\n[runtimes]\ndefault = \"none\"\n[runtimes.none]\npath = %q\n",
+		filepath.Join(dir, "cni"), program, program)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(config.Flags{
+		Path: file, PathSet: true, LogLevel: "error",
+		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), Socket: filepath.Join(dir, "socket"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// start runs a daemon until the test or the returned function ends it. It answers when start returns.
+func start(t *testing.T, cfg *config.Config) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, cfg) }()
+	conn, err := grpc.NewClient("unix://"+cfg.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for client, deadline := runtimeapi.NewRuntimeServiceClient(conn), time.Now().Add(10*time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, err = client.Version(ctx, &runtimeapi.VersionRequest{}); err == nil {
+			break
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("the daemon ended: %v", err)
+		default:
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the daemon does not answer: %v", err)
+		}
+		conn.ResetConnectBackoff()
+	}
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the daemon ended: %v", err)
+		}
+		if _, err := os.Lstat(cfg.Socket); !os.IsNotExist(err) {
+			t.Errorf("the socket after the daemon: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// refused wants a daemon not to start, and to say why.
+func refused(t *testing.T, cfg *config.Config, why string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := serve(ctx, cfg); err == nil || !strings.Contains(err.Error(), why) {
+		t.Errorf("got    %v\nwanted %s", err, why)
+	}
+}
+
+func with(cfg *config.Config, change func(*config.Config)) *config.Config {
+	c := *cfg
+	change(&c)
+	return &c
+}
+
+// TestSecondDaemon wants what one daemon uses to be refused to another, which leaves the first as it is.
+func TestSecondDaemon(t *testing.T) {
+	first, other := place(t), place(t)
+	start(t, first)
+	refused(t, with(other, func(c *config.Config) { c.Root = first.Root }),
+		fmt.Sprintf("another daemon (pid %d) holds the root %s: ", os.Getpid(), first.Root))
+	refused(t, with(other, func(c *config.Config) { c.State = first.State }),
+		"another daemon, with another root, uses the state directory "+first.State+": ")
+	refused(t, with(other, func(c *config.Config) { c.Socket = first.Socket }), "another daemon serves "+first.Socket+": ")
+	conn, err := net.Dial("unix", first.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	start(t, other)
+}
+
+func TestSocketThatIsThere(t *testing.T) {
+	cfg := place(t)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: cfg.Socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	start(t, cfg)()
+	if err := os.WriteFile(cfg.Socket, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, cfg, "socket "+cfg.Socket+": something is there that is no socket: ")
+	if text, err := os.ReadFile(cfg.Socket); string(text) != "precious" {
+		t.Errorf("the file: %q, %v", text, err)
+	}
+}
+
+func TestWhatIsMissing(t *testing.T) {
+	cfg := place(t)
+	file := cfg.Monitor.Path
+	none := filepath.Join(filepath.Dir(file), "none")
+	refused(t, with(cfg, func(c *config.Config) { c.Root = filepath.Join(file, "root") }), "root directory: mkdir "+file+": not a directory")
+	refused(t, with(cfg, func(c *config.Config) { c.State = filepath.Join(file, "state") }), "state directory: mkdir "+file+": not a directory")
+	refused(t, with(cfg, func(c *config.Config) { c.Socket = filepath.Join(file, "s") }), "socket directory: mkdir "+file+": not a directory")
+	refused(t, with(cfg, func(c *config.Config) { c.Monitor.Path = none }), "find the monitor: monitor.path: ")
+	refused(t, with(cfg, func(c *config.Config) { c.Runtimes.Default = "gone" }), "find the runtime gone: it is in none of /usr/local/sbin, ")
+	if _, err := os.Lstat(cfg.Socket); !os.IsNotExist(err) {
+		t.Errorf("a socket is left: %v", err)
+	}
+	start(t, cfg)
+}
+
+// TestRootThatCannotBeWritten wants a disk that was filled, or made read-only, to keep the daemon from making a new root and
+// not from serving the pods of an old one.
+func TestRootThatCannotBeWritten(t *testing.T) {
+	cfg := place(t)
+	if err := os.Mkdir(cfg.Root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mount := func(flags uintptr) {
+		t.Helper()
+		if err := unix.Mount("none", cfg.Root, "tmpfs", flags, "size=256k"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mount(0)
+	t.Cleanup(func() { _ = unix.Unmount(cfg.Root, unix.MNT_DETACH) })
+	start(t, cfg)()
+	if err := os.WriteFile(filepath.Join(cfg.Root, "fill"), make([]byte, 1<<20), 0o600); err == nil {
+		t.Fatal("the disk is not full")
+	}
+	start(t, cfg)()
+	mount(unix.MS_REMOUNT | unix.MS_RDONLY)
+	stop := start(t, cfg)
+	refused(t, with(place(t), func(c *config.Config) { c.Root = cfg.Root }), "another daemon holds the root "+cfg.Root+": ")
+	stop()
+	refused(t, with(cfg, func(c *config.Config) { c.Root = filepath.Join(cfg.Root, "new") }), "new: read-only file system")
+}
