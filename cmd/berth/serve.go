@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -26,11 +27,7 @@ func serveCommand() *cobra.Command {
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			f.PathSet = cmd.Flags().Changed("config")
-			if s := cmd.Root().PersistentFlags().Lookup("socket"); s != nil && s.Changed {
-				f.Socket = s.Value.String()
-			}
-			cfg, err := config.Load(f)
+			cfg, err := config.Load(said(cmd, f))
 			if err != nil {
 				return err
 			}
@@ -39,12 +36,25 @@ func serveCommand() *cobra.Command {
 			return serve(ctx, cfg)
 		},
 	}
+	d, path := config.Default(), os.Getenv("BERTH_CONFIG")
+	if path == "" {
+		path = config.DefaultPath
+	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.Path, "config", config.DefaultPath, "configuration file; drop-ins are in conf.d beside it")
-	fl.StringVar(&f.Root, "root", "", "directory for what outlives a boot")
-	fl.StringVar(&f.State, "state", "", "directory for what dies with a boot")
-	fl.StringVar(&f.LogLevel, "log-level", "", "debug, info, warn or error")
+	fl.StringVar(&f.Path, "config", path, "configuration file; drop-ins are in conf.d beside it (environment: BERTH_CONFIG)")
+	fl.StringVar(&f.Root, "root", "", "directory for what outlives a boot (unless configured: "+d.Root+")")
+	fl.StringVar(&f.State, "state", "", "directory for what dies with a boot (unless configured: "+d.State+")")
+	fl.StringVar(&f.LogLevel, "log-level", "", "debug, info, warn or error (unless configured: "+d.LogLevel+")")
 	return cmd
+}
+
+// said is what the command line says, and the environment that its help names.
+func said(cmd *cobra.Command, f config.Flags) config.Flags {
+	f.PathSet = cmd.Flags().Changed("config") || os.Getenv("BERTH_CONFIG") != ""
+	if s := cmd.Flags().Lookup("socket"); s != nil && (s.Changed || os.Getenv("BERTH_SOCKET") != "") {
+		f.Socket = strings.TrimPrefix(s.Value.String(), "unix://")
+	}
+	return f
 }
 
 // serve runs until ctx ends. The socket is there, and answers Unavailable, before anything is read.

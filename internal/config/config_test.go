@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pelletier/go-toml/v2"
 )
 
 // write makes files below a new directory and returns the path of config.toml there.
@@ -289,32 +292,47 @@ func TestMonitorPath(t *testing.T) {
 	}
 }
 
-// TestDocumentation keeps docs/configuration.md complete: it names every key, and no other.
+// TestDocumentation keeps three together: docs/configuration.md, what "berth config" prints, and the keys that a file may have.
 func TestDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	documented := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_.<>]+)` \\|").FindAllStringSubmatch(string(text), -1) {
-		documented[m[1]] = true
+	documented := map[string]string{} // the default by the key; "" where there is none
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_.<>]+)` \\| (`(.+?)`)?[a-z ]*\\|").FindAllStringSubmatch(string(text), -1) {
+		documented[m[1]] = m[3]
 	}
-	keys := map[string]bool{"runtimes.default": true}
+	keys := map[string]string{"runtimes.default": ""}
 	collect(keys, "", reflect.TypeFor[wire]())
 	collect(keys, "runtimes.<name>.", reflect.TypeFor[wireHandler]())
+	c := Default()
+	c.Runtimes.Handlers["<name>"] = Handler{}
+	printed := map[string]any{}
+	if err := toml.Unmarshal([]byte(c.TOML()), &printed); err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]string{"runtimes.default": ""} // which is not printed where there is none
+	flatten(values, "", printed)
 	for key := range keys {
-		if !documented[key] {
-			t.Errorf("docs/configuration.md does not name %s", key)
+		got, ok := documented[key]
+		value, prints := values[key]
+		if !ok || !prints || got != value {
+			t.Errorf("%s: documented %v with the default %q, printed %v as %q", key, ok, got, prints, value)
 		}
 	}
 	for key := range documented {
-		if !keys[key] {
+		if _, ok := keys[key]; !ok {
 			t.Errorf("docs/configuration.md names %s, which does not exist", key)
+		}
+	}
+	for key := range values {
+		if _, ok := keys[key]; !ok {
+			t.Errorf("%s is printed, and does not exist", key)
 		}
 	}
 }
 
-func collect(keys map[string]bool, prefix string, typ reflect.Type) {
+func collect(keys map[string]string, prefix string, typ reflect.Type) {
 	for i := range typ.NumField() {
 		f := typ.Field(i)
 		key := prefix + f.Tag.Get("toml")
@@ -323,7 +341,42 @@ func collect(keys map[string]bool, prefix string, typ reflect.Type) {
 		case f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[Duration]():
 			collect(keys, key+".", f.Type)
 		default:
-			keys[key] = true
+			keys[key] = ""
+		}
+	}
+}
+
+// flatten gives the values as the documentation writes them.
+func flatten(values map[string]string, prefix string, table map[string]any) {
+	for name, value := range table {
+		switch v := value.(type) {
+		case map[string]any:
+			flatten(values, prefix+name+".", v)
+		case []any:
+			texts := make([]string, len(v))
+			for i := range v {
+				texts[i] = v[i].(string)
+			}
+			values[prefix+name] = list(texts)
+		default:
+			values[prefix+name] = fmt.Sprint(v)
+		}
+	}
+}
+
+// TestEveryKeyIsExplained wants a comment above every key that "berth config" prints, or above the group that it is in.
+func TestEveryKeyIsExplained(t *testing.T) {
+	c := Default()
+	c.Runtimes.Default, c.Runtimes.Handlers["runc"] = "runc", Handler{Path: "/r"}
+	explained := false
+	for l := range strings.Lines(c.TOML()) {
+		switch {
+		case strings.HasPrefix(l, "#"):
+			explained = true
+		case strings.HasPrefix(l, "["):
+			explained = false
+		case strings.Contains(l, " = ") && !explained:
+			t.Errorf("nothing says what this is: %s", l)
 		}
 	}
 }

@@ -83,6 +83,7 @@ func (p *printer) runtimes(r Runtimes) {
 	for _, name := range r.names() {
 		h := r.Handlers[name]
 		p.table("runtimes." + quote(name))
+		p.comment("The program of this OCI runtime.")
 		p.set("path", quote(h.Path))
 		p.comment("A privileged container gets the usual devices only, not the host's.")
 		p.set("privileged_without_host_devices", strconv.FormatBool(h.PrivilegedWithoutHostDevices))
