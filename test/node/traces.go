@@ -107,17 +107,29 @@ func (t traces) erase() error {
 	if t.dir == "" {
 		return nil
 	}
-	errs := []error{t.endProcesses()}
-	for _, dir := range t.groups() {
-		if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove cgroup: %w", err))
-		}
-	}
+	errs := []error{t.endProcesses(), t.removeGroups()}
 	pins, _ := filepath.Glob("/run/netns/" + t.instance + "-*")
 	for _, pin := range pins {
 		errs = append(errs, os.Remove(pin))
 	}
 	return errors.Join(append(errs, os.RemoveAll(t.dir))...)
+}
+
+// removeGroups removes the cgroups. One whose last process is just ending is busy for a moment.
+func (t traces) removeGroups() error {
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		var errs []error
+		for _, dir := range t.groups() {
+			if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, fmt.Errorf("remove cgroup: %w", err))
+			}
+		}
+		if len(errs) == 0 || time.Now().After(deadline) {
+			return errors.Join(errs...)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func (t traces) endProcesses() error {
