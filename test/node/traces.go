@@ -29,7 +29,7 @@ func residue(n *Node) ([]string, error) {
 	}
 	var left []string
 	for _, l := range n.clean.Diff(inside) {
-		if l.Name != n.State+"/cgroup2" {
+		if !l.Gone && l.Name != n.State+"/cgroup2" { // what is gone was another's, seen when the space was made
 			left = append(left, l.String())
 		}
 	}

@@ -34,7 +34,7 @@ type Space struct {
 func New(setup ...func() error) (*Space, error) {
 	s := &Space{calls: make(chan func())}
 	ready := make(chan error)
-	go s.hold(setup, ready)
+	go onOwnThread(func() { s.hold(setup, ready) })
 	if err := <-ready; err != nil {
 		return nil, fmt.Errorf("make a private mount and network namespace: %w", err)
 	}
@@ -51,10 +51,25 @@ func HideUnified() error {
 	return unix.Unmount(Unified, unix.MNT_DETACH)
 }
 
-// hold owns the thread that made the namespaces and starts the processes that must die with them. The thread is never
-// unlocked, so it ends with the goroutine.
+// onOwnThread runs f on a thread that ends with it, so that its namespaces are carried nowhere else. It is never the main
+// thread: that one cannot end, and what it is in shows as /proc/self.
+func onOwnThread(f func()) {
+	runtime.LockOSThread() // never unlocked, but for the main thread
+	if unix.Gettid() != unix.Getpid() {
+		f()
+		return
+	}
+	defer runtime.UnlockOSThread()
+	began := make(chan struct{})
+	go onOwnThread(func() { // on another thread, since this one is held until it has begun
+		close(began)
+		f()
+	})
+	<-began
+}
+
+// hold owns the thread that made the namespaces and starts the processes that must die with them.
 func (s *Space) hold(setup []func() error, ready chan<- error) {
-	runtime.LockOSThread()
 	if err := s.enterNew(setup); err != nil {
 		s.closeFiles()
 		ready <- err
@@ -126,14 +141,13 @@ func (s *Space) Run(cmd *exec.Cmd) error {
 // Do runs f on a thread of its own inside the space. Goroutines that f starts are outside.
 func (s *Space) Do(f func() error) error {
 	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlock: the thread dies rather than carry its namespaces elsewhere
-		if err := s.enter(); err != nil {
-			done <- err
-			return
+	go onOwnThread(func() {
+		err := s.enter()
+		if err == nil {
+			err = f()
 		}
-		done <- f()
-	}()
+		done <- err
+	})
 	return <-done
 }
 
