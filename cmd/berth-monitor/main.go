@@ -24,6 +24,7 @@ func main() {
 	flag.StringVar(&c.Tracking, "tracking", "", "mount point of the cgroup2 hierarchy")
 	flag.StringVar(&c.Group, "group", "", "the cgroup below it for this instance's containers")
 	flag.IntVar(&c.Listener, "listener", -1, "descriptor of a listening socket")
+	flag.IntVar(&c.Lock, "lock", -1, "descriptor that holds the lock of the directory")
 	flag.Parse()
 	if c.Dir == "" || c.Exits == "" || c.Tracking == "" || c.Group == "" || c.Listener < 0 {
 		fmt.Fprintln(os.Stderr, "berth-monitor is started by the Berth daemon, not by hand")

@@ -83,10 +83,12 @@ func (c *conn) serve() {
 
 // receive takes one message.
 func (c *conn) receive(fd int) (*wire.Request, []int, error) {
-	oob := make([]byte, unix.CmsgSpace(4*wire.MaxFDs))
-	c.m.buf.Lock()
-	defer c.m.buf.Unlock()
-	n, on, flags, _, err := unix.Recvmsg(fd, c.m.scratch[:], oob, unix.MSG_CMSG_CLOEXEC)
+	size, _, err := unix.Recvfrom(fd, nil, unix.MSG_PEEK|unix.MSG_TRUNC)
+	if err != nil {
+		return nil, nil, err
+	}
+	data, oob := make([]byte, min(size, wire.MaxMessage)), make([]byte, unix.CmsgSpace(4*wire.MaxFDs))
+	n, on, flags, _, err := unix.Recvmsg(fd, data, oob, unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -96,7 +98,7 @@ func (c *conn) receive(fd int) (*wire.Request, []int, error) {
 		return nil, nil, unix.EPIPE
 	}
 	r := &wire.Request{}
-	if err := json.Unmarshal(c.m.scratch[:n], r); err != nil {
+	if err := json.Unmarshal(data[:n], r); err != nil {
 		closeList(fds)
 		return nil, nil, err
 	}
@@ -191,7 +193,7 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 	case wire.Signal:
 		return nil, ctr.signal(r.Signal)
 	case wire.KillAll:
-		return nil, ctr.killCgroup()
+		return nil, ctr.kill()
 	case wire.Exec:
 		reply.Code, err = ctr.exec(ctx, r.Process, three(fds))
 		if errors.Is(err, errTimeout) {
@@ -205,10 +207,7 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 	case wire.Console:
 		return ctr.terminal()
 	case wire.CloseStdin:
-		ctr.mu.Lock()
-		defer ctr.mu.Unlock()
-		ctr.closeStdin()
-		return nil, nil
+		return nil, ctr.endStdin()
 	case wire.ReopenLog:
 		return nil, ctr.out.reopen(r.Log)
 	case wire.Inherit:

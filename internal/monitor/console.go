@@ -13,6 +13,9 @@ import (
 // relative to that directory, in which it runs: the whole path may be too long for a socket.
 const consoleSocket = "tty"
 
+// consoleName is what a terminal's master is called among files.
+const consoleName = "console"
+
 // consoleTimeout bounds the wait for a master after the runtime has returned.
 const consoleTimeout = 5 * time.Second
 
@@ -72,7 +75,7 @@ func (c *console) master() (*os.File, error) {
 		return nil, fmt.Errorf("console: the runtime sent %d descriptors, not one", len(fds))
 	}
 	_ = unix.SetNonblock(fds[0], true)
-	return os.NewFile(uintptr(fds[0]), "console"), nil
+	return os.NewFile(uintptr(fds[0]), consoleName), nil
 }
 
 func waitReadable(fd int) error {

@@ -21,10 +21,6 @@ const (
 	exitFile   = "exit"   // wire.Exit
 )
 
-// drainTime is how long output is still read after a container's first process ended, when something else keeps its
-// streams open.
-const drainTime = 500 * time.Millisecond
-
 // container is one container of the pod.
 type container struct {
 	m      *Monitor
@@ -43,6 +39,7 @@ type container struct {
 	out     *output
 	stdin   int      // our end, which keeps the container from seeing the end of its input; -1 when closed
 	console *os.File // a terminal's master
+	ending  bool     // its end has been seen
 	execs   int
 }
 
@@ -63,7 +60,7 @@ func (c *container) entry() (wire.Container, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := wire.Container{
-		ID: c.id, State: c.state, Process: c.process, Exit: c.exit, Terminal: c.bundle.Terminal, StdinOnce: c.bundle.StdinOnce && c.stdin >= 0,
+		ID: c.id, State: c.state, Process: c.process, Exit: c.exit, Terminal: c.bundle.Terminal, StdinOnce: c.bundle.StdinOnce && c.bundle.Stdin && !c.bundle.StdinClosed,
 	}
 	if !c.started.IsZero() {
 		e.Started = c.started.UnixNano()
@@ -100,6 +97,11 @@ func (c *container) signal(sig int) error {
 // ended records the end of the container's first process, lets the output run dry, and tells the daemon.
 func (c *container) ended(e wire.Exit) {
 	c.mu.Lock()
+	if c.ending {
+		c.mu.Unlock()
+		return
+	}
+	c.ending = true
 	e.Process = c.process
 	if !c.started.IsZero() {
 		e.StartedAt = c.started.UnixNano()
@@ -111,7 +113,8 @@ func (c *container) ended(e wire.Exit) {
 		complain("record the exit of %s: %v", c.id, err)
 	}
 	_ = fault.At("monitor.exit.after")
-	c.out.drain(drainTime)
+	c.killLeft()
+	c.out.drain()
 	c.mu.Lock()
 	c.state, c.exit = wire.Exited, &e
 	c.oom.close()
@@ -137,6 +140,18 @@ func (c *container) fold(e wire.Exit) {
 		complain("keep the exit of %s for the next boot: %v", c.id, err)
 	}
 }
+
+// endStdin lets the container see the end of its input, for good.
+func (c *container) endStdin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bundle.StdinClosed = true
+	c.closeStdin()
+	return c.save()
+}
+
+// save writes down what a monitor that takes over must know. With c.mu held.
+func (c *container) save() error { return writeJSON(filepath.Join(c.dir, bundleFile), c.bundle) }
 
 // closeStdin lets the container see the end of its input. With c.mu held.
 func (c *container) closeStdin() {

@@ -1,7 +1,6 @@
 package monitor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
 )
 
@@ -37,7 +35,7 @@ func (m *Monitor) create(ctx context.Context, id string, b wire.Bundle) (wire.Pr
 }
 
 func (c *container) make(ctx context.Context) error {
-	if err := writeJSON(filepath.Join(c.dir, bundleFile), c.bundle); err != nil {
+	if err := c.save(); err != nil {
 		return err
 	}
 	theirs, err := c.openStreams()
@@ -45,10 +43,11 @@ func (c *container) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	group, err := c.m.makeGroup(c.id)
+	group, err := c.m.makeGroup(c.id, "create")
 	if err != nil {
 		return err
 	}
+	defer func() { _ = group.Remove() }() // it stays where the container's processes do
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(argv, "--log", filepath.Join(c.dir, "runtime.log"), "--log-format", "json",
 		"create", "--bundle", c.dir, "--pid-file", filepath.Join(c.dir, "runtime.pid"))
@@ -65,10 +64,10 @@ func (c *container) make(ctx context.Context) error {
 	defer c.m.reaper.release()
 	p := program{argv: argv, dir: c.dir, files: theirs, group: group, log: filepath.Join(c.dir, "runtime.log")}
 	if err := c.m.run(ctx, p); err != nil {
-		return errors.Join(err, vacate(group))
+		return errors.Join(err, c.clear())
 	}
 	if err := c.adoptChild(tty); err != nil {
-		return errors.Join(err, vacate(group), c.killCgroup())
+		return errors.Join(err, c.clear())
 	}
 	return nil
 }
@@ -101,7 +100,11 @@ func (c *container) openStream(i int, path string, theirs *int) (err error) {
 		if c.stdin, err = unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != nil {
 			return err
 		}
-		*theirs, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		how := unix.O_RDWR // it goes on when this monitor dies
+		if c.bundle.StdinOnce {
+			how = unix.O_RDONLY // it is to see the end; the daemon keeps it from that when this monitor dies
+		}
+		*theirs, err = unix.Open(path, how|unix.O_CLOEXEC, 0)
 		return err
 	}
 	if err := c.out.open(i, path); err != nil {
@@ -133,9 +136,7 @@ func (c *container) adoptChild(tty *console) error {
 		if c.console, err = tty.master(); err != nil {
 			return err
 		}
-		if err := c.out.openFile(1, c.console); err != nil {
-			return err
-		}
+		c.out.openFile(1, c.console)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,9 +172,7 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 	if err := c.out.logTo(log); err != nil {
 		return err
 	}
-	at := time.Now()
-	c.bundle.Log, c.bundle.Started = log, at.UnixNano()
-	if err := writeJSON(filepath.Join(c.dir, bundleFile), c.bundle); err != nil {
+	if err := c.begun(log, time.Now()); err != nil {
 		return err
 	}
 	group, err := c.m.makeGroup(c.id, "start")
@@ -185,6 +184,7 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(argv, "--log", filepath.Join(c.dir, "runtime.log"), "--log-format", "json", "start", c.id)
 	if err := c.m.run(ctx, program{argv: argv, dir: c.dir, files: noFiles, group: group, log: filepath.Join(c.dir, "runtime.log")}); err != nil {
+		_ = c.begun(log, time.Time{})
 		return err
 	}
 	c.mu.Lock()
@@ -192,51 +192,20 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 	if c.state == wire.Created {
 		c.state = wire.Running
 	}
-	c.started = at
 	return nil
 }
 
-// killCgroup kills everything in the cgroup that the container's processes are in.
-func (c *container) killCgroup() error {
-	path := c.cgroup2
-	if !strings.Contains(path, c.id) { // never a cgroup that is not the container's own
-		return c.signal(int(unix.SIGKILL))
+// begun notes when the process was let go, before it is: it may have ended before the runtime returns. The zero time is
+// that it was not.
+func (c *container) begun(log *wire.Log, at time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != wire.Created {
+		return nil
 	}
-	if err := cgroup.At(filepath.Join(c.m.cfg.Tracking, path)).Kill(); err != nil {
-		return err
+	c.started, c.bundle.Log, c.bundle.Started = at, log, 0
+	if !at.IsZero() {
+		c.bundle.Started = at.UnixNano()
 	}
-	return c.signal(int(unix.SIGKILL))
-}
-
-// cgroup2Of is where on the cgroup2 hierarchy a process is.
-func cgroup2Of(pid int) string {
-	data, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
-	for _, line := range strings.Split(string(data), "\n") {
-		if path, ok := strings.CutPrefix(line, "0::"); ok {
-			return path
-		}
-	}
-	return ""
-}
-
-// StartTime is when a process began, in clock ticks after boot: with the pid, it names a process for ever.
-func StartTime(pid int) (uint64, error) {
-	f, err := statFields(pid)
-	if err != nil {
-		return 0, err
-	}
-	if len(f) < 20 || f[0] == "Z" || f[0] == "X" {
-		return 0, fmt.Errorf("process %d is gone", pid)
-	}
-	return strconv.ParseUint(f[19], 10, 64)
-}
-
-// statFields are the fields of a process's stat file behind its name, which may itself hold anything: the first is the
-// state, the third field of proc(5).
-func statFields(pid int) ([]string, error) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return nil, err
-	}
-	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])), nil
+	return c.save()
 }

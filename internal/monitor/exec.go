@@ -80,14 +80,14 @@ type subgroup struct {
 func (c *container) subgroup(name string, born *cgroup.Group) subgroup {
 	s := subgroup{groups: []*cgroup.Group{born}}
 	own := strings.TrimPrefix(c.m.group(c.id), c.m.cfg.Tracking)
-	if c.cgroup2 == own || c.cgroup2 == filepath.Join(own, name) {
+	if strings.HasPrefix(c.cgroup2, own+"/") {
 		return s
 	}
 	root, arg := c.m.cfg.Tracking+c.cgroup2, "/"+name
 	if c.m.cfg.Tracking != "/sys/fs/cgroup" {
 		root, arg = v1Cgroup("pids", c.process.PID), "pids:/"+name
 	}
-	if root == "" || !strings.Contains(root, c.id) {
+	if root == "" || !strings.Contains(filepath.Base(root), c.id) {
 		return s
 	}
 	path := filepath.Join(root, name)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +20,7 @@ type Config struct {
 	Tracking string // the mount point of the cgroup2 hierarchy
 	Group    string // below it, the groups of this instance's containers
 	Listener int    // a listening SOCK_SEQPACKET socket
+	Lock     int    // holds the lock of Dir, below zero where there is none
 }
 
 // Monitor is the state of the process.
@@ -32,10 +34,7 @@ type Monitor struct {
 	ending      bool
 	done        chan struct{}
 
-	buf sync.Mutex // guards scratch
-	// scratch is the one buffer through which all output goes.
-	scratch [64 << 10]byte
-	lines   []byte // what is written to a log, made from scratch
+	spare chan *buffer
 }
 
 // Run serves until a daemon tells it to end, and takes over first what an earlier monitor of this directory has left.
@@ -43,9 +42,12 @@ func Run(cfg Config) error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become a child subreaper: %w", err)
 	}
-	protect()
+	keepToOurselves(cfg)
 	m := &Monitor{
-		cfg: cfg, reaper: newReaper(), containers: map[string]*container{}, subscribers: map[*conn]struct{}{}, done: make(chan struct{}),
+		cfg: cfg, reaper: newReaper(protect()), containers: map[string]*container{}, subscribers: map[*conn]struct{}{}, done: make(chan struct{}), spare: make(chan *buffer, 1),
+	}
+	if err := m.introduce(); err != nil {
+		return err
 	}
 	m.takeOver()
 	go m.reaper.run()
@@ -54,8 +56,38 @@ func Run(cfg Config) error {
 	return nil
 }
 
-// protect asks the kernel to kill others first. Without CAP_SYS_RESOURCE it may refuse, and then the score stays.
-func protect() { _ = os.WriteFile("/proc/self/oom_score_adj", []byte("-999"), 0) }
+// keepToOurselves has no program that is started from here inherit what this one was given: a container could reach it.
+func keepToOurselves(cfg Config) {
+	unix.CloseOnExec(cfg.Listener)
+	if cfg.Lock >= 0 {
+		unix.CloseOnExec(cfg.Lock)
+	}
+	_ = unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC) // what else the daemon was given; since Linux 5.11
+}
+
+// introduce writes down who serves the directory.
+func (m *Monitor) introduce() error {
+	began, err := StartTime(os.Getpid())
+	if err != nil {
+		return err
+	}
+	return writeJSON(filepath.Join(m.cfg.Dir, "m.pid"), wire.Process{PID: os.Getpid(), StartTime: began})
+}
+
+const scoreFile, protectedScore = "/proc/self/oom_score_adj", "-999"
+
+// protect asks the kernel to kill others first, and returns the score that they are to have. Without CAP_SYS_RESOURCE it
+// may refuse; then the score stays, and "" is returned.
+func protect() string {
+	old, err := os.ReadFile(scoreFile)
+	if err != nil || os.WriteFile(scoreFile, []byte(protectedScore), 0) != nil {
+		return ""
+	}
+	if score := strings.TrimSpace(string(old)); !strings.HasPrefix(score, "-") {
+		return score
+	}
+	return "0"
+}
 
 func (m *Monitor) dir(id string) string { return filepath.Join(m.cfg.Dir, "c", id) }
 

@@ -1,10 +1,10 @@
 package monitor
 
 import (
-	"bytes"
-	"fmt"
+	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,22 +12,48 @@ import (
 	"berth/internal/monitor/wire"
 )
 
-// maxLine is how much of a line, in bytes, goes into one entry of the log; a longer line is written in parts, all but the
-// last tagged P. Kubelets and agents expect this size.
-const maxLine = 16 << 10
-
 // readSize is how much is read of a stream at once, in bytes.
 const readSize = 32 << 10
+
+// buffer is what it takes to bring output from a stream to a log: what was read, and the entries made of it.
+type buffer struct {
+	in  [readSize]byte
+	out [readSize]byte
+}
+
+// takeBuffer returns a buffer. There is one for all streams, and another only while a log does not take what it is given.
+func (m *Monitor) takeBuffer() *buffer {
+	select {
+	case b := <-m.spare:
+		return b
+	default:
+		return new(buffer)
+	}
+}
+
+func (m *Monitor) giveBuffer(b *buffer) {
+	select {
+	case m.spare <- b:
+	default:
+	}
+}
 
 var streamNames = [3]string{1: "stdout", 2: "stderr"}
 
 // output takes what a container says to its log and to whoever is attached.
 type output struct {
-	m *Monitor
+	m     *Monitor
+	moved atomic.Int64 // bytes read
 
-	mu      sync.Mutex // guards what follows; taken after the monitor's buf
-	streams [3]*stream
+	// writing is held while the log is written to, which a hung disk can make last for ever: only the streams, and what
+	// they have pending, wait for it. It guards log, and is taken before mu.
+	writing sync.Mutex
 	log     *logFile
+
+	mu      sync.Mutex // guards what follows; nothing that can last is done under it
+	streams [3]*stream
+	next    *logFile // takes log's place
+	logged  bool
 	sinks   []*sink
 	dry     chan struct{} // closed when every stream has ended
 	left    int           // streams that have not ended
@@ -37,12 +63,16 @@ type output struct {
 type stream struct {
 	n       int
 	f       *os.File
-	pending []byte // the beginning of a line whose end has not been read
-	ended   bool
-}
+	pumped  bool        // guarded by the output's mu
+	ended   bool        // guarded by the output's mu
+	stopped atomic.Bool // nobody wants the rest
 
-// sink is an attached client: descriptors that do not block.
-type sink struct{ fds [3]int }
+	// The beginning of a line whose end has not been read. Guarded by the output's writing.
+	pending []byte
+	since   time.Time   // when pending began
+	timer   *time.Timer // runs while there is something pending
+	armed   bool
+}
 
 func newOutput(m *Monitor) *output { return &output{m: m, dry: make(chan struct{})} }
 
@@ -52,27 +82,45 @@ func (o *output) open(n int, path string) error {
 	if err != nil {
 		return err
 	}
-	return o.openFile(n, os.NewFile(uintptr(fd), path))
+	o.openFile(n, os.NewFile(uintptr(fd), path))
+	return nil
 }
 
-func (o *output) openFile(n int, f *os.File) error {
+func (o *output) openFile(n int, f *os.File) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.streams[n] = &stream{n: n, f: f}
 	o.left++
-	return nil
 }
 
 // begin starts to read. What is in the streams by now came from the runtime, not from the container.
 func (o *output) begin() {
+	for _, s := range o.unpumped() {
+		if s.f.Name() != consoleName {
+			discard(s.f)
+		}
+		go o.pump(s)
+	}
+}
+
+// resume starts to read where another monitor has left off.
+func (o *output) resume() {
+	for _, s := range o.unpumped() {
+		go o.pump(s)
+	}
+}
+
+// unpumped are the streams that nobody reads; the caller does from here on.
+func (o *output) unpumped() (list []*stream) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, s := range o.streams {
-		if s != nil {
-			if s.f.Name() != "console" {
-				discard(s.f)
-			}
-			go o.pump(s)
+		if s != nil && !s.pumped && !s.ended {
+			s.pumped = true
+			list = append(list, s)
 		}
 	}
+	return list
 }
 
 func discard(f *os.File) {
@@ -80,7 +128,7 @@ func discard(f *os.File) {
 	if err != nil {
 		return
 	}
-	var buf [4096]byte
+	var buf [512]byte
 	_ = rc.Control(func(fd uintptr) {
 		for n := 1; n > 0; {
 			n, _ = unix.Read(int(fd), buf[:])
@@ -88,35 +136,24 @@ func discard(f *os.File) {
 	})
 }
 
-// resume starts to read where another monitor has left off.
-func (o *output) resume() {
-	for _, s := range o.streams {
-		if s != nil {
-			go o.pump(s)
-		}
-	}
-}
-
 // pump reads a stream until it ends.
 func (o *output) pump(s *stream) {
-	rc, err := s.f.SyscallConn()
-	if err == nil {
-		err = rc.Read(func(fd uintptr) bool { return !o.read(s, int(fd)) })
+	if rc, err := s.f.SyscallConn(); err == nil {
+		_ = rc.Read(func(fd uintptr) bool { return !o.read(s, int(fd)) })
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.end(s)
 }
 
-// read takes one piece of a stream, and says whether there may be more later. It returns true when it would have to wait.
+// read takes what a stream has. It returns true when it would have to wait for more.
 func (o *output) read(s *stream, fd int) (wait bool) {
-	for {
-		o.m.buf.Lock()
-		n, err := unix.Read(fd, o.m.scratch[:readSize])
+	b := o.m.takeBuffer()
+	defer o.m.giveBuffer(b)
+	for !s.stopped.Load() {
+		n, err := unix.Read(fd, b.in[:])
 		if n > 0 {
-			o.deliver(s, o.m.scratch[:n])
+			o.moved.Add(int64(n))
+			o.deliver(s, b, n)
 		}
-		o.m.buf.Unlock()
 		switch {
 		case err == unix.EINTR || n > 0:
 		case err == unix.EAGAIN:
@@ -125,74 +162,104 @@ func (o *output) read(s *stream, fd int) (wait bool) {
 			return false
 		}
 	}
+	return false
 }
 
-// deliver gives a piece to the log and the attached. With the monitor's buf held.
-func (o *output) deliver(s *stream, piece []byte) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+// deliver gives a piece to the attached and to the log.
+func (o *output) deliver(s *stream, b *buffer, n int) {
+	o.toSinks(s.n, b.in[:n])
+	o.writing.Lock()
+	o.takeNext()
 	if o.log != nil {
-		o.m.lines = s.format(o.m.lines[:0], piece, time.Now())
-		o.log.write(o.m.lines)
+		s.log(batch{o.log, b.out[:0]}, b.in[:n], time.Now())
+		o.arm(s, partTime)
 	}
-	for i := 0; i < len(o.sinks); i++ {
-		if !o.sinks[i].write(s.n, piece) {
-			o.sinks[i].close()
-			o.sinks = append(o.sinks[:i], o.sinks[i+1:]...)
-			i--
-		}
-	}
+	o.writing.Unlock()
+	o.swap()
 }
 
-// end closes a stream that has ended. With o.mu held.
+// end closes a stream that has ended, and everything after the last one.
 func (o *output) end(s *stream) {
-	if s.ended {
+	o.writing.Lock()
+	defer o.writing.Unlock()
+	o.takeNext()
+	s.flush(o.log)
+	if !o.ended(s) {
 		return
 	}
-	s.ended = true
-	if o.log != nil && len(s.pending) > 0 {
-		o.log.write(appendEntry(nil, time.Now(), s.n, 'P', s.pending, nil))
-	}
-	s.pending = nil
-	if s.f.Name() != "console" {
-		_ = s.f.Close()
-	}
-	if o.left--; o.left > 0 {
-		return
-	}
-	close(o.dry)
-	for _, k := range o.sinks {
-		k.close()
-	}
-	o.sinks = nil
 	if o.log != nil {
 		o.log.close()
 		o.log = nil
 	}
 }
 
-// drain waits until every stream has ended, or for a while.
-func (o *output) drain(d time.Duration) {
+// ended says whether this was the last stream.
+func (o *output) ended(s *stream) bool {
 	o.mu.Lock()
-	none := o.left == 0 || o.log == nil && len(o.sinks) == 0
+	defer o.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	s.ended = true
+	if s.f.Name() != consoleName {
+		_ = s.f.Close()
+	}
+	if o.left--; o.left > 0 {
+		return false
+	}
+	close(o.dry)
+	for _, k := range o.sinks {
+		k.close()
+	}
+	o.sinks = nil
+	return true
+}
+
+// drainTime is how long output is still awaited after a container's first process ended, when something else keeps its
+// streams open, and drainMax how long it is taken while it flows.
+const drainTime, drainMax = 500 * time.Millisecond, 2 * time.Second
+
+// drain waits until every stream has ended, or no more comes, or for a while.
+func (o *output) drain() {
+	o.mu.Lock()
+	unread := o.left == 0
+	for _, s := range o.streams {
+		unread = unread || s != nil && !s.pumped
+	}
 	o.mu.Unlock()
-	if none {
+	if unread {
 		return
 	}
-	select {
-	case <-o.dry:
-	case <-time.After(d):
+	for waited := time.Duration(0); waited < drainMax; waited += drainTime {
+		before := o.moved.Load()
+		select {
+		case <-o.dry:
+			return
+		case <-time.After(drainTime):
+		}
+		if o.moved.Load() == before {
+			return
+		}
 	}
 }
 
-// close ends it all at once.
+// close ends it all. It waits for nobody: a stream whose reader hangs in a log is closed when that comes back.
 func (o *output) close() {
 	o.mu.Lock()
-	defer o.mu.Unlock()
+	var idle []*stream
 	for _, s := range o.streams {
-		if s != nil {
-			o.end(s)
+		switch {
+		case s == nil || s.ended:
+		case s.pumped:
+			s.stopped.Store(true)
+			_ = s.f.SetReadDeadline(time.Unix(1, 0))
+		default:
+			idle = append(idle, s)
 		}
+	}
+	o.mu.Unlock()
+	for _, s := range idle {
+		o.end(s)
 	}
 }
 
@@ -205,102 +272,64 @@ func (o *output) logTo(l *wire.Log) error {
 	if err != nil {
 		return err
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.log != nil {
-		o.log.close()
-	}
-	o.log = f
-	return nil
+	return o.use(f)
 }
+
+var errNoLog = errors.New("the container has no log, or its output has ended")
 
 // reopen goes on in a new file at the log's path. When that cannot be made, the old one goes on and no file appears.
 func (o *output) reopen(l *wire.Log) error {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.log == nil {
-		return fmt.Errorf("the container has no log, or its output has ended")
+	logged := o.logged && o.left > 0
+	o.mu.Unlock()
+	if !logged || l == nil {
+		return errNoLog
 	}
-	f, err := openLog(l)
-	if err != nil {
-		return err
+	return o.logTo(l)
+}
+
+// use has what is written from now on go to f. What is being written to the log before it does not delay that.
+func (o *output) use(f *logFile) error {
+	o.mu.Lock()
+	if o.left == 0 {
+		o.mu.Unlock()
+		f.close()
+		return errNoLog
 	}
-	o.log.close()
-	o.log = f
+	if o.next != nil {
+		o.next.close()
+	}
+	o.next, o.logged = f, true
+	o.mu.Unlock()
+	o.swap()
 	return nil
 }
 
-// attach adds a client; its descriptors are closed when the output ends or the client is too slow.
-func (o *output) attach(fds [3]int) error {
+// swap lets go of a log that has been replaced, unless it is being written to; then the writer does.
+func (o *output) swap() {
+	o.mu.Lock()
+	waits := o.next != nil
+	o.mu.Unlock()
+	if waits && o.writing.TryLock() {
+		o.takeNext()
+		o.writing.Unlock()
+	}
+}
+
+// takeNext makes the next log the log. With writing held.
+func (o *output) takeNext() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	k := &sink{fds}
+	if o.next == nil {
+		return
+	}
+	if o.log != nil {
+		o.next.dropped = o.log.dropped
+		o.log.close()
+	}
+	o.log, o.next = o.next, nil
 	if o.left == 0 {
-		k.close()
-		return nil
+		o.log.close()
+		o.log = nil
 	}
-	for _, fd := range fds {
-		if fd >= 0 {
-			if err := unix.SetNonblock(fd, true); err != nil {
-				k.close()
-				return err
-			}
-		}
-	}
-	o.sinks = append(o.sinks, k)
-	return nil
-}
-
-// write says whether the client has kept up.
-func (k *sink) write(n int, p []byte) bool {
-	if k.fds[n] < 0 {
-		return true
-	}
-	for len(p) > 0 {
-		w, err := unix.Write(k.fds[n], p)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return false
-		}
-		p = p[w:]
-	}
-	return true
-}
-
-func (k *sink) close() { closeAll(k.fds) }
-
-// format appends the entries that a piece of a stream completes; the rest waits for the end of its line.
-func (s *stream) format(dst, piece []byte, at time.Time) []byte {
-	for len(piece) > 0 {
-		i := bytes.IndexByte(piece, '\n')
-		room := maxLine - len(s.pending)
-		switch {
-		case i >= 0 && i <= room:
-			dst = appendEntry(dst, at, s.n, 'F', s.pending, piece[:i])
-			s.pending = s.pending[:0]
-			piece = piece[i+1:]
-		case len(piece) < room:
-			s.pending = append(s.pending, piece...)
-			return dst
-		default:
-			dst = appendEntry(dst, at, s.n, 'P', s.pending, piece[:room])
-			s.pending = s.pending[:0]
-			piece = piece[room:]
-		}
-	}
-	return dst
-}
-
-// appendEntry appends one entry in CRI's format: <time> <stream> <P or F> <content>.
-func appendEntry(dst []byte, at time.Time, n int, tag byte, parts ...[]byte) []byte {
-	dst = at.AppendFormat(dst, time.RFC3339Nano)
-	dst = append(dst, ' ')
-	dst = append(dst, streamNames[n]...)
-	dst = append(dst, ' ', tag, ' ')
-	for _, p := range parts {
-		dst = append(dst, p...)
-	}
-	return append(dst, '\n')
 }

@@ -41,7 +41,7 @@ func (m *Monitor) run(ctx context.Context, p program) error {
 	}
 	defer null.Close()
 	attr := &syscall.ProcAttr{
-		Dir: p.dir, Env: os.Environ(), Files: make([]uintptr, 3),
+		Dir: p.dir, Env: environment(), Files: make([]uintptr, 3),
 		Sys: &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(dir.Fd())},
 	}
 	for i, f := range p.files {
@@ -64,6 +64,15 @@ func (m *Monitor) run(ctx context.Context, p program) error {
 		err := fmt.Errorf("%s %s: %w; it was killed", filepath.Base(p.argv[0]), p.command(), context.Cause(ctx))
 		return errors.Join(err, vacate(p.group))
 	}
+}
+
+// environment is what a runtime gets: nothing that is meant for the daemon or for this process.
+func environment() []string {
+	path := os.Getenv("PATH")
+	if path == "" {
+		path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	}
+	return []string{"PATH=" + path, "HOME=/"}
 }
 
 // vacate kills all that is in the group and waits until it is gone.

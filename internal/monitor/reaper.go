@@ -1,6 +1,8 @@
 package monitor
 
 import (
+	"os"
+	"os/signal"
 	"sync"
 	"syscall"
 	"time"
@@ -30,24 +32,32 @@ type reaper struct {
 	// pid only when it returns, and the container may be dead by then.
 	unclaimed map[int]ending
 	keep      int
-	kick      chan struct{} // a child was made
+	score     string // the oom_score_adj of children, "" for this process's own
 }
 
-func newReaper() *reaper {
-	return &reaper{waiters: map[int]chan ending{}, unclaimed: map[int]ending{}, kick: make(chan struct{}, 1)}
+func newReaper(score string) *reaper {
+	return &reaper{waiters: map[int]chan ending{}, unclaimed: map[int]ending{}, score: score}
 }
 
+// run waits without a thread of its own: the kernel says when a child has ended.
 func (r *reaper) run() {
+	child := make(chan os.Signal, 1)
+	signal.Notify(child, unix.SIGCHLD)
 	for {
-		var ws unix.WaitStatus
-		pid, err := unix.Wait4(-1, &ws, 0, nil)
-		switch {
-		case err == unix.ECHILD:
-			<-r.kick // only a fork of ours makes children out of none
-		case err == nil && (ws.Exited() || ws.Signaled()):
-			r.dispatch(pid, ending{ws, time.Now()})
+		for r.reap() {
 		}
+		<-child
 	}
+}
+
+// reap takes one child that has ended, if there is one.
+func (r *reaper) reap() bool {
+	var ws unix.WaitStatus
+	pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+	if pid > 0 && (ws.Exited() || ws.Signaled()) {
+		r.dispatch(pid, ending{ws, time.Now()})
+	}
+	return pid > 0 || err == unix.EINTR
 }
 
 func (r *reaper) dispatch(pid int, e ending) {
@@ -64,7 +74,7 @@ func (r *reaper) dispatch(pid int, e ending) {
 // fork starts a program and returns where its ending will be told.
 func (r *reaper) fork(argv []string, attr *syscall.ProcAttr) (int, <-chan ending, error) {
 	r.mu.Lock()
-	pid, err := syscall.ForkExec(argv[0], argv, attr)
+	pid, err := r.forkExec(argv, attr)
 	if err != nil {
 		r.mu.Unlock()
 		return 0, nil, err
@@ -72,11 +82,17 @@ func (r *reaper) fork(argv []string, attr *syscall.ProcAttr) (int, <-chan ending
 	w := make(chan ending, 1)
 	r.waiters[pid] = w
 	r.mu.Unlock()
-	select {
-	case r.kick <- struct{}{}:
-	default:
-	}
 	return pid, w, nil
+}
+
+// forkExec lowers this process's protection while the child takes it over. The kernel lets those that share their memory
+// share the score too, as a child does until its exec, so the way back is only after that.
+func (r *reaper) forkExec(argv []string, attr *syscall.ProcAttr) (int, error) {
+	if r.score != "" {
+		_ = os.WriteFile(scoreFile, []byte(r.score), 0)
+		defer func() { _ = os.WriteFile(scoreFile, []byte(protectedScore), 0) }()
+	}
+	return syscall.ForkExec(argv[0], argv, attr)
 }
 
 // hold keeps endings that nobody asked for until release.

@@ -2,7 +2,6 @@ package monitor
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,7 +14,7 @@ import (
 )
 
 // inheritTime is how long a monitor that takes over waits for a daemon to hand it the pidfd of a process that is gone.
-const inheritTime = 2 * time.Second
+const inheritTime = 10 * time.Second
 
 // takeOver takes up what a monitor of the same directory has left when it was killed.
 func (m *Monitor) takeOver() {
@@ -87,7 +86,7 @@ func (c *container) takeStreams() {
 			complain("take over %s of %s: %v", streamNames[n], c.id, err)
 		}
 	}
-	if c.bundle.Stdin && !c.bundle.StdinOnce {
+	if c.bundle.Stdin && !c.bundle.StdinClosed {
 		if fd, err := unix.Open(filepath.Join(c.dir, "stdin"), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
 			c.stdin = fd
 		}
@@ -113,48 +112,66 @@ func (c *container) watch(pidfd int) {
 			break
 		}
 	}
-	c.ended(exitOf(c.process.PID, pidfd))
+	c.ended(exitOf(c.process, pidfd))
 }
 
 // awaitInheritance gives a daemon the time to hand over a pidfd, and then says honestly that nobody saw the end.
 func (c *container) awaitInheritance() {
 	time.Sleep(inheritTime)
+	c.unseen()
+}
+
+// unseen says honestly that nobody saw the end of the process, unless there is a pidfd that tells.
+func (c *container) unseen() {
 	c.mu.Lock()
 	inherited := c.pidfd >= 0 || c.state == wire.Exited
 	c.mu.Unlock()
 	if !inherited {
-		c.ended(wire.Exit{Code: 255, Unknown: true, FinishedAt: time.Now().UnixNano()})
+		c.ended(unknownExit())
 	}
 }
 
-// inherit takes the pidfd, and the terminal's master, that the daemon has held.
+func unknownExit() wire.Exit {
+	return wire.Exit{Code: 255, Unknown: true, FinishedAt: time.Now().UnixNano()}
+}
+
+// inherit takes the pidfd, and the terminal's master, that the daemon has held. No descriptor is that it holds none.
 func (c *container) inherit(fds []int) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(fds) > 1 && c.console == nil {
-		_ = unix.SetNonblock(fds[1], true)
-		c.console = os.NewFile(uintptr(fds[1]), "console")
-		if err := c.out.openFile(1, c.console); err != nil {
+	if len(fds) == 0 {
+		go c.unseen()
+		return nil
+	}
+	if len(fds) > 1 {
+		if err := c.inheritConsole(fds[1]); err != nil {
+			_ = unix.Close(fds[0])
 			return err
 		}
-		if c.state == wire.Running {
-			if err := c.out.logTo(c.bundle.Log); err != nil {
-				return err
-			}
-			c.out.resume()
-		}
-		fds = fds[:1]
 	}
-	if len(fds) == 0 {
-		return errors.New("inherit: no descriptor")
-	}
-	if c.pidfd >= 0 || c.state == wire.Exited {
-		closeList(fds)
-		return nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pidfd >= 0 || c.ending || c.state == wire.Exited {
+		return unix.Close(fds[0])
 	}
 	c.pidfd = fds[0]
 	go c.watch(fds[0])
 	return nil
+}
+
+func (c *container) inheritConsole(fd int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.console != nil || c.state == wire.Exited {
+		return unix.Close(fd)
+	}
+	_ = unix.SetNonblock(fd, true)
+	c.console = os.NewFile(uintptr(fd), consoleName)
+	c.out.openFile(1, c.console)
+	if c.state != wire.Running {
+		return nil // start begins to read
+	}
+	err := c.out.logTo(c.bundle.Log)
+	c.out.resume()
+	return err
 }
 
 // pidfdInfo is struct pidfd_info of <linux/pidfd.h>, as first released.
@@ -169,38 +186,47 @@ const (
 	pidfdGetInfo  = 0xC000FF0B | unsafe.Sizeof(pidfdInfo{})<<16 // _IOWR(0xFF, 11, struct pidfd_info)
 )
 
+// exitPatience is how long to wait for the kernel to tell how a process ended.
+const exitPatience = 15 * time.Second
+
 // exitOf finds out how a process ended that is not a child. While it is a zombie /proc tells; once its new parent has
 // reaped it the kernel does, through PIDFD_GET_INFO, since Linux 6.15. Before that, nobody can know.
-func exitOf(pid, pidfd int) wire.Exit {
-	now := time.Now().UnixNano()
-	for range 50 {
-		ws, ok := zombieStatus(pid)
+func exitOf(p wire.Process, pidfd int) wire.Exit {
+	x := unknownExit()
+	for end := time.Now().Add(exitPatience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		ws, ok := zombieStatus(p)
+		var why error
 		if !ok {
-			ws, ok = reapedStatus(pidfd)
+			ws, ok, why = reapedStatus(pidfd)
 		}
 		if ok {
-			x := wire.Exit{Code: int32(ending{status: ws}.code()), FinishedAt: now}
+			x.Code, x.Unknown = int32(ending{status: ws}.code()), false
 			if ws.Signaled() {
 				x.Signal = int(ws.Signal())
 			}
 			return x
 		}
-		time.Sleep(20 * time.Millisecond)
+		if began, err := StartTime(p.PID); why != nil && why != unix.ESRCH && (err != nil || began != p.StartTime) {
+			return x // reaped, and this kernel does not tell
+		}
 	}
-	return wire.Exit{Code: 255, Unknown: true, FinishedAt: now}
+	return x
 }
 
 // reapedStatus asks the kernel for the wait status of a process that has been reaped.
-func reapedStatus(pidfd int) (unix.WaitStatus, bool) {
+func reapedStatus(pidfd int) (unix.WaitStatus, bool, error) {
 	info := pidfdInfo{mask: pidfdInfoExit}
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(pidfd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
-	return unix.WaitStatus(info.exitCode), errno == 0 && info.mask&pidfdInfoExit != 0
+	if errno != 0 {
+		return 0, false, errno
+	}
+	return unix.WaitStatus(info.exitCode), info.mask&pidfdInfoExit != 0, nil
 }
 
 // zombieStatus reads the wait status of a process that has ended and not been reaped: the last field of its stat file.
-func zombieStatus(pid int) (unix.WaitStatus, bool) {
-	f, err := statFields(pid)
-	if err != nil || len(f) < 50 || f[0] != "Z" {
+func zombieStatus(p wire.Process) (unix.WaitStatus, bool) {
+	f, err := statFields(p.PID)
+	if err != nil || len(f) < 50 || f[0] != "Z" || f[19] != strconv.FormatUint(p.StartTime, 10) {
 		return 0, false
 	}
 	n, err := strconv.ParseUint(f[49], 10, 32)

@@ -86,9 +86,11 @@ type driver struct {
 	inv     runtime.Inventory
 }
 
-func (d *driver) Launch(context.Context, string) error                          { return nil }
-func (d *driver) Shutdown(context.Context, string) error                        { return nil }
-func (d *driver) Sweep(context.Context, func(string) bool) error                { return nil }
+func (d *driver) Launch(context.Context, string) error   { return nil }
+func (d *driver) Shutdown(context.Context, string) error { return nil }
+func (d *driver) Sweep(context.Context, func(string) bool, func(string) (runtime.Handler, error)) error {
+	return nil
+}
 func (d *driver) Delete(context.Context, string, string, runtime.Handler) error { return nil }
 func (d *driver) Start(context.Context, string, string, runtime.Log) error      { return nil }
 func (d *driver) Adopt(context.Context, string) (runtime.Inventory, error)      { return d.inv, nil }

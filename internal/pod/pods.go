@@ -28,7 +28,7 @@ type Runtime interface {
 	Resize(ctx context.Context, pod, ctr string, width, height uint16) error
 	ReopenLog(ctx context.Context, pod, ctr string, log runtime.Log) error
 	Shutdown(ctx context.Context, pod string) error
-	Sweep(ctx context.Context, live func(pod string) bool) error
+	Sweep(ctx context.Context, live func(pod string) bool, handler func(name string) (runtime.Handler, error)) error
 }
 
 // Network attaches pods to networks. Detach may be repeated and succeeds when nothing is attached.

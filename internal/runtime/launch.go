@@ -2,11 +2,7 @@ package runtime
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"time"
 
 	"berth/internal/cgroup"
@@ -54,7 +50,7 @@ func (r *Runtime) Shutdown(ctx context.Context, pod string) error {
 		cancel()
 		c.end()
 	}
-	if err := end(ctx, r.cfg.monitorGroup(pod)); err != nil {
+	if err := r.cfg.endPod(ctx, pod); err != nil {
 		return fmt.Errorf("end the monitor of pod %s: %w", pod, err)
 	}
 	l.reap(0)
@@ -70,33 +66,4 @@ func end(ctx context.Context, g *cgroup.Group) error {
 		return err
 	}
 	return g.Remove()
-}
-
-// Sweep ends the monitors, and kills the containers, that belong to no pod for which live is true.
-func (r *Runtime) Sweep(ctx context.Context, live func(pod string) bool) error {
-	dir := filepath.Join(r.cfg.Tracking, r.cfg.Instance, "monitors")
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, e := range entries {
-		if e.IsDir() && !live(e.Name()) {
-			errs = append(errs, r.sweepPod(ctx, e.Name()))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (r *Runtime) sweepPod(ctx context.Context, pod string) error {
-	containers, _ := os.ReadDir(filepath.Join(r.cfg.dir(pod), "c"))
-	for _, c := range containers {
-		if err := end(ctx, r.cfg.containerGroup(c.Name())); err != nil {
-			return err
-		}
-	}
-	return end(ctx, r.cfg.monitorGroup(pod))
 }

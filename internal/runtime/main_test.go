@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,7 +23,11 @@ var host struct{ dir, monitor, rootfs, runtime, tracking string }
 // underCrun, in the environment, has the tests run with crun.
 const underCrun = "BERTH_TEST_CRUN"
 
-func TestMain(m *testing.M) { os.Exit(withHost(m)) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "8") // most of them wait most of the time
+	os.Exit(withHost(m))
+}
 
 func withHost(m *testing.M) int {
 	if os.Getuid() != 0 {
@@ -101,7 +106,7 @@ func makeRootfs() error {
 	if err := os.WriteFile(filepath.Join(host.rootfs, "bin/busybox"), box, 0o755); err != nil {
 		return err
 	}
-	for _, name := range []string{"sh", "sleep", "cat", "yes", "head", "true", "ls", "dd", "stty", "printf", "md5sum", "tail", "kill", "seq", "usleep", "readlink"} {
+	for _, name := range []string{"sh", "sleep", "cat", "yes", "head", "true", "ls", "dd", "stty", "printf", "md5sum", "tail", "kill", "seq", "usleep", "readlink", "tr"} {
 		if err := os.Symlink("busybox", filepath.Join(host.rootfs, "bin", name)); err != nil {
 			return err
 		}

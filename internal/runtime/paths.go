@@ -1,12 +1,15 @@
 package runtime
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
@@ -77,15 +80,47 @@ func scopePath(s string) string {
 	return filepath.Join(path, f[1]+"-"+f[2]+".scope")
 }
 
-// killContainer kills what lives of a container where no monitor does it.
-func (c *Config) killContainer(pod, ctr string) error {
-	errs := []error{c.containerGroup(ctr).Kill()}
+// groups are all cgroups in which processes of a container may be.
+func (c *Config) groups(pod, ctr string) []*cgroup.Group {
+	all := []*cgroup.Group{c.containerGroup(ctr)}
 	var b wire.Bundle
 	data, err := os.ReadFile(filepath.Join(c.bundle(pod, ctr), "bundle"))
 	if err == nil && json.Unmarshal(data, &b) == nil {
 		for _, dir := range b.Cgroups {
-			errs = append(errs, cgroup.At(dir).Kill())
+			all = append(all, cgroup.At(dir))
 		}
 	}
+	return all
+}
+
+// killContainer kills what lives of a container where no monitor does it.
+func (c *Config) killContainer(pod, ctr string) error {
+	var errs []error
+	for _, g := range c.groups(pod, ctr) {
+		errs = append(errs, g.Kill())
+	}
 	return errors.Join(errs...)
+}
+
+// clearContainer kills what lives of a container and waits until it is gone.
+func (c *Config) clearContainer(ctx context.Context, pod, ctr string) error {
+	for ; ; time.Sleep(2 * time.Millisecond) {
+		if err := c.killContainer(pod, ctr); err != nil {
+			return err
+		}
+		left := 0
+		for _, g := range c.groups(pod, ctr) {
+			pids, err := g.Pids()
+			if err != nil {
+				return err
+			}
+			left += len(pids)
+		}
+		if left == 0 {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("container %s was killed and has not ended: %w", ctr, context.Cause(ctx))
+		}
+	}
 }

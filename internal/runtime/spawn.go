@@ -1,11 +1,13 @@
 package runtime
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +21,11 @@ import (
 func (l *link) spawn() error {
 	l.reap(unix.WNOHANG) // the one before
 	dir := l.cfg.dir(l.pod)
+	lock, err := l.lock(dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	listener, err := listen(dir)
 	if err != nil {
 		return err
@@ -45,9 +52,9 @@ func (l *link) spawn() error {
 	defer null.Close()
 	_ = fault.At("runtime.spawn.before")
 	proc, err := os.StartProcess(l.cfg.Monitor, []string{
-		"berth-monitor", "-dir", dir, "-exits", l.cfg.exits(l.pod), "-tracking", l.cfg.Tracking, "-group", l.cfg.containersGroup(), "-listener", "3",
+		"berth-monitor", "-dir", dir, "-exits", l.cfg.exits(l.pod), "-tracking", l.cfg.Tracking, "-group", l.cfg.containersGroup(), "-listener", "3", "-lock", "4",
 	}, &os.ProcAttr{
-		Dir: dir, Files: []*os.File{null, null, log, listener}, Env: append(os.Environ(), "GOMAXPROCS=1", "GOGC=50"),
+		Dir: dir, Files: []*os.File{null, null, log, listener, lock}, Env: environment(),
 		Sys: &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(g.Fd())},
 	})
 	if err != nil {
@@ -59,6 +66,43 @@ func (l *link) spawn() error {
 	l.mu.Unlock()
 	return proc.Release() // reap waits for it, so that no thread waits for each monitor
 }
+
+// environment is what a monitor gets of the daemon's.
+func environment() []string {
+	env := []string{"GOMAXPROCS=1", "GOGC=50"}
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		if name == "PATH" || fault.Enabled && strings.HasPrefix(name, "BERTH_FAULT") {
+			env = append(env, v)
+		}
+	}
+	return env
+}
+
+// lock takes the lock of a run directory, for the monitor to hold on: two never serve one directory. A monitor that holds
+// it and cannot be reached is ended, which costs its containers nothing.
+func (l *link) lock(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	err = flock(f)
+	if err == unix.EWOULDBLOCK {
+		ctx, cancel := context.WithTimeout(context.Background(), quickTimeout)
+		defer cancel()
+		if err = end(ctx, l.cfg.monitorGroup(l.pod)); err == nil {
+			l.reap(0)
+			err = flock(f)
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("lock %s, which another monitor serves: %w", dir, err)
+	}
+	return f, nil
+}
+
+func flock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
 // listen makes the monitor's socket. An old one that nobody listens on is replaced.
 func listen(dir string) (*os.File, error) {

@@ -157,10 +157,22 @@ func (r *Runtime) feed(ctx context.Context, pod, ctr string, in io.Reader) error
 		_, err := io.Copy(w, in)
 		_ = w.Close()
 		if b.StdinOnce && (err == nil || errors.Is(err, io.EOF)) {
-			_, _ = r.call(context.WithoutCancel(ctx), pod, wire.Request{Op: wire.CloseStdin, Container: ctr})
+			r.closeStdin(context.WithoutCancel(ctx), pod, ctr)
 		}
 	}()
 	return nil
+}
+
+// closeStdin lets the container see the end of its input, also while another monitor takes over.
+func (r *Runtime) closeStdin(ctx context.Context, pod, ctr string) {
+	for range 50 {
+		r.link(pod).endStdin(ctr)
+		_, err := r.call(ctx, pod, wire.Request{Op: wire.CloseStdin, Container: ctr})
+		if err == nil || !errors.Is(err, errNoMonitor) {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 }
 
 // Console returns the master of a container's terminal, for the caller to close.

@@ -63,6 +63,8 @@ type Bundle struct {
 	Cgroups   []string `json:"cgroups,omitempty"` // the directories of its own cgroup, in all hierarchies
 	Log       *Log     `json:"log,omitempty"`     // once it is started
 	Started   int64    `json:"started,omitempty"` // nanoseconds since 1970
+	// StdinClosed says that the container has been let see the end of its input.
+	StdinClosed bool `json:"stdinClosed,omitempty"`
 }
 
 // Log is a file below a directory.

@@ -1,0 +1,240 @@
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// TestNoDescriptorLeaks looks from inside a container and an exec: what a runtime inherits, they may.
+func TestNoDescriptorLeaks(t *testing.T) {
+	g := newRig(t)
+	show := filepath.Join(g.logs, "show")
+	g.ok(os.WriteFile(show, []byte("#!/bin/sh\nls /proc/self/fd | tr '\\n' ' ' > "+g.logs+"/fds\nenv > "+g.logs+"/env\n"+
+		"cat /proc/self/oom_score_adj > "+g.logs+"/adj\nexec "+host.runtime+" \"$@\"\n"), 0o755))
+	ctr := g.run("cd /proc/self/fd; echo *; sleep 1000", func(c *Create) { c.Handler.Path = show })
+	g.hasSaid(ctr, "\n")
+	if got := g.said(ctr); got != "0 1 2 3\n" && got != "0 1 2\n" { // 3 is the directory that is being read
+		t.Errorf("in the container: %q", got)
+	}
+	if out, _ := g.exec(ctr, "for f in /proc/$$/fd/*; do echo -n \"${f##*/} \"; done"); out != "0 1 2 " && out != "0 1 2 3 " {
+		t.Errorf("in an exec: %q", out)
+	}
+	read := func(name string) string { return string(g.must(os.ReadFile(filepath.Join(g.logs, name))).([]byte)) }
+	if got := read("fds"); got != "0 1 10 2 3 " && got != "0 1 2 3 " { // 3 is what ls reads, 10 may be the script
+		t.Errorf("in a runtime: %q", got)
+	}
+	for _, name := range []string{"GOMAXPROCS", "GOGC", "NOTIFY_SOCKET", "BERTH_TEST_LEAK"} {
+		if strings.Contains(read("env"), name+"=") {
+			t.Errorf("%s is in a runtime's environment", name)
+		}
+	}
+	if !strings.Contains(read("env"), "PATH=/") {
+		t.Errorf("a runtime's environment has no PATH: %s", read("env"))
+	}
+	if got := strings.TrimSpace(read("adj")); got != "0" {
+		t.Errorf("a runtime's oom_score_adj: %s", got)
+	}
+}
+
+// TestMonitorFiles checks what the monitor leaves in the run directory for others.
+func TestMonitorFiles(t *testing.T) {
+	g := newRig(t)
+	var p Process
+	g.ok(json.Unmarshal(g.must(os.ReadFile(filepath.Join(g.cfg.dir(g.pod), "m.pid"))).([]byte), &p))
+	began, err := startTime(g.monitor())
+	g.ok(err)
+	if p.PID != g.monitor() || p.StartTime != began {
+		t.Errorf("m.pid holds %+v; the monitor is %d, begun at %d", p, g.monitor(), began)
+	}
+	if exec.Command("sh", "-c", "echo -999 > /proc/self/oom_score_adj").Run() != nil {
+		return // not allowed here
+	}
+	if adj := string(g.must(os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", g.monitor()))).([]byte)); adj != "-999\n" {
+		t.Errorf("oom_score_adj of the monitor: %s", adj)
+	}
+}
+
+// TestOneMonitor checks that a directory is never served by two monitors, and that one which cannot be reached is replaced.
+func TestOneMonitor(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	old, l := g.monitor(), newLink(&g.cfg, g.pod)
+	if err := l.spawn(); err == nil {
+		g.within(2*time.Second, "there is one monitor", func() bool { pids, _ := g.cfg.monitorGroup(g.pod).Pids(); return len(pids) == 1 })
+	}
+	g.ok(os.Remove(filepath.Join(g.cfg.dir(g.pod), "m.sock")))
+	other := g.must(New(g.cfg)).(*Runtime)
+	inv, err := other.Adopt(t.Context(), g.pod)
+	g.ok(err)
+	if inv.Containers[ctr].State != Running || g.monitor() == old {
+		t.Errorf("after a take-over the monitor is %d (was %d) and holds %+v", g.monitor(), old, inv)
+	}
+	other.unlink(g.pod).shut()
+}
+
+// TestCreatePastDeadline has a runtime that hangs after it has made the container.
+func TestCreatePastDeadline(t *testing.T) {
+	g := newRig(t)
+	slow := filepath.Join(g.logs, "slow")
+	g.ok(os.WriteFile(slow, []byte("#!/bin/sh\n"+host.runtime+" \"$@\"\ncase \"$*\" in *create*) sleep 7777;; esac\n"), 0o755))
+	ctr := newID()
+	g.made = append(g.made, ctr)
+	h := g.handler
+	h.Path = slow
+	_, err := g.Create(t.Context(), g.pod, Create{Container: ctr, Handler: h, Spec: g.spec(ctr, "sleep 1000"), Deadline: time.Second})
+	if err == nil || !strings.Contains(err.Error(), "not done in time") {
+		t.Fatalf("create: %v", err)
+	}
+	data := g.must(os.ReadFile(filepath.Join(g.cfg.bundle(g.pod, ctr), "runtime.pid"))).([]byte)
+	if stat, _ := os.ReadFile("/proc/" + strings.TrimSpace(string(data)) + "/stat"); len(stat) > 0 && !strings.Contains(string(stat), ") Z ") {
+		t.Errorf("the container's init lives: %s", stat)
+	}
+	if pids, _ := g.cfg.containerGroup(ctr).Pids(); len(pids) > 0 {
+		t.Errorf("helpers live: %v", pids)
+	}
+}
+
+// TestLeftovers checks that what a container without a PID namespace of its own leaves behind ends with its first process.
+func TestLeftovers(t *testing.T) {
+	g := newRig(t)
+	mark := "4" + newID()[:6]
+	mark = strings.Map(func(r rune) rune {
+		if r < '0' || r > '9' {
+			return '1'
+		}
+		return r
+	}, mark)
+	ctr := g.run("(trap '' TERM HUP; sleep "+mark+") & (sleep "+mark+" >/dev/null 2>&1) & echo here; sleep 0.2; exit 3", func(c *Create) {
+		c.Spec.Linux.Namespaces = []specs.LinuxNamespace{{Type: "mount"}}
+	})
+	began := time.Now()
+	if e := g.exit(ctr); e.Code != 3 {
+		t.Errorf("exit %+v", e)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the exit was told after %v", took)
+	}
+	g.within(time.Second, "what it left is gone", func() bool { return !alive("sleep", mark) })
+}
+
+// TestSweep checks that what no pod owns is ended: monitors, containers, and what a runtime remembers of them.
+func TestSweep(t *testing.T) {
+	g := newRig(t)
+	kept, lost := g.run("sleep 1000"), g.run("sleep 1000")
+	pid := g.processOf(lost).PID
+	aside := filepath.Join(g.cfg.State, "aside")
+	g.ok(os.Rename(g.cfg.bundle(g.pod, lost), aside)) // as if its record and directory had been lost
+	live := func(pod string) bool { return pod == g.pod }
+	handlers := func(string) (Handler, error) { return g.handler, nil }
+	g.ok(g.Sweep(t.Context(), live, handlers))
+	if _, err := os.Stat(filepath.Join(g.handler.Root, lost)); err == nil {
+		t.Error("the runtime remembers a container that nobody owns")
+	}
+	if err := unix.Kill(pid, 0); err == nil && !zombie(pid) {
+		t.Error("a container that nobody owns is alive")
+	}
+	if f, ok := g.found(kept); !ok || f.State != Running {
+		t.Errorf("a container that is owned is %+v", f)
+	}
+	g.ok(os.Rename(aside, g.cfg.bundle(g.pod, lost)))
+	g.unlink(g.pod).shut()
+	g.ok(g.Sweep(t.Context(), func(string) bool { return false }, handlers))
+	if left, _ := os.ReadDir(g.handler.Root); len(left) > 0 {
+		t.Errorf("the runtime remembers %v", left)
+	}
+	if pids, _ := g.cfg.monitorGroup(g.pod).Pids(); len(pids) > 0 {
+		t.Errorf("monitors of a pod that is no more: %v", pids)
+	}
+}
+
+// TestShutdownWithContainers checks that Shutdown leaves nothing alive, though it is meant for when all have ended.
+func TestShutdownWithContainers(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	pid := g.processOf(ctr).PID
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	g.ok(g.Shutdown(ctx, g.pod))
+	if unix.Kill(pid, 0) == nil && !zombie(pid) {
+		t.Error("a container outlived its pod")
+	}
+}
+
+func zombie(pid int) bool {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return strings.Contains(string(data), ") Z ")
+}
+
+// TestFullDisk checks that a log without room holds nobody up, and says afterwards what it lacks.
+func TestFullDisk(t *testing.T) {
+	g := newRig(t)
+	small := filepath.Join(g.logs, "small")
+	g.ok(os.Mkdir(small, 0o755))
+	g.ok(unix.Mount("tmpfs", small, "tmpfs", 0, "size=64k"))
+	defer func() { g.ok(unix.Unmount(small, unix.MNT_DETACH)) }()
+	ctr := g.create("seq 1 40000; sleep 1; echo behind; exec sleep 1000")
+	g.ok(g.Start(t.Context(), g.pod, ctr, Log{small, "log"}))
+	path := filepath.Join(small, "log")
+	g.within(10*time.Second, "the writer is through", func() bool {
+		out, _ := g.exec(ctr, "cat /proc/1/cmdline")
+		return strings.HasPrefix(out, "sleep")
+	})
+	before := entries(t, string(g.must(os.ReadFile(path)).([]byte)))
+	for i, e := range before[:len(before)-1] {
+		if e.text != fmt.Sprint(i+1) {
+			t.Fatalf("entry %d is %+v", i, e)
+		}
+	}
+	g.ok(os.Truncate(path, 0))
+	if out, code := g.exec(ctr, "echo room > /proc/1/fd/1"); code != 0 {
+		t.Fatal(out)
+	}
+	g.within(5*time.Second, "the log goes on", func() bool {
+		data, _ := os.ReadFile(path)
+		s := string(data)
+		return strings.Contains(s, " stderr F [berth: the log could not be written, ") && strings.HasSuffix(s, " stdout F room\n")
+	})
+}
+
+// TestHungLogDisk freezes the file system of one container's log: all but its log goes on.
+func TestHungLogDisk(t *testing.T) {
+	g := newRig(t)
+	disk, frozen := filepath.Join(g.logs, "disk"), filepath.Join(g.logs, "frozen")
+	g.ok(os.Mkdir(frozen, 0o755))
+	g.ok(exec.Command("truncate", "-s", "16M", disk).Run())
+	g.ok(exec.Command("mke2fs", "-q", "-t", "ext4", disk).Run())
+	if out, err := exec.Command("mount", "-o", "loop", disk, frozen).CombinedOutput(); err != nil {
+		t.Skipf("no loop device: %s", out)
+	}
+	thaw := func() { _ = exec.Command("fsfreeze", "-u", frozen).Run() }
+	defer func() { thaw(); g.ok(unix.Unmount(frozen, unix.MNT_DETACH)) }()
+	ctr, other := g.create("while :; do echo x; done"), g.run("while read line; do echo got $line; done", func(c *Create) { c.Stdin = true })
+	g.ok(g.Start(t.Context(), g.pod, ctr, Log{frozen, "log"}))
+	g.ok(exec.Command("fsfreeze", "-f", frozen).Run())
+	time.Sleep(300 * time.Millisecond)
+	if out, code := g.exec(other, "echo hi"); out != "hi\n" || code != 0 {
+		t.Errorf("exec beside a hung log: %q, %d", out, code)
+	}
+	g.ok(os.WriteFile(filepath.Join(g.cfg.bundle(g.pod, other), "stdin"), []byte("line\n"), 0))
+	g.hasSaid(other, "got line\n")
+	began := time.Now()
+	g.ok(g.KillAll(t.Context(), g.pod, ctr))
+	if e := g.exit(ctr); e.Signal != 9 {
+		t.Errorf("exit %+v", e)
+	}
+	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
+	if took := time.Since(began); took > 6*time.Second {
+		t.Errorf("kill and delete took %v", took)
+	}
+	thaw()
+}

@@ -1,0 +1,242 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// syncBuffer is a buffer that is written to while it is read.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func TestLogFormat(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("echo out; echo err >&2; head -c 40000 /dev/zero | tr '\\0' a; echo; echo; printf end")
+	g.exit(ctr)
+	var got []string
+	last := time.Time{}
+	for _, e := range entries(t, g.logged(ctr)) {
+		got = append(got, fmt.Sprintf("%s %s %d", e.stream, e.tag, len(e.text)))
+		if e.at.Before(last) && e.stream == "stdout" {
+			t.Errorf("%v is after %v", e.at, last)
+		}
+		if e.stream == "stdout" {
+			last = e.at
+		}
+	}
+	var out []string
+	for _, s := range got {
+		if strings.HasPrefix(s, "stdout") {
+			out = append(out, s)
+		}
+	}
+	want := []string{"stdout F 3", "stdout P 16384", "stdout P 16384", "stdout F 7232", "stdout F 0", "stdout P 3"}
+	if strings.Join(out, "\n") != strings.Join(want, "\n") || len(got) != len(want)+1 {
+		t.Errorf("got %v, wanted %v and one of stderr", got, want)
+	}
+}
+
+// TestPrompt checks that a line which does not end soon is in the log all the same, and whole when put together.
+func TestPrompt(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("printf 'Password: '; sleep 1; echo given; sleep 1000")
+	began := time.Now()
+	g.within(5*time.Second, "the prompt is in the log", func() bool { return strings.HasSuffix(g.logged(ctr), " stdout P Password: \n") })
+	if took := time.Since(began); took > 900*time.Millisecond {
+		t.Errorf("after %v", took)
+	}
+	g.hasSaid(ctr, "Password: given\n")
+}
+
+// TestLogBitExact has a container write 100 MB in lines of all lengths.
+func TestLogBitExact(t *testing.T) {
+	rounds := 65
+	if len(monitorFlags) > 0 {
+		rounds = 10 // the race detector takes its time
+	}
+	g := newRig(t)
+	ctr := g.run("dd if=/dev/zero bs=1M count=1 2>/dev/null | tr '\\0' x >/tmp/long; echo >>/tmp/long; seq 1 100000 >/tmp/short; " +
+		"" +
+		fmt.Sprintf("i=0; while [ $i -lt %d ]; do cat /tmp/long /tmp/short; i=$((i+1)); done", rounds))
+	g.within(30*time.Second, "it is through", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.exits[ctr]) > 0 })
+	var round bytes.Buffer
+	round.WriteString(strings.Repeat("x", 1<<20) + "\n")
+	for i := range 100000 {
+		fmt.Fprintln(&round, i+1)
+	}
+	want, got := sha256.New(), sha256.New()
+	for range rounds {
+		want.Write(round.Bytes())
+	}
+	n := 0
+	for line := range strings.Lines(g.logged(ctr)) {
+		f := strings.SplitN(line, " ", 4)
+		text := f[3]
+		if f[2] == "P" {
+			text = text[:len(text)-1]
+		}
+		n += len(text)
+		got.Write([]byte(text))
+	}
+	if !bytes.Equal(want.Sum(nil), got.Sum(nil)) {
+		t.Errorf("%d bytes are in the log, not the %d that were written, or others", n, rounds*round.Len())
+	}
+}
+
+// TestMemoryAfterFlood checks that many small lines cost a monitor nothing that stays.
+func TestMemoryAfterFlood(t *testing.T) {
+	if len(monitorFlags) > 0 {
+		t.Skip("the race detector has a memory of its own")
+	}
+	g := newRig(t)
+	pss := func() (kb int) {
+		data := g.must(os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", g.monitor()))).([]byte)
+		_, rest, _ := strings.Cut(string(data), "\nPrivate_Dirty:")
+		_, err := fmt.Sscan(rest, &kb)
+		g.ok(err)
+		return kb
+	}
+	quiet := g.run("sleep 1000")
+	_ = quiet
+	before := pss()
+	ctr := g.run("yes '' | head -n 3000000")
+	g.within(30*time.Second, "it is through", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.exits[ctr]) > 0 })
+	if after := pss(); after > before+500 {
+		t.Errorf("private dirty memory went from %d kB to %d kB", before, after)
+	}
+}
+
+func TestReopenLog(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("i=0; while :; do echo line $i; i=$((i+1)); usleep 1000; done")
+	g.hasSaid(ctr, "line 20\n")
+	path := filepath.Join(g.logs, g.log(ctr).Path)
+	g.ok(os.Rename(path, path+".1"))
+	g.ok(g.ReopenLog(t.Context(), g.pod, ctr, g.log(ctr)))
+	g.within(5*time.Second, "the new file fills", func() bool { return strings.Count(g.said(ctr), "\n") > 20 })
+	g.ok(g.KillAll(t.Context(), g.pod, ctr))
+	g.exit(ctr)
+	old := g.must(os.ReadFile(path + ".1")).([]byte)
+	for i, e := range entries(t, string(old)+g.logged(ctr)) {
+		if e.text != fmt.Sprintf("line %d", i) && e.tag == "F" {
+			t.Fatalf("entry %d of both files is %+v", i, e)
+		}
+	}
+	if err := g.ReopenLog(t.Context(), g.pod, ctr, Log{g.logs, "other/0.log"}); err == nil {
+		t.Error("the log of a container that has ended was opened")
+	}
+	if _, err := os.Stat(filepath.Join(g.logs, "other/0.log")); err == nil {
+		t.Error("a reopening that failed made a file")
+	}
+}
+
+// TestLogPaths checks that no log leaves its directory.
+func TestLogPaths(t *testing.T) {
+	g := newRig(t)
+	outside := filepath.Join(filepath.Dir(g.logs), "outside")
+	g.ok(os.Mkdir(outside, 0o755))
+	g.ok(os.Symlink(outside, filepath.Join(g.logs, "link")))
+	g.ok(os.Symlink(filepath.Join(outside, "f"), filepath.Join(g.logs, "file")))
+	ctr := g.create("echo escaped")
+	for _, path := range []string{"../outside/f", outside + "/f", "link/f", "file", "a/../../outside/f", "."} {
+		if err := g.Start(t.Context(), g.pod, ctr, Log{g.logs, path}); err == nil {
+			t.Fatalf("a log at %s was opened", path)
+		}
+	}
+	if left, _ := os.ReadDir(outside); len(left) > 0 {
+		t.Errorf("outside of the log directory there are %v", left)
+	}
+	g.ok(g.Start(t.Context(), g.pod, ctr, g.log(ctr)))
+	g.exit(ctr)
+	if got := g.said(ctr); got != "escaped\n" {
+		t.Errorf("the log has %q", got)
+	}
+}
+
+// TestAttach has a client that reads, which gets all, and one that does not, which is dropped.
+func TestAttach(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("read go; seq 1 200000; echo err >&2", func(c *Create) { c.Stdin = true })
+	good, errs, slow := &syncBuffer{}, &syncBuffer{}, make(stuck)
+	ready := make(chan struct{}, 2)
+	ended := make(chan error, 2)
+	at := func() { ready <- struct{}{} }
+	go func() {
+		ended <- g.Attach(t.Context(), g.pod, ctr, Attach{Stdout: slow, Ready: at})
+	}()
+	<-ready
+	go func() {
+		ended <- g.Attach(t.Context(), g.pod, ctr, Attach{Stdin: strings.NewReader("\n"), Stdout: good, Stderr: errs, Ready: at})
+	}()
+	<-ready
+	if e := g.exit(ctr); e.Code != 0 {
+		t.Errorf("exit %+v", e)
+	}
+	g.ok(<-ended)
+	close(slow)
+	g.ok(<-ended)
+	lines := strings.Count(good.String(), "\n")
+	if lines != 200000 || !strings.HasSuffix(good.String(), "\n200000\n") || errs.String() != "err\n" {
+		t.Errorf("the good client got %d lines and %q", lines, errs.String())
+	}
+	if got := strings.Count(g.said(ctr), "\n"); got != 200001 {
+		t.Errorf("%d lines are in the log", got)
+	}
+}
+
+// stuck is a writer that does not come back before it is closed.
+type stuck chan struct{}
+
+func (s stuck) Write(p []byte) (int, error) { <-s; return len(p), nil }
+
+func TestStdinOnce(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("cat; echo END; exit 6", func(c *Create) { c.Stdin, c.StdinOnce = true, true })
+	out := &syncBuffer{}
+	g.ok(g.Attach(t.Context(), g.pod, ctr, Attach{Stdin: strings.NewReader("a\nb\n"), Stdout: out}))
+	if out.String() != "a\nb\nEND\n" {
+		t.Errorf("the client got %q", out.String())
+	}
+	if e := g.exit(ctr); e.Code != 6 {
+		t.Errorf("exit %+v", e)
+	}
+}
+
+func TestTerminal(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("stty size; read x; stty size; echo to-err >&2; exit 2", func(c *Create) { c.Terminal, c.Stdin = true, true })
+	g.hasSaid(ctr, "\n")
+	g.ok(g.Resize(t.Context(), g.pod, ctr, 101, 33))
+	out := &syncBuffer{}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	g.ok(g.Attach(ctx, g.pod, ctr, Attach{Stdin: strings.NewReader("\n"), Stdout: out}))
+	if e := g.exit(ctr); e.Code != 2 {
+		t.Errorf("exit %+v", e)
+	}
+	if !strings.Contains(out.String(), "33 101\r\nto-err\r\n") || !strings.Contains(g.said(ctr), "33 101\r\nto-err") {
+		t.Errorf("the client got %q, the log %q", out.String(), g.said(ctr))
+	}
+}

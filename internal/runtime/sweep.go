@@ -1,0 +1,84 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"berth/internal/cgroup"
+)
+
+// idLength is how long the ids of pods and containers are. What is called otherwise is not ours.
+const idLength = 64
+
+// Sweep ends the monitors of pods for which live is not true, and kills and deletes the containers that no live pod has
+// in its run directory. The handler of a container's runtime is found by its name.
+func (r *Runtime) Sweep(ctx context.Context, live func(pod string) bool, handler func(name string) (Handler, error)) error {
+	// What is listed first is looked for afterwards: a container has its directory before it has anything else.
+	states, _ := filepath.Glob(filepath.Join(r.cfg.State, "runtime", "*", "*"))
+	groups, _ := filepath.Glob(filepath.Join(r.cfg.Tracking, r.cfg.containersGroup(), "*"))
+	pods, _ := filepath.Glob(filepath.Join(r.cfg.Tracking, r.cfg.Instance, "monitors", "*"))
+	var errs []error
+	for _, p := range pods {
+		if pod := filepath.Base(p); len(pod) == idLength && !live(pod) {
+			errs = append(errs, r.cfg.endPod(ctx, pod))
+		}
+	}
+	owned := r.cfg.ownedBy(live)
+	for _, g := range groups {
+		if ctr := filepath.Base(g); len(ctr) == idLength && !owned(ctr) {
+			errs = append(errs, end(ctx, cgroup.At(g)))
+		}
+	}
+	for _, s := range states {
+		if ctr := filepath.Base(s); len(ctr) == idLength && !owned(ctr) {
+			errs = append(errs, r.cfg.deleteLost(ctx, filepath.Base(filepath.Dir(s)), ctr, handler))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ownedBy says of a container whether a live pod has it in its run directory.
+func (c *Config) ownedBy(live func(pod string) bool) func(ctr string) bool {
+	dirs, _ := filepath.Glob(filepath.Join(c.State, "pods", "*", "c", "*"))
+	owned := map[string]bool{}
+	for _, d := range dirs {
+		if live(filepath.Base(filepath.Dir(filepath.Dir(d)))) {
+			owned[filepath.Base(d)] = true
+		}
+	}
+	return func(ctr string) bool { return owned[ctr] }
+}
+
+// deleteLost has the runtime kill and delete a container of which only it knows.
+func (c *Config) deleteLost(ctx context.Context, name, ctr string, handler func(string) (Handler, error)) error {
+	h, err := handler(name)
+	if err != nil {
+		return fmt.Errorf("container %s, which no pod owns, is of the runtime handler %s: %w", ctr, name, err)
+	}
+	h.Root = filepath.Join(c.State, "runtime", name)
+	return c.deleteState(ctx, ctr, h)
+}
+
+// endPod kills a pod's monitor and what lives of its containers.
+func (c *Config) endPod(ctx context.Context, pod string) error {
+	if err := end(ctx, c.monitorGroup(pod)); err != nil { // first, so that it starts nothing more
+		return err
+	}
+	entries, err := os.ReadDir(filepath.Join(c.dir(pod), "c"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if err := c.clearContainer(ctx, pod, e.Name()); err != nil {
+			return err
+		}
+		if err := end(ctx, c.containerGroup(e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

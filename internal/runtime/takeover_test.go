@@ -1,0 +1,138 @@
+package runtime
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMonitorKilled kills the monitor under containers of all kinds: they go on, and their exits are told.
+func TestMonitorKilled(t *testing.T) {
+	g := newRig(t)
+	writer := g.run("i=0; while [ $i -lt 150 ]; do echo line $i; i=$((i+1)); usleep 10000; done; exit 7")
+	silent := g.create("echo never started; exit 1")
+	input := g.run("while read line; do echo got $line; done; echo END", func(c *Create) { c.Stdin = true })
+	once := g.run("while read line; do echo got $line; done; echo END", func(c *Create) { c.Stdin, c.StdinOnce = true, true })
+	tty := g.run("trap 'exit 9' TERM; echo on; while :; do read line; echo got $line; done", func(c *Create) { c.Terminal, c.Stdin = true, true })
+	g.hasSaid(tty, "on")
+	time.Sleep(200 * time.Millisecond)
+	for range 2 {
+		g.killMonitor()
+		time.Sleep(200 * time.Millisecond)
+	}
+	for _, ctr := range []string{input, once, tty} {
+		if f, _ := g.found(ctr); f.State != Running {
+			t.Fatalf("a container is %+v", f)
+		}
+		a := Attach{Stdin: strings.NewReader("hello\n"), Stdout: &syncBuffer{}}
+		go func() { _ = g.Attach(t.Context(), g.pod, ctr, a) }()
+		g.hasSaid(ctr, "got hello")
+	}
+	g.hasSaid(once, "END")
+	if e := g.exit(once); e.Code != 0 || e.Unknown {
+		t.Errorf("exit of the one that was given its input: %+v", e)
+	}
+	if strings.Contains(g.said(input), "END") {
+		t.Error("a container saw an end of input that nobody sent")
+	}
+	if e := g.exit(writer); e.Code != 7 || e.Unknown || e.StartedAt.IsZero() {
+		t.Errorf("exit of the writer: %+v", e)
+	}
+	lines := strings.Count(g.said(writer), "\n")
+	if lines < 145 {
+		t.Errorf("%d of 150 lines are in the log", lines)
+	}
+	g.ok(g.Signal(t.Context(), g.pod, tty, int(unix.SIGTERM)))
+	g.ok(unixWrite(g.must(g.Console(t.Context(), g.pod, tty)).(*os.File), "x\n"))
+	if e := g.exit(tty); e.Code != 9 || e.Unknown {
+		t.Errorf("exit of the one with a terminal: %+v", e)
+	}
+	g.ok(g.Start(t.Context(), g.pod, silent, g.log(silent)))
+	if e := g.exit(silent); e.Code != 1 {
+		t.Errorf("exit of the one started after the take-over: %+v", e)
+	}
+	if got := g.said(silent); got != "never started\n" {
+		t.Errorf("it said %q", got)
+	}
+}
+
+func unixWrite(f *os.File, s string) error {
+	defer f.Close()
+	_, err := f.WriteString(s)
+	return err
+}
+
+// TestExitWithoutMonitor has a container end while no monitor lives.
+func TestExitWithoutMonitor(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("trap 'exit 5' TERM; echo on; while :; do sleep 0.05; done")
+	killed := g.run("echo on; sleep 1000")
+	g.hasSaid(ctr, "on")
+	g.hasSaid(killed, "on")
+	p, q := g.processOf(ctr), g.processOf(killed)
+	l := g.link(g.pod)
+	l.turn <- struct{}{} // no monitor takes over before this test lets it
+	g.ok(unix.Kill(g.monitor(), unix.SIGKILL))
+	g.within(5*time.Second, "the monitor is gone", func() bool { pids, _ := g.cfg.monitorGroup(g.pod).Pids(); return len(pids) == 0 })
+	g.ok(unix.Kill(p.PID, unix.SIGTERM))
+	g.ok(unix.Kill(q.PID, unix.SIGKILL))
+	g.within(5*time.Second, "they have ended", func() bool { return ended(p.PID) && ended(q.PID) })
+	<-l.turn
+	if e := g.exit(ctr); !e.Unknown && e.Code != 5 || e.Unknown && e.Code != 255 || e.Process != p {
+		t.Errorf("exit %+v", e)
+	} else if e.Unknown && kernelTells() {
+		t.Errorf("the kernel can tell, and the exit is %+v", e)
+	}
+	if e := g.exit(killed); !e.Unknown && e.Signal != 9 {
+		t.Errorf("exit of the killed: %+v", e)
+	}
+	time.Sleep(100 * time.Millisecond)
+	g.exit(ctr) // still once
+}
+
+func ended(pid int) bool { return unix.Kill(pid, 0) != nil || zombie(pid) }
+
+// kernelTells says whether the kernel tells how a process ended that is no child, which it does from 6.15.
+func kernelTells() bool {
+	var u unix.Utsname
+	_ = unix.Uname(&u)
+	var major, minor int
+	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return major > 6 || major == 6 && minor >= 15
+}
+
+// TestDaemonKilled leaves a pod without a daemon: exits are kept, and the next daemon finds all.
+func TestDaemonKilled(t *testing.T) {
+	g := newRig(t)
+	runs, ends := g.run("echo on; sleep 1000"), g.run("echo on; sleep 0.5; exit 4")
+	g.hasSaid(runs, "on")
+	l := g.unlink(g.pod)
+	l.shut().end() // as if this process had been killed
+	kept := filepath.Join(g.cfg.exits(g.pod), ends)
+	g.within(10*time.Second, "the exit is kept for the next boot", func() bool { _, err := os.Stat(kept); return err == nil })
+	if e, err := ReadExit(kept); err != nil || e.Code != 4 || e.StartedAt.IsZero() || e.FinishedAt.Before(e.StartedAt) {
+		t.Errorf("kept: %+v, %v", e, err)
+	}
+	next := g.must(New(g.cfg)).(*Runtime)
+	g.Runtime = next
+	inv, err := next.Adopt(t.Context(), g.pod)
+	g.ok(err)
+	if f := inv.Containers[ends]; f.State != Exited || f.Exit == nil || f.Exit.Code != 4 {
+		t.Errorf("the one that ended: %+v", f)
+	}
+	if f := inv.Containers[runs]; f.State != Running || f.Process != g.processOf(runs) || f.StartedAt.IsZero() {
+		t.Errorf("the one that runs: %+v", f)
+	}
+	g.ok(g.KillAll(t.Context(), g.pod, runs))
+	if e := g.exit(runs); e.Signal != 9 || e.Code != 137 {
+		t.Errorf("exit %+v", e)
+	}
+	if len(g.exits[ends]) != 0 {
+		t.Errorf("an exit of the inventory is told again: %+v", g.exits[ends])
+	}
+}
