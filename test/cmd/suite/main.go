@@ -33,6 +33,7 @@ var sections = []section{
 		t.goTest("-count=1", "-timeout=12m", "./test/e2e")
 	}},
 	{"crash", "crash matrix: kill the daemon at every fault point, once", func(t *tally) {
+		t.goTest("-count=1", "-timeout=10m", "-tags=berth_fault", "-run=Crash|Killed", "./internal/image", "./internal/network")
 		t.goTest("-count=1", "-timeout=12m", "./test/crash")
 	}},
 	{"soak", "crash matrix: every point, scenario and occurrence", func(t *tally) {
