@@ -2,7 +2,6 @@ package monitor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -98,7 +97,7 @@ func (c *conn) receive(fd int) (*wire.Request, []int, error) {
 		return nil, nil, unix.EPIPE
 	}
 	r := &wire.Request{}
-	if err := json.Unmarshal(data[:n], r); err != nil {
+	if err := wire.Decode(data[:n], r); err != nil {
 		closeList(fds)
 		return nil, nil, err
 	}
@@ -114,10 +113,7 @@ func closeList(fds []int) {
 // send gives the daemon a message, with a descriptor beside it where fd is not below zero. It never waits: a daemon that
 // does not read loses the connection.
 func (c *conn) send(r *wire.Reply, fds ...int) error {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
+	data := wire.Encode(r)
 	var oob []byte
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)

@@ -1,7 +1,6 @@
 package monitor
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -109,7 +108,7 @@ func (c *container) ended(e wire.Exit) {
 	e.OOMKilled = !e.Unknown && (e.Signal == int(unix.SIGKILL) || e.Code == 128+int32(unix.SIGKILL)) && c.oom.killed()
 	c.mu.Unlock()
 	_ = fault.At("monitor.exit.before")
-	if err := writeJSON(filepath.Join(c.dir, exitFile), e); err != nil {
+	if err := writeJSON(filepath.Join(c.dir, exitFile), &e); err != nil {
 		complain("record the exit of %s: %v", c.id, err)
 	}
 	_ = fault.At("monitor.exit.after")
@@ -132,7 +131,7 @@ func (c *container) ended(e wire.Exit) {
 // fold writes an exit to where it outlives the boot, since no daemon listens that would.
 func (c *container) fold(e wire.Exit) {
 	path := filepath.Join(c.m.cfg.Exits, c.id)
-	err := writeJSON(path, e)
+	err := writeJSON(path, &e)
 	if err == nil {
 		err = syncFiles(path, c.m.cfg.Exits)
 	}
@@ -151,7 +150,7 @@ func (c *container) endStdin() error {
 }
 
 // save writes down what a monitor that takes over must know. With c.mu held.
-func (c *container) save() error { return writeJSON(filepath.Join(c.dir, bundleFile), c.bundle) }
+func (c *container) save() error { return writeJSON(filepath.Join(c.dir, bundleFile), &c.bundle) }
 
 // closeStdin lets the container see the end of its input. With c.mu held.
 func (c *container) closeStdin() {
@@ -178,13 +177,9 @@ func (c *container) forget() error {
 }
 
 // writeJSON replaces a file by rename.
-func writeJSON(path string, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
+func writeJSON(path string, v wire.Object) error {
 	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+	if err := os.WriteFile(tmp, wire.Encode(v), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(tmp, path)

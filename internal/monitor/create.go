@@ -149,7 +149,7 @@ func (c *container) adoptChild(tty *console) error {
 	}
 	c.cgroup2 = cgroup2Of(pid)
 	c.oom = watchOOM(pid)
-	if err := writeJSON(filepath.Join(c.dir, pidFile), c.process); err != nil {
+	if err := writeJSON(filepath.Join(c.dir, pidFile), &c.process); err != nil {
 		return err
 	}
 	c.state = wire.Created

@@ -71,7 +71,7 @@ func (m *Monitor) introduce() error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(filepath.Join(m.cfg.Dir, "m.pid"), wire.Process{PID: os.Getpid(), StartTime: began})
+	return writeJSON(filepath.Join(m.cfg.Dir, "m.pid"), &wire.Process{PID: os.Getpid(), StartTime: began})
 }
 
 const scoreFile, protectedScore = "/proc/self/oom_score_adj", "-999"

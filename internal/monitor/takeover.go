@@ -1,7 +1,6 @@
 package monitor
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -36,12 +35,12 @@ func (m *Monitor) takeOver() {
 	}
 }
 
-func readJSON(path string, v any) error {
+func readJSON(path string, v wire.Object) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(data, v)
+	return wire.Decode(data, v)
 }
 
 func (c *container) takeOver() {
