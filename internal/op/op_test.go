@@ -115,6 +115,18 @@ func TestFailureWaitsForWhatRunsBeside(t *testing.T) {
 	}
 }
 
+func TestFailureBeforeAJoin(t *testing.T) {
+	boom := errors.New("boom")
+	p := Plan{"make", []Step{
+		{Name: "beside", Beside: true, Do: func(context.Context) error { return nil }},
+		{Name: "bad", Do: func(context.Context) error { return boom }},
+		{Name: "joins", Joins: true, Do: func(context.Context) error { t.Error("ran after a failure"); return nil }},
+	}}
+	if err := p.Forward(context.Background()); !errors.Is(err, boom) {
+		t.Fatalf("got %v", err)
+	}
+}
+
 func TestDeadlineNamesItself(t *testing.T) {
 	p := Plan{"make", []Step{{Name: "hang", Deadline: 10 * time.Millisecond, Do: func(ctx context.Context) error {
 		<-ctx.Done()

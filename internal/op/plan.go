@@ -69,7 +69,7 @@ func (p Plan) Forward(ctx context.Context) error {
 	}
 	var failed error
 	for _, s := range p.Steps {
-		if s.Joins {
+		if failed == nil && s.Joins {
 			failed = join()
 		}
 		if failed == nil {
