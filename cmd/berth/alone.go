@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -80,11 +81,24 @@ func lockState(state string) (*os.File, error) {
 
 // lock locks an open file or directory until it is closed.
 func lock(f *os.File) error {
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
+	for tries := 0; ; tries++ {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		// A child that a killed daemon was just starting holds the lock too, until it has become its program.
+		if !errors.Is(err, unix.EWOULDBLOCK) || tries == lockTries {
+			return &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
+		}
+		time.Sleep(lockPause)
 	}
-	return nil
 }
+
+// A lock is tried for half a second.
+const (
+	lockTries = 25
+	lockPause = 20 * time.Millisecond
+)
 
 // listen makes the socket, readable for nobody but its owner from the start. The root is locked, so one that is there is
 // left from a daemon that was killed, unless it belongs to a daemon with another root.

@@ -160,7 +160,7 @@ func (s *Server) containerStatus(r *pod.Record, c *pod.Container) *runtimeapi.Co
 		Id: string(c.ID), Metadata: cfg.Metadata, State: containerState(c), CreatedAt: c.CreatedAt.UnixNano(),
 		StartedAt: nanos(c.StartedAt), FinishedAt: nanos(c.FinishedAt), ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
 		Image: s.imageSpec(c), ImageRef: c.Image, ImageId: c.Image, Labels: cfg.Labels, Annotations: cfg.Annotations,
-		Mounts: cfg.Mounts, LogPath: r.LogPath(c), User: containerUser(c),
+		Mounts: cfg.Mounts, LogPath: r.LogPath(c), User: containerUser(c), StopSignal: pod.CRISignal(c.StopSignal),
 	}
 	if res := cfg.GetLinux().GetResources(); res != nil {
 		st.Resources = &runtimeapi.ContainerResources{Linux: res}

@@ -99,9 +99,12 @@ func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, 
 		return "", img, fmt.Errorf("container %s: image %q: %w", cfg.Metadata.Name, cfg.Image.Image, err)
 	}
 	defer release()
-	sig, err := stopSignal(img.Config.StopSignal)
+	sig, err := requestedSignal(cfg.StopSignal)
+	if err == nil && sig == 0 {
+		sig, err = stopSignal(img.Config.StopSignal)
+	}
 	if err != nil {
-		return "", img, fmt.Errorf("container %s: image %q: %w: %w", cfg.Metadata.Name, cfg.Image.Image, err, errdefs.ErrInvalidArgument)
+		return "", img, fmt.Errorf("container %s (image %q): %w: %w", cfg.Metadata.Name, cfg.Image.Image, err, errdefs.ErrInvalidArgument)
 	}
 	m, err := newMessage(cfg)
 	if err != nil {

@@ -3,11 +3,7 @@ package pod
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"berth/internal/op"
 	"berth/internal/runtime"
@@ -209,31 +205,4 @@ func (l *container) remove(ctx context.Context) error {
 		}
 		return l.undo(ctx)
 	}})
-}
-
-// stopSignal is the number of the signal that asks a container to end; SIGTERM when the image names none.
-func stopSignal(name string) (int, error) {
-	name = strings.ToUpper(strings.TrimSpace(name))
-	if name == "" {
-		return int(unix.SIGTERM), nil
-	}
-	if n, err := strconv.Atoi(name); err == nil && n > 0 && n <= 64 {
-		return n, nil
-	}
-	name = strings.TrimPrefix(name, "SIG")
-	for prefix, base := range map[string]int{"RTMIN": 34, "RTMAX": 64} {
-		if rest, ok := strings.CutPrefix(name, prefix); ok {
-			off, err := strconv.Atoi("0" + strings.TrimLeft(rest, "+-"))
-			if strings.HasPrefix(rest, "-") {
-				off = -off
-			}
-			if n := base + off; err == nil && n >= 34 && n <= 64 {
-				return n, nil
-			}
-		}
-	}
-	if n := unix.SignalNum("SIG" + name); n > 0 {
-		return int(n), nil
-	}
-	return 0, fmt.Errorf("stop signal %q is not a signal", name)
 }

@@ -42,6 +42,9 @@ func Open(cfg Config) (*Pods, error) {
 		}
 	}
 	s.index.Store(x)
+	for _, p := range x.pods {
+		recovery{p}.readExits()
+	}
 	return s, nil
 }
 

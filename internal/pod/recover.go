@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -66,6 +67,23 @@ func (p recovery) adopt(ctx context.Context) error {
 	}
 	p.takeInventory(inv)
 	return nil
+}
+
+// readExits takes over the exits that a monitor has written down while no daemon ran, so that the first answer is true.
+func (p recovery) readExits() {
+	r := p.rec.Load()
+	if r.Boot != p.s.cfg.Boot {
+		return // adopt sees to it
+	}
+	for _, c := range r.Containers {
+		if !c.live() {
+			continue
+		}
+		e, err := runtime.ReadExit(filepath.Join(p.s.cfg.runContainer(p.id, c.ID), "exit"))
+		if err == nil {
+			p.container(c.ID).ended(func(c *Container) { fillExit(c, e) })
+		}
+	}
 }
 
 // takeInventory brings the record up to what the monitor says.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -193,6 +194,14 @@ func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 	}
 	if u := namespaces(cfg).GetUsernsOptions(); u != nil && u.GetMode() != runtimeapi.NamespaceMode_NODE {
 		return fmt.Errorf("pod %s/%s: user namespaces are not available from this runtime: %w", m.Namespace, m.Name, errdefs.ErrInvalidArgument)
+	}
+	if parent := cfg.GetLinux().GetCgroupParent(); strings.Contains(parent, "/") && parent != filepath.Clean("/"+parent) {
+		return fmt.Errorf("pod %s/%s: cgroup parent %q is not a plain absolute path: %w", m.Namespace, m.Name, parent, errdefs.ErrInvalidArgument)
+	}
+	for _, p := range cfg.PortMappings {
+		if p.HostPort < 0 || p.HostPort > 65535 || p.ContainerPort < 0 || p.ContainerPort > 65535 {
+			return fmt.Errorf("pod %s/%s: port mapping %d to %d: ports are from 0 to 65535: %w", m.Namespace, m.Name, p.HostPort, p.ContainerPort, errdefs.ErrInvalidArgument)
+		}
 	}
 	hostNet := namespaces(cfg).GetNetwork() == runtimeapi.NamespaceMode_NODE
 	if err := spec.CheckSysctls(cfg.GetLinux().GetSysctls(), !hostNet, !hostIPC(cfg), !hostNet); err != nil {

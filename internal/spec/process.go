@@ -27,6 +27,9 @@ func (b *build) process() error {
 	if err != nil {
 		return err
 	}
+	if dir := b.Container.GetWorkingDir(); dir != "" && !path.IsAbs(dir) {
+		return fmt.Errorf("working directory %q is not an absolute path", dir)
+	}
 	p := b.out.Process
 	p.Args, p.Env, p.Cwd, p.Terminal = args, env, WorkingDir(b.Container, b.Image), b.Container.GetTty()
 	p.User = specs.User{UID: b.User.UID, GID: b.User.GID, AdditionalGids: b.User.AdditionalGids}

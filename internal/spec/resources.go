@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,9 +47,17 @@ func Resources(want *runtimeapi.LinuxContainerResources, host Host) (*specs.Linu
 	return out, warnings, nil
 }
 
+// cpuList is the form of cpusets in cpuset(7).
+var cpuList = regexp.MustCompile(`^(\d+(-\d+)?(,\d+(-\d+)?)*)?$`)
+
 func cpuLimits(want *runtimeapi.LinuxContainerResources) (*specs.LinuxCPU, error) {
 	if want.GetCpuPeriod() < 0 || want.GetCpuShares() < 0 {
 		return nil, fmt.Errorf("cpu_period %d, cpu_shares %d: neither can be negative", want.GetCpuPeriod(), want.GetCpuShares())
+	}
+	for name, set := range map[string]string{"cpuset_cpus": want.GetCpusetCpus(), "cpuset_mems": want.GetCpusetMems()} {
+		if !cpuList.MatchString(set) {
+			return nil, fmt.Errorf("%s %q is not a list such as 0-3,5", name, set)
+		}
 	}
 	cpu := &specs.LinuxCPU{Cpus: want.GetCpusetCpus(), Mems: want.GetCpusetMems()}
 	if v := want.GetCpuQuota(); v != 0 {
@@ -75,6 +84,9 @@ func memoryLimits(want *runtimeapi.LinuxContainerResources, host Host) (*specs.L
 	limit, swap := want.GetMemoryLimitInBytes(), want.GetMemorySwapLimitInBytes()
 	if limit == 0 && swap == 0 {
 		return nil, nil
+	}
+	if limit < -1 || swap < -1 {
+		return nil, fmt.Errorf("memory_limit_in_bytes %d, memory_swap_limit_in_bytes %d: neither can be below -1, which is no limit", limit, swap)
 	}
 	if limit > 0 && swap > 0 && swap < limit {
 		return nil, fmt.Errorf("memory_swap_limit_in_bytes %d is below memory_limit_in_bytes %d: it counts memory and swap together",
