@@ -151,6 +151,7 @@ func (c *conn) handle(r *wire.Request, fds []int) {
 		reply.Error = err.Error()
 	}
 	_ = c.send(reply, out...)
+	c.m.busy()
 }
 
 // do does what is asked. The descriptors in fds are its to close.

@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +37,8 @@ type Monitor struct {
 	ending      bool
 	done        chan struct{}
 
-	spare chan *buffer
+	spare  chan *buffer
+	served atomic.Int64 // requests
 }
 
 // Run serves until a daemon tells it to end, and takes over first what an earlier monitor of this directory has left.
@@ -63,6 +67,21 @@ func keepToOurselves(cfg Config) {
 		unix.CloseOnExec(cfg.Lock)
 	}
 	_ = unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC) // what else the daemon was given; since Linux 5.11
+}
+
+// A first collection costs a process more memory than a pod's whole quiet life leaves behind, and the runtime's own would
+// run every two minutes ever after. So the daemon starts a monitor with collection turned off but for a limit, and it is
+// done here, a while after so many requests.
+const (
+	settleAfter = 32
+	settleTime  = time.Second
+)
+
+// busy counts a request.
+func (m *Monitor) busy() {
+	if m.served.Add(1)%settleAfter == 0 {
+		time.AfterFunc(settleTime, debug.FreeOSMemory)
+	}
 }
 
 // introduce writes down who serves the directory.

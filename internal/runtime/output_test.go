@@ -111,19 +111,11 @@ func TestMemoryAfterFlood(t *testing.T) {
 		t.Skip("the race detector has a memory of its own")
 	}
 	g := newRig(t)
-	pss := func() (kb int) {
-		data := g.must(os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", g.monitor()))).([]byte)
-		_, rest, _ := strings.Cut(string(data), "\nPrivate_Dirty:")
-		_, err := fmt.Sscan(rest, &kb)
-		g.ok(err)
-		return kb
-	}
-	quiet := g.run("sleep 1000")
-	_ = quiet
-	before := pss()
+	g.run("sleep 1000")
+	before := rollup(g, "Private_Dirty")
 	ctr := g.run("yes '' | head -n 3000000")
 	g.within(30*time.Second, "it is through", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.exits[ctr]) > 0 })
-	if after := pss(); after > before+500 {
+	if after := rollup(g, "Private_Dirty"); after > before+500 {
 		t.Errorf("private dirty memory went from %d kB to %d kB", before, after)
 	}
 }

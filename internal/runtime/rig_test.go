@@ -39,6 +39,14 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	t.Parallel()
+	g := newQuietRig(t)
+	t.Cleanup(g.clear)
+	return g
+}
+
+// newQuietRig makes one that is not cleared by itself.
+func newQuietRig(t *testing.T) *rig {
+	t.Helper()
 	g := &rig{T: t, pod: newID(), exits: map[string][]Exit{}}
 	dir := t.TempDir()
 	g.logs = filepath.Join(dir, "logs")
@@ -51,7 +59,6 @@ func newRig(t *testing.T) *rig {
 	for _, d := range []string{g.logs, filepath.Join(g.cfg.dir(g.pod), "c"), g.cfg.exits(g.pod)} {
 		g.ok(os.MkdirAll(d, 0o755))
 	}
-	t.Cleanup(g.clear)
 	g.ok(g.Launch(t.Context(), g.pod))
 	return g
 }
