@@ -1,14 +1,15 @@
 // Command berth-monitor stays with a pod as the parent of its containers. The daemon starts it; docs/monitor-protocol.md
 // says how. With the one argument `init` it is the init of a pod with a shared PID namespace.
+//
+// The Go runtime need not look for this process's cgroup limits: it runs on one core, whatever they are.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
 package main
 
 import (
-	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-
-	"golang.org/x/sys/unix"
+	"strconv"
 
 	"berth/internal/monitor"
 )
@@ -18,23 +19,34 @@ func main() {
 		monitor.Init()
 		return
 	}
-	var c monitor.Config
-	flag.StringVar(&c.Dir, "dir", "", "the pod's run directory")
-	flag.StringVar(&c.Exits, "exits", "", "the directory for exits that no daemon was told of")
-	flag.StringVar(&c.Tracking, "tracking", "", "mount point of the cgroup2 hierarchy")
-	flag.StringVar(&c.Group, "group", "", "the cgroup below it for this instance's containers")
-	flag.IntVar(&c.Listener, "listener", -1, "descriptor of a listening socket")
-	flag.IntVar(&c.Lock, "lock", -1, "descriptor that holds the lock of the directory")
-	flag.Parse()
-	if c.Dir == "" || c.Exits == "" || c.Tracking == "" || c.Group == "" || c.Listener < 0 {
-		fmt.Fprintln(os.Stderr, "berth-monitor is started by the Berth daemon, not by hand")
+	c, ok := configOf(os.Args[1:])
+	if !ok {
+		_, _ = os.Stderr.WriteString("berth-monitor is started by the Berth daemon, not by hand\n")
 		os.Exit(2)
 	}
-	// Signals to a whole session or group are meant for others: a monitor ends when its pod does. They are caught, not
-	// ignored, since what is ignored stays so in every program that is started from here.
-	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	if err := monitor.Run(c); err != nil {
-		fmt.Fprintln(os.Stderr, "berth-monitor:", err)
+		_, _ = os.Stderr.WriteString("berth-monitor: " + err.Error() + "\n")
 		os.Exit(1)
 	}
+}
+
+// configOf reads the arguments, pairs of a name and a value. A name that it does not know it passes over, so that a newer
+// daemon may say more.
+func configOf(args []string) (monitor.Config, bool) {
+	c := monitor.Config{Listener: -1, Lock: -1}
+	texts := map[string]*string{"-dir": &c.Dir, "-exits": &c.Exits, "-tracking": &c.Tracking, "-group": &c.Group}
+	numbers := map[string]*int{"-listener": &c.Listener, "-lock": &c.Lock}
+	for ; len(args) > 1; args = args[2:] {
+		if at := texts[args[0]]; at != nil {
+			*at = args[1]
+		}
+		if at := numbers[args[0]]; at != nil {
+			n, err := strconv.Atoi(args[1])
+			if err != nil {
+				return c, false
+			}
+			*at = n
+		}
+	}
+	return c, len(args) == 0 && c.Dir != "" && c.Exits != "" && c.Tracking != "" && c.Group != "" && c.Listener >= 0
 }

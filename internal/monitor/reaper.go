@@ -2,7 +2,6 @@ package monitor
 
 import (
 	"os"
-	"os/signal"
 	"sync"
 	"syscall"
 	"time"
@@ -32,32 +31,26 @@ type reaper struct {
 	// pid only when it returns, and the container may be dead by then.
 	unclaimed map[int]ending
 	keep      int
-	score     string // the oom_score_adj of children, "" for this process's own
+	kick      chan struct{} // a child was made
+	score     string        // the oom_score_adj of children, "" for this process's own
 }
 
 func newReaper(score string) *reaper {
-	return &reaper{waiters: map[int]chan ending{}, unclaimed: map[int]ending{}, score: score}
+	return &reaper{waiters: map[int]chan ending{}, unclaimed: map[int]ending{}, kick: make(chan struct{}, 1), score: score}
 }
 
-// run waits without a thread of its own: the kernel says when a child has ended.
+// run waits in a thread of its own. To be told by SIGCHLD would take three: os/signal has that many.
 func (r *reaper) run() {
-	child := make(chan os.Signal, 1)
-	signal.Notify(child, unix.SIGCHLD)
 	for {
-		for r.reap() {
+		var ws unix.WaitStatus
+		pid, err := unix.Wait4(-1, &ws, 0, nil)
+		switch {
+		case err == unix.ECHILD:
+			<-r.kick // only a fork of ours makes children out of none
+		case err == nil && (ws.Exited() || ws.Signaled()):
+			r.dispatch(pid, ending{ws, time.Now()})
 		}
-		<-child
 	}
-}
-
-// reap takes one child that has ended, if there is one.
-func (r *reaper) reap() bool {
-	var ws unix.WaitStatus
-	pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
-	if pid > 0 && (ws.Exited() || ws.Signaled()) {
-		r.dispatch(pid, ending{ws, time.Now()})
-	}
-	return pid > 0 || err == unix.EINTR
 }
 
 func (r *reaper) dispatch(pid int, e ending) {
@@ -82,6 +75,10 @@ func (r *reaper) fork(argv []string, attr *syscall.ProcAttr) (int, <-chan ending
 	w := make(chan ending, 1)
 	r.waiters[pid] = w
 	r.mu.Unlock()
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
 	return pid, w, nil
 }
 

@@ -64,6 +64,25 @@ func TestMonitorFiles(t *testing.T) {
 	}
 }
 
+// TestSignalsOfMonitor checks that a monitor does not end for the signals that everybody is sent, and that containers do.
+func TestSignalsOfMonitor(t *testing.T) {
+	g := newRig(t)
+	for _, s := range []unix.Signal{unix.SIGTERM, unix.SIGHUP, unix.SIGINT} {
+		g.ok(unix.Kill(g.monitor(), s))
+	}
+	ctr := g.run("", func(c *Create) { c.Spec.Process.Args = []string{"cat", "/proc/self/status"} })
+	g.exit(ctr)
+	said := g.said(ctr)
+	for _, want := range []string{"SigBlk:\t0000000000000000\n", "SigIgn:\t0000000000000000\n"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("a container begins without %q: %s", want, said)
+		}
+	}
+	if _, ok := g.found(ctr); !ok {
+		t.Error("the monitor is another one")
+	}
+}
+
 // TestOneMonitor checks that a directory is never served by two monitors, and that one which cannot be reached is replaced.
 func TestOneMonitor(t *testing.T) {
 	g := newRig(t)

@@ -69,7 +69,7 @@ func (l *link) spawn() error {
 
 // environment is what a monitor gets of the daemon's.
 func environment() []string {
-	env := []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=8MiB", "GODEBUG=asyncpreemptoff=1"}
+	env := []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=8MiB"}
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		if name == "PATH" || fault.Enabled && strings.HasPrefix(name, "BERTH_FAULT") {
