@@ -87,18 +87,14 @@ func TestSignalsOfMonitor(t *testing.T) {
 func TestOneMonitor(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("sleep 1000")
-	old, l := g.monitor(), newLink(&g.cfg, g.pod)
-	if err := l.spawn(); err == nil {
-		g.within(2*time.Second, "there is one monitor", func() bool { pids, _ := g.cfg.monitorGroup(g.pod).Pids(); return len(pids) == 1 })
-	}
+	old := g.monitor()
+	g.unlink(g.pod).shut().end()
 	g.ok(os.Remove(filepath.Join(g.cfg.dir(g.pod), "m.sock")))
-	other := g.must(New(g.cfg)).(*Runtime)
-	inv, err := other.Adopt(t.Context(), g.pod)
+	inv, err := g.Adopt(t.Context(), g.pod)
 	g.ok(err)
 	if inv.Containers[ctr].State != Running || g.monitor() == old {
 		t.Errorf("after a take-over the monitor is %d (was %d) and holds %+v", g.monitor(), old, inv)
 	}
-	other.unlink(g.pod).shut()
 }
 
 // TestCreatePastDeadline has a runtime that hangs after it has made the container.
