@@ -30,9 +30,9 @@ func TestMemory(t *testing.T) {
 	var sum, dirty int
 	for _, g := range rigs {
 		sum += rollup(g, "Pss")
-		dirty += rollup(g, "Private_Dirty")
+		dirty += rollup(g, "Anonymous")
 	}
-	t.Logf("PSS %d kB a pod, of which private and dirty %d kB", sum/pods, dirty/pods)
+	t.Logf("PSS %d kB a pod, of which its own %d kB", sum/pods, dirty/pods)
 	if sum/pods > maxPSS {
 		t.Errorf("PSS is %d kB a pod, more than %d", sum/pods, maxPSS)
 	}
@@ -51,4 +51,29 @@ func rollup(g *rig, name string) (kb int) {
 	_, err := fmt.Sscan(rest, &kb)
 	g.ok(err)
 	return kb
+}
+
+// TestMemoryAfterExecs checks that probes, which a pod is asked for all its life, cost a monitor no more than what a
+// collection takes once.
+func TestMemoryAfterExecs(t *testing.T) {
+	if len(monitorFlags) > 0 {
+		t.Skip("the race detector has a memory of its own")
+	}
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	g.exec(ctr, "true")
+	before := rollup(g, "Anonymous")
+	most := 0
+	for i := range 96 {
+		if _, code := g.exec(ctr, "exit 4"); code != 4 {
+			t.Fatalf("exec %d: %d", i, code)
+		}
+		most = max(most, rollup(g, "Anonymous"))
+	}
+	time.Sleep(1500 * time.Millisecond)
+	after := rollup(g, "Anonymous")
+	t.Logf("its own memory: %d kB before, at most %d, %d after", before, most, after)
+	if after > before+900 {
+		t.Errorf("96 execs cost %d kB", after-before)
+	}
 }
