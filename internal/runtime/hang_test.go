@@ -2,6 +2,10 @@ package runtime
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +18,7 @@ func TestHungMonitor(t *testing.T) {
 	ctr := g.run("sleep 1000")
 	pid := g.monitor()
 	g.ok(unix.Kill(pid, unix.SIGSTOP))
+	g.within(5*time.Second, "the monitor is stopped", func() bool { return stopped(pid) })
 	calls := map[string]func(context.Context) error{
 		"exec": func(ctx context.Context) error {
 			_, err := g.Exec(ctx, g.pod, ctr, Exec{Process: process("true")})
@@ -51,4 +56,15 @@ func TestHungMonitor(t *testing.T) {
 	if err := unix.Kill(pid, 0); err != unix.ESRCH {
 		t.Errorf("the monitor lives on: %v", err)
 	}
+}
+
+// stopped says whether every thread of a process is.
+func stopped(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, t := range threads {
+		if data, err := os.ReadFile(t); err == nil && !strings.Contains(string(data), ") T ") {
+			return false
+		}
+	}
+	return true
 }
