@@ -12,6 +12,8 @@ var version = "unknown"
 
 func main() {
 	root := cli.New(version)
-	root.AddCommand(serveCommand())
+	serve := serveCommand()
+	serve.GroupID = cli.NodeGroup
+	root.AddCommand(serve)
 	os.Exit(cli.Execute(root))
 }

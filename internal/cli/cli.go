@@ -18,6 +18,9 @@ import (
 // DefaultSocket is where a daemon listens unless somebody says otherwise.
 const DefaultSocket = "unix:///run/berth/berth.sock"
 
+// NodeGroup is the group, in the help, of the commands about the node: the daemon's, which its caller adds, is one of them.
+const NodeGroup = "node"
+
 // ownFailure is the exit code of run and exec when Berth itself fails, so that it is not taken for the container's.
 const ownFailure = 125
 
@@ -41,20 +44,21 @@ func New(version string) *cobra.Command {
 	if socket == "" {
 		socket = DefaultSocket
 	}
-	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "the daemon's socket (environment: BERTH_SOCKET)")
+	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "`path` of the daemon's socket (environment: BERTH_SOCKET)")
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Containers and pods:"}, &cobra.Group{ID: "image", Title: "Images:"},
-		&cobra.Group{ID: "node", Title: "The node:"})
+		&cobra.Group{ID: NodeGroup, Title: "The node:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
 			root.AddCommand(c)
 		}
 	}
+	root.SetFlagErrorFunc(wrongUse)
 	add("run", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.stopCommand(), a.rmCommand(),
 		a.inspectCommand())
 	add("image", a.pullCommand(), a.imagesCommand(), a.rmiCommand(), a.imageCommand())
 	n := nodeApp{a}
-	add("node", n.doctorCommand(), n.checkCommand(), n.configCommand(), n.versionCommand())
+	add(NodeGroup, n.doctorCommand(), n.checkCommand(), n.configCommand(), n.versionCommand())
 	return root
 }
 

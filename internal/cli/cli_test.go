@@ -411,6 +411,11 @@ func TestTextOfTimesAndSizes(t *testing.T) {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
 	}
+	for d, want := range map[time.Duration]string{0: "just now", 3 * time.Second: "3s ago"} {
+		if got := ago(time.Unix(100, 0), time.Unix(100, 0).Add(d)); got != want {
+			t.Errorf("%s: %s, want %s", d, got, want)
+		}
+	}
 	if got := age(time.Unix(0, 0), time.Now()); got != "-" {
 		t.Errorf("no time: %s", got)
 	}

@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"net"
 	"strings"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -41,15 +43,18 @@ func (a *app) dial() (*client, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}),
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			return explain(path, invoke(ctx, method, req, reply, cc, opts...))
+			ctx, answered := listenFor(ctx)
+			err := invoke(ctx, method, req, reply, cc, opts...)
+			return explain(path, answered.Load(), err)
 		}),
 		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			ctx, answered := listenFor(ctx)
 			stream, err := open(ctx, desc, cc, method, opts...)
 			if err != nil {
-				return nil, explain(path, err)
+				return nil, explain(path, answered.Load(), err)
 			}
-			return explainingStream{stream, path}, nil
-		}))
+			return explainingStream{stream, path, answered}, nil
+		}), grpc.WithStatsHandler(ear{}))
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", a.socket, err)
 	}
@@ -77,8 +82,9 @@ type callError struct {
 func (e *callError) Error() string              { return e.text }
 func (e *callError) GRPCStatus() *status.Status { return status.New(e.code, e.text) }
 
-// explain takes gRPC's own words out of an error, and says what to do when nobody answers.
-func explain(path string, err error) error {
+// explain takes gRPC's own words out of an error, and says what to do when nobody answers. What the daemon itself answered is
+// told as it is: also one that lives says that something, such as a registry, is unavailable.
+func explain(path string, answered bool, err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
@@ -87,12 +93,12 @@ func explain(path string, err error) error {
 		return err
 	}
 	text := s.Message()
-	switch s.Code() {
-	case codes.Unavailable:
+	switch {
+	case s.Code() == codes.Unavailable && !answered:
 		text = noAnswer(path, text)
-	case codes.Unimplemented:
+	case s.Code() == codes.Unimplemented:
 		text += "; is the daemon older than this command, or not Berth?"
-	case codes.Canceled:
+	case s.Code() == codes.Canceled:
 		text = "interrupted"
 	}
 	return &callError{s.Code(), text}
@@ -120,10 +126,35 @@ func noAnswer(path, text string) string {
 
 type explainingStream struct {
 	grpc.ClientStream
-	path string
+	path     string
+	answered *atomic.Bool
 }
 
-func (s explainingStream) RecvMsg(m any) error { return explain(s.path, s.ClientStream.RecvMsg(m)) }
-func (s explainingStream) SendMsg(m any) error { return explain(s.path, s.ClientStream.SendMsg(m)) }
+func (s explainingStream) RecvMsg(m any) error { return s.explain(s.ClientStream.RecvMsg(m)) }
+func (s explainingStream) SendMsg(m any) error { return s.explain(s.ClientStream.SendMsg(m)) }
+
+func (s explainingStream) explain(err error) error { return explain(s.path, s.answered.Load(), err) }
+
+// ear hears the end of a call that came from the daemon, as opposed to one that gRPC made up when the connection went.
+type ear struct{}
+
+type earKey struct{}
+
+// listenFor returns a context for one call, and whether the daemon ended it.
+func listenFor(ctx context.Context) (context.Context, *atomic.Bool) {
+	answered := new(atomic.Bool)
+	return context.WithValue(ctx, earKey{}, answered), answered
+}
+
+func (ear) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (ear) HandleConn(context.Context, stats.ConnStats)                       {}
+func (ear) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+
+func (ear) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	answered, ok := ctx.Value(earKey{}).(*atomic.Bool)
+	if _, last := s.(*stats.InTrailer); ok && last {
+		answered.Store(true)
+	}
+}
 
 func isCode(err error, code codes.Code) bool { return err != nil && status.Code(err) == code }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -14,9 +15,10 @@ import (
 func (a nodeApp) configCommand() *cobra.Command {
 	var defaults bool
 	cmd := &cobra.Command{
-		Use: "config", Short: "Print the daemon's configuration, with comments", Args: cobra.NoArgs,
+		Use: "config", Short: "Print the daemon's configuration, with comments", Args: exactly(0),
 		Long: "Print the configuration that the daemon has in force. With no daemon running it is the one that a daemon would start with: " +
 			"that of BERTH_CONFIG, or of " + config.DefaultPath + ".",
+		Example: examples("berth config", "berth config --default > "+config.DefaultPath),
 	}
 	cmd.Flags().BoolVar(&defaults, "default", false, "what holds where nothing is configured, as a file to start from")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -51,4 +53,32 @@ func (c *client) config(cmd *cobra.Command) error {
 func localConfig() (*config.Config, error) {
 	path := os.Getenv("BERTH_CONFIG")
 	return config.Load(config.Flags{Path: path, PathSet: path != ""})
+}
+
+// localConfigPath is where localConfig looks.
+func localConfigPath() string {
+	if path := os.Getenv("BERTH_CONFIG"); path != "" {
+		return path
+	}
+	if _, err := os.Stat(config.DefaultPath); absent(err) {
+		return "the defaults, as there is no " + config.DefaultPath
+	}
+	return config.DefaultPath
+}
+
+// readConfig reads the text of a configuration, which package config reads from a file alone.
+func readConfig(text string) (*config.Config, error) {
+	dir, err := os.MkdirTemp("", "berth-config-") // a directory of its own has no conf.d
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "config.toml")
+	defer func() {
+		_ = os.Remove(path)
+		_ = os.Remove(dir)
+	}()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	return config.Load(config.Flags{Path: path, PathSet: true})
 }

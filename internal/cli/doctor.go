@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/config"
@@ -30,9 +31,9 @@ type diagnosis struct {
 
 func (a nodeApp) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Say what this machine lacks to run pods, and what to do about it", Args: cobra.NoArgs,
-		Long: "Look at the kernel, the cgroups, the runtimes, the CNI plugins and configuration, the socket and the disk, with or without " +
-			"a daemon running. The exit code is 1 when pods cannot run.",
+		Use: "doctor", Short: "Say what this machine lacks to run pods, and what to do about it", Args: exactly(0),
+		Long: "Look at the kernel, the cgroups, the runtimes, the CNI plugins and configuration, the socket and the disk, with the configuration " +
+			"of the daemon that runs; with none running, with what one would start with: that of BERTH_CONFIG, or of " + config.DefaultPath + ". The exit code is 1 when pods cannot run.",
 	}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -57,12 +58,7 @@ func (a nodeApp) doctorCommand() *cobra.Command {
 }
 
 func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
-	cfg, err := localConfig()
-	found := []diagnosis{{"configuration", fine, "it can be read", ""}}
-	if err != nil {
-		found[0] = diagnosis{"configuration", broken, err.Error(), "mend the file; berth config --default prints one to start from"}
-		cfg = config.Default()
-	}
+	cfg, found := a.chooseConfig(ctx)
 	facts, err := host.Probe()
 	if err != nil {
 		return append(found, diagnosis{"host", broken, err.Error(), "nothing works without it: is /proc mounted?"})
@@ -74,6 +70,43 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 	found = append(found, diagnoseNetwork(cfg.CNI)...)
 	found = append(found, m.disk("images and pods", cfg.Root), m.disk("state", cfg.State))
 	return append(found, a.diagnoseDaemon(ctx)...)
+}
+
+// chooseConfig takes the configuration of the daemon that runs; else what one would start with; else, when that is bad, the
+// defaults.
+func (a nodeApp) chooseConfig(ctx context.Context) (*config.Config, []diagnosis) {
+	const subject, remedy = "configuration", "mend the file; berth config --default prints one to start from"
+	var found []diagnosis
+	running, err := a.runningConfig(ctx)
+	if err != nil {
+		found = append(found, diagnosis{subject, warning, "the daemon's is not to be had, so this is about the file's: " + err.Error(), "run the daemon and this command at one version"})
+	}
+	local, err := localConfig()
+	switch {
+	case running != nil && err != nil:
+		return running, append(found, diagnosis{subject, warning, "the daemon runs with a good one, but this one is bad: " + err.Error(), remedy + "; it keeps a daemon from starting"})
+	case running != nil:
+		return running, append(found, diagnosis{subject, fine, "that of the daemon at " + socketPath(a.socket), ""})
+	case err != nil:
+		return config.Default(), append(found, diagnosis{subject, broken, err.Error(), remedy})
+	}
+	return local, append(found, diagnosis{subject, fine, "what a daemon would start with: " + localConfigPath(), ""})
+}
+
+// runningConfig is the configuration of the daemon that answers; nil when none does.
+func (a nodeApp) runningConfig(ctx context.Context) (cfg *config.Config, err error) {
+	err = a.with(func(c *client) error {
+		info, err := c.node.Info(ctx)
+		if isCode(err, codes.Unavailable) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		cfg, err = readConfig(info.Config)
+		return err
+	})
+	return cfg, err
 }
 
 func printDiagnoses(w io.Writer, found []diagnosis) error {

@@ -164,9 +164,83 @@ func TestDoctorFindsABrokenConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("BERTH_CONFIG", path)
-	out, _, code := startDaemon(t).berth(t, "doctor")
-	first, _, _ := strings.Cut(out, "\n")
-	if code != 1 || !strings.HasPrefix(first, "bad   configuration") || !strings.Contains(first, path+":1") {
-		t.Errorf("code %d, %q", code, first)
+	for _, c := range []struct {
+		d    *daemon
+		want string
+	}{{&daemon{socket: filepath.Join(t.TempDir(), "s")}, "bad   configuration"}, {startDaemon(t), "warn  configuration"}} {
+		out, _, code := c.d.berth(t, "doctor")
+		first, _, _ := strings.Cut(out, "\n")
+		if code != 1 || !strings.HasPrefix(first, c.want) || !strings.Contains(first, path+":1") {
+			t.Errorf("code %d, %q, want %q", code, first, c.want)
+		}
+	}
+}
+
+func TestDoctorLooksAtTheDaemonsConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	cfg := config.Default()
+	cfg.Root, cfg.State, cfg.CNI.ConfigDir = dir+"/root", dir+"/state", dir+"/net.d"
+	d := startDaemon(t)
+	d.info.Config = cfg.TOML()
+	found := doctor(t, d)
+	if x := found["configuration"]; len(x) != 1 || x[0].Result != fine || x[0].Text != "that of the daemon at "+d.socket {
+		t.Errorf("configuration: %+v", x)
+	}
+	if x := found["network"]; len(x) != 1 || !strings.HasSuffix(x[0].Text, " in "+dir+"/net.d") {
+		t.Errorf("network: %+v", x)
+	}
+	if x := found["disk"]; len(x) != 2 || !strings.HasPrefix(x[0].Text, dir+"/root ") || !strings.HasPrefix(x[1].Text, dir+"/state ") {
+		t.Errorf("disk: %+v", x)
+	}
+	left, _ := filepath.Glob(filepath.Join(os.TempDir(), "berth-config-*"))
+	if len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	d.info.Config = "key_of_a_later_release = 1\n"
+	if x := doctor(t, d)["configuration"]; len(x) != 2 || x[0].Result != warning || !strings.Contains(x[0].Text, "key_of_a_later_release") || x[1].Result != fine {
+		t.Errorf("unreadable: %+v", x)
+	}
+}
+
+func TestDefaultRuntimeThatIsNotInstalled(t *testing.T) {
+	m := machine{config: config.Default()}
+	runc := []host.Runtime{{Name: "runc", Path: "/usr/sbin/runc", Works: true}}
+	for name, want := range map[string][]string{"": nil, "runc": nil, "crun": {broken}} {
+		m.config.Runtimes.Default = name
+		var got []string
+		for _, d := range m.fallback(runc) {
+			got = append(got, d.Result)
+			if !strings.Contains(d.Text, "find the runtime crun: it is in none of /usr/local/sbin, ") || d.Remedy == "" {
+				t.Errorf("%+v", d)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("default %q: %v", name, got)
+		}
+	}
+}
+
+// TestTrialThatIsNotUndone wants nothing of what a trial left behind to be touched.
+func TestTrialThatIsNotUndone(t *testing.T) {
+	dir := t.TempDir()
+	precious := filepath.Join(dir, "trial", "rootfs", "precious")
+	if err := os.MkdirAll(precious, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if x := endTrials(dir); len(x) != 1 || x[0].Result != warning || !strings.Contains(x[0].Remedy, dir) {
+		t.Errorf("%+v", x)
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Error(err)
+	}
+	empty := filepath.Join(dir, "empty")
+	if err := os.Mkdir(empty, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if x := endTrials(empty); x != nil {
+		t.Errorf("%+v", x)
+	}
+	if _, err := os.Stat(empty); !absent(err) {
+		t.Errorf("left: %v", err)
 	}
 }

@@ -11,12 +11,14 @@ import (
 func (a *app) execCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: "exec CONTAINER [--] COMMAND [ARG...]", Short: "Run a command in a container, without a terminal",
+		Use: "exec [flags] CONTAINER [--] COMMAND [ARG...]", Short: "Run a command in a container, without a terminal", DisableFlagsInUseLine: true,
 		Long:              "Run a command in a container, and print what it printed when it has ended. The exit code is the command's; 125 means that it could not be run.",
-		Args:              cobra.MinimumNArgs(1),
+		Example:           examples("berth exec web -- cat /etc/hostname", "berth exec --timeout 10s web sh -c 'ls /proc | wc -l'"),
+		Args:              atLeast(1),
 		ValidArgsFunction: a.completeFirst(runningContainers),
 	}
 	cmd.Flags().SetInterspersed(false)
+	ownExitCode(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "kill the command after this time")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return ours(a.with(func(c *client) error { return c.exec(cmd, args[0], command(args[1:]), timeout) }))

@@ -45,8 +45,10 @@ type daemon struct {
 	refuse  map[string]error
 	exec    *runtimeapi.ExecSyncResponse
 	pulled  []admin.PullEvent
-	found   []admin.Finding
-	info    admin.InfoResponse
+	// pullFails is how a pull ends, after the progress in pulled.
+	pullFails error
+	found     []admin.Finding
+	info      admin.InfoResponse
 }
 
 // life is a started container.
@@ -311,7 +313,7 @@ func (a *adminDaemon) Pull(_ context.Context, req *admin.PullRequest, send func(
 			return err
 		}
 	}
-	return nil
+	return a.pullFails
 }
 
 func (a *adminDaemon) Import(_ context.Context, r io.Reader, send func(*admin.PullEvent) error) error {

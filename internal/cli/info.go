@@ -11,7 +11,7 @@ import (
 )
 
 func (a nodeApp) versionCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "version", Short: "Tell the versions of this command and of the daemon", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "version", Short: "Tell the versions of this command and of the daemon", Args: exactly(0)}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(func(c *client) error {
@@ -41,7 +41,7 @@ func (a nodeApp) versionCommand() *cobra.Command {
 func (a nodeApp) checkCommand() *cobra.Command {
 	var req admin.CheckRequest
 	cmd := &cobra.Command{
-		Use: "check", Short: "Verify every record and every file of every image", Args: cobra.NoArgs,
+		Use: "check", Short: "Verify every record and every file of every image", Args: exactly(0),
 		Long: "Verify every record and every file of every image layer. The exit code is 0 when nothing is wrong, or all of it was repaired.",
 	}
 	cmd.Flags().BoolVar(&req.Repair, "repair", false, "mend what is wrong: fetch damaged layers again, remove records that cannot be read")

@@ -20,11 +20,12 @@ const (
 func (a *app) inspectCommand() *cobra.Command {
 	var kind string
 	cmd := &cobra.Command{
-		Use: "inspect NAME", Short: "Show all that is known of a container, a pod or an image, as JSON", Args: cobra.ExactArgs(1),
+		Use: "inspect NAME", Short: "Show all that is known of a container, a pod or an image, as JSON", Args: exactly(1),
 		Long:              "Show all that is known of a container, a pod or an image, as JSON. What has the name of several is taken in this order; --type picks.",
-		ValidArgsFunction: a.complete(everything),
+		Example:           examples("berth inspect web", "berth inspect --type pod web"),
+		ValidArgsFunction: a.completeFirst(everything),
 	}
-	cmd.Flags().StringVar(&kind, "type", "", "container, pod or image")
+	cmd.Flags().StringVar(&kind, "type", "", "what `kind` of thing: container, pod or image")
 	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{kindContainer, kindPod, kindImage}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {

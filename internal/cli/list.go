@@ -19,7 +19,7 @@ type lister struct{ *client }
 
 func (a *app) psCommand() *cobra.Command {
 	var all bool
-	cmd := &cobra.Command{Use: "ps", Short: "List containers", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "ps", Short: "List containers", Args: exactly(0), Example: examples("berth ps -a", "berth ps -o json")}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that do not run")
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -79,7 +79,7 @@ func (c lister) containerState(ctx context.Context, i *runtimeapi.Container, now
 	if r := s.GetReason(); r != "" && r != "Completed" && r != "Error" {
 		why += ", " + r
 	}
-	return fmt.Sprintf("exited %s ago (%s)", age(time.Unix(0, s.GetFinishedAt()), now), why), nil
+	return fmt.Sprintf("exited %s (%s)", ago(time.Unix(0, s.GetFinishedAt()), now), why), nil
 }
 
 // stateText makes "running" of CONTAINER_RUNNING, and "notready" of SANDBOX_NOTREADY.
@@ -102,7 +102,7 @@ func imageName(i *runtimeapi.Container) string {
 }
 
 func (a *app) podsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "pods", Short: "List pods", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "pods", Short: "List pods", Args: exactly(0)}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(func(c *client) error { return lister{c}.pods(cmd, *format) })
@@ -166,7 +166,7 @@ func stuck(info map[string]string) string {
 }
 
 func (a *app) imagesCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "images", Short: "List images", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "images", Short: "List images", Args: exactly(0)}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(func(c *client) error { return lister{c}.allImages(cmd, *format) })

@@ -14,12 +14,13 @@ func (a *app) logsCommand() *cobra.Command {
 	var follow, timestamps bool
 	var tail int
 	cmd := &cobra.Command{
-		Use: "logs CONTAINER", Short: "Print what a container printed", Args: cobra.ExactArgs(1),
+		Use: "logs CONTAINER", Short: "Print what a container printed", Args: exactly(1), Example: examples("berth logs -f --tail 20 web"),
 		ValidArgsFunction: a.completeFirst(containers),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the container ends")
 	cmd.Flags().BoolVarP(&timestamps, "timestamps", "t", false, "with the time of each line")
-	cmd.Flags().IntVar(&tail, "tail", -1, "only that many last lines")
+	cmd.Flags().IntVar(&tail, "tail", -1, "only that many last `lines`")
+	cmd.Flags().Lookup("tail").DefValue = "all"
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {
 			r := &logReader{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), timestamps: timestamps, tail: tail}

@@ -94,7 +94,6 @@ func (m machine) runtimes(ctx context.Context) []diagnosis {
 	if err != nil {
 		return []diagnosis{{"runtimes", warning, "they cannot be tried: " + err.Error(), ""}}
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
 	works := false
 	for i, r := range all {
 		tried := host.TryRuntime(ctx, r.Path, dir, runProgram)
@@ -106,7 +105,32 @@ func (m machine) runtimes(ctx context.Context) []diagnosis {
 		_, named := configured[r.Name]
 		found[i] = m.runtime(r, works && !named && m.config.Runtimes.Default != r.Name)
 	}
-	return found
+	found = append(found, m.fallback(all)...)
+	return append(found, endTrials(dir)...)
+}
+
+// fallback tells of a default runtime that is not there at all.
+func (m machine) fallback(all []host.Runtime) []diagnosis {
+	name := m.config.Runtimes.Default
+	if name == "" {
+		return nil
+	}
+	if _, err := host.Named(all, name); err != nil {
+		return []diagnosis{{"default runtime", broken, "no daemon starts with it: " + err.Error(),
+			"install it, or set another default under [runtimes], or none: then the first that works is taken"}}
+	}
+	return nil
+}
+
+// endTrials removes the directory of the trials, and nothing in it: each trial has removed what was its own. What one could
+// not undo may be a mount of something precious.
+func endTrials(dir string) []diagnosis {
+	err := os.Remove(dir)
+	if err == nil || absent(err) {
+		return nil
+	}
+	return []diagnosis{{"runtimes", warning, "a trial could not be undone: " + err.Error(),
+		"unmount what is mounted below " + dir + " (findmnt lists it), then remove that directory"}}
 }
 
 // runtime tells of one that was tried. One that does not work is no loss when another one is taken instead.

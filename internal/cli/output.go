@@ -105,6 +105,18 @@ func age(t, now time.Time) string {
 	return span(now.Sub(t))
 }
 
+// ago is age in the middle of a sentence.
+func ago(t, now time.Time) string {
+	switch text := age(t, now); text {
+	case "now":
+		return "just now"
+	case "-":
+		return "at a time that nobody knows"
+	default:
+		return text + " ago"
+	}
+}
+
 func span(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {

@@ -16,9 +16,13 @@ import (
 func (a *app) pullCommand() *cobra.Command {
 	var req admin.PullRequest
 	var credentials string
-	cmd := &cobra.Command{Use: "pull IMAGE", Short: "Pull an image", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeFirst(images)}
-	cmd.Flags().StringVar(&req.Platform, "platform", "", "os/arch[/variant] instead of this machine's")
-	cmd.Flags().StringVar(&credentials, "creds", os.Getenv("BERTH_CREDS"), "USER:PASSWORD for the registry; better in the environment, as BERTH_CREDS, where others do not see it")
+	cmd := &cobra.Command{
+		Use: "pull IMAGE", Short: "Pull an image", Args: exactly(1), ValidArgsFunction: a.completeFirst(images),
+		Example: examples("berth pull docker.io/library/nginx:latest", "berth pull --platform linux/arm64 docker.io/library/busybox:latest",
+			"BERTH_CREDS=user:password berth pull registry.example/team/app:v1"),
+	}
+	cmd.Flags().StringVar(&req.Platform, "platform", "", "`os/arch[/variant]` instead of this machine's")
+	cmd.Flags().StringVar(&credentials, "creds", os.Getenv("BERTH_CREDS"), "`USER:PASSWORD` for the registry; better in the environment, as BERTH_CREDS, where others do not see it")
 	cmd.Flags().Lookup("creds").DefValue = ""
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req.Reference = args[0]
@@ -56,9 +60,13 @@ func printImage(w io.Writer, img admin.Image) error {
 }
 
 func (a *app) imageCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "image", Short: "More to do with images"}
+	cmd := &cobra.Command{
+		Use: "image", Short: "More to do with images", DisableFlagsInUseLine: true, Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
 	cmd.AddCommand(&cobra.Command{
-		Use: "import FILE|-", Short: "Take the images of an archive (OCI layout or docker save) into the store", Args: cobra.ExactArgs(1),
+		Use: "import FILE|-", Short: "Take the images of an archive (OCI layout or docker save) into the store", Args: exactly(1),
+		Example: examples("berth image import app.tar", "docker save app:v1 | berth image import -"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(func(c *client) error { return c.importFile(cmd, args[0]) })
 		},

@@ -16,10 +16,11 @@ import (
 func (a *app) stopCommand() *cobra.Command {
 	var grace int64
 	cmd := &cobra.Command{
-		Use: "stop NAME...", Short: "Stop containers or pods", Args: cobra.MinimumNArgs(1), ValidArgsFunction: a.complete(targets),
-		Long: "Stop containers or pods. The container of berth run stands for its pod, which is stopped with it.",
+		Use: "stop NAME...", Short: "Stop containers or pods", Args: atLeast(1), ValidArgsFunction: a.complete(targets),
+		Long:    "Stop containers or pods. The container of berth run stands for its pod, which is stopped with it.",
+		Example: examples("berth stop -t 30 web"),
 	}
-	cmd.Flags().Int64VarP(&grace, "time", "t", 10, "seconds that a container has to end by itself")
+	cmd.Flags().Int64VarP(&grace, "time", "t", 10, "`seconds` that a container has to end by itself")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {
 			return c.forEach(cmd, args, func(n *node, t target) error { return c.stop(cmd.Context(), n, t, grace) })
@@ -100,7 +101,7 @@ func (n *node) running(t target) bool {
 func (a *app) rmCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use: "rm NAME...", Short: "Remove containers or pods", Args: cobra.MinimumNArgs(1), ValidArgsFunction: a.complete(targets),
+		Use: "rm NAME...", Short: "Remove containers or pods", Args: atLeast(1), ValidArgsFunction: a.complete(targets),
 		Long: "Remove containers or pods. The container of berth run stands for its pod, which is removed with it, logs included.",
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "also what runs: kill it first")
@@ -156,7 +157,7 @@ func removeLogs(p *runtimeapi.PodSandbox) error {
 
 func (a *app) rmiCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "rmi IMAGE...", Short: "Remove images", Args: cobra.MinimumNArgs(1), ValidArgsFunction: a.complete(images),
+		Use: "rmi IMAGE...", Short: "Remove images", Args: atLeast(1), ValidArgsFunction: a.complete(images),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(func(c *client) error { return c.removeImages(cmd, args) })
 		},

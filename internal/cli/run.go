@@ -23,12 +23,17 @@ import (
 func (a *app) runCommand() *cobra.Command {
 	o := &runOptions{}
 	cmd := &cobra.Command{
-		Use: "run IMAGE [ARG...]", Short: "Run a container in a pod of its own",
+		Use: "run [flags] IMAGE [ARG...]", Short: "Run a container in a pod of its own", DisableFlagsInUseLine: true,
 		Long: "Run a container in a pod of its own, from an image that is pulled when it is missing. Without -d its output is shown " +
-			"until it ends, and the exit code is the container's; 125 means that it could not be run.",
-		Args: cobra.MinimumNArgs(1), ValidArgsFunction: a.completeFirst(images),
+			"until it ends, and the exit code is the container's; 125 means that it could not be run.\n\n" +
+			"Flags stand before IMAGE: what follows it is the container's.",
+		Example: examples("berth run --rm -it docker.io/library/busybox:latest sh",
+			"berth run -d --name web -p 8080:80 docker.io/library/nginx:latest",
+			"berth run --rm --net host -v /etc:/host:ro docker.io/library/busybox:latest ls /host"),
+		Args: atLeast(1), ValidArgsFunction: a.completeFirst(images),
 	}
 	cmd.Flags().SetInterspersed(false)
+	ownExitCode(cmd)
 	o.register(cmd.Flags())
 	_ = cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions([]string{"pod", "host"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

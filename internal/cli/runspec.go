@@ -41,14 +41,14 @@ func (o *runOptions) register(f *pflag.FlagSet) {
 	f.BoolVarP(&o.tty, "tty", "t", false, "give the container a terminal")
 	f.BoolVarP(&o.detach, "detach", "d", false, "print the container's id and leave it running")
 	f.BoolVar(&o.remove, "rm", false, "remove it when it has ended")
-	f.StringVar(&o.name, "name", "", "its name; made from the image's when not given")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "NAME=VALUE, or NAME to pass on one of this environment")
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "HOST:CONTAINER[:ro] to mount a path of this machine")
-	f.StringArrayVarP(&o.ports, "publish", "p", nil, "[ADDRESS:]HOSTPORT:CONTAINERPORT[/PROTOCOL] to reach it from outside")
-	f.StringVar(&o.network, "net", "pod", "pod for a network of its own, host for this machine's")
-	f.StringVar(&o.runtime, "runtime", "", "the runtime handler; the daemon's default when not given")
+	f.StringVar(&o.name, "name", "", "its `name`; made from the image's when not given")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "a `variable`: NAME=VALUE, or NAME to pass on one of this environment")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "`paths` of this machine and of the container to mount it at: HOST:CONTAINER[:ro]")
+	f.StringArrayVarP(&o.ports, "publish", "p", nil, "`ports` to reach it at from outside: [ADDRESS:]HOSTPORT:CONTAINERPORT[/PROTOCOL]")
+	f.StringVar(&o.network, "net", "pod", "the `network`: pod for one of its own, host for this machine's")
+	f.StringVar(&o.runtime, "runtime", "", "the runtime `handler`; the daemon's default when not given")
 	f.BoolVar(&o.privileged, "privileged", false, "let it do all that this machine can")
-	f.StringVar(&o.logs, "log-dir", "/var/log/berth", "where the log goes, in a directory of the pod's")
+	f.StringVar(&o.logs, "log-dir", "/var/log/berth", "`directory` of logs; its own is in one of the pod's there")
 }
 
 // check refuses what does not go together.
