@@ -12,8 +12,6 @@ var version = "unknown"
 
 func main() {
 	root := cli.New(version)
-	serve := serveCommand()
-	serve.GroupID = cli.NodeGroup
-	root.AddCommand(serve)
+	cli.AddToNode(root, serveCommand())
 	os.Exit(cli.Execute(root))
 }

@@ -22,9 +22,10 @@ func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon that a kubelet asks to run pods",
+		Example: "  berth serve\n  berth serve --log-level debug\n" +
+			"  berth serve --root /srv/test/root --state /run/berth-test --socket /run/berth-test.sock   # beside another one",
 		Long: "Run the daemon. It serves CRI, and Berth's own small service for the command line, on a unix socket.\n" +
 			"SIGTERM ends the daemon and leaves the pods running; the next start finds them again.",
-		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(said(cmd, f))
@@ -41,10 +42,10 @@ func serveCommand() *cobra.Command {
 		path = config.DefaultPath
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.Path, "config", path, "configuration file; drop-ins are in conf.d beside it (environment: BERTH_CONFIG)")
-	fl.StringVar(&f.Root, "root", "", "directory for what outlives a boot (unless configured: "+d.Root+")")
-	fl.StringVar(&f.State, "state", "", "directory for what dies with a boot (unless configured: "+d.State+")")
-	fl.StringVar(&f.LogLevel, "log-level", "", "debug, info, warn or error (unless configured: "+d.LogLevel+")")
+	fl.StringVar(&f.Path, "config", path, "configuration `file`; drop-ins are in conf.d beside it (environment: BERTH_CONFIG)")
+	fl.StringVar(&f.Root, "root", "", "`directory` for what outlives a boot (unless configured: "+d.Root+")")
+	fl.StringVar(&f.State, "state", "", "`directory` for what dies with a boot (unless configured: "+d.State+")")
+	fl.StringVar(&f.LogLevel, "log-level", "", "`level`: debug, info, warn or error (unless configured: "+d.LogLevel+")")
 	return cmd
 }
 

@@ -18,8 +18,14 @@ import (
 // DefaultSocket is where a daemon listens unless somebody says otherwise.
 const DefaultSocket = "unix:///run/berth/berth.sock"
 
-// NodeGroup is the group, in the help, of the commands about the node: the daemon's, which its caller adds, is one of them.
-const NodeGroup = "node"
+// nodeGroup is the group, in the help, of the commands about the node.
+const nodeGroup = "node"
+
+// AddToNode adds a command about the node that takes no arguments, such as the daemon's, to the berth command.
+func AddToNode(root, cmd *cobra.Command) {
+	cmd.GroupID, cmd.Args = nodeGroup, exactly(0)
+	root.AddCommand(cmd)
+}
 
 // ownFailure is the exit code of run and exec when Berth itself fails, so that it is not taken for the container's.
 const ownFailure = 125
@@ -46,7 +52,7 @@ func New(version string) *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "`path` of the daemon's socket (environment: BERTH_SOCKET)")
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Containers and pods:"}, &cobra.Group{ID: "image", Title: "Images:"},
-		&cobra.Group{ID: NodeGroup, Title: "The node:"})
+		&cobra.Group{ID: nodeGroup, Title: "The node:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
@@ -58,7 +64,7 @@ func New(version string) *cobra.Command {
 		a.inspectCommand())
 	add("image", a.pullCommand(), a.imagesCommand(), a.rmiCommand(), a.imageCommand())
 	n := nodeApp{a}
-	add(NodeGroup, n.doctorCommand(), n.checkCommand(), n.configCommand(), n.versionCommand())
+	add(nodeGroup, n.doctorCommand(), n.checkCommand(), n.configCommand(), n.versionCommand())
 	return root
 }
 

@@ -36,6 +36,9 @@ func (c *client) close() { _ = c.conn.Close() }
 // dial makes a client. It connects with the first call, whose error then says what is wrong with the socket.
 func (a *app) dial() (*client, error) {
 	path := socketPath(a.socket)
+	if strings.Contains(path, "://") {
+		return nil, fmt.Errorf("socket %s: want the path of a unix socket", a.socket)
+	}
 	conn, err := grpc.NewClient("passthrough:///"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(mostMessage)),

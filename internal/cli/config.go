@@ -44,7 +44,7 @@ func (c *client) config(cmd *cobra.Command) error {
 	if loadErr != nil {
 		return loadErr
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "berth: this is what a daemon would start with: %v\n", err)
+	fmt.Fprintf(cmd.ErrOrStderr(), "berth: %v; this is what it would start with:\n", err)
 	_, err = io.WriteString(cmd.OutOrStdout(), local.TOML())
 	return err
 }

@@ -148,7 +148,7 @@ func (a nodeApp) diagnoseDaemon(ctx context.Context) []diagnosis {
 	}
 	status, err := c.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
-		return []diagnosis{{"socket", broken, err.Error(), "look at the daemon's log; one that was killed is started again"}}
+		return []diagnosis{{"socket", broken, err.Error(), "its log says why it ended"}}
 	}
 	found := []diagnosis{{"socket", fine, "a daemon answers at " + path, ""}}
 	for _, condition := range status.GetStatus().GetConditions() {

@@ -45,8 +45,9 @@ func TestRuntimeDiagnosis(t *testing.T) {
 		want, hint  string
 	}{
 		{host.Runtime{Name: "runc", Works: true}, false, fine, ""},
-		{host.Runtime{Name: "runc", Why: "x"}, false, broken, "install another"},
-		{host.Runtime{Name: "crun", Why: "hybrid"}, true, warning, "unified_cgroup_hierarchy"},
+		{host.Runtime{Name: "runc", Path: "/proc/self/exe", Why: "x"}, false, broken, "install another"},
+		{host.Runtime{Name: "crun", Path: "/proc/self/exe", Why: "hybrid"}, true, warning, "unified_cgroup_hierarchy"},
+		{host.Runtime{Name: "kata", Path: "/nonexistent", Why: "fork/exec"}, false, broken, "correct path under [runtimes.kata]"},
 	} {
 		if d := m.runtime(c.r, c.dispensable); d.Result != c.want || !strings.Contains(d.Remedy, c.hint) {
 			t.Errorf("%+v: %+v", c.r, d)

@@ -78,7 +78,7 @@ func (c *client) check(cmd *cobra.Command, req *admin.CheckRequest, format strin
 	case wrong > 0 && req.Repair:
 		return fmt.Errorf("%d of %d findings could not be repaired", wrong, len(found))
 	case wrong > 0:
-		return fmt.Errorf("%d findings; berth check --repair mends what can be mended", wrong)
+		return fmt.Errorf("findings: %d; berth check --repair mends what can be mended", wrong)
 	case format == formatTable && len(found) == 0:
 		_, err = fmt.Fprintln(cmd.OutOrStdout(), "nothing is wrong")
 	}

@@ -139,7 +139,13 @@ func (m machine) runtime(r host.Runtime, dispensable bool) diagnosis {
 	if r.Works {
 		return diagnosis{subject, fine, fmt.Sprintf("%s %s makes containers", r.Path, r.Version), ""}
 	}
+	if _, err := os.Stat(r.Path); absent(err) { // only a configured one was not searched for
+		return diagnosis{subject, broken, "there is no " + r.Path, "install it, or correct path under [runtimes." + r.Name + "]"}
+	}
 	d := diagnosis{subject, broken, fmt.Sprintf("%s %s makes no container: %s", r.Path, r.Version, strings.Join(strings.Fields(r.Why), " ")), "mend what it names, or install another runtime"}
+	if m.config.Runtimes.Default == r.Name {
+		d.Remedy = "mend what it names, or set another default under [runtimes], or none: then the first that works is taken"
+	}
 	if dispensable {
 		d.Result, d.Remedy = warning, "nothing has to be done: another runtime works"
 	}

@@ -21,7 +21,7 @@ func diagnoseNetwork(c config.CNI) []diagnosis {
 	}
 	if file == "" {
 		return []diagnosis{{"network", broken, "there is no CNI configuration in " + c.ConfigDir,
-			"install a network add-on, or write a file there as the guide on networking shows; " + without}}
+			"install a network add-on, or write a file there: docs/quickstart.md has one to start with; " + without}}
 	}
 	list, err := loadNetwork(file)
 	if err != nil {

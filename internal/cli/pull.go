@@ -49,6 +49,9 @@ func (c *client) pull(ctx context.Context, req *admin.PullRequest, w io.Writer) 
 	defer p.end()
 	img, err := c.node.Pull(ctx, req, p.event)
 	if err != nil {
+		if strings.Contains(err.Error(), "pull image "+req.Reference) { // the daemon names it
+			return img, err
+		}
 		return img, fmt.Errorf("pull %s: %w", req.Reference, err)
 	}
 	return img, nil

@@ -70,6 +70,13 @@ func TestUnavailableIsNotSilence(t *testing.T) {
 		t.Errorf("code %d, %q", code, errs)
 	}
 	d.pulled = []admin.PullEvent{{Layer: "sha256:1", Phase: "downloading"}}
+	d.pullFails = status.Error(codes.NotFound, "pull image x: resolve: not found")
+	if _, errs, _ := d.berth(t, "pull", "x"); !strings.HasSuffix(errs, "\nberth: pull image x: resolve: not found\n") {
+		t.Errorf("the image is named once: %q", errs)
+	}
+	if _, errs, code := d.berth(t, "--socket", "tcp://x", "ps"); errs != "berth: socket tcp://x: want the path of a unix socket\n" || code != 1 {
+		t.Errorf("code %d, %q", code, errs)
+	}
 	d.pullFails = status.Error(codes.Unavailable, "RegistryUnavailable: no route")
 	if _, errs, code := d.berth(t, "pull", "x"); !strings.HasSuffix(errs, "\nberth: pull x: RegistryUnavailable: no route\n") || code != 1 {
 		t.Errorf("after some progress: code %d, %q", code, errs)
