@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -410,6 +411,15 @@ func TestTextOfTimesAndSizes(t *testing.T) {
 		if got := bytesText(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
+	}
+	if got := clip(strings.Repeat("ö", 91)); got != strings.Repeat("ö", 90)+"…; see berth inspect" || clip("short") != "short" {
+		t.Errorf("clipped: %s", got)
+	}
+	if got := about("stop pod", "0123456789abcdef", errors.New("stop pod 0123456789abcdef: no")).Error(); got != "stop pod 0123456789abcdef: no" {
+		t.Errorf("named twice: %s", got)
+	}
+	if got := about("stop pod", "0123456789abcdef", errors.New("no")).Error(); got != "stop pod 0123456789ab: no" {
+		t.Errorf("not named: %s", got)
 	}
 	for d, want := range map[time.Duration]string{0: "just now", 3 * time.Second: "3s ago"} {
 		if got := ago(time.Unix(100, 0), time.Unix(100, 0).Add(d)); got != want {

@@ -44,7 +44,7 @@ func (a nodeApp) checkCommand() *cobra.Command {
 		Use: "check", Short: "Verify every record and every file of every image", Args: exactly(0),
 		Long: "Verify every record and every file of every image layer. The exit code is 0 when nothing is wrong, or all of it was repaired.",
 	}
-	cmd.Flags().BoolVar(&req.Repair, "repair", false, "mend what is wrong: fetch damaged layers again, remove records that cannot be read")
+	cmd.Flags().BoolVar(&req.Repair, "repair", false, "mend images: fetch damaged layers again, remove records that cannot be read; pods are left alone")
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(func(c *client) error { return c.check(cmd, &req, *format) })

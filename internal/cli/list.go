@@ -159,10 +159,19 @@ func stuck(info map[string]string) string {
 	}
 	for key, value := range v.Stuck {
 		if text, ok := value.(string); ok && strings.EqualFold(key, "error") {
-			return strings.Join(strings.Fields(text), " ")
+			return clip(strings.Join(strings.Fields(text), " "))
 		}
 	}
 	return "stuck; see berth inspect"
+}
+
+// clip cuts a problem that would make a table unreadable.
+func clip(text string) string {
+	const most = 90
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most]) + "…; see berth inspect"
+	}
+	return text
 }
 
 func (a *app) imagesCommand() *cobra.Command {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -60,15 +61,23 @@ func (c *client) stop(ctx context.Context, n *node, t target, grace int64) error
 		return nil
 	}
 	if _, err := c.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: t.pod}); err != nil {
-		return fmt.Errorf("stop pod %s: %w", short(t.pod), err)
+		return about("stop pod", t.pod, err)
 	}
 	return nil
+}
+
+// about says what failed, unless the daemon's own words begin so.
+func about(what, id string, err error) error {
+	if strings.HasPrefix(err.Error(), what+" "+id) {
+		return err
+	}
+	return fmt.Errorf("%s %s: %w", what, short(id), err)
 }
 
 func (c *client) stopContainer(ctx context.Context, id string, grace int64) error {
 	_, err := c.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: grace})
 	if err != nil && !isCode(err, codes.NotFound) {
-		return fmt.Errorf("stop container %s: %w", short(id), err)
+		return about("stop container", id, err)
 	}
 	return nil
 }

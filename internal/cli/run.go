@@ -254,7 +254,7 @@ func (r *runner) finish(ctx context.Context, s *runtimeapi.ContainerStatus) erro
 	if r.o.remove {
 		err = r.clean(ctx)
 	} else if _, stopErr := r.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: r.pod}); stopErr != nil {
-		err = fmt.Errorf("stop pod %s: %w", short(r.pod), stopErr)
+		err = about("stop pod", r.pod, stopErr)
 	}
 	if reason := s.GetReason(); reason != "" && reason != "Completed" && reason != "Error" {
 		err = errors.Join(fmt.Errorf("the container ended: %s", strings.TrimSuffix(reason+": "+s.GetMessage(), ": ")), err)
