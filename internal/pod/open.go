@@ -53,9 +53,10 @@ func Open(cfg Config) (*Pods, error) {
 func freshState(cfg *Config) error {
 	l := &cfg.Layout
 	mark := filepath.Join(l.State, "boot")
-	if was, err := os.ReadFile(mark); err == nil && string(was) != cfg.Boot {
+	was, err := os.ReadFile(mark)
+	if err == nil && len(was) > 0 && string(was) != cfg.Boot {
 		for _, dir := range []string{l.podsState(), filepath.Join(l.State, "runtime")} {
-			if err := os.RemoveAll(dir); err != nil {
+			if err := removeDir(dir); err != nil { // a boot leaves no mounts: one that is there is in use
 				return fmt.Errorf("clear the state of an earlier boot: %w", err)
 			}
 		}
@@ -65,7 +66,15 @@ func freshState(cfg *Config) error {
 			return err
 		}
 	}
-	return os.WriteFile(mark, []byte(cfg.Boot), 0o600)
+	if string(was) == cfg.Boot {
+		return nil
+	}
+	// One that is torn would have the next start clear away what lives.
+	next := mark + ".next"
+	if err := os.WriteFile(next, []byte(cfg.Boot), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, mark)
 }
 
 // load takes one pod into the index.
