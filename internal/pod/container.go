@@ -39,8 +39,11 @@ type container struct {
 	exited chan struct{} // closed when the record says exited
 	once   sync.Once
 	hurry  hurry
-	ours   bool          // made by this daemon; see pod.ours
-	early  *runtime.Exit // an exit that came before the record said created; guarded by the pod's mu
+	ours   bool // made by this daemon; see pod.ours
+
+	// Guarded by the pod's mu:
+	early    *runtime.Exit // an exit that came before the record said created
+	retrying bool
 }
 
 func newContainer(p *pod, id ID) *container {
@@ -238,7 +241,7 @@ func (l *container) undo(ctx context.Context) error {
 		return nilIfGone(err)
 	}
 	if err := l.plan(l.p.rec.Load().container(l.id), &building{}).Backward(ctx); err != nil {
-		l.stuck(err, func() error { return l.p.s.RemoveContainer(l.p.s.ctx, l.id) })
+		l.stuck(err)
 		return err
 	}
 	_ = os.Remove(l.p.s.cfg.exit(l.p.id, l.id))
@@ -262,28 +265,48 @@ func (l *container) undo(ctx context.Context) error {
 }
 
 // stuck notes that an undo failed, and tries again later until it succeeds.
-func (l *container) stuck(cause error, again func() error) {
+func (l *container) stuck(cause error) {
 	if l.p.s.ctx.Err() != nil {
 		return // the daemon is ending: the next start goes on
 	}
-	first := false
 	_ = l.p.settle("container.stuck", func(r *Record) error {
 		return r.edit(l.id, func(c *Container) error {
 			f := Failure{Since: time.Now()}
 			if c.Stuck != nil {
 				f = *c.Stuck
-			} else {
-				first = true
 			}
 			f.Error, f.Tries = cause.Error(), f.Tries+1
 			c.Stuck = &f
 			return nil
 		})
 	})
-	if first {
-		l.p.s.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", l.p.id, "container", l.id, "error", cause)
-		l.p.s.retry(again, func() {})
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	if l.retrying {
+		return
 	}
+	l.retrying = true
+	l.p.s.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", l.p.id, "container", l.id, "error", cause)
+	l.p.s.retry(l.unstick, func() {
+		l.p.mu.Lock()
+		defer l.p.mu.Unlock()
+		l.retrying = false
+	})
+}
+
+// unstick tries again what is stuck by now: a removal may have come after what was stuck first.
+func (l *container) unstick() error {
+	c := l.p.rec.Load().container(l.id)
+	if c != nil && c.State == Removing {
+		return l.remove(l.p.s.ctx)
+	}
+	if err := l.reap(l.p.s.ctx); err != nil {
+		return err
+	}
+	if c = l.p.rec.Load().container(l.id); c != nil && c.Stuck != nil {
+		return errors.New(c.Stuck.Error)
+	}
+	return nil
 }
 
 // Start starts a created container. A container that runs already has been started: that is no error.

@@ -43,7 +43,7 @@ func (s *Pods) Exited(podID, ctrID string, e runtime.Exit) {
 // reapOrRetry reaps, in the background until it succeeds.
 func (l *container) reapOrRetry(ctx context.Context) {
 	if err := l.reap(ctx); err != nil && ctx.Err() == nil {
-		l.stuck(err, func() error { return l.reap(l.p.s.ctx) })
+		l.stuck(err)
 	}
 }
 

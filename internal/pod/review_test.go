@@ -1,9 +1,15 @@
 package pod
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"berth/internal/runtime"
 )
 
 // A daemon that is killed, or finds no room, while it notes the boot must not make the next one throw away what lives.
@@ -57,4 +63,68 @@ func TestStateOfAnotherBootIsNotClearedThroughAMount(t *testing.T) {
 		t.Errorf("a container's file was removed through its mount: %v", err)
 	}
 	b.reopen(t)
+}
+
+// stubborn is a driver that cannot delete a container until it is told to.
+type stubborn struct {
+	*driver
+	allowed *atomic.Bool
+}
+
+func (d stubborn) Delete(context.Context, string, string, runtime.Handler) error {
+	if d.allowed.Load() {
+		return nil
+	}
+	return errors.New("the runtime hangs")
+}
+
+func hinder(t *testing.T, b *bench) *atomic.Bool {
+	t.Helper()
+	allowed := &atomic.Bool{}
+	allowed.Store(true)
+	b.cfg.Runtime = stubborn{b.drv, allowed}
+	b.reopen(t)
+	t.Cleanup(func() { allowed.Store(true) })
+	return allowed
+}
+
+// A removal that got stuck is tried again, also when the clearing away of the process was stuck before it.
+func TestRemovalThatFollowsAStuckReapIsRetried(t *testing.T) {
+	b := open(t)
+	allowed := hinder(t, b)
+	_, ctr := started(t, b)
+	allowed.Store(false)
+	if err := b.StopContainer(t.Context(), ctr, 0); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "a stuck reap", func() bool { _, c, _ := b.GetContainer(ctr); return c.Stuck != nil })
+	if err := b.RemoveContainer(t.Context(), ctr); err == nil {
+		t.Fatal("the removal succeeded")
+	}
+	time.Sleep(20 * time.Millisecond) // a few tries
+	allowed.Store(true)
+	wait(t, "the removal", func() bool { _, _, err := b.findContainer(ctr); return err != nil })
+}
+
+// A restarted daemon goes on trying what was stuck, however its own first try ends.
+func TestRestartRetriesAStuckContainer(t *testing.T) {
+	b := open(t)
+	allowed := hinder(t, b)
+	pod, ctr := started(t, b)
+	allowed.Store(false)
+	if err := b.RemoveContainer(t.Context(), ctr); err == nil {
+		t.Fatal("the removal succeeded")
+	}
+	b.reopen(t)
+	tries := func() int {
+		r, _ := b.Get(pod)
+		if c := r.container(ctr); c != nil && c.Stuck != nil {
+			return c.Stuck.Tries
+		}
+		return 0
+	}
+	was := tries()
+	wait(t, "further tries", func() bool { return tries() > was+3 })
+	allowed.Store(true)
+	wait(t, "the removal", func() bool { _, _, err := b.findContainer(ctr); return err != nil })
 }
