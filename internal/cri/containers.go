@@ -99,7 +99,7 @@ func (s *Server) ListContainers(_ context.Context, req *runtimeapi.ListContainer
 			continue
 		}
 		for _, c := range r.Containers {
-			if c.State == pod.Creating {
+			if !c.Listed() {
 				continue
 			}
 			if item := containerItem(r, c); matchContainer(item, req.Filter) {

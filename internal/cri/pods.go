@@ -59,7 +59,7 @@ func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxS
 	}
 	resp := &runtimeapi.PodSandboxStatusResponse{Status: podStatus(r), Timestamp: now.UnixNano()}
 	for _, c := range r.Containers {
-		if c.State != pod.Creating {
+		if c.Listed() {
 			resp.ContainersStatuses = append(resp.ContainersStatuses, s.containerStatus(r, c))
 		}
 	}

@@ -90,7 +90,7 @@ func (c *catalog) GetContainer(id ID) (*Record, *Container, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if ctr.State == Creating {
+	if !ctr.Listed() {
 		return nil, nil, notFound("container", id)
 	}
 	return p.rec.Load(), ctr, nil

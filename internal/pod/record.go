@@ -158,6 +158,12 @@ func (c *Container) live() bool {
 	return c.State == Created || c.State == Starting || c.State == Running
 }
 
+// Listed says whether a kubelet may see the container: one being created is not there yet, and one whose creation is being
+// undone never was. It would be taken for one that ended well.
+func (c *Container) Listed() bool {
+	return c.State != Creating && (c.State != Removing || !c.FinishedAt.IsZero())
+}
+
 // HostNetwork says whether the pod uses the node's network namespace.
 func (r *Record) HostNetwork() bool {
 	return namespaces(r.Config.Get()).GetNetwork() == runtimeapi.NamespaceMode_NODE

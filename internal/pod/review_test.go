@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"berth/internal/runtime"
 )
 
@@ -127,4 +130,33 @@ func TestRestartRetriesAStuckContainer(t *testing.T) {
 	wait(t, "further tries", func() bool { return tries() > was+3 })
 	allowed.Store(true)
 	wait(t, "the removal", func() bool { _, _, err := b.findContainer(ctr); return err != nil })
+}
+
+// A container that could not be made is not shown as one that ended with code 0 while its undo is stuck.
+func TestContainerThatNeverWasIsNotListed(t *testing.T) {
+	b := open(t)
+	allowed := hinder(t, b)
+	pod, err := b.Run(t.Context(), podConfig("a"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed.Store(false)
+	cfg := containerConfig("c")
+	cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/x", HostPath: "/no/such/source"}}
+	if _, err := b.Create(t.Context(), pod, cfg); err == nil {
+		t.Fatal("created")
+	}
+	r, err := b.Get(pod)
+	if err != nil || len(r.Containers) != 1 || r.Containers[0].Stuck == nil {
+		t.Fatalf("no stuck container: %+v, %v", r, err)
+	}
+	if r.Containers[0].Listed() {
+		t.Error("it is listed")
+	}
+	if _, c, err := b.GetContainer(r.Containers[0].ID); !errdefs.IsNotFound(err) {
+		t.Errorf("its status is given: %+v, %v", c, err)
+	}
+	if len(b.Problems()) != 1 {
+		t.Errorf("problems: %v", b.Problems())
+	}
 }
