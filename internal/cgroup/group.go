@@ -121,6 +121,9 @@ func (g *Group) WaitEmpty(ctx context.Context) error {
 		if gone(g.path, err) {
 			return nil
 		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return g.pollEmpty(ctx) // a group of a v1 hierarchy tells of no events
+		}
 		return fmt.Errorf("watch cgroup: %w", err)
 	}
 	defer f.Close()
@@ -142,6 +145,21 @@ func (g *Group) WaitEmpty(ctx context.Context) error {
 		}
 		if _, err := unix.Poll(fds, int(pollSlice/time.Millisecond)); err != nil && err != unix.EINTR {
 			return fmt.Errorf("watch cgroup: %w", err)
+		}
+	}
+}
+
+// pollEmpty looks again and again until no process is left.
+func (g *Group) pollEmpty(ctx context.Context) error {
+	for {
+		pids, err := g.Pids()
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for cgroup %s to become empty: %w", g.path, context.Cause(ctx))
+		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }

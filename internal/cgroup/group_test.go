@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -192,5 +193,41 @@ func TestTrackingMounts(t *testing.T) {
 	}
 	if isCgroup2(state) {
 		t.Fatal("the second call mounted once more")
+	}
+}
+
+// A group of a v1 hierarchy has neither cgroup.kill nor cgroup.events.
+func TestKillAndWaitOnV1(t *testing.T) {
+	const pids = "/sys/fs/cgroup/pids"
+	if isCgroup2(pids) || isCgroup2(root) {
+		t.Skip("this host has no v1 hierarchy for pids")
+	}
+	g, err := Make(pids, "berth-test-v1")
+	if err != nil {
+		t.Skipf("no v1 group can be made: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := g.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(g.Path()+"/cgroup.procs", []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := g.WaitEmpty(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a populated group is waited for: %v", err)
+	}
+	if err := g.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if err := g.WaitEmpty(t.Context()); err != nil {
+		t.Errorf("an empty group: %v", err)
 	}
 }
