@@ -205,8 +205,8 @@ func (n *node) handler(name string) (runtime.Handler, error) {
 	}
 	i := slices.IndexFunc(n.runtimes, func(r host.Runtime) bool { return r.Name == name })
 	if i < 0 {
-		return runtime.Handler{}, fmt.Errorf("runtime handler %q is not configured on this node: add [runtimes.%s] to the configuration: %w",
-			name, name, errdefs.ErrNotFound)
+		return runtime.Handler{}, pod.Fail(errdefs.ErrNotFound, "runtime handler %q is not configured on this node: add [runtimes.%s] to the configuration",
+			name, name)
 	}
 	return runtime.Handler{Name: name, Path: n.runtimes[i].Path, Root: filepath.Join(n.cfg.State, "runtime", name)}, nil
 }

@@ -65,7 +65,7 @@ func invalid(err error) error {
 	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsInvalidArgument(err) || errdefs.IsInternal(err) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	return Fail(errdefs.ErrInvalidArgument, "%w", err)
 }
 
 // specInput gathers what decides the container's spec.
@@ -159,10 +159,10 @@ func (b *building) pidNamespace(r *Record, cfg *runtimeapi.ContainerConfig) (str
 func target(r *Record, id ID) (int, error) {
 	t := r.container(id)
 	if t == nil {
-		return 0, fmt.Errorf("target container %q of the PID namespace: not in pod %s: %w", id, r.ID, errdefs.ErrNotFound)
+		return 0, Fail(errdefs.ErrNotFound, "target container %q of the PID namespace: not in pod %s", id, r.ID)
 	}
 	if t.State != Running {
-		return 0, fmt.Errorf("target container %s of the PID namespace is %s, not running: %w", id, t.State, errdefs.ErrFailedPrecondition)
+		return 0, Fail(errdefs.ErrFailedPrecondition, "target container %s of the PID namespace is %s, not running", id, t.State)
 	}
 	return t.Process.PID, nil
 }

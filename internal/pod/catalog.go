@@ -48,7 +48,7 @@ func nameKey(m *runtimeapi.PodSandboxMetadata) string {
 }
 
 func notFound(what string, id ID) error {
-	return fmt.Errorf("%s %q: %w", what, string(id), errdefs.ErrNotFound)
+	return Fail(errdefs.ErrNotFound, "%s %q: not found", what, string(id))
 }
 
 // find returns the pod with that id, for changing it.
@@ -153,7 +153,7 @@ func resolve(what, name string, all map[ID]*pod) (ID, error) {
 	case 1:
 		return found[0], nil
 	}
-	return "", fmt.Errorf("%s %q: %d ids begin so; give more digits: %w", what, name, len(found), errdefs.ErrInvalidArgument)
+	return "", Fail(errdefs.ErrInvalidArgument, "%s %q: %d ids begin so; give more digits", what, name, len(found))
 }
 
 // owned says whether a record owns that id, also one that cannot be read.

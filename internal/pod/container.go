@@ -107,11 +107,11 @@ func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, 
 		sig, err = stopSignal(img.Config.StopSignal)
 	}
 	if err != nil {
-		return "", img, fmt.Errorf("container %s (image %q): %w: %w", cfg.Metadata.Name, cfg.Image.Image, err, errdefs.ErrInvalidArgument)
+		return "", img, Fail(errdefs.ErrInvalidArgument, "container %s (image %q): %w", cfg.Metadata.Name, cfg.Image.Image, err)
 	}
 	m, err := newMessage(cfg)
 	if err != nil {
-		return "", img, fmt.Errorf("container configuration: %w: %w", err, errdefs.ErrInvalidArgument)
+		return "", img, Fail(errdefs.ErrInvalidArgument, "container configuration: %w", err)
 	}
 	id := NewID()
 	var there *Container
@@ -147,8 +147,8 @@ func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, 
 func (l *container) replace(ctx context.Context, c *Container) error {
 	if c.State != Creating && c.State != Removing {
 		m := c.Config.Get().Metadata
-		return fmt.Errorf("container %s (attempt %d) of pod %s exists already as %s with another configuration; remove it first: %w",
-			m.GetName(), m.GetAttempt(), l.p.id, c.ID, errdefs.ErrAlreadyExists)
+		return Fail(errdefs.ErrAlreadyExists, "container %s (attempt %d) of pod %s exists already as %s with another configuration; remove it first",
+			m.GetName(), m.GetAttempt(), l.p.id, c.ID)
 	}
 	return l.p.s.RemoveContainer(ctx, c.ID)
 }
@@ -333,7 +333,7 @@ func (l *container) start(ctx context.Context) error {
 	case c.State == Running:
 		return nil
 	case c.State == Exited:
-		return fmt.Errorf("container %s has ended already (exit code %d at %s): %w", l.id, c.ExitCode, c.FinishedAt.Format(time.RFC3339), errdefs.ErrFailedPrecondition)
+		return Fail(errdefs.ErrFailedPrecondition, "container %s has ended already (exit code %d at %s)", l.id, c.ExitCode, c.FinishedAt.Format(time.RFC3339))
 	case c.State != Created && c.State != Starting:
 		return goneError("container", l.id, c.State)
 	}
@@ -398,21 +398,21 @@ func (r *Record) LogPath(c *Container) string {
 // validateContainer refuses what no container can be made from.
 func validateContainer(cfg *runtimeapi.ContainerConfig) error {
 	if cfg.GetMetadata().GetName() == "" {
-		return fmt.Errorf("container configuration: metadata with a name is required: %w", errdefs.ErrInvalidArgument)
+		return Fail(errdefs.ErrInvalidArgument, "container configuration: metadata with a name is required")
 	}
 	name := cfg.Metadata.Name
 	if cfg.GetImage().GetImage() == "" {
-		return fmt.Errorf("container %s: an image is required: %w", name, errdefs.ErrInvalidArgument)
+		return Fail(errdefs.ErrInvalidArgument, "container %s: an image is required", name)
 	}
 	if p := cfg.LogPath; p != "" && !filepath.IsLocal(p) {
-		return fmt.Errorf("container %s: log path %q leaves the pod's log directory: %w", name, p, errdefs.ErrInvalidArgument)
+		return Fail(errdefs.ErrInvalidArgument, "container %s: log path %q leaves the pod's log directory", name, p)
 	}
 	for _, m := range cfg.Mounts {
 		if !strings.HasPrefix(m.ContainerPath, "/") {
-			return fmt.Errorf("container %s: mount target %q is not an absolute path: %w", name, m.ContainerPath, errdefs.ErrInvalidArgument)
+			return Fail(errdefs.ErrInvalidArgument, "container %s: mount target %q is not an absolute path", name, m.ContainerPath)
 		}
 		if m.Image.GetImage() != "" {
-			return fmt.Errorf("container %s: mount %s: image volumes are not available from this runtime: %w", name, m.ContainerPath, errdefs.ErrInvalidArgument)
+			return Fail(errdefs.ErrInvalidArgument, "container %s: mount %s: image volumes are not available from this runtime", name, m.ContainerPath)
 		}
 	}
 	return nil

@@ -37,7 +37,7 @@ type Streams struct{ *Pods }
 // of the exec is left and the error is DeadlineExceeded.
 func (s Streams) ExecSync(ctx context.Context, id ID, cmd []string, timeout time.Duration) (Output, error) {
 	if len(cmd) == 0 {
-		return Output{}, fmt.Errorf("exec in container %s: no command: %w", id, errdefs.ErrInvalidArgument)
+		return Output{}, Fail(errdefs.ErrInvalidArgument, "exec in container %s: no command", id)
 	}
 	p, err := s.running(ctx, id)
 	if err != nil {
@@ -62,6 +62,8 @@ func (s Streams) ExecSync(ctx context.Context, id ID, cmd []string, timeout time
 	until := time.Now().Add(execDrain)
 	out := Output{Stdout: stdout.end(until), Stderr: stderr.end(until), ExitCode: res.ExitCode}
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return out, fmt.Errorf("exec in container %s: %w: %w", id, ctx.Err(), err)
 	case err != nil:
 		return out, fmt.Errorf("exec in container %s: %w", id, err)
 	case res.TimedOut:
@@ -84,7 +86,7 @@ func (s Streams) running(ctx context.Context, id ID) (*pod, error) {
 		if c != nil {
 			state = c.State
 		}
-		return nil, fmt.Errorf("container %s is %s, not running: %w", id, state, errdefs.ErrFailedPrecondition)
+		return nil, Fail(errdefs.ErrFailedPrecondition, "container %s is %s, not running", id, state)
 	}
 	return p, nil
 }
@@ -109,7 +111,7 @@ func (s Streams) attachable(ctx context.Context, id ID) (*pod, error) {
 		return nil, err
 	}
 	if c := p.rec.Load().container(id); c == nil || !c.live() {
-		return nil, fmt.Errorf("container %s does not run: %w", id, errdefs.ErrFailedPrecondition)
+		return nil, Fail(errdefs.ErrFailedPrecondition, "container %s does not run", id)
 	}
 	return p, nil
 }
@@ -133,7 +135,7 @@ func (s Streams) ReopenLog(ctx context.Context, id ID) error {
 		return err
 	}
 	if c.State != Running {
-		return fmt.Errorf("container %s is %s, not running: %w", id, c.State, errdefs.ErrFailedPrecondition)
+		return Fail(errdefs.ErrFailedPrecondition, "container %s is %s, not running", id, c.State)
 	}
 	return p.s.cfg.Runtime.ReopenLog(ctx, string(p.id), string(id), p.rec.Load().log(c))
 }

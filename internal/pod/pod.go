@@ -1,7 +1,6 @@
 package pod
 
 import (
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -106,7 +105,7 @@ func (p *pod) stuck(cause error, again func() error) {
 
 // goneError says that the object ended while the caller waited to work on it.
 func goneError(what string, id ID, state State) error {
-	return fmt.Errorf("%s %s is %s: %w", what, id, state, errdefs.ErrFailedPrecondition)
+	return Fail(errdefs.ErrFailedPrecondition, "%s %s is %s", what, id, state)
 }
 
 // removeDir removes a directory and all below it, without ever crossing into a mount; nil when it is gone.

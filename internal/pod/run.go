@@ -101,7 +101,7 @@ func (s *Pods) claim(want request) (*pod, error) {
 func (s *Pods) newPod(want request) (*pod, error) {
 	m, err := newMessage(want.cfg)
 	if err != nil {
-		return nil, fmt.Errorf("pod configuration: %w: %w", err, errdefs.ErrInvalidArgument)
+		return nil, Fail(errdefs.ErrInvalidArgument, "pod configuration: %w", err)
 	}
 	p := s.makePod(&Record{
 		ID: NewID(), State: Creating, CreatedAt: time.Now(), Boot: s.cfg.Boot,
@@ -116,8 +116,8 @@ func (s *Pods) replace(ctx context.Context, p *pod) error {
 	r := p.rec.Load()
 	if r.State == Ready && (p.answered.Load() || len(r.Containers) > 0) {
 		m := r.Config.Get().Metadata
-		return fmt.Errorf("pod %s/%s (uid %s, attempt %d) runs already as %s with another configuration; stop and remove it first: %w",
-			m.GetNamespace(), m.GetName(), m.GetUid(), m.GetAttempt(), p.id, errdefs.ErrAlreadyExists)
+		return Fail(errdefs.ErrAlreadyExists, "pod %s/%s (uid %s, attempt %d) runs already as %s with another configuration; stop and remove it first",
+			m.GetNamespace(), m.GetName(), m.GetUid(), m.GetAttempt(), p.id)
 	}
 	err := s.Remove(ctx, p.id)
 	if ctx.Err() == nil {
@@ -181,31 +181,31 @@ func (p *pod) undo(ctx context.Context) error {
 func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 	m := cfg.GetMetadata()
 	if m.GetName() == "" || m.GetUid() == "" {
-		return fmt.Errorf("pod configuration: metadata with a name and a uid is required: %w", errdefs.ErrInvalidArgument)
+		return Fail(errdefs.ErrInvalidArgument, "pod configuration: metadata with a name and a uid is required")
 	}
 	if m.GetNamespace() == "" {
-		return fmt.Errorf("pod %s: a namespace is required: %w", m.GetName(), errdefs.ErrInvalidArgument)
+		return Fail(errdefs.ErrInvalidArgument, "pod %s: a namespace is required", m.GetName())
 	}
 	if dir := cfg.LogDirectory; dir != "" && !filepath.IsAbs(dir) {
-		return fmt.Errorf("pod %s/%s: log directory %q is not an absolute path: %w", m.Namespace, m.Name, dir, errdefs.ErrInvalidArgument)
+		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: log directory %q is not an absolute path", m.Namespace, m.Name, dir)
 	}
 	if len(cfg.Hostname) > 64 {
-		return fmt.Errorf("pod %s/%s: hostname %q is longer than the kernel's 64 bytes: %w", m.Namespace, m.Name, cfg.Hostname, errdefs.ErrInvalidArgument)
+		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: hostname %q is longer than the kernel's 64 bytes", m.Namespace, m.Name, cfg.Hostname)
 	}
 	if u := namespaces(cfg).GetUsernsOptions(); u != nil && u.GetMode() != runtimeapi.NamespaceMode_NODE {
-		return fmt.Errorf("pod %s/%s: user namespaces are not available from this runtime: %w", m.Namespace, m.Name, errdefs.ErrInvalidArgument)
+		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: user namespaces are not available from this runtime", m.Namespace, m.Name)
 	}
 	if parent := cfg.GetLinux().GetCgroupParent(); strings.Contains(parent, "/") && parent != filepath.Clean("/"+parent) {
-		return fmt.Errorf("pod %s/%s: cgroup parent %q is not a plain absolute path: %w", m.Namespace, m.Name, parent, errdefs.ErrInvalidArgument)
+		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: cgroup parent %q is not a plain absolute path", m.Namespace, m.Name, parent)
 	}
 	for _, p := range cfg.PortMappings {
 		if p.HostPort < 0 || p.HostPort > 65535 || p.ContainerPort < 0 || p.ContainerPort > 65535 {
-			return fmt.Errorf("pod %s/%s: port mapping %d to %d: ports are from 0 to 65535: %w", m.Namespace, m.Name, p.HostPort, p.ContainerPort, errdefs.ErrInvalidArgument)
+			return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: port mapping %d to %d: ports are from 0 to 65535", m.Namespace, m.Name, p.HostPort, p.ContainerPort)
 		}
 	}
 	hostNet := namespaces(cfg).GetNetwork() == runtimeapi.NamespaceMode_NODE
 	if err := spec.CheckSysctls(cfg.GetLinux().GetSysctls(), !hostNet, !hostIPC(cfg), !hostNet); err != nil {
-		return fmt.Errorf("pod %s/%s: %w: %w", m.Namespace, m.Name, err, errdefs.ErrInvalidArgument)
+		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
 	}
 	return nil
 }
