@@ -53,20 +53,30 @@ func (p recovery) adopt(ctx context.Context) error {
 	if r.State != Ready && r.State != Stopping {
 		return nil
 	}
-	inv, err := p.s.cfg.Runtime.Adopt(ctx, string(p.id))
+	err := p.takeInventory(ctx)
 	if err != nil {
 		p.s.cfg.Log.Error("a pod's monitor could not be adopted: its containers run on, unwatched; it is tried again", "pod", p.id, "error", err)
-		p.s.retry(func() error {
-			inv, err := p.s.cfg.Runtime.Adopt(p.s.ctx, string(p.id))
-			if err == nil {
-				p.takeInventory(inv)
-			}
-			return err
-		}, func() {})
-		return err
+		p.s.retry(p.adoptAgain, func() {})
 	}
-	p.takeInventory(inv)
-	return nil
+	return err
+}
+
+// adoptAgain is another try, in the pod's lane: a pod that was stopped meanwhile needs no monitor, and must not get one.
+func (p recovery) adoptAgain() error {
+	return p.lane.Do(p.s.ctx, p.s.ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error {
+		if r := p.rec.Load(); p.gone() || r.State != Ready && r.State != Stopping {
+			return nil
+		}
+		if err := p.takeInventory(ctx); err != nil {
+			return err
+		}
+		for _, c := range p.rec.Load().Containers {
+			if l := p.container(c.ID); l != nil && c.State == Exited {
+				p.s.background(l.reapOrRetry)
+			}
+		}
+		return nil
+	}})
 }
 
 // readExits takes over the exits that a monitor has written down while no daemon ran, so that the first answer is true.
@@ -86,22 +96,30 @@ func (p recovery) readExits() {
 	}
 }
 
-// takeInventory brings the record up to what the monitor says.
-func (p recovery) takeInventory(inv runtime.Inventory) {
-	for _, c := range p.rec.Load().Containers {
-		if !c.live() {
+// takeInventory adopts the pod's monitor and brings the record up to what it says. What was created after it was asked is
+// not in its answer and not judged by it.
+func (p recovery) takeInventory(ctx context.Context) error {
+	asked := p.rec.Load().Containers
+	inv, err := p.s.cfg.Runtime.Adopt(ctx, string(p.id))
+	if err != nil {
+		return err
+	}
+	for _, c := range asked {
+		l := p.container(c.ID)
+		if l == nil || !c.live() {
 			continue
 		}
 		found, ok := inv.Containers[string(c.ID)]
 		switch {
 		case !ok || found.State == runtime.Exited && found.Exit == nil:
-			p.container(c.ID).ended(func(c *Container) { fillExit(c, runtime.Exit{Unknown: true}) })
+			l.ended(func(c *Container) { fillExit(c, runtime.Exit{Unknown: true}) })
 		case found.State == runtime.Exited:
-			p.container(c.ID).ended(func(c *Container) { fillExit(c, *found.Exit) })
+			l.ended(func(c *Container) { fillExit(c, *found.Exit) })
 		case found.State == runtime.Running && c.State != Running:
 			p.foundRunning(c.ID)
 		}
 	}
+	return nil
 }
 
 // foundRunning finishes a start that the last daemon did not live to record.
@@ -164,6 +182,7 @@ func (p recovery) resume(ctx context.Context) {
 		l := p.container(c.ID)
 		switch {
 		case l == nil:
+		case c.State == Creating && l.ours: // asked for since this daemon adopted the pod
 		case c.State == Creating, c.State == Removing:
 			_ = l.remove(ctx)
 		case c.State == Exited:

@@ -160,3 +160,146 @@ func TestContainerThatNeverWasIsNotListed(t *testing.T) {
 		t.Errorf("problems: %v", b.Problems())
 	}
 }
+
+// A container asked for as soon as the pod is adopted is not taken for one that an earlier daemon left in the making.
+func TestRecoveryLeavesAContainerOfThisDaemonAlone(t *testing.T) {
+	b := open(t)
+	held := &held{driver: b.drv, at: make(chan struct{}), on: make(chan struct{})}
+	b.cfg.Runtime = held
+	b.reopen(t)
+	pod, err := b.Run(t.Context(), podConfig("a"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	created := make(chan error, 1)
+	go func() { _, err := b.Create(t.Context(), pod, containerConfig("c")); created <- err }()
+	<-held.at
+	p, _ := b.find(pod)
+	resumed := make(chan struct{})
+	go func() { defer close(resumed); recovery{p}.resume(t.Context()) }()
+	select {
+	case <-resumed:
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(held.on)
+	if err := <-created; err != nil {
+		t.Error(err)
+	}
+	<-resumed
+}
+
+// held is a driver whose create waits.
+type held struct {
+	*driver
+	at, on chan struct{}
+}
+
+func (d *held) Create(ctx context.Context, pod string, c runtime.Create) (runtime.Process, error) {
+	close(d.at)
+	select {
+	case <-d.on:
+		return d.driver.Create(ctx, pod, c)
+	case <-ctx.Done():
+		return runtime.Process{}, context.Cause(ctx)
+	}
+}
+
+// shy is a driver whose monitors are found only after some tries.
+type shy struct {
+	*driver
+	allowed atomic.Bool
+	asked   atomic.Int32
+	during  func() // runs while a monitor answers
+}
+
+func (d *shy) Adopt(ctx context.Context, pod string) (runtime.Inventory, error) {
+	d.asked.Add(1)
+	if !d.allowed.Load() {
+		return runtime.Inventory{}, errors.New("no answer")
+	}
+	inv, err := d.driver.Adopt(ctx, pod)
+	if d.during != nil {
+		d.during()
+	}
+	return inv, err
+}
+
+// A stopped pod gets no new monitor, and the search for its old one ends.
+func TestAdoptionIsNotRetriedForAStoppedPod(t *testing.T) {
+	b := open(t)
+	pod, err := b.Run(t.Context(), podConfig("a"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &shy{driver: b.drv}
+	b.cfg.Runtime = d
+	b.reopen(t)
+	wait(t, "further tries", func() bool { return d.asked.Load() > 2 })
+	if err := b.Stop(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	was := d.asked.Load()
+	time.Sleep(50 * time.Millisecond)
+	if now := d.asked.Load(); now > was {
+		t.Errorf("%d more tries after the stop", now-was)
+	}
+}
+
+// A container created while a late monitor is asked what it holds is not taken for one that has ended.
+func TestLateAdoptionDoesNotEndANewContainer(t *testing.T) {
+	b := open(t)
+	pod, old := started(t, b)
+	d := &shy{driver: b.drv}
+	b.drv.inv.Containers = map[string]runtime.Found{string(old): {State: runtime.Running}}
+	var id ID
+	d.during = func() {
+		if id == "" {
+			cfg := containerConfig("new")
+			var err error
+			if id, err = b.Create(context.Background(), pod, cfg); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	b.cfg.Runtime = d
+	b.reopen(t)
+	d.allowed.Store(true)
+	p, _ := b.find(pod)
+	wait(t, "the adoption", func() bool { return d.asked.Load() > 1 && p.lane.Busy() == "" && len(p.rec.Load().Containers) == 2 })
+	time.Sleep(20 * time.Millisecond)
+	if c := p.rec.Load().Containers[1]; c.State != Created {
+		t.Errorf("the new container is %s (%s)", c.State, c.Reason)
+	}
+}
+
+// A stop that comes before the pod is adopted waits for that: until then no exit would be heard of.
+func TestStopWaitsForTheAdoption(t *testing.T) {
+	b := open(t)
+	pod, ctr := started(t, b)
+	b.Close()
+	pods, err := Open(b.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Pods = pods
+	b.drv.mu.Lock()
+	b.drv.pods = pods
+	clear(b.drv.live) // it has ended while no daemon ran
+	b.drv.mu.Unlock()
+	stopped := make(chan error, 1)
+	go func() { stopped <- b.Stop(t.Context(), pod) }()
+	time.Sleep(20 * time.Millisecond)
+	b.drv.inv.Containers = map[string]runtime.Found{string(ctr): {State: runtime.Exited, Exit: &runtime.Exit{Code: 3}}}
+	b.Recover()
+	select {
+	case err := <-stopped:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the stop waits for an exit that nobody can see")
+	}
+	if _, c, err := b.GetContainer(ctr); err != nil || c.ExitCode != 3 {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}

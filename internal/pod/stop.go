@@ -22,6 +22,9 @@ func (s *Pods) Stop(ctx context.Context, id ID) error {
 	if err != nil {
 		return nilIfGone(err)
 	}
+	if err := p.waitAdopted(ctx); err != nil {
+		return err // what nobody watches cannot be seen to end
+	}
 	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opStop, Ends: endsCreate, Run: p.stop})
 }
 
@@ -31,6 +34,9 @@ func (s *Pods) Remove(ctx context.Context, id ID) error {
 	p, err := s.find(id)
 	if err != nil {
 		return nilIfGone(err)
+	}
+	if err := p.waitAdopted(ctx); err != nil {
+		return err // what nobody watches cannot be seen to end
 	}
 	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opRemove, Ends: endsCreate, Run: p.remove})
 }
