@@ -192,7 +192,7 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 	case wire.KillAll:
 		return nil, ctr.kill()
 	case wire.Exec:
-		reply.Code, err = ctr.exec(ctx, r.Process, three(fds))
+		reply.Code, err = execution{ctr}.exec(ctx, r.Process, three(fds))
 		if errors.Is(err, errTimeout) {
 			reply.TimedOut, err = true, nil
 		}
@@ -209,7 +209,7 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 		return nil, ctr.out.reopen(r.Log)
 	case wire.Inherit:
 		used = true
-		return nil, ctr.inherit(fds)
+		return nil, heir{ctr}.inherit(fds)
 	case wire.Forget:
 		return nil, ctr.forget()
 	}

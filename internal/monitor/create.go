@@ -22,7 +22,7 @@ func (m *Monitor) create(ctx context.Context, id string, b wire.Bundle) (wire.Pr
 	if err := m.add(c); err != nil {
 		return wire.Process{}, err
 	}
-	err := c.make(ctx)
+	err := birth{c}.make(ctx)
 	if err != nil {
 		c.out.close()
 		c.mu.Lock()
@@ -34,7 +34,10 @@ func (m *Monitor) create(ctx context.Context, id string, b wire.Bundle) (wire.Pr
 	return c.process, nil
 }
 
-func (c *container) make(ctx context.Context) error {
+// birth is a container that is being created.
+type birth struct{ *container }
+
+func (c birth) make(ctx context.Context) error {
 	if err := c.save(); err != nil {
 		return err
 	}
@@ -75,7 +78,7 @@ func (c *container) make(ctx context.Context) error {
 // openStreams makes the container's ends of its standard streams. They are FIFOs in the run directory, which the container
 // holds for reading as well as writing: it gets no SIGPIPE when this monitor dies, and another one finds them by name. A
 // terminal has none.
-func (c *container) openStreams() (theirs [3]int, err error) {
+func (c birth) openStreams() (theirs [3]int, err error) {
 	theirs = noFiles
 	if c.bundle.Terminal {
 		return theirs, nil
@@ -95,7 +98,7 @@ func (c *container) openStreams() (theirs [3]int, err error) {
 	return theirs, nil
 }
 
-func (c *container) openStream(i int, path string, theirs *int) (err error) {
+func (c birth) openStream(i int, path string, theirs *int) (err error) {
 	if i == 0 {
 		if c.stdin, err = unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != nil {
 			return err
@@ -123,7 +126,7 @@ func closeAll(fds [3]int) {
 }
 
 // adoptChild takes the process that the runtime made as a child of ours.
-func (c *container) adoptChild(tty *console) error {
+func (c birth) adoptChild(tty *console) error {
 	data, err := os.ReadFile(filepath.Join(c.dir, "runtime.pid"))
 	if err != nil {
 		return fmt.Errorf("read the container's pid: %w", err)

@@ -14,8 +14,11 @@ import (
 	"berth/internal/monitor/wire"
 )
 
+// execution is one exec in a container.
+type execution struct{ *container }
+
 // exec runs a process in a running container and waits for its end. When ctx ends first, nothing of it is left.
-func (c *container) exec(ctx context.Context, processFile string, fds [3]int) (code int, err error) {
+func (c execution) exec(ctx context.Context, processFile string, fds [3]int) (code int, err error) {
 	if err := c.in(wire.Running); err != nil {
 		return 0, err
 	}
@@ -77,7 +80,7 @@ type subgroup struct {
 
 // subgroup chooses it. A runtime moves an exec into the container's cgroup, so it must be told of a cgroup below that one;
 // where the runtime leaves the cgroup2 hierarchy alone, the exec stays in the group it was born into.
-func (c *container) subgroup(name string, born *cgroup.Group) subgroup {
+func (c execution) subgroup(name string, born *cgroup.Group) subgroup {
 	s := subgroup{groups: []*cgroup.Group{born}}
 	own := strings.TrimPrefix(c.m.group(c.id), c.m.cfg.Tracking)
 	if strings.HasPrefix(c.cgroup2, own+"/") {

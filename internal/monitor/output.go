@@ -95,7 +95,7 @@ func (o *output) openFile(n int, f *os.File) {
 
 // begin starts to read. What is in the streams by now came from the runtime, not from the container.
 func (o *output) begin() {
-	for _, s := range o.unpumped() {
+	for _, s := range unpumped(o) {
 		if s.f.Name() != consoleName {
 			discard(s.f)
 		}
@@ -105,13 +105,13 @@ func (o *output) begin() {
 
 // resume starts to read where another monitor has left off.
 func (o *output) resume() {
-	for _, s := range o.unpumped() {
+	for _, s := range unpumped(o) {
 		go o.pump(s)
 	}
 }
 
 // unpumped are the streams that nobody reads; the caller does from here on.
-func (o *output) unpumped() (list []*stream) {
+func unpumped(o *output) (list []*stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, s := range o.streams {
@@ -167,7 +167,7 @@ func (o *output) read(s *stream, fd int) (wait bool) {
 
 // deliver gives a piece to the attached and to the log.
 func (o *output) deliver(s *stream, b *buffer, n int) {
-	o.toSinks(s.n, b.in[:n])
+	toSinks(o, s.n, b.in[:n])
 	o.writing.Lock()
 	o.takeNext()
 	if o.log != nil {

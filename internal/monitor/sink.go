@@ -27,7 +27,7 @@ func (o *output) attach(fds [3]int) error {
 }
 
 // toSinks gives a piece of stream n to the attached, and drops those that do not keep up.
-func (o *output) toSinks(n int, piece []byte) {
+func toSinks(o *output, n int, piece []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	kept := o.sinks[:0]

@@ -31,7 +31,7 @@ func (m *Monitor) takeOver() {
 			continue
 		}
 		m.containers[c.id] = c
-		c.takeOver()
+		heir{c}.takeOver()
 	}
 }
 
@@ -43,7 +43,10 @@ func readJSON(path string, v wire.Object) error {
 	return wire.Decode(data, v)
 }
 
-func (c *container) takeOver() {
+// heir is a container that another monitor has left.
+type heir struct{ *container }
+
+func (c heir) takeOver() {
 	c.state = wire.Created
 	if c.bundle.Started > 0 {
 		c.state, c.started = wire.Running, time.Unix(0, c.bundle.Started)
@@ -76,7 +79,7 @@ func (c *container) takeOver() {
 }
 
 // takeStreams opens our ends of the FIFOs again; the container has held them open meanwhile.
-func (c *container) takeStreams() {
+func (c heir) takeStreams() {
 	if c.bundle.Terminal {
 		return // its master comes from the daemon
 	}
@@ -100,7 +103,7 @@ func (c *container) takeStreams() {
 }
 
 // watch waits for the end of a process that is not a child.
-func (c *container) watch(pidfd int) {
+func (c heir) watch(pidfd int) {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	for {
 		if _, err := unix.Poll(p, -1); err != nil && err != unix.EINTR {
@@ -115,13 +118,13 @@ func (c *container) watch(pidfd int) {
 }
 
 // awaitInheritance gives a daemon the time to hand over a pidfd, and then says honestly that nobody saw the end.
-func (c *container) awaitInheritance() {
+func (c heir) awaitInheritance() {
 	time.Sleep(inheritTime)
 	c.unseen()
 }
 
 // unseen says honestly that nobody saw the end of the process, unless there is a pidfd that tells.
-func (c *container) unseen() {
+func (c heir) unseen() {
 	c.mu.Lock()
 	inherited := c.pidfd >= 0 || c.state == wire.Exited
 	c.mu.Unlock()
@@ -135,7 +138,7 @@ func unknownExit() wire.Exit {
 }
 
 // inherit takes the pidfd, and the terminal's master, that the daemon has held. No descriptor is that it holds none.
-func (c *container) inherit(fds []int) error {
+func (c heir) inherit(fds []int) error {
 	if len(fds) == 0 {
 		go c.unseen()
 		return nil
@@ -156,7 +159,7 @@ func (c *container) inherit(fds []int) error {
 	return nil
 }
 
-func (c *container) inheritConsole(fd int) error {
+func (c heir) inheritConsole(fd int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.console != nil || c.state == wire.Exited {

@@ -89,6 +89,12 @@ type Log struct{ Dir, Path string }
 // Runtime starts monitors and speaks to them. Its methods may be called concurrently.
 type Runtime struct {
 	cfg Config
+	links
+}
+
+// links are what is kept of each pod.
+type links struct {
+	of *Config
 
 	mu   sync.Mutex // guards pods
 	pods map[string]*link
@@ -99,35 +105,37 @@ func New(cfg Config) (*Runtime, error) {
 	if _, err := os.Stat(cfg.Monitor); err != nil {
 		return nil, fmt.Errorf("the monitor program: %w", err)
 	}
-	return &Runtime{cfg: cfg, pods: map[string]*link{}}, nil
+	r := &Runtime{cfg: cfg}
+	r.of, r.pods = &r.cfg, map[string]*link{}
+	return r, nil
 }
 
 // link returns what is kept of a pod.
-func (r *Runtime) link(pod string) *link {
+func (r *links) link(pod string) *link {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.pods[pod]
 	if l == nil {
-		l = newLink(&r.cfg, pod)
+		l = newLink(r.of, pod)
 		r.pods[pod] = l
 	}
 	return l
 }
 
 // unlink forgets a pod and returns what was kept of it.
-func (r *Runtime) unlink(pod string) *link {
+func (r *links) unlink(pod string) *link {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.pods[pod]
 	delete(r.pods, pod)
 	if l == nil {
-		l = newLink(&r.cfg, pod)
+		l = newLink(r.of, pod)
 	}
 	return l
 }
 
 // client returns the connection to a pod's monitor.
-func (r *Runtime) client(pod string) (*client, error) {
+func (r *links) client(pod string) (*client, error) {
 	r.mu.Lock()
 	l := r.pods[pod]
 	r.mu.Unlock()
@@ -145,7 +153,7 @@ var errNoMonitor = errors.New("the pod's monitor does not answer")
 const quickTimeout = 3 * time.Second
 
 // call asks a pod's monitor. What is not a matter of time, as a create is, is not waited for long.
-func (r *Runtime) call(ctx context.Context, pod string, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
+func (r *links) call(ctx context.Context, pod string, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
 	c, err := r.client(pod)
 	if err != nil {
 		return nil, fmt.Errorf("%s container %s: %w", q.Op, q.Container, err)
