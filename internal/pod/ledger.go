@@ -19,7 +19,7 @@ type ledger struct {
 	rec   atomic.Pointer[Record]
 
 	mu        sync.Mutex // guards the writing of rec, and unwritten
-	unwritten bool       // a full disk kept the record from being written
+	unwritten bool       // the disk kept the record from being written
 }
 
 // update changes the record: fn changes a copy, which is written and then published. why names the fault points around
@@ -29,15 +29,17 @@ func (l *ledger) update(why string, fn func(*Record) error) error {
 }
 
 // settle is update for what has already happened or must go on whatever the disk says: an exit, a step of a removal. A
-// full disk does not stop it: the record is published, and the next write that succeeds carries it.
+// disk that is full, read-only or broken does not stop it: the record is published, and the next write that succeeds
+// carries it.
 func (l *ledger) settle(why string, fn func(*Record) error) error {
 	return l.change(why, fn, func(err error) bool {
-		full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-		if full {
-			l.unwritten = true
-			l.log.Warn("the disk is full: the pod's record is kept in memory until it can be written", "change", why, "error", err)
+		var disk syscall.Errno
+		if !errors.As(err, &disk) {
+			return false
 		}
-		return full
+		l.unwritten = true
+		l.log.Warn("the pod's record is kept in memory until it can be written", "change", why, "error", err)
+		return true
 	})
 }
 
@@ -55,7 +57,7 @@ func (l *ledger) change(why string, fn func(*Record) error, bearable func(error)
 	return nil
 }
 
-// persist writes the record again where a full disk kept it from being written.
+// persist writes the record again where the disk kept it from being written.
 func (l *ledger) persist() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -303,3 +303,39 @@ func TestStopWaitsForTheAdoption(t *testing.T) {
 		t.Errorf("got %+v, %v", c, err)
 	}
 }
+
+// A pod whose directory could not even be made leaves nothing that is tried for ever.
+func TestPodThatCouldNotBeAnnouncedIsForgotten(t *testing.T) {
+	b := open(t)
+	away := b.cfg.podsRoot() + ".away"
+	if err := os.Rename(b.cfg.podsRoot(), away); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.Run(t.Context(), podConfig("a"), "")
+	if err == nil {
+		t.Fatal("a pod without a record")
+	}
+	if err := os.Rename(away, b.cfg.podsRoot()); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the end of the undo", func() bool { return len(b.index.Load().pods) == 0 })
+}
+
+// An exit is known although the record cannot be written, whatever keeps it from that, and is written when it can be.
+func TestExitIsKnownAlthoughTheRecordCannotBeWritten(t *testing.T) {
+	b := open(t)
+	pod, ctr := started(t, b)
+	if err := os.Rename(b.cfg.pod(pod), b.cfg.pod(pod)+".away"); err != nil {
+		t.Fatal(err)
+	}
+	b.drv.end(string(pod), string(ctr), runtime.Exit{Code: 3})
+	wait(t, "the exit", func() bool { _, c, _ := b.GetContainer(ctr); return c.State == Exited && c.ExitCode == 3 })
+	if err := os.Rename(b.cfg.pod(pod)+".away", b.cfg.pod(pod)); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the record", func() bool {
+		r := &Record{}
+		_, err := recordKind.Read(b.cfg.record(pod), r)
+		return err == nil && r.Containers[0].State == Exited
+	})
+}
