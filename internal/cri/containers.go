@@ -43,7 +43,7 @@ func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContai
 func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	id, err := s.Pods.ContainerID(req.ContainerId)
 	if err == nil {
-		err = s.Pods.StopContainer(ctx, id, time.Duration(max(req.Timeout, 0))*time.Second)
+		err = failed(s.Pods.StopContainer(ctx, id, time.Duration(max(req.Timeout, 0))*time.Second))
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return nil, ToStatus(err)
@@ -55,7 +55,7 @@ func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContaine
 func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	id, err := s.Pods.ContainerID(req.ContainerId)
 	if err == nil {
-		err = s.Pods.RemoveContainer(ctx, id)
+		err = failed(s.Pods.RemoveContainer(ctx, id))
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return nil, ToStatus(err)

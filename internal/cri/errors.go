@@ -77,3 +77,12 @@ func as[E error](err error) bool {
 	var e E
 	return errors.As(err, &e)
 }
+
+// failed keeps what a stop or a removal does not find on its way, such as the pod's runtime handler, from being taken for
+// the pod that is not there: a kubelet would take it for stopped.
+func failed(err error) error {
+	if errdefs.IsNotFound(err) {
+		return status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return err
+}

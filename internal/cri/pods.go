@@ -26,7 +26,7 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	id, err := s.Pods.ID(req.PodSandboxId)
 	if err == nil {
-		err = s.Pods.Stop(ctx, id)
+		err = failed(s.Pods.Stop(ctx, id))
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return nil, ToStatus(err)
@@ -38,7 +38,7 @@ func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSand
 func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	id, err := s.Pods.ID(req.PodSandboxId)
 	if err == nil {
-		err = s.Pods.Remove(ctx, id)
+		err = failed(s.Pods.Remove(ctx, id))
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return nil, ToStatus(err)

@@ -1,0 +1,86 @@
+package cri
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/network"
+	"berth/internal/pod"
+	"berth/internal/runtime"
+	"berth/internal/spec"
+)
+
+// driver is a runtime that has nothing to do.
+type driver struct{ pod.Runtime }
+
+func (driver) Launch(context.Context, string) error                          { return nil }
+func (driver) Shutdown(context.Context, string) error                        { return nil }
+func (driver) KillAll(context.Context, string, string) error                 { return nil }
+func (driver) Start(context.Context, string, string, runtime.Log) error      { return nil }
+func (driver) Delete(context.Context, string, string, runtime.Handler) error { return nil }
+func (driver) Create(context.Context, string, runtime.Create) (runtime.Process, error) {
+	return runtime.Process{PID: 1}, nil
+}
+
+// wires is a network to which nothing is attached.
+type wires struct{ pod.Network }
+
+func (wires) Attach(context.Context, network.Pod) (network.Result, error) {
+	return network.Result{}, nil
+}
+func (wires) Detach(context.Context, network.Pod) error { return nil }
+
+// A stop or a removal that fails because something it needs is not there is no success: only a pod that is not there is
+// stopped and removed already.
+func TestStopThatDoesNotFindWhatItNeedsFails(t *testing.T) {
+	dir, missing := t.TempDir(), false
+	pods, err := pod.Open(pod.Config{
+		Layout: pod.Layout{Root: dir + "/r", State: dir + "/s", Instance: "berth-test", NetNS: dir + "/netns"},
+		Boot:   "boot", Init: "/bin/true", Runtime: driver{}, Network: wires{}, Log: slog.New(slog.DiscardHandler), Dirty: func(string) {},
+		Handlers: func(name string) (runtime.Handler, error) {
+			if missing {
+				return runtime.Handler{}, errdefs.ErrNotFound
+			}
+			return runtime.Handler{Name: "runc"}, nil
+		},
+		HandlerSpec: func(string) spec.Handler { return spec.Handler{} },
+		CgroupTree:  func(string) error { return nil }, CgroupChildren: func(string) ([]string, error) { return nil, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir+"/netns", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s, node := &Server{Pods: pods}, runtimeapi.NamespaceMode_NODE
+	resp, err := s.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "a", Namespace: "b", Uid: "c"},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{Network: node, Ipc: node, Pid: runtimeapi.NamespaceMode_POD}, // with an init
+		}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing = true // the handler was taken out of the configuration
+	id := resp.PodSandboxId
+	if _, err := s.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("StopPodSandbox answers %v", err)
+	}
+	if _, err := s.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("RemovePodSandbox answers %v", err)
+	}
+	pods.Close() // no more tries
+	for _, id := range []string{"", "0123"} {
+		if _, err := s.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+			t.Errorf("a pod that is not there: %v", err)
+		}
+	}
+}
