@@ -52,8 +52,14 @@ type run struct {
 	cancel  context.CancelCauseFunc
 	done    chan struct{}
 	err     error // read after done
-	waiters int   // guarded by the lane's mu
+	waiters int   // guarded by the lane's mu, as are ended and idle
+	ended   bool  // it was told to end: its answer is for those who wait already
 	idle    *time.Timer
+}
+
+func (r *run) end(cause error) {
+	r.ended = true
+	r.cancel(cause)
 }
 
 // Do runs o, or joins the same operation that runs already, and waits for its end or the caller's. An operation of
@@ -61,7 +67,8 @@ type run struct {
 // made.
 func (l *Lane) Do(base, caller context.Context, o Op) error {
 	for {
-		if err := caller.Err(); err != nil {
+		// What is to be ended when nobody waits for it must run, so that it is: the caller may have begun it elsewhere.
+		if err := caller.Err(); err != nil && o.Abandon == 0 {
 			return &WaitError{o.Kind, err}
 		}
 		r, mine := l.enter(base, o)
@@ -81,7 +88,7 @@ func (l *Lane) enter(base context.Context, o Op) (r *run, mine bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r = l.cur; r != nil {
-		if r.op.Kind == o.Kind && r.op.Key == o.Key {
+		if r.op.Kind == o.Kind && r.op.Key == o.Key && !r.ended {
 			r.waiters++
 			if r.idle != nil {
 				r.idle.Stop()
@@ -89,7 +96,7 @@ func (l *Lane) enter(base context.Context, o Op) (r *run, mine bool) {
 			return r, true
 		}
 		if o.Ends != nil && o.Ends(r.op.Kind) {
-			r.cancel(&SupersededError{o.Kind})
+			r.end(&SupersededError{o.Kind})
 		}
 		return r, false
 	}
@@ -135,7 +142,7 @@ func (l *Lane) leave(r *run) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if r.waiters == 0 {
-			r.cancel(ErrAbandoned)
+			r.end(ErrAbandoned)
 		}
 	})
 }

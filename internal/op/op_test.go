@@ -272,3 +272,36 @@ func TestBackoff(t *testing.T) {
 		}
 	}
 }
+
+// Who asks again while an abandoned operation is being undone gets a new one, not the news that nobody waited.
+func TestAskingAgainDoesNotJoinWhatIsEnding(t *testing.T) {
+	var l Lane
+	ending, undone := make(chan struct{}), make(chan struct{})
+	var runs atomic.Int32
+	o := Op{Kind: "create", Abandon: time.Millisecond, Run: func(ctx context.Context) error {
+		if runs.Add(1) > 1 {
+			return nil
+		}
+		<-ctx.Done()
+		close(ending)
+		<-undone
+		return context.Cause(ctx)
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // also a caller that has gone already: what it announced must be ended some time
+	if err := l.Do(t.Context(), ctx, o); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	select {
+	case <-ending:
+	case <-time.After(5 * time.Second):
+		t.Fatal("the operation of a caller that had gone did not run, or was not ended")
+	}
+	again := make(chan error, 1)
+	go func() { again <- l.Do(t.Context(), t.Context(), o) }()
+	time.Sleep(10 * time.Millisecond)
+	close(undone)
+	if err := <-again; err != nil || runs.Load() != 2 {
+		t.Errorf("got %v after %d runs", err, runs.Load())
+	}
+}
