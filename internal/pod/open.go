@@ -95,8 +95,10 @@ func load(s *Pods, x *index, id ID) {
 	}
 	p := s.makePod(r, false)
 	x.pods[id] = p
-	if r.State != Removing {
-		x.names[nameKey(r.Config.Get().GetMetadata())] = p
+	// A pod that is ready has its name, whatever of an earlier one is still stuck on the way out.
+	key := nameKey(r.Config.Get().GetMetadata())
+	if r.State == Ready || r.State != Removing && x.names[key] == nil {
+		x.names[key] = p
 	}
 	for _, c := range r.Containers {
 		l := newContainer(p, c.ID)

@@ -339,3 +339,27 @@ func TestExitIsKnownAlthoughTheRecordCannotBeWritten(t *testing.T) {
 		return err == nil && r.Containers[0].State == Exited
 	})
 }
+
+// A ready pod keeps its name through a restart although one that it replaced is stuck, whichever id comes first.
+func TestRestartGivesTheNameToTheReadyPod(t *testing.T) {
+	for range 4 { // the order of ids is random
+		b := open(t)
+		first, err := b.Run(t.Context(), podConfig("a"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.net.failDel(errors.New("stuck"))
+		if err := b.Stop(t.Context(), first); err == nil {
+			t.Fatal("the stop is not stuck")
+		}
+		second, err := b.Run(t.Context(), podConfig("a"), "")
+		if err != nil || second == first {
+			t.Fatalf("got %s, %v", second, err)
+		}
+		b.reopen(t)
+		if id, err := b.Run(t.Context(), podConfig("a"), ""); err != nil || id != second {
+			t.Fatalf("the same request made pod %s beside %s: %v", id, second, err)
+		}
+		b.net.failDel(nil)
+	}
+}
