@@ -34,6 +34,8 @@ func serveCommand() *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
 			defer stop()
+			// A lost terminal is no reason to end. Caught, not ignored: what a daemon ignores, its containers would too.
+			signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 			return serve(ctx, cfg)
 		},
 	}

@@ -18,3 +18,15 @@ func ignoreSignals() {
 		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&act)), 0, 8, 0, 0)
 	}
 }
+
+// defaultSignals gives every signal that was ignored when this process began its default back: containers would inherit
+// that, and it was meant for whoever started the daemon (nohup, a shell's background job, make).
+func defaultSignals() {
+	for s := uintptr(1); s <= 64; s++ {
+		var was, def sigaction
+		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, s, 0, uintptr(unsafe.Pointer(&was)), 8, 0, 0)
+		if errno == 0 && was.handler == 1 {
+			_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, s, uintptr(unsafe.Pointer(&def)), 0, 8, 0, 0)
+		}
+	}
+}

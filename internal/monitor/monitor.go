@@ -47,6 +47,7 @@ func Run(cfg Config) error {
 		return fmt.Errorf("become a child subreaper: %w", err)
 	}
 	keepToOurselves(cfg)
+	defaultSignals()
 	ignoreSignals()
 	m := &Monitor{
 		cfg: cfg, reaper: newReaper(protect()), containers: map[string]*container{}, subscribers: map[*conn]struct{}{}, done: make(chan struct{}), spare: make(chan *buffer, 1),
