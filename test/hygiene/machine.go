@@ -210,8 +210,9 @@ var watched = []struct {
 }
 
 // ignored are files that belong to nobody: iptables' lock, the folder in which every network tool pins its namespaces (it
-// is looked into all the same), and what apt rewrites.
-var ignored = map[string]bool{"/run/xtables.lock": true, "/run/netns": true, "/var/lib/apt/lists": true}
+// is looked into all the same), what apt rewrites, and the folder that crun makes before it so much as says its version.
+var ignored = map[string]bool{"/run/xtables.lock": true, "/run/netns": true, "/var/lib/apt/lists": true,
+	"/run/crun": true}
 
 func files(s Snapshot) error {
 	for _, w := range watched {
