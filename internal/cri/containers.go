@@ -41,11 +41,9 @@ func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContai
 
 // StopContainer ends a container, by force after the timeout. What is not there is stopped already.
 func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
-	id, err := s.Pods.ContainerID(req.ContainerId)
-	if err == nil {
-		err = failed(s.Pods.StopContainer(ctx, id, time.Duration(max(req.Timeout, 0))*time.Second))
-	}
-	if err != nil && !errdefs.IsNotFound(err) {
+	timeout := time.Duration(max(req.Timeout, 0)) * time.Second
+	err := end(s.Pods.ContainerID, req.ContainerId, func(id pod.ID) error { return s.Pods.StopContainer(ctx, id, timeout) })
+	if err != nil {
 		return nil, ToStatus(err)
 	}
 	return &runtimeapi.StopContainerResponse{}, nil
@@ -53,11 +51,8 @@ func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContaine
 
 // RemoveContainer removes a container, by force where it runs. What is not there is removed already.
 func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
-	id, err := s.Pods.ContainerID(req.ContainerId)
-	if err == nil {
-		err = failed(s.Pods.RemoveContainer(ctx, id))
-	}
-	if err != nil && !errdefs.IsNotFound(err) {
+	err := end(s.Pods.ContainerID, req.ContainerId, func(id pod.ID) error { return s.Pods.RemoveContainer(ctx, id) })
+	if err != nil {
 		return nil, ToStatus(err)
 	}
 	return &runtimeapi.RemoveContainerResponse{}, nil

@@ -12,6 +12,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/network"
 	"berth/internal/op"
+	"berth/internal/pod"
 )
 
 // ToStatus is the one place where an error becomes a gRPC status. The kubelet acts on NotFound; the others tell people
@@ -78,10 +79,17 @@ func as[E error](err error) bool {
 	return errors.As(err, &e)
 }
 
-// failed keeps what a stop or a removal does not find on its way, such as the pod's runtime handler, from being taken for
-// the pod that is not there: a kubelet would take it for stopped.
-func failed(err error) error {
-	if errdefs.IsNotFound(err) {
+// end stops or removes what the name means. What is not there has ended already; but what do does not find on its way, such
+// as the pod's runtime handler, is a failure, which a kubelet must not take for the pod that is not there.
+func end(resolve func(name string) (pod.ID, error), name string, do func(pod.ID) error) error {
+	id, err := resolve(name)
+	if err != nil {
+		if errdefs.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	if err = do(id); errdefs.IsNotFound(err) {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	return err

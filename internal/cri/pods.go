@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
@@ -24,11 +23,8 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 
 // StopPodSandbox ends all that lives of a pod. What is not there is stopped already.
 func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
-	id, err := s.Pods.ID(req.PodSandboxId)
-	if err == nil {
-		err = failed(s.Pods.Stop(ctx, id))
-	}
-	if err != nil && !errdefs.IsNotFound(err) {
+	err := end(s.Pods.ID, req.PodSandboxId, func(id pod.ID) error { return s.Pods.Stop(ctx, id) })
+	if err != nil {
 		return nil, ToStatus(err)
 	}
 	return &runtimeapi.StopPodSandboxResponse{}, nil
@@ -36,11 +32,8 @@ func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSand
 
 // RemovePodSandbox removes a pod and its containers. What is not there is removed already.
 func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
-	id, err := s.Pods.ID(req.PodSandboxId)
-	if err == nil {
-		err = failed(s.Pods.Remove(ctx, id))
-	}
-	if err != nil && !errdefs.IsNotFound(err) {
+	err := end(s.Pods.ID, req.PodSandboxId, func(id pod.ID) error { return s.Pods.Remove(ctx, id) })
+	if err != nil {
 		return nil, ToStatus(err)
 	}
 	return &runtimeapi.RemovePodSandboxResponse{}, nil

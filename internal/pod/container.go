@@ -309,18 +309,26 @@ func (l *container) unstick() error {
 	return nil
 }
 
-// Start starts a created container. A container that runs already has been started: that is no error.
-func (s *Pods) Start(ctx context.Context, id ID) error {
+// adopted returns a container once it is known what lives of it.
+func (s *Pods) adopted(ctx context.Context, id ID) (*container, error) {
 	p, _, err := s.findContainer(id)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := p.waitAdopted(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	live := p.container(id)
-	if live == nil {
-		return notFound("container", id)
+	if l := p.container(id); l != nil {
+		return l, nil
+	}
+	return nil, notFound("container", id)
+}
+
+// Start starts a created container. A container that runs already has been started: that is no error.
+func (s *Pods) Start(ctx context.Context, id ID) error {
+	live, err := s.adopted(ctx, id)
+	if err != nil {
+		return err
 	}
 	return live.lane.Do(s.ctx, ctx, op.Op{Kind: opCtrStart, Run: live.start})
 }

@@ -132,17 +132,11 @@ func (l *container) reap(ctx context.Context) error {
 // StopContainer asks the container to end by its stop signal and kills it after timeout. A repeated call with a shorter
 // timeout shortens the one in flight. A container that is not there, or has ended, is stopped already.
 func (s *Pods) StopContainer(ctx context.Context, id ID, timeout time.Duration) error {
-	p, _, err := s.findContainer(id)
+	l, err := s.adopted(ctx, id)
 	if err != nil {
 		return nilIfGone(err)
 	}
-	if err := p.waitAdopted(ctx); err != nil {
-		return err
-	}
-	if l := p.container(id); l != nil {
-		return l.stop(ctx, timeout)
-	}
-	return nil
+	return l.stop(ctx, timeout)
 }
 
 func (l *container) stop(ctx context.Context, timeout time.Duration) error {
@@ -184,17 +178,11 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 // RemoveContainer ends a container where it lives and removes all that is left of it but its log. A container that is
 // not there is removed already.
 func (s *Pods) RemoveContainer(ctx context.Context, id ID) error {
-	p, _, err := s.findContainer(id)
+	l, err := s.adopted(ctx, id)
 	if err != nil {
 		return nilIfGone(err)
 	}
-	if err := p.waitAdopted(ctx); err != nil {
-		return err
-	}
-	if l := p.container(id); l != nil {
-		return l.remove(ctx)
-	}
-	return nil
+	return l.remove(ctx)
 }
 
 func (l *container) remove(ctx context.Context) error {

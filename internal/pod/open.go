@@ -85,7 +85,7 @@ func load(s *Pods, x *index, id ID) {
 		err = fmt.Errorf("record %s speaks of pod %s", s.cfg.record(id), r.ID)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		_ = os.RemoveAll(s.cfg.pod(id)) // cut off before its first record: nothing else can have been made
+		_ = removeDir(s.cfg.pod(id)) // cut off before its first record: nothing else can have been made
 		return
 	}
 	if err != nil {
