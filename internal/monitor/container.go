@@ -107,6 +107,7 @@ func (c *container) ended(e wire.Exit) {
 	}
 	e.OOMKilled = !e.Unknown && (e.Signal == int(unix.SIGKILL) || e.Code == 128+int32(unix.SIGKILL)) && c.oom.killed()
 	c.mu.Unlock()
+	endSoon(c.out)
 	_ = fault.At("monitor.exit.before")
 	if err := writeJSON(filepath.Join(c.dir, exitFile), &e); err != nil {
 		complain("record the exit of %s: %v", c.id, err)

@@ -219,6 +219,27 @@ func (o *output) ended(s *stream) bool {
 // streams open, and drainMax how long it is taken while it flows.
 const drainTime, drainMax = 500 * time.Millisecond, 2 * time.Second
 
+// moment is how long the exit of a container waits for its last words, in case this monitor is killed next: what is still
+// in a FIFO is gone with the last that holds it open. When nothing else holds the streams they end at once.
+const moment = 100 * time.Millisecond
+
+// endSoon gives the streams a moment to end.
+func endSoon(o *output) {
+	o.mu.Lock()
+	begun := o.left > 0
+	for _, s := range o.streams {
+		begun = begun && (s == nil || s.pumped)
+	}
+	o.mu.Unlock()
+	if !begun {
+		return
+	}
+	select {
+	case <-o.dry:
+	case <-time.After(moment):
+	}
+}
+
 // drain waits until every stream has ended, or no more comes, or for a while.
 func (o *output) drain() {
 	o.mu.Lock()
