@@ -86,7 +86,7 @@ func (n *node) open(ctx context.Context) error {
 		n.timeline.Mark(part.name)
 	}
 	n.face.Pods, n.face.Images, n.face.Network, n.face.Handlers, n.face.Info = n.pods, n.images, n.network, n.handlers(), n.info
-	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, filepath.Join(n.cfg.Root, "images"), filepath.Join(n.cfg.Root, "pods")
+	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, n.cfg.ImagesRoot(), filepath.Join(n.cfg.Root, "pods")
 	flush, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	n.background.Go(func() { n.flusher.Run(flush) })
@@ -155,9 +155,10 @@ func (n *node) openImages(context.Context) (err error) {
 func (n *node) imageConfig() image.Config {
 	c := n.cfg.Images
 	return image.Config{
-		Root: filepath.Join(n.cfg.Root, "images"), RegistryConfigDir: n.cfg.Registry.ConfigDir, Pinned: c.Pinned,
+		Root: n.cfg.ImagesRoot(), RegistryConfigDir: n.cfg.Registry.ConfigDir, Pinned: c.Pinned,
 		MaxLayers: c.MaxLayers, MaxManifestBytes: c.MaxManifestBytes, MaxConfigBytes: c.MaxConfigBytes, MaxLayerBytes: c.MaxLayerBytes,
 		MaxLayerEntries: c.MaxLayerEntries, MaxPullLayers: c.MaxPullLayers, MaxParallelLayers: c.MaxConcurrentDownloads,
+		MaxLayerConnections: c.MaxLayerConnections, StallTimeout: c.StallTimeout.Duration, MaxBufferBytes: c.MaxBufferBytes,
 		Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID, InUse: func() map[string]struct{} { return n.pods.Layers() },
 	}
 }

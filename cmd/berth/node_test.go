@@ -25,7 +25,7 @@ func TestImageLimits(t *testing.T) {
 	for name, value := range limits(&store) {
 		got[name] = value.Int()
 	}
-	if !reflect.DeepEqual(got, want) || len(want) != 7 {
+	if !reflect.DeepEqual(got, want) || len(want) != 9 {
 		t.Errorf("the store gets %v, configured are %v", got, want)
 	}
 }

@@ -20,7 +20,7 @@ var usual = []string{"crun", "runc"}
 
 // check refuses values that cannot work, each at the place that set it.
 func (l *loader) check() error {
-	for _, part := range []func() error{l.paths, l.apart, l.words, l.numbers, l.handlers} {
+	for _, part := range []func() error{l.paths, l.apart, l.imagesApart, l.words, l.numbers, l.handlers} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -42,6 +42,7 @@ func (l *loader) paths() error {
 		{"root", c.Root, false}, {"state", c.State, false}, {"socket", c.Socket, false},
 		{"cni.config_dir", c.CNI.ConfigDir, false}, {"cni.pod_cidr_template", c.CNI.PodCIDRTemplate, true},
 		{"registry.config_dir", c.Registry.ConfigDir, true}, {"monitor.path", c.Monitor.Path, true},
+		{"images.root", c.Images.Root, true}, {"image_verifier.dir", c.Verifier.Dir, true},
 	} {
 		if err := l.path(p.key, p.value, p.optional); err != nil {
 			return err
@@ -93,6 +94,21 @@ func (l *loader) apart() error {
 	return nil
 }
 
+// imagesApart keeps the image store out of what else is there. Below root only its own usual place is free.
+func (l *loader) imagesApart() error {
+	c := l.config
+	images := c.ImagesRoot()
+	switch {
+	case within(images, c.State), within(c.State, images):
+		return l.refuse("images.root", "%q and state %q must be apart: neither may hold the other", images, c.State)
+	case within(c.Root, images), within(images, c.Root) && images != filepath.Join(c.Root, "images"):
+		return l.refuse("images.root", "%q and root %q must be apart, but that images.root may be %q", images, c.Root, filepath.Join(c.Root, "images"))
+	case c.Socket == images:
+		return l.refuse("socket", "%q is a directory", c.Socket)
+	}
+	return nil
+}
+
 // last is the key of the two that somebody set, so that a default is not blamed.
 func (l *loader) last(a, b string) string {
 	if _, set := l.where[a]; set {
@@ -131,6 +147,7 @@ type duration struct {
 func (c *Config) durations() []duration {
 	return []duration{
 		{"cni.add_timeout", c.CNI.AddTimeout}, {"cni.del_timeout", c.CNI.DelTimeout},
+		{"images.stall_timeout", c.Images.StallTimeout}, {"image_verifier.timeout", c.Verifier.Timeout},
 		{"timeouts.runtime_create", c.Timeouts.RuntimeCreate}, {"timeouts.create_abandon", c.Timeouts.CreateAbandon},
 	}
 }
@@ -148,6 +165,9 @@ func (l *loader) numbers() error {
 	}{
 		{"images.max_concurrent_downloads", int64(c.Images.MaxConcurrentDownloads), 1000},
 		{"images.max_pull_layers", int64(c.Images.MaxPullLayers), 1000},
+		{"images.max_layer_connections", int64(c.Images.MaxLayerConnections), 64},
+		{"images.max_buffer_bytes", c.Images.MaxBufferBytes, 1 << 40},
+		{"image_verifier.max", int64(c.Verifier.Max), 1000},
 		{"images.max_layers", int64(c.Images.MaxLayers), 100_000},
 		{"images.max_manifest_bytes", c.Images.MaxManifestBytes, 1 << 30},
 		{"images.max_config_bytes", c.Images.MaxConfigBytes, 1 << 30},

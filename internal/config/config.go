@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"path/filepath"
 	"time"
 )
 
@@ -28,6 +29,7 @@ type Config struct {
 	CNI       CNI      // networks
 	Registry  Registry // where images come from
 	Images    Images   // how they are kept
+	Verifier  Verifier // who may refuse them
 	Runtimes  Runtimes // what runs containers
 	Monitor   Monitor  // the process that holds a pod
 	Limits    Limits   // what a container gets that asks for nothing
@@ -50,14 +52,25 @@ type Registry struct {
 
 // Images says how images are fetched and kept.
 type Images struct {
+	Root                   string   // empty: below the root of all, see ImagesRoot
 	MaxConcurrentDownloads int      // layers at once, over all pulls
 	MaxPullLayers          int      // layers at once, of one pull
+	MaxLayerConnections    int      // of one layer to its registry
+	StallTimeout           Duration // a registry that sends next to nothing for so long is given up
+	MaxBufferBytes         int64    // fetched ahead of what is unpacked, over all pulls
 	Pinned                 []string // references that garbage collection must not take
 	MaxLayers              int      // of an image
 	MaxManifestBytes       int64    // of a manifest or an index
 	MaxConfigBytes         int64    // of an image's config
 	MaxLayerBytes          int64    // that one layer may unpack to
 	MaxLayerEntries        int      // of one layer
+}
+
+// Verifier says which programs are asked before an image is fetched.
+type Verifier struct {
+	Dir     string // holds the programs; empty: none is asked
+	Max     int    // programs that may be in it
+	Timeout Duration
 }
 
 // Runtimes says which OCI runtimes a pod may ask for.
@@ -126,12 +139,22 @@ func Default() *Config {
 		},
 		Registry: Registry{ConfigDir: "/etc/berth/certs.d"},
 		Images: Images{
-			MaxConcurrentDownloads: 8, MaxPullLayers: 4, Pinned: []string{},
+			MaxConcurrentDownloads: 8, MaxPullLayers: 4, MaxLayerConnections: 4, StallTimeout: Duration{30 * time.Second}, MaxBufferBytes: 32 << 20,
+			Pinned:    []string{},
 			MaxLayers: 512, MaxManifestBytes: 4 << 20, MaxConfigBytes: 8 << 20, MaxLayerBytes: 128 << 30, MaxLayerEntries: 8 << 20,
 		},
+		Verifier: Verifier{Max: 10, Timeout: Duration{10 * time.Second}},
 		Runtimes: Runtimes{Handlers: map[string]Handler{}},
 		Timeouts: Timeouts{RuntimeCreate: Duration{2 * time.Minute}, CreateAbandon: Duration{2 * time.Minute}},
 	}
+}
+
+// ImagesRoot is the directory of the image store.
+func (c *Config) ImagesRoot() string {
+	if c.Images.Root != "" {
+		return c.Images.Root
+	}
+	return filepath.Join(c.Root, "images")
 }
 
 // Instance is what every name on the host that this daemon makes begins with, so that daemons with roots of their own live

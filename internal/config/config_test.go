@@ -63,14 +63,22 @@ del_timeout = "1m1s"
 [registry]
 config_dir = "/certs"
 [images]
+root = "/images"
 max_concurrent_downloads = 3
 max_pull_layers = 2
+max_layer_connections = 5
+stall_timeout = "7s"
+max_buffer_bytes = 6_000_000_000
 max_layers = 11
 max_manifest_bytes = 12
 max_config_bytes = 13
 max_layer_bytes = 5_000_000_000
 max_layer_entries = 15
 pinned = ["registry.example/pause:1", "a*"]
+[image_verifier]
+dir = "/verifiers"
+max = 4
+timeout = "3s"
 [runtimes]
 default = "fast"
 [runtimes.fast]
@@ -95,7 +103,8 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		Root: "/srv/berth", State: "/run/b2", Socket: "/run/b2/x.sock", LogLevel: "debug", LogFormat: "json",
 		CNI:      CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second}, Duration{61 * time.Second}},
 		Registry: Registry{"/certs"},
-		Images:   Images{3, 2, []string{"registry.example/pause:1", "a*"}, 11, 12, 13, 5_000_000_000, 15},
+		Images:   Images{"/images", 3, 2, 5, Duration{7 * time.Second}, 6_000_000_000, []string{"registry.example/pause:1", "a*"}, 11, 12, 13, 5_000_000_000, 15},
+		Verifier: Verifier{"/verifiers", 4, Duration{3 * time.Second}},
 		Runtimes: Runtimes{"fast", map[string]Handler{
 			"fast": {"/usr/bin/crun", true, []string{"io.example.*"}, []string{"x"}},
 			"0-9":  {Path: "/usr/sbin/runc"},
@@ -170,6 +179,19 @@ func TestRefusals(t *testing.T) {
 		"no downloads":         {"[images]\nmax_concurrent_downloads = 0\n", "F:2: images.max_concurrent_downloads: 0 is not between 1 and 1000"},
 		"no layers":            {"[images]\nmax_layers = 0\n", "F:2: images.max_layers: 0 is not between 1 and 100000"},
 		"a manifest of a GB":   {"[images]\n\nmax_manifest_bytes = 2000000000\n", "F:3: images.max_manifest_bytes: 2000000000 is not between 1 and 1073741824"},
+		"no connections":       {"[images]\nmax_layer_connections = 65\n", "F:2: images.max_layer_connections: 65 is not between 1 and 64"},
+		"no buffers":           {"[images]\nmax_buffer_bytes = 0\n", "F:2: images.max_buffer_bytes: 0 is not between 1 and 1099511627776"},
+		"never stalled":        {"[images]\nstall_timeout = \"0s\"\n", "F:2: images.stall_timeout: 0s is not more than nothing"},
+		"no verifiers":         {"[image_verifier]\nmax = 0\n", "F:2: image_verifier.max: 0 is not between 1 and 1000"},
+		"no time to verify":    {"[image_verifier]\ntimeout = \"-1s\"\n", "F:2: image_verifier.timeout: -1s is not more than nothing"},
+		"relative verifiers":   {"[image_verifier]\ndir = \"verify.d\"\n", "F:2: image_verifier.dir: \"verify.d\" is not an absolute path"},
+		"relative images":      {"[images]\nroot = \"images\"\n", "F:2: images.root: \"images\" is not an absolute path"},
+		"images in state":      {"[images]\nroot = \"/run/berth/images\"\n", "F:2: images.root: \"/run/berth/images\" and state \"/run/berth\" must be apart: neither may hold the other"},
+		"state in images":      {"[images]\nroot = \"/run\"\n", "F:2: images.root: \"/run\" and state \"/run/berth\" must be apart: neither may hold the other"},
+		"images are root":      {"[images]\nroot = \"/var/lib/berth\"\n", "F:2: images.root: \"/var/lib/berth\" and root \"/var/lib/berth\" must be apart, but that images.root may be \"/var/lib/berth/images\""},
+		"images hold root":     {"[images]\nroot = \"/var/lib\"\n", "F:2: images.root: \"/var/lib\" and root \"/var/lib/berth\" must be apart, but that images.root may be \"/var/lib/berth/images\""},
+		"images among pods":    {"[images]\nroot = \"/var/lib/berth/pods\"\n", "F:2: images.root: \"/var/lib/berth/pods\" and root \"/var/lib/berth\" must be apart, but that images.root may be \"/var/lib/berth/images\""},
+		"socket is images":     {"socket = \"/i\"\n[images]\nroot = \"/i\"\n", "F:1: socket: \"/i\" is a directory"},
 		"negative pids":        {"[limits]\npids = -1\n", "F:2: limits.pids: -1 is negative; 0 is no limit"},
 		"empty pin":            {"[images]\npinned = [\"\"]\n", "F:2: images.pinned: holds an empty reference"},
 		"relative path":        {"root = \"var/lib\"\n", "F:1: root: \"var/lib\" is not an absolute path"},
@@ -259,6 +281,17 @@ func TestBlame(t *testing.T) {
 	_, err = Load(Flags{Path: path, PathSet: true, LogLevel: "loudest"})
 	if want := "--log-level: log_level: \"loudest\" is none of"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v, wanted %s", err, want)
+	}
+}
+
+func TestImagesRoot(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "/var/lib/berth/images", "root = \"/r\"\n": "/r/images",
+		"[images]\nroot = \"/var/lib/berth/images\"\n": "/var/lib/berth/images", "[images]\nroot = \"/mnt/images\"\n": "/mnt/images",
+	} {
+		if got := load(t, text).ImagesRoot(); got != want {
+			t.Errorf("%q: %s, wanted %s", text, got, want)
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ func (c *Config) TOML() string {
 	p.comment("Holds <host>/hosts.toml: mirrors, certificates, headers.")
 	p.set("config_dir", quote(c.Registry.ConfigDir))
 	p.images(c.Images)
+	p.verifier(c.Verifier)
 	p.table("monitor")
 	p.comment("Empty: beside the berth program, then /usr/libexec/berth, then PATH.")
 	p.set("path", quote(c.Monitor.Path))
@@ -60,9 +61,17 @@ func (p *printer) cni(c CNI) {
 
 func (p *printer) images(c Images) {
 	p.table("images")
+	p.comment("Holds the images; may be on a file system of its own. Empty: images in the root.")
+	p.set("root", quote(c.Root))
 	p.comment("Layers fetched at once, over all pulls, and for one.")
 	p.set("max_concurrent_downloads", strconv.Itoa(c.MaxConcurrentDownloads))
 	p.set("max_pull_layers", strconv.Itoa(c.MaxPullLayers))
+	p.comment("Connections of one large layer to its registry, where the network is what it waits for.")
+	p.set("max_layer_connections", strconv.Itoa(c.MaxLayerConnections))
+	p.comment("A registry that sends next to nothing for so long is given up, and its next mirror tried.")
+	p.set("stall_timeout", quote(c.StallTimeout.String()))
+	p.comment("Memory for what those connections fetch ahead, over all pulls.")
+	p.set("max_buffer_bytes", strconv.FormatInt(c.MaxBufferBytes, 10))
 	p.comment("References that garbage collection leaves alone; * stands for anything.")
 	p.set("pinned", list(c.Pinned))
 	p.comment("An image that is larger is refused: its layers, a manifest or an index, its config,")
@@ -72,6 +81,16 @@ func (p *printer) images(c Images) {
 	p.set("max_config_bytes", strconv.FormatInt(c.MaxConfigBytes, 10))
 	p.set("max_layer_bytes", strconv.FormatInt(c.MaxLayerBytes, 10))
 	p.set("max_layer_entries", strconv.Itoa(c.MaxLayerEntries))
+}
+
+func (p *printer) verifier(v Verifier) {
+	p.table("image_verifier")
+	p.comment("Every program in it is asked about an image before it is fetched, and all must accept. Empty: none is asked.")
+	p.set("dir", quote(v.Dir))
+	p.comment("With more programs than this in the directory every image is refused.")
+	p.set("max", strconv.Itoa(v.Max))
+	p.comment("Of one program; then it is killed with its children, and the image refused.")
+	p.set("timeout", quote(v.Timeout.String()))
 }
 
 func (p *printer) runtimes(r Runtimes) {

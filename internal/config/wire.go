@@ -16,6 +16,7 @@ type wire struct {
 	CNI       wireCNI        `toml:"cni"`
 	Registry  wireRegistry   `toml:"registry"`
 	Images    wireImages     `toml:"images"`
+	Verifier  wireVerifier   `toml:"image_verifier"`
 	Runtimes  map[string]any `toml:"runtimes"` // default, and tables of handlers
 	Monitor   wireMonitor    `toml:"monitor"`
 	Limits    wireLimits     `toml:"limits"`
@@ -35,14 +36,24 @@ type wireRegistry struct {
 }
 
 type wireImages struct {
+	Root                   string   `toml:"root"`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads"`
 	MaxPullLayers          int      `toml:"max_pull_layers"`
+	MaxLayerConnections    int      `toml:"max_layer_connections"`
+	StallTimeout           Duration `toml:"stall_timeout"`
+	MaxBufferBytes         int64    `toml:"max_buffer_bytes"`
 	Pinned                 []string `toml:"pinned"`
 	MaxLayers              int      `toml:"max_layers"`
 	MaxManifestBytes       int64    `toml:"max_manifest_bytes"`
 	MaxConfigBytes         int64    `toml:"max_config_bytes"`
 	MaxLayerBytes          int64    `toml:"max_layer_bytes"`
 	MaxLayerEntries        int      `toml:"max_layer_entries"`
+}
+
+type wireVerifier struct {
+	Dir     string   `toml:"dir"`
+	Max     int      `toml:"max"`
+	Timeout Duration `toml:"timeout"`
 }
 
 type wireHandler struct {
@@ -69,7 +80,7 @@ type wireTimeouts struct {
 func newWire(c *Config) *wire {
 	w := &wire{
 		Root: c.Root, State: c.State, Socket: c.Socket, LogLevel: c.LogLevel, LogFormat: c.LogFormat,
-		CNI: wireCNI(c.CNI), Registry: wireRegistry(c.Registry), Images: wireImages(c.Images),
+		CNI: wireCNI(c.CNI), Registry: wireRegistry(c.Registry), Images: wireImages(c.Images), Verifier: wireVerifier(c.Verifier),
 		Monitor: wireMonitor(c.Monitor), Limits: wireLimits(c.Limits), Timeouts: wireTimeouts(c.Timeouts),
 	}
 	w.CNI.PluginDirs = slices.Clone(c.CNI.PluginDirs)
@@ -80,7 +91,7 @@ func newWire(c *Config) *wire {
 // into sets everything but the runtimes, which loader.runtimes takes apart.
 func (w *wire) into(c *Config) {
 	c.Root, c.State, c.Socket, c.LogLevel, c.LogFormat = w.Root, w.State, w.Socket, w.LogLevel, w.LogFormat
-	c.CNI, c.Registry, c.Images = CNI(w.CNI), Registry(w.Registry), Images(w.Images)
+	c.CNI, c.Registry, c.Images, c.Verifier = CNI(w.CNI), Registry(w.Registry), Images(w.Images), Verifier(w.Verifier)
 	c.Monitor, c.Limits, c.Timeouts = Monitor(w.Monitor), Limits(w.Limits), Timeouts(w.Timeouts)
 }
 

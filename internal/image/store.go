@@ -33,6 +33,10 @@ type Config struct {
 	MaxPullLayers     int   // layers fetched at once for one pull; 4
 	MaxParallelLayers int   // layers fetched at once for the whole store; 8
 
+	MaxLayerConnections int           // connections of one layer to its registry; 4
+	StallTimeout        time.Duration // how long a registry may send next to nothing; 30 s
+	MaxBufferBytes      int64         // fetched ahead of what is unpacked, for the whole store; 32 MiB
+
 	// Dirty is told of each record and directory that should become durable soon. May be nil.
 	Dirty func(path string)
 	// InUse lists the layers that containers use: Sweep keeps them. It must count a container from before its Use is
@@ -123,6 +127,9 @@ func withDefaults(cfg Config) Config {
 	setDefault(&cfg.MaxLayerEntries, 8<<20)
 	setDefault(&cfg.MaxPullLayers, 4)
 	setDefault(&cfg.MaxParallelLayers, 8)
+	setDefault(&cfg.MaxLayerConnections, 4)
+	setDefault(&cfg.StallTimeout, 30*time.Second)
+	setDefault(&cfg.MaxBufferBytes, 32<<20)
 	if cfg.Dirty == nil {
 		cfg.Dirty = func(string) {}
 	}
@@ -139,7 +146,7 @@ func withDefaults(cfg Config) Config {
 	return cfg
 }
 
-func setDefault[T int | int64](v *T, to T) {
+func setDefault[T int | int64 | time.Duration](v *T, to T) {
 	if *v <= 0 {
 		*v = to
 	}
