@@ -17,20 +17,23 @@ func Settle(dir string, res *Result, lowers []string) error {
 	if res.Independent() {
 		return nil
 	}
-	man, err := readManifest(filepath.Join(dir, ManifestFile))
-	if err != nil {
+	own := filepath.Join(dir, FS)
+	s := &settler{own: own, lower: view(lowers), both: append(view{own}, lowers...), res: res}
+	if done, err := s.nothingToDo(); done || err != nil {
 		return err
 	}
-	own := filepath.Join(dir, FS)
-	s := &settler{own: own, lower: view(lowers), both: append(view{own}, lowers...), man: man, res: res}
-	for _, pass := range []func() error{s.relocate, s.link, s.adopt, s.times} {
+	var err error
+	if s.man, err = readManifest(filepath.Join(dir, ManifestFile)); err != nil {
+		return err
+	}
+	for _, pass := range []func() error{s.relocate, s.link, s.adopt, s.unhide, s.times} {
 		if err := pass(); err != nil {
 			return fmt.Errorf("settle layer: %w", err)
 		}
 	}
-	res.Bytes, res.Inodes = man.usage()
-	res.implied, res.links = nil, nil
-	return man.write(dir)
+	res.Bytes, res.Inodes = s.man.usage()
+	res.implied, res.links, res.hiding = nil, nil, nil
+	return s.man.write(dir)
 }
 
 type settler struct {
@@ -38,6 +41,62 @@ type settler struct {
 	lower, both view
 	man         manifest
 	res         *Result
+}
+
+// nothingToDo says that the layer has whiteouts only, and that they all hide something.
+func (s *settler) nothingToDo() (bool, error) {
+	if len(s.res.implied) > 0 || len(s.res.links) > 0 {
+		return false, nil
+	}
+	for dir := range s.res.hiding {
+		merged, err := s.merged(dir)
+		if err != nil || !merged {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// merged says whether the overlay makes a directory of this layer one with those below. Only there it keeps whiteouts to
+// itself; elsewhere it lists them as names that lead to nothing.
+func (s *settler) merged(dir string) (bool, error) {
+	for up := dir; ; up = parentOf(up) {
+		if isOpaque(s.host(up)) {
+			return false, nil
+		}
+		if up == "." {
+			break
+		}
+	}
+	at, err := s.lower.at(dir)
+	return at.kind() == unix.S_IFDIR, err
+}
+
+// unhide removes whiteouts from where nothing is below to be hidden.
+func (s *settler) unhide() error {
+	known := map[string]bool{}
+	for _, p := range s.man.paths() {
+		if s.man[p].Type != typeWhiteout {
+			continue
+		}
+		dir := parentOf(p)
+		merged, ok := known[dir]
+		if !ok {
+			var err error
+			if merged, err = s.merged(dir); err != nil {
+				return err
+			}
+			known[dir] = merged
+		}
+		if merged {
+			continue
+		}
+		if err := os.Remove(s.host(p)); err != nil {
+			return err
+		}
+		delete(s.man, p)
+	}
+	return nil
 }
 
 // relocate moves what the layer put below a path that is a symlink further down to where that symlink leads.

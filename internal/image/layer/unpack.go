@@ -38,10 +38,13 @@ type Result struct {
 
 	implied map[string]bool   // directories no entry describes; true: nothing below shows through
 	links   map[string]string // hard links whose target was not in the layer
+	hiding  map[string]bool   // directories with whiteouts in them
 }
 
 // Independent says that the layer is the same whatever is below it: Settle has nothing to do.
-func (r *Result) Independent() bool { return len(r.implied) == 0 && len(r.links) == 0 }
+func (r *Result) Independent() bool {
+	return len(r.implied) == 0 && len(r.links) == 0 && len(r.hiding) == 0
+}
 
 // Unpack writes the tar stream r into the existing directory dir as a layer. The stream is read to its end. On an error
 // what is in dir is worthless, and the caller removes it.
@@ -113,7 +116,7 @@ func newUnpacker(dir string, lim Limits) (*unpacker, error) {
 	return &unpacker{
 		root: root, man: man, lim: lim, left: left, parent: parentDir{fd: -1}, buf: make([]byte, 128<<10),
 		dirs: map[string]*dirState{".": {entry: entry{Path: ".", Type: typeDir, Mode: 0o755}, implied: true}},
-		res:  Result{implied: map[string]bool{}, links: map[string]string{}},
+		res:  Result{implied: map[string]bool{}, links: map[string]string{}, hiding: map[string]bool{}},
 	}, nil
 }
 
@@ -208,6 +211,7 @@ func (u *unpacker) whiteout(h *tar.Header, base string) error {
 		return err
 	}
 	u.res.Inodes++
+	u.res.hiding[dir] = true
 	return u.man.add(entry{Path: full, Type: typeWhiteout})
 }
 
@@ -427,8 +431,27 @@ func (u *unpacker) clear(base, full string) error {
 	return u.man.add(entry{Path: full, Type: typeGone})
 }
 
+// dropBookkeeping removes what aufs kept for itself at the root: the files of its layers were linked to it.
+func (u *unpacker) dropBookkeeping() error {
+	for p := range u.dirs {
+		if !strings.HasPrefix(p, ".wh..wh.") || strings.Contains(p, "/") {
+			continue
+		}
+		if err := u.openParent("."); err != nil {
+			return err
+		}
+		if err := u.clear(p, p); err != nil {
+			return wrapEntry(p, err)
+		}
+	}
+	return nil
+}
+
 // finish sets what could not be set while entries were still coming, deepest first.
 func (u *unpacker) finish() error {
+	if err := u.dropBookkeeping(); err != nil {
+		return err
+	}
 	names := make([]string, 0, len(u.dirs))
 	for p := range u.dirs {
 		names = append(names, p)
