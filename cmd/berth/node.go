@@ -21,6 +21,7 @@ import (
 	"berth/internal/helper"
 	"berth/internal/host"
 	"berth/internal/image"
+	"berth/internal/image/verifier"
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/pod"
@@ -159,8 +160,17 @@ func (n *node) imageConfig() image.Config {
 		MaxLayers: c.MaxLayers, MaxManifestBytes: c.MaxManifestBytes, MaxConfigBytes: c.MaxConfigBytes, MaxLayerBytes: c.MaxLayerBytes,
 		MaxLayerEntries: c.MaxLayerEntries, MaxPullLayers: c.MaxPullLayers, MaxParallelLayers: c.MaxConcurrentDownloads,
 		MaxLayerConnections: c.MaxLayerConnections, StallTimeout: c.StallTimeout.Duration, MaxBufferBytes: c.MaxBufferBytes,
-		Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID, InUse: func() map[string]struct{} { return n.pods.Layers() },
+		Verifier: n.verifier(), Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID, InUse: func() map[string]struct{} { return n.pods.Layers() },
 	}
+}
+
+// verifier is who is asked about images; nil when nobody is configured.
+func (n *node) verifier() image.Verifier {
+	v := n.cfg.Verifier
+	if v.Dir == "" {
+		return nil
+	}
+	return &verifier.Dir{Path: v.Dir, Max: v.Max, Timeout: v.Timeout.Duration, Run: n.helpers.Run, Log: n.log}
 }
 
 func (n *node) openPods(context.Context) (err error) {

@@ -27,12 +27,13 @@ func ToStatus(err error) error {
 	return status.Error(code(err), err.Error())
 }
 
-// imageCodes says what an image's errors mean.
+// imageCodes says what an image's errors mean. The two whose text begins with a word that the kubelet looks for are Unknown:
+// of every other code its client puts "rpc error: code = …" before the text, and the word is no longer at the beginning.
 var imageCodes = map[image.Kind]codes.Code{
 	image.InvalidArgument: codes.InvalidArgument, image.NotFound: codes.NotFound, image.Unauthenticated: codes.Unauthenticated,
-	image.PermissionDenied: codes.PermissionDenied, image.Unavailable: codes.Unavailable, image.DataLoss: codes.DataLoss,
+	image.PermissionDenied: codes.PermissionDenied, image.Unavailable: codes.Unknown, image.DataLoss: codes.DataLoss,
 	image.FailedPrecondition: codes.FailedPrecondition, image.ResourceExhausted: codes.ResourceExhausted,
-	image.Canceled: codes.Canceled, image.DeadlineExceeded: codes.DeadlineExceeded,
+	image.Refused: codes.Unknown, image.Canceled: codes.Canceled, image.DeadlineExceeded: codes.DeadlineExceeded,
 }
 
 func code(err error) codes.Code {

@@ -35,7 +35,8 @@ func TestCodes(t *testing.T) {
 		{&network.CIDRError{Value: "x", Err: errors.New("no")}, codes.InvalidArgument},
 		{fmt.Errorf("write record: %w", syscall.ENOSPC), codes.ResourceExhausted},
 		{&image.Error{Kind: image.DataLoss, Op: "pull", Err: errors.New("digest")}, codes.DataLoss},
-		{&image.Error{Kind: image.Unavailable, Op: "pull", Err: context.DeadlineExceeded}, codes.Unavailable},
+		{&image.Error{Kind: image.Unavailable, Op: "pull", Err: context.DeadlineExceeded}, codes.Unknown},
+		{&image.Error{Kind: image.Refused, Op: "pull", Err: errors.New("no")}, codes.Unknown},
 		{errors.New("something else"), codes.Unknown},
 		{status.Error(codes.OutOfRange, "as it is"), codes.OutOfRange},
 	}
@@ -54,7 +55,7 @@ func TestCodes(t *testing.T) {
 }
 
 func TestEveryImageKindHasACode(t *testing.T) {
-	for k := image.InvalidArgument; k <= image.DeadlineExceeded; k++ {
+	for k := image.InvalidArgument; k <= image.Refused; k++ {
 		if imageCodes[k] == codes.OK {
 			t.Errorf("kind %d has no code", k)
 		}

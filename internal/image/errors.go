@@ -33,10 +33,14 @@ const (
 	ResourceExhausted              // a full disk or a configured bound
 	Canceled                       // the caller gave up
 	DeadlineExceeded               // the caller's time was up
+	Refused                        // the Verifier does not accept it
 )
 
 // RegistryUnavailable begins the text of every error of the kind Unavailable: the kubelet looks for it.
 const RegistryUnavailable = "RegistryUnavailable"
+
+// SignatureValidationFailed begins the text of every error of the kind Refused: the kubelet looks for it.
+const SignatureValidationFailed = "SignatureValidationFailed"
 
 // Error is what all methods of a Store return.
 type Error struct {
@@ -50,6 +54,8 @@ func (e *Error) Error() string {
 	switch e.Kind {
 	case Unavailable:
 		return RegistryUnavailable + ": " + text
+	case Refused:
+		return SignatureValidationFailed + ": " + text
 	case ResourceExhausted:
 		if isDiskFull(e.Err) {
 			return text + ": the image file system is full: remove images or make room"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/containerd/platforms"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -57,6 +58,9 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 	if err != nil {
 		return Image{}, err
 	}
+	if err := s.verify(ctx, ref, desc); err != nil {
+		return Image{}, err
+	}
 	found, err := c.choose(ctx, desc)
 	if err != nil {
 		return Image{}, err
@@ -66,6 +70,18 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 		names.tags = []string{ref.String()}
 	}
 	return s.admit(ctx, found, names, reg, p)
+}
+
+// verify asks whether the image may be used, before anything of it is fetched or shared.
+func (s *pipeline) verify(ctx context.Context, ref Reference, desc ocispec.Descriptor) error {
+	if s.cfg.Verifier == nil {
+		return nil
+	}
+	err := s.cfg.Verifier.Verify(ctx, ref.String(), desc)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	return errorf(Refused, "%s: %w", desc.Digest, err)
 }
 
 func (s *pipeline) chooser(src source, platform string) (*chooser, error) {

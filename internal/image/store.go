@@ -37,6 +37,8 @@ type Config struct {
 	StallTimeout        time.Duration // how long a registry may send next to nothing; 30 s
 	MaxBufferBytes      int64         // fetched ahead of what is unpacked, for the whole store; 32 MiB
 
+	// Verifier is asked at every Pull; nil accepts all.
+	Verifier Verifier
 	// Dirty is told of each record and directory that should become durable soon. May be nil.
 	Dirty func(path string)
 	// InUse lists the layers that containers use: Sweep keeps them. It must count a container from before its Use is
@@ -46,6 +48,12 @@ type Config struct {
 	Logger *slog.Logger
 	// BootID tells one boot from another; the kernel's when empty.
 	BootID string
+}
+
+// Verifier says whether an image may be used. It may be asked about the same one often, and concurrently.
+type Verifier interface {
+	// Verify returns nil to accept what name, a whole reference, was resolved to, or else the reason. Any error refuses.
+	Verify(ctx context.Context, name string, desc ocispec.Descriptor) error
 }
 
 // Image is one image of the store. It is a value: nothing changes it after it was handed out.

@@ -1,0 +1,106 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// judge is a Verifier whose verdict a test sets.
+type judge struct {
+	mu      sync.Mutex // guards what follows
+	verdict error
+	asked   []string // name and digest
+}
+
+func (j *judge) Verify(_ context.Context, name string, desc ocispec.Descriptor) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.asked = append(j.asked, name+" "+desc.Digest.String())
+	return j.verdict
+}
+
+func (j *judge) decide(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.verdict = err
+}
+
+func (j *judge) last() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.asked) == 0 {
+		return ""
+	}
+	return j.asked[len(j.asked)-1]
+}
+
+// TestVerifierStandsBeforeAnyFetch refuses an image that is not here, and one that is.
+func TestVerifierStandsBeforeAnyFetch(t *testing.T) {
+	host := startRegistry(t, "")
+	built := imageOf(t, gz(t, file("a", "1")))
+	push(t, host+"/signed:v1", built)
+	want, err := built.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) { next.ServeHTTP(w, r) })
+	j := &judge{verdict: errors.New(`verifier "cosign" refuses it: no signature`)}
+	s := open(t, t.TempDir(), func(c *Config) { c.Verifier = j })
+	ref := p.host + "/signed:v1"
+	text := want.String() + `: verifier "cosign" refuses it: no signature`
+	refused(t, s, PullRequest{Reference: ref}, Refused, text)
+	if got := p.blobGets(); len(got) > 0 {
+		t.Errorf("fetched %v of a refused image", got)
+	}
+	if j.last() != ref+" "+want.String() {
+		t.Errorf("asked about %q", j.last())
+	}
+	j.decide(nil)
+	img := pull(t, s, ref)
+	j.decide(errors.New("revoked"))
+	refused(t, s, PullRequest{Reference: ref}, Refused, "revoked")
+	_, err = s.Pull(t.Context(), PullRequest{Reference: p.host + "/signed@" + want.String()})
+	if KindOf(err) != Refused || !strings.HasPrefix(err.Error(), SignatureValidationFailed+": pull image "+p.host+"/signed@") {
+		t.Errorf("by digest: %v", err)
+	}
+	if got, ok := s.Get(ref); !ok || got.ID != img.ID {
+		t.Error("a refusal took what was here")
+	}
+}
+
+// TestVerifierAndCaller has a caller whose time is up while the verifier thinks: that is no refusal.
+func TestVerifierAndCaller(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/signed:v1", imageOf(t, gz(t, file("a", "1"))))
+	ctx, cancel := context.WithCancel(t.Context())
+	s := open(t, t.TempDir(), func(c *Config) { c.Verifier = thinking(cancel) })
+	if _, err := s.Pull(ctx, PullRequest{Reference: host + "/signed:v1"}); KindOf(err) != Canceled {
+		t.Errorf("got %v", err)
+	}
+}
+
+// thinking is a Verifier that goes on until its caller gives up.
+type thinking func()
+
+func (giveUp thinking) Verify(ctx context.Context, _ string, _ ocispec.Descriptor) error {
+	giveUp()
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// TestImportIsNotVerified has an archive that somebody brought by hand: there is no registry's name to ask about.
+func TestImportIsNotVerified(t *testing.T) {
+	j := &judge{verdict: errors.New("no")}
+	s := open(t, t.TempDir(), func(c *Config) { c.Verifier = j })
+	archive := ociTar(t, map[string]v1.Image{"registry.example/x:v1": imageOf(t, gz(t, file("a", "1")))})
+	if imgs, err := s.Import(t.Context(), strings.NewReader(string(archive)), nil); err != nil || len(imgs) != 1 || j.last() != "" {
+		t.Errorf("%v, %v, asked %q", imgs, err, j.last())
+	}
+}
