@@ -37,6 +37,7 @@ func aNode(name string, kind byte, major, minor int64) entry {
 func owned(e entry, uid, gid int) entry   { e.Uid, e.Gid = uid, gid; return e }
 func moded(e entry, mode int64) entry     { e.Mode = mode; return e }
 func timed(e entry, when time.Time) entry { e.ModTime = when; return e }
+
 // stacked makes an image of gzip layers, the lowest first. Each begins with an entry for the root.
 func stacked(t *testing.T, layers ...[]entry) v1.Image {
 	t.Helper()
@@ -59,13 +60,7 @@ func base() []entry {
 
 func TestCompareTrees(t *testing.T) {
 	var cases []comparison
-	add := func(name string, l layers, shows map[string]string, differs ...string) {
-		c := comparison{name: name, image: stacked(t, l...), shows: shows, differs: map[string]string{}}
-		for i := 0; i < len(differs); i += 2 {
-			c.differs[differs[i]] = differs[i+1]
-		}
-		cases = append(cases, c)
-	}
+	add := addTo(t, &cases)
 	add("one of each", layers{append(base(), aNode("null", tar.TypeChar, 1, 3), aNode("loop", tar.TypeBlock, 7, 300), aNode("pipe", tar.TypeFifo, 0, 0), aLink("d/h", "d/a"))},
 		map[string]string{"null": "char 1:3", "loop": "block 7:300", "pipe": "fifo", "l": "symlink f"})
 	add("whiteout", layers{base(), {aFile("d/.wh.a", ""), aFile(".wh.f", ""), aFile(".wh.l", ""), aFile(".wh.empty", "")}},

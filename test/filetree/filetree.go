@@ -41,7 +41,7 @@ type Tree map[string]Node
 
 // Read describes all that is below root.
 func Read(root string) (Tree, error) {
-	t, first := Tree{}, map[[2]uint64]string{}
+	t, names := Tree{}, map[[2]uint64][]string{}
 	err := filepath.WalkDir(root, func(full string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -54,25 +54,32 @@ func Read(root string) (Tree, error) {
 		if err := unix.Lstat(full, &st); err != nil {
 			return &os.PathError{Op: "lstat", Path: full, Err: err}
 		}
-		n, err := describe(full, &st)
-		if st.Nlink > 1 && n.Type != "directory" {
-			n.Same = linkGroup(first, [2]uint64{st.Dev, st.Ino}, rel)
+		if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			id := [2]uint64{st.Dev, st.Ino}
+			names[id] = append(names[id], rel)
 		}
-		t[rel] = n
+		t[rel], err = describe(full, &st)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("describe the tree %s: %w", root, err)
 	}
+	t.join(names)
 	return t, nil
 }
 
-// linkGroup names a file of several names after the first that was seen; the walk goes in order.
-func linkGroup(first map[[2]uint64]string, id [2]uint64, name string) string {
-	if _, ok := first[id]; !ok {
-		first[id] = name
+// join notes which names are one file. The walk goes in order, so the first is the same in all trees that are alike. A file
+// may have more names than can be seen: those that an upper layer covers.
+func (t Tree) join(names map[[2]uint64][]string) {
+	for _, group := range names {
+		for _, name := range group {
+			n := t[name]
+			if len(group) > 1 {
+				n.Same = group[0]
+			}
+			t[name] = n
+		}
 	}
-	return first[id]
 }
 
 var kinds = map[uint32]string{

@@ -21,6 +21,9 @@ func copyNode(from, to string) error {
 	if err := copyContent(from, to, &st); err != nil {
 		return err
 	}
+	if err := disinherit(to); err != nil {
+		return err
+	}
 	return copyMetadata(from, to, &st)
 }
 

@@ -3,6 +3,7 @@ package layer
 import (
 	"archive/tar"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -44,6 +45,10 @@ func (u *unpacker) dressAt(dirfd int, base string, h *tar.Header, e *entry) erro
 		if !ok || strings.HasPrefix(name, "trusted.") {
 			continue // trusted.* steers the overlay: a layer must not reach it
 		}
+		if name == defaultACL && e.Type == typeDir { // what is put into the directory would inherit it
+			e.setXattr(name, []byte(value))
+			continue
+		}
 		if err := u.keepXattr(dirfd, base, name, []byte(value), e); err != nil {
 			return err
 		}
@@ -61,10 +66,41 @@ func (u *unpacker) keepXattr(dirfd int, base, name string, value []byte, e *entr
 	if err != nil {
 		return err
 	}
+	e.setXattr(name, value)
+	return nil
+}
+
+func (e *entry) setXattr(name string, value []byte) {
 	if e.Xattrs == nil {
 		e.Xattrs = map[string][]byte{}
 	}
 	e.Xattrs[name] = value
+}
+
+// The access control list of a file, and the one that a directory gives to what is made in it.
+const (
+	accessACL  = "system.posix_acl_access"
+	defaultACL = "system.posix_acl_default"
+)
+
+// keepDefaultACL sets the list that a directory gives on, when all that the layer puts into it is there.
+func (u *unpacker) keepDefaultACL(d *dirState) error {
+	value, ok := d.Xattrs[defaultACL]
+	if !ok {
+		return nil
+	}
+	delete(d.Xattrs, defaultACL)
+	return u.keepXattr(u.root, d.Path, defaultACL, value, &d.entry)
+}
+
+// disinherit takes from a new file or directory the access control lists that its parent gave it.
+func disinherit(host string) error {
+	for _, name := range []string{accessACL, defaultACL} {
+		err := unix.Lremovexattr(host, name)
+		if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("remove %s: %w", name, err)
+		}
+	}
 	return nil
 }
 

@@ -287,6 +287,9 @@ func (s *settler) mkdirAll(p string) error {
 	if err := os.Mkdir(s.host(p), 0o755); err != nil {
 		return err
 	}
+	if err := disinherit(s.host(p)); err != nil {
+		return err
+	}
 	if err := os.Chmod(s.host(p), 0o755); err != nil {
 		return err
 	}

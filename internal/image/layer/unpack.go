@@ -464,6 +464,9 @@ func (u *unpacker) finish() error {
 		} else if d.implied {
 			u.res.implied[p] = d.detached
 		}
+		if err := u.keepDefaultACL(d); err != nil {
+			return wrapEntry(p, err)
+		}
 		if err := setTimes(u.root, p, time.Unix(0, d.Mtime)); err != nil {
 			return wrapEntry(p, err)
 		}
