@@ -63,6 +63,14 @@ func TestCompareParents(t *testing.T) {
 	add("implied parent of a lower layer", layers{{own, aFile("d/a", "a")}, {aFile("d/b", "b")}}, map[string]string{"d/b": "file b"})
 	add("described after its content", layers{{aFile("d/b", "b"), own}}, map[string]string{"d/b": "file b"})
 	add("root with an owner and a mode", layers{{owned(aDir("/", 0o700), 5, 6), aFile("a", "a")}}, nil)
+	for name, l := range map[string]layers{
+		"root described below":       {{owned(aDir("./", 0o711), 5, 6), aFile("a", "a")}, {aFile("b", "b")}},
+		"root described in between":  {{aFile("a", "a")}, {owned(aDir("./", 0o711), 5, 6)}, {aFile("b", "b")}, {aFile("c", "c")}},
+		"root described by no layer": {{aFile("a", "a")}, {aFile("b", "b")}},
+		"root described by two":      {{owned(aDir("./", 0o711), 5, 6)}, {moded(aDir("./", 0), 0o700)}, {aFile("c", "c")}},
+	} {
+		cases = append(cases, comparison{name: name, image: stackedBare(t, l...)})
+	}
 	usrmerge := []entry{aDir("usr", 0o755), aDir("usr/bin", 0o755), aFile("usr/bin/ls", "ls"), aSymlink("bin", "usr/bin")}
 	add("through a symlink of a lower layer", layers{usrmerge, {aFile("bin/x", "x"), aFile("bin/.wh.ls", "")}},
 		map[string]string{"bin": "symlink usr/bin", "usr/bin/x": "file x", "usr/bin/ls": "nothing"})
@@ -134,6 +142,7 @@ func TestCompareXattrs(t *testing.T) {
 	add("access control lists", layers{{xattr(moded(aFile("f", "x"), 0o664), "system.posix_acl_access", acl()), xattr(aDir("d", 0o775), "system.posix_acl_default", acl())}}, nil)
 	add("files below a default list", layers{{xattr(aDir("d", 0o775), "system.posix_acl_default", acl()), aFile("d/f", "x"), moded(aDir("d/s", 0), 0o700), aFile("d/s/g", "x")}}, nil)
 	add("a default list below", layers{{xattr(aDir("d", 0o775), "system.posix_acl_default", acl())}, {aFile("d/f", "x"), aDir("d/s", 0o700)}}, nil)
+	add("a default list and a file copied up below it", layers{{xattr(aDir("d", 0o775), "system.posix_acl_default", acl()), aFile("d/a", "a")}, {xattr(aDir("d", 0o775), "system.posix_acl_default", acl()), aLink("h", "d/a")}}, nil)
 	add("attributes gone in the upper layer", layers{{xattr(aFile("f", "x"), "user.a", "1"), xattr(aDir("d", 0o755), "user.d", "1")}, {aFile("f", "y"), aDir("d", 0o700)}}, nil)
 	add("attributes of an implied directory", layers{{xattr(aDir("d", 0o755), "user.d", "1")}, {aFile("d/f", "x")}}, nil)
 	add("trusted attributes", layers{{xattr(aFile("f", "x"), "trusted.x", "1"), xattr(aDir("d", 0o755), "trusted.overlay.opaque", "y")}}, nil,

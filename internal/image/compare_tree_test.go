@@ -41,9 +41,19 @@ func timed(e entry, when time.Time) entry { e.ModTime = when; return e }
 // stacked makes an image of gzip layers, the lowest first. Each begins with an entry for the root.
 func stacked(t *testing.T, layers ...[]entry) v1.Image {
 	t.Helper()
+	var out [][]entry
+	for _, entries := range layers {
+		out = append(out, append([]entry{aDir(".", 0o755)}, entries...))
+	}
+	return stackedBare(t, out...)
+}
+
+// stackedBare is stacked without the entries for the root.
+func stackedBare(t *testing.T, layers ...[]entry) v1.Image {
+	t.Helper()
 	var out []v1.Layer
 	for _, entries := range layers {
-		out = append(out, gz(t, append([]entry{aDir(".", 0o755)}, entries...)...))
+		out = append(out, gz(t, entries...))
 	}
 	return imageOf(t, out...)
 }

@@ -56,19 +56,42 @@ func prepare(dir, mountpoint string, o Options) error {
 	if err := makeDirs(dir, o); err != nil {
 		return err
 	}
+	if o.ReadOnly && rootIsImplied(o.Lower[0]) {
+		o.Lower = append([]string{filepath.Join(dir, "upper")}, o.Lower...)
+	}
 	if oneByOne() {
 		return mountNew(dir, mountpoint, o)
 	}
 	return mountOld(dir, mountpoint, o)
 }
 
+// ImpliedRoot is the extended attribute of a layer directory that says nothing about the root of the image: the mode and the
+// owner of the root are those of a layer below.
+const ImpliedRoot = "trusted.berth.implied"
+
+func rootIsImplied(lower string) bool {
+	n, err := unix.Lgetxattr(lower, ImpliedRoot, nil)
+	return err == nil && n >= 0
+}
+
+// rootOf finds the layer whose root is that of the image.
+func rootOf(lower []string) string {
+	for _, l := range lower {
+		if !rootIsImplied(l) {
+			return l
+		}
+	}
+	return lower[0]
+}
+
 // makeDirs makes upper and work. The root of an overlay has the mode and owner of its upper directory, so that takes them
-// from the layer below before it gets its name: a crash between leaves nothing half made.
+// from the layers below before it gets its name: a crash between leaves nothing half made. Without an upper directory to write
+// to there is one only to give the root what the topmost layer does not know.
 func makeDirs(dir string, o Options) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if o.ReadOnly {
+	if o.ReadOnly && !rootIsImplied(o.Lower[0]) {
 		return nil
 	}
 	if err := os.Mkdir(filepath.Join(dir, "work"), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -79,8 +102,9 @@ func makeDirs(dir string, o Options) error {
 		return err
 	}
 	var st unix.Stat_t
-	if err := unix.Stat(o.Lower[0], &st); err != nil {
-		return &os.PathError{Op: "stat layer", Path: o.Lower[0], Err: err}
+	from := rootOf(o.Lower)
+	if err := unix.Stat(from, &st); err != nil {
+		return &os.PathError{Op: "stat layer", Path: from, Err: err}
 	}
 	fresh := filepath.Join(dir, "upper.new")
 	if err := os.Mkdir(fresh, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -267,3 +267,33 @@ func TestSweep(t *testing.T) {
 	}
 	must(t, Sweep(base, func(string) bool { return false }))
 }
+
+// TestImpliedRoot mounts layers of which the upper ones say nothing about the root.
+func TestImpliedRoot(t *testing.T) {
+	base := needRoot(t)
+	for _, readOnly := range []bool{false, true} {
+		for n := range 3 {
+			dir := filepath.Join(base, fmt.Sprint(readOnly, n))
+			at, lower := filepath.Join(dir, "m"), layers(t, dir, 3)
+			must(t, os.Chown(lower[n], 100+n, 200))
+			must(t, unix.Chmod(lower[n], 0o710))
+			for _, l := range lower[:n] {
+				must(t, unix.Setxattr(l, ImpliedRoot, []byte("y"), 0))
+			}
+			must(t, Prepare(filepath.Join(dir, "d"), at, Options{Lower: lower, ReadOnly: readOnly}))
+			var st unix.Stat_t
+			must(t, unix.Stat(at, &st))
+			if st.Mode&0o7777 != 0o710 || int(st.Uid) != 100+n || st.Gid != 200 {
+				t.Errorf("read-only %t, layer %d: the root is %o %d:%d", readOnly, n, st.Mode&0o7777, st.Uid, st.Gid)
+			}
+			if err := os.WriteFile(at+"/x", nil, 0o644); errors.Is(err, unix.EROFS) != readOnly {
+				t.Errorf("read-only %t: writing gives %v", readOnly, err)
+			}
+			if content(t, at+"/all") != "0" {
+				t.Errorf("layer %d: its content is not the topmost", n)
+			}
+			must(t, Unmount(at))
+			must(t, Remove(filepath.Join(dir, "d")))
+		}
+	}
+}

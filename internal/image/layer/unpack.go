@@ -431,6 +431,16 @@ func (u *unpacker) clear(base, full string) error {
 	return u.man.add(entry{Path: full, Type: typeGone})
 }
 
+// impliedRoot marks the tree of a layer that does not describe its root. Who mounts it takes the root from a layer below.
+const impliedRoot = "trusted.berth.implied"
+
+func (u *unpacker) markRoot(d *dirState) error {
+	if !d.implied || d.Opaque {
+		return nil
+	}
+	return u.setxattr(".", impliedRoot, []byte("y"))
+}
+
 // dropBookkeeping removes what aufs kept for itself at the root: the files of its layers were linked to it.
 func (u *unpacker) dropBookkeeping() error {
 	for p := range u.dirs {
@@ -461,6 +471,9 @@ func (u *unpacker) finish() error {
 		d := u.dirs[p]
 		if p == "." {
 			u.res.Opaque = d.Opaque
+			if err := u.markRoot(d); err != nil {
+				return err
+			}
 		} else if d.implied {
 			u.res.implied[p] = d.detached
 		}
