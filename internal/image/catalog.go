@@ -171,6 +171,16 @@ func (c *catalog) markedLocked() map[string]struct{} {
 	return marked
 }
 
+// layerRecord is the record of a layer, empty when there is none.
+func (c *catalog) layerRecord(id string) layerRecord {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.present[id]; l != nil {
+		return l.layerRecord
+	}
+	return layerRecord{}
+}
+
 // unreadImages says whether there are image records that nobody could read.
 func (c *catalog) unreadImages() bool {
 	for _, f := range c.unread {

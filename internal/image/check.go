@@ -112,7 +112,36 @@ func (c *checker) checkLayer(ctx context.Context, id string) ([]Finding, error) 
 		}
 		add(c.path(layersDir, id, layer.ManifestFile), err.Error())
 	}
+	if err := c.checkTar(ctx, id); err != nil && len(found) == 0 {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		add(c.path(layersDir, id, layer.SkeletonFile), err.Error())
+	}
 	return found, nil
+}
+
+// checkTar proves what Verify cannot: that the skeleton is there, and the files that the manifest does not know.
+func (c *checker) checkTar(ctx context.Context, id string) error {
+	rec := c.layerRecord(id)
+	if !rec.Skeleton {
+		return nil
+	}
+	tar, err := layer.OpenTar(c.path(layersDir, id))
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(c.path(layersDir, id, layer.ReplacedDir)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	sum := rec.DiffID.Algorithm().Digester()
+	if err := tar.CopyTo(ctx, sum.Hash()); err != nil {
+		return err
+	}
+	if sum.Digest() != rec.DiffID {
+		return fmt.Errorf("the layer's tar comes out with the digest %s", sum.Digest())
+	}
+	return nil
 }
 
 // imageWith is the id of an image that has the layer.

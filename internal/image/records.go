@@ -47,14 +47,16 @@ type layerRef struct {
 
 // layerRecord is what layers/<id>/layer holds.
 type layerRecord struct {
-	ID      string        `json:"id"`
-	DiffID  digest.Digest `json:"diffID"`
-	Chain   digest.Digest `json:"chain,omitempty"` // of a layer that was settled over others
-	Bytes   uint64        `json:"bytes"`
-	Inodes  uint64        `json:"inodes"`
-	Opaque  bool          `json:"opaque,omitempty"`
-	Boot    string        `json:"boot"`
-	Durable bool          `json:"durable"`
+	ID     string        `json:"id"`
+	DiffID digest.Digest `json:"diffID"`
+	Chain  digest.Digest `json:"chain,omitempty"` // of a layer that was settled over others
+	Bytes  uint64        `json:"bytes"`
+	Inodes uint64        `json:"inodes"`
+	Opaque bool          `json:"opaque,omitempty"`
+	// Skeleton says that the layer has one: those of the first release have none.
+	Skeleton bool   `json:"skeleton,omitempty"`
+	Boot     string `json:"boot"`
+	Durable  bool   `json:"durable"`
 }
 
 // layerState is a layer that may be used.

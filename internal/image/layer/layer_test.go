@@ -82,6 +82,7 @@ func stack(t testing.TB, layers ...[]item) []string {
 			t.Fatal(err)
 		}
 		proven(t, d)
+		exact(t, d, archive(t, items...))
 		lowers = append([]string{filepath.Join(d, FS)}, lowers...)
 		dirs = append(dirs, d)
 	}
@@ -476,7 +477,8 @@ func TestVerifyFinds(t *testing.T) {
 	}
 }
 
-// FuzzUnpack feeds any bytes as a tar: nothing may appear outside the layer, and what unpacks must verify.
+// FuzzUnpack feeds any bytes as a tar: nothing may appear outside the layer, and what unpacks must verify and
+// give its tar back.
 func FuzzUnpack(f *testing.F) {
 	f.Add(archive(f, dir("a", 0o755), file("a/b", "x"), hardlink("c", "a/b"), symlink("l", "../..")))
 	f.Add(archive(f, symlink("out", "/tmp"), file("out/f", "1"), file(".wh.x", ""), file("out/.wh..wh..opq", "")))
@@ -490,10 +492,12 @@ func FuzzUnpack(f *testing.F) {
 		}
 		res, err := Unpack(t.Context(), bytes.NewReader(data), d, Limits{Bytes: 1 << 20, Entries: 100})
 		if err == nil {
+			exact(t, d, data)
 			err = Settle(d, res, nil)
 		}
 		if err == nil {
 			proven(t, d)
+			exact(t, d, data)
 		}
 		if left, _ := os.ReadDir(parent); len(left) != 1 {
 			t.Fatalf("something was written outside: %v", left)

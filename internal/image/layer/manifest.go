@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,34 +45,21 @@ type entry struct {
 
 // manifestWriter streams entries to a compressed file, so that a layer of any length needs the same memory.
 type manifestWriter struct {
-	file *os.File
-	buf  *bufio.Writer
-	z    *zstd.Encoder
-	enc  *json.Encoder
+	*packed
+	enc *json.Encoder
 }
 
 func createManifest(name string) (*manifestWriter, error) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	out, err := createPacked(name, os.O_TRUNC)
 	if err != nil {
 		return nil, err
 	}
-	buf := bufio.NewWriterSize(f, 32<<10)
-	z, err := zstd.NewWriter(buf, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(64<<10),
-		zstd.WithLowerEncoderMem(true), zstd.WithEncoderLevel(zstd.SpeedFastest))
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	enc := json.NewEncoder(z)
+	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
-	return &manifestWriter{f, buf, z, enc}, nil
+	return &manifestWriter{out, enc}, nil
 }
 
 func (m *manifestWriter) add(e entry) error { return m.enc.Encode(jsonSafe(e)) }
-
-func (m *manifestWriter) close() error {
-	return errors.Join(m.z.Close(), m.buf.Flush(), m.file.Close())
-}
 
 // manifest is a whole manifest in memory, by path. Only Settle, Verify and a layer with replaced entries need it.
 type manifest map[string]entry

@@ -1,9 +1,9 @@
 package layer
 
 import (
+	"errors"
 	"fmt"
 	"os"
-
 	"path/filepath"
 	"sort"
 	"time"
@@ -18,7 +18,8 @@ func Settle(dir string, res *Result, lowers []string) error {
 		return nil
 	}
 	own := filepath.Join(dir, FS)
-	s := &settler{own: own, lower: view(lowers), both: append(view{own}, lowers...), res: res}
+	s := &settler{dir: dir, own: own, lower: view(lowers), both: append(view{own}, lowers...), res: res}
+	s.attic = &attic{dir, s.skeleton, -1}
 	if done, err := s.nothingToDo(); done || err != nil {
 		return err
 	}
@@ -26,21 +27,41 @@ func Settle(dir string, res *Result, lowers []string) error {
 	if s.man, err = readManifest(filepath.Join(dir, ManifestFile)); err != nil {
 		return err
 	}
-	for _, pass := range []func() error{s.relocate, s.link, s.adopt, s.unhide, s.times} {
+	for _, pass := range []func() error{s.relocate, s.closeSkeleton, s.link, s.adopt, s.unhide, s.times} {
 		if err := pass(); err != nil {
-			return fmt.Errorf("settle layer: %w", err)
+			return fmt.Errorf("settle layer: %w", errors.Join(err, s.closeSkeleton()))
 		}
 	}
 	res.Bytes, res.Inodes = s.man.usage()
+	res.Bytes += kept(dir)
 	res.implied, res.links, res.hiding = nil, nil, nil
 	return s.man.write(dir)
 }
 
 type settler struct {
-	own         string
+	dir, own    string
 	lower, both view
 	man         manifest
 	res         *Result
+	attic       *attic
+	sk          *skeletonWriter // once a file has moved
+}
+
+// skeleton opens the layer's skeleton for notes of files that move.
+func (s *settler) skeleton() (_ *skeletonWriter, err error) {
+	if s.sk == nil {
+		s.sk, err = appendSkeleton(s.dir)
+	}
+	return s.sk, err
+}
+
+func (s *settler) closeSkeleton() error {
+	sk := s.sk
+	s.sk = nil
+	if sk == nil {
+		return nil
+	}
+	return sk.close()
 }
 
 // nothingToDo says that the layer has whiteouts only, and that they all hide something.
@@ -160,7 +181,7 @@ func (s *settler) merge(from, to string) error {
 			continue
 		}
 		if err == nil {
-			if err := os.RemoveAll(s.host(dst)); err != nil {
+			if err := s.attic.take(s.host(dst), dst); err != nil {
 				return err
 			}
 			s.man.drop(dst)
@@ -168,7 +189,9 @@ func (s *settler) merge(from, to string) error {
 		if err := os.Rename(s.host(src), s.host(dst)); err != nil {
 			return err
 		}
-		s.rename(src, dst)
+		if err := s.rename(src, dst); err != nil {
+			return err
+		}
 	}
 	if e := s.man[from]; e.Opaque {
 		if err := s.makeOpaque(to); err != nil {
@@ -180,10 +203,15 @@ func (s *settler) merge(from, to string) error {
 }
 
 // rename carries the notes about from, and what is below it, over to to.
-func (s *settler) rename(from, to string) {
+func (s *settler) rename(from, to string) error {
 	s.man.move(from, to)
 	moveKeys(s.res.implied, from, to)
 	moveKeys(s.res.links, from, to)
+	sk, err := s.skeleton()
+	if err != nil {
+		return err
+	}
+	return sk.moved(from, to)
 }
 
 func moveKeys[V any](m map[string]V, from, to string) {

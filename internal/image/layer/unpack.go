@@ -53,13 +53,14 @@ func Unpack(ctx context.Context, r io.Reader, dir string, lim Limits) (*Result, 
 	if err != nil {
 		return nil, fmt.Errorf("prepare layer directory: %w", err)
 	}
-	err = u.stream(ctx, r)
+	u.tar.r = r
+	err = u.stream(ctx)
 	if err == nil {
 		err = u.finish()
 	}
 	u.closeParent()
 	unix.Close(u.root)
-	if cerr := u.man.close(); err == nil {
+	if cerr := errors.Join(u.man.close(), u.tar.sk.close()); err == nil {
 		err = cerr
 	}
 	if err == nil && u.replaced {
@@ -68,6 +69,7 @@ func Unpack(ctx context.Context, r io.Reader, dir string, lim Limits) (*Result, 
 	if err != nil {
 		return nil, err
 	}
+	u.res.Bytes += kept(dir)
 	return &u.res, nil
 }
 
@@ -82,6 +84,8 @@ type dirState struct {
 type unpacker struct {
 	root     int // descriptor of fs
 	man      *manifestWriter
+	tar      *recorder
+	attic    *attic
 	lim      Limits
 	entries  int
 	left     int64 // bytes still allowed
@@ -109,19 +113,24 @@ func newUnpacker(dir string, lim Limits) (*unpacker, error) {
 		unix.Close(root)
 		return nil, err
 	}
+	sk, err := createSkeleton(dir, lim.Bytes)
+	if err != nil {
+		unix.Close(root)
+		return nil, errors.Join(err, man.close())
+	}
 	left := lim.Bytes
 	if left <= 0 {
 		left = 1<<63 - 1
 	}
 	return &unpacker{
-		root: root, man: man, lim: lim, left: left, parent: parentDir{fd: -1}, buf: make([]byte, 128<<10),
+		root: root, man: man, tar: &recorder{sk: sk}, attic: &attic{dir, func() (*skeletonWriter, error) { return sk, nil }, -1}, lim: lim, left: left, parent: parentDir{fd: -1}, buf: make([]byte, 128<<10),
 		dirs: map[string]*dirState{".": {entry: entry{Path: ".", Type: typeDir, Mode: 0o755}, implied: true}},
 		res:  Result{implied: map[string]bool{}, links: map[string]string{}, hiding: map[string]bool{}},
 	}, nil
 }
 
-func (u *unpacker) stream(ctx context.Context, r io.Reader) error {
-	tr := tar.NewReader(r)
+func (u *unpacker) stream(ctx context.Context) error {
+	tr := tar.NewReader(u.tar)
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -141,7 +150,7 @@ func (u *unpacker) stream(ctx context.Context, r io.Reader) error {
 		}
 	}
 	// What follows the end mark counts for the digest.
-	_, err := io.CopyBuffer(io.Discard, r, u.buf)
+	_, err := io.CopyBuffer(plainWriter{io.Discard}, u.tar, u.buf)
 	return err
 }
 
@@ -323,9 +332,16 @@ func (u *unpacker) file(ctx context.Context, h *tar.Header, base string, r io.Re
 		return err
 	}
 	f := os.NewFile(uintptr(fd), base)
-	sum, n, err := u.content(ctx, f, r, isSparse(h))
+	sparse := isSparse(h)
+	if !sparse { // what a sparse file's tar holds is not what the file holds: the skeleton takes it as it is
+		u.tar.begin()
+	}
+	sum, n, err := u.content(ctx, f, r, sparse)
 	if cerr := f.Close(); err == nil {
 		err = cerr
+	}
+	if err == nil && !sparse {
+		err = u.tar.end(e.Path, n)
 	}
 	if err != nil {
 		return err
@@ -410,7 +426,7 @@ func (u *unpacker) describe(d *dirState, h *tar.Header, name string) error {
 	return wrapEntry(name, u.dressAt(u.root, d.Path, h, &d.entry))
 }
 
-// clear removes what an earlier entry put at base. The root of a subtree takes all its notes along.
+// clear takes away what an earlier entry put at base. The root of a subtree takes all its notes along.
 func (u *unpacker) clear(base, full string) error {
 	u.replaced = true
 	if u.dirs[full] != nil {
@@ -425,7 +441,7 @@ func (u *unpacker) clear(base, full string) error {
 			}
 		}
 	}
-	if err := os.RemoveAll(procPath(u.parent.fd, base)); err != nil {
+	if err := u.attic.take(procPath(u.parent.fd, base), full); err != nil {
 		return err
 	}
 	return u.man.add(entry{Path: full, Type: typeGone})

@@ -22,6 +22,9 @@ func Verify(ctx context.Context, dir string, report func(path, problem string)) 
 	if err != nil {
 		return err
 	}
+	if err := verifySkeleton(dir, man, report); err != nil {
+		return err
+	}
 	root := filepath.Join(dir, FS)
 	for _, p := range man.paths() {
 		if err := ctx.Err(); err != nil {
@@ -42,6 +45,21 @@ func Verify(ctx context.Context, dir string, report func(path, problem string)) 
 		}
 		return ctx.Err()
 	})
+}
+
+// verifySkeleton compares the skeleton with the manifest. A layer of an earlier release has none.
+func verifySkeleton(dir string, man manifest, report func(path, problem string)) error {
+	t, err := OpenTar(dir)
+	if errors.Is(err, ErrNoSkeleton) {
+		return nil
+	}
+	if err == nil {
+		err = t.prove(man, report)
+	}
+	if err != nil {
+		report(SkeletonFile, err.Error())
+	}
+	return nil
 }
 
 // differs says how what is on disk differs from the entry; "" when it does not.
