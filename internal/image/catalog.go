@@ -108,7 +108,7 @@ func (c *catalog) holdPresent(ids ...string) (string, func()) {
 func (c *catalog) place(dir string, rec layerRecord) error {
 	final := c.path(layersDir, rec.ID)
 	if _, err := os.Lstat(final); err == nil {
-		if _, err := c.setAside(rec.ID); err != nil {
+		if err := at("pull.replace", func() error { _, err := c.setAside(rec.ID); return err }); err != nil {
 			return err
 		}
 	}
@@ -120,32 +120,6 @@ func (c *catalog) place(dir string, rec layerRecord) error {
 	c.dirty(c.path(layersDir))
 	c.publish()
 	return nil
-}
-
-// commit records an image under its names. What it was called before it keeps; its tags leave other images.
-func (c *catalog) commit(rec *imageRecord) (Image, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if old := c.images[rec.ID]; old != nil {
-		rec.Tags, rec.Digests = union(old.Tags, rec.Tags), union(old.Digests, rec.Digests)
-		rec.Durable = old.Durable && slices.Equal(old.Layers, rec.Layers) // a power cut must not cost what was safe
-	}
-	if err := at("pull.record", func() error { return c.writeImageLocked(rec) }); err != nil {
-		return Image{}, err
-	}
-	defer c.publish()
-	for _, other := range c.images {
-		if other.ID == rec.ID || !slices.ContainsFunc(other.Tags, func(t string) bool { return slices.Contains(rec.Tags, t) }) {
-			continue
-		}
-		less := *other
-		less.Tags = slices.DeleteFunc(slices.Clone(other.Tags), func(t string) bool { return slices.Contains(rec.Tags, t) })
-		if err := at("pull.untag", func() error { return c.writeImageLocked(&less) }); err != nil {
-			return Image{}, err
-		}
-	}
-	c.changed()
-	return c.imageOf(rec), nil
 }
 
 func (c *catalog) forgetImageLocked(id string) error {
@@ -238,21 +212,6 @@ func (c *catalog) imageOf(rec *imageRecord) Image {
 		img.Pinned = img.Pinned || matches(c.pinned, name)
 	}
 	return img
-}
-
-// writeImageLocked puts a record on disk and in place of the one in memory.
-func (c *catalog) writeImageLocked(rec *imageRecord) error {
-	path := c.recordPath(rec.ID)
-	if err := imageKind.Write(path, rec); err != nil {
-		return err
-	}
-	if old := c.images[rec.ID]; old != nil {
-		rec.revision = old.revision + 1
-	}
-	c.images[rec.ID] = rec
-	delete(c.unread, path)
-	c.dirty(path)
-	return nil
 }
 
 func (c *catalog) problem(f Finding) {

@@ -81,14 +81,15 @@ func (c *checker) removeUnread(f Finding) error {
 		if _, busy := used[f.Layer]; busy {
 			return errInUse
 		}
-		discard, err := c.setAside(f.Layer)
+		var discard func()
+		err := at("repair.unread", func() (err error) { discard, err = c.setAside(f.Layer); return err })
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if err == nil {
 			defer discard()
 		}
-	} else if err := os.Remove(f.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	} else if err := at("repair.record", func() error { return os.Remove(f.Path) }); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	delete(c.unread, f.Path)
@@ -200,7 +201,7 @@ func (c *checker) withdraw(id string) (discard func(), err error) {
 	if l := c.present[id]; l == nil || l.holds > 0 {
 		return nil, errors.New("a pull or a container that starts uses it: check again later")
 	}
-	if discard, err = c.setAside(id); err != nil {
+	if err := at("repair.unlink", func() (err error) { discard, err = c.setAside(id); return err }); err != nil {
 		return nil, err
 	}
 	delete(c.present, id)

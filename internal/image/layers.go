@@ -243,7 +243,7 @@ func (s *pipeline) chainLock(chain digest.Digest) *sync.Mutex {
 func (s *pipeline) finish(raw *rawLayer, rec layerRecord) (id string, release func(), err error) {
 	rec.Bytes, rec.Inodes, rec.Opaque, rec.Boot = raw.result.Bytes, raw.result.Inodes, raw.result.Opaque, s.boot
 	rec.Skeleton = true
-	if err := layerKind.Write(filepath.Join(raw.dir, "layer"), rec); err != nil {
+	if err := at("pull.describe", func() error { return layerKind.Write(filepath.Join(raw.dir, "layer"), rec) }); err != nil {
 		return "", nil, err
 	}
 	s.mu.Lock()

@@ -33,7 +33,6 @@ type imageRecord struct {
 	PulledAt    time.Time  `json:"pulledAt"`
 	Boot        string     `json:"boot"`
 	Durable     bool       `json:"durable"`
-	revision    uint64     // of the value in memory
 	parsedImage ocispec.Image
 }
 
@@ -95,16 +94,17 @@ func (c *catalog) loadLayers() (left []func(), err error) {
 		var rec layerRecord
 		_, err := layerKind.Read(c.layerRecordPath(id), &rec)
 		switch {
-		case err != nil:
-			c.problem(Finding{Layer: id, Path: c.path(layersDir, id), Problem: err.Error()})
-		case rec.ID != id:
-			c.problem(Finding{Layer: id, Path: c.path(layersDir, id), Problem: "its record is that of " + rec.ID})
-		case !rec.Durable && rec.Boot != c.boot:
-			discard, err := c.setAside(id)
+		case torn(err), err == nil && rec.ID == id && !rec.Durable && rec.Boot != c.boot:
+			var discard func()
+			err := at("open.layer", func() (err error) { discard, err = c.setAside(id); return err })
 			if err != nil {
 				return nil, err
 			}
 			left = append(left, discard)
+		case err != nil:
+			c.problem(Finding{Layer: id, Path: c.path(layersDir, id), Problem: err.Error()})
+		case rec.ID != id:
+			c.problem(Finding{Layer: id, Path: c.path(layersDir, id), Problem: "its record is that of " + rec.ID})
 		default:
 			c.present[id] = &layerState{layerRecord: rec}
 		}
@@ -124,15 +124,15 @@ func (c *catalog) loadImages() error {
 			continue
 		}
 		rec, err := c.readImage(path, e.Name())
-		if err != nil {
-			c.problem(Finding{Image: "sha256:" + e.Name(), Path: path, Problem: err.Error()})
-			continue
-		}
-		if !rec.Durable && rec.Boot != c.boot {
-			c.log.Warn("drop image that was not on disk yet when the machine went down", "image", rec.ID, "tags", rec.Tags)
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if why := c.useless(rec, err); why != "" {
+			c.log.Warn("drop image; the next pull brings it again", "image", e.Name(), "why", why)
+			if err := at("open.image", func() error { return os.Remove(path) }); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
+			continue
+		}
+		if err != nil {
+			c.problem(Finding{Image: "sha256:" + e.Name(), Path: path, Problem: err.Error()})
 			continue
 		}
 		c.images[rec.ID] = rec
@@ -140,6 +140,29 @@ func (c *catalog) loadImages() error {
 	dedupeTags(c.images)
 	c.markSuspects()
 	return nil
+}
+
+// useless says why an image record is of no use to anybody, "" when it is, or when a person should look at it.
+func (c *catalog) useless(rec *imageRecord, err error) string {
+	if torn(err) || err == nil && !rec.Durable && rec.Boot != c.boot {
+		return "it was not on disk yet when the machine went down"
+	}
+	if rec == nil {
+		return ""
+	}
+	for _, l := range rec.Layers { // a repair was cut off between taking out a layer and fetching it again
+		if _, err := os.Lstat(c.path(layersDir, l.ID)); errors.Is(err, fs.ErrNotExist) {
+			return "its layer " + l.ID + " is gone"
+		}
+	}
+	return ""
+}
+
+// torn says that a power cut took a record before anything of it was on the disk. It was not durable then: what is has a
+// record that was synced before it got its name.
+func torn(err error) bool {
+	var corrupt *record.CorruptError
+	return errors.As(err, &corrupt) && corrupt.Torn
 }
 
 // dedupeTags leaves a tag to the image pulled last: a crash between the writes of two records may have left it to both.
@@ -181,7 +204,7 @@ func (c *catalog) readImage(path, name string) (*imageRecord, error) {
 	}
 	for _, l := range rec.Layers {
 		if c.present[l.ID] == nil && (rec.Durable || rec.Boot == c.boot) {
-			return nil, errorf(DataLoss, "layer %s is missing: pull the image again, or run `berth check --repair`", l.ID)
+			return rec, errorf(DataLoss, "layer %s cannot be used: pull the image again, or run `berth check --repair`", l.ID)
 		}
 	}
 	return rec, nil

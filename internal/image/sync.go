@@ -3,6 +3,9 @@ package image
 import (
 	"context"
 	"os"
+	"path/filepath"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,81 +24,153 @@ func (s *syncer) wake() {
 	}
 }
 
+// syncAgain is when a round that failed is tried again: a disk that is full now may have room then.
+const syncAgain = 30 * time.Second
+
 // run syncs whenever asked, until ctx ends.
 func (s *syncer) run(ctx context.Context) {
+	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.ask:
+		case <-again:
 		}
+		again = nil
 		if err := s.syncOnce(); err != nil {
-			s.log.Warn("make images durable", "error", err)
+			s.log.Warn("make images durable; it is tried again", "after", syncAgain, "error", err)
+			again = time.After(syncAgain)
 		}
 	}
 }
 
-// syncOnce puts all that is not durable on the disk, and says so in its record only then.
+// round is what one sync makes durable.
+type round struct {
+	dir    string // of the staged records
+	images []*imageRecord
+	layers []*layerState
+}
+
+// syncOnce puts all that is not durable on the disk, and says so in its records only then. The records are staged first, so
+// that the one sync has their content on the disk before they get their names: a name without its content would cost an
+// image that is whole.
 func (s *syncer) syncOnce() error {
-	s.mu.Lock()
-	images, layers := map[string]uint64{}, []string{}
-	for id, rec := range s.images {
-		if !rec.Durable {
-			images[id] = rec.revision
-		}
-	}
-	for id, l := range s.present {
-		if !l.Durable {
-			layers = append(layers, id)
-		}
-	}
-	s.mu.Unlock()
-	if len(images)+len(layers) == 0 {
+	r := s.pending()
+	if len(r.images)+len(r.layers) == 0 {
 		return nil
 	}
-	if err := syncFS(s.root); err != nil {
+	dir, done, err := s.newIngest("sync.ingest")
+	if err != nil {
 		return err
 	}
-	for _, id := range layers {
-		if err := s.layerDurable(id); err != nil {
+	defer done()
+	r.dir = dir
+	if err := r.stage(); err != nil {
+		return err
+	}
+	if err := at("sync.disk", func() error { return syncFS(s.root) }); err != nil {
+		return err
+	}
+	for _, l := range r.layers {
+		if err := s.layerDurable(r, l); err != nil {
 			return err
 		}
 	}
-	for id, revision := range images {
-		if err := s.imageDurable(id, revision); err != nil {
+	for _, rec := range r.images {
+		if err := s.imageDurable(r, rec); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *syncer) layerDurable(id string) error {
+func (s *syncer) pending() *round {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.present[id]
-	if l == nil {
-		return nil
+	r := &round{}
+	for _, rec := range s.images {
+		if !rec.Durable {
+			r.images = append(r.images, rec)
+		}
 	}
+	for _, l := range s.present {
+		if !l.Durable {
+			r.layers = append(r.layers, l)
+		}
+	}
+	return r
+}
+
+func (r *round) layerFile(id string) string { return filepath.Join(r.dir, "layer-"+id) }
+func (r *round) imageFile(id string) string {
+	return filepath.Join(r.dir, "image-"+strings.TrimPrefix(id, "sha256:"))
+}
+
+func (r *round) stage() error {
+	for _, l := range r.layers {
+		if err := layerKind.Stage(r.layerFile(l.ID), l.asDurable()); err != nil {
+			return err
+		}
+	}
+	for _, rec := range r.images {
+		if err := imageKind.Stage(r.imageFile(rec.ID), rec.asDurable()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *layerState) asDurable() layerRecord {
 	rec := l.layerRecord
 	rec.Durable = true
-	if err := at("sync.layer", func() error { return layerKind.Write(s.layerRecordPath(id), rec) }); err != nil {
+	return rec
+}
+
+func (rec *imageRecord) asDurable() *imageRecord {
+	durable := *rec
+	durable.Durable = true
+	return &durable
+}
+
+func (s *syncer) layerDurable(r *round, l *layerState) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.present[l.ID] != l {
+		return nil // it was removed, or fetched again
+	}
+	path := s.layerRecordPath(l.ID)
+	if err := at("sync.layer", func() error { return os.Rename(r.layerFile(l.ID), path) }); err != nil {
 		return err
 	}
-	l.layerRecord = rec
-	s.dirty(s.layerRecordPath(id))
+	l.layerRecord = l.asDurable()
+	s.dirty(path)
 	return nil
 }
 
-func (s *syncer) imageDurable(id string, revision uint64) error {
+func (s *syncer) imageDurable(r *round, rec *imageRecord) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rec := s.images[id]
-	if rec == nil || rec.revision != revision {
+	if s.images[rec.ID] != rec || !s.layersDurable(rec) {
 		return nil // another pull came in between, and asked for its own round
 	}
-	durable := *rec
-	durable.Durable = true
-	return at("sync.record", func() error { return s.writeImageLocked(&durable) })
+	path := s.recordPath(rec.ID)
+	if err := at("sync.record", func() error { return os.Rename(r.imageFile(rec.ID), path) }); err != nil {
+		return err
+	}
+	s.images[rec.ID] = rec.asDurable()
+	s.dirty(path)
+	return nil
+}
+
+// layersDurable says whether the disk has all layers of an image.
+func (c *catalog) layersDurable(rec *imageRecord) bool {
+	for _, l := range rec.Layers {
+		if have := c.present[l.ID]; have == nil || !have.Durable {
+			return false
+		}
+	}
+	return true
 }
 
 func syncFS(dir string) error {

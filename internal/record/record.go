@@ -40,7 +40,12 @@ type Kind struct {
 }
 
 // CorruptError says that a record cannot be trusted and why.
-type CorruptError struct{ Path, Reason string }
+type CorruptError struct {
+	Path, Reason string
+	// Torn says that the content ends too early, or was never there: what a power cut leaves of a record that nobody had
+	// synced yet.
+	Torn bool
+}
 
 func (e *CorruptError) Error() string {
 	return fmt.Sprintf("record %s is damaged: %s", e.Path, e.Reason)
@@ -61,13 +66,34 @@ var tempSeq atomic.Uint64
 
 // Write replaces the record at path by v. The directory must exist. It does not wait for the disk.
 func (k Kind) Write(path string, v any) error {
+	data, err := k.encode(v)
+	if err != nil {
+		return err
+	}
+	return replace(path, data)
+}
+
+// Stage writes a record to a new file, from where the caller renames it to its place. A caller that syncs before it renames
+// replaces a record that a power cut must not cost: some file systems keep a rename and lose what was renamed.
+func (k Kind) Stage(file string, v any) error {
+	data, err := k.encode(v)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		return fmt.Errorf("stage record: %w", err)
+	}
+	return nil
+}
+
+func (k Kind) encode(v any) ([]byte, error) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("encode %s record: %w", k.Name, err)
+		return nil, fmt.Errorf("encode %s record: %w", k.Name, err)
 	}
 	sum := sha256.Sum256(body)
 	head := fmt.Sprintf("%s %s v%d sha256=%s len=%d\n", magic, k.Name, k.Version, hex.EncodeToString(sum[:]), len(body))
-	return replace(path, append([]byte(head), body...))
+	return append([]byte(head), body...), nil
 }
 
 // replace writes data to a temporary file beside path and renames it over path.
@@ -92,7 +118,7 @@ func (k Kind) Read(path string, v any) (int, error) {
 		return version, err
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return version, &CorruptError{path, "its body is not what a " + k.Name + " record holds: " + err.Error()}
+		return version, &CorruptError{Path: path, Reason: "its body is not what a " + k.Name + " record holds: " + err.Error()}
 	}
 	return version, nil
 }
@@ -108,27 +134,29 @@ func (k Kind) load(path string) ([]byte, int, error) {
 		return nil, 0, fmt.Errorf("read record: %w", err)
 	}
 	if len(data) > MaxSize {
-		return nil, 0, &CorruptError{path, fmt.Sprintf("it is larger than %d bytes", MaxSize)}
+		return nil, 0, &CorruptError{Path: path, Reason: fmt.Sprintf("it is larger than %d bytes", MaxSize)}
 	}
+	data = bytes.TrimRight(data, "\x00") // blocks that were never written; JSON ends with no such byte
 	line, body, ok := bytes.Cut(data, []byte("\n"))
 	if !ok {
-		return nil, 0, &CorruptError{path, "it has no header line"}
+		torn := bytes.HasPrefix(data, []byte(magic)) || bytes.HasPrefix([]byte(magic), data)
+		return nil, 0, &CorruptError{path, "it has no header line", torn}
 	}
 	h, ok := parseHeader(string(line))
 	if !ok {
-		return nil, 0, &CorruptError{path, "its first line is not a record header"}
+		return nil, 0, &CorruptError{Path: path, Reason: "its first line is not a record header"}
 	}
 	if h.kind != k.Name {
-		return nil, h.version, &CorruptError{path, fmt.Sprintf("it is a %s record, not a %s record", h.kind, k.Name)}
+		return nil, h.version, &CorruptError{Path: path, Reason: fmt.Sprintf("it is a %s record, not a %s record", h.kind, k.Name)}
 	}
 	if h.version > k.Version || h.version < k.Oldest {
 		return nil, h.version, &VersionError{path, k.Name, h.version, k.Oldest, k.Version}
 	}
 	if len(body) != h.length {
-		return nil, h.version, &CorruptError{path, fmt.Sprintf("its body has %d bytes, its header says %d", len(body), h.length)}
+		return nil, h.version, &CorruptError{path, fmt.Sprintf("its body has %d bytes, its header says %d", len(body), h.length), len(body) < h.length}
 	}
 	if sum := sha256.Sum256(body); hex.EncodeToString(sum[:]) != h.sum {
-		return nil, h.version, &CorruptError{path, "its checksum does not match"}
+		return nil, h.version, &CorruptError{Path: path, Reason: "its checksum does not match"}
 	}
 	return body, h.version, nil
 }

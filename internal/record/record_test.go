@@ -63,7 +63,10 @@ func TestDamageIsFound(t *testing.T) {
 		"no header":    func(s string) string { return s[strings.Index(s, "\n"):] },
 		"other kind":   func(s string) string { return strings.Replace(s, " pear ", " plum ", 1) },
 		"zeroes":       func(s string) string { return strings.Repeat("\x00", len(s)) },
+		"zero end":     func(s string) string { return s[:len(s)-4] + "\x00\x00\x00\x00" },
+		"a few bytes":  func(s string) string { return s[:5] },
 	}
+	torn := map[string]bool{"cut short": true, "empty": true, "zeroes": true, "zero end": true, "a few bytes": true}
 	for name, damage := range cases {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, kind, pear{"green"})
@@ -75,6 +78,9 @@ func TestDamageIsFound(t *testing.T) {
 			var ce *CorruptError
 			if _, err := kind.Read(path, &got); !errors.As(err, &ce) {
 				t.Fatalf("damage not found: %v, read %+v", err, got)
+			}
+			if ce.Torn != torn[name] {
+				t.Errorf("torn: %v", ce.Torn)
 			}
 		})
 	}
@@ -88,6 +94,23 @@ func TestWriteKeepsOldOnFailure(t *testing.T) {
 	var got pear
 	if _, err := kind.Read(path, &got); err != nil || got.Colour != "old" {
 		t.Fatalf("old record lost: %+v %v", got, err)
+	}
+}
+
+func TestStagedRecordIsWholeInItsPlace(t *testing.T) {
+	path := write(t, kind, pear{"old"})
+	if err := kind.Stage(path+".staged", pear{"new"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := kind.Stage(filepath.Join(path, "below a file"), pear{}); err == nil {
+		t.Error("staged where no file can be")
+	}
+	if err := os.Rename(path+".staged", path); err != nil {
+		t.Fatal(err)
+	}
+	var got pear
+	if _, err := kind.Read(path, &got); err != nil || got.Colour != "new" {
+		t.Fatalf("%+v, %v", got, err)
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package hygiene tells whether the machine is as it was: which processes, mounts, network namespaces, links, filter rules,
-// cgroups and files are there now and were not before, and which are gone.
+// cgroups, files and loop devices are there now and were not before, and which are gone.
 //
 // A test binary takes a Snapshot first and asks Check at the end. What needs a moment to go (a process that is just
 // ending) is given that moment.
@@ -27,6 +27,7 @@ const (
 	Rule    Kind = "filter rule"
 	Cgroup  Kind = "cgroup"
 	File    Kind = "file"
+	Loop    Kind = "loop device"
 )
 
 // Snapshot holds what is there: for each kind, a name that identifies the thing and words that describe it.

@@ -54,6 +54,16 @@ func plants() []plant {
 			must(t, os.WriteFile("/run/"+name, nil, 0o600))
 			return func() { _ = os.Remove("/run/" + name) }
 		}},
+		{Loop, "bt-planted-loop", func(t *testing.T, name string) func() {
+			if _, err := os.Stat("/dev/loop-control"); err != nil {
+				t.Skip(err)
+			}
+			file := filepath.Join(t.TempDir(), name)
+			must(t, os.WriteFile(file, make([]byte, 4096), 0o600))
+			dev, err := exec.Command("losetup", "--find", "--show", file).Output()
+			must(t, err)
+			return func() { _ = exec.Command("losetup", "--detach", strings.TrimSpace(string(dev))).Run() }
+		}},
 	}
 }
 

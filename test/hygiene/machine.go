@@ -19,7 +19,7 @@ import (
 // Machine looks at the machine as this process sees it.
 func Machine() (Snapshot, error) {
 	s := Snapshot{}
-	parts := []func(Snapshot) error{processes, mounts, links, rules, cgroups, files}
+	parts := []func(Snapshot) error{processes, mounts, links, rules, cgroups, files, loops}
 	for _, part := range parts {
 		if err := part(s); err != nil {
 			return nil, err
@@ -196,6 +196,18 @@ func addDirs(s Snapshot, root string) {
 		}
 		return nil
 	})
+}
+
+// loops finds the loop devices that have a file. Whose they are shows in the file's path.
+func loops(s Snapshot) error {
+	const file = "/loop/backing_file"
+	found, err := filepath.Glob("/sys/block/loop*" + file)
+	for _, path := range found {
+		if backing, err := os.ReadFile(path); err == nil {
+			s.add(Loop, "/dev/"+filepath.Base(strings.TrimSuffix(path, file)), strings.TrimSpace(string(backing)))
+		}
+	}
+	return err
 }
 
 // watched are the folders where a container runtime leaves files, and how deep to look. Deeper, other programs' own data

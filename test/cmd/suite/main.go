@@ -38,6 +38,7 @@ var sections = []section{
 	}},
 	{"soak", "crash matrix: every point, scenario and occurrence", func(t *tally) {
 		_ = os.Setenv("BERTH_SOAK", "1")
+		t.goTest("-count=1", "-timeout=0", "-tags=berth_fault", "-run=Crash", "./internal/image")
 		t.goTest("-count=1", "-timeout=0", "./test/crash")
 	}},
 }

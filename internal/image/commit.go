@@ -1,0 +1,154 @@
+package image
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"sort"
+	"strconv"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// edit replaces one image record by another.
+type edit struct {
+	step     string
+	old, rec *imageRecord // old is nil for a new image
+	staged   string       // the file that already holds rec, synced; "" when it is not needed
+}
+
+// safe says that the disk has what the edit replaces and is to have what it makes: no power cut may cost it.
+func (e *edit) safe() bool { return e.old != nil && e.old.Durable && e.rec.Durable }
+
+// idle says that the edit changes nothing that is worth a write: most pulls find all as it was.
+func (e *edit) idle() bool {
+	if !e.safe() {
+		return false
+	}
+	plain := func(r imageRecord) imageRecord {
+		r.PulledAt, r.Boot, r.parsedImage = time.Time{}, "", ocispec.Image{}
+		return r
+	}
+	return reflect.DeepEqual(plain(*e.old), plain(*e.rec))
+}
+
+// commit records an image under its names. What it was called before it keeps; its tags leave other images.
+func (c *catalog) commit(rec *imageRecord) (Image, error) { return committer{c}.commit(rec) }
+
+// committer changes image records. One that the disk has is replaced by one that was synced before, and outside the lock,
+// for which a container would wait.
+type committer struct{ *catalog }
+
+func (c committer) commit(rec *imageRecord) (Image, error) {
+	for {
+		c.mu.Lock()
+		edits := c.editsLocked(rec)
+		c.mu.Unlock()
+		done, err := c.stage(edits)
+		if err != nil {
+			return Image{}, err
+		}
+		img, current, err := c.apply(rec, edits)
+		done()
+		if current || err != nil {
+			return img, err
+		}
+	}
+}
+
+// editsLocked are the changes that make rec an image of the store: its own first, then those of images that lose tags.
+func (c committer) editsLocked(rec *imageRecord) []*edit {
+	next, old := *rec, c.images[rec.ID]
+	if old != nil {
+		next.Tags, next.Digests = union(old.Tags, rec.Tags), union(old.Digests, rec.Digests)
+		next.Durable = old.Durable && slices.Equal(old.Layers, rec.Layers) && c.layersDurable(rec)
+	}
+	var others []*edit
+	for _, other := range c.images {
+		taken := func(t string) bool { return slices.Contains(next.Tags, t) }
+		if other.ID == rec.ID || !slices.ContainsFunc(other.Tags, taken) {
+			continue
+		}
+		less := *other
+		less.Tags = slices.DeleteFunc(slices.Clone(other.Tags), taken)
+		others = append(others, &edit{step: "pull.untag", old: other, rec: &less})
+	}
+	sort.Slice(others, func(a, b int) bool { return others[a].rec.ID < others[b].rec.ID })
+	return append([]*edit{{step: "pull.record", old: old, rec: &next}}, others...)
+}
+
+// stage writes and syncs the records that replace what the disk has. done removes what nobody took.
+func (c committer) stage(edits []*edit) (done func(), err error) {
+	if !slices.ContainsFunc(edits, func(e *edit) bool { return e.safe() && !e.idle() }) {
+		return func() {}, nil
+	}
+	dir, done, err := c.newIngest("commit.ingest")
+	if err != nil {
+		return nil, err
+	}
+	for i, e := range edits {
+		if !e.safe() || e.idle() {
+			continue
+		}
+		e.staged = filepath.Join(dir, strconv.Itoa(i))
+		if err = imageKind.Stage(e.staged, e.rec); err == nil {
+			err = at("commit.stage", func() error { return syncFile(e.staged) })
+		}
+		if err != nil {
+			done()
+			return nil, err
+		}
+	}
+	return done, nil
+}
+
+// apply writes the records, unless others changed what they were made from: it is not current then.
+func (c committer) apply(rec *imageRecord, edits []*edit) (img Image, current bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	same := func(a, b *edit) bool { return a.old == b.old && a.rec.Durable == b.rec.Durable }
+	if !slices.EqualFunc(edits, c.editsLocked(rec), same) {
+		return Image{}, false, nil
+	}
+	for _, e := range edits {
+		if err := at(e.step, func() error { return c.putLocked(e) }); err != nil {
+			return Image{}, true, err
+		}
+		defer c.publish() // also when the next one fails
+	}
+	c.changed()
+	return c.imageOf(edits[0].rec), true, nil
+}
+
+// putLocked puts a record on disk and in place of the one in memory.
+func (c committer) putLocked(e *edit) error {
+	path := c.recordPath(e.rec.ID)
+	var err error
+	switch {
+	case e.idle():
+	case e.staged != "":
+		err = os.Rename(e.staged, path)
+	default:
+		err = imageKind.Write(path, e.rec)
+	}
+	if err != nil {
+		return err
+	}
+	c.images[e.rec.ID] = e.rec
+	delete(c.unread, path)
+	if !e.idle() {
+		c.dirty(path)
+	}
+	return nil
+}
+
+func syncFile(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

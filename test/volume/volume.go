@@ -1,0 +1,167 @@
+// Package volume gives a test a small file system of its own, in a file on a loop device: one that can be filled to the last
+// byte, run out of inodes, turn read-only, or lose its power.
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kind is a sort of file system.
+type Kind string
+
+// The kinds that a Volume may be. Both keep a journal of their metadata and allocate data late, so both can lose what was
+// written and keep the name.
+const (
+	Ext4 Kind = "ext4"
+	XFS  Kind = "xfs"
+)
+
+// Available says what this machine lacks for volumes of the kind: nil for nothing.
+func (k Kind) Available() error {
+	if _, err := exec.LookPath("mkfs." + string(k)); err != nil {
+		return err
+	}
+	known, err := os.ReadFile("/proc/filesystems")
+	if err == nil && !strings.Contains(string(known), "\t"+string(k)+"\n") {
+		err = fmt.Errorf("the kernel has no %s", k)
+	}
+	if err == nil {
+		_, err = os.Stat("/dev/loop-control")
+	}
+	return err
+}
+
+// minimum is the least size in MiB that mkfs takes.
+func (k Kind) minimum() int {
+	if k == XFS {
+		return 300
+	}
+	return 8
+}
+
+// A Volume is a file system in a file.
+type Volume struct {
+	kind  Kind
+	image string
+	at    string // where it is mounted, "" when it is not
+}
+
+// Make makes a file system of that many MiB, or of the least that its kind can have, in a new file in dir. The arguments
+// go to mkfs.
+func Make(dir string, kind Kind, mib int, mkfs ...string) (*Volume, error) {
+	v := &Volume{kind: kind, image: filepath.Join(dir, "volume."+string(kind))}
+	f, err := os.OpenFile(v.image, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(f.Truncate(int64(max(mib, kind.minimum()))<<20), f.Close()); err != nil {
+		return nil, err
+	}
+	return v, run("mkfs."+string(kind), append(append([]string{"-q"}, mkfs...), v.image)...)
+}
+
+// Mount mounts the volume, replaying its journal where it lost its power. What is written to it reaches its file only when
+// somebody syncs: its journal waits longer than any test.
+func (v *Volume) Mount(at string, options ...string) error {
+	if v.kind == Ext4 {
+		options = append(options, "commit=300")
+	}
+	if err := run("mount", "-t", string(v.kind), "-o", strings.Join(append(options, "loop"), ","), v.image, at); err != nil {
+		return err
+	}
+	v.at = at
+	return nil
+}
+
+// Unmount unmounts the volume, in order. It succeeds when it is not mounted. The loop device goes with it.
+func (v *Volume) Unmount() error {
+	if v.at == "" {
+		return nil
+	}
+	if err := unix.Unmount(v.at, 0); err != nil {
+		return fmt.Errorf("unmount %s: %w", v.at, err)
+	}
+	v.at = ""
+	return nil
+}
+
+// Loss is what a power cut takes.
+type Loss uint32
+
+// The losses, as the kernel's FS_IOC_SHUTDOWN has them.
+const (
+	// Unlogged loses all that nobody synced.
+	Unlogged Loss = 2
+	// Unwritten loses the content of files, but the journal made it to the disk at the last moment: names, sizes and renames
+	// are there, and files are empty.
+	Unwritten Loss = 1
+)
+
+// shutdown is FS_IOC_SHUTDOWN, _IOR('X', 125, __u32).
+const shutdown = 0x8004587d
+
+// Cut takes the power from a mounted volume and unmounts it. From here on nothing reaches its file.
+func (v *Volume) Cut(l Loss) error {
+	dir, err := os.Open(v.at)
+	if err != nil {
+		return err
+	}
+	err = unix.IoctlSetPointerInt(int(dir.Fd()), shutdown, int(l))
+	if err = errors.Join(err, dir.Close()); err != nil {
+		return fmt.Errorf("cut the power of %s: %w", v.at, err)
+	}
+	return v.Unmount()
+}
+
+// Fill writes a file into dir until not one more block fits, and returns its path.
+func Fill(dir string) (path string, err error) {
+	path = filepath.Join(dir, "filler")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return "", err
+	}
+	for size := 1 << 20; size >= 1; {
+		if _, err = f.Write(make([]byte, size)); err != nil {
+			size /= 2
+		}
+	}
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return path, errors.Join(fmt.Errorf("fill %s: %w", dir, err), f.Close())
+	}
+	return path, f.Close()
+}
+
+// FillInodes makes empty files in a directory below dir until not one more can be made, and returns the directory.
+func FillInodes(dir string) (path string, err error) {
+	path = filepath.Join(dir, "fillers")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return "", err
+	}
+	for n := 0; ; n++ {
+		f, err := os.OpenFile(filepath.Join(path, strconv.Itoa(n)), os.O_CREATE|os.O_WRONLY, 0o600)
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			return path, nil
+		}
+		if err != nil {
+			return path, err
+		}
+		if err := f.Close(); err != nil {
+			return path, err
+		}
+	}
+}
+
+func run(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
