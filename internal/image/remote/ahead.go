@@ -1,0 +1,181 @@
+package remote
+
+import (
+	"context"
+	"sync"
+)
+
+// prefetch is what is fetched ahead of a blob's reader: segments that follow each other, each by a connection of its own
+// into a buffer that counts against the Client's budget. Only the reader's goroutine touches it.
+type prefetch struct {
+	blob     *Blob
+	wanted   bool       // the reader starved
+	possible bool       // the host serves ranges
+	queue    []*segment // in order, without gaps
+	work     sync.WaitGroup
+}
+
+// feed begins as many segments as connections and budget allow.
+func (a *prefetch) feed() {
+	b := a.blob
+	o := &b.repo.client.options
+	for a.wanted && a.possible {
+		s := b.round.current()
+		connections := o.Connections
+		if b.direct != nil {
+			connections--
+		}
+		start := a.frontier()
+		if s == nil || len(a.queue) >= connections || start >= b.desc.Size || !b.repo.client.budget.TryAcquire(o.sizes.segment) {
+			return
+		}
+		a.begin(s, start, min(start+o.sizes.segment, b.desc.Size))
+	}
+}
+
+// frontier is the first byte that nobody is fetching. A connection that was to fetch all the rest is left a segment more.
+func (a *prefetch) frontier() int64 {
+	b := a.blob
+	switch {
+	case len(a.queue) > 0:
+		return a.queue[len(a.queue)-1].end
+	case b.direct == nil:
+		return b.at
+	}
+	sizes := b.repo.client.options.sizes
+	if b.desc.Size-b.at > sizes.span && b.direct.end == b.desc.Size {
+		return b.at + sizes.segment
+	}
+	return b.direct.end
+}
+
+func (a *prefetch) begin(s *seat, start, end int64) {
+	seg := &segment{start: start, end: end, buf: a.blob.repo.client.buffers.Get().(*[]byte), changed: make(chan struct{}, 1)}
+	a.queue = append(a.queue, seg)
+	ctx, cancel := context.WithCancel(a.blob.ctx)
+	seg.cancel = cancel
+	memo := s.target
+	a.work.Go(func() {
+		defer close(seg.changed)
+		a.blob.fill(ctx, s, seg, memo)
+	})
+}
+
+func (a *prefetch) head() *segment {
+	if len(a.queue) == 0 {
+		return nil
+	}
+	return a.queue[0]
+}
+
+// pop lets go of the first segment.
+func (a *prefetch) pop() {
+	seg := a.queue[0]
+	a.queue = a.queue[1:]
+	a.release(seg)
+}
+
+func (a *prefetch) release(seg *segment) {
+	seg.cancel()
+	for range seg.changed { // until its goroutine has left the buffer
+	}
+	a.blob.repo.client.buffers.Put(seg.buf)
+	a.blob.repo.client.budget.Release(a.blob.repo.client.options.sizes.segment)
+}
+
+func (a *prefetch) close() {
+	for _, seg := range a.queue {
+		seg.cancel()
+	}
+	for len(a.queue) > 0 {
+		a.pop()
+	}
+	a.work.Wait()
+}
+
+// segment is a part of a blob in memory, readable while it fills.
+type segment struct {
+	start, end int64
+	cancel     context.CancelFunc
+	buf        *[]byte
+	changed    chan struct{} // gets an element when bytes came; closed when no more will come
+
+	mu     sync.Mutex // guards what follows
+	filled int        // bytes
+}
+
+func (s *segment) have() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.filled
+}
+
+func (s *segment) grow(n int) {
+	s.mu.Lock()
+	s.filled += n
+	s.mu.Unlock()
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// read waits for bytes at a place within the segment. None means that none will come.
+func (s *segment) read(p []byte, at int64) int {
+	for {
+		if have := s.have(); int64(have) > at-s.start {
+			return copy(p, (*s.buf)[at-s.start:have])
+		}
+		if _, open := <-s.changed; !open && int64(s.have()) <= at-s.start {
+			return 0
+		}
+	}
+}
+
+// fill fetches a segment from the host that the reader's own connection uses. Whatever goes wrong for good ends it early:
+// the reader goes on by itself from there, and finds out why. Only a stall counts against the host, for it cost the time.
+func (b *Blob) fill(ctx context.Context, s *seat, seg *segment, memo target) {
+	for failures := 0; failures < 3; {
+		from := seg.start + int64(seg.have())
+		if from == seg.end {
+			return
+		}
+		r := b.request(from, seg.end)
+		r.strict = true
+		st, f := b.open(ctx, s, r, &memo)
+		if f == nil {
+			before := seg.have()
+			if f = b.drain(st, seg); seg.have()-before >= minProgress {
+				failures = 0
+			}
+		}
+		if f == nil {
+			continue
+		}
+		failures++
+		if ctx.Err() != nil {
+			return
+		}
+		if f.elapsed || !f.again || f.after > shortPatience {
+			b.round.alone(s, f)
+			return
+		}
+		if sleep(ctx, b.round.clock, max(f.after, backoff(failures))) != nil {
+			return
+		}
+	}
+	b.round.alone(s, nil)
+}
+
+func (b *Blob) drain(st *stream, seg *segment) *fault {
+	defer st.close()
+	for st.at < st.end {
+		n, err := st.Read((*seg.buf)[st.at-seg.start : seg.end-seg.start])
+		seg.grow(n)
+		b.round.progress(st.seat, n)
+		if err != nil {
+			return faultOfError(err)
+		}
+	}
+	return nil
+}

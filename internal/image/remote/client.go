@@ -1,0 +1,187 @@
+package remote
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/semaphore"
+)
+
+// Options configure a Client. The zero value is a sound default.
+type Options struct {
+	// ConfigDir holds <host>/hosts.toml; empty for none. It is read anew for every Repository.
+	ConfigDir string
+	// Connections is how many connections one blob may use at once; 4.
+	Connections int
+	// Stall is how long a host may take to send its next 4 KiB, or to begin its answer; 30 seconds.
+	Stall time.Duration
+	// Buffer bounds the bytes that all blobs together fetch ahead of their readers; 32 MiB.
+	Buffer int64
+
+	clock clock
+	// wrap stands between the package and the network, for tests.
+	wrap func(http.RoundTripper) http.RoundTripper
+	// sizes of requests, for tests.
+	sizes sizes
+}
+
+// sizes say how a blob is cut into requests, in bytes.
+type sizes struct {
+	first   int64 // of the first request of a large blob; a blob that is not larger is one plain request
+	segment int64 // fetched ahead by one connection
+	span    int64 // of the reader's own connection once others fetch ahead
+	fast    int64 // bytes a second beyond which one connection is enough
+}
+
+const (
+	defaultConnections = 4
+	defaultStall       = 30 * time.Second
+	defaultBuffer      = 32 << 20
+	largestSegment     = 4 << 20
+	smallestSegment    = 256 << 10
+)
+
+func (o Options) withDefaults() Options {
+	if o.Connections <= 0 {
+		o.Connections = defaultConnections
+	}
+	if o.Stall <= 0 {
+		o.Stall = defaultStall
+	}
+	if o.Buffer <= 0 {
+		o.Buffer = defaultBuffer
+	}
+	if o.clock == nil {
+		o.clock = realClock{}
+	}
+	if o.sizes == (sizes{}) {
+		segment := max(smallestSegment, min(largestSegment, o.Buffer/8))
+		o.sizes = sizes{first: 8 << 20, segment: segment, span: 16 << 20, fast: 256 << 20}
+	}
+	return o
+}
+
+// Client is what all pulls share: the configuration and the memory for what is fetched ahead. All methods may be called
+// at once from anywhere.
+type Client struct {
+	options Options
+	budget  *semaphore.Weighted
+	buffers sync.Pool // of *[]byte, each of one segment
+}
+
+// New makes a Client. It reads nothing and sends nothing.
+func New(o Options) *Client {
+	o = o.withDefaults()
+	c := &Client{options: o, budget: semaphore.NewWeighted(o.Buffer)}
+	c.buffers.New = func() any { b := make([]byte, o.sizes.segment); return &b }
+	return c
+}
+
+// Repository is one reference, read with one caller's credentials.
+type Repository struct {
+	client  *Client
+	ref     reference.Named
+	hosts   []*host
+	foreign *http.Client // for the urls of foreign layers; made when needed
+	secrets []string     // never to be seen in an error
+
+	mu       sync.Mutex // guards what follows
+	open     int        // blobs
+	closed   bool
+	liars    map[digest.Digest][]string // ids of seats that served other content than the digest promises
+	suspects map[digest.Digest][]string // one of several that served such content together
+	resolver *host                      // that answered Resolve
+	doubted  []*host                    // whose answers to Resolve led nowhere
+}
+
+// Repository prepares reading ref from its hosts, as they are configured now. It sends nothing yet. The caller closes it.
+// A configuration that cannot be read is an Error of the kind Misconfigured that names the file; credentials that make no
+// sense are one of the kind Invalid.
+func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *Auth) (*Repository, error) {
+	user, secret, err := auth.credentials()
+	if err != nil {
+		return nil, err
+	}
+	r := &Repository{
+		client: c, ref: ref, secrets: auth.secrets(secret),
+		liars: map[digest.Digest][]string{}, suspects: map[digest.Digest][]string{},
+	}
+	if r.hosts, err = c.configure(ctx, reference.Domain(ref), identity{auth, user, secret}); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Close lets go of the connections: of idle ones now, of those in use when the last open Blob is closed. A Repository that
+// was closed can still be read from, for a pull that others joined goes on when the first caller has left.
+func (r *Repository) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	r.releaseLocked()
+}
+
+func (r *Repository) releaseLocked() {
+	if !r.closed || r.open > 0 {
+		return
+	}
+	for _, h := range r.hosts {
+		h.client.CloseIdleConnections()
+		h.outside.CloseIdleConnections()
+	}
+	if r.foreign != nil {
+		r.foreign.CloseIdleConnections()
+	}
+}
+
+// enter and leave count the blobs that are open.
+func (r *Repository) enter() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open++
+}
+
+func (r *Repository) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open--
+	r.releaseLocked()
+}
+
+// path is the repository's name below its host.
+func (r *Repository) path() string { return reference.Path(r.ref) }
+
+// foreignClient reaches hosts that are not registries, and knows nothing of their configuration.
+func (r *Repository) foreignClient() *http.Client {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.foreign == nil {
+		r.foreign = r.client.plainClient()
+	}
+	return r.foreign
+}
+
+// convict notes that the seats served what d does not promise, alone or together, and says whether that leaves anybody
+// else to ask among all.
+func (r *Repository) convict(d digest.Digest, served, all []string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var fresh []string
+	for _, id := range served[:max(0, len(served)-1)] {
+		if !slices.Contains(r.suspects[d], id) {
+			fresh = append(fresh, id)
+		}
+	}
+	if len(served) > 1 && len(fresh) > 0 {
+		// One of them lied. The last in order is the registry itself, or nearest to it: ask it alone first.
+		r.suspects[d] = append(r.suspects[d], fresh...)
+		return true
+	}
+	r.liars[d] = append(r.liars[d], served...)
+	return len(served) > 0 && slices.ContainsFunc(all, func(id string) bool { return !slices.Contains(r.liars[d], id) })
+}

@@ -1,0 +1,159 @@
+package remote
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+)
+
+// fault is why one host did not do what it was asked.
+type fault struct {
+	kind    Kind
+	text    string
+	status  int           // of HTTP, 0 when there was no answer
+	again   bool          // the same host may do better
+	dead    bool          // it is not there or does not answer: another one first
+	after   time.Duration // it asks to be left alone for so long
+	elapsed bool          // its time was up, not the caller's
+}
+
+// faultOfError judges a request that got no answer, or an answer that broke off.
+func faultOfError(err error) *fault {
+	var already *faultError
+	if errors.As(err, &already) {
+		return already.fault
+	}
+	f := &fault{kind: Unavailable, text: plainText(err), again: true}
+	var dns *net.DNSError
+	var op *net.OpError
+	var timeout net.Error
+	switch {
+	case errors.Is(err, docker.ErrInvalidAuthorization):
+		return &fault{kind: Unauthenticated, text: plainText(err)}
+	case isCertificate(err):
+		f.again = false
+	case errors.As(err, &dns):
+		f.dead, f.again = true, !dns.IsNotFound
+	case errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"):
+		f.dead, f.elapsed = true, op.Timeout()
+	case errors.As(err, &timeout) && timeout.Timeout():
+		f.dead, f.elapsed = true, true
+	}
+	return f
+}
+
+// isCertificate says that the two ends cannot agree on TLS, which no retry changes.
+func isCertificate(err error) bool {
+	var verify *tls.CertificateVerificationError
+	var unknown x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var record tls.RecordHeaderError
+	var alert tls.AlertError
+	return errors.As(err, &verify) || errors.As(err, &unknown) || errors.As(err, &name) || errors.As(err, &record) || errors.As(err, &alert)
+}
+
+// plainText is what went wrong without the URL, which may be signed.
+func plainText(err error) string {
+	var u *url.Error
+	for errors.As(err, &u) {
+		err = u.Err
+	}
+	text := err.Error()
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		text = "the connection broke off"
+	}
+	return text
+}
+
+// stalled is the fault of a host that sends too little.
+func stalled(limit time.Duration) *fault {
+	text := fmt.Sprintf("it stalled: it sent less than %d KiB in %s", minProgress>>10, limit)
+	return &fault{kind: Unavailable, text: text, again: true, dead: true, elapsed: true}
+}
+
+// faultError carries a fault as the cause of a context's end.
+type faultError struct{ fault *fault }
+
+func (e *faultError) Error() string { return e.fault.text }
+
+// faultOfStatus judges a status that is no success.
+func faultOfStatus(code int) *fault {
+	f := &fault{status: code, text: fmt.Sprintf("%d %s", code, http.StatusText(code))}
+	switch {
+	case code == http.StatusUnauthorized:
+		f.kind = Unauthenticated
+	case code == http.StatusForbidden:
+		f.kind = Denied
+	case code == http.StatusNotFound || code == http.StatusGone:
+		f.kind = NotFound
+	case code == http.StatusRequestTimeout || code == http.StatusTooEarly || code == http.StatusTooManyRequests:
+		f.kind, f.again = Unavailable, true
+	case code >= 500:
+		f.kind, f.again = Unavailable, code != http.StatusNotImplemented && code != http.StatusHTTPVersionNotSupported
+	}
+	return f
+}
+
+// faultOfAnswer judges a response that is no success. It reads a little of the body for what the registry says.
+func faultOfAnswer(resp *http.Response, now time.Time) *fault {
+	f := faultOfStatus(resp.StatusCode)
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 16<<10))
+	f.text += complaintIn(body)
+	if f.again {
+		f.after = retryAfter(resp.Header.Get("Retry-After"), now)
+	}
+	return f
+}
+
+// complaintIn finds the first message in the JSON that registries answer with, as the end of a sentence.
+func complaintIn(body []byte) string {
+	var doc struct {
+		Errors []struct{ Code, Message string }
+	}
+	if json.Unmarshal(body, &doc) != nil || len(doc.Errors) == 0 {
+		return ""
+	}
+	text := doc.Errors[0].Message
+	if text == "" {
+		text = doc.Errors[0].Code
+	}
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > 200 {
+		text = strings.ToValidUTF8(text[:200], "") + "…"
+	}
+	if text == "" {
+		return ""
+	}
+	return ": " + strconv.Quote(text)
+}
+
+// retryAfter reads the header of that name: seconds, or a date. It is never negative.
+func retryAfter(v string, now time.Time) time.Duration {
+	if n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64); err == nil {
+		return time.Duration(max(0, min(n, 1<<31))) * time.Second
+	}
+	if t, err := http.ParseTime(v); err == nil {
+		return max(0, t.Sub(now))
+	}
+	return 0
+}
+
+// ended returns the cause of ctx's end, nil while it lives.
+func ended(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}

@@ -1,0 +1,175 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
+)
+
+// host is one registry that may serve a repository, or the place of a foreign layer.
+type host struct {
+	id      string   // in a Repository
+	place   int      // among its hosts
+	name    string   // with port, for people
+	base    *url.URL // scheme, host and the root of its API
+	ns      string   // the registry that it stands for, when it is a mirror
+	caps    docker.HostCapabilities
+	header  http.Header // for this host alone
+	client  *http.Client
+	outside *http.Client // for where it redirects to
+	gate    *gate
+	foreign bool
+
+	mu    sync.Mutex // guards what follows
+	until time.Time  // it asked not to be asked before
+	down  bool       // it could not be reached
+}
+
+func (h *host) isDown() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.down
+}
+
+func (h *host) setDown(down bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.down = down
+}
+
+// rest asks that the host be left alone until then.
+func (h *host) rest(then time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if then.After(h.until) {
+		h.until = then
+	}
+}
+
+func (h *host) rested() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.until
+}
+
+// configure reads what is configured for the references of home.
+func (c *Client) configure(ctx context.Context, home string, who identity) ([]*host, error) {
+	var wrong complaint
+	bare := map[*http.Client]*http.Transport{}
+	o := config.HostOptions{UpdateClient: func(cl *http.Client) error {
+		if t, ok := cl.Transport.(*http.Transport); ok {
+			c.tune(t)
+			bare[cl] = t
+		}
+		return nil
+	}}
+	if c.options.ConfigDir != "" {
+		o.HostDir = config.HostDirFromRoot(c.options.ConfigDir)
+	}
+	found, err := config.ConfigureHosts(log.WithLogger(ctx, wrong.logger()), o)(home)
+	if err == nil {
+		err = wrong.err
+	}
+	if err != nil {
+		return nil, &Error{Misconfigured, "registry configuration", c.name(home, o.HostDir) + err.Error()}
+	}
+	hosts := make([]*host, len(found))
+	for i, f := range found {
+		if hosts[i], err = c.host(f, bare[f.Client], home, who); err != nil {
+			return nil, &Error{Misconfigured, "registry configuration", c.name(home, o.HostDir) + err.Error()}
+		}
+		hosts[i].id, hosts[i].place = fmt.Sprint(i), i
+	}
+	return hosts, nil
+}
+
+// name says which directory the configuration of a host comes from, as the beginning of a text.
+func (c *Client) name(home string, find func(string) (string, error)) string {
+	if find == nil {
+		return ""
+	}
+	if dir, err := find(home); err == nil {
+		return filepath.Join(dir, "hosts.toml") + ": "
+	}
+	return c.options.ConfigDir + ": "
+}
+
+func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, who identity) (*host, error) {
+	base := &url.URL{Scheme: f.Scheme, Host: f.Host, Path: f.Path}
+	if f.Host == "" || f.Scheme != "http" && f.Scheme != "https" || base.Hostname() == "" {
+		return nil, fmt.Errorf("%q is no address of a registry: write https://host[:port]", base)
+	}
+	h := &host{name: f.Host, base: base, caps: f.Capabilities, header: f.Header}
+	if canonicalHost(f.Host) != canonicalHost(home) {
+		h.ns = home
+	}
+	h.client, h.outside = c.noRedirects(f.Client.Transport), c.noRedirects(bare)
+	known := who.mayGo(f.Host, home)
+	credentials := func(string) (string, string, error) {
+		if !known {
+			return "", "", nil
+		}
+		return who.user, who.secret, nil
+	}
+	tokens := tokenClient(h.outside, base, f.Header)
+	tokens.Timeout = c.options.Stall
+	h.gate = newGate(known, func() docker.Authorizer {
+		if known && who.auth.RegistryToken != "" {
+			return bearer(who.auth.RegistryToken)
+		}
+		return docker.NewDockerAuthorizer(docker.WithAuthClient(tokens), docker.WithAuthCreds(credentials))
+	})
+	return h, nil
+}
+
+// tune makes a transport fit for large transfers over several connections.
+func (c *Client) tune(t *http.Transport) {
+	t.ResponseHeaderTimeout = c.options.Stall
+	t.MaxIdleConns, t.MaxIdleConnsPerHost = 64, 32
+	t.DisableCompression = true
+	t.ReadBufferSize = 64 << 10
+	t.MaxResponseHeaderBytes = 1 << 20
+}
+
+// noRedirects makes a client that hands redirects to its caller.
+func (c *Client) noRedirects(t http.RoundTripper) *http.Client {
+	if c.options.wrap != nil {
+		t = c.options.wrap(t)
+	}
+	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// plainClient reaches hosts of which nothing is configured.
+func (c *Client) plainClient() *http.Client {
+	t := docker.DefaultHTTPTransport(nil)
+	c.tune(t)
+	return c.noRedirects(t)
+}
+
+// complaint keeps the first error that the library logs and goes on from: a hosts.toml that it cannot read, and ignores.
+type complaint struct{ err error }
+
+func (c *complaint) Levels() []logrus.Level { return []logrus.Level{logrus.ErrorLevel} }
+
+func (c *complaint) Fire(e *logrus.Entry) error {
+	if c.err == nil {
+		c.err = fmt.Errorf("%s: %v", e.Message, e.Data[logrus.ErrorKey])
+	}
+	return nil
+}
+
+func (c *complaint) logger() *logrus.Entry {
+	l := &logrus.Logger{Out: io.Discard, Formatter: &logrus.TextFormatter{}, Level: logrus.ErrorLevel, Hooks: logrus.LevelHooks{}}
+	l.AddHook(c)
+	return logrus.NewEntry(l)
+}

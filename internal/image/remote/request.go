@@ -1,0 +1,199 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+)
+
+// request is what is wanted of any host.
+type request struct {
+	method string
+	path   string // below the API's root: <repository>/blobs/<digest>
+	accept string
+	from   int64 // the first byte wanted
+	to     int64 // the byte behind the last one wanted
+	ranged bool  // ask for from to to; else for everything
+	strict bool  // everything instead is of no use
+}
+
+const mostRedirects = 10
+
+// target remembers where a host redirected a request to, so that the next range of a blob goes there at once.
+type target struct{ url *url.URL }
+
+// ask sends a request to the host and follows where it leads. An answer that is no success is a fault.
+func (h *host) ask(ctx context.Context, r request, memo *target) (*http.Response, *fault) {
+	if memo != nil && memo.url != nil {
+		resp, f := h.follow(ctx, r, memo.url, true, nil)
+		if f == nil || f.again && f.after > 0 {
+			return resp, f
+		}
+		memo.url = nil // refused, or gone: the registry may know a better place
+		if ctx.Err() != nil {
+			return nil, f
+		}
+	}
+	return h.follow(ctx, r, h.url(r.path), h.foreign, memo)
+}
+
+// url is where the host has p.
+func (h *host) url(p string) *url.URL {
+	if h.foreign {
+		return h.base
+	}
+	u := *h.base
+	u.Path = path.Join("/", u.Path, p)
+	if h.ns != "" {
+		u.RawQuery = url.Values{"ns": {h.ns}}.Encode()
+	}
+	return &u
+}
+
+// follow sends a request to u and on to where it is redirected. From the first place that is not the host's own (away), it
+// carries nothing that was meant for the host.
+func (h *host) follow(ctx context.Context, r request, u *url.URL, away bool, memo *target) (*http.Response, *fault) {
+	for range mostRedirects {
+		resp, f := h.send(ctx, r, u, away)
+		if f != nil {
+			return nil, f
+		}
+		next, f := redirection(resp)
+		if f != nil {
+			drop(resp)
+			return nil, f
+		}
+		if next == nil {
+			return h.judge(resp, u, away, memo)
+		}
+		drop(resp)
+		away = away || !sameOrigin(resp.Request.URL, next)
+		u = next
+	}
+	return nil, &fault{kind: Refused, text: "too many redirects"}
+}
+
+func (h *host) judge(resp *http.Response, u *url.URL, away bool, memo *target) (*http.Response, *fault) {
+	if resp.StatusCode/100 == 2 {
+		if away && memo != nil {
+			memo.url = u
+		}
+		return resp, nil
+	}
+	defer drop(resp)
+	f := faultOfAnswer(resp, time.Now())
+	if away && u.Host != h.name {
+		f.text = "redirects to " + u.Host + ": " + f.text
+	}
+	return nil, f
+}
+
+// send makes one exchange, or as many as it takes to be authorized.
+func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*http.Response, *fault) {
+	for try := 0; ; try++ {
+		req, err := r.build(ctx, u)
+		if err != nil {
+			return nil, &fault{kind: Refused, text: plainText(err)}
+		}
+		client, age := h.outside, 0
+		if !away {
+			client = h.client
+			addHeader(req.Header, h.header)
+			var f *fault
+			if age, f = h.gate.sign(ctx, req); f != nil {
+				return nil, f
+			}
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return nil, h.lost(ctx, err, u)
+		}
+		if resp.StatusCode != http.StatusUnauthorized || away || try > 0 {
+			return resp, nil
+		}
+		f := h.gate.challenge(ctx, resp, age)
+		drop(resp)
+		if f != nil {
+			return nil, f
+		}
+	}
+}
+
+// lost judges a request that got no answer from u.
+func (h *host) lost(ctx context.Context, err error, u *url.URL) *fault {
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	f := faultOfError(err)
+	if u.Host != h.name {
+		f.text = "redirects to " + u.Host + ": " + f.text
+	}
+	return f
+}
+
+func (r request) build(ctx context.Context, u *url.URL) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, r.method, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("User-Agent", "berth")
+	req.Header.Set("Accept-Encoding", "identity")
+	if r.accept != "" {
+		req.Header.Set("Accept", r.accept)
+	}
+	if r.ranged {
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", r.from, r.to-1))
+	}
+	return req, nil
+}
+
+// redirection is where a response sends its caller, nil when it is an answer.
+func redirection(resp *http.Response) (*url.URL, *fault) {
+	switch resp.StatusCode {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+	default:
+		return nil, nil
+	}
+	next, err := resp.Location()
+	if err != nil || next.Host == "" || next.Scheme != "http" && next.Scheme != "https" {
+		return nil, &fault{kind: Refused, text: "redirects to nowhere"}
+	}
+	if resp.TLS != nil && next.Scheme != "https" {
+		return nil, &fault{kind: Refused, text: "redirects to " + next.Host + " without TLS"}
+	}
+	return next, nil
+}
+
+// addHeader adds the header of a configuration, in which names are as somebody wrote them.
+func addHeader(to, from http.Header) {
+	for name, values := range from {
+		for _, v := range values {
+			to.Add(name, v)
+		}
+	}
+}
+
+// sameOrigin says whether two URLs have scheme, host and port in common.
+func sameOrigin(a, b *url.URL) bool {
+	return strings.EqualFold(a.Scheme, b.Scheme) && strings.EqualFold(a.Hostname(), b.Hostname()) && portOf(a) == portOf(b)
+}
+
+func portOf(u *url.URL) string {
+	if p := u.Port(); p != "" {
+		return p
+	}
+	port, _ := net.LookupPort("tcp", strings.ToLower(u.Scheme))
+	return fmt.Sprint(port)
+}
+
+// drop ends a response; reading the little that is left keeps its connection.
+func drop(resp *http.Response) {
+	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
+	_ = resp.Body.Close()
+}

@@ -1,0 +1,149 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// stream is one response on its way: the bytes from at to end of a blob.
+type stream struct {
+	watch
+	ctx  context.Context
+	seat *seat
+	body io.ReadCloser
+	at   int64
+	end  int64
+
+	partial bool // the host serves ranges
+}
+
+// Read reads, and says what went wrong as a faultError. It returns io.EOF at the end of the stream alone.
+func (s *stream) Read(p []byte) (int, error) {
+	n, _, err := s.next(p)
+	return n, err
+}
+
+// next is Read that says how long it waited.
+func (s *stream) next(p []byte) (n int, took time.Duration, err error) {
+	if s.at == s.end {
+		return 0, 0, io.EOF
+	}
+	n, took, err = s.read(s.body, p[:min(int64(len(p)), s.end-s.at)])
+	s.at += int64(n)
+	switch {
+	case err == nil:
+		return n, took, nil
+	case s.at == s.end:
+		return n, took, nil // whatever else it says, all is there
+	case s.ctx.Err() != nil:
+		err = context.Cause(s.ctx)
+	}
+	return n, took, &faultError{faultOfError(err)}
+}
+
+func (s *stream) close() {
+	_ = s.body.Close()
+	s.cancel(nil)
+}
+
+// open asks a seat for the bytes from r.from to r.to. From a host that serves no ranges come all that follow, after those
+// before were read and dropped; a strict request takes that for a fault.
+func (b *Blob) open(ctx context.Context, s *seat, r request, memo *target) (*stream, *fault) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	st := &stream{ctx: ctx, seat: s, watch: watch{clock: b.round.clock, limit: b.repo.client.options.Stall, cancel: cancel}}
+	resp, f := s.host.ask(ctx, r, memo)
+	if f == nil {
+		st.body = resp.Body
+		f = st.accept(resp, r, b.desc.Size)
+	}
+	if f == nil && r.strict && !st.partial {
+		f = &fault{kind: Refused, text: "it serves no ranges"}
+	}
+	if f == nil && st.at < r.from {
+		f = st.skip(r.from)
+	}
+	if f != nil {
+		if st.body != nil {
+			_ = st.body.Close()
+		}
+		cancel(nil)
+		return nil, f
+	}
+	return st, nil
+}
+
+// accept reads from the headers which bytes come.
+func (s *stream) accept(resp *http.Response, r request, size int64) *fault {
+	if resp.StatusCode != http.StatusPartialContent {
+		s.at, s.end = 0, size
+		if n := resp.ContentLength; n >= 0 && n != size {
+			return &fault{kind: Lied, text: fmt.Sprintf("what it serves has %d bytes, not the %d promised", n, size)}
+		}
+		return nil
+	}
+	from, to, total, ok := contentRange(resp.Header.Get("Content-Range"))
+	switch {
+	case !r.ranged || !ok || from != r.from || to > r.to || to <= from:
+		text := fmt.Sprintf("it answers bytes %d to %d with the range %.80q", r.from, r.to-1, resp.Header.Get("Content-Range"))
+		return &fault{kind: Refused, text: text}
+	case total >= 0 && total != size:
+		return &fault{kind: Lied, text: fmt.Sprintf("what it serves has %d bytes, not the %d promised", total, size)}
+	}
+	s.at, s.end, s.partial = from, to, true
+	return nil
+}
+
+// contentRange takes apart `bytes 0-9/100`: the first byte, the one behind the last, and the size, -1 when it is not said.
+func contentRange(v string) (from, to, size int64, ok bool) {
+	v, ok = strings.CutPrefix(v, "bytes ")
+	span, total, ok2 := strings.Cut(v, "/")
+	first, last, ok3 := strings.Cut(span, "-")
+	from, err := strconv.ParseInt(first, 10, 64)
+	to, err2 := strconv.ParseInt(last, 10, 64)
+	size, err3 := int64(-1), error(nil)
+	if total != "*" {
+		size, err3 = strconv.ParseInt(total, 10, 64)
+	}
+	ok = ok && ok2 && ok3 && err == nil && err2 == nil && err3 == nil && from >= 0 && to >= from
+	return from, to + 1, size, ok
+}
+
+// skip reads up to a byte.
+func (s *stream) skip(to int64) *fault {
+	buf := make([]byte, 64<<10)
+	for s.at < to {
+		if _, err := s.Read(buf[:min(int64(len(buf)), to-s.at)]); err != nil {
+			return faultOfError(err)
+		}
+	}
+	return nil
+}
+
+// watch ends a request whose host sends too little: less than minProgress within limit, counting only time
+// spent waiting.
+type watch struct {
+	clock  clock
+	limit  time.Duration
+	cancel context.CancelCauseFunc
+	waited time.Duration
+	got    int
+}
+
+// read reads from r under the watch, and says how long that took.
+func (w *watch) read(r io.Reader, p []byte) (n int, took time.Duration, err error) {
+	start := w.clock.Now()
+	stop := w.clock.AfterFunc(w.limit-w.waited, func() { w.cancel(&faultError{stalled(w.limit)}) })
+	n, err = r.Read(p)
+	stop()
+	took = w.clock.Now().Sub(start)
+	w.waited += took
+	if w.got += n; w.got >= minProgress {
+		w.waited, w.got = 0, 0
+	}
+	return n, took, err
+}
