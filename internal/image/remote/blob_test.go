@@ -337,8 +337,7 @@ func TestStall(t *testing.T) {
 
 // TestTrickle sends less than the least progress again and again.
 func TestTrickle(t *testing.T) {
-	var s *server
-	s = serve(t, func(w http.ResponseWriter, r *http.Request) bool {
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) bool {
 		w.Header().Set("Content-Length", "100000")
 		for {
 			if _, err := w.Write(make([]byte, 100)); err != nil || r.Context().Err() != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
@@ -89,13 +88,6 @@ func (s *server) content(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/octet-stream")
 	}
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
-}
-
-// whole answers without ranges.
-func (s *server) whole(w http.ResponseWriter, r *http.Request) bool {
-	r.Header.Del("Range")
-	s.content(w, r)
-	return true
 }
 
 // put keeps a blob under its digest and other names.
@@ -260,13 +252,12 @@ func eventually(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// manual is a clock that stands still. Whoever sleeps by it moves it on when auto is set.
+// manual is a clock that stands still until it is moved on.
 type manual struct {
 	mu     sync.Mutex // guards what follows
 	now    time.Time
 	timers map[*alarm]struct{}
 	slept  []time.Duration // what was waited for, once it was over
-	auto   bool
 }
 
 type alarm struct {
@@ -355,10 +346,6 @@ const forever = 1000 * time.Hour
 
 // small cuts blobs into pieces that a test can look through.
 var small = sizes{first: 64 << 10, segment: 32 << 10, span: 128 << 10, fast: 1 << 40}
-
-func certificateOf(s *server) string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
-}
 
 func rangeOf(r *http.Request) (from int64) {
 	v := strings.TrimPrefix(r.Header.Get("Range"), "bytes=")
