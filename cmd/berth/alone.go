@@ -61,16 +61,27 @@ func holder(f *os.File) string {
 
 // lockState makes sure that one daemon alone uses the state directory: it removes there what belongs to no pod of its own.
 func lockState(state string) (*os.File, error) {
-	if err := os.MkdirAll(state, 0o711); err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
+	return lockDir(state, 0o711, "state directory", "another --state and --socket")
+}
+
+// lockImages makes sure that one daemon alone uses the image store: it removes there what no image and container of its own
+// needs.
+func lockImages(root string) (*os.File, error) {
+	return lockDir(root, 0o700, "image store", "another images.root")
+}
+
+// lockDir locks a directory, which it makes when it is not there.
+func lockDir(dir string, mode fs.FileMode, what, instead string) (*os.File, error) {
+	if err := os.MkdirAll(dir, mode); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	f, err := os.Open(state)
+	f, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	err = lock(f)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = fmt.Errorf("another daemon, with another root, uses the state directory %s: give this one another --state and --socket", state)
+		err = fmt.Errorf("another daemon, with another root, uses the %s %s: give this one %s", what, dir, instead)
 	}
 	if err != nil {
 		_ = f.Close()

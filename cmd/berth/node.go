@@ -87,7 +87,7 @@ func (n *node) open(ctx context.Context) error {
 		n.timeline.Mark(part.name)
 	}
 	n.face.Pods, n.face.Images, n.face.Network, n.face.Handlers, n.face.Info = n.pods, n.images, n.network, n.handlers(), n.info
-	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, n.cfg.ImagesRoot(), filepath.Join(n.cfg.Root, "pods")
+	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, n.cfg.ImagesRoot(), containersRoot(n.cfg)
 	flush, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	n.background.Go(func() { n.flusher.Run(flush) })
@@ -149,6 +149,9 @@ func (n *node) openNetwork(context.Context) (err error) {
 }
 
 func (n *node) openImages(context.Context) (err error) {
+	if err := tryImages(n.cfg.ImagesRoot(), n.log); err != nil {
+		return err
+	}
 	n.images, err = image.Open(n.imageConfig())
 	return err
 }

@@ -72,6 +72,11 @@ func serve(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	defer state.Close()
+	images, err := lockImages(cfg.ImagesRoot())
+	if err != nil {
+		return err
+	}
+	defer images.Close()
 	listener, err := listen(cfg.Socket)
 	if err != nil {
 		return err

@@ -112,6 +112,8 @@ func TestSecondDaemon(t *testing.T) {
 		fmt.Sprintf("another daemon (pid %d) holds the root %s: ", os.Getpid(), first.Root))
 	refused(t, with(other, func(c *config.Config) { c.State = first.State }),
 		"another daemon, with another root, uses the state directory "+first.State+": ")
+	refused(t, with(other, func(c *config.Config) { c.Images.Root = first.ImagesRoot() }),
+		"another daemon, with another root, uses the image store "+first.ImagesRoot()+": give this one another images.root")
 	refused(t, with(other, func(c *config.Config) { c.Socket = first.Socket }), "another daemon serves "+first.Socket+": ")
 	conn, err := net.Dial("unix", first.Socket)
 	if err != nil {
@@ -179,4 +181,28 @@ func TestRootThatCannotBeWritten(t *testing.T) {
 	refused(t, with(place(t), func(c *config.Config) { c.Root = cfg.Root }), "another daemon holds the root "+cfg.Root+": ")
 	stop()
 	refused(t, with(cfg, func(c *config.Config) { c.Root = filepath.Join(cfg.Root, "new") }), "new: read-only file system")
+}
+
+// TestImagesElsewhere puts the image store on a file system that cannot hold layers, and on one that can.
+func TestImagesElsewhere(t *testing.T) {
+	cfg := place(t)
+	mount := func(kind string) string {
+		t.Helper()
+		dir := t.TempDir()
+		if err := unix.Mount("none", dir, kind, 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		return filepath.Join(dir, "images")
+	}
+	unfit, fit := mount("ramfs"), mount("tmpfs")
+	refused(t, with(cfg, func(c *config.Config) { c.Images.Root = unfit }),
+		"start images: the file system of "+unfit+" cannot hold image layers: it has no trusted.* extended attributes: operation not supported: set images.root to ")
+	start(t, with(cfg, func(c *config.Config) { c.Images.Root = fit }))
+	if _, err := os.Stat(filepath.Join(fit, "layers")); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(fit, "*", "try-*")); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
 }

@@ -68,7 +68,8 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 	found = append(found, m.runtimes(ctx)...)
 	found = append(found, m.monitor())
 	found = append(found, diagnoseNetwork(cfg.CNI)...)
-	found = append(found, m.disk("images and pods", cfg.Root), m.disk("state", cfg.State))
+	found = append(found, m.disks()...)
+	found = append(append(found, m.layers()), m.verifiers()...)
 	return append(found, a.diagnoseDaemon(ctx)...)
 }
 

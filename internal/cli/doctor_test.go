@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/admin"
 	"berth/internal/config"
 	"berth/internal/host"
@@ -243,5 +245,70 @@ func TestTrialThatIsNotUndone(t *testing.T) {
 	}
 	if _, err := os.Stat(empty); !absent(err) {
 		t.Errorf("left: %v", err)
+	}
+}
+
+func TestLayersDiagnosis(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	cfg := config.Default()
+	look := func(root string) diagnosis {
+		cfg.Images.Root = filepath.Join(root, "not", "yet", "there")
+		return machine{config: cfg}.layers()
+	}
+	dir := t.TempDir()
+	if d := look(dir); d.Result != fine || !strings.Contains(d.Text, dir) {
+		t.Errorf("%+v", d)
+	}
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+	if err := unix.Mount("none", dir, "ramfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, 0) })
+	if d := look(dir); d.Result != broken || !strings.Contains(d.Remedy, "images.root") {
+		t.Errorf("%+v", d)
+	}
+	if d := look("/proc"); d.Result != warning || d.Remedy == "" {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestVerifiersDiagnosis(t *testing.T) {
+	cfg := config.Default()
+	look := func() string {
+		found := machine{config: cfg}.verifiers()
+		if len(found) != 1 {
+			t.Fatalf("found %+v", found)
+		}
+		return found[0].Result + " " + found[0].Text
+	}
+	if found := (machine{config: cfg}).verifiers(); found != nil {
+		t.Errorf("nobody is configured: %+v", found)
+	}
+	dir := t.TempDir()
+	cfg.Verifier.Dir = filepath.Join(dir, "v")
+	if got := look(); !strings.HasPrefix(got, "bad every image is refused: the directory of verifiers ") {
+		t.Error(got)
+	}
+	if err := os.Mkdir(cfg.Verifier.Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := look(); !strings.HasPrefix(got, "warn every image is accepted") {
+		t.Error(got)
+	}
+	for mode, want := range map[os.FileMode]string{0o755: "ok 1 in ", 0o644: "bad every image is refused: verifier "} {
+		path := filepath.Join(cfg.Verifier.Dir, "policy")
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if got := look(); !strings.HasPrefix(got, want) {
+			t.Error(got)
+		}
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/host"
+	"berth/internal/image/verifier"
+	"berth/internal/rootfs"
 )
 
 // machine is what the doctor looks at.
@@ -195,14 +197,19 @@ const (
 	littleInodes = 10000
 )
 
-func (m machine) disk(what, dir string) diagnosis {
-	subject, at := "disk", dir
-	for {
-		if _, err := os.Stat(at); err == nil || at == filepath.Dir(at) {
-			break
-		}
-		at = filepath.Dir(at) // the daemon will make what is missing
+// onlyImages is what a disk is for that need not carry an upper directory.
+const onlyImages = "images"
+
+func (m machine) disks() []diagnosis {
+	c := m.config
+	if c.Images.Root == "" {
+		return []diagnosis{m.disk("images and pods", c.Root), m.disk("state", c.State)}
 	}
+	return []diagnosis{m.disk("pods", c.Root), m.disk(onlyImages, c.Images.Root), m.disk("state", c.State)}
+}
+
+func (m machine) disk(what, dir string) diagnosis {
+	subject, at := "disk", present(dir)
 	var s unix.Statfs_t
 	if err := unix.Statfs(at, &s); err != nil {
 		return diagnosis{subject, broken, fmt.Sprintf("%s: %v", at, err), ""}
@@ -219,9 +226,51 @@ func (m machine) disk(what, dir string) diagnosis {
 		return diagnosis{subject, warning, text, remedy}
 	case s.Files > 0 && s.Ffree < littleInodes:
 		return diagnosis{subject, warning, fmt.Sprintf("%s, but only %d more files", text, s.Ffree), remedy}
-	case s.Type == unix.OVERLAYFS_SUPER_MAGIC && what != "state":
+	case s.Type == unix.OVERLAYFS_SUPER_MAGIC && what != "state" && what != onlyImages:
 		return diagnosis{subject, broken, text + ", but it is itself an overlay, which cannot carry another's upper directory",
 			"put root on a real file system: root in the configuration, or a volume"}
 	}
 	return diagnosis{subject, fine, text, ""}
+}
+
+// present is the path, or what there is of the way to it: the daemon will make what is missing.
+func present(path string) string {
+	for {
+		if _, err := os.Stat(path); err == nil || path == filepath.Dir(path) {
+			return path
+		}
+		path = filepath.Dir(path)
+	}
+}
+
+// layers tells whether the image store's file system can hold them.
+func (m machine) layers() diagnosis {
+	const subject = "image layers"
+	dir := present(m.config.ImagesRoot())
+	err := rootfs.TryLayers(dir)
+	var unfit *rootfs.UnfitError
+	switch {
+	case errors.As(err, &unfit):
+		return diagnosis{subject, broken, err.Error(), "set images.root to a directory on another file system, such as ext4, xfs, btrfs or tmpfs"}
+	case err != nil:
+		return diagnosis{subject, warning, "it cannot be tried now whether the image store can hold them: " + err.Error(), "mend what it names, and look again"}
+	}
+	return diagnosis{subject, fine, "the file system of " + dir + " can hold them", ""}
+}
+
+// verifiers tells whom a daemon would ask about images; nothing where nobody is configured.
+func (m machine) verifiers() []diagnosis {
+	const subject = "image verifiers"
+	v := m.config.Verifier
+	if v.Dir == "" {
+		return nil
+	}
+	programs, err := (&verifier.Dir{Path: v.Dir, Max: v.Max}).Programs()
+	switch {
+	case err != nil:
+		return []diagnosis{{subject, broken, "every image is refused: " + err.Error(), "mend what it names; it counts from the next pull on"}}
+	case len(programs) == 0:
+		return []diagnosis{{subject, warning, "every image is accepted: there is no program in " + v.Dir, "put verifiers there, or clear image_verifier.dir"}}
+	}
+	return []diagnosis{{subject, fine, fmt.Sprintf("%d in %s", len(programs), v.Dir), ""}}
 }

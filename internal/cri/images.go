@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -70,20 +71,28 @@ func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageReq
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-// ImageFsInfo tells how much room images take, and where containers write.
+// ImageFsInfo tells how much room images take, and what containers write. On one file system both are one value: the kubelet
+// tells from the paths whether there are two.
 func (s *Server) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
-	bytes, inodes, at := s.Images.Usage()
+	bytes, inodes, _ := s.Images.Usage()
 	writable := s.Pods.Usage()
+	images, containers := fileSystem(s.ImagesRoot, bytes, inodes), fileSystem(s.ContainersRoot, writable.Bytes, writable.Inodes)
+	if s.ImagesRoot == s.ContainersRoot {
+		images = fileSystem(s.ImagesRoot, bytes+writable.Bytes, inodes+writable.Inodes)
+		containers = images
+	}
 	return &runtimeapi.ImageFsInfoResponse{
-		ImageFilesystems: []*runtimeapi.FilesystemUsage{{
-			Timestamp: at.UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: s.ImagesRoot},
-			UsedBytes: &runtimeapi.UInt64Value{Value: bytes}, InodesUsed: &runtimeapi.UInt64Value{Value: inodes},
-		}},
-		ContainerFilesystems: []*runtimeapi.FilesystemUsage{{
-			Timestamp: writable.At.UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: s.ContainersRoot},
-			UsedBytes: &runtimeapi.UInt64Value{Value: writable.Bytes}, InodesUsed: &runtimeapi.UInt64Value{Value: writable.Inodes},
-		}},
+		ImageFilesystems: []*runtimeapi.FilesystemUsage{images}, ContainerFilesystems: []*runtimeapi.FilesystemUsage{containers},
 	}, nil
+}
+
+// fileSystem is stamped with the time of the question: a kubelet whose disk is full evicts upon a value only when it is newer
+// than the last, and what the file system has left it measures itself.
+func fileSystem(path string, bytes, inodes uint64) *runtimeapi.FilesystemUsage {
+	return &runtimeapi.FilesystemUsage{
+		Timestamp: time.Now().UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: path},
+		UsedBytes: &runtimeapi.UInt64Value{Value: bytes}, InodesUsed: &runtimeapi.UInt64Value{Value: inodes},
+	}
 }
 
 func imageItem(img image.Image) *runtimeapi.Image {

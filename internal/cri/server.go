@@ -45,7 +45,8 @@ type Server struct {
 	Handlers []*runtimeapi.RuntimeHandler
 	// Info is shown by a verbose Status.
 	Info func() map[string]any
-	// ContainersRoot is a path on the file system of the containers' writable layers, ImagesRoot on that of the images.
+	// ContainersRoot is a path on the file system of the containers' writable layers, ImagesRoot on that of the images. They
+	// are the same path when it is one file system.
 	ContainersRoot, ImagesRoot string
 }
 
