@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,6 +32,7 @@ var sections = []section{
 	{"unit", "unit tests, with the race detector", unit},
 	{"e2e", "end to end: both runtimes, real plugins, a real registry", func(t *tally) {
 		t.goTest("-count=1", "-timeout=12m", "./test/e2e")
+		t.goTest("-count=1", "-timeout=12m", "-parallel=8", "./test/registry") // its tests mostly wait
 	}},
 	{"crash", "crash matrix: kill the daemon at every fault point, once", func(t *tally) {
 		t.goTest("-count=1", "-timeout=10m", "-tags=berth_fault", "-run=Crash|Killed", "./internal/image", "./internal/network")
@@ -123,12 +125,17 @@ func unit(t *tally) {
 	}
 	packages := append([]string(nil), args...)
 	for _, p := range strings.Fields(string(out)) {
-		if !strings.HasSuffix(p, "/test/e2e") && !strings.HasSuffix(p, "/test/crash") {
+		if !ofAnother(p) {
 			packages = append(packages, p)
 		}
 	}
 	t.goTest(packages...)
 	t.goTest(append(args, "-tags=berth_fault", "./internal/fault")...)
+}
+
+// ofAnother says whether a package belongs to another section than unit.
+func ofAnother(p string) bool {
+	return slices.Contains([]string{"e2e", "registry", "crash"}, strings.TrimPrefix(p, "berth/test/"))
 }
 
 func checkMachine(t *tally, before hygiene.Snapshot) {
