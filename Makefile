@@ -8,7 +8,7 @@ BUILD   := go build -trimpath
 STAMP   := -X main.version=$(VERSION)
 SUITE    = CGO_ENABLED=1 BERTH_BIN=$(CURDIR)/bin bin/suite
 
-.PHONY: build fault demo test test-unit test-e2e test-crash soak bench clean help
+.PHONY: build fault demo test test-unit test-e2e test-crash soak bench bench-pull clean help
 .DEFAULT_GOAL := build
 
 build: ## bin/berth and bin/berth-monitor
@@ -60,6 +60,11 @@ bench: ## side by side with containerd
 	@hack/setup test
 	@$(MAKE) --no-print-directory build
 	@bench/run
+
+bench-pull: ## pulls of images side by side with containerd
+	@hack/setup test
+	@$(MAKE) --no-print-directory build
+	@bench/pull
 
 clean: ## remove what was built
 	rm -rf bin

@@ -146,23 +146,5 @@ func (o options) measure(ctx context.Context) error {
 	if err := s.Run(ctx, sections); err != nil {
 		return err
 	}
-	return o.write(r)
-}
-
-func (o options) write(r *report.Report) error {
-	errs := []error{r.WriteTable(os.Stdout)}
-	for path, write := range map[string]func(*os.File) error{
-		o.json:  func(f *os.File) error { return r.WriteJSON(f) },
-		o.table: func(f *os.File) error { return r.WriteTable(f) },
-	} {
-		if path == "" {
-			continue
-		}
-		f, err := os.Create(path)
-		if err != nil {
-			return err
-		}
-		errs = append(errs, write(f), f.Close())
-	}
-	return errors.Join(errs...)
+	return r.WriteAll(o.table, o.json)
 }

@@ -4,58 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"berth/bench/internal/corner"
 	"berth/bench/internal/floor"
 	"berth/bench/internal/kubelet"
 	"berth/bench/internal/peer"
-	"berth/internal/config"
 )
-
-// folder is how the outermost process tells the innermost where to keep everything.
-const folder = "CRIBENCH_FOLDER"
 
 // sideBySide makes a corner and measures in it; outside it removes files and cgroups, whatever happened inside.
 func sideBySide(o options) error {
-	if corner.Outside() {
-		return outside()
-	}
-	inside, err := corner.Enter()
-	if err != nil || !inside {
-		return err
-	}
-	o.dir = os.Getenv(folder)
-	ctx, cancel := interruptible()
-	defer cancel()
-	return o.measurePeers(ctx)
-}
-
-func outside() (err error) {
-	dir, err := os.MkdirTemp("/var/tmp", "cb-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, cleanUp(dir)) }()
-	if err := os.Setenv(folder, dir); err != nil {
-		return err
-	}
-	_, err = corner.Enter()
-	return err
+	return corner.Run(func(dir string) error {
+		o.dir = dir
+		ctx, cancel := interruptible()
+		defer cancel()
+		return o.measurePeers(ctx)
+	}, cleanUp)
 }
 
 func cleanUp(dir string) error {
-	return errors.Join(
-		kubelet.RemoveCgroup(cgroupOf(dir)), kubelet.RemoveCgroup(berthInstance(dir)), os.RemoveAll(dir))
+	return errors.Join(kubelet.RemoveCgroup(cgroupOf(dir)), kubelet.RemoveCgroup(peer.BerthGroup(dir)))
 }
 
 func cgroupOf(dir string) string { return "cribench-" + filepath.Base(dir) }
-
-// berthInstance names the cgroups that a Berth daemon keeps for itself.
-func berthInstance(dir string) string {
-	return (&config.Config{Root: filepath.Join(dir, "berth", "root")}).Instance()
-}
 
 func (o options) measurePeers(ctx context.Context) (err error) {
 	s, err := o.setup()

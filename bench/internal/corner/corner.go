@@ -37,6 +37,35 @@ func Enter() (inside bool, err error) {
 // Outside tells whether this process is the one that the user started.
 func Outside() bool { return os.Getenv(stage) == "" }
 
+// folder is how the outermost process tells the innermost where to keep everything.
+const folder = "CRIBENCH_FOLDER"
+
+// Run runs inside in a corner, with a folder on the machine's disk for everything it keeps. Outside, when all is over,
+// cleanUp removes what is not the corner's: cgroups; the folder goes by itself. Call it first in main.
+func Run(inside, cleanUp func(dir string) error) error {
+	if Outside() {
+		return around(cleanUp)
+	}
+	in, err := Enter()
+	if err != nil || !in {
+		return err
+	}
+	return inside(os.Getenv(folder))
+}
+
+func around(cleanUp func(dir string) error) (err error) {
+	dir, err := os.MkdirTemp("/var/tmp", "cb-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cleanUp(dir), os.RemoveAll(dir)) }()
+	if err := os.Setenv(folder, dir); err != nil {
+		return err
+	}
+	_, err = Enter()
+	return err
+}
+
 func command(next string, flags uintptr) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"berth/internal/config"
 )
 
 // WriteNetwork writes a CNI configuration as small clusters have it, on a bridge of its own.
@@ -35,6 +37,11 @@ default = "runc"
 [runtimes.runc]
 path = "%[5]s"
 `, dir, socket("berth"), s.Plugins, s.Images.Certs, s.Runc(), state("berth"))
+}
+
+// BerthGroup names the cgroups that the Berth daemon of a Setup with this Dir keeps for itself. They outlive it.
+func BerthGroup(dir string) string {
+	return (&config.Config{Root: filepath.Join(dir, "berth", "root")}).Instance()
 }
 
 func berthCommand(s Setup, config string) *exec.Cmd {

@@ -51,7 +51,7 @@ func ServeImages(certs, rootfs string) (Images, error) {
 	if err := push(i.Pause, recipe); err != nil {
 		return Images{}, err
 	}
-	return i, writeHosts(filepath.Join(certs, addr), addr)
+	return i, WriteHosts(certs, addr)
 }
 
 func push(reference string, recipe fixture.Recipe) error {
@@ -69,7 +69,9 @@ func push(reference string, recipe fixture.Recipe) error {
 	return nil
 }
 
-func writeHosts(dir, addr string) error {
+// WriteHosts tells the runtimes that the registry at addr speaks plain HTTP.
+func WriteHosts(certs, addr string) error {
+	dir := filepath.Join(certs, addr)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"berth/bench/internal/kubelet"
 )
 
-// Setup says where things are. Every field is needed.
+// Setup says where things are. Without pods CgroupParent, Idle and all images may be empty, and nothing is pulled.
 type Setup struct {
 	Programs     string // folder of containerd, its shim and runc
 	Plugins      string // folder of the CNI plugins
@@ -117,7 +117,7 @@ func (p *Peer) await(ctx context.Context) error {
 		}
 	}()
 	err := p.Connect(ctx)
-	if err == nil {
+	if err == nil && p.Image != "" {
 		err = p.Pull(ctx)
 	}
 	if err != nil {

@@ -3,9 +3,11 @@ package report
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"sort"
 	"sync"
 	"time"
@@ -25,8 +27,10 @@ type Report struct {
 	Day      string            `json:"day"`
 	Machine  Machine           `json:"machine"`
 	Settings map[string]string `json:"settings"`
-	Runtimes []Runtime         `json:"runtimes"` // in the order of the columns
+	Runtimes []Runtime         `json:"runtimes"`        // in the order of the columns
+	Notes    []string          `json:"notes,omitempty"` // what else must be known to judge the numbers
 	Metrics  []*Metric         `json:"metrics"`
+	Goals    []Goal            `json:"goals,omitempty"`
 
 	mu    sync.Mutex
 	index map[string]*Metric
@@ -36,6 +40,14 @@ type Report struct {
 type Runtime struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
+}
+
+// Goal is what the first runtime shall reach in a row: at most this share of another's median.
+type Goal struct {
+	Section string  `json:"section"`
+	Name    string  `json:"name"`
+	Over    string  `json:"over"` // the other runtime
+	AtMost  float64 `json:"at_most"`
 }
 
 // Metric is one row: everything measured of one quantity.
@@ -96,6 +108,25 @@ func (r *Report) WriteJSON(w io.Writer) error {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
+}
+
+// WriteAll prints the table, and writes the table and the JSON to files where paths are given.
+func (r *Report) WriteAll(table, json string) error {
+	errs := []error{r.WriteTable(os.Stdout)}
+	for path, write := range map[string]func(io.Writer) error{table: r.WriteTable, json: r.WriteJSON} {
+		if path != "" {
+			errs = append(errs, writeFile(path, write))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
 }
 
 func (r *Report) finish() {

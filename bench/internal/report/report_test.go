@@ -44,6 +44,11 @@ func sample(t *testing.T) *Report {
 	}
 	r.Add("Memory", "daemon", Mebibytes, "one", 9.876)
 	r.Add("Memory", "daemon", Mebibytes, "two", 50)
+	r.Notes = []string{"a note"}
+	r.Goals = []Goal{
+		{"Start", "pod start", "two", 0.5}, {"Start", "pod start", "floor", 2}, {"Memory", "daemon", "two", 0.25},
+		{"Memory", "not measured", "two", 1},
+	}
 	r.Add("Start", "a late row", Milliseconds, "two", 0)
 	return r
 }

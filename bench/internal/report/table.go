@@ -8,13 +8,16 @@ import (
 )
 
 // WriteTable writes Markdown: for each runtime the median and, of what was measured several times, the 90th percentile;
-// then the first runtime's median over that of each other.
+// then the first runtime's median over that of each other; last, which goals are met.
 func (r *Report) WriteTable(w io.Writer) error {
 	r.finish()
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, on %s\n\n", r.Day, r.Machine)
 	for _, rt := range r.Runtimes {
 		fmt.Fprintf(&b, "- %s: %s\n", rt.Name, rt.Version)
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "- %s\n", note)
 	}
 	for _, section := range r.sections() {
 		fmt.Fprintf(&b, "\n## %s\n\n", section)
@@ -26,8 +29,33 @@ func (r *Report) WriteTable(w io.Writer) error {
 		}
 		writeRows(&b, rows)
 	}
+	if len(r.Goals) > 0 {
+		fmt.Fprint(&b, "\n## Goals\n\n")
+		writeRows(&b, r.goals())
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// goals leaves out what was not measured in this run.
+func (r *Report) goals() [][]string {
+	rows := [][]string{{"section", "what", "over", "goal", "is", "met"}}
+	for _, g := range r.Goals {
+		for _, m := range r.Metrics {
+			if m.Section != g.Section || m.Name != g.Name {
+				continue
+			}
+			own, other := m.Values[r.Runtimes[0].Name], m.Values[g.Over]
+			if is := ratio(own, other); is != "" {
+				met := "no"
+				if own.Median <= g.AtMost*other.Median {
+					met = "yes"
+				}
+				rows = append(rows, []string{g.Section, strings.TrimSpace(g.Name), g.Over, number(g.AtMost), is, met})
+			}
+		}
+	}
+	return rows
 }
 
 func (r *Report) sections() []string {

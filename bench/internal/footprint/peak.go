@@ -1,0 +1,89 @@
+package footprint
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+)
+
+// ResetPeak lets a process's peak of resident memory begin anew.
+func ResetPeak(pid int) error {
+	// 5 is the kernel's number for it.
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
+		return fmt.Errorf("reset peak memory: %w", err)
+	}
+	return nil
+}
+
+// Resident is the memory of one process in bytes, without its children's.
+type Resident struct {
+	Peak      int64 // most since ResetPeak, with what it maps of its own program
+	Now       int64
+	Anonymous int64 // of Now: heap and stacks
+}
+
+// ResidentOf reads the memory of a process.
+func ResidentOf(pid int) (Resident, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return Resident{}, fmt.Errorf("read memory: %w", err)
+	}
+	var r Resident
+	for name, to := range map[string]*int64{"VmHWM:": &r.Peak, "VmRSS:": &r.Now, "RssAnon:": &r.Anonymous} {
+		kib, err := field(data, name)
+		if err != nil {
+			return Resident{}, fmt.Errorf("read memory of process %d: %w", pid, err)
+		}
+		*to = kib << 10
+	}
+	return r, nil
+}
+
+// Work is what a process and the children that it has waited for have done so far. Processor time is counted to the
+// hundredth of a second.
+type Work struct {
+	CPU time.Duration
+	// Written is what went through write calls, whatever was behind the descriptor. Of a process that pulls images that
+	// is files, and a little for requests, answers and logs.
+	Written int64
+}
+
+// Sub is what was done since an earlier reading.
+func (w Work) Sub(b Work) Work { return Work{w.CPU - b.CPU, w.Written - b.Written} }
+
+// WorkOf reads what a process has done.
+func WorkOf(pid int) (Work, error) {
+	dir := fmt.Sprintf("/proc/%d", pid)
+	fields, err := statFields(dir)
+	if err != nil {
+		return Work{}, fmt.Errorf("read processor time: %w", err)
+	}
+	var w Work
+	for _, text := range fields[11:15] { // its own and its children's, each in user mode and in the kernel
+		ticks, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return Work{}, fmt.Errorf("read %s/stat: %w", dir, err)
+		}
+		w.CPU += time.Duration(ticks) * tick
+	}
+	data, err := os.ReadFile(dir + "/io")
+	if err != nil {
+		return Work{}, fmt.Errorf("read what was written: %w", err)
+	}
+	w.Written, err = field(data, "wchar:")
+	return w, err
+}
+
+// Idle is how long all cores together had nothing to do so far.
+func Idle() (time.Duration, error) {
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, fmt.Errorf("read idle time: %w", err)
+	}
+	var user, nice, system, idle, wait int64
+	if _, err := fmt.Sscanf(string(data), "cpu %d %d %d %d %d", &user, &nice, &system, &idle, &wait); err != nil {
+		return 0, fmt.Errorf("read idle time in /proc/stat: %w", err)
+	}
+	return time.Duration(idle+wait) * tick, nil
+}

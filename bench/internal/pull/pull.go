@@ -1,0 +1,155 @@
+// Package pull measures what pulling an image costs container runtimes, side by side. Each pull goes to a daemon that was
+// just started, on a store that is empty, and the runtimes take turns.
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"berth/bench/internal/link"
+	"berth/bench/internal/peer"
+	"berth/bench/internal/report"
+)
+
+// FloorName is the column of a download that throws away what it gets.
+const FloorName = "download"
+
+// Suite is what to measure. Set every field.
+type Suite struct {
+	Setup    peer.Setup
+	Names    []string // of the runtimes, as package peer knows them
+	Registry string   // host:port
+	Report   *report.Report
+	Progress io.Writer
+	Rounds   int // of each case; slow links take half as many
+}
+
+// Case is one way to pull.
+type Case struct {
+	Key, Title string
+	Steps      []Step
+	Link       *link.Shape // nil for loopback
+	Ext4       bool        // the store is on an ext4 instead of a tmpfs
+}
+
+// Step is one pull of a case. The steps of a case go to the same daemon and store.
+type Step struct {
+	Name  string // before the names of its rows; empty for the first
+	Image string // name and tag
+}
+
+// way leads to the registry.
+type way struct {
+	registry string // host:port
+	received func() (int64, error)
+}
+
+// Run measures the cases. The first pull of each runtime does not count.
+func (s *Suite) Run(ctx context.Context, cases []Case) error {
+	for _, name := range s.Names {
+		if err := s.session(ctx, cases[0], name, way{s.Registry, loopback}, func(Step, *sample) {}); err != nil {
+			return fmt.Errorf("warm up: %w", err)
+		}
+	}
+	for _, c := range cases {
+		begin := time.Now()
+		if err := s.measure(ctx, c); err != nil {
+			return fmt.Errorf("case %s: %w", c.Key, err)
+		}
+		s.Report.Goals = append(s.Report.Goals, c.goals()...)
+		fmt.Fprintf(s.Progress, "%s: %s\n", c.Key, time.Since(begin).Round(time.Second))
+	}
+	return nil
+}
+
+func (s *Suite) measure(ctx context.Context, c Case) (err error) {
+	if c.Link == nil {
+		return s.rounds(ctx, c, way{s.Registry, loopback}, s.Rounds)
+	}
+	l, err := link.Open(*c.Link, s.Registry)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	if err := peer.WriteHosts(s.Setup.Images.Certs, l.Addr); err != nil {
+		return err
+	}
+	over := way{l.Addr, func() (int64, error) { return l.Carried(), nil }}
+	return s.rounds(ctx, c, over, (s.Rounds+1)/2)
+}
+
+// rounds begins with another runtime each time.
+func (s *Suite) rounds(ctx context.Context, c Case, w way, n int) error {
+	for round := range n {
+		floor, err := s.floor(ctx, c, w.registry)
+		if err != nil {
+			return err
+		}
+		for i := range s.Names {
+			name := s.Names[(i+round)%len(s.Names)]
+			err := s.session(ctx, c, name, w, func(step Step, m *sample) { s.add(c, step, name, m, floor) })
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// floor times a bare download, where a link is what limits.
+func (s *Suite) floor(ctx context.Context, c Case, registry string) (time.Duration, error) {
+	if c.Link == nil {
+		return 0, nil
+	}
+	took, err := download(ctx, registry, c.Steps[0].Image)
+	if err == nil {
+		s.Report.AddTime(c.Title, rowTime, FloorName, took)
+	}
+	return took, err
+}
+
+// session starts a runtime on an empty store, takes the steps, and leaves nothing.
+func (s *Suite) session(ctx context.Context, c Case, name string, w way, add func(Step, *sample)) (err error) {
+	d, err := mountDisk(filepath.Join(s.Setup.Dir, name), c.Ext4)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close(), os.RemoveAll(filepath.Join("/run", name))) }()
+	p, err := s.Setup.Start(ctx, name)
+	if p != nil {
+		defer func() { err = errors.Join(err, p.Stop()) }()
+	}
+	if err != nil {
+		return err
+	}
+	s.introduce(p)
+	pid, err := p.Daemon()
+	if err != nil {
+		return err
+	}
+	on := &stand{peer: p, pid: pid, disk: d, received: w.received}
+	for _, step := range c.Steps {
+		m, err := on.measure(ctx, w.registry+"/"+step.Image)
+		if err != nil {
+			return err
+		}
+		add(step, m)
+	}
+	return nil
+}
+
+// introduce notes a runtime's version, and gives it a column when it has none.
+func (s *Suite) introduce(p *peer.Peer) {
+	for i, known := range s.Report.Runtimes {
+		if known.Name == p.Name {
+			s.Report.Runtimes[i].Version = p.Version
+			return
+		}
+	}
+	s.Report.Runtimes = append(s.Report.Runtimes, report.Runtime{Name: p.Name, Version: p.Version})
+}
