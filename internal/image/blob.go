@@ -17,6 +17,7 @@ type blobReader struct {
 	done  int64
 	tell  func(done int64)
 	ended bool
+	lied  bool // it is not what was promised
 }
 
 func newBlobReader(r io.Reader, desc ocispec.Descriptor, tell func(int64)) *blobReader {
@@ -37,6 +38,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	b.done += int64(n)
 	if b.done > b.desc.Size {
+		b.lied = true
 		return 0, errorf(DataLoss, "blob %s has more than the %d bytes promised", b.desc.Digest, b.desc.Size)
 	}
 	if b.sum != nil {
@@ -46,6 +48,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 	if errors.Is(err, io.EOF) {
 		b.ended = true
 		if b.done < b.desc.Size {
+			b.lied = true
 			return n, errorf(DataLoss, "blob %s ended after %d of the %d bytes promised", b.desc.Digest, b.done, b.desc.Size)
 		}
 	}
@@ -58,6 +61,7 @@ func (b *blobReader) prove() error {
 		return err
 	}
 	if b.sum != nil && b.sum.Digest() != b.desc.Digest {
+		b.lied = true
 		return errorf(DataLoss, "blob has the digest %s, not the %s promised", b.sum.Digest(), b.desc.Digest)
 	}
 	return nil

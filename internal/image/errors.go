@@ -4,16 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/url"
 
 	"berth/internal/image/layer"
+	"berth/internal/image/remote"
 
-	"github.com/containerd/containerd/v2/core/remotes/docker"
-	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
-	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -102,8 +96,9 @@ func classify(err error) Kind {
 	var outer *Error
 	var hostile *layer.HostileError
 	var limit *layer.LimitError
+	var registry *remote.Error
 	switch {
-	case errors.Is(err, context.DeadlineExceeded) && !isTimeout(err):
+	case errors.Is(err, context.DeadlineExceeded):
 		return DeadlineExceeded
 	case errors.Is(err, context.Canceled):
 		return Canceled
@@ -113,57 +108,27 @@ func classify(err error) Kind {
 		return known.kind
 	case errors.As(err, &outer):
 		return outer.Kind
+	case errors.As(err, &registry):
+		return kindsOfRemote[registry.Kind]
 	case errors.As(err, &hostile):
 		return FailedPrecondition
 	case errors.As(err, &limit):
 		return ResourceExhausted
 	}
-	return classifyRemote(err)
-}
-
-// classifyRemote knows the errors of the registry client and of the network.
-func classifyRemote(err error) Kind {
-	var status remoteerrors.ErrUnexpectedStatus
-	var netErr net.Error
-	var urlErr *url.Error
-	switch {
-	case errors.As(err, &status):
-		return kindOfStatus(status.StatusCode)
-	case errors.Is(err, docker.ErrInvalidAuthorization):
-		return Unauthenticated
-	case errdefs.IsFailedPrecondition(err): // more came than the size promised
-		return DataLoss
-	case errdefs.IsNotFound(err):
-		return NotFound
-	case errdefs.IsInvalidArgument(err):
-		return InvalidArgument
-	case errors.As(err, &netErr), errors.As(err, &urlErr), errors.Is(err, unix.ECONNRESET), errors.Is(err, io.ErrUnexpectedEOF),
-		errdefs.IsUnavailable(err):
-		return Unavailable
-	}
 	return Internal
 }
 
-func kindOfStatus(code int) Kind {
-	switch {
-	case code == http.StatusUnauthorized:
-		return Unauthenticated
-	case code == http.StatusForbidden:
-		return PermissionDenied
-	case code == http.StatusNotFound:
-		return NotFound
-	case code == http.StatusTooManyRequests || code >= 500:
-		return Unavailable
-	}
-	return Internal
+// kindsOfRemote are the kinds of what registries do.
+var kindsOfRemote = map[remote.Kind]Kind{
+	remote.Refused: Internal, remote.Misconfigured: Internal, remote.Invalid: InvalidArgument, remote.NotFound: NotFound,
+	remote.Unauthenticated: Unauthenticated, remote.Denied: PermissionDenied, remote.Unavailable: Unavailable, remote.Lied: DataLoss,
+}
+
+func isRemote(err error) bool {
+	var e *remote.Error
+	return errors.As(err, &e)
 }
 
 func isDiskFull(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
-}
-
-// isTimeout says that the network's own time was up, not the caller's: both match context.DeadlineExceeded.
-func isTimeout(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op)
 }

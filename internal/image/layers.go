@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"berth/internal/image/layer"
+	"berth/internal/image/remote"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -27,7 +27,7 @@ type pipeline struct {
 	layers   flights[*rawLayer]  // by diff id
 	configs  flights[[]byte]     // by digest
 	settling sync.Map            // *sync.Mutex by chain id: one settles at a time
-	stall    time.Duration       // how long a source may send nothing
+	remote   *remote.Client
 }
 
 // want is one layer of an image to be had.
@@ -126,20 +126,17 @@ func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *listen
 		return nil, err
 	}
 	defer s.slots.Release(1)
-	dir, discard, err := s.newIngest("pull.ingest")
-	if err != nil {
-		return nil, err
+	raw, err := s.ingest(ctx, w, src, tell(PhaseDownloading))
+	for errors.Is(err, errLied) {
+		raw, err = s.ingest(ctx, w, src, tell(PhaseDownloading))
 	}
-	raw := &rawLayer{dir: dir, discard: discard}
-	err = at("pull.unpack", func() (err error) {
-		raw.result, err = s.transfer(ctx, w, src, dir, tell(PhaseDownloading))
-		return err
-	})
 	if err == nil && raw.result.Independent() {
 		raw.id, raw.release, err = s.finish(raw, layerRecord{ID: plainID(w.diffID), DiffID: w.diffID})
+		if err != nil {
+			raw.discard()
+		}
 	}
 	if err != nil {
-		discard()
 		return nil, err
 	}
 	if raw.result.Unsupported > 0 {
@@ -149,21 +146,45 @@ func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *listen
 	return raw, nil
 }
 
+// errLied says that a host served what the digest does not promise, and that there is another to ask.
+var errLied = errors.New("another host may serve what was promised")
+
+// ingest transfers a blob into a new directory.
+func (s *pipeline) ingest(ctx context.Context, w want, src source, tell func(int64)) (*rawLayer, error) {
+	dir, discard, err := s.newIngest("pull.ingest")
+	if err != nil {
+		return nil, err
+	}
+	raw := &rawLayer{dir: dir, discard: discard}
+	err = at("pull.unpack", func() (err error) {
+		raw.result, err = s.transfer(ctx, w, src, dir, tell)
+		return err
+	})
+	if err != nil {
+		discard()
+		return nil, err
+	}
+	return raw, nil
+}
+
 // transfer moves a blob from its source into dir: digest, inflate, digest, unpack.
 func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string, tell func(int64)) (*layer.Result, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	rc, err := src.open(ctx, w.desc)
 	if err != nil {
 		return nil, err
 	}
 	defer rc.Close()
-	blob := newBlobReader(&stallReader{rc, s.stall, cancel, ctx}, w.desc, tell)
+	blob := newBlobReader(rc, w.desc, tell)
 	res, diff, err := s.inflate(ctx, blob, w.diffID.Algorithm(), dir)
 	if err != nil {
-		return nil, blame(ctx, blob, err)
+		err = blame(ctx, blob, err)
+	} else {
+		err = blob.prove()
 	}
-	if err := blob.prove(); err != nil {
+	if blob.lied && distrust(rc) {
+		return nil, fmt.Errorf("%w: %w", errLied, err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if diff != w.diffID {
@@ -189,19 +210,23 @@ func (s *pipeline) inflate(ctx context.Context, blob io.Reader, alg digest.Algor
 }
 
 // blame finds the reason behind a layer that could not be unpacked: a blob that is not what was promised comes first, for
-// then its content means nothing. A full disk, a bound and the caller's end are what they are.
+// then its content means nothing. A full disk, a registry that went away and the caller's end are what they are.
 func blame(ctx context.Context, blob *blobReader, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if k := classify(err); isRemote(err) || isDiskFull(err) || k == DataLoss {
+		return err
+	}
+	lie := blob.prove()
 	var hostile *layer.HostileError
-	if errors.As(err, &hostile) {
+	var limit *layer.LimitError
+	switch {
+	case lie != nil && blob.lied:
+		return lie
+	case errors.As(err, &hostile) || errors.As(err, &limit):
 		return err
-	}
-	if k := classify(err); k == ResourceExhausted || k == DataLoss || k == Unavailable && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return err
-	}
-	if lie := blob.prove(); lie != nil {
+	case lie != nil:
 		return lie
 	}
 	return errorf(FailedPrecondition, "its content is as promised, but cannot be unpacked: %w", err)

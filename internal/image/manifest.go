@@ -188,26 +188,43 @@ func (c *chooser) read(ctx context.Context, desc ocispec.Descriptor, limit int64
 	if desc.Size > limit {
 		return nil, errorf(ResourceExhausted, "%s %s has %d bytes, more than the %d allowed", what, desc.Digest, desc.Size, limit)
 	}
+	for {
+		raw, lied, err := c.readOnce(ctx, desc, what)
+		if err == nil || !lied {
+			return raw, err
+		}
+	}
+}
+
+// readOnce reads from one host. lied says that it served something else, and that there is another to ask.
+func (c *chooser) readOnce(ctx context.Context, desc ocispec.Descriptor, what string) (raw []byte, lied bool, err error) {
 	rc, err := c.src.open(ctx, desc)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer rc.Close()
-	raw, err := io.ReadAll(io.LimitReader(rc, desc.Size+1))
+	raw, err = io.ReadAll(io.LimitReader(rc, desc.Size+1))
 	if err != nil {
-		return nil, fmt.Errorf("fetch %s %s: %w", what, desc.Digest, err)
+		return nil, false, fmt.Errorf("%s: %w", what, err)
 	}
+	if err := proveSmall(raw, desc, what); err != nil {
+		return nil, distrust(rc), err
+	}
+	return raw, false, nil
+}
+
+func proveSmall(raw []byte, desc ocispec.Descriptor, what string) error {
 	if int64(len(raw)) != desc.Size {
 		more := ""
 		if int64(len(raw)) > desc.Size {
 			more = "or more "
 		}
-		return nil, errorf(DataLoss, "%s %s has %d %sbytes, not the %d promised", what, desc.Digest, len(raw), more, desc.Size)
+		return errorf(DataLoss, "%s %s has %d %sbytes, not the %d promised", what, desc.Digest, len(raw), more, desc.Size)
 	}
 	if got := desc.Digest.Algorithm().FromBytes(raw); got != desc.Digest {
-		return nil, errorf(DataLoss, "%s has the digest %s, not the %s promised", what, got, desc.Digest)
+		return errorf(DataLoss, "%s has the digest %s, not the %s promised", what, got, desc.Digest)
 	}
-	return raw, nil
+	return nil
 }
 
 func checkDescriptor(desc ocispec.Descriptor) error {

@@ -49,19 +49,8 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 	if err != nil {
 		return Image{}, err
 	}
-	defer reg.close()
-	c, err := s.chooser(reg, req.Platform)
-	if err != nil {
-		return Image{}, err
-	}
-	desc, err := reg.resolve(ctx)
-	if err != nil {
-		return Image{}, err
-	}
-	if err := s.verify(ctx, ref, desc); err != nil {
-		return Image{}, err
-	}
-	found, err := c.choose(ctx, desc)
+	defer reg.Close()
+	desc, found, err := s.find(ctx, ref, reg, req.Platform)
 	if err != nil {
 		return Image{}, err
 	}

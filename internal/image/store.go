@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"berth/internal/image/remote"
+
 	"github.com/containerd/platforms"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
@@ -95,8 +97,13 @@ func Open(cfg Config) (*Store, error) {
 		images: map[string]*imageRecord{}, present: map[string]*layerState{}, unread: map[string]Finding{},
 	}
 	s := &Store{
-		pipeline: &pipeline{catalog: c, cfg: cfg, platform: matcher, slots: semaphore.NewWeighted(int64(cfg.MaxParallelLayers)), stall: time.Minute},
-		syncer:   &syncer{catalog: c, ask: make(chan struct{}, 1)},
+		pipeline: &pipeline{
+			catalog: c, cfg: cfg, platform: matcher, slots: semaphore.NewWeighted(int64(cfg.MaxParallelLayers)),
+			remote: remote.New(remote.Options{
+				ConfigDir: cfg.RegistryConfigDir, Connections: cfg.MaxLayerConnections, Stall: cfg.StallTimeout, Buffer: cfg.MaxBufferBytes,
+			}),
+		},
+		syncer: &syncer{catalog: c, ask: make(chan struct{}, 1)},
 	}
 	c.changed = s.syncer.wake
 	for _, dir := range []string{s.path(recordsDir), s.path(layersDir), s.path(ingestDir)} {

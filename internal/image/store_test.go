@@ -458,7 +458,8 @@ func TestNotDurableIsDroppedByAnotherBoot(t *testing.T) {
 func TestCheckAndRepair(t *testing.T) {
 	host := startRegistry(t, "")
 	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "hello"), file("b", "x"))))
-	s := open(t, t.TempDir())
+	certs := t.TempDir()
+	s := open(t, t.TempDir(), func(c *Config) { c.RegistryConfigDir = certs })
 	img := pull(t, s, host+"/a:v1")
 	damage := func() {
 		path := s.LayerDirs(img)[0] + "/a"
@@ -488,8 +489,7 @@ func TestCheckAndRepair(t *testing.T) {
 	sound(t, s)
 	damage()
 	push(t, host+"/other:v1", imageOf(t, gz(t, file("c", ""))))
-	s.cfg.RegistryConfigDir = t.TempDir()
-	hosts := filepath.Join(s.cfg.RegistryConfigDir, host)
+	hosts := filepath.Join(certs, host)
 	_ = os.MkdirAll(hosts, 0o700)
 	_ = os.WriteFile(filepath.Join(hosts, "hosts.toml"), []byte("server = \"http://127.0.0.1:1\"\n"), 0o600)
 	if err := s.Check(t.Context(), true, func(f Finding) {

@@ -83,6 +83,9 @@ func (c *Client) configure(ctx context.Context, home string, who identity) ([]*h
 	if err != nil {
 		return nil, &Error{Misconfigured, "registry configuration", c.name(home, o.HostDir) + err.Error()}
 	}
+	if len(found) == 0 {
+		return nil, &Error{Misconfigured, "registry configuration", c.name(home, o.HostDir) + "it names no host"}
+	}
 	hosts := make([]*host, len(found))
 	for i, f := range found {
 		if hosts[i], err = c.host(f, bare[f.Client], home, who); err != nil {
@@ -90,8 +93,22 @@ func (c *Client) configure(ctx context.Context, home string, who identity) ([]*h
 		}
 		hosts[i].id, hosts[i].place = fmt.Sprint(i), i
 	}
-	return hosts, nil
+	return once(hosts), nil
 }
+
+// once leaves the server out when it is one of the hosts before it: many files repeat it there to say how to reach it.
+func once(hosts []*host) []*host {
+	last := len(hosts) - 1
+	for _, h := range hosts[:last] {
+		if *h.base == *hosts[last].base && h.caps.Has(hosts[last].caps&asked) {
+			return hosts[:last]
+		}
+	}
+	return hosts
+}
+
+// asked is what Berth may want of a host.
+const asked = docker.HostCapabilityPull | docker.HostCapabilityResolve
 
 // name says which directory the configuration of a host comes from, as the beginning of a text.
 func (c *Client) name(home string, find func(string) (string, error)) string {

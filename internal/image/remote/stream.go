@@ -20,6 +20,7 @@ type stream struct {
 	end  int64
 
 	partial bool // the host serves ranges
+	chunked bool // the host sends no length beforehand
 }
 
 // Read reads, and says what went wrong as a faultError. It returns io.EOF at the end of the stream alone.
@@ -42,6 +43,9 @@ func (s *stream) next(p []byte) (n int, took time.Duration, err error) {
 		return n, took, nil // whatever else it says, all is there
 	case s.ctx.Err() != nil:
 		err = context.Cause(s.ctx)
+	case err == io.EOF && s.chunked: // its end was sent, no connection broke off
+		text := fmt.Sprintf("what it serves ended after %d bytes", s.at)
+		return n, took, &faultError{&fault{kind: Lied, text: text}}
 	}
 	return n, took, &faultError{faultOfError(err)}
 }
@@ -79,6 +83,7 @@ func (b *Blob) open(ctx context.Context, s *seat, r request, memo *target) (*str
 
 // accept reads from the headers which bytes come.
 func (s *stream) accept(resp *http.Response, r request, size int64) *fault {
+	s.chunked = len(resp.TransferEncoding) > 0 && resp.TransferEncoding[0] == "chunked"
 	if resp.StatusCode != http.StatusPartialContent {
 		s.at, s.end = 0, size
 		if n := resp.ContentLength; n >= 0 && n != size {
