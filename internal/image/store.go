@@ -72,6 +72,13 @@ type Image struct {
 	Pinned   bool
 	PulledAt time.Time
 	Platform string
+	// Manifest is the digest of the manifest for the platform, "" for what had none.
+	Manifest string
+	// Durable says that the image would survive a power cut.
+	Durable bool
+
+	rawConfig []byte
+	refs      []layerRef
 }
 
 // Store is an image store on disk. All methods may be called at once from anywhere.
