@@ -16,8 +16,10 @@ func TestCheckKnowsTheTar(t *testing.T) {
 	for name, do := range map[string]func(dir string) error{
 		"no skeleton":     func(d string) error { return os.Remove(filepath.Join(d, layer.SkeletonFile)) },
 		"a torn skeleton": func(d string) error { return os.Truncate(filepath.Join(d, layer.SkeletonFile), 40) },
-		"replaced file":   func(d string) error { return os.WriteFile(filepath.Join(d, layer.ReplacedDir, "1"), []byte("odd"), 0o600) },
-		"no replaced":     func(d string) error { return os.RemoveAll(filepath.Join(d, layer.ReplacedDir, "1")) },
+		"replaced file": func(d string) error {
+			return os.WriteFile(filepath.Join(d, layer.ReplacedDir, "1"), []byte("odd"), 0o600)
+		},
+		"no replaced": func(d string) error { return os.RemoveAll(filepath.Join(d, layer.ReplacedDir, "1")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, t.TempDir())

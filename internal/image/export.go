@@ -43,7 +43,7 @@ func (s *Store) Export(ctx context.Context, req ExportRequest, w io.Writer) erro
 	op := "export image " + strings.Join(req.Images, ", ")
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	wanted, release, err := s.exported(req.Images)
+	wanted, release, err := findExports(s, req.Images)
 	if err != nil {
 		return fail(op, err)
 	}
@@ -76,8 +76,8 @@ type export struct {
 	tags []string
 }
 
-// exported finds what is asked for, each image once, and holds it.
-func (s *Store) exported(refs []string) (wanted []*export, release func(), err error) {
+// findExports finds what is asked for, each image once, and holds it.
+func findExports(s *Store, refs []string) (wanted []*export, release func(), err error) {
 	var releases []func()
 	release = func() {
 		for _, r := range releases {
