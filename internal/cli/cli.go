@@ -62,8 +62,7 @@ func New(version string) *cobra.Command {
 	root.SetFlagErrorFunc(wrongUse)
 	add("run", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.stopCommand(), a.rmCommand(),
 		a.inspectCommand())
-	img := imageApp{a}
-	add("image", a.pullCommand(), img.listCommand("images"), img.rmCommand("rmi"), img.command())
+	add("image", a.pullCommand(), a.imagesCommand(), a.rmiCommand(), a.imageCommand())
 	n := nodeApp{a}
 	add(nodeGroup, n.doctorCommand(), n.checkCommand(), n.configCommand(), n.versionCommand())
 	return root

@@ -173,3 +173,47 @@ func clip(text string) string {
 	}
 	return text
 }
+
+func (a *app) imagesCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "images", Short: "List images", Args: exactly(0)}
+	format := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.with(func(c *client) error { return lister{c}.allImages(cmd, *format) })
+	}
+	return cmd
+}
+
+func (c lister) allImages(cmd *cobra.Command, format string) error {
+	resp, err := c.images.ListImages(cmd.Context(), &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		return err
+	}
+	if format == formatJSON {
+		return printProto(cmd.OutOrStdout(), resp)
+	}
+	var rows [][]string
+	for _, i := range resp.GetImages() {
+		note := ""
+		if i.GetPinned() {
+			note = "pinned"
+		}
+		for _, name := range imageNames(i) {
+			rows = append(rows, []string{name, short(i.GetId()), bytesText(i.GetSize()), note})
+		}
+	}
+	sort.Slice(rows, func(i, j int) bool { return rows[i][0] < rows[j][0] })
+	t := newTable("IMAGE", "ID", "SIZE", "")
+	t.rows = append(t.rows, rows...)
+	return t.print(cmd.OutOrStdout())
+}
+
+// imageNames are an image's tags; without any, its digests; without those, a dash.
+func imageNames(i *runtimeapi.Image) []string {
+	if tags := i.GetRepoTags(); len(tags) > 0 {
+		return tags
+	}
+	if digests := i.GetRepoDigests(); len(digests) > 0 {
+		return digests
+	}
+	return []string{"-"}
+}

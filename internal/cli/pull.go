@@ -61,3 +61,45 @@ func printImage(w io.Writer, img admin.Image) error {
 	_, err := fmt.Fprintln(w, strings.Join(append([]string{img.ID}, img.Names...), " "))
 	return err
 }
+
+func (a *app) imageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "image", Short: "More to do with images", DisableFlagsInUseLine: true, Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use: "import FILE|-", Short: "Take the images of an archive (OCI layout or docker save) into the store", Args: exactly(1),
+		Example: examples("berth image import app.tar", "docker save app:v1 | berth image import -"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(func(c *client) error { return c.importFile(cmd, args[0]) })
+		},
+	})
+	return cmd
+}
+
+func (c *client) importFile(cmd *cobra.Command, name string) error {
+	archive := cmd.InOrStdin()
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return fmt.Errorf("import: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		archive = f
+	}
+	p := newProgress(cmd.ErrOrStderr())
+	imported, err := c.node.Import(cmd.Context(), archive, p.event)
+	p.end()
+	if err != nil {
+		return fmt.Errorf("import %s: %w", name, err)
+	}
+	if len(imported) == 0 {
+		return fmt.Errorf("import %s: the archive holds no image", name)
+	}
+	for _, img := range imported {
+		if err := printImage(cmd.OutOrStdout(), img); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"context"
 	"errors"
 	"io"
 
@@ -65,89 +64,4 @@ func (b *blobReader) prove() error {
 		return errorf(DataLoss, "blob has the digest %s, not the %s promised", b.sum.Digest(), b.desc.Digest)
 	}
 	return nil
-}
-
-// ahead reads and digests a stream in a goroutine of its own, a few buffers before its reader: inflating and unpacking
-// then use a core each.
-type ahead struct {
-	full, free chan []byte
-	now        []byte
-	rest       []byte
-	err        error // set before full is closed
-	stop       context.CancelFunc
-	sum        digest.Digester // whole when Read has returned io.EOF
-}
-
-const (
-	aheadBuffers = 4
-	aheadSize    = 256 << 10
-)
-
-func readAhead(r io.Reader, algorithm digest.Algorithm) *ahead {
-	ctx, stop := context.WithCancel(context.Background())
-	a := &ahead{full: make(chan []byte, aheadBuffers), free: make(chan []byte, aheadBuffers), stop: stop, sum: algorithm.Digester()}
-	for range aheadBuffers {
-		a.free <- make([]byte, aheadSize)
-	}
-	go a.run(ctx, r)
-	return a
-}
-
-func (a *ahead) run(ctx context.Context, r io.Reader) {
-	defer close(a.full)
-	for {
-		var buf []byte
-		select {
-		case buf = <-a.free:
-		case <-ctx.Done():
-			a.err = ctx.Err()
-			return
-		}
-		n, err := fill(r, buf[:aheadSize])
-		a.sum.Hash().Write(buf[:n])
-		if n > 0 {
-			a.full <- buf[:n] // never blocks: there are as many places as buffers
-		}
-		if err != nil {
-			a.err = err
-			return
-		}
-	}
-}
-
-// fill is io.ReadFull that keeps the reader's own error: a stream that broke off must not look like one that ended.
-func fill(r io.Reader, buf []byte) (n int, err error) {
-	for n < len(buf) && err == nil {
-		var m int
-		m, err = r.Read(buf[n:])
-		n += m
-	}
-	return n, err
-}
-
-func (a *ahead) Read(p []byte) (int, error) {
-	for len(a.rest) == 0 {
-		if a.now != nil {
-			a.free <- a.now
-			a.now = nil
-		}
-		buf, ok := <-a.full
-		if !ok {
-			if a.err == nil {
-				return 0, io.EOF
-			}
-			return 0, a.err
-		}
-		a.now, a.rest = buf, buf
-	}
-	n := copy(p, a.rest)
-	a.rest = a.rest[n:]
-	return n, nil
-}
-
-// close ends the goroutine; whoever closes has made sure that its reader does not block.
-func (a *ahead) close() {
-	a.stop()
-	for range a.full {
-	}
 }

@@ -35,7 +35,7 @@ type index struct {
 	byName map[string]int
 	bytes  uint64
 	inodes uint64
-	layers map[string]layerRecord
+	opaque map[string]bool
 	at     time.Time
 }
 
@@ -145,6 +145,16 @@ func (c *catalog) markedLocked() map[string]struct{} {
 	return marked
 }
 
+// layerRecord is the record of a layer, empty when there is none.
+func (c *catalog) layerRecord(id string) layerRecord {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.present[id]; l != nil {
+		return l.layerRecord
+	}
+	return layerRecord{}
+}
+
 // unreadImages says whether there are image records that nobody could read.
 func (c *catalog) unreadImages() bool {
 	for _, f := range c.unread {
@@ -170,7 +180,7 @@ func (c *catalog) owners(layerID string) []*imageRecord {
 
 // publish replaces the snapshot by what is now. Callers hold mu, but Open.
 func (c *catalog) publish() {
-	i := &index{byID: map[string]int{}, byName: map[string]int{}, layers: map[string]layerRecord{}, at: time.Now()}
+	i := &index{byID: map[string]int{}, byName: map[string]int{}, opaque: map[string]bool{}, at: time.Now()}
 	for _, rec := range c.images {
 		i.images = append(i.images, c.imageOf(rec))
 	}
@@ -183,7 +193,9 @@ func (c *catalog) publish() {
 	}
 	for id, l := range c.present {
 		i.bytes, i.inodes = i.bytes+l.Bytes, i.inodes+l.Inodes
-		i.layers[id] = l.layerRecord
+		if l.Opaque {
+			i.opaque[id] = true
+		}
 	}
 	c.snapshot.Store(i)
 }
@@ -192,7 +204,6 @@ func (c *catalog) imageOf(rec *imageRecord) Image {
 	img := Image{
 		ID: rec.ID, RepoTags: append([]string(nil), rec.Tags...), RepoDigests: append([]string(nil), rec.Digests...),
 		Size: rec.Size, Config: rec.parsedImage, PulledAt: rec.PulledAt, Platform: rec.Platform,
-		Manifest: rec.Manifest, Durable: rec.Durable, rawConfig: rec.Config, refs: rec.Layers,
 	}
 	for _, l := range rec.Layers {
 		img.Layers = append(img.Layers, l.ID)

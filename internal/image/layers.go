@@ -194,19 +194,18 @@ func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string,
 }
 
 func (s *pipeline) inflate(ctx context.Context, blob io.Reader, alg digest.Algorithm, dir string) (*layer.Result, digest.Digest, error) {
-	plain, err := layer.Decompress(blob)
+	received := readAhead(blob, nil)
+	defer received.close()
+	plain, err := layer.Decompress(ctx, received)
 	if err != nil {
 		return nil, "", err
 	}
 	defer plain.Close()
-	stream := readAhead(plain, alg)
+	sum := alg.Digester()
+	stream := readAhead(plain, sum.Hash())
+	defer stream.close()
 	res, err := layer.Unpack(ctx, stream, dir, layer.Limits{Bytes: s.cfg.MaxLayerBytes, Entries: s.cfg.MaxLayerEntries})
-	if err != nil {
-		stream.close()
-		return nil, "", err
-	}
-	stream.close()
-	return res, stream.sum.Digest(), nil
+	return res, sum.Digest(), err
 }
 
 // blame finds the reason behind a layer that could not be unpacked: a blob that is not what was promised comes first, for

@@ -3,45 +3,141 @@ package layer
 import (
 	"bufio"
 	"bytes"
-	"encoding/binary"
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
 )
 
 // Decompress reads a gzip, zstd or plain stream as its content. The first bytes decide, not a media type: registries and
-// archives name it wrongly often enough. The memory a stream may ask for is bounded.
-func Decompress(r io.Reader) (io.ReadCloser, error) {
-	br := bufio.NewReaderSize(r, 64<<10)
+// archives name it wrongly often enough. A compressed stream may have any number of parts (gzip members, zstd frames) and
+// end in NULs, as on a tape; anything else after it is an error. The memory it may ask for is bounded: a zstd stream
+// waits, until ctx ends, while others use it up, and one that wants more than MaxWindow is a LimitError. Closing returns
+// the memory, and not r.
+func Decompress(ctx context.Context, r io.Reader) (io.ReadCloser, error) {
+	br := readers.Get().(*bufio.Reader)
+	br.Reset(r)
+	plain, err := decompress(ctx, br)
+	if err != nil {
+		giveBack(br)
+		return nil, err
+	}
+	return plain, nil
+}
+
+func decompress(ctx context.Context, br *bufio.Reader) (io.ReadCloser, error) {
 	head, err := br.Peek(4)
 	if err != nil && err != io.EOF {
 		return nil, err
 	}
 	switch {
-	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
-		z, err := gzip.NewReader(br)
-		if err != nil {
-			return nil, fmt.Errorf("read gzip stream: %w", err)
-		}
-		return z, nil
+	case isGzip(head):
+		return newGunzip(br)
 	case isZstd(head):
-		z, err := zstd.NewReader(br, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-			zstd.WithDecoderMaxWindow(128<<20))
-		if err != nil {
-			return nil, fmt.Errorf("read zstd stream: %w", err)
-		}
-		return z.IOReadCloser(), nil
+		return newUnzstd(ctx, br), nil
 	}
-	return io.NopCloser(br), nil
+	return &plainStream{br}, nil
 }
 
-// isZstd knows a frame and a skippable frame, with which a seekable stream may begin.
-func isZstd(head []byte) bool {
-	if len(head) < 4 {
-		return false
-	}
-	magic := binary.LittleEndian.Uint32(head)
-	return magic == 0xFD2FB528 || magic&^0xF == 0x184D2A50
+// readers are the buffers before a decoder. They and the decoders are used again: one layer follows another, and what
+// each would allocate anew is most of the garbage of a pull.
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 64<<10) }}
+
+func giveBack(br *bufio.Reader) {
+	br.Reset(nil)
+	readers.Put(br)
 }
+
+type plainStream struct{ *bufio.Reader }
+
+func (p *plainStream) Close() error {
+	if p.Reader != nil {
+		giveBack(p.Reader)
+		p.Reader = nil
+	}
+	return nil
+}
+
+func isGzip(head []byte) bool { return bytes.HasPrefix(head, []byte{0x1f, 0x8b}) }
+
+// gunzip reads the members of a gzip stream one by one, to see what comes after each.
+type gunzip struct {
+	br *bufio.Reader
+	z  *gzip.Reader
+}
+
+var gzipReaders = sync.Pool{New: func() any { return new(gzip.Reader) }}
+
+func newGunzip(br *bufio.Reader) (*gunzip, error) {
+	g := &gunzip{br, gzipReaders.Get().(*gzip.Reader)}
+	if err := g.z.Reset(br); err != nil {
+		gzipReaders.Put(g.z)
+		return nil, gzipError(err)
+	}
+	g.z.Multistream(false)
+	return g, nil
+}
+
+func (g *gunzip) Read(p []byte) (int, error) {
+	n, err := g.z.Read(p)
+	if errors.Is(err, io.EOF) {
+		err = g.nextMember()
+	}
+	if err != nil && err != io.EOF {
+		err = gzipError(err)
+	}
+	return n, err
+}
+
+func (g *gunzip) nextMember() error {
+	if head, _ := g.br.Peek(2); !isGzip(head) {
+		return onlyPadding(g.br)
+	}
+	if err := g.z.Reset(g.br); err != nil {
+		return err
+	}
+	g.z.Multistream(false)
+	return nil
+}
+
+func (g *gunzip) Close() error {
+	if g.br != nil {
+		_ = g.z.Close()
+		gzipReaders.Put(g.z)
+		giveBack(g.br)
+		g.br = nil
+	}
+	return nil
+}
+
+func gzipError(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("read gzip stream: it is cut short: %w", io.ErrUnexpectedEOF)
+	}
+	return fmt.Errorf("read gzip stream: %w", err)
+}
+
+var errTrailing = errors.New("after its end comes something that is neither another part nor padding")
+
+// onlyPadding reads what follows a compressed stream: io.EOF when there are only NULs.
+func onlyPadding(br *bufio.Reader) error {
+	for {
+		if _, err := br.Peek(1); err != nil {
+			return err
+		}
+		rest, _ := br.Peek(br.Buffered())
+		if !allZero(rest) {
+			return errTrailing
+		}
+		_, _ = br.Discard(len(rest))
+	}
+}
+
+// buffers are for whoever copies the content of files.
+var buffers = sync.Pool{New: func() any { return new([128 << 10]byte) }}
+
+func takeBuffer() []byte  { return buffers.Get().(*[128 << 10]byte)[:] }
+func giveBuffer(b []byte) { buffers.Put((*[128 << 10]byte)(b)) }

@@ -66,11 +66,13 @@ func Unpack(ctx context.Context, r io.Reader, dir string, lim Limits) (*Result, 
 	if err == nil && u.replaced {
 		err = u.recount(dir)
 	}
+	giveBuffer(u.buf)
 	if err != nil {
 		return nil, err
 	}
-	u.res.Bytes += kept(dir)
-	return &u.res, nil
+	res := u.res // a pointer into u would keep all that unpacking needed for as long as the result
+	res.Bytes += kept(dir)
+	return &res, nil
 }
 
 // dirState is what is kept of each directory until the end, when its times are set: whatever is written into a
@@ -123,7 +125,7 @@ func newUnpacker(dir string, lim Limits) (*unpacker, error) {
 		left = 1<<63 - 1
 	}
 	return &unpacker{
-		root: root, man: man, tar: &recorder{sk: sk}, attic: &attic{dir, func() (*skeletonWriter, error) { return sk, nil }, -1}, lim: lim, left: left, parent: parentDir{fd: -1}, buf: make([]byte, 128<<10),
+		root: root, man: man, tar: &recorder{sk: sk}, attic: &attic{dir, func() (*skeletonWriter, error) { return sk, nil }, -1}, lim: lim, left: left, parent: parentDir{fd: -1}, buf: takeBuffer(),
 		dirs: map[string]*dirState{".": {entry: entry{Path: ".", Type: typeDir, Mode: 0o755}, implied: true}},
 		res:  Result{implied: map[string]bool{}, links: map[string]string{}, hiding: map[string]bool{}},
 	}, nil

@@ -1,0 +1,115 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"path/filepath"
+	"runtime/metrics"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/internal/image/layer"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+// TestLargeLayerNeedsNoMemory takes layers of 0.5 and 4 GiB through all stages of a pull and watches the heap. The file in it is
+// marked as sparse, so that the disk of the test does not have to hold it.
+func TestLargeLayerNeedsNoMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("digests gigabytes")
+	}
+	const chunk = 64 << 20
+	for _, form := range []struct {
+		name   string
+		chunks int64
+		pack   func(io.Writer) io.WriteCloser
+	}{
+		{"gzip", 8, func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }},
+		{"zstd", 64, func(w io.Writer) io.WriteCloser { z, _ := zstd.NewWriter(w); return z }},
+	} {
+		t.Run(form.name, func(t *testing.T) {
+			chunks, pack := form.chunks, form.pack
+			head, body := part(pack, sparseHeader(t, "big", chunk*chunks)), part(pack, make([]byte, chunk))
+			parts := []io.Reader{bytes.NewReader(head)}
+			for range chunks {
+				parts = append(parts, bytes.NewReader(body))
+			}
+			blob := io.MultiReader(append(parts, bytes.NewReader(part(pack, make([]byte, 1024))))...)
+
+			s, dir := open(t, t.TempDir()), t.TempDir()
+			highest := watchHeap()
+			_, _, err := s.inflate(t.Context(), blob, digest.SHA256, dir)
+			if top := highest(); top > 48<<20 {
+				t.Errorf("the heap had %d MiB", top>>20)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var st unix.Stat_t
+			if err := unix.Stat(filepath.Join(dir, layer.FS, "big"), &st); err != nil || st.Size != chunk*chunks || st.Blocks > 1000 {
+				t.Errorf("%d bytes in %d blocks, %v", st.Size, st.Blocks, err)
+			}
+		})
+	}
+}
+
+func part(pack func(io.Writer) io.WriteCloser, body []byte) []byte {
+	var buf bytes.Buffer
+	w := pack(&buf)
+	_, _ = w.Write(body)
+	_ = w.Close()
+	return buf.Bytes()
+}
+
+// sparseHeader is the header of a file in GNU's old sparse form, all of whose bytes are in the archive nonetheless.
+func sparseHeader(t *testing.T, name string, size int64) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	err := tar.NewWriter(&buf).WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, Size: size, Format: tar.FormatGNU})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := buf.Bytes()[:512]
+	b[156] = tar.TypeGNUSparse
+	copy(b[386:], fmt.Sprintf("%011o\x00%011o\x00", 0, size)) // the one piece
+	copy(b[483:], fmt.Sprintf("%011o\x00", size))
+	copy(b[148:], strings.Repeat(" ", 8))
+	sum := 0
+	for _, c := range b {
+		sum += int(c)
+	}
+	copy(b[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return b
+}
+
+// watchHeap looks at the heap every few milliseconds until the function it returns is called, which says how much the heap
+// grew at most.
+func watchHeap() (highest func() uint64) {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	look := func() uint64 { metrics.Read(sample); return sample[0].Value.Uint64() }
+	before, top := look(), uint64(0)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			top = max(top, look())
+			select {
+			case <-stop:
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+		}
+	}()
+	return func() uint64 {
+		close(stop)
+		<-done
+		return max(top, before) - before
+	}
+}
