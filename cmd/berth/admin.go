@@ -49,30 +49,6 @@ func (n service) Pull(ctx context.Context, req *admin.PullRequest, send func(*ad
 	return send(complete(img))
 }
 
-// Import reads an archive of images.
-func (n service) Import(ctx context.Context, archive io.Reader, send func(*admin.PullEvent) error) error {
-	images, err := n.images.Import(ctx, archive, progress(send))
-	if err != nil {
-		return cri.ToStatus(err)
-	}
-	for _, img := range images {
-		if err := send(complete(img)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func progress(send func(*admin.PullEvent) error) func(image.Progress) {
-	return func(p image.Progress) {
-		_ = send(&admin.PullEvent{Layer: p.Layer.String(), Phase: p.Phase, Done: p.Done, Total: p.Total}) // a client that is gone ends ctx
-	}
-}
-
-func complete(img image.Image) *admin.PullEvent {
-	return &admin.PullEvent{Image: img.ID, Names: append(append([]string{}, img.RepoTags...), img.RepoDigests...)}
-}
-
 // Attach joins the streams of a container.
 func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
 	id, err := n.pods.ContainerID(req.Container)

@@ -27,6 +27,10 @@ type Server interface {
 	Pull(ctx context.Context, req *PullRequest, send func(*PullEvent) error) error
 	// Import reads an archive of images, and sends an event with Image and Names for each image that it held.
 	Import(ctx context.Context, archive io.Reader, send func(*PullEvent) error) error
+	// Export writes the images as an archive, and sends how far it is. Only what was written when it returns nil is whole.
+	Export(ctx context.Context, req *ExportRequest, archive io.Writer, send func(*PullEvent) error) error
+	// Images sends what is known of each of the images that are asked for. It never waits for an operation in flight.
+	Images(ctx context.Context, req *ImagesRequest, send func(*ImageDetail) error) error
 	// Attach joins the streams of a container that is created or running. It sends one AttachOutput with Ready first,
 	// once no later output can be missed; so a client may attach before it starts the container. It returns nil when the
 	// container's output ends. recv blocks until the client says something; it returns io.EOF when the client will say no
@@ -74,8 +78,8 @@ type PullRequest struct {
 	Platform  string `json:"platform,omitempty"` // os/arch[/variant]; that of the node when empty
 }
 
-// PullEvent is a step of a pull or an import. Layer is empty when the event is about the whole. Done and Total count the
-// compressed bytes of the layer; Total is 0 while unknown. Image and Names are set when an image is complete.
+// PullEvent is a step of a pull, an import or an export. Layer is empty when the event is about the whole. Done and Total count
+// the compressed bytes of the layer, in an export those of its tar; Total is 0 while unknown. Image and Names are set when an image is complete.
 type PullEvent struct {
 	Layer string   `json:"layer,omitempty"`
 	Phase string   `json:"phase,omitempty"`
@@ -83,6 +87,47 @@ type PullEvent struct {
 	Total int64    `json:"total,omitempty"`
 	Image string   `json:"image,omitempty"`
 	Names []string `json:"names,omitempty"`
+}
+
+// ExportRequest asks for an archive of images.
+type ExportRequest struct {
+	Images   []string `json:"images"`           // names or ids
+	Format   string   `json:"format,omitempty"` // oci or docker; oci when empty
+	Compress bool     `json:"compress,omitempty"`
+}
+
+// ImagesRequest asks about images by name or id; about all when it names none.
+type ImagesRequest struct {
+	Images []string `json:"images,omitempty"`
+	Config bool     `json:"config,omitempty"` // with their configs
+}
+
+// ImageDetail is what is known of one image.
+type ImageDetail struct {
+	ID       string    `json:"id"`
+	Tags     []string  `json:"tags"`
+	Digests  []string  `json:"digests"`
+	Manifest string    `json:"manifest,omitempty"` // digest of the platform's manifest
+	Platform string    `json:"platform,omitempty"`
+	Size     uint64    `json:"size"` // bytes of the config and of the compressed layers
+	PulledAt time.Time `json:"pulledAt"`
+	Pinned   bool      `json:"pinned"`
+	Durable  bool      `json:"durable"` // it would survive a power cut
+	// Layers are all layers, the lowest first.
+	Layers []LayerDetail `json:"layers"`
+	// Config is the image config as it was fetched, when it was asked for.
+	Config json.RawMessage `json:"config,omitempty"`
+}
+
+// LayerDetail is what is known of one layer of an image. Layers with the same id are one on the disk.
+type LayerDetail struct {
+	ID      string `json:"id"`
+	DiffID  string `json:"diffID"`
+	Blob    string `json:"blob,omitempty"` // digest of what was fetched
+	Size    int64  `json:"size"`           // bytes of what was fetched
+	Disk    uint64 `json:"disk"`           // bytes on disk
+	Inodes  uint64 `json:"inodes"`
+	Durable bool   `json:"durable"`
 }
 
 // AttachRequest opens an attach session.
@@ -130,6 +175,12 @@ type Finding struct {
 // chunk is a piece of the archive that Import sends.
 type chunk struct {
 	Data []byte `json:"data"`
+}
+
+// exportEvent is a piece of the archive that Export sends, or a step of the export.
+type exportEvent struct {
+	Data []byte     `json:"data,omitempty"`
+	Step *PullEvent `json:"step,omitempty"`
 }
 
 // none is a message without content.

@@ -25,6 +25,8 @@ type daemon struct {
 	info   *InfoResponse
 	pull   func(*PullRequest, func(*PullEvent) error) error
 	load   func(context.Context, io.Reader, func(*PullEvent) error) error
+	save   func(context.Context, *ExportRequest, io.Writer, func(*PullEvent) error) error
+	images func(*ImagesRequest, func(*ImageDetail) error) error
 	attach func(context.Context, *AttachRequest, func() (*AttachInput, error), func(*AttachOutput) error) error
 	check  func(*CheckRequest, func(*Finding) error) error
 }
@@ -35,6 +37,12 @@ func (d *daemon) Pull(_ context.Context, req *PullRequest, send func(*PullEvent)
 }
 func (d *daemon) Import(ctx context.Context, r io.Reader, send func(*PullEvent) error) error {
 	return d.load(ctx, r, send)
+}
+func (d *daemon) Export(ctx context.Context, req *ExportRequest, w io.Writer, send func(*PullEvent) error) error {
+	return d.save(ctx, req, w, send)
+}
+func (d *daemon) Images(_ context.Context, req *ImagesRequest, send func(*ImageDetail) error) error {
+	return d.images(req, send)
 }
 func (d *daemon) Attach(ctx context.Context, req *AttachRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error {
 	return d.attach(ctx, req, recv, send)
@@ -140,6 +148,75 @@ func TestImportCarriesEveryByte(t *testing.T) {
 				t.Errorf("%d bytes of %d came, images %v, error %v", len(got), size, images, err)
 			}
 		})
+	}
+}
+
+func TestExportCarriesEveryByte(t *testing.T) {
+	for _, size := range []int{0, 1, chunkSize, chunkSize + 1, 9*chunkSize + 17} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			want := bytes.Repeat([]byte("berth\x00\xff"), size/7+1)[:size]
+			var asked ExportRequest
+			c := serve(t, &daemon{save: func(_ context.Context, req *ExportRequest, w io.Writer, send func(*PullEvent) error) error {
+				asked = *req
+				_, err := w.Write(want)
+				return errors.Join(err, send(&PullEvent{Layer: "sha256:1", Done: int64(size)}))
+			}})
+			var got bytes.Buffer
+			var steps []PullEvent
+			req := ExportRequest{Images: []string{"a", "b"}, Format: "docker", Compress: true}
+			err := c.Export(t.Context(), &req, &got, func(e PullEvent) { steps = append(steps, e) })
+			if err != nil || !bytes.Equal(got.Bytes(), want) || !reflect.DeepEqual(asked, req) || len(steps) != 1 || steps[0].Done != int64(size) {
+				t.Errorf("%d bytes of %d came, steps %v, request %v, error %v", got.Len(), size, steps, asked, err)
+			}
+		})
+	}
+}
+
+func TestExportThatFailsSaysSo(t *testing.T) {
+	c := serve(t, &daemon{save: func(_ context.Context, _ *ExportRequest, w io.Writer, _ func(*PullEvent) error) error {
+		_, _ = w.Write(make([]byte, 3*chunkSize))
+		return status.Error(codes.DataLoss, "a file has changed")
+	}})
+	if err := c.Export(t.Context(), &ExportRequest{}, io.Discard, nil); status.Code(err) != codes.DataLoss {
+		t.Errorf("got %v", err)
+	}
+}
+
+type fullDisk struct{ err error }
+
+func (f fullDisk) Write([]byte) (int, error) { return 0, f.err }
+
+func TestExportEndsForTheDaemonWhenTheClientCannotWrite(t *testing.T) {
+	ended := make(chan error, 1)
+	c := serve(t, &daemon{save: func(_ context.Context, _ *ExportRequest, w io.Writer, _ func(*PullEvent) error) error {
+		for {
+			if _, err := w.Write(make([]byte, chunkSize)); err != nil {
+				ended <- err
+				return err
+			}
+		}
+	}})
+	full := errors.New("no space left")
+	if err := c.Export(t.Context(), &ExportRequest{}, fullDisk{full}, nil); !errors.Is(err, full) {
+		t.Errorf("the client got %v", err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("the daemon was not told")
+	}
+}
+
+func TestImagesComeOneByOne(t *testing.T) {
+	want := []ImageDetail{{ID: "1", Tags: []string{"a:1"}, Digests: []string{}, Layers: []LayerDetail{{ID: "d1", Disk: 5}}, Config: json.RawMessage(`{"os":"linux"}`)},
+		{ID: "2", Tags: []string{}, Digests: []string{"a@b"}, Layers: []LayerDetail{}, Pinned: true}}
+	c := serve(t, &daemon{images: func(req *ImagesRequest, send func(*ImageDetail) error) error {
+		if !req.Config || len(req.Images) != 1 {
+			return errors.New("the request was lost")
+		}
+		return errors.Join(send(&want[0]), send(&want[1]))
+	}})
+	got, err := c.Images(t.Context(), &ImagesRequest{Images: []string{"x"}, Config: true})
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 

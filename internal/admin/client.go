@@ -71,6 +71,46 @@ func (c *Client) Import(ctx context.Context, archive io.Reader, progress func(Pu
 	return images, err
 }
 
+// Export asks for an archive of images and writes it to w. What is in w is whole only when the error is nil. progress is as
+// for Pull.
+func (c *Client) Export(ctx context.Context, req *ExportRequest, w io.Writer, progress func(PullEvent)) error {
+	stream, end, err := c.open(ctx, "Export", req)
+	if err != nil {
+		return err
+	}
+	defer end()
+	for {
+		e, err := receive[exportEvent](stream)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if e.Step != nil && progress != nil {
+			progress(*e.Step)
+		}
+		if len(e.Data) == 0 {
+			continue
+		}
+		if _, err := w.Write(e.Data); err != nil {
+			return fmt.Errorf("write the archive: %w", err)
+		}
+	}
+}
+
+// Images asks about images.
+func (c *Client) Images(ctx context.Context, req *ImagesRequest) ([]ImageDetail, error) {
+	stream, end, err := c.open(ctx, "Images", req)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	images := []ImageDetail{}
+	err = each(stream, func(d *ImageDetail) { images = append(images, *d) })
+	return images, err
+}
+
 // Streams are the client's ends of an attach session. In may be nil; so may Resize.
 type Streams struct {
 	In       io.Reader

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"sync"
@@ -18,6 +19,8 @@ var service = grpc.ServiceDesc{
 	Streams: []grpc.StreamDesc{
 		{StreamName: "Pull", Handler: servePull, ServerStreams: true},
 		{StreamName: "Import", Handler: serveImport, ServerStreams: true, ClientStreams: true},
+		{StreamName: "Export", Handler: serveExport, ServerStreams: true},
+		{StreamName: "Images", Handler: serveImages, ServerStreams: true},
 		{StreamName: "Attach", Handler: serveAttach, ServerStreams: true, ClientStreams: true},
 		{StreamName: "Check", Handler: serveCheck, ServerStreams: true},
 	},
@@ -48,6 +51,28 @@ func servePull(srv any, stream grpc.ServerStream) error {
 
 func serveImport(srv any, stream grpc.ServerStream) error {
 	return srv.(Server).Import(stream.Context(), &chunkReader{stream: stream}, sender[PullEvent](stream))
+}
+
+func serveExport(srv any, stream grpc.ServerStream) error {
+	req, err := receive[ExportRequest](stream)
+	if err != nil {
+		return err
+	}
+	send := sender[exportEvent](stream)
+	archive := bufio.NewWriterSize(chunkWriter(func(p []byte) error { return send(&exportEvent{Data: p}) }), chunkSize)
+	tell := func(e *PullEvent) error { return send(&exportEvent{Step: e}) }
+	if err := srv.(Server).Export(stream.Context(), req, archive, tell); err != nil {
+		return err
+	}
+	return archive.Flush()
+}
+
+func serveImages(srv any, stream grpc.ServerStream) error {
+	req, err := receive[ImagesRequest](stream)
+	if err != nil {
+		return err
+	}
+	return srv.(Server).Images(stream.Context(), req, sender[ImageDetail](stream))
 }
 
 func serveAttach(srv any, stream grpc.ServerStream) error {
@@ -111,3 +136,17 @@ func (r *chunkReader) Read(p []byte) (int, error) {
 }
 
 var _ io.Reader = (*chunkReader)(nil)
+
+// chunkWriter sends what is written to it, in messages that gRPC takes.
+type chunkWriter func(p []byte) error
+
+func (w chunkWriter) Write(p []byte) (n int, err error) {
+	for n < len(p) {
+		piece := p[n:min(n+chunkSize, len(p))]
+		if err := w(piece); err != nil {
+			return n, err
+		}
+		n += len(piece)
+	}
+	return n, nil
+}

@@ -62,7 +62,8 @@ func New(version string) *cobra.Command {
 	root.SetFlagErrorFunc(wrongUse)
 	add("run", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.stopCommand(), a.rmCommand(),
 		a.inspectCommand())
-	add("image", a.pullCommand(), a.imagesCommand(), a.rmiCommand(), a.imageCommand())
+	img := imageApp{a}
+	add("image", a.pullCommand(), img.listCommand("images"), img.rmCommand("rmi"), img.command())
 	n := nodeApp{a}
 	add(nodeGroup, n.doctorCommand(), n.checkCommand(), n.configCommand(), n.versionCommand())
 	return root

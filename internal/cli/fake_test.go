@@ -48,7 +48,11 @@ type daemon struct {
 	// pullFails is how a pull ends, after the progress in pulled.
 	pullFails error
 	found     []admin.Finding
-	info      admin.InfoResponse
+	details   []admin.ImageDetail // of images, by id
+	// exportFails is how an export ends, after some of the archive.
+	exportFails error
+	info        admin.InfoResponse
+	kept        uint64 // bytes of layers that no image has
 }
 
 // life is a started container.
@@ -196,7 +200,7 @@ func (d *daemon) ListContainers(_ context.Context, req *runtimeapi.ListContainer
 	for _, c := range d.containers {
 		if want := req.GetFilter().GetState(); want == nil || want.State == c.State {
 			resp.Containers = append(resp.Containers, &runtimeapi.Container{Id: c.Id, PodSandboxId: d.podOf[c.Id], Metadata: c.Metadata,
-				State: c.State, Image: c.Image, CreatedAt: c.CreatedAt})
+				State: c.State, Image: c.Image, ImageRef: c.ImageRef, CreatedAt: c.CreatedAt})
 		}
 	}
 	return resp, nil
@@ -292,6 +296,23 @@ func (d *daemon) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusReque
 	return &runtimeapi.ImageStatusResponse{}, nil
 }
 
+// ImageFsInfo counts the layers of the images that are there.
+func (d *daemon) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	sum, seen := d.kept, map[string]bool{}
+	for _, i := range d.details {
+		there := slices.ContainsFunc(d.images, func(r *runtimeapi.Image) bool { return i.ID == r.Id })
+		for _, l := range i.Layers {
+			if there && !seen[l.ID] {
+				sum += l.Disk
+				seen[l.ID] = true
+			}
+		}
+	}
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{UsedBytes: &runtimeapi.UInt64Value{Value: sum}}}}, nil
+}
+
 func (d *daemon) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -322,6 +343,30 @@ func (a *adminDaemon) Import(_ context.Context, r io.Reader, send func(*admin.Pu
 		return err
 	}
 	return send(&admin.PullEvent{Image: fmt.Sprintf("sha256:%d-bytes", len(data)), Names: []string{"a:1"}})
+}
+
+func (a *adminDaemon) Export(_ context.Context, req *admin.ExportRequest, w io.Writer, send func(*admin.PullEvent) error) error {
+	_ = send(&admin.PullEvent{Layer: "sha256:1", Phase: "exporting", Done: 1, Total: 2})
+	fmt.Fprintf(w, "%v %s %v", req.Images, req.Format, req.Compress)
+	return a.exportFails
+}
+
+func (a *adminDaemon) Images(_ context.Context, req *admin.ImagesRequest, send func(*admin.ImageDetail) error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, d := range a.details {
+		there := slices.ContainsFunc(a.images, func(i *runtimeapi.Image) bool { return i.Id == d.ID })
+		if !there || len(req.Images) > 0 && !slices.Contains(req.Images, d.ID) {
+			continue
+		}
+		if !req.Config {
+			d.Config = nil
+		}
+		if err := send(&d); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a *adminDaemon) Attach(_ context.Context, _ *admin.AttachRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {

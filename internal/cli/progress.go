@@ -5,14 +5,16 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 
 	"golang.org/x/term"
 
 	"berth/internal/admin"
 )
 
-// progress shows how a pull or an import goes on: a bar for each layer on a terminal, a line for each phase elsewhere.
+// progress shows how a pull, an import or an export goes on: a bar for each layer on a terminal, a line for each phase elsewhere.
 type progress struct {
+	mu     sync.Mutex // guards what follows; held while drawing
 	w      io.Writer
 	width  int // of the terminal; 0 when there is none
 	height int
@@ -33,6 +35,8 @@ func (p *progress) event(e admin.PullEvent) {
 	if e.Layer == "" {
 		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	before, known := p.last[e.Layer]
 	if !known {
 		p.layers = append(p.layers, e.Layer)
@@ -47,6 +51,9 @@ func (p *progress) event(e admin.PullEvent) {
 		fmt.Fprintf(p.w, "layer %s: %s%s\n", short(e.Layer), e.Phase, sized(e.Total))
 	}
 }
+
+// onTerminal says that somebody watches.
+func (p *progress) onTerminal() bool { return p.width > 0 }
 
 func sized(total int64) string {
 	if total <= 0 {

@@ -164,30 +164,5 @@ func removeLogs(p *runtimeapi.PodSandbox) error {
 	return nil
 }
 
-func (a *app) rmiCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "rmi IMAGE...", Short: "Remove images", Args: atLeast(1), ValidArgsFunction: a.complete(images),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(func(c *client) error { return c.removeImages(cmd, args) })
-		},
-	}
-}
-
-func (c *client) removeImages(cmd *cobra.Command, args []string) error {
-	var failed []error
-	for _, word := range args {
-		img, err := c.image(cmd.Context(), word)
-		if err == nil {
-			_, err = c.images.RemoveImage(cmd.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: img.GetId()}})
-		}
-		if err != nil {
-			failed = append(failed, fmt.Errorf("remove image %s: %w", word, err))
-			continue
-		}
-		fmt.Fprintln(cmd.OutOrStdout(), word)
-	}
-	return errors.Join(failed...)
-}
-
 // absent says that a file is not there.
 func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) }

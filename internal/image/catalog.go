@@ -35,7 +35,7 @@ type index struct {
 	byName map[string]int
 	bytes  uint64
 	inodes uint64
-	opaque map[string]bool
+	layers map[string]layerRecord
 	at     time.Time
 }
 
@@ -145,16 +145,6 @@ func (c *catalog) markedLocked() map[string]struct{} {
 	return marked
 }
 
-// layerRecord is the record of a layer, empty when there is none.
-func (c *catalog) layerRecord(id string) layerRecord {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if l := c.present[id]; l != nil {
-		return l.layerRecord
-	}
-	return layerRecord{}
-}
-
 // unreadImages says whether there are image records that nobody could read.
 func (c *catalog) unreadImages() bool {
 	for _, f := range c.unread {
@@ -180,7 +170,7 @@ func (c *catalog) owners(layerID string) []*imageRecord {
 
 // publish replaces the snapshot by what is now. Callers hold mu, but Open.
 func (c *catalog) publish() {
-	i := &index{byID: map[string]int{}, byName: map[string]int{}, opaque: map[string]bool{}, at: time.Now()}
+	i := &index{byID: map[string]int{}, byName: map[string]int{}, layers: map[string]layerRecord{}, at: time.Now()}
 	for _, rec := range c.images {
 		i.images = append(i.images, c.imageOf(rec))
 	}
@@ -193,9 +183,7 @@ func (c *catalog) publish() {
 	}
 	for id, l := range c.present {
 		i.bytes, i.inodes = i.bytes+l.Bytes, i.inodes+l.Inodes
-		if l.Opaque {
-			i.opaque[id] = true
-		}
+		i.layers[id] = l.layerRecord
 	}
 	c.snapshot.Store(i)
 }
@@ -204,6 +192,7 @@ func (c *catalog) imageOf(rec *imageRecord) Image {
 	img := Image{
 		ID: rec.ID, RepoTags: append([]string(nil), rec.Tags...), RepoDigests: append([]string(nil), rec.Digests...),
 		Size: rec.Size, Config: rec.parsedImage, PulledAt: rec.PulledAt, Platform: rec.Platform,
+		Manifest: rec.Manifest, Durable: rec.Durable, rawConfig: rec.Config, refs: rec.Layers,
 	}
 	for _, l := range rec.Layers {
 		img.Layers = append(img.Layers, l.ID)

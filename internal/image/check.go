@@ -122,6 +122,16 @@ func (c *checker) checkLayer(ctx context.Context, id string) ([]Finding, error) 
 	return found, nil
 }
 
+// layerRecord is the record of a layer, empty when there is none.
+func (c *checker) layerRecord(id string) layerRecord {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.present[id]; l != nil {
+		return l.layerRecord
+	}
+	return layerRecord{}
+}
+
 // checkTar proves what Verify cannot: that the skeleton is there, and the files that the manifest does not know.
 func (c *checker) checkTar(ctx context.Context, id string) error {
 	rec := c.layerRecord(id)

@@ -50,7 +50,7 @@ func (s *pipeline) importAll(ctx context.Context, a *archive, p *reporter) ([]Im
 		return nil, errorf(InvalidArgument, "it holds no image: neither index.json nor manifest.json is in it")
 	}
 	var out []Image
-	for _, f := range found {
+	for _, f := range once(found) {
 		img, err := s.admit(ctx, f.chosen, f.names, a, p)
 		if err != nil {
 			return out, err
@@ -58,6 +58,24 @@ func (s *pipeline) importAll(ctx context.Context, a *archive, p *reporter) ([]Im
 		out = append(out, img)
 	}
 	return out, nil
+}
+
+// once leaves each image in one place, with all its names: an archive lists an image for each of them.
+func once(found []imported) []imported {
+	var out []imported
+	at := map[digest.Digest]int{}
+	for _, f := range found {
+		id := f.chosen.manifest.Config.Digest
+		n, there := at[id]
+		if !there {
+			at[id] = len(out)
+			out = append(out, f)
+			continue
+		}
+		out[n].names.tags = union(out[n].names.tags, f.names.tags)
+		out[n].names.digests = union(out[n].names.digests, f.names.digests)
+	}
+	return out
 }
 
 // archive is a source that was read from a tar: its files lie in a directory under numbers, so that no name in the tar is

@@ -15,9 +15,11 @@ const (
 	PhaseDone        = "done"
 	PhaseExists      = "exists"
 	PhaseSettling    = "settling"
+	PhaseExporting   = "exporting"
 )
 
-// Progress is one event of a pull or an import. Done and Total count the compressed bytes of a layer.
+// Progress is one event of a pull, an import or an export. Done and Total count the compressed bytes of a layer; in an export
+// those of its tar, and Layer is the diff id.
 type Progress struct {
 	Layer digest.Digest
 	Done  int64

@@ -72,6 +72,13 @@ type Image struct {
 	Pinned   bool
 	PulledAt time.Time
 	Platform string
+	// Manifest is the digest of the manifest for the platform, "" for what had none.
+	Manifest string
+	// Durable says that the image would survive a power cut.
+	Durable bool
+
+	rawConfig []byte
+	refs      []layerRef
 }
 
 // Store is an image store on disk. All methods may be called at once from anywhere.
@@ -187,11 +194,11 @@ func (s *Store) Usage() (bytes, inodes uint64, at time.Time) {
 // LayerDirs returns the directories of an image's layers for an overlay mount, the topmost first. An image without layers
 // has none.
 func (s *Store) LayerDirs(img Image) []string {
-	opaque := s.snapshot.Load().opaque
+	layers := s.snapshot.Load().layers
 	var out []string
 	for i := len(img.Layers) - 1; i >= 0; i-- {
 		out = append(out, s.layerFS(img.Layers[i]))
-		if opaque[img.Layers[i]] {
+		if layers[img.Layers[i]].Opaque {
 			break
 		}
 	}

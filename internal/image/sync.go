@@ -159,6 +159,7 @@ func (s *syncer) imageDurable(r *round, rec *imageRecord) error {
 		return err
 	}
 	s.images[rec.ID] = rec.asDurable()
+	s.publish()
 	s.dirty(path)
 	return nil
 }

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"berth/internal/admin"
+	"berth/internal/cri"
+	"berth/internal/image"
+)
+
+// Import reads an archive of images.
+func (n service) Import(ctx context.Context, archive io.Reader, send func(*admin.PullEvent) error) error {
+	images, err := n.images.Import(ctx, archive, progress(send))
+	if err != nil {
+		return cri.ToStatus(err)
+	}
+	for _, img := range images {
+		if err := send(complete(img)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func progress(send func(*admin.PullEvent) error) func(image.Progress) {
+	return func(p image.Progress) {
+		_ = send(&admin.PullEvent{Layer: p.Layer.String(), Phase: p.Phase, Done: p.Done, Total: p.Total}) // a client that is gone ends ctx
+	}
+}
+
+func complete(img image.Image) *admin.PullEvent {
+	return &admin.PullEvent{Image: img.ID, Names: append(append([]string{}, img.RepoTags...), img.RepoDigests...)}
+}
+
+// Export writes images as an archive.
+func (n service) Export(ctx context.Context, req *admin.ExportRequest, archive io.Writer, send func(*admin.PullEvent) error) error {
+	return cri.ToStatus(n.images.Export(ctx, image.ExportRequest{
+		Images: req.Images, Format: req.Format, Compress: req.Compress, Progress: progress(send),
+	}, archive))
+}
+
+// Images tells of images, of those that are asked for or of all.
+func (n service) Images(_ context.Context, req *admin.ImagesRequest, send func(*admin.ImageDetail) error) error {
+	images := n.images.List()
+	if len(req.Images) > 0 {
+		images = images[:0]
+		for _, ref := range req.Images {
+			img, ok := n.images.Get(ref)
+			if !ok {
+				return status.Errorf(codes.NotFound, "there is no image %s", ref)
+			}
+			images = append(images, img)
+		}
+	}
+	for _, img := range images {
+		d := n.imageDetail(img)
+		if req.Config {
+			d.Config = img.RawConfig()
+		}
+		if err := send(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n service) imageDetail(img image.Image) *admin.ImageDetail {
+	d := &admin.ImageDetail{
+		ID: img.ID, Tags: append([]string{}, img.RepoTags...), Digests: append([]string{}, img.RepoDigests...), Manifest: img.Manifest,
+		Platform: img.Platform, Size: img.Size, PulledAt: img.PulledAt, Pinned: img.Pinned, Durable: img.Durable, Layers: []admin.LayerDetail{},
+	}
+	for _, l := range n.images.LayersOf(img) {
+		d.Layers = append(d.Layers, admin.LayerDetail{
+			ID: l.ID, DiffID: l.DiffID.String(), Blob: l.Blob.String(), Size: l.Size, Disk: l.Bytes, Inodes: l.Inodes, Durable: l.Durable,
+		})
+	}
+	return d
+}

@@ -1,0 +1,244 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/admin"
+)
+
+// imageApp has the commands about images.
+type imageApp struct{ *app }
+
+// imager does what they ask for.
+type imager struct{ *client }
+
+func (a imageApp) with(do func(imager) error) error {
+	return a.app.with(func(c *client) error { return do(imager{c}) })
+}
+
+// command is "berth image", with all there is to do with images.
+func (a imageApp) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "image", Short: "All there is to do with images", DisableFlagsInUseLine: true, Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	list := a.listCommand("list")
+	list.Aliases = []string{"ls"}
+	cmd.AddCommand(list, a.inspectCommand(), a.historyCommand(), a.importCommand(), a.exportCommand(),
+		a.rmCommand("rm"), a.pruneCommand(), a.duCommand())
+	return cmd
+}
+
+// listFlags say what a list of images shows.
+type listFlags struct {
+	quiet, digests, dangling bool
+	format                   *string
+}
+
+func (a imageApp) listCommand(name string) *cobra.Command {
+	var flags listFlags
+	cmd := &cobra.Command{Use: name, Short: "List images", Args: exactly(0)}
+	cmd.Flags().BoolVarP(&flags.quiet, "quiet", "q", false, "ids alone")
+	cmd.Flags().BoolVar(&flags.digests, "digests", false, "also the names by digest")
+	cmd.Flags().BoolVar(&flags.dangling, "dangling", false, "only images without a tag")
+	flags.format = outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.with(func(c imager) error { return c.list(cmd, flags) })
+	}
+	return cmd
+}
+
+func (c imager) list(cmd *cobra.Command, flags listFlags) error {
+	resp, err := c.images.ListImages(cmd.Context(), &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		return err
+	}
+	if flags.dangling {
+		resp.Images = slices.DeleteFunc(resp.Images, func(i *runtimeapi.Image) bool { return len(i.GetRepoTags()) > 0 })
+	}
+	if *flags.format == formatJSON {
+		return printProto(cmd.OutOrStdout(), resp)
+	}
+	if flags.quiet {
+		for _, i := range resp.GetImages() {
+			fmt.Fprintln(cmd.OutOrStdout(), i.GetId())
+		}
+		return nil
+	}
+	var rows [][]string
+	for _, i := range resp.GetImages() {
+		note := ""
+		if i.GetPinned() {
+			note = "pinned"
+		}
+		names := imageNames(i)
+		if flags.digests && len(i.GetRepoTags()) > 0 {
+			names = append(slices.Clone(names), i.GetRepoDigests()...)
+		}
+		for _, name := range names {
+			rows = append(rows, []string{name, short(i.GetId()), bytesText(i.GetSize()), note})
+		}
+	}
+	sort.Slice(rows, func(i, j int) bool { return rows[i][0] < rows[j][0] })
+	t := newTable("IMAGE", "ID", "SIZE", "")
+	t.rows = append(t.rows, rows...)
+	return t.print(cmd.OutOrStdout())
+}
+
+// imageNames are an image's tags; without any, its digests; without those, a dash.
+func imageNames(i *runtimeapi.Image) []string {
+	if tags := i.GetRepoTags(); len(tags) > 0 {
+		return tags
+	}
+	if digests := i.GetRepoDigests(); len(digests) > 0 {
+		return digests
+	}
+	return []string{"-"}
+}
+
+func (a imageApp) rmCommand(name string) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use: name + " IMAGE...", Short: "Remove images", Args: atLeast(1), ValidArgsFunction: a.complete(images),
+		Long: "Remove images, each with all its names. What a container needs of an image that is removed by force stays as long as the container.",
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also what containers use")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.with(func(c imager) error { return c.remove(cmd, args, force) })
+	}
+	return cmd
+}
+
+func (c imager) remove(cmd *cobra.Command, args []string, force bool) error {
+	var failed []error
+	for _, word := range args {
+		if err := c.removeOne(cmd.Context(), word, force); err != nil {
+			failed = append(failed, fmt.Errorf("remove image %s: %w", word, err))
+			continue
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), word)
+	}
+	return errors.Join(failed...)
+}
+
+func (c imager) removeOne(ctx context.Context, word string, force bool) error {
+	img, err := c.image(ctx, word)
+	if err != nil {
+		return err
+	}
+	if !force {
+		users, err := c.users(ctx)
+		if err != nil {
+			return err
+		}
+		if used := users[img.GetId()]; len(used) > 0 {
+			return fmt.Errorf("used by %s: remove that first (berth rm), or use --force", some(used))
+		}
+	}
+	_, err = c.images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: img.GetId()}})
+	return err
+}
+
+// user is a container that an image was used for.
+type user struct {
+	ID    string `json:"id"`
+	Name  string `json:"name"`
+	Pod   string `json:"pod"`
+	State string `json:"state"`
+}
+
+func (u user) String() string { return "container " + u.Name + " (" + short(u.ID) + ")" }
+
+// some names the first of the users, and counts the rest.
+func some(users []user) string {
+	if n := len(users) - 1; n > 0 {
+		return fmt.Sprintf("%s and %d more", users[0], n)
+	}
+	return users[0].String()
+}
+
+// users are the containers by the ids of their images.
+func (c imager) users(ctx context.Context) (map[string][]user, error) {
+	resp, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]user{}
+	for _, i := range resp.GetContainers() {
+		out[i.GetImageRef()] = append(out[i.GetImageRef()], user{i.GetId(), i.GetMetadata().GetName(), i.GetPodSandboxId(), stateText(i.GetState().String())})
+	}
+	return out, nil
+}
+
+// details asks about all images, and who uses them.
+func (c imager) details(ctx context.Context) ([]admin.ImageDetail, map[string][]user, error) {
+	all, err := c.node.Images(ctx, &admin.ImagesRequest{})
+	if err != nil {
+		return nil, nil, err
+	}
+	users, err := c.users(ctx)
+	return all, users, err
+}
+
+// detail asks about the one image that word means, with its config.
+func (c imager) detail(ctx context.Context, word string) (*admin.ImageDetail, error) {
+	img, err := c.image(ctx, word)
+	if err != nil {
+		return nil, err
+	}
+	found, err := c.node.Images(ctx, &admin.ImagesRequest{Images: []string{img.GetId()}, Config: true})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) != 1 {
+		return nil, &unknownError{kindImage, word}
+	}
+	return &found[0], nil
+}
+
+// nameOf is what a person calls an image.
+func nameOf(d admin.ImageDetail) string {
+	for _, names := range [][]string{d.Tags, d.Digests} {
+		if len(names) > 0 {
+			return names[0]
+		}
+	}
+	return "-"
+}
+
+// onDisk is what an image's layers take, each counted once.
+func onDisk(d admin.ImageDetail) (bytes uint64) {
+	for _, l := range distinct(d.Layers) {
+		bytes += l.Disk
+	}
+	return bytes
+}
+
+// distinct leaves one of the layers that are the same on the disk.
+func distinct(layers []admin.LayerDetail) []admin.LayerDetail {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(slices.Clone(layers), func(l admin.LayerDetail) bool {
+		was := seen[l.ID]
+		seen[l.ID] = true
+		return was
+	})
+}
+
+// yesNo is a truth in a table.
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// oneLine takes the line breaks and tabs out of a text.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -1,0 +1,29 @@
+package image
+
+import "github.com/opencontainers/go-digest"
+
+// Layer is what there is to know about one layer of an image.
+type Layer struct {
+	ID     string        // in this store; images with the same id share it
+	DiffID digest.Digest // of the plain tar
+	Blob   digest.Digest // of what was fetched
+	Size   int64         // of what was fetched, in bytes
+	Bytes  uint64        // on disk
+	Inodes uint64
+	// Durable says that the layer would survive a power cut.
+	Durable bool
+}
+
+// LayersOf tells of an image's layers, the lowest first. Nothing is walked, and it never waits.
+func (c *catalog) LayersOf(img Image) []Layer {
+	known := c.snapshot.Load().layers
+	out := make([]Layer, 0, len(img.refs))
+	for _, ref := range img.refs {
+		rec := known[ref.ID]
+		out = append(out, Layer{ref.ID, ref.DiffID, ref.Blob, ref.Size, rec.Bytes, rec.Inodes, rec.Durable})
+	}
+	return out
+}
+
+// RawConfig is the image config as it was fetched: its digest is the id. It is not to be changed.
+func (img Image) RawConfig() []byte { return img.rawConfig }
