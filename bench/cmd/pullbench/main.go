@@ -32,9 +32,9 @@ import (
 
 // options are the command line.
 type options struct {
-	peers, berth, only, cases, json, table string
-	rounds                                 int
-	small                                  bool
+	peers, berth, only, cases, json, table, note string
+	rounds                                       int
+	small                                        bool
 }
 
 func parse() options {
@@ -45,6 +45,7 @@ func parse() options {
 	flag.StringVar(&o.cases, "cases", "", "measure only these, separated by commas; a wrong one lists all")
 	flag.StringVar(&o.json, "json", "", "also write the report with every sample to this file")
 	flag.StringVar(&o.table, "table", "", "also write the table to this file")
+	flag.StringVar(&o.note, "note", "", "what else the report should say of this run")
 	flag.IntVar(&o.rounds, "rounds", 7, "pulls of each case; slow links take half as many")
 	flag.BoolVar(&o.small, "small", false, "images of a tenth of the size, to try the benchmark itself")
 	flag.Parse()
@@ -131,6 +132,9 @@ func (o options) measure(ctx context.Context, dir, registry string, cases []pull
 		return err
 	}
 	r.Notes = append(r.Notes, unpackers(), busy)
+	if o.note != "" {
+		r.Notes = append(r.Notes, o.note)
+	}
 	if err := s.Run(ctx, cases); err != nil {
 		return err
 	}
