@@ -28,7 +28,7 @@ func TestCompareLinks(t *testing.T) {
 	add("hard links to two lower layers", layers{base(), {aFile("d/new", "new")}, {aLink("h", "d/a"), aLink("i", "d/new"), aLink("j", "d/a")}},
 		map[string]string{"h": "file a", "i": "file new", "j": "file a"})
 	add("hard link chain", layers{{aFile("a", "a"), aLink("b", "a"), aLink("c", "b"), aLink("x/d", "c")}}, map[string]string{"x/d": "file a"},
-		`"x": mtime 1970-01-01T00:00:00Z`, "a directory that nothing describes gets no time of the unpacking: a layer is the same wherever it is unpacked")
+		`"x": mtime 1970-01-01T00:00:00Z`, untimed)
 	add("hard link chain into a lower layer", layers{base(), {aLink("b", "d/a"), aLink("c", "b"), aLink("e", "c")}}, map[string]string{"e": "file a"})
 	add("hard link to a symlink", layers{{aFile("f", "f"), aSymlink("l", "f"), aLink("h", "l")}}, map[string]string{"h": "symlink f"})
 	add("hard link to a symlink in a lower layer", layers{base(), {aLink("h", "l")}}, map[string]string{"h": "symlink f"})

@@ -24,6 +24,8 @@ import (
 type comparison struct {
 	name  string
 	image v1.Image
+	// pushed is the index that is pushed and pulled in the place of the image, and leads to it. May be nil.
+	pushed v1.ImageIndex
 
 	// refuses is what umoci says when it cannot read the image as it stands. It then gets the same tars as gzip layers.
 	refuses string
@@ -33,6 +35,8 @@ type comparison struct {
 	keepLinks bool
 	// differs are the beginnings of the lines by which the trees differ on purpose (ours first), each with the reason.
 	differs map[string]string
+	// equals is a tree that ours must be equal to besides, when it is not empty.
+	equals string
 	// shows are facts of the tree, checked besides: two tools may be wrong alike. The value is a type, and after a blank
 	// the content of a file, the target of a link, or what else the type has.
 	shows map[string]string
@@ -50,13 +54,14 @@ func compareAll(t *testing.T, cases []comparison) {
 	for _, c := range cases {
 		t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
 			ref := host + "/" + strings.Trim(strings.Map(repositoryRune, c.name), "-") + ":v1"
-			push(t, ref, c.image, remote.WithNondistributable)
+			c.push(t, ref)
 			root := mounted(t, s, pull(t, s, ref))
 			ours, err := filetree.Read(root)
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.judge(t, ours)
+			c.match(t, ours)
 			for p, want := range c.shows {
 				if got := fact(t, root, p); got != want {
 					t.Errorf("%q is %q, wanted %q", p, got, want)
@@ -65,6 +70,15 @@ func compareAll(t *testing.T, cases []comparison) {
 		})
 	}
 	sound(t, s)
+}
+
+func (c comparison) push(t *testing.T, ref string) {
+	t.Helper()
+	if c.pushed != nil {
+		push(t, ref, c.pushed)
+		return
+	}
+	push(t, ref, c.image, remote.WithNondistributable)
 }
 
 // sameRootTime takes the time of the root out of the comparison: a container's root is born with the container.
@@ -110,6 +124,21 @@ func (c comparison) judge(t *testing.T, ours filetree.Tree) {
 		if !seen[begin] {
 			t.Errorf("the difference %s (%s) is no more", begin, reason)
 		}
+	}
+}
+
+func (c comparison) match(t *testing.T, ours filetree.Tree) {
+	t.Helper()
+	if c.equals == "" {
+		return
+	}
+	want, err := filetree.Read(c.equals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameRootTime(ours, want)
+	for _, line := range filetree.Diff(ours, want) {
+		t.Errorf("ours, and what was wanted: %s", line)
 	}
 }
 

@@ -115,5 +115,9 @@ func TestCompareTrees(t *testing.T) {
 	add("symlink over symlink", layers{base(), {aSymlink("l", "d/b")}}, map[string]string{"l": "symlink d/b", "f": "file f"})
 	add("file over symlink", layers{base(), {aFile("l", "now a file")}}, map[string]string{"l": "file now a file", "f": "file f"})
 	add("directory over symlink to a directory", layers{base(), {aDir("dl", 0o700)}}, map[string]string{"dl": "directory", "d/a": "file a"})
+	upper := []entry{aFile("d/a", "upper"), aFile("d/own", "own"), aDir("d", 0o700)}
+	add("the same layer twice", layers{base(), upper, {aFile("d/a", "between"), aFile("d/own", "between")}, upper},
+		map[string]string{"d/a": "file upper", "d/own": "file own", "d/b": "file b"})
+	add("the same layer twice, hidden in between", layers{upper, {aFile(".wh.d", "")}, upper, base()}, map[string]string{"d/a": "file a", "d/own": "file own"})
 	compareAll(t, cases)
 }

@@ -192,11 +192,16 @@ func (s *Store) Usage() (bytes, inodes uint64, at time.Time) {
 }
 
 // LayerDirs returns the directories of an image's layers for an overlay mount, the topmost first. An image without layers
-// has none.
+// has none. A layer that an image has twice is there once, the topmost: the kernel refuses it twice, and what it brings covers
+// what it brought.
 func (s *Store) LayerDirs(img Image) []string {
-	layers := s.snapshot.Load().layers
+	layers, seen := s.snapshot.Load().layers, map[string]bool{}
 	var out []string
 	for i := len(img.Layers) - 1; i >= 0; i-- {
+		if seen[img.Layers[i]] {
+			continue
+		}
+		seen[img.Layers[i]] = true
 		out = append(out, s.layerFS(img.Layers[i]))
 		if layers[img.Layers[i]].Opaque {
 			break

@@ -202,6 +202,7 @@ var largeOnPurpose = map[string]string{
 	"internal/cri.Server":           "CRI has a method for each of its calls",
 	"internal/spec.build":           "one call of Build",
 	"internal/image/layer.unpacker": "one call of Unpack",
+	"internal/image/layer.settler":  "one call of Settle",
 }
 
 func receiver(e ast.Expr) string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 )
 
 // Types of a manifest entry.
@@ -101,21 +103,71 @@ func (m manifest) drop(p string) {
 	}
 }
 
-// move renames a path and all below it. Links are names too.
-func (m manifest) move(from, to string) {
-	for q, e := range m {
-		changed := false
-		if within(q, from) {
-			delete(m, q)
-			e.Path, changed = to+strings.TrimPrefix(q, from), true
-		}
-		if e.Type == typeLink && within(e.Link, from) {
-			e.Link, changed = to+strings.TrimPrefix(e.Link, from), true
-		}
-		if changed {
-			m[e.Path] = e
+// moves are new names by old ones. What is below a directory moves with it.
+type moves map[string]string
+
+// now is the name that p has after the moves.
+func (m moves) now(p string) string {
+	for up := p; up != "." && up != "/"; up = parentOf(up) {
+		if to, ok := m[up]; ok {
+			return to + p[len(up):]
 		}
 	}
+	return p
+}
+
+// rename has the manifest follow the moves. Links are names too.
+func (m manifest) rename(by moves) {
+	var changed []entry
+	for q, e := range m {
+		e.Path = by.now(q)
+		if e.Type == typeLink {
+			e.Link = by.now(e.Link)
+		}
+		if e.Path != q || e.Link != m[q].Link {
+			delete(m, q)
+			changed = append(changed, e)
+		}
+	}
+	for _, e := range changed {
+		m[e.Path] = e
+	}
+}
+
+// renameKeys has the keys of a map follow the moves, and returns those that are new.
+func renameKeys[V any](m map[string]V, by moves) []string {
+	fresh := map[string]V{}
+	for k, v := range m {
+		if now := by.now(k); now != k {
+			delete(m, k)
+			fresh[now] = v
+		}
+	}
+	maps.Copy(m, fresh)
+	return sortedKeys(fresh)
+}
+
+// reunite looks at the tree root, in which names were replaced: a further name of a file whose first name is gone, or is now
+// another's, stands for itself.
+func (m manifest) reunite(root string) error {
+	for _, p := range m.paths() {
+		e := m[p]
+		if e.Type != typeLink {
+			continue
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(root, p), &st); err != nil {
+			return err
+		}
+		if linkDiffers(root, e, &st) == "" {
+			continue
+		}
+		var err error
+		if m[p], err = observe(root, p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m manifest) paths() []string {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"sort"
 	"time"
@@ -27,7 +28,7 @@ func Settle(dir string, res *Result, lowers []string) error {
 	if s.man, err = readManifest(filepath.Join(dir, ManifestFile)); err != nil {
 		return err
 	}
-	for _, pass := range []func() error{s.relocate, s.closeSkeleton, s.link, s.adopt, s.unhide, s.times} {
+	for _, pass := range []func() error{s.relocate, s.closeSkeleton, s.reunite, s.link, s.adopt, s.unhide, s.times} {
 		if err := pass(); err != nil {
 			return fmt.Errorf("settle layer: %w", errors.Join(err, s.closeSkeleton()))
 		}
@@ -44,7 +45,15 @@ type settler struct {
 	man         manifest
 	res         *Result
 	attic       *attic
-	sk          *skeletonWriter // once a file has moved
+	sk          *skeletonWriter   // once a file has moved
+	replaced    bool              // a name of the layer was taken by another of its own
+	seen        map[string]covers // what below found, until names change
+}
+
+// covers is what a path of the layer covers, and when that is a directory, the trees' directories that make it up.
+type covers struct {
+	at   place
+	dirs dirs
 }
 
 // skeleton opens the layer's skeleton for notes of files that move.
@@ -122,49 +131,53 @@ func (s *settler) unhide() error {
 
 // relocate moves what the layer put below a path that is a symlink further down to where that symlink leads.
 func (s *settler) relocate() error {
-	for again := true; again; {
-		again = false
-		for _, p := range sortedKeys(s.res.implied) {
-			moved, err := s.relocateOne(p)
-			if err != nil {
-				return err
-			}
-			if moved { // names have changed: look at them afresh
-				again = true
-				break
-			}
+	for todo := sortedKeys(s.res.implied); len(todo) > 0; {
+		p := todo[0]
+		todo = todo[1:]
+		if _, still := s.res.implied[p]; !still {
+			continue
 		}
+		moved, err := s.relocateOne(p)
+		if err != nil {
+			return err
+		}
+		todo = append(moved, todo...) // names have changed: look at them afresh
 	}
 	return nil
 }
 
-func (s *settler) relocateOne(p string) (bool, error) {
+// relocateOne moves what is below p, if need be, and returns the new names of implied directories.
+func (s *settler) relocateOne(p string) ([]string, error) {
 	at, err := s.below(p)
 	if err != nil || at.kind() != unix.S_IFLNK {
-		return false, err
+		return nil, err
 	}
 	to, err := s.lower.resolve(p, true)
 	if err != nil {
-		return false, fmt.Errorf("resolve %s below: %w", p, err)
+		return nil, fmt.Errorf("resolve %s below: %w", p, err)
 	}
 	if to.exists && to.kind() != unix.S_IFDIR {
-		return false, fmt.Errorf("%s leads to %s, which is not a directory: %w", p, to.path, unix.ENOTDIR)
+		return nil, fmt.Errorf("%s leads to %s, which is not a directory: %w", p, to.path, unix.ENOTDIR)
 	}
 	if within(to.path, p) {
-		return false, fmt.Errorf("%s leads into itself: %w", p, unix.ELOOP)
+		return nil, fmt.Errorf("%s leads into itself: %w", p, unix.ELOOP)
 	}
 	if err := s.mkdirAll(to.path); err != nil {
-		return false, err
+		return nil, err
 	}
-	if err := s.merge(p, to.path); err != nil {
-		return false, err
+	m := moves{}
+	if err := s.merge(p, to.path, m); err != nil {
+		return nil, err
 	}
 	delete(s.res.implied, p)
-	return true, nil
+	s.seen = nil
+	s.man.rename(m)
+	renameKeys(s.res.links, m)
+	return renameKeys(s.res.implied, m), nil
 }
 
-// merge moves all that is in the directory from into the directory to, and removes from.
-func (s *settler) merge(from, to string) error {
+// merge moves all that is in the directory from into the directory to, and removes from. It notes what has a new name.
+func (s *settler) merge(from, to string, m moves) error {
 	names, err := os.ReadDir(s.host(from))
 	if err != nil {
 		return err
@@ -174,24 +187,21 @@ func (s *settler) merge(from, to string) error {
 		var st unix.Stat_t
 		err := unix.Lstat(s.host(dst), &st)
 		if err == nil && n.IsDir() && st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			if err := s.merge(src, dst); err != nil {
+			if err := s.merge(src, dst, m); err != nil {
 				return err
 			}
 			delete(s.res.implied, src)
 			continue
 		}
 		if err == nil {
-			if err := s.attic.take(s.host(dst), dst); err != nil {
+			if err := s.drop(dst); err != nil {
 				return err
 			}
-			s.man.drop(dst)
 		}
-		if err := os.Rename(s.host(src), s.host(dst)); err != nil {
+		if err := s.move(src, dst); err != nil {
 			return err
 		}
-		if err := s.rename(src, dst); err != nil {
-			return err
-		}
+		m[src] = dst
 	}
 	if e := s.man[from]; e.Opaque {
 		if err := s.makeOpaque(to); err != nil {
@@ -202,11 +212,10 @@ func (s *settler) merge(from, to string) error {
 	return os.Remove(s.host(from))
 }
 
-// rename carries the notes about from, and what is below it, over to to.
-func (s *settler) rename(from, to string) error {
-	s.man.move(from, to)
-	moveKeys(s.res.implied, from, to)
-	moveKeys(s.res.links, from, to)
+func (s *settler) move(from, to string) error {
+	if err := os.Rename(s.host(from), s.host(to)); err != nil {
+		return err
+	}
 	sk, err := s.skeleton()
 	if err != nil {
 		return err
@@ -214,13 +223,26 @@ func (s *settler) rename(from, to string) error {
 	return sk.moved(from, to)
 }
 
-func moveKeys[V any](m map[string]V, from, to string) {
-	for k, v := range m {
-		if within(k, from) {
-			delete(m, k)
-			m[to+k[len(from):]] = v
-		}
+// drop makes the name p free for something else.
+func (s *settler) drop(p string) error {
+	if err := s.attic.take(s.host(p), p); err != nil {
+		return err
 	}
+	s.replaced = true
+	if s.man[p].Type != typeDir {
+		delete(s.man, p)
+		return nil
+	}
+	s.man.drop(p)
+	return nil
+}
+
+// reunite has further names of a file whose first name went to another file stand for themselves.
+func (s *settler) reunite() error {
+	if !s.replaced {
+		return nil
+	}
+	return s.man.reunite(s.own)
 }
 
 // link makes the hard links whose target is further down: the target is copied up first, as a mounted overlay would.
@@ -323,6 +345,7 @@ func (s *settler) mkdirAll(p string) error {
 	}
 	s.man[p] = entry{Path: p, Type: typeDir, Mode: 0o755}
 	s.res.implied[p] = detached
+	s.seen = nil
 	if detached {
 		return s.makeOpaque(p)
 	}
@@ -333,6 +356,7 @@ func (s *settler) makeOpaque(p string) error {
 	e := s.man[p]
 	e.Opaque = true
 	s.man[p] = e
+	s.seen = nil
 	return unix.Lsetxattr(s.host(p), "trusted.overlay.opaque", []byte("y"), 0)
 }
 
@@ -377,14 +401,42 @@ func (s *settler) below(p string) (place, error) {
 	if s.res.implied[p] {
 		return place{}, nil
 	}
-	for up := parentOf(p); ; up = parentOf(up) {
-		if s.man[up].Opaque {
-			return place{}, nil
-		}
-		if up == "." {
-			return s.lower.at(p)
-		}
+	c, err := s.covered(p)
+	return c.at, err
+}
+
+// covered looks p up from its parent, which it remembers: a path may have thousands of components.
+func (s *settler) covered(p string) (covers, error) {
+	if c, ok := s.seen[p]; ok {
+		return c, nil
 	}
+	c, err := s.lookUp(p)
+	if err != nil {
+		return covers{}, err
+	}
+	if s.seen == nil {
+		s.seen = map[string]covers{}
+	}
+	s.seen[p] = c
+	return c, nil
+}
+
+func (s *settler) lookUp(p string) (c covers, err error) {
+	if p == "." {
+		c.dirs, err = s.lower.root()
+		c.at = place{path: ".", exists: true, stat: unix.Stat_t{Mode: unix.S_IFDIR}}
+		return c, err
+	}
+	up := parentOf(p)
+	if s.man[up].Opaque {
+		return covers{}, nil
+	}
+	above, err := s.covered(up)
+	if err != nil || above.at.kind() != unix.S_IFDIR {
+		return covers{}, err
+	}
+	c.at, c.dirs, err = above.dirs.child(path.Base(p))
+	return c, err
 }
 
 func (s *settler) host(p string) string { return filepath.Join(s.own, p) }

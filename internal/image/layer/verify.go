@@ -194,29 +194,14 @@ func lgetxattr(full, name string) ([]byte, error) {
 	}
 }
 
-// recount settles a manifest in which an entry replaced another: sizes are counted again, and a further name of a file
-// whose first name is gone stands for itself.
+// recount settles a manifest in which an entry replaced another: links are looked at and sizes counted again.
 func (u *unpacker) recount(dir string) error {
 	man, err := readManifest(filepath.Join(dir, ManifestFile))
 	if err != nil {
 		return err
 	}
-	root := filepath.Join(dir, FS)
-	for _, p := range man.paths() {
-		e := man[p]
-		if e.Type != typeLink {
-			continue
-		}
-		var st unix.Stat_t
-		if err := unix.Lstat(filepath.Join(root, p), &st); err != nil {
-			return err
-		}
-		if linkDiffers(root, e, &st) == "" {
-			continue
-		}
-		if man[p], err = observe(root, p); err != nil {
-			return err
-		}
+	if err := man.reunite(filepath.Join(dir, FS)); err != nil {
+		return err
 	}
 	u.res.Bytes, u.res.Inodes = man.usage()
 	return man.write(dir)
