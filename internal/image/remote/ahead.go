@@ -54,10 +54,9 @@ func (a *prefetch) begin(s *seat, start, end int64) {
 	a.queue = append(a.queue, seg)
 	ctx, cancel := context.WithCancel(a.blob.ctx)
 	seg.cancel = cancel
-	memo := s.target
 	a.work.Go(func() {
 		defer close(seg.changed)
-		a.blob.fill(ctx, s, seg, memo)
+		a.blob.fill(ctx, s, seg)
 	})
 }
 
@@ -134,7 +133,7 @@ func (s *segment) read(p []byte, at int64) int {
 
 // fill fetches a segment from the host that the reader's own connection uses. Whatever goes wrong for good ends it early:
 // the reader goes on by itself from there, and finds out why. Only a stall counts against the host, for it cost the time.
-func (b *Blob) fill(ctx context.Context, s *seat, seg *segment, memo target) {
+func (b *Blob) fill(ctx context.Context, s *seat, seg *segment) {
 	for failures := 0; failures < 3; {
 		from := seg.start + int64(seg.have())
 		if from == seg.end {
@@ -142,7 +141,7 @@ func (b *Blob) fill(ctx context.Context, s *seat, seg *segment, memo target) {
 		}
 		r := b.request(from, seg.end)
 		r.strict = true
-		st, f := b.open(ctx, s, r, &memo)
+		st, f := b.open(ctx, s, r)
 		if f == nil {
 			before := seg.have()
 			if f = b.drain(st, seg); seg.have()-before >= minProgress {

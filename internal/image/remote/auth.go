@@ -47,18 +47,19 @@ func (a *Auth) credentials() (user, secret string, err error) {
 	return user, strings.Trim(secret, "\x00"), nil
 }
 
-// secrets lists what must not be seen.
-func (a *Auth) secrets(secret string) []string {
-	if a == nil {
-		return nil
-	}
-	return []string{a.RegistryToken, a.Auth, secret}
-}
-
 // identity is a caller's credentials, taken apart.
 type identity struct {
 	auth         *Auth
 	user, secret string
+}
+
+// secrets lists what must not be seen.
+func (i identity) secrets() []string {
+	if i.auth == nil {
+		return nil
+	}
+	both := base64.StdEncoding.EncodeToString([]byte(i.user + ":" + i.secret))
+	return []string{i.auth.RegistryToken, strings.TrimSpace(i.auth.Auth), both, i.secret}
 }
 
 // mayGo says whether the credentials are for name, the host of one registry among those that serve the references of the
@@ -107,15 +108,16 @@ func (b bearer) AddResponses(context.Context, []*http.Response) error {
 
 // gate signs the requests to one host. Its lock is a channel, so that who waits for another's token can give up.
 type gate struct {
-	fresh func() docker.Authorizer // one that knows no challenge yet
-	known bool                     // there are credentials
-	lock  chan struct{}            // holds one element; guards what follows
-	now   docker.Authorizer
-	age   int // of now: which challenge it answers
+	fresh   func() docker.Authorizer // one that knows no challenge yet
+	known   bool                     // there are credentials
+	secrets []string
+	lock    chan struct{} // holds one element; guards what follows
+	now     docker.Authorizer
+	age     int // of now: which challenge it answers
 }
 
-func newGate(known bool, fresh func() docker.Authorizer) *gate {
-	g := &gate{fresh: fresh, known: known, lock: make(chan struct{}, 1), now: fresh()}
+func newGate(known bool, secrets []string, fresh func() docker.Authorizer) *gate {
+	g := &gate{fresh: fresh, known: known, secrets: secrets, lock: make(chan struct{}, 1), now: fresh()}
 	g.lock <- struct{}{}
 	return g
 }
@@ -141,7 +143,7 @@ func (g *gate) sign(ctx context.Context, req *http.Request) (age int, f *fault) 
 	if err := g.now.Authorize(ctx, req); err != nil {
 		// The library remembers a failure for good: begin anew.
 		g.now, g.age = g.fresh(), g.age+1
-		return 0, faultOfToken(err)
+		return 0, faultOfToken(err, g.secrets)
 	}
 	return g.age, nil
 }
@@ -184,7 +186,7 @@ func (g *gate) checkRealm(resp *http.Response) *fault {
 }
 
 // faultOfToken says why there is no token.
-func faultOfToken(err error) *fault {
+func faultOfToken(err error, secrets []string) *fault {
 	var status remoteerrors.ErrUnexpectedStatus
 	if !errors.As(err, &status) {
 		f := faultOfError(err)
@@ -196,7 +198,7 @@ func faultOfToken(err error) *fault {
 	if u, err := url.Parse(status.RequestURL); err == nil {
 		server += " " + u.Host
 	}
-	f.text = fmt.Sprintf("%s: %s%s", server, status.Status, complaintIn(status.Body))
+	f.text = fmt.Sprintf("%s: %s%s", server, status.Status, complaintIn(status.Body, secrets))
 	if f.kind == NotFound || f.kind == Refused {
 		f.kind = Unauthenticated
 	}

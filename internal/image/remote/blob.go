@@ -155,7 +155,7 @@ func (b *Blob) connect() error {
 		r.to = min(r.to, b.at+size.span)
 	}
 	err := b.round.try(b.ctx, func(s *seat) (f *fault) {
-		b.direct, f = b.open(b.ctx, s, r, &s.target)
+		b.direct, f = b.open(b.ctx, s, r)
 		return f
 	})
 	b.ahead.possible = err == nil && b.direct.partial

@@ -107,11 +107,12 @@ func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *Auth
 	if err != nil {
 		return nil, err
 	}
+	who := identity{auth, user, secret}
 	r := &Repository{
-		client: c, ref: ref, secrets: auth.secrets(secret),
+		client: c, ref: ref, secrets: who.secrets(),
 		liars: map[digest.Digest][]string{}, suspects: map[digest.Digest][]string{},
 	}
-	if r.hosts, err = c.configure(ctx, reference.Domain(ref), identity{auth, user, secret}); err != nil {
+	if r.hosts, err = c.configure(ctx, reference.Domain(ref), who); err != nil {
 		return nil, err
 	}
 	return r, nil

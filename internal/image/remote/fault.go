@@ -106,19 +106,21 @@ func faultOfStatus(code int) *fault {
 	return f
 }
 
-// faultOfAnswer judges a response that is no success. It reads a little of the body for what the registry says.
-func faultOfAnswer(resp *http.Response, now time.Time) *fault {
+// faultOfAnswer judges a response that is no success. It reads a little of the body for what the registry says, which may
+// be what it was sent.
+func faultOfAnswer(resp *http.Response, now time.Time, secrets []string) *fault {
+	_, credential, _ := strings.Cut(resp.Request.Header.Get("Authorization"), " ")
 	f := faultOfStatus(resp.StatusCode)
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 16<<10))
-	f.text += complaintIn(body)
+	f.text += complaintIn(body, append(secrets[:len(secrets):len(secrets)], credential))
 	if f.again {
 		f.after = retryAfter(resp.Header.Get("Retry-After"), now)
 	}
 	return f
 }
 
-// complaintIn finds the first message in the JSON that registries answer with, as the end of a sentence.
-func complaintIn(body []byte) string {
+// complaintIn finds the first message in the JSON that registries answer with, as the end of a sentence without secrets.
+func complaintIn(body []byte, secrets []string) string {
 	var doc struct {
 		Errors []struct{ Code, Message string }
 	}
@@ -129,7 +131,7 @@ func complaintIn(body []byte) string {
 	if text == "" {
 		text = doc.Errors[0].Code
 	}
-	text = strings.Join(strings.Fields(text), " ")
+	text = scrub(strings.Join(strings.Fields(text), " "), secrets)
 	if len(text) > 200 {
 		text = strings.ToValidUTF8(text[:200], "") + "…"
 	}

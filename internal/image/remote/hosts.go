@@ -29,6 +29,7 @@ type host struct {
 	outside *http.Client // for where it redirects to
 	gate    *gate
 	foreign bool
+	secrets []string // never to be seen in an error
 
 	mu    sync.Mutex // guards what follows
 	until time.Time  // it asked not to be asked before
@@ -126,7 +127,7 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 	if f.Host == "" || f.Scheme != "http" && f.Scheme != "https" || base.Hostname() == "" {
 		return nil, fmt.Errorf("%q is no address of a registry: write https://host[:port]", base)
 	}
-	h := &host{name: f.Host, base: base, caps: f.Capabilities, header: f.Header}
+	h := &host{name: f.Host, base: base, caps: f.Capabilities, header: f.Header, secrets: who.secrets()}
 	if canonicalHost(f.Host) != canonicalHost(home) {
 		h.ns = home
 	}
@@ -140,7 +141,7 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 	}
 	tokens := tokenClient(h.outside, base, f.Header)
 	tokens.Timeout = c.options.Stall
-	h.gate = newGate(known, func() docker.Authorizer {
+	h.gate = newGate(known, h.secrets, func() docker.Authorizer {
 		if known && who.auth.RegistryToken != "" {
 			return bearer(who.auth.RegistryToken)
 		}

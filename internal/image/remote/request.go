@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -26,16 +27,46 @@ type request struct {
 const mostRedirects = 10
 
 // target remembers where a host redirected a request to, so that the next range of a blob goes there at once.
-type target struct{ url *url.URL }
+type target struct {
+	mu  sync.Mutex // guards what follows
+	url *url.URL
+}
+
+func (t *target) get() *url.URL {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.url
+}
+
+func (t *target) set(u *url.URL) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.url = u
+}
+
+// forget drops u, unless another request found a better place already.
+func (t *target) forget(u *url.URL) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.url == u {
+		t.url = nil
+	}
+}
 
 // ask sends a request to the host and follows where it leads. An answer that is no success is a fault.
 func (h *host) ask(ctx context.Context, r request, memo *target) (*http.Response, *fault) {
-	if memo != nil && memo.url != nil {
-		resp, f := h.follow(ctx, r, memo.url, true, nil)
+	if u := memo.get(); u != nil {
+		resp, f := h.follow(ctx, r, u, true, nil)
 		if f == nil || f.again && f.after > 0 {
 			return resp, f
 		}
-		memo.url = nil // refused, or gone: the registry may know a better place
+		memo.forget(u) // refused, or gone: the registry may know a better place
 		if ctx.Err() != nil {
 			return nil, f
 		}
@@ -81,13 +112,13 @@ func (h *host) follow(ctx context.Context, r request, u *url.URL, away bool, mem
 
 func (h *host) judge(resp *http.Response, u *url.URL, away bool, memo *target) (*http.Response, *fault) {
 	if resp.StatusCode/100 == 2 {
-		if away && memo != nil {
-			memo.url = u
+		if away {
+			memo.set(u)
 		}
 		return resp, nil
 	}
 	defer drop(resp)
-	f := faultOfAnswer(resp, time.Now())
+	f := faultOfAnswer(resp, time.Now(), h.secrets)
 	if away && u.Host != h.name {
 		f.text = "redirects to " + u.Host + ": " + f.text
 	}

@@ -356,3 +356,7 @@ func rangeOf(r *http.Request) (from int64) {
 	}
 	return n
 }
+
+func cancelled(t *testing.T) (context.Context, context.CancelFunc) {
+	return context.WithCancel(t.Context())
+}

@@ -57,10 +57,10 @@ func (s *stream) close() {
 
 // open asks a seat for the bytes from r.from to r.to. From a host that serves no ranges come all that follow, after those
 // before were read and dropped; a strict request takes that for a fault.
-func (b *Blob) open(ctx context.Context, s *seat, r request, memo *target) (*stream, *fault) {
+func (b *Blob) open(ctx context.Context, s *seat, r request) (*stream, *fault) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	st := &stream{ctx: ctx, seat: s, watch: watch{clock: b.round.clock, limit: b.repo.client.options.Stall, cancel: cancel}}
-	resp, f := s.host.ask(ctx, r, memo)
+	resp, f := s.host.ask(ctx, r, &s.target)
 	if f == nil {
 		st.body = resp.Body
 		f = st.accept(resp, r, b.desc.Size)
