@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"berth/internal/image/layer"
 	"berth/internal/image/remote"
@@ -44,7 +45,7 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	text := e.Op + ": " + e.Err.Error()
+	text := clip(e.Op + ": " + e.Err.Error())
 	switch e.Kind {
 	case Unavailable:
 		return RegistryUnavailable + ": " + text
@@ -56,6 +57,17 @@ func (e *Error) Error() string {
 		}
 	}
 	return text
+}
+
+// maxText bounds what an error says, in bytes: an image may bring names of any length, and a gRPC status none over some kilobytes.
+const maxText = 2 << 10
+
+func clip(text string) string {
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText/2], "") + " … " + strings.ToValidUTF8(text[len(text)-maxText/2:], "")
 }
 
 // Unwrap returns the cause.

@@ -247,7 +247,7 @@ func (a *archive) layout(ctx context.Context, s *pipeline) ([]imported, error) {
 		out = append(out, imported{f, namesOf(desc, tags[f.manifest.Config.Digest.Encoded()])})
 	}
 	if len(out) == 0 && len(idx.Manifests) > 0 {
-		return nil, errorf(NotFound, "it has no image for this platform")
+		return nil, errorf(NotFound, "it has no image for the platform %s", s.platform.name)
 	}
 	return out, nil
 }
@@ -326,7 +326,7 @@ func (a *archive) savedImage(ctx context.Context, s *pipeline, e saveEntry) (*ch
 	}
 	f := &chosen{rawConfig: raw}
 	f.manifest.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(raw), Size: int64(len(raw))}
-	if err := json.Unmarshal(raw, &f.config); err != nil {
+	if f.config, err = parseConfig(raw); err != nil {
 		return nil, errorf(InvalidArgument, "%s: %w", e.Config, err)
 	}
 	for _, name := range e.Layers {

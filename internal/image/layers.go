@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/containerd/platforms"
 	"golang.org/x/sync/semaphore"
 	"io"
 	"path/filepath"
@@ -22,7 +21,7 @@ import (
 type pipeline struct {
 	*catalog
 	cfg      Config
-	platform platforms.MatchComparer
+	platform target
 	slots    *semaphore.Weighted // of layers being fetched, for the whole store
 	layers   flights[*rawLayer]  // by diff id
 	configs  flights[[]byte]     // by digest

@@ -1,12 +1,14 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	_ "crypto/sha512" // digests may use it
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/platforms"
@@ -26,24 +28,34 @@ type chosen struct {
 type chooser struct {
 	store    *pipeline
 	src      source
-	platform platforms.MatchComparer
+	platform target
 	explicit bool // the caller asked for the platform: a lone manifest must match too
+	visited  int  // manifests and indexes, against maxVisits
 }
 
-const maxIndexDepth = 4
+// An index may hold indexes, and entries that do not say what they are.
+const (
+	maxIndexDepth = 4
+	maxUnnamed    = 16 // of those, looked into in one index
+	maxVisits     = 64 // in all
+)
 
 func (c *chooser) choose(ctx context.Context, desc ocispec.Descriptor) (*chosen, error) {
+	c.visited = 0
 	found, err := c.visit(ctx, desc, 0)
 	if err != nil {
 		return nil, err
 	}
 	if c.explicit && !c.platform.Match(platformOf(found.config)) {
-		return nil, errorf(NotFound, "the image is for %s", platforms.Format(platformOf(found.config)))
+		return nil, errorf(NotFound, "the image is for %s, not for %s", platforms.Format(platformOf(found.config)), c.platform.name)
 	}
 	return found, nil
 }
 
 func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int) (*chosen, error) {
+	if c.visited++; c.visited > maxVisits {
+		return nil, errorf(ResourceExhausted, "its indexes lead to more than %d manifests that do not say their platform", maxVisits)
+	}
 	raw, err := c.read(ctx, desc, c.store.cfg.MaxManifestBytes, "manifest")
 	if err != nil {
 		return nil, err
@@ -71,7 +83,7 @@ func (c *chooser) index(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	var unnamed []ocispec.Descriptor
 	var offered []string
 	for i, m := range idx.Manifests {
-		if !images.IsManifestType(m.MediaType) && !images.IsIndexType(m.MediaType) {
+		if !mayBeImage(m) {
 			continue
 		}
 		if m.Platform == nil || m.Platform.OS == "" && m.Platform.Architecture == "" {
@@ -86,19 +98,47 @@ func (c *chooser) index(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	if best != nil {
 		return c.visit(ctx, *best, depth+1)
 	}
-	for n, m := range unnamed {
-		if n >= 16 {
-			break
-		}
+	return c.among(ctx, unnamed, offered, depth)
+}
+
+// among looks into the entries of an index that do not say their platform. Where there is nothing else, why the first of them
+// will not do tells more than that none does.
+func (c *chooser) among(ctx context.Context, unnamed []ocispec.Descriptor, offered []string, depth int) (*chosen, error) {
+	var first error
+	for _, m := range unnamed[:min(len(unnamed), maxUnnamed)] {
 		found, err := c.visit(ctx, m, depth+1)
-		if err == nil && c.platform.Match(platformOf(found.config)) {
-			return found, nil
+		if err == nil {
+			if c.platform.Match(platformOf(found.config)) {
+				return found, nil
+			}
+			offered = append(offered, platforms.Format(platformOf(found.config)))
+			continue
 		}
-		if err != nil && classify(err) != FailedPrecondition && classify(err) != NotFound {
+		if k := classify(err); k != FailedPrecondition && k != NotFound {
 			return nil, err
 		}
+		if first == nil {
+			first = err
+		}
 	}
-	return nil, errorf(NotFound, "no image for this platform in the index; it has %s", strings.Join(offered, ", "))
+	if len(offered) == 0 && first != nil {
+		return nil, first
+	}
+	return nil, errorf(NotFound, "the index has no image for the platform %s; it has %s", c.platform.name, offer(offered))
+}
+
+// mayBeImage says whether an entry of an index could lead to an image. Others are signatures, attestations, charts and the
+// like, which lie beside images and may even name a platform.
+func mayBeImage(m ocispec.Descriptor) bool {
+	switch {
+	case !images.IsManifestType(m.MediaType) && !images.IsIndexType(m.MediaType):
+		return false
+	case m.ArtifactType != "" && !images.IsConfigType(m.ArtifactType):
+		return false
+	case m.Annotations["vnd.docker.reference.type"] != "": // how BuildKit marks attestations
+		return false
+	}
+	return m.Platform == nil || m.Platform.OS != "unknown" || m.Platform.Architecture != "unknown"
 }
 
 func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte) (*chosen, error) {
@@ -113,28 +153,39 @@ func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	if found.rawConfig, err = c.readConfig(ctx, found.manifest.Config); err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(found.rawConfig, &found.config); err != nil {
+	if found.config, err = parseConfig(found.rawConfig); err != nil {
 		return nil, errorf(DataLoss, "image config %s: %w", found.manifest.Config.Digest, err)
 	}
 	return found, found.agree()
 }
 
+func parseConfig(raw []byte) (config ocispec.Image, err error) {
+	if err := json.Unmarshal(raw, &config); err != nil {
+		return config, err
+	}
+	return config, unambiguous(raw)
+}
+
 func (c *chooser) checkManifest(m *ocispec.Manifest) error {
 	if !images.IsConfigType(m.Config.MediaType) {
-		return errorf(FailedPrecondition, "it is an artifact of type %q, not a container image", m.Config.MediaType)
+		return errorf(FailedPrecondition, "it is an artifact of type %q, not a container image", cmp.Or(m.ArtifactType, m.Config.MediaType))
 	}
 	if n := len(m.Layers); n > c.store.cfg.MaxLayers {
 		return errorf(ResourceExhausted, "the image has %d layers, more than the %d allowed", n, c.store.cfg.MaxLayers)
 	}
+	var total int64
 	for _, l := range m.Layers {
 		if !images.IsLayerType(l.MediaType) {
-			return errorf(FailedPrecondition, "layer %s is of type %q, which is no layer", l.Digest, l.MediaType)
+			return errorf(FailedPrecondition, "it is an artifact, not a container image: layer %s is of type %q", l.Digest, l.MediaType)
 		}
-		if strings.Contains(l.MediaType, "encrypted") {
-			return errorf(FailedPrecondition, "layer %s is encrypted", l.Digest)
+		if strings.Contains(l.MediaType, "encrypted") || strings.Contains(l.MediaType, "erofs") {
+			return errorf(FailedPrecondition, "layer %s is of type %q, which cannot be unpacked here", l.Digest, l.MediaType)
 		}
 		if err := checkDescriptor(l); err != nil {
 			return err
+		}
+		if total += l.Size; total < 0 {
+			return errorf(DataLoss, "the sizes of its layers add up to more than any disk")
 		}
 	}
 	return nil
@@ -250,11 +301,17 @@ func manifestType(desc ocispec.Descriptor, raw []byte) (string, error) {
 	if err := json.Unmarshal(raw, &doc); err != nil {
 		return "", errorf(DataLoss, "manifest %s: %w", desc.Digest, err)
 	}
+	if err := unambiguous(raw); err != nil {
+		return "", errorf(DataLoss, "manifest %s: %w", desc.Digest, err)
+	}
+	if !utf8.Valid(raw) {
+		return "", errorf(DataLoss, "manifest %s is not UTF-8", desc.Digest)
+	}
 	isImage, isIndex := doc.Config != nil || doc.Layers != nil, doc.Manifests != nil
 	switch {
 	case doc.FSLayers != nil || doc.SchemaVersion == 1:
 		return "", errorf(FailedPrecondition, "it is in Docker's schema 1, which is no longer supported: push it again with a current tool")
-	case isImage && isIndex:
+	case isImage && (isIndex || images.IsIndexType(doc.MediaType)), isIndex && images.IsManifestType(doc.MediaType):
 		return "", errorf(DataLoss, "manifest %s is both an image and an index", desc.Digest)
 	case isIndex:
 		return ocispec.MediaTypeImageIndex, nil
@@ -263,8 +320,6 @@ func manifestType(desc ocispec.Descriptor, raw []byte) (string, error) {
 	}
 	return "", errorf(FailedPrecondition, "%s of type %q is neither an image nor an index", desc.Digest, desc.MediaType)
 }
-
-func platformOf(img ocispec.Image) ocispec.Platform { return platforms.Normalize(img.Platform) }
 
 // chainIDs names each layer together with all below it.
 func chainIDs(diffIDs []digest.Digest) []digest.Digest {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 )
@@ -79,7 +80,7 @@ func (s *pipeline) chooser(src source, platform string) (*chooser, error) {
 		return c, nil
 	}
 	var err error
-	c.platform, err = matcherFor(platform)
+	c.platform, err = targetFor(platform)
 	c.explicit = true
 	return c, err
 }
@@ -162,7 +163,7 @@ func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*holding,
 
 func (s *pipeline) newRecord(found *chosen, wants []want, ids []string, n names) *imageRecord {
 	rec := &imageRecord{
-		ID: found.manifest.Config.Digest.String(), Tags: n.tags, Digests: n.digests,
+		ID: digest.FromBytes(found.rawConfig).String(), Tags: n.tags, Digests: n.digests,
 		Manifest: found.descriptor.Digest.String(), Platform: platforms.Format(platformOf(found.config)),
 		Size: uint64(len(found.rawConfig)), Config: found.rawConfig, PulledAt: time.Now().UTC(), Boot: s.boot,
 		parsedImage: found.config,

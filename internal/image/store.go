@@ -11,7 +11,6 @@ import (
 
 	"berth/internal/image/remote"
 
-	"github.com/containerd/platforms"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 )
@@ -94,7 +93,7 @@ type Store struct {
 // names it. What an earlier daemon left half done is collected in the background.
 func Open(cfg Config) (*Store, error) {
 	cfg = withDefaults(cfg)
-	matcher, err := matcherFor(cfg.Platform)
+	platform, err := targetFor(cfg.Platform)
 	if err != nil {
 		return nil, fail("open image store", err)
 	}
@@ -105,7 +104,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		pipeline: &pipeline{
-			catalog: c, cfg: cfg, platform: matcher, slots: semaphore.NewWeighted(int64(cfg.MaxParallelLayers)),
+			catalog: c, cfg: cfg, platform: platform, slots: semaphore.NewWeighted(int64(cfg.MaxParallelLayers)),
 			remote: remote.New(remote.Options{
 				ConfigDir: cfg.RegistryConfigDir, Connections: cfg.MaxLayerConnections, Stall: cfg.StallTimeout, Buffer: cfg.MaxBufferBytes,
 			}),
@@ -219,15 +218,4 @@ func (s *Store) Use(refOrID string) (Image, func(), error) {
 		return Image{}, nil, fail("use image "+refOrID, errorf(NotFound, "no such image: pull it first"))
 	}
 	return img, s.holdLocked(img.Layers), nil
-}
-
-func matcherFor(platform string) (platforms.MatchComparer, error) {
-	if platform == "" {
-		return platforms.Default(), nil
-	}
-	p, err := platforms.Parse(platform)
-	if err != nil {
-		return nil, errorf(InvalidArgument, "platform %q: %w", platform, err)
-	}
-	return platforms.Only(p), nil
 }

@@ -1,0 +1,97 @@
+package image
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/platforms"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// target is a platform that images are chosen for.
+type target struct {
+	platforms.MatchComparer
+	name string
+}
+
+// targetFor reads a platform; empty is this machine's.
+func targetFor(platform string) (target, error) {
+	if platform == "" {
+		p := machine()
+		return target{platforms.Only(p), platforms.Format(p)}, nil
+	}
+	p, err := platforms.Parse(platform)
+	if err != nil {
+		return target{}, errorf(InvalidArgument, "platform %q: %w", platform, err)
+	}
+	// The library lists every variant below.
+	if n, err := strconv.ParseFloat(strings.TrimPrefix(p.Variant, "v"), 64); err == nil && n >= 100 || len(p.Variant) > 32 {
+		return target{}, errorf(InvalidArgument, "platform %q: there is no such variant", platform)
+	}
+	return target{platforms.Only(p), platforms.Format(p)}, nil
+}
+
+// machine is this machine's platform. The library leaves out what an amd64 processor can do beside the oldest.
+func machine() ocispec.Platform {
+	p := platforms.DefaultSpec()
+	if p.Architecture != "amd64" {
+		return p
+	}
+	if info, err := os.Open("/proc/cpuinfo"); err == nil {
+		defer info.Close()
+		p.Variant = amd64Variant(processorFlags(info))
+	}
+	return p
+}
+
+// processorFlags are those of the first processor in /proc/cpuinfo.
+func processorFlags(info io.Reader) []string {
+	lines := bufio.NewScanner(info)
+	for lines.Scan() {
+		if name, flags, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(name) == "flags" {
+			return strings.Fields(flags)
+		}
+	}
+	return nil
+}
+
+// amd64Levels are the flags that each level of the x86-64 psABI adds, by Linux's names.
+var amd64Levels = [][]string{
+	{"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"},
+	{"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"},
+	{"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+}
+
+// amd64Variant is the highest level whose flags are all there; empty for the first, which needs none.
+func amd64Variant(flags []string) string {
+	variant := ""
+	for i, level := range amd64Levels {
+		if slices.ContainsFunc(level, func(f string) bool { return !slices.Contains(flags, f) }) {
+			break
+		}
+		variant = "v" + strconv.Itoa(i+2)
+	}
+	return variant
+}
+
+func platformOf(img ocispec.Image) ocispec.Platform { return platforms.Normalize(img.Platform) }
+
+// maxOffered is how many platforms of an index an error names.
+const maxOffered = 16
+
+// offer lists platforms for an error.
+func offer(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if more := len(names) - maxOffered; more > 0 {
+		names = append(names[:maxOffered:maxOffered], "and "+strconv.Itoa(more)+" more")
+	}
+	return strings.Join(names, ", ")
+}
