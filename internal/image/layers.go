@@ -204,7 +204,10 @@ func (s *pipeline) inflate(ctx context.Context, blob io.Reader, alg digest.Algor
 	stream := readAhead(plain, sum.Hash())
 	defer stream.close()
 	res, err := layer.Unpack(ctx, stream, dir, layer.Limits{Bytes: s.cfg.MaxLayerBytes, Entries: s.cfg.MaxLayerEntries})
-	return res, sum.Digest(), err
+	if err != nil {
+		return nil, "", err // the rest is still being added up
+	}
+	return res, sum.Digest(), nil
 }
 
 // blame finds the reason behind a layer that could not be unpacked: a blob that is not what was promised comes first, for
