@@ -61,7 +61,7 @@ func (o Options) withDefaults() Options {
 	}
 	if o.sizes == (sizes{}) {
 		segment := max(smallestSegment, min(largestSegment, o.Buffer/8))
-		o.sizes = sizes{first: 8 << 20, segment: segment, span: 16 << 20, fast: 256 << 20}
+		o.sizes = sizes{first: 4 << 20, segment: segment, span: 16 << 20, fast: 256 << 20}
 	}
 	return o
 }

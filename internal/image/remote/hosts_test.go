@@ -221,8 +221,7 @@ func TestBadConfiguration(t *testing.T) {
 
 func TestHeaders(t *testing.T) {
 	elsewhere := serve(t, nil)
-	var mirror *server
-	mirror = serve(t, func(w http.ResponseWriter, r *http.Request) bool {
+	mirror := serve(t, func(w http.ResponseWriter, r *http.Request) bool {
 		http.Redirect(w, r, elsewhere.URL+r.URL.Path, http.StatusTemporaryRedirect)
 		return true
 	})
