@@ -14,6 +14,31 @@ import (
 	"berth/test/fixture"
 )
 
+// TestHostsCapabilities has mirrors that may do only a part.
+func TestHostsCapabilities(t *testing.T) {
+	r := open(t)
+	resolves, pulls, does := r.proxy(), r.proxy(), r.proxy()
+	host := r.unique() + ".test"
+	r.hosts(host, fmt.Sprintf("server = %q\n[host.%q]\n  capabilities = [\"resolve\"]\n[host.%q]\n  capabilities = [\"pull\"]\n",
+		does.URL(), resolves.URL(), pulls.URL()))
+	a := r.app(8 * kib).push()
+	a.works(a.at(host))
+	if asked := resolves.Requests(fixture.PartBlob); len(asked) > 0 {
+		r.Errorf("who may only resolve was asked %v", asked)
+	}
+	if asked := does.Requests(fixture.PartManifest); len(asked) == 0 || asked[0].Name != "v1" {
+		r.Errorf("who may do all was asked %v", asked)
+	}
+	for _, asked := range pulls.Requests(fixture.PartManifest) {
+		if asked.Name == "v1" {
+			r.Errorf("who may not resolve was asked %v", asked)
+		}
+	}
+	if asked := pulls.Requests(fixture.PartBlob); len(asked) == 0 {
+		r.Error("who may pull was not asked for a blob")
+	}
+}
+
 // TestHostsNamespace checks what a mirror is told of the host that it stands for.
 func TestHostsNamespace(t *testing.T) {
 	r := open(t)
