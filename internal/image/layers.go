@@ -180,8 +180,12 @@ func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string,
 	} else {
 		err = blob.prove()
 	}
-	if blob.lied && distrust(rc) {
-		return nil, fmt.Errorf("%w: %w", errLied, err)
+	if blob.lied {
+		if again, err := distrust(rc, err); again {
+			return nil, fmt.Errorf("%w: %w", errLied, err)
+		} else if err != nil {
+			return nil, err
+		}
 	}
 	if err != nil {
 		return nil, err

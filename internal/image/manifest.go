@@ -259,7 +259,8 @@ func (c *chooser) readOnce(ctx context.Context, desc ocispec.Descriptor, what st
 		return nil, false, fmt.Errorf("%s: %w", what, err)
 	}
 	if err := proveSmall(raw, desc, what); err != nil {
-		return nil, distrust(rc), err
+		lied, err = distrust(rc, err)
+		return nil, lied, err
 	}
 	return raw, false, nil
 }

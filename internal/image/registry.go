@@ -2,7 +2,9 @@ package image
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"strings"
 
 	"berth/internal/image/remote"
 
@@ -19,10 +21,21 @@ type source interface {
 	open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error)
 }
 
-// distrust says that what was read is a lie. It returns whether opening the content again may do better.
-func distrust(content io.ReadCloser) bool {
-	c, ok := content.(interface{ Distrust() bool })
-	return ok && c.Distrust()
+// distrust says that what was read is a lie. It returns whether opening the content again may do better, and the lie with
+// the names of those who told it.
+func distrust(content io.ReadCloser, lie error) (again bool, err error) {
+	c, ok := content.(interface {
+		Distrust() bool
+		Liars() []string
+	})
+	if !ok {
+		return false, lie
+	}
+	again = c.Distrust()
+	if names := c.Liars(); len(names) > 0 {
+		lie = fmt.Errorf("%w; it came from %s", lie, strings.Join(names, " and "))
+	}
+	return again, lie
 }
 
 // registry is a source for one reference and one caller's credentials.

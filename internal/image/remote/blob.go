@@ -171,13 +171,15 @@ func (b *Blob) disconnect() {
 
 // request is for the bytes from one to before another.
 func (b *Blob) request(from, to int64) request {
-	kind := "blobs"
-	if images.IsManifestType(b.desc.MediaType) || images.IsIndexType(b.desc.MediaType) {
-		kind = "manifests"
-	}
-	accept := "*/*"
+	kind, accept := "blobs", "*/*"
 	if b.desc.MediaType != "" {
 		accept = b.desc.MediaType + ", */*"
+	}
+	switch {
+	case images.IsManifestType(b.desc.MediaType) || images.IsIndexType(b.desc.MediaType):
+		kind = "manifests"
+	case b.repo.isManifest(b.desc.Digest):
+		kind, accept = "manifests", manifestTypes
 	}
 	return request{
 		method: http.MethodGet, path: b.repo.path() + "/" + kind + "/" + b.desc.Digest.String(), accept: accept,
@@ -192,6 +194,9 @@ func (b *Blob) Distrust() bool {
 	served, all := b.round.servers()
 	return b.repo.convict(b.desc.Digest, served, all)
 }
+
+// Liars names the hosts that are known to serve other content than the digest promises.
+func (b *Blob) Liars() []string { return b.repo.namesOfLiars(b.desc) }
 
 // Close ends all that goes on for the blob, at once. No Read may be under way. It may be called again.
 func (b *Blob) Close() error {

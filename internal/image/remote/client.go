@@ -9,6 +9,7 @@ import (
 
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -96,6 +97,7 @@ type Repository struct {
 	liars    map[digest.Digest][]string // ids of seats that served other content than the digest promises
 	suspects map[digest.Digest][]string // one of several that served such content together
 	resolver *host                      // that answered Resolve
+	resolved map[digest.Digest]bool     // what Resolve found: manifests, whatever their type is said to be
 	doubted  []*host                    // whose answers to Resolve led nowhere
 }
 
@@ -110,7 +112,7 @@ func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *Auth
 	who := identity{auth, user, secret}
 	r := &Repository{
 		client: c, ref: ref, secrets: who.secrets(),
-		liars: map[digest.Digest][]string{}, suspects: map[digest.Digest][]string{},
+		liars: map[digest.Digest][]string{}, suspects: map[digest.Digest][]string{}, resolved: map[digest.Digest]bool{},
 	}
 	if r.hosts, err = c.configure(ctx, reference.Domain(ref), who); err != nil {
 		return nil, err
@@ -185,4 +187,24 @@ func (r *Repository) convict(d digest.Digest, served, all []string) bool {
 	}
 	r.liars[d] = append(r.liars[d], served...)
 	return len(served) > 0 && slices.ContainsFunc(all, func(id string) bool { return !slices.Contains(r.liars[d], id) })
+}
+
+// namesOfLiars lists the hosts that were convicted of lying about the content of desc.
+func (r *Repository) namesOfLiars(desc ocispec.Descriptor) (names []string) {
+	hosts := slices.Concat(r.hosts, r.elsewhere(desc))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range hosts {
+		if slices.Contains(r.liars[desc.Digest], h.id) {
+			names = append(names, h.name)
+		}
+	}
+	return names
+}
+
+// isManifest says whether d is what the reference was resolved to. Not every registry types what it serves.
+func (r *Repository) isManifest(d digest.Digest) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.resolved[d]
 }

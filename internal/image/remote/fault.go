@@ -27,6 +27,7 @@ type fault struct {
 	dead    bool          // it is not there or does not answer: another one first
 	after   time.Duration // it asks to be left alone for so long
 	elapsed bool          // its time was up, not the caller's
+	unfit   bool          // it does not serve ranges as it should
 }
 
 // faultOfError judges a request that got no answer, or an answer that broke off.
@@ -113,6 +114,7 @@ func faultOfAnswer(resp *http.Response, now time.Time, secrets []string) *fault 
 	f := faultOfStatus(resp.StatusCode)
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 16<<10))
 	f.text += complaintIn(body, append(secrets[:len(secrets):len(secrets)], credential))
+	f.unfit = resp.StatusCode == http.StatusRequestedRangeNotSatisfiable
 	if f.again {
 		f.after = retryAfter(resp.Header.Get("Retry-After"), now)
 	}

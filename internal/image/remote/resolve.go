@@ -41,7 +41,7 @@ func (r *Repository) Resolve(ctx context.Context) (ocispec.Descriptor, error) {
 		desc, f = s.host.resolve(ctx, request{path: r.path() + "/manifests/" + name, accept: manifestTypes}, want)
 		if f == nil {
 			r.mu.Lock()
-			r.resolver = s.host
+			r.resolver, r.resolved[desc.Digest] = s.host, true
 			r.mu.Unlock()
 		}
 		return f

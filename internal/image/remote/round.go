@@ -32,6 +32,7 @@ type seat struct {
 	fresh    int64 // bytes since its last failure
 	served   int64
 	single   bool // more than one connection does not work with it
+	whole    bool // ranges do not work with it
 }
 
 const (
@@ -114,6 +115,9 @@ func (r *round) blame(s *seat, f *fault) time.Duration {
 		s.host.setDown(true)
 	}
 	switch {
+	case f.unfit && !s.whole: // all of it, from the start, may be had all the same
+		s.whole, s.single = true, true
+		return 0
 	case !f.again:
 		s.out = true
 		return 0
@@ -189,6 +193,13 @@ func (r *round) alone(s *seat, f *fault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.single = true
+}
+
+// mustSendAll says that a host cannot be asked for ranges.
+func (r *round) mustSendAll(s *seat) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return s.whole
 }
 
 // inOrder lists the seats as they are configured.

@@ -60,6 +60,9 @@ func (s *stream) close() {
 func (b *Blob) open(ctx context.Context, s *seat, r request) (*stream, *fault) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	st := &stream{ctx: ctx, seat: s, watch: watch{clock: b.round.clock, limit: b.repo.client.options.Stall, cancel: cancel}}
+	if b.round.mustSendAll(s) {
+		r.ranged = false
+	}
 	resp, f := s.host.ask(ctx, r, &s.target)
 	if f == nil {
 		st.body = resp.Body
@@ -95,7 +98,7 @@ func (s *stream) accept(resp *http.Response, r request, size int64) *fault {
 	switch {
 	case !r.ranged || !ok || from != r.from || to > r.to || to <= from:
 		text := fmt.Sprintf("it answers bytes %d to %d with the range %.80q", r.from, r.to-1, resp.Header.Get("Content-Range"))
-		return &fault{kind: Refused, text: text}
+		return &fault{kind: Refused, text: text, unfit: true}
 	case total >= 0 && total != size:
 		return &fault{kind: Lied, text: fmt.Sprintf("what it serves has %d bytes, not the %d promised", total, size)}
 	}
