@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"berth/internal/fault"
+	"berth/internal/room"
 )
 
 // disk knows where things are, and hands out places for work in flight.
@@ -47,6 +48,9 @@ func (d *disk) topmostFirst(ids []string) []string {
 	}
 	return out
 }
+
+// explain adds to an error of the store's file system what to do about it.
+func (d *disk) explain(err error) error { return room.Explain(err, d.root, "remove images") }
 
 // newIngest makes a directory for work in flight. done removes what is left of it.
 func (d *disk) newIngest(step string) (dir string, done func(), err error) {

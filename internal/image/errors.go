@@ -8,8 +8,7 @@ import (
 
 	"berth/internal/image/layer"
 	"berth/internal/image/remote"
-
-	"golang.org/x/sys/unix"
+	"berth/internal/room"
 )
 
 // Kind says what sort of failure an Error is, for whoever maps it to a status code.
@@ -51,10 +50,6 @@ func (e *Error) Error() string {
 		return RegistryUnavailable + ": " + text
 	case Refused:
 		return SignatureValidationFailed + ": " + text
-	case ResourceExhausted:
-		if isDiskFull(e.Err) {
-			return text + ": the image file system is full: remove images or make room"
-		}
 	}
 	return text
 }
@@ -114,7 +109,7 @@ func classify(err error) Kind {
 		return DeadlineExceeded
 	case errors.Is(err, context.Canceled):
 		return Canceled
-	case isDiskFull(err):
+	case room.Lacking(err):
 		return ResourceExhausted
 	case errors.As(err, &known):
 		return known.kind
@@ -139,8 +134,4 @@ var kindsOfRemote = map[remote.Kind]Kind{
 func isRemote(err error) bool {
 	var e *remote.Error
 	return errors.As(err, &e)
-}
-
-func isDiskFull(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }

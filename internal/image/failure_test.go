@@ -448,7 +448,7 @@ func TestFullDisk(t *testing.T) {
 	s := open(t, root)
 	t.Cleanup(func() { _ = s.Close(); _ = unix.Unmount(root, unix.MNT_DETACH) })
 	small := pull(t, s, host+"/small:v1")
-	refused(t, s, PullRequest{Reference: host + "/big:v1"}, ResourceExhausted, "make room")
+	refused(t, s, PullRequest{Reference: host + "/big:v1"}, ResourceExhausted, "remove images")
 	filler, _ := os.Create(filepath.Join(root, "filler"))
 	for {
 		if _, err := filler.Write(make([]byte, 4096)); err != nil {

@@ -28,17 +28,17 @@ func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)
 	defer cancel()
 	dir, done, err := s.newIngest("import.ingest")
 	if err != nil {
-		return nil, fail(op, err)
+		return nil, fail(op, s.explain(err))
 	}
 	defer done()
 	a := &archive{dir: dir, limit: s.cfg.MaxConfigBytes, files: map[string]archived{}}
 	if err := a.spool(ctx, r, s.cfg.MaxLayerBytes); err != nil {
-		return nil, fail(op, err)
+		return nil, fail(op, s.explain(err))
 	}
 	p := newReporter(progress)
 	defer p.close()
 	imgs, err := s.importAll(ctx, a, p)
-	return imgs, fail(op, err)
+	return imgs, fail(op, s.explain(err))
 }
 
 func (s *pipeline) importAll(ctx context.Context, a *archive, p *reporter) ([]Image, error) {

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"berth/internal/image/layer"
+	"berth/internal/room"
 	"berth/internal/image/remote"
 
 	"github.com/opencontainers/go-digest"
@@ -220,7 +221,7 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if k := classify(err); isRemote(err) || isDiskFull(err) || k == DataLoss {
+	if k := classify(err); isRemote(err) || room.Lacking(err) || k == DataLoss {
 		return err
 	}
 	lie := blob.prove()

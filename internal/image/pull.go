@@ -32,7 +32,7 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	img, err := s.pull(ctx, ref, req)
-	return img, fail(op, err)
+	return img, fail(op, s.explain(err))
 }
 
 // bound ends a caller's context with the store.

@@ -20,9 +20,9 @@ func (s *Store) Remove(ctx context.Context, refOrID string) error {
 	err := at("remove.record", func() error { return s.forgetImageLocked(img.ID) })
 	s.mu.Unlock()
 	if err != nil {
-		return fail(op, err)
+		return fail(op, s.explain(err))
 	}
-	return fail(op, s.sweeper().sweep(ctx, img.Layers))
+	return fail(op, s.explain(s.sweeper().sweep(ctx, img.Layers)))
 }
 
 // Sweep collects the layers that no image and no container uses and nobody holds, and what is left of work that ended.

@@ -18,12 +18,14 @@ import (
 	"berth/internal/spec/device"
 )
 
-// building is what a container's plan needs, and finds out, on its way forward.
+// building is what a container's plan needs, and finds out, on its way.
 type building struct {
 	p       *pod
 	img     Image
 	user    spec.User
 	process runtime.Process
+	// keepExit says, on the way back, that the exit file is all that the next daemon would know of the exit.
+	keepExit bool
 }
 
 // maxAccountFile bounds /etc/passwd and /etc/group of an image, in bytes.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/op"
+	"berth/internal/room"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
 )
@@ -178,7 +180,7 @@ func (l *container) create(ctx context.Context, img Image) error {
 		}
 		return nil
 	}
-	err = fmt.Errorf("container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), l.p.id, err)
+	err = fmt.Errorf("container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), l.p.id, room.Explain(err, l.p.s.cfg.Root, makeRoom))
 	if undo := l.undo(l.p.s.ctx); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
@@ -196,7 +198,7 @@ func (l *container) plan(c *Container, b *building) op.Plan {
 			Do: func(context.Context) error {
 				return rootfs.Prepare(at.writable(pod, c.ID), at.rootfs(pod, c.ID), rootfs.Options{Lower: b.img.Dirs})
 			},
-			Undo: func(context.Context) error { return l.unmakeRootfs(c) }},
+			Undo: func(context.Context) error { return l.unmakeRootfs(c, b.keepExit) }},
 		{Name: "process", Deadline: l.p.s.cfg.CreateTimeout + 10*time.Second,
 			Do:   func(ctx context.Context) error { return b.makeProcess(ctx, c) },
 			Undo: func(ctx context.Context) error { return l.unmakeProcess(ctx, c) }},
@@ -210,12 +212,28 @@ func (l *container) makeDirs(c *Container) error {
 	return os.MkdirAll(l.p.s.cfg.rootfs(l.p.id, c.ID), 0o711)
 }
 
-// unmakeRootfs unmounts the container's root and removes its run directory, which holds nothing else by now.
-func (l *container) unmakeRootfs(c *Container) error {
+// unmakeRootfs unmounts the container's root and removes its run directory, which holds nothing else by now but, perhaps,
+// its exit file.
+func (l *container) unmakeRootfs(c *Container, keepExit bool) error {
 	if err := rootfs.Unmount(l.p.s.cfg.rootfs(l.p.id, c.ID)); err != nil {
 		return err
 	}
-	return removeDir(l.p.s.cfg.runContainer(l.p.id, c.ID))
+	dir := l.p.s.cfg.runContainer(l.p.id, c.ID)
+	if !keepExit {
+		return removeDir(dir)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if path := filepath.Join(dir, e.Name()); path != l.p.s.cfg.runExit(l.p.id, c.ID) {
+			if err := removeDir(path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // unmakeProcess ends what may live of the container, and clears what the runtime holds of it.
@@ -241,6 +259,7 @@ func (l *container) undo(ctx context.Context) error {
 		return nilIfGone(err)
 	}
 	if err := l.plan(l.p.rec.Load().container(l.id), &building{}).Backward(ctx); err != nil {
+		err = room.Explain(err, l.p.s.cfg.Root, makeRoom)
 		l.stuck(err)
 		return err
 	}

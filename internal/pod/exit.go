@@ -114,10 +114,14 @@ func (l *container) reap(ctx context.Context) error {
 		if c == nil || c.State != Exited {
 			return nil
 		}
-		if err := l.p.persist(); err != nil { // before the exit file, which says the same, is removed
-			return err
+		b := &building{}
+		if err := l.p.persist(); err != nil {
+			if !ofDisk(err) {
+				return err
+			}
+			b.keepExit = true // a disk that takes nothing keeps no pod from being stopped
 		}
-		if err := l.plan(c, &building{}).BackwardTo(ctx, stepDirs); err != nil {
+		if err := l.plan(c, b).BackwardTo(ctx, stepDirs); err != nil {
 			return err
 		}
 		if c.Stuck == nil {

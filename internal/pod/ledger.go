@@ -9,18 +9,25 @@ import (
 	"syscall"
 
 	"berth/internal/fault"
+	"berth/internal/room"
 )
 
 // ledger holds the record of one pod, in memory for readers and on disk for the next daemon.
 type ledger struct {
+	root  string // whose file system it is
 	path  string
 	dirty func(string)
+	later func() // has persist called until it succeeds, and then caughtUp
 	log   *slog.Logger
 	rec   atomic.Pointer[Record]
 
 	mu        sync.Mutex // guards the writing of rec, and unwritten
 	unwritten bool       // the disk kept the record from being written
+	behind    bool       // somebody tries again
 }
+
+// makeRoom is what to do about a file system of pods that is full.
+const makeRoom = "remove containers, images or what else is there"
 
 // update changes the record: fn changes a copy, which is written and then published. why names the fault points around
 // the write.
@@ -29,15 +36,17 @@ func (l *ledger) update(why string, fn func(*Record) error) error {
 }
 
 // settle is update for what has already happened or must go on whatever the disk says: an exit, a step of a removal. A
-// disk that is full, read-only or broken does not stop it: the record is published, and the next write that succeeds
-// carries it.
+// disk that is full, read-only or broken does not stop it: the record is published, and written as soon as the disk takes it.
 func (l *ledger) settle(why string, fn func(*Record) error) error {
 	return l.change(why, fn, func(err error) bool {
-		var disk syscall.Errno
-		if !errors.As(err, &disk) {
+		if !ofDisk(err) {
 			return false
 		}
 		l.unwritten = true
+		if !l.behind {
+			l.behind = true
+			l.later()
+		}
 		l.log.Warn("the pod's record is kept in memory until it can be written", "change", why, "error", err)
 		return true
 	})
@@ -57,14 +66,33 @@ func (l *ledger) change(why string, fn func(*Record) error, bearable func(error)
 	return nil
 }
 
-// persist writes the record again where the disk kept it from being written.
+// caughtUp ends what later began, unless there is something to be written again.
+func (l *ledger) caughtUp() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.behind = l.unwritten; l.behind {
+		l.later()
+	}
+}
+
+// persist writes the record again where the disk kept it from being written. A pod that is being removed needs no record.
 func (l *ledger) persist() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	r := l.rec.Load()
+	if r.State == Removing {
+		l.unwritten = false
+	}
 	if !l.unwritten {
 		return nil
 	}
-	return l.write("persist", l.rec.Load())
+	return l.write("persist", r)
+}
+
+// ofDisk says that the disk, and not the request or a test, is what fails.
+func ofDisk(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno)
 }
 
 func (l *ledger) write(why string, r *Record) error {
@@ -74,7 +102,7 @@ func (l *ledger) write(why string, r *Record) error {
 		}
 	}
 	if err := recordKind.Write(l.path, r); err != nil {
-		return fmt.Errorf("pod %s: %w", r.ID, err)
+		return fmt.Errorf("pod %s: %w", r.ID, room.Explain(err, l.root, makeRoom))
 	}
 	l.unwritten = false
 	l.dirty(l.path)

@@ -40,6 +40,7 @@ func (l Layout) writable(id, ctr ID) string   { return filepath.Join(l.pod(id), 
 func (l Layout) run(id ID) string             { return filepath.Join(l.podsState(), string(id)) }
 func (l Layout) shm(id ID) string             { return filepath.Join(l.run(id), "shm") }
 func (l Layout) runContainer(id, c ID) string { return filepath.Join(l.run(id), "c", string(c)) }
+func (l Layout) runExit(id, c ID) string      { return filepath.Join(l.runContainer(id, c), "exit") }
 func (l Layout) rootfs(id, ctr ID) string     { return filepath.Join(l.runContainer(id, ctr), "rootfs") }
 func (l Layout) bundleSpec(id, ctr ID) string {
 	return filepath.Join(l.runContainer(id, ctr), "config.json")

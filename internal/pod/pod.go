@@ -39,6 +39,15 @@ type pod struct {
 func (s *Pods) makePod(r *Record, ours bool) *pod {
 	p := &pod{s: s, id: r.ID, ours: ours, containers: map[ID]*container{}, adopted: make(chan struct{})}
 	p.ledger.path, p.ledger.dirty, p.ledger.log = s.cfg.record(r.ID), s.cfg.Dirty, s.cfg.Log.With("pod", r.ID)
+	p.ledger.root = s.cfg.Root
+	p.ledger.later = func() {
+		s.retry(func() error {
+			if p.gone() {
+				return nil
+			}
+			return p.persist()
+		}, p.caughtUp)
+	}
 	p.rec.Store(r)
 	return p
 }

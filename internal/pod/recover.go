@@ -3,7 +3,6 @@ package pod
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -89,7 +88,7 @@ func (p recovery) readExits() {
 		if !c.live() {
 			continue
 		}
-		e, err := runtime.ReadExit(filepath.Join(p.s.cfg.runContainer(p.id, c.ID), "exit"))
+		e, err := runtime.ReadExit(p.s.cfg.runExit(p.id, c.ID))
 		if err == nil {
 			p.container(c.ID).ended(func(c *Container) { fillExit(c, e) })
 		}

@@ -340,6 +340,42 @@ func TestExitIsKnownAlthoughTheRecordCannotBeWritten(t *testing.T) {
 	})
 }
 
+// A pod stops although its record cannot be written. What its containers' exit files say is kept until it can, and then the
+// record is written without anybody asking.
+func TestPodStopsAlthoughTheRecordCannotBeWritten(t *testing.T) {
+	b := open(t)
+	pod, ctr := started(t, b)
+	run := b.cfg.runContainer(pod, ctr)
+	for _, file := range []string{b.cfg.runExit(pod, ctr), filepath.Join(run, "config.json")} {
+		if err := errors.Join(os.MkdirAll(run, 0o700), os.WriteFile(file, []byte(`{}`), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Rename(b.cfg.pod(pod), b.cfg.pod(pod)+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Stop(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(run); err != nil || len(left) != 1 || left[0].Name() != "exit" {
+		t.Errorf("of the run directory is left %v, %v", left, err)
+	}
+	if err := os.Rename(b.cfg.pod(pod)+".away", b.cfg.pod(pod)); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the record", func() bool {
+		r := &Record{}
+		_, err := recordKind.Read(b.cfg.record(pod), r)
+		return err == nil && r.State == Stopped && r.Containers[0].ExitCode == 137
+	})
+	if err := b.Remove(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(b.cfg.run(pod)); !os.IsNotExist(err) {
+		t.Errorf("the run directory is left: %v", err)
+	}
+}
+
 // A ready pod keeps its name through a restart although one that it replaced is stuck, whichever id comes first.
 func TestRestartGivesTheNameToTheReadyPod(t *testing.T) {
 	for range 4 { // the order of ids is random

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/op"
+	"berth/internal/room"
 	"berth/internal/spec"
 )
 
@@ -148,7 +149,7 @@ func (p *pod) create(ctx context.Context) error {
 		return nil
 	}
 	meta := p.rec.Load().Config.Get().Metadata
-	err = fmt.Errorf("pod %s/%s: %w", meta.GetNamespace(), meta.GetName(), err)
+	err = fmt.Errorf("pod %s/%s: %w", meta.GetNamespace(), meta.GetName(), room.Explain(err, p.s.cfg.Root, makeRoom))
 	if undo := p.undo(p.s.ctx); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
@@ -164,7 +165,7 @@ func (p *pod) undo(ctx context.Context) error {
 		return r.moveTo(Removing)
 	})
 	if err == nil {
-		err = p.making().plan().Backward(ctx)
+		err = room.Explain(p.making().plan().Backward(ctx), p.s.cfg.Root, makeRoom)
 	}
 	if err == nil {
 		p.forget()

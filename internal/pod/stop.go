@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/op"
+	"berth/internal/room"
 )
 
 // endsCreate says that a stop or a removal turns a creation into an undo.
@@ -61,7 +62,7 @@ func (p *pod) stop(ctx context.Context) error {
 	}
 	err := p.takeDown(ctx)
 	if err != nil {
-		err = fmt.Errorf("stop pod %s: %w", p.id, err)
+		err = fmt.Errorf("stop pod %s: %w", p.id, room.Explain(err, p.s.cfg.Root, makeRoom))
 		if p.s.ctx.Err() == nil {
 			p.stuck(err, func() error { return p.s.Stop(p.s.ctx, p.id) })
 		}

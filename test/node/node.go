@@ -46,6 +46,8 @@ type Options struct {
 	Network string   // the CNI configuration list; Bridge when empty
 	Plugins []string // folders with more CNI plugins
 	Reach   []string // addresses on the machine's loopback that are to be reached at the same address inside
+	// Mount mounts something at the daemon's root, inside the node's space.
+	Mount func(root string) error
 }
 
 // Bridge is the network of a node: what a small cluster has, with a subnet that shows nowhere else.
@@ -127,6 +129,9 @@ func makeSpace(n *Node) error {
 	var setup []func() error
 	if n.options.Runtime == Crun {
 		setup = append(setup, space.HideUnified)
+	}
+	if mount := n.options.Mount; mount != nil {
+		setup = append(setup, func() error { return mount(n.Root) })
 	}
 	var err error
 	if n.Space, err = space.New(setup...); err != nil {

@@ -34,7 +34,10 @@ func residue(n *Node) ([]string, error) {
 		}
 	}
 	tr := n.traces()
-	left = append(left, leftFiles(n)...)
+	err = n.Space.Do(func() error { left = append(left, leftFiles(n)...); return nil })
+	if err != nil {
+		return nil, err
+	}
 	left = append(left, tr.podGroups()...)
 	return append(left, tr.processes()...), nil
 }

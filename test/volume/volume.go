@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -121,7 +120,33 @@ func (v *Volume) Cut(l Loss) error {
 	return v.Unmount()
 }
 
-// Fill writes a file into dir until not one more block fits, and returns its path.
+// Break makes a mounted ext4 find an error in itself, so that it turns read-only.
+func (v *Volume) Break() error {
+	var st unix.Stat_t
+	if err := unix.Stat(v.at, &st); err != nil {
+		return err
+	}
+	dev, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	if err != nil {
+		return err
+	}
+	if err := run("mount", "-o", "remount,errors=remount-ro", v.at); err != nil {
+		return err
+	}
+	return os.WriteFile("/sys/fs/ext4/"+filepath.Base(dev)+"/trigger_fs_error", []byte("broken by a test"), 0)
+}
+
+// Repair repairs an ext4 that is not mounted.
+func (v *Volume) Repair() error {
+	var found *exec.ExitError
+	err := exec.Command("fsck.ext4", "-p", "-f", v.image).Run()
+	if errors.As(err, &found) && found.ExitCode() <= 2 { // it found errors, and none is left
+		return nil
+	}
+	return err
+}
+
+// Fill writes to a file in dir until not one more block fits, and returns its path. It may be repeated.
 func Fill(dir string) (path string, err error) {
 	path = filepath.Join(dir, "filler")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -139,24 +164,20 @@ func Fill(dir string) (path string, err error) {
 	return path, f.Close()
 }
 
-// FillInodes makes empty files in a directory below dir until not one more can be made, and returns the directory.
+// FillInodes makes empty files in a directory below dir until not one more can be made, and returns the directory. It may
+// be repeated.
 func FillInodes(dir string) (path string, err error) {
 	path = filepath.Join(dir, "fillers")
-	if err := os.Mkdir(path, 0o700); err != nil {
-		return "", err
-	}
-	for n := 0; ; n++ {
-		f, err := os.OpenFile(filepath.Join(path, strconv.Itoa(n)), os.O_CREATE|os.O_WRONLY, 0o600)
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-			return path, nil
-		}
-		if err != nil {
-			return path, err
-		}
-		if err := f.Close(); err != nil {
-			return path, err
+	for err = os.MkdirAll(path, 0o700); err == nil; {
+		var f *os.File
+		if f, err = os.CreateTemp(path, ""); err == nil {
+			err = f.Close()
 		}
 	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return path, nil
+	}
+	return path, err
 }
 
 func run(name string, args ...string) error {

@@ -1,0 +1,80 @@
+// Package room says what is wrong with a file system that takes no more: full, out of inodes, over its quota or read-only.
+// The kernel's own words name none of it, and often not even the file system.
+package room
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Error is an error of a file system that takes no more, with words for whoever has to make room.
+type Error struct {
+	Err  error
+	Text string // what is wrong, where, and what to do
+}
+
+func (e *Error) Error() string { return e.Err.Error() + ": " + e.Text }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Lacking says that err comes from a lack of bytes, inodes or quota.
+func Lacking(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// Explain adds to an error that comes from the file system of dir, or of the path that the error itself names, what is wrong
+// with it and what to do: remedy, such as "remove images", where room is lacking. Other errors, and those explained already,
+// come back as they are.
+func Explain(err error, dir, remedy string) error {
+	var done *Error
+	if errors.As(err, &done) {
+		return err
+	}
+	dir = place(err, dir)
+	switch {
+	case errors.Is(err, unix.ENOSPC):
+		return &Error{err, lack(dir) + ": " + remedy + ", or make it larger"}
+	case errors.Is(err, unix.EDQUOT):
+		return &Error{err, "the disk quota on the file system of " + dir + " is used up: " + remedy + ", or raise it"}
+	case errors.Is(err, unix.EROFS):
+		return &Error{err, "the file system of " + dir + " is read-only, most likely because the kernel found it broken: look at dmesg, repair it and mount it anew"}
+	}
+	return err
+}
+
+// place is dir, unless the error is about a path elsewhere.
+func place(err error, dir string) string {
+	var one *fs.PathError
+	var two *os.LinkError
+	path := ""
+	switch {
+	case errors.As(err, &one):
+		path = one.Path
+	case errors.As(err, &two):
+		path = two.New
+	}
+	if !filepath.IsAbs(path) || strings.HasPrefix(path, filepath.Clean(dir)+"/") {
+		return dir
+	}
+	return filepath.Dir(path)
+}
+
+// lack says how much is left. It may be a lot by now: what did not fit has been removed again.
+func lack(dir string) string {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return "the file system of " + dir + " has too little room"
+	}
+	left := fmt.Sprintf("%d of %d MiB free", mib(st.Bavail, st.Bsize), mib(st.Blocks, st.Bsize))
+	if st.Files > 0 {
+		left += fmt.Sprintf(", %d of %d inodes", st.Ffree, st.Files)
+	}
+	return fmt.Sprintf("the file system of %s has too little room (%s)", dir, left)
+}
+
+func mib(blocks uint64, size int64) uint64 { return blocks * uint64(size) >> 20 }

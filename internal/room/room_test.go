@@ -1,0 +1,77 @@
+package room
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"berth/test/volume"
+)
+
+func TestExplain(t *testing.T) {
+	dir := t.TempDir()
+	for errno, want := range map[error]string{
+		unix.ENOSPC: "): remove images, or make it larger", unix.EDQUOT: "quota", unix.EROFS: "read-only",
+	} {
+		cause := fmt.Errorf("write: %w", errno)
+		err := Explain(cause, dir, "remove images")
+		for _, w := range []string{cause.Error(), dir, want} {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%v: no %q in %q", errno, w, err)
+			}
+		}
+		if !errors.Is(err, errno) || Lacking(err) != (errno != unix.EROFS) {
+			t.Errorf("%v: the cause is lost", errno)
+		}
+		if again := Explain(fmt.Errorf("more: %w", err), dir, "x"); strings.Count(again.Error(), "the file system") > 1 {
+			t.Errorf("said twice: %v", again)
+		}
+	}
+	if err := Explain(os.ErrClosed, dir, "x"); err != os.ErrClosed {
+		t.Errorf("another error: %v", err)
+	}
+	if err := Explain(nil, dir, "x"); err != nil {
+		t.Errorf("no error: %v", err)
+	}
+	elsewhere := &os.LinkError{Op: "rename", Old: "/a/b", New: "/run/c/d", Err: unix.EROFS}
+	if err := Explain(elsewhere, dir, "x"); !strings.Contains(err.Error(), "system of /run/c is") {
+		t.Error(err)
+	}
+	if err := Explain(&os.PathError{Op: "write", Path: dir + "/d/e", Err: unix.EROFS}, dir, "x"); !strings.Contains(err.Error(), "system of "+dir+" is") {
+		t.Error(err)
+	}
+	if err := Explain(unix.ENOSPC, dir+"/none", "x"); !strings.Contains(err.Error(), "too little room:") {
+		t.Error(err)
+	}
+}
+
+// TestInodes tells a file system that has bytes but no inodes from a full one.
+func TestInodes(t *testing.T) {
+	if err := volume.Ext4.Available(); err != nil {
+		t.Skip(err)
+	}
+	v, err := volume.Make(t.TempDir(), volume.Ext4, 8, "-N", "64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := t.TempDir()
+	if err := v.Mount(at); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := v.Unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := volume.FillInodes(at); err != nil {
+		t.Fatal(err)
+	}
+	err = os.WriteFile(at+"/more", nil, 0o600)
+	if text := fmt.Sprint(Explain(err, at, "remove images")); !strings.Contains(text, ", 0 of 64 inodes)") {
+		t.Errorf("%s", text)
+	}
+}
