@@ -79,7 +79,7 @@ func (r *removal) entry(parent *os.File, name string, depth int) error {
 func (r *removal) children(dir *os.File, depth int) error {
 	for found := false; ; {
 		names, err := dir.Readdirnames(256)
-		if errors.Is(err, io.EOF) && !found {
+		if errors.Is(err, io.EOF) && !found || errors.Is(err, unix.ENOENT) { // or somebody else has removed it meanwhile
 			return nil
 		}
 		if errors.Is(err, io.EOF) {
