@@ -135,10 +135,11 @@ func (o options) measure(ctx context.Context, dir, registry string, cases []pull
 	if o.note != "" {
 		r.Notes = append(r.Notes, o.note)
 	}
-	if err := s.Run(ctx, cases); err != nil {
-		return err
-	}
+	err = s.Run(ctx, cases)
 	r.Runtimes = append(r.Runtimes, report.Runtime{Name: pull.FloorName, Version: "the blobs, four at once, thrown away"})
+	if err != nil {
+		return errors.Join(err, r.WriteTable(os.Stdout)) // what there is, and no file that looks whole
+	}
 	return r.WriteAll(o.table, o.json)
 }
 

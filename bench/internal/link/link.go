@@ -4,6 +4,7 @@
 package link
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -35,6 +36,8 @@ type Link struct {
 	listener net.Listener
 	near     netlink.Link
 	carried  atomic.Int64
+	ctx      context.Context // of all connections
+	end      context.CancelFunc
 }
 
 const (
@@ -46,6 +49,7 @@ const (
 // Open makes the link to a registry at the address target in this namespace. There is one link at a time.
 func Open(shape Shape, target string) (*Link, error) {
 	l := &Link{shape: shape, target: target}
+	l.ctx, l.end = context.WithCancel(context.Background())
 	if err := l.build(); err != nil {
 		return nil, errors.Join(fmt.Errorf("make a slow link: %w", err), l.Close())
 	}
@@ -158,12 +162,15 @@ func (l *Link) Carried() int64 { return l.carried.Load() }
 
 // Close takes the link down. Connections over it break.
 func (l *Link) Close() error {
+	l.end()
 	var errs []error
-	if l.listener != nil {
-		errs = append(errs, l.listener.Close())
-	}
+	// The interface goes first: without listener and connections the far namespace ends, and with it, some time later, the
+	// interface.
 	if l.near != nil {
 		errs = append(errs, netlink.LinkDel(l.near))
+	}
+	if l.listener != nil {
+		errs = append(errs, l.listener.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -180,11 +187,13 @@ func (l *Link) serve() {
 
 func (l *Link) forward(client net.Conn) {
 	defer func() { _ = client.Close() }()
+	defer context.AfterFunc(l.ctx, func() { _ = client.Close() })()
 	registry, err := net.Dial("tcp", l.target)
 	if err != nil {
 		return
 	}
 	defer func() { _ = registry.Close() }()
+	defer context.AfterFunc(l.ctx, func() { _ = registry.Close() })()
 	go func() {
 		_ = l.relay(registry, client, 0, nil)
 		_ = registry.(*net.TCPConn).CloseWrite()
