@@ -54,7 +54,7 @@ func refused(t *testing.T, s *Store, req PullRequest, kind Kind, words string) {
 
 func TestBadReferences(t *testing.T) {
 	s := open(t, t.TempDir())
-	for _, ref := range []string{"", "UPPER", "a b", "host:port/x", "x:", "x@sha256:12", strings.Repeat("a", 64), "../etc", "x:" + strings.Repeat("t", 200), "\x00"} {
+	for _, ref := range []string{"", "UPPER", "a b", "host:port/x", "x:", "x@sha256:12", strings.Repeat("a", 64), "../etc", "a__b.c/d", "x:" + strings.Repeat("t", 200), "\x00"} {
 		refused(t, s, PullRequest{Reference: ref}, InvalidArgument, "reference")
 	}
 }

@@ -3,15 +3,21 @@ package image
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// FuzzReference holds that what is accepted stays the same when it is read again.
+// The corpora are in testdata/fuzz: what registries really serve, and what nobody should.
+
+// FuzzReference holds that what is accepted stays the same when it is read again, and names a host, a repository and one
+// thing in it.
 func FuzzReference(f *testing.F) {
 	for _, s := range []string{"busybox", "a/b:c", "localhost:5000/x@sha256:" + strings.Repeat("a", 64), "[::1]:80/x", "UPPER", "x:y@z"} {
 		f.Add(s)
@@ -25,8 +31,16 @@ func FuzzReference(f *testing.F) {
 		if err != nil || again.String() != r.String() {
 			t.Errorf("%q is %q, and that is %q, %v", s, r, again, err)
 		}
-		if r.Host() == "" || strings.ContainsAny(r.String(), " \x00\n") {
+		if r.Host() == "" || strings.ContainsAny(r.String(), " \x00\n\\") || !strings.HasPrefix(r.Repository(), r.Host()+"/") {
 			t.Errorf("%q became %q", s, r)
+		}
+		rest := strings.TrimPrefix(r.String(), r.Repository())
+		if d := r.Digest(); d == "" && !strings.HasPrefix(rest, ":") || d != "" && (rest != "@"+d.String() || d.Validate() != nil) {
+			t.Errorf("%q names %q of %q", s, rest, r.Repository())
+		}
+		byDigest, err := ParseReference(r.at(digest.FromString(s)))
+		if err != nil || byDigest.Repository() != r.Repository() {
+			t.Errorf("a digest of %q is %q, %v", r, byDigest, err)
 		}
 	})
 }
@@ -42,7 +56,18 @@ func (b blobs) open(_ context.Context, desc ocispec.Descriptor) (io.ReadCloser, 
 	return io.NopCloser(bytes.NewReader(raw)), nil
 }
 
-// FuzzManifest feeds any bytes as manifest or index and any as config: what is accepted agrees with itself.
+// chooserOf is one of its own for each input: nothing is remembered from another.
+func chooserOf(t testing.TB, src source, platform string) *chooser {
+	t.Helper()
+	target, err := targetFor(platform)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &chooser{store: &pipeline{catalog: &catalog{}, cfg: withDefaults(Config{MaxLayers: 20})}, src: src, platform: target}
+}
+
+// FuzzManifest feeds any bytes as manifest or index and any as config: what is accepted agrees with itself, and is accepted
+// again when it is written anew.
 func FuzzManifest(f *testing.F) {
 	img := imageOf(f, gz(f, file("a", "1")))
 	manifest, _ := img.RawManifest()
@@ -51,19 +76,121 @@ func FuzzManifest(f *testing.F) {
 	f.Add([]byte(`{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:x","size":-1}]}`), config)
 	f.Add([]byte(`{"schemaVersion":1,"fsLayers":[]}`), []byte("null"))
 	f.Add([]byte(`{"layers":[],"manifests":[]}`), []byte("{}"))
-	s := open(f, f.TempDir())
 	f.Fuzz(func(t *testing.T, manifest, config []byte) {
-		src := blobs{digest.FromBytes(manifest): manifest, digest.FromBytes(config): config}
-		c := &chooser{store: s.pipeline, src: src, platform: s.platform}
-		found, err := c.choose(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(manifest), Size: int64(len(manifest))})
+		s := newShelf(t)
+		// The fuzzer knows no digests: whatever the manifest calls its config is the one.
+		var named struct{ Config ocispec.Descriptor }
+		_ = json.Unmarshal(manifest, &named)
+		s.put("", config)
+		if d := named.Config; d.Digest.Validate() == nil && d.Size == int64(len(config)) {
+			manifest = bytes.ReplaceAll(manifest, []byte(d.Digest), []byte(digest.FromBytes(config)))
+		}
+		c := chooserOf(t, s.blobs, "linux/amd64")
+		found, err := c.choose(t.Context(), s.put(ocispec.MediaTypeImageManifest, manifest))
+		if err != nil {
+			if n := len(fail("pull", err).Error()); n > 2*maxText {
+				t.Errorf("an error of %d bytes", n)
+			}
+			return
+		}
+		holds(t, c, found)
+		again, err := c.choose(t.Context(), s.put(ocispec.MediaTypeImageManifest, found.manifest))
+		if err != nil || !reflect.DeepEqual(again.config, found.config) || len(again.manifest.Layers) != len(found.manifest.Layers) {
+			t.Errorf("written anew: %v", err)
+		}
+	})
+}
+
+// holds checks what is true of everything that was chosen.
+func holds(t *testing.T, c *chooser, found *chosen) {
+	t.Helper()
+	layers, diffs := found.manifest.Layers, found.config.RootFS.DiffIDs
+	if len(layers) != len(diffs) || len(layers) > c.store.cfg.MaxLayers || len(wantsOf(found)) != len(layers) {
+		t.Errorf("%d layers, %d diff ids", len(layers), len(diffs))
+	}
+	names := map[string]bool{}
+	for _, w := range wantsOf(found) {
+		if w.desc.Digest.Validate() != nil || w.diffID.Validate() != nil || w.chain.Validate() != nil || w.desc.Size < 0 {
+			t.Errorf("a layer to fetch is %+v", w)
+		}
+		if id := settledID(w.chain); names[id] || strings.ContainsAny(plainID(w.diffID)+id, "/.:") {
+			t.Errorf("a layer would be called %s or %s", plainID(w.diffID), id)
+		} else {
+			names[id] = true
+		}
+	}
+	if found.manifest.Config.Digest.Algorithm().FromBytes(found.rawConfig) != found.manifest.Config.Digest {
+		t.Error("the config is not the one promised")
+	}
+	if c.visited > maxVisits {
+		t.Errorf("%d documents were read", c.visited)
+	}
+}
+
+// FuzzIndex feeds any bytes as an index over a few images: what is chosen is one of them, and fits the platform by its own
+// words or by the index's.
+func FuzzIndex(f *testing.F) {
+	known := newShelf(f)
+	var entries []ocispec.Descriptor
+	for _, p := range []string{"linux/arm/v5", "linux/arm/v6", "linux/arm/v7", "linux/amd64", "linux/arm64", "windows/amd64"} {
+		entries = append(entries, known.entry(p))
+	}
+	bare := known.image("linux/arm/v6", "bare")
+	nested := known.index(entries[:3]...)
+	for _, d := range [][]ocispec.Descriptor{entries, {bare}, {nested}, {entries[4], nested}, {known.attestation(nil), entries[2]}, {known.chart(), bare}, {known.index(nested, bare)}} {
+		f.Add(known.blobs[known.index(d...).Digest])
+	}
+	f.Fuzz(func(t *testing.T, index []byte) {
+		src := blobs{}
+		for d, raw := range known.blobs {
+			src[d] = raw
+		}
+		c := chooserOf(t, src, "linux/arm/v6")
+		found, err := c.choose(t.Context(), shelf{t, src}.put(ocispec.MediaTypeImageIndex, index))
 		if err != nil {
 			return
 		}
-		if len(found.config.RootFS.DiffIDs) != len(found.manifest.Layers) || len(chainIDs(found.config.RootFS.DiffIDs)) != len(found.manifest.Layers) {
-			t.Error("manifest and config disagree")
+		holds(t, c, found)
+		said := found.descriptor.Platform
+		if lone := found.descriptor.Digest == digest.FromBytes(index); lone || c.platform.Match(platformOf(found.config)) {
+			return
 		}
-		if digest.FromBytes(found.rawConfig) != found.manifest.Config.Digest {
-			t.Error("the config is not the one promised")
+		if said == nil || !c.platform.Match(*said) {
+			t.Errorf("chosen for linux/arm/v6 is %+v, said to be for %+v", platformOf(found.config), said)
+		}
+	})
+}
+
+// FuzzConfig feeds any bytes as the config of an image with some layers: what is accepted has as many diff ids, can be
+// recorded, and is the same when it is read from the record.
+func FuzzConfig(f *testing.F) {
+	config, _ := imageOf(f, gz(f, file("a", "1")), gz(f, file("b", "1"))).RawConfigFile()
+	f.Add(config, uint8(2))
+	f.Fuzz(func(t *testing.T, config []byte, layers uint8) {
+		s := newShelf(t)
+		from := s.manifest(func(m *ocispec.Manifest) {
+			m.Config = s.put(ocispec.MediaTypeImageConfig, config)
+			for range layers % 8 {
+				m.Layers = append(m.Layers, s.put(ocispec.MediaTypeImageLayer, []byte("x")))
+			}
+		})
+		c := chooserOf(t, s.blobs, "linux/amd64")
+		found, err := c.choose(t.Context(), from)
+		if err != nil {
+			return
+		}
+		holds(t, c, found)
+		if name := platforms.Format(platformOf(found.config)); name == "" {
+			t.Error("a platform without a name")
+		}
+		raw, err := json.Marshal(imageRecord{Config: found.rawConfig, parsedImage: found.config})
+		var rec imageRecord
+		if err == nil {
+			err = json.Unmarshal(raw, &rec)
+		}
+		again, perr := parseConfig(rec.Config)
+		if err != nil || perr != nil || !reflect.DeepEqual(again, found.config) {
+			t.Errorf("from a record: %v, %v", err, perr)
 		}
 	})
 }

@@ -18,6 +18,9 @@ func ParseReference(s string) (Reference, error) {
 	if err != nil {
 		return Reference{}, errorf(InvalidArgument, "image reference %q: %w", s, err)
 	}
+	if reference.Domain(named) == "" {
+		return Reference{}, errorf(InvalidArgument, "image reference %q: %q is not the name of a registry", s, strings.SplitN(s, "/", 2)[0])
+	}
 	return Reference{named}, nil
 }
 
