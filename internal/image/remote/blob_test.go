@@ -122,12 +122,11 @@ func TestFewConnections(t *testing.T) {
 		slow  time.Duration
 		most  int
 	}{
-		"fast":        {Options{sizes: sizes{first: 64 << 10, segment: 32 << 10, span: 128 << 10, fast: 1}}, false, 0, 2},
-		"small":       {Options{}, false, 5 * time.Millisecond, 1},
-		"no ranges":   {Options{sizes: small}, true, 5 * time.Millisecond, 1},
-		"configured":  {Options{sizes: small, Connections: 1}, false, 5 * time.Millisecond, 5},
-		"no memory":   {Options{sizes: small, Buffer: 1}, false, 5 * time.Millisecond, 6},
-		"slow reader": {Options{sizes: small}, false, 0, 2},
+		"fast":       {Options{sizes: sizes{first: 64 << 10, segment: 32 << 10, span: 128 << 10, fast: 1}}, false, 0, 2},
+		"small":      {Options{}, false, 5 * time.Millisecond, 1},
+		"no ranges":  {Options{sizes: small}, true, 5 * time.Millisecond, 1},
+		"configured": {Options{sizes: small, Connections: 1}, false, 5 * time.Millisecond, 5},
+		"no memory":  {Options{sizes: small, Buffer: 1}, false, 5 * time.Millisecond, 6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s *server
@@ -146,9 +145,6 @@ func TestFewConnections(t *testing.T) {
 			defer b.Close()
 			var got bytes.Buffer
 			for err == nil {
-				if name == "slow reader" {
-					time.Sleep(10 * time.Millisecond)
-				}
 				_, err = io.CopyN(&got, b, 16<<10)
 			}
 			if err != io.EOF || !bytes.Equal(got.Bytes(), body) {
@@ -158,6 +154,30 @@ func TestFewConnections(t *testing.T) {
 				t.Errorf("%d requests, want %d at most", n, c.most)
 			}
 		})
+	}
+}
+
+// TestGauge tells a reader that starves from one that is slow itself, and from one whose source is fast enough.
+func TestGauge(t *testing.T) {
+	for name, c := range map[string]struct {
+		waited, worked time.Duration // for each read of 64 KiB
+		starved        bool
+	}{
+		"slow source":            {20 * time.Millisecond, time.Millisecond, true},
+		"slow reader":            {time.Millisecond, 20 * time.Millisecond, false},
+		"both fast":              {time.Millisecond / 10, time.Millisecond / 100, false},
+		"as slow as each other":  {10 * time.Millisecond, 10 * time.Millisecond, false},
+		"one read in the window": {200 * time.Millisecond, 0, true},
+	} {
+		now := time.Unix(0, 0)
+		g, starved := gauge{since: now, fast: 256 << 20}, false
+		for range 3000 {
+			now = now.Add(c.worked + c.waited)
+			starved = g.note(now, c.waited, 64<<10) || starved
+		}
+		if starved != c.starved {
+			t.Errorf("%s: starved is %v", name, starved)
+		}
 	}
 }
 

@@ -125,7 +125,8 @@ func (h *host) judge(resp *http.Response, u *url.URL, away bool, memo *target) (
 	return nil, f
 }
 
-// send makes one exchange, or as many as it takes to be authorized.
+// send makes one exchange, or as many as it takes to be authorized: a token may run out again before it is used, a password
+// that was refused stays so.
 func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*http.Response, *fault) {
 	for try := 0; ; try++ {
 		req, err := r.build(ctx, u)
@@ -145,7 +146,8 @@ func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*htt
 		if err != nil {
 			return nil, h.lost(ctx, err, u)
 		}
-		if resp.StatusCode != http.StatusUnauthorized || away || try > 0 {
+		sent := req.Header.Get("Authorization")
+		if resp.StatusCode != http.StatusUnauthorized || away || try > 2 || try > 0 && !strings.HasPrefix(sent, "Bearer ") {
 			return resp, nil
 		}
 		f := h.gate.challenge(ctx, resp, age)
