@@ -55,9 +55,25 @@ func (s *Store) Export(ctx context.Context, req ExportRequest, w io.Writer) erro
 	p := newReporter(req.Progress)
 	defer p.close()
 	x := &exporter{disk: s.disk, form: a, compress: req.Compress, tar: tar.NewWriter(ctxWriter{ctx, w}), done: map[string]ocispec.Descriptor{}, progress: p}
-	return fail(op, x.run(ctx, wanted))
+	err = x.run(ctx, wanted)
+	release()
+	return fail(op, errors.Join(err, s.dropRemoved(wanted)))
 }
 
+// dropRemoved collects the layers of images that were removed while they were exported: Remove had to leave them.
+func (s *Store) dropRemoved(wanted []*export) error {
+	for _, w := range wanted {
+		if _, there := s.Get(w.img.ID); there {
+			continue
+		}
+		if err := s.sweeper().sweep(s.ctx, w.img.Layers); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ctxWriter is the reader's end of an archive.
 type ctxWriter struct {
 	ctx context.Context
 	w   io.Writer
@@ -67,7 +83,11 @@ func (c ctxWriter) Write(p []byte) (int, error) {
 	if err := c.ctx.Err(); err != nil {
 		return 0, err
 	}
-	return c.w.Write(p)
+	n, err := c.w.Write(p)
+	if err != nil {
+		err = errorf(Canceled, "nobody takes the archive any more: %w", err)
+	}
+	return n, err
 }
 
 // export is one image to be written, and what it is called in the archive.
