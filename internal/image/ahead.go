@@ -18,7 +18,7 @@ type ahead struct {
 
 const (
 	aheadBuffers = 4
-	aheadSize    = 128 << 10
+	aheadSize    = 64 << 10
 )
 
 type aheadBuffer struct {

@@ -46,7 +46,7 @@ func (r *Repository) Open(ctx context.Context, desc ocispec.Descriptor) (*Blob, 
 		_ = b.Close()
 		return nil, err
 	}
-	b.gauge = gauge{since: b.round.clock.Now(), fast: r.client.options.sizes.fast}
+	b.gauge = gauge{since: b.round.clock.Now(), from: r.client.received.Load(), fast: r.client.options.sizes.fast}
 	return b, nil
 }
 
@@ -131,7 +131,7 @@ func (b *Blob) readAhead(seg *segment, p []byte) int {
 
 func (b *Blob) advance(n int, waited time.Duration) {
 	b.at += int64(n)
-	if b.gauge.note(b.round.clock.Now(), waited, n) {
+	if b.gauge.note(b.round.clock.Now(), waited, b.repo.client.received.Add(int64(n))) {
 		b.ahead.wanted = b.ahead.wanted || b.desc.Size > b.repo.client.options.sizes.first
 	}
 }
@@ -209,25 +209,25 @@ func (b *Blob) Close() error {
 	return nil
 }
 
-// gauge finds out whether a reader waits for its source or the other way around.
+// gauge finds out whether a reader waits for its source or the other way around. What all blobs get together counts: where
+// that is much, a reader that waits does so for a processor, and more connections would only take memory.
 type gauge struct {
 	since  time.Time
 	waited time.Duration
-	bytes  int64
+	from   int64 // bytes that all blobs had then
 	fast   int64 // bytes a second that are enough
 }
 
 const gaugeWindow = 100 * time.Millisecond
 
 // note adds a read, and says whether during the window that ended with it the reader mostly waited for a slow source.
-func (g *gauge) note(now time.Time, waited time.Duration, n int) bool {
+func (g *gauge) note(now time.Time, waited time.Duration, all int64) bool {
 	g.waited += waited
-	g.bytes += int64(n)
 	span := now.Sub(g.since)
 	if span < gaugeWindow {
 		return false
 	}
-	starved := g.waited > span/2 && float64(g.bytes) < float64(g.fast)*span.Seconds()
-	g.since, g.waited, g.bytes = now, 0, 0
+	starved := g.waited > span/2 && float64(all-g.from) < float64(g.fast)*span.Seconds()
+	g.since, g.waited, g.from = now, 0, all
 	return starved
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/distribution/reference"
@@ -36,7 +37,7 @@ type sizes struct {
 	first   int64 // of the first request of a large blob; a blob that is not larger is one plain request
 	segment int64 // fetched ahead by one connection
 	span    int64 // of the reader's own connection once others fetch ahead
-	fast    int64 // bytes a second beyond which one connection is enough
+	fast    int64 // bytes a second, of all blobs, beyond which a connection for each is enough
 }
 
 const (
@@ -62,7 +63,7 @@ func (o Options) withDefaults() Options {
 	}
 	if o.sizes == (sizes{}) {
 		segment := max(smallestSegment, min(largestSegment, o.Buffer/8))
-		o.sizes = sizes{first: 4 << 20, segment: segment, span: 16 << 20, fast: 256 << 20}
+		o.sizes = sizes{first: 4 << 20, segment: segment, span: 16 << 20, fast: 48 << 20}
 	}
 	return o
 }
@@ -70,9 +71,10 @@ func (o Options) withDefaults() Options {
 // Client is what all pulls share: the configuration and the memory for what is fetched ahead. All methods may be called
 // at once from anywhere.
 type Client struct {
-	options Options
-	budget  *semaphore.Weighted
-	buffers sync.Pool // of *[]byte, each of one segment
+	options  Options
+	budget   *semaphore.Weighted
+	received atomic.Int64 // bytes, by readers
+	buffers  sync.Pool    // of *[]byte, each of one segment
 }
 
 // New makes a Client. It reads nothing and sends nothing.
