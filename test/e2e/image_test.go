@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -354,81 +353,4 @@ func TestBadReferences(t *testing.T) {
 		}
 		r.ok(r.n.Images.RemoveImage(ctx(), &v1.ImageSpec{Image: ref("no/such:tag")}))
 	})
-}
-
-// TestRegistryThatAsksWho pulls with right, wrong and no credentials, over TLS with a CA of its own.
-func TestRegistryThatAsksWho(t *testing.T) {
-	reg, err := fixture.StartRegistry(fixture.RegistryOptions{Auth: true, TLS: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = reg.Close() })
-	r := ownNode(t, node.Options{Runtime: runtimes()[0], Reach: []string{reg.Addr}})
-	img := r.small(fixture.Recipe{})
-	_, err = reg.Push("private:v1", img)
-	r.ok(err)
-	right := &v1.AuthConfig{Username: fixture.User, Password: fixture.Password}
-	r.hosts(reg, "")
-	err = r.tryPull(reg.Ref("private:v1"), right)
-	if err == nil || !strings.Contains(err.Error(), "certificate") {
-		r.Errorf("without its CA, the registry gave %v", err)
-	}
-	r.hosts(reg, "  ca = \"ca.pem\"\n")
-	for name, auth := range map[string]*v1.AuthConfig{
-		"none": nil, "wrong": {Username: fixture.User, Password: "guess"},
-	} {
-		if err := r.tryPull(reg.Ref("private:v1"), auth); err == nil {
-			r.Errorf("with %s credentials, the image was pulled", name)
-		}
-	}
-	r.ok(r.tryPull(reg.Ref("private:v1"), right))
-	r.ok(r.n.Images.RemoveImage(ctx(), &v1.ImageSpec{Image: reg.Ref("private:v1")}))
-	r.ok(r.tryPull(reg.Ref("private:v1"), &v1.AuthConfig{Auth: "YmVydGg6c2VjcmV0"})) // berth:secret
-}
-
-// TestTokens pulls from a registry that wants a token, which it gives for credentials.
-func TestTokens(t *testing.T) {
-	reg := fixture.StartTokenRegistry()
-	t.Cleanup(reg.Close)
-	r := ownNode(t, node.Options{Runtime: runtimes()[0], Reach: []string{reg.Addr}})
-	reference, err := reg.Push("private:v1", r.small(fixture.Recipe{}))
-	r.ok(err)
-	for name, auth := range map[string]*v1.AuthConfig{
-		"none": nil, "wrong": {Username: fixture.User, Password: "guess"}, "odd token": {RegistryToken: "guess"},
-	} {
-		if err := r.tryPull(reference, auth); err == nil {
-			r.Errorf("with %s, the image was pulled", name)
-		}
-	}
-	for name, auth := range map[string]*v1.AuthConfig{
-		"password": {Username: fixture.User, Password: fixture.Password}, "token": {RegistryToken: fixture.Token},
-	} {
-		if err := r.tryPull(reference, auth); err != nil {
-			r.Errorf("with a %s: %v", name, err)
-		}
-		r.ok(r.n.Images.RemoveImage(ctx(), &v1.ImageSpec{Image: reference}))
-	}
-}
-
-// hosts writes a hosts.toml for a registry, with more lines for its host. Without one, loopback is trusted blindly.
-func (r rig) hosts(reg *fixture.Registry, more string) {
-	r.Helper()
-	dir := filepath.Join(r.n.Certs, reg.Addr)
-	r.ok(os.MkdirAll(dir, 0o755))
-	r.ok(os.WriteFile(dir+"/ca.pem", reg.CA, 0o644))
-	text := "server = \"" + reg.URL() + "\"\n[host.\"" + reg.URL() + "\"]\n  capabilities = [\"pull\", \"resolve\"]\n" + more
-	r.ok(os.WriteFile(dir+"/hosts.toml", []byte(text), 0o644))
-}
-
-// TestMirror pulls an image of a host that does not exist from the mirror that hosts.toml names.
-func TestMirror(t *testing.T) {
-	r := ownNode(t, node.Options{Runtime: runtimes()[0]})
-	dir := filepath.Join(r.n.Certs, "registry.test")
-	r.ok(os.MkdirAll(dir, 0o755))
-	mirror := onRegistry(t).URL()
-	r.ok(os.WriteFile(dir+"/hosts.toml", []byte("server = \"https://registry.test\"\n[host.\""+mirror+"\"]\n  capabilities = [\"pull\", \"resolve\"]\n"), 0o644))
-	r.ok(r.tryPull("registry.test/busybox:latest", nil))
-	if got := r.image("registry.test/busybox:latest"); got == nil || got.RepoTags[0] != "registry.test/busybox:latest" {
-		r.Errorf("image %v", got)
-	}
 }

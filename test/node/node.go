@@ -76,12 +76,14 @@ type Node struct {
 	mu        sync.Mutex // guards daemon and the two clients
 }
 
-var sweepOnce sync.Once
+var once sync.Once // for what a test process does before its first node
 
 // Open makes a node and starts its daemon.
 func Open(o Options) (*Node, error) {
-	sweepOnce.Do(Sweep)
-	klog.SetLogger(klog.Logger{}) // the client logs what it also returns
+	once.Do(func() {
+		klog.SetLogger(klog.Logger{}) // the client logs what it also returns
+		Sweep()
+	})
 	if o.Runtime == "" {
 		o.Runtime = Runc
 	}

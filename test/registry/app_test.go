@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
+	"sync/atomic"
 
 	ggcr "github.com/google/go-containerregistry/pkg/v1"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -42,6 +42,9 @@ var (
 	guess = &v1.AuthConfig{Username: fixture.User, Password: "wild-guess-4711"}
 )
 
+// serial counts layers.
+var serial atomic.Int64
+
 // noise gives bytes that no compression makes fewer, the same for the same seed.
 func noise(seed string, size int) []byte {
 	h := fnv.New64a()
@@ -65,8 +68,8 @@ func (r rig) appNamed(name string, sizes ...int) *app {
 	r.Helper()
 	a := &app{rig: r, name: name}
 	recipe := fixture.Recipe{Compression: fixture.LayerPlain}
-	for i, size := range sizes {
-		file := r.unique() + "-" + strings.ReplaceAll(strings.ReplaceAll(name, "/", "-"), ":", "-") + "-" + strconv.Itoa(i)
+	for _, size := range sizes {
+		file := r.unique() + "-" + strconv.FormatInt(serial.Add(1), 10) // as nothing before it, when tests are run again
 		body := noise(file, size)
 		a.layers = append(a.layers, layer{file: file, body: body})
 		recipe.Layers = append(recipe.Layers, []fixture.File{{Name: file, Body: body}})

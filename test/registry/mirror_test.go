@@ -167,7 +167,7 @@ func TestRetryAfter(t *testing.T) {
 				soonest = at
 			}
 			if len(asked) < 2 || asked[1].Began.Before(soonest) {
-				r.Errorf("asked again at %v, not before %v was wanted", asked[1].Began, soonest)
+				r.Errorf("nothing was to be asked again before %v: %v", soonest, asked)
 			}
 		})
 	}

@@ -105,8 +105,8 @@ func TestHostThatIsBrokenForGood(t *testing.T) {
 func TestSlowIsNotStalled(t *testing.T) {
 	r := open(t)
 	p := r.proxy()
-	a := r.app(64 * kib).push()
-	p.On(a.layers[0].on(fixture.Fault{Rate: 16 * kib}))
+	a := r.app(256 * kib).push()
+	p.On(a.layers[0].on(fixture.Fault{Rate: 64 * kib})) // longer than the time in which something must come
 	a.works(a.at(p.Addr))
 	if asked := a.layers[0].asked(p); len(asked) != 1 {
 		r.Errorf("asked %v", asked)
