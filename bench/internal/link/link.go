@@ -207,8 +207,8 @@ type chunk struct {
 	due  time.Time
 }
 
-// slack is how much of what a connection was kept waiting too long it may catch up with.
-const slack = 20 * time.Millisecond
+// slack is how much a connection may catch up with, of the time that this program or its client kept it waiting.
+const slack = 250 * time.Millisecond
 
 // relay copies with the delay of the link, at most at a rate, and counts. What is on its way fits the queue: more only
 // holds back the sender.
@@ -237,8 +237,9 @@ func (l *Link) relay(to io.Writer, from io.Reader, bits int64, count *atomic.Int
 	for c := range queue {
 		time.Sleep(time.Until(c.due))
 		if bits > 0 {
+			free = later(free, later(c.due, time.Now().Add(-slack)))
 			time.Sleep(time.Until(free))
-			free = later(free, time.Now().Add(-slack)).Add(time.Duration(int64(len(c.data)) * 8 * int64(time.Second) / bits))
+			free = free.Add(time.Duration(int64(len(c.data)) * 8 * int64(time.Second) / bits))
 		}
 		if _, err := to.Write(c.data); err != nil {
 			return err
