@@ -11,8 +11,8 @@ import (
 	"sync"
 
 	"berth/internal/image/layer"
-	"berth/internal/room"
 	"berth/internal/image/remote"
+	"berth/internal/room"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth/internal/op"
+	"berth/internal/record"
 )
 
 // Open reads every record below the root. What it returns can be read at once; Recover finds out what still runs. One bad
@@ -27,7 +28,8 @@ func Open(cfg Config) (*Pods, error) {
 	s := &Pods{cfg: cfg}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.pauses = cfg.Retry
-	if err := freshState(&cfg); err != nil {
+	first, err := freshState(&cfg)
+	if err != nil {
 		return nil, err
 	}
 	x := (&index{}).clone()
@@ -38,7 +40,7 @@ func Open(cfg Config) (*Pods, error) {
 	}
 	for _, e := range entries {
 		if id := ID(e.Name()); id.Valid() {
-			load(s, x, id)
+			load(s, x, id, first)
 		}
 	}
 	s.index.Store(x)
@@ -49,36 +51,38 @@ func Open(cfg Config) (*Pods, error) {
 }
 
 // freshState makes the directories and throws away the state of another boot: where it is kept on a disk it outlives what
-// it describes.
-func freshState(cfg *Config) error {
+// it describes. first says that no daemon has run in this boot yet, as far as one can be sure.
+func freshState(cfg *Config) (first bool, err error) {
 	l := &cfg.Layout
 	mark := filepath.Join(l.State, "boot")
 	was, err := os.ReadFile(mark)
+	first = errors.Is(err, fs.ErrNotExist) || len(was) > 0 && string(was) != cfg.Boot
 	if err == nil && len(was) > 0 && string(was) != cfg.Boot {
 		for _, dir := range []string{l.podsState(), filepath.Join(l.State, "runtime")} {
 			if err := removeDir(dir); err != nil { // a boot leaves no mounts: one that is there is in use
-				return fmt.Errorf("clear the state of an earlier boot: %w", err)
+				return false, fmt.Errorf("clear the state of an earlier boot: %w", err)
 			}
 		}
 	}
 	for _, dir := range []string{l.podsRoot(), l.podsState()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if string(was) == cfg.Boot {
-		return nil
+		return false, nil
 	}
 	// One that is torn would have the next start clear away what lives.
 	next := mark + ".next"
 	if err := os.WriteFile(next, []byte(cfg.Boot), 0o600); err != nil {
-		return err
+		return false, err
 	}
-	return os.Rename(next, mark)
+	return first, os.Rename(next, mark)
 }
 
-// load takes one pod into the index.
-func load(s *Pods, x *index, id ID) {
+// load takes one pod into the index. In the first start of a boot, a record that is torn is what a power cut left of a pod
+// that was just being made or changed: nothing of it lives, and nobody can say what it was.
+func load(s *Pods, x *index, id ID, first bool) {
 	r := &Record{}
 	_, err := recordKind.Read(s.cfg.record(id), r)
 	if err == nil && r.ID != id {
@@ -87,6 +91,13 @@ func load(s *Pods, x *index, id ID) {
 	if errors.Is(err, fs.ErrNotExist) {
 		_ = removeDir(s.cfg.pod(id)) // cut off before its first record: nothing else can have been made
 		return
+	}
+	var corrupt *record.CorruptError
+	if first && errors.As(err, &corrupt) && corrupt.Torn {
+		s.cfg.Log.Warn("drop a pod whose record was not on disk yet when the machine went down", "pod", id, "error", err)
+		if err = removeDir(s.cfg.pod(id)); err == nil {
+			return
+		}
 	}
 	if err != nil {
 		x.damaged[id] = err

@@ -36,8 +36,8 @@ func TestTornBootMarkKeepsTheStateOfThisBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Close()
-	if err := freshState(&b.cfg); err != nil {
-		t.Fatal(err)
+	if first, err := freshState(&b.cfg); err != nil || first {
+		t.Fatalf("first start of a boot: %v, %v", first, err)
 	}
 	if _, err := os.Stat(keep); err != nil {
 		t.Errorf("the run directory of a live pod was cleared: %v", err)
@@ -59,7 +59,7 @@ func TestStateOfAnotherBootIsNotClearedThroughAMount(t *testing.T) {
 	b.Close()
 	cfg := b.cfg
 	cfg.Boot = "boot-2"
-	if err := freshState(&cfg); err == nil {
+	if _, err := freshState(&cfg); err == nil {
 		t.Error("the state was cleared although something is mounted in it")
 	}
 	if _, err := os.Stat(inside); err != nil {
@@ -338,6 +338,35 @@ func TestExitIsKnownAlthoughTheRecordCannotBeWritten(t *testing.T) {
 		_, err := recordKind.Read(b.cfg.record(pod), r)
 		return err == nil && r.Containers[0].State == Exited
 	})
+}
+
+// A record that a power cut tore is dropped by the first daemon of the next boot, with what is left of the pod. In the boot
+// in which it was written it is damage, and owns its id.
+func TestTornRecordIsDroppedByAnotherBoot(t *testing.T) {
+	b := open(t)
+	pod, err := b.Run(t.Context(), podConfig("a"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	if err := os.Truncate(b.cfg.record(pod), 0); err != nil {
+		t.Fatal(err)
+	}
+	b.reopen(t)
+	if p := b.Problems(); len(p) != 1 || p[0].Pod != pod || !b.owned(string(pod)) {
+		t.Errorf("in the same boot: problems %+v", p)
+	}
+	for _, mounted := range []string{b.cfg.ipcns(pod), b.cfg.utsns(pod), b.cfg.netns(pod), b.cfg.shm(pod)} {
+		unmountForTest(t, mounted) // as a reboot does
+	}
+	b.cfg.Boot = "boot-2"
+	b.reopen(t)
+	if p := b.Problems(); len(p) != 0 || b.owned(string(pod)) {
+		t.Errorf("in another boot: problems %+v", p)
+	}
+	if _, err := os.Stat(b.cfg.pod(pod)); !os.IsNotExist(err) {
+		t.Errorf("the pod's directory is left: %v", err)
+	}
 }
 
 // A pod stops although its record cannot be written. What its containers' exit files say is kept until it can, and then the
