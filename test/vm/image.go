@@ -1,0 +1,165 @@
+package vm
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Image is what a machine boots from. Its files are never written to.
+type Image struct {
+	Disk   string // an ext4 file system with the node's root
+	Kernel string
+	Initrd string
+}
+
+// suite is the release of Debian that runs in the machine, and mirror where debootstrap finds it.
+const (
+	suite  = "trixie"
+	mirror = "http://deb.debian.org/debian"
+)
+
+// packages are what the image holds beyond debootstrap's minbase.
+const packages = "systemd,systemd-sysv,dbus,udev,kmod,procps,iproute2,iptables,nftables,e2fsprogs," +
+	"crun,runc,criu,containernetworking-plugins,apparmor,docker-registry,busybox-static,apache2-utils,umoci,ca-certificates,linux-image-"
+
+// diskSize is that of the root disk. The file is sparse.
+const diskSize = "8G"
+
+// furnish makes the node out of what debootstrap unpacked.
+//
+//go:embed furnish.sh
+var furnish []byte
+
+// CacheDir is where images are kept between runs: BERTH_TEST_CACHE, or berth-test in the user's cache.
+func CacheDir() (string, error) {
+	if dir := os.Getenv("BERTH_TEST_CACHE"); dir != "" {
+		return dir, nil
+	}
+	base, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find a directory for the image of the virtual machine: %w; set BERTH_TEST_CACHE", err)
+	}
+	return filepath.Join(base, "berth-test"), nil
+}
+
+// Prepare returns the image, and builds it when the cache has none for this recipe. That takes root, Debian's mirror, two
+// minutes and a gigabyte. Several may call it at once. say hears what takes time.
+func Prepare(say func(string)) (Image, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return Image{}, err
+	}
+	dir := filepath.Join(cache, "vm-"+recipe())
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return Image{}, err
+	}
+	unlock, err := lock(dir + ".lock")
+	if err != nil {
+		return Image{}, err
+	}
+	defer unlock()
+	if img, err := found(dir); err == nil {
+		return img, nil
+	}
+	say("building the image of the virtual machine with debootstrap, once, in " + dir)
+	if err := build(dir); err != nil {
+		return Image{}, fmt.Errorf("build the image of the virtual machine: %w", err)
+	}
+	return found(dir)
+}
+
+// recipe names an image by all that it is made from.
+func recipe() string {
+	sum := sha256.Sum256([]byte(suite + packages + runtime.GOARCH + diskSize + string(furnish)))
+	return hex.EncodeToString(sum[:])[:12]
+}
+
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+func found(dir string) (Image, error) {
+	img := Image{Disk: filepath.Join(dir, "root.img"), Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initrd.img")}
+	for _, path := range []string{img.Disk, img.Kernel, img.Initrd} {
+		if _, err := os.Stat(path); err != nil {
+			return Image{}, err
+		}
+	}
+	return img, nil
+}
+
+// build makes dir, which appears only when it is whole.
+func build(dir string) (err error) {
+	work := dir + ".new"
+	root := filepath.Join(work, "root")
+	if err := errors.Join(os.RemoveAll(work), os.MkdirAll(work, 0o755)); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(work))
+		}
+	}()
+	if err := run("debootstrap", "--variant=minbase", "--include="+packages+kernelArch(), suite, root, mirror); err != nil {
+		return err
+	}
+	script := filepath.Join(root, "furnish")
+	if err := os.WriteFile(script, furnish, 0o755); err != nil {
+		return err
+	}
+	if err := errors.Join(run("chroot", root, "/furnish"), os.Remove(script)); err != nil {
+		return err
+	}
+	if err := takeKernel(root, work); err != nil {
+		return err
+	}
+	disk := filepath.Join(work, "root.img")
+	if err := run("mke2fs", "-q", "-t", "ext4", "-L", "node", "-d", root, "-F", disk, diskSize); err != nil {
+		return err
+	}
+	return errors.Join(os.RemoveAll(root), os.Rename(work, dir))
+}
+
+// takeKernel moves what QEMU is given directly out of the root.
+func takeKernel(root, to string) error {
+	for _, name := range []string{"vmlinuz", "initrd.img"} {
+		found, err := filepath.Glob(filepath.Join(root, "boot", name+"-*"))
+		if err != nil || len(found) != 1 {
+			return fmt.Errorf("the new root has %d files boot/%s-*, not one", len(found), name)
+		}
+		if err := os.Rename(found[0], filepath.Join(to, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kernelArch is the ending of Debian's kernel package.
+func kernelArch() string { return runtime.GOARCH }
+
+func run(name string, args ...string) error {
+	cmd := exec.Command(name, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", cmd, err, tail(out.String(), 20))
+	}
+	return nil
+}
