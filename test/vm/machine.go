@@ -25,6 +25,7 @@ type Machine struct {
 	dir   string // its disks and its console
 	cmd   *exec.Cmd
 	out   *bufio.Scanner
+	raw   *os.File // gets a copy of out; may be nil
 }
 
 // New makes a machine whose second disk holds a copy of the directory payload. Nothing runs yet.
@@ -85,10 +86,23 @@ func (m *Machine) Boot() error {
 	return nil
 }
 
+// record copies what the machine says to a file.
+func (m *Machine) record(path string) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	m.raw, err = os.Create(path)
+	return err
+}
+
 // Next returns the next line that the payload says, or io.EOF when the machine is off.
 func (m *Machine) Next() (string, error) {
 	if m.out.Scan() {
-		return strings.TrimRight(m.out.Text(), "\r"), nil
+		line := strings.TrimRight(m.out.Text(), "\r")
+		if m.raw != nil {
+			_, _ = fmt.Fprintln(m.raw, line)
+		}
+		return line, nil
 	}
 	if err := m.out.Err(); err != nil {
 		return "", err
@@ -135,7 +149,12 @@ func (m *Machine) Fetch(from, to string) error {
 }
 
 // Close cuts the machine off and removes its disks.
-func (m *Machine) Close() error { return errors.Join(m.Cut(), os.RemoveAll(m.dir)) }
+func (m *Machine) Close() error {
+	if m.raw != nil {
+		_ = m.raw.Close()
+	}
+	return errors.Join(m.Cut(), os.RemoveAll(m.dir))
+}
 
 // tail is the end of a text.
 func tail(text string, lines int) string {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"berth/test/fixture"
 	"berth/test/node"
 )
 
@@ -34,8 +33,10 @@ const (
 const silence = 2 * time.Minute
 
 // Run boots a machine, runs the tests in it and writes what `go test -json` would to out. Console output goes into the
-// error when the machine itself fails.
-func Run(ctx context.Context, img Image, tests []Test, out io.Writer) (err error) {
+// error when the machine itself fails. The working directory must be the root of the repository.
+//
+// All that the machine said goes to the file raw as it comes.
+func Run(ctx context.Context, img Image, tests []Test, raw string, out io.Writer) (err error) {
 	payload, err := os.MkdirTemp("", "bt-vm-payload-")
 	if err != nil {
 		return err
@@ -50,6 +51,9 @@ func Run(ctx context.Context, img Image, tests []Test, out io.Writer) (err error
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 	if err := m.Boot(); err != nil {
+		return err
+	}
+	if err := m.record(raw); err != nil {
 		return err
 	}
 	if err := m.collect(ctx, out); err != nil {
@@ -79,13 +83,15 @@ func load(payload string, tests []Test) error {
 	return os.WriteFile(filepath.Join(payload, "run"), []byte(script), 0o755)
 }
 
-func goBuild(pkg, out string) error { return goTool("build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg) }
+func goBuild(pkg, out string) error {
+	return goTool("build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
+}
 
 func compile(pkg, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	data := filepath.Join(fixture.Repo(), pkg, "testdata")
+	data := filepath.Join(pkg, "testdata")
 	if _, err := os.Stat(data); err == nil {
 		if err := run("cp", "-r", data, dir); err != nil {
 			return err
@@ -96,7 +102,7 @@ func compile(pkg, dir string) error {
 
 func goTool(args ...string) error {
 	cmd := exec.Command("go", args...)
-	cmd.Dir, cmd.Env = fixture.Repo(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", cmd, err, text)
 	}

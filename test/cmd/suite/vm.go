@@ -22,6 +22,9 @@ var (
 	}
 )
 
+// vmOutput holds what the tests in the machine say, line by line, while they run.
+const vmOutput = "bin/vm.log"
+
 // vmTimeout is how long all tests in a virtual machine may take.
 const vmTimeout = 80 * time.Minute
 
@@ -39,7 +42,8 @@ func virtual(t *tally, tests []vm.Test) {
 		defer close(read)
 		t.read(r)
 	}()
-	err = vm.Run(ctx, img, tests, w)
+	_, _ = fmt.Fprintln(t.out, "what the machine says as it runs: "+vmOutput)
+	err = vm.Run(ctx, img, tests, vmOutput, w)
 	_ = w.Close()
 	<-read
 	if err != nil {
