@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 	"strings"
@@ -104,5 +105,37 @@ func TestLiarsAreNamed(t *testing.T) {
 			t.Errorf("%d: liars are %v, not %v", i, got, want)
 		}
 		_ = b.Close()
+	}
+}
+
+func TestUnreadableAnswers(t *testing.T) {
+	body := noise(t, 1000)
+	for name, c := range map[string]struct {
+		answer func(w http.ResponseWriter)
+		kind   Kind
+		words  string
+	}{
+		"too short": {func(w http.ResponseWriter) { _, _ = w.Write(body[:20]) }, Lied, "20 bytes, not the 1000"},
+		"too long":  {func(w http.ResponseWriter) { _, _ = w.Write(append(bytes.Clone(body), 1)) }, Lied, "1001 bytes, not the 1000"},
+		"broken":    {func(w http.ResponseWriter) { w.WriteHeader(500) }, Unavailable, "500"},
+		"forbidden": {func(w http.ResponseWriter) { w.WriteHeader(403) }, Denied, "403"},
+		"teapot":    {func(w http.ResponseWriter) { w.WriteHeader(418) }, Refused, "418"},
+		"part": {func(w http.ResponseWriter) {
+			w.Header().Set("Content-Range", "bytes 0-9/1000")
+			w.WriteHeader(206)
+		}, Refused, "range"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, func(w http.ResponseWriter, _ *http.Request) bool { c.answer(w); return true })
+			desc := s.put(body)
+			_, err := fetch(t.Context(), newRig(t, Options{clock: quick()}).repo(t, s.host+"/app", nil), desc)
+			fails(t, err, c.kind, c.words)
+			// with another host, it does not matter
+			origin := serve(t, nil)
+			origin.put(body)
+			r := newRig(t, Options{clock: quick()})
+			r.mirrors(t, s, origin)
+			wants(t, r.repo(t, "registry.test/app", nil), desc, body)
+		})
 	}
 }
