@@ -33,6 +33,7 @@ demo: ## a pod lives, survives its daemon and dies, before your eyes (root, a mi
 
 test: ## everything (root, under 15 minutes on 2 cores)
 	@hack/setup test
+	@hack/setup images
 	@$(MAKE) --no-print-directory build fault bin/suite
 	@$(SUITE)
 
