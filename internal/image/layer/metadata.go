@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -18,9 +19,32 @@ const paxXattr = "SCHILY.xattr."
 func describeEntry(h *tar.Header, full string) entry {
 	e := entry{Path: full, Mode: uint32(h.Mode) & 0o7777, UID: h.Uid, GID: h.Gid}
 	if !h.ModTime.IsZero() {
-		e.Mtime = h.ModTime.UnixNano()
+		e.Mtime = nanoseconds(h.ModTime)
 	}
 	return e
+}
+
+// The times that any file system holds: 32 bits of seconds. Ones from before become the first. Ones from after are kept as far
+// as a manifest can tell them, for most file systems hold more.
+const (
+	firstTime = math.MinInt32
+	lastTime  = math.MaxInt32
+)
+
+func nanoseconds(t time.Time) int64 {
+	if t.Unix() < firstTime {
+		return firstTime * int64(time.Second)
+	}
+	if t.Unix() > math.MaxInt64/int64(time.Second)-1 {
+		return math.MaxInt64 / int64(time.Second) * int64(time.Second)
+	}
+	return t.UnixNano()
+}
+
+// sameTime says whether a file system that was given a time may answer with the other: one that does not hold it gives its last.
+func sameTime(given, kept int64) bool {
+	const last = lastTime * int64(time.Second)
+	return given == kept || given > last && kept >= last && kept < given
 }
 
 // dress gives the thing at base in the open parent its owner, mode, xattrs and times, in this order: a change of owner

@@ -308,7 +308,13 @@ func (u *unpacker) device(h *tar.Header, base string, e *entry) func() error {
 		e.Dev = unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor))
 	}
 	fd := u.parent.fd
-	return u.node(base, h, e, func() error { return unix.Mknodat(fd, base, kind|0o600, int(e.Dev)) })
+	make := func() error { return unix.Mknodat(fd, base, kind|0o600, int(e.Dev)) }
+	if e.Type == typeChar && e.Dev == 0 { // an overlay takes it for a whiteout, and so does everybody who packs one's upper directory
+		*e = entry{Path: e.Path, Type: typeWhiteout}
+		u.res.hiding[u.parent.name] = true
+		return make
+	}
+	return u.node(base, h, e, make)
 }
 
 // node wraps the making of what has no content with the setting of its metadata.

@@ -107,7 +107,7 @@ func statDiffers(e entry, st *unix.Stat_t) string {
 		return fmt.Sprintf("has %d bytes, not %d", st.Size, e.Size)
 	case (e.Type == typeChar || e.Type == typeBlock) && st.Rdev != e.Dev:
 		return fmt.Sprintf("is device %#x, not %#x", st.Rdev, e.Dev)
-	case st.Mtim.Nano() != e.Mtime:
+	case !sameTime(e.Mtime, st.Mtim.Nano()):
 		return "has another modification time"
 	}
 	return ""
