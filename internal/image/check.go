@@ -201,7 +201,7 @@ func (c *checker) replaceLayer(ctx context.Context, id string) error {
 			return ferr
 		}
 	}
-	return fmt.Errorf("the image was removed, for it cannot be fetched again: %w", err)
+	return fmt.Errorf("the image was removed, for it cannot be fetched again now (a pull, with its credentials, brings it back): %w", err)
 }
 
 // withdraw takes a layer out of use, so that a pull fetches it.

@@ -1,0 +1,228 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// durable waits until the records on the disk say that all images are durable.
+func durable(t *testing.T, s *Store) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		done := true
+		for _, img := range s.List() {
+			var rec imageRecord
+			_, err := imageKind.Read(s.recordPath(img.ID), &rec)
+			done = done && err == nil && rec.Durable
+		}
+		if done {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the images do not become durable")
+		}
+	}
+}
+
+// still opens a store that makes nothing durable.
+func still(t *testing.T, root, boot string) *Store {
+	t.Helper()
+	s := open(t, root, func(c *Config) { c.BootID = boot })
+	s.stop()
+	s.work.Wait()
+	s.ctx = context.Background()
+	return s
+}
+
+// TestDurableMarkRacesRemoval has rounds of the syncer meet pulls and removals: no record may outlive its image, and no mark
+// may come to a layer that was fetched anew.
+func TestDurableMarkRacesRemoval(t *testing.T) {
+	host := startRegistry(t, "")
+	base := gz(t, file("base", "1"))
+	push(t, host+"/a:v1", imageOf(t, base, gz(t, file("a", "1"))))
+	push(t, host+"/b:v1", imageOf(t, base, gz(t, file("b", "1"))))
+	s := open(t, t.TempDir())
+	var work, rounds sync.WaitGroup
+	end := make(chan struct{})
+	rounds.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			s.syncer.wake()
+			time.Sleep(time.Millisecond)
+		}
+	})
+	for _, name := range []string{"/a:v1", "/b:v1"} {
+		work.Go(func() {
+			for range 15 {
+				img, err := s.Pull(t.Context(), PullRequest{Reference: host + name})
+				if err == nil {
+					err = s.Remove(t.Context(), img.ID)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	close(end)
+	rounds.Wait()
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	records, err := os.ReadDir(s.path(recordsDir))
+	if err != nil || len(records) != 0 || len(s.List()) != 0 || layersOnDisk(t, s) != 0 {
+		t.Errorf("left: records %v, %d layers, images %v, %v", records, layersOnDisk(t, s), s.List(), err)
+	}
+	sound(t, s)
+}
+
+// TestLayerOfTwoImages has a durable image share a layer with one that is not: after another boot the first is whole and the
+// other is gone, with what was its own.
+func TestLayerOfTwoImages(t *testing.T) {
+	host := startRegistry(t, "")
+	base := gz(t, file("base", "1"))
+	push(t, host+"/safe:v1", imageOf(t, base, gz(t, file("safe", "1"))))
+	push(t, host+"/new:v1", imageOf(t, base, gz(t, file("new", "1"))))
+	root := t.TempDir()
+	s := open(t, root, func(c *Config) { c.BootID = "one" })
+	safe := pull(t, s, host+"/safe:v1")
+	durable(t, s)
+	_ = s.Close()
+	s = still(t, root, "one")
+	pull(t, s, host+"/new:v1")
+	_ = s.Close()
+	s = open(t, root, func(c *Config) { c.BootID = "two" })
+	if got := s.List(); len(got) != 1 || got[0].ID != safe.ID || layersOnDisk(t, s) != 2 {
+		t.Errorf("after another boot: %+v, %d layers", got, layersOnDisk(t, s))
+	}
+	sound(t, s)
+}
+
+// TestNameForADurableImage gives an image that the disk has another name, and takes one from it: no power cut may cost it,
+// so its records say durable all the time.
+func TestNameForADurableImage(t *testing.T) {
+	host := startRegistry(t, "")
+	img := imageOf(t, gz(t, file("a", "1")))
+	push(t, host+"/a:v1", img)
+	push(t, host+"/a:v2", img)
+	push(t, host+"/b:v1", imageOf(t, gz(t, file("b", "1"))))
+	root := t.TempDir()
+	s := open(t, root, func(c *Config) { c.BootID = "one" })
+	first := pull(t, s, host+"/a:v1")
+	durable(t, s)
+	_ = s.Close()
+	s = still(t, root, "one")
+	before, err := os.Stat(s.recordPath(first.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pull(t, s, host+"/a:v1")
+	if after, err := os.Stat(s.recordPath(first.ID)); err != nil || !os.SameFile(before, after) {
+		t.Errorf("a pull that found all as it was wrote the record again: %v", err)
+	}
+	pull(t, s, host+"/a:v2")
+	push(t, host+"/a:v1", imageOf(t, gz(t, file("c", "1"))))
+	pull(t, s, host+"/a:v1") // the tag leaves the image
+	_ = s.Close()
+	s = open(t, root, func(c *Config) { c.BootID = "two" })
+	got, ok := s.Get(first.ID)
+	if !ok || fmt.Sprint(got.RepoTags) != "["+host+"/a:v2]" || len(s.List()) != 1 {
+		t.Errorf("after another boot: %v %+v, %d images", ok, got, len(s.List()))
+	}
+	sound(t, s)
+}
+
+// TestRepairWithoutCredentials has a broken image whose registry lets nobody in any more: it is taken away, with words that
+// say why, and the next pull, which has credentials, brings it whole.
+func TestRepairWithoutCredentials(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "hello"))))
+	push(t, host+"/other:v1", imageOf(t, gz(t, file("b", "1"))))
+	var closed atomic.Bool
+	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if closed.Load() {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+	s := open(t, t.TempDir())
+	img, other := pull(t, s, p.host+"/a:v1"), pull(t, s, p.host+"/other:v1")
+	if err := os.Remove(s.LayerDirs(img)[0] + "/a"); err != nil {
+		t.Fatal(err)
+	}
+	closed.Store(true)
+	var found []Finding
+	if err := s.Check(t.Context(), true, func(f Finding) { found = append(found, f) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(found) == 0 {
+		t.Error("nothing found")
+	}
+	for _, f := range found {
+		if f.Repaired || !strings.Contains(f.Problem, "the image was removed") || !strings.Contains(f.Problem, "with its credentials") || !strings.Contains(f.Problem, "401 Unauthorized") {
+			t.Errorf("found %+v", f)
+		}
+	}
+	if got := s.List(); len(got) != 1 || got[0].ID != other.ID {
+		t.Errorf("images %+v", got)
+	}
+	sound(t, s)
+	closed.Store(false)
+	if got := content(t, s, pull(t, s, p.host+"/a:v1"), "a"); got != "hello" {
+		t.Errorf("after the next pull: %q", got)
+	}
+	sound(t, s)
+}
+
+// TestRepairByHand breaks a layer in every way, and has it repaired from its registry.
+func TestRepairByHand(t *testing.T) {
+	ways := map[string]struct {
+		harm func(dir string) error
+		want string
+	}{
+		"missing file": {func(dir string) error { return os.Remove(dir + "/etc/a") }, "is missing"},
+		"changed byte": {func(dir string) error { return os.WriteFile(dir+"/etc/a", []byte("hellp"), 0) }, "etc/a"},
+		"changed mode": {func(dir string) error { return os.Chmod(dir+"/etc/a", 0o4777) }, "mode"},
+		"extra file":   {func(dir string) error { return os.WriteFile(dir+"/etc/more", nil, 0o600) }, "is in no manifest"},
+		"no manifest":  {func(dir string) error { return os.Remove(filepath.Dir(dir) + "/manifest") }, "manifest"},
+	}
+	host := startRegistry(t, "")
+	push(t, host+"/a:v1", imageOf(t, gz(t, folder("etc"), file("etc/a", "hello"))))
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, t.TempDir())
+			img := pull(t, s, host+"/a:v1")
+			if err := way.harm(s.LayerDirs(img)[0]); err != nil {
+				t.Fatal(err)
+			}
+			var found []string
+			err := s.Check(t.Context(), true, func(f Finding) {
+				found = append(found, f.Path+" "+f.Problem)
+				if !f.Repaired {
+					t.Errorf("not repaired: %+v", f)
+				}
+			})
+			if err != nil || !strings.Contains(strings.Join(found, "\n"), way.want) {
+				t.Errorf("found %q, %v", found, err)
+			}
+			if got := content(t, s, img, "etc/a"); got != "hello" {
+				t.Errorf("after the repair: %q", got)
+			}
+			sound(t, s)
+		})
+	}
+}
