@@ -74,6 +74,14 @@ func TestCompareParents(t *testing.T) {
 	usrmerge := []entry{aDir("usr", 0o755), aDir("usr/bin", 0o755), aFile("usr/bin/ls", "ls"), aSymlink("bin", "usr/bin")}
 	add("through a symlink of a lower layer", layers{usrmerge, {aFile("bin/x", "x"), aFile("bin/.wh.ls", "")}},
 		map[string]string{"bin": "symlink usr/bin", "usr/bin/x": "file x", "usr/bin/ls": "nothing"})
+	add("two spellings of one file", layers{usrmerge, {aFile("usr/bin/x", "1"), aLink("h", "usr/bin/x"), aFile("bin/x", "2")}},
+		map[string]string{"usr/bin/x": "file 2", "h": "file 1"})
+	add("two spellings of one file, the real one last", layers{usrmerge, {aFile("bin/x", "1"), aFile("usr/bin/x", "the second")}},
+		map[string]string{"usr/bin/x": "file 1"},
+		`"usr/bin/x": size 1, and 10`, "that both are one file shows only over this base, when it is no longer known which came last",
+		`"usr/bin/x": content`, "the same")
+	add("many files through a symlink", layers{usrmerge, append(manyFiles("bin/", 500), aLink("bin/h", "bin/f1"), aLink("g", "usr/bin/ls"))},
+		map[string]string{"usr/bin/f499": "file 499", "usr/bin/h": "file 1", "g": "file ls"})
 	add("through a symlink of the same layer", layers{append(usrmerge, aFile("bin/x", "x"))},
 		map[string]string{"bin": "symlink usr/bin", "usr/bin/x": "file x"})
 	add("a directory entry over a symlink", layers{usrmerge, {aDir("bin", 0o755), aFile("bin/x", "x")}},
@@ -83,6 +91,14 @@ func TestCompareParents(t *testing.T) {
 	add("through a chain of symlinks", layers{{aSymlink("one", "two"), aSymlink("two", "three"), aDir("three", 0o711)}, {aFile("one/x", "x")}},
 		map[string]string{"three/x": "file x"})
 	compareAll(t, cases)
+}
+
+func manyFiles(dir string, n int) []entry {
+	var out []entry
+	for i := range n {
+		out = append(out, aFile(fmt.Sprint(dir, "f", i), fmt.Sprint(i)))
+	}
+	return out
 }
 
 func TestCompareMetadata(t *testing.T) {
