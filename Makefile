@@ -8,7 +8,7 @@ BUILD   := go build -trimpath
 STAMP   := -X main.version=$(VERSION)
 SUITE    = CGO_ENABLED=1 BERTH_BIN=$(CURDIR)/bin bin/suite
 
-.PHONY: build fault demo test test-unit test-e2e test-crash soak bench bench-pull clean help
+.PHONY: build fault demo test test-unit test-compare test-e2e test-crash soak bench bench-pull clean help
 .DEFAULT_GOAL := build
 
 build: ## bin/berth and bin/berth-monitor
@@ -41,6 +41,12 @@ test-unit: ## vet, format, staticcheck and unit tests with -race
 	@hack/setup test
 	@$(MAKE) --no-print-directory bin/suite
 	@$(SUITE) vet format staticcheck unit
+
+test-compare: ## unpacked images, file by file against umoci and GNU tar
+	@hack/setup test
+	@hack/setup images
+	@$(MAKE) --no-print-directory bin/suite
+	@$(SUITE) compare
 
 test-e2e: ## end to end, with runc and crun
 	@hack/setup test
