@@ -72,6 +72,8 @@ func Make(dir string, kind Kind, mib int, mkfs ...string) (*Volume, error) {
 func (v *Volume) Mount(at string, options ...string) error {
 	if v.kind == Ext4 {
 		options = append(options, "commit=300")
+	} else {
+		options = append(options, "nouuid") // the original of a copy may be mounted still
 	}
 	if err := run("mount", "-t", string(v.kind), "-o", strings.Join(append(options, "loop"), ","), v.image, at); err != nil {
 		return err
@@ -108,6 +110,9 @@ const (
 const shutdown = 0x8004587d
 
 // Cut takes the power from a mounted volume and unmounts it. From here on nothing reaches its file.
+//
+// What is mounted next is a copy. A mount namespace that somebody makes meanwhile has our mount as well and keeps it from
+// going: the file system would still be there, without power, when the same file is mounted again.
 func (v *Volume) Cut(l Loss) error {
 	dir, err := os.Open(v.at)
 	if err != nil {
@@ -117,7 +122,12 @@ func (v *Volume) Cut(l Loss) error {
 	if err = errors.Join(err, dir.Close()); err != nil {
 		return fmt.Errorf("cut the power of %s: %w", v.at, err)
 	}
-	return v.Unmount()
+	if err := v.Unmount(); err != nil {
+		return err
+	}
+	old := v.image
+	v.image += "+"
+	return errors.Join(run("cp", "--sparse=always", old, v.image), os.Remove(old))
 }
 
 // Break makes a mounted ext4 find an error in itself, so that it turns read-only.

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/space"
 )
 
 // each runs f with a mounted volume of every kind that this machine has.
@@ -70,6 +72,28 @@ func TestCut(t *testing.T) {
 				t.Errorf("what was %s holds %q, %v", name, got, err)
 			}
 		}
+	})
+}
+
+// TestCutUnderANamespace cuts the power while a mount namespace of somebody else has the volume as well.
+func TestCutUnderANamespace(t *testing.T) {
+	each(t, func(t *testing.T, v *Volume, at string) {
+		write(t, filepath.Join(at, "synced"), true)
+		other, err := space.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = other.Close() }()
+		if err := v.Cut(Unlogged); err != nil {
+			t.Fatal(err)
+		}
+		if err := v.Mount(at); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(at, "synced")); err != nil || string(got) != "content" {
+			t.Errorf("what was synced holds %q, %v", got, err)
+		}
+		write(t, filepath.Join(at, "after"), true)
 	})
 }
 
