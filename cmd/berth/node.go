@@ -29,17 +29,20 @@ import (
 	"berth/internal/runtime"
 	"berth/internal/spec"
 	"berth/internal/spec/device"
+	"berth/internal/supervisor"
 	"berth/internal/telemetry"
 )
 
 // node is the daemon's parts and how they hang together.
 type node struct {
-	cfg      *config.Config
-	log      *slog.Logger
-	level    *slog.LevelVar
-	timeline *telemetry.Timeline
-	flusher  *record.Flusher
-	helpers  *helper.Runner
+	cfg        *config.Config
+	log        *slog.Logger
+	level      *slog.LevelVar
+	timeline   *telemetry.Timeline
+	supervisor *supervisor.Supervisor
+	flusher    *record.Flusher
+	helpers    *helper.Runner
+
 	facts    host.Facts
 	monitor  string
 	runtimes []host.Runtime // as found, with the default's name in fallback
@@ -63,6 +66,8 @@ func newNode(cfg *config.Config) *node {
 		n.level.Set(l)
 	}
 	n.log = telemetry.Logger(os.Stderr, cfg.LogFormat, n.level)
+	n.supervisor = supervisor.FromEnvironment()
+	n.supervisor.Log = n.log
 	n.flusher = &record.Flusher{Failed: func(path string, err error) {
 		n.log.Warn("a record could not be made durable; it is tried again", "path", path, "error", err)
 	}}
@@ -250,6 +255,7 @@ func (n *node) recover(ready func()) {
 	adopted := n.pods.Recover()
 	n.timeline.Mark("serve")
 	ready()
+	n.supervisor.Ready("Serving CRI at " + n.cfg.Socket)
 	n.log.Info("the daemon is ready", "socket", n.cfg.Socket, "instance", n.cfg.Instance(), "runtime", n.fallback, "version", version, "start", n.timeline)
 	n.background.Go(func() {
 		<-adopted

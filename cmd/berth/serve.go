@@ -95,11 +95,15 @@ func serve(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	n.recover(func() { ready.Store(true) })
+	watch, unwatch := context.WithCancel(ctx)
+	n.background.Go(func() { n.watch(watch) })
 	select {
 	case err = <-served:
 	case <-ctx.Done():
 		n.log.Info("the daemon ends; the pods run on")
+		n.supervisor.Stopping("The daemon ends; the pods run on")
 	}
+	unwatch()
 	g.Stop() // what is under way is cut off: a caller asks the next daemon again
 	return errors.Join(err, n.close())
 }
