@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/apparmor"
 	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/internal/cri"
@@ -44,16 +45,18 @@ type node struct {
 	helpers    *helper.Runner
 
 	facts    host.Facts
+	profiles *apparmor.Profiles
 	monitor  string
 	runtimes []host.Runtime // as found, with the default's name in fallback
 	fallback string
 
-	tracking string
-	driver   *runtime.Runtime
-	network  *network.Network
-	images   *image.Store
-	pods     *pod.Pods
-	face     *cri.Server
+	confinement string // the AppArmor profile for RuntimeDefault; empty where there is none
+	tracking    string
+	driver      *runtime.Runtime
+	network     *network.Network
+	images      *image.Store
+	pods        *pod.Pods
+	face        *cri.Server
 
 	background sync.WaitGroup
 	stop       context.CancelFunc
@@ -84,7 +87,7 @@ func (n *node) open(ctx context.Context) error {
 		name string
 		open func(context.Context) error
 	}{
-		{"host", n.openHost}, {"runtimes", n.openRuntimes}, {"network", n.openNetwork}, {"images", n.openImages}, {"pods", n.openPods},
+		{"host", n.openHost}, {"runtimes", n.openRuntimes}, {"confinement", n.openConfinement}, {"network", n.openNetwork}, {"images", n.openImages}, {"pods", n.openPods},
 	} {
 		if err := part.open(ctx); err != nil {
 			return fmt.Errorf("start %s: %w", part.name, err)
@@ -124,6 +127,20 @@ func (n *node) openRuntimes(ctx context.Context) (err error) {
 		OnExit: func(p, c string, e runtime.Exit) { n.pods.Exited(p, c, e) },
 	})
 	return err
+}
+
+// openConfinement loads the default AppArmor profile. Where that fails, containers that ask for no profile run without one.
+func (n *node) openConfinement(ctx context.Context) error {
+	n.profiles = &apparmor.Profiles{State: n.cfg.State, Run: n.helpers.Run}
+	if !n.facts.AppArmor {
+		return nil
+	}
+	if err := n.profiles.Load(ctx); err != nil {
+		n.log.Warn("containers that ask for no AppArmor profile run without one, and those that ask for RuntimeDefault are refused", "error", err)
+		return nil
+	}
+	n.confinement = apparmor.DefaultName
+	return nil
 }
 
 // chooseRuntime finds the runtimes and the default: the one that the configuration names, or the first that works.
@@ -185,7 +202,8 @@ func (n *node) openPods(context.Context) (err error) {
 	n.pods, err = pod.Open(pod.Config{
 		Layout: pod.Layout{Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), NetNS: "/run/netns"},
 		Boot:   n.facts.BootID, Host: n.specHost(), Init: n.monitor, PidsLimit: int64(n.cfg.Limits.Pids),
-		Runtime: n.driver, Network: n.network, Images: shelf{n.images}, Handlers: n.handler, HandlerSpec: n.handlerSpec,
+		AppArmor: n.profiles.Ensure,
+		Runtime:  n.driver, Network: n.network, Images: shelf{n.images}, Handlers: n.handler, HandlerSpec: n.handlerSpec,
 		CgroupTree: cgroup.RemoveTree, CgroupChildren: cgroup.Children, Dirty: n.flusher.Dirty, Log: n.log,
 		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, CreateTimeout: n.cfg.Timeouts.RuntimeCreate.Duration, Retry: op.Backoff{},
 	})
@@ -213,7 +231,8 @@ func (n *node) specHost() spec.Host {
 	return spec.Host{
 		Hostname: f.Hostname, KernelVersion: f.Kernel, Arch: f.Arch, CgroupV2: f.Cgroup == host.CgroupV2, CgroupMountOptions: f.CgroupMountOptions,
 		SwapAccounting: f.SwapAccounting, HugepageSizes: f.HugepageSizes, BoundingCaps: f.BoundingCaps, HasResource: f.HasResource,
-		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, Devices: devices, Seccomp: f.Seccomp, AppArmor: f.AppArmor, SELinux: f.SELinux,
+		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, Devices: devices, Seccomp: f.Seccomp, SELinux: f.SELinux,
+		AppArmor: f.AppArmor, AppArmorDefault: n.confinement,
 	}
 }
 

@@ -64,7 +64,7 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 		return append(found, diagnosis{"host", broken, err.Error(), "nothing works without it: is /proc mounted?"})
 	}
 	m := machine{facts: facts, config: cfg}
-	found = append(found, m.user(), kernelDiagnosis(facts.Kernel), m.overlay(), m.seccomp(), m.cgroups())
+	found = append(found, m.user(), kernelDiagnosis(facts.Kernel), m.overlay(), m.seccomp(), m.apparmor(), m.cgroups())
 	found = append(found, m.runtimes(ctx)...)
 	found = append(found, m.monitor())
 	found = append(found, diagnoseNetwork(cfg.CNI)...)

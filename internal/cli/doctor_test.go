@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/admin"
+	"berth/internal/apparmor"
 	"berth/internal/config"
 	"berth/internal/host"
 )
@@ -36,6 +37,20 @@ func TestCgroupDiagnosis(t *testing.T) {
 		if d.Result != c.want || (d.Result != fine) != (d.Remedy != "") {
 			t.Errorf("%s %v: %+v", c.mode, c.controllers, d)
 		}
+	}
+}
+
+func TestAppArmorDiagnosis(t *testing.T) {
+	if d := (machine{}).apparmor(); d.Result != fine || !strings.Contains(d.Text, "does not enforce") {
+		t.Errorf("a kernel without it: %+v", d)
+	}
+	if d := (machine{facts: host.Facts{AppArmor: true, AppArmorProfiles: []string{"x", "berth-default"}}}).apparmor(); d.Result != fine || !strings.Contains(d.Text, "is loaded") {
+		t.Errorf("a profile that is loaded: %+v", d)
+	}
+	_, err := apparmor.FindParser()
+	want := map[bool]string{true: fine, false: warning}[err == nil]
+	if d := (machine{facts: host.Facts{AppArmor: true}}).apparmor(); d.Result != want || (want == fine) != (d.Remedy == "") {
+		t.Errorf("a profile that is not loaded, parser %v: %+v", err, d)
 	}
 }
 

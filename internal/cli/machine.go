@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/apparmor"
 	"berth/internal/config"
 	"berth/internal/host"
 	"berth/internal/image/verifier"
@@ -61,6 +62,21 @@ func (m machine) seccomp() diagnosis {
 		return diagnosis{"seccomp", warning, "the kernel does not filter system calls", "install a kernel with CONFIG_SECCOMP_FILTER; without it pods run unconfined"}
 	}
 	return diagnosis{"seccomp", fine, "the kernel has it", ""}
+}
+
+func (m machine) apparmor() diagnosis {
+	const subject = "apparmor"
+	if !m.facts.AppArmor {
+		return diagnosis{subject, fine, "this kernel does not enforce it, and pods run without", ""}
+	}
+	if slices.Contains(m.facts.AppArmorProfiles, apparmor.DefaultName) {
+		return diagnosis{subject, fine, "the profile " + apparmor.DefaultName + " is loaded", ""}
+	}
+	if _, err := apparmor.FindParser(); err != nil {
+		return diagnosis{subject, warning, "the kernel enforces it, and " + apparmor.DefaultName + " cannot be loaded: " + err.Error(),
+			"install it and restart the daemon; without the profile containers run unconfined, and those that ask for RuntimeDefault are refused"}
+	}
+	return diagnosis{subject, fine, "a daemon that starts loads the profile " + apparmor.DefaultName, ""}
 }
 
 const toUnified = "boot with systemd.unified_cgroup_hierarchy=1"

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -52,6 +53,9 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	for _, w := range warnings {
 		b.p.s.cfg.Log.Warn("a container gets less than it asked for", "pod", b.p.id, "container", cfg.Metadata.Name, "reason", w)
 	}
+	if err := b.p.s.cfg.confine(ctx, sp); err != nil {
+		return err
+	}
 	if err := prepareRoot(in.Paths.Rootfs, sp.Process.Cwd, b.img.Config.Volumes); err != nil {
 		return err
 	}
@@ -60,6 +64,18 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 		Terminal: cfg.Tty, Stdin: cfg.Stdin, StdinOnce: cfg.StdinOnce,
 	})
 	return err
+}
+
+// confine makes sure of the AppArmor profile of a process. What an OCI runtime says of a missing one helps nobody.
+func (c *Config) confine(ctx context.Context, sp *specs.Spec) error {
+	profile := sp.Process.ApparmorProfile
+	if profile == "" {
+		return nil
+	}
+	if err := c.AppArmor(ctx, profile); err != nil {
+		return Fail(errdefs.ErrFailedPrecondition, "%w", err)
+	}
+	return nil
 }
 
 // invalid marks an error as the request's own fault, where nothing more precise is known of it.

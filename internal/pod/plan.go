@@ -167,6 +167,9 @@ func (m *making) startInit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := m.p.s.cfg.confine(ctx, sp); err != nil {
+		return err
+	}
 	proc, err := m.p.s.cfg.Runtime.Create(ctx, string(m.p.id), runtime.Create{
 		Container: string(m.p.id), Handler: h, Spec: sp, Deadline: m.p.s.cfg.CreateTimeout,
 	})

@@ -65,6 +65,8 @@ type Config struct {
 	// HandlerSpec is what the configuration says of a handler's containers.
 	HandlerSpec func(name string) spec.Handler
 	PidsLimit   int64 // processes of a container that asks for no limit; 0 is none
+	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
+	AppArmor func(ctx context.Context, profile string) error
 	// CgroupTree removes what is left of a cgroup that Berth itself named.
 	CgroupTree func(path string) error
 	// CgroupChildren lists the cgroups directly below one, in whichever hierarchies.

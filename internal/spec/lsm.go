@@ -15,9 +15,9 @@ type Labels struct{ Process, Mount string }
 var usualLabels = Labels{Process: "system_u:system_r:container_t:s0", Mount: "system_u:object_r:container_file_t:s0"}
 
 // apparmor names the profile of the process. RuntimeDefault, also where nothing is asked for, is the daemon's own
-// profile where the host has one loaded; a profile asked for by name must be had.
+// profile; a privileged process has it not. A profile asked for by name must be had, by whomever.
 func (b *build) apparmor() error {
-	want := b.security.GetApparmor()
+	want, asked := b.security.GetApparmor(), true
 	if want == nil {
 		var err error
 		//lint:ignore SA1019 old clients send it
@@ -25,21 +25,32 @@ func (b *build) apparmor() error {
 		if want, err = oldProfile(old, "apparmor_profile", runtimeapi.SecurityProfile_RuntimeDefault); err != nil {
 			return err
 		}
+		asked = old != ""
 	}
-	local := want.GetProfileType() == runtimeapi.SecurityProfile_Localhost
-	ref := strings.TrimSuffix(want.GetLocalhostRef(), "/")
-	switch {
-	case local && ref == "":
-		return errors.New("AppArmor profile of type Localhost without a name: set localhost_ref")
-	case local && !b.Host.AppArmor:
-		return fmt.Errorf("AppArmor profile %s: this host does not enforce AppArmor", ref)
-	case b.privileged || !b.Host.AppArmor || want.GetProfileType() == runtimeapi.SecurityProfile_Unconfined:
+	switch want.GetProfileType() {
+	case runtimeapi.SecurityProfile_Unconfined:
 		return nil
-	case local:
-		b.out.Process.ApparmorProfile = ref
-	default:
-		b.out.Process.ApparmorProfile = b.Host.AppArmorDefault
+	case runtimeapi.SecurityProfile_Localhost:
+		return b.apparmorLocal(strings.TrimPrefix(want.GetLocalhostRef(), "localhost/"))
 	}
+	if b.privileged || !b.Host.AppArmor {
+		return nil
+	}
+	if b.Host.AppArmorDefault == "" && asked {
+		return errors.New("AppArmor profile of type RuntimeDefault: the daemon has not been able to load its own (berth doctor says why)")
+	}
+	b.out.Process.ApparmorProfile = b.Host.AppArmorDefault
+	return nil
+}
+
+func (b *build) apparmorLocal(name string) error {
+	switch {
+	case name == "":
+		return errors.New("AppArmor profile of type Localhost without a name: set localhost_ref")
+	case !b.Host.AppArmor:
+		return fmt.Errorf("AppArmor profile %s: this host does not enforce AppArmor", name)
+	}
+	b.out.Process.ApparmorProfile = name
 	return nil
 }
 
