@@ -95,8 +95,8 @@ func serve(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	n.recover(func() { ready.Store(true) })
-	watch, unwatch := context.WithCancel(ctx)
-	n.background.Go(func() { n.watch(watch) })
+	watched, unwatch := context.WithCancel(ctx)
+	n.background.Go(func() { watch(watched, n.supervisor, cfg.Socket) })
 	select {
 	case err = <-served:
 	case <-ctx.Done():
