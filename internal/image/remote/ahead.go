@@ -9,7 +9,7 @@ import (
 // into a buffer that counts against the Client's budget. Only the reader's goroutine touches it.
 type prefetch struct {
 	blob     *Blob
-	wanted   bool       // the reader starved
+	wanted   bool       // the reader starved, and more connections are thought to help
 	possible bool       // the host serves ranges
 	queue    []*segment // in order, without gaps
 	work     sync.WaitGroup
@@ -26,10 +26,14 @@ func (a *prefetch) feed() {
 			connections--
 		}
 		start := a.frontier()
-		if s == nil || len(a.queue) >= connections || start >= b.desc.Size || !b.repo.client.budget.TryAcquire(o.sizes.segment) {
+		if s == nil || len(a.queue) >= connections || start >= b.desc.Size {
 			return
 		}
-		a.begin(s, start, min(start+o.sizes.segment, b.desc.Size))
+		buf := b.repo.client.buffers.get()
+		if buf == nil {
+			return
+		}
+		a.begin(s, buf, start, min(start+o.sizes.segment, b.desc.Size))
 	}
 }
 
@@ -49,8 +53,8 @@ func (a *prefetch) frontier() int64 {
 	return b.direct.end
 }
 
-func (a *prefetch) begin(s *seat, start, end int64) {
-	seg := &segment{start: start, end: end, buf: a.blob.repo.client.buffers.Get().(*[]byte), changed: make(chan struct{}, 1)}
+func (a *prefetch) begin(s *seat, buf []byte, start, end int64) {
+	seg := &segment{start: start, end: end, buf: buf, changed: make(chan struct{}, 1)}
 	a.queue = append(a.queue, seg)
 	ctx, cancel := context.WithCancel(a.blob.ctx)
 	seg.cancel = cancel
@@ -78,8 +82,7 @@ func (a *prefetch) release(seg *segment) {
 	seg.cancel()
 	for range seg.changed { // until its goroutine has left the buffer
 	}
-	a.blob.repo.client.buffers.Put(seg.buf)
-	a.blob.repo.client.budget.Release(a.blob.repo.client.options.sizes.segment)
+	a.blob.repo.client.buffers.put(seg.buf)
 }
 
 func (a *prefetch) close() {
@@ -96,7 +99,7 @@ func (a *prefetch) close() {
 type segment struct {
 	start, end int64
 	cancel     context.CancelFunc
-	buf        *[]byte
+	buf        []byte
 	changed    chan struct{} // gets an element when bytes came; closed when no more will come
 
 	mu     sync.Mutex // guards what follows
@@ -123,7 +126,7 @@ func (s *segment) grow(n int) {
 func (s *segment) read(p []byte, at int64) int {
 	for {
 		if have := s.have(); int64(have) > at-s.start {
-			return copy(p, (*s.buf)[at-s.start:have])
+			return copy(p, s.buf[at-s.start:have])
 		}
 		if _, open := <-s.changed; !open && int64(s.have()) <= at-s.start {
 			return 0
@@ -169,7 +172,7 @@ func (b *Blob) fill(ctx context.Context, s *seat, seg *segment) {
 func (b *Blob) drain(st *stream, seg *segment) *fault {
 	defer st.close()
 	for st.at < st.end {
-		n, err := st.Read((*seg.buf)[st.at-seg.start : seg.end-seg.start])
+		n, err := st.Read(seg.buf[st.at-seg.start : seg.end-seg.start])
 		seg.grow(n)
 		b.round.progress(st.seat, n)
 		if err != nil {

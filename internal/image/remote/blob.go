@@ -131,8 +131,11 @@ func (b *Blob) readAhead(seg *segment, p []byte) int {
 
 func (b *Blob) advance(n int, waited time.Duration) {
 	b.at += int64(n)
-	if b.gauge.note(b.round.clock.Now(), waited, b.repo.client.received.Add(int64(n))) {
-		b.ahead.wanted = b.ahead.wanted || b.desc.Size > b.repo.client.options.sizes.first
+	c := b.repo.client
+	now := sample{b.round.clock.Now(), c.received.Add(int64(n))}
+	if over, starved := b.gauge.note(now.at, waited, now.bytes); over && b.desc.Size > c.options.sizes.first {
+		starved = starved || b.ahead.wanted
+		b.ahead.wanted = starved && c.trial.allows(b, now, c.options.sizes.trial)
 	}
 }
 
@@ -204,6 +207,7 @@ func (b *Blob) Close() error {
 		b.stop()
 		b.disconnect()
 		b.ahead.close()
+		b.repo.client.trial.leave(b)
 		b.repo.leave()
 	})
 	return nil
@@ -220,14 +224,14 @@ type gauge struct {
 
 const gaugeWindow = 100 * time.Millisecond
 
-// note adds a read, and says whether during the window that ended with it the reader mostly waited for a slow source.
-func (g *gauge) note(now time.Time, waited time.Duration, all int64) bool {
+// note adds a read. When a window is over with it, it says whether the reader mostly waited for a slow source meanwhile.
+func (g *gauge) note(now time.Time, waited time.Duration, all int64) (over, starved bool) {
 	g.waited += waited
 	span := now.Sub(g.since)
 	if span < gaugeWindow {
-		return false
+		return false, false
 	}
-	starved := g.waited > span/2 && float64(all-g.from) < float64(g.fast)*span.Seconds()
+	starved = g.waited > span/2 && float64(all-g.from) < float64(g.fast)*span.Seconds()
 	g.since, g.waited, g.from = now, 0, all
-	return starved
+	return true, starved
 }

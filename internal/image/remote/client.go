@@ -11,7 +11,6 @@ import (
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/semaphore"
 )
 
 // Options configure a Client. The zero value is a sound default.
@@ -22,7 +21,7 @@ type Options struct {
 	Connections int
 	// Stall is how long a host may take to send its next 4 KiB, or to begin its answer; 30 seconds.
 	Stall time.Duration
-	// Buffer bounds the bytes that all blobs together fetch ahead of their readers; 32 MiB.
+	// Buffer bounds the bytes that all blobs together fetch ahead of their readers; 16 MiB.
 	Buffer int64
 
 	clock clock
@@ -38,12 +37,14 @@ type sizes struct {
 	segment int64 // fetched ahead by one connection
 	span    int64 // of the reader's own connection once others fetch ahead
 	fast    int64 // bytes a second, of all blobs, beyond which a connection for each is enough
+
+	trial time.Duration // how long more connections are tried before they are relied on; 0 is not at all
 }
 
 const (
 	defaultConnections = 4
 	defaultStall       = 30 * time.Second
-	defaultBuffer      = 32 << 20
+	defaultBuffer      = 16 << 20
 	largestSegment     = 4 << 20
 	smallestSegment    = 256 << 10
 )
@@ -63,7 +64,7 @@ func (o Options) withDefaults() Options {
 	}
 	if o.sizes == (sizes{}) {
 		segment := max(smallestSegment, min(largestSegment, o.Buffer/8))
-		o.sizes = sizes{first: 4 << 20, segment: segment, span: 16 << 20, fast: 48 << 20}
+		o.sizes = sizes{first: 4 << 20, segment: segment, span: 16 << 20, fast: 48 << 20, trial: time.Second}
 	}
 	return o
 }
@@ -72,17 +73,15 @@ func (o Options) withDefaults() Options {
 // at once from anywhere.
 type Client struct {
 	options  Options
-	budget   *semaphore.Weighted
+	buffers  buffers
+	trial    trial
 	received atomic.Int64 // bytes, by readers
-	buffers  sync.Pool    // of *[]byte, each of one segment
 }
 
 // New makes a Client. It reads nothing and sends nothing.
 func New(o Options) *Client {
 	o = o.withDefaults()
-	c := &Client{options: o, budget: semaphore.NewWeighted(o.Buffer)}
-	c.buffers.New = func() any { b := make([]byte, o.sizes.segment); return &b }
-	return c
+	return &Client{options: o, buffers: buffers{size: o.sizes.segment, left: o.Buffer}}
 }
 
 // Repository is one reference, read with one caller's credentials.

@@ -65,7 +65,7 @@ func TestNothingIsLeft(t *testing.T) {
 				return len(open) > 1
 			})
 			eventually(t, "all goroutines end", func() bool { return ours() <= before })
-			if !r.budget.TryAcquire(defaultBuffer) {
+			if r.buffers.left != defaultBuffer {
 				t.Error("some of the buffer was not given back")
 			}
 		})

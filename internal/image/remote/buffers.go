@@ -1,0 +1,57 @@
+package remote
+
+import (
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// buffers hand out memory for segments. It is not the garbage collector's: on its heap each byte of a buffer would allow
+// another byte of garbage.
+type buffers struct {
+	size int64 // of each, in bytes
+	left int64 // bytes that may still be handed out, beyond what is free
+
+	mu   sync.Mutex // guards left, free and users
+	free [][]byte
+	used int
+}
+
+// get returns a buffer, or nil when the budget is used up.
+func (p *buffers) get() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		buf := p.free[n-1]
+		p.free, p.used = p.free[:n-1], p.used+1
+		return buf
+	}
+	if p.left < p.size {
+		return nil
+	}
+	buf, err := unix.Mmap(-1, 0, int(p.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil // the reader's own connection does without
+	}
+	p.left -= p.size
+	p.used++
+	return buf
+}
+
+// put takes back a buffer that nobody looks at any more. When all are back, they are the machine's again.
+func (p *buffers) put(buf []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, buf)
+	if p.used--; p.used > 0 {
+		return
+	}
+	for _, b := range p.free {
+		if err := unix.Munmap(b); err != nil {
+			panic(fmt.Sprintf("unmap a buffer: %v", err)) // it was not ours: memory is not to be trusted
+		}
+		p.left += p.size
+	}
+	p.free = nil
+}

@@ -1,0 +1,121 @@
+package remote
+
+import (
+	"testing"
+	"time"
+)
+
+// pulling is a blob whose reader starves all the time, on a link of so many bytes a second.
+type pulling struct {
+	trial *trial
+	blob  *Blob
+	now   sample
+}
+
+// during lets time pass at a rate that depends on whether the blob fetches ahead, and returns the last answer.
+func (p *pulling) during(d time.Duration, alone, ahead float64) (allowed bool) {
+	for end := p.now.at.Add(d); p.now.at.Before(end); {
+		rate := alone
+		if allowed {
+			rate = ahead
+		}
+		p.now.at = p.now.at.Add(gaugeWindow)
+		p.now.bytes += int64(rate * gaugeWindow.Seconds())
+		allowed = p.trial.allows(p.blob, p.now, time.Second)
+	}
+	return allowed
+}
+
+func newPulling() *pulling {
+	return &pulling{&trial{}, &Blob{}, sample{at: time.Unix(1000, 0)}}
+}
+
+func TestTrialOnAFullLink(t *testing.T) {
+	p := newPulling()
+	if p.during(400*time.Millisecond, 10e6, 10e6) {
+		t.Error("a trial began before anything was known")
+	}
+	if !p.during(time.Second, 10e6, 10e6) {
+		t.Error("no trial began")
+	}
+	if p.during(2*time.Second, 10e6, 11e6) {
+		t.Error("connections that bring a tenth more are kept")
+	}
+	if p.during(firstPause-3*time.Second, 10e6, 40e6) {
+		t.Error("the next trial came too early")
+	}
+	if !p.during(10*time.Second, 10e6, 40e6) {
+		t.Error("once the link is better, more connections are not used")
+	}
+}
+
+func TestTrialOnSlowConnections(t *testing.T) {
+	p := newPulling()
+	if !p.during(5*time.Second, 10e6, 30e6) {
+		t.Fatal("connections that bring three times as much are not used")
+	}
+	other := &pulling{p.trial, &Blob{}, p.now}
+	if !other.during(time.Second, 30e6, 30e6) {
+		t.Error("what one blob found does not hold for another")
+	}
+	other.now.at = other.now.at.Add(helpsFor)
+	if other.during(gaugeWindow, 30e6, 30e6) {
+		t.Error("what was found holds for ever")
+	}
+}
+
+func TestTrialIsLeft(t *testing.T) {
+	p := newPulling()
+	if !p.during(time.Second, 10e6, 10e6) {
+		t.Fatal("no trial began")
+	}
+	other := &pulling{p.trial, &Blob{}, p.now}
+	if other.during(time.Second/2, 10e6, 10e6) {
+		t.Error("two try at once")
+	}
+	p.trial.leave(p.blob)
+	if !other.during(time.Second/2, 10e6, 10e6) {
+		t.Error("nobody may try after one that left")
+	}
+}
+
+// TestTrialAfterAGap begins a pull long after the last: the time between counts for nothing.
+func TestTrialAfterAGap(t *testing.T) {
+	p := newPulling()
+	p.during(300*time.Millisecond, 10e6, 10e6)
+	p.now.at = p.now.at.Add(time.Hour)
+	if p.during(300*time.Millisecond, 10e6, 10e6) {
+		t.Error("a trial began before anything was known")
+	}
+	p.during(3*time.Second, 10e6, 10e6)
+	if p.trial.verdict != useless {
+		t.Errorf("verdict %d", p.trial.verdict)
+	}
+}
+
+func TestBuffers(t *testing.T) {
+	p := &buffers{size: 4096, left: 3 * 4096}
+	var all [][]byte
+	for range 3 {
+		buf := p.get()
+		if len(buf) != 4096 {
+			t.Fatalf("a buffer of %d bytes", len(buf))
+		}
+		buf[0], buf[4095] = 1, 1
+		all = append(all, buf)
+	}
+	if p.get() != nil {
+		t.Error("more than the budget")
+	}
+	p.put(all[0])
+	if buf := p.get(); buf == nil {
+		t.Error("what came back is not handed out again")
+	}
+	for range 3 {
+		p.put(all[0])
+		all = append(all[1:], all[0])
+	}
+	if p.left != 3*4096 || p.free != nil {
+		t.Errorf("%d bytes are left", p.left)
+	}
+}
