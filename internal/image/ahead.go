@@ -3,6 +3,7 @@ package image
 import (
 	"io"
 	"sync"
+	"sync/atomic"
 )
 
 // ahead reads a stream in a goroutine of its own, a few buffers before its reader, and digests it in another: the stages
@@ -16,10 +17,21 @@ type ahead struct {
 	stop       chan struct{}
 }
 
+// A stream has at least aheadBuffers. While few streams are open they share aheadShared: the stages of a lone large layer
+// then meet less often, which counts where something else wants the processors too; many layers need no such room, for
+// one works while another waits.
 const (
 	aheadBuffers = 4
+	aheadShared  = 16
+	aheadMost    = aheadShared / 2
 	aheadSize    = 64 << 10
 )
+
+var aheadOpen atomic.Int32 // streams
+
+func aheadAllowed() int {
+	return min(aheadMost, max(aheadBuffers, aheadShared/int(max(aheadOpen.Load(), 1))))
+}
 
 type aheadBuffer struct {
 	data [aheadSize]byte
@@ -31,12 +43,13 @@ var aheadPool = sync.Pool{New: func() any { return new(aheadBuffer) }}
 // readAhead starts reading r. What is read goes through sum as well, when it is not nil; sum has all of it when Read has
 // returned io.EOF. The caller closes it.
 func readAhead(r io.Reader, sum io.Writer) *ahead {
-	a := &ahead{full: make(chan *aheadBuffer, aheadBuffers), free: make(chan *aheadBuffer, aheadBuffers), stop: make(chan struct{})}
+	a := &ahead{full: make(chan *aheadBuffer, aheadMost), free: make(chan *aheadBuffer, aheadMost), stop: make(chan struct{})}
+	aheadOpen.Add(1)
 	if sum == nil {
 		go a.run(r, a.full)
 		return a
 	}
-	read := make(chan *aheadBuffer, aheadBuffers)
+	read := make(chan *aheadBuffer, aheadMost)
 	go a.run(r, read)
 	go func() {
 		defer close(a.full)
@@ -76,7 +89,7 @@ func (a *ahead) buffer() *aheadBuffer {
 		return buf
 	default:
 	}
-	if a.made < aheadBuffers {
+	if a.made < aheadAllowed() {
 		a.made++
 		return aheadPool.Get().(*aheadBuffer)
 	}
@@ -118,6 +131,7 @@ func (a *ahead) Read(p []byte) (int, error) {
 // close ends the goroutines and waits for them; whoever closes has made sure that r does not block.
 func (a *ahead) close() {
 	close(a.stop)
+	defer aheadOpen.Add(-1)
 	for buf := range a.full {
 		aheadPool.Put(buf)
 	}

@@ -38,7 +38,7 @@ func TestReadAheadIsLeft(t *testing.T) {
 				t.Error(err)
 			}
 			a.close()
-			if a.made > aheadBuffers {
+			if a.made > aheadMost {
 				t.Errorf("%d buffers", a.made)
 			}
 		}
