@@ -8,7 +8,7 @@ BUILD   := go build -trimpath
 STAMP   := -X main.version=$(VERSION)
 SUITE    = CGO_ENABLED=1 BERTH_BIN=$(CURDIR)/bin bin/suite
 
-.PHONY: build fault demo test test-unit test-compare test-e2e test-crash soak bench bench-pull clean help
+.PHONY: build fault demo test test-unit test-compare test-e2e test-crash soak bench bench-pull install deb clean help
 .DEFAULT_GOAL := build
 
 build: ## bin/berth and bin/berth-monitor
@@ -72,6 +72,12 @@ bench-pull: ## pulls of images side by side with containerd
 	@hack/setup test
 	@$(MAKE) --no-print-directory build
 	@bench/pull
+
+install: build ## Berth, its unit, manual and completions below PREFIX (/usr/local)
+	@VERSION='$(VERSION)' PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' packaging/install
+
+deb: build ## bin/berth_<version>_<architecture>.deb
+	@VERSION='$(VERSION)' packaging/deb
 
 clean: ## remove what was built
 	rm -rf bin

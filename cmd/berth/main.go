@@ -13,5 +13,6 @@ var version = "unknown"
 func main() {
 	root := cli.New(version)
 	cli.AddToNode(root, serveCommand())
+	addManual(root)
 	os.Exit(cli.Execute(root))
 }
