@@ -1,5 +1,6 @@
 // Command berth-monitor stays with a pod as the parent of its containers. The daemon starts it; docs/monitor-protocol.md
-// says how. With the one argument `init` it is the init of a pod with a shared PID namespace.
+// says how. With the one argument `init` it is the init of a pod with a shared PID namespace; with `hold` it does nothing until
+// its standard input ends.
 //
 // The Go runtime need not look for this process's cgroup limits: it runs on one core, whatever they are.
 //
@@ -17,6 +18,10 @@ import (
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "init" {
 		monitor.Init()
+		return
+	}
+	if len(os.Args) == 2 && os.Args[1] == "hold" {
+		_, _ = os.Stdin.Read(make([]byte, 1))
 		return
 	}
 	c, ok := configOf(os.Args[1:])

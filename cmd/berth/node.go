@@ -16,10 +16,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/apparmor"
-	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/internal/cri"
-	"berth/internal/helper"
 	"berth/internal/host"
 	"berth/internal/image"
 	"berth/internal/image/verifier"
@@ -42,8 +40,7 @@ type node struct {
 	timeline   *telemetry.Timeline
 	supervisor *supervisor.Supervisor
 	flusher    *record.Flusher
-	helpers    *helper.Runner
-
+	groups
 	facts    host.Facts
 	profiles *apparmor.Profiles
 	monitor  string
@@ -51,7 +48,6 @@ type node struct {
 	fallback string
 
 	confinement string // the AppArmor profile for RuntimeDefault; empty where there is none
-	tracking    string
 	driver      *runtime.Runtime
 	network     *network.Network
 	images      *image.Store
@@ -95,6 +91,7 @@ func (n *node) open(ctx context.Context) error {
 		n.timeline.Mark(part.name)
 	}
 	n.face.Pods, n.face.Images, n.face.Network, n.face.Handlers, n.face.Info = n.pods, n.images, n.network, n.handlers(), n.info
+	n.face.SystemdCgroup = n.units != nil
 	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, n.cfg.ImagesRoot(), containersRoot(n.cfg)
 	flush, stop := context.WithCancel(context.Background())
 	n.stop = stop
@@ -106,26 +103,34 @@ func (n *node) openHost(context.Context) (err error) {
 	if n.facts, err = host.Probe(); err != nil {
 		return err
 	}
+	if err := n.facts.ChooseDriver(n.cfg.CgroupDriver); err != nil {
+		return err
+	}
 	if n.monitor, err = n.cfg.MonitorPath(); err != nil {
 		return err
 	}
-	n.tracking, err = cgroup.Tracking(n.cfg.State)
-	n.helpers = &helper.Runner{Root: filepath.Join(n.tracking, n.cfg.Instance(), "ops")}
+	n.groups, err = openGroups(n.cfg, n.facts, n.monitor)
 	return err
 }
 
 func (n *node) openRuntimes(ctx context.Context) (err error) {
-	if err := n.helpers.Sweep(); err != nil {
-		n.log.Warn("helpers of an earlier daemon could not all be ended", "error", err)
+	for _, r := range n.groups.earlier() {
+		if err := r.Sweep(); err != nil {
+			n.log.Warn("helpers of an earlier daemon could not all be ended", "error", err)
+		}
 	}
 	if err := n.chooseRuntime(ctx); err != nil {
 		return err
 	}
-	n.driver, err = runtime.New(runtime.Config{
-		Monitor: n.monitor, Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), Tracking: n.tracking,
+	cfg := runtime.Config{
+		Monitor: n.monitor, Root: n.cfg.Root, State: n.cfg.State, Tracking: n.tracking, Group: n.cfg.Instance(),
 		Helper: n.helpers.Run, Log: n.log,
 		OnExit: func(p, c string, e runtime.Exit) { n.pods.Exited(p, c, e) },
-	})
+	}
+	if n.units != nil {
+		cfg.Group, cfg.Units = n.units.Home(), n.units
+	}
+	n.driver, err = runtime.New(cfg)
 	return err
 }
 
@@ -151,7 +156,7 @@ func (n *node) chooseRuntime(ctx context.Context) (err error) {
 		return err
 	}
 	try := func(ctx context.Context, path string) host.Runtime {
-		return host.TryRuntime(ctx, path, n.cfg.State, n.helpers.Run)
+		return host.TryRuntime(ctx, path, n.cfg.State, n.facts.CgroupDriver, n.helpers.Run)
 	}
 	n.fallback, n.runtimes, err = host.ChooseRuntime(ctx, filepath.Join(n.cfg.Root, "runtimes"), n.facts, n.runtimes, try)
 	if n.fallback != "" && err != nil {
@@ -204,7 +209,7 @@ func (n *node) openPods(context.Context) (err error) {
 		Boot:   n.facts.BootID, Host: n.specHost(), Init: n.monitor, PidsLimit: int64(n.cfg.Limits.Pids),
 		AppArmor: n.profiles.Ensure,
 		Runtime:  n.driver, Network: n.network, Images: shelf{n.images}, Handlers: n.handler, HandlerSpec: n.handlerSpec,
-		CgroupTree: cgroup.RemoveTree, CgroupChildren: cgroup.Children, Dirty: n.flusher.Dirty, Log: n.log,
+		Cgroups: n.groups.driver(), Dirty: n.flusher.Dirty, Log: n.log,
 		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, CreateTimeout: n.cfg.Timeouts.RuntimeCreate.Duration, Retry: op.Backoff{},
 	})
 	return err
@@ -246,7 +251,7 @@ func (n *node) handler(name string) (runtime.Handler, error) {
 		return runtime.Handler{}, pod.Fail(errdefs.ErrNotFound, "runtime handler %q is not configured on this node: add [runtimes.%s] to the configuration",
 			name, name)
 	}
-	return runtime.Handler{Name: name, Path: n.runtimes[i].Path, Root: filepath.Join(n.cfg.State, "runtime", name)}, nil
+	return runtime.Handler{Name: name, Path: n.runtimes[i].Path, Root: filepath.Join(n.cfg.State, "runtime", name), SystemdCgroup: n.units != nil}, nil
 }
 
 func (n *node) handlerSpec(name string) spec.Handler {
@@ -291,18 +296,8 @@ func (n *node) close() error {
 	errs := []error{n.network.Close(), n.images.Close()}
 	n.stop()
 	n.background.Wait()
-	n.tidy()
+	n.groups.tidy()
 	return errors.Join(errs...)
-}
-
-// tidy removes the instance's own cgroups where they are empty.
-func (n *node) tidy() {
-	for _, name := range []string{"ops", "monitors", "containers", ""} {
-		_ = os.Remove(filepath.Join(n.tracking, n.cfg.Instance(), name))
-	}
-	if left, err := cgroup.Children("/" + n.cfg.Instance()); err == nil && len(left) == 0 {
-		_ = cgroup.RemoveTree("/" + n.cfg.Instance())
-	}
 }
 
 // info is what a verbose Status shows.

@@ -63,6 +63,9 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 	if err != nil {
 		return append(found, diagnosis{"host", broken, err.Error(), "nothing works without it: is /proc mounted?"})
 	}
+	if err := facts.ChooseDriver(cfg.CgroupDriver); err != nil {
+		found = append(found, diagnosis{"cgroup driver", broken, err.Error(), "change cgroup_driver in the configuration"})
+	}
 	m := machine{facts: facts, config: cfg}
 	found = append(found, m.user(), kernelDiagnosis(facts.Kernel), m.overlay(), m.seccomp(), m.apparmor(), m.cgroups())
 	found = append(found, m.runtimes(ctx)...)

@@ -95,7 +95,7 @@ func (m machine) cgroups() diagnosis {
 	case m.facts.Cgroup != host.CgroupV2:
 		return diagnosis{"cgroups", warning, mode + ": it works, but Kubernetes is leaving v1 behind", toUnified}
 	}
-	return diagnosis{"cgroups", fine, mode, ""}
+	return diagnosis{"cgroups", fine, mode + ", driver " + m.facts.CgroupDriver, ""}
 }
 
 // runtimes tries the runtimes that are configured, and crun and runc.
@@ -114,7 +114,7 @@ func (m machine) runtimes(ctx context.Context) []diagnosis {
 	}
 	works := false
 	for i, r := range all {
-		tried := host.TryRuntime(ctx, r.Path, dir, runProgram)
+		tried := host.TryRuntime(ctx, r.Path, dir, m.facts.CgroupDriver, runProgram)
 		tried.Name = r.Name
 		all[i], works = tried, works || tried.Works
 	}

@@ -21,19 +21,21 @@ const (
 
 // Config is the configuration in force. Nobody changes one that Load returned.
 type Config struct {
-	Root      string   // what outlives a boot
-	State     string   // what dies with a boot
-	Socket    string   // where CRI is served
-	LogLevel  string   // debug, info, warn or error
-	LogFormat string   // text or json
-	CNI       CNI      // networks
-	Registry  Registry // where images come from
-	Images    Images   // how they are kept
-	Verifier  Verifier // who may refuse them
-	Runtimes  Runtimes // what runs containers
-	Monitor   Monitor  // the process that holds a pod
-	Limits    Limits   // what a container gets that asks for nothing
-	Timeouts  Timeouts // how long programs may take
+	Root      string // what outlives a boot
+	State     string // what dies with a boot
+	Socket    string // where CRI is served
+	LogLevel  string // debug, info, warn or error
+	LogFormat string // text or json
+	// CgroupDriver is cgroupfs or systemd; empty: systemd where it can be.
+	CgroupDriver string
+	CNI          CNI      // networks
+	Registry     Registry // where images come from
+	Images       Images   // how they are kept
+	Verifier     Verifier // who may refuse them
+	Runtimes     Runtimes // what runs containers
+	Monitor      Monitor  // the process that holds a pod
+	Limits       Limits   // what a container gets that asks for nothing
+	Timeouts     Timeouts // how long programs may take
 }
 
 // CNI says how pods get their network.

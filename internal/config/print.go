@@ -19,6 +19,8 @@ func (c *Config) TOML() string {
 	p.set("log_level", quote(c.LogLevel))
 	p.comment("text or json.")
 	p.set("log_format", quote(c.LogFormat))
+	p.comment("Who makes the cgroups: cgroupfs or systemd. Empty: systemd where it is the init, on cgroup v2. Kubelets ask for it.")
+	p.set("cgroup_driver", quote(c.CgroupDriver))
 	p.cni(c.CNI)
 	p.table("registry")
 	p.comment("Holds <host>/hosts.toml: mirrors, certificates, headers.")

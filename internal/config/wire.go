@@ -8,19 +8,20 @@ import (
 // wire is the file as it is written: the names of its keys are the tags here. It starts as what is known already, so that
 // a key that a file does not mention keeps its value.
 type wire struct {
-	Root      string         `toml:"root"`
-	State     string         `toml:"state"`
-	Socket    string         `toml:"socket"`
-	LogLevel  string         `toml:"log_level"`
-	LogFormat string         `toml:"log_format"`
-	CNI       wireCNI        `toml:"cni"`
-	Registry  wireRegistry   `toml:"registry"`
-	Images    wireImages     `toml:"images"`
-	Verifier  wireVerifier   `toml:"image_verifier"`
-	Runtimes  map[string]any `toml:"runtimes"` // default, and tables of handlers
-	Monitor   wireMonitor    `toml:"monitor"`
-	Limits    wireLimits     `toml:"limits"`
-	Timeouts  wireTimeouts   `toml:"timeouts"`
+	Root         string         `toml:"root"`
+	State        string         `toml:"state"`
+	Socket       string         `toml:"socket"`
+	LogLevel     string         `toml:"log_level"`
+	LogFormat    string         `toml:"log_format"`
+	CgroupDriver string         `toml:"cgroup_driver"`
+	CNI          wireCNI        `toml:"cni"`
+	Registry     wireRegistry   `toml:"registry"`
+	Images       wireImages     `toml:"images"`
+	Verifier     wireVerifier   `toml:"image_verifier"`
+	Runtimes     map[string]any `toml:"runtimes"` // default, and tables of handlers
+	Monitor      wireMonitor    `toml:"monitor"`
+	Limits       wireLimits     `toml:"limits"`
+	Timeouts     wireTimeouts   `toml:"timeouts"`
 }
 
 type wireCNI struct {
@@ -79,7 +80,7 @@ type wireTimeouts struct {
 // newWire copies the lists: a decoder writes into the arrays that it finds.
 func newWire(c *Config) *wire {
 	w := &wire{
-		Root: c.Root, State: c.State, Socket: c.Socket, LogLevel: c.LogLevel, LogFormat: c.LogFormat,
+		Root: c.Root, State: c.State, Socket: c.Socket, LogLevel: c.LogLevel, LogFormat: c.LogFormat, CgroupDriver: c.CgroupDriver,
 		CNI: wireCNI(c.CNI), Registry: wireRegistry(c.Registry), Images: wireImages(c.Images), Verifier: wireVerifier(c.Verifier),
 		Monitor: wireMonitor(c.Monitor), Limits: wireLimits(c.Limits), Timeouts: wireTimeouts(c.Timeouts),
 	}
@@ -91,6 +92,7 @@ func newWire(c *Config) *wire {
 // into sets everything but the runtimes, which loader.runtimes takes apart.
 func (w *wire) into(c *Config) {
 	c.Root, c.State, c.Socket, c.LogLevel, c.LogFormat = w.Root, w.State, w.Socket, w.LogLevel, w.LogFormat
+	c.CgroupDriver = w.CgroupDriver
 	c.CNI, c.Registry, c.Images, c.Verifier = CNI(w.CNI), Registry(w.Registry), Images(w.Images), Verifier(w.Verifier)
 	c.Monitor, c.Limits, c.Timeouts = Monitor(w.Monitor), Limits(w.Limits), Timeouts(w.Timeouts)
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cgroup"
 	"berth/internal/network"
 	"berth/internal/pod"
 	"berth/internal/runtime"
@@ -51,7 +52,7 @@ func TestStopThatDoesNotFindWhatItNeedsFails(t *testing.T) {
 			return runtime.Handler{Name: "runc"}, nil
 		},
 		HandlerSpec: func(string) spec.Handler { return spec.Handler{} },
-		CgroupTree:  func(string) error { return nil }, CgroupChildren: func(string) ([]string, error) { return nil, nil },
+		Cgroups:     cgroup.Direct{Instance: "berth-test"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -21,6 +22,33 @@ const (
 	CgroupHybrid CgroupMode = "hybrid" // v1 hierarchies with the controllers, and a cgroup2 beside them
 	CgroupV2     CgroupMode = "v2"     // the unified hierarchy alone
 )
+
+// The cgroup drivers: who makes the cgroups of containers.
+const (
+	CgroupfsDriver = "cgroupfs"
+	SystemdDriver  = "systemd"
+)
+
+// ChooseDriver notes the cgroup driver that the configuration asks for, or, when it asks for none, systemd where systemd is the
+// init and cgroups are v2. There the tree is systemd's, and a second one who makes groups in it on his own has them changed
+// under his hands.
+func (f *Facts) ChooseDriver(configured string) error {
+	can := f.Systemd && f.Cgroup == CgroupV2
+	switch {
+	case configured == SystemdDriver && !f.Systemd:
+		return errors.New("cgroup_driver is systemd, and systemd is not the init of this machine (there is no /run/systemd/system): set cgroupfs")
+	case configured == SystemdDriver && !can:
+		return fmt.Errorf("cgroup_driver is systemd, which Berth supports on cgroup v2 alone, and this host is on %s: set cgroupfs, "+
+			"or boot with systemd.unified_cgroup_hierarchy=1", f.Cgroup)
+	case configured != "":
+		f.CgroupDriver = configured
+	case can:
+		f.CgroupDriver = SystemdDriver
+	default:
+		f.CgroupDriver = CgroupfsDriver
+	}
+	return nil
+}
 
 const cgroupRoot = "/sys/fs/cgroup"
 

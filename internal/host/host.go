@@ -24,6 +24,7 @@ type Facts struct {
 	Systemd  bool // systemd is this machine's init
 
 	Cgroup             CgroupMode
+	CgroupDriver       string   // SystemdDriver or CgroupfsDriver: the one in force, see ChooseDriver
 	CgroupMountOptions []string // nsdelegate, memory_recursiveprot: what the host's own cgroup2 mount has of them
 	Controllers        []string // the cgroup controllers that can be used, sorted
 	SwapAccounting     bool     // the memory controller limits swap

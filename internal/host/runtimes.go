@@ -78,13 +78,15 @@ func Named(found []Runtime, name string) (Runtime, error) {
 // outcomes is the record of trials.
 var outcomes = record.Kind{Name: "runtimes", Version: 1, Oldest: 1}
 
-// outcome is what a trial said, and about what: another file, kernel or way of mounting cgroups needs another trial.
+// outcome is what a trial said, and about what: another file, kernel, way of mounting cgroups or cgroup driver needs another
+// trial.
 type outcome struct {
 	Path   string     `json:"path"`
 	Size   int64      `json:"size"`
 	MTime  int64      `json:"mtime"`
 	Kernel string     `json:"kernel"`
 	Cgroup CgroupMode `json:"cgroup"`
+	Driver string     `json:"driver"`
 
 	Version string `json:"version"`
 	Works   bool   `json:"works"`
@@ -92,7 +94,7 @@ type outcome struct {
 }
 
 func (o outcome) about(other outcome) bool {
-	return o.Path == other.Path && o.Size == other.Size && o.MTime == other.MTime && o.Kernel == other.Kernel && o.Cgroup == other.Cgroup
+	return o.Path == other.Path && o.Size == other.Size && o.MTime == other.MTime && o.Kernel == other.Kernel && o.Cgroup == other.Cgroup && o.Driver == other.Driver
 }
 
 // ChooseRuntime names the first runtime of found that works, and tells of all whether they do. The outcome of try is kept
@@ -160,7 +162,7 @@ func subjectOf(path string, facts Facts) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	return outcome{Path: path, Size: info.Size(), MTime: info.ModTime().UnixNano(), Kernel: facts.Kernel, Cgroup: facts.Cgroup}, nil
+	return outcome{Path: path, Size: info.Size(), MTime: info.ModTime().UnixNano(), Kernel: facts.Kernel, Cgroup: facts.Cgroup, Driver: facts.CgroupDriver}, nil
 }
 
 func store(path string, fresh []outcome) error {

@@ -94,7 +94,7 @@ func TestTryRuntimes(t *testing.T) {
 		t.Skip("neither crun nor runc is installed")
 	}
 	for _, r := range found {
-		got := TryRuntime(t.Context(), r.Path, dir, run)
+		got := TryRuntime(t.Context(), r.Path, dir, CgroupfsDriver, run)
 		if left := leftovers(t, dir, r.Path); len(left) > 0 {
 			t.Errorf("%s left %v", r.Name, left)
 		}
@@ -129,7 +129,7 @@ func TestTryAgain(t *testing.T) {
 	if left := leftovers(t, dir, path); len(left) < 2 {
 		t.Errorf("a container without its undo left only %v", left)
 	}
-	if got := TryRuntime(t.Context(), path, dir, run); !got.Works {
+	if got := TryRuntime(t.Context(), path, dir, CgroupfsDriver, run); !got.Works {
 		t.Errorf("the next trial: %s", got.Why)
 	}
 	if left := leftovers(t, dir, path); len(left) > 0 {
@@ -146,7 +146,7 @@ func TestTryBadRuntimes(t *testing.T) {
 		"refuses": {script(t, filepath.Join(bin, "refuses"), "[ $1 = --version ] && echo refuses version 7 && exit; echo the moon is wrong >&2; exit 3"), "the moon is wrong"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := TryRuntime(t.Context(), c.path, dir, run)
+			got := TryRuntime(t.Context(), c.path, dir, CgroupfsDriver, run)
 			if got.Works || got.unsure || !strings.Contains(got.Why, c.why) {
 				t.Errorf("%+v", got)
 			}
@@ -158,7 +158,7 @@ func TestTryBadRuntimes(t *testing.T) {
 	hangs := script(t, filepath.Join(bin, "hangs"), "[ $3 = create ] || exec echo hangs version 1; sleep 60")
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if got := TryRuntime(ctx, hangs, dir, run); got.Works || !got.unsure {
+	if got := TryRuntime(ctx, hangs, dir, CgroupfsDriver, run); got.Works || !got.unsure {
 		t.Errorf("one that hangs: %+v", got)
 	}
 	if left := leftovers(t, dir, hangs); len(left) > 0 {

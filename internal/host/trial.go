@@ -17,6 +17,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
 )
 
 // trialTimeout bounds each run of a runtime in a trial. They take some tens of milliseconds.
@@ -25,9 +27,10 @@ const trialTimeout = 15 * time.Second
 // TryRuntime makes a throwaway container with the runtime at path, as far as create: by then it has made namespaces,
 // mounts and cgroups, which is where runtimes fail on a host they do not know. The container's program is never started.
 // All of it is below a new name in stateDir and in the cgroups, and gone when TryRuntime returns. run runs a program and
-// leaves nothing of it behind; the runs of one trial come under one name, one after the other.
-func TryRuntime(ctx context.Context, path, stateDir string, run func(ctx context.Context, name string, cmd *exec.Cmd) error) Runtime {
+// leaves nothing of it behind; the runs of one trial come under one name, one after the other. driver is the cgroup driver.
+func TryRuntime(ctx context.Context, path, stateDir, driver string, run func(ctx context.Context, name string, cmd *exec.Cmd) error) Runtime {
 	t := newTrial(path, stateDir, run)
+	t.systemd = driver == SystemdDriver
 	r := Runtime{Name: filepath.Base(path), Path: path}
 	// What an earlier daemon left when it was killed in the middle of a trial.
 	err := t.undo(ctx)
@@ -48,10 +51,11 @@ func TryRuntime(ctx context.Context, path, stateDir string, run func(ctx context
 
 // trial is one throwaway container. Its names derive from the runtime and the state directory alone.
 type trial struct {
-	path string // of the runtime
-	id   string // of the container, and the name of its cgroup
-	dir  string
-	run  func(ctx context.Context, name string, cmd *exec.Cmd) error
+	path    string // of the runtime
+	id      string // of the container, and the name of its cgroup
+	dir     string
+	systemd bool // systemd makes its cgroup, as a scope
+	run     func(ctx context.Context, name string, cmd *exec.Cmd) error
 }
 
 func newTrial(path, stateDir string, run func(context.Context, string, *exec.Cmd) error) *trial {
@@ -91,7 +95,26 @@ func (t *trial) create(ctx context.Context) error {
 	if err := t.prepare(bundle); err != nil {
 		return fmt.Errorf("prepare a trial: %w", err)
 	}
-	return t.exec(ctx, nil, "--root", t.state(), "create", "--bundle", bundle, t.id)
+	return t.exec(ctx, nil, t.args("create", "--bundle", bundle, t.id)...)
+}
+
+// args are those of a call that is about the container.
+func (t *trial) args(more ...string) []string {
+	args := []string{"--root", t.state()}
+	if t.systemd {
+		args = append(args, "--systemd-cgroup")
+	}
+	return append(args, more...)
+}
+
+// cgroup is the container's, as a runtime takes it, and where that is in the hierarchies.
+func (t *trial) cgroup() (oci, path string) {
+	if !t.systemd {
+		return "/" + t.id, t.id
+	}
+	oci = "system.slice:" + t.id + ":container"
+	path, _ = cgroup.ScopePath(oci)
+	return oci, path
 }
 
 // prepare makes the bundle. Its program has to be there, and need not be one: it is not started.
@@ -114,6 +137,7 @@ func (t *trial) prepare(bundle string) error {
 
 // spec uses what nearly every container uses, and no more.
 func (t *trial) spec() *specs.Spec {
+	group, _ := t.cgroup()
 	pids := int64(16)
 	return &specs.Spec{
 		Version: "1.0.0",
@@ -124,7 +148,7 @@ func (t *trial) spec() *specs.Spec {
 			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "mode=755", "size=64k"}},
 		},
 		Linux: &specs.Linux{
-			CgroupsPath: "/" + t.id,
+			CgroupsPath: group,
 			Resources:   &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &pids}},
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.MountNamespace}, {Type: specs.PIDNamespace}, {Type: specs.IPCNamespace},
@@ -141,7 +165,7 @@ func (t *trial) undo(ctx context.Context) error {
 	}
 	ctx = context.WithoutCancel(ctx)
 	// A runtime that made nothing has nothing to delete, and each says so in its own way: what is left is what counts.
-	deleted := t.exec(ctx, nil, "--root", t.state(), "delete", "--force", t.id)
+	deleted := t.exec(ctx, nil, t.args("delete", "--force", t.id)...)
 	if err := t.removeCgroups(); err != nil {
 		return errors.Join(err, deleted)
 	}
@@ -157,8 +181,9 @@ func (t *trial) removeCgroups() error {
 	if err != nil {
 		return err
 	}
+	_, path := t.cgroup()
 	for _, m := range mounts {
-		if err := removeCgroup(filepath.Join(m.path, t.id)); err != nil {
+		if err := removeCgroup(filepath.Join(m.path, path)); err != nil {
 			return fmt.Errorf("remove a trial's cgroup: %w", err)
 		}
 	}

@@ -151,7 +151,7 @@ func (c birth) adoptChild(tty *console) error {
 		c.process.StartTime = 0
 	}
 	c.cgroup2 = cgroup2Of(pid)
-	c.oom = watchOOM(pid)
+	c.oom = watchOOM(pid, c.id)
 	if err := writeJSON(filepath.Join(c.dir, pidFile), &c.process); err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (c execution) subgroup(name string, born *cgroup.Group) subgroup {
 	if c.m.cfg.Tracking != "/sys/fs/cgroup" {
 		root, arg = v1Cgroup("pids", c.process.PID), "pids:/"+name
 	}
-	if root == "" || !strings.Contains(filepath.Base(root), c.id) {
+	if root == "" || !strings.Contains(root, c.id) {
 		return s
 	}
 	path := filepath.Join(root, name)

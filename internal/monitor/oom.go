@@ -16,19 +16,30 @@ type oomCounter struct {
 	was, wasUp uint64
 }
 
-// watchOOM opens the counter of the process's memory cgroup, and that of the cgroup above it: a systemd scope may be gone
-// when the container's end is seen, and its pod's is not.
-func watchOOM(pid int) oomCounter {
+// watchOOM opens the counter of the container's memory cgroup, and that of the cgroup above it: a systemd scope may be gone
+// when the container's end is seen, and its pod's is not. The process may be in a cgroup below the container's.
+func watchOOM(pid int, id string) oomCounter {
 	c := oomCounter{own: -1, pod: -1}
 	dir, file := memoryCgroup(pid)
 	if dir == "" {
 		return c
 	}
+	dir = ownedBy(dir, id)
 	c.own = openCounter(dir, file)
 	c.pod = openCounter(filepath.Dir(dir), file)
 	c.was, _ = readCounter(c.own)
 	c.wasUp, _ = readCounter(c.pod)
 	return c
+}
+
+// ownedBy is the directory in dir's path that is named after the container, or dir where none is.
+func ownedBy(dir, id string) string {
+	for up := dir; len(up) > 1; up = filepath.Dir(up) {
+		if strings.Contains(filepath.Base(up), id) {
+			return up
+		}
+	}
+	return dir
 }
 
 func openCounter(dir, file string) int {

@@ -73,7 +73,7 @@ func (c heir) takeOver() {
 		go c.awaitInheritance()
 		return
 	}
-	c.cgroup2, c.oom = cgroup2Of(c.process.PID), watchOOM(c.process.PID)
+	c.cgroup2, c.oom = cgroup2Of(c.process.PID), watchOOM(c.process.PID, c.id)
 	c.pidfd = fd
 	go c.watch(fd)
 }

@@ -126,7 +126,7 @@ func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, 
 		}
 		r.Containers = append(r.Containers, &Container{
 			ID: id, State: Creating, CreatedAt: time.Now(), Digest: want, Config: ContainerConfig{m},
-			Image: img.ID, Layers: img.Layers, StopSignal: sig, Cgroup: filepath.Join(p.cgroupParent(r), string(id)),
+			Image: img.ID, Layers: img.Layers, StopSignal: sig, Cgroup: p.s.cfg.cgroup(r, id),
 		})
 		live := newContainer(p, id)
 		live.ours = true

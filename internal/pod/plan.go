@@ -41,7 +41,7 @@ func (m *making) plan() op.Plan {
 		{Name: stepFiles, Do: func(context.Context) error { return m.writeFiles() },
 			Undo: func(context.Context) error { return removeDir(l.run(p.id)) }},
 		{Name: "cgroup", // made by the runtime with the first container
-			Undo: func(context.Context) error { return m.removeCgroup() }},
+			Undo: m.removeCgroup},
 		{Name: "shm", Do: func(context.Context) error { return m.mountShm() },
 			Undo: func(context.Context) error { return rootfs.Unmount(l.shm(p.id)) }},
 		{Name: "monitor", Beside: true, Deadline: 30 * time.Second,
@@ -133,19 +133,30 @@ func (m *making) detach(ctx context.Context) error {
 }
 
 // cgroupParent is the cgroup below which the pod's containers live.
-func (p *pod) cgroupParent(r *Record) string {
+func (c *Config) cgroupParent(r *Record) string {
 	if parent := r.Config.Get().GetLinux().GetCgroupParent(); parent != "" {
 		return parent
 	}
-	return p.s.cfg.defaultCgroup(p.id)
+	return c.Cgroups.Parent(string(r.ID))
+}
+
+// cgroup is a container's, as an OCI runtime takes it. That the pod's parent suits the driver was seen when the pod was made;
+// where the driver was changed since, its own error is the one that counts, and it comes from the runtime.
+func (c *Config) cgroup(r *Record, ctr ID) string {
+	parent := c.cgroupParent(r)
+	path, err := c.Cgroups.Container(parent, string(ctr))
+	if err != nil {
+		return filepath.Join(parent, string(ctr))
+	}
+	return path
 }
 
 // removeCgroup removes the pod's cgroup where Berth named it; a kubelet removes its own.
-func (m *making) removeCgroup() error {
+func (m *making) removeCgroup(ctx context.Context) error {
 	if m.r.Config.Get().GetLinux().GetCgroupParent() != "" {
 		return nil
 	}
-	return m.p.s.cfg.CgroupTree(m.p.s.cfg.defaultCgroup(m.p.id))
+	return m.p.s.cfg.Cgroups.RemovePod(ctx, string(m.p.id))
 }
 
 // startInit starts the pod's own init where its containers share a PID namespace.
@@ -199,7 +210,7 @@ func (p *pod) paths(r *Record, ctr ID) spec.Paths {
 	l, cfg := &p.s.cfg.Layout, r.Config.Get()
 	run := l.run(p.id)
 	out := spec.Paths{
-		Rootfs: l.rootfs(p.id, ctr), CgroupsPath: filepath.Join(p.cgroupParent(r), string(ctr)),
+		Rootfs: l.rootfs(p.id, ctr), CgroupsPath: p.s.cfg.cgroup(r, ctr),
 		Hostname: filepath.Join(run, "hostname"), Hosts: filepath.Join(run, "hosts"), ResolvConf: filepath.Join(run, "resolv.conf"),
 		Shm: l.shm(p.id),
 	}

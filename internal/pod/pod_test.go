@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cgroup"
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/runtime"
@@ -162,8 +163,8 @@ func open(t *testing.T) *bench {
 			return runtime.Handler{Name: "runc"}, nil
 		},
 		HandlerSpec: func(string) spec.Handler { return spec.Handler{} },
-		CgroupTree:  func(string) error { return nil }, CgroupChildren: func(string) ([]string, error) { return nil, nil },
-		Dirty: func(string) {}, Log: slog.New(slog.DiscardHandler), Retry: op.Backoff{First: 5 * time.Millisecond, Max: 5 * time.Millisecond},
+		Cgroups:     cgroup.Direct{Instance: "berth-test"},
+		Dirty:       func(string) {}, Log: slog.New(slog.DiscardHandler), Retry: op.Backoff{First: 5 * time.Millisecond, Max: 5 * time.Millisecond},
 	}
 	if err := os.MkdirAll(b.cfg.NetNS, 0o755); err != nil {
 		t.Fatal(err)

@@ -38,6 +38,14 @@ type Network interface {
 	Attachments() ([]string, error)
 }
 
+// Cgroups is the cgroup driver: where containers are in the tree, and what of it is Berth's own. All may be repeated.
+type Cgroups interface {
+	Parent(pod string) string                           // the cgroup of a pod to which nobody gave one
+	Container(parent, ctr string) (string, error)       // a container's, as an OCI runtime takes it; an error of the parent
+	RemovePod(ctx context.Context, pod string) error    // the cgroup that Parent names, with all in it; nil when it is not there
+	Pods(ctx context.Context) (ids []string, err error) // those for which that cgroup is there, perhaps among other names
+}
+
 // Image is what a container is made from.
 type Image struct {
 	ID     string
@@ -67,12 +75,9 @@ type Config struct {
 	PidsLimit   int64 // processes of a container that asks for no limit; 0 is none
 	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
 	AppArmor func(ctx context.Context, profile string) error
-	// CgroupTree removes what is left of a cgroup that Berth itself named.
-	CgroupTree func(path string) error
-	// CgroupChildren lists the cgroups directly below one, in whichever hierarchies.
-	CgroupChildren func(path string) ([]string, error)
-	Dirty          func(path string) // tells the flusher
-	Log            *slog.Logger
+	Cgroups  Cgroups
+	Dirty    func(path string) // tells the flusher
+	Log      *slog.Logger
 
 	Abandon       time.Duration // a create that nobody waits for is undone after it; two minutes
 	CreateTimeout time.Duration // of the OCI runtime's create and start; two minutes

@@ -29,6 +29,11 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	if err := validatePod(cfg); err != nil {
 		return "", err
 	}
+	if parent := cfg.GetLinux().GetCgroupParent(); parent != "" {
+		if _, err := s.cfg.Cgroups.Container(parent, "container"); err != nil {
+			return "", invalid(err)
+		}
+	}
 	h, err := s.cfg.Handlers(handler)
 	if err != nil {
 		return "", err

@@ -18,7 +18,7 @@ func (s sweeper) sweep(ctx context.Context) {
 		"network attachments":        s.sweepNetworks(ctx),
 		"network namespaces":         network.SweepPins(l.NetNS, l.netnsPrefix(), s.owned),
 		"run directories":            rootfs.Sweep(l.podsState(), s.owned),
-		"cgroups":                    s.sweepCgroups(),
+		"cgroups":                    s.sweepCgroups(ctx),
 	} {
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Log.Warn("sweep of what no record owns is not complete; the next start tries again", "what", what, "error", err)
@@ -44,11 +44,11 @@ func (s sweeper) sweepNetworks(ctx context.Context) error {
 }
 
 // sweepCgroups removes the default cgroups of pods that are no more.
-func (s sweeper) sweepCgroups() error {
-	groups, err := s.cfg.CgroupChildren("/" + s.cfg.Instance)
+func (s sweeper) sweepCgroups(ctx context.Context) error {
+	groups, err := s.cfg.Cgroups.Pods(ctx)
 	for _, id := range groups {
 		if ID(id).Valid() && !s.owned(id) {
-			if e := s.cfg.CgroupTree(s.cfg.defaultCgroup(ID(id))); e != nil {
+			if e := s.cfg.Cgroups.RemovePod(ctx, id); e != nil {
 				err = e
 			}
 		}

@@ -114,6 +114,10 @@ func (r *Runtime) Delete(ctx context.Context, pod, ctr string, h Handler) error 
 		if err := r.cfg.deleteState(ctx, ctr, h); err != nil {
 			return err
 		}
+	} else if r.cfg.Units != nil { // a runtime that was killed in the middle of a create leaves its unit
+		if err := r.cfg.Units.EndContainer(ctx, ctr); err != nil {
+			return err
+		}
 	}
 	if err := end(ctx, r.cfg.containerGroup(ctr)); err != nil {
 		return fmt.Errorf("clear the cgroup of container %s: %w", ctr, err)

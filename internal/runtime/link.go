@@ -77,7 +77,7 @@ func (l *link) connect(ctx context.Context) ([]wire.Container, error) {
 	}
 	conn, err := dial(l.cfg.dir(l.pod))
 	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
-		if err := l.spawn(); err != nil {
+		if err := l.spawn(ctx); err != nil {
 			return nil, fmt.Errorf("start the monitor of pod %s: %w", l.pod, err)
 		}
 		conn, err = dial(l.cfg.dir(l.pod))

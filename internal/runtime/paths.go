@@ -23,14 +23,16 @@ func (c *Config) exits(pod string) string { return filepath.Join(c.Root, "pods",
 
 // monitorGroup is the cgroup of a pod's monitor, and containerGroup the tracking group of a container's helpers.
 func (c *Config) monitorGroup(pod string) *cgroup.Group {
-	return cgroup.At(filepath.Join(c.Tracking, c.Instance, "monitors", pod))
+	return cgroup.At(filepath.Join(c.Tracking, c.monitorsGroup(), pod))
 }
 
 func (c *Config) containerGroup(ctr string) *cgroup.Group {
 	return cgroup.At(filepath.Join(c.Tracking, c.containersGroup(), ctr))
 }
 
-func (c *Config) containersGroup() string { return filepath.Join(c.Instance, "containers") }
+func (c *Config) containersGroup() string { return filepath.Join(c.Group, "containers") }
+
+func (c *Config) monitorsGroup() string { return filepath.Join(c.Group, "monitors") }
 
 // cgroups are the directories of the container's own cgroup, in all hierarchies. A cgroup that is not named after the
 // container may be somebody else's too, and does not count.
@@ -38,9 +40,11 @@ func (c *Create) cgroups() []string {
 	if c.Spec.Linux == nil || c.Spec.Linux.CgroupsPath == "" {
 		return nil
 	}
-	path := c.Spec.Linux.CgroupsPath
+	path, err := c.Spec.Linux.CgroupsPath, error(nil)
 	if c.Handler.SystemdCgroup {
-		path = scopePath(path)
+		if path, err = cgroup.ScopePath(path); err != nil {
+			return nil // the runtime refuses it, too
+		}
 	}
 	if !strings.Contains(filepath.Base(path), c.Container) {
 		return nil
@@ -58,26 +62,6 @@ func (c *Create) cgroups() []string {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
-}
-
-// scopePath is where systemd puts the scope that an OCI runtime asks for with <slice>:<prefix>:<name>. A slice a-b.slice
-// is below a.slice.
-func scopePath(s string) string {
-	f := strings.Split(s, ":")
-	if len(f) != 3 {
-		return s
-	}
-	slice := strings.TrimSuffix(f[0], ".slice")
-	if f[0] == "" {
-		slice = "system"
-	}
-	path, parts := "/", strings.Split(slice, "-")
-	for i := range parts {
-		if slice != "" && slice != "-" {
-			path = filepath.Join(path, strings.Join(parts[:i+1], "-")+".slice")
-		}
-	}
-	return filepath.Join(path, f[1]+"-"+f[2]+".scope")
 }
 
 // groups are all cgroups in which processes of a container may be.

@@ -51,7 +51,7 @@ func newQuietRig(t *testing.T) *rig {
 	dir := t.TempDir()
 	g.logs = filepath.Join(dir, "logs")
 	cfg := Config{
-		Monitor: host.monitor, Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), Instance: "berth-" + newID()[:6],
+		Monitor: host.monitor, Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), Group: "berth-" + newID()[:6],
 		Tracking: host.tracking, Helper: runHelper, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), OnExit: g.exited,
 	}
 	g.Runtime = g.must(New(cfg)).(*Runtime)
@@ -79,11 +79,11 @@ func (g *rig) clear() {
 		g.Errorf("the runtime remembers %v", left)
 	}
 	for _, d := range []string{"monitors", "containers"} {
-		if left, _ := filepath.Glob(filepath.Join(g.cfg.Tracking, g.cfg.Instance, d, "*/cgroup.procs")); len(left) > 0 {
+		if left, _ := filepath.Glob(filepath.Join(g.cfg.Tracking, g.cfg.Group, d, "*/cgroup.procs")); len(left) > 0 {
 			g.Errorf("cgroups are left: %v", left)
 		}
 	}
-	if err := cgroup.RemoveTree("/" + g.cfg.Instance); err != nil {
+	if err := cgroup.RemoveTree("/" + g.cfg.Group); err != nil {
 		g.Errorf("cgroups: %v", err)
 	}
 	said, _ := os.ReadFile(filepath.Join(g.cfg.dir(g.pod), "m.log"))
@@ -152,7 +152,7 @@ func (g *rig) spec(ctr, script string) *specs.Spec {
 			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs"},
 		},
 		Linux: &specs.Linux{
-			CgroupsPath: "/" + g.cfg.Instance + "/" + g.pod + "/" + ctr,
+			CgroupsPath: "/" + g.cfg.Group + "/" + g.pod + "/" + ctr,
 			Namespaces:  []specs.LinuxNamespace{{Type: "pid"}, {Type: "mount"}, {Type: "ipc"}},
 			Resources:   &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}},
 		},

@@ -18,7 +18,7 @@ import (
 
 // spawn starts a monitor in the cgroup that is named after the pod. It is given its listening socket, so it can be
 // connected to at once.
-func (l *link) spawn() error {
+func (l *link) spawn(ctx context.Context) error {
 	l.reap(unix.WNOHANG) // the one before
 	dir := l.cfg.dir(l.pod)
 	lock, err := l.lock(dir)
@@ -31,7 +31,14 @@ func (l *link) spawn() error {
 		return err
 	}
 	defer listener.Close()
-	group, err := cgroup.Make(l.cfg.Tracking, filepath.Join(l.cfg.Instance, "monitors", l.pod))
+	if l.cfg.Units != nil {
+		release, err := l.cfg.Units.HoldHome(ctx)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	group, err := cgroup.Make(l.cfg.Tracking, filepath.Join(l.cfg.monitorsGroup(), l.pod))
 	if err != nil {
 		return err
 	}

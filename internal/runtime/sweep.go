@@ -20,8 +20,9 @@ func (r *Runtime) Sweep(ctx context.Context, live func(pod string) bool, handler
 	// What is listed first is looked for afterwards: a container has its directory before it has anything else.
 	states, _ := filepath.Glob(filepath.Join(r.cfg.State, "runtime", "*", "*"))
 	groups, _ := filepath.Glob(filepath.Join(r.cfg.Tracking, r.cfg.containersGroup(), "*"))
-	pods, _ := filepath.Glob(filepath.Join(r.cfg.Tracking, r.cfg.Instance, "monitors", "*"))
-	var errs []error
+	pods, _ := filepath.Glob(filepath.Join(r.cfg.Tracking, r.cfg.monitorsGroup(), "*"))
+	scopes, err := r.cfg.scopes(ctx)
+	errs := []error{err}
 	for _, p := range pods {
 		if pod := filepath.Base(p); len(pod) == idLength && !live(pod) {
 			errs = append(errs, r.cfg.endPod(ctx, pod))
@@ -38,7 +39,20 @@ func (r *Runtime) Sweep(ctx context.Context, live func(pod string) bool, handler
 			errs = append(errs, r.cfg.deleteLost(ctx, filepath.Base(filepath.Dir(s)), ctr, handler))
 		}
 	}
+	for _, ctr := range scopes { // last: what the runtime deletes, it deletes with its scope
+		if !owned(ctr) {
+			errs = append(errs, r.cfg.Units.EndContainer(ctx, ctr))
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// scopes are the containers for which the init system keeps a unit.
+func (c *Config) scopes(ctx context.Context) ([]string, error) {
+	if c.Units == nil {
+		return nil, nil
+	}
+	return c.Units.Containers(ctx)
 }
 
 // ownedBy says of a container whether a live pod has it in its run directory.

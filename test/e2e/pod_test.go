@@ -282,10 +282,10 @@ func TestSysctls(t *testing.T) {
 
 func TestCgroupParent(t *testing.T) {
 	each(t, func(r rig) {
-		parent := "/" + r.n.Instance + "-kube/burstable/pod-x"
+		parent := node.GroupsOf(r.n).KubePod("pod-x")
 		p := r.pod(func(c *v1.PodSandboxConfig) { c.Linux.CgroupParent = parent })
 		c := p.start(p.as(busybox("main", "sleep 100")))
-		r.eventually("it runs in "+parent, func() bool { return countProcesses("sleep", parent+"/"+c.cid) == 1 })
+		r.eventually("it runs in "+parent, func() bool { return countProcesses("sleep", parent+"/"+node.GroupsOf(r.n).Container(c.cid)) == 1 })
 	})
 }
 

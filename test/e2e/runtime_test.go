@@ -74,10 +74,8 @@ func TestRuntimeConfig(t *testing.T) {
 		got, err := r.n.Runtime.RuntimeConfig(ctx())
 		r.ok(err)
 		want := v1.CgroupDriver_CGROUPFS
-		if _, err := os.Stat("/run/systemd/system"); err == nil {
-			if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-				want = v1.CgroupDriver_SYSTEMD
-			}
+		if node.GroupsOf(r.n).Systemd {
+			want = v1.CgroupDriver_SYSTEMD
 		}
 		if got.GetLinux().GetCgroupDriver() != want {
 			r.Errorf("cgroup driver %v, wanted %v", got.GetLinux(), want)

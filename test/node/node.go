@@ -40,6 +40,7 @@ const (
 // Options are what a test may choose. The zero value is a node with runc and a bridge network.
 type Options struct {
 	Runtime string   // Runc or Crun
+	Cgroups string   // the cgroup driver; when empty, that of BERTH_TEST_CGROUP, or what the daemon chooses
 	Fault   bool     // run the binaries whose fault points work
 	Config  string   // TOML put before the first table of the daemon's configuration
 	Tables  string   // TOML put after its last table
@@ -154,6 +155,9 @@ func makeSpace(n *Node) error {
 // writeConfig writes the daemon's configuration and the network's.
 func writeConfig(n *Node) error {
 	o := n.options
+	if driver := o.cgroupDriver(); driver != "" {
+		o.Config += fmt.Sprintf("\ncgroup_driver = %q\n", driver)
+	}
 	path, err := exec.LookPath(o.Runtime)
 	if err != nil {
 		return fmt.Errorf("find the runtime: %w", err)

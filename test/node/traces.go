@@ -3,11 +3,9 @@ package node
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
-	"sort"
 	"strconv"
 	"strings"
 	"syscall"
@@ -70,23 +68,6 @@ func (t traces) podGroups() []string {
 		}
 	}
 	return left
-}
-
-// groups lists every cgroup of this node, deepest first.
-func (t traces) groups() []string {
-	roots, _ := filepath.Glob("/sys/fs/cgroup/*/" + t.instance + "*")
-	single, _ := filepath.Glob("/sys/fs/cgroup/" + t.instance + "*")
-	var all []string
-	for _, root := range append(roots, single...) {
-		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				all = append(all, path)
-			}
-			return nil
-		})
-	}
-	sort.Slice(all, func(i, j int) bool { return len(all[i]) > len(all[j]) })
-	return all
 }
 
 // processes lists what runs in the cgroups of this node: monitors, helpers, containers.

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	"berth/internal/cgroup"
+	"berth/internal/config"
+	"berth/internal/helper"
+	"berth/internal/host"
+	"berth/internal/pod"
+	"berth/internal/systemd"
+)
+
+// groups is where in the cgroup tree the daemon's own things are.
+type groups struct {
+	tracking string // the mount point of the cgroup2 hierarchy
+	instance string
+	helpers  *helper.Runner
+	units    *systemd.Units // nil unless systemd is the cgroup driver
+}
+
+// openGroups decides. Helpers run below the daemon's unit where systemd has delegated that to it.
+func openGroups(cfg *config.Config, facts host.Facts, monitor string) (g groups, err error) {
+	g.instance = cfg.Instance()
+	if g.tracking, err = cgroup.Tracking(cfg.State); err != nil {
+		return g, err
+	}
+	base := g.tracking
+	if facts.Systemd && facts.Cgroup == host.CgroupV2 {
+		own, err := systemd.Delegated(g.tracking)
+		if err != nil {
+			return g, err
+		}
+		if own != "" {
+			base = own
+		}
+	}
+	g.helpers = &helper.Runner{Root: g.ops(base)}
+	if facts.CgroupDriver == host.SystemdDriver {
+		g.units = &systemd.Units{Manager: &systemd.Manager{}, Instance: g.instance, Mount: g.tracking, Holder: monitor}
+	}
+	return g, nil
+}
+
+func (g *groups) ops(base string) string { return filepath.Join(base, g.instance, "ops") }
+
+// earlier are the places where an earlier daemon may have had its helpers: that of this one, and that of one which systemd
+// did not start.
+func (g *groups) earlier() []*helper.Runner {
+	all := []*helper.Runner{g.helpers}
+	if plain := g.ops(g.tracking); plain != g.helpers.Root {
+		all = append(all, &helper.Runner{Root: plain})
+	}
+	return all
+}
+
+// driver makes the cgroups of pods.
+func (g *groups) driver() pod.Cgroups {
+	if g.units != nil {
+		return g.units
+	}
+	return cgroup.Direct{Instance: g.instance}
+}
+
+// tidyTimeout bounds what systemd is waited for at the daemon's end.
+const tidyTimeout = 2 * time.Second
+
+// tidy removes the instance's own cgroups where they are empty.
+func (g *groups) tidy() {
+	for _, r := range g.earlier() {
+		_ = os.Remove(r.Root)
+		_ = os.Remove(filepath.Dir(r.Root))
+	}
+	for _, name := range []string{"monitors", "containers", ""} {
+		_ = os.Remove(filepath.Join(g.tracking, g.instance, name))
+	}
+	if left, err := cgroup.Children("/" + g.instance); err == nil && len(left) == 0 {
+		_ = cgroup.RemoveTree("/" + g.instance)
+	}
+	if g.units != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), tidyTimeout)
+		defer cancel()
+		_ = g.units.Tidy(ctx) // an empty slice harms nobody
+		g.units.Manager.Close()
+	}
+}

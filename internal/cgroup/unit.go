@@ -1,0 +1,63 @@
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// SlicePath is where systemd puts a slice: a-b.slice is below a.slice. What is no slice is an error.
+func SlicePath(slice string) (string, error) {
+	name, ok := strings.CutSuffix(slice, ".slice")
+	if !ok || name == "" || strings.Contains(name, "/") {
+		return "", fmt.Errorf("%q does not name a slice, such as kubepods-burstable.slice", slice)
+	}
+	if name == "-" {
+		return "/", nil
+	}
+	path, parts := "/", strings.Split(name, "-")
+	for i, p := range parts {
+		if p == "" {
+			return "", fmt.Errorf("slice %q: nothing may be empty between its dashes", slice)
+		}
+		path = filepath.Join(path, strings.Join(parts[:i+1], "-")+".slice")
+	}
+	return path, nil
+}
+
+// ScopePath is where systemd puts the scope that an OCI runtime asks it for with <slice>:<prefix>:<name>.
+func ScopePath(oci string) (string, error) {
+	f := strings.Split(oci, ":")
+	if len(f) != 3 || f[2] == "" {
+		return "", fmt.Errorf("%q is not a systemd cgroup, which is written slice:prefix:name", oci)
+	}
+	if f[0] == "" {
+		f[0] = "system.slice"
+	}
+	slice, err := SlicePath(f[0])
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(slice, f[1]+"-"+f[2]+".scope"), nil
+}
+
+// Populated says whether a process is in this group or below it. A group that is gone has none.
+func (g *Group) Populated() bool {
+	data, err := os.ReadFile(filepath.Join(g.path, "cgroup.events"))
+	return err == nil && strings.Contains(string(data), "populated 1")
+}
+
+// Own is the directory of the calling process's cgroup in the cgroup2 hierarchy that is mounted at tracking.
+func Own(tracking string) (string, error) {
+	data, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", fmt.Errorf("find the own cgroup: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return filepath.Join(tracking, path), nil
+		}
+	}
+	return "", fmt.Errorf("find the own cgroup: this process is in no cgroup2 hierarchy")
+}

@@ -1,0 +1,173 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+)
+
+// home is the scope of the monitors. systemd removes a scope when its last process ends, and makes one only around a process
+// that exists.
+type home struct {
+	mu       sync.Mutex // held while the scope is made
+	checking sync.Mutex // held while somebody looks whether systemd knows it
+}
+
+// homing is the making of that scope.
+type homing struct{ *Units }
+
+// holdTimeout bounds the making of the monitors' scope.
+const holdTimeout = 30 * time.Second
+
+// Home is the cgroup below which the monitors live, from the mount point of the hierarchy and without a slash before it.
+func (u *Units) Home() string {
+	path, err := cgroup.ScopePath(u.Slice() + ":" + u.Instance + ":monitors")
+	if err != nil {
+		panic("systemd: " + err.Error())
+	}
+	return strings.TrimPrefix(path, "/")
+}
+
+func (u homing) homeGroup() *cgroup.Group { return cgroup.At(filepath.Join(u.Mount, u.Home())) }
+
+// HoldHome makes the monitors' scope if it is not there, and keeps it from vanishing until release is called: by then a
+// monitor should have been born in it.
+func (u *Units) HoldHome(ctx context.Context) (release func(), err error) {
+	h := homing{u}
+	h.home.mu.Lock()
+	defer h.home.mu.Unlock()
+	if h.homeGroup().Populated() {
+		// The last monitor in it may be ending at this moment. Then systemd lets go of the scope, and what is born in its
+		// cgroup lives in nobody's, until it is taken up again.
+		return func() { go h.confirm() }, nil
+	}
+	return h.make(ctx)
+}
+
+// confirm makes sure that systemd knows the scope in which a monitor has just been born.
+func (u homing) confirm() {
+	if !u.home.checking.TryLock() {
+		return
+	}
+	defer u.home.checking.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), holdTimeout)
+	defer cancel()
+	name := filepath.Base(u.Home())
+	if known, err := u.Manager.active(ctx, name); known || err != nil || !u.homeGroup().Populated() {
+		return // one that cannot be asked is asked at the next birth
+	}
+	u.home.mu.Lock()
+	defer u.home.mu.Unlock()
+	if release, err := u.make(ctx); err == nil {
+		release()
+	}
+}
+
+// make makes the scope around a process that does nothing. A cgroup that is there already, with what is in it, becomes the
+// scope's. With home.mu held.
+func (u homing) make(ctx context.Context) (release func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, holdTimeout)
+	defer cancel()
+	h, err := startHolder(u.Holder)
+	if err != nil {
+		return nil, err
+	}
+	if err := u.makeAround(ctx, h.pid()); err != nil {
+		h.end()
+		return nil, err
+	}
+	return h.end, nil
+}
+
+func (u homing) makeAround(ctx context.Context, pid uint32) error {
+	name := filepath.Base(u.Home())
+	for ; ; time.Sleep(5 * time.Millisecond) {
+		err := u.Manager.startScope(ctx, name, u.properties(pid))
+		if err == nil {
+			return u.awaitHome(ctx, pid)
+		}
+		if !errors.Is(err, errExists) {
+			return err
+		}
+		// It is the one before, on its way out; one that failed would stay.
+		if err := u.Manager.forget(ctx, name); err != nil {
+			return err
+		}
+		if known, _ := u.Manager.active(ctx, name); known && u.homeGroup().Populated() {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("systemd does not let go of the old %s: %w", name, ctx.Err())
+		}
+	}
+}
+
+// properties of the monitors' scope. They end last, and at once, when the machine goes down: a monitor passes over SIGTERM,
+// and has nothing to do but record how its containers end.
+func (u homing) properties(pid uint32) []property {
+	return []property{
+		set("Description", "Monitors of Berth's pods"),
+		set("Slice", u.Slice()),
+		set("PIDs", []uint32{pid}),
+		set("Delegate", true),
+		set("DefaultDependencies", false),
+		set("KillSignal", int32(unix.SIGKILL)),
+		set("CollectMode", "inactive-or-failed"),
+		set("TasksMax", uint64(math.MaxUint64)),
+	}
+}
+
+// awaitHome waits until systemd has put a process into the scope.
+func (u homing) awaitHome(ctx context.Context, pid uint32) error {
+	for ; ; time.Sleep(time.Millisecond) {
+		pids, err := u.homeGroup().Pids()
+		if err != nil {
+			return err
+		}
+		for _, p := range pids {
+			if p == int(pid) {
+				return nil
+			}
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("systemd has not made %s: %w: see `systemctl status %s`", u.Home(), ctx.Err(), filepath.Base(u.Home()))
+		}
+	}
+}
+
+// holder is a process that does nothing until its standard input ends, which it does with the daemon, too.
+type holder struct {
+	cmd *exec.Cmd
+	in  io.Closer
+}
+
+func startHolder(program string) (*holder, error) {
+	cmd := exec.Command(program, "hold")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("make a process for the monitors' scope: %w", err)
+	}
+	return &holder{cmd, in}, nil
+}
+
+func (h *holder) pid() uint32 { return uint32(h.cmd.Process.Pid) }
+
+func (h *holder) end() {
+	_ = h.in.Close()
+	_ = h.cmd.Process.Kill()
+	_ = h.cmd.Wait()
+}

@@ -1,0 +1,59 @@
+package systemd
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+)
+
+// leaf is the daemon's own place in a unit whose cgroup is delegated to it: helpers have groups beside it.
+const leaf = "daemon"
+
+// Delegated is the cgroup of the unit that this process is in, if systemd has delegated it (Delegate=yes) so that groups may
+// be made below; "" otherwise. A process that is alone in such a unit moves into a group of its own there.
+func Delegated(mount string) (string, error) {
+	dir, err := cgroup.Own(mount)
+	if err != nil {
+		return "", err
+	}
+	if up := filepath.Dir(dir); filepath.Base(dir) == leaf && isDelegated(up) {
+		return up, nil
+	}
+	if !isDelegated(dir) {
+		return "", nil
+	}
+	if !alone(dir) {
+		return dir, nil // somebody else's unit, in which this was started by hand
+	}
+	if _, err := cgroup.Make(dir, leaf); err != nil {
+		return "", err
+	}
+	procs := filepath.Join(dir, leaf, "cgroup.procs")
+	if err := os.WriteFile(procs, []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+		return "", fmt.Errorf("move into a cgroup of our own: %w", err)
+	}
+	return dir, nil
+}
+
+// isDelegated looks for the mark that systemd puts on what it delegates.
+func isDelegated(dir string) bool {
+	var buf [8]byte
+	for _, name := range []string{"trusted.delegate", "user.delegate"} {
+		if n, err := unix.Getxattr(dir, name, buf[:]); err == nil && string(buf[:n]) == "1" {
+			return true
+		}
+	}
+	return false
+}
+
+// alone says whether this process is the only one directly in a group.
+func alone(dir string) bool {
+	data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	return err == nil && strings.TrimSpace(string(data)) == strconv.Itoa(os.Getpid())
+}

@@ -1,0 +1,289 @@
+package systemd
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/internal/cgroup"
+)
+
+// TestMain has the test program be the process that holds the monitors' scope.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "hold" {
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// real gives the units of an instance of its own, on a machine that systemd runs.
+func real(t *testing.T) *Units {
+	t.Helper()
+	if _, err := os.Stat("/run/systemd/system"); err != nil || cgroup.Mode() != cgroup.V2 {
+		t.Skip("this machine is not run by systemd, on cgroup v2: make test-vm has one that is")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &Units{Manager: &Manager{}, Instance: "berth-" + random(3), Mount: "/sys/fs/cgroup", Holder: self}
+	t.Cleanup(func() {
+		if err := u.Tidy(context.Background()); err != nil {
+			t.Errorf("tidy: %v", err)
+		}
+		within(t, "the slice is gone", func() bool { return !there(u, "/berth.slice/"+u.Slice()) })
+		u.Manager.Close()
+	})
+	return u
+}
+
+func random(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+func there(u *Units, path string) bool {
+	_, err := os.Stat(filepath.Join(u.Mount, path))
+	return err == nil
+}
+
+func within(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// born starts a process in a group of the monitors' scope, as a monitor is born there.
+func born(t *testing.T, u *Units, name string) *holder {
+	t.Helper()
+	release, err := u.HoldHome(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	g, err := cgroup.Make(u.Mount, filepath.Join(u.Home(), "monitors", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := startHolder(u.Holder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(g.Path(), "cgroup.procs"), []byte(strconv.Itoa(int(h.pid()))), 0); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func systemctl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("systemctl", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("systemctl %v: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func TestHome(t *testing.T) {
+	u := real(t)
+	name := filepath.Base(u.Home())
+	for range 5 {
+		one := born(t, u, "one")
+		two := born(t, u, "two") // joins
+		if state := systemctl(t, "show", "-p", "ActiveState,Delegate,Slice,ControlGroup", name); state != "Slice="+u.Slice()+"\nControlGroup=/"+u.Home()+"\nDelegate=yes\nActiveState=active" {
+			t.Errorf("systemd says of the scope:\n%s", state)
+		}
+		one.end()
+		if !there(u, u.Home()+"/monitors/two") {
+			t.Error("the scope went with one of two")
+		}
+		two.end()
+		// The next one is born while systemd lets go of this one, or after it.
+	}
+	within(t, "the scope is gone", func() bool { return !there(u, u.Home()) })
+}
+
+// TestHomeThatNobodyKnows takes the unit away from under a live monitor, as happens when systemd lets go of the scope in the
+// moment in which one is born there.
+func TestHomeThatNobodyKnows(t *testing.T) {
+	u := real(t)
+	g, err := cgroup.Make(u.Mount, filepath.Join(u.Home(), "monitors", "orphan"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := startHolder(u.Holder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.end()
+	if err := os.WriteFile(filepath.Join(g.Path(), "cgroup.procs"), []byte(strconv.Itoa(int(h.pid()))), 0); err != nil {
+		t.Fatal(err)
+	}
+	next := born(t, u, "next")
+	defer next.end()
+	within(t, "systemd knows the scope", func() bool {
+		known, err := u.Manager.active(t.Context(), filepath.Base(u.Home()))
+		return known && err == nil
+	})
+	if pids, err := g.Pids(); err != nil || !slices.Equal(pids, []int{int(h.pid())}) {
+		t.Errorf("the monitor was moved out of its group: %v %v", pids, err)
+	}
+}
+
+// TestReconnect calls before and after systemd has executed itself anew, and after the bus was started anew.
+func TestReconnect(t *testing.T) {
+	u := real(t)
+	one := born(t, u, "one")
+	defer one.end()
+	for _, how := range [][]string{{"daemon-reexec"}, {"restart", "dbus.service"}, {"daemon-reload"}} {
+		systemctl(t, how...)
+		if known, err := u.Manager.active(t.Context(), filepath.Base(u.Home())); !known || err != nil {
+			t.Errorf("after systemctl %v: active %v, %v", how, known, err)
+		}
+		two := born(t, u, "two")
+		two.end()
+	}
+}
+
+// TestBus reaches systemd over the bus, which is the way where it has no socket of its own.
+func TestBus(t *testing.T) {
+	u := real(t)
+	conn, err := dial(t.Context(), busSocket, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Manager.conn = conn
+	one := born(t, u, "one")
+	one.end()
+}
+
+// scope makes a scope as an OCI runtime does.
+func scope(t *testing.T, u *Units, slice, ctr string) *holder {
+	t.Helper()
+	h, err := startHolder(u.Holder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = u.Manager.startScope(t.Context(), u.scope(ctr), []property{set("PIDs", []uint32{h.pid()}), set("Slice", slice), set("Delegate", true)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the scope is there", func() bool {
+		path, err := u.Manager.cgroupOf(t.Context(), u.scope(ctr))
+		return err == nil && path != "" && cgroup.At(u.Mount+path).Populated()
+	})
+	return h
+}
+
+func TestEndPod(t *testing.T) {
+	u := real(t)
+	pod, ctr := random(32), random(32)
+	h := scope(t, u, u.podSlice(pod), ctr)
+	defer h.end()
+	if ids, err := u.Pods(t.Context()); err != nil || !slices.Equal(ids, []string{pod}) {
+		t.Errorf("pods: %v %v", ids, err)
+	}
+	if ids, err := u.Containers(t.Context()); err != nil || !slices.Equal(ids, []string{ctr}) {
+		t.Errorf("containers: %v %v", ids, err)
+	}
+	for range 2 { // again: nothing is there
+		if err := u.RemovePod(t.Context(), pod); err != nil {
+			t.Errorf("remove: %v", err)
+		}
+	}
+	within(t, "its units are gone", func() bool {
+		pods, err := u.Pods(t.Context())
+		ctrs, err2 := u.Containers(t.Context())
+		return err == nil && err2 == nil && len(pods)+len(ctrs) == 0
+	})
+}
+
+// TestEndFailed has systemd take a scope for failed: what was in it had to be killed at a stop.
+func TestEndFailed(t *testing.T) {
+	u := real(t)
+	pod, ctr := random(32), random(32)
+	cmd := exec.Command("sh", "-c", "trap '' TERM; while :; do sleep 1; done")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	err := u.Manager.startScope(t.Context(), u.scope(ctr), []property{
+		set("PIDs", []uint32{uint32(cmd.Process.Pid)}), set("Slice", u.podSlice(pod)), set("TimeoutStopUSec", uint64(100_000)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the scope is there", func() bool { active, _ := u.Manager.active(t.Context(), u.scope(ctr)); return active })
+	_ = exec.Command("systemctl", "stop", u.scope(ctr)).Run() // it says that it failed
+	if ids, err := u.Containers(t.Context()); err != nil || !slices.Equal(ids, []string{ctr}) {
+		t.Errorf("the failed scope is not listed: %v %v", ids, err)
+	}
+	if err := u.EndContainer(t.Context(), ctr); err != nil {
+		t.Error(err)
+	}
+	within(t, "systemd has forgotten it", func() bool {
+		ids, err := u.Containers(t.Context())
+		return err == nil && len(ids) == 0
+	})
+	if err := u.RemovePod(t.Context(), pod); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDelegated has a unit of its own run this test program.
+func TestDelegated(t *testing.T) {
+	real(t)
+	if os.Getenv("BERTH_TEST_DELEGATED") != "" {
+		own, err := Delegated("/sys/fs/cgroup")
+		again, err2 := Delegated("/sys/fs/cgroup")
+		now, err3 := cgroup.Own("/sys/fs/cgroup")
+		t.Logf("delegated %q %v, again %q %v, now in %q %v", own, err, again, err2, now, err3)
+		if own != os.Getenv("BERTH_TEST_DELEGATED") || again != own || now != own+"/"+leaf {
+			if own != "" || os.Getenv("BERTH_TEST_DELEGATED") != "none" {
+				t.Error("that is not it")
+			}
+		}
+		return
+	}
+	self, _ := os.Executable()
+	for delegate, want := range map[string]string{"yes": "/sys/fs/cgroup/system.slice/berth-test-unit.service", "no": "none"} {
+		out, err := exec.Command("systemd-run", "--wait", "--pipe", "--quiet", "--unit=berth-test-unit.service", "-p", "Delegate="+delegate,
+			"-E", "BERTH_TEST_DELEGATED="+want, self, "-test.run=^TestDelegated$", "-test.v").CombinedOutput()
+		if err != nil {
+			t.Errorf("Delegate=%s: %v\n%s", delegate, err, out)
+		}
+	}
+}
+
+// TestNothingThere asks over fresh connections for what is not there.
+func TestNothingThere(t *testing.T) {
+	u := real(t)
+	for range 20 {
+		m := &Manager{}
+		for _, name := range []string{u.Slice(), u.podSlice(id), u.scope(id), filepath.Base(u.Home())} {
+			if err := m.stop(t.Context(), name); err != nil {
+				t.Error(err)
+			}
+			if err := m.forget(t.Context(), name); err != nil {
+				t.Error(err)
+			}
+			if known, err := m.active(t.Context(), name); known || err != nil {
+				t.Errorf("%s is active: %v, %v", name, known, err)
+			}
+		}
+		m.Close()
+	}
+}

@@ -1,0 +1,131 @@
+package systemd
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"berth/internal/cgroup"
+)
+
+// Units are those of one Berth. What a pod or container has is named after the instance and its id:
+//
+//	<instance>.slice                    all that is Berth's own
+//	<instance>-monitors.scope           the monitors, in that slice
+//	<instance>-pod<id>.slice            a pod to which nobody gave a cgroup, in that slice
+//	<instance>-<id>.scope               a container, in its pod's slice
+type Units struct {
+	Manager  *Manager
+	Instance string
+	Mount    string // of the cgroup2 hierarchy
+	Holder   string // the program berth-monitor, whose hold mode does nothing
+
+	home home
+}
+
+// goneTimeout bounds the wait for a unit that was killed and stopped.
+const goneTimeout = 30 * time.Second
+
+// Slice is the slice of all that is Berth's own.
+func (u *Units) Slice() string { return u.Instance + ".slice" }
+
+func (u *Units) podSlice(pod string) string { return u.Instance + "-pod" + pod + ".slice" }
+
+func (u *Units) scope(ctr string) string { return u.Instance + "-" + ctr + ".scope" }
+
+// Parent is the cgroup of a pod to which nobody gave one.
+func (u *Units) Parent(pod string) string {
+	path, err := cgroup.SlicePath(u.podSlice(pod))
+	if err != nil {
+		panic("systemd: " + err.Error()) // instances and ids are made of letters, digits and single dashes
+	}
+	return path
+}
+
+// Container is a container's cgroup as an OCI runtime takes it. The parent is the slice of a pod, or, as a kubelet has it, the
+// whole path of that slice.
+func (u *Units) Container(parent, ctr string) (string, error) {
+	slice := filepath.Base(parent)
+	if _, err := cgroup.SlicePath(slice); err != nil {
+		return "", fmt.Errorf("cgroup parent %q: this node's cgroup driver is systemd, which wants a slice such as kubepods-pod1.slice: "+
+			"set cgroupDriver: systemd for the kubelet, or cgroup_driver = \"cgroupfs\" here", parent)
+	}
+	return slice + ":" + u.Instance + ":" + ctr, nil
+}
+
+// RemovePod removes the slice of a pod to which nobody gave one, and kills what is left in it. nil when there is none.
+func (u *Units) RemovePod(ctx context.Context, pod string) error {
+	return u.end(ctx, u.podSlice(pod), u.Parent(pod))
+}
+
+// Pods lists the pods that have a slice of Berth's own.
+func (u *Units) Pods(ctx context.Context) ([]string, error) {
+	return u.ids(ctx, u.Instance+"-pod", ".slice")
+}
+
+// Containers lists the containers that have a scope, live or failed.
+func (u *Units) Containers(ctx context.Context) ([]string, error) {
+	return u.ids(ctx, u.Instance+"-", ".scope")
+}
+
+func (u *Units) ids(ctx context.Context, before, after string) ([]string, error) {
+	found, err := u.Manager.units(ctx, before+"*"+after)
+	var ids []string
+	for _, f := range found {
+		id := strings.TrimSuffix(strings.TrimPrefix(f.Name, before), after)
+		if raw, err := hex.DecodeString(id); err == nil && len(raw) == 32 {
+			ids = append(ids, id)
+		}
+	}
+	return ids, err
+}
+
+// EndContainer kills what is in a container's scope and has systemd forget the scope, also one that failed. slice is the slice
+// it is in, where that is known. nil when there is none.
+func (u *Units) EndContainer(ctx context.Context, ctr string) error {
+	path, err := u.Manager.cgroupOf(ctx, u.scope(ctr))
+	if err != nil {
+		return err
+	}
+	return u.end(ctx, u.scope(ctr), path)
+}
+
+// end kills what is in a unit, has systemd stop and forget it, and waits until its cgroup is gone. A stop would give the
+// processes a minute and a half to end by themselves.
+func (u *Units) end(ctx context.Context, name, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
+	defer cancel()
+	var g *cgroup.Group
+	if path != "" && path != "/" {
+		g = cgroup.At(filepath.Join(u.Mount, path))
+		if err := g.Kill(); err != nil {
+			return fmt.Errorf("kill what is in %s: %w", name, err)
+		}
+	}
+	if err := errors.Join(u.Manager.stop(ctx, name), u.Manager.forget(ctx, name)); err != nil {
+		return err
+	}
+	if g == nil {
+		return nil
+	}
+	if err := g.WaitEmpty(ctx); err != nil {
+		return fmt.Errorf("stop %s: %w: its processes do not die of SIGKILL (see /proc/<pid>/stack)", name, err)
+	}
+	return g.Remove() // systemd does it too, a moment later
+}
+
+// Tidy stops the slice of all that is Berth's own when nothing lives in it.
+func (u *Units) Tidy(ctx context.Context) error {
+	path, err := cgroup.SlicePath(u.Slice())
+	if err != nil {
+		return err
+	}
+	if cgroup.At(filepath.Join(u.Mount, path)).Populated() {
+		return nil
+	}
+	return u.Manager.stop(ctx, u.Slice())
+}
