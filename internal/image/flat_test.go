@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"runtime"
 	"runtime/metrics"
 	"strings"
 	"testing"
@@ -19,11 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLargeLayerNeedsNoMemory takes layers of 0.5 and 4 GiB through all stages of a pull and watches the heap. The file in it is
+// TestLargeLayerNeedsNoMemory takes layers of 192 and 768 MiB through all stages of a pull and watches the heap. The file in it is
 // marked as sparse, so that the disk of the test does not have to hold it.
 func TestLargeLayerNeedsNoMemory(t *testing.T) {
 	if testing.Short() {
-		t.Skip("digests gigabytes")
+		t.Skip("digests a gigabyte")
 	}
 	const chunk = 64 << 20
 	for _, form := range []struct {
@@ -31,8 +32,8 @@ func TestLargeLayerNeedsNoMemory(t *testing.T) {
 		chunks int64
 		pack   func(io.Writer) io.WriteCloser
 	}{
-		{"gzip", 8, func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }},
-		{"zstd", 64, func(w io.Writer) io.WriteCloser { z, _ := zstd.NewWriter(w); return z }},
+		{"gzip", 3, func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }},
+		{"zstd", 12, func(w io.Writer) io.WriteCloser { z, _ := zstd.NewWriter(w); return z }},
 	} {
 		t.Run(form.name, func(t *testing.T) {
 			chunks, pack := form.chunks, form.pack
@@ -46,8 +47,8 @@ func TestLargeLayerNeedsNoMemory(t *testing.T) {
 			s, dir := open(t, t.TempDir()), t.TempDir()
 			highest := watchHeap()
 			_, _, err := s.inflate(t.Context(), blob, digest.SHA256, dir)
-			if top := highest(); top > 48<<20 {
-				t.Errorf("the heap had %d MiB", top>>20)
+			if top := highest(); top > 24<<20 {
+				t.Errorf("%d MiB of the heap were in use", top>>20)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -89,11 +90,11 @@ func sparseHeader(t *testing.T, name string, size int64) []byte {
 	return b
 }
 
-// watchHeap looks at the heap every few milliseconds until the function it returns is called, which says how much the heap
-// grew at most.
+// watchHeap looks at what is in use of the heap again and again until the function it returns is called, which says by how
+// much that grew at most. Garbage does not count: how much of it gathers depends on what earlier tests left.
 func watchHeap() (highest func() uint64) {
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	look := func() uint64 { metrics.Read(sample); return sample[0].Value.Uint64() }
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	look := func() uint64 { runtime.GC(); metrics.Read(sample); return sample[0].Value.Uint64() }
 	before, top := look(), uint64(0)
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -103,7 +104,7 @@ func watchHeap() (highest func() uint64) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(2 * time.Millisecond):
+			case <-time.After(100 * time.Millisecond):
 			}
 		}
 	}()

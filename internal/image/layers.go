@@ -90,13 +90,12 @@ type holding struct {
 func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) (*holding, error) {
 	key := w.diffID.String()
 	for {
-		if id, release := s.holdPresent(plainID(w.diffID), settledID(w.chain)); id != "" {
+		h, owner := s.join(w, src, p)
+		if h.id != "" {
 			p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseExists})
-			return &holding{id: id, release: release}, nil
+			return h, nil
 		}
-		fl, owner, leave := s.layers.join(key, p, func(ctx context.Context, l *listeners) (*rawLayer, error) {
-			return s.fetchLayer(ctx, w, src, l)
-		}, dropRaw)
+		fl, leave := h.flight, h.release
 		raw, err := fl.wait(ctx)
 		if err == nil {
 			return &holding{id: raw.id, raw: raw, flight: fl, release: leave}, nil
@@ -108,6 +107,21 @@ func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) 
 		}
 		// Another's fetch failed, perhaps for a reason of its own: try with this caller's.
 	}
+}
+
+// join holds a layer that is there, or the flight of one that is not. It waits for who settles the very same meanwhile: for
+// a moment that one is neither on its way nor there.
+func (s *pipeline) join(w want, src source, p *reporter) (h *holding, owner bool) {
+	lock := s.chainLock(w.chain)
+	lock.Lock()
+	defer lock.Unlock()
+	if id, release := s.holdPresent(plainID(w.diffID), settledID(w.chain)); id != "" {
+		return &holding{id: id, release: release}, false
+	}
+	fl, owner, leave := s.layers.join(w.diffID.String(), p, func(ctx context.Context, l *listeners) (*rawLayer, error) {
+		return s.fetchLayer(ctx, w, src, l)
+	}, dropRaw)
+	return &holding{flight: fl, release: leave}, owner
 }
 
 // fetchLayer streams one blob into a directory of its own and proves it. l hears how far it is.

@@ -22,6 +22,7 @@ type chosen struct {
 	descriptor ocispec.Descriptor // of the manifest
 	rawConfig  []byte
 	config     ocispec.Image
+	done       func() // lets go of what others may share until the image is recorded, or given up; nil where nothing is
 }
 
 // chooser walks from what a reference names to the image for a platform.
@@ -31,6 +32,7 @@ type chooser struct {
 	platform target
 	explicit bool // the caller asked for the platform: a lone manifest must match too
 	visited  int  // manifests and indexes, against maxVisits
+	leave    []func()
 }
 
 // An index may hold indexes, and entries that do not say what they are.
@@ -43,13 +45,22 @@ const (
 func (c *chooser) choose(ctx context.Context, desc ocispec.Descriptor) (*chosen, error) {
 	c.visited = 0
 	found, err := c.visit(ctx, desc, 0)
+	if err == nil && c.explicit && !c.platform.Match(platformOf(found.config)) {
+		err = errorf(NotFound, "the image is for %s, not for %s", platforms.Format(platformOf(found.config)), c.platform.name)
+	}
 	if err != nil {
+		c.leaveAll()
 		return nil, err
 	}
-	if c.explicit && !c.platform.Match(platformOf(found.config)) {
-		return nil, errorf(NotFound, "the image is for %s, not for %s", platforms.Format(platformOf(found.config)), c.platform.name)
-	}
+	found.done = c.leaveAll
 	return found, nil
+}
+
+func (c *chooser) leaveAll() {
+	for _, leave := range c.leave {
+		leave()
+	}
+	c.leave = nil
 }
 
 func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int) (*chosen, error) {
@@ -205,7 +216,8 @@ func (f *chosen) agree() error {
 	return nil
 }
 
-// readConfig fetches a config once, however many want it, and not at all when an image of the store has it.
+// readConfig fetches a config once, however many want it, and not at all when an image of the store has it. Until leaveAll
+// others get it from here.
 func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
 	if err := checkDescriptor(desc); err != nil {
 		return nil, err
@@ -221,12 +233,14 @@ func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 			return c.read(ctx, desc, c.store.cfg.MaxConfigBytes, "image config")
 		}, nil)
 		raw, err := fl.wait(ctx)
-		if err != nil {
-			c.store.configs.forget(desc.Digest.String(), fl)
+		if err == nil {
+			c.leave = append(c.leave, leave)
+			return raw, nil
 		}
+		c.store.configs.forget(desc.Digest.String(), fl)
 		leave()
-		if err == nil || owner || ctx.Err() != nil {
-			return raw, err
+		if owner || ctx.Err() != nil {
+			return nil, err
 		}
 	}
 }

@@ -90,6 +90,9 @@ type names struct{ tags, digests []string }
 
 // admit gets the layers of a chosen image and records it.
 func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source, p *reporter) (Image, error) {
+	if found.done != nil {
+		defer found.done()
+	}
 	wants := wantsOf(found)
 	held, err := s.obtainAll(ctx, wants, src, p)
 	defer func() {
