@@ -50,7 +50,9 @@ func leftFiles(n *Node) []string {
 	for _, pattern := range empty {
 		found, _ := filepath.Glob(pattern)
 		for _, path := range found {
-			left = append(left, "file "+path)
+			if filepath.Base(path) != ".cache" { // crun keeps compiled seccomp filters there, for the next container
+				left = append(left, "file "+path)
+			}
 		}
 	}
 	return left

@@ -1,0 +1,231 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cgroup"
+	"berth/test/node"
+)
+
+// onV2 skips a test that is about the unified hierarchy where there is none.
+func onV2(t *testing.T) {
+	t.Helper()
+	if cgroup.Mode() != cgroup.V2 {
+		t.Skip("this machine has no cgroup v2: make test-vm has")
+	}
+}
+
+// onSystemd skips a test of systemd's units where systemd does not make the cgroups.
+func onSystemd(r rig) {
+	r.Helper()
+	if !node.GroupsOf(r.n).Systemd {
+		r.Skip("systemd is not the cgroup driver here: make test-vm has a machine where it is")
+	}
+}
+
+// resources edits what a container gets.
+func resources(f func(*v1.LinuxContainerResources)) edit {
+	return func(c *v1.ContainerConfig) { f(c.Linux.Resources) }
+}
+
+// groupDirs are the container's cgroup and the one that some runtimes make in it for its processes.
+func (c *ctr) groupDirs() []string {
+	c.Helper()
+	var found []string
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() && strings.HasSuffix(path, "/"+node.GroupsOf(c.n).Container(c.cid)) && !strings.Contains(path, "/containers/") {
+			found = append(found, path, path+"/container")
+		}
+		return nil
+	})
+	return found
+}
+
+// setting is what a cgroup file of the container says, in any of its groups.
+func (c *ctr) setting(name string) string {
+	c.Helper()
+	var all []string
+	for _, dir := range c.groupDirs() {
+		if data, err := os.ReadFile(dir + "/" + name); err == nil {
+			all = append(all, strings.TrimSpace(string(data)))
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// TestUnifiedResources gives a container what kubelets send for cgroup v2.
+func TestUnifiedResources(t *testing.T) {
+	onV2(t)
+	each(t, func(r rig) {
+		c := r.pod().start(busybox("main", "sleep 100", resources(func(l *v1.LinuxContainerResources) {
+			l.CpuShares, l.CpuPeriod, l.CpuQuota = 2048, 100000, 150000
+			l.MemoryLimitInBytes, l.MemorySwapLimitInBytes = 64<<20, 64<<20
+			l.Unified = map[string]string{
+				"memory.high": "58720256", "memory.min": "16777216", "memory.low": "20971520", "memory.oom.group": "1", "pids.max": "77",
+			}
+			l.HugepageLimits = []*v1.HugepageLimit{{PageSize: "2MB", Limit: 4 << 20}}
+		})))
+		for name, want := range map[string]string{
+			"memory.max": "67108864", "memory.swap.max": "0", "memory.high": "58720256", "memory.min": "16777216", "memory.low": "20971520",
+			"memory.oom.group": "1", "pids.max": "77", "cpu.max": "150000 100000", "hugetlb.2MB.max": "4194304",
+		} {
+			if got := c.setting(name); !strings.Contains(" "+got+" ", " "+want+" ") {
+				r.Errorf("%s is %q, wanted %s", name, got, want)
+			}
+		}
+		// Runtimes convert shares in more than one way, all of which put 2048 above the 100 of who says nothing, or near it.
+		if got := c.setting("cpu.weight"); got == "" || strings.HasPrefix(got, "100 ") || got == "100" {
+			r.Errorf("cpu.weight is %q: the shares made no difference", got)
+		}
+	})
+}
+
+// TestOutOfMemoryGroup has one process of a container run out of memory: alone, or with all others where the kernel is told so.
+func TestOutOfMemoryGroup(t *testing.T) {
+	onV2(t)
+	each(t, func(r rig) {
+		p := r.pod()
+		for group, want := range map[string]int32{"0": 5, "1": 137} {
+			st := p.start(busybox("group"+group, "/webapp alloc 300; exit 5", resources(func(l *v1.LinuxContainerResources) {
+				l.MemoryLimitInBytes, l.MemorySwapLimitInBytes = 64<<20, 64<<20
+				l.Unified = map[string]string{"memory.oom.group": group}
+			}))).finish()
+			if st.ExitCode != want || (want == 137) != (st.Reason == "OOMKilled") {
+				r.Errorf("memory.oom.group %s: exit code %d, reason %q; wanted %d", group, st.ExitCode, st.Reason, want)
+			}
+		}
+	})
+}
+
+// TestOutOfMemoryWhileTheMonitorSleeps has systemd take the scope away before the monitor sees the end of its container.
+func TestOutOfMemoryWhileTheMonitorSleeps(t *testing.T) {
+	onV2(t)
+	own(t, func(r rig) {
+		onSystemd(r)
+		dir := t.TempDir()
+		p := r.pod()
+		c := p.start(busybox("main", "until [ -e /signs/go ]; do sleep 0.1; done; exec /webapp alloc 300", func(c *v1.ContainerConfig) {
+			c.Linux.Resources.MemoryLimitInBytes, c.Linux.Resources.MemorySwapLimitInBytes = 64<<20, 64<<20
+			c.Mounts = []*v1.Mount{{HostPath: dir, ContainerPath: "/signs"}}
+		}))
+		quiet := p.start(busybox("quiet", "until [ -e /signs/go ]; do sleep 0.1; done; kill -9 $$", func(c *v1.ContainerConfig) {
+			c.Mounts = []*v1.Mount{{HostPath: dir, ContainerPath: "/signs"}}
+		}))
+		monitor := p.monitor()
+		r.ok(syscall.Kill(monitor, syscall.SIGSTOP))
+		r.ok(os.WriteFile(dir+"/go", nil, 0o644))
+		r.eventually("systemd has removed the scope", func() bool { return len(c.groupDirs()) == 0 })
+		r.ok(syscall.Kill(monitor, syscall.SIGCONT))
+		if st := c.finish(); st.ExitCode != 137 || st.Reason != "OOMKilled" {
+			r.Errorf("code %d, reason %q %q", st.ExitCode, st.Reason, st.Message)
+		}
+		quiet.stop()
+	})
+}
+
+func (c *ctr) stop() {
+	c.Helper()
+	c.ok(c.n.Runtime.StopContainer(ctx(), c.cid, 0))
+}
+
+// monitor is the process that holds the pod.
+func (p *pod) monitor() int {
+	p.Helper()
+	found := processesIn(p.n.Instance, "-dir "+p.n.State+"/pods/"+p.id)
+	if len(found) != 1 {
+		p.Fatalf("monitors of the pod: %v", found)
+	}
+	return found[0]
+}
+
+func (r rig) systemctl(args ...string) string {
+	r.Helper()
+	out, err := exec.Command("systemctl", args...).CombinedOutput()
+	if err != nil {
+		r.Fatalf("systemctl %v: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// TestUnits looks at the units of a pod, its container and its monitor as systemd has them.
+func TestUnits(t *testing.T) {
+	own(t, func(r rig) {
+		onSystemd(r)
+		kube := node.GroupsOf(r.n).KubePod("units")
+		p := r.pod(func(c *v1.PodSandboxConfig) { c.Linux.CgroupParent = kube })
+		c := p.start(busybox("main", "sleep 100"))
+		scope, monitors := node.GroupsOf(r.n).Container(c.cid), r.n.Instance+"-monitors.scope"
+		show := func(unit string) string {
+			return strings.ReplaceAll(r.systemctl("show", "-p", "ActiveState,Slice,Delegate", unit), "\n", " ")
+		}
+		if got, want := show(scope), "Slice="+filepath.Base(kube)+" Delegate=yes ActiveState=active"; got != want {
+			r.Errorf("the container's scope: %s, wanted %s", got, want)
+		}
+		if got, want := show(monitors), "Slice="+r.n.Instance+".slice Delegate=yes ActiveState=active"; got != want {
+			r.Errorf("the monitors' scope: %s, wanted %s", got, want)
+		}
+		groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.monitor()))
+		r.ok(err)
+		if want := monitors + "/monitors/" + p.id; !strings.Contains(string(groups), want) {
+			r.Errorf("the monitor is in %s, wanted %s", groups, want)
+		}
+		// A node's administrator ends the container in systemd's way.
+		r.systemctl("stop", scope)
+		if st := c.finish(); st.State != v1.ContainerState_CONTAINER_EXITED {
+			r.Errorf("after systemctl stop: %v", st)
+		}
+	})
+}
+
+// TestPodAfterTheMonitorsScopeWasStopped stops the scope of all monitors under a running pod.
+func TestPodAfterTheMonitorsScopeWasStopped(t *testing.T) {
+	own(t, func(r rig) {
+		onSystemd(r)
+		p := r.pod()
+		c := p.start(webapp("main", "count 50ms 1000000"))
+		c.logged("tick 2\n")
+		pid := c.pid("webapp")
+		r.systemctl("stop", r.n.Instance+"-monitors.scope")
+		r.eventually("a new monitor answers", func() bool {
+			out, _, err := c.tryExec(0, "echo hi")
+			return err == nil && out == "hi\n"
+		})
+		if c.pid("webapp") != pid {
+			r.Error("the container did not live on")
+		}
+		if got := r.systemctl("is-active", r.n.Instance+"-monitors.scope"); got != "active" {
+			r.Errorf("the monitors' scope is %s", got)
+		}
+	})
+}
+
+// TestSystemdRestarts has systemd execute itself anew, and the bus start anew, under a node with pods.
+func TestSystemdRestarts(t *testing.T) {
+	own(t, func(r rig) {
+		onSystemd(r)
+		old := r.pod()
+		c := old.start(busybox("main", "sleep 100"))
+		for _, how := range [][]string{{"daemon-reexec"}, {"restart", "dbus.service"}} {
+			r.systemctl(how...)
+			config := r.n.Pod(unique(t))
+			id, err := r.n.Runtime.RunPodSandbox(ctx(), config, "")
+			r.ok(err)
+			p := &pod{r, id, config}
+			if got := p.output(p.as(busybox("after", "echo there"))); got != "there\n" {
+				r.Errorf("after systemctl %v a container said %q", how, got)
+			}
+			p.remove()
+		}
+		if st := c.status(); st.State != v1.ContainerState_CONTAINER_RUNNING {
+			r.Errorf("the old container is %v", st.State)
+		}
+	})
+}
