@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"berth/internal/cgroup"
 )
 
@@ -113,8 +111,14 @@ func (u homing) makeAround(ctx context.Context, pid uint32) error {
 	}
 }
 
-// properties of the monitors' scope. They end last, and at once, when the machine goes down: a monitor passes over SIGTERM,
-// and has nothing to do but record how its containers end.
+// lastWords is how long the monitors live when the machine goes down and all containers have ended: they record how.
+const lastWords = time.Second
+
+// kubeSlice holds the slices of the pods of a kubelet, unless it was told to have them elsewhere.
+const kubeSlice = "kubepods.slice"
+
+// properties of the monitors' scope. When the machine goes down the monitors end after the containers. They pass over SIGTERM,
+// so it is the timeout that ends them.
 func (u homing) properties(pid uint32) []property {
 	return []property{
 		set("Description", "Monitors of Berth's pods"),
@@ -122,7 +126,8 @@ func (u homing) properties(pid uint32) []property {
 		set("PIDs", []uint32{pid}),
 		set("Delegate", true),
 		set("DefaultDependencies", false),
-		set("KillSignal", int32(unix.SIGKILL)),
+		set("Before", []string{kubeSlice, u.podsSlice()}),
+		set("TimeoutStopUSec", uint64(lastWords.Microseconds())),
 		set("CollectMode", "inactive-or-failed"),
 		set("TasksMax", uint64(math.MaxUint64)),
 	}

@@ -16,7 +16,7 @@ import (
 //
 //	<instance>.slice                    all that is Berth's own
 //	<instance>-monitors.scope           the monitors, in that slice
-//	<instance>-pod<id>.slice            a pod to which nobody gave a cgroup, in that slice
+//	<instance>-pods-<id>.slice          a pod to which nobody gave a cgroup, in <instance>-pods.slice in that slice
 //	<instance>-<id>.scope               a container, in its pod's slice
 type Units struct {
 	Manager  *Manager
@@ -30,10 +30,13 @@ type Units struct {
 // goneTimeout bounds the wait for a unit that was killed and stopped.
 const goneTimeout = 30 * time.Second
 
+// podsSlice holds the slices of the pods to which nobody gave a cgroup.
+func (u *Units) podsSlice() string { return u.Instance + "-pods.slice" }
+
 // Slice is the slice of all that is Berth's own.
 func (u *Units) Slice() string { return u.Instance + ".slice" }
 
-func (u *Units) podSlice(pod string) string { return u.Instance + "-pod" + pod + ".slice" }
+func (u *Units) podSlice(pod string) string { return u.Instance + "-pods-" + pod + ".slice" }
 
 func (u *Units) scope(ctr string) string { return u.Instance + "-" + ctr + ".scope" }
 
@@ -64,7 +67,7 @@ func (u *Units) RemovePod(ctx context.Context, pod string) error {
 
 // Pods lists the pods that have a slice of Berth's own.
 func (u *Units) Pods(ctx context.Context) ([]string, error) {
-	return u.ids(ctx, u.Instance+"-pod", ".slice")
+	return u.ids(ctx, u.Instance+"-pods-", ".slice")
 }
 
 // Containers lists the containers that have a scope, live or failed.
@@ -84,8 +87,7 @@ func (u *Units) ids(ctx context.Context, before, after string) ([]string, error)
 	return ids, err
 }
 
-// EndContainer kills what is in a container's scope and has systemd forget the scope, also one that failed. slice is the slice
-// it is in, where that is known. nil when there is none.
+// EndContainer kills what is in a container's scope and has systemd forget the scope, also one that failed. nil when there is none.
 func (u *Units) EndContainer(ctx context.Context, ctr string) error {
 	path, err := u.Manager.cgroupOf(ctx, u.scope(ctr))
 	if err != nil {

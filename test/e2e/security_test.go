@@ -149,7 +149,7 @@ func (c *ctr) controlFile(controller, name, v2 string) string {
 	patterns := []string{
 		fmt.Sprintf("/sys/fs/cgroup/%s/%s/*/%s/%s", controller, c.n.Instance, c.cid, name),
 		fmt.Sprintf("/sys/fs/cgroup/%s/*/%s/%s", c.n.Instance, c.cid, v2),
-		fmt.Sprintf("/sys/fs/cgroup/berth.slice/%s.slice/*/%s/%s", c.n.Instance, node.GroupsOf(c.n).Container(c.cid), v2),
+		fmt.Sprintf("/sys/fs/cgroup/berth.slice/%s.slice/*/*/%s/%s", c.n.Instance, node.GroupsOf(c.n).Container(c.cid), v2),
 	}
 	for _, pattern := range patterns {
 		if found, _ := filepath.Glob(pattern); len(found) == 1 {
