@@ -31,9 +31,15 @@ const callTimeout = 25 * time.Second
 
 // Manager speaks to systemd. The zero value is ready. Its methods may be called concurrently and, but for startScope, again.
 type Manager struct {
-	mu   sync.Mutex // guards conn
-	conn *dbus.Conn
+	mu    sync.Mutex // guards what follows
+	conn  *dbus.Conn
+	calls int         // under way over conn
+	rest  *time.Timer // ends a connection that nobody uses
 }
+
+// restAfter is how long a connection is kept for the next call. systemd sends all that happens to it over its own socket,
+// asked or not.
+const restAfter = 5 * time.Second
 
 // Close ends the connection. A later call makes another.
 func (m *Manager) Close() {
@@ -45,10 +51,41 @@ func (m *Manager) Close() {
 	}
 }
 
-// connect returns the connection, and whether it was there before.
-func (m *Manager) connect(ctx context.Context) (conn *dbus.Conn, old bool, err error) {
+// begin takes the connection, for a call that done ends, and says whether it was there before.
+func (m *Manager) begin(ctx context.Context) (conn *dbus.Conn, old bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	conn, old, err = m.connect(ctx)
+	if err == nil {
+		m.calls++
+	}
+	return conn, old, err
+}
+
+// done ends a call.
+func (m *Manager) done() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls--
+	if m.rest == nil {
+		m.rest = time.AfterFunc(restAfter, m.unused)
+	} else {
+		m.rest.Reset(restAfter)
+	}
+}
+
+// unused ends the connection when there was no call in a while.
+func (m *Manager) unused() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.calls == 0 && m.conn != nil {
+		_ = m.conn.Close()
+		m.conn = nil
+	}
+}
+
+// connect returns the connection, and whether it was there before. With mu held.
+func (m *Manager) connect(ctx context.Context) (conn *dbus.Conn, old bool, err error) {
 	if m.conn != nil && m.conn.Connected() {
 		return m.conn, true, nil
 	}
@@ -134,9 +171,10 @@ func (m *Manager) send(ctx context.Context, object dbus.ObjectPath, method strin
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		conn, old, err := m.connect(ctx)
+		conn, old, err := m.begin(ctx)
 		if err == nil {
 			err = conn.Object(service, object).CallWithContext(ctx, method, 0, args...).Store(out...)
+			m.done()
 			var said dbus.Error
 			if err == nil || errors.As(err, &said) && !passing(said) {
 				return err

@@ -287,3 +287,25 @@ func TestNothingThere(t *testing.T) {
 		m.Close()
 	}
 }
+
+// TestRest wants no connection kept by a manager that nobody uses.
+func TestRest(t *testing.T) {
+	u := real(t)
+	if _, err := u.Pods(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u.Manager.mu.Lock()
+	kept := u.Manager.conn != nil
+	u.Manager.mu.Unlock()
+	if !kept {
+		t.Error("a connection is not kept for the next call")
+	}
+	within(t, "the connection is closed", func() bool {
+		u.Manager.mu.Lock()
+		defer u.Manager.mu.Unlock()
+		return u.Manager.conn == nil
+	})
+	if _, err := u.Pods(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -60,9 +60,10 @@ func (u *Units) Container(parent, ctr string) (string, error) {
 	return slice + ":" + u.Instance + ":" + ctr, nil
 }
 
-// RemovePod removes the slice of a pod to which nobody gave one, and kills what is left in it. nil when there is none.
+// RemovePod removes the slice of a pod to which nobody gave one, and kills what is left in it. nil when there is none. A pod that
+// was made while cgroupfs was the driver has a cgroup without a unit, which goes, too.
 func (u *Units) RemovePod(ctx context.Context, pod string) error {
-	return u.end(ctx, u.podSlice(pod), u.Parent(pod))
+	return errors.Join(u.end(ctx, u.podSlice(pod), u.Parent(pod)), cgroup.Direct{Instance: u.Instance}.RemovePod(ctx, pod))
 }
 
 // Pods lists the pods that have a slice of Berth's own.
