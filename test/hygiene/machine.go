@@ -64,12 +64,15 @@ func processes(s Snapshot) error {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		if p, ok := readProcess(pid); ok {
+		if p, ok := readProcess(pid); ok && !strings.HasSuffix(p.detail, busGroup) {
 			s.add(Process, p.name, p.detail)
 		}
 	}
 	return nil
 }
+
+// busGroup ends the description of the D-Bus daemon, which a test restarts.
+const busGroup = " in cgroup /system.slice/dbus.service"
 
 type process struct{ name, detail string }
 
@@ -125,6 +128,9 @@ func mounts(s Snapshot) error {
 	list, err := readMounts()
 	seen := map[string]int{}
 	for _, m := range list {
+		if strings.HasPrefix(m.point, "/run/credentials/") {
+			continue // systemd mounts one for a service, when it pleases
+		}
 		name := m.point
 		if seen[m.point]++; seen[m.point] > 1 {
 			name = fmt.Sprintf("%s #%d", m.point, seen[m.point])
@@ -188,10 +194,13 @@ func cgroups(s Snapshot) error {
 	return nil
 }
 
+// parentSlice holds the slices of all of Berth's instances. systemd keeps it when it is empty.
+const parentSlice = "/sys/fs/cgroup/berth.slice"
+
 func addDirs(s Snapshot, root string) {
 	// Groups come and go while one walks; what has gone is not there, which is no error.
 	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && path != root {
+		if err == nil && d.IsDir() && path != root && path != parentSlice {
 			s.add(Cgroup, path, "")
 		}
 		return nil
@@ -222,9 +231,13 @@ var watched = []struct {
 }
 
 // ignored are files that belong to nobody: iptables' lock, the folder in which every network tool pins its namespaces (it
-// is looked into all the same), what apt rewrites, and the folder that crun makes before it so much as says its version.
+// is looked into all the same), what apt rewrites, the folder that crun makes before it so much as says its version, and what
+// systemd makes when it pleases.
 var ignored = map[string]bool{"/run/xtables.lock": true, "/run/netns": true, "/var/lib/apt/lists": true,
-	"/run/crun": true}
+	"/run/crun": true, "/run/agetty.reload": true}
+
+// systemds are the folders of systemd's own, in which it does as it pleases.
+var systemds = map[string]bool{"/run/systemd": true, "/run/credentials": true}
 
 func files(s Snapshot) error {
 	for _, w := range watched {
@@ -252,7 +265,7 @@ func addFiles(s Snapshot, root string, depth int, prefix string) {
 		if !ignored[path] {
 			s.add(File, path, e.Type().String())
 		}
-		if e.IsDir() && depth > 1 {
+		if e.IsDir() && depth > 1 && !systemds[path] {
 			addFiles(s, path, depth-1, "")
 		}
 	}
