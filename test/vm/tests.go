@@ -21,6 +21,9 @@ type Test struct {
 	Skip    string   // and not these
 	Env     []string // NAME=value
 	Flags   []string // more flags of the test program
+	// Until is a line of the test, which must be the machine's first: when it comes the power is cut, and the machine is booted
+	// again. What the test says does not count, and the tests after it run in the second boot.
+	Until string
 }
 
 // The lines around the output of each package.
@@ -56,7 +59,7 @@ func Run(ctx context.Context, img Image, tests []Test, raw string, out io.Writer
 	if err := m.record(raw); err != nil {
 		return err
 	}
-	if err := m.collect(ctx, out); err != nil {
+	if err := m.boots(ctx, tests, out); err != nil {
 		return fmt.Errorf("%w; the console of the virtual machine ends with:\n%s", err, m.Console(40))
 	}
 	return nil
@@ -121,12 +124,31 @@ func (t Test) lines(dir string) string {
 	for i, a := range args {
 		args[i] = "'" + a + "'"
 	}
-	return fmt.Sprintf("echo '%s%s'\n(cd %s && %s ./tests %s 2>&1)\necho \"%s$?\"\n",
-		began, t.Package, dir, strings.Join(append([]string{"env"}, t.Env...), " "), strings.Join(args, " "), ended)
+	program := fmt.Sprintf("cd %s && %s ./tests %s 2>&1", dir, strings.Join(append([]string{"env"}, t.Env...), " "), strings.Join(args, " "))
+	if t.Until != "" { // it must not run in the second boot, and the first one ends in the middle of it
+		return fmt.Sprintf("if [ ! -e /var/lib/booted ]; then touch /var/lib/booted; sync; %s; exit 1; fi\n", program)
+	}
+	return fmt.Sprintf("echo '%s%s'\n(%s)\necho \"%s$?\"\n", began, t.Package, program, ended)
 }
 
-// collect reads what the machine says until it is off.
-func (m *Machine) collect(ctx context.Context, out io.Writer) error {
+// boots collects from the one boot of the machine, or from both.
+func (m *Machine) boots(ctx context.Context, tests []Test, out io.Writer) error {
+	if len(tests) > 0 && tests[0].Until != "" {
+		if err := m.collect(ctx, tests[0].Until, out); !errors.Is(err, errUntil) {
+			return errors.Join(fmt.Errorf("the machine went off and had not said %q", tests[0].Until), err)
+		}
+		if err := m.Boot(); err != nil {
+			return err
+		}
+	}
+	return m.collect(ctx, "", out)
+}
+
+// errUntil says that the machine was cut off because it said what it was to be cut off at.
+var errUntil = errors.New("the power was cut")
+
+// collect reads what the machine says until it is off, or until it says a line; then it is cut off.
+func (m *Machine) collect(ctx context.Context, until string, out io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	patience := time.Duration(m.Scale) * silence
@@ -134,7 +156,10 @@ func (m *Machine) collect(ctx context.Context, out io.Writer) error {
 	defer alarm.Stop()
 	cut := context.AfterFunc(ctx, func() { _ = m.cmd.Process.Kill() })
 	defer cut()
-	err := m.sections(out, func() { alarm.Reset(patience) })
+	err := m.sections(until, out, func() { alarm.Reset(patience) })
+	if errors.Is(err, errUntil) {
+		return errors.Join(err, m.Cut())
+	}
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
@@ -142,7 +167,7 @@ func (m *Machine) collect(ctx context.Context, out io.Writer) error {
 }
 
 // sections passes each package's output through test2json, which turns it into events.
-func (m *Machine) sections(out io.Writer, alive func()) error {
+func (m *Machine) sections(until string, out io.Writer, alive func()) error {
 	var open *converter
 	for {
 		line, err := m.Next()
@@ -157,6 +182,8 @@ func (m *Machine) sections(out io.Writer, alive func()) error {
 		}
 		alive()
 		switch {
+		case until != "" && line == until:
+			return errUntil
 		case strings.HasPrefix(line, began):
 			if open, err = convert(strings.TrimPrefix(line, began), out); err != nil {
 				return err

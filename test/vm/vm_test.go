@@ -1,6 +1,12 @@
 package vm
 
 import (
+	"bufio"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -12,6 +18,40 @@ func TestTail(t *testing.T) {
 	}{{"", 3, ""}, {"a\nb\n", 3, "a\nb"}, {"a\nb\nc\n", 2, "b\nc"}} {
 		if got := tail(c.text, c.lines); got != c.want {
 			t.Errorf("the last %d of %q: %q", c.lines, c.text, got)
+		}
+	}
+}
+
+// TestUntil wants a machine's output read to the line at which it is to be cut off, and no further; and all of it without one.
+func TestUntil(t *testing.T) {
+	const said = "starting\ncut me\n" + began + "p\n=== RUN   TestX\n--- PASS: TestX (0.00s)\nPASS\n" + ended + "0\n"
+	for until, want := range map[string]error{"cut me": errUntil, "cut": nil, "": nil} {
+		m := &Machine{out: bufio.NewScanner(strings.NewReader(said))}
+		var events strings.Builder
+		lines := 0
+		if err := m.sections(until, &events, func() { lines++ }); !errors.Is(err, want) {
+			t.Errorf("until %q: %v, want %v", until, err, want)
+		}
+		if got := strings.Contains(events.String(), `"Action":"pass"`); got != (want == nil) || (lines == 2) != (want != nil) {
+			t.Errorf("until %q: %d lines, events %s", until, lines, events.String())
+		}
+	}
+}
+
+// TestLines runs what is made for the machine: a test that ends with the power runs once and does not count.
+func TestLines(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "tests"), []byte("#!/bin/sh\necho \"$X ran $*\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	first, then := Test{Package: "p", Run: "A|B", Until: "x", Env: []string{"X=first"}}, Test{Package: "p", Env: []string{"X=then"}}
+	booted := filepath.Join(dir, "booted")
+	script := strings.ReplaceAll(first.lines(dir)+then.lines(dir), "/var/lib/booted", booted)
+	for boot, want := range []string{"first ran -test.v=test2json -test.timeout=0 -test.run=A|B\n",
+		began + "p\nthen ran -test.v=test2json -test.timeout=0\n" + ended + "0\n"} {
+		out, err := exec.Command("sh", "-c", script).Output()
+		if got := string(out); got != want || (err == nil) != (boot == 1) {
+			t.Errorf("boot %d: %q, %v", boot, got, err)
 		}
 	}
 }

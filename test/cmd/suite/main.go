@@ -42,6 +42,7 @@ var sections = []section{
 		t.goTest("-count=1", "-timeout=12m", "./test/crash")
 	}},
 	{"vm", "in a virtual machine: systemd, cgroup v2, AppArmor", func(t *tally) { virtual(t, vmUsual) }},
+	{"vm-node", "in a virtual machine: the package, berth.service, a power cut", ownNode},
 	{"vm-all", "in a virtual machine: everything", func(t *tally) { virtual(t, vmAll) }},
 	{"soak", "crash matrix: every point, scenario and occurrence", func(t *tally) {
 		_ = os.Setenv("BERTH_SOAK", "1")

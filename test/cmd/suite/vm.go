@@ -22,6 +22,21 @@ var (
 	}
 )
 
+// vmNode is what takes a machine whose service and power are the tests' own. The package is removed by the last of each.
+var vmNode = []vm.Test{
+	{Package: "test/power", Run: "TestStart", Until: "power: cut it now", Env: []string{"BERTH_TEST_VM=1"}},
+	{Package: "test/power", Run: "TestAfter", Env: []string{"BERTH_TEST_VM=1"}},
+	{Package: "test/service", Env: []string{"BERTH_TEST_VM=1"}},
+}
+
+// ownNode makes the package, and tests what becomes of a node that installs it.
+func ownNode(t *tally) {
+	before := t.failed
+	if t.command("packaging/deb"); t.failed == before {
+		virtual(t, vmNode)
+	}
+}
+
 // vmOutput holds what the tests in the machine say, line by line, while they run.
 const vmOutput = "bin/vm.log"
 
