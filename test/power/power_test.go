@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -184,10 +186,10 @@ func TestAfter(t *testing.T) {
 	if durable.State != exited {
 		t.Errorf("a container of the boot before: %+v", durable)
 	}
-	if text := run(t, "berth", "inspect", "durable"); !strings.Contains(text, "255") {
+	if text := run(t, "berth", "inspect", "durable"); !ended(text, 255, "Unknown") {
 		t.Errorf("how the durable container ended is not known, but is reported as\n%s", text)
 	}
-	if text := run(t, "berth", "inspect", "job"); !strings.Contains(text, `"Completed"`) {
+	if text := run(t, "berth", "inspect", "job"); !ended(text, 0, "Completed") {
 		t.Errorf("the job had completed before the power went, and now is\n%s", text)
 	}
 	all := containers(t)
@@ -224,6 +226,14 @@ func TestAfter(t *testing.T) {
 	if _, err := os.Stat("/var/lib/berth"); !os.IsNotExist(err) {
 		t.Errorf("/var/lib/berth is left: %v", err)
 	}
+}
+
+// ended says whether what `berth inspect` prints is of a container that ended so.
+func ended(inspect string, code int, reason string) bool {
+	has := func(key, value string) bool {
+		return regexp.MustCompile(`"` + key + `":\s*` + regexp.QuoteMeta(value) + `[,\s]`).MatchString(inspect)
+	}
+	return has("exitCode", strconv.Itoa(code)) && has("reason", strconv.Quote(reason))
 }
 
 // records are the ids of the pods that have a record.
