@@ -12,15 +12,20 @@ import (
 // vmUsual is what `make test-vm` runs, and vmAll what `make test-vm-all` does.
 var (
 	vmUsual = []vm.Test{
-		{Package: "internal/cgroup"},
+		{Package: "internal/cgroup"}, {Package: "internal/systemd"},
 		{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}},
 	}
 	vmAll = []vm.Test{
-		{Package: "internal/cgroup"}, {Package: "internal/host"}, {Package: "internal/helper"}, {Package: "internal/monitor"},
+		{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/host"}, {Package: "internal/helper"}, {Package: "internal/monitor"},
 		{Package: "internal/runtime"}, {Package: "internal/network"}, {Package: "internal/rootfs"}, {Package: "internal/pod"},
 		{Package: "test/e2e"},
+		// The other cgroup driver, where it is not the obvious one.
+		{Package: "test/e2e", Run: cgroupTests, Env: []string{"BERTH_TEST_CGROUP=cgroupfs", "BERTH_TEST_RUNTIME=crun"}},
 	}
 )
+
+// cgroupTests are the tests in which the cgroup driver makes a difference.
+const cgroupTests = "Cgroup|Resources|OutOfMemory|Exec|Stop|Monitor|Daemon|RuntimeConfig"
 
 // vmNode is what takes a machine whose service and power are the tests' own. The package is removed by the last of each.
 var vmNode = []vm.Test{
