@@ -280,8 +280,8 @@ func hang(t *testing.T, pid int) int {
 	}
 	run(t, "kill", "-STOP", strconv.Itoa(pid))
 	pid = serving(t, pid)
-	if text, _ := try("journalctl", "-u", unit, "-n", "200", "--no-pager", "-o", "cat"); !strings.Contains(text, "Watchdog timeout") {
-		t.Errorf("something else ended it: %s", text)
+	if text, _ := try("journalctl", "-b", "-u", unit, "--no-pager", "-o", "cat"); !strings.Contains(text, "Watchdog timeout") {
+		t.Errorf("something else ended it; %s", journal())
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
