@@ -77,20 +77,43 @@ func readManifest(name string) (manifest, error) {
 		return nil, err
 	}
 	defer z.Close()
-	m := manifest{}
-	for dec := json.NewDecoder(z); ; {
+	m, g := manifest{}, gone{map[string]int{}, map[string]int{}}
+	for dec, i := json.NewDecoder(z), 1; ; i++ {
 		var e entry
 		if err := dec.Decode(&e); errors.Is(err, io.EOF) {
+			m.dropGone(g)
 			return m, nil
 		} else if err != nil {
 			return nil, fmt.Errorf("read layer manifest: %w", err)
 		}
 		e = jsonRaw(e)
 		if e.Type == typeGone {
-			m.drop(e.Path)
+			g.paths[e.Path] = i
 			continue
 		}
 		m[e.Path] = e
+		if len(g.paths) > 0 {
+			g.lines[e.Path] = i
+		}
+	}
+}
+
+// gone is what a manifest says was replaced: the last line that says so of a path, and of what came after the first of
+// those, the line.
+type gone struct{ paths, lines map[string]int }
+
+// dropGone removes what was replaced, with all below it, after its own line.
+func (m manifest) dropGone(g gone) {
+	if len(g.paths) == 0 {
+		return
+	}
+	for p := range m {
+		for up := p; up != "." && up != "/"; up = parentOf(up) {
+			if g.paths[up] > g.lines[p] {
+				delete(m, p)
+				break
+			}
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"sort"
 	"time"
 
@@ -28,7 +29,7 @@ func Settle(dir string, res *Result, lowers []string) error {
 	if s.man, err = readManifest(filepath.Join(dir, ManifestFile)); err != nil {
 		return err
 	}
-	for _, pass := range []func() error{s.relocate, s.closeSkeleton, s.reunite, s.link, s.adopt, s.unhide, s.times} {
+	for _, pass := range []func() error{s.relocate, s.link, s.closeSkeleton, s.reunite, s.adopt, s.unhide, s.times} {
 		if err := pass(); err != nil {
 			return fmt.Errorf("settle layer: %w", errors.Join(err, s.closeSkeleton()))
 		}
@@ -173,6 +174,9 @@ func (s *settler) relocateOne(p string) ([]string, error) {
 	s.seen = nil
 	s.man.rename(m)
 	renameKeys(s.res.links, m)
+	for name, target := range s.res.links {
+		s.res.links[name] = m.now(target)
+	}
 	return renameKeys(s.res.implied, m), nil
 }
 
@@ -209,10 +213,12 @@ func (s *settler) merge(from, to string, m moves) error {
 		}
 	}
 	delete(s.man, from)
+	m[from] = to // for hard links, which are not there yet
 	return os.Remove(s.host(from))
 }
 
 func (s *settler) move(from, to string) error {
+	delete(s.res.links, to)
 	if err := os.Rename(s.host(from), s.host(to)); err != nil {
 		return err
 	}
@@ -234,7 +240,18 @@ func (s *settler) drop(p string) error {
 		return nil
 	}
 	s.man.drop(p)
+	dropWithin(s.res.implied, p)
+	dropWithin(s.res.links, p)
 	return nil
+}
+
+// dropWithin removes the keys that are p or below it.
+func dropWithin[V any](m map[string]V, p string) {
+	for k := range m {
+		if within(k, p) {
+			delete(m, k)
+		}
+	}
 }
 
 // reunite has further names of a file whose first name went to another file stand for themselves.
@@ -247,24 +264,32 @@ func (s *settler) reunite() error {
 
 // link makes the hard links whose target is further down: the target is copied up first, as a mounted overlay would.
 func (s *settler) link() error {
-	todo := s.res.links
-	for len(todo) > 0 {
-		next := map[string]string{}
-		for _, name := range sortedKeys(todo) {
-			target := todo[name]
-			if _, waits := todo[target]; waits && target != name {
-				next[name] = target
-				continue
-			}
-			if err := s.linkOne(name, target); err != nil {
-				return fmt.Errorf("hard link %s to %s: %w", name, target, err)
-			}
-			delete(todo, name)
+	for _, name := range sortedKeys(s.res.links) {
+		if err := s.linkChain(name); err != nil {
+			return err
 		}
-		if len(next) == len(todo) && len(next) > 0 {
-			return &HostileError{sortedKeys(next)[0], "is one of several hard links that name only each other"}
+	}
+	return nil
+}
+
+// linkChain makes a hard link after the one that it names, when that one is still to be made.
+func (s *settler) linkChain(name string) error {
+	var chain []string
+	seen := map[string]bool{}
+	for target, waits := s.res.links[name]; waits; target, waits = s.res.links[name] {
+		if seen[name] {
+			return &HostileError{name, "is a hard link that leads back to itself"}
 		}
-		todo = next
+		seen[name] = true
+		chain = append(chain, name)
+		name = target
+	}
+	for _, name := range slices.Backward(chain) {
+		target := s.res.links[name]
+		if err := s.linkOne(name, target); err != nil {
+			return fmt.Errorf("hard link %s to %s: %w", name, target, err)
+		}
+		delete(s.res.links, name)
 	}
 	return nil
 }
@@ -285,6 +310,11 @@ func (s *settler) linkOne(name, target string) error {
 		return &HostileError{name, fmt.Sprintf("is a hard link to %q, which is nowhere in the image", target)}
 	case from.kind() == unix.S_IFDIR:
 		return &HostileError{name, "is a hard link to a directory"}
+	case from.path == name && !hidden:
+		return &HostileError{name, "is a hard link to itself"}
+	}
+	if err := s.free(name); err != nil {
+		return err
 	}
 	if hidden {
 		return s.copyUp(from.host, name)
@@ -302,6 +332,18 @@ func (s *settler) linkOne(name, target string) error {
 	}
 	s.man[name] = entry{Path: name, Type: typeLink, Link: from.path}
 	return nil
+}
+
+// free drops what relocate has put where a hard link is to be.
+func (s *settler) free(name string) error {
+	_, err := os.Lstat(s.host(name))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.drop(name)
 }
 
 func (s *settler) copyUp(host, p string) error {

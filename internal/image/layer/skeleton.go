@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 )
@@ -49,6 +50,9 @@ func createSkeleton(dir string, limit int64) (*skeletonWriter, error) {
 	}
 	if _, err := out.file.WriteString(skeletonMagic); err != nil {
 		return nil, errors.Join(err, out.close())
+	}
+	if limit <= 0 {
+		limit = math.MaxInt64
 	}
 	return &skeletonWriter{out: out, literal: make([]byte, 0, literalBuffer), left: max(limit, literalRoom)}, nil
 }

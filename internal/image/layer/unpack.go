@@ -79,8 +79,9 @@ func Unpack(ctx context.Context, r io.Reader, dir string, lim Limits) (*Result, 
 // directory changes them.
 type dirState struct {
 	entry
-	implied  bool // no entry described it
-	detached bool // it replaced something: nothing below shows through
+	implied  bool     // no entry described it
+	detached bool     // it replaced something: nothing below shows through
+	inside   []string // directories and far links that were put into it
 }
 
 type unpacker struct {
@@ -210,6 +211,9 @@ func (u *unpacker) whiteout(h *tar.Header, base string) error {
 		return &HostileError{h.Name, "is a whiteout of no name"}
 	}
 	full := join(dir, target)
+	if _, far := u.res.links[full]; far {
+		return nil
+	}
 	err := unix.Mknodat(u.parent.fd, target, unix.S_IFCHR, 0)
 	if errors.Is(err, unix.EEXIST) {
 		if d := u.dirs[full]; d != nil {
@@ -256,8 +260,7 @@ func (u *unpacker) create(ctx context.Context, h *tar.Header, base string, r io.
 	}
 	var far *farLinkError
 	if errors.As(err, &far) {
-		u.res.links[full] = far.target
-		return nil
+		return u.linkLater(base, full, far.target)
 	}
 	if err != nil {
 		return err
@@ -267,6 +270,26 @@ func (u *unpacker) create(ctx context.Context, h *tar.Header, base string, r io.
 		u.res.Bytes += blocks(e)
 	}
 	return u.man.add(e)
+}
+
+// linkLater leaves a hard link to Settle. Its name must be free until then.
+func (u *unpacker) linkLater(base, full, target string) error {
+	_, err := os.Lstat(procPath(u.parent.fd, base))
+	if err == nil {
+		err = u.clear(base, full)
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	u.res.links[full] = target
+	u.noteInside(u.parent.name, base)
+	return nil
+}
+
+func (u *unpacker) noteInside(dir, base string) {
+	if d := u.dirs[dir]; d != nil {
+		d.inside = append(d.inside, base)
+	}
 }
 
 // maker returns what makes the entry, safe to call again when its name was taken.
@@ -417,7 +440,9 @@ func (u *unpacker) mkdir(base, full string) (*dirState, error) {
 	if err := unix.Fchmodat(u.parent.fd, base, 0o755, 0); err != nil {
 		return nil, err
 	}
+	delete(u.res.links, full)
 	u.dirs[full] = d
+	u.noteInside(parentOf(full), base)
 	u.res.Inodes++
 	u.res.Bytes += 4096
 	if d.detached {
@@ -437,22 +462,24 @@ func (u *unpacker) describe(d *dirState, h *tar.Header, name string) error {
 // clear takes away what an earlier entry put at base. The root of a subtree takes all its notes along.
 func (u *unpacker) clear(base, full string) error {
 	u.replaced = true
-	if u.dirs[full] != nil {
-		for p := range u.dirs {
-			if within(p, full) {
-				delete(u.dirs, p)
-			}
-		}
-		for p := range u.res.links {
-			if within(p, full) {
-				delete(u.res.links, p)
-			}
-		}
-	}
+	u.forget(full)
 	if err := u.attic.take(procPath(u.parent.fd, base), full); err != nil {
 		return err
 	}
 	return u.man.add(entry{Path: full, Type: typeGone})
+}
+
+// forget drops the notes of a directory and of what is in it.
+func (u *unpacker) forget(full string) {
+	d := u.dirs[full]
+	if d == nil {
+		return
+	}
+	delete(u.dirs, full)
+	for _, base := range d.inside {
+		delete(u.res.links, join(full, base))
+		u.forget(join(full, base))
+	}
 }
 
 // impliedRoot marks the tree of a layer that does not describe its root. Who mounts it takes the root from a layer below.
