@@ -1,7 +1,6 @@
 package systemd
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,7 +15,8 @@ import (
 const leaf = "daemon"
 
 // Delegated is the cgroup of the unit that this process is in, if systemd has delegated it (Delegate=yes) so that groups may
-// be made below; "" otherwise. A process that is alone in such a unit moves into a group of its own there.
+// be made below; "" otherwise. A process that is alone in such a unit moves into a group of its own there, where it can: a unit
+// whose processes are in it and in groups below is untidy, and forbidden only once somebody limits those groups.
 func Delegated(mount string) (string, error) {
 	dir, err := cgroup.Own(mount)
 	if err != nil {
@@ -31,12 +31,8 @@ func Delegated(mount string) (string, error) {
 	if !alone(dir) {
 		return dir, nil // somebody else's unit, in which this was started by hand
 	}
-	if _, err := cgroup.Make(dir, leaf); err != nil {
-		return "", err
-	}
-	procs := filepath.Join(dir, leaf, "cgroup.procs")
-	if err := os.WriteFile(procs, []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
-		return "", fmt.Errorf("move into a cgroup of our own: %w", err)
+	if g, err := cgroup.Make(dir, leaf); err == nil {
+		_ = os.WriteFile(filepath.Join(g.Path(), "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
 	}
 	return dir, nil
 }
