@@ -126,7 +126,7 @@ func (r rig) outside(o fixture.ProxyOptions) *fixture.Proxy {
 
 // TestProxyFromEnvironment starts the daemon as a site with one way out does.
 func TestProxyFromEnvironment(t *testing.T) {
-	r := openOwn(t, "")
+	r := openOwn(t, impatient)
 	out, inside := r.outlet(), r.proxy()
 	r.ok(r.n.Stop())
 	r.ok(r.n.Start("HTTP_PROXY=http://"+out.Addr, "HTTPS_PROXY=http://"+out.Addr, "NO_PROXY=near.test,127.0.0.0/8"))

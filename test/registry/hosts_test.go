@@ -191,7 +191,7 @@ func TestHostsAreReadAnew(t *testing.T) {
 
 // TestHostsDefault has a hosts.toml for whatever has none of its own.
 func TestHostsDefault(t *testing.T) {
-	r := openOwn(t, "")
+	r := openOwn(t, impatient)
 	p, own := r.proxy(), r.proxy()
 	r.hosts("_default", fmt.Sprintf("server = %q\n", p.URL()))
 	r.hosts("own.test", fmt.Sprintf("server = %q\n", own.URL()))

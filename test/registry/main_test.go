@@ -50,7 +50,7 @@ type rig struct {
 }
 
 // impatient is the configuration of the nodes: what sends nothing is given up soon.
-const impatient = "[images]\nstall_timeout = \"2s\"\n"
+const impatient = "stall_timeout = \"2s\"\n"
 
 // open gives a test the shared node, and lets it run beside others.
 func open(t *testing.T) rig {
@@ -59,7 +59,7 @@ func open(t *testing.T) rig {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if shared.node == nil {
-		n, err := node.Open(node.Options{Runtime: runtime(), Tables: impatient})
+		n, err := node.Open(node.Options{Runtime: runtime(), Tables: "[images]\n" + impatient})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,11 +68,11 @@ func open(t *testing.T) rig {
 	return rig{t, shared.node}
 }
 
-// openOwn gives a test a node of its own, with more configuration for images, and checks at the end that it left nothing.
+// openOwn gives a test a node of its own, with a configuration for images, and checks at the end that it left nothing.
 func openOwn(t *testing.T, images string) rig {
 	t.Helper()
 	t.Parallel()
-	n, err := node.Open(node.Options{Runtime: runtime(), Tables: impatient + images})
+	n, err := node.Open(node.Options{Runtime: runtime(), Tables: "[images]\n" + images})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,7 +91,7 @@ func TestRemoveKeepsSharedLayers(t *testing.T) {
 
 // TestPinned checks what the kubelet is told not to collect.
 func TestPinned(t *testing.T) {
-	r := openOwn(t, "pinned = [\"*/base:v?\", \"keep.test/*\"]\n")
+	r := openOwn(t, impatient+"pinned = [\"*/base:v?\", \"keep.test/*\"]\n")
 	p := r.proxy()
 	r.hosts("_default", "server = \""+p.URL()+"\"\n")
 	for reference, want := range map[string]bool{

@@ -82,7 +82,7 @@ func TestArtifactInTheRegistry(t *testing.T) {
 
 // TestBounds refuses what is larger than the configuration allows, and says what the bound is.
 func TestBounds(t *testing.T) {
-	r := openOwn(t, "max_layers = 3\nmax_manifest_bytes = 20000\nmax_config_bytes = 30000\nmax_layer_bytes = 1000000\nmax_layer_entries = 100\n")
+	r := openOwn(t, impatient+"max_layers = 3\nmax_manifest_bytes = 20000\nmax_config_bytes = 30000\nmax_layer_bytes = 1000000\nmax_layer_entries = 100\n")
 	many := make([]fixture.File, 200)
 	for i := range many {
 		many[i] = fixture.File{Name: strconv.Itoa(i)}

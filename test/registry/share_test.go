@@ -152,7 +152,7 @@ func TestPullThatNobodyWaitsFor(t *testing.T) {
 
 // TestKilledPullLeavesNothing kills the daemon in the middle of a layer.
 func TestKilledPullLeavesNothing(t *testing.T) {
-	r := openOwn(t, "")
+	r := openOwn(t, impatient)
 	p := r.proxy()
 	a := r.app(300*kib, mib).push()
 	p.On(a.layers[1].on(fixture.Fault{End: fixture.EndStall, After: 600 * kib}))
