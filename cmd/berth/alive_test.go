@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -47,4 +49,25 @@ func TestSupervised(t *testing.T) {
 	if !strings.HasPrefix(got, "STOPPING=1\n") {
 		t.Errorf("told %q at its end", got)
 	}
+}
+
+// TestAnswers wants a daemon that nobody can reach any more to be known as such.
+func TestAnswers(t *testing.T) {
+	cfg := place(t)
+	stop := start(t, cfg)
+	ask := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		return answers(ctx, cfg.Socket)
+	}
+	if err := ask(); err != nil {
+		t.Errorf("a daemon that serves: %v", err)
+	}
+	if err := os.Remove(cfg.Socket); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(); err == nil {
+		t.Error("a daemon without its socket is taken for one that serves")
+	}
+	stop()
 }

@@ -96,7 +96,9 @@ func serve(ctx context.Context, cfg *config.Config) error {
 	}
 	n.recover(func() { ready.Store(true) })
 	watched, unwatch := context.WithCancel(ctx)
-	n.background.Go(func() { watch(watched, n.supervisor, cfg.Socket) })
+	n.background.Go(func() {
+		n.supervisor.Watch(watched, func(ctx context.Context) error { return answers(ctx, cfg.Socket) })
+	})
 	select {
 	case err = <-served:
 	case <-ctx.Done():
