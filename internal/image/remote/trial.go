@@ -6,7 +6,7 @@ import (
 )
 
 // trial finds out whether more connections bring more bytes. Where they share one full link they bring none, and only take
-// memory. One blob tries for all, and what it finds holds for a while.
+// memory. One blob tries for all, and what it finds holds for a while: that they help, for as long as they are used and a little more.
 type trial struct {
 	mu      sync.Mutex // guards what follows
 	seen    []sample   // what all blobs had received, of the last second or so
@@ -58,6 +58,8 @@ func (t *trial) allows(b *Blob, now sample, length time.Duration) bool {
 	switch {
 	case t.by == b:
 		return t.judge(now, length)
+	case t.verdict == helps && b.ahead.wanted:
+		t.until = now.at.Add(helpsFor) // it is in use: what was without it can't be known any more
 	case t.verdict == unknown && t.by == nil && now.at.Sub(t.seen[0].at) >= length/2:
 		t.by, t.before, t.settled = b, t.seen[0].rate(now), sample{}
 		t.until = now.at.Add(length / 2) // to get up to speed

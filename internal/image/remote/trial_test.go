@@ -22,6 +22,7 @@ func (p *pulling) during(d time.Duration, alone, ahead float64) (allowed bool) {
 		p.now.at = p.now.at.Add(gaugeWindow)
 		p.now.bytes += int64(rate * gaugeWindow.Seconds())
 		allowed = p.trial.allows(p.blob, p.now, time.Second)
+		p.blob.ahead.wanted = allowed
 	}
 	return allowed
 }
@@ -61,6 +62,19 @@ func TestTrialOnSlowConnections(t *testing.T) {
 	other.now.at = other.now.at.Add(helpsFor)
 	if other.during(gaugeWindow, 30e6, 30e6) {
 		t.Error("what was found holds for ever")
+	}
+}
+
+// TestTrialHoldsWhileUsed goes on for long: a new trial beside connections that help already would find no gain in them.
+func TestTrialHoldsWhileUsed(t *testing.T) {
+	p := newPulling()
+	if !p.during(5*time.Second, 10e6, 30e6) {
+		t.Fatal("connections that bring three times as much are not used")
+	}
+	began := p.now
+	p.during(5*helpsFor, 10e6, 30e6)
+	if rate := began.rate(p.now); rate < 29e6 {
+		t.Errorf("%.0f bytes a second of the 30e6 that are to be had", rate)
 	}
 }
 
