@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
@@ -188,6 +189,10 @@ func (g *gate) checkRealm(resp *http.Response) *fault {
 // faultOfToken says why there is no token.
 func faultOfToken(err error, secrets []string) *fault {
 	var status remoteerrors.ErrUnexpectedStatus
+	var already *faultError
+	if errors.As(err, &already) {
+		return already.fault
+	}
 	if !errors.As(err, &status) {
 		f := faultOfError(err)
 		f.text = "fetch a token: " + f.text
@@ -209,9 +214,9 @@ const mostToken = 1 << 20
 
 // tokenClient fetches tokens for a registry at home. It sends the registry's own headers to home alone, takes no secret
 // along on a redirect to elsewhere, and reads no answer without end.
-func tokenClient(base *http.Client, home *url.URL, header http.Header) *http.Client {
+func tokenClient(base *http.Client, home *url.URL, header http.Header, secrets []string) *http.Client {
 	c := *base
-	c.Transport = tokenTransport{base.Transport, home, header}
+	c.Transport = tokenTransport{base.Transport, home, header, secrets}
 	c.CheckRedirect = func(req *http.Request, via []*http.Request) error {
 		from := via[len(via)-1]
 		switch {
@@ -231,6 +236,8 @@ type tokenTransport struct {
 	base   http.RoundTripper
 	home   *url.URL
 	header http.Header
+
+	secrets []string
 }
 
 func (t tokenTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -241,6 +248,12 @@ func (t tokenTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.base.RoundTrip(req)
 	if err != nil {
 		return nil, err
+	}
+	if faultOfStatus(resp.StatusCode).again { // the library would lose when to come again
+		defer resp.Body.Close()
+		f := faultOfAnswer(resp, time.Now(), t.secrets)
+		f.text = "token server " + req.URL.Host + ": " + f.text
+		return nil, &faultError{f}
 	}
 	resp.Body = struct {
 		io.Reader

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -159,6 +160,50 @@ func TestTokenServerRecovers(t *testing.T) {
 	s := serve(t, k.lets)
 	desc := s.put([]byte("layer"))
 	wants(t, newRig(t, Options{clock: quick()}).repo(t, s.host+"/app", joe), desc, []byte("layer"))
+}
+
+// TestTokenServerAsksToWait is overloaded, and says for how long.
+func TestTokenServerAsksToWait(t *testing.T) {
+	for name, c := range map[string]struct {
+		auth   *Auth
+		status int
+	}{
+		"anonymous": {nil, http.StatusTooManyRequests}, "password": {joe, http.StatusServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := giveTokens(t)
+			var n atomic.Int64
+			give := k.answer
+			k.answer = func(w http.ResponseWriter, r *http.Request) bool {
+				if n.Add(1) == 1 {
+					w.Header().Set("Retry-After", "7")
+					w.WriteHeader(c.status)
+					return true
+				}
+				return give(w, r)
+			}
+			s := serve(t, k.lets)
+			desc := s.put([]byte("layer"))
+			clk := quick()
+			wants(t, newRig(t, Options{clock: clk}).repo(t, s.host+"/app", c.auth), desc, []byte("layer"))
+			if waits := clk.waits(); !slices.Contains(waits, 7*time.Second) {
+				t.Errorf("waits: %v", waits)
+			}
+		})
+	}
+	k := giveTokens(t)
+	k.answer = func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Retry-After", "3600")
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = io.WriteString(w, `{"errors":[{"message":"too much, joe with s3cret"}]}`)
+		return true
+	}
+	s := serve(t, k.lets)
+	_, err := fetch(t.Context(), newRig(t, Options{clock: quick()}).repo(t, s.host+"/app", joe), s.put([]byte("layer")))
+	fails(t, err, Unavailable, "token server "+k.host, "429", "too much", "1h0m0s")
+	if strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("a secret in %v", err)
+	}
 }
 
 // TestTokensStayAtHome has registries whose token servers would have the credentials go astray.

@@ -53,13 +53,17 @@ func (r *Repository) Open(ctx context.Context, desc ocispec.Descriptor) (*Blob, 
 // elsewhere are the places that a descriptor names besides the registries. They get no credentials.
 func (r *Repository) elsewhere(desc ocispec.Descriptor) []*host {
 	var out []*host
+	o := &r.client.options
 	for _, text := range desc.URLs {
 		u, err := url.Parse(text)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			continue
 		}
 		client := r.foreignClient()
-		out = append(out, &host{id: text, place: len(r.hosts) + len(out), name: u.Host, base: u, caps: docker.HostCapabilityPull, client: client, outside: client, foreign: true})
+		out = append(out, &host{
+			id: text, place: len(r.hosts) + len(out), name: u.Host, base: u, caps: docker.HostCapabilityPull, client: client, outside: client,
+			foreign: true, clock: o.clock, stall: o.Stall,
+		})
 	}
 	return out
 }

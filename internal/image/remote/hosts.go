@@ -30,6 +30,8 @@ type host struct {
 	gate    *gate
 	foreign bool
 	secrets []string // never to be seen in an error
+	clock   clock
+	stall   time.Duration // as in Options
 
 	mu    sync.Mutex // guards what follows
 	until time.Time  // it asked not to be asked before
@@ -127,7 +129,7 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 	if f.Host == "" || f.Scheme != "http" && f.Scheme != "https" || base.Hostname() == "" {
 		return nil, fmt.Errorf("%q is no address of a registry: write https://host[:port]", base)
 	}
-	h := &host{name: f.Host, base: base, caps: f.Capabilities, header: f.Header, secrets: who.secrets()}
+	h := &host{name: f.Host, base: base, caps: f.Capabilities, header: f.Header, secrets: who.secrets(), clock: c.options.clock, stall: c.options.Stall}
 	if canonicalHost(f.Host) != canonicalHost(home) {
 		h.ns = home
 	}
@@ -139,7 +141,7 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 		}
 		return who.user, who.secret, nil
 	}
-	tokens := tokenClient(h.outside, base, f.Header)
+	tokens := tokenClient(h.outside, base, f.Header, h.secrets)
 	tokens.Timeout = c.options.Stall
 	h.gate = newGate(known, h.secrets, func() docker.Authorizer {
 		if known && who.auth.RegistryToken != "" {

@@ -146,6 +146,9 @@ func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*htt
 		if err != nil {
 			return nil, h.lost(ctx, err, u)
 		}
+		if resp.StatusCode/100 != 2 {
+			resp.Body = h.brief(resp.Body)
+		}
 		sent := req.Header.Get("Authorization")
 		if resp.StatusCode != http.StatusUnauthorized || away || try > 2 || try > 0 && !strings.HasPrefix(sent, "Bearer ") {
 			return resp, nil
@@ -156,6 +159,21 @@ func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*htt
 			return nil, f
 		}
 	}
+}
+
+// brief bounds the time for a body that is read for its last words, or to keep the connection.
+func (h *host) brief(body io.ReadCloser) io.ReadCloser {
+	return briefBody{body, h.clock.AfterFunc(h.stall, func() { _ = body.Close() })}
+}
+
+type briefBody struct {
+	io.ReadCloser
+	stop func() bool
+}
+
+func (b briefBody) Close() error {
+	b.stop()
+	return b.ReadCloser.Close()
 }
 
 // lost judges a request that got no answer from u.

@@ -96,17 +96,20 @@ func (h *host) resolve(ctx context.Context, req request, want digest.Digest) (oc
 // refused says nothing of the reason.
 func (h *host) resolveByGet(ctx context.Context, req request, want digest.Digest) (ocispec.Descriptor, *fault) {
 	req.method = http.MethodGet
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	resp, f := h.ask(ctx, req, nil)
 	if f != nil {
 		return ocispec.Descriptor{}, f
 	}
-	defer drop(resp)
+	defer resp.Body.Close()
+	body := watched{&watch{clock: h.clock, limit: h.stall, cancel: cancel}, resp.Body}
 	desc, sum := described(resp), digest.Canonical.Digester()
 	if want != "" {
 		sum = want.Algorithm().Digester()
 	}
 	var err error
-	if desc.Size, err = io.Copy(sum.Hash(), io.LimitReader(resp.Body, largestManifest)); err != nil {
+	if desc.Size, err = io.Copy(sum.Hash(), io.LimitReader(body, largestManifest)); err != nil {
 		return desc, h.lost(ctx, err, h.base)
 	}
 	desc.Digest = sum.Digest()

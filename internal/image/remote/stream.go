@@ -155,3 +155,14 @@ func (w *watch) read(r io.Reader, p []byte) (n int, took time.Duration, err erro
 	}
 	return n, took, err
 }
+
+// watched is a reader under a watch.
+type watched struct {
+	*watch
+	r io.Reader
+}
+
+func (w watched) Read(p []byte) (int, error) {
+	n, _, err := w.watch.read(w.r, p)
+	return n, err
+}

@@ -1,0 +1,63 @@
+package remote
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// TestHangingBodies has a mirror whose answers begin and never end, where their text hardly matters.
+func TestHangingBodies(t *testing.T) {
+	manifest := []byte(`{"schemaVersion":2}`)
+	hangs := func(w http.ResponseWriter, r *http.Request, status int) {
+		w.Header().Set("Content-Length", "1000")
+		w.WriteHeader(status)
+		if r.Method == http.MethodHead {
+			return // its answer has no body: who asked comes with the next request
+		}
+		_, _ = w.Write([]byte("{"))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}
+	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"error": func(w http.ResponseWriter, r *http.Request) { hangs(w, r, http.StatusNotFound) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", "/elsewhere")
+			hangs(w, r, http.StatusFound)
+		},
+		"challenge": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			hangs(w, r, http.StatusUnauthorized)
+		},
+		"manifest": func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodHead {
+				w.WriteHeader(http.StatusMethodNotAllowed)
+				return
+			}
+			hangs(w, r, http.StatusOK)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mirror := serve(t, func(w http.ResponseWriter, r *http.Request) bool { answer(w, r); return true })
+			origin := serve(t, nil)
+			desc := origin.put(manifest, "v1")
+			desc.MediaType = ocispec.MediaTypeImageManifest
+			r := newRig(t, Options{Stall: 300 * time.Millisecond})
+			r.mirrors(t, mirror, origin)
+			repo := r.repo(t, "registry.test/app:v1", nil)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			if found, err := repo.Resolve(ctx); err != nil || found.Digest != digest.FromBytes(manifest) {
+				t.Fatalf("%v, %v", found.Digest, err)
+			}
+			if got, err := fetch(ctx, repo, desc); err != nil || string(got) != string(manifest) {
+				t.Fatalf("%q, %v", got, err)
+			}
+		})
+	}
+}
