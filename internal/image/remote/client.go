@@ -135,7 +135,7 @@ func (r *Repository) releaseLocked() {
 		return
 	}
 	for _, h := range r.hosts {
-		h.client.CloseIdleConnections()
+		h.bare.CloseIdleConnections()
 		h.outside.CloseIdleConnections()
 	}
 	if r.foreign != nil {

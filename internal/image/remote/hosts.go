@@ -26,7 +26,8 @@ type host struct {
 	caps    docker.HostCapabilities
 	header  http.Header // for this host alone
 	client  *http.Client
-	outside *http.Client // for where it redirects to
+	outside *http.Client    // for where it redirects to
+	bare    *http.Transport // below client, which may be wrapped
 	gate    *gate
 	foreign bool
 	secrets []string // never to be seen in an error
@@ -133,7 +134,8 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 	if canonicalHost(f.Host) != canonicalHost(home) {
 		h.ns = home
 	}
-	h.client, h.outside = c.noRedirects(f.Client.Transport), c.noRedirects(bare)
+	h.client, h.outside = c.noRedirects(f.Client.Transport), c.noRedirects(anonymous(bare))
+	h.bare = bare
 	known := who.mayGo(f.Host, home)
 	credentials := func(string) (string, string, error) {
 		if !known {
@@ -141,7 +143,7 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 		}
 		return who.user, who.secret, nil
 	}
-	tokens := tokenClient(h.outside, base, f.Header, h.secrets)
+	tokens := tokenClient(c.noRedirects(bare), base, f.Header, h.secrets)
 	tokens.Timeout = c.options.Stall
 	h.gate = newGate(known, h.secrets, func() docker.Authorizer {
 		if known && who.auth.RegistryToken != "" {
@@ -150,6 +152,16 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 		return docker.NewDockerAuthorizer(docker.WithAuthClient(tokens), docker.WithAuthCreds(credentials))
 	})
 	return h, nil
+}
+
+// anonymous is t without the client certificate, which is the registry's and its token server's to see.
+func anonymous(t *http.Transport) *http.Transport {
+	if t.TLSClientConfig == nil || len(t.TLSClientConfig.Certificates) == 0 {
+		return t
+	}
+	t = t.Clone()
+	t.TLSClientConfig.Certificates = nil
+	return t
 }
 
 // tune makes a transport fit for large transfers over several connections.

@@ -155,6 +155,41 @@ func TestTLS(t *testing.T) {
 	})
 }
 
+// TestClientCertificateStaysAtHome redirects from a registry that wants a client certificate to a place that would take one.
+func TestClientCertificateStaysAtHome(t *testing.T) {
+	ca, cert, key, err := fixture.Certificate("client", net.IPv4(127, 0, 0, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	asks := func(how tls.ClientAuthType) func(h *httptest.Server) {
+		return func(h *httptest.Server) {
+			h.TLS = &tls.Config{ClientAuth: how, ClientCAs: pool}
+			h.StartTLS()
+		}
+	}
+	other := start(t, nil, asks(tls.RequestClientCert))
+	home := start(t, func(w http.ResponseWriter, r *http.Request) bool {
+		http.Redirect(w, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
+		return true
+	}, asks(tls.RequireAndVerifyClientCert))
+	desc := other.put([]byte("layer"))
+	r := newRig(t, Options{clock: quick()})
+	r.file(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw})))
+	r.file(t, "both.pem", string(cert)+string(key))
+	r.hosts(t, "registry.test", "server = %q\nca = \"../ca.pem\"\nclient = \"../both.pem\"\n", home.URL)
+	repo := r.repo(t, "registry.test/app", nil)
+	wants(t, repo, desc, []byte("layer"))
+	for _, q := range other.requests() {
+		if len(q.TLS.PeerCertificates) > 0 {
+			t.Error("the certificate went along")
+		}
+	}
+	repo.Close()
+	eventually(t, "idle connections are closed", func() bool { return ours() == 0 })
+}
+
 // TestPlaces checks which directory counts and where requests go.
 func TestPlaces(t *testing.T) {
 	r := newRig(t, Options{})
