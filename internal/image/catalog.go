@@ -24,7 +24,7 @@ type catalog struct {
 	mu      sync.Mutex // guards what follows; no disk is waited for under it but records, renames and rare leftovers
 	images  map[string]*imageRecord
 	present map[string]*layerState
-	round   uint64             // of sweeps
+	round   uint64             // of sweeps and repairs
 	unread  map[string]Finding // what could not be read, by path
 }
 

@@ -77,18 +77,18 @@ func (c *checker) removeUnread(f Finding) error {
 	used := c.inUse()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if _, still := c.unread[f.Path]; !still {
+		return nil // a pull has put what can be read there
+	}
 	if f.Layer != "" {
 		if _, busy := used[f.Layer]; busy {
 			return errInUse
 		}
 		var discard func()
-		err := at("repair.unread", func() (err error) { discard, err = c.setAside(f.Layer); return err })
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := at("repair.unread", func() (err error) { discard, err = c.setAside(f.Layer); return err }); err != nil {
 			return err
 		}
-		if err == nil {
-			defer discard()
-		}
+		defer discard()
 	} else if err := at("repair.record", func() error { return os.Remove(f.Path) }); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -177,11 +177,12 @@ func (c *checker) repairLayer(ctx context.Context, id string, found []Finding) {
 var errInUse = errors.New("containers use it: remove them first, then check again")
 
 func (c *checker) replaceLayer(ctx context.Context, id string) error {
+	round := beginRound(c.catalog)
 	if _, used := c.inUse()[id]; used {
 		return errInUse
 	}
 	owners := c.owners(id)
-	discard, err := c.withdraw(id)
+	discard, err := c.withdraw(id, round)
 	if err != nil {
 		return err
 	}
@@ -204,11 +205,12 @@ func (c *checker) replaceLayer(ctx context.Context, id string) error {
 	return fmt.Errorf("the image was removed, for it cannot be fetched again now (a pull, with its credentials, brings it back): %w", err)
 }
 
-// withdraw takes a layer out of use, so that a pull fetches it.
-func (c *checker) withdraw(id string) (discard func(), err error) {
+// withdraw takes a layer out of use, so that a pull fetches it. As for a sweep, one that was held in this round may be a
+// container's by now.
+func (c *checker) withdraw(id string, round uint64) (discard func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l := c.present[id]; l == nil || l.holds > 0 {
+	if l := c.present[id]; l == nil || l.holds > 0 || l.round >= round {
 		return nil, errors.New("a pull or a container that starts uses it: check again later")
 	}
 	if err := at("repair.unlink", func() (err error) { discard, err = c.setAside(id); return err }); err != nil {

@@ -1,6 +1,8 @@
 package image
 
 import (
+	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -90,10 +92,17 @@ func at(step string, do func() error) error {
 	return fault.At("image." + step + ".after")
 }
 
-// setAside moves a layer out of use, so that its name is free; discard removes it.
+// setAside moves a layer out of use, so that its name is free; discard removes it. One whose directory somebody has removed
+// already is out of use.
 func (d *disk) setAside(id string) (discard func(), err error) {
 	dir, discard := d.claimIngest()
-	if err := os.Rename(d.path(layersDir, id), dir); err != nil {
+	err = os.Rename(d.path(layersDir, id), dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, gone := os.Lstat(d.path(layersDir, id)); errors.Is(gone, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
 		discard()
 		return nil, err
 	}

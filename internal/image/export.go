@@ -63,11 +63,8 @@ func (s *Store) Export(ctx context.Context, req ExportRequest, w io.Writer) erro
 // dropRemoved collects the layers of images that were removed while they were exported: Remove had to leave them.
 func (s *Store) dropRemoved(wanted []*export) error {
 	for _, w := range wanted {
-		if _, there := s.Get(w.img.ID); there {
-			continue
-		}
-		if err := s.sweeper().sweep(s.ctx, w.img.Layers); err != nil {
-			return err
+		if _, there := s.Get(w.img.ID); !there {
+			return s.sweeper().sweep(s.ctx)
 		}
 	}
 	return nil

@@ -86,6 +86,40 @@ func (f *flights[T]) forget(key string, fl *flight[T]) {
 	}
 }
 
+// keyLocks are locks by name, each there for as long as somebody has it or waits for it.
+type keyLocks struct {
+	mu    sync.Mutex // guards what follows, and the users of each
+	byKey map[string]*keyLock
+}
+
+type keyLock struct {
+	sync.Mutex
+	users int
+}
+
+func (k *keyLocks) lock(key string) (unlock func()) {
+	k.mu.Lock()
+	if k.byKey == nil {
+		k.byKey = map[string]*keyLock{}
+	}
+	l := k.byKey[key]
+	if l == nil {
+		l = &keyLock{}
+		k.byKey[key] = l
+	}
+	l.users++
+	k.mu.Unlock()
+	l.Lock()
+	return func() {
+		l.Unlock()
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(k.byKey, key)
+		}
+	}
+}
+
 // wait returns the value, or the caller's own end.
 func (fl *flight[T]) wait(ctx context.Context) (T, error) {
 	select {

@@ -38,6 +38,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)
 	p := newReporter(progress)
 	defer p.close()
 	imgs, err := s.importAll(ctx, a, p)
+	s.sweeper().makeRoom(s.ctx, err)
 	return imgs, fail(op, s.explain(err))
 }
 
@@ -83,6 +84,7 @@ func once(found []imported) []imported {
 type archive struct {
 	dir   string
 	limit int64 // of a file read whole
+	kept  int   // files that were written, those replaced since among them
 	files map[string]archived
 	blobs map[digest.Digest]string // where docker's own form keeps a layer or config, by diff id or digest
 }
@@ -120,7 +122,7 @@ func (a *archive) spool(ctx context.Context, r io.Reader, limit int64) error {
 		if left -= h.Size; left < 0 {
 			return errorf(ResourceExhausted, "it is larger than the %d bytes allowed", limit)
 		}
-		if len(a.files) > 1<<20 {
+		if len(a.files) > 1<<20 || a.kept > 1<<20 {
 			return errorf(ResourceExhausted, "it has more than %d files", 1<<20)
 		}
 		if err := a.keep(ctx, h, tr); err != nil {
@@ -131,14 +133,21 @@ func (a *archive) spool(ctx context.Context, r io.Reader, limit int64) error {
 
 func (a *archive) keep(ctx context.Context, h *tar.Header, r io.Reader) error {
 	name := path.Clean("/" + h.Name)[1:]
+	if old := a.files[name]; old.path != "" { // of a name that comes twice the last is meant
+		if err := os.Remove(old.path); err != nil {
+			return err
+		}
+		delete(a.files, name)
+	}
 	switch h.Typeflag {
 	case tar.TypeSymlink:
 		a.files[name] = archived{link: path.Clean("/" + path.Dir(name) + "/" + h.Linkname)[1:]}
 	case tar.TypeLink:
 		a.files[name] = archived{link: path.Clean("/" + h.Linkname)[1:]}
 	case tar.TypeReg:
-		full := filepath.Join(a.dir, strconv.Itoa(len(a.files)))
-		f, err := os.OpenFile(full, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		a.kept++
+		full := filepath.Join(a.dir, strconv.Itoa(a.kept))
+		f, err := os.OpenFile(full, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return err
 		}

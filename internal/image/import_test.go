@@ -180,3 +180,22 @@ func TestDockerArchiveWithLinks(t *testing.T) {
 	}
 	sound(t, s)
 }
+
+// TestImportTakesTheLastOfAName reads an archive that was appended to: it has names twice.
+func TestImportTakesTheLastOfAName(t *testing.T) {
+	layer := gz(t, file("hello", "one"))
+	raw, err := imageOf(t, layer).RawConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := tarOf(t, file("layer.tar", "stale"), file("layer.tar", string(layer.plain)), file("cfg.json", "stale"), file("cfg.json", string(raw)),
+		file("manifest.json", `[]`), file("manifest.json", `[{"Config":"cfg.json","RepoTags":["twice:v1"],"Layers":["layer.tar"]}]`))
+	s := open(t, t.TempDir())
+	if _, err := s.Import(t.Context(), bytes.NewReader(data), nil); err != nil {
+		t.Fatal(err)
+	}
+	if img, ok := s.Get("twice:v1"); !ok || content(t, s, img, "hello") != "one" {
+		t.Errorf("%v %+v", ok, img)
+	}
+	sound(t, s)
+}

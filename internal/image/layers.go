@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"golang.org/x/sync/semaphore"
 	"io"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
 )
 
 // pipeline brings images in: it fetches, proves and unpacks.
@@ -26,7 +26,7 @@ type pipeline struct {
 	slots    *semaphore.Weighted // of layers being fetched, for the whole store
 	layers   flights[*rawLayer]  // by diff id
 	configs  flights[[]byte]     // by digest
-	settling sync.Map            // *sync.Mutex by chain id: one settles at a time
+	settling keyLocks            // by chain id: one settles at a time
 	remote   *remote.Client
 }
 
@@ -112,9 +112,7 @@ func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) 
 // join holds a layer that is there, or the flight of one that is not. It waits for who settles the very same meanwhile: for
 // a moment that one is neither on its way nor there.
 func (s *pipeline) join(w want, src source, p *reporter) (h *holding, owner bool) {
-	lock := s.chainLock(w.chain)
-	lock.Lock()
-	defer lock.Unlock()
+	defer s.settling.lock(w.chain.String())()
 	if id, release := s.holdPresent(plainID(w.diffID), settledID(w.chain)); id != "" {
 		return &holding{id: id, release: release}, false
 	}
@@ -254,9 +252,7 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 
 // settle gives a raw layer its place over those below it, and its id.
 func (s *pipeline) settle(w want, h *holding, lowers []string) error {
-	lock := s.chainLock(w.chain)
-	lock.Lock()
-	defer lock.Unlock()
+	defer s.settling.lock(w.chain.String())()
 	id, release := s.holdPresent(settledID(w.chain))
 	if id == "" {
 		if !h.raw.take() {
@@ -278,11 +274,6 @@ func (s *pipeline) settle(w want, h *holding, lowers []string) error {
 
 // errTaken says that the raw layer went to another image, where other layers are below it.
 var errTaken = errors.New("the layer was settled elsewhere")
-
-func (s *pipeline) chainLock(chain digest.Digest) *sync.Mutex {
-	l, _ := s.settling.LoadOrStore(chain, &sync.Mutex{})
-	return l.(*sync.Mutex)
-}
 
 // finish gives a proven layer its name. It is held for the caller.
 func (s *pipeline) finish(raw *rawLayer, rec layerRecord) (id string, release func(), err error) {

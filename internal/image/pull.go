@@ -32,6 +32,7 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	img, err := s.pull(ctx, ref, req)
+	s.sweeper().makeRoom(s.ctx, err)
 	return img, fail(op, s.explain(err))
 }
 

@@ -150,7 +150,7 @@ func withDefaults(cfg Config) Config {
 	setDefault(&cfg.MaxParallelLayers, 8)
 	setDefault(&cfg.MaxLayerConnections, 4)
 	setDefault(&cfg.StallTimeout, 30*time.Second)
-	setDefault(&cfg.MaxBufferBytes, 32<<20)
+	setDefault(&cfg.MaxBufferBytes, 16<<20)
 	if cfg.Dirty == nil {
 		cfg.Dirty = func(string) {}
 	}

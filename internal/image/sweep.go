@@ -2,13 +2,13 @@ package image
 
 import (
 	"context"
-	"maps"
 	"os"
-	"slices"
+
+	"berth/internal/room"
 )
 
 // Remove removes the image that the id, tag or digest names, with all its tags and digests: as containerd does, a name
-// stands for the whole image. Layers that nothing else uses go with it. It succeeds when there is no such image.
+// stands for the whole image. Layers that nothing else uses go with it, and those of pulls that failed. It succeeds when there is no such image.
 func (s *Store) Remove(ctx context.Context, refOrID string) error {
 	op := "remove image " + refOrID
 	s.mu.Lock()
@@ -22,13 +22,13 @@ func (s *Store) Remove(ctx context.Context, refOrID string) error {
 	if err != nil {
 		return fail(op, s.explain(err))
 	}
-	return fail(op, s.explain(s.sweeper().sweep(ctx, img.Layers)))
+	return fail(op, s.explain(s.sweeper().sweep(ctx)))
 }
 
 // Sweep collects the layers that no image and no container uses and nobody holds, and what is left of work that ended.
 // It may be called at any time.
 func (s *Store) Sweep(ctx context.Context) error {
-	if err := s.sweeper().sweep(ctx, nil); err != nil {
+	if err := s.sweeper().sweep(ctx); err != nil {
 		return fail("sweep image store", err)
 	}
 	entries, err := os.ReadDir(s.path(ingestDir))
@@ -51,20 +51,17 @@ type sweeper struct {
 
 func (s *Store) sweeper() *sweeper { return &sweeper{s.catalog, s.cfg.InUse} }
 
-// sweep collects unused layers; only those in among, unless it is nil.
+// sweep collects unused layers.
 //
 // The order matters. A round begins before the containers are asked, and a layer that was held at any time in this round
 // stays: whoever held it may have become a container after the question.
-func (s *sweeper) sweep(ctx context.Context, among []string) error {
-	s.mu.Lock()
-	s.round++
-	round := s.round
-	s.mu.Unlock()
+func (s *sweeper) sweep(ctx context.Context) error {
+	round := beginRound(s.catalog)
 	inUse := s.inUse()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	dead, err := s.unlink(round, inUse, among)
+	dead, err := s.unlink(round, inUse)
 	for _, discard := range dead {
 		if cerr := at("remove.layer", func() error { discard(); return nil }); err == nil {
 			err = cerr
@@ -73,20 +70,35 @@ func (s *sweeper) sweep(ctx context.Context, among []string) error {
 	return err
 }
 
+// beginRound begins a round: a layer that is held from now on can be told by it.
+func beginRound(c *catalog) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.round++
+	return c.round
+}
+
+// makeRoom collects unused layers when err says that the disk is full: what a pull got before it failed would only fill it.
+// Otherwise it stays for the next try, until an image is removed.
+func (s *sweeper) makeRoom(ctx context.Context, err error) {
+	if !room.Lacking(err) {
+		return
+	}
+	if err := s.sweep(ctx); err != nil {
+		s.log.Warn("sweep of unused layers, for the disk is full", "error", err)
+	}
+}
+
 // unlink takes dead layers out of use; discarding them is the slow part and needs no lock.
-func (s *sweeper) unlink(round uint64, inUse map[string]struct{}, among []string) (dead []func(), err error) {
+func (s *sweeper) unlink(round uint64, inUse map[string]struct{}) (dead []func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.publish()
 	marked := s.markedLocked()
-	if among == nil {
-		among = slices.Collect(maps.Keys(s.present))
-	}
-	for _, id := range among {
-		l := s.present[id]
+	for id, l := range s.present {
 		_, owned := marked[id]
 		_, used := inUse[id]
-		if l == nil || owned || used || l.holds > 0 || l.round >= round || l.suspect && s.unreadImages() {
+		if owned || used || l.holds > 0 || l.round >= round || l.suspect && s.unreadImages() {
 			continue
 		}
 		var discard func()

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,17 +73,14 @@ func (s *syncer) syncOnce() error {
 	if err := at("sync.disk", func() error { return syncFS(s.root) }); err != nil {
 		return err
 	}
+	var errs []error // one that cannot be renamed keeps no other from it
 	for _, l := range r.layers {
-		if err := s.layerDurable(r, l); err != nil {
-			return err
-		}
+		errs = append(errs, s.layerDurable(r, l))
 	}
 	for _, rec := range r.images {
-		if err := s.imageDurable(r, rec); err != nil {
-			return err
-		}
+		errs = append(errs, s.imageDurable(r, rec))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (s *syncer) pending() *round {

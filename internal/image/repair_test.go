@@ -1,0 +1,202 @@
+package image
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestRepairAndAStartingContainer starts a container right after the repair asked which layers containers use.
+func TestRepairAndAStartingContainer(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "hello"))))
+	s := open(t, t.TempDir())
+	img := pull(t, s, host+"/a:v1")
+	s.cfg.InUse = func() map[string]struct{} {
+		_, release, err := s.Use(img.ID)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		release() // the container's own record names the layers now
+		return map[string]struct{}{}
+	}
+	path := s.LayerDirs(img)[0] + "/a"
+	before, _ := os.Stat(path)
+	_ = os.WriteFile(path, []byte("broken"), 0)
+	found := 0
+	if err := s.Check(t.Context(), true, func(f Finding) {
+		found++
+		if f.Repaired || !strings.Contains(f.Problem, "check again later") {
+			t.Errorf("%+v", f)
+		}
+	}); err != nil || found == 0 {
+		t.Errorf("%d findings, %v", found, err)
+	}
+	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the layer was replaced under a container: %v", err)
+	}
+}
+
+// TestRepairAfterAPull has a pull bring back what the repair is about to remove.
+func TestRepairAfterAPull(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "hello"))))
+	push(t, host+"/b:v1", imageOf(t, gz(t, file("b", "hello"))))
+	root := t.TempDir()
+	s := open(t, root)
+	refs := []string{host + "/a:v1", host + "/b:v1"}
+	imgs := []Image{pull(t, s, refs[0]), pull(t, s, refs[1])}
+	durable(t, s)
+	for _, img := range imgs {
+		for _, path := range []string{s.layerRecordPath(img.Layers[0]), s.recordPath(img.ID)} {
+			raw, err := os.ReadFile(path)
+			if err == nil {
+				raw[len(raw)-2] ^= 1
+				err = os.WriteFile(path, raw, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_ = s.Close()
+	s = open(t, root)
+	if n := len(s.Problems()); n != 4 {
+		t.Fatalf("%d problems: %v", n, s.Problems())
+	}
+	var pulled []os.FileInfo
+	err := s.Check(t.Context(), true, func(Finding) {
+		for i := len(pulled); i < len(refs); i++ {
+			info, err := os.Stat(s.LayerDirs(pull(t, s, refs[i]))[0])
+			if err != nil {
+				t.Error(err)
+			}
+			pulled = append(pulled, info)
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	for i, ref := range refs {
+		img, ok := s.Get(ref)
+		if !ok || content(t, s, img, []string{"a", "b"}[i]) != "hello" {
+			t.Errorf("%s: %v", ref, ok)
+			continue
+		}
+		if _, err := os.Stat(s.recordPath(img.ID)); err != nil {
+			t.Error(err)
+		}
+		if info, err := os.Stat(s.LayerDirs(img)[0]); err != nil || !os.SameFile(info, pulled[i]) {
+			t.Errorf("%s: what the pull brought was replaced, perhaps under a container: %v", ref, err)
+		}
+	}
+	// What the pulls put aside stays until the next Open, for a container may have it mounted.
+	if err := s.Check(t.Context(), false, func(f Finding) { t.Errorf("check finds %+v", f) }); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLayerTakenByHand has somebody delete a layer's directory: it can be repaired, and removed, and stops no sweep.
+func TestLayerTakenByHand(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "hello"))))
+	push(t, host+"/b:v1", imageOf(t, gz(t, file("b", "hello"))))
+	s := open(t, t.TempDir())
+	img, other := pull(t, s, host+"/a:v1"), pull(t, s, host+"/b:v1")
+	durable(t, s)
+	for _, i := range []Image{img, other} {
+		if err := os.RemoveAll(filepath.Dir(s.LayerDirs(i)[0])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Remove(t.Context(), other.ID); err != nil {
+		t.Error(err)
+	}
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := s.Check(t.Context(), true, func(f Finding) {
+		if !f.Repaired {
+			t.Errorf("%+v", f)
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+	if got := content(t, s, img, "a"); got != "hello" {
+		t.Errorf("after the repair: %q", got)
+	}
+	sound(t, s)
+}
+
+// TestChainsAreForgotten looks for what the store keeps in memory of layers that it settled.
+func TestChainsAreForgotten(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/a:v1", imageOf(t, gz(t, folder("d")), gz(t, file("d/x", "1"))))
+	s := open(t, t.TempDir())
+	if img := pull(t, s, host+"/a:v1"); len(img.Layers) != 2 {
+		t.Errorf("%+v", img)
+	}
+	s.settling.mu.Lock()
+	defer s.settling.mu.Unlock()
+	if n := len(s.settling.byKey); n != 0 {
+		t.Errorf("%d chains are remembered", n)
+	}
+}
+
+// TestWhatAFailedPullLeaves fails pulls behind their first layer: a full disk gets the room of it back at once, any other
+// when an image is removed.
+func TestWhatAFailedPullLeaves(t *testing.T) {
+	host := startRegistry(t, "")
+	first := gz(t, file("a", strings.Repeat("x", 1<<20)))
+	push(t, host+"/big:v1", imageOf(t, first, gz(t, file("b", strings.Repeat("x", 8<<20)))))
+	push(t, host+"/small:v1", imageOf(t, gz(t, file("c", "1"))))
+	root := t.TempDir()
+	if err := unix.Mount("tmpfs", root, "tmpfs", 0, "size=4m"); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, root, func(c *Config) { c.MaxPullLayers = 1 })
+	t.Cleanup(func() { _ = s.Close(); _ = unix.Unmount(root, unix.MNT_DETACH) })
+	small := pull(t, s, host+"/small:v1")
+	if _, err := s.Pull(t.Context(), PullRequest{Reference: host + "/big:v1"}); KindOf(err) != ResourceExhausted {
+		t.Errorf("%v", err)
+	}
+	if n := layersOnDisk(t, s); n != 1 {
+		t.Errorf("%d layers after a pull that filled the disk", n)
+	}
+	s.cfg.MaxLayerBytes = 2 << 20
+	if _, err := s.Pull(t.Context(), PullRequest{Reference: host + "/big:v1"}); err == nil || !strings.Contains(err.Error(), "more than 2097152 bytes") {
+		t.Errorf("%v", err)
+	}
+	if n := layersOnDisk(t, s); n != 2 {
+		t.Errorf("%d layers after a pull that a next one may complete", n)
+	}
+	if err := s.Remove(t.Context(), small.ID); err != nil || layersOnDisk(t, s) != 0 {
+		t.Errorf("%d layers after the removal, %v", layersOnDisk(t, s), err)
+	}
+}
+
+// TestOneLayerKeepsNoOtherFromTheDisk has somebody delete a layer that is not durable yet: all else becomes durable.
+func TestOneLayerKeepsNoOtherFromTheDisk(t *testing.T) {
+	host := startRegistry(t, "")
+	s := still(t, t.TempDir(), "one")
+	var imgs []Image
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		push(t, host+"/"+name+":v1", imageOf(t, gz(t, file(name, "hello"))))
+		imgs = append(imgs, pull(t, s, host+"/"+name+":v1"))
+	}
+	if err := os.RemoveAll(filepath.Dir(s.LayerDirs(imgs[0])[0])); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.syncer.syncOnce(); err == nil {
+		t.Error("the deleted layer was made durable")
+	}
+	for i, img := range imgs {
+		if got, _ := s.Get(img.ID); got.Durable != (i > 0) {
+			t.Errorf("image %d: durable %v", i, got.Durable)
+		}
+	}
+}
