@@ -9,8 +9,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"berth/test/fixture"
 )
@@ -88,6 +91,29 @@ func TestDownMirrorIsAskedLast(t *testing.T) {
 	}
 	if n := len(dials); n > 1 {
 		t.Errorf("dialled %d times", n)
+	}
+}
+
+// TestDownMirrorIsNobodyToAsk has a registry that wants a pause, and a mirror that is known to be dead: it gets the pause.
+func TestDownMirrorIsNobodyToAsk(t *testing.T) {
+	var busy atomic.Bool
+	origin := serve(t, func(w http.ResponseWriter, _ *http.Request) bool {
+		if !busy.Swap(false) {
+			return false
+		}
+		w.Header().Set("Retry-After", "30")
+		w.WriteHeader(http.StatusTooManyRequests)
+		return true
+	})
+	clk := quick()
+	r := newRig(t, Options{clock: clk})
+	r.hosts(t, "registry.test", "server = %q\n[host.\"http://127.0.0.1:1\"]\n", origin.URL)
+	repo := r.repo(t, "registry.test/app", nil)
+	wants(t, repo, origin.put([]byte("one")), []byte("one"))
+	busy.Store(true)
+	wants(t, repo, origin.put([]byte("two")), []byte("two"))
+	if waits := clk.waits(); !slices.Contains(waits, 30*time.Second) {
+		t.Errorf("waits: %v", waits)
 	}
 }
 

@@ -106,9 +106,9 @@ func (r *round) blame(s *seat, f *fault) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.last, s.fresh = f, 0
-	other := r.choose(s) != nil
-	patience := mostPatience
-	if other {
+	next := r.choose(s)
+	other, patience := next != nil, mostPatience
+	if other && !next.host.isDown() {
 		patience = shortPatience
 	}
 	if f.dead && other {
