@@ -148,7 +148,7 @@ func (w *worker) repair() error {
 	if err := os.Remove(w.s.LayerDirs(img)[0] + "/y"); err != nil {
 		return err
 	}
-	if err := syncFS(w.s.root); err != nil {
+	if err := w.s.syncer.flush(); err != nil {
 		return err
 	}
 	var wrong error

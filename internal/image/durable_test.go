@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // durable waits until the records on the disk say that all images are durable.
@@ -224,5 +226,41 @@ func TestRepairByHand(t *testing.T) {
 			}
 			sound(t, s)
 		})
+	}
+}
+
+// TestFailingDisk has the disk fail a round: what it was to take is never called durable, although the next round succeeds,
+// and neither by a daemon that starts after it.
+func TestFailingDisk(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "1"))))
+	push(t, host+"/b:v1", imageOf(t, gz(t, file("b", "1"))))
+	root := t.TempDir()
+	s := still(t, root, "one")
+	a := pull(t, s, host+"/a:v1")
+	good := s.syncer.flush
+	s.syncer.flush = func() error { return unix.EIO }
+	if err := s.syncer.syncOnce(); err == nil {
+		t.Error("the round succeeded")
+	}
+	s.syncer.flush = good
+	b := pull(t, s, host+"/b:v1")
+	for range 2 {
+		if err := s.syncer.syncOnce(); err != nil {
+			t.Error(err)
+		}
+		gotA, okA := s.Get(a.ID)
+		gotB, okB := s.Get(b.ID)
+		if !okA || gotA.Durable || !okB || !gotB.Durable {
+			t.Errorf("durable: a %v %v, b %v %v", okA, gotA.Durable, okB, gotB.Durable)
+		}
+		sound(t, s)
+		_ = s.Close()
+		s = still(t, root, "one")
+	}
+	_ = s.Close()
+	s = still(t, root, "two")
+	if got := s.List(); len(got) != 1 || got[0].ID != b.ID {
+		t.Errorf("after another boot: %+v", got)
 	}
 }

@@ -56,6 +56,8 @@ type layerRecord struct {
 	Skeleton bool   `json:"skeleton,omitempty"`
 	Boot     string `json:"boot"`
 	Durable  bool   `json:"durable"`
+	// Doubtful says that the disk failed while it took the layer: it is never durable.
+	Doubtful bool `json:"doubtful,omitempty"`
 }
 
 // layerState is a layer that may be used.

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"strconv"
@@ -87,6 +88,7 @@ type Store struct {
 	work   sync.WaitGroup // what goes on in the background
 	stop   context.CancelFunc
 	ctx    context.Context
+	unsync func() error // ends what the syncer syncs with
 }
 
 // Open reads the store at cfg.Root, making it when it is not there. A record that cannot be read stops nothing: Problems
@@ -117,9 +119,12 @@ func Open(cfg Config) (*Store, error) {
 			return nil, fail("open image store", err)
 		}
 	}
+	if s.syncer.flush, s.unsync, err = diskFlusher(cfg.Root); err != nil {
+		return nil, fail("open image store", err)
+	}
 	left, err := s.load()
 	if err != nil {
-		return nil, fail("open image store", err)
+		return nil, fail("open image store", errors.Join(err, s.unsync()))
 	}
 	s.publish()
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -137,6 +142,7 @@ func Open(cfg Config) (*Store, error) {
 func (s *Store) Close() error {
 	s.stop()
 	s.work.Wait()
+	_ = s.unsync()
 	return nil
 }
 

@@ -14,7 +14,8 @@ import (
 // syncer makes images durable behind their pulls.
 type syncer struct {
 	*catalog
-	ask chan struct{} // for a round
+	ask   chan struct{} // for a round
+	flush func() error  // puts all that was written on the disk
 }
 
 // wake asks for a round of the syncer, without waiting.
@@ -70,7 +71,8 @@ func (s *syncer) syncOnce() error {
 	if err := r.stage(); err != nil {
 		return err
 	}
-	if err := at("sync.disk", func() error { return syncFS(s.root) }); err != nil {
+	if err := at("sync.disk", s.flush); err != nil {
+		s.doubt(r)
 		return err
 	}
 	var errs []error // one that cannot be renamed keeps no other from it
@@ -93,11 +95,27 @@ func (s *syncer) pending() *round {
 		}
 	}
 	for _, l := range s.present {
-		if !l.Durable {
+		if !l.Durable && !l.Doubtful {
 			r.layers = append(r.layers, l)
 		}
 	}
 	return r
+}
+
+// doubt has the layers of a round that failed never be called durable: the kernel tells once of what it could not write, and
+// forgets it then, so that a round that succeeds later says nothing of them. Another boot drops them.
+func (s *syncer) doubt(r *round) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range r.layers {
+		if s.present[l.ID] != l {
+			continue
+		}
+		l.Doubtful = true
+		if err := layerKind.Write(s.layerRecordPath(l.ID), l.layerRecord); err != nil {
+			s.log.Warn("note that a layer may not be on the disk", "layer", l.ID, "error", err)
+		}
+	}
 }
 
 func (r *round) layerFile(id string) string { return filepath.Join(r.dir, "layer-"+id) }
@@ -172,11 +190,12 @@ func (c *catalog) layersDurable(rec *imageRecord) bool {
 	return true
 }
 
-func syncFS(dir string) error {
+// diskFlusher returns what syncs the file system of dir. It reports what could not be written since it was made, or since it was
+// called last, also when another process has synced the file system and heard of it first.
+func diskFlusher(dir string) (flush func() error, done func() error, err error) {
 	f, err := os.Open(dir)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	defer f.Close()
-	return unix.Syncfs(int(f.Fd()))
+	return func() error { return os.NewSyscallError("syncfs", unix.Syncfs(int(f.Fd()))) }, f.Close, nil
 }
