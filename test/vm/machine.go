@@ -2,6 +2,7 @@ package vm
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,13 +20,16 @@ import (
 // Machine is a virtual machine with disks of its own. It can be started, cut off and started again on the same disks.
 type Machine struct {
 	Scale int // how many times longer than on the host things may take in it
+	// Durable makes what the node has flushed outlive Cut, and takes time. Set it before the first Boot.
+	Durable bool
 
 	img   Image
 	accel accelerator
 	dir   string // its disks and its console
 	cmd   *exec.Cmd
 	out   *bufio.Scanner
-	raw   *os.File // gets a copy of out; may be nil
+	raw   *os.File     // gets a copy of out; may be nil
+	said  bytes.Buffer // by the emulator itself
 }
 
 // New makes a machine whose second disk holds a copy of the directory payload. Nothing runs yet.
@@ -64,13 +68,19 @@ func program() string {
 
 // Boot starts the machine.
 func (m *Machine) Boot() error {
+	cache := "unsafe"
+	if m.Durable {
+		cache = "writeback"
+	}
 	m.cmd = exec.Command(program(), append([]string{
 		"-machine", "q35", "-m", "4096", "-smp", strconv.Itoa(max(2, runtime.NumCPU())), "-display", "none", "-no-reboot", "-monitor", "none", "-nic", "none",
 		"-kernel", m.img.Kernel, "-initrd", m.img.Initrd, "-append", "root=/dev/vda rw console=ttyS0 panic=-1 systemd.show_status=0 quiet",
-		"-drive", "if=virtio,format=qcow2,cache=unsafe,file=" + m.file("root.qcow2"),
+		"-drive", "if=virtio,format=qcow2,cache=" + cache + ",file=" + m.file("root.qcow2"),
 		"-drive", "if=virtio,format=raw,cache=unsafe,file=" + m.file("payload.img"),
 		"-serial", "file:" + m.file("console"), "-serial", "stdio"}, m.accel.flags...)...)
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	m.said.Reset()
+	m.cmd.Stderr = &m.said
 	out, err := m.cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -116,7 +126,10 @@ func (m *Machine) Await(ctx context.Context) error {
 	go func() { done <- m.cmd.Wait() }()
 	select {
 	case err := <-done:
-		return err
+		if err != nil {
+			return fmt.Errorf("the emulator ended with %w: %s", err, strings.TrimSpace(m.said.String()))
+		}
+		return nil
 	case <-ctx.Done():
 		_ = m.cmd.Process.Kill()
 		<-done

@@ -53,6 +53,7 @@ func Run(ctx context.Context, img Image, tests []Test, raw string, out io.Writer
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
+	m.Durable = len(tests) > 0 && tests[0].Until != ""
 	if err := m.Boot(); err != nil {
 		return err
 	}
