@@ -102,11 +102,33 @@ func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) 
 		}
 		s.layers.forget(key, fl)
 		leave()
-		if owner || ctx.Err() != nil {
+		if owner || ctx.Err() != nil || everybodys(err, src) {
 			return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
 		}
-		// Another's fetch failed, perhaps for a reason of its own: try with this caller's.
+		// Another's fetch failed for a reason of its own: try with this caller's.
 	}
+}
+
+// fetchError is why a layer could not be fetched, and from where.
+type fetchError struct {
+	place any
+	err   error
+}
+
+func (e *fetchError) Error() string { return e.err.Error() }
+func (e *fetchError) Unwrap() error { return e.err }
+
+// everybodys says whether another caller's failure is also that of a caller with src. Else all who wait would fail one after
+// the other, each after as long a time. A failure that may be due to credentials, or to the other's leaving, is not.
+func everybodys(err error, src source) bool {
+	var failed *fetchError
+	switch classify(err) {
+	case ResourceExhausted, FailedPrecondition:
+		return true
+	case Unavailable, DataLoss:
+		return errors.As(err, &failed) && failed.place == place(src)
+	}
+	return false
 }
 
 // join holds a layer that is there, or the flight of one that is not. It waits for who settles the very same meanwhile: for
@@ -117,7 +139,11 @@ func (s *pipeline) join(w want, src source, p *reporter) (h *holding, owner bool
 		return &holding{id: id, release: release}, false
 	}
 	fl, owner, leave := s.layers.join(w.diffID.String(), p, func(ctx context.Context, l *listeners) (*rawLayer, error) {
-		return s.fetchLayer(ctx, w, src, l)
+		raw, err := s.fetchLayer(ctx, w, src, l)
+		if err != nil {
+			err = &fetchError{place(src), err}
+		}
+		return raw, err
 	}, dropRaw)
 	return &holding{flight: fl, release: leave}, owner
 }

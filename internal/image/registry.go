@@ -39,7 +39,18 @@ func distrust(content io.ReadCloser, lie error) (again bool, err error) {
 }
 
 // registry is a source for one reference and one caller's credentials.
-type registry struct{ *remote.Repository }
+type registry struct {
+	*remote.Repository
+	host string
+}
+
+// place is where the content of a source comes from, to be compared.
+func place(src source) any {
+	if r, ok := src.(registry); ok {
+		return r.host
+	}
+	return src
+}
 
 func (r registry) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
 	b, err := r.Open(ctx, desc)
@@ -52,7 +63,7 @@ func (r registry) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadClo
 // connect prepares talking to the registries of ref; it sends nothing yet.
 func (s *Store) connect(ctx context.Context, ref Reference, auth *Auth) (registry, error) {
 	r, err := s.remote.Repository(ctx, ref.named, auth)
-	return registry{r}, err
+	return registry{r, ref.Host()}, err
 }
 
 // find asks what ref names now and chooses the image for a platform. A mirror that names what is not to be had, or not

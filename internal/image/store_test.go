@@ -238,48 +238,6 @@ func TestConcurrentPullsFetchOnce(t *testing.T) {
 	sound(t, s)
 }
 
-// TestConfigIsFetchedOnce has a second pull arrive when the first has read the config and waits for its layer.
-func TestConfigIsFetchedOnce(t *testing.T) {
-	host := startRegistry(t, "")
-	img := imageOf(t, gz(t, file("a", "1")))
-	push(t, host+"/same:v1", img)
-	config, err := img.ConfigName()
-	if err != nil {
-		t.Fatal(err)
-	}
-	held := make(chan struct{})
-	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		if strings.Contains(r.URL.Path, "/blobs/") && !strings.HasSuffix(r.URL.Path, config.String()) {
-			<-held
-		}
-		next.ServeHTTP(w, r)
-	})
-	s := open(t, t.TempDir())
-	var wg sync.WaitGroup
-	begin := func() { // returns when the layer is waited for
-		at := make(chan struct{})
-		var once sync.Once
-		wg.Go(func() {
-			_, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/same:v1", Progress: func(e Progress) {
-				if e.Phase != PhaseResolving {
-					once.Do(func() { close(at) })
-				}
-			}})
-			if err != nil {
-				t.Error(err)
-			}
-		})
-		<-at
-	}
-	begin()
-	begin()
-	close(held)
-	wg.Wait()
-	if n := p.blobGets()[config.String()]; n != 1 {
-		t.Errorf("the config was fetched %d times", n)
-	}
-}
-
 func TestProgress(t *testing.T) {
 	host := startRegistry(t, "")
 	push(t, host+"/p:v1", imageOf(t, gz(t, file("a", "1")), gz(t, file("b", "2"))))

@@ -1,0 +1,100 @@
+package image
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// TestConfigIsFetchedOnce has a second pull arrive when the first has read the config and waits for its layer.
+func TestConfigIsFetchedOnce(t *testing.T) {
+	host := startRegistry(t, "")
+	img := imageOf(t, gz(t, file("a", "1")))
+	push(t, host+"/same:v1", img)
+	config, err := img.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := make(chan struct{})
+	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if strings.Contains(r.URL.Path, "/blobs/") && !strings.HasSuffix(r.URL.Path, config.String()) {
+			<-held
+		}
+		next.ServeHTTP(w, r)
+	})
+	s := open(t, t.TempDir())
+	var wg sync.WaitGroup
+	begin := func() { // returns when the layer is waited for
+		at := make(chan struct{})
+		var once sync.Once
+		wg.Go(func() {
+			_, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/same:v1", Progress: func(e Progress) {
+				if e.Phase != PhaseResolving {
+					once.Do(func() { close(at) })
+				}
+			}})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		<-at
+	}
+	begin()
+	begin()
+	close(held)
+	wg.Wait()
+	if n := p.blobGets()[config.String()]; n != 1 {
+		t.Errorf("the config was fetched %d times", n)
+	}
+}
+
+// TestFailureIsShared has many wait for a layer that its registry cannot serve: they fail together, not one after another.
+func TestFailureIsShared(t *testing.T) {
+	host := startRegistry(t, "")
+	img := imageOf(t, gz(t, file("a", "1")))
+	push(t, host+"/same:v1", img)
+	layers, err := img.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob, err := layers[0].Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const callers = 6
+	var waiting atomic.Int64
+	held := make(chan struct{})
+	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if strings.HasSuffix(r.URL.Path, blob.String()) {
+			<-held
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+	s := open(t, t.TempDir())
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			var once sync.Once
+			_, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/same:v1", Progress: func(e Progress) {
+				if e.Phase == PhaseDownloading || e.Phase == PhaseWaiting {
+					once.Do(func() {
+						if waiting.Add(1) == callers {
+							close(held)
+						}
+					})
+				}
+			}})
+			if KindOf(err) != Unavailable {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := p.blobGets()[blob.String()]; n > 2*5 { // one who came late may have begun anew
+		t.Errorf("the layer was asked for %d times", n)
+	}
+}
