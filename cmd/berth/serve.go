@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 
@@ -36,6 +37,7 @@ func serveCommand() *cobra.Command {
 			defer stop()
 			// A lost terminal is no reason to end. Caught, not ignored: what a daemon ignores, its containers would too.
 			signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
+			thrift()
 			return serve(ctx, cfg)
 		},
 	}
@@ -49,6 +51,14 @@ func serveCommand() *cobra.Command {
 	fl.StringVar(&f.State, "state", "", "`directory` for what dies with a boot (unless configured: "+d.State+")")
 	fl.StringVar(&f.LogLevel, "log-level", "", "`level`: debug, info, warn or error (unless configured: "+d.LogLevel+")")
 	return cmd
+}
+
+// thrift lets half as much garbage gather as Go would. A daemon has little on its heap, so looking through it more often
+// costs next to nothing, and a pull peaks some MiB lower. GOGC in the environment has the last word.
+func thrift() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
 }
 
 // said is what the command line says, and the environment that its help names.

@@ -141,7 +141,7 @@ func Default() *Config {
 		},
 		Registry: Registry{ConfigDir: "/etc/berth/certs.d"},
 		Images: Images{
-			MaxConcurrentDownloads: 8, MaxPullLayers: 4, MaxLayerConnections: 4, StallTimeout: Duration{30 * time.Second}, MaxBufferBytes: 16 << 20,
+			MaxConcurrentDownloads: 8, MaxPullLayers: 4, MaxLayerConnections: 4, StallTimeout: Duration{30 * time.Second}, MaxBufferBytes: 8 << 20,
 			Pinned:    []string{},
 			MaxLayers: 512, MaxManifestBytes: 4 << 20, MaxConfigBytes: 8 << 20, MaxLayerBytes: 128 << 30, MaxLayerEntries: 8 << 20,
 		},

@@ -37,7 +37,7 @@ type Config struct {
 
 	MaxLayerConnections int           // connections of one layer to its registry; 4
 	StallTimeout        time.Duration // how long a registry may send next to nothing; 30 s
-	MaxBufferBytes      int64         // fetched ahead of what is unpacked, for the whole store; 16 MiB
+	MaxBufferBytes      int64         // fetched ahead of what is unpacked, for the whole store; 8 MiB
 
 	// Verifier is asked at every Pull; nil accepts all.
 	Verifier Verifier

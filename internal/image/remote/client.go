@@ -21,7 +21,7 @@ type Options struct {
 	Connections int
 	// Stall is how long a host may take to send its next 4 KiB, or to begin its answer; 30 seconds.
 	Stall time.Duration
-	// Buffer bounds the bytes that all blobs together fetch ahead of their readers; 16 MiB.
+	// Buffer bounds the bytes that all blobs together fetch ahead of their readers; 8 MiB.
 	Buffer int64
 
 	clock clock
@@ -44,7 +44,7 @@ type sizes struct {
 const (
 	defaultConnections = 4
 	defaultStall       = 30 * time.Second
-	defaultBuffer      = 16 << 20
+	defaultBuffer      = 8 << 20
 	largestSegment     = 4 << 20
 	smallestSegment    = 256 << 10
 )
