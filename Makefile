@@ -8,7 +8,7 @@ BUILD   := go build -trimpath
 STAMP   := -X main.version=$(VERSION)
 SUITE    = CGO_ENABLED=1 BERTH_BIN=$(CURDIR)/bin bin/suite
 
-.PHONY: build fault demo test test-unit test-compare test-e2e test-crash soak bench bench-pull install deb clean help
+.PHONY: build fault demo test test-unit test-compare test-e2e test-crash test-vm test-vm-all soak bench bench-pull install deb clean help
 .DEFAULT_GOAL := build
 
 build: ## bin/berth and bin/berth-monitor
@@ -57,6 +57,16 @@ test-crash: ## kill the daemon at every fault point, once
 	@hack/setup test
 	@$(MAKE) --no-print-directory build fault bin/suite
 	@$(SUITE) crash
+
+test-vm: ## in a virtual machine with systemd, cgroup v2 and AppArmor (root, Debian's mirror, long without KVM)
+	@hack/setup vm
+	@$(MAKE) --no-print-directory build fault bin/suite
+	@$(SUITE) vm vm-node
+
+test-vm-all: ## the same with everything (hours without KVM)
+	@hack/setup vm
+	@$(MAKE) --no-print-directory build fault bin/suite
+	@$(SUITE) vm-all vm-node
 
 soak: ## kill it at every point, in every scenario, at every occurrence (long)
 	@hack/setup test
