@@ -22,11 +22,8 @@ type Image struct {
 	Initrd string
 }
 
-// suite is the release of Debian that runs in the machine, and mirror where debootstrap finds it.
-const (
-	suite  = "trixie"
-	mirror = "http://deb.debian.org/debian"
-)
+// suite is the release of Debian that runs in the machine, from debootstrap's own mirror.
+const suite = "trixie"
 
 // packages are what the image holds beyond debootstrap's minbase.
 const packages = "systemd,systemd-sysv,dbus,udev,kmod,procps,iproute2,iptables,nftables,e2fsprogs," +
@@ -117,7 +114,7 @@ func build(dir string) (err error) {
 			err = errors.Join(err, os.RemoveAll(work))
 		}
 	}()
-	if err := run("debootstrap", "--variant=minbase", "--include="+packages+kernelArch(), suite, root, mirror); err != nil {
+	if err := run("debootstrap", "--variant=minbase", "--include="+packages+kernelArch(), suite, root); err != nil {
 		return err
 	}
 	script := filepath.Join(root, "furnish")
