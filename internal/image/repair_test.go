@@ -24,21 +24,7 @@ func TestRepairAndAStartingContainer(t *testing.T) {
 		release() // the container's own record names the layers now
 		return map[string]struct{}{}
 	}
-	path := s.LayerDirs(img)[0] + "/a"
-	before, _ := os.Stat(path)
-	_ = os.WriteFile(path, []byte("broken"), 0)
-	found := 0
-	if err := s.Check(t.Context(), true, func(f Finding) {
-		found++
-		if f.Repaired || !strings.Contains(f.Problem, "check again later") {
-			t.Errorf("%+v", f)
-		}
-	}); err != nil || found == 0 {
-		t.Errorf("%d findings, %v", found, err)
-	}
-	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
-		t.Errorf("the layer was replaced under a container: %v", err)
-	}
+	keepsBroken(t, s, img, "check again later")
 }
 
 // TestRepairAfterAPull has a pull bring back what the repair is about to remove.
@@ -198,5 +184,25 @@ func TestOneLayerKeepsNoOtherFromTheDisk(t *testing.T) {
 		if got, _ := s.Get(img.ID); got.Durable != (i > 0) {
 			t.Errorf("image %d: durable %v", i, got.Durable)
 		}
+	}
+}
+
+// keepsBroken breaks the file a of an image's topmost layer, and wants a repair to leave the layer where it is, saying why.
+func keepsBroken(t *testing.T, s *Store, img Image, why string) {
+	t.Helper()
+	path := s.LayerDirs(img)[0] + "/a"
+	before, _ := os.Stat(path)
+	_ = os.WriteFile(path, []byte("broken"), 0)
+	found := 0
+	if err := s.Check(t.Context(), true, func(f Finding) {
+		found++
+		if f.Repaired || !strings.Contains(f.Problem, why) {
+			t.Errorf("%+v", f)
+		}
+	}); err != nil || found == 0 {
+		t.Errorf("%d findings, %v", found, err)
+	}
+	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the layer was replaced under a container: %v", err)
 	}
 }

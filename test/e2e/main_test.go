@@ -144,21 +144,10 @@ func sharedNode(t *testing.T, runtime string) *node.Node {
 func ownNode(t *testing.T, o node.Options) rig {
 	t.Helper()
 	o.Reach = append(o.Reach, onRegistry(t).Addr)
-	n, err := node.Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := node.OpenFor(t, o)
 	shared.mu.Lock()
 	shared.names = append(shared.names, n.Dir, n.Instance)
 	shared.mu.Unlock()
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the daemon's log ends with:\n%s", n.DaemonLog(30))
-		}
-		if err := n.Close(); err != nil {
-			t.Errorf("close node: %v", err)
-		}
-	})
 	return rig{t, n}
 }
 

@@ -112,11 +112,7 @@ func network(t *testing.T) {
 
 func importImage(t *testing.T) {
 	t.Helper()
-	recipe, err := fixture.BusyboxRecipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	img, err := recipe.Build()
+	img, err := fixture.Busybox()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,21 +72,10 @@ func open(t *testing.T) rig {
 func openOwn(t *testing.T, images string) rig {
 	t.Helper()
 	t.Parallel()
-	n, err := node.Open(node.Options{Runtime: runtime(), Tables: "[images]\n" + images})
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := node.OpenFor(t, node.Options{Runtime: runtime(), Tables: "[images]\n" + images})
 	shared.mu.Lock()
 	shared.names = append(shared.names, n.Dir, n.Instance)
 	shared.mu.Unlock()
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the daemon's log ends with:\n%s", n.DaemonLog(30))
-		}
-		if err := n.Close(); err != nil {
-			t.Errorf("close node: %v", err)
-		}
-	})
 	return rig{t, n}
 }
 

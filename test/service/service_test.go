@@ -195,11 +195,7 @@ func prepare(t *testing.T) {
 	if err := os.WriteFile("/etc/cni/net.d/10-bt.conflist", []byte(network), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	recipe, err := fixture.BusyboxRecipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	img, err := recipe.Build()
+	img, err := fixture.Busybox()
 	if err != nil {
 		t.Fatal(err)
 	}
