@@ -156,11 +156,6 @@ func (m *Machine) Console(lines int) string {
 	return tail(string(text), lines)
 }
 
-// Fetch copies a directory of the second disk out of a machine that is off.
-func (m *Machine) Fetch(from, to string) error {
-	return run("debugfs", "-R", fmt.Sprintf("rdump %s %s", from, to), m.file("payload.img"))
-}
-
 // Close cuts the machine off and removes its disks.
 func (m *Machine) Close() error {
 	if m.raw != nil {
