@@ -236,7 +236,8 @@ func (n *node) specHost() spec.Host {
 	return spec.Host{
 		Hostname: f.Hostname, KernelVersion: f.Kernel, Arch: f.Arch, CgroupV2: f.Cgroup == host.CgroupV2, CgroupMountOptions: f.CgroupMountOptions,
 		SwapAccounting: f.SwapAccounting, HugepageSizes: f.HugepageSizes, BoundingCaps: f.BoundingCaps, HasResource: f.HasResource,
-		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, Devices: devices, Seccomp: f.Seccomp, SELinux: f.SELinux,
+		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, Devices: devices, SELinux: f.SELinux,
+		Seccomp: f.Seccomp, DefaultSeccomp: host.DefaultSeccomp,
 		AppArmor: f.AppArmor, AppArmorDefault: n.confinement,
 	}
 }

@@ -12,7 +12,7 @@ func BenchmarkBuild(b *testing.B) {
 		Pod: &runtimeapi.PodSandboxConfig{},
 		Container: &runtimeapi.ContainerConfig{Command: []string{"true"}, Linux: &runtimeapi.LinuxContainerConfig{
 			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: own, Seccomp: &runtimeapi.SecurityProfile{}}}},
-		Host:  Host{KernelVersion: "6.12", Seccomp: true, BoundingCaps: knownCaps},
+		Host:  Host{KernelVersion: "6.12", Seccomp: true, DefaultSeccomp: testSeccomp, BoundingCaps: knownCaps},
 		Paths: Paths{Rootfs: "/r"},
 	}
 	for b.Loop() {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/moby/profiles/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -73,13 +72,10 @@ func (b *build) initIsolation(binary string) error {
 	if b.Host.AppArmor {
 		b.out.Process.ApparmorProfile = b.Host.AppArmorDefault
 	}
-	if !b.Host.Seccomp {
-		return nil
+	if b.Host.Seccomp {
+		b.out.Linux.Seccomp = b.Host.DefaultSeccomp(nil)
 	}
-	var err error
-	profile := SeccompProfile{*seccomp.DefaultProfile()}
-	b.out.Linux.Seccomp, err = profile.expand(nil, b.Host)
-	return err
+	return nil
 }
 
 func initIdentity(sc *runtimeapi.LinuxSandboxSecurityContext) (specs.User, error) {

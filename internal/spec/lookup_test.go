@@ -112,7 +112,11 @@ func TestParseSeccomp(t *testing.T) {
 		`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"SCMP_ACT_NOTIFY"}]}`:                                                 "listenerPath",
 		`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"SCMP_ACT_KILL","args":[{"index":6,"value":1,"op":"SCMP_CMP_EQ"}]}]}`: "0 to 5",
 		`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"SCMP_ACT_KILL","args":[{"index":0,"value":1,"op":"=="}]}]}`:          "0 to 5",
-		`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"SCMP_ACT_KILL","includes":{"minKernel":"x"}}]}`:                      "kernel version",
+		`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"SCMP_ACT_KILL","includes":{"minKernel":"x"}}]}`:                      `minKernel "x"`,
+		`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"SCMP_ACT_KILL","includes":{"minKernel":"5.1.2"}}]}`:                  `minKernel "5.1.2"`,
+		`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"SCMP_ACT_KILL","includes":{"minKernel":5.1}}]}`:                      "cannot unmarshal number",
+		`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"SCMP_ACT_KILL","includes":{"minKernel":""}}]}`:                       "",
+		`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"SCMP_ACT_KILL","excludes":{"capz":["x"]}}]}`:                         "capz",
 	} {
 		_, err := ParseSeccomp([]byte(profile))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

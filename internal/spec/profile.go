@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moby/profiles/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -17,16 +16,20 @@ import (
 // and the names that Podman adds for readers.
 type profileFile struct {
 	specs.LinuxSeccomp
-	ArchMap      []seccomp.Architecture `json:"archMap"`
-	Syscalls     []ruleFile             `json:"syscalls"`
-	DefaultErrno string                 `json:"defaultErrno"`
-	Comment      string                 `json:"comment"`
-	Schema       string                 `json:"$schema"`
+	ArchMap      []archRule `json:"archMap"`
+	Syscalls     []ruleFile `json:"syscalls"`
+	DefaultErrno string     `json:"defaultErrno"`
+	Comment      string     `json:"comment"`
+	Schema       string     `json:"$schema"`
 }
 
 type ruleFile struct {
-	seccomp.Syscall
-	Errno string `json:"errno"`
+	specs.LinuxSyscall
+	Name     string     `json:"name"` // profiles of old have it in place of names
+	Comment  string     `json:"comment"`
+	Errno    string     `json:"errno"`
+	Includes *condition `json:"includes"`
+	Excludes *condition `json:"excludes"`
 }
 
 // ParseSeccomp reads a profile from a node. It is strict: a profile with a key, action or operator that is not known would
@@ -44,9 +47,13 @@ func ParseSeccomp(profile []byte) (*SeccompProfile, error) {
 	if err := file.check(); err != nil {
 		return nil, fmt.Errorf("seccomp profile: %w", err)
 	}
-	out := &SeccompProfile{seccomp.Seccomp{LinuxSeccomp: file.LinuxSeccomp, ArchMap: file.ArchMap}}
-	for i := range file.Syscalls {
-		out.Syscalls = append(out.Syscalls, &file.Syscalls[i].Syscall)
+	out := &SeccompProfile{filter: file.LinuxSeccomp, arches: file.ArchMap}
+	for _, r := range file.Syscalls {
+		call := r.LinuxSyscall
+		if r.Name != "" {
+			call.Names = []string{r.Name}
+		}
+		out.rules = append(out.rules, rule{call: call, includes: r.Includes, excludes: r.Excludes})
 	}
 	return out, nil
 }
@@ -91,12 +98,10 @@ func (f *profileFile) architectures() []specs.Arch {
 }
 
 func (r *ruleFile) check() error {
-	//lint:ignore SA1019 profiles of old have it
-	name := r.Name
 	switch {
-	case name != "" && len(r.Names) > 0:
+	case r.Name != "" && len(r.Names) > 0:
 		return errors.New("name and names are both given")
-	case name == "" && len(r.Names) == 0:
+	case r.Name == "" && len(r.Names) == 0:
 		return errors.New("it names no system call")
 	case slices.Contains(r.Names, ""):
 		return errors.New("one of its system calls has no name")

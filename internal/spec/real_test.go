@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth/internal/host"
 	"berth/internal/spec/device"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -163,9 +164,10 @@ func realInput(t *testing.T, busybox, script string) Input {
 	own := &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}}
 	return Input{
 		Pod: &runtimeapi.PodSandboxConfig{}, PodID: testPodID, ContainerID: "c",
-		Container:  &runtimeapi.ContainerConfig{Command: []string{"/bin/sh", "-c", script}, Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: own}},
-		Image:      imagespec.ImageConfig{},
-		Host:       Host{KernelVersion: kernel(t), CgroupV2: err == nil, Seccomp: true, BoundingCaps: ownCaps(t), Devices: devices},
+		Container: &runtimeapi.ContainerConfig{Command: []string{"/bin/sh", "-c", script}, Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: own}},
+		Image:     imagespec.ImageConfig{},
+		Host: Host{KernelVersion: kernel(t), CgroupV2: err == nil, Seccomp: true, DefaultSeccomp: host.DefaultSeccomp, BoundingCaps: ownCaps(t),
+			Devices: devices},
 		Paths:      Paths{Rootfs: root, CgroupsPath: "/berth-spec-test/" + filepath.Base(filepath.Dir(root))},
 		StatDevice: device.List,
 	}

@@ -11,7 +11,7 @@ import (
 // TestRefuses: what contradicts itself, the pod or the host is an error that names the culprit.
 func TestRefuses(t *testing.T) {
 	own := `"namespace_options":{"pid":"CONTAINER"}`
-	for name, c := range map[string]struct{ pod, container, image, input, want string }{
+	for name, c := range map[string]struct{ pod, container, image, input, seccomp, want string }{
 		"no command":           {container: `{"linux":{"security_context":{` + own + `}}}`, image: `{"Cmd":[]}`, want: "neither the container nor its image"},
 		"NUL in argument":      {container: `{"args":["a\u0000b"],"linux":{"security_context":{` + own + `}}}`, want: "NUL"},
 		"variable name":        {container: `{"envs":[{"key":"A=B"}],"linux":{"security_context":{` + own + `}}}`, want: `"A=B"`},
@@ -53,12 +53,13 @@ func TestRefuses(t *testing.T) {
 		"seccomp relative":     {container: `{"linux":{"security_context":{` + own + `,"seccomp":{"profile_type":"Localhost","localhost_ref":"p"}}}}`, want: "absolute"},
 		"seccomp unread":       {container: `{"linux":{"security_context":{` + own + `,"seccomp":{"profile_type":"Localhost","localhost_ref":"/p"}}}}`, want: "not loaded"},
 		"seccomp missing":      {container: `{"linux":{"security_context":{` + own + `,"seccomp":{}}}}`, input: `{"Host":{"Seccomp":false}}`, want: "does not filter"},
-		"kernel version":       {container: `{"linux":{"security_context":{` + own + `,"seccomp":{}}}}`, input: `{"Host":{"KernelVersion":"new"}}`, want: "kernel version new"},
-		"no root":              {container: `{}`, input: `{"Paths":{"Rootfs":""}}`, want: "no root file system"},
-		"groups policy":        {container: `{"linux":{"security_context":{"supplemental_groups_policy":7}}}`, want: "supplemental_groups_policy 7"},
+		"kernel version": {container: `{"linux":{"security_context":{` + own + `,"seccomp":{"profile_type":"Localhost","localhost_ref":"/p"}}}}`,
+			seccomp: `{"defaultAction":"SCMP_ACT_ALLOW"}`, input: `{"Host":{"KernelVersion":"new"}}`, want: "kernel version new"},
+		"no root":       {container: `{}`, input: `{"Paths":{"Rootfs":""}}`, want: "no root file system"},
+		"groups policy": {container: `{"linux":{"security_context":{"supplemental_groups_policy":7}}}`, want: "supplemental_groups_policy 7"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := sections{{"pod", c.pod}, {"container", c.container}, {"image", c.image}, {"input", c.input}}
+			in := sections{{"pod", c.pod}, {"container", c.container}, {"image", c.image}, {"input", c.input}, {"seccomp", c.seccomp}}
 			if got := buildCase(t, in); !strings.Contains(got.get("error"), c.want) {
 				t.Errorf("got %v, want an error with %q", got, c.want)
 			}

@@ -62,6 +62,9 @@ type Host struct {
 	AppArmor           bool                // the kernel enforces AppArmor
 	AppArmorDefault    string              // the profile loaded for RuntimeDefault; empty when none is
 	SELinux            bool                // SELinux is on
+
+	// DefaultSeccomp is the filter for RuntimeDefault of a container with these capabilities. It must be there with Seccomp.
+	DefaultSeccomp func(caps []string) *specs.LinuxSeccomp
 }
 
 // Handler is what the configuration says about the runtime handler of the pod.
