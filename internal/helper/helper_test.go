@@ -175,6 +175,28 @@ func TestStreams(t *testing.T) {
 	}
 }
 
+// slow takes longer over its first Write than a pipe is waited for.
+type slow struct{ got []byte }
+
+func (s *slow) Write(p []byte) (int, error) {
+	if len(s.got) == 0 {
+		time.Sleep(3 * drainTimeout)
+	}
+	s.got = append(s.got, p...)
+	return len(p), nil
+}
+
+// TestSlowReader loses nothing that was written, however late it is read.
+func TestSlowReader(t *testing.T) {
+	r := testRunner(t)
+	var out slow
+	cmd := shell("echo a; sleep 0.05; echo b")
+	cmd.Stdout = &out
+	if err := r.Run(t.Context(), "op", cmd); err != nil || string(out.got) != "a\nb\n" {
+		t.Errorf("%q, %v", out.got, err)
+	}
+}
+
 func TestManyAtOnce(t *testing.T) {
 	r := testRunner(t)
 	var all sync.WaitGroup
