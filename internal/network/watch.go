@@ -74,7 +74,7 @@ func (w *watcher) run() {
 		case <-w.stop:
 			return
 		case e := <-w.notify.Events:
-			if !w.seen.concerns(e.Name) {
+			if !w.take(e) {
 				continue
 			}
 			last = time.Now()
@@ -113,11 +113,20 @@ func (w *watcher) pending() (matters bool) {
 	for {
 		select {
 		case e := <-w.notify.Events:
-			matters = matters || w.seen.concerns(e.Name)
+			matters = w.take(e) || matters
 		default:
 			return matters
 		}
 	}
+}
+
+// take says whether an event matters. The watch of a directory that went is gone with it, and the one that came in its place
+// may have its very inode.
+func (w *watcher) take(e fsnotify.Event) bool {
+	if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
+		delete(w.ids, e.Name)
+	}
+	return w.seen.concerns(e.Name)
 }
 
 // update looks, with all directories watched that the answer depends on. What changes between the look and the watch is

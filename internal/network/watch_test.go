@@ -86,6 +86,20 @@ func must(t testing.TB, errs ...error) {
 	}
 }
 
+// TestWatchFollowsInode replaces the directory by one that has its inode, which some file systems do at once, faster than
+// one can look.
+func TestWatchFollowsInode(t *testing.T) {
+	h := newHost(t, "")
+	dir := h.cfg.ConfigDir
+	for i := range 20 {
+		must(t, os.RemoveAll(dir), os.Mkdir(dir, 0o755))
+		time.Sleep(4 * gather) // the look sees the new directory
+		name := fmt.Sprint("n", i)
+		h.write("10-test.conflist", conf(name))
+		h.eventually(t, name)
+	}
+}
+
 func TestWatch(t *testing.T) {
 	h := newHost(t, "")
 	dir := h.cfg.ConfigDir
