@@ -1,0 +1,193 @@
+// Command critest runs the CRI validation suite (critest of kubernetes-sigs/cri-tools, built elsewhere) against a daemon
+// built from this working tree, with both cores and nothing from outside.
+//
+//	go run ./test/cmd/critest [-runtime crun] [-focus REGEXP] [-times 10] PATH-OF-CRITEST [flags for it…]
+//
+// The images that the suite pulls from public registries are stand-ins, made here and served by a registry on loopback. The
+// daemon and the suite run in a space of their own. The last line says how many specs passed, failed and were skipped.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"berth/test/fixture"
+	"berth/test/node"
+)
+
+var (
+	runtimeName = flag.String("runtime", node.Runc, "the OCI runtime: runc or crun")
+	focus       = flag.String("focus", "", "only the specs whose names match this expression")
+	parallel    = flag.String("parallel", "2", "how many specs run at once")
+	times       = flag.Int("times", 1, "how many times the suite runs, on one daemon")
+)
+
+func main() {
+	if standIn(os.Args) {
+		return
+	}
+	flag.Parse()
+	if flag.NArg() == 0 {
+		fmt.Fprintln(os.Stderr, "critest: name the built suite: go test -c -o critest ./cmd/critest in kubernetes-sigs/cri-tools")
+		os.Exit(2)
+	}
+	if err := run(flag.Arg(0), flag.Args()[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "critest:", err)
+		os.Exit(1)
+	}
+}
+
+func run(suite string, more []string) (err error) {
+	registry, err := fixture.StartRegistry(fixture.RegistryOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, registry.Close()) }()
+	digest, err := push(registry)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "bt-critest-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	program := filepath.Join(dir, "critest")
+	if err := adapt(suite, program, digest); err != nil {
+		return err
+	}
+	nri := filepath.Join(dir, "nri.sock")
+	n, err := node.Open(node.Options{Runtime: *runtimeName, Reach: []string{registry.Addr}, Tables: tables(nri)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	for _, host := range hosts {
+		if err := mirror(n.Certs, host, registry.URL()); err != nil {
+			return err
+		}
+	}
+	for range *times {
+		if err := once(n, program, dir, nri, more); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mirror makes an image's registry be the one of this run.
+func mirror(certs, host, url string) error {
+	text := fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", url)
+	return errors.Join(os.MkdirAll(filepath.Join(certs, host), 0o755),
+		os.WriteFile(filepath.Join(certs, host, "hosts.toml"), []byte(text), 0o644))
+}
+
+// adapt copies the suite. It pins the digest of one image, which no stand-in has: the copy has that of ours.
+func adapt(suite, program string, digest string) error {
+	data, err := os.ReadFile(suite)
+	if err != nil {
+		return err
+	}
+	const name = "test-image-digest@sha256:"
+	at := bytes.Index(data, []byte(name))
+	if at < 0 || len(data) < at+len(name)+len(digest) {
+		return fmt.Errorf("%s does not name an image by digest: is it the validation suite?", suite)
+	}
+	for ; at >= 0; at = next(data, name, at+len(name)) {
+		if !bytes.HasPrefix(data[max(0, at-4):], []byte("win-")) {
+			copy(data[at+len(name):], digest)
+		}
+	}
+	return os.WriteFile(program, data, 0o755)
+}
+
+func next(data []byte, name string, from int) int {
+	at := bytes.Index(data[from:], []byte(name))
+	if at < 0 {
+		return -1
+	}
+	return from + at
+}
+
+// once runs the suite and prints what did not pass.
+func once(n *node.Node, program, dir, nri string, more []string) error {
+	report := filepath.Join(dir, "report.json")
+	args := []string{"-runtime-endpoint", "unix://" + n.Socket, "-image-endpoint", "unix://" + n.Socket,
+		"-config", "/nonexistent", "-parallel", *parallel, "-report-dir", dir, "-ginkgo.focus", *focus,
+		"-ginkgo.skip", "benchmark", "-ginkgo.json-report", report}
+	if _, err := os.Stat(nri); err == nil {
+		args = append(args, "-nri-socket", nri)
+	}
+	args = append(args, more...)
+	var out bytes.Buffer
+	cmd := exec.Command(program, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &out
+	failed := n.Space.Run(cmd)
+	tally, err := read(report)
+	if err != nil {
+		return errors.Join(failed, err, fmt.Errorf("%s", out.String()))
+	}
+	for _, f := range tally.failures {
+		fmt.Printf("FAIL %s\n", f)
+	}
+	for _, s := range tally.skips {
+		fmt.Printf("skip %s\n", s)
+	}
+	fmt.Printf("%d passed, %d failed, %d skipped\n", tally.passed, len(tally.failures), len(tally.skips))
+	if failed == nil && tally.passed == 0 {
+		return errors.New("no spec ran")
+	}
+	return failed
+}
+
+// tally is the outcome of one run.
+type tally struct {
+	passed          int
+	failures, skips []string
+}
+
+func read(path string) (tally, error) {
+	var t tally
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return t, err
+	}
+	var suites []struct {
+		SpecReports []struct {
+			ContainerHierarchyTexts []string
+			LeafNodeText, State     string
+			LeafNodeType            string
+			Failure                 struct {
+				Message  string
+				Location struct {
+					FileName   string
+					LineNumber int
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(data, &suites); err != nil {
+		return t, fmt.Errorf("read %s: %w", path, err)
+	}
+	for _, s := range suites {
+		for _, r := range s.SpecReports {
+			name := strings.Join(append(r.ContainerHierarchyTexts, r.LeafNodeText), " ")
+			switch {
+			case r.State == "passed" && r.LeafNodeType == "It":
+				t.passed++
+			case r.State == "skipped" && r.Failure.Message != "":
+				t.skips = append(t.skips, name+": "+r.Failure.Message)
+			case r.State != "passed" && r.State != "skipped" && r.State != "pending":
+				t.failures = append(t.failures, fmt.Sprintf("%s (%s:%d): %s", name, r.Failure.Location.FileName, r.Failure.Location.LineNumber, r.Failure.Message))
+			}
+		}
+	}
+	return t, nil
+}
