@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/pod"
 )
@@ -21,6 +23,9 @@ func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateCont
 		return nil, ToStatus(err)
 	}
 	id, err := s.Pods.Create(ctx, podID, req.Config)
+	if as[*pod.ImageVolumeError](err) {
+		err = fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, err) // the word that the kubelet looks for
+	}
 	if err != nil {
 		return nil, ToStatus(err)
 	}
@@ -155,12 +160,27 @@ func (s *Server) containerStatus(r *pod.Record, c *pod.Container) *runtimeapi.Co
 		Id: string(c.ID), Metadata: cfg.Metadata, State: containerState(c), CreatedAt: c.CreatedAt.UnixNano(),
 		StartedAt: nanos(c.StartedAt), FinishedAt: nanos(c.FinishedAt), ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
 		Image: s.imageSpec(c), ImageRef: c.Image, ImageId: c.Image, Labels: cfg.Labels, Annotations: cfg.Annotations,
-		Mounts: cfg.Mounts, LogPath: r.LogPath(c), User: containerUser(c), StopSignal: pod.CRISignal(c.StopSignal),
+		Mounts: mounts(c), LogPath: r.LogPath(c), User: containerUser(c), StopSignal: pod.CRISignal(c.StopSignal),
 	}
 	if res := cfg.GetLinux().GetResources(); res != nil {
 		st.Resources = &runtimeapi.ContainerResources{Linux: res}
 	}
 	return st
+}
+
+// mounts is what was asked for, with the id of the image where one is the source.
+func mounts(c *pod.Container) []*runtimeapi.Mount {
+	asked := c.Config.Get().Mounts
+	if len(c.Volumes) == 0 {
+		return asked
+	}
+	out := slices.Clone(asked)
+	for _, v := range c.Volumes {
+		m := proto.Clone(asked[v.Mount]).(*runtimeapi.Mount)
+		m.Image.ImageRef = v.Image
+		out[v.Mount] = m
+	}
+	return out
 }
 
 // imageSpec names the image as people know it: by a tag, else by a digest, else as the container was made.

@@ -22,7 +22,7 @@ import (
 // building is what a container's plan needs, and finds out, on its way.
 type building struct {
 	p       *pod
-	img     Image
+	img     material
 	user    spec.User
 	process runtime.Process
 	// keepExit says, on the way back, that the exit file is all that the next daemon would know of the exit.
@@ -94,7 +94,7 @@ func (b *building) specInput(r *Record, c *Container) (in spec.Input, err error)
 		Image: b.img.Config, Host: b.p.s.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
 		Handler: b.p.s.cfg.HandlerSpec(r.Handler), PidsLimit: b.p.s.cfg.PidsLimit,
 	}
-	if in.Mounts, err = resolveMounts(cfg.Mounts); err != nil {
+	if in.Mounts, err = b.resolveMounts(c.ID, cfg.Mounts); err != nil {
 		return in, err
 	}
 	if in.Seccomp, err = seccompProfile(cfg); err != nil {
@@ -103,7 +103,7 @@ func (b *building) specInput(r *Record, c *Container) (in spec.Input, err error)
 	if in.Paths.PidNS, err = b.pidNamespace(r, cfg); err != nil {
 		return in, err
 	}
-	in.User, err = resolveUser(in.Paths.Rootfs, cfg, b.img)
+	in.User, err = resolveUser(in.Paths.Rootfs, cfg, b.img.Image)
 	b.user = in.User
 	return in, err
 }
@@ -125,9 +125,17 @@ func withNamespaces(c *runtimeapi.ContainerConfig, p *runtimeapi.PodSandboxConfi
 }
 
 // resolveMounts finds the source of every mount, symbolic links followed.
-func resolveMounts(mounts []*runtimeapi.Mount) ([]spec.ResolvedMount, error) {
+func (b *building) resolveMounts(ctr ID, mounts []*runtimeapi.Mount) ([]spec.ResolvedMount, error) {
 	var out []spec.ResolvedMount
-	for _, m := range mounts {
+	for i, m := range mounts {
+		if m.Image != nil {
+			src, err := b.volumeSource(ctr, i, m)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, spec.ResolvedMount{Mount: m, Source: src})
+			continue
+		}
 		src, err := rootfs.Source(m.HostPath)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("mount of %s: its source %q does not exist on the node", m.ContainerPath, m.HostPath)

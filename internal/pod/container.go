@@ -98,10 +98,10 @@ func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerCo
 
 // claimContainer returns the container that has the request's name and attempt. When there is none it announces a new one
 // in the pod's record, with the layers it will use, so that they stay.
-func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, Image, error) {
-	img, release, err := p.s.cfg.Images.Use(cfg.Image.Image)
+func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, material, error) {
+	img, release, err := p.s.use(cfg)
 	if err != nil {
-		return "", img, fmt.Errorf("container %s: image %q: %w", cfg.Metadata.Name, cfg.Image.Image, err)
+		return "", img, err
 	}
 	defer release()
 	sig, err := requestedSignal(cfg.StopSignal)
@@ -126,7 +126,7 @@ func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, 
 		}
 		r.Containers = append(r.Containers, &Container{
 			ID: id, State: Creating, CreatedAt: time.Now(), Digest: want, Config: ContainerConfig{m},
-			Image: img.ID, Layers: img.Layers, StopSignal: sig, Cgroup: p.s.cfg.cgroup(r, id),
+			Image: img.ID, Volumes: img.record(), Layers: img.layers(), StopSignal: sig, Cgroup: p.s.cfg.cgroup(r, id),
 		})
 		live := newContainer(p, id)
 		live.ours = true
@@ -156,7 +156,7 @@ func (l *container) replace(ctx context.Context, c *Container) error {
 }
 
 // create runs in the container's lane.
-func (l *container) create(ctx context.Context, img Image) error {
+func (l *container) create(ctx context.Context, img material) error {
 	c := l.p.rec.Load().container(l.id)
 	switch {
 	case c == nil || c.State == Removing:
@@ -199,6 +199,7 @@ func (l *container) plan(c *Container, b *building) op.Plan {
 				return rootfs.Prepare(at.writable(pod, c.ID), at.rootfs(pod, c.ID), rootfs.Options{Lower: b.img.Dirs})
 			},
 			Undo: func(context.Context) error { return l.unmakeRootfs(c, b.keepExit) }},
+		{Name: "volumes", Do: func(context.Context) error { return b.mountVolumes(c.ID) }, Undo: l.unmountVolumes},
 		{Name: "process", Deadline: l.p.s.cfg.CreateTimeout + 10*time.Second,
 			Do:   func(ctx context.Context) error { return b.makeProcess(ctx, c) },
 			Undo: func(ctx context.Context) error { return l.unmakeProcess(ctx, c) }},
@@ -438,8 +439,8 @@ func validateContainer(cfg *runtimeapi.ContainerConfig) error {
 		if !strings.HasPrefix(m.ContainerPath, "/") {
 			return Fail(errdefs.ErrInvalidArgument, "container %s: mount target %q is not an absolute path", name, m.ContainerPath)
 		}
-		if m.Image.GetImage() != "" {
-			return Fail(errdefs.ErrInvalidArgument, "container %s: mount %s: image volumes are not available from this runtime", name, m.ContainerPath)
+		if err := validateImageMount(m); err != nil {
+			return fmt.Errorf("container %s: %w", name, err)
 		}
 	}
 	return nil

@@ -56,7 +56,8 @@ type Container struct {
 	Digest     string    // of the request
 	Config     ContainerConfig
 	Image      string          // the image's id
-	Layers     []string        // the layers its root is made of, which a sweep of images keeps
+	Volumes    []ImageVolume   `json:",omitempty"` // the images that it mounts
+	Layers     []string        // the layers that its root and its volumes are made of, which a sweep of images keeps
 	User       spec.User       // resolved from the image and the request
 	StopSignal int             // sent by Stop
 	Cgroup     string          // linux.cgroupsPath

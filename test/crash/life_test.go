@@ -71,6 +71,7 @@ func (l *life) runPod() (err error) {
 func (l *life) container(name, mode string) *v1.ContainerConfig {
 	c := node.Container(name, l.image, append([]string{"/webapp"}, strings.Fields(mode)...))
 	c.Linux.SecurityContext.NamespaceOptions = l.config.Linux.SecurityContext.NamespaceOptions
+	c.Mounts = []*v1.Mount{{ContainerPath: "/volume", Readonly: true, Image: &v1.ImageSpec{Image: l.image}}}
 	return c
 }
 

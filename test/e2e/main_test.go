@@ -54,7 +54,7 @@ func images() (map[string]v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	recipes := map[string]fixture.Recipe{"busybox:latest": base}
+	recipes := map[string]fixture.Recipe{"busybox:latest": base, "data:latest": dataRecipe, "one:latest": {Layers: dataRecipe.Layers[:1]}}
 	for name, edit := range variants {
 		r := base
 		edit(&r)

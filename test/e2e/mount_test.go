@@ -33,7 +33,9 @@ func both(edits ...edit) edit {
 // volume makes a folder with a few things to mount.
 func (r rig) volume() string {
 	r.Helper()
-	dir := filepath.Join(r.n.Dir, "volumes", strings.ReplaceAll(r.Name(), "/", "_"))
+	dir, err := os.MkdirTemp(r.n.Dir, "volume-")
+	r.ok(err)
+	r.ok(os.Chmod(dir, 0o755))
 	r.ok(os.MkdirAll(dir+"/real/sub", 0o755))
 	r.ok(os.WriteFile(dir+"/file", []byte("from the host\n"), 0o644))
 	r.ok(os.WriteFile(dir+"/real/note", []byte("real\n"), 0o644))
