@@ -201,7 +201,7 @@ func removeDirs(path string) error {
 
 // Pids lists the processes of the group at path, of any hierarchy, and of those below it. A group that is gone has none.
 func Pids(path string) ([]int, error) {
-	data, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+	data, err := readProcs(path)
 	switch {
 	case err == nil, errors.Is(err, unix.EOPNOTSUPP): // threaded: its processes are listed by the group above it
 	case gone(path, err):
@@ -231,6 +231,18 @@ func Pids(path string) ([]int, error) {
 		pids = append(pids, below...)
 	}
 	return pids, nil
+}
+
+// formation is how long a group may be there without its files: one that somebody makes appears before they do.
+const formation = 100 * time.Millisecond
+
+func readProcs(path string) ([]byte, error) {
+	for end := time.Now().Add(formation); ; time.Sleep(time.Millisecond) {
+		data, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		if !errors.Is(err, fs.ErrNotExist) || gone(path, err) || time.Now().After(end) {
+			return data, err
+		}
+	}
 }
 
 // gone says whether err, of an access to a file of the group at path, came about because the group is not there.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/patience"
 )
 
 // testGroup makes a group for one test, whose processes and directories are gone after it.
@@ -33,7 +35,7 @@ func testGroup(t *testing.T) *Group {
 	}
 	t.Cleanup(func() {
 		whole := At(filepath.Join(top, name))
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience.For(10*time.Second))
 		defer cancel()
 		if err := errors.Join(whole.Kill(), whole.WaitEmpty(ctx), whole.Remove()); err != nil {
 			t.Error(err)
@@ -102,7 +104,7 @@ func TestKillEachOutrunsForks(t *testing.T) {
 	if err := g.killEach(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience.For(20*time.Second))
 	defer cancel()
 	if err := g.WaitEmpty(ctx); err != nil {
 		t.Fatal(err)
@@ -139,6 +141,19 @@ func TestNothingThere(t *testing.T) {
 	}
 	if _, err := g.Open(); err == nil {
 		t.Fatal("opened a group that is gone")
+	}
+}
+
+// TestPidsOfAGroupThatIsBeingMade asks for the processes of a group whose directory is there, and its files are not yet.
+func TestPidsOfAGroupThatIsBeingMade(t *testing.T) {
+	dir := t.TempDir()
+	late := time.AfterFunc(20*time.Millisecond, func() { _ = os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("7\n"), 0o600) })
+	defer late.Stop()
+	if pids, err := Pids(dir); err != nil || len(pids) != 1 || pids[0] != 7 {
+		t.Errorf("%v, %v", pids, err)
+	}
+	if _, err := Pids(filepath.Dir(dir)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a directory that is no group: %v", err)
 	}
 }
 
