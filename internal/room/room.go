@@ -1,4 +1,4 @@
-// Package room says what is wrong with a file system that takes no more: full, out of inodes, over its quota or read-only.
+// Package room says what is wrong with a file system that takes no more: full, out of inodes, over its quota, read-only or broken.
 // The kernel's own words name none of it, and often not even the file system.
 package room
 
@@ -43,6 +43,8 @@ func Explain(err error, dir, remedy string) error {
 		return &Error{err, "the disk quota on the file system of " + dir + " is used up: " + remedy + ", or raise it"}
 	case errors.Is(err, unix.EROFS):
 		return &Error{err, "the file system of " + dir + " is read-only, most likely because the kernel found it broken: look at dmesg, repair it and mount it anew"}
+	case errors.Is(err, unix.EIO):
+		return &Error{err, "the file system of " + dir + " cannot be read or written: its disk fails, or the kernel found it broken and shut it down: look at dmesg, repair it and mount it anew"}
 	}
 	return err
 }

@@ -15,7 +15,7 @@ import (
 func TestExplain(t *testing.T) {
 	dir := t.TempDir()
 	for errno, want := range map[error]string{
-		unix.ENOSPC: "): remove images, or make it larger", unix.EDQUOT: "quota", unix.EROFS: "read-only",
+		unix.ENOSPC: "): remove images, or make it larger", unix.EDQUOT: "quota", unix.EROFS: "read-only", unix.EIO: "shut it down",
 	} {
 		cause := fmt.Errorf("write: %w", errno)
 		err := Explain(cause, dir, "remove images")
@@ -24,7 +24,7 @@ func TestExplain(t *testing.T) {
 				t.Errorf("%v: no %q in %q", errno, w, err)
 			}
 		}
-		if !errors.Is(err, errno) || Lacking(err) != (errno != unix.EROFS) {
+		if !errors.Is(err, errno) || Lacking(err) != (errno == unix.ENOSPC || errno == unix.EDQUOT) {
 			t.Errorf("%v: the cause is lost", errno)
 		}
 		if again := Explain(fmt.Errorf("more: %w", err), dir, "x"); strings.Count(again.Error(), "the file system") > 1 {
