@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
+	"berth/test/patience"
 )
 
 func testRunner(t testing.TB) *Runner {
@@ -77,7 +78,7 @@ func TestGrandchildHoldsNothingUp(t *testing.T) {
 	if err := r.Run(t.Context(), "op", cmd); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took > 2*time.Second {
+	if took := time.Since(begun); took > patience.For(2*time.Second) {
 		t.Errorf("took %v", took)
 	}
 	if out.String() != "out\n" || errs.String() != "err\n" {
@@ -98,7 +99,7 @@ func TestDeadline(t *testing.T) {
 	defer cancel()
 	begun := time.Now()
 	err := r.Run(ctx, "op", cmd)
-	if took := time.Since(begun); took > 2*time.Second {
+	if took := time.Since(begun); took > patience.For(2*time.Second) {
 		t.Errorf("took %v", took)
 	}
 	var failed *Error

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/patience"
 )
 
 const bridgeV4 = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
@@ -63,12 +65,12 @@ func listen(t *testing.T, netns string, port int) {
 }
 
 func fetch(address string) string {
-	c, err := net.DialTimeout("tcp", address, time.Second)
+	c, err := net.DialTimeout("tcp", address, patience.For(time.Second))
 	if err != nil {
 		return err.Error()
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(3 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience.For(3 * time.Second)))
 	data, _ := io.ReadAll(c)
 	return string(data)
 }
@@ -95,7 +97,7 @@ func TestAttachDualStack(t *testing.T) {
 	for _, address := range []string{"10.77.0.2:80", "[fd00:77::2]:80", "10.77.0.1:8088", "127.0.0.1:8088"} {
 		// A new bridge looks for duplicates of its IPv6 address for a second or two before it uses it.
 		got := ""
-		for end := time.Now().Add(10 * time.Second); got != "pod" && time.Now().Before(end); {
+		for end := time.Now().Add(patience.For(10 * time.Second)); got != "pod" && time.Now().Before(end); {
 			got = fetch(address)
 		}
 		if got != "pod" {
@@ -328,7 +330,7 @@ func TestHangingPlugin(t *testing.T) {
 	}
 	err := <-done
 	var failed *PluginError
-	if took := time.Since(begun); took > 2*time.Second || !errors.As(err, &failed) || !errors.Is(err, context.DeadlineExceeded) {
+	if took := time.Since(begun); took > patience.For(2*time.Second) || !errors.As(err, &failed) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("after %v: %v", took, err)
 	}
 	if !strings.Contains(err.Error(), `CNI plugin hangs (ADD of network "n"): killed with its children after`) {

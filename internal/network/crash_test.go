@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/fault"
 	"berth/internal/helper"
+	"berth/test/patience"
 )
 
 // daemonOrder tells the test binary that it is a daemon which is to be killed, and what to do until then.
@@ -102,7 +103,7 @@ func TestDaemonKilledDuringAdd(t *testing.T) {
 	cmd := h.daemon(p, false)
 	must(t, cmd.Start())
 	pidFile := filepath.Join(dir, "hangs.pid")
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience.For(20 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
 		if data, err := os.ReadFile(pidFile); err == nil && len(data) > 0 {
 			break
 		}

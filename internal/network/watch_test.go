@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"berth/test/patience"
 )
 
 func asCIDRError(err error) (*CIDRError, bool) {
@@ -37,7 +39,7 @@ func (h *host) eventually(t *testing.T, want string) {
 	begun := time.Now()
 	var stalled time.Duration
 	for h.at() != want {
-		if time.Since(begun) > 5*time.Second {
+		if time.Since(begun) > patience.For(5*time.Second) {
 			t.Fatalf("still %q after %v: %s", h.at(), time.Since(begun), h.Status().Message)
 		}
 		before := time.Now()
@@ -232,7 +234,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
 	h := newHost(t, conf("a"))
 	must(t, h.Close())
-	for end := time.Now().Add(2 * time.Second); runtime.NumGoroutine() > before && time.Now().Before(end); {
+	for end := time.Now().Add(patience.For(2 * time.Second)); runtime.NumGoroutine() > before && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	if now := runtime.NumGoroutine(); now > before {
@@ -254,7 +256,7 @@ func TestStatusOfPlugins(t *testing.T) {
 	h := newHost(t, `{"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "agent"}]}`, change)
 	ready := func(want bool) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); h.Status().Ready != want; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(patience.For(10 * time.Second)); h.Status().Ready != want; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%+v", h.Status())
 			}
@@ -285,7 +287,7 @@ func TestStatusOfPlugins(t *testing.T) {
 	}
 	begun := time.Now()
 	must(t, h.Close())
-	if took := time.Since(begun); took > 2*time.Second {
+	if took := time.Since(begun); took > patience.For(2*time.Second) {
 		t.Errorf("Close took %v with a STATUS that hangs", took)
 	}
 	must(t, os.Remove(dir+"/hang"), os.Remove(dir+"/bad"))

@@ -20,6 +20,7 @@ import (
 	"berth/internal/op"
 	"berth/internal/runtime"
 	"berth/internal/spec"
+	"berth/test/patience"
 )
 
 // The tests of this package look at what no real runtime makes happen on demand: callers that race, give up and come
@@ -207,7 +208,7 @@ func podConfig(name string) *runtimeapi.PodSandboxConfig {
 
 func wait(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience.For(10 * time.Second)); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not seen in 10 s: %s", what)
 		}

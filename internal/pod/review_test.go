@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/runtime"
+	"berth/test/patience"
 )
 
 // A daemon that is killed, or finds no room, while it notes the boot must not make the next one throw away what lives.
@@ -296,7 +297,7 @@ func TestStopWaitsForTheAdoption(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience.For(5 * time.Second)):
 		t.Error("the stop waits for an exit that nobody can see")
 	}
 	if _, c, err := b.GetContainer(ctr); err != nil || c.ExitCode != 3 {

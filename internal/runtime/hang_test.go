@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/patience"
 )
 
 // TestHungMonitor checks that no call waits for a monitor that does not answer, and that Shutdown ends such a one.
@@ -38,7 +40,7 @@ func TestHungMonitor(t *testing.T) {
 			ended <- name
 		}()
 	}
-	late := time.After(300*time.Millisecond + 7*time.Second)
+	late := time.After(300*time.Millisecond + patience.For(7*time.Second))
 	for range calls {
 		select {
 		case <-ended:
@@ -50,7 +52,7 @@ func TestHungMonitor(t *testing.T) {
 	began := time.Now()
 	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
 	g.ok(g.Shutdown(t.Context(), g.pod))
-	if took := time.Since(began); took > 20*time.Second {
+	if took := time.Since(began); took > patience.For(20*time.Second) {
 		t.Errorf("delete and shutdown took %v", took)
 	}
 	if err := unix.Kill(pid, 0); err != unix.ESRCH {

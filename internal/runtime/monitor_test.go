@@ -13,6 +13,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"berth/test/patience"
 )
 
 // TestNoDescriptorLeaks looks from inside a container and an exec: what a runtime inherits, they may.
@@ -136,7 +138,7 @@ func TestLeftovers(t *testing.T) {
 	if e := g.exit(ctr); e.Code != 3 {
 		t.Errorf("exit %+v", e)
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > patience.For(5*time.Second) {
 		t.Errorf("the exit was told after %v", took)
 	}
 	g.within(time.Second, "what it left is gone", func() bool { return !alive("sleep", mark) })
@@ -177,7 +179,7 @@ func TestShutdownWithContainers(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("sleep 1000")
 	pid := g.processOf(ctr).PID
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience.For(10*time.Second))
 	defer cancel()
 	g.ok(g.Shutdown(ctx, g.pod))
 	if unix.Kill(pid, 0) == nil && !zombie(pid) {
@@ -248,7 +250,7 @@ func TestHungLogDisk(t *testing.T) {
 		t.Errorf("exit %+v", e)
 	}
 	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
-	if took := time.Since(began); took > 6*time.Second {
+	if took := time.Since(began); took > patience.For(6*time.Second) {
 		t.Errorf("kill and delete took %v", took)
 	}
 	thaw()

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"berth/test/patience"
 )
 
 // syncBuffer is a buffer that is written to while it is read.
@@ -222,7 +224,7 @@ func TestTerminal(t *testing.T) {
 	g.hasSaid(ctr, "\n")
 	g.ok(g.Resize(t.Context(), g.pod, ctr, 101, 33))
 	out := &syncBuffer{}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience.For(10*time.Second))
 	defer cancel()
 	g.ok(g.Attach(ctx, g.pod, ctr, Attach{Stdin: strings.NewReader("\n"), Stdout: out}))
 	if e := g.exit(ctr); e.Code != 2 {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/patience"
 )
 
 // line is one line of a conversation: what the daemon says, or what it must hear, where "*" is anything but zero.
@@ -82,7 +84,7 @@ func (g *rig) say(conn *net.UnixConn, l line) {
 }
 
 func (g *rig) hear(conn *net.UnixConn) (m map[string]any) {
-	_ = conn.SetReadDeadline(time.Now().Add(15 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(patience.For(15 * time.Second)))
 	buf := make([]byte, 64<<10)
 	n, err := conn.Read(buf)
 	g.ok(err)

@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
+	"berth/test/patience"
 )
 
 // rig is a pod with its monitor, and a directory for logs.
@@ -65,7 +66,7 @@ func newQuietRig(t *testing.T) *rig {
 
 // clear removes all and checks that nothing is left.
 func (g *rig) clear() {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.For(30*time.Second))
 	defer cancel()
 	for _, c := range g.made {
 		if err := g.Delete(ctx, g.pod, c, g.handler); err != nil {
@@ -132,6 +133,7 @@ func (g *rig) must(v any, err error) any {
 
 func (g *rig) within(d time.Duration, what string, fn func() bool) {
 	g.Helper()
+	d = patience.For(d)
 	for end := time.Now().Add(d); !fn(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			g.Fatalf("not within %v: %s", d, what)
@@ -167,7 +169,7 @@ func process(script string) *specs.Process {
 func (g *rig) create(script string, change ...func(*Create)) string {
 	g.Helper()
 	ctr := newID()
-	c := Create{Container: ctr, Handler: g.handler, Spec: g.spec(ctr, script), Deadline: 30 * time.Second}
+	c := Create{Container: ctr, Handler: g.handler, Spec: g.spec(ctr, script), Deadline: patience.For(30 * time.Second)}
 	for _, fn := range change {
 		fn(&c)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
+	"berth/test/patience"
 )
 
 // TestMain has the test program be the process that holds the monitors' scope.
@@ -59,7 +60,7 @@ func there(u *Units, path string) bool {
 
 func within(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience.For(time.Minute)); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain until %s", what)
 		}

@@ -25,6 +25,7 @@ import (
 	"berth/test/fixture"
 	"berth/test/hygiene"
 	"berth/test/node"
+	"berth/test/patience"
 )
 
 func TestMain(m *testing.M) {
@@ -240,7 +241,7 @@ func (r *runner) step(st step) error {
 			r.planted = true
 			continue
 		}
-		if r.n.Died(2*time.Second) != nil {
+		if r.n.Died(patience.For(2*time.Second)) != nil {
 			return fmt.Errorf("after %d deaths: %w", r.died, err)
 		}
 		if err := r.revive(); err != nil {
@@ -273,7 +274,7 @@ func (r *runner) revive() error {
 			return err
 		}
 		err := r.life.holds()
-		if err == nil || r.n.Died(100*time.Millisecond) != nil {
+		if err == nil || r.n.Died(patience.For(100*time.Millisecond)) != nil {
 			return err
 		}
 	}
@@ -300,7 +301,7 @@ func (r *runner) finish() error {
 	if err := r.n.RemoveAll(); err != nil {
 		return err
 	}
-	return errors.Join(r.n.Clean(10*time.Second), sameImages(r.n))
+	return errors.Join(r.n.Clean(patience.For(10*time.Second)), sameImages(r.n))
 }
 
 var baseline struct {
@@ -310,7 +311,7 @@ var baseline struct {
 
 // sameImages checks that the image store, with everything removed, is as it was the first time that it was empty.
 func sameImages(n *node.Node) error {
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience.For(10 * time.Second))
 	for {
 		files := imageFiles(n)
 		baseline.Lock()

@@ -147,7 +147,7 @@ func TestAppArmorSignals(t *testing.T) {
 		polite.logged("up")
 		r.wantText("an exec", polite.exec("cat", "/proc/self/attr/current"), "berth-default (enforce)")
 		r.wantText("a signal among them", polite.exec("sh", "-c", "sleep 1000 & kill $! && wait $!; echo $?"), "143")
-		r.ok(r.n.Runtime.StopContainer(ctx(), polite.cid, 60))
+		r.ok(r.n.Runtime.StopContainer(ctx(), polite.cid, seconds(60)))
 		if st := polite.finish(); st.ExitCode != 7 {
 			r.Errorf("after SIGTERM the container ended with %d, want 7: the signal did not arrive", st.ExitCode)
 		}

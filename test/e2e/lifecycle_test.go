@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
+	"berth/test/patience"
 )
 
 func TestContainerLife(t *testing.T) {
@@ -35,7 +36,7 @@ func TestContainerLife(t *testing.T) {
 		}
 		st = c.finish()
 		took := time.Duration(st.FinishedAt - st.StartedAt)
-		if st.ExitCode != 3 || st.Reason != "Error" || took < 180*time.Millisecond || took > 5*time.Second {
+		if st.ExitCode != 3 || st.Reason != "Error" || took < 180*time.Millisecond || took > patience.For(5*time.Second) {
 			r.Errorf("after exit: code %d, reason %q, took %s", st.ExitCode, st.Reason, took)
 		}
 		c.wantIdentity(st, config)
@@ -82,6 +83,9 @@ func TestExitCodes(t *testing.T) {
 	})
 }
 
+// seconds is a stop's timeout that must not run out.
+func seconds(n int64) int64 { return n * int64(patience.Scale()) }
+
 func TestStop(t *testing.T) {
 	each(t, func(r rig) {
 		r.pull("usr1:latest")
@@ -94,12 +98,12 @@ func TestStop(t *testing.T) {
 			says                     string
 			least, most              time.Duration
 		}{
-			{"term", "count 10ms 100000", "tick", "busybox", 0, 10, 42, "bye", 0, 5 * time.Second},
+			{"term", "count 10ms 100000", "tick", "busybox", 0, seconds(10), 42, "bye", 0, 5 * time.Second},
 			{"stubborn", "stubborn", "ready", "busybox", 0, 1, 137, "ready", time.Second, 4 * time.Second},
 			{"at-once", "count 10ms 100000", "tick", "busybox", 0, 0, 137, "tick", 0, 2 * time.Second},
-			{"image-signal", "signal", "ready", "usr1", 0, 10, 0, "signal 10", 0, 5 * time.Second},
-			{"request-signal", "signal", "ready", "usr1", v1.Signal_SIGNAL_SIGINT, 10, 0, "signal 2", 0, 5 * time.Second},
-			{"realtime-signal", "signal", "ready", "busybox", v1.Signal_SIGNAL_SIGRTMINPLUS3, 10, 0, "signal 37", 0, 5 * time.Second},
+			{"image-signal", "signal", "ready", "usr1", 0, seconds(10), 0, "signal 10", 0, 5 * time.Second},
+			{"request-signal", "signal", "ready", "usr1", v1.Signal_SIGNAL_SIGINT, seconds(10), 0, "signal 2", 0, 5 * time.Second},
+			{"realtime-signal", "signal", "ready", "busybox", v1.Signal_SIGNAL_SIGRTMINPLUS3, seconds(10), 0, "signal 37", 0, 5 * time.Second},
 		} {
 			config := webapp(c.name, c.mode, func(config *v1.ContainerConfig) {
 				config.Image.Image, config.StopSignal = ref(c.image+":latest"), c.signal
@@ -112,7 +116,7 @@ func TestStop(t *testing.T) {
 			if st.State != v1.ContainerState_CONTAINER_EXITED || st.ExitCode != c.code {
 				r.Errorf("%s: %s with code %d, wanted %d", c.name, st.State, st.ExitCode, c.code)
 			}
-			if took < c.least || took > c.most {
+			if took < c.least || took > patience.For(c.most) {
 				r.Errorf("%s: took %s, wanted %s to %s", c.name, took, c.least, c.most)
 			}
 			ctr.logged(c.says)
@@ -127,11 +131,11 @@ func TestShorterStop(t *testing.T) {
 		c := r.pod().start(webapp("main", "stubborn"))
 		c.logged("ready")
 		long := make(chan error, 1)
-		go func() { long <- r.n.Runtime.StopContainer(ctx(), c.cid, 60) }()
+		go func() { long <- r.n.Runtime.StopContainer(ctx(), c.cid, seconds(60)) }()
 		time.Sleep(100 * time.Millisecond)
 		began := time.Now()
 		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, 0))
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > patience.For(5*time.Second) {
 			r.Errorf("the short stop took %s", took)
 		}
 		r.ok(<-long)

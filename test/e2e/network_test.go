@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
+	"berth/test/patience"
 )
 
 // serving starts the web server in a pod and returns when it answers.
@@ -109,7 +110,7 @@ func TestNetworkConfigurationIsWatched(t *testing.T) {
 	} {
 		r.ok(c.do())
 		var last *v1.RuntimeCondition
-		deadline := time.Now().Add(3 * time.Second)
+		deadline := time.Now().Add(patience.For(3 * time.Second))
 		for {
 			last = r.networkReady()
 			if last.Status == c.ready && strings.Contains(last.Message, c.says) || time.Now().After(deadline) {
@@ -196,14 +197,14 @@ func calls(dir string) string {
 func TestHangingPlugin(t *testing.T) {
 	r, dir := slowNode(t)
 	config := r.n.Pod("stuck")
-	short, cancel := context.WithTimeout(ctx(), 500*time.Millisecond)
+	short, cancel := context.WithTimeout(ctx(), patience.For(500*time.Millisecond))
 	defer cancel()
 	_, err := r.n.Runtime.RunPodSandbox(short, config, "")
 	r.wantCode(err, codes.DeadlineExceeded)
 	began := time.Now()
 	r.pod(hostNetwork)
 	r.wantPods(1)
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > patience.For(2*time.Second) {
 		r.Errorf("beside a hanging plugin, another pod took %s", took)
 	}
 	answer := make(chan error, 1)
@@ -214,7 +215,7 @@ func TestHangingPlugin(t *testing.T) {
 		}
 		answer <- err
 	}()
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(patience.For(100 * time.Millisecond))
 	if got := calls(dir); got != "add" {
 		r.Errorf("the plugin was called: %s; the second request should have joined the first", got)
 	}
@@ -246,7 +247,7 @@ func pluginSleeps(r rig) map[int]bool {
 func TestKilledInTheMiddleOfAdd(t *testing.T) {
 	r, dir := slowNode(t)
 	config := r.n.Pod("stuck")
-	short, cancel := context.WithTimeout(ctx(), 500*time.Millisecond)
+	short, cancel := context.WithTimeout(ctx(), patience.For(500*time.Millisecond))
 	defer cancel()
 	_, err := r.n.Runtime.RunPodSandbox(short, config, "")
 	r.wantCode(err, codes.DeadlineExceeded)
@@ -275,5 +276,5 @@ func TestFailingPlugin(t *testing.T) {
 		r.Errorf("the error does not say what the plugin said: %v", err)
 	}
 	r.wantPods(0)
-	r.ok(r.n.Clean(3 * time.Second))
+	r.ok(r.n.Clean(patience.For(3 * time.Second)))
 }

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
+	"berth/test/patience"
 )
 
 // own runs f on a node of its own for each runtime, because f kills the daemon.
@@ -58,7 +59,7 @@ func TestDaemonKilled(t *testing.T) {
 		made.finish()
 		r.wantText("a container made before and started after", made.text("stdout"), "late")
 		r.wantText("exec", running.exec("echo", "hi"), "hi")
-		r.ok(r.n.Runtime.StopContainer(ctx(), running.cid, 10))
+		r.ok(r.n.Runtime.StopContainer(ctx(), running.cid, seconds(10)))
 		running.wantWholeCount(42)
 	})
 }
@@ -89,8 +90,8 @@ func TestExitWithoutDaemon(t *testing.T) {
 		r.eventually("both have exited", func() bool {
 			return countProcesses("webapp", c.cid)+countProcesses("webapp", hungry.cid) == 0
 		})
-		at := time.Now().Add(100 * time.Millisecond) // the monitor needs a moment to note it
-		time.Sleep(300 * time.Millisecond)
+		at := time.Now().Add(patience.For(100 * time.Millisecond)) // the monitor needs a moment to note it
+		time.Sleep(patience.For(300 * time.Millisecond))
 		r.ok(r.n.Start())
 		st := c.status()
 		if st.State != v1.ContainerState_CONTAINER_EXITED || st.ExitCode != 7 || st.Reason != "Error" || st.FinishedAt > at.UnixNano() {
@@ -132,13 +133,13 @@ func TestMonitorKilled(t *testing.T) {
 		}
 		r.ok(killProcess(monitors[0]))
 		r.eventually("a new monitor answers", func() bool {
-			out, _, err := c.tryExec(5*time.Second, "echo hi")
+			out, _, err := c.tryExec(patience.For(5*time.Second), "echo hi")
 			return err == nil && out == "hi\n"
 		})
 		if c.pid("webapp") != pid || c.status().State != v1.ContainerState_CONTAINER_RUNNING {
 			r.Errorf("the container is %v", c.status())
 		}
-		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, 10))
+		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, seconds(10)))
 		if st := c.finish(); st.ExitCode != 42 && st.ExitCode != 255 {
 			r.Errorf("exit code %d", st.ExitCode)
 		}
@@ -155,7 +156,7 @@ func TestRestartWithManyPods(t *testing.T) {
 		r.ok(r.n.Kill9())
 		began := time.Now()
 		r.ok(r.n.Start())
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(began); took > patience.For(time.Second) {
 			r.Errorf("ready after %s", took)
 		}
 		for _, c := range all {

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
+	"berth/test/patience"
 )
 
 // A rig is a test and the node it runs on. Its methods end the test when something fails that is not what it tests.
@@ -165,7 +166,7 @@ func (c *ctr) finish() *v1.ContainerStatus {
 // eventually waits for something that needs a moment.
 func (r rig) eventually(what string, f func() bool) {
 	r.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience.For(20 * time.Second))
 	for !f() {
 		if time.Now().After(deadline) {
 			r.Fatalf("waited in vain until %s", what)
@@ -206,7 +207,7 @@ func (p *pod) output(config *v1.ContainerConfig) string {
 // exec runs a command in the container and returns its output. It must exit with 0.
 func (c *ctr) exec(args ...string) string {
 	c.Helper()
-	stdout, stderr, err := c.n.Runtime.ExecSync(ctx(), c.cid, args, 10*time.Second)
+	stdout, stderr, err := c.n.Runtime.ExecSync(ctx(), c.cid, args, patience.For(10*time.Second))
 	if err != nil {
 		c.Fatalf("exec %v: %v: %s", args, err, stderr)
 	}

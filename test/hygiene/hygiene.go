@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/test/patience"
 )
 
 // Kind is a sort of thing that can be left behind.
@@ -162,7 +164,7 @@ func Main(m *testing.M, end func() (names []string, err error)) int {
 	if SharedMachine() {
 		choose = Naming(names...)
 	}
-	leaks, err := Check(before, Machine, choose, 10*time.Second)
+	leaks, err := Check(before, Machine, choose, patience.For(10*time.Second))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hygiene: look at the machine after the tests:", err)
 		return 1

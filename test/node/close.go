@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"berth/test/patience"
 )
 
 // Close removes every pod, checks that nothing of them is left, stops the daemon, and removes the node. The error names
@@ -20,7 +22,7 @@ func (n *Node) Close() error {
 		}
 	}
 	errs = append(errs, n.RemoveAll())
-	errs = append(errs, n.Clean(5*time.Second))
+	errs = append(errs, n.Clean(patience.For(5*time.Second)))
 	errs = append(errs, n.Stop())
 	if left := n.traces().processes(); len(left) > 0 {
 		errs = append(errs, fmt.Errorf("processes outlive the pods and the daemon: %s", strings.Join(left, "; ")))
@@ -30,7 +32,7 @@ func (n *Node) Close() error {
 
 // RemoveAll stops and removes every pod that the daemon lists.
 func (n *Node) RemoveAll() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.For(time.Minute))
 	defer cancel()
 	pods, err := n.Runtime.ListPodSandbox(ctx, nil)
 	if err != nil {

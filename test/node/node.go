@@ -28,6 +28,7 @@ import (
 
 	"berth/test/fixture"
 	"berth/test/hygiene"
+	"berth/test/patience"
 	"berth/test/space"
 )
 
@@ -196,7 +197,7 @@ func (n *Node) Start(env ...string) error {
 
 // connect waits for the daemon and makes fresh clients: the old ones would wait out their backoff.
 func (n *Node) connect(d *daemon) error {
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(patience.For(15 * time.Second))
 	for {
 		runtime, images, err := dial(n.Socket)
 		if err == nil {
@@ -223,16 +224,16 @@ func dial(socket string) (cri.RuntimeService, cri.ImageManagerService, error) {
 		return nil, nil, err
 	}
 	_ = conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.For(5*time.Second))
 	defer cancel()
 	endpoint := "unix://" + socket
 	runtime, err := remote.NewRemoteRuntimeServiceBuilder().WithEndpoint(endpoint).
-		WithConnectionTimeout(2 * time.Minute).WithTracerProvider(nil).Build(ctx)
+		WithConnectionTimeout(patience.For(2 * time.Minute)).WithTracerProvider(nil).Build(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	images, err := remote.NewRemoteImageServiceBuilder().WithEndpoint(endpoint).
-		WithConnectionTimeout(2 * time.Minute).WithTracerProvider(nil).Build(ctx)
+		WithConnectionTimeout(patience.For(2 * time.Minute)).WithTracerProvider(nil).Build(ctx)
 	if err != nil {
 		return nil, nil, errors.Join(err, runtime.Close(ctx))
 	}
@@ -254,7 +255,7 @@ func (n *Node) Kill9() error {
 	if err := n.current().signal(syscall.SIGKILL); err != nil {
 		return err
 	}
-	return n.Died(5 * time.Second)
+	return n.Died(patience.For(5 * time.Second))
 }
 
 // Stop ends the daemon with SIGTERM, as systemd would. Pods go on. It is an error if the daemon does not exit with 0.
@@ -266,7 +267,7 @@ func (n *Node) Stop() error {
 	if err := d.signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	if err := n.Died(10 * time.Second); err != nil {
+	if err := n.Died(patience.For(10 * time.Second)); err != nil {
 		return fmt.Errorf("SIGTERM: %w\n%s", err, n.DaemonLog(20))
 	}
 	if !d.succeeded() {
@@ -309,7 +310,7 @@ func (n *Node) current() *daemon {
 // Get fetches a page from inside the node, so that it reaches pods by their address.
 func (n *Node) Get(url string) (string, error) {
 	client := &http.Client{
-		Timeout:   10 * time.Second,
+		Timeout:   patience.For(10 * time.Second),
 		Transport: &http.Transport{DialContext: n.Space.DialContext, DisableKeepAlives: true},
 	}
 	resp, err := client.Get(url)

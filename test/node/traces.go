@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"berth/test/hygiene"
+	"berth/test/patience"
 )
 
 // traces finds what a node has on the machine, by the names that everything of it carries.
@@ -103,7 +104,7 @@ func (t traces) erase() error {
 
 // removeGroups removes the cgroups. One whose last process is just ending is busy for a moment.
 func (t traces) removeGroups() error {
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(patience.For(5 * time.Second))
 	for {
 		var errs []error
 		for _, dir := range t.groups() {
@@ -119,7 +120,7 @@ func (t traces) removeGroups() error {
 }
 
 func (t traces) endProcesses() error {
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(patience.For(5 * time.Second))
 	for {
 		found := 0
 		for _, dir := range t.groups() {
