@@ -7,73 +7,27 @@ package service
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"berth/test/fixture"
+	"berth/test/installed"
 )
-
-// inMachine is set to 1 in the environment of the machine's tests.
-const inMachine = "BERTH_TEST_VM"
 
 // The things under test, as the package names them.
 const (
-	unit  = "berth.service"
+	unit  = installed.Unit
 	image = "service.test/web:v1"
 )
 
-func TestMain(m *testing.M) {
-	if os.Getenv(inMachine) == "" {
-		fmt.Println("service: these tests change the machine they run on: make test-vm runs them in one of their own")
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
-
-// patience is for a machine whose processor is emulated.
-const patience = 4 * time.Minute
-
-// run runs a program and returns what it printed.
-func run(t *testing.T, name string, args ...string) string {
-	t.Helper()
-	out, err := try(name, args...)
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s\n%s", name, strings.Join(args, " "), err, out, journal())
-	}
-	return out
-}
-
-func try(name string, args ...string) (string, error) {
-	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "SYSTEMD_PAGER=cat")
-	cmd.WaitDelay = patience
-	out, err := cmd.CombinedOutput()
-	return strings.TrimSpace(string(out)), err
-}
-
-// journal is the last that the service said.
-func journal() string {
-	out, _ := try("journalctl", "-u", unit, "-n", "60", "--no-pager", "-o", "cat")
-	return "the journal ends with:\n" + out
-}
-
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !f(); time.Sleep(200 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s\n%s", what, journal())
-		}
-	}
-}
+func TestMain(m *testing.M) { os.Exit(installed.Main(m)) }
 
 // property is one of the service's.
 func property(t *testing.T, name string) string {
 	t.Helper()
-	return run(t, "systemctl", "show", "-P", name, unit)
+	return installed.Run(t, "systemctl", "show", "-P", name, unit)
 }
 
 func mainPid(t *testing.T) int {
@@ -89,27 +43,17 @@ func mainPid(t *testing.T) int {
 func serving(t *testing.T, old int) int {
 	t.Helper()
 	pid := 0
-	eventually(t, fmt.Sprintf("another daemon than %d serves", old), func() bool {
+	installed.Eventually(t, fmt.Sprintf("another daemon than %d serves", old), func() bool {
 		if property(t, "ActiveState") != "active" {
 			return false
 		}
 		pid = mainPid(t)
 		return pid != 0 && pid != old
 	})
-	if out, err := try("berth", "ps"); err != nil {
-		t.Fatalf("the service is up, and its daemon does not answer: %v %s\n%s", err, out, journal())
+	if out, err := installed.Try("berth", "ps"); err != nil {
+		t.Fatalf("the service is up, and its daemon does not answer: %v %s\n%s", err, out, installed.Journal())
 	}
 	return pid
-}
-
-// deb is the package that the payload holds.
-func deb(t *testing.T) string {
-	t.Helper()
-	found, err := filepath.Glob(filepath.Join(os.Getenv("BERTH_BIN"), "berth_*.deb"))
-	if err != nil || len(found) != 1 {
-		t.Fatalf("%d packages in %s, %v: make deb makes one", len(found), os.Getenv("BERTH_BIN"), err)
-	}
-	return found[0]
 }
 
 // web is a container that writes a line to its log each second.
@@ -118,7 +62,7 @@ type web struct{ name, pids string }
 func runWeb(t *testing.T, name string) web {
 	t.Helper()
 	w := web{name: name}
-	run(t, "berth", "run", "-d", "--name", name, image, "sh", "-c", "n=0; while :; do n=$((n+1)); echo line $n; sleep 1; done")
+	installed.Run(t, "berth", "run", "-d", "--name", name, image, "sh", "-c", "n=0; while :; do n=$((n+1)); echo line $n; sleep 1; done")
 	w.pids = w.processes(t)
 	return w
 }
@@ -126,12 +70,12 @@ func runWeb(t *testing.T, name string) web {
 // processes says which process and namespaces the container is: when it started, and the namespaces' numbers.
 func (w web) processes(t *testing.T) string {
 	t.Helper()
-	return run(t, "berth", "exec", w.name, "--", "sh", "-c", "cut -d' ' -f1,22 /proc/1/stat; readlink /proc/1/ns/net; readlink /proc/1/ns/mnt")
+	return installed.Run(t, "berth", "exec", w.name, "--", "sh", "-c", "cut -d' ' -f1,22 /proc/1/stat; readlink /proc/1/ns/net; readlink /proc/1/ns/mnt")
 }
 
 func (w web) lines(t *testing.T) int {
 	t.Helper()
-	return len(strings.Fields(run(t, "berth", "logs", w.name))) / 2
+	return len(strings.Fields(installed.Run(t, "berth", "logs", w.name))) / 2
 }
 
 // goesOn wants the same processes to run, an exec to work, and the log to have every line and to grow.
@@ -141,8 +85,8 @@ func (w web) goesOn(t *testing.T) {
 		t.Errorf("%s is not what it was: %s, was %s", w.name, got, w.pids)
 	}
 	before := w.lines(t)
-	eventually(t, "the log of "+w.name+" grows", func() bool { return w.lines(t) > before })
-	for i, line := range strings.Split(run(t, "berth", "logs", w.name), "\n") {
+	installed.Eventually(t, "the log of "+w.name+" grows", func() bool { return w.lines(t) > before })
+	for i, line := range strings.Split(installed.Run(t, "berth", "logs", w.name), "\n") {
 		if want := fmt.Sprintf("line %d", i+1); line != want {
 			t.Fatalf("line %d of the log of %s is %q", i+1, w.name, line)
 		}
@@ -151,7 +95,7 @@ func (w web) goesOn(t *testing.T) {
 
 // TestInstall installs the package. The tests after it use the service that it made.
 func TestInstall(t *testing.T) {
-	out := run(t, "dpkg", "-i", deb(t))
+	out := installed.Run(t, "dpkg", "-i", installed.Deb(t))
 	serving(t, 0)
 	for name, want := range map[string]string{
 		"Type": "notify", "NotifyAccess": "main", "KillMode": "process", "Delegate": "yes", "OOMScoreAdjust": "-999", "Restart": "always", "TasksMax": "infinity",
@@ -164,7 +108,7 @@ func TestInstall(t *testing.T) {
 	if before := " " + property(t, "Before") + " "; !strings.Contains(before, " kubelet.service ") {
 		t.Errorf("it is started before%s", before)
 	}
-	if bad, err := try("systemd-analyze", "--man=no", "verify", "/usr/lib/systemd/system/"+unit); err != nil || strings.Contains(bad, unit) {
+	if bad, err := installed.Try("systemd-analyze", "--man=no", "verify", "/usr/lib/systemd/system/"+unit); err != nil || strings.Contains(bad, unit) {
 		t.Errorf("systemd finds in the unit: %v %s", err, bad)
 	}
 	if score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", mainPid(t))); err != nil || strings.TrimSpace(string(score)) != "-999" {
@@ -180,35 +124,14 @@ func TestInstall(t *testing.T) {
 	}
 	profiles, err := os.ReadFile("/sys/kernel/security/apparmor/profiles")
 	if err != nil || !strings.Contains(string(profiles), "berth-default (enforce)") {
-		t.Errorf("the daemon did not load its AppArmor profile: %v\n%s", err, journal())
+		t.Errorf("the daemon did not load its AppArmor profile: %v\n%s", err, installed.Journal())
 	}
-}
-
-// prepare gives the node a network and an image.
-func prepare(t *testing.T) {
-	t.Helper()
-	const network = `{"cniVersion":"1.0.0","name":"bt","plugins":[{"type":"bridge","bridge":"bt0","isGateway":true,"ipMasq":true,
- "ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/16"}]],"routes":[{"dst":"0.0.0.0/0"}]}}]}`
-	if err := os.MkdirAll("/etc/cni/net.d", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("/etc/cni/net.d/10-bt.conflist", []byte(network), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	img, err := fixture.Busybox()
-	if err != nil {
-		t.Fatal(err)
-	}
-	archive := filepath.Join(t.TempDir(), "image.tar")
-	if err := fixture.WriteOCI(archive, image, img); err != nil {
-		t.Fatal(err)
-	}
-	run(t, "berth", "image", "import", archive)
 }
 
 // TestPodsOutliveTheDaemon is one pod through all that may happen to its daemon.
 func TestPodsOutliveTheDaemon(t *testing.T) {
-	prepare(t)
+	installed.Network(t)
+	installed.Image(t, image)
 	w := runWeb(t, "web")
 	pid := serving(t, 0)
 	step := func(name string, f func(t *testing.T)) {
@@ -218,42 +141,42 @@ func TestPodsOutliveTheDaemon(t *testing.T) {
 		})
 	}
 	step("restart", func(t *testing.T) {
-		run(t, "systemctl", "restart", unit)
+		installed.Run(t, "systemctl", "restart", unit)
 		pid = serving(t, pid)
 	})
 	step("stop and start", func(t *testing.T) {
 		lines := w.lines(t)
-		run(t, "systemctl", "stop", unit)
+		installed.Run(t, "systemctl", "stop", unit)
 		if got := property(t, "Result"); got != "success" {
-			t.Errorf("it stopped with %s\n%s", got, journal())
+			t.Errorf("it stopped with %s\n%s", got, installed.Journal())
 		}
 		if _, err := os.Stat("/run/berth/berth.sock"); !os.IsNotExist(err) {
 			t.Errorf("the socket after the stop: %v", err)
 		}
 		time.Sleep(3 * time.Second) // in which the pod writes
-		run(t, "systemctl", "start", unit)
+		installed.Run(t, "systemctl", "start", unit)
 		pid = serving(t, pid)
 		if got := w.lines(t); got <= lines {
 			t.Errorf("the log had %d lines before the stop, and %d after", lines, got)
 		}
 	})
 	step("kill -9", func(t *testing.T) {
-		run(t, "kill", "-9", strconv.Itoa(pid))
+		installed.Run(t, "kill", "-9", strconv.Itoa(pid))
 		pid = serving(t, pid)
 	})
 	step("a daemon that hangs", func(t *testing.T) { pid = hang(t, pid) })
 	step("upgrade", func(t *testing.T) { pid = upgrade(t, pid) })
 	step("the profile is unloaded", func(t *testing.T) {
 		// Who unloads it frees what ran under it; what starts from then on is confined again.
-		if out, err := try("sh", "-c", "echo 'profile berth-default { }' | apparmor_parser --remove"); err != nil {
+		if out, err := installed.Try("sh", "-c", "echo 'profile berth-default { }' | apparmor_parser --remove"); err != nil {
 			t.Fatalf("unload the profile: %v %s", err, out)
 		}
-		got := run(t, "berth", "run", "--rm", "--name", "confined", image, "cat", "/proc/self/attr/current")
+		got := installed.Run(t, "berth", "run", "--rm", "--name", "confined", image, "cat", "/proc/self/attr/current")
 		if got != "berth-default (enforce)" {
 			t.Errorf("the next container runs under %q", got)
 		}
 	})
-	run(t, "berth", "rm", "-f", "web")
+	installed.Run(t, "berth", "rm", "-f", "web")
 }
 
 // hang stops the daemon's process, and wants the watchdog to end it.
@@ -267,22 +190,22 @@ func hang(t *testing.T, pid int) int {
 	if err := os.WriteFile(dir+"/50-test.conf", []byte("[Service]\nWatchdogSec=30\nTimeoutStopSec=5\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "systemctl", "daemon-reload")
-	run(t, "systemctl", "restart", unit)
+	installed.Run(t, "systemctl", "daemon-reload")
+	installed.Run(t, "systemctl", "restart", unit)
 	pid = serving(t, pid)
 	time.Sleep(45 * time.Second) // a daemon that answers itself is left alone
 	if got := mainPid(t); got != pid {
-		t.Fatalf("a healthy daemon was replaced\n%s", journal())
+		t.Fatalf("a healthy daemon was replaced\n%s", installed.Journal())
 	}
-	run(t, "kill", "-STOP", strconv.Itoa(pid))
+	installed.Run(t, "kill", "-STOP", strconv.Itoa(pid))
 	pid = serving(t, pid)
-	if text, _ := try("journalctl", "-b", "-u", unit, "--no-pager", "-o", "cat"); !strings.Contains(text, "Watchdog timeout") {
-		t.Errorf("something else ended it; %s", journal())
+	if text, _ := installed.Try("journalctl", "-b", "-u", unit, "--no-pager", "-o", "cat"); !strings.Contains(text, "Watchdog timeout") {
+		t.Errorf("something else ended it; %s", installed.Journal())
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "systemctl", "daemon-reload")
+	installed.Run(t, "systemctl", "daemon-reload")
 	return pid
 }
 
@@ -291,61 +214,61 @@ func upgrade(t *testing.T, pid int) int {
 	t.Helper()
 	dir := t.TempDir()
 	root := filepath.Join(dir, "root")
-	run(t, "dpkg-deb", "-R", deb(t), root)
-	run(t, "sed", "-i", "s/^Version: .*/Version: 999/", filepath.Join(root, "DEBIAN/control"))
+	installed.Run(t, "dpkg-deb", "-R", installed.Deb(t), root)
+	installed.Run(t, "sed", "-i", "s/^Version: .*/Version: 999/", filepath.Join(root, "DEBIAN/control"))
 	for _, program := range []string{"berth", "berth-monitor"} { // what follows an ELF file changes nothing of what it does
-		run(t, "sh", "-c", "echo later >>"+filepath.Join(root, "usr/bin", program))
+		installed.Run(t, "sh", "-c", "echo later >>"+filepath.Join(root, "usr/bin", program))
 	}
 	later := filepath.Join(dir, "later.deb")
-	run(t, "dpkg-deb", "-Znone", "--build", root, later)
+	installed.Run(t, "dpkg-deb", "-Znone", "--build", root, later)
 	if err := os.WriteFile("/etc/berth/conf.d/50-mine.toml", []byte("log_level = \"debug\"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "sh", "-c", "echo '# mine' >>/etc/berth/config.toml")
-	run(t, "dpkg", "--force-confold", "-i", later)
+	installed.Run(t, "sh", "-c", "echo '# mine' >>/etc/berth/config.toml")
+	installed.Run(t, "dpkg", "--force-confold", "-i", later)
 	pid = serving(t, pid)
-	if same, err := try("cmp", fmt.Sprintf("/proc/%d/exe", pid), filepath.Join(root, "usr/bin/berth")); err != nil {
+	if same, err := installed.Try("cmp", fmt.Sprintf("/proc/%d/exe", pid), filepath.Join(root, "usr/bin/berth")); err != nil {
 		t.Errorf("the daemon is not the later one: %v %s", err, same)
 	}
 	if text, err := os.ReadFile("/etc/berth/config.toml"); err != nil || !strings.HasSuffix(string(text), "# mine\n") {
 		t.Errorf("the administrator's configuration is gone: %v", err)
 	}
 	// A pod of the new daemon has a monitor of the new release.
-	run(t, "berth", "run", "--rm", "--name", "later", image, "true")
+	installed.Run(t, "berth", "run", "--rm", "--name", "later", image, "true")
 	return pid
 }
 
 // TestRemove removes the package under a pod, brings it back, and purges it when the pod is gone.
 func TestRemove(t *testing.T) {
 	w := runWeb(t, "left")
-	said := run(t, "dpkg", "--remove", "berth")
+	said := installed.Run(t, "dpkg", "--remove", "berth")
 	if !strings.Contains(said, "run on without the daemon") {
 		t.Errorf("the removal did not say that a pod runs: %s", said)
 	}
-	if state := run(t, "sh", "-c", "systemctl is-active berth || true"); state == "active" {
+	if state := installed.Run(t, "sh", "-c", "systemctl is-active berth || true"); state == "active" {
 		t.Errorf("the service is %s without its package", state)
 	}
-	run(t, "dpkg", "-i", deb(t))
+	installed.Run(t, "dpkg", "-i", installed.Deb(t))
 	serving(t, 0)
 	w.goesOn(t)
-	run(t, "dpkg", "--remove", "berth")
-	if said := run(t, "dpkg", "--purge", "berth"); !strings.Contains(said, "are kept") {
+	installed.Run(t, "dpkg", "--remove", "berth")
+	if said := installed.Run(t, "dpkg", "--purge", "berth"); !strings.Contains(said, "are kept") {
 		t.Errorf("purging under a pod said: %s", said)
 	}
 	if _, err := os.Stat("/var/lib/berth/pods"); err != nil {
 		t.Errorf("the records of a pod that runs: %v", err)
 	}
-	run(t, "dpkg", "-i", deb(t))
+	installed.Run(t, "dpkg", "-i", installed.Deb(t))
 	serving(t, 0)
 	w.goesOn(t)
-	run(t, "berth", "rm", "-f", "left")
-	run(t, "dpkg", "--purge", "berth")
+	installed.Run(t, "berth", "rm", "-f", "left")
+	installed.Run(t, "dpkg", "--purge", "berth")
 	for _, path := range []string{"/var/lib/berth", "/run/berth", "/usr/bin/berth", "/usr/lib/systemd/system/berth.service", "/etc/berth/config.toml"} {
 		if _, err := os.Lstat(path); !os.IsNotExist(err) {
 			t.Errorf("after the purge there is %s: %v", path, err)
 		}
 	}
-	if out, _ := try("pgrep", "-l", "berth"); out != "" {
+	if out, _ := installed.Try("pgrep", "-l", "berth"); out != "" {
 		t.Errorf("after the purge there run: %s", out)
 	}
 }

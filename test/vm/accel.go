@@ -18,7 +18,7 @@ type accelerator struct {
 
 var (
 	hardware  = accelerator{"kvm", []string{"-accel", "kvm", "-cpu", "host"}, 2}
-	emulation = accelerator{"tcg", []string{"-accel", "tcg,thread=multi", "-cpu", "max"}, 20}
+	emulation = accelerator{"tcg", []string{"-accel", "tcg,thread=multi", "-cpu", "max"}, 10}
 )
 
 // probeTimeout is how long a kernel may take to reach its first process with hardware's help, which is a second or two.

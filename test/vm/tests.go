@@ -8,10 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"berth/test/node"
+	"berth/test/patience"
 )
 
 // Test is a package of tests to run in the machine.
@@ -21,9 +23,11 @@ type Test struct {
 	Skip    string   // and not these
 	Env     []string // NAME=value
 	Flags   []string // more flags of the test program
-	// Until is a line of the test, which must be the machine's first: when it comes the power is cut, and the machine is booted
-	// again. What the test says does not count, and the tests after it run in the second boot.
+	// Until is a line of the test: when it comes the power is cut, and the machine is booted again. What the test says does not
+	// count, and the tests after it run in the next boot.
 	Until string
+	// Down shuts the machine down in order after the test, and boots it again for those after it.
+	Down bool
 }
 
 // The lines around the output of each package.
@@ -32,8 +36,12 @@ const (
 	ended = "#### ended "
 )
 
-// silence is how long, on a fast machine, the node may say nothing before it is taken for dead.
-const silence = 2 * time.Minute
+// How long, on a fast machine, the node may take to say its first word, and how long it may say nothing after that, before it
+// is taken for dead.
+const (
+	firstWord = 30 * time.Second
+	silence   = time.Minute
+)
 
 // Run boots a machine, runs the tests in it and writes what `go test -json` would to out. Console output goes into the
 // error when the machine itself fails. The working directory must be the root of the repository.
@@ -45,7 +53,7 @@ func Run(ctx context.Context, img Image, tests []Test, raw string, out io.Writer
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(payload)) }()
-	if err := load(payload, tests); err != nil {
+	if err := load(payload, tests, accelerate(img).scale); err != nil {
 		return fmt.Errorf("make the disk with the tests: %w", err)
 	}
 	m, err := New(img, payload)
@@ -53,10 +61,7 @@ func Run(ctx context.Context, img Image, tests []Test, raw string, out io.Writer
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	m.Durable = len(tests) > 0 && tests[0].Until != ""
-	if err := m.Boot(); err != nil {
-		return err
-	}
+	m.Durable = slices.ContainsFunc(tests, func(t Test) bool { return t.Until != "" })
 	if err := m.record(raw); err != nil {
 		return err
 	}
@@ -67,12 +72,13 @@ func Run(ctx context.Context, img Image, tests []Test, raw string, out io.Writer
 }
 
 // load makes the payload: Berth, the test programs with their test data, and the program that runs them.
-func load(payload string, tests []Test) error {
+func load(payload string, tests []Test, scale int) error {
 	bin, err := node.Binaries(false)
 	if err != nil {
 		return err
 	}
-	script := "#!/bin/sh\nexport HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin BERTH_BIN=/payload/bin BERTH_TEST_WEBAPP=/payload/webapp\n"
+	script := fmt.Sprintf("#!/bin/sh\necho the node is up\nexport HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin BERTH_BIN=/payload/bin BERTH_TEST_WEBAPP=/payload/webapp %s=%d\n",
+		patience.Variable, scale)
 	if err := errors.Join(run("cp", "-r", bin, filepath.Join(payload, "bin")),
 		goBuild("./test/fixture/webapp", filepath.Join(payload, "webapp"))); err != nil {
 		return err
@@ -113,7 +119,7 @@ func goTool(args ...string) error {
 	return nil
 }
 
-// lines are those of the program that run the tests.
+// lines are those of the program that run the tests, each in one boot and not again in the next.
 func (t Test) lines(dir string) string {
 	args := append([]string{"-test.v=test2json", "-test.timeout=0"}, t.Flags...)
 	if t.Run != "" {
@@ -126,45 +132,80 @@ func (t Test) lines(dir string) string {
 		args[i] = "'" + a + "'"
 	}
 	program := fmt.Sprintf("cd %s && %s ./tests %s 2>&1", dir, strings.Join(append([]string{"env"}, t.Env...), " "), strings.Join(args, " "))
-	if t.Until != "" { // it must not run in the second boot, and the first one ends in the middle of it
-		return fmt.Sprintf("if [ ! -e /var/lib/booted ]; then touch /var/lib/booted; sync; %s; exit 1; fi\n", program)
+	if t.Until == "" {
+		program = fmt.Sprintf("echo '%s%s'; (%s); echo \"%s$?\"", began, t.Package, program, ended)
 	}
-	return fmt.Sprintf("echo '%s%s'\n(%s)\necho \"%s$?\"\n", began, t.Package, program, ended)
+	if t.Until != "" || t.Down {
+		program += "; exit"
+	}
+	return fmt.Sprintf("if [ ! -e /var/lib/ran/%[1]s ]; then mkdir -p /var/lib/ran/%[1]s; sync; %[2]s; fi\n", dir, program)
 }
 
-// boots collects from the one boot of the machine, or from both.
+// boots collects from all boots of the machine.
 func (m *Machine) boots(ctx context.Context, tests []Test, out io.Writer) error {
-	if len(tests) > 0 && tests[0].Until != "" {
-		if err := m.collect(ctx, tests[0].Until, out); !errors.Is(err, errUntil) {
-			return errors.Join(fmt.Errorf("the machine went off and had not said %q", tests[0].Until), err)
+	for _, t := range tests {
+		if t.Until != "" {
+			if err := m.boot(ctx, t.Until, out); !errors.Is(err, errUntil) {
+				return errors.Join(fmt.Errorf("the machine went off and had not said %q", t.Until), err)
+			}
 		}
-		if err := m.Boot(); err != nil {
-			return err
+		if t.Down {
+			if err := m.boot(ctx, "", out); err != nil {
+				return err
+			}
 		}
 	}
-	return m.collect(ctx, "", out)
+	return m.boot(ctx, "", out)
 }
 
-// errUntil says that the machine was cut off because it said what it was to be cut off at.
-var errUntil = errors.New("the power was cut")
+// boot starts the machine and collects what it says. A node that does not come as far as the tests is started a second time:
+// an emulated kernel may panic, or hang, before it has come to what is tested.
+func (m *Machine) boot(ctx context.Context, until string, out io.Writer) error {
+	err := m.once(ctx, until, out)
+	if !errors.Is(err, errMute) || ctx.Err() != nil {
+		return err
+	}
+	if m.raw != nil {
+		_, _ = fmt.Fprintf(m.raw, "the machine is started again: %v; its console ended with:\n%s\n", err, m.Console(40))
+	}
+	return errors.Join(m.Cut(), m.once(ctx, until, out))
+}
+
+func (m *Machine) once(ctx context.Context, until string, out io.Writer) error {
+	if err := m.Boot(); err != nil {
+		return err
+	}
+	return m.collect(ctx, until, out)
+}
+
+var (
+	// errUntil says that the machine was cut off because it said what it was to be cut off at.
+	errUntil = errors.New("the power was cut")
+	// errMute says that the machine ended and had not said a word.
+	errMute = errors.New("it did not come as far as the tests")
+)
 
 // collect reads what the machine says until it is off, or until it says a line; then it is cut off.
 func (m *Machine) collect(ctx context.Context, until string, out io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	patience := time.Duration(m.Scale) * silence
-	alarm := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it said nothing for %s", patience)) })
+	scale, mute := time.Duration(m.Scale), true
+	alarm := time.AfterFunc(scale*firstWord, func() { cancel(fmt.Errorf("it was silent for too long, on a machine %d times slower", m.Scale)) })
 	defer alarm.Stop()
 	cut := context.AfterFunc(ctx, func() { _ = m.cmd.Process.Kill() })
 	defer cut()
-	err := m.sections(until, out, func() { alarm.Reset(patience) })
+	err := m.sections(until, out, func() { mute = false; alarm.Reset(scale * silence) })
 	if errors.Is(err, errUntil) {
 		return errors.Join(err, m.Cut())
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
-	return errors.Join(err, m.Await(ctx))
+	err = errors.Join(err, m.Await(ctx))
+	if mute {
+		err = errors.Join(errMute, err)
+	}
+	return err
 }
 
 // sections passes each package's output through test2json, which turns it into events.

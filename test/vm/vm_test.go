@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -38,20 +39,32 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// TestLines runs what is made for the machine: a test that ends with the power runs once and does not count.
+// TestLines runs what is made for the machine: each test in one boot, and one that ends with the power does not count.
 func TestLines(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "tests"), []byte("#!/bin/sh\necho \"$X ran $*\"\n"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "tests"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	first, then := Test{Package: "p", Run: "A|B", Until: "x", Env: []string{"X=first"}}, Test{Package: "p", Env: []string{"X=then"}}
-	booted := filepath.Join(dir, "booted")
-	script := strings.ReplaceAll(first.lines(dir)+then.lines(dir), "/var/lib/booted", booted)
+	if err := os.WriteFile(filepath.Join(dir, "tests", "tests"), []byte("#!/bin/sh\necho \"$X ran $*\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script := ""
+	for i, test := range []Test{
+		{Package: "p", Run: "A|B", Until: "x", Env: []string{"X=first"}}, {Package: "p", Env: []string{"X=then"}},
+		{Package: "q", Down: true, Env: []string{"X=down"}}, {Package: "r", Env: []string{"X=last"}},
+	} {
+		sub := filepath.Join(dir, strconv.Itoa(i))
+		if err := os.CopyFS(sub, os.DirFS(filepath.Join(dir, "tests"))); err != nil {
+			t.Fatal(err)
+		}
+		script += strings.ReplaceAll(test.lines(sub), "/var/lib/ran", dir+"/ran")
+	}
 	for boot, want := range []string{"first ran -test.v=test2json -test.timeout=0 -test.run=A|B\n",
-		began + "p\nthen ran -test.v=test2json -test.timeout=0\n" + ended + "0\n"} {
-		out, err := exec.Command("sh", "-c", script).Output()
-		if got := string(out); got != want || (err == nil) != (boot == 1) {
-			t.Errorf("boot %d: %q, %v", boot, got, err)
+		began + "p\nthen ran -test.v=test2json -test.timeout=0\n" + ended + "0\n" +
+			began + "q\ndown ran -test.v=test2json -test.timeout=0\n" + ended + "0\n",
+		began + "r\nlast ran -test.v=test2json -test.timeout=0\n" + ended + "0\n", ""} {
+		if out, err := exec.Command("sh", "-c", script).Output(); err != nil || string(out) != want {
+			t.Errorf("boot %d: %q, %v", boot, out, err)
 		}
 	}
 }

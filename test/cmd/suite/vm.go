@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"berth/test/installed"
 	"berth/test/vm"
 )
 
@@ -29,9 +30,10 @@ const cgroupTests = "Cgroup|Resources|OutOfMemory|Exec|Stop|Monitor|Daemon|Runti
 
 // vmNode is what takes a machine whose service and power are the tests' own. The package is removed by the last of each.
 var vmNode = []vm.Test{
-	{Package: "test/power", Run: "TestStart", Until: "power: cut it now", Env: []string{"BERTH_TEST_VM=1"}},
-	{Package: "test/power", Run: "TestAfter", Env: []string{"BERTH_TEST_VM=1"}},
-	{Package: "test/service", Env: []string{"BERTH_TEST_VM=1"}},
+	{Package: "test/power", Run: "TestStart", Until: "power: cut it now", Env: []string{installed.Env}},
+	{Package: "test/power", Run: "TestAfter", Env: []string{installed.Env}},
+	{Package: "test/service", Run: "TestInstall|TestPodsOutliveTheDaemon|TestShutdown", Down: true, Env: []string{installed.Env}},
+	{Package: "test/service", Run: "TestBooted|TestRemove", Env: []string{installed.Env}},
 }
 
 // ownNode makes the package, and tests what becomes of a node that installs it.
