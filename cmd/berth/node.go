@@ -306,5 +306,6 @@ func (n *node) info() map[string]any {
 	return map[string]any{
 		"config": n.cfg.TOML(), "host": n.facts, "instance": n.cfg.Instance(), "runtimes": n.runtimes, "defaultRuntime": n.fallback,
 		"startup": n.timeline.Steps(), "problems": n.pods.Problems(),
+		"events": n.pods.EventCounts(),
 	}
 }

@@ -93,22 +93,25 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 
 // ListContainers lists containers, the newest first.
 func (s *Server) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
-	var items []*runtimeapi.Container
+	return &runtimeapi.ListContainersResponse{Containers: s.containerItems(req.Filter)}, nil
+}
+
+func (s *Server) containerItems(f *runtimeapi.ContainerFilter) (items []*runtimeapi.Container) {
 	for _, r := range s.Pods.List() {
-		if !strings.HasPrefix(string(r.ID), req.GetFilter().GetPodSandboxId()) {
+		if !strings.HasPrefix(string(r.ID), f.GetPodSandboxId()) {
 			continue
 		}
 		for _, c := range r.Containers {
 			if !c.Listed() {
 				continue
 			}
-			if item := containerItem(r, c); matchContainer(item, req.Filter) {
+			if item := containerItem(r, c); matchContainer(item, f) {
 				items = append(items, item)
 			}
 		}
 	}
 	slices.SortFunc(items, func(a, b *runtimeapi.Container) int { return cmp.Compare(b.CreatedAt, a.CreatedAt) })
-	return &runtimeapi.ListContainersResponse{Containers: items}, nil
+	return items
 }
 
 func matchContainer(c *runtimeapi.Container, f *runtimeapi.ContainerFilter) bool {
@@ -181,6 +184,16 @@ func mounts(c *pod.Container) []*runtimeapi.Mount {
 		out[v.Mount] = m
 	}
 	return out
+}
+
+// containerStatuses tells of all containers of a pod that a kubelet may see.
+func (s *Server) containerStatuses(r *pod.Record) (all []*runtimeapi.ContainerStatus) {
+	for _, c := range r.Containers {
+		if c.Listed() {
+			all = append(all, s.containerStatus(r, c))
+		}
+	}
+	return all
 }
 
 // imageSpec names the image as people know it: by a tag, else by a digest, else as the container was made.

@@ -38,15 +38,15 @@ func (wires) Attach(context.Context, network.Pod) (network.Result, error) {
 }
 func (wires) Detach(context.Context, network.Pod) error { return nil }
 
-// A stop or a removal that fails because something it needs is not there is no success: only a pod that is not there is
-// stopped and removed already.
-func TestStopThatDoesNotFindWhatItNeedsFails(t *testing.T) {
-	dir, missing := t.TempDir(), false
+// openPods opens pods without anything on the host below them, of which the pods' handler may be taken away.
+func openPods(t *testing.T, missing *bool) *pod.Pods {
+	t.Helper()
+	dir := t.TempDir()
 	pods, err := pod.Open(pod.Config{
 		Layout: pod.Layout{Root: dir + "/r", State: dir + "/s", Instance: "berth-test", NetNS: dir + "/netns"},
 		Boot:   "boot", Init: "/bin/true", Runtime: driver{}, Network: wires{}, Log: slog.New(slog.DiscardHandler), Dirty: func(string) {},
 		Handlers: func(name string) (runtime.Handler, error) {
-			if missing {
+			if *missing {
 				return runtime.Handler{}, errdefs.ErrNotFound
 			}
 			return runtime.Handler{Name: "runc"}, nil
@@ -60,13 +60,27 @@ func TestStopThatDoesNotFindWhatItNeedsFails(t *testing.T) {
 	if err := os.Mkdir(dir+"/netns", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s, node := &Server{Pods: pods}, runtimeapi.NamespaceMode_NODE
-	resp, err := s.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: "a", Namespace: "b", Uid: "c"},
+	return pods
+}
+
+// bare is a pod in the node's namespaces.
+func bare(name string, pid runtimeapi.NamespaceMode) *runtimeapi.RunPodSandboxRequest {
+	node := runtimeapi.NamespaceMode_NODE
+	return &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "b", Uid: "c"},
 		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-			NamespaceOptions: &runtimeapi.NamespaceOption{Network: node, Ipc: node, Pid: runtimeapi.NamespaceMode_POD}, // with an init
+			NamespaceOptions: &runtimeapi.NamespaceOption{Network: node, Ipc: node, Pid: pid},
 		}},
-	}})
+	}}
+}
+
+// A stop or a removal that fails because something it needs is not there is no success: only a pod that is not there is
+// stopped and removed already.
+func TestStopThatDoesNotFindWhatItNeedsFails(t *testing.T) {
+	missing := false
+	pods := openPods(t, &missing)
+	s := &Server{Pods: pods}
+	resp, err := s.RunPodSandbox(t.Context(), bare("a", runtimeapi.NamespaceMode_POD)) // with an init
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,18 +49,20 @@ func (s *Server) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusReque
 
 // ListImages lists the images, or the one that the filter names.
 func (s *Server) ListImages(_ context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	if name := req.GetFilter().GetImage().GetImage(); name != "" {
-		img, ok := s.Images.Get(name)
-		if !ok {
-			return &runtimeapi.ListImagesResponse{}, nil
+	return &runtimeapi.ListImagesResponse{Images: s.imageItems(req.Filter)}, nil
+}
+
+func (s *Server) imageItems(f *runtimeapi.ImageFilter) (items []*runtimeapi.Image) {
+	if name := f.GetImage().GetImage(); name != "" {
+		if img, ok := s.Images.Get(name); ok {
+			items = append(items, imageItem(img))
 		}
-		return &runtimeapi.ListImagesResponse{Images: []*runtimeapi.Image{imageItem(img)}}, nil
+		return items
 	}
-	resp := &runtimeapi.ListImagesResponse{}
 	for _, img := range s.Images.List() {
-		resp.Images = append(resp.Images, imageItem(img))
+		items = append(items, imageItem(img))
 	}
-	return resp, nil
+	return items
 }
 
 // RemoveImage removes an image under all its names. What is not there is removed already.

@@ -50,12 +50,7 @@ func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxS
 	if err != nil {
 		return nil, ToStatus(err)
 	}
-	resp := &runtimeapi.PodSandboxStatusResponse{Status: podStatus(r), Timestamp: now.UnixNano()}
-	for _, c := range r.Containers {
-		if c.Listed() {
-			resp.ContainersStatuses = append(resp.ContainersStatuses, s.containerStatus(r, c))
-		}
-	}
+	resp := &runtimeapi.PodSandboxStatusResponse{Status: podStatus(r), ContainersStatuses: s.containerStatuses(r), Timestamp: now.UnixNano()}
 	if req.Verbose {
 		if resp.Info, err = verbose(map[string]any{"info": s.podInfo(r)}); err != nil {
 			return nil, ToStatus(err)
@@ -66,14 +61,17 @@ func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxS
 
 // ListPodSandbox lists pods, the newest first.
 func (s *Server) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	var items []*runtimeapi.PodSandbox
+	return &runtimeapi.ListPodSandboxResponse{Items: s.podItems(req.Filter)}, nil
+}
+
+func (s *Server) podItems(f *runtimeapi.PodSandboxFilter) (items []*runtimeapi.PodSandbox) {
 	for _, r := range s.Pods.List() {
-		if item := podItem(r); matchPod(item, req.Filter) {
+		if item := podItem(r); matchPod(item, f) {
 			items = append(items, item)
 		}
 	}
 	slices.SortFunc(items, func(a, b *runtimeapi.PodSandbox) int { return cmp.Compare(b.CreatedAt, a.CreatedAt) })
-	return &runtimeapi.ListPodSandboxResponse{Items: items}, nil
+	return items
 }
 
 func matchPod(p *runtimeapi.PodSandbox, f *runtimeapi.PodSandboxFilter) bool {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"berth/internal/fault"
 	"berth/internal/room"
@@ -19,11 +20,13 @@ type ledger struct {
 	dirty func(string)
 	later func() // has persist called until it succeeds, and then caughtUp
 	log   *slog.Logger
+	feed  *feed
 	rec   atomic.Pointer[Record]
 
 	mu        sync.Mutex // guards the writing of rec, and unwritten
 	unwritten bool       // the disk kept the record from being written
 	behind    bool       // somebody tries again
+	announced bool       // that the pod is there was, or may have been, told to those who watch
 }
 
 // makeRoom is what to do about a file system of pods that is full.
@@ -55,7 +58,8 @@ func (l *ledger) settle(why string, fn func(*Record) error) error {
 func (l *ledger) change(why string, fn func(*Record) error, bearable func(error) bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	next := l.rec.Load().clone()
+	was := l.rec.Load()
+	next := was.clone()
 	if err := fn(next); err != nil {
 		return err
 	}
@@ -63,7 +67,21 @@ func (l *ledger) change(why string, fn func(*Record) error, bearable func(error)
 		return err
 	}
 	l.rec.Store(next)
+	l.announced = l.announced || next.State == Ready
+	if l.feed.watched() {
+		l.feed.publish(changes(was, next, time.Now())...)
+	}
 	return nil
+}
+
+// ended tells those who watch that the pod is gone, if they ever heard of it.
+func (l *ledger) ended() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.rec.Load(); l.announced && l.feed.watched() {
+		l.feed.publish(Event{EventDeleted, r.ID, time.Now(), r})
+	}
+	l.announced = false
 }
 
 // caughtUp ends what later began, unless there is something to be written again.

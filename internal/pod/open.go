@@ -27,7 +27,7 @@ func Open(cfg Config) (*Pods, error) {
 	}
 	s := &Pods{cfg: cfg}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.pauses = cfg.Retry
+	s.pauses, s.feed.log = cfg.Retry, cfg.Log
 	first, err := freshState(&cfg)
 	if err != nil {
 		return nil, err

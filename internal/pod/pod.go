@@ -39,7 +39,7 @@ type pod struct {
 func (s *Pods) makePod(r *Record, ours bool) *pod {
 	p := &pod{s: s, id: r.ID, ours: ours, containers: map[ID]*container{}, adopted: make(chan struct{})}
 	p.ledger.path, p.ledger.dirty, p.ledger.log = s.cfg.record(r.ID), s.cfg.Dirty, s.cfg.Log.With("pod", r.ID)
-	p.ledger.root = s.cfg.Root
+	p.ledger.root, p.ledger.feed, p.ledger.announced = s.cfg.Root, &s.feed, r.State != Creating
 	p.ledger.later = func() {
 		s.retry(func() error {
 			if p.gone() {
@@ -74,6 +74,7 @@ func (p *pod) forget() {
 			}
 		}
 	})
+	p.ledger.ended()
 }
 
 // release lets a new pod have this one's name.

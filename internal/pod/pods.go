@@ -88,6 +88,7 @@ type Config struct {
 type Pods struct {
 	catalog
 	worker
+	feed
 	cfg Config
 
 	usage usageReading

@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// kinds of events, as CRI's enumeration orders them.
+var eventKinds = []string{"created", "started", "stopped", "deleted"}
+
+// eventFilter says which events somebody wants to see. What is empty lets all pass.
+type eventFilter struct {
+	pod, container string // a name, or the beginning of an id
+	kinds          []string
+}
+
+func (n nodeApp) eventsCommand() *cobra.Command {
+	var want eventFilter
+	cmd := &cobra.Command{
+		Use: "events", Short: "Show what happens to pods and containers", Args: exactly(0),
+		Long:    "Show what happens to pods and containers from now on, until interrupted. With -o json each line is one event as CRI has it,\nwith the pod and its containers as the event left them.",
+		Example: examples("berth events", "berth events --pod web --kind stopped", "berth events -o json"),
+	}
+	format := outputFlag(cmd)
+	cmd.Flags().StringVar(&want.pod, "pod", "", "only of the pod with that `name` or id")
+	cmd.Flags().StringVar(&want.container, "container", "", "only of the container with that `name` or id")
+	cmd.Flags().StringSliceVar(&want.kinds, "kind", nil, "only those `kinds`: "+strings.Join(eventKinds, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(eventKinds, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		for _, k := range want.kinds {
+			if !slices.Contains(eventKinds, k) {
+				return wrongUse(cmd, fmt.Errorf("--kind %s: there is %s", k, strings.Join(eventKinds, ", ")))
+			}
+		}
+		return n.with(func(c *client) error {
+			return c.events(cmd.Context(), &eventShow{cmd.OutOrStdout(), want, *format, map[string]string{}})
+		})
+	}
+	return cmd
+}
+
+// eventShow shows events. It knows the names of containers from events before the one that says that they are gone.
+type eventShow struct {
+	out    io.Writer
+	want   eventFilter
+	format string
+	names  map[string]string // by id
+}
+
+func (c *client) events(ctx context.Context, show *eventShow) error {
+	stream, err := c.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		return err
+	}
+	if _, err := stream.Header(); err == nil && show.format == formatTable { // from here on nothing is missed
+		fmt.Fprintln(show.out, eventRow("TIME", "EVENT", "WHAT", "NAME", "ID", "POD", ""))
+	}
+	for {
+		e, err := stream.Recv()
+		switch {
+		case ctx.Err() != nil:
+			return nil // interrupted, which is how this ends
+		case errors.Is(err, io.EOF):
+			return errors.New("the daemon ended the events")
+		case err != nil:
+			return err
+		}
+		if err := show.event(e); err != nil {
+			return err
+		}
+	}
+}
+
+func eventRow(cells ...any) string {
+	return strings.TrimRight(fmt.Sprintf("%-23s  %-7s  %-9s  %-20s  %-12s  %-30s  %s", cells...), " ")
+}
+
+func (v *eventShow) event(e *runtimeapi.ContainerEventResponse) error {
+	id, s := e.GetContainerId(), e.GetPodSandboxStatus()
+	for _, c := range e.GetContainersStatuses() {
+		v.names[c.GetId()] = c.GetMetadata().GetName()
+	}
+	what, name := "container", v.names[id]
+	if id == s.GetId() {
+		what, name = "pod", s.GetMetadata().GetName()
+	}
+	if eventKind(e) == "deleted" {
+		defer delete(v.names, id)
+	}
+	if !v.want.matches(e, name) {
+		return nil
+	}
+	if v.format == formatJSON {
+		data, err := protoJSON(e)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(v.out, "%s\n", data)
+		return err
+	}
+	more := ""
+	if c := eventContainer(e); c.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
+		more = fmt.Sprintf("code %d %s", c.GetExitCode(), c.GetReason())
+	}
+	_, err := fmt.Fprintln(v.out, eventRow(time.Unix(0, e.GetCreatedAt()).Format("2006-01-02 15:04:05.000"), eventKind(e), what,
+		cmp.Or(name, "-"), short(id), s.GetMetadata().GetNamespace()+"/"+s.GetMetadata().GetName(), more))
+	return err
+}
+
+// eventContainer is the container that an event is about, nil when it is the pod or the container is gone.
+func eventContainer(e *runtimeapi.ContainerEventResponse) *runtimeapi.ContainerStatus {
+	for _, s := range e.GetContainersStatuses() {
+		if s.GetId() == e.GetContainerId() {
+			return s
+		}
+	}
+	return nil
+}
+
+func eventKind(e *runtimeapi.ContainerEventResponse) string {
+	if i := int(e.GetContainerEventType()); i >= 0 && i < len(eventKinds) {
+		return eventKinds[i]
+	}
+	return e.GetContainerEventType().String()
+}
+
+// matches says whether an event is wanted that is about what has that name.
+func (f eventFilter) matches(e *runtimeapi.ContainerEventResponse, name string) bool {
+	named := func(want, name, id string) bool { return want == "" || want == name || strings.HasPrefix(id, want) }
+	s, id := e.GetPodSandboxStatus(), e.GetContainerId()
+	return named(f.pod, s.GetMetadata().GetName(), s.GetId()) &&
+		(f.container == "" || id != s.GetId() && named(f.container, name, id)) &&
+		(len(f.kinds) == 0 || slices.Contains(f.kinds, eventKind(e)))
+}

@@ -1,0 +1,46 @@
+package cri
+
+import (
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+var eventTypes = map[pod.EventKind]runtimeapi.ContainerEventType{
+	pod.EventCreated: runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT,
+	pod.EventStarted: runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT,
+	pod.EventStopped: runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT,
+	pod.EventDeleted: runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT,
+}
+
+// GetContainerEvents sends what happens to pods and containers until the caller has enough, from the moment that it has sent
+// its header. It ends with ResourceExhausted for a caller that does not read.
+func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	w := s.Pods.Watch()
+	defer w.Close()
+	if err := stream.SendHeader(metadata.MD{}); err != nil {
+		return err
+	}
+	for {
+		e, err := w.Next(stream.Context())
+		if stream.Context().Err() != nil {
+			return nil // the caller went, which is how this ends
+		}
+		if err != nil {
+			return ToStatus(err)
+		}
+		if err := stream.Send(s.event(e)); err != nil {
+			return err
+		}
+	}
+}
+
+// event is what a kubelet is told: with the whole pod as of the event, so that it need not ask.
+func (s *Server) event(e pod.Event) *runtimeapi.ContainerEventResponse {
+	return &runtimeapi.ContainerEventResponse{
+		ContainerId: string(e.ID), ContainerEventType: eventTypes[e.Kind], CreatedAt: e.At.UnixNano(),
+		PodSandboxStatus: podStatus(e.Record), ContainersStatuses: s.containerStatuses(e.Record),
+	}
+}

@@ -1,0 +1,196 @@
+package pod
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// EventKind says what happened to a pod or a container.
+type EventKind int
+
+// What happens in the life of a pod or a container, as those see it who list them.
+const (
+	EventCreated EventKind = iota
+	EventStarted
+	EventStopped
+	EventDeleted
+)
+
+// Event is a change of a pod or a container that has happened: whoever looks now sees it, or what came after it.
+type Event struct {
+	Kind   EventKind
+	ID     ID // the container's, or the pod's own
+	At     time.Time
+	Record *Record // the pod and its containers as the change left them
+}
+
+// maxUnread is how many events wait for a watcher that does not read.
+const maxUnread = 1024
+
+// feed hands events to those who watch. Where nobody does, an event costs one look at a number.
+type feed struct {
+	log     *slog.Logger
+	count   atomic.Int32 // of watchers
+	dropped atomic.Uint64
+
+	turn     sync.Mutex // guards watchers, and keeps the order of events the same for all
+	watchers map[*Watcher]struct{}
+}
+
+// Watcher receives the events from its making on. Its Next is for one goroutine.
+type Watcher struct {
+	feed  *feed
+	ready chan struct{} // holds one token when there is something to read
+
+	mu     sync.Mutex // below the feed's turn
+	unread []Event
+	lost   bool // an event found the queue full
+}
+
+// EventCounts says who watches, and how many did not keep up.
+type EventCounts struct {
+	Watchers int
+	Dropped  uint64 // watchers that did not read, since the daemon began
+}
+
+// EventCounts never waits.
+func (f *feed) EventCounts() EventCounts {
+	return EventCounts{int(f.count.Load()), f.dropped.Load()}
+}
+
+// Watch begins to receive events. The caller closes the watcher.
+func (f *feed) Watch() *Watcher {
+	w := &Watcher{feed: f, ready: make(chan struct{}, 1)}
+	f.turn.Lock()
+	defer f.turn.Unlock()
+	if f.watchers == nil {
+		f.watchers = map[*Watcher]struct{}{}
+	}
+	f.watchers[w] = struct{}{}
+	f.count.Store(int32(len(f.watchers)))
+	return w
+}
+
+// Close ends it. It may be repeated.
+func (w *Watcher) Close() {
+	w.feed.turn.Lock()
+	defer w.feed.turn.Unlock()
+	w.feed.drop(w)
+}
+
+// drop takes a watcher out. With turn held.
+func (f *feed) drop(w *Watcher) {
+	delete(f.watchers, w)
+	f.count.Store(int32(len(f.watchers)))
+}
+
+// Next waits for the next event. The error is that of ctx, or says that events came faster than they were read: then they are
+// lost, and the watcher is done.
+func (w *Watcher) Next(ctx context.Context) (Event, error) {
+	for {
+		w.mu.Lock()
+		if w.lost {
+			defer w.mu.Unlock()
+			return Event{}, Fail(errdefs.ErrResourceExhausted,
+				"events were not read as fast as they came: %d were waiting, which is the most that is kept, and they are lost; watch again, then list what there is", maxUnread)
+		}
+		if len(w.unread) > 0 {
+			defer w.mu.Unlock()
+			e := w.unread[0]
+			if w.unread = w.unread[1:]; len(w.unread) == 0 {
+				w.unread = nil // a burst is over
+			}
+			return e, nil
+		}
+		w.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return Event{}, context.Cause(ctx)
+		case <-w.ready:
+		}
+	}
+}
+
+// push never waits. It says whether the watcher still keeps up.
+func (w *Watcher) push(e Event) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	keepsUp := len(w.unread) < maxUnread
+	if keepsUp {
+		w.unread = append(w.unread, e)
+	} else {
+		w.lost, w.unread = true, nil
+	}
+	select {
+	case w.ready <- struct{}{}:
+	default:
+	}
+	return keepsUp
+}
+
+// watched says whether anybody watches.
+func (f *feed) watched() bool { return f.count.Load() > 0 }
+
+// publish hands events to all who watch. It never waits for them.
+func (f *feed) publish(events ...Event) {
+	f.turn.Lock()
+	defer f.turn.Unlock()
+	for w := range f.watchers {
+		for _, e := range events {
+			if w.push(e) {
+				continue
+			}
+			f.drop(w)
+			f.dropped.Add(1)
+			f.log.Warn("a client does not read the events that it asked for; its stream is ended", "unread", maxUnread)
+			break
+		}
+	}
+}
+
+// changes are the events that lie between two records of one pod.
+func changes(before, after *Record, at time.Time) []Event {
+	var all []Event
+	add := func(id ID, kinds ...EventKind) {
+		for _, k := range kinds {
+			all = append(all, Event{k, id, at, after})
+		}
+	}
+	for _, c := range before.Containers {
+		if now := after.container(c.ID); now != nil {
+			add(c.ID, c.became(now)...)
+		} else if c.Listed() {
+			add(c.ID, EventDeleted)
+		}
+	}
+	switch {
+	case before.State == after.State:
+	case after.State == Ready:
+		add(after.ID, EventCreated, EventStarted)
+	case after.State == Stopped:
+		add(after.ID, EventStopped)
+	}
+	return all
+}
+
+// became is what happened to a container on its way from c to now. One that ended before its start was seen has started.
+func (c *Container) became(now *Container) []EventKind {
+	switch {
+	case c.State == now.State:
+		return nil
+	case now.State == Created:
+		return []EventKind{EventCreated}
+	case now.State == Running:
+		return []EventKind{EventStarted}
+	case now.State == Exited && c.State == Starting && now.Reason != ReasonCannotRun:
+		return []EventKind{EventStarted, EventStopped}
+	case now.State == Exited:
+		return []EventKind{EventStopped}
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/runtime"
+	"berth/test/patience"
+)
+
+// take reads the next events and checks their kinds.
+func take(t *testing.T, w *Watcher, want ...string) []Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience.For(10*time.Second))
+	defer cancel()
+	var got []Event
+	var words []string
+	for range want {
+		e, err := w.Next(ctx)
+		if err != nil {
+			t.Fatalf("after %q, wanted %q: %v", words, want, err)
+		}
+		what := "container"
+		if e.ID == e.Record.ID {
+			what = "pod"
+		}
+		got, words = append(got, e), append(words, fmt.Sprintf("%s %d", what, e.Kind))
+	}
+	if !slices.Equal(words, want) {
+		t.Fatalf("got %q, wanted %q", words, want)
+	}
+	return got
+}
+
+func none(t *testing.T, w *Watcher) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if e, err := w.Next(ctx); err == nil {
+		t.Fatalf("one event too many: %d of %s", e.Kind, e.ID)
+	}
+}
+
+// live makes a pod with a started container.
+func (b *bench) live(t *testing.T) (pod, ctr ID) {
+	t.Helper()
+	pod, err := b.Run(t.Context(), podConfig("a"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := b.index.Load().pods[pod]
+	// The rest of a container's making needs a real root; its record is what is looked at here.
+	ctr = NewID()
+	m, err := newMessage(&runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "c"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = p.update("test", func(r *Record) error {
+		r.Containers = append(r.Containers, &Container{ID: ctr, State: Creating, Config: ContainerConfig{m}})
+		p.containers[ctr] = newContainer(p, ctr)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.reindex(func(x *index) { x.containers[ctr] = p })
+	b.drv.mu.Lock()
+	b.drv.live[string(ctr)] = string(pod)
+	b.drv.mu.Unlock()
+	err = p.update("test", func(r *Record) error { return r.edit(ctr, func(c *Container) error { return c.moveTo(Created) }) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Start(t.Context(), ctr); err != nil {
+		t.Fatal(err)
+	}
+	return pod, ctr
+}
+
+func TestEventsTellOfAWholeLife(t *testing.T) {
+	b := open(t)
+	w, other := b.Watch(), b.Watch()
+	defer w.Close()
+	pod, ctr := b.live(t)
+	made := take(t, w, "pod 0", "pod 1", "container 0", "container 1")
+	if r := made[0].Record; r.State != Ready || len(r.Containers) != 0 || len(r.IPs) != 1 {
+		t.Errorf("the pod's own event tells of %+v", r)
+	}
+	if c := made[3].Record.container(ctr); c.State != Running {
+		t.Errorf("the start tells of a container that is %s", c.State)
+	}
+	other.Close()
+	b.drv.end(string(pod), string(ctr), runtime.Exit{Code: 3})
+	if c := take(t, w, "container 2")[0].Record.container(ctr); c.State != Exited || c.ExitCode != 3 {
+		t.Errorf("the stop tells of %+v", c)
+	}
+	if err := b.Remove(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	gone := take(t, w, "pod 2", "container 3", "pod 3")
+	if len(gone[2].Record.Containers) != 0 || gone[2].ID != pod {
+		t.Errorf("the last event tells of %+v", gone[2])
+	}
+	none(t, w)
+	take(t, other, "pod 0", "pod 1", "container 0", "container 1")
+	none(t, other)
+	if n := b.EventCounts(); n != (EventCounts{Watchers: 1}) {
+		t.Errorf("counts: %+v", n)
+	}
+}
+
+// A kubelet drops all that it knows of a pod's uid when a pod is deleted: one that it never saw must not be.
+func TestPodThatNeverWasHasNoEvents(t *testing.T) {
+	b := open(t)
+	w := b.Watch()
+	defer w.Close()
+	b.net.hold = make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		wait(t, "an ADD", func() bool { adds, _ := b.net.state(); return adds == 1 })
+		for _, p := range b.index.Load().pods {
+			if err := b.Remove(t.Context(), p.id); err != nil {
+				t.Error(err)
+			}
+		}
+		cancel()
+	}()
+	if _, err := b.Run(ctx, podConfig("a"), ""); err == nil {
+		t.Error("the pod was made")
+	}
+	wait(t, "the end of the undo", func() bool { return len(b.index.Load().pods) == 0 })
+	none(t, w)
+}
+
+func TestContainerThatEndedBeforeItsStartWasSeen(t *testing.T) {
+	was := &Container{State: Starting}
+	for reason, want := range map[string][]EventKind{
+		ReasonCompleted: {EventStarted, EventStopped}, ReasonCannotRun: {EventStopped},
+	} {
+		if got := was.became(&Container{State: Exited, Reason: reason}); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, wanted %v", reason, got, want)
+		}
+	}
+}
+
+func TestWatcherThatDoesNotReadIsDropped(t *testing.T) {
+	b := open(t)
+	slow, quick := b.Watch(), b.Watch()
+	defer slow.Close()
+	defer quick.Close()
+	for i := range maxUnread + 1 {
+		b.publish(Event{At: time.Unix(int64(i), 0)})
+		if e, err := quick.Next(t.Context()); err != nil || e.At.Unix() != int64(i) {
+			t.Fatalf("event %d: %v, %v", i, e, err)
+		}
+	}
+	_, err := slow.Next(t.Context())
+	if !errors.Is(err, errdefs.ErrResourceExhausted) {
+		t.Errorf("got %v", err)
+	}
+	if slow.unread != nil {
+		t.Error("what nobody reads is kept")
+	}
+	if n := b.EventCounts(); n != (EventCounts{Watchers: 1, Dropped: 1}) {
+		t.Errorf("counts: %+v", n)
+	}
+}
