@@ -151,7 +151,13 @@ func (s *show) find() error {
 	if err != nil {
 		return err
 	}
-	s.ip, s.pid = pod.Status.GetNetwork().GetIp(), process(s.ctr)
+	s.ip = pod.Status.GetNetwork().GetIp()
+	for s.pid == 0 { // the runtime has started it, and on a busy machine it may yet have to become the server
+		if s.pid = process(s.ctr); ctx.Err() != nil {
+			return fmt.Errorf("no process of this machine is the server of container %s", s.ctr)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 	return nil
 }
 
