@@ -25,6 +25,9 @@ type home struct {
 // homing is the making of that scope.
 type homing struct{ *Units }
 
+// longestPause is the longest between two looks at a scope that is on its way out.
+const longestPause = 200 * time.Millisecond
+
 // holdTimeout bounds the making of the monitors' scope.
 const holdTimeout = 30 * time.Second
 
@@ -90,7 +93,7 @@ func (u homing) make(ctx context.Context) (release func(), err error) {
 
 func (u homing) makeAround(ctx context.Context, pid uint32) error {
 	name := filepath.Base(u.Home())
-	for ; ; time.Sleep(5 * time.Millisecond) {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, longestPause) {
 		err := u.Manager.startScope(ctx, name, u.properties(pid))
 		if err == nil {
 			return u.awaitHome(ctx, pid)
@@ -102,11 +105,21 @@ func (u homing) makeAround(ctx context.Context, pid uint32) error {
 		if err := u.Manager.forget(ctx, name); err != nil {
 			return err
 		}
-		if known, _ := u.Manager.active(ctx, name); known && u.homeGroup().Populated() {
+		known, _ := u.Manager.active(ctx, name)
+		if known && u.homeGroup().Populated() {
 			return nil
 		}
-		if ctx.Err() != nil {
+		// If the process that it was to be made around died before it was in it (with its daemon, say), systemd waits for ever
+		// for the end of a process that never came.
+		if known && pause == longestPause {
+			if err := u.Manager.stop(ctx, name); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
 			return fmt.Errorf("systemd does not let go of the old %s: %w", name, ctx.Err())
+		case <-time.After(pause):
 		}
 	}
 }

@@ -144,6 +144,34 @@ func TestHomeThatNobodyKnows(t *testing.T) {
 	}
 }
 
+// TestHomeThatNobodyCameTo has a daemon die while it makes the scope: the process that was to hold it is dead before systemd has
+// put it there, so the scope is active and has never had a process.
+func TestHomeThatNobodyCameTo(t *testing.T) {
+	u := real(t)
+	h, err := startHolder(u.Holder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Base(u.Home())
+	if err := h.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the process is dead", func() bool {
+		stat, err := os.ReadFile("/proc/" + strconv.Itoa(int(h.pid())) + "/stat")
+		return err == nil && strings.Contains(string(stat), ") Z ")
+	})
+	if err := u.Manager.startScope(t.Context(), name, homing{u}.properties(h.pid())); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "systemd has made the scope", func() bool { known, err := u.Manager.active(t.Context(), name); return known && err == nil })
+	h.end()
+	next := born(t, u, "next")
+	defer next.end()
+	if known, err := u.Manager.active(t.Context(), name); !known || err != nil {
+		t.Errorf("the scope of the next: active %v, %v", known, err)
+	}
+}
+
 // TestReconnect calls before and after systemd has executed itself anew, and after the bus was started anew.
 func TestReconnect(t *testing.T) {
 	u := real(t)
