@@ -52,6 +52,11 @@ func (l *loader) paths() error {
 	if len(c.CNI.PluginDirs) == 0 {
 		return l.refuse("cni.plugin_dirs", "is empty: without plugins there is no network")
 	}
+	for _, dir := range c.CDI.SpecDirs {
+		if err := l.path("cdi.spec_dirs", dir, false); err != nil {
+			return err
+		}
+	}
 	for _, dir := range c.CNI.PluginDirs {
 		if err := l.path("cni.plugin_dirs", dir, false); err != nil {
 			return err

@@ -29,6 +29,7 @@ type Config struct {
 	// CgroupDriver is cgroupfs or systemd; empty: systemd where it can be.
 	CgroupDriver string
 	CNI          CNI      // networks
+	CDI          CDI      // devices that vendors describe
 	Registry     Registry // where images come from
 	Images       Images   // how they are kept
 	Verifier     Verifier // who may refuse them
@@ -45,6 +46,11 @@ type CNI struct {
 	PodCIDRTemplate string // empty: the kubelet's pod CIDR is not written anywhere
 	AddTimeout      Duration
 	DelTimeout      Duration
+}
+
+// CDI says where devices are described.
+type CDI struct {
+	SpecDirs []string
 }
 
 // Registry says how registries are reached.
@@ -139,6 +145,7 @@ func Default() *Config {
 			PluginDirs: []string{"/opt/cni/bin", "/usr/lib/cni"},
 			AddTimeout: Duration{90 * time.Second}, DelTimeout: Duration{time.Minute},
 		},
+		CDI:      CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
 		Registry: Registry{ConfigDir: "/etc/berth/certs.d"},
 		Images: Images{
 			MaxConcurrentDownloads: 8, MaxPullLayers: 4, MaxLayerConnections: 4, StallTimeout: Duration{30 * time.Second}, MaxBufferBytes: 8 << 20,

@@ -60,6 +60,8 @@ plugin_dirs = ["/p1"]
 pod_cidr_template = "/etc/berth/cni.tmpl"
 add_timeout = "90s"
 del_timeout = "1m1s"
+[cdi]
+spec_dirs = ["/cdi"]
 [registry]
 config_dir = "/certs"
 [images]
@@ -102,6 +104,7 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 	want := &Config{
 		Root: "/srv/berth", State: "/run/b2", Socket: "/run/b2/x.sock", LogLevel: "debug", LogFormat: "json",
 		CNI:      CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second}, Duration{61 * time.Second}},
+		CDI:      CDI{SpecDirs: []string{"/cdi"}},
 		Registry: Registry{"/certs"},
 		Images:   Images{"/images", 3, 2, 5, Duration{7 * time.Second}, 6_000_000_000, []string{"registry.example/pause:1", "a*"}, 11, 12, 13, 5_000_000_000, 15},
 		Verifier: Verifier{"/verifiers", 4, Duration{3 * time.Second}},

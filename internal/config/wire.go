@@ -15,6 +15,7 @@ type wire struct {
 	LogFormat    string         `toml:"log_format"`
 	CgroupDriver string         `toml:"cgroup_driver"`
 	CNI          wireCNI        `toml:"cni"`
+	CDI          wireCDI        `toml:"cdi"`
 	Registry     wireRegistry   `toml:"registry"`
 	Images       wireImages     `toml:"images"`
 	Verifier     wireVerifier   `toml:"image_verifier"`
@@ -30,6 +31,10 @@ type wireCNI struct {
 	PodCIDRTemplate string   `toml:"pod_cidr_template"`
 	AddTimeout      Duration `toml:"add_timeout"`
 	DelTimeout      Duration `toml:"del_timeout"`
+}
+
+type wireCDI struct {
+	SpecDirs []string `toml:"spec_dirs"`
 }
 
 type wireRegistry struct {
@@ -81,10 +86,11 @@ type wireTimeouts struct {
 func newWire(c *Config) *wire {
 	w := &wire{
 		Root: c.Root, State: c.State, Socket: c.Socket, LogLevel: c.LogLevel, LogFormat: c.LogFormat, CgroupDriver: c.CgroupDriver,
-		CNI: wireCNI(c.CNI), Registry: wireRegistry(c.Registry), Images: wireImages(c.Images), Verifier: wireVerifier(c.Verifier),
+		CNI: wireCNI(c.CNI), CDI: wireCDI(c.CDI), Registry: wireRegistry(c.Registry), Images: wireImages(c.Images), Verifier: wireVerifier(c.Verifier),
 		Monitor: wireMonitor(c.Monitor), Limits: wireLimits(c.Limits), Timeouts: wireTimeouts(c.Timeouts),
 	}
 	w.CNI.PluginDirs = slices.Clone(c.CNI.PluginDirs)
+	w.CDI.SpecDirs = slices.Clone(c.CDI.SpecDirs)
 	w.Images.Pinned = slices.Clone(c.Images.Pinned)
 	return w
 }
@@ -93,6 +99,7 @@ func newWire(c *Config) *wire {
 func (w *wire) into(c *Config) {
 	c.Root, c.State, c.Socket, c.LogLevel, c.LogFormat = w.Root, w.State, w.Socket, w.LogLevel, w.LogFormat
 	c.CgroupDriver = w.CgroupDriver
+	c.CDI = CDI(w.CDI)
 	c.CNI, c.Registry, c.Images, c.Verifier = CNI(w.CNI), Registry(w.Registry), Images(w.Images), Verifier(w.Verifier)
 	c.Monitor, c.Limits, c.Timeouts = Monitor(w.Monitor), Limits(w.Limits), Timeouts(w.Timeouts)
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cdi"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
 	"berth/internal/spec"
@@ -50,6 +51,9 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	if err != nil {
 		return invalid(err)
 	}
+	if err := b.addDevices(sp, cfg); err != nil {
+		return invalid(err)
+	}
 	for _, w := range warnings {
 		b.p.s.cfg.Log.Warn("a container gets less than it asked for", "pod", b.p.id, "container", cfg.Metadata.Name, "reason", w)
 	}
@@ -64,6 +68,24 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 		Terminal: cfg.Tty, Stdin: cfg.Stdin, StdinOnce: cfg.StdinOnce,
 	})
 	return err
+}
+
+// addDevices adds the CDI devices of a request. Their descriptions may also add groups to the process.
+func (b *building) addDevices(sp *specs.Spec, cfg *runtimeapi.ContainerConfig) error {
+	var asked []string
+	for _, d := range cfg.CDIDevices {
+		asked = append(asked, d.Name)
+	}
+	names, err := cdi.Names(asked, cfg.Annotations)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	if err := b.p.s.cfg.Devices(sp, names); err != nil {
+		return err
+	}
+	sp.Version = spec.Version(sp)
+	b.user.AdditionalGids = sp.Process.User.AdditionalGids
+	return nil
 }
 
 // confine makes sure of the AppArmor profile of a process. What an OCI runtime says of a missing one helps nobody.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/network"
 	"berth/internal/op"
@@ -72,7 +73,9 @@ type Config struct {
 	Handlers func(name string) (runtime.Handler, error) // "" is the default; NotFound for what is not configured
 	// HandlerSpec is what the configuration says of a handler's containers.
 	HandlerSpec func(name string) spec.Handler
-	PidsLimit   int64 // processes of a container that asks for no limit; 0 is none
+	// Devices adds devices that vendors describe (CDI) to a spec, by their names.
+	Devices   func(sp *specs.Spec, names []string) error
+	PidsLimit int64 // processes of a container that asks for no limit; 0 is none
 	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
 	AppArmor func(ctx context.Context, profile string) error
 	Cgroups  Cgroups

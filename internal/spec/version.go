@@ -6,9 +6,15 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
+// Version is what ociVersion should say of s after something was added to what Build has made.
+func Version(s *specs.Spec) string { return lowestVersion(s) }
+
 // lowestVersion is the oldest version of the OCI spec that has all that s uses. A runtime may refuse a version newer than
 // itself (crun 1.8 refuses 1.2) though it would understand every line of what it was given.
 func lowestVersion(s *specs.Spec) string {
+	if len(s.Linux.NetDevices) > 0 {
+		return "1.3.0"
+	}
 	if newMountFeatures(s.Mounts) || newSeccompFeatures(s.Linux.Seccomp) {
 		return "1.1.0"
 	}

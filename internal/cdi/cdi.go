@@ -1,0 +1,97 @@
+// Package cdi adds devices that are described by the Container Device Interface to the spec of a container.
+//
+// The descriptions are read anew for each container that asks for such a device, so a file that a driver wrote just before
+// counts, and a node without such devices pays nothing: nothing is watched and nothing is kept.
+package cdi
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+	"tags.cncf.io/container-device-interface/pkg/parser"
+)
+
+// Devices finds devices in the files of directories.
+type Devices struct {
+	Dirs []string // the last one wins where two describe the same device
+	Log  *slog.Logger
+}
+
+// UnknownError says that no file describes some devices.
+type UnknownError struct {
+	Names    []string
+	Dirs     []string
+	Unusable error // of files that could not be used, perhaps the ones that were meant
+}
+
+func (e *UnknownError) Error() string {
+	text := fmt.Sprintf("CDI device %s: no file in %s describes it", strings.Join(e.Names, ", "), strings.Join(e.Dirs, ", "))
+	if e.Unusable != nil {
+		text += "; and not all files there can be used: " + e.Unusable.Error()
+	}
+	return text
+}
+
+// Is makes it a kind of what is not found.
+func (e *UnknownError) Is(kind error) bool { return kind == errdefs.ErrNotFound }
+
+// Names are the devices that a container asks for: those of the request, and those of annotations as device plugins had
+// to use before. Each comes once.
+func Names(asked []string, annotations map[string]string) ([]string, error) {
+	names := slices.Clone(asked)
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		if strings.HasPrefix(key, cdi.AnnotationPrefix) {
+			names = append(names, strings.Split(annotations[key], ",")...)
+		}
+	}
+	var out []string
+	for _, name := range names {
+		if _, _, _, err := parser.ParseQualifiedName(name); err != nil {
+			return nil, fmt.Errorf("CDI device %q: a name is vendor/class=device: %w", name, err)
+		}
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out, nil
+}
+
+// Inject changes the spec as the descriptions of the devices say. It changes nothing when one of them is not described.
+func (d *Devices) Inject(sp *specs.Spec, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(d.Dirs...), cdi.WithAutoRefresh(false))
+	if err != nil {
+		return fmt.Errorf("read the descriptions of CDI devices: %w", err)
+	}
+	unusable := unusable(cache)
+	unknown, err := cache.InjectDevices(sp, names...)
+	switch {
+	case len(unknown) > 0:
+		return &UnknownError{Names: unknown, Dirs: d.Dirs, Unusable: unusable}
+	case err != nil:
+		return fmt.Errorf("CDI devices %s: %w", strings.Join(names, ", "), err)
+	}
+	if unusable != nil {
+		d.Log.Warn("some descriptions of CDI devices cannot be used", "error", unusable)
+	}
+	return nil
+}
+
+// unusable is what is wrong with files, each with its name.
+func unusable(cache *cdi.Cache) error {
+	all := cache.GetErrors()
+	var errs []error
+	for _, path := range slices.Sorted(maps.Keys(all)) {
+		errs = append(errs, fmt.Errorf("%s: %w", path, errors.Join(all[path]...)))
+	}
+	return errors.Join(errs...)
+}

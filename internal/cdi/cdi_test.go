@@ -1,0 +1,78 @@
+package cdi
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+const gpu = `{"cdiVersion":"0.7.0","kind":"vendor.com/gpu",
+ "containerEdits":{"env":["ALL=1"]},
+ "devices":[{"name":"one","containerEdits":{"env":["GPU=one"],
+  "deviceNodes":[{"path":"/dev/gpu0","hostPath":"/dev/null","permissions":"r"}],
+  "mounts":[{"hostPath":"/etc","containerPath":"/vendor","options":["ro","rbind"]}],
+  "hooks":[{"hookName":"createContainer","path":"/bin/true"}],
+  "additionalGids":[44]}}]}`
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func bare() *specs.Spec { return &specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}} }
+
+func TestInject(t *testing.T) {
+	dir := t.TempDir()
+	d := &Devices{Dirs: []string{filepath.Join(dir, "absent"), dir}, Log: slog.New(slog.DiscardHandler)}
+	if err := d.Inject(bare(), nil); err != nil {
+		t.Errorf("nothing asked for: %v", err)
+	}
+	err := d.Inject(bare(), []string{"vendor.com/gpu=one"})
+	if !errors.Is(err, errdefs.ErrNotFound) || !strings.Contains(err.Error(), "vendor.com/gpu=one") || !strings.Contains(err.Error(), dir) {
+		t.Errorf("an unknown device: %v", err)
+	}
+	write(t, dir, "gpu.json", gpu) // found at once
+	write(t, dir, "broken.json", "{")
+	sp := bare()
+	if err := d.Inject(sp, []string{"vendor.com/gpu=one"}); err != nil {
+		t.Fatal(err)
+	}
+	dev := sp.Linux.Devices
+	if len(dev) != 1 || dev[0].Path != "/dev/gpu0" || dev[0].Type != "c" || dev[0].Major != 1 || dev[0].Minor != 3 {
+		t.Errorf("devices %+v", dev)
+	}
+	if allow := sp.Linux.Resources.Devices; len(allow) != 1 || !allow[0].Allow || allow[0].Access != "r" {
+		t.Errorf("allowed devices %+v", allow)
+	}
+	if !slices.Equal(sp.Process.Env, []string{"ALL=1", "GPU=one"}) || !slices.Equal(sp.Process.User.AdditionalGids, []uint32{44}) {
+		t.Errorf("process %+v", sp.Process)
+	}
+	if len(sp.Mounts) != 1 || sp.Mounts[0].Destination != "/vendor" || len(sp.Hooks.CreateContainer) != 1 {
+		t.Errorf("mounts %+v, hooks %+v", sp.Mounts, sp.Hooks)
+	}
+	err = d.Inject(bare(), []string{"vendor.com/gpu=one", "vendor.com/gpu=two"})
+	if !errors.Is(err, errdefs.ErrNotFound) || !strings.Contains(err.Error(), "=two") || strings.Contains(err.Error(), "=one") || !strings.Contains(err.Error(), "broken.json") {
+		t.Errorf("one of two is unknown: %v", err)
+	}
+}
+
+func TestNames(t *testing.T) {
+	got, err := Names([]string{"v.com/c=a"}, map[string]string{"cdi.k8s.io/plugin_1": "v.com/c=b,v.com/c=a", "other": "x"})
+	if err != nil || !slices.Equal(got, []string{"v.com/c=a", "v.com/c=b"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, bad := range []string{"", "gpu", "v.com/c", "v.com/c=", "/c=a"} {
+		if _, err := Names([]string{bad}, nil); err == nil || !strings.Contains(err.Error(), "CDI device") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
