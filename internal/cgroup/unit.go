@@ -61,3 +61,18 @@ func Own(tracking string) (string, error) {
 	}
 	return "", fmt.Errorf("find the own cgroup: this process is in no cgroup2 hierarchy")
 }
+
+// TreePath is where a cgroup is that an OCI runtime or a kubelet names: a path, a slice, or slice:prefix:name.
+func TreePath(name string) (string, error) {
+	switch {
+	case strings.HasPrefix(name, "/"):
+		return checked(name)
+	case strings.Contains(name, ":"):
+		return ScopePath(name)
+	}
+	path, err := SlicePath(name)
+	if err != nil {
+		return "", err
+	}
+	return checked(path)
+}

@@ -1,0 +1,224 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Unlimited is a limit that is none.
+const Unlimited = math.MaxUint64
+
+// Usage is what a cgroup, with those below it, uses and has used. A part whose Known is false could not be read: the host has
+// no such controller, or the kernel no such file.
+type Usage struct {
+	At     time.Time
+	CPU    CPU
+	Memory Memory
+	Swap   Swap
+	Tasks  Tasks
+	// CPUPressure, MemoryPressure and IOPressure are known on cgroup v2, and on a hybrid host for groups that are in its
+	// cgroup2 hierarchy too.
+	CPUPressure, MemoryPressure, IOPressure Pressure
+
+	// What follows is read by Everything only.
+	Devices []Device // what was read from and written to block devices
+	Huge    []Huge   // by size of page
+}
+
+// CPU is time in nanoseconds.
+type CPU struct {
+	Known         bool
+	Usage         uint64
+	User, System  uint64 // Everything
+	Periods       uint64 // Everything: of a quota, with how many of them ran out of it, and how long tasks then waited
+	Throttled     uint64
+	ThrottledTime uint64
+}
+
+// Memory is in bytes.
+type Memory struct {
+	Known       bool
+	Usage       uint64
+	WorkingSet  uint64 // usage without file pages that were not used lately, as kubelets reckon it
+	Limit       uint64 // the group's own; Unlimited
+	RSS         uint64 // anonymous memory
+	Faults      uint64
+	MajorFaults uint64
+	Cache       uint64
+	Mapped      uint64
+	Active      uint64 // file pages
+	Inactive    uint64
+	Kernel      uint64
+	Peak        uint64 // Everything, as what follows; 0 where the kernel does not tell
+	LimitHits   uint64
+	OOMKills    uint64
+}
+
+// Swap is in bytes.
+type Swap struct {
+	Known bool
+	Usage uint64
+	Limit uint64 // of swap alone; Unlimited
+}
+
+// Tasks are processes and their threads.
+type Tasks struct {
+	Known   bool
+	Current uint64
+	Max     uint64 // Everything; Unlimited
+}
+
+// Pressure is how long tasks waited for something that there was too little of.
+type Pressure struct {
+	Known      bool
+	Some, Full Stall // some tasks waited; none could run
+}
+
+// Stall is the time in nanoseconds, and shares of the last seconds in per cent.
+type Stall struct {
+	Total                uint64
+	Avg10, Avg60, Avg300 float64
+}
+
+// Device is one block device.
+type Device struct {
+	Major, Minor           uint32
+	ReadBytes, WriteBytes  uint64
+	Reads, Writes          uint64
+	DiscardBytes, Discards uint64
+}
+
+// Huge is memory in huge pages of one size, such as 2MB, in bytes.
+type Huge struct {
+	Size        string
+	Usage, Peak uint64
+}
+
+// Extent says how much of a group's usage is read.
+type Extent int
+
+// Stats is what kubelets ask every few seconds, Everything also what monitoring wants.
+const (
+	Stats Extent = iota
+	Everything
+)
+
+// ReadUsage reads what the cgroup at path, which is as for Locate, uses into u, whose slices it reuses. It opens a dozen small
+// files and no directory. fs.ErrNotExist when the group is not there.
+func ReadUsage(path string, extent Extent, u *Usage) error {
+	path, err := checked(path)
+	if err != nil {
+		return err
+	}
+	hierarchies, err := mounted()
+	if err != nil {
+		return err
+	}
+	*u = Usage{Devices: u.Devices[:0], Huge: u.Huge[:0]}
+	r := readers.Get().(*reader)
+	defer readers.Put(r)
+	u.At = time.Now()
+	r.missing, r.err = true, nil
+	unified := !slices.ContainsFunc(hierarchies, func(h hierarchy) bool { return !h.v2 })
+	for i := range hierarchies {
+		r.dir = append(append(r.dir[:0], hierarchies[i].dir...), path...)
+		switch {
+		case !hierarchies[i].v2:
+			r.v1(hierarchies[i].controllers, extent, u)
+		case unified:
+			r.v2(extent, u)
+		default:
+			r.pressures(u)
+		}
+	}
+	switch {
+	case r.err != nil:
+		return fmt.Errorf("usage of cgroup %s: %w", path, r.err)
+	case r.missing:
+		return fmt.Errorf("usage of cgroup %s: %w", path, fs.ErrNotExist)
+	}
+	return nil
+}
+
+// reader reads the small files of one directory after the other.
+type reader struct {
+	dir     []byte
+	missing bool  // nothing could be read so far
+	err     error // the first that is more than a file that is not there
+	name    []byte
+	data    [16 << 10]byte
+}
+
+var readers = sync.Pool{New: func() any { return new(reader) }}
+
+// file returns the text of a file of the directory, nil when there is none. It is good until the next call.
+func (r *reader) file(name string) []byte {
+	r.name = append(append(append(r.name[:0], r.dir...), '/'), name...)
+	fd, err := unix.Open(string(r.name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		r.fail(name, err)
+		return nil
+	}
+	defer unix.Close(fd)
+	n := 0
+	for n < len(r.data) {
+		got, err := unix.Read(fd, r.data[n:])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			r.fail(name, err)
+			return nil
+		}
+		if got == 0 {
+			break
+		}
+		n += got
+	}
+	r.missing = false
+	return r.data[:n]
+}
+
+// fail keeps an error that is not the group's end, nor a file that this kernel does not have.
+func (r *reader) fail(name string, err error) {
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTDIR):
+	case r.err == nil:
+		r.err = &fs.PathError{Op: "read", Path: filepath.Join(string(r.dir), name), Err: err}
+	}
+}
+
+// number is a file that holds one number, or max.
+func (r *reader) number(name string) (uint64, bool) { return number(r.file(name)) }
+
+// pressures reads PSI, of which a group has all or nothing.
+func (r *reader) pressures(u *Usage) {
+	before := r.missing
+	for _, p := range []struct {
+		name string
+		to   *Pressure
+	}{{"cpu.pressure", &u.CPUPressure}, {"memory.pressure", &u.MemoryPressure}, {"io.pressure", &u.IOPressure}} {
+		text := r.file(p.name)
+		if text == nil {
+			break
+		}
+		*p.to = pressure(text)
+	}
+	r.missing = before // that of a hybrid host says nothing about the v1 groups
+}
+
+// subtract never goes below nothing: the two were not read at the same instant.
+func subtract(a, b uint64) uint64 {
+	if b > a {
+		return 0
+	}
+	return a - b
+}
