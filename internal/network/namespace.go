@@ -75,11 +75,18 @@ func pinned(pins []pin) bool {
 	return true
 }
 
-// inThread runs f in a thread that ends with it, so that no goroutine ever meets what f did to the thread.
+// inThread runs f in a thread that ends with it, so that no goroutine ever meets what f did to the thread. The process's first
+// thread never ends: it would keep f's namespaces alive, and is what /proc/self shows. It is held while another does the work.
 func inThread(f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // for good
+		if unix.Gettid() == unix.Getpid() {
+			err := inThread(f)
+			runtime.UnlockOSThread()
+			done <- err
+			return
+		}
 		done <- f()
 	}()
 	return <-done

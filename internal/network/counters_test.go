@@ -1,0 +1,99 @@
+package network
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestCount(t *testing.T) {
+	ns := testNamespaces(t, 40)
+	if err := Pin(ns); err != nil {
+		t.Fatal(err)
+	}
+	enter(t, ns, `ip link add a0 type veth peer name a1; ip link add eth0 type veth peer name peer0
+		ip addr add 10.9.9.1/24 dev eth0; ip link set eth0 up; ip link set peer0 up
+		until ip link show eth0 | grep -q 'state UP'; do sleep 0.05; done
+		ip neigh add 10.9.9.2 lladdr 02:00:00:00:00:02 dev eth0
+		for i in 1 2 3; do head -c 1000 /dev/zero | bash -c 'cat > /dev/udp/10.9.9.2/9'; done`)
+	left := func() string {
+		return output(t, "sh", "-c", "ls /proc/"+pid()+"/fd | wc -l; readlink /proc/"+pid()+"/task/*/ns/net | sort -u")
+	}
+	before := left()
+	missing := filepath.Join(t.TempDir(), "pin")
+	if err := os.WriteFile(missing, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var all []Traffic
+	for range 50 {
+		all = Count(missing, ns.Net, missing+"2")
+	}
+	if !errors.Is(all[0].Err, unix.ENOENT) || !errors.Is(all[2].Err, unix.ENOENT) {
+		t.Errorf("errors of pins that are not there: %v, %v", all[0].Err, all[2].Err)
+	}
+	got := all[1]
+	if got.Err != nil || len(got.Interfaces) != 4 || got.Interfaces[0].Name != "eth0" {
+		t.Fatalf("%+v", got)
+	}
+	if e := got.Interfaces[0]; e.TxPackets < 3 || e.TxBytes < 3*1000 || e.RxErrors != 0 {
+		t.Errorf("%+v", e)
+	}
+	after := left()
+	for range 100 { // the thread ends a little later
+		if after == before {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+		after = left()
+	}
+	if after != before {
+		t.Errorf("descriptors, and namespaces of this process's threads:\n%s\nbefore:\n%s", after, before)
+	}
+	// Nothing keeps the namespace alive.
+	if err := Unpin(ns); err != nil {
+		t.Fatal(err)
+	}
+	if all := Count(ns.Net); !errors.Is(all[0].Err, unix.ENOENT) {
+		t.Error(all[0].Err)
+	}
+	if all := Count(); len(all) != 0 {
+		t.Error(all)
+	}
+}
+
+func BenchmarkCount(b *testing.B) {
+	ns := testNamespaces(b, 41)
+	if err := Pin(ns); err != nil {
+		b.Fatal(err)
+	}
+	enter(b, ns, "ip link add eth0 type veth peer name peer0")
+	paths := make([]string, 100)
+	for i := range paths {
+		paths[i] = ns.Net
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, t := range Count(paths...) {
+			if t.Err != nil {
+				b.Fatal(t.Err)
+			}
+		}
+	}
+}
+
+func pid() string { return strconv.Itoa(os.Getpid()) }
+
+// TestInThreadSparesTheFirst fails where f runs in the process's first thread, which then stays in f's namespace for good.
+func TestInThreadSparesTheFirst(t *testing.T) {
+	for range 300 {
+		var tid int
+		if err := inThread(func() error { tid = unix.Gettid(); return nil }); err != nil || tid == os.Getpid() {
+			t.Fatalf("ran in thread %d of process %d: %v", tid, os.Getpid(), err)
+		}
+	}
+}
