@@ -65,10 +65,10 @@ func Own(tracking string) (string, error) {
 // TreePath is where a cgroup is that an OCI runtime or a kubelet names: a path, a slice, or slice:prefix:name.
 func TreePath(name string) (string, error) {
 	switch {
-	case strings.HasPrefix(name, "/"):
-		return checked(name)
 	case strings.Contains(name, ":"):
 		return ScopePath(name)
+	case strings.HasPrefix(name, "/") || !strings.HasSuffix(name, ".slice"):
+		return checked("/" + strings.TrimPrefix(name, "/"))
 	}
 	path, err := SlicePath(name)
 	if err != nil {

@@ -41,6 +41,8 @@ type CPU struct {
 	Periods       uint64 // Everything: of a quota, with how many of them ran out of it, and how long tasks then waited
 	Throttled     uint64
 	ThrottledTime uint64
+	Shares        uint64 // Everything: as v1 counts them
+	Period, Quota uint64 // Everything: in microseconds; Unlimited
 }
 
 // Memory is in bytes.
@@ -52,6 +54,8 @@ type Memory struct {
 	RSS         uint64 // anonymous memory
 	Faults      uint64
 	MajorFaults uint64
+	OwnFaults   uint64 // without those of the groups below, where the kernel tells
+	OwnMajor    uint64
 	Cache       uint64
 	Mapped      uint64
 	Active      uint64 // file pages
@@ -60,6 +64,7 @@ type Memory struct {
 	Peak        uint64 // Everything, as what follows; 0 where the kernel does not tell
 	LimitHits   uint64
 	OOMKills    uint64
+	Reserved    uint64 // what reclaim leaves it
 }
 
 // Swap is in bytes.
@@ -146,6 +151,46 @@ func ReadUsage(path string, extent Extent, u *Usage) error {
 		return fmt.Errorf("usage of cgroup %s: %w", path, fs.ErrNotExist)
 	}
 	return nil
+}
+
+// Processes lists the processes of a cgroup, which is as for Locate, in the group itself and in the one that some runtimes make
+// in it for them. fs.ErrNotExist when it is not there.
+func Processes(path string) ([]int, error) {
+	path, err := checked(path)
+	if err != nil {
+		return nil, err
+	}
+	hierarchies, err := mounted()
+	if err != nil {
+		return nil, err
+	}
+	r := readers.Get().(*reader)
+	defer readers.Put(r)
+	r.missing, r.err = true, nil
+	var pids []int
+	for _, h := range hierarchies {
+		if !h.v2 && len(h.controllers) == 0 {
+			continue
+		}
+		for _, below := range []string{"", "/container"} {
+			r.dir = append(append(append(r.dir[:0], h.dir...), path...), below...)
+			for line := range lines(r.file("cgroup.procs")) {
+				if pid, ok := number(line); ok && pid > 0 { // 0 is one of a pid namespace that is not ours
+					pids = append(pids, int(pid))
+				}
+			}
+		}
+		if !r.missing {
+			break
+		}
+	}
+	switch {
+	case r.err != nil:
+		return nil, fmt.Errorf("processes of cgroup %s: %w", path, r.err)
+	case r.missing:
+		return nil, fmt.Errorf("processes of cgroup %s: %w", path, fs.ErrNotExist)
+	}
+	return pids, nil
 }
 
 // reader reads the small files of one directory after the other.

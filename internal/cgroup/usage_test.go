@@ -47,8 +47,9 @@ func TestReadsV2(t *testing.T) {
 	r.v2(Everything, &got)
 	got.Huge = nil // by the sizes of this machine
 	want := Usage{
-		CPU: CPU{Known: true, Usage: 1234567000, User: 1000000000, System: 234567000, Periods: 40, Throttled: 7, ThrottledTime: 350000000},
-		Memory: Memory{Known: true, Usage: 104857600, WorkingSet: 94371840, Limit: 134217728, RSS: 52428800, Faults: 9001, MajorFaults: 12,
+		CPU: CPU{Known: true, Usage: 1234567000, User: 1000000000, System: 234567000, Periods: 40, Throttled: 7, ThrottledTime: 350000000,
+			Shares: 998, Period: 100000, Quota: 50000},
+		Memory: Memory{Known: true, Usage: 104857600, WorkingSet: 94371840, Limit: 134217728, RSS: 52428800, Faults: 9001, MajorFaults: 12, OwnFaults: 9001, OwnMajor: 12, Reserved: 1048576,
 			Cache: 41943040, Mapped: 8388608, Active: 31457280, Inactive: 10485760, Kernel: 4194304, Peak: 120586240, LimitHits: 3, OOMKills: 1},
 		Swap:        Swap{Known: true, Usage: 4096, Limit: 1 << 20},
 		Tasks:       Tasks{Known: true, Current: 5, Max: Unlimited},
@@ -87,8 +88,8 @@ func TestReadsV1(t *testing.T) {
 	var got Usage
 	r.v1([]string{"cpu", "cpuacct", "memory", "pids", "blkio"}, Everything, &got)
 	want := Usage{
-		CPU: CPU{Known: true, Usage: 77000000, User: 60000000, System: 17000000, Periods: 10, Throttled: 2, ThrottledTime: 5000},
-		Memory: Memory{Known: true, Usage: 2097152, WorkingSet: 1048576, Limit: 67108864, RSS: 524288, Faults: 100, MajorFaults: 2,
+		CPU: CPU{Known: true, Usage: 77000000, User: 60000000, System: 17000000, Periods: 10, Throttled: 2, ThrottledTime: 5000, Shares: 512, Period: 100000, Quota: Unlimited},
+		Memory: Memory{Known: true, Usage: 2097152, WorkingSet: 1048576, Limit: 67108864, RSS: 524288, Faults: 100, MajorFaults: 2, OwnFaults: 5, OwnMajor: 1, Reserved: 4096,
 			Cache: 1179648, Mapped: 16384, Active: 131072, Inactive: 1048576, Kernel: 65536, Peak: 3145728, LimitHits: 9, OOMKills: 4},
 		Swap:  Swap{Known: true, Usage: 8192, Limit: 33554432},
 		Tasks: Tasks{Known: true, Current: 3, Max: 100},
@@ -127,13 +128,13 @@ func TestNumbers(t *testing.T) {
 func TestTreePath(t *testing.T) {
 	for name, want := range map[string]string{
 		"/berth/a/b": "/berth/a/b", "kubepods-pod12.slice:berth:abc": "/kubepods.slice/kubepods-pod12.slice/berth-abc.scope",
-		"kubepods-burstable.slice": "/kubepods.slice/kubepods-burstable.slice", "/kubepods.slice/x.slice": "/kubepods.slice/x.slice",
+		"kubepods-burstable.slice": "/kubepods.slice/kubepods-burstable.slice", "/kubepods.slice/x.slice": "/kubepods.slice/x.slice", "kubepods": "/kubepods",
 	} {
 		if got, err := TreePath(name); got != want || err != nil {
 			t.Errorf("%s: %s, %v; want %s", name, got, err, want)
 		}
 	}
-	for _, bad := range []string{"", "/", "-.slice", "kubepods", "/a/../.."} {
+	for _, bad := range []string{"", "/", "-.slice", "/a/../.."} {
 		if got, err := TreePath(bad); err == nil {
 			t.Errorf("%q gave %q", bad, got)
 		}
@@ -192,12 +193,17 @@ func TestReadsThisKernel(t *testing.T) {
 	if !b.Tasks.Known || b.Tasks.Current != 1 {
 		t.Errorf("tasks %+v", b.Tasks)
 	}
-	t.Logf("%+v", b)
+	if pids, err := Processes(path); err != nil || len(pids) != 1 {
+		t.Errorf("processes %v, %v", pids, err)
+	}
 }
 
 func TestUsageOfNothing(t *testing.T) {
 	var u Usage
 	if err := ReadUsage("/berth-usage-nothing", Stats, &u); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if _, err := Processes("/berth-usage-nothing"); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 	if err := ReadUsage("/", Stats, &u); err == nil || errors.Is(err, fs.ErrNotExist) {

@@ -50,6 +50,12 @@ func (r *reader) cpuV1(u *Usage) {
 			u.CPU.ThrottledTime = value
 		}
 	}
+	u.CPU.Shares, _ = r.number("cpu.shares")
+	u.CPU.Period, _ = r.number("cpu.cfs_period_us")
+	var limited bool
+	if u.CPU.Quota, limited = r.number("cpu.cfs_quota_us"); !limited { // -1
+		u.CPU.Quota = Unlimited
+	}
 }
 
 func (r *reader) memoryV1(extent Extent, u *Usage) {
@@ -69,6 +75,10 @@ func (r *reader) memoryV1(extent Extent, u *Usage) {
 			m.Faults = value
 		case "total_pgmajfault":
 			m.MajorFaults = value
+		case "pgfault":
+			m.OwnFaults = value
+		case "pgmajfault":
+			m.OwnMajor = value
 		case "total_inactive_file":
 			m.Inactive = value
 		case "total_active_file":
@@ -91,6 +101,9 @@ func (r *reader) memoryV1(extent Extent, u *Usage) {
 	m.Kernel, _ = r.number("memory.kmem.usage_in_bytes")
 	m.Peak, _ = r.number("memory.max_usage_in_bytes")
 	m.LimitHits, _ = r.number("memory.failcnt")
+	if n := r.limitV1("memory.soft_limit_in_bytes"); n != Unlimited {
+		m.Reserved = n
+	}
 	for key, value := range fields(r.file("memory.oom_control")) {
 		if string(key) == "oom_kill" {
 			m.OOMKills = value

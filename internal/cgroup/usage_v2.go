@@ -1,8 +1,10 @@
 package cgroup
 
+import "bytes"
+
 // v2 reads a group of the one cgroup2 hierarchy.
 func (r *reader) v2(extent Extent, u *Usage) {
-	r.cpuV2(u)
+	r.cpuV2(extent, u)
 	r.memoryV2(extent, u)
 	r.pids(extent, u)
 	r.pressures(u)
@@ -13,7 +15,7 @@ func (r *reader) v2(extent Extent, u *Usage) {
 }
 
 // cpuV2 reads times that the kernel tells in microseconds.
-func (r *reader) cpuV2(u *Usage) {
+func (r *reader) cpuV2(extent Extent, u *Usage) {
 	for key, value := range fields(r.file("cpu.stat")) {
 		switch string(key) {
 		case "usage_usec":
@@ -30,6 +32,15 @@ func (r *reader) cpuV2(u *Usage) {
 			u.CPU.ThrottledTime = value * 1000
 		}
 	}
+	if extent != Everything {
+		return
+	}
+	if weight, ok := r.number("cpu.weight"); ok && weight > 0 {
+		u.CPU.Shares = 2 + (weight-1)*262142/9999 // 1 to 10000 stands for 2 to 262144
+	}
+	quota, period := word(bytes.TrimSpace(r.file("cpu.max")))
+	u.CPU.Quota, _ = number(quota)
+	u.CPU.Period, _ = number(period)
 }
 
 func (r *reader) memoryV2(extent Extent, u *Usage) {
@@ -61,6 +72,7 @@ func (r *reader) memoryV2(extent Extent, u *Usage) {
 			m.MajorFaults = value
 		}
 	}
+	m.OwnFaults, m.OwnMajor = m.Faults, m.MajorFaults // v2 does not tell them apart
 	if m.Kernel == 0 {
 		m.Kernel = slab // before kernel 5.18
 	}
@@ -73,6 +85,7 @@ func (r *reader) memoryV2(extent Extent, u *Usage) {
 		return
 	}
 	m.Peak, _ = r.number("memory.peak")
+	m.Reserved, _ = r.number("memory.min")
 	for key, value := range fields(r.file("memory.events")) {
 		switch string(key) {
 		case "max":
