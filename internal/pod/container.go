@@ -207,8 +207,14 @@ func (l *container) plan(c *Container, b *building) op.Plan {
 }
 
 func (l *container) makeDirs(c *Container) error {
-	if err := os.MkdirAll(l.p.s.cfg.writable(l.p.id, c.ID), 0o700); err != nil {
+	dir := l.p.s.cfg.writable(l.p.id, c.ID)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
+	}
+	if l.p.s.projects {
+		if err := rootfs.AssignProject(dir); err != nil {
+			l.p.s.cfg.Log.Warn("what a container writes is counted by walking over it", "pod", l.p.id, "container", l.id, "error", err)
+		}
 	}
 	return os.MkdirAll(l.p.s.cfg.rootfs(l.p.id, c.ID), 0o711)
 }

@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/op"
 	"berth/internal/record"
+	"berth/internal/rootfs"
 )
 
 // Open reads every record below the root. What it returns can be read at once; Recover finds out what still runs. One bad
@@ -44,6 +45,7 @@ func Open(cfg Config) (*Pods, error) {
 		}
 	}
 	s.index.Store(x)
+	s.projects = rootfs.CountsProjects(cfg.podsRoot())
 	for _, p := range x.pods {
 		recovery{p}.readExits()
 	}

@@ -94,7 +94,9 @@ type Pods struct {
 	feed
 	cfg Config
 
-	usage usageReading
+	usage    usageReading
+	projects bool // the writable layers are on a file system that keeps account of projects
+	rates    rates
 }
 
 // Problem is something that a person should look at: a record that cannot be read, an undo that does not succeed.

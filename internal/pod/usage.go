@@ -2,66 +2,127 @@ package pod
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"berth/internal/rootfs"
 )
 
-// usageFresh is how long a reading of the writable layers serves before a read starts another.
-const usageFresh = 30 * time.Second
+// A reading of the writable layers serves for ten times as long as it took, but within these bounds, before a read starts
+// another.
+const (
+	usageFreshest = 2 * time.Second
+	usageStalest  = 2 * time.Minute
+)
 
-// usageLimit bounds one reading of all writable layers.
+// usageLimit bounds the reading of one writable layer.
 const usageLimit = 5 * time.Minute
 
 // usageRate bounds the entries that a reading looks at, in entries a second, so that it does not compete with containers.
 const usageRate = 20000
 
-// Usage is the room that the writable layers of all containers take, as it was at a time.
+// Usage is the room that writable layers take, as it was at a time.
 type Usage struct {
 	Bytes, Inodes uint64
 	At            time.Time
 }
 
-// usageReading is the last reading and whether another is under way.
+// usageReading is what the last reading found, and whether another is under way.
 type usageReading struct {
-	last atomic.Pointer[Usage]
-	busy atomic.Bool
+	total atomic.Pointer[Usage]
+	until atomic.Pointer[time.Time] // it serves so long
+	layer sync.Map                  // ID of a container to its Usage
+	busy  atomic.Bool
 }
 
-// Usage returns the last reading of the writable layers and, when it has gone stale, starts another in the background. It
+// Usage returns the last reading of all writable layers and, when it has gone stale, starts another in the background. It
 // never waits: before the first reading ends it answers zero, with the time of the question.
-func (s *Pods) Usage() Usage {
-	last := s.usage.last.Load()
-	if (last == nil || time.Since(last.At) > usageFresh) && s.usage.busy.CompareAndSwap(false, true) {
-		s.background(func(ctx context.Context) {
-			defer s.usage.busy.Store(false)
-			ctx, cancel := context.WithTimeout(ctx, usageLimit)
-			defer cancel()
-			if u, ok := readUsage(ctx, s); ok {
-				s.usage.last.Store(&u)
-			}
-		})
+func (s Meter) Usage() Usage {
+	s.readStaleUsage()
+	if last := s.usage.total.Load(); last != nil {
+		return *last
 	}
-	if last == nil {
-		return Usage{At: time.Now()}
-	}
-	return *last
+	return Usage{At: time.Now()}
 }
 
-func readUsage(ctx context.Context, s *Pods) (Usage, bool) {
-	u := Usage{At: time.Now()}
-	for _, p := range s.index.Load().pods {
-		for _, c := range p.rec.Load().Containers {
-			bytes, inodes, err := rootfs.Usage(ctx, filepath.Join(s.cfg.writable(p.id, c.ID), "upper"), usageRate)
-			if ctx.Err() != nil {
-				return u, false
-			}
-			if err == nil { // one that vanished meanwhile takes no room
-				u.Bytes, u.Inodes = u.Bytes+bytes, u.Inodes+inodes
-			}
+// writableUsage returns the room that one container's writable layer takes: as the file system knows it at any time, or by the
+// last reading, as Usage does. A layer that was not read yet is told as it was when it was made: empty, at that time.
+func (s Meter) writableUsage(id ID, c *Container) Usage {
+	if s.projects {
+		now := time.Now()
+		if bytes, inodes, err := rootfs.ProjectUsage(s.cfg.writable(id, c.ID)); err == nil {
+			return Usage{bytes, inodes, now}
 		}
 	}
-	return u, true
+	s.readStaleUsage()
+	if u, ok := s.usage.layer.Load(c.ID); ok {
+		return u.(Usage)
+	}
+	return Usage{At: c.CreatedAt}
+}
+
+// readStaleUsage starts a reading in the background when it is time for one.
+func (s Meter) readStaleUsage() {
+	if until := s.usage.until.Load(); until != nil && time.Now().Before(*until) || !s.usage.busy.CompareAndSwap(false, true) {
+		return
+	}
+	s.background(func(ctx context.Context) {
+		defer s.usage.busy.Store(false)
+		began := time.Now()
+		if !s.readUsage(ctx) {
+			return
+		}
+		until := time.Now().Add(min(max(10*time.Since(began), usageFreshest), usageStalest))
+		s.usage.until.Store(&until)
+	})
+}
+
+// readUsage reads every writable layer. It is false when the daemon ends meanwhile.
+func (s Meter) readUsage(ctx context.Context) bool {
+	sum, there := Usage{At: time.Now()}, map[ID]bool{}
+	for _, p := range s.index.Load().pods {
+		for _, c := range p.rec.Load().Containers {
+			there[c.ID] = true
+			u, err := s.readLayer(ctx, s.cfg.writable(p.id, c.ID))
+			if ctx.Err() != nil {
+				return false
+			}
+			if err != nil { // one that vanished meanwhile takes no room; of one that takes too long, what was known still is
+				u = Usage{}
+				if last, ok := s.usage.layer.Load(c.ID); ok && !errors.Is(err, fs.ErrNotExist) {
+					u = last.(Usage)
+				}
+			} else {
+				s.usage.layer.Store(c.ID, u)
+			}
+			sum.Bytes, sum.Inodes = sum.Bytes+u.Bytes, sum.Inodes+u.Inodes
+		}
+	}
+	s.usage.layer.Range(func(id, _ any) bool {
+		if !there[id.(ID)] {
+			s.usage.layer.Delete(id)
+		}
+		return true
+	})
+	s.usage.total.Store(&sum)
+	return true
+}
+
+// readLayer reads one writable layer, by its project where it has one.
+func (s Meter) readLayer(ctx context.Context, dir string) (u Usage, err error) {
+	if s.projects {
+		u.At = time.Now()
+		if u.Bytes, u.Inodes, err = rootfs.ProjectUsage(dir); err == nil {
+			return u, nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, usageLimit)
+	defer cancel()
+	u.Bytes, u.Inodes, err = rootfs.Usage(ctx, filepath.Join(dir, "upper"), usageRate)
+	u.At = time.Now()
+	return u, err
 }

@@ -1,0 +1,178 @@
+package pod
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"berth/internal/cgroup"
+	"berth/internal/network"
+)
+
+// Meter tells what pods and containers use. It reads when it is asked, a dozen small files for each, and keeps only what it
+// takes to tell a rate the next time. It never waits and runs no program.
+type Meter struct{ *Pods }
+
+// Use is what a pod or a container uses.
+type Use struct {
+	cgroup.Usage
+	// NanoCores is the processor time of a second, in nanoseconds, over the last seconds, where Rated says that it is known.
+	NanoCores uint64
+	Rated     bool
+}
+
+// Container tells what a container uses; not ok when it has no process any more, or none yet.
+func (m Meter) Container(c *Container, extent cgroup.Extent) (u Use, ok bool) {
+	if !c.live() {
+		return u, false
+	}
+	path, err := cgroup.TreePath(c.Cgroup)
+	if err == nil {
+		err = cgroup.ReadUsage(path, extent, &u.Usage)
+	}
+	if err != nil {
+		return u, false
+	}
+	began := c.StartedAt
+	if began.IsZero() {
+		began = c.CreatedAt
+	}
+	m.rates.rate(c.ID, began, &u)
+	return u, true
+}
+
+// Pod tells what a pod uses, by its own cgroup or, where that is everybody's or cannot be read, as the sum of its containers,
+// which parts gives.
+func (m Meter) Pod(r *Record, extent cgroup.Extent, parts []Use) (u Use, ok bool) {
+	if r.State != Ready {
+		return u, false
+	}
+	path, err := cgroup.TreePath(m.cfg.cgroupParent(r))
+	if err == nil {
+		err = cgroup.ReadUsage(path, extent, &u.Usage)
+	}
+	if err != nil {
+		u = sum(parts)
+	}
+	m.rates.rate(r.ID, r.CreatedAt, &u)
+	return u, true
+}
+
+// sum adds what a kubelet adds up where a pod has no cgroup of its own.
+func sum(parts []Use) Use {
+	u := Use{Usage: cgroup.Usage{At: time.Now()}}
+	u.CPU.Known, u.Memory.Known, u.Tasks.Known = true, true, true
+	u.Memory.Limit, u.Tasks.Max, u.CPU.Quota = cgroup.Unlimited, cgroup.Unlimited, cgroup.Unlimited
+	for _, p := range parts {
+		u.CPU.Usage += p.CPU.Usage
+		u.CPU.User += p.CPU.User
+		u.CPU.System += p.CPU.System
+		u.Memory.Usage += p.Memory.Usage
+		u.Memory.WorkingSet += p.Memory.WorkingSet
+		u.Memory.RSS += p.Memory.RSS
+		u.Memory.Faults += p.Memory.Faults
+		u.Memory.MajorFaults += p.Memory.MajorFaults
+		u.Tasks.Current += p.Tasks.Current
+	}
+	return u
+}
+
+// Writable is the room that the container's writable layer takes.
+func (m Meter) Writable(r *Record, c *Container) Usage { return m.writableUsage(r.ID, c) }
+
+// Traffic is what the interfaces of ready pods have carried, by pod. A pod with the node's network has none of its own, and one
+// that cannot be read is left out.
+func (m Meter) Traffic(pods []*Record) map[ID]network.Traffic {
+	var ids []ID
+	var paths []string
+	for _, r := range pods {
+		if r.State == Ready && !r.HostNetwork() {
+			ids, paths = append(ids, r.ID), append(paths, m.cfg.netns(r.ID))
+		}
+	}
+	all := make(map[ID]network.Traffic, len(ids))
+	for i, t := range network.Count(paths...) {
+		if t.Err == nil {
+			all[ids[i]] = t
+		}
+	}
+	return all
+}
+
+// Processes are the host's ids of a container's processes.
+func (m Meter) Processes(c *Container) ([]int, error) {
+	path, err := cgroup.TreePath(c.Cgroup)
+	if err != nil {
+		return nil, err
+	}
+	return cgroup.Processes(path)
+}
+
+// A rate is taken over at least rateWindow, or over what there is while there is not as much, but neither over an instant nor
+// over so long that it says nothing about now.
+const (
+	rateWindow   = 5 * time.Second
+	rateShortest = 100 * time.Millisecond
+	rateLongest  = 2 * time.Minute
+	sampleEvery  = time.Second
+)
+
+// sample is the processor time used until then.
+type sample struct {
+	at   time.Time
+	used uint64
+}
+
+// rates keeps the last samples of everything that is asked about: as many as reach back rateWindow.
+type rates struct {
+	mu    sync.Mutex
+	of    map[ID][]sample // the oldest first
+	swept time.Time
+}
+
+// rate fills in what u used a second, since the newest sample that is old enough. What began lately used nothing when it
+// began.
+func (s *rates) rate(id ID, began time.Time, u *Use) {
+	if !u.CPU.Known {
+		return
+	}
+	now := sample{u.At, u.CPU.Usage}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweep(now.at)
+	ring := s.of[id]
+	ring = slices.DeleteFunc(ring, func(old sample) bool { return now.at.Sub(old.at) > rateLongest || old.used > now.used })
+	if len(ring) == 0 && now.at.Sub(began) < rateLongest {
+		ring = append(ring, sample{began, 0})
+	}
+	base := 0
+	for base+1 < len(ring) && now.at.Sub(ring[base+1].at) >= rateWindow {
+		base++
+	}
+	ring = ring[base:]
+	if len(ring) > 0 {
+		if window := now.at.Sub(ring[0].at); window >= rateShortest {
+			u.NanoCores, u.Rated = uint64(float64(now.used-ring[0].used)/window.Seconds()), true
+		}
+	}
+	if len(ring) == 0 || now.at.Sub(ring[len(ring)-1].at) >= sampleEvery {
+		ring = append(ring, now)
+	}
+	s.of[id] = ring
+}
+
+// sweep forgets, once in a while, what nobody asks about any more.
+func (s *rates) sweep(now time.Time) {
+	if s.of == nil {
+		s.of = map[ID][]sample{}
+	}
+	if now.Sub(s.swept) < rateLongest {
+		return
+	}
+	s.swept = now
+	for id, ring := range s.of {
+		if now.Sub(ring[len(ring)-1].at) > rateLongest {
+			delete(s.of, id)
+		}
+	}
+}
