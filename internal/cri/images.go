@@ -9,7 +9,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/image"
-	"berth/internal/pod"
 )
 
 // PullImage fetches an image and returns its id.
@@ -78,7 +77,7 @@ func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageReq
 // tells from the paths whether there are two.
 func (s *Server) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	bytes, inodes, _ := s.Images.Usage()
-	writable := pod.Meter{Pods: s.Pods}.Usage()
+	writable := s.meter().Usage()
 	images, containers := fileSystem(s.ImagesRoot, bytes, inodes), fileSystem(s.ContainersRoot, writable.Bytes, writable.Inodes)
 	if s.ImagesRoot == s.ContainersRoot {
 		images = fileSystem(s.ImagesRoot, bytes+writable.Bytes, inodes+writable.Inodes)

@@ -176,3 +176,12 @@ func (s *rates) sweep(now time.Time) {
 		}
 	}
 }
+
+// PodCgroup is where the pod's cgroup is in the tree, empty where nobody can say.
+func (m Meter) PodCgroup(r *Record) string {
+	path, err := cgroup.TreePath(m.cfg.cgroupParent(r))
+	if err != nil {
+		return ""
+	}
+	return path
+}

@@ -1,0 +1,137 @@
+package cadvisor
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// mostDescriptors bounds the descriptors of one container that are looked at to count its sockets. Of one with more they are not
+// told.
+const mostDescriptors = 10000
+
+// Processes is what /proc tells of a container's processes.
+type Processes struct {
+	Count                uint64
+	Descriptors, Sockets Count
+	MaxOpenFiles         Count
+}
+
+// Count is a number that may not be known.
+type Count struct {
+	Known bool
+	Count uint64
+}
+
+// CountProcesses reads what processes have open; init is the first of them. Those that end meanwhile are passed over.
+func CountProcesses(pids []int, init int) *Processes {
+	p := &Processes{Count: uint64(len(pids)), Descriptors: Count{Known: true}, Sockets: Count{Known: true}, MaxOpenFiles: maxOpenFiles(init)}
+	for _, pid := range pids {
+		dir := fmt.Sprintf("/proc/%d/fd", pid)
+		n, told := openFiles(dir)
+		p.Descriptors.Count += n
+		if p.Descriptors.Count > mostDescriptors {
+			p.Sockets = Count{}
+			p.Descriptors.Known = p.Descriptors.Known && told
+		}
+		if p.Sockets.Known {
+			p.Sockets.Count += sockets(dir)
+		}
+	}
+	return p
+}
+
+// openFiles is how many descriptors a process has; told says that the kernel (6.2 and later) says so by itself.
+func openFiles(dir string) (n uint64, told bool) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return 0, true
+	}
+	if st.Size > 0 {
+		return uint64(st.Size), true
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return 0, true
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(mostDescriptors + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0, true
+	}
+	return uint64(len(names)), false
+}
+
+func sockets(dir string) (n uint64) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(mostDescriptors) // what was read before an error counts
+	var link [16]byte
+	for _, name := range names {
+		got, err := unix.Readlinkat(int(f.Fd()), name, link[:])
+		if err == nil && strings.HasPrefix(string(link[:got]), "socket:") {
+			n++
+		}
+	}
+	return n
+}
+
+// maxOpenFiles is the soft limit of a process's descriptors.
+func maxOpenFiles(pid int) Count {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/limits", pid))
+	if err != nil {
+		return Count{}
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if rest, ok := strings.CutPrefix(lines.Text(), "Max open files"); ok {
+			fields := strings.Fields(rest)
+			if len(fields) == 0 {
+				return Count{}
+			}
+			n, err := strconv.ParseUint(fields[0], 10, 64)
+			return Count{Known: err == nil, Count: n}
+		}
+	}
+	return Count{}
+}
+
+// DiskOf is the file system at dir; Used and At are for the caller to fill in. nil when it cannot be read.
+func DiskOf(dir string) *Disk {
+	var fs unix.Statfs_t
+	var st unix.Stat_t
+	if unix.Statfs(dir, &fs) != nil || unix.Stat(dir, &st) != nil {
+		return nil
+	}
+	return &Disk{
+		Device: deviceName(unix.Major(st.Dev), unix.Minor(st.Dev)),
+		Size:   fs.Blocks * uint64(fs.Bsize), Inodes: fs.Files, FreeInodes: fs.Ffree,
+	}
+}
+
+var deviceNames sync.Map // [2]uint32 to string
+
+// deviceName is the device's file, such as /dev/sda; empty for one that has none.
+func deviceName(major, minor uint32) string {
+	key := [2]uint32{major, minor}
+	if name, ok := deviceNames.Load(key); ok {
+		return name.(string)
+	}
+	name := ""
+	if target, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", major, minor)); err == nil {
+		name = "/dev/" + filepath.Base(target)
+	}
+	deviceNames.Store(key, name)
+	return name
+}

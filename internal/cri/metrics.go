@@ -1,0 +1,82 @@
+package cri
+
+import (
+	"context"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cgroup"
+	"berth/internal/cri/cadvisor"
+	"berth/internal/pod"
+)
+
+// ListMetricDescriptors tells which metrics there are. They are the same as long as the daemon runs.
+func (s *Server) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+	return &runtimeapi.ListMetricDescriptorsResponse{Descriptors: cadvisor.Descriptors()}, nil
+}
+
+// ListPodSandboxMetrics tells the metrics of each ready pod and of its containers.
+func (s *Server) ListPodSandboxMetrics(context.Context, *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
+	return &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: s.podMetrics()}, nil
+}
+
+// StreamPodSandboxMetrics tells the same in parts.
+func (s *Server) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, to runtimeapi.RuntimeService_StreamPodSandboxMetricsServer) error {
+	return sendPages(s.podMetrics(), func(page []*runtimeapi.PodSandboxMetrics) error {
+		return to.Send(&runtimeapi.StreamPodSandboxMetricsResponse{PodSandboxMetrics: page})
+	})
+}
+
+func (s *Server) podMetrics() []*runtimeapi.PodSandboxMetrics {
+	disk := cadvisor.DiskOf(s.ContainersRoot)
+	return sideBySide(s.ready(), func(pods []*pod.Record) (list []*runtimeapi.PodSandboxMetrics) {
+		traffic := s.meter().Traffic(pods)
+		for _, r := range pods {
+			m := &runtimeapi.PodSandboxMetrics{PodSandboxId: string(r.ID)}
+			var parts []pod.Use
+			for _, c := range r.Containers {
+				if !c.Listed() {
+					continue
+				}
+				if u, lives := s.meter().Container(c, cgroup.Everything); lives {
+					parts = append(parts, u)
+					m.ContainerMetrics = append(m.ContainerMetrics, &runtimeapi.ContainerMetrics{
+						ContainerId: string(c.ID), Metrics: cadvisor.Metrics(s.containerSubject(r, c, u, disk)),
+					})
+				}
+			}
+			u, _ := s.meter().Pod(r, cgroup.Everything, parts)
+			meta := r.Config.Get().Metadata
+			m.Metrics = cadvisor.Metrics(&cadvisor.Subject{
+				Labels: cadvisor.Labels{Cgroup: s.meter().PodCgroup(r), Namespace: meta.GetNamespace(), Pod: meta.GetName()},
+				Usage:  u.Usage, Began: r.CreatedAt, Traffic: traffic[r.ID],
+			})
+			list = append(list, m)
+		}
+		return list
+	})
+}
+
+func (s *Server) containerSubject(r *pod.Record, c *pod.Container, u pod.Use, disk *cadvisor.Disk) *cadvisor.Subject {
+	pod, ctr := r.Config.Get().Metadata, c.Config.Get()
+	path, _ := cgroup.TreePath(c.Cgroup) // it was read by that just now
+	subject := &cadvisor.Subject{
+		Labels: cadvisor.Labels{
+			Container: ctr.Metadata.GetName(), Cgroup: path, Image: ctr.Image.GetImage(), Name: string(c.ID),
+			Namespace: pod.GetNamespace(), Pod: pod.GetName(),
+		},
+		Usage: u.Usage, Began: c.StartedAt,
+	}
+	if name := ctr.Image.GetUserSpecifiedImage(); name != "" {
+		subject.Labels.Image = name
+	}
+	if disk != nil {
+		w, d := s.meter().Writable(r, c), *disk
+		d.Used, d.At = w.Bytes, w.At
+		subject.Disk = &d
+	}
+	if pids, err := s.meter().Processes(c); err == nil {
+		subject.Processes = cadvisor.CountProcesses(pids, c.Process.PID)
+	}
+	return subject
+}

@@ -1,0 +1,251 @@
+package cri
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cgroup"
+	"berth/internal/network"
+	"berth/internal/pod"
+)
+
+// ContainerStats tells what one container uses. Of one that has ended there is only its writable layer left to tell of.
+func (s *Server) ContainerStats(_ context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+	id, err := s.Pods.ContainerID(req.ContainerId)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	r, c, err := s.Pods.GetContainer(id)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	stats, _ := s.containerStats(r, c)
+	return &runtimeapi.ContainerStatsResponse{Stats: stats}, nil
+}
+
+// ListContainerStats tells what each container that lives uses.
+func (s *Server) ListContainerStats(_ context.Context, req *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
+	return &runtimeapi.ListContainerStatsResponse{Stats: s.listContainerStats(req.Filter)}, nil
+}
+
+// StreamContainerStats tells the same in parts.
+func (s *Server) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, to runtimeapi.RuntimeService_StreamContainerStatsServer) error {
+	return sendPages(s.listContainerStats(req.Filter), func(page []*runtimeapi.ContainerStats) error {
+		return to.Send(&runtimeapi.StreamContainerStatsResponse{ContainerStats: page})
+	})
+}
+
+// PodSandboxStats tells what one pod and its containers use. Of one that was stopped there is nothing to tell but what it is.
+func (s *Server) PodSandboxStats(_ context.Context, req *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
+	id, err := s.Pods.ID(req.PodSandboxId)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	r, err := s.Pods.Get(id)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	traffic := s.meter().Traffic([]*pod.Record{r})
+	return &runtimeapi.PodSandboxStatsResponse{Stats: s.podStats(r, traffic)}, nil
+}
+
+// ListPodSandboxStats tells what each ready pod uses.
+func (s *Server) ListPodSandboxStats(_ context.Context, req *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+	return &runtimeapi.ListPodSandboxStatsResponse{Stats: s.listPodStats(req.Filter)}, nil
+}
+
+// StreamPodSandboxStats tells the same in parts.
+func (s *Server) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, to runtimeapi.RuntimeService_StreamPodSandboxStatsServer) error {
+	return sendPages(s.listPodStats(req.Filter), func(page []*runtimeapi.PodSandboxStats) error {
+		return to.Send(&runtimeapi.StreamPodSandboxStatsResponse{PodSandboxStats: page})
+	})
+}
+
+func (s *Server) meter() pod.Meter { return pod.Meter{Pods: s.Pods} }
+
+func (s *Server) listContainerStats(f *runtimeapi.ContainerStatsFilter) []*runtimeapi.ContainerStats {
+	return sideBySide(s.ready(), func(pods []*pod.Record) (list []*runtimeapi.ContainerStats) {
+		for _, r := range pods {
+			if !strings.HasPrefix(string(r.ID), f.GetPodSandboxId()) {
+				continue
+			}
+			for _, c := range r.Containers {
+				if !c.Listed() || !strings.HasPrefix(string(c.ID), f.GetId()) || !matchLabels(c.Config.Get().Labels, f.GetLabelSelector()) {
+					continue
+				}
+				if stats, lives := s.containerStats(r, c); lives {
+					list = append(list, stats)
+				}
+			}
+		}
+		return list
+	})
+}
+
+func (s *Server) listPodStats(f *runtimeapi.PodSandboxStatsFilter) []*runtimeapi.PodSandboxStats {
+	pods := slices.DeleteFunc(s.ready(), func(r *pod.Record) bool {
+		return !strings.HasPrefix(string(r.ID), f.GetId()) || !matchLabels(r.Config.Get().Labels, f.GetLabelSelector())
+	})
+	return sideBySide(pods, func(pods []*pod.Record) (list []*runtimeapi.PodSandboxStats) {
+		traffic := s.meter().Traffic(pods)
+		for _, r := range pods {
+			list = append(list, s.podStats(r, traffic))
+		}
+		return list
+	})
+}
+
+// ready are the pods that can use anything.
+func (s *Server) ready() []*pod.Record {
+	return slices.DeleteFunc(s.Pods.List(), func(r *pod.Record) bool { return r.State != pod.Ready })
+}
+
+// sideBySide shares work on pods out to the processors. The order is kept.
+func sideBySide[T any](pods []*pod.Record, do func([]*pod.Record) []T) []T {
+	workers := runtime.GOMAXPROCS(0)
+	parts := slices.Collect(slices.Chunk(pods, max(1, (len(pods)+workers-1)/workers)))
+	done := make([][]T, len(parts))
+	var g errgroup.Group
+	for i, part := range parts {
+		g.Go(func() error {
+			done[i] = do(part)
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+	return slices.Concat(done...)
+}
+
+func (s *Server) containerStats(r *pod.Record, c *pod.Container) (stats *runtimeapi.ContainerStats, lives bool) {
+	stats, _, lives = s.containerUse(r, c)
+	return stats, lives
+}
+
+// containerUse is what a container uses, for a kubelet and as it was read.
+func (s *Server) containerUse(r *pod.Record, c *pod.Container) (_ *runtimeapi.ContainerStats, u pod.Use, lives bool) {
+	cfg := c.Config.Get()
+	stats := &runtimeapi.ContainerStats{
+		Attributes: &runtimeapi.ContainerAttributes{
+			Id: string(c.ID), Metadata: cfg.Metadata, Labels: cfg.Labels, Annotations: cfg.Annotations,
+		},
+		WritableLayer: s.writableLayer(r, c),
+	}
+	if u, lives = s.meter().Container(c, cgroup.Stats); lives {
+		stats.Cpu, stats.Memory, stats.Swap, stats.Io = cpuUsage(u), memoryUsage(u), swapUsage(u), ioUsage(u)
+	}
+	return stats, u, lives
+}
+
+func (s *Server) writableLayer(r *pod.Record, c *pod.Container) *runtimeapi.FilesystemUsage {
+	w := s.meter().Writable(r, c)
+	return &runtimeapi.FilesystemUsage{
+		Timestamp: w.At.UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: s.ContainersRoot},
+		UsedBytes: value(w.Bytes), InodesUsed: value(w.Inodes),
+	}
+}
+
+func (s *Server) podStats(r *pod.Record, traffic map[pod.ID]network.Traffic) *runtimeapi.PodSandboxStats {
+	cfg, linux := r.Config.Get(), &runtimeapi.LinuxPodSandboxStats{}
+	stats := &runtimeapi.PodSandboxStats{
+		Attributes: &runtimeapi.PodSandboxAttributes{Id: string(r.ID), Metadata: cfg.Metadata, Labels: cfg.Labels, Annotations: cfg.Annotations},
+		Linux:      linux,
+	}
+	var parts []pod.Use
+	for _, c := range r.Containers {
+		if !c.Listed() {
+			continue
+		}
+		if ctr, u, lives := s.containerUse(r, c); lives {
+			linux.Containers, parts = append(linux.Containers, ctr), append(parts, u)
+		}
+	}
+	u, ok := s.meter().Pod(r, cgroup.Stats, parts)
+	if !ok {
+		return stats
+	}
+	linux.Cpu, linux.Memory, linux.Io = cpuUsage(u), memoryUsage(u), ioUsage(u)
+	if u.Tasks.Known {
+		linux.Process = &runtimeapi.ProcessUsage{Timestamp: u.At.UnixNano(), ProcessCount: value(u.Tasks.Current)}
+	}
+	if t, ok := traffic[r.ID]; ok {
+		linux.Network = networkUsage(t)
+	}
+	return stats
+}
+
+func networkUsage(t network.Traffic) *runtimeapi.NetworkUsage {
+	n := &runtimeapi.NetworkUsage{Timestamp: t.At.UnixNano()}
+	for i, c := range t.Interfaces {
+		usage := &runtimeapi.NetworkInterfaceUsage{
+			Name: c.Name, RxBytes: value(c.RxBytes), RxErrors: value(c.RxErrors), TxBytes: value(c.TxBytes), TxErrors: value(c.TxErrors),
+		}
+		if i == 0 {
+			n.DefaultInterface = usage
+			continue
+		}
+		n.Interfaces = append(n.Interfaces, usage)
+	}
+	return n
+}
+
+func cpuUsage(u pod.Use) *runtimeapi.CpuUsage {
+	if !u.CPU.Known {
+		return nil
+	}
+	out := &runtimeapi.CpuUsage{Timestamp: u.At.UnixNano(), UsageCoreNanoSeconds: value(u.CPU.Usage), Psi: psi(u.CPUPressure)}
+	if u.Rated {
+		out.UsageNanoCores = value(u.NanoCores)
+	}
+	return out
+}
+
+func memoryUsage(u pod.Use) *runtimeapi.MemoryUsage {
+	m := u.Memory
+	if !m.Known {
+		return nil
+	}
+	out := &runtimeapi.MemoryUsage{
+		Timestamp: u.At.UnixNano(), WorkingSetBytes: value(m.WorkingSet), UsageBytes: value(m.Usage), RssBytes: value(m.RSS),
+		PageFaults: value(m.Faults), MajorPageFaults: value(m.MajorFaults), Psi: psi(u.MemoryPressure),
+	}
+	if m.Limit != cgroup.Unlimited {
+		out.AvailableBytes = value(m.Limit - min(m.WorkingSet, m.Limit))
+	}
+	return out
+}
+
+func swapUsage(u pod.Use) *runtimeapi.SwapUsage {
+	if !u.Swap.Known {
+		return nil
+	}
+	out := &runtimeapi.SwapUsage{Timestamp: u.At.UnixNano(), SwapUsageBytes: value(u.Swap.Usage)}
+	if u.Swap.Limit != cgroup.Unlimited {
+		out.SwapAvailableBytes = value(u.Swap.Limit - min(u.Swap.Usage, u.Swap.Limit))
+	}
+	return out
+}
+
+func ioUsage(u pod.Use) *runtimeapi.IoUsage {
+	if !u.IOPressure.Known {
+		return nil
+	}
+	return &runtimeapi.IoUsage{Timestamp: u.At.UnixNano(), Psi: psi(u.IOPressure)}
+}
+
+func psi(p cgroup.Pressure) *runtimeapi.PsiStats {
+	if !p.Known {
+		return nil
+	}
+	return &runtimeapi.PsiStats{Full: psiData(p.Full), Some: psiData(p.Some)}
+}
+
+func psiData(s cgroup.Stall) *runtimeapi.PsiData {
+	return &runtimeapi.PsiData{Total: s.Total, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300}
+}
+
+func value(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: n} }
