@@ -58,23 +58,34 @@ func cgroups(f *Facts) error {
 	if err != nil {
 		return err
 	}
-	known := map[string]bool{}
 	for _, m := range mounts {
 		if m.v2 {
 			f.CgroupMountOptions = append(f.CgroupMountOptions, m.notable()...)
-		}
-		for _, c := range m.controllers() {
-			known[c] = true
 		}
 		f.SwapAccounting = f.SwapAccounting || m.limitsSwap()
 	}
 	slices.Sort(f.CgroupMountOptions)
 	f.CgroupMountOptions = slices.Compact(f.CgroupMountOptions)
-	f.Controllers = slices.Sorted(maps.Keys(known))
-	if known["hugetlb"] {
+	f.Controllers = controllers(f.Cgroup, mounts)
+	if slices.Contains(f.Controllers, "hugetlb") {
 		f.HugepageSizes, err = hugepageSizes("/sys/kernel/mm/hugepages")
 	}
 	return err
+}
+
+// controllers are those that containers can have limits of. On a hybrid host the cgroup2 beside the v1 hierarchies has the
+// controllers that none of these took; the runtimes leave it alone.
+func controllers(mode CgroupMode, mounts []cgroupMount) []string {
+	known := map[string]bool{}
+	for _, m := range mounts {
+		if m.v2 != (mode == CgroupV2) {
+			continue
+		}
+		for _, c := range m.controllers() {
+			known[c] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(known))
 }
 
 func cgroupMode(root string) CgroupMode {

@@ -97,6 +97,21 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
+// TestControllers wants those that a runtime can limit with: on a hybrid host not what the cgroup2 has over.
+func TestControllers(t *testing.T) {
+	unified := t.TempDir()
+	if err := os.WriteFile(unified+"/cgroup.controllers", []byte("hugetlb memory\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	v1 := cgroupMount{path: "/v1", options: []string{"rw", "cpu", "cpuacct"}}
+	v2 := cgroupMount{path: unified, v2: true, options: []string{"rw"}}
+	for mode, want := range map[CgroupMode]string{CgroupV1: "cpu cpuacct", CgroupHybrid: "cpu cpuacct", CgroupV2: "hugetlb memory"} {
+		if got := strings.Join(controllers(mode, []cgroupMount{v1, v2}), " "); got != want {
+			t.Errorf("%s: %s, want %s", mode, got, want)
+		}
+	}
+}
+
 func TestHugepageSizes(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"hugepages-1048576kB", "hugepages-2048kB", "hugepages-64kB", "hugepages-16777216kB"} {
