@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
+	"berth/internal/cgroup/limits"
 	"berth/internal/config"
 	"berth/internal/helper"
 	"berth/internal/host"
@@ -62,7 +63,7 @@ func (g *groups) driver() pod.Cgroups {
 	if g.units != nil {
 		return g.units
 	}
-	return cgroup.Direct{Instance: g.instance}
+	return limits.Direct{Direct: cgroup.Direct{Instance: g.instance}}
 }
 
 // tidyTimeout bounds what systemd is waited for at the daemon's end.

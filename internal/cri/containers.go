@@ -165,7 +165,7 @@ func (s *Server) containerStatus(r *pod.Record, c *pod.Container) *runtimeapi.Co
 		Image: s.imageSpec(c), ImageRef: c.Image, ImageId: c.Image, Labels: cfg.Labels, Annotations: cfg.Annotations,
 		Mounts: mounts(c), LogPath: r.LogPath(c), User: containerUser(c), StopSignal: pod.CRISignal(c.StopSignal),
 	}
-	if res := cfg.GetLinux().GetResources(); res != nil {
+	if res := c.Limits(); res != nil {
 		st.Resources = &runtimeapi.ContainerResources{Linux: res}
 	}
 	return st

@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
+	"berth/internal/cgroup/limits"
 	"berth/internal/network"
 	"berth/internal/pod"
 	"berth/internal/runtime"
@@ -52,7 +53,7 @@ func openPods(t *testing.T, missing *bool) *pod.Pods {
 			return runtime.Handler{Name: "runc"}, nil
 		},
 		HandlerSpec: func(string) spec.Handler { return spec.Handler{} },
-		Cgroups:     cgroup.Direct{Instance: "berth-test"},
+		Cgroups:     limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -140,9 +140,10 @@ func (s Streams) ReopenLog(ctx context.Context, id ID) error {
 	return p.s.cfg.Runtime.ReopenLog(ctx, string(p.id), string(id), p.rec.Load().log(c))
 }
 
-// RuntimeSpec returns the spec that the container's runtime was given, while the container has a process.
+// RuntimeSpec returns the spec that the container's runtime was given, with the limits in force, while the container has a
+// process.
 func (s *Pods) RuntimeSpec(id ID) (*specs.Spec, error) {
-	p, _, err := s.findContainer(id)
+	p, c, err := s.findContainer(id)
 	if err != nil {
 		return nil, err
 	}
@@ -153,6 +154,13 @@ func (s *Pods) RuntimeSpec(id ID) (*specs.Spec, error) {
 	var sp specs.Spec
 	if err := json.Unmarshal(data, &sp); err != nil {
 		return nil, fmt.Errorf("container %s: its runtime spec: %w", id, err)
+	}
+	if changed := c.Resources.Get(); changed != nil && sp.Linux != nil && sp.Linux.Resources != nil {
+		now, _, err := spec.Resources(changed, s.cfg.Host)
+		if err != nil {
+			return nil, fmt.Errorf("container %s: its limits: %w", id, err)
+		}
+		overlay(sp.Linux.Resources, now)
 	}
 	return &sp, nil
 }

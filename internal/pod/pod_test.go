@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
+	"berth/internal/cgroup/limits"
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/runtime"
@@ -164,7 +165,7 @@ func open(t *testing.T) *bench {
 			return runtime.Handler{Name: "runc"}, nil
 		},
 		HandlerSpec: func(string) spec.Handler { return spec.Handler{} },
-		Cgroups:     cgroup.Direct{Instance: "berth-test"},
+		Cgroups:     limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}},
 		Dirty:       func(string) {}, Log: slog.New(slog.DiscardHandler), Retry: op.Backoff{First: 5 * time.Millisecond, Max: 5 * time.Millisecond},
 	}
 	if err := os.MkdirAll(b.cfg.NetNS, 0o755); err != nil {

@@ -45,6 +45,9 @@ type Cgroups interface {
 	Container(parent, ctr string) (string, error)       // a container's, as an OCI runtime takes it; an error of the parent
 	RemovePod(ctx context.Context, pod string) error    // the cgroup that Parent names, with all in it; nil when it is not there
 	Pods(ctx context.Context) (ids []string, err error) // those for which that cgroup is there, perhaps among other names
+	// SetLimits changes the limits of a container's cgroup, as Container names it: all that want has, or none. was is what was
+	// asked for before; putBack undoes it. The error is unix.EBUSY where the container uses more already.
+	SetLimits(ctx context.Context, ctr string, was, want *specs.LinuxResources) (putBack func() error, err error)
 }
 
 // Image is what a container is made from.

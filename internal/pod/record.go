@@ -63,6 +63,8 @@ type Container struct {
 	Cgroup     string          // linux.cgroupsPath
 	Process    runtime.Process `json:",omitzero"`
 	Stuck      *Failure        `json:",omitempty"`
+	// Resources are the limits in force, where they were changed since the container was made.
+	Resources Resources `json:",omitzero"`
 }
 
 // PodConfig and ContainerConfig hold a CRI message together with its JSON form, which is made once: a record is written
@@ -73,6 +75,10 @@ type (
 	}
 	ContainerConfig struct {
 		message[*runtimeapi.ContainerConfig]
+	}
+	// Resources are the limits of a container.
+	Resources struct {
+		message[*runtimeapi.LinuxContainerResources]
 	}
 )
 
@@ -110,6 +116,21 @@ func (c *ContainerConfig) UnmarshalJSON(data []byte) error {
 	c.msg = &runtimeapi.ContainerConfig{}
 	c.json = slices.Clone(data)
 	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, c.msg)
+}
+
+// UnmarshalJSON reads the form that MarshalJSON writes. Fields that a later release added are passed over.
+func (c *Resources) UnmarshalJSON(data []byte) error {
+	c.msg = &runtimeapi.LinuxContainerResources{}
+	c.json = slices.Clone(data)
+	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, c.msg)
+}
+
+// Limits are the container's limits in force, nil when it asked for none.
+func (c *Container) Limits() *runtimeapi.LinuxContainerResources {
+	if changed := c.Resources.Get(); changed != nil {
+		return changed
+	}
+	return c.Config.Get().GetLinux().GetResources()
 }
 
 // container returns the container with that id, nil when there is none.

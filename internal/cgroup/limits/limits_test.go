@@ -1,0 +1,197 @@
+package limits
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+// v2Dir makes a directory with the files of a cgroup of v2.
+func v2Dir(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestLimitsAsV2HasThem(t *testing.T) {
+	dir := v2Dir(t, map[string]string{
+		"cpu.weight": "100\n", "cpu.max": "20000 50000\n", "memory.current": "1000\n", "memory.max": "4000\n", "memory.swap.max": "max\n",
+		"hugetlb.2MB.max": "max\n", "hugetlb.2MB.rsvd.max": "max\n",
+	})
+	for _, c := range []struct {
+		want *specs.LinuxResources
+		has  string
+	}{
+		{&specs.LinuxResources{}, ""},
+		{&specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: ptr(uint64(1024)), Quota: ptr(int64(30000)), Period: ptr(uint64(100000)), Cpus: "0-1"}},
+			"cpu.weight=100 cpu.max=30000 100000 cpuset.cpus=0-1"},
+		{&specs.LinuxResources{CPU: &specs.LinuxCPU{Quota: ptr(int64(-1))}}, "cpu.max=max"},
+		{&specs.LinuxResources{CPU: &specs.LinuxCPU{Period: ptr(uint64(70000))}}, "cpu.max=20000 70000"},
+		{&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr(int64(2000)), Swap: ptr(int64(2000))}}, "memory.max=2000 memory.swap.max=0"},
+		{&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr(int64(-1)), Swap: ptr(int64(-1))}}, "memory.max=max memory.swap.max=max"},
+		{&specs.LinuxResources{Memory: &specs.LinuxMemory{Swap: ptr(int64(5000))}}, "memory.swap.max=1000"},
+		{&specs.LinuxResources{HugepageLimits: []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 7}}}, "hugetlb.2MB.max=7 hugetlb.2MB.rsvd.max=7"},
+		{&specs.LinuxResources{Unified: map[string]string{"pids.max": "9", "io.max": "8:0 rbps=1\n8:16 wbps=2"}},
+			"io.max=8:0 rbps=1 io.max=8:16 wbps=2 pids.max=9"},
+	} {
+		got, err := limitsV2(dir, nil, c.want)
+		var words []string
+		for _, s := range got {
+			words = append(words, filepath.Base(s.file)+"="+s.value)
+		}
+		if text := strings.Join(words, " "); err != nil || text != c.has {
+			t.Errorf("got %q, wanted %q (%v)", text, c.has, err)
+		}
+	}
+}
+
+func TestMemoryInUseIsNotTakenAway(t *testing.T) {
+	dir := v2Dir(t, map[string]string{"memory.current": "3000\n", "memory.max": "max\n", "memory.reclaim": ""})
+	for _, want := range []*specs.LinuxResources{
+		{Memory: &specs.LinuxMemory{Limit: ptr(int64(2000))}}, {Unified: map[string]string{"memory.max": "2000"}},
+	} {
+		_, err := limitsV2(dir, nil, want)
+		var e *UsageError
+		if !errors.As(err, &e) || e.Usage != 3000 || e.Limit != 2000 || !errors.Is(err, unix.EBUSY) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if asked, err := os.ReadFile(filepath.Join(dir, "memory.reclaim")); err != nil || string(asked) != "1000" {
+		t.Errorf("the kernel was asked to give back %q (%v)", asked, err)
+	}
+}
+
+func TestWeightFollowsTheRuntime(t *testing.T) {
+	had := func(n uint64) *specs.LinuxResources { return &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &n}} }
+	for _, c := range []struct {
+		now  string
+		was  *specs.LinuxResources
+		want uint64
+	}{
+		{"39", had(1024), 79}, // 2048 on the line: the runtime before knew no other way
+		{"100", had(1024), 174},
+		{"100", nil, 174},
+		{"77", had(1024), 174}, // somebody else's
+	} {
+		if got := weight(v2Dir(t, map[string]string{"cpu.weight": c.now}), c.was, 2048); got != c.want {
+			t.Errorf("%s: %d, wanted %d", c.now, got, c.want)
+		}
+	}
+	for shares, want := range map[uint64][2]uint64{2: {1, 1}, 262144: {10000, 10000}, 1024: {39, 100}, 0: {1, 1}, 1 << 40: {10000, 10000}} {
+		if got := [2]uint64{onLine(shares), onCurve(shares)}; got != want {
+			t.Errorf("%d shares: %v, wanted %v", shares, got, want)
+		}
+	}
+}
+
+// A refusal half way leaves everything as it was, also in files with a line for each device.
+func TestAllLimitsOrNone(t *testing.T) {
+	dir := v2Dir(t, map[string]string{"memory.max": "max\n", "cpu.max": "max 100000\n", "io.max": "8:0 rbps=5 wbps=max riops=max wiops=max\n"})
+	if err := os.Mkdir(filepath.Join(dir, "pids.max"), 0o755); err != nil { // which no kernel would take a number in
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, last := range []setting{{at("pids.max"), "1"}, {at("memory.none"), "1"}} {
+		_, err := apply([]setting{{at("memory.max"), "5"}, {at("cpu.max"), "1 2"}, last})
+		if err == nil || !strings.Contains(err.Error(), filepath.Base(last.file)) {
+			t.Errorf("%s: got %v", last.file, err)
+		}
+		for name, want := range map[string]string{"memory.max": "max\n", "cpu.max": "max 100000\n"} {
+			if got, _ := os.ReadFile(at(name)); string(got) != want {
+				t.Errorf("%s is %q, was %q", name, got, want)
+			}
+		}
+	}
+	old, err := setting{at("io.max"), "8:0 rbps=1\n8:16 wbps=2"}.before()
+	if want := []setting{{at("io.max"), "8:0 rbps=5 wbps=max riops=max wiops=max"}, {at("io.max"), "8:16 rbps=max wbps=max riops=max wiops=max"}}; err != nil || !slices.Equal(old, want) {
+		t.Errorf("what puts io.max back: %q (%v)", old, err)
+	}
+	putBack, err := apply([]setting{{at("memory.max"), "5"}, {at("cpu.max"), "1 2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := os.ReadFile(at("cpu.max")); string(got) != "1 2\n" {
+		t.Errorf("cpu.max is %q", got)
+	}
+	if err := putBack(); err != nil {
+		t.Error(err)
+	}
+	if got, _ := os.ReadFile(at("memory.max")); string(got) != "max\n" {
+		t.Errorf("memory.max is %q after all", got)
+	}
+}
+
+// TestLimitsOfARealCgroup writes what this kernel takes, whichever cgroups it has, in the order that it takes it.
+func TestLimitsOfARealCgroup(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	path := "/berth-test-" + strconv.Itoa(os.Getpid()) + "/limits"
+	at, err := cgroup.Locate(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cgroup.Mode() == cgroup.V2 || at.V1["memory"] == "" || at.V1["cpu"] == "" {
+		t.Skip("this looks at v1; the end-to-end tests write limits everywhere")
+	}
+	for _, c := range []string{"memory", "cpu"} {
+		if err := os.MkdirAll(at.V1[c], 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = errors.Join(os.Remove(at.V1[c]), os.Remove(filepath.Dir(at.V1[c]))) })
+	}
+	read := func(c, name string) string {
+		data, err := os.ReadFile(filepath.Join(at.V1[c], name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(data))
+	}
+	const mib = 1 << 20
+	for _, memory := range []int64{64 * mib, 128 * mib, 32 * mib} {
+		m := &specs.LinuxMemory{Limit: ptr(memory)}
+		if _, err := os.Stat(filepath.Join(at.V1["memory"], "memory.memsw.limit_in_bytes")); err == nil {
+			m.Swap = ptr(memory + mib)
+		}
+		if _, err := Set(path, nil, &specs.LinuxResources{Memory: m}); err != nil {
+			t.Fatal(err)
+		}
+		if got := read("memory", "memory.limit_in_bytes"); got != strconv.FormatInt(memory, 10) {
+			t.Errorf("limited to %s, wanted %d", got, memory)
+		}
+	}
+	// The parent allows half a processor: each step must keep within it, whichever is written first.
+	if err := os.WriteFile(filepath.Join(filepath.Dir(at.V1["cpu"]), "cpu.cfs_quota_us"), []byte("50000"), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]int64{{40000, 100000}, {400000, 1000000}, {10000, 20000}, {50000, 100000}, {5000, 10000}} {
+		want := &specs.LinuxResources{CPU: &specs.LinuxCPU{Quota: ptr(c[0]), Period: ptr(uint64(c[1]))}}
+		if _, err := Set(path, nil, want); err != nil {
+			t.Fatal(err)
+		}
+		if got := read("cpu", "cpu.cfs_quota_us") + "/" + read("cpu", "cpu.cfs_period_us"); got != number(c[0])+"/"+number(c[1]) {
+			t.Errorf("got %s, wanted %v", got, c)
+		}
+	}
+	before := read("cpu", "cpu.shares")
+	_, err = Set(path, nil, &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: ptr(uint64(77)), Quota: ptr(int64(900000)), Period: ptr(uint64(100000))}})
+	if !errors.Is(err, unix.EINVAL) || read("cpu", "cpu.shares") != before || read("cpu", "cpu.cfs_period_us") != "10000" {
+		t.Errorf("a quota above the parent's: %v, and %s shares, period %s", err, read("cpu", "cpu.shares"), read("cpu", "cpu.cfs_period_us"))
+	}
+}

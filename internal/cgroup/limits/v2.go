@@ -1,0 +1,163 @@
+package limits
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// limitsV2 says what to write where in one cgroup of the unified hierarchy. It makes sure that a lower limit on memory has room.
+func limitsV2(dir string, was, want *specs.LinuxResources) (out []setting, err error) {
+	add := func(name, value string) { out = append(out, setting{filepath.Join(dir, name), value}) }
+	if c := want.CPU; c != nil {
+		cpuV2(dir, was, c, add)
+	}
+	if m := want.Memory; m != nil {
+		if err := memoryV2(dir, m, add); err != nil {
+			return nil, err
+		}
+	}
+	if p := want.Pids; p != nil && p.Limit != nil {
+		add("pids.max", orMax(pidsOrMax(*p.Limit)))
+	}
+	for _, h := range want.HugepageLimits {
+		add("hugetlb."+h.Pagesize+".max", number(h.Limit))
+		if reserved := "hugetlb." + h.Pagesize + ".rsvd.max"; thereIs(dir, reserved) {
+			add(reserved, number(h.Limit))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(want.Unified)) {
+		value := want.Unified[key]
+		if limit, err := strconv.ParseUint(value, 10, 64); err == nil && key == "memory.max" {
+			if err := makeRoom(dir, limit); err != nil {
+				return nil, err
+			}
+		}
+		if keyed[key] == "" {
+			add(key, value)
+			continue
+		}
+		for line := range strings.Lines(value) {
+			add(key, strings.TrimSpace(line))
+		}
+	}
+	return out, nil
+}
+
+func thereIs(dir, name string) bool {
+	_, err := os.Lstat(filepath.Join(dir, name))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+func cpuV2(dir string, was *specs.LinuxResources, c *specs.LinuxCPU, add func(name, value string)) {
+	if c.Shares != nil {
+		add("cpu.weight", number(weight(dir, was, *c.Shares)))
+	}
+	switch {
+	case c.Quota != nil && c.Period != nil:
+		add("cpu.max", orMax(*c.Quota)+" "+number(*c.Period))
+	case c.Quota != nil:
+		add("cpu.max", orMax(*c.Quota)) // the period stays
+	case c.Period != nil:
+		data, _ := os.ReadFile(filepath.Join(dir, "cpu.max"))
+		quota, _, _ := strings.Cut(string(data), " ")
+		add("cpu.max", quota+" "+number(*c.Period))
+	}
+	if c.Cpus != "" {
+		add("cpuset.cpus", c.Cpus)
+	}
+	if c.Mems != "" {
+		add("cpuset.mems", c.Mems)
+	}
+}
+
+// memoryV2 takes swap out of what OCI counts together with memory.
+func memoryV2(dir string, m *specs.LinuxMemory, add func(name, value string)) error {
+	if m.Limit != nil {
+		if *m.Limit >= 0 {
+			if err := makeRoom(dir, uint64(*m.Limit)); err != nil {
+				return err
+			}
+		}
+		add("memory.max", orMax(*m.Limit))
+	}
+	if m.Swap == nil || !thereIs(dir, "memory.swap.max") {
+		return nil
+	}
+	switch {
+	case *m.Swap < 0:
+		add("memory.swap.max", "max")
+	case m.Limit != nil && *m.Limit >= 0:
+		add("memory.swap.max", number(*m.Swap-*m.Limit))
+	default:
+		limit, err := readUint(filepath.Join(dir, "memory.max"))
+		if err != nil {
+			return err
+		}
+		if limit > uint64(*m.Swap) {
+			return fmt.Errorf("limit memory and swap together to %d bytes: memory alone is limited to %d", *m.Swap, limit)
+		}
+		add("memory.swap.max", number(uint64(*m.Swap)-limit))
+	}
+	return nil
+}
+
+// makeRoom has the kernel give back what it can of a cgroup's memory above a limit. A limit below what is left would have it kill
+// processes.
+func makeRoom(dir string, limit uint64) error {
+	file := filepath.Join(dir, "memory.current")
+	used, err := readUint(file)
+	if err == nil && used > limit {
+		// What cannot all be had is not an answer by itself: what is in use afterwards counts.
+		_ = os.WriteFile(filepath.Join(dir, "memory.reclaim"), []byte(strconv.FormatUint(used-limit, 10)), 0)
+		used, err = readUint(file)
+	}
+	if err == nil && used > limit {
+		err = &UsageError{filepath.Join(dir, "memory.max"), limit, used}
+	}
+	return err
+}
+
+// weight turns CPU shares into a weight as the OCI runtime that made the cgroup does. There are two ways: a line, as they all did,
+// and a curve through 1, 100 and 10000 at 2, 1024 and 262144 shares, as they do since 2025. Which one it was shows in the weight
+// that the shares before have been given.
+func weight(dir string, was *specs.LinuxResources, shares uint64) uint64 {
+	now, err := readUint(filepath.Join(dir, "cpu.weight"))
+	if err == nil && was != nil && was.CPU != nil && was.CPU.Shares != nil {
+		if before := *was.CPU.Shares; now == onLine(before) && now != onCurve(before) {
+			return onLine(shares)
+		}
+	}
+	return onCurve(shares)
+}
+
+// The ends of the two scales.
+const (
+	leastShares, mostShares = 2, 262144
+	mostWeight              = 10000
+)
+
+func onLine(shares uint64) uint64 {
+	shares = min(max(shares, leastShares), mostShares)
+	return 1 + (shares-leastShares)*(mostWeight-1)/(mostShares-leastShares)
+}
+
+func onCurve(shares uint64) uint64 {
+	switch {
+	case shares <= leastShares:
+		return 1
+	case shares >= mostShares:
+		return mostWeight
+	}
+	l := math.Log2(float64(shares))
+	return uint64(math.Ceil(math.Pow(10, (l*l+125*l)/612-7.0/34)))
+}

@@ -1,0 +1,38 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// UpdateContainerResources changes the limits of a container: all or none.
+func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	id, err := s.Pods.ContainerID(req.ContainerId)
+	if err == nil && req.Windows != nil {
+		err = fmt.Errorf("change the limits of container %s: this is not a Windows node: %w", id, errdefs.ErrInvalidArgument)
+	}
+	if err == nil {
+		err = pod.Limiter{Pods: s.Pods}.Container(ctx, id, req.Linux)
+	}
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
+// UpdatePodSandboxResources takes over what a pod is meant to use in all.
+func (s *Server) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+	id, err := s.Pods.ID(req.PodSandboxId)
+	if err == nil {
+		err = pod.Limiter{Pods: s.Pods}.Pod(ctx, id, req.Overhead, req.Resources)
+	}
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
+}
