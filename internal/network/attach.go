@@ -237,6 +237,9 @@ func (n *Network) del(ctx context.Context, a *attachment, on *attached) error {
 			return err
 		}
 	}
+	if c.netns == "" {
+		return reclaim(ctx, &on.Config)
+	}
 	return nil
 }
 

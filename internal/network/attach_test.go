@@ -361,6 +361,33 @@ func TestDetachAfterTheNamespaceIsGone(t *testing.T) {
 	h.detach(Pod{ID: p.ID})
 }
 
+// TestDetachAfterAPowerCut finds leases as a power cut leaves them: names without a word of whose they are.
+func TestDetachAfterAPowerCut(t *testing.T) {
+	h := newHost(t, strings.Replace(bridgeV4, `"ipMasq": true`, `"ipMasq": false`, 1))
+	p, lives := h.pod(), h.pod()
+	addr := h.attach(p).IPs[0].String()
+	kept := h.attach(lives).IPs[0].String()
+	dir := filepath.Join(h.leases, "pods")
+	for _, name := range []string{addr, "10.77.0.99", "not-an-address"} { // the second's pod is forgotten altogether
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Unpin(Namespaces{Net: p.NetNS}); err != nil {
+		t.Fatal(err)
+	}
+	h.detach(p)
+	for name, want := range map[string]bool{addr: false, "10.77.0.99": false, kept: true, "not-an-address": true} {
+		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != want {
+			t.Errorf("%s is there: %v, wanted %v", name, err == nil, want)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "not-an-address")); err != nil {
+		t.Error(err)
+	}
+	h.detach(lives)
+}
+
 func TestDetachAfterTheConfigurationChanged(t *testing.T) {
 	h := newHost(t, bridgeV4)
 	p, q := h.pod(), h.pod()

@@ -88,9 +88,9 @@ func TestAfter(t *testing.T) {
 		}
 	}
 	known := records(t)
-	installed.Eventually(t, "the addresses of all pods that are known are free", func() bool {
+	installed.Eventually(t, "the addresses of all pods that are known are free, and those that are nobody's", func() bool {
 		for _, who := range held(t) {
-			if known[who] {
+			if known[who] || who == "" {
 				return false
 			}
 		}
