@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -67,7 +68,7 @@ func TestUnifiedResources(t *testing.T) {
 	onV2(t)
 	each(t, func(r rig) {
 		c := r.pod().start(busybox("main", "sleep 100", resources(func(l *v1.LinuxContainerResources) {
-			l.CpuShares, l.CpuPeriod, l.CpuQuota = 2048, 100000, 150000
+			l.CpuPeriod, l.CpuQuota = 100000, 150000
 			l.MemoryLimitInBytes, l.MemorySwapLimitInBytes = 64<<20, 64<<20
 			l.Unified = map[string]string{
 				"memory.high": "58720256", "memory.min": "16777216", "memory.low": "20971520", "memory.oom.group": "1", "pids.max": "77",
@@ -82,11 +83,40 @@ func TestUnifiedResources(t *testing.T) {
 				r.Errorf("%s is %q, wanted %s", name, got, want)
 			}
 		}
-		// Runtimes convert shares in more than one way, all of which put 2048 above the 100 of who says nothing, or near it.
-		if got := c.setting("cpu.weight"); got == "" || strings.HasPrefix(got, "100 ") || got == "100" {
-			r.Errorf("cpu.weight is %q: the shares made no difference", got)
+	})
+}
+
+// TestWeightAndSwap gives containers of one pod shares of the processor and leaves to swap, as a kubelet does by their requests.
+func TestWeightAndSwap(t *testing.T) {
+	onV2(t)
+	each(t, func(r rig) {
+		p := r.pod()
+		with := func(name string, shares, swap int64) *ctr {
+			return p.start(busybox(name, "sleep 100", resources(func(l *v1.LinuxContainerResources) {
+				l.CpuShares, l.MemoryLimitInBytes, l.MemorySwapLimitInBytes = shares, 64<<20, swap
+			})))
+		}
+		least, some, more := with("least", 2, 64<<20), with("some", 1024, 96<<20), with("more", 4096, -1)
+		weights := []int{least.weight(), some.weight(), more.weight()}
+		// Runtimes convert shares in more than one way. What has the least gets the least there is, and twice the shares more.
+		if weights[0] != 1 || weights[1] <= weights[0] || weights[2] <= weights[1] {
+			r.Errorf("cpu.weight of 2, 1024 and 4096 shares: %v", weights)
+		}
+		for c, want := range map[*ctr]string{least: "0", some: "33554432", more: "max"} {
+			if got := strings.Fields(c.setting("memory.swap.max")); len(got) == 0 || got[0] != want {
+				r.Errorf("memory.swap.max of %s is %v, wanted %s", c.status().Metadata.Name, got, want)
+			}
 		}
 	})
+}
+
+// weight is the container's part of the processor, among its pod's.
+func (c *ctr) weight() int {
+	c.Helper()
+	first, _, _ := strings.Cut(c.setting("cpu.weight"), " ")
+	n, err := strconv.Atoi(first)
+	c.ok(err)
+	return n
 }
 
 // TestOutOfMemoryGroup has one process of a container run out of memory: alone, or with all others where the kernel is told so.

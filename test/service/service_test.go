@@ -1,7 +1,8 @@
 // Package service tests what only a node of one's own can show: the package as dpkg installs it, berth.service under systemd,
 // and pods that live through the restarts, crashes, hangs and upgrades of their daemon.
 //
-// The tests change the machine they run on, so they run in a virtual one alone (make test-vm), in the order of this file.
+// The tests change the machine they run on, so they run in a virtual one alone (make test-vm), in the order that test/cmd/suite
+// has: a boot lies between TestShutdown and TestBooted.
 package service
 
 import (

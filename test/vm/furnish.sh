@@ -36,7 +36,7 @@ mkdir -p /payload
 mount /dev/vdb /payload && cd /payload && sh -c ./run
 echo "payload: ended with $?"
 sync
-systemctl poweroff --no-block
+systemctl --no-block start poweroff.target # not `poweroff`, which first waits for a logind that is not there
 SCRIPT
 chmod 755 /usr/local/sbin/payload
 systemctl -q enable payload

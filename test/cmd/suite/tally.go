@@ -90,6 +90,7 @@ type event struct {
 type results struct {
 	verdict map[string]string           // of each test
 	output  map[string]*strings.Builder // of each test; of the package under ""
+	paused  map[string]bool             // waiting for its turn
 }
 
 func (t *tally) read(r io.Reader) {
@@ -109,7 +110,7 @@ func (t *tally) read(r io.Reader) {
 		}
 		p := packages[e.Package]
 		if p == nil {
-			p = &results{map[string]string{}, map[string]*strings.Builder{}}
+			p = &results{map[string]string{}, map[string]*strings.Builder{}, map[string]bool{}}
 			packages[e.Package] = p
 		}
 		t.take(p, e, builds)
@@ -127,6 +128,8 @@ func (t *tally) take(p *results, e event, builds map[string]*strings.Builder) {
 	switch e.Action {
 	case "output":
 		write(p.output, e.Test, e.Output)
+	case "pause", "cont":
+		p.paused[e.Test] = e.Action == "pause"
 	case "pass", "fail", "skip":
 		p.verdict[e.Test] = e.Action
 		if e.Test == "" {
@@ -145,7 +148,7 @@ func (t *tally) count(p *results, end event) {
 		names = append(names, name)
 	}
 	for name := range p.output {
-		if _, ended := p.verdict[name]; !ended && name != "" && end.Action == "fail" {
+		if name != "" && end.Action == "fail" && p.inTheMiddle(name) {
 			p.verdict[name], names = "fail", append(names, name) // the process died in the middle of it
 		}
 	}
@@ -162,6 +165,19 @@ func (t *tally) count(p *results, end event) {
 	if n := t.passed - passed; end.Action == "pass" && n > 0 {
 		_, _ = fmt.Fprintf(t.out, "ok   %s: %d in %.1fs\n", end.Package, n, end.Elapsed)
 	}
+}
+
+// inTheMiddle says of a test that it has begun and not ended, and waited neither for its turn nor for a subtest.
+func (p *results) inTheMiddle(name string) bool {
+	if _, ended := p.verdict[name]; ended || p.paused[name] {
+		return false
+	}
+	for other := range p.output {
+		if _, ended := p.verdict[other]; !ended && strings.HasPrefix(other, name+"/") {
+			return false
+		}
+	}
+	return true
 }
 
 // hasWorse says whether the subtests of name tell all there is to tell of it.

@@ -24,6 +24,8 @@ func TestCounts(t *testing.T) {
 		{"a package that fails after its tests counts", line("pass", "A", "") + line("output", "", "leak") + line("fail", "", ""),
 			1, []string{"p"}, "leak"},
 		{"a test that never ended counts", line("output", "A", "panic") + line("fail", "", ""), 0, []string{"p A"}, "panic"},
+		{"a test that never got its turn does not", line("output", "A", "panic") + line("output", "B", "x") + line("output", "B/c", "x") + line("pause", "B/c", "") +
+			line("fail", "", ""), 0, []string{"p A"}, "panic"},
 		{"a skip says why", line("output", "A", "    a_test.go:3: needs root\\n") + line("skip", "A", "") + line("pass", "", ""), 0, nil, "skip p A: needs root"},
 		{"a build failure is shown", `{"ImportPath":"p [p.test]","Action":"build-output","Output":"syntax error"}` + "\n" +
 			`{"Action":"fail",` + pkg + `,"FailedBuild":"p [p.test]"}` + "\n", 0, []string{"p"}, "syntax error"},

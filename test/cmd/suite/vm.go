@@ -4,60 +4,93 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os/signal"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"berth/test/installed"
 	"berth/test/vm"
 )
 
-// vmUsual is what `make test-vm` runs, and vmAll what `make test-vm-all` does.
-var (
-	vmUsual = []vm.Test{
-		{Package: "internal/cgroup"}, {Package: "internal/systemd"},
-		{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}},
-	}
-	vmAll = []vm.Test{
-		{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/host"}, {Package: "internal/helper"}, {Package: "internal/monitor"},
-		{Package: "internal/runtime"}, {Package: "internal/network"}, {Package: "internal/rootfs"}, {Package: "internal/pod"},
-		{Package: "test/e2e"},
-		// The other cgroup driver, where it is not the obvious one.
-		{Package: "test/e2e", Run: cgroupTests, Env: []string{"BERTH_TEST_CGROUP=cgroupfs", "BERTH_TEST_RUNTIME=crun"}},
-	}
-)
+// vmUsual is what `make test-vm` runs in the first machine: within a quarter of an hour where the processor is emulated, so not
+// all. It is what the development machine cannot show, since that has no systemd, no cgroup v2 and no AppArmor: the packages that
+// speak to them, and of the tests end to end those in which they take part (vmSubset). The rest asks nothing of the machine that
+// `make test` does not give it, and runs here with `make test-vm-all`.
+var vmUsual = []vm.Test{
+	{Package: "internal/cgroup"}, {Package: "internal/systemd"},
+	{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
+	{Package: "test/e2e", Run: pattern(vmDriver), Env: []string{"BERTH_TEST_RUNTIME=runc", "BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce},
+}
 
-// cgroupTests are the tests in which the cgroup driver makes a difference.
-const cgroupTests = "Cgroup|Resources|OutOfMemory|Exec|Stop|Monitor|Daemon|RuntimeConfig"
+// vmAll is what `make test-vm-all` runs: every test with both runtimes, those that go by the cgroup driver with the other one, too,
+// and a selection of the crash matrix.
+var vmAll = []vm.Test{
+	{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/host"}, {Package: "internal/helper"}, {Package: "internal/monitor"},
+	{Package: "internal/runtime"}, {Package: "internal/network"}, {Package: "internal/rootfs"}, {Package: "internal/pod"},
+	{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
+	{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=runc"}, Flags: atOnce},
+	{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce},
+	{Package: "test/crash", Run: crashes, Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
+}
+
+// vmSubset are the tests end to end in which systemd, cgroup v2, AppArmor or the kernel of the machine take part.
+var vmSubset = []string{
+	// The cgroup of a container, of a pod and of the monitors: what is in their files, who makes them, who ends them.
+	"Units", "UnifiedResources", "WeightAndSwap", "Resources", "CgroupParent.*", "Devices",
+	"OutOfMemory.*", "ExecTimeout", "StopKillsTheWholeContainer", "PodAfterTheMonitorsScopeWasStopped", "SystemdRestarts",
+	// What is read from them.
+	"RuntimeConfig",
+	// What survives whom, where systemd has a say.
+	"DaemonKilled", "ExitWithoutDaemon", "MonitorKilled",
+	// Confinement, and what the kernel of the machine has: id-mapped mounts on every file system, an ext4 that shuts itself down.
+	"AppArmor.*", "Security", "Namespaces", "ReadOnlyDisk",
+}
+
+// vmDriver are those of them in which it matters most that the cgroup driver is the other one.
+var vmDriver = []string{"UnifiedResources", "OutOfMemory", "OutOfMemoryGroup", "CgroupParent.*", "ExitWithoutDaemon", "RuntimeConfig"}
+
+// crashes are the points of the crash matrix at which systemd holds something of a pod.
+const crashes = "TestMatrix/(life|shared-pid|recover-run|recover-stop)/pod.(cgroup|monitor|init)|TestMatrix/.*/container.process"
+
+// atOnce is how many tests run at once: more would wait for each other, past their patience, where the processor is emulated.
+var atOnce = []string{"-test.parallel=6"}
+
+// pattern matches exactly the tests of these names.
+func pattern(names []string) string { return "^Test(" + strings.Join(names, "|") + ")$" }
 
 // vmNode is what takes a machine whose service and power are the tests' own. The package is removed by the last of each.
 var vmNode = []vm.Test{
 	{Package: "test/power", Run: "TestStart", Until: "power: cut it now", Env: []string{installed.Env}},
 	{Package: "test/power", Run: "TestAfter", Env: []string{installed.Env}},
 	{Package: "test/service", Run: "TestInstall|TestPodsOutliveTheDaemon|TestShutdown", Down: true, Env: []string{installed.Env}},
-	{Package: "test/service", Run: "TestBooted|TestRemove", Env: []string{installed.Env}},
+	{Package: "test/service", Run: "TestBooted", Env: []string{installed.Env}},
+	{Package: "test/service", Run: "TestRemove", Env: []string{installed.Env}},
 }
 
 // ownNode makes the package, and tests what becomes of a node that installs it.
 func ownNode(t *tally) {
 	before := t.failed
 	if t.command("packaging/deb"); t.failed == before {
-		virtual(t, vmNode)
+		virtual(t, vmNode, 20*time.Minute)
 	}
 }
 
 // vmOutput holds what the tests in the machine say, line by line, while they run.
 const vmOutput = "bin/vm.log"
 
-// vmTimeout is how long all tests in a virtual machine may take.
-const vmTimeout = 80 * time.Minute
-
-func virtual(t *tally, tests []vm.Test) {
+// virtual runs tests in a virtual machine, which may take so long at most once there is an image to boot from.
+func virtual(t *tally, tests []vm.Test, within time.Duration) {
 	img, err := vm.Prepare(func(what string) { _, _ = fmt.Fprintln(t.out, what) })
 	if err != nil {
 		t.fail("virtual machine", err.Error())
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), vmTimeout)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), within, fmt.Errorf("the tests in it were not done after %s", within))
 	defer cancel()
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT) // so that the machine goes with us
+	defer stop()
 	r, w := io.Pipe()
 	read := make(chan struct{})
 	go func() {
