@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"berth/test/patience"
 )
 
@@ -37,31 +35,7 @@ const bridgeDual = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 // listen answers "pod" to whoever connects to the port in a network namespace.
 func listen(t *testing.T, netns string, port int) {
 	t.Helper()
-	err := inThread(func() error {
-		f, err := os.Open(netns)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
-			return err
-		}
-		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { _ = l.Close() })
-		go func() {
-			for c, err := l.Accept(); err == nil; c, err = l.Accept() {
-				_, _ = io.WriteString(c, "pod")
-				_ = c.Close()
-			}
-		}()
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	listenAt(t, netns, "tcp", fmt.Sprintf(":%d", port))
 }
 
 func fetch(address string) string {
