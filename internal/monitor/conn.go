@@ -18,9 +18,10 @@ var errTimeout = errors.New("not done in time")
 
 // conn is a daemon's connection. Losing it ends nothing: what was asked for goes on.
 type conn struct {
-	m  *Monitor
-	f  *os.File
-	mu sync.Mutex // guards sending
+	m    *Monitor
+	f    *os.File
+	gone chan struct{} // closed when the connection is lost
+	mu   sync.Mutex    // guards sending
 	// under way, by the request's id
 	active sync.Map
 }
@@ -50,12 +51,13 @@ func (m *Monitor) accept() {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		go (&conn{m: m, f: os.NewFile(uintptr(fd), "daemon")}).serve()
+		go (&conn{m: m, f: os.NewFile(uintptr(fd), "daemon"), gone: make(chan struct{})}).serve()
 	}
 }
 
 func (c *conn) serve() {
 	defer func() {
+		close(c.gone)
 		c.m.mu.Lock()
 		delete(c.m.subscribers, c)
 		c.m.mu.Unlock()
@@ -191,8 +193,13 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 		return nil, ctr.signal(r.Signal)
 	case wire.KillAll:
 		return nil, ctr.kill()
-	case wire.Exec:
-		reply.Code, err = execution{ctr}.exec(ctx, r.Process, three(fds))
+	case wire.Exec, wire.Session:
+		if r.Op == wire.Session {
+			var end func()
+			ctx, end = c.leash(ctx)
+			defer end()
+		}
+		reply.Code, err = execution{ctr}.exec(ctx, r.Process, r.Console, three(fds))
 		if errors.Is(err, errTimeout) {
 			reply.TimedOut, err = true, nil
 		}
@@ -200,7 +207,7 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 	case wire.Attach:
 		used = true
 		f := three(fds)
-		return nil, ctr.out.attach([3]int{-1, f[0], f[1]})
+		return nil, ctr.out.attach(sink{stdout: f[0], stderr: f[1], notice: f[2]})
 	case wire.Console:
 		return ctr.terminal()
 	case wire.CloseStdin:
@@ -214,6 +221,27 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 		return nil, ctr.forget()
 	}
 	return nil, fmt.Errorf("this monitor does not know %q", r.Op)
+}
+
+// hangupGrace is how long a session may go on once nobody is at its streams any more: a shell writes its history.
+const hangupGrace = 10 * time.Second
+
+// leash returns a context that ends a while after the connection, and what gives up waiting for that.
+func (c *conn) leash(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-c.gone:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(hangupGrace):
+			cancel(errors.New("nobody is at its streams any more"))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 // three is a list of up to three descriptors, -1 for those that are missing.

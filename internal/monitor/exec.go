@@ -17,8 +17,9 @@ import (
 // execution is one exec in a container.
 type execution struct{ *container }
 
-// exec runs a process in a running container and waits for its end. When ctx ends first, nothing of it is left.
-func (c execution) exec(ctx context.Context, processFile string, fds [3]int) (code int, err error) {
+// exec runs a process in a running container and waits for its end. When ctx ends first, nothing of it is left. The master of
+// its terminal, if it has one, goes to the socket named console.
+func (c execution) exec(ctx context.Context, processFile, console string, fds [3]int) (code int, err error) {
 	if err := c.in(wire.Running); err != nil {
 		return 0, err
 	}
@@ -41,6 +42,9 @@ func (c execution) exec(ctx context.Context, processFile string, fds [3]int) (co
 	defer removeFiles(process, pidPath, logPath)
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(argv, "--log", logPath, "--log-format", "json", "exec", "--detach", "--process", process, "--pid-file", pidPath)
+	if console != "" {
+		argv = append(argv, "--console-socket", console) // below c.dir, where the runtime runs
+	}
 	argv = append(append(argv, sub.args...), c.id)
 	c.m.reaper.hold()
 	if err := c.m.run(ctx, program{argv: argv, dir: c.dir, files: fds, group: group, log: logPath}); err != nil {

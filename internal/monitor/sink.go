@@ -2,19 +2,21 @@ package monitor
 
 import "golang.org/x/sys/unix"
 
-// sink is an attached client: descriptors that do not block.
-type sink struct{ fds [3]int }
+// sink is an attached client: descriptors that do not block, below zero where it has none.
+type sink struct {
+	stdout, stderr int
+	notice         int // gets a byte when the client is dropped
+}
 
 // attach adds a client; its descriptors are closed when the output ends or the client is too slow.
-func (o *output) attach(fds [3]int) error {
+func (o *output) attach(k sink) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	k := &sink{fds}
 	if o.left == 0 {
 		k.close()
 		return nil
 	}
-	for _, fd := range fds {
+	for _, fd := range k.fds() {
 		if fd >= 0 {
 			if err := unix.SetNonblock(fd, true); err != nil {
 				k.close()
@@ -22,7 +24,7 @@ func (o *output) attach(fds [3]int) error {
 			}
 		}
 	}
-	o.sinks = append(o.sinks, k)
+	o.sinks = append(o.sinks, &k)
 	return nil
 }
 
@@ -32,31 +34,43 @@ func toSinks(o *output, n int, piece []byte) {
 	defer o.mu.Unlock()
 	kept := o.sinks[:0]
 	for _, k := range o.sinks {
-		if k.write(n, piece) {
+		switch k.write(n, piece) {
+		case nil:
 			kept = append(kept, k)
-		} else {
+		case unix.EAGAIN:
+			k.drop()
+		default: // it went away
 			k.close()
 		}
 	}
 	o.sinks = kept
 }
 
-// write says whether the client has kept up.
-func (k *sink) write(n int, p []byte) bool {
-	if k.fds[n] < 0 {
-		return true
-	}
-	for len(p) > 0 {
-		w, err := unix.Write(k.fds[n], p)
+// write is EAGAIN when the client has not kept up.
+func (k *sink) write(n int, p []byte) error {
+	fd := k.fds()[n]
+	for fd >= 0 && len(p) > 0 {
+		w, err := unix.Write(fd, p)
 		if err == unix.EINTR {
 			continue
 		}
 		if err != nil {
-			return false
+			return err
 		}
 		p = p[w:]
 	}
-	return true
+	return nil
 }
 
-func (k *sink) close() { closeAll(k.fds) }
+// fds are the descriptors by the number of the stream; the first is the notice.
+func (k *sink) fds() [3]int { return [3]int{k.notice, k.stdout, k.stderr} }
+
+// drop tells the client that it was too slow.
+func (k *sink) drop() {
+	if k.notice >= 0 {
+		_, _ = unix.Write(k.notice, []byte{1})
+	}
+	k.close()
+}
+
+func (k *sink) close() { closeAll(k.fds()) }

@@ -188,7 +188,7 @@ func (c *client) ask(ctx context.Context, q wire.Request, fds ...*os.File) (answ
 		return a.of(q.Op, ok)
 	case <-ctx.Done():
 	}
-	if q.Op == wire.Create || q.Op == wire.Start || q.Op == wire.Exec {
+	if lasting(q.Op) {
 		_ = c.write(wire.Request{Op: wire.Cancel, Cancels: q.ID}, nil)
 		select {
 		case a, ok := <-w:
@@ -212,6 +212,11 @@ func (a answer) of(op string, ok bool) (answer, error) {
 		return answer{}, errors.New(a.Error)
 	}
 	return a, nil
+}
+
+// lasting says whether an operation takes its time. What it has begun is undone when nobody waits for it any more.
+func lasting(op string) bool {
+	return op == wire.Create || op == wire.Start || op == wire.Exec || op == wire.Session
 }
 
 // enlist numbers a request and returns where its answer will be.

@@ -170,7 +170,7 @@ func (r *links) call(ctx context.Context, pod string, q wire.Request, fds ...*os
 	if err != nil {
 		return nil, fmt.Errorf("%s container %s: %w", q.Op, q.Container, err)
 	}
-	if q.Op != wire.Create && q.Op != wire.Start && q.Op != wire.Exec {
+	if !lasting(q.Op) {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, c.patience(), errNoMonitor)
 		defer cancel()

@@ -34,19 +34,28 @@ type ExecResult struct {
 
 var execSeq atomic.Uint64
 
+// processFile writes down a process for the monitor, and returns the file's name in the container's directory.
+func (r *Runtime) processFile(pod, ctr string, p *specs.Process) (name string, remove func(), err error) {
+	data, err := json.Marshal(p)
+	if err != nil {
+		return "", nil, fmt.Errorf("encode the process: %w", err)
+	}
+	name = fmt.Sprintf("process-%d-%d.json", os.Getpid(), execSeq.Add(1))
+	path := filepath.Join(r.cfg.bundle(pod, ctr), name)
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		return "", nil, err
+	}
+	return name, func() { _ = os.Remove(path) }, nil
+}
+
 // Exec runs a process in a container and waits for its end. When the timeout passes or ctx ends first, nothing of it is
 // left. The timeout is kept by the monitor, whether this daemon lives or not.
 func (r *Runtime) Exec(ctx context.Context, pod, ctr string, e Exec) (ExecResult, error) {
-	data, err := json.Marshal(e.Process)
+	name, remove, err := r.processFile(pod, ctr, e.Process)
 	if err != nil {
 		return ExecResult{}, err
 	}
-	name := fmt.Sprintf("process-%d-%d.json", os.Getpid(), execSeq.Add(1))
-	path := filepath.Join(r.cfg.bundle(pod, ctr), name)
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		return ExecResult{}, err
-	}
-	defer os.Remove(path)
+	defer remove()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return ExecResult{}, err
@@ -75,22 +84,32 @@ type Attach struct {
 // attachBuffer is how much output, in bytes, waits for a slow client before it is dropped.
 const attachBuffer = 1 << 20
 
-// Attach copies until the container's output ends, ctx ends, or the caller does not keep up.
+// ErrSlow is the end of an attachment whose client did not read fast enough. It has not seen all of the output.
+var ErrSlow = errors.New("the client did not keep up with the container's output, which does not wait for it: attach again, or read the log")
+
+// Attach copies until the container's output ends, ctx ends, or the caller does not keep up. A Read or Write of the
+// caller's streams may still be under way when it returns because of ctx, and ends with them.
 func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 	var copies sync.WaitGroup
 	var ours, theirs []*os.File
 	defer func() { closeFiles(ours); closeFiles(theirs) }()
-	for _, w := range []io.Writer{a.Stdout, a.Stderr} {
+	for _, w := range []io.Writer{a.Stdout, a.Stderr, nil} { // the last is the notice
 		pr, pw, err := os.Pipe()
 		if err != nil {
 			return fmt.Errorf("attach: %w", err)
 		}
-		widen(pr)
 		ours, theirs = append(ours, pr), append(theirs, pw)
+		if len(ours) == 3 {
+			break
+		}
+		widen(pr)
 		if w == nil {
 			w = io.Discard
 		}
-		copies.Go(func() { _, _ = io.Copy(w, pr) })
+		copies.Go(func() {
+			_, _ = io.Copy(w, pr)
+			_ = pr.Close() // so that the monitor sees that nobody reads
+		})
 	}
 	if _, err := r.call(ctx, pod, wire.Request{Op: wire.Attach, Container: ctr}, theirs...); err != nil {
 		closeFiles(theirs)
@@ -101,25 +120,30 @@ func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 	if a.Ready != nil {
 		a.Ready()
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	if a.Stdin != nil {
-		if err := r.feed(ctx, pod, ctr, a.Stdin); err != nil {
+		in, err := r.feed(ctx, pod, ctr, a.Stdin)
+		if err != nil {
 			return err
 		}
+		defer in.Close()
 	}
 	ended := make(chan struct{})
 	go func() { copies.Wait(); close(ended) }()
 	select {
 	case <-ended:
-		return nil
+		return noticed(ours[2])
 	case <-ctx.Done():
-		for _, f := range ours {
-			_ = f.SetReadDeadline(time.Unix(1, 0))
-		}
-		<-ended
 		return context.Cause(ctx)
 	}
+}
+
+// noticed says whether the monitor dropped the client. One of an earlier release does not tell, and keeps its end open.
+func noticed(notice *os.File) error {
+	_ = notice.SetReadDeadline(time.Now().Add(time.Second))
+	if n, _ := notice.Read(make([]byte, 1)); n > 0 {
+		return ErrSlow
+	}
+	return nil
 }
 
 // widen makes a pipe larger, where the kernel allows it.
@@ -129,9 +153,9 @@ func widen(f *os.File) {
 	}
 }
 
-// feed copies a caller's input to the container until it ends. A container whose input is meant for one client then sees
-// the end of it.
-func (r *Runtime) feed(ctx context.Context, pod, ctr string, in io.Reader) error {
+// feed copies a caller's input to the container until it ends, or what it returns is closed. A container whose input is meant
+// for one client then sees the end of it.
+func (r *Runtime) feed(ctx context.Context, pod, ctr string, in io.Reader) (io.Closer, error) {
 	dir := r.cfg.bundle(pod, ctr)
 	var b wire.Bundle
 	data, err := os.ReadFile(filepath.Join(dir, "bundle"))
@@ -139,7 +163,7 @@ func (r *Runtime) feed(ctx context.Context, pod, ctr string, in io.Reader) error
 		err = json.Unmarshal(data, &b)
 	}
 	if err != nil {
-		return fmt.Errorf("attach: %w", err)
+		return nil, fmt.Errorf("attach: %w", err)
 	}
 	var w *os.File
 	switch {
@@ -148,19 +172,19 @@ func (r *Runtime) feed(ctx context.Context, pod, ctr string, in io.Reader) error
 	case b.Stdin:
 		w, err = os.OpenFile(filepath.Join(dir, "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
 	default:
-		return nil
+		return io.NopCloser(nil), nil
 	}
 	if err != nil {
-		return fmt.Errorf("attach standard input: %w", err)
+		return nil, fmt.Errorf("attach standard input: %w", err)
 	}
 	go func() {
-		_, err := io.Copy(w, in)
+		_, _ = io.Copy(w, in)
 		_ = w.Close()
-		if b.StdinOnce && (err == nil || errors.Is(err, io.EOF)) {
+		if b.StdinOnce && !b.Terminal {
 			r.closeStdin(context.WithoutCancel(ctx), pod, ctr)
 		}
 	}()
-	return nil
+	return w, nil
 }
 
 // closeStdin lets the container see the end of its input, also while another monitor takes over.
@@ -199,5 +223,18 @@ func (r *Runtime) Resize(ctx context.Context, pod, ctr string, width, height uin
 		return err
 	}
 	defer f.Close()
-	return unix.IoctlSetWinsize(int(f.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width})
+	return setSize(f, width, height)
+}
+
+// setSize sets the size of the terminal behind a master.
+func setSize(f *os.File, width, height uint16) error {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sizeErr error
+	err = rc.Control(func(fd uintptr) {
+		sizeErr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width})
+	})
+	return errors.Join(err, sizeErr)
 }

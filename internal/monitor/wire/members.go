@@ -4,7 +4,7 @@ func (r *Request) members() []member {
 	return []member{
 		{"id", &r.ID, true}, {"op", &r.Op, true}, {"ctr", &r.Container, false}, {"timeout", &r.Timeout, false},
 		{"version", &r.Version, false}, {"subscribe", &r.Subscribe, false}, {"create", &r.Create, false}, {"log", &r.Log, false},
-		{"signal", &r.Signal, false}, {"process", &r.Process, false}, {"cancels", &r.Cancels, false},
+		{"signal", &r.Signal, false}, {"process", &r.Process, false}, {"console", &r.Console, false}, {"cancels", &r.Cancels, false},
 	}
 }
 

@@ -26,7 +26,8 @@ const (
 	Signal     = "signal"      // send a signal to the container's first process
 	KillAll    = "kill-all"    // SIGKILL everything in the container's cgroup
 	Exec       = "exec"        // run a process in the container; descriptors: stdin, stdout, stderr
-	Attach     = "attach"      // copy output to descriptors: stdout, stderr
+	Session    = "session"     // exec for a client that may go away; a terminal's master goes to the socket Console
+	Attach     = "attach"      // copy output to descriptors: stdout, stderr, and one that gets a byte when the client is dropped
 	Console    = "console"     // answers with the terminal's master
 	CloseStdin = "close-stdin" // let the container see the end of its input
 	ReopenLog  = "reopen-log"  // begin a new file at the log's path
@@ -41,14 +42,15 @@ type Request struct {
 	ID        uint64 `json:"id"`
 	Op        string `json:"op"`
 	Container string `json:"ctr,omitempty"`
-	Timeout   int64  `json:"timeout,omitempty"` // milliseconds; of create, start and exec
+	Timeout   int64  `json:"timeout,omitempty"` // milliseconds; of create, start, exec and session
 
 	Version   int     `json:"version,omitempty"` // hello: the daemon's
 	Subscribe bool    `json:"subscribe,omitempty"`
 	Create    *Bundle `json:"create,omitempty"`
 	Log       *Log    `json:"log,omitempty"`
 	Signal    int     `json:"signal,omitempty"`
-	Process   string  `json:"process,omitempty"` // exec: a file with the OCI process, in the container's directory
+	Process   string  `json:"process,omitempty"` // exec, session: a file with the OCI process, in the container's directory
+	Console   string  `json:"console,omitempty"` // session with a terminal: a socket in that directory, on which the daemon listens
 	Cancels   uint64  `json:"cancels,omitempty"`
 }
 
@@ -117,7 +119,7 @@ type Reply struct {
 	PID        int         `json:"pid,omitempty"`
 	Containers []Container `json:"containers,omitempty"`
 	Process    *Process    `json:"process,omitempty"` // create
-	Code       int         `json:"code,omitempty"`    // exec
+	Code       int         `json:"code,omitempty"`    // exec, session
 	TimedOut   bool        `json:"timedOut,omitempty"`
 
 	Container string `json:"ctr,omitempty"` // an exit

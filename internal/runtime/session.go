@@ -1,0 +1,305 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/monitor/wire"
+)
+
+// Session is a process in a running container with somebody at its streams. Where Process has a terminal, Stderr is not used.
+type Session struct {
+	Process        *specs.Process
+	Stdin          io.Reader // nil: no input
+	Stdout, Stderr io.Writer // nil: not wanted
+	// Resize waits for the next size of the terminal, in characters; false is that there will be none. It may be nil.
+	Resize func() (width, height uint16, ok bool)
+}
+
+// hangupGrace is how long a process may go on once its client has gone: a shell writes its history.
+const hangupGrace = 10 * time.Second
+
+// drainTime is how long output is still waited for once the process has ended: a child may hold its streams open. What is
+// there by then is delivered, however slow the client.
+const drainTime = 2 * time.Second
+
+// Session runs a process in a container until it ends, and returns its exit code (128+n where signal n ended it). When ctx
+// ends first, the client is gone: the process sees the end of its input and nobody reading, or the hang-up of its terminal,
+// and a while later what is left of it is killed. The same happens when this daemon dies. A Read or Write of the caller's
+// streams may still be under way then, and ends with them.
+func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code int, err error) {
+	name, remove, err := r.processFile(pod, ctr, s.Process)
+	if err != nil {
+		return 0, err
+	}
+	defer remove()
+	q := wire.Request{Op: wire.Session, Container: ctr, Process: name}
+	e := &ends{}
+	defer e.close()
+	if s.Process.Terminal {
+		q.Console, err = e.listen(r.cfg.bundle(pod, ctr), name)
+	} else {
+		err = e.pipes(s)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("open the streams of the command: %w", err)
+	}
+	work, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer giveUp(nil)
+	type answer struct {
+		code int
+		err  error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		reply, err := r.call(work, pod, q, e.theirs...)
+		if err != nil {
+			answered <- answer{err: err}
+			return
+		}
+		answered <- answer{code: reply.Code}
+	}()
+	if e.listener != nil {
+		go e.terminal(s)
+	}
+	select {
+	case a := <-answered:
+		if a.err != nil {
+			return 0, a.err
+		}
+		return a.code, e.drain(ctx)
+	case <-ctx.Done():
+	}
+	e.close()
+	select {
+	case <-answered:
+	case <-time.After(hangupGrace):
+		giveUp(errors.New("its client has gone"))
+		<-answered
+	}
+	return 0, context.Cause(ctx)
+}
+
+// ends are the daemon's ends of a session's streams.
+type ends struct {
+	theirs   []*os.File // stdin, stdout, stderr of the process; none with a terminal
+	listener *net.UnixListener
+	socket   string         // the listener's
+	taken    chan struct{}  // closed when the listener has had its message, or failed
+	copies   sync.WaitGroup // from the process to the client
+
+	mu     sync.Mutex // guards what follows
+	ours   []*os.File
+	outs   []*os.File // those of ours that are read
+	closed bool
+}
+
+// hold keeps a file until the end, which may have come.
+func (e *ends) hold(f *os.File) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		_ = f.Close()
+		return false
+	}
+	e.ours = append(e.ours, f)
+	return true
+}
+
+// close hangs up.
+func (e *ends) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	closeFiles(e.ours)
+	closeFiles(e.theirs)
+	if e.listener != nil {
+		_ = e.listener.Close()
+		_ = os.Remove(e.socket)
+	}
+}
+
+// pipes makes the streams of a process without a terminal.
+func (e *ends) pipes(s Session) error {
+	in, out, err := e.pipe(s.Stdin != nil)
+	if err != nil {
+		return err
+	}
+	e.theirs = append(e.theirs, in)
+	if s.Stdin != nil {
+		go func() {
+			_, _ = io.Copy(out, s.Stdin)
+			_ = out.Close()
+		}()
+	}
+	for _, w := range []io.Writer{s.Stdout, s.Stderr} {
+		out, in, err := e.pipe(w != nil)
+		if err != nil {
+			return err
+		}
+		e.theirs = append(e.theirs, in)
+		if w != nil {
+			e.read(out, w)
+		}
+	}
+	return nil
+}
+
+// pipe makes a pipe of which one end is held, or opens /dev/null twice where nobody wants one. Both are closed by close.
+func (e *ends) pipe(wanted bool) (r, w *os.File, err error) {
+	if wanted {
+		r, w, err = os.Pipe()
+	} else if r, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err == nil {
+		w = r
+	}
+	if err == nil {
+		e.ours = append(e.ours, r, w)
+	}
+	return r, w, err
+}
+
+// listen waits for the master of a terminal, which the runtime sends. The socket is named after the process's file.
+func (e *ends) listen(dir, name string) (string, error) {
+	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return "", err
+	}
+	defer d.Close()
+	name = name[:len(name)-len(filepath.Ext(name))] + ".tty"
+	short := fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name) // the whole path may be too long for a socket
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	if err != nil {
+		return "", err
+	}
+	l.SetUnlinkOnClose(false) // the short name means something else by then
+	e.listener, e.socket, e.taken = l, filepath.Join(dir, name), make(chan struct{})
+	return name, nil
+}
+
+// terminal takes the master and copies to and from it.
+func (e *ends) terminal(s Session) {
+	defer close(e.taken)
+	f, err := takeMaster(e.listener)
+	if err != nil || !e.hold(f) {
+		return // the runtime has failed, which its own error tells
+	}
+	if s.Stdin != nil {
+		go func() {
+			if _, err := io.Copy(f, s.Stdin); err == nil {
+				_, _ = f.Write([]byte{4}) // end of transmission, as a person would type it
+			}
+		}()
+	}
+	if s.Resize != nil {
+		go func() {
+			for width, height, ok := s.Resize(); ok; width, height, ok = s.Resize() {
+				_ = setSize(f, width, height)
+			}
+		}()
+	}
+	w := s.Stdout
+	if w == nil {
+		w = io.Discard
+	}
+	e.read(f, w)
+}
+
+// masterTimeout bounds the time between a runtime's call and its message.
+const masterTimeout = 5 * time.Second
+
+func takeMaster(l *net.UnixListener) (*os.File, error) {
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(masterTimeout))
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 4096), oob)
+	if err != nil {
+		return nil, err
+	}
+	fds := files(oob[:n])
+	defer closeFiles(fds)
+	if len(fds) != 1 {
+		return nil, fmt.Errorf("the runtime sent %d descriptors for a terminal", len(fds))
+	}
+	fd, err := unix.FcntlInt(fds[0].Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	_ = unix.SetNonblock(fd, true)
+	return os.NewFile(uintptr(fd), "terminal"), nil
+}
+
+// read copies what the process writes to the client. When the client does not take it, the process sees that nobody reads.
+func (e *ends) read(f *os.File, w io.Writer) {
+	e.mu.Lock()
+	e.outs = append(e.outs, f)
+	e.mu.Unlock()
+	e.copies.Go(func() {
+		if _, err := io.Copy(w, f); errors.Is(err, os.ErrDeadlineExceeded) {
+			rest(w, f)
+		}
+		_ = f.Close()
+	})
+}
+
+// restSize is what a pipe or a terminal holds at most, in bytes.
+const restSize = 64 << 10
+
+// rest delivers what is in a stream that is not waited for any more.
+func rest(w io.Writer, f *os.File) {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	for buf, left := make([]byte, restSize), restSize; left > 0; {
+		var n int
+		if err := rc.Control(func(fd uintptr) { n, err = unix.Read(int(fd), buf[:left]) }); err != nil {
+			return
+		}
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return
+		}
+		left -= n
+		if _, err := w.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// drain delivers the output of a process that has ended.
+func (e *ends) drain(ctx context.Context) error {
+	closeFiles(e.theirs)
+	if e.listener != nil {
+		_ = e.listener.SetDeadline(time.Now().Add(masterTimeout)) // the runtime has sent it before it returned
+		<-e.taken
+	}
+	e.mu.Lock()
+	for _, f := range e.outs {
+		_ = f.SetReadDeadline(time.Now().Add(drainTime))
+	}
+	e.mu.Unlock()
+	delivered := make(chan struct{})
+	go func() { e.copies.Wait(); close(delivered) }()
+	select {
+	case <-delivered:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

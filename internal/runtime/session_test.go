@@ -1,0 +1,292 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// session runs a script with somebody at its streams.
+func (g *rig) session(ctx context.Context, ctr, script string, tty bool, s Session) (int, error) {
+	s.Process = process(script)
+	s.Process.Terminal = tty
+	return g.Session(ctx, g.pod, ctr, s)
+}
+
+// sessionsLeft are the files and cgroups of execs in a container's directories.
+func (g *rig) sessionsLeft(ctr string) []string {
+	files, _ := filepath.Glob(filepath.Join(g.cfg.bundle(g.pod, ctr), "process-*"))
+	execs, _ := filepath.Glob(filepath.Join(g.cfg.bundle(g.pod, ctr), "exec-*"))
+	groups, _ := filepath.Glob(filepath.Join(g.cfg.containerGroup(ctr).Path(), "exec-*"))
+	return append(append(files, execs...), groups...)
+}
+
+func (g *rig) nothingLeft(ctr string) {
+	g.Helper()
+	g.within(5*time.Second, "nothing is left of the sessions", func() bool { return len(g.sessionsLeft(ctr)) == 0 })
+}
+
+func TestSession(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	out, errs := &syncBuffer{}, &syncBuffer{}
+	code, err := g.session(t.Context(), ctr, "cat; echo END; echo err >&2; kill -TERM $$", false, Session{Stdin: strings.NewReader("a\nb\n"), Stdout: out, Stderr: errs})
+	if err != nil || code != 143 || out.String() != "a\nb\nEND\n" || errs.String() != "err\n" {
+		t.Errorf("code %d, %v, stdout %q, stderr %q", code, err, out, errs)
+	}
+	// Nobody wants anything of it.
+	if code, err := g.session(t.Context(), ctr, "cat; echo x; echo y >&2; exit 4", false, Session{}); code != 4 || err != nil {
+		t.Errorf("code %d, %v", code, err)
+	}
+	if _, err := g.session(t.Context(), ctr, "", true, Session{}); err != nil {
+		t.Error(err)
+	}
+	bad := process("")
+	bad.Args = []string{"/no/such"}
+	for _, bad.Terminal = range []bool{false, true} {
+		if _, err := g.Session(t.Context(), g.pod, ctr, Session{Process: bad}); err == nil || !strings.Contains(err.Error(), "/no/such") {
+			t.Errorf("a program that is not there: %v", err)
+		}
+	}
+	g.nothingLeft(ctr)
+}
+
+// TestSessionThatReadsSlowly gives a client that takes its time all that the process wrote, though that has long ended.
+func TestSessionThatReadsSlowly(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	for _, tty := range []bool{false, true} {
+		r, w := io.Pipe()
+		ended := make(chan error, 1)
+		go func() {
+			_, err := g.session(t.Context(), ctr, "i=0; while [ $i -lt 50 ]; do echo $i; i=$((i+1)); done", tty, Session{Stdout: w})
+			_ = w.Close()
+			ended <- err
+		}()
+		time.Sleep(drainTime + time.Second)
+		data := g.must(io.ReadAll(r)).([]byte)
+		if text := strings.ReplaceAll(string(data), "\r", ""); strings.Count(text, "\n") != 50 || !strings.HasSuffix(text, "\n49\n") {
+			t.Errorf("terminal %v: the client got %q", tty, data)
+		}
+		g.ok(<-ended)
+	}
+}
+
+func TestSessionTerminal(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	in, typed := io.Pipe()
+	sizes := make(chan [2]uint16, 2)
+	sizes <- [2]uint16{101, 33}
+	out, ended := &syncBuffer{}, make(chan error, 1)
+	go func() {
+		code, err := g.session(t.Context(), ctr, "tty; read x; stty size; read x; stty size; read x; echo end; exit 5", true, Session{
+			Stdin: in, Stdout: out, Resize: func() (uint16, uint16, bool) { s, ok := <-sizes; return s[0], s[1], ok },
+		})
+		if code != 5 && err == nil {
+			err = errors.New("another exit code")
+		}
+		ended <- err
+	}()
+	g.within(5*time.Second, "it has a terminal", func() bool { return strings.Contains(out.String(), "/dev/pts/") })
+	g.within(5*time.Second, "the size was taken", func() bool { return len(sizes) == 0 })
+	time.Sleep(100 * time.Millisecond)
+	_, _ = typed.Write([]byte("\n"))
+	g.within(5*time.Second, "the first size", func() bool { return strings.Contains(out.String(), "33 101\r\n") })
+	sizes <- [2]uint16{80, 24}
+	g.within(5*time.Second, "the size was taken", func() bool { return len(sizes) == 0 })
+	time.Sleep(100 * time.Millisecond)
+	_, _ = typed.Write([]byte("\n"))
+	g.within(5*time.Second, "the second size", func() bool { return strings.Contains(out.String(), "24 80\r\n") })
+	_ = typed.Close() // the end of the input ends the last read
+	g.ok(<-ended)
+	close(sizes)
+	if !strings.HasSuffix(out.String(), "end\r\n") {
+		t.Errorf("the client got %q", out)
+	}
+	g.nothingLeft(ctr)
+}
+
+// TestShortSessions has the last words of processes that end at once arrive.
+func TestShortSessions(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	for i := range 20 {
+		out := &syncBuffer{}
+		code, err := g.session(t.Context(), ctr, "echo word", i%2 == 0, Session{Stdout: out})
+		if code != 0 || err != nil || strings.TrimSpace(out.String()) != "word" {
+			t.Errorf("code %d, %v, %q", code, err, out)
+		}
+	}
+	g.nothingLeft(ctr)
+}
+
+// TestSessionThatLeavesAChild checks that a child which holds the streams does not hang the call.
+func TestSessionThatLeavesAChild(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	for _, tty := range []bool{false, true} {
+		began, out := time.Now(), &syncBuffer{}
+		if _, err := g.session(t.Context(), ctr, "trap '' HUP; sleep 1001 & echo hi", tty, Session{Stdout: out}); err != nil || !strings.HasPrefix(out.String(), "hi") {
+			t.Errorf("terminal %v: %v, %q", tty, err, out)
+		}
+		if took := time.Since(began); took > drainTime+3*time.Second {
+			t.Errorf("terminal %v: after %v", tty, took)
+		}
+	}
+	if !alive("sleep", "1001") {
+		t.Error("the child was killed")
+	}
+}
+
+// TestSessionWhoseClientGoes has every kind of process end, by itself or by force.
+func TestSessionWhoseClientGoes(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	for name, c := range map[string]struct {
+		script string
+		tty    bool
+		most   time.Duration
+	}{
+		"reads":        {script: "echo on; cat; exec true", most: 5 * time.Second},
+		"writes":       {script: "while echo on; do sleep 0.1; done", most: 5 * time.Second},
+		"terminal":     {script: "echo on; sleep 2001", tty: true, most: 5 * time.Second},
+		"neither":      {script: "trap '' HUP PIPE; echo on; sleep 2002 & setsid sleep 2003; wait", most: hangupGrace + 8*time.Second},
+		"not terminal": {script: "trap '' HUP; echo on; setsid sh -c 'trap \"\" HUP; sleep 2004' & wait; sleep 2005", tty: true, most: hangupGrace + 8*time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			r, w := io.Pipe()
+			in, _ := io.Pipe()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := g.session(ctx, ctr, c.script, c.tty, Session{Stdin: in, Stdout: w})
+				ended <- err
+			}()
+			_, err := r.Read(make([]byte, 2))
+			g.ok(err)
+			began := time.Now()
+			cancel()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Errorf("it ends with %v", err)
+			}
+			if took := time.Since(began); took > c.most {
+				t.Errorf("it took %v", took)
+			}
+			_ = r.Close()
+		})
+	}
+	t.Cleanup(func() {
+		for _, n := range []string{"2001", "2002", "2003", "2004", "2005"} {
+			if alive("sleep", n) {
+				t.Errorf("sleep %s is alive", n)
+			}
+		}
+		g.nothingLeft(ctr)
+	})
+}
+
+// TestSessionWhoseDaemonGoes has the monitor alone end what nobody is at any more.
+func TestSessionWhoseDaemonGoes(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	out, ended := &syncBuffer{}, make(chan error, 1)
+	go func() {
+		_, err := g.session(t.Context(), ctr, "echo on; sleep 3001", false, Session{Stdout: out})
+		ended <- err
+	}()
+	g.within(5*time.Second, "it runs", func() bool { return out.String() == "on\n" })
+	c := g.must(g.client(g.pod)).(*client)
+	c.end()
+	if err := <-ended; err == nil {
+		t.Error("it ended well")
+	}
+	if !alive("sleep", "3001") {
+		t.Error("it was killed at once")
+	}
+	g.within(hangupGrace+5*time.Second, "it is killed", func() bool { return !alive("sleep", "3001") })
+	g.must(g.link(g.pod).connect(t.Context()))
+}
+
+// TestSessionsLeaveNoDescriptor counts them.
+func TestSessionsLeaveNoDescriptor(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	run := func(tty bool) {
+		if _, err := g.session(t.Context(), ctr, "echo x", tty, Session{Stdin: strings.NewReader("y"), Stdout: io.Discard}); err != nil {
+			t.Error(err)
+		}
+	}
+	count := func() int {
+		n := len(g.must(os.ReadDir("/proc/" + strconv.Itoa(g.monitor()) + "/fd")).([]os.DirEntry))
+		return n
+	}
+	run(false)
+	run(true)
+	before := count()
+	for i := range 10 {
+		run(i%2 == 0)
+	}
+	g.within(5*time.Second, "the monitor closes what it was given", func() bool { return count() <= before })
+}
+
+// TestAttachedClientsGo has clients that go leave nothing in the way of others, and close an input that was meant for one.
+func TestAttachedClientsGo(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("cat; echo END; exit 6", func(c *Create) { c.Stdin, c.StdinOnce = true, true })
+	ctx, cancel := context.WithCancel(t.Context())
+	in, typed := io.Pipe()
+	out, watching := &syncBuffer{}, &syncBuffer{}
+	left, watched, ready := make(chan error, 1), make(chan error, 1), make(chan struct{})
+	go func() {
+		watched <- g.Attach(t.Context(), g.pod, ctr, Attach{Stdout: watching, Ready: func() { close(ready) }})
+	}()
+	<-ready
+	go func() { left <- g.Attach(ctx, g.pod, ctr, Attach{Stdin: in, Stdout: out}) }()
+	_, _ = typed.Write([]byte("a\n"))
+	g.within(5*time.Second, "both get it", func() bool { return out.String() == "a\n" && watching.String() == "a\n" })
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client that went is told %v", err)
+	}
+	_ = typed.Close()
+	g.ok(<-watched)
+	if e := g.exit(ctr); e.Code != 6 || watching.String() != "a\nEND\n" {
+		t.Errorf("exit %+v, and the other client got %q", e, watching)
+	}
+}
+
+// TestAttachedInputThatNobodyReads ends with its client, though a write waits.
+func TestAttachedInputThatNobodyReads(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000", func(c *Create) { c.Stdin = true })
+	in, typed := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Attach(ctx, g.pod, ctr, Attach{Stdin: in}) }()
+	full := make(chan struct{})
+	go func() {
+		defer close(full)
+		for range 100 {
+			if _, err := typed.Write(make([]byte, 4096)); err != nil {
+				return
+			}
+		}
+	}()
+	select {
+	case <-full:
+		t.Error("the FIFO took 400 kB")
+	case <-time.After(200 * time.Millisecond):
+	}
+	cancel()
+	<-ended
+	_ = in.Close()
+	<-full
+}
