@@ -17,8 +17,9 @@ import (
 	"berth/internal/spec"
 )
 
-// MaxExecOutput is how much of each stream of an ExecSync is kept, in bytes; the rest is read and thrown away.
-const MaxExecOutput = 16 << 20
+// MaxExecOutput is how much of the output of an ExecSync is kept, both streams together, in bytes; the rest is read and thrown
+// away. A kubelet takes an answer of 16 MiB, in which the messages' own bytes are.
+const MaxExecOutput = 16<<20 - 4<<10
 
 // execDrain is how long output is still read after an exec's process ended: a child that keeps the pipes open does not
 // hang the call.
@@ -28,6 +29,18 @@ const execDrain = 2 * time.Second
 type Output struct {
 	Stdout, Stderr []byte
 	ExitCode       int
+}
+
+// fit makes both streams fit into one answer, and returns how many bytes were cut off for that. The smaller one is cut only when
+// it takes more than half.
+func (o *Output) fit() (lost int64) {
+	cut := func(b *[]byte, to int) {
+		lost += int64(max(len(*b)-to, 0))
+		*b = (*b)[:min(len(*b), to)]
+	}
+	cut(&o.Stdout, max(MaxExecOutput/2, MaxExecOutput-len(o.Stderr)))
+	cut(&o.Stderr, MaxExecOutput-len(o.Stdout))
+	return lost
 }
 
 // Streams reaches into running containers.
@@ -61,6 +74,9 @@ func (s Streams) ExecSync(ctx context.Context, id ID, cmd []string, timeout time
 	})
 	until := time.Now().Add(execDrain)
 	out := Output{Stdout: stdout.end(until), Stderr: stderr.end(until), ExitCode: res.ExitCode}
+	if lost := out.fit() + stdout.lost + stderr.lost; lost > 0 {
+		s.cfg.Log.Warn("the output of an exec does not fit into its answer; the rest of it is lost", "container", id, "command", cmd[0], "lost", lost)
+	}
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return out, fmt.Errorf("exec in container %s: %w: %w", id, ctx.Err(), err)
@@ -89,40 +105,6 @@ func (s Streams) running(ctx context.Context, id ID) (*pod, error) {
 		return nil, Fail(errdefs.ErrFailedPrecondition, "container %s is %s, not running", id, state)
 	}
 	return p, nil
-}
-
-// Attach connects a caller's streams to a running container until its output ends or ctx does.
-func (s Streams) Attach(ctx context.Context, id ID, a runtime.Attach) error {
-	p, err := s.attachable(ctx, id)
-	if err != nil {
-		return err
-	}
-	return s.cfg.Runtime.Attach(ctx, string(p.id), string(id), a)
-}
-
-// attachable returns the pod of a container that is created or runs: a client may attach before it starts it, so that it
-// misses no output.
-func (s Streams) attachable(ctx context.Context, id ID) (*pod, error) {
-	p, _, err := s.findContainer(id)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.waitAdopted(ctx); err != nil {
-		return nil, err
-	}
-	if c := p.rec.Load().container(id); c == nil || !c.live() {
-		return nil, Fail(errdefs.ErrFailedPrecondition, "container %s does not run", id)
-	}
-	return p, nil
-}
-
-// Resize sets the size of a container's terminal, in characters.
-func (s Streams) Resize(ctx context.Context, id ID, width, height uint16) error {
-	p, err := s.attachable(ctx, id)
-	if err != nil {
-		return err
-	}
-	return s.cfg.Runtime.Resize(ctx, string(p.id), string(id), width, height)
 }
 
 // ReopenLog makes the monitor write to a new file under the log's path, after somebody renamed the old one.
@@ -170,6 +152,7 @@ type capture struct {
 	r, w *os.File
 	done sync.WaitGroup
 	data []byte
+	lost int64 // bytes thrown away
 	err  error
 }
 
@@ -182,7 +165,7 @@ func newCapture() (*capture, error) {
 	c.done.Go(func() {
 		c.data, c.err = io.ReadAll(io.LimitReader(r, MaxExecOutput))
 		if c.err == nil {
-			_, c.err = io.Copy(io.Discard, r)
+			c.lost, c.err = io.Copy(io.Discard, r)
 		}
 	})
 	return c, nil

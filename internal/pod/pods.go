@@ -25,6 +25,7 @@ type Runtime interface {
 	KillAll(ctx context.Context, pod, ctr string) error
 	Delete(ctx context.Context, pod, ctr string, h runtime.Handler) error
 	Exec(ctx context.Context, pod, ctr string, e runtime.Exec) (runtime.ExecResult, error)
+	Session(ctx context.Context, pod, ctr string, s runtime.Session) (exitCode int, err error)
 	Attach(ctx context.Context, pod, ctr string, a runtime.Attach) error
 	Resize(ctx context.Context, pod, ctr string, width, height uint16) error
 	ReopenLog(ctx context.Context, pod, ctr string, log runtime.Log) error
