@@ -29,6 +29,7 @@ import (
 	"berth/internal/runtime"
 	"berth/internal/spec"
 	"berth/internal/spec/device"
+	"berth/internal/stream"
 	"berth/internal/supervisor"
 	"berth/internal/telemetry"
 )
@@ -53,6 +54,7 @@ type node struct {
 	network     *network.Network
 	images      *image.Store
 	pods        *pod.Pods
+	streams     *stream.Server
 	face        *cri.Server
 
 	background sync.WaitGroup
@@ -85,6 +87,7 @@ func (n *node) open(ctx context.Context) error {
 		open func(context.Context) error
 	}{
 		{"host", n.openHost}, {"runtimes", n.openRuntimes}, {"confinement", n.openConfinement}, {"network", n.openNetwork}, {"images", n.openImages}, {"pods", n.openPods},
+		{"streams", n.openStreams},
 	} {
 		if err := part.open(ctx); err != nil {
 			return fmt.Errorf("start %s: %w", part.name, err)
@@ -92,11 +95,16 @@ func (n *node) open(ctx context.Context) error {
 		n.timeline.Mark(part.name)
 	}
 	n.face.Pods, n.face.Images, n.face.Network, n.face.Handlers, n.face.Info = n.pods, n.images, n.network, n.handlers(), n.info
-	n.face.SystemdCgroup = n.units != nil
+	n.face.Streams, n.face.SystemdCgroup = n.streams, n.units != nil
 	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, n.cfg.ImagesRoot(), containersRoot(n.cfg)
 	flush, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	n.background.Go(func() { n.flusher.Run(flush) })
+	n.background.Go(func() {
+		if err := n.streams.Serve(); err != nil {
+			n.log.Error("exec, attach and port-forward are not served any more: restart the daemon", "error", err)
+		}
+	})
 	return nil
 }
 
@@ -295,7 +303,7 @@ func (n *node) recover(ready func()) {
 // close ends the daemon's own work and makes durable what is not yet. The pods run on.
 func (n *node) close() error {
 	n.pods.Close()
-	errs := []error{n.network.Close(), n.images.Close()}
+	errs := []error{n.streams.Close(), n.network.Close(), n.images.Close()}
 	n.stop()
 	n.background.Wait()
 	n.groups.tidy()

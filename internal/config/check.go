@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"net"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,7 +22,7 @@ var usual = []string{"crun", "runc"}
 
 // check refuses values that cannot work, each at the place that set it.
 func (l *loader) check() error {
-	for _, part := range []func() error{l.paths, l.apart, l.imagesApart, l.words, l.numbers, l.handlers} {
+	for _, part := range []func() error{l.paths, l.apart, l.imagesApart, l.words, l.numbers, l.streaming, l.handlers} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -44,6 +45,7 @@ func (l *loader) paths() error {
 		{"cni.config_dir", c.CNI.ConfigDir, false}, {"cni.pod_cidr_template", c.CNI.PodCIDRTemplate, true},
 		{"registry.config_dir", c.Registry.ConfigDir, true}, {"monitor.path", c.Monitor.Path, true},
 		{"images.root", c.Images.Root, true}, {"image_verifier.dir", c.Verifier.Dir, true},
+		{"streaming.cert", c.Streaming.Cert, true}, {"streaming.key", c.Streaming.Key, true},
 	} {
 		if err := l.path(p.key, p.value, p.optional); err != nil {
 			return err
@@ -155,6 +157,7 @@ func (c *Config) durations() []duration {
 	return []duration{
 		{"cni.add_timeout", c.CNI.AddTimeout}, {"cni.del_timeout", c.CNI.DelTimeout},
 		{"images.stall_timeout", c.Images.StallTimeout}, {"image_verifier.timeout", c.Verifier.Timeout},
+		{"streaming.idle_timeout", c.Streaming.IdleTimeout},
 		{"timeouts.runtime_create", c.Timeouts.RuntimeCreate}, {"timeouts.create_abandon", c.Timeouts.CreateAbandon},
 	}
 }
@@ -187,6 +190,21 @@ func (l *loader) numbers() error {
 	}
 	if c.Limits.Pids < 0 {
 		return l.refuse("limits.pids", "%d is negative; 0 is no limit", c.Limits.Pids)
+	}
+	return nil
+}
+
+func (l *loader) streaming() error {
+	s := l.config.Streaming
+	switch {
+	case s.Address == "":
+		return l.refuse("streaming.address", "is empty; 0.0.0.0 and :: are all addresses of the node")
+	case net.ParseIP(s.Address) == nil && strings.ContainsAny(s.Address, ":/[] "):
+		return l.refuse("streaming.address", "%q is neither an IP address nor a name; the port is streaming.port", s.Address)
+	case s.Port < 0 || s.Port > 65535:
+		return l.refuse("streaming.port", "%d is not between 0 and 65535", s.Port)
+	case (s.Cert == "") != (s.Key == ""):
+		return l.refuse(l.last("streaming.cert", "streaming.key"), "TLS needs both, streaming.cert and streaming.key")
 	}
 	return nil
 }

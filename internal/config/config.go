@@ -28,15 +28,16 @@ type Config struct {
 	LogFormat string // text or json
 	// CgroupDriver is cgroupfs or systemd; empty: systemd where it can be.
 	CgroupDriver string
-	CNI          CNI      // networks
-	CDI          CDI      // devices that vendors describe
-	Registry     Registry // where images come from
-	Images       Images   // how they are kept
-	Verifier     Verifier // who may refuse them
-	Runtimes     Runtimes // what runs containers
-	Monitor      Monitor  // the process that holds a pod
-	Limits       Limits   // what a container gets that asks for nothing
-	Timeouts     Timeouts // how long programs may take
+	CNI          CNI       // networks
+	CDI          CDI       // devices that vendors describe
+	Registry     Registry  // where images come from
+	Images       Images    // how they are kept
+	Verifier     Verifier  // who may refuse them
+	Runtimes     Runtimes  // what runs containers
+	Streaming    Streaming // where exec, attach and port-forward are served
+	Monitor      Monitor   // the process that holds a pod
+	Limits       Limits    // what a container gets that asks for nothing
+	Timeouts     Timeouts  // how long programs may take
 }
 
 // CNI says how pods get their network.
@@ -93,6 +94,14 @@ type Handler struct {
 	PrivilegedWithoutHostDevices bool
 	PodAnnotations               []string // patterns of annotations that the runtime gets to see
 	ContainerAnnotations         []string
+}
+
+// Streaming says where exec, attach and port-forward are served.
+type Streaming struct {
+	Address     string // an IP address or a name of the node
+	Port        int    // 0: any
+	Cert, Key   string // for TLS; empty: none
+	IdleTimeout Duration
 }
 
 // Paths gives the path of each configured handler by its name.
@@ -152,9 +161,10 @@ func Default() *Config {
 			Pinned:    []string{},
 			MaxLayers: 512, MaxManifestBytes: 4 << 20, MaxConfigBytes: 8 << 20, MaxLayerBytes: 128 << 30, MaxLayerEntries: 8 << 20,
 		},
-		Verifier: Verifier{Max: 10, Timeout: Duration{10 * time.Second}},
-		Runtimes: Runtimes{Handlers: map[string]Handler{}},
-		Timeouts: Timeouts{RuntimeCreate: Duration{2 * time.Minute}, CreateAbandon: Duration{2 * time.Minute}},
+		Verifier:  Verifier{Max: 10, Timeout: Duration{10 * time.Second}},
+		Runtimes:  Runtimes{Handlers: map[string]Handler{}},
+		Streaming: Streaming{Address: "127.0.0.1", IdleTimeout: Duration{4 * time.Hour}},
+		Timeouts:  Timeouts{RuntimeCreate: Duration{2 * time.Minute}, CreateAbandon: Duration{2 * time.Minute}},
 	}
 }
 

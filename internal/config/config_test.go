@@ -90,6 +90,12 @@ pod_annotations = ["io.example.*"]
 container_annotations = ["x"]
 [runtimes."0-9"]
 path = "/usr/sbin/runc"
+[streaming]
+address = "node-1"
+port = 10010
+cert = "/tls/crt"
+key = "/tls/key"
+idle_timeout = "8s"
 [monitor]
 path = "/opt/berth-monitor"
 [limits]
@@ -112,9 +118,10 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 			"fast": {"/usr/bin/crun", true, []string{"io.example.*"}, []string{"x"}},
 			"0-9":  {Path: "/usr/sbin/runc"},
 		}},
-		Monitor:  Monitor{"/opt/berth-monitor"},
-		Limits:   Limits{77},
-		Timeouts: Timeouts{Duration{5 * time.Second}, Duration{6 * time.Second}},
+		Streaming: Streaming{"node-1", 10010, "/tls/crt", "/tls/key", Duration{8 * time.Second}},
+		Monitor:   Monitor{"/opt/berth-monitor"},
+		Limits:    Limits{77},
+		Timeouts:  Timeouts{Duration{5 * time.Second}, Duration{6 * time.Second}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("loaded\n%+v\nwanted\n%+v", got, want)
@@ -188,6 +195,12 @@ func TestRefusals(t *testing.T) {
 		"no verifiers":         {"[image_verifier]\nmax = 0\n", "F:2: image_verifier.max: 0 is not between 1 and 1000"},
 		"no time to verify":    {"[image_verifier]\ntimeout = \"-1s\"\n", "F:2: image_verifier.timeout: -1s is not more than nothing"},
 		"relative verifiers":   {"[image_verifier]\ndir = \"verify.d\"\n", "F:2: image_verifier.dir: \"verify.d\" is not an absolute path"},
+		"streams nowhere":      {"[streaming]\naddress = \"\"\n", "F:2: streaming.address: is empty; 0.0.0.0 and :: are all addresses of the node"},
+		"a port in an address": {"[streaming]\naddress = \"node:80\"\n", "F:2: streaming.address: \"node:80\" is neither an IP address nor a name; the port is streaming.port"},
+		"no such port":         {"[streaming]\nport = 65536\n", "F:2: streaming.port: 65536 is not between 0 and 65535"},
+		"half of TLS":          {"[streaming]\nkey = \"/k\"\n", "F:2: streaming.key: TLS needs both, streaming.cert and streaming.key"},
+		"relative certificate": {"[streaming]\ncert = \"crt\"\n", "F:2: streaming.cert: \"crt\" is not an absolute path"},
+		"never idle":           {"[streaming]\nidle_timeout = \"0s\"\n", "F:2: streaming.idle_timeout: 0s is not more than nothing"},
 		"relative images":      {"[images]\nroot = \"images\"\n", "F:2: images.root: \"images\" is not an absolute path"},
 		"images in state":      {"[images]\nroot = \"/run/berth/images\"\n", "F:2: images.root: \"/run/berth/images\" and state \"/run/berth\" must be apart: neither may hold the other"},
 		"state in images":      {"[images]\nroot = \"/run\"\n", "F:2: images.root: \"/run\" and state \"/run/berth\" must be apart: neither may hold the other"},

@@ -30,6 +30,7 @@ func (c *Config) TOML() string {
 	p.set("config_dir", quote(c.Registry.ConfigDir))
 	p.images(c.Images)
 	p.verifier(c.Verifier)
+	p.streaming(c.Streaming)
 	p.table("monitor")
 	p.comment("Empty: beside the berth program, then /usr/libexec/berth, then PATH.")
 	p.set("path", quote(c.Monitor.Path))
@@ -96,6 +97,18 @@ func (p *printer) verifier(v Verifier) {
 	p.set("max", strconv.Itoa(v.Max))
 	p.comment("Of one program; then it is killed with its children, and the image refused.")
 	p.set("timeout", quote(v.Timeout.String()))
+}
+
+func (p *printer) streaming(s Streaming) {
+	p.table("streaming")
+	p.comment("Where exec, attach and port-forward are served, and kubelets told to come: an IP address or a name of this node. Port 0: any.")
+	p.set("address", quote(s.Address))
+	p.set("port", strconv.Itoa(s.Port))
+	p.comment("A certificate and its key, in PEM, for TLS; read again when they change. Empty: no TLS.")
+	p.set("cert", quote(s.Cert))
+	p.set("key", quote(s.Key))
+	p.comment("A connection over which nothing goes for so long is ended.")
+	p.set("idle_timeout", quote(s.IdleTimeout.String()))
 }
 
 func (p *printer) runtimes(r Runtimes) {

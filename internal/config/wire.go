@@ -20,6 +20,7 @@ type wire struct {
 	Images       wireImages     `toml:"images"`
 	Verifier     wireVerifier   `toml:"image_verifier"`
 	Runtimes     map[string]any `toml:"runtimes"` // default, and tables of handlers
+	Streaming    wireStreaming  `toml:"streaming"`
 	Monitor      wireMonitor    `toml:"monitor"`
 	Limits       wireLimits     `toml:"limits"`
 	Timeouts     wireTimeouts   `toml:"timeouts"`
@@ -69,6 +70,14 @@ type wireHandler struct {
 	ContainerAnnotations         []string `toml:"container_annotations"`
 }
 
+type wireStreaming struct {
+	Address     string   `toml:"address"`
+	Port        int      `toml:"port"`
+	Cert        string   `toml:"cert"`
+	Key         string   `toml:"key"`
+	IdleTimeout Duration `toml:"idle_timeout"`
+}
+
 type wireMonitor struct {
 	Path string `toml:"path"`
 }
@@ -87,7 +96,7 @@ func newWire(c *Config) *wire {
 	w := &wire{
 		Root: c.Root, State: c.State, Socket: c.Socket, LogLevel: c.LogLevel, LogFormat: c.LogFormat, CgroupDriver: c.CgroupDriver,
 		CNI: wireCNI(c.CNI), CDI: wireCDI(c.CDI), Registry: wireRegistry(c.Registry), Images: wireImages(c.Images), Verifier: wireVerifier(c.Verifier),
-		Monitor: wireMonitor(c.Monitor), Limits: wireLimits(c.Limits), Timeouts: wireTimeouts(c.Timeouts),
+		Streaming: wireStreaming(c.Streaming), Monitor: wireMonitor(c.Monitor), Limits: wireLimits(c.Limits), Timeouts: wireTimeouts(c.Timeouts),
 	}
 	w.CNI.PluginDirs = slices.Clone(c.CNI.PluginDirs)
 	w.CDI.SpecDirs = slices.Clone(c.CDI.SpecDirs)
@@ -101,7 +110,7 @@ func (w *wire) into(c *Config) {
 	c.CgroupDriver = w.CgroupDriver
 	c.CDI = CDI(w.CDI)
 	c.CNI, c.Registry, c.Images, c.Verifier = CNI(w.CNI), Registry(w.Registry), Images(w.Images), Verifier(w.Verifier)
-	c.Monitor, c.Limits, c.Timeouts = Monitor(w.Monitor), Limits(w.Limits), Timeouts(w.Timeouts)
+	c.Streaming, c.Monitor, c.Limits, c.Timeouts = Streaming(w.Streaming), Monitor(w.Monitor), Limits(w.Limits), Timeouts(w.Timeouts)
 }
 
 func wireHandlerOf(h Handler) wireHandler {

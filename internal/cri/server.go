@@ -15,6 +15,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/network"
 	"berth/internal/pod"
+	"berth/internal/stream"
 )
 
 // RuntimeName is what Version answers; kubelets show it as <name>://<container id>.
@@ -37,6 +38,7 @@ type Server struct {
 	Pods    *pod.Pods
 	Images  *image.Store
 	Network Network
+	Streams *stream.Server
 	// Release is the daemon's own version.
 	Release string
 	// SystemdCgroup says which cgroup driver is in force.

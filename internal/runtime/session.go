@@ -38,7 +38,7 @@ const drainTime = 2 * time.Second
 // and a while later what is left of it is killed. The same happens when this daemon dies. A Read or Write of the caller's
 // streams may still be under way then, and ends with them.
 func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code int, err error) {
-	name, remove, err := r.processFile(pod, ctr, s.Process)
+	name, remove, err := r.cfg.processFile(pod, ctr, s.Process)
 	if err != nil {
 		return 0, err
 	}

@@ -35,13 +35,13 @@ type ExecResult struct {
 var execSeq atomic.Uint64
 
 // processFile writes down a process for the monitor, and returns the file's name in the container's directory.
-func (r *Runtime) processFile(pod, ctr string, p *specs.Process) (name string, remove func(), err error) {
+func (c *Config) processFile(pod, ctr string, p *specs.Process) (name string, remove func(), err error) {
 	data, err := json.Marshal(p)
 	if err != nil {
 		return "", nil, fmt.Errorf("encode the process: %w", err)
 	}
 	name = fmt.Sprintf("process-%d-%d.json", os.Getpid(), execSeq.Add(1))
-	path := filepath.Join(r.cfg.bundle(pod, ctr), name)
+	path := filepath.Join(c.bundle(pod, ctr), name)
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		return "", nil, err
 	}
@@ -51,7 +51,7 @@ func (r *Runtime) processFile(pod, ctr string, p *specs.Process) (name string, r
 // Exec runs a process in a container and waits for its end. When the timeout passes or ctx ends first, nothing of it is
 // left. The timeout is kept by the monitor, whether this daemon lives or not.
 func (r *Runtime) Exec(ctx context.Context, pod, ctr string, e Exec) (ExecResult, error) {
-	name, remove, err := r.processFile(pod, ctr, e.Process)
+	name, remove, err := r.cfg.processFile(pod, ctr, e.Process)
 	if err != nil {
 		return ExecResult{}, err
 	}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+
+	"k8s.io/klog/v2"
+
+	"berth/internal/network"
+	"berth/internal/pod"
+	"berth/internal/runtime"
+	"berth/internal/stream"
+)
+
+// openStreams listens for those who were given the address of a stream.
+func (n *node) openStreams(context.Context) (err error) {
+	klog.SetSlogLogger(slog.New(quiet{n.log.Handler()}))
+	c := n.cfg.Streaming
+	n.streams, err = stream.Listen(stream.Config{
+		Node: streamNode{n}, Log: n.log, Address: c.Address, Port: c.Port, CertFile: c.Cert, KeyFile: c.Key, IdleTimeout: c.IdleTimeout.Duration,
+	})
+	return err
+}
+
+// quiet takes what libraries call errors for debugging: a client that goes away is one to them.
+type quiet struct{ slog.Handler }
+
+// Enabled says whether debugging is on.
+func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
+	return q.Handler.Enabled(ctx, slog.LevelDebug)
+}
+
+// Handle writes a record down as one for debugging.
+func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return q.Handler.Handle(ctx, r)
+}
+
+func (q quiet) WithAttrs(a []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(a)} }
+func (q quiet) WithGroup(name string) slog.Handler   { return quiet{q.Handler.WithGroup(name)} }
+
+// streamNode is where streams lead.
+type streamNode struct{ *node }
+
+// Exec runs a command in a container.
+func (n streamNode) Exec(ctx context.Context, container string, cmd []string, tty bool, s stream.Streams) (int, error) {
+	return service(n).streams().Session(ctx, pod.ID(container), pod.Session{
+		Cmd: cmd, TTY: tty, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Resize: s.Resize,
+	})
+}
+
+// Attach joins the streams of a container.
+func (n streamNode) Attach(ctx context.Context, container string, s stream.Streams) error {
+	id := pod.ID(container)
+	if s.Resize != nil {
+		go func() {
+			for width, height, ok := s.Resize(); ok; width, height, ok = s.Resize() {
+				if err := service(n).streams().Resize(ctx, id, width, height); err != nil {
+					n.log.Debug("a terminal could not be resized", "container", id, "error", err)
+				}
+			}
+		}()
+	}
+	return service(n).streams().Attach(ctx, id, runtime.Attach{Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr})
+}
+
+// Dial connects to a port of a pod.
+func (n streamNode) Dial(ctx context.Context, id string, port uint16) (*net.TCPConn, error) {
+	netns, err := service(n).streams().NetNS(ctx, pod.ID(id))
+	if err != nil {
+		return nil, err
+	}
+	return network.DialLocal(ctx, netns, port)
+}

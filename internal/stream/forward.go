@@ -1,0 +1,124 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// dialTimeout bounds a connection to a port. Streams beside it may wait meanwhile.
+const dialTimeout = 10 * time.Second
+
+// forwarder forwards the connections of one client.
+type forwarder struct {
+	*Server
+	ctx context.Context // ends with the client's connection
+}
+
+// PortForward connects a stream to a port of a pod until both directions have ended, or one is reset. Only a connection that
+// could not be made is an error: of one, clients end all that they forward.
+func (f forwarder) PortForward(_ context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
+	ctx, cancel := context.WithTimeout(f.ctx, dialTimeout)
+	conn, err := f.cfg.Node.Dial(ctx, pod, uint16(port))
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(f.ctx, func() { reset(conn) })
+	defer stop()
+	if s, ok := stream.(httpstream.Stream); ok {
+		forward(conn, s)
+		return nil
+	}
+	// A WebSocket's stream has no end of its own: the pod's is the end.
+	go func() {
+		_, _ = io.Copy(conn, stream)
+		_ = conn.CloseWrite()
+	}()
+	_, _ = io.Copy(stream, conn)
+	return nil
+}
+
+// reset closes a connection so that the other side sees that it was cut off.
+func reset(conn *net.TCPConn) {
+	_ = conn.SetLinger(0)
+	_ = conn.Close()
+}
+
+// resetTime is how often it is looked whether a stream was reset whose input had ended before.
+const resetTime = time.Second
+
+// forward copies both ways. The end of one direction is passed on and leaves the other open; a reset ends both.
+func forward(conn *net.TCPConn, s httpstream.Stream) {
+	client := &clientEnd{Stream: s}
+	up, down := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := io.Copy(conn, s)
+		up <- err
+	}()
+	go func() {
+		_, err := io.Copy(client, conn)
+		if err == nil {
+			client.finish()
+		}
+		down <- err
+	}()
+	tick := time.NewTicker(resetTime)
+	defer tick.Stop()
+	for open := 2; open > 0; {
+		select {
+		case err := <-up:
+			open--
+			if err == nil {
+				_ = conn.CloseWrite()
+			} // else the pod does not take it, and has closed the other direction too
+		case err := <-down:
+			open--
+			if err != nil {
+				reset(conn)
+				_ = s.Reset()
+				return
+			}
+		case <-tick.C:
+		}
+		if client.wasReset() {
+			reset(conn)
+			return
+		}
+	}
+}
+
+// clientEnd is the client's end of a stream. The library does not tell the end of the input and a reset apart.
+type clientEnd struct {
+	httpstream.Stream
+	finished atomic.Bool
+}
+
+// finish says that no more will come.
+func (c *clientEnd) finish() {
+	c.finished.Store(true)
+	_ = c.Close()
+}
+
+// wasReset says whether the client has reset the stream, as long as we have not finished it.
+func (c *clientEnd) wasReset() bool {
+	if c.finished.Load() {
+		return false
+	}
+	s, ok := c.Stream.(interface{ IsFinished() bool })
+	return ok && s.IsFinished() && !c.finished.Load()
+}
+
+// Write fails when the client has reset the stream. The library sends on.
+func (c *clientEnd) Write(p []byte) (int, error) {
+	if c.wasReset() {
+		return 0, errors.New("the client has reset the stream")
+	}
+	return c.Stream.Write(p)
+}

@@ -1,0 +1,131 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+	"k8s.io/utils/exec"
+)
+
+// routes are the addresses that issue makes.
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	for kind, serve := range map[string]func(http.ResponseWriter, *http.Request, any){
+		"exec": s.serveExec, "attach": s.serveAttach, "portforward": s.servePortForward,
+	} {
+		handle := func(w http.ResponseWriter, r *http.Request) {
+			req, ok := s.tickets.use(kind, r.PathValue("token"))
+			if !ok {
+				http.Error(w, "there is nothing at this address: it is good for one connection, within a minute", http.StatusNotFound)
+				return
+			}
+			serve(w, r, req)
+		}
+		mux.HandleFunc("GET /"+kind+"/{token}", handle)
+		mux.HandleFunc("POST /"+kind+"/{token}", handle)
+	}
+	return mux
+}
+
+func (s *Server) serveExec(w http.ResponseWriter, r *http.Request, req any) {
+	e := req.(*runtimeapi.ExecRequest)
+	o := &remotecommand.Options{Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, TTY: e.Tty}
+	p := player{s, o, func(ctx context.Context, streams Streams) error {
+		code, err := s.cfg.Node.Exec(ctx, e.ContainerId, e.Cmd, e.Tty, streams)
+		if err == nil && code != 0 {
+			err = exec.CodeExitError{Err: fmt.Errorf("exit code %d", code), Code: code}
+		}
+		return err
+	}}
+	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
+		p.serveV5(w, r, "error executing command in container")
+		return
+	}
+	remotecommand.ServeExec(w, r, p, "", "", e.ContainerId, e.Cmd, o, s.cfg.IdleTimeout, createTimeout, remotecommand.SupportedStreamingProtocols)
+}
+
+func (s *Server) serveAttach(w http.ResponseWriter, r *http.Request, req any) {
+	a := req.(*runtimeapi.AttachRequest)
+	o := &remotecommand.Options{Stdin: a.Stdin, Stdout: a.Stdout, Stderr: a.Stderr, TTY: a.Tty}
+	p := player{s, o, func(ctx context.Context, streams Streams) error {
+		return s.cfg.Node.Attach(ctx, a.ContainerId, streams)
+	}}
+	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
+		p.serveV5(w, r, "error attaching to container")
+		return
+	}
+	remotecommand.ServeAttach(w, r, p, "", "", a.ContainerId, o, s.cfg.IdleTimeout, createTimeout, remotecommand.SupportedStreamingProtocols)
+}
+
+func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request, req any) {
+	q := req.(*runtimeapi.PortForwardRequest)
+	f := forwarder{s, r.Context()}
+	serve := func(w http.ResponseWriter, r *http.Request) {
+		portforward.ServePortForward(w, r, f, q.PodSandboxId, "", &portforward.V4Options{Ports: q.Port}, s.cfg.IdleTimeout, createTimeout,
+			portforward.SupportedProtocols)
+	}
+	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
+		tunnel(w, r, serve)
+		return
+	}
+	serve(w, r)
+}
+
+// player does what one connection was made for, with the streams that the client has opened.
+type player struct {
+	*Server
+	options *remotecommand.Options
+	play    func(context.Context, Streams) error
+}
+
+// run plays with the streams that were asked for; a protocol may have opened others.
+func (p player) run(ctx context.Context, in io.Reader, out, errs io.Writer, resize func() (width, height uint16, ok bool)) error {
+	var s Streams
+	if p.options.Stdin {
+		s.Stdin = in
+	}
+	if p.options.Stdout {
+		s.Stdout = out
+	}
+	if p.options.Stderr {
+		s.Stderr = errs
+	}
+	if p.options.TTY {
+		s.Resize = resize
+	}
+	err := p.play(ctx, s)
+	if err != nil && ctx.Err() != nil {
+		p.cfg.Log.Debug("a client went away", "error", err)
+	}
+	return err
+}
+
+// resizing waits for what the library has read of a client's sizes; nil where the protocol has none.
+func resizing(sizes <-chan remotecommand.TerminalSize) func() (width, height uint16, ok bool) {
+	if sizes == nil {
+		return nil
+	}
+	return func() (uint16, uint16, bool) {
+		size, ok := <-sizes
+		return size.Width, size.Height, ok
+	}
+}
+
+// ExecInContainer runs a command.
+func (p player) ExecInContainer(ctx context.Context, _, _, _ string, _ []string, in io.Reader, out, errs io.WriteCloser, _ bool,
+	resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
+	return p.run(ctx, in, out, errs, resizing(resize))
+}
+
+// AttachContainer attaches to a container.
+func (p player) AttachContainer(ctx context.Context, _, _, _ string, in io.Reader, out, errs io.WriteCloser, _ bool,
+	resize <-chan remotecommand.TerminalSize) error {
+	return p.run(ctx, in, out, errs, resizing(resize))
+}

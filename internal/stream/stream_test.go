@@ -1,0 +1,250 @@
+package stream
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/fixture"
+)
+
+// deaf is a node whose commands read nothing and end with their client.
+type deaf struct {
+	began chan struct{}
+	ended chan error
+}
+
+func (d deaf) Exec(ctx context.Context, _ string, _ []string, _ bool, _ Streams) (int, error) {
+	d.began <- struct{}{}
+	<-ctx.Done()
+	d.ended <- ctx.Err()
+	return 0, ctx.Err()
+}
+
+func (deaf) Attach(context.Context, string, Streams) error { return errors.New("nobody attaches") }
+
+func (deaf) Dial(context.Context, string, uint16) (*net.TCPConn, error) {
+	return nil, errors.New("there is no pod")
+}
+
+func serve(t *testing.T, change func(*Config)) (*Server, deaf) {
+	t.Helper()
+	d := deaf{make(chan struct{}, 1), make(chan error, 1)}
+	cfg := Config{Node: d, Log: slog.New(slog.DiscardHandler), Address: "127.0.0.1", IdleTimeout: time.Minute}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := Listen(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve() }()
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(), <-ended); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, d
+}
+
+func TestTickets(t *testing.T) {
+	now := time.Now()
+	k := &tickets{now: func() time.Time { return now }}
+	issue := func() string {
+		t.Helper()
+		token, err := k.issue("exec", "what")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	token := issue()
+	if _, ok := k.use("attach", token); ok {
+		t.Error("it is good for something else")
+	}
+	if what, ok := k.use("exec", token); !ok || what != "what" {
+		t.Errorf("%v, %v", what, ok)
+	}
+	if _, ok := k.use("exec", token); ok {
+		t.Error("it is good twice")
+	}
+	token = issue()
+	now = now.Add(ticketTime)
+	if _, ok := k.use("exec", token); ok {
+		t.Error("it is good for ever")
+	}
+	for range mostTickets {
+		token = issue()
+	}
+	if _, err := k.issue("exec", ""); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("more than %d: %v", mostTickets, err)
+	}
+	if _, ok := k.use("exec", token); !ok {
+		t.Error("the last one is not good")
+	}
+	issue()
+	now = now.Add(2 * ticketTime)
+	issue()
+	if len(k.open) != 1 || len(k.order) != 1 {
+		t.Errorf("%d and %d are kept of one", len(k.open), len(k.order))
+	}
+	for range 3 * mostTickets { // used ones are no load, whatever their number
+		if _, ok := k.use("exec", issue()); !ok {
+			t.Fatal("a fresh one is not good")
+		}
+	}
+}
+
+// upgrade opens an exec over a WebSocket.
+func upgrade(t *testing.T, address string) net.Conn {
+	t.Helper()
+	at, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", at.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.WriteString(c, "GET "+at.Path+" HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"+
+		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: http://x\r\nSec-WebSocket-Protocol: v5.channel.k8s.io\r\n\r\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestClientsThatGo are noticed, also where what they sent waits for somebody to read it.
+func TestClientsThatGo(t *testing.T) {
+	s, d := serve(t, nil)
+	for _, input := range []int{0, 200 << 10} {
+		address, err := s.Exec(&runtimeapi.ExecRequest{ContainerId: "c", Cmd: []string{"x"}, Stdin: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := upgrade(t, address)
+		<-d.began
+		for range input / 100 { // frames of 100 bytes of input
+			if _, err := c.Write(append([]byte{0x82, 0x80 | 101, 0, 0, 0, 0, 0}, make([]byte, 100)...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		_ = c.Close()
+		select {
+		case <-d.ended:
+		case <-time.After(3 * checkTime):
+			t.Fatalf("with %d bytes on the way the end was not noticed", input)
+		}
+		if took := time.Since(began); input == 0 && took > checkTime/2 {
+			t.Errorf("it took %v", took)
+		}
+	}
+}
+
+func TestCloseEndsStreams(t *testing.T) {
+	d := deaf{make(chan struct{}, 1), make(chan error, 1)}
+	s, err := Listen(Config{Node: d, Log: slog.New(slog.DiscardHandler), Address: "127.0.0.1", IdleTimeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = s.Serve() }()
+	address, err := s.Exec(&runtimeapi.ExecRequest{ContainerId: "c", Cmd: []string{"x"}, Stdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := upgrade(t, address)
+	defer c.Close()
+	<-d.began
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	<-d.ended
+}
+
+// TestTLS has the certificate replaced, first by something that is none.
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "crt"), filepath.Join(dir, "key")
+	pool := x509.NewCertPool()
+	pair := func(name string, at time.Time) {
+		t.Helper()
+		ca, c, k, err := fixture.Certificate(name, net.IPv4(127, 0, 0, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool.AppendCertsFromPEM(ca)
+		put(t, cert, c, at)
+		put(t, key, k, at)
+	}
+	now := time.Now()
+	pair("one", now)
+	s, _ := serve(t, func(c *Config) { c.CertFile, c.KeyFile = cert, key })
+	speak := func() string {
+		t.Helper()
+		address, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p"})
+		if err != nil || !strings.HasPrefix(address, "https://127.0.0.1:") {
+			t.Fatalf("%s, %v", address, err)
+		}
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
+		resp, err := client.Get(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.TLS.PeerCertificates[0].Subject.CommonName
+	}
+	if got := speak(); got != "one" {
+		t.Errorf("it shows %s", got)
+	}
+	put(t, cert, []byte("rubbish"), now.Add(time.Second))
+	if got := speak(); got != "one" {
+		t.Errorf("it shows %s", got)
+	}
+	pair("two", now.Add(2*time.Second))
+	if got := speak(); got != "two" {
+		t.Errorf("it shows %s", got)
+	}
+	if _, err := Listen(Config{Node: deaf{}, Log: slog.New(slog.DiscardHandler), Address: "127.0.0.1", CertFile: cert, KeyFile: dir}); err == nil {
+		t.Error("it listens without a key")
+	}
+}
+
+func put(t *testing.T, path string, data []byte, at time.Time) {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(path, data, 0o600), os.Chtimes(path, at, at)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAddresses are what a kubelet on this node can reach.
+func TestAddresses(t *testing.T) {
+	for listen, told := range map[string]string{"127.0.0.1": "127.0.0.1:", "0.0.0.0": "127.0.0.1:", "::": "[::1]:", "localhost": "localhost:", "::1": "[::1]:"} {
+		s, _ := serve(t, func(c *Config) { c.Address = listen })
+		address, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p"})
+		if err != nil || !strings.HasPrefix(address, "http://"+told) {
+			t.Errorf("%s: %s, %v", listen, address, err)
+		}
+		resp, err := http.Get(address)
+		if err != nil {
+			t.Errorf("%s: %v", listen, err)
+			continue
+		}
+		_ = resp.Body.Close()
+	}
+}

@@ -1,0 +1,78 @@
+package stream
+
+import (
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// ticketTime is how long a token is good for, and mostTickets how many are, at most: somebody asks for them and does not come.
+const (
+	ticketTime  = time.Minute
+	mostTickets = 1000
+)
+
+// tickets are what connections may be used for, by token. The zero value is ready.
+type tickets struct {
+	now func() time.Time // time.Now, unless a test says otherwise
+
+	mu    sync.Mutex // guards what follows
+	open  map[string]ticket
+	order []string // the oldest first; those that were used are among them
+}
+
+type ticket struct {
+	kind    string
+	req     any
+	expires time.Time
+}
+
+func (t *tickets) time() time.Time {
+	if t.now != nil {
+		return t.now()
+	}
+	return time.Now()
+}
+
+// issue makes a token for one use.
+func (t *tickets) issue(kind string, req any) (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.time()
+	for len(t.order) > 0 {
+		oldest, unused := t.open[t.order[0]]
+		if unused && now.Before(oldest.expires) {
+			break
+		}
+		delete(t.open, t.order[0])
+		t.order = t.order[1:]
+	}
+	if len(t.open) >= mostTickets {
+		return "", fmt.Errorf("%d sessions were asked for in the last minute and not begun: %w", len(t.open), errdefs.ErrResourceExhausted)
+	}
+	if t.open == nil {
+		t.open = map[string]ticket{}
+	}
+	token := rand.Text()
+	t.open[token] = ticket{kind, req, now.Add(ticketTime)}
+	t.order = append(t.order, token)
+	return token, nil
+}
+
+// use returns what a token was issued for, once.
+func (t *tickets) use(kind, token string) (req any, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found, ok := t.open[token]
+	if !ok || found.kind != kind {
+		return nil, false
+	}
+	delete(t.open, token)
+	if len(t.open) == 0 {
+		t.order = nil
+	}
+	return found.req, t.time().Before(found.expires)
+}
