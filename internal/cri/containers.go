@@ -186,9 +186,10 @@ func mounts(c *pod.Container) []*runtimeapi.Mount {
 	return out
 }
 
-// containerStatuses tells of all containers of a pod that a kubelet may see.
+// containerStatuses tells of all containers of a pod that a kubelet may see, the newest first: where it takes them from a pod's
+// status it counts on that, and with another order would make the last attempt of a container again.
 func (s *Server) containerStatuses(r *pod.Record) (all []*runtimeapi.ContainerStatus) {
-	for _, c := range r.Containers {
+	for _, c := range slices.Backward(r.Containers) {
 		if c.Listed() {
 			all = append(all, s.containerStatus(r, c))
 		}

@@ -91,17 +91,17 @@ func TestEvents(t *testing.T) {
 		if s := up[3].ContainersStatuses[0]; s.State != v1.ContainerState_CONTAINER_RUNNING || s.StartedAt == 0 {
 			r.Errorf("the start tells of %v", s)
 		}
-		if s := up[6].ContainersStatuses[1]; s.State != v1.ContainerState_CONTAINER_EXITED || s.ExitCode != 3 || s.Reason != "Error" {
+		if s := up[6].ContainersStatuses[0]; s.State != v1.ContainerState_CONTAINER_EXITED || s.ExitCode != 3 || s.Reason != "Error" {
 			r.Errorf("the end tells of %v", s)
 		}
 		resp, err := r.n.Runtime.PodSandboxStatus(ctx(), p.id, false)
 		r.ok(err)
-		if len(resp.ContainersStatuses) != 2 || resp.Timestamp < up[6].CreatedAt {
-			r.Errorf("the status tells of %d containers at %d", len(resp.ContainersStatuses), resp.Timestamp)
+		if s := resp.ContainersStatuses; len(s) != 2 || s[0].Id != short.cid || s[1].Id != c.cid || resp.Timestamp < up[6].CreatedAt {
+			r.Errorf("the status tells at %d of %v, wanted the newest first", resp.Timestamp, s)
 		}
 		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, 10))
-		if e := l.next(p.id, names, "main stopped"); e[0].ContainersStatuses[0].ExitCode != 7 {
-			r.Errorf("the stop tells of %v", e[0].ContainersStatuses[0])
+		if e := l.next(p.id, names, "main stopped"); e[0].ContainersStatuses[1].ExitCode != 7 {
+			r.Errorf("the stop tells of %v", e[0].ContainersStatuses[1])
 		}
 		r.ok(r.n.Runtime.RemoveContainer(ctx(), short.cid))
 		if e := l.next(p.id, names, "short deleted"); len(e[0].ContainersStatuses) != 1 {
