@@ -2,22 +2,33 @@ package cri
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/image"
+	"berth/internal/pod"
 )
 
 // PullImage fetches an image and returns its id.
 func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	if name := req.GetImage().GetRuntimeHandler(); !s.hasHandler(name) {
+		return nil, ToStatus(pod.Fail(errdefs.ErrNotFound, "pull image %s: runtime handler %q is not configured on this node", req.GetImage().GetImage(), name))
+	}
 	img, err := s.Images.Pull(ctx, image.PullRequest{Reference: req.GetImage().GetImage(), Auth: auth(req.Auth)})
 	if err != nil {
 		return nil, ToStatus(err)
 	}
 	return &runtimeapi.PullImageResponse{ImageRef: img.ID}, nil
+}
+
+// hasHandler says whether a request may name that runtime handler. All handlers share one image store.
+func (s *Server) hasHandler(name string) bool {
+	return name == "" || slices.ContainsFunc(s.Handlers, func(h *runtimeapi.RuntimeHandler) bool { return h.Name == name })
 }
 
 func auth(a *runtimeapi.AuthConfig) *image.Auth {

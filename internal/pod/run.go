@@ -204,6 +204,9 @@ func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 	if parent := cfg.GetLinux().GetCgroupParent(); strings.Contains(parent, "/") && parent != filepath.Clean("/"+parent) {
 		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: cgroup parent %q is not a plain absolute path", m.Namespace, m.Name, parent)
 	}
+	if sc := cfg.GetLinux().GetSecurityContext(); sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil {
+		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: run_as_group needs run_as_user", m.Namespace, m.Name)
+	}
 	for _, p := range cfg.PortMappings {
 		if p.HostPort < 0 || p.HostPort > 65535 || p.ContainerPort < 0 || p.ContainerPort > 65535 {
 			return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: port mapping %d to %d: ports are from 0 to 65535", m.Namespace, m.Name, p.HostPort, p.ContainerPort)
