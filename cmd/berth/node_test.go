@@ -12,7 +12,7 @@ import (
 func TestImageLimits(t *testing.T) {
 	cfg := config.Default()
 	want := map[string]int64{}
-	for name, value := range limits(&cfg.Images) {
+	for name, value := range maxima(&cfg.Images) {
 		n := int64(len(want) + 100)
 		value.SetInt(n)
 		if name == "MaxConcurrentDownloads" {
@@ -22,7 +22,7 @@ func TestImageLimits(t *testing.T) {
 	}
 	got := map[string]int64{}
 	store := newNode(cfg).imageConfig()
-	for name, value := range limits(&store) {
+	for name, value := range maxima(&store) {
 		got[name] = value.Int()
 	}
 	if !reflect.DeepEqual(got, want) || len(want) != 9 {
@@ -30,8 +30,8 @@ func TestImageLimits(t *testing.T) {
 	}
 }
 
-// limits are the fields of a struct that are called Max.
-func limits(of any) map[string]reflect.Value {
+// maxima are the fields of a struct that are called Max.
+func maxima(of any) map[string]reflect.Value {
 	found := map[string]reflect.Value{}
 	v := reflect.ValueOf(of).Elem()
 	for i := range v.NumField() {
