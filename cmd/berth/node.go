@@ -41,6 +41,7 @@ type node struct {
 	level      *slog.LevelVar
 	timeline   *telemetry.Timeline
 	supervisor *supervisor.Supervisor
+	metrics    *telemetry.Metrics // nil unless they are served
 	flusher    *record.Flusher
 	groups
 	facts    host.Facts
@@ -68,6 +69,9 @@ func newNode(cfg *config.Config) *node {
 		n.level.Set(l)
 	}
 	n.log = telemetry.Logger(os.Stderr, cfg.LogFormat, n.level)
+	if cfg.Metrics.Address != "" {
+		n.metrics = telemetry.NewMetrics(version)
+	}
 	n.supervisor = supervisor.FromEnvironment()
 	n.supervisor.Log = n.log
 	n.flusher = &record.Flusher{Failed: func(path string, err error) {
@@ -77,7 +81,7 @@ func newNode(cfg *config.Config) *node {
 }
 
 func (n *node) interceptors(ready func() bool) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
-	return telemetry.Interceptors(n.log, ready)
+	return telemetry.Interceptors(n.log, ready, n.metrics)
 }
 
 // open makes every part, from the ground up. Nothing here waits for a program, unless no default runtime is named.
@@ -97,15 +101,15 @@ func (n *node) open(ctx context.Context) error {
 	n.face.Pods, n.face.Images, n.face.Network, n.face.Handlers, n.face.Info = n.pods, n.images, n.network, n.handlers(), n.info
 	n.face.Streams, n.face.SystemdCgroup = n.streams, n.units != nil
 	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, n.cfg.ImagesRoot(), containersRoot(n.cfg)
-	flush, stop := context.WithCancel(context.Background())
+	background, stop := context.WithCancel(context.Background())
 	n.stop = stop
-	n.background.Go(func() { n.flusher.Run(flush) })
+	n.background.Go(func() { n.flusher.Run(background) })
 	n.background.Go(func() {
 		if err := n.streams.Serve(); err != nil {
 			n.log.Error("exec, attach and port-forward are not served any more: restart the daemon", "error", err)
 		}
 	})
-	return nil
+	return n.serveMetrics(background)
 }
 
 func (n *node) openHost(context.Context) (err error) {
@@ -219,7 +223,7 @@ func (n *node) openPods(context.Context) (err error) {
 		AppArmor: n.profiles.Ensure, Devices: (&cdi.Devices{Dirs: n.cfg.CDI.SpecDirs, Log: n.log}).Inject,
 		Runtime: n.driver, Network: n.network, Images: shelf{n.images}, Handlers: n.handler, HandlerSpec: n.handlerSpec,
 		Cgroups: n.groups.driver(), Dirty: n.flusher.Dirty, Log: n.log,
-		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, CreateTimeout: n.cfg.Timeouts.RuntimeCreate.Duration, Retry: op.Backoff{},
+		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, CreateTimeout: n.cfg.Timeouts.RuntimeCreate.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
 	})
 	return err
 }

@@ -22,7 +22,7 @@ var usual = []string{"crun", "runc"}
 
 // check refuses values that cannot work, each at the place that set it.
 func (l *loader) check() error {
-	for _, part := range []func() error{l.paths, l.apart, l.imagesApart, l.words, l.numbers, l.streaming, l.handlers} {
+	for _, part := range []func() error{l.paths, l.apart, l.imagesApart, l.words, l.addresses, l.numbers, l.streaming, l.handlers} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -143,6 +143,18 @@ func (l *loader) words() error {
 	}
 	if slices.Contains(l.config.Images.Pinned, "") {
 		return l.refuse("images.pinned", "holds an empty reference")
+	}
+	return nil
+}
+
+// addresses wants a port of whoever shall listen.
+func (l *loader) addresses() error {
+	a := l.config.Metrics.Address
+	if a == "" {
+		return nil
+	}
+	if _, port, err := net.SplitHostPort(a); err != nil || port == "" {
+		return l.refuse("metrics.address", "%q is not an address such as 127.0.0.1:9423", a)
 	}
 	return nil
 }

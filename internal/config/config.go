@@ -38,6 +38,7 @@ type Config struct {
 	Monitor      Monitor   // the process that holds a pod
 	Limits       Limits    // what a container gets that asks for nothing
 	Timeouts     Timeouts  // how long programs may take
+	Metrics      Metrics   // where the daemon's own metrics are served
 }
 
 // CNI says how pods get their network.
@@ -121,6 +122,11 @@ type Monitor struct {
 // Limits are given to every container that asks for nothing else.
 type Limits struct {
 	Pids int // processes; 0 is no limit
+}
+
+// Metrics says where Prometheus finds what the daemon tells of itself.
+type Metrics struct {
+	Address string // host:port; empty: nowhere
 }
 
 // Timeouts bound what the daemon waits for.

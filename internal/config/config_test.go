@@ -103,6 +103,8 @@ pids = 77
 [timeouts]
 runtime_create = "5s"
 create_abandon = "6s"
+[metrics]
+address = "127.0.0.1:9423"
 `
 
 func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
@@ -122,6 +124,7 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		Monitor:   Monitor{"/opt/berth-monitor"},
 		Limits:    Limits{77},
 		Timeouts:  Timeouts{Duration{5 * time.Second}, Duration{6 * time.Second}},
+		Metrics:   Metrics{"127.0.0.1:9423"},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("loaded\n%+v\nwanted\n%+v", got, want)

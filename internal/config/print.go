@@ -42,6 +42,9 @@ func (c *Config) TOML() string {
 	p.set("runtime_create", quote(c.Timeouts.RuntimeCreate.String()))
 	p.comment("A create that nobody has waited for in this long is undone.")
 	p.set("create_abandon", quote(c.Timeouts.CreateAbandon.String()))
+	p.table("metrics")
+	p.comment("Where Prometheus finds the daemon's own metrics, host:port, at /metrics. Empty: nowhere.")
+	p.set("address", quote(c.Metrics.Address))
 	p.runtimes(c.Runtimes)
 	return p.String()
 }

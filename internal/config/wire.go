@@ -24,6 +24,7 @@ type wire struct {
 	Monitor      wireMonitor    `toml:"monitor"`
 	Limits       wireLimits     `toml:"limits"`
 	Timeouts     wireTimeouts   `toml:"timeouts"`
+	Metrics      wireMetrics    `toml:"metrics"`
 }
 
 type wireCNI struct {
@@ -86,6 +87,10 @@ type wireLimits struct {
 	Pids int `toml:"pids"`
 }
 
+type wireMetrics struct {
+	Address string `toml:"address"`
+}
+
 type wireTimeouts struct {
 	RuntimeCreate Duration `toml:"runtime_create"`
 	CreateAbandon Duration `toml:"create_abandon"`
@@ -96,7 +101,7 @@ func newWire(c *Config) *wire {
 	w := &wire{
 		Root: c.Root, State: c.State, Socket: c.Socket, LogLevel: c.LogLevel, LogFormat: c.LogFormat, CgroupDriver: c.CgroupDriver,
 		CNI: wireCNI(c.CNI), CDI: wireCDI(c.CDI), Registry: wireRegistry(c.Registry), Images: wireImages(c.Images), Verifier: wireVerifier(c.Verifier),
-		Streaming: wireStreaming(c.Streaming), Monitor: wireMonitor(c.Monitor), Limits: wireLimits(c.Limits), Timeouts: wireTimeouts(c.Timeouts),
+		Streaming: wireStreaming(c.Streaming), Monitor: wireMonitor(c.Monitor), Limits: wireLimits(c.Limits), Timeouts: wireTimeouts(c.Timeouts), Metrics: wireMetrics(c.Metrics),
 	}
 	w.CNI.PluginDirs = slices.Clone(c.CNI.PluginDirs)
 	w.CDI.SpecDirs = slices.Clone(c.CDI.SpecDirs)
@@ -111,6 +116,7 @@ func (w *wire) into(c *Config) {
 	c.CDI = CDI(w.CDI)
 	c.CNI, c.Registry, c.Images, c.Verifier = CNI(w.CNI), Registry(w.Registry), Images(w.Images), Verifier(w.Verifier)
 	c.Streaming, c.Monitor, c.Limits, c.Timeouts = Streaming(w.Streaming), Monitor(w.Monitor), Limits(w.Limits), Timeouts(w.Timeouts)
+	c.Metrics = Metrics(w.Metrics)
 }
 
 func wireHandlerOf(h Handler) wireHandler {

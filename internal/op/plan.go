@@ -36,6 +36,8 @@ type Step struct {
 type Plan struct {
 	Name  string
 	Steps []Step
+	// Seen, unless nil, is told of each step that was run, how long it took and how it ended.
+	Seen func(plan, step string, undo bool, took time.Duration, err error)
 }
 
 // StepError says at which step of which plan something failed.
@@ -138,9 +140,13 @@ func (p Plan) run(ctx context.Context, s Step, undo bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done after %v: %w", limit, context.DeadlineExceeded))
 	defer cancel()
 	point := p.Name + "." + s.Name + "." + way
+	began := time.Now()
 	err := fault.At(point + ".before")
 	if err == nil {
 		err = fn(ctx)
+	}
+	if p.Seen != nil {
+		p.Seen(p.Name, s.Name, undo, time.Since(began), err)
 	}
 	if err == nil {
 		err = fault.At(point + ".after")

@@ -191,7 +191,7 @@ func (l *container) create(ctx context.Context, img material) error {
 // is removed. Backward it needs nothing but the record.
 func (l *container) plan(c *Container, b *building) op.Plan {
 	at, pod := &l.p.s.cfg.Layout, l.p.id
-	return op.Plan{Name: "container", Steps: []op.Step{
+	return op.Plan{Name: "container", Seen: l.p.s.cfg.StepSeen, Steps: []op.Step{
 		{Name: stepDirs, Do: func(context.Context) error { return l.makeDirs(c) },
 			Undo: func(context.Context) error { return removeDir(at.writable(pod, c.ID)) }},
 		{Name: "rootfs",

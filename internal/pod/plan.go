@@ -35,7 +35,7 @@ func (p *pod) making() *making { return &making{p: p, r: p.rec.Load()} }
 func (m *making) plan() op.Plan {
 	p, l := m.p, &m.p.s.cfg.Layout
 	ns := p.namespaces(m.r)
-	return op.Plan{Name: "pod", Steps: []op.Step{
+	return op.Plan{Name: "pod", Seen: m.p.s.cfg.StepSeen, Steps: []op.Step{
 		{Name: "record", Do: func(context.Context) error { return m.announce() },
 			Undo: func(context.Context) error { return removeDir(l.pod(p.id)) }},
 		{Name: stepFiles, Do: func(context.Context) error { return m.writeFiles() },

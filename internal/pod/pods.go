@@ -86,6 +86,9 @@ type Config struct {
 	Dirty    func(path string) // tells the flusher
 	Log      *slog.Logger
 
+	// StepSeen, unless nil, is told of each step of making and unmaking.
+	StepSeen func(plan, step string, undo bool, took time.Duration, err error)
+
 	Abandon       time.Duration // a create that nobody waits for is undone after it; two minutes
 	CreateTimeout time.Duration // of the OCI runtime's create and start; two minutes
 	Retry         op.Backoff    // between tries of an undo that fails; 1 s to 1 min

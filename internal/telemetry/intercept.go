@@ -18,8 +18,10 @@ import (
 // Until ready says so a call is answered Unavailable. A call that went well is logged at info, a read at debug unless it took
 // long; one that failed at warn, or at error when the daemon itself is at fault. A panic becomes Internal: it takes its call
 // down and leaves the others, with its stack in the log.
-func Interceptors(log *slog.Logger, ready func() bool) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
-	g := gate{log, ready}
+//
+// Each call is noted in metrics, which may be nil.
+func Interceptors(log *slog.Logger, ready func() bool, metrics *Metrics) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
+	g := gate{log, ready, metrics}
 	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 		err = g.pass(ctx, info.FullMethod, func() []slog.Attr { return append(about(req), made(resp)...) }, func() error {
 			resp, err = handler(ctx, req)
@@ -52,8 +54,9 @@ func (s *firstMessage) RecvMsg(m any) error {
 }
 
 type gate struct {
-	log   *slog.Logger
-	ready func() bool
+	log     *slog.Logger
+	ready   func() bool
+	metrics *Metrics
 }
 
 // pass runs one call. What it is about is asked for after it, when a stream has received its request and a call is answered.
@@ -64,6 +67,7 @@ func (g gate) pass(ctx context.Context, method string, subject func() []slog.Att
 	begin := time.Now()
 	err := g.guard(method, call)
 	code, took := status.Code(err), time.Since(begin)
+	g.metrics.Call(method, code, took)
 	if level := levelOf(method, code, took); g.log.Enabled(ctx, level) {
 		attrs := []slog.Attr{
 			slog.String("method", method[strings.LastIndexByte(method, '/')+1:]),

@@ -120,7 +120,7 @@ func serve(t *testing.T) rig {
 	r := rig{log: &buffer{}, ready: &atomic.Bool{}}
 	level := new(slog.LevelVar)
 	level.Set(slog.LevelDebug)
-	unary, stream := Interceptors(Logger(r.log, "json", level), r.ready.Load)
+	unary, stream := Interceptors(Logger(r.log, "json", level), r.ready.Load, nil)
 	server := grpc.NewServer(grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream))
 	runtimeapi.RegisterRuntimeServiceServer(server, service{})
 	path := filepath.Join(t.TempDir(), "s")

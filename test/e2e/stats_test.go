@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
+	"berth/test/node"
 )
 
 // stats are those of one container.
@@ -499,4 +500,23 @@ func TestMetrics(t *testing.T) {
 			r.Errorf("memory of the pod and its container: %v", m)
 		}
 	})
+}
+
+// TestDaemonMetrics reads what the daemon tells Prometheus of itself.
+func TestDaemonMetrics(t *testing.T) {
+	t.Parallel()
+	r := ownNode(t, node.Options{Tables: "[metrics]\naddress = \"127.0.0.1:9423\"\n"})
+	r.pull("busybox:latest")
+	r.pod().start(busybox("main", "sleep 1000"))
+	text, err := r.n.Get("http://127.0.0.1:9423/metrics")
+	r.ok(err)
+	for _, want := range []string{
+		`berth_pods{state="ready"} 1`, `berth_containers{state="running"} 1`, "berth_problems 0", "berth_build_info{",
+		`berth_call_duration_seconds_count{code="OK",method="RunPodSandbox"} 1`, `berth_call_duration_seconds_count{code="OK",method="PullImage"} 1`,
+		`berth_step_duration_seconds_count{plan="pod",step="network",way="do"} 1`, `berth_step_duration_seconds_count{plan="container",step="process",way="do"} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			r.Errorf("there is no %s", want)
+		}
+	}
 }

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"berth/internal/telemetry"
+)
+
+// serveMetrics serves the daemon's own metrics where the configuration says so.
+func (n *node) serveMetrics(ctx context.Context) error {
+	if n.metrics == nil {
+		return nil
+	}
+	n.metrics.Watch("berth_pods", "Pods by state.", []string{"state"}, n.countPods)
+	n.metrics.Watch("berth_containers", "Containers by state.", []string{"state"}, n.countContainers)
+	n.metrics.Watch("berth_problems", "What a person should look at, as berth pods and berth check tell: records that cannot be read, undos that do not succeed.",
+		nil, func() []telemetry.Count { return []telemetry.Count{{Value: float64(len(n.pods.Problems()))}} })
+	n.metrics.Watch("berth_images_bytes", "Room that the images take.", nil, func() []telemetry.Count {
+		bytes, _, _ := n.images.Usage()
+		return []telemetry.Count{{Value: float64(bytes)}}
+	})
+	at, wait, err := n.metrics.Serve(ctx, n.cfg.Metrics.Address, n.log)
+	if err != nil {
+		return fmt.Errorf("%w: metrics.address says so", err)
+	}
+	n.log.Info("metrics are served", "address", at.String())
+	n.background.Go(wait)
+	return nil
+}
+
+func (n *node) countPods() []telemetry.Count {
+	states := map[string]int{}
+	for _, r := range n.pods.List() {
+		states[string(r.State)]++
+	}
+	return counted(states)
+}
+
+func (n *node) countContainers() []telemetry.Count {
+	states := map[string]int{}
+	for _, r := range n.pods.List() {
+		for _, c := range r.Containers {
+			states[string(c.State)]++
+		}
+	}
+	return counted(states)
+}
+
+func counted(by map[string]int) []telemetry.Count {
+	var list []telemetry.Count
+	for label, n := range by {
+		list = append(list, telemetry.Count{Labels: []string{label}, Value: float64(n)})
+	}
+	return list
+}

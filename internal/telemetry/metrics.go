@@ -1,0 +1,122 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc/codes"
+)
+
+// Metrics are the daemon's own, for Prometheus. A nil one takes everything and keeps nothing.
+type Metrics struct {
+	registry *prometheus.Registry
+	calls    *prometheus.HistogramVec
+	steps    *prometheus.HistogramVec
+	failures *prometheus.CounterVec
+}
+
+// Count is a number of things that share some labels, in the order of the names that Watch was given.
+type Count struct {
+	Labels []string
+	Value  float64
+}
+
+// NewMetrics makes metrics that a server may serve.
+func NewMetrics(version string) *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "berth_call_duration_seconds", Help: "Duration of calls, by method and gRPC code.",
+			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100},
+		}, []string{"method", "code"}),
+		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "berth_step_duration_seconds", Help: "Duration of the steps that make (do) and unmake (undo) pods and containers.",
+			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100},
+		}, []string{"plan", "step", "way"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_step_failures_total", Help: "Steps that failed. An undo that fails is tried again.",
+		}, []string{"plan", "step", "way"}),
+	}
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "berth_build_info", Help: "1, with the version of the daemon.", ConstLabels: prometheus.Labels{"version": version},
+	})
+	info.Set(1)
+	m.registry.MustRegister(m.calls, m.steps, m.failures, info,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Call notes that a call was answered.
+func (m *Metrics) Call(method string, code codes.Code, took time.Duration) {
+	if m != nil {
+		m.calls.WithLabelValues(method[strings.LastIndexByte(method, '/')+1:], code.String()).Observe(took.Seconds())
+	}
+}
+
+// Step notes that a step of a plan was run.
+func (m *Metrics) Step(plan, step string, undo bool, took time.Duration, err error) {
+	if m == nil {
+		return
+	}
+	way := "do"
+	if undo {
+		way = "undo"
+	}
+	m.steps.WithLabelValues(plan, step, way).Observe(took.Seconds())
+	if err != nil {
+		m.failures.WithLabelValues(plan, step, way).Inc()
+	}
+}
+
+// Watch has counts asked for whenever somebody reads the metrics. They must not wait.
+func (m *Metrics) Watch(name, help string, labels []string, counts func() []Count) {
+	if m != nil {
+		m.registry.MustRegister(watched{prometheus.NewDesc(name, help, labels, nil), counts})
+	}
+}
+
+type watched struct {
+	desc   *prometheus.Desc
+	counts func() []Count
+}
+
+func (w watched) Describe(to chan<- *prometheus.Desc) { to <- w.desc }
+
+func (w watched) Collect(to chan<- prometheus.Metric) {
+	for _, c := range w.counts() {
+		metric, err := prometheus.NewConstMetric(w.desc, prometheus.GaugeValue, c.Value, c.Labels...)
+		if err != nil {
+			metric = prometheus.NewInvalidMetric(w.desc, err)
+		}
+		to <- metric
+	}
+}
+
+// Serve answers GET /metrics at address until ctx ends. It returns once it listens; wait waits for its end.
+func (m *Metrics) Serve(ctx context.Context, address string, log *slog.Logger) (at net.Addr, wait func(), err error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, nil, fmt.Errorf("serve metrics at %s: %w", address, err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("metrics are served no longer", "address", address, "error", err)
+		}
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	return l.Addr(), func() { <-done; stop() }, nil
+}

@@ -1,0 +1,62 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+)
+
+func TestMetricsAreServed(t *testing.T) {
+	m := NewMetrics("v1.2.3")
+	m.Call("/runtime.v1.RuntimeService/Version", codes.OK, 2*time.Millisecond)
+	m.Call("/runtime.v1.RuntimeService/Version", codes.NotFound, time.Second)
+	m.Step("pod", "network", false, 40*time.Millisecond, nil)
+	m.Step("pod", "network", true, time.Millisecond, errors.New("no"))
+	m.Watch("berth_pods", "Pods by state.", []string{"state"}, func() []Count { return []Count{{[]string{"ready"}, 3}} })
+	ctx, cancel := context.WithCancel(t.Context())
+	at, wait, err := m.Serve(ctx, "127.0.0.1:0", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := m.Serve(ctx, at.String(), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), at.String()) {
+		t.Errorf("a second server at the address: %v", err)
+	}
+	resp, err := http.Get("http://" + at.String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status, err)
+	}
+	for _, want := range []string{
+		`berth_call_duration_seconds_count{code="OK",method="Version"} 1`, `berth_call_duration_seconds_bucket{code="NotFound",method="Version",le="0.3"} 0`,
+		`berth_step_duration_seconds_count{plan="pod",step="network",way="do"} 1`, `berth_step_failures_total{plan="pod",step="network",way="undo"} 1`,
+		`berth_pods{state="ready"} 3`, `berth_build_info{version="v1.2.3"} 1`, "go_goroutines ", "process_resident_memory_bytes ",
+	} {
+		if !strings.Contains(string(text), want+"\n") && !strings.Contains(string(text), "\n"+want) {
+			t.Errorf("there is no %s", want)
+		}
+	}
+	cancel()
+	wait()
+	http.DefaultClient.CloseIdleConnections()
+	if _, err := http.Get("http://" + at.String() + "/metrics"); err == nil {
+		t.Error("served after its end")
+	}
+}
+
+func TestNoMetrics(t *testing.T) {
+	var m *Metrics
+	m.Call("/x/Y", codes.OK, 0)
+	m.Step("pod", "network", false, 0, nil)
+	m.Watch("x", "", nil, nil)
+}
