@@ -32,7 +32,7 @@ func (t *trail) step(name string, fail error) Step {
 func TestForwardStopsAtTheFirstFailure(t *testing.T) {
 	var tr trail
 	boom := errors.New("boom")
-	p := Plan{"make", []Step{tr.step("a", nil), tr.step("b", boom), tr.step("c", nil)}}
+	p := Plan{Name: "make", Steps: []Step{tr.step("a", nil), tr.step("b", boom), tr.step("c", nil)}}
 	err := p.Forward(context.Background())
 	var se *StepError
 	if !errors.As(err, &se) || se.Step != "b" || !errors.Is(err, boom) {
@@ -50,7 +50,7 @@ func TestBackwardStopsWhereUndoFails(t *testing.T) {
 	var tr trail
 	stuck := tr.step("b", nil)
 	stuck.Undo = func(context.Context) error { return errors.New("stuck") }
-	p := Plan{"make", []Step{tr.step("a", nil), stuck, tr.step("c", nil)}}
+	p := Plan{Name: "make", Steps: []Step{tr.step("a", nil), stuck, tr.step("c", nil)}}
 	err := p.Backward(context.Background())
 	if err == nil || !strings.Contains(err.Error(), "make: undo step b: stuck") {
 		t.Fatalf("got %v", err)
@@ -67,7 +67,7 @@ func TestBackwardStopsWhereUndoFails(t *testing.T) {
 func TestBesideIsJoined(t *testing.T) {
 	release := make(chan struct{})
 	var slow atomic.Bool
-	p := Plan{"make", []Step{
+	p := Plan{Name: "make", Steps: []Step{
 		{Name: "slow", Beside: true, Do: func(context.Context) error { <-release; slow.Store(true); return nil }},
 		{Name: "quick", Do: func(context.Context) error { close(release); return nil }},
 		{Name: "after", Joins: true, Do: func(context.Context) error {
@@ -85,7 +85,7 @@ func TestBesideIsJoined(t *testing.T) {
 func TestBesideFailureEndsTheRestAndIsTheError(t *testing.T) {
 	boom := errors.New("boom")
 	var ended atomic.Bool
-	p := Plan{"make", []Step{
+	p := Plan{Name: "make", Steps: []Step{
 		{Name: "bad", Beside: true, Do: func(context.Context) error { return boom }},
 		{Name: "long", Do: func(ctx context.Context) error { <-ctx.Done(); ended.Store(true); return ctx.Err() }},
 	}}
@@ -98,7 +98,7 @@ func TestBesideFailureEndsTheRestAndIsTheError(t *testing.T) {
 
 func TestFailureWaitsForWhatRunsBeside(t *testing.T) {
 	var done atomic.Bool
-	p := Plan{"make", []Step{
+	p := Plan{Name: "make", Steps: []Step{
 		{Name: "slow", Beside: true, Do: func(ctx context.Context) error {
 			<-ctx.Done()
 			time.Sleep(20 * time.Millisecond)
@@ -117,7 +117,7 @@ func TestFailureWaitsForWhatRunsBeside(t *testing.T) {
 
 func TestFailureBeforeAJoin(t *testing.T) {
 	boom := errors.New("boom")
-	p := Plan{"make", []Step{
+	p := Plan{Name: "make", Steps: []Step{
 		{Name: "beside", Beside: true, Do: func(context.Context) error { return nil }},
 		{Name: "bad", Do: func(context.Context) error { return boom }},
 		{Name: "joins", Joins: true, Do: func(context.Context) error { t.Error("ran after a failure"); return nil }},
@@ -128,7 +128,7 @@ func TestFailureBeforeAJoin(t *testing.T) {
 }
 
 func TestDeadlineNamesItself(t *testing.T) {
-	p := Plan{"make", []Step{{Name: "hang", Deadline: 10 * time.Millisecond, Do: func(ctx context.Context) error {
+	p := Plan{Name: "make", Steps: []Step{{Name: "hang", Deadline: 10 * time.Millisecond, Do: func(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}}}}
