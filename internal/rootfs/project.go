@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Projects of Berth are numbered from firstProject; docs/adr says why. A project is a number that a directory hands down to
+// Projects of Berth are numbered from firstProject; docs/adr/0017 says why. A project is a number that a directory hands down to
 // all that is made in it, and of which the file system knows at any time how much room it takes.
 const (
 	firstProject = 0xb0000000
