@@ -4,16 +4,17 @@ import (
 	"context"
 	"fmt"
 
+	"berth/internal/pod"
 	"berth/internal/telemetry"
 )
 
 // serveMetrics serves the daemon's own metrics where the configuration says so.
-func (n *node) serveMetrics(ctx context.Context) error {
+func serveMetrics(ctx context.Context, n *node) error {
 	if n.metrics == nil {
 		return nil
 	}
-	n.metrics.Watch("berth_pods", "Pods by state.", []string{"state"}, n.countPods)
-	n.metrics.Watch("berth_containers", "Containers by state.", []string{"state"}, n.countContainers)
+	n.metrics.Watch("berth_pods", "Pods by state.", []string{"state"}, func() []telemetry.Count { return countPods(n.pods) })
+	n.metrics.Watch("berth_containers", "Containers by state.", []string{"state"}, func() []telemetry.Count { return countContainers(n.pods) })
 	n.metrics.Watch("berth_problems", "What a person should look at, as berth pods and berth check tell: records that cannot be read, undos that do not succeed.",
 		nil, func() []telemetry.Count { return []telemetry.Count{{Value: float64(len(n.pods.Problems()))}} })
 	n.metrics.Watch("berth_images_bytes", "Room that the images take.", nil, func() []telemetry.Count {
@@ -29,17 +30,17 @@ func (n *node) serveMetrics(ctx context.Context) error {
 	return nil
 }
 
-func (n *node) countPods() []telemetry.Count {
+func countPods(pods *pod.Pods) []telemetry.Count {
 	states := map[string]int{}
-	for _, r := range n.pods.List() {
+	for _, r := range pods.List() {
 		states[string(r.State)]++
 	}
 	return counted(states)
 }
 
-func (n *node) countContainers() []telemetry.Count {
+func countContainers(pods *pod.Pods) []telemetry.Count {
 	states := map[string]int{}
-	for _, r := range n.pods.List() {
+	for _, r := range pods.List() {
 		for _, c := range r.Containers {
 			states[string(c.State)]++
 		}

@@ -109,7 +109,7 @@ func (n *node) open(ctx context.Context) error {
 			n.log.Error("exec, attach and port-forward are not served any more: restart the daemon", "error", err)
 		}
 	})
-	return n.serveMetrics(background)
+	return serveMetrics(background, n)
 }
 
 func (n *node) openHost(context.Context) (err error) {
