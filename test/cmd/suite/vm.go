@@ -38,10 +38,10 @@ var vmAll = []vm.Test{
 // vmSubset are the tests end to end in which systemd, cgroup v2, AppArmor or the kernel of the machine take part.
 var vmSubset = []string{
 	// The cgroup of a container, of a pod and of the monitors: what is in their files, who makes them, who ends them.
-	"Units", "UnifiedResources", "WeightAndSwap", "Resources", "CgroupParent.*", "Devices",
+	"Units", "UnifiedResources", "WeightAndSwap", "Resources", "UpdateContainerResources", "ResourcesOutliveTheDaemon", "CgroupParent.*", "Devices",
 	"OutOfMemory.*", "ExecTimeout", "StopKillsTheWholeContainer", "PodAfterTheMonitorsScopeWasStopped", "SystemdRestarts",
 	// What is read from them.
-	"RuntimeConfig",
+	"StatsOfProcessorTime", "StatsOfMemory", "StatsOfPressure", "StatsOfPods", "Metrics", "RuntimeConfig",
 	// What survives whom, where systemd has a say.
 	"DaemonKilled", "ExitWithoutDaemon", "MonitorKilled",
 	// Confinement, and what the kernel of the machine has: id-mapped mounts on every file system, an ext4 that shuts itself down.
