@@ -215,6 +215,7 @@ func (m *Machine) sections(until string, out io.Writer, alive func()) error {
 		line, err := m.Next()
 		if err != nil {
 			if open != nil {
+				_, _ = fmt.Fprintln(open.in, "FAIL") // else the tests in the middle of which it ended would not be told of
 				return fmt.Errorf("the machine went off in the tests of %s: %w", open.pkg, errors.Join(open.close(), err))
 			}
 			if err == io.EOF {

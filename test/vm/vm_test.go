@@ -39,6 +39,21 @@ func TestUntil(t *testing.T) {
 	}
 }
 
+// TestMachineThatGoesOff wants the package that was being tested to have failed.
+func TestMachineThatGoesOff(t *testing.T) {
+	const said = began + "p\n=== RUN   TestX\n    x_test.go:1: hangs\n"
+	m := &Machine{out: bufio.NewScanner(strings.NewReader(said))}
+	var events strings.Builder
+	if err := m.sections("", &events, func() {}); err == nil || !strings.Contains(err.Error(), "went off in the tests of p") {
+		t.Error(err)
+	}
+	for _, want := range []string{"hangs", `"Action":"fail","Package":"vm/p"`} {
+		if !strings.Contains(events.String(), want) {
+			t.Errorf("no %s in %s", want, events.String())
+		}
+	}
+}
+
 // TestLines runs what is made for the machine: each test in one boot, and one that ends with the power does not count.
 func TestLines(t *testing.T) {
 	dir := t.TempDir()

@@ -41,9 +41,9 @@ var sections = []section{
 		t.goTest("-count=1", "-timeout=10m", "-tags=berth_fault", "-run=Crash|Killed", "./internal/image", "./internal/network")
 		t.goTest("-count=1", "-timeout=12m", "./test/crash")
 	}},
-	{"vm", "in a virtual machine: systemd, cgroup v2, AppArmor", func(t *tally) { virtual(t, vmUsual, 25*time.Minute) }},
+	{"vm", "in a virtual machine: systemd, cgroup v2, AppArmor", func(t *tally) { virtual(t, "vm", vmUsual, 25*time.Minute) }},
 	{"vm-node", "in a virtual machine: the package, berth.service, a power cut", ownNode},
-	{"vm-all", "in a virtual machine: everything", func(t *tally) { virtual(t, vmAll, 6*time.Hour) }},
+	{"vm-all", "in a virtual machine: everything", func(t *tally) { virtual(t, "vm-all", vmAll, 6*time.Hour) }},
 	{"soak", "crash matrix: every point, scenario and occurrence", func(t *tally) {
 		_ = os.Setenv("BERTH_SOAK", "1")
 		t.goTest("-count=1", "-timeout=0", "-tags=berth_fault", "-run=Crash", "./internal/image")

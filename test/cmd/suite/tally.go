@@ -113,7 +113,9 @@ func (t *tally) read(r io.Reader) {
 			p = &results{map[string]string{}, map[string]*strings.Builder{}, map[string]bool{}}
 			packages[e.Package] = p
 		}
-		t.take(p, e, builds)
+		if t.take(p, e, builds) {
+			delete(packages, e.Package) // it may come again, with another environment
+		}
 	}
 }
 
@@ -124,7 +126,8 @@ func write(to map[string]*strings.Builder, key, text string) {
 	to[key].WriteString(text)
 }
 
-func (t *tally) take(p *results, e event, builds map[string]*strings.Builder) {
+// take notes an event, and says whether it ended the package.
+func (t *tally) take(p *results, e event, builds map[string]*strings.Builder) bool {
 	switch e.Action {
 	case "output":
 		write(p.output, e.Test, e.Output)
@@ -137,8 +140,10 @@ func (t *tally) take(p *results, e event, builds map[string]*strings.Builder) {
 				write(p.output, "", b.String())
 			}
 			t.count(p, e)
+			return true
 		}
 	}
+	return false
 }
 
 // count adds up a package that has ended.

@@ -26,6 +26,7 @@ func TestCounts(t *testing.T) {
 		{"a test that never ended counts", line("output", "A", "panic") + line("fail", "", ""), 0, []string{"p A"}, "panic"},
 		{"a test that never got its turn does not", line("output", "A", "panic") + line("output", "B", "x") + line("output", "B/c", "x") + line("pause", "B/c", "") +
 			line("fail", "", ""), 0, []string{"p A"}, "panic"},
+		{"a package that comes twice counts anew", line("pass", "A", "") + line("pass", "", "") + line("pass", "B", "") + line("pass", "", ""), 2, nil, "ok   p: 1"},
 		{"a skip says why", line("output", "A", "    a_test.go:3: needs root\\n") + line("skip", "A", "") + line("pass", "", ""), 0, nil, "skip p A: needs root"},
 		{"a build failure is shown", `{"ImportPath":"p [p.test]","Action":"build-output","Output":"syntax error"}` + "\n" +
 			`{"Action":"fail",` + pkg + `,"FailedBuild":"p [p.test]"}` + "\n", 0, []string{"p"}, "syntax error"},

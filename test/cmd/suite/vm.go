@@ -73,15 +73,14 @@ var vmNode = []vm.Test{
 func ownNode(t *tally) {
 	before := t.failed
 	if t.command("packaging/deb"); t.failed == before {
-		virtual(t, vmNode, 20*time.Minute)
+		virtual(t, "vm-node", vmNode, 20*time.Minute)
 	}
 }
 
-// vmOutput holds what the tests in the machine say, line by line, while they run.
-const vmOutput = "bin/vm.log"
-
-// virtual runs tests in a virtual machine, which may take so long at most once there is an image to boot from.
-func virtual(t *tally, tests []vm.Test, within time.Duration) {
+// virtual runs tests in a virtual machine, which may take so long at most once there is an image to boot from. What they say goes
+// to bin/<name>.log, line by line, while they run.
+func virtual(t *tally, name string, tests []vm.Test, within time.Duration) {
+	output := "bin/" + name + ".log"
 	img, err := vm.Prepare(func(what string) { _, _ = fmt.Fprintln(t.out, what) })
 	if err != nil {
 		t.fail("virtual machine", err.Error())
@@ -97,8 +96,8 @@ func virtual(t *tally, tests []vm.Test, within time.Duration) {
 		defer close(read)
 		t.read(r)
 	}()
-	_, _ = fmt.Fprintln(t.out, "what the machine says as it runs: "+vmOutput)
-	err = vm.Run(ctx, img, tests, vmOutput, w)
+	_, _ = fmt.Fprintln(t.out, "what the machine says as it runs: "+output)
+	err = vm.Run(ctx, img, tests, output, w)
 	_ = w.Close()
 	<-read
 	if err != nil {
