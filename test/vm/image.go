@@ -70,7 +70,7 @@ func Prepare(say func(string)) (Image, error) {
 	}
 	say("building the image of the virtual machine with debootstrap, once, in " + dir)
 	if err := build(dir); err != nil {
-		return Image{}, fmt.Errorf("build the image of the virtual machine: %w", err)
+		return Image{}, fmt.Errorf("build the image of the virtual machine, which takes debootstrap, e2fsprogs and a Debian mirror that can be reached: %w", err)
 	}
 	return found(dir)
 }
