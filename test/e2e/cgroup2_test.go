@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -103,7 +104,8 @@ func TestWeightAndSwap(t *testing.T) {
 			r.Errorf("cpu.weight of 2, 1024 and 4096 shares: %v", weights)
 		}
 		for c, want := range map[*ctr]string{least: "0", some: "33554432", more: "max"} {
-			if got := strings.Fields(c.setting("memory.swap.max")); len(got) == 0 || got[0] != want {
+			// crun has systemd give the scope more, and limits the group in it to what was asked for.
+			if got := strings.Fields(c.setting("memory.swap.max")); !slices.Contains(got, want) {
 				r.Errorf("memory.swap.max of %s is %v, wanted %s", c.status().Metadata.Name, got, want)
 			}
 		}
