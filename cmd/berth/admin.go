@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
@@ -57,7 +60,11 @@ func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func
 	}
 	in, feed := io.Pipe()
 	defer in.Close()
-	go n.input(ctx, id, recv, feed)
+	go input(recv, feed, func(s admin.Size) {
+		if err := n.streams().Resize(ctx, id, s.Width, s.Height); err != nil {
+			n.log.Debug("a terminal could not be resized", "container", id, "error", err)
+		}
+	})
 	a := runtime.Attach{
 		Stdout: writer(func(p []byte) error { return send(&admin.AttachOutput{Stdout: p}) }),
 		Stderr: writer(func(p []byte) error { return send(&admin.AttachOutput{Stderr: p}) }),
@@ -69,8 +76,99 @@ func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func
 	return cri.ToStatus(n.streams().Attach(ctx, id, a))
 }
 
+// Exec runs a command in a container.
+func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+	id, err := n.pods.ContainerID(req.Container)
+	if err != nil {
+		return cri.ToStatus(err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	in, feed := io.Pipe()
+	defer in.Close()
+	sizes := make(chan admin.Size)
+	go input(recv, feed, func(s admin.Size) {
+		select {
+		case sizes <- s:
+		case <-ctx.Done():
+		}
+	})
+	s := pod.Session{
+		Cmd: req.Command, TTY: req.TTY, Stdout: writer(func(p []byte) error { return send(&admin.AttachOutput{Stdout: p}) }),
+		Resize: func() (uint16, uint16, bool) {
+			select {
+			case s := <-sizes:
+				return s.Width, s.Height, true
+			case <-ctx.Done():
+				return 0, 0, false
+			}
+		},
+	}
+	if !req.TTY {
+		s.Stderr = writer(func(p []byte) error { return send(&admin.AttachOutput{Stderr: p}) })
+		go func() { // nobody else takes the sizes
+			for _, _, ok := s.Resize(); ok; _, _, ok = s.Resize() {
+			}
+		}()
+	}
+	if req.Stdin {
+		s.Stdin = in
+	}
+	code, err := n.streams().Session(ctx, id, s)
+	if err != nil {
+		return cri.ToStatus(err)
+	}
+	return send(&admin.AttachOutput{Exit: &code})
+}
+
+// PortForward connects to a port of a pod.
+func (n service) PortForward(ctx context.Context, req *admin.PortForwardRequest, recv func() (*admin.PortData, error), send func(*admin.PortData) error) error {
+	id, err := n.pods.ID(req.Pod)
+	if err != nil {
+		return cri.ToStatus(err)
+	}
+	dial, cancel := context.WithTimeout(ctx, dialTimeout)
+	conn, err := streamNode(n).Dial(dial, string(id), req.Port)
+	cancel()
+	if err != nil {
+		return cri.ToStatus(fmt.Errorf("forward port %d of pod %s: %w", req.Port, id, err))
+	}
+	defer conn.Close()
+	if err := send(&admin.PortData{}); err != nil {
+		return err
+	}
+	up := make(chan error, 1)
+	go func() { up <- receivePort(conn, recv) }()
+	err = admin.SendPort(conn, send, func() {})
+	if err != nil {
+		return cri.ToStatus(fmt.Errorf("port %d of pod %s: %w", req.Port, id, err))
+	}
+	return <-up
+}
+
+// dialTimeout bounds a connection to a port of a pod.
+const dialTimeout = 10 * time.Second
+
+// receivePort gives a pod what a client sends, and its end. When the client is gone the connection is cut.
+func receivePort(conn *net.TCPConn, recv func() (*admin.PortData, error)) error {
+	for {
+		d, err := recv()
+		if err != nil {
+			_ = conn.SetLinger(0)
+			_ = conn.Close()
+			return err
+		}
+		if _, err := conn.Write(d.Data); err != nil {
+			return err
+		}
+		if d.End {
+			return conn.CloseWrite()
+		}
+	}
+}
+
 // input takes what the client says until it says no more.
-func (n service) input(ctx context.Context, id pod.ID, recv func() (*admin.AttachInput, error), feed *io.PipeWriter) {
+func input(recv func() (*admin.AttachInput, error), feed *io.PipeWriter, resize func(admin.Size)) {
 	for {
 		in, err := recv()
 		if err != nil {
@@ -81,9 +179,7 @@ func (n service) input(ctx context.Context, id pod.ID, recv func() (*admin.Attac
 		}
 		switch {
 		case in.Resize != nil:
-			if err := n.streams().Resize(ctx, id, in.Resize.Width, in.Resize.Height); err != nil {
-				n.log.Debug("a terminal could not be resized", "container", id, "error", err)
-			}
+			resize(*in.Resize)
 		case in.CloseStdin:
 			_ = feed.Close()
 		default:

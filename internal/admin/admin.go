@@ -36,6 +36,12 @@ type Server interface {
 	// container's output ends. recv blocks until the client says something; it returns io.EOF when the client will say no
 	// more, another error when the client is gone or Attach has returned. One goroutine at a time may call it.
 	Attach(ctx context.Context, req *AttachRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error
+	// Exec runs a command in a running container. What it says goes to send, the last of it with Exit; recv is as for Attach.
+	// When the client goes, the command is hung up, and killed a little later.
+	Exec(ctx context.Context, req *ExecRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error
+	// PortForward connects to a port of a ready pod, until both directions have ended. It sends one message without data
+	// first, once it is connected; recv is as for Attach.
+	PortForward(ctx context.Context, req *PortForwardRequest, recv func() (*PortData, error), send func(*PortData) error) error
 	// Check verifies records and stored images, and sends what it finds wrong as it finds it.
 	Check(ctx context.Context, req *CheckRequest, send func(*Finding) error) error
 }
@@ -137,7 +143,27 @@ type AttachRequest struct {
 	Stdin     bool   `json:"stdin,omitempty"`
 }
 
-// AttachInput is what a client says in an attach session: one of these at a time.
+// ExecRequest opens an exec session.
+type ExecRequest struct {
+	Container string   `json:"container"` // its full id
+	Command   []string `json:"command"`
+	TTY       bool     `json:"tty,omitempty"`
+	Stdin     bool     `json:"stdin,omitempty"`
+}
+
+// PortForwardRequest opens one connection to a port.
+type PortForwardRequest struct {
+	Pod  string `json:"pod"` // its full id
+	Port uint16 `json:"port"`
+}
+
+// PortData is what goes over such a connection, in either direction. End is the end of that direction.
+type PortData struct {
+	Data []byte `json:"data,omitempty"`
+	End  bool   `json:"end,omitempty"`
+}
+
+// AttachInput is what a client says in an attach or exec session: one of these at a time.
 type AttachInput struct {
 	Stdin      []byte `json:"stdin,omitempty"`
 	CloseStdin bool   `json:"closeStdin,omitempty"`
@@ -150,8 +176,9 @@ type Size struct {
 	Height uint16 `json:"height"`
 }
 
-// AttachOutput is what a container says in an attach session. With a terminal all is Stdout.
+// AttachOutput is what a container, or a command in it, says. With a terminal all is Stdout.
 type AttachOutput struct {
+	Exit   *int   `json:"exit,omitempty"` // the exit code of a command
 	Ready  bool   `json:"ready,omitempty"`
 	Stdout []byte `json:"stdout,omitempty"`
 	Stderr []byte `json:"stderr,omitempty"`

@@ -22,13 +22,15 @@ import (
 
 // daemon is a Server that does what a test tells it.
 type daemon struct {
-	info   *InfoResponse
-	pull   func(*PullRequest, func(*PullEvent) error) error
-	load   func(context.Context, io.Reader, func(*PullEvent) error) error
-	save   func(context.Context, *ExportRequest, io.Writer, func(*PullEvent) error) error
-	images func(*ImagesRequest, func(*ImageDetail) error) error
-	attach func(context.Context, *AttachRequest, func() (*AttachInput, error), func(*AttachOutput) error) error
-	check  func(*CheckRequest, func(*Finding) error) error
+	info    *InfoResponse
+	pull    func(*PullRequest, func(*PullEvent) error) error
+	load    func(context.Context, io.Reader, func(*PullEvent) error) error
+	save    func(context.Context, *ExportRequest, io.Writer, func(*PullEvent) error) error
+	images  func(*ImagesRequest, func(*ImageDetail) error) error
+	attach  func(context.Context, *AttachRequest, func() (*AttachInput, error), func(*AttachOutput) error) error
+	exec    func(context.Context, *ExecRequest, func() (*AttachInput, error), func(*AttachOutput) error) error
+	forward func(*PortForwardRequest, func() (*PortData, error), func(*PortData) error) error
+	check   func(*CheckRequest, func(*Finding) error) error
 }
 
 func (d *daemon) Info(context.Context) (*InfoResponse, error) { return d.info, nil }
@@ -46,6 +48,12 @@ func (d *daemon) Images(_ context.Context, req *ImagesRequest, send func(*ImageD
 }
 func (d *daemon) Attach(ctx context.Context, req *AttachRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error {
 	return d.attach(ctx, req, recv, send)
+}
+func (d *daemon) Exec(ctx context.Context, req *ExecRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error {
+	return d.exec(ctx, req, recv, send)
+}
+func (d *daemon) PortForward(_ context.Context, req *PortForwardRequest, recv func() (*PortData, error), send func(*PortData) error) error {
+	return d.forward(req, recv, send)
 }
 func (d *daemon) Check(_ context.Context, req *CheckRequest, send func(*Finding) error) error {
 	return d.check(req, send)
@@ -337,5 +345,69 @@ func TestCheckStreamsFindings(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestExecCarriesTheExitCode(t *testing.T) {
+	silent := false
+	c := serve(t, &daemon{exec: func(_ context.Context, req *ExecRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error {
+		in, err := recv()
+		if err != nil || silent {
+			return err
+		}
+		code := 7
+		return send(&AttachOutput{Stdout: append(in.Stdin, req.Command[0]...), Exit: &code})
+	}})
+	var out bytes.Buffer
+	for _, silent = range []bool{false, true} {
+		code, err := c.Exec(t.Context(), &ExecRequest{Command: []string{" b"}, Stdin: true}, Streams{In: strings.NewReader("a"), Out: &out})
+		if silent && err == nil || !silent && (code != 7 || err != nil || out.String() != "a b") {
+			t.Errorf("code %d, %v, %q", code, err, out.String())
+		}
+	}
+}
+
+func TestPortForwardCarriesBothEnds(t *testing.T) {
+	c := serve(t, &daemon{forward: func(req *PortForwardRequest, recv func() (*PortData, error), send func(*PortData) error) error {
+		if req.Port == 1 {
+			return errors.New("nobody listens")
+		}
+		_ = send(&PortData{})
+		var said []byte
+		for {
+			d, err := recv()
+			if err != nil {
+				return err
+			}
+			if said = append(said, d.Data...); d.End {
+				return send(&PortData{Data: append([]byte("heard "), said...), End: true})
+			}
+		}
+	}})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for port, want := range map[uint16]string{80: "heard hello", 1: ""} {
+		ended := make(chan error, 1)
+		go func() {
+			conn, err := l.Accept()
+			if err == nil {
+				err = c.PortForward(t.Context(), &PortForwardRequest{Port: port}, conn.(*net.TCPConn))
+			}
+			ended <- err
+		}()
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Write([]byte("hello"))
+		_ = conn.(*net.TCPConn).CloseWrite()
+		got, _ := io.ReadAll(conn)
+		if err := <-ended; string(got) != want || (err == nil) != (want != "") {
+			t.Errorf("port %d: %q, %v", port, got, err)
+		}
+		_ = conn.Close()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 
 	"google.golang.org/grpc"
 )
@@ -111,7 +112,7 @@ func (c *Client) Images(ctx context.Context, req *ImagesRequest) ([]ImageDetail,
 	return images, err
 }
 
-// Streams are the client's ends of an attach session. In may be nil; so may Resize.
+// Streams are the client's ends of an attach or exec session. In may be nil; so may Resize.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -123,9 +124,27 @@ type Streams struct {
 // Attach joins the streams of a container and returns when its output ends. A Read of s.In that is under way then is left
 // behind: it ends with its next byte or end of file.
 func (c *Client) Attach(ctx context.Context, req *AttachRequest, s Streams) error {
-	stream, end, err := c.open(ctx, "Attach", req)
+	_, err := c.converse(ctx, "Attach", req, s)
+	return err
+}
+
+// Exec runs a command in a container, with its streams, and returns its exit code. It leaves a Read behind as Attach does.
+func (c *Client) Exec(ctx context.Context, req *ExecRequest, s Streams) (code int, err error) {
+	exit, err := c.converse(ctx, "Exec", req, s)
+	if err == nil && exit == nil {
+		err = errors.New("the daemon did not say how the command ended")
+	}
 	if err != nil {
-		return err
+		return 0, err
+	}
+	return *exit, nil
+}
+
+// converse is a session; it returns the exit code, if one came.
+func (c *Client) converse(ctx context.Context, name string, req any, s Streams) (exit *int, err error) {
+	stream, end, err := c.open(ctx, name, req)
+	if err != nil {
+		return nil, err
 	}
 	defer end()
 	send := sender[AttachInput](stream)
@@ -138,12 +157,68 @@ func (c *Client) Attach(ctx context.Context, req *AttachRequest, s Streams) erro
 	for {
 		out, err := receive[AttachOutput](stream)
 		if errors.Is(err, io.EOF) {
+			return exit, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := s.write(out); err != nil {
+			return nil, err
+		}
+		if out.Exit != nil {
+			exit = out.Exit
+		}
+	}
+}
+
+// PortForward connects what the caller has accepted to a port of a pod, until both directions have ended. It closes conn. What
+// it returns an error for was not connected, or was cut.
+func (c *Client) PortForward(ctx context.Context, req *PortForwardRequest, conn *net.TCPConn) error {
+	defer conn.Close()
+	stream, end, err := c.open(ctx, "PortForward", req)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if _, err := receive[PortData](stream); err != nil {
+		return err
+	}
+	go func() {
+		_ = SendPort(conn, sender[PortData](stream), end)
+	}()
+	for {
+		d, err := receive[PortData](stream)
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
+			_ = conn.SetLinger(0) // it was cut
 			return err
 		}
-		if err := s.write(out); err != nil {
+		if _, err := conn.Write(d.Data); err != nil {
+			return err
+		}
+		if d.End {
+			_ = conn.CloseWrite()
+		}
+	}
+}
+
+// SendPort sends what comes from a connection, and its end. A connection that was cut it has ended by cut.
+func SendPort(conn io.Reader, send func(*PortData) error, cut func()) error {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := conn.Read(buf)
+		if n > 0 {
+			if err := send(&PortData{Data: buf[:n]}); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return send(&PortData{End: true})
+		}
+		if err != nil {
+			cut()
 			return err
 		}
 	}

@@ -22,6 +22,8 @@ var service = grpc.ServiceDesc{
 		{StreamName: "Export", Handler: serveExport, ServerStreams: true},
 		{StreamName: "Images", Handler: serveImages, ServerStreams: true},
 		{StreamName: "Attach", Handler: serveAttach, ServerStreams: true, ClientStreams: true},
+		{StreamName: "Exec", Handler: serveExec, ServerStreams: true, ClientStreams: true},
+		{StreamName: "PortForward", Handler: servePortForward, ServerStreams: true, ClientStreams: true},
 		{StreamName: "Check", Handler: serveCheck, ServerStreams: true},
 	},
 }
@@ -82,6 +84,24 @@ func serveAttach(srv any, stream grpc.ServerStream) error {
 	}
 	recv := func() (*AttachInput, error) { return receive[AttachInput](stream) }
 	return srv.(Server).Attach(stream.Context(), req, recv, sender[AttachOutput](stream))
+}
+
+func serveExec(srv any, stream grpc.ServerStream) error {
+	req, err := receive[ExecRequest](stream)
+	if err != nil {
+		return err
+	}
+	recv := func() (*AttachInput, error) { return receive[AttachInput](stream) }
+	return srv.(Server).Exec(stream.Context(), req, recv, sender[AttachOutput](stream))
+}
+
+func servePortForward(srv any, stream grpc.ServerStream) error {
+	req, err := receive[PortForwardRequest](stream)
+	if err != nil {
+		return err
+	}
+	recv := func() (*PortData, error) { return receive[PortData](stream) }
+	return srv.(Server).PortForward(stream.Context(), req, recv, sender[PortData](stream))
 }
 
 func serveCheck(srv any, stream grpc.ServerStream) error {

@@ -60,7 +60,7 @@ func New(version string) *cobra.Command {
 		}
 	}
 	root.SetFlagErrorFunc(wrongUse)
-	add("run", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.stopCommand(), a.rmCommand(),
+	add("run", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(), a.forwardCommand(), a.stopCommand(), a.rmCommand(),
 		a.inspectCommand(), a.statsCommand(), a.topCommand())
 	img := imageApp{a}
 	add("image", a.pullCommand(), img.listCommand("images"), img.rmCommand("rmi"), img.command())

@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -155,20 +158,65 @@ func TestExec(t *testing.T) {
 	for _, args := range [][]string{
 		{"exec", "postgres", "ls", "-l", "--", "x"}, {"exec", "postgres", "--", "ls", "-l", "--", "x"}, {"exec", "--timeout", "0", "postgres", "ls", "-l", "--", "x"},
 	} {
-		if out, errs, code := d.berth(t, args...); out != "c30000000000 [\"ls\" \"-l\" \"--\" \"x\"] 0\n" || code != 0 {
+		if out, errs, code := d.berth(t, args...); out != "c30000000000 [\"ls\" \"-l\" \"--\" \"x\"]\n" || code != 0 {
 			t.Errorf("%v: code %d, %q %q", args, code, out, errs)
 		}
 	}
-	if out, _, _ := d.berth(t, "exec", "--timeout", "1500ms", "postgres", "x"); !strings.HasSuffix(out, " 2\n") {
-		t.Errorf("a timeout became %q", out)
+	d.exec = func(ctx context.Context, req *admin.ExecRequest, _ func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+		code := 42
+		_ = send(&admin.AttachOutput{Stdout: []byte("out")})
+		if req.Command[0] == "sleep" {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return send(&admin.AttachOutput{Stderr: []byte("err"), Exit: &code})
 	}
-	d.exec = &runtimeapi.ExecSyncResponse{Stdout: []byte("out"), Stderr: []byte("err"), ExitCode: 42}
 	if out, errs, code := d.berth(t, "exec", "postgres", "x"); out != "out" || errs != "err" || code != 42 {
 		t.Errorf("code %d, %q %q", code, out, errs)
+	}
+	if _, errs, code := d.berth(t, "exec", "--timeout", "50ms", "postgres", "sleep"); code != ownFailure || !strings.Contains(errs, "not done after 50ms") {
+		t.Errorf("a timeout became %d, %q", code, errs)
 	}
 	if _, errs, code := d.berth(t, "exec", "postgres"); code != ownFailure || !strings.Contains(errs, "which command") {
 		t.Errorf("without a command: code %d, %q", code, errs)
 	}
+	if _, errs, code := d.berth(t, "exec", "-it", "postgres", "sh"); code != ownFailure || !strings.Contains(errs, "-t needs a terminal") {
+		t.Errorf("without a terminal: code %d, %q", code, errs)
+	}
+}
+
+func TestLeaving(t *testing.T) {
+	for typed, want := range map[string]struct {
+		out  string
+		left bool
+	}{
+		"abc":            {"abc", false},
+		"a\x10b":         {"a\x10b", false},
+		"a\x10\x11b":     {"a", true},
+		"\x10\x10\x11":   {"\x10", true},
+		"\x11\x10x\x11y": {"\x11\x10x\x11y", false},
+	} {
+		left := false
+		l := &leaving{in: iotest.OneByteReader(strings.NewReader(typed)), leave: func() { left = true }}
+		out, err := io.ReadAll(l)
+		if err != nil || string(out) != want.out || left != want.left {
+			t.Errorf("%q became %q, left %v, %v", typed, out, left, err)
+		}
+	}
+}
+
+func TestPorts(t *testing.T) {
+	for _, bad := range []string{"", "x", ":", "1:2:3", "70000", "80:0", "-1", ":x"} {
+		if f, err := listenAt("127.0.0.1", bad); err == nil {
+			_ = f.Close()
+			t.Errorf("%q is taken for ports", bad)
+		}
+	}
+	f, err := listenAt("127.0.0.1", ":80")
+	if err != nil || f.port != 80 {
+		t.Fatalf("%+v, %v", f, err)
+	}
+	_ = f.Close()
 }
 
 func TestStopAndRemove(t *testing.T) {

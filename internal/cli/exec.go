@@ -1,27 +1,44 @@
 package cli
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/admin"
 )
 
+// execOptions are the flags of berth exec.
+type execOptions struct {
+	stdin, tty bool
+	timeout    time.Duration
+}
+
 func (a *app) execCommand() *cobra.Command {
-	var timeout time.Duration
+	o := &execOptions{}
 	cmd := &cobra.Command{
-		Use: "exec [flags] CONTAINER [--] COMMAND [ARG...]", Short: "Run a command in a container, without a terminal", DisableFlagsInUseLine: true,
-		Long:              "Run a command in a container, and print what it printed when it has ended. The exit code is the command's; 125 means that it could not be run.",
-		Example:           examples("berth exec web -- cat /etc/hostname", "berth exec --timeout 10s web sh -c 'ls /proc | wc -l'"),
+		Use: "exec [flags] CONTAINER [--] COMMAND [ARG...]", Short: "Run a command in a container", DisableFlagsInUseLine: true,
+		Long: "Run a command in a container. With -i it reads what is typed or piped in, with -t it has a terminal. The exit code is " +
+			"the command's; 125 means that it could not be run. The command ends with berth exec: one that is interrupted is hung up, " +
+			"and killed a little later.",
+		Example: examples("berth exec -it web sh", "berth exec web -- cat /etc/hostname", "tar c . | berth exec -i web tar x -C /srv",
+			"berth exec --timeout 10s web sh -c 'ls /proc | wc -l'"),
 		Args:              atLeast(1),
 		ValidArgsFunction: a.completeFirst(runningContainers),
 	}
 	cmd.Flags().SetInterspersed(false)
 	ownExitCode(cmd)
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "kill the command after this time")
+	cmd.Flags().BoolVarP(&o.stdin, "interactive", "i", false, "pass the standard input on")
+	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "end the command after this time")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return ours(a.with(func(c *client) error { return c.exec(cmd, args[0], command(args[1:]), timeout) }))
+		return ours(a.with(func(c *client) error { return c.exec(cmd, args[0], command(args[1:]), o) }))
 	}
 	return cmd
 }
@@ -34,27 +51,140 @@ func command(args []string) []string {
 	return args
 }
 
-func (c *client) exec(cmd *cobra.Command, word string, argv []string, timeout time.Duration) error {
+func (c *client) exec(cmd *cobra.Command, word string, argv []string, o *execOptions) error {
 	if len(argv) == 0 {
 		return errors.New("say which command to run: berth exec CONTAINER COMMAND")
 	}
-	id, err := c.container(cmd.Context(), word)
+	if o.tty && o.stdin && terminalOf(cmd.InOrStdin()) == nil {
+		return errors.New("-t needs a terminal to type at; leave it out to pipe something in with -i")
+	}
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	id, err := c.container(ctx, word)
 	if err != nil {
 		return err
 	}
-	seconds := int64((timeout + time.Second - 1) / time.Second)
-	resp, err := c.ExecSync(cmd.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: argv, Timeout: seconds})
-	if err != nil {
-		return err
+	late := fmt.Errorf("the command was not done after %v", o.timeout)
+	if o.timeout > 0 {
+		ctx, cancel = context.WithTimeoutCause(ctx, o.timeout, late)
+		defer cancel()
 	}
-	if _, err := cmd.OutOrStdout().Write(resp.GetStdout()); err != nil {
-		return err
+	s := admin.Streams{Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()}
+	if o.stdin {
+		s.In = cmd.InOrStdin()
 	}
-	if _, err := cmd.ErrOrStderr().Write(resp.GetStderr()); err != nil {
-		return err
+	if o.tty {
+		w := &screen{sizes: make(chan admin.Size, 1)}
+		if err := w.take(ctx, cmd, o.stdin); err != nil {
+			return err
+		}
+		defer w.giveBack()
+		s.Resize = w.sizes
 	}
-	if code := int(resp.GetExitCode()); code != 0 {
+	code, err := c.node.Exec(ctx, &admin.ExecRequest{Container: id, Command: argv, TTY: o.tty, Stdin: o.stdin}, s)
+	switch {
+	case err != nil && errors.Is(context.Cause(ctx), late):
+		return late
+	case err != nil:
+		return err
+	case code != 0:
 		return &exitError{code: code}
 	}
 	return nil
+}
+
+func (a *app) attachCommand() *cobra.Command {
+	noStdin := false
+	cmd := &cobra.Command{
+		Use: "attach [flags] CONTAINER", Short: "Join the streams of a container", DisableFlagsInUseLine: true,
+		Long: "Show what a container prints from now on, and pass on what is typed where the container takes input. In a terminal " +
+			"^P ^Q leaves the container as it is; ^C goes to it, unless it has no terminal.",
+		Example: examples("berth attach web", "berth attach --no-stdin web"),
+		Args:    exactly(1), ValidArgsFunction: a.completeFirst(runningContainers),
+	}
+	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "do not pass the standard input on")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.with(func(c *client) error { return c.attach(cmd, args[0], !noStdin) })
+	}
+	return cmd
+}
+
+func (c *client) attach(cmd *cobra.Command, word string, stdin bool) error {
+	ctx, cancel := context.WithCancelCause(cmd.Context())
+	defer cancel(nil)
+	id, err := c.container(ctx, word)
+	if err != nil {
+		return err
+	}
+	takes, err := c.streamsOf(ctx, id)
+	if err != nil {
+		return err
+	}
+	s := admin.Streams{Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()}
+	if stdin = stdin && takes.Stdin; stdin {
+		s.In = cmd.InOrStdin()
+	}
+	if takes.TTY {
+		w := &screen{sizes: make(chan admin.Size, 1)}
+		if err := w.take(ctx, cmd, stdin); err != nil {
+			return err
+		}
+		defer w.giveBack()
+		s.Resize = w.sizes
+		if stdin {
+			s.In = &leaving{in: s.In, leave: func() { cancel(errLeft) }}
+		}
+	}
+	err = c.node.Attach(ctx, &admin.AttachRequest{Container: id, TTY: takes.TTY, Stdin: stdin}, s)
+	if errors.Is(context.Cause(ctx), errLeft) {
+		return nil
+	}
+	return err
+}
+
+// streamsOf tells which streams a container has.
+func (c *client) streamsOf(ctx context.Context, id string) (has struct{ Stdin, TTY bool }, err error) {
+	resp, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	if err != nil {
+		return has, err
+	}
+	info := struct{ Config *struct{ Stdin, TTY bool } }{&has}
+	if err := json.Unmarshal([]byte(resp.GetInfo()["info"]), &info); err != nil {
+		return has, fmt.Errorf("what the daemon tells of the container: %w", err)
+	}
+	return has, nil
+}
+
+var errLeft = errors.New("left by ^P ^Q")
+
+// leaving looks for ^P ^Q in what is typed. A ^P is passed on with what follows it.
+type leaving struct {
+	in    io.Reader
+	leave func()
+	held  bool // a ^P that was not passed on
+}
+
+const ctrlP, ctrlQ = 0x10, 0x11
+
+// Read reads what is typed.
+func (l *leaving) Read(p []byte) (int, error) {
+	buf := make([]byte, max(len(p)-1, 1))
+	n, err := l.in.Read(buf)
+	out := p[:0]
+	for _, b := range buf[:n] {
+		switch {
+		case l.held && b == ctrlQ:
+			l.leave()
+			return len(out), io.EOF
+		case l.held:
+			out = append(out, ctrlP)
+			l.held = b == ctrlP
+		default:
+			l.held = b == ctrlP
+		}
+		if !l.held {
+			out = append(out, b)
+		}
+	}
+	return len(out), err
 }

@@ -43,7 +43,7 @@ type daemon struct {
 	attach  func(recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error
 	started chan struct{} // closed by the first StartContainer
 	refuse  map[string]error
-	exec    *runtimeapi.ExecSyncResponse
+	exec    func(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error
 	pulled  []admin.PullEvent
 	// pullFails is how a pull ends, after the progress in pulled.
 	pullFails error
@@ -267,13 +267,6 @@ func (d *daemon) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContai
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
 
-func (d *daemon) ExecSync(_ context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-	if d.exec != nil {
-		return d.exec, nil
-	}
-	return &runtimeapi.ExecSyncResponse{Stdout: fmt.Appendf(nil, "%s %q %d\n", short(req.ContainerId), req.Cmd, req.Timeout)}, nil
-}
-
 func (d *daemon) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 		{Type: "RuntimeReady", Status: true}, {Type: "NetworkReady", Reason: "NoConf", Message: "nothing in net.d"}}}}, nil
@@ -371,6 +364,30 @@ func (a *adminDaemon) Images(_ context.Context, req *admin.ImagesRequest, send f
 
 func (a *adminDaemon) Attach(_ context.Context, _ *admin.AttachRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
 	return a.attach(recv, send)
+}
+
+// Exec says what it was asked for, unless a test has a daemon that does something else.
+func (a *adminDaemon) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+	if a.exec != nil {
+		return a.exec(ctx, req, recv, send)
+	}
+	return send(&admin.AttachOutput{Stdout: fmt.Appendf(nil, "%s %q\n", short(req.Container), req.Command), Exit: new(int)})
+}
+
+func (a *adminDaemon) PortForward(_ context.Context, req *admin.PortForwardRequest, recv func() (*admin.PortData, error), send func(*admin.PortData) error) error {
+	if req.Port != 80 {
+		return fmt.Errorf("nobody listens at port %d", req.Port)
+	}
+	_ = send(&admin.PortData{})
+	for {
+		d, err := recv()
+		if err != nil {
+			return err
+		}
+		if err := send(d); err != nil || d.End {
+			return err
+		}
+	}
 }
 
 func (a *adminDaemon) Check(_ context.Context, req *admin.CheckRequest, send func(*admin.Finding) error) error {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"berth/internal/admin"
@@ -17,8 +18,13 @@ import (
 // session is a person at the streams of a container.
 type session struct {
 	*runner
-	cancel  context.CancelFunc
-	done    chan error // gets the end of the attachment
+	screen
+	cancel context.CancelFunc
+	done   chan error // gets the end of the attachment
+}
+
+// screen is the person's terminal.
+type screen struct {
 	sizes   chan admin.Size
 	changed chan os.Signal // the size of the terminal may be another one
 	restore func()
@@ -45,7 +51,7 @@ func (s *session) attach(setup context.Context) error {
 		streams.In = s.cmd.InOrStdin()
 	}
 	if s.o.tty {
-		if err := s.takeTerminal(ctx); err != nil {
+		if err := s.take(ctx, s.cmd, s.o.stdin); err != nil {
 			s.cancel()
 			return err
 		}
@@ -87,16 +93,20 @@ func (s *session) attached() bool { return s.done != nil }
 // end gives the terminal back.
 func (s *session) end() {
 	s.cancel()
+	s.giveBack()
+}
+
+func (s *screen) giveBack() {
 	if s.restore != nil {
 		s.restore()
 		s.restore = nil
 	}
 }
 
-// takeTerminal makes the terminal hand on every key, and follows its size.
-func (s *session) takeTerminal(ctx context.Context) error {
-	in, out := terminalOf(s.cmd.InOrStdin()), terminalOf(s.cmd.OutOrStdout())
-	if in != nil && s.o.stdin {
+// take makes the terminal hand on every key, where somebody types, and follows its size.
+func (s *screen) take(ctx context.Context, cmd *cobra.Command, typing bool) error {
+	in, out := terminalOf(cmd.InOrStdin()), terminalOf(cmd.OutOrStdout())
+	if in != nil && typing {
 		old, err := term.MakeRaw(int(in.Fd()))
 		if err != nil {
 			return err
@@ -125,7 +135,7 @@ func (s *session) started() {
 	}
 }
 
-func (s *session) followSize(ctx context.Context, terminal *os.File) {
+func (s *screen) followSize(ctx context.Context, terminal *os.File) {
 	for {
 		if width, height, err := term.GetSize(int(terminal.Fd())); err == nil {
 			select {

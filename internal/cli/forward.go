@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/admin"
+)
+
+func (a *app) forwardCommand() *cobra.Command {
+	address := "127.0.0.1"
+	cmd := &cobra.Command{
+		Use: "port-forward [flags] POD [LOCAL:]PORT...", Short: "Reach ports of a pod from this machine", DisableFlagsInUseLine: true,
+		Long: "Listen on local ports and connect who comes there to the pod's, on its loopback interface, until interrupted. Without " +
+			"LOCAL the local port is the same; 0 is any.",
+		Example: examples("berth port-forward web 8080:80", "berth port-forward web :80"),
+		Args:    atLeast(2), ValidArgsFunction: a.completeFirst(pods),
+	}
+	cmd.Flags().StringVar(&address, "address", address, "listen on this `address`")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.with(func(c *client) error { return c.forward(cmd, args[0], address, args[1:]) })
+	}
+	return cmd
+}
+
+// forwarded is a port of the pod, and the listener for it.
+type forwarded struct {
+	net.Listener
+	port uint16
+}
+
+func (c *client) forward(cmd *cobra.Command, word, address string, ports []string) error {
+	ctx := cmd.Context()
+	n, err := c.survey(ctx)
+	if err != nil {
+		return err
+	}
+	id, err := pick("pod", word, n.podSubjects())
+	if err != nil {
+		return err
+	}
+	var all []forwarded
+	defer func() {
+		for _, f := range all {
+			_ = f.Close()
+		}
+	}()
+	for _, p := range ports {
+		f, err := listenAt(address, p)
+		if err != nil {
+			return err
+		}
+		all = append(all, f)
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is port %d of pod %s\n", f.Addr(), f.port, short(id)); err != nil {
+			return err
+		}
+	}
+	var serving sync.WaitGroup
+	for _, f := range all {
+		serving.Go(func() { c.serve(ctx, cmd, id, f) })
+	}
+	<-ctx.Done()
+	for _, f := range all {
+		_ = f.Close()
+	}
+	serving.Wait()
+	return nil
+}
+
+// listenAt listens for one LOCAL:PORT.
+func listenAt(address, ports string) (forwarded, error) {
+	local, remote, two := strings.Cut(ports, ":")
+	if !two {
+		remote = local
+	}
+	if local == "" {
+		local = "0"
+	}
+	port, err := strconv.ParseUint(remote, 10, 16)
+	if _, err2 := strconv.ParseUint(local, 10, 16); err != nil || err2 != nil || port == 0 {
+		return forwarded{}, fmt.Errorf("%s: want PORT or LOCAL:PORT, numbers up to 65535", ports)
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(address, local))
+	return forwarded{l, uint16(port)}, err
+}
+
+// serve connects whoever comes, until the listener is closed.
+func (c *client) serve(ctx context.Context, cmd *cobra.Command, pod string, f forwarded) {
+	for {
+		conn, err := f.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			err := c.node.PortForward(ctx, &admin.PortForwardRequest{Pod: pod, Port: f.port}, conn.(*net.TCPConn))
+			if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "berth: %v\n", err)
+			}
+		}()
+	}
+}
