@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -62,8 +63,19 @@ func (s *Server) Register(g *grpc.Server) {
 func (s *Server) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{
 		Version:     "0.1.0", // of the kubelet's runtime API, as every runtime answers
-		RuntimeName: RuntimeName, RuntimeVersion: s.Release, RuntimeApiVersion: APIVersion,
+		RuntimeName: RuntimeName, RuntimeVersion: semantic(s.Release), RuntimeApiVersion: APIVersion,
 	}, nil
+}
+
+var semver = regexp.MustCompile(`^v?[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+-]+)?$`)
+
+// semantic is a release as kubelets read it. One built from a commit without a tag is no version to them, and the node's version of
+// its runtime would be "Unknown".
+func semantic(release string) string {
+	if semver.MatchString(release) {
+		return release
+	}
+	return "0.0.0+" + release
 }
 
 // Status tells whether the runtime and the network are ready, and why not.
