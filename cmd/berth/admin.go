@@ -25,16 +25,29 @@ type service struct{ *node }
 
 // Info tells about the daemon.
 func (n service) Info(context.Context) (*admin.InfoResponse, error) {
-	facts, err := json.Marshal(map[string]any{"facts": n.facts, "runtimes": n.runtimes, "defaultRuntime": n.fallback})
+	facts, err := json.Marshal(map[string]any{"facts": n.facts, "runtimes": n.handlers.Load().found, "defaultRuntime": n.handlers.Load().fallback})
 	if err != nil {
 		return nil, err
 	}
-	resp := &admin.InfoResponse{Version: version, Instance: n.cfg.Instance(), Config: n.cfg.TOML(), Host: facts}
+	resp := &admin.InfoResponse{Version: version, Instance: n.cfg.Instance(), Config: n.inForce.Load().TOML(), Host: facts}
 	for _, s := range n.timeline.Steps() {
 		resp.Startup = append(resp.Startup, admin.StartupStep{Name: s.Name, Took: s.Took})
 	}
 	for _, p := range n.pods.Problems() {
 		resp.Problems = append(resp.Problems, admin.Problem{Pod: string(p.Pod), Message: p.What, Since: p.Since})
+	}
+	return resp, nil
+}
+
+// Reload takes over the configuration files as they are now.
+func (n service) Reload(ctx context.Context) (*admin.ReloadResponse, error) {
+	changes, err := reloader(n).reload(ctx)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	resp := &admin.ReloadResponse{Changes: []admin.Change{}}
+	for _, c := range changes {
+		resp.Changes = append(resp.Changes, admin.Change(c))
 	}
 	return resp, nil
 }

@@ -7,11 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -36,7 +35,11 @@ import (
 
 // node is the daemon's parts and how they hang together.
 type node struct {
-	cfg        *config.Config
+	cfg        *config.Config // what the daemon was started with; what holds now is in inForce
+	inForce    atomic.Pointer[config.Config]
+	flags      config.Flags // where cfg came from, for a reload
+	opened     atomic.Bool  // all parts are there
+	reloading  sync.Mutex   // one at a time
 	log        *slog.Logger
 	level      *slog.LevelVar
 	timeline   *telemetry.Timeline
@@ -47,8 +50,7 @@ type node struct {
 	facts    host.Facts
 	profiles *apparmor.Profiles
 	monitor  string
-	runtimes []host.Runtime // as found, with the default's name in fallback
-	fallback string
+	handlers atomic.Pointer[handlers]
 
 	confinement string // the AppArmor profile for RuntimeDefault; empty where there is none
 	driver      *runtime.Runtime
@@ -64,6 +66,7 @@ type node struct {
 
 func newNode(cfg *config.Config) *node {
 	n := &node{cfg: cfg, level: &slog.LevelVar{}, timeline: &telemetry.Timeline{}, face: &cri.Server{}}
+	n.inForce.Store(cfg)
 	n.timeline.Begin(time.Now())
 	if l, err := telemetry.ParseLevel(cfg.LogLevel); err == nil { // Load has checked it
 		n.level.Set(l)
@@ -98,7 +101,7 @@ func (n *node) open(ctx context.Context) error {
 		}
 		n.timeline.Mark(part.name)
 	}
-	n.face.Pods, n.face.Images, n.face.Network, n.face.Handlers, n.face.Info = n.pods, n.images, n.network, n.handlers(), n.info
+	n.face.Pods, n.face.Images, n.face.Network, n.face.Handlers, n.face.Info = n.pods, n.images, n.network, func() []*runtimeapi.RuntimeHandler { return n.handlers.Load().features() }, n.info
 	n.face.Streams, n.face.SystemdCgroup = n.streams, n.units != nil
 	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, n.cfg.ImagesRoot(), containersRoot(n.cfg)
 	background, stop := context.WithCancel(context.Background())
@@ -132,9 +135,11 @@ func (n *node) openRuntimes(ctx context.Context) (err error) {
 			n.log.Warn("helpers of an earlier daemon could not all be ended", "error", err)
 		}
 	}
-	if err := n.chooseRuntime(ctx); err != nil {
+	found, err := findHandlers(ctx, n, n.cfg)
+	if err != nil {
 		return err
 	}
+	n.handlers.Store(found)
 	cfg := runtime.Config{
 		Monitor: n.monitor, Root: n.cfg.Root, State: n.cfg.State, Tracking: n.tracking, Group: n.cfg.Instance(),
 		Helper: n.helpers.Run, Log: n.log,
@@ -161,55 +166,41 @@ func (n *node) openConfinement(ctx context.Context) error {
 	return nil
 }
 
-// chooseRuntime finds the runtimes and the default: the one that the configuration names, or the first that works.
-func (n *node) chooseRuntime(ctx context.Context) (err error) {
-	n.runtimes = host.FindRuntimes(n.cfg.Runtimes.Paths())
-	if n.fallback = n.cfg.Runtimes.Default; n.fallback != "" {
-		_, err = host.Named(n.runtimes, n.fallback)
-		return err
-	}
-	try := func(ctx context.Context, path string) host.Runtime {
-		return host.TryRuntime(ctx, path, n.cfg.State, n.facts.CgroupDriver, n.helpers.Run)
-	}
-	n.fallback, n.runtimes, err = host.ChooseRuntime(ctx, filepath.Join(n.cfg.Root, "runtimes"), n.facts, n.runtimes, try)
-	if n.fallback != "" && err != nil {
-		n.log.Warn("the next start tries the runtimes again", "error", err)
-		return nil
-	}
+func (n *node) openNetwork(context.Context) (err error) {
+	n.network, err = network.Open(n.networkConfig(n.cfg))
 	return err
 }
 
-func (n *node) openNetwork(context.Context) (err error) {
-	n.network, err = network.Open(network.Config{
-		ConfigDir: n.cfg.CNI.ConfigDir, PluginDirs: n.cfg.CNI.PluginDirs, CacheDir: filepath.Join(n.cfg.Root, "cni"),
-		Run: n.helpers.Run, Logger: n.log, Dirty: n.flusher.Dirty, Template: n.cfg.CNI.PodCIDRTemplate,
-		AddTimeout: n.cfg.CNI.AddTimeout.Duration, DelTimeout: n.cfg.CNI.DelTimeout.Duration,
-	})
-	return err
+func (n *node) networkConfig(cfg *config.Config) network.Config {
+	c := cfg.CNI
+	return network.Config{
+		ConfigDir: c.ConfigDir, PluginDirs: c.PluginDirs, CacheDir: filepath.Join(cfg.Root, "cni"),
+		Run: n.helpers.Run, Logger: n.log, Dirty: n.flusher.Dirty, Template: c.PodCIDRTemplate,
+		AddTimeout: c.AddTimeout.Duration, DelTimeout: c.DelTimeout.Duration,
+	}
 }
 
 func (n *node) openImages(context.Context) (err error) {
 	if err := tryImages(n.cfg.ImagesRoot(), n.log); err != nil {
 		return err
 	}
-	n.images, err = image.Open(n.imageConfig())
+	n.images, err = image.Open(n.imageConfig(n.cfg))
 	return err
 }
 
-func (n *node) imageConfig() image.Config {
-	c := n.cfg.Images
+func (n *node) imageConfig(cfg *config.Config) image.Config {
+	c := cfg.Images
 	return image.Config{
-		Root: n.cfg.ImagesRoot(), RegistryConfigDir: n.cfg.Registry.ConfigDir, Pinned: c.Pinned,
+		Root: cfg.ImagesRoot(), RegistryConfigDir: cfg.Registry.ConfigDir, Pinned: c.Pinned,
 		MaxLayers: c.MaxLayers, MaxManifestBytes: c.MaxManifestBytes, MaxConfigBytes: c.MaxConfigBytes, MaxLayerBytes: c.MaxLayerBytes,
 		MaxLayerEntries: c.MaxLayerEntries, MaxPullLayers: c.MaxPullLayers, MaxParallelLayers: c.MaxConcurrentDownloads,
 		MaxLayerConnections: c.MaxLayerConnections, StallTimeout: c.StallTimeout.Duration, MaxBufferBytes: c.MaxBufferBytes,
-		Verifier: n.verifier(), Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID, InUse: func() map[string]struct{} { return n.pods.Layers() },
+		Verifier: n.verifier(cfg.Verifier), Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID, InUse: func() map[string]struct{} { return n.pods.Layers() },
 	}
 }
 
 // verifier is who is asked about images; nil when nobody is configured.
-func (n *node) verifier() image.Verifier {
-	v := n.cfg.Verifier
+func (n *node) verifier(v config.Verifier) image.Verifier {
 	if v.Dir == "" {
 		return nil
 	}
@@ -219,11 +210,13 @@ func (n *node) verifier() image.Verifier {
 func (n *node) openPods(context.Context) (err error) {
 	n.pods, err = pod.Open(pod.Config{
 		Layout: pod.Layout{Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), NetNS: "/run/netns"},
-		Boot:   n.facts.BootID, Host: n.specHost(), Init: n.monitor, PidsLimit: int64(n.cfg.Limits.Pids),
+		Boot:   n.facts.BootID, Host: n.specHost(), Init: n.monitor,
 		AppArmor: n.profiles.Ensure, Devices: (&cdi.Devices{Dirs: n.cfg.CDI.SpecDirs, Log: n.log}).Inject,
-		Runtime: n.driver, Network: n.network, Images: shelf{n.images}, Handlers: n.handler, HandlerSpec: n.handlerSpec,
-		Cgroups: n.groups.driver(), Dirty: n.flusher.Dirty, Log: n.log,
-		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, CreateTimeout: n.cfg.Timeouts.RuntimeCreate.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
+		Runtime: n.driver, Network: n.network, Images: shelf{n.images},
+		Handlers:    func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
+		HandlerSpec: func(name string) spec.Handler { return n.handlers.Load().spec(name) },
+		Cgroups:     n.groups.driver(), Dirty: n.flusher.Dirty, Log: n.log,
+		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
 	})
 	return err
 }
@@ -255,46 +248,14 @@ func (n *node) specHost() spec.Host {
 	}
 }
 
-// handler finds the runtime that a pod asks for by name; "" is the default.
-func (n *node) handler(name string) (runtime.Handler, error) {
-	if name == "" {
-		name = n.fallback
-	}
-	i := slices.IndexFunc(n.runtimes, func(r host.Runtime) bool { return r.Name == name })
-	if i < 0 {
-		return runtime.Handler{}, pod.Fail(errdefs.ErrNotFound, "runtime handler %q is not configured on this node: add [runtimes.%s] to the configuration",
-			name, name)
-	}
-	return runtime.Handler{Name: name, Path: n.runtimes[i].Path, Root: filepath.Join(n.cfg.State, "runtime", name), SystemdCgroup: n.units != nil}, nil
-}
-
-func (n *node) handlerSpec(name string) spec.Handler {
-	if name == "" {
-		name = n.fallback
-	}
-	h := n.cfg.Runtimes.Handlers[name]
-	return spec.Handler{
-		PrivilegedWithoutHostDevices: h.PrivilegedWithoutHostDevices,
-		PodAnnotations:               h.PodAnnotations, ContainerAnnotations: h.ContainerAnnotations,
-	}
-}
-
-// handlers is what Status tells of the runtime handlers, the default's first.
-func (n *node) handlers() []*runtimeapi.RuntimeHandler {
-	list := []*runtimeapi.RuntimeHandler{{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{}}}
-	for _, r := range n.runtimes {
-		list = append(list, &runtimeapi.RuntimeHandler{Name: r.Name, Features: &runtimeapi.RuntimeHandlerFeatures{}})
-	}
-	return list
-}
-
 // recover serves what the records say at once, and finds out behind that what still runs.
 func (n *node) recover(ready func()) {
 	adopted := n.pods.Recover()
+	n.opened.Store(true)
 	n.timeline.Mark("serve")
 	ready()
 	n.supervisor.Ready("Serving CRI at " + n.cfg.Socket)
-	n.log.Info("the daemon is ready", "socket", n.cfg.Socket, "instance", n.cfg.Instance(), "runtime", n.fallback, "version", version, "start", n.timeline)
+	n.log.Info("the daemon is ready", "socket", n.cfg.Socket, "instance", n.cfg.Instance(), "runtime", n.handlers.Load().fallback, "version", version, "start", n.timeline)
 	n.background.Go(func() {
 		<-adopted
 		n.timeline.Mark("adopt")
@@ -317,7 +278,7 @@ func (n *node) close() error {
 // info is what a verbose Status shows.
 func (n *node) info() map[string]any {
 	return map[string]any{
-		"config": n.cfg.TOML(), "host": n.facts, "instance": n.cfg.Instance(), "runtimes": n.runtimes, "defaultRuntime": n.fallback,
+		"config": n.inForce.Load().TOML(), "host": n.facts, "instance": n.cfg.Instance(), "runtimes": n.handlers.Load().found, "defaultRuntime": n.handlers.Load().fallback,
 		"startup": n.timeline.Steps(), "problems": n.pods.Problems(),
 		"events": n.pods.EventCounts(),
 	}

@@ -21,7 +21,7 @@ func TestImageLimits(t *testing.T) {
 		want[name] = n
 	}
 	got := map[string]int64{}
-	store := newNode(cfg).imageConfig()
+	store := newNode(cfg).imageConfig(cfg)
 	for name, value := range maxima(&store) {
 		got[name] = value.Int()
 	}

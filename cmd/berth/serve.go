@@ -26,19 +26,21 @@ func serveCommand() *cobra.Command {
 		Example: "  berth serve\n  berth serve --log-level debug\n" +
 			"  berth serve --root /srv/test/root --state /run/berth-test --socket /run/berth-test.sock   # beside another one",
 		Long: "Run the daemon. It serves CRI, and Berth's own small service for the command line, on a unix socket.\n" +
-			"SIGTERM ends the daemon and leaves the pods running; the next start finds them again.",
+			"SIGTERM ends the daemon and leaves the pods running; the next start finds them again.\n" +
+			"SIGHUP, like `berth reload`, takes over a changed configuration, and touches no pod.",
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(said(cmd, f))
+			f := said(cmd, f)
+			cfg, err := config.Load(f)
 			if err != nil {
 				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
 			defer stop()
-			// A lost terminal is no reason to end. Caught, not ignored: what a daemon ignores, its containers would too.
-			signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
+			hup := make(chan os.Signal, 1)
+			signal.Notify(hup, unix.SIGHUP)
 			thrift()
-			return serve(ctx, cfg)
+			return serve(ctx, cfg, f, hup)
 		},
 	}
 	d, path := config.Default(), os.Getenv("BERTH_CONFIG")
@@ -71,7 +73,7 @@ func said(cmd *cobra.Command, f config.Flags) config.Flags {
 }
 
 // serve runs until ctx ends. The socket is there, and answers Unavailable, before anything is read.
-func serve(ctx context.Context, cfg *config.Config) error {
+func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-chan os.Signal) error {
 	root, err := lockRoot(cfg.Root)
 	if err != nil {
 		return err
@@ -94,6 +96,7 @@ func serve(ctx context.Context, cfg *config.Config) error {
 	defer os.Remove(cfg.Socket)
 	var ready atomic.Bool
 	n := newNode(cfg)
+	n.flags = flags
 	unary, stream := n.interceptors(ready.Load)
 	g := grpc.NewServer(grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
 	n.face.Register(g)
@@ -106,6 +109,7 @@ func serve(ctx context.Context, cfg *config.Config) error {
 	}
 	n.recover(func() { ready.Store(true) })
 	watched, unwatch := context.WithCancel(ctx)
+	n.background.Go(func() { reloader{n}.reloadOn(watched, hup) })
 	n.background.Go(func() {
 		n.supervisor.Watch(watched, func(ctx context.Context) error { return answers(ctx, cfg.Socket) })
 	})

@@ -50,7 +50,7 @@ func start(t *testing.T, cfg *config.Config) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, cfg) }()
+	go func() { ended <- serve(ctx, cfg, config.Flags{}, nil) }()
 	conn, err := grpc.NewClient("unix://"+cfg.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func refused(t *testing.T, cfg *config.Config, why string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if err := serve(ctx, cfg); err == nil || !strings.Contains(err.Error(), why) {
+	if err := serve(ctx, cfg, config.Flags{}, nil); err == nil || !strings.Contains(err.Error(), why) {
 		t.Errorf("got    %v\nwanted %s", err, why)
 	}
 }

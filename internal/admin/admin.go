@@ -22,6 +22,8 @@ const ServiceName = "berth.v1.Node"
 type Server interface {
 	// Info tells about the daemon. It never waits for an operation in flight.
 	Info(ctx context.Context) (*InfoResponse, error)
+	// Reload takes over the configuration files as they are now. Bad ones are refused whole, and nothing has changed then.
+	Reload(ctx context.Context) (*ReloadResponse, error)
 	// Pull brings an image into the store. The last event has Image and Names. It may be repeated: a second pull of what
 	// is there or under way joins it.
 	Pull(ctx context.Context, req *PullRequest, send func(*PullEvent) error) error
@@ -74,6 +76,19 @@ type Problem struct {
 	Step      string    `json:"step,omitempty"`
 	Message   string    `json:"message"`
 	Since     time.Time `json:"since,omitzero"`
+}
+
+// ReloadResponse says what a reload has changed.
+type ReloadResponse struct {
+	Changes []Change `json:"changes"`
+}
+
+// Change is a key of the configuration that has another value.
+type Change struct {
+	Key     string `json:"key"`
+	Old     string `json:"old,omitempty"` // as in a file; empty when the key was not there
+	New     string `json:"new,omitempty"`
+	Restart bool   `json:"restart,omitempty"` // it is not in force before the daemon's next start
 }
 
 // PullRequest asks for an image.

@@ -33,6 +33,9 @@ type daemon struct {
 	check   func(*CheckRequest, func(*Finding) error) error
 }
 
+func (d *daemon) Reload(context.Context) (*ReloadResponse, error) {
+	return &ReloadResponse{Changes: []Change{{Key: "log_level", Old: `"info"`, New: `"debug"`}, {Key: "root", Old: `"/a"`, New: `"/b"`, Restart: true}}}, nil
+}
 func (d *daemon) Info(context.Context) (*InfoResponse, error) { return d.info, nil }
 func (d *daemon) Pull(_ context.Context, req *PullRequest, send func(*PullEvent) error) error {
 	return d.pull(req, send)

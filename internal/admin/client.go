@@ -34,6 +34,15 @@ func (c *Client) Info(ctx context.Context) (*InfoResponse, error) {
 	return resp, nil
 }
 
+// Reload has the daemon take over its configuration files as they are now.
+func (c *Client) Reload(ctx context.Context) (*ReloadResponse, error) {
+	resp := new(ReloadResponse)
+	if err := c.cc.Invoke(ctx, method("Reload"), &none{}, resp, grpc.CallContentSubtype(subtype)); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
 // Pull brings an image into the daemon's store. progress may be nil; it is called for one event after the other.
 func (c *Client) Pull(ctx context.Context, req *PullRequest, progress func(PullEvent)) (Image, error) {
 	stream, end, err := c.open(ctx, "Pull", req)

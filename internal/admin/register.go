@@ -15,7 +15,10 @@ func Register(g *grpc.Server, s Server) { g.RegisterService(&service, s) }
 var service = grpc.ServiceDesc{
 	ServiceName: ServiceName,
 	HandlerType: (*Server)(nil),
-	Methods:     []grpc.MethodDesc{{MethodName: "Info", Handler: serveInfo}},
+	Methods: []grpc.MethodDesc{
+		{MethodName: "Info", Handler: unary("Info", func(s Server, ctx context.Context) (any, error) { return s.Info(ctx) })},
+		{MethodName: "Reload", Handler: unary("Reload", func(s Server, ctx context.Context) (any, error) { return s.Reload(ctx) })},
+	},
 	Streams: []grpc.StreamDesc{
 		{StreamName: "Pull", Handler: servePull, ServerStreams: true},
 		{StreamName: "Import", Handler: serveImport, ServerStreams: true, ClientStreams: true},
@@ -31,16 +34,19 @@ var service = grpc.ServiceDesc{
 // method is the full name of an RPC.
 func method(name string) string { return "/" + ServiceName + "/" + name }
 
-func serveInfo(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
-	var req none
-	if err := decode(&req); err != nil {
-		return nil, err
+// unary serves a method that is told nothing.
+func unary(name string, do func(Server, context.Context) (any, error)) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
+		var req none
+		if err := decode(&req); err != nil {
+			return nil, err
+		}
+		call := func(ctx context.Context, _ any) (any, error) { return do(srv.(Server), ctx) }
+		if intercept == nil {
+			return call(ctx, &req)
+		}
+		return intercept(ctx, &req, &grpc.UnaryServerInfo{Server: srv, FullMethod: method(name)}, call)
 	}
-	call := func(ctx context.Context, _ any) (any, error) { return srv.(Server).Info(ctx) }
-	if intercept == nil {
-		return call(ctx, &req)
-	}
-	return intercept(ctx, &req, &grpc.UnaryServerInfo{Server: srv, FullMethod: method("Info")}, call)
 }
 
 func servePull(srv any, stream grpc.ServerStream) error {

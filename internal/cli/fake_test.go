@@ -316,6 +316,9 @@ func (d *daemon) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageReque
 // adminDaemon is the other service of the daemon.
 type adminDaemon struct{ *daemon }
 
+func (a *adminDaemon) Reload(context.Context) (*admin.ReloadResponse, error) {
+	return &admin.ReloadResponse{Changes: []admin.Change{{Key: "log_level", Old: `"info"`, New: `"debug"`}, {Key: "root", Old: `"/a"`, New: `"/b"`, Restart: true}}}, nil
+}
 func (a *adminDaemon) Info(context.Context) (*admin.InfoResponse, error) { return &a.info, nil }
 
 func (a *adminDaemon) Pull(_ context.Context, req *admin.PullRequest, send func(*admin.PullEvent) error) error {

@@ -100,9 +100,9 @@ func (m machine) cgroups() diagnosis {
 
 // runtimes tries the runtimes that are configured, and crun and runc.
 func (m machine) runtimes(ctx context.Context) []diagnosis {
-	configured := map[string]string{}
+	configured := map[string]host.Runtime{}
 	for name, h := range m.config.Runtimes.Handlers {
-		configured[name] = h.Path
+		configured[name] = host.Runtime{Path: h.Path, Args: h.Args}
 	}
 	all := host.FindRuntimes(configured)
 	if len(all) == 0 {
@@ -114,8 +114,7 @@ func (m machine) runtimes(ctx context.Context) []diagnosis {
 	}
 	works := false
 	for i, r := range all {
-		tried := host.TryRuntime(ctx, r.Path, dir, m.facts.CgroupDriver, runProgram)
-		tried.Name = r.Name
+		tried := host.TryRuntime(ctx, r, dir, m.facts.CgroupDriver, runProgram)
 		all[i], works = tried, works || tried.Works
 	}
 	found := make([]diagnosis, len(all))

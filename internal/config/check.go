@@ -231,7 +231,7 @@ func (l *loader) handlers() error {
 		if r.Handlers[name].Path == "" {
 			return l.refuse(key, "needs a path")
 		}
-		if err := l.path(key+".path", r.Handlers[name].Path, false); err != nil {
+		if err := l.handler(key, r.Handlers[name]); err != nil {
 			return err
 		}
 	}
@@ -243,6 +243,36 @@ func (l *loader) handlers() error {
 	}
 	if _, ok := r.Handlers[r.Default]; !ok && !slices.Contains(usual, r.Default) {
 		return l.refuse("runtimes.default", "there is no handler %q: add [runtimes.%s] with its path", r.Default, r.Default)
+	}
+	return nil
+}
+
+// ours are the arguments of an OCI runtime that the daemon gives itself.
+var ours = []string{"root", "log", "log-format", "systemd-cgroup"}
+
+func (l *loader) handler(key string, h Handler) error {
+	if err := l.path(key+".path", h.Path, false); err != nil {
+		return err
+	}
+	if err := l.path(key+".base_spec", h.BaseSpec, true); err != nil {
+		return err
+	}
+	for _, a := range h.Args {
+		name, _, _ := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		switch {
+		case !strings.HasPrefix(a, "-") || name == "":
+			return l.refuse(key+".args", "%q is no option: write one with its value as %q", a, "--option=value")
+		case slices.Contains(ours, name):
+			return l.refuse(key+".args", "%q is the daemon's to say", a)
+		}
+	}
+	switch {
+	case !slices.Contains([]string{"", DriverOCI, DriverInfra}, h.Driver):
+		return l.refuse(key+".driver", "%q is none of %s, %s", h.Driver, DriverOCI, DriverInfra)
+	case h.PidsLimit < -1:
+		return l.refuse(key+".pids_limit", "%d is less than -1, which is no limit", h.PidsLimit)
+	case h.CreateTimeout.Duration < 0:
+		return l.refuse(key+".create_timeout", "%v is less than nothing", h.CreateTimeout)
 	}
 	return nil
 }

@@ -39,7 +39,12 @@ type Config struct {
 	Limits       Limits    // what a container gets that asks for nothing
 	Timeouts     Timeouts  // how long programs may take
 	Metrics      Metrics   // where the daemon's own metrics are served
+
+	where places // who said what last
 }
+
+// Refuse is an error about the value of a key, at the place that set it.
+func (c *Config) Refuse(key, why string) error { return c.where.refuse("configuration", key, why) }
 
 // CNI says how pods get their network.
 type CNI struct {
@@ -89,9 +94,21 @@ type Runtimes struct {
 	Handlers map[string]Handler // by the handler's name
 }
 
-// Handler is one OCI runtime.
+// The drivers of handlers: how the pods of a handler are isolated.
+const (
+	DriverOCI   = "oci"       // pinned namespaces, and no container that stands for the pod
+	DriverInfra = "oci-infra" // a container that stands for the pod comes first, for runtimes that make a sandbox of it
+)
+
+// Handler is one OCI runtime, and how it is used.
 type Handler struct {
 	Path                         string
+	Driver                       string   // DriverOCI or DriverInfra; empty is DriverOCI
+	Args                         []string // before the command, in every call of the runtime
+	Init                         bool     // every pod gets an init, so that it has a pid
+	BaseSpec                     string   // a file with an OCI spec that is under every container's; empty: none
+	PidsLimit                    int      // processes of a container that asks for no limit; 0: Limits.Pids, below 0: no limit
+	CreateTimeout                Duration // of create and start; 0: Timeouts.RuntimeCreate
 	PrivilegedWithoutHostDevices bool
 	PodAnnotations               []string // patterns of annotations that the runtime gets to see
 	ContainerAnnotations         []string
@@ -103,15 +120,6 @@ type Streaming struct {
 	Port        int    // 0: any
 	Cert, Key   string // for TLS; empty: none
 	IdleTimeout Duration
-}
-
-// Paths gives the path of each configured handler by its name.
-func (r Runtimes) Paths() map[string]string {
-	paths := make(map[string]string, len(r.Handlers))
-	for name, h := range r.Handlers {
-		paths[name] = h.Path
-	}
-	return paths
 }
 
 // Monitor says which monitor holds the pods.

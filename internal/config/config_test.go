@@ -35,6 +35,7 @@ func load(t *testing.T, text string) *Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.where = nil
 	return c
 }
 
@@ -85,6 +86,12 @@ timeout = "3s"
 default = "fast"
 [runtimes.fast]
 path = "/usr/bin/crun"
+driver = "oci-infra"
+args = ["--platform=ptrace"]
+init = true
+base_spec = "/etc/berth/base.json"
+pids_limit = 9
+create_timeout = "8s"
 privileged_without_host_devices = true
 pod_annotations = ["io.example.*"]
 container_annotations = ["x"]
@@ -117,8 +124,8 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		Images:   Images{"/images", 3, 2, 5, Duration{7 * time.Second}, 6_000_000_000, []string{"registry.example/pause:1", "a*"}, 11, 12, 13, 5_000_000_000, 15},
 		Verifier: Verifier{"/verifiers", 4, Duration{3 * time.Second}},
 		Runtimes: Runtimes{"fast", map[string]Handler{
-			"fast": {"/usr/bin/crun", true, []string{"io.example.*"}, []string{"x"}},
-			"0-9":  {Path: "/usr/sbin/runc"},
+			"fast": {"/usr/bin/crun", "oci-infra", []string{"--platform=ptrace"}, true, "/etc/berth/base.json", 9, Duration{8 * time.Second}, true, []string{"io.example.*"}, []string{"x"}},
+			"0-9":  {Path: "/usr/sbin/runc", Driver: "oci"},
 		}},
 		Streaming: Streaming{"node-1", 10010, "/tls/crt", "/tls/key", Duration{8 * time.Second}},
 		Monitor:   Monitor{"/opt/berth-monitor"},
@@ -149,7 +156,7 @@ func TestLaterWins(t *testing.T) {
 	if c.LogLevel != "debug" || c.Root != "/from/flag" || !reflect.DeepEqual(c.CNI.PluginDirs, []string{"/3"}) {
 		t.Errorf("level %s, root %s, plugins %v", c.LogLevel, c.Root, c.CNI.PluginDirs)
 	}
-	want := Handler{Path: "/r", PodAnnotations: []string{"c"}}
+	want := Handler{Path: "/r", Driver: DriverOCI, PodAnnotations: []string{"c"}}
 	if c.Runtimes.Default != "r" || !reflect.DeepEqual(c.Runtimes.Handlers["r"], want) {
 		t.Errorf("runtimes %+v", c.Runtimes)
 	}
@@ -160,7 +167,7 @@ func TestLaterWins(t *testing.T) {
 
 func TestMissingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.toml")
-	if c, err := Load(Flags{Path: path}); err != nil || !reflect.DeepEqual(c, Default()) {
+	if c, err := Load(Flags{Path: path}); err != nil || c.TOML() != Default().TOML() {
 		t.Errorf("a missing default file gave %+v, %v", c, err)
 	}
 	_, err := Load(Flags{Path: path, PathSet: true})
@@ -227,6 +234,12 @@ func TestRefusals(t *testing.T) {
 		"empty default":        {"[runtimes]\ndefault = \"\"\n", "F:2: runtimes.default: is empty; leave it out to have the default probed"},
 		"handler without path": {"\n[runtimes.runc]\n", "F:2: runtimes.runc: needs a path"},
 		"handler relative":     {"[runtimes.runc]\npath = \"runc\"\n", "F:2: runtimes.runc.path: \"runc\" is not an absolute path"},
+		"driver":               {"[runtimes.x]\npath = \"/r\"\ndriver = \"shim\"\n", "F:3: runtimes.x.driver: \"shim\" is none of oci, oci-infra"},
+		"runtime command":      {"[runtimes.x]\npath = \"/r\"\nargs = [\"run\"]\n", "F:3: runtimes.x.args: \"run\" is no option: write one with its value as \"--option=value\""},
+		"runtime root":         {"[runtimes.x]\npath = \"/r\"\nargs = [\"-x\", \"-root=/x\"]\n", "F:3: runtimes.x.args: \"-root=/x\" is the daemon's to say"},
+		"relative base spec":   {"[runtimes.x]\npath = \"/r\"\nbase_spec = \"b.json\"\n", "F:3: runtimes.x.base_spec: \"b.json\" is not an absolute path"},
+		"handler pids":         {"[runtimes.x]\npath = \"/r\"\npids_limit = -2\n", "F:3: runtimes.x.pids_limit: -2 is less than -1, which is no limit"},
+		"handler timeout":      {"[runtimes.x]\npath = \"/r\"\ncreate_timeout = \"-1s\"\n", "F:3: runtimes.x.create_timeout: -1s is less than nothing"},
 		"handler name":         {"[runtimes.\"../x\"]\npath = \"/r\"\n", "F:1: runtimes.../x: \"../x\" cannot name a handler: " + label},
 		"handler with dot":     {"[runtimes.\"run.c\"]\npath = \"/r\"\n", "F:1: runtimes.run.c: \"run.c\" cannot name a handler: " + label},
 		"handler in capitals":  {"[runtimes.Runc]\npath = \"/r\"\n", "F:1: runtimes.Runc: \"Runc\" cannot name a handler: " + label},

@@ -64,6 +64,7 @@ func Load(f Flags) (*Config, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
+	l.config.where = l.where
 	return l.config, nil
 }
 

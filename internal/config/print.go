@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -125,6 +126,18 @@ func (p *printer) runtimes(r Runtimes) {
 		p.table("runtimes." + quote(name))
 		p.comment("The program of this OCI runtime.")
 		p.set("path", quote(h.Path))
+		p.comment("oci: a pod is its namespaces. oci-infra: a container of this runtime stands for the pod, as gVisor wants it.")
+		p.set("driver", quote(cmp.Or(h.Driver, DriverOCI)))
+		p.comment("Arguments of every call of the program, before the command.")
+		p.set("args", list(h.Args))
+		p.comment("Every pod gets an init, for agents that need the pid of a pod.")
+		p.set("init", strconv.FormatBool(h.Init))
+		p.comment("A file with an OCI spec that is put under that of every container. Empty: none.")
+		p.set("base_spec", quote(h.BaseSpec))
+		p.comment("Processes of a container that asks for no limit. 0: as limits.pids says. -1: no limit.")
+		p.set("pids_limit", strconv.Itoa(h.PidsLimit))
+		p.comment("Of this runtime's create and of its start. 0s: as timeouts.runtime_create says.")
+		p.set("create_timeout", quote(h.CreateTimeout.String()))
 		p.comment("A privileged container gets the usual devices only, not the host's.")
 		p.set("privileged_without_host_devices", strconv.FormatBool(h.PrivilegedWithoutHostDevices))
 		p.comment("Patterns of annotations that this runtime gets to see.")

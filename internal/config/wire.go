@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 )
@@ -66,6 +67,12 @@ type wireVerifier struct {
 
 type wireHandler struct {
 	Path                         string   `toml:"path"`
+	Driver                       string   `toml:"driver"`
+	Args                         []string `toml:"args"`
+	Init                         bool     `toml:"init"`
+	BaseSpec                     string   `toml:"base_spec"`
+	PidsLimit                    int      `toml:"pids_limit"`
+	CreateTimeout                Duration `toml:"create_timeout"`
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices"`
 	PodAnnotations               []string `toml:"pod_annotations"`
 	ContainerAnnotations         []string `toml:"container_annotations"`
@@ -121,18 +128,18 @@ func (w *wire) into(c *Config) {
 
 func wireHandlerOf(h Handler) wireHandler {
 	w := wireHandler(h)
-	w.PodAnnotations, w.ContainerAnnotations = slices.Clone(h.PodAnnotations), slices.Clone(h.ContainerAnnotations)
+	w.Args, w.PodAnnotations, w.ContainerAnnotations = slices.Clone(h.Args), slices.Clone(h.PodAnnotations), slices.Clone(h.ContainerAnnotations)
 	return w
 }
 
-// handler is the other way. No list and an empty one are the same here.
+// handler is the other way. No list and an empty one are the same here, and so are no driver and the usual one.
 func (w wireHandler) handler() Handler {
 	h := Handler(w)
-	if len(h.PodAnnotations) == 0 {
-		h.PodAnnotations = nil
-	}
-	if len(h.ContainerAnnotations) == 0 {
-		h.ContainerAnnotations = nil
+	h.Driver = cmp.Or(h.Driver, DriverOCI)
+	for _, l := range []*[]string{&h.Args, &h.PodAnnotations, &h.ContainerAnnotations} {
+		if len(*l) == 0 {
+			*l = nil
+		}
 	}
 	return h
 }

@@ -19,14 +19,22 @@ import (
 	"berth/internal/spec"
 )
 
-// driver is a runtime that has nothing to do.
-type driver struct{ pod.Runtime }
+// driver is a runtime that has nothing to do. It has lost itself when missing is set.
+type driver struct {
+	pod.Runtime
+	missing *bool
+}
 
-func (driver) Launch(context.Context, string) error                          { return nil }
-func (driver) Shutdown(context.Context, string) error                        { return nil }
-func (driver) KillAll(context.Context, string, string) error                 { return nil }
-func (driver) Start(context.Context, string, string, runtime.Log) error      { return nil }
-func (driver) Delete(context.Context, string, string, runtime.Handler) error { return nil }
+func (driver) Launch(context.Context, string) error                     { return nil }
+func (driver) Shutdown(context.Context, string) error                   { return nil }
+func (driver) KillAll(context.Context, string, string) error            { return nil }
+func (driver) Start(context.Context, string, string, runtime.Log) error { return nil }
+func (d driver) Delete(context.Context, string, string, runtime.Handler) error {
+	if *d.missing {
+		return errdefs.ErrNotFound
+	}
+	return nil
+}
 func (driver) Create(context.Context, string, runtime.Create) (runtime.Process, error) {
 	return runtime.Process{PID: 1}, nil
 }
@@ -39,17 +47,14 @@ func (wires) Attach(context.Context, network.Pod) (network.Result, error) {
 }
 func (wires) Detach(context.Context, network.Pod) error { return nil }
 
-// openPods opens pods without anything on the host below them, of which the pods' handler may be taken away.
+// openPods opens pods without anything on the host below them, whose runtime may lose itself.
 func openPods(t *testing.T, missing *bool) *pod.Pods {
 	t.Helper()
 	dir := t.TempDir()
 	pods, err := pod.Open(pod.Config{
 		Layout: pod.Layout{Root: dir + "/r", State: dir + "/s", Instance: "berth-test", NetNS: dir + "/netns"},
-		Boot:   "boot", Init: "/bin/true", Runtime: driver{}, Network: wires{}, Log: slog.New(slog.DiscardHandler), Dirty: func(string) {},
+		Boot:   "boot", Init: "/bin/true", Runtime: driver{missing: missing}, Network: wires{}, Log: slog.New(slog.DiscardHandler), Dirty: func(string) {},
 		Handlers: func(name string) (runtime.Handler, error) {
-			if *missing {
-				return runtime.Handler{}, errdefs.ErrNotFound
-			}
 			return runtime.Handler{Name: "runc"}, nil
 		},
 		HandlerSpec: func(string) spec.Handler { return spec.Handler{} },
@@ -85,7 +90,7 @@ func TestStopThatDoesNotFindWhatItNeedsFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	missing = true // the handler was taken out of the configuration
+	missing = true
 	id := resp.PodSandboxId
 	if _, err := s.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("StopPodSandbox answers %v", err)

@@ -28,7 +28,7 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 
 // hasHandler says whether a request may name that runtime handler. All handlers share one image store.
 func (s *Server) hasHandler(name string) bool {
-	return name == "" || slices.ContainsFunc(s.Handlers, func(h *runtimeapi.RuntimeHandler) bool { return h.Name == name })
+	return name == "" || slices.ContainsFunc(s.Handlers(), func(h *runtimeapi.RuntimeHandler) bool { return h.Name == name })
 }
 
 func auth(a *runtimeapi.AuthConfig) *image.Auth {

@@ -45,7 +45,7 @@ type Server struct {
 	// SystemdCgroup says which cgroup driver is in force.
 	SystemdCgroup bool
 	// Handlers are the runtime handlers that a pod may ask for, the default's "" first.
-	Handlers []*runtimeapi.RuntimeHandler
+	Handlers func() []*runtimeapi.RuntimeHandler
 	// Info is shown by a verbose Status.
 	Info func() map[string]any
 	// ContainersRoot is a path on the file system of the containers' writable layers, ImagesRoot on that of the images. They
@@ -86,7 +86,7 @@ func (s *Server) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runt
 			{Type: runtimeapi.RuntimeReady, Status: true},
 			{Type: runtimeapi.NetworkReady, Status: n.Ready, Reason: n.Reason, Message: n.Message},
 		}},
-		RuntimeHandlers: s.Handlers,
+		RuntimeHandlers: s.Handlers(),
 		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
 	}
 	if req.Verbose {

@@ -33,7 +33,7 @@ func TestTryRuntimeThatMounts(t *testing.T) {
 [ $3 = create ] || exit 1
 mount --bind %s "$5/rootfs/dev" && mount -t tmpfs none "$5/rootfs/dev" && mkdir -p "$5/rootfs/dev/a/b"
 echo "I mounted it" >&2; exit 3`, host))
-	got := TryRuntime(t.Context(), path, dir, CgroupfsDriver, run)
+	got := TryRuntime(t.Context(), Runtime{Path: path}, dir, CgroupfsDriver, run)
 	if got.Works || !strings.Contains(got.Why, "I mounted it") {
 		t.Errorf("%+v", got)
 	}

@@ -16,9 +16,10 @@ import (
 type Runtime struct {
 	Name    string // the handler's
 	Path    string
-	Version string // as it says itself; empty when it was not asked, or did not answer
-	Works   bool   // it was tried, and a container came of it
-	Why     string // why it does not work
+	Args    []string // before the command, in every call
+	Version string   // as it says itself; empty when it was not asked, or did not answer
+	Works   bool     // it was tried, and a container came of it
+	Why     string   // why it does not work
 
 	unsure bool // the trial was cut short: it says nothing about the next one
 }
@@ -29,28 +30,28 @@ var preferred = []string{"crun", "runc"}
 
 var usualPlaces = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// FindRuntimes lists the configured runtimes, by name and path, and crun and runc where they usually are unless handlers of
+// FindRuntimes lists the configured runtimes, by name, and crun and runc where they usually are unless handlers of
 // these names are configured. The preferred come first. None has been tried.
-func FindRuntimes(configured map[string]string) []Runtime {
+func FindRuntimes(configured map[string]Runtime) []Runtime {
 	return find(configured, usualPlaces)
 }
 
-func find(configured map[string]string, places []string) []Runtime {
-	paths := maps.Clone(configured)
-	if paths == nil {
-		paths = map[string]string{}
+func find(configured map[string]Runtime, places []string) []Runtime {
+	all := maps.Clone(configured)
+	if all == nil {
+		all = map[string]Runtime{}
 	}
 	for _, name := range preferred {
-		if paths[name] == "" {
-			paths[name] = search(name, places)
+		if all[name].Path == "" {
+			all[name] = Runtime{Path: search(name, places)}
 		}
 	}
 	var found []Runtime
-	for _, name := range append(slices.Clone(preferred), slices.Sorted(maps.Keys(paths))...) {
-		if path := paths[name]; path != "" {
-			found = append(found, Runtime{Name: name, Path: path})
+	for _, name := range append(slices.Clone(preferred), slices.Sorted(maps.Keys(all))...) {
+		if r := all[name]; r.Path != "" {
+			found = append(found, Runtime{Name: name, Path: r.Path, Args: r.Args})
 		}
-		delete(paths, name)
+		delete(all, name)
 	}
 	return found
 }
@@ -82,6 +83,7 @@ var outcomes = record.Kind{Name: "runtimes", Version: 1, Oldest: 1}
 // trial.
 type outcome struct {
 	Path   string     `json:"path"`
+	Args   []string   `json:"args,omitempty"`
 	Size   int64      `json:"size"`
 	MTime  int64      `json:"mtime"`
 	Kernel string     `json:"kernel"`
@@ -94,14 +96,14 @@ type outcome struct {
 }
 
 func (o outcome) about(other outcome) bool {
-	return o.Path == other.Path && o.Size == other.Size && o.MTime == other.MTime && o.Kernel == other.Kernel && o.Cgroup == other.Cgroup && o.Driver == other.Driver
+	return o.Path == other.Path && slices.Equal(o.Args, other.Args) && o.Size == other.Size && o.MTime == other.MTime && o.Kernel == other.Kernel && o.Cgroup == other.Cgroup && o.Driver == other.Driver
 }
 
 // ChooseRuntime names the first runtime of found that works, and tells of all whether they do. The outcome of try is kept
 // in cacheFile, whose loss costs one more trial. A failure is believed only while another runtime works: when none does,
 // all are tried again, as whoever mended the machine expects. When nothing works there is no name, and the error says why
 // not, one by one. An error beside a name is only of the cache that could not be written: the next start tries again.
-func ChooseRuntime(ctx context.Context, cacheFile string, facts Facts, found []Runtime, try func(ctx context.Context, path string) Runtime) (string, []Runtime, error) {
+func ChooseRuntime(ctx context.Context, cacheFile string, facts Facts, found []Runtime, try func(ctx context.Context, r Runtime) Runtime) (string, []Runtime, error) {
 	var kept []outcome
 	// A cache that cannot be read is as good as none.
 	if _, err := outcomes.Read(cacheFile, &kept); err != nil {
@@ -126,15 +128,15 @@ func ChooseRuntime(ctx context.Context, cacheFile string, facts Facts, found []R
 // current says whether an outcome is about one of found as it is now.
 func current(o outcome, found []Runtime, facts Facts) bool {
 	return slices.ContainsFunc(found, func(r Runtime) bool {
-		subject, err := subjectOf(r.Path, facts)
+		subject, err := subjectOf(r, facts)
 		return err == nil && o.about(subject)
 	})
 }
 
 // settle takes what is known from kept and tries the rest.
-func settle(ctx context.Context, facts Facts, found []Runtime, kept []outcome, try func(context.Context, string) Runtime) (all []Runtime, fresh []outcome, tried bool) {
+func settle(ctx context.Context, facts Facts, found []Runtime, kept []outcome, try func(context.Context, Runtime) Runtime) (all []Runtime, fresh []outcome, tried bool) {
 	for _, r := range found {
-		subject, err := subjectOf(r.Path, facts)
+		subject, err := subjectOf(r, facts)
 		if err != nil {
 			r.Why = err.Error()
 			all = append(all, r)
@@ -144,9 +146,7 @@ func settle(ctx context.Context, facts Facts, found []Runtime, kept []outcome, t
 			subject = kept[i]
 			r.Version, r.Works, r.Why = subject.Version, subject.Works, subject.Why
 		} else {
-			name := r.Name
-			r, tried = try(ctx, r.Path), true
-			r.Name = name
+			r, tried = try(ctx, r), true
 			subject.Version, subject.Works, subject.Why = r.Version, r.Works, r.Why
 		}
 		all = append(all, r)
@@ -157,12 +157,12 @@ func settle(ctx context.Context, facts Facts, found []Runtime, kept []outcome, t
 	return all, fresh, tried
 }
 
-func subjectOf(path string, facts Facts) (outcome, error) {
-	info, err := os.Stat(path)
+func subjectOf(r Runtime, facts Facts) (outcome, error) {
+	info, err := os.Stat(r.Path)
 	if err != nil {
 		return outcome{}, err
 	}
-	return outcome{Path: path, Size: info.Size(), MTime: info.ModTime().UnixNano(), Kernel: facts.Kernel, Cgroup: facts.Cgroup, Driver: facts.CgroupDriver}, nil
+	return outcome{Path: r.Path, Args: r.Args, Size: info.Size(), MTime: info.ModTime().UnixNano(), Kernel: facts.Kernel, Cgroup: facts.Cgroup, Driver: facts.CgroupDriver}, nil
 }
 
 func store(path string, fresh []outcome) error {

@@ -66,7 +66,7 @@ func leftovers(t *testing.T, dir string, trials ...string) []string {
 		t.Fatal(err)
 	}
 	for _, path := range trials {
-		id := newTrial(path, dir, nil).id
+		id := newTrial(Runtime{Path: path}, dir, nil).id
 		for _, m := range mounts {
 			if exists(filepath.Join(m.path, id)) {
 				left = append(left, filepath.Join(m.path, id))
@@ -94,7 +94,7 @@ func TestTryRuntimes(t *testing.T) {
 		t.Skip("neither crun nor runc is installed")
 	}
 	for _, r := range found {
-		got := TryRuntime(t.Context(), r.Path, dir, CgroupfsDriver, run)
+		got := TryRuntime(t.Context(), r, dir, CgroupfsDriver, run)
 		if left := leftovers(t, dir, r.Path); len(left) > 0 {
 			t.Errorf("%s left %v", r.Name, left)
 		}
@@ -122,14 +122,14 @@ func TestTryAgain(t *testing.T) {
 	if err != nil {
 		t.Skip("runc is not installed")
 	}
-	killed := newTrial(path, dir, run)
+	killed := newTrial(Runtime{Path: path}, dir, run)
 	if err := killed.create(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if left := leftovers(t, dir, path); len(left) < 2 {
 		t.Errorf("a container without its undo left only %v", left)
 	}
-	if got := TryRuntime(t.Context(), path, dir, CgroupfsDriver, run); !got.Works {
+	if got := TryRuntime(t.Context(), Runtime{Path: path}, dir, CgroupfsDriver, run); !got.Works {
 		t.Errorf("the next trial: %s", got.Why)
 	}
 	if left := leftovers(t, dir, path); len(left) > 0 {
@@ -146,7 +146,7 @@ func TestTryBadRuntimes(t *testing.T) {
 		"refuses": {script(t, filepath.Join(bin, "refuses"), "[ $1 = --version ] && echo refuses version 7 && exit; echo the moon is wrong >&2; exit 3"), "the moon is wrong"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := TryRuntime(t.Context(), c.path, dir, CgroupfsDriver, run)
+			got := TryRuntime(t.Context(), Runtime{Path: c.path}, dir, CgroupfsDriver, run)
 			if got.Works || got.unsure || !strings.Contains(got.Why, c.why) {
 				t.Errorf("%+v", got)
 			}
@@ -158,7 +158,7 @@ func TestTryBadRuntimes(t *testing.T) {
 	hangs := script(t, filepath.Join(bin, "hangs"), "[ $3 = create ] || exec echo hangs version 1; sleep 60")
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if got := TryRuntime(ctx, hangs, dir, CgroupfsDriver, run); got.Works || !got.unsure {
+	if got := TryRuntime(ctx, Runtime{Path: hangs}, dir, CgroupfsDriver, run); got.Works || !got.unsure {
 		t.Errorf("one that hangs: %+v", got)
 	}
 	if left := leftovers(t, dir, hangs); len(left) > 0 {
@@ -184,7 +184,7 @@ func TestFind(t *testing.T) {
 	if got, want := names(find(nil, places)), []string{"crun=" + crun, "runc=" + runc}; !slices.Equal(got, want) {
 		t.Errorf("nothing configured: %v, wanted %v", got, want)
 	}
-	configured := map[string]string{"runc": "/my/runc", "a": "/a"}
+	configured := map[string]Runtime{"runc": {Path: "/my/runc"}, "a": {Path: "/a"}}
 	if got, want := names(find(configured, places)), []string{"crun=" + crun, "runc=/my/runc", "a=/a"}; !slices.Equal(got, want) {
 		t.Errorf("configured: %v, wanted %v", got, want)
 	}
@@ -216,9 +216,9 @@ func TestChoose(t *testing.T) {
 	works := map[string]bool{runc: true}
 	unsure := map[string]bool{}
 	var tried []string
-	try := func(_ context.Context, path string) Runtime {
-		tried = append(tried, filepath.Base(path))
-		r := Runtime{Path: path, Version: "1", Works: works[path], unsure: unsure[path]}
+	try := func(_ context.Context, r Runtime) Runtime {
+		tried = append(tried, r.Name)
+		r.Version, r.Works, r.unsure = "1", works[r.Path], unsure[r.Path]
 		if !r.Works {
 			r.Why = "no luck"
 		}
@@ -251,6 +251,9 @@ func TestChoose(t *testing.T) {
 	}
 	works[runc] = false
 	expect("another time", "crun", "runc")
+	found[1].Args = []string{"--rootless=false"}
+	expect("other arguments", "crun", "runc")
+	expect("the same arguments", "crun", "")
 	if err := os.WriteFile(cache, []byte("torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +271,7 @@ func TestChoose(t *testing.T) {
 func TestChooseWithoutACache(t *testing.T) {
 	file := script(t, filepath.Join(t.TempDir(), "runc"), "")
 	cache := filepath.Join(file, "runtimes") // below a file nothing can be made, by root either
-	try := func(_ context.Context, path string) Runtime { return Runtime{Path: path, Works: true} }
+	try := func(_ context.Context, r Runtime) Runtime { r.Works = true; return r }
 	for range 2 {
 		name, all, err := ChooseRuntime(t.Context(), cache, Facts{}, []Runtime{{Name: "runc", Path: file}}, try)
 		if name != "runc" || len(all) != 1 || !all[0].Works {
@@ -278,7 +281,7 @@ func TestChooseWithoutACache(t *testing.T) {
 			t.Errorf("the cache: %v", err)
 		}
 	}
-	never := func(_ context.Context, path string) Runtime { return Runtime{Path: path, Why: "no luck"} }
+	never := func(_ context.Context, r Runtime) Runtime { r.Why = "no luck"; return r }
 	name, _, err := ChooseRuntime(t.Context(), cache, Facts{}, []Runtime{{Name: "runc", Path: file}}, never)
 	if name != "" || err == nil || !strings.Contains(err.Error(), "no luck") {
 		t.Errorf("none works: chose %q, %v", name, err)
@@ -287,7 +290,7 @@ func TestChooseWithoutACache(t *testing.T) {
 
 func TestNoneWorks(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "c")
-	never := func(context.Context, string) Runtime { panic("there is nothing to try") }
+	never := func(context.Context, Runtime) Runtime { panic("there is nothing to try") }
 	_, _, err := ChooseRuntime(t.Context(), cache, Facts{}, nil, never)
 	if err == nil || !strings.Contains(err.Error(), "install one") {
 		t.Errorf("nothing found: %v", err)

@@ -24,14 +24,14 @@ import (
 // trialTimeout bounds each run of a runtime in a trial. They take some tens of milliseconds.
 const trialTimeout = 15 * time.Second
 
-// TryRuntime makes a throwaway container with the runtime at path, as far as create: by then it has made namespaces,
+// TryRuntime makes a throwaway container with a runtime as its handler calls it, as far as create: by then it has made namespaces,
 // mounts and cgroups, which is where runtimes fail on a host they do not know. The container's program is never started.
 // All of it is below a new name in stateDir and in the cgroups, and gone when TryRuntime returns. run runs a program and
 // leaves nothing of it behind; the runs of one trial come under one name, one after the other. driver is the cgroup driver.
-func TryRuntime(ctx context.Context, path, stateDir, driver string, run func(ctx context.Context, name string, cmd *exec.Cmd) error) Runtime {
-	t := newTrial(path, stateDir, run)
+func TryRuntime(ctx context.Context, r Runtime, stateDir, driver string, run func(ctx context.Context, name string, cmd *exec.Cmd) error) Runtime {
+	t := newTrial(r, stateDir, run)
 	t.systemd = driver == SystemdDriver
-	r := Runtime{Name: filepath.Base(path), Path: path}
+	r.Works, r.Why = false, ""
 	// What an earlier daemon left when it was killed in the middle of a trial.
 	err := t.undo(ctx)
 	if err == nil {
@@ -51,17 +51,18 @@ func TryRuntime(ctx context.Context, path, stateDir, driver string, run func(ctx
 
 // trial is one throwaway container. Its names derive from the runtime and the state directory alone.
 type trial struct {
-	path    string // of the runtime
-	id      string // of the container, and the name of its cgroup
+	path    string   // of the runtime
+	more    []string // its handler's arguments
+	id      string   // of the container, and the name of its cgroup
 	dir     string
 	systemd bool // systemd makes its cgroup, as a scope
 	run     func(ctx context.Context, name string, cmd *exec.Cmd) error
 }
 
-func newTrial(path, stateDir string, run func(context.Context, string, *exec.Cmd) error) *trial {
-	sum := sha256.Sum256([]byte(path + "\x00" + stateDir))
+func newTrial(r Runtime, stateDir string, run func(context.Context, string, *exec.Cmd) error) *trial {
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{r.Path, stateDir}, r.Args...), "\x00")))
 	id := "berth-trial-" + hex.EncodeToString(sum[:])[:12]
-	return &trial{path: path, id: id, dir: filepath.Join(stateDir, id), run: run}
+	return &trial{path: r.Path, more: r.Args, id: id, dir: filepath.Join(stateDir, id), run: run}
 }
 
 // version asks the runtime for its version: the last word of the first line.
@@ -104,6 +105,7 @@ func (t *trial) args(more ...string) []string {
 	if t.systemd {
 		args = append(args, "--systemd-cgroup")
 	}
+	args = append(args, t.more...)
 	return append(args, more...)
 }
 

@@ -69,7 +69,7 @@ func (s shelf) choose(platform string, from ocispec.Descriptor) (string, error) 
 	if err != nil {
 		s.Fatal(err)
 	}
-	c := &chooser{store: &pipeline{catalog: &catalog{}, cfg: withDefaults(Config{})}, src: s.blobs, platform: target}
+	c := &chooser{store: bare(Config{}), src: s.blobs, platform: target}
 	found, err := c.choose(s.Context(), from)
 	if err != nil {
 		return "", fail("pull", err)

@@ -63,7 +63,7 @@ func chooserOf(t testing.TB, src source, platform string) *chooser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &chooser{store: &pipeline{catalog: &catalog{}, cfg: withDefaults(Config{MaxLayers: 20})}, src: src, platform: target}
+	return &chooser{store: bare(Config{MaxLayers: 20}), src: src, platform: target}
 }
 
 // FuzzManifest feeds any bytes as manifest or index and any as config: what is accepted agrees with itself, and is accepted
@@ -105,7 +105,7 @@ func FuzzManifest(f *testing.F) {
 func holds(t *testing.T, c *chooser, found *chosen) {
 	t.Helper()
 	layers, diffs := found.manifest.Layers, found.config.RootFS.DiffIDs
-	if len(layers) != len(diffs) || len(layers) > c.store.cfg.MaxLayers || len(wantsOf(found)) != len(layers) {
+	if len(layers) != len(diffs) || len(layers) > c.store.now().MaxLayers || len(wantsOf(found)) != len(layers) {
 		t.Errorf("%d layers, %d diff ids", len(layers), len(diffs))
 	}
 	names := map[string]bool{}

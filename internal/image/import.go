@@ -31,8 +31,8 @@ func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)
 		return nil, fail(op, s.explain(err))
 	}
 	defer done()
-	a := &archive{dir: dir, limit: s.cfg.MaxConfigBytes, files: map[string]archived{}}
-	if err := a.spool(ctx, r, s.cfg.MaxLayerBytes); err != nil {
+	a := &archive{dir: dir, limit: s.now().MaxConfigBytes, files: map[string]archived{}}
+	if err := a.spool(ctx, r, s.now().MaxLayerBytes); err != nil {
 		return nil, fail(op, s.explain(err))
 	}
 	p := newReporter(progress)

@@ -8,26 +8,24 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"berth/internal/image/layer"
-	"berth/internal/image/remote"
 	"berth/internal/room"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/semaphore"
 )
 
 // pipeline brings images in: it fetches, proves and unpacks.
 type pipeline struct {
 	*catalog
-	cfg      Config
+	cfg      Config // what Reconfigure cannot change; the rest is behind now
+	settings atomic.Pointer[settings]
 	platform target
-	slots    *semaphore.Weighted // of layers being fetched, for the whole store
-	layers   flights[*rawLayer]  // by diff id
-	configs  flights[[]byte]     // by digest
-	settling keyLocks            // by chain id: one settles at a time
-	remote   *remote.Client
+	layers   flights[*rawLayer] // by diff id
+	configs  flights[[]byte]    // by digest
+	settling keyLocks           // by chain id: one settles at a time
 }
 
 // want is one layer of an image to be had.
@@ -160,10 +158,11 @@ func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *listen
 		return &rawLayer{id: id, release: release}, nil
 	}
 	tell(PhaseWaiting)(0)
-	if err := s.slots.Acquire(ctx, 1); err != nil {
+	slots := s.now().slots
+	if err := slots.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	defer s.slots.Release(1)
+	defer slots.Release(1)
 	raw, err := s.ingest(ctx, w, src, tell(PhaseDownloading))
 	for errors.Is(err, errLied) {
 		raw, err = s.ingest(ctx, w, src, tell(PhaseDownloading))
@@ -246,7 +245,7 @@ func (s *pipeline) inflate(ctx context.Context, blob io.Reader, alg digest.Algor
 	sum := alg.Digester()
 	stream := readAhead(plain, sum.Hash())
 	defer stream.close()
-	res, err := layer.Unpack(ctx, stream, dir, layer.Limits{Bytes: s.cfg.MaxLayerBytes, Entries: s.cfg.MaxLayerEntries})
+	res, err := layer.Unpack(ctx, stream, dir, layer.Limits{Bytes: s.now().MaxLayerBytes, Entries: s.now().MaxLayerEntries})
 	if err != nil {
 		return nil, "", err // the rest is still being added up
 	}

@@ -67,7 +67,7 @@ func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int)
 	if c.visited++; c.visited > maxVisits {
 		return nil, errorf(ResourceExhausted, "its indexes lead to more than %d manifests that do not say their platform", maxVisits)
 	}
-	raw, err := c.read(ctx, desc, c.store.cfg.MaxManifestBytes, "manifest")
+	raw, err := c.read(ctx, desc, c.store.now().MaxManifestBytes, "manifest")
 	if err != nil {
 		return nil, err
 	}
@@ -181,8 +181,8 @@ func (c *chooser) checkManifest(m *ocispec.Manifest) error {
 	if !images.IsConfigType(m.Config.MediaType) {
 		return errorf(FailedPrecondition, "it is an artifact of type %q, not a container image", cmp.Or(m.ArtifactType, m.Config.MediaType))
 	}
-	if n := len(m.Layers); n > c.store.cfg.MaxLayers {
-		return errorf(ResourceExhausted, "the image has %d layers, more than the %d allowed", n, c.store.cfg.MaxLayers)
+	if n := len(m.Layers); n > c.store.now().MaxLayers {
+		return errorf(ResourceExhausted, "the image has %d layers, more than the %d allowed", n, c.store.now().MaxLayers)
 	}
 	var total int64
 	for _, l := range m.Layers {
@@ -230,7 +230,7 @@ func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 	}
 	for {
 		fl, owner, leave := c.store.configs.join(desc.Digest.String(), nil, func(ctx context.Context, _ *listeners) ([]byte, error) {
-			return c.read(ctx, desc, c.store.cfg.MaxConfigBytes, "image config")
+			return c.read(ctx, desc, c.store.now().MaxConfigBytes, "image config")
 		}, nil)
 		raw, err := fl.wait(ctx)
 		if err == nil {

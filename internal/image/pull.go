@@ -65,10 +65,11 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 
 // verify asks whether the image may be used, before anything of it is fetched or shared.
 func (s *pipeline) verify(ctx context.Context, ref Reference, desc ocispec.Descriptor) error {
-	if s.cfg.Verifier == nil {
+	verifier := s.now().Verifier
+	if verifier == nil {
 		return nil
 	}
-	err := s.cfg.Verifier.Verify(ctx, ref.String(), desc)
+	err := verifier.Verify(ctx, ref.String(), desc)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func (s *pipeline) obtainAll(ctx context.Context, wants []want, src source, p *r
 		p.report(Progress{Layer: w.desc.Digest, Total: w.desc.Size, Phase: PhaseWaiting})
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(s.cfg.MaxPullLayers)
+	g.SetLimit(s.now().MaxPullLayers)
 	for i, w := range wants {
 		g.Go(func() (err error) {
 			held[i], err = s.obtain(gctx, w, src, p)

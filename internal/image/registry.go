@@ -62,7 +62,7 @@ func (r registry) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadClo
 
 // connect prepares talking to the registries of ref; it sends nothing yet.
 func (s *Store) connect(ctx context.Context, ref Reference, auth *Auth) (registry, error) {
-	r, err := s.remote.Repository(ctx, ref.named, auth)
+	r, err := s.now().remote.Repository(ctx, ref.named, auth)
 	return registry{r, ref.Host()}, err
 }
 

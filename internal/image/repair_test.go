@@ -153,7 +153,9 @@ func TestWhatAFailedPullLeaves(t *testing.T) {
 	if n := layersOnDisk(t, s); n != 1 {
 		t.Errorf("%d layers after a pull that filled the disk", n)
 	}
-	s.cfg.MaxLayerBytes = 2 << 20
+	tuned := *s.now()
+	tuned.MaxLayerBytes = 2 << 20
+	s.settings.Store(&tuned)
 	if _, err := s.Pull(t.Context(), PullRequest{Reference: host + "/big:v1"}); err == nil || !strings.Contains(err.Error(), "more than 2097152 bytes") {
 		t.Errorf("%v", err)
 	}

@@ -10,10 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/image/remote"
-
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/semaphore"
 )
 
 // Config is what a Store needs. Root is required; the zero value of the others is a sound default.
@@ -106,13 +103,11 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		pipeline: &pipeline{
-			catalog: c, cfg: cfg, platform: platform, slots: semaphore.NewWeighted(int64(cfg.MaxParallelLayers)),
-			remote: remote.New(remote.Options{
-				ConfigDir: cfg.RegistryConfigDir, Connections: cfg.MaxLayerConnections, Stall: cfg.StallTimeout, Buffer: cfg.MaxBufferBytes,
-			}),
+			catalog: c, cfg: cfg, platform: platform,
 		},
 		syncer: &syncer{catalog: c, ask: make(chan struct{}, 1)},
 	}
+	s.settings.Store(newSettings(cfg, nil))
 	c.changed = s.syncer.wake
 	for _, dir := range []string{s.path(recordsDir), s.path(layersDir), s.path(ingestDir)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -55,7 +55,7 @@ func (n *Network) attach(ctx context.Context, p Pod) (Result, error) {
 	if err := n.save(a, "network.attach.intent"); err != nil {
 		return Result{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.AddTimeout)
+	ctx, cancel := context.WithTimeout(ctx, n.now().AddTimeout)
 	defer cancel()
 	var result Result
 	for i := range a.Networks {
@@ -181,7 +181,7 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.DelTimeout)
+	ctx, cancel := context.WithTimeout(ctx, n.now().DelTimeout)
 	defer cancel()
 	for i := len(a.Networks) - 1; i >= 0; i-- {
 		if err := n.del(ctx, a, &a.Networks[i]); err != nil {

@@ -34,11 +34,11 @@ func (n *Network) SetPodCIDR(cidrs string) error {
 	if err != nil {
 		return fmt.Errorf("set pod CIDR: %w", err)
 	}
-	if n.cfg.Template == "" {
+	if n.now().Template == "" {
 		return nil
 	}
-	file := filepath.Join(n.cfg.ConfigDir, templated)
-	if other, err := first(n.cfg.ConfigDir); err == nil && other != file {
+	file := filepath.Join(n.now().ConfigDir, templated)
+	if other, err := first(n.now().ConfigDir); err == nil && other != file {
 		n.cfg.Logger.Info("pod CIDR not written: a CNI configuration of somebody else is in force", "file", other, "cidr", cidrs)
 		return nil
 	}
@@ -84,20 +84,20 @@ func parseCIDRs(cidrs string) (cidrValues, error) {
 
 // writeConfig fills in the template and replaces file by it, if it is a CNI configuration and differs.
 func (n *Network) writeConfig(file string, values cidrValues) error {
-	text, err := os.ReadFile(n.cfg.Template)
+	text, err := os.ReadFile(n.now().Template)
 	if err != nil {
 		return fmt.Errorf("read the template: %w", err)
 	}
-	t, err := template.New(filepath.Base(n.cfg.Template)).Option("missingkey=error").Parse(string(text))
+	t, err := template.New(filepath.Base(n.now().Template)).Option("missingkey=error").Parse(string(text))
 	if err != nil {
-		return fmt.Errorf("template %s: %w", n.cfg.Template, err)
+		return fmt.Errorf("template %s: %w", n.now().Template, err)
 	}
 	var out bytes.Buffer
 	if err := t.Execute(&out, values); err != nil {
-		return fmt.Errorf("template %s: %w", n.cfg.Template, err)
+		return fmt.Errorf("template %s: %w", n.now().Template, err)
 	}
 	if _, err := parse(file, out.Bytes()); err != nil {
-		return fmt.Errorf("template %s makes no CNI configuration: %w", n.cfg.Template, err)
+		return fmt.Errorf("template %s makes no CNI configuration: %w", n.now().Template, err)
 	}
 	if old, err := os.ReadFile(file); err == nil && bytes.Equal(old, out.Bytes()) {
 		return nil

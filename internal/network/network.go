@@ -48,9 +48,9 @@ type Config struct {
 
 // Network attaches pods. Its methods may be called concurrently.
 type Network struct {
-	cfg   Config
+	cfg Config // what Reconfigure cannot change; the rest is behind now
+	places
 	cache cache
-	watch *watcher
 
 	current atomic.Pointer[snapshot]
 	status  refresher
@@ -84,12 +84,6 @@ type Result struct {
 
 // Open reads the configuration and begins to watch it.
 func Open(cfg Config) (*Network, error) {
-	if cfg.AddTimeout <= 0 {
-		cfg.AddTimeout = DefaultAddTimeout
-	}
-	if cfg.DelTimeout <= 0 {
-		cfg.DelTimeout = DefaultDelTimeout
-	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -97,21 +91,21 @@ func Open(cfg Config) (*Network, error) {
 		cfg.Dirty = func(string) {}
 	}
 	n := &Network{cfg: cfg, cache: cache{dir: cfg.CacheDir, dirty: cfg.Dirty}}
+	n.look, n.log = n.reload, cfg.Logger
+	n.set(cfg)
 	if err := n.cache.open(); err != nil {
 		return nil, fmt.Errorf("open network: %w", err)
 	}
 	n.status.init(n)
-	w, err := newWatcher(append([]string{cfg.ConfigDir}, cfg.PluginDirs...), n.reload, cfg.Logger)
-	if err != nil {
-		return nil, fmt.Errorf("watch the CNI configuration: %w", err)
+	if err := n.follow(); err != nil {
+		return nil, err
 	}
-	n.watch = w
 	return n, nil
 }
 
 // Close stops watching. It waits for a STATUS that is being asked for, having ended it.
 func (n *Network) Close() error {
-	err := n.watch.close()
+	err := n.leave()
 	n.status.close()
 	return err
 }

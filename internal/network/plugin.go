@@ -76,7 +76,7 @@ type call struct {
 
 // one runs one plugin of the list and returns its result, nil for a verb without one.
 func (c *call) one(ctx context.Context, p plugin, prev json.RawMessage) (types.Result, error) {
-	path, err := find(p.Type, c.n.cfg.PluginDirs)
+	path, err := find(p.Type, c.n.now().PluginDirs)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func quoted(s string) json.RawMessage {
 func (c *call) args() *invoke.Args {
 	a := &invoke.Args{
 		Command: c.verb, ContainerID: c.pod, NetNS: c.netns,
-		Path: strings.Join(c.n.cfg.PluginDirs, string(os.PathListSeparator)),
+		Path: strings.Join(c.n.now().PluginDirs, string(os.PathListSeparator)),
 	}
 	if c.on != nil {
 		a.IfName, a.PluginArgs = c.on.IfName, c.on.Args

@@ -46,8 +46,8 @@ func (n *Network) Status() Status {
 // it is final, or if there was none before: a file may be seen half written. It returns what else must be watched, and
 // whether the look was put off.
 func (n *Network) reload(final bool) (beside []string, putOff bool) {
-	beside = sources(n.cfg.ConfigDir)
-	conf, err := load(n.cfg.ConfigDir, n.cfg.PluginDirs)
+	beside = sources(n.now().ConfigDir)
+	conf, err := load(n.now().ConfigDir, n.now().PluginDirs)
 	old := n.current.Load()
 	if err != nil && !final && old != nil && old.conf != nil {
 		return beside, true

@@ -39,11 +39,11 @@ const maxProfile = 4 << 20
 // makeProcess builds the spec and has the runtime create the process.
 func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	r, cfg := b.p.rec.Load(), c.Config.Get()
-	h, err := b.p.s.cfg.Handlers(r.Handler)
+	h, options, err := b.p.s.cfg.handlerSpec(r)
 	if err != nil {
 		return err
 	}
-	in, err := b.specInput(r, c)
+	in, err := b.specInput(r, c, options)
 	if err != nil {
 		return invalid(err)
 	}
@@ -64,7 +64,7 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 		return err
 	}
 	b.process, err = b.p.s.cfg.Runtime.Create(ctx, string(b.p.id), runtime.Create{
-		Container: string(c.ID), Handler: h, Spec: sp, Deadline: b.p.s.cfg.CreateTimeout,
+		Container: string(c.ID), Handler: h, Spec: sp, Deadline: h.Timeout,
 		Terminal: cfg.Tty, Stdin: cfg.Stdin, StdinOnce: cfg.StdinOnce,
 	})
 	return err
@@ -109,12 +109,12 @@ func invalid(err error) error {
 }
 
 // specInput gathers what decides the container's spec.
-func (b *building) specInput(r *Record, c *Container) (in spec.Input, err error) {
+func (b *building) specInput(r *Record, c *Container, h spec.Handler) (in spec.Input, err error) {
 	cfg := withNamespaces(c.Config.Get(), r.Config.Get())
 	in = spec.Input{
 		Pod: r.Config.Get(), PodID: string(b.p.id), ContainerID: string(c.ID), Container: cfg,
 		Image: b.img.Config, Host: b.p.s.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
-		Handler: b.p.s.cfg.HandlerSpec(r.Handler), PidsLimit: b.p.s.cfg.PidsLimit,
+		Handler: h,
 	}
 	if in.Mounts, err = b.resolveMounts(c.ID, cfg.Mounts); err != nil {
 		return in, err

@@ -200,7 +200,7 @@ func (l *container) plan(c *Container, b *building) op.Plan {
 			},
 			Undo: func(context.Context) error { return l.unmakeRootfs(c, b.keepExit) }},
 		{Name: "volumes", Do: func(context.Context) error { return b.mountVolumes(c.ID) }, Undo: l.unmountVolumes},
-		{Name: "process", Deadline: l.p.s.cfg.CreateTimeout + 10*time.Second,
+		{Name: "process", Deadline: l.p.s.cfg.createTimeout(l.p.rec.Load()) + 10*time.Second,
 			Do:   func(ctx context.Context) error { return b.makeProcess(ctx, c) },
 			Undo: func(ctx context.Context) error { return l.unmakeProcess(ctx, c) }},
 	}}
@@ -245,9 +245,9 @@ func (l *container) unmakeRootfs(c *Container, keepExit bool) error {
 
 // unmakeProcess ends what may live of the container, and clears what the runtime holds of it.
 func (l *container) unmakeProcess(ctx context.Context, c *Container) error {
-	h, err := l.p.s.cfg.Handlers(l.p.rec.Load().Handler)
+	h, err := l.p.s.cfg.handler(l.p.rec.Load())
 	if err != nil {
-		return fmt.Errorf("the pod's runtime handler: %w", err)
+		return err
 	}
 	return l.p.s.cfg.Runtime.Delete(ctx, string(l.p.id), string(c.ID), h)
 }

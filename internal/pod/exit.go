@@ -29,7 +29,7 @@ func (s *Pods) Exited(podID, ctrID string, e runtime.Exit) {
 		return
 	}
 	if podID == ctrID {
-		p.initExited(e)
+		p.initExited()
 		return
 	}
 	l := p.container(ID(ctrID))
@@ -98,12 +98,13 @@ func (l *container) ended(fill func(*Container)) {
 	l.once.Do(func() { close(l.exited) })
 }
 
-// initExited ends a pod whose own init is gone: the kernel has killed all that shared its PID namespace.
-func (p *pod) initExited(runtime.Exit) {
+// initExited ends a pod whose own container is gone: the kernel has killed all that shared its PID namespace, a sandboxed
+// runtime all that was in the sandbox, and a pod whose pid is nobody's is none.
+func (p *pod) initExited() {
 	if p.rec.Load().State != Ready {
 		return
 	}
-	p.s.cfg.Log.Warn("the init of a pod with a shared PID namespace ended; the pod is stopped", "pod", p.id)
+	p.s.cfg.Log.Warn("the container that stands for a pod has ended; the pod is stopped", "pod", p.id)
 	p.s.background(func(ctx context.Context) { _ = p.s.Stop(ctx, p.id) })
 }
 

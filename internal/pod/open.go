@@ -20,9 +20,6 @@ func Open(cfg Config) (*Pods, error) {
 	if cfg.Abandon == 0 {
 		cfg.Abandon = 2 * time.Minute
 	}
-	if cfg.CreateTimeout == 0 {
-		cfg.CreateTimeout = 2 * time.Minute
-	}
 	if cfg.Retry == (op.Backoff{}) {
 		cfg.Retry = op.Backoff{First: time.Second, Max: time.Minute}
 	}

@@ -2,7 +2,6 @@ package pod
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -159,12 +158,12 @@ func (m *making) removeCgroup(ctx context.Context) error {
 	return m.p.s.cfg.Cgroups.RemovePod(ctx, string(m.p.id))
 }
 
-// startInit starts the pod's own init where its containers share a PID namespace.
+// startInit starts the pod's own init where it has one.
 func (m *making) startInit(ctx context.Context) error {
-	if !sharedPID(m.r.Config.Get()) {
+	if !m.r.hasInit() {
 		return nil
 	}
-	h, err := m.p.s.cfg.Handlers(m.r.Handler)
+	h, options, err := m.p.s.cfg.handlerSpec(m.r)
 	if err != nil {
 		return err
 	}
@@ -173,7 +172,7 @@ func (m *making) startInit(ctx context.Context) error {
 		return err
 	}
 	sp, err := spec.BuildInit(spec.InitInput{
-		Pod: m.r.Config.Get(), PodID: string(m.p.id), Host: m.p.s.cfg.Host, Binary: m.p.s.cfg.Init, Paths: m.p.paths(m.r, m.p.id), Handler: m.p.s.cfg.HandlerSpec(m.r.Handler),
+		Pod: m.r.Config.Get(), PodID: string(m.p.id), Host: m.p.s.cfg.Host, Binary: m.p.s.cfg.Init, Paths: m.p.paths(m.r, m.p.id), Handler: options,
 	})
 	if err != nil {
 		return err
@@ -182,7 +181,7 @@ func (m *making) startInit(ctx context.Context) error {
 		return err
 	}
 	proc, err := m.p.s.cfg.Runtime.Create(ctx, string(m.p.id), runtime.Create{
-		Container: string(m.p.id), Handler: h, Spec: sp, Deadline: m.p.s.cfg.CreateTimeout,
+		Container: string(m.p.id), Handler: h, Spec: sp, Deadline: h.Timeout,
 	})
 	if err != nil {
 		return err
@@ -192,12 +191,12 @@ func (m *making) startInit(ctx context.Context) error {
 }
 
 func (m *making) endInit(ctx context.Context) error {
-	if !sharedPID(m.r.Config.Get()) {
+	if !m.r.hasInit() {
 		return nil
 	}
-	h, err := m.p.s.cfg.Handlers(m.r.Handler)
+	h, err := m.p.s.cfg.handler(m.r)
 	if err != nil {
-		return fmt.Errorf("the pod's runtime handler: %w", err)
+		return err
 	}
 	if err := m.p.s.cfg.Runtime.KillAll(ctx, string(m.p.id), string(m.p.id)); err != nil {
 		return err

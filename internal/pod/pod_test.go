@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,6 +150,8 @@ type bench struct {
 	net *wires
 	drv *driver
 	cfg Config
+
+	unconfigured atomic.Bool // the handler was taken out of the configuration
 }
 
 func open(t *testing.T) *bench {
@@ -159,7 +162,7 @@ func open(t *testing.T) *bench {
 		Layout: Layout{Root: filepath.Join(dir, "r"), State: filepath.Join(dir, "s"), Instance: "berth-test", NetNS: filepath.Join(dir, "netns")},
 		Boot:   "boot-1", Runtime: b.drv, Network: b.net, Images: shelf{},
 		Handlers: func(name string) (runtime.Handler, error) {
-			if name != "" {
+			if name != "" && (name != "runc" || b.unconfigured.Load()) {
 				return runtime.Handler{}, errdefs.ErrNotFound
 			}
 			return runtime.Handler{Name: "runc"}, nil

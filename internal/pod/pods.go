@@ -68,18 +68,18 @@ type Images interface {
 // Config is what Pods is made of. All fields are required but those with a default.
 type Config struct {
 	Layout
-	Boot     string // the boot id: what was made in another boot is gone
-	Host     spec.Host
-	Init     string // the path of the monitor binary, whose init mode is a pod's init
-	Runtime  Runtime
-	Network  Network
-	Images   Images
-	Handlers func(name string) (runtime.Handler, error) // "" is the default; NotFound for what is not configured
-	// HandlerSpec is what the configuration says of a handler's containers.
+	Boot    string // the boot id: what was made in another boot is gone
+	Host    spec.Host
+	Init    string // the path of the monitor binary, whose init mode is a pod's init
+	Runtime Runtime
+	Network Network
+	Images  Images
+	// Handlers finds a runtime handler as it is configured now; "" is the default; NotFound for what is not configured.
+	Handlers func(name string) (runtime.Handler, error)
+	// HandlerSpec is what the configuration says now of the containers of a handler that Handlers finds.
 	HandlerSpec func(name string) spec.Handler
 	// Devices adds devices that vendors describe (CDI) to a spec, by their names.
-	Devices   func(sp *specs.Spec, names []string) error
-	PidsLimit int64 // processes of a container that asks for no limit; 0 is none
+	Devices func(sp *specs.Spec, names []string) error
 	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
 	AppArmor func(ctx context.Context, profile string) error
 	Cgroups  Cgroups
@@ -89,9 +89,8 @@ type Config struct {
 	// StepSeen, unless nil, is told of each step of making and unmaking.
 	StepSeen func(plan, step string, undo bool, took time.Duration, err error)
 
-	Abandon       time.Duration // a create that nobody waits for is undone after it; two minutes
-	CreateTimeout time.Duration // of the OCI runtime's create and start; two minutes
-	Retry         op.Backoff    // between tries of an undo that fails; 1 s to 1 min
+	Abandon time.Duration // a create that nobody waits for is undone after it; two minutes
+	Retry   op.Backoff    // between tries of an undo that fails; 1 s to 1 min
 }
 
 // Pods holds every pod of the node.

@@ -25,14 +25,17 @@ type Record struct {
 	CreatedAt time.Time
 	Handler   string // the runtime handler as asked for, "" for the default
 	Runtime   string // the handler's name in force
-	Digest    string // of the request, to tell a repeated one from another
-	Boot      string // the boot in which its live things were made
-	Config    PodConfig
-	IPs       []netip.Addr `json:",omitempty"` // first is the primary
+	// Using is the handler as it was when the pod was made; nil in a record of an earlier release. What the pod has is
+	// unmade by it, whatever the configuration says by then.
+	Using  *runtime.Handler `json:",omitempty"`
+	Digest string           // of the request, to tell a repeated one from another
+	Boot   string           // the boot in which its live things were made
+	Config PodConfig
+	IPs    []netip.Addr `json:",omitempty"` // first is the primary
 	// Stuck says at which step its undo fails, until it succeeds.
 	Stuck      *Failure     `json:",omitempty"`
 	Containers []*Container `json:",omitempty"` // in the order of their creation
-	// Init is the pod's own init process, where containers share a PID namespace.
+	// Init is the pod's own init process, where it has one.
 	Init runtime.Process `json:",omitzero"`
 }
 
@@ -197,6 +200,12 @@ func hostIPC(c *runtimeapi.PodSandboxConfig) bool {
 
 func namespaces(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
 	return c.GetLinux().GetSecurityContext().GetNamespaceOptions()
+}
+
+// hasInit says whether a container of its own stands for the pod: an init for a shared PID namespace, or one that its handler
+// asks for.
+func (r *Record) hasInit() bool {
+	return sharedPID(r.Config.Get()) || r.Using != nil && (r.Using.Init || r.Using.Infra)
 }
 
 // sharedPID says whether the pod's containers share one PID namespace, for which it needs an init. It is what CRI means by

@@ -118,6 +118,9 @@ func (p recovery) takeInventory(ctx context.Context) error {
 			p.foundRunning(c.ID)
 		}
 	}
+	if found, ok := inv.Containers[string(p.id)]; p.rec.Load().hasInit() && (!ok || found.State == runtime.Exited) {
+		p.initExited()
+	}
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/op"
 	"berth/internal/room"
+	"berth/internal/runtime"
 	"berth/internal/spec"
 )
 
@@ -38,7 +39,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	if err != nil {
 		return "", err
 	}
-	want := request{cfg: cfg, handler: handler, runtime: h.Name, digest: digest(cfg, handler)}
+	want := request{cfg: cfg, handler: handler, using: h, digest: digest(cfg, handler)}
 	for {
 		p, err := s.claim(want)
 		if err != nil {
@@ -71,9 +72,10 @@ func (p *pod) serves(want request) bool {
 }
 
 type request struct {
-	cfg              *runtimeapi.PodSandboxConfig
-	handler, runtime string
-	digest           string
+	cfg     *runtimeapi.PodSandboxConfig
+	handler string
+	using   runtime.Handler
+	digest  string
 }
 
 // digest tells one request from another.
@@ -111,7 +113,7 @@ func (s *Pods) newPod(want request) (*pod, error) {
 	}
 	p := s.makePod(&Record{
 		ID: NewID(), State: Creating, CreatedAt: time.Now(), Boot: s.cfg.Boot,
-		Handler: want.handler, Runtime: want.runtime, Digest: want.digest, Config: PodConfig{m},
+		Handler: want.handler, Runtime: want.using.Name, Using: &want.using, Digest: want.digest, Config: PodConfig{m},
 	}, true)
 	close(p.adopted)
 	return p, nil

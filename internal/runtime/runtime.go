@@ -47,12 +47,19 @@ type Config struct {
 	OnExit func(pod, ctr string, e Exit)
 }
 
-// Handler is an OCI runtime as configured.
+// Handler is an OCI runtime as configured. It is kept with what was made by it.
 type Handler struct {
 	Name, Path    string
-	Root          string // where it keeps its state
-	SystemdCgroup bool
-	ExtraArgs     []string
+	Root          string   // where it keeps its state
+	SystemdCgroup bool     `json:",omitempty"`
+	ExtraArgs     []string `json:",omitempty"`
+	// Infra says that a container stands for the pod, and comes before the others. A runtime may make a sandbox of it, in
+	// which the others have no process that the host knows.
+	Infra bool `json:",omitempty"`
+	// Init says that every pod has an init, even one whose containers do not share a PID namespace.
+	Init bool `json:",omitempty"`
+	// Timeout is of create, and is what the configuration says at the time.
+	Timeout time.Duration `json:"-"`
 }
 
 // Process is a process that cannot be mistaken for another.

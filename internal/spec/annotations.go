@@ -24,6 +24,16 @@ const (
 	annotationImageName        = "io.kubernetes.cri.image-name"
 )
 
+// The same in the names that CRI-O gives them, for a handler whose runtime makes a sandbox of the pod.
+const (
+	crioType        = "io.kubernetes.cri-o.ContainerType"
+	crioContainerID = "io.kubernetes.cri-o.ContainerID"
+	crioSandboxID   = "io.kubernetes.cri-o.SandboxID"
+	crioPodName     = "io.kubernetes.cri-o.KubeName"
+	crioNamespace   = "io.kubernetes.cri-o.Namespace"
+	crioImageName   = "io.kubernetes.cri-o.ImageName"
+)
+
 // unsafeAnnotations begin the names that a runtime obeys rather than keeps: crun loads hooks and raw seccomp programs from
 // them, runc passes settings to systemd and CRIU. They get through only where the handler's patterns say so.
 var unsafeAnnotations = []string{"run.oci.", "io.crun.", "module.wasm.image/", "org.systemd.property.", "org.criu.config"}
@@ -31,13 +41,16 @@ var unsafeAnnotations = []string{"run.oci.", "io.crun.", "module.wasm.image/", "
 // containerAnnotations is the container's own annotations, what the handler lets through, and what identifies it. The last
 // wins, so a request cannot claim another pod.
 func containerAnnotations(in Input) map[string]string {
-	out := podIdentity(in.Pod, in.PodID, "container")
+	out := podIdentity(in.Pod, in.PodID, "container", in.Handler)
 	out[annotationContainerName] = in.Container.GetMetadata().GetName()
 	image := in.Container.GetImage().GetUserSpecifiedImage()
 	if image == "" {
 		image = in.Container.GetImage().GetImage()
 	}
 	out[annotationImageName] = image
+	if in.Handler.Infra {
+		out[crioContainerID], out[crioImageName] = in.ContainerID, image
+	}
 	for k, v := range in.Pod.GetAnnotations() {
 		putAnnotation(out, k, v, matches(in.Handler.PodAnnotations, k))
 	}
@@ -49,7 +62,10 @@ func containerAnnotations(in Input) map[string]string {
 
 // podAnnotations is the same for the pod's init, with the size of the pod, which a virtual machine is made by.
 func podAnnotations(pod *runtimeapi.PodSandboxConfig, id string, h Handler) map[string]string {
-	out := podIdentity(pod, id, "sandbox")
+	out := podIdentity(pod, id, "sandbox", h)
+	if h.Infra {
+		out[crioContainerID] = id
+	}
 	out[annotationSandboxLogs] = pod.GetLogDirectory()
 	if r := pod.GetLinux().GetResources(); r != nil {
 		out[annotationSandboxPeriod] = strconv.FormatInt(r.GetCpuPeriod(), 10)
@@ -63,21 +79,35 @@ func podAnnotations(pod *runtimeapi.PodSandboxConfig, id string, h Handler) map[
 	return out
 }
 
-func podIdentity(pod *runtimeapi.PodSandboxConfig, id, kind string) map[string]string {
-	return map[string]string{
+func podIdentity(pod *runtimeapi.PodSandboxConfig, id, kind string, h Handler) map[string]string {
+	out := map[string]string{
 		annotationType:             kind,
 		annotationSandboxID:        id,
 		annotationSandboxName:      pod.GetMetadata().GetName(),
 		annotationSandboxNamespace: pod.GetMetadata().GetNamespace(),
 		annotationSandboxUID:       pod.GetMetadata().GetUid(),
 	}
+	if h.Infra {
+		out[crioType], out[crioSandboxID] = kind, id
+		out[crioPodName], out[crioNamespace] = pod.GetMetadata().GetName(), pod.GetMetadata().GetNamespace()
+	}
+	return out
 }
 
 // putAnnotation keeps what is allowed and not one of our own.
 func putAnnotation(out map[string]string, k, v string, allowed bool) {
-	if allowed && !strings.HasPrefix(k, "io.kubernetes.cri.") {
+	if allowed && !identity(k) {
 		out[k] = v
 	}
+}
+
+// identity says that an annotation tells a runtime who is who, which nobody but this package says.
+func identity(k string) bool {
+	switch k {
+	case crioType, crioContainerID, crioSandboxID, crioPodName, crioNamespace, crioImageName:
+		return true
+	}
+	return strings.HasPrefix(k, "io.kubernetes.cri.")
 }
 
 func unsafeAnnotation(k string) bool {

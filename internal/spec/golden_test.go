@@ -186,7 +186,7 @@ func testInput(t *testing.T, in sections) Input {
 		}
 	}
 	strict(t, "image", in.get("image"), &full.Image)
-	over := overlay{&full.Host, &full.Handler, &full.Paths, &full.Rlimits, &full.PidsLimit, &full.SELinux}
+	over := overlay{&full.Host, &full.Handler, &full.Paths, &full.Rlimits, &full.SELinux}
 	strict(t, "input", in.get("input"), &over)
 	for _, m := range full.Container.GetMounts() {
 		src := "/real" + m.GetHostPath()
@@ -202,12 +202,11 @@ func testSeccomp(caps []string) *specs.LinuxSeccomp {
 
 // overlay is what the input section may set.
 type overlay struct {
-	Host      *Host
-	Handler   *Handler
-	Paths     *Paths
-	Rlimits   *[]specs.POSIXRlimit
-	PidsLimit *int64
-	SELinux   *Labels
+	Host    *Host
+	Handler *Handler
+	Paths   *Paths
+	Rlimits *[]specs.POSIXRlimit
+	SELinux *Labels
 }
 
 func strict(t *testing.T, what, text string, v any) {

@@ -36,7 +36,7 @@ func BuildInit(in InitInput) (*specs.Spec, error) {
 		return nil, err
 	}
 	score := clampScore(initScore, in.Host)
-	b := &build{Input: Input{Pod: in.Pod, Host: in.Host, Paths: in.Paths}}
+	b := &build{Input: Input{Pod: in.Pod, Host: in.Host, Paths: in.Paths}, base: &specs.Spec{}}
 	b.out = &specs.Spec{
 		Root: &specs.Root{Path: in.Paths.Rootfs, Readonly: true},
 		Process: &specs.Process{

@@ -29,6 +29,8 @@ func (b *build) mounts() error {
 	}
 	over := slices.DeleteFunc(b.podMounts(), func(m specs.Mount) bool { return mountedAt(asked, m.Destination) })
 	over = append(over, asked...)
+	handlers := slices.DeleteFunc(b.baseOwnMounts(), func(m specs.Mount) bool { return mountedAt(over, m.Destination) })
+	over = append(over, handlers...)
 	slices.SortStableFunc(over, func(x, y specs.Mount) int { return cmp.Compare(depth(x.Destination), depth(y.Destination)) })
 	base := slices.DeleteFunc(b.baseMounts(), func(m specs.Mount) bool { return covered(asked, m.Destination) })
 	b.out.Mounts = append(base, over...)

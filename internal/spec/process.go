@@ -85,6 +85,9 @@ func (b *build) environment() ([]string, error) {
 	if b.Container.GetTty() {
 		env = append(env, "TERM="+defaultTerm)
 	}
+	for _, kv := range b.base.Process.Env {
+		env = setenv(env, kv)
+	}
 	for _, kv := range b.Image.Env {
 		if name, _, ok := strings.Cut(kv, "="); ok && name != "" {
 			env = setenv(env, kv)
@@ -153,7 +156,7 @@ func clampScore(want int, host Host) int {
 // rlimits lowers what was asked for to the daemon's own hard limits where it may not exceed them.
 func (b *build) rlimits() ([]specs.POSIXRlimit, error) {
 	var out []specs.POSIXRlimit
-	for _, want := range b.Rlimits {
+	for _, want := range append(b.base.Process.Rlimits, b.Rlimits...) {
 		if want.Soft > want.Hard {
 			return nil, fmt.Errorf("%s: the soft limit %d is above the hard limit %d", want.Type, want.Soft, want.Hard)
 		}

@@ -20,8 +20,8 @@ func (b *build) resources() error {
 		return err
 	}
 	got.Devices = b.out.Linux.Resources.Devices
-	if got.Pids == nil && b.PidsLimit > 0 && got.Unified["pids.max"] == "" {
-		got.Pids = &specs.LinuxPids{Limit: &b.PidsLimit}
+	if got.Pids == nil && b.Handler.PidsLimit > 0 && got.Unified["pids.max"] == "" {
+		got.Pids = &specs.LinuxPids{Limit: &b.Handler.PidsLimit}
 	}
 	b.out.Linux.Resources = got
 	b.warnings = append(b.warnings, warnings...)

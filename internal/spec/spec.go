@@ -41,7 +41,6 @@ type Input struct {
 	// StatDevice looks up a path on the host: one device, or all devices below a directory. Their Path is the host's.
 	StatDevice func(hostPath string) ([]specs.LinuxDevice, error)
 	Rlimits    []specs.POSIXRlimit // asked for by the configuration; CRI itself has none
-	PidsLimit  int64               // 0 is no limit; pids.max in the request's unified map is stronger
 }
 
 // Host is what the machine and the daemon can do. It is probed once and never changes while the daemon lives.
@@ -75,6 +74,12 @@ type Handler struct {
 	// PodAnnotations and ContainerAnnotations are patterns (as path.Match, a trailing * matching any rest) of annotations
 	// that the runtime gets to see.
 	PodAnnotations, ContainerAnnotations []string
+	// Infra says that a container stands for the pod: all get the annotations by which a sandboxed runtime tells them apart.
+	Infra bool
+	// Base is under every container's spec; nil is none.
+	Base *Base
+	// PidsLimit is of a container that asks for none; 0 is no limit.
+	PidsLimit int64
 }
 
 // User is who the container's first process is.
@@ -108,6 +113,7 @@ type build struct {
 	Input
 	security   *runtimeapi.LinuxContainerSecurityContext
 	privileged bool
+	base       *specs.Spec // never nil
 	out        *specs.Spec
 	warnings   []string
 }
@@ -115,7 +121,7 @@ type build struct {
 // Build makes the spec of a container. The warnings say what was clamped to what this host allows.
 func Build(in Input) (*specs.Spec, []string, error) {
 	b := &build{Input: in, security: in.Container.GetLinux().GetSecurityContext()}
-	b.privileged = b.security.GetPrivileged()
+	b.privileged, b.base = b.security.GetPrivileged(), in.Handler.Base.spec()
 	b.out = &specs.Spec{
 		Root:    &specs.Root{Path: in.Paths.Rootfs, Readonly: b.security.GetReadonlyRootfs()},
 		Process: &specs.Process{},
@@ -134,6 +140,9 @@ func Build(in Input) (*specs.Spec, []string, error) {
 	b.labels()
 	b.paths()
 	b.out.Annotations = containerAnnotations(in)
+	if err := b.underBase(); err != nil {
+		return nil, nil, err
+	}
 	b.out.Version = lowestVersion(b.out)
 	return b.out, b.warnings, nil
 }

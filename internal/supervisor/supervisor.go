@@ -10,6 +10,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Supervisor is who started the daemon. Its methods may be called concurrently.
@@ -38,6 +40,13 @@ func FromEnvironment() *Supervisor {
 
 // Ready says that the daemon serves, with a line for people.
 func (s *Supervisor) Ready(status string) { s.tell("READY=1\nSTATUS=" + status) }
+
+// Reloading says that the daemon takes over its configuration; Ready says that it is done.
+func (s *Supervisor) Reloading() {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // of a clock that every Linux has
+	s.tell(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d\nSTATUS=Reloading the configuration", now.Nano()/1000))
+}
 
 // Stopping says that the daemon ends because it was asked to.
 func (s *Supervisor) Stopping(status string) { s.tell("STOPPING=1\nSTATUS=" + status) }

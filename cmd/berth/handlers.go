@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/config"
+	"berth/internal/host"
+	"berth/internal/pod"
+	"berth/internal/rootfs"
+	"berth/internal/runtime"
+	"berth/internal/spec"
+)
+
+// handlers are the runtime handlers as configured at one time. Nobody changes one that findHandlers returned.
+type handlers struct {
+	found    []host.Runtime // the default's name is fallback
+	fallback string
+	probed   bool // the configuration names no default
+	named    map[string]config.Handler
+	bases    map[string]*spec.Base
+	pids     int
+	timeout  time.Duration
+	state    string
+	systemd  bool
+}
+
+// findHandlers looks for the programs, reads the base specs, and finds the default: the one that the configuration names, or the
+// first that works.
+func findHandlers(ctx context.Context, n *node, cfg *config.Config) (*handlers, error) {
+	h := &handlers{
+		found: host.FindRuntimes(programs(cfg.Runtimes)), fallback: cfg.Runtimes.Default, probed: cfg.Runtimes.Default == "", named: cfg.Runtimes.Handlers, bases: map[string]*spec.Base{},
+		pids: cfg.Limits.Pids, timeout: cfg.Timeouts.RuntimeCreate.Duration, state: cfg.State, systemd: n.units != nil,
+	}
+	for name, c := range h.named {
+		if c.BaseSpec == "" {
+			continue
+		}
+		base, err := readBase(c.BaseSpec)
+		if err != nil {
+			return nil, cfg.Refuse("runtimes."+name+".base_spec", fmt.Sprintf("%s: %v", c.BaseSpec, err))
+		}
+		h.bases[name] = base
+	}
+	return h, h.chooseDefault(ctx, n, cfg)
+}
+
+// programs are the configured handlers as they are looked for and tried.
+func programs(r config.Runtimes) map[string]host.Runtime {
+	all := make(map[string]host.Runtime, len(r.Handlers))
+	for name, h := range r.Handlers {
+		all[name] = host.Runtime{Path: h.Path, Args: h.Args}
+	}
+	return all
+}
+
+// maxBase bounds a base spec, in bytes.
+const maxBase = 1 << 20
+
+func readBase(path string) (*spec.Base, error) {
+	data, err := rootfs.ReadFile("/", path, maxBase) // a FIFO there must not hang anything
+	if err != nil {
+		return nil, err
+	}
+	return spec.ParseBase(data)
+}
+
+func (h *handlers) chooseDefault(ctx context.Context, n *node, cfg *config.Config) (err error) {
+	if h.fallback != "" {
+		_, err = host.Named(h.found, h.fallback)
+		return err
+	}
+	try := func(ctx context.Context, r host.Runtime) host.Runtime {
+		return host.TryRuntime(ctx, r, cfg.State, n.facts.CgroupDriver, n.helpers.Run)
+	}
+	h.fallback, h.found, err = host.ChooseRuntime(ctx, filepath.Join(cfg.Root, "runtimes"), n.facts, h.found, try)
+	if h.fallback != "" && err != nil {
+		n.log.Warn("the next start tries the runtimes again", "error", err)
+		return nil
+	}
+	return err
+}
+
+// find finds the runtime that a pod asks for by name; "" is the default.
+func (h *handlers) find(name string) (runtime.Handler, error) {
+	if name == "" {
+		name = h.fallback
+	}
+	i := slices.IndexFunc(h.found, func(r host.Runtime) bool { return r.Name == name })
+	if i < 0 {
+		return runtime.Handler{}, pod.Fail(errdefs.ErrNotFound, "runtime handler %q is not configured on this node: add [runtimes.%s] to the configuration",
+			name, name)
+	}
+	c := h.named[name]
+	out := runtime.Handler{
+		Name: name, Path: h.found[i].Path, Root: filepath.Join(h.state, "runtime", name), SystemdCgroup: h.systemd,
+		ExtraArgs: c.Args, Infra: c.Driver == config.DriverInfra, Init: c.Init, Timeout: h.timeout,
+	}
+	if c.CreateTimeout.Duration > 0 {
+		out.Timeout = c.CreateTimeout.Duration
+	}
+	return out, nil
+}
+
+// spec is what the configuration says of a handler's containers.
+func (h *handlers) spec(name string) spec.Handler {
+	if name == "" {
+		name = h.fallback
+	}
+	c := h.named[name]
+	out := spec.Handler{
+		PrivilegedWithoutHostDevices: c.PrivilegedWithoutHostDevices,
+		PodAnnotations:               c.PodAnnotations, ContainerAnnotations: c.ContainerAnnotations,
+		Infra: c.Driver == config.DriverInfra, Base: h.bases[name], PidsLimit: int64(h.pids),
+	}
+	if c.PidsLimit != 0 {
+		out.PidsLimit = int64(max(c.PidsLimit, 0))
+	}
+	return out
+}
+
+// features is what Status tells of the handlers, the default's first.
+func (h *handlers) features() []*runtimeapi.RuntimeHandler {
+	list := []*runtimeapi.RuntimeHandler{{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{}}}
+	for _, r := range h.found {
+		list = append(list, &runtimeapi.RuntimeHandler{Name: r.Name, Features: &runtimeapi.RuntimeHandlerFeatures{}})
+	}
+	return list
+}

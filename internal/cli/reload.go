@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/config"
+)
+
+func (a nodeApp) reloadCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "reload", Short: "Have the daemon take over its changed configuration", Args: exactly(0),
+		Long: "Have the daemon read its configuration again and take over what a running daemon can; no pod is touched. It tells each key that " +
+			"has another value, and which of them need a restart. A bad configuration is refused whole.",
+		Example: examples("berth reload"),
+	}
+	format := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.with(func(c *client) error { return c.reload(cmd, *format) })
+	}
+	return cmd
+}
+
+func (c *client) reload(cmd *cobra.Command, format string) error {
+	resp, err := c.node.Reload(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if format == formatJSON {
+		return printJSON(cmd.OutOrStdout(), resp)
+	}
+	if len(resp.Changes) == 0 {
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), "nothing has changed")
+		return err
+	}
+	for _, change := range resp.Changes {
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), config.Change(change)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

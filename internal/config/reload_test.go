@@ -1,0 +1,53 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A running daemon takes over what it can, keeps what it cannot, and says both.
+func TestReload(t *testing.T) {
+	old := load(t, "root = \"/a\"\nlog_level = \"warn\"\n[images]\nroot = \"/i\"\npinned = [\"x\"]\n[runtimes.gone]\npath = \"/g\"\n")
+	next := load(t, "root = \"/b\"\nlog_level = \"debug\"\n[images]\nroot = \"/i\"\npinned = [\"x\", \"y\"]\nmax_layers = 7\n[runtimes.new]\npath = \"/n\"\ninit = true\n")
+	got, changes := old.Reload(next)
+	if got.Root != "/a" || got.LogLevel != "debug" || got.Images.MaxLayers != 7 || got.Images.Root != "/i" || len(got.Runtimes.Handlers) != 1 || got.Runtimes.Handlers["new"].Path != "/n" {
+		t.Errorf("in force: %+v", got)
+	}
+	var said []string
+	for _, c := range changes {
+		said = append(said, c.String())
+	}
+	want := []string{`images.max_layers: 512 → 7`, `images.pinned: ["x"] → ["x", "y"]`, `log_level: "warn" → "debug"`, `root: "/a" → "/b", after a restart`,
+		`runtimes.gone.path: "/g" → (none)`, `runtimes.new.init: (none) → true`, `runtimes.new.path: (none) → "/n"`}
+	if !slices.Equal(said, want) {
+		t.Errorf("said\n%s\nwanted\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
+	}
+	if again, more := got.Reload(next); len(more) != 1 || more[0].Key != "root" || again.Root != "/a" {
+		t.Errorf("the same again: %v", more)
+	}
+	if same, none := old.Reload(old); len(none) != 0 || !reflect.DeepEqual(same, old) {
+		t.Errorf("nothing new: %v", none)
+	}
+}
+
+// TestReloadDecides has every key decided: who adds one says here whether a running daemon takes it over.
+func TestReloadDecides(t *testing.T) {
+	restart := []string{"root", "state", "socket", "log_format", "cgroup_driver", "images.root", "monitor.path", "timeouts.create_abandon", "cdi.spec_dirs",
+		"streaming.address", "streaming.port", "streaming.cert", "streaming.key", "streaming.idle_timeout", "metrics.address"}
+	for key := range Default().values() {
+		if isLive(key) == slices.Contains(restart, key) {
+			t.Errorf("%s: taken over by a running daemon: %v", key, isLive(key))
+		}
+	}
+	for _, key := range restart {
+		if _, ok := Default().values()[key]; !ok {
+			t.Errorf("there is no key %s", key)
+		}
+	}
+	if fmt.Sprint(Default().values()["images.pinned"]) != "[]" {
+		t.Error("an empty list is no value")
+	}
+}

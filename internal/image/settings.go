@@ -1,0 +1,55 @@
+package image
+
+import (
+	"golang.org/x/sync/semaphore"
+
+	"berth/internal/image/remote"
+)
+
+// settings are what may change while the store is open, and what is made of them. Nobody changes one that is in force.
+type settings struct {
+	Config                     // but for Root, Platform, Dirty, InUse, Logger and BootID
+	slots  *semaphore.Weighted // of layers being fetched, for the whole store
+	remote *remote.Client
+}
+
+// newSettings keeps of the old ones what need not be made anew: what is known of registries, and who holds a slot.
+func newSettings(cfg Config, old *settings) *settings {
+	s := &settings{Config: cfg}
+	if options := s.options(); old != nil && options == old.options() {
+		s.remote = old.remote
+	} else {
+		s.remote = remote.New(remote.Options{ConfigDir: options.dir, Connections: options.connections, Stall: cfg.StallTimeout, Buffer: options.buffer})
+	}
+	if old != nil && cfg.MaxParallelLayers == old.MaxParallelLayers {
+		s.slots = old.slots
+	} else {
+		s.slots = semaphore.NewWeighted(int64(cfg.MaxParallelLayers))
+	}
+	return s
+}
+
+// options are what a transport to registries is made of.
+type options struct {
+	dir           string
+	connections   int
+	stall, buffer int64
+}
+
+func (s *settings) options() options {
+	return options{s.RegistryConfigDir, s.MaxLayerConnections, int64(s.StallTimeout), s.MaxBufferBytes}
+}
+
+// now are the settings in force.
+func (s *pipeline) now() *settings { return s.settings.Load() }
+
+// Reconfigure takes over all of cfg but Root, Platform, Dirty, InUse, Logger and BootID. A pull under way may go on by what it
+// began with.
+func (s *pipeline) Reconfigure(cfg Config) {
+	cfg = withDefaults(cfg)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settings.Store(newSettings(cfg, s.now()))
+	s.pinned = cfg.Pinned
+	s.publish()
+}

@@ -1,0 +1,34 @@
+package pod
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// What a pod has is unmade by the handler with which it was made, also when that was taken out of the configuration; a new
+// container, of which nobody can say what it may, is refused.
+func TestHandlerTakenOutOfTheConfiguration(t *testing.T) {
+	b := open(t)
+	b.cfg.Init = "/bin/true"
+	b.reopen(t)
+	cfg := podConfig("a")
+	cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD // so that it has an init
+	id, err := b.Run(t.Context(), cfg, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Create(t.Context(), id, containerConfig("c")); err != nil {
+		t.Fatal(err)
+	}
+	b.unconfigured.Store(true)
+	b.reopen(t)
+	if _, err := b.Create(t.Context(), id, containerConfig("d")); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("a new container: %v", err)
+	}
+	if err := b.Remove(t.Context(), id); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+}

@@ -1,0 +1,147 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/grpc/codes"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// podOf runs a pod with a handler, and removes it when the test is over.
+func (r rig) podOf(handler string, edits ...func(*v1.PodSandboxConfig)) *pod {
+	r.Helper()
+	config := r.n.Pod(unique(r.T), edits...)
+	id, err := r.n.Runtime.RunPodSandbox(ctx(), config, handler)
+	r.ok(err)
+	p := &pod{r, id, config}
+	r.Cleanup(p.remove)
+	return p
+}
+
+// info is what a verbose status tells of the pod.
+func (p *pod) info() (info struct{ PID int }) {
+	p.Helper()
+	resp, err := p.n.Runtime.PodSandboxStatus(ctx(), p.id, true)
+	p.ok(err)
+	p.ok(json.Unmarshal([]byte(resp.Info["info"]), &info))
+	return info
+}
+
+// spec is what the container's runtime was given.
+func (c *ctr) spec() (info struct{ RuntimeSpec specs.Spec }) {
+	c.Helper()
+	resp, err := c.n.Runtime.ContainerStatus(ctx(), c.cid, true)
+	c.ok(err)
+	c.ok(json.Unmarshal([]byte(resp.Info["info"]), &info))
+	return info
+}
+
+// TestHandlers has what a handler may say reach its pods and containers.
+func TestHandlers(t *testing.T) {
+	for _, runtime := range runtimes() {
+		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
+			program, err := exec.LookPath(runtime)
+			if err != nil {
+				t.Fatal(err)
+			}
+			base := t.TempDir() + "/base.json"
+			if err := os.WriteFile(base, []byte(`{"ociVersion":"1.0.2","process":{"env":["FROM=base"],"rlimits":[{"type":"RLIMIT_NOFILE","soft":77,"hard":88}]},
+				"mounts":[{"destination":"/mnt/base","type":"tmpfs","source":"tmpfs","options":["size=64k"]}]}`), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			r := ownNode(t, node.Options{Runtime: runtime, Tables: fmt.Sprintf(`
+[runtimes.infra]
+path = %[1]q
+driver = "oci-infra"
+[runtimes.pid]
+path = %[1]q
+init = true
+args = ["--debug"]
+[runtimes.based]
+path = %[1]q
+base_spec = %[2]q
+pids_limit = 99
+`, program, base)})
+			r.pull("busybox:latest")
+			r.sub("infra", rig.infra)
+			r.sub("a pid", rig.initOfItsOwn)
+			r.sub("base spec", func(r rig) {
+				p := r.podOf("based")
+				r.wantText("limits, variables and mounts of the base", p.output(busybox("a", "ulimit -Sn; echo $FROM; grep -c /mnt/base /proc/mounts")), "77\nbase\n1")
+				c := p.start(busybox("b", "sleep 1000"))
+				sp := c.spec().RuntimeSpec
+				if sp.Linux.Resources.Pids == nil || *sp.Linux.Resources.Pids.Limit != 99 {
+					r.Errorf("processes: %+v", sp.Linux.Resources.Pids)
+				}
+			})
+			r.sub("unknown", func(r rig) {
+				_, err := r.n.Runtime.RunPodSandbox(ctx(), r.n.Pod(unique(r.T)), "nonesuch")
+				r.wantCode(err, codes.NotFound, "nonesuch", "[runtimes.nonesuch]")
+			})
+		})
+	}
+}
+
+// infra wants a container to stand for the pod, and the pod to last as long as that.
+func (r rig) infra() {
+	p := r.podOf("infra")
+	pid := p.info().PID
+	if pid == 0 {
+		r.Fatal("the pod has no pid")
+	}
+	c := p.start(webapp("main", "count 5ms 1000000"))
+	c.logged("tick 5\n")
+	if got, want := namespaceOf(r, c.pid("webapp"), "net"), namespaceOf(r, pid, "net"); got != want {
+		r.Errorf("network namespaces: %s and %s", got, want)
+	}
+	if got, not := namespaceOf(r, c.pid("webapp"), "pid"), namespaceOf(r, pid, "pid"); got == not {
+		r.Error("a container with a PID namespace of its own shares that of the pod")
+	}
+	for key, want := range map[string]string{
+		"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri-o.ContainerType": "container",
+		"io.kubernetes.cri.sandbox-id": p.id, "io.kubernetes.cri-o.SandboxID": p.id,
+	} {
+		if got := c.spec().RuntimeSpec.Annotations[key]; got != want {
+			r.Errorf("annotation %s is %q", key, got)
+		}
+	}
+	r.ok(r.n.Restart())
+	if got := p.info().PID; got != pid || p.status().State != v1.PodSandboxState_SANDBOX_READY {
+		r.Errorf("after the daemon was killed the pod is %v, its pid %d was %d", p.status().State, got, pid)
+	}
+	r.ok(r.n.Kill9())
+	r.ok(syscall.Kill(pid, syscall.SIGKILL))
+	r.eventually("it has ended", func() bool { return syscall.Kill(pid, 0) != nil })
+	r.ok(r.n.Start())
+	r.eventually("a pod whose own container ended without a daemon is not ready", func() bool {
+		return p.status().State == v1.PodSandboxState_SANDBOX_NOTREADY
+	})
+}
+
+// initOfItsOwn wants a pid for a pod whose containers share no PID namespace, and the pod to end with it.
+func (r rig) initOfItsOwn() {
+	p := r.podOf("pid")
+	pid := p.info().PID
+	c := p.start(busybox("main", "sleep 1000"))
+	r.wantText("the container's own pid", c.exec("sh", "-c", "tr '\\0' ' ' < /proc/1/cmdline"), "sleep 1000 ")
+	r.ok(syscall.Kill(pid, syscall.SIGKILL))
+	r.eventually("the pod is not ready", func() bool { return p.status().State == v1.PodSandboxState_SANDBOX_NOTREADY })
+}
+
+func namespaceOf(r rig, pid int, kind string) string {
+	r.Helper()
+	link, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/" + kind)
+	r.ok(err)
+	return strings.TrimSpace(link)
+}
