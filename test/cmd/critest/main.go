@@ -1,7 +1,10 @@
 // Command critest runs the CRI validation suite (critest of kubernetes-sigs/cri-tools, built elsewhere) against a daemon
 // built from this working tree, with both cores and nothing from outside.
 //
-//	go run ./test/cmd/critest [-runtime crun] [-focus REGEXP] [-times 10] PATH-OF-CRITEST [flags for it…]
+//	go run ./test/cmd/critest [-vm] [-runtime crun] [-focus REGEXP] [-times 10] PATH-OF-CRITEST [flags for it…]
+//
+// Its helper ginkgo must be on the PATH. With -vm all of it happens in the virtual machine of test/vm, which has systemd,
+// cgroup v2 and AppArmor.
 //
 // The images that the suite pulls from public registries are stand-ins, made here and served by a registry on loopback. The
 // daemon and the suite run in a space of their own. The last line says how many specs passed, failed and were skipped.
@@ -26,6 +29,7 @@ var (
 	runtimeName = flag.String("runtime", node.Runc, "the OCI runtime: runc or crun")
 	focus       = flag.String("focus", "", "only the specs whose names match this expression")
 	parallel    = flag.String("parallel", "2", "how many specs run at once")
+	virtual     = flag.Bool("vm", false, "run in the virtual machine")
 	times       = flag.Int("times", 1, "how many times the suite runs, on one daemon")
 )
 
@@ -38,7 +42,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "critest: name the built suite: go test -c -o critest ./cmd/critest in kubernetes-sigs/cri-tools")
 		os.Exit(2)
 	}
-	if err := run(flag.Arg(0), flag.Args()[1:]); err != nil {
+	work := run
+	if *virtual {
+		work = inMachine
+	}
+	if err := work(flag.Arg(0), flag.Args()[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "critest:", err)
 		os.Exit(1)
 	}

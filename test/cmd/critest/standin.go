@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // standIn does what the programs do that the suite's images run, when it is called by one of their names.
@@ -22,6 +24,8 @@ func standIn(args []string) bool {
 		stop := make(chan os.Signal, 1)
 		signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 		<-stop
+	case "ipcmk":
+		share(args[2])
 	case "ipcs":
 		segments()
 	case "pgrep":
@@ -77,4 +81,17 @@ func find(name string) {
 			fmt.Println(filepath.Base(filepath.Dir(path)))
 		}
 	}
+}
+
+// share makes a shared memory segment of so many bytes, as `ipcmk -M` does, and leaves it.
+func share(bytes string) {
+	size, err := strconv.Atoi(bytes)
+	if err != nil {
+		log.Fatal(err)
+	}
+	id, err := unix.SysvShmGet(unix.IPC_PRIVATE, size, unix.IPC_CREAT|0o644)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("Shared memory id:", id)
 }
