@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -146,7 +147,8 @@ func withNamespaces(c *runtimeapi.ContainerConfig, p *runtimeapi.PodSandboxConfi
 	return c
 }
 
-// resolveMounts finds the source of every mount, symbolic links followed.
+// resolveMounts finds the source of every mount, symbolic links followed. A directory that is not there is made, which a
+// kubelet leaves to the runtime for a hostPath without a type; it stays.
 func (b *building) resolveMounts(ctr ID, mounts []*runtimeapi.Mount) ([]spec.ResolvedMount, error) {
 	var out []spec.ResolvedMount
 	for i, m := range mounts {
@@ -160,7 +162,9 @@ func (b *building) resolveMounts(ctr ID, mounts []*runtimeapi.Mount) ([]spec.Res
 		}
 		src, err := rootfs.Source(m.HostPath)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("mount of %s: its source %q does not exist on the node", m.ContainerPath, m.HostPath)
+			if err = os.MkdirAll(m.HostPath, 0o755); err == nil {
+				src, err = rootfs.Source(m.HostPath)
+			}
 		}
 		if err == nil && m.Propagation != runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
 			err = rootfs.CheckPropagation(src, m.Propagation == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL)
