@@ -17,12 +17,12 @@ func (a nodeApp) reloadCommand() *cobra.Command {
 	}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.with(func(c *client) error { return c.reload(cmd, *format) })
+		return a.with(func(c *client) error { return reload(cmd, c, *format) })
 	}
 	return cmd
 }
 
-func (c *client) reload(cmd *cobra.Command, format string) error {
+func reload(cmd *cobra.Command, c *client, format string) error {
 	resp, err := c.node.Reload(cmd.Context())
 	if err != nil {
 		return err
