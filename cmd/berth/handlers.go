@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/config"
 	"berth/internal/host"
@@ -123,13 +122,4 @@ func (h *handlers) spec(name string) spec.Handler {
 		out.PidsLimit = int64(max(c.PidsLimit, 0))
 	}
 	return out
-}
-
-// features is what Status tells of the handlers, the default's first.
-func (h *handlers) features() []*runtimeapi.RuntimeHandler {
-	list := []*runtimeapi.RuntimeHandler{{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{}}}
-	for _, r := range h.found {
-		list = append(list, &runtimeapi.RuntimeHandler{Name: r.Name, Features: &runtimeapi.RuntimeHandlerFeatures{}})
-	}
-	return list
 }

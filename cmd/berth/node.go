@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/apparmor"
 	"berth/internal/cdi"
@@ -60,13 +59,16 @@ type node struct {
 	streams     *stream.Server
 	face        *cri.Server
 
+	features   features
 	background sync.WaitGroup
+	life       context.Context // of what runs in the background; stop ends it
 	stop       context.CancelFunc
 }
 
 func newNode(cfg *config.Config) *node {
 	n := &node{cfg: cfg, level: &slog.LevelVar{}, timeline: &telemetry.Timeline{}, face: &cri.Server{}}
 	n.inForce.Store(cfg)
+	n.features.of = n
 	n.timeline.Begin(time.Now())
 	if l, err := telemetry.ParseLevel(cfg.LogLevel); err == nil { // Load has checked it
 		n.level.Set(l)
@@ -101,18 +103,17 @@ func (n *node) open(ctx context.Context) error {
 		}
 		n.timeline.Mark(part.name)
 	}
-	n.face.Pods, n.face.Images, n.face.Network, n.face.Handlers, n.face.Info = n.pods, n.images, n.network, func() []*runtimeapi.RuntimeHandler { return n.handlers.Load().features() }, n.info
+	n.face.Pods, n.face.Images, n.face.Network, n.face.Handlers, n.face.Info = n.pods, n.images, n.network, n.features.handlers, n.info
 	n.face.Streams, n.face.SystemdCgroup = n.streams, n.units != nil
 	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, n.cfg.ImagesRoot(), containersRoot(n.cfg)
-	background, stop := context.WithCancel(context.Background())
-	n.stop = stop
-	n.background.Go(func() { n.flusher.Run(background) })
+	n.life, n.stop = context.WithCancel(context.Background())
+	n.background.Go(func() { n.flusher.Run(n.life) })
 	n.background.Go(func() {
 		if err := n.streams.Serve(); err != nil {
 			n.log.Error("exec, attach and port-forward are not served any more: restart the daemon", "error", err)
 		}
 	})
-	return serveMetrics(background, n)
+	return serveMetrics(n.life, n)
 }
 
 func (n *node) openHost(context.Context) (err error) {
@@ -214,6 +215,7 @@ func (n *node) openPods(context.Context) (err error) {
 		AppArmor: n.profiles.Ensure, Devices: (&cdi.Devices{Dirs: n.cfg.CDI.SpecDirs, Log: n.log}).Inject,
 		Runtime: n.driver, Network: n.network, Images: shelf{n.images},
 		Handlers:    func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
+		UserNS:      n.features.usernsError,
 		HandlerSpec: func(name string) spec.Handler { return n.handlers.Load().spec(name) },
 		Cgroups:     n.groups.driver(), Dirty: n.flusher.Dirty, Log: n.log,
 		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
@@ -279,7 +281,7 @@ func (n *node) close() error {
 func (n *node) info() map[string]any {
 	return map[string]any{
 		"config": n.inForce.Load().TOML(), "host": n.facts, "instance": n.cfg.Instance(), "runtimes": n.handlers.Load().found, "defaultRuntime": n.handlers.Load().fallback,
-		"startup": n.timeline.Steps(), "problems": n.pods.Problems(),
+		"userNamespaces": n.features.get().info(), "startup": n.timeline.Steps(), "problems": n.pods.Problems(),
 		"events": n.pods.EventCounts(),
 	}
 }

@@ -57,8 +57,8 @@ func openPods(t *testing.T, missing *bool) *pod.Pods {
 		Handlers: func(name string) (runtime.Handler, error) {
 			return runtime.Handler{Name: "runc"}, nil
 		},
-		HandlerSpec: func(string) spec.Handler { return spec.Handler{} },
-		Cgroups:     limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}},
+		HandlerSpec: func(string) spec.Handler { return spec.Handler{} }, UserNS: func(string) error { return nil },
+		Cgroups: limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}},
 	})
 	if err != nil {
 		t.Fatal(err)

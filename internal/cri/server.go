@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -44,7 +45,7 @@ type Server struct {
 	Release string
 	// SystemdCgroup says which cgroup driver is in force.
 	SystemdCgroup bool
-	// Handlers are the runtime handlers that a pod may ask for, the default's "" first.
+	// Handlers tells the runtime handlers that a pod may ask for, the default's "" first. It does not wait.
 	Handlers func() []*runtimeapi.RuntimeHandler
 	// Info is shown by a verbose Status.
 	Info func() map[string]any
@@ -80,14 +81,18 @@ func semantic(release string) string {
 
 // Status tells whether the runtime and the network are ready, and why not.
 func (s *Server) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
-	n := s.Network.Status()
+	n, handlers := s.Network.Status(), s.Handlers()
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			{Type: runtimeapi.RuntimeReady, Status: true},
 			{Type: runtimeapi.NetworkReady, Status: n.Ready, Reason: n.Reason, Message: n.Message},
 		}},
-		RuntimeHandlers: s.Handlers(),
-		Features:        &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		RuntimeHandlers: handlers,
+		Features: &runtimeapi.RuntimeFeatures{
+			SupplementalGroupsPolicy: true, MountOptions: true,
+			// A user namespace does not mind whose network its pod has.
+			UserNamespacesHostNetwork: slices.ContainsFunc(handlers, func(h *runtimeapi.RuntimeHandler) bool { return h.Features.GetUserNamespaces() }),
+		},
 	}
 	if req.Verbose {
 		info, err := verbose(s.Info())

@@ -55,7 +55,8 @@ type trial struct {
 	more    []string // its handler's arguments
 	id      string   // of the container, and the name of its cgroup
 	dir     string
-	systemd bool // systemd makes its cgroup, as a scope
+	systemd bool   // systemd makes its cgroup, as a scope
+	userns  string // the user namespace that it joins, "" for the host's
 	run     func(ctx context.Context, name string, cmd *exec.Cmd) error
 }
 
@@ -89,6 +90,30 @@ func (t *trial) exec(ctx context.Context, stdout *bytes.Buffer, args ...string) 
 	return t.run(ctx, t.id, cmd)
 }
 
+// execOwn gives the runtime no stream that is the host's: crun gives even /dev/null away, to the user of the container.
+func (t *trial) execOwn(ctx context.Context, bundle string, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
+	defer cancel()
+	in, err := os.Open(filepath.Join(bundle, "rootfs", "program")) // it is empty
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(filepath.Join(t.dir, "said"), os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	cmd := exec.Command(t.path, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, out
+	if err := t.run(ctx, t.id, cmd); err != nil {
+		said := make([]byte, 512)
+		n, _ := out.ReadAt(said, 0)
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(said[:n]))
+	}
+	return nil
+}
+
 func (t *trial) state() string { return filepath.Join(t.dir, "state") }
 
 func (t *trial) create(ctx context.Context) error {
@@ -96,7 +121,10 @@ func (t *trial) create(ctx context.Context) error {
 	if err := t.prepare(bundle); err != nil {
 		return fmt.Errorf("prepare a trial: %w", err)
 	}
-	return t.exec(ctx, nil, t.args("create", "--bundle", bundle, t.id)...)
+	if t.userns == "" {
+		return t.exec(ctx, nil, t.args("create", "--bundle", bundle, t.id)...)
+	}
+	return t.execOwn(ctx, bundle, t.args("create", "--bundle", bundle, t.id)...)
 }
 
 // args are those of a call that is about the container.
@@ -130,7 +158,14 @@ func (t *trial) prepare(bundle string) error {
 	if err := os.WriteFile(filepath.Join(root, "program"), nil, 0o755); err != nil {
 		return err
 	}
-	data, err := json.Marshal(t.spec())
+	sp := t.spec()
+	if t.userns != "" {
+		t.joinUserns(sp)
+		if err := t.giveRoot(root); err != nil {
+			return err
+		}
+	}
+	data, err := json.Marshal(sp)
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (c birth) make(ctx context.Context) error {
 	argv = append(argv, c.id)
 	c.m.reaper.hold()
 	defer c.m.reaper.release()
-	p := program{argv: argv, dir: c.dir, files: theirs, group: group, log: filepath.Join(c.dir, "runtime.log")}
+	p := program{argv: argv, dir: c.dir, files: c.give(theirs), own: c.bundle.Owner != nil, group: group, log: filepath.Join(c.dir, "runtime.log")}
 	if err := c.m.run(ctx, p); err != nil {
 		return errors.Join(err, c.clear())
 	}

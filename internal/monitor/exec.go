@@ -47,7 +47,7 @@ func (c execution) exec(ctx context.Context, processFile, console string, fds [3
 	}
 	argv = append(append(argv, sub.args...), c.id)
 	c.m.reaper.hold()
-	if err := c.m.run(ctx, program{argv: argv, dir: c.dir, files: fds, group: group, log: logPath}); err != nil {
+	if err := c.m.run(ctx, program{argv: argv, dir: c.dir, files: c.give(fds), own: c.bundle.Owner != nil, group: group, log: logPath}); err != nil {
 		c.m.reaper.release()
 		return 0, sub.kill(err)
 	}

@@ -13,14 +13,18 @@ import (
 	"berth/internal/cgroup"
 )
 
+// noFile is a stream that leads to /dev/null.
+const noFile = -1
+
 // noFiles is a program that reads and says nothing.
-var noFiles = [3]int{-1, -1, -1}
+var noFiles = [3]int{noFile, noFile, noFile}
 
 // program is one call of an OCI runtime.
 type program struct {
 	argv  []string
 	dir   string
 	files [3]int        // blocking descriptors; below zero is /dev/null
+	own   bool          // /dev/null is one of its own
 	group *cgroup.Group // born into it
 	log   string        // where the runtime writes its own log, for the error
 }
@@ -35,7 +39,7 @@ func (m *Monitor) run(ctx context.Context, p program) error {
 		return err
 	}
 	defer dir.Close()
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	null, err := openNull(p.own)
 	if err != nil {
 		return err
 	}

@@ -12,12 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fault"
+	"berth/internal/userns"
 )
 
 // Namespaces are those of one pod.
 type Namespaces struct {
-	// Net, IPC and UTS are the files at which they are pinned. Those that are "" are not made: the pod has the host's.
-	Net, IPC, UTS string
+	// Net, IPC, UTS and User are the files at which they are pinned. Those that are "" are not made: the pod has the host's.
+	// The others belong to User, if there is one.
+	Net, IPC, UTS, User string
+	// IDs are those of the user namespace, and Holder is the program that makes it; see userns.Hold.
+	IDs    userns.Mapping
+	Holder string
 	// Hostname is set in the UTS namespace.
 	Hostname string
 	// Sysctls are set inside, named with dots or slashes. Those of an interface that CNI will make are left to
@@ -33,7 +38,9 @@ type pin struct {
 
 // pins are those that are wanted, in the order in which they are mounted.
 func (ns Namespaces) pins() []pin {
-	all := []pin{{"uts", ns.UTS, unix.CLONE_NEWUTS}, {"ipc", ns.IPC, unix.CLONE_NEWIPC}, {"net", ns.Net, unix.CLONE_NEWNET}}
+	all := []pin{
+		{"user", ns.User, unix.CLONE_NEWUSER}, {"uts", ns.UTS, unix.CLONE_NEWUTS}, {"ipc", ns.IPC, unix.CLONE_NEWIPC}, {"net", ns.Net, unix.CLONE_NEWNET},
+	}
 	var wanted []pin
 	for _, p := range all {
 		if p.path != "" {
@@ -93,11 +100,15 @@ func inThread(f func() error) error {
 }
 
 func makePins(ns Namespaces, pins []pin) error {
-	flags := 0
-	for _, p := range pins {
-		flags |= p.flag
-	}
-	if err := unix.Unshare(flags); err != nil {
+	from := func(kind string) string { return fmt.Sprintf("/proc/self/task/%d/ns/%s", unix.Gettid(), kind) }
+	if ns.User != "" {
+		held, err := enterHeld(ns, pins)
+		if err != nil {
+			return err
+		}
+		defer held.End()
+		from = held.Path
+	} else if err := unix.Unshare(flags(pins)); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
 	if err := configure(ns); err != nil {
@@ -107,7 +118,7 @@ func makePins(ns Namespaces, pins []pin) error {
 		if err := fault.At("network.pin.mount.before"); err != nil {
 			return err
 		}
-		if err := mountPin(p); err != nil {
+		if err := mountPin(p, from(p.kind)); err != nil {
 			return err
 		}
 		if err := fault.At("network.pin.mount.after"); err != nil {
@@ -117,7 +128,46 @@ func makePins(ns Namespaces, pins []pin) error {
 	return nil
 }
 
-func mountPin(p pin) error {
+func flags(pins []pin) (all int) {
+	for _, p := range pins {
+		all |= p.flag
+	}
+	return all
+}
+
+// enterHeld makes namespaces that belong to a user namespace, and enters them with the calling thread; the user namespace
+// itself it cannot enter.
+func enterHeld(ns Namespaces, pins []pin) (*userns.Holder, error) {
+	held, err := userns.Hold(ns.Holder, uintptr(flags(pins)), ns.IDs)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pins {
+		if p.flag == unix.CLONE_NEWUSER {
+			continue
+		}
+		if err := join(held.Path(p.kind), p.flag); err != nil {
+			held.End()
+			return nil, err
+		}
+	}
+	return held, nil
+}
+
+// join has the calling thread join a namespace.
+func join(path string, flag int) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Setns(int(f.Fd()), flag); err != nil {
+		return fmt.Errorf("enter %s: %w", path, err)
+	}
+	return nil
+}
+
+func mountPin(p pin, from string) error {
 	if err := os.MkdirAll(filepath.Dir(p.path), 0o755); err != nil {
 		return err
 	}
@@ -126,7 +176,6 @@ func mountPin(p pin) error {
 		return err
 	}
 	_ = f.Close()
-	from := fmt.Sprintf("/proc/self/task/%d/ns/%s", unix.Gettid(), p.kind)
 	if err := unix.Mount(from, p.path, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mount the %s namespace at %s: %w", p.kind, p.path, err)
 	}

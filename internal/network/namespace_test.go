@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/userns"
 )
 
 func testNamespaces(t testing.TB, id int) Namespaces {
@@ -78,6 +80,62 @@ func TestPin(t *testing.T) {
 	for _, path := range []string{ns.Net, ns.IPC, ns.UTS} {
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) || strings.Contains(mounts, path) {
 			t.Errorf("left %s: %v", path, err)
+		}
+	}
+}
+
+// inUserns makes the namespaces belong to a user namespace.
+func inUserns(ns Namespaces) Namespaces {
+	ids := []userns.Range{{Inside: 0, Host: 100000, Size: 65536}}
+	ns.User, ns.Holder = filepath.Dir(ns.IPC)+"/user", "/proc/self/exe"
+	ns.IDs = userns.Mapping{UIDs: ids, GIDs: ids}
+	return ns
+}
+
+func TestPinUser(t *testing.T) {
+	ns := inUserns(testNamespaces(t, 7))
+	t.Cleanup(func() { _ = Unpin(ns) })
+	if err := Pin(ns); err != nil {
+		t.Fatal(err)
+	}
+	if err := Pin(ns); err != nil {
+		t.Fatal("pinned again: ", err)
+	}
+	// Root of the user namespace has power over what belongs to it, and that was set up before.
+	got := output(t, "nsenter", "--user="+ns.User, "--net="+ns.Net, "--ipc="+ns.IPC, "--uts="+ns.UTS, "sh", "-ec", `
+		hostname; cat /proc/sys/net/ipv4/ip_local_port_range /proc/sys/kernel/shmmax /proc/sys/kernel/msgmax /proc/sys/fs/mqueue/msg_max
+		id -u; cat /proc/self/uid_map | xargs; ip link add dummy0 type dummy 2>/dev/null || ip link add v0 type veth peer name v1; hostname b; hostname`)
+	if want := "pod-a\n20000\t30000\n12345678\n9999\n20\n0\n0 100000 65536\nb"; strings.TrimSpace(got) != want {
+		t.Errorf("inside:\n%s", got)
+	}
+	if children, _ := os.ReadFile("/proc/thread-self/children"); len(children) > 0 {
+		t.Errorf("the holder is left: %s", children)
+	}
+	for range 2 {
+		if err := Unpin(ns); err != nil {
+			t.Error(err)
+		}
+	}
+	if mounts := output(t, "cat", "/proc/self/mountinfo"); strings.Contains(mounts, filepath.Dir(ns.User)) {
+		t.Errorf("left mounts:\n%s", mounts)
+	}
+}
+
+func TestPinUserFails(t *testing.T) {
+	for name, spoil := range map[string]func(*Namespaces){
+		"program": func(ns *Namespaces) { ns.Holder = "/no/such" },
+		"ids":     func(ns *Namespaces) { ns.IDs.UIDs[0].Inside = 5 },
+		"sysctl":  func(ns *Namespaces) { ns.Sysctls = map[string]string{"kernel.shmmax": "none"} },
+	} {
+		ns := inUserns(testNamespaces(t, 8))
+		spoil(&ns)
+		if err := Pin(ns); err == nil {
+			t.Errorf("%s: pinned", name)
+		}
+		for _, path := range []string{ns.Net, ns.IPC, ns.UTS, ns.User} {
+			if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s: left %s: %v", name, path, err)
+			}
 		}
 	}
 }

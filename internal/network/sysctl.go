@@ -92,8 +92,35 @@ func (ns Namespaces) apply(chosen func(sysctl) bool) error {
 		if !chosen(s) {
 			continue
 		}
-		if err := writeSysctl(s.file, value); err != nil {
+		if err := ns.write(s.file, value); err != nil {
 			return &SysctlError{name, value, err}
+		}
+	}
+	return nil
+}
+
+// write sets a sysctl. Those of an IPC namespace that belongs to a user namespace are root's there, and to nobody's else.
+func (ns Namespaces) write(file, value string) error {
+	uid, gid, ok := ns.IDs.Host(0, 0)
+	if ns.User == "" || !ok || !isIPC(file) {
+		return writeSysctl(file, value)
+	}
+	if err := as(uid, gid); err != nil {
+		return err
+	}
+	return errors.Join(writeSysctl(file, value), as(0, 0))
+}
+
+// as gives the calling thread alone other effective ids.
+func as(uid, gid uint32) error {
+	const keep = ^uintptr(0)
+	steps := [2][2]uintptr{{unix.SYS_SETRESGID, uintptr(gid)}, {unix.SYS_SETRESUID, uintptr(uid)}}
+	if uid == 0 { // the power to take a group comes back with root
+		steps[0], steps[1] = steps[1], steps[0]
+	}
+	for _, s := range steps {
+		if _, _, e := unix.RawSyscall(s[0], keep, s[1], keep); e != 0 {
+			return fmt.Errorf("become %d:%d: %w", uid, gid, e)
 		}
 	}
 	return nil
@@ -131,13 +158,8 @@ func SetInterfaceSysctls(ns Namespaces) error {
 		return nil
 	}
 	return inThread(func() error {
-		f, err := os.Open(ns.Net)
-		if err != nil {
+		if err := join(ns.Net, unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("set sysctls: %w", err)
-		}
-		defer f.Close()
-		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("set sysctls: enter %s: %w", ns.Net, err)
 		}
 		return ns.apply(func(s sysctl) bool { return s.later })
 	})

@@ -61,12 +61,12 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	if err := b.p.s.cfg.confine(ctx, sp); err != nil {
 		return err
 	}
-	if err := prepareRoot(in.Paths.Rootfs, sp.Process.Cwd, b.img.Config.Volumes); err != nil {
+	if err := b.prepareRoot(r, in.Paths.Rootfs, sp.Process.Cwd); err != nil {
 		return err
 	}
 	b.process, err = b.p.s.cfg.Runtime.Create(ctx, string(b.p.id), runtime.Create{
 		Container: string(c.ID), Handler: h, Spec: sp, Deadline: h.Timeout,
-		Terminal: cfg.Tty, Stdin: cfg.Stdin, StdinOnce: cfg.StdinOnce,
+		Terminal: cfg.Tty, Stdin: cfg.Stdin, StdinOnce: cfg.StdinOnce, Owner: idsOf(b.p, r).owner(b.user),
 	})
 	return err
 }
@@ -118,6 +118,9 @@ func (b *building) specInput(r *Record, c *Container, h spec.Handler) (in spec.I
 		Handler: h,
 	}
 	if in.Mounts, err = b.resolveMounts(c.ID, cfg.Mounts); err != nil {
+		return in, err
+	}
+	if err = b.stageMounts(r, c.ID, in.Mounts); err != nil {
 		return in, err
 	}
 	if in.Seccomp, err = seccompProfile(cfg); err != nil {
@@ -248,17 +251,23 @@ func accounts(root, path string) ([]byte, error) {
 }
 
 // prepareRoot makes the directories that an image promises but need not hold: the working directory and its volumes.
-// A volume that no mount covers lives in the container's writable layer.
-func prepareRoot(root, cwd string, volumes map[string]struct{}) error {
-	dirs := []string{cwd}
-	for v := range volumes {
+// A volume that no mount covers lives in the container's writable layer. All is root's, as the container knows it.
+func (b *building) prepareRoot(r *Record, root, cwd string) error {
+	dirs, ids := []string{cwd}, idsOf(b.p, r)
+	for v := range b.img.Config.Volumes {
 		dirs = append(dirs, v)
 	}
 	for _, d := range dirs {
 		if d = filepath.Clean("/" + d); d == "/" || strings.HasPrefix(d, "/proc") || strings.HasPrefix(d, "/sys") {
 			continue
 		}
-		if err := rootfs.MkdirAll(root, d, 0o755); err != nil {
+		var err error
+		if ids.UserNS != "" {
+			err = rootfs.MkdirAllAs(root, d, 0o755, ids.UID, ids.GID)
+		} else {
+			err = rootfs.MkdirAll(root, d, 0o755)
+		}
+		if err != nil {
 			return fmt.Errorf("make %s in the container's root: %w", d, err)
 		}
 	}

@@ -196,7 +196,7 @@ func (l *container) plan(c *Container, b *building) op.Plan {
 			Undo: func(context.Context) error { return removeDir(at.writable(pod, c.ID)) }},
 		{Name: "rootfs",
 			Do: func(context.Context) error {
-				return rootfs.Prepare(at.writable(pod, c.ID), at.rootfs(pod, c.ID), rootfs.Options{Lower: b.img.Dirs})
+				return rootfs.Prepare(at.writable(pod, c.ID), at.rootfs(pod, c.ID), rootfs.Options{Lower: b.img.Dirs, IDs: idsOf(l.p, l.p.rec.Load()).IDMap})
 			},
 			Undo: func(context.Context) error { return l.unmakeRootfs(c, b.keepExit) }},
 		{Name: "volumes", Do: func(context.Context) error { return b.mountVolumes(c.ID) }, Undo: l.unmountVolumes},
@@ -219,10 +219,13 @@ func (l *container) makeDirs(c *Container) error {
 	return os.MkdirAll(l.p.s.cfg.rootfs(l.p.id, c.ID), 0o711)
 }
 
-// unmakeRootfs unmounts the container's root and removes its run directory, which holds nothing else by now but, perhaps,
+// unmakeRootfs unmounts the container's root and volumes, and removes its run directory, which holds nothing else by now but, perhaps,
 // its exit file.
 func (l *container) unmakeRootfs(c *Container, keepExit bool) error {
 	if err := rootfs.Unmount(l.p.s.cfg.rootfs(l.p.id, c.ID)); err != nil {
+		return err
+	}
+	if err := rootfs.Unstage(stagedMounts(&l.p.s.cfg.Layout, l.p.id, c.ID)); err != nil {
 		return err
 	}
 	dir := l.p.s.cfg.runContainer(l.p.id, c.ID)

@@ -12,8 +12,11 @@ import (
 
 // writeFiles makes the pod's run directory with the files that its containers see under /etc.
 func (m *making) writeFiles() error {
-	cfg, run := m.r.Config.Get(), m.p.s.cfg.run(m.p.id)
+	cfg, run, ids := m.r.Config.Get(), m.p.s.cfg.run(m.p.id), idsOf(m.p, m.r)
 	if err := os.MkdirAll(filepath.Join(run, "c"), 0o700); err != nil {
+		return err
+	}
+	if err := ids.letPass(run, filepath.Join(run, "c")); err != nil {
 		return err
 	}
 	// Containers of every user must be able to read the files through the bind mounts; the directory itself stays closed.
@@ -30,7 +33,11 @@ func (m *making) writeFiles() error {
 		return fmt.Errorf("copy /etc/hosts: %w", err)
 	}
 	for file, data := range map[string][]byte{"hostname": []byte(name + "\n"), "resolv.conf": resolv, "hosts": hosts} {
-		if err := os.WriteFile(filepath.Join(run, file), data, 0o644); err != nil {
+		path := filepath.Join(run, file)
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			return err
+		}
+		if err := ids.give(path); err != nil {
 			return err
 		}
 	}

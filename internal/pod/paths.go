@@ -45,6 +45,7 @@ func (l Layout) rootfs(id, ctr ID) string     { return filepath.Join(l.runContai
 func (l Layout) bundleSpec(id, ctr ID) string {
 	return filepath.Join(l.runContainer(id, ctr), "config.json")
 }
+
 func (l Layout) netnsPrefix() string { return l.Instance + "-" }
 func (l Layout) netns(id ID) string  { return filepath.Join(l.NetNS, l.netnsPrefix()+string(id)) }
 func (l Layout) ipcns(id ID) string  { return filepath.Join(l.run(id), "ns", "ipc") }

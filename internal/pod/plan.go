@@ -74,6 +74,9 @@ func (p *pod) namespaces(r *Record) network.Namespaces {
 	if !hostIPC(cfg) {
 		ns.IPC = l.ipcns(p.id)
 	}
+	if u := usernsOptions(cfg); u != nil {
+		ns.User, ns.IDs, ns.Holder = usernsPin(l, p.id), spec.IDs(u), p.s.cfg.Init
+	}
 	return ns
 }
 
@@ -90,7 +93,8 @@ func (m *making) mountShm() error {
 	if hostIPC(m.r.Config.Get()) {
 		return nil
 	}
-	return rootfs.MakeShm(m.p.s.cfg.shm(m.p.id), shmSize)
+	root := idsOf(m.p, m.r)
+	return rootfs.MakeShm(m.p.s.cfg.shm(m.p.id), shmSize, root.UID, root.GID)
 }
 
 // shmSize is the size of a pod's /dev/shm in bytes, as containerd and dockershim have it.
@@ -171,6 +175,9 @@ func (m *making) startInit(ctx context.Context) error {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return err
 	}
+	if err := idsOf(m.p, m.r).give(root); err != nil { // the runtime makes its mount points there
+		return err
+	}
 	sp, err := spec.BuildInit(spec.InitInput{
 		Pod: m.r.Config.Get(), PodID: string(m.p.id), Host: m.p.s.cfg.Host, Binary: m.p.s.cfg.Init, Paths: m.p.paths(m.r, m.p.id), Handler: options,
 	})
@@ -181,7 +188,7 @@ func (m *making) startInit(ctx context.Context) error {
 		return err
 	}
 	proc, err := m.p.s.cfg.Runtime.Create(ctx, string(m.p.id), runtime.Create{
-		Container: string(m.p.id), Handler: h, Spec: sp, Deadline: h.Timeout,
+		Container: string(m.p.id), Handler: h, Spec: sp, Deadline: h.Timeout, Owner: idsOf(m.p, m.r).owner(spec.User{}),
 	})
 	if err != nil {
 		return err
@@ -214,7 +221,7 @@ func (p *pod) paths(r *Record, ctr ID) spec.Paths {
 		Shm: l.shm(p.id),
 	}
 	ns := p.namespaces(r)
-	out.NetNS, out.IPCNS, out.UTSNS = ns.Net, ns.IPC, ns.UTS
+	out.NetNS, out.IPCNS, out.UTSNS, out.UserNS = ns.Net, ns.IPC, ns.UTS, ns.User
 	if hostIPC(cfg) {
 		out.Shm = "/dev/shm"
 	}

@@ -167,9 +167,9 @@ func open(t *testing.T) *bench {
 			}
 			return runtime.Handler{Name: "runc"}, nil
 		},
-		HandlerSpec: func(string) spec.Handler { return spec.Handler{} },
-		Cgroups:     limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}},
-		Dirty:       func(string) {}, Log: slog.New(slog.DiscardHandler), Retry: op.Backoff{First: 5 * time.Millisecond, Max: 5 * time.Millisecond},
+		HandlerSpec: func(string) spec.Handler { return spec.Handler{} }, UserNS: func(string) error { return nil },
+		Cgroups: limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}},
+		Dirty:   func(string) {}, Log: slog.New(slog.DiscardHandler), Retry: op.Backoff{First: 5 * time.Millisecond, Max: 5 * time.Millisecond},
 	}
 	if err := os.MkdirAll(b.cfg.NetNS, 0o755); err != nil {
 		t.Fatal(err)

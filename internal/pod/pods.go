@@ -76,6 +76,8 @@ type Config struct {
 	Images  Images
 	// Handlers finds a runtime handler as it is configured now; "" is the default; NotFound for what is not configured.
 	Handlers func(name string) (runtime.Handler, error)
+	// UserNS says why pods of a handler cannot have user namespaces; nil if they can, or may try.
+	UserNS func(handler string) error
 	// HandlerSpec is what the configuration says now of the containers of a handler that Handlers finds.
 	HandlerSpec func(name string) spec.Handler
 	// Devices adds devices that vendors describe (CDI) to a spec, by their names.
@@ -139,6 +141,9 @@ func (s *Pods) Paths(r *Record) map[string]string {
 	m := map[string]string{"record": l.record(r.ID), "run": l.run(r.ID), "ipc": l.ipcns(r.ID), "uts": l.utsns(r.ID)}
 	if !r.HostNetwork() {
 		m["netns"] = l.netns(r.ID)
+	}
+	if usernsOptions(r.Config.Get()) != nil {
+		m["userns"] = usernsPin(l, r.ID)
 	}
 	return m
 }

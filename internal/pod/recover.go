@@ -196,7 +196,7 @@ func (p recovery) resume(ctx context.Context) {
 // broken says what a ready pod lacks of the namespaces that it is made of.
 func (p recovery) broken(r *Record) error {
 	ns := p.namespaces(r)
-	for _, pin := range []string{ns.Net, ns.IPC, ns.UTS} {
+	for _, pin := range []string{ns.Net, ns.IPC, ns.UTS, ns.User} {
 		if pin == "" {
 			continue
 		}

@@ -39,6 +39,11 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	if err != nil {
 		return "", err
 	}
+	if usernsOptions(cfg) != nil {
+		if err := s.cfg.UserNS(handler); err != nil {
+			return "", fmt.Errorf("pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, err)
+		}
+	}
 	want := request{cfg: cfg, handler: handler, using: h, digest: digest(cfg, handler)}
 	for {
 		p, err := s.claim(want)
@@ -200,8 +205,8 @@ func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 	if len(cfg.Hostname) > 64 {
 		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: hostname %q is longer than the kernel's 64 bytes", m.Namespace, m.Name, cfg.Hostname)
 	}
-	if u := namespaces(cfg).GetUsernsOptions(); u != nil && u.GetMode() != runtimeapi.NamespaceMode_NODE {
-		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: user namespaces are not available from this runtime", m.Namespace, m.Name)
+	if err := validateUserns(cfg); err != nil {
+		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
 	}
 	if parent := cfg.GetLinux().GetCgroupParent(); strings.Contains(parent, "/") && parent != filepath.Clean("/"+parent) {
 		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: cgroup parent %q is not a plain absolute path", m.Namespace, m.Name, parent)

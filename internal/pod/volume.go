@@ -127,7 +127,8 @@ func validateImageMount(m *runtimeapi.Mount) error {
 func (b *building) mountVolumes(ctr ID) error {
 	for _, i := range b.img.places() {
 		dir := b.p.s.cfg.imageVolume(b.p.id, ctr, i)
-		err := rootfs.Prepare(filepath.Join(dir, "over"), filepath.Join(dir, "mount"), rootfs.Options{Lower: b.img.volumes[i].Dirs, ReadOnly: true})
+		err := rootfs.Prepare(filepath.Join(dir, "over"), filepath.Join(dir, "mount"),
+			rootfs.Options{Lower: b.img.volumes[i].Dirs, ReadOnly: true, IDs: idsOf(b.p, b.p.rec.Load()).IDMap})
 		if err != nil {
 			return &ImageVolumeError{fmt.Errorf("image %s: %w", b.img.volumes[i].ID, err)}
 		}

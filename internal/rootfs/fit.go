@@ -115,3 +115,48 @@ func descriptors(top, bottom string) (dirs [2]*os.File, err error) {
 	}
 	return dirs, err
 }
+
+// TryMapped finds out whether a root can have its ids mapped whose layers are on the file system of layers, and what is written
+// on that of writable. It works in a directory of its own in each, which it removes again, also what a killed one left. ids is a
+// user namespace for it.
+func TryMapped(layers, writable string, ids IDMap) error {
+	const name = "try-mapped"
+	lower, own := filepath.Join(layers, name+"-lower"), filepath.Join(writable, name)
+	err := errors.Join(Remove(lower), Remove(own))
+	if err == nil {
+		err = errors.Join(tryMapped(lower, own, ids), Remove(lower), Remove(own))
+	}
+	if err != nil {
+		return fmt.Errorf("try an id-mapped root: %w", err)
+	}
+	return nil
+}
+
+// tryMapped writes to a root that is mounted nowhere: a kernel may make one that it only lets read.
+func tryMapped(lower, own string, ids IDMap) error {
+	scratch := filepath.Join(own, "scratch")
+	for _, d := range []string{lower, own, scratch} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			return err
+		}
+	}
+	o := Options{Lower: []string{lower}, IDs: ids}
+	if err := makeDirs(own, o); err != nil {
+		return err
+	}
+	mount, err := makeMapped(own, scratch, o)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(mount)
+	return MkdirAllAs(fmt.Sprintf("/proc/self/fd/%d", mount), "/made", 0o755, ids.UID, ids.GID)
+}
+
+// TryRecursive says why this kernel cannot change a mount with all that is mounted below it; nil if it can.
+func TryRecursive() error {
+	err := unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	if errors.Is(err, unix.ENOSYS) {
+		return errOldMounts
+	}
+	return nil
+}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -119,4 +120,41 @@ func MkdirAll(root, p string, mode os.FileMode) error {
 		return err
 	}
 	return at.Close()
+}
+
+// MkdirAllAs does as MkdirAll, and what it makes is this user's and group's of the host. It needs no right of theirs to the
+// way there.
+func MkdirAllAs(root, p string, mode os.FileMode, uid, gid uint32) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the ids are the thread's
+		err := createAs(uid, gid)
+		if err == nil {
+			err = MkdirAll(root, p, mode)
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// createAs has the calling thread make files as another user, and keep its powers, which go with a change of the user.
+func createAs(uid, gid uint32) error {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &caps[0]); err != nil {
+		return fmt.Errorf("capget: %w", err)
+	}
+	for _, id := range []struct {
+		call  uintptr
+		value uint32
+	}{{unix.SYS_SETFSGID, gid}, {unix.SYS_SETFSUID, uid}} {
+		_, _, _ = unix.RawSyscall(id.call, uintptr(id.value), 0, 0)
+		if now, _, _ := unix.RawSyscall(id.call, ^uintptr(0), 0, 0); uint32(now) != id.value { // it tells no error but so
+			return fmt.Errorf("make files as %d:%d: %w", uid, gid, unix.EPERM)
+		}
+	}
+	if err := unix.Capset(&hdr, &caps[0]); err != nil {
+		return fmt.Errorf("capset: %w", err)
+	}
+	return nil
 }

@@ -28,18 +28,28 @@ var oneByOne = sync.OnceValue(func() bool {
 
 // mountNew mounts by the newer calls, and passes on what the kernel says about a mount it refuses.
 func mountNew(dir, mountpoint string, o Options) error {
+	mount, err := makeOverlay(dir, o)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(mount)
+	return attach(mount, mountpoint)
+}
+
+// makeOverlay returns the descriptor of a new mount that is nowhere yet.
+func makeOverlay(dir string, o Options) (int, error) {
 	ctx, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return fmt.Errorf("open an overlay: %w", err)
+		return -1, fmt.Errorf("open an overlay: %w", err)
 	}
 	defer unix.Close(ctx)
 	for _, kv := range settings(dir, o) {
 		if err := unix.FsconfigSetString(ctx, kv[0], kv[1]); err != nil {
-			return fmt.Errorf("overlay %s=%s: %w", kv[0], kv[1], explain(ctx, err))
+			return -1, fmt.Errorf("overlay %s=%s: %w", kv[0], kv[1], explain(ctx, err))
 		}
 	}
 	if err := unix.FsconfigCreate(ctx); err != nil {
-		return fmt.Errorf("overlay of %d layers: %w", len(o.Lower), explain(ctx, err))
+		return -1, fmt.Errorf("overlay of %d layers: %w", len(o.Lower), explain(ctx, err))
 	}
 	attr := 0
 	if o.ReadOnly {
@@ -47,10 +57,9 @@ func mountNew(dir, mountpoint string, o Options) error {
 	}
 	mount, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, attr)
 	if err != nil {
-		return fmt.Errorf("mount the overlay: %w", explain(ctx, err))
+		return -1, fmt.Errorf("mount the overlay: %w", explain(ctx, err))
 	}
-	defer unix.Close(mount)
-	return attach(mount, mountpoint)
+	return mount, nil
 }
 
 func settings(dir string, o Options) [][2]string {
@@ -95,8 +104,8 @@ func explain(ctx int, err error) error {
 }
 
 // mountOld mounts by mount(2), whose options end at a page. So the layers are named by short links in dir, and the thread
-// that mounts stands there.
-func mountOld(dir, mountpoint string, o Options) error {
+// that mounts stands there; standing sees to that.
+func mountOld(dir, mountpoint string, o Options, standing func(dir string, f func() error) error) error {
 	if len(o.Lower) > maxLayers {
 		return fmt.Errorf("%d layers: the kernel stacks at most %d", len(o.Lower), maxLayers)
 	}
@@ -124,7 +133,7 @@ func mountOld(dir, mountpoint string, o Options) error {
 	if o.ReadOnly {
 		flags = unix.MS_RDONLY
 	}
-	return inDir(links, func() error {
+	return standing(links, func() error {
 		if err := unix.Mount("overlay", mountpoint, "overlay", flags, data); err != nil {
 			return fmt.Errorf("overlay of %d layers: %w", len(o.Lower), err)
 		}
@@ -139,13 +148,19 @@ func inDir(dir string, f func() error) error {
 		runtime.LockOSThread()
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			done <- fmt.Errorf("unshare the working directory: %w", err)
-		} else if err := unix.Chdir(dir); err != nil {
-			done <- &os.PathError{Op: "chdir", Path: dir, Err: err}
 		} else {
-			done <- f()
+			done <- goDir(dir, f)
 		}
 	}()
 	return <-done
+}
+
+// goDir runs f in dir, on a thread that shares its directory with no other.
+func goDir(dir string, f func() error) error {
+	if err := unix.Chdir(dir); err != nil {
+		return &os.PathError{Op: "chdir", Path: dir, Err: err}
+	}
+	return f()
 }
 
 // bindReadOnly shows one directory, read-only: an overlay needs two.

@@ -23,6 +23,14 @@ type Options struct {
 	Lower    []string // layer directories, the topmost first
 	ReadOnly bool     // no upper directory: for a volume that is an image
 	Label    string   // SELinux label of every file; empty keeps what the files have
+	IDs      IDMap    // by which the ids of the layers are shown, and those of what is written are kept
+}
+
+// IDMap is a user namespace by which ids of files are mapped: what belongs to id 0 is shown as its root's. No file is changed
+// for it.
+type IDMap struct {
+	UserNS   string // its file; "" is no mapping
+	UID, GID uint32 // of its root, on the host
 }
 
 // Prepare mounts the layers at mountpoint, with dir/upper over them and dir/work beside it. It makes the directories that are
@@ -51,6 +59,9 @@ func prepare(dir, mountpoint string, o Options) error {
 		}
 	}
 	if o.ReadOnly && len(o.Lower) == 1 && o.Label == "" {
+		if o.IDs.UserNS != "" {
+			return Stage(o.Lower[0], mountpoint, Staging{IDs: o.IDs, ReadOnly: true})
+		}
 		return bindReadOnly(o.Lower[0], mountpoint)
 	}
 	if err := makeDirs(dir, o); err != nil {
@@ -59,10 +70,13 @@ func prepare(dir, mountpoint string, o Options) error {
 	if o.ReadOnly && rootIsImplied(o.Lower[0]) {
 		o.Lower = append([]string{filepath.Join(dir, "upper")}, o.Lower...)
 	}
+	if o.IDs.UserNS != "" {
+		return mountMapped(dir, mountpoint, o)
+	}
 	if oneByOne() {
 		return mountNew(dir, mountpoint, o)
 	}
-	return mountOld(dir, mountpoint, o)
+	return mountOld(dir, mountpoint, o, inDir)
 }
 
 // ImpliedRoot is the extended attribute of a layer directory that says nothing about the root of the image: the mode and the
@@ -164,9 +178,9 @@ type Tmpfs struct {
 	Label    string
 }
 
-// MakeShm mounts a pod's /dev/shm at path; UnmakeTmpfs takes it away.
-func MakeShm(path string, size int64) error {
-	return MakeTmpfs(path, Tmpfs{Size: size, Mode: 0o1777})
+// MakeShm mounts a pod's /dev/shm at path, with this owner; UnmakeTmpfs takes it away.
+func MakeShm(path string, size int64, uid, gid uint32) error {
+	return MakeTmpfs(path, Tmpfs{Size: size, Mode: 0o1777, UID: uid, GID: gid})
 }
 
 // MakeTmpfs mounts a new tmpfs at path, which it makes, without programs, devices or setuid bits. When something is mounted

@@ -115,7 +115,7 @@ func TestPrepare(t *testing.T) {
 func TestManyLayers(t *testing.T) {
 	base := needRoot(t)
 	o := Options{Lower: layers(t, base, 300)} // the names alone are 30 kB
-	for name, mount := range map[string]func(string, string, Options) error{"new": mountNew, "old": mountOld} {
+	for name, mount := range map[string]func(string, string, Options) error{"new": mountNew, "old": mountOldAnywhere} {
 		if name == "new" && !oneByOne() {
 			continue
 		}
@@ -140,7 +140,7 @@ func TestManyLayers(t *testing.T) {
 
 func TestPrepareReadOnly(t *testing.T) {
 	base := needRoot(t)
-	for n, mount := range map[int]func(string, string, Options) error{1: Prepare, 2: Prepare, 3: mountOld} {
+	for n, mount := range map[int]func(string, string, Options) error{1: Prepare, 2: Prepare, 3: mountOldAnywhere} {
 		dir, at := filepath.Join(base, fmt.Sprint("d", n)), filepath.Join(base, fmt.Sprint("m", n))
 		o := Options{Lower: layers(t, filepath.Join(base, fmt.Sprint(n)), n), ReadOnly: true}
 		must(t, os.MkdirAll(at, 0o755))
@@ -191,7 +191,7 @@ func TestPrepareRefuses(t *testing.T) {
 			t.Errorf("too many layers: %v does not say what the kernel said", err)
 		}
 	}
-	if err := mountOld(base, base+"/m", Options{Lower: many}); err == nil || !strings.Contains(err.Error(), "at most 500") {
+	if err := mountOldAnywhere(base, base+"/m", Options{Lower: many}); err == nil || !strings.Contains(err.Error(), "at most 500") {
 		t.Errorf("too many layers: %v", err)
 	}
 }
@@ -199,7 +199,7 @@ func TestPrepareRefuses(t *testing.T) {
 func TestUnmountBusy(t *testing.T) {
 	base := needRoot(t)
 	at := base + "/shm"
-	must(t, MakeShm(at, 1<<20))
+	must(t, MakeShm(at, 1<<20, 0, 0))
 	open, err := os.Create(at + "/open")
 	must(t, err)
 	must(t, Unmount(at))
@@ -221,7 +221,7 @@ func TestTmpfs(t *testing.T) {
 	base := needRoot(t)
 	at := base + "/shm"
 	for range 2 {
-		must(t, MakeShm(at, 1<<20))
+		must(t, MakeShm(at, 1<<20, 0, 0))
 	}
 	var st unix.Statfs_t
 	must(t, unix.Statfs(at, &st))
@@ -247,8 +247,8 @@ func TestSweep(t *testing.T) {
 	must(t, Sweep(base+"/none", nil))
 	for _, id := range []string{"live", "dead", "dead too"} {
 		must(t, os.MkdirAll(filepath.Join(base, id, "c"), 0o755))
-		must(t, MakeShm(filepath.Join(base, id, "shm"), 0))
-		must(t, MakeShm(filepath.Join(base, id, "shm/inner"), 0))
+		must(t, MakeShm(filepath.Join(base, id, "shm"), 0, 0, 0))
+		must(t, MakeShm(filepath.Join(base, id, "shm/inner"), 0, 0, 0))
 		write(t, filepath.Join(base, id, "ns"), "")
 		must(t, unix.Mount("/proc/self/ns/uts", filepath.Join(base, id, "ns"), "", unix.MS_BIND, ""))
 	}
@@ -296,4 +296,8 @@ func TestImpliedRoot(t *testing.T) {
 			must(t, Remove(filepath.Join(dir, "d")))
 		}
 	}
+}
+
+func mountOldAnywhere(dir, mountpoint string, o Options) error {
+	return mountOld(dir, mountpoint, o, inDir)
 }

@@ -49,7 +49,7 @@ func (r *Runtime) Create(ctx context.Context, pod string, c Create) (Process, er
 		Op: wire.Create, Container: c.Container, Timeout: c.Deadline.Milliseconds(),
 		Create: &wire.Bundle{
 			Runtime: c.Handler.Path, Args: c.Handler.args(), Terminal: c.Terminal, Stdin: c.Stdin, StdinOnce: c.StdinOnce,
-			Cgroups: c.cgroups(),
+			Cgroups: c.cgroups(), Owner: c.Owner,
 		},
 	})
 	_ = fault.At("runtime.create.after")

@@ -100,7 +100,12 @@ type Create struct {
 	Spec                       *specs.Spec
 	Terminal, Stdin, StdinOnce bool
 	Deadline                   time.Duration
+	// Owner is whom the standard streams of all its processes are given to; nil leaves that to the OCI runtime.
+	Owner *Owner
 }
+
+// Owner is a user and a group of the host.
+type Owner = wire.Owner
 
 // Log is a file below a directory; an empty Path is no log.
 type Log struct{ Dir, Path string }

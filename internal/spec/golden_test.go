@@ -153,7 +153,7 @@ func render(t *testing.T, s *specs.Spec) string {
 const testPodID = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
 // testInput is a plain pod on a plain host, with what the case says over it. A mount of the request is resolved to
-// /real<host path>; devices under /dev/snd and /dev/fuse exist.
+// /real<host path>, and staged below /staged; devices under /dev/snd and /dev/fuse exist.
 func testInput(t *testing.T, in sections) Input {
 	full := Input{
 		PodID: testPodID, ContainerID: strings.Repeat("c", 64),
@@ -190,7 +190,7 @@ func testInput(t *testing.T, in sections) Input {
 	strict(t, "input", in.get("input"), &over)
 	for _, m := range full.Container.GetMounts() {
 		src := "/real" + m.GetHostPath()
-		full.Mounts = append(full.Mounts, ResolvedMount{m, src})
+		full.Mounts = append(full.Mounts, ResolvedMount{m, src, strings.HasPrefix(m.GetHostPath(), "/staged")})
 	}
 	return full
 }

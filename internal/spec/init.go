@@ -31,12 +31,12 @@ func BuildInit(in InitInput) (*specs.Spec, error) {
 	if in.Pod == nil || in.Paths.Rootfs == "" || in.Binary == "" {
 		return nil, errors.New("pod init spec: the pod, an empty root and the binary are all needed")
 	}
-	user, err := initIdentity(in.Pod.GetLinux().GetSecurityContext())
+	user, err := initIdentity(in)
 	if err != nil {
 		return nil, err
 	}
 	score := clampScore(initScore, in.Host)
-	b := &build{Input: Input{Pod: in.Pod, Host: in.Host, Paths: in.Paths}, base: &specs.Spec{}}
+	b := &build{Input: Input{Pod: in.Pod, Host: in.Host, Paths: in.Paths, User: User{UID: user.UID, GID: user.GID}}, base: &specs.Spec{}}
 	b.out = &specs.Spec{
 		Root: &specs.Root{Path: in.Paths.Rootfs, Readonly: true},
 		Process: &specs.Process{
@@ -78,10 +78,17 @@ func (b *build) initIsolation(binary string) error {
 	return nil
 }
 
-func initIdentity(sc *runtimeapi.LinuxSandboxSecurityContext) (specs.User, error) {
+// initIdentity is who the init runs as: whom the pod names, or nobody that an image uses. A user namespace that has not got that
+// one has root, who is nobody outside of it.
+func initIdentity(in InitInput) (specs.User, error) {
+	sc := in.Pod.GetLinux().GetSecurityContext()
 	if sc.GetRunAsUser() == nil {
 		if sc.GetRunAsGroup() != nil {
 			return specs.User{}, errors.New("pod: run_as_group needs run_as_user")
+		}
+		ids := IDs(sc.GetNamespaceOptions().GetUsernsOptions())
+		if _, _, ok := ids.Host(initUser, initUser); in.Paths.UserNS != "" && !ok {
+			return specs.User{}, nil
 		}
 		return specs.User{UID: initUser, GID: initUser}, nil
 	}

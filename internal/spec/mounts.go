@@ -2,6 +2,7 @@ package spec
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -63,15 +64,30 @@ func covered(mounts []specs.Mount, dst string) bool {
 }
 
 func (b *build) baseMounts() []specs.Mount {
+	pts := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}
+	if b.hasGroup(ttyGroup) {
+		pts = append(pts, fmt.Sprintf("gid=%d", ttyGroup))
+	}
 	return []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts",
-			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: pts},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		b.sysfs(),
 		b.cgroupfs(),
 	}
+}
+
+// ttyGroup is the group of terminals.
+const ttyGroup = 5
+
+// hasGroup says whether there is this group in the pod's user namespace.
+func (b *build) hasGroup(gid uint32) bool {
+	if b.Paths.UserNS == "" {
+		return true
+	}
+	_, _, ok := IDs(b.Pod.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()).Host(0, gid)
+	return ok
 }
 
 // sysfs shows the devices of a network namespace, so a user namespace that does not own it may only bind the host's.
@@ -139,6 +155,9 @@ func (b *build) requestMount(m ResolvedMount) (specs.Mount, error) {
 	if err != nil {
 		return specs.Mount{}, err
 	}
+	if m.NeedsStaging() && !m.Staged {
+		return specs.Mount{}, errors.New("it is to be read-only with all below it, or to have its ids mapped, and was not staged")
+	}
 	opts := []string{"rbind", propagation, access}
 	for _, o := range req.GetMountOptions() {
 		if !slices.Contains(mountOptions, o) {
@@ -146,26 +165,27 @@ func (b *build) requestMount(m ResolvedMount) (specs.Mount, error) {
 		}
 		opts = append(opts, o)
 	}
-	return specs.Mount{Destination: dst, Type: "bind", Source: m.Source, Options: opts,
-		UIDMappings: idMappings(req.GetUidMappings()), GIDMappings: idMappings(req.GetGidMappings())}, nil
+	return specs.Mount{Destination: dst, Type: "bind", Source: m.Source, Options: opts}, nil
 }
 
-// mountAccess is rw, ro or rro. An image is always read-only.
+// NeedsStaging says whether the mount asks for what an OCI runtime is not asked for: that all below it is read-only, and a
+// mapping of its ids. So the source is to be a mount that has it.
+func (m ResolvedMount) NeedsStaging() bool {
+	return m.Mount.GetRecursiveReadOnly() || len(m.Mount.GetUidMappings())+len(m.Mount.GetGidMappings()) > 0
+}
+
+// mountAccess is rw or ro. An image is always read-only.
 func (b *build) mountAccess(m *runtimeapi.Mount) (string, error) {
 	readonly := m.GetReadonly() || m.GetImage().GetImage() != ""
 	switch {
-	case !m.GetRecursiveReadOnly() && readonly:
-		return "ro", nil
-	case !m.GetRecursiveReadOnly():
-		return "rw", nil
-	case !readonly:
+	case m.GetRecursiveReadOnly() && !readonly:
 		return "", fmt.Errorf("recursive_read_only is asked for and readonly is not")
-	case m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
+	case m.GetRecursiveReadOnly() && m.GetPropagation() != runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
 		return "", fmt.Errorf("recursive_read_only needs private propagation")
-	case !b.Handler.RecursiveReadOnly:
-		return "", fmt.Errorf("recursive_read_only: this runtime handler cannot do it")
+	case readonly:
+		return "ro", nil
 	}
-	return "rro", nil
+	return "rw", nil
 }
 
 // propagation also lets the root of the container take part, or nothing would reach the mounts below it.
@@ -180,6 +200,9 @@ func (b *build) propagation(p runtimeapi.MountPropagation) (string, error) {
 		}
 		return "rslave", nil
 	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
+		if b.Paths.UserNS != "" {
+			return "", errors.New("bidirectional propagation: no mount of a pod with a user namespace can appear on the host")
+		}
 		*root = "rshared"
 		return "rshared", nil
 	}

@@ -7,6 +7,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/userns"
 )
 
 // namespaces joins the pod's and makes the container's own. Network, IPC and UTS are the pod's to decide, so only their
@@ -24,8 +26,9 @@ func (b *build) namespaces() error {
 	if err := b.pidNamespace(); err != nil {
 		return err
 	}
-	// On v1, and for a privileged container, the host's cgroups stay in sight: tools of both kinds count on it.
-	if b.Host.CgroupV2 && !b.privileged {
+	// On v1, and for a privileged container, the host's cgroups stay in sight: tools of both kinds count on it. A user namespace
+	// can mount only what is its own.
+	if b.Host.CgroupV2 && (!b.privileged || b.Paths.UserNS != "") {
 		b.addNamespace(specs.CgroupNamespace, "")
 	}
 	return b.userNamespace()
@@ -74,12 +77,36 @@ func (b *build) userNamespace() error {
 	if b.Paths.UserNS == "" {
 		return nil
 	}
-	if len(pod.GetUids()) == 0 || len(pod.GetGids()) == 0 {
-		return errors.New("the pod has a user namespace and no id mappings")
+	ids := IDs(pod)
+	if err := ids.Check(); err != nil {
+		return fmt.Errorf("the pod's user namespace: %w", err)
+	}
+	for _, gid := range append([]uint32{b.User.GID}, b.User.AdditionalGids...) {
+		if _, _, ok := ids.Host(b.User.UID, gid); !ok {
+			return fmt.Errorf("user %d, group %d: the pod's user namespace does not have this user, or this group", b.User.UID, gid)
+		}
 	}
 	b.addNamespace(specs.UserNamespace, b.Paths.UserNS)
 	b.out.Linux.UIDMappings, b.out.Linux.GIDMappings = idMappings(pod.GetUids()), idMappings(pod.GetGids())
 	return nil
+}
+
+// IDs is the mapping of a pod's user namespace.
+func IDs(u *runtimeapi.UserNamespace) userns.Mapping {
+	return userns.Mapping{UIDs: idRanges(u.GetUids()), GIDs: idRanges(u.GetGids())}
+}
+
+// MountIDs is the mapping that a mount asks for; its zero value where it asks for none.
+func MountIDs(m *runtimeapi.Mount) userns.Mapping {
+	return userns.Mapping{UIDs: idRanges(m.GetUidMappings()), GIDs: idRanges(m.GetGidMappings())}
+}
+
+func idRanges(in []*runtimeapi.IDMapping) []userns.Range {
+	var out []userns.Range
+	for _, m := range in {
+		out = append(out, userns.Range{Inside: m.GetContainerId(), Host: m.GetHostId(), Size: m.GetLength()})
+	}
+	return out
 }
 
 // sameUserns treats no options and the host's namespace alike.

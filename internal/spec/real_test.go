@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"berth/internal/host"
+	"berth/internal/rootfs"
 	"berth/internal/spec/device"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -133,10 +134,18 @@ func mountCase(t *testing.T, in *Input) {
 	if err := os.WriteFile(in.Paths.Hosts, []byte("hosts of the pod\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	in.Handler.RecursiveReadOnly = true
+	staged := filepath.Join(dir, "staged")
+	if err := rootfs.Stage(filepath.Join(dir, "a"), staged, rootfs.Staging{ReadOnly: true}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := rootfs.Unmount(staged); err != nil {
+			t.Error(err)
+		}
+	})
 	in.Mounts = []ResolvedMount{
-		{&runtimeapi.Mount{ContainerPath: "/rro", HostPath: "a", Readonly: true, RecursiveReadOnly: true}, filepath.Join(dir, "a")},
-		{&runtimeapi.Mount{ContainerPath: "/data", HostPath: "b"}, filepath.Join(dir, "b")},
+		{&runtimeapi.Mount{ContainerPath: "/rro", HostPath: "a", Readonly: true, RecursiveReadOnly: true}, staged, true},
+		{&runtimeapi.Mount{ContainerPath: "/data", HostPath: "b"}, filepath.Join(dir, "b"), false},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 // TestRefuses: what contradicts itself, the pod or the host is an error that names the culprit.
 func TestRefuses(t *testing.T) {
 	own := `"namespace_options":{"pid":"CONTAINER"}`
+	ids := `"userns_options":{"uids":[{"host_id":1000,"length":10}],"gids":[{"host_id":1000,"length":5}]}`
 	for name, c := range map[string]struct{ pod, container, image, input, seccomp, want string }{
 		"no command":           {container: `{"linux":{"security_context":{` + own + `}}}`, image: `{"Cmd":[]}`, want: "neither the container nor its image"},
 		"NUL in argument":      {container: `{"args":["a\u0000b"],"linux":{"security_context":{` + own + `}}}`, want: "NUL"},
@@ -23,7 +24,11 @@ func TestRefuses(t *testing.T) {
 		"pod pid":              {container: `{}`, want: "share its pod's PID namespace"},
 		"target pid":           {container: `{"linux":{"security_context":{"namespace_options":{"pid":"TARGET","target_id":"x"}}}}`, want: `"x"`},
 		"userns differs":       {container: `{"linux":{"security_context":{"namespace_options":{"pid":"CONTAINER","userns_options":{"uids":[{"length":1}]}}}}}`, want: "user namespace options differ"},
-		"userns unmapped":      {container: `{"linux":{"security_context":{` + own + `}}}`, input: `{"Paths":{"UserNS":"/ns"}}`, want: "no id mappings"},
+		"userns unmapped":      {container: `{"linux":{"security_context":{` + own + `}}}`, input: `{"Paths":{"UserNS":"/ns"}}`, want: "no uids are mapped"},
+		"user not in userns":   {pod: `{"linux":{"security_context":{"namespace_options":{` + ids + `}}}}`, container: `{"linux":{"security_context":{"run_as_user":{"value":10},"namespace_options":{"pid":"CONTAINER",` + ids + `}}}}`, input: `{"Paths":{"UserNS":"/ns"}}`, want: "user 10, group 0"},
+		"group not in userns":  {pod: `{"linux":{"security_context":{"namespace_options":{` + ids + `}}}}`, container: `{"linux":{"security_context":{"supplemental_groups":[7],"namespace_options":{"pid":"CONTAINER",` + ids + `}}}}`, input: `{"Paths":{"UserNS":"/ns"}}`, want: "user 0, group 7"},
+		"both ways in userns":  {pod: `{"linux":{"security_context":{"namespace_options":{` + ids + `}}}}`, container: `{"linux":{"security_context":{"namespace_options":{"pid":"CONTAINER",` + ids + `}}},"mounts":[{"container_path":"/a","host_path":"/x","propagation":2}]}`, input: `{"Paths":{"UserNS":"/ns"}}`, want: "can appear on the host"},
+		"mapped, not staged":   {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"container_path":"/a","host_path":"/x","uidMappings":[{"length":1}]}]}`, want: "was not staged"},
 		"score":                {container: `{"linux":{"resources":{"oom_score_adj":"1001"},"security_context":{` + own + `}}}`, want: "1001"},
 		"swap":                 {container: `{"linux":{"resources":{"memory_limit_in_bytes":"10","memory_swap_limit_in_bytes":"5"},"security_context":{` + own + `}}}`, want: "below"},
 		"memory":               {container: `{"linux":{"resources":{"memory_limit_in_bytes":"-5"},"security_context":{` + own + `}}}`, want: "-5"},
@@ -42,7 +47,7 @@ func TestRefuses(t *testing.T) {
 		"propagation":          {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"container_path":"/a","host_path":"/x","propagation":9}]}`, want: "propagation 9"},
 		"rro without ro":       {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"container_path":"/a","host_path":"/x","recursive_read_only":true}]}`, want: "readonly is not"},
 		"rro propagates":       {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"container_path":"/a","host_path":"/x","readonly":true,"recursive_read_only":true,"propagation":1}]}`, want: "private propagation"},
-		"rro unsupported":      {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"container_path":"/a","host_path":"/x","readonly":true,"recursive_read_only":true}]}`, want: "cannot do it"},
+		"rro not staged":       {container: `{"linux":{"security_context":{` + own + `}},"mounts":[{"container_path":"/a","host_path":"/x","readonly":true,"recursive_read_only":true}]}`, want: "was not staged"},
 		"rlimit":               {container: `{"linux":{"security_context":{` + own + `}}}`, input: `{"Rlimits":[{"type":"RLIMIT_CORE","hard":1,"soft":2}]}`, want: "RLIMIT_CORE"},
 		"apparmor missing":     {container: `{"linux":{"security_context":{` + own + `,"apparmor":{"profile_type":"Localhost","localhost_ref":"p"}}}}`, want: "does not enforce AppArmor"},
 		"apparmor nameless":    {container: `{"linux":{"security_context":{` + own + `,"apparmor":{"profile_type":"Localhost"}}}}`, want: "without a name"},

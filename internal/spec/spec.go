@@ -68,7 +68,6 @@ type Host struct {
 
 // Handler is what the configuration says about the runtime handler of the pod.
 type Handler struct {
-	RecursiveReadOnly bool // probed: the runtime honours the mount option rro
 	// PrivilegedWithoutHostDevices gives a privileged container the usual devices only, under the usual device limits.
 	PrivilegedWithoutHostDevices bool
 	// PodAnnotations and ContainerAnnotations are patterns (as path.Match, a trailing * matching any rest) of annotations
@@ -91,10 +90,12 @@ type User struct {
 }
 
 // ResolvedMount is a mount of the request with its source found: symbolic links followed, existence and propagation
-// checked. Of an image mount, Source is the mounted image, or the path in it.
+// checked. Of an image mount, Source is the mounted image, or the path in it. Staged says that Source is a mount made for this
+// container alone, read-only with all below it and with its ids mapped as far as the request wants that.
 type ResolvedMount struct {
 	Mount  *runtimeapi.Mount
 	Source string
+	Staged bool
 }
 
 // Paths is where the daemon put what the container uses. An empty namespace path is the host's namespace; an empty file

@@ -108,6 +108,10 @@ func (n *Node) prepare() error {
 	if n.Dir, err = os.MkdirTemp("/tmp", "bt-"); err != nil {
 		return err
 	}
+	// As below /run: who is root in a user namespace only passes through.
+	if err := os.Chmod(n.Dir, 0o711); err != nil {
+		return err
+	}
 	n.Root, n.State, n.Socket = n.Dir+"/root", n.Dir+"/run", n.Dir+"/berth.sock"
 	n.Logs, n.CNI, n.Leases = n.Dir+"/logs", n.Dir+"/net.d", n.Dir+"/leases"
 	n.Certs, n.Config = n.Dir+"/certs.d", n.Dir+"/config.toml"

@@ -70,6 +70,8 @@ func isZero(at any) bool {
 		return *p == nil
 	case **Exit:
 		return *p == nil
+	case **Owner:
+		return *p == nil
 	}
 	return false
 }
@@ -99,6 +101,8 @@ func appendValue(b []byte, at any) []byte {
 	case **Process:
 		return appendObject(b, *p)
 	case **Exit:
+		return appendObject(b, *p)
+	case **Owner:
 		return appendObject(b, *p)
 	case Object:
 		return appendObject(b, p)
@@ -215,6 +219,9 @@ func (s *scanner) nested(at any, depth int) (err error) {
 		return s.object(*p, depth)
 	case **Exit:
 		*p = new(Exit)
+		return s.object(*p, depth)
+	case **Owner:
+		*p = new(Owner)
 		return s.object(*p, depth)
 	case Object:
 		return s.object(p, depth)

@@ -12,7 +12,7 @@ func (b *Bundle) members() []member {
 	return []member{
 		{"runtime", &b.Runtime, true}, {"args", &b.Args, false}, {"tty", &b.Terminal, false}, {"stdin", &b.Stdin, false},
 		{"stdinOnce", &b.StdinOnce, false}, {"cgroups", &b.Cgroups, false}, {"log", &b.Log, false},
-		{"started", &b.Started, false}, {"stdinClosed", &b.StdinClosed, false},
+		{"started", &b.Started, false}, {"owner", &b.Owner, false}, {"stdinClosed", &b.StdinClosed, false},
 	}
 }
 
@@ -44,4 +44,8 @@ func (r *Reply) members() []member {
 		{"containers", &r.Containers, false}, {"process", &r.Process, false}, {"code", &r.Code, false},
 		{"timedOut", &r.TimedOut, false}, {"ctr", &r.Container, false}, {"exit", &r.Exit, false},
 	}
+}
+
+func (o *Owner) members() []member {
+	return []member{{"uid", &o.UID, true}, {"gid", &o.GID, true}}
 }

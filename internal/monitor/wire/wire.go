@@ -65,8 +65,16 @@ type Bundle struct {
 	Cgroups   []string `json:"cgroups,omitempty"` // the directories of its own cgroup, in all hierarchies
 	Log       *Log     `json:"log,omitempty"`     // once it is started
 	Started   int64    `json:"started,omitempty"` // nanoseconds since 1970
+	// Owner is whom the standard streams are given to: those of a process in a user namespace.
+	Owner *Owner `json:"owner,omitempty"`
 	// StdinClosed says that the container has been let see the end of its input.
 	StdinClosed bool `json:"stdinClosed,omitempty"`
+}
+
+// Owner is a user and a group of the host.
+type Owner struct {
+	UID int `json:"uid"`
+	GID int `json:"gid"`
 }
 
 // Log is a file below a directory.
