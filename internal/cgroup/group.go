@@ -82,7 +82,7 @@ func (g *Group) Pids() ([]int, error) { return Pids(g.path) }
 // Kill sends SIGKILL to every process of this group and of those below it, also to those that are being forked
 // meanwhile. It does not wait for them to die: WaitEmpty does. It is nil when nothing is there.
 func (g *Group) Kill() error {
-	err := os.WriteFile(filepath.Join(g.path, "cgroup.kill"), []byte("1"), 0)
+	err := Write(filepath.Join(g.path, "cgroup.kill"), "1")
 	switch {
 	case err == nil, gone(g.path, err):
 		return nil

@@ -32,7 +32,7 @@ func Delegated(mount string) (string, error) {
 		return dir, nil // somebody else's unit, in which this was started by hand
 	}
 	if g, err := cgroup.Make(dir, leaf); err == nil {
-		_ = os.WriteFile(filepath.Join(g.Path(), "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0)
+		_ = cgroup.Write(filepath.Join(g.Path(), "cgroup.procs"), strconv.Itoa(os.Getpid()))
 	}
 	return dir, nil
 }

@@ -93,12 +93,11 @@ func apply(all []setting) (putBack func() error, err error) {
 
 func (s setting) write() error {
 	// A write of nothing would not reach the kernel; a line without a word takes a list away.
-	err := os.WriteFile(s.file, []byte(s.value+"\n"), 0)
+	err := cgroup.Write(s.file, s.value+"\n")
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		// In this file system a file cannot be made.
 		return fmt.Errorf("%s: this kernel has no such setting, or its controller is not on here: %w", s.file, unix.ENOENT)
 	case errors.Is(err, unix.EBUSY) && strings.HasPrefix(filepath.Base(s.file), "memory."):
 		return s.tooMuch(err)

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/cgroup"
 )
 
 // limitsV2 says what to write where in one cgroup of the unified hierarchy. It makes sure that a lower limit on memory has room.
@@ -118,7 +120,7 @@ func makeRoom(dir string, limit uint64) error {
 	used, err := readUint(file)
 	if err == nil && used > limit {
 		// What cannot all be had is not an answer by itself: what is in use afterwards counts.
-		_ = os.WriteFile(filepath.Join(dir, "memory.reclaim"), []byte(strconv.FormatUint(used-limit, 10)), 0)
+		_ = cgroup.Write(filepath.Join(dir, "memory.reclaim"), strconv.FormatUint(used-limit, 10))
 		used, err = readUint(file)
 	}
 	if err == nil && used > limit {
