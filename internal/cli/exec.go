@@ -58,16 +58,15 @@ func (c *client) exec(cmd *cobra.Command, word string, argv []string, o *execOpt
 	if o.tty && o.stdin && terminalOf(cmd.InOrStdin()) == nil {
 		return errors.New("-t needs a terminal to type at; leave it out to pipe something in with -i")
 	}
-	ctx, cancel := context.WithCancel(cmd.Context())
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(cmd.Context())
+	defer cancel(nil)
 	id, err := c.container(ctx, word)
 	if err != nil {
 		return err
 	}
 	late := fmt.Errorf("the command was not done after %v", o.timeout)
-	if o.timeout > 0 {
-		ctx, cancel = context.WithTimeoutCause(ctx, o.timeout, late)
-		defer cancel()
+	if o.timeout > 0 { // no deadline: the daemon would learn of it, and could say so first, in words of its own
+		defer time.AfterFunc(o.timeout, func() { cancel(late) }).Stop()
 	}
 	s := admin.Streams{Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()}
 	if o.stdin {
