@@ -45,13 +45,14 @@ func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code
 	defer remove()
 	q := wire.Request{Op: wire.Session, Container: ctr, Process: name}
 	e := &ends{}
-	defer e.close()
+	defer e.hangUp()
 	if s.Process.Terminal {
 		q.Console, err = e.listen(r.cfg.bundle(pod, ctr), name)
 	} else {
 		err = e.pipes(s)
 	}
 	if err != nil {
+		closeFiles(e.theirs)
 		return 0, fmt.Errorf("open the streams of the command: %w", err)
 	}
 	work, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -63,6 +64,7 @@ func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code
 	answered := make(chan answer, 1)
 	go func() {
 		reply, err := r.call(work, pod, q, e.theirs...)
+		closeFiles(e.theirs) // not before: what it sends are numbers, which are somebody else's once a file is closed
 		if err != nil {
 			answered <- answer{err: err}
 			return
@@ -80,7 +82,7 @@ func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code
 		return a.code, e.drain(ctx)
 	case <-ctx.Done():
 	}
-	e.close()
+	e.hangUp()
 	select {
 	case <-answered:
 	case <-time.After(hangupGrace):
@@ -92,7 +94,7 @@ func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code
 
 // ends are the daemon's ends of a session's streams.
 type ends struct {
-	theirs   []*os.File // stdin, stdout, stderr of the process; none with a terminal
+	theirs   []*os.File // stdin, stdout, stderr of the process; none with a terminal. Open until the call for them returns
 	listener *net.UnixListener
 	socket   string         // the listener's
 	taken    chan struct{}  // closed when the listener has had its message, or failed
@@ -116,13 +118,12 @@ func (e *ends) hold(f *os.File) bool {
 	return true
 }
 
-// close hangs up.
-func (e *ends) close() {
+// hangUp closes the daemon's ends. It may be repeated.
+func (e *ends) hangUp() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed = true
 	closeFiles(e.ours)
-	closeFiles(e.theirs)
 	if e.listener != nil {
 		_ = e.listener.Close()
 		_ = os.Remove(e.socket)
@@ -131,41 +132,47 @@ func (e *ends) close() {
 
 // pipes makes the streams of a process without a terminal.
 func (e *ends) pipes(s Session) error {
-	in, out, err := e.pipe(s.Stdin != nil)
-	if err != nil {
-		return err
-	}
-	e.theirs = append(e.theirs, in)
-	if s.Stdin != nil {
-		go func() {
-			_, _ = io.Copy(out, s.Stdin)
-			_ = out.Close()
-		}()
-	}
-	for _, w := range []io.Writer{s.Stdout, s.Stderr} {
-		out, in, err := e.pipe(w != nil)
+	if s.Stdin == nil {
+		if err := e.nothing(); err != nil {
+			return err
+		}
+	} else {
+		r, w, err := os.Pipe()
 		if err != nil {
 			return err
 		}
-		e.theirs = append(e.theirs, in)
-		if w != nil {
-			e.read(out, w)
+		e.theirs = append(e.theirs, r)
+		e.hold(w)
+		go func() {
+			_, _ = io.Copy(w, s.Stdin)
+			_ = w.Close()
+		}()
+	}
+	for _, client := range []io.Writer{s.Stdout, s.Stderr} {
+		if client == nil {
+			if err := e.nothing(); err != nil {
+				return err
+			}
+			continue
 		}
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		e.theirs = append(e.theirs, w)
+		e.hold(r)
+		e.read(r, client)
 	}
 	return nil
 }
 
-// pipe makes a pipe of which one end is held, or opens /dev/null twice where nobody wants one. Both are closed by close.
-func (e *ends) pipe(wanted bool) (r, w *os.File, err error) {
-	if wanted {
-		r, w, err = os.Pipe()
-	} else if r, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err == nil {
-		w = r
-	}
+// nothing is a stream that nobody wants.
+func (e *ends) nothing() error {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err == nil {
-		e.ours = append(e.ours, r, w)
+		e.theirs = append(e.theirs, null)
 	}
-	return r, w, err
+	return err
 }
 
 // listen waits for the master of a terminal, which the runtime sends. The socket is named after the process's file.
@@ -284,7 +291,6 @@ func rest(w io.Writer, f *os.File) {
 
 // drain delivers the output of a process that has ended.
 func (e *ends) drain(ctx context.Context) error {
-	closeFiles(e.theirs)
 	if e.listener != nil {
 		_ = e.listener.SetDeadline(time.Now().Add(masterTimeout)) // the runtime has sent it before it returned
 		<-e.taken
