@@ -68,7 +68,11 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 		Container: string(c.ID), Handler: h, Spec: sp, Deadline: h.Timeout,
 		Terminal: cfg.Tty, Stdin: cfg.Stdin, StdinOnce: cfg.StdinOnce, Owner: idsOf(b.p, r).owner(b.user),
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	// The container has its own by now. Those here would keep the node from removing what it has unmounted of a volume.
+	return rootfs.Unstage(stagedMounts(&b.p.s.cfg.Layout, b.p.id, c.ID))
 }
 
 // addDevices adds the CDI devices of a request. Their descriptions may also add groups to the process.

@@ -143,7 +143,7 @@ func TestContainerThatNeverWasIsNotListed(t *testing.T) {
 	}
 	allowed.Store(false)
 	cfg := containerConfig("c")
-	cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/x", HostPath: "/no/such/source"}}
+	cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/x", HostPath: "no/absolute/path"}}
 	if _, err := b.Create(t.Context(), pod, cfg); err == nil {
 		t.Fatal("created")
 	}

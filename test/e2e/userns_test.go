@@ -330,6 +330,11 @@ func TestRecursiveReadOnly(t *testing.T) {
 		if m := st.Mounts[0]; !m.RecursiveReadOnly || !m.Readonly || m.HostPath != dir {
 			r.Errorf("the status shows %v", m)
 		}
+		p.start(busybox("holds", "sleep 1000", mount(dir, "/data", readOnly, recursive)))
+		r.unmountInside(dir + "/sub/deeper")
+		if err := r.n.Space.Do(func() error { return os.Remove(dir + "/sub/deeper") }); err != nil {
+			r.Errorf("a container's mounts keep the node from its own volume: %v", err)
+		}
 		for name, edit := range map[string]func(*v1.Mount){
 			"writable": func(m *v1.Mount) { m.RecursiveReadOnly = true },
 			"follows": func(m *v1.Mount) {
@@ -346,20 +351,24 @@ func TestRecursiveReadOnly(t *testing.T) {
 	})
 }
 
-// TestUsernsLeavesNothing kills the daemon under a pod with a user namespace, and looks for mounts when the pod is gone.
+// TestUsernsLeavesNothing looks for the mounts of a pod with a user namespace: those that a container has no more need of once it
+// is made, and all when the pod is gone.
 func TestUsernsLeavesNothing(t *testing.T) {
 	each(t, func(r rig) {
 		dir, p := r.volume(), r.pod(inUserns)
 		c := p.start(busybox("c", "sleep 1000", p.like(), mount(dir+"/real", "/data", mapped), mount(dir+"/file", "/etc/given", mapped, readOnly, recursive)))
 		run := filepath.Join(r.n.State, "pods", p.id)
-		for _, at := range []string{run + "/ns/user", run + "/c/" + c.cid + "/rootfs", run + "/c/" + c.cid + "/mounts/0"} {
+		for _, at := range []string{run + "/ns/user", run + "/c/" + c.cid + "/rootfs"} {
 			if !r.isMounted(at) {
 				r.Errorf("%s is not mounted", at)
 			}
 		}
+		if r.isMounted(run + "/c/" + c.cid + "/mounts/0") {
+			r.Error("what the container was made with is still mounted on the node")
+		}
 		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, 0))
 		r.eventually("the container's mounts are gone", func() bool {
-			return !r.isMounted(run+"/c/"+c.cid+"/mounts/0") && !r.isMounted(run+"/c/"+c.cid+"/rootfs")
+			return !r.isMounted(run + "/c/" + c.cid + "/rootfs")
 		})
 		r.ok(r.n.Runtime.StopPodSandbox(ctx(), p.id))
 		r.ok(r.n.Space.Do(func() error {
