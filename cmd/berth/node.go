@@ -21,6 +21,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/image/verifier"
 	"berth/internal/network"
+	"berth/internal/nri"
 	"berth/internal/op"
 	"berth/internal/pod"
 	"berth/internal/record"
@@ -53,6 +54,7 @@ type node struct {
 
 	confinement string // the AppArmor profile for RuntimeDefault; empty where there is none
 	driver      *runtime.Runtime
+	plugins     *nri.Plugins // nil unless they are on
 	network     *network.Network
 	images      *image.Store
 	pods        *pod.Pods
@@ -209,10 +211,18 @@ func (n *node) verifier(v config.Verifier) image.Verifier {
 }
 
 func (n *node) openPods(context.Context) (err error) {
+	var plugins pod.Plugins // no plugins are nil, not a pointer to nothing
+	if c := n.cfg.NRI; c.Enable {
+		n.plugins = nri.New(nri.Config{
+			Name: cri.RuntimeName, Release: version, Socket: c.Socket, PluginDir: c.PluginDir, ConfigDir: c.ConfigDir, Log: n.log,
+			RegistrationTimeout: c.RegistrationTimeout.Duration, RequestTimeout: c.RequestTimeout.Duration, Devices: devices(n.cfg, n.log).Inject,
+		})
+		plugins = n.plugins
+	}
 	n.pods, err = pod.Open(pod.Config{
 		Layout: pod.Layout{Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), NetNS: "/run/netns"},
 		Boot:   n.facts.BootID, Host: n.specHost(), Init: n.monitor,
-		AppArmor: n.profiles.Ensure, Devices: (&cdi.Devices{Dirs: n.cfg.CDI.SpecDirs, Log: n.log}).Inject,
+		AppArmor: n.profiles.Ensure, Devices: devices(n.cfg, n.log).Inject, Plugins: plugins,
 		Runtime: n.driver, Network: n.network, Images: shelf{n.images},
 		Handlers:    func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
 		UserNS:      n.features.usernsError,
@@ -220,7 +230,15 @@ func (n *node) openPods(context.Context) (err error) {
 		Cgroups:     n.groups.driver(), Dirty: n.flusher.Dirty, Log: n.log,
 		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
 	})
+	if err == nil && n.plugins != nil {
+		err = n.plugins.Start(n.pods)
+	}
 	return err
+}
+
+// devices are those that vendors describe.
+func devices(cfg *config.Config, log *slog.Logger) *cdi.Devices {
+	return &cdi.Devices{Dirs: cfg.CDI.SpecDirs, Log: log}
 }
 
 // shelf gives a pod its images as it wants them.
@@ -270,6 +288,9 @@ func (n *node) recover(ready func()) {
 // close ends the daemon's own work and makes durable what is not yet. The pods run on.
 func (n *node) close() error {
 	n.pods.Close()
+	if n.plugins != nil {
+		n.plugins.Close()
+	}
 	errs := []error{n.streams.Close(), n.network.Close(), n.images.Close()}
 	n.stop()
 	n.background.Wait()

@@ -44,6 +44,7 @@ func (l *loader) paths() error {
 		{"root", c.Root, false}, {"state", c.State, false}, {"socket", c.Socket, false},
 		{"cni.config_dir", c.CNI.ConfigDir, false}, {"cni.pod_cidr_template", c.CNI.PodCIDRTemplate, true},
 		{"registry.config_dir", c.Registry.ConfigDir, true}, {"monitor.path", c.Monitor.Path, true},
+		{"nri.socket", c.NRI.Socket, true}, {"nri.plugin_dir", c.NRI.PluginDir, false}, {"nri.config_dir", c.NRI.ConfigDir, false},
 		{"images.root", c.Images.Root, true}, {"image_verifier.dir", c.Verifier.Dir, true},
 		{"streaming.cert", c.Streaming.Cert, true}, {"streaming.key", c.Streaming.Key, true},
 	} {
@@ -170,6 +171,7 @@ func (c *Config) durations() []duration {
 		{"cni.add_timeout", c.CNI.AddTimeout}, {"cni.del_timeout", c.CNI.DelTimeout},
 		{"images.stall_timeout", c.Images.StallTimeout}, {"image_verifier.timeout", c.Verifier.Timeout},
 		{"streaming.idle_timeout", c.Streaming.IdleTimeout},
+		{"nri.registration_timeout", c.NRI.RegistrationTimeout}, {"nri.request_timeout", c.NRI.RequestTimeout},
 		{"timeouts.runtime_create", c.Timeouts.RuntimeCreate}, {"timeouts.create_abandon", c.Timeouts.CreateAbandon},
 	}
 }

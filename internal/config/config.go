@@ -33,6 +33,7 @@ type Config struct {
 	Registry     Registry  // where images come from
 	Images       Images    // how they are kept
 	Verifier     Verifier  // who may refuse them
+	NRI          NRI       // plugins that take part in the lives of pods
 	Runtimes     Runtimes  // what runs containers
 	Streaming    Streaming // where exec, attach and port-forward are served
 	Monitor      Monitor   // the process that holds a pod
@@ -86,6 +87,16 @@ type Verifier struct {
 	Dir     string // holds the programs; empty: none is asked
 	Max     int    // programs that may be in it
 	Timeout Duration
+}
+
+// NRI says which plugins of the Node Resource Interface take part.
+type NRI struct {
+	Enable              bool
+	Socket              string // where plugins connect; empty: none may
+	PluginDir           string // programs that are started with the daemon
+	ConfigDir           string // their configuration
+	RegistrationTimeout Duration
+	RequestTimeout      Duration
 }
 
 // Runtimes says which OCI runtimes a pod may ask for.
@@ -175,7 +186,11 @@ func Default() *Config {
 			Pinned:    []string{},
 			MaxLayers: 512, MaxManifestBytes: 4 << 20, MaxConfigBytes: 8 << 20, MaxLayerBytes: 128 << 30, MaxLayerEntries: 8 << 20,
 		},
-		Verifier:  Verifier{Max: 10, Timeout: Duration{10 * time.Second}},
+		Verifier: Verifier{Max: 10, Timeout: Duration{10 * time.Second}},
+		NRI: NRI{
+			Socket: "/var/run/nri/nri.sock", PluginDir: "/opt/nri/plugins", ConfigDir: "/etc/nri/conf.d",
+			RegistrationTimeout: Duration{5 * time.Second}, RequestTimeout: Duration{2 * time.Second},
+		},
 		Runtimes:  Runtimes{Handlers: map[string]Handler{}},
 		Streaming: Streaming{Address: "127.0.0.1", IdleTimeout: Duration{4 * time.Hour}},
 		Timeouts:  Timeouts{RuntimeCreate: Duration{2 * time.Minute}, CreateAbandon: Duration{2 * time.Minute}},

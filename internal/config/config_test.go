@@ -82,6 +82,13 @@ pinned = ["registry.example/pause:1", "a*"]
 dir = "/verifiers"
 max = 4
 timeout = "3s"
+[nri]
+enable = true
+socket = "/nri.sock"
+plugin_dir = "/nri.d"
+config_dir = "/nri.conf"
+registration_timeout = "8s"
+request_timeout = "9s"
 [runtimes]
 default = "fast"
 [runtimes.fast]
@@ -123,6 +130,7 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		Registry: Registry{"/certs"},
 		Images:   Images{"/images", 3, 2, 5, Duration{7 * time.Second}, 6_000_000_000, []string{"registry.example/pause:1", "a*"}, 11, 12, 13, 5_000_000_000, 15},
 		Verifier: Verifier{"/verifiers", 4, Duration{3 * time.Second}},
+		NRI:      NRI{true, "/nri.sock", "/nri.d", "/nri.conf", Duration{8 * time.Second}, Duration{9 * time.Second}},
 		Runtimes: Runtimes{"fast", map[string]Handler{
 			"fast": {"/usr/bin/crun", "oci-infra", []string{"--platform=ptrace"}, true, "/etc/berth/base.json", 9, Duration{8 * time.Second}, true, []string{"io.example.*"}, []string{"x"}},
 			"0-9":  {Path: "/usr/sbin/runc", Driver: "oci"},

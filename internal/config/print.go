@@ -32,6 +32,7 @@ func (c *Config) TOML() string {
 	p.images(c.Images)
 	p.verifier(c.Verifier)
 	p.streaming(c.Streaming)
+	p.nri(c.NRI)
 	p.table("monitor")
 	p.comment("Empty: beside the berth program, then /usr/libexec/berth, then PATH.")
 	p.set("path", quote(c.Monitor.Path))
@@ -113,6 +114,21 @@ func (p *printer) streaming(s Streaming) {
 	p.set("key", quote(s.Key))
 	p.comment("A connection over which nothing goes for so long is ended.")
 	p.set("idle_timeout", quote(s.IdleTimeout.String()))
+}
+
+func (p *printer) nri(n NRI) {
+	p.table("nri")
+	p.comment("Lets plugins of the Node Resource Interface see and change pods and containers.")
+	p.set("enable", strconv.FormatBool(n.Enable))
+	p.comment("Where plugins connect. Empty: only those in plugin_dir take part.")
+	p.set("socket", quote(n.Socket))
+	p.comment("Programs named <index>-<name>, which are started with the daemon.")
+	p.set("plugin_dir", quote(n.PluginDir))
+	p.comment("Their configuration: <index>-<name>.conf or <name>.conf.")
+	p.set("config_dir", quote(n.ConfigDir))
+	p.comment("Of a plugin's registration, and of its answer to one request; then it is dropped.")
+	p.set("registration_timeout", quote(n.RegistrationTimeout.String()))
+	p.set("request_timeout", quote(n.RequestTimeout.String()))
 }
 
 func (p *printer) runtimes(r Runtimes) {

@@ -20,6 +20,7 @@ type wire struct {
 	Registry     wireRegistry   `toml:"registry"`
 	Images       wireImages     `toml:"images"`
 	Verifier     wireVerifier   `toml:"image_verifier"`
+	NRI          wireNRI        `toml:"nri"`
 	Runtimes     map[string]any `toml:"runtimes"` // default, and tables of handlers
 	Streaming    wireStreaming  `toml:"streaming"`
 	Monitor      wireMonitor    `toml:"monitor"`
@@ -65,6 +66,15 @@ type wireVerifier struct {
 	Timeout Duration `toml:"timeout"`
 }
 
+type wireNRI struct {
+	Enable              bool     `toml:"enable"`
+	Socket              string   `toml:"socket"`
+	PluginDir           string   `toml:"plugin_dir"`
+	ConfigDir           string   `toml:"config_dir"`
+	RegistrationTimeout Duration `toml:"registration_timeout"`
+	RequestTimeout      Duration `toml:"request_timeout"`
+}
+
 type wireHandler struct {
 	Path                         string   `toml:"path"`
 	Driver                       string   `toml:"driver"`
@@ -108,6 +118,7 @@ func newWire(c *Config) *wire {
 	w := &wire{
 		Root: c.Root, State: c.State, Socket: c.Socket, LogLevel: c.LogLevel, LogFormat: c.LogFormat, CgroupDriver: c.CgroupDriver,
 		CNI: wireCNI(c.CNI), CDI: wireCDI(c.CDI), Registry: wireRegistry(c.Registry), Images: wireImages(c.Images), Verifier: wireVerifier(c.Verifier),
+		NRI:       wireNRI(c.NRI),
 		Streaming: wireStreaming(c.Streaming), Monitor: wireMonitor(c.Monitor), Limits: wireLimits(c.Limits), Timeouts: wireTimeouts(c.Timeouts), Metrics: wireMetrics(c.Metrics),
 	}
 	w.CNI.PluginDirs = slices.Clone(c.CNI.PluginDirs)
@@ -120,7 +131,7 @@ func newWire(c *Config) *wire {
 func (w *wire) into(c *Config) {
 	c.Root, c.State, c.Socket, c.LogLevel, c.LogFormat = w.Root, w.State, w.Socket, w.LogLevel, w.LogFormat
 	c.CgroupDriver = w.CgroupDriver
-	c.CDI = CDI(w.CDI)
+	c.CDI, c.NRI = CDI(w.CDI), NRI(w.NRI)
 	c.CNI, c.Registry, c.Images, c.Verifier = CNI(w.CNI), Registry(w.Registry), Images(w.Images), Verifier(w.Verifier)
 	c.Streaming, c.Monitor, c.Limits, c.Timeouts = Streaming(w.Streaming), Monitor(w.Monitor), Limits(w.Limits), Timeouts(w.Timeouts)
 	c.Metrics = Metrics(w.Metrics)

@@ -58,6 +58,9 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	for _, w := range warnings {
 		b.p.s.cfg.Log.Warn("a container gets less than it asked for", "pod", b.p.id, "container", cfg.Metadata.Name, "reason", w)
 	}
+	if err := b.adjust(ctx, r, c, sp); err != nil {
+		return fmt.Errorf("adjust the container by plugins: %w", pluginError(err))
+	}
 	if err := b.p.s.cfg.confine(ctx, sp); err != nil {
 		return err
 	}

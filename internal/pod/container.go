@@ -46,6 +46,9 @@ type container struct {
 	// Guarded by the pod's mu:
 	early    *runtime.Exit // an exit that came before the record said created
 	retrying bool
+	life     life
+
+	limits sync.Mutex // held while limits are changed; above the pod's mu
 }
 
 func newContainer(p *pod, id ID) *container {
@@ -175,6 +178,7 @@ func (l *container) create(ctx context.Context, img material) error {
 		})
 	}
 	if err == nil {
+		telling{l.p}.told(ctx, ContainerCreated, l.p.rec.Load().container(l.id))
 		if e := l.early; e != nil {
 			l.p.s.Exited(string(l.p.id), string(l.id), *e)
 		}
@@ -273,6 +277,7 @@ func (l *container) undo(ctx context.Context) error {
 		l.stuck(err)
 		return err
 	}
+	telling{l.p}.containerRemoved(ctx, l, l.p.rec.Load().container(l.id))
 	_ = os.Remove(l.p.s.cfg.exit(l.p.id, l.id))
 	err = l.p.settle("container.gone", func(r *Record) error {
 		for i, c := range r.Containers {
@@ -374,6 +379,9 @@ func (l *container) start(ctx context.Context) error {
 	case c.State != Created && c.State != Starting:
 		return goneError("container", l.id, c.State)
 	}
+	if err := (telling{l.p}).tell(ctx, ContainerStart, l.p.rec.Load(), c); err != nil {
+		return fmt.Errorf("start container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), l.p.id, pluginError(err))
+	}
 	err := l.p.update("container.starting", func(r *Record) error {
 		return r.edit(l.id, func(c *Container) error {
 			if c.State == Starting {
@@ -392,7 +400,7 @@ func (l *container) start(ctx context.Context) error {
 		return err
 	}
 	started := time.Now()
-	return l.p.settle("container.running", func(r *Record) error {
+	err = l.p.settle("container.running", func(r *Record) error {
 		return r.edit(l.id, func(c *Container) error {
 			if c.State != Starting { // it has ended already
 				return nil
@@ -401,6 +409,10 @@ func (l *container) start(ctx context.Context) error {
 			return c.moveTo(Running)
 		})
 	})
+	if err == nil {
+		telling{l.p}.told(ctx, ContainerStarted, l.p.rec.Load().container(l.id))
+	}
+	return err
 }
 
 // cannotRun ends a container whose start failed.

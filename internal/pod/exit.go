@@ -115,6 +115,7 @@ func (l *container) reap(ctx context.Context) error {
 		if c == nil || c.State != Exited {
 			return nil
 		}
+		telling{l.p}.containerEnded(ctx, l)
 		b := &building{}
 		if err := l.p.persist(); err != nil {
 			if !ofDisk(err) {
@@ -148,7 +149,11 @@ func (l *container) stop(ctx context.Context, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	l.hurry.by(deadline)
 	return l.lane.Do(l.p.s.ctx, ctx, op.Op{Kind: opCtrStop, Ends: endsBegin, Run: func(ctx context.Context) error {
-		return l.end(ctx, deadline)
+		if err := l.end(ctx, deadline); err != nil {
+			return err
+		}
+		telling{l.p}.containerEnded(ctx, l)
+		return nil
 	}})
 }
 
@@ -196,6 +201,7 @@ func (l *container) remove(ctx context.Context) error {
 		if err := l.end(ctx, time.Now()); err != nil {
 			return err
 		}
+		telling{l.p}.containerEnded(ctx, l)
 		return l.undo(ctx)
 	}})
 }

@@ -115,6 +115,7 @@ func load(s *Pods, x *index, id ID, first bool) {
 		if c.State == Exited || c.State == Removing {
 			l.once.Do(func() { close(l.exited) })
 		}
+		l.life = life{begun: c.State != Creating, ended: c.State == Exited || c.State == Removing}
 		p.containers[c.ID], x.containers[c.ID] = l, p
 	}
 }

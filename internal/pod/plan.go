@@ -50,6 +50,7 @@ func (m *making) plan() op.Plan {
 			Undo: func(context.Context) error { return network.Unpin(ns) }},
 		{Name: "network", Deadline: 5 * time.Minute, Do: m.attach, Undo: m.detach},
 		{Name: "init", Joins: true, Do: m.startInit, Undo: m.endInit},
+		{Name: "plugins", Do: m.introduce, Undo: m.dismiss},
 	}}
 }
 

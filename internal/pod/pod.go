@@ -34,6 +34,7 @@ type pod struct {
 	// Guarded by the ledger's mu:
 	containers map[ID]*container
 	retrying   bool
+	life       life
 }
 
 func (s *Pods) makePod(r *Record, ours bool) *pod {
@@ -49,6 +50,8 @@ func (s *Pods) makePod(r *Record, ours bool) *pod {
 		}, p.caughtUp)
 	}
 	p.rec.Store(r)
+	known := r.State == Ready || r.State == Stopping || r.State == Stopped // to plugins, before this daemon
+	p.life = life{begun: known, ended: r.State == Stopped}
 	return p
 }
 

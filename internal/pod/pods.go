@@ -85,6 +85,7 @@ type Config struct {
 	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
 	AppArmor func(ctx context.Context, profile string) error
 	Cgroups  Cgroups
+	Plugins  Plugins           // nil when there are none
 	Dirty    func(path string) // tells the flusher
 	Log      *slog.Logger
 

@@ -36,9 +36,14 @@ func (s Limiter) Container(ctx context.Context, id ID, want *runtimeapi.LinuxCon
 		return nil
 	}
 	return l.lane.Do(s.ctx, ctx, op.Op{Kind: opCtrLimit, Key: digest(want), Run: func(ctx context.Context) error {
-		if err := (limiting{l}).set(ctx, want); err != nil {
+		adjusted, err := limiting{l}.consult(ctx, want)
+		if err == nil {
+			err = limiting{l}.set(ctx, adjusted)
+		}
+		if err != nil {
 			return fmt.Errorf("change the limits of container %s of pod %s: %w", l.id, l.p.id, err)
 		}
+		telling{l.p}.told(ctx, ContainerLimited, l.p.rec.Load().container(l.id))
 		return nil
 	}})
 }
@@ -46,8 +51,10 @@ func (s Limiter) Container(ctx context.Context, id ID, want *runtimeapi.LinuxCon
 // limiting changes the limits of one container.
 type limiting struct{ *container }
 
-// set runs in the container's lane.
+// set changes them, one change at a time.
 func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResources) error {
+	l.limits.Lock()
+	defer l.limits.Unlock()
 	c := l.p.rec.Load().container(l.id)
 	if c == nil || c.State == Creating || c.State == Removing {
 		return notFound("container", l.id)
@@ -210,8 +217,13 @@ func (s Limiter) Pod(ctx context.Context, id ID, overhead, resources *runtimeapi
 		}
 	}
 	key := digest(&runtimeapi.UpdatePodSandboxResourcesRequest{Overhead: overhead, Resources: resources})
-	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opLimit, Key: key, Run: func(context.Context) error {
-		return p.update("pod.limits", func(r *Record) error {
+	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opLimit, Key: key, Run: func(ctx context.Context) error {
+		if plugins := s.cfg.Plugins; plugins != nil && p.rec.Load().State == Ready {
+			if err := plugins.PodLimits(ctx, p.rec.Load(), overhead, resources); err != nil {
+				return fmt.Errorf("change the resources of pod %s: %w", id, pluginError(err))
+			}
+		}
+		err := p.update("pod.limits", func(r *Record) error {
 			if r.State != Ready {
 				return Fail(errdefs.ErrFailedPrecondition, "change the resources of pod %s: it is %s, not ready", id, r.State)
 			}
@@ -229,5 +241,9 @@ func (s Limiter) Pod(ctx context.Context, id ID, overhead, resources *runtimeapi
 			r.Config = PodConfig{m}
 			return err
 		})
+		if err == nil {
+			telling{p}.told(ctx, PodLimited, nil)
+		}
+		return err
 	}})
 }

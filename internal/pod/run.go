@@ -180,6 +180,7 @@ func (p *pod) undo(ctx context.Context) error {
 		err = room.Explain(p.making().plan().Backward(ctx), p.s.cfg.Root, makeRoom)
 	}
 	if err == nil {
+		telling{p}.removed(ctx)
 		p.forget()
 		return nil
 	}

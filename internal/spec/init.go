@@ -54,7 +54,7 @@ func BuildInit(in InitInput) (*specs.Spec, error) {
 	if err := b.initIsolation(in.Binary); err != nil {
 		return nil, err
 	}
-	b.out.Version = lowestVersion(b.out)
+	b.out.Version = LowestVersion(b.out)
 	return b.out, nil
 }
 

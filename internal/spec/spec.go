@@ -144,7 +144,7 @@ func Build(in Input) (*specs.Spec, []string, error) {
 	if err := b.underBase(); err != nil {
 		return nil, nil, err
 	}
-	b.out.Version = lowestVersion(b.out)
+	b.out.Version = LowestVersion(b.out)
 	return b.out, b.warnings, nil
 }
 

@@ -7,11 +7,11 @@ import (
 )
 
 // Version is what ociVersion should say of s after something was added to what Build has made.
-func Version(s *specs.Spec) string { return lowestVersion(s) }
+func Version(s *specs.Spec) string { return LowestVersion(s) }
 
-// lowestVersion is the oldest version of the OCI spec that has all that s uses. A runtime may refuse a version newer than
+// LowestVersion is the oldest version of the OCI spec that has all that s uses. A runtime may refuse a version newer than
 // itself (crun 1.8 refuses 1.2) though it would understand every line of what it was given.
-func lowestVersion(s *specs.Spec) string {
+func LowestVersion(s *specs.Spec) string {
 	if len(s.Linux.NetDevices) > 0 {
 		return "1.3.0"
 	}

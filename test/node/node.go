@@ -47,6 +47,7 @@ type Options struct {
 	Tables  string   // TOML put after its last table
 	Network string   // the CNI configuration list; Bridge when empty
 	Plugins []string // folders with more CNI plugins
+	NRI     bool     // let NRI plugins connect, which may take a second for each answer
 	Reach   []string // addresses on the machine's loopback that are to be reached at the same address inside
 	// Mount mounts something at the daemon's root, inside the node's space.
 	Mount func(root string) error
@@ -65,6 +66,7 @@ type Node struct {
 	CNI, Leases              string // network configuration, and host-local's leases
 	Certs                    string // certs.d
 	Config                   string // the daemon's configuration file
+	NRI                      string // the socket of NRI plugins
 	Instance                 string // what names everything of this node on the machine
 	Space                    *space.Space
 	Runtime                  cri.RuntimeService
@@ -115,7 +117,7 @@ func (n *Node) prepare() error {
 	n.Root, n.State, n.Socket = n.Dir+"/root", n.Dir+"/run", n.Dir+"/berth.sock"
 	n.Logs, n.CNI, n.Leases = n.Dir+"/logs", n.Dir+"/net.d", n.Dir+"/leases"
 	n.Certs, n.Config = n.Dir+"/certs.d", n.Dir+"/config.toml"
-	n.Instance = instance(n.Root)
+	n.NRI, n.Instance = n.Dir+"/nri.sock", instance(n.Root)
 	for _, dir := range []string{n.Root, n.State, n.Logs, n.CNI, n.Certs} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return err
@@ -162,6 +164,10 @@ func writeConfig(n *Node) error {
 	o := n.options
 	if driver := o.cgroupDriver(); driver != "" {
 		o.Config += fmt.Sprintf("\ncgroup_driver = %q\n", driver)
+	}
+	if o.NRI {
+		o.Tables += fmt.Sprintf("\n[nri]\nenable = true\nsocket = %q\nplugin_dir = %q\nconfig_dir = %q\nrequest_timeout = \"1s\"\n",
+			n.NRI, n.Dir+"/nri.d", n.Dir+"/nri.conf")
 	}
 	path, err := exec.LookPath(o.Runtime)
 	if err != nil {

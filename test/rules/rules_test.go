@@ -63,7 +63,7 @@ func sources(t *testing.T) []source {
 // levels puts each part of internal/ on a floor. A part imports only from floors below its own, so parts on one floor do
 // not know each other. What is not named is a leaf.
 var levels = map[string]int{
-	"cri": 3, "cli": 3,
+	"cri": 3, "cli": 3, "nri": 3,
 	"pod": 2, "image": 2, "stream": 2,
 	"fault": 0, "record": 0, "cgroup": 0, "helper": 0, "userns": 0, // the foundation: anybody may build on it
 }

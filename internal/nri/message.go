@@ -1,0 +1,149 @@
+package nri
+
+import (
+	"github.com/containerd/nri/pkg/api"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// pod is a pod as plugins see it.
+func (p *Plugins) pod(r *pod.Record) *api.PodSandbox {
+	cfg := r.Config.Get()
+	m, linux := cfg.GetMetadata(), cfg.GetLinux()
+	out := &api.PodSandbox{
+		Id: string(r.ID), Name: m.GetName(), Uid: m.GetUid(), Namespace: m.GetNamespace(), Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(),
+		RuntimeHandler: r.Handler, Pid: uint32(r.Init.PID),
+		Linux: &api.LinuxPodSandbox{
+			CgroupParent: linux.GetCgroupParent(), PodOverhead: fromLimits(linux.GetOverhead()), PodResources: fromLimits(linux.GetResources()),
+			Namespaces: p.namespaces(r),
+		},
+	}
+	for _, ip := range r.IPs {
+		out.Ips = append(out.Ips, ip.String())
+	}
+	return out
+}
+
+// namespaces are those that the pod does not share with the node.
+func (p *Plugins) namespaces(r *pod.Record) (all []*api.LinuxNamespace) {
+	paths := p.pods.Paths(r)
+	add := func(kind specs.LinuxNamespaceType, path string) {
+		if path != "" {
+			all = append(all, &api.LinuxNamespace{Type: string(kind), Path: path})
+		}
+	}
+	add(specs.NetworkNamespace, paths["netns"])
+	if paths["netns"] != "" {
+		add(specs.UTSNamespace, paths["uts"])
+	}
+	if r.Config.Get().GetLinux().GetSecurityContext().GetNamespaceOptions().GetIpc() != runtimeapi.NamespaceMode_NODE {
+		add(specs.IPCNamespace, paths["ipc"])
+	}
+	return all
+}
+
+var states = map[pod.State]api.ContainerState{
+	pod.Creating: api.ContainerState_CONTAINER_CREATED, pod.Created: api.ContainerState_CONTAINER_CREATED,
+	pod.Starting: api.ContainerState_CONTAINER_CREATED, pod.Running: api.ContainerState_CONTAINER_RUNNING,
+	pod.Exited: api.ContainerState_CONTAINER_STOPPED, pod.Removing: api.ContainerState_CONTAINER_STOPPED,
+}
+
+// container is a container as plugins see it. Where sp is nil it is read, while there is one.
+func (p *Plugins) container(r *pod.Record, c *pod.Container, sp *specs.Spec) *api.Container {
+	cfg := c.Config.Get()
+	out := &api.Container{
+		Id: string(c.ID), PodSandboxId: string(r.ID), Name: cfg.GetMetadata().GetName(), State: states[c.State],
+		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(), Pid: uint32(c.Process.PID),
+		CreatedAt: c.CreatedAt.UnixNano(), ExitCode: c.ExitCode, StatusReason: c.Reason, StatusMessage: c.Message,
+		User:  &api.User{Uid: c.User.UID, Gid: c.User.GID, AdditionalGids: c.User.AdditionalGids},
+		Image: &api.Image{Name: cfg.GetImage().GetUserSpecifiedImage(), ConfigDigest: c.Image},
+		Linux: &api.LinuxContainer{CgroupsPath: c.Cgroup, Resources: fromLimits(c.Limits())},
+	}
+	if out.Image.Name == "" {
+		out.Image.Name = cfg.GetImage().GetImage()
+	}
+	if !c.StartedAt.IsZero() {
+		out.StartedAt = c.StartedAt.UnixNano()
+	}
+	if !c.FinishedAt.IsZero() {
+		out.FinishedAt = c.FinishedAt.UnixNano()
+	}
+	for _, d := range cfg.GetCDIDevices() {
+		out.CDIDevices = append(out.CDIDevices, &api.CDIDevice{Name: d.GetName()})
+	}
+	if sp == nil {
+		var err error
+		if sp, err = p.pods.RuntimeSpec(c.ID); err != nil {
+			return out // it is not written yet, or it has ended and is cleared away
+		}
+	}
+	fill(out, sp)
+	return out
+}
+
+// fill takes over what a spec says of a container.
+func fill(out *api.Container, sp *specs.Spec) {
+	out.Mounts, out.Hooks = api.FromOCIMounts(sp.Mounts), api.FromOCIHooks(sp.Hooks)
+	if len(sp.Annotations) > 0 {
+		out.Annotations = sp.Annotations
+	}
+	if p := sp.Process; p != nil {
+		out.Args, out.Env = p.Args, p.Env
+		out.User = &api.User{Uid: p.User.UID, Gid: p.User.GID, AdditionalGids: p.User.AdditionalGids}
+		for _, l := range p.Rlimits {
+			out.Rlimits = append(out.Rlimits, &api.POSIXRlimit{Type: l.Type, Hard: l.Hard, Soft: l.Soft})
+		}
+		out.Linux.OomScoreAdj = api.Int(p.OOMScoreAdj)
+		out.Linux.IoPriority = api.FromOCILinuxIOPriority(p.IOPriority)
+		out.Linux.Scheduler = api.FromOCILinuxScheduler(p.Scheduler)
+	}
+	if l := sp.Linux; l != nil {
+		out.Linux.CgroupsPath = l.CgroupsPath
+		out.Linux.Namespaces, out.Linux.Devices = api.FromOCILinuxNamespaces(l.Namespaces), api.FromOCILinuxDevices(l.Devices)
+		out.Linux.Resources = api.FromOCILinuxResources(l.Resources, nil)
+		if l.Seccomp != nil {
+			out.Linux.SeccompPolicy = api.FromOCILinuxSeccomp(l.Seccomp)
+		}
+		out.Linux.Sysctl, out.Linux.NetDevices = l.Sysctl, api.FromOCILinuxNetDevices(l.NetDevices)
+	}
+}
+
+// fromLimits are limits of CRI as NRI has them.
+func fromLimits(in *runtimeapi.LinuxContainerResources) *api.LinuxResources {
+	if in == nil {
+		return nil
+	}
+	out := &api.LinuxResources{
+		Cpu: &api.LinuxCPU{
+			Shares: api.UInt64(uint64(in.CpuShares)), Quota: api.Int64(in.CpuQuota), Period: api.UInt64(uint64(in.CpuPeriod)),
+			Cpus: in.CpusetCpus, Mems: in.CpusetMems,
+		},
+		Memory: &api.LinuxMemory{Limit: api.Int64(in.MemoryLimitInBytes)}, Unified: in.Unified,
+	}
+	if in.MemorySwapLimitInBytes != 0 {
+		out.Memory.Swap = api.Int64(in.MemorySwapLimitInBytes)
+	}
+	for _, l := range in.HugepageLimits {
+		out.HugepageLimits = append(out.HugepageLimits, &api.HugepageLimit{PageSize: l.PageSize, Limit: l.Limit})
+	}
+	return out
+}
+
+// limits are limits of NRI as CRI has them, nil when there are none.
+func limits(in *api.LinuxResources) *runtimeapi.LinuxContainerResources {
+	if in == nil {
+		return nil
+	}
+	out := &runtimeapi.LinuxContainerResources{
+		CpuShares: int64(in.GetCpu().GetShares().GetValue()), CpuQuota: in.GetCpu().GetQuota().GetValue(),
+		CpuPeriod: int64(in.GetCpu().GetPeriod().GetValue()), CpusetCpus: in.GetCpu().GetCpus(), CpusetMems: in.GetCpu().GetMems(),
+		MemoryLimitInBytes: in.GetMemory().GetLimit().GetValue(), MemorySwapLimitInBytes: in.GetMemory().GetSwap().GetValue(),
+		Unified: in.GetUnified(),
+	}
+	for _, l := range in.GetHugepageLimits() {
+		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: l.GetPageSize(), Limit: l.GetLimit()})
+	}
+	return out
+}

@@ -1,0 +1,259 @@
+// Package nri lets plugins of the Node Resource Interface take part in the lives of pods and containers.
+//
+// It stands between the pods, which tell of moments and ask for changes (pod.Plugins), and the adaptation of the NRI project,
+// which speaks to the plugins, keeps their order, bounds what each may take, and drops one that does not answer. Nothing here runs
+// and nothing is allocated unless Plugins are made.
+package nri
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+	nrilog "github.com/containerd/nri/pkg/log"
+	nrigen "github.com/containerd/nri/pkg/runtime-tools/generate"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/pod"
+)
+
+// Config is where plugins are and what they may take. All is required but Devices.
+type Config struct {
+	Name, Release       string // of the runtime, as plugins are told it
+	Socket              string // where plugins connect; "" lets none
+	PluginDir           string // programs that are started with the daemon
+	ConfigDir           string // their configuration, <index>-<name>.conf or <name>.conf
+	RegistrationTimeout time.Duration
+	RequestTimeout      time.Duration
+	Devices             func(sp *specs.Spec, names []string) error // injects CDI devices
+	Log                 *slog.Logger
+}
+
+// Plugins are all plugins of the node. Until Start there are none.
+type Plugins struct {
+	cfg  Config
+	pods *pod.Pods
+	a    *adaptation.Adaptation
+	failures
+}
+
+// New makes Plugins. It starts nothing.
+func New(cfg Config) *Plugins { return &Plugins{cfg: cfg} }
+
+// Start starts the plugins that are installed and lets others connect. It waits until those that are installed have seen the pods,
+// each as long as its timeouts allow: no container is made without them.
+func (p *Plugins) Start(pods *pod.Pods) error {
+	p.pods = pods
+	nrilog.Set(logger{p.cfg.Log})
+	adaptation.SetPluginRegistrationTimeout(p.cfg.RegistrationTimeout)
+	adaptation.SetPluginRequestTimeout(p.cfg.RequestTimeout)
+	options := []adaptation.Option{adaptation.WithPluginPath(p.cfg.PluginDir), adaptation.WithPluginConfigPath(p.cfg.ConfigDir), adaptation.WithMetrics(&p.failures)}
+	if p.cfg.Socket == "" {
+		options = append(options, adaptation.WithDisabledExternalConnections())
+	} else {
+		options = append(options, adaptation.WithSocketPath(p.cfg.Socket))
+	}
+	a, err := adaptation.New(p.cfg.Name, p.cfg.Release, p.synchronise, p.update, options...)
+	if err == nil {
+		p.a = a
+		err = a.Start()
+	}
+	if err != nil {
+		p.a = nil
+		return fmt.Errorf("start NRI: %w", err)
+	}
+	return nil
+}
+
+// Close ends the plugins that were started and disconnects the others.
+func (p *Plugins) Close() {
+	if p.a != nil {
+		p.a.Stop()
+	}
+}
+
+// Hold keeps plugins from joining until release is called.
+func (p *Plugins) Hold() (release func()) {
+	if p.a == nil {
+		return func() {}
+	}
+	return p.a.BlockPluginSync().Unblock
+}
+
+// synchronise shows a plugin that joins what there is, and does what it wants done.
+func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error {
+	records, in := p.pods.Known()
+	var pods []*api.PodSandbox
+	var containers []*api.Container
+	for _, r := range records {
+		pods = append(pods, p.pod(r))
+		for _, c := range r.Containers {
+			if in[c.ID] != nil {
+				containers = append(containers, p.container(r, c, nil))
+			}
+		}
+	}
+	updates, err := show(ctx, pods, containers)
+	if err != nil {
+		return err
+	}
+	p.update(ctx, updates)
+	return nil
+}
+
+// update does what a plugin wants done by itself, and returns what failed and may not.
+func (p *Plugins) update(ctx context.Context, updates []*api.ContainerUpdate) (failed []*api.ContainerUpdate, _ error) {
+	for _, u := range updates {
+		if left := (pod.Limiter{Pods: p.pods}).Apply(ctx, changes([]*api.ContainerUpdate{u}, nil)); len(left) > 0 && !u.IgnoreFailure {
+			failed = append(failed, u)
+		}
+	}
+	return failed, nil
+}
+
+// changes are what plugins want of other containers, as pods take it.
+func changes(updates []*api.ContainerUpdate, evict []*api.ContainerEviction) (all []pod.Change) {
+	for _, u := range updates {
+		if want := limits(u.GetLinux().GetResources()); want != nil {
+			all = append(all, pod.Change{Container: pod.ID(u.GetContainerId()), Limits: want})
+		}
+	}
+	for _, e := range evict {
+		all = append(all, pod.Change{Container: pod.ID(e.GetContainerId()), Evict: true})
+	}
+	return all
+}
+
+// Tell tells all plugins of a moment.
+func (p *Plugins) Tell(ctx context.Context, m pod.Moment, r *pod.Record, c *pod.Container) ([]pod.Change, error) {
+	if p.a == nil {
+		return nil, nil
+	}
+	sandbox := p.pod(r)
+	var ctr *api.Container
+	if c != nil {
+		ctr = p.container(r, c, nil)
+	}
+	changes, err := p.tell(ctx, m, sandbox, ctr)
+	return changes, p.blame(err)
+}
+
+func (p *Plugins) tell(ctx context.Context, m pod.Moment, sandbox *api.PodSandbox, ctr *api.Container) ([]pod.Change, error) {
+	switch m {
+	case pod.PodRun:
+		return nil, p.a.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: sandbox})
+	case pod.PodLimited:
+		return nil, p.a.PostUpdatePodSandbox(ctx, &api.PostUpdatePodSandboxRequest{Pod: sandbox})
+	case pod.PodStop:
+		return nil, p.a.StopPodSandbox(ctx, &api.StopPodSandboxRequest{Pod: sandbox})
+	case pod.PodRemove:
+		return nil, p.a.RemovePodSandbox(ctx, &api.RemovePodSandboxRequest{Pod: sandbox})
+	case pod.ContainerCreated:
+		return nil, p.a.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: sandbox, Container: ctr})
+	case pod.ContainerStart:
+		return nil, p.a.StartContainer(ctx, &api.StartContainerRequest{Pod: sandbox, Container: ctr})
+	case pod.ContainerStarted:
+		return nil, p.a.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: sandbox, Container: ctr})
+	case pod.ContainerLimited:
+		return nil, p.a.PostUpdateContainer(ctx, &api.PostUpdateContainerRequest{Pod: sandbox, Container: ctr})
+	case pod.ContainerStop:
+		resp, err := p.a.StopContainer(ctx, &api.StopContainerRequest{Pod: sandbox, Container: ctr})
+		return changes(resp.GetUpdate(), nil), err
+	case pod.ContainerRemove:
+		return nil, p.a.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: sandbox, Container: ctr})
+	}
+	return nil, fmt.Errorf("plugins know no moment %d", m)
+}
+
+// Adjust changes the spec of a container as all plugins together want it. Two that want different things are an error that names
+// them.
+func (p *Plugins) Adjust(ctx context.Context, r *pod.Record, c *pod.Container, sp *specs.Spec) ([]pod.Change, error) {
+	if p.a == nil {
+		return nil, nil
+	}
+	resp, err := p.a.CreateContainer(ctx, &api.CreateContainerRequest{Pod: p.pod(r), Container: p.container(r, c, sp)})
+	if err != nil {
+		return nil, p.blame(err)
+	}
+	also := changes(resp.GetUpdate(), resp.GetEvict())
+	if resp.GetAdjust() == nil {
+		return also, nil
+	}
+	g := nrigen.SpecGenerator(newGenerator(sp),
+		nrigen.WithRdtResolver(func(class string) (*specs.LinuxIntelRdt, error) {
+			if class == "" {
+				return nil, nil
+			}
+			return &specs.LinuxIntelRdt{ClosID: class}, nil
+		}),
+		nrigen.WithBlockIOResolver(func(class string) (*specs.LinuxBlockIO, error) {
+			if class == "" {
+				return nil, nil
+			}
+			return nil, fmt.Errorf("block I/O class %q: no classes are configured on this node", class)
+		}),
+		nrigen.WithCDIDeviceInjector(p.cfg.Devices))
+	if err := g.Adjust(resp.GetAdjust()); err != nil {
+		return also, fmt.Errorf("adjust the spec: %w", err)
+	}
+	return also, nil
+}
+
+// Limits asks all plugins what a container's limits are to be changed to.
+func (p *Plugins) Limits(ctx context.Context, r *pod.Record, c *pod.Container, want *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, []pod.Change, error) {
+	if p.a == nil {
+		return want, nil, nil
+	}
+	resp, err := p.a.UpdateContainer(ctx, &api.UpdateContainerRequest{Pod: p.pod(r), Container: p.container(r, c, nil), LinuxResources: fromLimits(want)})
+	if err != nil {
+		return nil, nil, p.blame(err)
+	}
+	adjusted := want
+	var others []*api.ContainerUpdate
+	for _, u := range resp.GetUpdate() {
+		if u.GetContainerId() != string(c.ID) {
+			others = append(others, u)
+		} else if mine := limits(u.GetLinux().GetResources()); mine != nil {
+			mine.OomScoreAdj, mine.MemorySwapLimitInBytes = want.GetOomScoreAdj(), want.GetMemorySwapLimitInBytes()
+			adjusted = mine
+		}
+	}
+	return adjusted, changes(others, resp.GetEvict()), nil
+}
+
+// PodLimits tells all plugins that a pod's resources are about to be changed.
+func (p *Plugins) PodLimits(ctx context.Context, r *pod.Record, overhead, resources *runtimeapi.LinuxContainerResources) error {
+	if p.a == nil {
+		return nil
+	}
+	_, err := p.a.UpdatePodSandbox(ctx, &api.UpdatePodSandboxRequest{
+		Pod: p.pod(r), OverheadLinuxResources: fromLimits(overhead), LinuxResources: fromLimits(resources),
+	})
+	return p.blame(err)
+}
+
+// logger gives the daemon's log what the adaptation has to say. What it does as a matter of course is for those who debug.
+type logger struct{ log *slog.Logger }
+
+func (l logger) say(ctx context.Context, level slog.Level, format string, args []any) {
+	if l.log.Enabled(ctx, level) {
+		l.log.Log(ctx, level, "NRI: "+fmt.Sprintf(format, args...))
+	}
+}
+
+func (l logger) Debugf(ctx context.Context, format string, args ...any) {
+	l.say(ctx, slog.LevelDebug, format, args)
+}
+func (l logger) Infof(ctx context.Context, format string, args ...any) {
+	l.say(ctx, slog.LevelDebug, format, args)
+}
+func (l logger) Warnf(ctx context.Context, format string, args ...any) {
+	l.say(ctx, slog.LevelWarn, format, args)
+}
+func (l logger) Errorf(ctx context.Context, format string, args ...any) {
+	l.say(ctx, slog.LevelError, format, args)
+}
