@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/thread"
 )
 
 // Counters are what an interface has received (Rx) and sent (Tx) since it was made.
@@ -35,7 +37,7 @@ func Count(paths ...string) []Traffic {
 	if len(paths) == 0 {
 		return all
 	}
-	_ = inThread(func() error {
+	_ = thread.Run(func() error {
 		buf := make([]byte, 32<<10) // the most that the kernel puts into one part
 		for i, path := range paths {
 			all[i].At = time.Now()

@@ -87,13 +87,3 @@ func BenchmarkCount(b *testing.B) {
 }
 
 func pid() string { return strconv.Itoa(os.Getpid()) }
-
-// TestInThreadSparesTheFirst fails where f runs in the process's first thread, which then stays in f's namespace for good.
-func TestInThreadSparesTheFirst(t *testing.T) {
-	for range 300 {
-		var tid int
-		if err := inThread(func() error { tid = unix.Gettid(); return nil }); err != nil || tid == os.Getpid() {
-			t.Fatalf("ran in thread %d of process %d: %v", tid, os.Getpid(), err)
-		}
-	}
-}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/thread"
 )
 
 // DialLocal connects to a TCP port of the loopback interface, IPv4 first and then IPv6, in the network namespace that is
@@ -56,7 +58,7 @@ func socketIn(netns string, family int) (fd int, err error) {
 	if netns == "" {
 		return unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
 	}
-	err = inThread(func() error {
+	err = thread.Run(func() error {
 		ns, err := unix.Open(netns, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return fmt.Errorf("open network namespace %s: %w", netns, err)

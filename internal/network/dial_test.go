@@ -14,12 +14,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/thread"
 )
 
 // listenAt answers "pod" to whoever connects to an address in a network namespace.
 func listenAt(t *testing.T, netns, network, address string) {
 	t.Helper()
-	err := inThread(func() error {
+	err := thread.Run(func() error {
 		f, err := os.Open(netns)
 		if err != nil {
 			return err

@@ -6,12 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fault"
+	"berth/internal/thread"
 	"berth/internal/userns"
 )
 
@@ -66,7 +66,7 @@ func Pin(ns Namespaces) error {
 	if err := Unpin(ns); err != nil {
 		return err
 	}
-	if err := inThread(func() error { return makePins(ns, pins) }); err != nil {
+	if err := thread.Run(func() error { return makePins(ns, pins) }); err != nil {
 		return errors.Join(fmt.Errorf("pin namespaces: %w", err), Unpin(ns))
 	}
 	return nil
@@ -80,23 +80,6 @@ func pinned(pins []pin) bool {
 		}
 	}
 	return true
-}
-
-// inThread runs f in a thread that ends with it, so that no goroutine ever meets what f did to the thread. The process's first
-// thread never ends: it would keep f's namespaces alive, and is what /proc/self shows. It is held while another does the work.
-func inThread(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good
-		if unix.Gettid() == unix.Getpid() {
-			err := inThread(f)
-			runtime.UnlockOSThread()
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return <-done
 }
 
 func makePins(ns Namespaces, pins []pin) error {

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/thread"
 )
 
 // SysctlError says that a sysctl cannot be set for a pod.
@@ -157,7 +159,7 @@ func SetInterfaceSysctls(ns Namespaces) error {
 	if !later {
 		return nil
 	}
-	return inThread(func() error {
+	return thread.Run(func() error {
 		if err := join(ns.Net, unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("set sysctls: %w", err)
 		}

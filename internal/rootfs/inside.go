@@ -7,10 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/thread"
 )
 
 var (
@@ -125,16 +126,12 @@ func MkdirAll(root, p string, mode os.FileMode) error {
 // MkdirAllAs does as MkdirAll, and what it makes is this user's and group's of the host. It needs no right of theirs to the
 // way there.
 func MkdirAllAs(root, p string, mode os.FileMode, uid, gid uint32) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good: the ids are the thread's
-		err := createAs(uid, gid)
-		if err == nil {
-			err = MkdirAll(root, p, mode)
+	return thread.Run(func() error {
+		if err := createAs(uid, gid); err != nil {
+			return err
 		}
-		done <- err
-	}()
-	return <-done
+		return MkdirAll(root, p, mode)
+	})
 }
 
 // createAs has the calling thread make files as another user, and keep its powers, which go with a change of the user.

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/thread"
 )
 
 // mountMapped mounts an overlay whose layers are all id-mapped: those below, and the writable one, whose files so keep the
@@ -45,23 +46,18 @@ func makeMapped(dir, scratch string, o Options) (int, error) {
 // inOwnMounts runs f on a thread of its own that has its own mount namespace, in which there is an empty file system at
 // scratch.
 func inOwnMounts(scratch string, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good
-		done <- func() error {
-			if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-				return fmt.Errorf("unshare the mounts: %w", err)
-			}
-			if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-				return fmt.Errorf("make the mounts private: %w", err)
-			}
-			if err := unix.Mount("scratch", scratch, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC, "mode=700"); err != nil {
-				return fmt.Errorf("mount scratch space at %s: %w", scratch, err)
-			}
-			return f()
-		}()
-	}()
-	return <-done
+	return thread.Run(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("unshare the mounts: %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("make the mounts private: %w", err)
+		}
+		if err := unix.Mount("scratch", scratch, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC, "mode=700"); err != nil {
+			return fmt.Errorf("mount scratch space at %s: %w", scratch, err)
+		}
+		return f()
+	})
 }
 
 // assemble mounts the layers below scratch, and returns the descriptor of an overlay of them. The overlay works in its writable

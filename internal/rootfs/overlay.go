@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/thread"
 )
 
 // maxLayers is how many lower directories the kernel takes (OVL_MAX_STACK).
@@ -143,16 +144,12 @@ func mountOld(dir, mountpoint string, o Options, standing func(dir string, f fun
 
 // inDir runs f on a thread of its own that stands in dir. The thread ends with the call: its directory is not the process's.
 func inDir(dir string, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
+	return thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
-			done <- fmt.Errorf("unshare the working directory: %w", err)
-		} else {
-			done <- goDir(dir, f)
+			return fmt.Errorf("unshare the working directory: %w", err)
 		}
-	}()
-	return <-done
+		return goDir(dir, f)
+	})
 }
 
 // goDir runs f in dir, on a thread that shares its directory with no other.
