@@ -50,9 +50,22 @@ func Resources(want *runtimeapi.LinuxContainerResources, host Host) (*specs.Linu
 // cpuList is the form of cpusets in cpuset(7).
 var cpuList = regexp.MustCompile(`^(\d+(-\d+)?(,\d+(-\d+)?)*)?$`)
 
+// The kernel's bounds of a period of the CPU bandwidth controller, in microseconds; a quota has the same lower one. See
+// Documentation/scheduler/sched-bwc.rst.
+const (
+	minPeriod = 1000
+	maxPeriod = 1000000
+)
+
 func cpuLimits(want *runtimeapi.LinuxContainerResources) (*specs.LinuxCPU, error) {
 	if want.GetCpuPeriod() < 0 || want.GetCpuShares() < 0 {
 		return nil, fmt.Errorf("cpu_period %d, cpu_shares %d: neither can be negative", want.GetCpuPeriod(), want.GetCpuShares())
+	}
+	if p := want.GetCpuPeriod(); p != 0 && (p < minPeriod || p > maxPeriod) {
+		return nil, fmt.Errorf("cpu_period %d: it is %d to %d microseconds", p, minPeriod, maxPeriod)
+	}
+	if q := want.GetCpuQuota(); q > 0 && q < minPeriod {
+		return nil, fmt.Errorf("cpu_quota %d: it is at least %d microseconds, or -1 for no limit", q, minPeriod)
 	}
 	for name, set := range map[string]string{"cpuset_cpus": want.GetCpusetCpus(), "cpuset_mems": want.GetCpusetMems()} {
 		if !cpuList.MatchString(set) {
