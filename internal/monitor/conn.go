@@ -78,7 +78,9 @@ func (c *conn) serve() {
 		if waitErr != nil || err != nil {
 			return
 		}
-		go c.handle(r, fds)
+		ctx, cancel := context.WithCancelCause(context.Background())
+		c.active.Store(r.ID, cancel) // before the next request is read, which may be to cancel this one
+		go c.handle(ctx, r, fds)
 	}
 }
 
@@ -137,16 +139,13 @@ func (c *conn) send(r *wire.Reply, fds ...int) error {
 }
 
 // handle does what is asked and answers.
-func (c *conn) handle(r *wire.Request, fds []int) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
+func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) {
+	defer c.cancel(r.ID, nil)
 	if r.Timeout > 0 {
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeoutCause(ctx, time.Duration(r.Timeout)*time.Millisecond, errTimeout)
 		defer stop()
 	}
-	c.active.Store(r.ID, cancel)
-	defer c.active.Delete(r.ID)
 	reply := &wire.Reply{ID: r.ID}
 	out, err := c.do(ctx, r, fds, reply)
 	if err != nil {
@@ -154,6 +153,13 @@ func (c *conn) handle(r *wire.Request, fds []int) {
 	}
 	_ = c.send(reply, out...)
 	c.m.busy()
+}
+
+// cancel ends a request, once.
+func (c *conn) cancel(id uint64, why error) {
+	if cancel, ok := c.active.LoadAndDelete(id); ok {
+		cancel.(context.CancelCauseFunc)(why)
+	}
 }
 
 // do does what is asked. The descriptors in fds are its to close.
@@ -175,9 +181,7 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 		reply.Process = &p
 		return nil, err
 	case wire.Cancel:
-		if cancel, ok := c.active.Load(r.Cancels); ok {
-			cancel.(context.CancelCauseFunc)(errors.New("the daemon has given up on it"))
-		}
+		c.cancel(r.Cancels, errors.New("the daemon has given up on it"))
 		return nil, nil
 	case wire.Shutdown:
 		return nil, c.m.shutdown()

@@ -70,3 +70,18 @@ func stopped(pid int) bool {
 	}
 	return true
 }
+
+// TestCancelBehindItsRequest has a monitor find a request and its cancellation at once.
+func TestCancelBehindItsRequest(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 5 {
+		began := time.Now()
+		_, err := g.Exec(gone, g.pod, ctr, Exec{Process: process("sleep 1002")})
+		if took := time.Since(began); err == nil || took >= cancelGrace || alive("sleep", "1002") {
+			t.Fatalf("after %v: %v; the command runs: %v", took, err, alive("sleep", "1002"))
+		}
+	}
+}
