@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
@@ -25,10 +26,10 @@ type driver struct {
 	missing *bool
 }
 
-func (driver) Launch(context.Context, string) error                     { return nil }
-func (driver) Shutdown(context.Context, string) error                   { return nil }
-func (driver) KillAll(context.Context, string, string) error            { return nil }
-func (driver) Start(context.Context, string, string, runtime.Log) error { return nil }
+func (driver) Launch(context.Context, string) error                                    { return nil }
+func (driver) Shutdown(context.Context, string) error                                  { return nil }
+func (driver) KillAll(context.Context, string, string) error                           { return nil }
+func (driver) Start(context.Context, string, string, runtime.Log, time.Duration) error { return nil }
 func (d driver) Delete(context.Context, string, string, runtime.Handler) error {
 	if *d.missing {
 		return errdefs.ErrNotFound

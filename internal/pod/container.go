@@ -393,8 +393,8 @@ func (l *container) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	log := l.p.rec.Load().log(c)
-	if err := l.p.s.cfg.Runtime.Start(ctx, string(l.p.id), string(l.id), log); err != nil {
+	r := l.p.rec.Load()
+	if err := l.p.s.cfg.Runtime.Start(ctx, string(l.p.id), string(l.id), r.log(c), l.p.s.cfg.createTimeout(r)); err != nil {
 		err = fmt.Errorf("start container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), l.p.id, err)
 		l.cannotRun(err)
 		return err

@@ -55,7 +55,7 @@ func (c *Config) handlerSpec(r *Record) (runtime.Handler, spec.Handler, error) {
 	return h, sh, nil
 }
 
-// createTimeout bounds the OCI runtime's create of a container of the pod.
+// createTimeout bounds the OCI runtime's create of a container of the pod, and its start.
 func (c *Config) createTimeout(r *Record) time.Duration {
 	h, err := c.Handlers(cmp.Or(r.Runtime, r.Handler))
 	if err != nil {

@@ -3,9 +3,12 @@ package pod
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/runtime"
 )
 
 // What a pod has is unmade by the handler with which it was made, also when that was taken out of the configuration; a new
@@ -30,5 +33,23 @@ func TestHandlerTakenOutOfTheConfiguration(t *testing.T) {
 	}
 	if err := b.Remove(t.Context(), id); err != nil {
 		t.Errorf("remove: %v", err)
+	}
+}
+
+// A start is bounded by what the configuration says of the handler, as a create is.
+func TestStartIsBounded(t *testing.T) {
+	b := open(t)
+	for configured, want := range map[time.Duration]time.Duration{7 * time.Second: 7 * time.Second, 0: defaultCreateTimeout} {
+		b.cfg.Handlers = func(string) (runtime.Handler, error) { return runtime.Handler{Name: "runc", Timeout: configured}, nil }
+		b.reopen(t)
+		pod, _ := started(t, b)
+		b.drv.mu.Lock()
+		if b.drv.started != want {
+			t.Errorf("a start where %v is configured has %v, not %v", configured, b.drv.started, want)
+		}
+		b.drv.mu.Unlock()
+		if err := b.Remove(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -195,7 +195,7 @@ func (m *making) startInit(ctx context.Context) error {
 		return err
 	}
 	m.init = proc
-	return m.p.s.cfg.Runtime.Start(ctx, string(m.p.id), string(m.p.id), runtime.Log{})
+	return m.p.s.cfg.Runtime.Start(ctx, string(m.p.id), string(m.p.id), runtime.Log{}, h.Timeout)
 }
 
 func (m *making) endInit(ctx context.Context) error {

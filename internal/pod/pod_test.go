@@ -88,6 +88,7 @@ type driver struct {
 	killed  int
 	signals []int
 	inv     runtime.Inventory
+	started time.Duration // the bound of the last start
 }
 
 func (d *driver) Launch(context.Context, string) error   { return nil }
@@ -96,8 +97,14 @@ func (d *driver) Sweep(context.Context, func(string) bool, func(string) (runtime
 	return nil
 }
 func (d *driver) Delete(context.Context, string, string, runtime.Handler) error { return nil }
-func (d *driver) Start(context.Context, string, string, runtime.Log) error      { return nil }
 func (d *driver) Adopt(context.Context, string) (runtime.Inventory, error)      { return d.inv, nil }
+
+func (d *driver) Start(_ context.Context, _, _ string, _ runtime.Log, deadline time.Duration) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.started = deadline
+	return nil
+}
 
 func (d *driver) Create(_ context.Context, pod string, c runtime.Create) (runtime.Process, error) {
 	d.mu.Lock()

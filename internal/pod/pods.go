@@ -20,7 +20,7 @@ type Runtime interface {
 	Launch(ctx context.Context, pod string) error
 	Adopt(ctx context.Context, pod string) (runtime.Inventory, error)
 	Create(ctx context.Context, pod string, c runtime.Create) (runtime.Process, error)
-	Start(ctx context.Context, pod, ctr string, log runtime.Log) error
+	Start(ctx context.Context, pod, ctr string, log runtime.Log, deadline time.Duration) error
 	Signal(ctx context.Context, pod, ctr string, sig int) error
 	KillAll(ctx context.Context, pod, ctr string) error
 	Delete(ctx context.Context, pod, ctr string, h runtime.Handler) error

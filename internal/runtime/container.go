@@ -60,15 +60,12 @@ func (r *Runtime) Create(ctx context.Context, pod string, c Create) (Process, er
 	return *reply.Process, nil
 }
 
-// Start opens the container's log and lets its first process go.
-func (r *Runtime) Start(ctx context.Context, pod, ctr string, log Log) error {
-	q := wire.Request{Op: wire.Start, Container: ctr, Timeout: startTimeout.Milliseconds(), Log: log.wire()}
+// Start opens the container's log and lets its first process go. deadline bounds the OCI runtime's start.
+func (r *Runtime) Start(ctx context.Context, pod, ctr string, log Log, deadline time.Duration) error {
+	q := wire.Request{Op: wire.Start, Container: ctr, Timeout: deadline.Milliseconds(), Log: log.wire()}
 	_, err := r.call(ctx, pod, q)
 	return err
 }
-
-// startTimeout bounds a runtime's start.
-const startTimeout = time.Minute
 
 func (l Log) wire() *wire.Log {
 	if l.Path == "" {

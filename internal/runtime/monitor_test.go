@@ -121,6 +121,22 @@ func TestCreatePastDeadline(t *testing.T) {
 	}
 }
 
+// TestStartPastDeadline has a runtime that hangs before it starts the container.
+func TestStartPastDeadline(t *testing.T) {
+	g := newRig(t)
+	slow := filepath.Join(g.logs, "slow")
+	g.ok(os.WriteFile(slow, []byte("#!/bin/sh\ncase \"$*\" in *start*) sleep 7777;; esac\nexec "+host.runtime+" \"$@\"\n"), 0o755))
+	ctr := g.create("sleep 1000", func(c *Create) { c.Handler.Path = slow })
+	began := time.Now()
+	err := g.Start(t.Context(), g.pod, ctr, g.log(ctr), time.Second)
+	if err == nil || !strings.Contains(err.Error(), "not done in time") {
+		t.Fatalf("start: %v", err)
+	}
+	if took := time.Since(began); took > patience.For(10*time.Second) {
+		t.Errorf("a start with a second to do it took %v", took)
+	}
+}
+
 // TestLeftovers checks that what a container without a PID namespace of its own leaves behind ends with its first process.
 func TestLeftovers(t *testing.T) {
 	g := newRig(t)
@@ -200,7 +216,7 @@ func TestFullDisk(t *testing.T) {
 	g.ok(unix.Mount("tmpfs", small, "tmpfs", 0, "size=64k"))
 	defer func() { g.ok(unix.Unmount(small, unix.MNT_DETACH)) }()
 	ctr := g.create("seq 1 40000; sleep 1; echo behind; exec sleep 1000")
-	g.ok(g.Start(t.Context(), g.pod, ctr, Log{small, "log"}))
+	g.ok(g.Start(t.Context(), g.pod, ctr, Log{small, "log"}, deadline))
 	path := filepath.Join(small, "log")
 	g.within(10*time.Second, "the writer is through", func() bool {
 		out, _ := g.exec(ctr, "cat /proc/1/cmdline")
@@ -236,7 +252,7 @@ func TestHungLogDisk(t *testing.T) {
 	thaw := func() { _ = exec.Command("fsfreeze", "-u", frozen).Run() }
 	defer func() { thaw(); g.ok(unix.Unmount(frozen, unix.MNT_DETACH)) }()
 	ctr, other := g.create("while :; do echo x; done"), g.run("while read line; do echo got $line; done", func(c *Create) { c.Stdin = true })
-	g.ok(g.Start(t.Context(), g.pod, ctr, Log{frozen, "log"}))
+	g.ok(g.Start(t.Context(), g.pod, ctr, Log{frozen, "log"}, deadline))
 	g.ok(exec.Command("fsfreeze", "-f", frozen).Run())
 	time.Sleep(300 * time.Millisecond)
 	if out, code := g.exec(other, "echo hi"); out != "hi\n" || code != 0 {

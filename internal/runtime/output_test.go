@@ -156,14 +156,14 @@ func TestLogPaths(t *testing.T) {
 	g.ok(os.Symlink(filepath.Join(outside, "f"), filepath.Join(g.logs, "file")))
 	ctr := g.create("echo escaped")
 	for _, path := range []string{"../outside/f", outside + "/f", "link/f", "file", "a/../../outside/f", "."} {
-		if err := g.Start(t.Context(), g.pod, ctr, Log{g.logs, path}); err == nil {
+		if err := g.Start(t.Context(), g.pod, ctr, Log{g.logs, path}, deadline); err == nil {
 			t.Fatalf("a log at %s was opened", path)
 		}
 	}
 	if left, _ := os.ReadDir(outside); len(left) > 0 {
 		t.Errorf("outside of the log directory there are %v", left)
 	}
-	g.ok(g.Start(t.Context(), g.pod, ctr, g.log(ctr)))
+	g.ok(g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline))
 	g.exit(ctr)
 	if got := g.said(ctr); got != "escaped\n" {
 		t.Errorf("the log has %q", got)

@@ -165,11 +165,14 @@ func process(script string) *specs.Process {
 	return &specs.Process{Args: []string{"sh", "-c", script}, Cwd: "/", Env: []string{"PATH=/bin"}}
 }
 
+// deadline is long enough for any call of a runtime.
+var deadline = patience.For(30 * time.Second)
+
 // create makes a container that is not started; change may alter how.
 func (g *rig) create(script string, change ...func(*Create)) string {
 	g.Helper()
 	ctr := newID()
-	c := Create{Container: ctr, Handler: g.handler, Spec: g.spec(ctr, script), Deadline: patience.For(30 * time.Second)}
+	c := Create{Container: ctr, Handler: g.handler, Spec: g.spec(ctr, script), Deadline: deadline}
 	for _, fn := range change {
 		fn(&c)
 	}
@@ -184,7 +187,7 @@ func (g *rig) create(script string, change ...func(*Create)) string {
 func (g *rig) run(script string, change ...func(*Create)) string {
 	g.Helper()
 	ctr := g.create(script, change...)
-	g.ok(g.Start(g.Context(), g.pod, ctr, g.log(ctr)))
+	g.ok(g.Start(g.Context(), g.pod, ctr, g.log(ctr), deadline))
 	return ctr
 }
 

@@ -52,7 +52,7 @@ func TestMonitorKilled(t *testing.T) {
 	if e := g.exit(tty); e.Code != 9 || e.Unknown {
 		t.Errorf("exit of the one with a terminal: %+v", e)
 	}
-	g.ok(g.Start(t.Context(), g.pod, silent, g.log(silent)))
+	g.ok(g.Start(t.Context(), g.pod, silent, g.log(silent), deadline))
 	if e := g.exit(silent); e.Code != 1 {
 		t.Errorf("exit of the one started after the take-over: %+v", e)
 	}
