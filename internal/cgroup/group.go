@@ -238,8 +238,9 @@ const formation = 100 * time.Millisecond
 
 func readProcs(path string) ([]byte, error) {
 	for end := time.Now().Add(formation); ; time.Sleep(time.Millisecond) {
+		last := time.Now().After(end) // seen before the read: a daemon that stands still meanwhile reads once more
 		data, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-		if !errors.Is(err, fs.ErrNotExist) || gone(path, err) || time.Now().After(end) {
+		if !errors.Is(err, fs.ErrNotExist) || gone(path, err) || last {
 			return data, err
 		}
 	}

@@ -199,7 +199,7 @@ type reader struct {
 	missing bool  // nothing could be read so far
 	err     error // the first that is more than a file that is not there
 	name    []byte
-	data    [16 << 10]byte
+	data    []byte // as large as the largest file so far
 }
 
 var readers = sync.Pool{New: func() any { return new(reader) }}
@@ -214,7 +214,10 @@ func (r *reader) file(name string) []byte {
 	}
 	defer unix.Close(fd)
 	n := 0
-	for n < len(r.data) {
+	for {
+		if n == len(r.data) {
+			r.data = append(r.data, make([]byte, max(len(r.data), 16<<10))...)
+		}
 		got, err := unix.Read(fd, r.data[n:])
 		if err == unix.EINTR {
 			continue

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -109,6 +110,24 @@ func TestNoLimitOfV1(t *testing.T) {
 	r.v1([]string{"memory"}, Stats, &got)
 	if got.Memory.Limit != Unlimited || got.Swap.Limit != Unlimited || !got.Swap.Known {
 		t.Errorf("%+v %+v", got.Memory, got.Swap)
+	}
+}
+
+// A group of thousands of processes is read to its end, and no number of it is half read.
+func TestReadsLargeFiles(t *testing.T) {
+	var text strings.Builder
+	for pid := range 9000 {
+		fmt.Fprintln(&text, 100000+pid)
+	}
+	r, n := tree(t, map[string]string{"cgroup.procs": text.String()}), 0
+	for line := range lines(r.file("cgroup.procs")) {
+		if pid, ok := number(line); !ok || pid != uint64(100000+n) {
+			t.Fatalf("line %d is %q", n, line)
+		}
+		n++
+	}
+	if n != 9000 {
+		t.Errorf("%d processes of 9000", n)
 	}
 }
 
