@@ -183,10 +183,10 @@ var namedLimits = map[string]string{
 
 func unifiedLimit(key, value string, add func(name string, value any)) {
 	switch fields := strings.Fields(value); {
-	case namedLimits[key] != "" && value == "max":
+	case namedLimits[key] != "" && strings.TrimSpace(value) == "max":
 		add(namedLimits[key], infinity)
 	case namedLimits[key] != "":
-		if n, err := strconv.ParseUint(value, 10, 64); err == nil {
+		if n, ok := limits.Bytes(value); ok {
 			add(namedLimits[key], n)
 		}
 	case key == "cpuset.cpus":

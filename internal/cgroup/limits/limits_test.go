@@ -65,6 +65,7 @@ func TestMemoryInUseIsNotTakenAway(t *testing.T) {
 	dir := v2Dir(t, map[string]string{"memory.current": "3000\n", "memory.max": "max\n", "memory.reclaim": ""})
 	for _, want := range []*specs.LinuxResources{
 		{Memory: &specs.LinuxMemory{Limit: ptr(int64(2000))}}, {Unified: map[string]string{"memory.max": "2000"}},
+		{Unified: map[string]string{"memory.max": " 0x7d0 "}},
 	} {
 		_, err := limitsV2(dir, nil, want)
 		var e *UsageError
@@ -74,6 +75,18 @@ func TestMemoryInUseIsNotTakenAway(t *testing.T) {
 	}
 	if asked, err := os.ReadFile(filepath.Join(dir, "memory.reclaim")); err != nil || string(asked) != "1000" {
 		t.Errorf("the kernel was asked to give back %q (%v)", asked, err)
+	}
+}
+
+// The kernel takes units too, and numbers that are too large for it, of which it keeps what is left.
+func TestMemoryLimitsInUnits(t *testing.T) {
+	dir := v2Dir(t, map[string]string{"memory.current": "3000000\n", "memory.max": "max\n", "memory.reclaim": ""})
+	for text, want := range map[string]error{
+		"2M": unix.EBUSY, "2m\n": unix.EBUSY, "3M": nil, "1g": nil, "max": nil, "": unix.EINVAL, "M": unix.EINVAL, "18446744073709551617": unix.EINVAL, "2MB": unix.EINVAL,
+	} {
+		if _, err := limitsV2(dir, nil, &specs.LinuxResources{Unified: map[string]string{"memory.max": text}}); !errors.Is(err, want) {
+			t.Errorf("%q: %v, wanted %v", text, err, want)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
 )
@@ -39,7 +40,11 @@ func limitsV2(dir string, was, want *specs.LinuxResources) (out []setting, err e
 	}
 	for _, key := range slices.Sorted(maps.Keys(want.Unified)) {
 		value := want.Unified[key]
-		if limit, err := strconv.ParseUint(value, 10, 64); err == nil && key == "memory.max" {
+		if key == "memory.max" && strings.TrimSpace(value) != "max" {
+			limit, ok := Bytes(value)
+			if !ok {
+				return nil, fmt.Errorf("memory.max %q is neither max nor a number of bytes: %w", value, unix.EINVAL)
+			}
 			if err := makeRoom(dir, limit); err != nil {
 				return nil, err
 			}
@@ -53,6 +58,18 @@ func limitsV2(dir string, was, want *specs.LinuxResources) (out []setting, err e
 		}
 	}
 	return out, nil
+}
+
+// Bytes reads a number of bytes as the kernel takes it: in any base of C, or with a unit, such as 16M. It is not ok for max.
+func Bytes(text string) (n uint64, ok bool) {
+	text = strings.TrimSpace(text)
+	if n, err := strconv.ParseUint(text, 0, 64); err == nil || text == "" {
+		return n, err == nil
+	}
+	last := len(text) - 1
+	unit := strings.IndexByte("KMGTPE", text[last]&^0x20) // of either case
+	n, err := strconv.ParseUint(text[:last], 0, 64)
+	return n << (10 * (unit + 1)), err == nil && unit >= 0
 }
 
 func thereIs(dir, name string) bool {
