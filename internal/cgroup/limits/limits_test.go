@@ -73,8 +73,17 @@ func TestMemoryInUseIsNotTakenAway(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if asked, err := os.ReadFile(filepath.Join(dir, "memory.reclaim")); err != nil || string(asked) != "1000" {
-		t.Errorf("the kernel was asked to give back %q (%v)", asked, err)
+	if asked, err := os.ReadFile(filepath.Join(dir, "memory.reclaim")); err != nil || string(asked) != "1125" {
+		t.Errorf("the kernel was asked to give back %q at last (%v)", asked, err)
+	}
+}
+
+// A process that reads files takes 30 bytes while somebody looks what is in use.
+func TestRoomIsMadeBesideAReader(t *testing.T) {
+	used, asked := uint64(9000), 0
+	got, err := reclaimTo(6400, func() (uint64, error) { used += 30; return used, nil }, func(n uint64) { asked++; used -= n })
+	if err != nil || got != 6400+30-100 || asked != 2 {
+		t.Errorf("%d in use after %d times (%v)", got, asked, err)
 	}
 }
 

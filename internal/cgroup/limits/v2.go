@@ -133,17 +133,26 @@ func memoryV2(dir string, m *specs.LinuxMemory, add func(name, value string)) er
 // makeRoom has the kernel give back what it can of a cgroup's memory above a limit. A limit below what is left would have it kill
 // processes.
 func makeRoom(dir string, limit uint64) error {
-	file := filepath.Join(dir, "memory.current")
-	used, err := readUint(file)
-	if err == nil && used > limit {
+	used, err := reclaimTo(limit, func() (uint64, error) { return readUint(filepath.Join(dir, "memory.current")) }, func(n uint64) {
 		// What cannot all be had is not an answer by itself: what is in use afterwards counts.
-		_ = cgroup.Write(filepath.Join(dir, "memory.reclaim"), strconv.FormatUint(used-limit, 10))
-		used, err = readUint(file)
-	}
+		_ = cgroup.Write(filepath.Join(dir, "memory.reclaim"), strconv.FormatUint(n, 10))
+	})
 	if err == nil && used > limit {
 		err = &UsageError{filepath.Join(dir, "memory.max"), limit, used}
 	}
 	return err
+}
+
+// reclaimTo asks again, and for more than it takes, where a process that reads files fills its cache as fast as it is emptied.
+// It returns what is in use in the end.
+func reclaimTo(limit uint64, use func() (uint64, error), reclaim func(n uint64)) (used uint64, err error) {
+	for _, spare := range []uint64{0, limit / 64, limit / 16} {
+		if used, err = use(); err != nil || used <= limit {
+			return used, err
+		}
+		reclaim(used - limit + spare)
+	}
+	return use()
 }
 
 // weight turns CPU shares into a weight as the OCI runtime that made the cgroup does. There are two ways: a line, as they all did,
