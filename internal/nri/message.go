@@ -3,6 +3,7 @@ package nri
 import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
@@ -146,4 +147,17 @@ func limits(in *api.LinuxResources) *runtimeapi.LinuxContainerResources {
 		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: l.GetPageSize(), Limit: l.GetLimit()})
 	}
 	return out
+}
+
+// adjust is what is asked for where plugins have made all of want. It is want where an update says nothing, or was left out because
+// its failure is to be ignored. A limit of swap that forbids it goes with that of memory, unless a plugin says otherwise.
+func adjust(want, all *runtimeapi.LinuxContainerResources) *runtimeapi.LinuxContainerResources {
+	if all == nil || proto.Equal(all, &runtimeapi.LinuxContainerResources{}) {
+		return want
+	}
+	all.OomScoreAdj = want.GetOomScoreAdj()
+	if swap := want.GetMemorySwapLimitInBytes(); swap == want.GetMemoryLimitInBytes() && swap == all.MemorySwapLimitInBytes {
+		all.MemorySwapLimitInBytes = all.MemoryLimitInBytes
+	}
+	return all
 }

@@ -217,9 +217,8 @@ func (p *Plugins) Limits(ctx context.Context, r *pod.Record, c *pod.Container, w
 	for _, u := range resp.GetUpdate() {
 		if u.GetContainerId() != string(c.ID) {
 			others = append(others, u)
-		} else if mine := limits(u.GetLinux().GetResources()); mine != nil {
-			mine.OomScoreAdj, mine.MemorySwapLimitInBytes = want.GetOomScoreAdj(), want.GetMemorySwapLimitInBytes()
-			adjusted = mine
+		} else {
+			adjusted = adjust(want, limits(u.GetLinux().GetResources()))
 		}
 	}
 	return adjusted, changes(others, resp.GetEvict()), nil
