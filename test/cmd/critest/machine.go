@@ -60,7 +60,9 @@ func gather(payload, suite string) error {
 			args = append(args, fmt.Sprintf("'-%s=%s'", f.Name, f.Value))
 		}
 	})
+	// The program of other tests' images, which cannot be built there, is in none of these.
 	script := "#!/bin/sh\nexport HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin:/payload:/payload/tools BERTH_BIN=/payload/bin " +
+		"BERTH_TEST_WEBAPP=/payload/run-critest " +
 		patience.Variable + "=20\n/payload/run-critest " + strings.Join(args, " ") + " /payload/critest " + strings.Join(flag.Args()[1:], " ") +
 		" 2>&1\necho \"" + done + "$?\"\n"
 	for from, to := range map[string]string{bin: "bin", self: "run-critest", suite: "critest", ginkgo: "ginkgo"} {
