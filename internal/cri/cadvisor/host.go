@@ -36,17 +36,25 @@ func CountProcesses(pids []int, init int) *Processes {
 	p := &Processes{Count: uint64(len(pids)), Descriptors: Count{Known: true}, Sockets: Count{Known: true}, MaxOpenFiles: maxOpenFiles(init)}
 	for _, pid := range pids {
 		dir := fmt.Sprintf("/proc/%d/fd", pid)
-		n, told := openFiles(dir)
-		p.Descriptors.Count += n
-		if p.Descriptors.Count > mostDescriptors {
-			p.Sockets = Count{}
-			p.Descriptors.Known = p.Descriptors.Known && told
+		if !p.add(openFiles(dir)) {
+			break
 		}
 		if p.Sockets.Known {
 			p.Sockets.Count += sockets(dir)
 		}
 	}
 	return p
+}
+
+// add counts the descriptors of one process. It is false when there are so many in all that the next need not be looked at: where
+// the kernel does not say how many there are, a container could have them counted for as long as it likes.
+func (p *Processes) add(n uint64, told bool) bool {
+	p.Descriptors.Count += n
+	if p.Descriptors.Count > mostDescriptors {
+		p.Sockets = Count{}
+		p.Descriptors.Known = told
+	}
+	return p.Descriptors.Known
 }
 
 // openFiles is how many descriptors a process has; told says that the kernel (6.2 and later) says so by itself.
@@ -67,7 +75,7 @@ func openFiles(dir string) (n uint64, told bool) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return 0, true
 	}
-	return uint64(len(names)), false
+	return uint64(len(names)), len(names) == 0 // which every kernel says
 }
 
 func sockets(dir string) (n uint64) {
