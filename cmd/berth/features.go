@@ -27,9 +27,16 @@ type features struct {
 }
 
 type foundFeatures struct {
+	about  *handlers
+	tried  []host.Runtime   // which runtimes make containers
 	mapped error            // why no root can have its ids mapped; nil if one can
 	userns map[string]error // why the runtime of this name can make no container in a user namespace; nil if it can
 }
+
+var (
+	errInfra   = errors.New("a handler that starts an infra container has no user namespaces")
+	errUntried = errors.New("it is not found out yet")
+)
 
 // why says why a handler cannot have pods with user namespaces; nil if it can.
 func (f *foundFeatures) why(handler string) error {
@@ -38,19 +45,27 @@ func (f *foundFeatures) why(handler string) error {
 	}
 	err, tried := f.userns[handler]
 	if !tried {
-		return errors.New("a handler that starts an infra container has no user namespaces")
+		return errUntried
 	}
-	if err != nil {
-		return fmt.Errorf("the runtime cannot join one: %w", err)
-	}
-	return nil
+	return err
 }
 
-// get returns what was found, nil while it is being looked for. Where the configuration was loaded anew, it is looked for anew.
+// works says that a container of this runtime came of a trial.
+func (f *foundFeatures) works(handler string) bool {
+	return f != nil && slices.ContainsFunc(f.tried, func(r host.Runtime) bool { return r.Name == handler && r.Works })
+}
+
+// get returns what was found last, nil while it is looked for the first time. Where the configuration was loaded anew, it is looked
+// for anew.
 func (f *features) get() *foundFeatures {
 	n := f.of
 	if h := n.handlers.Load(); f.asked.Swap(h) != h {
 		n.background.Go(func() {
+			n.trials.Lock()
+			defer n.trials.Unlock()
+			if f.asked.Load() != h {
+				return // there is another configuration by now
+			}
 			if found := f.find(n.life, h); n.life.Err() == nil {
 				f.found.Store(found)
 			}
@@ -61,7 +76,13 @@ func (f *features) get() *foundFeatures {
 
 func (f *features) find(ctx context.Context, of *handlers) *foundFeatures {
 	n := f.of
-	found := &foundFeatures{mapped: tryMapped(n.monitor, n.cfg.ImagesRoot(), n.cfg.Root)}
+	found := &foundFeatures{about: of, tried: of.found, mapped: tryMapped(n.monitor, n.cfg.ImagesRoot(), n.cfg.Root)}
+	if !of.probed {
+		_, tried, err := n.tryRuntimes(ctx, of.found)
+		if found.tried = tried; err != nil && ctx.Err() == nil {
+			n.log.Warn("whether the runtimes work was not found out, or not kept", "error", err)
+		}
+	}
 	try := func(ctx context.Context, r host.Runtime) error {
 		return host.TryUserns(ctx, r, n.cfg.State, n.facts.CgroupDriver, n.monitor, n.helpers.Run)
 	}
@@ -72,6 +93,16 @@ func (f *features) find(ctx context.Context, of *handlers) *foundFeatures {
 	found.userns, err = host.UsernsRuntimes(ctx, filepath.Join(n.cfg.Root, "runtime-features"), n.facts, runtimes, try)
 	if err != nil && ctx.Err() == nil {
 		n.log.Warn("the next start tries the runtimes again", "error", err)
+	}
+	for name, err := range found.userns {
+		if err != nil {
+			found.userns[name] = fmt.Errorf("the runtime cannot join one: %w", err)
+		}
+	}
+	for _, r := range of.found {
+		if of.spec(r.Name).Infra {
+			found.userns[r.Name] = errInfra
+		}
 	}
 	return found
 }
@@ -96,24 +127,31 @@ func tryMapped(holder, layers, writable string) error {
 
 // usernsError says why a pod of this handler cannot have a user namespace. While that is not known, it may be tried.
 func (f *features) usernsError(handler string) error {
+	now := f.of.handlers.Load()
 	if handler == "" {
-		handler = f.of.handlers.Load().fallback
+		handler = now.fallback
 	}
-	found := f.get()
-	if found == nil {
-		return nil
+	var err error
+	if found := f.get(); now.spec(handler).Infra {
+		err = errInfra
+	} else if found != nil && found.about == now {
+		err = found.why(handler)
 	}
-	if err := found.why(handler); err != nil {
+	if err != nil && !errors.Is(err, errUntried) {
 		return pod.Fail(errdefs.ErrFailedPrecondition, "user namespaces are not available on this node with the runtime handler %s: %w", handler, err)
 	}
 	return nil
 }
 
-// handlers is what Status tells of the runtime handlers, the default's first.
+// handlers is what Status tells of the runtime handlers, the default's first. A runtime that nobody configured and that was only
+// found in its usual place is one if it works.
 func (f *features) handlers() []*runtimeapi.RuntimeHandler {
 	found, recursive, now := f.get(), rootfs.TryRecursive() == nil, f.of.handlers.Load()
 	list := []*runtimeapi.RuntimeHandler{{Name: "", Features: found.of(now.fallback, recursive)}}
 	for _, r := range now.found {
+		if _, named := now.named[r.Name]; !named && r.Name != now.fallback && !r.Works && !found.works(r.Name) {
+			continue
+		}
 		list = append(list, &runtimeapi.RuntimeHandler{Name: r.Name, Features: found.of(r.Name, recursive)})
 	}
 	return list

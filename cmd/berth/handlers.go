@@ -47,7 +47,7 @@ func findHandlers(ctx context.Context, n *node, cfg *config.Config) (*handlers, 
 		}
 		h.bases[name] = base
 	}
-	return h, h.chooseDefault(ctx, n, cfg)
+	return h, h.chooseDefault(ctx, n)
 }
 
 // programs are the configured handlers as they are looked for and tried.
@@ -70,20 +70,27 @@ func readBase(path string) (*spec.Base, error) {
 	return spec.ParseBase(data)
 }
 
-func (h *handlers) chooseDefault(ctx context.Context, n *node, cfg *config.Config) (err error) {
+func (h *handlers) chooseDefault(ctx context.Context, n *node) (err error) {
 	if h.fallback != "" {
 		_, err = host.Named(h.found, h.fallback)
 		return err
 	}
-	try := func(ctx context.Context, r host.Runtime) host.Runtime {
-		return host.TryRuntime(ctx, r, cfg.State, n.facts.CgroupDriver, n.helpers.Run)
-	}
-	h.fallback, h.found, err = host.ChooseRuntime(ctx, filepath.Join(cfg.Root, "runtimes"), n.facts, h.found, try)
+	n.trials.Lock()
+	defer n.trials.Unlock()
+	h.fallback, h.found, err = n.tryRuntimes(ctx, h.found)
 	if h.fallback != "" && err != nil {
 		n.log.Warn("the next start tries the runtimes again", "error", err)
 		return nil
 	}
 	return err
+}
+
+// tryRuntimes finds out which runtimes make containers, and names the first.
+func (n *node) tryRuntimes(ctx context.Context, found []host.Runtime) (string, []host.Runtime, error) {
+	try := func(ctx context.Context, r host.Runtime) host.Runtime {
+		return host.TryRuntime(ctx, r, n.cfg.State, n.facts.CgroupDriver, n.helpers.Run)
+	}
+	return host.ChooseRuntime(ctx, filepath.Join(n.cfg.Root, "runtimes"), n.facts, found, try)
 }
 
 // find finds the runtime that a pod asks for by name; "" is the default.

@@ -62,6 +62,7 @@ type node struct {
 	face        *cri.Server
 
 	features   features
+	trials     sync.Mutex // of runtimes: each has one name, so there is one at a time
 	background sync.WaitGroup
 	life       context.Context // of what runs in the background; stop ends it
 	stop       context.CancelFunc
@@ -106,6 +107,10 @@ func (n *node) open(ctx context.Context) error {
 		n.timeline.Mark(part.name)
 	}
 	n.face.Pods, n.face.Images, n.face.Network, n.face.Handlers, n.face.Info = n.pods, n.images, n.network, n.features.handlers, n.info
+	n.face.HasHandler = func(name string) bool {
+		_, err := n.handlers.Load().find(name)
+		return err == nil
+	}
 	n.face.Streams, n.face.SystemdCgroup = n.streams, n.units != nil
 	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, n.cfg.ImagesRoot(), containersRoot(n.cfg)
 	n.life, n.stop = context.WithCancel(context.Background())

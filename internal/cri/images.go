@@ -2,7 +2,6 @@ package cri
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +27,7 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 
 // hasHandler says whether a request may name that runtime handler. All handlers share one image store.
 func (s *Server) hasHandler(name string) bool {
-	return name == "" || slices.ContainsFunc(s.Handlers(), func(h *runtimeapi.RuntimeHandler) bool { return h.Name == name })
+	return name == "" || s.HasHandler(name)
 }
 
 func auth(a *runtimeapi.AuthConfig) *image.Auth {

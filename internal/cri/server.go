@@ -45,8 +45,10 @@ type Server struct {
 	Release string
 	// SystemdCgroup says which cgroup driver is in force.
 	SystemdCgroup bool
-	// Handlers tells the runtime handlers that a pod may ask for, the default's "" first. It does not wait.
+	// Handlers tells the runtime handlers that are worth asking for, the default's "" first. It does not wait.
 	Handlers func() []*runtimeapi.RuntimeHandler
+	// HasHandler says whether a pod can ask for a runtime handler of this name. It does not wait.
+	HasHandler func(name string) bool
 	// Info is shown by a verbose Status.
 	Info func() map[string]any
 	// ContainersRoot is a path on the file system of the containers' writable layers, ImagesRoot on that of the images. They

@@ -391,6 +391,9 @@ func TestHandlerFeatures(t *testing.T) {
 			if h.Name != "" || !h.Features.GetRecursiveReadOnlyMounts() {
 				r.Fatalf("the default handler is reported as %v", h)
 			}
+			if f := resp.Features; !f.GetSupplementalGroupsPolicy() || !f.GetMountOptions() {
+				r.Fatalf("the runtime's features are %v", f)
+			}
 			return h.Features.GetUserNamespaces() && resp.Features.GetUserNamespacesHostNetwork()
 		})
 	})
