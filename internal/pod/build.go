@@ -265,7 +265,7 @@ func (b *building) prepareRoot(r *Record, root, cwd string) error {
 		dirs = append(dirs, v)
 	}
 	for _, d := range dirs {
-		if d = filepath.Clean("/" + d); d == "/" || strings.HasPrefix(d, "/proc") || strings.HasPrefix(d, "/sys") {
+		if d = filepath.Clean("/" + d); d == "/" || strings.HasPrefix(d+"/", "/proc/") || strings.HasPrefix(d+"/", "/sys/") {
 			continue
 		}
 		var err error
