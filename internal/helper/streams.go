@@ -1,7 +1,6 @@
 package helper
 
 import (
-	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -9,15 +8,12 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"berth/internal/pipe"
 )
 
 // drainTimeout bounds the reading of what is still in a pipe when every process of the group is gone. Only a process
 // that got the pipe from outside the group can make it last that long.
 const drainTimeout = 100 * time.Millisecond
-
-// maxRest is how much is read after that, in bytes: as much as a pipe can be made to hold.
-const maxRest = 1 << 20
 
 // streams gives a command real pipes in place of readers and writers, so that exec.Cmd.Wait waits for the process alone.
 type streams struct {
@@ -94,36 +90,10 @@ func (s *streams) collect(sink io.Writer) (*os.File, error) {
 	}
 	s.child, s.outputs = append(s.child, w), append(s.outputs, r)
 	s.copying.Go(func() {
-		if _, err := io.Copy(sink, r); errors.Is(err, os.ErrDeadlineExceeded) {
-			takeRest(sink, r)
-		}
+		_, _ = pipe.Copy(sink, r)
 		_ = r.Close()
 	})
 	return w, nil
-}
-
-// takeRest copies what is in the pipe of r. A deadline ends the waiting for more; what was written before it is not lost to a
-// reader that had no time until then.
-func takeRest(sink io.Writer, r *os.File) {
-	raw, err := r.SyscallConn()
-	if err != nil || r.SetReadDeadline(time.Time{}) != nil {
-		return
-	}
-	buf := make([]byte, 64<<10)
-	for left := maxRest; left > 0; {
-		n := 0
-		err := raw.Read(func(fd uintptr) bool {
-			n, _ = unix.Read(int(fd), buf)
-			return true
-		})
-		if err != nil || n <= 0 {
-			return
-		}
-		if _, err := sink.Write(buf[:n]); err != nil {
-			return
-		}
-		left -= n
-	}
 }
 
 // started closes our copies of the command's ends.

@@ -3,9 +3,7 @@ package pod
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/pipe"
 	"berth/internal/runtime"
 	"berth/internal/spec"
 )
@@ -163,12 +162,17 @@ func newCapture() (*capture, error) {
 	}
 	c := &capture{r: r, w: w}
 	c.done.Go(func() {
-		c.data, c.err = io.ReadAll(io.LimitReader(r, MaxExecOutput))
-		if c.err == nil {
-			c.lost, c.err = io.Copy(io.Discard, r)
-		}
+		_, c.err = pipe.Copy(c, r)
 	})
 	return c, nil
+}
+
+// Write keeps what fits into an answer.
+func (c *capture) Write(p []byte) (int, error) {
+	kept := min(len(p), MaxExecOutput-len(c.data))
+	c.data = append(c.data, p[:kept]...)
+	c.lost += int64(len(p) - kept)
+	return len(p), nil
 }
 
 // end returns what was written until the stream ended, or until the deadline where something still holds it open.
@@ -177,7 +181,7 @@ func (c *capture) end(deadline time.Time) []byte {
 	_ = c.r.SetReadDeadline(deadline)
 	c.done.Wait()
 	_ = c.r.Close()
-	if c.err != nil && !errors.Is(c.err, os.ErrDeadlineExceeded) {
+	if c.err != nil {
 		return append(c.data, fmt.Sprintf("\n(reading on: %v)", c.err)...)
 	}
 	return c.data

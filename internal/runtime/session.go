@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/monitor/wire"
+	"berth/internal/pipe"
 )
 
 // Session is a process in a running container with somebody at its streams. Where Process has a terminal, Stderr is not used.
@@ -255,38 +256,9 @@ func (e *ends) read(f *os.File, w io.Writer) {
 	e.outs = append(e.outs, f)
 	e.mu.Unlock()
 	e.copies.Go(func() {
-		if _, err := io.Copy(w, f); errors.Is(err, os.ErrDeadlineExceeded) {
-			rest(w, f)
-		}
+		_, _ = pipe.Copy(w, f)
 		_ = f.Close()
 	})
-}
-
-// restSize is what a pipe or a terminal holds at most, in bytes.
-const restSize = 64 << 10
-
-// rest delivers what is in a stream that is not waited for any more.
-func rest(w io.Writer, f *os.File) {
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return
-	}
-	for buf, left := make([]byte, restSize), restSize; left > 0; {
-		var n int
-		if err := rc.Control(func(fd uintptr) { n, err = unix.Read(int(fd), buf[:left]) }); err != nil {
-			return
-		}
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || n <= 0 {
-			return
-		}
-		left -= n
-		if _, err := w.Write(buf[:n]); err != nil {
-			return
-		}
-	}
 }
 
 // drain delivers the output of a process that has ended.
