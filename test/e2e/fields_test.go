@@ -179,10 +179,12 @@ func TestOldProfileFields(t *testing.T) {
 			edit               edit
 		}{
 			{"default", mode, "2", security(func(s *v1.LinuxContainerSecurityContext) {
-				s.Seccomp, s.SeccompProfilePath = nil, "runtime/default" //nolint:staticcheck // what old clients send
+				//lint:ignore SA1019 old clients send it
+				s.Seccomp, s.SeccompProfilePath = nil, "runtime/default"
 			})},
 			{"unconfined", mode, "0", security(func(s *v1.LinuxContainerSecurityContext) {
-				s.Seccomp, s.SeccompProfilePath = nil, "unconfined" //nolint:staticcheck // what old clients send
+				//lint:ignore SA1019 old clients send it
+				s.Seccomp, s.SeccompProfilePath = nil, "unconfined"
 			})},
 			{"nothing", mode, "0", security(func(s *v1.LinuxContainerSecurityContext) { s.Seccomp = nil })},
 			{"ambient", "grep CapAmb /proc/self/status | tr -d '\\t'", "CapAmb:0000000000000400", security(func(s *v1.LinuxContainerSecurityContext) {
