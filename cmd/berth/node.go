@@ -143,6 +143,9 @@ func (n *node) openRuntimes(ctx context.Context) (err error) {
 			n.log.Warn("helpers of an earlier daemon could not all be ended", "error", err)
 		}
 	}
+	if err := host.SweepTrials(n.cfg.State, n.facts.CgroupDriver); err != nil {
+		n.log.Warn("what an earlier daemon left of a trial of a runtime could not all be removed", "error", err)
+	}
 	found, err := findHandlers(ctx, n, n.cfg)
 	if err != nil {
 		return err

@@ -137,6 +137,26 @@ func TestTryAgain(t *testing.T) {
 	}
 }
 
+// TestSweepTrials ends what a killed daemon's trial left, whoever's it was.
+func TestSweepTrials(t *testing.T) {
+	run, dir := runner(t), t.TempDir()
+	path, err := exec.LookPath("runc")
+	if err != nil {
+		t.Skip("runc is not installed")
+	}
+	if err := newTrial(Runtime{Path: path}, dir, run).create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := SweepTrials(dir, CgroupfsDriver); err != nil {
+			t.Error(err)
+		}
+		if left := leftovers(t, dir, path); len(left) > 0 {
+			t.Errorf("left %v", left)
+		}
+	}
+}
+
 func TestTryBadRuntimes(t *testing.T) {
 	run, dir := runner(t), t.TempDir()
 	bin := t.TempDir()

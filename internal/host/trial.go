@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -47,6 +48,35 @@ func TryRuntime(ctx context.Context, r Runtime, stateDir, driver string, run fun
 	}
 	r.Works = true
 	return r
+}
+
+// SweepTrials ends and removes what a daemon that was killed in the middle of a trial left in stateDir and in the cgroups. No trial
+// may be under way.
+func SweepTrials(stateDir, driver string) error {
+	dirs, err := filepath.Glob(filepath.Join(stateDir, "berth-trial-*"))
+	for _, dir := range dirs {
+		t := &trial{id: filepath.Base(dir), dir: dir, systemd: driver == SystemdDriver}
+		err = errors.Join(err, t.kill(), t.removeCgroups(), removeTree(dir)) // its runtime's state is in dir
+	}
+	return err
+}
+
+// kill ends the processes of the container.
+func (t *trial) kill() error {
+	mounts, err := cgroupMounts()
+	if err != nil {
+		return err
+	}
+	_, path := t.cgroup()
+	for _, m := range mounts {
+		pids, _ := os.ReadFile(filepath.Join(m.path, path, "cgroup.procs")) // none where there is no such cgroup
+		for _, field := range strings.Fields(string(pids)) {
+			if pid, err := strconv.Atoi(field); err == nil && pid > 1 {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+	}
+	return nil
 }
 
 // trial is one throwaway container. Its names derive from the runtime and the state directory alone.

@@ -168,7 +168,11 @@ func (c *Config) deleteState(ctx context.Context, ctr string, h Handler) error {
 	return fmt.Errorf("delete container %s: %w", ctr, err)
 }
 
-// removeBundle removes the files of a bundle, but not what is mounted there.
+// exitFile is what a monitor calls the file with a container's exit.
+const exitFile = "exit"
+
+// removeBundle removes the files of a bundle, but not what is mounted there, and not the exit: while the disk takes no record it
+// is all that the next daemon knows of it. It goes with the directory, which is its owner's.
 func removeBundle(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -178,7 +182,7 @@ func removeBundle(dir string) error {
 		return err
 	}
 	for _, e := range entries {
-		if e.IsDir() {
+		if e.IsDir() || e.Name() == exitFile {
 			continue
 		}
 		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -141,7 +141,7 @@ func TestWrongOrder(t *testing.T) {
 
 func TestUnimplemented(t *testing.T) {
 	each(t, func(r rig) {
-		_, err := r.n.Runtime.ListMetricDescriptors(ctx())
+		err := r.n.Runtime.CheckpointContainer(ctx(), &v1.CheckpointContainerRequest{ContainerId: "none", Location: "/nowhere"})
 		r.wantCode(err, codes.Unimplemented)
 	})
 }

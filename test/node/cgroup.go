@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
@@ -55,12 +56,18 @@ func (g Groups) Container(id string) string {
 	return id
 }
 
-// groups lists every cgroup of this node, deepest first.
+// groups lists every cgroup of this node, deepest first. Those of the trials of runtimes, which a daemon that is killed in the
+// middle of one leaves to the next, are called as their directories are.
 func (t traces) groups() []string {
 	var all []string
+	names := []string{"/" + t.instance}
+	trials, _ := filepath.Glob(t.dir + "/*/berth-trial-*")
+	for _, dir := range trials {
+		names = append(names, "/"+filepath.Base(dir))
+	}
 	// Groups come and go while one walks; what has gone is not there, which is no error.
 	_ = filepath.WalkDir(cgroupRoot, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && strings.Contains(strings.TrimPrefix(path, cgroupRoot), "/"+t.instance) {
+		if err == nil && d.IsDir() && slices.ContainsFunc(names, func(name string) bool { return strings.Contains(strings.TrimPrefix(path, cgroupRoot), name) }) {
 			all = append(all, path)
 		}
 		return nil

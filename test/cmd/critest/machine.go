@@ -72,7 +72,8 @@ func gather(payload, suite string) error {
 	}
 	return errors.Join(
 		os.Mkdir(filepath.Join(payload, "tools"), 0o755),
-		os.Symlink("../run-critest", filepath.Join(payload, "tools/ipcmk")), // not in the machine's image
+		os.Symlink("../run-critest", filepath.Join(payload, "tools/ipcmk")), // neither is in the machine's image
+		os.Symlink("../run-critest", filepath.Join(payload, "tools/sudo")),
 		os.WriteFile(filepath.Join(payload, "run"), []byte(script), 0o755),
 	)
 }
