@@ -13,22 +13,26 @@ type worker struct {
 	ctx    context.Context // the daemon's: all work derives from it
 	cancel context.CancelFunc
 	pauses op.Backoff // between tries
-	group  sync.WaitGroup
+
+	gate  sync.Mutex // held while work begins, so that none does once Close waits for its end
+	group sync.WaitGroup
 }
 
 // Close ends the daemon's part: what is under way is cut off, as by a crash, and the pods run on.
 func (w *worker) Close() {
+	w.gate.Lock()
 	w.cancel()
+	w.gate.Unlock()
 	w.group.Wait()
 }
 
 // background runs fn, unless the daemon is ending.
 func (w *worker) background(fn func(context.Context)) {
-	w.group.Go(func() {
-		if w.ctx.Err() == nil {
-			fn(w.ctx)
-		}
-	})
+	w.gate.Lock()
+	defer w.gate.Unlock()
+	if w.ctx.Err() == nil {
+		w.group.Go(func() { fn(w.ctx) })
+	}
 }
 
 // retry calls again with growing pauses until it succeeds or the daemon ends, then calls done.
