@@ -6,8 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"berth/internal/host"
 	"berth/internal/rootfs"
@@ -272,13 +274,20 @@ func initRuns(t *testing.T, runtime, busybox string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	status, err := os.ReadFile("/proc/" + string(pid) + "/status")
-	if err != nil {
-		t.Fatalf("the init is gone: %v", err)
-	}
-	for _, want := range []string{"Uid:\t65535\t65535", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "\nNSpid:\t" + string(pid) + "\t1\n"} {
-		if !strings.Contains(string(status), want) {
-			t.Errorf("no %q in its status:\n%s", want, status)
+	wants := []string{"Uid:\t65535\t65535", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "\nNSpid:\t" + string(pid) + "\t1\n"}
+	// The runtime's start returns when it has told the waiting process to go on, which may be before that has its filter and is the
+	// init: until then what is missing may still come.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		status, err := os.ReadFile("/proc/" + string(pid) + "/status")
+		if err != nil {
+			t.Fatalf("the init is gone: %v", err)
+		}
+		missing := slices.DeleteFunc(slices.Clone(wants), func(want string) bool { return strings.Contains(string(status), want) })
+		if len(missing) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no %q in its status:\n%s", missing, status)
 		}
 	}
 }
