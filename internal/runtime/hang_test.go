@@ -80,8 +80,8 @@ func TestCancelBehindItsRequest(t *testing.T) {
 	for range 5 {
 		began := time.Now()
 		_, err := g.Exec(gone, g.pod, ctr, Exec{Process: process("sleep 1002")})
-		if took := time.Since(began); err == nil || took >= cancelGrace || alive("sleep", "1002") {
-			t.Fatalf("after %v: %v; the command runs: %v", took, err, alive("sleep", "1002"))
+		if took := time.Since(began); err == nil || took >= cancelGrace || g.alive("sleep", "1002") {
+			t.Fatalf("after %v: %v; the command runs: %v", took, err, g.alive("sleep", "1002"))
 		}
 	}
 }

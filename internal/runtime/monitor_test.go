@@ -157,7 +157,7 @@ func TestLeftovers(t *testing.T) {
 	if took := time.Since(began); took > patience.For(5*time.Second) {
 		t.Errorf("the exit was told after %v", took)
 	}
-	g.within(time.Second, "what it left is gone", func() bool { return !alive("sleep", mark) })
+	g.within(time.Second, "what it left is gone", func() bool { return !g.alive("sleep", mark) })
 }
 
 // TestSweep checks that what no pod owns is ended: monitors, containers, and what a runtime remembers of them.

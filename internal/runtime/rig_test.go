@@ -296,11 +296,14 @@ func newID() string {
 	return hex.EncodeToString(b)
 }
 
-// alive says whether a process runs whose command line begins so.
-func alive(args ...string) bool {
+// alive says whether a process of this rig runs whose command line begins so. Other runs of these tests may have the same.
+func (g *rig) alive(args ...string) bool {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, p := range all {
-		if d, _ := os.ReadFile(p); strings.HasPrefix(string(d), strings.Join(args, "\x00")+"\x00") {
+		if d, _ := os.ReadFile(p); !strings.HasPrefix(string(d), strings.Join(args, "\x00")+"\x00") {
+			continue
+		}
+		if groups, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "cgroup")); strings.Contains(string(groups), g.cfg.Group) {
 			return true
 		}
 	}
