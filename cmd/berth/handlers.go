@@ -114,6 +114,15 @@ func (h *handlers) find(name string) (runtime.Handler, error) {
 	return out, nil
 }
 
+// findSpec is both: the runtime, and what the same configuration says of its containers.
+func (h *handlers) findSpec(name string) (runtime.Handler, spec.Handler, error) {
+	r, err := h.find(name)
+	if err != nil {
+		return r, spec.Handler{}, err
+	}
+	return r, h.spec(name), nil
+}
+
 // spec is what the configuration says of a handler's containers.
 func (h *handlers) spec(name string) spec.Handler {
 	if name == "" {

@@ -234,7 +234,7 @@ func (n *node) openPods(context.Context) (err error) {
 		Runtime: n.driver, Network: n.network, Images: shelf{n.images},
 		Handlers:    func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
 		UserNS:      n.features.usernsError,
-		HandlerSpec: func(name string) spec.Handler { return n.handlers.Load().spec(name) },
+		HandlerSpec: func(name string) (runtime.Handler, spec.Handler, error) { return n.handlers.Load().findSpec(name) },
 		Cgroups:     n.groups.driver(), Dirty: n.flusher.Dirty, Log: n.log,
 		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
 	})

@@ -58,7 +58,10 @@ func openPods(t *testing.T, missing *bool) *pod.Pods {
 		Handlers: func(name string) (runtime.Handler, error) {
 			return runtime.Handler{Name: "runc"}, nil
 		},
-		HandlerSpec: func(string) spec.Handler { return spec.Handler{} }, UserNS: func(string) error { return nil },
+		HandlerSpec: func(string) (runtime.Handler, spec.Handler, error) {
+			return runtime.Handler{Name: "runc"}, spec.Handler{}, nil
+		},
+		UserNS:  func(string) error { return nil },
 		Cgroups: limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}},
 	})
 	if err != nil {

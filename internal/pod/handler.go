@@ -20,39 +20,55 @@ const defaultCreateTimeout = 2 * time.Minute
 // handler is how the pod's runtime is called: as it was when the pod was made, because what a runtime keeps of containers
 // is its own. Only a program that is no longer in its place is looked for where the configuration has it now.
 func (c *Config) handler(r *Record) (runtime.Handler, error) {
-	if r.Using == nil {
-		h, err := c.Handlers(cmp.Or(r.Runtime, r.Handler))
-		if err != nil {
-			err = fmt.Errorf("the pod's runtime handler: %w", err)
-		}
-		return h, err
+	if r.Using != nil && !moved(r.Using) {
+		return *r.Using, nil
 	}
-	h := *r.Using
-	if _, err := os.Stat(h.Path); errors.Is(err, fs.ErrNotExist) {
-		if now, err := c.Handlers(h.Name); err == nil {
-			h.Path = now.Path
-		}
+	now, err := c.Handlers(handlerName(r))
+	if err != nil && r.Using == nil {
+		return now, fmt.Errorf("the pod's runtime handler: %w", err)
 	}
-	return h, nil
+	return asMade(r, now), nil
 }
 
-// handlerSpec is the handler of the pod's new containers, and what the configuration says of them. One that was taken out of
-// the configuration says nothing, and a container that it forbade something would get it.
+// handlerSpec is the handler of the pod's new containers, and what the configuration says of them, both of one moment. One that
+// was taken out of the configuration says nothing, and a container that it forbade something would get it.
 func (c *Config) handlerSpec(r *Record) (runtime.Handler, spec.Handler, error) {
-	h, err := c.handler(r)
+	name := handlerName(r)
+	now, sh, err := c.HandlerSpec(name)
 	if err != nil {
-		return h, spec.Handler{}, err
-	}
-	name := cmp.Or(h.Name, r.Runtime)
-	now, err := c.Handlers(name)
-	if err != nil {
-		return h, spec.Handler{}, Fail(errdefs.ErrFailedPrecondition,
+		return now, sh, Fail(errdefs.ErrFailedPrecondition,
 			"the pod's runtime handler %q was taken out of the configuration: its containers run on, but a new one needs the handler back, or a new pod", name)
 	}
-	sh := c.HandlerSpec(name)
+	h := asMade(r, now)
 	sh.Infra = h.Infra
 	h.Timeout = cmp.Or(now.Timeout, defaultCreateTimeout)
 	return h, sh, nil
+}
+
+// handlerName is what the configuration calls the handler with which the pod was made.
+func handlerName(r *Record) string {
+	if r.Using != nil && r.Using.Name != "" {
+		return r.Using.Name
+	}
+	return cmp.Or(r.Runtime, r.Handler)
+}
+
+// asMade is the handler with which the pod was made. now is that of its name in the configuration, or nothing.
+func asMade(r *Record, now runtime.Handler) runtime.Handler {
+	if r.Using == nil {
+		return now
+	}
+	h := *r.Using
+	if now.Path != "" && moved(&h) {
+		h.Path = now.Path
+	}
+	return h
+}
+
+// moved says that a handler's program is no longer in its place.
+func moved(h *runtime.Handler) bool {
+	_, err := os.Stat(h.Path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // createTimeout bounds the OCI runtime's create of a container of the pod, and its start.

@@ -9,7 +9,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/runtime"
+	"berth/internal/spec"
 )
+
+// handlerSpec configures nothing of a handler's containers.
+func (b *bench) handlerSpec(name string) (runtime.Handler, spec.Handler, error) {
+	h, err := b.cfg.Handlers(name)
+	return h, spec.Handler{}, err
+}
 
 // What a pod has is unmade by the handler with which it was made, also when that was taken out of the configuration; a new
 // container, of which nobody can say what it may, is refused.
@@ -33,6 +40,36 @@ func TestHandlerTakenOutOfTheConfiguration(t *testing.T) {
 	}
 	if err := b.Remove(t.Context(), id); err != nil {
 		t.Errorf("remove: %v", err)
+	}
+}
+
+// A configuration that is loaded anew while a container is made has no say in half of it: what it forbade stays forbidden.
+func TestHandlerAndItsSpecAreOfOneMoment(t *testing.T) {
+	old := spec.Handler{PrivilegedWithoutHostDevices: true}
+	var reloaded bool
+	find := func(string) (runtime.Handler, error) {
+		defer func() { reloaded = true }()
+		if reloaded {
+			return runtime.Handler{}, errdefs.ErrNotFound
+		}
+		return runtime.Handler{Name: "runc", Path: "/bin/true"}, nil
+	}
+	c := Config{Handlers: find, HandlerSpec: func(name string) (runtime.Handler, spec.Handler, error) {
+		was := reloaded
+		h, err := find(name)
+		if was {
+			return h, spec.Handler{}, err
+		}
+		return h, old, err
+	}}
+	for what, using := range map[string]*runtime.Handler{
+		"as it was": {Name: "runc", Path: "/bin/true"}, "moved": {Name: "runc", Path: "/no/such"}, "of an earlier release": nil,
+	} {
+		reloaded = false
+		h, sh, err := c.handlerSpec(&Record{Runtime: "runc", Using: using})
+		if err != nil || !sh.PrivilegedWithoutHostDevices || h.Path != "/bin/true" {
+			t.Errorf("%s: %+v, %+v, %v", what, h, sh, err)
+		}
 	}
 }
 

@@ -21,7 +21,6 @@ import (
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/runtime"
-	"berth/internal/spec"
 	"berth/test/patience"
 )
 
@@ -174,7 +173,7 @@ func open(t *testing.T) *bench {
 			}
 			return runtime.Handler{Name: "runc"}, nil
 		},
-		HandlerSpec: func(string) spec.Handler { return spec.Handler{} }, UserNS: func(string) error { return nil },
+		HandlerSpec: b.handlerSpec, UserNS: func(string) error { return nil },
 		Cgroups: limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}},
 		Dirty:   func(string) {}, Log: slog.New(slog.DiscardHandler), Retry: op.Backoff{First: 5 * time.Millisecond, Max: 5 * time.Millisecond},
 	}

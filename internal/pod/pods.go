@@ -78,8 +78,8 @@ type Config struct {
 	Handlers func(name string) (runtime.Handler, error)
 	// UserNS says why pods of a handler cannot have user namespaces; nil if they can, or may try.
 	UserNS func(handler string) error
-	// HandlerSpec is what the configuration says now of the containers of a handler that Handlers finds.
-	HandlerSpec func(name string) spec.Handler
+	// HandlerSpec is what Handlers finds, and what the same configuration says of that handler's containers.
+	HandlerSpec func(name string) (runtime.Handler, spec.Handler, error)
 	// Devices adds devices that vendors describe (CDI) to a spec, by their names.
 	Devices func(sp *specs.Spec, names []string) error
 	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
