@@ -152,6 +152,7 @@ func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) {
 		reply.Error = err.Error()
 	}
 	_ = c.send(reply, out...)
+	closeList(out)
 	c.m.busy()
 }
 
@@ -162,7 +163,7 @@ func (c *conn) cancel(id uint64, why error) {
 	}
 }
 
-// do does what is asked. The descriptors in fds are its to close.
+// do does what is asked. The descriptors in fds are its to close, those in out the caller's.
 func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.Reply) (out []int, err error) {
 	used := false
 	defer func() {
@@ -267,7 +268,7 @@ func (c *conn) hello(r *wire.Request, reply *wire.Reply) error {
 	return nil
 }
 
-// terminal is the master of the container's terminal.
+// terminal is the master of the container's terminal, as a descriptor of its own: the container may end before it is sent.
 func (c *container) terminal() ([]int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -279,6 +280,10 @@ func (c *container) terminal() ([]int, error) {
 		return nil, err
 	}
 	var fd int
-	err = rc.Control(func(u uintptr) { fd = int(u) })
-	return []int{fd}, err
+	var dupErr error
+	err = rc.Control(func(u uintptr) { fd, dupErr = unix.FcntlInt(u, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(err, dupErr); err != nil {
+		return nil, fmt.Errorf("container %s: its terminal: %w", c.id, err)
+	}
+	return []int{fd}, nil
 }

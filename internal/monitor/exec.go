@@ -14,6 +14,10 @@ import (
 	"berth/internal/monitor/wire"
 )
 
+// execPrefix and a number are the name of an exec: of its files in the container's directory, and of its cgroups. Its log is there
+// from its beginning until its end, by which a monitor that takes over knows one that was under way.
+const execPrefix, execLog = "exec-", ".log"
+
 // execution is one exec in a container.
 type execution struct{ *container }
 
@@ -25,8 +29,14 @@ func (c execution) exec(ctx context.Context, processFile, console string, fds [3
 	}
 	c.mu.Lock()
 	c.execs++
-	name := "exec-" + strconv.Itoa(c.execs)
+	name := execPrefix + strconv.Itoa(c.execs)
 	c.mu.Unlock()
+	process, pidPath := filepath.Join(c.dir, processFile), filepath.Join(c.dir, name+".pid")
+	logPath := filepath.Join(c.dir, name+execLog)
+	defer removeFiles(process, pidPath, logPath)
+	if err := os.WriteFile(logPath, nil, 0o600); err != nil {
+		return 0, err
+	}
 	group, err := c.m.makeGroup(c.id, name)
 	if err != nil {
 		return 0, err
@@ -37,9 +47,6 @@ func (c execution) exec(ctx context.Context, processFile, console string, fds [3
 			_ = g.Remove()
 		}
 	}()
-	process, pidPath := filepath.Join(c.dir, processFile), filepath.Join(c.dir, name+".pid")
-	logPath := filepath.Join(c.dir, name+".log")
-	defer removeFiles(process, pidPath, logPath)
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(argv, "--log", logPath, "--log-format", "json", "exec", "--detach", "--process", process, "--pid-file", pidPath)
 	if console != "" {
@@ -86,24 +93,72 @@ type subgroup struct {
 // where the runtime leaves the cgroup2 hierarchy alone, the exec stays in the group it was born into.
 func (c execution) subgroup(name string, born *cgroup.Group) subgroup {
 	s := subgroup{groups: []*cgroup.Group{born}}
-	own := strings.TrimPrefix(c.m.group(c.id), c.m.cfg.Tracking)
-	if strings.HasPrefix(c.cgroup2, own+"/") {
-		return s
-	}
-	root, arg := c.m.cfg.Tracking+c.cgroup2, "/"+name
-	if c.m.cfg.Tracking != "/sys/fs/cgroup" {
-		root, arg = v1Cgroup("pids", c.process.PID), "pids:/"+name
-	}
-	if root == "" || !strings.Contains(root, c.id) {
+	root, controller := c.execRoot()
+	if root == "" {
 		return s
 	}
 	path := filepath.Join(root, name)
 	if err := os.Mkdir(path, 0o755); err != nil && !os.IsExist(err) {
 		return s
 	}
-	s.args = []string{"--cgroup", arg}
+	s.args = []string{"--cgroup", controller + "/" + name}
 	s.groups = append(s.groups, cgroup.At(path))
 	return s
+}
+
+// execRoot is the container's own cgroup, below which a runtime is told to put an exec, and the controller's name before that path
+// where it is one of v1. "" is that an exec stays where it is born.
+func (c execution) execRoot() (root, controller string) {
+	own := strings.TrimPrefix(c.m.group(c.id), c.m.cfg.Tracking)
+	if strings.HasPrefix(c.cgroup2, own+"/") {
+		return "", ""
+	}
+	root = c.m.cfg.Tracking + c.cgroup2
+	if c.m.cfg.Tracking != "/sys/fs/cgroup" {
+		root, controller = v1Cgroup("pids", c.process.PID), "pids:"
+	}
+	if !strings.Contains(root, c.id) {
+		return "", ""
+	}
+	return root, controller
+}
+
+// takeOver counts the execs of the last monitor, so that no other gets the name of one, and kills those that were under way: nobody
+// is left whom their end could be told, or who would keep their time. What an exec that had ended has left lives on.
+func (c execution) takeOver() {
+	root, _ := c.execRoot()
+	for _, dir := range []string{c.dir, c.m.group(c.id), root} {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			number, _, _ := strings.Cut(strings.TrimPrefix(e.Name(), execPrefix), ".")
+			if n, err := strconv.Atoi(number); err == nil && strings.HasPrefix(e.Name(), execPrefix) {
+				c.execs = max(c.execs, n)
+			}
+		}
+	}
+	logs, _ := filepath.Glob(filepath.Join(c.dir, execPrefix+"*"+execLog))
+	for _, log := range logs {
+		name := strings.TrimSuffix(filepath.Base(log), execLog)
+		groups := []*cgroup.Group{cgroup.At(filepath.Join(c.m.group(c.id), name))}
+		if root != "" {
+			groups = append(groups, cgroup.At(filepath.Join(root, name)))
+		}
+		go c.endExec(name, groups)
+	}
+}
+
+// endExec kills an exec that the last monitor had under way.
+func (c execution) endExec(name string, groups []*cgroup.Group) {
+	for _, g := range groups {
+		err := vacate(g)
+		if err == nil {
+			err = g.Remove()
+		}
+		if err != nil {
+			complain("end %s of %s, which the last monitor had under way: %v", name, c.id, err)
+		}
+	}
+	removeFiles(filepath.Join(c.dir, name+".pid"), filepath.Join(c.dir, name+execLog))
 }
 
 // kill kills all that is left of the exec and returns the error that was the reason.

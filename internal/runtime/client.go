@@ -173,6 +173,21 @@ func (c *client) call(ctx context.Context, q wire.Request, fds ...*os.File) (*wi
 	return a.Reply, nil
 }
 
+// quick is call for what a monitor answers at once.
+func (c *client) quick(ctx context.Context, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.patience(), errNoMonitor)
+	defer cancel()
+	return c.call(ctx, q, fds...)
+}
+
+// killed says whether the monitor has gone that was not meant to. It asks it: what it closes is seen before its end is.
+func (c *client) killed(ctx context.Context) bool {
+	_, _ = c.quick(ctx, wire.Request{Op: wire.Hello, Version: wire.Version})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err != nil && !c.closing
+}
+
 // ask is call for an answer that has descriptors beside it. It returns soon after ctx ends, whatever the monitor does.
 func (c *client) ask(ctx context.Context, q wire.Request, fds ...*os.File) (answer, error) {
 	w, err := c.enlist(&q)

@@ -120,7 +120,9 @@ func (r *Runtime) Delete(ctx context.Context, pod, ctr string, h Handler) error 
 		return fmt.Errorf("clear the cgroup of container %s: %w", ctr, err)
 	}
 	_, _ = r.call(ctx, pod, wire.Request{Op: wire.Forget, Container: ctr}) // one that does not hold it says so
-	r.link(pod).forget(ctr)
+	if l := r.known(pod); l != nil {
+		l.forget(ctr)
+	}
 	return removeBundle(dir)
 }
 

@@ -158,12 +158,16 @@ func (r *links) unlink(pod string) *link {
 	return l
 }
 
+// known returns what is kept of a pod, nil where nothing is, as of one that was removed.
+func (r *links) known(pod string) *link {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pods[pod]
+}
+
 // client returns the connection to a pod's monitor.
 func (r *links) client(pod string) (*client, error) {
-	r.mu.Lock()
-	l := r.pods[pod]
-	r.mu.Unlock()
-	if l != nil {
+	if l := r.known(pod); l != nil {
 		if c := l.live(); c != nil {
 			return c, nil
 		}
@@ -182,12 +186,10 @@ func (r *links) call(ctx context.Context, pod string, q wire.Request, fds ...*os
 	if err != nil {
 		return nil, fmt.Errorf("%s container %s: %w", q.Op, q.Container, err)
 	}
-	if !lasting(q.Op) {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, c.patience(), errNoMonitor)
-		defer cancel()
+	if lasting(q.Op) {
+		return c.call(ctx, q, fds...)
 	}
-	return c.call(ctx, q, fds...)
+	return c.quick(ctx, q, fds...)
 }
 
 func exitOf(e *wire.Exit) *Exit {

@@ -87,7 +87,10 @@ const attachBuffer = 1 << 20
 // ErrSlow is the end of an attachment whose client did not read fast enough. It has not seen all of the output.
 var ErrSlow = errors.New("the client did not keep up with the container's output, which does not wait for it: attach again, or read the log")
 
-// Attach copies until the container's output ends, ctx ends, or the caller does not keep up. A Read or Write of the
+// ErrCut is the end of an attachment whose monitor was killed, and not of the container's output.
+var ErrCut = errors.New("the pod's monitor was killed, and with it the attachment; the container goes on under another monitor: attach again")
+
+// Attach copies until the container's output ends, ctx ends, the caller does not keep up, or the pod's monitor is killed. A Read or Write of the
 // caller's streams may still be under way when it returns because of ctx, and ends with them.
 func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 	var copies sync.WaitGroup
@@ -111,12 +114,16 @@ func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 			_ = pr.Close() // so that the monitor sees that nobody reads
 		})
 	}
-	if _, err := r.call(ctx, pod, wire.Request{Op: wire.Attach, Container: ctr}, theirs...); err != nil {
-		closeFiles(theirs)
-		return err
+	c, err := r.client(pod)
+	if err != nil {
+		return fmt.Errorf("attach container %s: %w", ctr, err)
 	}
+	_, err = c.quick(ctx, wire.Request{Op: wire.Attach, Container: ctr}, theirs...)
 	closeFiles(theirs)
 	theirs = nil
+	if err != nil {
+		return err
+	}
 	if a.Ready != nil {
 		a.Ready()
 	}
@@ -131,7 +138,13 @@ func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 	go func() { copies.Wait(); close(ended) }()
 	select {
 	case <-ended:
-		return noticed(ours[2])
+		if err := noticed(ours[2]); err != nil {
+			return err
+		}
+		if c.killed(ctx) {
+			return ErrCut
+		}
+		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -190,12 +203,20 @@ func (r *Runtime) feed(ctx context.Context, pod, ctr string, in io.Reader) (io.C
 // closeStdin lets the container see the end of its input, also while another monitor takes over.
 func (r *Runtime) closeStdin(ctx context.Context, pod, ctr string) {
 	for range 50 {
-		r.link(pod).endStdin(ctr)
+		l := r.known(pod)
+		if l == nil {
+			return // the pod was removed
+		}
+		l.endStdin(ctr)
 		_, err := r.call(ctx, pod, wire.Request{Op: wire.CloseStdin, Container: ctr})
 		if err == nil || !errors.Is(err, errNoMonitor) {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
+		select {
+		case <-l.done:
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
 }
 

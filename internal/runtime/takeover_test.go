@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -134,5 +135,85 @@ func TestDaemonKilled(t *testing.T) {
 	}
 	if len(g.exits[ends]) != 0 {
 		t.Errorf("an exit of the inventory is told again: %+v", g.exits[ends])
+	}
+}
+
+// TestExecsOfAKilledMonitor has nothing go on that was asked of a monitor which was killed: nobody is left who would tell its end,
+// or keep its time. What an exec left that had ended goes on, also beside later ones.
+func TestExecsOfAKilledMonitor(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	if _, code := g.exec(ctr, "sleep 4001 >/dev/null 2>&1 &"); code != 0 {
+		t.Fatal("no exec")
+	}
+	execs := make(chan error, 2)
+	go func() {
+		_, err := g.Exec(t.Context(), g.pod, ctr, Exec{Process: process("trap '' TERM; sleep 4002 & wait"), Timeout: time.Hour})
+		execs <- err
+	}()
+	go func() {
+		_, err := g.session(t.Context(), ctr, "trap '' HUP PIPE; sleep 4003 & wait", false, Session{Stdout: &syncBuffer{}})
+		execs <- err
+	}()
+	g.within(5*time.Second, "both run", func() bool { return g.alive("sleep", "4002") && g.alive("sleep", "4003") })
+	g.killMonitor()
+	for range 2 {
+		if err := <-execs; err == nil {
+			t.Error("an exec ended well whose monitor was killed")
+		}
+	}
+	g.within(5*time.Second, "they are killed", func() bool { return !g.alive("sleep", "4002") && !g.alive("sleep", "4003") })
+	for range 3 {
+		res, err := g.Exec(t.Context(), g.pod, ctr, Exec{Process: process("sleep 4004"), Timeout: 300 * time.Millisecond})
+		if err != nil || !res.TimedOut {
+			t.Errorf("an exec past its time: %+v, %v", res, err)
+		}
+	}
+	if !g.alive("sleep", "4001") {
+		t.Error("what an exec left that had ended was killed")
+	}
+	g.within(5*time.Second, "no file of an exec is left", func() bool {
+		left, _ := filepath.Glob(filepath.Join(g.cfg.bundle(g.pod, ctr), "exec-*"))
+		return len(left) == 0
+	})
+}
+
+// TestAttachedToAKilledMonitor tells a client that what it sees is not the end of the output.
+func TestAttachedToAKilledMonitor(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("echo on; sleep 1000")
+	out, ready, ended := &syncBuffer{}, make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- g.Attach(t.Context(), g.pod, ctr, Attach{Stdout: out, Ready: func() { close(ready) }})
+	}()
+	<-ready
+	g.killMonitor()
+	if err := <-ended; !errors.Is(err, ErrCut) {
+		t.Errorf("the client is told %v", err)
+	}
+	ready = make(chan struct{})
+	go func() {
+		ended <- g.Attach(t.Context(), g.pod, ctr, Attach{Stdout: out, Ready: func() { close(ready) }})
+	}()
+	<-ready
+	g.ok(g.KillAll(t.Context(), g.pod, ctr))
+	if err := <-ended; err != nil {
+		t.Errorf("at the end of the container: %v", err)
+	}
+}
+
+// TestInputOfAPodThatWasRemoved checks that nothing is kept of a pod for a client's input that ends after it.
+func TestInputOfAPodThatWasRemoved(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000", func(c *Create) { c.Stdin, c.StdinOnce = true, true })
+	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
+	g.ok(g.Shutdown(t.Context(), g.pod))
+	began := time.Now()
+	g.closeStdin(t.Context(), g.pod, ctr)
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if l := g.known(g.pod); l != nil {
+		t.Error("the pod is known again")
 	}
 }
