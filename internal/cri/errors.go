@@ -65,6 +65,8 @@ func code(err error) codes.Code {
 		return codes.DataLoss
 	case errdefs.IsUnavailable(err):
 		return codes.Unavailable
+	case errdefs.IsInternal(err):
+		return codes.Internal
 	case errdefs.IsNotImplemented(err):
 		return codes.Unimplemented
 	case errors.Is(err, context.DeadlineExceeded):

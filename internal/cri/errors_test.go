@@ -37,6 +37,8 @@ func TestCodes(t *testing.T) {
 		{&image.Error{Kind: image.DataLoss, Op: "pull", Err: errors.New("digest")}, codes.DataLoss},
 		{&image.Error{Kind: image.Unavailable, Op: "pull", Err: context.DeadlineExceeded}, codes.Unknown},
 		{&image.Error{Kind: image.Refused, Op: "pull", Err: errors.New("no")}, codes.Unknown},
+		{pod.Fail(errdefs.ErrInvalidArgument, "mount: %w", syscall.ENOENT), codes.InvalidArgument},
+		{pod.Fail(errdefs.ErrInternal, "read /x: %w", syscall.EIO), codes.Internal},
 		{errors.New("something else"), codes.Unknown},
 		{status.Error(codes.OutOfRange, "as it is"), codes.OutOfRange},
 	}

@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -15,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cdi"
+	"berth/internal/room"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
 	"berth/internal/spec"
@@ -46,7 +49,7 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	}
 	in, err := b.specInput(r, c, options)
 	if err != nil {
-		return invalid(err)
+		return invalid(room.Explain(err, b.p.s.cfg.State, makeRoom))
 	}
 	sp, warnings, err := spec.Build(in)
 	if err != nil {
@@ -108,12 +111,33 @@ func (c *Config) confine(ctx context.Context, sp *specs.Spec) error {
 	return nil
 }
 
-// invalid marks an error as the request's own fault, where nothing more precise is known of it.
+// What the kernel says of a path or an option that somebody asked for, and what it says of a node that lacks something for a while.
+// All else that it says is the node's own trouble.
+var (
+	errnosOfRequest = []syscall.Errno{
+		syscall.ENOENT, syscall.ENOTDIR, syscall.EISDIR, syscall.EEXIST, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.EINVAL,
+		syscall.ENODEV, syscall.ENXIO, syscall.ENOTSUP,
+	}
+	passingErrnos = []syscall.Errno{
+		syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.EINTR, syscall.EBUSY, syscall.ETIMEDOUT, syscall.ESTALE,
+	}
+)
+
+// invalid marks an error as the request's own fault, where nothing more precise is known of it. What is the node's is marked so:
+// nobody mends that by asking for something else.
 func invalid(err error) error {
-	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsInvalidArgument(err) || errdefs.IsInternal(err) {
+	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsInvalidArgument(err) || errdefs.IsInternal(err) ||
+		errdefs.IsUnavailable(err) || errdefs.IsCanceled(err) || errdefs.IsDeadlineExceeded(err) || room.Lacking(err) {
 		return err
 	}
-	return Fail(errdefs.ErrInvalidArgument, "%w", err)
+	var errno syscall.Errno
+	switch {
+	case !errors.As(err, &errno) || slices.Contains(errnosOfRequest, errno):
+		return Fail(errdefs.ErrInvalidArgument, "%w", err)
+	case slices.Contains(passingErrnos, errno):
+		return Fail(errdefs.ErrUnavailable, "%w", err)
+	}
+	return Fail(errdefs.ErrInternal, "%w", err)
 }
 
 // specInput gathers what decides the container's spec.

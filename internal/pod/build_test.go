@@ -1,9 +1,18 @@
 package pod
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/room"
+	"berth/internal/rootfs"
+	"berth/internal/userns"
 )
 
 // What an image promises is made in its root, but for what is not the root's: /proc and /sys, and not each name that begins so.
@@ -26,5 +35,62 @@ func TestPrepareRoot(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(root, dir)); (err == nil) != want {
 			t.Errorf("/%s: %v", dir, err)
 		}
+	}
+}
+
+// What the node lacks or cannot do is not the fault of who asked for a container.
+func TestFaultOfTheNode(t *testing.T) {
+	source, loop := t.TempDir(), filepath.Join(t.TempDir(), "loop")
+	if err := os.Symlink(loop, loop); err != nil {
+		t.Fatal(err)
+	}
+	_, missing := rootfs.Source(filepath.Join(source, "no/such"))
+	_, endless := os.Open(loop)
+	for name, c := range map[string]struct {
+		err  error
+		want func(error) bool
+	}{
+		"no room for a mount point":  {rootfs.Stage(source, filepath.Join(fullDisk(t), "target"), rootfs.Staging{}), room.Lacking},
+		"a source that is not there": {missing, errdefs.IsInvalidArgument},
+		"links that go round":        {endless, errdefs.IsInvalidArgument},
+		"a broken disk":              {&os.PathError{Op: "open", Path: "/etc/passwd", Err: unix.EIO}, errdefs.IsInternal},
+		"a disk that is read-only":   {&os.PathError{Op: "mkdir", Path: "/a", Err: unix.EROFS}, errdefs.IsInternal},
+		"no descriptors":             {&os.PathError{Op: "open", Path: "/a", Err: unix.EMFILE}, errdefs.IsUnavailable},
+		"a kind of its own":          {Fail(errdefs.ErrNotFound, "no such image"), errdefs.IsNotFound},
+		"a caller that has gone":     {context.Canceled, errdefs.IsCanceled},
+		"nothing of the kernel's":    {errors.New("no"), errdefs.IsInvalidArgument},
+	} {
+		if c.err == nil {
+			t.Errorf("%s: no error", name)
+			continue
+		}
+		got := invalid(c.err)
+		if !c.want(got) || got.Error() != c.err.Error() || room.Lacking(got) && errdefs.IsInvalidArgument(got) {
+			t.Errorf("%s: %v (%T)", name, got, got)
+		}
+	}
+}
+
+// fullDisk is a directory in which nothing more can be made.
+func fullDisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=1"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// A node that makes no more user namespaces is as little the request's fault, and has no full disk.
+func TestNoMoreUserNamespaces(t *testing.T) {
+	one := []userns.Range{{Host: 1 << 30, Size: 1}}
+	err := withUserns("/no/such/program", userns.Mapping{UIDs: one, GIDs: one}, func(string) error { return nil })
+	if got := invalid(err); !errdefs.IsUnavailable(got) || errdefs.IsInvalidArgument(got) {
+		t.Errorf("%v", got)
 	}
 }

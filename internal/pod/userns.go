@@ -153,10 +153,12 @@ func withUserns(holder string, ids userns.Mapping, f func(path string) error) er
 		goruntime.LockOSThread() // the holder dies with its thread
 		defer goruntime.UnlockOSThread()
 		h, err := userns.Hold(holder, 0, ids)
-		if err == nil {
-			err = f(h.Path("user"))
-			h.End()
+		if err != nil { // in text alone: its ENOSPC is not of a disk
+			done <- Fail(errdefs.ErrUnavailable, "%s", err.Error())
+			return
 		}
+		err = f(h.Path("user"))
+		h.End()
 		done <- err
 	}()
 	return <-done
