@@ -75,7 +75,7 @@ func (c heir) takeOver() {
 	}
 	c.cgroup2, c.oom = cgroup2Of(c.process.PID), watchOOM(c.process.PID, c.id)
 	c.pidfd = fd
-	execution{c.container}.takeOver()
+	execution(c).takeOver()
 	go c.watch(fd)
 }
 
