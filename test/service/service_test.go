@@ -166,6 +166,7 @@ func TestPodsOutliveTheDaemon(t *testing.T) {
 		pid = serving(t, pid)
 	})
 	step("a daemon that hangs", func(t *testing.T) { pid = hang(t, pid) })
+	step("reload", func(t *testing.T) { reload(t, pid) })
 	step("upgrade", func(t *testing.T) { pid = upgrade(t, pid) })
 	step("the profile is unloaded", func(t *testing.T) {
 		// Who unloads it frees what ran under it; what starts from then on is confined again.
@@ -208,6 +209,40 @@ func hang(t *testing.T, pid int) int {
 	}
 	installed.Run(t, "systemctl", "daemon-reload")
 	return pid
+}
+
+// reload has systemd tell the daemon of a new file, and of a bad one, which changes nothing.
+func reload(t *testing.T, pid int) {
+	t.Helper()
+	const file = "/etc/berth/conf.d/50-reload.toml"
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pinned := func() string { return installed.Run(t, "sh", "-c", "berth config | grep -A3 pinned") }
+	write("[images]\npinned = [\"registry.example/reloaded:*\"]\n")
+	installed.Run(t, "systemctl", "reload", unit)
+	if got := pinned(); !strings.Contains(got, "registry.example/reloaded") {
+		t.Errorf("after the reload: %s\n%s", got, installed.Journal())
+	}
+	write("[images]\npinned = 7\n")
+	if out, err := installed.Try("systemctl", "reload", unit); err == nil {
+		t.Errorf("a bad file was taken over: %s", out)
+	} else if text := installed.Journal(); !strings.Contains(text, "50-reload.toml") {
+		t.Errorf("the journal does not name the bad file: %s", text)
+	}
+	if got := pinned(); !strings.Contains(got, "registry.example/reloaded") {
+		t.Errorf("after a bad reload: %s", got)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	installed.Run(t, "systemctl", "reload", unit)
+	if got := mainPid(t); got != pid {
+		t.Errorf("a reload replaced the daemon: %d, then %d", pid, got)
+	}
 }
 
 // upgrade installs a package of a later version, whose daemon is another file.

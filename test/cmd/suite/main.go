@@ -43,7 +43,11 @@ var sections = []section{
 	}},
 	{"vm", "in a virtual machine: systemd, cgroup v2, AppArmor", func(t *tally) { virtual(t, "vm", vmUsual, 25*time.Minute) }},
 	{"vm-node", "in a virtual machine: the package, berth.service, a power cut", ownNode},
-	{"vm-all", "in a virtual machine: everything", func(t *tally) { virtual(t, "vm-all", vmAll, 6*time.Hour) }},
+	{"vm-packages", "in a virtual machine: every package that asks something of the machine", whole("vm-packages", vmPackages)},
+	{"vm-crun", "in a virtual machine: end to end, all of it, with crun", whole("vm-crun", vmCrun)},
+	{"vm-runc", "in a virtual machine: end to end, all of it, with runc", whole("vm-runc", vmRunc)},
+	{"vm-cgroupfs", "in a virtual machine: end to end, with the cgroup driver that is not systemd's", whole("vm-cgroupfs", vmCgroupfs)},
+	{"vm-crash", "in a virtual machine: a selection of the crash matrix", whole("vm-crash", vmCrash)},
 	{"soak", "crash matrix: every point, scenario and occurrence", func(t *tally) {
 		_ = os.Setenv("BERTH_SOAK", "1")
 		t.goTest("-count=1", "-timeout=0", "-tags=berth_fault", "-run=Crash", "./internal/image")

@@ -24,16 +24,18 @@ var vmUsual = []vm.Test{
 	{Package: "test/e2e", Run: pattern(vmDriver), Env: []string{"BERTH_TEST_RUNTIME=runc", "BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce},
 }
 
-// vmAll is what `make test-vm-all` runs: every test with both runtimes, those that go by the cgroup driver with the other one, too,
-// and a selection of the crash matrix.
-var vmAll = []vm.Test{
-	{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/host"}, {Package: "internal/helper"}, {Package: "internal/monitor"},
-	{Package: "internal/runtime"}, {Package: "internal/network"}, {Package: "internal/rootfs"}, {Package: "internal/pod"},
-	{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
-	{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=runc"}, Flags: atOnce},
-	{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce},
-	{Package: "test/crash", Run: crashes, Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
-}
+// What `make test-vm-all` runs, each in a machine of its own: every test with both runtimes, those that go by the cgroup driver with
+// the other one, too, and a selection of the crash matrix.
+var (
+	vmPackages = []vm.Test{
+		{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/host"}, {Package: "internal/helper"}, {Package: "internal/monitor"},
+		{Package: "internal/runtime"}, {Package: "internal/network"}, {Package: "internal/rootfs"}, {Package: "internal/pod"},
+	}
+	vmCrun     = []vm.Test{{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce}}
+	vmRunc     = []vm.Test{{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=runc"}, Flags: atOnce}}
+	vmCgroupfs = []vm.Test{{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce}}
+	vmCrash    = []vm.Test{{Package: "test/crash", Run: crashes, Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce}}
+)
 
 // vmSubset are the tests end to end in which systemd, cgroup v2, AppArmor or the kernel of the machine take part.
 var vmSubset = []string{
@@ -75,6 +77,11 @@ func ownNode(t *tally) {
 	if t.command("packaging/deb"); t.failed == before {
 		virtual(t, "vm-node", vmNode, 20*time.Minute)
 	}
+}
+
+// whole runs tests that are not in a hurry.
+func whole(name string, tests []vm.Test) func(*tally) {
+	return func(t *tally) { virtual(t, name, tests, 3*time.Hour) }
 }
 
 // virtual runs tests in a virtual machine, which may take so long at most once there is an image to boot from. What they say goes
