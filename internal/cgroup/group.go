@@ -233,8 +233,9 @@ func Pids(path string) ([]int, error) {
 	return pids, nil
 }
 
-// formation is how long a group may be there without its files: one that somebody makes appears before they do.
-const formation = 100 * time.Millisecond
+// formation is how long a group may be there without its files: one that somebody makes appears before they do. On a busy machine
+// with an emulated processor a tenth of a second was not enough. What is no group at all is waited for in vain.
+const formation = 5 * time.Second
 
 func readProcs(path string) ([]byte, error) {
 	for end := time.Now().Add(formation); ; time.Sleep(time.Millisecond) {
