@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"time"
 
@@ -71,9 +70,9 @@ func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func
 	if err != nil {
 		return cri.ToStatus(err)
 	}
-	in, feed := io.Pipe()
+	in := newTypeahead()
 	defer in.Close()
-	go input(recv, feed, func(s admin.Size) {
+	go input(recv, in, func(s admin.Size) {
 		if err := n.streams().Resize(ctx, id, s.Width, s.Height); err != nil {
 			n.log.Debug("a terminal could not be resized", "container", id, "error", err)
 		}
@@ -97,10 +96,10 @@ func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	in, feed := io.Pipe()
+	in := newTypeahead()
 	defer in.Close()
 	sizes := make(chan admin.Size)
-	go input(recv, feed, func(s admin.Size) {
+	go input(recv, in, func(s admin.Size) {
 		select {
 		case sizes <- s:
 		case <-ctx.Done():
@@ -176,27 +175,6 @@ func receivePort(conn *net.TCPConn, recv func() (*admin.PortData, error)) error 
 		}
 		if d.End {
 			return conn.CloseWrite()
-		}
-	}
-}
-
-// input takes what the client says until it says no more.
-func input(recv func() (*admin.AttachInput, error), feed *io.PipeWriter, resize func(admin.Size)) {
-	for {
-		in, err := recv()
-		if err != nil {
-			if !errors.Is(err, io.EOF) {
-				_ = feed.CloseWithError(err) // gone, which is not the end of the input
-			}
-			return
-		}
-		switch {
-		case in.Resize != nil:
-			resize(*in.Resize)
-		case in.CloseStdin:
-			_ = feed.Close()
-		default:
-			_, _ = feed.Write(in.Stdin)
 		}
 	}
 }

@@ -158,7 +158,7 @@ func (c *Client) converse(ctx context.Context, name string, req any, s Streams) 
 	defer end()
 	send := sender[AttachInput](stream)
 	if s.In != nil {
-		go sendInput(s.In, send)
+		go sendInput(stream.Context(), s.In, send)
 	}
 	if s.Resize != nil {
 		go sendSizes(stream.Context(), s.Resize, send)
@@ -339,11 +339,15 @@ func (s *Streams) write(out *AttachOutput) error {
 	return nil
 }
 
-func sendInput(in io.Reader, send func(*AttachInput) error) {
+// sendInput sends the input and its end. That of a session which is given up is none.
+func sendInput(ctx context.Context, in io.Reader, send func(*AttachInput) error) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := in.Read(buf)
 		if n > 0 && send(&AttachInput{Stdin: buf[:n]}) != nil {
+			return
+		}
+		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {

@@ -25,6 +25,7 @@ const nodeGroup = "node"
 func AddToNode(root, cmd *cobra.Command) {
 	cmd.GroupID, cmd.Args = nodeGroup, exactly(0)
 	root.AddCommand(cmd)
+	completeNothing(cmd)
 }
 
 // ownFailure is the exit code of run and exec when Berth itself fails, so that it is not taken for the container's.
@@ -66,15 +67,32 @@ func New(version string) *cobra.Command {
 	add("image", a.pullCommand(), img.listCommand("images"), img.rmCommand("rmi"), img.command())
 	n := nodeApp{a}
 	add(nodeGroup, n.eventsCommand(), n.doctorCommand(), n.checkCommand(), n.configCommand(), n.reloadCommand(), n.versionCommand())
+	completeNothing(root)
 	return root
 }
 
 // Execute runs root until it is done or the process is told to end, says what went wrong, and returns the exit code.
 func Execute(root *cobra.Command) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := untilInterrupted(root)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends a command that does not heed the first
 	return exitCode(root.ExecuteContext(ctx), root.ErrOrStderr())
+}
+
+// untilInterrupted returns a context that ends when somebody interrupts the command. A second signal ends one that does not heed
+// the first.
+func untilInterrupted(root *cobra.Command) (ctx context.Context, stop func()) {
+	ctx, stop = context.WithCancel(context.Background())
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		s := <-told
+		signal.Stop(told)
+		if s == syscall.SIGINT && terminalOf(root.InOrStdin()) != nil && terminalOf(root.ErrOrStderr()) != nil {
+			fmt.Fprintln(root.ErrOrStderr()) // the terminal shows ^C where the cursor was
+		}
+		stop()
+	}()
+	return ctx, stop
 }
 
 // exitError is an end with a code of its own. Err is nil when there is nothing to say.
@@ -109,6 +127,9 @@ func exitCode(err error, stderr io.Writer) int {
 	var e *exitError
 	if errors.As(err, &e) {
 		code, say = e.code, e.err != nil
+	}
+	if errors.Is(err, syscall.EPIPE) { // who reads what is printed has seen enough
+		code, say = 128+int(syscall.SIGPIPE), false
 	}
 	if say {
 		fmt.Fprintf(stderr, "berth: %s\n", strings.TrimSpace(err.Error()))

@@ -444,6 +444,12 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: %q %q, want %q", c.args, got, errs, c.want)
 		}
 	}
+	for args, files := range map[string]bool{"ps|": false, "events|": false, "top|": false, "config|": false, "image|ls|": false, "image|import|": true, "exec|web|cat|": true} {
+		out, _, _ := d.berth(t, append([]string{"__complete"}, strings.Split(args, "|")...)...)
+		if got := !strings.Contains(out, ":4\n"); got != files {
+			t.Errorf("%s: files are offered: %v\n%s", args, got, out)
+		}
+	}
 }
 
 func TestTextOfTimesAndSizes(t *testing.T) {

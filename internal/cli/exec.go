@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,8 +26,8 @@ func (a *app) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "exec [flags] CONTAINER [--] COMMAND [ARG...]", Short: "Run a command in a container", DisableFlagsInUseLine: true,
 		Long: "Run a command in a container. With -i it reads what is typed or piped in, with -t it has a terminal. The exit code is " +
-			"the command's; 125 means that it could not be run. The command ends with berth exec: one that is interrupted is hung up, " +
-			"and killed a little later.",
+			"the command's; 125 means that it could not be run, 130 that berth exec was interrupted. The command ends with berth exec: " +
+			"it is hung up, and killed a little later.",
 		Example: examples("berth exec -it web sh", "berth exec web -- cat /etc/hostname", "tar c . | berth exec -i web tar x -C /srv",
 			"berth exec --timeout 10s web sh -c 'ls /proc | wc -l'"),
 		Args:              atLeast(1),
@@ -84,6 +85,8 @@ func (c *client) exec(cmd *cobra.Command, word string, argv []string, o *execOpt
 	switch {
 	case err != nil && errors.Is(context.Cause(ctx), late):
 		return late
+	case err != nil && cmd.Context().Err() != nil:
+		return &exitError{code: 128 + int(syscall.SIGINT), err: errors.New("interrupted")}
 	case err != nil:
 		return err
 	case code != 0:
@@ -97,7 +100,7 @@ func (a *app) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "attach [flags] CONTAINER", Short: "Join the streams of a container", DisableFlagsInUseLine: true,
 		Long: "Show what a container prints from now on, and pass on what is typed where the container takes input. In a terminal " +
-			"^P ^Q leaves the container as it is; ^C goes to it, unless it has no terminal.",
+			"^P ^Q leaves the container as it is; ^C goes to it. Of one without a terminal ^C leaves.",
 		Example: examples("berth attach web", "berth attach --no-stdin web"),
 		Args:    exactly(1), ValidArgsFunction: a.completeFirst(runningContainers),
 	}
@@ -135,8 +138,8 @@ func (c *client) attach(cmd *cobra.Command, word string, stdin bool) error {
 		}
 	}
 	err = c.node.Attach(ctx, &admin.AttachRequest{Container: id, TTY: takes.TTY, Stdin: stdin}, s)
-	if errors.Is(context.Cause(ctx), errLeft) {
-		return nil
+	if errors.Is(context.Cause(ctx), errLeft) || cmd.Context().Err() != nil {
+		return nil // which is how this ends
 	}
 	return err
 }
@@ -153,8 +156,6 @@ func (c *client) streamsOf(ctx context.Context, id string) (has struct{ Stdin, T
 	}
 	return has, nil
 }
-
-var errLeft = errors.New("left by ^P ^Q")
 
 // leaving looks for ^P ^Q in what is typed. A ^P is passed on with what follows it.
 type leaving struct {

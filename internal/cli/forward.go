@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 
 	"berth/internal/admin"
 )
@@ -62,16 +65,22 @@ func (c *client) forward(cmd *cobra.Command, word, address string, ports []strin
 			return err
 		}
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s := server{c, cmd.ErrOrStderr(), id, cancel}
 	var serving sync.WaitGroup
 	for _, f := range all {
-		serving.Go(func() { c.serve(ctx, cmd, id, f) })
+		serving.Go(func() { s.serve(ctx, f) })
 	}
 	<-ctx.Done()
 	for _, f := range all {
 		_ = f.Close()
 	}
 	serving.Wait()
-	return nil
+	if cmd.Context().Err() != nil {
+		return nil // interrupted, which is how this ends
+	}
+	return context.Cause(ctx)
 }
 
 // listenAt listens for one LOCAL:PORT.
@@ -91,18 +100,51 @@ func listenAt(address, ports string) (forwarded, error) {
 	return forwarded{l, uint16(port)}, err
 }
 
-// serve connects whoever comes, until the listener is closed.
-func (c *client) serve(ctx context.Context, cmd *cobra.Command, pod string, f forwarded) {
+// server serves the ports of one pod.
+type server struct {
+	*client
+	errs io.Writer
+	pod  string
+	end  context.CancelCauseFunc // ends all, for a reason
+}
+
+// mostPause is how long one that could not accept a connection waits at most before it tries again.
+const mostPause = time.Second
+
+// serve connects whoever comes, until the listener is closed. What keeps it from accepting, such as too many open files, it says
+// once, and goes on when it can.
+func (s server) serve(ctx context.Context, f forwarded) {
+	var pause time.Duration
 	for {
 		conn, err := f.Accept()
-		if err != nil {
+		if err == nil {
+			pause = 0
+			go s.connect(ctx, f.port, conn.(*net.TCPConn))
+			continue
+		}
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 			return
 		}
-		go func() {
-			err := c.node.PortForward(ctx, &admin.PortForwardRequest{Pod: pod, Port: f.port}, conn.(*net.TCPConn))
-			if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "berth: %v\n", err)
-			}
-		}()
+		if pause == 0 {
+			fmt.Fprintf(s.errs, "berth: %v; connections to it wait until there is room\n", err)
+		}
+		pause = min(max(2*pause, 10*time.Millisecond), mostPause)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// connect connects one client to the pod. A pod that is gone never comes back: then all ends.
+func (s server) connect(ctx context.Context, port uint16, conn *net.TCPConn) {
+	err := s.node.PortForward(ctx, &admin.PortForwardRequest{Pod: s.pod, Port: port}, conn)
+	switch {
+	case err == nil || ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+	case isCode(err, codes.NotFound):
+		s.end(err)
+	default:
+		fmt.Fprintf(s.errs, "berth: %v\n", err)
 	}
 }

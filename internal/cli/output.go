@@ -49,23 +49,28 @@ func newTable(head ...string) *table { return &table{rows: [][]string{head}} }
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 func (t *table) print(w io.Writer) error {
+	_, err := io.WriteString(w, strings.Join(t.lines(), "\n")+"\n")
+	return err
+}
+
+// lines are the rows, aligned.
+func (t *table) lines() []string {
 	width := make([]int, len(t.rows[0]))
 	for _, row := range t.rows {
 		for i, cell := range row {
 			width[i] = max(width[i], utf8.RuneCountInString(cell))
 		}
 	}
-	var text strings.Builder
+	var lines []string
 	for _, row := range t.rows {
 		var line strings.Builder
 		for i, cell := range row {
 			line.WriteString(cell)
 			line.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+3))
 		}
-		text.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+		lines = append(lines, strings.TrimRight(line.String(), " "))
 	}
-	_, err := io.WriteString(w, text.String())
-	return err
+	return lines
 }
 
 // printJSON prints v, indented.

@@ -25,7 +25,8 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run [flags] IMAGE [ARG...]", Short: "Run a container in a pod of its own", DisableFlagsInUseLine: true,
 		Long: "Run a container in a pod of its own, from an image that is pulled when it is missing. Without -d its output is shown " +
-			"until it ends, and the exit code is the container's; 125 means that it could not be run.\n\n" +
+			"until it ends, and the exit code is the container's; 125 means that it could not be run. In a terminal of -it ^P ^Q leaves " +
+			"the container as it is, for berth attach to come back to.\n\n" +
 			"Flags stand before IMAGE: what follows it is the container's.",
 		Example: examples("berth run --rm -it docker.io/library/busybox:latest sh",
 			"berth run -d --name web -p 8080:80 docker.io/library/nginx:latest",
@@ -63,14 +64,14 @@ func (r *runner) run() error {
 	// From here on a lost terminal is like ^C.
 	ctx, stop := signal.NotifyContext(r.cmd.Context(), syscall.SIGHUP)
 	defer stop()
-	if r.o.tty && r.o.stdin && terminalOf(r.cmd.InOrStdin()) == nil {
+	if !r.o.detach && r.o.tty && r.o.stdin && terminalOf(r.cmd.InOrStdin()) == nil {
 		return errors.New("-t needs a terminal to type at; leave it out to pipe something in with -i")
 	}
 	s := &session{runner: r}
 	if err := r.make(ctx); err != nil {
 		return r.undo(ctx, err)
 	}
-	if r.o.stdin || r.o.tty {
+	if !r.o.detach && (r.o.stdin || r.o.tty) {
 		if err := s.attach(ctx); err != nil {
 			return r.undo(ctx, err)
 		}
@@ -219,6 +220,11 @@ func (r *runner) foreground(ctx context.Context, s *session) error {
 		err = s.wait(w)
 	} else {
 		err = r.follow(free, w)
+	}
+	if errors.Is(err, errLeft) {
+		s.giveBack()
+		_, err := fmt.Fprintf(r.cmd.ErrOrStderr(), "\nberth attach %s comes back to it, berth rm -f %s ends it\n", r.o.name, r.o.name)
+		return err
 	}
 	if err != nil {
 		return fmt.Errorf("%w; the container goes on without this command: berth logs -f %s shows it", err, r.o.name)

@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -180,7 +177,6 @@ func TestRunRefusesNonsense(t *testing.T) {
 		"--net bridge":      "there is pod and host",
 		"--net host -p 1:1": "no meaning",
 		"-d --rm":           "leave out -d",
-		"-d -i":             "nobody",
 		"-it":               "needs a terminal",
 		"-e =x":             "NAME=VALUE",
 		"-e NO_SUCH_THING":  "no such variable",
@@ -289,89 +285,5 @@ func TestRunWhoseAttachFailsIsUndone(t *testing.T) {
 	_, errs, code := d.berth(t, "run", "-i", "--log-dir", logs, "img:1")
 	if code != ownFailure || !strings.Contains(errs, "no stream") || len(d.pods) != 0 || d.called("StartContainer") {
 		t.Errorf("code %d, %q, pods %v", code, errs, d.pods)
-	}
-}
-
-// openPTY returns both ends of a pseudo terminal.
-func openPTY(t *testing.T) (master, slave *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = slave.Close(); _ = master.Close() })
-	return master, slave
-}
-
-func TestRunOnATerminal(t *testing.T) {
-	d, logs := runnable(t)
-	end := make(chan struct{})
-	d.attach = cat(end)
-	d.behave = func(*life) int32 { <-end; return 5 }
-	master, slave := openPTY(t)
-	resize := func(width, height uint16) {
-		if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height}); err != nil {
-			t.Error(err)
-		}
-	}
-	resize(91, 17)
-	before, err := term.GetState(int(slave.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	screen := &safeBuffer{}
-	go func() { _, _ = io.Copy(screen, master) }()
-	code := make(chan int, 1)
-	go func() {
-		root := New("v")
-		root.SetArgs([]string{"--socket", d.socket, "run", "-it", "--rm", "--log-dir", logs, "img:1"})
-		root.SetIn(slave)
-		root.SetOut(slave)
-		root.SetErr(io.Discard)
-		code <- exitCode(root.ExecuteContext(t.Context()), io.Discard)
-	}()
-	await := func(text string) {
-		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); !strings.Contains(screen.String(), text); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%q does not appear; the screen has %q", text, screen.String())
-			}
-		}
-	}
-	await("<91x17>")
-	<-d.started
-	if _, err := master.WriteString("\x03k"); err != nil { // ^C goes to the container
-		t.Fatal(err)
-	}
-	await("\x03k")
-	resize(40, 10)
-	if err := unix.Kill(os.Getpid(), unix.SIGWINCH); err != nil {
-		t.Fatal(err)
-	}
-	await("<40x10>")
-	if _, err := master.WriteString("\x04"); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-code; got != 5 {
-		t.Errorf("exit code %d", got)
-	}
-	after, err := term.GetState(int(slave.Fd()))
-	if err != nil || *before != *after {
-		t.Errorf("the terminal was not given back: %v", err)
-	}
-	_, ctr := d.onlyRequest(t)
-	if !ctr.Tty || !ctr.Stdin {
-		t.Errorf("asked for %v", ctr)
 	}
 }

@@ -60,8 +60,6 @@ func (o *runOptions) check() error {
 		return errors.New("-p has no meaning with --net host: the container's ports are this machine's")
 	case o.detach && o.remove:
 		return errors.New("--rm needs somebody to wait for the end: leave out -d, or use berth rm -f afterwards")
-	case o.detach && (o.stdin || o.tty):
-		return errors.New("-d leaves nobody for -i and -t to talk to")
 	}
 	return nil
 }
@@ -113,7 +111,7 @@ func (o *runOptions) container(img string) (*runtimeapi.ContainerConfig, error) 
 		Mounts:   mounts,
 		LogPath:  o.name + ".log",
 		Labels:   map[string]string{runLabel: o.name},
-		Stdin:    o.stdin, StdinOnce: o.stdin, Tty: o.tty,
+		Stdin:    o.stdin, StdinOnce: o.stdin && !o.detach, Tty: o.tty,
 		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: security},
 	}, nil
 }

@@ -19,8 +19,8 @@ import (
 type session struct {
 	*runner
 	screen
-	cancel context.CancelFunc
-	done   chan error // gets the end of the attachment
+	cancel context.CancelCauseFunc
+	done   chan error // gets the end of the attachment; errLeft when the container goes on without it
 }
 
 // screen is the person's terminal.
@@ -29,6 +29,9 @@ type screen struct {
 	changed chan os.Signal // the size of the terminal may be another one
 	restore func()
 }
+
+// errLeft is why a session ends whose person goes and lets the container be.
+var errLeft = errors.New("left by ^P ^Q")
 
 // terminalOf is the terminal behind a stream, if there is one.
 func terminalOf(stream any) *os.File {
@@ -41,7 +44,7 @@ func terminalOf(stream any) *os.File {
 // attach joins the container's streams before it is started, so that none of its output is missed.
 func (s *session) attach(setup context.Context) error {
 	var ctx context.Context
-	ctx, s.cancel = context.WithCancel(context.WithoutCancel(setup))
+	ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(setup))
 	s.done, s.sizes = make(chan error, 1), make(chan admin.Size, 1)
 	ready := make(chan struct{})
 	streams := admin.Streams{
@@ -52,13 +55,20 @@ func (s *session) attach(setup context.Context) error {
 	}
 	if s.o.tty {
 		if err := s.take(ctx, s.cmd, s.o.stdin); err != nil {
-			s.cancel()
+			s.cancel(nil)
 			return err
+		}
+		if s.o.stdin {
+			streams.In = &leaving{in: streams.In, leave: func() { s.cancel(errLeft) }}
 		}
 	}
 	go func() {
 		req := &admin.AttachRequest{Container: s.container, TTY: s.o.tty, Stdin: s.o.stdin}
-		s.done <- s.node.Attach(ctx, req, streams)
+		err := s.node.Attach(ctx, req, streams)
+		if errors.Is(context.Cause(ctx), errLeft) {
+			err = errLeft
+		}
+		s.done <- err
 	}()
 	select {
 	case <-ready:
@@ -92,7 +102,7 @@ func (s *session) attached() bool { return s.done != nil }
 
 // end gives the terminal back.
 func (s *session) end() {
-	s.cancel()
+	s.cancel(nil)
 	s.giveBack()
 }
 
@@ -111,7 +121,13 @@ func (s *screen) take(ctx context.Context, cmd *cobra.Command, typing bool) erro
 		if err != nil {
 			return err
 		}
-		s.restore = func() { _ = term.Restore(int(in.Fd()), old) }
+		// When nobody reads any more what is printed, writing fails, instead of ending the command with the terminal as it is.
+		broken := make(chan os.Signal, 1)
+		signal.Notify(broken, syscall.SIGPIPE)
+		s.restore = func() {
+			_ = term.Restore(int(in.Fd()), old)
+			signal.Stop(broken)
+		}
 	}
 	if out == nil {
 		out = in

@@ -5,10 +5,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -70,9 +73,6 @@ func (a *app) statsFlags(cmd *cobra.Command, v *statsView) *cobra.Command {
 	}
 	return cmd
 }
-
-// clearScreen goes to the upper left corner and clears what is below.
-const clearScreen = "\x1b[H\x1b[2J"
 
 func (v *statsView) show(ctx context.Context) error {
 	if v.format == formatJSON {
@@ -140,12 +140,30 @@ func (v *statsView) draw(rows []statsRow) error {
 	for _, r := range rows {
 		t.add(append([]string{short(r.id), r.name, r.place, r.cpu(), r.memory}, r.rest...)...)
 	}
-	if !v.once && terminalOf(v.out) != nil {
-		if _, err := io.WriteString(v.out, clearScreen); err != nil {
+	if terminal := terminalOf(v.out); !v.once && terminal != nil && os.Getenv("TERM") != "dumb" {
+		if width, height, err := term.GetSize(int(terminal.Fd())); err == nil {
+			_, err := io.WriteString(v.out, frame(t.lines(), width, height))
 			return err
 		}
 	}
 	return t.print(v.out)
+}
+
+// frame draws lines in the place of what a terminal shows: as many, and as much of each, as it has room for.
+func frame(lines []string, width, height int) string {
+	if room := max(height-1, 2); len(lines) > room { // the cursor stands in the last
+		lines = append(lines[:room-1:room-1], fmt.Sprintf("… %d more", len(lines)-room+1))
+	}
+	var b strings.Builder
+	b.WriteString("\x1b[H")
+	for _, line := range lines {
+		if runes := []rune(line); width > 0 && len(runes) > width {
+			line = string(runes[:width])
+		}
+		b.WriteString(line + "\x1b[K\n") // and nothing after it
+	}
+	b.WriteString("\x1b[J") // and nothing below
+	return b.String()
 }
 
 // statsRow is one container or pod.
