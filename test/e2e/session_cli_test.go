@@ -5,11 +5,16 @@ import (
 	"bytes"
 	"io"
 	"net"
+	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 )
 
 // TestExecSyncOutputFits has a kubelet's client take what is much more than it can.
@@ -72,5 +77,86 @@ func TestCommandLineStreams(t *testing.T) {
 		if err != nil || string(got) != "hello" {
 			r.Errorf("through the port came %q, %v", got, err)
 		}
+	})
+}
+
+// sit returns both ends of a terminal, and the state it is in.
+func (r rig) sit() (master, slave *os.File, state *term.State) {
+	r.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	r.ok(err)
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	r.ok(err)
+	r.ok(unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
+	r.ok(err)
+	r.Cleanup(func() { _ = slave.Close(); _ = master.Close() })
+	state, err = term.GetState(int(slave.Fd()))
+	r.ok(err)
+	return master, slave, state
+}
+
+// TestTerminalAfterABrokenPipe has the reader of a command's output go, as `| head -1` does: the terminal is to be usable after that.
+func TestTerminalAfterABrokenPipe(t *testing.T) {
+	each(t, func(r rig) {
+		c := r.pod().start(busybox("main", "sleep 1000"))
+		_, slave, before := r.sit()
+		cmd := r.n.Command("exec", "-it", c.cid, "sh", "-c", "while echo line; do sleep 0.05; done")
+		errs := &bytes.Buffer{}
+		cmd.Stdin, cmd.Stderr = slave, errs
+		out, err := cmd.StdoutPipe()
+		r.ok(err)
+		r.ok(r.n.Space.Start(cmd))
+		_, err = bufio.NewReader(out).ReadString('\n')
+		r.ok(err)
+		r.ok(out.Close())
+		err = cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != 128+int(syscall.SIGPIPE) || errs.Len() > 0 {
+			r.Errorf("%v, %q", err, errs)
+		}
+		if after, err := term.GetState(int(slave.Fd())); err != nil || *after != *before {
+			r.Errorf("the terminal was not given back: %v", err)
+		}
+		r.eventually("the command is gone", func() bool { return countProcesses("while echo line", c.cid) == 0 })
+	})
+}
+
+// TestRunIsLeftAndComeBackTo goes from a shell by ^P ^Q, with what it does going on, and comes back to it by berth attach.
+func TestRunIsLeftAndComeBackTo(t *testing.T) {
+	each(t, func(r rig) {
+		name := strings.ToLower(r.n.Instance) + "-left"
+		master, slave, before := r.sit()
+		screen := &transcript{}
+		go func() { _, _ = io.Copy(screen, master) }()
+		at := func(args ...string) *exec.Cmd {
+			r.Helper()
+			cmd := r.n.Command(args...)
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+			r.ok(r.n.Space.Start(cmd))
+			return cmd
+		}
+		left := func(cmd *exec.Cmd) {
+			r.Helper()
+			_, err := master.WriteString("\x10\x11")
+			r.ok(err)
+			r.ok(cmd.Wait())
+			if after, err := term.GetState(int(slave.Fd())); err != nil || *after != *before {
+				r.Errorf("the terminal was not given back: %v", err)
+			}
+		}
+		cmd := at("run", "-it", "--name", name, "--log-dir", r.n.Logs, ref("busybox:latest"), "sh")
+		defer func() { r.mustBerth("rm", "-f", name) }()
+		_, err := master.WriteString("x=kept\r")
+		r.ok(err)
+		r.eventually("the shell has read it", func() bool { return strings.Count(screen.String(), "# ") > 1 })
+		left(cmd)
+		r.eventually("it says how to come back", screen.has("berth attach "+name))
+		cmd = at("attach", name)
+		r.eventually("the shell answers", func() bool {
+			_, _ = master.WriteString("echo $x-$((6*7))\r")
+			time.Sleep(50 * time.Millisecond)
+			return strings.Contains(screen.String(), "kept-42")
+		})
+		left(cmd)
 	})
 }
