@@ -13,7 +13,6 @@ import (
 
 	"google.golang.org/grpc"
 
-	"berth/internal/apparmor"
 	"berth/internal/cdi"
 	"berth/internal/config"
 	"berth/internal/cri"
@@ -48,18 +47,17 @@ type node struct {
 	flusher    *record.Flusher
 	groups
 	facts    host.Facts
-	profiles *apparmor.Profiles
 	monitor  string
 	handlers atomic.Pointer[handlers]
 
-	confinement string // the AppArmor profile for RuntimeDefault; empty where there is none
-	driver      *runtime.Runtime
-	plugins     *nri.Plugins // nil unless they are on
-	network     *network.Network
-	images      *image.Store
-	pods        *pod.Pods
-	streams     *stream.Server
-	face        *cri.Server
+	confinement
+	driver  *runtime.Runtime
+	plugins *nri.Plugins // nil unless they are on
+	network *network.Network
+	images  *image.Store
+	pods    *pod.Pods
+	streams *stream.Server
+	face    *cri.Server
 
 	features   features
 	trials     sync.Mutex // of runtimes: each has one name, so there is one at a time
@@ -163,20 +161,6 @@ func (n *node) openRuntimes(ctx context.Context) (err error) {
 	return err
 }
 
-// openConfinement loads the default AppArmor profile. Where that fails, containers that ask for no profile run without one.
-func (n *node) openConfinement(ctx context.Context) error {
-	n.profiles = &apparmor.Profiles{State: n.cfg.State, Run: n.helpers.Run}
-	if !n.facts.AppArmor {
-		return nil
-	}
-	if err := n.profiles.Load(ctx); err != nil {
-		n.log.Warn("containers that ask for no AppArmor profile run without one, and those that ask for RuntimeDefault are refused", "error", err)
-		return nil
-	}
-	n.confinement = apparmor.DefaultName
-	return nil
-}
-
 func (n *node) openNetwork(context.Context) (err error) {
 	n.network, err = network.Open(n.networkConfig(n.cfg))
 	return err
@@ -227,7 +211,7 @@ func (n *node) openPods(context.Context) (err error) {
 		})
 		plugins = n.plugins
 	}
-	n.pods, err = pod.Open(pod.Config{
+	cfg := pod.Config{
 		Layout: pod.Layout{Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), NetNS: "/run/netns"},
 		Boot:   n.facts.BootID, Host: n.specHost(), Init: n.monitor,
 		AppArmor: n.profiles.Ensure, Devices: devices(n.cfg, n.log).Inject, Plugins: plugins,
@@ -237,7 +221,11 @@ func (n *node) openPods(context.Context) (err error) {
 		HandlerSpec: func(name string) (runtime.Handler, spec.Handler, error) { return n.handlers.Load().findSpec(name) },
 		Cgroups:     n.groups.driver(), Dirty: n.flusher.Dirty, Log: n.log,
 		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
-	})
+	}
+	if n.labels != nil { // else it would be a pointer to nothing
+		cfg.SELinux, cfg.InitFile = n.labels, n.initFile
+	}
+	n.pods, err = pod.Open(cfg)
 	if err == nil && n.plugins != nil {
 		err = n.plugins.Start(n.pods)
 	}
@@ -270,9 +258,9 @@ func (n *node) specHost() spec.Host {
 	return spec.Host{
 		Hostname: f.Hostname, KernelVersion: f.Kernel, Arch: f.Arch, CgroupV2: f.Cgroup == host.CgroupV2, CgroupMountOptions: f.CgroupMountOptions,
 		SwapAccounting: f.SwapAccounting, HugepageSizes: f.HugepageSizes, BoundingCaps: f.BoundingCaps, HasResource: f.HasResource,
-		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, Devices: devices, SELinux: f.SELinux,
+		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, Devices: devices, SELinux: n.labels != nil,
 		Seccomp: f.Seccomp, DefaultSeccomp: host.DefaultSeccomp,
-		AppArmor: f.AppArmor, AppArmorDefault: n.confinement,
+		AppArmor: f.AppArmor, AppArmorDefault: n.profile,
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"berth/internal/host"
 	"berth/internal/image/verifier"
 	"berth/internal/rootfs"
+	"berth/internal/selinux"
 )
 
 // machine is what the doctor looks at.
@@ -77,6 +78,29 @@ func (m machine) apparmor() diagnosis {
 			"install it and restart the daemon; without the profile containers run unconfined, and those that ask for RuntimeDefault are refused"}
 	}
 	return diagnosis{subject, fine, "a daemon that starts loads the profile " + apparmor.DefaultName, ""}
+}
+
+// selinux tells whether containers get labels. What a daemon refuses to start with is bad.
+func (m machine) selinux() diagnosis {
+	const subject = "selinux"
+	must := m.config.SELinux == config.SELinuxOn
+	switch {
+	case m.config.SELinux == config.SELinuxOff && m.facts.SELinux:
+		return diagnosis{subject, fine, "the kernel has it on, and pods run without labels, because the configuration says so", ""}
+	case !m.facts.SELinux && must:
+		return diagnosis{subject, broken, `no daemon starts with selinux = "on": this kernel has SELinux not on, or no policy`, "boot with SELinux, or leave the key out"}
+	case !m.facts.SELinux:
+		return diagnosis{subject, fine, "this kernel has it not on, and pods run without", ""}
+	}
+	node, err := selinux.Open()
+	if err != nil && must {
+		return diagnosis{subject, broken, `no daemon starts with selinux = "on": ` + err.Error(), "change the policy, or leave the key out"}
+	}
+	if err != nil {
+		return diagnosis{subject, warning, "containers run without labels: " + err.Error(), "restart the daemon after the policy has changed"}
+	}
+	process, _ := node.Usual()
+	return diagnosis{subject, fine, selinux.Mode() + ", containers are " + process, ""}
 }
 
 const toUnified = "boot with systemd.unified_cgroup_hierarchy=1"

@@ -137,6 +137,7 @@ func (l *loader) words() error {
 		{"log_level", l.config.LogLevel, []string{"debug", "info", "warn", "error"}},
 		{"log_format", l.config.LogFormat, []string{"text", "json"}},
 		{"cgroup_driver", cmp.Or(l.config.CgroupDriver, "systemd"), []string{"cgroupfs", "systemd"}},
+		{"selinux", cmp.Or(l.config.SELinux, SELinuxOn), []string{SELinuxOn, SELinuxOff}},
 	} {
 		if !slices.Contains(w.allowed, w.value) {
 			return l.refuse(w.key, "%q is none of %s", w.value, strings.Join(w.allowed, ", "))

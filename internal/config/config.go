@@ -11,6 +11,12 @@ import (
 	"time"
 )
 
+// Whether containers get SELinux labels, where somebody says so.
+const (
+	SELinuxOn  = "on"
+	SELinuxOff = "off"
+)
+
 // Where things are unless somebody says otherwise.
 const (
 	DefaultPath   = "/etc/berth/config.toml"
@@ -28,18 +34,20 @@ type Config struct {
 	LogFormat string // text or json
 	// CgroupDriver is cgroupfs or systemd; empty: systemd where it can be.
 	CgroupDriver string
-	CNI          CNI       // networks
-	CDI          CDI       // devices that vendors describe
-	Registry     Registry  // where images come from
-	Images       Images    // how they are kept
-	Verifier     Verifier  // who may refuse them
-	NRI          NRI       // plugins that take part in the lives of pods
-	Runtimes     Runtimes  // what runs containers
-	Streaming    Streaming // where exec, attach and port-forward are served
-	Monitor      Monitor   // the process that holds a pod
-	Limits       Limits    // what a container gets that asks for nothing
-	Timeouts     Timeouts  // how long programs may take
-	Metrics      Metrics   // where the daemon's own metrics are served
+	// SELinux is SELinuxOn or SELinuxOff; empty: on where the kernel has it and its policy knows containers.
+	SELinux   string
+	CNI       CNI       // networks
+	CDI       CDI       // devices that vendors describe
+	Registry  Registry  // where images come from
+	Images    Images    // how they are kept
+	Verifier  Verifier  // who may refuse them
+	NRI       NRI       // plugins that take part in the lives of pods
+	Runtimes  Runtimes  // what runs containers
+	Streaming Streaming // where exec, attach and port-forward are served
+	Monitor   Monitor   // the process that holds a pod
+	Limits    Limits    // what a container gets that asks for nothing
+	Timeouts  Timeouts  // how long programs may take
+	Metrics   Metrics   // where the daemon's own metrics are served
 
 	where places // who said what last
 }

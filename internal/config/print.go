@@ -22,6 +22,8 @@ func (c *Config) TOML() string {
 	p.set("log_format", quote(c.LogFormat))
 	p.comment("Who makes the cgroups: cgroupfs or systemd. Empty: systemd where it is the init, on cgroup v2. Kubelets ask for it.")
 	p.set("cgroup_driver", quote(c.CgroupDriver))
+	p.comment("Whether containers get SELinux labels: on or off. Empty: on where the kernel has it and its policy knows containers.")
+	p.set("selinux", quote(c.SELinux))
 	p.cni(c.CNI)
 	p.table("cdi")
 	p.comment("Hold the files that describe devices (CDI); of two that describe the same one, the later directory's counts.")

@@ -15,6 +15,7 @@ type wire struct {
 	LogLevel     string         `toml:"log_level"`
 	LogFormat    string         `toml:"log_format"`
 	CgroupDriver string         `toml:"cgroup_driver"`
+	SELinux      string         `toml:"selinux"`
 	CNI          wireCNI        `toml:"cni"`
 	CDI          wireCDI        `toml:"cdi"`
 	Registry     wireRegistry   `toml:"registry"`
@@ -116,7 +117,7 @@ type wireTimeouts struct {
 // newWire copies the lists: a decoder writes into the arrays that it finds.
 func newWire(c *Config) *wire {
 	w := &wire{
-		Root: c.Root, State: c.State, Socket: c.Socket, LogLevel: c.LogLevel, LogFormat: c.LogFormat, CgroupDriver: c.CgroupDriver,
+		Root: c.Root, State: c.State, Socket: c.Socket, LogLevel: c.LogLevel, LogFormat: c.LogFormat, CgroupDriver: c.CgroupDriver, SELinux: c.SELinux,
 		CNI: wireCNI(c.CNI), CDI: wireCDI(c.CDI), Registry: wireRegistry(c.Registry), Images: wireImages(c.Images), Verifier: wireVerifier(c.Verifier),
 		NRI:       wireNRI(c.NRI),
 		Streaming: wireStreaming(c.Streaming), Monitor: wireMonitor(c.Monitor), Limits: wireLimits(c.Limits), Timeouts: wireTimeouts(c.Timeouts), Metrics: wireMetrics(c.Metrics),
@@ -130,7 +131,7 @@ func newWire(c *Config) *wire {
 // into sets everything but the runtimes, which loader.runtimes takes apart.
 func (w *wire) into(c *Config) {
 	c.Root, c.State, c.Socket, c.LogLevel, c.LogFormat = w.Root, w.State, w.Socket, w.LogLevel, w.LogFormat
-	c.CgroupDriver = w.CgroupDriver
+	c.CgroupDriver, c.SELinux = w.CgroupDriver, w.SELinux
 	c.CDI, c.NRI = CDI(w.CDI), NRI(w.NRI)
 	c.CNI, c.Registry, c.Images, c.Verifier = CNI(w.CNI), Registry(w.Registry), Images(w.Images), Verifier(w.Verifier)
 	c.Streaming, c.Monitor, c.Limits, c.Timeouts = Streaming(w.Streaming), Monitor(w.Monitor), Limits(w.Limits), Timeouts(w.Timeouts)

@@ -10,6 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
+	"berth/internal/spec"
 )
 
 // RunPodSandbox makes a pod and starts it.
@@ -139,6 +140,9 @@ func (s *Server) podInfo(r *pod.Record) map[string]any {
 	}
 	if r.Stuck != nil {
 		info["stuck"] = r.Stuck
+	}
+	if r.SELinux != (spec.Labels{}) {
+		info["selinux"] = r.SELinux
 	}
 	if r.Init.PID != 0 {
 		info["pid"] = r.Init.PID

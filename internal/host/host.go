@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/opencontainers/selinux/go-selinux"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,7 +34,7 @@ type Facts struct {
 	LSMs             []string // the active security modules; empty also where securityfs is not mounted
 	AppArmor         bool     // the kernel enforces AppArmor
 	AppArmorProfiles []string // the profiles that are loaded
-	SELinux          bool     // SELinux is on
+	SELinux          bool     // the kernel has SELinux on, with a policy
 	Seccomp          bool     // the kernel filters system calls
 
 	BoundingCaps []string            // what the daemon can give to a container ("CAP_CHOWN")
@@ -83,7 +84,7 @@ func security(f *Facts) error {
 		}
 		f.AppArmorProfiles = profileNames(loaded)
 	}
-	f.SELinux = isFS("/sys/fs/selinux", unix.SELINUX_MAGIC)
+	f.SELinux = isFS("/sys/fs/selinux", unix.SELINUX_MAGIC) && selinux.GetEnabled()
 	actions, err := optional("/proc/sys/kernel/seccomp/actions_avail")
 	f.Seccomp = slices.Contains(strings.Fields(actions), "errno")
 	return err

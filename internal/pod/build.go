@@ -47,7 +47,7 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	if err != nil {
 		return err
 	}
-	in, err := b.specInput(r, c, options)
+	in, err := b.specInput(ctx, r, c, options)
 	if err != nil {
 		return invalid(room.Explain(err, b.p.s.cfg.State, makeRoom))
 	}
@@ -141,14 +141,17 @@ func invalid(err error) error {
 }
 
 // specInput gathers what decides the container's spec.
-func (b *building) specInput(r *Record, c *Container, h spec.Handler) (in spec.Input, err error) {
+func (b *building) specInput(ctx context.Context, r *Record, c *Container, h spec.Handler) (in spec.Input, err error) {
 	cfg := withNamespaces(c.Config.Get(), r.Config.Get())
 	in = spec.Input{
 		Pod: r.Config.Get(), PodID: string(b.p.id), ContainerID: string(c.ID), Container: cfg,
 		Image: b.img.Config, Host: b.p.s.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
-		Handler: h,
+		Handler: h, SELinux: r.SELinux,
 	}
 	if in.Mounts, err = b.resolveMounts(c.ID, cfg.Mounts); err != nil {
+		return in, err
+	}
+	if err = b.relabel(ctx, r, c, in.Mounts); err != nil {
 		return in, err
 	}
 	if err = b.stageMounts(r, c.ID, in.Mounts); err != nil {

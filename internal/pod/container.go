@@ -68,6 +68,9 @@ func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerCo
 	if err := validateContainer(cfg); err != nil {
 		return "", err
 	}
+	if err := s.cfg.checkLabels(p.rec.Load().SELinux, cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
+		return "", Fail(errdefs.ErrInvalidArgument, "container %s of pod %s: %w", cfg.Metadata.Name, podID, err)
+	}
 	if err := p.waitAdopted(ctx); err != nil {
 		return "", err
 	}
@@ -200,10 +203,12 @@ func (l *container) plan(c *Container, b *building) op.Plan {
 			Undo: func(context.Context) error { return removeDir(at.writable(pod, c.ID)) }},
 		{Name: "rootfs",
 			Do: func(context.Context) error {
-				return rootfs.Prepare(at.writable(pod, c.ID), at.rootfs(pod, c.ID), rootfs.Options{Lower: b.img.Dirs, IDs: idsOf(l.p, l.p.rec.Load()).IDMap})
+				r := l.p.rec.Load()
+				return rootfs.Prepare(at.writable(pod, c.ID), at.rootfs(pod, c.ID),
+					rootfs.Options{Lower: b.img.Dirs, IDs: idsOf(l.p, r).IDMap, Label: l.p.s.cfg.labels(r, c).Mount})
 			},
 			Undo: func(context.Context) error { return l.unmakeRootfs(c, b.keepExit) }},
-		{Name: "volumes", Do: func(context.Context) error { return b.mountVolumes(c.ID) }, Undo: l.unmountVolumes},
+		{Name: "volumes", Do: func(context.Context) error { return b.mountVolumes(c) }, Undo: l.unmountVolumes},
 		{Name: "process", Deadline: l.p.s.cfg.createTimeout(l.p.rec.Load()) + 10*time.Second,
 			Do:   func(ctx context.Context) error { return b.makeProcess(ctx, c) },
 			Undo: func(ctx context.Context) error { return l.unmakeProcess(ctx, c) }},
@@ -220,7 +225,11 @@ func (l *container) makeDirs(c *Container) error {
 			l.p.s.cfg.Log.Warn("what a container writes is counted by walking over it", "pod", l.p.id, "container", l.id, "error", err)
 		}
 	}
-	return os.MkdirAll(l.p.s.cfg.rootfs(l.p.id, c.ID), 0o711)
+	if err := os.MkdirAll(l.p.s.cfg.rootfs(l.p.id, c.ID), 0o711); err != nil {
+		return err
+	}
+	// What is made there gets the label too: the FIFOs that are the process's standard streams.
+	return l.p.s.cfg.label(l.p.rec.Load(), l.p.s.cfg.runContainer(l.p.id, c.ID))
 }
 
 // unmakeRootfs unmounts the container's root and volumes, and removes its run directory, which holds nothing else by now but, perhaps,

@@ -40,6 +40,9 @@ func (m *making) writeFiles() error {
 		if err := ids.give(path); err != nil {
 			return err
 		}
+		if err := m.p.s.cfg.label(m.r, path); err != nil {
+			return err
+		}
 	}
 	return makeLogDirectory(cfg.LogDirectory)
 }

@@ -23,7 +23,7 @@ func Open(cfg Config) (*Pods, error) {
 	if cfg.Retry == (op.Backoff{}) {
 		cfg.Retry = op.Backoff{First: time.Second, Max: time.Minute}
 	}
-	s := &Pods{cfg: cfg}
+	s := &Pods{cfg: cfg, categories: allCategories}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.pauses, s.feed.log = cfg.Retry, cfg.Log
 	first, err := freshState(&cfg)

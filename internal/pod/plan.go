@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"os"
@@ -95,7 +96,7 @@ func (m *making) mountShm() error {
 		return nil
 	}
 	root := idsOf(m.p, m.r)
-	return rootfs.MakeShm(m.p.s.cfg.shm(m.p.id), shmSize, root.UID, root.GID)
+	return rootfs.MakeShm(m.p.s.cfg.shm(m.p.id), shmSize, root.UID, root.GID, m.r.SELinux.Mount)
 }
 
 // shmSize is the size of a pod's /dev/shm in bytes, as containerd and dockershim have it.
@@ -179,8 +180,11 @@ func (m *making) startInit(ctx context.Context) error {
 	if err := idsOf(m.p, m.r).give(root); err != nil { // the runtime makes its mount points there
 		return err
 	}
+	if err := m.p.s.cfg.label(m.r, filepath.Dir(root), root); err != nil { // the streams of the init are beside it
+		return err
+	}
 	sp, err := spec.BuildInit(spec.InitInput{
-		Pod: m.r.Config.Get(), PodID: string(m.p.id), Host: m.p.s.cfg.Host, Binary: m.p.s.cfg.Init, Paths: m.p.paths(m.r, m.p.id), Handler: options,
+		Pod: m.r.Config.Get(), PodID: string(m.p.id), Host: m.p.s.cfg.Host, Binary: cmp.Or(m.p.s.cfg.InitFile, m.p.s.cfg.Init), SELinux: m.r.SELinux, Paths: m.p.paths(m.r, m.p.id), Handler: options,
 	})
 	if err != nil {
 		return err

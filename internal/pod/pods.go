@@ -84,6 +84,10 @@ type Config struct {
 	Devices func(sp *specs.Spec, names []string) error
 	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
 	AppArmor func(ctx context.Context, profile string) error
+	// SELinux is nil where containers get no labels; then Host says so too.
+	SELinux SELinux
+	// InitFile is Init where it has a label with which containers may run it; empty is Init.
+	InitFile string
 	Cgroups  Cgroups
 	Plugins  Plugins           // nil when there are none
 	Dirty    func(path string) // tells the flusher
@@ -103,9 +107,10 @@ type Pods struct {
 	feed
 	cfg Config
 
-	usage    usageReading
-	projects bool // the writable layers are on a file system that keeps account of projects
-	rates    rates
+	usage      usageReading
+	categories int  // of SELinux, of which pods get two each
+	projects   bool // the writable layers are on a file system that keeps account of projects
+	rates      rates
 }
 
 // Problem is something that a person should look at: a record that cannot be read, an undo that does not succeed.

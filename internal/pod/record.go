@@ -32,6 +32,8 @@ type Record struct {
 	Boot   string           // the boot in which its live things were made
 	Config PodConfig
 	IPs    []netip.Addr `json:",omitempty"` // first is the primary
+	// SELinux are the labels of the pod's processes and files, with the categories that are its own; none where it has none.
+	SELinux spec.Labels `json:",omitzero"`
 	// Stuck says at which step its undo fails, until it succeeds.
 	Stuck      *Failure     `json:",omitempty"`
 	Containers []*Container `json:",omitempty"` // in the order of their creation

@@ -35,6 +35,9 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 			return "", invalid(err)
 		}
 	}
+	if err := s.cfg.checkLabels(s.cfg.usualLabels(), cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
+		return "", Fail(errdefs.ErrInvalidArgument, "pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, err)
+	}
 	h, err := s.cfg.Handlers(handler)
 	if err != nil {
 		return "", err
@@ -116,9 +119,13 @@ func (s *Pods) newPod(want request) (*pod, error) {
 	if err != nil {
 		return nil, Fail(errdefs.ErrInvalidArgument, "pod configuration: %w", err)
 	}
+	labels, err := newLabels(s, want.cfg)
+	if err != nil {
+		return nil, err
+	}
 	p := s.makePod(&Record{
 		ID: NewID(), State: Creating, CreatedAt: time.Now(), Boot: s.cfg.Boot,
-		Handler: want.handler, Runtime: want.using.Name, Using: &want.using, Digest: want.digest, Config: PodConfig{m},
+		Handler: want.handler, Runtime: want.using.Name, Using: &want.using, Digest: want.digest, Config: PodConfig{m}, SELinux: labels,
 	}, true)
 	close(p.adopted)
 	return p, nil

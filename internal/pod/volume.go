@@ -124,11 +124,12 @@ func validateImageMount(m *runtimeapi.Mount) error {
 }
 
 // mountVolumes mounts each image volume of the container below its run directory, read-only.
-func (b *building) mountVolumes(ctr ID) error {
+func (b *building) mountVolumes(c *Container) error {
+	r := b.p.rec.Load()
 	for _, i := range b.img.places() {
-		dir := b.p.s.cfg.imageVolume(b.p.id, ctr, i)
+		dir := b.p.s.cfg.imageVolume(b.p.id, c.ID, i)
 		err := rootfs.Prepare(filepath.Join(dir, "over"), filepath.Join(dir, "mount"),
-			rootfs.Options{Lower: b.img.volumes[i].Dirs, ReadOnly: true, IDs: idsOf(b.p, b.p.rec.Load()).IDMap})
+			rootfs.Options{Lower: b.img.volumes[i].Dirs, ReadOnly: true, IDs: idsOf(b.p, r).IDMap, Label: b.p.s.cfg.labels(r, c).Mount})
 		if err != nil {
 			return &ImageVolumeError{fmt.Errorf("image %s: %w", b.img.volumes[i].ID, err)}
 		}

@@ -158,7 +158,7 @@ func TestUsage(t *testing.T) {
 	must(t, os.Link(up+"/a/f", up+"/a/b/again"))
 	must(t, os.Truncate(mustCreate(t, up+"/sparse"), 1<<40))
 	must(t, os.MkdirAll(up+"/mnt", 0o755))
-	must(t, MakeShm(up+"/mnt", 0, 0, 0))
+	must(t, MakeShm(up+"/mnt", 0, 0, 0, ""))
 	write(t, up+"/mnt/elsewhere", strings.Repeat("x", 100000))
 	bytes, inodes, err := Usage(context.Background(), up, 0)
 	must(t, UnmakeTmpfs(up+"/mnt"))

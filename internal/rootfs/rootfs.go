@@ -70,6 +70,13 @@ func prepare(dir, mountpoint string, o Options) error {
 	if o.ReadOnly && rootIsImplied(o.Lower[0]) {
 		o.Lower = append([]string{filepath.Join(dir, "upper")}, o.Lower...)
 	}
+	if o.ReadOnly && len(o.Lower) == 1 { // only an overlay can show files by another label, and it needs two layers
+		none := filepath.Join(dir, "none")
+		if err := os.MkdirAll(none, 0o755); err != nil {
+			return err
+		}
+		o.Lower = []string{o.Lower[0], none}
+	}
 	if o.IDs.UserNS != "" {
 		return mountMapped(dir, mountpoint, o)
 	}
@@ -175,12 +182,12 @@ type Tmpfs struct {
 	Size     int64 // bytes; 0 is the kernel's default, half of the memory
 	Mode     uint32
 	UID, GID uint32
-	Label    string
+	Label    string // SELinux label of every file; empty is as the policy has it
 }
 
-// MakeShm mounts a pod's /dev/shm at path, with this owner; UnmakeTmpfs takes it away.
-func MakeShm(path string, size int64, uid, gid uint32) error {
-	return MakeTmpfs(path, Tmpfs{Size: size, Mode: 0o1777, UID: uid, GID: gid})
+// MakeShm mounts a pod's /dev/shm at path, with this owner and, unless it is empty, this SELinux label; UnmakeTmpfs takes it away.
+func MakeShm(path string, size int64, uid, gid uint32, label string) error {
+	return MakeTmpfs(path, Tmpfs{Size: size, Mode: 0o1777, UID: uid, GID: gid, Label: label})
 }
 
 // MakeTmpfs mounts a new tmpfs at path, which it makes, without programs, devices or setuid bits. When something is mounted

@@ -199,7 +199,7 @@ func TestPrepareRefuses(t *testing.T) {
 func TestUnmountBusy(t *testing.T) {
 	base := needRoot(t)
 	at := base + "/shm"
-	must(t, MakeShm(at, 1<<20, 0, 0))
+	must(t, MakeShm(at, 1<<20, 0, 0, ""))
 	open, err := os.Create(at + "/open")
 	must(t, err)
 	must(t, Unmount(at))
@@ -221,7 +221,7 @@ func TestTmpfs(t *testing.T) {
 	base := needRoot(t)
 	at := base + "/shm"
 	for range 2 {
-		must(t, MakeShm(at, 1<<20, 0, 0))
+		must(t, MakeShm(at, 1<<20, 0, 0, ""))
 	}
 	var st unix.Statfs_t
 	must(t, unix.Statfs(at, &st))
@@ -247,8 +247,8 @@ func TestSweep(t *testing.T) {
 	must(t, Sweep(base+"/none", nil))
 	for _, id := range []string{"live", "dead", "dead too"} {
 		must(t, os.MkdirAll(filepath.Join(base, id, "c"), 0o755))
-		must(t, MakeShm(filepath.Join(base, id, "shm"), 0, 0, 0))
-		must(t, MakeShm(filepath.Join(base, id, "shm/inner"), 0, 0, 0))
+		must(t, MakeShm(filepath.Join(base, id, "shm"), 0, 0, 0, ""))
+		must(t, MakeShm(filepath.Join(base, id, "shm/inner"), 0, 0, 0, ""))
 		write(t, filepath.Join(base, id, "ns"), "")
 		must(t, unix.Mount("/proc/self/ns/uts", filepath.Join(base, id, "ns"), "", unix.MS_BIND, ""))
 	}

@@ -43,7 +43,7 @@ func TestInitGolden(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			compareGolden(t, file, []string{"spec", "error"}, func(in sections) sections {
 				full := testInput(t, in)
-				got, err := BuildInit(InitInput{Pod: full.Pod, PodID: full.PodID, Host: full.Host, Handler: full.Handler,
+				got, err := BuildInit(InitInput{Pod: full.Pod, PodID: full.PodID, Host: full.Host, Handler: full.Handler, SELinux: full.SELinux,
 					Paths: full.Paths, Binary: "/usr/libexec/berth-monitor"})
 				return output(t, got, nil, err)
 			})

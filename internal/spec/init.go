@@ -21,6 +21,7 @@ type InitInput struct {
 	PodID   string
 	Host    Host
 	Handler Handler
+	SELinux Labels // the pod's; empty: it has none
 	Paths   Paths  // Rootfs is an empty directory; PidNS is not used, the init makes it
 	Binary  string // the monitor's binary on the host
 }
@@ -36,7 +37,7 @@ func BuildInit(in InitInput) (*specs.Spec, error) {
 		return nil, err
 	}
 	score := clampScore(initScore, in.Host)
-	b := &build{Input: Input{Pod: in.Pod, Host: in.Host, Paths: in.Paths, User: User{UID: user.UID, GID: user.GID}}, base: &specs.Spec{}}
+	b := &build{Input: Input{Pod: in.Pod, Host: in.Host, Paths: in.Paths, SELinux: in.SELinux, User: User{UID: user.UID, GID: user.GID}}, base: &specs.Spec{}}
 	b.out = &specs.Spec{
 		Root: &specs.Root{Path: in.Paths.Rootfs, Readonly: true},
 		Process: &specs.Process{

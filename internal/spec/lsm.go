@@ -3,16 +3,78 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Labels are SELinux labels: of the processes and of the files of a pod.
+// Labels are SELinux labels: of the processes and of the files of a pod, or of a container. A pod without any has none.
 type Labels struct{ Process, Mount string }
 
-// usualLabels is what the container policy calls its types.
-var usualLabels = Labels{Process: "system_u:system_r:container_t:s0", Mount: "system_u:object_r:container_file_t:s0"}
+// parts are those of a label that an SELinuxOption can name.
+var labelParts = []struct {
+	name string
+	of   func(*runtimeapi.SELinuxOption) string
+	form *regexp.Regexp
+}{
+	{"user", (*runtimeapi.SELinuxOption).GetUser, labelWord}, {"role", (*runtimeapi.SELinuxOption).GetRole, labelWord},
+	{"type", (*runtimeapi.SELinuxOption).GetType, labelWord}, {"level", (*runtimeapi.SELinuxOption).GetLevel, labelLevel},
+}
+
+var (
+	labelWord = regexp.MustCompile(`^[A-Za-z0-9_.$-]+$`)
+	// labelLevel is one level, or a range of two: a sensitivity with its categories, some of which may be ranges.
+	labelLevel = regexp.MustCompile(`^` + oneLevel + `(-` + oneLevel + `)?$`)
+)
+
+const oneLevel = `s\d{1,2}(:c\d{1,4}(\.c\d{1,4})?(,c\d{1,4}(\.c\d{1,4})?)*)?`
+
+// CheckSELinux refuses options that can be part of no label, whatever the policy.
+func CheckSELinux(o *runtimeapi.SELinuxOption) error {
+	for _, p := range labelParts {
+		if v := p.of(o); v != "" && !p.form.MatchString(v) {
+			return fmt.Errorf("selinux_options: %q is no SELinux %s", v, p.name)
+		}
+	}
+	return nil
+}
+
+// With returns the labels with what o names in the place of their parts. Files have the user and the level of the processes; their
+// role and type are the policy's. Kubelets mount volumes by the same rule.
+func (l Labels) With(o *runtimeapi.SELinuxOption) Labels {
+	if l == (Labels{}) || o == nil {
+		return l
+	}
+	return Labels{
+		Process: relabel(l.Process, o),
+		Mount:   relabel(l.Mount, &runtimeapi.SELinuxOption{User: o.User, Level: o.Level}),
+	}
+}
+
+// Level is the fourth part of the labels, with the categories; "" where the policy knows no levels.
+func (l Labels) Level() string {
+	parts := strings.SplitN(l.Process, ":", 4)
+	if len(parts) < 4 {
+		return ""
+	}
+	return parts[3]
+}
+
+// ContainerLabels returns the labels of a container: those of its pod, with what it asks for in the place of their parts.
+func ContainerLabels(pod Labels, c *runtimeapi.ContainerConfig) Labels {
+	return pod.With(c.GetLinux().GetSecurityContext().GetSelinuxOptions())
+}
+
+// superType is the type of those whom the policy lets use any file.
+const superType = "spc_t"
+
+// Superuser says whether a process with these labels may use files whatever their labels are.
+func (l Labels) Superuser() bool {
+	parts := strings.SplitN(l.Process, ":", 4)
+	return len(parts) > 2 && parts[2] == superType
+}
 
 // apparmor names the profile of the process. RuntimeDefault, also where nothing is asked for, is the daemon's own
 // profile; a privileged process has it not. A profile asked for by name must be had, by whomever.
@@ -54,33 +116,38 @@ func (b *build) apparmorLocal(name string) error {
 	return nil
 }
 
-// labels sets the SELinux labels: the pod's, with what the request says in place of their parts. A privileged process
-// has none, so the policy lets it be what the daemon is.
+// labels sets the SELinux labels. A pod that was made without any stays so. A process that has none is what the policy makes of
+// one that the OCI runtime starts, which is unconfined: a privileged one, and one that shares the host's processes or IPC and
+// names no type of its own.
 func (b *build) labels() {
 	if !b.Host.SELinux {
 		return
 	}
-	base := b.SELinux
-	if base.Process == "" {
-		base.Process = usualLabels.Process
+	l := b.SELinux.With(b.security.GetSelinuxOptions())
+	if !b.unlabelled() {
+		b.out.Process.SelinuxLabel = l.Process
 	}
-	if base.Mount == "" {
-		base.Mount = usualLabels.Mount
+	b.out.Linux.MountLabel = l.Mount
+}
+
+func (b *build) unlabelled() bool {
+	if b.privileged {
+		return true
 	}
-	opts := b.security.GetSelinuxOptions()
-	if opts == nil {
-		opts = b.Pod.GetLinux().GetSecurityContext().GetSelinuxOptions()
+	pod := b.Pod.GetLinux().GetSecurityContext()
+	if b.security.GetSelinuxOptions().GetType() != "" || pod.GetSelinuxOptions().GetType() != "" {
+		return false
 	}
-	if !b.privileged {
-		b.out.Process.SelinuxLabel = relabel(base.Process, opts)
-	}
-	b.out.Linux.MountLabel = relabel(base.Mount, &runtimeapi.SELinuxOption{Level: opts.GetLevel()})
+	const host = runtimeapi.NamespaceMode_NODE
+	return slices.ContainsFunc([]*runtimeapi.NamespaceOption{b.security.GetNamespaceOptions(), pod.GetNamespaceOptions()},
+		func(o *runtimeapi.NamespaceOption) bool { return o.GetPid() == host || o.GetIpc() == host })
 }
 
 // relabel replaces the parts of user:role:type:level that opts names.
 func relabel(base string, opts *runtimeapi.SELinuxOption) string {
 	parts := strings.SplitN(base, ":", 4)
-	for i, v := range []string{opts.GetUser(), opts.GetRole(), opts.GetType(), opts.GetLevel()} {
+	for i, p := range labelParts {
+		v := p.of(opts)
 		if v == "" {
 			continue
 		}

@@ -36,7 +36,7 @@ type Input struct {
 	Mounts      []ResolvedMount // the request's mounts, in its order
 	Paths       Paths
 	Seccomp     *SeccompProfile // what SeccompPath named, parsed; nil when it names nothing
-	SELinux     Labels          // the pod's labels, with its categories; empty takes the policy's usual ones
+	SELinux     Labels          // the pod's; empty: it has none
 
 	// StatDevice looks up a path on the host: one device, or all devices below a directory. Their Path is the host's.
 	StatDevice func(hostPath string) ([]specs.LinuxDevice, error)
@@ -60,7 +60,7 @@ type Host struct {
 	Seccomp            bool                // the kernel and the runtime filter system calls
 	AppArmor           bool                // the kernel enforces AppArmor
 	AppArmorDefault    string              // the profile loaded for RuntimeDefault; empty when none is
-	SELinux            bool                // SELinux is on
+	SELinux            bool                // containers get SELinux labels
 
 	// DefaultSeccomp is the filter for RuntimeDefault of a container with these capabilities. It must be there with Seccomp.
 	DefaultSeccomp func(caps []string) *specs.LinuxSeccomp

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,6 +21,7 @@ type Image struct {
 	Disk   string // an ext4 file system with the node's root
 	Kernel string
 	Initrd string
+	Append string // more of the kernel's command line
 }
 
 // suite is the release of Debian that runs in the machine, from debootstrap's own mirror.
@@ -37,6 +39,24 @@ const diskSize = "8G"
 //go:embed furnish.sh
 var furnish []byte
 
+// furnishSELinux labels what furnish has left.
+//
+//go:embed furnish-selinux.sh
+var furnishSELinux []byte
+
+// recipe is what an image is made from.
+type recipe struct {
+	packages string
+	furnish  []byte
+	append   string // see Image
+}
+
+var (
+	usual = recipe{packages, furnish, ""}
+	// withSELinux is a node whose kernel has SELinux in the place of AppArmor, a policy, and labels on all its files.
+	withSELinux = recipe{"selinux-policy-default,policycoreutils,selinux-utils," + packages, slices.Concat(furnish, furnishSELinux), "security=selinux selinux=1"}
+)
+
 // CacheDir is where images are kept between runs: BERTH_TEST_CACHE, or berth-test in the user's cache.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("BERTH_TEST_CACHE"); dir != "" {
@@ -51,12 +71,17 @@ func CacheDir() (string, error) {
 
 // Prepare returns the image, and builds it when the cache has none for this recipe. That takes root, Debian's mirror, two
 // minutes and a gigabyte. Several may call it at once. say hears what takes time.
-func Prepare(say func(string)) (Image, error) {
+func Prepare(say func(string)) (Image, error) { return usual.prepare(say) }
+
+// PrepareSELinux is Prepare for an image whose kernel has SELinux, not AppArmor.
+func PrepareSELinux(say func(string)) (Image, error) { return withSELinux.prepare(say) }
+
+func (r recipe) prepare(say func(string)) (Image, error) {
 	cache, err := CacheDir()
 	if err != nil {
 		return Image{}, err
 	}
-	dir := filepath.Join(cache, "vm-"+recipe())
+	dir := filepath.Join(cache, "vm-"+r.name())
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return Image{}, err
 	}
@@ -65,19 +90,19 @@ func Prepare(say func(string)) (Image, error) {
 		return Image{}, err
 	}
 	defer unlock()
-	if img, err := found(dir); err == nil {
+	if img, err := r.found(dir); err == nil {
 		return img, nil
 	}
 	say("building the image of the virtual machine with debootstrap, once, in " + dir)
-	if err := build(dir); err != nil {
+	if err := r.build(dir); err != nil {
 		return Image{}, fmt.Errorf("build the image of the virtual machine, which takes debootstrap, e2fsprogs and a Debian mirror that can be reached: %w", err)
 	}
-	return found(dir)
+	return r.found(dir)
 }
 
-// recipe names an image by all that it is made from.
-func recipe() string {
-	sum := sha256.Sum256([]byte(suite + packages + runtime.GOARCH + diskSize + string(furnish)))
+// name names an image by all that it is made from.
+func (r recipe) name() string {
+	sum := sha256.Sum256([]byte(suite + r.packages + runtime.GOARCH + diskSize + string(r.furnish)))
 	return hex.EncodeToString(sum[:])[:12]
 }
 
@@ -92,8 +117,8 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-func found(dir string) (Image, error) {
-	img := Image{Disk: filepath.Join(dir, "root.img"), Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initrd.img")}
+func (r recipe) found(dir string) (Image, error) {
+	img := Image{Disk: filepath.Join(dir, "root.img"), Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initrd.img"), Append: r.append}
 	for _, path := range []string{img.Disk, img.Kernel, img.Initrd} {
 		if _, err := os.Stat(path); err != nil {
 			return Image{}, err
@@ -103,7 +128,7 @@ func found(dir string) (Image, error) {
 }
 
 // build makes dir, which appears only when it is whole.
-func build(dir string) (err error) {
+func (r recipe) build(dir string) (err error) {
 	work := dir + ".new"
 	root := filepath.Join(work, "root")
 	if err := errors.Join(os.RemoveAll(work), os.MkdirAll(work, 0o755)); err != nil {
@@ -114,11 +139,11 @@ func build(dir string) (err error) {
 			err = errors.Join(err, os.RemoveAll(work))
 		}
 	}()
-	if err := run("debootstrap", "--variant=minbase", "--include="+packages+kernelArch(), suite, root); err != nil {
+	if err := run("debootstrap", "--variant=minbase", "--include="+r.packages+kernelArch(), suite, root); err != nil {
 		return err
 	}
 	script := filepath.Join(root, "furnish")
-	if err := os.WriteFile(script, furnish, 0o755); err != nil {
+	if err := os.WriteFile(script, r.furnish, 0o755); err != nil {
 		return err
 	}
 	if err := errors.Join(run("chroot", root, "/furnish"), os.Remove(script)); err != nil {

@@ -74,7 +74,7 @@ func (m *Machine) Boot() error {
 	}
 	m.cmd = exec.Command(program(), append([]string{
 		"-machine", "q35", "-m", "4096", "-smp", strconv.Itoa(max(2, runtime.NumCPU())), "-display", "none", "-no-reboot", "-monitor", "none", "-nic", "none",
-		"-kernel", m.img.Kernel, "-initrd", m.img.Initrd, "-append", "root=/dev/vda rw console=ttyS0 panic=-1 systemd.show_status=1 quiet",
+		"-kernel", m.img.Kernel, "-initrd", m.img.Initrd, "-append", "root=/dev/vda rw console=ttyS0 panic=-1 systemd.show_status=1 quiet " + m.img.Append,
 		"-drive", "if=virtio,format=qcow2,cache=" + cache + ",file=" + m.file("root.qcow2"),
 		"-drive", "if=virtio,format=raw,cache=unsafe,file=" + m.file("payload.img"),
 		"-serial", "file:" + m.file("console"), "-serial", "stdio"}, m.accel.flags...)...)

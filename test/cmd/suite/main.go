@@ -17,6 +17,7 @@ import (
 
 	"berth/test/hygiene"
 	"berth/test/node"
+	"berth/test/vm"
 )
 
 // A section is one kind of test. It reports to the tally and needs not stop at the first failure.
@@ -48,6 +49,9 @@ var sections = []section{
 	{"vm-runc", "in a virtual machine: end to end, all of it, with runc", whole("vm-runc", vmRunc)},
 	{"vm-cgroupfs", "in a virtual machine: end to end, with the cgroup driver that is not systemd's", whole("vm-cgroupfs", vmCgroupfs)},
 	{"vm-crash", "in a virtual machine: a selection of the crash matrix", whole("vm-crash", vmCrash)},
+	{"vm-selinux", "in a virtual machine whose kernel has SELinux", func(t *tally) {
+		virtualWith(t, vm.PrepareSELinux, "vm-selinux", vmSELinux, 40*time.Minute)
+	}},
 	{"soak", "crash matrix: every point, scenario and occurrence", func(t *tally) {
 		_ = os.Setenv("BERTH_SOAK", "1")
 		t.goTest("-count=1", "-timeout=0", "-tags=berth_fault", "-run=Crash", "./internal/image")

@@ -71,6 +71,16 @@ var vmNode = []vm.Test{
 	{Package: "test/service", Run: "TestRemove", Env: []string{installed.Env}},
 }
 
+// vmSELinux runs where the kernel has SELinux: with a policy that is only written down when it is broken, and with one that is obeyed.
+var vmSELinux = []vm.Test{
+	{Package: "internal/selinux"},
+	{Package: "test/e2e", Run: pattern(selinuxSubset), Flags: atOnce},
+	{Package: "test/e2e", Run: pattern(selinuxSubset), Env: []string{"BERTH_TEST_SELINUX_ENFORCING=1"}, Flags: atOnce},
+}
+
+// selinuxSubset are the tests end to end in which SELinux takes part, and one or two of all else.
+var selinuxSubset = []string{"SELinux.*", "PodLife", "ExecSync", "Attach", "ImageVolume", "Userns"}
+
 // ownNode makes the package, and tests what becomes of a node that installs it.
 func ownNode(t *tally) {
 	before := t.failed
@@ -87,8 +97,12 @@ func whole(name string, tests []vm.Test) func(*tally) {
 // virtual runs tests in a virtual machine, which may take so long at most once there is an image to boot from. What they say goes
 // to bin/<name>.log, line by line, while they run.
 func virtual(t *tally, name string, tests []vm.Test, within time.Duration) {
+	virtualWith(t, vm.Prepare, name, tests, within)
+}
+
+func virtualWith(t *tally, prepare func(say func(string)) (vm.Image, error), name string, tests []vm.Test, within time.Duration) {
 	output := "bin/" + name + ".log"
-	img, err := vm.Prepare(func(what string) { _, _ = fmt.Fprintln(t.out, what) })
+	img, err := prepare(func(what string) { _, _ = fmt.Fprintln(t.out, what) })
 	if err != nil {
 		t.fail("virtual machine", err.Error())
 		return

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 
 	"berth/test/fixture"
@@ -25,7 +26,7 @@ func TestSubset(t *testing.T) {
 			tests = append(tests, found[1])
 		}
 	}
-	for _, name := range append(vmDriver, vmSubset...) {
+	for _, name := range slices.Concat(vmDriver, vmSubset, selinuxSubset) {
 		is, found := regexp.MustCompile(pattern([]string{name})), false
 		for _, test := range tests {
 			found = found || is.MatchString(test)

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"berth/internal/apparmor"
+	"berth/internal/config"
+	"berth/internal/selinux"
+)
+
+// confinement is what the kernel's security modules do with containers that ask for nothing.
+type confinement struct {
+	profiles *apparmor.Profiles
+	profile  string        // the AppArmor profile for RuntimeDefault; empty where there is none
+	labels   *selinux.Node // nil where containers get no SELinux labels
+	initFile string        // the monitor's binary, with a label with which containers may run it
+}
+
+func (n *node) openConfinement(ctx context.Context) error {
+	n.openAppArmor(ctx)
+	return n.openSELinux()
+}
+
+// openAppArmor loads the default profile. Where that fails, containers that ask for no profile run without one.
+func (n *node) openAppArmor(ctx context.Context) {
+	n.profiles = &apparmor.Profiles{State: n.cfg.State, Run: n.helpers.Run}
+	if !n.facts.AppArmor {
+		return
+	}
+	if err := n.profiles.Load(ctx); err != nil {
+		n.log.Warn("containers that ask for no AppArmor profile run without one, and those that ask for RuntimeDefault are refused", "error", err)
+		return
+	}
+	n.profile = apparmor.DefaultName
+}
+
+// openSELinux asks the policy for the labels of containers. Where it has none, containers run without, unless the configuration says
+// that they must not.
+func (n *node) openSELinux() error {
+	must := n.cfg.SELinux == config.SELinuxOn
+	switch {
+	case n.cfg.SELinux == config.SELinuxOff:
+		return nil
+	case !n.facts.SELinux && must:
+		return n.cfg.Refuse("selinux", `is "on", but this kernel has SELinux not on, or no policy: boot with it, or leave the key out`)
+	case !n.facts.SELinux:
+		return nil
+	}
+	labels, err := selinux.Open(n.cfg.Root, n.cfg.State, n.cfg.ImagesRoot())
+	if err != nil && must {
+		return n.cfg.Refuse("selinux", `is "on", but `+err.Error())
+	}
+	if err != nil {
+		n.log.Warn("containers run without SELinux labels", "error", err)
+		return nil
+	}
+	if n.initFile, err = lendInit(n.monitor, n.cfg.State, labels); err != nil {
+		return fmt.Errorf("copy the init of pods: %w", err)
+	}
+	n.labels = labels
+	return nil
+}
+
+// lendInit copies the monitor's binary into dir, labelled as a file of every container: the init of a pod may not run a program with
+// the label of the node's own.
+func lendInit(monitor, dir string, labels *selinux.Node) (path string, err error) {
+	from, err := os.Open(monitor)
+	if err != nil {
+		return "", err
+	}
+	defer from.Close()
+	path = filepath.Join(dir, "pod-init")
+	to, err := os.OpenFile(path+".next", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
+	if err != nil {
+		return "", err
+	}
+	_, err = io.Copy(to, from)
+	_, file := labels.Usual()
+	err = errors.Join(err, to.Chmod(0o755), to.Close(), labels.Label(path+".next", file))
+	if err != nil {
+		return "", err
+	}
+	return path, os.Rename(path+".next", path) // those that run the old one keep it
+}
