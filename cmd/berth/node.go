@@ -170,7 +170,7 @@ func (n *node) networkConfig(cfg *config.Config) network.Config {
 	c := cfg.CNI
 	return network.Config{
 		ConfigDir: c.ConfigDir, PluginDirs: c.PluginDirs, CacheDir: filepath.Join(cfg.Root, "cni"),
-		Run: n.helpers.Run, Logger: n.log, Dirty: n.flusher.Dirty, Template: c.PodCIDRTemplate,
+		Run: n.helpers.Run, Logger: n.log, Dirty: n.flusher.Dirty, DirtyRecord: n.flusher.DirtyRecord, Template: c.PodCIDRTemplate,
 		AddTimeout: c.AddTimeout.Duration, DelTimeout: c.DelTimeout.Duration,
 	}
 }
@@ -219,7 +219,7 @@ func (n *node) openPods(context.Context) (err error) {
 		Handlers:    func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
 		UserNS:      n.features.usernsError,
 		HandlerSpec: func(name string) (runtime.Handler, spec.Handler, error) { return n.handlers.Load().findSpec(name) },
-		Cgroups:     n.groups.driver(), Dirty: n.flusher.Dirty, Log: n.log,
+		Cgroups:     n.groups.driver(), Dirty: n.flusher.DirtyRecord, Log: n.log,
 		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
 	}
 	if n.labels != nil { // else it would be a pointer to nothing

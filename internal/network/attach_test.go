@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/record"
 	"berth/test/patience"
 )
 
@@ -429,6 +430,30 @@ func TestDamagedRecord(t *testing.T) {
 		if err := h.Forget(id); err == nil {
 			t.Errorf("took %q for a pod", id)
 		}
+	}
+}
+
+// TestTornRecordDetachesByTheOneBefore undoes an attachment whose record a power cut tore by what was on the disk before, though the
+// configuration is another one by then, or none.
+func TestTornRecordDetachesByTheOneBefore(t *testing.T) {
+	flusher := &record.Flusher{}
+	h := newHost(t, bridgeV4, func(c *Config) { c.DirtyRecord = flusher.DirtyRecord })
+	p := h.pod()
+	h.attach(p)
+	if err := flusher.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(h.cfg.CacheDir, p.ID)
+	if err := errors.Join(os.Remove(path), os.WriteFile(path, nil, 0o600)); err != nil { // written anew, and torn
+		t.Fatal(err)
+	}
+	h.current.Store(&snapshot{})
+	if err := h.Check(t.Context(), p); err != nil {
+		t.Errorf("what is known of the attachment: %v", err)
+	}
+	h.detach(p)
+	if left, err := os.ReadDir(h.cfg.CacheDir); err != nil || len(left) > 0 {
+		t.Errorf("left of the record: %v, %v", left, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -42,8 +43,8 @@ type Config struct {
 	AddTimeout, DelTimeout time.Duration
 	// Template is the path of a CNI configuration template for SetPodCIDR; "" when there is none.
 	Template string
-	// Dirty is told of files to make durable. Nil drops it.
-	Dirty func(path string)
+	// Dirty is told of files to make durable, DirtyRecord of records. Nil drops it.
+	Dirty, DirtyRecord func(path string)
 }
 
 // Network attaches pods. Its methods may be called concurrently.
@@ -90,7 +91,10 @@ func Open(cfg Config) (*Network, error) {
 	if cfg.Dirty == nil {
 		cfg.Dirty = func(string) {}
 	}
-	n := &Network{cfg: cfg, cache: cache{dir: cfg.CacheDir, dirty: cfg.Dirty}}
+	if cfg.DirtyRecord == nil {
+		cfg.DirtyRecord = func(string) {}
+	}
+	n := &Network{cfg: cfg, cache: cache{dir: cfg.CacheDir, dirty: cfg.DirtyRecord}}
 	n.look, n.log = n.reload, cfg.Logger
 	n.set(cfg)
 	if err := n.cache.open(); err != nil {
@@ -172,10 +176,22 @@ func (c cache) read(pod string) (*attachment, error) {
 		return nil, err
 	}
 	a := &attachment{}
-	if _, err := kind.Read(path, a); err != nil {
+	_, err = kind.Read(path, a)
+	var damaged *record.CorruptError
+	if errors.As(err, &damaged) {
+		if a = new(attachment); readSynced(path, a) { // what the pod was attached by, if not all that came of it
+			return a, nil
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	return a, nil
+}
+
+func readSynced(path string, a *attachment) bool {
+	_, err := kind.ReadSynced(path, a)
+	return err == nil
 }
 
 func (c cache) write(a *attachment) error {
@@ -195,7 +211,7 @@ func (c cache) remove(pod string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+	if err := record.Remove(path); err != nil {
 		return fmt.Errorf("forget the network attachment: %w", err)
 	}
 	c.dirty(c.dir)

@@ -79,14 +79,29 @@ func freshState(cfg *Config) (first bool, err error) {
 	return first, os.Rename(next, mark)
 }
 
-// load takes one pod into the index. In the first start of a boot, a record that is torn is what a power cut left of a pod
-// that was just being made or changed: nothing of it lives, and nobody can say what it was.
-func load(s *Pods, x *index, id ID, first bool) {
-	r := &Record{}
-	_, err := recordKind.Read(s.cfg.record(id), r)
-	if err == nil && r.ID != id {
-		err = fmt.Errorf("record %s speaks of pod %s", s.cfg.record(id), r.ID)
+// readRecord reads a pod's record. One that is torn and was written in another boot is what a power cut left of a pod that was just
+// being changed: then it is the version before, which was on the disk, and what happened in the second after that is forgotten.
+func readRecord(cfg *Config, id ID, first bool) (*Record, error) {
+	path := cfg.record(id)
+	r, old := &Record{}, &Record{}
+	_, err := recordKind.Read(path, r)
+	var corrupt *record.CorruptError
+	if errors.As(err, &corrupt) && corrupt.Torn {
+		if _, oldErr := recordKind.ReadSynced(path, old); oldErr == nil && (first || old.Boot != cfg.Boot) {
+			cfg.Log.Warn("the last change of a pod's record was not on disk yet when the machine went down: the record before it is used", "pod", id, "error", err)
+			r, err = old, nil
+		}
 	}
+	if err == nil && r.ID != id {
+		err = fmt.Errorf("record %s speaks of pod %s", path, r.ID)
+	}
+	return r, err
+}
+
+// load takes one pod into the index. In the first start of a boot, a record that is torn and has no version before it is what a power
+// cut left of a pod that was just being made: nothing of it lives, and nobody can say what it was.
+func load(s *Pods, x *index, id ID, first bool) {
+	r, err := readRecord(&s.cfg, id, first)
 	if errors.Is(err, fs.ErrNotExist) {
 		_ = removeDir(s.cfg.pod(id)) // cut off before its first record: nothing else can have been made
 		return

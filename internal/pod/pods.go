@@ -90,7 +90,7 @@ type Config struct {
 	InitFile string
 	Cgroups  Cgroups
 	Plugins  Plugins           // nil when there are none
-	Dirty    func(path string) // tells the flusher
+	Dirty    func(path string) // tells the flusher of a record
 	Log      *slog.Logger
 
 	// StepSeen, unless nil, is told of each step of making and unmaking.

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/record"
 	"berth/internal/runtime"
 	"berth/test/patience"
 )
@@ -364,6 +365,49 @@ func TestTornRecordIsDroppedByAnotherBoot(t *testing.T) {
 	b.reopen(t)
 	if p := b.Problems(); len(p) != 0 || b.owned(string(pod)) {
 		t.Errorf("in another boot: problems %+v", p)
+	}
+	if _, err := os.Stat(b.cfg.pod(pod)); !os.IsNotExist(err) {
+		t.Errorf("the pod's directory is left: %v", err)
+	}
+}
+
+// A record that a power cut tore is what it was when it was last on the disk: a container that had ended before has ended still, and
+// what the pod holds is given back.
+func TestTornRecordGoesBackToTheOneBefore(t *testing.T) {
+	b, f := open(t), &record.Flusher{}
+	b.cfg.Dirty = f.DirtyRecord
+	b.reopen(t)
+	pod, ctr := started(t, b)
+	b.drv.end(string(pod), string(ctr), runtime.Exit{Code: 7})
+	wait(t, "the exit", func() bool { _, c, err := b.GetContainer(ctr); return err == nil && c.State == Exited })
+	if err := f.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	path := b.cfg.record(pod)
+	if err := errors.Join(os.Remove(path), os.WriteFile(path, []byte("berth-record pod v1"), 0o600)); err != nil { // written anew
+		t.Fatal(err)
+	}
+	b.reopen(t)
+	if p := b.Problems(); len(p) != 1 {
+		t.Errorf("in the boot in which it was written: problems %+v", p)
+	}
+	for _, mounted := range []string{b.cfg.ipcns(pod), b.cfg.utsns(pod), b.cfg.netns(pod), b.cfg.shm(pod)} {
+		unmountForTest(t, mounted) // as a reboot does
+	}
+	b.cfg.Boot = "boot-2"
+	for range 2 { // and a daemon that is killed before it has written anything
+		b.reopen(t)
+		_, c, err := b.GetContainer(ctr)
+		if p := b.Problems(); err != nil || len(p) != 0 || c.State != Exited || c.ExitCode != 7 {
+			t.Errorf("in another boot: problems %+v, container %+v, %v", p, c, err)
+		}
+	}
+	if err := b.Remove(t.Context(), pod); err != nil {
+		t.Error(err)
+	}
+	if _, attached := b.net.state(); attached > 0 {
+		t.Error("the pod's network was not given back")
 	}
 	if _, err := os.Stat(b.cfg.pod(pod)); !os.IsNotExist(err) {
 		t.Errorf("the pod's directory is left: %v", err)

@@ -18,9 +18,9 @@ type Flusher struct {
 	Failed func(path string, err error)
 
 	once  sync.Once
-	woken chan struct{} // something is dirty
-	mu    sync.Mutex    // guards dirty
-	dirty map[string]struct{}
+	woken chan struct{}   // something is dirty
+	mu    sync.Mutex      // guards dirty
+	dirty map[string]bool // whether it is a record
 }
 
 // wake is where Run waits while nothing is dirty.
@@ -30,14 +30,20 @@ func (f *Flusher) wake() chan struct{} {
 }
 
 // Dirty marks a file or a directory, and the directory that holds it. It never waits.
-func (f *Flusher) Dirty(path string) {
+func (f *Flusher) Dirty(path string) { f.mark(path, false) }
+
+// DirtyRecord marks a record. Once it is durable it is kept under a second name, where ReadSynced finds it while a later version is
+// not durable yet. Who removes the record does so by Remove, or with its directory. It never waits.
+func (f *Flusher) DirtyRecord(path string) { f.mark(path, true) }
+
+func (f *Flusher) mark(path string, record bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.dirty == nil {
-		f.dirty = map[string]struct{}{}
+		f.dirty = map[string]bool{}
 	}
-	f.dirty[path] = struct{}{}
-	f.dirty[filepath.Dir(path)] = struct{}{}
+	f.dirty[path] = f.dirty[path] || record
+	f.dirty[filepath.Dir(path)] = f.dirty[filepath.Dir(path)]
 	select {
 	case f.wake() <- struct{}{}:
 	default:
@@ -51,10 +57,14 @@ func (f *Flusher) Flush() error {
 	f.dirty = nil
 	f.mu.Unlock()
 	var errs []error
-	for path := range batch {
-		if err := syncPath(path); err != nil {
+	for path, record := range batch {
+		sync := syncPath
+		if record {
+			sync = syncRecord
+		}
+		if err := sync(path); err != nil {
 			errs = append(errs, err)
-			f.Dirty(path)
+			f.mark(path, record)
 			if f.Failed != nil {
 				f.Failed(path, err)
 			}
@@ -95,4 +105,26 @@ func syncPath(path string) error {
 	}
 	defer fd.Close()
 	return fd.Sync()
+}
+
+// syncRecord makes a record durable and then gives it its second name in place of the version that has it. What is synced is held
+// by a name of its own, so that a record which is replaced all the time is kept as well. Where there can be no second name the record
+// is durable all the same.
+func syncRecord(path string) error {
+	held := filepath.Join(filepath.Dir(path), TempPrefix+"synced-"+filepath.Base(path))
+	_ = os.Remove(held) // of a flush that was cut off
+	if os.Link(path, held) != nil {
+		return syncPath(path)
+	}
+	defer func() { _ = os.Remove(held) }() // a rename to a name of the same file leaves both
+	if err := syncPath(held); err != nil {
+		return err
+	}
+	if err := os.Rename(held, synced(path)); err != nil {
+		return nil // the record was removed, or stays without
+	}
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		_ = os.Remove(synced(path)) // Remove may have passed already
+	}
+	return nil
 }

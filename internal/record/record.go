@@ -7,7 +7,8 @@
 //
 // Write replaces a record by writing a temporary file beside it and renaming it over the old one, so a reader sees the
 // old value or the new one, whole. It does not wait for the disk: a Flusher makes what was marked dirty durable soon
-// after. What a power cut left torn fails the checksum and is reported as a CorruptError.
+// after. What a power cut left torn fails the checksum and is reported as a CorruptError; the version before it, which was durable,
+// can then be had by ReadSynced.
 package record
 
 import (
@@ -15,8 +16,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -121,6 +124,25 @@ func (k Kind) Read(path string, v any) (int, error) {
 		return version, &CorruptError{Path: path, Reason: "its body is not what a " + k.Name + " record holds: " + err.Error()}
 	}
 	return version, nil
+}
+
+// ReadSynced reads the last version of a record that is known to have been durable, for whom Read tells that the record is torn. It
+// may be the record's own. There is none before a Flusher has been told of the record by DirtyRecord.
+func (k Kind) ReadSynced(path string, v any) (int, error) { return k.Read(synced(path), v) }
+
+// synced is the second name of a record.
+func synced(path string) string {
+	return filepath.Join(filepath.Dir(path), ".synced-"+filepath.Base(path))
+}
+
+// Remove removes a record with what is kept of it; nil when there is none.
+func Remove(path string) error {
+	for _, name := range []string{path, synced(path)} { // a Flusher looks for the first when it has made the second
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 func (k Kind) load(path string) ([]byte, int, error) {

@@ -19,6 +19,9 @@ var ErrMounted = errors.New("something is mounted there")
 // moved up.
 const deepest = 100
 
+// newcomers is how often a directory is emptied into which somebody writes meanwhile, as a monitor does an exit.
+const newcomers = 5
+
 // Remove removes dir and all below it, but never what is mounted there: it stops at a mount with ErrMounted. nil when there
 // is nothing.
 func Remove(dir string) error {
@@ -65,13 +68,21 @@ func (r *removal) entry(parent *os.File, name string, depth int) error {
 	if depth == 0 {
 		r.top = dir
 	}
-	if err := r.children(dir, depth); err != nil {
-		return err
+	for tries := 1; ; tries++ {
+		if err := r.children(dir, depth); err != nil {
+			return err
+		}
+		err := unlink(parent, name, unix.AT_REMOVEDIR)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.ENOTEMPTY) || tries == newcomers {
+			return removeError(parent, name, err)
+		}
+		if _, err := dir.Seek(0, io.SeekStart); err != nil { // somebody has made something since it was read
+			return err
+		}
 	}
-	if err := unlink(parent, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
-		return removeError(parent, name, err)
-	}
-	return nil
 }
 
 // children empties a directory. It reads until a whole pass finds nothing: what is moved up appears meanwhile, and a file

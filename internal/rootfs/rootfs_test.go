@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -300,4 +301,35 @@ func TestImpliedRoot(t *testing.T) {
 
 func mountOldAnywhere(dir, mountpoint string, o Options) error {
 	return mountOld(dir, mountpoint, o, inDir)
+}
+
+// TestRemoveBesideAWriter removes a directory into which somebody writes a few more files, each as soon as the last one is gone.
+func TestRemoveBesideAWriter(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	late := filepath.Join(dir, "late")
+	for range 500 {
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(late, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		wrote, removed := make(chan struct{}), atomic.Bool{}
+		go func() {
+			defer close(wrote)
+			for range newcomers - 1 {
+				for unix.Access(late, unix.F_OK) == nil {
+					if removed.Load() {
+						return
+					}
+				}
+				if os.WriteFile(late, nil, 0o600) != nil {
+					return // the directory is gone
+				}
+			}
+		}()
+		err := Remove(dir)
+		removed.Store(true)
+		<-wrote
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
