@@ -8,6 +8,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -22,15 +23,57 @@ import (
 // question, and not before: it takes containers that are made for it. Until then nothing is promised.
 type features struct {
 	of    *node
-	asked atomic.Pointer[handlers] // about which handlers
+	look  func(ctx context.Context, of *handlers) *foundFeatures // find, but for tests
+	asked atomic.Pointer[handlers]                               // about which handlers
+	again atomic.Bool                                            // what failed is being tried again
 	found atomic.Pointer[foundFeatures]
 }
 
+// foundFeatures is what was found out at one time. What cannot be may be so for a reason that passes, as a node without memory or room,
+// so it is found out again when somebody asks later, after growing pauses.
 type foundFeatures struct {
 	about  *handlers
 	tried  []host.Runtime   // which runtimes make containers
 	mapped error            // why no root can have its ids mapped; nil if one can
 	userns map[string]error // why the runtime of this name can make no container in a user namespace; nil if it can
+
+	at    time.Time
+	pause time.Duration // from at until it is worth another try
+}
+
+// The pauses between tries of what failed.
+const firstRetry, lastRetry = 30 * time.Second, time.Hour
+
+// failed says that something was found not to work which may work another time.
+func (f *foundFeatures) failed() bool {
+	for _, err := range f.userns {
+		if err != nil && !errors.Is(err, errInfra) {
+			return true
+		}
+	}
+	return f.mapped != nil
+}
+
+// due says that what failed is worth another try.
+func (f *foundFeatures) due(of *handlers, now time.Time) bool {
+	return f != nil && f.about == of && f.failed() && now.Sub(f.at) >= f.pause
+}
+
+// since keeps of what was found before about the same handlers what worked then: a try that fails now has a reason that passes.
+func (f *foundFeatures) since(before *foundFeatures) {
+	f.at, f.pause = time.Now(), firstRetry
+	if before == nil || before.about != f.about {
+		return
+	}
+	f.pause = min(2*before.pause, lastRetry)
+	if before.mapped == nil {
+		f.mapped = nil
+	}
+	for name, err := range before.userns {
+		if err == nil {
+			f.userns[name] = nil
+		}
+	}
 }
 
 var (
@@ -56,22 +99,36 @@ func (f *foundFeatures) works(handler string) bool {
 }
 
 // get returns what was found last, nil while it is looked for the first time. Where the configuration was loaded anew, it is looked
-// for anew.
+// for anew, and after a while where something did not work. It never waits for that.
 func (f *features) get() *foundFeatures {
-	n := f.of
-	if h := n.handlers.Load(); f.asked.Swap(h) != h {
+	n, found := f.of, f.found.Load()
+	h := n.handlers.Load()
+	switch {
+	case f.asked.Swap(h) != h:
+		n.background.Go(func() { f.search(h) })
+	case found.due(h, time.Now()) && f.again.CompareAndSwap(false, true):
 		n.background.Go(func() {
-			n.trials.Lock()
-			defer n.trials.Unlock()
-			if f.asked.Load() != h {
-				return // there is another configuration by now
-			}
-			if found := f.find(n.life, h); n.life.Err() == nil {
-				f.found.Store(found)
-			}
+			defer f.again.Store(false)
+			f.search(h)
 		})
 	}
-	return f.found.Load()
+	return found
+}
+
+// search looks for what handlers can do, unless there are others by now.
+func (f *features) search(h *handlers) {
+	n := f.of
+	n.trials.Lock()
+	defer n.trials.Unlock()
+	if f.asked.Load() != h {
+		return
+	}
+	found := f.look(n.life, h)
+	if n.life.Err() != nil {
+		return
+	}
+	found.since(f.found.Load())
+	f.found.Store(found)
 }
 
 func (f *features) find(ctx context.Context, of *handlers) *foundFeatures {
@@ -92,7 +149,7 @@ func (f *features) find(ctx context.Context, of *handlers) *foundFeatures {
 	})
 	found.userns, err = host.UsernsRuntimes(ctx, filepath.Join(n.cfg.Root, "runtime-features"), n.facts, runtimes, try)
 	if err != nil && ctx.Err() == nil {
-		n.log.Warn("the next start tries the runtimes again", "error", err)
+		n.log.Warn("which runtimes can do user namespaces is tried again by the next start", "error", err)
 	}
 	for name, err := range found.userns {
 		if err != nil {

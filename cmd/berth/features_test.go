@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -16,6 +18,9 @@ func featured(of *handlers, found *foundFeatures) *node {
 	n := newNode(config.Default())
 	n.handlers.Store(of)
 	n.features.asked.Store(of) // nothing is looked for
+	if found != nil {
+		found.at, found.pause = time.Now(), time.Hour
+	}
 	n.features.found.Store(found)
 	return n
 }
@@ -67,4 +72,57 @@ func TestUsernsAfterReload(t *testing.T) {
 	if err := n.features.usernsError("more"); err != nil {
 		t.Errorf("a runtime that was not tried: %v", err)
 	}
+}
+
+// What did not work for a reason that passed is found to work later, by whoever asks then, and not before its time. What worked once
+// is not taken back for such a reason.
+func TestFeaturesAreTriedAgain(t *testing.T) {
+	now, passing := &handlers{fallback: "runc"}, errors.New("no room")
+	n := featured(now, nil)
+	n.features.asked.Store(nil)
+	n.life = t.Context()
+	looks := make(chan *foundFeatures)
+	n.features.look = func(context.Context, *handlers) *foundFeatures { return <-looks }
+	result := func(mapped, runc, crun error) {
+		t.Helper()
+		was := n.features.get()
+		n.features.get() // a second one asks
+		looks <- &foundFeatures{about: now, mapped: mapped, userns: map[string]error{"runc": runc, "crun": crun, "infra": errInfra}}
+		n.background.Wait()
+		if n.features.found.Load() == was {
+			t.Error("nothing was found")
+		}
+	}
+	quiet := func() {
+		t.Helper()
+		n.features.get()
+		select {
+		case looks <- nil:
+			t.Error("it is tried before its time")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	later := func() {
+		f := *n.features.found.Load()
+		f.at = f.at.Add(-f.pause)
+		n.features.found.Store(&f)
+	}
+	result(passing, passing, nil)
+	if err := n.features.usernsError(""); !errors.Is(err, passing) {
+		t.Errorf("a node without room: %v", err)
+	}
+	quiet()
+	later()
+	result(nil, passing, passing)
+	if f := n.features.get(); f.pause != 2*firstRetry || f.mapped != nil || f.userns["crun"] != nil {
+		t.Errorf("tried again: %+v", f)
+	}
+	quiet()
+	later()
+	result(passing, nil, nil)
+	if err := n.features.usernsError(""); err != nil {
+		t.Errorf("a node with room again: %v", err)
+	}
+	later()
+	quiet()
 }

@@ -69,7 +69,7 @@ type node struct {
 func newNode(cfg *config.Config) *node {
 	n := &node{cfg: cfg, level: &slog.LevelVar{}, timeline: &telemetry.Timeline{}, face: &cri.Server{}}
 	n.inForce.Store(cfg)
-	n.features.of = n
+	n.features.of, n.features.look = n, n.features.find
 	n.timeline.Begin(time.Now())
 	if l, err := telemetry.ParseLevel(cfg.LogLevel); err == nil { // Load has checked it
 		n.level.Set(l)
