@@ -138,8 +138,12 @@ func (c *client) attach(cmd *cobra.Command, word string, stdin bool) error {
 		}
 	}
 	err = c.node.Attach(ctx, &admin.AttachRequest{Container: id, TTY: takes.TTY, Stdin: stdin}, s)
-	if errors.Is(context.Cause(ctx), errLeft) || cmd.Context().Err() != nil {
-		return nil // which is how this ends
+	switch {
+	case errors.Is(context.Cause(ctx), errLeft):
+		fmt.Fprint(cmd.ErrOrStderr(), "\r\n") // the terminal may still be raw
+		return nil
+	case cmd.Context().Err() != nil:
+		return nil // interrupted, which is how this ends
 	}
 	return err
 }

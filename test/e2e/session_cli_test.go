@@ -140,6 +140,7 @@ func TestRunIsLeftAndComeBackTo(t *testing.T) {
 			_, err := master.WriteString("\x10\x11")
 			r.ok(err)
 			r.ok(cmd.Wait())
+			r.eventually("the next prompt has a line of its own", func() bool { return strings.HasSuffix(screen.String(), "\n") })
 			if after, err := term.GetState(int(slave.Fd())); err != nil || *after != *before {
 				r.Errorf("the terminal was not given back: %v", err)
 			}
