@@ -57,20 +57,29 @@ func (f *Flusher) Flush() error {
 	f.dirty = nil
 	f.mu.Unlock()
 	var errs []error
-	for path, record := range batch {
-		sync := syncPath
-		if record {
-			sync = syncRecord
-		}
-		if err := sync(path); err != nil {
-			errs = append(errs, err)
-			f.mark(path, record)
-			if f.Failed != nil {
-				f.Failed(path, err)
+	for _, records := range []bool{true, false} { // a record's second name is durable by the sync of its directory
+		for path, record := range batch {
+			if record == records {
+				errs = append(errs, f.flush(path, record))
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (f *Flusher) flush(path string, record bool) error {
+	sync := syncPath
+	if record {
+		sync = syncRecord
+	}
+	err := sync(path)
+	if err != nil {
+		f.mark(path, record)
+		if f.Failed != nil {
+			f.Failed(path, err)
+		}
+	}
+	return err
 }
 
 // Run flushes an interval after something became dirty, until ctx ends, and a last time then. While nothing is dirty it
