@@ -25,7 +25,7 @@ const nodeGroup = "node"
 func AddToNode(root, cmd *cobra.Command) {
 	cmd.GroupID, cmd.Args = nodeGroup, exactly(0)
 	root.AddCommand(cmd)
-	completeNothing(cmd)
+	finish(cmd)
 }
 
 // ownFailure is the exit code of run and exec when Berth itself fails, so that it is not taken for the container's.
@@ -67,7 +67,7 @@ func New(version string) *cobra.Command {
 	add("image", a.pullCommand(), img.listCommand("images"), img.rmCommand("rmi"), img.command())
 	n := nodeApp{a}
 	add(nodeGroup, n.eventsCommand(), n.doctorCommand(), n.checkCommand(), n.configCommand(), n.reloadCommand(), n.versionCommand())
-	completeNothing(root)
+	finish(root)
 	return root
 }
 

@@ -48,16 +48,6 @@ func (a *app) completeFirst(list choices) cobra.CompletionFunc {
 	}
 }
 
-// completeNothing keeps the shell from offering files to commands that take no argument.
-func completeNothing(cmd *cobra.Command) {
-	for _, c := range cmd.Commands() {
-		completeNothing(c)
-	}
-	if cmd.Args != nil && cmd.ValidArgsFunction == nil && cmd.Args(cmd, []string{"x"}) != nil && cmd.Args(cmd, nil) == nil {
-		cmd.ValidArgsFunction = cobra.NoFileCompletions
-	}
-}
-
 // among keeps of names what begins with prefix and is not there yet, each once.
 func among(names, args []string, prefix string) []string {
 	seen := map[string]bool{"": true}

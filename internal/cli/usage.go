@@ -3,9 +3,48 @@ package cli
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
+
+// finish gives cmd, and what is below it, what all commands have: a help that fits a terminal, and no files that a shell offers where
+// no argument is taken.
+func finish(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		finish(c)
+	}
+	cmd.Long = wrap(cmd.Long)
+	if cmd.Args != nil && cmd.ValidArgsFunction == nil && cmd.Args(cmd, []string{"x"}) != nil && cmd.Args(cmd, nil) == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+}
+
+// wrap breaks the paragraphs of a text into lines that fit the narrowest terminal that is usual.
+func wrap(text string) string {
+	const most = 80
+	paragraphs := strings.Split(text, "\n\n")
+	for i, p := range paragraphs {
+		var b strings.Builder
+		width := 0
+		for _, word := range strings.Fields(p) {
+			n := utf8.RuneCountInString(word)
+			switch {
+			case width == 0:
+			case width+1+n > most:
+				b.WriteByte('\n')
+				width = 0
+			default:
+				b.WriteByte(' ')
+				width++
+			}
+			b.WriteString(word)
+			width += n
+		}
+		paragraphs[i] = b.String()
+	}
+	return strings.Join(paragraphs, "\n\n")
+}
 
 // examples is how cobra wants the examples of a command.
 func examples(lines ...string) string { return "  " + strings.Join(lines, "\n  ") }

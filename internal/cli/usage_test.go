@@ -42,6 +42,11 @@ func TestHelpIsComplete(t *testing.T) {
 		if c.Short == "" || (c.Parent() == root && c.GroupID == "") {
 			t.Errorf("%s: short %q, group %q", c.CommandPath(), c.Short, c.GroupID)
 		}
+		for line := range strings.Lines(c.Long) {
+			if len(line) > 81 {
+				t.Errorf("%s: the help has a line of %d", c.CommandPath(), len(line))
+			}
+		}
 		for line := range strings.Lines(c.Example) {
 			_, args, found := strings.Cut(line, "berth ")
 			target, rest, err := root.Find(strings.Fields(args))
@@ -59,6 +64,21 @@ func TestHelpIsComplete(t *testing.T) {
 	}
 	for _, c := range root.Commands() {
 		walk(c)
+	}
+}
+
+func TestWrap(t *testing.T) {
+	long := strings.Repeat("x", 90)
+	for text, want := range map[string]string{
+		"":                             "",
+		"a  b\nc\n\nd":                 "a b c\n\nd",
+		strings.Repeat("abcd ", 17):    strings.Repeat("abcd ", 15) + "abcd\nabcd",
+		"a " + long + " b":             "a\n" + long + "\nb",
+		strings.Repeat("ä", 80) + " b": strings.Repeat("ä", 80) + "\nb",
+	} {
+		if got := wrap(text); got != want {
+			t.Errorf("%q became %q", text, got)
+		}
 	}
 }
 
