@@ -1,6 +1,9 @@
 package nri
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
@@ -147,6 +150,30 @@ func limits(in *api.LinuxResources) *runtimeapi.LinuxContainerResources {
 		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: l.GetPageSize(), Limit: l.GetLimit()})
 	}
 	return out
+}
+
+// pids is how many processes plugins want a container to have at most; -1 is any number, 0 that they do not say.
+func pids(in *api.LinuxResources) int64 {
+	if in.GetPids() == nil {
+		return 0
+	}
+	if n := in.GetPids().GetLimit(); n > 0 {
+		return n
+	}
+	return -1
+}
+
+// cannotChange says what of limits cannot be changed of a container that is there; nil when all can.
+func cannotChange(in *api.LinuxResources) error {
+	for what, class := range map[string]*api.OptionalString{"block I/O": in.GetBlockioClass(), "RDT": in.GetRdtClass()} {
+		if class.GetValue() != "" {
+			return fmt.Errorf("a container's %s class %q can be chosen only when it is made", what, class.GetValue())
+		}
+	}
+	if len(in.GetDevices()) > 0 {
+		return errors.New("which devices a container may use can be changed only when it is made")
+	}
+	return nil
 }
 
 // adjust is what is asked for where plugins have made all of want. It is want where an update says nothing, or was left out because

@@ -118,14 +118,21 @@ func (p *Plugins) update(ctx context.Context, updates []*api.ContainerUpdate) (f
 // changes are what plugins want of other containers, as pods take it.
 func changes(updates []*api.ContainerUpdate, evict []*api.ContainerEviction) (all []pod.Change) {
 	for _, u := range updates {
-		if want := limits(u.GetLinux().GetResources()); want != nil {
-			all = append(all, pod.Change{Container: pod.ID(u.GetContainerId()), Limits: want})
+		if ch, ok := change(u); ok {
+			all = append(all, ch)
 		}
 	}
 	for _, e := range evict {
 		all = append(all, pod.Change{Container: pod.ID(e.GetContainerId()), Evict: true})
 	}
 	return all
+}
+
+// change is what plugins want of one other container, and whether that is anything.
+func change(u *api.ContainerUpdate) (pod.Change, bool) {
+	in := u.GetLinux().GetResources()
+	ch := pod.Change{Container: pod.ID(u.GetContainerId()), Limits: limits(in), Pids: pids(in), Cannot: cannotChange(in)}
+	return ch, ch.Limits != nil
 }
 
 // Tell tells all plugins of a moment.
@@ -198,7 +205,7 @@ func (p *Plugins) Adjust(ctx context.Context, r *pod.Record, c *pod.Container, s
 		}),
 		nrigen.WithCDIDeviceInjector(p.cfg.Devices))
 	if err := g.Adjust(resp.GetAdjust()); err != nil {
-		return also, fmt.Errorf("adjust the spec: %w", err)
+		return nil, fmt.Errorf("adjust the spec: %w", err)
 	}
 	return also, nil
 }
@@ -214,14 +221,25 @@ func (p *Plugins) Limits(ctx context.Context, r *pod.Record, c *pod.Container, w
 	}
 	adjusted := want
 	var others []*api.ContainerUpdate
+	var own []pod.Change
 	for _, u := range resp.GetUpdate() {
 		if u.GetContainerId() != string(c.ID) {
 			others = append(others, u)
-		} else {
-			adjusted = adjust(want, limits(u.GetLinux().GetResources()))
+			continue
+		}
+		in := u.GetLinux().GetResources()
+		if err := cannotChange(in); err != nil {
+			if u.GetIgnoreFailure() {
+				continue
+			}
+			return nil, nil, err
+		}
+		adjusted = adjust(want, limits(in))
+		if n := pids(in); n != 0 {
+			own = append(own, pod.Change{Container: c.ID, Pids: n})
 		}
 	}
-	return adjusted, changes(others, resp.GetEvict()), nil
+	return adjusted, append(own, changes(others, resp.GetEvict())...), nil
 }
 
 // PodLimits tells all plugins that a pod's resources are about to be changed.

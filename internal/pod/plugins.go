@@ -32,11 +32,13 @@ const (
 	ContainerRemove
 )
 
-// Change is what plugins want done to a container that they were not asked about.
+// Change is what plugins want done to a container beside what they were asked about.
 type Change struct {
 	Container ID
 	Limits    *runtimeapi.LinuxContainerResources // nil changes none
+	Pids      int64                               // how many processes it may have, which CRI knows no limit of; -1 is any number, 0 no change
 	Evict     bool                                // stop it
+	Cannot    error                               // why it cannot be done: nothing of it is
 }
 
 // Plugins are told of what happens to pods and containers, and may change it. Each is told of a life in its order, but may be told
@@ -62,14 +64,17 @@ type telling struct{ p *pod }
 
 func (t telling) plugins() Plugins { return t.p.s.cfg.Plugins }
 
-// tell tells of a moment, and does what the plugins want done to others.
+// tell tells of a moment, and does what the plugins want done to others, unless one refuses.
 func (t telling) tell(ctx context.Context, m Moment, r *Record, c *Container) error {
 	if t.plugins() == nil {
 		return nil
 	}
 	changes, err := t.plugins().Tell(ctx, m, r, c)
+	if err != nil {
+		return err
+	}
 	Limiter{t.p.s}.Apply(ctx, changes)
-	return err
+	return nil
 }
 
 // told tells of what has happened, which no error undoes.
@@ -152,10 +157,10 @@ func (b *building) adjust(ctx context.Context, r *Record, c *Container, sp *spec
 	t.once(&live.life.begun)
 	before := copyLimits(sp.Linux.Resources)
 	changes, err := t.plugins().Adjust(ctx, r, c, sp)
-	Limiter{b.p.s}.Apply(ctx, changes)
 	if err != nil {
 		return err
 	}
+	Limiter{b.p.s}.Apply(ctx, changes)
 	sp.Version = spec.LowestVersion(sp)
 	var limits Resources
 	if after := sp.Linux.Resources; after != nil && !sameLimits(before, after) {
@@ -233,6 +238,9 @@ func (s Limiter) Apply(ctx context.Context, changes []Change) (failed []Change) 
 }
 
 func (s Limiter) apply(ctx context.Context, ch Change) error {
+	if ch.Cannot != nil {
+		return ch.Cannot
+	}
 	p, _, err := s.findContainer(ch.Container)
 	if err != nil {
 		return err
@@ -241,10 +249,22 @@ func (s Limiter) apply(ctx context.Context, ch Change) error {
 		s.background(func(ctx context.Context) { _ = s.StopContainer(ctx, ch.Container, 0) })
 	}
 	l := p.container(ch.Container)
-	if ch.Limits == nil || l == nil {
+	if l == nil {
 		return nil
 	}
-	return limiting{l}.set(ctx, ch.Limits)
+	putBack := func() error { return nil }
+	if ch.Pids != 0 {
+		if putBack, err = (limiting{l}).setPids(ctx, ch.Pids); err != nil {
+			return err
+		}
+	}
+	if ch.Limits == nil {
+		return nil
+	}
+	if err := (limiting{l}).set(ctx, ch.Limits); err != nil {
+		return errors.Join(err, putBack())
+	}
+	return nil
 }
 
 // Known are the pods and containers that plugins know, or should: what begins is among them before anybody is told of it.
@@ -274,10 +294,10 @@ func (l limiting) consult(ctx context.Context, want *runtimeapi.LinuxContainerRe
 		return want, nil // set says why it cannot be done
 	}
 	all, changes, err := plugins.Limits(ctx, r, c, want)
-	Limiter{l.p.s}.Apply(ctx, changes)
 	if err != nil {
 		return nil, pluginError(err)
 	}
+	Limiter{l.p.s}.Apply(ctx, changes)
 	return all, nil
 }
 

@@ -104,6 +104,21 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 	return nil
 }
 
+// setPids changes how many processes a container may have. No record keeps it: CRI has no such limit.
+func (l limiting) setPids(ctx context.Context, n int64) (putBack func() error, err error) {
+	l.limits.Lock()
+	defer l.limits.Unlock()
+	c := l.p.rec.Load().container(l.id)
+	if c == nil || !c.live() {
+		return nil, Fail(errdefs.ErrFailedPrecondition, "only what is created or runs has limits")
+	}
+	putBack, err = l.p.s.cfg.Cgroups.SetLimits(ctx, c.Cgroup, nil, &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &n}})
+	if err != nil {
+		return nil, limitError(err)
+	}
+	return putBack, nil
+}
+
 // limitError says of what kind a refusal of the kernel's is.
 func limitError(err error) error {
 	switch {

@@ -46,7 +46,14 @@ func (u *Units) SetLimits(ctx context.Context, ctr string, was, want *specs.Linu
 	if err != nil {
 		return nil, errors.Join(err, files())
 	}
-	return func() error { return errors.Join(unit(), files()) }, nil
+	return func() error {
+		// First, since it looks that no process is killed for a limit of memory that is lower again, and last, since systemd writes too.
+		err := files()
+		if used := (*limits.UsageError)(nil); errors.As(err, &used) {
+			return err
+		}
+		return errors.Join(unit(), files())
+	}, nil
 }
 
 // cpuWritten says what was just written of weight and quota: both depend on more than what is wanted.

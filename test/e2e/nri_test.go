@@ -29,6 +29,7 @@ type plugin struct {
 	limit   func(*api.Container, *api.LinuxResources) ([]*api.ContainerUpdate, error)
 	refuse  map[string]error // by the note
 	hang    time.Duration    // of every answer
+	joining func()           // called while it is shown what there is
 	known   []string         // containers at synchronisation
 	synced  chan struct{}    // closed when it was shown what there is
 	dropped chan struct{}
@@ -50,6 +51,9 @@ func (p *plugin) told() []string {
 }
 
 func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+	if p.joining != nil {
+		p.joining()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range containers {

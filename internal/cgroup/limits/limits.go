@@ -74,7 +74,7 @@ func apply(all []setting) (putBack func() error, err error) {
 	putBack = func() error {
 		var errs []error
 		for i := len(undo) - 1; i >= 0; i-- {
-			errs = append(errs, undo[i].write())
+			errs = append(errs, undo[i].restore())
 		}
 		return errors.Join(errs...)
 	}
@@ -89,6 +89,17 @@ func apply(all []setting) (putBack func() error, err error) {
 		undo = append(undo, old...)
 	}
 	return putBack, nil
+}
+
+// restore writes what was there before. Of a limit of memory that is lower again, what is in use by now above it is given back
+// first; where it cannot be, the higher limit stays: with the lower one the kernel would kill processes.
+func (s setting) restore() error {
+	if limit, err := strconv.ParseUint(s.value, 10, 64); err == nil && filepath.Base(s.file) == "memory.max" {
+		if err := makeRoom(filepath.Dir(s.file), limit); err != nil {
+			return fmt.Errorf("put back %d bytes: %w", limit, err)
+		}
+	}
+	return s.write()
 }
 
 func (s setting) write() error {

@@ -159,6 +159,27 @@ func TestAllLimitsOrNone(t *testing.T) {
 	}
 }
 
+// A limit of memory is not put back below what came into use meanwhile.
+func TestMemoryInUseStaysWhenLimitsArePutBack(t *testing.T) {
+	dir := v2Dir(t, map[string]string{"memory.current": "3000\n", "memory.max": "4000\n", "memory.reclaim": "", "cpu.weight": "100\n"})
+	putBack, err := apply([]setting{{filepath.Join(dir, "cpu.weight"), "7"}, {filepath.Join(dir, "memory.max"), "8000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "memory.current"), []byte("6000\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var used *UsageError
+	if err := putBack(); !errors.As(err, &used) || used.Usage != 6000 || used.Limit != 4000 {
+		t.Errorf("got %v", err)
+	}
+	for name, want := range map[string]string{"memory.max": "8000\n", "cpu.weight": "100\n"} {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
+			t.Errorf("%s is %q (%v), wanted %q", name, got, err, want)
+		}
+	}
+}
+
 // TestLimitsOfARealCgroup writes what this kernel takes, whichever cgroups it has, in the order that it takes it.
 func TestLimitsOfARealCgroup(t *testing.T) {
 	if os.Geteuid() != 0 {
