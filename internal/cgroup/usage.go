@@ -42,6 +42,7 @@ type CPU struct {
 	Throttled     uint64
 	ThrottledTime uint64
 	Shares        uint64 // Everything: as v1 counts them
+	Weight        uint64 // Everything, v2: what Shares was made of, by the line that cAdvisor knows
 	Period, Quota uint64 // Everything: in microseconds; Unlimited
 }
 

@@ -49,7 +49,7 @@ func TestReadsV2(t *testing.T) {
 	got.Huge = nil // by the sizes of this machine
 	want := Usage{
 		CPU: CPU{Known: true, Usage: 1234567000, User: 1000000000, System: 234567000, Periods: 40, Throttled: 7, ThrottledTime: 350000000,
-			Shares: 998, Period: 100000, Quota: 50000},
+			Shares: 998, Weight: 39, Period: 100000, Quota: 50000},
 		Memory: Memory{Known: true, Usage: 104857600, WorkingSet: 94371840, Limit: 134217728, RSS: 52428800, Faults: 9001, MajorFaults: 12, OwnFaults: 9001, OwnMajor: 12, Reserved: 1048576,
 			Cache: 41943040, Mapped: 8388608, Active: 31457280, Inactive: 10485760, Kernel: 4194304, Peak: 120586240, LimitHits: 3, OOMKills: 1},
 		Swap:        Swap{Known: true, Usage: 4096, Limit: 1 << 20},

@@ -36,7 +36,7 @@ func (r *reader) cpuV2(extent Extent, u *Usage) {
 		return
 	}
 	if weight, ok := r.number("cpu.weight"); ok && weight > 0 {
-		u.CPU.Shares = 2 + (weight-1)*262142/9999 // 1 to 10000 stands for 2 to 262144
+		u.CPU.Weight, u.CPU.Shares = weight, 2+(weight-1)*262142/9999 // 1 to 10000 stands for 2 to 262144
 	}
 	quota, period := word(bytes.TrimSpace(r.file("cpu.max")))
 	u.CPU.Quota, _ = number(quota)

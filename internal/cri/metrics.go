@@ -6,6 +6,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
+	"berth/internal/cgroup/limits"
 	"berth/internal/cri/cadvisor"
 	"berth/internal/pod"
 )
@@ -66,6 +67,10 @@ func (s *Server) containerSubject(r *pod.Record, c *pod.Container, u pod.Use, di
 			Namespace: pod.GetNamespace(), Pod: pod.GetName(),
 		},
 		Usage: u.Usage, Began: c.StartedAt,
+	}
+	// A weight stands for other shares by the way of each runtime. Those that it was made of are known.
+	if asked := uint64(max(0, c.Limits().GetCpuShares())); asked > 0 && limits.MadeOf(u.CPU.Weight, asked) {
+		subject.Usage.CPU.Shares = asked
 	}
 	if name := ctr.Image.GetUserSpecifiedImage(); name != "" {
 		subject.Labels.Image = name

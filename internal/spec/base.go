@@ -80,6 +80,9 @@ func (b *Base) spec() *specs.Spec {
 	if s.Linux == nil {
 		s.Linux = &specs.Linux{}
 	}
+	for i := range s.Mounts { // as the others are, with which they are compared
+		s.Mounts[i].Destination = path.Clean(s.Mounts[i].Destination)
+	}
 	return s
 }
 

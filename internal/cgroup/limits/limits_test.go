@@ -115,6 +115,11 @@ func TestWeightFollowsTheRuntime(t *testing.T) {
 			t.Errorf("%s: %d, wanted %d", c.now, got, c.want)
 		}
 	}
+	for weight, want := range map[uint64]bool{79: true, 174: true, 100: false, 0: false} {
+		if MadeOf(weight, 2048) != want {
+			t.Errorf("weight %d of 2048 shares: %v", weight, !want)
+		}
+	}
 	for shares, want := range map[uint64][2]uint64{2: {1, 1}, 262144: {10000, 10000}, 1024: {39, 100}, 0: {1, 1}, 1 << 40: {10000, 10000}} {
 		if got := [2]uint64{onLine(shares), onCurve(shares)}; got != want {
 			t.Errorf("%d shares: %v, wanted %v", shares, got, want)

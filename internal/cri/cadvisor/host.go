@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -128,18 +129,30 @@ func DiskOf(dir string) *Disk {
 	}
 }
 
-var deviceNames sync.Map // [2]uint32 to string
+// knownFor is how long a device's name is believed: numbers are given out again, as those of loop devices and of disks that were
+// taken out.
+const knownFor = time.Minute
+
+// knownDevice is a name and when it was read.
+type knownDevice struct {
+	name string
+	at   time.Time
+}
+
+var deviceNames sync.Map // [2]uint32 to knownDevice; there are as many as the node ever had at a time, or a few more
 
 // deviceName is the device's file, such as /dev/sda; empty for one that has none.
-func deviceName(major, minor uint32) string {
+func deviceName(major, minor uint32) string { return nameAt(major, minor, time.Now(), os.Readlink) }
+
+func nameAt(major, minor uint32, now time.Time, readlink func(string) (string, error)) string {
 	key := [2]uint32{major, minor}
-	if name, ok := deviceNames.Load(key); ok {
-		return name.(string)
+	if known, ok := deviceNames.Load(key); ok && now.Sub(known.(knownDevice).at) < knownFor {
+		return known.(knownDevice).name
 	}
 	name := ""
-	if target, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", major, minor)); err == nil {
+	if target, err := readlink(fmt.Sprintf("/sys/dev/block/%d:%d", major, minor)); err == nil {
 		name = "/dev/" + filepath.Base(target)
 	}
-	deviceNames.Store(key, name)
+	deviceNames.Store(key, knownDevice{name, now})
 	return name
 }

@@ -1,9 +1,40 @@
 package cadvisor
 
 import (
+	"errors"
 	"os"
 	"testing"
+	"time"
 )
+
+// A number that another device has been given gets its name.
+func TestDeviceNamesAreReadAgain(t *testing.T) {
+	const major, minor = 4001, 1 // which no device has
+	begin, reads, is := time.Now(), 0, "../../devices/loop0"
+	read := func(string) (string, error) {
+		reads++
+		if is == "" {
+			return "", errors.New("no such device")
+		}
+		return is, nil
+	}
+	for _, c := range []struct {
+		after time.Duration
+		is    string
+		want  string
+		reads int
+	}{
+		{0, "../../devices/loop0", "/dev/loop0", 1},
+		{knownFor - 1, "../../devices/sda", "/dev/loop0", 1},
+		{knownFor, "../../devices/sda", "/dev/sda", 2},
+		{2 * knownFor, "", "", 3},
+	} {
+		is = c.is
+		if got := nameAt(major, minor, begin.Add(c.after), read); got != c.want || reads != c.reads {
+			t.Errorf("after %v: %q after %d reads, wanted %q after %d", c.after, got, reads, c.want, c.reads)
+		}
+	}
+}
 
 func TestDescriptorsAreCountedUpToABound(t *testing.T) {
 	for name, told := range map[string]bool{"by the kernel": true, "by us": false} {
