@@ -160,7 +160,7 @@ func frame(lines []string, width, height int) string {
 		if runes := []rune(line); width > 0 && len(runes) > width {
 			line = string(runes[:width])
 		}
-		b.WriteString(line + "\x1b[K\n") // and nothing after it
+		b.WriteString("\x1b[K" + line + "\n") // after a line as long as the terminal is wide, clearing would take its last character
 	}
 	b.WriteString("\x1b[J") // and nothing below
 	return b.String()

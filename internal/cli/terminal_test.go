@@ -247,7 +247,10 @@ func TestFrame(t *testing.T) {
 		got := frame(lines, c.width, c.height)
 		got, home := strings.CutPrefix(got, "\x1b[H")
 		got, rest := strings.CutSuffix(got, "\x1b[J")
-		if got = strings.ReplaceAll(got, "\x1b[K\n", "|"); got != c.want || !home || !rest {
+		if n := strings.Count(got, "\x1b[K"); n != strings.Count(got, "\n") {
+			t.Errorf("%d by %d: %d lines were cleared", c.width, c.height, n)
+		}
+		if got = strings.ReplaceAll(strings.ReplaceAll(got, "\x1b[K", ""), "\n", "|"); got != c.want || !home || !rest {
 			t.Errorf("%d by %d: %q, wanted %q", c.width, c.height, got, c.want)
 		}
 	}
@@ -260,12 +263,12 @@ func TestStatsOnATerminal(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	p.berth(ctx, d, "stats", "--interval", "100ms")
-	p.sees("\x1b[H" + "CONTAINER")
-	p.sees("FILES\x1b[K\r\n")
+	p.sees("\x1b[H\x1b[KCONTAINER")
+	p.sees("FILES\r\n\x1b[K")
 	p.resize(20, 10)
-	p.sees("CONTAINER   NAME   P\x1b[K")
+	p.sees("CONTAINER   NAME   P\r\n")
 	p.resize(91, 3)
-	p.sees("… 2 more\x1b[K")
+	p.sees("… 2 more\r\n\x1b[J")
 	cancel()
 	p.ends(0)
 }
