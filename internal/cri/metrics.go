@@ -39,7 +39,7 @@ func (s *Server) podMetrics() []*runtimeapi.PodSandboxMetrics {
 				if !c.Listed() {
 					continue
 				}
-				if u, lives := s.meter().Container(c, cgroup.Everything); lives {
+				if u, lives := s.meter().Container(r, c, cgroup.Everything); lives {
 					parts = append(parts, u)
 					m.ContainerMetrics = append(m.ContainerMetrics, &runtimeapi.ContainerMetrics{
 						ContainerId: string(c.ID), Metrics: cadvisor.Metrics(s.containerSubject(r, c, u, disk)),

@@ -135,7 +135,7 @@ func (s *Server) containerUse(r *pod.Record, c *pod.Container) (_ *runtimeapi.Co
 		},
 		WritableLayer: s.writableLayer(r, c),
 	}
-	if u, lives = s.meter().Container(c, cgroup.Stats); lives {
+	if u, lives = s.meter().Container(r, c, cgroup.Stats); lives {
 		stats.Cpu, stats.Memory, stats.Swap, stats.Io = cpuUsage(u), memoryUsage(u), swapUsage(u), ioUsage(u)
 	}
 	return stats, u, lives

@@ -83,7 +83,7 @@ func (c birth) openStreams() (theirs [3]int, err error) {
 	if c.bundle.Terminal {
 		return theirs, nil
 	}
-	for i, name := range []string{"stdin", "stdout", "stderr"} {
+	for i, name := range streamNames {
 		if i == 0 && !c.bundle.Stdin {
 			continue
 		}
@@ -91,30 +91,32 @@ func (c birth) openStreams() (theirs [3]int, err error) {
 		if err := unix.Mkfifo(path, 0o600); err != nil && err != unix.EEXIST {
 			return theirs, fmt.Errorf("make FIFO %s: %w", path, err)
 		}
-		if err := c.openStream(i, path, &theirs[i]); err != nil {
+		if i == 0 {
+			c.stdin, err = unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		} else {
+			err = c.out.open(i, path)
+		}
+		if err == nil {
+			theirs[i], err = c.theirEnd(i)
+		}
+		if err != nil {
 			return theirs, fmt.Errorf("open FIFO %s: %w", path, err)
 		}
 	}
 	return theirs, nil
 }
 
-func (c birth) openStream(i int, path string, theirs *int) (err error) {
-	if i == 0 {
-		if c.stdin, err = unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != nil {
-			return err
-		}
-		how := unix.O_RDWR // it goes on when this monitor dies
-		if c.bundle.StdinOnce {
-			how = unix.O_RDONLY // it is to see the end; the daemon keeps it from that when this monitor dies
-		}
-		*theirs, err = unix.Open(path, how|unix.O_CLOEXEC, 0)
-		return err
+// theirEnd opens the container's end of one of its streams.
+func (c *container) theirEnd(i int) (int, error) {
+	how := unix.O_RDWR // it goes on when this monitor dies
+	if i == 0 && c.bundle.StdinOnce {
+		how = unix.O_RDONLY // it is to see the end; the daemon keeps it from that when this monitor dies
 	}
-	if err := c.out.open(i, path); err != nil {
-		return err
+	fd, err := unix.Open(filepath.Join(c.dir, streamNames[i]), how|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return noFile, err
 	}
-	*theirs, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	return err
+	return fd, unix.SetNonblock(fd, false)
 }
 
 func closeAll(fds [3]int) {
@@ -140,6 +142,9 @@ func (c birth) adoptChild(tty *console) error {
 			return err
 		}
 		c.out.openFile(1, c.console)
+	}
+	if host, p := c.m.hostOf(c.container, pid); host != nil {
+		return guest(c).adopt(host, p)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,10 +188,18 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 		return err
 	}
 	defer func() { _ = group.Remove() }()
+	files, inside := noFiles, c.sandboxed()
+	if inside {
+		files, err = guest{c}.streams()
+		defer closeAll(files)
+		if err != nil {
+			return err
+		}
+	}
 	c.out.begin()
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(argv, "--log", filepath.Join(c.dir, "runtime.log"), "--log-format", "json", "start", c.id)
-	if err := c.m.run(ctx, program{argv: argv, dir: c.dir, files: noFiles, group: group, log: filepath.Join(c.dir, "runtime.log")}); err != nil {
+	if err := c.m.run(ctx, program{argv: argv, dir: c.dir, files: files, group: group, log: filepath.Join(c.dir, "runtime.log")}); err != nil {
 		_ = c.begun(log, time.Time{})
 		return err
 	}
@@ -194,6 +207,9 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 	defer c.mu.Unlock()
 	if c.state == wire.Created {
 		c.state = wire.Running
+	}
+	if inside {
+		go guest{c}.watch()
 	}
 	return nil
 }

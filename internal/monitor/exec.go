@@ -15,8 +15,9 @@ import (
 )
 
 // execPrefix and a number are the name of an exec: of its files in the container's directory, and of its cgroups. Its log is there
-// from its beginning until its end, by which a monitor that takes over knows one that was under way.
-const execPrefix, execLog = "exec-", ".log"
+// from its beginning until its end, by which a monitor that takes over knows one that was under way. Of one in a sandbox there is
+// the pid in there, too.
+const execPrefix, execLog, execInside = "exec-", ".log", ".inside.pid"
 
 // execution is one exec in a container.
 type execution struct{ *container }
@@ -32,8 +33,8 @@ func (c execution) exec(ctx context.Context, processFile, console string, fds [3
 	name := execPrefix + strconv.Itoa(c.execs)
 	c.mu.Unlock()
 	process, pidPath := filepath.Join(c.dir, processFile), filepath.Join(c.dir, name+".pid")
-	logPath := filepath.Join(c.dir, name+execLog)
-	defer removeFiles(process, pidPath, logPath)
+	logPath, insidePath := filepath.Join(c.dir, name+execLog), filepath.Join(c.dir, name+execInside)
+	defer removeFiles(process, pidPath, insidePath, logPath)
 	if err := os.WriteFile(logPath, nil, 0o600); err != nil {
 		return 0, err
 	}
@@ -51,6 +52,10 @@ func (c execution) exec(ctx context.Context, processFile, console string, fds [3
 	argv = append(argv, "--log", logPath, "--log-format", "json", "exec", "--detach", "--process", process, "--pid-file", pidPath)
 	if console != "" {
 		argv = append(argv, "--console-socket", console) // below c.dir, where the runtime runs
+	}
+	if c.sandboxed() {
+		sub.args = []string{"--internal-pid-file", insidePath}
+		sub.end = func() { guest{c.container}.endExec(insidePath) }
 	}
 	argv = append(append(argv, sub.args...), c.id)
 	c.m.reaper.hold()
@@ -70,8 +75,7 @@ func (c execution) exec(ctx context.Context, processFile, console string, fds [3
 	case e := <-ended:
 		return e.code(), nil
 	case <-ctx.Done():
-		_ = unix.Kill(pid, unix.SIGKILL) // not reaped yet, so the pid is still its own
-		err := sub.kill(context.Cause(ctx))
+		err := sub.kill(context.Cause(ctx), pid)
 		<-ended
 		return 0, err
 	}
@@ -87,6 +91,7 @@ func removeFiles(paths ...string) {
 type subgroup struct {
 	args   []string // for the runtime
 	groups []*cgroup.Group
+	end    func() // kills what is in a sandbox; nil where there is none
 }
 
 // subgroup chooses it. A runtime moves an exec into the container's cgroup, so it must be told of a cgroup below that one;
@@ -149,6 +154,10 @@ func (c execution) takeOver() {
 
 // endExec kills an exec that the last monitor had under way.
 func (c execution) endExec(name string, groups []*cgroup.Group) {
+	inside := filepath.Join(c.dir, name+execInside)
+	if c.bundle.Sandbox != "" {
+		guest(c).endExec(inside)
+	}
 	for _, g := range groups {
 		err := vacate(g)
 		if err == nil {
@@ -158,11 +167,18 @@ func (c execution) endExec(name string, groups []*cgroup.Group) {
 			complain("end %s of %s, which the last monitor had under way: %v", name, c.id, err)
 		}
 	}
-	removeFiles(filepath.Join(c.dir, name+".pid"), filepath.Join(c.dir, name+execLog))
+	removeFiles(filepath.Join(c.dir, name+".pid"), inside, filepath.Join(c.dir, name+execLog))
 }
 
-// kill kills all that is left of the exec and returns the error that was the reason.
-func (s subgroup) kill(why error) error {
+// kill kills all that is left of the exec and returns the error that was the reason. Of its processes those are named that may
+// be in no group, and have not been reaped.
+func (s subgroup) kill(why error, pids ...int) error {
+	if s.end != nil {
+		s.end()
+	}
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
 	for _, g := range s.groups {
 		if err := vacate(g); err != nil {
 			return fmt.Errorf("%w; and something of it is left: %w", why, err)

@@ -40,6 +40,9 @@ func (c *container) helpers() (all []*cgroup.Group) {
 
 // kill kills everything that is in the container.
 func (c *container) kill() error {
+	if c.sandboxed() {
+		return guest{c}.signal(true, int(unix.SIGKILL))
+	}
 	errs := []error{c.signal(int(unix.SIGKILL))}
 	for _, g := range append(c.groups(), c.helpers()...) {
 		errs = append(errs, g.Kill())

@@ -38,7 +38,7 @@ func (m *Monitor) giveBuffer(b *buffer) {
 	}
 }
 
-var streamNames = [3]string{1: "stdout", 2: "stderr"}
+var streamNames = [3]string{"stdin", "stdout", "stderr"}
 
 // output takes what a container says to its log and to whoever is attached.
 type output struct {

@@ -93,7 +93,7 @@ func vacate(g *cgroup.Group) error {
 func (p program) command() string {
 	for _, a := range p.argv[1:] {
 		switch a {
-		case "create", "start", "exec", "delete":
+		case "create", "start", "exec", "delete", "wait", "kill", "state":
 			return a
 		}
 	}

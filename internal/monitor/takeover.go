@@ -59,6 +59,10 @@ func (c heir) takeOver() {
 	if c.state == wire.Exited {
 		return
 	}
+	if c.bundle.Sandbox != "" {
+		guest(c).takeOver()
+		return
+	}
 	fd, err := unix.PidfdOpen(c.process.PID, 0)
 	if err == nil {
 		if at, err := StartTime(c.process.PID); err != nil || at != c.process.StartTime {
@@ -140,6 +144,9 @@ func unknownExit() wire.Exit {
 
 // inherit takes the pidfd, and the terminal's master, that the daemon has held. No descriptor is that it holds none.
 func (c heir) inherit(fds []int) error {
+	if c.sandboxed() {
+		return guest(c).inherit(fds)
+	}
 	if len(fds) == 0 {
 		go c.unseen()
 		return nil

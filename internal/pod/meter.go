@@ -21,10 +21,15 @@ type Use struct {
 	Rated     bool
 }
 
-// Container tells what a container uses; not ok when it has no process any more, or none yet.
-func (m Meter) Container(c *Container, extent cgroup.Extent) (u Use, ok bool) {
+// Container tells what a container uses; not ok when it has no process any more, or none yet. Of one that is in its pod's sandbox
+// nothing is known: that is told of the pod.
+func (m Meter) Container(r *Record, c *Container, extent cgroup.Extent) (u Use, ok bool) {
 	if !c.live() {
 		return u, false
+	}
+	if r.sandboxed(c) {
+		u.At = time.Now()
+		return u, true
 	}
 	path, err := cgroup.TreePath(c.Cgroup)
 	if err == nil {

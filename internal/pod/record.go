@@ -210,6 +210,9 @@ func (r *Record) hasInit() bool {
 	return sharedPID(r.Config.Get()) || r.Using != nil && (r.Using.Init || r.Using.Infra)
 }
 
+// sandboxed says whether the container has no process of its own on the host: its runtime named that of the pod's own container.
+func (r *Record) sandboxed(c *Container) bool { return r.Init.PID != 0 && c.Process == r.Init }
+
 // sharedPID says whether the pod's containers share one PID namespace, for which it needs an init. It is what CRI means by
 // no namespace options at all; a kubelet always sends them.
 func sharedPID(c *runtimeapi.PodSandboxConfig) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -81,6 +82,9 @@ func (p *pod) takeDown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := p.endSandbox(ctx); err != nil {
+		return err
+	}
 	if err := p.endContainers(ctx); err != nil {
 		return err
 	}
@@ -91,6 +95,16 @@ func (p *pod) takeDown(ctx context.Context) error {
 		r.Stuck, r.Init = nil, Record{}.Init
 		return r.moveTo(Stopped)
 	})
+}
+
+// endSandbox kills the sandbox in which the pod's containers are, where there is one. They end with it, also in one that hangs and
+// does not do what its runtime asks of it.
+func (p *pod) endSandbox(ctx context.Context) error {
+	r := p.rec.Load()
+	if !slices.ContainsFunc(r.Containers, func(c *Container) bool { return c.live() && r.sandboxed(c) }) {
+		return nil
+	}
+	return p.s.cfg.Runtime.KillAll(ctx, string(p.id), string(p.id))
 }
 
 // endContainers kills what runs and clears away what the runtime and the mounts hold of every container; their records

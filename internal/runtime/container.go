@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"berth/internal/fault"
@@ -107,7 +108,7 @@ func (r *Runtime) Delete(ctx context.Context, pod, ctr string, h Handler) error 
 	if err := r.waitExit(ctx, pod, ctr); err != nil {
 		return err
 	}
-	if _, err := os.Lstat(filepath.Join(h.Root, ctr)); err == nil {
+	if h.remembers(ctr) {
 		if err := r.cfg.deleteState(ctx, ctr, h); err != nil {
 			return err
 		}
@@ -152,6 +153,33 @@ func (r *Runtime) alive(ctx context.Context, pod, ctr string) (bool, error) {
 	return false, nil
 }
 
+// stateSuffix ends the names of the files that runsc keeps of containers, which begin with the container's id.
+const stateSuffix = ".state"
+
+// remembers says whether the handler's runtime has state of a container: a directory of that name with runc and crun, a file with
+// runsc. Where that cannot be seen it may have.
+func (h Handler) remembers(ctr string) bool {
+	if _, err := os.Lstat(filepath.Join(h.Root, ctr)); !errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	if !h.Infra {
+		return false
+	}
+	files, _ := filepath.Glob(filepath.Join(h.Root, ctr+"_*"+stateSuffix))
+	return len(files) > 0
+}
+
+// rememberedAs is the container of whose state a name in a runtime's folder is, "" where it is of none.
+func rememberedAs(name string) string {
+	if len(name) > idLength && name[idLength] == '_' && strings.HasSuffix(name, stateSuffix) {
+		return name[:idLength]
+	}
+	if len(name) == idLength {
+		return name
+	}
+	return ""
+}
+
 // deleteState has the runtime remove its own state of a container: plainly, which is quick, and by force where the runtime
 // does not see that the container has ended.
 func (c *Config) deleteState(ctx context.Context, ctr string, h Handler) error {
@@ -164,7 +192,7 @@ func (c *Config) deleteState(ctx context.Context, ctr string, h Handler) error {
 	if err == nil {
 		return nil
 	}
-	if _, gone := os.Lstat(filepath.Join(h.Root, ctr)); errors.Is(gone, fs.ErrNotExist) {
+	if !h.remembers(ctr) {
 		return nil
 	}
 	return fmt.Errorf("delete container %s: %w", ctr, err)

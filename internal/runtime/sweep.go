@@ -35,7 +35,7 @@ func (r *Runtime) Sweep(ctx context.Context, live func(pod string) bool, handler
 		}
 	}
 	for _, s := range states {
-		if ctr := filepath.Base(s); len(ctr) == idLength && !owned(ctr) {
+		if ctr := rememberedAs(filepath.Base(s)); ctr != "" && !owned(ctr) {
 			errs = append(errs, r.cfg.deleteLost(ctx, filepath.Base(filepath.Dir(s)), ctr, handler))
 		}
 	}

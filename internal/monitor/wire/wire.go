@@ -69,6 +69,8 @@ type Bundle struct {
 	Owner *Owner `json:"owner,omitempty"`
 	// StdinClosed says that the container has been let see the end of its input.
 	StdinClosed bool `json:"stdinClosed,omitempty"`
+	// Sandbox is the container whose process the runtime named for this one too, which has none of its own.
+	Sandbox string `json:"sandbox,omitempty"`
 }
 
 // Owner is a user and a group of the host.
