@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -76,7 +77,10 @@ func (c execution) exec(ctx context.Context, processFile, console string, fds [3
 		return e.code(), nil
 	case <-ctx.Done():
 		err := sub.kill(context.Cause(ctx), pid)
-		<-ended
+		select {
+		case <-ended:
+		case <-time.After(goneTimeout): // it was never a child of ours, or hangs in the kernel
+		}
 		return 0, err
 	}
 }

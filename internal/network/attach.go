@@ -221,6 +221,8 @@ func (n *Network) del(ctx context.Context, a *attachment, on *attached) error {
 	c := &call{n: n, name: runName(a.Pod), verb: "DEL", conf: &on.Config, pod: a.Pod, netns: a.NetNS, on: on}
 	if !isNamespace(c.netns) {
 		c.netns = "" // gone: CNI then lets plugins undo what is outside of it
+	} else if err := restore(c.netns, on); err != nil {
+		n.cfg.Logger.Warn("a pod's interface did not get back the addresses that it had lost; plugins may leave something behind", "pod", a.Pod, "error", err)
 	}
 	var prev json.RawMessage
 	if on.Config.atLeast("0.4.0") {

@@ -336,6 +336,24 @@ func TestDetachAfterTheNamespaceIsGone(t *testing.T) {
 	h.detach(Pod{ID: p.ID})
 }
 
+// TestDetachAfterTheAddressesAreGone has something inside the pod take the addresses from its interface, as gVisor does.
+func TestDetachAfterTheAddressesAreGone(t *testing.T) {
+	h := newHost(t, bridgeDual)
+	p := h.pod(Port{HostPort: 8092, ContainerPort: 80})
+	h.attach(p)
+	output(t, "nsenter", "--net="+p.NetNS, "ip", "addr", "flush", "dev", "eth0")
+	h.detach(p) // newHost wants nothing left of it
+}
+
+// TestDetachAfterTheInterfaceIsGone has no interface to give addresses back to.
+func TestDetachAfterTheInterfaceIsGone(t *testing.T) {
+	h := newHost(t, strings.Replace(bridgeV4, `"ipMasq": true`, `"ipMasq": false`, 1))
+	p := h.pod()
+	h.attach(p)
+	output(t, "nsenter", "--net="+p.NetNS, "ip", "link", "del", "eth0")
+	h.detach(p)
+}
+
 // TestDetachAfterAPowerCut finds leases as a power cut leaves them: names without a word of whose they are.
 func TestDetachAfterAPowerCut(t *testing.T) {
 	h := newHost(t, strings.Replace(bridgeV4, `"ipMasq": true`, `"ipMasq": false`, 1))

@@ -429,13 +429,13 @@ func (l *container) cannotRun(cause error) {
 	if l.p.s.ctx.Err() != nil {
 		return // cut off, not failed: the next start finds out
 	}
+	now := time.Now()
+	l.ended(func(c *Container) { // first: how it ends by the kill is not what happened to it
+		c.StartedAt, c.FinishedAt, c.ExitCode, c.Reason, c.Message = now, now, 128, ReasonCannotRun, cause.Error()
+	})
 	if err := l.p.s.cfg.Runtime.KillAll(l.p.s.ctx, string(l.p.id), string(l.id)); err != nil {
 		l.p.s.cfg.Log.Warn("a container that could not be started is still alive", "pod", l.p.id, "container", l.id, "error", err)
 	}
-	now := time.Now()
-	l.ended(func(c *Container) {
-		c.StartedAt, c.FinishedAt, c.ExitCode, c.Reason, c.Message = now, now, 128, ReasonCannotRun, cause.Error()
-	})
 }
 
 // log says where the container's log goes.
