@@ -183,7 +183,7 @@ func TestGuestExec(t *testing.T) {
 	if !res.TimedOut || time.Since(began) > patience.For(10*time.Second) {
 		t.Errorf("after %v: %+v", time.Since(began), res)
 	}
-	g.within(5*time.Second, "nothing of it is left", func() bool { return !alive("sleep", "7531") && !alive("sleep", "7532") })
+	g.within(5*time.Second, "nothing of it is left", func() bool { return !g.alive("sleep", "7531") && !g.alive("sleep", "7532") })
 	tty := process("stty size; read line; echo got $line; exit 6")
 	tty.Terminal = true
 	var out syncBuffer
