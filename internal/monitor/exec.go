@@ -56,7 +56,7 @@ func (c execution) exec(ctx context.Context, processFile, console string, fds [3
 	}
 	if c.sandboxed() {
 		sub.args = []string{"--internal-pid-file", insidePath}
-		sub.end = func() { guest{c.container}.endExec(insidePath) }
+		sub.end = func() { guest(c).endExec(insidePath) }
 	}
 	argv = append(append(argv, sub.args...), c.id)
 	c.m.reaper.hold()
