@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
@@ -42,14 +41,6 @@ type container struct {
 	ending  bool     // its end has been seen
 	execs   int
 	calls   int // of the runtime, beside a guest
-}
-
-// next is a name that no other call of the runtime beside the container has.
-func (c *container) next(what string) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.calls++
-	return what + "-" + strconv.Itoa(c.calls)
 }
 
 func (m *Monitor) newContainer(id string, b wire.Bundle) *container {
@@ -91,7 +82,7 @@ func (c *container) in(states ...string) error {
 
 // signal sends a signal to the container's first process. One that has ended needs none.
 func (c *container) signal(sig int) error {
-	if c.sandboxed() {
+	if sandboxed(c) {
 		return guest{c}.signal(false, sig)
 	}
 	c.mu.Lock()

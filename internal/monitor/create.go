@@ -97,7 +97,7 @@ func (c birth) openStreams() (theirs [3]int, err error) {
 			err = c.out.open(i, path)
 		}
 		if err == nil {
-			theirs[i], err = c.theirEnd(i)
+			theirs[i], err = theirEnd(c.container, i)
 		}
 		if err != nil {
 			return theirs, fmt.Errorf("open FIFO %s: %w", path, err)
@@ -107,7 +107,7 @@ func (c birth) openStreams() (theirs [3]int, err error) {
 }
 
 // theirEnd opens the container's end of one of its streams.
-func (c *container) theirEnd(i int) (int, error) {
+func theirEnd(c *container, i int) (int, error) {
 	how := unix.O_RDWR // it goes on when this monitor dies
 	if i == 0 && c.bundle.StdinOnce {
 		how = unix.O_RDONLY // it is to see the end; the daemon keeps it from that when this monitor dies
@@ -188,7 +188,7 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 		return err
 	}
 	defer func() { _ = group.Remove() }()
-	files, inside := noFiles, c.sandboxed()
+	files, inside := noFiles, sandboxed(c)
 	if inside {
 		files, err = guest{c}.streams()
 		defer closeAll(files)

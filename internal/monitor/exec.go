@@ -54,7 +54,7 @@ func (c execution) exec(ctx context.Context, processFile, console string, fds [3
 	if console != "" {
 		argv = append(argv, "--console-socket", console) // below c.dir, where the runtime runs
 	}
-	if c.sandboxed() {
+	if sandboxed(c.container) {
 		sub.args = []string{"--internal-pid-file", insidePath}
 		sub.end = func() { guest(c).endExec(insidePath) }
 	}

@@ -47,7 +47,7 @@ func (m *Monitor) hostOf(c *container, pid int) (*container, wire.Process) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, other := range m.containers {
-		if p, ok := other.own(); other != c && ok && p.PID == pid {
+		if p, ok := ownProcess(other); other != c && ok && p.PID == pid {
 			began, err := StartTime(pid) // it may have ended just now, and the pid be somebody else's
 			if err == nil && began == p.StartTime {
 				return other, p
@@ -57,15 +57,15 @@ func (m *Monitor) hostOf(c *container, pid int) (*container, wire.Process) {
 	return nil, wire.Process{}
 }
 
-// own is the process that a living container has of its own.
-func (c *container) own() (wire.Process, bool) {
+// ownProcess is the process that a living container has of its own.
+func ownProcess(c *container) (wire.Process, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.process, c.bundle.Sandbox == "" && !c.ending && (c.state == wire.Created || c.state == wire.Running)
 }
 
 // sandboxed says whether the container is a guest.
-func (c *container) sandboxed() bool {
+func sandboxed(c *container) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.bundle.Sandbox != ""
@@ -125,7 +125,7 @@ func (c guest) streams() (theirs [3]int, err error) {
 		if i == 0 && !c.bundle.Stdin {
 			continue
 		}
-		if theirs[i], err = c.theirEnd(i); err != nil {
+		if theirs[i], err = theirEnd(c.container, i); err != nil {
 			return theirs, fmt.Errorf("open FIFO %s: %w", name, err)
 		}
 	}
@@ -294,6 +294,14 @@ func (c guest) call(ctx context.Context, name string, files [3]int, args ...stri
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(append(argv, "--log", log, "--log-format", "json"), args...)
 	return c.m.run(ctx, program{argv: argv, dir: c.dir, files: files, group: group, log: log})
+}
+
+// next is a name that no other call of the runtime beside the container has.
+func (c guest) next(what string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls++
+	return what + "-" + strconv.Itoa(c.calls)
 }
 
 // over says whether the container's end has been seen.

@@ -40,7 +40,7 @@ func (c *container) helpers() (all []*cgroup.Group) {
 
 // kill kills everything that is in the container.
 func (c *container) kill() error {
-	if c.sandboxed() {
+	if sandboxed(c) {
 		return guest{c}.signal(true, int(unix.SIGKILL))
 	}
 	errs := []error{c.signal(int(unix.SIGKILL))}

@@ -144,7 +144,7 @@ func unknownExit() wire.Exit {
 
 // inherit takes the pidfd, and the terminal's master, that the daemon has held. No descriptor is that it holds none.
 func (c heir) inherit(fds []int) error {
-	if c.sandboxed() {
+	if sandboxed(c.container) {
 		return guest(c).inherit(fds)
 	}
 	if len(fds) == 0 {
