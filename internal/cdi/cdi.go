@@ -5,6 +5,7 @@
 package cdi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -63,14 +64,15 @@ func Names(asked []string, annotations map[string]string) ([]string, error) {
 	return out, nil
 }
 
-// Inject changes the spec as the descriptions of the devices say. It changes nothing when one of them is not described.
-func (d *Devices) Inject(sp *specs.Spec, names []string) error {
+// Inject changes the spec as the descriptions of the devices say. It changes nothing when one of them is not described, or when ctx
+// ends before they are read.
+func (d *Devices) Inject(ctx context.Context, sp *specs.Spec, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	cache, err := cdi.NewCache(cdi.WithSpecDirs(d.Dirs...), cdi.WithAutoRefresh(false))
+	cache, err := d.read(ctx)
 	if err != nil {
-		return fmt.Errorf("read the descriptions of CDI devices: %w", err)
+		return fmt.Errorf("read the descriptions of CDI devices in %s: %w", strings.Join(d.Dirs, ", "), err)
 	}
 	unusable := unusable(cache)
 	unknown, err := cache.InjectDevices(sp, names...)
@@ -84,6 +86,26 @@ func (d *Devices) Inject(sp *specs.Spec, names []string) error {
 		d.Log.Warn("some descriptions of CDI devices cannot be used", "error", unusable)
 	}
 	return nil
+}
+
+// read reads all descriptions. A directory may be on a file system that hangs, and a file may be a FIFO: then the reading goes on by
+// itself until that ends.
+func (d *Devices) read(ctx context.Context) (*cdi.Cache, error) {
+	type result struct {
+		cache *cdi.Cache
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		cache, err := cdi.NewCache(cdi.WithSpecDirs(d.Dirs...), cdi.WithAutoRefresh(false))
+		done <- result{cache, err}
+	}()
+	select {
+	case r := <-done:
+		return r.cache, r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // unusable is what is wrong with files, each with its name.

@@ -1,6 +1,7 @@
 package cdi
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -8,9 +9,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 const gpu = `{"cdiVersion":"0.7.0","kind":"vendor.com/gpu",
@@ -33,17 +36,17 @@ func bare() *specs.Spec { return &specs.Spec{Process: &specs.Process{}, Linux: &
 func TestInject(t *testing.T) {
 	dir := t.TempDir()
 	d := &Devices{Dirs: []string{filepath.Join(dir, "absent"), dir}, Log: slog.New(slog.DiscardHandler)}
-	if err := d.Inject(bare(), nil); err != nil {
+	if err := d.Inject(t.Context(), bare(), nil); err != nil {
 		t.Errorf("nothing asked for: %v", err)
 	}
-	err := d.Inject(bare(), []string{"vendor.com/gpu=one"})
+	err := d.Inject(t.Context(), bare(), []string{"vendor.com/gpu=one"})
 	if !errors.Is(err, errdefs.ErrNotFound) || !strings.Contains(err.Error(), "vendor.com/gpu=one") || !strings.Contains(err.Error(), dir) {
 		t.Errorf("an unknown device: %v", err)
 	}
 	write(t, dir, "gpu.json", gpu) // found at once
 	write(t, dir, "broken.json", "{")
 	sp := bare()
-	if err := d.Inject(sp, []string{"vendor.com/gpu=one"}); err != nil {
+	if err := d.Inject(t.Context(), sp, []string{"vendor.com/gpu=one"}); err != nil {
 		t.Fatal(err)
 	}
 	dev := sp.Linux.Devices
@@ -59,7 +62,7 @@ func TestInject(t *testing.T) {
 	if len(sp.Mounts) != 1 || sp.Mounts[0].Destination != "/vendor" || len(sp.Hooks.CreateContainer) != 1 {
 		t.Errorf("mounts %+v, hooks %+v", sp.Mounts, sp.Hooks)
 	}
-	err = d.Inject(bare(), []string{"vendor.com/gpu=one", "vendor.com/gpu=two"})
+	err = d.Inject(t.Context(), bare(), []string{"vendor.com/gpu=one", "vendor.com/gpu=two"})
 	if !errors.Is(err, errdefs.ErrNotFound) || !strings.Contains(err.Error(), "=two") || strings.Contains(err.Error(), "=one") || !strings.Contains(err.Error(), "broken.json") {
 		t.Errorf("one of two is unknown: %v", err)
 	}
@@ -74,5 +77,37 @@ func TestNames(t *testing.T) {
 		if _, err := Names([]string{bad}, nil); err == nil || !strings.Contains(err.Error(), "CDI device") {
 			t.Errorf("%q: %v", bad, err)
 		}
+	}
+}
+
+// A description that cannot be read to its end holds a container up no longer than its caller waits.
+func TestDescriptionThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "gpu.json")
+	if err := unix.Mkfifo(fifo, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	sp, ended := bare(), make(chan error, 1)
+	go func() {
+		d := &Devices{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)}
+		ended <- d.Inject(ctx, sp, []string{"vendor.com/gpu=one"})
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), dir) {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it hangs")
+	}
+	w, err := os.OpenFile(fifo, os.O_RDWR, 0) // the reader goes on, and sees the end
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if err := w.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -29,7 +29,7 @@ type Config struct {
 	ConfigDir           string // their configuration, <index>-<name>.conf or <name>.conf
 	RegistrationTimeout time.Duration
 	RequestTimeout      time.Duration
-	Devices             func(sp *specs.Spec, names []string) error // injects CDI devices
+	Devices             func(ctx context.Context, sp *specs.Spec, names []string) error // injects CDI devices
 	Log                 *slog.Logger
 }
 
@@ -203,7 +203,7 @@ func (p *Plugins) Adjust(ctx context.Context, r *pod.Record, c *pod.Container, s
 			}
 			return nil, fmt.Errorf("block I/O class %q: no classes are configured on this node", class)
 		}),
-		nrigen.WithCDIDeviceInjector(p.cfg.Devices))
+		nrigen.WithCDIDeviceInjector(func(sp *specs.Spec, names []string) error { return p.cfg.Devices(ctx, sp, names) }))
 	if err := g.Adjust(resp.GetAdjust()); err != nil {
 		return nil, fmt.Errorf("adjust the spec: %w", err)
 	}

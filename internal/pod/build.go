@@ -55,7 +55,7 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	if err != nil {
 		return invalid(err)
 	}
-	if err := b.addDevices(sp, cfg); err != nil {
+	if err := b.addDevices(ctx, sp, cfg); err != nil {
 		return invalid(err)
 	}
 	for _, w := range warnings {
@@ -82,7 +82,7 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 }
 
 // addDevices adds the CDI devices of a request. Their descriptions may also add groups to the process.
-func (b *building) addDevices(sp *specs.Spec, cfg *runtimeapi.ContainerConfig) error {
+func (b *building) addDevices(ctx context.Context, sp *specs.Spec, cfg *runtimeapi.ContainerConfig) error {
 	var asked []string
 	for _, d := range cfg.CDIDevices {
 		asked = append(asked, d.Name)
@@ -91,7 +91,7 @@ func (b *building) addDevices(sp *specs.Spec, cfg *runtimeapi.ContainerConfig) e
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	if err := b.p.s.cfg.Devices(sp, names); err != nil {
+	if err := b.p.s.cfg.Devices(ctx, sp, names); err != nil {
 		return err
 	}
 	sp.Version = spec.Version(sp)

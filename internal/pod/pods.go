@@ -81,7 +81,7 @@ type Config struct {
 	// HandlerSpec is what Handlers finds, and what the same configuration says of that handler's containers.
 	HandlerSpec func(name string) (runtime.Handler, spec.Handler, error)
 	// Devices adds devices that vendors describe (CDI) to a spec, by their names.
-	Devices func(sp *specs.Spec, names []string) error
+	Devices func(ctx context.Context, sp *specs.Spec, names []string) error
 	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
 	AppArmor func(ctx context.Context, profile string) error
 	// SELinux is nil where containers get no labels; then Host says so too.
