@@ -67,7 +67,7 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 		found = append(found, diagnosis{"cgroup driver", broken, err.Error(), "change cgroup_driver in the configuration"})
 	}
 	m := machine{facts: facts, config: cfg}
-	found = append(found, m.user(), kernelDiagnosis(facts.Kernel), m.overlay(), m.seccomp(), m.apparmor(), m.selinux(), m.cgroups())
+	found = append(found, m.user(), kernelDiagnosis(facts.Kernel), userNamespaces(), m.overlay(), m.seccomp(), m.apparmor(), m.selinux(), m.cgroups())
 	found = append(found, m.runtimes(ctx)...)
 	found = append(found, m.monitor())
 	found = append(found, diagnoseNetwork(cfg.CNI)...)

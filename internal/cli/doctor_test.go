@@ -16,6 +16,24 @@ import (
 	"berth/internal/host"
 )
 
+func TestUsernsDiagnosis(t *testing.T) {
+	for _, c := range []struct {
+		known bool
+		limit string
+		want  string
+		says  string
+	}{
+		{false, "", warning, "CONFIG_USER_NS"}, {true, "0", warning, "user.max_user_namespaces"}, {true, "95000", fine, "95000"}, {true, "", fine, "has them"},
+	} {
+		if d := usernsDiagnosis(c.known, c.limit); d.Result != c.want || !strings.Contains(d.Text+d.Remedy, c.says) {
+			t.Errorf("%v, limit %q: %+v", c.known, c.limit, d)
+		}
+	}
+	if d := userNamespaces(); d.Result != fine { // tests of user namespaces run here
+		t.Errorf("here: %+v", d)
+	}
+}
+
 func TestKernelDiagnosis(t *testing.T) {
 	for release, want := range map[string]string{
 		"4.19.0-amd64": broken, "5.9": broken, "5.10.0-21": warning, "5.18.19": warning, "5.19.0": fine, "6.1.0": fine, "10.0": fine, "strange": warning,

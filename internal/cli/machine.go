@@ -51,6 +51,26 @@ func kernelDiagnosis(release string) diagnosis {
 	return diagnosis{"kernel", fine, release, ""}
 }
 
+// userNamespaces tells whether they can be made here. Whether a runtime can join one, only a daemon finds out.
+func userNamespaces() diagnosis {
+	_, err := os.Stat("/proc/self/ns/user")
+	limit, _ := os.ReadFile("/proc/sys/user/max_user_namespaces")
+	return usernsDiagnosis(err == nil, strings.TrimSpace(string(limit)))
+}
+
+func usernsDiagnosis(known bool, limit string) diagnosis {
+	const subject, lack = "user namespaces", ", so pods with one of their own (hostUsers: false) cannot run"
+	switch {
+	case !known:
+		return diagnosis{subject, warning, "the kernel has none" + lack, "install a kernel with CONFIG_USER_NS"}
+	case limit == "0":
+		return diagnosis{subject, warning, "the node allows none" + lack, "raise the sysctl user.max_user_namespaces"}
+	case limit == "":
+		return diagnosis{subject, fine, "the kernel has them", ""}
+	}
+	return diagnosis{subject, fine, "the node allows " + limit, ""}
+}
+
 func (m machine) overlay() diagnosis {
 	if !m.facts.Overlay {
 		return diagnosis{"overlay", broken, "the kernel has no overlay file system", "install a kernel with CONFIG_OVERLAY_FS, or its module"}
