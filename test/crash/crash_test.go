@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,12 +53,22 @@ func sharedPID(c *v1.PodSandboxConfig) {
 	c.Linux.SecurityContext.NamespaceOptions.Pid = v1.NamespaceMode_POD
 }
 
-// scenarios are the ways to meet a point. Those after the first two need the name of a point themselves, taken from what
+// userns gives the pod ids of its own: what is made for it belongs to others, and more is mounted.
+func userns(c *v1.PodSandboxConfig) {
+	ids := []*v1.IDMapping{{HostId: 1 << 29, ContainerId: 0, Length: 65536}}
+	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &v1.UserNamespace{Mode: v1.NamespaceMode_POD, Uids: ids, Gids: ids}
+}
+
+// inUserns are the steps that a user namespace makes another thing.
+var inUserns = []string{"pod.files.", "pod.shm.", "pod.namespaces.", "container.rootfs.", "container.process."}
+
+// scenarios are the ways to meet a point. Those after the first three need the name of a point themselves, taken from what
 // the first has passed.
 func scenarios(passed []string) []scenario {
 	list := []scenario{
 		{"life", plain, []string{point}},
 		{"shared-pid", sharedPID, []string{point}},
+		{"userns", userns, []string{point}},
 	}
 	add := func(name, after string, fault func(at string) []string) {
 		if at := last(passed, after); at != "" {
@@ -132,6 +143,9 @@ func learn(t *testing.T, runtime string) []kill {
 			key := p
 			if strings.HasPrefix(s.name, "recover") {
 				key = "recover " + p // a point met in recovery is another thing than the same met in a request
+			}
+			if s.name == "userns" && slices.ContainsFunc(inUserns, func(step string) bool { return strings.HasPrefix(p, step) }) {
+				key = "userns " + p
 			}
 			if strings.HasPrefix(p, "monitor.") && s.name != "life" && s.name != "shared-pid" {
 				continue // a point of the monitor, which must be started by the first daemon
