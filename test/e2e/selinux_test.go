@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -15,11 +16,20 @@ import (
 	"berth/test/node"
 )
 
-// enforcing, in the environment, has the tests of SELinux run on a kernel that obeys its policy, not one that only writes down what
-// the policy does not allow.
+// enforcing, in the environment, has the tests of SELinux run on a kernel that holds containers to its policy, and does not only write
+// down what they break. It is for the virtual machine, whose policy has that of the programs of the node only written down.
 const enforcing = "BERTH_TEST_SELINUX_ENFORCING"
 
-var enforce = sync.OnceValue(func() error { return os.WriteFile("/sys/fs/selinux/enforce", []byte("1"), 0) })
+// enforce gives Berth's programs the label of a container engine, by which the policy knows whose pipes a container may use.
+var enforce = sync.OnceValue(func() error {
+	for _, name := range []string{"berth", "berth-monitor"} {
+		path := filepath.Join(os.Getenv("BERTH_BIN"), name)
+		if err := unix.Lsetxattr(path, "security.selinux", []byte("system_u:object_r:dockerd_exec_t:s0"), 0); err != nil {
+			return fmt.Errorf("label %s: %w", path, err)
+		}
+	}
+	return os.WriteFile("/sys/fs/selinux/enforce", []byte("1"), 0)
+})
 
 // needSELinux skips a test where the kernel has none.
 func needSELinux(t *testing.T) {
@@ -27,11 +37,33 @@ func needSELinux(t *testing.T) {
 	if !hasSELinux() {
 		t.Skip("SELinux is not on in this kernel: make test-vm-all has one")
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the policy has denied, last of all:\n%s", denied())
+		}
+	})
 	if os.Getenv(enforcing) != "" {
 		if err := enforce(); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// denied is what the kernel's log says of the policy.
+func denied() string {
+	const readAll = 3
+	log := make([]byte, 1<<20)
+	n, err := unix.Klogctl(readAll, log)
+	if err != nil {
+		return err.Error()
+	}
+	var lines []string
+	for line := range strings.Lines(string(log[:n])) {
+		if strings.Contains(line, "avc:  denied") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-40):], "")
 }
 
 func hasSELinux() bool {

@@ -237,7 +237,7 @@ var ignored = map[string]bool{"/run/xtables.lock": true, "/run/netns": true, "/v
 	"/run/crun": true, "/run/agetty.reload": true}
 
 // systemds are the folders of systemd's own, in which it does as it pleases.
-var systemds = map[string]bool{"/run/systemd": true, "/run/credentials": true}
+var systemds = map[string]bool{"/run/systemd": true, "/run/credentials": true, "/run/udev": true}
 
 func files(s Snapshot) error {
 	for _, w := range watched {
