@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -17,6 +16,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/pod"
 	"berth/internal/runtime"
+	"berth/internal/stream"
 )
 
 // service is what the daemon does for the command line beside CRI.
@@ -162,12 +162,11 @@ func (n service) PortForward(ctx context.Context, req *admin.PortForwardRequest,
 const dialTimeout = 10 * time.Second
 
 // receivePort gives a pod what a client sends, and its end. When the client is gone the connection is cut.
-func receivePort(conn *net.TCPConn, recv func() (*admin.PortData, error)) error {
+func receivePort(conn stream.Conn, recv func() (*admin.PortData, error)) error {
 	for {
 		d, err := recv()
 		if err != nil {
-			_ = conn.SetLinger(0)
-			_ = conn.Close()
+			stream.Reset(conn)
 			return err
 		}
 		if _, err := conn.Write(d.Data); err != nil {

@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
-	"net"
 
 	"k8s.io/klog/v2"
 
@@ -65,11 +65,23 @@ func (n streamNode) Attach(ctx context.Context, container string, s stream.Strea
 	return service(n).streams().Attach(ctx, id, runtime.Attach{Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr})
 }
 
-// Dial connects to a port of a pod.
-func (n streamNode) Dial(ctx context.Context, id string, port uint16) (*net.TCPConn, error) {
+// Dial connects to a port of a pod: in its network namespace, or inside its sandbox, which may have a network stack of its own.
+func (n streamNode) Dial(ctx context.Context, id string, port uint16) (stream.Conn, error) {
 	netns, err := service(n).streams().NetNS(ctx, pod.ID(id))
 	if err != nil {
 		return nil, err
 	}
-	return network.DialLocal(ctx, netns, port)
+	conn, err := network.DialLocal(ctx, netns, port)
+	if err == nil {
+		return conn, nil
+	}
+	h, sandboxed, handlerErr := service(n).streams().Sandbox(pod.ID(id))
+	if !sandboxed || handlerErr != nil {
+		return nil, errors.Join(err, handlerErr)
+	}
+	inside, insideErr := n.driver.DialInside(ctx, id, h, port)
+	if insideErr != nil {
+		return nil, errors.Join(err, insideErr)
+	}
+	return inside, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -73,6 +74,20 @@ func (s Streams) NetNS(ctx context.Context, id ID) (string, error) {
 		return "", nil
 	}
 	return s.cfg.netns(id), nil
+}
+
+// Sandbox is how the runtime of a pod is called whose containers are in a sandbox; false where they are not.
+func (s Streams) Sandbox(id ID) (h runtime.Handler, ok bool, err error) {
+	p, err := s.find(id)
+	if err != nil {
+		return h, false, err
+	}
+	r := p.rec.Load()
+	if !slices.ContainsFunc(r.Containers, func(c *Container) bool { return c.live() && r.sandboxed(c) }) {
+		return h, false, nil
+	}
+	h, err = s.cfg.handler(r)
+	return h, true, err
 }
 
 // Attach connects a caller's streams to a running container until its output ends or ctx does.

@@ -30,7 +30,7 @@ func (f forwarder) PortForward(_ context.Context, pod, _ string, port int32, str
 		return err
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(f.ctx, func() { reset(conn) })
+	stop := context.AfterFunc(f.ctx, func() { Reset(conn) })
 	defer stop()
 	if s, ok := stream.(httpstream.Stream); ok {
 		forward(conn, s)
@@ -45,9 +45,11 @@ func (f forwarder) PortForward(_ context.Context, pod, _ string, port int32, str
 	return nil
 }
 
-// reset closes a connection so that the other side sees that it was cut off.
-func reset(conn *net.TCPConn) {
-	_ = conn.SetLinger(0)
+// Reset closes a connection so that the other side sees, where it can, that it was cut off.
+func Reset(conn Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
 	_ = conn.Close()
 }
 
@@ -55,7 +57,7 @@ func reset(conn *net.TCPConn) {
 const resetTime = time.Second
 
 // forward copies both ways. The end of one direction is passed on and leaves the other open; a reset ends both.
-func forward(conn *net.TCPConn, s httpstream.Stream) {
+func forward(conn Conn, s httpstream.Stream) {
 	client := &clientEnd{Stream: s}
 	up, down := make(chan error, 1), make(chan error, 1)
 	go func() {
@@ -81,14 +83,14 @@ func forward(conn *net.TCPConn, s httpstream.Stream) {
 		case err := <-down:
 			open--
 			if err != nil {
-				reset(conn)
+				Reset(conn)
 				_ = s.Reset()
 				return
 			}
 		case <-tick.C:
 		}
 		if client.wasReset() {
-			reset(conn)
+			Reset(conn)
 			return
 		}
 	}

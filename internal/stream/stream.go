@@ -30,7 +30,13 @@ type Node interface {
 	// Attach joins the streams of a container until its output ends.
 	Attach(ctx context.Context, container string, s Streams) error
 	// Dial connects to a port of a pod's loopback interface.
-	Dial(ctx context.Context, pod string, port uint16) (*net.TCPConn, error)
+	Dial(ctx context.Context, pod string, port uint16) (Conn, error)
+}
+
+// Conn is a connection one of whose directions can end before the other.
+type Conn interface {
+	net.Conn
+	CloseWrite() error
 }
 
 // Streams are a client's. What it did not ask for is nil.

@@ -37,7 +37,7 @@ func (d deaf) Exec(ctx context.Context, _ string, _ []string, _ bool, _ Streams)
 
 func (deaf) Attach(context.Context, string, Streams) error { return errors.New("nobody attaches") }
 
-func (deaf) Dial(context.Context, string, uint16) (*net.TCPConn, error) {
+func (deaf) Dial(context.Context, string, uint16) (Conn, error) {
 	return nil, errors.New("there is no pod")
 }
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -154,6 +155,10 @@ func (s sandbox) shared() {
 	if err != nil || !strings.Contains(page, "Hello from") {
 		s.Errorf("page %q, %v", page, err)
 	}
+	answer, err := io.ReadAll(p.request(8080))
+	if err != nil || !strings.Contains(string(answer), "Hello from") {
+		s.Errorf("through a forwarded port: %q, %v", answer, err)
+	}
 	c := p.start(busybox("main", "while :; do usleep 100000; done", func(c *v1.ContainerConfig) {
 		c.Linux.SecurityContext = &v1.LinuxContainerSecurityContext{NamespaceOptions: &v1.NamespaceOption{Pid: v1.NamespaceMode_POD}}
 	}))
@@ -170,6 +175,16 @@ func (s sandbox) shared() {
 	if len(all.GetLinux().GetContainers()) != 2 || all.Linux.Memory.GetUsageBytes().GetValue() == 0 {
 		s.Errorf("stats of the pod: %v", all)
 	}
+}
+
+// request asks a web server in the pod for a page, through a forwarded port. It leaves its direction open: gVisor ends both at once.
+func (p *pod) request(port int) io.Reader {
+	p.Helper()
+	c := p.forward(port, false).dial()
+	p.Cleanup(func() { _ = c.Close() })
+	_, err := io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
+	p.ok(err)
+	return c
 }
 
 // killed kills the daemon and the monitor under a container.
