@@ -79,7 +79,7 @@ func (n streamNode) Dial(ctx context.Context, id string, port uint16) (stream.Co
 	if !sandboxed || handlerErr != nil {
 		return nil, errors.Join(err, handlerErr)
 	}
-	inside, insideErr := n.driver.DialInside(ctx, id, h, port)
+	inside, insideErr := runtime.DialInside(ctx, n.driver, id, h, port)
 	if insideErr != nil {
 		return nil, errors.Join(err, insideErr)
 	}
