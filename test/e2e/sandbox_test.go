@@ -198,10 +198,11 @@ func (s sandbox) killed() {
 	if st := quick.finish(); st.ExitCode != 6 || st.Reason != "Error" {
 		s.Errorf("of one that ended without a daemon: %+v", st)
 	}
-	monitors := processesIn(s.n.Instance, "-dir "+s.n.State+"/pods/"+p.id)
-	if len(monitors) != 1 {
-		s.Fatalf("monitors of the pod: %v", monitors)
-	}
+	var monitors []int
+	s.eventually("the pod has one monitor", func() bool { // a child of it looks like it until its exec
+		monitors = processesIn(s.n.Instance, "-dir "+s.n.State+"/pods/"+p.id)
+		return len(monitors) == 1
+	})
 	s.ok(killProcess(monitors[0]))
 	s.eventually("a new monitor answers", func() bool {
 		out, _, err := slow.tryExec(patience.For(5*time.Second), "echo hi")
