@@ -44,9 +44,20 @@ func TestMonitorKilled(t *testing.T) {
 	if e := g.exit(writer); e.Code != 7 || e.Unknown || e.StartedAt.IsZero() {
 		t.Errorf("exit of the writer: %+v", e)
 	}
-	lines := strings.Count(g.said(writer), "\n")
-	if lines < 145 {
-		t.Errorf("%d of 150 lines are in the log", lines)
+	// What a monitor had read and not yet written goes with it, a line or what had gathered on a busy machine: one gap for each.
+	gaps, next := 0, 0
+	for line := range strings.Lines(g.said(writer) + "line 150\n") {
+		var n int
+		if _, err := fmt.Sscanf(line, "line %d\n", &n); err != nil || n < next {
+			t.Fatalf("after line %d the log has %q: %v", next-1, line, err)
+		}
+		if n > next {
+			gaps++
+		}
+		next = n + 1
+	}
+	if gaps > 2 || !strings.HasSuffix(g.said(writer), "line 149\n") {
+		t.Errorf("%d gaps in the log:\n%s", gaps, g.said(writer))
 	}
 	g.ok(g.Signal(t.Context(), g.pod, tty, int(unix.SIGTERM)))
 	g.ok(unixWrite(g.must(g.Console(t.Context(), g.pod, tty)).(*os.File), "x\n"))
