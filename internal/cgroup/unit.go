@@ -49,17 +49,20 @@ func (g *Group) Populated() bool {
 }
 
 // Own is the directory of the calling process's cgroup in the cgroup2 hierarchy that is mounted at tracking.
-func Own(tracking string) (string, error) {
-	data, err := os.ReadFile("/proc/self/cgroup")
+func Own(tracking string) (string, error) { return Of(tracking, os.Getpid()) }
+
+// Of is the directory of a process's cgroup in the cgroup2 hierarchy that is mounted at tracking.
+func Of(tracking string, pid int) (string, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
-		return "", fmt.Errorf("find the own cgroup: %w", err)
+		return "", fmt.Errorf("find the cgroup of process %d: %w", pid, err)
 	}
 	for line := range strings.Lines(string(data)) {
 		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
 			return filepath.Join(tracking, path), nil
 		}
 	}
-	return "", fmt.Errorf("find the own cgroup: this process is in no cgroup2 hierarchy")
+	return "", fmt.Errorf("find the cgroup of process %d: it is in no cgroup2 hierarchy", pid)
 }
 
 // TreePath is where a cgroup is that an OCI runtime or a kubelet names: a path, a slice, or slice:prefix:name.

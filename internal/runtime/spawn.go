@@ -16,7 +16,7 @@ import (
 	"berth/internal/fault"
 )
 
-// spawn starts a monitor in the cgroup that is named after the pod. It is given its listening socket, so it can be
+// spawn starts a monitor. It is given its listening socket, so it can be
 // connected to at once.
 func (l *link) spawn(ctx context.Context) error {
 	l.reap(unix.WNOHANG) // the one before
@@ -31,22 +31,6 @@ func (l *link) spawn(ctx context.Context) error {
 		return err
 	}
 	defer listener.Close()
-	if l.cfg.Units != nil {
-		release, err := l.cfg.Units.HoldHome(ctx)
-		if err != nil {
-			return err
-		}
-		defer release()
-	}
-	group, err := cgroup.Make(l.cfg.Tracking, filepath.Join(l.cfg.monitorsGroup(), l.pod))
-	if err != nil {
-		return err
-	}
-	g, err := group.Open()
-	if err != nil {
-		return err
-	}
-	defer g.Close()
 	log, err := os.OpenFile(filepath.Join(dir, "m.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -57,13 +41,50 @@ func (l *link) spawn(ctx context.Context) error {
 		return err
 	}
 	defer null.Close()
-	_ = fault.At("runtime.spawn.before")
-	proc, err := os.StartProcess(l.cfg.Monitor, []string{
+	argv := []string{
 		"berth-monitor", "-dir", dir, "-exits", l.cfg.exits(l.pod), "-tracking", l.cfg.Tracking, "-group", l.cfg.containersGroup(), "-listener", "3", "-lock", "4",
-	}, &os.ProcAttr{
-		Dir: dir, Files: []*os.File{null, null, log, listener, lock}, Env: environment(),
-		Sys: &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(g.Fd())},
-	})
+	}
+	attr := &os.ProcAttr{Dir: dir, Files: []*os.File{null, null, log, listener, lock}, Env: environment()}
+	_ = fault.At("runtime.spawn.before")
+	return l.cfg.atHome(ctx, func() error { return l.bear(argv, attr) })
+}
+
+// births is how often a birth is tried.
+const births = 5
+
+// atHome has a monitor be born where monitors live. What it is given makes the monitor's group, which must be there for a birth: the
+// unit around it may go, with the last monitor in it, just when it was found and before it is held. It is held anew then.
+func (c *Config) atHome(ctx context.Context, birth func() error) error {
+	for try := 1; ; try++ {
+		release := func() {}
+		if c.Units != nil {
+			var err error
+			if release, err = c.Units.HoldHome(ctx); err != nil {
+				return err
+			}
+		}
+		err := birth()
+		release()
+		away := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
+		if !away || c.Units == nil || try == births {
+			return err
+		}
+	}
+}
+
+// bear starts the monitor in the cgroup that is named after the pod, which it makes.
+func (l *link) bear(argv []string, attr *os.ProcAttr) error {
+	group, err := cgroup.Make(l.cfg.Tracking, filepath.Join(l.cfg.monitorsGroup(), l.pod))
+	if err != nil {
+		return err
+	}
+	g, err := group.Open()
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	attr.Sys = &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(g.Fd())}
+	proc, err := os.StartProcess(l.cfg.Monitor, argv, attr)
 	if err != nil {
 		return err
 	}

@@ -146,17 +146,16 @@ func (u homing) properties(pid uint32) []property {
 	}
 }
 
-// awaitHome waits until systemd has put a process into the scope.
+// awaitHome waits until systemd has put a process into the scope. It asks the process, not the scope, whose cgroup may be on its way
+// out or in.
 func (u homing) awaitHome(ctx context.Context, pid uint32) error {
 	for ; ; time.Sleep(time.Millisecond) {
-		pids, err := u.homeGroup().Pids()
+		dir, err := cgroup.Of(u.Mount, int(pid))
 		if err != nil {
 			return err
 		}
-		for _, p := range pids {
-			if p == int(pid) {
-				return nil
-			}
+		if dir == u.homeGroup().Path() {
+			return nil
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("systemd has not made %s: %w: see `systemctl status %s`", u.Home(), ctx.Err(), filepath.Base(u.Home()))
