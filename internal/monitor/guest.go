@@ -184,7 +184,13 @@ func waited(said string) (int, error) {
 
 // signal sends a signal to the container's first process, or SIGKILL to all of its processes. One that was not started has
 // none, and ends by a signal that asks for that.
+//
+// One that the runtime does not deliver, such as a real-time signal that it does not know, is passed over, but for SIGKILL: who wants the
+// container's end kills it when its time is up.
 func (c guest) signal(all bool, sig int) error {
+	if c.over() {
+		return nil
+	}
 	waits := c.waits()
 	if waits && sig != int(unix.SIGKILL) && sig != int(unix.SIGTERM) {
 		return nil
@@ -194,6 +200,9 @@ func (c guest) signal(all bool, sig int) error {
 		err := c.send(all || waits, sig)
 		if err == nil && waits {
 			c.ended(wire.Exit{Code: 128 + int32(sig), Signal: sig, FinishedAt: time.Now().UnixNano()})
+		}
+		if sig != int(unix.SIGKILL) {
+			err = nil // send has complained
 		}
 		done <- err
 	}()

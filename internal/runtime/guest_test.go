@@ -139,6 +139,13 @@ func TestGuest(t *testing.T) {
 		g.wantExit(c, 9)
 		g.ok(g.Signal(t.Context(), g.pod, c, int(unix.SIGTERM))) // needs nobody any more
 	})
+	t.Run("signal that the runtime refuses", func(t *testing.T) {
+		c := g.run("echo on; while :; do usleep 1000; done")
+		g.hasSaid(c, "on")
+		g.ok(g.Signal(t.Context(), g.pod, c, 37)) // SIGRTMIN+3: what is to end is killed when its time is up
+		g.ok(g.KillAll(t.Context(), g.pod, c))
+		g.wantExit(c, 137)
+	})
 	t.Run("kill", func(t *testing.T) {
 		c := g.run("trap '' TERM; echo on; while :; do usleep 1000; done")
 		g.hasSaid(c, "on")
