@@ -180,9 +180,6 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 	if err := c.out.logTo(log); err != nil {
 		return err
 	}
-	if err := c.begun(log, time.Now()); err != nil {
-		return err
-	}
 	group, err := c.m.makeGroup(c.id, "start")
 	if err != nil {
 		return err
@@ -195,6 +192,10 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 		if err != nil {
 			return err
 		}
+	}
+	if err := c.begun(log, time.Now()); err != nil {
+		_ = c.begun(log, time.Time{})
+		return err
 	}
 	c.out.begin()
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)

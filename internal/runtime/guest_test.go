@@ -161,6 +161,17 @@ func TestGuest(t *testing.T) {
 		g.ok(g.KillAll(t.Context(), g.pod, c))
 		g.wantExit(c, 137)
 	})
+	t.Run("start that is not recorded", func(t *testing.T) {
+		c := g.create("true")
+		block := filepath.Join(g.cfg.bundle(g.pod, c), "bundle.tmp")
+		g.ok(os.Mkdir(block, 0o700))
+		if err := g.Start(t.Context(), g.pod, c, g.log(c), deadline); err == nil {
+			t.Error("it was started")
+		}
+		g.ok(os.Remove(block))
+		g.ok(g.KillAll(t.Context(), g.pod, c)) // it can end as one that was never started
+		g.wantExit(c, 137)
+	})
 	t.Run("cannot start", func(t *testing.T) {
 		c := g.create("", func(c *Create) { c.Spec.Process.Args = []string{"/nonesuch"} })
 		err := g.Start(t.Context(), g.pod, c, g.log(c), deadline)
