@@ -180,12 +180,13 @@ func (c *client) quick(ctx context.Context, q wire.Request, fds ...*os.File) (*w
 	return c.call(ctx, q, fds...)
 }
 
-// killed says whether the monitor has gone that was not meant to. It asks it: what it closes is seen before its end is.
+// killed says whether the monitor has gone that was not meant to. It asks it: what it closes is seen before its end is, and who writes
+// may see that before who reads.
 func (c *client) killed(ctx context.Context) bool {
-	_, _ = c.quick(ctx, wire.Request{Op: wire.Hello, Version: wire.Version})
+	_, err := c.quick(ctx, wire.Request{Op: wire.Hello, Version: wire.Version})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.err != nil && !c.closing
+	return (c.err != nil || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)) && !c.closing
 }
 
 // ask is call for an answer that has descriptors beside it. It returns soon after ctx ends, whatever the monitor does.

@@ -213,6 +213,29 @@ func TestAttachedToAKilledMonitor(t *testing.T) {
 	}
 }
 
+// TestGoneBeforeItIsRead asks a monitor that has gone, which the reader has not seen.
+func TestGoneBeforeItIsRead(t *testing.T) {
+	dir := t.TempDir()
+	f, err := listen(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := dial(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = f.Close() // with the connection in it
+	c := &client{conn: conn, waiting: map[uint64]chan answer{}}
+	if !c.killed(t.Context()) {
+		t.Error("it is said to live")
+	}
+	c.quiet()
+	if c.killed(t.Context()) {
+		t.Error("one that was to go is said to be killed")
+	}
+}
+
 // TestInputOfAPodThatWasRemoved checks that nothing is kept of a pod for a client's input that ends after it.
 func TestInputOfAPodThatWasRemoved(t *testing.T) {
 	g := newRig(t)
