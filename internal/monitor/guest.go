@@ -34,10 +34,12 @@ const (
 	sayLimit = 16 << 10
 )
 
-// A wait that fails while the sandbox lives is tried again after a pause that doubles, so often: most of a minute in all.
+// A wait that fails while the sandbox lives is tried again after a pause that doubles, so often: most of a minute in all. One that has
+// lasted is no failure of the ones before it.
 const (
 	waitTries  = 10
 	waitPause  = 50 * time.Millisecond
+	waitLasted = time.Minute
 	waitGroup  = "wait"
 	waitedCode = `"exitStatus":`
 )
@@ -134,8 +136,9 @@ func (c guest) streams() (theirs [3]int, err error) {
 
 // watch waits for the container's end. A sandbox that is gone has taken the container with it.
 func (c guest) watch() {
-	pause := waitPause
-	for try := 1; ; try++ {
+	pause, try := waitPause, 1
+	for !c.over() {
+		began := time.Now()
 		code, err := c.wait()
 		switch {
 		case err == nil:
@@ -148,6 +151,9 @@ func (c guest) watch() {
 			return
 		}
 		complain("wait for %s: %v", c.id, err)
+		if time.Since(began) > waitLasted {
+			pause, try = waitPause, 1
+		}
 		if try == waitTries {
 			_ = c.send(true, int(unix.SIGKILL))
 			c.ended(unknownExit())
@@ -155,6 +161,7 @@ func (c guest) watch() {
 		}
 		time.Sleep(pause)
 		pause *= 2
+		try++
 	}
 }
 
