@@ -177,11 +177,11 @@ func (c execution) endExec(name string, groups []*cgroup.Group) {
 // kill kills all that is left of the exec and returns the error that was the reason. Of its processes those are named that may
 // be in no group, and have not been reaped.
 func (s subgroup) kill(why error, pids ...int) error {
+	for _, pid := range pids { // before the end in a sandbox, with which they end and are reaped
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
 	if s.end != nil {
 		s.end()
-	}
-	for _, pid := range pids {
-		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 	for _, g := range s.groups {
 		if err := vacate(g); err != nil {
