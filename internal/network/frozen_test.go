@@ -2,7 +2,10 @@ package network
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -24,6 +27,26 @@ func TestFrozenAttachment(t *testing.T) {
 	again, err := json.Marshal(a)
 	if err != nil || !strings.Contains(string(again), `"bridge"`) {
 		t.Errorf("the configuration that made it is lost: %s, %v", again, err)
+	}
+}
+
+// TestCacheIsTidied has a crash leave half of a removal, and tells the flusher a record from a directory.
+func TestCacheIsTidied(t *testing.T) {
+	var dirs, records []string
+	dir := t.TempDir()
+	c := cache{dir, func(p string) { dirs = append(dirs, p) }, func(p string) { records = append(records, p) }}
+	kept := filepath.Join(dir, ".synced-kept")
+	err := errors.Join(c.write(&attachment{Pod: "kept"}), c.write(&attachment{Pod: "gone"}), c.remove("gone"),
+		os.WriteFile(kept, nil, 0o600), os.WriteFile(filepath.Join(dir, ".synced-gone"), nil, 0o600), c.open())
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 2 || left[0].Name() != filepath.Base(kept) || left[1].Name() != "kept" {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if want := []string{filepath.Join(dir, "kept"), filepath.Join(dir, "gone")}; !slices.Equal(dirs, []string{dir}) || !slices.Equal(records, want) {
+		t.Errorf("to be synced: %v, and the records %v", dirs, records)
 	}
 }
 

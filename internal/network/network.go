@@ -94,7 +94,7 @@ func Open(cfg Config) (*Network, error) {
 	if cfg.DirtyRecord == nil {
 		cfg.DirtyRecord = func(string) {}
 	}
-	n := &Network{cfg: cfg, cache: cache{dir: cfg.CacheDir, dirty: cfg.DirtyRecord}}
+	n := &Network{cfg: cfg, cache: cache{cfg.CacheDir, cfg.Dirty, cfg.DirtyRecord}}
 	n.look, n.log = n.reload, cfg.Logger
 	n.set(cfg)
 	if err := n.cache.open(); err != nil {
@@ -142,25 +142,16 @@ type attached struct {
 
 // cache keeps attachments, a record each, named by the pod's id.
 type cache struct {
-	dir   string
-	dirty func(string)
+	dir                string
+	dirty, dirtyRecord func(string)
 }
 
-// open makes the directory and removes what a crash left half written.
+// open makes the directory and removes what a crash left half written or half removed.
 func (c cache) open() error {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return err
 	}
-	left, err := filepath.Glob(filepath.Join(c.dir, record.TempPrefix+"*"))
-	if err != nil {
-		return err
-	}
-	for _, path := range left {
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-	}
-	return nil
+	return record.Tidy(c.dir)
 }
 
 func (c cache) path(pod string) (string, error) {
@@ -202,7 +193,7 @@ func (c cache) write(a *attachment) error {
 	if err := kind.Write(path, a); err != nil {
 		return err
 	}
-	c.dirty(path)
+	c.dirtyRecord(path)
 	return nil
 }
 

@@ -23,6 +23,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 )
 
@@ -130,9 +131,12 @@ func (k Kind) Read(path string, v any) (int, error) {
 // may be the record's own. There is none before a Flusher has been told of the record by DirtyRecord.
 func (k Kind) ReadSynced(path string, v any) (int, error) { return k.Read(synced(path), v) }
 
+// syncedPrefix begins the second names of records.
+const syncedPrefix = ".synced-"
+
 // synced is the second name of a record.
 func synced(path string) string {
-	return filepath.Join(filepath.Dir(path), ".synced-"+filepath.Base(path))
+	return filepath.Join(filepath.Dir(path), syncedPrefix+filepath.Base(path))
 }
 
 // Remove removes a record with what is kept of it; nil when there is none.
@@ -140,6 +144,29 @@ func Remove(path string) error {
 	for _, name := range []string{path, synced(path)} { // a Flusher looks for the first when it has made the second
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
+		}
+	}
+	return nil
+}
+
+// Tidy removes from a directory of records what a crash has left: temporary files, and second names of records that were removed. Nobody
+// may write to the directory meanwhile.
+func Tidy(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("tidy records: %w", err)
+	}
+	for _, e := range entries {
+		left := strings.HasPrefix(e.Name(), TempPrefix)
+		if name, ok := strings.CutPrefix(e.Name(), syncedPrefix); ok {
+			_, err := os.Lstat(filepath.Join(dir, name))
+			left = errors.Is(err, fs.ErrNotExist)
+		}
+		if !left {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+			return fmt.Errorf("tidy records: %w", err)
 		}
 	}
 	return nil

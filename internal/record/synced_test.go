@@ -64,6 +64,27 @@ func TestRecordRemovedBesideItsSync(t *testing.T) {
 	}
 }
 
+// TestTidy removes what a crash in a write, or between the two parts of a removal, has left.
+func TestTidy(t *testing.T) {
+	path, f := write(t, kind, pear{"green"}), &Flusher{}
+	dir := filepath.Dir(path)
+	f.DirtyRecord(path)
+	if err := f.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, TempPrefix+"record-1-1"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Tidy(dir); err != nil {
+		t.Fatal(err)
+	}
+	wantFiles(t, path, 2)
+	if err := errors.Join(os.Remove(path), Tidy(dir)); err != nil {
+		t.Fatal(err)
+	}
+	wantFiles(t, path, 0)
+}
+
 func wantFiles(t *testing.T, path string, n int) {
 	t.Helper()
 	if all, err := os.ReadDir(filepath.Dir(path)); err != nil || len(all) != n {
