@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/semaphore"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 )
@@ -88,6 +89,11 @@ func (d *Devices) Inject(ctx context.Context, sp *specs.Spec, names []string) er
 	return nil
 }
 
+// maxReading is how many may read descriptions at once: each that hangs holds a thread until that ends.
+const maxReading = 16
+
+var reading = semaphore.NewWeighted(maxReading)
+
 // read reads all descriptions. A directory may be on a file system that hangs, and a file may be a FIFO: then the reading goes on by
 // itself until that ends.
 func (d *Devices) read(ctx context.Context) (*cdi.Cache, error) {
@@ -95,8 +101,12 @@ func (d *Devices) read(ctx context.Context) (*cdi.Cache, error) {
 		cache *cdi.Cache
 		err   error
 	}
+	if err := reading.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("wait for other readers: %w", err)
+	}
 	done := make(chan result, 1)
 	go func() {
+		defer reading.Release(1)
 		cache, err := cdi.NewCache(cdi.WithSpecDirs(d.Dirs...), cdi.WithAutoRefresh(false))
 		done <- result{cache, err}
 	}()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -109,5 +110,40 @@ func TestDescriptionThatHangs(t *testing.T) {
 	time.Sleep(50 * time.Millisecond)
 	if err := w.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// However many containers ask for what hangs, few threads wait for it; and when it ends, others are served.
+func TestReadersThatHangAreFew(t *testing.T) {
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "gpu.json")
+	if err := unix.Mkfifo(fifo, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d := &Devices{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)}
+	before := runtime.NumGoroutine()
+	for range 2 * maxReading {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		if err := d.Inject(ctx, bare(), []string{"vendor.com/gpu=one"}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		cancel()
+	}
+	if n := runtime.NumGoroutine() - before; n > maxReading {
+		t.Errorf("%d go on", n)
+	}
+	w, err := os.OpenFile(fifo, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(fifo); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := d.Inject(t.Context(), bare(), []string{"vendor.com/gpu=one"}); !errors.Is(err, errdefs.ErrNotFound) {
+		t.Errorf("after that: %v", err)
 	}
 }
