@@ -66,6 +66,10 @@ func (f *foundFeatures) since(before *foundFeatures) {
 		return
 	}
 	f.pause = min(2*before.pause, lastRetry)
+	f.tried = slices.Clone(f.tried) // the handlers' own, unless it was tried
+	for i, r := range f.tried {
+		f.tried[i].Works = r.Works || before.works(r.Name)
+	}
 	if before.mapped == nil {
 		f.mapped = nil
 	}

@@ -74,6 +74,21 @@ func TestUsernsAfterReload(t *testing.T) {
 	}
 }
 
+// A runtime that worked once stays in the list when another try of it fails.
+func TestRuntimeThatWorkedStays(t *testing.T) {
+	now := &handlers{}
+	before := &foundFeatures{about: now, tried: []host.Runtime{{Name: "runc", Works: true}, {Name: "crun"}}}
+	failed := []host.Runtime{{Name: "runc"}, {Name: "crun"}}
+	f := &foundFeatures{about: now, tried: failed}
+	f.since(before)
+	if !f.works("runc") || f.works("crun") {
+		t.Errorf("tried: %+v", f.tried)
+	}
+	if failed[0].Works {
+		t.Error("what the handlers share was changed")
+	}
+}
+
 // What did not work for a reason that passed is found to work later, by whoever asks then, and not before its time. What worked once
 // is not taken back for such a reason.
 func TestFeaturesAreTriedAgain(t *testing.T) {
