@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -60,30 +59,50 @@ func (n *node) openSELinux() error {
 		return nil
 	}
 	if n.initFile, err = lendInit(n.monitor, n.cfg.State, labels); err != nil {
-		return fmt.Errorf("copy the init of pods: %w", err)
+		n.log.Warn("the init of pods was not copied to where the policy lets it run, so an older copy runs, or none", "copy", n.initFile, "error", err)
 	}
 	n.labels = labels
 	return nil
 }
 
 // lendInit copies the monitor's binary into dir, labelled as a file of every container: the init of a pod may not run a program with
-// the label of the node's own.
-func lendInit(monitor, dir string, labels *selinux.Node) (path string, err error) {
+// the label of the node's own. With an error it returns the copy of an earlier start, or "" where there is none.
+func lendInit(monitor, dir string, labels *selinux.Node) (string, error) {
+	_, file := labels.Usual()
+	return lend(monitor, filepath.Join(dir, "pod-init"), func(path string) error { return labels.Label(path, file) })
+}
+
+func lend(monitor, path string, label func(path string) error) (string, error) {
+	err := replaceCopy(monitor, path, label)
+	if err == nil {
+		return path, nil
+	}
+	if _, none := os.Stat(path); none != nil {
+		path = ""
+	}
+	return path, err
+}
+
+// replaceCopy copies a program to path at once or not at all. Those that run the old one keep it.
+func replaceCopy(monitor, path string, label func(path string) error) (err error) {
 	from, err := os.Open(monitor)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer from.Close()
-	path = filepath.Join(dir, "pod-init")
 	to, err := os.OpenFile(path+".next", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
 	if err != nil {
-		return "", err
+		return err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(path+".next"))
+		}
+	}()
 	_, err = io.Copy(to, from)
-	_, file := labels.Usual()
-	err = errors.Join(err, to.Chmod(0o755), to.Close(), labels.Label(path+".next", file))
+	err = errors.Join(err, to.Chmod(0o755), to.Close(), label(path+".next"))
 	if err != nil {
-		return "", err
+		return err
 	}
-	return path, os.Rename(path+".next", path) // those that run the old one keep it
+	return os.Rename(path+".next", path)
 }
