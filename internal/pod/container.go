@@ -68,8 +68,8 @@ func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerCo
 	if err := validateContainer(cfg); err != nil {
 		return "", err
 	}
-	if err := s.cfg.checkLabels(p.rec.Load().SELinux, cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
-		return "", Fail(errdefs.ErrInvalidArgument, "container %s of pod %s: %w", cfg.Metadata.Name, podID, err)
+	if err := s.cfg.checkContainerLabels(p.rec.Load().SELinux, cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
+		return "", fmt.Errorf("container %s of pod %s: %w", cfg.Metadata.Name, podID, invalid(err))
 	}
 	if err := p.waitAdopted(ctx); err != nil {
 		return "", err

@@ -36,7 +36,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 		}
 	}
 	if err := s.cfg.checkLabels(s.cfg.usualLabels(), cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
-		return "", Fail(errdefs.ErrInvalidArgument, "pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, err)
+		return "", fmt.Errorf("pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, invalid(err))
 	}
 	h, err := s.cfg.Handlers(handler)
 	if err != nil {

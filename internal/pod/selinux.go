@@ -44,6 +44,15 @@ func (c *Config) checkLabels(pod spec.Labels, o *runtimeapi.SELinuxOption) error
 	return nil
 }
 
+// checkContainerLabels is checkLabels for a container. One of a pod that has labels does not run without.
+func (c *Config) checkContainerLabels(pod spec.Labels, o *runtimeapi.SELinuxOption) error {
+	if c.SELinux == nil && pod != (spec.Labels{}) {
+		return Fail(errdefs.ErrFailedPrecondition, "the pod was made with the SELinux label %s, and the daemon runs without SELinux since it was "+
+			"restarted: start it with SELinux again, or remove the pod", pod.Process)
+	}
+	return c.checkLabels(pod, o)
+}
+
 // usualLabels are those of a pod that asks for none, without categories; none where pods have no labels.
 func (c *Config) usualLabels() spec.Labels {
 	if c.SELinux == nil {
@@ -135,6 +144,8 @@ func (b *building) relabel(ctx context.Context, r *Record, c *Container, mounts 
 		switch {
 		case errors.As(err, &no):
 			return Fail(errdefs.ErrInvalidArgument, "mount of %s: %w", m.Mount.ContainerPath, err)
+		case errdefs.IsCanceled(err) || errdefs.IsDeadlineExceeded(err):
+			return fmt.Errorf("mount of %s: %w", m.Mount.ContainerPath, err)
 		case err != nil:
 			return Fail(errdefs.ErrInternal, "mount of %s: %w", m.Mount.ContainerPath, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/spec"
@@ -132,6 +133,63 @@ func TestPodWithoutLabelsStaysSo(t *testing.T) {
 	}
 	if r, _ = b.Get(id); b.Pods.cfg.labels(r, r.container(ctr)) != (spec.Labels{}) {
 		t.Error("a container of it has labels")
+	}
+}
+
+// A pod that was made with labels gets no container without.
+func TestPodWithLabelsKeepsThem(t *testing.T) {
+	b := openLabelled(t)
+	id, err := b.Run(t.Context(), labelled("a", nil), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.cfg.SELinux = nil
+	b.reopen(t)
+	if _, err := b.Create(t.Context(), id, containerConfig("c")); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "SELinux") {
+		t.Errorf("a container without labels: %v", err)
+	}
+}
+
+// troubled is a policy that cannot be asked.
+type troubled struct {
+	policy
+	err error
+}
+
+func (p troubled) Check(string) error                            { return p.err }
+func (p troubled) Relabel(context.Context, string, string) error { return p.err }
+
+// What the node cannot do is no fault of the request, and a caller that gives up is told so.
+func TestTroubleWithLabels(t *testing.T) {
+	b := openLabelled(t)
+	b.Pods.cfg.SELinux = troubled{err: unix.EIO}
+	if _, err := b.Run(t.Context(), labelled("a", &runtimeapi.SELinuxOption{Type: "spc_t"}), ""); !errdefs.IsInternal(err) {
+		t.Errorf("a pod: %v", err)
+	}
+	id, err := b.Run(t.Context(), labelled("b", nil), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Create(t.Context(), id, withSELinux("c", &runtimeapi.SELinuxOption{Type: "spc_t"})); !errdefs.IsInternal(err) {
+		t.Errorf("a container: %v", err)
+	}
+	p, err := b.find(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := newMessage(containerConfig("c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounts := []spec.ResolvedMount{{Mount: &runtimeapi.Mount{ContainerPath: "/data", SelinuxRelabel: true}, Source: "/data"}}
+	for cause, is := range map[error]func(error) bool{
+		context.DeadlineExceeded: errdefs.IsDeadlineExceeded, context.Canceled: errdefs.IsCanceled, unix.EIO: errdefs.IsInternal,
+	} {
+		b.Pods.cfg.SELinux = troubled{err: cause}
+		err := (&building{p: p}).relabel(t.Context(), p.rec.Load(), &Container{Config: ContainerConfig{m}}, mounts)
+		if !is(err) || errdefs.IsInternal(err) != (cause == error(unix.EIO)) {
+			t.Errorf("%v: %v", cause, err)
+		}
 	}
 }
 
