@@ -204,7 +204,7 @@ func Pids(path string) ([]int, error) {
 	data, err := readProcs(path)
 	switch {
 	case err == nil, errors.Is(err, unix.EOPNOTSUPP): // threaded: its processes are listed by the group above it
-	case gone(path, err):
+	case errors.Is(err, errGone):
 		return nil, nil
 	default:
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -233,15 +233,20 @@ func Pids(path string) ([]int, error) {
 	return pids, nil
 }
 
-// formation is how long a group may be there without its files: one that somebody makes appears before they do. On a busy machine
-// with an emulated processor a tenth of a second was not enough. What is no group at all is waited for in vain.
-const formation = 5 * time.Second
+// formation is how long a group may be there without its files: one that somebody makes appears before they do.
+const formation = 100 * time.Millisecond
+
+// errGone says that the group is not there. It is found out once: at the next look the group may have been made.
+var errGone = errors.New("the group is gone")
 
 func readProcs(path string) ([]byte, error) {
 	for end := time.Now().Add(formation); ; time.Sleep(time.Millisecond) {
 		last := time.Now().After(end) // seen before the read: a daemon that stands still meanwhile reads once more
 		data, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-		if !errors.Is(err, fs.ErrNotExist) || gone(path, err) || last {
+		if gone(path, err) {
+			return nil, errGone
+		}
+		if !errors.Is(err, fs.ErrNotExist) || last {
 			return data, err
 		}
 	}

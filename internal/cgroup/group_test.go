@@ -179,6 +179,34 @@ func seenBeingMade(t *testing.T) bool {
 	return true
 }
 
+// TestPidsOfAGroupThatComesAndGoes never fails, whenever the group is made and removed.
+func TestPidsOfAGroupThatComesAndGoes(t *testing.T) {
+	group := filepath.Join(testGroup(t).Path(), "flicker")
+	done := make(chan error)
+	go func() {
+		var errs []error
+		for range 3000 {
+			errs = append(errs, os.Mkdir(group, 0o755), os.Remove(group))
+		}
+		done <- errors.Join(errs...)
+	}()
+	for {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		default:
+		}
+		if pids, err := Pids(group); err != nil || len(pids) != 0 {
+			t.Errorf("%v, %v", pids, err)
+			<-done
+			return
+		}
+	}
+}
+
 func TestRemoveTreeOfGroups(t *testing.T) {
 	g := testGroup(t)
 	for _, below := range []string{"a/b/c", "a/d", "e"} {
