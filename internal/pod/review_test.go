@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/record"
@@ -395,8 +396,13 @@ func TestTornRecordGoesBackToTheOneBefore(t *testing.T) {
 	for _, mounted := range []string{b.cfg.ipcns(pod), b.cfg.utsns(pod), b.cfg.netns(pod), b.cfg.shm(pod)} {
 		unmountForTest(t, mounted) // as a reboot does
 	}
+	_ = unix.Unmount(b.cfg.rootfs(pod, ctr), unix.MNT_DETACH) // where it was not cleared away yet
 	b.cfg.Boot = "boot-2"
-	for range 2 { // and a daemon that is killed before it has written anything
+	for range 2 { // and after a second power cut, before anything was made durable again
+		b.Close()
+		if err := errors.Join(os.Remove(path), os.WriteFile(path, []byte("berth-record pod v1"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
 		b.reopen(t)
 		_, c, err := b.GetContainer(ctr)
 		if p := b.Problems(); err != nil || len(p) != 0 || c.State != Exited || c.ExitCode != 7 {
