@@ -111,15 +111,17 @@ type server struct {
 // mostPause is how long one that could not accept a connection waits at most before it tries again.
 const mostPause = time.Second
 
-// serve connects whoever comes, until the listener is closed. What keeps it from accepting, such as too many open files, it says
-// once, and goes on when it can.
+// serve connects whoever comes, until the listener is closed, and returns when all who came have been answered. What keeps it from
+// accepting, such as too many open files, it says once, and goes on when it can.
 func (s server) serve(ctx context.Context, f forwarded) {
+	var connected sync.WaitGroup
+	defer connected.Wait()
 	var pause time.Duration
 	for {
 		conn, err := f.Accept()
 		if err == nil {
 			pause = 0
-			go s.connect(ctx, f.port, conn.(*net.TCPConn))
+			connected.Go(func() { s.connect(ctx, f.port, conn.(*net.TCPConn)) })
 			continue
 		}
 		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
@@ -137,11 +139,13 @@ func (s server) serve(ctx context.Context, f forwarded) {
 	}
 }
 
-// connect connects one client to the pod. A pod that is gone never comes back: then all ends.
+// connect connects one client to the pod. A pod that is gone never comes back: then all ends. Why a client was not served is said
+// even when all ends meanwhile, unless that is the reason.
 func (s server) connect(ctx context.Context, port uint16, conn *net.TCPConn) {
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // a client that does not read does not keep this from ending
 	err := s.node.PortForward(ctx, &admin.PortForwardRequest{Pod: s.pod, Port: port}, conn)
 	switch {
-	case err == nil || ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+	case err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled) || isCode(err, codes.Canceled):
 	case isCode(err, codes.NotFound):
 		s.end(err)
 	default:
