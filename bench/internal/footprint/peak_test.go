@@ -85,7 +85,8 @@ func TestIdleTimeGrows(t *testing.T) {
 		t.Fatal(err)
 	}
 	after, err := Idle()
-	if err != nil || before <= 0 || after < before {
+	// The kernel's own number goes back a little when a core's wait for a disk ends while it is read.
+	if err != nil || before <= 0 || after < before-time.Second {
 		t.Errorf("idle time went from %s to %s (%v)", before, after, err)
 	}
 }
