@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/test/patience"
 )
 
 // TestSupervised is a daemon whose service manager wants to hear from it.
@@ -25,7 +27,7 @@ func TestSupervised(t *testing.T) {
 	stop := start(t, cfg)
 	next := func() string {
 		t.Helper()
-		if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		if err := conn.SetReadDeadline(time.Now().Add(patience.For(time.Minute))); err != nil {
 			t.Fatal(err)
 		}
 		var text [512]byte
@@ -56,7 +58,7 @@ func TestAnswers(t *testing.T) {
 	cfg := place(t)
 	stop := start(t, cfg)
 	ask := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
 		defer cancel()
 		return answers(ctx, cfg.Socket)
 	}

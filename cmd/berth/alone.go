@@ -105,9 +105,9 @@ func lock(f *os.File) error {
 	}
 }
 
-// A lock is tried for half a second.
+// A lock is tried for three seconds: on a busy machine a child takes its time.
 const (
-	lockTries = 25
+	lockTries = 150
 	lockPause = 20 * time.Millisecond
 )
 

@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/config"
+	"berth/test/patience"
 )
 
 // place is a daemon's own directories, with a monitor and a runtime that nobody asks for anything.
@@ -56,7 +57,7 @@ func start(t *testing.T, cfg *config.Config) (stop func()) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	for client, deadline := runtimeapi.NewRuntimeServiceClient(conn), time.Now().Add(10*time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for client, deadline := runtimeapi.NewRuntimeServiceClient(conn), time.Now().Add(patience.For(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
 		if _, err = client.Version(ctx, &runtimeapi.VersionRequest{}); err == nil {
 			break
 		}
@@ -91,7 +92,7 @@ func start(t *testing.T, cfg *config.Config) (stop func()) {
 // refused wants a daemon not to start, and to say why.
 func refused(t *testing.T, cfg *config.Config, why string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
 	defer cancel()
 	if err := serve(ctx, cfg, config.Flags{}, nil); err == nil || !strings.Contains(err.Error(), why) {
 		t.Errorf("got    %v\nwanted %s", err, why)
@@ -121,6 +122,21 @@ func TestSecondDaemon(t *testing.T) {
 	}
 	_ = conn.Close()
 	start(t, other)
+}
+
+// TestLockOfAChild has the lock held for a while after a daemon was killed, by what it was just starting.
+func TestLockOfAChild(t *testing.T) {
+	dir := t.TempDir()
+	child, err := lockState(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(time.Second, func() { _ = child.Close() })
+	next, err := lockState(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = next.Close()
 }
 
 func TestSocketThatIsThere(t *testing.T) {
