@@ -227,7 +227,7 @@ func runProgram(ctx context.Context, _ string, cmd *exec.Cmd) error {
 		_ = said.Close()
 		_ = os.Remove(said.Name())
 	}()
-	cmd.Stderr, cmd.WaitDelay = said, time.Second
+	cmd.Stderr, cmd.WaitDelay = said, 10*time.Second
 	if err := cmd.Start(); err != nil {
 		return err
 	}

@@ -277,6 +277,22 @@ func TestRunWithInput(t *testing.T) {
 	}
 }
 
+// TestRunShowsWhatIsLate has a machine so busy that the last output comes some seconds after the end of the container.
+func TestRunShowsWhatIsLate(t *testing.T) {
+	d, logs := runnable(t)
+	end := make(chan struct{})
+	d.attach = func(_ func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+		_ = send(&admin.AttachOutput{Ready: true})
+		<-end
+		time.Sleep(3 * time.Second)
+		return send(&admin.AttachOutput{Stdout: []byte("late")})
+	}
+	d.behave = func(*life) int32 { close(end); return 0 }
+	if out, errs, code := d.berth(t, "run", "-i", "--rm", "--log-dir", logs, "img:1"); out != "late" || code != 0 {
+		t.Errorf("code %d, %q %q", code, out, errs)
+	}
+}
+
 func TestRunWhoseAttachFailsIsUndone(t *testing.T) {
 	d, logs := runnable(t)
 	d.attach = func(func() (*admin.AttachInput, error), func(*admin.AttachOutput) error) error {

@@ -169,7 +169,7 @@ func (s *screen) followSize(ctx context.Context, terminal *os.File) {
 }
 
 // outputGrace is how long output may still come once the container has ended: a process it left behind may hold it open.
-const outputGrace = 2 * time.Second
+const outputGrace = 10 * time.Second
 
 // wait returns when the container and its output have ended.
 func (s *session) wait(w *watch) error {
