@@ -151,6 +151,7 @@ func doctor(t *testing.T, d *daemon) map[string][]diagnosis {
 		t.Fatal(err)
 	}
 	t.Setenv("BERTH_CONFIG", path)
+	t.Setenv("TMPDIR", t.TempDir()) // for what is left: in the usual place others have a doctor, too
 	out, errs, _ := d.berth(t, "doctor", "-o", "json")
 	var all []diagnosis
 	if err := json.Unmarshal([]byte(out), &all); err != nil {

@@ -20,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
+	"berth/test/patience"
 )
 
 // daemon is a daemon without containers: what it is asked for it notes, and what a container does a test decides.
@@ -105,20 +106,32 @@ func startDaemon(t *testing.T) *daemon {
 // berth runs a command against the daemon.
 func (d *daemon) berth(t *testing.T, args ...string) (out, errs string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
 	defer cancel()
 	return d.berthIn(ctx, strings.NewReader(""), args...)
 }
 
 func (d *daemon) berthIn(ctx context.Context, in io.Reader, args ...string) (string, string, int) {
-	var out, errs bytes.Buffer
+	var out bytes.Buffer
+	errs, code := d.berthTo(ctx, in, &out, args...)
+	return out.String(), errs, code
+}
+
+func (d *daemon) berthTo(ctx context.Context, in io.Reader, out io.Writer, args ...string) (string, int) {
+	var errs bytes.Buffer
 	root := New("v-test")
 	root.SetArgs(append([]string{"--socket", "unix://" + d.socket}, args...))
 	root.SetIn(in)
-	root.SetOut(&out)
+	root.SetOut(out)
 	root.SetErr(&errs)
 	code := exitCode(root.ExecuteContext(ctx), &errs)
-	return out.String(), errs.String(), code
+	return errs.String(), code
+}
+
+// until waits until f holds, or so long that it never will: what needs it then says what is amiss.
+func until(f func() bool) {
+	for end := time.Now().Add(patience.For(time.Minute)); !f() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
 }
 
 func (d *daemon) called(name string) bool {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"berth/internal/admin"
+	"berth/test/patience"
 )
 
 // crowded is a listener for which there is no room at first.
@@ -105,7 +106,7 @@ func TestForwardEndsWithItsPod(t *testing.T) {
 		if said := errs.String(); got != 1 || said != "berth: connection refused\nberth: pod aa2 is not there\n" {
 			t.Errorf("code %d, %q", got, said)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience.For(time.Minute)):
 		t.Error("it goes on without a pod")
 	}
 }

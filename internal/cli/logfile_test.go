@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -107,8 +108,8 @@ func (s *safeBuffer) String() string {
 func TestFollowLosesNothing(t *testing.T) {
 	path := t.TempDir() + "/log"
 	const lines, perFile = 300, 37
-	var mu sync.Mutex // guards over
-	over := false
+	var over atomic.Bool
+	out := &safeBuffer{}
 	go func() {
 		var f *os.File
 		for i := range lines {
@@ -127,19 +128,14 @@ func TestFollowLosesNothing(t *testing.T) {
 			_, _ = f.WriteString(text[:20])
 			time.Sleep(time.Millisecond)
 			_, _ = f.WriteString(text[20:])
-			if i%perFile == perFile-1 {
-				time.Sleep(2 * logPoll) // rotations are minutes apart
+			if i%perFile == perFile-1 { // rotations are minutes apart
+				until(func() bool { return strings.HasSuffix(out.String(), fmt.Sprintf("\n%d\n", i)) })
 			}
 		}
-		mu.Lock()
-		over = true
-		mu.Unlock()
+		over.Store(true)
 	}()
-	out := &safeBuffer{}
 	r := &logReader{path: path, out: out, tail: -1, ended: func(context.Context) (bool, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return over, nil
+		return over.Load(), nil
 	}}
 	if err := r.copy(t.Context()); err != nil {
 		t.Fatal(err)

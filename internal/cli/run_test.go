@@ -265,9 +265,14 @@ func TestRunWithInput(t *testing.T) {
 	d, logs := runnable(t)
 	end := make(chan struct{})
 	d.attach = cat(end)
-	d.behave = func(*life) int32 { <-end; return 3 }
-	out, errs, code := d.berthIn(t.Context(), strings.NewReader("piped in"), "run", "-i", "--rm", "--log-dir", logs, "img:1")
-	if out != "piped in" || code != 3 || len(d.pods) != 0 {
+	shown := &safeBuffer{}
+	d.behave = func(*life) int32 {
+		<-end
+		until(func() bool { return shown.String() == "piped in" }) // once it has ended its output is not waited for much longer
+		return 3
+	}
+	errs, code := d.berthTo(t.Context(), strings.NewReader("piped in"), shown, "run", "-i", "--rm", "--log-dir", logs, "img:1")
+	if out := shown.String(); out != "piped in" || code != 3 || len(d.pods) != 0 {
 		t.Errorf("code %d, %q %q", code, out, errs)
 	}
 	for _, c := range d.requests {

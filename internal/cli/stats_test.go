@@ -112,8 +112,13 @@ func TestStatsOfPods(t *testing.T) {
 func TestStatsGoOnUntilInterrupted(t *testing.T) {
 	d := statsDaemon(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(time.Second, cancel)
-	out, errs, code := d.berthIn(ctx, nil, "top", "--interval", "100ms")
+	screen := &safeBuffer{}
+	go func() {
+		until(func() bool { return strings.Count(screen.String(), "CONTAINER") >= 2 })
+		cancel()
+	}()
+	errs, code := d.berthTo(ctx, nil, screen, "top", "--interval", "100ms")
+	out := screen.String()
 	if code != 0 || errs != "" || strings.Count(out, "CONTAINER") < 2 || strings.Contains(out, "\x1b") {
 		t.Errorf("code %d, %s:\n%s", code, errs, out)
 	}
