@@ -259,7 +259,7 @@ func (t *trial) removeCgroups() error {
 
 // removeCgroup removes an empty cgroup. One whose processes were just killed may be busy for a moment.
 func removeCgroup(path string) error {
-	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
 		err := unix.Rmdir(path)
 		switch {
 		case err == nil || errors.Is(err, unix.ENOENT):
