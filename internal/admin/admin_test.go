@@ -297,9 +297,12 @@ func TestAttachCarriesInputOutputAndSize(t *testing.T) {
 	c := serve(t, &daemon{attach: echo})
 	in, typed := io.Pipe()
 	resize := make(chan Size)
-	var out, errs bytes.Buffer
+	errs, said := io.Pipe()
+	var out bytes.Buffer
+	size := make([]byte, 5)
 	go func() {
 		resize <- Size{80, 24}
+		_, _ = io.ReadFull(errs, size) // the end of the input ends the session
 		for range 100 {
 			_, _ = io.WriteString(typed, "x")
 		}
@@ -307,12 +310,12 @@ func TestAttachCarriesInputOutputAndSize(t *testing.T) {
 	}()
 	ready := 0
 	err := c.Attach(t.Context(), &AttachRequest{Container: "c", TTY: true, Stdin: true},
-		Streams{In: in, Out: &out, Err: &errs, Resize: resize, Ready: func() { ready++ }})
+		Streams{In: in, Out: &out, Err: said, Resize: resize, Ready: func() { ready++ }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := strings.Repeat("x", 100) + "bye c"; out.String() != want || errs.String() != "80x24" || ready != 1 {
-		t.Errorf("out %q, err %q, ready %d times", out.String(), errs.String(), ready)
+	if want := strings.Repeat("x", 100) + "bye c"; out.String() != want || string(size) != "80x24" || ready != 1 {
+		t.Errorf("out %q, err %q, ready %d times", out.String(), size, ready)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"berth/test/patience"
 )
 
 type trail struct {
@@ -294,7 +296,7 @@ func TestAskingAgainDoesNotJoinWhatIsEnding(t *testing.T) {
 	}
 	select {
 	case <-ending:
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience.For(time.Minute)):
 		t.Fatal("the operation of a caller that had gone did not run, or was not ended")
 	}
 	again := make(chan error, 1)
