@@ -233,15 +233,17 @@ func Pids(path string) ([]int, error) {
 	return pids, nil
 }
 
-// formation is how long a group may be there without its files: one that somebody makes appears before they do.
-const formation = 100 * time.Millisecond
+// formation is how long a group may be there without its files: one that somebody makes appears before they do. It is looked at
+// so often at least: who stands still between two looks may see two groups being made, one after the other.
+const formation, looks = 100 * time.Millisecond, 20
 
 // errGone says that the group is not there. It is found out once: at the next look the group may have been made.
 var errGone = errors.New("the group is gone")
 
 func readProcs(path string) ([]byte, error) {
-	for end := time.Now().Add(formation); ; time.Sleep(time.Millisecond) {
-		last := time.Now().After(end) // seen before the read: a daemon that stands still meanwhile reads once more
+	end := time.Now().Add(formation)
+	for look := 1; ; look++ {
+		last := look >= looks && time.Now().After(end) // seen before the read: a daemon that stands still meanwhile reads once more
 		data, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
 		if gone(path, err) {
 			return nil, errGone
@@ -249,6 +251,7 @@ func readProcs(path string) ([]byte, error) {
 		if !errors.Is(err, fs.ErrNotExist) || last {
 			return data, err
 		}
+		time.Sleep(time.Millisecond)
 	}
 }
 
