@@ -87,7 +87,7 @@ func TestRemoveTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sleep := exec.Command("/bin/sh", "-c", "sleep 1000 & sleep 1000 & echo; wait")
+	sleep := exec.Command("/bin/sh", "-c", "sleep 1000 & sleep 1000 & echo; wait; exec sleep 1000") // it does not end by itself when those are killed first
 	out, err := sleep.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
