@@ -12,11 +12,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"berth/internal/fault"
 	"berth/internal/helper"
-	"berth/test/patience"
 )
 
 // daemonOrder tells the test binary that it is a daemon which is to be killed, and what to do until then.
@@ -102,26 +100,14 @@ func TestDaemonKilledDuringAdd(t *testing.T) {
 	p := h.name()
 	cmd := h.daemon(p, false)
 	must(t, cmd.Start())
-	pidFile := filepath.Join(dir, "hangs.pid")
-	for end := time.Now().Add(patience.For(20 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
-		if data, err := os.ReadFile(pidFile); err == nil && len(data) > 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the plugin did not start")
-		}
-	}
+	pid := written(t, filepath.Join(dir, "hangs.pid"))
 	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	if leases, _ := filepath.Glob(h.leases + "/pods/10.*"); len(leases) != 1 {
 		t.Fatalf("leases %v", leases)
 	}
 	h.recover(p)
-	pid, err := os.ReadFile(pidFile)
-	must(t, err)
-	if stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat"); err == nil && !strings.Contains(string(stat), ") Z ") {
-		t.Error("the plugin outlived its operation")
-	}
+	ends(t, pid)
 }
 
 // TestDaemonKilledAtEachPoint needs the build tag berth_fault. It kills a daemon at each fault point that an attachment

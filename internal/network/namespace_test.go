@@ -62,6 +62,11 @@ func TestPin(t *testing.T) {
 	}
 	id := func() string { return enter(t, ns, "readlink /proc/self/ns/net /proc/self/ns/ipc /proc/self/ns/uts") }
 	was := id()
+	old, err := os.Open(ns.Net) // no other namespace gets its number while it is open
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
 	if err := Pin(ns); err != nil || id() != was {
 		t.Errorf("pinned again, it is another: %v", err)
 	}

@@ -39,7 +39,7 @@ func (h *host) eventually(t *testing.T, want string) {
 	begun := time.Now()
 	var stalled time.Duration
 	for h.at() != want {
-		if time.Since(begun) > patience.For(5*time.Second) {
+		if time.Since(begun) > patience.For(30*time.Second) {
 			t.Fatalf("still %q after %v: %s", h.at(), time.Since(begun), h.Status().Message)
 		}
 		before := time.Now()
@@ -234,7 +234,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
 	h := newHost(t, conf("a"))
 	must(t, h.Close())
-	for end := time.Now().Add(patience.For(2 * time.Second)); runtime.NumGoroutine() > before && time.Now().Before(end); {
+	for end := time.Now().Add(patience.For(30 * time.Second)); runtime.NumGoroutine() > before && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	if now := runtime.NumGoroutine(); now > before {
@@ -256,7 +256,7 @@ func TestStatusOfPlugins(t *testing.T) {
 	h := newHost(t, `{"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "agent"}]}`, change)
 	ready := func(want bool) {
 		t.Helper()
-		for end := time.Now().Add(patience.For(10 * time.Second)); h.Status().Ready != want; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(patience.For(40 * time.Second)); h.Status().Ready != want; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%+v", h.Status())
 			}
@@ -264,13 +264,13 @@ func TestStatusOfPlugins(t *testing.T) {
 	}
 	ready(true)
 	asked := func() int { data, _ := os.ReadFile(dir + "/asked"); return len(data) / 2 }
-	n := asked()
+	n, at := asked(), h.status.last.Load().at
 	time.Sleep(100 * time.Millisecond)
 	for range 1000 {
 		h.Status()
 	}
-	if asked() != n {
-		t.Errorf("asked %d times while the answer was fresh", asked()-n)
+	if got := asked(); got != n && time.Since(at) < statusFresh {
+		t.Errorf("asked %d times while the answer was fresh", got-n)
 	}
 	must(t, os.WriteFile(dir+"/bad", nil, 0o644))
 	ready(false)
@@ -281,13 +281,13 @@ func TestStatusOfPlugins(t *testing.T) {
 	for end := time.Now().Add(statusFresh + time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		begun := time.Now()
 		h.Status()
-		if took := time.Since(begun); took > 100*time.Millisecond {
+		if took := time.Since(begun); took > statusTimeout/2 {
 			t.Fatalf("Status took %v", took)
 		}
 	}
 	begun := time.Now()
 	must(t, h.Close())
-	if took := time.Since(begun); took > patience.For(2*time.Second) {
+	if took := time.Since(begun); took > patience.For(statusTimeout*3/4) {
 		t.Errorf("Close took %v with a STATUS that hangs", took)
 	}
 	must(t, os.Remove(dir+"/hang"), os.Remove(dir+"/bad"))
