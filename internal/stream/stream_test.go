@@ -148,10 +148,10 @@ func TestClientsThatGo(t *testing.T) {
 		_ = c.Close()
 		select {
 		case <-d.ended:
-		case <-time.After(3 * checkTime):
+		case <-time.After(checkTime + time.Minute):
 			t.Fatalf("with %d bytes on the way the end was not noticed", input)
 		}
-		if took := time.Since(began); input == 0 && took > checkTime/2 {
+		if took := time.Since(began); input == 0 && took > checkTime*9/10 { // or it was seen only when the connection was looked at
 			t.Errorf("it took %v", took)
 		}
 	}
