@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
+	"berth/test/patience"
 )
 
 // monitorFlags are the build flags of the monitor under test.
@@ -125,7 +127,7 @@ func TestCrun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short")
 	}
-	cmd := exec.Command(os.Args[0], "-test.v", "-test.timeout=2m")
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.timeout="+patience.For(7*time.Minute).String())
 	cmd.Env = append(os.Environ(), underCrun+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	if out, err := cmd.CombinedOutput(); err != nil {

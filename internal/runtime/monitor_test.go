@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,9 +21,8 @@ import (
 // TestNoDescriptorLeaks looks from inside a container and an exec: what a runtime inherits, they may.
 func TestNoDescriptorLeaks(t *testing.T) {
 	g := newRig(t)
-	show := filepath.Join(g.logs, "show")
-	g.ok(os.WriteFile(show, []byte("#!/bin/sh\nls /proc/self/fd | tr '\\n' ' ' > "+g.logs+"/fds\nenv > "+g.logs+"/env\n"+
-		"cat /proc/self/oom_score_adj > "+g.logs+"/adj\nexec "+host.runtime+" \"$@\"\n"), 0o755))
+	show := g.program("show", "ls /proc/self/fd | tr '\\n' ' ' > "+g.logs+"/fds\nenv > "+g.logs+"/env\n"+
+		"cat /proc/self/oom_score_adj > "+g.logs+"/adj\nexec "+host.runtime+" \"$@\"\n")
 	ctr := g.run("cd /proc/self/fd; echo *; sleep 1000", func(c *Create) { c.Handler.Path = show })
 	g.hasSaid(ctr, "\n")
 	if got := g.said(ctr); got != "0 1 2 3\n" && got != "0 1 2\n" { // 3 is the directory that is being read
@@ -102,20 +102,17 @@ func TestOneMonitor(t *testing.T) {
 // TestCreatePastDeadline has a runtime that hangs after it has made the container.
 func TestCreatePastDeadline(t *testing.T) {
 	g := newRig(t)
-	slow := filepath.Join(g.logs, "slow")
-	g.ok(os.WriteFile(slow, []byte("#!/bin/sh\n"+host.runtime+" \"$@\"\ncase \"$*\" in *create*) sleep 7777;; esac\n"), 0o755))
+	slow := g.program("slow", host.runtime+" \"$@\"\ncase \"$*\" in *create*) sleep 7777;; esac\n")
 	ctr := newID()
 	g.made = append(g.made, ctr)
 	h := g.handler
 	h.Path = slow
-	_, err := g.Create(t.Context(), g.pod, Create{Container: ctr, Handler: h, Spec: g.spec(ctr, "sleep 1000"), Deadline: time.Second})
+	_, err := g.Create(t.Context(), g.pod, Create{Container: ctr, Handler: h, Spec: g.spec(ctr, "sleep 1000"), Deadline: patience.For(5 * time.Second)})
 	if err == nil || !strings.Contains(err.Error(), "not done in time") {
 		t.Fatalf("create: %v", err)
 	}
 	data := g.must(os.ReadFile(filepath.Join(g.cfg.bundle(g.pod, ctr), "runtime.pid"))).([]byte)
-	if stat, _ := os.ReadFile("/proc/" + strings.TrimSpace(string(data)) + "/stat"); len(stat) > 0 && !strings.Contains(string(stat), ") Z ") {
-		t.Errorf("the container's init lives: %s", stat)
-	}
+	g.ends(g.must(strconv.Atoi(strings.TrimSpace(string(data)))).(int), "the container's init")
 	if pids, _ := g.cfg.containerGroup(ctr).Pids(); len(pids) > 0 {
 		t.Errorf("helpers live: %v", pids)
 	}
@@ -124,15 +121,14 @@ func TestCreatePastDeadline(t *testing.T) {
 // TestStartPastDeadline has a runtime that hangs before it starts the container.
 func TestStartPastDeadline(t *testing.T) {
 	g := newRig(t)
-	slow := filepath.Join(g.logs, "slow")
-	g.ok(os.WriteFile(slow, []byte("#!/bin/sh\ncase \"$*\" in *start*) sleep 7777;; esac\nexec "+host.runtime+" \"$@\"\n"), 0o755))
+	slow := g.program("slow", "case \"$*\" in *start*) sleep 7777;; esac\nexec "+host.runtime+" \"$@\"\n")
 	ctr := g.create("sleep 1000", func(c *Create) { c.Handler.Path = slow })
 	began := time.Now()
 	err := g.Start(t.Context(), g.pod, ctr, g.log(ctr), time.Second)
 	if err == nil || !strings.Contains(err.Error(), "not done in time") {
 		t.Fatalf("start: %v", err)
 	}
-	if took := time.Since(began); took > patience.For(10*time.Second) {
+	if took := time.Since(began); took > patience.For(40*time.Second) {
 		t.Errorf("a start with a second to do it took %v", took)
 	}
 }
@@ -154,7 +150,7 @@ func TestLeftovers(t *testing.T) {
 	if e := g.exit(ctr); e.Code != 3 {
 		t.Errorf("exit %+v", e)
 	}
-	if took := time.Since(began); took > patience.For(5*time.Second) {
+	if took := time.Since(began); took > patience.For(30*time.Second) {
 		t.Errorf("the exit was told after %v", took)
 	}
 	g.within(time.Second, "what it left is gone", func() bool { return !g.alive("sleep", mark) })
@@ -173,9 +169,7 @@ func TestSweep(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(g.handler.Root, lost)); err == nil {
 		t.Error("the runtime remembers a container that nobody owns")
 	}
-	if err := unix.Kill(pid, 0); err == nil && !zombie(pid) {
-		t.Error("a container that nobody owns is alive")
-	}
+	g.ends(pid, "a container that nobody owns")
 	if f, ok := g.found(kept); !ok || f.State != Running {
 		t.Errorf("a container that is owned is %+v", f)
 	}
@@ -195,12 +189,10 @@ func TestShutdownWithContainers(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("sleep 1000")
 	pid := g.processOf(ctr).PID
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(10*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), patience.For(40*time.Second))
 	defer cancel()
 	g.ok(g.Shutdown(ctx, g.pod))
-	if unix.Kill(pid, 0) == nil && !zombie(pid) {
-		t.Error("a container outlived its pod")
-	}
+	g.ends(pid, "a container of the pod")
 }
 
 func zombie(pid int) bool {
@@ -266,7 +258,7 @@ func TestHungLogDisk(t *testing.T) {
 		t.Errorf("exit %+v", e)
 	}
 	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
-	if took := time.Since(began); took > patience.For(6*time.Second) {
+	if took := time.Since(began); took > patience.For(30*time.Second) {
 		t.Errorf("kill and delete took %v", took)
 	}
 	thaw()

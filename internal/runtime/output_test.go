@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,7 +37,9 @@ func (b *syncBuffer) String() string {
 
 func TestLogFormat(t *testing.T) {
 	g := newRig(t)
-	ctr := g.run("echo out; echo err >&2; head -c 40000 /dev/zero | tr '\\0' a; echo; echo; printf end")
+	// The long line is written at once: a part of it that waits for the rest goes into an entry of its own.
+	ctr := g.run("echo out; echo err >&2; head -c 40000 /dev/zero | tr '\\0' a >/tmp/long; echo >>/tmp/long; " +
+		"dd if=/tmp/long bs=64k count=1 2>/dev/null; echo; printf end")
 	g.exit(ctr)
 	var got []string
 	last := time.Time{}
@@ -80,7 +83,7 @@ func TestLogBitExact(t *testing.T) {
 	ctr := g.run("dd if=/dev/zero bs=1M count=1 2>/dev/null | tr '\\0' x >/tmp/long; echo >>/tmp/long; seq 1 100000 >/tmp/short; " +
 		"" +
 		fmt.Sprintf("i=0; while [ $i -lt %d ]; do cat /tmp/long /tmp/short; i=$((i+1)); done", rounds))
-	g.within(30*time.Second, "it is through", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.exits[ctr]) > 0 })
+	g.within(2*time.Minute, "it is through", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.exits[ctr]) > 0 })
 	var round bytes.Buffer
 	round.WriteString(strings.Repeat("x", 1<<20) + "\n")
 	for i := range 100000 {
@@ -167,10 +170,12 @@ func TestLogPaths(t *testing.T) {
 	}
 }
 
-// TestAttach has a client that reads, which gets all, and one that does not, which is dropped.
+// TestAttach has a client that reads, which gets all, and one that does not, which is dropped. There is room for a quarter of
+// the output before either has read anything, and not for all.
 func TestAttach(t *testing.T) {
 	g := newRig(t)
-	ctr := g.run("read go; seq 1 200000; echo err >&2", func(c *Create) { c.Stdin = true })
+	ctr := g.run("for i in 0 1 2 3; do read go; seq $((i*50000+1)) $((i*50000+50000)); done; echo err >&2", func(c *Create) { c.Stdin = true })
+	in, typed := io.Pipe()
 	good, errs, slow := &syncBuffer{}, &syncBuffer{}, make(stuck)
 	ready := make(chan struct{}, 2)
 	ended, dropped := make(chan error, 1), make(chan error, 1)
@@ -180,9 +185,13 @@ func TestAttach(t *testing.T) {
 	}()
 	<-ready
 	go func() {
-		ended <- g.Attach(t.Context(), g.pod, ctr, Attach{Stdin: strings.NewReader("\n"), Stdout: good, Stderr: errs, Ready: at})
+		ended <- g.Attach(t.Context(), g.pod, ctr, Attach{Stdin: in, Stdout: good, Stderr: errs, Ready: at})
 	}()
 	<-ready
+	for _, last := range []string{"\n50000\n", "\n100000\n", "\n150000\n", "\n200000\n"} {
+		g.must(typed.Write([]byte("\n")))
+		g.within(30*time.Second, "the client has what was asked for", func() bool { return strings.HasSuffix(good.String(), last) })
+	}
 	if e := g.exit(ctr); e.Code != 0 {
 		t.Errorf("exit %+v", e)
 	}
@@ -224,7 +233,7 @@ func TestTerminal(t *testing.T) {
 	g.hasSaid(ctr, "\n")
 	g.ok(g.Resize(t.Context(), g.pod, ctr, 101, 33))
 	out := &syncBuffer{}
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(10*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), patience.For(40*time.Second))
 	defer cancel()
 	g.ok(g.Attach(ctx, g.pod, ctr, Attach{Stdin: strings.NewReader("\n"), Stdout: out}))
 	if e := g.exit(ctr); e.Code != 2 {

@@ -86,7 +86,7 @@ func (g *rig) say(conn *net.UnixConn, l line) {
 }
 
 func (g *rig) hear(conn *net.UnixConn) (m map[string]any) {
-	_ = conn.SetReadDeadline(time.Now().Add(patience.For(15 * time.Second)))
+	_ = conn.SetReadDeadline(time.Now().Add(patience.For(45 * time.Second)))
 	buf := make([]byte, 64<<10)
 	n, err := conn.Read(buf)
 	g.ok(err)

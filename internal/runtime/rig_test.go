@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -131,9 +132,10 @@ func (g *rig) must(v any, err error) any {
 	return v
 }
 
+// within waits until fn is true. It gives up after d and what a busy machine may add to that.
 func (g *rig) within(d time.Duration, what string, fn func() bool) {
 	g.Helper()
-	d = patience.For(d)
+	d = patience.For(d + 30*time.Second)
 	for end := time.Now().Add(d); !fn(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			g.Fatalf("not within %v: %s", d, what)
@@ -252,14 +254,16 @@ func (g *rig) exec(ctr, script string) (out string, code int) {
 	return string(data), res.ExitCode
 }
 
-// monitor is the pid of the pod's monitor.
+// monitor is the pid of the pod's monitor. One that was killed may still be in its cgroup when the next has come.
 func (g *rig) monitor() int {
 	g.Helper()
-	pids, err := g.cfg.monitorGroup(g.pod).Pids()
-	g.ok(err)
-	if len(pids) != 1 {
-		g.Fatalf("monitors: %v", pids)
-	}
+	var pids []int
+	g.within(5*time.Second, "the pod has one monitor", func() bool {
+		var err error
+		pids, err = g.cfg.monitorGroup(g.pod).Pids()
+		g.ok(err)
+		return len(pids) == 1
+	})
 	return pids[0]
 }
 
@@ -308,6 +312,23 @@ func (g *rig) alive(args ...string) bool {
 		}
 	}
 	return false
+}
+
+// program writes a shell script for a monitor to run. No process is begun meanwhile: until its exec it would have the file open for
+// writing, and who runs that is told that it is busy.
+func (g *rig) program(name, text string) string {
+	g.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	path := filepath.Join(g.logs, name)
+	g.ok(os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755))
+	return path
+}
+
+// ends waits until a process has ended that was killed.
+func (g *rig) ends(pid int, what string) {
+	g.Helper()
+	g.within(time.Second, what+" has ended", func() bool { return ended(pid) })
 }
 
 func runHelper(ctx context.Context, _ string, cmd *exec.Cmd) error {
