@@ -79,6 +79,7 @@ func TestEventsThatNobodyReads(t *testing.T) {
 	s.watchers(t, 3)
 	leave()
 	s.watchers(t, 2)
+	var made, got atomic.Int64
 	read := make(chan int)
 	go func() {
 		n := 0
@@ -88,13 +89,13 @@ func TestEventsThatNobodyReads(t *testing.T) {
 				t.Errorf("the one who reads: %v", err)
 			}
 			n++
+			got.Add(1)
 			if err != nil || e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT && e.PodSandboxStatus.Metadata.Name == "last" {
 				read <- n
 				return
 			}
 		}
 	}()
-	var made atomic.Int64
 	live := func(name string) {
 		made.Add(4)
 		req := bare(name, runtimeapi.NamespaceMode_CONTAINER)
@@ -112,6 +113,11 @@ func TestEventsThatNobodyReads(t *testing.T) {
 	for n := 0; s.Pods.EventCounts().Dropped == 0; n++ {
 		if n == 1000 {
 			t.Fatal("one who does not read is not dropped")
+		}
+		for end := time.Now().Add(patience.For(time.Minute)); made.Load()-got.Load() > 500; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) { // however slowly it reads, it is not to be dropped as well
+				t.Fatalf("the one who reads got %d events of %d", got.Load(), made.Load())
+			}
 		}
 		many.Go(func() error { live(strconv.Itoa(n)); return nil })
 	}
