@@ -123,7 +123,9 @@ func TestPodThatNeverWasHasNoEvents(t *testing.T) {
 	defer w.Close()
 	b.net.hold = make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
+	removed := make(chan struct{})
 	go func() {
+		defer close(removed)
 		wait(t, "an ADD", func() bool { adds, _ := b.net.state(); return adds == 1 })
 		for _, p := range b.index.Load().pods {
 			if err := b.Remove(t.Context(), p.id); err != nil {
@@ -135,6 +137,7 @@ func TestPodThatNeverWasHasNoEvents(t *testing.T) {
 	if _, err := b.Run(ctx, podConfig("a"), ""); err == nil {
 		t.Error("the pod was made")
 	}
+	<-removed
 	wait(t, "the end of the undo", func() bool { return len(b.index.Load().pods) == 0 })
 	none(t, w)
 }

@@ -30,9 +30,11 @@ func TestHandlerTakenOutOfTheConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Create(t.Context(), id, containerConfig("c")); err != nil {
+	ctr, err := b.Create(t.Context(), id, containerConfig("c"))
+	if err != nil {
 		t.Fatal(err)
 	}
+	b.drv.inv.Containers = map[string]runtime.Found{string(id): {State: runtime.Running}, string(ctr): {State: runtime.Created}}
 	b.unconfigured.Store(true)
 	b.reopen(t)
 	if _, err := b.Create(t.Context(), id, containerConfig("d")); !errors.Is(err, errdefs.ErrFailedPrecondition) {

@@ -188,7 +188,7 @@ func open(t *testing.T) *bench {
 				t.Errorf("remove %s: %v", r.ID, err)
 			}
 		}
-		b.Close()
+		b.end(t)
 	})
 	return b
 }
@@ -197,7 +197,7 @@ func open(t *testing.T) *bench {
 func (b *bench) reopen(t *testing.T) {
 	t.Helper()
 	if b.Pods != nil {
-		b.Close()
+		b.end(t)
 	}
 	pods, err := Open(b.cfg)
 	if err != nil {
