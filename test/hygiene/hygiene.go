@@ -116,17 +116,17 @@ func Naming(words ...string) Filter {
 }
 
 // Check compares what take returns with before until nothing that the filter chooses differs, or patience is over. It
-// returns what still differs then.
+// returns what still differs then. What changes under the eyes of take may make that fail: then it is taken again.
 func Check(before Snapshot, take func() (Snapshot, error), choose Filter, patience time.Duration) ([]Leak, error) {
 	deadline := time.Now().Add(patience)
 	for {
+		late := time.Now().After(deadline)
 		after, err := take()
-		if err != nil {
-			return nil, err
-		}
-		leaks := keep(before.Diff(after), choose)
-		if len(leaks) == 0 || time.Now().After(deadline) {
+		if leaks := keep(before.Diff(after), choose); err == nil && (len(leaks) == 0 || late) {
 			return leaks, nil
+		}
+		if late {
+			return nil, err
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -164,7 +164,7 @@ func Main(m *testing.M, end func() (names []string, err error)) int {
 	if SharedMachine() {
 		choose = Naming(names...)
 	}
-	leaks, err := Check(before, Machine, choose, patience.For(10*time.Second))
+	leaks, err := Check(before, Machine, choose, patience.For(30*time.Second))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hygiene: look at the machine after the tests:", err)
 		return 1

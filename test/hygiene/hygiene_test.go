@@ -6,12 +6,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/test/patience"
 	"berth/test/space"
 )
 
@@ -100,7 +102,7 @@ func TestPlantedLeakIsFound(t *testing.T) {
 		t.Run(string(p.kind), func(t *testing.T) {
 			before, err := Machine()
 			must(t, err)
-			undo := p.make(t, p.name)
+			undo := sync.OnceFunc(p.make(t, p.name)) // the same number may be another's loop device by then
 			defer undo()
 			leaks, err := Check(before, Machine, Naming(p.name), 100*time.Millisecond)
 			must(t, err)
@@ -108,7 +110,7 @@ func TestPlantedLeakIsFound(t *testing.T) {
 				t.Fatalf("planted a %s; found %v", p.kind, leaks)
 			}
 			undo()
-			leaks, err = Check(before, Machine, Naming(p.name), 2*time.Second)
+			leaks, err = Check(before, Machine, Naming(p.name), patience.For(20*time.Second))
 			must(t, err)
 			if len(leaks) != 0 {
 				t.Fatalf("the leak was removed and is still reported: %v", leaks)
@@ -142,7 +144,7 @@ func TestInsideSeesPodRulesOnly(t *testing.T) {
 	before, err := Inside(sp)
 	must(t, err)
 	for _, chain := range []string{"CNI-HOSTPORT-DNAT", "CNI-0123456789abcdef01234567"} {
-		must(t, sp.Run(exec.Command("iptables", "-t", "nat", "-N", chain)))
+		must(t, sp.Run(exec.Command("iptables", "-w", "-t", "nat", "-N", chain)))
 	}
 	after, err := Inside(sp)
 	must(t, err)
@@ -158,7 +160,7 @@ func TestCheckWaitsForWhatIsEnding(t *testing.T) {
 	cmd := exec.Command("sleep", "0.3041")
 	must(t, cmd.Start())
 	go func() { _ = cmd.Wait() }()
-	leaks, err := Check(before, Machine, Naming("0.3041"), 5*time.Second)
+	leaks, err := Check(before, Machine, Naming("0.3041"), patience.For(20*time.Second))
 	if err != nil || len(leaks) != 0 {
 		t.Errorf("a process that ended in time is reported: %v %v", leaks, err)
 	}

@@ -22,9 +22,9 @@ func (n *Node) Close() error {
 		}
 	}
 	errs = append(errs, n.RemoveAll())
-	errs = append(errs, n.Clean(patience.For(5*time.Second)))
+	errs = append(errs, n.Clean(patience.For(30*time.Second)))
 	errs = append(errs, n.Stop())
-	if left := n.traces().processes(); len(left) > 0 {
+	if left := n.traces().outliving(patience.For(10 * time.Second)); len(left) > 0 {
 		errs = append(errs, fmt.Errorf("processes outlive the pods and the daemon: %s", strings.Join(left, "; ")))
 	}
 	return errors.Join(errors.Join(errs...), n.discard())
@@ -50,19 +50,30 @@ func (n *Node) RemoveAll() error {
 	return errors.Join(errs...)
 }
 
+// outliving lists what still runs of the node. What is just ending has until patience is over.
+func (t traces) outliving(patience time.Duration) []string {
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		late := time.Now().After(deadline)
+		if left := t.processes(); len(left) == 0 || late {
+			return left
+		}
+	}
+}
+
 // Clean checks that nothing of any pod is left, when there should be none: no mount, link, filter rule, network
 // namespace, cgroup, process, lease or file. What is still ending has until patience is over.
 func (n *Node) Clean(patience time.Duration) error {
 	deadline := time.Now().Add(patience)
 	for {
-		left, err := residue(n)
-		if err != nil {
-			return err
-		}
-		if len(left) == 0 {
+		late := time.Now().After(deadline)
+		left, err := residue(n) // which may fail at what changes under its eyes
+		if err == nil && len(left) == 0 {
 			return nil
 		}
-		if time.Now().After(deadline) {
+		if late && err != nil {
+			return err
+		}
+		if late {
 			return fmt.Errorf("left behind by pods that were removed (%s):\n  %s", n.Instance, strings.Join(left, "\n  "))
 		}
 		time.Sleep(20 * time.Millisecond)

@@ -207,7 +207,7 @@ func (n *Node) Start(env ...string) error {
 
 // connect waits for the daemon and makes fresh clients: the old ones would wait out their backoff.
 func (n *Node) connect(d *daemon) error {
-	deadline := time.Now().Add(patience.For(15 * time.Second))
+	deadline := time.Now().Add(patience.For(time.Minute))
 	for {
 		runtime, images, err := dial(n.Socket)
 		if err == nil {
@@ -265,7 +265,7 @@ func (n *Node) Kill9() error {
 	if err := n.current().signal(syscall.SIGKILL); err != nil {
 		return err
 	}
-	return n.Died(patience.For(5 * time.Second))
+	return n.Died(patience.For(30 * time.Second))
 }
 
 // Stop ends the daemon with SIGTERM, as systemd would. Pods go on. It is an error if the daemon does not exit with 0.
@@ -277,7 +277,7 @@ func (n *Node) Stop() error {
 	if err := d.signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	if err := n.Died(patience.For(10 * time.Second)); err != nil {
+	if err := n.Died(patience.For(30 * time.Second)); err != nil {
 		return fmt.Errorf("SIGTERM: %w\n%s", err, n.DaemonLog(20))
 	}
 	if !d.succeeded() {

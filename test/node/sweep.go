@@ -9,9 +9,13 @@ import (
 )
 
 // writeOwner notes which test process owns the node, so that Sweep can tell a node in use from one left by a test that was
-// killed.
+// killed. It does so at once: another process may sweep now, to which half a note is that of a dead owner.
 func writeOwner(dir string) error {
-	return os.WriteFile(dir+"/owner", []byte(identity(os.Getpid())), 0o644)
+	next := dir + "/owner.next"
+	if err := os.WriteFile(next, []byte(identity(os.Getpid())), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(next, dir+"/owner")
 }
 
 // identity is a process id with its start time, since ids are used again. It is empty when there is no such process.

@@ -104,7 +104,7 @@ func (t traces) erase() error {
 
 // removeGroups removes the cgroups. One whose last process is just ending is busy for a moment.
 func (t traces) removeGroups() error {
-	deadline := time.Now().Add(patience.For(5 * time.Second))
+	deadline := time.Now().Add(patience.For(30 * time.Second))
 	for {
 		var errs []error
 		for _, dir := range t.groups() {
@@ -120,7 +120,7 @@ func (t traces) removeGroups() error {
 }
 
 func (t traces) endProcesses() error {
-	deadline := time.Now().Add(patience.For(5 * time.Second))
+	deadline := time.Now().Add(patience.For(30 * time.Second))
 	for {
 		found := 0
 		for _, dir := range t.groups() {

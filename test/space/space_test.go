@@ -12,6 +12,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"berth/test/patience"
 )
 
 func open(t *testing.T, setup ...func() error) *Space {
@@ -70,12 +72,12 @@ func TestNetworkIsPrivate(t *testing.T) {
 	if err != nil || len(names) != 1 || names[0] != "lo" {
 		t.Errorf("links inside: %v, %v; wanted lo alone", names, err)
 	}
-	l, err := s.Listen("tcp", "127.0.0.1:0")
+	l, err := s.Listen("tcp", "127.83.47.29:0") // where nobody else listens outside
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience.For(20*time.Second))
 	defer cancel()
 	conn, err := s.DialContext(ctx, "tcp", l.Addr().String())
 	if err != nil {
