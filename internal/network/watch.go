@@ -35,6 +35,7 @@ type watcher struct {
 	notify  *fsnotify.Watcher
 	beside  []string
 	seen    trail
+	marks   string            // of the files, at the last look
 	ids     map[string]uint64 // inode of each directory that is watched
 	stop    chan struct{}
 	ending  sync.Once
@@ -82,8 +83,8 @@ func (w *watcher) run() {
 			last = time.Now()
 		case <-timer.C:
 			armed = false
-			if w.pending() {
-				last = time.Now() // the timer won against an event that came before it
+			if w.pending() || w.stirred() {
+				last = time.Now() // the timer won against an event that came before it, or will come
 			}
 			due := !firstBad.IsZero() && (time.Since(last) >= settle || time.Since(firstBad) >= settleMax)
 			putOff, err := w.update(due)
@@ -119,6 +120,9 @@ func (w *watcher) pending() (matters bool) {
 		}
 	}
 }
+
+// stirred says whether files have changed since the last look: on a busy machine events come late.
+func (w *watcher) stirred() bool { return w.seen.marks() != w.marks }
 
 // take says whether an event matters. The watch of a directory that went is gone with it, and the one that came in its place
 // may have its very inode.
@@ -171,7 +175,7 @@ func (w *watcher) follow() (fresh bool, err error) {
 			return fresh, fmt.Errorf("watch %s: %w", dir, err)
 		}
 	}
-	w.seen = t
+	w.seen, w.marks = t, t.marks()
 	return fresh, nil
 }
 
@@ -223,6 +227,20 @@ func (t trail) add(path string) {
 		}
 	}
 	t.leaves[at] = true
+}
+
+// marks are what each writing changes of the files at the end of the paths.
+func (t trail) marks() string {
+	var b strings.Builder
+	for _, dir := range slices.Sorted(maps.Keys(t.leaves)) {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			if info, err := os.Stat(filepath.Join(dir, e.Name())); err == nil {
+				fmt.Fprintln(&b, info.Name(), info.Mode(), info.Size(), info.ModTime().UnixNano())
+			}
+		}
+	}
+	return b.String()
 }
 
 func (t trail) visit(dir string) {

@@ -3,6 +3,7 @@ package network
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -10,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 
 	"berth/test/patience"
 )
@@ -170,6 +173,46 @@ func TestHalfWrittenIsNotBelieved(t *testing.T) {
 	})
 	must(t, os.WriteFile(file, []byte("{"), 0o644)) // what stays half written is believed in the end
 	h.eventually(t, "")
+}
+
+// TestChangesWhoseEventsAreLate has a file written slower than it settles for who is told of the first change only.
+func TestChangesWhoseEventsAreLate(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "10-test.conflist")
+	believed := make(chan string, 100)
+	look := func(final bool) ([]string, bool) {
+		if data, err := os.ReadFile(file); final && err == nil {
+			believed <- string(data)
+		}
+		return nil, !final
+	}
+	notify, err := fsnotify.NewWatcher()
+	must(t, err)
+	w := &watcher{paths: []string{dir}, look: look, log: slog.New(slog.DiscardHandler), notify: notify, ids: map[string]uint64{}, stop: make(chan struct{})}
+	_, err = w.update(true)
+	must(t, err)
+	events := make(chan fsnotify.Event, 1)
+	notify.Events = events
+	w.stopped.Go(w.run)
+	defer func() { must(t, w.close()) }()
+	var pause time.Duration
+	last := time.Now()
+	for i := range 40 {
+		must(t, os.WriteFile(file, []byte(strings.Repeat("x", i+1)), 0o644))
+		pause, last = max(pause, time.Since(last)), time.Now()
+		if i == 0 {
+			events <- fsnotify.Event{Name: file, Op: fsnotify.Create}
+		}
+		time.Sleep(2 * gather)
+	}
+	select {
+	case got := <-believed:
+		if pause < settle && len(got) < 40 {
+			t.Errorf("%d bytes of 40 were believed, although no change took longer than %v", len(got), pause)
+		}
+	case <-time.After(patience.For(30 * time.Second)):
+		t.Error("what is there is not believed")
+	}
 }
 
 func TestWatchThroughLinks(t *testing.T) {
