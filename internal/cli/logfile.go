@@ -137,7 +137,10 @@ func (r *logReader) advance() (bool, error) {
 		r.pending = nil // nobody ends a line of the old file any more
 	}
 	r.closeFile()
-	return true, r.openFile()
+	if err := r.openFile(); err != nil && !absent(err) { // it may have been renamed again
+		return false, err
+	}
+	return true, nil
 }
 
 // drain copies what there is.

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -149,6 +150,32 @@ func TestFollowLosesNothing(t *testing.T) {
 	}
 	if out.String() != want.String() {
 		t.Errorf("%d bytes came, %d were written", len(out.String()), want.Len())
+	}
+}
+
+// TestAdvanceBesideRotations has the log renamed at any moment, also between a look at it and its opening.
+func TestAdvanceBesideRotations(t *testing.T) {
+	path := t.TempDir() + "/log"
+	var over atomic.Bool
+	rotated := make(chan error, 1)
+	go func() {
+		var err error
+		for err == nil && !over.Load() {
+			err = errors.Join(os.WriteFile(path, nil, 0o644), os.Rename(path, path+".1"))
+		}
+		rotated <- err
+	}()
+	r := &logReader{path: path, tail: -1}
+	for range 20000 {
+		if _, err := r.advance(); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	r.closeFile()
+	over.Store(true)
+	if err := <-rotated; err != nil {
+		t.Error(err)
 	}
 }
 
