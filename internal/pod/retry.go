@@ -59,16 +59,19 @@ func newHurry() hurry { return hurry{make(chan time.Time, 1)} }
 
 // by brings the deadline forward to at; a later one than what was asked for already changes nothing.
 func (h hurry) by(at time.Time) {
-	select {
-	case earlier := <-h.brought:
-		if earlier.Before(at) {
-			at = earlier
+	for {
+		select {
+		case earlier := <-h.brought:
+			if earlier.Before(at) {
+				at = earlier
+			}
+		default:
 		}
-	default:
-	}
-	select {
-	case h.brought <- at:
-	default: // somebody else brought it forward meanwhile: the waiter takes the earliest it sees
+		select {
+		case h.brought <- at:
+			return
+		default: // somebody else brought it forward meanwhile, perhaps to a later time
+		}
 	}
 }
 
