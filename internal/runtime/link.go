@@ -139,19 +139,34 @@ func hello(ctx context.Context, c *client) ([]wire.Container, error) {
 
 // handOver gives a monitor what it cannot find by name. One that has it already, or needs nothing, passes over it.
 func (l *link) handOver(ctx context.Context, c *client, e wire.Container) {
-	l.mu.Lock()
-	h := l.held[e.ID]
-	l.mu.Unlock()
-	var fds []*os.File
-	if h.pidfd != nil {
-		fds = append(fds, h.pidfd)
-		if h.console != nil {
-			fds = append(fds, h.console)
-		}
+	fds, err := l.lend(e.ID)
+	if err == nil {
+		_, err = c.call(ctx, wire.Request{Op: wire.Inherit, Container: e.ID}, fds...)
+		closeFiles(fds)
 	}
-	if _, err := c.call(ctx, wire.Request{Op: wire.Inherit, Container: e.ID}, fds...); err != nil {
+	if err != nil {
 		l.cfg.Log.Warn("a monitor could not take over a container's process", "pod", l.pod, "container", e.ID, "error", err)
 	}
+}
+
+// lend returns copies of what is held of a container for a monitor that takes over: the container may exit while they are on their
+// way, and what was held is closed then.
+func (l *link) lend(ctr string) (fds []*os.File, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.held[ctr]
+	for _, f := range []*os.File{h.pidfd, h.console} {
+		if f == nil {
+			break // a console without a process is of no use
+		}
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			closeFiles(fds)
+			return nil, fmt.Errorf("copy the descriptor of %s: %w", f.Name(), err)
+		}
+		fds = append(fds, os.NewFile(uintptr(fd), f.Name()))
+	}
+	return fds, nil
 }
 
 // hold keeps what a monitor that takes over will need of a container.

@@ -1,0 +1,96 @@
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/monitor/wire"
+	"berth/test/patience"
+)
+
+// TestHandOverOfWhatExits has a container exit while what is held of it is on its way to a monitor that takes over. The monitor gets
+// what was held, and not what has the same number by then.
+func TestHandOverOfWhatExits(t *testing.T) {
+	monitor, daemon := connected(t)
+	held, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLink(&Config{Log: slog.New(slog.DiscardHandler)}, "p1")
+	l.held["c1"] = holding{pidfd: held}
+	c := newClient(daemon, func(string, *wire.Exit) {}, func() {})
+	c.send.Lock()
+	handed := make(chan struct{})
+	go func() {
+		defer close(handed)
+		l.handOver(t.Context(), c, wire.Container{ID: "c1"})
+	}()
+	awaitRequest(t, c)
+	l.tell("c1")
+	c.send.Unlock()
+
+	_ = monitor.SetReadDeadline(time.Now().Add(patience.For(10 * time.Second)))
+	buf, oob := make([]byte, 4<<10), make([]byte, unix.CmsgSpace(4))
+	n, on, _, _, err := monitor.ReadMsgUnix(buf, oob)
+	if err != nil {
+		t.Fatal("nothing is handed over: ", err)
+	}
+	fds := files(oob[:on])
+	defer closeFiles(fds)
+	if len(fds) != 1 {
+		t.Fatalf("%d descriptors come, want 1", len(fds))
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(fds[0].Fd()), &st); err != nil || st.Rdev != unix.Mkdev(1, 3) {
+		t.Errorf("device %d comes (%v), want that of /dev/null", st.Rdev, err)
+	}
+	var q wire.Request
+	if err := json.Unmarshal(buf[:n], &q); err != nil || q.Op != wire.Inherit {
+		t.Errorf("asked for %q (%v)", q.Op, err)
+	}
+	c.end()
+	<-handed
+}
+
+// connected is a connection as between a monitor and a daemon, both ends of it.
+func connected(t *testing.T) (monitor, daemon *net.UnixConn) {
+	t.Helper()
+	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unixpacket"}
+	listener, err := net.ListenUnix(at.Net, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if daemon, err = net.DialUnix(at.Net, nil, at); err != nil {
+		t.Fatal(err)
+	}
+	if monitor, err = listener.AcceptUnix(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = monitor.Close(), daemon.Close() })
+	return monitor, daemon
+}
+
+// awaitRequest returns when a request is waiting for its answer, or for its turn to be sent.
+func awaitRequest(t *testing.T, c *client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience.For(10*time.Second))
+	defer cancel()
+	for asked := false; !asked; {
+		c.mu.Lock()
+		asked = len(c.waiting) > 0
+		c.mu.Unlock()
+		if ctx.Err() != nil {
+			t.Fatal("nothing is asked")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
