@@ -58,6 +58,7 @@ func (w *worker) leaveOver() error {
 	if err != nil {
 		return err
 	}
+	defer s.Close() // what it has open would keep the volume of a power cut from being unmounted
 	s.stop()
 	s.work.Wait() // no syncer any more
 	s.ctx = context.Background()
