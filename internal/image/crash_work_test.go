@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"berth/internal/record"
+	"berth/test/patience"
 )
 
 // TestCrashChild is the process that a crash test kills.
@@ -91,7 +92,7 @@ func (w *worker) pull() error {
 
 // durable waits until the store says that all images are on the disk, and the flusher has had its turn.
 func (w *worker) durable() error {
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(patience.For(2 * time.Minute)); ; time.Sleep(2 * time.Millisecond) {
 		w.s.mu.Lock()
 		done := true
 		for _, rec := range w.s.images {

@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/patience"
 )
 
 // durable waits until the records on the disk say that all images are durable.
 func durable(t *testing.T, s *Store) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience.For(2 * time.Minute)); ; time.Sleep(5 * time.Millisecond) {
 		done := true
 		for _, img := range s.List() {
 			var rec imageRecord

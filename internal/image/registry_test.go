@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -26,43 +27,47 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/zstd"
+
+	"berth/test/patience"
 )
 
-// startRegistry runs Debian's docker-registry on a free port of loopback until the test ends.
+// startRegistry runs Debian's docker-registry on a free port of loopback until the test ends. It chooses the port itself, and tells
+// it when it listens: one that was found free before may be somebody else's by then.
 func startRegistry(t testing.TB, extra string) (host string) {
 	t.Helper()
 	bin, err := exec.LookPath("docker-registry")
 	if err != nil {
 		t.Skip("docker-registry is not installed: apt-get install docker-registry")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	host = l.Addr().String()
-	l.Close()
 	dir := t.TempDir()
-	conf := filepath.Join(dir, "config.yml")
-	text := fmt.Sprintf("version: 0.1\nlog:\n  level: error\n  accesslog:\n    disabled: true\nstorage:\n  filesystem:\n    rootdirectory: %s/data\nhttp:\n  addr: %s\n%s", dir, host, extra)
+	conf, said := filepath.Join(dir, "config.yml"), filepath.Join(dir, "log")
+	text := fmt.Sprintf("version: 0.1\nlog:\n  level: info\n  accesslog:\n    disabled: true\nstorage:\n  filesystem:\n    rootdirectory: %s/data\nhttp:\n  addr: 127.0.0.1:0\n%s", dir, extra)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	log, err := os.Create(said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
 	cmd := exec.Command(bin, "serve", conf)
-	cmd.Stderr = io.Discard
+	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	for range 200 {
-		if c, err := net.Dial("tcp", host); err == nil {
-			c.Close()
-			return host
+	for deadline := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
+		raw, err := os.ReadFile(said)
+		if found := listening.FindSubmatch(raw); found != nil {
+			return string(found[1])
 		}
-		time.Sleep(20 * time.Millisecond)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("docker-registry does not listen: %v: %s", err, raw)
+		}
 	}
-	t.Fatal("docker-registry does not answer")
-	return ""
 }
+
+var listening = regexp.MustCompile(`"listening on (127\.0\.0\.1:\d+)[",]`)
 
 // entry is a hand-made tar entry: a name and its body, or a header.
 type entry struct {

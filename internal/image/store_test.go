@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"berth/test/patience"
 )
 
 func open(t testing.TB, root string, change ...func(*Config)) *Store {
@@ -52,14 +54,17 @@ func sound(t testing.TB, s *Store) {
 
 func nothingInFlight(t testing.TB, s *Store) {
 	t.Helper()
-	var left []os.DirEntry
-	for range 100 { // a flight that nobody waits for ends a moment after its last caller
-		if left, _ = os.ReadDir(s.path(ingestDir)); len(left) == 0 {
+	// A flight that nobody waits for ends a moment after its last caller, and a round of the syncer when the disk has all.
+	for end := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(20 * time.Millisecond) {
+		left, err := os.ReadDir(s.path(ingestDir))
+		if err == nil && len(left) == 0 {
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
+		if time.Now().After(end) {
+			t.Errorf("left in ingest: %v, %v", left, err)
+			return
+		}
 	}
-	t.Errorf("left in ingest: %v", left)
 }
 
 func layersOnDisk(t testing.TB, s *Store) int {
@@ -416,18 +421,7 @@ func TestNotDurableIsDroppedByAnotherBoot(t *testing.T) {
 	boot := func(id string) func(*Config) { return func(c *Config) { c.BootID = id } }
 	s := open(t, root, boot("one"))
 	pull(t, s, host+"/a:v1")
-	durable := func() bool {
-		var rec imageRecord
-		img, _ := s.Get(host + "/a:v1")
-		_, err := imageKind.Read(s.recordPath(img.ID), &rec)
-		return err == nil && rec.Durable
-	}
-	for i := 0; !durable(); i++ {
-		if i > 500 {
-			t.Fatal("the image does not become durable")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	durable(t, s)
 	_ = s.Close() // no syncer any more: what comes now does not become durable
 	s2 := open(t, root, boot("one"))
 	s2.stop()
