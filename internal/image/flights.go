@@ -8,8 +8,9 @@ import (
 // flights runs one piece of work for all who want it at the same time. The work has a context of its own, which ends when
 // the last who waits has left; the result is dropped then.
 type flights[T any] struct {
-	mu   sync.Mutex // guards what follows, and the refs of each flight
-	byID map[string]*flight[T]
+	mu    sync.Mutex // guards what follows, and the refs of each flight
+	byID  map[string]*flight[T]
+	tasks map[chan struct{}]struct{} // what goes on, waited for or not; each is closed when it is over
 }
 
 type flight[T any] struct {
@@ -33,10 +34,10 @@ func (f *flights[T]) join(key string, p *reporter, work func(context.Context, *l
 		ctx, cancel := context.WithCancel(context.Background())
 		fl, owner = &flight[T]{done: make(chan struct{}), cancel: cancel}, true
 		f.byID[key] = fl
-		go func() {
+		f.goLocked(func() {
 			fl.value, fl.err = work(ctx, &fl.listen)
 			close(fl.done)
-		}()
+		})
 	}
 	fl.refs++
 	quiet := fl.listen.add(p)
@@ -67,7 +68,41 @@ func (f *flights[T]) leave(key string, fl *flight[T], drop func(T)) {
 	case <-fl.done:
 		fl.drop(drop)
 	default: // the work notices its end; the caller need not see that
-		go func() { <-fl.done; fl.drop(drop) }()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.goLocked(func() { <-fl.done; fl.drop(drop) })
+	}
+}
+
+// goLocked runs a task beside the caller.
+func (f *flights[T]) goLocked(task func()) {
+	over := make(chan struct{})
+	if f.tasks == nil {
+		f.tasks = map[chan struct{}]struct{}{}
+	}
+	f.tasks[over] = struct{}{}
+	go func() {
+		task()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.tasks, over)
+		close(over)
+	}()
+}
+
+// land waits until nothing goes on, of those either that nobody waits for any more.
+func (f *flights[T]) land() {
+	for {
+		f.mu.Lock()
+		var one chan struct{}
+		for one = range f.tasks {
+			break
+		}
+		f.mu.Unlock()
+		if one == nil {
+			return
+		}
+		<-one
 	}
 }
 

@@ -1,11 +1,13 @@
 package image
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // TestConfigIsFetchedOnce has a second pull arrive when the first has read the config and waits for its layer.
@@ -97,4 +99,27 @@ func TestFailureIsShared(t *testing.T) {
 	if n := p.blobGets()[blob.String()]; n > 5 {
 		t.Errorf("the layer was asked for %d times", n)
 	}
+}
+
+// TestCloseWaitsForWhoIsLeft closes a store whose only caller has left a fetch that is still noticing it.
+func TestCloseWaitsForWhoIsLeft(t *testing.T) {
+	s := open(t, t.TempDir())
+	noticed, last := make(chan struct{}), make(chan struct{})
+	_, _, leave := s.layers.join("layer", nil, func(ctx context.Context, _ *listeners) (*rawLayer, error) {
+		<-ctx.Done()
+		close(noticed)
+		<-last
+		return nil, context.Cause(ctx)
+	}, dropRaw)
+	leave()
+	<-noticed
+	closed := make(chan struct{})
+	go func() { _ = s.Close(); close(closed) }()
+	select {
+	case <-closed:
+		t.Error("it was not waited for")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(last)
+	<-closed
 }

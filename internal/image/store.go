@@ -133,10 +133,13 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close ends what goes on in the background. Callers still inside get an error.
+// Close ends what goes on in the background, and returns when nothing of it touches the disk any more. Callers still inside get an
+// error.
 func (s *Store) Close() error {
 	s.stop()
 	s.work.Wait()
+	s.layers.land()
+	s.configs.land()
 	_ = s.unsync()
 	return nil
 }
