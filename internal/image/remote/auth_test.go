@@ -137,7 +137,7 @@ func TestTokenRunsOut(t *testing.T) {
 	body := noise(t, 1<<20)
 	desc := s.put(body)
 	r := newRig(t, Options{sizes: small})
-	wants(t, r.repo(t, s.host+"/app", joe), desc, body)
+	wantsInParts(t, r.repo(t, s.host+"/app", joe), desc, body)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.given < 3 || k.given > int(n.Load()) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -95,7 +96,7 @@ func (w *trickle) Write(p []byte) (n int, err error) {
 func TestSeveralConnections(t *testing.T) {
 	var s *server
 	s = serve(t, func(w http.ResponseWriter, r *http.Request) bool { return slowly(s, 10*time.Millisecond)(w, r) })
-	body := noise(t, 1<<20+5)
+	body := noise(t, 4<<20+5) // for a reader that was held up for seconds, and found that much, starves in the rest
 	desc := s.put(body)
 	r := newRig(t, Options{sizes: small, Buffer: 128 << 10})
 	wants(t, r.repo(t, s.host+"/app", nil), desc, body)
@@ -281,9 +282,30 @@ func TestMirrorTakesOver(t *testing.T) {
 			origin := serve(t, nil)
 			mirror.put(body)
 			desc := origin.put(body)
-			r := newRig(t, Options{Stall: time.Second})
+			o, left := Options{clock: quick()}, func() {}
+			if name == "stalls" { // when all that it sent was read, its time is up
+				clk := newManual()
+				o = Options{clock: clk, Stall: forever}
+				left = func() { eventually(t, "the reader waits", clk.strike) }
+			}
+			r := newRig(t, o)
 			r.mirrors(t, mirror, origin)
-			wants(t, r.repo(t, "registry.test/app", nil), desc, body)
+			b, err := r.repo(t, "registry.test/app", nil).Open(t.Context(), desc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			got := make([]byte, half)
+			if _, err := io.ReadFull(b, got); err != nil {
+				t.Fatal(err)
+			}
+			var struck sync.WaitGroup
+			struck.Go(left)
+			rest, err := io.ReadAll(b)
+			struck.Wait()
+			if got = append(got, rest...); err != nil || !bytes.Equal(got, body) {
+				t.Fatalf("got %d bytes that are not the %d served, %v", len(got), len(body), err)
+			}
 			asked := origin.requests()
 			if len(asked) != 1 || rangeOf(asked[0]) != half {
 				t.Errorf("the registry was asked %d times, from %d", len(asked), rangeOf(asked[0]))
@@ -369,7 +391,9 @@ func TestTrickle(t *testing.T) {
 		}
 	})
 	desc := s.put(noise(t, 100000))
-	_, err := fetch(t.Context(), newRig(t, Options{Stall: 300 * time.Millisecond}).repo(t, s.host+"/app", nil), desc)
+	repo := newRig(t, Options{Stall: 300 * time.Millisecond}).repo(t, s.host+"/app", nil)
+	repo.hosts[0].bare.ResponseHeaderTimeout = 0 // it may be late with its answer
+	_, err := fetch(t.Context(), repo, desc)
 	fails(t, err, Unavailable, "stalled")
 }
 

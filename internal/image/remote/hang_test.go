@@ -8,12 +8,15 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/test/patience"
 )
 
-// TestHangingBodies has a mirror whose answers begin and never end, where their text hardly matters.
+// TestHangingBodies has a mirror whose answers begin and never end, where their text hardly matters. Time stands still, but for the
+// wait for such an answer.
 func TestHangingBodies(t *testing.T) {
 	manifest := []byte(`{"schemaVersion":2}`)
-	hangs := func(w http.ResponseWriter, r *http.Request, status int) {
+	hangs := func(w http.ResponseWriter, r *http.Request, clk *manual, status int) {
 		w.Header().Set("Content-Length", "1000")
 		w.WriteHeader(status)
 		if r.Method == http.MethodHead {
@@ -21,36 +24,38 @@ func TestHangingBodies(t *testing.T) {
 		}
 		_, _ = w.Write([]byte("{"))
 		_ = http.NewResponseController(w).Flush()
+		eventually(t, "the client waits for the rest", clk.strike)
 		<-r.Context().Done()
 	}
-	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
-		"error": func(w http.ResponseWriter, r *http.Request) { hangs(w, r, http.StatusNotFound) },
-		"redirect": func(w http.ResponseWriter, r *http.Request) {
+	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request, clk *manual){
+		"error": func(w http.ResponseWriter, r *http.Request, clk *manual) { hangs(w, r, clk, http.StatusNotFound) },
+		"redirect": func(w http.ResponseWriter, r *http.Request, clk *manual) {
 			w.Header().Set("Location", "/elsewhere")
-			hangs(w, r, http.StatusFound)
+			hangs(w, r, clk, http.StatusFound)
 		},
-		"challenge": func(w http.ResponseWriter, r *http.Request) {
+		"challenge": func(w http.ResponseWriter, r *http.Request, clk *manual) {
 			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
-			hangs(w, r, http.StatusUnauthorized)
+			hangs(w, r, clk, http.StatusUnauthorized)
 		},
-		"manifest": func(w http.ResponseWriter, r *http.Request) {
+		"manifest": func(w http.ResponseWriter, r *http.Request, clk *manual) {
 			if r.Method == http.MethodHead {
 				w.WriteHeader(http.StatusMethodNotAllowed)
 				return
 			}
-			hangs(w, r, http.StatusOK)
+			hangs(w, r, clk, http.StatusOK)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			mirror := serve(t, func(w http.ResponseWriter, r *http.Request) bool { answer(w, r); return true })
+			clk := newManual()
+			mirror := serve(t, func(w http.ResponseWriter, r *http.Request) bool { answer(w, r, clk); return true })
 			origin := serve(t, nil)
 			desc := origin.put(manifest, "v1")
 			desc.MediaType = ocispec.MediaTypeImageManifest
-			r := newRig(t, Options{Stall: 300 * time.Millisecond})
+			r := newRig(t, Options{Stall: forever, clock: clk})
 			r.mirrors(t, mirror, origin)
 			repo := r.repo(t, "registry.test/app:v1", nil)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
 			defer cancel()
 			if found, err := repo.Resolve(ctx); err != nil || found.Digest != digest.FromBytes(manifest) {
 				t.Fatalf("%v, %v", found.Digest, err)

@@ -119,7 +119,7 @@ func TestSignedURLs(t *testing.T) {
 	})
 	desc := store.put(body)
 	r := newRig(t, Options{sizes: small, clock: realClock{}, Connections: 2})
-	wants(t, r.repo(t, registry.host+"/app", nil), desc, body)
+	wantsInParts(t, r.repo(t, registry.host+"/app", nil), desc, body)
 	if n, m := len(registry.requests()), len(store.requests()); n > 6 || m < 8 {
 		t.Errorf("the registry was asked %d times, the store %d", n, m)
 	}

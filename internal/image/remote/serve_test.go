@@ -20,6 +20,8 @@ import (
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/test/patience"
 )
 
 // server is a registry of one repository, app, in process. It keeps what it was asked.
@@ -227,6 +229,20 @@ func wants(t testing.TB, r *Repository, desc ocispec.Descriptor, body []byte) {
 	}
 }
 
+// wantsInParts is wants for a reader that is known to starve: it fetches ahead from the first read on.
+func wantsInParts(t testing.TB, r *Repository, desc ocispec.Descriptor, body []byte) {
+	t.Helper()
+	b, err := r.Open(t.Context(), desc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	b.ahead.wanted = true
+	if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, body) {
+		t.Fatalf("got %d bytes that are not the %d served, %v", len(got), len(body), err)
+	}
+}
+
 // fails wants an Error of a kind whose text holds all the words.
 func fails(t testing.TB, err error, kind Kind, words ...string) {
 	t.Helper()
@@ -245,7 +261,7 @@ func fails(t testing.TB, err error, kind Kind, words ...string) {
 // eventually waits for what a server notices later than its client.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience.For(time.Minute)); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("never: " + what)
 		}
@@ -313,6 +329,18 @@ func (m *manual) advance(d time.Duration) {
 	for _, a := range due {
 		a.f()
 	}
+}
+
+// strike ends the waits that there are, however long they are, and says whether there was any.
+func (m *manual) strike() bool {
+	m.mu.Lock()
+	due := m.timers
+	m.timers = map[*alarm]struct{}{}
+	m.mu.Unlock()
+	for a := range due {
+		a.f()
+	}
+	return len(due) > 0
 }
 
 // hasty is a clock on which every wait but a stall's is over at once, and counted.
