@@ -2,6 +2,7 @@ package spec
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -292,11 +293,15 @@ func initRuns(t *testing.T, runtime, busybox string) {
 	}
 }
 
-// removeGroups removes the parent cgroup, which runtimes leave behind.
+// removeGroups removes the parent cgroup, which runtimes leave behind. What was in it may be a moment from its end.
 func removeGroups(t *testing.T) {
 	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/berth-spec-test")
 	for _, d := range append(dirs, "/sys/fs/cgroup/berth-spec-test") {
-		if err := os.Remove(d); err != nil && !os.IsNotExist(err) {
+		err := os.Remove(d)
+		for deadline := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); err = os.Remove(d) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err != nil && !os.IsNotExist(err) {
 			t.Errorf("remove cgroup: %v", err)
 		}
 	}
