@@ -270,7 +270,7 @@ func TestTokens(t *testing.T) {
 
 // TestTokenThatEndsInTheMiddle breaks a download for longer than the token lives that began it.
 func TestTokenThatEndsInTheMiddle(t *testing.T) {
-	r := openOwn(t, "") // patient: the download may be broken for long
+	r := openOwn(t, patient) // the download may be broken for long
 	tokens, err := fixture.NewTokenServer()
 	r.ok(err)
 	p := r.proxy(fixture.ProxyOptions{Target: r.ownRegistry(fixture.RegistryOptions{Tokens: tokens})})

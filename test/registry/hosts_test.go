@@ -182,7 +182,7 @@ func TestHostsAreReadAnew(t *testing.T) {
 		r.Errorf("asked %v too early", asked)
 	}
 	r.hosts(host, fmt.Sprintf("server = %q\n", two.URL()))
-	one.Forget()
+	r.forget(one)
 	b.works(b.at(host))
 	if asked := one.Requests(""); len(asked) > 0 {
 		r.Errorf("asked %v too late", asked)
@@ -200,7 +200,7 @@ func TestHostsDefault(t *testing.T) {
 	if asked := own.Requests(""); len(asked) > 0 {
 		r.Errorf("asked %v", asked)
 	}
-	p.Forget()
+	r.forget(p)
 	b.works(b.at("own.test"))
 	if asked := p.Requests(""); len(asked) > 0 {
 		r.Errorf("the default was asked %v for a host that has its own", asked)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -50,7 +51,10 @@ type rig struct {
 }
 
 // impatient is the configuration of the nodes: what sends nothing is given up soon.
-const impatient = "stall_timeout = \"2s\"\n"
+const impatient = "stall_timeout = \"4s\"\n"
+
+// patient is that of a node whose hosts a test makes wait for as long as it takes.
+const patient = ""
 
 // open gives a test the shared node, and lets it run beside others.
 func open(t *testing.T) rig {
@@ -167,6 +171,15 @@ func (r rig) context() context.Context {
 func (r rig) await(p *fixture.Proxy, part string, wanted func([]fixture.Request) bool) {
 	r.Helper()
 	r.ok(p.Await(r.context(), part, wanted))
+}
+
+// forget empties the record of what a proxy was asked. An answer may be there before the proxy has noted that it is over.
+func (r rig) forget(p *fixture.Proxy) {
+	r.Helper()
+	r.await(p, "", func(seen []fixture.Request) bool {
+		return !slices.ContainsFunc(seen, func(s fixture.Request) bool { return s.Ended.IsZero() })
+	})
+	p.Forget()
 }
 
 // eventually waits for what shows in files only.

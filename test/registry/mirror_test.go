@@ -110,6 +110,7 @@ func TestMirrorThatLiesInTheMiddle(t *testing.T) {
 	l := a.layers[0]
 	bad.On(l.on(fixture.Fault{End: fixture.EndFlip, After: 600 * kib}))
 	a.works(a.at(r.mirrored(bad, good)))
+	r.await(good, fixture.PartBlob, l.over)
 	if sent := l.sent(good); sent != l.size {
 		r.Errorf("the honest mirror sent %d of %d bytes: %v", sent, l.size, l.asked(good))
 	}

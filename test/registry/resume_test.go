@@ -61,6 +61,7 @@ func TestResumeAtTheByte(t *testing.T) {
 	a := r.app(mib).push()
 	p.On(a.layers[0].on(fixture.Fault{End: fixture.EndHangup, After: 300 * kib, Times: 1}))
 	a.works(a.at(p.Addr))
+	r.await(p, fixture.PartBlob, a.layers[0].over)
 	asked := a.layers[0].asked(p)
 	if len(asked) != 2 || asked[1].Range() == "" || asked[1].Status != http.StatusPartialContent || asked[0].Sent+asked[1].Sent != a.layers[0].size {
 		r.Errorf("asked %v", asked)
@@ -105,7 +106,7 @@ func TestHostThatIsBrokenForGood(t *testing.T) {
 func TestSlowIsNotStalled(t *testing.T) {
 	r := open(t)
 	p := r.proxy()
-	a := r.app(256 * kib).push()
+	a := r.app(384 * kib).push()
 	p.On(a.layers[0].on(fixture.Fault{Rate: 64 * kib})) // longer than the time in which something must come
 	a.works(a.at(p.Addr))
 	if asked := a.layers[0].asked(p); len(asked) != 1 {

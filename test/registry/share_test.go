@@ -46,7 +46,7 @@ func (l layer) over(seen []fixture.Request) bool {
 
 // TestEightCallersFetchOnce has as many callers for one image at once.
 func TestEightCallersFetchOnce(t *testing.T) {
-	r := open(t)
+	r := openOwn(t, patient)
 	p := r.proxy()
 	a := r.app(200*kib, 100*kib).push()
 	hold, open := r.gate()
@@ -72,6 +72,7 @@ func TestEightCallersFetchOnce(t *testing.T) {
 	}
 	a.arrived(a.at(p.Addr))
 	for _, l := range a.layers {
+		r.await(p, fixture.PartBlob, l.over)
 		if asked := l.asked(p); len(asked) != 1 || asked[0].Sent != l.size {
 			r.Errorf("asked %v", asked)
 		}
@@ -80,7 +81,7 @@ func TestEightCallersFetchOnce(t *testing.T) {
 
 // TestStrangersJoinNothing has a caller without the right to an image that another is just pulling.
 func TestStrangersJoinNothing(t *testing.T) {
-	r := open(t)
+	r := openOwn(t, patient)
 	p := r.proxy(fixture.ProxyOptions{Target: r.ownRegistry(fixture.RegistryOptions{Auth: true})})
 	a := r.app(200 * kib).push(p.Target())
 	hold, open := r.gate()
@@ -101,7 +102,7 @@ func TestStrangersJoinNothing(t *testing.T) {
 
 // TestPullThatNobodyWaitsFor ends when its only caller leaves, and goes on when one of two does.
 func TestPullThatNobodyWaitsFor(t *testing.T) {
-	r := open(t)
+	r := openOwn(t, patient)
 	p := r.proxy()
 	a := r.app(mib).push()
 	p.On(a.layers[0].on(fixture.Fault{Rate: 64 * kib, Times: 1}))
@@ -126,7 +127,7 @@ func TestPullThatNobodyWaitsFor(t *testing.T) {
 	}
 	a.absent(a.at(p.Addr))
 
-	p.Forget()
+	r.forget(p)
 	hold, open := r.gate()
 	p.Heal()
 	p.On(a.layers[0].on(fixture.Fault{Edit: hold}))
