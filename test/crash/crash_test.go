@@ -255,7 +255,7 @@ func (r *runner) step(st step) error {
 			r.planted = true
 			continue
 		}
-		if r.n.Died(patience.For(2*time.Second)) != nil {
+		if r.n.Died(patience.For(20*time.Second)) != nil {
 			return fmt.Errorf("after %d deaths: %w", r.died, err)
 		}
 		if err := r.revive(); err != nil {
@@ -288,7 +288,7 @@ func (r *runner) revive() error {
 			return err
 		}
 		err := r.life.holds()
-		if err == nil || r.n.Died(patience.For(100*time.Millisecond)) != nil {
+		if err == nil || r.n.Died(patience.For(10*time.Second)) != nil {
 			return err
 		}
 	}
@@ -296,15 +296,19 @@ func (r *runner) revive() error {
 
 // finish checks that the daemon has died where it should, and that nothing is left.
 func (r *runner) finish() error {
-	if r.n.Died(0) == nil { // after its last answer
-		if err := r.revive(); err != nil {
-			return err
-		}
-	}
 	killing := !strings.HasPrefix(r.fault, "/")
 	want := len(r.faults)
 	if !killing || r.killsMonitor() || !strings.Contains(r.faults[len(r.faults)-1], point) {
 		want--
+	}
+	last := time.Duration(0)
+	if r.died < want { // it is to die after its last answer
+		last = patience.For(10 * time.Second)
+	}
+	if r.n.Died(last) == nil {
+		if err := r.revive(); err != nil {
+			return err
+		}
 	}
 	if strings.Contains(r.faults[0], "planted") && !r.planted && r.died == 0 {
 		return errors.New("the planted error was not seen")

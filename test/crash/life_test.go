@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,7 +51,7 @@ func newLife(n *node.Node, image string, edit func(*v1.PodSandboxConfig)) *life 
 }
 
 func within() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), patience.For(20*time.Second))
+	return context.WithTimeout(context.Background(), patience.For(time.Minute))
 }
 
 func (l *life) pull() error {
@@ -134,7 +135,7 @@ func (l *life) stop() error {
 	ctx, cancel := within()
 	defer cancel()
 	l.pid = 0
-	if err := l.n.Runtime.StopContainer(ctx, l.main, 10); err != nil {
+	if err := l.n.Runtime.StopContainer(ctx, l.main, 30); err != nil {
 		return err
 	}
 	resp, err := l.n.Runtime.ContainerStatus(ctx, l.main, false)
@@ -251,8 +252,15 @@ func (l *life) holds() error {
 	if l.pid == 0 {
 		return nil
 	}
-	if pids := l.pids(l.main); len(pids) != 1 || pids[0] != l.pid {
-		return wrong("the container ran as process %d, and now as %v", l.pid, pids)
+	for { // an exec that died with the daemon may be about to end
+		pids := l.pids(l.main)
+		if len(pids) == 1 && pids[0] == l.pid {
+			break
+		}
+		if !slices.Contains(pids, l.pid) || ctx.Err() != nil {
+			return wrong("the container ran as process %d, and now as %v", l.pid, pids)
+		}
+		time.Sleep(2 * time.Millisecond)
 	}
 	resp, err := l.n.Runtime.ContainerStatus(ctx, l.main, false)
 	if err != nil {
