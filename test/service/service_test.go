@@ -201,9 +201,10 @@ func hang(t *testing.T, pid int) int {
 	}
 	installed.Run(t, "kill", "-STOP", strconv.Itoa(pid))
 	pid = serving(t, pid)
-	if text, _ := installed.Try("journalctl", "-b", "-u", unit, "--no-pager", "-o", "cat"); !strings.Contains(text, "Watchdog timeout") {
-		t.Errorf("something else ended it; %s", installed.Journal())
-	}
+	installed.Eventually(t, "the journal says that the watchdog ended it", func() bool {
+		text, _ := installed.Try("journalctl", "-b", "-u", unit, "--no-pager", "-o", "cat")
+		return strings.Contains(text, "Watchdog timeout")
+	})
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -230,8 +231,8 @@ func reload(t *testing.T, pid int) {
 	write("[images]\npinned = 7\n")
 	if out, err := installed.Try("systemctl", "reload", unit); err == nil {
 		t.Errorf("a bad file was taken over: %s", out)
-	} else if text := installed.Journal(); !strings.Contains(text, "50-reload.toml") {
-		t.Errorf("the journal does not name the bad file: %s", text)
+	} else {
+		installed.Eventually(t, "the journal names the bad file", func() bool { return strings.Contains(installed.Journal(), "50-reload.toml") })
 	}
 	if got := pinned(); !strings.Contains(got, "registry.example/reloaded") {
 		t.Errorf("after a bad reload: %s", got)
@@ -304,7 +305,8 @@ func TestRemove(t *testing.T) {
 			t.Errorf("after the purge there is %s: %v", path, err)
 		}
 	}
-	if out, _ := installed.Try("pgrep", "-l", "berth"); out != "" {
-		t.Errorf("after the purge there run: %s", out)
-	}
+	installed.Eventually(t, "nothing of Berth runs after the purge", func() bool {
+		out, _ := installed.Try("pgrep", "-l", "berth")
+		return out == ""
+	})
 }
