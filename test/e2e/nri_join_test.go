@@ -33,7 +33,7 @@ func TestPluginJoinsWhileContainersAreMade(t *testing.T) {
 					}
 				})
 			}
-			time.Sleep(400 * time.Millisecond) // of the second that a plugin has
+			time.Sleep(400 * time.Millisecond) // of the time that a plugin has
 		}})
 		making.Wait()
 		s.start(busybox("after", "sleep 1000"))

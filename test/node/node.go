@@ -47,7 +47,7 @@ type Options struct {
 	Tables  string   // TOML put after its last table
 	Network string   // the CNI configuration list; Bridge when empty
 	Plugins []string // folders with more CNI plugins
-	NRI     bool     // let NRI plugins connect, which may take a second for each answer
+	NRI     bool     // let NRI plugins connect, which may take half a minute for each answer
 	Reach   []string // addresses on the machine's loopback that are to be reached at the same address inside
 	// Mount mounts something at the daemon's root, inside the node's space.
 	Mount func(root string) error
@@ -166,7 +166,7 @@ func writeConfig(n *Node) error {
 		o.Config += fmt.Sprintf("\ncgroup_driver = %q\n", driver)
 	}
 	if o.NRI {
-		o.Tables += fmt.Sprintf("\n[nri]\nenable = true\nsocket = %q\nplugin_dir = %q\nconfig_dir = %q\nrequest_timeout = \"1s\"\n",
+		o.Tables += fmt.Sprintf("\n[nri]\nenable = true\nsocket = %q\nplugin_dir = %q\nconfig_dir = %q\nrequest_timeout = \"30s\"\n",
 			n.NRI, n.Dir+"/nri.d", n.Dir+"/nri.conf")
 	}
 	path, err := exec.LookPath(o.Runtime)
