@@ -172,10 +172,11 @@ func (c *ctr) stop() {
 // monitor is the process that holds the pod.
 func (p *pod) monitor() int {
 	p.Helper()
-	found := processesIn(p.n.Instance, "-dir "+p.n.State+"/pods/"+p.id)
-	if len(found) != 1 {
-		p.Fatalf("monitors of the pod: %v", found)
-	}
+	var found []int
+	p.eventually("the pod has one monitor", func() bool { // a child of it looks like it until its exec
+		found = processesIn(p.n.Instance, "-dir "+p.n.State+"/pods/"+p.id)
+		return len(found) == 1
+	})
 	return found[0]
 }
 

@@ -41,6 +41,7 @@ func TestCommandLineLife(t *testing.T) {
 		image := ref("busybox:latest")
 		r.mustBerth("pull", image)
 		r.mustBerth("run", "-d", "--name", "cli", "--log-dir", r.n.Logs, "-e", "A=b", image, "sh", "-c", "echo out-$A; sleep 1000")
+		r.eventually("the log shows", func() bool { return strings.Contains(r.mustBerth("logs", "cli"), "out-b") })
 		for _, c := range []struct{ args, has string }{
 			{"ps", "cli"}, {"pods", "cli"}, {"images", "busybox"}, {"inspect cli", `"id"`},
 			{"exec cli -- echo inside", "inside"}, {"exec cli cat /proc/1/cmdline", "sleep"},
@@ -50,7 +51,6 @@ func TestCommandLineLife(t *testing.T) {
 				r.Errorf("berth %s lacks %q: %s", c.args, c.has, out)
 			}
 		}
-		r.eventually("the log shows", func() bool { return strings.Contains(r.mustBerth("logs", "cli"), "out-b") })
 		for _, list := range []string{"ps", "pods", "images"} {
 			if out := r.mustBerth(list, "--output", "json"); !json.Valid([]byte(out)) {
 				r.Errorf("berth %s --output json: %s", list, out)

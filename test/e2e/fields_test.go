@@ -25,7 +25,7 @@ func (r rig) ask(address, question string) (string, error) {
 	r.ok(err)
 	defer func() { _ = conn.Close() }()
 	var last error
-	for range 3 {
+	for range 20 {
 		if _, last = conn.Write([]byte(question)); last != nil {
 			continue
 		}
@@ -88,7 +88,8 @@ func target(id string) edit {
 func TestTargetPID(t *testing.T) {
 	each(t, func(r rig) {
 		p, other := r.pod(), r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += "2" })
-		main := p.start(busybox("main", "sleep 7654"))
+		main := p.start(busybox("main", "echo up; sleep 7654"))
+		main.logged("up") // until then its process is its runtime's
 		stranger := other.start(busybox("stranger", "sleep 1000"))
 		debugger := p.start(busybox("debugger", "ps; exec sleep 1000", target(main.cid)))
 		debugger.logged("sleep 7654")

@@ -134,7 +134,7 @@ func (r rig) initOfItsOwn() {
 	p := r.podOf("pid")
 	pid := p.info().PID
 	c := p.start(busybox("main", "sleep 1000"))
-	r.wantText("the container's own pid", c.exec("sh", "-c", "tr '\\0' ' ' < /proc/1/cmdline"), "sleep 1000 ")
+	r.eventually("the container's own pid is 1", func() bool { return c.exec("sh", "-c", "tr '\\0' ' ' < /proc/1/cmdline") == "sleep 1000 " })
 	r.ok(syscall.Kill(pid, syscall.SIGKILL))
 	r.eventually("the pod is not ready", func() bool { return p.status().State == v1.PodSandboxState_SANDBOX_NOTREADY })
 }

@@ -82,7 +82,7 @@ func TestManyLines(t *testing.T) {
 // TestLogRotation moves the log away while the container writes, as the kubelet does. No line may be lost or doubled.
 func TestLogRotation(t *testing.T) {
 	each(t, func(r rig) {
-		c := r.pod().start(webapp("main", "count 1ms 400 5"))
+		c := r.pod().start(webapp("main", "count 1ms 1000000"))
 		var rotated []string
 		for i := range 3 {
 			c.logged("tick")
@@ -92,7 +92,9 @@ func TestLogRotation(t *testing.T) {
 			r.ok(r.n.Runtime.ReopenContainerLog(ctx(), c.cid))
 			rotated = append(rotated, old)
 		}
-		if st := c.finish(); st.ExitCode != 5 {
+		c.logged("tick")
+		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, seconds(60)))
+		if st := c.status(); st.ExitCode != 42 {
 			r.Errorf("exit code %d", st.ExitCode)
 		}
 		all := ""
@@ -101,7 +103,7 @@ func TestLogRotation(t *testing.T) {
 			r.ok(err)
 			all += node.Text(lines, "stdout")
 		}
-		r.wantText("log", all, ticks(400))
+		r.wantText("log", all, ticks(strings.Count(all, "tick"))+"bye")
 	})
 }
 

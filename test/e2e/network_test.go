@@ -110,7 +110,7 @@ func TestNetworkConfigurationIsWatched(t *testing.T) {
 	} {
 		r.ok(c.do())
 		var last *v1.RuntimeCondition
-		deadline := time.Now().Add(patience.For(3 * time.Second))
+		deadline := time.Now().Add(patience.For(30 * time.Second))
 		for {
 			last = r.networkReady()
 			if last.Status == c.ready && strings.Contains(last.Message, c.says) || time.Now().After(deadline) {
@@ -201,10 +201,11 @@ func TestHangingPlugin(t *testing.T) {
 	defer cancel()
 	_, err := r.n.Runtime.RunPodSandbox(short, config, "")
 	r.wantCode(err, codes.DeadlineExceeded)
+	pluginSleeps(r)
 	began := time.Now()
 	r.pod(hostNetwork)
 	r.wantPods(1)
-	if took := time.Since(began); took > patience.For(2*time.Second) {
+	if took := time.Since(began); took > patience.For(30*time.Second) {
 		r.Errorf("beside a hanging plugin, another pod took %s", took)
 	}
 	answer := make(chan error, 1)
@@ -219,8 +220,9 @@ func TestHangingPlugin(t *testing.T) {
 	if got := calls(dir); got != "add" {
 		r.Errorf("the plugin was called: %s; the second request should have joined the first", got)
 	}
+	hanging := pluginSleeps(r)
 	r.ok(os.Remove(dir + "/hang"))
-	for pid := range pluginSleeps(r) {
+	for pid := range hanging {
 		r.ok(killProcess(pid)) // the plugin goes on when its child ends
 	}
 	r.ok(<-answer)
@@ -229,16 +231,16 @@ func TestHangingPlugin(t *testing.T) {
 	}
 }
 
-// pluginSleeps finds the processes that the slow plugin started for this node.
+// pluginSleeps finds the processes that the slow plugin started for this node, once it hangs.
 func pluginSleeps(r rig) map[int]bool {
 	r.Helper()
 	found := map[int]bool{}
-	for _, pid := range processesIn(r.n.Instance, "sleep 7777") {
-		found[pid] = true
-	}
-	if len(found) == 0 {
-		r.Error("the hanging plugin does not run in a cgroup of this node")
-	}
+	r.eventually("the hanging plugin runs in a cgroup of this node", func() bool {
+		for _, pid := range processesIn(r.n.Instance, "sleep 7777") {
+			found[pid] = true
+		}
+		return len(found) > 0
+	})
 	return found
 }
 
@@ -268,13 +270,13 @@ func TestKilledInTheMiddleOfAdd(t *testing.T) {
 // TestFailingPlugin checks that a plugin's own words reach the user, and that nothing is left.
 func TestFailingPlugin(t *testing.T) {
 	r, dir := slowNode(t)
-	script := "#!/bin/sh\ncase $CNI_COMMAND in VERSION) echo '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"1.0.0\"]}' ;;\n" +
-		"ADD) echo '{\"cniVersion\":\"1.0.0\",\"code\":100,\"msg\":\"the cable is cut\"}'; exit 1 ;; esac\n"
-	r.ok(os.WriteFile(dir+"/slow", []byte(script), 0o755))
+	script := "case $CNI_COMMAND in VERSION) echo '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"1.0.0\"]}' ;;\n" +
+		"ADD) echo '{\"cniVersion\":\"1.0.0\",\"code\":100,\"msg\":\"the cable is cut\"}'; exit 1 ;; esac"
+	r.script(dir, "slow", script)
 	_, err := r.n.Runtime.RunPodSandbox(ctx(), r.n.Pod("cut"), "")
 	if err == nil || !strings.Contains(err.Error(), "the cable is cut") {
 		r.Errorf("the error does not say what the plugin said: %v", err)
 	}
 	r.wantPods(0)
-	r.ok(r.n.Clean(patience.For(3 * time.Second)))
+	r.ok(r.n.Clean(patience.For(30 * time.Second)))
 }

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -99,7 +100,7 @@ func TestReload(t *testing.T) {
 	if p.ip() != ip || c.pid("webapp") != pid || r.n.Pid() != daemon {
 		r.Error("the pod, or the daemon, is not what it was")
 	}
-	r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, seconds(10)))
+	r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, seconds(60)))
 	c.wantWholeCount(42)
 }
 
@@ -143,9 +144,10 @@ func TestReloadUnderLoad(t *testing.T) {
 	r := ownNode(t, node.Options{Runtime: runtimes()[0]})
 	r.pull("busybox:latest")
 	var work sync.WaitGroup
+	var reloads atomic.Int64
 	for i := range 3 {
 		work.Go(func() {
-			for n := range 3 {
+			for n := 0; n < 3 || reloads.Load() < 3 && n < 100; n++ {
 				config := r.n.Pod(fmt.Sprintf("load-%d-%d", i, n))
 				id, err := r.n.Runtime.RunPodSandbox(ctx(), config, "")
 				if err != nil {
@@ -178,5 +180,6 @@ func TestReloadUnderLoad(t *testing.T) {
 		if out, err := r.reload(); err != nil {
 			r.Fatalf("reload: %v: %s", err, out)
 		}
+		reloads.Add(1)
 	}
 }

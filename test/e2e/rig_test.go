@@ -166,7 +166,7 @@ func (c *ctr) finish() *v1.ContainerStatus {
 // eventually waits for something that needs a moment.
 func (r rig) eventually(what string, f func() bool) {
 	r.Helper()
-	deadline := time.Now().Add(patience.For(20 * time.Second))
+	deadline := time.Now().Add(patience.For(time.Minute))
 	for !f() {
 		if time.Now().After(deadline) {
 			r.Fatalf("waited in vain until %s", what)
@@ -207,7 +207,7 @@ func (p *pod) output(config *v1.ContainerConfig) string {
 // exec runs a command in the container and returns its output. It must exit with 0.
 func (c *ctr) exec(args ...string) string {
 	c.Helper()
-	stdout, stderr, err := c.n.Runtime.ExecSync(ctx(), c.cid, args, patience.For(10*time.Second))
+	stdout, stderr, err := c.n.Runtime.ExecSync(ctx(), c.cid, args, patience.For(time.Minute))
 	if err != nil {
 		c.Fatalf("exec %v: %v: %s", args, err, stderr)
 	}

@@ -81,7 +81,7 @@ func (s sandbox) ends() {
 	}
 	c := p.start(busybox("stops", "trap 'echo bye; exit 5' TERM; echo on; while :; do usleep 10000; done"))
 	c.logged("on\n")
-	s.ok(s.n.Runtime.StopContainer(ctx(), c.cid, 10))
+	s.ok(s.n.Runtime.StopContainer(ctx(), c.cid, seconds(60)))
 	if st := c.status(); st.ExitCode != 5 || c.text("stdout") != "on\nbye\n" {
 		s.Errorf("of one that is stopped: %+v", st)
 	}
@@ -113,7 +113,7 @@ func (s sandbox) execs() {
 	c := p.start(busybox("main", "echo on; while :; do usleep 100000; done"))
 	c.logged("on\n")
 	s.wantText("exec", c.exec("echo", "hi"), "hi")
-	_, _, err := s.n.Runtime.ExecSync(ctx(), c.cid, sh("exit 3"), patience.For(10*time.Second))
+	_, _, err := s.n.Runtime.ExecSync(ctx(), c.cid, sh("exit 3"), patience.For(time.Minute))
 	if err == nil || !strings.Contains(err.Error(), "3") {
 		s.Errorf("exec that fails: %v", err)
 	}
@@ -192,23 +192,19 @@ func (s sandbox) killed() {
 	p := s.podOf(s.handler)
 	quick := p.start(busybox("quick", "echo on; usleep 300000; exit 6"))
 	slow := p.start(busybox("slow", "trap 'exit 5' TERM; echo on; while :; do usleep 10000; done"))
+	slow.logged("on\n")
 	s.ok(s.n.Kill9())
 	time.Sleep(patience.For(500 * time.Millisecond))
 	s.ok(s.n.Start())
 	if st := quick.finish(); st.ExitCode != 6 || st.Reason != "Error" {
 		s.Errorf("of one that ended without a daemon: %+v", st)
 	}
-	var monitors []int
-	s.eventually("the pod has one monitor", func() bool { // a child of it looks like it until its exec
-		monitors = processesIn(s.n.Instance, "-dir "+s.n.State+"/pods/"+p.id)
-		return len(monitors) == 1
-	})
-	s.ok(killProcess(monitors[0]))
+	s.ok(killProcess(p.monitor()))
 	s.eventually("a new monitor answers", func() bool {
 		out, _, err := slow.tryExec(patience.For(5*time.Second), "echo hi")
 		return err == nil && out == "hi\n"
 	})
-	s.ok(s.n.Runtime.StopContainer(ctx(), slow.cid, seconds(10)))
+	s.ok(s.n.Runtime.StopContainer(ctx(), slow.cid, seconds(60)))
 	if st := slow.finish(); st.ExitCode != 5 {
 		s.Errorf("of one that was stopped after its monitor was killed: %+v", st)
 	}

@@ -3,11 +3,13 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -152,6 +154,43 @@ func (r rig) descriptors() int {
 	return len(entries)
 }
 
+// pipes are those from the pod's monitor to the daemon. For each client that is attached there are three, of which the daemon has
+// one end alone once the monitor has said that it is attached.
+func (p *pod) pipes() map[string]bool {
+	p.Helper()
+	ends := func(pid int) map[string]int {
+		found := map[string]int{}
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		for _, fd := range fds {
+			if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, "pipe:") {
+				found[to]++
+			}
+		}
+		return found
+	}
+	shared, theirs := map[string]bool{}, ends(p.monitor())
+	for pipe, n := range ends(p.n.Pid()) {
+		if n == 1 && theirs[pipe] > 0 {
+			shared[pipe] = true
+		}
+	}
+	return shared
+}
+
+// attached waits until so many more clients are attached than there were when the pod had the pipes before.
+func (p *pod) attached(before map[string]bool, clients int) {
+	p.Helper()
+	p.eventually(fmt.Sprintf("%d clients are attached", clients), func() bool {
+		more := 0
+		for pipe := range p.pipes() {
+			if !before[pipe] {
+				more++
+			}
+		}
+		return more == 3*clients
+	})
+}
+
 // listen serves connections to an address inside the pod's network namespace until the test is over.
 func (p *pod) listen(network, address string, serve func(*net.TCPConn)) (port int) {
 	p.Helper()
@@ -213,7 +252,7 @@ func (p *pod) forward(port int, tunnelled bool) *forward {
 	case <-ready:
 	case err := <-f.ended:
 		p.Fatalf("the port is not forwarded: %v", err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		p.Fatal("the port is not forwarded")
 	}
 	ports, err := client.GetPorts()
@@ -259,6 +298,6 @@ func (f *forward) dial() *net.TCPConn {
 	f.Helper()
 	c, err := net.Dial("tcp", f.address)
 	f.ok(err)
-	f.ok(c.SetDeadline(time.Now().Add(20 * time.Second)))
+	f.ok(c.SetDeadline(time.Now().Add(2 * time.Minute)))
 	return c.(*net.TCPConn)
 }

@@ -252,7 +252,8 @@ func TestUsernsHostNetwork(t *testing.T) {
 func TestUsernsSharedPID(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod(inUserns, func(c *v1.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = v1.NamespaceMode_POD })
-		a := p.start(busybox("a", "exec sleep 1000", p.like()))
+		a := p.start(busybox("a", "echo up; exec sleep 1000", p.like()))
+		a.logged("up") // until then its process is its runtime's
 		out := p.output(busybox("b", "ps -o pid,user,args", p.like()))
 		if !strings.Contains(out, "/init init") || !strings.Contains(out, "sleep 1000") {
 			r.Errorf("the container does not see the pod's processes: %s", out)
