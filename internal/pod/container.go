@@ -44,11 +44,11 @@ type container struct {
 	ours   bool // made by this daemon; see pod.ours
 
 	// Guarded by the pod's mu:
-	early    *runtime.Exit // an exit that came before the record said created
-	retrying bool
-	life     life
+	early *runtime.Exit // an exit that came before the record said created
+	life  life
 
-	limits sync.Mutex // held while limits are changed; above the pod's mu
+	limits sync.Mutex  // held while limits are changed; above the pod's mu
+	tries  persistence // at an undo that failed
 }
 
 func newContainer(p *pod, id ID) *container {
@@ -323,18 +323,9 @@ func (l *container) stuck(cause error) {
 			return nil
 		})
 	})
-	l.p.mu.Lock()
-	defer l.p.mu.Unlock()
-	if l.retrying {
-		return
+	if l.tries.ask(&l.p.s.worker, l.unstick) {
+		l.p.s.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", l.p.id, "container", l.id, "error", cause)
 	}
-	l.retrying = true
-	l.p.s.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", l.p.id, "container", l.id, "error", cause)
-	l.p.s.retry(l.unstick, func() {
-		l.p.mu.Lock()
-		defer l.p.mu.Unlock()
-		l.retrying = false
-	})
 }
 
 // unstick tries again what is stuck by now: a removal may have come after what was stuck first.

@@ -33,8 +33,9 @@ type pod struct {
 
 	// Guarded by the ledger's mu:
 	containers map[ID]*container
-	retrying   bool
 	life       life
+
+	tries persistence // at an undo that failed
 }
 
 func (s *Pods) makePod(r *Record, ours bool) *pod {
@@ -102,18 +103,9 @@ func (p *pod) stuck(cause error, again func() error) {
 		r.Stuck = &f
 		return nil
 	})
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.retrying {
-		return
+	if p.tries.ask(&p.s.worker, again) {
+		p.s.cfg.Log.Warn("undo of a pod failed; it is tried again in the background", "pod", p.id, "error", cause)
 	}
-	p.retrying = true
-	p.s.cfg.Log.Warn("undo of a pod failed; it is tried again in the background", "pod", p.id, "error", cause)
-	p.s.retry(again, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.retrying = false
-	})
 }
 
 // goneError says that the object ended while the caller waited to work on it.

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -50,6 +51,46 @@ func (w *worker) retry(again func() error, done func()) {
 			}
 		}
 	})
+}
+
+// persistence tries something again in the background, for all who ask for it, until it has succeeded since the last of them asked.
+type persistence struct {
+	mu    sync.Mutex // guards what follows; nothing else is locked below it but the worker's gate
+	going bool
+	asked int
+}
+
+// ask says that something has failed and is to be tried again. It says whether that goes on only from here on; again is not used where
+// it does already.
+func (p *persistence) ask(w *worker, again func() error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked++
+	if p.going {
+		return false
+	}
+	p.going = true
+	w.retry(func() error {
+		p.mu.Lock()
+		asked := p.asked
+		p.mu.Unlock()
+		if err := again(); err != nil {
+			return err
+		}
+		return p.rest(asked)
+	}, func() {})
+	return true
+}
+
+// rest ends the tries, unless somebody has asked for them since the last one began.
+func (p *persistence) rest(asked int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.asked != asked {
+		return errors.New("it has failed elsewhere meanwhile")
+	}
+	p.going = false
+	return nil
 }
 
 // hurry is a deadline that can be brought forward while something waits for it.

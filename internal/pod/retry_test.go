@@ -1,7 +1,9 @@
 package pod
 
 import (
+	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -19,4 +21,27 @@ func TestHurryTakesTheEarliest(t *testing.T) {
 			t.Fatal("the later deadline counts")
 		}
 	}
+}
+
+// An undo that fails at the moment at which the tries in the background have succeeded is tried again, too.
+func TestFailureBesideASuccessIsRetried(t *testing.T) {
+	b := open(t)
+	id, err := b.Run(t.Context(), podConfig("a"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := b.find(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tries atomic.Int32
+	var again func() error
+	again = func() error {
+		if tries.Add(1) == 1 {
+			p.stuck(errors.New("another caller's try failed"), again)
+		}
+		return nil
+	}
+	p.stuck(errors.New("the first try failed"), again)
+	wait(t, "the second try", func() bool { return tries.Load() == 2 })
 }
