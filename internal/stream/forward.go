@@ -27,6 +27,9 @@ func (f forwarder) PortForward(_ context.Context, pod, _ string, port int32, str
 	conn, err := f.cfg.Node.Dial(ctx, pod, uint16(port))
 	cancel()
 	if err != nil {
+		if s, ok := stream.(httpstream.Stream); ok {
+			awaitReply(s)
+		}
 		return err
 	}
 	defer conn.Close()
@@ -84,6 +87,7 @@ func forward(conn Conn, s httpstream.Stream) {
 			open--
 			if err != nil {
 				Reset(conn)
+				awaitReply(s)
 				_ = s.Reset()
 				return
 			}
@@ -95,6 +99,11 @@ func forward(conn Conn, s httpstream.Stream) {
 		}
 	}
 }
+
+// awaitReply returns when the client has been told that it has the stream. The library does so beside us, and a stream that is reset
+// before was never there for the client: it does not ask why, and goes on with what it forwards. Whatever is written waits for that,
+// also nothing.
+func awaitReply(s httpstream.Stream) { _, _ = s.Write(nil) }
 
 // clientEnd is the client's end of a stream. The library does not tell the end of the input and a reset apart.
 type clientEnd struct {
