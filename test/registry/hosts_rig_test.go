@@ -9,11 +9,12 @@ import (
 	"berth/test/fixture"
 )
 
-// hosts writes the hosts.toml of a host, and other files beside it.
+// hosts writes the hosts.toml of a host, and other files beside it. It is gone before the port is another test's.
 func (r rig) hosts(host, text string, files ...file) {
 	r.Helper()
 	dir := r.hostDir(host)
 	r.ok(os.MkdirAll(dir, 0o755))
+	r.Cleanup(func() { _ = os.RemoveAll(dir) })
 	for _, f := range append(files, file{"hosts.toml", []byte(text)}) {
 		r.ok(os.WriteFile(filepath.Join(dir, f.name), f.body, 0o600))
 	}
