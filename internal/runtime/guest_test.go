@@ -3,9 +3,7 @@ package runtime
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,20 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/test/fixture"
 	"berth/test/patience"
 )
 
 // buildBoxed builds the runtime whose containers are in a box, once.
-var buildBoxed = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(host.dir, "boxed")
-	cmd := exec.Command("go", "build", "-o", path, "berth/test/fixture/boxed")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build the runtime boxed: %w: %s", err, out)
-	}
-	return path, nil
-})
+var buildBoxed = sync.OnceValues(func() (string, error) { return fixture.Boxed(host.dir) })
 
 // boxRig is a pod that is a box, and whose containers have no process that the host knows as theirs.
 type boxRig struct{ *rig }

@@ -83,7 +83,13 @@ func hideUnified() error {
 	return nil
 }
 
+// buildMonitor builds the monitor, or takes the one of BERTH_BIN where there is no Go.
 func buildMonitor() error {
+	if _, err := exec.LookPath("go"); err != nil {
+		host.monitor = filepath.Join(os.Getenv("BERTH_BIN"), "berth-monitor")
+		_, err = os.Stat(host.monitor)
+		return err
+	}
 	host.monitor = filepath.Join(host.dir, "berth-monitor")
 	args := append([]string{"build", "-o", host.monitor}, monitorFlags...)
 	out, err := exec.Command("go", append(args, "berth/cmd/berth-monitor")...).CombinedOutput()

@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/fixture"
 	"berth/test/node"
 	"berth/test/patience"
 )
@@ -24,11 +24,9 @@ const runscVariable = "BERTH_TEST_RUNSC"
 // gVisor's where it is installed.
 func sandboxes(t *testing.T) map[string]string {
 	t.Helper()
-	boxed := filepath.Join(t.TempDir(), "boxed")
-	cmd := exec.Command("go", "build", "-o", boxed, "berth/test/fixture/boxed")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the runtime boxed: %v: %s", err, out)
+	boxed, err := fixture.Boxed(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
 	tables := map[string]string{"boxed": fmt.Sprintf("[runtimes.boxed]\npath = %q\ndriver = \"oci-infra\"\n", boxed)}
 	runsc := os.Getenv(runscVariable)

@@ -73,7 +73,7 @@ func TestUserns(t *testing.T) {
 			{"devices", "echo x > /dev/null && head -c 2 /dev/zero | wc -c; test -c /dev/pts/ptmx && ls /dev/mqueue; test -c /dev/kmsg || echo absent", "2\nabsent", nil},
 			{"network", "ip link add v0 type veth peer name v1 && ip link | grep -c v0@", "1", caps([]string{"NET_ADMIN"}, nil)},
 			{"mount", "mount -t tmpfs none /tmp && echo mounted; mount -t proc none /proc && echo proc", "mounted\nproc", both(caps([]string{"SYS_ADMIN"}, nil),
-				seccomp(v1.SecurityProfile_Unconfined, ""))},
+				seccomp(v1.SecurityProfile_Unconfined, ""), confined(v1.SecurityProfile_Unconfined, ""))},
 			{"no-power-over-the-host", "date -s 2020-01-01 2>&1 | grep -o permitted; echo 1 2>/dev/null > /proc/sys/vm/swappiness || echo refused; mknod /tmp/d b 8 0 2>/dev/null || echo refused",
 				"permitted\nrefused\nrefused", both(caps([]string{"ALL"}, nil), seccomp(v1.SecurityProfile_Unconfined, ""))},
 			{"sys", "ls /sys/class/net; touch /sys/x 2>/dev/null || echo refused; ls /sys/fs/cgroup | grep -c .", "", nil},

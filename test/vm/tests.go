@@ -77,10 +77,11 @@ func load(payload string, tests []Test, scale int) error {
 	if err != nil {
 		return err
 	}
-	script := fmt.Sprintf("#!/bin/sh\necho the node is up\nexport HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin BERTH_BIN=/payload/bin BERTH_TEST_WEBAPP=/payload/webapp %s=%d\n",
+	script := fmt.Sprintf("#!/bin/sh\necho the node is up\nexport HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin BERTH_BIN=/payload/bin BERTH_TEST_WEBAPP=/payload/webapp BERTH_TEST_BOXED=/payload/boxed %s=%d\n",
 		patience.Variable, scale)
 	if err := errors.Join(run("cp", "-r", bin, filepath.Join(payload, "bin")),
-		goBuild("./test/fixture/webapp", filepath.Join(payload, "webapp"))); err != nil {
+		goBuild("./test/fixture/webapp", filepath.Join(payload, "webapp")),
+		goBuild("./test/fixture/boxed", filepath.Join(payload, "boxed"))); err != nil {
 		return err
 	}
 	for i, t := range tests {
