@@ -142,7 +142,10 @@ func (s server) serve(ctx context.Context, f forwarded) {
 // connect connects one client to the pod. A pod that is gone never comes back: then all ends. Why a client was not served is said
 // even when all ends meanwhile, unless that is the reason.
 func (s server) connect(ctx context.Context, port uint16, conn *net.TCPConn) {
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // a client that does not read does not keep this from ending
+	defer context.AfterFunc(ctx, func() { // a client that does not read does not keep this from ending
+		_ = conn.SetLinger(0) // it is cut: the client is not to take that for the end of what it gets
+		_ = conn.Close()
+	})()
 	err := s.node.PortForward(ctx, &admin.PortForwardRequest{Pod: s.pod, Port: port}, conn)
 	switch {
 	case err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled) || isCode(err, codes.Canceled):

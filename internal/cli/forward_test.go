@@ -3,10 +3,12 @@ package cli
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -108,5 +110,45 @@ func TestForwardEndsWithItsPod(t *testing.T) {
 		}
 	case <-time.After(patience.For(time.Minute)):
 		t.Error("it goes on without a pod")
+	}
+}
+
+// TestForwardThatEndsCutsItsClients has a client at a port when all ends: it is not to take that for the end of what the pod sends.
+func TestForwardThatEndsCutsItsClients(t *testing.T) {
+	d := startDaemon(t)
+	c, err := (&app{socket: d.socket}).dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	f, err := listenAt("127.0.0.1", ":80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	errs, done := &safeBuffer{}, make(chan struct{})
+	go func() {
+		defer close(done)
+		server{c, errs, id("aa1"), cancel}.serve(ctx, f)
+	}()
+	conn, err := net.Dial("tcp", f.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	cancel(nil)
+	_ = f.Close()
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the client sees %v", err)
+	}
+	<-done
+	if said := errs.String(); said != "" {
+		t.Errorf("it said %q", said)
 	}
 }

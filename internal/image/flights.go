@@ -53,29 +53,25 @@ func (f *flights[T]) join(key string, p *reporter, work func(context.Context, *l
 func (f *flights[T]) leave(key string, fl *flight[T], drop func(T)) {
 	f.mu.Lock()
 	fl.refs--
-	last := fl.refs == 0
-	if last {
-		if f.byID[key] == fl {
-			delete(f.byID, key)
-		}
-	}
-	f.mu.Unlock()
-	if !last {
+	if fl.refs > 0 {
+		f.mu.Unlock()
 		return
 	}
-	fl.cancel()
+	if f.byID[key] == fl {
+		delete(f.byID, key)
+	}
+	dropped := f.goLocked(func() { <-fl.done; fl.drop(drop) }) // before the work has ended: land waits for both
+	f.mu.Unlock()
 	select {
 	case <-fl.done:
-		fl.drop(drop)
+		<-dropped
 	default: // the work notices its end; the caller need not see that
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.goLocked(func() { <-fl.done; fl.drop(drop) })
 	}
+	fl.cancel()
 }
 
-// goLocked runs a task beside the caller.
-func (f *flights[T]) goLocked(task func()) {
+// goLocked runs a task beside the caller. It returns what is closed when that is over.
+func (f *flights[T]) goLocked(task func()) <-chan struct{} {
 	over := make(chan struct{})
 	if f.tasks == nil {
 		f.tasks = map[chan struct{}]struct{}{}
@@ -88,6 +84,7 @@ func (f *flights[T]) goLocked(task func()) {
 		delete(f.tasks, over)
 		close(over)
 	}()
+	return over
 }
 
 // land waits until nothing goes on, of those either that nobody waits for any more.

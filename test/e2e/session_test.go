@@ -113,8 +113,9 @@ func TestExecWhoseClientVanishes(t *testing.T) {
 			gone            time.Duration
 		}{
 			{"silent", "spdy", &v1.ExecRequest{Stdout: true}, nil, 30 * time.Second},
-			{"terminal", "spdy", &v1.ExecRequest{Stdin: true, Stdout: true, Tty: true}, nil, 15 * time.Second},
-			{"terminal over websocket", "websocket-v5", &v1.ExecRequest{Stdin: true, Stdout: true, Tty: true}, nil, 15 * time.Second},
+			// A hang-up ends it, not the kill after ten seconds.
+			{"terminal", "spdy", &v1.ExecRequest{Stdin: true, Stdout: true, Tty: true}, nil, 9 * time.Second},
+			{"terminal over websocket", "websocket-v5", &v1.ExecRequest{Stdin: true, Stdout: true, Tty: true}, nil, 9 * time.Second},
 			{"with input that nobody reads", "spdy", &v1.ExecRequest{Stdin: true, Stdout: true}, bytes.NewReader(make([]byte, 1800<<10)), 40 * time.Second},
 		} {
 			r.sub(x.name, func(r rig) {
