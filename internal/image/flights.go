@@ -87,8 +87,8 @@ func (f *flights[T]) goLocked(task func()) <-chan struct{} {
 	return over
 }
 
-// land waits until nothing goes on, of those either that nobody waits for any more.
-func (f *flights[T]) land() {
+// land waits until nothing goes on, of those either that nobody waits for any more, or until ctx ends.
+func (f *flights[T]) land(ctx context.Context) {
 	for {
 		f.mu.Lock()
 		var one chan struct{}
@@ -99,7 +99,11 @@ func (f *flights[T]) land() {
 		if one == nil {
 			return
 		}
-		<-one
+		select {
+		case <-one:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

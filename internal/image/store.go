@@ -133,13 +133,19 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close ends what goes on in the background, and returns when nothing of it touches the disk any more. Callers still inside get an
-// error.
+// landing is how long a store that is closed waits for fetches that it has ended: who restarts the daemon need not wait until all that a
+// large layer left is gone.
+const landing = 5 * time.Second
+
+// Close ends what goes on in the background. Nothing of it touches the disk any more when it returns, but for what takes longer than a
+// few seconds to clear away: the next Open does that. Callers still inside get an error.
 func (s *Store) Close() error {
 	s.stop()
 	s.work.Wait()
-	s.layers.land()
-	s.configs.land()
+	ctx, cancel := context.WithTimeout(context.Background(), landing)
+	defer cancel()
+	s.configs.land(ctx)
+	s.layers.land(ctx)
 	_ = s.unsync()
 	return nil
 }
