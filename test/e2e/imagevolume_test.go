@@ -151,7 +151,7 @@ func TestImageVolumeKeepsItsImage(t *testing.T) {
 				return err == nil && resp.Image == nil
 			})
 			time.Sleep(200 * time.Millisecond) // the sweep of a restart
-			c.exec("touch", "/tmp/go")
+			c.release()
 			c.finish()
 			r.wantText("the volume of a removed image", c.text("stdout"), "a above\nof the image")
 			r.eventually("the mounts are taken away with the process", func() bool {

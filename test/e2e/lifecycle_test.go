@@ -35,7 +35,7 @@ func TestContainerLife(t *testing.T) {
 			r.Errorf("after start: %v", st)
 		}
 		time.Sleep(200 * time.Millisecond)
-		c.exec("touch", "/tmp/go")
+		c.release()
 		st = c.finish()
 		took := time.Duration(st.FinishedAt - st.StartedAt)
 		if st.ExitCode != 3 || st.Reason != "Error" || took < 180*time.Millisecond || took > time.Since(began) {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -212,6 +213,13 @@ func (c *ctr) exec(args ...string) string {
 		c.Fatalf("exec %v: %v: %s", args, err, stderr)
 	}
 	return string(stdout)
+}
+
+// release makes /tmp/go in the container, for which it waits to end. It does so from outside: an exec could be killed with the container
+// before it has ended itself.
+func (c *ctr) release() {
+	c.Helper()
+	c.ok(os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pidOf(c.cid)), nil, 0o644))
 }
 
 // wantText checks a text, without the white space around it.
