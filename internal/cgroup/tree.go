@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeTimeout is how long processes that were sent SIGKILL may take to leave a tree.
-const removeTimeout = 5 * time.Second
+// removeTimeout is how long processes that were sent SIGKILL may take to leave a tree: they have to get the processor for it.
+const removeTimeout = 10 * time.Second
 
 // RemoveTree kills what is left in a cgroup and in those below it, and removes them, in every hierarchy. It is nil when
 // nothing is there. The path is that of Locate: one that only Berth uses.

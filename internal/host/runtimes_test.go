@@ -2,11 +2,13 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -154,6 +156,69 @@ func TestSweepTrials(t *testing.T) {
 		if left := leftovers(t, dir, path); len(left) > 0 {
 			t.Errorf("left %v", left)
 		}
+	}
+}
+
+// TestTrialsThatARuntimeForgot has a container that its runtime knows nothing of, killed as it was in the middle of making it, and whose
+// process is in a cgroup below its own, as where systemd makes that. It is ended by the next trial, and by a sweep.
+func TestTrialsThatARuntimeForgot(t *testing.T) {
+	path, err := exec.LookPath("runc")
+	if err != nil {
+		t.Skip("runc is not installed")
+	}
+	for name, next := range map[string]func(dir string, run func(context.Context, string, *exec.Cmd) error) error{
+		"sweep": func(dir string, _ func(context.Context, string, *exec.Cmd) error) error {
+			return SweepTrials(dir, CgroupfsDriver)
+		},
+		"trial": func(dir string, run func(context.Context, string, *exec.Cmd) error) error {
+			if got := TryRuntime(t.Context(), Runtime{Path: path}, dir, CgroupfsDriver, run); !got.Works {
+				return errors.New(got.Why)
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run, dir := runner(t), t.TempDir()
+			forgot := newTrial(Runtime{Path: path}, dir, run)
+			if err := forgot.create(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cgroup.RemoveTree("/" + forgot.id) })
+			pids, err := cgroup.Processes("/" + forgot.id)
+			if err != nil || len(pids) == 0 {
+				t.Fatalf("processes %v, %v", pids, err)
+			}
+			mounts, err := cgroupMounts()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range mounts {
+				below := filepath.Join(m.path, forgot.id, "container")
+				if !exists(filepath.Dir(below)) {
+					continue
+				}
+				if err := os.Mkdir(below, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				for _, pid := range pids {
+					if data, _ := os.ReadFile(filepath.Join(filepath.Dir(below), "cgroup.procs")); !slices.Contains(strings.Fields(string(data)), strconv.Itoa(pid)) {
+						continue
+					}
+					if err := os.WriteFile(filepath.Join(below, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644); err != nil {
+						t.Logf("move %d to %s: %v", pid, below, err) // cpuset of v1 takes none before it has processors
+					}
+				}
+			}
+			if err := os.RemoveAll(forgot.state()); err != nil {
+				t.Fatal(err)
+			}
+			if err := next(dir, run); err != nil {
+				t.Error(err)
+			}
+			if left := leftovers(t, dir, path); len(left) > 0 {
+				t.Errorf("left %v", left)
+			}
+		})
 	}
 }
 

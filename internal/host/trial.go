@@ -12,12 +12,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
 )
@@ -56,27 +54,9 @@ func SweepTrials(stateDir, driver string) error {
 	dirs, err := filepath.Glob(filepath.Join(stateDir, "berth-trial-*"))
 	for _, dir := range dirs {
 		t := &trial{id: filepath.Base(dir), dir: dir, systemd: driver == SystemdDriver}
-		err = errors.Join(err, t.kill(), t.removeCgroups(), removeTree(dir)) // its runtime's state is in dir
+		err = errors.Join(err, t.removeCgroups(), removeTree(dir)) // its runtime's state is in dir
 	}
 	return err
-}
-
-// kill ends the processes of the container.
-func (t *trial) kill() error {
-	mounts, err := cgroupMounts()
-	if err != nil {
-		return err
-	}
-	_, path := t.cgroup()
-	for _, m := range mounts {
-		pids, _ := os.ReadFile(filepath.Join(m.path, path, "cgroup.procs")) // none where there is no such cgroup
-		for _, field := range strings.Fields(string(pids)) {
-			if pid, err := strconv.Atoi(field); err == nil && pid > 1 {
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
-		}
-	}
-	return nil
 }
 
 // trial is one throwaway container. Its names derive from the runtime and the state directory alone.
@@ -242,30 +222,11 @@ func (t *trial) undo(ctx context.Context) error {
 	return nil
 }
 
-// removeCgroups removes the container's cgroups, which runtimes leave behind when they fail half way.
+// removeCgroups removes the container's cgroups, which runtimes leave behind when they fail half way, with what runs in them.
 func (t *trial) removeCgroups() error {
-	mounts, err := cgroupMounts()
-	if err != nil {
-		return err
-	}
 	_, path := t.cgroup()
-	for _, m := range mounts {
-		if err := removeCgroup(filepath.Join(m.path, path)); err != nil {
-			return fmt.Errorf("remove a trial's cgroup: %w", err)
-		}
+	if err := cgroup.RemoveTree(filepath.Join("/", path)); err != nil {
+		return fmt.Errorf("remove a trial's cgroup: %w", err)
 	}
 	return nil
-}
-
-// removeCgroup removes an empty cgroup. One whose processes were just killed may be busy for a moment.
-func removeCgroup(path string) error {
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		err := unix.Rmdir(path)
-		switch {
-		case err == nil || errors.Is(err, unix.ENOENT):
-			return nil
-		case !errors.Is(err, unix.EBUSY) || time.Now().After(deadline):
-			return &fs.PathError{Op: "rmdir", Path: path, Err: err}
-		}
-	}
 }
