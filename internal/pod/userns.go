@@ -116,6 +116,10 @@ func (b *building) stageMounts(r *Record, ctr ID, mounts []spec.ResolvedMount) e
 			return fmt.Errorf("mount of %s: %w", m.Mount.ContainerPath, err)
 		}
 		m.Source, m.Staged = at, true
+		var err error
+		if m.Strict, err = rootfs.StrictOptions(at); err != nil {
+			return fmt.Errorf("mount of %s: %w", m.Mount.ContainerPath, err)
+		}
 	}
 	return nil
 }

@@ -56,6 +56,24 @@ func setOptions(tree int, options []string) error {
 	return nil
 }
 
+// StrictOptions are those options of the mount at a path that whoever is in a user namespace cannot take away, of nosuid, nodev and noexec.
+func StrictOptions(path string) ([]string, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return nil, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	var options []string
+	for _, o := range []struct {
+		flag int64
+		name string
+	}{{unix.ST_NOSUID, "nosuid"}, {unix.ST_NODEV, "nodev"}, {unix.ST_NOEXEC, "noexec"}} {
+		if int64(st.Flags)&o.flag != 0 {
+			options = append(options, o.name)
+		}
+	}
+	return options, nil
+}
+
 var errOldMounts = errors.New("the kernel cannot change mounts with what is below them: it must be 5.12 or newer")
 
 // Stage mounts what is at source, a directory or a file, and all that is mounted below it, once more at target, which it makes.

@@ -190,7 +190,7 @@ func testInput(t *testing.T, in sections) Input {
 	strict(t, "input", in.get("input"), &over)
 	for _, m := range full.Container.GetMounts() {
 		src := "/real" + m.GetHostPath()
-		full.Mounts = append(full.Mounts, ResolvedMount{m, src, strings.HasPrefix(m.GetHostPath(), "/staged")})
+		full.Mounts = append(full.Mounts, ResolvedMount{Mount: m, Source: src, Staged: strings.HasPrefix(m.GetHostPath(), "/staged")})
 	}
 	return full
 }

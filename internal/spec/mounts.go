@@ -165,6 +165,11 @@ func (b *build) requestMount(m ResolvedMount) (specs.Mount, error) {
 		}
 		opts = append(opts, o)
 	}
+	for _, o := range m.Strict {
+		if !slices.Contains(opts, o) {
+			opts = append(opts, o)
+		}
+	}
 	return specs.Mount{Destination: dst, Type: "bind", Source: m.Source, Options: opts}, nil
 }
 

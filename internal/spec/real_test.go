@@ -147,8 +147,8 @@ func mountCase(t *testing.T, in *Input) {
 		}
 	})
 	in.Mounts = []ResolvedMount{
-		{&runtimeapi.Mount{ContainerPath: "/rro", HostPath: "a", Readonly: true, RecursiveReadOnly: true}, staged, true},
-		{&runtimeapi.Mount{ContainerPath: "/data", HostPath: "b"}, filepath.Join(dir, "b"), false},
+		{Mount: &runtimeapi.Mount{ContainerPath: "/rro", HostPath: "a", Readonly: true, RecursiveReadOnly: true}, Source: staged, Staged: true},
+		{Mount: &runtimeapi.Mount{ContainerPath: "/data", HostPath: "b"}, Source: filepath.Join(dir, "b")},
 	}
 }
 

@@ -92,10 +92,14 @@ type User struct {
 // ResolvedMount is a mount of the request with its source found: symbolic links followed, existence and propagation
 // checked. Of an image mount, Source is the mounted image, or the path in it. Staged says that Source is a mount made for this
 // container alone, read-only with all below it and with its ids mapped as far as the request wants that.
+//
+// Strict are the options that the host has mounted it with and that a user namespace cannot take away: a runtime that sets others has to
+// set these, too.
 type ResolvedMount struct {
 	Mount  *runtimeapi.Mount
 	Source string
 	Staged bool
+	Strict []string
 }
 
 // Paths is where the daemon put what the container uses. An empty namespace path is the host's namespace; an empty file

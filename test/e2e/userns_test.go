@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -149,10 +150,18 @@ func TestUsernsVolumes(t *testing.T) {
 		r.ok(os.Chmod(closed, 0o700))
 		r.ok(os.Chown(dir+"/real/note", 5, 6))
 		r.mountInside(dir + "/real/sub")
+		strict := filepath.Join(dir, "strict") // as what systemd mounts at /tmp and /run
+		r.ok(os.Mkdir(strict, 0o755))
+		r.ok(r.n.Space.Do(func() error {
+			return unix.Mount("none", strict, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+		}))
+		r.Cleanup(func() { r.unmountInside(strict) })
 		for _, c := range []struct {
 			name, script, want string
 			edit               edit
 		}{
+			{"strict", "touch /data/x 2>/dev/null || echo refused; grep -o '/data [^ ]* [^ ]*' /proc/mounts | tr , '\\n' | grep -e noexec -e nosuid -e nodev | sort",
+				"refused\nnodev\nnoexec\nnosuid", mount(strict, "/data", mapped, readOnly)},
 			{"mapped", "stat -c %u:%g /data /data/note /data/sub; echo x > /data/made; stat -c %u:%g /data/made", "0:0\n5:6\n0:0\n0:0", mount(dir+"/real", "/data", mapped)},
 			{"below-a-closed-directory", "cat /data/note; echo more >> /data/note && echo written", "closed\nwritten", mount(closed+"/vol", "/data", mapped)},
 			{"file", "cat /etc/given; stat -c %u:%g /etc/given", "from the host\n0:0", mount(dir+"/file", "/etc/given", mapped)},
