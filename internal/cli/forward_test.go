@@ -48,30 +48,40 @@ func hello(t *testing.T, address string) string {
 	return string(text)
 }
 
-func TestForwardGoesOnWhenThereIsRoom(t *testing.T) {
+// forwarding forwards a port of a pod, through what wrap makes of its listener, until end is called. errs is what it says.
+func forwarding(t *testing.T, wrap func(net.Listener) net.Listener) (f forwarded, errs *safeBuffer, end func()) {
+	t.Helper()
 	d := startDaemon(t)
 	c, err := (&app{socket: d.socket}).dial()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.close()
-	f, err := listenAt("127.0.0.1", ":80")
-	if err != nil {
+	t.Cleanup(c.close)
+	if f, err = listenAt("127.0.0.1", ":80"); err != nil {
 		t.Fatal(err)
 	}
-	f.Listener = &crowded{f.Listener, 3}
+	if wrap != nil {
+		f.Listener = wrap(f.Listener)
+	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	errs, done := &safeBuffer{}, make(chan struct{})
 	go func() {
 		defer close(done)
 		server{c, errs, id("aa1"), cancel}.serve(ctx, f)
 	}()
+	return f, errs, func() {
+		cancel(nil)
+		_ = f.Close()
+		<-done
+	}
+}
+
+func TestForwardGoesOnWhenThereIsRoom(t *testing.T) {
+	f, errs, end := forwarding(t, func(l net.Listener) net.Listener { return &crowded{l, 3} })
 	if got := hello(t, f.Addr().String()); got != "hello" {
 		t.Errorf("through the port came %q", got)
 	}
-	cancel(nil)
-	_ = f.Close()
-	<-done
+	end()
 	if said := errs.String(); strings.Count(said, "too many open files") != 1 || !strings.Contains(said, f.Addr().String()) {
 		t.Errorf("it said %q", said)
 	}
@@ -115,22 +125,7 @@ func TestForwardEndsWithItsPod(t *testing.T) {
 
 // TestForwardThatEndsCutsItsClients has a client at a port when all ends: it is not to take that for the end of what the pod sends.
 func TestForwardThatEndsCutsItsClients(t *testing.T) {
-	d := startDaemon(t)
-	c, err := (&app{socket: d.socket}).dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.close()
-	f, err := listenAt("127.0.0.1", ":80")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancelCause(t.Context())
-	errs, done := &safeBuffer{}, make(chan struct{})
-	go func() {
-		defer close(done)
-		server{c, errs, id("aa1"), cancel}.serve(ctx, f)
-	}()
+	f, errs, end := forwarding(t, nil)
 	conn, err := net.Dial("tcp", f.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -142,12 +137,10 @@ func TestForwardThatEndsCutsItsClients(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	cancel(nil)
-	_ = f.Close()
+	end()
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the client sees %v", err)
 	}
-	<-done
 	if said := errs.String(); said != "" {
 		t.Errorf("it said %q", said)
 	}

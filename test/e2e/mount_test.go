@@ -136,7 +136,7 @@ func TestPropagation(t *testing.T) {
 				r.ok(os.MkdirAll(dir+"/from-host", 0o755))
 				r.ok(os.MkdirAll(dir+"/from-inside", 0o755))
 				ctr := p.on(r).start(busybox(c.name, "sleep 100", both(mount(dir, "/data", with(c.kind)), privileged)))
-				r.mountInside(dir + "/from-host")
+				r.mountInside(dir+"/from-host", 0)
 				got := strings.Contains(ctr.exec("cat", "/proc/mounts"), "/data/from-host")
 				if got != c.inward {
 					r.Errorf("a mount of the host shows in the container: %v, wanted %v", got, c.inward)
@@ -153,9 +153,9 @@ func TestPropagation(t *testing.T) {
 }
 
 // mountInside mounts a tmpfs in the node's mount namespace until the test is over.
-func (r rig) mountInside(dir string) {
+func (r rig) mountInside(dir string, flags uintptr) {
 	r.Helper()
-	r.ok(r.n.Space.Do(func() error { return unix.Mount("none", dir, "tmpfs", 0, "") }))
+	r.ok(r.n.Space.Do(func() error { return unix.Mount("none", dir, "tmpfs", flags, "") }))
 	r.Cleanup(func() { r.unmountInside(dir) })
 }
 
@@ -178,7 +178,7 @@ func (r rig) isMounted(dir string) bool {
 func TestSharedSourceIsRequired(t *testing.T) {
 	each(t, func(r rig) {
 		dir, p := r.volume(), r.pod()
-		r.mountInside(dir + "/real")
+		r.mountInside(dir+"/real", 0)
 		r.ok(r.n.Space.Do(func() error { return unix.Mount("", dir+"/real", "", unix.MS_PRIVATE, "") }))
 		config := busybox("bad", "true", mount(dir+"/real", "/data", func(m *v1.Mount) {
 			m.Propagation = v1.MountPropagation_PROPAGATION_BIDIRECTIONAL

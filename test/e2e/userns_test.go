@@ -149,13 +149,10 @@ func TestUsernsVolumes(t *testing.T) {
 		r.ok(os.WriteFile(closed+"/vol/note", []byte("closed\n"), 0o600))
 		r.ok(os.Chmod(closed, 0o700))
 		r.ok(os.Chown(dir+"/real/note", 5, 6))
-		r.mountInside(dir + "/real/sub")
+		r.mountInside(dir+"/real/sub", 0)
 		strict := filepath.Join(dir, "strict") // as what systemd mounts at /tmp and /run
 		r.ok(os.Mkdir(strict, 0o755))
-		r.ok(r.n.Space.Do(func() error {
-			return unix.Mount("none", strict, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
-		}))
-		r.Cleanup(func() { r.unmountInside(strict) })
+		r.mountInside(strict, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC)
 		for _, c := range []struct {
 			name, script, want string
 			edit               edit
@@ -233,7 +230,7 @@ func TestUsernsPropagation(t *testing.T) {
 		follow := func(m *v1.Mount) { m.Propagation = v1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER }
 		c := p.start(busybox("c", "sleep 1000", p.like(), mount(dir, "/data", mapped, follow)))
 		r.ok(os.MkdirAll(dir+"/later", 0o755))
-		r.mountInside(dir + "/later")
+		r.mountInside(dir+"/later", 0)
 		if !strings.Contains(c.exec("cat", "/proc/mounts"), " /data/later ") {
 			r.Error("a mount of the host does not show in the container")
 		}
@@ -329,9 +326,9 @@ func recursive(m *v1.Mount) { m.RecursiveReadOnly = true }
 func TestRecursiveReadOnly(t *testing.T) {
 	each(t, func(r rig) {
 		dir, p := r.volume()+"/real", r.pod()
-		r.mountInside(dir + "/sub")
+		r.mountInside(dir+"/sub", 0)
 		r.ok(r.n.Space.Do(func() error { return os.Mkdir(dir+"/sub/deeper", 0o755) }))
-		r.mountInside(dir + "/sub/deeper")
+		r.mountInside(dir+"/sub/deeper", 0)
 		const script = "for d in . sub sub/deeper; do touch /data/$d/x 2>/dev/null && echo written || echo refused; done"
 		r.wantText("read-only", p.output(busybox("ro", script, mount(dir, "/data", readOnly))), "refused\nwritten\nwritten")
 		c := p.start(busybox("rro", script, mount(dir, "/data", readOnly, recursive)))
