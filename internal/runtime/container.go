@@ -57,7 +57,10 @@ func (r *Runtime) Create(ctx context.Context, pod string, c Create) (Process, er
 	if err != nil {
 		return Process{}, err
 	}
-	r.link(pod).hold(ctx, wire.Container{ID: c.Container, Process: *reply.Process, Terminal: c.Terminal, StdinOnce: c.StdinOnce && c.Stdin})
+	l := r.link(pod)
+	if m := l.live(); m != nil { // another that is joined holds it then
+		l.hold(ctx, m, wire.Container{ID: c.Container, Process: *reply.Process, Terminal: c.Terminal, StdinOnce: c.StdinOnce && c.Stdin})
+	}
 	return *reply.Process, nil
 }
 

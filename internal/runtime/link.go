@@ -97,8 +97,15 @@ func (l *link) connect(ctx context.Context) ([]wire.Container, error) {
 	return list, l.join(ctx, c, list)
 }
 
-// join begins to use a connection: the monitor is given what is held for it, and what it holds is held from now on.
+// join begins to use a connection: the monitor is given what is held for it, and what it holds is held from now on. Nobody asks it
+// before that: it would say that a container has no terminal which it only has not been given.
 func (l *link) join(ctx context.Context, c *client, list []wire.Container) error {
+	for _, e := range list {
+		if e.State != wire.Exited {
+			l.handOver(ctx, c, e)
+			l.hold(ctx, c, e)
+		}
+	}
 	l.mu.Lock()
 	if l.ended {
 		l.mu.Unlock()
@@ -107,12 +114,6 @@ func (l *link) join(ctx context.Context, c *client, list []wire.Container) error
 	}
 	l.client = c
 	l.mu.Unlock()
-	for _, e := range list {
-		if e.State != wire.Exited {
-			l.handOver(ctx, c, e)
-			l.hold(ctx, e)
-		}
-	}
 	if c.lost() {
 		go l.lost(c)
 	}
@@ -170,12 +171,11 @@ func (l *link) lend(ctr string) (fds []*os.File, err error) {
 }
 
 // hold keeps what a monitor that takes over will need of a container.
-func (l *link) hold(ctx context.Context, e wire.Container) {
+func (l *link) hold(ctx context.Context, c *client, e wire.Container) {
 	l.mu.Lock()
 	_, has := l.held[e.ID]
-	c := l.client
 	l.mu.Unlock()
-	if has || c == nil {
+	if has {
 		return
 	}
 	h := holding{pidfd: pidfd(e.Process)}

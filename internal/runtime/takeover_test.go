@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/patience"
 )
 
 // TestMonitorKilled kills the monitor under containers of all kinds: they go on, and their exits are told.
@@ -73,6 +75,26 @@ func TestMonitorKilled(t *testing.T) {
 	}
 	if got := g.said(silent); got != "never started\n" {
 		t.Errorf("it said %q", got)
+	}
+}
+
+// TestTerminalOfAKilledMonitor asks for a terminal while another monitor takes over: it may not be told that there is none.
+func TestTerminalOfAKilledMonitor(t *testing.T) {
+	g := newRig(t)
+	tty := g.run("trap 'exit 9' TERM; while :; do read line; done", func(c *Create) { c.Terminal, c.Stdin = true, true })
+	for range 10 {
+		old, end := g.monitor(), time.Now().Add(patience.For(10*time.Second))
+		g.ok(unix.Kill(old, unix.SIGKILL))
+		for another := false; !another; {
+			console, err := g.Console(t.Context(), g.pod, tty)
+			if err == nil {
+				g.ok(console.Close())
+				c, err := g.client(g.pod)
+				another = err == nil && c.pid != old
+			} else if strings.Contains(err.Error(), "no terminal") || time.Now().After(end) {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 
