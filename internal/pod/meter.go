@@ -38,11 +38,7 @@ func (m Meter) Container(r *Record, c *Container, extent cgroup.Extent) (u Use, 
 	if err != nil {
 		return u, false
 	}
-	began := c.StartedAt
-	if began.IsZero() {
-		began = c.CreatedAt
-	}
-	m.rates.rate(c.ID, began, &u)
+	m.rates.rate(c.ID, c.CreatedAt, &u) // not since the start, before which the runtime's own init has worked in the cgroup
 	return u, true
 }
 

@@ -62,7 +62,7 @@ func TestStatsOfProcessorTime(t *testing.T) {
 		if cores < 0.01 || cores > 0.45 {
 			r.Errorf("%.3f cores were used where the quota is 0.3", cores)
 		}
-		// The rate is since the start, which is a little longer.
+		// The rate is since the container was made, which is longer.
 		if told := float64(last.GetUsageNanoCores().GetValue()) / 1e9; told < cores*0.5-0.02 || told > cores*1.5+0.05 {
 			r.Errorf("%.3f cores are told, %.3f were used", told, cores)
 		}
