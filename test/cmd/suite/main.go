@@ -1,6 +1,6 @@
 // Command suite runs the tests of this repository, section by section, and counts them.
 //
-//	go run ./test/cmd/suite [-race=false] [section…]
+//	go run ./test/cmd/suite [-race=false] [-run pattern] [section…]
 //
 // Its last line is "N passed, N failed". Before the first section and after the last it looks at the machine, and what
 // the tests left behind is a failure.
@@ -62,7 +62,10 @@ var sections = []section{
 // usual are the sections of `make test`.
 const usual = "vet format staticcheck unit compare e2e crash"
 
-var race = flag.Bool("race", true, "run unit tests with the race detector")
+var (
+	race = flag.Bool("race", true, "run unit tests with the race detector")
+	only = flag.String("run", "", "in a virtual machine, run the tests that match in place of those that the section names")
+)
 
 func main() {
 	flag.Parse()

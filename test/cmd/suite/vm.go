@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,6 +102,12 @@ func virtual(t *tally, name string, tests []vm.Test, within time.Duration) {
 }
 
 func virtualWith(t *tally, prepare func(say func(string)) (vm.Image, error), name string, tests []vm.Test, within time.Duration) {
+	if *only != "" {
+		tests = slices.Clone(tests)
+		for i := range tests {
+			tests[i].Run = *only
+		}
+	}
 	output := "bin/" + name + ".log"
 	img, err := prepare(func(what string) { _, _ = fmt.Fprintln(t.out, what) })
 	if err != nil {
