@@ -103,7 +103,9 @@ type ends struct {
 
 	mu     sync.Mutex // guards what follows
 	ours   []*os.File
-	outs   []*os.File // those of ours that are read
+	outs   []*os.File    // those of ours that are read
+	sender *net.UnixConn // on which the runtime sends the master
+	due    time.Time     // by when it has sent it; zero while it works
 	closed bool
 }
 
@@ -128,6 +130,9 @@ func (e *ends) hangUp() {
 	if e.listener != nil {
 		_ = e.listener.Close()
 		_ = os.Remove(e.socket)
+	}
+	if e.sender != nil {
+		_ = e.sender.Close()
 	}
 }
 
@@ -197,7 +202,7 @@ func (e *ends) listen(dir, name string) (string, error) {
 // terminal takes the master and copies to and from it.
 func (e *ends) terminal(s Session) {
 	defer close(e.taken)
-	f, err := takeMaster(e.listener)
+	f, err := e.master()
 	if err != nil || !e.hold(f) {
 		return // the runtime has failed, which its own error tells
 	}
@@ -222,16 +227,24 @@ func (e *ends) terminal(s Session) {
 	e.read(f, w)
 }
 
-// masterTimeout bounds the time between a runtime's call and its message.
+// masterTimeout bounds the wait for a master whose runtime has returned. One that still works may take as long as it needs between
+// its call and its message: on a busy node it makes the whole process in between.
 const masterTimeout = 5 * time.Second
 
-func takeMaster(l *net.UnixListener) (*os.File, error) {
-	conn, err := l.AcceptUnix()
+// master is the terminal's, as the runtime sends it.
+func (e *ends) master() (*os.File, error) {
+	conn, err := e.listener.AcceptUnix()
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	_ = conn.SetReadDeadline(time.Now().Add(masterTimeout))
+	e.mu.Lock()
+	e.sender = conn
+	_ = conn.SetReadDeadline(e.due)
+	if e.closed {
+		_ = conn.Close()
+	}
+	e.mu.Unlock()
 	oob := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 4096), oob)
 	if err != nil {
@@ -264,7 +277,13 @@ func (e *ends) read(f *os.File, w io.Writer) {
 // drain delivers the output of a process that has ended.
 func (e *ends) drain(ctx context.Context) error {
 	if e.listener != nil {
-		_ = e.listener.SetDeadline(time.Now().Add(masterTimeout)) // the runtime has sent it before it returned
+		e.mu.Lock()
+		e.due = time.Now().Add(masterTimeout) // the runtime has sent it before it returned
+		_ = e.listener.SetDeadline(e.due)
+		if e.sender != nil {
+			_ = e.sender.SetReadDeadline(e.due)
+		}
+		e.mu.Unlock()
 		<-e.taken
 	}
 	e.mu.Lock()

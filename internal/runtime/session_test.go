@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"berth/test/patience"
 )
@@ -288,4 +291,60 @@ func TestAttachedInputThatNobodyReads(t *testing.T) {
 	<-ended
 	_ = in.Close()
 	<-full
+}
+
+// TestTerminalOfASlowRuntime has a runtime call long before it sends the terminal, as on a busy node.
+func TestTerminalOfASlowRuntime(t *testing.T) {
+	t.Parallel()
+	dir, e, out := t.TempDir(), &ends{}, &syncBuffer{}
+	defer e.hangUp()
+	name, err := e.listen(dir, "process.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go e.terminal(Session{Stdout: out})
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(dir, name), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	time.Sleep(masterTimeout + time.Second)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, _, err := conn.WriteMsgUnix([]byte("console"), unix.UnixRights(int(r.Fd())), nil); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = w.WriteString("made after all\n")
+	_ = w.Close()
+	if err := e.drain(t.Context()); err != nil || out.String() != "made after all\n" {
+		t.Errorf("the client got %q, %v", out, err)
+	}
+}
+
+// TestTerminalThatIsNeverSent has a runtime call, and return without a terminal.
+func TestTerminalThatIsNeverSent(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*ends){"drained": func(e *ends) { _ = e.drain(t.Context()) }, "hung up": (*ends).hangUp} {
+		dir, e := t.TempDir(), &ends{}
+		defer e.hangUp()
+		socket, err := e.listen(dir, "process.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go e.terminal(Session{})
+		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(dir, socket), Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		go end(e)
+		select {
+		case <-e.taken:
+		case <-time.After(masterTimeout + patience.For(10*time.Second)):
+			t.Errorf("%s: it is still waited for", name)
+		}
+	}
 }
