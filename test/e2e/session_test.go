@@ -330,6 +330,11 @@ func TestStreamsAndARestart(t *testing.T) {
 	address, _ := r.reach(c.attachURL(&v1.AttachRequest{Stdout: true}))
 	go func() { ended <- r.stream(ctx(), "spdy", address, remotecommand.StreamOptions{Stdout: attached}) }()
 	r.eventually("all stream", func() bool {
+		select {
+		case err := <-ended:
+			r.Fatalf("a client was sent away: %v; the commands said %q, the container %q", err, running, attached)
+		default:
+		}
 		return strings.Count(running.String(), "on") == 2 && strings.Contains(attached.String(), "tick")
 	})
 	old, _ := r.reach(c.execURL(&v1.ExecRequest{Cmd: sh("true"), Stdout: true}))
