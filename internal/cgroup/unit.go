@@ -1,9 +1,11 @@
 package cgroup
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -53,16 +55,30 @@ func Own(tracking string) (string, error) { return Of(tracking, os.Getpid()) }
 
 // Of is the directory of a process's cgroup in the cgroup2 hierarchy that is mounted at tracking.
 func Of(tracking string, pid int) (string, error) {
+	path, err := PathOf(pid, "")
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(tracking, path), nil
+}
+
+// PathOf is where in a hierarchy a process is: in that of a v1 controller or, where controller is empty, in the cgroup2 hierarchy.
+// It goes by /proc/<pid>/cgroup (cgroups(7)), and a process that is in none is an error.
+func PathOf(pid int, controller string) (string, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
 		return "", fmt.Errorf("find the cgroup of process %d: %w", pid, err)
 	}
 	for line := range strings.Lines(string(data)) {
-		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			return filepath.Join(tracking, path), nil
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		if controller == "" && f[0] == "0" || controller != "" && slices.Contains(strings.Split(f[1], ","), controller) {
+			return f[2], nil
 		}
 	}
-	return "", fmt.Errorf("find the cgroup of process %d: it is in no cgroup2 hierarchy", pid)
+	return "", fmt.Errorf("find the cgroup of process %d: it is in no %s hierarchy", pid, cmp.Or(controller, "cgroup2"))
 }
 
 // TreePath is where a cgroup is that an OCI runtime or a kubelet names: a path, a slice, or slice:prefix:name.

@@ -1,9 +1,48 @@
 package cgroup
 
 import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
+
+// TestPathOf finds this process in the cgroup that is told, in each hierarchy that is mounted whole.
+func TestPathOf(t *testing.T) {
+	hierarchies, err := mounted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, h := range hierarchies {
+		controllers := h.controllers
+		if h.v2 {
+			controllers = []string{""}
+		}
+		for _, controller := range controllers {
+			path, err := PathOf(os.Getpid(), controller)
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			pids, err := os.ReadFile(filepath.Join(h.dir, path, "cgroup.procs"))
+			if err != nil {
+				continue // a part of it is mounted
+			}
+			if found++; !bytes.Contains(pids, fmt.Appendf(nil, "%d\n", os.Getpid())) {
+				t.Errorf("%q: this process is not in %s", controller, path)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("this process is in no cgroup")
+	}
+	if path, err := PathOf(os.Getpid(), "no such"); err == nil || !strings.Contains(err.Error(), "no such hierarchy") {
+		t.Errorf("a controller that there is none of: %s, %v", path, err)
+	}
+}
 
 func TestSlicePath(t *testing.T) {
 	for slice, want := range map[string]string{

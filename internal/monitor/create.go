@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
 )
 
@@ -155,7 +156,7 @@ func (c birth) adoptChild(tty *console) error {
 	} else if c.process.StartTime, err = StartTime(pid); err != nil {
 		c.process.StartTime = 0
 	}
-	c.cgroup2 = cgroup2Of(pid)
+	c.cgroup2, _ = cgroup.PathOf(pid, "")
 	c.oom = watchOOM(pid, c.id)
 	if err := writeJSON(filepath.Join(c.dir, pidFile), &c.process); err != nil {
 		return err

@@ -124,7 +124,11 @@ func (c execution) execRoot() (root, controller string) {
 	}
 	root = c.m.cfg.Tracking + c.cgroup2
 	if c.m.cfg.Tracking != "/sys/fs/cgroup" {
-		root, controller = v1Cgroup("pids", c.process.PID), "pids:"
+		path, err := cgroup.PathOf(c.process.PID, "pids")
+		if err != nil {
+			return "", ""
+		}
+		root, controller = filepath.Join("/sys/fs/cgroup/pids", path), "pids:"
 	}
 	if !strings.Contains(root, c.id) {
 		return "", ""
@@ -189,16 +193,4 @@ func (s subgroup) kill(why error, pids ...int) error {
 		}
 	}
 	return why
-}
-
-// v1Cgroup is the directory of a process's cgroup in a v1 hierarchy, "" where there is none.
-func v1Cgroup(controller string, pid int) string {
-	data, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
-	for _, line := range strings.Split(string(data), "\n") {
-		f := strings.SplitN(line, ":", 3)
-		if len(f) == 3 && f[1] == controller {
-			return filepath.Join("/sys/fs/cgroup", controller, f[2])
-		}
-	}
-	return ""
 }

@@ -86,17 +86,6 @@ func (c *container) clear() error {
 	}
 }
 
-// cgroup2Of is where on the cgroup2 hierarchy a process is.
-func cgroup2Of(pid int) string {
-	data, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
-	for _, line := range strings.Split(string(data), "\n") {
-		if path, ok := strings.CutPrefix(line, "0::"); ok {
-			return path
-		}
-	}
-	return ""
-}
-
 // StartTime is when a process, or what is left of it, began, in clock ticks after boot: with the pid, it names a process for ever.
 func StartTime(pid int) (uint64, error) {
 	f, err := statFields(pid)

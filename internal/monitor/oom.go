@@ -1,12 +1,13 @@
 package monitor
 
 import (
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
 )
 
 // oomCounter reads how many processes of a memory cgroup the kernel has killed for want of memory. The file is opened at
@@ -89,23 +90,11 @@ func readCounter(fd int) (uint64, bool) {
 
 // memoryCgroup is the directory of the process's memory cgroup, and its file with the counter.
 func memoryCgroup(pid int) (dir, file string) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
-	if err != nil {
-		return "", ""
+	if path, err := cgroup.PathOf(pid, "memory"); err == nil {
+		return filepath.Join("/sys/fs/cgroup/memory", path), "memory.oom_control"
 	}
-	for _, line := range strings.Split(string(data), "\n") {
-		f := strings.SplitN(line, ":", 3)
-		if len(f) != 3 {
-			continue
-		}
-		for _, ctl := range strings.Split(f[1], ",") {
-			if ctl == "memory" {
-				return filepath.Join("/sys/fs/cgroup/memory", f[2]), "memory.oom_control"
-			}
-		}
-		if f[0] == "0" {
-			dir, file = filepath.Join("/sys/fs/cgroup", f[2]), "memory.events"
-		}
+	if path, err := cgroup.PathOf(pid, ""); err == nil {
+		return filepath.Join("/sys/fs/cgroup", path), "memory.events"
 	}
-	return dir, file
+	return "", ""
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
 )
 
@@ -77,7 +78,8 @@ func (c heir) takeOver() {
 		go c.awaitInheritance()
 		return
 	}
-	c.cgroup2, c.oom = cgroup2Of(c.process.PID), watchOOM(c.process.PID, c.id)
+	c.cgroup2, _ = cgroup.PathOf(c.process.PID, "")
+	c.oom = watchOOM(c.process.PID, c.id)
 	c.pidfd = fd
 	execution(c).takeOver()
 	go c.watch(fd)

@@ -18,14 +18,14 @@ type ledger struct {
 	root  string // whose file system it is
 	path  string
 	dirty func(string)
-	later func() // has persist called until it succeeds, and then caughtUp
+	later func() // has persist called until it succeeds
 	log   *slog.Logger
 	feed  *feed
 	rec   atomic.Pointer[Record]
 
-	mu        sync.Mutex // guards the writing of rec, and unwritten
+	mu        sync.Mutex // guards the writing of rec, and what follows
 	unwritten bool       // the disk kept the record from being written
-	behind    bool       // somebody tries again
+	behind    bool       // and it is tried again
 	announced bool       // that the pod is there was, or may have been, told to those who watch
 }
 
@@ -84,27 +84,18 @@ func (l *ledger) ended() {
 	l.announced = false
 }
 
-// caughtUp ends what later began, unless there is something to be written again.
-func (l *ledger) caughtUp() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.behind = l.unwritten; l.behind {
-		l.later()
-	}
-}
-
-// persist writes the record again where the disk kept it from being written. A pod that is being removed needs no record.
+// persist writes the record again where the disk kept it from being written, and ends what later began. A pod that is being removed
+// needs no record.
 func (l *ledger) persist() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := l.rec.Load()
-	if r.State == Removing {
-		l.unwritten = false
+	if r := l.rec.Load(); l.unwritten && r.State != Removing {
+		if err := l.write("persist", r); err != nil {
+			return err
+		}
 	}
-	if !l.unwritten {
-		return nil
-	}
-	return l.write("persist", r)
+	l.unwritten, l.behind = false, false
+	return nil
 }
 
 // ofDisk says that the disk, and not the request or a test, is what fails.

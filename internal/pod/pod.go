@@ -48,7 +48,7 @@ func (s *Pods) makePod(r *Record, ours bool) *pod {
 				return nil
 			}
 			return p.persist()
-		}, p.caughtUp)
+		})
 	}
 	p.rec.Store(r)
 	known := r.State == Ready || r.State == Stopping || r.State == Stopped // to plugins, before this daemon

@@ -55,7 +55,7 @@ func (p recovery) adopt(ctx context.Context) error {
 	err := p.takeInventory(ctx)
 	if err != nil {
 		p.s.cfg.Log.Error("a pod's monitor could not be adopted: its containers run on, unwatched; it is tried again", "pod", p.id, "error", err)
-		p.s.retry(p.adoptAgain, func() {})
+		p.s.retry(p.adoptAgain)
 	}
 	return err
 }

@@ -36,10 +36,9 @@ func (w *worker) background(fn func(context.Context)) {
 	}
 }
 
-// retry calls again with growing pauses until it succeeds or the daemon ends, then calls done.
-func (w *worker) retry(again func() error, done func()) {
+// retry calls again with growing pauses until it succeeds or the daemon ends.
+func (w *worker) retry(again func() error) {
 	w.background(func(ctx context.Context) {
-		defer done()
 		for n := 1; ; n++ {
 			select {
 			case <-ctx.Done():
@@ -78,7 +77,7 @@ func (p *persistence) ask(w *worker, again func() error) bool {
 			return err
 		}
 		return p.rest(asked)
-	}, func() {})
+	})
 	return true
 }
 

@@ -103,9 +103,10 @@ func (i podIDs) letPass(dirs ...string) error {
 // stageMounts makes mounts of their own of those that ask for more than an OCI runtime is asked for, and of all in a pod with a
 // user namespace: what runs in one cannot pass through a directory of the host's root, such as the kubelet's, to a volume.
 func (b *building) stageMounts(r *Record, ctr ID, mounts []spec.ResolvedMount) error {
+	inUserNS := idsOf(b.p, r).UserNS != ""
 	for i := range mounts {
 		m := &mounts[i]
-		if m.Staged || idsOf(b.p, r).UserNS == "" && !m.NeedsStaging() {
+		if m.Staged || !inUserNS && !m.NeedsStaging() {
 			continue
 		}
 		if m.Mount.Propagation == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL {
@@ -116,6 +117,9 @@ func (b *building) stageMounts(r *Record, ctr ID, mounts []spec.ResolvedMount) e
 			return fmt.Errorf("mount of %s: %w", m.Mount.ContainerPath, err)
 		}
 		m.Source, m.Staged = at, true
+		if !inUserNS {
+			continue
+		}
 		var err error
 		if m.Strict, err = rootfs.StrictOptions(at); err != nil {
 			return fmt.Errorf("mount of %s: %w", m.Mount.ContainerPath, err)

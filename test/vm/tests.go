@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/test/fixture"
 	"berth/test/node"
 	"berth/test/patience"
 )
@@ -80,8 +81,8 @@ func load(payload string, tests []Test, scale int) error {
 	script := fmt.Sprintf("#!/bin/sh\necho the node is up\nexport HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin BERTH_BIN=/payload/bin BERTH_TEST_WEBAPP=/payload/webapp BERTH_TEST_BOXED=/payload/boxed %s=%d\n",
 		patience.Variable, scale)
 	if err := errors.Join(run("cp", "-r", bin, filepath.Join(payload, "bin")),
-		goBuild("./test/fixture/webapp", filepath.Join(payload, "webapp")),
-		goBuild("./test/fixture/boxed", filepath.Join(payload, "boxed"))); err != nil {
+		fixture.Build("webapp", filepath.Join(payload, "webapp")),
+		fixture.Build("boxed", filepath.Join(payload, "boxed"))); err != nil {
 		return err
 	}
 	for i, t := range tests {
@@ -94,10 +95,6 @@ func load(payload string, tests []Test, scale int) error {
 	return os.WriteFile(filepath.Join(payload, "run"), []byte(script), 0o755)
 }
 
-func goBuild(pkg, out string) error {
-	return goTool("build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
-}
-
 func compile(pkg, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -108,11 +105,7 @@ func compile(pkg, dir string) error {
 			return err
 		}
 	}
-	return goTool("test", "-c", "-ldflags=-s -w", "-o", filepath.Join(dir, "tests"), "./"+pkg)
-}
-
-func goTool(args ...string) error {
-	cmd := exec.Command("go", args...)
+	cmd := exec.Command("go", "test", "-c", "-ldflags=-s -w", "-o", filepath.Join(dir, "tests"), "./"+pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", cmd, err, text)
