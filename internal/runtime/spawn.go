@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/fault"
+	"berth/internal/thp"
 )
 
 // spawn starts a monitor. It is given its listening socket, so it can be
@@ -84,7 +85,8 @@ func (l *link) bear(argv []string, attr *os.ProcAttr) error {
 	}
 	defer g.Close()
 	attr.Sys = &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(g.Fd())}
-	proc, err := os.StartProcess(l.cfg.Monitor, argv, attr)
+	var proc *os.Process
+	err = thp.With(false, func() (err error) { proc, err = os.StartProcess(l.cfg.Monitor, argv, attr); return err })
 	if err != nil {
 		return err
 	}
