@@ -129,12 +129,43 @@ func enterHeld(ns Namespaces, pins []pin) (*userns.Holder, error) {
 		if p.flag == unix.CLONE_NEWUSER {
 			continue
 		}
-		if err := join(held.Path(p.kind), p.flag); err != nil {
+		err := join(held.Path(p.kind), p.flag)
+		if err == nil && p.flag == unix.CLONE_NEWIPC {
+			err = ownQueues(ns.IDs)
+		}
+		if err != nil {
 			held.End()
 			return nil, err
 		}
 	}
 	return held, nil
+}
+
+// ownQueues gives the message queues of the calling thread's IPC namespace to root of its user namespace. The kernel makes their file
+// system together with the namespace, and for whoever makes that: the host's root, who is nobody in a pod. A runtime could not set
+// its SELinux label then. Where the kernel cannot mount it by a descriptor alone (before 5.2), nobody it is.
+func ownQueues(ids userns.Mapping) error {
+	ctx, err := unix.Fsopen("mqueue", unix.FSOPEN_CLOEXEC)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENODEV) { // or has no queues
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open the message queues: %w", err)
+	}
+	defer unix.Close(ctx)
+	if err := unix.FsconfigCreate(ctx); err != nil {
+		return fmt.Errorf("find the message queues: %w", err)
+	}
+	queues, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("mount the message queues: %w", err)
+	}
+	defer unix.Close(queues)
+	uid, gid, _ := ids.Host(0, 0) // which a mapping has
+	if err := unix.Fchownat(queues, "", int(uid), int(gid), unix.AT_EMPTY_PATH); err != nil {
+		return fmt.Errorf("give the message queues to root of the user namespace: %w", err)
+	}
+	return nil
 }
 
 // join has the calling thread join a namespace.

@@ -109,8 +109,9 @@ func TestPinUser(t *testing.T) {
 	// Root of the user namespace has power over what belongs to it, and that was set up before.
 	got := output(t, "nsenter", "--user="+ns.User, "--net="+ns.Net, "--ipc="+ns.IPC, "--uts="+ns.UTS, "sh", "-ec", `
 		hostname; cat /proc/sys/net/ipv4/ip_local_port_range /proc/sys/kernel/shmmax /proc/sys/kernel/msgmax /proc/sys/fs/mqueue/msg_max
-		id -u; cat /proc/self/uid_map | xargs; ip link add dummy0 type dummy 2>/dev/null || ip link add v0 type veth peer name v1; hostname b; hostname`)
-	if want := "pod-a\n20000\t30000\n12345678\n9999\n20\n0\n0 100000 65536\nb"; strings.TrimSpace(got) != want {
+		id -u; cat /proc/self/uid_map | xargs; ip link add dummy0 type dummy 2>/dev/null || ip link add v0 type veth peer name v1; hostname b; hostname
+		unshare --mount sh -ec 'mount -t mqueue queues /mnt; stat -c %u:%g /mnt'`)
+	if want := "pod-a\n20000\t30000\n12345678\n9999\n20\n0\n0 100000 65536\nb\n0:0"; strings.TrimSpace(got) != want {
 		t.Errorf("inside:\n%s", got)
 	}
 	if children, _ := os.ReadFile("/proc/thread-self/children"); len(children) > 0 {

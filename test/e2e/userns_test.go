@@ -62,7 +62,7 @@ func TestUserns(t *testing.T) {
 			edit               edit
 		}{
 			{"ids", "cat /proc/self/uid_map /proc/self/gid_map | tr -s ' '; id -u", fmt.Sprintf("0 %d 65536\n 0 %d 65536\n0", firstUID, firstGID), nil},
-			{"root", "stat -c %u:%g / /bin /etc/passwd /dev /dev/shm /etc/hosts /etc/hostname /etc/resolv.conf | sort -u", "0:0", nil},
+			{"root", "stat -c %u:%g / /bin /etc/passwd /dev /dev/shm /dev/mqueue /etc/hosts /etc/hostname /etc/resolv.conf | sort -u", "0:0", nil},
 			{"writes", "mkdir /made && echo x > /made/f && chown 7:8 /made/f && stat -c %u:%g /made /made/f; rm /etc/hostname 2>/dev/null; echo more >> /etc/hosts && echo done",
 				"0:0\n7:8\ndone", nil},
 			{"hostname", "hostname; hostname other 2>/dev/null || echo refused", unique(r.T) + "\nrefused", nil},
