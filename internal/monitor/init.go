@@ -5,13 +5,10 @@ import (
 	"os/signal"
 
 	"golang.org/x/sys/unix"
-
-	"berth/internal/thp"
 )
 
 // Init is the whole life of a pod's init: it reaps what is given to it, and ends when it is told to.
 func Init() {
-	thp.Shed()
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
 	child := make(chan os.Signal, 1)

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"berth/internal/thp"
 )
 
 // ending is how a child ended, and when that was seen.
@@ -86,15 +84,12 @@ func (r *reaper) fork(argv []string, attr *syscall.ProcAttr) (int, <-chan ending
 
 // forkExec lowers this process's protection while the child takes it over. The kernel lets those that share their memory
 // share the score too, as a child does until its exec, so the way back is only after that.
-//
-// Its huge pages, which a monitor has none of, the child gets back: it may be what makes a container, whose processes inherit them.
-func (r *reaper) forkExec(argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+func (r *reaper) forkExec(argv []string, attr *syscall.ProcAttr) (int, error) {
 	if r.score != "" {
 		_ = os.WriteFile(scoreFile, []byte(r.score), 0)
 		defer func() { _ = os.WriteFile(scoreFile, []byte(protectedScore), 0) }()
 	}
-	err = thp.With(true, func() (err error) { pid, err = syscall.ForkExec(argv[0], argv, attr); return err })
-	return pid, err
+	return syscall.ForkExec(argv[0], argv, attr)
 }
 
 // hold keeps endings that nobody asked for until release.

@@ -53,24 +53,6 @@ func rollup(g *rig, name string) (kb int) {
 	return kb
 }
 
-// TestHugePages keeps huge pages from the monitor, which is small, and from nothing in the container.
-func TestHugePages(t *testing.T) {
-	g := newRig(t)
-	const show = "grep -o THP_enabled:.* /proc/self/status | tr -d '\\t'"
-	had := g.must(os.ReadFile("/proc/self/status")).([]byte)
-	ctr := g.run(show + "; sleep 1000")
-	g.hasSaid(ctr, "THP_enabled:1\n")
-	if said, code := g.exec(ctr, show); said != "THP_enabled:1\n" || code != 0 {
-		t.Errorf("an exec has %q", said)
-	}
-	if has := g.must(os.ReadFile(fmt.Sprintf("/proc/%d/status", g.monitor()))).([]byte); !strings.Contains(string(has), "THP_enabled:\t0\n") {
-		t.Errorf("the monitor has huge pages:\n%s", has)
-	}
-	if has := g.must(os.ReadFile("/proc/self/status")).([]byte); strings.Contains(string(has), "THP_enabled:\t1\n") != strings.Contains(string(had), "THP_enabled:\t1\n") {
-		t.Errorf("the daemon had:\n%s\nand has:\n%s", had, has)
-	}
-}
-
 // TestMemoryAfterExecs checks that probes, which a pod is asked for all its life, cost a monitor no more than what a
 // collection takes once.
 func TestMemoryAfterExecs(t *testing.T) {

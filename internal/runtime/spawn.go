@@ -14,7 +14,6 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/fault"
-	"berth/internal/thp"
 )
 
 // spawn starts a monitor. It is given its listening socket, so it can be
@@ -85,8 +84,7 @@ func (l *link) bear(argv []string, attr *os.ProcAttr) error {
 	}
 	defer g.Close()
 	attr.Sys = &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(g.Fd())}
-	var proc *os.Process
-	err = thp.With(false, func() (err error) { proc, err = os.StartProcess(l.cfg.Monitor, argv, attr); return err })
+	proc, err := os.StartProcess(l.cfg.Monitor, argv, attr)
 	if err != nil {
 		return err
 	}
@@ -97,9 +95,10 @@ func (l *link) bear(argv []string, attr *os.ProcAttr) error {
 	return proc.Release() // reap waits for it, so that no thread waits for each monitor
 }
 
-// environment is what a monitor gets of the daemon's.
+// environment is what a monitor gets of the daemon's. Without huge pages a monitor takes a third of the memory where the kernel gives
+// them to everybody: see docs/adr/0027.
 func environment() []string {
-	env := []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=8MiB"}
+	env := []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=8MiB", "GODEBUG=disablethp=1"}
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		if name == "PATH" || fault.Enabled && strings.HasPrefix(name, "BERTH_FAULT") {

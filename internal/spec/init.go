@@ -41,7 +41,7 @@ func BuildInit(in InitInput) (*specs.Spec, error) {
 	b.out = &specs.Spec{
 		Root: &specs.Root{Path: in.Paths.Rootfs, Readonly: true},
 		Process: &specs.Process{
-			User: user, Args: []string{"/init", "init"}, Env: []string{"PATH=/"}, Cwd: "/",
+			User: user, Args: []string{"/init", "init"}, Env: []string{"PATH=/", "GODEBUG=disablethp=1"}, Cwd: "/",
 			Capabilities: &specs.LinuxCapabilities{}, NoNewPrivileges: true, OOMScoreAdj: &score,
 		},
 		Linux: &specs.Linux{

@@ -20,8 +20,8 @@ import (
 // speak to them, and of the tests end to end those in which they take part (vmSubset). The rest asks nothing of the machine that
 // `make test` does not give it, and runs here with `make test-vm-all`.
 var vmUsual = []vm.Test{
-	{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/apparmor"}, {Package: "internal/thp"},
-	{Package: "internal/runtime", Run: "^Test(Memory|HugePages)$"}, // the machine's kernel gives huge pages to everybody
+	{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/apparmor"},
+	{Package: "internal/runtime", Run: "^TestMemory$"}, // the machine's kernel gives huge pages to everybody
 	{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
 	{Package: "test/e2e", Run: pattern(vmDriver), Env: []string{"BERTH_TEST_RUNTIME=runc", "BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce},
 }
