@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -28,10 +29,11 @@ func own(t *testing.T, f func(r rig)) {
 // pid is the process that a container runs.
 func (c *ctr) pid(words string) int {
 	c.Helper()
-	found := processesIn(c.cid, words)
-	if len(found) != 1 {
-		c.Fatalf("processes %q of the container: %v", words, found)
-	}
+	var found []int
+	c.eventually(fmt.Sprintf("one process of the container is %q", words), func() bool {
+		found = processesIn(c.cid, words) // a shell says that it is up before it execs
+		return len(found) == 1
+	})
 	return found[0]
 }
 
