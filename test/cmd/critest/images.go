@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"maps"
@@ -145,11 +146,22 @@ func labelled(recipe fixture.Recipe, name string) fixture.Recipe {
 	return recipe
 }
 
-// own is this program, which is what the images run.
+// own is this program, which is what the images run. They have no libraries.
 func own() ([]byte, error) {
 	path, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return os.ReadFile(path)
+	program, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return nil, errors.New("this program runs in images that have no libraries: build it with CGO_ENABLED=0")
+	}
+	return program, nil
 }
