@@ -21,9 +21,9 @@ fault: ## bin/fault/: the same with fault points, for crash tests
 	$(BUILD) -tags berth_fault -ldflags "$(STAMP)" -o bin/fault/berth ./cmd/berth
 	$(BUILD) -tags berth_fault -ldflags "-s -w $(STAMP)" -o bin/fault/berth-monitor ./cmd/berth-monitor
 
-bin/suite: FORCE
+bin/suite: FORCE # not trimmed: it finds the repository by where its source is
 	@mkdir -p bin
-	@$(BUILD) -o $@ ./test/cmd/suite
+	@go build -o $@ ./test/cmd/suite
 FORCE:
 
 demo: ## a pod lives, survives its daemon and dies, before your eyes (root, a minute)
