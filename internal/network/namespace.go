@@ -91,6 +91,11 @@ func makePins(ns Namespaces, pins []pin) error {
 		}
 		defer held.End()
 		from = held.Path
+		if ns.IPC != "" {
+			if err := ownQueues(ns.IDs); err != nil {
+				return err
+			}
+		}
 	} else if err := unix.Unshare(flags(pins)); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
@@ -129,11 +134,7 @@ func enterHeld(ns Namespaces, pins []pin) (*userns.Holder, error) {
 		if p.flag == unix.CLONE_NEWUSER {
 			continue
 		}
-		err := join(held.Path(p.kind), p.flag)
-		if err == nil && p.flag == unix.CLONE_NEWIPC {
-			err = ownQueues(ns.IDs)
-		}
-		if err != nil {
+		if err := join(held.Path(p.kind), p.flag); err != nil {
 			held.End()
 			return nil, err
 		}
