@@ -26,7 +26,6 @@ import (
 	"berth/internal/record"
 	"berth/internal/runtime"
 	"berth/internal/spec"
-	"berth/internal/spec/device"
 	"berth/internal/stream"
 	"berth/internal/supervisor"
 	"berth/internal/telemetry"
@@ -251,14 +250,10 @@ func (s shelf) Use(ref string) (pod.Image, func(), error) {
 // specHost is what the facts mean for a container's spec.
 func (n *node) specHost() spec.Host {
 	f := n.facts
-	devices, err := device.List("/dev")
-	if err != nil {
-		n.log.Warn("privileged containers get no devices", "error", err)
-	}
 	return spec.Host{
 		Hostname: f.Hostname, KernelVersion: f.Kernel, Arch: f.Arch, CgroupV2: f.Cgroup == host.CgroupV2, CgroupMountOptions: f.CgroupMountOptions,
 		SwapAccounting: f.SwapAccounting, HugepageSizes: f.HugepageSizes, BoundingCaps: f.BoundingCaps, HasResource: f.HasResource,
-		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, Devices: devices, SELinux: n.labels != nil,
+		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, SELinux: n.labels != nil,
 		Seccomp: f.Seccomp, DefaultSeccomp: host.DefaultSeccomp,
 		AppArmor: f.AppArmor, AppArmorDefault: n.profile,
 	}

@@ -20,7 +20,12 @@ func (b *build) devices() error {
 	allHost := b.privileged && !b.Handler.PrivilegedWithoutHostDevices
 	b.out.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: allHost, Access: "rwm"}}
 	if allHost {
-		for _, d := range b.Host.Devices {
+		// The kernel adds devices while the daemon runs (disks, GPUs), so they are looked up for each container.
+		found, err := b.lookUpDevices("/dev")
+		if err != nil {
+			return fmt.Errorf("devices of the host, for a privileged container: %w", err)
+		}
+		for _, d := range found {
 			if !covers(ownDev, d.Path) {
 				b.putDevice(d)
 			}
@@ -53,10 +58,7 @@ func (b *build) requestDevice(want *runtimeapi.Device, allAllowed bool) error {
 	if err != nil {
 		return err
 	}
-	if b.StatDevice == nil {
-		return errors.New("no lookup of host devices was given")
-	}
-	found, err := b.StatDevice(want.GetHostPath())
+	found, err := b.lookUpDevices(want.GetHostPath())
 	if err != nil {
 		return err
 	}
@@ -70,6 +72,13 @@ func (b *build) requestDevice(want *runtimeapi.Device, allAllowed bool) error {
 		}
 	}
 	return nil
+}
+
+func (b *build) lookUpDevices(hostPath string) ([]specs.LinuxDevice, error) {
+	if b.StatDevice == nil {
+		return nil, errors.New("no lookup of host devices was given")
+	}
+	return b.StatDevice(hostPath)
 }
 
 // inContainer maps a path at or below the host path to the container path.

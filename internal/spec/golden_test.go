@@ -165,7 +165,6 @@ func testInput(t *testing.T, in sections) Input {
 			Seccomp: true, DefaultSeccomp: testSeccomp,
 			CgroupMountOptions: []string{"nsdelegate"}, BoundingCaps: slices.Clone(knownCaps), HasResource: true,
 			HugepageSizes: []string{"2MB"},
-			Devices:       []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c", Major: 10, Minor: 232}, {Path: "/dev/pts/0", Type: "c", Major: 136}},
 		},
 		Paths: Paths{
 			Rootfs: "/run/berth/pods/p/c/c/rootfs", Hostname: "/run/berth/pods/p/hostname", Hosts: "/run/berth/pods/p/hosts",
@@ -222,6 +221,8 @@ func strict(t *testing.T, what, text string, v any) {
 
 func statTestDevice(p string) ([]specs.LinuxDevice, error) {
 	switch p {
+	case "/dev":
+		return []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c", Major: 10, Minor: 232}, {Path: "/dev/pts/0", Type: "c", Major: 136}}, nil
 	case "/dev/fuse":
 		return []specs.LinuxDevice{{Path: p, Type: "c", Major: 10, Minor: 229}}, nil
 	case "/dev/snd":

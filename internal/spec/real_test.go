@@ -168,18 +168,13 @@ func realInput(t *testing.T, busybox, script string) Input {
 	if err := exec.Command("chroot", root, "/bin/busybox", "--install", "-s", "/bin").Run(); err != nil {
 		t.Fatalf("install busybox: %v", err)
 	}
-	devices, err := device.List("/dev")
-	if err != nil {
-		t.Fatal(err)
-	}
 	_, err = os.Stat("/sys/fs/cgroup/cgroup.controllers")
 	own := &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}}
 	return Input{
 		Pod: &runtimeapi.PodSandboxConfig{}, PodID: testPodID, ContainerID: "c",
-		Container: &runtimeapi.ContainerConfig{Command: []string{"/bin/sh", "-c", script}, Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: own}},
-		Image:     imagespec.ImageConfig{},
-		Host: Host{KernelVersion: kernel(t), CgroupV2: err == nil, Seccomp: true, DefaultSeccomp: host.DefaultSeccomp, BoundingCaps: ownCaps(t),
-			Devices: devices},
+		Container:  &runtimeapi.ContainerConfig{Command: []string{"/bin/sh", "-c", script}, Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: own}},
+		Image:      imagespec.ImageConfig{},
+		Host:       Host{KernelVersion: kernel(t), CgroupV2: err == nil, Seccomp: true, DefaultSeccomp: host.DefaultSeccomp, BoundingCaps: ownCaps(t)},
 		Paths:      Paths{Rootfs: root, CgroupsPath: "/berth-spec-test/" + filepath.Base(filepath.Dir(root))},
 		StatDevice: device.List,
 	}

@@ -38,7 +38,8 @@ type Input struct {
 	Seccomp     *SeccompProfile // what SeccompPath named, parsed; nil when it names nothing
 	SELinux     Labels          // the pod's; empty: it has none
 
-	// StatDevice looks up a path on the host: one device, or all devices below a directory. Their Path is the host's.
+	// StatDevice looks up a path on the host: one device, or all devices below a directory. Their Path is the host's. It is
+	// required for devices of the request, and for a privileged container, which gets what is below /dev.
 	StatDevice func(hostPath string) ([]specs.LinuxDevice, error)
 	Rlimits    []specs.POSIXRlimit // asked for by the configuration; CRI itself has none
 }
@@ -56,7 +57,6 @@ type Host struct {
 	HasResource        bool                // the daemon has CAP_SYS_RESOURCE
 	OOMScoreAdj        int                 // the lowest score the daemon's children may have without CAP_SYS_RESOURCE
 	Rlimits            []specs.POSIXRlimit // the daemon's own limits
-	Devices            []specs.LinuxDevice // every device under /dev, for privileged containers
 	Seccomp            bool                // the kernel and the runtime filter system calls
 	AppArmor           bool                // the kernel enforces AppArmor
 	AppArmorDefault    string              // the profile loaded for RuntimeDefault; empty when none is

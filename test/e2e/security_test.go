@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -129,6 +130,23 @@ func TestBadSeccomp(t *testing.T) {
 		_, err := r.n.Runtime.CreateContainer(ctx(), p.id, busybox("bad", "true", seccomp(v1.SecurityProfile_Localhost, dir+"/absent.json")), p.config)
 		r.wantCode(err, codes.InvalidArgument, "absent.json")
 		p.wantNoContainer("bad")
+	})
+}
+
+// TestPrivilegedSeesNewDevices gives a privileged container a device that appeared after the daemon's start, as a disk that
+// is attached to the node does, and none that is gone.
+func TestPrivilegedSeesNewDevices(t *testing.T) {
+	each(t, func(r rig) {
+		p := r.pod(func(c *v1.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
+		privileged := security(func(s *v1.LinuxContainerSecurityContext) { s.Privileged = true })
+		path := "/dev/berth-test-" + unique(r.T)
+		r.ok(unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))))
+		defer os.Remove(path)
+		out := p.output(busybox("new", fmt.Sprintf("head -c 3 %s | wc -c", path), privileged))
+		r.wantText("bytes read from the new device", out, "3")
+		r.ok(os.Remove(path))
+		out = p.output(busybox("gone", fmt.Sprintf("test -e %s || echo gone", path), privileged))
+		r.wantText("a device that was removed", out, "gone")
 	})
 }
 

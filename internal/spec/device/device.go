@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -15,9 +16,14 @@ import (
 // ErrNotDevice says that a path is neither a device nor a directory with devices below it.
 var ErrNotDevice = errors.New("not a device")
 
-// List is the device at path, or all devices below it when it is a directory. A symbolic link at path is followed, so that
-// /dev/disk/by-id/… names a device; links below a directory are not. Every Path is path or begins with it. It serves as
-// spec.Input.StatDevice, and List("/dev") as spec.Host.Devices.
+// ownMounts are file systems that a container has of its own below /dev. No device of the host is there, and any local
+// user may fill /dev/shm with files, so a walk over /dev does not enter them.
+var ownMounts = []string{"/dev/shm", "/dev/pts", "/dev/mqueue"}
+
+// List returns the device at path, or all devices below it when it is a directory, as they are at this moment. It follows
+// a symbolic link at path, so that /dev/disk/by-id/… names a device, and follows none below a directory. Every Path is
+// path or begins with it. Below /dev it leaves out /dev/shm, /dev/pts and /dev/mqueue, unless path names one of them.
+// It serves as spec.Input.StatDevice.
 func List(path string) ([]specs.LinuxDevice, error) {
 	path = filepath.Clean(path)
 	real, err := filepath.EvalSymlinks(path)
@@ -26,6 +32,9 @@ func List(path string) ([]specs.LinuxDevice, error) {
 	}
 	var out []specs.LinuxDevice
 	err = filepath.WalkDir(real, func(p string, d fs.DirEntry, err error) error {
+		if p != real && slices.Contains(ownMounts, p) && d.IsDir() {
+			return fs.SkipDir
+		}
 		if errors.Is(err, fs.ErrNotExist) || err == nil && d.Type()&fs.ModeDevice == 0 {
 			return nil // gone since it was listed, or nothing of ours
 		}

@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +39,30 @@ func TestList(t *testing.T) {
 	}
 	if _, err := List(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("nothing: %v", err)
+	}
+}
+
+// TestListPassesOverMountsOfContainers fills /dev/shm, as any user may, and looks for none of it.
+func TestListPassesOverMountsOfContainers(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "berth-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := unix.Mknod(dir+"/nul", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
+		t.Skipf("cannot make device nodes here: %v", err)
+	}
+	found, err := List("/dev")
+	if err != nil || len(found) == 0 {
+		t.Fatalf("%d devices, %v", len(found), err)
+	}
+	for _, d := range found {
+		if slices.ContainsFunc(ownMounts, func(m string) bool { return strings.HasPrefix(d.Path, m+"/") }) {
+			t.Errorf("%s is listed", d.Path)
+		}
+	}
+	if found, err = List(dir); err != nil || len(found) != 1 {
+		t.Errorf("the directory itself: %v, %v", found, err)
 	}
 }
 
