@@ -186,6 +186,10 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 		return nil, nil
 	case wire.Shutdown:
 		return nil, c.m.shutdown()
+	case wire.Drain:
+		used = true
+		reply.Full = c.m.drains.take(c.m, fds)
+		return nil, nil
 	}
 	ctr, err := c.m.find(r.Container)
 	if err != nil {

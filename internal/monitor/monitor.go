@@ -38,6 +38,7 @@ type Monitor struct {
 	done        chan struct{}
 
 	spare  chan *buffer
+	drains drainer
 	served atomic.Int64 // requests
 }
 

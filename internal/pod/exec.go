@@ -5,13 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/pipe"
 	"berth/internal/runtime"
 	"berth/internal/spec"
 )
@@ -19,10 +17,6 @@ import (
 // MaxExecOutput is how much of the output of an ExecSync is kept, both streams together, in bytes; the rest is read and thrown
 // away. A kubelet takes an answer of 16 MiB, in which the messages' own bytes are.
 const MaxExecOutput = 16<<20 - 4<<10
-
-// execDrain is how long output is still read after an exec's process ended: a child that keeps the pipes open does not
-// hang the call.
-const execDrain = 2 * time.Second
 
 // Output is what an exec left behind.
 type Output struct {
@@ -59,20 +53,11 @@ func (s Streams) ExecSync(ctx context.Context, id ID, cmd []string, timeout time
 	if err != nil {
 		return Output{}, err
 	}
-	stdout, err := newCapture()
-	if err != nil {
-		return Output{}, err
-	}
-	stderr, err := newCapture()
-	if err != nil {
-		stdout.close()
-		return Output{}, err
-	}
+	var stdout, stderr capture
 	res, err := s.cfg.Runtime.Exec(ctx, string(p.id), string(id), runtime.Exec{
-		Process: spec.Process(base, cmd, false), Stdout: stdout.w, Stderr: stderr.w, Timeout: timeout,
+		Process: spec.Process(base, cmd, false), Stdout: &stdout, Stderr: &stderr, Timeout: timeout,
 	})
-	until := time.Now().Add(execDrain)
-	out := Output{Stdout: stdout.end(until), Stderr: stderr.end(until), ExitCode: res.ExitCode}
+	out := Output{Stdout: stdout.data, Stderr: stderr.data, ExitCode: res.ExitCode}
 	if lost := out.fit() + stdout.lost + stderr.lost; lost > 0 {
 		s.cfg.Log.Warn("the output of an exec does not fit into its answer; the rest of it is lost", "container", id, "command", cmd[0], "lost", lost)
 	}
@@ -146,45 +131,16 @@ func (s *Pods) RuntimeSpec(id ID) (*specs.Spec, error) {
 	return &sp, nil
 }
 
-// capture reads one stream of an exec.
+// capture keeps what one stream of an exec brings, as far as it fits into an answer.
 type capture struct {
-	r, w *os.File
-	done sync.WaitGroup
 	data []byte
 	lost int64 // bytes thrown away
-	err  error
 }
 
-func newCapture() (*capture, error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("exec: make a pipe: %w", err)
-	}
-	c := &capture{r: r, w: w}
-	c.done.Go(func() {
-		_, c.err = pipe.Copy(c, r)
-	})
-	return c, nil
-}
-
-// Write keeps what fits into an answer.
+// Write never fails.
 func (c *capture) Write(p []byte) (int, error) {
 	kept := min(len(p), MaxExecOutput-len(c.data))
 	c.data = append(c.data, p[:kept]...)
 	c.lost += int64(len(p) - kept)
 	return len(p), nil
 }
-
-// end returns what was written until the stream ended, or until the deadline where something still holds it open.
-func (c *capture) end(deadline time.Time) []byte {
-	_ = c.w.Close()
-	_ = c.r.SetReadDeadline(deadline)
-	c.done.Wait()
-	_ = c.r.Close()
-	if c.err != nil {
-		return append(c.data, fmt.Sprintf("\n(reading on: %v)", c.err)...)
-	}
-	return c.data
-}
-
-func (c *capture) close() { c.end(time.Now()) }

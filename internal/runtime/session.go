@@ -45,7 +45,7 @@ func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code
 	}
 	defer remove()
 	q := wire.Request{Op: wire.Session, Container: ctr, Process: name}
-	e := &ends{}
+	e := &ends{drain: func(f *os.File) { r.drain(ctx, pod, ctr, f) }}
 	defer e.hangUp()
 	if s.Process.Terminal {
 		q.Console, err = e.listen(r.cfg.bundle(pod, ctr), name)
@@ -80,7 +80,7 @@ func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code
 		if a.err != nil {
 			return 0, a.err
 		}
-		return a.code, e.drain(ctx)
+		return a.code, e.deliver(ctx)
 	case <-ctx.Done():
 	}
 	e.hangUp()
@@ -100,12 +100,14 @@ type ends struct {
 	socket   string         // the listener's
 	taken    chan struct{}  // closed when the listener has had its message, or failed
 	copies   sync.WaitGroup // from the process to the client
+	drain    func(*os.File) // reads on where a process that was left holds the other end
 
 	mu     sync.Mutex // guards what follows
 	ours   []*os.File
 	outs   []*os.File    // those of ours that are read
 	sender *net.UnixConn // on which the runtime sends the master
 	due    time.Time     // by when it has sent it; zero while it works
+	over   bool          // the process has ended
 	closed bool
 }
 
@@ -270,12 +272,18 @@ func (e *ends) read(f *os.File, w io.Writer) {
 	e.mu.Unlock()
 	e.copies.Go(func() {
 		_, _ = pipe.Copy(w, f)
+		e.mu.Lock()
+		over := e.over
+		e.mu.Unlock()
+		if over && e.listener == nil && hasWriter(f) {
+			e.drain(f)
+		}
 		_ = f.Close()
 	})
 }
 
-// drain delivers the output of a process that has ended.
-func (e *ends) drain(ctx context.Context) error {
+// deliver delivers the output of a process that has ended.
+func (e *ends) deliver(ctx context.Context) error {
 	if e.listener != nil {
 		e.mu.Lock()
 		e.due = time.Now().Add(masterTimeout) // the runtime has sent it before it returned
@@ -287,6 +295,7 @@ func (e *ends) drain(ctx context.Context) error {
 		<-e.taken
 	}
 	e.mu.Lock()
+	e.over = true
 	for _, f := range e.outs {
 		_ = f.SetReadDeadline(time.Now().Add(drainTime))
 	}

@@ -319,7 +319,7 @@ func TestTerminalOfASlowRuntime(t *testing.T) {
 	}
 	_, _ = w.WriteString("made after all\n")
 	_ = w.Close()
-	if err := e.drain(t.Context()); err != nil || out.String() != "made after all\n" {
+	if err := e.deliver(t.Context()); err != nil || out.String() != "made after all\n" {
 		t.Errorf("the client got %q, %v", out, err)
 	}
 }
@@ -327,7 +327,7 @@ func TestTerminalOfASlowRuntime(t *testing.T) {
 // TestTerminalThatIsNeverSent has a runtime call, and return without a terminal.
 func TestTerminalThatIsNeverSent(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(*ends){"drained": func(e *ends) { _ = e.drain(t.Context()) }, "hung up": (*ends).hangUp} {
+	for name, end := range map[string]func(*ends){"drained": func(e *ends) { _ = e.deliver(t.Context()) }, "hung up": (*ends).hangUp} {
 		dir, e := t.TempDir(), &ends{}
 		defer e.hangUp()
 		socket, err := e.listen(dir, "process.json")

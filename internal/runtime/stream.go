@@ -18,12 +18,11 @@ import (
 	"berth/internal/monitor/wire"
 )
 
-// Exec is a process to run in a running container. Its streams are given to it as they are: its output crosses neither the
-// monitor nor the daemon. A nil stream is /dev/null.
+// Exec is a process to run in a running container. It has no input; its output crosses the daemon alone, not the monitor.
 type Exec struct {
-	Process               *specs.Process
-	Stdin, Stdout, Stderr *os.File
-	Timeout               time.Duration // zero is none
+	Process        *specs.Process
+	Stdout, Stderr io.Writer     // nil: not wanted
+	Timeout        time.Duration // zero is none
 }
 
 // ExecResult is how an exec ended.
@@ -49,7 +48,8 @@ func (c *Config) processFile(pod, ctr string, p *specs.Process) (name string, re
 }
 
 // Exec runs a process in a container and waits for its end. When the timeout passes or ctx ends first, nothing of it is
-// left. The timeout is kept by the monitor, whether this daemon lives or not.
+// left. The timeout is kept by the monitor, whether this daemon lives or not. A process that it leaves may hold its
+// streams: what that writes is waited for as long as drainTime says, and then thrown away for as long as it lives.
 func (r *Runtime) Exec(ctx context.Context, pod, ctr string, e Exec) (ExecResult, error) {
 	name, remove, err := r.cfg.processFile(pod, ctr, e.Process)
 	if err != nil {
@@ -61,15 +61,36 @@ func (r *Runtime) Exec(ctx context.Context, pod, ctr string, e Exec) (ExecResult
 		return ExecResult{}, err
 	}
 	defer null.Close()
-	fds := []*os.File{e.Stdin, e.Stdout, e.Stderr}
-	for i, f := range fds {
-		if f == nil {
-			fds[i] = null
+	fds, outlets := []*os.File{null}, []*outlet{}
+	finish := func() (err error) {
+		deadline := time.Now().Add(drainTime)
+		var held []*os.File
+		for _, o := range outlets {
+			f, e := o.finish(deadline)
+			held, err = append(held, f), errors.Join(err, e)
 		}
+		r.drain(ctx, pod, ctr, held...)
+		return err
 	}
-	reply, err := r.call(ctx, pod, wire.Request{Op: wire.Exec, Container: ctr, Process: name, Timeout: e.Timeout.Milliseconds()}, fds...)
+	for _, w := range []io.Writer{e.Stdout, e.Stderr} {
+		if w == nil {
+			fds = append(fds, null)
+			continue
+		}
+		o, err := newOutlet(w)
+		if err != nil {
+			return ExecResult{}, errors.Join(fmt.Errorf("exec: %w", err), finish())
+		}
+		fds, outlets = append(fds, o.theirs), append(outlets, o)
+	}
+	q := wire.Request{Op: wire.Exec, Container: ctr, Process: name, Timeout: e.Timeout.Milliseconds()}
+	reply, err := r.call(ctx, pod, q, fds...)
+	lost := finish()
 	if err != nil {
 		return ExecResult{}, err
+	}
+	if lost != nil {
+		return ExecResult{}, fmt.Errorf("exec: read its output: %w", lost)
 	}
 	return ExecResult{ExitCode: reply.Code, TimedOut: reply.TimedOut}, nil
 }

@@ -78,6 +78,23 @@ func TestExecThatLeavesAChild(t *testing.T) {
 	})
 }
 
+// TestExecThatLeavesAWriter lets a process live that an exec has left and that writes after the exec's answer, as a server
+// does that a postStart hook has started.
+func TestExecThatLeavesAWriter(t *testing.T) {
+	each(t, func(r rig) {
+		c := r.pod().start(busybox("main", "sleep 1000"))
+		out, _, err := c.tryExec(patience.For(time.Minute),
+			"(while :; do echo tick; echo tock >&2; echo x >> /tmp/ticks; sleep 0.1; done) & echo started")
+		if err != nil || !strings.Contains(out, "started\n") {
+			r.Fatalf("%q, %v", out, err)
+		}
+		ticks := func() int { return len(c.exec("cat", "/tmp/ticks")) }
+		r.eventually("it has written after the answer", func() bool { return ticks() > 0 })
+		before := ticks()
+		r.eventually("it writes on", func() bool { return ticks() > before+10 })
+	})
+}
+
 func TestManyExecs(t *testing.T) {
 	each(t, func(r rig) {
 		c := r.pod().start(busybox("main", "sleep 1000"))

@@ -43,7 +43,7 @@ func (r *Reply) members() []member {
 	return []member{
 		{"id", &r.ID, false}, {"error", &r.Error, false}, {"version", &r.Version, false}, {"pid", &r.PID, false},
 		{"containers", &r.Containers, false}, {"process", &r.Process, false}, {"code", &r.Code, false},
-		{"timedOut", &r.TimedOut, false}, {"ctr", &r.Container, false}, {"exit", &r.Exit, false},
+		{"timedOut", &r.TimedOut, false}, {"full", &r.Full, false}, {"ctr", &r.Container, false}, {"exit", &r.Exit, false},
 	}
 }
 

@@ -27,6 +27,7 @@ const (
 	KillAll    = "kill-all"    // SIGKILL everything in the container's cgroup
 	Exec       = "exec"        // run a process in the container; descriptors: stdin, stdout, stderr
 	Session    = "session"     // exec for a client that may go away; a terminal's master goes to the socket Console
+	Drain      = "drain"       // read descriptors, and throw away what comes until nothing holds their other ends
 	Attach     = "attach"      // copy output to descriptors: stdout, stderr, and one that gets a byte when the client is dropped
 	Console    = "console"     // answers with the terminal's master
 	CloseStdin = "close-stdin" // let the container see the end of its input
@@ -131,6 +132,7 @@ type Reply struct {
 	Process    *Process    `json:"process,omitempty"` // create
 	Code       int         `json:"code,omitempty"`    // exec, session
 	TimedOut   bool        `json:"timedOut,omitempty"`
+	Full       bool        `json:"full,omitempty"` // drain: not all are read; the others are closed
 
 	Container string `json:"ctr,omitempty"` // an exit
 	Exit      *Exit  `json:"exit,omitempty"`
