@@ -251,7 +251,7 @@ func (s shelf) Use(ref string) (pod.Image, func(), error) {
 func (n *node) specHost() spec.Host {
 	f := n.facts
 	return spec.Host{
-		Hostname: f.Hostname, KernelVersion: f.Kernel, Arch: f.Arch, CgroupV2: f.Cgroup == host.CgroupV2, CgroupMountOptions: f.CgroupMountOptions,
+		KernelVersion: f.Kernel, Arch: f.Arch, CgroupV2: f.Cgroup == host.CgroupV2, CgroupMountOptions: f.CgroupMountOptions,
 		SwapAccounting: f.SwapAccounting, HugepageSizes: f.HugepageSizes, BoundingCaps: f.BoundingCaps, HasResource: f.HasResource,
 		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, SELinux: n.labels != nil,
 		Seccomp: f.Seccomp, DefaultSeccomp: host.DefaultSeccomp,

@@ -276,7 +276,7 @@ func podRow(s *runtimeapi.PodSandboxStats) statsRow {
 	received, sent, tasks := "-", "-", "-"
 	if net := linux.GetNetwork(); net != nil {
 		var rx, tx uint64
-		for _, i := range append([]*runtimeapi.NetworkInterfaceUsage{net.GetDefaultInterface()}, net.GetInterfaces()...) {
+		for _, i := range interfaces(net) {
 			rx, tx = rx+i.GetRxBytes().GetValue(), tx+i.GetTxBytes().GetValue()
 		}
 		received, sent = bytesText(rx), bytesText(tx)
@@ -290,6 +290,18 @@ func podRow(s *runtimeapi.PodSandboxStats) statsRow {
 	}
 	r.rest = []string{tasks, received, sent, bytesText(disk)}
 	return r
+}
+
+// interfaces is each interface once. A daemon may tell the default one also among the others.
+func interfaces(net *runtimeapi.NetworkUsage) []*runtimeapi.NetworkInterfaceUsage {
+	all := net.GetInterfaces()
+	isDefault := func(i *runtimeapi.NetworkInterfaceUsage) bool {
+		return i.GetName() == net.GetDefaultInterface().GetName()
+	}
+	if net.GetDefaultInterface() == nil || slices.ContainsFunc(all, isDefault) {
+		return all
+	}
+	return append([]*runtimeapi.NetworkInterfaceUsage{net.DefaultInterface}, all...)
 }
 
 // amount is a number of bytes that may not be known.

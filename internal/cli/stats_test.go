@@ -47,8 +47,10 @@ func (d *daemon) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandbox
 				Memory:  &runtimeapi.MemoryUsage{WorkingSetBytes: u64(2000)},
 				Process: &runtimeapi.ProcessUsage{ProcessCount: u64(4)},
 				Network: &runtimeapi.NetworkUsage{
-					DefaultInterface: &runtimeapi.NetworkInterfaceUsage{RxBytes: u64(1000), TxBytes: u64(20_000)},
-					Interfaces:       []*runtimeapi.NetworkInterfaceUsage{{RxBytes: u64(500), TxBytes: u64(1)}},
+					DefaultInterface: &runtimeapi.NetworkInterfaceUsage{Name: "eth0", RxBytes: u64(1000), TxBytes: u64(20_000)},
+					Interfaces: []*runtimeapi.NetworkInterfaceUsage{
+						{Name: "eth0", RxBytes: u64(1000), TxBytes: u64(20_000)}, {Name: "net1", RxBytes: u64(500), TxBytes: u64(1)},
+					},
 				},
 				Containers: []*runtimeapi.ContainerStats{{WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: u64(7000)}}},
 			},

@@ -178,6 +178,8 @@ func (s *Server) podStats(r *pod.Record, traffic map[pod.ID]network.Traffic) *ru
 	return stats
 }
 
+// networkUsage has the default interface among the others, too. The proto's comment wants it left out; containerd and
+// cAdvisor have it in both places, and the Summary API of a kubelet tells only of those in the list.
 func networkUsage(t network.Traffic) *runtimeapi.NetworkUsage {
 	n := &runtimeapi.NetworkUsage{Timestamp: t.At.UnixNano()}
 	for i, c := range t.Interfaces {
@@ -186,7 +188,6 @@ func networkUsage(t network.Traffic) *runtimeapi.NetworkUsage {
 		}
 		if i == 0 {
 			n.DefaultInterface = usage
-			continue
 		}
 		n.Interfaces = append(n.Interfaces, usage)
 	}

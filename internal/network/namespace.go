@@ -245,27 +245,32 @@ func Unpin(ns Namespaces) error {
 	return errors.Join(errs...)
 }
 
+// unmount is unix.Unmount; a test counts its calls.
+var unmount = unix.Unmount
+
+// unpin removes a pin, and unmounts it only while its file says that it is a mount point: each unmount waits for the
+// kernel's table of mounts, which takes seconds on a node with very many of them.
 func unpin(path string) error {
-	for { // more than one may be stacked there
-		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		if err == unix.EINVAL || err == unix.ENOENT || err == unix.ENOTDIR {
-			break
+	for {
+		err := os.Remove(path)
+		switch {
+		case err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
+			return nil
+		case !errors.Is(err, unix.EBUSY):
+			return fmt.Errorf("remove namespace pin: %w", err)
 		}
-		if err != nil {
+		err = unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if err == unix.EINVAL {
+			return fmt.Errorf("remove namespace pin %s: %w: it is still mounted below another mount that was put over %s later",
+				path, unix.EBUSY, filepath.Dir(path))
+		}
+		if err != nil && err != unix.ENOENT {
 			return fmt.Errorf("unmount namespace %s: %w", path, err)
 		}
+		if err := fault.At("network.unpin.unmounted"); err != nil {
+			return err
+		}
 	}
-	if err := fault.At("network.unpin.unmounted"); err != nil {
-		return err
-	}
-	err := os.Remove(path)
-	switch {
-	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("remove namespace pin %s: %w: it is still mounted below another mount that was put over %s later", path, err, filepath.Dir(path))
-	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
-		return fmt.Errorf("remove namespace pin: %w", err)
-	}
-	return nil
 }
 
 // SweepPins removes the pins in dir that are named by prefix and the id of a pod that is not live.

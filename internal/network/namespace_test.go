@@ -300,3 +300,28 @@ func BenchmarkPin(b *testing.B) {
 		})
 	}
 }
+
+// TestUnpinUnmountsOnce counts the unmounts of namespaces that are unpinned at a pod's stop and again at its removal.
+func TestUnpinUnmountsOnce(t *testing.T) {
+	dir := t.TempDir()
+	calls := 0
+	unmount = func(path string, flags int) error {
+		if strings.HasPrefix(path, dir) {
+			calls++
+		}
+		return unix.Unmount(path, flags)
+	}
+	t.Cleanup(func() { unmount = unix.Unmount })
+	ns := Namespaces{Net: dir + "/net", IPC: dir + "/ipc", UTS: dir + "/uts"}
+	if err := Pin(ns); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := Unpin(ns); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if calls != 3 {
+		t.Errorf("%d unmounts of 3 pins", calls)
+	}
+}

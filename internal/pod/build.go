@@ -148,6 +148,9 @@ func (b *building) specInput(ctx context.Context, r *Record, c *Container, h spe
 		Image: b.img.Config, Host: b.p.s.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
 		Handler: h, SELinux: r.SELinux,
 	}
+	if in.Hostname, err = r.hostname(); err != nil {
+		return in, fmt.Errorf("look up the node's name: %w", err)
+	}
 	if in.Mounts, err = b.resolveMounts(c.ID, cfg.Mounts); err != nil {
 		return in, err
 	}

@@ -20,9 +20,9 @@ func (m *making) writeFiles() error {
 		return err
 	}
 	// Containers of every user must be able to read the files through the bind mounts; the directory itself stays closed.
-	name := hostname(cfg)
-	if m.r.HostNetwork() {
-		name, _ = os.Hostname()
+	name, err := m.r.hostname()
+	if err != nil {
+		return fmt.Errorf("look up the node's name: %w", err)
 	}
 	resolv, err := resolvConf(cfg.DnsConfig)
 	if err != nil {

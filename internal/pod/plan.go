@@ -71,7 +71,7 @@ func (p *pod) namespaces(r *Record) network.Namespaces {
 	l, cfg := &p.s.cfg.Layout, r.Config.Get()
 	ns := network.Namespaces{Sysctls: cfg.GetLinux().GetSysctls()}
 	if !r.HostNetwork() {
-		ns.Net, ns.UTS, ns.Hostname = l.netns(p.id), l.utsns(p.id), hostname(cfg)
+		ns.Net, ns.UTS, ns.Hostname = l.netns(p.id), l.utsns(p.id), ownHostname(cfg)
 	}
 	if !hostIPC(cfg) {
 		ns.IPC = l.ipcns(p.id)
@@ -82,8 +82,17 @@ func (p *pod) namespaces(r *Record) network.Namespaces {
 	return ns
 }
 
-// hostname is the pod's name for itself, as far as the kernel takes it.
-func hostname(cfg *runtimeapi.PodSandboxConfig) string {
+// hostname is what the pod's containers see as the name of their host. A pod with the node's network has the node's UTS
+// namespace, and so its name at this moment.
+func (r *Record) hostname() (string, error) {
+	if r.HostNetwork() {
+		return os.Hostname()
+	}
+	return ownHostname(r.Config.Get()), nil
+}
+
+// ownHostname is the name in a pod's own UTS namespace: the one asked for, or the pod's as far as the kernel takes it.
+func ownHostname(cfg *runtimeapi.PodSandboxConfig) string {
 	if cfg.Hostname != "" {
 		return cfg.Hostname
 	}

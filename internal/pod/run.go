@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -228,6 +229,10 @@ func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 		}
 	}
 	hostNet := namespaces(cfg).GetNetwork() == runtimeapi.NamespaceMode_NODE
+	if node, _ := os.Hostname(); hostNet && cfg.Hostname != "" && cfg.Hostname != node {
+		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: hostname %q: the pod has the node's network, and with it the node's name %q; "+
+			"leave hostname empty", m.Namespace, m.Name, cfg.Hostname, node)
+	}
 	if err := spec.CheckSysctls(cfg.GetLinux().GetSysctls(), !hostNet, !hostIPC(cfg), !hostNet); err != nil {
 		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
 	}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/rootfs"
 )
 
@@ -50,7 +52,7 @@ func (s Meter) Usage() Usage {
 }
 
 // writableUsage returns the room that one container's writable layer takes: as the file system knows it at any time, or by the
-// last reading, as Usage does. A layer that was not read yet is told as it was when it was made: empty, at that time.
+// last reading, as Usage does. Of a layer that was not read yet it tells the directory alone, at the time when it was made.
 func (s Meter) writableUsage(id ID, c *Container) Usage {
 	if s.projects {
 		now := time.Now()
@@ -62,7 +64,12 @@ func (s Meter) writableUsage(id ID, c *Container) Usage {
 	if u, ok := s.usage.layer.Load(c.ID); ok {
 		return u.(Usage)
 	}
-	return Usage{At: c.CreatedAt}
+	u := Usage{At: c.CreatedAt}
+	var st unix.Stat_t
+	if unix.Lstat(filepath.Join(s.cfg.writable(id, c.ID), "upper"), &st) == nil {
+		u.Bytes, u.Inodes = uint64(st.Blocks)*512, 1
+	}
+	return u
 }
 
 // readStaleUsage starts a reading in the background when it is time for one.

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -161,7 +162,7 @@ func testInput(t *testing.T, in sections) Input {
 		Container: &runtimeapi.ContainerConfig{},
 		Image:     imagespec.ImageConfig{Cmd: []string{"/bin/server"}},
 		Host: Host{
-			Hostname: "node1", KernelVersion: "6.12.1", Arch: "amd64", CgroupV2: true, SwapAccounting: true,
+			KernelVersion: "6.12.1", Arch: "amd64", CgroupV2: true, SwapAccounting: true,
 			Seccomp: true, DefaultSeccomp: testSeccomp,
 			CgroupMountOptions: []string{"nsdelegate"}, BoundingCaps: slices.Clone(knownCaps), HasResource: true,
 			HugepageSizes: []string{"2MB"},
@@ -179,6 +180,7 @@ func testInput(t *testing.T, in sections) Input {
 			t.Fatalf("pod: %v", err)
 		}
 	}
+	full.Hostname = cmp.Or(full.Pod.GetHostname(), "node1")
 	if text := in.get("container"); text != "" {
 		if err := proto.Unmarshal([]byte(text), full.Container); err != nil {
 			t.Fatalf("container: %v", err)

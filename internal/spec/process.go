@@ -77,11 +77,7 @@ func WorkingDir(c *runtimeapi.ContainerConfig, image imagespec.ImageConfig) stri
 
 // environment is the image's variables with the request's over them, and over the few that every container has.
 func (b *build) environment() ([]string, error) {
-	hostname := b.Pod.GetHostname()
-	if hostname == "" {
-		hostname = b.Host.Hostname
-	}
-	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + hostname}
+	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + b.Hostname}
 	if b.Container.GetTty() {
 		env = append(env, "TERM="+defaultTerm)
 	}

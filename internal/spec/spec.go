@@ -28,6 +28,7 @@ type Input struct {
 	Pod         *runtimeapi.PodSandboxConfig
 	PodID       string
 	ContainerID string
+	Hostname    string // that the container sees: the pod's, or the node's where it shares the node's
 	Container   *runtimeapi.ContainerConfig
 	Image       imagespec.ImageConfig
 	Host        Host
@@ -46,7 +47,6 @@ type Input struct {
 
 // Host is what the machine and the daemon can do. It is probed once and never changes while the daemon lives.
 type Host struct {
-	Hostname           string
 	KernelVersion      string              // as uname -r says it
 	Arch               string              // as Go names it; empty is this build's
 	CgroupV2           bool                // the unified hierarchy alone; false on v1 and on hybrid

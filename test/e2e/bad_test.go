@@ -61,6 +61,8 @@ func TestBadPods(t *testing.T) {
 			{"no name", "", func(c *v1.PodSandboxConfig) { c.Metadata.Name = "" }, codes.InvalidArgument, []string{"name"}},
 			{"no uid", "", func(c *v1.PodSandboxConfig) { c.Metadata.Uid = "" }, codes.InvalidArgument, []string{"uid"}},
 			{"relative log directory", "", func(c *v1.PodSandboxConfig) { c.LogDirectory = "logs" }, codes.InvalidArgument, []string{"log"}},
+			{"hostname with the node's network", "", func(c *v1.PodSandboxConfig) { hostNetwork(c); c.Hostname = "custom" },
+				codes.InvalidArgument, []string{"custom", "hostname empty"}},
 			{"long hostname", "", func(c *v1.PodSandboxConfig) { c.Hostname = strings.Repeat("h", 65) }, codes.InvalidArgument, []string{"hostname"}},
 			{"cgroup parent", "", func(c *v1.PodSandboxConfig) { c.Linux.CgroupParent = "/../../up" }, codes.InvalidArgument, []string{"cgroup"}},
 			{"host port", "", func(c *v1.PodSandboxConfig) {

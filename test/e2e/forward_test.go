@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"berth/test/node"
 )
 
@@ -25,9 +23,7 @@ func echo(c *net.TCPConn) {
 func TestPortForward(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod()
-		host := r.pod(func(c *v1.PodSandboxConfig) {
-			c.Linux.SecurityContext.NamespaceOptions = &v1.NamespaceOption{Network: v1.NamespaceMode_NODE}
-		})
+		host := r.pod(hostNetwork)
 		for name, x := range map[string]struct {
 			p                *pod
 			network, address string

@@ -234,7 +234,11 @@ func TestPodFiles(t *testing.T) {
 		host := r.pod(hostNetwork, func(c *v1.PodSandboxConfig) { c.Metadata.Name = "host-files" })
 		name, err := os.Hostname()
 		r.ok(err)
-		r.wantText("hostname of a host network pod", host.output(host.as(busybox("main", "hostname"))), name)
+		r.wantText("hostname of a host network pod", host.output(host.as(busybox("main", "hostname; echo $HOSTNAME; cat /etc/hostname"))),
+			name+"\n"+name+"\n"+name)
+		unnamed := r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name, c.Hostname = "unnamed-host", "" })
+		r.wantText("hostname of a pod that asks for none", unnamed.output(busybox("main", "hostname; echo $HOSTNAME; cat /etc/hostname")),
+			"unnamed-host\nunnamed-host\nunnamed-host")
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
@@ -127,6 +128,7 @@ func TestStatsOfNetwork(t *testing.T) {
 	each(t, func(r rig) {
 		from, to, host := r.pod(), r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-to" }), r.pod(func(c *v1.PodSandboxConfig) {
 			c.Metadata.Name += "-host"
+			c.Hostname = ""
 			c.Linux.SecurityContext = &v1.LinuxSandboxSecurityContext{NamespaceOptions: &v1.NamespaceOption{Network: v1.NamespaceMode_NODE}}
 		})
 		from.start(busybox("server", "head -c 3000000 /dev/zero > /big; exec busybox httpd -f -p 8080 -h /"))
@@ -140,8 +142,11 @@ func TestStatsOfNetwork(t *testing.T) {
 		} {
 			n := c.p.stats().Linux.GetNetwork()
 			r.fresh(what, n.GetTimestamp())
-			if n.GetDefaultInterface().GetName() != "eth0" || len(n.GetInterfaces()) != 0 {
-				r.Errorf("%s: interfaces %v", what, n)
+			if n.GetDefaultInterface().GetName() != "eth0" || len(n.GetInterfaces()) != 1 {
+				r.Fatalf("%s: interfaces %v", what, n)
+			}
+			if !proto.Equal(n.Interfaces[0], n.DefaultInterface) {
+				r.Errorf("%s: the list has %v, the default interface is %v", what, n.Interfaces[0], n.DefaultInterface)
 			}
 			r.between(what+", with the stream", c.sent(n.GetDefaultInterface()), size, size*5/4)
 			r.between(what+", against the stream", c.in(n.GetDefaultInterface()), 1000, size/5)
@@ -150,6 +155,17 @@ func TestStatsOfNetwork(t *testing.T) {
 		}
 		if n := host.stats().Linux.Network; n != nil {
 			r.Errorf("a pod with the node's network has %v", n)
+		}
+	})
+}
+
+// TestStatsOfAFreshContainer asks for the writable layer of a container at once: its directory is there, and takes an inode.
+func TestStatsOfAFreshContainer(t *testing.T) {
+	each(t, func(r rig) {
+		w := r.pod().create(busybox("fresh", "true")).stats().WritableLayer
+		r.between("inodes", w.InodesUsed, 1, 40)
+		if w.Timestamp == 0 || w.UsedBytes == nil {
+			r.Errorf("the writable layer: %v", w)
 		}
 	})
 }

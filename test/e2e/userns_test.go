@@ -243,7 +243,7 @@ func TestUsernsPropagation(t *testing.T) {
 
 func TestUsernsHostNetwork(t *testing.T) {
 	each(t, func(r rig) {
-		p := r.pod(inUserns, func(c *v1.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Network = v1.NamespaceMode_NODE })
+		p := r.pod(inUserns, hostNetwork)
 		out := p.output(busybox("c", "readlink /proc/self/ns/net; id -u; cat /proc/self/uid_map | tr -s ' '; ls /sys/class/net | grep -c lo; touch /sys/x 2>/dev/null || echo refused; ip link add d0 type veth peer name d1 2>/dev/null || echo powerless",
 			p.like(), caps([]string{"NET_ADMIN"}, nil)))
 		var host string
