@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cdi"
 	"berth/internal/config"
@@ -239,12 +240,13 @@ func devices(cfg *config.Config, log *slog.Logger) *cdi.Devices {
 // shelf gives a pod its images as it wants them.
 type shelf struct{ *image.Store }
 
-func (s shelf) Use(ref string) (pod.Image, func(), error) {
-	img, release, err := s.Store.Use(ref)
+func (s shelf) Use(asked *runtimeapi.ImageSpec) (pod.Image, func(), error) {
+	img, release, err := s.Store.Use(asked.GetImage())
 	if err != nil {
 		return pod.Image{}, nil, err
 	}
-	return pod.Image{ID: img.ID, Config: img.Config.Config, Layers: img.Layers, Dirs: s.LayerDirs(img)}, release, nil
+	ref := img.RepoDigest(asked.GetUserSpecifiedImage(), asked.GetImage())
+	return pod.Image{ID: img.ID, Ref: ref, Config: img.Config.Config, Layers: img.Layers, Dirs: s.LayerDirs(img)}, release, nil
 }
 
 // specHost is what the facts mean for a container's spec.

@@ -214,7 +214,7 @@ func (d *daemon) ListContainers(_ context.Context, req *runtimeapi.ListContainer
 	for _, c := range d.containers {
 		if want := req.GetFilter().GetState(); want == nil || want.State == c.State {
 			resp.Containers = append(resp.Containers, &runtimeapi.Container{Id: c.Id, PodSandboxId: d.podOf[c.Id], Metadata: c.Metadata,
-				State: c.State, Image: c.Image, ImageRef: c.ImageRef, CreatedAt: c.CreatedAt})
+				State: c.State, Image: c.Image, ImageRef: c.ImageRef, ImageId: c.ImageId, CreatedAt: c.CreatedAt})
 		}
 	}
 	return resp, nil

@@ -173,7 +173,7 @@ func (c imager) users(ctx context.Context) (map[string][]user, error) {
 	}
 	out := map[string][]user{}
 	for _, i := range resp.GetContainers() {
-		out[i.GetImageRef()] = append(out[i.GetImageRef()], user{i.GetId(), i.GetMetadata().GetName(), i.GetPodSandboxId(), stateText(i.GetState().String())})
+		out[i.GetImageId()] = append(out[i.GetImageId()], user{i.GetId(), i.GetMetadata().GetName(), i.GetPodSandboxId(), stateText(i.GetState().String())})
 	}
 	return out, nil
 }

@@ -36,7 +36,7 @@ func stocked(t *testing.T) *daemon {
 	add("ee3", 30*time.Hour, []string{"quay.io/app:v1"}, base, layer("bb", 20_000_000))
 	add("ee4", 3*time.Hour, nil, layer("cc", 5_000_000))
 	d.images = append(d.images, &runtimeapi.Image{Id: "sha256:" + id("ee3"), RepoTags: []string{"quay.io/app:v1"}, Size: 10}, &runtimeapi.Image{Id: "sha256:" + id("ee4"), Size: 20})
-	d.containers[1].ImageRef = "sha256:" + id("ee1")
+	d.containers[1].ImageId = "sha256:" + id("ee1")
 	return d
 }
 
@@ -176,7 +176,7 @@ func TestImagePrune(t *testing.T) {
 
 func TestImageRemoveMindsContainers(t *testing.T) {
 	d := stocked(t)
-	d.containers[2].ImageRef = "sha256:" + id("ee1")
+	d.containers[2].ImageId = "sha256:" + id("ee1")
 	out, errs, code := d.berth(t, "image", "rm", "ee1", "ee4")
 	if code != 1 || out != "ee4\n" || !strings.Contains(errs, "remove image ee1: used by container nginx (c20000000000) and 1 more: remove that first (berth rm), or use --force") {
 		t.Errorf("code %d, %q, %q", code, out, errs)

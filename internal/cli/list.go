@@ -90,7 +90,7 @@ func stateText(state string) string {
 
 // imageName is what a person asked for; the id does when nobody said.
 func imageName(i *runtimeapi.Container) string {
-	for _, name := range []string{i.GetImage().GetUserSpecifiedImage(), i.GetImage().GetImage(), i.GetImageRef()} {
+	for _, name := range []string{i.GetImage().GetUserSpecifiedImage(), i.GetImage().GetImage(), i.GetImageId()} {
 		if strings.HasPrefix(name, "sha256:") {
 			return short(name)
 		}

@@ -105,7 +105,7 @@ func (s *Server) containerItems(f *runtimeapi.ContainerFilter) (items []*runtime
 			if !c.Listed() {
 				continue
 			}
-			if item := containerItem(r, c); matchContainer(item, f) {
+			if item := s.containerItem(r, c); matchContainer(item, f) {
 				items = append(items, item)
 			}
 		}
@@ -149,10 +149,10 @@ func containerState(c *pod.Container) runtimeapi.ContainerState {
 	return runtimeapi.ContainerState_CONTAINER_EXITED
 }
 
-func containerItem(r *pod.Record, c *pod.Container) *runtimeapi.Container {
+func (s *Server) containerItem(r *pod.Record, c *pod.Container) *runtimeapi.Container {
 	cfg := c.Config.Get()
 	return &runtimeapi.Container{
-		Id: string(c.ID), PodSandboxId: string(r.ID), Metadata: cfg.Metadata, Image: cfg.Image, ImageRef: c.Image, ImageId: c.Image,
+		Id: string(c.ID), PodSandboxId: string(r.ID), Metadata: cfg.Metadata, Image: cfg.Image, ImageRef: s.imageRef(c), ImageId: c.Image,
 		State: containerState(c), CreatedAt: c.CreatedAt.UnixNano(), Labels: cfg.Labels, Annotations: cfg.Annotations,
 	}
 }
@@ -162,7 +162,7 @@ func (s *Server) containerStatus(r *pod.Record, c *pod.Container) *runtimeapi.Co
 	st := &runtimeapi.ContainerStatus{
 		Id: string(c.ID), Metadata: cfg.Metadata, State: containerState(c), CreatedAt: c.CreatedAt.UnixNano(),
 		StartedAt: nanos(c.StartedAt), FinishedAt: nanos(c.FinishedAt), ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
-		Image: s.imageSpec(c), ImageRef: c.Image, ImageId: c.Image, Labels: cfg.Labels, Annotations: cfg.Annotations,
+		Image: s.imageSpec(c), ImageRef: s.imageRef(c), ImageId: c.Image, Labels: cfg.Labels, Annotations: cfg.Annotations,
 		Mounts: mounts(c), LogPath: r.LogPath(c), User: containerUser(c), StopSignal: pod.CRISignal(c.StopSignal),
 	}
 	if res := c.Limits(); res != nil {
@@ -171,7 +171,20 @@ func (s *Server) containerStatus(r *pod.Record, c *pod.Container) *runtimeapi.Co
 	return st
 }
 
-// mounts is what was asked for, with the id of the image where one is the source.
+// imageRef is the container's image as <repository>@<digest>, which a kubelet shows as imageID in a pod's status. Of a
+// container of an earlier release, whose record has none, it is by what the image is called now.
+func (s *Server) imageRef(c *pod.Container) string {
+	if c.ImageRef != "" {
+		return c.ImageRef
+	}
+	if img, ok := s.Images.Get(c.Image); ok {
+		asked := c.Config.Get().GetImage()
+		return img.RepoDigest(asked.GetUserSpecifiedImage(), asked.GetImage())
+	}
+	return c.Image
+}
+
+// mounts is what was asked for, with the digest of the image where one is the source.
 func mounts(c *pod.Container) []*runtimeapi.Mount {
 	asked := c.Config.Get().Mounts
 	if len(c.Volumes) == 0 {
@@ -180,7 +193,7 @@ func mounts(c *pod.Container) []*runtimeapi.Mount {
 	out := slices.Clone(asked)
 	for _, v := range c.Volumes {
 		m := proto.Clone(asked[v.Mount]).(*runtimeapi.Mount)
-		m.Image.ImageRef = v.Image
+		m.Image.ImageRef = cmp.Or(v.Ref, v.Image)
 		out[v.Mount] = m
 	}
 	return out

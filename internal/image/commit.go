@@ -63,7 +63,7 @@ func (c committer) commit(rec *imageRecord) (Image, error) {
 func (c committer) editsLocked(rec *imageRecord) []*edit {
 	next, old := *rec, c.images[rec.ID]
 	if old != nil {
-		next.Tags, next.Digests = union(old.Tags, rec.Tags), union(old.Digests, rec.Digests)
+		next.Tags, next.Digests = union(old.Tags, rec.Tags), appended(old.Digests, rec.Digests)
 		next.Durable = old.Durable && slices.Equal(old.Layers, rec.Layers) && c.layersDurable(rec)
 	}
 	var others []*edit

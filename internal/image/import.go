@@ -261,7 +261,8 @@ func (a *archive) layout(ctx context.Context, s *pipeline) ([]imported, error) {
 	return out, nil
 }
 
-// namesOf is what annotations, or docker's own list, call an image.
+// namesOf is what annotations, or docker's own list, call an image. An image that is called by a tag gets no name by its digest:
+// an archive can be packed anew, and then no registry knows a manifest of that digest in this repository.
 func namesOf(desc ocispec.Descriptor, more []string) names {
 	var n names
 	for _, s := range append([]string{desc.Annotations["io.containerd.image.name"], desc.Annotations[ocispec.AnnotationRefName]}, more...) {
@@ -274,6 +275,7 @@ func namesOf(desc ocispec.Descriptor, more []string) names {
 		}
 		if ref.Digest() == "" {
 			n.tags = union(n.tags, []string{ref.String()})
+			continue
 		}
 		n.digests = union(n.digests, []string{ref.at(desc.Digest)})
 	}

@@ -180,6 +180,12 @@ func (s *pipeline) newRecord(found *chosen, wants []want, ids []string, n names)
 	return rec
 }
 
+// appended is what is in old or in added, with what was added last at the end.
+func appended(old, added []string) []string {
+	kept := slices.DeleteFunc(slices.Clone(old), func(s string) bool { return slices.Contains(added, s) })
+	return append(kept, added...)
+}
+
 func union(a, b []string) []string {
 	out := slices.Concat(a, b)
 	slices.Sort(out)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,9 +58,10 @@ type Verifier interface {
 
 // Image is one image of the store. It is a value: nothing changes it after it was handed out.
 type Image struct {
-	// ID is "sha256:<config digest>", the one value for Image.id, image_ref and image_id.
-	ID          string
-	RepoTags    []string
+	// ID is "sha256:<config digest>", the one value for Image.id, image_id, and what PullImage answers.
+	ID       string
+	RepoTags []string
+	// RepoDigests are <repository>@<digest> for each repository that the image was pulled from, the last pulled at the end.
 	RepoDigests []string
 	// Size is what was to be transferred: config and compressed layers.
 	Size   uint64
@@ -76,6 +78,30 @@ type Image struct {
 
 	rawConfig []byte
 	refs      []layerRef
+}
+
+// RepoDigest is the image's digest in the repository of the first of the names that has one, as the image_ref of a
+// container tells it. Names are references as users write them; what is none, such as an id, is passed over. Where no name
+// helps it is the first digest that the image has, and its id where it has none, as an imported one.
+func (i Image) RepoDigest(names ...string) string {
+	for _, name := range names {
+		ref, err := ParseReference(name)
+		if err != nil {
+			continue
+		}
+		if slices.Contains(i.RepoDigests, ref.String()) {
+			return ref.String()
+		}
+		for _, d := range slices.Backward(i.RepoDigests) {
+			if strings.HasPrefix(d, ref.Repository()+"@") {
+				return d
+			}
+		}
+	}
+	if len(i.RepoDigests) > 0 {
+		return i.RepoDigests[0]
+	}
+	return i.ID
 }
 
 // Store is an image store on disk. All methods may be called at once from anywhere.

@@ -132,7 +132,7 @@ func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, 
 		}
 		r.Containers = append(r.Containers, &Container{
 			ID: id, State: Creating, CreatedAt: time.Now(), Digest: want, Config: ContainerConfig{m},
-			Image: img.ID, Volumes: img.record(), Layers: img.layers(), StopSignal: sig, Cgroup: p.s.cfg.cgroup(r, id),
+			Image: img.ID, ImageRef: img.Ref, Volumes: img.record(), Layers: img.layers(), StopSignal: sig, Cgroup: p.s.cfg.cgroup(r, id),
 		})
 		live := newContainer(p, id)
 		live.ours = true

@@ -144,8 +144,8 @@ func (d *driver) end(pod, ctr string, e runtime.Exit) {
 
 type shelf struct{}
 
-func (shelf) Use(ref string) (Image, func(), error) {
-	if ref != "img" {
+func (shelf) Use(asked *runtimeapi.ImageSpec) (Image, func(), error) {
+	if asked.GetImage() != "img" {
 		return Image{}, func() {}, errdefs.ErrNotFound
 	}
 	return Image{ID: "sha256:1", Layers: []string{"l"}, Dirs: []string{os.TempDir()}}, func() {}, nil

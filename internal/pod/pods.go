@@ -7,6 +7,7 @@ import (
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/network"
 	"berth/internal/op"
@@ -54,6 +55,7 @@ type Cgroups interface {
 // Image is what a container is made from.
 type Image struct {
 	ID     string
+	Ref    string // repository@digest by the name that was asked for, or the id where it has none
 	Config imagespec.ImageConfig
 	Layers []string // their ids, for the record: a sweep of images keeps what records name
 	Dirs   []string // the layers' directories, the topmost first
@@ -61,8 +63,8 @@ type Image struct {
 
 // Images gives the images that containers are made from.
 type Images interface {
-	// Use returns an image and keeps its layers from being swept until release is called.
-	Use(ref string) (img Image, release func(), err error)
+	// Use returns the image that a request names and keeps its layers from being swept until release is called.
+	Use(asked *runtimeapi.ImageSpec) (img Image, release func(), err error)
 }
 
 // Config is what Pods is made of. All fields are required but those with a default.

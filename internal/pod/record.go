@@ -60,7 +60,10 @@ type Container struct {
 	Message    string    `json:",omitempty"`
 	Digest     string    // of the request
 	Config     ContainerConfig
-	Image      string          // the image's id
+	Image      string // the image's id
+	// ImageRef is the image by its digest in a repository, as the request named it, or its id where it is in none. It stays what it
+	// was when names of the image are removed. Records of an earlier release have none.
+	ImageRef   string          `json:",omitempty"`
 	Volumes    []ImageVolume   `json:",omitempty"` // the images that it mounts
 	Layers     []string        // the layers that its root and its volumes are made of, which a sweep of images keeps
 	User       spec.User       // resolved from the image and the request

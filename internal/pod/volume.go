@@ -26,6 +26,8 @@ func (e *ImageVolumeError) Unwrap() error { return e.err }
 type ImageVolume struct {
 	Mount int    // its place among the request's mounts
 	Image string // the image's id
+	// Ref is repository@digest, as Container.ImageRef.
+	Ref string `json:",omitempty"`
 }
 
 // material is the images that a container is made from: its own, and those that it mounts, by the place of the mount
@@ -62,7 +64,7 @@ func (m material) places() []int {
 func (m material) record() []ImageVolume {
 	var out []ImageVolume
 	for _, i := range m.places() {
-		out = append(out, ImageVolume{Mount: i, Image: m.volumes[i].ID})
+		out = append(out, ImageVolume{Mount: i, Image: m.volumes[i].ID, Ref: m.volumes[i].Ref})
 	}
 	return out
 }
@@ -76,7 +78,7 @@ func (s *Pods) use(cfg *runtimeapi.ContainerConfig) (m material, release func(),
 		}
 	}
 	name := cfg.Metadata.Name
-	img, free, err := s.cfg.Images.Use(cfg.Image.Image)
+	img, free, err := s.cfg.Images.Use(cfg.Image)
 	if err != nil {
 		return m, release, fmt.Errorf("container %s: image %q: %w", name, cfg.Image.Image, err)
 	}
@@ -85,7 +87,7 @@ func (s *Pods) use(cfg *runtimeapi.ContainerConfig) (m material, release func(),
 		if v.Image == nil {
 			continue
 		}
-		img, free, err := s.cfg.Images.Use(v.Image.Image)
+		img, free, err := s.cfg.Images.Use(v.Image)
 		if err != nil {
 			release()
 			err = fmt.Errorf("container %s: mount at %s: image %q: %w", name, v.ContainerPath, v.Image.Image, err)
