@@ -219,6 +219,7 @@ func (n *node) openPods(context.Context) (err error) {
 		Handlers:    func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
 		UserNS:      n.features.usernsError,
 		HandlerSpec: func(name string) (runtime.Handler, spec.Handler, error) { return n.handlers.Load().findSpec(name) },
+		Sysctls:     n.podSysctls,
 		Cgroups:     n.groups.driver(), Dirty: n.flusher.DirtyRecord, Log: n.log,
 		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
 	}
@@ -230,6 +231,18 @@ func (n *node) openPods(context.Context) (err error) {
 		err = n.plugins.Start(n.pods)
 	}
 	return err
+}
+
+// podSysctls are the defaults of the configuration in force for pods that have a network of their own.
+func (n *node) podSysctls() map[string]string {
+	cfg, set := n.inForce.Load().Pods, map[string]string{}
+	if cfg.UnprivilegedPorts {
+		set["net.ipv4.ip_unprivileged_port_start"] = "0"
+	}
+	if cfg.UnprivilegedICMP {
+		set["net.ipv4.ping_group_range"] = "0 2147483647" // every group that the kernel takes there
+	}
+	return set
 }
 
 // devices are those that vendors describe.

@@ -45,6 +45,7 @@ type Config struct {
 	Runtimes  Runtimes  // what runs containers
 	Streaming Streaming // where exec, attach and port-forward are served
 	Monitor   Monitor   // the process that holds a pod
+	Pods      Pods      // what a pod gets that asks for nothing
 	Limits    Limits    // what a container gets that asks for nothing
 	Timeouts  Timeouts  // how long programs may take
 	Metrics   Metrics   // where the daemon's own metrics are served
@@ -146,6 +147,13 @@ type Monitor struct {
 	Path string // empty: looked for, see MonitorPath
 }
 
+// Pods says what processes without powers may do in pods that have a network of their own. What a pod sets by its own sysctls
+// goes before it.
+type Pods struct {
+	UnprivilegedPorts bool // listen on ports below 1024
+	UnprivilegedICMP  bool // send ICMP echo requests, as ping does
+}
+
 // Limits are given to every container that asks for nothing else.
 type Limits struct {
 	Pids int // processes; 0 is no limit
@@ -199,6 +207,7 @@ func Default() *Config {
 			Socket: "/var/run/nri/nri.sock", PluginDir: "/opt/nri/plugins", ConfigDir: "/etc/nri/conf.d",
 			RegistrationTimeout: Duration{5 * time.Second}, RequestTimeout: Duration{2 * time.Second},
 		},
+		Pods:      Pods{UnprivilegedPorts: true, UnprivilegedICMP: true},
 		Runtimes:  Runtimes{Handlers: map[string]Handler{}},
 		Streaming: Streaming{Address: "127.0.0.1", IdleTimeout: Duration{4 * time.Hour}},
 		Timeouts:  Timeouts{RuntimeCreate: Duration{2 * time.Minute}, CreateAbandon: Duration{2 * time.Minute}},

@@ -112,6 +112,9 @@ key = "/tls/key"
 idle_timeout = "8s"
 [monitor]
 path = "/opt/berth-monitor"
+[pods]
+unprivileged_ports = false
+unprivileged_icmp = false
 [limits]
 pids = 77
 [timeouts]
@@ -137,6 +140,7 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		}},
 		Streaming: Streaming{"node-1", 10010, "/tls/crt", "/tls/key", Duration{8 * time.Second}},
 		Monitor:   Monitor{"/opt/berth-monitor"},
+		Pods:      Pods{},
 		Limits:    Limits{77},
 		Timeouts:  Timeouts{Duration{5 * time.Second}, Duration{6 * time.Second}},
 		Metrics:   Metrics{"127.0.0.1:9423"},

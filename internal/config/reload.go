@@ -10,7 +10,7 @@ import (
 
 // live are the keys, and the beginnings of keys, whose values a running daemon takes over. All others need a restart.
 var live = []string{
-	"log_level", "cni.", "registry.", "images.max_", "images.stall_timeout", "images.pinned", "image_verifier.", "runtimes.", "limits.",
+	"log_level", "cni.", "registry.", "images.max_", "images.stall_timeout", "images.pinned", "image_verifier.", "runtimes.", "pods.", "limits.",
 	"timeouts.runtime_create",
 }
 

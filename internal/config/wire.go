@@ -25,6 +25,7 @@ type wire struct {
 	Runtimes     map[string]any `toml:"runtimes"` // default, and tables of handlers
 	Streaming    wireStreaming  `toml:"streaming"`
 	Monitor      wireMonitor    `toml:"monitor"`
+	Pods         wirePods       `toml:"pods"`
 	Limits       wireLimits     `toml:"limits"`
 	Timeouts     wireTimeouts   `toml:"timeouts"`
 	Metrics      wireMetrics    `toml:"metrics"`
@@ -101,6 +102,11 @@ type wireMonitor struct {
 	Path string `toml:"path"`
 }
 
+type wirePods struct {
+	UnprivilegedPorts bool `toml:"unprivileged_ports"`
+	UnprivilegedICMP  bool `toml:"unprivileged_icmp"`
+}
+
 type wireLimits struct {
 	Pids int `toml:"pids"`
 }
@@ -120,7 +126,7 @@ func newWire(c *Config) *wire {
 		Root: c.Root, State: c.State, Socket: c.Socket, LogLevel: c.LogLevel, LogFormat: c.LogFormat, CgroupDriver: c.CgroupDriver, SELinux: c.SELinux,
 		CNI: wireCNI(c.CNI), CDI: wireCDI(c.CDI), Registry: wireRegistry(c.Registry), Images: wireImages(c.Images), Verifier: wireVerifier(c.Verifier),
 		NRI:       wireNRI(c.NRI),
-		Streaming: wireStreaming(c.Streaming), Monitor: wireMonitor(c.Monitor), Limits: wireLimits(c.Limits), Timeouts: wireTimeouts(c.Timeouts), Metrics: wireMetrics(c.Metrics),
+		Streaming: wireStreaming(c.Streaming), Monitor: wireMonitor(c.Monitor), Pods: wirePods(c.Pods), Limits: wireLimits(c.Limits), Timeouts: wireTimeouts(c.Timeouts), Metrics: wireMetrics(c.Metrics),
 	}
 	w.CNI.PluginDirs = slices.Clone(c.CNI.PluginDirs)
 	w.CDI.SpecDirs = slices.Clone(c.CDI.SpecDirs)
@@ -134,7 +140,8 @@ func (w *wire) into(c *Config) {
 	c.CgroupDriver, c.SELinux = w.CgroupDriver, w.SELinux
 	c.CDI, c.NRI = CDI(w.CDI), NRI(w.NRI)
 	c.CNI, c.Registry, c.Images, c.Verifier = CNI(w.CNI), Registry(w.Registry), Images(w.Images), Verifier(w.Verifier)
-	c.Streaming, c.Monitor, c.Limits, c.Timeouts = Streaming(w.Streaming), Monitor(w.Monitor), Limits(w.Limits), Timeouts(w.Timeouts)
+	c.Streaming, c.Monitor, c.Timeouts = Streaming(w.Streaming), Monitor(w.Monitor), Timeouts(w.Timeouts)
+	c.Pods, c.Limits = Pods(w.Pods), Limits(w.Limits)
 	c.Metrics = Metrics(w.Metrics)
 }
 

@@ -28,6 +28,9 @@ type Namespaces struct {
 	// Sysctls are set inside, named with dots or slashes. Those of an interface that CNI will make are left to
 	// SetInterfaceSysctls.
 	Sysctls map[string]string
+	// Defaults are set inside before Sysctls. One of a namespace that is not made is passed over, and so is one that
+	// the kernel does not know or refuses.
+	Defaults map[string]string
 }
 
 // pin is one namespace to make.
@@ -204,6 +207,7 @@ func configure(ns Namespaces) error {
 			return fmt.Errorf("set hostname %q: %w", ns.Hostname, err)
 		}
 	}
+	ns.applyDefaults()
 	if err := ns.apply(func(s sysctl) bool { return !s.later }); err != nil {
 		return err
 	}

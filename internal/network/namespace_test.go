@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/thread"
 	"berth/internal/userns"
 )
 
@@ -323,5 +324,37 @@ func TestUnpinUnmountsOnce(t *testing.T) {
 	}
 	if calls != 3 {
 		t.Errorf("%d unmounts of 3 pins", calls)
+	}
+}
+
+// TestDefaultSysctls sets defaults where the pod sets nothing itself, and passes over those that cannot be set.
+func TestDefaultSysctls(t *testing.T) {
+	dir := t.TempDir()
+	ns := Namespaces{
+		Net:     dir + "/net",
+		Sysctls: map[string]string{"net/ipv4/ping_group_range": "7 8"},
+		Defaults: map[string]string{
+			"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.ping_group_range": "0 2147483647", "net.ipv4.nonesuch": "1",
+			"net.ipv4.tcp_syncookies": "no number", "kernel.msgmax": "9999", "net.ipv4.conf.eth0.rp_filter": "1",
+		},
+	}
+	if err := Pin(ns); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = Unpin(ns) })
+	err := thread.Run(func() error {
+		if err := join(ns.Net, unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		for file, want := range map[string]string{"ip_unprivileged_port_start": "0", "ping_group_range": "7 8"} {
+			got, err := os.ReadFile("/proc/sys/net/ipv4/" + file)
+			if err != nil || strings.Join(strings.Fields(string(got)), " ") != want {
+				t.Errorf("%s is %q, %v; wanted %s", file, got, err, want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

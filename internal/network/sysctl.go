@@ -101,6 +101,15 @@ func (ns Namespaces) apply(chosen func(sysctl) bool) error {
 	return nil
 }
 
+// applyDefaults sets the defaults in the calling thread's namespaces, before the pod's own.
+func (ns Namespaces) applyDefaults() {
+	for name, value := range ns.Defaults {
+		if s, err := ns.sysctl(name); err == nil && !s.later {
+			_ = ns.write(s.file, value) // one that the kernel lacks changes nothing for a pod that did not ask for it
+		}
+	}
+}
+
 // write sets a sysctl. Those of an IPC namespace that belongs to a user namespace are root's there, and to nobody's else.
 func (ns Namespaces) write(file, value string) error {
 	uid, gid, ok := ns.IDs.Host(0, 0)

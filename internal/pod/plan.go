@@ -47,7 +47,7 @@ func (m *making) plan() op.Plan {
 		{Name: "monitor", Beside: true, Deadline: 30 * time.Second,
 			Do:   func(ctx context.Context) error { return p.s.cfg.Runtime.Launch(ctx, string(p.id)) },
 			Undo: func(ctx context.Context) error { return p.s.cfg.Runtime.Shutdown(ctx, string(p.id)) }},
-		{Name: "namespaces", Do: func(context.Context) error { return network.Pin(ns) },
+		{Name: "namespaces", Do: func(context.Context) error { return m.pin(ns) },
 			Undo: func(context.Context) error { return network.Unpin(ns) }},
 		{Name: "network", Deadline: 5 * time.Minute, Do: m.attach, Undo: m.detach},
 		{Name: "init", Joins: true, Do: m.startInit, Undo: m.endInit},
@@ -89,6 +89,14 @@ func (r *Record) hostname() (string, error) {
 		return os.Hostname()
 	}
 	return ownHostname(r.Config.Get()), nil
+}
+
+// pin makes the pod's namespaces.
+func (m *making) pin(ns network.Namespaces) error {
+	if sysctls := m.p.s.cfg.Sysctls; sysctls != nil {
+		ns.Defaults = sysctls()
+	}
+	return network.Pin(ns)
 }
 
 // ownHostname is the name in a pod's own UTS namespace: the one asked for, or the pod's as far as the kernel takes it.

@@ -90,10 +90,12 @@ type Config struct {
 	SELinux SELinux
 	// InitFile is Init where it has a label with which containers may run it; empty is Init.
 	InitFile string
-	Cgroups  Cgroups
-	Plugins  Plugins           // nil when there are none
-	Dirty    func(path string) // tells the flusher of a record
-	Log      *slog.Logger
+	// Sysctls are set in the namespaces of each new pod, where it has its own and sets no other value; nil sets none.
+	Sysctls func() map[string]string
+	Cgroups Cgroups
+	Plugins Plugins           // nil when there are none
+	Dirty   func(path string) // tells the flusher of a record
+	Log     *slog.Logger
 
 	// StepSeen, unless nil, is told of each step of making and unmaking.
 	StepSeen func(plan, step string, undo bool, took time.Duration, err error)

@@ -286,6 +286,77 @@ func TestSysctls(t *testing.T) {
 	})
 }
 
+// unprivileged is a container of a user that is not root and has no powers.
+var unprivileged = both(caps(nil, []string{"ALL"}), security(func(s *v1.LinuxContainerSecurityContext) {
+	s.RunAsUser, s.RunAsGroup, s.NoNewPrivs = &v1.Int64Value{Value: 1234}, &v1.Int64Value{Value: 1234}, true
+}))
+
+// TestUnprivilegedNetwork has a process without powers listen on port 80 and send an ICMP echo request, in pods that have
+// a network of their own.
+func TestUnprivilegedNetwork(t *testing.T) {
+	const read = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/net/ipv4/ping_group_range"
+	each(t, func(r rig) {
+		for name, edits := range map[string][]func(*v1.PodSandboxConfig){"plain": nil, "userns": {inUserns}} {
+			r.sub(name, func(r rig) {
+				p := r.pod(edits...)
+				p.start(p.as(webapp("web", "serve", unprivileged, port80))).logged("listening on port 80")
+				r.wantText("ping", p.output(p.as(webapp("ping", "ping "+p.ip(), unprivileged))), "reply")
+			})
+		}
+		r.sub("own sysctls win", func(r rig) {
+			p := r.pod(func(c *v1.PodSandboxConfig) {
+				c.Linux.Sysctls = map[string]string{"net/ipv4/ip_unprivileged_port_start": "1000", "net.ipv4.ping_group_range": "7 8"}
+			})
+			r.wantText("sysctls", strings.Join(strings.Fields(p.output(busybox("main", read))), " "), "1000 7 8")
+			if c := p.start(webapp("web", "serve", unprivileged, port80)); c.finish().ExitCode == 0 {
+				r.Error("a process without powers listens on port 80")
+			}
+		})
+		r.sub("host network", func(r rig) {
+			var host string
+			r.ok(r.n.Space.Do(func() error {
+				for _, f := range []string{"ip_unprivileged_port_start", "ping_group_range"} {
+					data, err := os.ReadFile("/proc/sys/net/ipv4/" + f)
+					if err != nil {
+						return err
+					}
+					host += string(data)
+				}
+				return nil
+			}))
+			p := r.pod(hostNetwork)
+			r.wantText("sysctls", p.output(p.as(busybox("main", read))), host)
+			if strings.HasPrefix(host, "0\n") {
+				r.Errorf("the node's are %q", host)
+			}
+		})
+	})
+}
+
+func port80(c *v1.ContainerConfig) {
+	c.Envs = append(c.Envs, &v1.KeyValue{Key: "PORT", Value: []byte("80")})
+}
+
+// TestUnprivilegedNetworkOff takes both away again by the configuration, and gives them back by a reload.
+func TestUnprivilegedNetworkOff(t *testing.T) {
+	for _, runtime := range runtimes() {
+		t.Run(runtime, func(t *testing.T) {
+			r := ownNode(t, node.Options{Runtime: runtime, Tables: "[pods]\nunprivileged_ports = false\nunprivileged_icmp = false\n"})
+			r.pull("busybox:latest")
+			for _, want := range []string{"1024 1 0", "0 0 2147483647"} {
+				p := r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += want[:1] })
+				r.wantText("sysctls", strings.Join(strings.Fields(p.output(busybox("main",
+					"cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/net/ipv4/ping_group_range"))), " "), want)
+				r.configure("[pods]\nunprivileged_ports = true\nunprivileged_icmp = true\n")
+				out, err := r.reload()
+				if err != nil {
+					r.Fatalf("%v: %s", err, out)
+				}
+			}
+		})
+	}
+}
+
 func TestCgroupParent(t *testing.T) {
 	each(t, func(r rig) {
 		parent := node.GroupsOf(r.n).KubePod("pod-x")
