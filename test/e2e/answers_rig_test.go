@@ -4,10 +4,9 @@ import (
 	"errors"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 
+	"github.com/vishvananda/netlink"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
@@ -62,7 +61,8 @@ func drain[R any, P interface {
 	}
 }
 
-// busyPod makes a pod with a container that uses all that is counted, and one that has ended; and a pod that is stopped.
+// busyPod makes a pod with a container that uses all that is counted, and one that has ended; and a pod that is
+// stopped.
 func (q questions) busyPod(handler string) *ctr {
 	q.Helper()
 	stopped := q.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-stopped" })
@@ -84,17 +84,17 @@ func (q questions) busyPod(handler string) *ctr {
 		c.Linux.SecurityContext.SupplementalGroups = []int64{4444}
 	})
 	q.ok(os.Chown(dir, 1000, 1000))
-	made, err := q.CreateContainer(ctx(), &v1.CreateContainerRequest{PodSandboxId: p.id, Config: busy, SandboxConfig: config})
+	create := &v1.CreateContainerRequest{PodSandboxId: p.id, Config: busy, SandboxConfig: config}
+	made, err := q.CreateContainer(ctx(), create)
 	c := &ctr{p, note(q, made, err).ContainerId, filepath.Join(config.LogDirectory, busy.LogPath)}
 	q.ok(q.n.Runtime.StartContainer(ctx(), c.cid))
 	c.logged("up")
 	p.start(busybox("ended", "exit 7")).finish()
 	// A second interface beside the one of the node's network.
-	out, err := exec.Command("nsenter", "--net=/proc/"+strconv.Itoa(c.pidOf(c.cid))+"/ns/net",
-		"ip", "link", "add", "more0", "type", "veth", "peer", "name", "more1").CombinedOutput()
-	if err != nil {
-		q.Fatalf("add an interface: %v: %s", err, out)
-	}
+	in := netlink.NsPid(c.pidOf(c.cid))
+	q.ok(netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: "more0", Namespace: in}, PeerName: "more1", PeerNamespace: in,
+	}))
 	return c
 }
 

@@ -144,7 +144,9 @@ func TestUnimplemented(t *testing.T) {
 		err := r.n.Runtime.CheckpointContainer(ctx(), &v1.CheckpointContainerRequest{ContainerId: "none", Location: "/nowhere"})
 		r.wantCode(err, codes.Unimplemented)
 		p, q := r.pod(), r.client()
-		_, err = q.CheckpointContainer(ctx(), &v1.CheckpointContainerRequest{ContainerId: p.id, Location: "/nowhere", Timeout: 1})
+		_, err = q.CheckpointContainer(ctx(), &v1.CheckpointContainerRequest{
+			ContainerId: p.id, Location: "/nowhere", Timeout: 1,
+		})
 		r.wantCode(err, codes.Unimplemented)
 		dir := t.TempDir()
 		_, err = q.CheckpointPod(ctx(), &v1.CheckpointPodRequest{

@@ -12,9 +12,12 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// madeOf makes a pod with a shared PID namespace and a container in it, and returns all that they became: the container's
-// spec for the runtime, its limits, and who the pod's init runs as. What is named by ids is named alike.
-func (r rig) madeOf(pods func(*v1.PodSandboxConfig), ctrs edit, sandbox func(*v1.PodSandboxConfig) *v1.PodSandboxConfig) string {
+// sandboxConfig makes the CreateContainerRequest.sandbox_config from the configuration that the pod was made with.
+type sandboxConfig = func(*v1.PodSandboxConfig) *v1.PodSandboxConfig
+
+// madeOf makes a pod with a shared PID namespace and a container in it, and returns all that they became: the
+// container's spec for the runtime, its limits, and who the pod's init runs as. What is named by ids is named alike.
+func (r rig) madeOf(pods func(*v1.PodSandboxConfig), ctrs edit, sandbox sandboxConfig) string {
 	r.Helper()
 	p := r.pod(sharedPID, func(c *v1.PodSandboxConfig) {
 		c.Metadata.Uid, c.LogDirectory = unique(r.T), r.n.Logs+"/"+unique(r.T)
@@ -41,6 +44,13 @@ func (r rig) madeOf(pods func(*v1.PodSandboxConfig), ctrs edit, sandbox func(*v1
 func TestFieldsThatAreNotUsed(t *testing.T) {
 	each(t, func(r rig) {
 		same := func(c *v1.PodSandboxConfig) *v1.PodSandboxConfig { return c }
+		another := func(c *v1.PodSandboxConfig) *v1.PodSandboxConfig {
+			other := proto.Clone(c).(*v1.PodSandboxConfig)
+			other.Metadata.Name, other.Hostname, other.LogDirectory = "other", "other", r.n.Logs+"/nowhere"
+			other.Annotations = map[string]string{"run.oci.keep_original_groups": "1"}
+			other.Linux = &v1.LinuxPodSandboxConfig{CgroupParent: "/nowhere", Sysctls: map[string]string{"no.such": "1"}}
+			return other
+		}
 		noPod, noContainer := func(*v1.PodSandboxConfig) {}, func(*v1.ContainerConfig) {}
 		plain := r.madeOf(noPod, noContainer, same)
 		if again := r.madeOf(noPod, noContainer, same); again != plain {
@@ -61,14 +71,10 @@ func TestFieldsThatAreNotUsed(t *testing.T) {
 					SecurityContext: &v1.WindowsContainerSecurityContext{RunAsUsername: "app", HostProcess: true},
 				}
 			}, same),
-			"ImageSpec.image_ref": r.madeOf(noPod, func(c *v1.ContainerConfig) { c.Image.ImageRef = "never/pulled@sha256:0" }, same),
-			"CreateContainerRequest.sandbox_config": r.madeOf(noPod, noContainer, func(c *v1.PodSandboxConfig) *v1.PodSandboxConfig {
-				other := proto.Clone(c).(*v1.PodSandboxConfig)
-				other.Metadata.Name, other.Hostname, other.LogDirectory = "other", "other", r.n.Logs+"/nowhere"
-				other.Annotations = map[string]string{"run.oci.keep_original_groups": "1"}
-				other.Linux = &v1.LinuxPodSandboxConfig{CgroupParent: "/nowhere", Sysctls: map[string]string{"no.such": "1"}}
-				return other
-			}),
+			"ImageSpec.image_ref": r.madeOf(noPod, func(c *v1.ContainerConfig) {
+				c.Image.ImageRef = "never/pulled@sha256:0"
+			}, same),
+			"CreateContainerRequest.sandbox_config": r.madeOf(noPod, noContainer, another),
 			"CreateContainerRequest.sandbox_config, without": r.madeOf(noPod, noContainer,
 				func(*v1.PodSandboxConfig) *v1.PodSandboxConfig { return &v1.PodSandboxConfig{} }),
 		} {
@@ -80,7 +86,8 @@ func TestFieldsThatAreNotUsed(t *testing.T) {
 		id, err := r.n.Images.PullImage(ctx(), image, nil, nil)
 		r.ok(err)
 		// PullImageRequest.sandbox_config
-		got, err := r.n.Images.PullImage(ctx(), image, nil, &v1.PodSandboxConfig{Metadata: &v1.PodSandboxMetadata{Namespace: "other"}})
+		forPod := &v1.PodSandboxConfig{Metadata: &v1.PodSandboxMetadata{Namespace: "other"}}
+		got, err := r.n.Images.PullImage(ctx(), image, nil, forPod)
 		if err != nil || got != id {
 			r.Errorf("for a pod another image was pulled: %s, %v", got, err)
 		}

@@ -117,7 +117,8 @@ func TestStop(t *testing.T) {
 			began := time.Now()
 			r.ok(r.n.Runtime.StopContainer(ctx(), ctr.cid, c.timeout))
 			took, st := time.Since(began), ctr.status()
-			if want := cmp.Or(c.signal, map[string]v1.Signal{"usr1": v1.Signal_SIGNAL_SIGUSR1}[c.image], v1.Signal_SIGNAL_SIGTERM); st.StopSignal != want {
+			ofImage := map[string]v1.Signal{"usr1": v1.Signal_SIGNAL_SIGUSR1}[c.image]
+			if want := cmp.Or(c.signal, ofImage, v1.Signal_SIGNAL_SIGTERM); st.StopSignal != want {
 				r.Errorf("%s: the status has the signal %v, wanted %v", c.name, st.StopSignal, want)
 			}
 			if st.State != v1.ContainerState_CONTAINER_EXITED || st.ExitCode != c.code {

@@ -273,7 +273,8 @@ func TestBadStreams(t *testing.T) {
 			_, err = r.n.Runtime.Attach(ctx(), &v1.AttachRequest{ContainerId: x.id, Stdout: true})
 			r.wantCode(err, x.attach)
 		}
-		_, err := r.n.Runtime.Attach(ctx(), &v1.AttachRequest{ContainerId: running.cid, Tty: true, Stdout: true, Stderr: true})
+		both := &v1.AttachRequest{ContainerId: running.cid, Tty: true, Stdout: true, Stderr: true}
+		_, err := r.n.Runtime.Attach(ctx(), both)
 		r.wantCode(err, codes.InvalidArgument, "terminal")
 		_, err = r.n.Runtime.Attach(ctx(), &v1.AttachRequest{ContainerId: running.cid})
 		r.wantCode(err, codes.InvalidArgument, "stdin")

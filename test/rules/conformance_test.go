@@ -122,8 +122,8 @@ func (c conformance) tested(name, does, by string) (all []string) {
 	return all
 }
 
-// TestEveryFieldHasATest compares the tables of docs/conformance-fields.md with the API and with the tests: each RPC and each
-// field of requests and answers has a row of its own words, and tests that there are.
+// TestEveryFieldHasATest compares the tables of docs/conformance-fields.md with the API and with the tests: each RPC
+// and each field of requests and answers has a row of its own words, and tests that there are.
 func TestEveryFieldHasATest(t *testing.T) {
 	c := conformance{
 		rpcs:     fixture.RPCs(),
@@ -174,12 +174,15 @@ func tests(t *testing.T) map[string]shown {
 // TestConformanceRule feeds the rule pages with one mistake each.
 func TestConformanceRule(t *testing.T) {
 	c := conformance{
-		rpcs: []string{"Stop"}, requests: []string{"StopRequest.stop_id", "StopRequest.note"}, answers: []string{"StopResponse.left_over"},
+		rpcs: []string{"Stop"}, requests: []string{"StopRequest.stop_id", "StopRequest.note"},
+		answers: []string{"StopResponse.left_over"},
 		tests: map[string]shown{
-			"TestStop": {"r.wantCode(err)", "StopId r.wantCode(err)"}, "TestNote": {"", "Note: 1"}, "TestLeft": {"", "req.LeftOver"},
+			"TestStop": {"r.wantCode(err)", "StopId r.wantCode(err)"},
+			"TestNote": {"", "Note: 1"}, "TestLeft": {"", "req.LeftOver"},
 		},
 	}
-	const right = "# Page\n\n## RPCs\n\n| RPC | Berth |\n|---|---|\n| `Stop` | stops | yes | yes | TestStop |\n\n## Fields of requests\n\n" +
+	const right = "# Page\n\n## RPCs\n\n| RPC | Berth |\n|---|---|\n| `Stop` | stops | yes | yes | TestStop |\n" +
+		"\n## Fields of requests\n\n" +
 		"| `StopRequest.stop_id` | refused when it is empty | read | read | TestStop |\n" +
 		"| `StopRequest.note` | not used | read | not read | TestStop, TestNote |\n\n## Fields of answers\n\nWords.\n\n" +
 		"| `StopResponse.left_over` | not filled | a number | the same | the same | TestLeft |\n"
@@ -188,7 +191,7 @@ func TestConformanceRule(t *testing.T) {
 		"no row":           {"| `Stop` | stops | yes | yes | TestStop |\n", "", "Stop has no row"},
 		"no field":         {"| `StopRequest.note` ", "| StopRequest.note ", "StopRequest.note has no row"},
 		"no answer":        {"| `StopResponse.left_over` ", "| `StopResponse.left` ", "StopResponse.left_over has no row"},
-		"too many":         {"`StopRequest.note`", "`StopRequest.stop_id`", "StopRequest.stop_id has a row that is one too many"},
+		"too many":         {"`StopRequest.note`", "`StopRequest.stop_id`", "stop_id has a row that is one too many"},
 		"another section":  {"## Fields of answers", "## Answers", "there is no section ## Fields of answers"},
 		"a cell too few":   {"| not filled | a number ", "| not filled ", "6 cells are to be filled"},
 		"an empty cell":    {"| a number |", "| |", "6 cells are to be filled"},
@@ -199,7 +202,7 @@ func TestConformanceRule(t *testing.T) {
 		"empty, unshown":   {"| TestLeft |", "| TestStop |", `"not filled" is shown by no test that names the field`},
 		"refused, unshown": {"read | read | TestStop |", "read | read | TestNote |", "in which anything is refused"},
 		"code, unshown":    {"| not filled |", "| a number; NotFound without one |", "in which anything is refused"},
-		"pasted":           {"| not used |", "| refused when it is empty |", "StopRequest.note has the words of StopRequest.stop_id"},
+		"pasted":           {"| not used |", "| refused when it is empty |", "note has the words of StopRequest.stop_id"},
 		"unimplemented":    {"| not filled |", "| Unimplemented |", ""},
 	} {
 		page := strings.Replace(right, x.old, x.new, 1)
@@ -209,8 +212,8 @@ func TestConformanceRule(t *testing.T) {
 		}
 	}
 	same := conformance{requests: []string{"A.a", "A.b", "B.a"}, tests: map[string]shown{"TestA": {}}}
-	const rows = "## RPCs\n\n## Fields of requests\n\n| `A.a` | W | r | r | TestA |\n| `A.b` | W | r | r | TestA |\n| `B.a` | W | r | r | TestA |\n" +
-		"\n## Fields of answers\n"
+	const rows = "## RPCs\n\n## Fields of requests\n\n| `A.a` | W | r | r | TestA |\n| `A.b` | W | r | r | TestA |\n" +
+		"| `B.a` | W | r | r | TestA |\n\n## Fields of answers\n"
 	for words, want := range map[string]int{"required": 0, "an id": 1} {
 		if got := same.problems(strings.ReplaceAll(rows, "W", words)); len(got) != want {
 			t.Errorf("%q three times, in two messages: %q", words, got)

@@ -20,8 +20,8 @@ func page(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestDecisionNotesHaveOneForm checks that the title of each decision note has the number of its file, and that the date
-// stands below it.
+// TestDecisionNotesHaveOneForm checks that the title of each decision note has the number of its file, and that the
+// date stands below it.
 func TestDecisionNotesHaveOneForm(t *testing.T) {
 	notes, err := filepath.Glob(filepath.Join(fixture.Repo(), "docs/adr/[0-9]*.md"))
 	if err != nil || len(notes) == 0 {
@@ -37,8 +37,8 @@ func TestDecisionNotesHaveOneForm(t *testing.T) {
 	}
 }
 
-// TestArchitectureNamesEveryPackage checks that each package below internal/ has a row in docs/architecture.md, and that
-// each row is about one that exists.
+// TestArchitectureNamesEveryPackage checks that each package below internal/ has a row in docs/architecture.md, and
+// that each row is about one that exists.
 func TestArchitectureNamesEveryPackage(t *testing.T) {
 	want, text := map[string]bool{}, page(t, "architecture.md")
 	for _, s := range sources(t) {
