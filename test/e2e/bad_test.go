@@ -145,5 +145,21 @@ func TestUnimplemented(t *testing.T) {
 	each(t, func(r rig) {
 		err := r.n.Runtime.CheckpointContainer(ctx(), &v1.CheckpointContainerRequest{ContainerId: "none", Location: "/nowhere"})
 		r.wantCode(err, codes.Unimplemented)
+		p, q := r.pod(), r.client()
+		_, err = q.CheckpointContainer(ctx(), &v1.CheckpointContainerRequest{
+			ContainerId: p.id, Location: "/nowhere", Timeout: 1,
+		})
+		r.wantCode(err, codes.Unimplemented)
+		dir := t.TempDir()
+		_, err = q.CheckpointPod(ctx(), &v1.CheckpointPodRequest{
+			PodSandboxId: p.id, OutputPath: dir, ContainerIds: []string{p.id}, Options: map[string]string{"a": "b"},
+		})
+		r.wantCode(err, codes.Unimplemented)
+		// Nothing of what a RestorePodResponse or a RestoredContainer would hold is made.
+		_, err = q.RestorePod(ctx(), &v1.RestorePodRequest{
+			CheckpointPath: dir, Config: r.n.Pod("restored"), RuntimeHandler: "none", Options: map[string]string{"a": "b"},
+			ContainerConfigs: []*v1.ContainerConfig{busybox("main", "true")},
+		})
+		r.wantCode(err, codes.Unimplemented)
 	})
 }

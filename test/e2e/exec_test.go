@@ -131,6 +131,8 @@ func TestBadExec(t *testing.T) {
 			_, _, err := r.n.Runtime.ExecSync(ctx(), x.id, x.command, patience.For(time.Minute))
 			r.wantCode(err, x.codes[0])
 		}
+		_, err := r.client().ExecSync(ctx(), &v1.ExecSyncRequest{ContainerId: running.cid, Cmd: sh("true"), Timeout: -1})
+		r.wantCode(err, codes.InvalidArgument, "-1")
 		_, stderr, err := r.n.Runtime.ExecSync(ctx(), running.cid, []string{"/no/such"}, patience.For(time.Minute))
 		if err == nil || !strings.Contains(err.Error()+string(stderr), "/no/such") {
 			r.Errorf("a missing program gave %v, stderr %q", err, stderr)

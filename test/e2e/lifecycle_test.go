@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -104,6 +105,7 @@ func TestStop(t *testing.T) {
 			{"term", "count 10ms 100000", "tick", "busybox", 0, seconds(120), 42, "bye", 0, time.Minute},
 			{"stubborn", "stubborn", "ready", "busybox", 0, 1, 137, "ready", time.Second, time.Minute},
 			{"at-once", "count 10ms 100000", "tick", "busybox", 0, 0, 137, "tick", 0, time.Minute},
+			{"negative", "count 10ms 100000", "tick", "busybox", 0, -5, 137, "tick", 0, time.Minute},
 			{"image-signal", "signal", "ready", "usr1", 0, seconds(120), 0, "signal 10", 0, time.Minute},
 			{"request-signal", "signal", "ready", "usr1", v1.Signal_SIGNAL_SIGINT, seconds(120), 0, "signal 2", 0, time.Minute},
 			{"realtime-signal", "signal", "ready", "busybox", v1.Signal_SIGNAL_SIGRTMINPLUS3, seconds(120), 0, "signal 37", 0, time.Minute},
@@ -116,6 +118,10 @@ func TestStop(t *testing.T) {
 			began := time.Now()
 			r.ok(r.n.Runtime.StopContainer(ctx(), ctr.cid, c.timeout))
 			took, st := time.Since(began), ctr.status()
+			ofImage := map[string]v1.Signal{"usr1": v1.Signal_SIGNAL_SIGUSR1}[c.image]
+			if want := cmp.Or(c.signal, ofImage, v1.Signal_SIGNAL_SIGTERM); st.StopSignal != want {
+				r.Errorf("%s: the status has the signal %v, wanted %v", c.name, st.StopSignal, want)
+			}
 			if st.State != v1.ContainerState_CONTAINER_EXITED || st.ExitCode != c.code {
 				r.Errorf("%s: %s with code %d, wanted %d", c.name, st.State, st.ExitCode, c.code)
 			}
@@ -224,6 +230,7 @@ func TestListContainers(t *testing.T) {
 			{"pod", in(p), []string{one.cid, two.cid}},
 			{"other pod", in(other), []string{three.cid}},
 			{"id", &v1.ContainerFilter{Id: two.cid}, []string{two.cid}},
+			{"beginnings", &v1.ContainerFilter{Id: two.cid[:20], PodSandboxId: p.id[:20]}, []string{two.cid}},
 			{"running", &v1.ContainerFilter{PodSandboxId: p.id, State: state(v1.ContainerState_CONTAINER_RUNNING)}, []string{one.cid}},
 			{"exited", &v1.ContainerFilter{PodSandboxId: p.id, State: state(v1.ContainerState_CONTAINER_EXITED)}, []string{two.cid}},
 			{"label", &v1.ContainerFilter{PodSandboxId: p.id, LabelSelector: map[string]string{"tier": "b"}}, []string{two.cid}},

@@ -60,6 +60,8 @@ func TestPodLife(t *testing.T) {
 		r.ok(r.n.Runtime.StopPodSandbox(ctx(), p.id))
 		if st := p.status(); st.State != v1.PodSandboxState_SANDBOX_NOTREADY {
 			r.Errorf("after stop: %s", st.State)
+		} else if n := st.GetNetwork(); n == nil || n.GetIp() != "" || len(n.GetAdditionalIps()) != 0 {
+			r.Errorf("after stop it has the network %v", n)
 		}
 		if st := c.status(); st.State != v1.ContainerState_CONTAINER_EXITED {
 			r.Errorf("after its pod stopped, the container is %s", st.State)
@@ -108,7 +110,8 @@ func TestListPods(t *testing.T) {
 		}{
 			{"mark", mine(nil), one.id + two.id}, {"label", mine(map[string]string{"tier": "b"}), two.id},
 			{"ready", ready, one.id}, {"not ready", notReady, two.id},
-			{"id", &v1.PodSandboxFilter{Id: one.id}, one.id}, {"unknown", &v1.PodSandboxFilter{Id: strings.Repeat("0", 64)}, ""},
+			{"id", &v1.PodSandboxFilter{Id: one.id}, one.id}, {"beginning of it", &v1.PodSandboxFilter{Id: one.id[:20]}, one.id},
+			{"unknown", &v1.PodSandboxFilter{Id: strings.Repeat("0", 64)}, ""},
 		} {
 			got, err := r.n.Runtime.ListPodSandbox(ctx(), c.filter)
 			r.ok(err)

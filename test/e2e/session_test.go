@@ -273,7 +273,12 @@ func TestBadStreams(t *testing.T) {
 			_, err = r.n.Runtime.Attach(ctx(), &v1.AttachRequest{ContainerId: x.id, Stdout: true})
 			r.wantCode(err, x.attach)
 		}
-		_, err := r.n.Runtime.PortForward(ctx(), &v1.PortForwardRequest{PodSandboxId: gone.id, Port: []int32{80}})
+		both := &v1.AttachRequest{ContainerId: running.cid, Tty: true, Stdout: true, Stderr: true}
+		_, err := r.n.Runtime.Attach(ctx(), both)
+		r.wantCode(err, codes.InvalidArgument, "terminal")
+		_, err = r.n.Runtime.Attach(ctx(), &v1.AttachRequest{ContainerId: running.cid})
+		r.wantCode(err, codes.InvalidArgument, "stdin")
+		_, err = r.n.Runtime.PortForward(ctx(), &v1.PortForwardRequest{PodSandboxId: gone.id, Port: []int32{80}})
 		r.wantCode(err, codes.FailedPrecondition, gone.id, "not ready")
 		_, err = r.n.Runtime.PortForward(ctx(), &v1.PortForwardRequest{PodSandboxId: strings.Repeat("0", 64)})
 		r.wantCode(err, codes.NotFound)

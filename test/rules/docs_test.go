@@ -1,0 +1,61 @@
+package rules
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"berth/test/fixture"
+)
+
+// page reads a page of docs/.
+func page(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(fixture.Repo(), "docs", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestDecisionNotesHaveOneForm checks that the title of each decision note has the number of its file, and that the
+// date stands below it.
+func TestDecisionNotesHaveOneForm(t *testing.T) {
+	notes, err := filepath.Glob(filepath.Join(fixture.Repo(), "docs/adr/[0-9]*.md"))
+	if err != nil || len(notes) == 0 {
+		t.Fatalf("the notes: %v, %v", notes, err)
+	}
+	for _, note := range notes {
+		name := filepath.Base(note)
+		number := strings.TrimLeft(name[:4], "0")
+		form := regexp.MustCompile(`^# ` + number + `\. [^\n]*[^\n)]\n\n20\d\d-\d\d-\d\d\n\n`)
+		if text := page(t, "adr/"+name); !form.MatchString(text) {
+			t.Errorf("docs/adr/%s does not begin with \"# %s. Title\", an empty line and its date", name, number)
+		}
+	}
+}
+
+// TestArchitectureNamesEveryPackage checks that each package below internal/ has a row in docs/architecture.md, and
+// that each row is about one that exists.
+func TestArchitectureNamesEveryPackage(t *testing.T) {
+	want, text := map[string]bool{}, page(t, "architecture.md")
+	for _, s := range sources(t) {
+		if strings.HasPrefix(s.pkg(), "internal/") {
+			want[s.pkg()] = true
+		}
+	}
+	rows := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(internal/[a-z0-9/]+)` \\|").FindAllStringSubmatch(text, -1) {
+		if rows[row[1]] || !want[row[1]] {
+			t.Errorf("the row of %s is one too many", row[1])
+		}
+		rows[row[1]] = true
+	}
+	for pkg := range want {
+		if !rows[pkg] {
+			t.Errorf("%s has no row in docs/architecture.md", pkg)
+		}
+	}
+}
