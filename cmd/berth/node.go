@@ -219,7 +219,7 @@ func (n *node) openPods(context.Context) (err error) {
 		Handlers:    func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
 		UserNS:      n.features.usernsError,
 		HandlerSpec: func(name string) (runtime.Handler, spec.Handler, error) { return n.handlers.Load().findSpec(name) },
-		Sysctls:     n.podSysctls,
+		Sysctls:     func() map[string]string { return podSysctls(n.inForce.Load().Pods) },
 		Cgroups:     n.groups.driver(), Dirty: n.flusher.DirtyRecord, Log: n.log,
 		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
 	}
@@ -233,9 +233,9 @@ func (n *node) openPods(context.Context) (err error) {
 	return err
 }
 
-// podSysctls are the defaults of the configuration in force for pods that have a network of their own.
-func (n *node) podSysctls() map[string]string {
-	cfg, set := n.inForce.Load().Pods, map[string]string{}
+// podSysctls are the defaults for pods that have a network of their own.
+func podSysctls(cfg config.Pods) map[string]string {
+	set := map[string]string{}
 	if cfg.UnprivilegedPorts {
 		set["net.ipv4.ip_unprivileged_port_start"] = "0"
 	}

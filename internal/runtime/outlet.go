@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
@@ -60,13 +61,24 @@ func hasWriter(f *os.File) bool {
 	return err == nil && polled[0].Revents&unix.POLLHUP == 0
 }
 
+// drainer drains streams that nobody wants any more, by the pods' monitors.
+type drainer struct {
+	call func(ctx context.Context, pod string, q wire.Request, fds ...*os.File) (*wire.Reply, error)
+	own  chan struct{} // has an entry for each stream that the daemon drains itself
+	log  *slog.Logger
+}
+
+func newDrainer(r *Runtime) *drainer {
+	return &drainer{call: r.call, own: make(chan struct{}, maxDrained), log: r.cfg.Log}
+}
+
 // maxDrained is how many streams the daemon drains itself, over all pods: those of monitors of an earlier release, which
 // do not know how, and of monitors that do not answer.
 const maxDrained = 128
 
-// drain gives streams to the pod's monitor, which reads them and throws away what comes as long as a process holds their
+// take gives streams to the pod's monitor, which reads them and throws away what comes as long as a process holds their
 // other ends. A process that an exec has left can go on writing that way, also while no daemon lives. It closes the streams.
-func (r *Runtime) drain(ctx context.Context, pod, ctr string, streams ...*os.File) {
+func (d *drainer) take(ctx context.Context, pod, ctr string, streams ...*os.File) {
 	var given []*os.File
 	for _, s := range streams {
 		if s == nil {
@@ -80,31 +92,31 @@ func (r *Runtime) drain(ctx context.Context, pod, ctr string, streams ...*os.Fil
 	if len(given) == 0 {
 		return
 	}
-	reply, err := r.call(context.WithoutCancel(ctx), pod, wire.Request{Op: wire.Drain, Container: ctr}, given...)
+	reply, err := d.call(context.WithoutCancel(ctx), pod, wire.Request{Op: wire.Drain, Container: ctr}, given...)
 	if err == nil {
 		closeFiles(given)
 		if reply.Full {
-			r.notDrained(pod, ctr)
+			d.refused(pod, ctr)
 		}
 		return
 	}
 	for _, f := range given {
 		select {
-		case r.draining <- struct{}{}:
+		case d.own <- struct{}{}:
 			go func() {
 				_, _ = io.Copy(io.Discard, f)
 				_ = f.Close()
-				<-r.draining
+				<-d.own
 			}()
 		default:
 			_ = f.Close()
-			r.notDrained(pod, ctr)
+			d.refused(pod, ctr)
 		}
 	}
 }
 
-func (r *Runtime) notDrained(pod, ctr string) {
-	r.cfg.Log.Warn("processes that execs have left hold too many streams open; nobody reads the last of them any more, "+
+func (d *drainer) refused(pod, ctr string) {
+	d.log.Warn("processes that execs have left hold too many streams open; nobody reads the last of them any more, "+
 		"and a process that writes to it gets SIGPIPE", "pod", pod, "container", ctr, "most", maxDrained)
 }
 

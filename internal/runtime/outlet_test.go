@@ -98,13 +98,13 @@ func TestDrainWithoutMonitor(t *testing.T) {
 	defer func() { _ = unix.Kill(pid, unix.SIGCONT) }()
 	r, w, err := os.Pipe()
 	g.ok(err)
-	g.drain(t.Context(), g.pod, ctr, r, nil)
+	g.drains.take(t.Context(), g.pod, ctr, r, nil)
 	_ = w.SetWriteDeadline(time.Now().Add(patience.For(10 * time.Second)))
 	if n, err := w.Write(make([]byte, 256<<10)); err != nil { // more than a pipe holds
 		t.Errorf("after %d bytes: %v", n, err)
 	}
 	_ = w.Close()
-	g.within(10*time.Second, "the daemon has let go of it", func() bool { return len(g.draining) == 0 })
+	g.within(10*time.Second, "the daemon has let go of it", func() bool { return len(g.drains.own) == 0 })
 }
 
 // TestDrainedStreamsAreBounded has a monitor drain as many streams as it may, and close the next.

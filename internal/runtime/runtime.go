@@ -114,7 +114,7 @@ type Log struct{ Dir, Path string }
 type Runtime struct {
 	cfg Config
 	links
-	draining chan struct{} // holds an entry for each stream that the daemon drains itself
+	drains *drainer
 }
 
 // links are what is kept of each pod.
@@ -130,8 +130,9 @@ func New(cfg Config) (*Runtime, error) {
 	if _, err := os.Stat(cfg.Monitor); err != nil {
 		return nil, fmt.Errorf("the monitor program: %w", err)
 	}
-	r := &Runtime{cfg: cfg, draining: make(chan struct{}, maxDrained)}
+	r := &Runtime{cfg: cfg}
 	r.of, r.pods = &r.cfg, map[string]*link{}
+	r.drains = newDrainer(r)
 	return r, nil
 }
 

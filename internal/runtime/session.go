@@ -45,7 +45,7 @@ func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code
 	}
 	defer remove()
 	q := wire.Request{Op: wire.Session, Container: ctr, Process: name}
-	e := &ends{drain: func(f *os.File) { r.drain(ctx, pod, ctr, f) }}
+	e := &ends{drain: func(f *os.File) { r.drains.take(ctx, pod, ctr, f) }}
 	defer e.hangUp()
 	if s.Process.Terminal {
 		q.Console, err = e.listen(r.cfg.bundle(pod, ctr), name)

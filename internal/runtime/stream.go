@@ -69,7 +69,7 @@ func (r *Runtime) Exec(ctx context.Context, pod, ctr string, e Exec) (ExecResult
 			f, e := o.finish(deadline)
 			held, err = append(held, f), errors.Join(err, e)
 		}
-		r.drain(ctx, pod, ctr, held...)
+		r.drains.take(ctx, pod, ctr, held...)
 		return err
 	}
 	for _, w := range []io.Writer{e.Stdout, e.Stderr} {
