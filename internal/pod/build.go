@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/containerd/errdefs"
@@ -67,7 +65,7 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	if err := b.p.s.cfg.confine(ctx, sp); err != nil {
 		return err
 	}
-	if err := b.prepareRoot(r, in.Paths.Rootfs, sp.Process.Cwd); err != nil {
+	if err := b.makeInRoot(r, in.Paths.Rootfs, sp.Process.Cwd); err != nil {
 		return err
 	}
 	b.process, err = b.p.s.cfg.Runtime.Create(ctx, string(b.p.id), runtime.Create{
@@ -158,6 +156,9 @@ func (b *building) specInput(ctx context.Context, r *Record, c *Container, h spe
 		return in, err
 	}
 	if err = b.stageMounts(r, c.ID, in.Mounts); err != nil {
+		return in, err
+	}
+	if in.Volumes, err = b.declaredVolumes(r, in.Paths.Rootfs, cfg); err != nil {
 		return in, err
 	}
 	if in.Seccomp, err = seccompProfile(cfg); err != nil {
@@ -285,28 +286,4 @@ func accounts(root, path string) ([]byte, error) {
 		return nil, fmt.Errorf("read the image's %s: %w", path, err)
 	}
 	return data, nil
-}
-
-// prepareRoot makes the directories that an image promises but need not hold: the working directory and its volumes.
-// A volume that no mount covers lives in the container's writable layer. All is root's, as the container knows it.
-func (b *building) prepareRoot(r *Record, root, cwd string) error {
-	dirs, ids := []string{cwd}, idsOf(b.p, r)
-	for v := range b.img.Config.Volumes {
-		dirs = append(dirs, v)
-	}
-	for _, d := range dirs {
-		if d = filepath.Clean("/" + d); d == "/" || strings.HasPrefix(d+"/", "/proc/") || strings.HasPrefix(d+"/", "/sys/") {
-			continue
-		}
-		var err error
-		if ids.UserNS != "" {
-			err = rootfs.MkdirAllAs(root, d, 0o755, ids.UID, ids.GID)
-		} else {
-			err = rootfs.MkdirAll(root, d, 0o755)
-		}
-		if err != nil {
-			return fmt.Errorf("make %s in the container's root: %w", d, err)
-		}
-	}
-	return nil
 }

@@ -3,20 +3,25 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/room"
 	"berth/internal/rootfs"
+	"berth/internal/spec"
 	"berth/internal/userns"
 )
 
-// What an image promises is made in its root, but for what is not the root's: /proc and /sys, and not each name that begins so.
-func TestPrepareRoot(t *testing.T) {
+// TestDeclaredVolumes makes what an image declares, and leaves writable what is the root's own and not covered by a mount of
+// the request, by whatever name either is called.
+func TestDeclaredVolumes(t *testing.T) {
 	s := open(t)
 	id, err := s.Run(t.Context(), podConfig("a"), "")
 	if err != nil {
@@ -27,14 +32,40 @@ func TestPrepareRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, root := &building{p: p}, t.TempDir()
-	b.img.Config.Volumes = map[string]struct{}{"/system/data": {}, "data": {}, "/proc/x": {}, "/sys": {}}
-	if err := b.prepareRoot(p.rec.Load(), root, "/processing"); err != nil {
+	for _, link := range [][2]string{{"real", "alias"}, {"/", "all"}, {"/proc", "kernel"}, {"../../outside", "escape"}} {
+		if err := os.Symlink(link[0], filepath.Join(root, link[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(root+"/real/there", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]bool{"system/data": true, "data": true, "processing": true, "proc": false, "sys": false} {
+	b.img.Config.Volumes = map[string]struct{}{}
+	for _, v := range []string{"/system/data", "data", "/proc/x", "/sys", "/dev/shm", "/", "/all", "/alias/there", "/alias/mounted/below", "/real/too", "/over/x"} {
+		b.img.Config.Volumes[v] = struct{}{}
+	}
+	cfg := &runtimeapi.ContainerConfig{Mounts: []*runtimeapi.Mount{{ContainerPath: "/real/mounted"}, {ContainerPath: "/alias/too/"}, {ContainerPath: "/over"}}}
+	if err := os.Mkdir(root+"/real/too", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	got, err := b.declaredVolumes(p.rec.Load(), root, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []spec.Volume{{Path: "/real/there", Source: root + "/real/there"}, {Path: "/system/data", Source: root + "/system/data"}, {Path: "/data", Source: root + "/data"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("writable are %v, wanted %v", got, want)
+	}
+	for dir, want := range map[string]bool{"system/data": true, "data": true, "over/x": true, "proc": false, "sys": false} {
 		if _, err := os.Stat(filepath.Join(root, dir)); (err == nil) != want {
 			t.Errorf("/%s: %v", dir, err)
 		}
+	}
+	for i := range maxVolumes {
+		b.img.Config.Volumes[fmt.Sprint("/many/", i)] = struct{}{}
+	}
+	if _, err := b.declaredVolumes(p.rec.Load(), root, cfg); err == nil {
+		t.Error("an image may declare any number of volumes")
 	}
 }
 

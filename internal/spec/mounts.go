@@ -17,8 +17,9 @@ var mountOptions = []string{
 	"nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime", "strictatime", "nosymfollow",
 }
 
-// mounts puts the base first, then the pod's files and the request's mounts, the shallow before the deep, so that no mount
-// hides another. A mount of the request takes the place of the pod's or the base's at the same path.
+// mounts puts the base first, then the image's volumes, the pod's files and the request's mounts, the shallow before the deep, so
+// that no mount hides another. A mount of the request takes the place of the pod's or the base's at the same path, and of a volume
+// at or below it.
 func (b *build) mounts() error {
 	var asked []specs.Mount
 	for _, m := range b.Mounts {
@@ -28,9 +29,11 @@ func (b *build) mounts() error {
 		}
 		asked = append(asked, mount)
 	}
-	over := slices.DeleteFunc(b.podMounts(), func(m specs.Mount) bool { return mountedAt(asked, m.Destination) })
-	over = append(over, asked...)
-	handlers := slices.DeleteFunc(b.baseOwnMounts(), func(m specs.Mount) bool { return mountedAt(over, m.Destination) })
+	handlers := b.baseOwnMounts()
+	over := b.volumeMounts(slices.Concat(handlers, asked))
+	pods := slices.DeleteFunc(b.podMounts(), func(m specs.Mount) bool { return mountedAt(asked, m.Destination) })
+	over = slices.Concat(over, pods, asked)
+	handlers = slices.DeleteFunc(handlers, func(m specs.Mount) bool { return mountedAt(over, m.Destination) })
 	over = append(over, handlers...)
 	slices.SortStableFunc(over, func(x, y specs.Mount) int { return cmp.Compare(depth(x.Destination), depth(y.Destination)) })
 	base := slices.DeleteFunc(b.baseMounts(), func(m specs.Mount) bool { return covered(asked, m.Destination) })
@@ -133,6 +136,20 @@ func (b *build) podMounts() []specs.Mount {
 	add("/etc/hosts", b.Paths.Hosts, access)
 	add("/etc/resolv.conf", b.Paths.ResolvConf, access)
 	return out
+}
+
+// volumeMounts has the image's volumes stay writable where the root is read-only: each is a mount of its directory in the
+// same root, and so has the root's content, room and life. One that another mount covers is left out.
+func (b *build) volumeMounts(others []specs.Mount) (all []specs.Mount) {
+	if !b.security.GetReadonlyRootfs() {
+		return nil
+	}
+	for _, v := range b.Volumes {
+		if !covered(others, v.Path) && !covered(all, v.Path) {
+			all = append(all, specs.Mount{Destination: v.Path, Type: "bind", Source: v.Source, Options: []string{"bind", "rprivate", "rw"}})
+		}
+	}
+	return all
 }
 
 func (b *build) requestMount(m ResolvedMount) (specs.Mount, error) {

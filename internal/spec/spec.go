@@ -35,6 +35,7 @@ type Input struct {
 	Handler     Handler
 	User        User            // from ResolveUser
 	Mounts      []ResolvedMount // the request's mounts, in its order
+	Volumes     []Volume        // what stays writable of a read-only root
 	Paths       Paths
 	Seccomp     *SeccompProfile // what SeccompPath named, parsed; nil when it names nothing
 	SELinux     Labels          // the pod's; empty: it has none
@@ -101,6 +102,10 @@ type ResolvedMount struct {
 	Staged bool
 	Strict []string
 }
+
+// Volume is a directory of the container's own root that the image declares as a volume. Path is where it is in the
+// container, and Source where that is on the host, both without links.
+type Volume struct{ Path, Source string }
 
 // Paths is where the daemon put what the container uses. An empty namespace path is the host's namespace; an empty file
 // is not mounted.

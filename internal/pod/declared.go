@@ -1,0 +1,92 @@
+package pod
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/rootfs"
+	"berth/internal/spec"
+)
+
+// maxVolumes bounds the volumes that an image may declare. Each is a directory to make, and may be a mount.
+const maxVolumes = 1000
+
+// declaredVolumes makes the directories that the image declares as volumes (VOLUME) and need not hold. It returns those
+// that stay writable under a read-only root: all but what a mount of the request covers, and what is not the root's.
+func (b *building) declaredVolumes(r *Record, root string, cfg *runtimeapi.ContainerConfig) ([]spec.Volume, error) {
+	declared := b.img.Config.Volumes
+	if len(declared) == 0 {
+		return nil, nil
+	}
+	if len(declared) > maxVolumes {
+		return nil, fmt.Errorf("the image declares %d volumes; it may have %d", len(declared), maxVolumes)
+	}
+	top, err := rootfs.Resolve(root, "/")
+	if err != nil {
+		return nil, err
+	}
+	inRoot := func(path string) (source, inside string, err error) {
+		if source, err = rootfs.Resolve(root, path); err != nil {
+			return "", "", err
+		}
+		return source, filepath.Join("/", strings.TrimPrefix(source, top)), nil
+	}
+	var covered []string
+	for _, m := range cfg.Mounts {
+		covered = append(covered, filepath.Clean("/"+m.ContainerPath))
+		if _, inside, err := inRoot(m.ContainerPath); err == nil { // it need not be there
+			covered = append(covered, inside)
+		}
+	}
+	var out []spec.Volume
+	for _, v := range slices.Sorted(maps.Keys(declared)) {
+		if err := b.makeInRoot(r, root, v); err != nil {
+			return nil, fmt.Errorf("volume of the image: %w", err)
+		}
+		source, inside, err := inRoot(v)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it is below /proc or /sys
+		}
+		if err != nil {
+			return nil, fmt.Errorf("volume %s of the image: %w", v, err)
+		}
+		if writable := inside != "/" && !within(notOfRoot, inside) && !within(covered, inside); writable {
+			out = append(out, spec.Volume{Path: inside, Source: source})
+		}
+	}
+	return out, nil
+}
+
+// notOfRoot is where a container has file systems of the kernel.
+var notOfRoot = []string{"/proc", "/sys", "/dev"}
+
+// within says whether a clean path is one of dirs or below it.
+func within(dirs []string, path string) bool {
+	return slices.ContainsFunc(dirs, func(d string) bool { return path == d || d == "/" || strings.HasPrefix(path, d+"/") })
+}
+
+// makeInRoot makes a directory that an image promises but need not hold, such as the working directory. It is root's, as
+// the container knows it.
+func (b *building) makeInRoot(r *Record, root, dir string) error {
+	dir, ids := filepath.Clean("/"+dir), idsOf(b.p, r)
+	if dir == "/" || within(notOfRoot[:2], dir) {
+		return nil
+	}
+	var err error
+	if ids.UserNS != "" {
+		err = rootfs.MkdirAllAs(root, dir, 0o755, ids.UID, ids.GID)
+	} else {
+		err = rootfs.MkdirAll(root, dir, 0o755)
+	}
+	if err != nil {
+		return fmt.Errorf("make %s in the container's root: %w", dir, err)
+	}
+	return nil
+}
