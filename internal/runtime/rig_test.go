@@ -243,12 +243,12 @@ func entries(t *testing.T, log string) (all []entry) {
 	return all
 }
 
-// exec runs a script in a container.
+// exec runs a script in a container, and returns what it writes to both streams in its order.
 func (g *rig) exec(ctr, script string) (out string, code int) {
 	g.Helper()
 	file := g.must(os.CreateTemp(g.logs, "exec")).(*os.File)
 	defer file.Close()
-	res, err := g.Exec(g.Context(), g.pod, ctr, Exec{Process: process(script), Stdout: file, Stderr: file})
+	res, err := g.Exec(g.Context(), g.pod, ctr, Exec{Process: process("exec 2>&1\n" + script), Stdout: file})
 	g.ok(err)
 	data := g.must(os.ReadFile(file.Name())).([]byte)
 	return string(data), res.ExitCode
