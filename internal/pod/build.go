@@ -148,6 +148,11 @@ func (b *building) specInput(ctx context.Context, r *Record, c *Container, h spe
 		Image: b.img.Config, Host: b.p.s.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
 		Handler: h, SELinux: r.SELinux,
 	}
+	if h.CgroupWritable {
+		if in.Delegated, err = b.p.s.cfg.Delegated(); err != nil {
+			return in, err
+		}
+	}
 	if in.Mounts, err = b.resolveMounts(c.ID, cfg.Mounts); err != nil {
 		return in, err
 	}

@@ -82,6 +82,9 @@ type Config struct {
 	UserNS func(handler string) error
 	// HandlerSpec is what Handlers finds, and what the same configuration says of that handler's containers.
 	HandlerSpec func(name string) (runtime.Handler, spec.Handler, error)
+	// Delegated says whether the host's cgroup2 hierarchy is mounted with nsdelegate now. Containers with a writable
+	// /sys/fs/cgroup need that.
+	Delegated func() (bool, error)
 	// Devices adds devices that vendors describe (CDI) to a spec, by their names.
 	Devices func(ctx context.Context, sp *specs.Spec, names []string) error
 	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
