@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -37,6 +38,9 @@ func findHandlers(ctx context.Context, n *node, cfg *config.Config) (*handlers, 
 		found: host.FindRuntimes(programs(cfg.Runtimes)), fallback: cfg.Runtimes.Default, probed: cfg.Runtimes.Default == "", named: cfg.Runtimes.Handlers, bases: map[string]*spec.Base{},
 		pids: cfg.Limits.Pids, timeout: cfg.Timeouts.RuntimeCreate.Duration, state: cfg.State, systemd: n.units != nil,
 	}
+	if err := checkWritable(n, cfg); err != nil {
+		return nil, err
+	}
 	for name, c := range h.named {
 		if c.BaseSpec == "" {
 			continue
@@ -48,6 +52,27 @@ func findHandlers(ctx context.Context, n *node, cfg *config.Config) (*handlers, 
 		h.bases[name] = base
 	}
 	return h, h.chooseDefault(ctx, n)
+}
+
+// checkWritable refuses a handler with cgroup_writable on a host without cgroup v2, where no part of the hierarchies
+// can be given to a container safely. A missing nsdelegate is only warned of here: it can come and go while the daemon
+// runs, and the creation of each container looks for it.
+func checkWritable(n *node, cfg *config.Config) error {
+	for _, name := range slices.Sorted(maps.Keys(cfg.Runtimes.Handlers)) {
+		if !cfg.Runtimes.Handlers[name].CgroupWritable {
+			continue
+		}
+		key := "runtimes." + name + ".cgroup_writable"
+		if mode := n.facts.Cgroup; mode != host.CgroupV2 {
+			return cfg.Refuse(key, fmt.Sprintf("needs cgroup v2, and this host is on %s: remove the key, "+
+				"or boot with systemd.unified_cgroup_hierarchy=1", mode))
+		}
+		if ok, err := host.Delegated(); err != nil || !ok {
+			n.log.Warn("a runtime handler with cgroup_writable makes no unprivileged containers until /sys/fs/cgroup is "+
+				"mounted with nsdelegate: run mount -o remount,nsdelegate /sys/fs/cgroup", "key", key, "error", err)
+		}
+	}
+	return nil
 }
 
 // programs are the configured handlers as they are looked for and tried.
@@ -130,8 +155,10 @@ func (h *handlers) spec(name string) spec.Handler {
 	}
 	c := h.named[name]
 	out := spec.Handler{
-		PrivilegedWithoutHostDevices: c.PrivilegedWithoutHostDevices,
-		PodAnnotations:               c.PodAnnotations, ContainerAnnotations: c.ContainerAnnotations,
+		PrivilegedWithoutHostDevices:       c.PrivilegedWithoutHostDevices,
+		CgroupWritable:                     c.CgroupWritable,
+		DeviceOwnershipFromSecurityContext: c.DeviceOwnershipFromSecurityContext,
+		PodAnnotations:                     c.PodAnnotations, ContainerAnnotations: c.ContainerAnnotations,
 		Infra: c.Driver == config.DriverInfra, Base: h.bases[name], PidsLimit: int64(h.pids),
 	}
 	if c.PidsLimit != 0 {

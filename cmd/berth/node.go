@@ -218,6 +218,7 @@ func (n *node) openPods(context.Context) (err error) {
 		Runtime: n.driver, Network: n.network, Images: shelf{n.images},
 		Handlers:    func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
 		UserNS:      n.features.usernsError,
+		Delegated:   host.Delegated,
 		HandlerSpec: func(name string) (runtime.Handler, spec.Handler, error) { return n.handlers.Load().findSpec(name) },
 		Sysctls:     func() map[string]string { return podSysctls(n.inForce.Load().Pods) },
 		Cgroups:     n.groups.driver(), Dirty: n.flusher.DirtyRecord, Log: n.log,

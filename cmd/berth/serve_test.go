@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/test/patience"
 )
@@ -221,4 +222,17 @@ func TestImagesElsewhere(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(fit, "*", "try-*")); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
+}
+
+// TestWritableCgroupsOfV1 configures a handler with cgroup_writable where there is no cgroup v2.
+func TestWritableCgroupsOfV1(t *testing.T) {
+	if cgroup.Mode() == cgroup.V2 {
+		t.Skip("this machine is on cgroup v2, where the key is fine")
+	}
+	cfg := place(t)
+	refused(t, with(cfg, func(c *config.Config) {
+		h := c.Runtimes.Handlers["none"]
+		h.CgroupWritable = true
+		c.Runtimes.Handlers = map[string]config.Handler{"none": h}
+	}), "runtimes.none.cgroup_writable: needs cgroup v2, and this host is on ")
 }

@@ -22,6 +22,12 @@ func (d Direct) Container(parent, ctr string) (string, error) {
 	return filepath.Join("/", parent, ctr), nil
 }
 
+// Path is where in the tree a parent is.
+func (d Direct) Path(parent string) (string, error) { return checked(filepath.Join("/", parent)) }
+
+// RemoveParent does nothing: what a pod was given is removed by whoever named it.
+func (d Direct) RemoveParent(context.Context, string) error { return nil }
+
 // RemovePod removes the cgroup of a pod to which nobody gave one, and kills what is left in it. nil when there is none.
 func (d Direct) RemovePod(_ context.Context, pod string) error { return RemoveTree(d.Parent(pod)) }
 

@@ -78,3 +78,20 @@ func TestScopePath(t *testing.T) {
 		}
 	}
 }
+
+// TestDirectPath wants the place of a parent to be that of the containers in it: under cgroupfs a slice is a name like any other.
+func TestDirectPath(t *testing.T) {
+	d := Direct{Instance: "berth"}
+	for parent, want := range map[string]string{
+		"/kubepods/burstable/pod-1": "/kubepods/burstable/pod-1", "kubepods": "/kubepods", "kubepods-pod1.slice": "/kubepods-pod1.slice",
+		d.Parent("1f"): "/berth/1f",
+	} {
+		got, err := d.Path(parent)
+		if ctr, _ := d.Container(parent, "c"); got != want || err != nil || ctr != want+"/c" {
+			t.Errorf("%s: %s, %v, its container in %s; wanted %s", parent, got, err, ctr, want)
+		}
+	}
+	if got, err := d.Path("/"); err == nil {
+		t.Errorf("the root is %s", got)
+	}
+}

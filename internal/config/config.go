@@ -130,8 +130,12 @@ type Handler struct {
 	PidsLimit                    int      // processes of a container that asks for no limit; 0: Limits.Pids, below 0: no limit
 	CreateTimeout                Duration // of create and start; 0: Timeouts.RuntimeCreate
 	PrivilegedWithoutHostDevices bool
-	PodAnnotations               []string // patterns of annotations that the runtime gets to see
-	ContainerAnnotations         []string
+	// CgroupWritable mounts /sys/fs/cgroup writable in unprivileged containers. It needs cgroup v2.
+	CgroupWritable bool
+	// DeviceOwnershipFromSecurityContext gives the devices of a request to the user and group of its security context.
+	DeviceOwnershipFromSecurityContext bool
+	PodAnnotations                     []string // patterns of annotations that the runtime gets to see
+	ContainerAnnotations               []string
 }
 
 // Streaming says where exec, attach and port-forward are served.

@@ -100,6 +100,8 @@ base_spec = "/etc/berth/base.json"
 pids_limit = 9
 create_timeout = "8s"
 privileged_without_host_devices = true
+cgroup_writable = true
+device_ownership_from_security_context = true
 pod_annotations = ["io.example.*"]
 container_annotations = ["x"]
 [runtimes."0-9"]
@@ -135,8 +137,13 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		Verifier: Verifier{"/verifiers", 4, Duration{3 * time.Second}},
 		NRI:      NRI{true, "/nri.sock", "/nri.d", "/nri.conf", Duration{8 * time.Second}, Duration{9 * time.Second}},
 		Runtimes: Runtimes{"fast", map[string]Handler{
-			"fast": {"/usr/bin/crun", "oci-infra", []string{"--platform=ptrace"}, true, "/etc/berth/base.json", 9, Duration{8 * time.Second}, true, []string{"io.example.*"}, []string{"x"}},
-			"0-9":  {Path: "/usr/sbin/runc", Driver: "oci"},
+			"fast": {
+				Path: "/usr/bin/crun", Driver: "oci-infra", Args: []string{"--platform=ptrace"}, Init: true,
+				BaseSpec: "/etc/berth/base.json", PidsLimit: 9, CreateTimeout: Duration{8 * time.Second},
+				PrivilegedWithoutHostDevices: true, CgroupWritable: true, DeviceOwnershipFromSecurityContext: true,
+				PodAnnotations: []string{"io.example.*"}, ContainerAnnotations: []string{"x"},
+			},
+			"0-9": {Path: "/usr/sbin/runc", Driver: "oci"},
 		}},
 		Streaming: Streaming{"node-1", 10010, "/tls/crt", "/tls/key", Duration{8 * time.Second}},
 		Monitor:   Monitor{"/opt/berth-monitor"},

@@ -78,16 +78,18 @@ type wireNRI struct {
 }
 
 type wireHandler struct {
-	Path                         string   `toml:"path"`
-	Driver                       string   `toml:"driver"`
-	Args                         []string `toml:"args"`
-	Init                         bool     `toml:"init"`
-	BaseSpec                     string   `toml:"base_spec"`
-	PidsLimit                    int      `toml:"pids_limit"`
-	CreateTimeout                Duration `toml:"create_timeout"`
-	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices"`
-	PodAnnotations               []string `toml:"pod_annotations"`
-	ContainerAnnotations         []string `toml:"container_annotations"`
+	Path                               string   `toml:"path"`
+	Driver                             string   `toml:"driver"`
+	Args                               []string `toml:"args"`
+	Init                               bool     `toml:"init"`
+	BaseSpec                           string   `toml:"base_spec"`
+	PidsLimit                          int      `toml:"pids_limit"`
+	CreateTimeout                      Duration `toml:"create_timeout"`
+	PrivilegedWithoutHostDevices       bool     `toml:"privileged_without_host_devices"`
+	CgroupWritable                     bool     `toml:"cgroup_writable"`
+	DeviceOwnershipFromSecurityContext bool     `toml:"device_ownership_from_security_context"`
+	PodAnnotations                     []string `toml:"pod_annotations"`
+	ContainerAnnotations               []string `toml:"container_annotations"`
 }
 
 type wireStreaming struct {

@@ -73,6 +73,18 @@ func cgroups(f *Facts) error {
 	return err
 }
 
+// Delegated says whether the cgroup2 hierarchy is mounted with nsdelegate now. That is an option of the whole
+// hierarchy, which anybody with a mount of it in the first cgroup namespace may change.
+func Delegated() (bool, error) {
+	mounts, err := cgroupMounts()
+	if err != nil {
+		return false, fmt.Errorf("read the options of the cgroup2 mount: %w", err)
+	}
+	return slices.ContainsFunc(mounts, func(m cgroupMount) bool {
+		return m.v2 && slices.Contains(m.options, "nsdelegate")
+	}), nil
+}
+
 // controllers are those that containers can have limits of. On a hybrid host the cgroup2 beside the v1 hierarchies has the
 // controllers that none of these took; the runtimes leave it alone.
 func controllers(mode CgroupMode, mounts []cgroupMount) []string {

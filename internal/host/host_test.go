@@ -131,3 +131,15 @@ func TestProfileNames(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// TestDelegated reads the option again that Probe has read.
+func TestDelegated(t *testing.T) {
+	f, err := Probe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Delegated()
+	if want := slices.Contains(f.CgroupMountOptions, "nsdelegate"); got != want || err != nil {
+		t.Errorf("%v, %v; probed %v", got, err, f.CgroupMountOptions)
+	}
+}

@@ -149,6 +149,11 @@ func (b *building) specInput(ctx context.Context, r *Record, c *Container, h spe
 	if in.Hostname, err = r.hostname(); err != nil {
 		return in, fmt.Errorf("look up the node's name: %w", err)
 	}
+	if h.CgroupWritable {
+		if in.Delegated, err = b.p.s.cfg.Delegated(); err != nil {
+			return in, err
+		}
+	}
 	if in.Mounts, err = b.resolveMounts(c.ID, cfg.Mounts); err != nil {
 		return in, err
 	}

@@ -1,7 +1,10 @@
 package pod
 
 import (
+	"context"
 	"errors"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,6 +92,95 @@ func TestStartIsBounded(t *testing.T) {
 		b.drv.mu.Unlock()
 		if err := b.Remove(t.Context(), pod); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// The options of the host's cgroup2 mount are looked at anew for each container of a handler with cgroup_writable, and
+// for no other.
+func TestDelegationIsLookedForEachTime(t *testing.T) {
+	b := open(t)
+	var writable, delegated bool
+	asked := 0
+	b.cfg.Host.CgroupV2 = true
+	b.cfg.HandlerSpec = func(name string) (runtime.Handler, spec.Handler, error) {
+		h, err := b.cfg.Handlers(name)
+		return h, spec.Handler{CgroupWritable: writable}, err
+	}
+	b.cfg.Delegated = func() (bool, error) { asked++; return delegated, nil }
+	b.reopen(t)
+	id, err := b.Run(t.Context(), podConfig("a"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Create(t.Context(), id, containerConfig("plain")); err != nil || asked > 0 {
+		t.Errorf("without the key: %v, asked %d times", err, asked)
+	}
+	writable = true
+	if _, err := b.Create(t.Context(), id, containerConfig("c")); !errors.Is(err, errdefs.ErrFailedPrecondition) ||
+		!strings.Contains(err.Error(), "remount,nsdelegate") {
+		t.Errorf("without nsdelegate: %v", err)
+	}
+	delegated = true // by a remount; the container has no filter yet
+	if _, err := b.Create(t.Context(), id, containerConfig("c")); !errors.Is(err, errdefs.ErrInvalidArgument) ||
+		!strings.Contains(err.Error(), "hostUsers: false") {
+		t.Errorf("with nsdelegate: %v", err)
+	}
+}
+
+// converting converts parents as a driver for systemd does.
+type converting struct {
+	Cgroups
+	removed []string
+}
+
+func (s *converting) Path(parent string) (string, error) { return "/slice" + parent, nil }
+
+func (s *converting) Container(parent, ctr string) (string, error) {
+	return "slice:" + parent + ":" + ctr, nil
+}
+
+func (s *converting) RemoveParent(_ context.Context, parent string) error {
+	s.removed = append(s.removed, parent)
+	return nil
+}
+
+// A cgroup parent is converted for the pods that were made with systemd as the driver: their containers, what is read
+// of them and what is removed. Those of an earlier driver stay where they are.
+func TestConvertedParent(t *testing.T) {
+	for _, systemd := range []bool{true, false} {
+		b := open(t)
+		s := &converting{Cgroups: b.cfg.Cgroups}
+		b.cfg.Cgroups = s
+		b.cfg.Handlers = func(string) (runtime.Handler, error) {
+			return runtime.Handler{Name: "runc", SystemdCgroup: systemd}, nil
+		}
+		b.reopen(t)
+		cfg := podConfig("a")
+		cfg.Linux.CgroupParent = "/kubepods/pod1"
+		id, err := b.Run(t.Context(), cfg, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctr, err := b.Create(t.Context(), id, containerConfig("c"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := b.Get(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		making := b.Pods.index.Load().pods[id].making()
+		got := []string{r.container(ctr).Cgroup, Meter{b.Pods}.PodCgroup(r), making.givenCgroup()}
+		want := []string{"slice:/kubepods/pod1:" + string(ctr), "/slice/kubepods/pod1", "/slice/kubepods/pod1"}
+		if !systemd {
+			want = []string{"/kubepods/pod1/" + string(ctr), "/kubepods/pod1", "/kubepods/pod1"}
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("systemd %v: %v, wanted %v", systemd, got, want)
+		}
+		if err := b.Remove(t.Context(), id); err != nil || len(s.removed) > 0 != systemd {
+			t.Errorf("systemd %v: remove: %v, removed %v", systemd, err, s.removed)
 		}
 	}
 }

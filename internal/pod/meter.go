@@ -48,7 +48,7 @@ func (m Meter) Pod(r *Record, extent cgroup.Extent, parts []Use) (u Use, ok bool
 	if r.State != Ready {
 		return u, false
 	}
-	path, err := cgroup.TreePath(m.cfg.cgroupParent(r))
+	path, err := m.cfg.podCgroup(r)
 	if err == nil {
 		err = cgroup.ReadUsage(path, extent, &u.Usage)
 	}
@@ -180,7 +180,7 @@ func (s *rates) sweep(now time.Time) {
 
 // PodCgroup is where the pod's cgroup is in the tree, empty where nobody can say.
 func (m Meter) PodCgroup(r *Record) string {
-	path, err := cgroup.TreePath(m.cfg.cgroupParent(r))
+	path, err := m.cfg.podCgroup(r)
 	if err != nil {
 		return ""
 	}

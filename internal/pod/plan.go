@@ -11,6 +11,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cgroup"
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/rootfs"
@@ -124,7 +125,7 @@ func (m *making) cniPod() network.Pod {
 	cfg := m.r.Config.Get()
 	n := network.Pod{
 		ID: string(m.p.id), Name: cfg.Metadata.GetName(), Namespace: cfg.Metadata.GetNamespace(), UID: cfg.Metadata.GetUid(),
-		NetNS: m.p.s.cfg.netns(m.p.id), CgroupPath: cfg.GetLinux().GetCgroupParent(), Annotations: cfg.Annotations, Labels: cfg.Labels,
+		NetNS: m.p.s.cfg.netns(m.p.id), CgroupPath: m.givenCgroup(), Annotations: cfg.Annotations, Labels: cfg.Labels,
 	}
 	if d := cfg.DnsConfig; d != nil {
 		n.DNS = network.DNS{Servers: d.Servers, Searches: d.Searches, Options: d.Options}
@@ -133,6 +134,18 @@ func (m *making) cniPod() network.Pod {
 		n.Ports = append(n.Ports, network.Port{HostPort: m.HostPort, ContainerPort: m.ContainerPort, Protocol: m.Protocol.String(), HostIP: m.HostIp})
 	}
 	return n
+}
+
+// givenCgroup is where the cgroup is that the pod was given, "" when it was given none.
+func (m *making) givenCgroup() string {
+	parent := m.r.Config.Get().GetLinux().GetCgroupParent()
+	if parent == "" {
+		return ""
+	}
+	if path, err := m.p.s.cfg.podCgroup(m.r); err == nil {
+		return path
+	}
+	return parent
 }
 
 func (m *making) attach(ctx context.Context) error {
@@ -167,16 +180,35 @@ func (c *Config) cgroupParent(r *Record) string {
 func (c *Config) cgroup(r *Record, ctr ID) string {
 	parent := c.cgroupParent(r)
 	path, err := c.Cgroups.Container(parent, string(ctr))
-	if err != nil {
-		return filepath.Join(parent, string(ctr))
+	if err != nil || r.givenPlain() {
+		return filepath.Join("/", parent, string(ctr))
 	}
 	return path
 }
 
-// removeCgroup removes the pod's cgroup where Berth named it; a kubelet removes its own.
+// podCgroup is where in the tree the pod's cgroup is.
+func (c *Config) podCgroup(r *Record) (string, error) {
+	parent := c.cgroupParent(r)
+	if r.givenPlain() {
+		return cgroup.TreePath("/" + parent)
+	}
+	return c.Cgroups.Path(parent)
+}
+
+// givenPlain says that the pod was given its cgroup while the driver was cgroupfs: it is not converted for systemd,
+// whose driver may be another one by now.
+func (r *Record) givenPlain() bool {
+	return r.Config.Get().GetLinux().GetCgroupParent() != "" && r.Using != nil && !r.Using.SystemdCgroup
+}
+
+// removeCgroup removes the pod's cgroup where Berth named it; a kubelet removes its own. Of a cgroup that was converted
+// for systemd the name is Berth's.
 func (m *making) removeCgroup(ctx context.Context) error {
-	if m.r.Config.Get().GetLinux().GetCgroupParent() != "" {
-		return nil
+	if parent := m.r.Config.Get().GetLinux().GetCgroupParent(); parent != "" {
+		if m.r.givenPlain() {
+			return nil
+		}
+		return m.p.s.cfg.Cgroups.RemoveParent(ctx, parent)
 	}
 	return m.p.s.cfg.Cgroups.RemovePod(ctx, string(m.p.id))
 }

@@ -43,10 +43,12 @@ type Network interface {
 
 // Cgroups is the cgroup driver: where containers are in the tree, and what of it is Berth's own. All may be repeated.
 type Cgroups interface {
-	Parent(pod string) string                           // the cgroup of a pod to which nobody gave one
-	Container(parent, ctr string) (string, error)       // a container's, as an OCI runtime takes it; an error of the parent
-	RemovePod(ctx context.Context, pod string) error    // the cgroup that Parent names, with all in it; nil when it is not there
-	Pods(ctx context.Context) (ids []string, err error) // those for which that cgroup is there, perhaps among other names
+	Parent(pod string) string                              // the cgroup of a pod to which nobody gave one
+	Container(parent, ctr string) (string, error)          // a container's, as OCI runtimes take it; an error of the parent
+	Path(parent string) (string, error)                    // where in the tree the cgroup is that a pod was given
+	RemoveParent(ctx context.Context, parent string) error // what the driver made of it under another name, if it is empty
+	RemovePod(ctx context.Context, pod string) error       // the cgroup that Parent names, with all in it; nil without one
+	Pods(ctx context.Context) (ids []string, err error)    // those that have that cgroup, perhaps among other names
 	// SetLimits changes the limits of a container's cgroup, as Container names it: all that want has, or none. was is what was
 	// asked for before; putBack undoes it. The error is unix.EBUSY where the container uses more already.
 	SetLimits(ctx context.Context, ctr string, was, want *specs.LinuxResources) (putBack func() error, err error)
@@ -82,6 +84,9 @@ type Config struct {
 	UserNS func(handler string) error
 	// HandlerSpec is what Handlers finds, and what the same configuration says of that handler's containers.
 	HandlerSpec func(name string) (runtime.Handler, spec.Handler, error)
+	// Delegated says whether the host's cgroup2 hierarchy is mounted with nsdelegate now. Containers with a writable
+	// /sys/fs/cgroup need that.
+	Delegated func() (bool, error)
 	// Devices adds devices that vendors describe (CDI) to a spec, by their names.
 	Devices func(ctx context.Context, sp *specs.Spec, names []string) error
 	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.

@@ -129,7 +129,21 @@ func (s *Pods) newPod(want request) (*pod, error) {
 		Handler: want.handler, Runtime: want.using.Name, Using: &want.using, Digest: want.digest, Config: PodConfig{m}, SELinux: labels,
 	}, true)
 	close(p.adopted)
+	s.cfg.warnConverted(p.rec.Load())
 	return p, nil
+}
+
+// warnConverted tells of a pod whose cgroup has another name than the one that was asked for. A kubelet that asks for
+// such a name has cgroupfs as its driver, and writes the limits of pods and of their classes where no container is.
+func (c *Config) warnConverted(r *Record) {
+	parent := r.Config.Get().GetLinux().GetCgroupParent()
+	if parent == "" || strings.HasSuffix(parent, ".slice") {
+		return
+	}
+	if path, err := c.podCgroup(r); err == nil && path != filepath.Clean("/"+parent) {
+		c.Log.Warn("the pod's cgroup parent was converted to a slice of systemd: limits that a kubelet sets of the pod "+
+			"do not hold; set cgroupDriver: systemd for the kubelet", "pod", r.ID, "cgroup_parent", parent, "cgroup", path)
+	}
 }
 
 // replace makes room for a different request under the name of p: what nobody uses is undone.

@@ -64,6 +64,7 @@ func (b *build) requestDevice(want *runtimeapi.Device, allAllowed bool) error {
 	}
 	for _, d := range found {
 		d.Path = inContainer(d.Path, want)
+		b.giveDevice(&d)
 		b.putDevice(d)
 		if !allAllowed {
 			major, minor := d.Major, d.Minor
@@ -79,6 +80,24 @@ func (b *build) lookUpDevices(hostPath string) ([]specs.LinuxDevice, error) {
 		return nil, errors.New("no lookup of host devices was given")
 	}
 	return b.StatDevice(hostPath)
+}
+
+// giveDevice makes the user and group of the security context the owner of a device of the request, where the handler
+// says so. The ids are those of the container: a runtime changes the owner of a node that it makes inside the pod's
+// user namespace, too. 0 leaves the host's owner, as containerd does.
+func (b *build) giveDevice(d *specs.LinuxDevice) {
+	if !b.Handler.DeviceOwnershipFromSecurityContext {
+		return
+	}
+	for _, x := range []struct {
+		want *runtimeapi.Int64Value
+		id   **uint32
+	}{{b.security.GetRunAsUser(), &d.UID}, {b.security.GetRunAsGroup(), &d.GID}} {
+		if v := x.want.GetValue(); v > 0 && validID(v) {
+			id := uint32(v)
+			*x.id = &id
+		}
+	}
 }
 
 // inContainer maps a path at or below the host path to the container path.

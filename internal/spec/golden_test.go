@@ -154,7 +154,8 @@ func render(t *testing.T, s *specs.Spec) string {
 const testPodID = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
 // testInput is a plain pod on a plain host, with what the case says over it. A mount of the request is resolved to
-// /real<host path>, and staged below /staged; devices under /dev/snd and /dev/fuse exist.
+// /real<host path>, and staged below /staged; devices under /dev/snd, /dev/fuse and /dev/owned
+// exist.
 func testInput(t *testing.T, in sections) Input {
 	full := Input{
 		PodID: testPodID, ContainerID: strings.Repeat("c", 64),
@@ -187,7 +188,7 @@ func testInput(t *testing.T, in sections) Input {
 		}
 	}
 	strict(t, "image", in.get("image"), &full.Image)
-	over := overlay{&full.Host, &full.Handler, &full.Paths, &full.Rlimits, &full.SELinux}
+	over := overlay{&full.Host, &full.Handler, &full.Paths, &full.Rlimits, &full.SELinux, &full.Delegated}
 	strict(t, "input", in.get("input"), &over)
 	for _, m := range full.Container.GetMounts() {
 		src := "/real" + m.GetHostPath()
@@ -208,6 +209,8 @@ type overlay struct {
 	Paths   *Paths
 	Rlimits *[]specs.POSIXRlimit
 	SELinux *Labels
+
+	Delegated *bool
 }
 
 func strict(t *testing.T, what, text string, v any) {
@@ -227,6 +230,9 @@ func statTestDevice(p string) ([]specs.LinuxDevice, error) {
 		return []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c", Major: 10, Minor: 232}, {Path: "/dev/pts/0", Type: "c", Major: 136}}, nil
 	case "/dev/fuse":
 		return []specs.LinuxDevice{{Path: p, Type: "c", Major: 10, Minor: 229}}, nil
+	case "/dev/owned":
+		mode, uid, gid := os.FileMode(0o600), uint32(5), uint32(6)
+		return []specs.LinuxDevice{{Path: p, Type: "b", Major: 7, FileMode: &mode, UID: &uid, GID: &gid}}, nil
 	case "/dev/snd":
 		return []specs.LinuxDevice{{Path: p + "/seq", Type: "c", Major: 116, Minor: 1}, {Path: p + "/by/timer", Type: "c", Major: 116, Minor: 33}}, nil
 	}

@@ -104,7 +104,11 @@ func (b *build) sysfs() specs.Mount {
 }
 
 func (b *build) cgroupfs() specs.Mount {
-	opts := []string{"nosuid", "noexec", "nodev", "relatime", b.kernelAccess()}
+	access := b.kernelAccess()
+	if b.writableCgroup() && b.hasNamespace(specs.CgroupNamespace) {
+		access = "rw" // the namespace shows the container its own cgroup and those below it
+	}
+	opts := []string{"nosuid", "noexec", "nodev", "relatime", access}
 	if b.Host.CgroupV2 && !b.hasNamespace(specs.CgroupNamespace) {
 		// Without a namespace this is the host's own superblock: its options must be repeated or they are lost to it.
 		opts = append(opts, b.Host.CgroupMountOptions...)

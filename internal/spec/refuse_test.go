@@ -63,6 +63,12 @@ func TestRefuses(t *testing.T) {
 		"seccomp missing":      {container: `{"linux":{"security_context":{` + own + `,"seccomp":{}}}}`, input: `{"Host":{"Seccomp":false}}`, want: "does not filter"},
 		"kernel version": {container: `{"linux":{"security_context":{` + own + `,"seccomp":{"profile_type":"Localhost","localhost_ref":"/p"}}}}`,
 			seccomp: `{"defaultAction":"SCMP_ACT_ALLOW"}`, input: `{"Host":{"KernelVersion":"new"}}`, want: "kernel version new"},
+		"writable cgroup on v1": {container: `{"linux":{"security_context":{` + own + `}}}`,
+			input: `{"Handler":{"CgroupWritable":true},"Delegated":true,"Host":{"CgroupV2":false}}`, want: "needs cgroup v2"},
+		"writable cgroup without nsdelegate": {container: `{"linux":{"security_context":{` + own + `}}}`,
+			input: `{"Handler":{"CgroupWritable":true}}`, want: "mounted without nsdelegate"},
+		"writable cgroup without a filter": {container: `{"linux":{"security_context":{` + own + `}}}`,
+			input: `{"Handler":{"CgroupWritable":true},"Delegated":true}`, want: "hostUsers: false"},
 		"no root":       {container: `{}`, input: `{"Paths":{"Rootfs":""}}`, want: "no root file system"},
 		"groups policy": {container: `{"linux":{"security_context":{"supplemental_groups_policy":7}}}`, want: "supplemental_groups_policy 7"},
 	} {

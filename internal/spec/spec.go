@@ -40,6 +40,10 @@ type Input struct {
 	Seccomp     *SeccompProfile // what SeccompPath named, parsed; nil when it names nothing
 	SELinux     Labels          // the pod's; empty: it has none
 
+	// Delegated says that the host's cgroup2 hierarchy is mounted with nsdelegate at this moment. Only a handler with
+	// CgroupWritable needs it.
+	Delegated bool
+
 	// StatDevice looks up a path on the host: one device, or all devices below a directory. Their Path is the host's. It is
 	// required for devices of the request, and for a privileged container, which gets what is below /dev.
 	StatDevice func(hostPath string) ([]specs.LinuxDevice, error)
@@ -71,6 +75,13 @@ type Host struct {
 type Handler struct {
 	// PrivilegedWithoutHostDevices gives a privileged container the usual devices only, under the usual device limits.
 	PrivilegedWithoutHostDevices bool
+	// CgroupWritable mounts /sys/fs/cgroup writable in an unprivileged container, which has a cgroup namespace of its
+	// own.
+	CgroupWritable bool
+	// DeviceOwnershipFromSecurityContext gives the devices of a request to run_as_user and run_as_group, where these
+	// are set and not 0. Devices that CDI describes belong to the user of the process with and without it, unless their
+	// description names another owner.
+	DeviceOwnershipFromSecurityContext bool
 	// PodAnnotations and ContainerAnnotations are patterns (as path.Match, a trailing * matching any rest) of annotations
 	// that the runtime gets to see.
 	PodAnnotations, ContainerAnnotations []string
@@ -140,8 +151,10 @@ func Build(in Input) (*specs.Spec, []string, error) {
 	if err := b.check(); err != nil {
 		return nil, nil, err
 	}
-	// The order matters once: seccomp rules depend on the capabilities.
-	steps := []func() error{b.namespaces, b.process, b.capabilities, b.seccomp, b.apparmor, b.devices, b.mounts, b.resources}
+	// The order matters twice: seccomp rules depend on the capabilities, and delegation looks at both.
+	steps := []func() error{
+		b.namespaces, b.process, b.capabilities, b.seccomp, b.delegation, b.apparmor, b.devices, b.mounts, b.resources,
+	}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return nil, nil, err

@@ -49,15 +49,23 @@ func (u *Units) Parent(pod string) string {
 	return path
 }
 
-// Container is a container's cgroup as an OCI runtime takes it. The parent is the slice of a pod, or, as a kubelet has it, the
-// whole path of that slice.
+// Container is a container's cgroup as an OCI runtime takes it. The parent is the slice of a pod, the whole path of
+// that slice, as a kubelet has it, or a path of the cgroupfs driver, which is converted.
 func (u *Units) Container(parent, ctr string) (string, error) {
-	slice := filepath.Base(parent)
-	if _, err := cgroup.SlicePath(slice); err != nil {
-		return "", fmt.Errorf("cgroup parent %q: this node's cgroup driver is systemd, which wants a slice such as kubepods-pod1.slice: "+
-			"set cgroupDriver: systemd for the kubelet, or cgroup_driver = \"cgroupfs\" here", parent)
+	slice, _, err := sliceOf(parent)
+	if err != nil {
+		return "", err
 	}
 	return slice + ":" + u.Instance + ":" + ctr, nil
+}
+
+// Path is where in the tree a parent is, in any form that Container takes.
+func (u *Units) Path(parent string) (string, error) {
+	slice, _, err := sliceOf(parent)
+	if err != nil {
+		return "", err
+	}
+	return cgroup.SlicePath(slice)
 }
 
 // RemovePod removes the slice of a pod to which nobody gave one, and kills what is left in it. nil when there is none. A pod that
@@ -68,24 +76,25 @@ func (u *Units) RemovePod(ctx context.Context, pod string) error {
 
 // Pods lists the pods that have a slice of Berth's own.
 func (u *Units) Pods(ctx context.Context) ([]string, error) {
-	return u.ids(ctx, u.Instance+"-pods-", ".slice")
+	return ids(ctx, u.Manager, u.Instance+"-pods-", ".slice")
 }
 
 // Containers lists the containers that have a scope, live or failed.
 func (u *Units) Containers(ctx context.Context) ([]string, error) {
-	return u.ids(ctx, u.Instance+"-", ".scope")
+	return ids(ctx, u.Manager, u.Instance+"-", ".scope")
 }
 
-func (u *Units) ids(ctx context.Context, before, after string) ([]string, error) {
-	found, err := u.Manager.units(ctx, before+"*"+after)
-	var ids []string
+// ids lists the ids between before and after in the names of units.
+func ids(ctx context.Context, m *Manager, before, after string) ([]string, error) {
+	found, err := m.units(ctx, before+"*"+after)
+	var list []string
 	for _, f := range found {
 		id := strings.TrimSuffix(strings.TrimPrefix(f.Name, before), after)
 		if raw, err := hex.DecodeString(id); err == nil && len(raw) == 32 {
-			ids = append(ids, id)
+			list = append(list, id)
 		}
 	}
-	return ids, err
+	return list, err
 }
 
 // EndContainer kills what is in a container's scope and has systemd forget the scope, also one that failed. nil when there is none.

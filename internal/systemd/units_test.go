@@ -21,18 +21,3 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
-
-func TestContainer(t *testing.T) {
-	u := &Units{Instance: "berth"}
-	const slice = "kubepods-burstable-pod0f_1e.slice"
-	for _, parent := range []string{slice, "/kubepods.slice/kubepods-burstable.slice/" + slice} {
-		if got, err := u.Container(parent, "abc"); got != slice+":berth:abc" || err != nil {
-			t.Errorf("%s: %s, %v", parent, got, err)
-		}
-	}
-	for _, parent := range []string{"/kubepods/burstable/pod1", "kubepods", "/", ".slice", "x.service"} {
-		if got, err := u.Container(parent, "abc"); err == nil || !strings.Contains(err.Error(), "cgroupDriver") {
-			t.Errorf("%s: %s, %v: the error does not say what to change", parent, got, err)
-		}
-	}
-}

@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"testing"
 
-	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
@@ -262,17 +261,5 @@ func TestSystemdRestarts(t *testing.T) {
 		if st := c.status(); st.State != v1.ContainerState_CONTAINER_RUNNING {
 			r.Errorf("the old container is %v", st.State)
 		}
-	})
-}
-
-// TestCgroupParentOfAnotherDriver gives a pod the cgroup of a kubelet that was told another driver than Berth.
-func TestCgroupParentOfAnotherDriver(t *testing.T) {
-	each(t, func(r rig) {
-		parent, word := "kubepods-pod1.slice:berth", "cgroupfs"
-		if node.GroupsOf(r.n).Systemd {
-			parent, word = "/kubepods/burstable/pod1", "cgroupDriver"
-		}
-		_, err := r.n.Runtime.RunPodSandbox(ctx(), r.n.Pod(unique(r.T), func(c *v1.PodSandboxConfig) { c.Linux.CgroupParent = parent }), "")
-		r.wantCode(err, codes.InvalidArgument, parent, word)
 	})
 }

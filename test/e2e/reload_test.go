@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cgroup"
 	"berth/test/node"
 )
 
@@ -77,6 +78,13 @@ func TestReload(t *testing.T) {
 	r.configure("log_level = \"warn\"\n[cni]\nconfig_dir = \"/nonesuch\"\n[runtimes.more]\npath = \"/x\"\nbase_spec = \"/nonesuch/base.json\"\n")
 	if out, err := r.reload(); err == nil || !strings.Contains(out, "50-test.toml:6: runtimes.more.base_spec: /nonesuch/base.json") {
 		r.Errorf("a base spec that is not there: %v: %s", err, out)
+	}
+	if mode := cgroup.Mode(); mode != cgroup.V2 {
+		r.configure("[runtimes.more]\npath = \"/x\"\ncgroup_writable = true\n")
+		wanted := fmt.Sprintf("50-test.toml:3: runtimes.more.cgroup_writable: needs cgroup v2, and this host is on %s", mode)
+		if out, err := r.reload(); err == nil || !strings.Contains(out, wanted) {
+			r.Errorf("writable cgroups without cgroup v2: %v: %s", err, out)
+		}
 	}
 	r.afterReload(other)
 

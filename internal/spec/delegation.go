@@ -1,0 +1,75 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// writableCgroup says whether the handler gives this container a writable /sys/fs/cgroup. A privileged container has
+// one anyway.
+func (b *build) writableCgroup() bool { return b.Handler.CgroupWritable && !b.privileged }
+
+// delegation refuses a writable /sys/fs/cgroup where the container could raise its own limits by it.
+//
+// They are in files of its own cgroup, which is the root of its cgroup namespace. With nsdelegate the kernel keeps a
+// process from writing these, but it compares the cgroup with the root of the process's namespace alone: a process that
+// makes another cgroup namespace, further down, writes them all the same. In a user namespace of the pod the owner of
+// the files, the host's root, keeps it from that. Elsewhere a seccomp filter has to keep it from making that namespace.
+func (b *build) delegation() error {
+	if !b.writableCgroup() {
+		return nil
+	}
+	const has = "the runtime handler has cgroup_writable"
+	switch {
+	case !b.Host.CgroupV2:
+		return fmt.Errorf("%s, which needs cgroup v2: %w", has, errdefs.ErrFailedPrecondition)
+	case !b.Delegated:
+		return fmt.Errorf("%s, and the host's /sys/fs/cgroup is mounted without nsdelegate, so the container could raise "+
+			"its own limits: run mount -o remount,nsdelegate /sys/fs/cgroup on the node: %w", has, errdefs.ErrFailedPrecondition)
+	case b.Paths.UserNS == "" && !refusesCgroupNamespaces(b.out.Linux.Seccomp, b.Host.arch()):
+		return errors.New(has + ", and the container could raise its own limits by a cgroup namespace of its own making: " +
+			"give the pod a user namespace (hostUsers: false), or the container the seccomp profile RuntimeDefault " +
+			"without the capability SYS_ADMIN")
+	}
+	return nil
+}
+
+// newCgroup is CLONE_NEWCGROUP: the flag of clone by which a process gets a cgroup namespace of its own.
+const newCgroup = 0x02000000
+
+// denials are the actions of a filter after which a call is not made.
+var denials = []specs.LinuxSeccompAction{
+	specs.ActErrno, specs.ActKill, specs.ActKillProcess, specs.ActKillThread, specs.ActTrap,
+}
+
+// refusesCgroupNamespaces says that no call which makes a namespace of cgroups passes a filter. Only filters that deny
+// by default are judged; of the others none counts.
+func refusesCgroupNamespaces(f *specs.LinuxSeccomp, arch string) bool {
+	if f == nil || !slices.Contains(denials, f.DefaultAction) {
+		return false
+	}
+	return !slices.ContainsFunc(f.Syscalls, func(rule specs.LinuxSyscall) bool {
+		switch {
+		case slices.Contains(denials, rule.Action):
+			return false
+		case slices.Contains(rule.Names, "unshare"), slices.Contains(rule.Names, "clone3"):
+			return true
+		}
+		return slices.Contains(rule.Names, "clone") && !slices.ContainsFunc(rule.Args, func(a specs.LinuxSeccompArg) bool {
+			return withoutCgroupNamespace(a, arch)
+		})
+	})
+}
+
+// withoutCgroupNamespace says that a condition on clone wants newCgroup to be absent from the flags.
+func withoutCgroupNamespace(a specs.LinuxSeccompArg, arch string) bool {
+	flags := uint(0)
+	if arch == "s390x" {
+		flags = 1 // there the stack comes first
+	}
+	return a.Index == flags && a.Op == specs.OpMaskedEqual && a.Value&newCgroup != 0 && a.ValueTwo&newCgroup == 0
+}
