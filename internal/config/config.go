@@ -25,6 +25,9 @@ const (
 	defaultSocket = "/run/berth/berth.sock"
 )
 
+// defaultInstance is the instance whose root is the default one.
+const defaultInstance = "berth"
+
 // Config is the configuration in force. Nobody changes one that Load returned.
 type Config struct {
 	Root      string // what outlives a boot
@@ -99,12 +102,13 @@ type Verifier struct {
 
 // NRI says which plugins of the Node Resource Interface take part.
 type NRI struct {
-	Enable              bool
-	Socket              string // where plugins connect; empty: none may
-	PluginDir           string // programs that are started with the daemon
-	ConfigDir           string // their configuration
-	RegistrationTimeout Duration
-	RequestTimeout      Duration
+	Enable                 *bool  // nil: NRIEnabled says
+	Socket                 string // where plugins connect; empty: none may
+	PluginDir              string // programs that are started with the daemon
+	ConfigDir              string // their configuration
+	RegistrationTimeout    Duration
+	RequestTimeout         Duration
+	SynchronizationTimeout Duration // of the answer to Synchronize, during which no container is made
 }
 
 // Runtimes says which OCI runtimes a pod may ask for.
@@ -198,6 +202,7 @@ func Default() *Config {
 		NRI: NRI{
 			Socket: "/var/run/nri/nri.sock", PluginDir: "/opt/nri/plugins", ConfigDir: "/etc/nri/conf.d",
 			RegistrationTimeout: Duration{5 * time.Second}, RequestTimeout: Duration{2 * time.Second},
+			SynchronizationTimeout: Duration{10 * time.Second},
 		},
 		Runtimes:  Runtimes{Handlers: map[string]Handler{}},
 		Streaming: Streaming{Address: "127.0.0.1", IdleTimeout: Duration{4 * time.Hour}},
@@ -217,8 +222,18 @@ func (c *Config) ImagesRoot() string {
 // side by side.
 func (c *Config) Instance() string {
 	if c.Root == defaultRoot {
-		return "berth"
+		return defaultInstance
 	}
 	sum := sha256.Sum256([]byte(c.Root))
 	return "berth-" + hex.EncodeToString(sum[:])[:6]
+}
+
+// NRIEnabled says whether plugins of the Node Resource Interface take part. Where the configuration does not say, they do
+// for the default instance only: the default socket and plugin directory are one of each a node, so a second Berth leaves
+// them to the first.
+func (c *Config) NRIEnabled() bool {
+	if c.NRI.Enable != nil {
+		return *c.NRI.Enable
+	}
+	return c.Instance() == defaultInstance
 }
