@@ -3,9 +3,11 @@ package nri
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -30,11 +32,12 @@ func (p *Plugins) pod(r *pod.Record) *api.PodSandbox {
 	return out
 }
 
-// namespaces are those that the pod does not share with the node.
+// namespaces are those that the pod does not share with the node, while they are pinned: of a pod that is stopped or half made
+// the pins are gone, and a plugin that opens the path of one would fail, or enter another namespace.
 func (p *Plugins) namespaces(r *pod.Record) (all []*api.LinuxNamespace) {
 	paths := p.pods.Paths(r)
 	add := func(kind specs.LinuxNamespaceType, path string) {
-		if path != "" {
+		if path != "" && isNamespace(path) {
 			all = append(all, &api.LinuxNamespace{Type: string(kind), Path: path})
 		}
 	}
@@ -46,6 +49,17 @@ func (p *Plugins) namespaces(r *pod.Record) (all []*api.LinuxNamespace) {
 		add(specs.IPCNamespace, paths["ipc"])
 	}
 	return all
+}
+
+// isNamespace says whether path leads to a namespace.
+func isNamespace(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
+}
+
+// present leaves out the namespaces that a spec names by a path and that are gone.
+func present(all []specs.LinuxNamespace) []specs.LinuxNamespace {
+	return slices.DeleteFunc(slices.Clone(all), func(n specs.LinuxNamespace) bool { return n.Path != "" && !isNamespace(n.Path) })
 }
 
 var states = map[pod.State]api.ContainerState{
@@ -105,7 +119,7 @@ func fill(out *api.Container, sp *specs.Spec) {
 	}
 	if l := sp.Linux; l != nil {
 		out.Linux.CgroupsPath = l.CgroupsPath
-		out.Linux.Namespaces, out.Linux.Devices = api.FromOCILinuxNamespaces(l.Namespaces), api.FromOCILinuxDevices(l.Devices)
+		out.Linux.Namespaces, out.Linux.Devices = api.FromOCILinuxNamespaces(present(l.Namespaces)), api.FromOCILinuxDevices(l.Devices)
 		out.Linux.Resources = api.FromOCILinuxResources(l.Resources, nil)
 		if l.Seccomp != nil {
 			out.Linux.SeccompPolicy = api.FromOCILinuxSeccomp(l.Seccomp)
