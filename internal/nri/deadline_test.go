@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -39,6 +40,9 @@ type joined struct {
 	took time.Duration
 }
 
+// quiet is done once: the logger of the adaptation is one for all, and is read without a lock.
+var quiet = sync.OnceFunc(func() { nrilog.Set(logger{slog.New(slog.DiscardHandler), &health{}}) })
+
 // run starts an adaptation with the options of p, which shows each plugin that joins a pod, with so many bytes of annotations.
 func run(t *testing.T, p *Plugins, bytes int) <-chan joined {
 	t.Helper()
@@ -51,7 +55,7 @@ func run(t *testing.T, p *Plugins, bytes int) <-chan joined {
 		results <- joined{err, time.Since(begin)}
 		return err
 	}
-	nrilog.Set(logger{p.cfg.Log, &p.health})
+	quiet()
 	adaptation.SetPluginRequestTimeout(p.cfg.RequestTimeout)
 	adaptation.SetPluginRegistrationTimeout(p.cfg.RegistrationTimeout)
 	none := func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil }
@@ -198,11 +202,17 @@ func TestPluginThatDoesNotReadIsDropped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	t.Cleanup(func() { close(d.end) })
+	started := make(chan struct{})
+	go func() {
+		defer close(started)
+		_ = s.Start(context.Background()) // may not read that it is registered
+	}()
+	t.Cleanup(func() {
+		close(d.end)
+		_ = conn.Close()
+		<-started
+		s.Stop()
+	})
 	if r := wait(t, results); !errors.Is(r.err, context.DeadlineExceeded) || r.took < 500*time.Millisecond {
 		t.Errorf("after %v: %v", r.took, r.err)
 	}
