@@ -51,7 +51,8 @@ func (n service) nri() *admin.NRI {
 	case n.cfg.NRI.Enable != nil:
 		return &admin.NRI{Off: "nri.enable is false"}
 	}
-	return &admin.NRI{Off: "it is on by itself for the root " + config.Default().Root + " only, and nri.enable is not set"}
+	root := config.Default().Root
+	return &admin.NRI{Off: "it is on by itself for the root " + root + " only, and nri.enable is not set"}
 }
 
 // Reload takes over the configuration files as they are now.

@@ -205,7 +205,7 @@ func (n *node) verifier(v config.Verifier) image.Verifier {
 func (n *node) openPods(context.Context) (err error) {
 	var plugins pod.Plugins // no plugins are nil, not a pointer to nothing
 	if n.cfg.NRIEnabled() {
-		n.plugins = nri.New(n.nriConfig(n.cfg))
+		n.plugins = nri.New(nriConfig(n.cfg, n.log))
 		plugins = n.plugins
 	}
 	cfg := pod.Config{
@@ -232,13 +232,14 @@ func (n *node) openPods(context.Context) (err error) {
 	return nil
 }
 
-func (n *node) nriConfig(cfg *config.Config) nri.Config {
+// nriConfig is where NRI plugins are and what they may take.
+func nriConfig(cfg *config.Config, log *slog.Logger) nri.Config {
 	c := cfg.NRI
 	return nri.Config{
 		Name: cri.RuntimeName, Release: version, Instance: cfg.Instance(),
 		Socket: c.Socket, PluginDir: c.PluginDir, ConfigDir: c.ConfigDir,
 		RegistrationTimeout: c.RegistrationTimeout.Duration, RequestTimeout: c.RequestTimeout.Duration,
-		SynchronizationTimeout: c.SynchronizationTimeout.Duration, Devices: devices(cfg, n.log).Inject, Log: n.log,
+		SynchronizationTimeout: c.SynchronizationTimeout.Duration, Devices: devices(cfg, log).Inject, Log: log,
 	}
 }
 

@@ -1,6 +1,6 @@
-// Package config makes one immutable value of what an administrator configured: the defaults, a TOML file, the drop-ins
-// beside it, and the daemon's flags, the later winning over the earlier. What is wrong in it is refused with file, line and
-// key, before anything starts.
+// Package config makes one immutable value of what an administrator configured: the defaults, a TOML file, the
+// drop-ins beside it, and the daemon's flags, the later winning over the earlier. What is wrong in it is refused with
+// file, line and key, before anything starts.
 package config
 
 import (
@@ -218,8 +218,8 @@ func (c *Config) ImagesRoot() string {
 	return filepath.Join(c.Root, "images")
 }
 
-// Instance is what every name on the host that this daemon makes begins with, so that daemons with roots of their own live
-// side by side.
+// Instance is what every name on the host that this daemon makes begins with, so that daemons with roots of their own
+// live side by side.
 func (c *Config) Instance() string {
 	if c.Root == defaultRoot {
 		return defaultInstance
@@ -228,9 +228,9 @@ func (c *Config) Instance() string {
 	return "berth-" + hex.EncodeToString(sum[:])[:6]
 }
 
-// NRIEnabled says whether plugins of the Node Resource Interface take part. Where the configuration does not say, they do
-// for the default instance only: the default socket and plugin directory are one of each a node, so a second Berth leaves
-// them to the first.
+// NRIEnabled says whether plugins of the Node Resource Interface take part. Where the configuration does not say,
+// they do for the default instance only: the default socket and plugin directory are one of each a node, so a second
+// Berth leaves them to the first.
 func (c *Config) NRIEnabled() bool {
 	if c.NRI.Enable != nil {
 		return *c.NRI.Enable

@@ -125,7 +125,7 @@ func (p *printer) nri(n NRI) {
 	if n.Enable != nil {
 		p.set("enable", strconv.FormatBool(*n.Enable))
 	}
-	p.comment("Where plugins connect. Empty: only those in plugin_dir take part. A socket that somebody listens at is left to them.")
+	p.comment("Where plugins connect. Empty: only those in plugin_dir take part. One that is in use is left alone.")
 	p.set("socket", quote(n.Socket))
 	p.comment("Programs named <index>-<name>, which are started with the daemon.")
 	p.set("plugin_dir", quote(n.PluginDir))

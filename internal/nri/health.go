@@ -71,7 +71,8 @@ func (p *Plugins) Status() Status {
 	case p.socket.ours():
 		s.Socket = p.socket.path
 	default:
-		s.Problems = append(s.Problems, "plugins cannot connect: "+p.socket.path+" was removed or replaced by another process")
+		s.Problems = append(s.Problems,
+			fmt.Sprintf("plugins cannot connect: %s was removed or replaced by another process", p.socket.path))
 	}
 	return s
 }

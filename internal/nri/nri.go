@@ -1,8 +1,8 @@
 // Package nri lets plugins of the Node Resource Interface take part in the lives of pods and containers.
 //
-// It stands between the pods, which tell of moments and ask for changes (pod.Plugins), and the adaptation of the NRI project,
-// which speaks to the plugins, keeps their order, bounds what each may take, and drops one that does not answer. Nothing here runs
-// and nothing is allocated unless Plugins are made.
+// It stands between the pods, which tell of moments and ask for changes (pod.Plugins), and the adaptation of the NRI
+// project, which speaks to the plugins, keeps their order, bounds what each may take, and drops one that does not
+// answer. Nothing here runs and nothing is allocated unless Plugins are made.
 package nri
 
 import (
@@ -39,10 +39,11 @@ type Config struct {
 
 // Plugins are all plugins of the node. Until Start there are none.
 type Plugins struct {
-	cfg    Config
-	pods   *pod.Pods
-	a      *adaptation.Adaptation // nil while NRI is not on
-	socket *socket                // nil where none can connect
+	cfg      Config
+	pods     *pod.Pods
+	messages messages
+	a        *adaptation.Adaptation // nil while NRI is not on
+	socket   *socket                // nil where none can connect
 	roll
 	health
 }
@@ -50,14 +51,15 @@ type Plugins struct {
 // New makes Plugins. It starts nothing.
 func New(cfg Config) *Plugins { return &Plugins{cfg: cfg} }
 
-// Start starts the plugins that are installed and lets others connect. It waits until those that are installed have seen the pods,
-// each as long as its timeouts allow: no container is made without them.
+// Start starts the plugins that are installed and lets others connect. It waits until those that are installed have
+// seen the pods, each as long as its timeouts allow: no container is made without them.
 //
-// A part that cannot be had is left out, and Status says so: the socket, or the plugins that are installed. NRI is off where
-// another process listens at the socket: the plugins that are installed are then that process's to start, and two of each on
-// a node would work against each other. Start returns why NRI is off; the caller goes on without it.
+// A part that cannot be had is left out, and Status says so: the socket, or the plugins that are installed. NRI is
+// off where another process listens at the socket: the plugins that are installed are then that process's to start,
+// and two of each on a node would work against each other. Start returns why NRI is off; the caller goes on without
+// it.
 func (p *Plugins) Start(pods *pod.Pods) error {
-	p.pods = pods
+	p.pods, p.messages = pods, messages{pods}
 	defer p.health.begin()()
 	nrilog.Set(logger{p.cfg.Log, &p.health})
 	adaptation.SetPluginRegistrationTimeout(p.cfg.RegistrationTimeout)
@@ -94,8 +96,8 @@ func (p *Plugins) openSocket() error {
 	return nil
 }
 
-// startPlugins starts the adaptation with the plugins that are installed, and without them where that fails: a directory
-// with a program that has no name of a plugin is refused whole.
+// startPlugins starts the adaptation with the plugins that are installed, and without them where that fails: a
+// directory with a program that has no name of a plugin is refused whole.
 func (p *Plugins) startPlugins() error {
 	err := p.startAdaptation(p.cfg.PluginDir)
 	if err == nil {
@@ -160,8 +162,8 @@ func (p *Plugins) Close() {
 	}
 }
 
-// none says that there is nobody to tell. Whoever joins later is shown what there is then. What a joining plugin must not
-// miss is told between Hold and its release, when nobody joins.
+// none says that there is nobody to tell. Whoever joins later is shown what there is then. What a joining plugin must
+// not miss is told between Hold and its release, when nobody joins.
 func (p *Plugins) none() bool { return p.a == nil || p.count.Load() == 0 }
 
 // Hold keeps plugins from joining until release is called.
@@ -178,10 +180,10 @@ func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error
 	var pods []*api.PodSandbox
 	var containers []*api.Container
 	for _, r := range records {
-		pods = append(pods, p.pod(r))
+		pods = append(pods, p.messages.pod(r))
 		for _, c := range r.Containers {
 			if in[c.ID] != nil {
-				containers = append(containers, p.container(r, c, nil))
+				containers = append(containers, p.messages.container(r, c, nil))
 			}
 		}
 	}
@@ -228,10 +230,10 @@ func (p *Plugins) Tell(ctx context.Context, m pod.Moment, r *pod.Record, c *pod.
 	if p.none() {
 		return nil, nil
 	}
-	sandbox := p.pod(r)
+	sandbox := p.messages.pod(r)
 	var ctr *api.Container
 	if c != nil {
-		ctr = p.container(r, c, nil)
+		ctr = p.messages.container(r, c, nil)
 	}
 	changes, err := p.tell(ctx, m, sandbox, ctr)
 	return changes, p.blame(err)
@@ -264,13 +266,15 @@ func (p *Plugins) tell(ctx context.Context, m pod.Moment, sandbox *api.PodSandbo
 	return nil, fmt.Errorf("plugins know no moment %d", m)
 }
 
-// Adjust changes the spec of a container as all plugins together want it. Two that want different things are an error that names
-// them.
+// Adjust changes the spec of a container as all plugins together want it. Two that want different things are an error
+// that names them.
 func (p *Plugins) Adjust(ctx context.Context, r *pod.Record, c *pod.Container, sp *specs.Spec) ([]pod.Change, error) {
 	if p.none() {
 		return nil, nil
 	}
-	resp, err := p.a.CreateContainer(ctx, &api.CreateContainerRequest{Pod: p.pod(r), Container: p.container(r, c, sp)})
+	resp, err := p.a.CreateContainer(ctx, &api.CreateContainerRequest{
+		Pod: p.messages.pod(r), Container: p.messages.container(r, c, sp),
+	})
 	if err != nil {
 		return nil, p.blame(err)
 	}
@@ -303,7 +307,9 @@ func (p *Plugins) Limits(ctx context.Context, r *pod.Record, c *pod.Container, w
 	if p.none() {
 		return want, nil, nil
 	}
-	resp, err := p.a.UpdateContainer(ctx, &api.UpdateContainerRequest{Pod: p.pod(r), Container: p.container(r, c, nil), LinuxResources: fromLimits(want)})
+	resp, err := p.a.UpdateContainer(ctx, &api.UpdateContainerRequest{
+		Pod: p.messages.pod(r), Container: p.messages.container(r, c, nil), LinuxResources: fromLimits(want),
+	})
 	if err != nil {
 		return nil, nil, p.blame(err)
 	}
@@ -336,12 +342,13 @@ func (p *Plugins) PodLimits(ctx context.Context, r *pod.Record, overhead, resour
 		return nil
 	}
 	_, err := p.a.UpdatePodSandbox(ctx, &api.UpdatePodSandboxRequest{
-		Pod: p.pod(r), OverheadLinuxResources: fromLimits(overhead), LinuxResources: fromLimits(resources),
+		Pod: p.messages.pod(r), OverheadLinuxResources: fromLimits(overhead), LinuxResources: fromLimits(resources),
 	})
 	return p.blame(err)
 }
 
-// logger gives the daemon's log what the adaptation has to say. What it does as a matter of course is for those who debug.
+// logger gives the daemon's log what the adaptation has to say. What it does as a matter of course is for those who
+// debug.
 type logger struct {
 	log    *slog.Logger
 	health *health

@@ -17,8 +17,8 @@ import (
 // rememberedFailures is how many failures are kept, for as many requests to ask whose theirs was.
 const rememberedFailures = 16
 
-// roll knows which plugins there are, and which of them an error came from. The adaptation tells both only to those who count:
-// errors of plugins it hands on as they are.
+// roll knows which plugins there are, and which of them an error came from. The adaptation tells both only to those
+// who count: errors of plugins it hands on as they are.
 type roll struct {
 	count atomic.Int64 // of plugins; never less than there are
 
@@ -32,8 +32,8 @@ type failure struct {
 	err    error
 }
 
-// RecordPluginInvocation takes note of a plugin that answered, and of a failure. The adaptation drops a plugin that fails to
-// answer, and one that refuses to be synchronised.
+// RecordPluginInvocation takes note of a plugin that answered, and of a failure. The adaptation drops a plugin that
+// fails to answer, and one that refuses to be synchronised.
 func (r *roll) RecordPluginInvocation(plugin, operation string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,12 +56,12 @@ func (*roll) RecordPluginLatency(string, string, time.Duration) {}
 // RecordPluginAdjustments has nobody to tell.
 func (*roll) RecordPluginAdjustments(string, string, *adaptation.ContainerAdjustment, int, int) {}
 
-// UpdatePluginCount takes note of how many plugins there are. The adaptation counts one that joins before it lets go of Hold.
-// It counts those that have left at the next event, so the number may be too high, and never too low.
+// UpdatePluginCount takes note of how many plugins there are. The adaptation counts one that joins before it lets go
+// of Hold. It counts those that have left at the next event, so the number may be too high, and never too low.
 func (r *roll) UpdatePluginCount(n int) { r.count.Store(int64(n)) }
 
-// present is how many plugins there are, and their names where those that are known are as many: of a plugin that has left by
-// itself only the number is told.
+// present is how many plugins there are, and their names where those that are known are as many: of a plugin that has
+// left by itself only the number is told.
 func (r *roll) present() (int, []string) {
 	n := int(r.count.Load())
 	r.mu.Lock()

@@ -19,9 +19,9 @@ const maxSocketPath = 107
 
 // socket is the place where plugins connect.
 //
-// The adaptation removes whatever is at the path that it is told to listen at, also the socket of another runtime, and its
-// listener removes that path again when it closes. So it listens at a private path beside the public one, and place links
-// the listening socket to the public path, which fails where something is.
+// The adaptation removes whatever is at the path that it is told to listen at, also the socket of another runtime,
+// and its listener removes that path again when it closes. So it listens at a private path beside the public one, and
+// place links the listening socket to the public path, which fails where something is.
 type socket struct {
 	path    string      // where plugins look for it
 	private string      // where the adaptation listens until place
@@ -33,10 +33,12 @@ func newSocket(path, instance string) *socket {
 	return &socket{path: path, private: path + "." + instance}
 }
 
-// prepare makes sure that place can be expected to work. It returns an error that wraps errInUse where the path is taken.
+// prepare makes sure that place can be expected to work. It returns an error that wraps errInUse where the path is
+// taken.
 func (s *socket) prepare() error {
 	if n := len(s.private); n > maxSocketPath {
-		return fmt.Errorf("%s is %d bytes long with the name of this daemon, and the kernel allows a socket %d", s.private, n, maxSocketPath)
+		return fmt.Errorf("%s is %d bytes long with the name of this daemon, and the kernel allows a socket %d",
+			s.private, n, maxSocketPath)
 	}
 	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
 		return err
@@ -111,8 +113,8 @@ func (s *socket) place() (err error) {
 	return err
 }
 
-// removeStale makes room for the socket. Between a look at the path and its removal another process may put its own socket
-// there, so the stale one is moved aside and looked at again before it is removed.
+// removeStale makes room for the socket. Between a look at the path and its removal another process may put its own
+// socket there, so the stale one is moved aside and looked at again before it is removed.
 func (s *socket) removeStale() error {
 	if stale, err := s.stale(s.path); err != nil || !stale {
 		return err

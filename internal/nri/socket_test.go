@@ -28,7 +28,8 @@ func listenAt(t *testing.T, path string) *net.UnixListener {
 	return l
 }
 
-// answers says whether a connection to path reaches l. Others that looked whether somebody listens may be queued before it.
+// answers says whether a connection to path reaches l. Others that looked whether somebody listens may be queued
+// before it.
 func answers(t *testing.T, l net.Listener, path string) bool {
 	t.Helper()
 	conn, err := net.Dial("unix", path)
@@ -90,10 +91,10 @@ func only(t *testing.T, dir string, names ...string) {
 // A free path is taken, and one whose process is gone; the directory is made. Closing removes what is ours.
 func TestSocketIsTaken(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, path string){
-		"no directory":                          func(t *testing.T, path string) { _ = os.Remove(filepath.Dir(path)) },
-		"nothing":                               func(*testing.T, string) {},
-		"stale":                                 func(t *testing.T, path string) { _ = listenAt(t, path).Close() },
-		"killed between listening and the path": func(t *testing.T, path string) { _ = listenAt(t, path+".me").Close() },
+		"no directory":                func(t *testing.T, path string) { _ = os.Remove(filepath.Dir(path)) },
+		"nothing":                     func(*testing.T, string) {},
+		"stale":                       func(t *testing.T, path string) { _ = listenAt(t, path).Close() },
+		"killed before it was placed": func(t *testing.T, path string) { _ = listenAt(t, path+".me").Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "nri")

@@ -83,8 +83,8 @@ func TestPluginsLimitProcesses(t *testing.T) {
 	})
 }
 
-// installedVariable, in its environment, makes this program a plugin that notes in the file of that name what it is told. With the
-// path of a socket in joinsVariable it connects there and stops itself, as SIGSTOP does it, when it is shown what there is.
+// installedVariable, in its environment, makes this program a plugin that notes in the file of that name what it is
+// told. With the path of a socket in joinsVariable it connects there and stops itself when it is shown what there is.
 const (
 	installedVariable = "BERTH_TEST_PLUGIN"
 	joinsVariable     = "BERTH_TEST_PLUGIN_JOINS"

@@ -42,13 +42,14 @@ func (r rig) life() {
 	s.remove()
 }
 
-// TestNRISocketOfAnother has somebody listen where plugins would connect: the daemon runs pods without plugins and leaves the
-// socket alone. When it is free the next start has plugins again.
+// TestNRISocketOfAnother has somebody listen where plugins would connect: the daemon runs pods without plugins and
+// leaves the socket alone. When it is free the next start has plugins again.
 func TestNRISocketOfAnother(t *testing.T) {
 	nriNode(t, func(r rig) {
 		r.wantDoctor("ok", "on, plugins connect at "+r.n.NRI, "take part: 0")
 		dir := r.n.Dir + "/nri.d"
-		r.ok(errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(dir+"/10-installed", []byte("#!/bin/sh\ntouch "+r.n.Dir+"/started\n"), 0o755)))
+		script := fmt.Sprintf("#!/bin/sh\ntouch %s/started\n", r.n.Dir)
+		r.ok(errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(dir+"/10-installed", []byte(script), 0o755)))
 		r.ok(r.n.Stop())
 		if _, err := os.Lstat(r.n.NRI); !errors.Is(err, os.ErrNotExist) {
 			r.Errorf("the socket of a daemon that has ended: %v", err)
@@ -84,7 +85,8 @@ func TestNRISocketOfAnother(t *testing.T) {
 func TestNRIWithoutAPart(t *testing.T) {
 	nriNode(t, func(r rig) {
 		dir := r.n.Dir + "/nri.d"
-		r.ok(errors.Join(r.n.Stop(), os.Mkdir(dir, 0o755), os.WriteFile(dir+"/10-broken", []byte("#!/bin/sh\nexit 1\n"), 0o755), r.n.Start()))
+		r.ok(errors.Join(r.n.Stop(), os.Mkdir(dir, 0o755)))
+		r.ok(errors.Join(os.WriteFile(dir+"/10-broken", []byte("#!/bin/sh\nexit 1\n"), 0o755), r.n.Start()))
 		r.wantDoctor("ok", "on, plugins connect at "+r.n.NRI)
 		r.wantDoctor("warn", "broken")
 
@@ -111,8 +113,8 @@ func TestNRIIsOffForOtherRoots(t *testing.T) {
 	each(t, func(r rig) { r.wantDoctor("ok", "off", "nri.enable is not set") })
 }
 
-// TestPluginStopsWhileItJoins has the process of a plugin stopped while it is shown what there is. Containers are made when its time
-// is over, and it is dropped.
+// TestPluginStopsWhileItJoins has the process of a plugin stopped while it is shown what there is. Containers are
+// made when its time is over, and it is dropped.
 func TestPluginStopsWhileItJoins(t *testing.T) {
 	nriNode(t, func(r rig) {
 		const limit = 4 * time.Second
@@ -151,8 +153,8 @@ func TestPluginStopsWhileItJoins(t *testing.T) {
 	})
 }
 
-// TestPluginsOpenNamespaces opens every namespace that a plugin is told of, at the moment it is told. Those of a pod that is stopped
-// are gone, and it is told of none.
+// TestPluginsOpenNamespaces opens every namespace that a plugin is told of, at the moment it is told. Those of a pod
+// that is stopped are gone, and it is told of none.
 func TestPluginsOpenNamespaces(t *testing.T) {
 	nriNode(t, func(r rig) {
 		var mu sync.Mutex
@@ -194,7 +196,8 @@ func TestPluginsOpenNamespaces(t *testing.T) {
 		const all = "network uts ipc"
 		mu.Lock()
 		for moment, want := range map[string]string{
-			"run pod": all, "stop short": all, "remove short": all, "stop main": all, "stop pod": all, "remove main": "", "remove pod": "",
+			"run pod": all, "stop short": all, "remove short": all, "stop main": all, "stop pod": all,
+			"remove main": "", "remove pod": "",
 		} {
 			if got, ok := seen[moment]; !ok || got != want {
 				r.Errorf("%s: told %v of the namespaces %q, wanted %q", moment, ok, got, want)
