@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"berth/internal/admin"
+	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/image"
 	"berth/internal/pod"
@@ -35,7 +36,23 @@ func (n service) Info(context.Context) (*admin.InfoResponse, error) {
 	for _, p := range n.pods.Problems() {
 		resp.Problems = append(resp.Problems, admin.Problem{Pod: string(p.Pod), Message: p.What, Since: p.Since})
 	}
+	resp.NRI = n.nri()
 	return resp, nil
+}
+
+// nri is how the Node Resource Interface is.
+func (n service) nri() *admin.NRI {
+	switch {
+	case n.plugins != nil:
+		s := n.plugins.Status()
+		return &admin.NRI{
+			On: s.On, Failed: s.Failed, Socket: s.Socket, Plugins: s.Plugins, Names: s.Names, Problems: s.Problems,
+		}
+	case n.cfg.NRI.Enable != nil:
+		return &admin.NRI{Off: "nri.enable is false"}
+	}
+	root := config.Default().Root
+	return &admin.NRI{Off: "it is on by itself for the root " + root + " only, and nri.enable is not set"}
 }
 
 // Reload takes over the configuration files as they are now.

@@ -52,7 +52,7 @@ type node struct {
 
 	confinement
 	driver  *runtime.Runtime
-	plugins *nri.Plugins // nil unless they are on
+	plugins *nri.Plugins // nil where the configuration has them off
 	network *network.Network
 	images  *image.Store
 	pods    *pod.Pods
@@ -204,11 +204,8 @@ func (n *node) verifier(v config.Verifier) image.Verifier {
 
 func (n *node) openPods(context.Context) (err error) {
 	var plugins pod.Plugins // no plugins are nil, not a pointer to nothing
-	if c := n.cfg.NRI; c.Enable {
-		n.plugins = nri.New(nri.Config{
-			Name: cri.RuntimeName, Release: version, Socket: c.Socket, PluginDir: c.PluginDir, ConfigDir: c.ConfigDir, Log: n.log,
-			RegistrationTimeout: c.RegistrationTimeout.Duration, RequestTimeout: c.RequestTimeout.Duration, Devices: devices(n.cfg, n.log).Inject,
-		})
+	if n.cfg.NRIEnabled() {
+		n.plugins = nri.New(nriConfig(n.cfg, n.log))
 		plugins = n.plugins
 	}
 	cfg := pod.Config{
@@ -228,10 +225,24 @@ func (n *node) openPods(context.Context) (err error) {
 		cfg.SELinux, cfg.InitFile = n.labels, n.initFile
 	}
 	n.pods, err = pod.Open(cfg)
-	if err == nil && n.plugins != nil {
-		err = n.plugins.Start(n.pods)
+	if err != nil || n.plugins == nil {
+		return err
 	}
-	return err
+	if err := n.plugins.Start(n.pods); err != nil { // pods run without plugins, as they did before the node had NRI
+		n.log.Warn("NRI is off: mend what is named and restart the daemon, or set nri.enable to false", "error", err)
+	}
+	return nil
+}
+
+// nriConfig is where NRI plugins are and what they may take.
+func nriConfig(cfg *config.Config, log *slog.Logger) nri.Config {
+	c := cfg.NRI
+	return nri.Config{
+		Name: cri.RuntimeName, Release: version, Instance: cfg.Instance(),
+		Socket: c.Socket, PluginDir: c.PluginDir, ConfigDir: c.ConfigDir,
+		RegistrationTimeout: c.RegistrationTimeout.Duration, RequestTimeout: c.RequestTimeout.Duration,
+		SynchronizationTimeout: c.SynchronizationTimeout.Duration, Devices: devices(cfg, log).Inject, Log: log,
+	}
 }
 
 // podSysctls are the defaults for pods that have a network of their own.

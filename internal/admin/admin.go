@@ -60,6 +60,19 @@ type InfoResponse struct {
 	Startup []StartupStep `json:"startup,omitempty"`
 	// Problems are what needs somebody's attention.
 	Problems []Problem `json:"problems,omitempty"`
+	// NRI is how the Node Resource Interface is; nil from a daemon of before it was told.
+	NRI *NRI `json:"nri,omitempty"`
+}
+
+// NRI says whether plugins of the Node Resource Interface take part.
+type NRI struct {
+	On       bool     `json:"on"`
+	Off      string   `json:"off,omitempty"`      // what in the configuration has it off
+	Failed   string   `json:"failed,omitempty"`   // why it is not on although the configuration has it on
+	Socket   string   `json:"socket,omitempty"`   // where plugins connect; empty when none can
+	Plugins  int      `json:"plugins"`            // how many take part, as of the last event
+	Names    []string `json:"names,omitempty"`    // theirs, where all are known
+	Problems []string `json:"problems,omitempty"` // what of it does not work
 }
 
 // StartupStep is one part of the daemon's start.

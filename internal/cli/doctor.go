@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/admin"
 	"berth/internal/config"
 	"berth/internal/host"
 )
@@ -167,8 +169,36 @@ func (a nodeApp) diagnoseDaemon(ctx context.Context) []diagnosis {
 	if info.Version != a.version {
 		found = append(found, diagnosis{"daemon", warning, fmt.Sprintf("it is version %s, this command is %s", info.Version, a.version), "restart the daemon after an upgrade; pods do not notice"})
 	}
+	found = append(found, diagnoseNRI(info.NRI)...)
 	for _, p := range info.Problems {
 		found = append(found, diagnosis{"daemon", warning, problemText(p.Pod, p.Container, p.Step, p.Path, p.Message), "mend what it names; it is tried again at least once a minute"})
+	}
+	return found
+}
+
+// diagnoseNRI tells whether plugins can take part, which of them do, and what keeps the others.
+func diagnoseNRI(n *admin.NRI) (found []diagnosis) {
+	const subject, remedy = "nri", "mend what it names and restart the daemon"
+	switch {
+	case n == nil: // the daemon is older than this command
+		return nil
+	case n.Failed != "":
+		found = append(found, diagnosis{subject, warning, "off: " + n.Failed, remedy + ", or set nri.enable to false"})
+	case !n.On:
+		found = append(found, diagnosis{subject, fine, "off: " + n.Off, ""})
+	default:
+		text := "on, without a socket"
+		if n.Socket != "" {
+			text = "on, plugins connect at " + n.Socket
+		}
+		text += fmt.Sprintf("; plugins that take part: %d", n.Plugins)
+		if len(n.Names) > 0 {
+			text += " (" + strings.Join(n.Names, ", ") + ")"
+		}
+		found = append(found, diagnosis{subject, fine, text, ""})
+	}
+	for _, p := range n.Problems {
+		found = append(found, diagnosis{subject, warning, p, remedy})
 	}
 	return found
 }

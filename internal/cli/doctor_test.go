@@ -72,6 +72,36 @@ func TestAppArmorDiagnosis(t *testing.T) {
 	}
 }
 
+func TestNRIDiagnosis(t *testing.T) {
+	for name, c := range map[string]struct {
+		state *admin.NRI
+		want  []string
+	}{
+		"older daemon": {nil, nil},
+		"off":          {&admin.NRI{Off: "nri.enable is false"}, []string{"ok off: nri.enable is false"}},
+		"failed":       {&admin.NRI{Failed: "s: taken"}, []string{"warn off: s: taken"}},
+		"on": {
+			&admin.NRI{On: true, Socket: "/s", Plugins: 2, Names: []string{"1-a", "2-b"}},
+			[]string{"ok on, plugins connect at /s; plugins that take part: 2 (1-a, 2-b)"},
+		},
+		"in part": {
+			&admin.NRI{On: true, Plugins: 1, Problems: []string{"x", "y"}},
+			[]string{"ok on, without a socket; plugins that take part: 1", "warn x", "warn y"},
+		},
+	} {
+		var got []string
+		for _, d := range diagnoseNRI(c.state) {
+			got = append(got, d.Result+" "+d.Text)
+			if (d.Result == fine) != (d.Remedy == "") {
+				t.Errorf("%s: %+v", name, d)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, wanted %q", name, got, c.want)
+		}
+	}
+}
+
 func TestRuntimeDiagnosis(t *testing.T) {
 	m := machine{facts: host.Facts{Cgroup: host.CgroupHybrid}, config: config.Default()}
 	for _, c := range []struct {

@@ -173,6 +173,7 @@ func (c *Config) durations() []duration {
 		{"images.stall_timeout", c.Images.StallTimeout}, {"image_verifier.timeout", c.Verifier.Timeout},
 		{"streaming.idle_timeout", c.Streaming.IdleTimeout},
 		{"nri.registration_timeout", c.NRI.RegistrationTimeout}, {"nri.request_timeout", c.NRI.RequestTimeout},
+		{"nri.synchronization_timeout", c.NRI.SynchronizationTimeout},
 		{"timeouts.runtime_create", c.Timeouts.RuntimeCreate}, {"timeouts.create_abandon", c.Timeouts.CreateAbandon},
 	}
 }

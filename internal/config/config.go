@@ -1,6 +1,6 @@
-// Package config makes one immutable value of what an administrator configured: the defaults, a TOML file, the drop-ins
-// beside it, and the daemon's flags, the later winning over the earlier. What is wrong in it is refused with file, line and
-// key, before anything starts.
+// Package config makes one immutable value of what an administrator configured: the defaults, a TOML file, the
+// drop-ins beside it, and the daemon's flags, the later winning over the earlier. What is wrong in it is refused with
+// file, line and key, before anything starts.
 package config
 
 import (
@@ -24,6 +24,9 @@ const (
 	defaultState  = "/run/berth"
 	defaultSocket = "/run/berth/berth.sock"
 )
+
+// defaultInstance is the instance whose root is the default one.
+const defaultInstance = "berth"
 
 // Config is the configuration in force. Nobody changes one that Load returned.
 type Config struct {
@@ -100,12 +103,13 @@ type Verifier struct {
 
 // NRI says which plugins of the Node Resource Interface take part.
 type NRI struct {
-	Enable              bool
-	Socket              string // where plugins connect; empty: none may
-	PluginDir           string // programs that are started with the daemon
-	ConfigDir           string // their configuration
-	RegistrationTimeout Duration
-	RequestTimeout      Duration
+	Enable                 *bool  // nil: NRIEnabled says
+	Socket                 string // where plugins connect; empty: none may
+	PluginDir              string // programs that are started with the daemon
+	ConfigDir              string // their configuration
+	RegistrationTimeout    Duration
+	RequestTimeout         Duration
+	SynchronizationTimeout Duration // of the answer to Synchronize, during which no container is made
 }
 
 // Runtimes says which OCI runtimes a pod may ask for.
@@ -210,6 +214,7 @@ func Default() *Config {
 		NRI: NRI{
 			Socket: "/var/run/nri/nri.sock", PluginDir: "/opt/nri/plugins", ConfigDir: "/etc/nri/conf.d",
 			RegistrationTimeout: Duration{5 * time.Second}, RequestTimeout: Duration{2 * time.Second},
+			SynchronizationTimeout: Duration{10 * time.Second},
 		},
 		Pods:      Pods{UnprivilegedPorts: true, UnprivilegedICMP: true},
 		Runtimes:  Runtimes{Handlers: map[string]Handler{}},
@@ -226,12 +231,22 @@ func (c *Config) ImagesRoot() string {
 	return filepath.Join(c.Root, "images")
 }
 
-// Instance is what every name on the host that this daemon makes begins with, so that daemons with roots of their own live
-// side by side.
+// Instance is what every name on the host that this daemon makes begins with, so that daemons with roots of their own
+// live side by side.
 func (c *Config) Instance() string {
 	if c.Root == defaultRoot {
-		return "berth"
+		return defaultInstance
 	}
 	sum := sha256.Sum256([]byte(c.Root))
 	return "berth-" + hex.EncodeToString(sum[:])[:6]
+}
+
+// NRIEnabled says whether plugins of the Node Resource Interface take part. Where the configuration does not say,
+// they do for the default instance only: the default socket and plugin directory are one of each a node, so a second
+// Berth leaves them to the first.
+func (c *Config) NRIEnabled() bool {
+	if c.NRI.Enable != nil {
+		return *c.NRI.Enable
+	}
+	return c.Instance() == defaultInstance
 }

@@ -89,6 +89,7 @@ plugin_dir = "/nri.d"
 config_dir = "/nri.conf"
 registration_timeout = "8s"
 request_timeout = "9s"
+synchronization_timeout = "7s"
 [runtimes]
 default = "fast"
 [runtimes.fast]
@@ -127,7 +128,7 @@ address = "127.0.0.1:9423"
 `
 
 func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
-	got := load(t, full)
+	got, on := load(t, full), true
 	want := &Config{
 		Root: "/srv/berth", State: "/run/b2", Socket: "/run/b2/x.sock", LogLevel: "debug", LogFormat: "json",
 		CNI:      CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second}, Duration{61 * time.Second}},
@@ -135,7 +136,7 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		Registry: Registry{"/certs"},
 		Images:   Images{"/images", 3, 2, 5, Duration{7 * time.Second}, 6_000_000_000, []string{"registry.example/pause:1", "a*"}, 11, 12, 13, 5_000_000_000, 15},
 		Verifier: Verifier{"/verifiers", 4, Duration{3 * time.Second}},
-		NRI:      NRI{true, "/nri.sock", "/nri.d", "/nri.conf", Duration{8 * time.Second}, Duration{9 * time.Second}},
+		NRI:      NRI{&on, "/nri.sock", "/nri.d", "/nri.conf", Duration{8 * time.Second}, Duration{9 * time.Second}, Duration{7 * time.Second}},
 		Runtimes: Runtimes{"fast", map[string]Handler{
 			"fast": {
 				Path: "/usr/bin/crun", Driver: "oci-infra", Args: []string{"--platform=ptrace"}, Init: true,
@@ -221,6 +222,8 @@ func TestRefusals(t *testing.T) {
 		"no connections":       {"[images]\nmax_layer_connections = 65\n", "F:2: images.max_layer_connections: 65 is not between 1 and 64"},
 		"no buffers":           {"[images]\nmax_buffer_bytes = 0\n", "F:2: images.max_buffer_bytes: 0 is not between 1 and 1099511627776"},
 		"never stalled":        {"[images]\nstall_timeout = \"0s\"\n", "F:2: images.stall_timeout: 0s is not more than nothing"},
+		"word for NRI":         {"[nri]\nenable = \"auto\"\n", "F:2: nri.enable: must be true or false"},
+		"no time to be shown":  {"[nri]\nsynchronization_timeout = \"0s\"\n", "F:2: nri.synchronization_timeout: 0s is not more than nothing"},
 		"no verifiers":         {"[image_verifier]\nmax = 0\n", "F:2: image_verifier.max: 0 is not between 1 and 1000"},
 		"no time to verify":    {"[image_verifier]\ntimeout = \"-1s\"\n", "F:2: image_verifier.timeout: -1s is not more than nothing"},
 		"relative verifiers":   {"[image_verifier]\ndir = \"verify.d\"\n", "F:2: image_verifier.dir: \"verify.d\" is not an absolute path"},
@@ -395,7 +398,7 @@ func TestDocumentation(t *testing.T) {
 	if err := toml.Unmarshal([]byte(c.TOML()), &printed); err != nil {
 		t.Fatal(err)
 	}
-	values := map[string]string{"runtimes.default": ""} // which is not printed where there is none
+	values := map[string]string{"runtimes.default": "", "nri.enable": ""} // which are not printed where they are left out
 	flatten(values, "", printed)
 	for key := range keys {
 		got, ok := documented[key]
@@ -462,5 +465,27 @@ func TestEveryKeyIsExplained(t *testing.T) {
 		case strings.Contains(l, " = ") && !explained:
 			t.Errorf("nothing says what this is: %s", l)
 		}
+	}
+}
+
+// NRI is on where somebody says so and, unless somebody says otherwise, for the default instance.
+func TestNRIEnabled(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": true, "[nri]\nenable = false\n": false, "[nri]\nenable = true\n": true, "root = \"/r\"\n": false,
+		"root = \"/r\"\n[nri]\nenable = true\n": true, "root = \"/r\"\n[nri]\nsocket = \"/r/nri.sock\"\n": false,
+	} {
+		c := load(t, text)
+		if got := c.NRIEnabled(); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+		if again := load(t, c.TOML()); !reflect.DeepEqual(again, c) {
+			t.Errorf("%q: printed as\n%s", text, c.TOML())
+		}
+	}
+	path := write(t, map[string]string{
+		"config.toml": "[nri]\nenable = true\n", "conf.d/10.toml": "[nri]\nenable = false\n", "conf.d/20.toml": "log_level = \"debug\"\n",
+	})
+	if c, err := Load(Flags{Path: path, PathSet: true}); err != nil || c.NRIEnabled() {
+		t.Errorf("a drop-in that turns it off: %v", err)
 	}
 }

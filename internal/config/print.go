@@ -126,8 +126,11 @@ func (p *printer) streaming(s Streaming) {
 func (p *printer) nri(n NRI) {
 	p.table("nri")
 	p.comment("Lets plugins of the Node Resource Interface see and change pods and containers.")
-	p.set("enable", strconv.FormatBool(n.Enable))
-	p.comment("Where plugins connect. Empty: only those in plugin_dir take part.")
+	p.comment("Left out: where root is the default, so for one daemon of a node.")
+	if n.Enable != nil {
+		p.set("enable", strconv.FormatBool(*n.Enable))
+	}
+	p.comment("Where plugins connect. Empty: only those in plugin_dir take part. One that is in use is left alone.")
 	p.set("socket", quote(n.Socket))
 	p.comment("Programs named <index>-<name>, which are started with the daemon.")
 	p.set("plugin_dir", quote(n.PluginDir))
@@ -136,6 +139,8 @@ func (p *printer) nri(n NRI) {
 	p.comment("Of a plugin's registration, and of its answer to one request; then it is dropped.")
 	p.set("registration_timeout", quote(n.RegistrationTimeout.String()))
 	p.set("request_timeout", quote(n.RequestTimeout.String()))
+	p.comment("Of a plugin's answer when it joins and is shown what there is. No container is made meanwhile.")
+	p.set("synchronization_timeout", quote(n.SynchronizationTimeout.String()))
 }
 
 func (p *printer) runtimes(r Runtimes) {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -117,6 +118,11 @@ func gather(all map[string]string, prefix string, table reflect.Value) {
 			all[prefix+name] = quote(x.String())
 		case []string:
 			all[prefix+name] = list(x)
+		case *bool:
+			all[prefix+name] = "" // the key is not there
+			if x != nil {
+				all[prefix+name] = strconv.FormatBool(*x)
+			}
 		default:
 			all[prefix+name] = fmt.Sprint(x)
 		}

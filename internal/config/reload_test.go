@@ -37,7 +37,8 @@ func TestReload(t *testing.T) {
 func TestReloadDecides(t *testing.T) {
 	restart := []string{"root", "state", "socket", "log_format", "cgroup_driver", "selinux", "images.root", "monitor.path", "timeouts.create_abandon", "cdi.spec_dirs",
 		"streaming.address", "streaming.port", "streaming.cert", "streaming.key", "streaming.idle_timeout", "metrics.address",
-		"nri.enable", "nri.socket", "nri.plugin_dir", "nri.config_dir", "nri.registration_timeout", "nri.request_timeout"}
+		"nri.enable", "nri.socket", "nri.plugin_dir", "nri.config_dir", "nri.registration_timeout", "nri.request_timeout",
+		"nri.synchronization_timeout"}
 	for key := range Default().values() {
 		if isLive(key) == slices.Contains(restart, key) {
 			t.Errorf("%s: taken over by a running daemon: %v", key, isLive(key))
@@ -47,6 +48,10 @@ func TestReloadDecides(t *testing.T) {
 		if _, ok := Default().values()[key]; !ok {
 			t.Errorf("there is no key %s", key)
 		}
+	}
+	on := load(t, "[nri]\nenable = true\n")
+	if _, changes := Default().Reload(on); len(changes) != 1 || changes[0].String() != "nri.enable: (none) → true, after a restart" {
+		t.Errorf("a key that was left out: %v", changes)
 	}
 	if fmt.Sprint(Default().values()["images.pinned"]) != "[]" {
 		t.Error("an empty list is no value")

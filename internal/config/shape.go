@@ -60,6 +60,9 @@ func (s shape) value(key string, value any, want reflect.Type) error {
 	case reflect.TypeFor[[]string]():
 		return s.list(key, value)
 	}
+	if want.Kind() == reflect.Pointer { // a key that may be left out
+		want = want.Elem()
+	}
 	fits, wanted := false, ""
 	switch want.Kind() {
 	case reflect.Struct, reflect.Map:

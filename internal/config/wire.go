@@ -69,12 +69,13 @@ type wireVerifier struct {
 }
 
 type wireNRI struct {
-	Enable              bool     `toml:"enable"`
-	Socket              string   `toml:"socket"`
-	PluginDir           string   `toml:"plugin_dir"`
-	ConfigDir           string   `toml:"config_dir"`
-	RegistrationTimeout Duration `toml:"registration_timeout"`
-	RequestTimeout      Duration `toml:"request_timeout"`
+	Enable                 *bool    `toml:"enable"`
+	Socket                 string   `toml:"socket"`
+	PluginDir              string   `toml:"plugin_dir"`
+	ConfigDir              string   `toml:"config_dir"`
+	RegistrationTimeout    Duration `toml:"registration_timeout"`
+	RequestTimeout         Duration `toml:"request_timeout"`
+	SynchronizationTimeout Duration `toml:"synchronization_timeout"`
 }
 
 type wireHandler struct {
@@ -122,7 +123,7 @@ type wireTimeouts struct {
 	CreateAbandon Duration `toml:"create_abandon"`
 }
 
-// newWire copies the lists: a decoder writes into the arrays that it finds.
+// newWire copies what is behind a pointer, lists too: a decoder writes into what it finds.
 func newWire(c *Config) *wire {
 	w := &wire{
 		Root: c.Root, State: c.State, Socket: c.Socket, LogLevel: c.LogLevel, LogFormat: c.LogFormat, CgroupDriver: c.CgroupDriver, SELinux: c.SELinux,
@@ -133,6 +134,10 @@ func newWire(c *Config) *wire {
 	w.CNI.PluginDirs = slices.Clone(c.CNI.PluginDirs)
 	w.CDI.SpecDirs = slices.Clone(c.CDI.SpecDirs)
 	w.Images.Pinned = slices.Clone(c.Images.Pinned)
+	if on := c.NRI.Enable; on != nil {
+		enable := *on
+		w.NRI.Enable = &enable
+	}
 	return w
 }
 

@@ -3,25 +3,36 @@ package nri
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
 )
 
+// messages makes what plugins are sent of pods and containers.
+type messages struct {
+	pods interface {
+		Paths(r *pod.Record) map[string]string
+		RuntimeSpec(id pod.ID) (*specs.Spec, error)
+	}
+}
+
 // pod is a pod as plugins see it.
-func (p *Plugins) pod(r *pod.Record) *api.PodSandbox {
+func (m messages) pod(r *pod.Record) *api.PodSandbox {
 	cfg := r.Config.Get()
-	m, linux := cfg.GetMetadata(), cfg.GetLinux()
+	meta, linux := cfg.GetMetadata(), cfg.GetLinux()
 	out := &api.PodSandbox{
-		Id: string(r.ID), Name: m.GetName(), Uid: m.GetUid(), Namespace: m.GetNamespace(), Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(),
+		Id: string(r.ID), Name: meta.GetName(), Uid: meta.GetUid(), Namespace: meta.GetNamespace(),
+		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(),
 		RuntimeHandler: r.Handler, Pid: uint32(r.Init.PID),
 		Linux: &api.LinuxPodSandbox{
 			CgroupParent: linux.GetCgroupParent(), PodOverhead: fromLimits(linux.GetOverhead()), PodResources: fromLimits(linux.GetResources()),
-			Namespaces: p.namespaces(r),
+			Namespaces: m.namespaces(r),
 		},
 	}
 	for _, ip := range r.IPs {
@@ -30,11 +41,12 @@ func (p *Plugins) pod(r *pod.Record) *api.PodSandbox {
 	return out
 }
 
-// namespaces are those that the pod does not share with the node.
-func (p *Plugins) namespaces(r *pod.Record) (all []*api.LinuxNamespace) {
-	paths := p.pods.Paths(r)
+// namespaces are those that the pod does not share with the node, while they are pinned: of a pod that is stopped or
+// half made the pins are gone, and a plugin that opens the path of one would fail, or enter another namespace.
+func (m messages) namespaces(r *pod.Record) (all []*api.LinuxNamespace) {
+	paths := m.pods.Paths(r)
 	add := func(kind specs.LinuxNamespaceType, path string) {
-		if path != "" {
+		if path != "" && isNamespace(path) {
 			all = append(all, &api.LinuxNamespace{Type: string(kind), Path: path})
 		}
 	}
@@ -48,6 +60,19 @@ func (p *Plugins) namespaces(r *pod.Record) (all []*api.LinuxNamespace) {
 	return all
 }
 
+// isNamespace says whether path leads to a namespace.
+func isNamespace(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
+}
+
+// present leaves out the namespaces that a spec names by a path and that are gone.
+func present(all []specs.LinuxNamespace) []specs.LinuxNamespace {
+	return slices.DeleteFunc(slices.Clone(all), func(n specs.LinuxNamespace) bool {
+		return n.Path != "" && !isNamespace(n.Path)
+	})
+}
+
 var states = map[pod.State]api.ContainerState{
 	pod.Creating: api.ContainerState_CONTAINER_CREATED, pod.Created: api.ContainerState_CONTAINER_CREATED,
 	pod.Starting: api.ContainerState_CONTAINER_CREATED, pod.Running: api.ContainerState_CONTAINER_RUNNING,
@@ -55,7 +80,7 @@ var states = map[pod.State]api.ContainerState{
 }
 
 // container is a container as plugins see it. Where sp is nil it is read, while there is one.
-func (p *Plugins) container(r *pod.Record, c *pod.Container, sp *specs.Spec) *api.Container {
+func (m messages) container(r *pod.Record, c *pod.Container, sp *specs.Spec) *api.Container {
 	cfg := c.Config.Get()
 	out := &api.Container{
 		Id: string(c.ID), PodSandboxId: string(r.ID), Name: cfg.GetMetadata().GetName(), State: states[c.State],
@@ -79,7 +104,7 @@ func (p *Plugins) container(r *pod.Record, c *pod.Container, sp *specs.Spec) *ap
 	}
 	if sp == nil {
 		var err error
-		if sp, err = p.pods.RuntimeSpec(c.ID); err != nil {
+		if sp, err = m.pods.RuntimeSpec(c.ID); err != nil {
 			return out // it is not written yet, or it has ended and is cleared away
 		}
 	}
@@ -105,7 +130,8 @@ func fill(out *api.Container, sp *specs.Spec) {
 	}
 	if l := sp.Linux; l != nil {
 		out.Linux.CgroupsPath = l.CgroupsPath
-		out.Linux.Namespaces, out.Linux.Devices = api.FromOCILinuxNamespaces(l.Namespaces), api.FromOCILinuxDevices(l.Devices)
+		out.Linux.Namespaces = api.FromOCILinuxNamespaces(present(l.Namespaces))
+		out.Linux.Devices = api.FromOCILinuxDevices(l.Devices)
 		out.Linux.Resources = api.FromOCILinuxResources(l.Resources, nil)
 		if l.Seccomp != nil {
 			out.Linux.SeccompPolicy = api.FromOCILinuxSeccomp(l.Seccomp)
@@ -176,8 +202,9 @@ func cannotChange(in *api.LinuxResources) error {
 	return nil
 }
 
-// adjust is what is asked for where plugins have made all of want. It is want where an update says nothing, or was left out because
-// its failure is to be ignored. A limit of swap that forbids it goes with that of memory, unless a plugin says otherwise.
+// adjust is what is asked for where plugins have made all of want. It is want where an update says nothing, or was
+// left out because its failure is to be ignored. A limit of swap that forbids it goes with that of memory, unless a
+// plugin says otherwise.
 func adjust(want, all *runtimeapi.LinuxContainerResources) *runtimeapi.LinuxContainerResources {
 	if all == nil || proto.Equal(all, &runtimeapi.LinuxContainerResources{}) {
 		return want

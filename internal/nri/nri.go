@@ -1,12 +1,13 @@
 // Package nri lets plugins of the Node Resource Interface take part in the lives of pods and containers.
 //
-// It stands between the pods, which tell of moments and ask for changes (pod.Plugins), and the adaptation of the NRI project,
-// which speaks to the plugins, keeps their order, bounds what each may take, and drops one that does not answer. Nothing here runs
-// and nothing is allocated unless Plugins are made.
+// It stands between the pods, which tell of moments and ask for changes (pod.Plugins), and the adaptation of the NRI
+// project, which speaks to the plugins, keeps their order, bounds what each may take, and drops one that does not
+// answer. Nothing here runs and nothing is allocated unless Plugins are made.
 package nri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	nrilog "github.com/containerd/nri/pkg/log"
 	nrigen "github.com/containerd/nri/pkg/runtime-tools/generate"
+	"github.com/containerd/ttrpc"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -23,58 +25,146 @@ import (
 
 // Config is where plugins are and what they may take. All is required but Devices.
 type Config struct {
-	Name, Release       string // of the runtime, as plugins are told it
-	Socket              string // where plugins connect; "" lets none
-	PluginDir           string // programs that are started with the daemon
-	ConfigDir           string // their configuration, <index>-<name>.conf or <name>.conf
-	RegistrationTimeout time.Duration
-	RequestTimeout      time.Duration
-	Devices             func(ctx context.Context, sp *specs.Spec, names []string) error // injects CDI devices
-	Log                 *slog.Logger
+	Name, Release          string // of the runtime, as plugins are told it
+	Instance               string // of this daemon: what it makes beside the socket has it in its name
+	Socket                 string // where plugins connect; "" lets none
+	PluginDir              string // programs that are started with the daemon
+	ConfigDir              string // their configuration, <index>-<name>.conf or <name>.conf
+	RegistrationTimeout    time.Duration
+	RequestTimeout         time.Duration
+	SynchronizationTimeout time.Duration
+	Devices                func(ctx context.Context, sp *specs.Spec, names []string) error // injects CDI devices
+	Log                    *slog.Logger
 }
 
 // Plugins are all plugins of the node. Until Start there are none.
 type Plugins struct {
-	cfg  Config
-	pods *pod.Pods
-	a    *adaptation.Adaptation
-	failures
+	cfg      Config
+	pods     *pod.Pods
+	messages messages
+	a        *adaptation.Adaptation // nil while NRI is not on
+	socket   *socket                // nil where none can connect
+	roll
+	health
 }
 
 // New makes Plugins. It starts nothing.
 func New(cfg Config) *Plugins { return &Plugins{cfg: cfg} }
 
-// Start starts the plugins that are installed and lets others connect. It waits until those that are installed have seen the pods,
-// each as long as its timeouts allow: no container is made without them.
+// Start starts the plugins that are installed and lets others connect. It waits until those that are installed have
+// seen the pods, each as long as its timeouts allow: no container is made without them.
+//
+// A part that cannot be had is left out, and Status says so: the socket, or the plugins that are installed. NRI is
+// off where another process listens at the socket: the plugins that are installed are then that process's to start,
+// and two of each on a node would work against each other. Start returns why NRI is off; the caller goes on without
+// it.
 func (p *Plugins) Start(pods *pod.Pods) error {
-	p.pods = pods
-	nrilog.Set(logger{p.cfg.Log})
+	p.pods, p.messages = pods, messages{pods}
+	defer p.health.begin()()
+	nrilog.Set(logger{p.cfg.Log, &p.health})
 	adaptation.SetPluginRegistrationTimeout(p.cfg.RegistrationTimeout)
 	adaptation.SetPluginRequestTimeout(p.cfg.RequestTimeout)
-	options := []adaptation.Option{adaptation.WithPluginPath(p.cfg.PluginDir), adaptation.WithPluginConfigPath(p.cfg.ConfigDir), adaptation.WithMetrics(&p.failures)}
-	if p.cfg.Socket == "" {
-		options = append(options, adaptation.WithDisabledExternalConnections())
-	} else {
-		options = append(options, adaptation.WithSocketPath(p.cfg.Socket))
-	}
-	a, err := adaptation.New(p.cfg.Name, p.cfg.Release, p.synchronise, p.update, options...)
+	err := p.openSocket()
 	if err == nil {
-		p.a = a
-		err = a.Start()
+		err = p.startPlugins()
+	}
+	if err == nil {
+		err = p.placeSocket()
 	}
 	if err != nil {
-		p.a = nil
-		return fmt.Errorf("start NRI: %w", err)
+		err = fmt.Errorf("start NRI: %w", err)
+		p.health.fail(err)
 	}
+	return err
+}
+
+// openSocket sees whether the socket can be had. It returns an error only where it is another process's.
+func (p *Plugins) openSocket() error {
+	if p.cfg.Socket == "" {
+		return nil
+	}
+	s := newSocket(p.cfg.Socket, p.cfg.Instance)
+	err := s.prepare()
+	if errors.Is(err, errInUse) {
+		return err
+	}
+	if err != nil {
+		p.warn("plugins cannot connect", err)
+		return nil
+	}
+	p.socket = s
+	return nil
+}
+
+// startPlugins starts the adaptation with the plugins that are installed, and without them where that fails: a
+// directory with a program that has no name of a plugin is refused whole.
+func (p *Plugins) startPlugins() error {
+	err := p.startAdaptation(p.cfg.PluginDir)
+	if err == nil {
+		return nil
+	}
+	p.warn("no plugin of nri.plugin_dir is started", err)
+	return p.startAdaptation("")
+}
+
+func (p *Plugins) startAdaptation(pluginDir string) error {
+	a, err := adaptation.New(p.cfg.Name, p.cfg.Release, p.synchronise, p.update, p.options(pluginDir)...)
+	if err != nil {
+		return err
+	}
+	p.a = a
+	if err := a.Start(); err != nil {
+		a.Stop()
+		p.a = nil
+		return err
+	}
+	return nil
+}
+
+func (p *Plugins) options(pluginDir string) []adaptation.Option {
+	listen := adaptation.WithDisabledExternalConnections()
+	if p.socket != nil {
+		listen = adaptation.WithSocketPath(p.socket.private)
+	}
+	return []adaptation.Option{
+		adaptation.WithPluginPath(pluginDir), adaptation.WithPluginConfigPath(p.cfg.ConfigDir), listen,
+		adaptation.WithMetrics(&p.roll),
+		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(p.bound)}, nil),
+	}
+}
+
+// placeSocket lets plugins connect. It returns an error only where another process has taken the path meanwhile.
+func (p *Plugins) placeSocket() error {
+	if p.socket == nil {
+		return nil
+	}
+	err := p.socket.place()
+	if err == nil {
+		return nil
+	}
+	p.socket = nil
+	if errors.Is(err, errInUse) {
+		p.a.Stop()
+		p.a = nil
+		return err
+	}
+	p.warn("plugins cannot connect", err)
 	return nil
 }
 
 // Close ends the plugins that were started and disconnects the others.
 func (p *Plugins) Close() {
+	if p.socket != nil {
+		p.socket.remove()
+	}
 	if p.a != nil {
 		p.a.Stop()
 	}
 }
+
+// none says that there is nobody to tell. Whoever joins later is shown what there is then. What a joining plugin must
+// not miss is told between Hold and its release, when nobody joins.
+func (p *Plugins) none() bool { return p.a == nil || p.count.Load() == 0 }
 
 // Hold keeps plugins from joining until release is called.
 func (p *Plugins) Hold() (release func()) {
@@ -90,10 +180,10 @@ func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error
 	var pods []*api.PodSandbox
 	var containers []*api.Container
 	for _, r := range records {
-		pods = append(pods, p.pod(r))
+		pods = append(pods, p.messages.pod(r))
 		for _, c := range r.Containers {
 			if in[c.ID] != nil {
-				containers = append(containers, p.container(r, c, nil))
+				containers = append(containers, p.messages.container(r, c, nil))
 			}
 		}
 	}
@@ -137,13 +227,13 @@ func change(u *api.ContainerUpdate) (pod.Change, bool) {
 
 // Tell tells all plugins of a moment.
 func (p *Plugins) Tell(ctx context.Context, m pod.Moment, r *pod.Record, c *pod.Container) ([]pod.Change, error) {
-	if p.a == nil {
+	if p.none() {
 		return nil, nil
 	}
-	sandbox := p.pod(r)
+	sandbox := p.messages.pod(r)
 	var ctr *api.Container
 	if c != nil {
-		ctr = p.container(r, c, nil)
+		ctr = p.messages.container(r, c, nil)
 	}
 	changes, err := p.tell(ctx, m, sandbox, ctr)
 	return changes, p.blame(err)
@@ -176,13 +266,15 @@ func (p *Plugins) tell(ctx context.Context, m pod.Moment, sandbox *api.PodSandbo
 	return nil, fmt.Errorf("plugins know no moment %d", m)
 }
 
-// Adjust changes the spec of a container as all plugins together want it. Two that want different things are an error that names
-// them.
+// Adjust changes the spec of a container as all plugins together want it. Two that want different things are an error
+// that names them.
 func (p *Plugins) Adjust(ctx context.Context, r *pod.Record, c *pod.Container, sp *specs.Spec) ([]pod.Change, error) {
-	if p.a == nil {
+	if p.none() {
 		return nil, nil
 	}
-	resp, err := p.a.CreateContainer(ctx, &api.CreateContainerRequest{Pod: p.pod(r), Container: p.container(r, c, sp)})
+	resp, err := p.a.CreateContainer(ctx, &api.CreateContainerRequest{
+		Pod: p.messages.pod(r), Container: p.messages.container(r, c, sp),
+	})
 	if err != nil {
 		return nil, p.blame(err)
 	}
@@ -212,10 +304,12 @@ func (p *Plugins) Adjust(ctx context.Context, r *pod.Record, c *pod.Container, s
 
 // Limits asks all plugins what a container's limits are to be changed to.
 func (p *Plugins) Limits(ctx context.Context, r *pod.Record, c *pod.Container, want *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, []pod.Change, error) {
-	if p.a == nil {
+	if p.none() {
 		return want, nil, nil
 	}
-	resp, err := p.a.UpdateContainer(ctx, &api.UpdateContainerRequest{Pod: p.pod(r), Container: p.container(r, c, nil), LinuxResources: fromLimits(want)})
+	resp, err := p.a.UpdateContainer(ctx, &api.UpdateContainerRequest{
+		Pod: p.messages.pod(r), Container: p.messages.container(r, c, nil), LinuxResources: fromLimits(want),
+	})
 	if err != nil {
 		return nil, nil, p.blame(err)
 	}
@@ -244,21 +338,28 @@ func (p *Plugins) Limits(ctx context.Context, r *pod.Record, c *pod.Container, w
 
 // PodLimits tells all plugins that a pod's resources are about to be changed.
 func (p *Plugins) PodLimits(ctx context.Context, r *pod.Record, overhead, resources *runtimeapi.LinuxContainerResources) error {
-	if p.a == nil {
+	if p.none() {
 		return nil
 	}
 	_, err := p.a.UpdatePodSandbox(ctx, &api.UpdatePodSandboxRequest{
-		Pod: p.pod(r), OverheadLinuxResources: fromLimits(overhead), LinuxResources: fromLimits(resources),
+		Pod: p.messages.pod(r), OverheadLinuxResources: fromLimits(overhead), LinuxResources: fromLimits(resources),
 	})
 	return p.blame(err)
 }
 
-// logger gives the daemon's log what the adaptation has to say. What it does as a matter of course is for those who debug.
-type logger struct{ log *slog.Logger }
+// logger gives the daemon's log what the adaptation has to say. What it does as a matter of course is for those who
+// debug.
+type logger struct {
+	log    *slog.Logger
+	health *health
+}
 
 func (l logger) say(ctx context.Context, level slog.Level, format string, args []any) {
 	if l.log.Enabled(ctx, level) {
 		l.log.Log(ctx, level, "NRI: "+fmt.Sprintf(format, args...))
+	}
+	if level >= slog.LevelWarn {
+		l.health.note(fmt.Sprintf(format, args...))
 	}
 }
 

@@ -83,8 +83,12 @@ func TestPluginsLimitProcesses(t *testing.T) {
 	})
 }
 
-// installedVariable, in its environment, makes this program a plugin that notes in the file of that name what it is told.
-const installedVariable = "BERTH_TEST_PLUGIN"
+// installedVariable, in its environment, makes this program a plugin that notes in the file of that name what it is
+// told. With the path of a socket in joinsVariable it connects there and stops itself when it is shown what there is.
+const (
+	installedVariable = "BERTH_TEST_PLUGIN"
+	joinsVariable     = "BERTH_TEST_PLUGIN_JOINS"
+)
 
 // TestInstalledPlugins has a daemon start the plugins that are installed, with their configuration, and end them.
 func TestInstalledPlugins(t *testing.T) {
@@ -128,13 +132,18 @@ func TestInstalledPlugins(t *testing.T) {
 // installed is the plugin that this program is then.
 type installed struct {
 	notes  string
+	joins  string
 	colour string
 }
 
 func runInstalled(notes string) int {
-	p := &installed{notes: notes}
+	p := &installed{notes: notes, joins: os.Getenv(joinsVariable)}
 	p.note(fmt.Sprint("pid ", os.Getpid()))
-	s, err := stub.New(p)
+	var options []stub.Option
+	if p.joins != "" {
+		options = []stub.Option{stub.WithSocketPath(p.joins), stub.WithPluginIdx("50"), stub.WithPluginName("stops")}
+	}
+	s, err := stub.New(p, options...)
 	if err == nil {
 		err = s.Run(context.Background())
 	}
@@ -162,6 +171,10 @@ func (p *installed) Configure(_ context.Context, config, _, _ string) (stub.Even
 func (p *installed) Synchronize(_ context.Context, _ []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	for _, c := range containers {
 		p.note("found " + c.Name)
+	}
+	if p.joins != "" {
+		p.note("stops")
+		return nil, unix.Kill(os.Getpid(), unix.SIGSTOP)
 	}
 	return nil, nil
 }

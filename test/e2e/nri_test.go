@@ -30,8 +30,9 @@ type plugin struct {
 	refuse  map[string]error // by the note
 	hang    time.Duration    // of every answer
 	joining func()           // called while it is shown what there is
-	known   []string         // containers at synchronisation
-	synced  chan struct{}    // closed when it was shown what there is
+	look    func(moment string, s *api.PodSandbox, c *api.Container)
+	known   []string      // containers at synchronisation
+	synced  chan struct{} // closed when it was shown what there is
 	dropped chan struct{}
 }
 
@@ -42,6 +43,16 @@ func (p *plugin) note(text string) error {
 	p.mu.Unlock()
 	time.Sleep(hang)
 	return err
+}
+
+// see shows a moment to the test.
+func (p *plugin) see(moment string, s *api.PodSandbox, c *api.Container) {
+	p.mu.Lock()
+	look := p.look
+	p.mu.Unlock()
+	if look != nil {
+		look(moment, s, c)
+	}
 }
 
 func (p *plugin) told() []string {
@@ -64,6 +75,7 @@ func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 }
 
 func (p *plugin) RunPodSandbox(_ context.Context, s *api.PodSandbox) error {
+	p.see("run pod", s, nil)
 	return p.note(fmt.Sprintf("run pod %d", len(s.Ips)))
 }
 func (p *plugin) UpdatePodSandbox(_ context.Context, _ *api.PodSandbox, _, res *api.LinuxResources) error {
@@ -72,8 +84,12 @@ func (p *plugin) UpdatePodSandbox(_ context.Context, _ *api.PodSandbox, _, res *
 func (p *plugin) PostUpdatePodSandbox(context.Context, *api.PodSandbox) error {
 	return p.note("pod updated")
 }
-func (p *plugin) StopPodSandbox(context.Context, *api.PodSandbox) error { return p.note("stop pod") }
-func (p *plugin) RemovePodSandbox(context.Context, *api.PodSandbox) error {
+func (p *plugin) StopPodSandbox(_ context.Context, s *api.PodSandbox) error {
+	p.see("stop pod", s, nil)
+	return p.note("stop pod")
+}
+func (p *plugin) RemovePodSandbox(_ context.Context, s *api.PodSandbox) error {
+	p.see("remove pod", s, nil)
 	return p.note("remove pod")
 }
 
@@ -104,10 +120,12 @@ func (p *plugin) UpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Co
 func (p *plugin) PostUpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
 	return p.note("updated " + c.Name)
 }
-func (p *plugin) StopContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
+func (p *plugin) StopContainer(_ context.Context, s *api.PodSandbox, c *api.Container) ([]*api.ContainerUpdate, error) {
+	p.see("stop "+c.Name, s, c)
 	return nil, p.note(fmt.Sprint("stop ", c.Name, " ", c.ExitCode))
 }
-func (p *plugin) RemoveContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
+func (p *plugin) RemoveContainer(_ context.Context, s *api.PodSandbox, c *api.Container) error {
+	p.see("remove "+c.Name, s, c)
 	return p.note("remove " + c.Name)
 }
 

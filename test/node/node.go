@@ -166,7 +166,8 @@ func writeConfig(n *Node) error {
 		o.Config += fmt.Sprintf("\ncgroup_driver = %q\n", driver)
 	}
 	if o.NRI {
-		o.Tables += fmt.Sprintf("\n[nri]\nenable = true\nsocket = %q\nplugin_dir = %q\nconfig_dir = %q\nrequest_timeout = \"30s\"\n",
+		o.Tables += fmt.Sprintf("\n[nri]\nenable = true\nsocket = %q\nplugin_dir = %q\nconfig_dir = %q\n"+
+			"request_timeout = \"30s\"\nsynchronization_timeout = \"30s\"\n",
 			n.NRI, n.Dir+"/nri.d", n.Dir+"/nri.conf")
 	}
 	path, err := exec.LookPath(o.Runtime)

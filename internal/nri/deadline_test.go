@@ -1,0 +1,306 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+	nrilog "github.com/containerd/nri/pkg/log"
+	"github.com/containerd/nri/pkg/stub"
+
+	"berth/test/patience"
+)
+
+// shown is a plugin that is shown what there is.
+type shown struct {
+	synchronize func(ctx context.Context) error
+}
+
+// Synchronize does as the test says.
+func (s *shown) Synchronize(
+	ctx context.Context, _ []*api.PodSandbox, _ []*api.Container,
+) ([]*api.ContainerUpdate, error) {
+	return nil, s.synchronize(ctx)
+}
+
+// StopPodSandbox is an event for the plugin to ask for.
+func (*shown) StopPodSandbox(context.Context, *api.PodSandbox) error { return nil }
+
+// joined is how the synchronisation of a plugin went, and how long it took.
+type joined struct {
+	err  error
+	took time.Duration
+}
+
+// quiet is done once: the logger of the adaptation is one for all, and is read without a lock.
+var quiet = sync.OnceFunc(func() { nrilog.Set(logger{slog.New(slog.DiscardHandler), &health{}}) })
+
+// run starts an adaptation with the options of p, which shows each plugin that joins a pod, with so many bytes of
+// annotations.
+func run(t *testing.T, p *Plugins, bytes int) <-chan joined {
+	t.Helper()
+	p.socket = newSocket(filepath.Join(t.TempDir(), "nri.sock"), "me")
+	results := make(chan joined, 10)
+	show := func(ctx context.Context, show adaptation.SyncCB) error {
+		begin := time.Now()
+		pod := &api.PodSandbox{Id: "a", Annotations: map[string]string{"large": strings.Repeat("x", bytes)}}
+		_, err := show(ctx, []*api.PodSandbox{pod}, nil)
+		results <- joined{err, time.Since(begin)}
+		return err
+	}
+	quiet()
+	adaptation.SetPluginRequestTimeout(p.cfg.RequestTimeout)
+	adaptation.SetPluginRegistrationTimeout(p.cfg.RegistrationTimeout)
+	none := func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil }
+	a, err := adaptation.New("berth", "0", show, none, p.options("")...)
+	if err == nil {
+		p.a = a
+		err = errors.Join(p.socket.prepare(), a.Start(), p.socket.place())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	<-results // of the plugins that are installed, which are none
+	return results
+}
+
+// plugins are some whose timeouts are those.
+func plugins(request, synchronisation time.Duration) *Plugins {
+	return New(Config{
+		RegistrationTimeout: patience.For(20 * time.Second),
+		RequestTimeout:      request, SynchronizationTimeout: synchronisation,
+		Log: slog.New(slog.DiscardHandler),
+	})
+}
+
+// join connects a plugin.
+func join(t *testing.T, p *Plugins, plugin any, more ...stub.Option) stub.Stub {
+	t.Helper()
+	s, err := stub.New(plugin, append([]stub.Option{
+		stub.WithPluginIdx("10"), stub.WithPluginName("p"), stub.WithSocketPath(p.socket.path),
+	}, more...)...)
+	if err == nil {
+		err = s.Start(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// wait is the next result.
+func wait(t *testing.T, results <-chan joined) joined {
+	t.Helper()
+	select {
+	case r := <-results:
+		return r
+	case <-time.After(patience.For(time.Minute)):
+		t.Fatal("the synchronisation of a plugin does not end")
+		return joined{}
+	}
+}
+
+// A plugin that takes longer for its synchronisation than a request may take is not dropped, and is told how long it
+// has.
+func TestSynchronisationHasItsOwnTime(t *testing.T) {
+	p := plugins(100*time.Millisecond, patience.For(time.Minute))
+	results := run(t, p, 1)
+	var left time.Duration
+	join(t, p, &shown{synchronize: func(ctx context.Context) error {
+		deadline, _ := ctx.Deadline()
+		left = time.Until(deadline)
+		select {
+		case <-time.After(4 * p.cfg.RequestTimeout):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}})
+	if r := wait(t, results); r.err != nil || r.took < 4*p.cfg.RequestTimeout {
+		t.Errorf("after %v: %v", r.took, r.err)
+	}
+	if left < p.cfg.SynchronizationTimeout/2 {
+		t.Errorf("the plugin was told that it has %v", left)
+	}
+	if s := p.roll.names; len(s) != 1 || s["10-p"] != struct{}{} {
+		t.Errorf("those that take part: %v", s)
+	}
+}
+
+// One that does not answer is dropped when that time is over: no earlier, and not much later.
+func TestSynchronisationEnds(t *testing.T) {
+	for name, request := range map[string]time.Duration{
+		"longer than a request": 50 * time.Millisecond, "shorter": patience.For(time.Minute),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := plugins(request, 400*time.Millisecond)
+			results := run(t, p, 1)
+			var dropped atomic.Bool
+			end := make(chan struct{})
+			defer close(end)
+			hangs := &shown{synchronize: func(context.Context) error { <-end; return nil }}
+			join(t, p, hangs, stub.WithOnClose(func() { dropped.Store(true) }))
+			r := wait(t, results)
+			late := patience.For(20 * time.Second)
+			if !errors.Is(r.err, context.DeadlineExceeded) || r.took < 400*time.Millisecond || r.took > late {
+				t.Errorf("after %v: %v", r.took, r.err)
+			}
+			for begin := time.Now(); !dropped.Load(); {
+				if time.Since(begin) > late {
+					t.Fatal("it is not dropped")
+				}
+				time.Sleep(time.Millisecond)
+			}
+			release := p.Hold() // is not held up by it
+			release()
+		})
+	}
+}
+
+// deaf is a connection of which nothing is read once it is closed to reading, as when its process is stopped.
+type deaf struct {
+	net.Conn
+	from, end chan struct{}
+}
+
+func (d *deaf) Read(b []byte) (int, error) {
+	select {
+	case <-d.from:
+		<-d.end
+		return 0, net.ErrClosed
+	default:
+		return d.Conn.Read(b)
+	}
+}
+
+// Configure is answered, and then nothing is read any more.
+type stopping struct {
+	shown
+	d *deaf
+}
+
+func (s *stopping) Configure(context.Context, string, string, string) (stub.EventMask, error) {
+	close(s.d.from)
+	return 0, nil
+}
+
+// What does not fit into the socket's buffer is written until the time is over, and no longer: a write has no
+// deadline of its own.
+func TestPluginThatDoesNotReadIsDropped(t *testing.T) {
+	p := plugins(patience.For(10*time.Second), 500*time.Millisecond)
+	results := run(t, p, 3<<20)
+	conn, err := net.Dial("unix", p.socket.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &deaf{Conn: conn, from: make(chan struct{}), end: make(chan struct{})}
+	plugin := &stopping{d: d, shown: shown{synchronize: func(context.Context) error { return nil }}}
+	s, err := stub.New(plugin, stub.WithPluginIdx("10"), stub.WithPluginName("p"), stub.WithConnection(d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan struct{})
+	go func() {
+		defer close(started)
+		_ = s.Start(context.Background()) // may not read that it is registered
+	}()
+	t.Cleanup(func() {
+		close(d.end)
+		_ = conn.Close()
+		<-started
+		s.Stop()
+	})
+	if r := wait(t, results); !errors.Is(r.err, context.DeadlineExceeded) || r.took < 500*time.Millisecond {
+		t.Errorf("after %v: %v", r.took, r.err)
+	}
+	p.Hold()()
+}
+
+// A hundred connections that say nothing keep no pod from being told of. When they go the next plugin joins, and
+// nothing is left.
+func TestSilentConnections(t *testing.T) {
+	p := plugins(patience.For(20*time.Second), patience.For(20*time.Second))
+	p.cfg.RegistrationTimeout = patience.For(time.Minute)
+	results := run(t, p, 1)
+	before := descriptors(t)
+	var silent []net.Conn
+	for range 100 {
+		conn, err := net.Dial("unix", p.socket.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		silent = append(silent, conn)
+	}
+	begin := time.Now()
+	release := p.Hold()
+	err := p.a.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: &api.PodSandbox{}})
+	release()
+	if took := time.Since(begin); err != nil || took > p.cfg.RegistrationTimeout/2 {
+		t.Errorf("a pod was held up for %v: %v", took, err)
+	}
+	if !p.none() {
+		t.Errorf("%d plugins take part", p.count.Load())
+	}
+	for _, conn := range silent {
+		_ = conn.Close()
+	}
+	s := join(t, p, &shown{synchronize: func(context.Context) error { return nil }})
+	if r := wait(t, results); r.err != nil {
+		t.Errorf("the next plugin: %v", r.err)
+	}
+	s.Stop()
+	late := time.Now().Add(patience.For(20 * time.Second))
+	for descriptors(t) > before {
+		if time.Now().After(late) {
+			t.Fatalf("%d descriptors are left", descriptors(t)-before)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// Who is there is known by name while all are.
+func TestRoll(t *testing.T) {
+	r := &roll{}
+	want := func(n int, names ...string) {
+		t.Helper()
+		if got, who := r.present(); got != n || fmt.Sprint(who) != fmt.Sprint(names) {
+			t.Errorf("%d, %v, wanted %d, %v", got, who, n, names)
+		}
+	}
+	want(0)
+	r.RecordPluginInvocation("10-a", "Synchronize", nil)
+	r.UpdatePluginCount(1)
+	want(1, "10-a")
+	r.RecordPluginInvocation("20-b", "Synchronize", nil)
+	r.UpdatePluginCount(2)
+	want(2, "10-a", "20-b")
+	r.RecordPluginInvocation("10-a", "StopContainer", context.DeadlineExceeded)
+	r.UpdatePluginCount(1)
+	want(1, "20-b")
+	r.RecordPluginInvocation("30-c", "Synchronize", context.DeadlineExceeded)
+	want(1, "20-b")
+	r.UpdatePluginCount(0) // it has left by itself
+	want(0)
+}

@@ -1,0 +1,143 @@
+package nri
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// errInUse is returned for a socket at which another process listens.
+var errInUse = errors.New("another process listens there")
+
+// maxSocketPath is how long the path of a unix socket may be: the kernel's 108 bytes, less the terminating one.
+const maxSocketPath = 107
+
+// socket is the place where plugins connect.
+//
+// The adaptation removes whatever is at the path that it is told to listen at, also the socket of another runtime,
+// and its listener removes that path again when it closes. So it listens at a private path beside the public one, and
+// place links the listening socket to the public path, which fails where something is.
+type socket struct {
+	path    string      // where plugins look for it
+	private string      // where the adaptation listens until place
+	placed  fs.FileInfo // of our socket at path; nil until place
+}
+
+// newSocket names the socket of an instance. The instance holds its root alone, so nobody else uses its private path.
+func newSocket(path, instance string) *socket {
+	return &socket{path: path, private: path + "." + instance}
+}
+
+// prepare makes sure that place can be expected to work. It returns an error that wraps errInUse where the path is
+// taken.
+func (s *socket) prepare() error {
+	if n := len(s.private); n > maxSocketPath {
+		return fmt.Errorf("%s is %d bytes long with the name of this daemon, and the kernel allows a socket %d",
+			s.private, n, maxSocketPath)
+	}
+	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
+		return err
+	}
+	if _, err := s.stale(s.path); err != nil {
+		return err
+	}
+	if _, err := s.stale(s.private); err != nil { // what a killed daemon left is stale
+		return err
+	}
+	_ = os.Remove(s.private)
+	l, err := net.Listen("unix", s.private)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// stale says whether path is a socket at which nobody listens. No error and false is a path where nothing is.
+func (s *socket) stale(path string) (bool, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	kind := info.Mode().Type()
+	if kind != fs.ModeSocket && kind != fs.ModeSymlink {
+		return false, fmt.Errorf("%s is not a socket: remove it, or set nri.socket to another path", path)
+	}
+	conn, err := net.Dial("unix", path)
+	switch {
+	case err == nil: // also where the process is stopped: the kernel connects
+		_ = conn.Close()
+		return false, inUse(path)
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EPROTOTYPE): // a full backlog; a socket of another type
+		return false, inUse(path)
+	case kind == fs.ModeSymlink:
+		return false, fmt.Errorf("%s is a symbolic link: remove it, or set nri.socket to another path", path)
+	case errors.Is(err, unix.ECONNREFUSED):
+		return true, nil
+	case errors.Is(err, fs.ErrNotExist): // it went meanwhile
+		return false, nil
+	}
+	return false, fmt.Errorf("see whether a process listens at %s: %w", path, err)
+}
+
+func inUse(path string) error { return fmt.Errorf("%s: %w", path, errInUse) }
+
+// placeTries is how often place looks again when the path changes under it.
+const placeTries = 3
+
+// place gives the listening socket its public path. It replaces a stale socket and nothing else.
+func (s *socket) place() (err error) {
+	defer os.Remove(s.private) // the listener needs no name
+	if err := os.Chmod(s.private, 0o600); err != nil {
+		return err
+	}
+	for range placeTries {
+		if err = os.Link(s.private, s.path); err == nil {
+			s.placed, err = os.Lstat(s.path)
+			return err
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := s.removeStale(); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// removeStale makes room for the socket. Between a look at the path and its removal another process may put its own
+// socket there, so the stale one is moved aside and looked at again before it is removed.
+func (s *socket) removeStale() error {
+	if stale, err := s.stale(s.path); err != nil || !stale {
+		return err
+	}
+	aside := s.private + ".old"
+	if err := os.Rename(s.path, aside); err != nil {
+		return err
+	}
+	if _, err := s.stale(aside); err != nil {
+		return errors.Join(inUse(s.path), os.Link(aside, s.path), os.Remove(aside))
+	}
+	return os.Remove(aside)
+}
+
+// ours says whether the path still leads to this socket. Another runtime that starts later may have replaced it.
+func (s *socket) ours() bool {
+	info, err := os.Lstat(s.path)
+	return err == nil && s.placed != nil && os.SameFile(info, s.placed)
+}
+
+// remove takes the path away, unless it is another's by now.
+func (s *socket) remove() {
+	if s.ours() {
+		_ = os.Remove(s.path)
+	}
+}
