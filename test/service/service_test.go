@@ -106,6 +106,9 @@ func TestInstall(t *testing.T) {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
 	}
+	if info, err := os.Stat("/run/nri/nri.sock"); err != nil || info.Mode().Type() != os.ModeSocket {
+		t.Errorf("NRI is on where nothing is configured: %v, %v", info, err)
+	}
 	if before := " " + property(t, "Before") + " "; !strings.Contains(before, " kubelet.service ") {
 		t.Errorf("it is started before%s", before)
 	}
