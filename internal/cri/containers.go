@@ -184,7 +184,8 @@ func (s *Server) imageRef(c *pod.Container) string {
 	return c.Image
 }
 
-// mounts is what was asked for, with the digest of the image where one is the source.
+// mounts is what was asked for, with the id of the image where one is the source: docs/adr/0030 says why it is not the
+// digest in a repository.
 func mounts(c *pod.Container) []*runtimeapi.Mount {
 	asked := c.Config.Get().Mounts
 	if len(c.Volumes) == 0 {
@@ -193,7 +194,7 @@ func mounts(c *pod.Container) []*runtimeapi.Mount {
 	out := slices.Clone(asked)
 	for _, v := range c.Volumes {
 		m := proto.Clone(asked[v.Mount]).(*runtimeapi.Mount)
-		m.Image.ImageRef = cmp.Or(v.Ref, v.Image)
+		m.Image.ImageRef = v.Image
 		out[v.Mount] = m
 	}
 	return out

@@ -26,8 +26,6 @@ func (e *ImageVolumeError) Unwrap() error { return e.err }
 type ImageVolume struct {
 	Mount int    // its place among the request's mounts
 	Image string // the image's id
-	// Ref is repository@digest, as Container.ImageRef.
-	Ref string `json:",omitempty"`
 }
 
 // material is the images that a container is made from: its own, and those that it mounts, by the place of the mount
@@ -64,7 +62,7 @@ func (m material) places() []int {
 func (m material) record() []ImageVolume {
 	var out []ImageVolume
 	for _, i := range m.places() {
-		out = append(out, ImageVolume{Mount: i, Image: m.volumes[i].ID, Ref: m.volumes[i].Ref})
+		out = append(out, ImageVolume{Mount: i, Image: m.volumes[i].ID})
 	}
 	return out
 }
