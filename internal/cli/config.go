@@ -20,6 +20,7 @@ func (a nodeApp) configCommand() *cobra.Command {
 			"that of BERTH_CONFIG, or of " + config.DefaultPath + ".",
 		Example: examples("berth config", "berth config --default > "+config.DefaultPath),
 	}
+	cmd.AddCommand(explainCommand())
 	cmd.Flags().BoolVar(&defaults, "default", false, "what holds where nothing is configured, as a file to start from")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if defaults {

@@ -7,7 +7,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -194,35 +196,6 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // MarshalText writes the duration as Go does.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// Default is the configuration of a machine where nobody configured anything.
-func Default() *Config {
-	return &Config{
-		Root: defaultRoot, State: defaultState, Socket: defaultSocket, LogLevel: "info", LogFormat: "text",
-		CNI: CNI{
-			ConfigDir:  "/etc/cni/net.d",
-			PluginDirs: []string{"/opt/cni/bin", "/usr/lib/cni"},
-			AddTimeout: Duration{90 * time.Second}, DelTimeout: Duration{time.Minute},
-		},
-		CDI:      CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
-		Registry: Registry{ConfigDir: "/etc/berth/certs.d"},
-		Images: Images{
-			MaxConcurrentDownloads: 8, MaxPullLayers: 4, MaxLayerConnections: 4, StallTimeout: Duration{30 * time.Second}, MaxBufferBytes: 8 << 20,
-			Pinned:    []string{},
-			MaxLayers: 512, MaxManifestBytes: 4 << 20, MaxConfigBytes: 8 << 20, MaxLayerBytes: 128 << 30, MaxLayerEntries: 8 << 20,
-		},
-		Verifier: Verifier{Max: 10, Timeout: Duration{10 * time.Second}},
-		NRI: NRI{
-			Socket: "/var/run/nri/nri.sock", PluginDir: "/opt/nri/plugins", ConfigDir: "/etc/nri/conf.d",
-			RegistrationTimeout: Duration{5 * time.Second}, RequestTimeout: Duration{2 * time.Second},
-			SynchronizationTimeout: Duration{10 * time.Second},
-		},
-		Pods:      Pods{UnprivilegedPorts: true, UnprivilegedICMP: true},
-		Runtimes:  Runtimes{Handlers: map[string]Handler{}},
-		Streaming: Streaming{Address: "127.0.0.1", IdleTimeout: Duration{4 * time.Hour}},
-		Timeouts:  Timeouts{RuntimeCreate: Duration{2 * time.Minute}, CreateAbandon: Duration{2 * time.Minute}},
-	}
-}
-
 // ImagesRoot is the directory of the image store.
 func (c *Config) ImagesRoot() string {
 	if c.Images.Root != "" {
@@ -250,3 +223,6 @@ func (c *Config) NRIEnabled() bool {
 	}
 	return c.Instance() == defaultInstance
 }
+
+// names are the configured handlers in order.
+func (r Runtimes) names() []string { return slices.Sorted(maps.Keys(r.Handlers)) }

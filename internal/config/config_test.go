@@ -1,16 +1,14 @@
 package config
 
 import (
-	"fmt"
+	"flag"
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/pelletier/go-toml/v2"
 )
 
 // write makes files below a new directory and returns the path of config.toml there.
@@ -379,74 +377,58 @@ func TestMonitorPath(t *testing.T) {
 	}
 }
 
-// TestDocumentation keeps three together: docs/configuration.md, what "berth config" prints, and the keys that a file may have.
+var update = flag.Bool("update", false, "write what comes from the table of keys anew: docs/configuration.md, testdata/default.toml")
+
+// golden compares text with a file that comes from the table of keys.
+func golden(t *testing.T, path, want string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil || string(got) != want {
+		t.Errorf("%s is not what the table of keys makes of it (go test -update writes it anew; look at the difference): %v", path, err)
+	}
+}
+
+// TestDocumentation wants the table of docs/configuration.md to be that of the keys.
 func TestDocumentation(t *testing.T) {
-	text, err := os.ReadFile("../../docs/configuration.md")
+	const path, head = "../../docs/configuration.md", "| key | default | meaning |\n|---|---|---|\n"
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	documented := map[string]string{} // the default by the key; "" where there is none
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_.<>]+)` \\| (`(.+?)`)?[a-z ]*\\|").FindAllStringSubmatch(string(text), -1) {
-		documented[m[1]] = m[3]
+	before, rest, ok := strings.Cut(string(text), head)
+	_, after, ends := strings.Cut(rest, "\n\n")
+	if !ok || !ends {
+		t.Fatal("there is no table of keys")
 	}
-	keys := map[string]string{"runtimes.default": ""}
-	collect(keys, "", reflect.TypeFor[wire]())
-	collect(keys, "runtimes.<name>.", reflect.TypeFor[wireHandler]())
-	c := Default()
-	c.Runtimes.Handlers["<name>"] = Handler{}
-	printed := map[string]any{}
-	if err := toml.Unmarshal([]byte(c.TOML()), &printed); err != nil {
-		t.Fatal(err)
+	var rows []string
+	for _, k := range Keys() {
+		rows = append(rows, k.Row())
 	}
-	values := map[string]string{"runtimes.default": "", "nri.enable": ""} // which are not printed where they are left out
-	flatten(values, "", printed)
-	for key := range keys {
-		got, ok := documented[key]
-		value, prints := values[key]
-		if !ok || !prints || got != value {
-			t.Errorf("%s: documented %v with the default %q, printed %v as %q", key, ok, got, prints, value)
-		}
-	}
-	for key := range documented {
-		if _, ok := keys[key]; !ok {
-			t.Errorf("docs/configuration.md names %s, which does not exist", key)
-		}
-	}
-	for key := range values {
-		if _, ok := keys[key]; !ok {
-			t.Errorf("%s is printed, and does not exist", key)
-		}
-	}
+	golden(t, path, before+head+strings.Join(rows, "\n")+"\n\n"+after)
 }
 
-func collect(keys map[string]string, prefix string, typ reflect.Type) {
-	for i := range typ.NumField() {
-		f := typ.Field(i)
-		key := prefix + f.Tag.Get("toml")
-		switch {
-		case f.Type.Kind() == reflect.Map: // of handlers
-		case f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[Duration]():
-			collect(keys, key+".", f.Type)
-		default:
-			keys[key] = ""
-		}
-	}
-}
+// TestDefaultFile wants the file that "berth config --default" prints, which packages install, to stay what it is unless
+// somebody means to change it.
+func TestDefaultFile(t *testing.T) { golden(t, "testdata/default.toml", Default().TOML()) }
 
-// flatten gives the values as the documentation writes them.
-func flatten(values map[string]string, prefix string, table map[string]any) {
-	for name, value := range table {
-		switch v := value.(type) {
-		case map[string]any:
-			flatten(values, prefix+name+".", v)
-		case []any:
-			texts := make([]string, len(v))
-			for i := range v {
-				texts[i] = v[i].(string)
-			}
-			values[prefix+name] = list(texts)
-		default:
-			values[prefix+name] = fmt.Sprint(v)
+// TestKeysArePrinted wants every key in a table that is printed, and every row to say what it has to.
+func TestKeysArePrinted(t *testing.T) {
+	seen := map[string]bool{}
+	for _, k := range keys {
+		table, name := k.table()
+		if !slices.Contains(tables, table) || seen[k.name] || name == "" || k.meaning == "" {
+			t.Errorf("%s: in the table %q, there twice: %v, meaning %q", k.name, table, seen[k.name], k.meaning)
+		}
+		seen[k.name] = true
+	}
+	for _, k := range handlerKeys {
+		if seen[k.name] || k.name == "" || k.meaning == "" || isTable(k.name) {
+			t.Errorf("%s of a handler: there twice: %v, meaning %q", k.name, seen[k.name], k.meaning)
 		}
 	}
 }

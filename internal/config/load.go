@@ -1,13 +1,13 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -111,39 +111,89 @@ func (l *loader) file(path string) error {
 	if err != nil {
 		return syntax(path, err)
 	}
-	if err := (shape{path, here}).table("", said, reflect.TypeFor[wire]()); err != nil {
+	if err := (reading{path, here, l.config}).table("", said); err != nil {
 		return err
 	}
-	w := newWire(l.config)
-	if err := toml.Unmarshal(text, w); err != nil {
-		return syntax(path, err)
-	}
-	if err := l.runtimes(path, here, w.Runtimes); err != nil {
-		return err
-	}
-	w.into(l.config)
 	maps.Copy(l.where, here)
 	return nil
 }
 
-// runtimes takes [runtimes] apart: default is a key of ours, every other one is a handler that the administrator named.
-func (l *loader) runtimes(path string, here places, table map[string]any) error {
-	for _, name := range slices.Sorted(maps.Keys(table)) {
-		if text, ok := table[name].(string); ok {
-			l.config.Runtimes.Default = text
+// reading is one file on its way into a configuration.
+type reading struct {
+	path   string
+	here   places
+	config *Config
+}
+
+func (r reading) refuse(key, why string) error { return r.here.refuse(r.path, key, why) }
+
+// table reads what the file says in a table, "" at the top.
+func (r reading) table(prefix string, said map[string]any) error {
+	for _, at := range r.inOrder(prefix, said) {
+		value := said[at.name]
+		if k, ok := find(keys, at.key); ok {
+			if why := k.read(r.config, value); why != "" {
+				return r.refuse(at.key, why)
+			}
 			continue
 		}
-		text, err := toml.Marshal(table[name])
-		h := wireHandlerOf(l.config.Runtimes.Handlers[name])
-		if err == nil {
-			err = toml.Unmarshal(text, &h)
+		below, ok := value.(map[string]any)
+		switch {
+		case prefix == "runtimes" && !ok:
+			return r.refuse(at.key, "unknown key; a handler is a table ["+at.key+"]")
+		case prefix == "runtimes":
+			if err := r.handler(at, below); err != nil {
+				return err
+			}
+		case !isTable(at.key):
+			return r.refuse(at.key, "unknown key")
+		case !ok:
+			return r.refuse(at.key, "must be a table, ["+at.key+"]")
+		default:
+			if err := r.table(at.key, below); err != nil {
+				return err
+			}
 		}
-		if err != nil {
-			return here.refuse(path, "runtimes."+name, err.Error())
-		}
-		l.config.Runtimes.Handlers[name] = h.handler()
 	}
 	return nil
+}
+
+// handler reads the table of a handler over what is known of it.
+func (r reading) handler(at located, said map[string]any) error {
+	h, known := r.config.Runtimes.Handlers[at.name]
+	if !known {
+		h = newHandler()
+	}
+	for _, in := range r.inOrder(at.key, said) {
+		k, ok := find(handlerKeys, in.name)
+		if !ok {
+			return r.refuse(in.key, "unknown key")
+		}
+		if why := k.read(&h, said[in.name]); why != "" {
+			return r.refuse(in.key, why)
+		}
+	}
+	r.config.Runtimes.Handlers[at.name] = h
+	return nil
+}
+
+// located is a key by its name in its table, and dotted.
+type located struct{ name, key string }
+
+// inOrder are the keys of a table in the order of their lines, so that the first mistake is named first.
+func (r reading) inOrder(prefix string, table map[string]any) []located {
+	var all []located
+	for name := range table {
+		key := name
+		if prefix != "" {
+			key = prefix + "." + name
+		}
+		all = append(all, located{name, key})
+	}
+	slices.SortFunc(all, func(a, b located) int {
+		return cmp.Or(r.here[a.key].line-r.here[b.key].line, cmp.Compare(a.name, b.name))
+	})
+	return all
 }
 
 func (l *loader) flags(f Flags) {

@@ -3,17 +3,9 @@ package config
 import (
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 )
-
-// live are the keys, and the beginnings of keys, whose values a running daemon takes over. All others need a restart.
-var live = []string{
-	"log_level", "cni.", "registry.", "images.max_", "images.stall_timeout", "images.pinned", "image_verifier.", "runtimes.", "pods.", "limits.",
-	"timeouts.runtime_create",
-}
 
 // Change is a key that another configuration gives another value.
 type Change struct {
@@ -48,85 +40,39 @@ func (c *Config) Reload(next *Config) (*Config, []Change) {
 		}
 	}
 	merged := *next
-	w, old := newWire(next), newWire(c)
-	keep(reflect.ValueOf(w).Elem(), reflect.ValueOf(old).Elem(), "")
-	w.into(&merged)
+	for _, k := range keys {
+		if k.restart {
+			k.copy(&merged, c)
+		}
+	}
 	return &merged, changes
 }
 
 // silent says that a key came or went with its handler, and says nothing but the default.
-func silent(key, old, new string) bool {
-	name := key[strings.LastIndexByte(key, '.')+1:]
-	defaults := map[string]string{}
-	gather(defaults, "", reflect.ValueOf(wireHandlerOf(wireHandler{}.handler())))
-	return strings.HasPrefix(key, "runtimes.") && name != "path" && (old == "" || new == "") && old+new == defaults[name]
+func silent(name, old, new string) bool {
+	h := newHandler()
+	k, ok := find(handlerKeys, name[strings.LastIndexByte(name, '.')+1:])
+	return ok && strings.HasPrefix(name, "runtimes.") && k.name != "path" && (old == "" || new == "") && old+new == k.text(&h)
 }
 
-func isLive(key string) bool {
-	return slices.ContainsFunc(live, func(l string) bool { return key == l || strings.HasPrefix(key, l) && !isWord(l) })
-}
-
-// isWord says that l is a whole key, and not the beginning of some.
-func isWord(l string) bool { return !strings.HasSuffix(l, ".") && !strings.HasSuffix(l, "_") }
-
-// keep puts into w what of old needs a restart.
-func keep(w, old reflect.Value, prefix string) {
-	each(w.Type(), func(i int, name string, table bool) {
-		switch {
-		case table:
-			keep(w.Field(i), old.Field(i), prefix+name+".")
-		case !isLive(prefix + name):
-			w.Field(i).Set(old.Field(i))
-		}
-	})
-}
-
-// each calls fn for the keys of a table, which the runtimes are not.
-func each(t reflect.Type, fn func(i int, name string, table bool)) {
-	for i := range t.NumField() {
-		f := t.Field(i)
-		if f.Type.Kind() != reflect.Map {
-			fn(i, f.Tag.Get("toml"), f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[Duration]())
-		}
-	}
+// isLive says whether a running daemon takes another value of a key over. It does those of handlers: they hold for new pods.
+func isLive(name string) bool {
+	k, ok := find(keys, name)
+	return !ok || !k.restart
 }
 
 // values are all keys with their values as in a file.
 func (c *Config) values() map[string]string {
 	all := map[string]string{}
-	gather(all, "", reflect.ValueOf(newWire(c)).Elem())
-	if c.Runtimes.Default != "" {
-		all["runtimes.default"] = quote(c.Runtimes.Default)
+	for _, k := range keys {
+		all[k.name] = k.text(c)
 	}
 	for name, h := range c.Runtimes.Handlers {
-		gather(all, "runtimes."+name+".", reflect.ValueOf(wireHandlerOf(h)))
+		for _, k := range handlerKeys {
+			all["runtimes."+name+"."+k.name] = k.text(&h)
+		}
 	}
 	return all
-}
-
-func gather(all map[string]string, prefix string, table reflect.Value) {
-	each(table.Type(), func(i int, name string, inner bool) {
-		v := table.Field(i)
-		if inner {
-			gather(all, prefix+name+".", v)
-			return
-		}
-		switch x := v.Interface().(type) {
-		case string:
-			all[prefix+name] = quote(x)
-		case Duration:
-			all[prefix+name] = quote(x.String())
-		case []string:
-			all[prefix+name] = list(x)
-		case *bool:
-			all[prefix+name] = "" // the key is not there
-			if x != nil {
-				all[prefix+name] = strconv.FormatBool(*x)
-			}
-		default:
-			all[prefix+name] = fmt.Sprint(x)
-		}
-	})
 }
 
 func sortedUnion(a, b map[string]string) []string {

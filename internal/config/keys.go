@@ -1,0 +1,372 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strings"
+)
+
+// keys is the table of all keys but those of handlers, in the order of the documentation. A new key is a row here, a field
+// of Config that the row leads to, and the code that uses it.
+var keys = []key[Config]{
+	{
+		name: "root", restart: true,
+		field:   of(func(c *Config) *string { return &c.Root }, path, defaultRoot),
+		comment: "What outlives a boot: images, pods' records, containers' writable layers.",
+		meaning: "what outlives a boot: images, records, writable layers. Another root is another, independent " +
+			"Berth",
+	},
+	{
+		name: "state", restart: true,
+		field:   of(func(c *Config) *string { return &c.State }, path, defaultState),
+		comment: "What dies with a boot: sockets, mounts, namespace pins.",
+		meaning: "what dies with a boot: sockets, mounts, namespace pins. Apart from `root`: neither may hold " +
+			"the other",
+	},
+	{
+		name: "socket", restart: true,
+		field:   of(func(c *Config) *string { return &c.Socket }, path, defaultSocket),
+		comment: "Where kubelets and `berth` commands speak to the daemon.",
+		meaning: "where CRI is served, mode 0600; at most 107 bytes",
+	},
+	{
+		name:    "log_level",
+		field:   of(func(c *Config) *string { return &c.LogLevel }, oneOf("debug", "info", "warn", "error"), "info"),
+		comment: "debug, info, warn or error.",
+		meaning: "`debug`, `info`, `warn` or `error`",
+	},
+	{
+		name: "log_format", restart: true,
+		field:   of(func(c *Config) *string { return &c.LogFormat }, oneOf("text", "json"), "text"),
+		comment: "text or json.",
+		meaning: "`text` or `json`, one line an event, on stderr",
+	},
+	{
+		name: "cgroup_driver", restart: true, unset: "probed",
+		field: of(func(c *Config) *string { return &c.CgroupDriver }, oneOfOrEmpty("cgroupfs", "systemd"), ""),
+		comment: "Who makes the cgroups: cgroupfs or systemd. Empty: systemd where it is the init, on cgroup " +
+			"v2. Kubelets ask for it.",
+		meaning: "`cgroupfs` or `systemd`: who makes the containers' cgroups; see " +
+			"[runtimes](runtimes.md#cgroups). Kubelets ask for it (`RuntimeConfig`), older ones are told " +
+			"by their own `cgroupDriver`. Change it on a node without pods",
+	},
+	{
+		name: "selinux", restart: true, unset: "probed",
+		field: of(func(c *Config) *string { return &c.SELinux }, oneOfOrEmpty(SELinuxOn, SELinuxOff), ""),
+		comment: "Whether containers get SELinux labels: on or off. Empty: on where the kernel has it and its " +
+			"policy knows containers.",
+		meaning: "`on` or `off`: whether containers get [SELinux](selinux.md) labels. Unless it is said: where " +
+			"the kernel has SELinux on and its policy knows containers. With `on` the daemon starts " +
+			"nowhere else",
+	},
+	{
+		name:    "cni.config_dir",
+		field:   of(func(c *Config) *string { return &c.CNI.ConfigDir }, path, "/etc/cni/net.d"),
+		comment: "The first configuration by name is the pods' network.",
+		meaning: "CNI configurations; the first by name is the pods' network. Watched",
+	},
+	{
+		name:    "cni.plugin_dirs",
+		field:   of(func(c *Config) *[]string { return &c.CNI.PluginDirs }, paths, []string{"/opt/cni/bin", "/usr/lib/cni"}),
+		comment: "Searched for plugins, in this order.",
+		meaning: "searched for plugins, in this order",
+	},
+	{
+		name: "cni.pod_cidr_template", unset: "none",
+		field: of(func(c *Config) *string { return &c.CNI.PodCIDRTemplate }, optionalPath, ""),
+		comment: "A template of a CNI configuration, written to config_dir when the kubelet tells the node's " +
+			"pod CIDR. Empty: none.",
+		meaning: "a template of a CNI configuration, written to `config_dir` when the kubelet tells the pod " +
+			"CIDR",
+	},
+	{
+		name:    "cni.add_timeout",
+		field:   of(func(c *Config) *Duration { return &c.CNI.AddTimeout }, duration, seconds(90)),
+		comment: "Of all plugins of a pod together; then they are killed with their children.",
+		meaning: "for all plugins of a pod to attach it; then they are killed with their children",
+	},
+	{
+		name:    "cni.del_timeout",
+		field:   of(func(c *Config) *Duration { return &c.CNI.DelTimeout }, duration, seconds(60)),
+		meaning: "the same, to detach it; detaching is tried again later",
+	},
+	{
+		name: "cdi.spec_dirs", restart: true,
+		field: of(func(c *Config) *[]string { return &c.CDI.SpecDirs }, paths, []string{"/etc/cdi", "/var/run/cdi"}),
+		comment: "Hold the files that describe devices (CDI); of two that describe the same one, the later " +
+			"directory's counts.",
+		meaning: "hold the files that describe devices of the Container Device Interface, read anew for each " +
+			"container that asks for one; of two that describe the same device, the later directory's " +
+			"counts",
+	},
+	{
+		name:    "registry.config_dir",
+		field:   of(func(c *Config) *string { return &c.Registry.ConfigDir }, optionalPath, "/etc/berth/certs.d"),
+		comment: "Holds <host>/hosts.toml: mirrors, certificates, headers.",
+		meaning: "holds `<host>/hosts.toml`: mirrors, plain http, certificates",
+	},
+	{
+		name: "images.root", restart: true, unset: "images in the root",
+		field:   of(func(c *Config) *string { return &c.Images.Root }, optionalPath, ""),
+		comment: "Holds the images; may be on a file system of its own. Empty: images in the root.",
+		meaning: "holds the image store; may be on a file system of its own. Apart from `state` and, but for " +
+			"its usual place, from `root`",
+	},
+	{
+		name:    "images.max_concurrent_downloads",
+		field:   of(func(c *Config) *int { return &c.Images.MaxConcurrentDownloads }, between("layers", 1, 1000), 8),
+		comment: "Layers fetched at once, over all pulls, and for one.",
+		meaning: "layers fetched at once, over all pulls; 1 to 1000",
+	},
+	{
+		name:    "images.max_pull_layers",
+		field:   of(func(c *Config) *int { return &c.Images.MaxPullLayers }, between("layers", 1, 1000), 4),
+		meaning: "layers fetched at once for one pull; 1 to 1000",
+	},
+	{
+		name:    "images.max_layer_connections",
+		field:   of(func(c *Config) *int { return &c.Images.MaxLayerConnections }, between("connections", 1, 64), 4),
+		comment: "Connections of one large layer to its registry, where the network is what it waits for.",
+		meaning: "connections of one large layer to its registry, where the network is what it waits for; 1 to " +
+			"64",
+	},
+	{
+		name:    "images.stall_timeout",
+		field:   of(func(c *Config) *Duration { return &c.Images.StallTimeout }, duration, seconds(30)),
+		comment: "A registry that sends next to nothing for so long is given up, and its next mirror tried.",
+		meaning: "a registry that sends next to nothing for so long is given up, and its next mirror tried",
+	},
+	{
+		name:    "images.max_buffer_bytes",
+		field:   of(func(c *Config) *int64 { return &c.Images.MaxBufferBytes }, between[int64]("bytes", 1, 1<<40), 8<<20),
+		comment: "Memory for what those connections fetch ahead, over all pulls.",
+		meaning: "memory for what those connections fetch ahead, over all pulls (8 MiB). More connections than " +
+			"one are kept only where they bring more bytes",
+	},
+	{
+		name: "images.pinned",
+		field: of(func(c *Config) *[]string { return &c.Images.Pinned }, list.with("list of references, in which * stands for anything", func(v []string) string {
+			if slices.Contains(v, "") {
+				return "holds an empty reference"
+			}
+			return ""
+		}), []string{}),
+		comment: "References that garbage collection leaves alone; * stands for anything.",
+		meaning: "references that garbage collection leaves alone; `*` stands for anything",
+	},
+	{
+		name:  "images.max_layers",
+		field: of(func(c *Config) *int { return &c.Images.MaxLayers }, between("layers", 1, 100_000), 512),
+		comment: "An image that is larger is refused: its layers, a manifest or an index, its config,\n" +
+			"what one layer unpacks to, and how many files and directories that is.",
+		meaning: "layers of an image; one with more is refused, as with the limits that follow",
+	},
+	{
+		name:    "images.max_manifest_bytes",
+		field:   of(func(c *Config) *int64 { return &c.Images.MaxManifestBytes }, between[int64]("bytes", 1, 1<<30), 4<<20),
+		meaning: "bytes of a manifest or an index (4 MiB)",
+	},
+	{
+		name:    "images.max_config_bytes",
+		field:   of(func(c *Config) *int64 { return &c.Images.MaxConfigBytes }, between[int64]("bytes", 1, 1<<30), 8<<20),
+		meaning: "bytes of an image's config (8 MiB)",
+	},
+	{
+		name:    "images.max_layer_bytes",
+		field:   of(func(c *Config) *int64 { return &c.Images.MaxLayerBytes }, between[int64]("bytes", 1, 1<<60), 128<<30),
+		meaning: "bytes that one layer may unpack to (128 GiB)",
+	},
+	{
+		name:    "images.max_layer_entries",
+		field:   of(func(c *Config) *int { return &c.Images.MaxLayerEntries }, between("files and directories", 1, math.MaxInt32), 8<<20),
+		meaning: "files and directories in one layer",
+	},
+	{
+		name: "image_verifier.dir", unset: "none",
+		field: of(func(c *Config) *string { return &c.Verifier.Dir }, optionalPath, ""),
+		comment: "Every program in it is asked about an image before it is fetched, and all must accept. " +
+			"Empty: none is asked.",
+		meaning: "every program in it is asked about an image before it is fetched, and all must accept; see " +
+			"[image verification](image-verification.md)",
+	},
+	{
+		name:    "image_verifier.max",
+		field:   of(func(c *Config) *int { return &c.Verifier.Max }, between("programs", 1, 1000), 10),
+		comment: "With more programs than this in the directory every image is refused.",
+		meaning: "programs that may be in it; with more every image is refused; 1 to 1000",
+	},
+	{
+		name:    "image_verifier.timeout",
+		field:   of(func(c *Config) *Duration { return &c.Verifier.Timeout }, duration, seconds(10)),
+		comment: "Of one program; then it is killed with its children, and the image refused.",
+		meaning: "for one program; then it is killed with its children, and the image refused",
+	},
+	{
+		name: "nri.enable", restart: true, unset: "on the default root",
+		field: of(func(c *Config) **bool { return &c.NRI.Enable }, optionalBoolean, nil),
+		comment: "Lets plugins of the Node Resource Interface see and change pods and containers.\n" +
+			"Left out: where root is the default, so for one daemon of a node.",
+		meaning: "plugins of the Node Resource Interface may see and change pods and containers; see " +
+			"[NRI](nri.md). `true` or `false`. Unless it is said: on where `root` is the default, off for " +
+			"every other Berth of the node",
+	},
+	{
+		name: "nri.socket", restart: true,
+		field: of(func(c *Config) *string { return &c.NRI.Socket }, optionalPath, "/var/run/nri/nri.sock"),
+		comment: "Where plugins connect. Empty: only those in plugin_dir take part. One that is in use is left " +
+			"alone.",
+		meaning: "where plugins connect; when empty, only those in `nri.plugin_dir` take part. One that " +
+			"somebody listens at is left to them, and NRI is off then",
+	},
+	{
+		name: "nri.plugin_dir", restart: true,
+		field:   of(func(c *Config) *string { return &c.NRI.PluginDir }, path, "/opt/nri/plugins"),
+		comment: "Programs named <index>-<name>, which are started with the daemon.",
+		meaning: "programs named `<index>-<name>`, such as `10-balloons`, which are started with the daemon",
+	},
+	{
+		name: "nri.config_dir", restart: true,
+		field:   of(func(c *Config) *string { return &c.NRI.ConfigDir }, path, "/etc/nri/conf.d"),
+		comment: "Their configuration: <index>-<name>.conf or <name>.conf.",
+		meaning: "their configuration: `<index>-<name>.conf` or `<name>.conf`",
+	},
+	{
+		name: "nri.registration_timeout", restart: true,
+		field:   of(func(c *Config) *Duration { return &c.NRI.RegistrationTimeout }, duration, seconds(5)),
+		comment: "Of a plugin's registration, and of its answer to one request; then it is dropped.",
+		meaning: "for a plugin to register",
+	},
+	{
+		name: "nri.request_timeout", restart: true,
+		field:   of(func(c *Config) *Duration { return &c.NRI.RequestTimeout }, duration, seconds(2)),
+		meaning: "for a plugin's answer to one request; then it is dropped",
+	},
+	{
+		name: "nri.synchronization_timeout", restart: true,
+		field: of(func(c *Config) *Duration { return &c.NRI.SynchronizationTimeout }, duration, seconds(10)),
+		comment: "Of a plugin's answer when it joins and is shown what there is. No container is made " +
+			"meanwhile.",
+		meaning: "for a plugin that joins to answer when it is shown what there is; no container is made " +
+			"meanwhile. Then it is dropped",
+	},
+	{
+		name: "runtimes.default", unset: "probed",
+		field:   of(func(c *Config) *string { return &c.Runtimes.Default }, handlerName, ""),
+		comment: "The handler of a pod that names none. Left out: crun where it works, else runc.",
+		meaning: "the handler of a pod that names none; `crun` and `runc` need no table of their own; see " +
+			"[runtimes](runtimes.md)",
+	},
+	{
+		name: "streaming.address", restart: true,
+		field: of(func(c *Config) *string { return &c.Streaming.Address }, address, "127.0.0.1"),
+		comment: "Where exec, attach and port-forward are served, and kubelets told to come: an IP address or " +
+			"a name of this node. Port 0: any.",
+		meaning: "where exec, attach and port-forward are served, and what kubelets are told: an IP address or " +
+			"a name of this node; see [streaming](streaming.md)",
+	},
+	{
+		name: "streaming.port", restart: true,
+		field:   of(func(c *Config) *int { return &c.Streaming.Port }, between("", 0, 65535), 0),
+		meaning: "its port; 0 is any that is free",
+	},
+	{
+		name: "streaming.cert", restart: true, unset: "none",
+		field:   of(func(c *Config) *string { return &c.Streaming.Cert }, optionalPath, ""),
+		comment: "A certificate and its key, in PEM, for TLS; read again when they change. Empty: no TLS.",
+		meaning: "a certificate, in PEM, with which it is served over TLS; read again when it changes",
+	},
+	{
+		name: "streaming.key", restart: true, unset: "none",
+		field:   of(func(c *Config) *string { return &c.Streaming.Key }, optionalPath, ""),
+		meaning: "the key of that certificate",
+	},
+	{
+		name: "streaming.idle_timeout", restart: true,
+		field:   of(func(c *Config) *Duration { return &c.Streaming.IdleTimeout }, duration, seconds(4*60*60)),
+		comment: "A connection over which nothing goes for so long is ended.",
+		meaning: "a connection over which nothing goes for so long is ended",
+	},
+	{
+		name: "monitor.path", restart: true, unset: "looked for",
+		field:   of(func(c *Config) *string { return &c.Monitor.Path }, optionalPath, ""),
+		comment: "Empty: beside the berth program, then /usr/libexec/berth, then PATH.",
+		meaning: "`berth-monitor`: beside `berth`, then in `/usr/libexec/berth`, then on `PATH`",
+	},
+	{
+		name:  "pods.unprivileged_ports",
+		field: of(func(c *Config) *bool { return &c.Pods.UnprivilegedPorts }, boolean, true),
+		comment: "In a pod with a network of its own, processes without powers may listen on any port,\n" +
+			"and may send ICMP echo requests, as ping does. The pod's own sysctls go before it.",
+		meaning: "processes without powers may listen on any port of a pod that has a network of its own: " +
+			"`net.ipv4.ip_unprivileged_port_start` is 0 there. The pod's own sysctls go before it",
+	},
+	{
+		name:  "pods.unprivileged_icmp",
+		field: of(func(c *Config) *bool { return &c.Pods.UnprivilegedICMP }, boolean, true),
+		meaning: "the same for ICMP echo requests, as `ping` sends them: `net.ipv4.ping_group_range` is `0 " +
+			"2147483647`",
+	},
+	{
+		name:    "limits.pids",
+		field:   of(func(c *Config) *int { return &c.Limits.Pids }, least("processes", 0, func(v int) string { return fmt.Sprintf("%d is negative; 0 is no limit", v) }), 0),
+		comment: "Processes of a container that asks for no limit. 0: no limit.",
+		meaning: "processes of a container that asks for no limit; 0 is no limit",
+	},
+	{
+		name:    "timeouts.runtime_create",
+		field:   of(func(c *Config) *Duration { return &c.Timeouts.RuntimeCreate }, duration, seconds(120)),
+		comment: "Of an OCI runtime's create and of its start.",
+		meaning: "for an OCI runtime's create, and for its start",
+	},
+	{
+		name: "timeouts.create_abandon", restart: true,
+		field:   of(func(c *Config) *Duration { return &c.Timeouts.CreateAbandon }, duration, seconds(120)),
+		comment: "A create that nobody has waited for in this long is undone.",
+		meaning: "a create that no caller has waited for in this long is undone",
+	},
+	{
+		name: "metrics.address", restart: true, unset: "none",
+		field:   of(func(c *Config) *string { return &c.Metrics.Address }, hostPort, ""),
+		comment: "Where Prometheus finds the daemon's own metrics, host:port, at /metrics. Empty: nowhere.",
+		meaning: "`host:port` at which Prometheus finds the daemon's own metrics (`/metrics`); see [stats and " +
+			"metrics](stats.md#the-daemons-own-metrics)",
+	},
+}
+
+// handlerName is the name of a handler. It is left out where it is empty.
+var handlerName = kind[string]{name: "name of a handler", read: func(said any) (string, string) {
+	name, ok := said.(string)
+	if !ok {
+		return "", "must be a string, the name of a handler"
+	}
+	return name, ""
+}, text: func(v string) string {
+	if v == "" {
+		return ""
+	}
+	return quote(v)
+}}
+
+// address is where something is served, without a port.
+var address = text.with("IP address or name", func(v string) string {
+	switch {
+	case v == "":
+		return "is empty; 0.0.0.0 and :: are all addresses of the node"
+	case net.ParseIP(v) == nil && strings.ContainsAny(v, ":/[] "):
+		return fmt.Sprintf("%q is neither an IP address nor a name; the port is streaming.port", v)
+	}
+	return ""
+})
+
+// hostPort is where something is served, or empty.
+var hostPort = text.with("host:port, or empty", func(v string) string {
+	if v == "" {
+		return ""
+	}
+	if _, port, err := net.SplitHostPort(v); err != nil || port == "" {
+		return fmt.Sprintf("%q is not an address such as 127.0.0.1:9423", v)
+	}
+	return ""
+})

@@ -1,0 +1,108 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// handlerKeys is the table of the keys of a handler, in the order of the documentation.
+var handlerKeys = []key[Handler]{
+	{
+		name:    "path",
+		field:   of(func(h *Handler) *string { return &h.Path }, optionalPath, ""),
+		comment: "The program of this OCI runtime.",
+		meaning: "the OCI runtime of the handler `<name>`; required. `<name>` is a DNS label, as in a " +
+			"RuntimeClass",
+	},
+	{
+		name:  "driver",
+		field: of(func(h *Handler) *string { return &h.Driver }, oneOfOrEmpty(DriverOCI, DriverInfra), DriverOCI),
+		comment: "oci: a pod is its namespaces. oci-infra: a container of this runtime stands for the pod, as " +
+			"gVisor wants it.",
+		meaning: "`oci` or `oci-infra`: how a pod is isolated; see [runtimes](runtimes.md#drivers)",
+	},
+	{
+		name:    "args",
+		field:   of(func(h *Handler) *[]string { return &h.Args }, optionalList.with("list of options", checkArgs), nil),
+		comment: "Arguments of every call of the program, before the command.",
+		meaning: "options of every call of the program, before the command, such as `\"--platform=systrap\"` of " +
+			"[gVisor](runtimes.md#gvisor); not those that Berth gives itself (`--root`, `--log`, " +
+			"`--log-format`, `--systemd-cgroup`)",
+	},
+	{
+		name:    "init",
+		field:   of(func(h *Handler) *bool { return &h.Init }, boolean, false),
+		comment: "Every pod gets an init, for agents that need the pid of a pod.",
+		meaning: "every pod gets an init, so that it has a pid; see " +
+			"[runtimes](runtimes.md#a-pid-for-every-pod)",
+	},
+	{
+		name: "base_spec", unset: "none",
+		field:   of(func(h *Handler) *string { return &h.BaseSpec }, optionalPath, ""),
+		comment: "A file with an OCI spec that is put under that of every container. Empty: none.",
+		meaning: "a file with an OCI spec that is put under that of every container; see " +
+			"[runtimes](runtimes.md#a-base-spec). Read at start and at a reload",
+	},
+	{
+		name:    "pids_limit",
+		field:   of(func(h *Handler) *int { return &h.PidsLimit }, least("processes", -1, func(v int) string { return fmt.Sprintf("%d is less than -1, which is no limit", v) }), 0),
+		comment: "Processes of a container that asks for no limit. 0: as limits.pids says. -1: no limit.",
+		meaning: "processes of a container that asks for no limit; 0: as `limits.pids` says; -1: no limit",
+	},
+	{
+		name:    "create_timeout",
+		field:   of(func(h *Handler) *Duration { return &h.CreateTimeout }, optionalDuration, Duration{}),
+		comment: "Of this runtime's create and of its start. 0s: as timeouts.runtime_create says.",
+		meaning: "for this runtime's create, and for its start; 0: as `timeouts.runtime_create` says",
+	},
+	{
+		name:    "privileged_without_host_devices",
+		field:   of(func(h *Handler) *bool { return &h.PrivilegedWithoutHostDevices }, boolean, false),
+		comment: "A privileged container gets the usual devices only, not the host's.",
+		meaning: "a privileged container gets the usual devices only",
+	},
+	{
+		name:  "cgroup_writable",
+		field: of(func(h *Handler) *bool { return &h.CgroupWritable }, boolean, false),
+		comment: "An unprivileged container gets /sys/fs/cgroup writable. Needs cgroup v2, mounted with " +
+			"nsdelegate.",
+		meaning: "an unprivileged container gets `/sys/fs/cgroup` writable; needs cgroup v2; see " +
+			"[runtimes](runtimes.md#writable-cgroups)",
+	},
+	{
+		name:    "device_ownership_from_security_context",
+		field:   of(func(h *Handler) *bool { return &h.DeviceOwnershipFromSecurityContext }, boolean, false),
+		comment: "Devices of a request belong to the user and group of the container's security context.",
+		meaning: "devices of a request belong to the user and group of the container's security context; see " +
+			"[runtimes](runtimes.md#the-owner-of-devices)",
+	},
+	{
+		name:    "pod_annotations",
+		field:   of(func(h *Handler) *[]string { return &h.PodAnnotations }, optionalList, nil),
+		comment: "Patterns of annotations that this runtime gets to see.",
+		meaning: "patterns of the pod's annotations that the runtime gets to see; a trailing `*` matches any " +
+			"rest",
+	},
+	{
+		name:    "container_annotations",
+		field:   of(func(h *Handler) *[]string { return &h.ContainerAnnotations }, optionalList, nil),
+		meaning: "the same, of the container's annotations",
+	},
+}
+
+// reserved are the arguments of an OCI runtime that the daemon gives itself.
+var reserved = []string{"root", "log", "log-format", "systemd-cgroup"}
+
+func checkArgs(args []string) string {
+	for _, a := range args {
+		name, _, _ := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		switch {
+		case !strings.HasPrefix(a, "-") || name == "":
+			return fmt.Sprintf("%q is no option: write one with its value as %q", a, "--option=value")
+		case slices.Contains(reserved, name):
+			return fmt.Sprintf("%q is the daemon's to say", a)
+		}
+	}
+	return ""
+}
