@@ -2,7 +2,8 @@
 // cgroups, files and loop devices are there now and were not before, and which are gone.
 //
 // A test binary takes a Snapshot first and asks Check at the end. What needs a moment to go (a process that is just
-// ending) is given that moment.
+// ending) is given that moment. Processes and cgroups of others who use the machine meanwhile are left out: those of tests
+// descend from them or bear Berth's name.
 package hygiene
 
 import (

@@ -165,3 +165,38 @@ func TestCheckWaitsForWhatIsEnding(t *testing.T) {
 		t.Errorf("a process that ended in time is reported: %v %v", leaks, err)
 	}
 }
+
+// TestWhoseProcessItIs blames a run of tests for what it started and for what bears Berth's name, and for nobody else's.
+func TestWhoseProcessItIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		env   []string
+		found bool
+	}{
+		"inherits the mark":            {os.Environ(), true},
+		"somebody else's":              {[]string{"PATH=" + os.Getenv("PATH")}, false},
+		"another run's":                {[]string{mark + "=another"}, false},
+		"another run's, berth by name": {[]string{mark + "=another", "X=berth"}, false},
+	} {
+		before, err := Machine()
+		must(t, err)
+		cmd := exec.Command("sleep", "61.0418")
+		cmd.Env = c.env
+		must(t, cmd.Start())
+		leaks, err := Check(before, Machine, Naming("61.0418"), 0)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if must(t, err); (len(leaks) > 0) != c.found {
+			t.Errorf("%s: found %v", name, leaks)
+		}
+	}
+	for detail, want := range map[string]bool{
+		"berth-monitor -dir /tmp/bt-1/run in cgroup /":    true,
+		"sleep 1 in cgroup /berth-0a1b2c/pod/container":   true,
+		"docker-registry serve /tmp/bt-registry-1/config": true,
+		"vim about-birthdays in cgroup /user.slice":       false,
+	} {
+		if got := named.MatchString(detail); got != want {
+			t.Errorf("%q bears Berth's name: %v", detail, got)
+		}
+	}
+}

@@ -64,7 +64,7 @@ func processes(s Snapshot) error {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		if p, ok := readProcess(pid); ok && !strings.HasSuffix(p.detail, busGroup) {
+		if p, ok := readProcess(pid); ok && !strings.HasSuffix(p.detail, busGroup) && ofTests(pid, p) {
 			s.add(Process, p.name, p.detail)
 		}
 	}
@@ -200,7 +200,7 @@ const parentSlice = "/sys/fs/cgroup/berth.slice"
 func addDirs(s Snapshot, root string) {
 	// Groups come and go while one walks; what has gone is not there, which is no error.
 	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && path != root && path != parentSlice {
+		if err == nil && d.IsDir() && path != root && path != parentSlice && named.MatchString(path) {
 			s.add(Cgroup, path, "")
 		}
 		return nil
