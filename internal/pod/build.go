@@ -62,6 +62,9 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	if err := b.adjust(ctx, r, c, sp); err != nil {
 		return fmt.Errorf("adjust the container by plugins: %w", pluginError(err))
 	}
+	if err := spec.CheckPaths(sp); err != nil { // again: devices and plugins have added mounts
+		return invalid(err)
+	}
 	if err := b.p.s.cfg.confine(ctx, sp); err != nil {
 		return err
 	}

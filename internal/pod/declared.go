@@ -38,6 +38,12 @@ func (b *building) declaredVolumes(r *Record, root string, cfg *runtimeapi.Conta
 		}
 		return source, filepath.Join("/", strings.TrimPrefix(source, top)), nil
 	}
+	volumes := slices.Sorted(maps.Keys(declared))
+	for _, v := range volumes { // first: what the request's mounts cover may be among it, or be found through it
+		if err := b.makeInRoot(r, root, v); err != nil {
+			return nil, fmt.Errorf("volume of the image: %w", err)
+		}
+	}
 	var covered []string
 	for _, m := range cfg.Mounts {
 		covered = append(covered, filepath.Clean("/"+m.ContainerPath))
@@ -46,10 +52,7 @@ func (b *building) declaredVolumes(r *Record, root string, cfg *runtimeapi.Conta
 		}
 	}
 	var out []spec.Volume
-	for _, v := range slices.Sorted(maps.Keys(declared)) {
-		if err := b.makeInRoot(r, root, v); err != nil {
-			return nil, fmt.Errorf("volume of the image: %w", err)
-		}
+	for _, v := range volumes {
 		source, inside, err := inRoot(v)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it is below /proc or /sys

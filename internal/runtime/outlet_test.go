@@ -2,9 +2,12 @@ package runtime
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -144,4 +147,59 @@ func TestDrainedStreamsAreBounded(t *testing.T) {
 		_ = r.Close()
 		return !reply.Full
 	})
+}
+
+// TestLeftWriterOutlivesItsClient has the client go while output of a process that was left is still waited for.
+func TestLeftWriterOutlivesItsClient(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000", func(c *Create) {
+		c.Spec.Mounts = append(c.Spec.Mounts, specs.Mount{Destination: g.logs, Type: "bind", Source: g.logs, Options: []string{"bind"}})
+	})
+	ctx, leave := context.WithCancel(t.Context())
+	file := g.logs + "/ticks"
+	out := &syncBuffer{}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := g.session(ctx, ctr, ticker(file), false, Session{Stdout: out, Stderr: out})
+		ended <- err
+	}()
+	g.within(10*time.Second, "the command has ended", func() bool {
+		execs, _ := filepath.Glob(filepath.Join(g.cfg.bundle(g.pod, ctr), "exec-*"))
+		return strings.Contains(out.String(), "hi\n") && len(execs) == 0
+	})
+	leave()
+	<-ended
+	g.goesOn("the child writes on", file)
+}
+
+// TestDrainingIsSlow bounds what can be written to many streams that nobody wants, and so what it costs the node to read them.
+func TestDrainingIsSlow(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	const streams, share, pause = 64, 8, 10 * time.Millisecond
+	var written atomic.Int64
+	for range streams {
+		r, w, err := os.Pipe()
+		g.ok(err)
+		_, err = g.call(t.Context(), g.pod, wire.Request{Op: wire.Drain, Container: ctr}, r)
+		g.ok(err)
+		_ = r.Close()
+		defer w.Close()
+		go func() {
+			for block := make([]byte, 32<<10); ; {
+				n, err := w.Write(block)
+				written.Add(int64(n))
+				if err != nil {
+					return
+				}
+			}
+		}()
+	}
+	began, before := time.Now(), written.Load()
+	time.Sleep(2 * time.Second)
+	took := time.Since(began)
+	reads := streams * (took/(pause*(1+streams/share)) + 2) // of each stream, and those under way at both ends
+	if got, most := written.Load()-before, int64(reads)*32<<10+streams*64<<10; got > most {
+		t.Errorf("%d bytes were read in %v, wanted %d at most", got, took, most)
+	}
 }

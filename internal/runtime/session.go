@@ -306,6 +306,16 @@ func (e *ends) deliver(ctx context.Context) error {
 	case <-delivered:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
+	if e.listener == nil { // the client has gone, and a process that was left may still write
+		e.mu.Lock()
+		outs := e.outs
+		e.mu.Unlock()
+		for _, f := range outs {
+			if hasWriter(f) {
+				e.drain(f)
+			}
+		}
+	}
+	return context.Cause(ctx)
 }

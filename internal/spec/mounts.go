@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -17,9 +18,10 @@ var mountOptions = []string{
 	"nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime", "strictatime", "nosymfollow",
 }
 
-// mounts puts the base first, then the image's volumes, the pod's files and the request's mounts, the shallow before the deep, so
-// that no mount hides another. A mount of the request takes the place of the pod's or the base's at the same path, and of a volume
-// at or below it.
+// mounts puts the base first, then the image's volumes, and then the pod's files and the request's mounts, the shallow before
+// the deep, so that no mount hides another. A mount of the request takes the place of the pod's or the base's at the same
+// path, and of a volume at or below it. The volumes come before all that the request names: an image's links may lead from
+// where the request mounts something to a volume, which would hide the mount then, or be found through it.
 func (b *build) mounts() error {
 	var asked []specs.Mount
 	for _, m := range b.Mounts {
@@ -30,14 +32,26 @@ func (b *build) mounts() error {
 		asked = append(asked, mount)
 	}
 	handlers := b.baseOwnMounts()
-	over := b.volumeMounts(slices.Concat(handlers, asked))
+	volumes := b.volumeMounts(slices.Concat(handlers, asked))
 	pods := slices.DeleteFunc(b.podMounts(), func(m specs.Mount) bool { return mountedAt(asked, m.Destination) })
-	over = slices.Concat(over, pods, asked)
+	over := slices.Concat(pods, asked)
 	handlers = slices.DeleteFunc(handlers, func(m specs.Mount) bool { return mountedAt(over, m.Destination) })
 	over = append(over, handlers...)
 	slices.SortStableFunc(over, func(x, y specs.Mount) int { return cmp.Compare(depth(x.Destination), depth(y.Destination)) })
 	base := slices.DeleteFunc(b.baseMounts(), func(m specs.Mount) bool { return covered(asked, m.Destination) })
-	b.out.Mounts = append(base, over...)
+	b.out.Mounts = slices.Concat(base, volumes, over)
+	return CheckPaths(b.out)
+}
+
+// CheckPaths refuses a spec with a mount whose paths are not UTF-8. A runtime is told them in JSON, which would have other
+// characters in their place: of a path in an image that is a path which the image has chosen, and may be a link to any
+// directory of the host.
+func CheckPaths(s *specs.Spec) error {
+	for _, m := range s.Mounts {
+		if !utf8.ValidString(m.Source) || !utf8.ValidString(m.Destination) {
+			return fmt.Errorf("mount of %q at %q: a path that is not UTF-8 cannot be told to a runtime", m.Source, m.Destination)
+		}
+	}
 	return nil
 }
 

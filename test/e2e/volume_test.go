@@ -2,9 +2,13 @@ package e2e
 
 import (
 	"archive/tar"
+	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/fixture"
@@ -37,11 +41,10 @@ const writesToVolumes = `for d in / /vol /vol/below /made/here /alias/v /real /m
 // TestVolumeUnderReadOnlyRoot has the volumes that an image declares be writable where the root is read-only, and nothing else.
 func TestVolumeUnderReadOnlyRoot(t *testing.T) {
 	const want = "/vol /vol/below /made/here /alias/v /etc of the image\n1234:1234:770"
-	frozen := security(func(s *v1.LinuxContainerSecurityContext) { s.ReadonlyRootfs = true })
 	each(t, func(r rig) {
 		image := r.declaring()
 		container := func(name, script string, edits ...edit) *v1.ContainerConfig {
-			return node.Container(name, image, []string{"sh", "-c", script}, append(edits, frozen)...)
+			return node.Container(name, image, []string{"sh", "-c", script}, append(edits, frozenRoot)...)
 		}
 		for name, edits := range map[string][]func(*v1.PodSandboxConfig){"plain": nil, "userns": {inUserns}} {
 			r.sub(name, func(r rig) {
@@ -87,4 +90,106 @@ func TestVolumeInSandbox(t *testing.T) {
 			r.wantText("what can be written", out, "/vol /made/here of the image")
 		})
 	}
+}
+
+// hostile pushes an image with these files over busybox, and these volumes.
+func (r rig) hostile(name string, files []fixture.File, volumes ...string) (image string) {
+	r.Helper()
+	recipe, err := fixture.BusyboxRecipe()
+	r.ok(err)
+	recipe.Layers = append(append([][]fixture.File{}, recipe.Layers...), files)
+	recipe.Config.Volumes = map[string]struct{}{}
+	for _, v := range volumes {
+		recipe.Config.Volumes[v] = struct{}{}
+	}
+	img, err := recipe.Build()
+	r.ok(err)
+	repository := r.repository() + "-" + name + ":v1"
+	r.push(repository, img)
+	return r.pull(repository)
+}
+
+// directory is a directory of the host that everybody may write to, with a file note and a directory sub.
+func (r rig) directory() string {
+	r.Helper()
+	dir := r.volume() + "/real"
+	r.ok(os.Chmod(dir, 0o777))
+	r.ok(os.Chmod(dir+"/sub", 0o777))
+	return dir
+}
+
+// frozenRoot is a read-only root.
+var frozenRoot = security(func(s *v1.LinuxContainerSecurityContext) { s.ReadonlyRootfs = true })
+
+// TestImageChoosesNoPathOfTheHost has images with a path that is not UTF-8, and a link to the host under the name that JSON
+// makes of it. Neither a volume nor a part of an image volume may be found there.
+func TestImageChoosesNoPathOfTheHost(t *testing.T) {
+	each(t, func(r rig) {
+		dir := r.directory()
+		files := []fixture.File{
+			{Name: "\xff/", Mode: 0o755}, {Name: "alias", Type: tar.TypeSymlink, Link: "\xff"},
+			{Name: "\ufffd", Type: tar.TypeSymlink, Link: dir}, {Name: dir[1:] + "/", Mode: 0o755},
+		}
+		volume, part := r.hostile("volume", files, "/alias"), r.hostile("part", files)
+		for name, edits := range map[string][]func(*v1.PodSandboxConfig){"plain": nil, "userns": {inUserns}} {
+			p := r.pod(append(edits, func(c *v1.PodSandboxConfig) { c.Metadata.Name += name })...)
+			config := p.as(node.Container("volume", volume, []string{"touch", dir + "/written"}, frozenRoot))
+			_, err := r.n.Runtime.CreateContainer(ctx(), p.id, config, p.config)
+			r.wantCode(err, codes.InvalidArgument, "not UTF-8")
+			config = p.as(busybox("part", "cat /v/note", func(c *v1.ContainerConfig) {
+				c.Mounts = append(c.Mounts, &v1.Mount{Image: &v1.ImageSpec{Image: part}, ContainerPath: "/v", Readonly: true, ImageSubPath: "alias"})
+			}))
+			if id, err := r.n.Runtime.CreateContainer(ctx(), p.id, config, p.config); err != nil {
+				r.wantCode(err, codes.InvalidArgument, "not UTF-8")
+			} else { // with a user namespace Berth mounts it itself, which needs no JSON
+				r.ok(r.n.Runtime.StartContainer(ctx(), id))
+				c := &ctr{p, id, filepath.Join(p.config.LogDirectory, config.LogPath)}
+				if st := c.finish(); st.ExitCode == 0 || strings.Contains(c.text("stdout"), "real") {
+					r.Errorf("%s: the image has shown a file of the host: exit code %d, %q", name, st.ExitCode, c.text("stdout"))
+				}
+			}
+		}
+	})
+}
+
+// TestVolumesLeaveMountsAlone has images whose links lead from where the request mounts something to, or below, a volume. The
+// mount is what is there, and it stays read-only where it is.
+func TestVolumesLeaveMountsAlone(t *testing.T) {
+	each(t, func(r rig) {
+		for _, c := range []struct {
+			name, volume, at string
+			files            []fixture.File
+		}{
+			{"above", "/var/lib/app", "/data", []fixture.File{
+				{Name: "var/lib/app/data/", Mode: 0o755}, {Name: "data", Type: tar.TypeSymlink, Link: "/var/lib/app/data"},
+			}},
+			{"below", "/real/d/sub", "/data", []fixture.File{
+				{Name: "real/", Mode: 0o755}, {Name: "data", Type: tar.TypeSymlink, Link: "/real/d"},
+			}},
+			{"files", "/usr/local/etc", "/conf", []fixture.File{
+				{Name: "usr/local/etc/run/", Mode: 0o755}, {Name: "conf", Type: tar.TypeSymlink, Link: "/usr/local/etc/run"},
+			}},
+		} {
+			image := r.hostile(c.name, c.files, c.volume)
+			for how, edits := range map[string][]func(*v1.PodSandboxConfig){"plain": nil, "userns": {inUserns}} {
+				dir := r.directory()
+				p := r.pod(append(edits, func(config *v1.PodSandboxConfig) { config.Metadata.Name += c.name + how })...)
+				script := fmt.Sprintf("cat %[1]s/note; touch %[1]s/new %[1]s/sub/new 2>/dev/null; echo done", c.at)
+				out := p.output(p.as(node.Container("ro", image, []string{"sh", "-c", script}, mount(dir, c.at, readOnly), frozenRoot)))
+				r.wantText(c.name+", "+how+", read-only", out, "real\ndone")
+				for _, file := range []string{"/new", "/sub/new"} {
+					if _, err := os.Stat(dir + file); err == nil {
+						r.Errorf("%s, %s: the host's %s was written through a read-only mount", c.name, how, file)
+					}
+				}
+				out = p.output(p.as(node.Container("rw", image, []string{"sh", "-c", script}, mount(dir, c.at), frozenRoot)))
+				r.wantText(c.name+", "+how+", writable", out, "real\ndone")
+				for _, file := range []string{"/new", "/sub/new"} {
+					if _, err := os.Stat(dir + file); err != nil {
+						r.Errorf("%s, %s: what was written to the mount is not on the host: %v", c.name, how, err)
+					}
+				}
+			}
+		}
+	})
 }

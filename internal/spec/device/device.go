@@ -22,7 +22,8 @@ var ownMounts = []string{"/dev/shm", "/dev/pts", "/dev/mqueue"}
 
 // List returns the device at path, or all devices below it when it is a directory, as they are at this moment. It follows
 // a symbolic link at path, so that /dev/disk/by-id/… names a device, and follows none below a directory. Every Path is
-// path or begins with it. Below /dev it leaves out /dev/shm, /dev/pts and /dev/mqueue, unless path names one of them.
+// path or begins with it. Below /dev it leaves out /dev/shm, /dev/pts and /dev/mqueue, unless path names one of them. A
+// directory below path that cannot be read, such as a mount whose server has gone, is left out.
 // It serves as spec.Input.StatDevice.
 func List(path string) ([]specs.LinuxDevice, error) {
 	path = filepath.Clean(path)
@@ -37,6 +38,9 @@ func List(path string) ([]specs.LinuxDevice, error) {
 		}
 		if errors.Is(err, fs.ErrNotExist) || err == nil && d.Type()&fs.ModeDevice == 0 {
 			return nil // gone since it was listed, or nothing of ours
+		}
+		if err != nil && p != real {
+			return nil
 		}
 		if err != nil {
 			return err
