@@ -13,10 +13,10 @@ import (
 	"syscall"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"berth/internal/record"
 	"berth/test/volume"
-
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
 // crashBench is what the children of a crash test work with: a registry with images, an archive, and what an undisturbed

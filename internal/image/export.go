@@ -13,11 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/image/layer"
-
 	"github.com/klauspost/compress/gzip"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/image/layer"
 )
 
 // Formats of an exported archive. Both can be given to `docker load`.

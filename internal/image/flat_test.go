@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/image/layer"
-
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/image/layer"
 )
 
 // TestLargeLayerNeedsNoMemory takes layers of 192 and 768 MiB through all stages of a pull and watches the heap. The file in it is

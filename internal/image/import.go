@@ -13,10 +13,10 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/internal/image/layer"
-
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/image/layer"
 )
 
 // Import reads an archive, an OCI layout or what `docker save` writes, plain or compressed, and makes its images part of

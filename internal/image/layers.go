@@ -10,11 +10,11 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"berth/internal/image/layer"
-	"berth/internal/room"
-
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/image/layer"
+	"berth/internal/room"
 )
 
 // pipeline brings images in: it fetches, proves and unpacks.

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/record"
-
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/record"
 )
 
 var (

@@ -6,10 +6,10 @@ import (
 	"io"
 	"strings"
 
-	"berth/internal/image/remote"
-
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/image/remote"
 )
 
 // Auth is what a caller may present to a registry, as CRI's AuthConfig has it. All empty is anonymous.

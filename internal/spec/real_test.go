@@ -12,14 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/host"
-	"berth/internal/rootfs"
-	"berth/internal/spec/device"
-
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/host"
+	"berth/internal/rootfs"
+	"berth/internal/spec/device"
 )
 
 // TestRuntimesAccept runs specs for real, with every runtime that is installed, and looks at them from inside.

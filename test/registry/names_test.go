@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 

@@ -22,7 +22,10 @@ type source struct {
 	path  string // from the root of the repository
 	lines int
 	file  *ast.File
+	fset  *token.FileSet
 }
+
+func (s source) line(pos token.Pos) int { return s.fset.Position(pos).Line }
 
 func (s source) pkg() string { return filepath.ToSlash(filepath.Dir(s.path)) }
 
@@ -51,7 +54,7 @@ func sources(t *testing.T) []source {
 			return err
 		}
 		rel, err := filepath.Rel(root, path)
-		all = append(all, source{rel, strings.Count(string(text), "\n"), file})
+		all = append(all, source{rel, strings.Count(string(text), "\n"), file, fset})
 		return err
 	})
 	if err != nil {

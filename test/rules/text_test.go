@@ -1,0 +1,160 @@
+package rules
+
+import (
+	"bufio"
+	"bytes"
+	"go/ast"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"berth/test/fixture"
+)
+
+// mostColumns is how wide a line of code may be, a tab counting as one.
+const mostColumns = 120
+
+// TestLinesAreNarrow counts the lines of each file that are too wide.
+func TestLinesAreNarrow(t *testing.T) {
+	found := map[string]int{}
+	for _, s := range sources(t) {
+		text, err := os.ReadFile(filepath.Join(fixture.Repo(), s.path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(text) {
+			if utf8.RuneCount(bytes.TrimRight(line, "\n")) > mostColumns {
+				found[filepath.ToSlash(s.path)]++
+			}
+		}
+	}
+	compare(t, "a line has 120 columns at most", found, counts(t, "testdata/wide-lines.txt"))
+}
+
+// counts reads a list of names with a number each.
+func counts(t *testing.T, path string) map[string]int {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all := map[string]int{}
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		name, n, ok := strings.Cut(lines.Text(), " ")
+		if !ok {
+			t.Fatalf("%s: %q is no name with a number", path, lines.Text())
+		}
+		for _, digit := range n {
+			all[name] = 10*all[name] + int(digit-'0')
+		}
+	}
+	return all
+}
+
+// TestImportsAreGrouped wants the imports of a file in three groups, with an empty line between: the standard library, other
+// modules, Berth.
+func TestImportsAreGrouped(t *testing.T) {
+	found := map[string]int{}
+	for _, s := range sources(t) {
+		last, lastLine := 0, 0
+		for _, d := range s.file.Decls {
+			g, ok := d.(*ast.GenDecl)
+			if !ok || g.Tok != token.IMPORT {
+				continue
+			}
+			for _, spec := range g.Specs {
+				i := spec.(*ast.ImportSpec)
+				group, line := importGroup(i.Path.Value), s.line(i.Pos())
+				if group < last || last != 0 && group != last && line == lastLine+1 || group == last && line > lastLine+1 {
+					found[filepath.ToSlash(s.path)] = 1
+				}
+				last, lastLine = group, line
+			}
+		}
+	}
+	compare(t, "imports are in three groups: the standard library, others, Berth", found, ungrouped)
+}
+
+// importGroup is 1 for the standard library, 2 for other modules, 3 for Berth.
+func importGroup(quoted string) int {
+	path := strings.Trim(quoted, `"`)
+	first, _, _ := strings.Cut(path, "/")
+	switch {
+	case first == "berth":
+		return 3
+	case strings.Contains(first, "."):
+		return 2
+	}
+	return 1
+}
+
+// retiredRow is a row of the glossary's table of retired words: the words, and what replaces them.
+var retiredRow = regexp.MustCompile("(?m)^\\| (`[^|]+`) \\| [^|]+ \\|$")
+
+// TestRetiredWords keeps words that the glossary has retired from becoming names again.
+func TestRetiredWords(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(fixture.Repo(), "docs/glossary.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(text), "## Retired words")
+	if !ok {
+		t.Fatal("docs/glossary.md has no table of retired words")
+	}
+	retired := map[string]bool{}
+	for _, row := range retiredRow.FindAllStringSubmatch(table, -1) {
+		for word := range strings.SplitSeq(row[1], ", ") {
+			retired[strings.ToLower(strings.Trim(word, "`"))] = true
+		}
+	}
+	if len(retired) < 20 {
+		t.Fatalf("only %d retired words were found", len(retired))
+	}
+	found := map[string]int{}
+	for _, s := range sources(t) {
+		if s.isTest() || !strings.HasPrefix(s.pkg(), "internal/") && !strings.HasPrefix(s.pkg(), "cmd/") {
+			continue
+		}
+		for _, name := range declared(s.file) {
+			if retired[strings.ToLower(name)] {
+				found[s.pkg()+"."+name]++
+			}
+		}
+	}
+	compare(t, "the glossary has retired this word, and says what replaces it", found, retiredInUse)
+}
+
+// declared are the names that a file gives to types, functions, methods, fields, constants and variables of the package.
+func declared(f *ast.File) (names []string) {
+	add := func(idents ...*ast.Ident) {
+		for _, i := range idents {
+			names = append(names, i.Name)
+		}
+	}
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			add(d.Name)
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				switch spec := spec.(type) {
+				case *ast.ValueSpec:
+					add(spec.Names...)
+				case *ast.TypeSpec:
+					add(spec.Name)
+					if s, ok := spec.Type.(*ast.StructType); ok {
+						for _, field := range s.Fields.List {
+							add(field.Names...)
+						}
+					}
+				}
+			}
+		}
+	}
+	return names
+}
