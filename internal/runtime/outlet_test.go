@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
-	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -130,14 +131,18 @@ func TestDrainedStreamsAreBounded(t *testing.T) {
 	if full != 10 {
 		t.Errorf("%d streams were refused, wanted 10", full)
 	}
+	var all sync.WaitGroup
 	for i, w := range writers {
-		_ = w.SetWriteDeadline(time.Now().Add(patience.For(10 * time.Second)))
-		_, err := w.Write(make([]byte, 256<<10)) // more than a pipe holds
-		if lives := i < maxDrained; lives != (err == nil) {
-			t.Errorf("stream %d: %v", i, err)
-		}
-		_ = w.Close()
+		all.Go(func() {
+			_ = w.SetWriteDeadline(time.Now().Add(patience.For(30 * time.Second)))
+			_, err := w.Write(make([]byte, 128<<10)) // more than a pipe holds
+			if lives := i < maxDrained; lives != (err == nil) {
+				t.Errorf("stream %d: %v", i, err)
+			}
+			_ = w.Close()
+		})
 	}
+	all.Wait()
 	g.within(10*time.Second, "there is room again", func() bool {
 		r, w, err := os.Pipe()
 		g.ok(err)
@@ -149,27 +154,36 @@ func TestDrainedStreamsAreBounded(t *testing.T) {
 	})
 }
 
-// TestLeftWriterOutlivesItsClient has the client go while output of a process that was left is still waited for.
+// TestLeftWriterOutlivesItsClient has the client go while output of a process that was left is still waited for: what it holds
+// is drained, and not closed.
 func TestLeftWriterOutlivesItsClient(t *testing.T) {
-	g := newRig(t)
-	ctr := g.run("sleep 1000", func(c *Create) {
-		c.Spec.Mounts = append(c.Spec.Mounts, specs.Mount{Destination: g.logs, Type: "bind", Source: g.logs, Options: []string{"bind"}})
-	})
-	ctx, leave := context.WithCancel(t.Context())
-	file := g.logs + "/ticks"
-	out := &syncBuffer{}
-	ended := make(chan error, 1)
-	go func() {
-		_, err := g.session(ctx, ctr, ticker(file), false, Session{Stdout: out, Stderr: out})
-		ended <- err
-	}()
-	g.within(10*time.Second, "the command has ended", func() bool {
-		execs, _ := filepath.Glob(filepath.Join(g.cfg.bundle(g.pod, ctr), "exec-*"))
-		return strings.Contains(out.String(), "hi\n") && len(execs) == 0
-	})
+	var drained []*os.File
+	e := &ends{drain: func(f *os.File) {
+		kept, err := duplicate(f)
+		if err != nil {
+			t.Error(err)
+		}
+		drained = append(drained, kept)
+	}}
+	if err := e.pipes(Session{Stdout: io.Discard, Stderr: io.Discard}); err != nil {
+		t.Fatal(err)
+	}
+	child, err := duplicate(e.theirs[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeFiles(e.theirs) // the process has ended; its child holds standard output alone
+	gone, leave := context.WithCancel(t.Context())
 	leave()
-	<-ended
-	g.goesOn("the child writes on", file)
+	_ = e.deliver(gone)
+	e.hangUp()
+	if len(drained) != 1 {
+		t.Fatalf("%d streams are drained, wanted 1", len(drained))
+	}
+	if _, err := child.WriteString("still here"); err != nil {
+		t.Errorf("what was left cannot write: %v", err)
+	}
+	_, _ = child.Close(), drained[0].Close()
 }
 
 // TestDrainingIsSlow bounds what can be written to many streams that nobody wants, and so what it costs the node to read them.
