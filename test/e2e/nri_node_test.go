@@ -208,8 +208,8 @@ func TestPluginsOpenNamespaces(t *testing.T) {
 
 		// A pod of the node's own network and IPC has none of its own at all.
 		host := r.pod(func(c *v1.PodSandboxConfig) {
-			o := c.Linux.SecurityContext.NamespaceOptions
-			o.Network, o.Ipc = v1.NamespaceMode_NODE, v1.NamespaceMode_NODE
+			hostNetwork(c)
+			c.Linux.SecurityContext.NamespaceOptions.Ipc = v1.NamespaceMode_NODE
 		})
 		host.remove()
 		wait("remove pod")
