@@ -44,7 +44,9 @@ func TestDeclaredVolumes(t *testing.T) {
 	for _, v := range []string{"/system/data", "data", "/proc/x", "/sys", "/dev/shm", "/", "/all", "/alias/there", "/alias/mounted/below", "/real/too", "/over/x"} {
 		b.img.Config.Volumes[v] = struct{}{}
 	}
-	cfg := &runtimeapi.ContainerConfig{Mounts: []*runtimeapi.Mount{{ContainerPath: "/real/mounted"}, {ContainerPath: "/alias/too/"}, {ContainerPath: "/over"}}}
+	cfg := &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{
+		SecurityContext: &runtimeapi.LinuxContainerSecurityContext{ReadonlyRootfs: true},
+	}, Mounts: []*runtimeapi.Mount{{ContainerPath: "/real/mounted"}, {ContainerPath: "/alias/too/"}, {ContainerPath: "/over"}}}
 	if err := os.Mkdir(root+"/real/too", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -55,6 +57,10 @@ func TestDeclaredVolumes(t *testing.T) {
 	want := []spec.Volume{{Path: "/real/there", Source: root + "/real/there"}, {Path: "/system/data", Source: root + "/system/data"}, {Path: "/data", Source: root + "/data"}}
 	if !slices.Equal(got, want) {
 		t.Errorf("writable are %v, wanted %v", got, want)
+	}
+	cfg.Linux.SecurityContext.ReadonlyRootfs = false
+	if got, err := b.declaredVolumes(p.rec.Load(), root, cfg); err != nil || got != nil {
+		t.Errorf("under a root that is writable: %v, %v", got, err)
 	}
 	for dir, want := range map[string]bool{"system/data": true, "data": true, "over/x": true, "proc": false, "sys": false} {
 		if _, err := os.Stat(filepath.Join(root, dir)); (err == nil) != want {

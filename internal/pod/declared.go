@@ -18,8 +18,8 @@ import (
 // maxVolumes bounds the volumes that an image may declare. Each is a directory to make, and may be a mount.
 const maxVolumes = 1000
 
-// declaredVolumes makes the directories that the image declares as volumes (VOLUME) and need not hold. It returns those
-// that stay writable under a read-only root: all but what a mount of the request covers, and what is not the root's.
+// declaredVolumes makes the directories that the image declares as volumes (VOLUME) and need not hold. Where the root is
+// read-only it returns those that stay writable: all but what a mount of the request covers, and what is not the root's.
 func (b *building) declaredVolumes(r *Record, root string, cfg *runtimeapi.ContainerConfig) ([]spec.Volume, error) {
 	declared := b.img.Config.Volumes
 	if len(declared) == 0 {
@@ -27,6 +27,15 @@ func (b *building) declaredVolumes(r *Record, root string, cfg *runtimeapi.Conta
 	}
 	if len(declared) > maxVolumes {
 		return nil, fmt.Errorf("the image declares %d volumes; it may have %d", len(declared), maxVolumes)
+	}
+	volumes := slices.Sorted(maps.Keys(declared))
+	for _, v := range volumes { // first: what the request's mounts cover may be among it, or be found through it
+		if err := b.makeInRoot(r, root, v); err != nil {
+			return nil, fmt.Errorf("volume of the image: %w", err)
+		}
+	}
+	if !cfg.GetLinux().GetSecurityContext().GetReadonlyRootfs() {
+		return nil, nil
 	}
 	top, err := rootfs.Resolve(root, "/")
 	if err != nil {
@@ -37,12 +46,6 @@ func (b *building) declaredVolumes(r *Record, root string, cfg *runtimeapi.Conta
 			return "", "", err
 		}
 		return source, filepath.Join("/", strings.TrimPrefix(source, top)), nil
-	}
-	volumes := slices.Sorted(maps.Keys(declared))
-	for _, v := range volumes { // first: what the request's mounts cover may be among it, or be found through it
-		if err := b.makeInRoot(r, root, v); err != nil {
-			return nil, fmt.Errorf("volume of the image: %w", err)
-		}
 	}
 	var covered []string
 	for _, m := range cfg.Mounts {
