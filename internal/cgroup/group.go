@@ -8,7 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,10 +37,42 @@ func tracking(candidates []string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("make the mount point of the tracking cgroups: %w", err)
 	}
-	if err := unix.Mount("berth", dir, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+	if err := mountCgroup2(dir); err != nil {
 		return "", fmt.Errorf("mount cgroup2 at %s, which tracks helper processes: %w", dir, err)
 	}
 	return dir, nil
+}
+
+// mountCgroup2 mounts the hierarchy with the options that it has where it is mounted already, be it in the mount
+// namespace of the machine's first process. They are the hierarchy's, not the mount's: a mount that names none takes
+// nsdelegate from all of them (cgroup-v2.rst, Mounting).
+func mountCgroup2(dir string) error {
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	for _, process := range []string{"self", "1"} {
+		data, err := os.ReadFile("/proc/" + process + "/mountinfo")
+		if err != nil {
+			continue
+		}
+		options := cgroup2Options(string(data))
+		if options != "" && unix.Mount("berth", dir, "cgroup2", flags, options) == nil {
+			return nil
+		}
+	}
+	return unix.Mount("berth", dir, "cgroup2", flags, "")
+}
+
+// cgroup2Options are the options of the cgroup2 hierarchy in a mountinfo file, "" where there are none.
+func cgroup2Options(mountinfo string) string {
+	for line := range strings.Lines(mountinfo) {
+		_, after, _ := strings.Cut(line, " - cgroup2 ")
+		if fields := strings.Fields(after); len(fields) == 2 {
+			options := slices.DeleteFunc(strings.Split(fields[1], ","), func(o string) bool { return o == "rw" || o == "ro" })
+			if len(options) > 0 {
+				return strings.Join(options, ",")
+			}
+		}
+	}
+	return ""
 }
 
 func isCgroup2(dir string) bool {

@@ -242,6 +242,19 @@ func TestTrackingMounts(t *testing.T) {
 	}
 	dir, state := t.TempDir(), filepath.Join(t.TempDir(), "cgroup2")
 	defer func() { _ = unix.Unmount(state, unix.MNT_DETACH) }()
+	options := func() string {
+		data, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cgroup2Options(string(data))
+	}
+	before := options()
+	defer func() {
+		if after := options(); after != before {
+			t.Errorf("the options of the hierarchy are %q, and were %q", after, before)
+		}
+	}()
 	for range 2 {
 		got, err := tracking([]string{dir, state})
 		if err != nil || got != state {
@@ -298,5 +311,19 @@ func TestKillAndWaitOnV1(t *testing.T) {
 	_ = cmd.Wait()
 	if err := g.WaitEmpty(t.Context()); err != nil {
 		t.Errorf("an empty group: %v", err)
+	}
+}
+
+func TestCgroup2Options(t *testing.T) {
+	const both = "nsdelegate,memory_recursiveprot"
+	for line, want := range map[string]string{
+		"41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw," + both + "\n":                     both,
+		"41 31 0:38 / /x rw - cgroup2 none rw\n42 1 0:38 / /y rw - cgroup2 none rw,nsdelegate\n": "nsdelegate",
+		"41 31 0:38 / /x rw - cgroup cgroup rw,pids\n":                                           "",
+		"": "",
+	} {
+		if got := cgroup2Options(line); got != want {
+			t.Errorf("%q: %q, wanted %q", line, got, want)
+		}
 	}
 }

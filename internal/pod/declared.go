@@ -18,8 +18,9 @@ import (
 // maxVolumes bounds the volumes that an image may declare. Each is a directory to make, and may be a mount.
 const maxVolumes = 1000
 
-// declaredVolumes makes the directories that the image declares as volumes (VOLUME) and need not hold. Where the root is
-// read-only it returns those that stay writable: all but what a mount of the request covers, and what is not the root's.
+// declaredVolumes makes the directories that the image declares as volumes (VOLUME) and need not hold. Where the root
+// is read-only it returns those that stay writable: all but what a mount of the request covers, and what is not the
+// root's.
 func (b *building) declaredVolumes(r *Record, root string, cfg *runtimeapi.ContainerConfig) ([]spec.Volume, error) {
 	declared := b.img.Config.Volumes
 	if len(declared) == 0 {
@@ -75,11 +76,13 @@ var notOfRoot = []string{"/proc", "/sys", "/dev"}
 
 // within says whether a clean path is one of dirs or below it.
 func within(dirs []string, path string) bool {
-	return slices.ContainsFunc(dirs, func(d string) bool { return path == d || d == "/" || strings.HasPrefix(path, d+"/") })
+	return slices.ContainsFunc(dirs, func(d string) bool {
+		return path == d || d == "/" || strings.HasPrefix(path, d+"/")
+	})
 }
 
-// makeInRoot makes a directory that an image promises but need not hold, such as the working directory. It is root's, as
-// the container knows it.
+// makeInRoot makes a directory that an image promises but need not hold, such as the working directory. It is root's,
+// as the container knows it.
 func (b *building) makeInRoot(r *Record, root, dir string) error {
 	dir, ids := filepath.Clean("/"+dir), idsOf(b.p, r)
 	if dir == "/" || within(notOfRoot[:2], dir) {
