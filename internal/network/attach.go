@@ -219,7 +219,7 @@ func (n *Network) guess(p Pod, damaged error) (*attachment, error) {
 // must not be given away while what was built on it stands.
 func (n *Network) del(ctx context.Context, a *attachment, on *attached) error {
 	c := &call{n: n, name: runName(a.Pod), verb: "DEL", conf: &on.Config, pod: a.Pod, netns: a.NetNS, on: on}
-	if !isNamespace(c.netns) {
+	if !IsNamespace(c.netns) {
 		c.netns = "" // gone: CNI then lets plugins undo what is outside of it
 	} else if err := restore(c.netns, on); err != nil {
 		n.cfg.Logger.Warn("a pod's interface did not get back the addresses that it had lost; plugins may leave something behind", "pod", a.Pod, "error", err)
@@ -245,8 +245,8 @@ func (n *Network) del(ctx context.Context, a *attachment, on *attached) error {
 	return nil
 }
 
-// isNamespace says whether a namespace is mounted at path. A pin's file alone may survive a boot.
-func isNamespace(path string) bool {
+// IsNamespace says whether a namespace is mounted at path. A pin's file alone may survive a boot.
+func IsNamespace(path string) bool {
 	var st unix.Statfs_t
 	return path != "" && unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
 }

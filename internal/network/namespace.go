@@ -78,7 +78,7 @@ func Pin(ns Namespaces) error {
 // pinned says whether all are there. They are mounted only when they are configured.
 func pinned(pins []pin) bool {
 	for _, p := range pins {
-		if !isNamespace(p.path) {
+		if !IsNamespace(p.path) {
 			return false
 		}
 	}

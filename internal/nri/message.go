@@ -7,10 +7,10 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/network"
 	"berth/internal/pod"
 )
 
@@ -46,7 +46,7 @@ func (m messages) pod(r *pod.Record) *api.PodSandbox {
 func (m messages) namespaces(r *pod.Record) (all []*api.LinuxNamespace) {
 	paths := m.pods.Paths(r)
 	add := func(kind specs.LinuxNamespaceType, path string) {
-		if path != "" && isNamespace(path) {
+		if network.IsNamespace(path) {
 			all = append(all, &api.LinuxNamespace{Type: string(kind), Path: path})
 		}
 	}
@@ -60,16 +60,10 @@ func (m messages) namespaces(r *pod.Record) (all []*api.LinuxNamespace) {
 	return all
 }
 
-// isNamespace says whether path leads to a namespace.
-func isNamespace(path string) bool {
-	var st unix.Statfs_t
-	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
-}
-
 // present leaves out the namespaces that a spec names by a path and that are gone.
 func present(all []specs.LinuxNamespace) []specs.LinuxNamespace {
 	return slices.DeleteFunc(slices.Clone(all), func(n specs.LinuxNamespace) bool {
-		return n.Path != "" && !isNamespace(n.Path)
+		return n.Path != "" && !network.IsNamespace(n.Path)
 	})
 }
 
