@@ -35,7 +35,7 @@ type program struct {
 	packages []checked
 }
 
-// place is where something is, from the root of the repository.
+// file is where something is, from the root of the repository.
 func (p program) file(pos token.Pos) string {
 	rel, err := filepath.Rel(fixture.Repo(), p.fset.Position(pos).Filename)
 	if err != nil {
@@ -110,6 +110,15 @@ func (c checked) named() (all []*types.Named) {
 	return all
 }
 
+// eachType calls fn with every type that the product declares, by its package and name.
+func (p program) eachType(fn func(name string, c checked, n *types.Named)) {
+	for _, c := range p.packages {
+		for _, n := range c.named() {
+			fn(c.path+"."+n.Obj().Name(), c, n)
+		}
+	}
+}
+
 // compare holds what breaks a rule today against what is listed: nothing may come, and what has gone leaves the list.
 func compare(t *testing.T, rule string, found, listed map[string]int) {
 	t.Helper()
@@ -137,22 +146,20 @@ func TestTypesStaySmallWithWhatTheyEmbed(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := map[string]int{}
-	for _, c := range p.packages {
-		for _, n := range c.named() {
-			if types.IsInterface(n) {
-				continue
-			}
-			set, own := types.NewMethodSet(types.NewPointer(n)), 0
-			for i := range set.Len() {
-				if pkg := set.At(i).Obj().Pkg(); pkg != nil && strings.HasPrefix(pkg.Path(), "berth/") {
-					own++
-				}
-			}
-			if name := c.path + "." + n.Obj().Name(); own >= mostMethods && largeOnPurpose[name] == "" {
-				found[name] = own
+	p.eachType(func(name string, c checked, n *types.Named) {
+		if types.IsInterface(n) {
+			return
+		}
+		set, own := types.NewMethodSet(types.NewPointer(n)), 0
+		for i := range set.Len() {
+			if pkg := set.At(i).Obj().Pkg(); pkg != nil && strings.HasPrefix(pkg.Path(), "berth/") {
+				own++
 			}
 		}
-	}
+		if own >= mostMethods && largeOnPurpose[name] == "" {
+			found[name] = own
+		}
+	})
 	compare(t, fmt.Sprintf("%d methods are enough, with those of what a type embeds", mostMethods), found, largeByEmbedding)
 }
 
@@ -164,19 +171,17 @@ func TestNoShells(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := map[string]int{}
-	for _, c := range p.packages {
-		for _, n := range c.named() {
-			s, ok := n.Underlying().(*types.Struct)
-			if !ok || s.NumFields() != 1 || !s.Field(0).Embedded() {
-				continue
-			}
-			if ptr, ok := s.Field(0).Type().(*types.Pointer); ok {
-				if to, ok := ptr.Elem().(*types.Named); ok && to.Obj().Pkg() == c.pkg {
-					found[c.path+"."+n.Obj().Name()] = 1
-				}
+	p.eachType(func(name string, c checked, n *types.Named) {
+		s, ok := n.Underlying().(*types.Struct)
+		if !ok || s.NumFields() != 1 || !s.Field(0).Embedded() {
+			return
+		}
+		if ptr, ok := s.Field(0).Type().(*types.Pointer); ok {
+			if to, ok := ptr.Elem().(*types.Named); ok && to.Obj().Pkg() == c.pkg {
+				found[name] = 1
 			}
 		}
-	}
+	})
 	compare(t, "a struct that only embeds a pointer of its own package hides nothing: give it state of its own, or make functions of its methods",
 		found, shells)
 }
