@@ -1,0 +1,173 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"berth/internal/cdi"
+	"berth/internal/cgroup/limits"
+	"berth/internal/image"
+	"berth/internal/image/layer"
+	"berth/internal/image/verifier"
+	"berth/internal/network"
+	"berth/internal/op"
+	"berth/internal/pod"
+	"berth/internal/room"
+	"berth/internal/rootfs"
+	"berth/internal/selinux"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestAnswers compares what a client is told of each sort of error, and of those that hold another, with
+// testdata/errors.txt: the code that it acts on, and the text with the word that a kubelet looks for.
+func TestAnswers(t *testing.T) {
+	no := errors.New("no")
+	step := func(err error) error { return &op.StepError{Plan: "pod", Step: "network", Err: err} }
+	superseded := &op.SupersededError{By: "stop"}
+	timedOut := fmt.Errorf("not done after 2m0s: %w", context.DeadlineExceeded)
+	plugin := &network.PluginError{Plugin: "bridge", Verb: "ADD", Network: "n", Err: no}
+	missing := &network.MissingPluginError{Plugin: "bridge", Dirs: []string{"/opt/cni/bin"}}
+	invalid := pod.Fail(errdefs.ErrInvalidArgument, "mount: %w", syscall.ENOENT)
+	cases := []struct {
+		name string
+		err  error
+	}{
+		{"plain", no},
+		{"status", status.Error(codes.OutOfRange, "as it is")},
+		{"deadline", context.DeadlineExceeded},
+		{"canceled", context.Canceled},
+		{"ENOSPC", fmt.Errorf("write record: %w", syscall.ENOSPC)},
+		{"EDQUOT", fmt.Errorf("write record: %w", syscall.EDQUOT)},
+		{"EIO", fmt.Errorf("write record: %w", syscall.EIO)},
+		{"room", room.Explain(fmt.Errorf("write record: %w", syscall.EROFS), "/nowhere", "remove images")},
+
+		{"errdefs unknown", errdefs.ErrUnknown},
+		{"errdefs invalid argument", fmt.Errorf("pod: %w", errdefs.ErrInvalidArgument)},
+		{"errdefs not found", fmt.Errorf("pod: %w", errdefs.ErrNotFound)},
+		{"errdefs already exists", errdefs.ErrAlreadyExists},
+		{"errdefs permission denied", errdefs.ErrPermissionDenied},
+		{"errdefs unauthenticated", errdefs.ErrUnauthenticated},
+		{"errdefs resource exhausted", errdefs.ErrResourceExhausted},
+		{"errdefs failed precondition", errdefs.ErrFailedPrecondition},
+		{"errdefs data loss", errdefs.ErrDataLoss},
+		{"errdefs unavailable", errdefs.ErrUnavailable},
+		{"errdefs internal", errdefs.ErrInternal},
+		{"errdefs not implemented", errdefs.ErrNotImplemented},
+
+		{"image canceled", imageError(context.Canceled, "pull image x", context.Canceled)},
+		{"image deadline", imageError(context.DeadlineExceeded, "pull image x", context.DeadlineExceeded)},
+		{"image data loss", imageError(errdefs.ErrDataLoss, "pull image x", no)},
+		{"image failed precondition", imageError(errdefs.ErrFailedPrecondition, "pull image x",
+			&layer.HostileError{Entry: "a", Reason: "leads out"})},
+		{"image internal", imageError(errdefs.ErrUnknown, "pull image x", no)},
+		{"image invalid argument", imageError(errdefs.ErrInvalidArgument, "pull image x", no)},
+		{"image not found", imageError(errdefs.ErrNotFound, "pull image x", no)},
+		{"image permission denied", imageError(errdefs.ErrPermissionDenied, "pull image x", no)},
+		{"image refused", imageError(signatureInvalid, "pull image x", &verifier.Refusal{Verifier: "v", Reason: "revoked"})},
+		{"image resource exhausted", imageError(errdefs.ErrResourceExhausted, "pull image x",
+			&layer.LimitError{What: "too much"})},
+		{"image unauthenticated", imageError(errdefs.ErrUnauthenticated, "pull image x", no)},
+		{"image unavailable", imageError(registryUnavailable, "pull image x", no)},
+		{"image unavailable, out of time", imageError(registryUnavailable, "pull image x", context.DeadlineExceeded)},
+		{"image with a long text", imageError(errdefs.ErrDataLoss, "pull image x",
+			errors.New(strings.Repeat("long ", 5000)))},
+
+		{"network annotation", &network.AnnotationError{Name: "a", Value: "v", Err: no}},
+		{"network CIDR", &network.CIDRError{Value: "x", Err: no}},
+		{"network missing plugin", missing},
+		{"network not ready", &network.NotReadyError{Status: network.Status{Message: "no configuration"}}},
+		{"network plugin", plugin},
+		{"network sysctl", &network.SysctlError{Name: "a", Value: "b", Err: no}},
+		{"network sysctl that the kernel refuses", &network.SysctlError{Name: "a", Value: "b", Err: syscall.EINVAL}},
+		{"network detach", &network.DetachError{Pod: "p", Record: "/r", Err: missing}},
+
+		{"op abandoned", op.ErrAbandoned},
+		{"op superseded", superseded},
+		{"op wait, deadline", &op.WaitError{Kind: "creation", Err: context.DeadlineExceeded}},
+		{"op wait, canceled", &op.WaitError{Kind: "creation", Err: context.Canceled}},
+		{"step", step(no)},
+		{"step, not ready", step(&network.NotReadyError{})},
+		{"step, sysctl", step(&network.SysctlError{Name: "a", Err: no})},
+		{"step, superseded", step(superseded)},
+		{"step, superseded after a plugin", step(fmt.Errorf("%w (%w)", plugin, superseded))},
+		{"step, abandoned after a deadline", step(fmt.Errorf("%w (%w)", context.DeadlineExceeded, op.ErrAbandoned))},
+		{"step, out of time", step(fmt.Errorf("%w (%w)", plugin, timedOut))},
+		{"step, out of time without a plugin", step(fmt.Errorf("%w (%w)", missing, timedOut))},
+		{"step with an undo that failed", fmt.Errorf("%w; and %w, which is tried again", step(missing), step(plugin))},
+
+		{"pod invalid", invalid},
+		{"pod invalid in a step", fmt.Errorf("pod a/b: %w", step(invalid))},
+		{"pod internal", pod.Fail(errdefs.ErrInternal, "read /x: %w", syscall.EIO)},
+		{"pod precondition, no room", pod.Fail(errdefs.ErrFailedPrecondition, "a plugin refuses: %w", no)},
+		{"pod not found", pod.Fail(errdefs.ErrNotFound, "pod %q: not found", "x")},
+		{"pod move", &pod.MoveError{What: "pod", From: pod.Stopped, To: pod.Ready}},
+		{"image volume", imageVolume(invalid)},
+		{"cdi", pod.Fail(errdefs.ErrInvalidArgument, "container c: %w",
+			&cdi.UnknownError{Names: []string{"a/b=c"}, Dirs: []string{"/etc/cdi"}})},
+		{"cdi alone", &cdi.UnknownError{Names: []string{"a/b=c"}, Dirs: []string{"/etc/cdi"}}},
+		{"limits in use", &limits.UsageError{}},
+		{"rootfs unfit", &rootfs.UnfitError{Why: no}},
+		{"rootfs mapping", &rootfs.NoIDMapError{Err: no}},
+		{"selinux protected", &selinux.ProtectedError{Path: "/etc"}},
+	}
+	var got strings.Builder
+	for _, c := range cases {
+		s := status.Convert(answer(c.err))
+		text := s.Message()
+		if len(text) > 200 {
+			text = fmt.Sprintf("%s … (at most 4096 bytes: %v)", text[:60], len(text) <= 4096)
+		}
+		fmt.Fprintf(&got, "%s | %s | %s\n", c.name, s.Code(), text)
+	}
+	golden := filepath.Join("testdata", "errors.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != string(want) {
+		t.Errorf("answers differ from %s:\n%s", golden, got.String())
+	}
+	if answer(nil) != nil {
+		t.Error("nil is an error")
+	}
+}
+
+// imageVolume is what CreateContainer makes of an image that cannot be mounted.
+func imageVolume(err error) error { return fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, err) }
+
+func answer(err error) error { return ToStatus(err) }
+
+var (
+	signatureInvalid    = errors.New("signature")
+	registryUnavailable = errors.New("registry")
+)
+
+func imageError(kind error, op string, err error) error {
+	kinds := map[error]image.Kind{
+		context.Canceled: image.Canceled, context.DeadlineExceeded: image.DeadlineExceeded,
+		errdefs.ErrDataLoss: image.DataLoss, errdefs.ErrFailedPrecondition: image.FailedPrecondition,
+		errdefs.ErrUnknown: image.Internal, errdefs.ErrInvalidArgument: image.InvalidArgument,
+		errdefs.ErrNotFound: image.NotFound, errdefs.ErrPermissionDenied: image.PermissionDenied,
+		errdefs.ErrResourceExhausted: image.ResourceExhausted, errdefs.ErrUnauthenticated: image.Unauthenticated,
+		signatureInvalid: image.Refused, registryUnavailable: image.Unavailable,
+	}
+	return &image.Error{Kind: kinds[kind], Op: op, Err: err}
+}

@@ -1,0 +1,100 @@
+package rules
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestErrorsKeepTheirCodes compares every error of a kind that the product makes with testdata/errors.txt: its package,
+// the gRPC code that its kind has, and its text. A client acts on the code, so that a change of it is seen in review.
+func TestErrorsKeepTheirCodes(t *testing.T) {
+	var lines []string
+	for _, s := range sources(t) {
+		if s.isTest() || !strings.HasPrefix(s.pkg(), "internal/") && !strings.HasPrefix(s.pkg(), "cmd/") {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			if kind, text := kindAndText(call); kind != "" && s.pkg() != "internal/fail" {
+				code, known := kindCodes[kind]
+				if !known {
+					t.Errorf("%s:%d: %s is no kind of errors", s.path, s.line(call.Pos()), kind)
+				}
+				lines = append(lines, fmt.Sprintf("%s %s %s", s.pkg(), code, text))
+			}
+			return true
+		})
+	}
+	slices.Sort(lines)
+	got := strings.Join(lines, "\n") + "\n"
+	golden := filepath.Join("testdata", "errors.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("errors differ from %s: look at what changed, and run `go test ./test/rules -update` if it is meant", golden)
+	}
+}
+
+// kindAndText returns the kind and the format of a call that makes an error of a kind.
+func kindAndText(call *ast.CallExpr) (kind, text string) {
+	switch name := lastName(call.Fun); {
+	case (name == "Fail" || name == "errorf") && len(call.Args) > 1:
+		return lastName(call.Args[0]), literal(call.Args[1])
+	case name == "Errorf" && len(call.Args) > 1:
+		if last, ok := call.Args[len(call.Args)-1].(*ast.SelectorExpr); ok && lastName(last.X) == "errdefs" {
+			return last.Sel.Name, strings.TrimSuffix(literal(call.Args[0]), `: %w"`) + `"`
+		}
+	}
+	return "", ""
+}
+
+// lastName is the name that an expression such as errdefs.ErrNotFound ends with.
+func lastName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
+
+// literal is a string that may be put together from several.
+func literal(e ast.Expr) string {
+	var text func(ast.Expr) string
+	text = func(e ast.Expr) string {
+		switch e := e.(type) {
+		case *ast.BasicLit:
+			if e.Kind == token.STRING {
+				s, _ := strconv.Unquote(e.Value)
+				return s
+			}
+		case *ast.BinaryExpr:
+			return text(e.X) + text(e.Y)
+		case *ast.Ident:
+			return "<" + e.Name + ">"
+		}
+		return "<?>"
+	}
+	return strconv.Quote(text(e))
+}
