@@ -3,17 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"berth/internal/admin"
 	"berth/internal/config"
-	"berth/internal/cri"
+	"berth/internal/fail"
 	"berth/internal/image"
 	"berth/internal/pod"
 	"berth/internal/runtime"
@@ -59,7 +56,7 @@ func (n service) nri() *admin.NRI {
 func (n service) Reload(ctx context.Context) (*admin.ReloadResponse, error) {
 	changes, err := reloader(n).reload(ctx)
 	if err != nil {
-		return nil, status.Error(codes.FailedPrecondition, err.Error())
+		return nil, fail.New(errdefs.ErrFailedPrecondition, "%w", err)
 	}
 	resp := &admin.ReloadResponse{Changes: []admin.Change{}}
 	for _, c := range changes {
@@ -76,7 +73,7 @@ func (n service) Pull(ctx context.Context, req *admin.PullRequest, send func(*ad
 	}
 	img, err := n.images.Pull(ctx, p)
 	if err != nil {
-		return cri.ToStatus(err)
+		return err
 	}
 	return send(complete(img))
 }
@@ -85,7 +82,7 @@ func (n service) Pull(ctx context.Context, req *admin.PullRequest, send func(*ad
 func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
 	id, err := n.pods.ContainerID(req.Container)
 	if err != nil {
-		return cri.ToStatus(err)
+		return err
 	}
 	in := newTypeahead()
 	defer in.Close()
@@ -102,14 +99,14 @@ func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func
 	if req.Stdin {
 		a.Stdin = in
 	}
-	return cri.ToStatus(n.streams().Attach(ctx, id, a))
+	return n.streams().Attach(ctx, id, a)
 }
 
 // Exec runs a command in a container.
 func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
 	id, err := n.pods.ContainerID(req.Container)
 	if err != nil {
-		return cri.ToStatus(err)
+		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -145,7 +142,7 @@ func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (
 	}
 	code, err := n.streams().Session(ctx, id, s)
 	if err != nil {
-		return cri.ToStatus(err)
+		return err
 	}
 	return send(&admin.AttachOutput{Exit: &code})
 }
@@ -154,13 +151,13 @@ func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (
 func (n service) PortForward(ctx context.Context, req *admin.PortForwardRequest, recv func() (*admin.PortData, error), send func(*admin.PortData) error) error {
 	id, err := n.pods.ID(req.Pod)
 	if err != nil {
-		return cri.ToStatus(err)
+		return err
 	}
 	dial, cancel := context.WithTimeout(ctx, dialTimeout)
 	conn, err := streamNode(n).Dial(dial, string(id), req.Port)
 	cancel()
 	if err != nil {
-		return cri.ToStatus(fmt.Errorf("forward port %d of pod %s: %w", req.Port, id, err))
+		return fmt.Errorf("forward port %d of pod %s: %w", req.Port, id, err)
 	}
 	defer conn.Close()
 	if err := send(&admin.PortData{}); err != nil {
@@ -170,7 +167,7 @@ func (n service) PortForward(ctx context.Context, req *admin.PortForwardRequest,
 	go func() { up <- receivePort(conn, recv) }()
 	err = admin.SendPort(conn, send, func() {})
 	if err != nil {
-		return cri.ToStatus(fmt.Errorf("port %d of pod %s: %w", req.Port, id, err))
+		return fmt.Errorf("port %d of pod %s: %w", req.Port, id, err)
 	}
 	return <-up
 }
@@ -211,13 +208,9 @@ func (n service) Check(ctx context.Context, req *admin.CheckRequest, send func(*
 			return err
 		}
 	}
-	err := n.images.Check(ctx, req.Repair, func(f image.Finding) {
+	return n.images.Check(ctx, req.Repair, func(f image.Finding) {
 		_ = send(&admin.Finding{Image: f.Image, Layer: f.Layer, Path: f.Path, Problem: f.Problem, Repaired: f.Repaired})
 	})
-	if errors.Is(err, errdefs.ErrNotImplemented) {
-		return status.Error(codes.Unimplemented, err.Error())
-	}
-	return cri.ToStatus(err)
 }
 
 func (n service) streams() pod.Streams { return pod.Streams{Pods: n.pods} }

@@ -4,11 +4,10 @@ import (
 	"context"
 	"io"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"github.com/containerd/errdefs"
 
 	"berth/internal/admin"
-	"berth/internal/cri"
+	"berth/internal/fail"
 	"berth/internal/image"
 )
 
@@ -16,7 +15,7 @@ import (
 func (n service) Import(ctx context.Context, archive io.Reader, send func(*admin.PullEvent) error) error {
 	images, err := n.images.Import(ctx, archive, progress(send))
 	if err != nil {
-		return cri.ToStatus(err)
+		return err
 	}
 	for _, img := range images {
 		if err := send(complete(img)); err != nil {
@@ -38,9 +37,9 @@ func complete(img image.Image) *admin.PullEvent {
 
 // Export writes images as an archive.
 func (n service) Export(ctx context.Context, req *admin.ExportRequest, archive io.Writer, send func(*admin.PullEvent) error) error {
-	return cri.ToStatus(n.images.Export(ctx, image.ExportRequest{
+	return n.images.Export(ctx, image.ExportRequest{
 		Images: req.Images, Format: req.Format, Compress: req.Compress, Progress: progress(send),
-	}, archive))
+	}, archive)
 }
 
 // Images tells of images, of those that are asked for or of all.
@@ -51,7 +50,7 @@ func (n service) Images(_ context.Context, req *admin.ImagesRequest, send func(*
 		for _, ref := range req.Images {
 			img, ok := n.images.Get(ref)
 			if !ok {
-				return status.Errorf(codes.NotFound, "there is no image %s", ref)
+				return fail.New(errdefs.ErrNotFound, "there is no image %s", ref)
 			}
 			images = append(images, img)
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/host"
-	"berth/internal/pod"
 	"berth/internal/rootfs"
 	"berth/internal/userns"
 )
@@ -199,7 +199,8 @@ func (f *features) usernsError(handler string) error {
 		err = found.why(handler)
 	}
 	if err != nil && !errors.Is(err, errUntried) {
-		return pod.Fail(errdefs.ErrFailedPrecondition, "user namespaces are not available on this node with the runtime handler %s: %w", handler, err)
+		return fail.New(errdefs.ErrFailedPrecondition,
+			"user namespaces are not available on this node with the runtime handler %s: %w", handler, err)
 	}
 	return nil
 }

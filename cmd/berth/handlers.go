@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/config"
+	"berth/internal/fail"
 	"berth/internal/host"
-	"berth/internal/pod"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
 	"berth/internal/spec"
@@ -125,7 +125,8 @@ func (h *handlers) find(name string) (runtime.Handler, error) {
 	}
 	i := slices.IndexFunc(h.found, func(r host.Runtime) bool { return r.Name == name })
 	if i < 0 {
-		return runtime.Handler{}, pod.Fail(errdefs.ErrNotFound, "runtime handler %q is not configured on this node: add [runtimes.%s] to the configuration",
+		return runtime.Handler{}, fail.New(errdefs.ErrNotFound,
+			"runtime handler %q is not configured on this node: add [runtimes.%s] to the configuration",
 			name, name)
 	}
 	c := h.named[name]

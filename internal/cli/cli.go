@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"berth/internal/fail"
 )
 
 // DefaultSocket is where a daemon listens unless somebody says otherwise.
@@ -45,6 +47,11 @@ func New(version string) *cobra.Command {
 	a := &app{version: version}
 	root := &cobra.Command{
 		Use: "berth", Short: "Run pods on this machine, for a kubelet or by hand",
+		Long: "Run pods on this machine, for a kubelet or by hand.\n\n" +
+			"Exit codes: 0 done; 1 failed; 2 wrong use, or a request that makes no sense; 3 what is named is not there;\n" +
+			"4 it may work later: the daemon, a registry or a network does not answer; 5 refused: credentials, a signature\n" +
+			"or a permission is missing; 6 a limit is reached, or a disk is full. berth run and berth exec end with the\n" +
+			"code of the container or command, and with 125 where Berth itself fails.",
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	socket := os.Getenv("BERTH_SOCKET")
@@ -123,7 +130,7 @@ func exitCode(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	code, say := 1, true
+	code, say := fail.KindOf(err).Exit, true
 	var e *exitError
 	if errors.As(err, &e) {
 		code, say = e.code, e.err != nil

@@ -116,7 +116,7 @@ func TestListsAsJSON(t *testing.T) {
 			t.Errorf("%s: %s", command, out)
 		}
 	}
-	if _, errs, code := d.berth(t, "ps", "-o", "yaml"); code != 1 || !strings.Contains(errs, "json") {
+	if _, errs, code := d.berth(t, "ps", "-o", "yaml"); code != 2 || !strings.Contains(errs, "json") {
 		t.Errorf("an unknown format: code %d, %q", code, errs)
 	}
 }
@@ -228,7 +228,7 @@ func TestStopAndRemove(t *testing.T) {
 		t.Errorf("stop of one container: code %d, %q", code, errs)
 	}
 	out, errs, code := d.berth(t, "rm", "-f", "postgres", "nobody", "sidecar")
-	if out != "postgres\nsidecar\n" || code != 1 || !strings.Contains(errs, `"nobody"`) || len(d.containers) != 2 {
+	if out != "postgres\nsidecar\n" || code != 3 || !strings.Contains(errs, `"nobody"`) || len(d.containers) != 2 {
 		t.Errorf("rm -f: code %d, %q %q, %d containers left", code, out, errs, len(d.containers))
 	}
 	if _, errs, code := d.berth(t, "rm", "-f", "web"); code != 0 || len(d.pods) != 1 || len(d.containers) != 0 {
@@ -243,7 +243,8 @@ func TestImagesAreRemovedByAnyName(t *testing.T) {
 			t.Errorf("%s: code %d, %q %q", word, code, out, errs)
 		}
 	}
-	if _, errs, code := d.berth(t, "rmi", "nothing"); code != 1 || !strings.Contains(errs, `there is no image "nothing"; see berth images`) {
+	if _, errs, code := d.berth(t, "rmi", "nothing"); code != 3 || !strings.Contains(errs,
+		`there is no image "nothing"; see berth images`) {
 		t.Errorf("code %d, %q", code, errs)
 	}
 	if len(d.images) != 0 {
@@ -279,8 +280,9 @@ func TestInspect(t *testing.T) {
 			t.Errorf("%v: %s", c.args, out)
 		}
 	}
-	for _, args := range [][]string{{"nobody"}, {"--type", "pod", "postgres"}, {"--type", "ship", "web"}} {
-		if _, errs, code := d.berth(t, append([]string{"inspect"}, args...)...); code != 1 || errs == "" {
+	for args, want := range map[string]int{"nobody": 3, "--type pod postgres": 3, "--type ship web": 2} {
+		_, errs, code := d.berth(t, append([]string{"inspect"}, strings.Fields(args)...)...)
+		if code != want || errs == "" {
 			t.Errorf("%v: code %d, %q", args, code, errs)
 		}
 	}
@@ -320,7 +322,8 @@ func TestPullShowsPhasesAsLines(t *testing.T) {
 		t.Errorf("code %d, out %q, err %q", code, out, errs)
 	}
 	d.pulled = nil
-	if _, errs, code := d.berth(t, "pull", "--creds", "u:p:w", "x"); code != 1 || !strings.Contains(errs, `berth: pull x: RegistryUnavailable: no x for "up:w"`) {
+	if _, errs, code := d.berth(t, "pull", "--creds", "u:p:w", "x"); code != 3 || !strings.Contains(errs,
+		`berth: pull x: RegistryUnavailable: no x for "up:w"`) {
 		t.Errorf("code %d, %q", code, errs)
 	}
 	if _, _, code := d.berth(t, "pull", "--creds", "u", "x"); code != 1 {
@@ -403,7 +406,7 @@ func TestWithoutADaemon(t *testing.T) {
 	t.Setenv("BERTH_CONFIG", "")
 	want := "berth: the daemon at " + d.socket + ` does not answer: connect: no such file or directory; start it with "berth serve"` + "\n"
 	for _, args := range [][]string{{"ps"}, {"pods"}, {"images"}, {"stop", "x"}, {"inspect", "x"}, {"check"}, {"logs", "x"}} {
-		if _, errs, code := d.berth(t, args...); errs != want || code != 1 {
+		if _, errs, code := d.berth(t, args...); errs != want || code != 4 {
 			t.Errorf("%v: code %d, %q", args, code, errs)
 		}
 	}

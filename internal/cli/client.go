@@ -76,14 +76,11 @@ func (a *app) with(do func(*client) error) error {
 
 func socketPath(socket string) string { return strings.TrimPrefix(socket, "unix://") }
 
-// callError is a failed call in words for a person; it keeps its gRPC code.
-type callError struct {
-	code codes.Code
-	text string
-}
+// callError is a failed call in words for a person; it keeps the code and the details of its status.
+type callError struct{ status *status.Status }
 
-func (e *callError) Error() string              { return e.text }
-func (e *callError) GRPCStatus() *status.Status { return status.New(e.code, e.text) }
+func (e *callError) Error() string              { return e.status.Message() }
+func (e *callError) GRPCStatus() *status.Status { return e.status }
 
 // explain takes gRPC's own words out of an error, and says what to do when nobody answers. What the daemon itself answered is
 // told as it is: also one that lives says that something, such as a registry, is unavailable.
@@ -104,7 +101,9 @@ func explain(path string, answered bool, err error) error {
 	case s.Code() == codes.Canceled:
 		text = "interrupted"
 	}
-	return &callError{s.Code(), text}
+	told := s.Proto()
+	told.Message = text
+	return &callError{status.FromProto(told)}
 }
 
 // noAnswer says why the daemon does not answer. What connecting says is plainer than what gRPC makes of it.

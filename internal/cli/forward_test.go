@@ -115,7 +115,7 @@ func TestForwardEndsWithItsPod(t *testing.T) {
 	hello(t, address)
 	select {
 	case got := <-code:
-		if said := errs.String(); got != 1 || said != "berth: connection refused\nberth: pod aa2 is not there\n" {
+		if said := errs.String(); got != 3 || said != "berth: connection refused\nberth: pod aa2 is not there\n" {
 			t.Errorf("code %d, %q", got, said)
 		}
 	case <-time.After(patience.For(time.Minute)):

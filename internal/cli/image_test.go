@@ -115,7 +115,8 @@ func TestImageInspect(t *testing.T) {
 		v.Config.Config.Env[1] != "C=d e" || len(v.Layers) != 3 {
 		t.Errorf("code %d, %v: %s", code, err, out)
 	}
-	if _, errs, code := d.berth(t, "image", "inspect", "nobody"); code != 1 || !strings.Contains(errs, `there is no image "nobody"`) {
+	if _, errs, code := d.berth(t, "image", "inspect", "nobody"); code != 3 || !strings.Contains(errs,
+		`there is no image "nobody"`) {
 		t.Errorf("code %d, %s", code, errs)
 	}
 }
@@ -164,7 +165,8 @@ func TestImagePrune(t *testing.T) {
 	}
 	d := stocked(t)
 	for _, wrong := range []string{"-5m", "x", "-1d", "99999999d"} {
-		if _, errs, code := d.berth(t, "image", "prune", "--older-than="+wrong); code != 1 || !strings.Contains(errs, "--older-than") {
+		if _, errs, code := d.berth(t, "image", "prune", "--older-than="+wrong); code != 2 || !strings.Contains(errs,
+			"--older-than") {
 			t.Errorf("%s: code %d, %s", wrong, code, errs)
 		}
 	}
@@ -209,12 +211,20 @@ func TestImageExport(t *testing.T) {
 		t.Errorf("a failure touched what was there: code %d, %q, %q", code, errs, written())
 	}
 	d.exportFails = nil
-	for args, says := range map[string]string{
-		"nobody": `there is no image "nobody"`, "-o /no/such/dir/f quay.io/app:v1": "/no/such/dir", "--format zip quay.io/app:v1": "oci and docker",
-		"": "an argument is missing", "-o /dev/full quay.io/app:v1": "no space left",
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"", 2, "an argument is missing"},
+		{"--format zip quay.io/app:v1", 2, "oci and docker"},
+		{"nobody", 3, `there is no image "nobody"`},
+		{"-o /dev/full quay.io/app:v1", 6, "no space left"},
+		{"-o /no/such/dir/f quay.io/app:v1", 1, "/no/such/dir"},
 	} {
-		if _, errs, code := d.berth(t, append([]string{"image", "export"}, strings.Fields(args)...)...); code != 1 || !strings.Contains(errs, says) {
-			t.Errorf("%s: code %d, %q", args, code, errs)
+		_, errs, code := d.berth(t, append([]string{"image", "export"}, strings.Fields(c.args)...)...)
+		if code != c.code || !strings.Contains(errs, c.says) {
+			t.Errorf("%s: code %d, %q", c.args, code, errs)
 		}
 	}
 	if out, _, _ := d.berth(t, "__complete", "image", "export", "quay"); !strings.HasPrefix(out, "quay.io/app:v1\n") {

@@ -3,11 +3,13 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/fail"
 )
 
 // The kinds of what can be inspected.
@@ -67,7 +69,8 @@ func (c inspector) inspect(ctx context.Context, kind, word string) (*inspected, 
 		return v, err
 	}
 	if !known {
-		return nil, fmt.Errorf("--type %s: there is %s, %s and %s", kind, kindContainer, kindPod, kindImage)
+		return nil, fail.New(errdefs.ErrInvalidArgument, "--type %s: there is %s, %s and %s", kind, kindContainer, kindPod,
+			kindImage)
 	}
 	return nil, &unknownError{"container, pod or image", word}
 }

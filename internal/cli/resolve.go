@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -63,6 +64,9 @@ func (e *unknownError) Error() string {
 	return fmt.Sprintf("there is no %s %q; see %s", e.kind, e.word, list)
 }
 
+// Unwrap returns the kind.
+func (e *unknownError) Unwrap() error { return errdefs.ErrNotFound }
+
 type ambiguousError struct {
 	kind, word string
 	found      []subject
@@ -78,6 +82,9 @@ func (e *ambiguousError) Error() string {
 	}
 	return fmt.Sprintf("more than one %s is meant by %q: %s", e.kind, e.word, strings.Join(which, ", "))
 }
+
+// Unwrap returns the kind.
+func (e *ambiguousError) Unwrap() error { return errdefs.ErrInvalidArgument }
 
 // node is what the daemon has of pods and containers, at one moment.
 type node struct {

@@ -14,10 +14,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
+	"berth/internal/fail"
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -154,7 +156,8 @@ func (r *runner) nameIt(ctx context.Context, uid string) error {
 		r.o.name = nameFrom(r.o.image) + "-" + uid[:4]
 	}
 	if !podName.MatchString(r.o.name) {
-		return fmt.Errorf("--name %s: a name is up to 63 of a-z, 0-9, - and ., and begins and ends with a letter or digit", r.o.name)
+		return fail.New(errdefs.ErrInvalidArgument,
+			"--name %s: a name is up to 63 of a-z, 0-9, - and ., and begins and ends with a letter or digit", r.o.name)
 	}
 	n, err := r.survey(ctx)
 	if err != nil {

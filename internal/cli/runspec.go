@@ -9,9 +9,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/spf13/pflag"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/spec"
 )
 
@@ -55,7 +57,7 @@ func (o *runOptions) register(f *pflag.FlagSet) {
 func (o *runOptions) check() error {
 	switch {
 	case o.network != "pod" && o.network != "host":
-		return fmt.Errorf("--net %s: there is pod and host", o.network)
+		return fail.New(errdefs.ErrInvalidArgument, "--net %s: there is pod and host", o.network)
 	case o.network == "host" && len(o.ports) > 0:
 		return errors.New("-p has no meaning with --net host: the container's ports are this machine's")
 	case o.detach && o.remove:

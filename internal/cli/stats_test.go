@@ -93,7 +93,7 @@ func TestStatsOnce(t *testing.T) {
 		`c1c1 idle default/web 50\.0% 3.0 MB 4.0 MB - 5.0 kB 7`, `c2c2 busy prod/db 150\.0% 3.0 MB - - 5.0 kB 7`)
 	out, _, _ = d.berth(t, "stats", "--no-stream", "busy")
 	wantLines(t, out, "CONTAINER .*", "c2c2 busy .*")
-	if _, errs, code := d.berth(t, "stats", "nobody"); code != 1 || !strings.Contains(errs, "nobody") {
+	if _, errs, code := d.berth(t, "stats", "nobody"); code != 3 || !strings.Contains(errs, "nobody") {
 		t.Errorf("code %d: %s", code, errs)
 	}
 	out, _, _ = d.berth(t, "stats", "-o", "json", "c1c1")

@@ -5,7 +5,10 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
+
+	"berth/internal/fail"
 )
 
 // finish gives cmd, and what is below it, what all commands have: a help that fits a terminal, and no files that a shell offers where
@@ -68,7 +71,7 @@ func takes(least, most int) cobra.PositionalArgs {
 
 // wrongUse says where to read what a command takes.
 func wrongUse(cmd *cobra.Command, err error) error {
-	return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
+	return fail.New(errdefs.ErrInvalidArgument, "%w; see %s --help", err, cmd.CommandPath())
 }
 
 // ownExitCode makes a wrong use of cmd, too, end with the exit code that no container has.

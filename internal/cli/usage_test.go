@@ -21,11 +21,11 @@ func TestWrongUse(t *testing.T) {
 		{"exec", 125, "an argument is missing: berth exec [flags] CONTAINER [--] COMMAND [ARG...]; see berth exec --help"},
 		{"exec web", 125, "say which command to run: berth exec CONTAINER COMMAND"},
 		{"run --bogus x", 125, "unknown flag: --bogus; see berth run --help"},
-		{"ps --bogus", 1, "unknown flag: --bogus; see berth ps --help"},
-		{"ps extra", 1, `"extra" is too much: berth ps [flags]; see berth ps --help`},
-		{"logs a b", 1, `"b" is too much: berth logs CONTAINER [flags]; see berth logs --help`},
-		{"stop", 1, "an argument is missing: berth stop NAME... [flags]; see berth stop --help"},
-		{"image bogus", 1, `"bogus" is too much: berth image; see berth image --help`},
+		{"ps --bogus", 2, "unknown flag: --bogus; see berth ps --help"},
+		{"ps extra", 2, `"extra" is too much: berth ps [flags]; see berth ps --help`},
+		{"logs a b", 2, `"b" is too much: berth logs CONTAINER [flags]; see berth logs --help`},
+		{"stop", 2, "an argument is missing: berth stop NAME... [flags]; see berth stop --help"},
+		{"image bogus", 2, `"bogus" is too much: berth image; see berth image --help`},
 	} {
 		out, errs, code := startDaemon(t).berth(t, strings.Fields(c.args)...)
 		if errs != "berth: "+c.want+"\n" || code != c.code || out != "" {
@@ -86,7 +86,7 @@ func TestWrap(t *testing.T) {
 func TestUnavailableIsNotSilence(t *testing.T) {
 	d := populated(t)
 	d.refuse["ListContainers"] = status.Error(codes.Unavailable, "the node's network is not ready")
-	if _, errs, code := d.berth(t, "ps"); errs != "berth: the node's network is not ready\n" || code != 1 {
+	if _, errs, code := d.berth(t, "ps"); errs != "berth: the node's network is not ready\n" || code != 4 {
 		t.Errorf("code %d, %q", code, errs)
 	}
 	d.pulled = []admin.PullEvent{{Layer: "sha256:1", Phase: "downloading"}}
@@ -98,7 +98,8 @@ func TestUnavailableIsNotSilence(t *testing.T) {
 		t.Errorf("code %d, %q", code, errs)
 	}
 	d.pullFails = status.Error(codes.Unavailable, "RegistryUnavailable: no route")
-	if _, errs, code := d.berth(t, "pull", "x"); !strings.HasSuffix(errs, "\nberth: pull x: RegistryUnavailable: no route\n") || code != 1 {
+	if _, errs, code := d.berth(t, "pull", "x"); !strings.HasSuffix(errs,
+		"\nberth: pull x: RegistryUnavailable: no route\n") || code != 4 {
 		t.Errorf("after some progress: code %d, %q", code, errs)
 	}
 }

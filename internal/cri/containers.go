@@ -3,7 +3,6 @@ package cri
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -11,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"berth/internal/fail"
 	"berth/internal/pod"
 )
 
@@ -20,14 +19,11 @@ import (
 func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	podID, err := s.Pods.ID(req.PodSandboxId)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	id, err := s.Pods.Create(ctx, podID, req.Config)
-	if as[*pod.ImageVolumeError](err) {
-		err = fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, err) // the word that the kubelet looks for
-	}
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.CreateContainerResponse{ContainerId: string(id)}, nil
 }
@@ -39,7 +35,7 @@ func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContai
 		err = s.Pods.Start(ctx, id)
 	}
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.StartContainerResponse{}, nil
 }
@@ -49,7 +45,7 @@ func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContaine
 	timeout := time.Duration(max(req.Timeout, 0)) * time.Second
 	err := end(s.Pods.ContainerID, req.ContainerId, func(id pod.ID) error { return s.Pods.StopContainer(ctx, id, timeout) })
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.StopContainerResponse{}, nil
 }
@@ -58,7 +54,7 @@ func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContaine
 func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	err := end(s.Pods.ContainerID, req.ContainerId, func(id pod.ID) error { return s.Pods.RemoveContainer(ctx, id) })
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
@@ -70,7 +66,7 @@ func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenC
 		err = pod.Streams{Pods: s.Pods}.ReopenLog(ctx, id)
 	}
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.ReopenContainerLogResponse{}, nil
 }
@@ -79,14 +75,14 @@ func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenC
 func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	id, err := s.Pods.ContainerID(req.ContainerId)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	if req.Timeout < 0 {
-		return nil, ToStatus(fmt.Errorf("exec: timeout %d is negative: %w", req.Timeout, errdefs.ErrInvalidArgument))
+		return nil, fail.New(errdefs.ErrInvalidArgument, "exec: timeout %d is negative", req.Timeout)
 	}
 	out, err := pod.Streams{Pods: s.Pods}.ExecSync(ctx, id, req.Cmd, time.Duration(req.Timeout)*time.Second)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.ExecSyncResponse{Stdout: out.Stdout, Stderr: out.Stderr, ExitCode: int32(out.ExitCode)}, nil
 }
@@ -124,16 +120,16 @@ func matchContainer(c *runtimeapi.Container, f *runtimeapi.ContainerFilter) bool
 func (s *Server) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	id, err := s.Pods.ContainerID(req.ContainerId)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	r, c, err := s.Pods.GetContainer(id)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	resp := &runtimeapi.ContainerStatusResponse{Status: s.containerStatus(r, c)}
 	if req.Verbose {
 		if resp.Info, err = verbose(map[string]any{"info": s.containerInfo(r, c)}); err != nil {
-			return nil, ToStatus(err)
+			return nil, err
 		}
 	}
 	return resp, nil

@@ -3,63 +3,176 @@ package cri
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
-	"berth/internal/image"
+	"berth/internal/cdi"
+	"berth/internal/cgroup/limits"
+	"berth/internal/fail"
+	"berth/internal/image/layer"
+	"berth/internal/image/verifier"
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/pod"
+	"berth/internal/room"
+	"berth/internal/rootfs"
+	"berth/internal/selinux"
 )
 
-func TestCodes(t *testing.T) {
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestAnswers compares what a client is told of each sort of error, and of those that hold another, with
+// testdata/errors.txt: the code that it acts on, and the text with the word that a kubelet looks for.
+func TestAnswers(t *testing.T) {
+	no := errors.New("no")
+	step := func(err error) error { return &op.StepError{Plan: "pod", Step: "network", Err: err} }
+	superseded := &op.SupersededError{By: "stop"}
+	plugin := &network.PluginError{Plugin: "bridge", Verb: "ADD", Network: "n", Err: no}
+	missing := &network.MissingPluginError{Plugin: "bridge", Dirs: []string{"/opt/cni/bin"}}
+	invalid := fail.New(errdefs.ErrInvalidArgument, "mount: %w", syscall.ENOENT)
 	cases := []struct {
+		name string
 		err  error
-		want codes.Code
 	}{
-		{fmt.Errorf("pod: %w", errdefs.ErrNotFound), codes.NotFound},
-		{fmt.Errorf("pod: %w: %w", errors.New("bad sysctl"), errdefs.ErrInvalidArgument), codes.InvalidArgument},
-		{&pod.MoveError{What: "pod", From: pod.Stopped, To: pod.Ready}, codes.FailedPrecondition},
-		{&op.WaitError{Kind: "creation", Err: context.DeadlineExceeded}, codes.DeadlineExceeded},
-		{&op.WaitError{Kind: "creation", Err: context.Canceled}, codes.Canceled},
-		{fmt.Errorf("pod: %w", &op.StepError{Plan: "pod", Step: "network", Err: &op.SupersededError{By: "stop"}}), codes.Aborted},
-		{fmt.Errorf("pod: %w", op.ErrAbandoned), codes.Aborted},
-		{&op.StepError{Plan: "pod", Step: "network", Err: &network.NotReadyError{}}, codes.Unavailable},
-		{&op.StepError{Plan: "pod", Step: "network", Err: &network.MissingPluginError{Plugin: "bridge"}}, codes.Unavailable},
-		{&op.StepError{Plan: "pod", Step: "namespaces", Err: &network.SysctlError{Name: "a", Err: errors.New("no")}}, codes.InvalidArgument},
-		{&network.CIDRError{Value: "x", Err: errors.New("no")}, codes.InvalidArgument},
-		{fmt.Errorf("write record: %w", syscall.ENOSPC), codes.ResourceExhausted},
-		{&image.Error{Kind: image.DataLoss, Op: "pull", Err: errors.New("digest")}, codes.DataLoss},
-		{&image.Error{Kind: image.Unavailable, Op: "pull", Err: context.DeadlineExceeded}, codes.Unknown},
-		{&image.Error{Kind: image.Refused, Op: "pull", Err: errors.New("no")}, codes.Unknown},
-		{pod.Fail(errdefs.ErrInvalidArgument, "mount: %w", syscall.ENOENT), codes.InvalidArgument},
-		{pod.Fail(errdefs.ErrInternal, "read /x: %w", syscall.EIO), codes.Internal},
-		{errors.New("something else"), codes.Unknown},
-		{status.Error(codes.OutOfRange, "as it is"), codes.OutOfRange},
+		{"plain", no},
+		{"status", status.Error(codes.OutOfRange, "as it is")},
+		{"deadline", context.DeadlineExceeded},
+		{"canceled", context.Canceled},
+		{"ENOSPC", fmt.Errorf("write record: %w", syscall.ENOSPC)},
+		{"EDQUOT", fmt.Errorf("write record: %w", syscall.EDQUOT)},
+		{"EIO", fmt.Errorf("write record: %w", syscall.EIO)},
+		{"room", room.Explain(fmt.Errorf("write record: %w", syscall.EROFS), "/nowhere", "remove images")},
+
+		{"errdefs unknown", errdefs.ErrUnknown},
+		{"errdefs invalid argument", fmt.Errorf("pod: %w", errdefs.ErrInvalidArgument)},
+		{"errdefs not found", fmt.Errorf("pod: %w", errdefs.ErrNotFound)},
+		{"errdefs already exists", errdefs.ErrAlreadyExists},
+		{"errdefs permission denied", errdefs.ErrPermissionDenied},
+		{"errdefs unauthenticated", errdefs.ErrUnauthenticated},
+		{"errdefs resource exhausted", errdefs.ErrResourceExhausted},
+		{"errdefs failed precondition", errdefs.ErrFailedPrecondition},
+		{"errdefs data loss", errdefs.ErrDataLoss},
+		{"errdefs unavailable", errdefs.ErrUnavailable},
+		{"errdefs internal", errdefs.ErrInternal},
+		{"errdefs not implemented", errdefs.ErrNotImplemented},
+
+		{"image canceled", imageError(context.Canceled, "pull image x", context.Canceled)},
+		{"image deadline", imageError(context.DeadlineExceeded, "pull image x", context.DeadlineExceeded)},
+		{"image data loss", imageError(errdefs.ErrDataLoss, "pull image x", no)},
+		{"image failed precondition", imageError(errdefs.ErrFailedPrecondition, "pull image x",
+			&layer.HostileError{Entry: "a", Reason: "leads out"})},
+		{"image internal", imageError(errdefs.ErrUnknown, "pull image x", no)},
+		{"image invalid argument", imageError(errdefs.ErrInvalidArgument, "pull image x", no)},
+		{"image not found", imageError(errdefs.ErrNotFound, "pull image x", no)},
+		{"image permission denied", imageError(errdefs.ErrPermissionDenied, "pull image x", no)},
+		{"image refused", imageError(crierrors.ErrSignatureValidationFailed, "pull image x",
+			&verifier.Refusal{Verifier: "v", Reason: "revoked"})},
+		{"image resource exhausted", imageError(errdefs.ErrResourceExhausted, "pull image x",
+			&layer.LimitError{What: "too much"})},
+		{"image unauthenticated", imageError(errdefs.ErrUnauthenticated, "pull image x", no)},
+		{"image unavailable", imageError(crierrors.ErrRegistryUnavailable, "pull image x", no)},
+		{"image unavailable, out of time",
+			imageError(crierrors.ErrRegistryUnavailable, "pull image x", context.DeadlineExceeded)},
+		{"image with a long text", imageError(errdefs.ErrDataLoss, "pull image x",
+			errors.New(strings.Repeat("long ", 5000)))},
+
+		{"network annotation", &network.AnnotationError{Name: "a", Value: "v", Err: no}},
+		{"network CIDR", &network.CIDRError{Value: "x", Err: no}},
+		{"network missing plugin", missing},
+		{"network not ready", &network.NotReadyError{Status: network.Status{Message: "no configuration"}}},
+		{"network plugin", plugin},
+		{"network sysctl", &network.SysctlError{Name: "a", Value: "b", Err: no}},
+		{"network sysctl that the kernel refuses", &network.SysctlError{Name: "a", Value: "b", Err: syscall.EINVAL}},
+		{"network detach", &network.DetachError{Pod: "p", Record: "/r", Err: missing}},
+
+		{"op abandoned", op.ErrAbandoned},
+		{"op superseded", superseded},
+		{"op wait, deadline", &op.WaitError{Kind: "creation", Err: context.DeadlineExceeded}},
+		{"op wait, canceled", &op.WaitError{Kind: "creation", Err: context.Canceled}},
+		{"step", step(no)},
+		{"step, not ready", step(&network.NotReadyError{})},
+		{"step, sysctl", step(&network.SysctlError{Name: "a", Err: no})},
+		{"step, superseded", step(superseded)},
+		{"step, superseded after a plugin", ended(plugin, superseded)},
+		{"step, abandoned after a deadline", ended(context.DeadlineExceeded, op.ErrAbandoned)},
+		{"step, out of time", late(plugin)},
+		{"step, out of time without a plugin", late(missing)},
+		{"step with an undo that failed", fmt.Errorf("%w; and %w, which is tried again", step(missing), step(plugin))},
+
+		{"pod invalid", invalid},
+		{"pod invalid in a step", fmt.Errorf("pod a/b: %w", step(invalid))},
+		{"pod internal", fail.New(errdefs.ErrInternal, "read /x: %w", syscall.EIO)},
+		{"pod precondition, no room", fail.New(errdefs.ErrFailedPrecondition, "a plugin refuses: %w", no)},
+		{"pod not found", fail.New(errdefs.ErrNotFound, "pod %q: not found", "x")},
+		{"pod move", &pod.MoveError{What: "pod", From: pod.Stopped, To: pod.Ready}},
+		{"image volume", imageVolume(invalid)},
+		{"cdi", fail.New(errdefs.ErrInvalidArgument, "container c: %w",
+			&cdi.UnknownError{Names: []string{"a/b=c"}, Dirs: []string{"/etc/cdi"}})},
+		{"cdi alone", &cdi.UnknownError{Names: []string{"a/b=c"}, Dirs: []string{"/etc/cdi"}}},
+		{"limits in use", &limits.UsageError{}},
+		{"rootfs unfit", &rootfs.UnfitError{Why: no}},
+		{"rootfs mapping", &rootfs.NoIDMapError{Err: no}},
+		{"selinux protected", &selinux.ProtectedError{Path: "/etc"}},
 	}
+	var got strings.Builder
 	for _, c := range cases {
-		got := ToStatus(c.err)
-		if status.Code(got) != c.want {
-			t.Errorf("%v: %v, want %v", c.err, status.Code(got), c.want)
+		s := status.Convert(fail.Status(c.err))
+		text := s.Message()
+		if len(text) > 200 {
+			text = fmt.Sprintf("%s … (at most 4096 bytes: %v)", text[:60], len(text) <= 4096)
 		}
-		if c.want != codes.OutOfRange && status.Convert(got).Message() != c.err.Error() {
-			t.Errorf("the text was lost: %q", status.Convert(got).Message())
+		fmt.Fprintf(&got, "%s | %s | %s\n", c.name, s.Code(), text)
+	}
+	golden := filepath.Join("testdata", "errors.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if ToStatus(nil) != nil {
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != string(want) {
+		t.Errorf("answers differ from %s:\n%s", golden, got.String())
+	}
+	if fail.Status(nil) != nil {
 		t.Error("nil is an error")
 	}
 }
 
-func TestEveryImageKindHasACode(t *testing.T) {
-	for k := image.InvalidArgument; k <= image.Refused; k++ {
-		if imageCodes[k] == codes.OK {
-			t.Errorf("kind %d has no code", k)
-		}
+// imageVolume is what CreateContainer makes of an image that cannot be mounted.
+func imageVolume(err error) error { return fail.New(crierrors.ErrImageVolumeMountFailed, "%w", err) }
+
+// imageError is what the store of images makes of an error that ends an operation.
+func imageError(kind error, op string, err error) error { return fail.New(kind, "%s: %w", op, err) }
+
+// ended is what a plan says of a step that another operation ends, or nobody waits for, while it fails.
+func ended(err, cause error) error {
+	ctx, end := context.WithCancelCause(context.Background())
+	return op.Plan{Name: "pod", Steps: []op.Step{{Name: "network", Do: func(context.Context) error {
+		end(cause)
+		return err
+	}}}}.Forward(ctx)
+}
+
+// late is what a plan says of a step that fails when its time is up.
+func late(err error) error {
+	fails := func(ctx context.Context) error {
+		<-ctx.Done()
+		return err
 	}
+	step := op.Step{Name: "network", Deadline: time.Nanosecond, Do: fails}
+	return op.Plan{Name: "pod", Steps: []op.Step{step}}.Forward(context.Background())
 }

@@ -29,7 +29,7 @@ func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.
 			return nil // the caller went, which is how this ends
 		}
 		if err != nil {
-			return ToStatus(err)
+			return err
 		}
 		if err := stream.Send(s.event(e)); err != nil {
 			return err

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/telemetry"
 	"berth/test/patience"
 )
 
@@ -28,7 +30,8 @@ func dial(t *testing.T, s *Server) runtimeapi.RuntimeServiceClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer()
+	_, stream := telemetry.Interceptors(slog.New(slog.DiscardHandler), func() bool { return true }, nil)
+	g := grpc.NewServer(grpc.StreamInterceptor(stream))
 	s.Register(g)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()

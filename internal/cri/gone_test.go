@@ -8,12 +8,11 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
 	"berth/internal/cgroup/limits"
+	"berth/internal/fail"
 	"berth/internal/network"
 	"berth/internal/pod"
 	"berth/internal/runtime"
@@ -96,10 +95,12 @@ func TestStopThatDoesNotFindWhatItNeedsFails(t *testing.T) {
 	}
 	missing = true
 	id := resp.PodSandboxId
-	if _, err := s.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := s.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); !fail.Is(err,
+		errdefs.ErrFailedPrecondition) {
 		t.Errorf("StopPodSandbox answers %v", err)
 	}
-	if _, err := s.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := s.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); !fail.Is(err,
+		errdefs.ErrFailedPrecondition) {
 		t.Errorf("RemovePodSandbox answers %v", err)
 	}
 	pods.Close() // no more tries

@@ -9,18 +9,19 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/image"
-	"berth/internal/pod"
 )
 
 // PullImage fetches an image and returns its id.
 func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	if name := req.GetImage().GetRuntimeHandler(); !s.hasHandler(name) {
-		return nil, ToStatus(pod.Fail(errdefs.ErrNotFound, "pull image %s: runtime handler %q is not configured on this node", req.GetImage().GetImage(), name))
+		return nil, fail.New(errdefs.ErrNotFound, "pull image %s: runtime handler %q is not configured on this node",
+			req.GetImage().GetImage(), name)
 	}
 	img, err := s.Images.Pull(ctx, image.PullRequest{Reference: req.GetImage().GetImage(), Auth: auth(req.Auth)})
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.PullImageResponse{ImageRef: img.ID}, nil
 }
@@ -50,7 +51,7 @@ func (s *Server) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusReque
 	if req.Verbose {
 		info, err := verbose(map[string]any{"info": map[string]any{"layers": img.Layers, "imageSpec": img.Config, "pulledAt": img.PulledAt}})
 		if err != nil {
-			return nil, ToStatus(err)
+			return nil, err
 		}
 		resp.Info = info
 	}
@@ -78,7 +79,7 @@ func (s *Server) imageItems(f *runtimeapi.ImageFilter) (items []*runtimeapi.Imag
 // RemoveImage removes an image under all its names. What is not there is removed already.
 func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	if err := s.Images.Remove(ctx, req.GetImage().GetImage()); err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.RemoveImageResponse{}, nil
 }

@@ -17,7 +17,7 @@ import (
 func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	id, err := s.Pods.Run(ctx, req.Config, req.RuntimeHandler)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: string(id)}, nil
 }
@@ -26,7 +26,7 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	err := end(s.Pods.ID, req.PodSandboxId, func(id pod.ID) error { return s.Pods.Stop(ctx, id) })
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
@@ -35,7 +35,7 @@ func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSand
 func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	err := end(s.Pods.ID, req.PodSandboxId, func(id pod.ID) error { return s.Pods.Remove(ctx, id) })
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
@@ -44,17 +44,17 @@ func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePod
 func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	id, err := s.Pods.ID(req.PodSandboxId)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	now := time.Now()
 	r, err := s.Pods.Get(id)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	resp := &runtimeapi.PodSandboxStatusResponse{Status: podStatus(r), ContainersStatuses: s.containerStatuses(r), Timestamp: now.UnixNano()}
 	if req.Verbose {
 		if resp.Info, err = verbose(map[string]any{"info": s.podInfo(r)}); err != nil {
-			return nil, ToStatus(err)
+			return nil, err
 		}
 	}
 	return resp, nil

@@ -2,11 +2,11 @@ package cri
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/pod"
 )
 
@@ -14,13 +14,13 @@ import (
 func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	id, err := s.Pods.ContainerID(req.ContainerId)
 	if err == nil && req.Windows != nil {
-		err = fmt.Errorf("change the limits of container %s: this is not a Windows node: %w", id, errdefs.ErrInvalidArgument)
+		err = fail.New(errdefs.ErrInvalidArgument, "change the limits of container %s: this is not a Windows node", id)
 	}
 	if err == nil {
 		err = pod.Limiter{Pods: s.Pods}.Container(ctx, id, req.Linux)
 	}
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
@@ -32,7 +32,7 @@ func (s *Server) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.
 		err = pod.Limiter{Pods: s.Pods}.Pod(ctx, id, req.Overhead, req.Resources)
 	}
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
 }

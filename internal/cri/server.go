@@ -99,7 +99,7 @@ func (s *Server) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runt
 	if req.Verbose {
 		info, err := verbose(s.Info())
 		if err != nil {
-			return nil, ToStatus(err)
+			return nil, err
 		}
 		resp.Info = info
 	}
@@ -133,7 +133,7 @@ func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest
 func (s *Server) UpdateRuntimeConfig(_ context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	if cidr := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr(); cidr != "" {
 		if err := s.Network.SetPodCIDR(cidr); err != nil {
-			return nil, ToStatus(err)
+			return nil, err
 		}
 	}
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil

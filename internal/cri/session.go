@@ -16,13 +16,13 @@ func (s *Server) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtim
 		err = pod.Streams{Pods: s.Pods}.Running(ctx, id)
 	}
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	req = proto.Clone(req).(*runtimeapi.ExecRequest)
 	req.ContainerId = string(id)
 	url, err := s.Streams.Exec(req)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.ExecResponse{Url: url}, nil
 }
@@ -34,13 +34,13 @@ func (s *Server) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*ru
 		err = pod.Streams{Pods: s.Pods}.Attachable(ctx, id)
 	}
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	req = proto.Clone(req).(*runtimeapi.AttachRequest)
 	req.ContainerId = string(id)
 	url, err := s.Streams.Attach(req)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.AttachResponse{Url: url}, nil
 }
@@ -52,13 +52,13 @@ func (s *Server) PortForward(ctx context.Context, req *runtimeapi.PortForwardReq
 		_, err = pod.Streams{Pods: s.Pods}.NetNS(ctx, id)
 	}
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	req = proto.Clone(req).(*runtimeapi.PortForwardRequest)
 	req.PodSandboxId = string(id)
 	url, err := s.Streams.PortForward(req)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	return &runtimeapi.PortForwardResponse{Url: url}, nil
 }

@@ -18,11 +18,11 @@ import (
 func (s *Server) ContainerStats(_ context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
 	id, err := s.Pods.ContainerID(req.ContainerId)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	r, c, err := s.Pods.GetContainer(id)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	stats, _ := s.containerStats(r, c)
 	return &runtimeapi.ContainerStatsResponse{Stats: stats}, nil
@@ -44,11 +44,11 @@ func (s *Server) StreamContainerStats(req *runtimeapi.StreamContainerStatsReques
 func (s *Server) PodSandboxStats(_ context.Context, req *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
 	id, err := s.Pods.ID(req.PodSandboxId)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	r, err := s.Pods.Get(id)
 	if err != nil {
-		return nil, ToStatus(err)
+		return nil, err
 	}
 	traffic := s.meter().Traffic([]*pod.Record{r})
 	return &runtimeapi.PodSandboxStatsResponse{Stats: s.podStats(r, traffic)}, nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -87,5 +88,6 @@ func TestOtherAlgorithms(t *testing.T) {
 // TestUnknownAlgorithm has a digest that nobody here can prove.
 func TestUnknownAlgorithm(t *testing.T) {
 	store := open(t, t.TempDir())
-	refused(t, store, PullRequest{Reference: "registry.example/x@md5:" + strings.Repeat("0", 32)}, InvalidArgument, "unsupported digest algorithm")
+	refused(t, store, PullRequest{Reference: "registry.example/x@md5:" + strings.Repeat("0", 32)},
+		errdefs.ErrInvalidArgument, "unsupported digest algorithm")
 }

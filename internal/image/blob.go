@@ -4,8 +4,11 @@ import (
 	"errors"
 	"io"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/fail"
 )
 
 // blobReader passes a blob through while it counts and digests it. It never returns more than the blob should have.
@@ -38,7 +41,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 	b.done += int64(n)
 	if b.done > b.desc.Size {
 		b.lied = true
-		return 0, errorf(DataLoss, "blob %s has more than the %d bytes promised", b.desc.Digest, b.desc.Size)
+		return 0, fail.New(errdefs.ErrDataLoss, "blob %s has more than the %d bytes promised", b.desc.Digest, b.desc.Size)
 	}
 	if b.sum != nil {
 		b.sum.Hash().Write(p[:n])
@@ -48,7 +51,8 @@ func (b *blobReader) Read(p []byte) (int, error) {
 		b.ended = true
 		if b.done < b.desc.Size {
 			b.lied = true
-			return n, errorf(DataLoss, "blob %s ended after %d of the %d bytes promised", b.desc.Digest, b.done, b.desc.Size)
+			return n, fail.New(errdefs.ErrDataLoss, "blob %s ended after %d of the %d bytes promised", b.desc.Digest, b.done,
+				b.desc.Size)
 		}
 	}
 	return n, err
@@ -61,7 +65,7 @@ func (b *blobReader) prove() error {
 	}
 	if b.sum != nil && b.sum.Digest() != b.desc.Digest {
 		b.lied = true
-		return errorf(DataLoss, "blob has the digest %s, not the %s promised", b.sum.Digest(), b.desc.Digest)
+		return fail.New(errdefs.ErrDataLoss, "blob has the digest %s, not the %s promised", b.sum.Digest(), b.desc.Digest)
 	}
 	return nil
 }

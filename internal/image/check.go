@@ -48,7 +48,7 @@ func (s *Store) Check(ctx context.Context, repair bool, report func(Finding)) er
 	for _, id := range c.presentIDs() {
 		found, err := c.checkLayer(ctx, id)
 		if err != nil {
-			return fail("check image store", err)
+			return failed("check image store", err)
 		}
 		if len(found) > 0 && repair {
 			c.repairLayer(ctx, id, found)
@@ -57,7 +57,7 @@ func (s *Store) Check(ctx context.Context, repair bool, report func(Finding)) er
 			report(f)
 		}
 	}
-	return fail("check image store", ctx.Err())
+	return failed("check image store", ctx.Err())
 }
 
 // checker verifies layers, and fetches damaged ones again.

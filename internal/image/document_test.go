@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -29,10 +30,10 @@ func TestMalformedDocuments(t *testing.T) {
 		{"in a list", `{"x":[[{"b":1},{"b":1,"c":[],"b":1}]]}`, `the key "b" twice`},
 	} {
 		s := newShelf(t)
-		s.refuses(c.name, s.put("", []byte(c.text)), DataLoss, c.words)
+		s.refuses(c.name, s.put("", []byte(c.text)), errdefs.ErrDataLoss, c.words)
 		s.refuses(c.name+" as a config", s.manifest(func(m *ocispec.Manifest) {
 			m.Config = s.put(ocispec.MediaTypeImageConfig, []byte(c.text))
-		}), DataLoss, "image config sha256:")
+		}), errdefs.ErrDataLoss, "image config sha256:")
 	}
 	for _, c := range []struct{ name, text, words string }{
 		{"a number for a list", `{"layers":7}`, "cannot unmarshal number"},
@@ -46,7 +47,7 @@ func TestMalformedDocuments(t *testing.T) {
 		{"an entry's digest twice", `{"manifests":[{"digest":"a","DIGEST":"b"}]}`, `the key "DIGEST" twice`},
 	} {
 		s := newShelf(t)
-		s.refuses(c.name, s.put("", []byte(c.text)), DataLoss, c.words)
+		s.refuses(c.name, s.put("", []byte(c.text)), errdefs.ErrDataLoss, c.words)
 	}
 }
 

@@ -13,10 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/gzip"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/fail"
 	"berth/internal/image/layer"
 )
 
@@ -45,19 +47,19 @@ func (s *Store) Export(ctx context.Context, req ExportRequest, w io.Writer) erro
 	defer cancel()
 	wanted, release, err := findExports(s, req.Images)
 	if err != nil {
-		return fail(op, err)
+		return failed(op, err)
 	}
 	defer release()
 	a, err := newArchiveForm(req.Format, req.Compress)
 	if err != nil {
-		return fail(op, err)
+		return failed(op, err)
 	}
 	p := newReporter(req.Progress)
 	defer p.close()
 	x := &exporter{disk: s.disk, form: a, compress: req.Compress, tar: tar.NewWriter(ctxWriter{ctx, w}), done: map[string]ocispec.Descriptor{}, progress: p}
 	err = x.run(ctx, wanted)
 	release()
-	return fail(op, errors.Join(err, s.dropRemoved(wanted)))
+	return failed(op, errors.Join(err, s.dropRemoved(wanted)))
 }
 
 // dropRemoved collects the layers of images that were removed while they were exported: Remove had to leave them.
@@ -82,7 +84,7 @@ func (c ctxWriter) Write(p []byte) (int, error) {
 	}
 	n, err := c.w.Write(p)
 	if err != nil {
-		err = errorf(Canceled, "nobody takes the archive any more: %w", err)
+		err = fail.New(context.Canceled, "nobody takes the archive any more: %w", err)
 	}
 	return n, err
 }
@@ -102,14 +104,14 @@ func findExports(s *Store, refs []string) (wanted []*export, release func(), err
 		}
 	}
 	if len(refs) == 0 {
-		return nil, nil, errorf(InvalidArgument, "no image is named")
+		return nil, nil, fail.New(errdefs.ErrInvalidArgument, "no image is named")
 	}
 	byID := map[string]*export{}
 	for _, ref := range refs {
 		img, done, err := s.Use(ref)
 		if err != nil {
 			release()
-			return nil, nil, errorf(NotFound, "there is no image %s: pull it first", ref)
+			return nil, nil, fail.New(errdefs.ErrNotFound, "there is no image %s: pull it first", ref)
 		}
 		releases = append(releases, done)
 		x := byID[img.ID]
@@ -207,11 +209,11 @@ func (x *exporter) layer(ctx context.Context, ref layerRef) (ocispec.Descriptor,
 	}
 	src, err := layer.OpenTar(x.path(layersDir, ref.ID))
 	if errors.Is(err, layer.ErrNoSkeleton) {
-		return ocispec.Descriptor{}, errorf(FailedPrecondition,
+		return ocispec.Descriptor{}, fail.New(errdefs.ErrFailedPrecondition,
 			"an earlier release of Berth unpacked it, and kept too little to export it: remove the image (`berth image rm`), pull it again, and export it then")
 	}
 	if err != nil {
-		return ocispec.Descriptor{}, errorf(DataLoss, "%w: %s", err, adviseCheck)
+		return ocispec.Descriptor{}, fail.New(errdefs.ErrDataLoss, "%w: %s", err, adviseCheck)
 	}
 	l := &listeners{}
 	defer l.add(x.progress)()
@@ -291,7 +293,7 @@ func (o *original) copyTo(ctx context.Context, w io.Writer) error {
 	err := o.tar.CopyTo(ctx, io.MultiWriter(w, sum.Hash(), o))
 	var damaged *layer.DamagedError
 	if errors.As(err, &damaged) {
-		return errorf(DataLoss, "its files have changed on disk: %w: %s", err, adviseCheck)
+		return fail.New(errdefs.ErrDataLoss, "its files have changed on disk: %w: %s", err, adviseCheck)
 	}
 	if err != nil {
 		return err
@@ -314,7 +316,8 @@ func (o *original) accuse(ctx context.Context) error {
 	var found []string
 	err := layer.Verify(ctx, o.dir, func(path, problem string) { found = append(found, path+" "+problem) })
 	if err != nil {
-		return errorf(DataLoss, "its files have changed on disk, and which of them cannot be told: %w: %s", err, adviseCheck)
+		return fail.New(errdefs.ErrDataLoss, "its files have changed on disk, and which of them cannot be told: %w: %s", err,
+			adviseCheck)
 	}
 	if len(found) == 0 {
 		found = []string{"what is kept of its tar was damaged"}
@@ -322,7 +325,7 @@ func (o *original) accuse(ctx context.Context) error {
 	if n := len(found); n > most {
 		found = append(found[:most], fmt.Sprintf("and %d more", n-most))
 	}
-	return errorf(DataLoss, "its files have changed on disk: %s: %s", strings.Join(found, ", "), adviseCheck)
+	return fail.New(errdefs.ErrDataLoss, "its files have changed on disk: %s: %s", strings.Join(found, ", "), adviseCheck)
 }
 
 func marshal(v any) ([]byte, error) {

@@ -3,10 +3,13 @@ package image
 import (
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/fail"
 )
 
 // archiveForm knows what an archive consists of, and how its files are called.
@@ -32,7 +35,8 @@ func newArchiveForm(format string, compress bool) (archiveForm, error) {
 			layer:  func(d digest.Digest) string { return d.Encoded() + suffix },
 		}, nil
 	}
-	return nil, errorf(InvalidArgument, "there is no format %q: it is %s or %s", format, FormatOCI, FormatDocker)
+	return nil, fail.New(errdefs.ErrInvalidArgument, "there is no format %q: it is %s or %s", format, FormatOCI,
+		FormatDocker)
 }
 
 func blobName(d digest.Digest) string { return "blobs/" + d.Algorithm().String() + "/" + d.Encoded() }

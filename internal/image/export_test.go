@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -248,22 +249,25 @@ func TestExportRefuses(t *testing.T) {
 	for n, c := range map[string]struct {
 		req  ExportRequest
 		do   func(s *Store) error
-		kind Kind
+		kind error
 		says string
 	}{
-		"an unknown image": {ExportRequest{Images: []string{"nobody:v1"}}, nil, NotFound, "nobody:v1"},
-		"no image":         {ExportRequest{}, nil, InvalidArgument, "no image"},
-		"an unknown form":  {ExportRequest{Images: []string{ref}, Format: "zip"}, nil, InvalidArgument, "oci or docker"},
+		"an unknown image": {ExportRequest{Images: []string{"nobody:v1"}}, nil, errdefs.ErrNotFound, "nobody:v1"},
+		"no image":         {ExportRequest{}, nil, errdefs.ErrInvalidArgument, "no image"},
+		"an unknown form": {ExportRequest{Images: []string{ref}, Format: "zip"}, nil, errdefs.ErrInvalidArgument,
+			"oci or docker"},
 		"other content": {ExportRequest{Images: []string{ref}}, func(s *Store) error {
 			return os.WriteFile(dir(s)+"/fs/etc/passwd", []byte("toor"), 0o644)
-		}, DataLoss, "etc/passwd has "},
+		}, errdefs.ErrDataLoss, "etc/passwd has "},
 		"other content, zipped": {ExportRequest{Images: []string{ref}, Compress: true}, func(s *Store) error {
 			return os.WriteFile(dir(s)+"/fs/etc/passwd", []byte("toor"), 0o644)
-		}, DataLoss, "etc/passwd has "},
-		"a lost file": {ExportRequest{Images: []string{ref}}, func(s *Store) error { return os.Remove(dir(s) + "/fs/etc/big") }, DataLoss, "etc/big is missing"},
+		}, errdefs.ErrDataLoss, "etc/passwd has "},
+		"a lost file": {ExportRequest{Images: []string{ref}},
+			func(s *Store) error { return os.Remove(dir(s) + "/fs/etc/big") }, errdefs.ErrDataLoss, "etc/big is missing"},
 		"an old layer": {ExportRequest{Images: []string{ref}}, func(s *Store) error { return os.Remove(dir(s) + "/skeleton") },
-			FailedPrecondition, "pull it again"},
-		"a torn skeleton": {ExportRequest{Images: []string{ref}}, func(s *Store) error { return os.Truncate(dir(s)+"/skeleton", 30) }, DataLoss, "check --repair"},
+			errdefs.ErrFailedPrecondition, "pull it again"},
+		"a torn skeleton": {ExportRequest{Images: []string{ref}},
+			func(s *Store) error { return os.Truncate(dir(s)+"/skeleton", 30) }, errdefs.ErrDataLoss, "check --repair"},
 	} {
 		t.Run(n, func(t *testing.T) {
 			s := open(t, t.TempDir())
@@ -275,8 +279,8 @@ func TestExportRefuses(t *testing.T) {
 			}
 			var out bytes.Buffer
 			err := s.Export(t.Context(), c.req, &out)
-			if KindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("kind %d: %v", KindOf(err), err)
+			if kindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("kind %v: %v", kindOf(err), err)
 			}
 			if _, err := open(t, t.TempDir()).Import(t.Context(), bytes.NewReader(out.Bytes()), nil); err == nil {
 				t.Error("what came out looks like a whole archive")
@@ -308,7 +312,7 @@ func TestExportEndsWithItsClient(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		ctx, cancel := context.WithCancel(t.Context())
 		err := s.Export(ctx, ExportRequest{Images: []string{ref}, Compress: compress}, &leaver{1000, cancel})
-		if KindOf(err) != Canceled {
+		if kindOf(err) != context.Canceled {
 			t.Errorf("got %v", err)
 		}
 		nothingInFlight(t, s)

@@ -26,6 +26,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/google/go-containerregistry/pkg/authn"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -33,19 +34,23 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/status"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"berth/internal/fail"
 	"berth/test/patience"
 )
 
 // refused pulls, wants the kind and the words, and that nothing is left.
-func refused(t *testing.T, s *Store, req PullRequest, kind Kind, words string) {
+func refused(t *testing.T, s *Store, req PullRequest, kind error, words string) {
 	t.Helper()
 	had := layersOnDisk(t, s)
 	_, err := s.Pull(t.Context(), req)
-	if err == nil || KindOf(err) != kind || !strings.Contains(err.Error(), words) {
-		t.Errorf("pull %s: kind %d, %v; want kind %d with %q", req.Reference, KindOf(err), err, kind, words)
+	if err == nil || kindOf(err) != kind || !strings.Contains(err.Error(), words) {
+		t.Errorf("pull %s: kind %v, %v; want kind %v with %q", req.Reference, kindOf(err), err, kind, words)
 	}
-	if kind == Unavailable && !strings.HasPrefix(err.Error(), RegistryUnavailable+": ") {
+	if kind == crierrors.ErrRegistryUnavailable && !strings.HasPrefix(status.Convert(fail.Status(err)).Message(),
+		"RegistryUnavailable: ") {
 		t.Errorf("the kubelet does not know %q", err)
 	}
 	if n := layersOnDisk(t, s); n > had {
@@ -74,19 +79,19 @@ func swept(t *testing.T, s *Store) {
 func TestBadReferences(t *testing.T) {
 	s := open(t, t.TempDir())
 	for _, ref := range []string{"", "UPPER", "a b", "host:port/x", "x:", "x@sha256:12", strings.Repeat("a", 64), "../etc", "a__b.c/d", "x:" + strings.Repeat("t", 200), "\x00"} {
-		refused(t, s, PullRequest{Reference: ref}, InvalidArgument, "reference")
+		refused(t, s, PullRequest{Reference: ref}, errdefs.ErrInvalidArgument, "reference")
 	}
 }
 
 func TestUnreachable(t *testing.T) {
 	s := open(t, t.TempDir())
-	refused(t, s, PullRequest{Reference: "127.0.0.1:1/x"}, Unavailable, "connection refused")
+	refused(t, s, PullRequest{Reference: "127.0.0.1:1/x"}, crierrors.ErrRegistryUnavailable, "connection refused")
 	host := startRegistry(t, "")
-	refused(t, s, PullRequest{Reference: host + "/none:v1"}, NotFound, "none:v1")
+	refused(t, s, PullRequest{Reference: host + "/none:v1"}, errdefs.ErrNotFound, "none:v1")
 	p := startProxy(t, host, func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { w.WriteHeader(503) })
-	refused(t, s, PullRequest{Reference: p.host + "/x"}, Unavailable, "503")
+	refused(t, s, PullRequest{Reference: p.host + "/x"}, crierrors.ErrRegistryUnavailable, "503")
 	p = startProxy(t, host, func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { w.WriteHeader(403) })
-	refused(t, s, PullRequest{Reference: p.host + "/x"}, PermissionDenied, "403")
+	refused(t, s, PullRequest{Reference: p.host + "/x"}, errdefs.ErrPermissionDenied, "403")
 }
 
 func TestBasicAuth(t *testing.T) {
@@ -102,10 +107,12 @@ func TestBasicAuth(t *testing.T) {
 	push(t, host+"/private:v1", imageOf(t, gz(t, fileEntry("a", "1"))), remote.WithAuth(&authn.Basic{Username: "joe", Password: "s3cret"}))
 	s := open(t, t.TempDir())
 	ref := host + "/private:v1"
-	refused(t, s, PullRequest{Reference: ref}, Unauthenticated, "authoriz")
-	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{Username: "joe", Password: "wrong"}}, Unauthenticated, "")
-	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{Username: "joe", Password: "s3cret", ServerAddress: "elsewhere.example"}}, Unauthenticated, "")
-	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{Auth: "!!"}}, InvalidArgument, "base64")
+	refused(t, s, PullRequest{Reference: ref}, errdefs.ErrUnauthenticated, "authoriz")
+	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{Username: "joe", Password: "wrong"}},
+		errdefs.ErrUnauthenticated, "")
+	refused(t, s, PullRequest{Reference: ref,
+		Auth: &Auth{Username: "joe", Password: "s3cret", ServerAddress: "elsewhere.example"}}, errdefs.ErrUnauthenticated, "")
+	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{Auth: "!!"}}, errdefs.ErrInvalidArgument, "base64")
 	good := []*Auth{
 		{Username: "joe", Password: "s3cret"},
 		{Auth: base64.StdEncoding.EncodeToString([]byte("joe:s3cret"))},
@@ -117,7 +124,7 @@ func TestBasicAuth(t *testing.T) {
 		}
 	}
 	// the image is here now: that opens it to nobody
-	refused(t, s, PullRequest{Reference: ref}, Unauthenticated, "")
+	refused(t, s, PullRequest{Reference: ref}, errdefs.ErrUnauthenticated, "")
 }
 
 func fileEntry(name, body string) entry { return file(name, body) }
@@ -155,10 +162,12 @@ func TestTokenAuth(t *testing.T) {
 	})
 	s := open(t, t.TempDir())
 	ref := p.host + "/team/app:v1"
-	refused(t, s, PullRequest{Reference: ref}, Unauthenticated, "")
-	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{Username: "joe", Password: "no"}}, Unauthenticated, "")
-	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{IdentityToken: "old"}}, Unauthenticated, "")
-	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{RegistryToken: "bad"}}, Unauthenticated, "registry token")
+	refused(t, s, PullRequest{Reference: ref}, errdefs.ErrUnauthenticated, "")
+	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{Username: "joe", Password: "no"}}, errdefs.ErrUnauthenticated,
+		"")
+	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{IdentityToken: "old"}}, errdefs.ErrUnauthenticated, "")
+	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{RegistryToken: "bad"}}, errdefs.ErrUnauthenticated,
+		"registry token")
 	for _, a := range []*Auth{{Username: "joe", Password: "s3cret"}, {IdentityToken: "long-lived"}, {RegistryToken: "good"}} {
 		if _, err := s.Pull(t.Context(), PullRequest{Reference: ref, Auth: a}); err != nil {
 			t.Errorf("%+v: %v", a, err)
@@ -203,7 +212,7 @@ func TestHostsToml(t *testing.T) {
 			t.Errorf("a mirror was given %q", text)
 		}
 	}
-	refused(t, s, PullRequest{Reference: "broken.example/x"}, Internal, "registry configuration")
+	refused(t, s, PullRequest{Reference: "broken.example/x"}, errdefs.ErrUnknown, "registry configuration")
 }
 
 func TestCustomCA(t *testing.T) {
@@ -231,12 +240,12 @@ func TestCustomCA(t *testing.T) {
 	_ = os.WriteFile(hosts, []byte(fmt.Sprintf("[host.\"https://%s\"]\n", host)), 0o600)
 	s := open(t, t.TempDir(), func(c *Config) { c.RegistryConfigDir = certs })
 	_, err = s.Pull(t.Context(), PullRequest{Reference: "tls.example/x:v1"})
-	if err == nil || !strings.Contains(err.Error(), "x509") && KindOf(err) != Unavailable {
+	if err == nil || !strings.Contains(err.Error(), "x509") && kindOf(err) != crierrors.ErrRegistryUnavailable {
 		t.Errorf("an unknown CA was accepted: %v", err)
 	}
 	_ = os.WriteFile(hosts, []byte(fmt.Sprintf("server = \"https://%s\"\n[host.\"https://%s\"]\nca = \"%s/crt\"\n", host, host, dir)), 0o600)
 	_, err = s.Pull(t.Context(), PullRequest{Reference: "tls.example/x:v1"})
-	if KindOf(err) != NotFound {
+	if kindOf(err) != errdefs.ErrNotFound {
 		t.Errorf("with the CA, and read anew, the answer should be that there is no such image: %v", err)
 	}
 }
@@ -305,43 +314,50 @@ func TestLyingRegistry(t *testing.T) {
 		name   string
 		img    v1.Image
 		change func(*liar)
-		kind   Kind
+		kind   error
 		words  string
 	}{
-		{"honest", img, nil, -1, ""},
-		{"layer flipped", img, flip(layerHash.String()), DataLoss, "digest"},
-		{"layer cut short", img, func(l *liar) { l.blobs[layerHash.String()] = l.blobs[layerHash.String()][:20] }, DataLoss, "has 20 bytes, not the"},
+		{"honest", img, nil, nil, ""},
+		{"layer flipped", img, flip(layerHash.String()), errdefs.ErrDataLoss, "digest"},
+		{"layer cut short", img, func(l *liar) { l.blobs[layerHash.String()] = l.blobs[layerHash.String()][:20] },
+			errdefs.ErrDataLoss, "has 20 bytes, not the"},
 		{"layer too long", img, func(l *liar) {
 			l.blobs[layerHash.String()] = append(bytes.Clone(l.blobs[layerHash.String()]), "more"...)
-		}, DataLoss, "promised"},
-		{"layer gone", img, func(l *liar) { delete(l.blobs, layerHash.String()) }, NotFound, layerHash.String()},
-		{"config flipped", img, flip(configHash.String()), DataLoss, "digest"},
-		{"config cut short", img, func(l *liar) { l.blobs[configHash.String()] = l.blobs[configHash.String()][:5] }, DataLoss, "not the"},
-		{"manifest flipped", img, flip(manifestHash.String()), DataLoss, "digest"},
-		{"diff id of another", wrongDiffID(t, good), nil, DataLoss, "diff id"},
-		{"more diff ids than layers", wrongCount(t, good), nil, DataLoss, "diff ids"},
-		{"artifact", mutate.ConfigMediaType(img, "application/vnd.example.chart+json"), nil, FailedPrecondition, "artifact"},
-		{"no tar", imageOf(t, packed{[]byte("this is no tar at all"), []byte("this is no tar at all"), types.OCILayer}), nil, FailedPrecondition, "cannot be unpacked"},
-		{"broken gzip", imageOf(t, packed{good.blob[:len(good.blob)/2], good.plain, types.OCILayer}), nil, FailedPrecondition, "cannot be unpacked"},
-		{"hostile", imageOf(t, gz(t, file("ok", ""), file("../../evil", "x"))), nil, FailedPrecondition, "leads out"},
-		{"hostile over good", imageOf(t, good, gz(t, entry{Header: tar.Header{Name: "l", Typeflag: tar.TypeLink, Linkname: "nowhere"}})), nil, FailedPrecondition, "nowhere"},
+		}, errdefs.ErrDataLoss, "promised"},
+		{"layer gone", img, func(l *liar) { delete(l.blobs, layerHash.String()) }, errdefs.ErrNotFound, layerHash.String()},
+		{"config flipped", img, flip(configHash.String()), errdefs.ErrDataLoss, "digest"},
+		{"config cut short", img, func(l *liar) { l.blobs[configHash.String()] = l.blobs[configHash.String()][:5] },
+			errdefs.ErrDataLoss, "not the"},
+		{"manifest flipped", img, flip(manifestHash.String()), errdefs.ErrDataLoss, "digest"},
+		{"diff id of another", wrongDiffID(t, good), nil, errdefs.ErrDataLoss, "diff id"},
+		{"more diff ids than layers", wrongCount(t, good), nil, errdefs.ErrDataLoss, "diff ids"},
+		{"artifact", mutate.ConfigMediaType(img, "application/vnd.example.chart+json"), nil, errdefs.ErrFailedPrecondition,
+			"artifact"},
+		{"no tar", imageOf(t, packed{[]byte("this is no tar at all"), []byte("this is no tar at all"), types.OCILayer}), nil,
+			errdefs.ErrFailedPrecondition, "cannot be unpacked"},
+		{"broken gzip", imageOf(t, packed{good.blob[:len(good.blob)/2], good.plain, types.OCILayer}), nil,
+			errdefs.ErrFailedPrecondition, "cannot be unpacked"},
+		{"hostile", imageOf(t, gz(t, file("ok", ""), file("../../evil", "x"))), nil, errdefs.ErrFailedPrecondition,
+			"leads out"},
+		{"hostile over good", imageOf(t, good, gz(t, entry{Header: tar.Header{Name: "l", Typeflag: tar.TypeLink,
+			Linkname: "nowhere"}})), nil, errdefs.ErrFailedPrecondition, "nowhere"},
 		{"manifest is no JSON", img, func(l *liar) {
 			l.blobs["v1"] = []byte("{")
 			l.blobs[manifestHash.String()] = l.blobs["v1"]
-		}, DataLoss, "digest"},
+		}, errdefs.ErrDataLoss, "digest"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			l := startLiar(t, c.img, c.change)
 			s := open(t, t.TempDir())
 			ref := PullRequest{Reference: l.host + "/x:v1"}
-			if c.kind < 0 {
+			if c.kind == nil {
 				pull(t, s, ref.Reference)
 				return
 			}
 			_, err := s.Pull(t.Context(), ref)
-			if KindOf(err) != c.kind || !strings.Contains(fmt.Sprint(err), c.words) {
-				t.Errorf("kind %d: %v; want kind %d with %q", KindOf(err), err, c.kind, c.words)
+			if kindOf(err) != c.kind || !strings.Contains(fmt.Sprint(err), c.words) {
+				t.Errorf("kind %v: %v; want kind %v with %q", kindOf(err), err, c.kind, c.words)
 			}
 			if len(s.List()) != 0 {
 				t.Error("an image is listed")
@@ -385,7 +401,7 @@ func TestBounds(t *testing.T) {
 	} {
 		s := open(t, t.TempDir(), change)
 		_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/big:v1"})
-		if KindOf(err) != ResourceExhausted || !strings.Contains(err.Error(), words) {
+		if kindOf(err) != errdefs.ErrResourceExhausted || !strings.Contains(err.Error(), words) {
 			t.Errorf("%q: %v", words, err)
 		}
 		swept(t, s)
@@ -433,19 +449,19 @@ func TestCancelAndStall(t *testing.T) {
 	time.Sleep(50 * time.Millisecond)
 	start := time.Now()
 	cancel()
-	if err := <-result; KindOf(err) != Canceled || time.Since(start) > 20*time.Second { // it stalls after 30
+	if err := <-result; kindOf(err) != context.Canceled || time.Since(start) > 20*time.Second { // it stalls after 30
 		t.Errorf("after %v: %v", time.Since(start), err)
 	}
 	sound(t, s)
 	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := s.Pull(short, PullRequest{Reference: p.host + "/slow:v1"}); KindOf(err) != DeadlineExceeded {
-		t.Errorf("deadline: kind %d, %v", KindOf(err), err)
+	if _, err := s.Pull(short, PullRequest{Reference: p.host + "/slow:v1"}); kindOf(err) != context.DeadlineExceeded {
+		t.Errorf("deadline: kind %v, %v", kindOf(err), err)
 	}
 	// All but the layer must come within this, on a busy machine, too.
 	impatient := open(t, t.TempDir(), func(c *Config) { c.StallTimeout = patience.For(3 * time.Second) })
-	if _, err := impatient.Pull(t.Context(), PullRequest{Reference: p.host + "/slow:v1"}); KindOf(err) != Unavailable || !strings.Contains(err.Error(), "stalled") {
-		t.Errorf("stall: kind %d, %v", KindOf(err), err)
+	if _, err := impatient.Pull(t.Context(), PullRequest{Reference: p.host + "/slow:v1"}); kindOf(err) != crierrors.ErrRegistryUnavailable || !strings.Contains(err.Error(), "stalled") {
+		t.Errorf("stall: kind %v, %v", kindOf(err), err)
 	}
 	if img := pull(t, s, host+"/slow:v1"); img.ID == "" {
 		t.Error("nothing else can be pulled")
@@ -464,7 +480,7 @@ func TestFullDisk(t *testing.T) {
 	s := open(t, root)
 	t.Cleanup(func() { _ = s.Close(); _ = unix.Unmount(root, unix.MNT_DETACH) })
 	small := pull(t, s, host+"/small:v1")
-	refused(t, s, PullRequest{Reference: host + "/big:v1"}, ResourceExhausted, "remove images")
+	refused(t, s, PullRequest{Reference: host + "/big:v1"}, errdefs.ErrResourceExhausted, "remove images")
 	filler, _ := os.Create(filepath.Join(root, "filler"))
 	for {
 		if _, err := filler.Write(make([]byte, 4096)); err != nil {

@@ -9,9 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/fail"
 )
 
 // The corpora are in testdata/fuzz: what registries really serve, and what nobody should.
@@ -51,7 +54,7 @@ type blobs map[digest.Digest][]byte
 func (b blobs) open(_ context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
 	raw, ok := b[desc.Digest]
 	if !ok {
-		return nil, errorf(NotFound, "no %s", desc.Digest)
+		return nil, fail.New(errdefs.ErrNotFound, "no %s", desc.Digest)
 	}
 	return io.NopCloser(bytes.NewReader(raw)), nil
 }
@@ -88,7 +91,7 @@ func FuzzManifest(f *testing.F) {
 		c := chooserOf(t, s.blobs, "linux/amd64")
 		found, err := c.choose(t.Context(), s.put(ocispec.MediaTypeImageManifest, manifest))
 		if err != nil {
-			if n := len(fail("pull", err).Error()); n > 2*maxText {
+			if n := len(failed("pull", err).Error()); n > 8<<10 {
 				t.Errorf("an error of %d bytes", n)
 			}
 			return

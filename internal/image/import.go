@@ -13,9 +13,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/fail"
 	"berth/internal/image/layer"
 )
 
@@ -28,18 +30,18 @@ func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)
 	defer cancel()
 	dir, done, err := s.newIngest("import.ingest")
 	if err != nil {
-		return nil, fail(op, s.explain(err))
+		return nil, failed(op, s.explain(err))
 	}
 	defer done()
 	a := &archive{dir: dir, limit: s.now().MaxConfigBytes, files: map[string]archived{}}
 	if err := a.spool(ctx, r, s.now().MaxLayerBytes); err != nil {
-		return nil, fail(op, s.explain(err))
+		return nil, failed(op, s.explain(err))
 	}
 	p := newReporter(progress)
 	defer p.close()
 	imgs, err := s.importAll(ctx, a, p)
 	s.sweeper().makeRoom(s.ctx, err)
-	return imgs, fail(op, s.explain(err))
+	return imgs, failed(op, s.explain(err))
 }
 
 func (s *pipeline) importAll(ctx context.Context, a *archive, p *reporter) ([]Image, error) {
@@ -48,7 +50,7 @@ func (s *pipeline) importAll(ctx context.Context, a *archive, p *reporter) ([]Im
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, errorf(InvalidArgument, "it holds no image: neither index.json nor manifest.json is in it")
+		return nil, fail.New(errdefs.ErrInvalidArgument, "it holds no image: neither index.json nor manifest.json is in it")
 	}
 	var out []Image
 	for _, f := range once(found) {
@@ -104,7 +106,7 @@ type imported struct {
 func (a *archive) spool(ctx context.Context, r io.Reader, limit int64) error {
 	plain, err := layer.Decompress(ctx, r)
 	if err != nil {
-		return errorf(InvalidArgument, "%w", err)
+		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
 	}
 	defer plain.Close()
 	tr := tar.NewReader(plain)
@@ -117,13 +119,13 @@ func (a *archive) spool(ctx context.Context, r io.Reader, limit int64) error {
 			return nil
 		}
 		if err != nil {
-			return errorf(InvalidArgument, "it is not a whole tar archive: %w", err)
+			return fail.New(errdefs.ErrInvalidArgument, "it is not a whole tar archive: %w", err)
 		}
 		if left -= h.Size; left < 0 {
-			return errorf(ResourceExhausted, "it is larger than the %d bytes allowed", limit)
+			return fail.New(errdefs.ErrResourceExhausted, "it is larger than the %d bytes allowed", limit)
 		}
 		if len(a.files) > 1<<20 || a.kept > 1<<20 {
-			return errorf(ResourceExhausted, "it has more than %d files", 1<<20)
+			return fail.New(errdefs.ErrResourceExhausted, "it has more than %d files", 1<<20)
 		}
 		if err := a.keep(ctx, h, tr); err != nil {
 			return err
@@ -154,7 +156,7 @@ func (a *archive) keep(ctx context.Context, h *tar.Header, r io.Reader) error {
 		n, err := io.Copy(f, ctxReader{ctx, r})
 		err = errors.Join(err, f.Close())
 		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return errorf(InvalidArgument, "it is cut short in %s", name)
+			return fail.New(errdefs.ErrInvalidArgument, "it is cut short in %s", name)
 		}
 		if err != nil {
 			return fmt.Errorf("read %s: %w", name, err)
@@ -194,7 +196,7 @@ func (a *archive) readFile(name string, into any) error {
 		return err
 	}
 	if err := json.Unmarshal(raw, into); err != nil {
-		return errorf(InvalidArgument, "%s: %w", name, err)
+		return fail.New(errdefs.ErrInvalidArgument, "%s: %w", name, err)
 	}
 	return nil
 }
@@ -202,10 +204,10 @@ func (a *archive) readFile(name string, into any) error {
 func (a *archive) readRaw(name string) ([]byte, error) {
 	f, ok := a.file(name)
 	if !ok {
-		return nil, errorf(InvalidArgument, "it has no %s", name)
+		return nil, fail.New(errdefs.ErrInvalidArgument, "it has no %s", name)
 	}
 	if f.size > a.limit {
-		return nil, errorf(ResourceExhausted, "%s has %d bytes, more than the %d allowed", name, f.size, a.limit)
+		return nil, fail.New(errdefs.ErrResourceExhausted, "%s has %d bytes, more than the %d allowed", name, f.size, a.limit)
 	}
 	return os.ReadFile(f.path)
 }
@@ -218,7 +220,7 @@ func (a *archive) open(_ context.Context, desc ocispec.Descriptor) (io.ReadClose
 	}
 	f, ok := a.file(name)
 	if !ok {
-		return nil, errorf(InvalidArgument, "it has no blob %s", desc.Digest)
+		return nil, fail.New(errdefs.ErrInvalidArgument, "it has no blob %s", desc.Digest)
 	}
 	return os.Open(f.path)
 }
@@ -247,7 +249,7 @@ func (a *archive) layout(ctx context.Context, s *pipeline) ([]imported, error) {
 	var out []imported
 	for _, desc := range idx.Manifests {
 		f, err := c.choose(ctx, desc)
-		if classify(err) == NotFound && len(idx.Manifests) > 1 {
+		if kindOf(err) == errdefs.ErrNotFound && len(idx.Manifests) > 1 {
 			continue // of another platform
 		}
 		if err != nil {
@@ -256,7 +258,7 @@ func (a *archive) layout(ctx context.Context, s *pipeline) ([]imported, error) {
 		out = append(out, imported{f, namesOf(desc, tags[f.manifest.Config.Digest.Encoded()])})
 	}
 	if len(out) == 0 && len(idx.Manifests) > 0 {
-		return nil, errorf(NotFound, "it has no image for the platform %s", s.platform.name)
+		return nil, fail.New(errdefs.ErrNotFound, "it has no image for the platform %s", s.platform.name)
 	}
 	return out, nil
 }
@@ -338,7 +340,7 @@ func (a *archive) savedImage(ctx context.Context, s *pipeline, e saveEntry) (*ch
 	f := &chosen{rawConfig: raw}
 	f.manifest.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(raw), Size: int64(len(raw))}
 	if f.config, err = parseConfig(raw); err != nil {
-		return nil, errorf(InvalidArgument, "%s: %w", e.Config, err)
+		return nil, fail.New(errdefs.ErrInvalidArgument, "%s: %w", e.Config, err)
 	}
 	for _, name := range e.Layers {
 		desc, err := a.describe(ctx, name)
@@ -357,7 +359,7 @@ func (a *archive) savedImage(ctx context.Context, s *pipeline, e saveEntry) (*ch
 func (a *archive) describe(ctx context.Context, name string) (ocispec.Descriptor, error) {
 	f, ok := a.file(name)
 	if !ok {
-		return ocispec.Descriptor{}, errorf(InvalidArgument, "it has no layer %s", name)
+		return ocispec.Descriptor{}, fail.New(errdefs.ErrInvalidArgument, "it has no layer %s", name)
 	}
 	in, err := os.Open(f.path)
 	if err != nil {

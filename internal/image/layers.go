@@ -10,9 +10,12 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"berth/internal/fail"
 	"berth/internal/image/layer"
 	"berth/internal/room"
 )
@@ -120,10 +123,10 @@ func (e *fetchError) Unwrap() error { return e.err }
 // the other, each after as long a time. A failure that may be due to credentials, or to the other's leaving, is not.
 func everybodys(err error, src source) bool {
 	var failed *fetchError
-	switch classify(err) {
-	case ResourceExhausted, FailedPrecondition:
+	switch kindOf(err) {
+	case errdefs.ErrResourceExhausted, errdefs.ErrFailedPrecondition:
 		return true
-	case Unavailable, DataLoss:
+	case crierrors.ErrRegistryUnavailable, errdefs.ErrDataLoss:
 		return errors.As(err, &failed) && failed.place == place(src)
 	}
 	return false
@@ -229,7 +232,8 @@ func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string,
 		return nil, err
 	}
 	if diff != w.diffID {
-		return nil, errorf(DataLoss, "content has the diff id %s, not the %s that the config promises", diff, w.diffID)
+		return nil, fail.New(errdefs.ErrDataLoss, "content has the diff id %s, not the %s that the config promises", diff,
+			w.diffID)
 	}
 	return res, nil
 }
@@ -258,7 +262,7 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if k := classify(err); isRemote(err) || room.Lacking(err) || k == DataLoss {
+	if k := kindOf(err); isRemote(err) || room.Lacking(err) || k == errdefs.ErrDataLoss {
 		return err
 	}
 	lie := blob.prove()
@@ -272,7 +276,7 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 	case lie != nil:
 		return lie
 	}
-	return errorf(FailedPrecondition, "its content is as promised, but cannot be unpacked: %w", err)
+	return fail.New(errdefs.ErrFailedPrecondition, "its content is as promised, but cannot be unpacked: %w", err)
 }
 
 // settle gives a raw layer its place over those below it, and its id.

@@ -11,9 +11,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/fail"
 )
 
 // chosen is one image for one platform, proven but for its layers.
@@ -46,7 +49,8 @@ func (c *chooser) choose(ctx context.Context, desc ocispec.Descriptor) (*chosen,
 	c.visited = 0
 	found, err := c.visit(ctx, desc, 0)
 	if err == nil && c.explicit && !c.platform.Match(platformOf(found.config)) {
-		err = errorf(NotFound, "the image is for %s, not for %s", platforms.Format(platformOf(found.config)), c.platform.name)
+		err = fail.New(errdefs.ErrNotFound, "the image is for %s, not for %s", platforms.Format(platformOf(found.config)),
+			c.platform.name)
 	}
 	if err != nil {
 		c.leaveAll()
@@ -65,7 +69,8 @@ func (c *chooser) leaveAll() {
 
 func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int) (*chosen, error) {
 	if c.visited++; c.visited > maxVisits {
-		return nil, errorf(ResourceExhausted, "its indexes lead to more than %d manifests that do not say their platform", maxVisits)
+		return nil, fail.New(errdefs.ErrResourceExhausted,
+			"its indexes lead to more than %d manifests that do not say their platform", maxVisits)
 	}
 	raw, err := c.read(ctx, desc, c.store.now().MaxManifestBytes, "manifest")
 	if err != nil {
@@ -79,7 +84,7 @@ func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int)
 		return c.image(ctx, desc, raw)
 	}
 	if depth >= maxIndexDepth {
-		return nil, errorf(FailedPrecondition, "indexes are nested more than %d deep", maxIndexDepth)
+		return nil, fail.New(errdefs.ErrFailedPrecondition, "indexes are nested more than %d deep", maxIndexDepth)
 	}
 	return c.index(ctx, desc, raw, depth)
 }
@@ -88,7 +93,7 @@ func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int)
 func (c *chooser) index(ctx context.Context, desc ocispec.Descriptor, raw []byte, depth int) (*chosen, error) {
 	var idx ocispec.Index
 	if err := json.Unmarshal(raw, &idx); err != nil {
-		return nil, errorf(DataLoss, "index %s: %w", desc.Digest, err)
+		return nil, fail.New(errdefs.ErrDataLoss, "index %s: %w", desc.Digest, err)
 	}
 	var best *ocispec.Descriptor
 	var unnamed []ocispec.Descriptor
@@ -125,7 +130,7 @@ func (c *chooser) among(ctx context.Context, unnamed []ocispec.Descriptor, offer
 			offered = append(offered, platforms.Format(platformOf(found.config)))
 			continue
 		}
-		if k := classify(err); k != FailedPrecondition && k != NotFound {
+		if k := kindOf(err); k != errdefs.ErrFailedPrecondition && k != errdefs.ErrNotFound {
 			return nil, err
 		}
 		if first == nil {
@@ -135,7 +140,8 @@ func (c *chooser) among(ctx context.Context, unnamed []ocispec.Descriptor, offer
 	if len(offered) == 0 && first != nil {
 		return nil, first
 	}
-	return nil, errorf(NotFound, "the index has no image for the platform %s; it has %s", c.platform.name, offer(offered))
+	return nil, fail.New(errdefs.ErrNotFound, "the index has no image for the platform %s; it has %s", c.platform.name,
+		offer(offered))
 }
 
 // mayBeImage says whether an entry of an index could lead to an image. Others are signatures, attestations, charts and the
@@ -155,7 +161,7 @@ func mayBeImage(m ocispec.Descriptor) bool {
 func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte) (*chosen, error) {
 	found := &chosen{descriptor: desc}
 	if err := json.Unmarshal(raw, &found.manifest); err != nil {
-		return nil, errorf(DataLoss, "manifest %s: %w", desc.Digest, err)
+		return nil, fail.New(errdefs.ErrDataLoss, "manifest %s: %w", desc.Digest, err)
 	}
 	if err := c.checkManifest(&found.manifest); err != nil {
 		return nil, err
@@ -165,7 +171,7 @@ func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte
 		return nil, err
 	}
 	if found.config, err = parseConfig(found.rawConfig); err != nil {
-		return nil, errorf(DataLoss, "image config %s: %w", found.manifest.Config.Digest, err)
+		return nil, fail.New(errdefs.ErrDataLoss, "image config %s: %w", found.manifest.Config.Digest, err)
 	}
 	return found, found.agree()
 }
@@ -179,24 +185,28 @@ func parseConfig(raw []byte) (config ocispec.Image, err error) {
 
 func (c *chooser) checkManifest(m *ocispec.Manifest) error {
 	if !images.IsConfigType(m.Config.MediaType) {
-		return errorf(FailedPrecondition, "it is an artifact of type %q, not a container image", cmp.Or(m.ArtifactType, m.Config.MediaType))
+		return fail.New(errdefs.ErrFailedPrecondition, "it is an artifact of type %q, not a container image",
+			cmp.Or(m.ArtifactType, m.Config.MediaType))
 	}
 	if n := len(m.Layers); n > c.store.now().MaxLayers {
-		return errorf(ResourceExhausted, "the image has %d layers, more than the %d allowed", n, c.store.now().MaxLayers)
+		return fail.New(errdefs.ErrResourceExhausted, "the image has %d layers, more than the %d allowed", n,
+			c.store.now().MaxLayers)
 	}
 	var total int64
 	for _, l := range m.Layers {
 		if !images.IsLayerType(l.MediaType) {
-			return errorf(FailedPrecondition, "it is an artifact, not a container image: layer %s is of type %q", l.Digest, l.MediaType)
+			return fail.New(errdefs.ErrFailedPrecondition, "it is an artifact, not a container image: layer %s is of type %q",
+				l.Digest, l.MediaType)
 		}
 		if strings.Contains(l.MediaType, "encrypted") || strings.Contains(l.MediaType, "erofs") {
-			return errorf(FailedPrecondition, "layer %s is of type %q, which cannot be unpacked here", l.Digest, l.MediaType)
+			return fail.New(errdefs.ErrFailedPrecondition, "layer %s is of type %q, which cannot be unpacked here", l.Digest,
+				l.MediaType)
 		}
 		if err := checkDescriptor(l); err != nil {
 			return err
 		}
 		if total += l.Size; total < 0 {
-			return errorf(DataLoss, "the sizes of its layers add up to more than any disk")
+			return fail.New(errdefs.ErrDataLoss, "the sizes of its layers add up to more than any disk")
 		}
 	}
 	return nil
@@ -206,11 +216,12 @@ func (c *chooser) checkManifest(m *ocispec.Manifest) error {
 func (f *chosen) agree() error {
 	rootfs := f.config.RootFS
 	if len(rootfs.DiffIDs) != len(f.manifest.Layers) {
-		return errorf(DataLoss, "the manifest has %d layers and the config %d diff ids", len(f.manifest.Layers), len(rootfs.DiffIDs))
+		return fail.New(errdefs.ErrDataLoss, "the manifest has %d layers and the config %d diff ids", len(f.manifest.Layers),
+			len(rootfs.DiffIDs))
 	}
 	for _, d := range rootfs.DiffIDs {
 		if err := d.Validate(); err != nil {
-			return errorf(DataLoss, "diff id %q: %w", d, err)
+			return fail.New(errdefs.ErrDataLoss, "diff id %q: %w", d, err)
 		}
 	}
 	return nil
@@ -251,7 +262,8 @@ func (c *chooser) read(ctx context.Context, desc ocispec.Descriptor, limit int64
 		return nil, err
 	}
 	if desc.Size > limit {
-		return nil, errorf(ResourceExhausted, "%s %s has %d bytes, more than the %d allowed", what, desc.Digest, desc.Size, limit)
+		return nil, fail.New(errdefs.ErrResourceExhausted, "%s %s has %d bytes, more than the %d allowed", what, desc.Digest,
+			desc.Size, limit)
 	}
 	for {
 		raw, lied, err := c.readOnce(ctx, desc, what)
@@ -285,20 +297,21 @@ func proveSmall(raw []byte, desc ocispec.Descriptor, what string) error {
 		if int64(len(raw)) > desc.Size {
 			more = "or more "
 		}
-		return errorf(DataLoss, "%s %s has %d %sbytes, not the %d promised", what, desc.Digest, len(raw), more, desc.Size)
+		return fail.New(errdefs.ErrDataLoss, "%s %s has %d %sbytes, not the %d promised", what, desc.Digest, len(raw), more,
+			desc.Size)
 	}
 	if got := desc.Digest.Algorithm().FromBytes(raw); got != desc.Digest {
-		return errorf(DataLoss, "%s has the digest %s, not the %s promised", what, got, desc.Digest)
+		return fail.New(errdefs.ErrDataLoss, "%s has the digest %s, not the %s promised", what, got, desc.Digest)
 	}
 	return nil
 }
 
 func checkDescriptor(desc ocispec.Descriptor) error {
 	if err := desc.Digest.Validate(); err != nil {
-		return errorf(DataLoss, "digest %q: %w", desc.Digest, err)
+		return fail.New(errdefs.ErrDataLoss, "digest %q: %w", desc.Digest, err)
 	}
 	if desc.Size < 0 {
-		return errorf(DataLoss, "%s has the size %d", desc.Digest, desc.Size)
+		return fail.New(errdefs.ErrDataLoss, "%s has the size %d", desc.Digest, desc.Size)
 	}
 	return nil
 }
@@ -314,26 +327,28 @@ func manifestType(desc ocispec.Descriptor, raw []byte) (string, error) {
 		FSLayers      json.RawMessage `json:"fsLayers"`
 	}
 	if err := json.Unmarshal(raw, &doc); err != nil {
-		return "", errorf(DataLoss, "manifest %s: %w", desc.Digest, err)
+		return "", fail.New(errdefs.ErrDataLoss, "manifest %s: %w", desc.Digest, err)
 	}
 	if err := unambiguous(raw); err != nil {
-		return "", errorf(DataLoss, "manifest %s: %w", desc.Digest, err)
+		return "", fail.New(errdefs.ErrDataLoss, "manifest %s: %w", desc.Digest, err)
 	}
 	if !utf8.Valid(raw) {
-		return "", errorf(DataLoss, "manifest %s is not UTF-8", desc.Digest)
+		return "", fail.New(errdefs.ErrDataLoss, "manifest %s is not UTF-8", desc.Digest)
 	}
 	isImage, isIndex := doc.Config != nil || doc.Layers != nil, doc.Manifests != nil
 	switch {
 	case doc.FSLayers != nil || doc.SchemaVersion == 1:
-		return "", errorf(FailedPrecondition, "it is in Docker's schema 1, which is no longer supported: push it again with a current tool")
+		return "", fail.New(errdefs.ErrFailedPrecondition,
+			"it is in Docker's schema 1, which is no longer supported: push it again with a current tool")
 	case isImage && (isIndex || images.IsIndexType(doc.MediaType)), isIndex && images.IsManifestType(doc.MediaType):
-		return "", errorf(DataLoss, "manifest %s is both an image and an index", desc.Digest)
+		return "", fail.New(errdefs.ErrDataLoss, "manifest %s is both an image and an index", desc.Digest)
 	case isIndex:
 		return ocispec.MediaTypeImageIndex, nil
 	case isImage:
 		return ocispec.MediaTypeImageManifest, nil
 	}
-	return "", errorf(FailedPrecondition, "%s of type %q is neither an image nor an index", desc.Digest, desc.MediaType)
+	return "", fail.New(errdefs.ErrFailedPrecondition, "%s of type %q is neither an image nor an index", desc.Digest,
+		desc.MediaType)
 }
 
 // chainIDs names each layer together with all below it.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/containerd/errdefs"
 )
 
 // TestLyingMirror has a mirror that serves something else for each part of an image in turn: the registry's is taken. When
@@ -43,7 +45,7 @@ func TestLyingMirror(t *testing.T) {
 			}
 			sound(t, s)
 			s = openMirrored(t, "false.test", mirror, worse)
-			refused(t, s, PullRequest{Reference: "false.test/x:v1"}, DataLoss, "promised")
+			refused(t, s, PullRequest{Reference: "false.test/x:v1"}, errdefs.ErrDataLoss, "promised")
 		})
 	}
 }

@@ -8,8 +8,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/fail"
 )
 
 // target is a platform that images are chosen for.
@@ -26,11 +29,11 @@ func targetFor(platform string) (target, error) {
 	}
 	p, err := platforms.Parse(platform)
 	if err != nil {
-		return target{}, errorf(InvalidArgument, "platform %q: %w", platform, err)
+		return target{}, fail.New(errdefs.ErrInvalidArgument, "platform %q: %w", platform, err)
 	}
 	// The library lists every variant below.
 	if n, err := strconv.ParseFloat(strings.TrimPrefix(p.Variant, "v"), 64); err == nil && n >= 100 || len(p.Variant) > 32 {
-		return target{}, errorf(InvalidArgument, "platform %q: there is no such variant", platform)
+		return target{}, fail.New(errdefs.ErrInvalidArgument, "platform %q: there is no such variant", platform)
 	}
 	return target{platforms.Only(p), platforms.Format(p)}, nil
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"berth/internal/fail"
 )
 
 // PullRequest says what to pull, and for whom.
@@ -27,13 +30,13 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
 	op := "pull image " + req.Reference
 	ref, err := ParseReference(req.Reference)
 	if err != nil {
-		return Image{}, fail(op, err)
+		return Image{}, failed(op, err)
 	}
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	img, err := s.pull(ctx, ref, req)
 	s.sweeper().makeRoom(s.ctx, err)
-	return img, fail(op, s.explain(err))
+	return img, failed(op, s.explain(err))
 }
 
 // bound ends a caller's context with the store.
@@ -73,7 +76,7 @@ func (s *pipeline) verify(ctx context.Context, ref Reference, desc ocispec.Descr
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	return errorf(Refused, "%s: %w", desc.Digest, err)
+	return fail.New(crierrors.ErrSignatureValidationFailed, "%s: %w", desc.Digest, err)
 }
 
 func (s *pipeline) chooser(src source, platform string) (*chooser, error) {

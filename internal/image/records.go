@@ -9,9 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/fail"
 	"berth/internal/record"
 )
 
@@ -199,14 +201,15 @@ func (c *catalog) readImage(path, name string) (*imageRecord, error) {
 		return nil, err
 	}
 	if rec.ID != "sha256:"+name || digest.FromBytes(rec.Config).String() != rec.ID {
-		return nil, errorf(DataLoss, "record is not that of sha256:%s", name)
+		return nil, fail.New(errdefs.ErrDataLoss, "record is not that of sha256:%s", name)
 	}
 	if err := json.Unmarshal(rec.Config, &rec.parsedImage); err != nil {
-		return nil, errorf(DataLoss, "image config: %w", err)
+		return nil, fail.New(errdefs.ErrDataLoss, "image config: %w", err)
 	}
 	for _, l := range rec.Layers {
 		if c.present[l.ID] == nil && (rec.Durable || rec.Boot == c.boot) {
-			return rec, errorf(DataLoss, "layer %s cannot be used: pull the image again, or run `berth check --repair`", l.ID)
+			return rec, fail.New(errdefs.ErrDataLoss,
+				"layer %s cannot be used: pull the image again, or run `berth check --repair`", l.ID)
 		}
 	}
 	return rec, nil

@@ -4,8 +4,11 @@ import (
 	"path"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
+
+	"berth/internal/fail"
 )
 
 // Reference is a normalized image name: registry host, repository, and a tag or a digest. A reference that has both goes
@@ -16,10 +19,11 @@ type Reference struct{ named reference.Named }
 func ParseReference(s string) (Reference, error) {
 	named, err := reference.ParseDockerRef(s)
 	if err != nil {
-		return Reference{}, errorf(InvalidArgument, "image reference %q: %w", s, err)
+		return Reference{}, fail.New(errdefs.ErrInvalidArgument, "image reference %q: %w", s, err)
 	}
 	if reference.Domain(named) == "" {
-		return Reference{}, errorf(InvalidArgument, "image reference %q: %q is not the name of a registry", s, strings.SplitN(s, "/", 2)[0])
+		return Reference{}, fail.New(errdefs.ErrInvalidArgument, "image reference %q: %q is not the name of a registry", s,
+			strings.SplitN(s, "/", 2)[0])
 	}
 	return Reference{named}, nil
 }

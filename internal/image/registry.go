@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -94,6 +95,6 @@ func (s *Store) find(ctx context.Context, ref Reference, reg registry, platform 
 
 // misled says that whoever resolved the reference may be wrong: what it names is not there, or is no image.
 func misled(err error) bool {
-	k := classify(err)
-	return k == DataLoss || k == NotFound && isRemote(err)
+	k := kindOf(err)
+	return k == errdefs.ErrDataLoss || k == errdefs.ErrNotFound && isRemote(err)
 }

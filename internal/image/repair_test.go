@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -147,7 +148,8 @@ func TestWhatAFailedPullLeaves(t *testing.T) {
 	s := open(t, root, func(c *Config) { c.MaxPullLayers = 1 })
 	t.Cleanup(func() { _ = s.Close(); _ = unix.Unmount(root, unix.MNT_DETACH) })
 	small := pull(t, s, host+"/small:v1")
-	if _, err := s.Pull(t.Context(), PullRequest{Reference: host + "/big:v1"}); KindOf(err) != ResourceExhausted {
+	if _, err := s.Pull(t.Context(),
+		PullRequest{Reference: host + "/big:v1"}); kindOf(err) != errdefs.ErrResourceExhausted {
 		t.Errorf("%v", err)
 	}
 	if n := layersOnDisk(t, s); n != 1 {

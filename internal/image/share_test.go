@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
 // TestConfigIsFetchedOnce has a second pull arrive when the first has read the config and waits for its layer.
@@ -90,7 +92,7 @@ func TestFailureIsShared(t *testing.T) {
 					close(held)
 				}
 			}})
-			if KindOf(err) != Unavailable {
+			if kindOf(err) != crierrors.ErrRegistryUnavailable {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -11,7 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/fail"
 )
 
 // Config is what a Store needs. Root is required; the zero value of the others is a sound default.
@@ -120,7 +123,7 @@ func Open(cfg Config) (*Store, error) {
 	cfg = withDefaults(cfg)
 	platform, err := targetFor(cfg.Platform)
 	if err != nil {
-		return nil, fail("open image store", err)
+		return nil, failed("open image store", err)
 	}
 	d := &disk{root: cfg.Root, log: cfg.Logger, session: strconv.FormatInt(time.Now().UnixNano(), 36)}
 	c := &catalog{
@@ -137,15 +140,15 @@ func Open(cfg Config) (*Store, error) {
 	c.changed = s.syncer.wake
 	for _, dir := range []string{s.path(recordsDir), s.path(layersDir), s.path(ingestDir)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fail("open image store", err)
+			return nil, failed("open image store", err)
 		}
 	}
 	if s.syncer.flush, s.unsync, err = diskFlusher(cfg.Root); err != nil {
-		return nil, fail("open image store", err)
+		return nil, failed("open image store", err)
 	}
 	left, err := s.load()
 	if err != nil {
-		return nil, fail("open image store", errors.Join(err, s.unsync()))
+		return nil, failed("open image store", errors.Join(err, s.unsync()))
 	}
 	s.publish()
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -251,7 +254,7 @@ func (s *Store) Use(refOrID string) (Image, func(), error) {
 	defer s.mu.Unlock()
 	img, ok := s.snapshot.Load().find(refOrID)
 	if !ok {
-		return Image{}, nil, fail("use image "+refOrID, errorf(NotFound, "no such image: pull it first"))
+		return Image{}, nil, failed("use image "+refOrID, fail.New(errdefs.ErrNotFound, "no such image: pull it first"))
 	}
 	return img, s.holdLocked(img.Layers), nil
 }

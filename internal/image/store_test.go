@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -159,11 +160,11 @@ func TestPullIndex(t *testing.T) {
 		}
 	}
 	_, err := s.Pull(t.Context(), PullRequest{Reference: ref, Platform: "linux/s390x"})
-	if KindOf(err) != NotFound {
+	if kindOf(err) != errdefs.ErrNotFound {
 		t.Errorf("missing platform: %v", err)
 	}
 	_, err = s.Pull(t.Context(), PullRequest{Reference: ref, Platform: "a/b/c/d/e"})
-	if KindOf(err) != InvalidArgument {
+	if kindOf(err) != errdefs.ErrInvalidArgument {
 		t.Errorf("bad platform: %v", err)
 	}
 	if len(s.List()) != 1 {
@@ -357,7 +358,7 @@ func TestSweepKeepsWhatIsUsed(t *testing.T) {
 	if remove(); layersOnDisk(t, s) != 0 {
 		t.Fatal("an unused layer stayed")
 	}
-	if _, _, err := s.Use(img.ID); KindOf(err) != NotFound {
+	if _, _, err := s.Use(img.ID); kindOf(err) != errdefs.ErrNotFound {
 		t.Errorf("use of what is gone: %v", err)
 	}
 	// A hold that began after the round is kept although the containers were asked before.

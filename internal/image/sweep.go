@@ -20,20 +20,20 @@ func (s *Store) Remove(ctx context.Context, refOrID string) error {
 	err := at("remove.record", func() error { return s.forgetImageLocked(img.ID) })
 	s.mu.Unlock()
 	if err != nil {
-		return fail(op, s.explain(err))
+		return failed(op, s.explain(err))
 	}
-	return fail(op, s.explain(s.sweeper().sweep(ctx)))
+	return failed(op, s.explain(s.sweeper().sweep(ctx)))
 }
 
 // Sweep collects the layers that no image and no container uses and nobody holds, and what is left of work that ended.
 // It may be called at any time.
 func (s *Store) Sweep(ctx context.Context) error {
 	if err := s.sweeper().sweep(ctx); err != nil {
-		return fail("sweep image store", err)
+		return failed("sweep image store", err)
 	}
 	entries, err := os.ReadDir(s.path(ingestDir))
 	if err != nil {
-		return fail("sweep image store", err)
+		return failed("sweep image store", err)
 	}
 	for _, e := range entries {
 		if _, busy := s.active.Load(e.Name()); !busy {

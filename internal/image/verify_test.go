@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
 // judge is a Verifier whose verdict a test sets.
@@ -55,7 +56,7 @@ func TestVerifierStandsBeforeAnyFetch(t *testing.T) {
 	s := open(t, t.TempDir(), func(c *Config) { c.Verifier = j })
 	ref := p.host + "/signed:v1"
 	text := want.String() + `: verifier "cosign" refuses it: no signature`
-	refused(t, s, PullRequest{Reference: ref}, Refused, text)
+	refused(t, s, PullRequest{Reference: ref}, crierrors.ErrSignatureValidationFailed, text)
 	if got := p.blobGets(); len(got) > 0 {
 		t.Errorf("fetched %v of a refused image", got)
 	}
@@ -65,9 +66,10 @@ func TestVerifierStandsBeforeAnyFetch(t *testing.T) {
 	j.decide(nil)
 	img := pull(t, s, ref)
 	j.decide(errors.New("revoked"))
-	refused(t, s, PullRequest{Reference: ref}, Refused, "revoked")
+	refused(t, s, PullRequest{Reference: ref}, crierrors.ErrSignatureValidationFailed, "revoked")
 	_, err = s.Pull(t.Context(), PullRequest{Reference: p.host + "/signed@" + want.String()})
-	if KindOf(err) != Refused || !strings.HasPrefix(err.Error(), SignatureValidationFailed+": pull image "+p.host+"/signed@") {
+	if kindOf(err) != crierrors.ErrSignatureValidationFailed || !strings.HasPrefix(err.Error(),
+		"pull image "+p.host+"/signed@") {
 		t.Errorf("by digest: %v", err)
 	}
 	if got, ok := s.Get(ref); !ok || got.ID != img.ID {
@@ -81,7 +83,7 @@ func TestVerifierAndCaller(t *testing.T) {
 	push(t, host+"/signed:v1", imageOf(t, gz(t, file("a", "1"))))
 	ctx, cancel := context.WithCancel(t.Context())
 	s := open(t, t.TempDir(), func(c *Config) { c.Verifier = thinking(cancel) })
-	if _, err := s.Pull(ctx, PullRequest{Reference: host + "/signed:v1"}); KindOf(err) != Canceled {
+	if _, err := s.Pull(ctx, PullRequest{Reference: host + "/signed:v1"}); kindOf(err) != context.Canceled {
 		t.Errorf("got %v", err)
 	}
 }

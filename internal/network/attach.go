@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/containerd/errdefs"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,9 @@ import (
 type NotReadyError struct{ Status Status }
 
 func (e *NotReadyError) Error() string { return "the node's network is not ready: " + e.Status.Message }
+
+// Unwrap returns the kind: the network may come.
+func (e *NotReadyError) Unwrap() error { return errdefs.ErrUnavailable }
 
 // runName is under which name the programs of a pod run: one name for all verbs, so that a plugin that cannot be killed
 // keeps the next from running beside it.

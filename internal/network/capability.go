@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+
+	"github.com/containerd/errdefs"
 )
 
 // Annotations of a pod that reach plugins which declare the capability behind each.
@@ -29,7 +31,8 @@ func (e *AnnotationError) Error() string {
 	return fmt.Sprintf("annotation %s: %q: %v", e.Name, e.Value, e.Err)
 }
 
-func (e *AnnotationError) Unwrap() error { return e.Err }
+// Unwrap returns the kind and the cause.
+func (e *AnnotationError) Unwrap() []error { return []error{errdefs.ErrInvalidArgument, e.Err} }
 
 // kubernetesArgs are the CNI_ARGS that network plugins for Kubernetes read.
 func kubernetesArgs(p Pod) [][2]string {

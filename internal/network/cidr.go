@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"text/template"
+
+	"github.com/containerd/errdefs"
 )
 
 // templated is the file that SetPodCIDR writes.
@@ -21,7 +23,9 @@ type CIDRError struct {
 }
 
 func (e *CIDRError) Error() string { return fmt.Sprintf("pod CIDR %q: %v", e.Value, e.Err) }
-func (e *CIDRError) Unwrap() error { return e.Err }
+
+// Unwrap returns the kind and the cause.
+func (e *CIDRError) Unwrap() []error { return []error{errdefs.ErrInvalidArgument, e.Err} }
 
 // SetPodCIDR makes the CNI configuration for the addresses that the cluster gave to this node, such as
 // "10.1.0.0/16,fd00::/64", from the template. Without a template it writes nothing, and also where a configuration that

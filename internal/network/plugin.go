@@ -13,9 +13,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"berth/internal/fail"
 )
 
 // maxAnswer bounds what a plugin may write to stdout, in bytes.
@@ -30,6 +33,14 @@ type MissingPluginError struct {
 func (e *MissingPluginError) Error() string {
 	return fmt.Sprintf("CNI plugin %q is not an executable file in %s: install it there, or correct plugin_dirs", e.Plugin, strings.Join(e.Dirs, " or "))
 }
+
+// Details returns what to do about it.
+func (e *MissingPluginError) Details() fail.Detail {
+	return fail.Detail{Remedy: "install it there, or correct plugin_dirs", Key: "cni.plugin_dirs"}
+}
+
+// Unwrap returns the kind: the plugin may be installed.
+func (e *MissingPluginError) Unwrap() error { return errdefs.ErrUnavailable }
 
 // PluginError says that a plugin failed, in its own words where it has any.
 type PluginError struct {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/thread"
@@ -24,7 +25,8 @@ func (e *SysctlError) Error() string {
 	return fmt.Sprintf("sysctl %s=%s: %v", e.Name, e.Value, e.Err)
 }
 
-func (e *SysctlError) Unwrap() error { return e.Err }
+// Unwrap returns the kind and the cause.
+func (e *SysctlError) Unwrap() []error { return []error{errdefs.ErrInvalidArgument, e.Err} }
 
 // sysctl is one to set: its file below /proc/sys, and whether it is one of an interface that CNI will make.
 type sysctl struct {

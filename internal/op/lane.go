@@ -2,10 +2,13 @@ package op
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/fail"
 )
 
 // Op is one operation on the object that a Lane belongs to.
@@ -22,12 +25,15 @@ type Op struct {
 }
 
 // ErrAbandoned is the cause of an operation's end when nobody waited for it any more.
-var ErrAbandoned = errors.New("nobody waits for it any more")
+var ErrAbandoned = fail.New(errdefs.ErrAborted, "nobody waits for it any more")
 
 // SupersededError is the cause of an operation's end when another one ended it.
 type SupersededError struct{ By string }
 
 func (e *SupersededError) Error() string { return "superseded by " + e.By }
+
+// Unwrap returns the kind.
+func (e *SupersededError) Unwrap() error { return errdefs.ErrAborted }
 
 // WaitError says that the caller's context ended while the operation goes on.
 type WaitError struct {

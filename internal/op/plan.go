@@ -1,5 +1,5 @@
-// Package op runs operations: plans of steps that go forward and backward, one operation at a time on each object, joined
-// by callers that ask for the same and ended by those that may.
+// Package op runs operations: plans of steps that go forward and backward, one operation at a time on each object,
+// joined by callers that ask for the same and ended by those that may.
 //
 // A Plan is walked forward to make something and backward to unmake it; a failed create, a stop, a removal and recovery
 // all walk the same plan backward. A Lane runs the operations of one object. Work belongs to the daemon: a caller's
@@ -12,14 +12,17 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/containerd/errdefs"
+
+	"berth/internal/fail"
 	"berth/internal/fault"
 )
 
 // DefaultDeadline bounds one direction of a step that states no deadline of its own.
 const DefaultDeadline = 2 * time.Minute
 
-// Step is one thing that a plan makes. Do and Undo may each be run any number of times, also after a crash in the middle
-// of either: Do succeeds when the thing is there, Undo succeeds when it is not.
+// Step is one thing that a plan makes. Do and Undo may each be run any number of times, also after a crash in the
+// middle of either: Do succeeds when the thing is there, Undo succeeds when it is not.
 type Step struct {
 	Name     string
 	Do, Undo func(context.Context) error // nil where there is nothing to do
@@ -56,8 +59,30 @@ func (e *StepError) Error() string {
 
 func (e *StepError) Unwrap() error { return e.Err }
 
-// Forward runs every Do in order and stops at the first that fails; what ran beside has ended when it returns. It undoes
-// nothing: the caller decides on which clock Backward runs.
+// Details returns the step.
+func (e *StepError) Details() fail.Detail {
+	if e.Undo {
+		return fail.Detail{Step: e.Plan + ": undo " + e.Step}
+	}
+	return fail.Detail{Step: e.Plan + ": " + e.Step}
+}
+
+// endedError is what a step said after its context had ended, and why that ended.
+type endedError struct{ err, cause error }
+
+func (e *endedError) Error() string { return fmt.Sprintf("%v (%v)", e.err, e.cause) }
+
+// Unwrap returns both. That another operation ended the step comes first: what the step said is then of no use to a
+// caller. After a deadline it is, and comes first.
+func (e *endedError) Unwrap() []error {
+	if fail.Is(e.cause, errdefs.ErrAborted) {
+		return []error{e.cause, e.err}
+	}
+	return []error{e.err, e.cause}
+}
+
+// Forward runs every Do in order and stops at the first that fails; what ran beside has ended when it returns. It
+// undoes nothing: the caller decides on which clock Backward runs.
 func (p Plan) Forward(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -155,7 +180,7 @@ func (p Plan) run(ctx context.Context, s Step, undo bool) error {
 		return nil
 	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w (%w)", err, cause)
+		err = &endedError{err, cause}
 	}
 	return &StepError{p.Name, s.Name, undo, err}
 }

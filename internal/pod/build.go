@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cdi"
+	"berth/internal/fail"
 	"berth/internal/room"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
@@ -107,7 +108,7 @@ func (c *Config) confine(ctx context.Context, sp *specs.Spec) error {
 		return nil
 	}
 	if err := c.AppArmor(ctx, profile); err != nil {
-		return Fail(errdefs.ErrFailedPrecondition, "%w", err)
+		return fail.New(errdefs.ErrFailedPrecondition, "%w", err)
 	}
 	return nil
 }
@@ -134,11 +135,11 @@ func invalid(err error) error {
 	var errno syscall.Errno
 	switch {
 	case !errors.As(err, &errno) || slices.Contains(errnosOfRequest, errno):
-		return Fail(errdefs.ErrInvalidArgument, "%w", err)
+		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
 	case slices.Contains(passingErrnos, errno):
-		return Fail(errdefs.ErrUnavailable, "%w", err)
+		return fail.New(errdefs.ErrUnavailable, "%w", err)
 	}
-	return Fail(errdefs.ErrInternal, "%w", err)
+	return fail.New(errdefs.ErrInternal, "%w", err)
 }
 
 // specInput gathers what decides the container's spec.
@@ -260,10 +261,11 @@ func (b *building) pidNamespace(r *Record, cfg *runtimeapi.ContainerConfig) (str
 func target(r *Record, id ID) (int, error) {
 	t := r.container(id)
 	if t == nil {
-		return 0, Fail(errdefs.ErrNotFound, "target container %q of the PID namespace: not in pod %s", id, r.ID)
+		return 0, fail.New(errdefs.ErrNotFound, "target container %q of the PID namespace: not in pod %s", id, r.ID)
 	}
 	if t.State != Running {
-		return 0, Fail(errdefs.ErrFailedPrecondition, "target container %s of the PID namespace is %s, not running", id, t.State)
+		return 0, fail.New(errdefs.ErrFailedPrecondition, "target container %s of the PID namespace is %s, not running", id,
+			t.State)
 	}
 	return t.Process.PID, nil
 }

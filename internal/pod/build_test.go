@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/room"
 	"berth/internal/rootfs"
 	"berth/internal/spec"
@@ -93,7 +94,7 @@ func TestFaultOfTheNode(t *testing.T) {
 		"a broken disk":              {&os.PathError{Op: "open", Path: "/etc/passwd", Err: unix.EIO}, errdefs.IsInternal},
 		"a disk that is read-only":   {&os.PathError{Op: "mkdir", Path: "/a", Err: unix.EROFS}, errdefs.IsInternal},
 		"no descriptors":             {&os.PathError{Op: "open", Path: "/a", Err: unix.EMFILE}, errdefs.IsUnavailable},
-		"a kind of its own":          {Fail(errdefs.ErrNotFound, "no such image"), errdefs.IsNotFound},
+		"a kind of its own":          {fail.New(errdefs.ErrNotFound, "no such image"), errdefs.IsNotFound},
 		"a caller that has gone":     {context.Canceled, errdefs.IsCanceled},
 		"nothing of the kernel's":    {errors.New("no"), errdefs.IsInvalidArgument},
 	} {

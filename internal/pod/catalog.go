@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/fail"
 )
 
 // catalog finds pods and containers. Reading it never waits.
@@ -48,7 +50,7 @@ func nameKey(m *runtimeapi.PodSandboxMetadata) string {
 }
 
 func notFound(what string, id ID) error {
-	return Fail(errdefs.ErrNotFound, "%s %q: not found", what, string(id))
+	return fail.New(errdefs.ErrNotFound, "%s %q: not found", what, string(id))
 }
 
 // find returns the pod with that id, for changing it.
@@ -153,7 +155,7 @@ func resolve(what, name string, all map[ID]*pod) (ID, error) {
 	case 1:
 		return found[0], nil
 	}
-	return "", Fail(errdefs.ErrInvalidArgument, "%s %q: %d ids begin so; give more digits", what, name, len(found))
+	return "", fail.New(errdefs.ErrInvalidArgument, "%s %q: %d ids begin so; give more digits", what, name, len(found))
 }
 
 // owned says whether a record owns that id, also one that cannot be read.

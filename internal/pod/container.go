@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/op"
 	"berth/internal/room"
 	"berth/internal/rootfs"
@@ -69,7 +70,7 @@ func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerCo
 		return "", err
 	}
 	if err := s.cfg.checkContainerLabels(p.rec.Load().SELinux, cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
-		return "", fmt.Errorf("container %s of pod %s: %w", cfg.Metadata.Name, podID, invalid(err))
+		return "", inContainer("", cfg.Metadata.Name, podID, invalid(err))
 	}
 	if err := p.waitAdopted(ctx); err != nil {
 		return "", err
@@ -115,11 +116,12 @@ func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, 
 		sig, err = stopSignal(img.Config.StopSignal)
 	}
 	if err != nil {
-		return "", img, Fail(errdefs.ErrInvalidArgument, "container %s (image %q): %w", cfg.Metadata.Name, cfg.Image.Image, err)
+		return "", img, fail.New(errdefs.ErrInvalidArgument, "container %s (image %q): %w", cfg.Metadata.Name,
+			cfg.Image.Image, err)
 	}
 	m, err := newMessage(cfg)
 	if err != nil {
-		return "", img, Fail(errdefs.ErrInvalidArgument, "container configuration: %w", err)
+		return "", img, fail.New(errdefs.ErrInvalidArgument, "container configuration: %w", err)
 	}
 	id := NewID()
 	var there *Container
@@ -155,7 +157,8 @@ func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, 
 func (l *container) replace(ctx context.Context, c *Container) error {
 	if c.State != Creating && c.State != Removing {
 		m := c.Config.Get().Metadata
-		return Fail(errdefs.ErrAlreadyExists, "container %s (attempt %d) of pod %s exists already as %s with another configuration; remove it first",
+		return fail.New(errdefs.ErrAlreadyExists,
+			"container %s (attempt %d) of pod %s exists already as %s with another configuration; remove it first",
 			m.GetName(), m.GetAttempt(), l.p.id, c.ID)
 	}
 	return l.p.s.RemoveContainer(ctx, c.ID)
@@ -187,7 +190,7 @@ func (l *container) create(ctx context.Context, img material) error {
 		}
 		return nil
 	}
-	err = fmt.Errorf("container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), l.p.id, room.Explain(err, l.p.s.cfg.Root, makeRoom))
+	err = inContainer("", c.Config.Get().Metadata.GetName(), l.p.id, room.Explain(err, l.p.s.cfg.Root, makeRoom))
 	if undo := l.undo(l.p.s.ctx); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
@@ -358,6 +361,11 @@ func (s *Pods) adopted(ctx context.Context, id ID) (*container, error) {
 	return nil, notFound("container", id)
 }
 
+// inContainer says of which container err is, and at what.
+func inContainer(at, name string, of ID, err error) error {
+	return fail.About(fail.Detail{Pod: string(of), Container: name}, "%scontainer %s of pod %s: %w", at, name, of, err)
+}
+
 // Start starts a created container. A container that runs already has been started: that is no error.
 func (s *Pods) Start(ctx context.Context, id ID) error {
 	live, err := s.adopted(ctx, id)
@@ -375,12 +383,13 @@ func (l *container) start(ctx context.Context) error {
 	case c.State == Running:
 		return nil
 	case c.State == Exited:
-		return Fail(errdefs.ErrFailedPrecondition, "container %s has ended already (exit code %d at %s)", l.id, c.ExitCode, c.FinishedAt.Format(time.RFC3339))
+		return fail.New(errdefs.ErrFailedPrecondition, "container %s has ended already (exit code %d at %s)", l.id,
+			c.ExitCode, c.FinishedAt.Format(time.RFC3339))
 	case c.State != Created && c.State != Starting:
 		return goneError("container", l.id, c.State)
 	}
 	if err := (telling{l.p}).tell(ctx, ContainerStart, l.p.rec.Load(), c); err != nil {
-		return fmt.Errorf("start container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), l.p.id, pluginError(err))
+		return inContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, pluginError(err))
 	}
 	err := l.p.update("container.starting", func(r *Record) error {
 		return r.edit(l.id, func(c *Container) error {
@@ -395,7 +404,7 @@ func (l *container) start(ctx context.Context) error {
 	}
 	r := l.p.rec.Load()
 	if err := l.p.s.cfg.Runtime.Start(ctx, string(l.p.id), string(l.id), r.log(c), l.p.s.cfg.createTimeout(r)); err != nil {
-		err = fmt.Errorf("start container %s of pod %s: %w", c.Config.Get().Metadata.GetName(), l.p.id, err)
+		err = inContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, err)
 		l.cannotRun(err)
 		return err
 	}
@@ -447,18 +456,19 @@ func (r *Record) LogPath(c *Container) string {
 // validateContainer refuses what no container can be made from.
 func validateContainer(cfg *runtimeapi.ContainerConfig) error {
 	if cfg.GetMetadata().GetName() == "" {
-		return Fail(errdefs.ErrInvalidArgument, "container configuration: metadata with a name is required")
+		return fail.New(errdefs.ErrInvalidArgument, "container configuration: metadata with a name is required")
 	}
 	name := cfg.Metadata.Name
 	if cfg.GetImage().GetImage() == "" {
-		return Fail(errdefs.ErrInvalidArgument, "container %s: an image is required", name)
+		return fail.New(errdefs.ErrInvalidArgument, "container %s: an image is required", name)
 	}
 	if p := cfg.LogPath; p != "" && !filepath.IsLocal(p) {
-		return Fail(errdefs.ErrInvalidArgument, "container %s: log path %q leaves the pod's log directory", name, p)
+		return fail.New(errdefs.ErrInvalidArgument, "container %s: log path %q leaves the pod's log directory", name, p)
 	}
 	for _, m := range cfg.Mounts {
 		if !strings.HasPrefix(m.ContainerPath, "/") {
-			return Fail(errdefs.ErrInvalidArgument, "container %s: mount target %q is not an absolute path", name, m.ContainerPath)
+			return fail.New(errdefs.ErrInvalidArgument, "container %s: mount target %q is not an absolute path", name,
+				m.ContainerPath)
 		}
 		if err := validateImageMount(m); err != nil {
 			return fmt.Errorf("container %s: %w", name, err)

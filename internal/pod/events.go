@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/fail"
 )
 
 // EventKind says what happened to a pod or a container.
@@ -96,7 +98,7 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 		w.mu.Lock()
 		if w.lost {
 			defer w.mu.Unlock()
-			return Event{}, Fail(errdefs.ErrResourceExhausted,
+			return Event{}, fail.New(errdefs.ErrResourceExhausted,
 				"events were not read as fast as they came: %d were waiting, which is the most that is kept, and they are lost; watch again, then list what there is", maxUnread)
 		}
 		if len(w.unread) > 0 {

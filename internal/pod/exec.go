@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/fail"
 	"berth/internal/runtime"
 	"berth/internal/spec"
 )
@@ -43,7 +44,7 @@ type Streams struct{ *Pods }
 // of the exec is left and the error is DeadlineExceeded.
 func (s Streams) ExecSync(ctx context.Context, id ID, cmd []string, timeout time.Duration) (Output, error) {
 	if len(cmd) == 0 {
-		return Output{}, Fail(errdefs.ErrInvalidArgument, "exec in container %s: no command", id)
+		return Output{}, fail.New(errdefs.ErrInvalidArgument, "exec in container %s: no command", id)
 	}
 	p, err := s.running(ctx, id)
 	if err != nil {
@@ -65,7 +66,7 @@ func (s Streams) ExecSync(ctx context.Context, id ID, cmd []string, timeout time
 	case err != nil && ctx.Err() != nil:
 		return out, fmt.Errorf("exec in container %s: %w: %w", id, ctx.Err(), err)
 	case err != nil:
-		return out, fmt.Errorf("exec in container %s: %w", id, err)
+		return out, fail.About(fail.Detail{Pod: string(p.id), Container: string(id)}, "exec in container %s: %w", id, err)
 	case res.TimedOut:
 		return out, fmt.Errorf("exec of %q in container %s: not done after %v: %w", cmd, id, timeout, context.DeadlineExceeded)
 	}
@@ -86,7 +87,7 @@ func (s Streams) running(ctx context.Context, id ID) (*pod, error) {
 		if c != nil {
 			state = c.State
 		}
-		return nil, Fail(errdefs.ErrFailedPrecondition, "container %s is %s, not running", id, state)
+		return nil, fail.New(errdefs.ErrFailedPrecondition, "container %s is %s, not running", id, state)
 	}
 	return p, nil
 }
@@ -101,7 +102,7 @@ func (s Streams) ReopenLog(ctx context.Context, id ID) error {
 		return err
 	}
 	if c.State != Running {
-		return Fail(errdefs.ErrFailedPrecondition, "container %s is %s, not running", id, c.State)
+		return fail.New(errdefs.ErrFailedPrecondition, "container %s is %s, not running", id, c.State)
 	}
 	return p.s.cfg.Runtime.ReopenLog(ctx, string(p.id), string(id), p.rec.Load().log(c))
 }

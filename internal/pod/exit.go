@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"berth/internal/fail"
 	"berth/internal/op"
 	"berth/internal/runtime"
 )
@@ -167,7 +168,7 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 	pod, ctr := string(l.p.id), string(l.id)
 	if c.State == Running && time.Until(deadline) > 0 {
 		if err := l.p.s.cfg.Runtime.Signal(ctx, pod, ctr, c.StopSignal); err != nil {
-			return fmt.Errorf("stop container %s: %w", l.id, err)
+			return fail.About(fail.Detail{Pod: string(l.p.id), Container: string(l.id)}, "stop container %s: %w", l.id, err)
 		}
 		ended, err := l.hurry.wait(ctx, l.exited, deadline)
 		if ended || err != nil {
@@ -175,7 +176,7 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 		}
 	}
 	if err := l.p.s.cfg.Runtime.KillAll(ctx, pod, ctr); err != nil {
-		return fmt.Errorf("kill container %s: %w", l.id, err)
+		return fail.About(fail.Detail{Pod: string(l.p.id), Container: string(l.id)}, "kill container %s: %w", l.id, err)
 	}
 	ended, err := newHurry().wait(ctx, l.exited, time.Now().Add(killWait))
 	if err == nil && !ended {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/fail"
 	"berth/internal/runtime"
 	"berth/internal/spec"
 )
@@ -36,7 +37,7 @@ func (c *Config) handlerSpec(r *Record) (runtime.Handler, spec.Handler, error) {
 	name := handlerName(r)
 	now, sh, err := c.HandlerSpec(name)
 	if err != nil {
-		return now, sh, Fail(errdefs.ErrFailedPrecondition,
+		return now, sh, fail.New(errdefs.ErrFailedPrecondition,
 			"the pod's runtime handler %q was taken out of the configuration: its containers run on, but a new one needs the handler back, or a new pod", name)
 	}
 	h := asMade(r, now)

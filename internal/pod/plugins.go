@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/spec"
 )
 
@@ -306,5 +307,5 @@ func pluginError(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return Fail(errdefs.ErrFailedPrecondition, "%w", fmt.Errorf("a plugin refuses: %w", err))
+	return fail.New(errdefs.ErrFailedPrecondition, "%w", fmt.Errorf("a plugin refuses: %w", err))
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/fail"
 	"berth/internal/op"
 	"berth/internal/rootfs"
 )
@@ -110,7 +111,7 @@ func (p *pod) stuck(cause error, again func() error) {
 
 // goneError says that the object ended while the caller waited to work on it.
 func goneError(what string, id ID, state State) error {
-	return Fail(errdefs.ErrFailedPrecondition, "%s %s is %s", what, id, state)
+	return fail.New(errdefs.ErrFailedPrecondition, "%s %s is %s", what, id, state)
 }
 
 // removeDir removes a directory and all below it, without ever crossing into a mount; nil when it is gone.

@@ -3,7 +3,6 @@ package pod
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 
 	"github.com/containerd/errdefs"
@@ -12,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/op"
 	"berth/internal/spec"
 )
@@ -41,7 +41,7 @@ func (s Limiter) Container(ctx context.Context, id ID, want *runtimeapi.LinuxCon
 			err = limiting{l}.set(ctx, adjusted)
 		}
 		if err != nil {
-			return fmt.Errorf("change the limits of container %s of pod %s: %w", l.id, l.p.id, err)
+			return inContainer("change the limits of ", string(l.id), l.p.id, err)
 		}
 		telling{l.p}.told(ctx, ContainerLimited, l.p.rec.Load().container(l.id))
 		return nil
@@ -60,16 +60,16 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 		return notFound("container", l.id)
 	}
 	if !c.live() {
-		return Fail(errdefs.ErrFailedPrecondition, "it is %s: only what is created or runs has limits", c.State)
+		return fail.New(errdefs.ErrFailedPrecondition, "it is %s: only what is created or runs has limits", c.State)
 	}
 	host := l.p.s.cfg.Host
 	oci, warnings, err := spec.Resources(want, host)
 	if err != nil {
-		return Fail(errdefs.ErrInvalidArgument, "%w", err)
+		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
 	}
 	all := merge(c.Limits(), want)
 	if _, _, err := spec.Resources(all, host); err != nil {
-		return Fail(errdefs.ErrInvalidArgument, "together with the limits that stay: %w", err)
+		return fail.New(errdefs.ErrInvalidArgument, "together with the limits that stay: %w", err)
 	}
 	was, _, err := spec.Resources(c.Limits(), host)
 	if err != nil {
@@ -77,7 +77,7 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 	}
 	m, err := newMessage(all)
 	if err != nil {
-		return Fail(errdefs.ErrInvalidArgument, "%w", err)
+		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
 	}
 	for _, w := range warnings {
 		l.p.s.cfg.Log.Warn("a container gets less than it asked for", "pod", l.p.id, "container", l.id, "reason", w)
@@ -85,14 +85,14 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 	putBack, err := l.p.s.cfg.Cgroups.SetLimits(ctx, c.Cgroup, was, oci)
 	if err != nil {
 		if c := l.p.rec.Load().container(l.id); c == nil || !c.live() {
-			return Fail(errdefs.ErrFailedPrecondition, "it ended meanwhile: %w", err)
+			return fail.New(errdefs.ErrFailedPrecondition, "it ended meanwhile: %w", err)
 		}
 		return limitError(err)
 	}
 	err = l.p.update("container.limits", func(r *Record) error {
 		return r.edit(l.id, func(c *Container) error {
 			if !c.live() {
-				return Fail(errdefs.ErrFailedPrecondition, "it ended meanwhile")
+				return fail.New(errdefs.ErrFailedPrecondition, "it ended meanwhile")
 			}
 			c.Resources = Resources{m}
 			return nil
@@ -110,7 +110,7 @@ func (l limiting) setPids(ctx context.Context, n int64) (putBack func() error, e
 	defer l.limits.Unlock()
 	c := l.p.rec.Load().container(l.id)
 	if c == nil || !c.live() {
-		return nil, Fail(errdefs.ErrFailedPrecondition, "only what is created or runs has limits")
+		return nil, fail.New(errdefs.ErrFailedPrecondition, "only what is created or runs has limits")
 	}
 	putBack, err = l.p.s.cfg.Cgroups.SetLimits(ctx, c.Cgroup, nil, &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &n}})
 	if err != nil {
@@ -123,9 +123,9 @@ func (l limiting) setPids(ctx context.Context, n int64) (putBack func() error, e
 func limitError(err error) error {
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.EOPNOTSUPP):
-		return Fail(errdefs.ErrInvalidArgument, "%w", err)
+		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOSPC):
-		return Fail(errdefs.ErrFailedPrecondition, "%w", err)
+		return fail.New(errdefs.ErrFailedPrecondition, "%w", err)
 	}
 	return err
 }
@@ -228,19 +228,19 @@ func (s Limiter) Pod(ctx context.Context, id ID, overhead, resources *runtimeapi
 	}
 	for what, r := range map[string]*runtimeapi.LinuxContainerResources{"overhead": overhead, "resources": resources} {
 		if _, _, err := spec.Resources(r, s.cfg.Host); err != nil {
-			return Fail(errdefs.ErrInvalidArgument, "change the resources of pod %s: %s: %w", id, what, err)
+			return fail.New(errdefs.ErrInvalidArgument, "change the resources of pod %s: %s: %w", id, what, err)
 		}
 	}
 	key := digest(&runtimeapi.UpdatePodSandboxResourcesRequest{Overhead: overhead, Resources: resources})
 	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opLimit, Key: key, Run: func(ctx context.Context) error {
 		if plugins := s.cfg.Plugins; plugins != nil && p.rec.Load().State == Ready {
 			if err := plugins.PodLimits(ctx, p.rec.Load(), overhead, resources); err != nil {
-				return fmt.Errorf("change the resources of pod %s: %w", id, pluginError(err))
+				return fail.About(fail.Detail{Pod: string(id)}, "change the resources of pod %s: %w", id, pluginError(err))
 			}
 		}
 		err := p.update("pod.limits", func(r *Record) error {
 			if r.State != Ready {
-				return Fail(errdefs.ErrFailedPrecondition, "change the resources of pod %s: it is %s, not ready", id, r.State)
+				return fail.New(errdefs.ErrFailedPrecondition, "change the resources of pod %s: it is %s, not ready", id, r.State)
 			}
 			cfg := proto.Clone(r.Config.Get()).(*runtimeapi.PodSandboxConfig)
 			if cfg.Linux == nil {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/op"
 	"berth/internal/room"
 	"berth/internal/runtime"
@@ -37,7 +38,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 		}
 	}
 	if err := s.cfg.checkLabels(s.cfg.usualLabels(), cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
-		return "", fmt.Errorf("pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, invalid(err))
+		return "", inPod(cfg.Metadata, invalid(err))
 	}
 	h, err := s.cfg.Handlers(handler)
 	if err != nil {
@@ -45,7 +46,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	}
 	if usernsOptions(cfg) != nil {
 		if err := s.cfg.UserNS(handler); err != nil {
-			return "", fmt.Errorf("pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, err)
+			return "", inPod(cfg.Metadata, err)
 		}
 	}
 	want := request{cfg: cfg, handler: handler, using: h, digest: digest(cfg, handler)}
@@ -118,7 +119,7 @@ func (s *Pods) claim(want request) (*pod, error) {
 func (s *Pods) newPod(want request) (*pod, error) {
 	m, err := newMessage(want.cfg)
 	if err != nil {
-		return nil, Fail(errdefs.ErrInvalidArgument, "pod configuration: %w", err)
+		return nil, fail.New(errdefs.ErrInvalidArgument, "pod configuration: %w", err)
 	}
 	labels, err := newLabels(s, want.cfg)
 	if err != nil {
@@ -151,7 +152,8 @@ func (s *Pods) replace(ctx context.Context, p *pod) error {
 	r := p.rec.Load()
 	if r.State == Ready && (p.answered.Load() || len(r.Containers) > 0) {
 		m := r.Config.Get().Metadata
-		return Fail(errdefs.ErrAlreadyExists, "pod %s/%s (uid %s, attempt %d) runs already as %s with another configuration; stop and remove it first",
+		return fail.New(errdefs.ErrAlreadyExists,
+			"pod %s/%s (uid %s, attempt %d) runs already as %s with another configuration; stop and remove it first",
 			m.GetNamespace(), m.GetName(), m.GetUid(), m.GetAttempt(), p.id)
 	}
 	err := s.Remove(ctx, p.id)
@@ -183,11 +185,17 @@ func (p *pod) create(ctx context.Context) error {
 		return nil
 	}
 	meta := p.rec.Load().Config.Get().Metadata
-	err = fmt.Errorf("pod %s/%s: %w", meta.GetNamespace(), meta.GetName(), room.Explain(err, p.s.cfg.Root, makeRoom))
+	err = inPod(meta, room.Explain(err, p.s.cfg.Root, makeRoom))
 	if undo := p.undo(p.s.ctx); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
 	return err
+}
+
+// inPod says of which pod err is, which may have no id that its caller knows.
+func inPod(m *runtimeapi.PodSandboxMetadata, err error) error {
+	name := m.GetNamespace() + "/" + m.GetName()
+	return fail.About(fail.Detail{Pod: name}, "pod %s: %w", name, err)
 }
 
 // undo unmakes a pod that never became ready.
@@ -217,38 +225,43 @@ func (p *pod) undo(ctx context.Context) error {
 func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 	m := cfg.GetMetadata()
 	if m.GetName() == "" || m.GetUid() == "" {
-		return Fail(errdefs.ErrInvalidArgument, "pod configuration: metadata with a name and a uid is required")
+		return fail.New(errdefs.ErrInvalidArgument, "pod configuration: metadata with a name and a uid is required")
 	}
 	if m.GetNamespace() == "" {
-		return Fail(errdefs.ErrInvalidArgument, "pod %s: a namespace is required", m.GetName())
+		return fail.New(errdefs.ErrInvalidArgument, "pod %s: a namespace is required", m.GetName())
 	}
 	if dir := cfg.LogDirectory; dir != "" && !filepath.IsAbs(dir) {
-		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: log directory %q is not an absolute path", m.Namespace, m.Name, dir)
+		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: log directory %q is not an absolute path", m.Namespace,
+			m.Name, dir)
 	}
 	if len(cfg.Hostname) > 64 {
-		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: hostname %q is longer than the kernel's 64 bytes", m.Namespace, m.Name, cfg.Hostname)
+		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: hostname %q is longer than the kernel's 64 bytes",
+			m.Namespace, m.Name, cfg.Hostname)
 	}
 	if err := validateUserns(cfg); err != nil {
-		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
+		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
 	}
 	if parent := cfg.GetLinux().GetCgroupParent(); strings.Contains(parent, "/") && parent != filepath.Clean("/"+parent) {
-		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: cgroup parent %q is not a plain absolute path", m.Namespace, m.Name, parent)
+		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: cgroup parent %q is not a plain absolute path", m.Namespace,
+			m.Name, parent)
 	}
 	if sc := cfg.GetLinux().GetSecurityContext(); sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil {
-		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: run_as_group needs run_as_user", m.Namespace, m.Name)
+		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: run_as_group needs run_as_user", m.Namespace, m.Name)
 	}
 	for _, p := range cfg.PortMappings {
 		if p.HostPort < 0 || p.HostPort > 65535 || p.ContainerPort < 0 || p.ContainerPort > 65535 {
-			return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: port mapping %d to %d: ports are from 0 to 65535", m.Namespace, m.Name, p.HostPort, p.ContainerPort)
+			return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: port mapping %d to %d: ports are from 0 to 65535",
+				m.Namespace, m.Name, p.HostPort, p.ContainerPort)
 		}
 	}
 	hostNet := namespaces(cfg).GetNetwork() == runtimeapi.NamespaceMode_NODE
 	if node, _ := os.Hostname(); hostNet && cfg.Hostname != "" && cfg.Hostname != node {
-		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: hostname %q: the pod has the node's network, and with it the node's name %q; "+
-			"leave hostname empty", m.Namespace, m.Name, cfg.Hostname, node)
+		return fail.New(errdefs.ErrInvalidArgument,
+			"pod %s/%s: hostname %q: the pod has the node's network, and with it the node's name %q; "+
+				"leave hostname empty", m.Namespace, m.Name, cfg.Hostname, node)
 	}
 	if err := spec.CheckSysctls(cfg.GetLinux().GetSysctls(), !hostNet, !hostIPC(cfg), !hostNet); err != nil {
-		return Fail(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
+		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
 	}
 	return nil
 }

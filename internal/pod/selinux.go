@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/selinux"
 	"berth/internal/spec"
 )
@@ -47,8 +48,9 @@ func (c *Config) checkLabels(pod spec.Labels, o *runtimeapi.SELinuxOption) error
 // checkContainerLabels is checkLabels for a container. One of a pod that has labels does not run without.
 func (c *Config) checkContainerLabels(pod spec.Labels, o *runtimeapi.SELinuxOption) error {
 	if c.SELinux == nil && pod != (spec.Labels{}) {
-		return Fail(errdefs.ErrFailedPrecondition, "the pod was made with the SELinux label %s, and the daemon runs without SELinux since it was "+
-			"restarted: start it with SELinux again, or remove the pod", pod.Process)
+		return fail.New(errdefs.ErrFailedPrecondition,
+			"the pod was made with the SELinux label %s, and the daemon runs without SELinux since it was "+
+				"restarted: start it with SELinux again, or remove the pod", pod.Process)
 	}
 	return c.checkLabels(pod, o)
 }
@@ -76,7 +78,8 @@ func newLabels(s *Pods, cfg *runtimeapi.PodSandboxConfig) (spec.Labels, error) {
 			return l.With(&runtimeapi.SELinuxOption{Level: level}), nil
 		}
 	}
-	return l, Fail(errdefs.ErrResourceExhausted, "pod %s/%s: no SELinux categories are free: %d pods have theirs", cfg.Metadata.Namespace, cfg.Metadata.Name, len(taken))
+	return l, fail.New(errdefs.ErrResourceExhausted, "pod %s/%s: no SELinux categories are free: %d pods have theirs",
+		cfg.Metadata.Namespace, cfg.Metadata.Name, len(taken))
 }
 
 // levels are those that pods have, or containers that name one of their own.
@@ -143,11 +146,11 @@ func (b *building) relabel(ctx context.Context, r *Record, c *Container, mounts 
 		var no *selinux.ProtectedError
 		switch {
 		case errors.As(err, &no):
-			return Fail(errdefs.ErrInvalidArgument, "mount of %s: %w", m.Mount.ContainerPath, err)
+			return fail.New(errdefs.ErrInvalidArgument, "mount of %s: %w", m.Mount.ContainerPath, err)
 		case errdefs.IsCanceled(err) || errdefs.IsDeadlineExceeded(err):
 			return fmt.Errorf("mount of %s: %w", m.Mount.ContainerPath, err)
 		case err != nil:
-			return Fail(errdefs.ErrInternal, "mount of %s: %w", m.Mount.ContainerPath, err)
+			return fail.New(errdefs.ErrInternal, "mount of %s: %w", m.Mount.ContainerPath, err)
 		}
 	}
 	return nil

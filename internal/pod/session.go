@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/fail"
 	"berth/internal/runtime"
 	"berth/internal/spec"
 )
@@ -26,7 +27,7 @@ type Session struct {
 // gone and the command is hung up; what does not end by that is killed a little later.
 func (s Streams) Session(ctx context.Context, id ID, c Session) (int, error) {
 	if len(c.Cmd) == 0 {
-		return 0, Fail(errdefs.ErrInvalidArgument, "exec in container %s: no command", id)
+		return 0, fail.New(errdefs.ErrInvalidArgument, "exec in container %s: no command", id)
 	}
 	p, err := s.running(ctx, id)
 	if err != nil {
@@ -69,7 +70,7 @@ func (s Streams) NetNS(ctx context.Context, id ID) (string, error) {
 	r := p.rec.Load()
 	switch {
 	case r.State != Ready:
-		return "", Fail(errdefs.ErrFailedPrecondition, "pod %s is %s, not ready", id, r.State)
+		return "", fail.New(errdefs.ErrFailedPrecondition, "pod %s is %s, not ready", id, r.State)
 	case r.HostNetwork():
 		return "", nil
 	}
@@ -110,7 +111,7 @@ func (s Streams) attachable(ctx context.Context, id ID) (*pod, error) {
 		return nil, err
 	}
 	if c := p.rec.Load().container(id); c == nil || !c.live() {
-		return nil, Fail(errdefs.ErrFailedPrecondition, "container %s does not run", id)
+		return nil, fail.New(errdefs.ErrFailedPrecondition, "container %s does not run", id)
 	}
 	return p, nil
 }

@@ -3,13 +3,13 @@ package pod
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/fail"
 	"berth/internal/op"
 	"berth/internal/room"
 )
@@ -63,7 +63,7 @@ func (p *pod) stop(ctx context.Context) error {
 	}
 	err := p.takeDown(ctx)
 	if err != nil {
-		err = fmt.Errorf("stop pod %s: %w", p.id, room.Explain(err, p.s.cfg.Root, makeRoom))
+		err = fail.About(fail.Detail{Pod: string(p.id)}, "stop pod %s: %w", p.id, room.Explain(err, p.s.cfg.Root, makeRoom))
 		if p.s.ctx.Err() == nil {
 			p.stuck(err, func() error { return p.s.Stop(p.s.ctx, p.id) })
 		}
@@ -140,7 +140,7 @@ func (p *pod) remove(ctx context.Context) error {
 	for _, c := range p.rec.Load().Containers {
 		if l := p.container(c.ID); l != nil {
 			if err := l.remove(ctx); err != nil {
-				return fmt.Errorf("remove pod %s: %w", p.id, err)
+				return fail.About(fail.Detail{Pod: string(p.id)}, "remove pod %s: %w", p.id, err)
 			}
 		}
 	}

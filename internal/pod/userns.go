@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
 	"berth/internal/spec"
@@ -138,7 +139,7 @@ func (b *building) stage(r *Record, m spec.ResolvedMount, at string) error {
 		return rootfs.Stage(m.Source, at, o)
 	}
 	if err := want.Check(); err != nil {
-		return Fail(errdefs.ErrInvalidArgument, "id mappings: %w", err)
+		return fail.New(errdefs.ErrInvalidArgument, "id mappings: %w", err)
 	}
 	if own.UserNS != "" && sameIDs(own.all, want) {
 		o.IDs = own.IDMap
@@ -162,7 +163,7 @@ func withUserns(holder string, ids userns.Mapping, f func(path string) error) er
 		defer goruntime.UnlockOSThread()
 		h, err := userns.Hold(holder, 0, ids)
 		if err != nil { // in text alone: its ENOSPC is not of a disk
-			done <- Fail(errdefs.ErrUnavailable, "%s", err.Error())
+			done <- fail.New(errdefs.ErrUnavailable, "%s", err.Error())
 			return
 		}
 		err = f(h.Path("user"))
@@ -176,7 +177,8 @@ func withUserns(holder string, ids userns.Mapping, f func(path string) error) er
 func unmappable(err error) error {
 	var cannot *rootfs.NoIDMapError
 	if errors.As(err, &cannot) {
-		return Fail(errdefs.ErrFailedPrecondition, "%w: put the volume on another file system, or give the pod no user namespace (hostUsers: true)", err)
+		return fail.New(errdefs.ErrFailedPrecondition,
+			"%w: put the volume on another file system, or give the pod no user namespace (hostUsers: true)", err)
 	}
 	return err
 }

@@ -12,15 +12,14 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"berth/internal/fail"
 	"berth/internal/rootfs"
 )
 
-// ImageVolumeError says that an image could not be mounted into a container.
-type ImageVolumeError struct{ err error }
-
-func (e *ImageVolumeError) Error() string { return e.err.Error() }
-func (e *ImageVolumeError) Unwrap() error { return e.err }
+// volumeFailed says that an image could not be mounted into a container, which a kubelet tells apart.
+func volumeFailed(err error) error { return fail.New(crierrors.ErrImageVolumeMountFailed, "%w", err) }
 
 // ImageVolume is a mount of the request whose source is an image.
 type ImageVolume struct {
@@ -89,7 +88,7 @@ func (s *Pods) use(cfg *runtimeapi.ContainerConfig) (m material, release func(),
 		if err != nil {
 			release()
 			err = fmt.Errorf("container %s: mount at %s: image %q: %w", name, v.ContainerPath, v.Image.Image, err)
-			return m, func() {}, &ImageVolumeError{err}
+			return m, func() {}, volumeFailed(err)
 		}
 		if m.volumes == nil {
 			m.volumes = map[int]Image{}
@@ -120,7 +119,7 @@ func validateImageMount(m *runtimeapi.Mount) error {
 	default:
 		return nil
 	}
-	return &ImageVolumeError{Fail(errdefs.ErrInvalidArgument, "mount at %s: %s", m.ContainerPath, why)}
+	return volumeFailed(fail.New(errdefs.ErrInvalidArgument, "mount at %s: %s", m.ContainerPath, why))
 }
 
 // mountVolumes mounts each image volume of the container below its run directory, read-only.
@@ -131,7 +130,7 @@ func (b *building) mountVolumes(c *Container) error {
 		err := rootfs.Prepare(filepath.Join(dir, "over"), filepath.Join(dir, "mount"),
 			rootfs.Options{Lower: b.img.volumes[i].Dirs, ReadOnly: true, IDs: idsOf(b.p, r).IDMap, Label: b.p.s.cfg.labels(r, c).Mount})
 		if err != nil {
-			return &ImageVolumeError{fmt.Errorf("image %s: %w", b.img.volumes[i].ID, err)}
+			return volumeFailed(fmt.Errorf("image %s: %w", b.img.volumes[i].ID, err))
 		}
 	}
 	return nil
@@ -164,12 +163,12 @@ func (b *building) volumeSource(ctr ID, i int, m *runtimeapi.Mount) (string, err
 	}
 	src, err := rootfs.Resolve(root, m.ImageSubPath)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = Fail(errdefs.ErrNotFound, "image_sub_path %q does not exist in image %q", m.ImageSubPath, m.Image.Image)
+		err = fail.New(errdefs.ErrNotFound, "image_sub_path %q does not exist in image %q", m.ImageSubPath, m.Image.Image)
 	} else if err == nil {
 		err = mountable(src)
 	}
 	if err != nil {
-		return "", &ImageVolumeError{fmt.Errorf("mount at %s: %w", m.ContainerPath, err)}
+		return "", volumeFailed(fmt.Errorf("mount at %s: %w", m.ContainerPath, err))
 	}
 	return src, nil
 }
@@ -181,7 +180,7 @@ func mountable(src string) error {
 		return err
 	}
 	if !info.IsDir() && !info.Mode().IsRegular() {
-		return Fail(errdefs.ErrInvalidArgument, "%s is neither a directory nor a regular file", filepath.Base(src))
+		return fail.New(errdefs.ErrInvalidArgument, "%s is neither a directory nor a regular file", filepath.Base(src))
 	}
 	return nil
 }

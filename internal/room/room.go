@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/fail"
 )
 
 // Error is an error of a file system that takes no more, with words for whoever has to make room.
@@ -20,6 +22,9 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return e.Err.Error() + ": " + e.Text }
+
+// Details returns what to do about it.
+func (e *Error) Details() fail.Detail { return fail.Detail{Remedy: e.Text} }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }

@@ -2,11 +2,12 @@ package spec
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/fail"
 )
 
 // writableCgroup says whether the handler gives this container a writable /sys/fs/cgroup. A privileged container has
@@ -26,10 +27,11 @@ func (b *build) delegation() error {
 	const has = "the runtime handler has cgroup_writable"
 	switch {
 	case !b.Host.CgroupV2:
-		return fmt.Errorf("%s, which needs cgroup v2: %w", has, errdefs.ErrFailedPrecondition)
+		return fail.New(errdefs.ErrFailedPrecondition, "%s, which needs cgroup v2", has)
 	case !b.Delegated:
-		return fmt.Errorf("%s, and the host's /sys/fs/cgroup is mounted without nsdelegate, so the container could raise "+
-			"its own limits: run mount -o remount,nsdelegate /sys/fs/cgroup on the node: %w", has, errdefs.ErrFailedPrecondition)
+		return fail.New(errdefs.ErrFailedPrecondition,
+			"%s, and the host's /sys/fs/cgroup is mounted without nsdelegate, so the container could raise "+
+				"its own limits: run mount -o remount,nsdelegate /sys/fs/cgroup on the node", has)
 	case b.Paths.UserNS == "" && !refusesCgroupNamespaces(b.out.Linux.Seccomp, b.Host.arch()):
 		return errors.New(has + ", and the container could raise its own limits by a cgroup namespace of its own making: " +
 			"give the pod a user namespace (hostUsers: false), or the container the seccomp profile RuntimeDefault " +

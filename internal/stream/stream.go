@@ -21,6 +21,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/fail"
 )
 
 // Node is where the streams lead. Calls end soon after ctx does: then the client has gone.
@@ -136,7 +138,7 @@ func (s *Server) Close() error {
 // Exec returns the address at which a command will be run.
 func (s *Server) Exec(req *runtimeapi.ExecRequest) (string, error) {
 	if len(req.Cmd) == 0 {
-		return "", fmt.Errorf("exec: no command: %w", errdefs.ErrInvalidArgument)
+		return "", fail.New(errdefs.ErrInvalidArgument, "exec: no command")
 	}
 	if err := checkStreams(req.Tty, req.Stdin, req.Stdout, req.Stderr); err != nil {
 		return "", fmt.Errorf("exec: %w", err)
@@ -156,7 +158,7 @@ func (s *Server) Attach(req *runtimeapi.AttachRequest) (string, error) {
 func (s *Server) PortForward(req *runtimeapi.PortForwardRequest) (string, error) {
 	for _, p := range req.Port {
 		if p < 1 || p > 65535 {
-			return "", fmt.Errorf("port-forward: there is no port %d: %w", p, errdefs.ErrInvalidArgument)
+			return "", fail.New(errdefs.ErrInvalidArgument, "port-forward: there is no port %d", p)
 		}
 	}
 	return s.issue("portforward", req)
@@ -165,9 +167,9 @@ func (s *Server) PortForward(req *runtimeapi.PortForwardRequest) (string, error)
 func checkStreams(tty, stdin, stdout, stderr bool) error {
 	switch {
 	case tty && stderr:
-		return fmt.Errorf("a terminal has no stderr of its own: %w", errdefs.ErrInvalidArgument)
+		return fail.New(errdefs.ErrInvalidArgument, "a terminal has no stderr of its own")
 	case !stdin && !stdout && !stderr:
-		return fmt.Errorf("none of stdin, stdout and stderr is asked for: %w", errdefs.ErrInvalidArgument)
+		return fail.New(errdefs.ErrInvalidArgument, "none of stdin, stdout and stderr is asked for")
 	}
 	return nil
 }

@@ -2,11 +2,12 @@ package stream
 
 import (
 	"crypto/rand"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/fail"
 )
 
 // ticketTime is how long a token is good for, and mostTickets how many are, at most: somebody asks for them and does not come.
@@ -51,7 +52,8 @@ func (t *tickets) issue(kind string, req any) (string, error) {
 		t.order = t.order[1:]
 	}
 	if len(t.open) >= mostTickets {
-		return "", fmt.Errorf("%d sessions were asked for in the last minute and not begun: %w", len(t.open), errdefs.ErrResourceExhausted)
+		return "", fail.New(errdefs.ErrResourceExhausted, "%d sessions were asked for in the last minute and not begun",
+			len(t.open))
 	}
 	if t.open == nil {
 		t.open = map[string]ticket{}

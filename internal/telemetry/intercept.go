@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"berth/internal/fail"
 )
 
 // Interceptors are what every call passes, and the only place where calls are logged.
@@ -19,7 +21,7 @@ import (
 // long; one that failed at warn, or at error when the daemon itself is at fault. A panic becomes Internal: it takes its call
 // down and leaves the others, with its stack in the log.
 //
-// Each call is noted in metrics, which may be nil.
+// An error becomes a status here, as package fail has it. Each call is noted in metrics, which may be nil.
 func Interceptors(log *slog.Logger, ready func() bool, metrics *Metrics) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
 	g := gate{log, ready, metrics}
 	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
@@ -65,9 +67,11 @@ func (g gate) pass(ctx context.Context, method string, subject func() []slog.Att
 		return status.Error(codes.Unavailable, "berth is starting and not ready yet: ask again in a moment")
 	}
 	begin := time.Now()
-	err := g.guard(method, call)
+	cause := g.guard(method, call)
+	err := fail.Status(cause)
 	code, took := status.Code(err), time.Since(begin)
 	g.metrics.Call(method, code, took)
+	g.metrics.Failure(method, cause)
 	if level := levelOf(method, code, took); g.log.Enabled(ctx, level) {
 		attrs := []slog.Attr{
 			slog.String("method", method[strings.LastIndexByte(method, '/')+1:]),
@@ -76,11 +80,26 @@ func (g gate) pass(ctx context.Context, method string, subject func() []slog.Att
 		}
 		attrs = append(attrs, subject()...)
 		if err != nil {
+			attrs = append(attrs, reasons(cause)...)
 			attrs = append(attrs, slog.String("error", status.Convert(err).Message()))
 		}
 		g.log.LogAttrs(ctx, level, "call", attrs...)
 	}
 	return err
+}
+
+// reasons tells of an error what its code does not say.
+func reasons(err error) (attrs []slog.Attr) {
+	if kind := fail.KindOf(err); kind.Name != kind.Code.String() {
+		attrs = append(attrs, slog.String("kind", kind.Name))
+	}
+	about := fail.Details(err)
+	for _, a := range []struct{ name, value string }{{"step", about.Step}, {"limit", about.Limit}, {"key", about.Key}} {
+		if a.value != "" {
+			attrs = append(attrs, slog.String(a.name, a.value))
+		}
+	}
+	return attrs
 }
 
 // guard turns a panic into an error.

@@ -14,12 +14,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc/codes"
+
+	"berth/internal/fail"
 )
 
 // Metrics are the daemon's own, for Prometheus. A nil one takes everything and keeps nothing.
 type Metrics struct {
 	registry *prometheus.Registry
 	calls    *prometheus.HistogramVec
+	errors   *prometheus.CounterVec
 	steps    *prometheus.HistogramVec
 	failures *prometheus.CounterVec
 }
@@ -38,6 +41,9 @@ func NewMetrics(version string) *Metrics {
 			Name: "berth_call_duration_seconds", Help: "Duration of calls, by method and gRPC code.",
 			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100},
 		}, []string{"method", "code"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_call_failures_total", Help: "Calls that failed, by method and kind of error.",
+		}, []string{"method", "kind"}),
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "berth_step_duration_seconds", Help: "Duration of the steps that make (do) and unmake (undo) pods and containers.",
 			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100},
@@ -50,9 +56,17 @@ func NewMetrics(version string) *Metrics {
 		Name: "berth_build_info", Help: "1, with the version of the daemon.", ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
-	m.registry.MustRegister(m.calls, m.steps, m.failures, info,
+	m.registry.MustRegister(m.calls, m.errors, m.steps, m.failures, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// Failure notes of which kind the error of a call is: the code does not tell a registry that does not answer from an
+// error of no kind.
+func (m *Metrics) Failure(method string, err error) {
+	if m != nil && err != nil {
+		m.errors.WithLabelValues(method[strings.LastIndexByte(method, '/')+1:], fail.KindOf(err).Name).Inc()
+	}
 }
 
 // Call notes that a call was answered.

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -10,7 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"berth/internal/fail"
 )
 
 func TestMetricsAreServed(t *testing.T) {
@@ -65,4 +71,38 @@ func TestNoMetrics(t *testing.T) {
 	m.Call("/x/Y", codes.OK, 0)
 	m.Step("pod", "network", false, 0, nil)
 	m.Watch("x", "", nil, nil)
+}
+
+// TestErrorsAreTold follows an error of a kind through a call: its status, its line in the log, its metric.
+func TestErrorsAreTold(t *testing.T) {
+	var log bytes.Buffer
+	m := NewMetrics("v1")
+	unary, _ := Interceptors(Logger(&log, "json", new(slog.LevelVar)), func() bool { return true }, m)
+	info := &grpc.UnaryServerInfo{FullMethod: "/runtime.v1.ImageService/PullImage"}
+	_, err := unary(t.Context(), nil, info, func(context.Context, any) (any, error) {
+		return nil, fail.About(fail.Detail{Step: "pull: fetch"}, "pull x: %w",
+			fail.New(crierrors.ErrRegistryUnavailable, "connection refused"))
+	})
+	const text = "RegistryUnavailable: pull x: connection refused"
+	if s := status.Convert(err); s.Code() != codes.Unknown || s.Message() != text {
+		t.Errorf("a client is told %v", s)
+	}
+	for _, want := range []string{`"kind":"RegistryUnavailable"`, `"step":"pull: fetch"`, `"error":"` + text + `"`} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log has no %s: %s", want, &log)
+		}
+	}
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "berth_call_failures_total" {
+			continue
+		}
+		if text := f.String(); strings.Contains(text, `"RegistryUnavailable"`) && strings.Contains(text, `"PullImage"`) {
+			return
+		}
+	}
+	t.Errorf("no metric counts the failure: %v", families)
 }

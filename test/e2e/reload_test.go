@@ -79,9 +79,10 @@ func TestReload(t *testing.T) {
 	if out, err := r.reload(); err == nil || !strings.Contains(out, "50-test.toml:6: runtimes.more.base_spec: /nonesuch/base.json") {
 		r.Errorf("a base spec that is not there: %v: %s", err, out)
 	}
-	if mode := cgroup.Mode(); mode != cgroup.V2 {
+	if cgroup.Mode() != cgroup.V2 {
 		r.configure("[runtimes.more]\npath = \"/x\"\ncgroup_writable = true\n")
-		wanted := fmt.Sprintf("50-test.toml:3: runtimes.more.cgroup_writable: needs cgroup v2, and this host is on %s", mode)
+		// Which mode it names is the daemon's: with crun the tests hide the unified hierarchy of a hybrid host from it.
+		const wanted = "50-test.toml:3: runtimes.more.cgroup_writable: needs cgroup v2, and this host is on "
 		if out, err := r.reload(); err == nil || !strings.Contains(out, wanted) {
 			r.Errorf("writable cgroups without cgroup v2: %v: %s", err, out)
 		}

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -11,6 +12,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/containerd/errdefs"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"berth/internal/fail"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -29,11 +35,11 @@ func TestErrorsKeepTheirCodes(t *testing.T) {
 				return true
 			}
 			if kind, text := kindAndText(call); kind != "" && s.pkg() != "internal/fail" {
-				code, known := kindCodes[kind]
+				err, known := kinds[kind]
 				if !known {
 					t.Errorf("%s:%d: %s is no kind of errors", s.path, s.line(call.Pos()), kind)
 				}
-				lines = append(lines, fmt.Sprintf("%s %s %s", s.pkg(), code, text))
+				lines = append(lines, fmt.Sprintf("%s %s %s", s.pkg(), fail.KindOf(err).Code, text))
 			}
 			return true
 		})
@@ -55,14 +61,23 @@ func TestErrorsKeepTheirCodes(t *testing.T) {
 	}
 }
 
+// kinds are the kinds of errors by the names that the sources have for them.
+var kinds = map[string]error{
+	"ErrInvalidArgument": errdefs.ErrInvalidArgument, "ErrNotFound": errdefs.ErrNotFound,
+	"ErrAlreadyExists": errdefs.ErrAlreadyExists, "ErrResourceExhausted": errdefs.ErrResourceExhausted,
+	"ErrFailedPrecondition": errdefs.ErrFailedPrecondition, "ErrAborted": errdefs.ErrAborted,
+	"ErrUnavailable": errdefs.ErrUnavailable, "ErrInternal": errdefs.ErrInternal, "ErrDataLoss": errdefs.ErrDataLoss,
+	"ErrNotImplemented": errdefs.ErrNotImplemented, "Canceled": context.Canceled,
+	"ErrSignatureValidationFailed": crierrors.ErrSignatureValidationFailed,
+	"ErrImageVolumeMountFailed":    crierrors.ErrImageVolumeMountFailed,
+}
+
 // kindAndText returns the kind and the format of a call that makes an error of a kind.
 func kindAndText(call *ast.CallExpr) (kind, text string) {
 	switch name := lastName(call.Fun); {
-	case (name == "Fail" || name == "errorf") && len(call.Args) > 1:
-		return lastName(call.Args[0]), literal(call.Args[1])
-	case name == "Errorf" && len(call.Args) > 1:
-		if last, ok := call.Args[len(call.Args)-1].(*ast.SelectorExpr); ok && lastName(last.X) == "errdefs" {
-			return last.Sel.Name, strings.TrimSuffix(literal(call.Args[0]), `: %w"`) + `"`
+	case name == "New" && len(call.Args) > 1:
+		if s, ok := call.Fun.(*ast.SelectorExpr); ok && lastName(s.X) == "fail" {
+			return lastName(call.Args[0]), literal(call.Args[1])
 		}
 	}
 	return "", ""

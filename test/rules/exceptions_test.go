@@ -129,7 +129,6 @@ var retiredInUse = map[string]int{
 	"internal/image/remote.Distrust": 1,
 	"internal/image/remote.Doubt":    1,
 	"internal/image/remote.Liars":    1,
-	"internal/image/remote.Lied":     1,
 	"internal/image/remote.home":     1,
 	"internal/image/remote.liars":    1,
 	"internal/image/remote.round":    3,

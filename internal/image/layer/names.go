@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/containerd/errdefs"
 )
 
 // A HostileError says which entry of a layer tries what no honest layer does.
@@ -14,6 +16,9 @@ type HostileError struct{ Entry, Reason string }
 func (e *HostileError) Error() string {
 	return fmt.Sprintf("layer entry %q %s", e.Entry, e.Reason)
 }
+
+// Unwrap says that no other request makes the layer one that can be unpacked.
+func (e *HostileError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // inside cleans the name of an entry into a path relative to the layer's root; "." is the root. An absolute name is meant
 // relative to the root, as every builder means it; one that climbs out of it is hostile.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,6 +28,9 @@ type Limits struct {
 type LimitError struct{ What string }
 
 func (e *LimitError) Error() string { return e.What }
+
+// Unwrap returns the kind.
+func (e *LimitError) Unwrap() error { return errdefs.ErrResourceExhausted }
 
 // Result says what an unpacked layer needs from those below it, and what it takes of the disk.
 type Result struct {

@@ -14,6 +14,8 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/errdefs"
+	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
 // Auth is what a caller may present to a registry, as CRI's AuthConfig has it. All empty is anonymous.
@@ -39,11 +41,11 @@ func (a *Auth) credentials() (user, secret string, err error) {
 	}
 	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(a.Auth))
 	if err != nil {
-		return "", "", &Error{Invalid, "registry credentials", "auth is not base64"}
+		return "", "", &Error{errdefs.ErrInvalidArgument, "registry credentials", "auth is not base64"}
 	}
 	user, secret, ok := strings.Cut(string(raw), ":")
 	if !ok {
-		return "", "", &Error{Invalid, "registry credentials", "auth holds no user:password"}
+		return "", "", &Error{errdefs.ErrInvalidArgument, "registry credentials", "auth holds no user:password"}
 	}
 	return user, strings.Trim(secret, "\x00"), nil
 }
@@ -138,7 +140,7 @@ func (g *gate) leave() { g.lock <- struct{}{} }
 // refuses it goes to challenge, with age.
 func (g *gate) sign(ctx context.Context, req *http.Request) (age int, f *fault) {
 	if err := g.enter(ctx); err != nil {
-		return 0, &fault{kind: Unavailable, text: "interrupted"}
+		return 0, &fault{kind: crierrors.ErrRegistryUnavailable, text: "interrupted"}
 	}
 	defer g.leave()
 	if err := g.now.Authorize(ctx, req); err != nil {
@@ -153,7 +155,7 @@ func (g *gate) sign(ctx context.Context, req *http.Request) (age int, f *fault) 
 // again when it returns nil.
 func (g *gate) challenge(ctx context.Context, resp *http.Response, age int) *fault {
 	if err := g.enter(ctx); err != nil {
-		return &fault{kind: Unavailable, text: "interrupted"}
+		return &fault{kind: crierrors.ErrRegistryUnavailable, text: "interrupted"}
 	}
 	defer g.leave()
 	if age != g.age {
@@ -164,7 +166,7 @@ func (g *gate) challenge(ctx context.Context, resp *http.Response, age int) *fau
 	}
 	next := g.fresh()
 	if err := next.AddResponses(ctx, []*http.Response{resp}); err != nil {
-		return &fault{kind: Unauthenticated, text: "401 Unauthorized: " + err.Error()}
+		return &fault{kind: errdefs.ErrUnauthenticated, text: "401 Unauthorized: " + err.Error()}
 	}
 	g.now, g.age = next, g.age+1
 	return nil
@@ -180,7 +182,8 @@ func (g *gate) checkRealm(resp *http.Response) *fault {
 			continue
 		}
 		if u, err := url.Parse(c.Parameters["realm"]); err != nil || u.Scheme != "https" {
-			return &fault{kind: Unauthenticated, text: "its token server has no TLS, and no credentials are sent there"}
+			return &fault{kind: errdefs.ErrUnauthenticated,
+				text: "its token server has no TLS, and no credentials are sent there"}
 		}
 	}
 	return nil
@@ -204,8 +207,8 @@ func faultOfToken(err error, secrets []string) *fault {
 		server += " " + u.Host
 	}
 	f.text = fmt.Sprintf("%s: %s%s", server, status.Status, complaintIn(status.Body, secrets))
-	if f.kind == NotFound || f.kind == Refused {
-		f.kind = Unauthenticated
+	if f.kind == errdefs.ErrNotFound || f.kind == errdefs.ErrUnknown {
+		f.kind = errdefs.ErrUnauthenticated
 	}
 	return f
 }

@@ -13,6 +13,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/containerd/errdefs"
+	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
 // tokens is a token server for joe.
@@ -79,25 +82,26 @@ func TestCredentials(t *testing.T) {
 	for name, c := range map[string]struct {
 		s    *server
 		auth *Auth
-		kind Kind // -1: it works
+		kind error // nil: it works
 	}{
-		"basic":             {basics, joe, -1},
-		"basic, encoded":    {basics, &Auth{Auth: encoded}, -1},
-		"basic, named":      {basics, &Auth{Auth: encoded, ServerAddress: "https://" + basics.host + "/v2/"}, -1},
-		"basic, wrong":      {basics, &Auth{Username: "joe", Password: "password1"}, Unauthenticated},
-		"basic, none":       {basics, nil, Unauthenticated},
-		"basic, elsewhere":  {basics, &Auth{Username: "joe", Password: "s3cret", ServerAddress: "elsewhere.test"}, Unauthenticated},
-		"token":             {bearers, joe, -1},
-		"token, anonymous":  {bearers, nil, -1},
-		"token, identity":   {bearers, &Auth{IdentityToken: "long-lived"}, -1},
-		"token, wrong":      {bearers, &Auth{Username: "joe", Password: "password1"}, Unauthenticated},
-		"identity, wrong":   {bearers, &Auth{IdentityToken: "password1"}, Unauthenticated},
-		"registry token":    {bearers, &Auth{RegistryToken: "token-0"}, -1},
-		"registry token no": {bearers, &Auth{RegistryToken: "password1"}, Unauthenticated},
+		"basic":          {basics, joe, nil},
+		"basic, encoded": {basics, &Auth{Auth: encoded}, nil},
+		"basic, named":   {basics, &Auth{Auth: encoded, ServerAddress: "https://" + basics.host + "/v2/"}, nil},
+		"basic, wrong":   {basics, &Auth{Username: "joe", Password: "password1"}, errdefs.ErrUnauthenticated},
+		"basic, none":    {basics, nil, errdefs.ErrUnauthenticated},
+		"basic, elsewhere": {basics, &Auth{Username: "joe", Password: "s3cret", ServerAddress: "elsewhere.test"},
+			errdefs.ErrUnauthenticated},
+		"token":             {bearers, joe, nil},
+		"token, anonymous":  {bearers, nil, nil},
+		"token, identity":   {bearers, &Auth{IdentityToken: "long-lived"}, nil},
+		"token, wrong":      {bearers, &Auth{Username: "joe", Password: "password1"}, errdefs.ErrUnauthenticated},
+		"identity, wrong":   {bearers, &Auth{IdentityToken: "password1"}, errdefs.ErrUnauthenticated},
+		"registry token":    {bearers, &Auth{RegistryToken: "token-0"}, nil},
+		"registry token no": {bearers, &Auth{RegistryToken: "password1"}, errdefs.ErrUnauthenticated},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := fetch(t.Context(), r.repo(t, c.s.host+"/app", c.auth), desc)
-			if c.kind >= 0 {
+			if c.kind != nil {
 				fails(t, err, c.kind, c.s.host)
 				if strings.Contains(err.Error(), "password1") {
 					t.Errorf("a secret in %v", err)
@@ -116,7 +120,7 @@ func TestCredentials(t *testing.T) {
 	}
 	for _, bad := range []*Auth{{Auth: "!!"}, {Auth: base64.StdEncoding.EncodeToString([]byte("joe"))}} {
 		_, err := r.Repository(t.Context(), named(t, "a/b"), bad)
-		fails(t, err, Invalid, "registry credentials")
+		fails(t, err, errdefs.ErrInvalidArgument, "registry credentials")
 	}
 }
 
@@ -200,7 +204,7 @@ func TestTokenServerAsksToWait(t *testing.T) {
 	}
 	s := serve(t, k.lets)
 	_, err := fetch(t.Context(), newRig(t, Options{clock: quick()}).repo(t, s.host+"/app", joe), s.put([]byte("layer")))
-	fails(t, err, Unavailable, "token server "+k.host, "429", "too much", "1h0m0s")
+	fails(t, err, crierrors.ErrRegistryUnavailable, "token server "+k.host, "429", "too much", "1h0m0s")
 	if strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("a secret in %v", err)
 	}
@@ -270,7 +274,7 @@ func TestSecretsInAnswers(t *testing.T) {
 	})
 	desc := s.put([]byte("layer"))
 	_, err := fetch(t.Context(), newRig(t, Options{}).repo(t, s.host+"/app", joe), desc)
-	fails(t, err, Denied, "403", "xxx")
+	fails(t, err, errdefs.ErrPermissionDenied, "403", "xxx")
 	if text := err.Error(); strings.Contains(text, "s3cret") || strings.Contains(text, base64.StdEncoding.EncodeToString([]byte("joe:"))[:4]) {
 		t.Errorf("a secret in %v", err)
 	}

@@ -13,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
 func TestResolveAndFetch(t *testing.T) {
@@ -36,9 +38,9 @@ func TestResolveAndFetch(t *testing.T) {
 		t.Errorf("by digest: %+v, %v", again, err)
 	}
 	_, err = r.repo(t, s.host+"/app:v2", nil).Resolve(t.Context())
-	fails(t, err, NotFound, s.host, "404", "app:v2")
+	fails(t, err, errdefs.ErrNotFound, s.host, "404", "app:v2")
 	_, err = fetch(t.Context(), repo, ocispec.Descriptor{Digest: digest.FromString("x"), Size: 1})
-	fails(t, err, NotFound, "no such thing", digest.FromString("x").String())
+	fails(t, err, errdefs.ErrNotFound, "no such thing", digest.FromString("x").String())
 }
 
 // TestResolveByGet asks servers that do not answer HEAD, or say too little.
@@ -228,7 +230,7 @@ func TestNoProgressEnds(t *testing.T) {
 	clk := quick()
 	r := newRig(t, Options{clock: clk})
 	_, err := fetch(t.Context(), r.repo(t, s.host+"/app", nil), desc)
-	fails(t, err, Unavailable, "broke off", s.host)
+	fails(t, err, crierrors.ErrRegistryUnavailable, "broke off", s.host)
 	if n := len(s.requests()); n != mostFailures {
 		t.Errorf("%d attempts", n)
 	}
@@ -368,7 +370,7 @@ func TestStall(t *testing.T) {
 	for {
 		select {
 		case err := <-result:
-			fails(t, err, Unavailable, "stalled", "4 KiB in 30s")
+			fails(t, err, crierrors.ErrRegistryUnavailable, "stalled", "4 KiB in 30s")
 			return
 		case <-time.After(10 * time.Millisecond):
 			if len(clk.waiting()) > 0 {
@@ -394,7 +396,7 @@ func TestTrickle(t *testing.T) {
 	repo := newRig(t, Options{Stall: 300 * time.Millisecond}).repo(t, s.host+"/app", nil)
 	repo.hosts[0].bare.ResponseHeaderTimeout = 0 // it may be late with its answer
 	_, err := fetch(t.Context(), repo, desc)
-	fails(t, err, Unavailable, "stalled")
+	fails(t, err, crierrors.ErrRegistryUnavailable, "stalled")
 }
 
 func TestRetryAfter(t *testing.T) {
@@ -424,7 +426,7 @@ func TestRetryAfter(t *testing.T) {
 			clk := quick()
 			_, err := fetch(t.Context(), newRig(t, Options{clock: clk}).repo(t, s.host+"/app", nil), desc)
 			if c.waits == 0 {
-				fails(t, err, Unavailable, fmt.Sprint(c.status), "left alone for")
+				fails(t, err, crierrors.ErrRegistryUnavailable, fmt.Sprint(c.status), "left alone for")
 				return
 			}
 			if waits := clk.waits(); err != nil || len(waits) != 1 || (waits[0]-c.waits).Abs() > 30*time.Second {
@@ -512,7 +514,7 @@ func TestDistrust(t *testing.T) {
 		t.Error("a lie was taken")
 	}
 	_, err := fetch(t.Context(), repo, desc)
-	fails(t, err, Lied, one.host, two.host, origin.host, "not what the digest promises")
+	fails(t, err, errdefs.ErrDataLoss, one.host, two.host, origin.host, "not what the digest promises")
 }
 
 // honest fetches until the digest is right, as a puller does; nil when Distrust says that it is of no use.
@@ -589,7 +591,7 @@ func TestForeignLayer(t *testing.T) {
 		}
 	}
 	_, err := fetch(t.Context(), r.repo(t, registry.host+"/app", auth), ocispec.Descriptor{Digest: digest.FromString("x"), Size: 1, URLs: desc.URLs[:3]})
-	fails(t, err, Unavailable, "404", "127.0.0.1:1: ")
+	fails(t, err, crierrors.ErrRegistryUnavailable, "404", "127.0.0.1:1: ")
 	if strings.Contains(err.Error(), "hidden") {
 		t.Errorf("a query in %v", err)
 	}

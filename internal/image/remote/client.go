@@ -103,8 +103,8 @@ type Repository struct {
 }
 
 // Repository prepares reading ref from its hosts, as they are configured now. It sends nothing yet. The caller closes it.
-// A configuration that cannot be read is an Error of the kind Misconfigured that names the file; credentials that make no
-// sense are one of the kind Invalid.
+// A configuration that cannot be read is an Error of the kind ErrUnknown that names the file; credentials that make no
+// sense are one of the kind ErrInvalidArgument.
 func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *Auth) (*Repository, error) {
 	user, secret, err := auth.credentials()
 	if err != nil {

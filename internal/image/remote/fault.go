@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
+	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
 // fault is why one host did not do what it was asked.
 type fault struct {
-	kind    Kind
+	kind    error
 	text    string
 	status  int           // of HTTP, 0 when there was no answer
 	again   bool          // the same host may do better
@@ -36,13 +38,13 @@ func faultOfError(err error) *fault {
 	if errors.As(err, &already) {
 		return already.fault
 	}
-	f := &fault{kind: Unavailable, text: plainText(err), again: true}
+	f := &fault{kind: crierrors.ErrRegistryUnavailable, text: plainText(err), again: true}
 	var dns *net.DNSError
 	var op *net.OpError
 	var timeout net.Error
 	switch {
 	case errors.Is(err, docker.ErrInvalidAuthorization):
-		return &fault{kind: Unauthenticated, text: plainText(err)}
+		return &fault{kind: errdefs.ErrUnauthenticated, text: plainText(err)}
 	case isCertificate(err):
 		f.again = false
 	case errors.As(err, &dns):
@@ -81,7 +83,7 @@ func plainText(err error) string {
 // stalled is the fault of a host that sends too little.
 func stalled(limit time.Duration) *fault {
 	text := fmt.Sprintf("it stalled: it sent less than %d KiB in %s", minProgress>>10, limit)
-	return &fault{kind: Unavailable, text: text, again: true, dead: true, elapsed: true}
+	return &fault{kind: crierrors.ErrRegistryUnavailable, text: text, again: true, dead: true, elapsed: true}
 }
 
 // faultError carries a fault as the cause of a context's end.
@@ -91,18 +93,19 @@ func (e *faultError) Error() string { return e.fault.text }
 
 // faultOfStatus judges a status that is no success.
 func faultOfStatus(code int) *fault {
-	f := &fault{status: code, text: fmt.Sprintf("%d %s", code, http.StatusText(code))}
+	f := &fault{kind: errdefs.ErrUnknown, status: code, text: fmt.Sprintf("%d %s", code, http.StatusText(code))}
 	switch {
 	case code == http.StatusUnauthorized:
-		f.kind = Unauthenticated
+		f.kind = errdefs.ErrUnauthenticated
 	case code == http.StatusForbidden:
-		f.kind = Denied
+		f.kind = errdefs.ErrPermissionDenied
 	case code == http.StatusNotFound || code == http.StatusGone:
-		f.kind = NotFound
+		f.kind = errdefs.ErrNotFound
 	case code == http.StatusRequestTimeout || code == http.StatusTooEarly || code == http.StatusTooManyRequests:
-		f.kind, f.again = Unavailable, true
+		f.kind, f.again = crierrors.ErrRegistryUnavailable, true
 	case code >= 500:
-		f.kind, f.again = Unavailable, code != http.StatusNotImplemented && code != http.StatusHTTPVersionNotSupported
+		f.kind, f.again = crierrors.ErrRegistryUnavailable, code != http.StatusNotImplemented &&
+			code != http.StatusHTTPVersionNotSupported
 	}
 	return f
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
 )
@@ -85,15 +86,15 @@ func (c *Client) configure(ctx context.Context, home string, who identity) ([]*h
 		err = wrong.err
 	}
 	if err != nil {
-		return nil, &Error{Misconfigured, "registry configuration", c.name(home, o.HostDir) + err.Error()}
+		return nil, &Error{errdefs.ErrUnknown, "registry configuration", c.name(home, o.HostDir) + err.Error()}
 	}
 	if len(found) == 0 {
-		return nil, &Error{Misconfigured, "registry configuration", c.name(home, o.HostDir) + "it names no host"}
+		return nil, &Error{errdefs.ErrUnknown, "registry configuration", c.name(home, o.HostDir) + "it names no host"}
 	}
 	hosts := make([]*host, len(found))
 	for i, f := range found {
 		if hosts[i], err = c.host(f, bare[f.Client], home, who); err != nil {
-			return nil, &Error{Misconfigured, "registry configuration", c.name(home, o.HostDir) + err.Error()}
+			return nil, &Error{errdefs.ErrUnknown, "registry configuration", c.name(home, o.HostDir) + err.Error()}
 		}
 		hosts[i].id, hosts[i].place = fmt.Sprint(i), i
 	}

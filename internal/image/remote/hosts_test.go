@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
 	"berth/test/fixture"
 )
 
@@ -58,7 +61,8 @@ func TestHostsInOrder(t *testing.T) {
 		}
 	}
 	_, err = r.repo(t, "registry.test:5000/app:v2", nil).Resolve(t.Context())
-	fails(t, err, NotFound, "connection refused", lacks.host+": 404", refuses.host+": 401", denies.host+": 403", broken.host+": 500", origin.host+": 404")
+	fails(t, err, errdefs.ErrNotFound, "connection refused", lacks.host+": 404", refuses.host+": 401",
+		denies.host+": 403", broken.host+": 500", origin.host+": 404")
 }
 
 // TestDownMirrorIsAskedLast dials a dead mirror once, not for each blob.
@@ -160,7 +164,7 @@ func TestTLS(t *testing.T) {
 				}
 				return
 			}
-			fails(t, err, Unavailable, c.s.host)
+			fails(t, err, crierrors.ErrRegistryUnavailable, c.s.host)
 		})
 	}
 	t.Run("Docker's files", func(t *testing.T) {
@@ -272,7 +276,9 @@ func TestBadConfiguration(t *testing.T) {
 	} {
 		r.hosts(t, "registry.test", "%s\n", text)
 		_, err := r.Repository(t.Context(), named(t, "registry.test/app"), nil)
-		t.Run(name, func(t *testing.T) { fails(t, err, Misconfigured, filepath.Join(r.dir, "registry.test", "hosts.toml")) })
+		t.Run(name, func(t *testing.T) {
+			fails(t, err, errdefs.ErrUnknown, filepath.Join(r.dir, "registry.test", "hosts.toml"))
+		})
 	}
 	r.hosts(t, "registry.test", "server = \"https://elsewhere.test\"\n")
 	if repo := r.repo(t, "registry.test/app", nil); repo.hosts[0].name != "elsewhere.test" {

@@ -7,8 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
 // TestManifestOfAnyType resolves a reference at a registry that knows of no types: what it named is a manifest all the same.
@@ -77,7 +79,7 @@ func TestRangesThatNeverWork(t *testing.T) {
 	})
 	desc := s.put(body)
 	_, err := fetch(t.Context(), newRig(t, Options{clock: quick()}).repo(t, s.host+"/app", nil), desc)
-	fails(t, err, Refused, "range")
+	fails(t, err, errdefs.ErrUnknown, "range")
 }
 
 // TestLiarsAreNamed asks who it was.
@@ -112,18 +114,20 @@ func TestUnreadableAnswers(t *testing.T) {
 	body := noise(t, 1000)
 	for name, c := range map[string]struct {
 		answer func(w http.ResponseWriter)
-		kind   Kind
+		kind   error
 		words  string
 	}{
-		"too short": {func(w http.ResponseWriter) { _, _ = w.Write(body[:20]) }, Lied, "20 bytes, not the 1000"},
-		"too long":  {func(w http.ResponseWriter) { _, _ = w.Write(append(bytes.Clone(body), 1)) }, Lied, "1001 bytes, not the 1000"},
-		"broken":    {func(w http.ResponseWriter) { w.WriteHeader(500) }, Unavailable, "500"},
-		"forbidden": {func(w http.ResponseWriter) { w.WriteHeader(403) }, Denied, "403"},
-		"teapot":    {func(w http.ResponseWriter) { w.WriteHeader(418) }, Refused, "418"},
+		"too short": {func(w http.ResponseWriter) { _, _ = w.Write(body[:20]) }, errdefs.ErrDataLoss,
+			"20 bytes, not the 1000"},
+		"too long": {func(w http.ResponseWriter) { _, _ = w.Write(append(bytes.Clone(body), 1)) }, errdefs.ErrDataLoss,
+			"1001 bytes, not the 1000"},
+		"broken":    {func(w http.ResponseWriter) { w.WriteHeader(500) }, crierrors.ErrRegistryUnavailable, "500"},
+		"forbidden": {func(w http.ResponseWriter) { w.WriteHeader(403) }, errdefs.ErrPermissionDenied, "403"},
+		"teapot":    {func(w http.ResponseWriter) { w.WriteHeader(418) }, errdefs.ErrUnknown, "418"},
 		"part": {func(w http.ResponseWriter) {
 			w.Header().Set("Content-Range", "bytes 0-9/1000")
 			w.WriteHeader(206)
-		}, Refused, "range"},
+		}, errdefs.ErrUnknown, "range"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, func(w http.ResponseWriter, _ *http.Request) bool { c.answer(w); return true })

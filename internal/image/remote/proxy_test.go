@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
 // away is an address that no rule about loopback is for, in a space that a test made.
@@ -89,7 +90,7 @@ func throughProxy(t *testing.T, mode string) {
 	r.hosts(t, registry.host, "server = %q\nskip_verify = %v\n", registry.URL, mode == "https")
 	got, err := fetch(t.Context(), r.repo(t, registry.host+"/app", nil), desc)
 	if mode == "gone" {
-		fails(t, err, Unavailable, "proxy")
+		fails(t, err, crierrors.ErrRegistryUnavailable, "proxy")
 		if strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("the proxy's password in %v", err)
 		}

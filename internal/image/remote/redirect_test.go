@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/containerd/errdefs"
 )
 
 var joe = &Auth{Username: "joe", Password: "s3cret"}
@@ -90,7 +92,7 @@ func TestNoWayOutOfTLS(t *testing.T) {
 	r := newRig(t, Options{})
 	r.hosts(t, "registry.test", "server = %q\nskip_verify = true\n", s.URL)
 	_, err := fetch(t.Context(), r.repo(t, "registry.test/app", joe), desc)
-	fails(t, err, Refused, "without TLS", plain.host)
+	fails(t, err, errdefs.ErrUnknown, "without TLS", plain.host)
 	if strings.Contains(err.Error(), "hidden") || len(plain.requests()) > 0 {
 		t.Errorf("%d requests without TLS, %v", len(plain.requests()), err)
 	}
@@ -126,7 +128,7 @@ func TestSignedURLs(t *testing.T) {
 	good.Store(99)
 	store.answer = func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(http.StatusForbidden); return true }
 	_, err := fetch(t.Context(), r.repo(t, registry.host+"/app", nil), desc)
-	fails(t, err, Denied, store.host)
+	fails(t, err, errdefs.ErrPermissionDenied, store.host)
 	if strings.Contains(err.Error(), "hidden") {
 		t.Errorf("a signature in %v", err)
 	}

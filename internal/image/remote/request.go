@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/containerd/errdefs"
 )
 
 // request is what is wanted of any host.
@@ -107,7 +109,7 @@ func (h *host) follow(ctx context.Context, r request, u *url.URL, away bool, mem
 		away = away || !sameOrigin(resp.Request.URL, next)
 		u = next
 	}
-	return nil, &fault{kind: Refused, text: "too many redirects"}
+	return nil, &fault{kind: errdefs.ErrUnknown, text: "too many redirects"}
 }
 
 func (h *host) judge(resp *http.Response, u *url.URL, away bool, memo *target) (*http.Response, *fault) {
@@ -131,7 +133,7 @@ func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*htt
 	for try := 0; ; try++ {
 		req, err := r.build(ctx, u)
 		if err != nil {
-			return nil, &fault{kind: Refused, text: plainText(err)}
+			return nil, &fault{kind: errdefs.ErrUnknown, text: plainText(err)}
 		}
 		client, age := h.outside, 0
 		if !away {
@@ -213,10 +215,10 @@ func redirection(resp *http.Response) (*url.URL, *fault) {
 	}
 	next, err := resp.Location()
 	if err != nil || next.Host == "" || next.Scheme != "http" && next.Scheme != "https" {
-		return nil, &fault{kind: Refused, text: "redirects to nowhere"}
+		return nil, &fault{kind: errdefs.ErrUnknown, text: "redirects to nowhere"}
 	}
 	if resp.TLS != nil && next.Scheme != "https" {
-		return nil, &fault{kind: Refused, text: "redirects to " + next.Host + " without TLS"}
+		return nil, &fault{kind: errdefs.ErrUnknown, text: "redirects to " + next.Host + " without TLS"}
 	}
 	return next, nil
 }

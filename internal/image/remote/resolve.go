@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -86,7 +87,7 @@ func (h *host) resolve(ctx context.Context, req request, want digest.Digest) (oc
 		if desc.Digest != "" && desc.Size > 0 {
 			return h.checked(desc, want)
 		}
-	} else if f.status != http.StatusMethodNotAllowed && f.kind != Denied {
+	} else if f.status != http.StatusMethodNotAllowed && f.kind != errdefs.ErrPermissionDenied {
 		return ocispec.Descriptor{}, f
 	}
 	return h.resolveByGet(ctx, req, want)
@@ -127,10 +128,10 @@ func described(resp *http.Response) ocispec.Descriptor {
 
 func (h *host) checked(desc ocispec.Descriptor, want digest.Digest) (ocispec.Descriptor, *fault) {
 	if err := desc.Digest.Validate(); err != nil {
-		return desc, &fault{kind: Lied, text: "its answer has no valid digest"}
+		return desc, &fault{kind: errdefs.ErrDataLoss, text: "its answer has no valid digest"}
 	}
 	if want != "" && desc.Digest != want {
-		return desc, &fault{kind: Lied, text: fmt.Sprintf("it has %s for %s", desc.Digest, want)}
+		return desc, &fault{kind: errdefs.ErrDataLoss, text: fmt.Sprintf("it has %s for %s", desc.Digest, want)}
 	}
 	return desc, nil
 }

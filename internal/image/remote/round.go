@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
 )
 
 // round asks hosts for one thing, in order, until one has delivered it or none is left to ask.
@@ -158,14 +159,14 @@ func (r *round) progress(s *seat, n int) {
 func (r *round) verdict() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := &Error{Kind: Misconfigured, Op: r.op, Text: outOfAllOthers}
+	e := &Error{Kind: errdefs.ErrUnknown, Op: r.op, Text: outOfAllOthers}
 	var said []string
 	for _, s := range r.inOrder() {
 		if s.last == nil {
 			continue
 		}
 		said = append(said, s.host.name+": "+s.last.text)
-		if !s.host.foreign || e.Kind == NotFound {
+		if !s.host.foreign || e.Kind == errdefs.ErrNotFound {
 			e.Kind = s.last.kind
 		}
 	}
@@ -231,7 +232,7 @@ func (r *Repository) round(op string, caps docker.HostCapabilities, hosts []*hos
 		case !h.caps.Has(caps):
 			continue
 		case slices.Contains(liars, h.id):
-			s.out, s.last = true, &fault{kind: Lied, text: "what it serves is not what the digest promises"}
+			s.out, s.last = true, &fault{kind: errdefs.ErrDataLoss, text: "what it serves is not what the digest promises"}
 		case slices.Contains(suspects, h.id):
 			doubtful = append(doubtful, s)
 			continue

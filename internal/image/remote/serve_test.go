@@ -244,11 +244,11 @@ func wantsInParts(t testing.TB, r *Repository, desc ocispec.Descriptor, body []b
 }
 
 // fails wants an Error of a kind whose text holds all the words.
-func fails(t testing.TB, err error, kind Kind, words ...string) {
+func fails(t testing.TB, err error, kind error, words ...string) {
 	t.Helper()
 	e, ok := err.(*Error)
 	if !ok || e.Kind != kind {
-		t.Errorf("got %#v (%v), want the kind %d", err, err, kind)
+		t.Errorf("got %#v (%v), want the kind %v", err, err, kind)
 		return
 	}
 	for _, w := range words {

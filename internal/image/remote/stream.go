@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/containerd/errdefs"
 )
 
 // stream is one response on its way: the bytes from at to end of a blob.
@@ -45,7 +47,7 @@ func (s *stream) next(p []byte) (n int, took time.Duration, err error) {
 		err = context.Cause(s.ctx)
 	case err == io.EOF && s.chunked: // its end was sent, no connection broke off
 		text := fmt.Sprintf("what it serves ended after %d bytes", s.at)
-		return n, took, &faultError{&fault{kind: Lied, text: text}}
+		return n, took, &faultError{&fault{kind: errdefs.ErrDataLoss, text: text}}
 	}
 	return n, took, &faultError{faultOfError(err)}
 }
@@ -69,7 +71,7 @@ func (b *Blob) open(ctx context.Context, s *seat, r request) (*stream, *fault) {
 		f = st.accept(resp, r, b.desc.Size)
 	}
 	if f == nil && r.strict && !st.partial {
-		f = &fault{kind: Refused, text: "it serves no ranges"}
+		f = &fault{kind: errdefs.ErrUnknown, text: "it serves no ranges"}
 	}
 	if f == nil && st.at < r.from {
 		f = st.skip(r.from)
@@ -90,7 +92,8 @@ func (s *stream) accept(resp *http.Response, r request, size int64) *fault {
 	if resp.StatusCode != http.StatusPartialContent {
 		s.at, s.end = 0, size
 		if n := resp.ContentLength; n >= 0 && n != size {
-			return &fault{kind: Lied, text: fmt.Sprintf("what it serves has %d bytes, not the %d promised", n, size)}
+			return &fault{kind: errdefs.ErrDataLoss,
+				text: fmt.Sprintf("what it serves has %d bytes, not the %d promised", n, size)}
 		}
 		return nil
 	}
@@ -98,9 +101,10 @@ func (s *stream) accept(resp *http.Response, r request, size int64) *fault {
 	switch {
 	case !r.ranged || !ok || from != r.from || to > r.to || to <= from:
 		text := fmt.Sprintf("it answers bytes %d to %d with the range %.80q", r.from, r.to-1, resp.Header.Get("Content-Range"))
-		return &fault{kind: Refused, text: text, unfit: true}
+		return &fault{kind: errdefs.ErrUnknown, text: text, unfit: true}
 	case total >= 0 && total != size:
-		return &fault{kind: Lied, text: fmt.Sprintf("what it serves has %d bytes, not the %d promised", total, size)}
+		return &fault{kind: errdefs.ErrDataLoss,
+			text: fmt.Sprintf("what it serves has %d bytes, not the %d promised", total, size)}
 	}
 	s.at, s.end, s.partial = from, to, true
 	return nil
