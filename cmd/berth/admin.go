@@ -12,6 +12,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/fail"
 	"berth/internal/image"
+	"berth/internal/limit"
 	"berth/internal/pod"
 	"berth/internal/runtime"
 	"berth/internal/stream"
@@ -34,7 +35,15 @@ func (n service) Info(context.Context) (*admin.InfoResponse, error) {
 		resp.Problems = append(resp.Problems, admin.Problem{Pod: string(p.Pod), Message: p.What, Since: p.Since})
 	}
 	resp.NRI = n.nri()
+	for _, b := range budgets(n.images, n.face.Streams) {
+		resp.Limits = append(resp.Limits, admin.Limit{Name: b.Name, Used: b.Used, Limit: b.Limit})
+	}
 	return resp, nil
+}
+
+// budgets returns the limits that all share, with what is used of them.
+func budgets(images *image.Store, streams *stream.Server) []limit.Budget {
+	return append(image.Budgets(images), streams.Budgets()...)
 }
 
 // nri is how the Node Resource Interface is.

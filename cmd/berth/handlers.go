@@ -13,6 +13,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/fail"
 	"berth/internal/host"
+	"berth/internal/limit"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
 	"berth/internal/spec"
@@ -84,11 +85,8 @@ func programs(r config.Runtimes) map[string]host.Runtime {
 	return all
 }
 
-// maxBase bounds a base spec, in bytes.
-const maxBase = 1 << 20
-
 func readBase(path string) (*spec.Base, error) {
-	data, err := rootfs.ReadFile("/", path, maxBase) // a FIFO there must not hang anything
+	data, err := rootfs.ReadFile("/", path, limit.BaseSpec) // a FIFO there must not hang anything
 	if err != nil {
 		return nil, err
 	}

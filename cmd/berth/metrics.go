@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"berth/internal/limit"
 	"berth/internal/pod"
 	"berth/internal/telemetry"
 )
@@ -17,6 +18,8 @@ func serveMetrics(ctx context.Context, n *node) error {
 	n.metrics.Watch("berth_containers", "Containers by state.", []string{"state"}, func() []telemetry.Count { return countContainers(n.pods) })
 	n.metrics.Watch("berth_problems", "What a person should look at, as berth pods and berth check tell: records that cannot be read, undos that do not succeed.",
 		nil, func() []telemetry.Count { return []telemetry.Count{{Value: float64(len(n.pods.Problems()))}} })
+	n.metrics.Watch("berth_limit_used", "What is used of the limits that all share.", []string{"limit"},
+		func() []telemetry.Count { return countUsed(budgets(n.images, n.face.Streams)) })
 	n.metrics.Watch("berth_images_bytes", "Room that the images take.", nil, func() []telemetry.Count {
 		bytes, _, _ := n.images.Usage()
 		return []telemetry.Count{{Value: float64(bytes)}}
@@ -54,4 +57,12 @@ func counted(by map[string]int) []telemetry.Count {
 		list = append(list, telemetry.Count{Labels: []string{label}, Value: float64(n)})
 	}
 	return list
+}
+
+// countUsed is what is used of the limits that all share.
+func countUsed(budgets []limit.Budget) (all []telemetry.Count) {
+	for _, b := range budgets {
+		all = append(all, telemetry.Count{Labels: []string{b.Name}, Value: float64(b.Used)})
+	}
+	return all
 }

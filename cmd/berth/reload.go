@@ -64,7 +64,9 @@ func (n reloader) takeOver(ctx context.Context) ([]config.Change, error) {
 	if err := n.network.Reconfigure(n.networkConfig(cfg)); err != nil {
 		return nil, err
 	}
-	n.images.Reconfigure(n.imageConfig(cfg))
+	if err := n.images.Reconfigure(n.imageConfig(cfg)); err != nil {
+		return nil, err
+	}
 	n.handlers.Store(found)
 	n.level.Set(level)
 	n.inForce.Store(cfg)

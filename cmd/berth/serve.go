@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/admin"
 	"berth/internal/config"
+	"berth/internal/limit"
 )
 
 // serveCommand is the daemon.
@@ -98,7 +99,8 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 	n := newNode(cfg)
 	n.flags = flags
 	unary, stream := n.interceptors(ready.Load)
-	g := grpc.NewServer(grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
+	g := grpc.NewServer(grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream),
+		grpc.MaxRecvMsgSize(int(limit.Message.Limit)), grpc.MaxSendMsgSize(int(limit.Message.Limit)))
 	n.face.Register(g)
 	admin.Register(g, service{n})
 	served := make(chan error, 1)
@@ -123,6 +125,3 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 	g.Stop() // what is under way is cut off: a caller asks the next daemon again
 	return errors.Join(err, n.close())
 }
-
-// maxMessage bounds a gRPC message in bytes, as the kubelet's own client does.
-const maxMessage = 16 << 20

@@ -62,6 +62,15 @@ type InfoResponse struct {
 	Problems []Problem `json:"problems,omitempty"`
 	// NRI is how the Node Resource Interface is; nil from a daemon of before it was told.
 	NRI *NRI `json:"nri,omitempty"`
+	// Limits are those that all share, with what is used of them.
+	Limits []Limit `json:"limits,omitempty"`
+}
+
+// Limit is a limit that all share, as it is used at the moment.
+type Limit struct {
+	Name  string `json:"name"` // as package limit has it
+	Used  int64  `json:"used"`
+	Limit int64  `json:"limit"`
 }
 
 // NRI says whether plugins of the Node Resource Interface take part.

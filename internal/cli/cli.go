@@ -14,11 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/config"
 	"berth/internal/fail"
 )
-
-// DefaultSocket is where a daemon listens unless somebody says otherwise.
-const DefaultSocket = "unix:///run/berth/berth.sock"
 
 // nodeGroup is the group, in the help, of the commands about the node.
 const nodeGroup = "node"
@@ -56,7 +54,7 @@ func New(version string) *cobra.Command {
 	}
 	socket := os.Getenv("BERTH_SOCKET")
 	if socket == "" {
-		socket = DefaultSocket
+		socket = "unix://" + config.Default().Socket
 	}
 	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "`path` of the daemon's socket (environment: BERTH_SOCKET)")
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Containers and pods:"}, &cobra.Group{ID: "image", Title: "Images:"},

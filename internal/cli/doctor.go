@@ -75,7 +75,8 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 	found = append(found, diagnoseNetwork(cfg.CNI)...)
 	found = append(found, m.disks()...)
 	found = append(append(found, m.layers()), m.verifiers()...)
-	return append(found, a.diagnoseDaemon(ctx)...)
+	of, used := a.diagnoseDaemon(ctx)
+	return append(append(found, of...), diagnoseLimits(cfg, used)...)
 }
 
 // chooseConfig takes the configuration of the daemon that runs; else what one would start with; else, when that is bad, the
@@ -141,22 +142,24 @@ func printDiagnoses(w io.Writer, found []diagnosis) error {
 	return err
 }
 
-// diagnoseDaemon asks the daemon, if one answers, what it thinks of itself.
-func (a nodeApp) diagnoseDaemon(ctx context.Context) []diagnosis {
+// diagnoseDaemon asks the daemon, if one answers, what it thinks of itself, and what is used of the limits that all
+// share.
+func (a nodeApp) diagnoseDaemon(ctx context.Context) (found []diagnosis, used []admin.Limit) {
 	path := socketPath(a.socket)
 	c, err := a.dial()
 	if err != nil {
-		return []diagnosis{{"socket", broken, err.Error(), "give the path of a socket, with --socket or BERTH_SOCKET"}}
+		const remedy = "give the path of a socket, with --socket or BERTH_SOCKET"
+		return []diagnosis{{"socket", broken, err.Error(), remedy}}, nil
 	}
 	defer c.close()
 	if _, err := os.Stat(path); absent(err) {
-		return []diagnosis{{"socket", warning, "no daemon runs: there is no " + path, `start one with "berth serve"`}}
+		return []diagnosis{{"socket", warning, "no daemon runs: there is no " + path, `start one with "berth serve"`}}, nil
 	}
 	status, err := c.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
-		return []diagnosis{{"socket", broken, err.Error(), "its log says why it ended"}}
+		return []diagnosis{{"socket", broken, err.Error(), "its log says why it ended"}}, nil
 	}
-	found := []diagnosis{{"socket", fine, "a daemon answers at " + path, ""}}
+	found = []diagnosis{{"socket", fine, "a daemon answers at " + path, ""}}
 	for _, condition := range status.GetStatus().GetConditions() {
 		if !condition.GetStatus() {
 			found = append(found, diagnosis{condition.GetType(), broken, condition.GetReason() + ": " + condition.GetMessage(), "mend what it names; the daemon notices by itself"})
@@ -164,7 +167,7 @@ func (a nodeApp) diagnoseDaemon(ctx context.Context) []diagnosis {
 	}
 	info, err := c.node.Info(ctx)
 	if err != nil {
-		return append(found, diagnosis{"daemon", warning, err.Error(), "run the daemon and this command at one version"})
+		return append(found, diagnosis{"daemon", warning, err.Error(), "run the daemon and this command at one version"}), nil
 	}
 	if info.Version != a.version {
 		found = append(found, diagnosis{"daemon", warning, fmt.Sprintf("it is version %s, this command is %s", info.Version, a.version), "restart the daemon after an upgrade; pods do not notice"})
@@ -173,7 +176,7 @@ func (a nodeApp) diagnoseDaemon(ctx context.Context) []diagnosis {
 	for _, p := range info.Problems {
 		found = append(found, diagnosis{"daemon", warning, problemText(p.Pod, p.Container, p.Step, p.Path, p.Message), "mend what it names; it is tried again at least once a minute"})
 	}
-	return found
+	return found, info.Limits
 }
 
 // diagnoseNRI tells whether plugins can take part, which of them do, and what keeps the others.

@@ -14,6 +14,7 @@ import (
 	"berth/internal/apparmor"
 	"berth/internal/config"
 	"berth/internal/host"
+	"berth/internal/limit"
 )
 
 func TestUsernsDiagnosis(t *testing.T) {
@@ -373,6 +374,30 @@ func TestVerifiersDiagnosis(t *testing.T) {
 		}
 		if got := look(); !strings.HasPrefix(got, want) {
 			t.Error(got)
+		}
+	}
+}
+
+// TestDoctorListsLimits wants the limits in force, and a warning about one that is nearly used up.
+func TestDoctorListsLimits(t *testing.T) {
+	cfg := config.Default()
+	cfg.Images.MaxLayers = 77
+	d := startDaemon(t)
+	d.info.Config = cfg.TOML()
+	d.info.Limits = []admin.Limit{{Name: limit.Sessions.Name, Used: 800, Limit: 1000},
+		{Name: limit.Downloads.Name, Used: 3, Limit: 8}}
+	found := doctor(t, d)["limit"]
+	if len(found) != len(limit.All()) {
+		t.Errorf("%d limits of %d", len(found), len(limit.All()))
+	}
+	for _, want := range []diagnosis{
+		{Result: fine, Text: "layers of an image: 77 (images.max_layers)"},
+		{Result: fine, Text: "layers fetched at once: 3 used of 8 (images.max_concurrent_downloads)"},
+		{Result: warning, Text: limit.Sessions.Name + ": 800 used of 1000", Remedy: "what is beyond it is refused"},
+	} {
+		want.Subject = "limit"
+		if !slices.Contains(found, want) {
+			t.Errorf("there is no %+v", want)
 		}
 	}
 }

@@ -129,6 +129,16 @@ func Keys() []Key {
 	return out
 }
 
+// Value returns the value of a key as a file has it, "" when there is none, or no such key. It knows no keys of
+// handlers.
+func (c *Config) Value(name string) string {
+	k, ok := find(keys, name)
+	if !ok {
+		return ""
+	}
+	return k.text(c)
+}
+
 func describe[O any](k key[O], prefix string, standard *O) Key {
 	return Key{Name: prefix + k.name, Kind: k.kindName(), Default: k.text(standard), Unset: k.unset, Meaning: k.meaning, Live: !k.restart}
 }

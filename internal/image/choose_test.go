@@ -70,7 +70,7 @@ func (s shelf) choose(platform string, from ocispec.Descriptor) (string, error) 
 	if err != nil {
 		s.Fatal(err)
 	}
-	c := &chooser{store: bare(Config{}), src: s.blobs, platform: target}
+	c := &chooser{store: bare(func(*Config) {}), src: s.blobs, platform: target}
 	found, err := c.choose(s.Context(), from)
 	if err != nil {
 		return "", failed("pull", err)
@@ -185,7 +185,7 @@ func TestIndexOfIndexes(t *testing.T) {
 		}
 		level = next
 	}
-	s.refuses("a tree", s.index(level...), errdefs.ErrResourceExhausted, "more than 64 manifests")
+	s.refuses("a tree", s.index(level...), errdefs.ErrResourceExhausted, "more than the 64 allowed")
 }
 
 // TestLongErrors has an index and an artifact whose errors would not fit a gRPC status.

@@ -38,7 +38,9 @@ func crashWork() error {
 	if err := w.leaveOver(); err != nil {
 		return err
 	}
-	s, err := Open(Config{Root: os.Getenv("CRASH_ROOT"), BootID: os.Getenv("CRASH_BOOT"), Dirty: w.flusher.Dirty})
+	cfg := standard(os.Getenv("CRASH_ROOT"))
+	cfg.BootID, cfg.Dirty = os.Getenv("CRASH_BOOT"), w.flusher.Dirty
+	s, err := Open(cfg)
 	if err != nil {
 		return err
 	}
@@ -55,7 +57,9 @@ func crashWork() error {
 // leaveOver has an earlier boot leave an image that never became durable.
 func (w *worker) leaveOver() error {
 	root := os.Getenv("CRASH_ROOT")
-	s, err := Open(Config{Root: root, BootID: "zero"})
+	cfg := standard(root)
+	cfg.BootID = "zero"
+	s, err := Open(cfg)
 	if err != nil {
 		return err
 	}

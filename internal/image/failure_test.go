@@ -394,10 +394,10 @@ func TestBounds(t *testing.T) {
 	host := startRegistry(t, "")
 	push(t, host+"/big:v1", imageOf(t, gz(t, file("a", strings.Repeat("x", 1<<20))), gz(t, file("b", "")), gz(t, file("c", ""))))
 	for words, change := range map[string]func(*Config){
-		"layers, more than": func(c *Config) { c.MaxLayers = 2 },
-		"manifest":          func(c *Config) { c.MaxManifestBytes = 10 },
-		"image config":      func(c *Config) { c.MaxConfigBytes = 10 },
-		"unpacks to more":   func(c *Config) { c.MaxLayerBytes = 1000 },
+		"layers of an image: 3":   func(c *Config) { c.MaxLayers = 2 },
+		"size of a manifest":      func(c *Config) { c.MaxManifestBytes = 10 },
+		"size of an image config": func(c *Config) { c.MaxConfigBytes = 10 },
+		"unpacks to more":         func(c *Config) { c.MaxLayerBytes = 1000 },
 	} {
 		s := open(t, t.TempDir(), change)
 		_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/big:v1"})
@@ -496,7 +496,7 @@ func TestFullDisk(t *testing.T) {
 // TestKilledPull kills a process in the middle of a pull; the next Open of the store collects what it left.
 func TestKilledPull(t *testing.T) {
 	if root := os.Getenv("KILLED_PULL_ROOT"); root != "" {
-		s, err := Open(Config{Root: root})
+		s, err := Open(standard(root))
 		if err == nil {
 			_, err = s.Pull(context.Background(), PullRequest{Reference: os.Getenv("KILLED_PULL_REF")})
 		}

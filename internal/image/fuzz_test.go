@@ -15,6 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
 // The corpora are in testdata/fuzz: what registries really serve, and what nobody should.
@@ -66,7 +67,7 @@ func chooserOf(t testing.TB, src source, platform string) *chooser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &chooser{store: bare(Config{MaxLayers: 20}), src: src, platform: target}
+	return &chooser{store: bare(func(c *Config) { c.MaxLayers = 20 }), src: src, platform: target}
 }
 
 // FuzzManifest feeds any bytes as manifest or index and any as config: what is accepted agrees with itself, and is accepted
@@ -125,7 +126,7 @@ func holds(t *testing.T, c *chooser, found *chosen) {
 	if found.manifest.Config.Digest.Algorithm().FromBytes(found.rawConfig) != found.manifest.Config.Digest {
 		t.Error("the config is not the one promised")
 	}
-	if c.visited > maxVisits {
+	if int64(c.visited) > limit.IndexManifests.Limit {
 		t.Errorf("%d documents were read", c.visited)
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/image/layer"
+	"berth/internal/limit"
 )
 
 // Import reads an archive, an OCI layout or what `docker save` writes, plain or compressed, and makes its images part of
@@ -33,8 +34,8 @@ func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)
 		return nil, failed(op, s.explain(err))
 	}
 	defer done()
-	a := &archive{dir: dir, limit: s.now().MaxConfigBytes, files: map[string]archived{}}
-	if err := a.spool(ctx, r, s.now().MaxLayerBytes); err != nil {
+	a := &archive{dir: dir, document: limit.ArchiveDocument.At(s.now().MaxConfigBytes), files: map[string]archived{}}
+	if err := a.spool(ctx, r, limit.ArchiveBytes.At(s.now().MaxLayerBytes)); err != nil {
 		return nil, failed(op, s.explain(err))
 	}
 	p := newReporter(progress)
@@ -84,11 +85,11 @@ func once(found []imported) []imported {
 // archive is a source that was read from a tar: its files lie in a directory under numbers, so that no name in the tar is
 // ever a path here.
 type archive struct {
-	dir   string
-	limit int64 // of a file read whole
-	kept  int   // files that were written, those replaced since among them
-	files map[string]archived
-	blobs map[digest.Digest]string // where docker's own form keeps a layer or config, by diff id or digest
+	dir      string
+	document limit.Budget // of a file read whole
+	kept     int          // files that were written, those replaced since among them
+	files    map[string]archived
+	blobs    map[digest.Digest]string // where docker's own form keeps a layer or config, by diff id or digest
 }
 
 type archived struct {
@@ -103,14 +104,14 @@ type imported struct {
 	names  names
 }
 
-func (a *archive) spool(ctx context.Context, r io.Reader, limit int64) error {
+func (a *archive) spool(ctx context.Context, r io.Reader, most limit.Budget) error {
 	plain, err := layer.Decompress(ctx, r)
 	if err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
 	}
 	defer plain.Close()
 	tr := tar.NewReader(plain)
-	for left := limit; ; {
+	for left := most.Limit; ; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -122,10 +123,10 @@ func (a *archive) spool(ctx context.Context, r io.Reader, limit int64) error {
 			return fail.New(errdefs.ErrInvalidArgument, "it is not a whole tar archive: %w", err)
 		}
 		if left -= h.Size; left < 0 {
-			return fail.New(errdefs.ErrResourceExhausted, "it is larger than the %d bytes allowed", limit)
+			return most.Exceeded()
 		}
-		if len(a.files) > 1<<20 || a.kept > 1<<20 {
-			return fail.New(errdefs.ErrResourceExhausted, "it has more than %d files", 1<<20)
+		if err := limit.ArchiveFiles.Check(int64(max(len(a.files), a.kept))); err != nil {
+			return err
 		}
 		if err := a.keep(ctx, h, tr); err != nil {
 			return err
@@ -206,8 +207,8 @@ func (a *archive) readRaw(name string) ([]byte, error) {
 	if !ok {
 		return nil, fail.New(errdefs.ErrInvalidArgument, "it has no %s", name)
 	}
-	if f.size > a.limit {
-		return nil, fail.New(errdefs.ErrResourceExhausted, "%s has %d bytes, more than the %d allowed", name, f.size, a.limit)
+	if err := a.document.Check(f.size); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return os.ReadFile(f.path)
 }

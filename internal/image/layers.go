@@ -26,6 +26,7 @@ type pipeline struct {
 	cfg      Config // what Reconfigure cannot change; the rest is behind now
 	settings atomic.Pointer[settings]
 	platform target
+	fetching atomic.Int64       // layers that have a slot
 	layers   flights[*rawLayer] // by diff id
 	configs  flights[[]byte]    // by digest
 	settling keyLocks           // by chain id: one settles at a time
@@ -166,6 +167,8 @@ func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *listen
 		return nil, err
 	}
 	defer slots.Release(1)
+	s.fetching.Add(1)
+	defer s.fetching.Add(-1)
 	raw, err := s.ingest(ctx, w, src, tell(PhaseDownloading))
 	for errors.Is(err, errLied) {
 		raw, err = s.ingest(ctx, w, src, tell(PhaseDownloading))

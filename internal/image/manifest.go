@@ -17,6 +17,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
 // chosen is one image for one platform, proven but for its layers.
@@ -34,7 +35,7 @@ type chooser struct {
 	src      source
 	platform target
 	explicit bool // the caller asked for the platform: a lone manifest must match too
-	visited  int  // manifests and indexes, against maxVisits
+	visited  int  // manifests and indexes, against limit.IndexManifests
 	leave    []func()
 }
 
@@ -42,7 +43,6 @@ type chooser struct {
 const (
 	maxIndexDepth = 4
 	maxUnnamed    = 16 // of those, looked into in one index
-	maxVisits     = 64 // in all
 )
 
 func (c *chooser) choose(ctx context.Context, desc ocispec.Descriptor) (*chosen, error) {
@@ -68,11 +68,11 @@ func (c *chooser) leaveAll() {
 }
 
 func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int) (*chosen, error) {
-	if c.visited++; c.visited > maxVisits {
-		return nil, fail.New(errdefs.ErrResourceExhausted,
-			"its indexes lead to more than %d manifests that do not say their platform", maxVisits)
+	c.visited++
+	if err := limit.IndexManifests.Check(int64(c.visited)); err != nil {
+		return nil, err
 	}
-	raw, err := c.read(ctx, desc, c.store.now().MaxManifestBytes, "manifest")
+	raw, err := c.read(ctx, desc, limit.ManifestBytes.At(c.store.now().MaxManifestBytes), "manifest")
 	if err != nil {
 		return nil, err
 	}
@@ -188,9 +188,8 @@ func (c *chooser) checkManifest(m *ocispec.Manifest) error {
 		return fail.New(errdefs.ErrFailedPrecondition, "it is an artifact of type %q, not a container image",
 			cmp.Or(m.ArtifactType, m.Config.MediaType))
 	}
-	if n := len(m.Layers); n > c.store.now().MaxLayers {
-		return fail.New(errdefs.ErrResourceExhausted, "the image has %d layers, more than the %d allowed", n,
-			c.store.now().MaxLayers)
+	if err := limit.ImageLayers.At(int64(c.store.now().MaxLayers)).Check(int64(len(m.Layers))); err != nil {
+		return err
 	}
 	var total int64
 	for _, l := range m.Layers {
@@ -241,7 +240,7 @@ func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 	}
 	for {
 		fl, owner, leave := c.store.configs.join(desc.Digest.String(), nil, func(ctx context.Context, _ *listeners) ([]byte, error) {
-			return c.read(ctx, desc, c.store.now().MaxConfigBytes, "image config")
+			return c.read(ctx, desc, limit.ConfigBytes.At(c.store.now().MaxConfigBytes), "image config")
 		}, nil)
 		raw, err := fl.wait(ctx)
 		if err == nil {
@@ -257,13 +256,12 @@ func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 }
 
 // read fetches a small blob whole and proves size and digest.
-func (c *chooser) read(ctx context.Context, desc ocispec.Descriptor, limit int64, what string) ([]byte, error) {
+func (c *chooser) read(ctx context.Context, desc ocispec.Descriptor, most limit.Budget, what string) ([]byte, error) {
 	if err := checkDescriptor(desc); err != nil {
 		return nil, err
 	}
-	if desc.Size > limit {
-		return nil, fail.New(errdefs.ErrResourceExhausted, "%s %s has %d bytes, more than the %d allowed", what, desc.Digest,
-			desc.Size, limit)
+	if err := most.Check(desc.Size); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", what, desc.Digest, err)
 	}
 	for {
 		raw, lied, err := c.readOnce(ctx, desc, what)

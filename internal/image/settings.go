@@ -4,6 +4,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"berth/internal/image/remote"
+	"berth/internal/limit"
 )
 
 // settings are what may change while the store is open, and what is made of them. Nobody changes one that is in force.
@@ -45,11 +46,24 @@ func (s *pipeline) now() *settings { return s.settings.Load() }
 
 // Reconfigure takes over all of cfg but Root, Platform, Dirty, InUse, Logger and BootID. A pull under way may go on by what it
 // began with.
-func (s *pipeline) Reconfigure(cfg Config) {
-	cfg = withDefaults(cfg)
+func (s *pipeline) Reconfigure(cfg Config) error {
+	cfg, err := complete(cfg)
+	if err != nil {
+		return failed("reconfigure image store", err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settings.Store(newSettings(cfg, s.now()))
 	s.pinned = cfg.Pinned
 	s.publish()
+	return nil
+}
+
+// Budgets returns the limits that all pulls of a store share, with what is used of them.
+func Budgets(s *Store) []limit.Budget {
+	now := s.now()
+	return []limit.Budget{
+		limit.Downloads.At(int64(now.MaxParallelLayers)).With(s.fetching.Load()),
+		limit.BufferBytes.At(now.MaxBufferBytes).With(now.remote.Buffered()),
+	}
 }

@@ -6,16 +6,17 @@ import (
 )
 
 // bare is a pipeline without a store.
-func bare(cfg Config) *pipeline {
-	p := &pipeline{catalog: &catalog{}}
-	p.settings.Store(newSettings(withDefaults(cfg), nil))
+func bare(change func(*Config)) *pipeline {
+	p, cfg := &pipeline{catalog: &catalog{}}, standard("")
+	change(&cfg)
+	p.settings.Store(newSettings(cfg, nil))
 	return p
 }
 
 // What is made of the settings is made anew only when its own have changed: who waits for a slot goes on waiting for it, and what
 // registries have said stays known.
 func TestSettingsAreKept(t *testing.T) {
-	cfg := withDefaults(Config{})
+	cfg := standard("")
 	first := newSettings(cfg, nil)
 	cfg.MaxLayers = 1
 	if same := newSettings(cfg, first); same.slots != first.slots || same.remote != first.remote || same.MaxLayers != 1 {

@@ -28,17 +28,19 @@ type Config struct {
 	// Pinned names images that must not be collected: references, with * allowed.
 	Pinned []string
 
-	MaxLayers         int   // layers of an image; 512
-	MaxManifestBytes  int64 // a manifest or an index; 4 MiB
-	MaxConfigBytes    int64 // an image config; 8 MiB
-	MaxLayerBytes     int64 // what one layer may unpack to; 128 GiB
-	MaxLayerEntries   int   // entries of one layer; 8 million
-	MaxPullLayers     int   // layers fetched at once for one pull; 4
-	MaxParallelLayers int   // layers fetched at once for the whole store; 8
+	// The limits, of which none may be left out.
 
-	MaxLayerConnections int           // connections of one layer to its registry; 4
-	StallTimeout        time.Duration // how long a registry may send next to nothing; 30 s
-	MaxBufferBytes      int64         // fetched ahead of what is unpacked, for the whole store; 8 MiB
+	MaxLayers         int   // layers of an image
+	MaxManifestBytes  int64 // a manifest or an index
+	MaxConfigBytes    int64 // an image config
+	MaxLayerBytes     int64 // what one layer may unpack to
+	MaxLayerEntries   int   // entries of one layer
+	MaxPullLayers     int   // layers fetched at once for one pull
+	MaxParallelLayers int   // layers fetched at once for the whole store
+
+	MaxLayerConnections int           // connections of one layer to its registry
+	StallTimeout        time.Duration // how long a registry may send next to nothing
+	MaxBufferBytes      int64         // fetched ahead of what is unpacked, for the whole store
 
 	// Verifier is asked at every Pull; nil accepts all.
 	Verifier Verifier
@@ -120,7 +122,10 @@ type Store struct {
 // Open reads the store at cfg.Root, making it when it is not there. A record that cannot be read stops nothing: Problems
 // names it. What an earlier daemon left half done is collected in the background.
 func Open(cfg Config) (*Store, error) {
-	cfg = withDefaults(cfg)
+	cfg, err := complete(cfg)
+	if err != nil {
+		return nil, failed("open image store", err)
+	}
 	platform, err := targetFor(cfg.Platform)
 	if err != nil {
 		return nil, failed("open image store", err)
@@ -179,17 +184,20 @@ func (s *Store) Close() error {
 	return nil
 }
 
-func withDefaults(cfg Config) Config {
-	setDefault(&cfg.MaxLayers, 512)
-	setDefault(&cfg.MaxManifestBytes, 4<<20)
-	setDefault(&cfg.MaxConfigBytes, 8<<20)
-	setDefault(&cfg.MaxLayerBytes, 128<<30)
-	setDefault(&cfg.MaxLayerEntries, 8<<20)
-	setDefault(&cfg.MaxPullLayers, 4)
-	setDefault(&cfg.MaxParallelLayers, 8)
-	setDefault(&cfg.MaxLayerConnections, 4)
-	setDefault(&cfg.StallTimeout, 30*time.Second)
-	setDefault(&cfg.MaxBufferBytes, 16<<20)
+// complete refuses a configuration that leaves out a limit, and fills in what is optional. The defaults of limits are
+// those of package config, and nowhere else.
+func complete(cfg Config) (Config, error) {
+	for name, v := range map[string]int64{
+		"MaxLayers": int64(cfg.MaxLayers), "MaxManifestBytes": cfg.MaxManifestBytes, "MaxConfigBytes": cfg.MaxConfigBytes,
+		"MaxLayerBytes": cfg.MaxLayerBytes, "MaxLayerEntries": int64(cfg.MaxLayerEntries),
+		"MaxPullLayers": int64(cfg.MaxPullLayers), "MaxParallelLayers": int64(cfg.MaxParallelLayers),
+		"MaxLayerConnections": int64(cfg.MaxLayerConnections), "StallTimeout": int64(cfg.StallTimeout),
+		"MaxBufferBytes": cfg.MaxBufferBytes,
+	} {
+		if v <= 0 {
+			return cfg, fail.New(errdefs.ErrInvalidArgument, "the configuration of the image store has no %s", name)
+		}
+	}
 	if cfg.Dirty == nil {
 		cfg.Dirty = func(string) {}
 	}
@@ -203,13 +211,7 @@ func withDefaults(cfg Config) Config {
 		id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 		cfg.BootID = strings.TrimSpace(string(id))
 	}
-	return cfg
-}
-
-func setDefault[T int | int64 | time.Duration](v *T, to T) {
-	if *v <= 0 {
-		*v = to
-	}
+	return cfg, nil
 }
 
 // Get finds an image by name, name@digest, id, bare hex id or the unique beginning of one. It never waits.

@@ -23,7 +23,7 @@ import (
 
 func open(t testing.TB, root string, change ...func(*Config)) *Store {
 	t.Helper()
-	cfg := Config{Root: root}
+	cfg := standard(root)
 	for _, c := range change {
 		c(&cfg)
 	}

@@ -262,7 +262,8 @@ func TestPluginFailures(t *testing.T) {
 		{"stderr", `echo "panic: oops" >&2; exit 2`, `CNI plugin bad (ADD of network "n"): exit status 2: panic: oops`},
 		{"no answer", `exit 0`, `its answer is not a CNI result`},
 		{"garbage", `echo hello`, `its answer is not a CNI result`},
-		{"endless", `cat >/dev/null; yes`, `CNI plugin bad (ADD of network "n"): its answer is longer than 4194304 bytes`},
+		{"endless", `cat >/dev/null; yes`,
+			`CNI plugin bad (ADD of network "n"): answer of a CNI plugin: more than the 4194304 bytes allowed`},
 		{"no address", `echo '{"cniVersion":"1.0.0"}'`, `network "n" gave the pod no address: does a plugin in`},
 		{"not a program", "\x00", `CNI plugin bad`},
 	} {

@@ -15,10 +15,9 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
-)
 
-// maxConfig bounds a configuration file, in bytes.
-const maxConfig = 1 << 20
+	"berth/internal/limit"
+)
 
 // netconf is a CNI network configuration with all its plugins in it, as it was when it was read. It is part of the
 // record of an attachment.
@@ -110,9 +109,9 @@ func readBounded(file string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
-	if err == nil && len(data) > maxConfig {
-		return nil, fmt.Errorf("it is larger than %d bytes", maxConfig)
+	data, err := io.ReadAll(io.LimitReader(f, limit.CNIConfig.Limit+1))
+	if err == nil && int64(len(data)) > limit.CNIConfig.Limit {
+		return nil, limit.CNIConfig.Exceeded()
 	}
 	return data, err
 }

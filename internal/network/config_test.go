@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"berth/internal/limit"
 )
 
 func TestLoad(t *testing.T) {
@@ -50,7 +52,8 @@ func TestLoad(t *testing.T) {
 		{"not executable", map[string]string{"10-a.conflist": `{"name": "x", "plugins": [{"type": "plain"}]}`}, `CNI plugin "plain" is not`},
 		{"a path", map[string]string{"10-a.conflist": `{"name": "x", "plugins": [{"type": "../bridge"}]}`}, "must be a file name"},
 		{"bad beside", map[string]string{"1.conflist": `{"name": "split"}`, "split/10.conf": "{"}, "split/10.conf: line 1"},
-		{"too large", map[string]string{"10-a.conflist": strings.Repeat(" ", maxConfig+1)}, "larger than"},
+		{"too large", map[string]string{"10-a.conflist": strings.Repeat(" ", int(limit.CNIConfig.Limit)+1)},
+			"size of a CNI configuration: more than"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "net.d")

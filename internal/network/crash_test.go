@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"berth/internal/fault"
 	"berth/internal/helper"
@@ -44,7 +45,8 @@ func obey(text string) int {
 
 func (o *order) do() error {
 	r := &helper.Runner{Root: o.Ops}
-	n, err := Open(Config{ConfigDir: o.Config, PluginDirs: o.Plugins, CacheDir: o.Cache, Run: r.Run})
+	n, err := Open(Config{ConfigDir: o.Config, PluginDirs: o.Plugins, CacheDir: o.Cache, Run: r.Run,
+		AddTimeout: time.Minute, DelTimeout: time.Minute})
 	if err != nil {
 		return err
 	}

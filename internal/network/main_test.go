@@ -119,6 +119,7 @@ func newHost(t testing.TB, conflist string, change ...func(*Config)) *host {
 	h := &host{t: t, leases: filepath.Join(dir, "leases"), bridge: fmt.Sprintf("bt%d", hosts)}
 	h.cfg = Config{
 		ConfigDir: filepath.Join(dir, "etc/net.d"), PluginDirs: debian, CacheDir: filepath.Join(dir, "cni"), Run: runner.Run,
+		AddTimeout: 90 * time.Second, DelTimeout: time.Minute,
 	}
 	for _, f := range change {
 		f(&h.cfg)

@@ -17,12 +17,8 @@ import (
 	"berth/internal/record"
 )
 
-// The deadlines of CNI verbs, each for all plugins of the list together, where Config names no other.
-const (
-	DefaultAddTimeout = 90 * time.Second
-	DefaultDelTimeout = 60 * time.Second
-	checkTimeout      = 30 * time.Second
-)
+// checkTimeout is the deadline of the verb CHECK, for all plugins of the list together.
+const checkTimeout = 30 * time.Second
 
 // ifName is the name of a pod's first interface, inside.
 const ifName = "eth0"
@@ -85,6 +81,9 @@ type Result struct {
 
 // Open reads the configuration and begins to watch it.
 func Open(cfg Config) (*Network, error) {
+	if cfg.AddTimeout <= 0 || cfg.DelTimeout <= 0 {
+		return nil, errors.New("open network: the configuration has no AddTimeout, or no DelTimeout")
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}

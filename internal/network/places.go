@@ -20,15 +20,7 @@ type places struct {
 }
 
 // set makes the changeable part of cfg the one in force.
-func (p *places) set(cfg Config) {
-	if cfg.AddTimeout <= 0 {
-		cfg.AddTimeout = DefaultAddTimeout
-	}
-	if cfg.DelTimeout <= 0 {
-		cfg.DelTimeout = DefaultDelTimeout
-	}
-	p.settings.Store(&cfg)
-}
+func (p *places) set(cfg Config) { p.settings.Store(&cfg) }
 
 // now is the configuration in force, of which Reconfigure changes directories, template and timeouts.
 func (p *places) now() *Config { return p.settings.Load() }

@@ -19,10 +19,8 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"berth/internal/fail"
+	"berth/internal/limit"
 )
-
-// maxAnswer bounds what a plugin may write to stdout, in bytes.
-const maxAnswer = 4 << 20
 
 // MissingPluginError says that a plugin's program is in none of the plugin directories.
 type MissingPluginError struct {
@@ -156,7 +154,7 @@ func (c *call) args() *invoke.Args {
 // ExecPlugin runs a plugin so that nothing of it is left: the invoke.Exec of libcni.
 func (c *call) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	for wait := 20 * time.Millisecond; ; wait *= 2 {
-		answer := &bounded{left: maxAnswer}
+		answer := &bounded{left: int(limit.CNIAnswer.Limit)}
 		cmd := exec.Command(path)
 		cmd.Env, cmd.Stdin, cmd.Stdout = environ, bytes.NewReader(stdin), answer
 		err := c.n.cfg.Run(ctx, c.name, cmd)
@@ -164,7 +162,7 @@ func (c *call) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 			return answer.data, nil
 		}
 		if answer.left < 0 {
-			err = fmt.Errorf("its answer is longer than %d bytes", maxAnswer)
+			err = limit.CNIAnswer.Exceeded()
 		}
 		// A program that is being replaced is busy for as long as somebody has it open for writing.
 		if errors.Is(err, syscall.ETXTBSY) && wait < 2*time.Second && sleep(ctx, wait) {
@@ -209,7 +207,7 @@ type bounded struct {
 
 func (b *bounded) Write(p []byte) (int, error) {
 	if b.left -= len(p); b.left < 0 {
-		return 0, fmt.Errorf("more than %d bytes", maxAnswer)
+		return 0, limit.CNIAnswer.Exceeded()
 	}
 	b.data = append(b.data, p...)
 	return len(p), nil

@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/cdi"
 	"berth/internal/fail"
+	"berth/internal/limit"
 	"berth/internal/room"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
@@ -32,12 +33,6 @@ type building struct {
 	// keepExit says, on the way back, that the exit file is all that the next daemon would know of the exit.
 	keepExit bool
 }
-
-// maxAccountFile bounds /etc/passwd and /etc/group of an image, in bytes.
-const maxAccountFile = 8 << 20
-
-// maxProfile bounds a seccomp profile, in bytes.
-const maxProfile = 4 << 20
 
 // makeProcess builds the spec and has the runtime create the process.
 func (b *building) makeProcess(ctx context.Context, c *Container) error {
@@ -233,7 +228,7 @@ func seccompProfile(cfg *runtimeapi.ContainerConfig) (*spec.SeccompProfile, erro
 	if path == "" || err != nil {
 		return nil, err
 	}
-	data, err := rootfs.ReadFile("/", path, maxProfile) // a FIFO there must not hang anything
+	data, err := rootfs.ReadFile("/", path, limit.SeccompProfile) // a FIFO there must not hang anything
 	if err != nil {
 		return nil, fmt.Errorf("seccomp profile: %w", err)
 	}
@@ -288,7 +283,7 @@ func resolveUser(root string, cfg *runtimeapi.ContainerConfig, img Image) (spec.
 }
 
 func accounts(root, path string) ([]byte, error) {
-	data, err := rootfs.ReadFile(root, path, maxAccountFile)
+	data, err := rootfs.ReadFile(root, path, limit.AccountFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
+	"berth/internal/limit"
 	"berth/internal/room"
 	"berth/internal/rootfs"
 	"berth/internal/spec"
@@ -68,7 +69,7 @@ func TestDeclaredVolumes(t *testing.T) {
 			t.Errorf("/%s: %v", dir, err)
 		}
 	}
-	for i := range maxVolumes {
+	for i := range limit.DeclaredVolumes.Limit {
 		b.img.Config.Volumes[fmt.Sprint("/many/", i)] = struct{}{}
 	}
 	if _, err := b.declaredVolumes(p.rec.Load(), root, cfg); err == nil {

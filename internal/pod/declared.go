@@ -11,12 +11,10 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/limit"
 	"berth/internal/rootfs"
 	"berth/internal/spec"
 )
-
-// maxVolumes bounds the volumes that an image may declare. Each is a directory to make, and may be a mount.
-const maxVolumes = 1000
 
 // declaredVolumes makes the directories that the image declares as volumes (VOLUME) and need not hold. Where the root
 // is read-only it returns those that stay writable: all but what a mount of the request covers, and what is not the
@@ -26,8 +24,8 @@ func (b *building) declaredVolumes(r *Record, root string, cfg *runtimeapi.Conta
 	if len(declared) == 0 {
 		return nil, nil
 	}
-	if len(declared) > maxVolumes {
-		return nil, fmt.Errorf("the image declares %d volumes; it may have %d", len(declared), maxVolumes)
+	if err := limit.DeclaredVolumes.Check(int64(len(declared))); err != nil {
+		return nil, err
 	}
 	volumes := slices.Sorted(maps.Keys(declared))
 	for _, v := range volumes { // first: what the request's mounts cover may be among it, or be found through it

@@ -2,14 +2,13 @@ package pod
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/containerd/errdefs"
-
-	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
 // EventKind says what happened to a pod or a container.
@@ -30,9 +29,6 @@ type Event struct {
 	At     time.Time
 	Record *Record // the pod and its containers as the change left them
 }
-
-// maxUnread is how many events wait for a watcher that does not read.
-const maxUnread = 1024
 
 // feed hands events to those who watch. Where nobody does, an event costs one look at a number.
 type feed struct {
@@ -98,8 +94,8 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 		w.mu.Lock()
 		if w.lost {
 			defer w.mu.Unlock()
-			return Event{}, fail.New(errdefs.ErrResourceExhausted,
-				"events were not read as fast as they came: %d were waiting, which is the most that is kept, and they are lost; watch again, then list what there is", maxUnread)
+			return Event{}, fmt.Errorf("events were not read as fast as they came, and are lost; watch again, then list "+
+				"what there is: %w", limit.UnreadEvents.Exceeded())
 		}
 		if len(w.unread) > 0 {
 			defer w.mu.Unlock()
@@ -122,7 +118,7 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 func (w *Watcher) push(e Event) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	keepsUp := len(w.unread) < maxUnread
+	keepsUp := limit.UnreadEvents.Check(int64(len(w.unread)+1)) == nil
 	if keepsUp {
 		w.unread = append(w.unread, e)
 	} else {
@@ -149,7 +145,8 @@ func (f *feed) publish(events ...Event) {
 			}
 			f.drop(w)
 			f.dropped.Add(1)
-			f.log.Warn("a client does not read the events that it asked for; its stream is ended", "unread", maxUnread)
+			f.log.Warn("a client does not read the events that it asked for; its stream is ended", "unread",
+				limit.UnreadEvents.Limit)
 			break
 		}
 	}

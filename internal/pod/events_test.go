@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/limit"
 	"berth/internal/runtime"
 	"berth/test/patience"
 )
@@ -158,7 +159,7 @@ func TestWatcherThatDoesNotReadIsDropped(t *testing.T) {
 	slow, quick := b.Watch(), b.Watch()
 	defer slow.Close()
 	defer quick.Close()
-	for i := range maxUnread + 1 {
+	for i := range limit.UnreadEvents.Limit + 1 {
 		b.publish(Event{At: time.Unix(int64(i), 0)})
 		if e, err := quick.Next(t.Context()); err != nil || e.At.Unix() != int64(i) {
 			t.Fatalf("event %d: %v, %v", i, e, err)

@@ -11,13 +11,14 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/fail"
+	"berth/internal/limit"
 	"berth/internal/runtime"
 	"berth/internal/spec"
 )
 
-// MaxExecOutput is how much of the output of an ExecSync is kept, both streams together, in bytes; the rest is read and thrown
-// away. A kubelet takes an answer of 16 MiB, in which the messages' own bytes are.
-const MaxExecOutput = 16<<20 - 4<<10
+// maxOutput is how much of the output of an ExecSync is kept, both streams together, in bytes. The rest is read and
+// thrown away.
+func maxOutput() int { return int(limit.ExecOutput.Limit) }
 
 // Output is what an exec left behind.
 type Output struct {
@@ -25,23 +26,23 @@ type Output struct {
 	ExitCode       int
 }
 
-// fit makes both streams fit into one answer, and returns how many bytes were cut off for that. The smaller one is cut only when
-// it takes more than half.
+// fit makes both streams fit into one answer, and returns how many bytes were cut off for that. The smaller one is cut
+// only when it takes more than half.
 func (o *Output) fit() (lost int64) {
 	cut := func(b *[]byte, to int) {
 		lost += int64(max(len(*b)-to, 0))
 		*b = (*b)[:min(len(*b), to)]
 	}
-	cut(&o.Stdout, max(MaxExecOutput/2, MaxExecOutput-len(o.Stderr)))
-	cut(&o.Stderr, MaxExecOutput-len(o.Stdout))
+	cut(&o.Stdout, max(maxOutput()/2, maxOutput()-len(o.Stderr)))
+	cut(&o.Stderr, maxOutput()-len(o.Stdout))
 	return lost
 }
 
 // Streams reaches into running containers.
 type Streams struct{ *Pods }
 
-// ExecSync runs a command in a running container and waits for its end. When timeout, if not zero, passes first, nothing
-// of the exec is left and the error is DeadlineExceeded.
+// ExecSync runs a command in a running container and waits for its end. When timeout, if not zero, passes first,
+// nothing of the exec is left and the error is DeadlineExceeded.
 func (s Streams) ExecSync(ctx context.Context, id ID, cmd []string, timeout time.Duration) (Output, error) {
 	if len(cmd) == 0 {
 		return Output{}, fail.New(errdefs.ErrInvalidArgument, "exec in container %s: no command", id)
@@ -107,8 +108,8 @@ func (s Streams) ReopenLog(ctx context.Context, id ID) error {
 	return p.s.cfg.Runtime.ReopenLog(ctx, string(p.id), string(id), p.rec.Load().log(c))
 }
 
-// RuntimeSpec returns the spec that the container's runtime was given, with the limits in force, while the container has a
-// process.
+// RuntimeSpec returns the spec that the container's runtime was given, with the limits in force, while the container
+// has a process.
 func (s *Pods) RuntimeSpec(id ID) (*specs.Spec, error) {
 	p, c, err := s.findContainer(id)
 	if err != nil {
@@ -140,7 +141,7 @@ type capture struct {
 
 // Write never fails.
 func (c *capture) Write(p []byte) (int, error) {
-	kept := min(len(p), MaxExecOutput-len(c.data))
+	kept := min(len(p), maxOutput()-len(c.data))
 	c.data = append(c.data, p[:kept]...)
 	c.lost += int64(len(p) - kept)
 	return len(p), nil

@@ -17,9 +17,6 @@ import (
 // Open reads every record below the root. What it returns can be read at once; Recover finds out what still runs. One bad
 // record never stops the others: it is a problem that Problems reports, and its id stays taken.
 func Open(cfg Config) (*Pods, error) {
-	if cfg.Abandon == 0 {
-		cfg.Abandon = 2 * time.Minute
-	}
 	if cfg.Retry == (op.Backoff{}) {
 		cfg.Retry = op.Backoff{First: time.Second, Max: time.Minute}
 	}

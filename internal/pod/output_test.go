@@ -3,7 +3,7 @@ package pod
 import "testing"
 
 func TestOutputFitsIntoOneAnswer(t *testing.T) {
-	const half, all = MaxExecOutput / 2, MaxExecOutput
+	half, all := maxOutput()/2, maxOutput()
 	for _, c := range []struct{ out, err, wantOut, wantErr int }{
 		{0, 0, 0, 0},
 		{half, half, half, half},

@@ -105,7 +105,7 @@ type Config struct {
 	// StepSeen, unless nil, is told of each step of making and unmaking.
 	StepSeen func(plan, step string, undo bool, took time.Duration, err error)
 
-	Abandon time.Duration // a create that nobody waits for is undone after it; two minutes
+	Abandon time.Duration // a create that nobody waits for is undone after it; zero is never
 	Retry   op.Backoff    // between tries of an undo that fails; 1 s to 1 min
 }
 

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
+	"berth/internal/limit"
 	"berth/internal/selinux"
 	"berth/internal/spec"
 )
@@ -78,8 +79,8 @@ func newLabels(s *Pods, cfg *runtimeapi.PodSandboxConfig) (spec.Labels, error) {
 			return l.With(&runtimeapi.SELinuxOption{Level: level}), nil
 		}
 	}
-	return l, fail.New(errdefs.ErrResourceExhausted, "pod %s/%s: no SELinux categories are free: %d pods have theirs",
-		cfg.Metadata.Namespace, cfg.Metadata.Name, len(taken))
+	pairs := int64(s.categories) * int64(s.categories-1) / 2
+	return l, inPod(cfg.Metadata, limit.SELinuxLevels.At(pairs).Exceeded())
 }
 
 // levels are those that pods have, or containers that name one of their own.

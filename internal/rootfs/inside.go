@@ -11,14 +11,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/limit"
 	"berth/internal/thread"
 )
 
 var (
 	// ErrNotRegular says that a path leads to something that is not a regular file.
 	ErrNotRegular = errors.New("not a regular file")
-	// ErrTooLarge says that a file is larger than its reader allows.
-	ErrTooLarge = errors.New("file too large")
 )
 
 // locate finds path below root without opening what is there. Links, also absolute ones, and .. stay below root.
@@ -66,19 +65,19 @@ func OpenInRoot(root, p string) (*os.File, error) {
 
 func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// ReadFile reads the regular file at path below root, of at most max bytes.
-func ReadFile(root, p string, max int64) ([]byte, error) {
+// ReadFile reads the regular file at path below root, of at most so many bytes.
+func ReadFile(root, p string, most limit.Budget) ([]byte, error) {
 	f, err := OpenInRoot(root, p)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, max+1))
+	data, err := io.ReadAll(io.LimitReader(f, most.Limit+1))
 	if err != nil {
 		return nil, err
 	}
-	if int64(len(data)) > max {
-		return nil, &os.PathError{Op: "read in root", Path: f.Name(), Err: fmt.Errorf("%w: more than %d bytes", ErrTooLarge, max)}
+	if int64(len(data)) > most.Limit {
+		return nil, &os.PathError{Op: "read in root", Path: f.Name(), Err: most.Exceeded()}
 	}
 	return data, nil
 }

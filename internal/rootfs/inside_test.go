@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
 func TestReadFile(t *testing.T) {
@@ -33,7 +36,7 @@ func TestReadFile(t *testing.T) {
 	for path, want := range map[string]string{
 		"etc/passwd": "inside", "/etc/passwd": "inside", "abs": "inside", "up": "of the root", "../../secret": "of the root", "dir/passwd": "inside",
 	} {
-		if got, err := ReadFile(root, path, 100); string(got) != want || err != nil {
+		if got, err := ReadFile(root, path, limit.AccountFile.At(100)); string(got) != want || err != nil {
 			t.Errorf("%s: %q, %v, want %q", path, got, err, want)
 		}
 	}
@@ -41,14 +44,14 @@ func TestReadFile(t *testing.T) {
 		"none": fs.ErrNotExist, "abs-host": fs.ErrNotExist, "magic": fs.ErrNotExist, "loop": unix.ELOOP,
 		"etc": ErrNotRegular, "fifo": ErrNotRegular, "null": ErrNotRegular, "/": ErrNotRegular, "etc/passwd/x": unix.ENOTDIR,
 	} {
-		if got, err := ReadFile(root, path, 100); !errors.Is(err, want) {
+		if got, err := ReadFile(root, path, limit.AccountFile.At(100)); !errors.Is(err, want) {
 			t.Errorf("%s: %q, %v, want %v", path, got, err, want)
 		}
 	}
-	if _, err := ReadFile(root, "etc/passwd", 5); !errors.Is(err, ErrTooLarge) {
+	if _, err := ReadFile(root, "etc/passwd", limit.AccountFile.At(5)); !fail.As[*limit.Error](err) {
 		t.Errorf("a file of 6 with a bound of 5: %v", err)
 	}
-	if got, err := ReadFile(root, "etc/passwd", 6); string(got) != "inside" || err != nil {
+	if got, err := ReadFile(root, "etc/passwd", limit.AccountFile.At(6)); string(got) != "inside" || err != nil {
 		t.Errorf("a file of 6 with a bound of 6: %q, %v", got, err)
 	}
 	if got, err := Resolve(root, "dir/../up"); got != root+"/secret" || err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/limit"
 	"berth/test/fixture"
 )
 
@@ -88,11 +89,11 @@ func TestTickets(t *testing.T) {
 	if _, ok := k.use("exec", token); ok {
 		t.Error("it is good for ever")
 	}
-	for range mostTickets {
+	for range limit.Sessions.Limit {
 		token = issue()
 	}
 	if _, err := k.issue("exec", ""); !errdefs.IsResourceExhausted(err) {
-		t.Errorf("more than %d: %v", mostTickets, err)
+		t.Errorf("more than %d: %v", limit.Sessions.Limit, err)
 	}
 	if _, ok := k.use("exec", token); !ok {
 		t.Error("the last one is not good")
@@ -103,7 +104,7 @@ func TestTickets(t *testing.T) {
 	if len(k.open) != 1 || len(k.order) != 1 {
 		t.Errorf("%d and %d are kept of one", len(k.open), len(k.order))
 	}
-	for range 3 * mostTickets { // used ones are no load, whatever their number
+	for range 3 * limit.Sessions.Limit { // used ones are no load, whatever their number
 		if _, ok := k.use("exec", issue()); !ok {
 			t.Fatal("a fresh one is not good")
 		}

@@ -5,16 +5,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
-
-	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
-// ticketTime is how long a token is good for, and mostTickets how many are, at most: somebody asks for them and does not come.
-const (
-	ticketTime  = time.Minute
-	mostTickets = 1000
-)
+// ticketTime is how long a token is good for.
+const ticketTime = time.Minute
 
 // tickets are what connections may be used for, by token. The zero value is ready.
 type tickets struct {
@@ -51,9 +46,8 @@ func (t *tickets) issue(kind string, req any) (string, error) {
 		delete(t.open, t.order[0])
 		t.order = t.order[1:]
 	}
-	if len(t.open) >= mostTickets {
-		return "", fail.New(errdefs.ErrResourceExhausted, "%d sessions were asked for in the last minute and not begun",
-			len(t.open))
+	if err := limit.Sessions.Check(int64(len(t.open) + 1)); err != nil {
+		return "", err
 	}
 	if t.open == nil {
 		t.open = map[string]ticket{}
@@ -77,4 +71,16 @@ func (t *tickets) use(kind, token string) (req any, ok bool) {
 		t.order = nil
 	}
 	return found.req, t.time().Before(found.expires)
+}
+
+// waiting is how many tokens were issued and not used, as of the last that was issued.
+func (t *tickets) waiting() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return int64(len(t.open))
+}
+
+// Budgets are the limits that all clients share, with what is used of them.
+func (s *Server) Budgets() []limit.Budget {
+	return []limit.Budget{limit.Sessions.With(s.tickets.waiting())}
 }

@@ -374,7 +374,7 @@ func TestStall(t *testing.T) {
 			return
 		case <-time.After(10 * time.Millisecond):
 			if len(clk.waiting()) > 0 {
-				clk.advance(defaultStall)
+				clk.advance(usualStall)
 			}
 		}
 	}

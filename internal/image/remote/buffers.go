@@ -55,3 +55,15 @@ func (p *buffers) put(buf []byte) {
 	}
 	p.free = nil
 }
+
+// Buffered returns how many bytes are fetched ahead, or kept for it, at the moment.
+func (c *Client) Buffered() int64 {
+	return c.buffers.taken()
+}
+
+// taken returns the bytes that were handed out, or are free to be.
+func (p *buffers) taken() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return int64(p.used+len(p.free)) * p.size
+}

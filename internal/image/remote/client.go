@@ -13,15 +13,15 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Options configure a Client. The zero value is a sound default.
+// Options configure a Client. Connections, Stall and Buffer are required.
 type Options struct {
 	// ConfigDir holds <host>/hosts.toml; empty for none. It is read anew for every Repository.
 	ConfigDir string
-	// Connections is how many connections one blob may use at once; 4.
+	// Connections is how many connections one blob may use at once.
 	Connections int
-	// Stall is how long a host may take to send its next 4 KiB, or to begin its answer; 30 seconds.
+	// Stall is how long a host may take to send its next 4 KiB, or to begin its answer.
 	Stall time.Duration
-	// Buffer bounds the bytes that all blobs together fetch ahead of their readers; 8 MiB.
+	// Buffer bounds the bytes that all blobs together fetch ahead of their readers.
 	Buffer int64
 
 	clock clock
@@ -42,23 +42,12 @@ type sizes struct {
 }
 
 const (
-	defaultConnections = 4
-	defaultStall       = 30 * time.Second
-	defaultBuffer      = 8 << 20
-	largestSegment     = 4 << 20
-	smallestSegment    = 256 << 10
+	largestSegment  = 4 << 20
+	smallestSegment = 256 << 10
 )
 
-func (o Options) withDefaults() Options {
-	if o.Connections <= 0 {
-		o.Connections = defaultConnections
-	}
-	if o.Stall <= 0 {
-		o.Stall = defaultStall
-	}
-	if o.Buffer <= 0 {
-		o.Buffer = defaultBuffer
-	}
+// complete fills in what only tests set.
+func (o Options) complete() Options {
 	if o.clock == nil {
 		o.clock = realClock{}
 	}
@@ -80,7 +69,7 @@ type Client struct {
 
 // New makes a Client. It reads nothing and sends nothing.
 func New(o Options) *Client {
-	o = o.withDefaults()
+	o = o.complete()
 	return &Client{options: o, buffers: buffers{size: o.sizes.segment, left: o.Buffer}}
 }
 

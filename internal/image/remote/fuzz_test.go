@@ -31,7 +31,8 @@ func FuzzHostsToml(f *testing.F) {
 			t.Fatal(err)
 		}
 		spy := &spy{}
-		c := New(Options{ConfigDir: dir, clock: quick(), Stall: forever, wrap: func(http.RoundTripper) http.RoundTripper { return spy }})
+		c := New(Options{ConfigDir: dir, Connections: 4, Buffer: 8 << 20, clock: quick(), Stall: forever,
+			wrap: func(http.RoundTripper) http.RoundTripper { return spy }})
 		repo, err := c.Repository(t.Context(), named(t, "registry.test/app:v1"), joe)
 		if err != nil {
 			if _, ok := err.(*Error); !ok {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"berth/internal/config"
 )
 
 // TestNothingIsLeft ends a blob that several connections fetch: the server sees each of them end, no goroutine stays.
@@ -65,7 +67,7 @@ func TestNothingIsLeft(t *testing.T) {
 				return len(open) > 1
 			})
 			eventually(t, "all goroutines end", func() bool { return ours() <= before })
-			if r.buffers.left != defaultBuffer {
+			if r.buffers.left != config.Default().Images.MaxBufferBytes {
 				t.Error("some of the buffer was not given back")
 			}
 		})

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/config"
 	"berth/test/patience"
 )
 
@@ -151,9 +153,16 @@ type rig struct {
 	dir string
 }
 
+// usualStall is how long a host may send next to nothing where the configuration does not say.
+var usualStall = config.Default().Images.StallTimeout.Duration
+
 func newRig(t testing.TB, o Options) *rig {
 	t.Helper()
 	o.ConfigDir = t.TempDir()
+	usual := config.Default().Images
+	o.Connections = cmp.Or(o.Connections, usual.MaxLayerConnections)
+	o.Stall = cmp.Or(o.Stall, usualStall)
+	o.Buffer = cmp.Or(o.Buffer, usual.MaxBufferBytes)
 	if _, ok := o.clock.(hasty); ok {
 		o.Stall = forever
 	}

@@ -25,6 +25,8 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
+
+	"berth/internal/limit"
 )
 
 // Dir is a directory of programs. Its fields are set before the first call of Verify, which may be called concurrently.
@@ -92,8 +94,8 @@ func (d *Dir) Programs() ([]string, error) {
 		}
 		programs = append(programs, path)
 	}
-	if len(programs) > d.Max {
-		return nil, fmt.Errorf("there are %d verifiers in %s, more than the %d of image_verifier.max: none was asked", len(programs), d.Path, d.Max)
+	if err := limit.Verifiers.At(int64(d.Max)).Check(int64(len(programs))); err != nil {
+		return nil, fmt.Errorf("none in %s was asked: %w", d.Path, err)
 	}
 	return programs, nil
 }

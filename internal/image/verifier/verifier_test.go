@@ -201,7 +201,7 @@ func TestTooMany(t *testing.T) {
 	asked := filepath.Join(t.TempDir(), "asked")
 	d := directory(t, map[string]string{"a": "touch " + asked, "b": "touch " + asked, "c": "touch " + asked})
 	d.Max = 2
-	refuses(t, d, "", "there are 3 verifiers in "+d.Path+", more than the 2 of image_verifier.max")
+	refuses(t, d, "", "none in "+d.Path+" was asked: programs that verify images: 3, more than the 2 allowed")
 	if _, err := os.Stat(asked); err == nil {
 		t.Error("one was asked")
 	}

@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+
+	"berth/internal/admin"
+	"berth/internal/config"
+	"berth/internal/limit"
+)
+
+// nearLimit is the part of a shared limit, in percent, from which the doctor speaks of it.
+const nearLimit = 80
+
+// diagnoseLimits lists the limits in force, with what is used of those that all share, as far as a daemon tells.
+func diagnoseLimits(cfg *config.Config, used []admin.Limit) (found []diagnosis) {
+	shared := map[string]int64{}
+	for _, u := range used {
+		shared[u.Name] = u.Used
+	}
+	for _, b := range limit.All() {
+		if b.Key != "" {
+			n, err := strconv.ParseInt(cfg.Value(b.Key), 10, 64)
+			if err != nil {
+				continue // a configuration of a daemon of another version
+			}
+			b = b.At(n)
+		}
+		n, ok := shared[b.Name]
+		found = append(found, diagnoseLimit(b.With(n), ok))
+	}
+	return found
+}
+
+// diagnoseLimit tells of one limit. Where it is shared, and nearly used up, it warns.
+func diagnoseLimit(b limit.Budget, shared bool) diagnosis {
+	d := diagnosis{Subject: "limit", Result: fine, Text: b.Name + ": " + b.Amount(b.Limit)}
+	if b.Limit == 0 {
+		d.Text = b.Name + ": none"
+	}
+	if shared {
+		d.Text = fmt.Sprintf("%s: %d used of %s", b.Name, b.Used, b.Amount(b.Limit))
+	}
+	if b.Key != "" {
+		d.Text += " (" + b.Key + ")"
+	}
+	if shared && b.Limit > 0 && b.Used*100 >= b.Limit*nearLimit {
+		d.Result, d.Remedy = warning, "what is beyond it "+b.Beyond
+		if b.Key != "" {
+			d.Remedy += "; raise " + b.Key + " where that is too early"
+		}
+	}
+	return d
+}

@@ -1,0 +1,121 @@
+package limit
+
+// table has every Budget that is defined here, in this order.
+var table []Budget
+
+func define(b Budget) Budget {
+	table = append(table, b)
+	return b
+}
+
+// All returns every limit, in the order of the documentation. Those with a key have no Limit of their own.
+func All() []Budget { return append([]Budget(nil), table...) }
+
+const (
+	refused = "is refused"
+	waits   = "waits"
+)
+
+// The limits of images.
+var (
+	ImageLayers = define(Budget{
+		Name: "layers of an image", Key: "images.max_layers", Beyond: refused,
+	})
+	ManifestBytes = define(Budget{
+		Name: "size of a manifest or an index", Key: "images.max_manifest_bytes", Unit: Bytes, Beyond: refused,
+	})
+	ConfigBytes = define(Budget{
+		Name: "size of an image config", Key: "images.max_config_bytes", Unit: Bytes, Beyond: refused,
+	})
+	IndexManifests = define(Budget{
+		Name:  "manifests without a platform that the indexes of an image lead to",
+		Limit: 64, Beyond: refused,
+	})
+	LayerBytes = define(Budget{
+		Name: "size of an unpacked layer", Key: "images.max_layer_bytes", Unit: Bytes, Beyond: refused,
+	})
+	LayerEntries = define(Budget{
+		Name: "entries of a layer", Key: "images.max_layer_entries", Beyond: refused,
+	})
+	ZstdWindow = define(Budget{
+		Name: "window of a zstd stream", Unit: Bytes, Limit: 128 << 20, Beyond: refused,
+	})
+	ArchiveBytes = define(Budget{
+		Name: "size of an archive of images", Key: "images.max_layer_bytes", Unit: Bytes, Beyond: refused,
+	})
+	ArchiveFiles = define(Budget{
+		Name: "files of an archive of images", Limit: 1 << 20, Beyond: refused,
+	})
+	ArchiveDocument = define(Budget{
+		Name: "size of a document in an archive of images", Key: "images.max_config_bytes", Unit: Bytes, Beyond: refused,
+	})
+	Downloads = define(Budget{
+		Name: "layers fetched at once", Key: "images.max_concurrent_downloads", Beyond: waits,
+	})
+	PullLayers = define(Budget{
+		Name: "layers fetched at once for one pull", Key: "images.max_pull_layers", Beyond: waits,
+	})
+	LayerConnections = define(Budget{
+		Name: "connections of a layer to its registry", Key: "images.max_layer_connections", Beyond: "is not opened",
+	})
+	BufferBytes = define(Budget{
+		Name: "memory for what is fetched ahead", Key: "images.max_buffer_bytes", Unit: Bytes, Beyond: waits,
+	})
+	Verifiers = define(Budget{
+		Name: "programs that verify images", Key: "image_verifier.max", Beyond: "has every image refused",
+	})
+)
+
+// The limits of pods and containers.
+var (
+	Processes = define(Budget{
+		Name: "processes of a container that asks for no limit", Key: "limits.pids",
+		Beyond: "is not forked: the kernel answers EAGAIN",
+	})
+	DeclaredVolumes = define(Budget{
+		Name: "volumes that an image declares", Limit: 1000, Beyond: "has the container refused",
+	})
+	AccountFile = define(Budget{
+		Name: "size of /etc/passwd or /etc/group of an image", Unit: Bytes, Limit: 8 << 20,
+		Beyond: "has the container refused",
+	})
+	SeccompProfile = define(Budget{
+		Name: "size of a seccomp profile", Unit: Bytes, Limit: 4 << 20, Beyond: "has the container refused",
+	})
+	BaseSpec = define(Budget{
+		Name: "size of the base spec of a runtime handler", Unit: Bytes, Limit: 1 << 20,
+		Beyond: "has the pods of the handler refused",
+	})
+	SELinuxLevels = define(Budget{
+		Name: "SELinux levels for pods that name none", Limit: 1024 * 1023 / 2, Beyond: "has the pod refused",
+	})
+)
+
+// The limits of clients and of what they are answered.
+var (
+	Message = define(Budget{
+		Name: "size of a message of gRPC", Unit: Bytes, Limit: 16 << 20, Beyond: "fails, as with a kubelet's own client",
+	})
+	// ExecOutput leaves room in a message of gRPC for what is not output.
+	ExecOutput = define(Budget{
+		Name: "output of an ExecSync, both streams", Unit: Bytes, Limit: 16<<20 - 4<<10,
+		Beyond: "is lost, and the log says how much",
+	})
+	Sessions = define(Budget{
+		Name: "sessions of exec, attach and port-forward asked for within a minute and not begun", Limit: 1000,
+		Beyond: refused,
+	})
+	UnreadEvents = define(Budget{
+		Name: "events that wait for a client that watches", Limit: 1024, Beyond: "ends the watch",
+	})
+)
+
+// The limits of CNI plugins.
+var (
+	CNIConfig = define(Budget{
+		Name: "size of a CNI configuration", Unit: Bytes, Limit: 1 << 20, Beyond: "is not used: the network is not ready",
+	})
+	CNIAnswer = define(Budget{
+		Name: "answer of a CNI plugin", Unit: Bytes, Limit: 4 << 20, Beyond: "fails the call of the plugin",
+	})
+)
