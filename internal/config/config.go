@@ -150,6 +150,7 @@ type Streaming struct {
 	Port        int    // 0: any
 	Cert, Key   string // for TLS; empty: none
 	IdleTimeout Duration
+	MaxWaiting  int // sessions asked for and not begun
 }
 
 // Monitor says which monitor holds the pods.

@@ -111,6 +111,7 @@ port = 10010
 cert = "/tls/crt"
 key = "/tls/key"
 idle_timeout = "8s"
+max_waiting = 9
 [monitor]
 path = "/opt/berth-monitor"
 [pods]
@@ -144,7 +145,7 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 			},
 			"0-9": {Path: "/usr/sbin/runc", Driver: "oci"},
 		}},
-		Streaming: Streaming{"node-1", 10010, "/tls/crt", "/tls/key", Duration{8 * time.Second}},
+		Streaming: Streaming{"node-1", 10010, "/tls/crt", "/tls/key", Duration{8 * time.Second}, 9},
 		Monitor:   Monitor{"/opt/berth-monitor"},
 		Pods:      Pods{},
 		Limits:    Limits{77},

@@ -289,6 +289,13 @@ var keys = []key[Config]{
 		meaning: "a connection over which nothing goes for so long is ended",
 	},
 	{
+		name: "streaming.max_waiting", restart: true,
+		field:   of(func(c *Config) *int { return &c.Streaming.MaxWaiting }, between("sessions", 1, 1_000_000), 1000),
+		comment: "Sessions asked for within a minute and not begun.",
+		meaning: "sessions of exec, attach and port-forward that clients asked for within a minute and have not begun; " +
+			"more are refused",
+	},
+	{
 		name: "monitor.path", restart: true, unset: "looked for",
 		field:   of(func(c *Config) *string { return &c.Monitor.Path }, optionalPath, ""),
 		comment: "Empty: beside the berth program, then /usr/libexec/berth, then PATH.",
