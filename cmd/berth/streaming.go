@@ -18,7 +18,8 @@ func (n *node) openStreams(context.Context) (err error) {
 	klog.SetSlogLogger(slog.New(quiet{n.log.Handler()}))
 	c := n.cfg.Streaming
 	n.streams, err = stream.Listen(stream.Config{
-		Node: streamNode{n}, Log: n.log, Address: c.Address, Port: c.Port, CertFile: c.Cert, KeyFile: c.Key, IdleTimeout: c.IdleTimeout.Duration,
+		Node: streamNode{n}, Log: n.log, Address: c.Address, Port: c.Port, CertFile: c.Cert, KeyFile: c.Key,
+		IdleTimeout: c.IdleTimeout.Duration, MaxWaiting: c.MaxWaiting,
 	})
 	return err
 }

@@ -102,8 +102,8 @@ var (
 		Beyond: "is lost, and the log says how much",
 	})
 	Sessions = define(Budget{
-		Name: "sessions of exec, attach and port-forward asked for within a minute and not begun", Limit: 1000,
-		Beyond: refused,
+		Name: "sessions of exec, attach and port-forward asked for within a minute and not begun",
+		Key:  "streaming.max_waiting", Beyond: refused,
 	})
 	UnreadEvents = define(Budget{
 		Name: "events that wait for a client that watches", Limit: 1024, Beyond: "ends the watch",

@@ -23,6 +23,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
 // Node is where the streams lead. Calls end soon after ctx does: then the client has gone.
@@ -60,6 +61,8 @@ type Config struct {
 	CertFile, KeyFile string
 	// IdleTimeout ends a connection over which nothing goes for so long.
 	IdleTimeout time.Duration
+	// MaxWaiting is how many sessions may be asked for within a minute and not begun.
+	MaxWaiting int
 }
 
 // createTimeout bounds how long a SPDY client may take to create its streams.
@@ -78,6 +81,7 @@ type Server struct {
 // Listen makes a server whose addresses can be handed out. Serve has to follow.
 func Listen(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, base: url.URL{Scheme: "http"}}
+	s.tickets.waiting = limit.Sessions.At(int64(cfg.MaxWaiting))
 	var secure *tls.Config
 	if cfg.CertFile != "" {
 		pair := &keyPair{cert: cfg.CertFile, key: cfg.KeyFile, log: cfg.Log}

@@ -11,9 +11,10 @@ import (
 // ticketTime is how long a token is good for.
 const ticketTime = time.Minute
 
-// tickets are what connections may be used for, by token. The zero value is ready.
+// tickets are what connections may be used for, by token. The zero value is ready, and has no limit.
 type tickets struct {
-	now func() time.Time // time.Now, unless a test says otherwise
+	now     func() time.Time // time.Now, unless a test says otherwise
+	waiting limit.Budget     // tokens that are not used
 
 	mu    sync.Mutex // guards what follows
 	open  map[string]ticket
@@ -46,7 +47,7 @@ func (t *tickets) issue(kind string, req any) (string, error) {
 		delete(t.open, t.order[0])
 		t.order = t.order[1:]
 	}
-	if err := limit.Sessions.Check(int64(len(t.open) + 1)); err != nil {
+	if err := t.waiting.Check(int64(len(t.open) + 1)); err != nil {
 		return "", err
 	}
 	if t.open == nil {
@@ -73,14 +74,14 @@ func (t *tickets) use(kind, token string) (req any, ok bool) {
 	return found.req, t.time().Before(found.expires)
 }
 
-// waiting is how many tokens were issued and not used, as of the last that was issued.
-func (t *tickets) waiting() int64 {
+// used is the budget of tokens, as of the last that was issued.
+func (t *tickets) used() limit.Budget {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return int64(len(t.open))
+	return t.waiting.With(int64(len(t.open)))
 }
 
 // Budgets are the limits that all clients share, with what is used of them.
 func (s *Server) Budgets() []limit.Budget {
-	return []limit.Budget{limit.Sessions.With(s.tickets.waiting())}
+	return []limit.Budget{s.tickets.used()}
 }
