@@ -46,6 +46,7 @@ var kinds = []Kind{
 	{Err: errdefs.ErrResourceExhausted, Name: "ResourceExhausted", Code: codes.ResourceExhausted, Exit: ExitNoRoom},
 	{Err: syscall.ENOSPC, Name: "DiskFull", Code: codes.ResourceExhausted, Exit: ExitNoRoom},
 	{Err: syscall.EDQUOT, Name: "DiskQuota", Code: codes.ResourceExhausted, Exit: ExitNoRoom},
+	{Err: syscall.EROFS, Name: "DiskReadOnly", Code: codes.Unknown, Exit: ExitNoRoom},
 	{Err: errdefs.ErrUnauthenticated, Name: "Unauthenticated", Code: codes.Unauthenticated, Exit: ExitRefused},
 	{Err: errdefs.ErrPermissionDenied, Name: "PermissionDenied", Code: codes.PermissionDenied, Exit: ExitRefused},
 	{Err: errdefs.ErrFailedPrecondition, Name: "FailedPrecondition", Code: codes.FailedPrecondition, Exit: ExitFailure},
