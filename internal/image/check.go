@@ -64,7 +64,7 @@ func (s *Store) Check(ctx context.Context, repair bool, report func(Finding)) er
 type checker struct {
 	*catalog
 	pull  func(context.Context, PullRequest) (Image, error)
-	inUse func() map[string]struct{}
+	inUse func() (used map[string]struct{}, whole bool)
 }
 
 func (c *checker) presentIDs() []string {
@@ -74,14 +74,14 @@ func (c *checker) presentIDs() []string {
 }
 
 func (c *checker) removeUnread(f Finding) error {
-	used := c.inUse()
+	used, whole := c.inUse()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, still := c.unread[f.Path]; !still {
 		return nil // a pull has put what can be read there
 	}
 	if f.Layer != "" {
-		if _, busy := used[f.Layer]; busy {
+		if _, busy := used[f.Layer]; busy || !whole {
 			return errInUse
 		}
 		var discard func()
@@ -178,7 +178,8 @@ var errInUse = errors.New("containers use it: remove them first, then check agai
 
 func (c *checker) replaceLayer(ctx context.Context, id string) error {
 	round := beginRound(c.catalog)
-	if _, used := c.inUse()[id]; used {
+	all, whole := c.inUse()
+	if _, used := all[id]; used || !whole {
 		return errInUse
 	}
 	owners := c.owners(id)

@@ -67,6 +67,8 @@ type layerState struct {
 	layerRecord
 	holds int
 	round uint64 // the sweep during which it was last held
+	// opened says that the layer was there at Open.
+	opened bool
 	// suspect says that no readable image owned it at Open.
 	suspect bool
 }
@@ -190,7 +192,7 @@ func (c *catalog) markSuspects() {
 	marked := c.markedLocked()
 	for id, l := range c.present {
 		_, owned := marked[id]
-		l.suspect = !owned
+		l.suspect, l.opened = !owned, true
 	}
 }
 

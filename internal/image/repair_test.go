@@ -16,14 +16,14 @@ func TestRepairAndAStartingContainer(t *testing.T) {
 	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "hello"))))
 	s := open(t, t.TempDir())
 	img := pull(t, s, host+"/a:v1")
-	s.cfg.InUse = func() map[string]struct{} {
+	s.cfg.InUse = func() (map[string]struct{}, bool) {
 		_, release, err := s.Use(img.ID)
 		if err != nil {
 			t.Error(err)
-			return nil
+			return nil, true
 		}
 		release() // the container's own record names the layers now
-		return map[string]struct{}{}
+		return map[string]struct{}{}, true
 	}
 	keepsBroken(t, s, img, "check again later")
 }

@@ -46,9 +46,10 @@ type Config struct {
 	Verifier Verifier
 	// Dirty is told of each record and directory that should become durable soon. May be nil.
 	Dirty func(path string)
-	// InUse lists the layers that containers use: Sweep keeps them. It must count a container from before its Use is
+	// InUse lists the layers that containers use: Sweep keeps them. Where the list is not whole, it keeps every layer that
+	// was there when the store was opened. It must count a container from before its Use is
 	// released. May be nil.
-	InUse func() map[string]struct{}
+	InUse func() (used map[string]struct{}, whole bool)
 	// Logger gets what happens behind the callers' backs.
 	Logger *slog.Logger
 	// BootID tells one boot from another; the kernel's when empty.
@@ -202,7 +203,7 @@ func complete(cfg Config) (Config, error) {
 		cfg.Dirty = func(string) {}
 	}
 	if cfg.InUse == nil {
-		cfg.InUse = func() map[string]struct{} { return nil }
+		cfg.InUse = func() (map[string]struct{}, bool) { return nil, true }
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

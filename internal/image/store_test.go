@@ -314,20 +314,47 @@ func TestNamesMoveAndRemove(t *testing.T) {
 	sound(t, s)
 }
 
+// TestSweepWithoutTheWholeList keeps what was there when the store was opened, as long as nobody can tell all layers
+// that containers use.
+func TestSweepWithoutTheWholeList(t *testing.T) {
+	host, root, whole := startRegistry(t, ""), t.TempDir(), false
+	push(t, host+"/old:v1", imageOf(t, gz(t, file("a", "1"))))
+	push(t, host+"/new:v1", imageOf(t, gz(t, file("b", "2"))))
+	old := open(t, root)
+	pull(t, old, host+"/old:v1")
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, root, func(c *Config) { c.InUse = func() (map[string]struct{}, bool) { return nil, whole } })
+	pull(t, s, host+"/new:v1")
+	for _, name := range []string{"/old:v1", "/new:v1"} {
+		if err := s.Remove(t.Context(), host+name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := layersOnDisk(t, s); n != 1 {
+		t.Errorf("%d layers are kept, not the one that a container may use", n)
+	}
+	whole = true
+	if err := s.Sweep(t.Context()); err != nil || layersOnDisk(t, s) != 0 {
+		t.Errorf("%d layers are kept for nobody: %v", layersOnDisk(t, s), err)
+	}
+}
+
 func TestSweepKeepsWhatIsUsed(t *testing.T) {
 	host := startRegistry(t, "")
 	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "1"))))
 	used := map[string]struct{}{}
 	var mu sync.Mutex
 	s := open(t, t.TempDir(), func(c *Config) {
-		c.InUse = func() map[string]struct{} {
+		c.InUse = func() (map[string]struct{}, bool) {
 			mu.Lock()
 			defer mu.Unlock()
 			out := map[string]struct{}{}
 			for k := range used {
 				out[k] = struct{}{}
 			}
-			return out
+			return out, true
 		}
 	})
 	img := pull(t, s, host+"/a:v1")
@@ -363,7 +390,7 @@ func TestSweepKeepsWhatIsUsed(t *testing.T) {
 	}
 	// A hold that began after the round is kept although the containers were asked before.
 	pull(t, s, host+"/a:v1")
-	s.cfg.InUse = func() map[string]struct{} {
+	s.cfg.InUse = func() (map[string]struct{}, bool) {
 		_, release, err := s.Use(img.ID)
 		if err == nil {
 			release()
@@ -371,7 +398,7 @@ func TestSweepKeepsWhatIsUsed(t *testing.T) {
 		s.mu.Lock()
 		_ = s.forgetImageLocked(img.ID)
 		s.mu.Unlock()
-		return nil
+		return nil, true
 	}
 	if err := s.Sweep(t.Context()); err != nil || layersOnDisk(t, s) != 1 {
 		t.Errorf("a layer that became a container's during the sweep was swept: %v", err)
@@ -516,7 +543,7 @@ func TestRepairLeavesWhatContainersUse(t *testing.T) {
 	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "hello"))))
 	s := open(t, t.TempDir())
 	img := pull(t, s, host+"/a:v1")
-	s.cfg.InUse = func() map[string]struct{} { return map[string]struct{}{img.Layers[0]: {}} }
+	s.cfg.InUse = func() (map[string]struct{}, bool) { return map[string]struct{}{img.Layers[0]: {}}, true }
 	keepsBroken(t, s, img, "containers use it")
 	if _, ok := s.Get(img.ID); !ok {
 		t.Error("the image is gone")

@@ -46,7 +46,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 // sweeper collects what is dead.
 type sweeper struct {
 	*catalog
-	inUse func() map[string]struct{}
+	inUse func() (used map[string]struct{}, whole bool)
 }
 
 func (s *Store) sweeper() *sweeper { return &sweeper{s.catalog, s.cfg.InUse} }
@@ -57,11 +57,11 @@ func (s *Store) sweeper() *sweeper { return &sweeper{s.catalog, s.cfg.InUse} }
 // stays: whoever held it may have become a container after the question.
 func (s *sweeper) sweep(ctx context.Context) error {
 	round := beginRound(s.catalog)
-	inUse := s.inUse()
+	inUse, whole := s.inUse()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	dead, err := s.unlink(round, inUse)
+	dead, err := s.unlink(round, inUse, whole)
 	for _, discard := range dead {
 		if cerr := at("remove.layer", func() error { discard(); return nil }); err == nil {
 			err = cerr
@@ -90,7 +90,7 @@ func (s *sweeper) makeRoom(ctx context.Context, err error) {
 }
 
 // unlink takes dead layers out of use; discarding them is the slow part and needs no lock.
-func (s *sweeper) unlink(round uint64, inUse map[string]struct{}) (dead []func(), err error) {
+func (s *sweeper) unlink(round uint64, inUse map[string]struct{}, whole bool) (dead []func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.publish()
@@ -98,7 +98,7 @@ func (s *sweeper) unlink(round uint64, inUse map[string]struct{}) (dead []func()
 	for id, l := range s.present {
 		_, owned := marked[id]
 		_, used := inUse[id]
-		if owned || used || l.holds > 0 || l.round >= round || l.suspect && s.unreadImages() {
+		if owned || used || l.holds > 0 || l.round >= round || l.suspect && s.unreadImages() || l.opened && !whole {
 			continue
 		}
 		var discard func()

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
+	"berth/internal/pod/identity"
 )
 
 // catalog finds pods and containers. Reading it never waits.
@@ -24,7 +25,22 @@ type index struct {
 	pods       map[ID]*pod
 	names      map[string]*pod // by the name that kubelets retry with
 	containers map[ID]*pod
-	damaged    map[ID]error // ids whose record cannot be read: nothing named after them is swept
+	damaged    map[ID]damaged // by the id whose record cannot be read: nothing named after it is swept
+}
+
+// damaged is a pod whose record cannot be read.
+type damaged struct {
+	err      error
+	identity *identity.Identity // what else is known of it; nil when that cannot be read either
+}
+
+// what tells of the pod in words.
+func (d damaged) what() string {
+	if d.identity == nil {
+		return d.err.Error() + "; nor can its identity be read: no image layer is removed that was there before this daemon"
+	}
+	i := d.identity
+	return fmt.Sprintf("%v; it is pod %s/%s (uid %s, attempt %d)", d.err, i.Namespace, i.Name, i.UID, i.Attempt)
 }
 
 func (x *index) clone() *index {
@@ -114,17 +130,28 @@ func (c *catalog) List() []*Record {
 // still.
 func (r *Record) listed() bool { return r.State != Creating && (r.State != Removing || r.Stuck != nil) }
 
-// Layers returns the ids of the image layers that containers use.
-func (c *catalog) Layers() map[string]struct{} {
-	used := map[string]struct{}{}
-	for _, p := range c.index.Load().pods {
+// Layers returns the ids of the image layers that containers use. They are not whole when there is a pod of which
+// nobody can tell its layers: it may use any that was there before this daemon.
+func (c *catalog) Layers() (used map[string]struct{}, whole bool) {
+	used, whole = map[string]struct{}{}, true
+	x := c.index.Load()
+	for _, d := range x.damaged {
+		if d.identity == nil {
+			whole = false
+			continue
+		}
+		for _, l := range d.identity.Layers {
+			used[l] = struct{}{}
+		}
+	}
+	for _, p := range x.pods {
 		for _, ctr := range p.rec.Load().Containers {
 			for _, l := range ctr.Layers {
 				used[l] = struct{}{}
 			}
 		}
 	}
-	return used
+	return used, whole
 }
 
 // ID returns the id of the pod that s names: an id, or the beginning of one that only one pod has.

@@ -123,6 +123,9 @@ func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, 
 	if err != nil {
 		return "", img, fail.New(errdefs.ErrInvalidArgument, "container configuration: %w", err)
 	}
+	if err := keepLayers(p, img.layers()); err != nil {
+		return "", img, err
+	}
 	id := NewID()
 	var there *Container
 	err = p.update("container.creating", func(r *Record) error {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth/internal/op"
+	"berth/internal/pod/identity"
 	"berth/internal/record"
 	"berth/internal/rootfs"
 )
@@ -28,7 +29,7 @@ func Open(cfg Config) (*Pods, error) {
 		return nil, err
 	}
 	x := (&index{}).clone()
-	x.pods, x.names, x.containers, x.damaged = map[ID]*pod{}, map[string]*pod{}, map[ID]*pod{}, map[ID]error{}
+	x.pods, x.names, x.containers, x.damaged = map[ID]*pod{}, map[string]*pod{}, map[ID]*pod{}, map[ID]damaged{}
 	entries, err := os.ReadDir(cfg.podsRoot())
 	if err != nil {
 		return nil, fmt.Errorf("read the pods' records: %w", err)
@@ -111,7 +112,7 @@ func load(s *Pods, x *index, id ID, first bool) {
 		}
 	}
 	if err != nil {
-		x.damaged[id] = err
+		x.damaged[id] = readDamaged(s, id, err)
 		s.cfg.Log.Error("a pod's record cannot be used; what is named after the pod is left alone", "pod", id, "error", err)
 		return
 	}
@@ -130,4 +131,15 @@ func load(s *Pods, x *index, id ID, first bool) {
 		l.life = life{begun: c.State != Creating, ended: c.State == Exited || c.State == Removing}
 		p.containers[c.ID], x.containers[c.ID] = l, p
 	}
+}
+
+// readDamaged finds out what is known of a pod whose record cannot be read.
+func readDamaged(s *Pods, id ID, why error) damaged {
+	known, err := identity.Read(identityPath(&s.cfg, id))
+	if err != nil {
+		s.cfg.Log.Error("nor can the pod's identity be read: no image layer that is there now is removed before it is mended",
+			"pod", id, "error", err)
+		return damaged{err: why}
+	}
+	return damaged{why, &known}
 }

@@ -64,6 +64,9 @@ func (m *making) announce() error {
 			return err
 		}
 	}
+	if err := m.p.identity.Create(identityOf(m.r)); err != nil {
+		return err
+	}
 	return m.p.update("pod.creating", func(*Record) error { return nil })
 }
 

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/op"
+	"berth/internal/pod/identity"
 	"berth/internal/rootfs"
 )
 
@@ -25,6 +27,8 @@ type pod struct {
 	s    *Pods
 	id   ID
 	lane op.Lane
+	// identity is what is known of the pod should its record not be readable one day.
+	identity *identity.File
 	// ours says that this daemon made the pod: one that an earlier daemon left in the making is undone, never finished.
 	ours bool
 	// answered is set when the id was given to a caller that still listened.
@@ -40,7 +44,10 @@ type pod struct {
 }
 
 func (s *Pods) makePod(r *Record, ours bool) *pod {
-	p := &pod{s: s, id: r.ID, ours: ours, containers: map[ID]*container{}, adopted: make(chan struct{})}
+	p := &pod{
+		s: s, id: r.ID, ours: ours, identity: identity.Of(identityPath(&s.cfg, r.ID)),
+		containers: map[ID]*container{}, adopted: make(chan struct{}),
+	}
 	p.ledger.path, p.ledger.dirty, p.ledger.log = s.cfg.record(r.ID), s.cfg.Dirty, s.cfg.Log.With("pod", r.ID)
 	p.ledger.root, p.ledger.feed, p.ledger.announced = s.cfg.Root, &s.feed, r.State != Creating
 	p.ledger.later = func() {
@@ -55,6 +62,26 @@ func (s *Pods) makePod(r *Record, ours bool) *pod {
 	known := r.State == Ready || r.State == Stopping || r.State == Stopped // to plugins, before this daemon
 	p.life = life{begun: known, ended: r.State == Stopped}
 	return p
+}
+
+// identityPath is beside the pod's record.
+func identityPath(cfg *Config, id ID) string { return filepath.Join(cfg.pod(id), "identity") }
+
+// identityOf is what a pod's record knows for its identity.
+func identityOf(r *Record) identity.Identity {
+	m := r.Config.Get().GetMetadata()
+	i := identity.Identity{
+		Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUid(), Attempt: m.GetAttempt(), Handler: r.Handler,
+	}
+	for _, c := range r.Containers {
+		i.Layers = append(i.Layers, c.Layers...)
+	}
+	return i
+}
+
+// keepLayers names layers in the pod's identity, before anything is mounted of them.
+func keepLayers(p *pod, layers []string) error {
+	return p.identity.Keep(func() identity.Identity { return identityOf(p.rec.Load()) }, layers)
 }
 
 // container returns the live part of a container, nil when it is gone.

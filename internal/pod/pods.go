@@ -133,8 +133,8 @@ type Problem struct {
 func (s *Pods) Problems() []Problem {
 	x := s.index.Load()
 	var all []Problem
-	for id, err := range x.damaged {
-		all = append(all, Problem{Pod: id, What: err.Error()})
+	for id, d := range x.damaged {
+		all = append(all, Problem{Pod: id, What: d.what()})
 	}
 	for id, p := range x.pods {
 		r := p.rec.Load()

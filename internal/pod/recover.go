@@ -22,6 +22,10 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 		g.SetLimit(16)
 		for _, p := range s.index.Load().pods {
 			g.Go(func() error {
+				if err := keepLayers(p, nil); err != nil {
+					s.cfg.Log.Warn("a pod's identity is not written; it is tried again with the next container",
+						"pod", p.id, "error", err)
+				}
 				_ = p.lane.Do(s.ctx, ctx, op.Op{Kind: opAdopt, Run: recovery{p}.adopt})
 				s.background(recovery{p}.resume)
 				return nil
