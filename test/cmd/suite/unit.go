@@ -31,7 +31,8 @@ func runUnit(t *tally) {
 		t.fail("go list", err.Error())
 		return
 	}
-	args := []string{"-timeout=10m", fmt.Sprintf("-p=%d", packagesPerCore*runtime.NumCPU()), comparisons("-skip")}
+	atOnce := fmt.Sprintf("-p=%d", packagesPerCore*runtime.NumCPU())
+	args := []string{"-timeout=10m", atOnce, "-parallel=8", comparisons("-skip")} // tests that are parallel mostly wait
 	if *race {
 		args = append(args, "-race")
 		_ = os.Setenv("GORACE", strings.TrimSpace(raceOptions+" "+os.Getenv("GORACE"))) // of two values the last counts
