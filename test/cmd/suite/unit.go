@@ -12,13 +12,13 @@ import (
 // longest are the packages whose tests take longest, the longest first. go test begins packages in the order in which
 // they are named; one of these that began last would run alone at the end.
 var longest = []string{
-	"internal/runtime", "internal/image", "bench/internal/pull", "internal/network", "cmd/berth", "internal/image/layer",
+	"internal/image", "internal/runtime", "bench/internal/pull", "internal/network", "internal/image/layer", "cmd/berth",
 	"internal/image/remote", "bench/internal/link", "internal/cli", "internal/stream", "internal/spec", "test/rules",
 }
 
 // packagesPerCore is how many packages are tested at once on each core. Most tests wait for other processes more than
-// they compute.
-const packagesPerCore = 3
+// they compute; with three a core they take turns so often that all of them together need more of the processor.
+const packagesPerCore = 2
 
 // raceOptions shortens how long the race detector waits at the end of each process for races in the threads that are
 // left. It is a second by default, which is most of what a small package takes.
