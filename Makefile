@@ -37,7 +37,7 @@ test: ## everything (root, under 15 minutes on 2 cores)
 	@$(MAKE) --no-print-directory build fault bin/suite
 	@$(SUITE)
 
-test-unit: ## vet, format, staticcheck and unit tests with -race
+test-unit: ## vet, format, staticcheck and unit tests with -race (root)
 	@hack/setup test
 	@$(MAKE) --no-print-directory bin/suite
 	@$(SUITE) vet format staticcheck unit

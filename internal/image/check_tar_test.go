@@ -11,6 +11,7 @@ import (
 
 // TestCheckKnowsTheTar damages what only the way back to a layer's tar needs; repair fetches it again.
 func TestCheckKnowsTheTar(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	push(t, host+"/tar:v1", imageOf(t, gz(t, file("a", "old"), file("a", "new"))))
 	for name, do := range map[string]func(dir string) error{

@@ -190,6 +190,7 @@ func TestIndexOfIndexes(t *testing.T) {
 
 // TestLongErrors has an index and an artifact whose errors would not fit a gRPC status.
 func TestLongErrors(t *testing.T) {
+	t.Parallel()
 	s := newShelf(t)
 	var many []ocispec.Descriptor
 	for i := range 10000 {

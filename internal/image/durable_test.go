@@ -49,6 +49,7 @@ func still(t *testing.T, root, boot string) *Store {
 // TestDurableMarkRacesRemoval has rounds of the syncer meet pulls and removals: no record may outlive its image, and no mark
 // may come to a layer that was fetched anew.
 func TestDurableMarkRacesRemoval(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	base := gz(t, file("base", "1"))
 	push(t, host+"/a:v1", imageOf(t, base, gz(t, file("a", "1"))))
@@ -118,6 +119,7 @@ func TestLayerOfTwoImages(t *testing.T) {
 // TestNameForADurableImage gives an image that the disk has another name, and takes one from it: no power cut may cost it,
 // so its records say durable all the time.
 func TestNameForADurableImage(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	img := imageOf(t, gz(t, file("a", "1")))
 	push(t, host+"/a:v1", img)
@@ -152,6 +154,7 @@ func TestNameForADurableImage(t *testing.T) {
 // TestRepairWithoutCredentials has a broken image whose registry lets nobody in any more: it is taken away, with words that
 // say why, and the next pull, which has credentials, brings it whole.
 func TestRepairWithoutCredentials(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "hello"))))
 	push(t, host+"/other:v1", imageOf(t, gz(t, file("b", "1"))))
@@ -194,6 +197,7 @@ func TestRepairWithoutCredentials(t *testing.T) {
 
 // TestRepairByHand breaks a layer in every way, and has it repaired from its registry.
 func TestRepairByHand(t *testing.T) {
+	t.Parallel()
 	ways := map[string]struct {
 		harm func(dir string) error
 		want string

@@ -60,6 +60,7 @@ func trees(t *testing.T, s *Store, img Image) []string {
 }
 
 func TestExportGivesTheImageBack(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	for n, built := range exportCases(t) {
 		ref := host + "/export/" + strings.ReplaceAll(n, " ", "-") + ":v1"
@@ -198,6 +199,7 @@ func fromLayout(t *testing.T, data []byte) v1.Image {
 
 // TestExportNames exports several images with what they share, and as many names as were asked for.
 func TestExportNames(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	base := gz(t, file("base", strings.Repeat("b", 50_000)))
 	push(t, host+"/one:v1", imageOf(t, base, gz(t, file("hello", "one"))))
@@ -242,6 +244,7 @@ func TestExportNames(t *testing.T) {
 }
 
 func TestExportRefuses(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	ref := host + "/app:v1"
 	push(t, ref, imageOf(t, gz(t, folder("etc"), file("etc/passwd", "root"), file("etc/big", strings.Repeat("x", 1<<20)))))
@@ -304,6 +307,7 @@ func (l *leaver) Write(p []byte) (int, error) {
 }
 
 func TestExportEndsWithItsClient(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	ref := host + "/app:v1"
 	push(t, ref, imageOf(t, gz(t, file("big", strings.Repeat("x", 4<<20))), gz(t, file("more", strings.Repeat("y", 4<<20)))))

@@ -84,6 +84,7 @@ func TestBadReferences(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	s := open(t, t.TempDir())
 	refused(t, s, PullRequest{Reference: "127.0.0.1:1/x"}, crierrors.ErrRegistryUnavailable, "connection refused")
 	host := startRegistry(t, "")
@@ -95,6 +96,7 @@ func TestUnreachable(t *testing.T) {
 }
 
 func TestBasicAuth(t *testing.T) {
+	t.Parallel()
 	file, err := exec.Command("htpasswd", "-nbB", "joe", "s3cret").Output()
 	if err != nil {
 		t.Skip("htpasswd is not installed")
@@ -435,6 +437,7 @@ func bigImage(t *testing.T) v1.Image {
 }
 
 func TestCancelAndStall(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	push(t, host+"/slow:v1", bigImage(t))
 	p, hangs := hanging(t, host)
@@ -470,6 +473,7 @@ func TestCancelAndStall(t *testing.T) {
 }
 
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	push(t, host+"/big:v1", imageOf(t, gz(t, file("a", strings.Repeat("x", 8<<20)))))
 	push(t, host+"/small:v1", imageOf(t, gz(t, file("a", "1"))))
@@ -495,6 +499,7 @@ func TestFullDisk(t *testing.T) {
 
 // TestKilledPull kills a process in the middle of a pull; the next Open of the store collects what it left.
 func TestKilledPull(t *testing.T) {
+	t.Parallel()
 	if root := os.Getenv("KILLED_PULL_ROOT"); root != "" {
 		s, err := Open(standard(root))
 		if err == nil {

@@ -51,6 +51,7 @@ func TestOverlayShowsTheImage(t *testing.T) {
 
 // TestHundredsOfLayers pulls an image of 200 layers.
 func TestHundredsOfLayers(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	var layers []v1.Layer
 	for i := range 200 {

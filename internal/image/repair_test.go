@@ -137,6 +137,7 @@ func TestChainsAreForgotten(t *testing.T) {
 // TestWhatAFailedPullLeaves fails pulls behind their first layer: a full disk gets the room of it back at once, any other
 // when an image is removed.
 func TestWhatAFailedPullLeaves(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	first := gz(t, file("a", strings.Repeat("x", 1<<20)))
 	push(t, host+"/big:v1", imageOf(t, first, gz(t, file("b", strings.Repeat("x", 8<<20)))))
@@ -171,6 +172,7 @@ func TestWhatAFailedPullLeaves(t *testing.T) {
 
 // TestOneLayerKeepsNoOtherFromTheDisk has somebody delete a layer that is not durable yet: all else becomes durable.
 func TestOneLayerKeepsNoOtherFromTheDisk(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	s := still(t, t.TempDir(), "one")
 	var imgs []Image

@@ -56,6 +56,7 @@ func TestConfigIsFetchedOnce(t *testing.T) {
 
 // TestFailureIsShared has many wait for a layer that its registry cannot serve: they fail together, not one after another.
 func TestFailureIsShared(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	img := imageOf(t, gz(t, file("a", "1")))
 	push(t, host+"/same:v1", img)

@@ -88,6 +88,7 @@ func content(t testing.TB, s *Store, img Image, path string) string {
 }
 
 func TestPullForms(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	dockerLayer := gz(t, file("hello", "docker"))
 	dockerLayer.kind = types.DockerLayer
@@ -126,6 +127,7 @@ func TestPullForms(t *testing.T) {
 }
 
 func TestPullIndex(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	add := func(text string, p v1.Platform) mutate.IndexAddendum {
 		img := imageOf(t, gz(t, file("hello", text)))
@@ -174,6 +176,7 @@ func TestPullIndex(t *testing.T) {
 }
 
 func TestSettledLayers(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	base1 := gz(t, entry{Header: tar.Header{Name: "d", Typeflag: tar.TypeDir, Mode: 0o700, Uid: 5}}, file("d/a", "1"))
 	base2 := gz(t, folder("real"), entry{Header: tar.Header{Name: "d", Typeflag: tar.TypeSymlink, Linkname: "real"}})
@@ -204,6 +207,7 @@ func TestSettledLayers(t *testing.T) {
 }
 
 func TestConcurrentPullsFetchOnce(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	layers := []v1.Layer{}
 	for _, n := range []string{"a", "b", "c"} {
@@ -264,6 +268,7 @@ func TestProgress(t *testing.T) {
 }
 
 func TestNamesMoveAndRemove(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	shared := gz(t, file("shared", "s"))
 	push(t, host+"/app:v1", imageOf(t, shared, gz(t, file("v", "1"))))
@@ -442,6 +447,7 @@ func TestOpenCollectsLeftovers(t *testing.T) {
 }
 
 func TestNotDurableIsDroppedByAnotherBoot(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "1"))))
 	push(t, host+"/b:v1", imageOf(t, gz(t, file("b", "1"))))
@@ -478,6 +484,7 @@ func TestNotDurableIsDroppedByAnotherBoot(t *testing.T) {
 }
 
 func TestCheckAndRepair(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "hello"), file("b", "x"))))
 	certs := t.TempDir()
@@ -528,6 +535,7 @@ func TestCheckAndRepair(t *testing.T) {
 }
 
 func TestPinned(t *testing.T) {
+	t.Parallel()
 	host := startRegistry(t, "")
 	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "1"))))
 	for pattern, want := range map[string]bool{host + "/a:v1": true, host + "/*": true, host + "/b*": false, "*/a:v?": true, "busybox": false} {

@@ -100,6 +100,8 @@ func TestDrainWithoutMonitor(t *testing.T) {
 	pid := g.monitor()
 	g.ok(unix.Kill(pid, unix.SIGSTOP))
 	defer func() { _ = unix.Kill(pid, unix.SIGCONT) }()
+	// A thread of it that is not stopped yet may take the stream, which nobody drains then.
+	g.within(5*time.Second, "the monitor is stopped", func() bool { return stopped(pid) })
 	r, w, err := os.Pipe()
 	g.ok(err)
 	g.drains.take(t.Context(), g.pod, ctr, r, nil)

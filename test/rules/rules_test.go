@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"berth/test/fixture"
@@ -31,8 +32,20 @@ func (s source) pkg() string { return filepath.ToSlash(filepath.Dir(s.path)) }
 
 func (s source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
 
+// sources are the Go files of this repository.
 func sources(t *testing.T) []source {
 	t.Helper()
+	all, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// parsed is what sources returns. Most rules read all files, and parsing them takes most of the time of a rule.
+var parsed = sync.OnceValues(parse)
+
+func parse() ([]source, error) {
 	root, fset := fixture.Repo(), token.NewFileSet()
 	var all []source
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -57,10 +70,7 @@ func sources(t *testing.T) []source {
 		all = append(all, source{rel, strings.Count(string(text), "\n"), file, fset})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return all, err
 }
 
 // levels puts each part of internal/ on a floor. A part imports only from floors below its own, so parts on one floor do

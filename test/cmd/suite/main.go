@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"time"
 
@@ -30,7 +29,7 @@ var sections = []section{
 	{"vet", "go vet", func(t *tally) { t.command("go", "vet", "./...") }},
 	{"format", "gofmt", format},
 	{"staticcheck", "staticcheck", staticcheck},
-	{"unit", "unit tests, with the race detector", unit},
+	{"unit", "unit tests, with the race detector", runUnit},
 	{"compare", "images unpacked, compared with umoci and GNU tar", func(t *tally) {
 		t.goTest("-count=1", "-timeout=10m", comparisons("-run"), "./internal/image")
 	}},
@@ -131,32 +130,6 @@ func staticcheck(t *tally) {
 
 // comparisons chooses, or leaves out, the tests that have other tools unpack images. They work hard, and race with nobody.
 func comparisons(flag string) string { return flag + "=^TestCompare" }
-
-// unit runs every package but those that have a section of their own.
-func unit(t *tally) {
-	out, err := exec.Command("go", "list", "./...").Output()
-	if err != nil {
-		t.fail("go list", err.Error())
-		return
-	}
-	args := []string{"-timeout=10m", comparisons("-skip")}
-	if *race {
-		args = append(args, "-race")
-	}
-	packages := append([]string(nil), args...)
-	for _, p := range strings.Fields(string(out)) {
-		if !ofAnother(p) {
-			packages = append(packages, p)
-		}
-	}
-	t.goTest(packages...)
-	t.goTest(append(args, "-tags=berth_fault", "./internal/fault")...)
-}
-
-// ofAnother says whether a package belongs to another section than unit.
-func ofAnother(p string) bool {
-	return slices.Contains([]string{"e2e", "registry", "crash"}, strings.TrimPrefix(p, "berth/test/"))
-}
 
 func checkMachine(t *tally, before hygiene.Snapshot) {
 	if hygiene.SharedMachine() {

@@ -19,6 +19,7 @@ type tally struct {
 	failures       []string
 	skips          map[string]int // reason to number of tests
 	began          time.Time
+	took           []string // of each section, its name and how long it took
 }
 
 func newTally(out io.Writer) *tally {
@@ -30,8 +31,10 @@ func (t *tally) section(s section) {
 	_, _ = fmt.Fprintf(t.out, "\n=== %s: %s\n", s.name, s.title)
 	passed, failed := t.passed, t.failed
 	s.run(t)
+	length := time.Since(began)
+	t.took = append(t.took, fmt.Sprintf("%s %s", s.name, length.Round(time.Second)))
 	_, _ = fmt.Fprintf(t.out, "    %s: %d passed, %d failed in %s\n", s.name, t.passed-passed, t.failed-failed,
-		time.Since(began).Round(100*time.Millisecond))
+		length.Round(100*time.Millisecond))
 }
 
 func (t *tally) pass(string) { t.passed++ }
@@ -232,7 +235,7 @@ func reason(output string) string {
 
 // finish prints the outcome and returns the exit code.
 func (t *tally) finish() int {
-	_, _ = fmt.Fprintf(t.out, "\nTook %s.\n", time.Since(t.began).Round(time.Second))
+	_, _ = fmt.Fprintf(t.out, "\nTook %s: %s.\n", time.Since(t.began).Round(time.Second), strings.Join(t.took, ", "))
 	for _, f := range t.failures {
 		_, _ = fmt.Fprintf(t.out, "failed: %s\n", f)
 	}

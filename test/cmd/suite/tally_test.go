@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -55,5 +56,18 @@ func TestLastLine(t *testing.T) {
 	}
 	if code := newTally(&out).finish(); code != 1 {
 		t.Errorf("a run without any test ended with %d", code)
+	}
+}
+
+// TestSectionsAreTimed has the end of a run name each section with its length, in the order in which they ran.
+func TestSectionsAreTimed(t *testing.T) {
+	var out strings.Builder
+	results := newTally(&out)
+	for _, name := range []string{"one", "two"} {
+		results.section(section{name, "a section", func(t *tally) { t.pass(name) }})
+	}
+	took := regexp.MustCompile(`\nTook \S+: one \S+, two \S+\.\n`)
+	if code := results.finish(); code != 0 || !took.MatchString(out.String()) {
+		t.Errorf("code %d, %s", code, out.String())
 	}
 }
