@@ -1,6 +1,7 @@
 package image
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -18,8 +19,8 @@ const (
 	PhaseExporting   = "exporting"
 )
 
-// Progress is one event of a pull, an import or an export. Done and Total count the compressed bytes of a layer; in an export
-// those of its tar, and Layer is the diff id.
+// Progress is one event of a pull, an import or an export. Done and Total count the compressed bytes of a layer; in an
+// export those of its tar, and Layer is the diff id.
 type Progress struct {
 	Layer digest.Digest
 	Done  int64
@@ -27,30 +28,92 @@ type Progress struct {
 	Phase string
 }
 
-// reporter hands events to the caller, one at a time.
+// reporter hands events to one caller, one at a time and in a goroutine of its own: a caller that is slow, or that
+// stands still, delays nobody else who follows the same layer. Of a layer and phase it keeps the latest event alone.
 type reporter struct {
-	mu sync.Mutex // guards to; held while it runs
-	to func(Progress)
+	to   func(Progress)
+	wake chan struct{} // holds one token when there is something to hand on
+	done chan struct{} // closed when the caller hears no more
+
+	mu      sync.Mutex // guards what follows
+	waiting []Progress
+	begun   bool // the goroutine runs
+	closed  bool
 }
 
-func newReporter(to func(Progress)) *reporter { return &reporter{to: to} }
+func newReporter(to func(Progress)) *reporter {
+	return &reporter{to: to, wake: make(chan struct{}, 1), done: make(chan struct{})}
+}
 
+// report never waits.
 func (r *reporter) report(p Progress) {
-	if r == nil {
+	if r == nil || r.to == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.to != nil {
-		r.to(p)
+	if r.closed {
+		return
+	}
+	i := slices.IndexFunc(r.waiting, func(w Progress) bool { return w.Layer == p.Layer && w.Phase == p.Phase })
+	if i >= 0 {
+		r.waiting[i] = p
+	} else {
+		r.waiting = append(r.waiting, p)
+	}
+	if !r.begun {
+		r.begun = true
+		go r.hand()
+	}
+	r.signal()
+}
+
+func (r *reporter) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
 	}
 }
 
-// close makes sure that the caller hears no more.
-func (r *reporter) close() {
+// hand hands on what waits until the reporter is closed and nothing waits.
+func (r *reporter) hand() {
+	defer close(r.done)
+	for range r.wake {
+		for {
+			p, ok, last := r.next()
+			if last {
+				return
+			}
+			if !ok {
+				break
+			}
+			r.to(p)
+		}
+	}
+}
+
+// next takes the oldest event that waits. last says that none comes any more.
+func (r *reporter) next() (p Progress, ok, last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.to = nil
+	if len(r.waiting) == 0 {
+		r.waiting = nil
+		return p, false, r.closed
+	}
+	p, r.waiting = r.waiting[0], r.waiting[1:]
+	return p, true, false
+}
+
+// close hands on what waits, and returns when the caller hears no more.
+func (r *reporter) close() {
+	r.mu.Lock()
+	r.closed = true
+	begun := r.begun
+	r.signal()
+	r.mu.Unlock()
+	if begun {
+		<-r.done
+	}
 }
 
 // listeners are all who follow one layer's fetch.
