@@ -40,22 +40,15 @@ type index struct {
 }
 
 func (i *index) find(ref string) (Image, bool) {
-	if n, ok := i.byID[strings.TrimPrefix(ref, "sha256:")]; ok {
-		return i.images[n], true
+	if img, ok := i.findWhole(ref); ok {
+		return img, true
 	}
-	if r, err := ParseReference(ref); err == nil {
-		name := r.String()
-		if n, ok := i.byName[name]; ok {
-			return i.images[n], true
-		}
-	}
-	short := strings.TrimPrefix(ref, "sha256:")
-	if !isHexID(short) {
+	if !isShortID(ref) {
 		return Image{}, false
 	}
 	found := -1
 	for hex, n := range i.byID {
-		if strings.HasPrefix(hex, short) {
+		if strings.HasPrefix(hex, ref) {
 			if found >= 0 {
 				return Image{}, false
 			}
@@ -66,6 +59,19 @@ func (i *index) find(ref string) (Image, bool) {
 		return Image{}, false
 	}
 	return i.images[found], true
+}
+
+// findWhole finds an image by a name or its whole id.
+func (i *index) findWhole(ref string) (Image, bool) {
+	if n, ok := i.byID[strings.TrimPrefix(ref, "sha256:")]; ok {
+		return i.images[n], true
+	}
+	if r, err := ParseReference(ref); err == nil {
+		if n, ok := i.byName[r.String()]; ok {
+			return i.images[n], true
+		}
+	}
+	return Image{}, false
 }
 
 // holdLocked keeps layers from being swept until release is called, once or more.

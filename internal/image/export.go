@@ -108,7 +108,11 @@ func findExports(s *Store, refs []string) (wanted []*export, release func(), err
 	}
 	byID := map[string]*export{}
 	for _, ref := range refs {
-		img, done, err := s.Use(ref)
+		meant := ref
+		if img, ok := s.Get(ref); ok {
+			meant = img.ID // people type the beginning of an id
+		}
+		img, done, err := s.Use(meant)
 		if err != nil {
 			release()
 			return nil, nil, fail.New(errdefs.ErrNotFound, "there is no image %s: pull it first", ref)

@@ -65,10 +65,11 @@ func matches(patterns []string, name string) bool {
 	return false
 }
 
-// isHexID says whether s could be an image id or the beginning of one.
-func isHexID(s string) bool {
-	if len(s) < 3 || len(s) > 64 {
-		return false
-	}
-	return strings.Trim(s, "0123456789abcdef") == ""
+// leastDigits is how many digits of an image's id name it. A few would let anybody who may name an image try them all.
+const leastDigits = 12
+
+// isShortID says whether s could be the beginning of an image's id, as people type it: bare, since a request that says
+// sha256: means the whole id.
+func isShortID(s string) bool {
+	return len(s) >= leastDigits && len(s) < 64 && strings.Trim(s, "0123456789abcdef") == ""
 }

@@ -215,7 +215,8 @@ func complete(cfg Config) (Config, error) {
 	return cfg, nil
 }
 
-// Get finds an image by name, name@digest, id, bare hex id or the unique beginning of one. It never waits.
+// Get finds an image by name, name@digest, id, bare hex id or the beginning of one that only one image has, of at least
+// 12 digits. It never waits.
 func (s *Store) Get(refOrID string) (Image, bool) {
 	return s.snapshot.Load().find(refOrID)
 }
@@ -251,11 +252,12 @@ func (s *Store) LayerDirs(img Image) []string {
 	return out
 }
 
-// Use finds an image and holds its layers against Sweep until release is called, which may be more than once.
+// Use finds an image by name or whole id, and holds its layers against Sweep until release is called, which may be more
+// than once. The beginning of an id is none: whoever creates a container of an image must know which.
 func (s *Store) Use(refOrID string) (Image, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	img, ok := s.snapshot.Load().find(refOrID)
+	img, ok := s.snapshot.Load().findWhole(refOrID)
 	if !ok {
 		return Image{}, nil, failed("use image "+refOrID, fail.New(errdefs.ErrNotFound, "no such image: pull it first"))
 	}

@@ -267,6 +267,39 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// TestShortIDs wants the beginning of an id to name an image where people type it, and nothing that could be tried out:
+// a pod's specification may say sha256: and a few digits.
+func TestShortIDs(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "1"))))
+	s := open(t, t.TempDir())
+	img := pull(t, s, host+"/a:v1")
+	hex := strings.TrimPrefix(img.ID, "sha256:")
+	for ref, want := range map[string]struct{ found, used bool }{
+		img.ID: {true, true}, hex: {true, true}, host + "/a:v1": {true, true}, hex[:12]: {true, false}, hex[:63]: {true, false},
+		hex[:11]: {}, hex[:3]: {}, "sha256:" + hex[:3]: {}, "sha256:" + hex[:12]: {}, "sha256:" + hex[:63]: {},
+	} {
+		if _, ok := s.Get(ref); ok != want.found {
+			t.Errorf("%s is found: %v", ref, ok)
+		}
+		_, release, err := s.Use(ref)
+		if err == nil {
+			release()
+		}
+		if (err == nil) != want.used || err != nil && kindOf(err) != errdefs.ErrNotFound {
+			t.Errorf("%s is used: %v", ref, err)
+		}
+	}
+	for _, ref := range []string{"sha256:" + hex[:12], hex[:11]} {
+		if err := s.Remove(t.Context(), ref); err != nil || len(s.List()) != 1 {
+			t.Errorf("%s removes: %v", ref, err)
+		}
+	}
+	if err := s.Remove(t.Context(), hex[:12]); err != nil || len(s.List()) != 0 {
+		t.Errorf("the beginning of the id does not remove it: %v", err)
+	}
+}
+
 func TestNamesMoveAndRemove(t *testing.T) {
 	t.Parallel()
 	host := startRegistry(t, "")
@@ -285,7 +318,7 @@ func TestNamesMoveAndRemove(t *testing.T) {
 		t.Errorf("the new image is %+v", now)
 	}
 	hex := strings.TrimPrefix(now.ID, "sha256:")
-	for _, ref := range []string{host + "/app:v1", host + "/app:v2", now.ID, hex, hex[:12], "sha256:" + hex[:12], now.RepoDigests[0]} {
+	for _, ref := range []string{host + "/app:v1", host + "/app:v2", now.ID, hex, hex[:12], now.RepoDigests[0]} {
 		if got, ok := s.Get(ref); !ok || got.ID != now.ID {
 			t.Errorf("get %s: %v %v", ref, ok, got.ID)
 		}
