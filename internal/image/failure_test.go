@@ -381,7 +381,7 @@ func TestBounds(t *testing.T) {
 		"layers, more than": func(c *Config) { c.MaxLayers = 2 },
 		"manifest":          func(c *Config) { c.MaxManifestBytes = 10 },
 		"image config":      func(c *Config) { c.MaxConfigBytes = 10 },
-		"unpacks to more":   func(c *Config) { c.MaxLayerBytes = 1000 },
+		"layer unpacks to":  func(c *Config) { c.MaxLayerBytes = 1000 },
 	} {
 		s := open(t, t.TempDir(), change)
 		_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/big:v1"})

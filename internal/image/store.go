@@ -25,13 +25,16 @@ type Config struct {
 	// Pinned names images that must not be collected: references, with * allowed.
 	Pinned []string
 
-	MaxLayers         int   // layers of an image; 512
-	MaxManifestBytes  int64 // a manifest or an index; 4 MiB
-	MaxConfigBytes    int64 // an image config; 8 MiB
-	MaxLayerBytes     int64 // what one layer may unpack to; 128 GiB
-	MaxLayerEntries   int   // entries of one layer; 8 million
-	MaxPullLayers     int   // layers fetched at once for one pull; 4
-	MaxParallelLayers int   // layers fetched at once for the whole store; 8
+	MaxLayers        int   // layers of an image; 500, which is the most that the kernel mounts
+	MaxManifestBytes int64 // a manifest or an index; 4 MiB
+	MaxConfigBytes   int64 // an image config; 1 MiB
+	MaxImageBytes    int64 // what the layers of one image may have to be transferred; 512 GiB
+	MaxLayerBytes    int64 // what one layer may unpack to; 128 GiB
+	MaxLayerEntries  int   // files and directories of one layer; 8 million
+	// MaxLayerMemoryBytes is for what is kept of one layer in memory until it is settled; 32 MiB.
+	MaxLayerMemoryBytes int64
+	MaxPullLayers       int // layers fetched at once for one pull; 4
+	MaxParallelLayers   int // layers fetched at once for the whole store; 8
 
 	MaxLayerConnections int           // connections of one layer to its registry; 4
 	StallTimeout        time.Duration // how long a registry may send next to nothing; 30 s
@@ -177,11 +180,13 @@ func (s *Store) Close() error {
 }
 
 func withDefaults(cfg Config) Config {
-	setDefault(&cfg.MaxLayers, 512)
+	setDefault(&cfg.MaxLayers, 500)
 	setDefault(&cfg.MaxManifestBytes, 4<<20)
-	setDefault(&cfg.MaxConfigBytes, 8<<20)
+	setDefault(&cfg.MaxConfigBytes, 1<<20)
+	setDefault(&cfg.MaxImageBytes, 512<<30)
 	setDefault(&cfg.MaxLayerBytes, 128<<30)
 	setDefault(&cfg.MaxLayerEntries, 8<<20)
+	setDefault(&cfg.MaxLayerMemoryBytes, 32<<20)
 	setDefault(&cfg.MaxPullLayers, 4)
 	setDefault(&cfg.MaxParallelLayers, 8)
 	setDefault(&cfg.MaxLayerConnections, 4)

@@ -78,7 +78,7 @@ func stack(t testing.TB, layers ...[]item) []string {
 	var lowers, dirs []string
 	for _, items := range layers {
 		d, res := unpack(t, items...)
-		if err := Settle(d, res, lowers); err != nil {
+		if err := Settle(t.Context(), d, res, lowers); err != nil {
 			t.Fatal(err)
 		}
 		proven(t, d)
@@ -131,7 +131,7 @@ func show(t testing.TB, root string) []string {
 			}
 			inodes[st.Ino] = rel
 		case typeDir:
-			if isOpaque(full) {
+			if opaque(full) {
 				line += " opaque"
 			}
 		}
@@ -143,6 +143,11 @@ func show(t testing.TB, root string) []string {
 	}
 	sort.Strings(out)
 	return out
+}
+
+func opaque(full string) bool {
+	v, err := lgetxattr(full, opaqueXattr)
+	return err == nil && string(v) == "y"
 }
 
 func wantTree(t testing.TB, d string, want ...string) {
@@ -249,7 +254,7 @@ func TestMetadata(t *testing.T) {
 			t.Errorf("%s is %q, %v", name, got, err)
 		}
 	}
-	if isOpaque(full) {
+	if opaque(full) {
 		t.Error("trusted.overlay.opaque reached the disk")
 	}
 	if _, err := lgetxattr(full, "trusted.overlay.redirect"); err == nil {
@@ -416,7 +421,7 @@ func TestSettleRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			low, _ := unpack(t, c[0]...)
 			d, res := unpack(t, c[1]...)
-			if err := Settle(d, res, []string{filepath.Join(low, FS)}); err == nil {
+			if err := Settle(t.Context(), d, res, []string{filepath.Join(low, FS)}); err == nil {
 				t.Error("settled")
 			}
 		})
@@ -493,7 +498,7 @@ func FuzzUnpack(f *testing.F) {
 		res, err := Unpack(t.Context(), bytes.NewReader(data), d, Limits{Bytes: 1 << 20, Entries: 100})
 		if err == nil {
 			exact(t, d, data)
-			err = Settle(d, res, nil)
+			err = Settle(t.Context(), d, res, nil)
 		}
 		if err == nil {
 			proven(t, d)

@@ -81,7 +81,7 @@ func TestTarComesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			exact(t, d, data)
-			if err := Settle(d, res, nil); err != nil {
+			if err := Settle(t.Context(), d, res, nil); err != nil {
 				t.Fatal(err)
 			}
 			proven(t, d)
@@ -132,7 +132,7 @@ func TestTarComesBackWhenSettled(t *testing.T) {
 			low, _ := unpack(t, below...)
 			d, res := unpack(t, items...)
 			exact(t, d, archive(t, items...))
-			if err := Settle(d, res, []string{filepath.Join(low, FS)}); err != nil {
+			if err := Settle(t.Context(), d, res, []string{filepath.Join(low, FS)}); err != nil {
 				t.Fatal(err)
 			}
 			proven(t, d)
