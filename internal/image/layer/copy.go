@@ -122,8 +122,12 @@ func copyMetadata(from, to spot, st *unix.Stat_t) error {
 
 // xattrs reads the attributes that belong to the file; the overlay's own are not among them.
 func xattrs(full string) (map[string][]byte, error) {
-	buf := make([]byte, 64<<10) // the kernel's limit for a list of names
+	buf := make([]byte, 256)
 	n, err := unix.Llistxattr(full, buf)
+	if errors.Is(err, unix.ERANGE) {
+		buf = make([]byte, 64<<10) // the kernel's limit for a list of names
+		n, err = unix.Llistxattr(full, buf)
+	}
 	if errors.Is(err, unix.ENOTSUP) {
 		return nil, nil
 	}
@@ -145,19 +149,6 @@ func xattrs(full string) (map[string][]byte, error) {
 		out[name] = value
 	}
 	return out, nil
-}
-
-// getXattr reads one attribute of what is at the path below root.
-func getXattr(root int, p, name string) ([]byte, error) {
-	if len(p) < maxPath-64 {
-		return lgetxattr(procPath(root, p), name)
-	}
-	s, err := openSpot(root, p)
-	if err != nil {
-		return nil, err
-	}
-	defer s.close()
-	return lgetxattr(s.host(), name)
 }
 
 // observe describes what is at the path below root as the manifest would.

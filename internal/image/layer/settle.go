@@ -81,10 +81,15 @@ func (s *settler) close() error {
 		err = errors.Join(err, s.more.close())
 	}
 	s.more = nil
+	if s.both != nil {
+		s.both.closeDeep()
+	}
 	if s.own >= 0 {
 		unix.Close(s.own)
 	}
-	s.lower.close()
+	if s.lower != nil {
+		s.lower.close()
+	}
 	return err
 }
 
@@ -277,6 +282,9 @@ func (s *settler) finish() error {
 		if d.is(dirOpaque) {
 			cut++
 		}
+		if d.is(dirImplied) && d.below > 0 && id != rootNode && !d.is(dirDetached) {
+			return s.adopt(d, spot{fd, base}, w.path())
+		}
 		return nil
 	}
 	return w.run(before, func(id nodeID, fd int, base string) error {
@@ -292,11 +300,6 @@ func (s *settler) finish() error {
 
 func (s *settler) finishOne(id nodeID, to spot, path string) error {
 	d := s.dirs.at(id)
-	if d.is(dirImplied) && d.below > 0 && id != rootNode && !d.is(dirDetached) {
-		if err := s.adopt(d, to, path); err != nil {
-			return err
-		}
-	}
 	if d.is(dirTouched | dirChanged) {
 		if err := setTimes(to.fd, to.base, time.Unix(0, d.mtime)); err != nil {
 			return err
@@ -314,18 +317,20 @@ func (s *settler) finishOne(id nodeID, to spot, path string) error {
 
 // adopt has a directory take after the one below.
 func (s *settler) adopt(d *dirInfo, to spot, path string) error {
-	from, err := openSpot(s.lower.roots[d.below-1], path)
+	from, err := s.lower.spot(int(d.below)-1, parentOf(path), to.base)
 	if err != nil {
 		return err
 	}
-	defer from.close()
 	var st unix.Stat_t
 	if err := unix.Fstatat(from.fd, from.base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
 	d.uid, d.gid, d.mode, d.mtime = st.Uid, st.Gid, uint16(st.Mode&0o7777), st.Mtim.Nano()
 	d.flags |= dirChanged
-	return copyMetadata(from, to, &st)
+	if err := copyMetadata(from, to, &st); err != nil {
+		return fmt.Errorf("%s: %w", begin(path), err)
+	}
+	return nil
 }
 
 // unhide removes the whiteouts of a directory that the overlay does not make one with any below. Only in a merged directory

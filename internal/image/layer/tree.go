@@ -27,6 +27,7 @@ type pathTree[T any] struct {
 	names []byte
 	slots []nodeID // an open hash table of a power of two, at most half full; noNode is a free slot
 	used  int      // slots that are not free
+	looks *int64   // at slots, for tests of what an image can make it cost; clones share it
 }
 
 type treeNode[T any] struct {
@@ -46,7 +47,7 @@ const (
 )
 
 func newPathTree[T any]() *pathTree[T] {
-	t := &pathTree[T]{seed: maphash.MakeSeed(), slots: []nodeID{noNode, noNode, noNode, noNode}}
+	t := &pathTree[T]{seed: maphash.MakeSeed(), slots: []nodeID{noNode, noNode, noNode, noNode}, looks: new(int64)}
 	t.append(treeNode[T]{parent: noNode, child: noNode, next: noNode})
 	return t
 }
@@ -75,6 +76,7 @@ func (t *pathTree[T]) slot(parent nodeID, name string) *nodeID {
 	h := maphash.String(t.seed, name) ^ uint64(parent)*0x9e3779b97f4a7c15
 	h ^= h >> 32
 	for mask := uint64(len(t.slots) - 1); ; h++ {
+		*t.looks++
 		s := &t.slots[h&mask]
 		if *s == noNode || t.node(*s).parent == parent && string(t.nameOf(*s)) == name {
 			return s
@@ -208,7 +210,7 @@ func (t *pathTree[T]) path(id nodeID) (path string, ok bool) {
 
 // clone copies the tree, with the same ids.
 func (t *pathTree[T]) clone() *pathTree[T] {
-	c := &pathTree[T]{seed: t.seed, count: t.count, names: bytes.Clone(t.names), slots: slices.Clone(t.slots), used: t.used}
+	c := &pathTree[T]{seed: t.seed, count: t.count, names: bytes.Clone(t.names), slots: slices.Clone(t.slots), used: t.used, looks: t.looks}
 	for _, chunk := range t.nodes {
 		c.nodes = append(c.nodes, append(make([]treeNode[T], 0, treeChunk), chunk...))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,8 +14,18 @@ import (
 type view struct {
 	ctx   context.Context
 	roots []int // descriptors
-	looks int   // at names in one tree, against the context
+	deep  []openPath
+	looks int // at names in one tree, against the context
 }
+
+// openPath is a directory of one tree, far below its root, kept open because the next look is most often at what is in it.
+type openPath struct {
+	fd   int // -1 when none is open
+	path string
+}
+
+// deepPath is from how many bytes on a path is long enough to open the directory that it leads to.
+const deepPath = 256
 
 func openView(ctx context.Context, trees []string) (*view, error) {
 	v := &view{ctx: ctx}
@@ -29,15 +40,57 @@ func openView(ctx context.Context, trees []string) (*view, error) {
 	return v, nil
 }
 
+// close closes what the view has opened, and its trees.
 func (v *view) close() {
+	v.closeDeep()
 	for _, fd := range v.roots {
 		unix.Close(fd)
 	}
 }
 
-// with is the view with another tree on top. It is not to be closed.
+func (v *view) closeDeep() {
+	for _, d := range v.deep {
+		if d.fd >= 0 {
+			unix.Close(d.fd)
+		}
+	}
+	v.deep = nil
+}
+
+// with is the view with another tree on top. Of it closeDeep is called, not close.
 func (v *view) with(root int) *view {
 	return &view{ctx: v.ctx, roots: append([]int{root}, v.roots...)}
+}
+
+// spot names what is in a directory of one tree by a descriptor and a path that is short, or else from the tree's root. The
+// descriptor is the view's.
+func (v *view) spot(tree int, dir, name string) (spot, error) {
+	if len(dir) < deepPath {
+		return spot{v.roots[tree], join(dir, name)}, nil
+	}
+	if v.deep == nil {
+		v.deep = make([]openPath, len(v.roots))
+		for i := range v.deep {
+			v.deep[i].fd = -1
+		}
+	}
+	d := &v.deep[tree]
+	if d.fd >= 0 && d.path == dir {
+		return spot{d.fd, name}, nil
+	}
+	from, rest := v.roots[tree], dir
+	if d.fd >= 0 && strings.HasPrefix(dir, d.path+"/") {
+		from, rest = d.fd, dir[len(d.path)+1:]
+	}
+	fd, err := openBeneath(from, rest)
+	if err != nil {
+		return spot{}, err
+	}
+	if d.fd >= 0 {
+		unix.Close(d.fd)
+	}
+	*d = openPath{fd, dir}
+	return spot{fd, name}, nil
 }
 
 // place is what a view shows at a path.
@@ -68,7 +121,7 @@ func (v *view) root() merged {
 	d := merged{path: "."}
 	for i := range v.roots {
 		d.trees = append(d.trees, i)
-		if isOpaque(v.roots[i], ".") {
+		if isOpaque(spot{v.roots[i], "."}) {
 			break
 		}
 	}
@@ -88,8 +141,12 @@ func (v *view) child(d merged, name string) (place, merged, error) {
 				return place{}, merged{}, err
 			}
 		}
+		at, err := v.spot(i, d.path, name)
+		if err != nil {
+			return place{}, merged{}, err
+		}
 		var st unix.Stat_t
-		err := unix.Fstatat(v.roots[i], full, &st, unix.AT_SYMLINK_NOFOLLOW)
+		err = unix.Fstatat(at.fd, at.base, &st, unix.AT_SYMLINK_NOFOLLOW)
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
@@ -107,7 +164,7 @@ func (v *view) child(d merged, name string) (place, merged, error) {
 			break
 		}
 		sub.trees = append(sub.trees, i)
-		if isOpaque(v.roots[i], full) {
+		if isOpaque(at) {
 			break
 		}
 	}
@@ -168,7 +225,7 @@ func missing(p string, todo string) string {
 	return full[1:]
 }
 
-func isOpaque(root int, p string) bool {
-	v, err := getXattr(root, p, opaqueXattr)
+func isOpaque(at spot) bool {
+	v, err := lgetxattr(at.host(), opaqueXattr)
 	return err == nil && string(v) == "y"
 }
