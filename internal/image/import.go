@@ -340,6 +340,9 @@ func (a *archive) savedImage(ctx context.Context, s *pipeline, e saveEntry) (*ch
 	if f.config, err = parseConfig(raw); err != nil {
 		return nil, errorf(InvalidArgument, "%s: %w", e.Config, err)
 	}
+	if err := checkConfig(f.config); err != nil {
+		return nil, err
+	}
 	for _, name := range e.Layers {
 		desc, err := a.describe(ctx, name)
 		if err != nil {

@@ -167,14 +167,10 @@ func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	if found.config, err = parseConfig(found.rawConfig); err != nil {
 		return nil, errorf(DataLoss, "image config %s: %w", found.manifest.Config.Digest, err)
 	}
-	return found, found.agree()
-}
-
-func parseConfig(raw []byte) (config ocispec.Image, err error) {
-	if err := json.Unmarshal(raw, &config); err != nil {
-		return config, err
+	if err := checkConfig(found.config); err != nil {
+		return nil, err
 	}
-	return config, unambiguous(raw)
+	return found, found.agree()
 }
 
 func (c *chooser) checkManifest(m *ocispec.Manifest) error {
@@ -182,7 +178,7 @@ func (c *chooser) checkManifest(m *ocispec.Manifest) error {
 		return errorf(FailedPrecondition, "it is an artifact of type %q, not a container image", cmp.Or(m.ArtifactType, m.Config.MediaType))
 	}
 	if n := len(m.Layers); n > c.store.now().MaxLayers {
-		return errorf(ResourceExhausted, "the image has %d layers, more than the %d allowed", n, c.store.now().MaxLayers)
+		return tooMuch("the image has", int64(n), int64(c.store.now().MaxLayers), "layers", "images.max_layers")
 	}
 	var total int64
 	for _, l := range m.Layers {
@@ -198,6 +194,9 @@ func (c *chooser) checkManifest(m *ocispec.Manifest) error {
 		if total += l.Size; total < 0 {
 			return errorf(DataLoss, "the sizes of its layers add up to more than any disk")
 		}
+	}
+	if most := c.store.now().MaxImageBytes; total > most {
+		return tooMuch("its layers have", total, most, "bytes", "images.max_image_bytes")
 	}
 	return nil
 }
@@ -222,11 +221,10 @@ func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 	if err := checkDescriptor(desc); err != nil {
 		return nil, err
 	}
-	c.store.mu.Lock()
-	have := c.store.images[desc.Digest.String()]
-	c.store.mu.Unlock()
-	if have != nil {
-		return have.Config, nil
+	if have, ok := c.store.snapshot.Load().find(desc.Digest.String()); ok && have.ID == desc.Digest.String() {
+		if raw, err := have.RawConfig(); err == nil {
+			return raw, nil
+		}
 	}
 	for {
 		fl, owner, leave := c.store.configs.join(desc.Digest.String(), nil, func(ctx context.Context, _ *listeners) ([]byte, error) {
@@ -316,7 +314,10 @@ func manifestType(desc ocispec.Descriptor, raw []byte) (string, error) {
 	if err := json.Unmarshal(raw, &doc); err != nil {
 		return "", errorf(DataLoss, "manifest %s: %w", desc.Digest, err)
 	}
-	if err := unambiguous(raw); err != nil {
+	if err := unambiguousOf(raw, maxValues); err != nil {
+		if classify(err) == ResourceExhausted {
+			return "", fmt.Errorf("manifest %s: %w", desc.Digest, err)
+		}
 		return "", errorf(DataLoss, "manifest %s: %w", desc.Digest, err)
 	}
 	if !utf8.Valid(raw) {

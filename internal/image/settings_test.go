@@ -8,6 +8,7 @@ import (
 // bare is a pipeline without a store.
 func bare(cfg Config) *pipeline {
 	p := &pipeline{catalog: &catalog{}}
+	p.snapshot.Store(&index{})
 	p.settings.Store(newSettings(withDefaults(cfg), nil))
 	return p
 }

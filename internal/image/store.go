@@ -79,8 +79,8 @@ type Image struct {
 	// Durable says that the image would survive a power cut.
 	Durable bool
 
-	rawConfig []byte
-	refs      []layerRef
+	record string // path of its record
+	refs   []layerRef
 }
 
 // RepoDigest is the image's digest in the repository of the first of the names that has one, as the image_ref of a
