@@ -180,7 +180,8 @@ func (s *Store) Close() error {
 }
 
 func withDefaults(cfg Config) Config {
-	setDefault(&cfg.MaxLayers, 500)
+	setDefault(&cfg.MaxLayers, mostLayers)
+	cfg.MaxLayers = min(cfg.MaxLayers, mostLayers)
 	setDefault(&cfg.MaxManifestBytes, 4<<20)
 	setDefault(&cfg.MaxConfigBytes, 1<<20)
 	setDefault(&cfg.MaxImageBytes, 512<<30)
@@ -207,6 +208,9 @@ func withDefaults(cfg Config) Config {
 	}
 	return cfg
 }
+
+// mostLayers is how many lower directories the kernel takes (OVL_MAX_STACK): an image with more could be pulled and never run.
+const mostLayers = 500
 
 func setDefault[T int | int64 | time.Duration](v *T, to T) {
 	if *v <= 0 {
