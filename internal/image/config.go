@@ -60,8 +60,8 @@ func decodeConfig(raw []byte) (ocispec.Image, error) {
 const (
 	maxVolumes  = 1000
 	maxFeatures = 100
-	// maxArguments is what execve takes of arguments and environment together, with a stack of 8 MiB.
-	maxArguments = 2 << 20
+	// maxArguments is what execve takes of arguments and environment together, with a stack of any size.
+	maxArguments = 6 << 20
 )
 
 // checkConfig refuses what no container could be started with.

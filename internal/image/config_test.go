@@ -90,11 +90,14 @@ func TestConfigBounds(t *testing.T) {
 	}
 	for words, config := range map[string]ocispec.ImageConfig{
 		"1001 volumes, more than the 1000 allowed": {Volumes: volumes},
-		"bytes, more than the 2097152 allowed":     {Env: make([]string, maxArguments/9+1)},
+		"bytes, more than the 6291456 allowed":     {Env: make([]string, maxArguments/9+1)},
 	} {
 		s := newShelf(t)
 		raw := s.put(ocispec.MediaTypeImageConfig, ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, Config: config})
 		c := chooserOf(t, s.blobs, "linux/amd64")
+		now := *c.store.now()
+		now.MaxConfigBytes = 8 << 20
+		c.store.settings.Store(&now)
 		_, err := c.choose(t.Context(), s.manifest(func(m *ocispec.Manifest) { m.Config = raw }))
 		if classify(err) != ResourceExhausted || !strings.Contains(err.Error(), words) {
 			t.Errorf("%q: %v", words, err)
