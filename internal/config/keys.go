@@ -191,8 +191,9 @@ var keys = []key[Config]{
 		meaning: "files and directories in one layer, those among them that no entry describes",
 	},
 	{
-		name:  "images.max_layer_memory_bytes",
-		field: of(func(c *Config) *int64 { return &c.Images.MaxLayerMemoryBytes }, between[int64]("bytes", 1<<10, 1<<40), 32<<20),
+		name: "images.max_layer_memory_bytes",
+		field: of(func(c *Config) *int64 { return &c.Images.MaxLayerMemoryBytes },
+			between[int64]("bytes", 1<<10, 1<<40), 32<<20),
 		meaning: "memory for what is kept of one layer while it is unpacked: some 90 bytes for a directory, more for a " +
 			"hard link to a file of a lower layer (32 MiB)",
 	},

@@ -29,7 +29,7 @@ func (e *edit) idle() bool {
 		return false
 	}
 	plain := func(r imageRecord) imageRecord {
-		r.PulledAt, r.Boot, r.parsedImage, r.Config = time.Time{}, "", ocispec.Image{}, nil // the id is the digest of the config
+		r.PulledAt, r.Boot, r.parsedImage, r.Config = time.Time{}, "", ocispec.Image{}, nil // the id tells the config
 		return r
 	}
 	return reflect.DeepEqual(plain(*e.old), plain(*e.rec))

@@ -8,8 +8,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// usedConfig is what Berth uses of an image config. All else, such as the history, is passed over when one is read: an image
-// may have any amount of it. The record of the image has the config as it was fetched.
+// usedConfig is what Berth uses of an image config. All else, such as the history, is passed over when one is read: an
+// image may have any amount of it. The record of the image has the config as it was fetched.
 type usedConfig struct {
 	Architecture string   `json:"architecture"`
 	OS           string   `json:"os"`
@@ -44,7 +44,8 @@ func decodeConfig(raw []byte) (ocispec.Image, error) {
 	}
 	img := ocispec.Image{
 		Platform: ocispec.Platform{
-			Architecture: used.Architecture, OS: used.OS, OSVersion: used.OSVersion, OSFeatures: used.OSFeatures, Variant: used.Variant,
+			Architecture: used.Architecture, OS: used.OS, OSVersion: used.OSVersion, OSFeatures: used.OSFeatures,
+			Variant: used.Variant,
 		},
 		RootFS: used.RootFS,
 	}
@@ -84,17 +85,18 @@ func checkConfig(img ocispec.Image) error {
 	return nil
 }
 
-// tooMuch says what has how much of a unit, where limit is the most, and which key of the configuration says so; "" for none.
+// tooMuch says what has how much of a unit, where limit is the most, and which key of the configuration says so; "" for
+// none.
 func tooMuch(has string, found, limit int64, unit, key string) error {
-	remedy := "build it with less: the kernel takes no more"
+	remedy := "build it with less"
 	if key != "" {
 		remedy = "build it with less, or raise " + key
 	}
 	return errorf(ResourceExhausted, "%s %d %s, more than the %d allowed: %s", has, found, unit, limit, remedy)
 }
 
-// readRecord reads the record of an image from the disk. It has the config, which is too large to be kept in memory for all
-// images.
+// readRecord reads the record of an image from the disk. It has the config, which is too large to be kept in memory for
+// all images.
 func readRecord(path, id string) (*imageRecord, error) {
 	rec := &imageRecord{}
 	if _, err := imageKind.Read(path, rec); err != nil {

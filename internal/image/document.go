@@ -29,7 +29,7 @@ func unambiguousOf(raw []byte, most int) error {
 			return err
 		}
 		if tokens++; tokens > most {
-			return errorf(ResourceExhausted, "it has more than %d values: build the image with fewer layers, manifests or annotations", most)
+			return tooMuch("it has", int64(tokens), int64(most), "values", "")
 		}
 		if first && token != json.Delim('{') {
 			return errors.New("it is no JSON object")

@@ -74,7 +74,9 @@ func (l *layoutForm) image(x *export, layers []ocispec.Descriptor) ([]memberFile
 	}
 	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Layers: layers,
-		Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.Digest(x.img.ID), Size: int64(len(x.config))},
+		Config: ocispec.Descriptor{
+			MediaType: ocispec.MediaTypeImageConfig, Digest: digest.Digest(x.img.ID), Size: int64(len(x.config)),
+		},
 	}
 	if m.Layers == nil {
 		m.Layers = []ocispec.Descriptor{}

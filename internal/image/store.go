@@ -209,7 +209,8 @@ func withDefaults(cfg Config) Config {
 	return cfg
 }
 
-// mostLayers is how many lower directories the kernel takes (OVL_MAX_STACK): an image with more could be pulled and never run.
+// mostLayers is how many lower directories the kernel takes (OVL_MAX_STACK): an image with more could be pulled and
+// never run.
 const mostLayers = 500
 
 func setDefault[T int | int64 | time.Duration](v *T, to T) {

@@ -22,7 +22,9 @@ const maxVolumes = 1000
 // declaredVolumes makes the directories that the image declares as volumes (VOLUME) and need not hold. Where the root
 // is read-only it returns those that stay writable: all but what a mount of the request covers, and what is not the
 // root's.
-func (b *building) declaredVolumes(ctx context.Context, r *Record, root string, cfg *runtimeapi.ContainerConfig) ([]spec.Volume, error) {
+func (b *building) declaredVolumes(
+	ctx context.Context, r *Record, root string, cfg *runtimeapi.ContainerConfig,
+) ([]spec.Volume, error) {
 	declared := b.img.Config.Volumes
 	if len(declared) == 0 {
 		return nil, nil

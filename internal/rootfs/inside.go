@@ -97,8 +97,8 @@ func Resolve(root, p string) (string, error) {
 }
 
 // MkdirAll makes the directory at path below root and what is missing above it, owned by root, as a container's working
-// directory that its image lacks. An existing one is left as it is. It returns soon after the end of ctx: an image may name
-// paths of thousands of components.
+// directory that its image lacks. An existing one is left as it is. It returns soon after the end of ctx: an image may
+// name paths of thousands of components.
 func MkdirAll(ctx context.Context, root, p string, mode os.FileMode) error {
 	p = path.Join("/", p)
 	at, missing, err := deepestDir(root, p)
@@ -128,8 +128,8 @@ func MkdirAll(ctx context.Context, root, p string, mode os.FileMode) error {
 	return nil
 }
 
-// deepestDir opens the deepest directory above a clean path, or at it, that is there, and says what is missing. It looks at as
-// many paths as the number of components has bits.
+// deepestDir opens the deepest directory above a clean path, or at it, that is there, and says what is missing. It
+// looks at as many paths as the number of components has bits.
 func deepestDir(root, p string) (at *os.File, missing string, err error) {
 	var ends []int // of the paths that may be there, the root's first
 	for i := range p {

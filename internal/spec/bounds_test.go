@@ -10,11 +10,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestManyVariables sets as many variables as fit into an environment, each twice: looking through all of them for each would
-// take half an hour.
+// TestManyVariables sets as many variables as fit into an environment, each twice: looking through all of them for each
+// would take half an hour.
 func TestManyVariables(t *testing.T) {
 	const n = 400_000
-	b := &build{base: (*Base)(nil).spec(), Input: Input{Pod: &runtimeapi.PodSandboxConfig{}, Container: &runtimeapi.ContainerConfig{}}}
+	in := Input{Pod: &runtimeapi.PodSandboxConfig{}, Container: &runtimeapi.ContainerConfig{}}
+	b := &build{base: (*Base)(nil).spec(), Input: in}
 	for _, value := range []string{"1", "2"} {
 		for i := range n {
 			b.Image.Env = append(b.Image.Env, fmt.Sprintf("%x=%s", i, value))
@@ -58,13 +59,16 @@ func TestManyGroups(t *testing.T) {
 		return g.Bytes()
 	}
 	passwd := []byte("r::0:0\n")
-	if u, err := ResolveUser(passwd, groups(maxGroups-1), UserRequest{Image: "r"}); err != nil || len(u.AdditionalGids) != maxGroups {
+	u, err := ResolveUser(passwd, groups(maxGroups-1), UserRequest{Image: "r"})
+	if err != nil || len(u.AdditionalGids) != maxGroups {
 		t.Errorf("%d groups, %v", len(u.AdditionalGids), err)
 	}
-	if _, err := ResolveUser(passwd, groups(700_000), UserRequest{Image: "r"}); err == nil || !strings.Contains(err.Error(), "700001 groups") {
+	_, err = ResolveUser(passwd, groups(700_000), UserRequest{Image: "r"})
+	if err == nil || !strings.Contains(err.Error(), "700001 groups") {
 		t.Error(err)
 	}
-	if u, err := ResolveUser(passwd, groups(700_000), UserRequest{Image: "r", Strict: true}); err != nil || len(u.AdditionalGids) != 1 {
+	u, err = ResolveUser(passwd, groups(700_000), UserRequest{Image: "r", Strict: true})
+	if err != nil || len(u.AdditionalGids) != 1 {
 		t.Errorf("%d groups, %v", len(u.AdditionalGids), err)
 	}
 }

@@ -152,13 +152,15 @@ func checkArguments(args, env []string) error {
 	for _, list := range [][]string{args, env} {
 		for _, s := range list {
 			if len(s) > maxArgument {
-				return fmt.Errorf("an argument or variable has %d bytes (it begins with %q), more than the %d that the kernel takes: make it shorter", len(s), s[:32], maxArgument)
+				return fmt.Errorf("an argument or variable has %d bytes (it begins with %q), more than the %d that the kernel "+
+					"takes: make it shorter", len(s), s[:32], maxArgument)
 			}
 			total += len(s) + 9 // the NUL at its end, and a pointer
 		}
 	}
 	if total > maxArguments {
-		return fmt.Errorf("arguments and environment have %d bytes together, more than the %d that the kernel takes: leave some out", total, maxArguments)
+		return fmt.Errorf("arguments and environment have %d bytes together, more than the %d that the kernel takes: leave "+
+			"some out", total, maxArguments)
 	}
 	return nil
 }

@@ -103,8 +103,8 @@ func ResolveUser(passwd, groups []byte, want UserRequest) (User, error) {
 		add(uint32(id))
 	}
 	if n := len(out.AdditionalGids); n > maxGroups {
-		return User{}, fmt.Errorf("the user is in %d groups, by the image's /etc/group and the request, more than the %d that the "+
-			"kernel takes: leave some out, or set supplementalGroupsPolicy to Strict", n, maxGroups)
+		return User{}, fmt.Errorf("the user is in %d groups, by the image's /etc/group and the request, more than the %d "+
+			"that the kernel takes: leave some out, or set supplementalGroupsPolicy to Strict", n, maxGroups)
 	}
 	return out, nil
 }
@@ -172,8 +172,8 @@ func findGroup(sets iter.Seq[group], name string) (uint32, error) {
 // validID leaves out the highest number, which the kernel takes for "no id".
 func validID(id int64) bool { return id >= 0 && id < math.MaxUint32 }
 
-// parsePasswd skips lines that are no accounts: an image's files are not ours to judge. Nothing is kept: a file of some MiB
-// has a million of them.
+// parsePasswd skips lines that are no accounts: an image's files are not ours to judge. Nothing is kept: a file of some
+// MiB has a million of them.
 func parsePasswd(data []byte) iter.Seq[account] {
 	return func(yield func(account) bool) {
 		for line := range bytes.Lines(data) {
@@ -219,7 +219,8 @@ func parseGroup(data []byte) iter.Seq[group] {
 	}
 }
 
-// fields are those of a line, of which there are to be at least so many, the first not empty. No file has more than seven.
+// fields are those of a line, of which there are to be at least so many, the first not empty. No file has more than
+// seven.
 func fields(line []byte, least int) (f []string, ok bool) {
 	f = strings.SplitN(strings.TrimSpace(string(line)), ":", 8)
 	return f, len(f) >= least && f[0] != ""

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spot names something of a layer for calls that take a directory's descriptor and a short name. Paths from the root of the
-// host would be longer than the kernel takes where the layer's own are nearly.
+// spot names something of a layer for calls that take a directory's descriptor and a short name. Paths from the root of
+// the host would be longer than the kernel takes where the layer's own are nearly.
 type spot struct {
 	fd   int
 	base string
@@ -33,7 +33,8 @@ func (s spot) close() { unix.Close(s.fd) }
 
 func (s spot) host() string { return procPath(s.fd, s.base) }
 
-// copyNode copies one thing that is no directory, with all that belongs to it, and returns what the manifest says of it.
+// copyNode copies one thing that is no directory, with all that belongs to it, and returns what the manifest says of
+// it.
 func copyNode(ctx context.Context, from, to spot) (entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(from.fd, from.base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {

@@ -131,8 +131,8 @@ func (u *unpacker) describe(id nodeID, dirfd int, base string, h *tar.Header) er
 	return nil
 }
 
-// finish sets what could not be set while entries were still coming, the deepest directories first, and tells the manifest
-// of all directories.
+// finish sets what could not be set while entries were still coming, the deepest directories first, and tells the
+// manifest of all directories.
 func (u *unpacker) finish() error {
 	if err := u.dropBookkeeping(); err != nil {
 		return err
@@ -178,7 +178,8 @@ func (u *unpacker) finishOne(id nodeID, fd int, base, path string) error {
 	return u.man.add(d.entry(path, u.xattrs[id]))
 }
 
-// impliedRoot marks the tree of a layer that does not describe its root. Who mounts it takes the root from a layer below.
+// impliedRoot marks the tree of a layer that does not describe its root. Who mounts it takes the root from a layer
+// below.
 const impliedRoot = "trusted.berth.implied"
 
 const opaqueXattr = "trusted.overlay.opaque"
@@ -210,8 +211,8 @@ type dirWalk struct {
 	name []byte // path of what is visited
 }
 
-// run calls before, which may be nil, for each directory before those in it, and after after them. Both get the directory's
-// parent, open, and its name there; the root is "." in itself.
+// run calls before, which may be nil, for each directory before those in it, and after after them. Both get the
+// directory's parent, open, and its name there; the root is "." in itself.
 func (w *dirWalk) run(before, after func(id nodeID, fd int, base string) error) error {
 	fd, err := unix.Openat(w.root, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// attack is an image that wants to hurt the node: the lower layer, which may be none, and the one above it. Both are made
-// while they are read: they must not count as memory of who unpacks them.
+// attack is an image that wants to hurt the node: the lower layer, which may be none, and the one above it. Both are
+// made while they are read: they must not count as memory of who unpacks them.
 type attack struct {
 	name  string
 	lower func(add func(item))
@@ -130,7 +130,9 @@ func unpackAttack(ctx context.Context, t testing.TB, dir string, a attack) (look
 	return unpackStream(ctx, t, filepath.Join(dir, "upper"), a.upper, lowers)
 }
 
-func unpackStream(ctx context.Context, t testing.TB, dir string, make func(func(item)), lowers []string) (looks int64, err error) {
+func unpackStream(
+	ctx context.Context, t testing.TB, dir string, make func(func(item)), lowers []string,
+) (looks int64, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func exceeds(has string, found, limit int64, unit, remedy string) error {
 
 // What to do about a layer that breaks a bound.
 const (
-	raiseMemory = "build the image with fewer directories and hard links in this layer, or raise images.max_layer_memory_bytes"
+	raiseMemory = "make fewer directories and hard links in this layer, or raise images.max_layer_memory_bytes"
 	raiseBytes  = "make the layer smaller, or raise images.max_layer_bytes"
 	raiseCount  = "make fewer files and directories in this layer, or raise images.max_layer_entries"
 	rebuild     = "build the image without it: the kernel takes no more"

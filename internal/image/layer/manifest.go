@@ -179,8 +179,8 @@ func goneAfter(t *goneTree, path string, line int64) bool {
 	return false
 }
 
-// reunite looks at the layer in dir, in which names were replaced: a further name of a file whose first name is gone, or is
-// now another's, stands for itself. What the manifest says of it is appended.
+// reunite looks at the layer in dir, in which names were replaced: a further name of a file whose first name is gone,
+// or is now another's, stands for itself. What the manifest says of it is appended.
 func reunite(ctx context.Context, dir string, gone *goneTree) error {
 	name, tree := filepath.Join(dir, ManifestFile), filepath.Join(dir, FS)
 	root, err := unix.Open(tree, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

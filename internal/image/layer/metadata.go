@@ -47,8 +47,8 @@ func sameTime(given, kept int64) bool {
 	return given == kept || given > last && kept >= last && kept < given
 }
 
-// applyMetadata gives the thing at base in the open parent its owner, mode, xattrs and times, in this order: a change of
-// owner takes setuid bits and capabilities away.
+// applyMetadata gives the thing at base in the open parent its owner, mode, xattrs and times, in this order: a change
+// of owner takes setuid bits and capabilities away.
 func (u *unpacker) applyMetadata(base string, h *tar.Header, e *entry) error {
 	if err := u.applyAt(u.parent.fd, base, h, e); err != nil {
 		return err

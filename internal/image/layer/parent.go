@@ -31,8 +31,8 @@ func (d *dirHandle) close() {
 	*d = noHandle()
 }
 
-// enter opens a directory of the tree below root, from the one that is open when that is its parent: a path of thousands of
-// components is not walked anew for each of them.
+// enter opens a directory of the tree below root, from the one that is open when that is its parent: a path of
+// thousands of components is not walked anew for each of them.
 func (d *dirHandle) enter(root int, dirs *dirTree, id nodeID) error {
 	if d.fd >= 0 && d.id == id {
 		return nil
@@ -150,6 +150,8 @@ type steps struct {
 	taken, link int
 }
 
+const wholePath = "a path in the layer, with the symlinks that it leads through, has"
+
 func newSteps(path string) *steps { return &steps{todo: path} }
 
 // next returns the next component that leads anywhere, "" at the end.
@@ -158,7 +160,7 @@ func (s *steps) next(ctx interface{ Err() error }) (string, error) {
 		var c string
 		c, s.todo, _ = strings.Cut(s.todo, "/")
 		if s.taken++; s.taken > maxSteps {
-			return "", exceeds("a path in the layer, with the symlinks that it leads through, has", int64(s.taken), maxSteps, "components", rebuild)
+			return "", exceeds(wholePath, int64(s.taken), maxSteps, "components", rebuild)
 		}
 		if s.taken%64 == 0 {
 			if err := ctx.Err(); err != nil {
@@ -181,7 +183,7 @@ func (s *steps) follow(target string) error {
 		target += "/" + s.todo
 	}
 	if n := len(target); n > 4*maxPath {
-		return exceeds("a path in the layer, with the symlinks that it leads through, has", int64(n), 4*maxPath, "bytes", rebuild)
+		return exceeds(wholePath, int64(n), 4*maxPath, "bytes", rebuild)
 	}
 	s.todo = target
 	return nil

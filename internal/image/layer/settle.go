@@ -16,8 +16,9 @@ import (
 // Settle finishes the layer in dir, which Unpack left with res, over the trees lowers, the topmost first. It may be called
 // once. On an error what is in dir is worthless. It returns soon after the end of ctx.
 //
-// What it costs depends on the directories that are implied or have whiteouts, and on the hard links to files below: files
-// are looked at where they get another name. The manifest gets further lines; it is read only when directories move.
+// What it costs depends on the directories that are implied or have whiteouts, and on the hard links to files below:
+// files are looked at where they get another name. The manifest gets further lines; it is read only when directories
+// move.
 func Settle(ctx context.Context, dir string, res *Result, lowers []string) error {
 	if res.Independent() {
 		return nil
@@ -59,7 +60,8 @@ type settler struct {
 
 func newSettler(ctx context.Context, dir string, res *Result, lowers []string) (_ *settler, err error) {
 	s := &settler{
-		ctx: ctx, dir: dir, own: -1, res: res, dirs: res.dirs, links: res.links, moved: newRelocated(), skeletonBefore: skeletonBytes(dir),
+		ctx: ctx, dir: dir, own: -1, res: res, dirs: res.dirs, links: res.links, moved: newRelocated(),
+		skeletonBefore: skeletonBytes(dir),
 	}
 	s.old = &replacedFiles{dir: dir, sk: s.skeleton, memory: res.memory, used: res.replaced}
 	if s.lower, err = openView(ctx, lowers); err != nil {
@@ -120,8 +122,8 @@ func (s *settler) note(id nodeID, flags dirFlags) {
 	}
 }
 
-// relocate finds out what the directories of the layer cover, and moves what the layer put below a path that is a symlink
-// further down to where that symlink leads.
+// relocate finds out what the directories of the layer cover, and moves what the layer put below a path that is a
+// symlink further down to where that symlink leads.
 func (s *settler) relocate() error { return s.visit(rootNode, merged{}) }
 
 // visit looks at a directory and those in it. above is what its parent covers.
@@ -152,8 +154,8 @@ func (s *settler) visit(id nodeID, above merged) error {
 	return nil
 }
 
-// covers finds what a directory of the layer covers: nothing when the layer cut itself off there. inside is what those in
-// it may cover.
+// covers finds what a directory of the layer covers: nothing when the layer cut itself off there. inside is what those
+// in it may cover.
 func (s *settler) covers(id nodeID, above merged) (at place, inside merged, err error) {
 	d := s.dirs.at(id)
 	if id == rootNode {
@@ -264,11 +266,12 @@ func (s *settler) mkdir(in nodeID, fd int, name string) (nodeID, error) {
 	return id, s.res.bytes.take(inodeCost)
 }
 
-// finish gives the implied directories the owner, mode, xattrs and times of those they cover, removes whiteouts from where
-// nothing is below to be hidden, and sets the times of directories in which something has changed.
+// finish gives the implied directories the owner, mode, xattrs and times of those they cover, removes whiteouts from
+// where nothing is below to be hidden, and sets the times of directories in which something has changed.
 func (s *settler) finish() error {
 	cut := 0 // opaque directories that the walk is in
-	w := &dirWalk{ctx: s.ctx, root: s.own, dirs: s.dirs, skip: func(id nodeID) bool { return !s.dirs.at(id).is(dirMatters) }}
+	w := &dirWalk{ctx: s.ctx, root: s.own, dirs: s.dirs}
+	w.skip = func(id nodeID) bool { return !s.dirs.at(id).is(dirMatters) }
 	before := func(id nodeID, fd int, base string) error {
 		d := s.dirs.at(id)
 		if cut > 0 {
@@ -333,8 +336,8 @@ func (s *settler) adopt(d *dirInfo, to spot, path string) error {
 	return nil
 }
 
-// unhide removes the whiteouts of a directory that the overlay does not make one with any below. Only in a merged directory
-// it keeps them to itself; elsewhere it lists them as names that lead to nothing.
+// unhide removes the whiteouts of a directory that the overlay does not make one with any below. Only in a merged
+// directory it keeps them to itself; elsewhere it lists them as names that lead to nothing.
 func (s *settler) unhide(id nodeID, fd int, base, path string) error {
 	return eachName(s.ctx, fd, base, func(in int, name string) error {
 		var st unix.Stat_t
@@ -353,8 +356,8 @@ func (s *settler) unhide(id nodeID, fd int, base, path string) error {
 	})
 }
 
-// eachName calls do for the names in a directory, some at a time: there may be millions. do may remove or rename what it is
-// called for, and is called for no name twice in a row of one reading.
+// eachName calls do for the names in a directory, some at a time: there may be millions. do may remove or rename what
+// it is called for, and is called for no name twice in a row of one reading.
 func eachName(ctx context.Context, dirfd int, base string, do func(in int, name string) error) error {
 	fd, err := unix.Openat(dirfd, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -17,9 +17,9 @@ const (
 	noNode          = ^nodeID(0)
 )
 
-// pathTree holds paths by parent and name, and a value for each. A path costs some tens of bytes and its last component,
-// however long it is, so that thousands of nested directories cost no more than as many beside each other. To look up a
-// path takes one step for each of its components.
+// pathTree holds paths by parent and name, and a value for each. A path costs some tens of bytes and its last
+// component, however long it is, so that thousands of nested directories cost no more than as many beside each other.
+// To look up a path takes one step for each of its components.
 type pathTree[T any] struct {
 	seed  maphash.Seed
 	nodes [][]treeNode[T] // in chunks, so that growing copies nothing
@@ -96,7 +96,9 @@ func (t *pathTree[T]) child(parent nodeID, name string) (nodeID, bool) {
 // add makes a child of that name. One that is gone leaves its place to it. The name has at most maxName bytes.
 func (t *pathTree[T]) add(parent nodeID, name string) nodeID {
 	up := t.node(parent)
-	id := t.append(treeNode[T]{parent: parent, child: noNode, next: up.child, name: uint32(len(t.names)), size: uint8(len(name))})
+	id := t.append(treeNode[T]{
+		parent: parent, child: noNode, next: up.child, name: uint32(len(t.names)), size: uint8(len(name)),
+	})
 	t.names = append(t.names, name...)
 	up.child = id
 	t.put(id)
@@ -134,7 +136,8 @@ func (t *pathTree[T]) fill(id nodeID) {
 // remove takes a path out, with all that is below it. The nodes stay, and say that they are gone.
 func (t *pathTree[T]) remove(id nodeID) { t.node(id).gone = true }
 
-// move gives a node another parent, in which its name is free. Children of the old parent must not be ranged over again.
+// move gives a node another parent, in which its name is free. Children of the old parent must not be ranged over
+// again.
 func (t *pathTree[T]) move(id, to nodeID) {
 	n, up := t.node(id), t.node(to)
 	n.parent, n.next = to, up.child
@@ -210,7 +213,9 @@ func (t *pathTree[T]) path(id nodeID) (path string, ok bool) {
 
 // clone copies the tree, with the same ids.
 func (t *pathTree[T]) clone() *pathTree[T] {
-	c := &pathTree[T]{seed: t.seed, count: t.count, names: bytes.Clone(t.names), slots: slices.Clone(t.slots), used: t.used, looks: t.looks}
+	c := &pathTree[T]{
+		seed: t.seed, count: t.count, names: bytes.Clone(t.names), slots: slices.Clone(t.slots), used: t.used, looks: t.looks,
+	}
 	for _, chunk := range t.nodes {
 		c.nodes = append(c.nodes, append(make([]treeNode[T], 0, treeChunk), chunk...))
 	}

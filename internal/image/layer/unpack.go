@@ -106,7 +106,8 @@ func newUnpacker(ctx context.Context, dir string, lim Limits) (*unpacker, error)
 		return nil, errors.Join(err, man.close())
 	}
 	u := &unpacker{
-		ctx: ctx, root: root, man: man, tar: &recorder{ctx: ctx, sk: sk}, parent: parentDir{dirHandle: noHandle()}, buf: takeBuffer(),
+		ctx: ctx, root: root, man: man, tar: &recorder{ctx: ctx, sk: sk}, parent: parentDir{dirHandle: noHandle()},
+		buf:     takeBuffer(),
 		entries: newQuota("the layer has", int64(lim.Entries), "files and directories", raiseCount),
 		dirs:    newPathTree[dirInfo](), xattrs: map[nodeID]map[string][]byte{},
 		res: Result{
@@ -183,7 +184,8 @@ func checkSizes(h *tar.Header) error {
 		return exceeds(fmt.Sprintf("the name of the layer entry %q has", begin(h.Name)), int64(n), maxPath, "bytes", rebuild)
 	}
 	if n := len(h.Linkname); n > maxPath {
-		return exceeds(fmt.Sprintf("the link target of the layer entry %q has", begin(h.Name)), int64(n), maxPath, "bytes", rebuild)
+		has := fmt.Sprintf("the link target of the layer entry %q has", begin(h.Name))
+		return exceeds(has, int64(n), maxPath, "bytes", rebuild)
 	}
 	for key, value := range h.PAXRecords {
 		if name, ok := strings.CutPrefix(key, paxXattr); ok && len(value) > maxXattr {

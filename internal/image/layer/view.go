@@ -18,7 +18,8 @@ type view struct {
 	looks int // at names in one tree, against the context
 }
 
-// openPath is a directory of one tree, far below its root, kept open because the next look is most often at what is in it.
+// openPath is a directory of one tree, far below its root, kept open because the next look is most often at what is in
+// it.
 type openPath struct {
 	fd   int // -1 when none is open
 	path string
@@ -62,8 +63,8 @@ func (v *view) with(root int) *view {
 	return &view{ctx: v.ctx, roots: append([]int{root}, v.roots...)}
 }
 
-// spot names what is in a directory of one tree by a descriptor and a path that is short, or else from the tree's root. The
-// descriptor is the view's.
+// spot names what is in a directory of one tree by a descriptor and a path that is short, or else from the tree's root.
+// The descriptor is the view's.
 func (v *view) spot(tree int, dir, name string) (spot, error) {
 	if len(dir) < deepPath {
 		return spot{v.roots[tree], join(dir, name)}, nil
