@@ -107,42 +107,27 @@ func eachLine(ctx context.Context, name string, do func(line int64, e entry) err
 }
 
 func readManifest(ctx context.Context, name string) (manifest, error) {
-	m, g := manifest{}, gone{map[string]int64{}, map[string]int64{}}
+	m, gone, lines := manifest{}, newPathTree[int64](), map[string]int64{}
 	err := eachLine(ctx, name, func(line int64, e entry) error {
 		if e.Type == typeGone {
-			g.paths[e.Path] = line
+			*gone.at(gone.make(e.Path)) = line
 			return nil
 		}
 		m[e.Path] = e
-		if len(g.paths) > 0 {
-			g.lines[e.Path] = line
+		if gone.count > 1 { // what came before is gone by any line that says so
+			lines[e.Path] = line
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	m.dropGone(g)
-	return m, nil
-}
-
-// gone is what a manifest says was replaced: the last line that says so of a path, and of what came after the first of
-// those, the line.
-type gone struct{ paths, lines map[string]int64 }
-
-// dropGone removes what was replaced, with all below it, after its own line.
-func (m manifest) dropGone(g gone) {
-	if len(g.paths) == 0 {
-		return
-	}
 	for p := range m {
-		for up := p; up != "." && up != "/"; up = parentOf(up) {
-			if g.paths[up] > g.lines[p] {
-				delete(m, p)
-				break
-			}
+		if goneAfter(gone, p, lines[p]) {
+			delete(m, p)
 		}
 	}
+	return m, nil
 }
 
 // goneTree has the paths that a layer used twice, each with the last line of the manifest that says so.

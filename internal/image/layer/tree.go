@@ -32,14 +32,15 @@ type pathTree[T any] struct {
 
 type treeNode[T any] struct {
 	value               T
-	parent, child, next nodeID // child is the newest one, next the one that came before it in the same directory
+	parent, child nodeID // child is the newest one
+	next, prev    nodeID // in the same directory, next the one that came before it
 	name                uint32 // where it begins in names
 	size                uint8  // of the name
 	gone                bool   // removed, with all that is below
 }
 
 const (
-	treeChunk = 512
+	treeChunk = 64
 	// maxName is the longest name of a file that the kernel takes.
 	maxName = 255
 	// nodeCost is what a budget is charged for a node, beside its name.
@@ -48,7 +49,7 @@ const (
 
 func newPathTree[T any]() *pathTree[T] {
 	t := &pathTree[T]{seed: maphash.MakeSeed(), slots: []nodeID{noNode, noNode, noNode, noNode}, looks: new(int64)}
-	t.append(treeNode[T]{parent: noNode, child: noNode, next: noNode})
+	t.append(treeNode[T]{parent: noNode, child: noNode, next: noNode, prev: noNode})
 	return t
 }
 
@@ -95,13 +96,9 @@ func (t *pathTree[T]) child(parent nodeID, name string) (nodeID, bool) {
 
 // add makes a child of that name. One that is gone leaves its place to it. The name has at most maxName bytes.
 func (t *pathTree[T]) add(parent nodeID, name string) nodeID {
-	up := t.node(parent)
-	id := t.append(treeNode[T]{
-		parent: parent, child: noNode, next: up.child, name: uint32(len(t.names)), size: uint8(len(name)),
-	})
+	id := t.append(treeNode[T]{child: noNode, name: uint32(len(t.names)), size: uint8(len(name))})
 	t.names = append(t.names, name...)
-	up.child = id
-	t.put(id)
+	t.link(id, parent)
 	return id
 }
 
@@ -136,13 +133,29 @@ func (t *pathTree[T]) fill(id nodeID) {
 // remove takes a path out, with all that is below it. The nodes stay, and say that they are gone.
 func (t *pathTree[T]) remove(id nodeID) { t.node(id).gone = true }
 
-// move gives a node another parent, in which its name is free. Children of the old parent must not be ranged over
-// again.
-func (t *pathTree[T]) move(id, to nodeID) {
-	n, up := t.node(id), t.node(to)
-	n.parent, n.next = to, up.child
+// link makes a node the newest child of another.
+func (t *pathTree[T]) link(id, parent nodeID) {
+	n, up := t.node(id), t.node(parent)
+	n.parent, n.next, n.prev = parent, up.child, noNode
+	if up.child != noNode {
+		t.node(up.child).prev = id
+	}
 	up.child = id
 	t.put(id)
+}
+
+// move gives a node another parent, in which its name is free.
+func (t *pathTree[T]) move(id, to nodeID) {
+	n := t.node(id)
+	if n.next != noNode {
+		t.node(n.next).prev = n.prev
+	}
+	if n.prev != noNode {
+		t.node(n.prev).next = n.next
+	} else {
+		t.node(n.parent).child = n.next
+	}
+	t.link(id, to)
 }
 
 // children ranges over the directories in a directory. They may be moved meanwhile.
@@ -151,7 +164,7 @@ func (t *pathTree[T]) children(id nodeID) iter.Seq[nodeID] {
 		for c := t.node(id).child; c != noNode; {
 			n := t.node(c)
 			next := n.next
-			if n.parent == id && !n.gone && !yield(c) {
+			if !n.gone && !yield(c) {
 				return
 			}
 			c = next
@@ -209,6 +222,16 @@ func (t *pathTree[T]) path(id nodeID) (path string, ok bool) {
 		}
 	}
 	return string(out), true
+}
+
+// make looks up a path, and adds what is missing of it.
+func (t *pathTree[T]) make(path string) nodeID {
+	id, rest := t.find(path)
+	for rest != "" {
+		name, more, _ := strings.Cut(rest, "/")
+		id, rest = t.add(id, name), more
+	}
+	return id
 }
 
 // clone copies the tree, with the same ids.
