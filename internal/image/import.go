@@ -31,7 +31,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)
 		return nil, fail(op, s.explain(err))
 	}
 	defer done()
-	a := &archive{dir: dir, limit: s.now().MaxConfigBytes, files: map[string]archived{}}
+	a := &archive{dir: dir, limit: max(s.now().MaxConfigBytes, s.now().MaxManifestBytes), files: map[string]archived{}}
 	if err := a.spool(ctx, r, s.now().MaxLayerBytes); err != nil {
 		return nil, fail(op, s.explain(err))
 	}
@@ -85,6 +85,7 @@ type archive struct {
 	dir   string
 	limit int64 // of a file read whole
 	kept  int   // files that were written, those replaced since among them
+	names int64 // bytes of all names
 	files map[string]archived
 	blobs map[digest.Digest]string // where docker's own form keeps a layer or config, by diff id or digest
 }
@@ -122,6 +123,9 @@ func (a *archive) spool(ctx context.Context, r io.Reader, limit int64) error {
 		if left -= h.Size; left < 0 {
 			return errorf(ResourceExhausted, "it is larger than the %d bytes allowed", limit)
 		}
+		if err := a.countNames(h); err != nil {
+			return err
+		}
 		if len(a.files) > 1<<20 || a.kept > 1<<20 {
 			return errorf(ResourceExhausted, "it has more than %d files", 1<<20)
 		}
@@ -129,6 +133,26 @@ func (a *archive) spool(ctx context.Context, r io.Reader, limit int64) error {
 			return err
 		}
 	}
+}
+
+// What an archive may have of names: of one the most that the kernel takes, and of all together.
+const (
+	maxNameBytes  = 4096
+	maxNamesBytes = 32 << 20
+)
+
+// countNames refuses names that are longer than any path, or too many: they are kept until the archive is read.
+func (a *archive) countNames(h *tar.Header) error {
+	for _, name := range []string{h.Name, h.Linkname} {
+		if n := len(name); n > maxNameBytes {
+			return tooMuch("a name in it has", int64(n), maxNameBytes, "bytes", "")
+		}
+		a.names += int64(len(name))
+	}
+	if a.names > maxNamesBytes {
+		return tooMuch("the names in it have", a.names, maxNamesBytes, "bytes", "")
+	}
+	return nil
 }
 
 func (a *archive) keep(ctx context.Context, h *tar.Header, r io.Reader) error {
@@ -334,6 +358,9 @@ func (a *archive) savedImage(ctx context.Context, s *pipeline, e saveEntry) (*ch
 	raw, err := a.readRaw(e.Config)
 	if err != nil {
 		return nil, err
+	}
+	if n, most := int64(len(raw)), s.now().MaxConfigBytes; n > most {
+		return nil, tooMuch("the config "+e.Config+" has", n, most, "bytes", "images.max_config_bytes")
 	}
 	f := &chosen{rawConfig: raw}
 	f.manifest.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(raw), Size: int64(len(raw))}

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -111,10 +112,17 @@ func TestImportRefuses(t *testing.T) {
 	foreign := editConfig(t, imageOf(t, gz(t, file("a", "1"))), func(cf *v1.ConfigFile) { cf.Architecture = "s390x" })
 	flipped := bytes.Clone(good)
 	flipped[bytes.Index(flipped, []byte{0x1f, 0x8b})+40] ^= 1
+	var many []entry
+	for i := range maxNamesBytes/4000 + 1 {
+		many = append(many, aFile(fmt.Sprint(i, strings.Repeat("n", 4000)), ""))
+	}
 	cases := map[string]struct {
 		data []byte
 		kind Kind
 	}{
+		"a long name": {tarOf(t, aFile(strings.Repeat("n", 5000), "")), ResourceExhausted},
+		"a long link": {tarOf(t, aSymlink("l", strings.Repeat("n", 5000))), ResourceExhausted},
+		"many names":  {tarOf(t, many...), ResourceExhausted},
 		"empty":       {nil, InvalidArgument},
 		"no tar":      {[]byte(strings.Repeat("no tar", 200)), InvalidArgument},
 		"cut short":   {good[:len(good)/2], InvalidArgument},

@@ -31,12 +31,12 @@ type pathTree[T any] struct {
 }
 
 type treeNode[T any] struct {
-	value               T
+	value         T
 	parent, child nodeID // child is the newest one
 	next, prev    nodeID // in the same directory, next the one that came before it
-	name                uint32 // where it begins in names
-	size                uint8  // of the name
-	gone                bool   // removed, with all that is below
+	name          uint32 // where it begins in names
+	size          uint8  // of the name
+	gone          bool   // removed, with all that is below
 }
 
 const (
