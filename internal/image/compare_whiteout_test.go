@@ -63,6 +63,13 @@ func TestCompareWhiteoutsThroughSymlinks(t *testing.T) {
 	both("the opaque mark of what the symlink leads to",
 		[]entry{aFile("usr/lib/own", "mine")}, []entry{aFile("lib/.wh..wh..opq", "")},
 		map[string]string{"usr/lib/own": "file mine", "usr/lib/foo": "nothing"})
+	add("a whiteout through a symlink, in a directory that is described",
+		layers{low, {aDir("usr/lib", 0o700), aFile("lib/.wh.foo", "")}},
+		map[string]string{"usr/lib/foo": "nothing"})
+	add("a directory described through a symlink", layers{low, {aDir("lib/foo", 0o700), aFile("usr/lib/foo/a", "mine")}},
+		map[string]string{"usr/lib/foo/a": "file mine", "usr/lib/foo/old": "file low"})
+	add("a directory through a symlink, over a whiteout", layers{low, {aFile("usr/lib/.wh.foo", ""), aFile("lib/foo/a", "mine")}}, foo,
+		unknown[len(unknown)/2:]...)
 	for i := range cases {
 		cases[i].keepLinks = true
 	}

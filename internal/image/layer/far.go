@@ -55,6 +55,9 @@ func (s *settler) linkChain(waiting map[string]string, name string) error {
 }
 
 func (s *settler) linkOne(name, target string) error {
+	if _, rest := s.dirs.find(parentOf(name)); rest != "" {
+		return nil // another link took the place of a directory that this one was in
+	}
 	from, err := s.both.resolve(target, false)
 	if err != nil {
 		return err

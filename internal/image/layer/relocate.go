@@ -22,6 +22,7 @@ type relocated struct {
 	stays map[nodeName]nodeID
 	goes  map[nodeName]struct{}
 	fresh []nodeID // directories with a new path that are to be visited
+	known []nodeID // directories that got something, and were not visited because nothing in them mattered
 }
 
 func newRelocated() relocated {
@@ -58,14 +59,14 @@ func (s *settler) relocateOne(id nodeID) error {
 	if err != nil {
 		return err
 	}
-	s.moved.fresh = s.moved.fresh[:0]
+	s.moved.fresh, s.moved.known = nil, nil
 	if err := s.merge(id, target); err != nil {
 		return err
 	}
 	if err := s.noteMoved(p, to.path); err != nil {
 		return err
 	}
-	return s.visitMoved(target)
+	return s.visitMoved()
 }
 
 // noteMoved has the skeleton know that what was at or below a path is at another.
@@ -81,8 +82,13 @@ func (s *settler) noteMoved(from, to string) error {
 }
 
 // visitMoved looks at the directories that have a new path: they may cover something else there.
-func (s *settler) visitMoved(target nodeID) error {
-	fresh := append([]nodeID(nil), s.moved.fresh...)
+func (s *settler) visitMoved() error {
+	for _, id := range s.moved.known {
+		if _, err := s.coversOf(id); err != nil {
+			return err
+		}
+	}
+	fresh := s.moved.fresh
 	parent, inside := noNode, merged{}
 	for _, id := range fresh {
 		if up := s.dirs.node(id).parent; up != parent {
@@ -132,6 +138,9 @@ func (s *settler) merge(from, to nodeID) error {
 	}
 	if err := s.mergeDirs(from, to, spot{src, "."}, spot{dst, "."}); err != nil {
 		return err
+	}
+	if !s.dirs.at(to).is(dirSeen) {
+		s.moved.known = append(s.moved.known, to)
 	}
 	s.note(to, dirTouched)
 	s.note(s.dirs.node(from).parent, dirTouched)
