@@ -68,7 +68,8 @@ func TestCompareWhiteoutsThroughSymlinks(t *testing.T) {
 		map[string]string{"usr/lib/foo": "nothing"})
 	add("a directory described through a symlink", layers{low, {aDir("lib/foo", 0o700), aFile("usr/lib/foo/a", "mine")}},
 		map[string]string{"usr/lib/foo/a": "file mine", "usr/lib/foo/old": "file low"})
-	add("a directory through a symlink, over a whiteout", layers{low, {aFile("usr/lib/.wh.foo", ""), aFile("lib/foo/a", "mine")}}, foo,
+	add("a directory through a symlink, over a whiteout",
+		layers{low, {aFile("usr/lib/.wh.foo", ""), aFile("lib/foo/a", "mine")}}, foo,
 		unknown[len(unknown)/2:]...)
 	for i := range cases {
 		cases[i].keepLinks = true

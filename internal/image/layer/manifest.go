@@ -52,13 +52,8 @@ type manifestWriter struct {
 	lines int64
 }
 
-func createManifest(name string) (*manifestWriter, error) { return openManifest(name, os.O_TRUNC) }
-
-// appendManifest opens a manifest for further lines, which replace earlier ones.
-func appendManifest(name string) (*manifestWriter, error) { return openManifest(name, os.O_APPEND) }
-
-func openManifest(name string, flags int) (*manifestWriter, error) {
-	out, err := createPacked(name, flags)
+func createManifest(name string) (*manifestWriter, error) {
+	out, err := createPacked(name, os.O_TRUNC)
 	if err != nil {
 		return nil, err
 	}
