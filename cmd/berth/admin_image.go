@@ -58,7 +58,11 @@ func (n service) Images(_ context.Context, req *admin.ImagesRequest, send func(*
 	for _, img := range images {
 		d := n.imageDetail(img)
 		if req.Config {
-			d.Config = img.RawConfig()
+			raw, err := img.RawConfig()
+			if err != nil && len(req.Images) > 0 { // of a list, one that has gone meanwhile is told without
+				return err
+			}
+			d.Config = raw
 		}
 		if err := send(d); err != nil {
 			return err

@@ -188,6 +188,7 @@ func (n *node) imageConfig(cfg *config.Config) image.Config {
 	return image.Config{
 		Root: cfg.ImagesRoot(), RegistryConfigDir: cfg.Registry.ConfigDir, Pinned: c.Pinned,
 		MaxLayers: c.MaxLayers, MaxManifestBytes: c.MaxManifestBytes, MaxConfigBytes: c.MaxConfigBytes, MaxLayerBytes: c.MaxLayerBytes,
+		MaxImageBytes: c.MaxImageBytes, MaxLayerMemoryBytes: c.MaxLayerMemoryBytes,
 		MaxLayerEntries: c.MaxLayerEntries, MaxPullLayers: c.MaxPullLayers, MaxParallelLayers: c.MaxConcurrentDownloads,
 		MaxLayerConnections: c.MaxLayerConnections, StallTimeout: c.StallTimeout.Duration, MaxBufferBytes: c.MaxBufferBytes,
 		Verifier: n.verifier(cfg.Verifier), Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID,

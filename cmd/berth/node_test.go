@@ -25,7 +25,7 @@ func TestImageLimits(t *testing.T) {
 	for name, value := range maxima(&store) {
 		got[name] = value.Int()
 	}
-	if !reflect.DeepEqual(got, want) || len(want) != 9 {
+	if !reflect.DeepEqual(got, want) || len(want) != 11 {
 		t.Errorf("the store gets %v, configured are %v", got, want)
 	}
 }

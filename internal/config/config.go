@@ -92,8 +92,10 @@ type Images struct {
 	MaxLayers              int      // of an image
 	MaxManifestBytes       int64    // of a manifest or an index
 	MaxConfigBytes         int64    // of an image's config
+	MaxImageBytes          int64    // of all layers of an image, as they are fetched
 	MaxLayerBytes          int64    // that one layer may unpack to
 	MaxLayerEntries        int      // of one layer
+	MaxLayerMemoryBytes    int64    // for what is kept of one layer while it is unpacked
 }
 
 // Verifier says which programs are asked before an image is fetched.

@@ -73,8 +73,10 @@ max_buffer_bytes = 6_000_000_000
 max_layers = 11
 max_manifest_bytes = 12
 max_config_bytes = 13
+max_image_bytes = 6_000_000_000
 max_layer_bytes = 5_000_000_000
 max_layer_entries = 15
+max_layer_memory_bytes = 1600
 pinned = ["registry.example/pause:1", "a*"]
 [image_verifier]
 dir = "/verifiers"
@@ -133,7 +135,10 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		CNI:      CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second}, Duration{61 * time.Second}},
 		CDI:      CDI{SpecDirs: []string{"/cdi"}},
 		Registry: Registry{"/certs"},
-		Images:   Images{"/images", 3, 2, 5, Duration{7 * time.Second}, 6_000_000_000, []string{"registry.example/pause:1", "a*"}, 11, 12, 13, 5_000_000_000, 15},
+		Images: Images{
+			"/images", 3, 2, 5, Duration{7 * time.Second}, 6_000_000_000, []string{"registry.example/pause:1", "a*"}, 11, 12, 13,
+			6_000_000_000, 5_000_000_000, 15, 1600,
+		},
 		Verifier: Verifier{"/verifiers", 4, Duration{3 * time.Second}},
 		NRI:      NRI{&on, "/nri.sock", "/nri.d", "/nri.conf", Duration{8 * time.Second}, Duration{9 * time.Second}, Duration{7 * time.Second}},
 		Runtimes: Runtimes{"fast", map[string]Handler{

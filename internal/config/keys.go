@@ -158,10 +158,12 @@ var keys = []key[Config]{
 	},
 	{
 		name:  "images.max_layers",
-		field: of(func(c *Config) *int { return &c.Images.MaxLayers }, between("layers", 1, 100_000), 512),
+		field: of(func(c *Config) *int { return &c.Images.MaxLayers }, between("layers", 1, 100_000), 500),
 		comment: "An image that is larger is refused: its layers, a manifest or an index, its config,\n" +
-			"what one layer unpacks to, and how many files and directories that is.",
-		meaning: "layers of an image; one with more is refused, as with the limits that follow",
+			"the bytes of all layers as they are fetched, what one layer unpacks to, how many files and directories\n" +
+			"that is, and the memory that unpacking it takes.",
+		meaning: "layers of an image; one with more is refused, as with the limits that follow. The kernel mounts " +
+			"no more than 500, whatever is set here",
 	},
 	{
 		name:    "images.max_manifest_bytes",
@@ -170,18 +172,30 @@ var keys = []key[Config]{
 	},
 	{
 		name:    "images.max_config_bytes",
-		field:   of(func(c *Config) *int64 { return &c.Images.MaxConfigBytes }, between[int64]("bytes", 1, 1<<30), 8<<20),
-		meaning: "bytes of an image's config (8 MiB)",
+		field:   of(func(c *Config) *int64 { return &c.Images.MaxConfigBytes }, between[int64]("bytes", 1, 1<<30), 1<<20),
+		meaning: "bytes of an image's config (1 MiB)",
+	},
+	{
+		name:    "images.max_image_bytes",
+		field:   of(func(c *Config) *int64 { return &c.Images.MaxImageBytes }, between[int64]("bytes", 1, 1<<60), 512<<30),
+		meaning: "bytes of all layers of an image, as they are fetched (512 GiB)",
 	},
 	{
 		name:    "images.max_layer_bytes",
 		field:   of(func(c *Config) *int64 { return &c.Images.MaxLayerBytes }, between[int64]("bytes", 1, 1<<60), 128<<30),
-		meaning: "bytes that one layer may unpack to (128 GiB)",
+		meaning: "bytes that one layer may unpack to (128 GiB); each file and directory counts 4 KiB besides",
 	},
 	{
 		name:    "images.max_layer_entries",
 		field:   of(func(c *Config) *int { return &c.Images.MaxLayerEntries }, between("files and directories", 1, math.MaxInt32), 8<<20),
-		meaning: "files and directories in one layer",
+		meaning: "files and directories in one layer, those among them that no entry describes",
+	},
+	{
+		name: "images.max_layer_memory_bytes",
+		field: of(func(c *Config) *int64 { return &c.Images.MaxLayerMemoryBytes },
+			between[int64]("bytes", 1<<10, 1<<40), 32<<20),
+		meaning: "memory for what is kept of one layer while it is unpacked: some 90 bytes for a directory, more for a " +
+			"hard link to a file of a lower layer (32 MiB)",
 	},
 	{
 		name: "image_verifier.dir", unset: "none",

@@ -20,7 +20,7 @@ func TestReload(t *testing.T) {
 	for _, c := range changes {
 		said = append(said, c.String())
 	}
-	want := []string{`images.max_layers: 512 → 7`, `images.pinned: ["x"] → ["x", "y"]`, `log_level: "warn" → "debug"`, `root: "/a" → "/b", after a restart`,
+	want := []string{`images.max_layers: 500 → 7`, `images.pinned: ["x"] → ["x", "y"]`, `log_level: "warn" → "debug"`, `root: "/a" → "/b", after a restart`,
 		`runtimes.gone.path: "/g" → (none)`, `runtimes.new.init: (none) → true`, `runtimes.new.path: (none) → "/n"`}
 	if !slices.Equal(said, want) {
 		t.Errorf("said\n%s\nwanted\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))

@@ -198,7 +198,7 @@ func (c *catalog) imageOf(rec *imageRecord) Image {
 	img := Image{
 		ID: rec.ID, RepoTags: append([]string(nil), rec.Tags...), RepoDigests: append([]string(nil), rec.Digests...),
 		Size: rec.Size, Config: rec.parsedImage, PulledAt: rec.PulledAt, Platform: rec.Platform,
-		Manifest: rec.Manifest, Durable: rec.Durable, rawConfig: rec.Config, refs: rec.Layers,
+		Manifest: rec.Manifest, Durable: rec.Durable, record: c.recordPath(rec.ID), refs: rec.Layers,
 	}
 	for _, l := range rec.Layers {
 		img.Layers = append(img.Layers, l.ID)

@@ -37,7 +37,7 @@ func (s shelf) put(mediaType string, doc any, algorithm ...digest.Algorithm) oci
 	return ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(raw))}
 }
 
-// image adds an image without layers whose config names the platform, and whose label tells it from others.
+// image adds an image without layers whose config names the platform, and whose user tells it from others.
 func (s shelf) image(platform, label string) ocispec.Descriptor {
 	s.Helper()
 	var p ocispec.Platform
@@ -47,7 +47,7 @@ func (s shelf) image(platform, label string) ocispec.Descriptor {
 			s.Fatal(err)
 		}
 	}
-	config := s.put(ocispec.MediaTypeImageConfig, ocispec.Image{Platform: p, Config: ocispec.ImageConfig{Labels: map[string]string{"is": label}}})
+	config := s.put(ocispec.MediaTypeImageConfig, ocispec.Image{Platform: p, Config: ocispec.ImageConfig{User: label}})
 	return s.put(ocispec.MediaTypeImageManifest, ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config, Layers: []ocispec.Descriptor{}})
 }
 
@@ -63,7 +63,7 @@ func (s shelf) index(entries ...ocispec.Descriptor) ocispec.Descriptor {
 	return s.put(ocispec.MediaTypeImageIndex, ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: entries})
 }
 
-// choose says which image is chosen for a platform, by its label.
+// choose says which image is chosen for a platform, by its user.
 func (s shelf) choose(platform string, from ocispec.Descriptor) (string, error) {
 	s.Helper()
 	target, err := targetFor(platform)
@@ -75,7 +75,7 @@ func (s shelf) choose(platform string, from ocispec.Descriptor) (string, error) 
 	if err != nil {
 		return "", failed("pull", err)
 	}
-	return found.config.Config.Labels["is"], nil
+	return found.config.Config.User, nil
 }
 
 // refuses wants a document to be refused.

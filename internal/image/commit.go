@@ -29,7 +29,7 @@ func (e *edit) idle() bool {
 		return false
 	}
 	plain := func(r imageRecord) imageRecord {
-		r.PulledAt, r.Boot, r.parsedImage = time.Time{}, "", ocispec.Image{}
+		r.PulledAt, r.Boot, r.parsedImage, r.Config = time.Time{}, "", ocispec.Image{}, nil // the id tells the config
 		return r
 	}
 	return reflect.DeepEqual(plain(*e.old), plain(*e.rec))
@@ -94,7 +94,11 @@ func (c committer) stage(edits []*edit) (done func(), err error) {
 			continue
 		}
 		e.staged = filepath.Join(dir, strconv.Itoa(i))
-		if err = imageKind.Stage(e.staged, e.rec); err == nil {
+		var full *imageRecord
+		if full, err = whole(c.disk, e.rec); err == nil {
+			err = imageKind.Stage(e.staged, full)
+		}
+		if err == nil {
 			err = at("commit.stage", func() error { return syncFile(e.staged) })
 		}
 		if err != nil {
@@ -132,12 +136,15 @@ func (c committer) putLocked(e *edit) error {
 	case e.staged != "":
 		err = os.Rename(e.staged, path)
 	default:
-		err = imageKind.Write(path, e.rec)
+		var full *imageRecord
+		if full, err = whole(c.disk, e.rec); err == nil {
+			err = imageKind.Write(path, full)
+		}
 	}
 	if err != nil {
 		return err
 	}
-	c.images[e.rec.ID] = e.rec
+	c.images[e.rec.ID] = e.rec.slim()
 	delete(c.unread, path)
 	if !e.idle() {
 		c.dirty(path)

@@ -24,6 +24,3 @@ func (c *catalog) LayersOf(img Image) []Layer {
 	}
 	return out
 }
-
-// RawConfig is the image config as it was fetched: its digest is the id. It is not to be changed.
-func (img Image) RawConfig() []byte { return img.rawConfig }

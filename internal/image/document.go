@@ -7,17 +7,27 @@ import (
 	"fmt"
 	"slices"
 	"unicode"
+
+	"berth/internal/limit"
 )
 
 // unambiguous refuses a JSON document that two readers could understand differently: one that is no object, or in which a key
 // stands twice. encoding/json takes the last, others the first, and whoever judged the image may have read the other one.
 // Where keys are fixed, those that differ only in case are the same: encoding/json takes each for the other.
-func unambiguous(raw []byte) error {
+func unambiguous(raw []byte) error { return unambiguousOf(raw, limit.Budget{}) }
+
+// unambiguousOf does the same for a document that may have so many values, those of its lists and objects counted: each
+// may become a structure of more than a hundred bytes.
+func unambiguousOf(raw []byte, most limit.Budget) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
-	var open []*object
-	for first := true; first || len(open) > 0; first = false {
+	var open []object
+	for first, tokens := true, 0; first || len(open) > 0; first = false {
 		token, err := d.Token()
 		if err != nil {
+			return err
+		}
+		tokens++
+		if err := most.Check(int64(tokens)); err != nil {
 			return err
 		}
 		if first && token != json.Delim('{') {
@@ -33,32 +43,33 @@ func unambiguous(raw []byte) error {
 // object is one that the walk is in, or an array.
 type object struct {
 	name  string // its own key; of an array's member, the array's
-	keys  map[string]struct{}
-	fixed bool   // its keys are those of a structure, not of a map
-	key   string // that the next value belongs to
-	value bool   // what comes next is a value
+	array bool
+	keys  map[string]struct{} // nil before the first
+	fixed bool                // its keys are those of a structure, not of a map
+	key   string              // that the next value belongs to
+	value bool                // what comes next is a value
 }
 
 // fixedKeys are the objects of manifests, indexes and configs that are structures. Others may be maps, such as labels.
 var fixedKeys = []string{"", "config", "rootfs", "layers", "manifests", "platform", "subject"}
 
-func step(open []*object, token json.Token) ([]*object, error) {
+func step(open []object, token json.Token) ([]object, error) {
 	var in *object
 	if len(open) > 0 {
-		in = open[len(open)-1]
+		in = &open[len(open)-1]
 	}
 	switch delim, _ := token.(json.Delim); {
 	case delim == '}' || delim == ']':
 		return open[:len(open)-1], nil
-	case in != nil && in.keys != nil && !in.value:
+	case in != nil && !in.array && !in.value:
 		return open, in.add(token.(string))
 	case delim == '{' || delim == '[':
-		o := &object{value: true}
+		o := object{value: true, array: true}
 		if in != nil {
 			o.name, in.value = in.next()
 		}
 		if delim == '{' {
-			o.keys, o.value, o.fixed = map[string]struct{}{}, false, slices.Contains(fixedKeys, o.name)
+			o.array, o.value, o.fixed = false, false, slices.Contains(fixedKeys, o.name)
 		}
 		return append(open, o), nil
 	case in != nil:
@@ -69,7 +80,7 @@ func step(open []*object, token json.Token) ([]*object, error) {
 
 // next is the name of what the object's next value is, and whether yet another value follows it at once.
 func (o *object) next() (name string, more bool) {
-	if o.keys == nil {
+	if o.array {
 		return o.name, true
 	}
 	return o.key, false
@@ -82,6 +93,9 @@ func (o *object) add(key string) error {
 	}
 	if _, twice := o.keys[same]; twice {
 		return fmt.Errorf("it has the key %q twice", key)
+	}
+	if o.keys == nil {
+		o.keys = map[string]struct{}{}
 	}
 	o.keys[same] = struct{}{}
 	o.key, o.value = key, true

@@ -62,7 +62,10 @@ func TestOddDocuments(t *testing.T) {
 		}
 	}
 	s := newShelf(t)
-	config, err := json.Marshal(map[string]any{"os": "linux", "architecture": "amd64", "unknown": map[string]any{"deep": []int{1}}, "config": map[string]any{"Labels": map[string]string{"is": "odd"}}})
+	config, err := json.Marshal(map[string]any{
+		"os": "linux", "architecture": "amd64", "unknown": map[string]any{"deep": []int{1}},
+		"config": map[string]any{"User": "odd"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,8 +91,9 @@ func (c ctxWriter) Write(p []byte) (int, error) {
 
 // export is one image to be written, and what it is called in the archive.
 type export struct {
-	img  Image
-	tags []string
+	img    Image
+	config []byte
+	tags   []string
 }
 
 // findExports finds what is asked for, each image once, and holds it.
@@ -121,6 +122,10 @@ func findExports(s *Store, refs []string) (wanted []*export, release func(), err
 		x := byID[img.ID]
 		if x == nil {
 			x = &export{img: img}
+			if x.config, err = img.RawConfig(); err != nil { // now: Remove leaves the layers of what is exported, and no record
+				release()
+				return nil, nil, err
+			}
 			byID[img.ID], wanted = x, append(wanted, x)
 		}
 		x.tags = union(x.tags, tagsAsked(img, ref))

@@ -55,7 +55,7 @@ func (s *savedForm) image(x *export, layers []ocispec.Descriptor) ([]memberFile,
 		e.Layers = append(e.Layers, s.layer(l.Digest))
 	}
 	s.entries = append(s.entries, e)
-	return []memberFile{{e.Config, x.img.rawConfig}}, nil
+	return []memberFile{{e.Config, x.config}}, nil
 }
 
 func (s *savedForm) end() ([]memberFile, error) {
@@ -78,7 +78,9 @@ func (l *layoutForm) image(x *export, layers []ocispec.Descriptor) ([]memberFile
 	}
 	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Layers: layers,
-		Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.Digest(x.img.ID), Size: int64(len(x.img.rawConfig))},
+		Config: ocispec.Descriptor{
+			MediaType: ocispec.MediaTypeImageConfig, Digest: digest.Digest(x.img.ID), Size: int64(len(x.config)),
+		},
 	}
 	if m.Layers == nil {
 		m.Layers = []ocispec.Descriptor{}

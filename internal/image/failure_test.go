@@ -396,10 +396,10 @@ func TestBounds(t *testing.T) {
 	host := startRegistry(t, "")
 	push(t, host+"/big:v1", imageOf(t, gz(t, file("a", strings.Repeat("x", 1<<20))), gz(t, file("b", "")), gz(t, file("c", ""))))
 	for words, change := range map[string]func(*Config){
-		"layers of an image: 3":   func(c *Config) { c.MaxLayers = 2 },
-		"size of a manifest":      func(c *Config) { c.MaxManifestBytes = 10 },
-		"size of an image config": func(c *Config) { c.MaxConfigBytes = 10 },
-		"unpacks to more":         func(c *Config) { c.MaxLayerBytes = 1000 },
+		"layers of an image: 3":     func(c *Config) { c.MaxLayers = 2 },
+		"size of a manifest":        func(c *Config) { c.MaxManifestBytes = 10 },
+		"size of an image config":   func(c *Config) { c.MaxConfigBytes = 10 },
+		"size of an unpacked layer": func(c *Config) { c.MaxLayerBytes = 1000 },
 	} {
 		s := open(t, t.TempDir(), change)
 		_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/big:v1"})

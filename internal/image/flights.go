@@ -129,30 +129,42 @@ type keyLocks struct {
 }
 
 type keyLock struct {
-	sync.Mutex
+	taken chan struct{} // holds one value while somebody has the lock
 	users int
 }
 
-func (k *keyLocks) lock(key string) (unlock func()) {
+// lock waits for the lock, or for the end of ctx.
+func (k *keyLocks) lock(ctx context.Context, key string) (unlock func(), err error) {
+	l := k.enter(key)
+	select {
+	case l.taken <- struct{}{}:
+		return func() { <-l.taken; k.leave(key, l) }, nil
+	case <-ctx.Done():
+		k.leave(key, l)
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (k *keyLocks) enter(key string) *keyLock {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.byKey == nil {
 		k.byKey = map[string]*keyLock{}
 	}
 	l := k.byKey[key]
 	if l == nil {
-		l = &keyLock{}
+		l = &keyLock{taken: make(chan struct{}, 1)}
 		k.byKey[key] = l
 	}
 	l.users++
-	k.mu.Unlock()
-	l.Lock()
-	return func() {
-		l.Unlock()
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(k.byKey, key)
-		}
+	return l
+}
+
+func (k *keyLocks) leave(key string, l *keyLock) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.users--; l.users == 0 {
+		delete(k.byKey, key)
 	}
 }
 

@@ -34,7 +34,11 @@ func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)
 		return nil, failed(op, s.explain(err))
 	}
 	defer done()
-	a := &archive{dir: dir, document: limit.ArchiveDocument.At(s.now().MaxConfigBytes), files: map[string]archived{}}
+	a := &archive{
+		dir:      dir,
+		document: limit.ArchiveDocument.At(max(s.now().MaxConfigBytes, s.now().MaxManifestBytes)),
+		files:    map[string]archived{},
+	}
 	if err := a.spool(ctx, r, limit.ArchiveBytes.At(s.now().MaxLayerBytes)); err != nil {
 		return nil, failed(op, s.explain(err))
 	}
@@ -88,6 +92,7 @@ type archive struct {
 	dir      string
 	document limit.Budget // of a file read whole
 	kept     int          // files that were written, those replaced since among them
+	names    int64        // bytes of all names
 	files    map[string]archived
 	blobs    map[digest.Digest]string // where docker's own form keeps a layer or config, by diff id or digest
 }
@@ -125,6 +130,9 @@ func (a *archive) spool(ctx context.Context, r io.Reader, most limit.Budget) err
 		if left -= h.Size; left < 0 {
 			return most.Exceeded()
 		}
+		if err := a.countNames(h); err != nil {
+			return err
+		}
 		if err := limit.ArchiveFiles.Check(int64(max(len(a.files), a.kept))); err != nil {
 			return err
 		}
@@ -132,6 +140,17 @@ func (a *archive) spool(ctx context.Context, r io.Reader, most limit.Budget) err
 			return err
 		}
 	}
+}
+
+// countNames refuses names that are longer than any path, or too many: they are kept until the archive is read.
+func (a *archive) countNames(h *tar.Header) error {
+	for _, name := range []string{h.Name, h.Linkname} {
+		if err := limit.EntryName.Check(int64(len(name))); err != nil {
+			return err
+		}
+		a.names += int64(len(name))
+	}
+	return limit.ArchiveNames.Check(a.names)
 }
 
 func (a *archive) keep(ctx context.Context, h *tar.Header, r io.Reader) error {
@@ -338,10 +357,16 @@ func (a *archive) savedImage(ctx context.Context, s *pipeline, e saveEntry) (*ch
 	if err != nil {
 		return nil, err
 	}
+	if err := limit.ConfigBytes.At(s.now().MaxConfigBytes).Check(int64(len(raw))); err != nil {
+		return nil, fmt.Errorf("config %s: %w", e.Config, err)
+	}
 	f := &chosen{rawConfig: raw}
 	f.manifest.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(raw), Size: int64(len(raw))}
 	if f.config, err = parseConfig(raw); err != nil {
 		return nil, fail.New(errdefs.ErrInvalidArgument, "%s: %w", e.Config, err)
+	}
+	if err := checkConfig(f.config); err != nil {
+		return nil, err
 	}
 	for _, name := range e.Layers {
 		desc, err := a.describe(ctx, name)

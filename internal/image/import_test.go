@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -17,6 +18,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"berth/internal/limit"
 )
 
 // ociTar writes images into an OCI layout and tars that.
@@ -112,10 +115,17 @@ func TestImportRefuses(t *testing.T) {
 	foreign := editConfig(t, imageOf(t, gz(t, file("a", "1"))), func(cf *v1.ConfigFile) { cf.Architecture = "s390x" })
 	flipped := bytes.Clone(good)
 	flipped[bytes.Index(flipped, []byte{0x1f, 0x8b})+40] ^= 1
+	var many []entry
+	for i := range limit.ArchiveNames.Limit/4000 + 1 {
+		many = append(many, aFile(fmt.Sprint(i, strings.Repeat("n", 4000)), ""))
+	}
 	cases := map[string]struct {
 		data []byte
 		kind error
 	}{
+		"a long name": {tarOf(t, aFile(strings.Repeat("n", 5000), "")), errdefs.ErrResourceExhausted},
+		"a long link": {tarOf(t, aSymlink("l", strings.Repeat("n", 5000))), errdefs.ErrResourceExhausted},
+		"many names":  {tarOf(t, many...), errdefs.ErrResourceExhausted},
 		"empty":       {nil, errdefs.ErrInvalidArgument},
 		"no tar":      {[]byte(strings.Repeat("no tar", 200)), errdefs.ErrInvalidArgument},
 		"cut short":   {good[:len(good)/2], errdefs.ErrInvalidArgument},

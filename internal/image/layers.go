@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/image/layer"
+	"berth/internal/limit"
 	"berth/internal/room"
 )
 
@@ -92,7 +93,10 @@ type holding struct {
 func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) (*holding, error) {
 	key := w.diffID.String()
 	for {
-		h, owner := s.join(w, src, p)
+		h, owner, err := s.join(ctx, w, src, p)
+		if err != nil {
+			return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
+		}
 		if h.id != "" {
 			p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseExists})
 			return h, nil
@@ -135,10 +139,14 @@ func everybodys(err error, src source) bool {
 
 // join holds a layer that is there, or the flight of one that is not. It waits for who settles the very same meanwhile: for
 // a moment that one is neither on its way nor there.
-func (s *pipeline) join(w want, src source, p *reporter) (h *holding, owner bool) {
-	defer s.settling.lock(w.chain.String())()
+func (s *pipeline) join(ctx context.Context, w want, src source, p *reporter) (h *holding, owner bool, err error) {
+	unlock, err := s.settling.lock(ctx, w.chain.String())
+	if err != nil {
+		return nil, false, err
+	}
+	defer unlock()
 	if id, release := s.holdPresent(plainID(w.diffID), settledID(w.chain)); id != "" {
-		return &holding{id: id, release: release}, false
+		return &holding{id: id, release: release}, false, nil
 	}
 	fl, owner, leave := s.layers.join(w.diffID.String(), p, func(ctx context.Context, l *listeners) (*rawLayer, error) {
 		raw, err := s.fetchLayer(ctx, w, src, l)
@@ -147,7 +155,7 @@ func (s *pipeline) join(w want, src source, p *reporter) (h *holding, owner bool
 		}
 		return raw, err
 	}, dropRaw)
-	return &holding{flight: fl, release: leave}, owner
+	return &holding{flight: fl, release: leave}, owner, nil
 }
 
 // fetchLayer streams one blob into a directory of its own and proves it. l hears how far it is.
@@ -252,7 +260,9 @@ func (s *pipeline) inflate(ctx context.Context, blob io.Reader, alg digest.Algor
 	sum := alg.Digester()
 	stream := readAhead(plain, sum.Hash())
 	defer stream.close()
-	res, err := layer.Unpack(ctx, stream, dir, layer.Limits{Bytes: s.now().MaxLayerBytes, Entries: s.now().MaxLayerEntries})
+	now := s.now()
+	limits := layer.Limits{Bytes: now.MaxLayerBytes, Entries: now.MaxLayerEntries, Memory: now.MaxLayerMemoryBytes}
+	res, err := layer.Unpack(ctx, stream, dir, limits)
 	if err != nil {
 		return nil, "", err // the rest is still being added up
 	}
@@ -269,12 +279,10 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 		return err
 	}
 	lie := blob.prove()
-	var hostile *layer.HostileError
-	var limit *layer.LimitError
 	switch {
 	case lie != nil && blob.lied:
 		return lie
-	case errors.As(err, &hostile) || errors.As(err, &limit):
+	case fail.As[*layer.HostileError](err) || fail.As[*limit.Error](err):
 		return err
 	case lie != nil:
 		return lie
@@ -283,18 +291,24 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 }
 
 // settle gives a raw layer its place over those below it, and its id.
-func (s *pipeline) settle(w want, h *holding, lowers []string) error {
-	defer s.settling.lock(w.chain.String())()
+func (s *pipeline) settle(ctx context.Context, w want, h *holding, lowers []string) error {
+	unlock, err := s.settling.lock(ctx, w.chain.String())
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	id, release := s.holdPresent(settledID(w.chain))
 	if id == "" {
 		if !h.raw.take() {
 			return errTaken
 		}
 		s.layers.forget(w.diffID.String(), h.flight)
-		if err := at("pull.settle", func() error { return layer.Settle(h.raw.dir, h.raw.result, s.topmostFirst(lowers)) }); err != nil {
+		err := at("pull.settle", func() error {
+			return layer.Settle(ctx, h.raw.dir, h.raw.result, s.topmostFirst(lowers))
+		})
+		if err != nil {
 			return fmt.Errorf("layer %s: %w", w.desc.Digest, err)
 		}
-		var err error
 		if id, release, err = s.finish(h.raw, layerRecord{ID: settledID(w.chain), DiffID: w.diffID, Chain: w.chain}); err != nil {
 			return err
 		}

@@ -173,14 +173,10 @@ func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	if found.config, err = parseConfig(found.rawConfig); err != nil {
 		return nil, fail.New(errdefs.ErrDataLoss, "image config %s: %w", found.manifest.Config.Digest, err)
 	}
-	return found, found.agree()
-}
-
-func parseConfig(raw []byte) (config ocispec.Image, err error) {
-	if err := json.Unmarshal(raw, &config); err != nil {
-		return config, err
+	if err := checkConfig(found.config); err != nil {
+		return nil, err
 	}
-	return config, unambiguous(raw)
+	return found, found.agree()
 }
 
 func (c *chooser) checkManifest(m *ocispec.Manifest) error {
@@ -208,7 +204,7 @@ func (c *chooser) checkManifest(m *ocispec.Manifest) error {
 			return fail.New(errdefs.ErrDataLoss, "the sizes of its layers add up to more than any disk")
 		}
 	}
-	return nil
+	return limit.ImageBytes.At(c.store.now().MaxImageBytes).Check(total)
 }
 
 // agree says whether manifest and config describe the same layers.
@@ -232,11 +228,10 @@ func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 	if err := checkDescriptor(desc); err != nil {
 		return nil, err
 	}
-	c.store.mu.Lock()
-	have := c.store.images[desc.Digest.String()]
-	c.store.mu.Unlock()
-	if have != nil {
-		return have.Config, nil
+	if have, ok := c.store.snapshot.Load().find(desc.Digest.String()); ok && have.ID == desc.Digest.String() {
+		if raw, err := have.RawConfig(); err == nil {
+			return raw, nil
+		}
 	}
 	for {
 		fl, owner, leave := c.store.configs.join(desc.Digest.String(), nil, func(ctx context.Context, _ *listeners) ([]byte, error) {
@@ -327,7 +322,10 @@ func manifestType(desc ocispec.Descriptor, raw []byte) (string, error) {
 	if err := json.Unmarshal(raw, &doc); err != nil {
 		return "", fail.New(errdefs.ErrDataLoss, "manifest %s: %w", desc.Digest, err)
 	}
-	if err := unambiguous(raw); err != nil {
+	if err := unambiguousOf(raw, limit.DocumentValues); err != nil {
+		if kindOf(err) == errdefs.ErrResourceExhausted {
+			return "", fmt.Errorf("manifest %s: %w", desc.Digest, err)
+		}
 		return "", fail.New(errdefs.ErrDataLoss, "manifest %s: %w", desc.Digest, err)
 	}
 	if !utf8.Valid(raw) {

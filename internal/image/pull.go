@@ -151,7 +151,7 @@ func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*holding,
 	for i, w := range wants {
 		for held[i].id == "" {
 			p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseSettling})
-			err := s.settle(w, held[i], ids)
+			err := s.settle(ctx, w, held[i], ids)
 			if err == nil {
 				break
 			}

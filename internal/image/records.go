@@ -1,7 +1,6 @@
 package image
 
 import (
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -30,7 +29,7 @@ type imageRecord struct {
 	Manifest    string     `json:"manifest,omitempty"` // digest of the manifest of this platform
 	Platform    string     `json:"platform,omitempty"`
 	Size        uint64     `json:"size"`
-	Config      []byte     `json:"config"` // as fetched: its digest is the id
+	Config      []byte     `json:"config"` // as fetched: its digest is the id; nil in memory
 	Layers      []layerRef `json:"layers"`
 	PulledAt    time.Time  `json:"pulledAt"`
 	Boot        string     `json:"boot"`
@@ -198,16 +197,14 @@ func (c *catalog) markSuspects() {
 
 // readImage reads one record and makes sure that it can be used.
 func (c *catalog) readImage(path, name string) (*imageRecord, error) {
-	rec := &imageRecord{}
-	if _, err := imageKind.Read(path, rec); err != nil {
+	rec, err := readRecord(path, "sha256:"+name)
+	if err != nil {
 		return nil, err
 	}
-	if rec.ID != "sha256:"+name || digest.FromBytes(rec.Config).String() != rec.ID {
-		return nil, fail.New(errdefs.ErrDataLoss, "record is not that of sha256:%s", name)
-	}
-	if err := json.Unmarshal(rec.Config, &rec.parsedImage); err != nil {
+	if rec.parsedImage, err = decodeConfig(rec.Config); err != nil {
 		return nil, fail.New(errdefs.ErrDataLoss, "image config: %w", err)
 	}
+	rec.Config = nil // RawConfig reads it again where somebody needs it
 	for _, l := range rec.Layers {
 		if c.present[l.ID] == nil && (rec.Durable || rec.Boot == c.boot) {
 			return rec, fail.New(errdefs.ErrDataLoss,

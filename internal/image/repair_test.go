@@ -159,7 +159,8 @@ func TestWhatAFailedPullLeaves(t *testing.T) {
 	tuned := *s.now()
 	tuned.MaxLayerBytes = 2 << 20
 	s.settings.Store(&tuned)
-	if _, err := s.Pull(t.Context(), PullRequest{Reference: host + "/big:v1"}); err == nil || !strings.Contains(err.Error(), "more than 2097152 bytes") {
+	_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/big:v1"})
+	if err == nil || !strings.Contains(err.Error(), "more than the 2097152 bytes allowed") {
 		t.Errorf("%v", err)
 	}
 	if n := layersOnDisk(t, s); n != 2 {

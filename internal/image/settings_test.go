@@ -8,6 +8,7 @@ import (
 // bare is a pipeline without a store.
 func bare(change func(*Config)) *pipeline {
 	p, cfg := &pipeline{catalog: &catalog{}}, standard("")
+	p.snapshot.Store(&index{})
 	change(&cfg)
 	p.settings.Store(newSettings(cfg, nil))
 	return p

@@ -30,13 +30,15 @@ type Config struct {
 
 	// The limits, of which none may be left out.
 
-	MaxLayers         int   // layers of an image
-	MaxManifestBytes  int64 // a manifest or an index
-	MaxConfigBytes    int64 // an image config
-	MaxLayerBytes     int64 // what one layer may unpack to
-	MaxLayerEntries   int   // entries of one layer
-	MaxPullLayers     int   // layers fetched at once for one pull
-	MaxParallelLayers int   // layers fetched at once for the whole store
+	MaxLayers           int   // layers of an image
+	MaxManifestBytes    int64 // a manifest or an index
+	MaxConfigBytes      int64 // an image config
+	MaxImageBytes       int64 // what the layers of one image may have to be transferred
+	MaxLayerBytes       int64 // what one layer may unpack to
+	MaxLayerEntries     int   // files and directories of one layer
+	MaxLayerMemoryBytes int64 // what is kept of one layer in memory until it is settled
+	MaxPullLayers       int   // layers fetched at once for one pull
+	MaxParallelLayers   int   // layers fetched at once for the whole store
 
 	MaxLayerConnections int           // connections of one layer to its registry
 	StallTimeout        time.Duration // how long a registry may send next to nothing
@@ -82,8 +84,8 @@ type Image struct {
 	// Durable says that the image would survive a power cut.
 	Durable bool
 
-	rawConfig []byte
-	refs      []layerRef
+	record string // path of its record
+	refs   []layerRef
 }
 
 // RepoDigest is the image's digest in the repository of the first of the names that has one, as the image_ref of a
@@ -193,7 +195,8 @@ func complete(cfg Config) (Config, error) {
 		"MaxLayerBytes": cfg.MaxLayerBytes, "MaxLayerEntries": int64(cfg.MaxLayerEntries),
 		"MaxPullLayers": int64(cfg.MaxPullLayers), "MaxParallelLayers": int64(cfg.MaxParallelLayers),
 		"MaxLayerConnections": int64(cfg.MaxLayerConnections), "StallTimeout": int64(cfg.StallTimeout),
-		"MaxBufferBytes": cfg.MaxBufferBytes,
+		"MaxBufferBytes": cfg.MaxBufferBytes, "MaxImageBytes": cfg.MaxImageBytes,
+		"MaxLayerMemoryBytes": cfg.MaxLayerMemoryBytes,
 	} {
 		if v <= 0 {
 			return cfg, fail.New(errdefs.ErrInvalidArgument, "the configuration of the image store has no %s", name)

@@ -502,8 +502,11 @@ func TestNotDurableIsDroppedByAnotherBoot(t *testing.T) {
 	_ = same.Close()
 	// put the record back to what it was before `same` synced it
 	img, _ := s2.Get(host + "/b:v1")
-	rec := *s2.images[img.ID]
-	if err := imageKind.Write(s2.recordPath(img.ID), &rec); err != nil {
+	rec, err := whole(s2.disk, s2.images[img.ID])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := imageKind.Write(s2.recordPath(img.ID), rec); err != nil {
 		t.Fatal(err)
 	}
 	if err := layerKind.Write(s2.layerRecordPath(img.Layers[0]), s2.present[img.Layers[0]].layerRecord); err != nil {

@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,7 +69,7 @@ func (s *syncer) syncOnce() error {
 	}
 	defer done()
 	r.dir = dir
-	if err := r.stage(); err != nil {
+	if err := r.stage(s.disk); err != nil {
 		return err
 	}
 	if err := at("sync.disk", s.flush); err != nil {
@@ -123,14 +124,24 @@ func (r *round) imageFile(id string) string {
 	return filepath.Join(r.dir, "image-"+strings.TrimPrefix(id, "sha256:"))
 }
 
-func (r *round) stage() error {
+func (r *round) stage(d *disk) error {
 	for _, l := range r.layers {
 		if err := layerKind.Stage(r.layerFile(l.ID), l.asDurable()); err != nil {
 			return err
 		}
 	}
-	for _, rec := range r.images {
-		if err := imageKind.Stage(r.imageFile(rec.ID), rec.asDurable()); err != nil {
+	images := r.images
+	r.images = nil
+	for _, rec := range images {
+		full, err := whole(d, rec)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		r.images = append(r.images, rec)
+		if err := imageKind.Stage(r.imageFile(rec.ID), full.asDurable()); err != nil {
 			return err
 		}
 	}

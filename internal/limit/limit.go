@@ -5,6 +5,7 @@ package limit
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
@@ -19,6 +20,7 @@ type Budget struct {
 	Limit  int64  // of a fixed one, or by At; 0 is no limit
 	Used   int64  // by all who share it, by With; 0 where each has a budget of its own
 	Beyond string // what becomes of what would use more
+	Advice string // what to do about it beside raising the limit; may be empty
 }
 
 // Unit is what a Budget counts in.
@@ -55,13 +57,11 @@ func (b Budget) Exceeded() error { return b.exceeded("", b.Limit+1) }
 
 func (b Budget) exceeded(found string, used int64) error {
 	text := fmt.Sprintf("%s: %smore than the %d%s allowed", b.Name, found, b.Limit, b.unit())
-	detail := fail.Detail{Limit: b.Name, Key: b.Key}
+	detail := fail.Detail{Limit: b.Name, Key: b.Key, Remedy: b.Advice}
 	if b.Key != "" {
-		detail.Remedy = "raise " + b.Key + " where that many are meant"
-		if b.Unit == Bytes {
-			detail.Remedy = "raise " + b.Key + " where that much is meant"
-		}
+		detail.Remedy += " or raise " + b.Key
 	}
+	detail.Remedy = strings.TrimPrefix(detail.Remedy, " or ")
 	return &fail.Error{Kind: errdefs.ErrResourceExhausted, Detail: detail, Err: &Error{b.With(used), text}}
 }
 

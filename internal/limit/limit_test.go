@@ -20,9 +20,9 @@ func TestCheck(t *testing.T) {
 		want string
 	}{
 		{ImageLayers.At(3).Check(4),
-			"layers of an image: 4, more than the 3 allowed: raise images.max_layers where that many are meant"},
+			"layers of an image: 4, more than the 3 allowed: raise images.max_layers"},
 		{LayerBytes.At(10).Exceeded(),
-			"size of an unpacked layer: more than the 10 bytes allowed: raise images.max_layer_bytes where that much is meant"},
+			LayerBytes.Name + ": more than the 10 bytes allowed: make the layer smaller or raise images.max_layer_bytes"},
 		{ZstdWindow.Check(1 << 30), "window of a zstd stream: 1073741824 bytes, more than the 134217728 bytes allowed"},
 	} {
 		if c.err == nil || c.err.Error() != c.want {
@@ -37,8 +37,8 @@ func TestCheck(t *testing.T) {
 	if !errors.As(err, &reached) || reached.Budget.Used != 9 || reached.Budget.Limit != 7 {
 		t.Errorf("%+v", reached)
 	}
-	want := fail.Detail{Limit: "entries of a layer", Key: "images.max_layer_entries",
-		Remedy: "raise images.max_layer_entries where that many are meant"}
+	want := fail.Detail{Limit: LayerEntries.Name, Key: "images.max_layer_entries",
+		Remedy: "make fewer in one layer or raise images.max_layer_entries"}
 	if got := fail.Details(err); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -14,6 +14,7 @@ func All() []Budget { return append([]Budget(nil), table...) }
 const (
 	refused = "is refused"
 	waits   = "waits"
+	kernels = "build the image without it: the kernel takes no more"
 )
 
 // The limits of images.
@@ -31,11 +32,50 @@ var (
 		Name:  "manifests without a platform that the indexes of an image lead to",
 		Limit: 64, Beyond: refused,
 	})
+	ImageBytes = define(Budget{
+		Name: "size of the layers of an image, as they are fetched", Key: "images.max_image_bytes", Unit: Bytes,
+		Beyond: refused, Advice: "build it smaller",
+	})
 	LayerBytes = define(Budget{
-		Name: "size of an unpacked layer", Key: "images.max_layer_bytes", Unit: Bytes, Beyond: refused,
+		Name: "size of an unpacked layer, a file or directory counting 4 KiB more", Key: "images.max_layer_bytes",
+		Unit: Bytes, Beyond: refused, Advice: "make the layer smaller",
 	})
 	LayerEntries = define(Budget{
-		Name: "entries of a layer", Key: "images.max_layer_entries", Beyond: refused,
+		Name: "files and directories of a layer", Key: "images.max_layer_entries", Beyond: refused,
+		Advice: "make fewer in one layer",
+	})
+	LayerMemory = define(Budget{
+		Name: "memory for the directories and hard links of a layer", Key: "images.max_layer_memory_bytes",
+		Unit: Bytes, Beyond: refused, Advice: "make fewer in one layer",
+	})
+	LayerPath = define(Budget{
+		Name: "length of a path in a layer", Unit: Bytes, Limit: 4095, Beyond: refused, Advice: kernels,
+	})
+	EntryName = define(Budget{
+		Name: "length of the name or link target of an entry of a layer or archive", Unit: Bytes, Limit: 4096,
+		Beyond: refused, Advice: kernels,
+	})
+	LayerSteps = define(Budget{
+		Name: "components of a path in a layer, those of symlinks among them", Limit: 4096, Beyond: refused,
+		Advice: kernels,
+	})
+	LayerTarget = define(Budget{
+		Name: "length of a path in a layer with the targets of its symlinks", Unit: Bytes, Limit: 16 << 10,
+		Beyond: refused, Advice: kernels,
+	})
+	LayerXattr = define(Budget{
+		Name: "size of an extended attribute in a layer", Unit: Bytes, Limit: 64 << 10, Beyond: refused,
+		Advice: kernels,
+	})
+	DocumentValues = define(Budget{
+		Name: "values in a manifest, an index or an image config", Limit: 250_000, Beyond: refused,
+	})
+	OSFeatures = define(Budget{
+		Name: "features of the operating system that an image needs", Limit: 100, Beyond: refused,
+	})
+	// Arguments is what execve takes of both together, with a stack of any size.
+	Arguments = define(Budget{
+		Name: "size of the environment and the command of an image", Unit: Bytes, Limit: 6 << 20, Beyond: refused,
 	})
 	ZstdWindow = define(Budget{
 		Name: "window of a zstd stream", Unit: Bytes, Limit: 128 << 20, Beyond: refused,
@@ -45,6 +85,9 @@ var (
 	})
 	ArchiveFiles = define(Budget{
 		Name: "files of an archive of images", Limit: 1 << 20, Beyond: refused,
+	})
+	ArchiveNames = define(Budget{
+		Name: "size of all names in an archive of images", Unit: Bytes, Limit: 32 << 20, Beyond: refused,
 	})
 	ArchiveDocument = define(Budget{
 		Name: "size of a document in an archive of images", Key: "images.max_config_bytes", Unit: Bytes, Beyond: refused,
@@ -73,7 +116,7 @@ var (
 		Beyond: "is not forked: the kernel answers EAGAIN",
 	})
 	DeclaredVolumes = define(Budget{
-		Name: "volumes that an image declares", Limit: 1000, Beyond: "has the container refused",
+		Name: "volumes that an image declares", Limit: 1000, Beyond: refused,
 	})
 	AccountFile = define(Budget{
 		Name: "size of /etc/passwd or /etc/group of an image", Unit: Bytes, Limit: 8 << 20,

@@ -64,7 +64,7 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	if err := b.p.s.cfg.confine(ctx, sp); err != nil {
 		return err
 	}
-	if err := b.makeInRoot(r, in.Paths.Rootfs, sp.Process.Cwd); err != nil {
+	if err := b.makeInRoot(ctx, r, in.Paths.Rootfs, sp.Process.Cwd); err != nil {
 		return err
 	}
 	b.process, err = b.p.s.cfg.Runtime.Create(ctx, string(b.p.id), runtime.Create{
@@ -162,7 +162,7 @@ func (b *building) specInput(ctx context.Context, r *Record, c *Container, h spe
 	if err = b.stageMounts(r, c.ID, in.Mounts); err != nil {
 		return in, err
 	}
-	if in.Volumes, err = b.declaredVolumes(r, in.Paths.Rootfs, cfg); err != nil {
+	if in.Volumes, err = b.declaredVolumes(ctx, r, in.Paths.Rootfs, cfg); err != nil {
 		return in, err
 	}
 	if in.Seccomp, err = seccompProfile(cfg); err != nil {

@@ -52,7 +52,7 @@ func TestDeclaredVolumes(t *testing.T) {
 	if err := os.Mkdir(root+"/real/too", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	got, err := b.declaredVolumes(p.rec.Load(), root, cfg)
+	got, err := b.declaredVolumes(t.Context(), p.rec.Load(), root, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestDeclaredVolumes(t *testing.T) {
 		t.Errorf("writable are %v, wanted %v", got, want)
 	}
 	cfg.Linux.SecurityContext.ReadonlyRootfs = false
-	if got, err := b.declaredVolumes(p.rec.Load(), root, cfg); err != nil || got != nil {
+	if got, err := b.declaredVolumes(t.Context(), p.rec.Load(), root, cfg); err != nil || got != nil {
 		t.Errorf("under a root that is writable: %v, %v", got, err)
 	}
 	for dir, want := range map[string]bool{"system/data": true, "data": true, "over/x": true, "proc": false, "sys": false} {
@@ -72,7 +72,7 @@ func TestDeclaredVolumes(t *testing.T) {
 	for i := range limit.DeclaredVolumes.Limit {
 		b.img.Config.Volumes[fmt.Sprint("/many/", i)] = struct{}{}
 	}
-	if _, err := b.declaredVolumes(p.rec.Load(), root, cfg); err == nil {
+	if _, err := b.declaredVolumes(t.Context(), p.rec.Load(), root, cfg); err == nil {
 		t.Error("an image may declare any number of volumes")
 	}
 }

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,7 +20,9 @@ import (
 // declaredVolumes makes the directories that the image declares as volumes (VOLUME) and need not hold. Where the root
 // is read-only it returns those that stay writable: all but what a mount of the request covers, and what is not the
 // root's.
-func (b *building) declaredVolumes(r *Record, root string, cfg *runtimeapi.ContainerConfig) ([]spec.Volume, error) {
+func (b *building) declaredVolumes(
+	ctx context.Context, r *Record, root string, cfg *runtimeapi.ContainerConfig,
+) ([]spec.Volume, error) {
 	declared := b.img.Config.Volumes
 	if len(declared) == 0 {
 		return nil, nil
@@ -29,7 +32,7 @@ func (b *building) declaredVolumes(r *Record, root string, cfg *runtimeapi.Conta
 	}
 	volumes := slices.Sorted(maps.Keys(declared))
 	for _, v := range volumes { // first: what the request's mounts cover may be among it, or be found through it
-		if err := b.makeInRoot(r, root, v); err != nil {
+		if err := b.makeInRoot(ctx, r, root, v); err != nil {
 			return nil, fmt.Errorf("volume of the image: %w", err)
 		}
 	}
@@ -55,6 +58,9 @@ func (b *building) declaredVolumes(r *Record, root string, cfg *runtimeapi.Conta
 	}
 	var out []spec.Volume
 	for _, v := range volumes {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		source, inside, err := inRoot(v)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it is below /proc or /sys
@@ -81,16 +87,16 @@ func within(dirs []string, path string) bool {
 
 // makeInRoot makes a directory that an image promises but need not hold, such as the working directory. It is root's,
 // as the container knows it.
-func (b *building) makeInRoot(r *Record, root, dir string) error {
+func (b *building) makeInRoot(ctx context.Context, r *Record, root, dir string) error {
 	dir, ids := filepath.Clean("/"+dir), idsOf(b.p, r)
 	if dir == "/" || within(notOfRoot[:2], dir) {
 		return nil
 	}
 	var err error
 	if ids.UserNS != "" {
-		err = rootfs.MkdirAllAs(root, dir, 0o755, ids.UID, ids.GID)
+		err = rootfs.MkdirAllAs(ctx, root, dir, 0o755, ids.UID, ids.GID)
 	} else {
-		err = rootfs.MkdirAll(root, dir, 0o755)
+		err = rootfs.MkdirAll(ctx, root, dir, 0o755)
 	}
 	if err != nil {
 		return fmt.Errorf("make %s in the container's root: %w", dir, err)

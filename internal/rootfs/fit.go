@@ -1,6 +1,7 @@
 package rootfs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -149,7 +150,7 @@ func tryMapped(lower, own string, ids IDMap) error {
 		return err
 	}
 	defer unix.Close(mount)
-	return MkdirAllAs(fmt.Sprintf("/proc/self/fd/%d", mount), "/made", 0o755, ids.UID, ids.GID)
+	return MkdirAllAs(context.Background(), fmt.Sprintf("/proc/self/fd/%d", mount), "/made", 0o755, ids.UID, ids.GID)
 }
 
 // TryRecursive says why this kernel cannot change a mount with all that is mounted below it; nil if it can.

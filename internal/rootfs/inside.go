@@ -1,6 +1,7 @@
 package rootfs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -94,42 +96,78 @@ func Resolve(root, p string) (string, error) {
 }
 
 // MkdirAll makes the directory at path below root and what is missing above it, owned by root, as a container's working
-// directory that its image lacks. An existing one is left as it is.
-func MkdirAll(root, p string, mode os.FileMode) error {
+// directory that its image lacks. An existing one is left as it is. It returns soon after the end of ctx: an image may
+// name paths of thousands of components.
+func MkdirAll(ctx context.Context, root, p string, mode os.FileMode) error {
 	p = path.Join("/", p)
-	at, err := locate(root, p, unix.O_DIRECTORY)
-	if err == nil {
-		return at.Close()
-	}
-	if !errors.Is(err, fs.ErrNotExist) || p == "/" {
-		return err
-	}
-	if err := MkdirAll(root, path.Dir(p), mode); err != nil {
-		return err
-	}
-	parent, err := locate(root, path.Dir(p), unix.O_DIRECTORY)
+	at, missing, err := deepestDir(root, p)
 	if err != nil {
 		return err
 	}
-	defer parent.Close()
-	err = unix.Mkdirat(int(parent.Fd()), path.Base(p), uint32(mode.Perm()))
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return &os.PathError{Op: "mkdir in root", Path: path.Join(root, p), Err: err}
+	defer func() { at.Close() }()
+	for name := range strings.SplitSeq(missing, "/") {
+		if name == "" {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := unix.Mkdirat(int(at.Fd()), name, uint32(mode.Perm()))
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return &os.PathError{Op: "mkdir in root", Path: path.Join(root, p), Err: err}
+		}
+		// What is there is a link that leads nowhere, unless somebody has just made it.
+		fd, err := unix.Openat(int(at.Fd()), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return &os.PathError{Op: "open in root", Path: path.Join(root, p), Err: err}
+		}
+		at.Close()
+		at = os.NewFile(uintptr(fd), path.Join(root, p))
 	}
-	if at, err = locate(root, p, unix.O_DIRECTORY); err != nil { // it may be a link that leads nowhere
-		return err
+	return nil
+}
+
+// deepestDir opens the deepest directory above a clean path, or at it, that is there, and says what is missing. It
+// looks at as many paths as the number of components has bits.
+func deepestDir(root, p string) (at *os.File, missing string, err error) {
+	var ends []int // of the paths that may be there, the root's first
+	for i := range p {
+		if p[i] == '/' {
+			ends = append(ends, i)
+		}
 	}
-	return at.Close()
+	if p != "/" {
+		ends = append(ends, len(p))
+	}
+	there, not := 0, len(ends) // the root is
+	if at, err = locate(root, p, unix.O_DIRECTORY); err == nil {
+		return at, "", nil
+	}
+	for there+1 < not {
+		middle := (there + not) / 2
+		found, err := locate(root, p[:ends[middle]], unix.O_DIRECTORY)
+		switch {
+		case err == nil:
+			found.Close()
+			there = middle
+		case errors.Is(err, fs.ErrNotExist):
+			not = middle
+		default:
+			return nil, "", err
+		}
+	}
+	at, err = locate(root, "/"+p[:ends[there]], unix.O_DIRECTORY)
+	return at, p[ends[there]:], err
 }
 
 // MkdirAllAs does as MkdirAll, and what it makes is this user's and group's of the host. It needs no right of theirs to the
 // way there.
-func MkdirAllAs(root, p string, mode os.FileMode, uid, gid uint32) error {
+func MkdirAllAs(ctx context.Context, root, p string, mode os.FileMode, uid, gid uint32) error {
 	return thread.Run(func() error {
 		if err := createAs(uid, gid); err != nil {
 			return err
 		}
-		return MkdirAll(root, p, mode)
+		return MkdirAll(ctx, root, p, mode)
 	})
 }
 

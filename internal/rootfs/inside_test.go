@@ -67,8 +67,8 @@ func TestMkdirAll(t *testing.T) {
 	must(t, os.Symlink("/../../nowhere", root+"/dangling"))
 	write(t, root+"/file", "")
 	for range 2 {
-		must(t, MkdirAll(root, "/link/a/../b/c", 0o755))
-		must(t, MkdirAll(root, "../../up/d", 0o755))
+		must(t, MkdirAll(t.Context(), root, "/link/a/../b/c", 0o755))
+		must(t, MkdirAll(t.Context(), root, "../../up/d", 0o755))
 	}
 	for _, want := range []string{"/real/b/c", "/up/d"} {
 		if info, err := os.Stat(root + want); err != nil || !info.IsDir() {
@@ -76,7 +76,7 @@ func TestMkdirAll(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"/dangling/x", "/file/x"} {
-		if err := MkdirAll(root, bad, 0o755); err == nil {
+		if err := MkdirAll(t.Context(), root, bad, 0o755); err == nil {
 			t.Errorf("%s was made", bad)
 		}
 	}
@@ -228,4 +228,39 @@ func TestPropagation(t *testing.T) {
 			t.Errorf("%x one way: %v", c.flag, err)
 		}
 	}
+}
+
+// endingContext ends at one of the looks at it.
+type endingContext struct {
+	context.Context
+	left int
+}
+
+func (c *endingContext) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestMkdirAllEnds makes a path of thousands of directories until its context ends.
+func TestMkdirAllEnds(t *testing.T) {
+	root := needRoot(t) + "/root"
+	must(t, os.Mkdir(root, 0o755))
+	const depth, some = 2000, 100
+	p := strings.Repeat("/a", depth)
+	if err := MkdirAll(&endingContext{t.Context(), some}, root, p, 0o755); !errors.Is(err, context.Canceled) {
+		t.Errorf("error is %v", err)
+	}
+	if _, err := Resolve(root, p[:2*some]); err != nil {
+		t.Error(err)
+	}
+	if _, err := Resolve(root, p[:2*some+2]); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("more was made after the end: %v", err)
+	}
+	must(t, MkdirAll(t.Context(), root, p, 0o755))
+	if _, err := locate(root, p, unix.O_DIRECTORY); err != nil {
+		t.Error(err)
+	}
+	must(t, Remove(root))
 }

@@ -89,7 +89,7 @@ func TestPrepareMapped(t *testing.T) {
 		wantOwner(t, at, "100012:200034") // the top layer's root is 12:34
 		wantOwner(t, at+"/roots", "100000:200000")
 		inside(t, ns, "cd "+at+"; cat roots; chmod 755 .; echo changed > roots; mkdir -p made/deep; rm own1; chown 7:8 made")
-		must(t, MkdirAllAs(at, "/volume/deep", 0o755, 100000, 200000))
+		must(t, MkdirAllAs(t.Context(), at, "/volume/deep", 0o755, 100000, 200000))
 		wantOwner(t, at+"/volume/deep", "100000:200000")
 		// What is written is kept with the ids that the container sees.
 		wantOwner(t, dir+"/upper/made", "7:8")
@@ -250,7 +250,7 @@ func TestMkdirAllAsKeepsItsPowers(t *testing.T) {
 	base := needRoot(t)
 	must(t, os.MkdirAll(base+"/closed/others", 0o700))
 	must(t, os.Chown(base+"/closed/others", 5, 5))
-	must(t, MkdirAllAs(base, "/closed/others/mine", 0o755, 100000, 200000))
+	must(t, MkdirAllAs(t.Context(), base, "/closed/others/mine", 0o755, 100000, 200000))
 	wantOwner(t, base+"/closed/others/mine", "100000:200000")
 	must(t, os.Mkdir(base+"/roots", 0o755))
 	wantOwner(t, base+"/roots", "0:0")

@@ -17,7 +17,7 @@ func TestSparesTheFirstThread(t *testing.T) {
 	for range 100 {
 		must(t, inDir(base, nothing))
 		must(t, inOwnMounts(filepath.Join(base, "scratch"), nothing))
-		must(t, MkdirAllAs(base, "made", 0o755, 100000, 200000))
+		must(t, MkdirAllAs(t.Context(), base, "made", 0o755, 100000, 200000))
 		must(t, os.Remove(filepath.Join(base, "made")))
 	}
 	if now := first(t); now != ours {

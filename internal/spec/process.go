@@ -27,6 +27,9 @@ func (b *build) process() error {
 	if err != nil {
 		return err
 	}
+	if err := checkArguments(args, env); err != nil {
+		return err
+	}
 	if dir := b.Container.GetWorkingDir(); dir != "" && !path.IsAbs(dir) {
 		return fmt.Errorf("working directory %q is not an absolute path", dir)
 	}
@@ -77,33 +80,33 @@ func WorkingDir(c *runtimeapi.ContainerConfig, image imagespec.ImageConfig) stri
 
 // environment is the image's variables with the request's over them, and over the few that every container has.
 func (b *build) environment() ([]string, error) {
-	env := []string{"PATH=" + defaultPath, "HOSTNAME=" + b.Hostname}
+	env := newVariables("PATH="+defaultPath, "HOSTNAME="+b.Hostname)
 	if b.Container.GetTty() {
-		env = append(env, "TERM="+defaultTerm)
+		env.set("TERM=" + defaultTerm)
 	}
 	for _, kv := range b.base.Process.Env {
-		env = setenv(env, kv)
+		env.set(kv)
 	}
 	for _, kv := range b.Image.Env {
 		if name, _, ok := strings.Cut(kv, "="); ok && name != "" {
-			env = setenv(env, kv)
+			env.set(kv)
 		}
 	}
 	for _, e := range b.Container.GetEnvs() {
 		if e.GetKey() == "" || strings.ContainsAny(e.GetKey(), "=\x00") {
 			return nil, fmt.Errorf("environment variable name %q: a name is not empty and has no = in it", e.GetKey())
 		}
-		env = setenv(env, e.GetKey()+"="+string(e.GetValue()))
+		env.set(e.GetKey() + "=" + string(e.GetValue()))
 	}
-	if !hasenv(env, "HOME") {
-		env = append(env, "HOME="+b.home())
+	if _, ok := env.at["HOME"]; !ok {
+		env.set("HOME=" + b.home())
 	}
-	for _, kv := range env {
+	for _, kv := range env.list {
 		if strings.ContainsRune(kv, 0) {
 			return nil, fmt.Errorf("environment variable %q contains a NUL byte", kv)
 		}
 	}
-	return env, nil
+	return env.list, nil
 }
 
 func (b *build) home() string {
@@ -113,16 +116,53 @@ func (b *build) home() string {
 	return b.User.Home
 }
 
-// setenv puts kv where a variable of its name stands, or at the end.
-func setenv(env []string, kv string) []string {
+// variables are an environment. A variable that is set again stays in its place.
+type variables struct {
+	list []string
+	at   map[string]int // by name
+}
+
+func newVariables(list ...string) *variables {
+	v := &variables{at: map[string]int{}}
+	for _, kv := range list {
+		v.set(kv)
+	}
+	return v
+}
+
+func (v *variables) set(kv string) {
 	name, _, _ := strings.Cut(kv, "=")
-	for i, have := range env {
-		if strings.HasPrefix(have, name+"=") {
-			env[i] = kv
-			return env
+	if i, ok := v.at[name]; ok {
+		v.list[i] = kv
+		return
+	}
+	v.at[name] = len(v.list)
+	v.list = append(v.list, kv)
+}
+
+// What execve takes of arguments and environment: in all, with a stack of any size, and of one.
+const (
+	maxArguments = 6 << 20
+	maxArgument  = 128<<10 - 1
+)
+
+// checkArguments refuses more arguments and variables than any process can have.
+func checkArguments(args, env []string) error {
+	total := 0
+	for _, list := range [][]string{args, env} {
+		for _, s := range list {
+			if len(s) > maxArgument {
+				return fmt.Errorf("an argument or variable has %d bytes (it begins with %q), more than the %d that the kernel "+
+					"takes: make it shorter", len(s), s[:32], maxArgument)
+			}
+			total += len(s) + 9 // the NUL at its end, and a pointer
 		}
 	}
-	return append(env, kv)
+	if total > maxArguments {
+		return fmt.Errorf("arguments and environment have %d bytes together, more than the %d that the kernel takes: leave "+
+			"some out", total, maxArguments)
+	}
+	return nil
 }
 
 func hasenv(env []string, name string) bool {

@@ -1,10 +1,11 @@
 package spec
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -51,7 +52,16 @@ type account struct {
 type group struct {
 	name    string
 	gid     uint32
-	members []string
+	members string // with commas between
+}
+
+func (g group) has(member string) bool {
+	for m := range strings.SplitSeq(g.members, ",") {
+		if m == member {
+			return true
+		}
+	}
+	return false
 }
 
 // ResolveUser finds out who that is, by the image's own /etc/passwd and /etc/group (nil where it has none). A uid that the
@@ -72,10 +82,17 @@ func ResolveUser(passwd, groups []byte, want UserRequest) (User, error) {
 		}
 	}
 	out := User{UID: user.uid, GID: gid, Username: user.name, Home: user.home, AdditionalGids: []uint32{gid}}
+	seen := map[uint32]bool{gid: true}
+	add := func(gid uint32) {
+		if !seen[gid] {
+			seen[gid] = true
+			out.AdditionalGids = append(out.AdditionalGids, gid)
+		}
+	}
 	if !want.Strict && user.name != "" {
-		for _, g := range sets {
-			if slices.Contains(g.members, user.name) {
-				out.addGroup(g.gid)
+		for g := range sets {
+			if g.has(user.name) {
+				add(g.gid)
 			}
 		}
 	}
@@ -83,19 +100,20 @@ func ResolveUser(passwd, groups []byte, want UserRequest) (User, error) {
 		if !validID(id) {
 			return User{}, fmt.Errorf("supplemental group %d: an id is 0 to %d", id, int64(math.MaxUint32-1))
 		}
-		out.addGroup(uint32(id))
+		add(uint32(id))
+	}
+	if n := len(out.AdditionalGids); n > maxGroups {
+		return User{}, fmt.Errorf("the user is in %d groups, by the image's /etc/group and the request, more than the %d "+
+			"that the kernel takes: leave some out, or set supplementalGroupsPolicy to Strict", n, maxGroups)
 	}
 	return out, nil
 }
 
-func (u *User) addGroup(gid uint32) {
-	if !slices.Contains(u.AdditionalGids, gid) {
-		u.AdditionalGids = append(u.AdditionalGids, gid)
-	}
-}
+// maxGroups is NGROUPS_MAX.
+const maxGroups = 65536
 
 // findUser is the account, and the group that came with its name. The image's group counts only with the image's user.
-func findUser(accounts []account, want UserRequest) (account, string, error) {
+func findUser(accounts iter.Seq[account], want UserRequest) (account, string, error) {
 	name, groupName := want.RunAsUsername, ""
 	switch {
 	case want.RunAsUser != nil && name != "":
@@ -116,7 +134,7 @@ func findUser(accounts []account, want UserRequest) (account, string, error) {
 			return user, groupName, err
 		}
 	}
-	for _, a := range accounts {
+	for a := range accounts {
 		if a.name == name {
 			return a, groupName, nil
 		}
@@ -124,11 +142,11 @@ func findUser(accounts []account, want UserRequest) (account, string, error) {
 	return account{}, "", fmt.Errorf("user %s is not in the image's /etc/passwd", name)
 }
 
-func byUID(accounts []account, id int64) (account, error) {
+func byUID(accounts iter.Seq[account], id int64) (account, error) {
 	if !validID(id) {
 		return account{}, fmt.Errorf("user %d: an id is 0 to %d", id, int64(math.MaxUint32-1))
 	}
-	for _, a := range accounts {
+	for a := range accounts {
 		if int64(a.uid) == id {
 			return a, nil
 		}
@@ -136,14 +154,14 @@ func byUID(accounts []account, id int64) (account, error) {
 	return account{uid: uint32(id)}, nil
 }
 
-func findGroup(sets []group, name string) (uint32, error) {
+func findGroup(sets iter.Seq[group], name string) (uint32, error) {
 	if id, err := strconv.ParseInt(name, 10, 64); err == nil {
 		if !validID(id) {
 			return 0, fmt.Errorf("group %d: an id is 0 to %d", id, int64(math.MaxUint32-1))
 		}
 		return uint32(id), nil
 	}
-	for _, g := range sets {
+	for g := range sets {
 		if g.name == name {
 			return g.gid, nil
 		}
@@ -154,44 +172,56 @@ func findGroup(sets []group, name string) (uint32, error) {
 // validID leaves out the highest number, which the kernel takes for "no id".
 func validID(id int64) bool { return id >= 0 && id < math.MaxUint32 }
 
-// parsePasswd skips lines that are no accounts: an image's files are not ours to judge.
-func parsePasswd(data []byte) []account {
-	var out []account
-	for line := range strings.Lines(string(data)) {
-		f := strings.Split(strings.TrimSpace(line), ":")
-		if len(f) < 4 || f[0] == "" {
-			continue
+// parsePasswd skips lines that are no accounts: an image's files are not ours to judge. Nothing is kept: a file of some
+// MiB has a million of them.
+func parsePasswd(data []byte) iter.Seq[account] {
+	return func(yield func(account) bool) {
+		for line := range bytes.Lines(data) {
+			f, ok := fields(line, 4)
+			if !ok {
+				continue
+			}
+			uid, err1 := strconv.ParseUint(f[2], 10, 32)
+			gid, err2 := strconv.ParseUint(f[3], 10, 32)
+			if err1 != nil || err2 != nil || !validID(int64(uid)) || !validID(int64(gid)) {
+				continue
+			}
+			a := account{name: f[0], uid: uint32(uid), gid: uint32(gid)}
+			if len(f) > 5 {
+				a.home = f[5]
+			}
+			if !yield(a) {
+				return
+			}
 		}
-		uid, err1 := strconv.ParseUint(f[2], 10, 32)
-		gid, err2 := strconv.ParseUint(f[3], 10, 32)
-		if err1 != nil || err2 != nil || !validID(int64(uid)) || !validID(int64(gid)) {
-			continue
-		}
-		a := account{name: f[0], uid: uint32(uid), gid: uint32(gid)}
-		if len(f) > 5 {
-			a.home = f[5]
-		}
-		out = append(out, a)
 	}
-	return out
 }
 
-func parseGroup(data []byte) []group {
-	var out []group
-	for line := range strings.Lines(string(data)) {
-		f := strings.Split(strings.TrimSpace(line), ":")
-		if len(f) < 3 || f[0] == "" {
-			continue
+func parseGroup(data []byte) iter.Seq[group] {
+	return func(yield func(group) bool) {
+		for line := range bytes.Lines(data) {
+			f, ok := fields(line, 3)
+			if !ok {
+				continue
+			}
+			gid, err := strconv.ParseUint(f[2], 10, 32)
+			if err != nil || !validID(int64(gid)) {
+				continue
+			}
+			g := group{name: f[0], gid: uint32(gid)}
+			if len(f) > 3 {
+				g.members = f[3]
+			}
+			if !yield(g) {
+				return
+			}
 		}
-		gid, err := strconv.ParseUint(f[2], 10, 32)
-		if err != nil || !validID(int64(gid)) {
-			continue
-		}
-		g := group{name: f[0], gid: uint32(gid)}
-		if len(f) > 3 && f[3] != "" {
-			g.members = strings.Split(f[3], ",")
-		}
-		out = append(out, g)
 	}
-	return out
+}
+
+// fields are those of a line, of which there are to be at least so many, the first not empty. No file has more than
+// seven.
+func fields(line []byte, least int) (f []string, ok bool) {
+	f = strings.SplitN(strings.TrimSpace(string(line)), ":", 8)
+	return f, len(f) >= least && f[0] != ""
 }

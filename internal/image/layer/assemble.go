@@ -29,7 +29,7 @@ type Tar struct {
 	// Size is that of the stream, in bytes.
 	Size  int64
 	dir   string
-	moves map[string][]move // by where from, in the order of the skeleton
+	moves *pathTree[[]move] // by where from, in the order of the skeleton
 }
 
 // move says that what the records before number at name lies elsewhere.
@@ -40,10 +40,11 @@ type move struct {
 
 // OpenTar reads what the layer in dir keeps of its tar. The error is ErrNoSkeleton, or says how the skeleton is damaged.
 func OpenTar(dir string) (*Tar, error) {
-	t := &Tar{dir: dir, moves: map[string][]move{}}
+	t := &Tar{dir: dir, moves: newPathTree[[]move]()}
 	err := t.each(func(i int, r skeletonRecord) error {
 		if r.kind == recMoved {
-			t.moves[r.path] = append(t.moves[r.path], move{i, r.to})
+			moves := t.moves.at(t.moves.make(r.path))
+			*moves = append(*moves, move{i, r.to})
 			return nil
 		}
 		if t.Size += r.n; t.Size < 0 {
@@ -133,7 +134,7 @@ func openContent(root int, path string, n int64) (*os.File, error) {
 
 // resolve finds where the file of record i is now, relative to the layer's directory.
 func (t *Tar) resolve(i int, path string) string {
-	for len(t.moves) > 0 {
+	for t.moves.count > 1 {
 		from, next, ok := t.nextMove(i, path)
 		if !ok {
 			break
@@ -148,11 +149,19 @@ func (t *Tar) resolve(i int, path string) string {
 
 // nextMove finds the first move after record i that took path along.
 func (t *Tar) nextMove(i int, path string) (from string, first move, ok bool) {
-	for up := path; up != "." && up != "/"; up = parentOf(up) {
-		moves := t.moves[up]
+	at, rest := rootNode, path
+	for more := true; more; {
+		var name string
+		name, rest, more = strings.Cut(rest, "/")
+		c, there := t.moves.child(at, name)
+		if !there {
+			break
+		}
+		at = c
+		moves := *t.moves.at(at)
 		k := sort.Search(len(moves), func(k int) bool { return moves[k].at > i })
 		if k < len(moves) && (!ok || moves[k].at < first.at) {
-			from, first, ok = up, moves[k], true
+			from, first, ok = strings.TrimSuffix(path[:len(path)-len(rest)], "/"), moves[k], true
 		}
 	}
 	return from, first, ok

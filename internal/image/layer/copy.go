@@ -1,86 +1,134 @@
 package layer
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
-	"path/filepath"
+	"path"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// copyNode copies one thing that is no directory, with all that belongs to it.
-func copyNode(from, to string) error {
-	var st unix.Stat_t
-	if err := unix.Lstat(from, &st); err != nil {
-		return err
-	}
-	if err := copyContent(from, to, &st); err != nil {
-		return err
-	}
-	if err := disinherit(to); err != nil {
-		return err
-	}
-	return copyMetadata(from, to, &st)
+// spot names something of a layer for calls that take a directory's descriptor and a short name. Paths from the root of
+// the host would be longer than the kernel takes where the layer's own are nearly.
+type spot struct {
+	fd   int
+	base string
 }
 
-func copyContent(from, to string, st *unix.Stat_t) error {
+// openSpot opens the directory that the path below root is in. The path leads through no symlink.
+func openSpot(root int, p string) (spot, error) {
+	fd, err := openBeneath(root, parentOf(p))
+	return spot{fd, path.Base(p)}, err
+}
+
+func (s spot) close() { unix.Close(s.fd) }
+
+func (s spot) host() string { return procPath(s.fd, s.base) }
+
+// copyNode copies one thing that is no directory, with all that belongs to it, and returns what the manifest says of
+// it.
+func copyNode(ctx context.Context, from, to spot) (entry, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(from.fd, from.base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return entry{}, err
+	}
+	if err := copyContent(ctx, from, to, &st); err != nil {
+		return entry{}, err
+	}
+	if err := disinherit(to.host()); err != nil {
+		return entry{}, err
+	}
+	if err := copyMetadata(from, to, &st); err != nil {
+		return entry{}, err
+	}
+	return observeAt(ctx, to)
+}
+
+func copyContent(ctx context.Context, from, to spot, st *unix.Stat_t) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		return copyFile(from, to)
+		return copyFile(ctx, from, to)
 	case unix.S_IFLNK:
-		target, err := readlinkat(unix.AT_FDCWD, from)
+		target, err := readlinkat(from.fd, from.base)
 		if err != nil {
 			return err
 		}
-		return unix.Symlink(target, to)
+		return unix.Symlinkat(target, to.fd, to.base)
 	}
-	return unix.Mknod(to, st.Mode&unix.S_IFMT|0o600, int(st.Rdev))
+	return unix.Mknodat(to.fd, to.base, st.Mode&unix.S_IFMT|0o600, int(st.Rdev))
 }
 
-func copyFile(from, to string) error {
-	in, err := os.OpenFile(from, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+// copyPiece is how much is copied between two looks at the context.
+const copyPiece = 16 << 20
+
+func copyFile(ctx context.Context, from, to spot) error {
+	in, err := openFile(from)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	fd, err := unix.Openat(to.fd, to.base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(out, in)
+	out := os.NewFile(uintptr(fd), to.base)
+	for err == nil {
+		if err = ctx.Err(); err == nil {
+			_, err = io.CopyN(out, in, copyPiece)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
 	return errors.Join(err, out.Close())
 }
 
+func openFile(s spot) (*os.File, error) {
+	fd, err := unix.Openat(s.fd, s.base, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), s.base), nil
+}
+
 // copyMetadata gives to the owner, mode, xattrs and times of from, whose stat is st.
-func copyMetadata(from, to string, st *unix.Stat_t) error {
-	if err := unix.Lchown(to, int(st.Uid), int(st.Gid)); err != nil {
+func copyMetadata(from, to spot, st *unix.Stat_t) error {
+	if err := unix.Fchownat(to.fd, to.base, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
-		if err := unix.Chmod(to, st.Mode&0o7777); err != nil {
+		if err := unix.Fchmodat(to.fd, to.base, st.Mode&0o7777, 0); err != nil {
 			return err
 		}
 	}
-	attrs, err := xattrs(from)
+	attrs, err := xattrs(from.host())
 	if err != nil {
 		return err
 	}
 	for name, value := range attrs {
-		if err := unix.Lsetxattr(to, name, value, 0); err != nil {
+		if err := unix.Lsetxattr(to.host(), name, value, 0); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}
-	return setTimes(unix.AT_FDCWD, to, time.Unix(0, st.Mtim.Nano()))
+	return setTimes(to.fd, to.base, time.Unix(0, st.Mtim.Nano()))
 }
 
 // xattrs reads the attributes that belong to the file; the overlay's own are not among them.
 func xattrs(full string) (map[string][]byte, error) {
-	buf := make([]byte, 64<<10) // the kernel's limit for a list of names
+	buf := make([]byte, 256)
 	n, err := unix.Llistxattr(full, buf)
+	if errors.Is(err, unix.ERANGE) {
+		buf = make([]byte, 64<<10) // the kernel's limit for a list of names
+		n, err = unix.Llistxattr(full, buf)
+	}
 	if errors.Is(err, unix.ENOTSUP) {
 		return nil, nil
 	}
@@ -104,29 +152,70 @@ func xattrs(full string) (map[string][]byte, error) {
 	return out, nil
 }
 
-// observe describes what is on disk as the manifest would.
-func observe(root, p string) (entry, error) {
-	full := filepath.Join(root, p)
-	var st unix.Stat_t
-	if err := unix.Lstat(full, &st); err != nil {
+// observe describes what is at the path below root as the manifest would.
+func observe(ctx context.Context, root int, p string) (entry, error) {
+	s, err := openSpot(root, p)
+	if err != nil {
 		return entry{}, err
 	}
-	e := entry{Path: p, Type: typeOf(&st), Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid), Mtime: st.Mtim.Nano()}
+	defer s.close()
+	e, err := observeAt(ctx, s)
+	e.Path = p
+	return e, err
+}
+
+func observeAt(ctx context.Context, s spot) (entry, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(s.fd, s.base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return entry{}, err
+	}
+	e := entry{Type: typeOf(&st), Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid), Mtime: st.Mtim.Nano()}
 	var err error
 	switch e.Type {
 	case typeFile:
 		e.Size = st.Size
-		e.Hash, err = hashFile(full)
+		e.Hash, err = hashFile(ctx, s)
 	case typeSymlink:
-		e.Link, err = os.Readlink(full)
+		e.Link, err = readlinkat(s.fd, s.base)
 	case typeChar, typeBlock:
 		e.Dev = st.Rdev
 	case typeWhiteout:
-		return entry{Path: p, Type: typeWhiteout}, nil
+		return entry{Type: typeWhiteout}, nil
 	}
 	if err != nil {
 		return entry{}, err
 	}
-	e.Xattrs, err = xattrs(full)
+	e.Xattrs, err = xattrs(s.host())
 	return e, err
+}
+
+func hashFile(ctx context.Context, s spot) (string, error) {
+	f, err := openFile(s)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	buf := takeBuffer()
+	defer giveBuffer(buf)
+	if err := hashAll(ctx, h, f, buf); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+func hashAll(ctx context.Context, h hash.Hash, r io.Reader, buf []byte) error {
+	for {
+		n, err := r.Read(buf)
+		h.Write(buf[:n])
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+	}
 }

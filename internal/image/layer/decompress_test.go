@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+
+	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
 func gzipped(t testing.TB, body []byte) []byte {
@@ -163,19 +166,18 @@ func TestDecompressRefuses(t *testing.T) {
 		"zstd, then text":               {slices.Concat(zs, []byte("text")), "read zstd stream: after its end"},
 		"zstd, then gzip":               {slices.Concat(zs, gz), "read zstd stream: after its end"},
 		"zstd, NULs, then zstd":         {slices.Concat(zs, make([]byte, 70_000), zs), "read zstd stream: after its end"},
-		"zstd, a window of 256 MiB":     {windowHeader(28), "wants a window of 268435456 bytes, more than the 134217728 allowed"},
-		"zstd, a window of 2 GiB":       {windowHeader(31), "wants a window of 2147483648 bytes"},
-		"zstd, a later window of 2 GiB": {slices.Concat(zs, windowHeader(31)), "wants a window of 2147483648 bytes"},
-		"zstd, a segment of 16 GiB":     {huge, "wants a window of 17179869184 bytes"},
+		"zstd, a window of 256 MiB":     {windowHeader(28), "window of a zstd stream: 268435456 bytes, more than the 134217728 bytes allowed"},
+		"zstd, a window of 2 GiB":       {windowHeader(31), "window of a zstd stream: 2147483648 bytes"},
+		"zstd, a later window of 2 GiB": {slices.Concat(zs, windowHeader(31)), "window of a zstd stream: 2147483648 bytes"},
+		"zstd, a segment of 16 GiB":     {huge, "window of a zstd stream: 17179869184 bytes"},
 		"zstd, a reserved bit":          {[]byte{0x28, 0xb5, 0x2f, 0xfd, 8, 0, 1, 0, 0}, "read zstd stream: "},
 	} {
 		_, err := decompressed(t, bytes.NewReader(c.in))
 		if err == nil || !strings.Contains(err.Error(), c.words) {
 			t.Errorf("%s: %v, want %q", name, err, c.words)
 		}
-		var limit *LimitError
-		if strings.Contains(c.words, "window") && !errors.As(err, &limit) {
-			t.Errorf("%s: %v is no LimitError", name, err)
+		if strings.Contains(c.words, "window") && !fail.As[*limit.Error](err) {
+			t.Errorf("%s: %v is no error of a limit", name, err)
 		}
 	}
 	noWindows(t)
@@ -310,7 +312,7 @@ func TestWindowBudgetLosesPatience(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	release, err := b.acquire(t.Context(), MaxWindow)
+	release, err := b.acquire(t.Context(), limit.ZstdWindow.Limit)
 	if err != nil {
 		t.Fatal(err)
 	}

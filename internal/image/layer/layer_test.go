@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
 var epoch = time.Unix(1_600_000_000, 123456789)
@@ -78,7 +81,7 @@ func stack(t testing.TB, layers ...[]item) []string {
 	var lowers, dirs []string
 	for _, items := range layers {
 		d, res := unpack(t, items...)
-		if err := Settle(d, res, lowers); err != nil {
+		if err := Settle(t.Context(), d, res, lowers); err != nil {
 			t.Fatal(err)
 		}
 		proven(t, d)
@@ -131,7 +134,7 @@ func show(t testing.TB, root string) []string {
 			}
 			inodes[st.Ino] = rel
 		case typeDir:
-			if isOpaque(full) {
+			if opaque(full) {
 				line += " opaque"
 			}
 		}
@@ -143,6 +146,11 @@ func show(t testing.TB, root string) []string {
 	}
 	sort.Strings(out)
 	return out
+}
+
+func opaque(full string) bool {
+	v, err := lgetxattr(full, opaqueXattr)
+	return err == nil && string(v) == "y"
 }
 
 func wantTree(t testing.TB, d string, want ...string) {
@@ -249,7 +257,7 @@ func TestMetadata(t *testing.T) {
 			t.Errorf("%s is %q, %v", name, got, err)
 		}
 	}
-	if isOpaque(full) {
+	if opaque(full) {
 		t.Error("trusted.overlay.opaque reached the disk")
 	}
 	if _, err := lgetxattr(full, "trusted.overlay.redirect"); err == nil {
@@ -416,7 +424,7 @@ func TestSettleRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			low, _ := unpack(t, c[0]...)
 			d, res := unpack(t, c[1]...)
-			if err := Settle(d, res, []string{filepath.Join(low, FS)}); err == nil {
+			if err := Settle(t.Context(), d, res, []string{filepath.Join(low, FS)}); err == nil {
 				t.Error("settled")
 			}
 		})
@@ -424,13 +432,12 @@ func TestSettleRefuses(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	var limit *LimitError
 	_, err := Unpack(t.Context(), bytes.NewReader(archive(t, file("a", "12345"), file("b", "12345"))), t.TempDir(), Limits{Bytes: 9})
-	if !errors.As(err, &limit) {
+	if !fail.As[*limit.Error](err) {
 		t.Errorf("10 bytes under a limit of 9: %v", err)
 	}
 	_, err = Unpack(t.Context(), bytes.NewReader(archive(t, file("a", ""), file("b", ""))), t.TempDir(), Limits{Entries: 1})
-	if !errors.As(err, &limit) {
+	if !fail.As[*limit.Error](err) {
 		t.Errorf("2 entries under a limit of 1: %v", err)
 	}
 	if _, err = Unpack(t.Context(), bytes.NewReader(archive(t, file("a", strings.Repeat("x", 4096)))[:2048]), t.TempDir(), Limits{}); err == nil {
@@ -493,7 +500,7 @@ func FuzzUnpack(f *testing.F) {
 		res, err := Unpack(t.Context(), bytes.NewReader(data), d, Limits{Bytes: 1 << 20, Entries: 100})
 		if err == nil {
 			exact(t, d, data)
-			err = Settle(d, res, nil)
+			err = Settle(t.Context(), d, res, nil)
 		}
 		if err == nil {
 			proven(t, d)

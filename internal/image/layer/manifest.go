@@ -1,11 +1,11 @@
 package layer
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -48,7 +48,8 @@ type entry struct {
 // manifestWriter streams entries to a compressed file, so that a layer of any length needs the same memory.
 type manifestWriter struct {
 	*packed
-	enc *json.Encoder
+	enc   *json.Encoder
+	lines int64
 }
 
 func createManifest(name string) (*manifestWriter, error) {
@@ -58,139 +59,161 @@ func createManifest(name string) (*manifestWriter, error) {
 	}
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
-	return &manifestWriter{out, enc}, nil
+	return &manifestWriter{packed: out, enc: enc}, nil
 }
 
-func (m *manifestWriter) add(e entry) error { return m.enc.Encode(jsonSafe(e)) }
+func (m *manifestWriter) add(e entry) error {
+	m.lines++
+	return m.enc.Encode(jsonSafe(e))
+}
 
-// manifest is a whole manifest in memory, by path. Only Settle, Verify and a layer with replaced entries need it.
+// manifest is a whole manifest in memory, by path. Only Verify needs it.
 type manifest map[string]entry
 
-func readManifest(name string) (manifest, error) {
+// eachLine calls do for the lines of a manifest in their order, counted from 1, until one fails or ctx ends.
+func eachLine(ctx context.Context, name string, do func(line int64, e entry) error) error {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer f.Close()
 	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(64<<20))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer z.Close()
-	m, g := manifest{}, gone{map[string]int{}, map[string]int{}}
-	for dec, i := json.NewDecoder(z), 1; ; i++ {
-		var e entry
-		if err := dec.Decode(&e); errors.Is(err, io.EOF) {
-			m.dropGone(g)
-			return m, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("read layer manifest: %w", err)
-		}
-		e = jsonRaw(e)
-		if e.Type == typeGone {
-			g.paths[e.Path] = i
-			continue
-		}
-		m[e.Path] = e
-		if len(g.paths) > 0 {
-			g.lines[e.Path] = i
-		}
-	}
-}
-
-// gone is what a manifest says was replaced: the last line that says so of a path, and of what came after the first of
-// those, the line.
-type gone struct{ paths, lines map[string]int }
-
-// dropGone removes what was replaced, with all below it, after its own line.
-func (m manifest) dropGone(g gone) {
-	if len(g.paths) == 0 {
-		return
-	}
-	for p := range m {
-		for up := p; up != "." && up != "/"; up = parentOf(up) {
-			if g.paths[up] > g.lines[p] {
-				delete(m, p)
-				break
+	dec := json.NewDecoder(z)
+	for line := int64(1); ; line++ {
+		if line%256 == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
 			}
 		}
-	}
-}
-
-// drop removes a path and all below it.
-func (m manifest) drop(p string) {
-	for q := range m {
-		if within(q, p) {
-			delete(m, q)
+		var e entry
+		if err := dec.Decode(&e); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read layer manifest: %w", err)
+		}
+		if err := do(line, jsonRaw(e)); err != nil {
+			return err
 		}
 	}
 }
 
-// moves are new names by old ones. What is below a directory moves with it.
-type moves map[string]string
-
-// now is the name that p has after the moves.
-func (m moves) now(p string) string {
-	for up := p; up != "." && up != "/"; up = parentOf(up) {
-		if to, ok := m[up]; ok {
-			return to + p[len(up):]
+func readManifest(ctx context.Context, name string) (manifest, error) {
+	m, gone, lines := manifest{}, newPathTree[int64](), map[string]int64{}
+	err := eachLine(ctx, name, func(line int64, e entry) error {
+		if e.Type == typeGone {
+			*gone.at(gone.make(e.Path)) = line
+			return nil
 		}
-	}
-	return p
-}
-
-// rename has the manifest follow the moves. Links are names too.
-func (m manifest) rename(by moves) {
-	var changed []entry
-	for q, e := range m {
-		e.Path = by.now(q)
-		if e.Type == typeLink {
-			e.Link = by.now(e.Link)
-		}
-		if e.Path != q || e.Link != m[q].Link {
-			delete(m, q)
-			changed = append(changed, e)
-		}
-	}
-	for _, e := range changed {
 		m[e.Path] = e
+		if gone.count > 1 { // what came before is gone by any line that says so
+			lines[e.Path] = line
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
+	for p := range m {
+		if goneAfter(gone, p, lines[p]) {
+			delete(m, p)
+		}
+	}
+	return m, nil
 }
 
-// renameKeys has the keys of a map follow the moves, and returns those that are new.
-func renameKeys[V any](m map[string]V, by moves) []string {
-	fresh := map[string]V{}
-	for k, v := range m {
-		if now := by.now(k); now != k {
-			delete(m, k)
-			fresh[now] = v
-		}
-	}
-	maps.Copy(m, fresh)
-	return sortedKeys(fresh)
-}
+// goneTree has the paths that a layer used twice, each with the last line of the manifest that says so.
+type goneTree = pathTree[int64]
 
-// reunite looks at the tree root, in which names were replaced: a further name of a file whose first name is gone, or is now
-// another's, stands for itself.
-func (m manifest) reunite(root string) error {
-	for _, p := range m.paths() {
-		e := m[p]
-		if e.Type != typeLink {
-			continue
-		}
-		var st unix.Stat_t
-		if err := unix.Lstat(filepath.Join(root, p), &st); err != nil {
+// noteGone adds a path to the tree, and charges it.
+func noteGone(t *goneTree, path string, line int64, memory *quota) error {
+	id, rest := t.find(path)
+	for rest != "" {
+		name, more, _ := strings.Cut(rest, "/")
+		if err := memory.take(nodeCost + int64(len(name))); err != nil {
 			return err
 		}
-		if linkDiffers(root, e, &st) == "" {
-			continue
-		}
-		var err error
-		if m[p], err = observe(root, p); err != nil {
-			return err
-		}
+		id, rest = t.add(id, name), more
 	}
+	*t.at(id) = line
 	return nil
+}
+
+// goneAfter says whether a path, or one above it, was replaced after the line.
+func goneAfter(t *goneTree, path string, line int64) bool {
+	at := rootNode
+	for path != "" && t.count > 1 {
+		name, rest, _ := strings.Cut(path, "/")
+		id, ok := t.child(at, name)
+		if !ok {
+			return false
+		}
+		if *t.at(id) > line {
+			return true
+		}
+		at, path = id, rest
+	}
+	return false
+}
+
+// reunite looks at the layer in dir, in which names were replaced: a further name of a file whose first name is gone,
+// or is now another's, stands for itself. What the manifest says of it is appended.
+func reunite(ctx context.Context, dir string, gone *goneTree) error {
+	name, tree := filepath.Join(dir, ManifestFile), filepath.Join(dir, FS)
+	root, err := unix.Open(tree, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	more, err := createManifest(name + ".more")
+	if err != nil {
+		return err
+	}
+	err = eachLine(ctx, name, func(line int64, e entry) error {
+		if e.Type != typeLink || goneAfter(gone, e.Path, line) {
+			return nil
+		}
+		var st, first unix.Stat_t
+		if err := unix.Fstatat(root, e.Path, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+		err := unix.Fstatat(root, e.Link, &first, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil && first.Ino == st.Ino {
+			return nil
+		}
+		if e, err = observe(ctx, root, e.Path); err != nil {
+			return err
+		}
+		return more.add(e)
+	})
+	if cerr := more.close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	return appendFile(name, name+".more")
+}
+
+// appendFile adds what is in a file to another, and removes it.
+func appendFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	return os.Remove(from)
 }
 
 func (m manifest) paths() []string {
@@ -202,34 +225,7 @@ func (m manifest) paths() []string {
 	return out
 }
 
-// write replaces the manifest of the layer directory.
-func (m manifest) write(dir string) error {
-	name := filepath.Join(dir, ManifestFile)
-	w, err := createManifest(name + ".new")
-	if err != nil {
-		return err
-	}
-	for _, p := range m.paths() {
-		if err := w.add(m[p]); err != nil {
-			return errors.Join(err, w.close())
-		}
-	}
-	if err := w.close(); err != nil {
-		return err
-	}
-	return os.Rename(name+".new", name)
-}
-
-// usage is what the layer takes of the disk, near enough for accounting: blocks of 4 KiB, and inodes.
-func (m manifest) usage() (bytes, inodes uint64) {
-	for _, e := range m {
-		if e.Type != typeLink {
-			bytes, inodes = bytes+blocks(e), inodes+1
-		}
-	}
-	return bytes, inodes
-}
-
+// blocks is what the content of an entry takes of the disk, near enough for accounting: blocks of 4 KiB.
 func blocks(e entry) uint64 {
 	switch e.Type {
 	case typeDir:
@@ -238,11 +234,6 @@ func blocks(e entry) uint64 {
 		return uint64(e.Size+4095) &^ 4095
 	}
 	return 0
-}
-
-// within says whether p is dir or below it.
-func within(p, dir string) bool {
-	return p == dir || strings.HasPrefix(p, dir+"/")
 }
 
 func parentOf(p string) string { return path.Dir(p) }

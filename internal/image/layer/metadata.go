@@ -47,16 +47,16 @@ func sameTime(given, kept int64) bool {
 	return given == kept || given > last && kept >= last && kept < given
 }
 
-// dress gives the thing at base in the open parent its owner, mode, xattrs and times, in this order: a change of owner
-// takes setuid bits and capabilities away.
-func (u *unpacker) dress(base string, h *tar.Header, e *entry) error {
-	if err := u.dressAt(u.parent.fd, base, h, e); err != nil {
+// applyMetadata gives the thing at base in the open parent its owner, mode, xattrs and times, in this order: a change
+// of owner takes setuid bits and capabilities away.
+func (u *unpacker) applyMetadata(base string, h *tar.Header, e *entry) error {
+	if err := u.applyAt(u.parent.fd, base, h, e); err != nil {
 		return err
 	}
 	return setTimes(u.parent.fd, base, time.Unix(0, e.Mtime))
 }
 
-func (u *unpacker) dressAt(dirfd int, base string, h *tar.Header, e *entry) error {
+func (u *unpacker) applyAt(dirfd int, base string, h *tar.Header, e *entry) error {
 	if err := unix.Fchownat(dirfd, base, e.UID, e.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
@@ -70,6 +70,7 @@ func (u *unpacker) dressAt(dirfd int, base string, h *tar.Header, e *entry) erro
 		if !ok || strings.HasPrefix(name, "trusted.") {
 			continue // trusted.* steers the overlay: a layer must not reach it
 		}
+		name = strings.Clone(name)                   // else all records of the entry are kept for as long as the name
 		if name == defaultACL && e.Type == typeDir { // what is put into the directory would inherit it
 			e.setXattr(name, []byte(value))
 			continue
@@ -109,13 +110,14 @@ const (
 )
 
 // keepDefaultACL sets the list that a directory gives on, when all that the layer puts into it is there.
-func (u *unpacker) keepDefaultACL(d *dirState) error {
-	value, ok := d.Xattrs[defaultACL]
+func (u *unpacker) keepDefaultACL(id nodeID, dirfd int, base string) error {
+	value, ok := u.xattrs[id][defaultACL]
 	if !ok {
 		return nil
 	}
-	delete(d.Xattrs, defaultACL)
-	return u.keepXattr(u.root, d.Path, defaultACL, value, &d.entry)
+	e := entry{Type: typeDir, Xattrs: u.xattrs[id]}
+	delete(e.Xattrs, defaultACL)
+	return u.keepXattr(dirfd, base, defaultACL, value, &e)
 }
 
 // disinherit takes from a new file or directory the access control lists that its parent gave it.
@@ -129,10 +131,6 @@ func disinherit(host string) error {
 	return nil
 }
 
-func (u *unpacker) setxattr(p, name string, value []byte) error {
-	return unix.Lsetxattr(procPath(u.root, p), name, value, 0)
-}
-
 func setTimes(dirfd int, base string, t time.Time) error {
 	ts, err := unix.TimeToTimespec(t)
 	if err != nil {
@@ -143,8 +141,11 @@ func setTimes(dirfd int, base string, t time.Time) error {
 
 // procPath names base below an open directory, for calls that take no directory descriptor.
 func procPath(dirfd int, base string) string {
-	return "/proc/self/fd/" + strconv.Itoa(dirfd) + "/" + base
+	return procSelf(dirfd) + "/" + base
 }
+
+// procSelf names what a descriptor is open at.
+func procSelf(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 func isSparse(h *tar.Header) bool {
 	if h.Typeflag == tar.TypeGNUSparse {

@@ -7,49 +7,54 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/limit"
 )
 
 // parentDir is the directory of the last entry, kept open because the next entry is most often in it too.
 type parentDir struct {
-	asked string // the path as the entry spelled it
+	dirHandle
+	asked string // the path as the entry spelled it; "" when another one was opened since
 	name  string // the same with its symlinks resolved
-	fd    int
 }
 
-const (
-	beneath      = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
-	maxSymlinks  = 255
-	maxPathBytes = 4096
-)
+// dirHandle is an open directory of the layer.
+type dirHandle struct {
+	id nodeID
+	fd int // -1 when none is open
+}
 
-func (u *unpacker) closeParent() {
-	if u.parent.fd >= 0 {
-		unix.Close(u.parent.fd)
+func noHandle() dirHandle { return dirHandle{fd: -1} }
+
+func (d *dirHandle) close() {
+	if d.fd >= 0 {
+		unix.Close(d.fd)
 	}
-	u.parent = parentDir{fd: -1}
+	*d = noHandle()
 }
 
-// openParent makes u.parent the directory dir, following symlinks inside the layer and making what is missing.
-func (u *unpacker) openParent(dir string) error {
-	if u.parent.fd >= 0 && u.parent.asked == dir && !u.replaced {
+// enter opens a directory of the tree below root, from the one that is open when that is its parent: a path of
+// thousands of components is not walked anew for each of them.
+func (d *dirHandle) enter(root int, dirs *dirTree, id nodeID) error {
+	if d.fd >= 0 && d.id == id {
 		return nil
 	}
-	u.closeParent()
-	name := dir
-	fd, err := openBeneath(u.root, dir)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-		if name, err = u.resolve(dir, true); err != nil {
-			return err
-		}
-		u.closeParent()
-		fd, err = openBeneath(u.root, name)
+	from, name := root, "."
+	if d.fd >= 0 && id != rootNode && dirs.node(id).parent == d.id {
+		from, name = d.fd, string(dirs.nameOf(id))
+	} else {
+		name, _ = dirs.path(id)
 	}
+	fd, err := openBeneath(from, name)
+	d.close()
 	if err != nil {
 		return err
 	}
-	u.parent = parentDir{dir, name, fd}
+	*d = dirHandle{id, fd}
 	return nil
 }
+
+const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
 // openBeneath opens the directory at a path that has no symlink in it.
 func openBeneath(root int, dir string) (int, error) {
@@ -61,74 +66,133 @@ func openBeneath(root int, dir string) (int, error) {
 	}
 }
 
-// resolve follows the symlinks of a directory path as a chroot into the layer would: they cannot climb above its root.
-// With make, missing directories are made. Without it, a missing one is ENOENT.
-func (u *unpacker) resolve(dir string, make bool) (string, error) {
-	done, todo, links := ".", strings.Split(dir, "/"), 0
-	for len(todo) > 0 {
-		c := todo[0]
-		todo = todo[1:]
-		switch c {
-		case "", ".":
-			continue
-		case "..":
-			done = path.Dir(done)
-			continue
-		}
-		next := join(done, c)
-		target, err := u.step(next, make)
-		if err != nil {
-			return "", err
-		}
-		if target == "" {
-			done = next
-			continue
-		}
-		if links++; links > maxSymlinks || len(todo) > maxPathBytes {
-			return "", unix.ELOOP
-		}
-		if path.IsAbs(target) {
-			done = "."
-		}
-		todo = append(strings.Split(target, "/"), todo...)
+// openParent makes u.parent the directory dir, following symlinks inside the layer and making what is missing.
+func (u *unpacker) openParent(dir string) error {
+	if u.parent.fd >= 0 && u.parent.asked == dir && !u.replaced {
+		return nil
 	}
-	return done, nil
-}
-
-// step looks at one component whose parents are real directories: it returns a symlink's target, and "" for a directory,
-// which it makes if it may.
-func (u *unpacker) step(p string, make bool) (target string, err error) {
-	var st unix.Stat_t
-	err = unix.Fstatat(u.root, p, &st, unix.AT_SYMLINK_NOFOLLOW)
-	switch {
-	case errors.Is(err, unix.ENOENT) && make:
-		return "", u.imply(p)
-	case err != nil:
-		return "", err
+	u.parent.asked = ""
+	id, rest := u.dirs.find(dir)
+	if rest != "" {
+		var err error
+		if id, err = u.resolve(&u.parent.dirHandle, dir, true); err != nil {
+			return err
+		}
 	}
-	switch {
-	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-		return "", nil
-	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
-		return readlinkat(u.root, p)
-	case isWhiteout(&st) && make:
-		return "", u.imply(p)
-	case isWhiteout(&st):
-		return "", unix.ENOENT
-	}
-	return "", fmt.Errorf("%s is not a directory: %w", p, unix.ENOTDIR)
-}
-
-// imply makes a directory that no entry has described so far.
-func (u *unpacker) imply(p string) error {
-	fd, err := openBeneath(u.root, parentOf(p))
-	if err != nil {
+	if err := u.parent.enter(u.root, u.dirs, id); err != nil {
 		return err
 	}
-	u.closeParent()
-	u.parent = parentDir{parentOf(p), parentOf(p), fd}
-	_, err = u.mkdir(path.Base(p), p)
-	return err
+	u.parent.asked = dir
+	u.parent.name, _ = u.dirs.path(id)
+	return nil
+}
+
+// resolve follows the symlinks of a directory path as a chroot into the layer would: they cannot climb above its root.
+// With make, missing directories are made, in u.parent, which in must be then. Without it, a missing one is ENOENT.
+func (u *unpacker) resolve(in *dirHandle, dir string, make bool) (nodeID, error) {
+	done, walk := rootNode, newSteps(dir)
+	for {
+		c, err := walk.next(u.ctx)
+		if c == "" || err != nil {
+			return done, err
+		}
+		if c == ".." {
+			if done != rootNode {
+				done = u.dirs.node(done).parent
+			}
+			continue
+		}
+		if id, ok := u.dirs.child(done, c); ok {
+			done = id
+			continue
+		}
+		if err := in.enter(u.root, u.dirs, done); err != nil {
+			return 0, err
+		}
+		target, err := u.step(in.fd, c, make)
+		if err != nil {
+			return 0, err
+		}
+		if target == "" {
+			if done, err = u.mkdir(c); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if err := walk.follow(target); err != nil {
+			return 0, err
+		}
+		if path.IsAbs(target) {
+			done = rootNode
+		}
+	}
+}
+
+// step looks at what is no directory: it returns a symlink's target, and "" where a directory is to be made.
+func (u *unpacker) step(fd int, name string, make bool) (target string, err error) {
+	var st unix.Stat_t
+	err = unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	missing := errors.Is(err, unix.ENOENT) || err == nil && isWhiteout(&st)
+	switch {
+	case missing && make:
+		return "", nil
+	case missing:
+		return "", unix.ENOENT
+	case err != nil:
+		return "", err
+	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+		return readlinkat(fd, name)
+	}
+	return "", fmt.Errorf("%s is not a directory: %w", begin(name), unix.ENOTDIR)
+}
+
+// steps are the components that a path leads through.
+type steps struct {
+	todo        string
+	taken, link int
+}
+
+func newSteps(path string) *steps { return &steps{todo: path} }
+
+// next returns the next component that leads anywhere, "" at the end.
+func (s *steps) next(ctx interface{ Err() error }) (string, error) {
+	for s.todo != "" {
+		var c string
+		c, s.todo, _ = strings.Cut(s.todo, "/")
+		s.taken++
+		if err := limit.LayerSteps.Check(int64(s.taken)); err != nil {
+			return "", err
+		}
+		if s.taken%64 == 0 {
+			if err := ctx.Err(); err != nil {
+				return "", err
+			}
+		}
+		if c != "" && c != "." {
+			return c, nil
+		}
+	}
+	return "", nil
+}
+
+// follow goes on at the target of a symlink.
+func (s *steps) follow(target string) error {
+	if s.link++; s.link > maxLinks {
+		return unix.ELOOP
+	}
+	if s.todo != "" {
+		target += "/" + s.todo
+	}
+	if err := limit.LayerTarget.Check(int64(len(target))); err != nil {
+		return err
+	}
+	s.todo = target
+	return nil
+}
+
+// rest says whether any real component is left.
+func (s *steps) rest() bool {
+	return strings.Trim(s.todo, "/.") != "" || strings.Contains(s.todo, "..")
 }
 
 // farLinkError says that a hard link's target is not in this layer.
@@ -138,16 +202,23 @@ func (e *farLinkError) Error() string { return "target " + e.target + " is not i
 
 // link makes base a further name of the file at target, or says that the file is further down.
 func (u *unpacker) link(target, base string, e *entry) error {
-	dir, err := u.resolve(parentOf(target), false)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		return &farLinkError{target}
+	in := noHandle()
+	defer in.close()
+	dir, rest := u.dirs.find(parentOf(target))
+	if rest != "" {
+		var err error
+		dir, err = u.resolve(&in, parentOf(target), false)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+			return &farLinkError{target}
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	e.Link = join(dir, path.Base(target))
+	up, _ := u.dirs.path(dir)
+	e.Link = join(up, path.Base(target))
 	var st unix.Stat_t
-	err = unix.Fstatat(u.root, e.Link, &st, unix.AT_SYMLINK_NOFOLLOW)
+	err := unix.Fstatat(u.root, e.Link, &st, unix.AT_SYMLINK_NOFOLLOW)
 	switch {
 	case errors.Is(err, unix.ENOENT), err == nil && isWhiteout(&st):
 		return &farLinkError{target}
@@ -166,7 +237,7 @@ func isWhiteout(st *unix.Stat_t) bool {
 }
 
 func readlinkat(dirfd int, p string) (string, error) {
-	buf := make([]byte, maxPathBytes+1)
+	buf := make([]byte, maxPath+1)
 	n, err := unix.Readlinkat(dirfd, p, buf)
 	if err != nil {
 		return "", err

@@ -1,61 +1,103 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
-	"sort"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/limit"
 )
 
 // Settle finishes the layer in dir, which Unpack left with res, over the trees lowers, the topmost first. It may be called
-// once. On an error what is in dir is worthless.
-func Settle(dir string, res *Result, lowers []string) error {
+// once. On an error what is in dir is worthless. It returns soon after the end of ctx.
+//
+// What it costs depends on the directories that are implied or have whiteouts, and on the hard links to files below:
+// files are looked at where they get another name. The manifest gets further lines; it is read only when directories
+// move.
+func Settle(ctx context.Context, dir string, res *Result, lowers []string) error {
 	if res.Independent() {
 		return nil
 	}
-	own := filepath.Join(dir, FS)
-	s := &settler{dir: dir, own: own, lower: view(lowers), both: append(view{own}, lowers...), res: res}
-	s.attic = &attic{dir, s.skeleton, -1}
-	if done, err := s.nothingToDo(); done || err != nil {
-		return err
+	s, err := newSettler(ctx, dir, res, lowers)
+	if err != nil {
+		return fmt.Errorf("settle layer: %w", err)
 	}
-	var err error
-	if s.man, err = readManifest(filepath.Join(dir, ManifestFile)); err != nil {
-		return err
-	}
-	for _, pass := range []func() error{s.relocate, s.link, s.closeSkeleton, s.reunite, s.adopt, s.unhide, s.times} {
-		if err := pass(); err != nil {
-			return fmt.Errorf("settle layer: %w", errors.Join(err, s.closeSkeleton()))
+	for _, pass := range []func() error{s.relocate, s.link, s.closeSkeleton, s.finish, s.record, s.reunite} {
+		if err = pass(); err != nil {
+			break
 		}
 	}
-	res.Bytes, res.Inodes = s.man.usage()
-	res.Bytes += kept(dir)
-	res.implied, res.links, res.hiding = nil, nil, nil
-	return s.man.write(dir)
+	if err = errors.Join(err, s.close()); err != nil {
+		return fmt.Errorf("settle layer: %w", err)
+	}
+	res.Bytes += skeletonBytes(dir) - s.skeletonBefore
+	res.dirs, res.links, res.gone, res.waits = nil, nil, nil, false
+	return nil
 }
 
 type settler struct {
-	dir, own    string
-	lower, both view
-	man         manifest
+	ctx         context.Context
+	dir         string
+	own         int // descriptor of the layer's tree
+	lower, both *view
 	res         *Result
-	attic       *attic
-	sk          *skeletonWriter   // once a file has moved
-	replaced    bool              // a name of the layer was taken by another of its own
-	seen        map[string]covers // what below found, until names change
+	dirs        *dirTree // of the layer as it is now
+	before      *dirTree // as the manifest has it; nil as long as it is the same
+	moved       relocated
+	links       map[nodeID]map[string]string
+	more        *manifestWriter // lines to be added to the manifest
+	old         *replacedFiles
+	sk          *skeletonWriter // once a file has moved
+	replaced    bool            // a name of the layer was taken by another of its own
+
+	skeletonBefore uint64
 }
 
-// covers is what a path of the layer covers, and when that is a directory, the trees' directories that make it up.
-type covers struct {
-	at   place
-	dirs dirs
+func newSettler(ctx context.Context, dir string, res *Result, lowers []string) (_ *settler, err error) {
+	s := &settler{
+		ctx: ctx, dir: dir, own: -1, res: res, dirs: res.dirs, links: res.links, moved: newRelocated(),
+		skeletonBefore: skeletonBytes(dir),
+	}
+	s.old = &replacedFiles{dir: dir, sk: s.skeleton, memory: res.memory, used: res.replaced}
+	if s.lower, err = openView(ctx, lowers); err != nil {
+		return nil, err
+	}
+	if s.own, err = unix.Open(filepath.Join(dir, FS), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	if s.more, err = createManifest(s.manifest() + ".more"); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	s.both = s.lower.with(s.own)
+	return s, nil
 }
+
+func (s *settler) close() error {
+	err := s.closeSkeleton()
+	if s.more != nil {
+		err = errors.Join(err, s.more.close())
+	}
+	s.more = nil
+	if s.both != nil {
+		s.both.closeDeep()
+	}
+	if s.own >= 0 {
+		unix.Close(s.own)
+	}
+	if s.lower != nil {
+		s.lower.close()
+	}
+	return err
+}
+
+func (s *settler) manifest() string { return filepath.Join(s.dir, ManifestFile) }
 
 // skeleton opens the layer's skeleton for notes of files that move.
 func (s *settler) skeleton() (_ *skeletonWriter, err error) {
@@ -74,182 +116,272 @@ func (s *settler) closeSkeleton() error {
 	return sk.close()
 }
 
-// nothingToDo says that the layer has whiteouts only, and that they all hide something.
-func (s *settler) nothingToDo() (bool, error) {
-	if len(s.res.implied) > 0 || len(s.res.links) > 0 {
-		return false, nil
+// note sets flags of a directory, and has Settle come by it at the end.
+func (s *settler) note(id nodeID, flags dirFlags) {
+	s.dirs.at(id).flags |= flags
+	for ; id != noNode && !s.dirs.at(id).is(dirMatters); id = s.dirs.node(id).parent {
+		s.dirs.at(id).flags |= dirMatters
 	}
-	for dir := range s.res.hiding {
-		merged, err := s.merged(dir)
-		if err != nil || !merged {
-			return false, err
-		}
-	}
-	return true, nil
 }
 
-// merged says whether the overlay makes a directory of this layer one with those below. Only there it keeps whiteouts to
-// itself; elsewhere it lists them as names that lead to nothing.
-func (s *settler) merged(dir string) (bool, error) {
-	for up := dir; ; up = parentOf(up) {
-		if isOpaque(s.host(up)) {
-			return false, nil
-		}
-		if up == "." {
-			break
-		}
-	}
-	at, err := s.lower.at(dir)
-	return at.kind() == unix.S_IFDIR, err
-}
+// relocate finds out what the directories of the layer cover, and moves what the layer put below a path that is a
+// symlink further down to where that symlink leads.
+func (s *settler) relocate() error { return s.visit(rootNode, merged{}) }
 
-// unhide removes whiteouts from where nothing is below to be hidden.
-func (s *settler) unhide() error {
-	known := map[string]bool{}
-	for _, p := range s.man.paths() {
-		if s.man[p].Type != typeWhiteout {
-			continue
-		}
-		dir := parentOf(p)
-		merged, ok := known[dir]
-		if !ok {
-			var err error
-			if merged, err = s.merged(dir); err != nil {
-				return err
-			}
-			known[dir] = merged
-		}
-		if merged {
-			continue
-		}
-		if err := os.Remove(s.host(p)); err != nil {
-			return err
-		}
-		delete(s.man, p)
-	}
-	return nil
-}
-
-// relocate moves what the layer put below a path that is a symlink further down to where that symlink leads.
-func (s *settler) relocate() error {
-	for todo := sortedKeys(s.res.implied); len(todo) > 0; {
-		p := todo[0]
-		todo = todo[1:]
-		if _, still := s.res.implied[p]; !still {
-			continue
-		}
-		moved, err := s.relocateOne(p)
-		if err != nil {
-			return err
-		}
-		todo = append(moved, todo...) // names have changed: look at them afresh
-	}
-	return nil
-}
-
-// relocateOne moves what is below p, if need be, and returns the new names of implied directories.
-func (s *settler) relocateOne(p string) ([]string, error) {
-	at, err := s.below(p)
-	if err != nil || at.kind() != unix.S_IFLNK {
-		return nil, err
-	}
-	to, err := s.lower.resolve(p, true)
-	if err != nil {
-		return nil, fmt.Errorf("resolve %s below: %w", p, err)
-	}
-	if to.exists && to.kind() != unix.S_IFDIR {
-		return nil, fmt.Errorf("%s leads to %s, which is not a directory: %w", p, to.path, unix.ENOTDIR)
-	}
-	if within(to.path, p) {
-		return nil, fmt.Errorf("%s leads into itself: %w", p, unix.ELOOP)
-	}
-	if err := s.mkdirAll(to.path); err != nil {
-		return nil, err
-	}
-	m := moves{}
-	if err := s.merge(p, to.path, m); err != nil {
-		return nil, err
-	}
-	delete(s.res.implied, p)
-	s.seen = nil
-	s.man.rename(m)
-	renameKeys(s.res.links, m)
-	for name, target := range s.res.links {
-		s.res.links[name] = m.now(target)
-	}
-	return renameKeys(s.res.implied, m), nil
-}
-
-// merge moves all that is in the directory from into the directory to, and removes from. It notes what has a new name.
-func (s *settler) merge(from, to string, m moves) error {
-	names, err := os.ReadDir(s.host(from))
-	if err != nil {
-		return err
-	}
-	for _, n := range names {
-		src, dst := join(from, n.Name()), join(to, n.Name())
-		var st unix.Stat_t
-		err := unix.Lstat(s.host(dst), &st)
-		if err == nil && n.IsDir() && st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			if err := s.merge(src, dst, m); err != nil {
-				return err
-			}
-			delete(s.res.implied, src)
-			continue
-		}
-		if err == nil {
-			if err := s.drop(dst); err != nil {
-				return err
-			}
-		}
-		if err := s.move(src, dst); err != nil {
-			return err
-		}
-		m[src] = dst
-	}
-	if e := s.man[from]; e.Opaque {
-		if err := s.makeOpaque(to); err != nil {
-			return err
-		}
-	}
-	delete(s.man, from)
-	m[from] = to // for hard links, which are not there yet
-	return os.Remove(s.host(from))
-}
-
-func (s *settler) move(from, to string) error {
-	delete(s.res.links, to)
-	if err := os.Rename(s.host(from), s.host(to)); err != nil {
-		return err
-	}
-	sk, err := s.skeleton()
-	if err != nil {
-		return err
-	}
-	return sk.moved(from, to)
-}
-
-// drop makes the name p free for something else.
-func (s *settler) drop(p string) error {
-	if err := s.attic.take(s.host(p), p); err != nil {
-		return err
-	}
-	s.replaced = true
-	if s.man[p].Type != typeDir {
-		delete(s.man, p)
+// visit looks at a directory and those in it. above is what its parent covers.
+func (s *settler) visit(id nodeID, above merged) error {
+	d := s.dirs.at(id)
+	if !d.is(dirMatters) || d.is(dirSeen) {
 		return nil
 	}
-	s.man.drop(p)
-	dropWithin(s.res.implied, p)
-	dropWithin(s.res.links, p)
+	d.flags |= dirSeen
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	at, inside, err := s.covers(id, above)
+	if err != nil {
+		return err
+	}
+	if d.is(dirImplied) && at.kind() == unix.S_IFLNK {
+		return s.relocateOne(id)
+	}
+	for _, c := range s.dirs.sorted(id) {
+		if s.dirs.node(c).gone || s.dirs.node(c).parent != id {
+			continue // moved away meanwhile
+		}
+		if err := s.visit(c, inside); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// dropWithin removes the keys that are p or below it.
-func dropWithin[V any](m map[string]V, p string) {
-	for k := range m {
-		if within(k, p) {
-			delete(m, k)
+// covers finds what a directory of the layer covers: nothing when the layer cut itself off there. inside is what those
+// in it may cover.
+func (s *settler) covers(id nodeID, above merged) (at place, inside merged, err error) {
+	d := s.dirs.at(id)
+	if id == rootNode {
+		at, inside = rootPlace, s.lower.root()
+		at.exists = len(inside.trees) > 0
+	} else if at, inside, err = s.lower.child(above, string(s.dirs.nameOf(id))); err != nil {
+		return place{}, merged{}, err
+	}
+	d.below = 0
+	if d.is(dirDetached) {
+		at = place{}
+	}
+	if at.kind() == unix.S_IFDIR {
+		d.below = uint16(at.tree + 1)
+	}
+	if d.is(dirOpaque) || at.kind() != unix.S_IFDIR {
+		inside = merged{}
+	}
+	return at, inside, nil
+}
+
+// coversOf does the same for a directory anywhere, from the root on.
+func (s *settler) coversOf(id nodeID) (inside merged, err error) {
+	if id != rootNode {
+		above, err := s.coversOf(s.dirs.node(id).parent)
+		if err != nil {
+			return merged{}, err
+		}
+		_, inside, err = s.covers(id, above)
+		return inside, err
+	}
+	_, inside, err = s.covers(id, merged{})
+	return inside, err
+}
+
+// mkdirAll makes a directory of this layer and all above it that are missing, each to take after what is below.
+func (s *settler) mkdirAll(p string) (id nodeID, err error) {
+	if p == "." {
+		return rootNode, nil
+	}
+	_, inside, err := s.covers(rootNode, merged{})
+	if err != nil {
+		return 0, err
+	}
+	at := noHandle()
+	defer at.close()
+	for rest := p; rest != ""; {
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		c, ok := s.dirs.child(id, name)
+		if !ok {
+			if err := at.enter(s.own, s.dirs, id); err != nil {
+				return 0, err
+			}
+			if c, err = s.mkdir(id, at.fd, name); err != nil {
+				return 0, err
+			}
+		}
+		id = c
+		if _, inside, err = s.covers(id, inside); err != nil {
+			return 0, err
+		}
+	}
+	return id, nil
+}
+
+// mkdir makes a directory in another one, which is open.
+func (s *settler) mkdir(in nodeID, fd int, name string) (nodeID, error) {
+	length := int(s.dirs.at(in).length) + 1 + len(name)
+	if err := limit.LayerPath.Check(int64(length)); err != nil {
+		return 0, err
+	}
+	if err := s.res.memory.take(nodeCost + int64(len(name))); err != nil {
+		return 0, err
+	}
+	info := dirInfo{mode: 0o755, length: uint16(length), flags: dirImplied | dirSeen | dirMatters | dirChanged}
+	var st unix.Stat_t
+	err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && isWhiteout(&st) {
+		info.flags |= dirDetached | dirOpaque
+		s.res.Inodes--
+		err = unix.Unlinkat(fd, name, 0)
+	} else if err == nil {
+		err = fmt.Errorf("%s: %w", begin(name), unix.ENOTDIR)
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return 0, err
+	}
+	if err := unix.Mkdirat(fd, name, 0o755); err != nil {
+		return 0, err
+	}
+	host := procPath(fd, name)
+	if err := disinherit(host); err != nil {
+		return 0, err
+	}
+	if err := unix.Fchmodat(fd, name, 0o755, 0); err != nil {
+		return 0, err
+	}
+	if info.flags&dirOpaque != 0 {
+		if err := unix.Setxattr(host, opaqueXattr, []byte("y"), 0); err != nil {
+			return 0, err
+		}
+	}
+	s.res.Inodes, s.res.Bytes = s.res.Inodes+1, s.res.Bytes+4096
+	s.note(in, dirTouched)
+	id := s.dirs.add(in, name)
+	*s.dirs.at(id) = info
+	return id, s.res.bytes.take(inodeCost)
+}
+
+// finish gives the implied directories the owner, mode, xattrs and times of those they cover, removes whiteouts from
+// where nothing is below to be hidden, and sets the times of directories in which something has changed.
+func (s *settler) finish() error {
+	cut := 0 // opaque directories that the walk is in
+	w := &dirWalk{ctx: s.ctx, root: s.own, dirs: s.dirs}
+	w.skip = func(id nodeID) bool { return !s.dirs.at(id).is(dirMatters) }
+	before := func(id nodeID, fd int, base string) error {
+		d := s.dirs.at(id)
+		if cut > 0 {
+			d.below = 0
+		}
+		if d.is(dirHiding) && (d.below == 0 || d.is(dirOpaque)) {
+			if err := s.unhide(id, fd, base, w.path()); err != nil {
+				return err
+			}
+		}
+		if d.is(dirOpaque) {
+			cut++
+		}
+		if d.is(dirImplied) && d.below > 0 && id != rootNode && !d.is(dirDetached) {
+			return s.adopt(d, spot{fd, base}, w.path())
+		}
+		return nil
+	}
+	return w.run(before, func(id nodeID, fd int, base string) error {
+		if s.dirs.at(id).is(dirOpaque) {
+			cut--
+		}
+		if err := s.finishOne(id, spot{fd, base}, w.path()); err != nil {
+			return fmt.Errorf("%s: %w", begin(w.path()), err)
+		}
+		return nil
+	})
+}
+
+func (s *settler) finishOne(id nodeID, to spot, path string) error {
+	d := s.dirs.at(id)
+	if d.is(dirTouched | dirChanged) {
+		if err := setTimes(to.fd, to.base, time.Unix(0, d.mtime)); err != nil {
+			return err
+		}
+	}
+	if !d.is(dirChanged) {
+		return nil
+	}
+	attrs, err := xattrs(to.host())
+	if err != nil {
+		return err
+	}
+	return s.more.add(d.entry(path, attrs))
+}
+
+// adopt has a directory take after the one below.
+func (s *settler) adopt(d *dirInfo, to spot, path string) error {
+	from, err := s.lower.spot(int(d.below)-1, parentOf(path), to.base)
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(from.fd, from.base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	d.uid, d.gid, d.mode, d.mtime = st.Uid, st.Gid, uint16(st.Mode&0o7777), st.Mtim.Nano()
+	d.flags |= dirChanged
+	if err := copyMetadata(from, to, &st); err != nil {
+		return fmt.Errorf("%s: %w", begin(path), err)
+	}
+	return nil
+}
+
+// unhide removes the whiteouts of a directory that the overlay does not make one with any below. Only in a merged
+// directory it keeps them to itself; elsewhere it lists them as names that lead to nothing.
+func (s *settler) unhide(id nodeID, fd int, base, path string) error {
+	return eachName(s.ctx, fd, base, func(in int, name string) error {
+		var st unix.Stat_t
+		if err := unix.Fstatat(in, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+		if !isWhiteout(&st) {
+			return nil
+		}
+		s.note(id, dirTouched)
+		s.res.Inodes--
+		if err := s.more.add(entry{Path: join(path, name), Type: typeGone}); err != nil {
+			return err
+		}
+		return unix.Unlinkat(in, name, 0)
+	})
+}
+
+// eachName calls do for the names in a directory, some at a time: there may be millions. do may remove or rename what
+// it is called for, and is called for no name twice in a row of one reading.
+func eachName(ctx context.Context, dirfd int, base string, do func(in int, name string) error) error {
+	fd, err := unix.Openat(dirfd, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	d := os.NewFile(uintptr(fd), base)
+	defer d.Close()
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		names, err := d.Readdirnames(256)
+		for _, name := range names {
+			if err := do(fd, name); err != nil {
+				return err
+			}
+		}
+		if len(names) == 0 {
+			if err != nil && !errors.Is(err, io.EOF) {
+				return err
+			}
+			return nil
 		}
 	}
 }
@@ -259,235 +391,5 @@ func (s *settler) reunite() error {
 	if !s.replaced {
 		return nil
 	}
-	return s.man.reunite(s.own)
-}
-
-// link makes the hard links whose target is further down: the target is copied up first, as a mounted overlay would.
-func (s *settler) link() error {
-	for _, name := range sortedKeys(s.res.links) {
-		if err := s.linkChain(name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// linkChain makes a hard link after the one that it names, when that one is still to be made.
-func (s *settler) linkChain(name string) error {
-	var chain []string
-	seen := map[string]bool{}
-	for target, waits := s.res.links[name]; waits; target, waits = s.res.links[name] {
-		if seen[name] {
-			return &HostileError{name, "is a hard link that leads back to itself"}
-		}
-		seen[name] = true
-		chain = append(chain, name)
-		name = target
-	}
-	for _, name := range slices.Backward(chain) {
-		target := s.res.links[name]
-		if err := s.linkOne(name, target); err != nil {
-			return fmt.Errorf("hard link %s to %s: %w", name, target, err)
-		}
-		delete(s.res.links, name)
-	}
-	return nil
-}
-
-func (s *settler) linkOne(name, target string) error {
-	from, err := s.both.resolve(target, false)
-	if err != nil {
-		return err
-	}
-	hidden := !from.exists
-	if hidden { // removed by this very layer: what was there is meant
-		if from, err = s.lower.resolve(target, false); err != nil {
-			return err
-		}
-	}
-	switch {
-	case !from.exists:
-		return &HostileError{name, fmt.Sprintf("is a hard link to %q, which is nowhere in the image", target)}
-	case from.kind() == unix.S_IFDIR:
-		return &HostileError{name, "is a hard link to a directory"}
-	case from.path == name && !hidden:
-		return &HostileError{name, "is a hard link to itself"}
-	}
-	if err := s.free(name); err != nil {
-		return err
-	}
-	if hidden {
-		return s.copyUp(from.host, name)
-	}
-	if from.host != s.host(from.path) {
-		if err := s.mkdirAll(parentOf(from.path)); err != nil {
-			return err
-		}
-		if err := s.copyUp(from.host, from.path); err != nil {
-			return err
-		}
-	}
-	if err := os.Link(s.host(from.path), s.host(name)); err != nil {
-		return err
-	}
-	s.man[name] = entry{Path: name, Type: typeLink, Link: from.path}
-	return nil
-}
-
-// free drops what relocate has put where a hard link is to be.
-func (s *settler) free(name string) error {
-	_, err := os.Lstat(s.host(name))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return s.drop(name)
-}
-
-func (s *settler) copyUp(host, p string) error {
-	if err := copyNode(host, s.host(p)); err != nil {
-		return err
-	}
-	e, err := observe(s.own, p)
-	s.man[p] = e
-	return err
-}
-
-// mkdirAll makes a directory of this layer and all above it that are missing, each to take after what is below.
-func (s *settler) mkdirAll(p string) error {
-	if p == "." {
-		return nil
-	}
-	if err := s.mkdirAll(parentOf(p)); err != nil {
-		return err
-	}
-	var st unix.Stat_t
-	err := unix.Lstat(s.host(p), &st)
-	detached := false
-	if err == nil && isWhiteout(&st) {
-		if err := os.Remove(s.host(p)); err != nil {
-			return err
-		}
-		detached = true
-	} else if err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		return nil
-	} else if err == nil {
-		return fmt.Errorf("%s: %w", p, unix.ENOTDIR)
-	}
-	if err := os.Mkdir(s.host(p), 0o755); err != nil {
-		return err
-	}
-	if err := disinherit(s.host(p)); err != nil {
-		return err
-	}
-	if err := os.Chmod(s.host(p), 0o755); err != nil {
-		return err
-	}
-	s.man[p] = entry{Path: p, Type: typeDir, Mode: 0o755}
-	s.res.implied[p] = detached
-	s.seen = nil
-	if detached {
-		return s.makeOpaque(p)
-	}
-	return nil
-}
-
-func (s *settler) makeOpaque(p string) error {
-	e := s.man[p]
-	e.Opaque = true
-	s.man[p] = e
-	s.seen = nil
-	return unix.Lsetxattr(s.host(p), "trusted.overlay.opaque", []byte("y"), 0)
-}
-
-// adopt gives the implied directories the owner, mode, xattrs and times of those they cover.
-func (s *settler) adopt() error {
-	for _, p := range sortedKeys(s.res.implied) {
-		at, err := s.below(p)
-		if err != nil {
-			return err
-		}
-		if at.kind() != unix.S_IFDIR {
-			continue
-		}
-		if err := copyMetadata(at.host, s.host(p), &at.stat); err != nil {
-			return fmt.Errorf("%s: %w", p, err)
-		}
-		opaque := s.man[p].Opaque
-		e, err := observe(s.own, p)
-		if err != nil {
-			return err
-		}
-		e.Opaque = opaque
-		s.man[p] = e
-	}
-	return nil
-}
-
-// times sets the directories' times again, which the passes before changed.
-func (s *settler) times() error {
-	for _, p := range s.man.paths() {
-		if e := s.man[p]; e.Type == typeDir {
-			if err := setTimes(unix.AT_FDCWD, s.host(p), time.Unix(0, e.Mtime)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// below finds what the directory p of this layer covers; nothing when this layer cut itself off there.
-func (s *settler) below(p string) (place, error) {
-	if s.res.implied[p] {
-		return place{}, nil
-	}
-	c, err := s.covered(p)
-	return c.at, err
-}
-
-// covered looks p up from its parent, which it remembers: a path may have thousands of components.
-func (s *settler) covered(p string) (covers, error) {
-	if c, ok := s.seen[p]; ok {
-		return c, nil
-	}
-	c, err := s.lookUp(p)
-	if err != nil {
-		return covers{}, err
-	}
-	if s.seen == nil {
-		s.seen = map[string]covers{}
-	}
-	s.seen[p] = c
-	return c, nil
-}
-
-func (s *settler) lookUp(p string) (c covers, err error) {
-	if p == "." {
-		c.dirs, err = s.lower.root()
-		c.at = place{path: ".", exists: true, stat: unix.Stat_t{Mode: unix.S_IFDIR}}
-		return c, err
-	}
-	up := parentOf(p)
-	if s.man[up].Opaque {
-		return covers{}, nil
-	}
-	above, err := s.covered(up)
-	if err != nil || above.at.kind() != unix.S_IFDIR {
-		return covers{}, err
-	}
-	c.at, c.dirs, err = above.dirs.child(path.Base(p))
-	return c, err
-}
-
-func (s *settler) host(p string) string { return filepath.Join(s.own, p) }
-
-func sortedKeys[V any](m map[string]V) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	sort.Strings(out)
-	return out
+	return reunite(s.ctx, s.dir, newPathTree[int64]())
 }

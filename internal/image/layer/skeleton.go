@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,6 +9,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/limit"
 )
 
 // What a layer keeps, besides its tree, of the tar it came from.
@@ -40,6 +46,7 @@ type skeletonWriter struct {
 	out     *packed
 	literal []byte
 	left    int64 // literal bytes still allowed
+	limit   int64
 	scratch []byte
 }
 
@@ -54,7 +61,8 @@ func createSkeleton(dir string, limit int64) (*skeletonWriter, error) {
 	if limit <= 0 {
 		limit = math.MaxInt64
 	}
-	return &skeletonWriter{out: out, literal: make([]byte, 0, literalBuffer), left: max(limit, literalRoom)}, nil
+	limit = max(limit, literalRoom)
+	return &skeletonWriter{out: out, literal: make([]byte, 0, literalBuffer), left: limit, limit: limit}, nil
 }
 
 // appendSkeleton opens the skeleton of a layer for further records.
@@ -71,7 +79,7 @@ func (s *skeletonWriter) close() error { return errors.Join(s.flush(), s.out.clo
 // raw adds bytes of the tar that are nobody's content.
 func (s *skeletonWriter) raw(b []byte) error {
 	if s.left -= int64(len(b)); s.left < 0 {
-		return &LimitError{"layer has more beside its files than it may unpack to"}
+		return fmt.Errorf("its tar, beside the files: %w", limit.LayerBytes.At(s.limit).Exceeded())
 	}
 	if len(s.literal)+len(b) > cap(s.literal) {
 		if err := s.flush(); err != nil {
@@ -131,6 +139,7 @@ func (s *skeletonWriter) record(kind int, n int64, body []byte) error {
 // recorder is the tar as it is read: what the reader takes while a file's content is copied is counted, all else goes into
 // the skeleton.
 type recorder struct {
+	ctx   context.Context // whose end is an error of Read: an entry may have any content that nobody asks for
 	r     io.Reader
 	sk    *skeletonWriter
 	file  bool // content of a file is being read
@@ -138,6 +147,9 @@ type recorder struct {
 }
 
 func (t *recorder) Read(p []byte) (int, error) {
+	if err := t.ctx.Err(); err != nil {
+		return 0, err
+	}
 	n, err := t.r.Read(p)
 	if t.file {
 		t.count += int64(n)
@@ -158,65 +170,65 @@ func (t *recorder) end(path string, n int64) error {
 	return t.sk.content(path, n)
 }
 
-// attic is where files go that an entry replaces: the tar cannot be put together without them.
-type attic struct {
-	dir  string // of the layer
-	sk   func() (*skeletonWriter, error)
-	used int // names given out; -1 when it has not been looked
+// replacedFiles is where files go that an entry replaces: the tar cannot be put together without them.
+type replacedFiles struct {
+	dir    string // of the layer
+	sk     func() (*skeletonWriter, error)
+	memory *quota
+	used   int // names given out
 }
 
-// take makes the name free at host, which is full in the layer.
-func (a *attic) take(host, full string) error {
-	info, err := os.Lstat(host)
+// freed is what left the disk.
+type freed struct{ bytes, inodes uint64 }
+
+// take makes the name base free in an open directory. full is its path in the layer.
+func (r *replacedFiles) take(dirfd int, base, full string) (freed, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dirfd, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return freed{}, err
+	}
+	switch kind := st.Mode & unix.S_IFMT; {
+	case kind == unix.S_IFDIR && unix.Unlinkat(dirfd, base, unix.AT_REMOVEDIR) == nil: // it was empty
+		return freed{4096, 1}, nil
+	case kind == unix.S_IFDIR, kind == unix.S_IFREG && st.Size > 0:
+	case st.Nlink > 1:
+		return freed{}, unix.Unlinkat(dirfd, base, 0)
+	default:
+		return freed{0, 1}, unix.Unlinkat(dirfd, base, 0)
+	}
+	// Whoever puts the tar together again has all moves in memory.
+	if err := r.memory.take(2*nodeCost + int64(len(full))); err != nil {
+		return freed{}, err
+	}
+	to, err := r.place()
 	if err != nil {
-		return err
+		return freed{}, err
 	}
-	if !info.IsDir() && (!info.Mode().IsRegular() || info.Size() == 0) {
-		return os.Remove(host)
+	if err := unix.Renameat(dirfd, base, unix.AT_FDCWD, filepath.Join(r.dir, ReplacedDir, to)); err != nil {
+		return freed{}, err
 	}
-	if info.IsDir() && os.Remove(host) == nil { // it was empty
-		return nil
-	}
-	to, err := a.place()
+	sk, err := r.sk()
 	if err != nil {
-		return err
+		return freed{}, err
 	}
-	if err := os.Rename(host, filepath.Join(a.dir, ReplacedDir, to)); err != nil {
-		return err
-	}
-	sk, err := a.sk()
-	if err != nil {
-		return err
-	}
-	return sk.moved(full, "/"+to)
+	return freed{}, sk.moved(full, "/"+to)
 }
 
-func (a *attic) place() (string, error) {
-	dir := filepath.Join(a.dir, ReplacedDir)
-	if a.used < 0 {
-		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+func (r *replacedFiles) place() (string, error) {
+	if r.used == 0 {
+		if err := os.Mkdir(filepath.Join(r.dir, ReplacedDir), 0o700); err != nil {
 			return "", err
 		}
-		there, err := os.ReadDir(dir)
-		if err != nil {
-			return "", err
-		}
-		a.used = len(there)
 	}
-	a.used++
-	return fmt.Sprint(a.used), nil
+	r.used++
+	return strconv.Itoa(r.used), nil
 }
 
-// kept is what a layer takes of the disk for the sake of its tar alone.
-func kept(dir string) (bytes uint64) {
-	_ = filepath.Walk(filepath.Join(dir, ReplacedDir), func(_ string, i os.FileInfo, err error) error {
-		if err == nil && (i.IsDir() || i.Mode().IsRegular()) {
-			bytes += uint64(i.Size()+4095) &^ 4095
-		}
-		return nil
-	})
-	if i, err := os.Stat(filepath.Join(dir, SkeletonFile)); err == nil {
-		bytes += uint64(i.Size()+4095) &^ 4095
+// skeletonBytes is what the skeleton of a layer takes of the disk.
+func skeletonBytes(dir string) uint64 {
+	i, err := os.Stat(filepath.Join(dir, SkeletonFile))
+	if err != nil {
+		return 0
 	}
-	return bytes
+	return uint64(i.Size()+4095) &^ 4095
 }

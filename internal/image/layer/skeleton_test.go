@@ -14,6 +14,9 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
 // exact fails the test unless the layer in d gives back the very tar it came from.
@@ -82,7 +85,7 @@ func TestTarComesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			exact(t, d, data)
-			if err := Settle(d, res, nil); err != nil {
+			if err := Settle(t.Context(), d, res, nil); err != nil {
 				t.Fatal(err)
 			}
 			proven(t, d)
@@ -134,7 +137,7 @@ func TestTarComesBackWhenSettled(t *testing.T) {
 			low, _ := unpack(t, below...)
 			d, res := unpack(t, items...)
 			exact(t, d, archive(t, items...))
-			if err := Settle(d, res, []string{filepath.Join(low, FS)}); err != nil {
+			if err := Settle(t.Context(), d, res, []string{filepath.Join(low, FS)}); err != nil {
 				t.Fatal(err)
 			}
 			proven(t, d)
@@ -272,8 +275,7 @@ func TestSkeletonIsBounded(t *testing.T) {
 		}
 		return io.MultiReader(parts...)
 	}
-	var limit *LimitError
-	if _, err := Unpack(t.Context(), endless(), t.TempDir(), Limits{Bytes: 10}); !errors.As(err, &limit) {
+	if _, err := Unpack(t.Context(), endless(), t.TempDir(), Limits{Bytes: 10}); !fail.As[*limit.Error](err) {
 		t.Errorf("endless rest: %v", err)
 	}
 	if _, err := Unpack(t.Context(), endless(), t.TempDir(), Limits{Bytes: 2 * literalRoom}); err != nil {

@@ -3,13 +3,8 @@ package layer
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	iofs "io/fs"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -18,33 +13,56 @@ import (
 // Verify compares the layer in dir with its manifest and reports each path that differs, and how. The error says that
 // the comparison itself was not possible: the manifest is missing or damaged, or ctx ended.
 func Verify(ctx context.Context, dir string, report func(path, problem string)) error {
-	man, err := readManifest(filepath.Join(dir, ManifestFile))
+	man, err := readManifest(ctx, filepath.Join(dir, ManifestFile))
 	if err != nil {
 		return err
 	}
 	if err := verifySkeleton(dir, man, report); err != nil {
 		return err
 	}
-	root := filepath.Join(dir, FS)
+	root, err := unix.Open(filepath.Join(dir, FS), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
 	for _, p := range man.paths() {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if problem := man.differs(root, man[p]); problem != "" {
+		problem, err := differs(ctx, root, man[p])
+		if err != nil {
+			return err
+		}
+		if problem != "" {
 			report(p, problem)
 		}
 	}
-	return filepath.WalkDir(root, func(full string, _ iofs.DirEntry, err error) error {
+	return eachPath(ctx, root, ".", func(p string, err error) {
 		if err != nil {
-			report(full, err.Error())
-			return nil
+			report(p, err.Error())
+		} else if _, ok := man[p]; !ok {
+			report(p, "is in no manifest")
 		}
-		rel, _ := filepath.Rel(root, full)
-		if _, ok := man[rel]; !ok {
-			report(rel, "is in no manifest")
-		}
-		return ctx.Err()
 	})
+}
+
+// eachPath calls do for a directory and all that is in it, or for what cannot be read, with the error.
+func eachPath(ctx context.Context, dirfd int, p string, do func(p string, err error)) error {
+	do(p, nil)
+	err := eachName(ctx, dirfd, filepath.Base(p), func(in int, name string) error {
+		var st unix.Stat_t
+		err := unix.Fstatat(in, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			return eachPath(ctx, in, join(p, name), do)
+		}
+		do(join(p, name), err)
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		do(p, err)
+		return nil
+	}
+	return err
 }
 
 // verifySkeleton compares the skeleton with the manifest. A layer of an earlier release has none.
@@ -62,36 +80,40 @@ func verifySkeleton(dir string, man manifest, report func(path, problem string))
 	return nil
 }
 
-// differs says how what is on disk differs from the entry; "" when it does not.
-func (m manifest) differs(root string, e entry) string {
-	full := filepath.Join(root, e.Path)
+// differs says how what is on disk differs from the entry; "" when it does not. The error is the end of ctx.
+func differs(ctx context.Context, root int, e entry) (string, error) {
+	at, err := openSpot(root, e.Path)
+	if err != nil {
+		return "cannot be reached: " + err.Error(), nil
+	}
+	defer at.close()
 	var st unix.Stat_t
-	if err := unix.Lstat(full, &st); errors.Is(err, unix.ENOENT) {
-		return "is missing"
+	if err := unix.Fstatat(at.fd, at.base, &st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
+		return "is missing", nil
 	} else if err != nil {
-		return err.Error()
+		return err.Error(), nil
 	}
 	if e.Type == typeLink {
-		return linkDiffers(root, e, &st)
+		return linkDiffers(root, e, &st), nil
 	}
 	if got := typeOf(&st); got != e.Type {
-		return fmt.Sprintf("is of type %s, not %s", got, e.Type)
+		return fmt.Sprintf("is of type %s, not %s", got, e.Type), nil
 	}
 	if e.Type == typeWhiteout {
-		return ""
+		return "", nil
 	}
 	if d := statDiffers(e, &st); d != "" {
-		return d
+		return d, nil
 	}
-	if d := xattrsDiffer(full, e); d != "" {
-		return d
+	if d := xattrsDiffer(at.host(), e); d != "" {
+		return d, nil
 	}
-	return contentDiffers(full, e)
+	return contentDiffers(ctx, at, e)
 }
 
-func linkDiffers(root string, e entry, st *unix.Stat_t) string {
+func linkDiffers(root int, e entry, st *unix.Stat_t) string {
 	var target unix.Stat_t
-	if err := unix.Lstat(filepath.Join(root, e.Link), &target); err != nil || target.Ino != st.Ino {
+	if err := unix.Fstatat(root, e.Link, &target, unix.AT_SYMLINK_NOFOLLOW); err != nil || target.Ino != st.Ino {
 		return "is no longer the same file as " + e.Link
 	}
 	return ""
@@ -127,35 +149,25 @@ func xattrsDiffer(full string, e entry) string {
 	return ""
 }
 
-func contentDiffers(full string, e entry) string {
+func contentDiffers(ctx context.Context, at spot, e entry) (string, error) {
 	switch e.Type {
 	case typeSymlink:
-		if got, err := os.Readlink(full); err != nil || got != e.Link {
-			return fmt.Sprintf("points to %q, not %q", got, e.Link)
+		if got, err := readlinkat(at.fd, at.base); err != nil || got != e.Link {
+			return fmt.Sprintf("points to %q, not %q", got, e.Link), nil
 		}
 	case typeFile:
-		got, err := hashFile(full)
+		got, err := hashFile(ctx, at)
+		if ctx.Err() != nil {
+			return "", ctx.Err()
+		}
 		if err != nil {
-			return err.Error()
+			return err.Error(), nil
 		}
 		if got != e.Hash {
-			return "has other content"
+			return "has other content", nil
 		}
 	}
-	return ""
-}
-
-func hashFile(full string) (string, error) {
-	f, err := os.OpenFile(full, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	return "", nil
 }
 
 func typeOf(st *unix.Stat_t) string {
@@ -192,17 +204,4 @@ func lgetxattr(full, name string) ([]byte, error) {
 		}
 		return buf[:n], nil
 	}
-}
-
-// recount settles a manifest in which an entry replaced another: links are looked at and sizes counted again.
-func (u *unpacker) recount(dir string) error {
-	man, err := readManifest(filepath.Join(dir, ManifestFile))
-	if err != nil {
-		return err
-	}
-	if err := man.reunite(filepath.Join(dir, FS)); err != nil {
-		return err
-	}
-	u.res.Bytes, u.res.Inodes = man.usage()
-	return man.write(dir)
 }

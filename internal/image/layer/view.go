@@ -1,9 +1,9 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -11,12 +11,93 @@ import (
 
 // view is a stack of layer trees, the topmost first, seen as the kernel's overlay would show them. Every component is
 // looked at without following it, so no symlink of an image leads out of the trees.
-type view []string
+type view struct {
+	ctx   context.Context
+	roots []int // descriptors
+	deep  []openPath
+	looks int // at names in one tree, against the context
+}
+
+// openPath is a directory of one tree, far below its root, kept open because the next look is most often at what is in
+// it.
+type openPath struct {
+	fd   int // -1 when none is open
+	path string
+}
+
+// deepPath is from how many bytes on a path is long enough to open the directory that it leads to.
+const deepPath = 256
+
+func openView(ctx context.Context, trees []string) (*view, error) {
+	v := &view{ctx: ctx}
+	for _, tree := range trees {
+		fd, err := unix.Open(tree, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			v.close()
+			return nil, err
+		}
+		v.roots = append(v.roots, fd)
+	}
+	return v, nil
+}
+
+// close closes what the view has opened, and its trees.
+func (v *view) close() {
+	v.closeDeep()
+	for _, fd := range v.roots {
+		unix.Close(fd)
+	}
+}
+
+func (v *view) closeDeep() {
+	for _, d := range v.deep {
+		if d.fd >= 0 {
+			unix.Close(d.fd)
+		}
+	}
+	v.deep = nil
+}
+
+// with is the view with another tree on top. Of it closeDeep is called, not close.
+func (v *view) with(root int) *view {
+	return &view{ctx: v.ctx, roots: append([]int{root}, v.roots...)}
+}
+
+// spot names what is in a directory of one tree by a descriptor and a path that is short, or else from the tree's root.
+// The descriptor is the view's.
+func (v *view) spot(tree int, dir, name string) (spot, error) {
+	if len(dir) < deepPath {
+		return spot{v.roots[tree], join(dir, name)}, nil
+	}
+	if v.deep == nil {
+		v.deep = make([]openPath, len(v.roots))
+		for i := range v.deep {
+			v.deep[i].fd = -1
+		}
+	}
+	d := &v.deep[tree]
+	if d.fd >= 0 && d.path == dir {
+		return spot{d.fd, name}, nil
+	}
+	from, rest := v.roots[tree], dir
+	if d.fd >= 0 && strings.HasPrefix(dir, d.path+"/") {
+		from, rest = d.fd, dir[len(d.path)+1:]
+	}
+	fd, err := openBeneath(from, rest)
+	if err != nil {
+		return spot{}, err
+	}
+	if d.fd >= 0 {
+		unix.Close(d.fd)
+	}
+	*d = openPath{fd, dir}
+	return spot{fd, name}, nil
+}
 
 // place is what a view shows at a path.
 type place struct {
 	path   string // without symlinks, relative to the root
-	host   string // where the topmost of it is
+	tree   int    // which of the view's has the topmost of it
 	stat   unix.Stat_t
 	exists bool
 }
@@ -29,141 +110,123 @@ func (p place) kind() uint32 {
 	return p.stat.Mode & unix.S_IFMT
 }
 
-// dirs is one directory of the view: the trees' directories that make it up, topmost first.
-type dirs struct {
+// merged is one directory of the view: the trees whose directories at its path make it up, topmost first.
+type merged struct {
 	path  string
-	hosts []string
+	trees []int
 }
 
-func (v view) root() (dirs, error) {
-	d := dirs{path: "."}
-	for _, host := range v {
-		d.hosts = append(d.hosts, host)
-		if isOpaque(host) {
+var rootPlace = place{path: ".", exists: true, stat: unix.Stat_t{Mode: unix.S_IFDIR}}
+
+func (v *view) root() merged {
+	d := merged{path: "."}
+	for i := range v.roots {
+		d.trees = append(d.trees, i)
+		if isOpaque(spot{v.roots[i], "."}) {
 			break
 		}
 	}
-	return d, nil
+	return d
 }
 
 // child looks up one name in a directory of the view.
-func (d dirs) child(name string) (place, dirs, error) {
-	found, sub := place{path: join(d.path, name)}, dirs{path: join(d.path, name)}
-	for _, dir := range d.hosts {
-		host := filepath.Join(dir, name)
+func (v *view) child(d merged, name string) (place, merged, error) {
+	if len(d.trees) == 0 {
+		return place{}, merged{}, nil
+	}
+	full := join(d.path, name)
+	found, sub := place{path: full}, merged{path: full}
+	for _, i := range d.trees {
+		if v.looks++; v.looks%64 == 0 {
+			if err := v.ctx.Err(); err != nil {
+				return place{}, merged{}, err
+			}
+		}
+		at, err := v.spot(i, d.path, name)
+		if err != nil {
+			return place{}, merged{}, err
+		}
 		var st unix.Stat_t
-		err := unix.Lstat(host, &st)
+		err = unix.Fstatat(at.fd, at.base, &st, unix.AT_SYMLINK_NOFOLLOW)
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
 		if err != nil {
-			return place{}, dirs{}, err
+			return place{}, merged{}, err
 		}
 		isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
 		if isWhiteout(&st) || found.exists && !isDir {
 			break
 		}
 		if !found.exists {
-			found.host, found.stat, found.exists = host, st, true
+			found.tree, found.stat, found.exists = i, st, true
 		}
 		if !isDir {
 			break
 		}
-		sub.hosts = append(sub.hosts, host)
-		if isOpaque(host) {
+		sub.trees = append(sub.trees, i)
+		if isOpaque(at) {
 			break
 		}
 	}
 	return found, sub, nil
 }
 
-// at looks up a path through real directories only.
-func (v view) at(p string) (place, error) {
-	d, err := v.root()
-	if err != nil {
-		return place{}, err
-	}
-	var found place
-	for _, c := range strings.Split(p, "/") {
-		if found, d, err = d.child(c); err != nil || !found.exists {
-			return place{}, err
-		}
-	}
-	return found, nil
-}
-
 // resolve looks up a path, following symlinks as a process with the view as its root would; the last one only with
 // follow. What does not exist has the path it would get.
-func (v view) resolve(p string, follow bool) (place, error) {
-	root, err := v.root()
-	if err != nil {
-		return place{}, err
-	}
-	stack, todo, links := []dirs{root}, strings.Split(p, "/"), 0
-	last := place{path: ".", exists: true, stat: unix.Stat_t{Mode: unix.S_IFDIR}}
-	for len(todo) > 0 {
-		c := todo[0]
-		todo = todo[1:]
-		here := stack[len(stack)-1]
-		if c == "" || c == "." {
-			continue
+func (v *view) resolve(p string, follow bool) (place, error) {
+	stack, walk := []merged{v.root()}, newSteps(p)
+	last := rootPlace
+	for {
+		c, err := walk.next(v.ctx)
+		if c == "" || err != nil {
+			return last, err
 		}
 		if c == ".." {
 			if len(stack) > 1 {
 				stack = stack[:len(stack)-1]
 			}
-			last = place{path: stack[len(stack)-1].path, exists: true, stat: unix.Stat_t{Mode: unix.S_IFDIR}}
+			last = rootPlace
+			last.path = stack[len(stack)-1].path
 			continue
 		}
-		found, sub, err := here.child(c)
+		found, sub, err := v.child(stack[len(stack)-1], c)
 		if err != nil {
 			return place{}, err
 		}
 		last = found
 		switch {
 		case !found.exists:
-			return place{path: missing(found.path, todo)}, nil
+			return place{path: missing(join(stack[len(stack)-1].path, c), walk.todo)}, nil
 		case found.kind() == unix.S_IFDIR:
 			stack = append(stack, sub)
-		case found.kind() == unix.S_IFLNK && (follow || rest(todo)):
-			target, err := readlinkat(unix.AT_FDCWD, found.host)
+		case found.kind() == unix.S_IFLNK && (follow || walk.rest()):
+			target, err := readlinkat(v.roots[found.tree], found.path)
 			if err != nil {
 				return place{}, err
 			}
-			if links++; links > maxSymlinks || len(todo) > maxPathBytes {
-				return place{}, unix.ELOOP
+			if err := walk.follow(target); err != nil {
+				return place{}, err
 			}
 			if path.IsAbs(target) {
 				stack = stack[:1]
 			}
-			todo = append(strings.Split(target, "/"), todo...)
-		case rest(todo):
+		case walk.rest():
 			return place{}, unix.ENOTDIR
 		}
 	}
-	return last, nil
-}
-
-// rest says whether any real component is left.
-func rest(todo []string) bool {
-	for _, c := range todo {
-		if c != "" && c != "." {
-			return true
-		}
-	}
-	return false
 }
 
 // missing joins what is left to a path that is not there, clamped at the root.
-func missing(p string, todo []string) string {
-	full := path.Clean("/" + p + "/" + strings.Join(todo, "/"))
+func missing(p string, todo string) string {
+	full := path.Clean("/" + p + "/" + todo)
 	if full == "/" {
 		return "."
 	}
 	return full[1:]
 }
 
-func isOpaque(host string) bool {
-	v, err := lgetxattr(host, "trusted.overlay.opaque")
+func isOpaque(at spot) bool {
+	v, err := lgetxattr(at.host(), opaqueXattr)
 	return err == nil && string(v) == "y"
 }

@@ -9,11 +9,9 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/semaphore"
-)
 
-// MaxWindow is the largest window of a zstd stream in bytes, the most that a stream can make a decoder keep in memory:
-// what `zstd --ultra -22` asks for.
-const MaxWindow = 128 << 20
+	"berth/internal/limit"
+)
 
 // ordinaryWindow is the largest window that image builders use unless told otherwise.
 const ordinaryWindow = 8 << 20
@@ -24,7 +22,7 @@ var windows = newWindowBudget(runtime.GOMAXPROCS(0), 10*time.Second)
 // windowBudget bounds the memory of windows. Ordinary ones have a place for each CPU, because more streams than CPUs
 // decode no faster; a stream waits for a place only a while, since one that is held longer belongs to a slow registry,
 // which must not hold up the others, and many streams at once are what a slow link needs. Wide ones share what one of
-// MaxWindow takes, and wait as long as it takes: no image can make the process use more.
+// limit.ZstdWindow takes, and wait as long as it takes: no image can make the process use more.
 type windowBudget struct {
 	ordinary, wide *semaphore.Weighted
 	patience       time.Duration
@@ -44,12 +42,12 @@ type decoder struct {
 
 func newWindowBudget(cpus int, patience time.Duration) *windowBudget {
 	return &windowBudget{
-		ordinary: semaphore.NewWeighted(int64(cpus) * ordinaryWindow), wide: semaphore.NewWeighted(MaxWindow),
+		ordinary: semaphore.NewWeighted(int64(cpus) * ordinaryWindow), wide: semaphore.NewWeighted(limit.ZstdWindow.Limit),
 		patience: patience, most: cpus,
 	}
 }
 
-// acquire waits for size bytes, at most MaxWindow. They are given back by release.
+// acquire waits for size bytes, at most limit.ZstdWindow. They are given back by release.
 func (b *windowBudget) acquire(ctx context.Context, size int64) (release func(), err error) {
 	if size > ordinaryWindow {
 		if err := b.wide.Acquire(ctx, size); err != nil {

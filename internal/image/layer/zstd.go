@@ -7,8 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/klauspost/compress/zstd"
+
+	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
 // isZstd knows a frame and a skippable frame, with which a seekable stream may begin.
@@ -30,7 +34,7 @@ type unzstd struct {
 // newZstdDecoder makes a decoder that decodes in the goroutine of its caller: several for one stream would each hold much
 // memory, and gain little, for hashing and writing what comes out takes longer than decoding it.
 func newZstdDecoder() *zstd.Decoder {
-	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(MaxWindow))
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(uint64(limit.ZstdWindow.Limit)))
 	if err != nil {
 		panic(err) // one of the options above is wrong
 	}
@@ -71,8 +75,7 @@ func (u *unzstd) start() error {
 }
 
 func zstdError(err error) error {
-	var limit *LimitError
-	if errors.As(err, &limit) {
+	if fail.As[*limit.Error](err) {
 		return err
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -200,8 +203,8 @@ func (f *frames) reserve(h *zstd.Header) error {
 	if h.SingleSegment {
 		size = h.FrameContentSize
 	}
-	if size > MaxWindow {
-		return &LimitError{fmt.Sprintf("zstd stream wants a window of %d bytes, more than the %d allowed", size, MaxWindow)}
+	if err := limit.ZstdWindow.Check(int64(min(size, math.MaxInt64))); err != nil {
+		return err
 	}
 	if int64(size) <= f.window {
 		return nil

@@ -1,0 +1,192 @@
+package layer
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/limit"
+)
+
+// create makes what the header describes as base in the open parent.
+func (u *unpacker) create(h *tar.Header, base string, r io.Reader) error {
+	if len(u.res.links) > 0 {
+		delete(u.res.links[u.parent.id], base)
+	}
+	if h.Typeflag == tar.TypeDir {
+		return u.directory(h, base)
+	}
+	full := join(u.parent.name, base)
+	if err := limit.LayerPath.Check(int64(len(full))); err != nil {
+		return err
+	}
+	e := describeEntry(h, full)
+	put, err := u.maker(h, base, r, &e)
+	if err != nil {
+		return err
+	}
+	if e.Type != typeLink {
+		if err := u.countInode(h.Size); err != nil {
+			return err
+		}
+	}
+	err = put()
+	if errors.Is(err, unix.EEXIST) {
+		if err = u.clear(base, full); err == nil {
+			err = put()
+		}
+	}
+	var far *farLinkError
+	if errors.As(err, &far) {
+		return u.linkLater(base, full, far.target)
+	}
+	if err != nil {
+		return err
+	}
+	u.res.Bytes += blocks(e)
+	return u.man.add(e)
+}
+
+// linkLater leaves a hard link to Settle. Its name must be free until then.
+func (u *unpacker) linkLater(base, full, target string) error {
+	var st unix.Stat_t
+	err := unix.Fstatat(u.parent.fd, base, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil {
+		err = u.clear(base, full)
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	// Both paths are kept twice: Settle has them in full, in the order of the names.
+	if err := u.res.memory.take(int64(len(full)+len(base)+2*len(target)) + 4*nodeCost); err != nil {
+		return err
+	}
+	in := u.res.links[u.parent.id]
+	if in == nil {
+		in = map[string]string{}
+		u.res.links[u.parent.id] = in
+	}
+	in[strings.Clone(base)] = strings.Clone(target)
+	return nil
+}
+
+// maker returns what makes the entry, safe to call again when its name was taken.
+func (u *unpacker) maker(h *tar.Header, base string, r io.Reader, e *entry) (func() error, error) {
+	fd := u.parent.fd
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
+		e.Type = typeFile
+		return func() error { return u.file(h, base, r, e) }, nil
+	case tar.TypeLink:
+		target, err := inside(h.Linkname)
+		if err != nil {
+			return nil, &HostileError{h.Name, fmt.Sprintf("is a hard link to %q, which leads out of the layer", h.Linkname)}
+		}
+		e.Type = typeLink
+		return func() error { return u.link(target, base, e) }, nil
+	case tar.TypeSymlink:
+		if h.Linkname == "" {
+			return nil, &HostileError{h.Name, "is a symlink to nothing"}
+		}
+		e.Type, e.Link = typeSymlink, h.Linkname
+		return u.node(base, h, e, func() error { return unix.Symlinkat(h.Linkname, fd, base) }), nil
+	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
+		return u.device(h, base, e), nil
+	}
+	return nil, &HostileError{h.Name, fmt.Sprintf("has the unknown type %q", string(h.Typeflag))}
+}
+
+func (u *unpacker) device(h *tar.Header, base string, e *entry) func() error {
+	kind := uint32(unix.S_IFIFO)
+	e.Type = typeFifo
+	switch h.Typeflag {
+	case tar.TypeChar:
+		kind, e.Type = unix.S_IFCHR, typeChar
+	case tar.TypeBlock:
+		kind, e.Type = unix.S_IFBLK, typeBlock
+	}
+	if e.Type != typeFifo {
+		e.Dev = unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor))
+	}
+	fd := u.parent.fd
+	make := func() error { return unix.Mknodat(fd, base, kind|0o600, int(e.Dev)) }
+	if e.Type == typeChar && e.Dev == 0 {
+		// An overlay takes it for a whiteout, and so does everybody who packs one's upper directory.
+		*e = entry{Path: e.Path, Type: typeWhiteout}
+		u.dirs.at(u.parent.id).flags |= dirHiding
+		return make
+	}
+	return u.node(base, h, e, make)
+}
+
+// node wraps the making of what has no content with the setting of its metadata.
+func (u *unpacker) node(base string, h *tar.Header, e *entry, put func() error) func() error {
+	return func() error {
+		if err := put(); err != nil {
+			return err
+		}
+		return u.applyMetadata(base, h, e)
+	}
+}
+
+// file writes content and metadata of a regular file.
+func (u *unpacker) file(h *tar.Header, base string, r io.Reader, e *entry) error {
+	fd, err := unix.Openat(u.parent.fd, base, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), base)
+	sparse := isSparse(h)
+	if !sparse { // what a sparse file's tar holds is not what the file holds: the skeleton takes it as it is
+		u.tar.begin()
+	}
+	sum, n, err := u.content(f, r, sparse)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil && !sparse {
+		err = u.tar.end(e.Path, n)
+	}
+	if err != nil {
+		return err
+	}
+	e.Size, e.Hash = n, sum
+	return u.applyMetadata(base, h, e)
+}
+
+// content copies r into f, leaving holes for zeros when the archive says that the file is sparse.
+func (u *unpacker) content(f *os.File, r io.Reader, sparse bool) (string, int64, error) {
+	hash, total := sha256.New(), int64(0)
+	for {
+		n, err := r.Read(u.buf)
+		hash.Write(u.buf[:n])
+		if n > 0 && !(sparse && allZero(u.buf[:n])) {
+			if _, werr := f.WriteAt(u.buf[:n], total); werr != nil {
+				return "", 0, werr
+			}
+		}
+		total += int64(n)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return "", 0, fmt.Errorf("read layer tar: %w", err)
+		}
+		if err := u.ctx.Err(); err != nil { // the holes of a sparse file are read from nowhere
+			return "", 0, err
+		}
+	}
+	if sparse {
+		if err := f.Truncate(total); err != nil {
+			return "", 0, err
+		}
+	}
+	return hex.EncodeToString(hash.Sum(nil)), total, nil
+}

@@ -1,0 +1,294 @@
+package layer
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/limit"
+)
+
+// dirTree has the directories of a layer. Their times are set at the end, because whatever is written into a directory
+// changes them.
+type dirTree = pathTree[dirInfo]
+
+// dirInfo is what is known of a directory of the layer.
+type dirInfo struct {
+	mtime    int64 // nanoseconds
+	uid, gid uint32
+	length   uint16 // of its path
+	mode     uint16
+	below    uint16 // while it is settled: the layer below that has it too, counted from 1
+	flags    dirFlags
+}
+
+type dirFlags uint16
+
+const (
+	dirImplied  dirFlags = 1 << iota // no entry described it
+	dirDetached                      // it replaced something: nothing below shows through
+	dirOpaque                        // it hides what is below, as the overlay sees it
+	dirHiding                        // it has whiteouts
+	dirMatters                       // it, or a directory in it, is implied or has whiteouts: Settle looks at it
+	dirSeen                          // Settle has looked at it
+	dirTouched                       // Settle changed what is in it, and with that its times
+	dirChanged                       // Settle changed what the manifest says of it
+)
+
+func (d *dirInfo) is(f dirFlags) bool { return d.flags&f != 0 }
+
+// entry is what the manifest says of a directory.
+func (d *dirInfo) entry(path string, xattrs map[string][]byte) entry {
+	return entry{
+		Path: path, Type: typeDir, Mode: uint32(d.mode), UID: int(d.uid), GID: int(d.gid), Mtime: d.mtime,
+		Opaque: d.is(dirOpaque), Xattrs: xattrs,
+	}
+}
+
+// directory makes a directory, or describes one that is there.
+func (u *unpacker) directory(h *tar.Header, base string) error {
+	id, ok := u.dirs.child(u.parent.id, base)
+	if !ok {
+		var err error
+		if id, err = u.mkdir(base); err != nil {
+			return err
+		}
+	}
+	return u.describe(id, u.parent.fd, base, h)
+}
+
+// mkdir makes a directory in the open one. One that takes the place of something else is detached from what is below.
+func (u *unpacker) mkdir(base string) (nodeID, error) {
+	info := dirInfo{mode: 0o755, flags: dirImplied}
+	length := int(u.dirs.at(u.parent.id).length) + 1 + len(base)
+	if err := limit.LayerPath.Check(int64(length)); err != nil {
+		return 0, err
+	}
+	info.length = uint16(length)
+	if err := u.res.memory.take(nodeCost + int64(len(base))); err != nil {
+		return 0, err
+	}
+	fd := u.parent.fd
+	err := unix.Mkdirat(fd, base, 0o755)
+	if errors.Is(err, unix.EEXIST) {
+		info.flags |= dirDetached
+		up, _ := u.dirs.path(u.parent.id)
+		if err = u.clear(base, join(up, base)); err == nil {
+			err = unix.Mkdirat(fd, base, 0o755)
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	if err := unix.Fchmodat(fd, base, 0o755, 0); err != nil {
+		return 0, err
+	}
+	if err := u.countInode(0); err != nil {
+		return 0, err
+	}
+	u.res.Bytes += 4096
+	delete(u.res.links[u.parent.id], base)
+	id := u.dirs.add(u.parent.id, base)
+	*u.dirs.at(id) = info
+	if info.is(dirDetached) {
+		return id, u.makeOpaque(id, procPath(fd, base))
+	}
+	return id, nil
+}
+
+// makeOpaque has a directory, which host names, hide what is below it.
+func (u *unpacker) makeOpaque(id nodeID, host string) error {
+	d := u.dirs.at(id)
+	if d.is(dirOpaque) {
+		return nil
+	}
+	d.flags |= dirOpaque
+	return unix.Setxattr(host, opaqueXattr, []byte("y"), 0)
+}
+
+// describe gives the directory at base in an open one what its entry says.
+func (u *unpacker) describe(id nodeID, dirfd int, base string, h *tar.Header) error {
+	e := describeEntry(h, "")
+	e.Type = typeDir
+	if err := u.applyAt(dirfd, base, h, &e); err != nil {
+		return err
+	}
+	d := u.dirs.at(id)
+	d.flags &^= dirImplied
+	d.mode, d.uid, d.gid, d.mtime = uint16(e.Mode), uint32(e.UID), uint32(e.GID), e.Mtime
+	delete(u.xattrs, id)
+	if len(e.Xattrs) == 0 {
+		return nil
+	}
+	for name, value := range e.Xattrs {
+		if err := u.res.memory.take(nodeCost + int64(len(name)+len(value))); err != nil {
+			return err
+		}
+	}
+	u.xattrs[id] = e.Xattrs
+	return nil
+}
+
+// finish sets what could not be set while entries were still coming, the deepest directories first, and tells the
+// manifest of all directories.
+func (u *unpacker) finish() error {
+	if err := u.dropBookkeeping(); err != nil {
+		return err
+	}
+	links := u.res.links
+	u.res.links = map[nodeID]map[string]string{}
+	w := &dirWalk{ctx: u.ctx, root: u.root, dirs: u.dirs}
+	err := w.run(nil, func(id nodeID, fd int, base string) error {
+		if in := links[id]; len(in) > 0 {
+			u.res.links[id] = in
+		}
+		return u.finishOne(id, fd, base, w.path())
+	})
+	root := u.dirs.at(rootNode)
+	u.res.Opaque = root.is(dirOpaque)
+	u.res.waits = root.is(dirMatters) || len(u.res.links) > 0
+	return err
+}
+
+func (u *unpacker) finishOne(id nodeID, fd int, base, path string) error {
+	d := u.dirs.at(id)
+	if id == rootNode {
+		if d.is(dirImplied) && !d.is(dirOpaque) {
+			if err := unix.Setxattr(procPath(fd, base), impliedRoot, []byte("y"), 0); err != nil {
+				return err
+			}
+		}
+		if d.is(dirHiding) {
+			d.flags |= dirMatters
+		}
+	} else {
+		if d.is(dirImplied | dirHiding) {
+			d.flags |= dirMatters
+		}
+		u.dirs.at(u.dirs.node(id).parent).flags |= d.flags & dirMatters
+	}
+	if err := u.keepDefaultACL(id, fd, base); err != nil {
+		return wrapEntry(path, err)
+	}
+	if err := setTimes(fd, base, time.Unix(0, d.mtime)); err != nil {
+		return wrapEntry(path, err)
+	}
+	return u.man.add(d.entry(path, u.xattrs[id]))
+}
+
+// impliedRoot marks the tree of a layer that does not describe its root. Who mounts it takes the root from a layer
+// below.
+const impliedRoot = "trusted.berth.implied"
+
+const opaqueXattr = "trusted.overlay.opaque"
+
+// dropBookkeeping removes what aufs kept for itself at the root: the files of its layers were linked to it.
+func (u *unpacker) dropBookkeeping() error {
+	for id := range u.dirs.children(rootNode) {
+		p := string(u.dirs.nameOf(id))
+		if !strings.HasPrefix(p, ".wh..wh.") {
+			continue
+		}
+		if err := u.openParent("."); err != nil {
+			return err
+		}
+		if err := u.clear(p, p); err != nil {
+			return wrapEntry(p, err)
+		}
+	}
+	return nil
+}
+
+// dirWalk goes through the directories of a layer with one of them open, so that a step costs the same at any depth.
+type dirWalk struct {
+	ctx  context.Context
+	root int // descriptor of the layer's tree
+	dirs *dirTree
+	skip func(nodeID) bool // directories not to be looked into; may be nil
+	fd   int
+	name []byte // path of what is visited
+}
+
+// run calls before, which may be nil, for each directory before those in it, and after after them. Both get the
+// directory's parent, open, and its name there; the root is "." in itself.
+func (w *dirWalk) run(before, after func(id nodeID, fd int, base string) error) error {
+	fd, err := unix.Openat(w.root, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	w.fd = fd
+	defer func() { unix.Close(w.fd) }()
+	return w.visit(rootNode, before, after)
+}
+
+func (w *dirWalk) visit(id nodeID, before, after func(nodeID, int, string) error) error {
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
+	base := "."
+	if id != rootNode {
+		base = string(w.dirs.nameOf(id))
+	}
+	if before != nil {
+		if err := before(id, w.fd, base); err != nil {
+			return err
+		}
+	}
+	inside := false
+	for c := range w.dirs.children(id) {
+		if w.skip != nil && w.skip(c) {
+			continue
+		}
+		if !inside {
+			if err := w.enter(base); err != nil {
+				return err
+			}
+			inside = true
+		}
+		size := len(w.name)
+		if size > 0 {
+			w.name = append(w.name, '/')
+		}
+		w.name = append(w.name, w.dirs.nameOf(c)...)
+		err := w.visit(c, before, after)
+		w.name = w.name[:size]
+		if err != nil {
+			return err
+		}
+	}
+	if inside && id != rootNode {
+		if err := w.enter(".."); err != nil {
+			return err
+		}
+	}
+	if after == nil {
+		return nil
+	}
+	return after(id, w.fd, base)
+}
+
+// enter opens a directory in the place of the open one.
+func (w *dirWalk) enter(name string) error {
+	if name == "." {
+		return nil
+	}
+	fd, err := unix.Openat(w.fd, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	unix.Close(w.fd)
+	w.fd = fd
+	return nil
+}
+
+// path is that of the directory which is visited.
+func (w *dirWalk) path() string {
+	if len(w.name) == 0 {
+		return "."
+	}
+	return string(w.name)
+}
