@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// randomLayer has some entries of few names, so that they meet: directories, files, whiteouts, opaque marks, hard links to
-// what is in linked, and symlinks.
+// randomLayer has some entries of few names, so that they meet: directories, files, whiteouts, opaque marks, hard links
+// to what is in linked, and symlinks.
 func randomLayer(r *rand.Rand, linked *[]string) []item {
 	names := []string{"a", "b", "c", "l", "m"}
 	some := func() string {
