@@ -96,7 +96,7 @@ func TestBounds(t *testing.T) {
 		"zstd-bomb": {fixture.Recipe{Layers: [][]fixture.File{{{Name: "zero", Body: make([]byte, 64*mib)}}}, Compression: fixture.LayerZstd}, []string{"1000000"}},
 		"entries":   {fixture.Recipe{Layers: [][]fixture.File{many}}, []string{"100"}},
 		"layers": {fixture.Recipe{Layers: [][]fixture.File{{{Name: "1"}}, {{Name: "2"}}, {{Name: "3"}}, {{Name: "4"}}}},
-			[]string{"4 layers", "3"}},
+			[]string{"layers of an image: 4", "the 3 allowed", "images.max_layers"}},
 		"config": {fixture.Recipe{Config: ggcr.Config{Labels: map[string]string{"big": big}}}, []string{"30000"}},
 	} {
 		r.sub(name, func(r rig) {
