@@ -3,6 +3,10 @@ package image
 import (
 	"testing"
 	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/fail"
 )
 
 // bare is a pipeline without a store.
@@ -30,5 +34,26 @@ func TestSettingsAreKept(t *testing.T) {
 	cfg.StallTimeout += time.Second
 	if patient := newSettings(cfg, first); patient.remote == first.remote {
 		t.Error("another timeout does not reach the transport")
+	}
+}
+
+// TestLayersThatTheKernelMounts takes no more layers than an overlay can have, whatever the configuration says.
+func TestLayersThatTheKernelMounts(t *testing.T) {
+	s := open(t, t.TempDir(), func(c *Config) { c.MaxLayers = 512 })
+	if got := s.now().MaxLayers; got != mostLayers {
+		t.Errorf("an image may have %d layers", got)
+	}
+}
+
+// TestLimitsAreRequired opens no store for a configuration that leaves a limit out.
+func TestLimitsAreRequired(t *testing.T) {
+	for _, leave := range []func(*Config){
+		func(c *Config) { c.MaxLayerMemoryBytes = 0 }, func(c *Config) { c.MaxBufferBytes = 0 },
+	} {
+		cfg := standard(t.TempDir())
+		leave(&cfg)
+		if _, err := Open(cfg); !fail.Is(err, errdefs.ErrInvalidArgument) {
+			t.Errorf("opened without a limit: %v", err)
+		}
 	}
 }

@@ -202,6 +202,7 @@ func complete(cfg Config) (Config, error) {
 			return cfg, fail.New(errdefs.ErrInvalidArgument, "the configuration of the image store has no %s", name)
 		}
 	}
+	cfg.MaxLayers = min(cfg.MaxLayers, mostLayers)
 	if cfg.Dirty == nil {
 		cfg.Dirty = func(string) {}
 	}
@@ -217,6 +218,10 @@ func complete(cfg Config) (Config, error) {
 	}
 	return cfg, nil
 }
+
+// mostLayers is how many lower directories the kernel takes (OVL_MAX_STACK): an image with more could be pulled and
+// never run.
+const mostLayers = 500
 
 // Get finds an image by name, name@digest, id, bare hex id or the beginning of one that only one image has, of at least
 // 12 digits. It never waits.

@@ -60,7 +60,7 @@ func TestReload(t *testing.T) {
 	if err != nil {
 		r.Fatalf("%v: %s", err, out)
 	}
-	for _, want := range []string{`log_format: "text" → "json", after a restart`, "images.pinned: [] → [", "images.max_layers: 512 → 1\n",
+	for _, want := range []string{`log_format: "text" → "json", after a restart`, "images.pinned: [] → [", "images.max_layers: 500 → 1\n",
 		"limits.pids: 0 → 77\n", "runtimes.more.path: (none) → ", "cni.config_dir: "} {
 		if !strings.Contains(out, want) {
 			r.Errorf("it does not say %q:\n%s", want, out)
