@@ -40,6 +40,8 @@ type Config struct {
 
 	MaxLayerConnections int           // connections of one layer to its registry
 	StallTimeout        time.Duration // how long a registry may send next to nothing
+	FirstByteTimeout    time.Duration // how long a registry may take to begin to send a blob
+	ForeignLayerURLs    bool          // foreign layers are fetched from the urls of a manifest
 	MaxBufferBytes      int64         // fetched ahead of what is unpacked, for the whole store
 
 	// Verifier is asked at every Pull; nil accepts all.
@@ -192,7 +194,8 @@ func complete(cfg Config) (Config, error) {
 		"MaxLayerBytes": cfg.MaxLayerBytes, "MaxLayerEntries": int64(cfg.MaxLayerEntries),
 		"MaxPullLayers": int64(cfg.MaxPullLayers), "MaxParallelLayers": int64(cfg.MaxParallelLayers),
 		"MaxLayerConnections": int64(cfg.MaxLayerConnections), "StallTimeout": int64(cfg.StallTimeout),
-		"MaxBufferBytes": cfg.MaxBufferBytes,
+		"FirstByteTimeout": int64(cfg.FirstByteTimeout),
+		"MaxBufferBytes":   cfg.MaxBufferBytes,
 	} {
 		if v <= 0 {
 			return cfg, fail.New(errdefs.ErrInvalidArgument, "the configuration of the image store has no %s", name)

@@ -39,7 +39,8 @@ func (r *Repository) Resolve(ctx context.Context) (ocispec.Descriptor, error) {
 	round := r.round("resolve "+r.ref.String(), caps, r.trusted(), nil, nil)
 	var desc ocispec.Descriptor
 	err := round.try(ctx, func(s *seat) (f *fault) {
-		desc, f = s.host.resolve(ctx, request{path: r.path() + "/manifests/" + name, accept: manifestTypes}, want)
+		ask := request{path: r.path() + "/manifests/" + name, accept: manifestTypes, proven: want != ""}
+		desc, f = s.host.resolve(ctx, ask, want)
 		if f == nil {
 			r.mu.Lock()
 			r.resolver, r.resolved[desc.Digest] = s.host, true
@@ -87,10 +88,20 @@ func (h *host) resolve(ctx context.Context, req request, want digest.Digest) (oc
 		if desc.Digest != "" && desc.Size > 0 {
 			return h.checked(desc, want)
 		}
-	} else if f.status != http.StatusMethodNotAllowed && f.kind != errdefs.ErrPermissionDenied {
+	} else if !refusesHead(f.status) {
 		return ocispec.Descriptor{}, f
 	}
 	return h.resolveByGet(ctx, req, want)
+}
+
+// refusesHead says whether a status, in answer to HEAD, may be about the method alone: there are caches and registries that know
+// only GET, and each refuses with a status of its own.
+func refusesHead(status int) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return true
+	}
+	return false
 }
 
 // resolveByGet reads the manifest itself: some hosts do not answer HEAD, or not with all that is needed, and a HEAD that is

@@ -156,15 +156,19 @@ type rig struct {
 // usualStall is how long a host may send next to nothing where the configuration does not say.
 var usualStall = config.Default().Images.StallTimeout.Duration
 
+// usualFirstByte is how long a host may take to begin to send a blob where the configuration does not say.
+var usualFirstByte = config.Default().Images.FirstByteTimeout.Duration
+
 func newRig(t testing.TB, o Options) *rig {
 	t.Helper()
 	o.ConfigDir = t.TempDir()
 	usual := config.Default().Images
 	o.Connections = cmp.Or(o.Connections, usual.MaxLayerConnections)
 	o.Stall = cmp.Or(o.Stall, usualStall)
+	o.FirstByte = cmp.Or(o.FirstByte, usualFirstByte)
 	o.Buffer = cmp.Or(o.Buffer, usual.MaxBufferBytes)
 	if _, ok := o.clock.(hasty); ok {
-		o.Stall = forever
+		o.Stall, o.FirstByte = forever, forever
 	}
 	return &rig{New(o), o.ConfigDir}
 }
@@ -382,7 +386,7 @@ func quick() hasty { return hasty{newManual(), forever / 2} }
 const forever = 1000 * time.Hour
 
 // small cuts blobs into pieces that a test can look through.
-var small = sizes{first: 64 << 10, segment: 32 << 10, span: 128 << 10, fast: 1 << 40}
+var small = sizes{large: 64 << 10, segment: 32 << 10, span: 128 << 10, fast: 1 << 40}
 
 func rangeOf(r *http.Request) (from int64) {
 	v := strings.TrimPrefix(r.Header.Get("Range"), "bytes=")
