@@ -103,6 +103,8 @@ type Repository struct {
 	resolver *host                      // that answered Resolve
 	resolved map[digest.Digest]bool     // what Resolve found: manifests, whatever their type is said to be
 	doubted  []*host                    // whose answers to Resolve led nowhere
+	byHead   ocispec.Descriptor         // what the resolver said, when it was a HEAD that said all
+	unsure   *host                      // whose answer to HEAD led nowhere: GET may say something else
 }
 
 // Repository prepares reading ref from its hosts, as they are configured now. It sends nothing yet. The caller closes it.

@@ -36,30 +36,68 @@ func (r *Repository) Resolve(ctx context.Context) (ocispec.Descriptor, error) {
 		caps, want, name = docker.HostCapabilityPull, d.Digest(), d.Digest().String()
 	}
 	ctx = r.scoped(ctx)
+	ask := request{path: r.path() + "/manifests/" + name, accept: manifestTypes, proven: want != ""}
+	if desc, ok := r.resolveAgain(ctx, ask, want); ok {
+		return desc, nil
+	}
 	round := r.round("resolve "+r.ref.String(), caps, r.trusted(), nil, nil)
 	var desc ocispec.Descriptor
 	err := round.try(ctx, func(s *seat) (f *fault) {
-		ask := request{path: r.path() + "/manifests/" + name, accept: manifestTypes, proven: want != ""}
-		desc, f = s.host.resolve(ctx, ask, want)
-		if f == nil {
-			r.mu.Lock()
-			r.resolver, r.resolved[desc.Digest] = s.host, true
-			r.mu.Unlock()
+		var byHead bool
+		if desc, byHead, f = s.host.resolve(ctx, ask, want); f == nil {
+			r.trust(s.host, desc, byHead)
 		}
 		return f
 	})
 	return desc, err
 }
 
-// Doubt says that what Resolve returned led nowhere: its content is not there, or is not what was promised. The next
-// Resolve passes over the host that answered. It returns false when no other host is left to be asked.
+// trust notes which host answered Resolve, and how.
+func (r *Repository) trust(h *host, desc ocispec.Descriptor, byHead bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.resolver, r.resolved[desc.Digest], r.byHead = h, true, ocispec.Descriptor{}
+	if byHead {
+		r.byHead = desc
+	}
+}
+
+// resolveAgain asks the host whose answer to HEAD led nowhere by GET. There are registries whose HEAD says another size than that of
+// what GET brings under the same digest. Unless that is so, the host is doubted.
+func (r *Repository) resolveAgain(ctx context.Context, ask request, want digest.Digest) (desc ocispec.Descriptor, ok bool) {
+	r.mu.Lock()
+	h, said := r.unsure, r.byHead
+	r.unsure = nil
+	r.mu.Unlock()
+	if h == nil {
+		return desc, false
+	}
+	desc, f := h.resolveByGet(ctx, ask, want)
+	if f != nil || desc.Digest != said.Digest || desc.Size == said.Size {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.doubted = append(r.doubted, h)
+		return desc, false
+	}
+	r.trust(h, desc, false)
+	return desc, true
+}
+
+// Doubt says that what Resolve returned led nowhere: its content is not there, or is not what was promised. The next Resolve asks the
+// host that answered by GET, if it was asked by HEAD, and else passes over it. It returns false when nobody is left to be asked.
 func (r *Repository) Doubt() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.resolver == nil {
+	h := r.resolver
+	r.resolver = nil
+	switch {
+	case h == nil:
 		return false
+	case r.byHead.Digest != "":
+		r.unsure = h
+		return true
 	}
-	r.doubted, r.resolver = append(r.doubted, r.resolver), nil
+	r.doubted = append(r.doubted, h)
 	return len(r.doubted) < len(r.hosts)
 }
 
@@ -76,7 +114,7 @@ func (r *Repository) scoped(ctx context.Context) context.Context {
 }
 
 // resolve asks one host, by HEAD, and by GET one that does not say enough.
-func (h *host) resolve(ctx context.Context, req request, want digest.Digest) (ocispec.Descriptor, *fault) {
+func (h *host) resolve(ctx context.Context, req request, want digest.Digest) (desc ocispec.Descriptor, byHead bool, f *fault) {
 	req.method = http.MethodHead
 	resp, f := h.ask(ctx, req, nil)
 	if f == nil {
@@ -86,22 +124,20 @@ func (h *host) resolve(ctx context.Context, req request, want digest.Digest) (oc
 			desc.Digest = want
 		}
 		if desc.Digest != "" && desc.Size > 0 {
-			return h.checked(desc, want)
+			desc, f = h.checked(desc, want)
+			return desc, true, f
 		}
 	} else if !refusesHead(f.status) {
-		return ocispec.Descriptor{}, f
+		return ocispec.Descriptor{}, false, f
 	}
-	return h.resolveByGet(ctx, req, want)
+	desc, f = h.resolveByGet(ctx, req, want)
+	return desc, false, f
 }
 
 // refusesHead says whether a status, in answer to HEAD, may be about the method alone: there are caches and registries that know
-// only GET, and each refuses with a status of its own.
+// only GET, and each refuses with a status of its own. Where it is about more, GET brings the reason in words.
 func refusesHead(status int) bool {
-	switch status {
-	case http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return true
-	}
-	return false
+	return status == http.StatusNotFound || status == http.StatusGone || refusesRange(status)
 }
 
 // resolveByGet reads the manifest itself: some hosts do not answer HEAD, or not with all that is needed, and a HEAD that is
