@@ -27,7 +27,7 @@ type chosen struct {
 	rawConfig  []byte
 	config     ocispec.Image
 	have       *imageRecord // the store has all of it: nothing else here is set but done
-	done       func()       // lets go of what others may share until the image is recorded, or given up; nil where nothing is
+	done       func()       // lets go of what others may share until the image is recorded, or given up; may be nil
 }
 
 // chooser walks from what a reference names to the image for a platform.

@@ -68,7 +68,7 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 		names.tags = []string{ref.String()}
 	}
 	if found.have != nil {
-		return s.renew(found, names, p)
+		return renew(s.pipeline, found, names, p)
 	}
 	if found.descriptor.Digest != desc.Digest {
 		names.choices = []string{c.choice(desc.Digest)}

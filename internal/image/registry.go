@@ -67,9 +67,11 @@ func (s *Store) connect(ctx context.Context, ref Reference, auth *Auth) (registr
 	return registry{r, ref.Host()}, err
 }
 
-// find asks what ref names now and chooses the image for a platform, unless the store has that already. A mirror that names what is not to be had, or not
-// what it should be, is passed over.
-func (s *Store) find(ctx context.Context, ref Reference, reg registry, c *chooser) (desc ocispec.Descriptor, found *chosen, err error) {
+// find asks what ref names now and chooses the image for a platform, unless the store has that already. A mirror that
+// names what is not to be had, or not what it should be, is passed over.
+func (s *Store) find(
+	ctx context.Context, ref Reference, reg registry, c *chooser,
+) (desc ocispec.Descriptor, found *chosen, err error) {
 	type answer struct {
 		digest digest.Digest
 		size   int64

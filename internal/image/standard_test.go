@@ -9,6 +9,7 @@ func standard(root string) Config {
 		Root: root, MaxLayers: c.MaxLayers, MaxManifestBytes: c.MaxManifestBytes, MaxConfigBytes: c.MaxConfigBytes,
 		MaxLayerBytes: c.MaxLayerBytes, MaxLayerEntries: c.MaxLayerEntries, MaxPullLayers: c.MaxPullLayers,
 		MaxParallelLayers: c.MaxConcurrentDownloads, MaxLayerConnections: c.MaxLayerConnections,
-		StallTimeout: c.StallTimeout.Duration, FirstByteTimeout: c.FirstByteTimeout.Duration, MaxBufferBytes: c.MaxBufferBytes,
+		StallTimeout: c.StallTimeout.Duration, FirstByteTimeout: c.FirstByteTimeout.Duration,
+		MaxBufferBytes: c.MaxBufferBytes,
 	}
 }

@@ -8,38 +8,28 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// choice names a manifest or index together with the platform for which an image was chosen from it. What is chosen depends on
-// nothing else, so a record can keep it.
+// choice names a manifest or index together with the platform for which an image was chosen from it. What is chosen
+// depends on nothing else, so a record can keep it.
 func (c *chooser) choice(d digest.Digest) string { return c.platform.name + "@" + d.String() }
 
-// unchanged finds the image to which desc led before, from the same repository and for the same platform, when the store has all
-// its layers. They are held until done is called. Most pulls of a tag find that nothing has changed, and neither manifest nor index
-// need be read for that; some registries count how often they are.
+// unchanged finds the image to which desc led before, from the same repository and for the same platform, when the
+// store has all its layers. They are held until done is called. Most pulls of a tag find that nothing has changed, and
+// neither manifest nor index need be read for that; some registries count how often they are.
 func (c *chooser) unchanged(ref Reference, desc ocispec.Descriptor) *chosen {
 	name, choice := ref.at(desc.Digest), c.choice(desc.Digest)
-	s := c.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, rec := range s.images {
+	rec, release := holdImage(c.store.catalog, func(rec *imageRecord) bool {
 		led := rec.Manifest == desc.Digest.String() || slices.Contains(rec.Choices, choice)
-		if !led || !slices.Contains(rec.Digests, name) || c.explicit && !c.platform.Match(platformOf(rec.parsedImage)) {
-			continue
-		}
-		var ids []string
-		for _, l := range rec.Layers {
-			if s.present[l.ID] != nil {
-				ids = append(ids, l.ID)
-			}
-		}
-		if len(ids) == len(rec.Layers) {
-			return &chosen{have: rec, done: s.holdLocked(ids)}
-		}
+		fits := !c.explicit || c.platform.Match(platformOf(rec.parsedImage))
+		return led && fits && slices.Contains(rec.Digests, name)
+	})
+	if rec == nil {
+		return nil
 	}
-	return nil
+	return &chosen{have: rec, done: release}
 }
 
 // renew records that an image that the store has was pulled again, under the names of this pull.
-func (s *pipeline) renew(found *chosen, n names, p *reporter) (Image, error) {
+func renew(s *pipeline, found *chosen, n names, p *reporter) (Image, error) {
 	defer found.done()
 	rec := *found.have
 	rec.Tags, rec.Digests = n.tags, n.digests
@@ -55,7 +45,8 @@ func (s *pipeline) renew(found *chosen, n names, p *reporter) (Image, error) {
 // maxChoices is how many of its choices a record keeps: those that were last added.
 const maxChoices = 8
 
-// choicesOf adds to those of a record. What is there stays in its place, so that a pull that changes nothing writes nothing.
+// choicesOf adds to those of a record. What is there stays in its place, so that a pull that changes nothing writes
+// nothing.
 func choicesOf(old, added []string) []string {
 	all := slices.Clone(old)
 	for _, choice := range added {

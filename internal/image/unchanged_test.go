@@ -58,13 +58,14 @@ func forPlatform(t *testing.T, text string, p v1.Platform) mutate.IndexAddendum 
 	return mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &p}}
 }
 
-// TestUnchangedTagCostsOneHead counts what pulls of a tag ask when nothing has changed, also after the store was opened anew: one
-// HEAD, which shows the caller's credentials.
+// TestUnchangedTagCostsOneHead counts what pulls of a tag ask when nothing has changed, also after the store was opened
+// anew: one HEAD, which shows the caller's credentials.
 func TestUnchangedTagCostsOneHead(t *testing.T) {
 	host := startRegistry(t, "")
 	push(t, host+"/lone:v1", imageOf(t, gz(t, file("hello", "lone")), gz(t, file("b", "2"))))
 	amd64, arm64 := v1.Platform{OS: "linux", Architecture: "amd64"}, v1.Platform{OS: "linux", Architecture: "arm64"}
-	push(t, host+"/multi:v1", mutate.AppendManifests(empty.Index, forPlatform(t, "amd64", amd64), forPlatform(t, "arm64", arm64)))
+	both := mutate.AppendManifests(empty.Index, forPlatform(t, "amd64", amd64), forPlatform(t, "arm64", arm64))
+	push(t, host+"/multi:v1", both)
 	var a asked
 	at, root := a.proxy(t, host), t.TempDir()
 	for _, name := range []string{"lone", "multi"} {
@@ -75,8 +76,10 @@ func TestUnchangedTagCostsOneHead(t *testing.T) {
 		}
 		for range 3 {
 			var phases []string
-			again, err := s.Pull(t.Context(), PullRequest{Reference: ref, Progress: func(p Progress) { phases = append(phases, p.Phase) }})
-			if err != nil || again.ID != first.ID || !slices.Equal(again.RepoTags, first.RepoTags) || !slices.Equal(again.RepoDigests, first.RepoDigests) {
+			note := func(p Progress) { phases = append(phases, p.Phase) }
+			again, err := s.Pull(t.Context(), PullRequest{Reference: ref, Progress: note})
+			same := again.ID == first.ID && slices.Equal(again.RepoTags, first.RepoTags)
+			if err != nil || !same || !slices.Equal(again.RepoDigests, first.RepoDigests) {
 				t.Fatalf("%s: again it is %v, %v", name, again, err)
 			}
 			if got := a.take(); got != "HEAD manifests" {
@@ -112,7 +115,8 @@ func TestUnchangedTagCostsOneHead(t *testing.T) {
 // TestUnchangedForThePlatform pulls one index for two platforms: what is there for one is nothing to the other.
 func TestUnchangedForThePlatform(t *testing.T) {
 	host := startRegistry(t, "")
-	v6, v7 := v1.Platform{OS: "linux", Architecture: "arm", Variant: "v6"}, v1.Platform{OS: "linux", Architecture: "arm", Variant: "v7"}
+	v6 := v1.Platform{OS: "linux", Architecture: "arm", Variant: "v6"}
+	v7 := v1.Platform{OS: "linux", Architecture: "arm", Variant: "v7"}
 	push(t, host+"/multi:v1", mutate.AppendManifests(empty.Index, forPlatform(t, "v6", v6), forPlatform(t, "v7", v7)))
 	push(t, host+"/lone:v1", forPlatform(t, "v6", v6).Add.(v1.Image))
 	var a asked
@@ -154,7 +158,8 @@ func TestUnchangedIsVerified(t *testing.T) {
 	refused(t, s, PullRequest{Reference: host + "/signed:v1"}, crierrors.ErrSignatureValidationFailed, "revoked")
 }
 
-// TestUnchangedButIncomplete has a store that lost a layer, and one that knows the image from another repository: both fetch.
+// TestUnchangedButIncomplete has a store that lost a layer, and one that knows the image from another repository: both
+// fetch.
 func TestUnchangedButIncomplete(t *testing.T) {
 	host := startRegistry(t, "")
 	img := imageOf(t, gz(t, file("a", "1")), gz(t, file("b", "2")))

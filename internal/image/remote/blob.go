@@ -29,9 +29,9 @@ type Blob struct {
 	ahead  prefetch
 }
 
-// Open begins to read a manifest, config or layer by its descriptor: from the first host that has it, and, for a foreign layer and
-// where Options allow it, from the urls of the descriptor when no registry has. It fails with an Error, as reading does. The Blob
-// ends with ctx; the caller closes it.
+// Open begins to read a manifest, config or layer by its descriptor: from the first host that has it, and, for a
+// foreign layer and where Options allow it, from the urls of the descriptor when no registry has. It fails with an
+// Error, as reading does. The Blob ends with ctx; the caller closes it.
 func (r *Repository) Open(ctx context.Context, desc ocispec.Descriptor) (*Blob, error) {
 	ctx, stop := context.WithCancel(r.scoped(ctx))
 	b := &Blob{repo: r, desc: desc, ctx: ctx, stop: stop}
@@ -44,7 +44,7 @@ func (r *Repository) Open(ctx context.Context, desc ocispec.Descriptor) (*Blob, 
 	r.enter()
 	if err := b.connect(); err != nil {
 		_ = b.Close()
-		return nil, r.hint(err, desc)
+		return nil, hint(err, desc, r.client.options.ForeignURLs)
 	}
 	b.gauge = gauge{since: b.round.clock.Now(), from: r.client.received.Load(), fast: r.client.options.sizes.fast}
 	return b, nil
@@ -127,9 +127,9 @@ func (b *Blob) advance(n int, waited time.Duration) {
 	}
 }
 
-// limit is where the reader's own connection ends, because somebody else fetches what follows. As long as a host has not answered
-// the request for that, the reader's own connection goes on, if it has one: the host may refuse a range. It also goes on when it is
-// ahead of the others.
+// limit is where the reader's own connection ends, because somebody else fetches what follows. As long as a host has
+// not answered the request for that, the reader's own connection goes on, if it has one: the host may refuse a range.
+// It also goes on when it is ahead of the others.
 func (b *Blob) limit() int64 {
 	b.ahead.drop(b.at)
 	if seg := b.ahead.head(); seg != nil && (b.direct == nil || seg.reaches(b.at)) {
@@ -170,7 +170,7 @@ func (b *Blob) request(from, to int64) request {
 	switch {
 	case images.IsManifestType(b.desc.MediaType) || images.IsIndexType(b.desc.MediaType):
 		kind = "manifests"
-	case b.repo.isManifest(b.desc.Digest):
+	case b.repo.answers.named(b.desc.Digest):
 		kind, accept = "manifests", manifestTypes
 	}
 	return request{

@@ -92,19 +92,15 @@ type Repository struct {
 	client  *Client
 	ref     reference.Named
 	hosts   []*host
-	foreign *http.Client // for the urls of foreign layers; made when needed
-	secrets []string     // never to be seen in an error
+	foreign foreignClient // for the urls of foreign layers
+	answers answers       // to Resolve
+	secrets []string      // never to be seen in an error
 
 	mu       sync.Mutex // guards what follows
 	open     int        // blobs
 	closed   bool
 	liars    map[digest.Digest][]string // ids of seats that served other content than the digest promises
 	suspects map[digest.Digest][]string // one of several that served such content together
-	resolver *host                      // that answered Resolve
-	resolved map[digest.Digest]bool     // what Resolve found: manifests, whatever their type is said to be
-	doubted  []*host                    // whose answers to Resolve led nowhere
-	byHead   ocispec.Descriptor         // what the resolver said, when it was a HEAD that said all
-	unsure   *host                      // whose answer to HEAD led nowhere: GET may say something else
 }
 
 // Repository prepares reading ref from its hosts, as they are configured now. It sends nothing yet. The caller closes it.
@@ -118,7 +114,7 @@ func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *Auth
 	who := identity{auth, user, secret}
 	r := &Repository{
 		client: c, ref: ref, secrets: who.secrets(),
-		liars: map[digest.Digest][]string{}, suspects: map[digest.Digest][]string{}, resolved: map[digest.Digest]bool{},
+		liars: map[digest.Digest][]string{}, suspects: map[digest.Digest][]string{},
 	}
 	if r.hosts, err = c.configure(ctx, reference.Domain(ref), who); err != nil {
 		return nil, err
@@ -143,9 +139,7 @@ func (r *Repository) releaseLocked() {
 		h.bare.CloseIdleConnections()
 		h.outside.CloseIdleConnections()
 	}
-	if r.foreign != nil {
-		r.foreign.CloseIdleConnections()
-	}
+	r.foreign.close()
 }
 
 // enter and leave count the blobs that are open.
@@ -196,11 +190,4 @@ func (r *Repository) namesOfLiars(desc ocispec.Descriptor) (names []string) {
 		}
 	}
 	return names
-}
-
-// isManifest says whether d is what the reference was resolved to. Not every registry types what it serves.
-func (r *Repository) isManifest(d digest.Digest) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.resolved[d]
 }

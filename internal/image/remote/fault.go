@@ -29,7 +29,7 @@ type fault struct {
 	dead    bool          // it is not there or does not answer: another one first
 	after   time.Duration // it asks to be left alone for so long
 	elapsed bool          // its time was up, not the caller's
-	late    bool          // it took the request and did not begin its answer in time: it may be fetching what was asked for
+	late    bool          // it did not begin its answer in time: it may be fetching what was asked for
 	lost    bool          // no connection to it could be made
 	ranged  bool          // it was asked for a range
 	unfit   bool          // it does not serve ranges as it should: all of it may be had without one
@@ -89,8 +89,9 @@ func stalled(limit time.Duration) *fault {
 	return &fault{kind: crierrors.ErrRegistryUnavailable, text: text, again: true, dead: true, elapsed: true}
 }
 
-// late is the fault of a host that took a request for a blob and did not begin to send it. A cache that fetches the whole blob
-// before it answers behaves so. The next attempt may find it in the cache, and what else the host has is served meanwhile.
+// late is the fault of a host that took a request for a blob and did not begin to send it. A cache that fetches the
+// whole blob before it answers behaves so. The next attempt may find it in the cache, and what else the host has is
+// served meanwhile.
 func late(limit time.Duration) *fault {
 	text := fmt.Sprintf("it did not begin to send it within %s", limit)
 	return &fault{kind: crierrors.ErrRegistryUnavailable, text: text, again: true, late: true, elapsed: true}
@@ -141,8 +142,8 @@ func faultOfAnswer(resp *http.Response, now time.Time, secrets []string) *fault 
 	return f
 }
 
-// refusesRange says whether a status, in answer to a request for a range, may be about the range alone. Servers and what stands
-// before them use many: 400, 403, 405 and 501 were seen. The others are about who asks, what for, or when.
+// refusesRange says whether a status, in answer to a request for a range, may be about the range alone. Servers and
+// what stands before them use many: 400, 403, 405 and 501 were seen. The others are about who asks, what for, or when.
 func refusesRange(code int) bool {
 	switch code {
 	case http.StatusUnauthorized, http.StatusNotFound, http.StatusGone, http.StatusRequestTimeout, http.StatusTooEarly,

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -21,8 +22,9 @@ import (
 // mostForeignURLs is how many urls of a descriptor are tried. A manifest may name any number.
 const mostForeignURLs = 4
 
-// elsewhere are the places that the descriptor of a foreign layer names besides the registries. They get no credentials. There are
-// none for other content, and unless Options allow it: whoever writes a manifest would choose what the node connects to.
+// elsewhere are the places that the descriptor of a foreign layer names besides the registries. They get no
+// credentials. There are none for other content, and unless Options allow it: whoever writes a manifest would choose
+// what the node connects to.
 func (r *Repository) elsewhere(desc ocispec.Descriptor) []*host {
 	o := &r.client.options
 	if !o.ForeignURLs {
@@ -30,10 +32,11 @@ func (r *Repository) elsewhere(desc ocispec.Descriptor) []*host {
 	}
 	var out []*host
 	for _, u := range foreignURLs(desc) {
-		client := r.foreignClient()
+		client := r.foreign.get(r.client)
 		out = append(out, &host{
-			id: u.String(), place: len(r.hosts) + len(out), name: u.Host, base: u, caps: docker.HostCapabilityPull, client: client,
-			outside: client, foreign: true, clock: o.clock, stall: o.Stall, firstByte: o.FirstByte,
+			id: u.String(), place: len(r.hosts) + len(out), name: u.Host, base: u, foreign: true,
+			caps: docker.HostCapabilityPull, client: client, outside: client,
+			clock: o.clock, stall: o.Stall, firstByte: o.FirstByte,
 		})
 	}
 	return out
@@ -54,10 +57,10 @@ func foreignURLs(desc ocispec.Descriptor) []*url.URL {
 	return out
 }
 
-// hint adds to the error of a foreign layer that no registry has where it would be.
-func (r *Repository) hint(err error, desc ocispec.Descriptor) error {
+// hint adds to the error of a foreign layer that no registry has where it would be, unless it was asked for there.
+func hint(err error, desc ocispec.Descriptor, asked bool) error {
 	var e *Error
-	if r.client.options.ForeignURLs || !errors.As(err, &e) || e.Kind != errdefs.ErrNotFound {
+	if asked || !errors.As(err, &e) || e.Kind != errdefs.ErrNotFound {
 		return err
 	}
 	var places []string
@@ -72,25 +75,40 @@ func (r *Repository) hint(err error, desc ocispec.Descriptor) error {
 		"images.foreign_layer_urls = true has it fetched from there", e.Text, slices.Compact(places))}
 }
 
-// foreignClient reaches hosts that are not registries, and knows nothing of their configuration. It uses no proxy: the addresses
-// that it connects to must be those that it judges.
-func (r *Repository) foreignClient() *http.Client {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.foreign == nil {
-		t := docker.DefaultHTTPTransport(nil)
-		r.client.tune(t)
-		t.Proxy = nil
-		t.DialContext = (&net.Dialer{
-			Timeout: 30 * time.Second, FallbackDelay: 300 * time.Millisecond, ControlContext: r.client.judge,
-		}).DialContext
-		r.foreign = r.client.noRedirects(t)
-	}
-	return r.foreign
+// foreignClient reaches hosts that are not registries, and knows nothing of their configuration. It uses no proxy: the
+// addresses that it connects to must be those that it judges.
+type foreignClient struct {
+	mu     sync.Mutex // guards client
+	client *http.Client
 }
 
-// judge is asked before each connection to a foreign place, with the address that its name was resolved to. So a name that leads to
-// another address the second time, and a redirect, are judged as well.
+// get makes the client when it is needed first.
+func (f *foreignClient) get(c *Client) *http.Client {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.client == nil {
+		t := docker.DefaultHTTPTransport(nil)
+		c.tune(t)
+		t.Proxy = nil
+		t.DialContext = (&net.Dialer{
+			Timeout: 30 * time.Second, FallbackDelay: 300 * time.Millisecond, ControlContext: c.judge,
+		}).DialContext
+		f.client = c.noRedirects(t)
+	}
+	return f.client
+}
+
+// close ends the connections that are idle.
+func (f *foreignClient) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.client != nil {
+		f.client.CloseIdleConnections()
+	}
+}
+
+// judge is asked before each connection to a foreign place, with the address that its name was resolved to. So a name
+// that leads to another address the second time, and a redirect, are judged as well.
 func (c *Client) judge(_ context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -121,7 +139,8 @@ var translated = map[netip.Prefix]int{
 
 var thisNetwork = netip.MustParsePrefix("0.0.0.0/8")
 
-// forbidden says why a manifest must not lead to an address: it is the node's own, its link's, or a cloud's for secrets.
+// forbidden says why a manifest must not lead to an address: it is the node's own, its link's, or a cloud's for
+// secrets.
 func forbidden(a netip.Addr) error {
 	a = a.Unmap().WithZone("")
 	if a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() || a.IsMulticast() || thisNetwork.Contains(a) ||

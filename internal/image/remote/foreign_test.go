@@ -24,7 +24,8 @@ func TestForeignLayer(t *testing.T) {
 	registry, elsewhere := serve(t, nil), serve(t, nil)
 	desc := elsewhere.put(body)
 	desc.MediaType = foreignType
-	desc.URLs = []string{"ftp://nowhere/x", ":", "http://127.0.0.1:1/gone", elsewhere.URL + "/" + desc.Digest.String() + "?signature=hidden"}
+	good := elsewhere.URL + "/" + desc.Digest.String() + "?signature=hidden"
+	desc.URLs = []string{"ftp://nowhere/x", ":", "http://127.0.0.1:1/gone", good}
 	r := newRig(t, Options{clock: quick(), ForeignURLs: true, dialable: anywhere})
 	auth := &Auth{Username: "joe", Password: "s3cret", RegistryToken: "token"}
 	wants(t, r.repo(t, registry.host+"/app", auth), desc, body)
@@ -68,8 +69,8 @@ func TestForeignURLsThatAreNotUsed(t *testing.T) {
 	}
 }
 
-// TestForeignURLsToTheNodeItself lead to loopback by an address, by a name, and by a redirect from a place that is allowed. No
-// connection is made.
+// TestForeignURLsToTheNodeItself lead to loopback by an address, by a name, and by a redirect from a place that is
+// allowed. No connection is made.
 func TestForeignURLsToTheNodeItself(t *testing.T) {
 	body := noise(t, 100)
 	registry, inside := serve(t, nil), serve(t, nil)

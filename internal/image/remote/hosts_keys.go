@@ -18,8 +18,8 @@ import (
 // httpRedirectsKey is the key of a hosts.toml that has redirects from https to http followed.
 const httpRedirectsKey = "allow_http_redirects"
 
-// ownKeys are those of a hosts.toml that only Berth has. containerd passes over keys that it does not know, so that both can use
-// one file.
+// ownKeys are those of a hosts.toml that only Berth has. containerd passes over keys that it does not know, so that
+// both can use one file.
 type ownKeys struct {
 	HostKeys
 	Hosts map[string]HostKeys `toml:"host"`
@@ -97,8 +97,8 @@ func (o *ownKeys) apply(h *host, server bool) {
 	}
 }
 
-// names says whether the address of a host's table is that of base, to which the library may have added the scheme and the root of
-// the API.
+// names says whether the address of a host's table is that of base, to which the library may have added the scheme and
+// the root of the API.
 func names(address string, base *url.URL) bool {
 	if !strings.HasPrefix(address, "http") {
 		address = "https://" + address

@@ -8,9 +8,9 @@ import (
 // lostFor is how long a host to which no connection could be made is asked after the others.
 const lostFor = time.Minute
 
-// lostHosts remembers over all pulls which hosts could not be reached. A mirror behind a dead route costs its dial timeout, and
-// without this each pull would pay for it. What else goes wrong with a host is not remembered here: that may be due to the
-// registry behind it, and would let one image turn a mirror off for all others.
+// lostHosts remembers over all pulls which hosts could not be reached. A mirror behind a dead route costs its dial
+// timeout, and without this each pull would pay for it. What else goes wrong with a host is not remembered here: that
+// may be due to the registry behind it, and would let one image turn a mirror off for all others.
 type lostHosts struct {
 	clock clock
 
@@ -28,8 +28,8 @@ func (l *lostHosts) has(origin string) bool {
 	return l.clock.Now().Before(l.until[origin])
 }
 
-// add notes that no connection to a host could be made. It forgets what has long been over, so that names that nobody uses any
-// more do not add up.
+// add notes that no connection to a host could be made. It forgets what has long been over, so that names that nobody
+// uses any more do not add up.
 func (l *lostHosts) add(origin string) {
 	if l == nil {
 		return
@@ -45,8 +45,8 @@ func (l *lostHosts) add(origin string) {
 	l.until[origin] = now.Add(lostFor)
 }
 
-// claim says that a host is about to be asked. When its time is over, the first who asks finds out for all: to the others it is
-// lost for another minute, unless remove says that it is there.
+// claim says that a host is about to be asked. When its time is over, the first who asks finds out for all: to the
+// others it is lost for another minute, unless remove says that it is there.
 func (l *lostHosts) claim(origin string) {
 	if l == nil {
 		return

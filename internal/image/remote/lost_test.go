@@ -21,6 +21,8 @@ type holes struct {
 	dialed atomic.Int64
 }
 
+func (h *holes) around(next http.RoundTripper) http.RoundTripper { return hole{next, h} }
+
 func (h hole) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !h.hosts.names[r.URL.Host] || h.hosts.healed.Load() {
 		return h.next.RoundTrip(r)
@@ -29,12 +31,12 @@ func (h hole) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
 }
 
-// TestLostMirrorOverPulls has a mirror behind a dead route: the first pull waits for it, and one pull a minute. When it is back, it is
-// found by that one.
+// TestLostMirrorOverPulls has a mirror behind a dead route: the first pull waits for it, and one pull a minute. When it
+// is back, it is found by that one.
 func TestLostMirrorOverPulls(t *testing.T) {
 	mirror, origin := serve(t, nil), serve(t, nil)
 	bad, clk := &holes{names: map[string]bool{mirror.host: true}}, quick()
-	r := newRig(t, Options{clock: clk, wrap: func(next http.RoundTripper) http.RoundTripper { return hole{next, bad} }})
+	r := newRig(t, Options{clock: clk, wrap: bad.around})
 	r.mirrors(t, mirror, origin)
 	body := noise(t, 100)
 	mirror.put(body)
@@ -49,7 +51,8 @@ func TestLostMirrorOverPulls(t *testing.T) {
 		t.Helper()
 		d, m, o := bad.dialed.Load(), len(mirror.requests()), len(origin.requests())
 		if d != dialed || m != mirrored || o != asked {
-			t.Errorf("%s: the mirror was dialled %d times and asked %d, the registry asked %d; want %d, %d, %d", when, d, m, o, dialed, mirrored, asked)
+			t.Errorf("%s: the mirror was dialled %d times and asked %d, the registry asked %d; want %d, %d, %d",
+				when, d, m, o, dialed, mirrored, asked)
 		}
 	}
 	pulls(5)
@@ -102,7 +105,7 @@ func TestLostHostIsTriedByOne(t *testing.T) {
 func TestAllAreLost(t *testing.T) {
 	mirror, origin := serve(t, nil), serve(t, nil)
 	bad := &holes{names: map[string]bool{mirror.host: true, origin.host: true}}
-	r := newRig(t, Options{clock: quick(), wrap: func(next http.RoundTripper) http.RoundTripper { return hole{next, bad} }})
+	r := newRig(t, Options{clock: quick(), wrap: bad.around})
 	r.mirrors(t, mirror, origin)
 	body := noise(t, 100)
 	desc := mirror.put(body)

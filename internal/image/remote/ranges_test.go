@@ -15,15 +15,16 @@ func TestFirstRequestIsPlain(t *testing.T) {
 	s := serve(t, nil)
 	body := noise(t, 1<<20)
 	desc := s.put(body)
-	wants(t, newRig(t, Options{sizes: sizes{large: 64 << 10, segment: 32 << 10, span: 128 << 10, fast: 1}}).repo(t, s.host+"/app", nil), desc, body)
+	fast := sizes{large: 64 << 10, segment: 32 << 10, span: 128 << 10, fast: 1}
+	wants(t, newRig(t, Options{sizes: fast}).repo(t, s.host+"/app", nil), desc, body)
 	asked := s.requests()
 	if len(asked) != 1 || asked[0].Header.Get("Range") != "" {
 		t.Errorf("%d requests, the first for the range %q", len(asked), asked[0].Header.Get("Range"))
 	}
 }
 
-// TestRangeRefused has hosts that refuse a range, each in its way, when a download that broke off is to go on: they are asked for
-// all of it. A status that may pass is asked again with the range first.
+// TestRangeRefused has hosts that refuse a range, each in its way, when a download that broke off is to go on: they are
+// asked for all of it. A status that may pass is asked again with the range first.
 func TestRangeRefused(t *testing.T) {
 	body := noise(t, 100<<10)
 	for status, want := range map[int]int{
@@ -48,7 +49,8 @@ func TestRangeRefused(t *testing.T) {
 	}
 }
 
-// TestRangeRefusedByAMirror has another host to ask: that one goes on at the byte, and the mirror is asked for all when it cannot.
+// TestRangeRefusedByAMirror has another host to ask: that one goes on at the byte, and the mirror is asked for all when
+// it cannot.
 func TestRangeRefusedByAMirror(t *testing.T) {
 	body := noise(t, 100<<10)
 	for _, status := range []int{400, 403, 405, 501} {
@@ -81,8 +83,8 @@ func TestRangeRefusedByAMirror(t *testing.T) {
 	}
 }
 
-// TestRangesAreTried has hosts that say different things of ranges, and do different things. A reader that starves gets more
-// connections where ranges work, and where they do not it goes on reading what it had: nothing is sent twice.
+// TestRangesAreTried has hosts that say different things of ranges, and do different things. A reader that starves gets
+// more connections where ranges work, and where they do not it goes on reading what it had: nothing is sent twice.
 func TestRangesAreTried(t *testing.T) {
 	body := noise(t, 1<<20)
 	for name, c := range map[string]struct {
@@ -143,8 +145,8 @@ func (w *silentOnRanges) WriteHeader(code int) {
 
 func (w *silentOnRanges) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// TestLateFirstByte has a cache that fetches a blob before it answers, for longer than a host may stall. Time stands still, but for
-// the wait for the first byte.
+// TestLateFirstByte has a cache that fetches a blob before it answers, for longer than a host may stall. Time stands
+// still, but for the wait for the first byte.
 func TestLateFirstByte(t *testing.T) {
 	body := noise(t, 10<<10)
 	for name, flush := range map[string]bool{"headers too": false, "headers first": true} {
@@ -169,8 +171,8 @@ func TestLateFirstByte(t *testing.T) {
 	}
 }
 
-// TestLateMirrorIsNotDown has a mirror that is too late with one blob: the registry sends that, and the mirror the next. Alone it is
-// asked once more, for then the blob may be there.
+// TestLateMirrorIsNotDown has a mirror that is too late with one blob: the registry sends that, and the mirror the
+// next. Alone it is asked once more, for then the blob may be there.
 func TestLateMirrorIsNotDown(t *testing.T) {
 	clk := newManual()
 	one, two := noise(t, 10<<10), noise(t, 10<<10)

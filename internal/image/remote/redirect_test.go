@@ -98,8 +98,8 @@ func TestNoWayOutOfTLS(t *testing.T) {
 	}
 }
 
-// TestOutOfTLSBySwitch follows redirects from https to http for a host that hosts.toml allows it, for what a digest proves, and takes
-// nothing along that was meant for the host. A tag could be made to name anything there.
+// TestOutOfTLSBySwitch follows redirects from https to http for a host that hosts.toml allows it, for what a digest
+// proves, and takes nothing along that was meant for the host. A tag could be made to name anything there.
 func TestOutOfTLSBySwitch(t *testing.T) {
 	body := noise(t, 1000)
 	plain := serve(t, nil)
@@ -110,15 +110,17 @@ func TestOutOfTLSBySwitch(t *testing.T) {
 		}
 		return true
 	}, (*httptest.Server).StartTLS)
+	const verified, allowed = "skip_verify = true\n", "allow_http_redirects = true\n"
 	for name, c := range map[string]struct {
 		config string
 		works  bool
 	}{
-		"server":            {"server = %[1]q\nskip_verify = true\nallow_http_redirects = true\n", true},
-		"host":              {"server = \"http://127.0.0.1:1\"\n[host.%[1]q]\nskip_verify = true\nallow_http_redirects = true\n[host.%[1]q.header]\nx-key = \"mine\"\n", true},
-		"another host":      {"server = %[1]q\nskip_verify = true\n[host.\"http://127.0.0.1:1\"]\nallow_http_redirects = true\n", false},
-		"only the server":   {"server = \"http://127.0.0.1:1\"\nallow_http_redirects = true\n[host.%[1]q]\nskip_verify = true\n", false},
-		"said to be closed": {"server = %[1]q\nskip_verify = true\nallow_http_redirects = false\n", false},
+		"server": {"server = %[1]q\n" + verified + allowed, true},
+		"host": {"server = \"http://127.0.0.1:1\"\n[host.%[1]q]\n" + verified + allowed +
+			"[host.%[1]q.header]\nx-key = \"mine\"\n", true},
+		"another host":      {"server = %[1]q\n" + verified + "[host.\"http://127.0.0.1:1\"]\n" + allowed, false},
+		"only the server":   {"server = \"http://127.0.0.1:1\"\n" + allowed + "[host.%[1]q]\n" + verified, false},
+		"said to be closed": {"server = %[1]q\n" + verified + "allow_http_redirects = false\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plain.asked = nil

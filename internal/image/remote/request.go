@@ -28,7 +28,7 @@ type request struct {
 	strict bool  // everything instead is of no use
 	proven bool  // a digest proves what comes
 
-	patience time.Duration // for the answer to begin; the host's stall limit when 0
+	answerIn time.Duration // for the answer to begin; the host's stall limit when 0
 }
 
 const mostRedirects = 10
@@ -149,7 +149,7 @@ func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*htt
 				return nil, f
 			}
 		}
-		resp, err := h.exchange(client, req, r.patience)
+		resp, err := h.exchange(client, req, r.answerIn)
 		if err != nil {
 			return nil, h.lost(ctx, err, u)
 		}
@@ -168,16 +168,17 @@ func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*htt
 	}
 }
 
-// exchange sends a request and ends it when its answer does not begin within patience. The time for making a connection is
+// exchange sends a request and ends it when its answer does not begin within limit. The time for making a connection is
 // bounded by the transport and does not count.
-func (h *host) exchange(client *http.Client, req *http.Request, patience time.Duration) (*http.Response, error) {
+func (h *host) exchange(client *http.Client, req *http.Request, limit time.Duration) (*http.Response, error) {
 	reason := late
-	if patience == 0 {
-		patience, reason = h.stall, mute
+	if limit == 0 {
+		limit, reason = h.stall, mute
 	}
 	ctx, cancel := context.WithCancelCause(req.Context())
-	w := &answerTimer{clock: h.clock, limit: patience, expire: func() { cancel(&faultError{reason(patience)}) }}
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { w.start() }})
+	w := &answerTimer{clock: h.clock, limit: limit, expire: func() { cancel(&faultError{reason(limit)}) }}
+	trace := &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { w.start() }}
+	ctx = httptrace.WithClientTrace(ctx, trace)
 	resp, err := client.Do(req.WithContext(ctx))
 	w.end()
 	if err != nil {
@@ -192,8 +193,8 @@ func (h *host) exchange(client *http.Client, req *http.Request, patience time.Du
 	return resp, nil
 }
 
-// answerTimer bounds the time from when a request was sent until its answer begins. The transport may send a request twice, and
-// may say that it was sent after the answer is there.
+// answerTimer bounds the time from when a request was sent until its answer begins. The transport may send a request
+// twice, and may say that it was sent after the answer is there.
 type answerTimer struct {
 	clock  clock
 	limit  time.Duration

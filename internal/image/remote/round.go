@@ -157,7 +157,8 @@ func (r *round) blame(s *seat, f *fault) time.Duration {
 	return backoff(s.failures)
 }
 
-// sendAll has a host be asked for the whole blob from now on, and after the others when later is set: they go on at the byte.
+// sendAll has a host be asked for the whole blob from now on, and after the others when later is set: they go on at the
+// byte.
 func (s *seat) sendAll(later bool) {
 	s.whole, s.single, s.later = true, true, later
 }

@@ -67,9 +67,9 @@ const (
 	rangesNone                  // it says so, or answers all
 )
 
-// announced reads the Accept-Ranges header of an answer to a plain request. That it is missing means nothing: most public
-// registries serve ranges without it. Nor does `bytes` prove anything: a cache that fetches the blob itself may announce ranges and
-// then send all.
+// announced reads the Accept-Ranges header of an answer to a plain request. That it is missing means nothing: most
+// public registries serve ranges without it. Nor does `bytes` prove anything: a cache that fetches the blob itself may
+// announce ranges and then send all.
 func announced(h http.Header) rangeSupport {
 	switch strings.ToLower(strings.TrimSpace(h.Get("Accept-Ranges"))) {
 	case "", "bytes":
@@ -84,11 +84,11 @@ func announced(h http.Header) rangeSupport {
 func (b *Blob) open(ctx context.Context, s *seat, r request) (*stream, *fault) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stall := s.host.stall
-	r.patience = s.host.firstByte
+	r.answerIn = s.host.firstByte
 	if r.strict {
-		r.patience = stall // the host sends this blob already: it has nothing to fetch before it answers
+		r.answerIn = stall // the host sends this blob already: it has nothing to fetch before it answers
 	}
-	st := &stream{ctx: ctx, seat: s, watch: watch{clock: b.round.clock, first: r.patience, limit: stall, cancel: cancel}}
+	st := &stream{ctx: ctx, seat: s, watch: watch{clock: b.round.clock, first: r.answerIn, limit: stall, cancel: cancel}}
 	if b.round.mustSendAll(s) {
 		r.ranged = false
 	}
