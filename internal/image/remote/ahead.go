@@ -23,6 +23,7 @@ func (a *prefetch) feed() {
 	if seg := a.head(); seg != nil && a.ranges == rangesPossible && seg.isAnswered() {
 		a.ranges = rangesServed
 	}
+	a.drop(b.at)
 	for a.wanted && a.ranges != rangesNone {
 		s := b.round.current()
 		connections := o.Connections
@@ -76,9 +77,11 @@ func (a *prefetch) head() *segment {
 	return a.queue[0]
 }
 
-// drop lets go of segments that are of no use to a reader at this place: it is past them, or they were refused.
+// drop lets go of segments that are of no use to a reader at this place: they were refused, or it is past them. The one
+// that is to find out whether the host serves ranges goes on beside the reader's own connection until it knows.
 func (a *prefetch) drop(at int64) {
-	for seg := a.head(); seg != nil && (seg.end <= at || seg.isRefused()); seg = a.head() {
+	asking := a.ranges == rangesPossible && a.blob.direct != nil
+	for seg := a.head(); seg != nil && (seg.isRefused() || seg.end <= at && !asking); seg = a.head() {
 		a.pop()
 	}
 }
