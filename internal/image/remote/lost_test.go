@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -128,7 +129,9 @@ func TestStallIsNotLost(t *testing.T) {
 		w.Header().Set("Content-Length", "100")
 		_, _ = w.Write(body[:1])
 		_ = http.NewResponseController(w).Flush()
-		eventually(t, "the client waits", clk.strike)
+		eventually(t, "the client waits for the rest", func() bool {
+			return slices.Contains(clk.waiting(), forever) && clk.strike()
+		})
 		<-r.Context().Done()
 		return true
 	})

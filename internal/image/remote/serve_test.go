@@ -287,6 +287,7 @@ type manual struct {
 	now    time.Time
 	timers map[*alarm]struct{}
 	slept  []time.Duration // what was waited for, once it was over
+	calls  int             // waits that were called off
 }
 
 type alarm struct {
@@ -313,6 +314,7 @@ func (m *manual) AfterFunc(d time.Duration, f func()) func() bool {
 		defer m.mu.Unlock()
 		_, ok := m.timers[a]
 		delete(m.timers, a)
+		m.calls++
 		return ok
 	}
 }
@@ -342,6 +344,13 @@ func (m *manual) advance(d time.Duration) {
 	for _, a := range due {
 		a.f()
 	}
+}
+
+// calledOff counts the waits that ended before their time.
+func (m *manual) calledOff() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls
 }
 
 // strike ends the waits that there are, however long they are, and says whether there was any.
