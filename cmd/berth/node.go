@@ -191,6 +191,7 @@ func (n *node) imageConfig(cfg *config.Config) image.Config {
 		MaxImageBytes: c.MaxImageBytes, MaxLayerMemoryBytes: c.MaxLayerMemoryBytes,
 		MaxLayerEntries: c.MaxLayerEntries, MaxPullLayers: c.MaxPullLayers, MaxParallelLayers: c.MaxConcurrentDownloads,
 		MaxLayerConnections: c.MaxLayerConnections, StallTimeout: c.StallTimeout.Duration, MaxBufferBytes: c.MaxBufferBytes,
+		FirstByteTimeout: c.FirstByteTimeout.Duration, ForeignLayerURLs: c.ForeignLayerURLs,
 		Verifier: n.verifier(cfg.Verifier), Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID,
 		InUse: func() (map[string]struct{}, bool) { return n.pods.Layers() },
 	}

@@ -87,6 +87,8 @@ type Images struct {
 	MaxPullLayers          int      // layers at once, of one pull
 	MaxLayerConnections    int      // of one layer to its registry
 	StallTimeout           Duration // a registry that sends next to nothing for so long is given up
+	FirstByteTimeout       Duration // for a registry to begin to send a blob
+	ForeignLayerURLs       bool     // manifests may say where foreign layers are
 	MaxBufferBytes         int64    // fetched ahead of what is unpacked, over all pulls
 	Pinned                 []string // references that garbage collection must not take
 	MaxLayers              int      // of an image

@@ -69,6 +69,8 @@ max_concurrent_downloads = 3
 max_pull_layers = 2
 max_layer_connections = 5
 stall_timeout = "7s"
+first_byte_timeout = "6m"
+foreign_layer_urls = true
 max_buffer_bytes = 6_000_000_000
 max_layers = 11
 max_manifest_bytes = 12
@@ -136,8 +138,8 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		CDI:      CDI{SpecDirs: []string{"/cdi"}},
 		Registry: Registry{"/certs"},
 		Images: Images{
-			"/images", 3, 2, 5, Duration{7 * time.Second}, 6_000_000_000, []string{"registry.example/pause:1", "a*"}, 11, 12, 13,
-			6_000_000_000, 5_000_000_000, 15, 1600,
+			"/images", 3, 2, 5, Duration{7 * time.Second}, Duration{6 * time.Minute}, true, 6_000_000_000,
+			[]string{"registry.example/pause:1", "a*"}, 11, 12, 13, 6_000_000_000, 5_000_000_000, 15, 1600,
 		},
 		Verifier: Verifier{"/verifiers", 4, Duration{3 * time.Second}},
 		NRI:      NRI{&on, "/nri.sock", "/nri.d", "/nri.conf", Duration{8 * time.Second}, Duration{9 * time.Second}, Duration{7 * time.Second}},

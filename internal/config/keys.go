@@ -139,6 +139,20 @@ var keys = []key[Config]{
 		meaning: "a registry that sends next to nothing for so long is given up, and its next mirror tried",
 	},
 	{
+		name:    "images.first_byte_timeout",
+		field:   of(func(c *Config) *Duration { return &c.Images.FirstByteTimeout }, duration, seconds(5*60)),
+		comment: "A registry may take so long to begin to send a blob: a cache may fetch all of it first.",
+		meaning: "how long a registry or mirror may take to begin to send a blob, because a cache may fetch all of it " +
+			"first; then the next mirror is asked. `first_byte_timeout` in a hosts.toml goes before it",
+	},
+	{
+		name:    "images.foreign_layer_urls",
+		field:   of(func(c *Config) *bool { return &c.Images.ForeignLayerURLs }, boolean, false),
+		comment: "Foreign layers that no registry has are fetched from where the manifest says.",
+		meaning: "layers of a foreign media type that no registry has are fetched from the `urls` of the manifest; see " +
+			"[registries](#registries)",
+	},
+	{
 		name:    "images.max_buffer_bytes",
 		field:   of(func(c *Config) *int64 { return &c.Images.MaxBufferBytes }, between[int64]("bytes", 1, 1<<40), 8<<20),
 		comment: "Memory for what those connections fetch ahead, over all pulls.",

@@ -109,6 +109,27 @@ func (c *catalog) holdPresent(ids ...string) (string, func()) {
 	return "", nil
 }
 
+// holdImage holds the layers of an image that has them all, and that is wanted; nil when there is none.
+func holdImage(c *catalog, wanted func(*imageRecord) bool) (rec *imageRecord, release func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, rec := range c.images {
+		if !wanted(rec) {
+			continue
+		}
+		var ids []string
+		for _, l := range rec.Layers {
+			if c.present[l.ID] != nil {
+				ids = append(ids, l.ID)
+			}
+		}
+		if len(ids) == len(rec.Layers) {
+			return rec, c.holdLocked(ids)
+		}
+	}
+	return nil, nil
+}
+
 // place renames a layer into use. A directory in its place is one whose record could not be read. It is put aside until
 // the next Open, not deleted: a container may have it mounted.
 func (c *catalog) place(dir string, rec layerRecord) error {

@@ -64,6 +64,7 @@ func (c committer) editsLocked(rec *imageRecord) []*edit {
 	next, old := *rec, c.images[rec.ID]
 	if old != nil {
 		next.Tags, next.Digests = union(old.Tags, rec.Tags), appended(old.Digests, rec.Digests)
+		next.Choices = choicesOf(old.Choices, rec.Choices)
 		next.Durable = old.Durable && slices.Equal(old.Layers, rec.Layers) && c.layersDurable(rec)
 	}
 	var others []*edit

@@ -26,7 +26,8 @@ type chosen struct {
 	descriptor ocispec.Descriptor // of the manifest
 	rawConfig  []byte
 	config     ocispec.Image
-	done       func() // lets go of what others may share until the image is recorded, or given up; nil where nothing is
+	have       *imageRecord // the store has all of it: nothing else here is set but done
+	done       func()       // lets go of what others may share until the image is recorded, or given up; may be nil
 }
 
 // chooser walks from what a reference names to the image for a platform.

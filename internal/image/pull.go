@@ -55,13 +55,23 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 		return Image{}, err
 	}
 	defer reg.Close()
-	desc, found, err := s.find(ctx, ref, reg, req.Platform)
+	c, err := s.chooser(reg, req.Platform)
+	if err != nil {
+		return Image{}, err
+	}
+	desc, found, err := s.find(ctx, ref, reg, c)
 	if err != nil {
 		return Image{}, err
 	}
 	names := names{digests: []string{ref.at(desc.Digest)}}
 	if ref.Digest() == "" {
 		names.tags = []string{ref.String()}
+	}
+	if found.have != nil {
+		return renew(s.pipeline, found, names, p)
+	}
+	if found.descriptor.Digest != desc.Digest {
+		names.choices = []string{c.choice(desc.Digest)}
 	}
 	return s.admit(ctx, found, names, reg, p)
 }
@@ -91,7 +101,10 @@ func (s *pipeline) chooser(src source, platform string) (*chooser, error) {
 }
 
 // names are what an image is to be called.
-type names struct{ tags, digests []string }
+type names struct {
+	tags, digests []string
+	choices       []string // see imageRecord
+}
 
 // admit gets the layers of a chosen image and records it.
 func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source, p *reporter) (Image, error) {
@@ -171,7 +184,7 @@ func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*holding,
 
 func (s *pipeline) newRecord(found *chosen, wants []want, ids []string, n names) *imageRecord {
 	rec := &imageRecord{
-		ID: digest.FromBytes(found.rawConfig).String(), Tags: n.tags, Digests: n.digests,
+		ID: digest.FromBytes(found.rawConfig).String(), Tags: n.tags, Digests: n.digests, Choices: n.choices,
 		Manifest: found.descriptor.Digest.String(), Platform: platforms.Format(platformOf(found.config)),
 		Size: uint64(len(found.rawConfig)), Config: found.rawConfig, PulledAt: time.Now().UTC(), Boot: s.boot,
 		parsedImage: found.config,

@@ -27,6 +27,7 @@ type imageRecord struct {
 	Tags        []string   `json:"tags,omitempty"`
 	Digests     []string   `json:"digests,omitempty"`
 	Manifest    string     `json:"manifest,omitempty"` // digest of the manifest of this platform
+	Choices     []string   `json:"choices,omitempty"`  // <platform>@<digest> of what it was chosen from
 	Platform    string     `json:"platform,omitempty"`
 	Size        uint64     `json:"size"`
 	Config      []byte     `json:"config"` // as fetched: its digest is the id; nil in memory

@@ -67,26 +67,32 @@ func (s *Store) connect(ctx context.Context, ref Reference, auth *Auth) (registr
 	return registry{r, ref.Host()}, err
 }
 
-// find asks what ref names now and chooses the image for a platform. A mirror that names what is not to be had, or not
-// what it should be, is passed over.
-func (s *Store) find(ctx context.Context, ref Reference, reg registry, platform string) (desc ocispec.Descriptor, found *chosen, err error) {
-	c, err := s.chooser(reg, platform)
-	if err != nil {
-		return desc, nil, err
+// find asks what ref names now and chooses the image for a platform, unless the store has that already. A mirror that
+// names what is not to be had, or not what it should be, is passed over.
+func (s *Store) find(
+	ctx context.Context, ref Reference, reg registry, c *chooser,
+) (desc ocispec.Descriptor, found *chosen, err error) {
+	type answer struct {
+		digest digest.Digest
+		size   int64
 	}
-	tried := map[digest.Digest]bool{}
+	tried := map[answer]bool{}
 	for {
 		next, failed := reg.Resolve(ctx)
-		if failed == nil && !tried[next.Digest] {
+		said := answer{next.Digest, next.Size}
+		if failed == nil && !tried[said] {
 			failed = s.verify(ctx, ref, next)
 		}
-		if failed != nil || tried[next.Digest] {
+		if failed != nil || tried[said] {
 			if err == nil {
 				err = failed
 			}
 			return desc, nil, err
 		}
-		desc, tried[next.Digest] = next, true
+		desc, tried[said] = next, true
+		if found = c.unchanged(ref, desc); found != nil {
+			return desc, found, nil
+		}
 		if found, err = c.choose(ctx, desc); err == nil || !misled(err) || !reg.Doubt() {
 			return desc, found, err
 		}

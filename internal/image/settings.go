@@ -20,7 +20,10 @@ func newSettings(cfg Config, old *settings) *settings {
 	if options := s.options(); old != nil && options == old.options() {
 		s.remote = old.remote
 	} else {
-		s.remote = remote.New(remote.Options{ConfigDir: options.dir, Connections: options.connections, Stall: cfg.StallTimeout, Buffer: options.buffer})
+		s.remote = remote.New(remote.Options{
+			ConfigDir: options.dir, Connections: options.connections, Stall: cfg.StallTimeout, FirstByte: cfg.FirstByteTimeout,
+			ForeignURLs: options.foreign, Buffer: options.buffer,
+		})
 	}
 	if old != nil && cfg.MaxParallelLayers == old.MaxParallelLayers {
 		s.slots = old.slots
@@ -32,13 +35,17 @@ func newSettings(cfg Config, old *settings) *settings {
 
 // options are what a transport to registries is made of.
 type options struct {
-	dir           string
-	connections   int
-	stall, buffer int64
+	dir                      string
+	connections              int
+	stall, firstByte, buffer int64
+	foreign                  bool
 }
 
 func (s *settings) options() options {
-	return options{s.RegistryConfigDir, s.MaxLayerConnections, int64(s.StallTimeout), s.MaxBufferBytes}
+	return options{
+		s.RegistryConfigDir, s.MaxLayerConnections, int64(s.StallTimeout), int64(s.FirstByteTimeout), s.MaxBufferBytes,
+		s.ForeignLayerURLs,
+	}
 }
 
 // now are the settings in force.

@@ -10,6 +10,7 @@ func standard(root string) Config {
 		MaxLayerBytes: c.MaxLayerBytes, MaxLayerEntries: c.MaxLayerEntries, MaxPullLayers: c.MaxPullLayers,
 		MaxParallelLayers: c.MaxConcurrentDownloads, MaxLayerConnections: c.MaxLayerConnections,
 		MaxImageBytes: c.MaxImageBytes, MaxLayerMemoryBytes: c.MaxLayerMemoryBytes,
-		StallTimeout: c.StallTimeout.Duration, MaxBufferBytes: c.MaxBufferBytes,
+		StallTimeout: c.StallTimeout.Duration, FirstByteTimeout: c.FirstByteTimeout.Duration,
+		MaxBufferBytes: c.MaxBufferBytes,
 	}
 }

@@ -42,6 +42,8 @@ type Config struct {
 
 	MaxLayerConnections int           // connections of one layer to its registry
 	StallTimeout        time.Duration // how long a registry may send next to nothing
+	FirstByteTimeout    time.Duration // how long a registry may take to begin to send a blob
+	ForeignLayerURLs    bool          // foreign layers are fetched from the urls of a manifest
 	MaxBufferBytes      int64         // fetched ahead of what is unpacked, for the whole store
 
 	// Verifier is asked at every Pull; nil accepts all.
@@ -197,6 +199,7 @@ func complete(cfg Config) (Config, error) {
 		"MaxLayerConnections": int64(cfg.MaxLayerConnections), "StallTimeout": int64(cfg.StallTimeout),
 		"MaxBufferBytes": cfg.MaxBufferBytes, "MaxImageBytes": cfg.MaxImageBytes,
 		"MaxLayerMemoryBytes": cfg.MaxLayerMemoryBytes,
+		"FirstByteTimeout":    int64(cfg.FirstByteTimeout),
 	} {
 		if v <= 0 {
 			return cfg, fail.New(errdefs.ErrInvalidArgument, "the configuration of the image store has no %s", name)

@@ -51,7 +51,7 @@ type rig struct {
 }
 
 // impatient is the configuration of the nodes: what sends nothing is given up soon.
-const impatient = "stall_timeout = \"4s\"\n"
+const impatient = "stall_timeout = \"4s\"\nfirst_byte_timeout = \"4s\"\n"
 
 // patient is that of a node whose hosts a test makes wait for as long as it takes.
 const patient = ""

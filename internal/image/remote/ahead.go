@@ -8,25 +8,30 @@ import (
 // prefetch is what is fetched ahead of a blob's reader: segments that follow each other, each by a connection of its own
 // into a buffer that counts against the Client's budget. Only the reader's goroutine touches it.
 type prefetch struct {
-	blob     *Blob
-	wanted   bool       // the reader starved, and more connections are thought to help
-	possible bool       // the host serves ranges
-	queue    []*segment // in order, without gaps
-	work     sync.WaitGroup
+	blob   *Blob
+	wanted bool         // the reader starved, and more connections are thought to help
+	ranges rangeSupport // of the host
+	queue  []*segment   // in order, without gaps
+	work   sync.WaitGroup
 }
 
-// feed begins as many segments as connections and budget allow.
+// feed begins as many segments as connections and budget allow. The first one finds out whether the
+// host serves ranges.
 func (a *prefetch) feed() {
 	b := a.blob
 	o := &b.repo.client.options
-	for a.wanted && a.possible {
+	if seg := a.head(); seg != nil && a.ranges == rangesPossible && seg.isAnswered() {
+		a.ranges = rangesServed
+	}
+	a.drop(b.at)
+	for a.wanted && a.ranges != rangesNone {
 		s := b.round.current()
 		connections := o.Connections
 		if b.direct != nil {
 			connections--
 		}
 		start := a.frontier()
-		if s == nil || len(a.queue) >= connections || start >= b.desc.Size {
+		if s == nil || len(a.queue) >= connections || start >= b.desc.Size || a.ranges == rangesPossible && len(a.queue) > 0 {
 			return
 		}
 		buf := b.repo.client.buffers.get()
@@ -47,7 +52,7 @@ func (a *prefetch) frontier() int64 {
 		return b.at
 	}
 	sizes := b.repo.client.options.sizes
-	if b.desc.Size-b.at > sizes.span && b.direct.end == b.desc.Size {
+	if b.desc.Size-b.at > sizes.large && b.direct.end == b.desc.Size {
 		return b.at + sizes.segment
 	}
 	return b.direct.end
@@ -60,6 +65,7 @@ func (a *prefetch) begin(s *seat, buf []byte, start, end int64) {
 	seg.cancel = cancel
 	a.work.Go(func() {
 		defer close(seg.changed)
+		defer seg.finish()
 		a.blob.fill(ctx, s, seg)
 	})
 }
@@ -69,6 +75,15 @@ func (a *prefetch) head() *segment {
 		return nil
 	}
 	return a.queue[0]
+}
+
+// drop lets go of segments that are of no use to a reader at this place: they were refused, or it is past them. The one
+// that is to find out whether the host serves ranges goes on beside the reader's own connection until it knows.
+func (a *prefetch) drop(at int64) {
+	asking := a.ranges == rangesPossible && a.blob.direct != nil
+	for seg := a.head(); seg != nil && (seg.isRefused() || seg.end <= at && !asking); seg = a.head() {
+		a.pop()
+	}
 }
 
 // pop lets go of the first segment.
@@ -102,8 +117,43 @@ type segment struct {
 	buf        []byte
 	changed    chan struct{} // gets an element when bytes came; closed when no more will come
 
-	mu     sync.Mutex // guards what follows
-	filled int        // bytes
+	mu       sync.Mutex // guards what follows
+	filled   int        // bytes
+	answered bool       // the host has begun to send it
+	over     bool       // nothing more will come
+}
+
+// isAnswered says that the host has begun to send the segment.
+func (s *segment) isAnswered() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.answered
+}
+
+// reaches says that the host has begun to send the segment, and that a reader at this place has nothing to wait for.
+func (s *segment) reaches(at int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.answered && s.start+int64(s.filled) >= at
+}
+
+// isRefused says that nothing came, and nothing will.
+func (s *segment) isRefused() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over && s.filled == 0
+}
+
+func (s *segment) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answered = true
+}
+
+func (s *segment) finish() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
 }
 
 func (s *segment) have() int {
@@ -146,6 +196,7 @@ func (b *Blob) fill(ctx context.Context, s *seat, seg *segment) {
 		r.strict = true
 		st, f := b.open(ctx, s, r)
 		if f == nil {
+			seg.begin()
 			before := seg.have()
 			if f = b.drain(st, seg); seg.have()-before >= minProgress {
 				failures = 0

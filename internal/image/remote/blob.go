@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -30,8 +29,9 @@ type Blob struct {
 	ahead  prefetch
 }
 
-// Open begins to read a manifest, config or layer by its descriptor: from the first host that has it, and from the urls of
-// the descriptor when no registry has. It fails with an Error, as reading does. The Blob ends with ctx; the caller closes it.
+// Open begins to read a manifest, config or layer by its descriptor: from the first host that has it, and, for a
+// foreign layer and where Options allow it, from the urls of the descriptor when no registry has. It fails with an
+// Error, as reading does. The Blob ends with ctx; the caller closes it.
 func (r *Repository) Open(ctx context.Context, desc ocispec.Descriptor) (*Blob, error) {
 	ctx, stop := context.WithCancel(r.scoped(ctx))
 	b := &Blob{repo: r, desc: desc, ctx: ctx, stop: stop}
@@ -44,28 +44,10 @@ func (r *Repository) Open(ctx context.Context, desc ocispec.Descriptor) (*Blob, 
 	r.enter()
 	if err := b.connect(); err != nil {
 		_ = b.Close()
-		return nil, err
+		return nil, hint(err, desc, r.client.options.ForeignURLs)
 	}
 	b.gauge = gauge{since: b.round.clock.Now(), from: r.client.received.Load(), fast: r.client.options.sizes.fast}
 	return b, nil
-}
-
-// elsewhere are the places that a descriptor names besides the registries. They get no credentials.
-func (r *Repository) elsewhere(desc ocispec.Descriptor) []*host {
-	var out []*host
-	o := &r.client.options
-	for _, text := range desc.URLs {
-		u, err := url.Parse(text)
-		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			continue
-		}
-		client := r.foreignClient()
-		out = append(out, &host{
-			id: text, place: len(r.hosts) + len(out), name: u.Host, base: u, caps: docker.HostCapabilityPull, client: client, outside: client,
-			foreign: true, clock: o.clock, stall: o.Stall,
-		})
-	}
-	return out
 }
 
 // Read returns io.EOF when as many bytes were read as the descriptor promises.
@@ -81,27 +63,28 @@ func (b *Blob) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		b.ahead.feed()
-		if seg := b.ahead.head(); seg != nil && seg.start <= b.at {
-			if n := b.readAhead(seg, p); n > 0 {
+		limit := b.limit()
+		if limit <= b.at {
+			if n := b.readAhead(b.ahead.head(), p); n > 0 {
 				return n, nil
 			}
 			continue // it was of no use beyond this
 		}
-		if n, err := b.readDirect(p); n > 0 || err != nil {
+		if n, err := b.readDirect(p, limit); n > 0 || err != nil {
 			return n, err
 		}
 	}
 }
 
-// readDirect reads from the reader's own connection. Nothing and no error means: try again.
-func (b *Blob) readDirect(p []byte) (int, error) {
+// readDirect reads from the reader's own connection, up to limit. Nothing and no error means: try again.
+func (b *Blob) readDirect(p []byte, limit int64) (int, error) {
 	if b.direct == nil {
 		if err := b.connect(); err != nil {
 			return 0, err
 		}
 	}
 	st := b.direct
-	n, took, err := st.next(p[:min(int64(len(p)), b.limit()-b.at)])
+	n, took, err := st.next(p[:min(int64(len(p)), limit-b.at)])
 	b.advance(n, took)
 	b.round.progress(st.seat, n)
 	if err != nil {
@@ -109,7 +92,7 @@ func (b *Blob) readDirect(p []byte) (int, error) {
 		if err := b.giveWay(st.seat, err); err != nil {
 			return n, err
 		}
-	} else if b.at == b.limit() || st.at == st.end {
+	} else if b.at == limit || st.at == st.end {
 		b.disconnect()
 	}
 	return n, nil
@@ -125,6 +108,7 @@ func (b *Blob) giveWay(s *seat, err error) error {
 
 func (b *Blob) readAhead(seg *segment, p []byte) int {
 	start := b.round.clock.Now()
+	b.disconnect()
 	n := seg.read(p, b.at)
 	b.advance(n, b.round.clock.Now().Sub(start))
 	if n == 0 || b.at == seg.end {
@@ -137,15 +121,18 @@ func (b *Blob) advance(n int, waited time.Duration) {
 	b.at += int64(n)
 	c := b.repo.client
 	now := sample{b.round.clock.Now(), c.received.Add(int64(n))}
-	if over, starved := b.gauge.note(now.at, waited, now.bytes); over && b.desc.Size > c.options.sizes.first {
+	if over, starved := b.gauge.note(now.at, waited, now.bytes); over && b.desc.Size > c.options.sizes.large {
 		starved = starved || b.ahead.wanted
 		b.ahead.wanted = starved && c.trial.allows(b, now, c.options.sizes.trial)
 	}
 }
 
-// limit is where the reader's own connection ends, because somebody else fetches what follows.
+// limit is where the reader's own connection ends, because somebody else fetches what follows. As long as a host has
+// not answered the request for that, the reader's own connection goes on, if it has one: the host may refuse a range.
+// It also goes on when it is ahead of the others.
 func (b *Blob) limit() int64 {
-	if seg := b.ahead.head(); seg != nil {
+	b.ahead.drop(b.at)
+	if seg := b.ahead.head(); seg != nil && (b.direct == nil || seg.reaches(b.at)) {
 		return seg.start
 	}
 	return b.desc.Size
@@ -154,18 +141,16 @@ func (b *Blob) limit() int64 {
 // connect makes the reader's own connection.
 func (b *Blob) connect() error {
 	r := b.request(b.at, b.limit())
-	size := b.repo.client.options.sizes
-	switch {
-	case b.at == 0 && b.desc.Size > size.first && b.repo.client.options.Connections > 1:
-		r.to, r.ranged = min(r.to, size.first), true // shows whether the host serves ranges
-	case b.ahead.wanted:
-		r.to = min(r.to, b.at+size.span)
+	if b.ahead.wanted && b.ahead.ranges == rangesServed {
+		r.to = min(r.to, b.at+b.repo.client.options.sizes.span)
 	}
 	err := b.round.try(b.ctx, func(s *seat) (f *fault) {
 		b.direct, f = b.open(b.ctx, s, r)
 		return f
 	})
-	b.ahead.possible = err == nil && b.direct.partial
+	if err == nil {
+		b.ahead.ranges = b.direct.ranges
+	}
 	return err
 }
 
@@ -185,12 +170,12 @@ func (b *Blob) request(from, to int64) request {
 	switch {
 	case images.IsManifestType(b.desc.MediaType) || images.IsIndexType(b.desc.MediaType):
 		kind = "manifests"
-	case b.repo.isManifest(b.desc.Digest):
+	case b.repo.answers.named(b.desc.Digest):
 		kind, accept = "manifests", manifestTypes
 	}
 	return request{
 		method: http.MethodGet, path: b.repo.path() + "/" + kind + "/" + b.desc.Digest.String(), accept: accept,
-		from: from, to: to, ranged: from > 0 || to < b.desc.Size,
+		from: from, to: to, ranged: from > 0 || to < b.desc.Size, proven: true,
 	}
 }
 

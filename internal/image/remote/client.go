@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,18 +14,24 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Options configure a Client. Connections, Stall and Buffer are required.
+// Options configure a Client. Connections, Stall, FirstByte and Buffer are required.
 type Options struct {
 	// ConfigDir holds <host>/hosts.toml; empty for none. It is read anew for every Repository.
 	ConfigDir string
 	// Connections is how many connections one blob may use at once.
 	Connections int
-	// Stall is how long a host may take to send its next 4 KiB, or to begin its answer.
+	// Stall is how long a host may take to send its next 4 KiB, or to begin its answer about a manifest.
 	Stall time.Duration
+	// FirstByte is how long a host may take to begin to send a blob: a cache may have to fetch all of it before.
+	FirstByte time.Duration
+	// ForeignURLs has layers of a foreign type be fetched from the urls of their descriptor where no registry has them.
+	ForeignURLs bool
 	// Buffer bounds the bytes that all blobs together fetch ahead of their readers.
 	Buffer int64
 
 	clock clock
+	// dialable says why a foreign URL must not lead to an address; forbidden when nil.
+	dialable func(netip.Addr) error
 	// wrap stands between the package and the network, for tests.
 	wrap func(http.RoundTripper) http.RoundTripper
 	// sizes of requests, for tests.
@@ -33,7 +40,7 @@ type Options struct {
 
 // sizes say how a blob is cut into requests, in bytes.
 type sizes struct {
-	first   int64 // of the first request of a large blob; a blob that is not larger is one plain request
+	large   int64 // as much must be left of a blob for more connections than one
 	segment int64 // fetched ahead by one connection
 	span    int64 // of the reader's own connection once others fetch ahead
 	fast    int64 // bytes a second, of all blobs, beyond which a connection for each is enough
@@ -51,9 +58,12 @@ func (o Options) complete() Options {
 	if o.clock == nil {
 		o.clock = realClock{}
 	}
+	if o.dialable == nil {
+		o.dialable = forbidden
+	}
 	if o.sizes == (sizes{}) {
 		segment := max(smallestSegment, min(largestSegment, o.Buffer/8))
-		o.sizes = sizes{first: 4 << 20, segment: segment, span: 16 << 20, fast: 48 << 20, trial: time.Second}
+		o.sizes = sizes{large: 4 << 20, segment: segment, span: 16 << 20, fast: 48 << 20, trial: time.Second}
 	}
 	return o
 }
@@ -64,13 +74,17 @@ type Client struct {
 	options  Options
 	buffers  buffers
 	trial    trial
+	lost     lostHosts
 	received atomic.Int64 // bytes, by readers
 }
 
 // New makes a Client. It reads nothing and sends nothing.
 func New(o Options) *Client {
 	o = o.complete()
-	return &Client{options: o, buffers: buffers{size: o.sizes.segment, left: o.Buffer}}
+	return &Client{
+		options: o, buffers: buffers{size: o.sizes.segment, left: o.Buffer},
+		lost: lostHosts{clock: o.clock, until: map[string]time.Time{}},
+	}
 }
 
 // Repository is one reference, read with one caller's credentials.
@@ -78,17 +92,15 @@ type Repository struct {
 	client  *Client
 	ref     reference.Named
 	hosts   []*host
-	foreign *http.Client // for the urls of foreign layers; made when needed
-	secrets []string     // never to be seen in an error
+	foreign foreignClient // for the urls of foreign layers
+	answers answers       // to Resolve
+	secrets []string      // never to be seen in an error
 
 	mu       sync.Mutex // guards what follows
 	open     int        // blobs
 	closed   bool
 	liars    map[digest.Digest][]string // ids of seats that served other content than the digest promises
 	suspects map[digest.Digest][]string // one of several that served such content together
-	resolver *host                      // that answered Resolve
-	resolved map[digest.Digest]bool     // what Resolve found: manifests, whatever their type is said to be
-	doubted  []*host                    // whose answers to Resolve led nowhere
 }
 
 // Repository prepares reading ref from its hosts, as they are configured now. It sends nothing yet. The caller closes it.
@@ -102,7 +114,7 @@ func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *Auth
 	who := identity{auth, user, secret}
 	r := &Repository{
 		client: c, ref: ref, secrets: who.secrets(),
-		liars: map[digest.Digest][]string{}, suspects: map[digest.Digest][]string{}, resolved: map[digest.Digest]bool{},
+		liars: map[digest.Digest][]string{}, suspects: map[digest.Digest][]string{},
 	}
 	if r.hosts, err = c.configure(ctx, reference.Domain(ref), who); err != nil {
 		return nil, err
@@ -127,9 +139,7 @@ func (r *Repository) releaseLocked() {
 		h.bare.CloseIdleConnections()
 		h.outside.CloseIdleConnections()
 	}
-	if r.foreign != nil {
-		r.foreign.CloseIdleConnections()
-	}
+	r.foreign.close()
 }
 
 // enter and leave count the blobs that are open.
@@ -148,16 +158,6 @@ func (r *Repository) leave() {
 
 // path is the repository's name below its host.
 func (r *Repository) path() string { return reference.Path(r.ref) }
-
-// foreignClient reaches hosts that are not registries, and knows nothing of their configuration.
-func (r *Repository) foreignClient() *http.Client {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.foreign == nil {
-		r.foreign = r.client.plainClient()
-	}
-	return r.foreign
-}
 
 // convict notes that the seats served what d does not promise, alone or together, and says whether that leaves anybody
 // else to ask among all.
@@ -190,11 +190,4 @@ func (r *Repository) namesOfLiars(desc ocispec.Descriptor) (names []string) {
 		}
 	}
 	return names
-}
-
-// isManifest says whether d is what the reference was resolved to. Not every registry types what it serves.
-func (r *Repository) isManifest(d digest.Digest) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.resolved[d]
 }

@@ -29,7 +29,10 @@ type fault struct {
 	dead    bool          // it is not there or does not answer: another one first
 	after   time.Duration // it asks to be left alone for so long
 	elapsed bool          // its time was up, not the caller's
-	unfit   bool          // it does not serve ranges as it should
+	late    bool          // it did not begin its answer in time: it may be fetching what was asked for
+	lost    bool          // no connection to it could be made
+	ranged  bool          // it was asked for a range
+	unfit   bool          // it does not serve ranges as it should: all of it may be had without one
 }
 
 // faultOfError judges a request that got no answer, or an answer that broke off.
@@ -48,11 +51,11 @@ func faultOfError(err error) *fault {
 	case isCertificate(err):
 		f.again = false
 	case errors.As(err, &dns):
-		f.dead, f.again = true, !dns.IsNotFound
+		f.dead, f.lost, f.again = true, true, !dns.IsNotFound
 	case errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"):
-		f.dead, f.elapsed = true, op.Timeout()
-	case errors.As(err, &timeout) && timeout.Timeout():
-		f.dead, f.elapsed = true, true
+		f.dead, f.lost, f.elapsed = true, true, op.Timeout()
+	case errors.As(err, &timeout) && timeout.Timeout(): // of a TLS handshake: all others are of this package
+		f.dead, f.lost, f.elapsed = true, true, true
 	}
 	return f
 }
@@ -83,6 +86,20 @@ func plainText(err error) string {
 // stalled is the fault of a host that sends too little.
 func stalled(limit time.Duration) *fault {
 	text := fmt.Sprintf("it stalled: it sent less than %d KiB in %s", minProgress>>10, limit)
+	return &fault{kind: crierrors.ErrRegistryUnavailable, text: text, again: true, dead: true, elapsed: true}
+}
+
+// late is the fault of a host that took a request for a blob and did not begin to send it. A cache that fetches the
+// whole blob before it answers behaves so. The next attempt may find it in the cache, and what else the host has is
+// served meanwhile.
+func late(limit time.Duration) *fault {
+	text := fmt.Sprintf("it did not begin to send it within %s", limit)
+	return &fault{kind: crierrors.ErrRegistryUnavailable, text: text, again: true, late: true, elapsed: true}
+}
+
+// mute is the fault of a host that does not answer a request for a manifest.
+func mute(limit time.Duration) *fault {
+	text := fmt.Sprintf("it did not begin its answer within %s", limit)
 	return &fault{kind: crierrors.ErrRegistryUnavailable, text: text, again: true, dead: true, elapsed: true}
 }
 
@@ -117,11 +134,23 @@ func faultOfAnswer(resp *http.Response, now time.Time, secrets []string) *fault 
 	f := faultOfStatus(resp.StatusCode)
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 16<<10))
 	f.text += complaintIn(body, append(secrets[:len(secrets):len(secrets)], credential))
-	f.unfit = resp.StatusCode == http.StatusRequestedRangeNotSatisfiable
+	f.ranged = resp.Request.Header.Get("Range") != ""
+	f.unfit = resp.StatusCode == http.StatusRequestedRangeNotSatisfiable || f.ranged && refusesRange(resp.StatusCode)
 	if f.again {
 		f.after = retryAfter(resp.Header.Get("Retry-After"), now)
 	}
 	return f
+}
+
+// refusesRange says whether a status, in answer to a request for a range, may be about the range alone. Servers and
+// what stands before them use many: 400, 403, 405 and 501 were seen. The others are about who asks, what for, or when.
+func refusesRange(code int) bool {
+	switch code {
+	case http.StatusUnauthorized, http.StatusNotFound, http.StatusGone, http.StatusRequestTimeout, http.StatusTooEarly,
+		http.StatusTooManyRequests:
+		return false
+	}
+	return code/100 == 4 || code == http.StatusNotImplemented || code == http.StatusHTTPVersionNotSupported
 }
 
 // complaintIn finds the first message in the JSON that registries answer with, as the end of a sentence without secrets.

@@ -22,9 +22,11 @@ func TestHangingBodies(t *testing.T) {
 		if r.Method == http.MethodHead {
 			return // its answer has no body: who asked comes with the next request
 		}
+		eventually(t, "the client waits for an answer", func() bool { return len(clk.waiting()) > 0 })
+		before := clk.calledOff()
 		_, _ = w.Write([]byte("{"))
 		_ = http.NewResponseController(w).Flush()
-		eventually(t, "the client waits for the rest", clk.strike)
+		eventually(t, "the client waits for the rest", func() bool { return clk.calledOff() > before && clk.strike() })
 		<-r.Context().Done()
 	}
 	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request, clk *manual){

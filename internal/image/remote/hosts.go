@@ -35,22 +35,47 @@ type host struct {
 	clock   clock
 	stall   time.Duration // as in Options
 
+	firstByte     time.Duration // as in Options, or its own
+	httpRedirects bool          // from https to http are followed
+	lostHosts     *lostHosts    // of the Client; nil for a foreign host
+
 	mu    sync.Mutex // guards what follows
 	until time.Time  // it asked not to be asked before
-	down  bool       // it could not be reached
+	down  bool       // it could not be reached, or did not go on
 }
 
+// isDown says that others are asked before the host.
 func (h *host) isDown() bool {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.down
+	down := h.down
+	h.mu.Unlock()
+	return down || h.lostHosts.has(h.origin())
 }
 
-func (h *host) setDown(down bool) {
+// setDown has others be asked before the host, for the rest of the pull; when lost, because no connection to it could
+// be made, also by other pulls for a while.
+func (h *host) setDown(lost bool) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.down = down
+	h.down = true
+	h.mu.Unlock()
+	if lost {
+		h.lostHosts.add(h.origin())
+	}
 }
+
+// claim says that the host is going to be asked.
+func (h *host) claim() { h.lostHosts.claim(h.origin()) }
+
+// reached says that the host has done what it was asked.
+func (h *host) reached() {
+	h.mu.Lock()
+	h.down = false
+	h.mu.Unlock()
+	h.lostHosts.remove(h.origin())
+}
+
+// origin is where connections to the host go.
+func (h *host) origin() string { return h.base.Scheme + "://" + h.base.Host }
 
 // rest asks that the host be left alone until then.
 func (h *host) rest(then time.Time) {
@@ -91,12 +116,17 @@ func (c *Client) configure(ctx context.Context, home string, who identity) ([]*h
 	if len(found) == 0 {
 		return nil, &Error{errdefs.ErrUnknown, "registry configuration", c.name(home, o.HostDir) + "it names no host"}
 	}
+	own, err := readOwnKeys(home, o.HostDir)
+	if err != nil {
+		return nil, &Error{errdefs.ErrUnknown, "registry configuration", c.name(home, o.HostDir) + err.Error()}
+	}
 	hosts := make([]*host, len(found))
 	for i, f := range found {
 		if hosts[i], err = c.host(f, bare[f.Client], home, who); err != nil {
 			return nil, &Error{errdefs.ErrUnknown, "registry configuration", c.name(home, o.HostDir) + err.Error()}
 		}
 		hosts[i].id, hosts[i].place = fmt.Sprint(i), i
+		own.apply(hosts[i], i == len(found)-1)
 	}
 	return once(hosts), nil
 }
@@ -131,7 +161,10 @@ func (c *Client) host(f docker.RegistryHost, bare *http.Transport, home string, 
 	if f.Host == "" || f.Scheme != "http" && f.Scheme != "https" || base.Hostname() == "" {
 		return nil, fmt.Errorf("%q is no address of a registry: write https://host[:port]", base)
 	}
-	h := &host{name: f.Host, base: base, caps: f.Capabilities, header: f.Header, secrets: who.secrets(), clock: c.options.clock, stall: c.options.Stall}
+	h := &host{
+		name: f.Host, base: base, caps: f.Capabilities, header: f.Header, secrets: who.secrets(), clock: c.options.clock,
+		stall: c.options.Stall, firstByte: c.options.FirstByte, lostHosts: &c.lost,
+	}
 	if canonicalHost(f.Host) != canonicalHost(home) {
 		h.ns = home
 	}
@@ -167,7 +200,7 @@ func anonymous(t *http.Transport) *http.Transport {
 
 // tune makes a transport fit for large transfers over several connections.
 func (c *Client) tune(t *http.Transport) {
-	t.ResponseHeaderTimeout = c.options.Stall
+	t.ResponseHeaderTimeout = 0 // exchange has a limit of its own for each sort of request
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = 64, 32
 	t.DisableCompression = true
 	t.ReadBufferSize = 64 << 10
@@ -180,13 +213,6 @@ func (c *Client) noRedirects(t http.RoundTripper) *http.Client {
 		t = c.options.wrap(t)
 	}
 	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-}
-
-// plainClient reaches hosts of which nothing is configured.
-func (c *Client) plainClient() *http.Client {
-	t := docker.DefaultHTTPTransport(nil)
-	c.tune(t)
-	return c.noRedirects(t)
 }
 
 // complaint keeps the first error that the library logs and goes on from: a hosts.toml that it cannot read, and ignores.

@@ -273,6 +273,9 @@ func TestBadConfiguration(t *testing.T) {
 		"another kind":  `server = "httpx://a"`,
 		"odd mirror":    "[host.\"http\"]",
 		"server number": `server = 1`,
+		"redirects":     `allow_http_redirects = "yes"`,
+		"first byte":    `first_byte_timeout = "soon"`,
+		"no first byte": "[host.\"https://a\"]\nfirst_byte_timeout = \"0s\"",
 	} {
 		r.hosts(t, "registry.test", "%s\n", text)
 		_, err := r.Repository(t.Context(), named(t, "registry.test/app"), nil)

@@ -98,6 +98,58 @@ func TestNoWayOutOfTLS(t *testing.T) {
 	}
 }
 
+// TestOutOfTLSBySwitch follows redirects from https to http for a host that hosts.toml allows it, for what a digest
+// proves, and takes nothing along that was meant for the host. A tag could be made to name anything there.
+func TestOutOfTLSBySwitch(t *testing.T) {
+	body := noise(t, 1000)
+	plain := serve(t, nil)
+	desc := plain.put(body, "v1")
+	s := start(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if !basic(w, r) {
+			http.Redirect(w, r, plain.URL+r.URL.Path+"?signature=hidden", http.StatusFound)
+		}
+		return true
+	}, (*httptest.Server).StartTLS)
+	const verified, allowed = "skip_verify = true\n", "allow_http_redirects = true\n"
+	for name, c := range map[string]struct {
+		config string
+		works  bool
+	}{
+		"server": {"server = %[1]q\n" + verified + allowed, true},
+		"host": {"server = \"http://127.0.0.1:1\"\n[host.%[1]q]\n" + verified + allowed +
+			"[host.%[1]q.header]\nx-key = \"mine\"\n", true},
+		"another host":      {"server = %[1]q\n" + verified + "[host.\"http://127.0.0.1:1\"]\n" + allowed, false},
+		"only the server":   {"server = \"http://127.0.0.1:1\"\n" + allowed + "[host.%[1]q]\n" + verified, false},
+		"said to be closed": {"server = %[1]q\n" + verified + "allow_http_redirects = false\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plain.asked = nil
+			r := newRig(t, Options{clock: quick()})
+			r.hosts(t, "registry.test", c.config, s.URL)
+			repo := r.repo(t, "registry.test/app:v1", &Auth{Username: "joe", Password: "s3cret", ServerAddress: s.host})
+			got, err := fetch(t.Context(), repo, desc)
+			if worked := err == nil && string(got) == string(body); worked != c.works {
+				t.Errorf("got %d bytes, %v", len(got), err)
+			}
+			if !c.works && !strings.Contains(err.Error(), "allow_http_redirects = true") {
+				t.Errorf("%v does not name the switch", err)
+			}
+			for _, q := range plain.requests() {
+				if q.Header.Get("Authorization") != "" || q.Header.Get("X-Key") != "" {
+					t.Errorf("it was shown %v", q.Header)
+				}
+			}
+			asked := len(plain.requests())
+			if _, err := repo.Resolve(t.Context()); err == nil || c.works && !strings.Contains(err.Error(), "not for a tag") {
+				t.Errorf("a tag was resolved over http: %v", err)
+			}
+			if n := len(plain.requests()); n != asked {
+				t.Errorf("the tag was asked for %d times over http", n-asked)
+			}
+		})
+	}
+}
+
 // TestSignedURLs go to the place that a registry named until that refuses, and then back to the registry.
 func TestSignedURLs(t *testing.T) {
 	body := noise(t, 600<<10)

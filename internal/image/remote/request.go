@@ -2,10 +2,12 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"path"
 	"strings"
@@ -24,6 +26,9 @@ type request struct {
 	to     int64 // the byte behind the last one wanted
 	ranged bool  // ask for from to to; else for everything
 	strict bool  // everything instead is of no use
+	proven bool  // a digest proves what comes
+
+	answerIn time.Duration // for the answer to begin; the host's stall limit when 0
 }
 
 const mostRedirects = 10
@@ -97,7 +102,7 @@ func (h *host) follow(ctx context.Context, r request, u *url.URL, away bool, mem
 		if f != nil {
 			return nil, f
 		}
-		next, f := redirection(resp)
+		next, f := h.redirection(resp, r)
 		if f != nil {
 			drop(resp)
 			return nil, f
@@ -144,7 +149,7 @@ func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*htt
 				return nil, f
 			}
 		}
-		resp, err := client.Do(req)
+		resp, err := h.exchange(client, req, r.answerIn)
 		if err != nil {
 			return nil, h.lost(ctx, err, u)
 		}
@@ -161,6 +166,71 @@ func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*htt
 			return nil, f
 		}
 	}
+}
+
+// exchange sends a request and ends it when its answer does not begin within limit. The time for making a connection is
+// bounded by the transport and does not count.
+func (h *host) exchange(client *http.Client, req *http.Request, limit time.Duration) (*http.Response, error) {
+	reason := late
+	if limit == 0 {
+		limit, reason = h.stall, mute
+	}
+	ctx, cancel := context.WithCancelCause(req.Context())
+	w := &answerTimer{clock: h.clock, limit: limit, expire: func() { cancel(&faultError{reason(limit)}) }}
+	trace := &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { w.start() }}
+	ctx = httptrace.WithClientTrace(ctx, trace)
+	resp, err := client.Do(req.WithContext(ctx))
+	w.end()
+	if err != nil {
+		var mine *faultError
+		if errors.As(context.Cause(ctx), &mine) {
+			err = mine
+		}
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = answerBody{resp.Body, cancel}
+	return resp, nil
+}
+
+// answerTimer bounds the time from when a request was sent until its answer begins. The transport may send a request
+// twice, and may say that it was sent after the answer is there.
+type answerTimer struct {
+	clock  clock
+	limit  time.Duration
+	expire func()
+
+	mu   sync.Mutex // guards what follows
+	stop func() bool
+	over bool
+}
+
+func (w *answerTimer) start() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stop == nil && !w.over {
+		w.stop = w.clock.AfterFunc(w.limit, w.expire)
+	}
+}
+
+func (w *answerTimer) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	if w.stop != nil {
+		w.stop()
+	}
+}
+
+// answerBody ends the context of its request with it.
+type answerBody struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+func (b answerBody) Close() error {
+	defer b.cancel(nil)
+	return b.ReadCloser.Close()
 }
 
 // brief bounds the time for a body that is read for its last words, or to keep the connection.
@@ -185,6 +255,7 @@ func (h *host) lost(ctx context.Context, err error, u *url.URL) *fault {
 	}
 	f := faultOfError(err)
 	if u.Host != h.name {
+		f.lost = false // the host itself was there
 		f.text = "redirects to " + u.Host + ": " + f.text
 	}
 	return f
@@ -207,7 +278,7 @@ func (r request) build(ctx context.Context, u *url.URL) (*http.Request, error) {
 }
 
 // redirection is where a response sends its caller, nil when it is an answer.
-func redirection(resp *http.Response) (*url.URL, *fault) {
+func (h *host) redirection(resp *http.Response, r request) (*url.URL, *fault) {
 	switch resp.StatusCode {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 	default:
@@ -217,8 +288,15 @@ func redirection(resp *http.Response) (*url.URL, *fault) {
 	if err != nil || next.Host == "" || next.Scheme != "http" && next.Scheme != "https" {
 		return nil, &fault{kind: errdefs.ErrUnknown, text: "redirects to nowhere"}
 	}
-	if resp.TLS != nil && next.Scheme != "https" {
-		return nil, &fault{kind: errdefs.ErrUnknown, text: "redirects to " + next.Host + " without TLS"}
+	if resp.TLS != nil && next.Scheme != "https" && (!h.httpRedirects || !r.proven) {
+		text := "redirects to " + next.Host + " without TLS"
+		switch {
+		case h.httpRedirects:
+			text += ", which is followed only for what a digest proves: not for a tag"
+		case !h.foreign:
+			text += ": " + httpRedirectsKey + " = true for this host in hosts.toml has it followed"
+		}
+		return nil, &fault{kind: errdefs.ErrUnknown, text: text}
 	}
 	return next, nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -36,14 +37,16 @@ func (r *Repository) Resolve(ctx context.Context) (ocispec.Descriptor, error) {
 		caps, want, name = docker.HostCapabilityPull, d.Digest(), d.Digest().String()
 	}
 	ctx = r.scoped(ctx)
-	round := r.round("resolve "+r.ref.String(), caps, r.trusted(), nil, nil)
+	ask := request{path: r.path() + "/manifests/" + name, accept: manifestTypes, proven: want != ""}
+	if desc, ok := r.resolveAgain(ctx, ask, want); ok {
+		return desc, nil
+	}
+	round := r.round("resolve "+r.ref.String(), caps, r.answers.among(r.hosts), nil, nil)
 	var desc ocispec.Descriptor
 	err := round.try(ctx, func(s *seat) (f *fault) {
-		desc, f = s.host.resolve(ctx, request{path: r.path() + "/manifests/" + name, accept: manifestTypes}, want)
-		if f == nil {
-			r.mu.Lock()
-			r.resolver, r.resolved[desc.Digest] = s.host, true
-			r.mu.Unlock()
+		var byHead bool
+		if desc, byHead, f = s.host.resolve(ctx, ask, want); f == nil {
+			r.answers.take(s.host, desc, byHead)
 		}
 		return f
 	})
@@ -51,22 +54,96 @@ func (r *Repository) Resolve(ctx context.Context) (ocispec.Descriptor, error) {
 }
 
 // Doubt says that what Resolve returned led nowhere: its content is not there, or is not what was promised. The next
-// Resolve passes over the host that answered. It returns false when no other host is left to be asked.
+// Resolve asks the host that answered by GET, if it was asked by HEAD, and else passes over it. It returns false when
+// nobody is left to be asked.
 func (r *Repository) Doubt() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.resolver == nil {
-		return false
-	}
-	r.doubted, r.resolver = append(r.doubted, r.resolver), nil
-	return len(r.doubted) < len(r.hosts)
+	asked, doubted := r.answers.pass()
+	return asked && doubted < len(r.hosts)
 }
 
-// trusted are the hosts whose answers to Resolve are not doubted.
-func (r *Repository) trusted() []*host {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(r.hosts), func(h *host) bool { return slices.Contains(r.doubted, h) })
+// resolveAgain asks the host whose answer to HEAD led nowhere by GET. There are registries whose HEAD says another size
+// than that of what GET brings under the same digest. Unless that is so, the host is doubted.
+func (r *Repository) resolveAgain(ctx context.Context, ask request, want digest.Digest) (ocispec.Descriptor, bool) {
+	h, said := r.answers.unsureOf()
+	if h == nil {
+		return ocispec.Descriptor{}, false
+	}
+	desc, f := h.resolveByGet(ctx, ask, want)
+	if f != nil || desc.Digest != said.Digest || desc.Size == said.Size {
+		r.answers.reject(h)
+		return ocispec.Descriptor{}, false
+	}
+	r.answers.take(h, desc, false)
+	return desc, true
+}
+
+// answers are what hosts said to Resolve, and what became of it.
+type answers struct {
+	mu       sync.Mutex             // guards what follows
+	resolver *host                  // that answered last
+	byHead   ocispec.Descriptor     // what it said, when it was a HEAD that said all
+	unsure   *host                  // whose answer to HEAD led nowhere: GET may say something else
+	doubted  []*host                // whose answers led nowhere
+	resolved map[digest.Digest]bool // manifests, whatever their type is said to be
+}
+
+// take notes which host answered, and how.
+func (a *answers) take(h *host, desc ocispec.Descriptor, byHead bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.resolved == nil {
+		a.resolved = map[digest.Digest]bool{}
+	}
+	a.resolver, a.resolved[desc.Digest], a.byHead = h, true, ocispec.Descriptor{}
+	if byHead {
+		a.byHead = desc
+	}
+}
+
+// pass notes that the last answer led nowhere. It returns whether there was one, and how many hosts need not be asked
+// any more.
+func (a *answers) pass() (asked bool, doubted int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := a.resolver
+	a.resolver = nil
+	switch {
+	case h == nil:
+	case a.byHead.Digest != "":
+		a.unsure = h
+	default:
+		a.doubted = append(a.doubted, h)
+	}
+	return h != nil, len(a.doubted)
+}
+
+// unsureOf takes the host that is to be asked by GET, nil for none, and what it said to HEAD.
+func (a *answers) unsureOf() (*host, ocispec.Descriptor) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	h := a.unsure
+	a.unsure = nil
+	return h, a.byHead
+}
+
+func (a *answers) reject(h *host) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.doubted = append(a.doubted, h)
+}
+
+// among are the hosts whose answers are not doubted.
+func (a *answers) among(hosts []*host) []*host {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(hosts), func(h *host) bool { return slices.Contains(a.doubted, h) })
+}
+
+// named says whether d is what the reference was resolved to. Not every registry types what it serves.
+func (a *answers) named(d digest.Digest) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.resolved[d]
 }
 
 // scoped makes requests ask for tokens that allow reading this repository.
@@ -75,7 +152,9 @@ func (r *Repository) scoped(ctx context.Context) context.Context {
 }
 
 // resolve asks one host, by HEAD, and by GET one that does not say enough.
-func (h *host) resolve(ctx context.Context, req request, want digest.Digest) (ocispec.Descriptor, *fault) {
+func (h *host) resolve(
+	ctx context.Context, req request, want digest.Digest,
+) (desc ocispec.Descriptor, byHead bool, f *fault) {
 	req.method = http.MethodHead
 	resp, f := h.ask(ctx, req, nil)
 	if f == nil {
@@ -85,12 +164,21 @@ func (h *host) resolve(ctx context.Context, req request, want digest.Digest) (oc
 			desc.Digest = want
 		}
 		if desc.Digest != "" && desc.Size > 0 {
-			return h.checked(desc, want)
+			desc, f = h.checked(desc, want)
+			return desc, true, f
 		}
-	} else if f.status != http.StatusMethodNotAllowed && f.kind != errdefs.ErrPermissionDenied {
-		return ocispec.Descriptor{}, f
+	} else if !refusesHead(f.status) {
+		return ocispec.Descriptor{}, false, f
 	}
-	return h.resolveByGet(ctx, req, want)
+	desc, f = h.resolveByGet(ctx, req, want)
+	return desc, false, f
+}
+
+// refusesHead says whether a status, in answer to HEAD, may be about the method alone: there are caches and registries
+// that know only GET, and each refuses with a status of its own. Where it is about more, GET brings the reason in
+// words.
+func refusesHead(status int) bool {
+	return status == http.StatusNotFound || status == http.StatusGone || refusesRange(status)
 }
 
 // resolveByGet reads the manifest itself: some hosts do not answer HEAD, or not with all that is needed, and a HEAD that is

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,7 @@ type seat struct {
 	served   int64
 	single   bool // more than one connection does not work with it
 	whole    bool // ranges do not work with it
+	later    bool // others are asked before it
 }
 
 const (
@@ -64,7 +66,7 @@ func (r *round) try(ctx context.Context, do func(*seat) *fault) error {
 			return err
 		}
 		if f == nil {
-			s.host.setDown(false)
+			s.host.reached()
 			return nil
 		}
 		if err := sleep(ctx, r.clock, r.blame(s, f)); err != nil {
@@ -78,8 +80,11 @@ func (r *round) try(ctx context.Context, do func(*seat) *fault) error {
 func (r *round) pick() *seat {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.now == nil || !r.now.eligible() {
+	if r.now == nil || !r.now.eligible() || r.now.later {
 		r.now = r.choose(nil)
+		if r.now != nil {
+			r.now.host.claim()
+		}
 	}
 	return r.now
 }
@@ -90,7 +95,7 @@ func (r *round) choose(not *seat) *seat {
 		if s == not || !s.eligible() {
 			continue
 		}
-		if !s.host.isDown() {
+		if !s.later && !s.host.isDown() {
 			return s
 		}
 		if last == nil {
@@ -113,11 +118,11 @@ func (r *round) blame(s *seat, f *fault) time.Duration {
 		patience = shortPatience
 	}
 	if f.dead && other {
-		s.host.setDown(true)
+		s.host.setDown(f.lost)
 	}
 	switch {
 	case f.unfit && !s.whole: // all of it, from the start, may be had all the same
-		s.whole, s.single = true, true
+		s.sendAll(other && f.status != 0 && f.status != http.StatusRequestedRangeNotSatisfiable)
 		return 0
 	case !f.again:
 		s.out = true
@@ -129,10 +134,18 @@ func (r *round) blame(s *seat, f *fault) time.Duration {
 	case f.dead && other:
 		s.failures = mostFailures
 		return 0
+	case f.late && other: // it may have it by the time that the others were asked
+		s.failures += stallWeight
+		s.later = true
+		return 0
 	case f.elapsed:
 		s.failures += stallWeight
 	default:
 		s.failures++
+	}
+	if !s.eligible() && f.ranged && f.status >= 500 && !s.whole { // some servers break over a range
+		s.sendAll(other)
+		s.failures = mostFailures - 1
 	}
 	if !s.eligible() {
 		return 0
@@ -142,6 +155,12 @@ func (r *round) blame(s *seat, f *fault) time.Duration {
 		return f.after
 	}
 	return backoff(s.failures)
+}
+
+// sendAll has a host be asked for the whole blob from now on, and after the others when later is set: they go on at the
+// byte.
+func (s *seat) sendAll(later bool) {
+	s.whole, s.single, s.later = true, true, later
 }
 
 // progress notes that a host delivered bytes.

@@ -156,15 +156,19 @@ type rig struct {
 // usualStall is how long a host may send next to nothing where the configuration does not say.
 var usualStall = config.Default().Images.StallTimeout.Duration
 
+// usualFirstByte is how long a host may take to begin to send a blob where the configuration does not say.
+var usualFirstByte = config.Default().Images.FirstByteTimeout.Duration
+
 func newRig(t testing.TB, o Options) *rig {
 	t.Helper()
 	o.ConfigDir = t.TempDir()
 	usual := config.Default().Images
 	o.Connections = cmp.Or(o.Connections, usual.MaxLayerConnections)
 	o.Stall = cmp.Or(o.Stall, usualStall)
+	o.FirstByte = cmp.Or(o.FirstByte, usualFirstByte)
 	o.Buffer = cmp.Or(o.Buffer, usual.MaxBufferBytes)
 	if _, ok := o.clock.(hasty); ok {
-		o.Stall = forever
+		o.Stall, o.FirstByte = forever, forever
 	}
 	return &rig{New(o), o.ConfigDir}
 }
@@ -283,6 +287,7 @@ type manual struct {
 	now    time.Time
 	timers map[*alarm]struct{}
 	slept  []time.Duration // what was waited for, once it was over
+	calls  int             // waits that were called off
 }
 
 type alarm struct {
@@ -309,6 +314,7 @@ func (m *manual) AfterFunc(d time.Duration, f func()) func() bool {
 		defer m.mu.Unlock()
 		_, ok := m.timers[a]
 		delete(m.timers, a)
+		m.calls++
 		return ok
 	}
 }
@@ -338,6 +344,13 @@ func (m *manual) advance(d time.Duration) {
 	for _, a := range due {
 		a.f()
 	}
+}
+
+// calledOff counts the waits that ended before their time.
+func (m *manual) calledOff() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls
 }
 
 // strike ends the waits that there are, however long they are, and says whether there was any.
@@ -382,7 +395,7 @@ func quick() hasty { return hasty{newManual(), forever / 2} }
 const forever = 1000 * time.Hour
 
 // small cuts blobs into pieces that a test can look through.
-var small = sizes{first: 64 << 10, segment: 32 << 10, span: 128 << 10, fast: 1 << 40}
+var small = sizes{large: 64 << 10, segment: 32 << 10, span: 128 << 10, fast: 1 << 40}
 
 func rangeOf(r *http.Request) (from int64) {
 	v := strings.TrimPrefix(r.Header.Get("Range"), "bytes=")

@@ -21,8 +21,8 @@ type stream struct {
 	at   int64
 	end  int64
 
-	partial bool // the host serves ranges
-	chunked bool // the host sends no length beforehand
+	ranges  rangeSupport // what the answer says of ranges
+	chunked bool         // the host sends no length beforehand
 }
 
 // Read reads, and says what went wrong as a faultError. It returns io.EOF at the end of the stream alone.
@@ -57,11 +57,38 @@ func (s *stream) close() {
 	s.cancel(nil)
 }
 
+// rangeSupport is what is known of a host's ranges, for one blob.
+type rangeSupport int
+
+const (
+	// rangesPossible: it has not been asked for one yet, and does not say that it serves none.
+	rangesPossible rangeSupport = iota
+	rangesServed                // it has answered one
+	rangesNone                  // it says so, or answers all
+)
+
+// announced reads the Accept-Ranges header of an answer to a plain request. That it is missing means nothing: most
+// public registries serve ranges without it. Nor does `bytes` prove anything: a cache that fetches the blob itself may
+// announce ranges and then send all.
+func announced(h http.Header) rangeSupport {
+	switch strings.ToLower(strings.TrimSpace(h.Get("Accept-Ranges"))) {
+	case "", "bytes":
+		return rangesPossible
+	default:
+		return rangesNone
+	}
+}
+
 // open asks a seat for the bytes from r.from to r.to. From a host that serves no ranges come all that follow, after those
 // before were read and dropped; a strict request takes that for a fault.
 func (b *Blob) open(ctx context.Context, s *seat, r request) (*stream, *fault) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	st := &stream{ctx: ctx, seat: s, watch: watch{clock: b.round.clock, limit: b.repo.client.options.Stall, cancel: cancel}}
+	stall := s.host.stall
+	r.answerIn = s.host.firstByte
+	if r.strict {
+		r.answerIn = stall // the host sends this blob already: it has nothing to fetch before it answers
+	}
+	st := &stream{ctx: ctx, seat: s, watch: watch{clock: b.round.clock, first: r.answerIn, limit: stall, cancel: cancel}}
 	if b.round.mustSendAll(s) {
 		r.ranged = false
 	}
@@ -70,7 +97,7 @@ func (b *Blob) open(ctx context.Context, s *seat, r request) (*stream, *fault) {
 		st.body = resp.Body
 		f = st.accept(resp, r, b.desc.Size)
 	}
-	if f == nil && r.strict && !st.partial {
+	if f == nil && r.strict && resp.StatusCode != http.StatusPartialContent {
 		f = &fault{kind: errdefs.ErrUnknown, text: "it serves no ranges"}
 	}
 	if f == nil && st.at < r.from {
@@ -90,7 +117,10 @@ func (b *Blob) open(ctx context.Context, s *seat, r request) (*stream, *fault) {
 func (s *stream) accept(resp *http.Response, r request, size int64) *fault {
 	s.chunked = len(resp.TransferEncoding) > 0 && resp.TransferEncoding[0] == "chunked"
 	if resp.StatusCode != http.StatusPartialContent {
-		s.at, s.end = 0, size
+		s.at, s.end, s.ranges = 0, size, announced(resp.Header)
+		if r.ranged {
+			s.ranges = rangesNone
+		}
 		if n := resp.ContentLength; n >= 0 && n != size {
 			return &fault{kind: errdefs.ErrDataLoss,
 				text: fmt.Sprintf("what it serves has %d bytes, not the %d promised", n, size)}
@@ -106,7 +136,7 @@ func (s *stream) accept(resp *http.Response, r request, size int64) *fault {
 		return &fault{kind: errdefs.ErrDataLoss,
 			text: fmt.Sprintf("what it serves has %d bytes, not the %d promised", total, size)}
 	}
-	s.at, s.end, s.partial = from, to, true
+	s.at, s.end, s.ranges = from, to, rangesServed
 	return nil
 }
 
@@ -136,27 +166,34 @@ func (s *stream) skip(to int64) *fault {
 	return nil
 }
 
-// watch ends a request whose host sends too little: less than minProgress within limit, counting only time
-// spent waiting.
+// watch ends a request whose host sends too little: nothing within first, and then less than minProgress within limit,
+// counting only time spent waiting.
 type watch struct {
 	clock  clock
+	first  time.Duration // for the first byte; limit when 0
 	limit  time.Duration
 	cancel context.CancelCauseFunc
+	began  bool // the first byte is there
 	waited time.Duration
 	got    int
 }
 
 // read reads from r under the watch, and says how long that took.
 func (w *watch) read(r io.Reader, p []byte) (n int, took time.Duration, err error) {
-	start := w.clock.Now()
-	stop := w.clock.AfterFunc(w.limit-w.waited, func() { w.cancel(&faultError{stalled(w.limit)}) })
+	start, limit, reason := w.clock.Now(), w.limit, stalled
+	if !w.began && w.first > 0 {
+		limit, reason = w.first, late
+	}
+	stop := w.clock.AfterFunc(limit-w.waited, func() { w.cancel(&faultError{reason(limit)}) })
 	n, err = r.Read(p)
 	stop()
 	took = w.clock.Now().Sub(start)
 	w.waited += took
-	if w.got += n; w.got >= minProgress {
+	first := n > 0 && !w.began
+	if w.got += n; w.got >= minProgress || first {
 		w.waited, w.got = 0, 0
 	}
+	w.began = w.began || first
 	return n, took, err
 }
 

@@ -1,0 +1,196 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	crierrors "k8s.io/cri-api/pkg/errors"
+)
+
+// asked keeps the method and the last two parts of the path of each request.
+type asked struct {
+	mu  sync.Mutex // guards all
+	all []string
+}
+
+func (a *asked) proxy(t *testing.T, host string) string {
+	return startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		a.mu.Lock()
+		parts := strings.Split(r.URL.Path, "/")
+		if name := parts[max(0, len(parts)-2):]; name[0] == "manifests" || name[0] == "blobs" {
+			a.all = append(a.all, r.Method+" "+name[0])
+		}
+		a.mu.Unlock()
+		next.ServeHTTP(w, r)
+	}).host
+}
+
+// take returns what was asked since it was called last.
+func (a *asked) take() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := a.all
+	a.all = nil
+	return strings.Join(all, ", ")
+}
+
+// forPlatform is an image with one file that says what it is for.
+func forPlatform(t *testing.T, text string, p v1.Platform) mutate.IndexAddendum {
+	t.Helper()
+	img := imageOf(t, gz(t, file("hello", text)))
+	cf, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cf = cf.DeepCopy()
+	cf.OS, cf.Architecture, cf.Variant = p.OS, p.Architecture, p.Variant
+	if img, err = mutate.ConfigFile(img, cf); err != nil {
+		t.Fatal(err)
+	}
+	return mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &p}}
+}
+
+// TestUnchangedTagCostsOneHead counts what pulls of a tag ask when nothing has changed, also after the store was opened
+// anew: one HEAD, which shows the caller's credentials.
+func TestUnchangedTagCostsOneHead(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/lone:v1", imageOf(t, gz(t, file("hello", "lone")), gz(t, file("b", "2"))))
+	amd64, arm64 := v1.Platform{OS: "linux", Architecture: "amd64"}, v1.Platform{OS: "linux", Architecture: "arm64"}
+	both := mutate.AppendManifests(empty.Index, forPlatform(t, "amd64", amd64), forPlatform(t, "arm64", arm64))
+	push(t, host+"/multi:v1", both)
+	var a asked
+	at, root := a.proxy(t, host), t.TempDir()
+	for _, name := range []string{"lone", "multi"} {
+		ref, s := at+"/"+name+":v1", open(t, root)
+		first := pull(t, s, ref)
+		if was := a.take(); !strings.Contains(was, "GET manifests") {
+			t.Fatalf("%s: the first pull asked %s", name, was)
+		}
+		for range 3 {
+			var phases []string
+			note := func(p Progress) { phases = append(phases, p.Phase) }
+			again, err := s.Pull(t.Context(), PullRequest{Reference: ref, Progress: note})
+			same := again.ID == first.ID && slices.Equal(again.RepoTags, first.RepoTags)
+			if err != nil || !same || !slices.Equal(again.RepoDigests, first.RepoDigests) {
+				t.Fatalf("%s: again it is %v, %v", name, again, err)
+			}
+			if got := a.take(); got != "HEAD manifests" {
+				t.Errorf("%s: a pull that found nothing new asked %s", name, got)
+			}
+			if phases[len(phases)-1] != PhaseDone || !slices.Contains(phases, PhaseExists) {
+				t.Errorf("%s: it was said to be %v", name, phases)
+			}
+		}
+		sound(t, s)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = open(t, root)
+		pull(t, s, ref)
+		if got := a.take(); got != "HEAD manifests" {
+			t.Errorf("%s: after a restart a pull asked %s", name, got)
+		}
+		byDigest := pull(t, s, first.RepoDigests[0])
+		if got := a.take(); got != "HEAD manifests" || byDigest.ID != first.ID {
+			t.Errorf("%s: by digest a pull asked %s", name, got)
+		}
+		push(t, host+"/"+name+":v2", imageOf(t, gz(t, file("hello", "new"))))
+		a.take()
+		if got := content(t, s, pull(t, s, at+"/"+name+":v2"), "hello"); got != "new" {
+			t.Errorf("%s: another tag brought %q", name, got)
+		}
+		sound(t, s)
+		_ = s.Close()
+	}
+}
+
+// TestUnchangedForThePlatform pulls one index for two platforms: what is there for one is nothing to the other.
+func TestUnchangedForThePlatform(t *testing.T) {
+	host := startRegistry(t, "")
+	v6 := v1.Platform{OS: "linux", Architecture: "arm", Variant: "v6"}
+	v7 := v1.Platform{OS: "linux", Architecture: "arm", Variant: "v7"}
+	push(t, host+"/multi:v1", mutate.AppendManifests(empty.Index, forPlatform(t, "v6", v6), forPlatform(t, "v7", v7)))
+	push(t, host+"/lone:v1", forPlatform(t, "v6", v6).Add.(v1.Image))
+	var a asked
+	at := a.proxy(t, host)
+	s := open(t, t.TempDir(), func(c *Config) { c.Platform = "linux/arm/v7" })
+	for i, c := range []struct{ platform, want string }{
+		{"linux/arm/v6", "v6"}, {"", "v7"}, {"linux/arm/v6", "v6"}, {"", "v7"}, {"linux/arm/v7", "v7"},
+	} {
+		img, err := s.Pull(t.Context(), PullRequest{Reference: at + "/multi:v1", Platform: c.platform})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := content(t, s, img, "hello"); got != c.want {
+			t.Errorf("%d: the platform %q brought %q", i, c.platform, got)
+		}
+		if got := a.take(); i > 1 && got != "HEAD manifests" {
+			t.Errorf("%d: it asked %s", i, got)
+		}
+	}
+	pull(t, s, at+"/lone:v1")
+	if _, err := s.Pull(t.Context(), PullRequest{Reference: at + "/lone:v1", Platform: "linux/s390x"}); err == nil {
+		t.Error("an image for arm was had for s390x, because it is there")
+	}
+	sound(t, s)
+}
+
+// TestUnchangedIsVerified asks the verifier about what is there.
+func TestUnchangedIsVerified(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/signed:v1", imageOf(t, gz(t, file("a", "1"))))
+	j := &judge{}
+	s := open(t, t.TempDir(), func(c *Config) { c.Verifier = j })
+	pull(t, s, host+"/signed:v1")
+	pull(t, s, host+"/signed:v1")
+	if len(j.asked) != 2 {
+		t.Errorf("it was asked %v", j.asked)
+	}
+	j.decide(errors.New("revoked"))
+	refused(t, s, PullRequest{Reference: host + "/signed:v1"}, crierrors.ErrSignatureValidationFailed, "revoked")
+}
+
+// TestUnchangedButIncomplete has a store that lost a layer, and one that knows the image from another repository: both
+// fetch.
+func TestUnchangedButIncomplete(t *testing.T) {
+	host := startRegistry(t, "")
+	img := imageOf(t, gz(t, file("a", "1")), gz(t, file("b", "2")))
+	push(t, host+"/one:v1", img)
+	push(t, host+"/two:v1", img)
+	var a asked
+	at := a.proxy(t, host)
+	s := open(t, t.TempDir())
+	got := pull(t, s, at+"/one:v1")
+	a.take()
+	pull(t, s, at+"/two:v1")
+	if was := a.take(); !strings.Contains(was, "GET manifests") {
+		t.Errorf("from a repository that has not served it, it asked %s", was)
+	}
+	s.mu.Lock()
+	lost := s.present[got.Layers[1]]
+	delete(s.present, got.Layers[1])
+	s.mu.Unlock()
+	pull(t, s, at+"/one:v1")
+	if was := a.take(); !strings.Contains(was, "GET blobs") {
+		t.Errorf("without a layer, it asked %s, and lost %v", was, lost.ID)
+	}
+}
+
+func TestChoicesAreFew(t *testing.T) {
+	var all []string
+	for i := range 3 * maxChoices {
+		all = choicesOf(all, []string{fmt.Sprint(i)})
+		all = choicesOf(all, []string{fmt.Sprint(i)})
+	}
+	if len(all) != maxChoices || all[maxChoices-1] != fmt.Sprint(3*maxChoices-1) {
+		t.Errorf("kept %v", all)
+	}
+}
