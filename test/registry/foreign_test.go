@@ -43,8 +43,8 @@ func (a *app) foreign(urls ...string) []byte {
 	return body
 }
 
-// TestForeignLayers has a layer that is nowhere but where the manifest says: it is fetched from there where the configuration
-// allows it, and where that is not the node itself.
+// TestForeignLayers has a layer that is nowhere but where the manifest says: it is fetched from there where the
+// configuration allows it, and where that is not the node itself.
 func TestForeignLayers(t *testing.T) {
 	r := openOwn(t, impatient+"foreign_layer_urls = true\n")
 	const outside = "192.0.2.7" // is for documents: no machine of a network has it
