@@ -104,6 +104,9 @@ var (
 	BufferBytes = define(Budget{
 		Name: "memory for what is fetched ahead", Key: "images.max_buffer_bytes", Unit: Bytes, Beyond: waits,
 	})
+	ForeignPlaces = define(Budget{
+		Name: "places that are asked for a foreign layer", Limit: 4, Beyond: "is not asked",
+	})
 	Verifiers = define(Budget{
 		Name: "programs that verify images", Key: "image_verifier.max", Beyond: "has every image refused",
 	})

@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -137,7 +139,7 @@ func TestHostsHeaders(t *testing.T) {
 // TestHostsDialTimeout has a mirror that never picks up.
 func TestHostsDialTimeout(t *testing.T) {
 	r := open(t)
-	hole := r.blackHole()
+	hole := r.blackHole("127.9.9.9")
 	p := r.proxy()
 	host := r.unique() + ".test"
 	r.hosts(host, fmt.Sprintf("server = %q\n", p.URL())+mirror("http://"+hole, `dial_timeout = "200ms"`))
@@ -145,15 +147,52 @@ func TestHostsDialTimeout(t *testing.T) {
 	a.works(a.at(host))
 }
 
+// TestLostMirrorOverPulls has a mirror that never picks up: one pull waits for it, the next ones do not even try.
+func TestLostMirrorOverPulls(t *testing.T) {
+	r := open(t)
+	const address = "127.9.9.8"
+	hole := r.blackHole(address)
+	p := r.proxy()
+	host := r.unique() + ".test"
+	r.hosts(host, fmt.Sprintf("server = %q\n", p.URL())+mirror("http://"+hole, `dial_timeout = "200ms"`))
+	var counted []int
+	for _, tag := range []string{"a", "b", "c"} {
+		a := r.appNamed("t/"+r.unique()+":"+tag, 8*kib).push()
+		a.works(a.at(host))
+		counted = append(counted, r.swallowed(address))
+	}
+	if counted[0] == 0 || counted[1] != counted[0] || counted[2] != counted[0] {
+		r.Errorf("packets to the mirror, after each pull: %v", counted)
+	}
+}
+
 // blackHole is an address in the node's space that takes what is sent to it, and never answers.
-func (r rig) blackHole() string {
+func (r rig) blackHole(address string) string {
 	r.Helper()
 	rule := func(what string) error {
-		return r.n.Space.Run(exec.Command("iptables", "-w", what, "INPUT", "-d", "127.9.9.9", "-j", "DROP"))
+		return r.n.Space.Run(exec.Command("iptables", "-w", what, "INPUT", "-d", address, "-j", "DROP"))
 	}
 	r.ok(rule("-I"))
 	r.Cleanup(func() { r.ok(rule("-D")) })
-	return "127.9.9.9:80"
+	return address + ":80"
+}
+
+// swallowed is how many packets a black hole took so far.
+func (r rig) swallowed(address string) int {
+	r.Helper()
+	list := exec.Command("iptables", "-w", "-L", "INPUT", "-v", "-n", "-x")
+	var out strings.Builder
+	list.Stdout = &out
+	r.ok(r.n.Space.Run(list))
+	for line := range strings.Lines(out.String()) {
+		if fields := strings.Fields(line); slices.Contains(fields, address) {
+			n, err := strconv.Atoi(fields[0])
+			r.ok(err)
+			return n
+		}
+	}
+	r.Fatalf("no rule for %s in %s", address, out.String())
+	return 0
 }
 
 // TestHostsServer asks the server that hosts.toml names, not the host of the reference.

@@ -17,10 +17,9 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-)
 
-// mostForeignURLs is how many urls of a descriptor are tried. A manifest may name any number.
-const mostForeignURLs = 4
+	"berth/internal/limit"
+)
 
 // elsewhere are the places that the descriptor of a foreign layer names besides the registries. They get no
 // credentials. There are none for other content, and unless Options allow it: whoever writes a manifest would choose
@@ -42,7 +41,7 @@ func (r *Repository) elsewhere(desc ocispec.Descriptor) []*host {
 	return out
 }
 
-// foreignURLs are the usable urls of a foreign layer.
+// foreignURLs are the usable urls of a foreign layer, as many as are asked: a manifest may name any number.
 func foreignURLs(desc ocispec.Descriptor) []*url.URL {
 	if !images.IsNonDistributable(desc.MediaType) {
 		return nil
@@ -50,9 +49,13 @@ func foreignURLs(desc ocispec.Descriptor) []*url.URL {
 	var out []*url.URL
 	for _, text := range desc.URLs {
 		u, err := url.Parse(text)
-		if err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https") && len(out) < mostForeignURLs {
-			out = append(out, u)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			continue
 		}
+		if limit.ForeignPlaces.Check(int64(len(out)+1)) != nil {
+			break
+		}
+		out = append(out, u)
 	}
 	return out
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"berth/internal/limit"
 )
 
 const foreignType = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"
@@ -121,7 +123,7 @@ func TestForeignURLsAreFew(t *testing.T) {
 	r := newRig(t, Options{clock: quick(), ForeignURLs: true, dialable: anywhere})
 	_, err := fetch(t.Context(), r.repo(t, registry.host+"/app", nil), desc)
 	fails(t, err, errdefs.ErrNotFound)
-	if n := len(elsewhere.requests()); n != mostForeignURLs {
+	if n := len(elsewhere.requests()); int64(n) != limit.ForeignPlaces.Limit {
 		t.Errorf("it was asked %d times", n)
 	}
 }
