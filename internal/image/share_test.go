@@ -5,11 +5,12 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"berth/test/patience"
 )
 
 // TestConfigIsFetchedOnce has a second pull arrive when the first has read the config and waits for its layer.
@@ -68,8 +69,11 @@ func TestFailureIsShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	diff, err := layers[0].DiffID()
+	if err != nil {
+		t.Fatal(err)
+	}
 	const callers = 6
-	var waiting atomic.Int64
 	held := make(chan struct{})
 	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if strings.HasSuffix(r.URL.Path, blob.String()) {
@@ -83,25 +87,32 @@ func TestFailureIsShared(t *testing.T) {
 	var wg sync.WaitGroup
 	for range callers {
 		wg.Go(func() {
-			said := 0
-			_, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/same:v1", Progress: func(e Progress) {
-				if e.Phase != PhaseWaiting {
-					return
-				}
-				// The pull itself says that it will wait, and the fetch that it is waited for.
-				if said++; said == 2 && waiting.Add(1) == callers {
-					close(held)
-				}
-			}})
+			_, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/same:v1"})
 			if kindOf(err) != crierrors.ErrRegistryUnavailable {
 				t.Errorf("got %v", err)
 			}
 		})
 	}
+	for end := time.Now().Add(patience.For(time.Minute)); waiting(s, diff.String()) < callers; {
+		if time.Sleep(time.Millisecond); time.Now().After(end) {
+			t.Fatalf("%d of %d callers wait for the layer", waiting(s, diff.String()), callers)
+		}
+	}
+	close(held)
 	wg.Wait()
 	if n := p.blobGets()[blob.String()]; n > 5 {
 		t.Errorf("the layer was asked for %d times", n)
 	}
+}
+
+// waiting is how many callers wait for the fetch of a layer.
+func waiting(s *Store, diffID string) int {
+	s.layers.mu.Lock()
+	defer s.layers.mu.Unlock()
+	if fl := s.layers.byID[diffID]; fl != nil {
+		return fl.refs
+	}
+	return 0
 }
 
 // TestCloseWaitsForWhoIsLeft closes a store whose only caller has left a fetch that is still noticing it.
