@@ -177,22 +177,39 @@ func TestGrowth(t *testing.T) {
 	inMemory(t)
 	for name := range growing {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
-			one, two, four := growChild(t, name, n), growChild(t, name, 2*n), growChild(t, name, 4*n)
-			bounds := map[string]float64{"system-calls": 1000, "looks-into-the-tree": 5000, "allocated-bytes": 1 << 20}
-			for what, most := range bounds {
-				if each := four[what] / four["looks-at-the-context"]; each > most {
-					t.Errorf("%s between two looks at the context: %.0f", what, each)
+			// How often a table is looked into depends on the order of Go's maps, by half as much again. What grows too
+			// fast does so each time.
+			var problems []string
+			for range 3 {
+				if problems = growth(t, name, n); len(problems) == 0 {
+					return
 				}
 			}
-			for what, begin := range one {
-				first, second := two[what]-begin, four[what]-two[what]
-				// What grows with the square of n has 4 here; the tables that double now and then have up to 3.
-				if second > 3.4*max(first, begin/2) {
-					t.Errorf("%s: %.0f, %.0f, %.0f when the input is doubled", what, begin, two[what], four[what])
-				}
-			}
+			t.Error(strings.Join(problems, "\n"))
 		})
 	}
+}
+
+// growth says what grows too fast when an input is doubled twice, and what is done too long without a look at the
+// context.
+func growth(t *testing.T, name string, n int) (problems []string) {
+	t.Helper()
+	one, two, four := growChild(t, name, n), growChild(t, name, 2*n), growChild(t, name, 4*n)
+	bounds := map[string]float64{"system-calls": 1000, "looks-into-the-tree": 5000, "allocated-bytes": 1 << 20}
+	for what, most := range bounds {
+		if each := four[what] / four["looks-at-the-context"]; each > most {
+			problems = append(problems, fmt.Sprintf("%s between two looks at the context: %.0f", what, each))
+		}
+	}
+	for what, begin := range one {
+		first, second := two[what]-begin, four[what]-two[what]
+		// What grows with the square of n has 4 here; the tables that double now and then have up to 3.
+		if second > 3.4*max(first, begin/2) {
+			problems = append(problems, fmt.Sprintf("%s: %.0f, %.0f, %.0f when the input is doubled",
+				what, begin, two[what], four[what]))
+		}
+	}
+	return problems
 }
 
 // countedContext counts the looks at it, and ends at one of them.

@@ -33,6 +33,9 @@ var sections = []section{
 	{"compare", "images unpacked, compared with umoci and GNU tar", func(t *tally) {
 		t.goTest("-count=1", "-timeout=10m", comparisons("-run"), "./internal/image")
 	}},
+	{"cost", "what hostile images cost in memory and steps, without the race detector", func(t *tally) {
+		t.goTest("-count=1", "-timeout=10m", "-run="+costs, "./internal/image/...")
+	}},
 	{"e2e", "end to end: both runtimes, real plugins, a real registry", func(t *tally) {
 		t.goTest("-count=1", "-timeout=12m", "./test/e2e")
 		t.goTest("-count=1", "-timeout=12m", "-parallel=8", "./test/registry") // its tests mostly wait
@@ -59,7 +62,7 @@ var sections = []section{
 }
 
 // usual are the sections of `make test`.
-const usual = "vet format staticcheck unit compare e2e crash"
+const usual = "vet format staticcheck unit compare cost e2e crash"
 
 var (
 	race = flag.Bool("race", true, "run unit tests with the race detector")
@@ -130,6 +133,10 @@ func staticcheck(t *tally) {
 
 // comparisons chooses, or leaves out, the tests that have other tools unpack images. They work hard, and race with nobody.
 func comparisons(flag string) string { return flag + "=^TestCompare" }
+
+// costs are the tests that bound memory and steps. The race detector has a memory of its own, and makes them as slow as
+// all others together.
+const costs = "^(TestAttacks|TestGrowth|TestHostileDocuments)$"
 
 func checkMachine(t *tally, before hygiene.Snapshot) {
 	if hygiene.SharedMachine() {

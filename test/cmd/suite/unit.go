@@ -17,8 +17,8 @@ var longest = []string{
 }
 
 // packagesPerCore is how many packages are tested at once on each core. Most tests wait for other processes more than
-// they compute; with three a core they take turns so often that all of them together need more of the processor.
-const packagesPerCore = 2
+// they compute.
+const packagesPerCore = 3
 
 // raceOptions shortens how long the race detector waits at the end of each process for races in the threads that are
 // left. It is a second by default, which is most of what a small package takes.
@@ -32,7 +32,8 @@ func runUnit(t *tally) {
 		return
 	}
 	atOnce := fmt.Sprintf("-p=%d", packagesPerCore*runtime.NumCPU())
-	args := []string{"-timeout=10m", atOnce, "-parallel=8", comparisons("-skip")} // tests that are parallel mostly wait
+	args := []string{"-timeout=10m", atOnce, "-parallel=8", // tests that are parallel mostly wait
+		comparisons("-skip") + "|" + costs}
 	if *race {
 		args = append(args, "-race")
 		_ = os.Setenv("GORACE", strings.TrimSpace(raceOptions+" "+os.Getenv("GORACE"))) // of two values the last counts
