@@ -10,11 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"berth/internal/fail"
 )
 
 // kinds of events, as CRI's enumeration orders them.
@@ -41,8 +38,7 @@ func (n nodeApp) eventsCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		for _, k := range want.kinds {
 			if !slices.Contains(eventKinds, k) {
-				return wrongUse(cmd,
-					fail.New(errdefs.ErrInvalidArgument, "--kind %s: there is %s", k, strings.Join(eventKinds, ", ")))
+				return wrongUse(cmd, fmt.Errorf("--kind %s: there is %s", k, strings.Join(eventKinds, ", ")))
 			}
 		}
 		return n.with(func(c *client) error {

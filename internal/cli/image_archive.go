@@ -9,13 +9,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
-	"berth/internal/fail"
 )
 
 func (a imageApp) importCommand() *cobra.Command {
@@ -96,8 +94,7 @@ func (a imageApp) exportCommand() *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"oci", "docker"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if req.Format != "oci" && req.Format != "docker" {
-			return cmd.FlagErrorFunc()(cmd,
-				fail.New(errdefs.ErrInvalidArgument, "--format %s: there is oci and docker", req.Format))
+			return cmd.FlagErrorFunc()(cmd, fmt.Errorf("--format %s: there is oci and docker", req.Format))
 		}
 		return a.with(func(c imager) error { return c.exportTo(cmd, output, req, args) })
 	}

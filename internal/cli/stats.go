@@ -10,12 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"berth/internal/fail"
 )
 
 // statsView is how somebody wants to see what is used.
@@ -63,10 +60,10 @@ func (a *app) statsFlags(cmd *cobra.Command, v *statsView) *cobra.Command {
 	cmd.Flags().DurationVar(&v.interval, "interval", 2*time.Second, "`time` between two looks")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if v.interval < 100*time.Millisecond {
-			return wrongUse(cmd, fail.New(errdefs.ErrInvalidArgument, "--interval %v: at least 100ms", v.interval))
+			return wrongUse(cmd, fmt.Errorf("--interval %v: at least 100ms", v.interval))
 		}
 		if v.most < 0 {
-			return wrongUse(cmd, fail.New(errdefs.ErrInvalidArgument, "--number %d: is negative", v.most))
+			return wrongUse(cmd, fmt.Errorf("--number %d: is negative", v.most))
 		}
 		v.out, v.format, v.words = cmd.OutOrStdout(), *format, args
 		return a.with(func(c *client) error {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -9,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/test/golden"
 )
 
 // write makes files below a new directory and returns the path of config.toml there.
@@ -385,22 +386,6 @@ func TestMonitorPath(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write what comes from the table of keys anew: docs/configuration.md, testdata/default.toml")
-
-// golden compares text with a file that comes from the table of keys.
-func golden(t *testing.T, path, want string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil || string(got) != want {
-		t.Errorf("%s is not what the table of keys makes of it (go test -update writes it anew; look at the difference): %v", path, err)
-	}
-}
-
 // TestDocumentation wants the table of docs/configuration.md to be that of the keys.
 func TestDocumentation(t *testing.T) {
 	const path, head = "../../docs/configuration.md", "| key | default | meaning |\n|---|---|---|\n"
@@ -417,12 +402,12 @@ func TestDocumentation(t *testing.T) {
 	for _, k := range Keys() {
 		rows = append(rows, k.Row())
 	}
-	golden(t, path, before+head+strings.Join(rows, "\n")+"\n\n"+after)
+	golden.File(t, path, before+head+strings.Join(rows, "\n")+"\n\n"+after)
 }
 
 // TestDefaultFile wants the file that "berth config --default" prints, which packages install, to stay what it is unless
 // somebody means to change it.
-func TestDefaultFile(t *testing.T) { golden(t, "testdata/default.toml", Default().TOML()) }
+func TestDefaultFile(t *testing.T) { golden.File(t, "testdata/default.toml", Default().TOML()) }
 
 // TestKeysArePrinted wants every key in a table that is printed, and every row to say what it has to.
 func TestKeysArePrinted(t *testing.T) {

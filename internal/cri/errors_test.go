@@ -3,10 +3,7 @@ package cri
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -28,9 +25,8 @@ import (
 	"berth/internal/room"
 	"berth/internal/rootfs"
 	"berth/internal/selinux"
+	"berth/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // TestAnswers compares what a client is told of each sort of error, and of those that hold another, with
 // testdata/errors.txt: the code that it acts on, and the text with the word that a kubelet looks for.
@@ -133,19 +129,7 @@ func TestAnswers(t *testing.T) {
 		}
 		fmt.Fprintf(&got, "%s | %s | %s\n", c.name, s.Code(), text)
 	}
-	golden := filepath.Join("testdata", "errors.txt")
-	if *update {
-		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.String() != string(want) {
-		t.Errorf("answers differ from %s:\n%s", golden, got.String())
-	}
+	golden.File(t, "testdata/errors.txt", got.String())
 	if fail.Status(nil) != nil {
 		t.Error("nil is an error")
 	}

@@ -3,10 +3,7 @@ package fail
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,9 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	crierrors "k8s.io/cri-api/pkg/errors"
-)
 
-var update = flag.Bool("update", false, "write the golden files anew")
+	"berth/test/golden"
+)
 
 // TestKinds holds the table of kinds: what a gRPC client, a kubelet, a shell and a metric are told of each.
 func TestKinds(t *testing.T) {
@@ -33,19 +30,7 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s: the kind is lost", k.Name)
 		}
 	}
-	golden := filepath.Join("testdata", "kinds.txt")
-	if *update {
-		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.String() != string(want) {
-		t.Errorf("kinds differ from %s:\n%s", golden, got.String())
-	}
+	golden.File(t, "testdata/kinds.txt", got.String())
 }
 
 // TestOutermostKind shows which of several kinds decides.

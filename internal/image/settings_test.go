@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/fail"
+	"berth/internal/rootfs"
 )
 
 // bare is a pipeline without a store.
@@ -40,7 +41,7 @@ func TestSettingsAreKept(t *testing.T) {
 // TestLayersThatTheKernelMounts takes no more layers than an overlay can have, whatever the configuration says.
 func TestLayersThatTheKernelMounts(t *testing.T) {
 	s := open(t, t.TempDir(), func(c *Config) { c.MaxLayers = 512 })
-	if got := s.now().MaxLayers; got != mostLayers {
+	if got := s.now().MaxLayers; got != rootfs.MaxLayers {
 		t.Errorf("an image may have %d layers", got)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
+	"berth/internal/rootfs"
 )
 
 // Config is what a Store needs. Root is required; the zero value of the others is a sound default.
@@ -205,7 +206,7 @@ func complete(cfg Config) (Config, error) {
 			return cfg, fail.New(errdefs.ErrInvalidArgument, "the configuration of the image store has no %s", name)
 		}
 	}
-	cfg.MaxLayers = min(cfg.MaxLayers, mostLayers)
+	cfg.MaxLayers = min(cfg.MaxLayers, rootfs.MaxLayers) // one with more could be pulled and never run
 	if cfg.Dirty == nil {
 		cfg.Dirty = func(string) {}
 	}
@@ -221,10 +222,6 @@ func complete(cfg Config) (Config, error) {
 	}
 	return cfg, nil
 }
-
-// mostLayers is how many lower directories the kernel takes (OVL_MAX_STACK): an image with more could be pulled and
-// never run.
-const mostLayers = 500
 
 // Get finds an image by name, name@digest, id, bare hex id or the beginning of one that only one image has, of at least
 // 12 digits. It never waits.

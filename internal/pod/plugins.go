@@ -3,7 +3,6 @@ package pod
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -307,5 +306,5 @@ func pluginError(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return fail.New(errdefs.ErrFailedPrecondition, "%w", fmt.Errorf("a plugin refuses: %w", err))
+	return fail.New(errdefs.ErrFailedPrecondition, "a plugin refuses: %w", err)
 }

@@ -14,8 +14,8 @@ import (
 	"berth/internal/thread"
 )
 
-// maxLayers is how many lower directories the kernel takes (OVL_MAX_STACK).
-const maxLayers = 500
+// MaxLayers is how many lower directories the kernel takes (OVL_MAX_STACK).
+const MaxLayers = 500
 
 // oneByOne says whether the kernel takes lower directories one at a time (6.7 and later), which has no limit of a page.
 var oneByOne = sync.OnceValue(func() bool {
@@ -107,8 +107,8 @@ func explain(ctx int, err error) error {
 // mountOld mounts by mount(2), whose options end at a page. So the layers are named by short links in dir, and the thread
 // that mounts stands there; standing sees to that.
 func mountOld(dir, mountpoint string, o Options, standing func(dir string, f func() error) error) error {
-	if len(o.Lower) > maxLayers {
-		return fmt.Errorf("%d layers: the kernel stacks at most %d", len(o.Lower), maxLayers)
+	if len(o.Lower) > MaxLayers {
+		return fmt.Errorf("%d layers: the kernel stacks at most %d", len(o.Lower), MaxLayers)
 	}
 	links, err := os.MkdirTemp(dir, "l")
 	if err != nil {

@@ -180,7 +180,7 @@ func TestPrepareRefuses(t *testing.T) {
 		must(t, Unmount(at))
 		must(t, Remove(dir))
 	}
-	many := make([]string, maxLayers+1)
+	many := make([]string, MaxLayers+1)
 	for i := range many {
 		many[i] = filepath.Join(base, "l", fmt.Sprint(i))
 		must(t, os.MkdirAll(many[i], 0o755))

@@ -2,12 +2,9 @@ package rules
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/token"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,9 +14,8 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/fail"
+	"berth/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // TestErrorsKeepTheirCodes compares every error of a kind that the product makes with testdata/errors.txt: its package,
 // the gRPC code that its kind has, and its text. A client acts on the code, so that a change of it is seen in review.
@@ -45,20 +41,7 @@ func TestErrorsKeepTheirCodes(t *testing.T) {
 		})
 	}
 	slices.Sort(lines)
-	got := strings.Join(lines, "\n") + "\n"
-	golden := filepath.Join("testdata", "errors.txt")
-	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("errors differ from %s: look at what changed, and run `go test ./test/rules -update` if it is meant", golden)
-	}
+	golden.File(t, "testdata/errors.txt", strings.Join(lines, "\n")+"\n")
 }
 
 // kinds are the kinds of errors by the names that the sources have for them.

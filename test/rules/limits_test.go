@@ -11,6 +11,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/limit"
 	"berth/test/fixture"
+	"berth/test/golden"
 )
 
 // TestLimitsAreDocumented compares docs/limits.md with the table of limits and the defaults of their keys.
@@ -41,14 +42,7 @@ func TestLimitsAreDocumented(t *testing.T) {
 	if !ok {
 		t.Fatalf("%s has no table of limits", path)
 	}
-	want := before + head + rows.String()
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if string(text) != want {
-		t.Errorf("%s differs from the table of limits: run `go test ./test/rules -update`", path)
-	}
+	golden.File(t, path, before+head+rows.String())
 }
 
 // TestLimitsAreUsed wants every limit of the table to be asked somewhere in the product, and no error that a limit is

@@ -263,14 +263,7 @@ func growChild(t *testing.T, name string, n int) map[string]float64 {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	found := map[string]float64{}
-	for _, line := range strings.Split(string(out), "\n") {
-		var what string
-		var v float64
-		if k, _ := fmt.Sscanf(line, "metric %s %f", &what, &v); k == 2 {
-			found[what] = v
-		}
-	}
+	found := metrics(out)
 	if raw, err := os.ReadFile(calls); err == nil {
 		for _, line := range strings.Split(string(raw), "\n") {
 			if f := strings.Fields(line); len(f) > 3 && f[len(f)-1] == "total" {

@@ -193,16 +193,21 @@ func attackChild(t testing.TB, name string, part float64) map[string]float64 {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	if err := removeDeep(root); err != nil {
+		t.Fatal(err)
+	}
+	return metrics(out)
+}
+
+// metrics are the lines of a child's output that say a name and a number.
+func metrics(out []byte) map[string]float64 {
 	found := map[string]float64{}
-	for _, line := range strings.Split(string(out), "\n") {
+	for line := range strings.SplitSeq(string(out), "\n") {
 		var metric string
 		var v float64
 		if n, _ := fmt.Sscanf(line, "metric %s %f", &metric, &v); n == 2 {
 			found[metric] = v
 		}
-	}
-	if err := removeDeep(root); err != nil {
-		t.Fatal(err)
 	}
 	return found
 }

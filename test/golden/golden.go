@@ -1,0 +1,28 @@
+// Package golden compares what a test has made with a file of the repository, and writes the file anew with -update.
+package golden
+
+import (
+	"flag"
+	"os"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// File wants the file at path, relative to the test's package, to be what was made.
+func File(t *testing.T, path, made string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(made), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made != string(want) {
+		t.Errorf("%s differs: look at what changed, and run the test with -update if it is meant; it would be\n%s",
+			path, made)
+	}
+}
