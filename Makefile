@@ -8,18 +8,20 @@ BUILD   := go build -trimpath
 STAMP   := -X main.version=$(VERSION)
 SUITE    = CGO_ENABLED=1 BERTH_BIN=$(CURDIR)/bin bin/suite
 
-.PHONY: build fault demo test test-unit test-compare test-e2e test-crash test-vm test-vm-all soak bench bench-pull install deb clean help
+.PHONY: build fault demo test test-unit test-compare test-e2e test-crash test-vm test-vm-all soak bench bench-pull bench-attacks install deb clean help
 .DEFAULT_GOAL := build
 
-build: ## bin/berth and bin/berth-monitor
+build: ## bin/berth, bin/berth-monitor and bin/berth-unpack
 	@mkdir -p bin
 	$(BUILD) -ldflags "$(STAMP)" -o bin/berth ./cmd/berth
 	$(BUILD) -ldflags "-s -w $(STAMP)" -o bin/berth-monitor ./cmd/berth-monitor
+	$(BUILD) -ldflags "-s -w" -o bin/berth-unpack ./cmd/berth-unpack
 
 fault: ## bin/fault/: the same with fault points, for crash tests
 	@mkdir -p bin/fault
 	$(BUILD) -tags berth_fault -ldflags "$(STAMP)" -o bin/fault/berth ./cmd/berth
 	$(BUILD) -tags berth_fault -ldflags "-s -w $(STAMP)" -o bin/fault/berth-monitor ./cmd/berth-monitor
+	$(BUILD) -tags berth_fault -ldflags "-s -w" -o bin/fault/berth-unpack ./cmd/berth-unpack
 
 bin/suite: FORCE # not trimmed: it finds the repository by where its source is
 	@mkdir -p bin
@@ -39,8 +41,8 @@ test: ## everything (root, under 15 minutes on 2 cores)
 
 test-unit: ## vet, format, staticcheck and unit tests with -race (root)
 	@hack/setup test
-	@$(MAKE) --no-print-directory bin/suite
-	@$(SUITE) vet format staticcheck unit
+	@$(MAKE) --no-print-directory build bin/suite
+	@$(SUITE) vet format staticcheck unit cost
 
 test-compare: ## unpacked images, file by file against umoci and GNU tar
 	@hack/setup test
@@ -82,6 +84,11 @@ bench-pull: ## pulls of images side by side with containerd
 	@hack/setup test
 	@$(MAKE) --no-print-directory build
 	@bench/pull
+
+bench-attacks: ## hostile images and registries, side by side with containerd
+	@hack/setup test
+	@$(MAKE) --no-print-directory build
+	@bench/attacks
 
 install: build ## Berth, its unit, manual and completions below PREFIX (/usr/local)
 	@VERSION='$(VERSION)' PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' packaging/install

@@ -17,8 +17,10 @@ import (
 	"berth/internal/cdi"
 	"berth/internal/config"
 	"berth/internal/cri"
+	"berth/internal/helper"
 	"berth/internal/host"
 	"berth/internal/image"
+	"berth/internal/image/inflate"
 	"berth/internal/image/verifier"
 	"berth/internal/network"
 	"berth/internal/nri"
@@ -55,6 +57,8 @@ type node struct {
 	plugins *nri.Plugins // nil where the configuration has them off
 	network *network.Network
 	images  *image.Store
+	gunzip  *inflate.Program // nil when the daemon inflates by itself
+	crew    *helper.Crew     // of unpackers
 	pods    *pod.Pods
 	streams *stream.Server
 	face    *cri.Server
@@ -179,19 +183,44 @@ func (n *node) openImages(context.Context) (err error) {
 	if err := tryImages(n.cfg.ImagesRoot(), n.log); err != nil {
 		return err
 	}
+	n.gunzip = openGunzip(n.cfg.Images.Gunzip, n.helpers.RunStarted, n.log)
+	if n.crew, err = openCrew(n.cfg, &n.groups, n.log); err != nil {
+		return err
+	}
 	n.images, err = image.Open(n.imageConfig(n.cfg))
 	return err
 }
 
+// openGunzip is the program that inflates layers; nil where the daemon does so by itself.
+func openGunzip(setting string, run inflate.Run, log *slog.Logger) *inflate.Program {
+	switch setting {
+	case config.GunzipNever:
+		return nil
+	case config.GunzipAuto:
+		p, err := inflate.New("", run, log)
+		if err != nil {
+			log.Info("the daemon inflates gzip layers by itself", "reason", err)
+		}
+		return p
+	}
+	p, err := inflate.New(setting, run, log)
+	if err != nil {
+		log.Warn("the daemon inflates gzip layers by itself: mend images.gunzip, or what it names, and restart it",
+			"error", err)
+	}
+	return p
+}
+
 func (n *node) imageConfig(cfg *config.Config) image.Config {
-	c := cfg.Images
+	c, cores := &cfg.Images, cores()
 	return image.Config{
 		Root: cfg.ImagesRoot(), RegistryConfigDir: cfg.Registry.ConfigDir, Pinned: c.Pinned,
 		MaxLayers: c.MaxLayers, MaxManifestBytes: c.MaxManifestBytes, MaxConfigBytes: c.MaxConfigBytes, MaxLayerBytes: c.MaxLayerBytes,
-		MaxImageBytes: c.MaxImageBytes, MaxLayerMemoryBytes: c.MaxLayerMemoryBytes,
-		MaxLayerEntries: c.MaxLayerEntries, MaxPullLayers: c.MaxPullLayers, MaxParallelLayers: c.MaxConcurrentDownloads,
+		MaxImageBytes: c.MaxImageBytes, MaxLayerMemoryBytes: c.MaxLayerMemoryBytes, MinFreePercent: c.MinFreePercent,
+		MaxLayerEntries: c.MaxLayerEntries, MaxPullLayers: c.PullLayers(cores), MaxParallelLayers: c.Downloads(cores),
 		MaxLayerConnections: c.MaxLayerConnections, StallTimeout: c.StallTimeout.Duration, MaxBufferBytes: c.MaxBufferBytes,
 		FirstByteTimeout: c.FirstByteTimeout.Duration, ForeignLayerURLs: c.ForeignLayerURLs,
+		Possession: c.Possession, Gunzip: n.gunzip, Unpackers: asCrew(n.crew),
 		Verifier: n.verifier(cfg.Verifier), Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID,
 		InUse: func() (map[string]struct{}, bool) { return n.pods.Layers() },
 	}
@@ -315,6 +344,7 @@ func (n *node) close() error {
 	errs := []error{n.streams.Close(), n.network.Close(), n.images.Close()}
 	n.stop()
 	n.background.Wait()
+	closeCrew(n.crew)
 	n.groups.tidy()
 	return errors.Join(errs...)
 }

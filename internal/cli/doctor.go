@@ -71,10 +71,10 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 	m := machine{facts: facts, config: cfg}
 	found = append(found, m.user(), kernelDiagnosis(facts.Kernel), userNamespaces(), m.overlay(), m.seccomp(), m.apparmor(), m.selinux(), m.cgroups())
 	found = append(found, m.runtimes(ctx)...)
-	found = append(found, m.monitor())
+	found = append(found, m.monitor(), m.unpacker())
 	found = append(found, diagnoseNetwork(cfg.CNI)...)
 	found = append(found, m.disks()...)
-	found = append(append(found, m.layers()), m.verifiers()...)
+	found = append(append(found, m.layers(), m.gunzip()), m.verifiers()...)
 	of, used := a.diagnoseDaemon(ctx)
 	return append(append(found, of...), diagnoseLimits(cfg, used)...)
 }

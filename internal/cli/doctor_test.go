@@ -393,6 +393,7 @@ func TestDoctorListsLimits(t *testing.T) {
 	for _, want := range []diagnosis{
 		{Result: fine, Text: "layers of an image: 77 (images.max_layers)"},
 		{Result: fine, Text: "layers fetched at once: 3 used of 8 (images.max_concurrent_downloads)"},
+		{Result: fine, Text: "layers fetched at once for one pull: by cores (images.max_pull_layers)"},
 		{Result: warning, Text: limit.Sessions.Name + ": 800 used of 1000 (streaming.max_waiting)",
 			Remedy: "what is beyond it is refused; raise streaming.max_waiting where that is too early"},
 	} {

@@ -14,9 +14,13 @@ const nearLimit = 80
 
 // diagnoseLimits lists the limits in force, with what is used of those that all share, as far as a daemon tells.
 func diagnoseLimits(cfg *config.Config, used []admin.Limit) (found []diagnosis) {
-	shared := map[string]int64{}
+	shared := map[string]admin.Limit{}
 	for _, u := range used {
-		shared[u.Name] = u.Used
+		shared[u.Name] = u
+	}
+	unset := map[string]string{} // what a key means that is 0
+	for _, k := range config.Keys() {
+		unset[k.Name] = k.Unset
 	}
 	for _, b := range limit.All() {
 		if b.Key != "" {
@@ -26,8 +30,15 @@ func diagnoseLimits(cfg *config.Config, used []admin.Limit) (found []diagnosis) 
 			}
 			b = b.At(n)
 		}
-		n, ok := shared[b.Name]
-		found = append(found, diagnoseLimit(b.With(n), ok))
+		u, ok := shared[b.Name]
+		if ok {
+			b = b.At(u.Limit).With(u.Used) // what the daemon made of the key, where that goes by the machine
+		}
+		d := diagnoseLimit(b, ok)
+		if b.Limit == 0 && unset[b.Key] != "" {
+			d.Text = fmt.Sprintf("%s: %s (%s)", b.Name, unset[b.Key], b.Key)
+		}
+		found = append(found, d)
 	}
 	return found
 }

@@ -249,6 +249,14 @@ func (m machine) monitor() diagnosis {
 	return diagnosis{"monitor", fine, path, ""}
 }
 
+func (m machine) unpacker() diagnosis {
+	path, err := m.config.UnpackerPath()
+	if err != nil {
+		return diagnosis{"unpacker", broken, err.Error(), "put berth-unpack beside berth"}
+	}
+	return diagnosis{"unpacker", fine, path, ""}
+}
+
 // What a file system should have left.
 const (
 	littleSpace  = 1 << 30

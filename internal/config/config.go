@@ -4,6 +4,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -83,13 +84,15 @@ type Registry struct {
 // Images says how images are fetched and kept.
 type Images struct {
 	Root                   string   // empty: below the root of all, see ImagesRoot
-	MaxConcurrentDownloads int      // layers at once, over all pulls
-	MaxPullLayers          int      // layers at once, of one pull
+	MaxConcurrentDownloads int      // layers at once, over all pulls; see Downloads
+	MaxPullLayers          int      // layers at once, of one pull; see PullLayers
 	MaxLayerConnections    int      // of one layer to its registry
 	StallTimeout           Duration // a registry that sends next to nothing for so long is given up
 	FirstByteTimeout       Duration // for a registry to begin to send a blob
 	ForeignLayerURLs       bool     // manifests may say where foreign layers are
+	Possession             string   // who must have served a blob: "repository" or "registry"
 	MaxBufferBytes         int64    // fetched ahead of what is unpacked, over all pulls
+	Gunzip                 string   // GunzipAuto, GunzipNever, or the path of an igzip
 	Pinned                 []string // references that garbage collection must not take
 	MaxLayers              int      // of an image
 	MaxManifestBytes       int64    // of a manifest or an index
@@ -98,7 +101,18 @@ type Images struct {
 	MaxLayerBytes          int64    // that one layer may unpack to
 	MaxLayerEntries        int      // of one layer
 	MaxLayerMemoryBytes    int64    // for what is kept of one layer while it is unpacked
+	MinFreePercent         int      // of the file system, which no pull or import may take
+	Unpack                 string   // who unpacks layers: UnpackInDaemon or UnpackInProcess
+	Unpacker               string   // the program that unpacks layers; empty: looked for, see UnpackerPath
 }
+
+// Downloads returns how many layers are fetched at once on a machine with so many cores.
+func (i *Images) Downloads(cores int) int {
+	return cmp.Or(i.MaxConcurrentDownloads, max(8, min(2*cores, 64)))
+}
+
+// PullLayers returns how many of them may be of one pull. A layer keeps about one core busy.
+func (i *Images) PullLayers(cores int) int { return cmp.Or(i.MaxPullLayers, max(4, min(cores, 32))) }
 
 // Verifier says which programs are asked before an image is fetched.
 type Verifier struct {

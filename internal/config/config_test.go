@@ -72,7 +72,9 @@ max_layer_connections = 5
 stall_timeout = "7s"
 first_byte_timeout = "6m"
 foreign_layer_urls = true
+possession = "registry"
 max_buffer_bytes = 6_000_000_000
+gunzip = "/opt/igzip"
 max_layers = 11
 max_manifest_bytes = 12
 max_config_bytes = 13
@@ -80,6 +82,9 @@ max_image_bytes = 6_000_000_000
 max_layer_bytes = 5_000_000_000
 max_layer_entries = 15
 max_layer_memory_bytes = 1600
+min_free_percent = 17
+unpack = "process"
+unpacker = "/opt/berth-unpack"
 pinned = ["registry.example/pause:1", "a*"]
 [image_verifier]
 dir = "/verifiers"
@@ -139,8 +144,10 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		CDI:      CDI{SpecDirs: []string{"/cdi"}},
 		Registry: Registry{"/certs"},
 		Images: Images{
-			"/images", 3, 2, 5, Duration{7 * time.Second}, Duration{6 * time.Minute}, true, 6_000_000_000,
+			"/images", 3, 2, 5, Duration{7 * time.Second}, Duration{6 * time.Minute}, true, "registry", 6_000_000_000,
+			"/opt/igzip",
 			[]string{"registry.example/pause:1", "a*"}, 11, 12, 13, 6_000_000_000, 5_000_000_000, 15, 1600,
+			17, "process", "/opt/berth-unpack",
 		},
 		Verifier: Verifier{"/verifiers", 4, Duration{3 * time.Second}},
 		NRI:      NRI{&on, "/nri.sock", "/nri.d", "/nri.conf", Duration{8 * time.Second}, Duration{9 * time.Second}, Duration{7 * time.Second}},
@@ -223,10 +230,12 @@ func TestRefusals(t *testing.T) {
 		"bad duration":         {"[cni]\nadd_timeout = \"soon\"\n", "F:2: cni.add_timeout: \"soon\" is not a duration such as \"90s\" or \"2m\""},
 		"negative duration":    {"[cni]\nadd_timeout = \"-5s\"\n", "F:2: cni.add_timeout: -5s is not more than nothing"},
 		"zero duration":        {"[timeouts]\nruntime_create = \"0s\"\n", "F:2: timeouts.runtime_create: 0s is not more than nothing"},
-		"no downloads":         {"[images]\nmax_concurrent_downloads = 0\n", "F:2: images.max_concurrent_downloads: 0 is not between 1 and 1000"},
+		"no downloads":         {"[images]\nmax_pull_layers = -1\n", "F:2: images.max_pull_layers: -1 is not between 0 and 1000"},
 		"no layers":            {"[images]\nmax_layers = 0\n", "F:2: images.max_layers: 0 is not between 1 and 100000"},
 		"a manifest of a GB":   {"[images]\n\nmax_manifest_bytes = 2000000000\n", "F:3: images.max_manifest_bytes: 2000000000 is not between 1 and 1073741824"},
 		"no connections":       {"[images]\nmax_layer_connections = 65\n", "F:2: images.max_layer_connections: 65 is not between 1 and 64"},
+		"a gunzip by name": {"[images]\ngunzip = \"igzip\"\n",
+			`F:2: images.gunzip: "igzip" is none of auto, never and an absolute path`},
 		"no buffers":           {"[images]\nmax_buffer_bytes = 0\n", "F:2: images.max_buffer_bytes: 0 is not between 1 and 1099511627776"},
 		"never stalled":        {"[images]\nstall_timeout = \"0s\"\n", "F:2: images.stall_timeout: 0s is not more than nothing"},
 		"word for NRI":         {"[nri]\nenable = \"auto\"\n", "F:2: nri.enable: must be true or false"},
@@ -462,5 +471,19 @@ func TestNRIEnabled(t *testing.T) {
 	})
 	if c, err := Load(Flags{Path: path, PathSet: true}); err != nil || c.NRIEnabled() {
 		t.Errorf("a drop-in that turns it off: %v", err)
+	}
+}
+
+// TestDownloadsByCores has as many layers be fetched at once as suit a machine, unless the configuration says how many.
+func TestDownloadsByCores(t *testing.T) {
+	for cores, want := range map[int][2]int{1: {8, 4}, 2: {8, 4}, 6: {12, 6}, 16: {32, 16}, 256: {64, 32}} {
+		i := Default().Images
+		if got := [2]int{i.Downloads(cores), i.PullLayers(cores)}; got != want {
+			t.Errorf("%d cores: %v, want %v", cores, got, want)
+		}
+		i.MaxConcurrentDownloads, i.MaxPullLayers = 3, 2
+		if i.Downloads(cores) != 3 || i.PullLayers(cores) != 2 {
+			t.Errorf("%d cores: what is configured is not used", cores)
+		}
 	}
 }

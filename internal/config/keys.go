@@ -115,15 +115,16 @@ var keys = []key[Config]{
 			"its usual place, from `root`",
 	},
 	{
-		name:    "images.max_concurrent_downloads",
-		field:   of(func(c *Config) *int { return &c.Images.MaxConcurrentDownloads }, between("layers", 1, 1000), 8),
-		comment: "Layers fetched at once, over all pulls, and for one.",
-		meaning: "layers fetched at once, over all pulls; 1 to 1000",
+		name: "images.max_concurrent_downloads", unset: "by cores",
+		field:   of(func(c *Config) *int { return &c.Images.MaxConcurrentDownloads }, between("layers", 0, 1000), 0),
+		comment: "Layers fetched at once, over all pulls, and for one. 0: as many as suit the cores.",
+		meaning: "layers fetched at once, over all pulls, and from one registry; 1 to 1000. 0 is two for each core, 8 at " +
+			"least and 64 at most. Registry hosts share them fairly; a layer of which a registry sends little needs none",
 	},
 	{
-		name:    "images.max_pull_layers",
-		field:   of(func(c *Config) *int { return &c.Images.MaxPullLayers }, between("layers", 1, 1000), 4),
-		meaning: "layers fetched at once for one pull; 1 to 1000",
+		name: "images.max_pull_layers", unset: "by cores",
+		field:   of(func(c *Config) *int { return &c.Images.MaxPullLayers }, between("layers", 0, 1000), 0),
+		meaning: "layers fetched at once for one pull; 1 to 1000. 0 is one for each core, 4 at least and 32 at most",
 	},
 	{
 		name:    "images.max_layer_connections",
@@ -153,11 +154,26 @@ var keys = []key[Config]{
 			"[registries](#registries)",
 	},
 	{
+		name:    "images.possession",
+		field:   of(func(c *Config) *string { return &c.Images.Possession }, oneOf("repository", "registry"), "repository"),
+		comment: "Who must have served a blob itself before what the node has of it is used without a fetch.",
+		meaning: "who must have served a blob itself before what the node has of it is used without a fetch: each " +
+			"`repository`, or any one of a `registry`, where whoever may read one repository may read all; see " +
+			"[registries](#registries)",
+	},
+	{
 		name:    "images.max_buffer_bytes",
 		field:   of(func(c *Config) *int64 { return &c.Images.MaxBufferBytes }, between[int64]("bytes", 1, 1<<40), 8<<20),
 		comment: "Memory for what those connections fetch ahead, over all pulls.",
 		meaning: "memory for what those connections fetch ahead, over all pulls (8 MiB). More connections than " +
 			"one are kept only where they bring more bytes",
+	},
+	{
+		name: "images.gunzip", restart: true,
+		field:   of(func(c *Config) *string { return &c.Images.Gunzip }, gunzip, GunzipAuto),
+		comment: "What inflates large gzip layers: auto is igzip where it is installed, never the daemon itself.",
+		meaning: "what inflates large gzip layers: `auto`, igzip where it is installed (the package isal), `never`, " +
+			"the daemon itself, or the path of an igzip; see [images](images.md#gzip-layers)",
 	},
 	{
 		name: "images.pinned",
@@ -210,6 +226,29 @@ var keys = []key[Config]{
 			between[int64]("bytes", 1<<10, 1<<40), 32<<20),
 		meaning: "memory for what is kept of one layer while it is unpacked: some 90 bytes for a directory, more for a " +
 			"hard link to a file of a lower layer (32 MiB)",
+	},
+	{
+		name:    "images.min_free_percent",
+		field:   of(func(c *Config) *int { return &c.Images.MinFreePercent }, between("percent", 0, 50), 3),
+		comment: "What pulls and imports leave free of the file system of the images, in percent; 0 for nothing.",
+		meaning: "what pulls and imports leave free of the file system of the images, in percent of its bytes and of " +
+			"its inodes; 0 to 50. A kubelet collects images long before: keep this below its thresholds (10 and 15 % of " +
+			"the bytes, 5 % of the inodes, unless it is told otherwise)",
+	},
+	{
+		name: "images.unpack", restart: true,
+		field: of(func(c *Config) *string { return &c.Images.Unpack },
+			oneOf(UnpackInDaemon, UnpackInProcess), UnpackInDaemon),
+		comment: "Who unpacks layers: the daemon, or a confined process for each layer, which costs more processor time.",
+		meaning: "who inflates and unpacks layers: the `daemon`, or a `process` of its own for each layer, confined and " +
+			"without privileges; see [unpacking](unpacking.md). A process costs a sixth more processor time, some 4 ms for a " +
+			"small layer, and does not use `images.gunzip`",
+	},
+	{
+		name: "images.unpacker", restart: true, unset: "looked for",
+		field:   of(func(c *Config) *string { return &c.Images.Unpacker }, optionalPath, ""),
+		comment: "Empty: beside the berth program, then /usr/libexec/berth, then PATH.",
+		meaning: "`berth-unpack`, which unpacks layers: beside `berth`, then in `/usr/libexec/berth`, then on `PATH`",
 	},
 	{
 		name: "image_verifier.dir", unset: "none",

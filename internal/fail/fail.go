@@ -9,29 +9,19 @@ package fail
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"strings"
 
 	"google.golang.org/grpc/codes"
+
+	"berth/internal/fail/mark"
 )
 
 // Error is an error of a kind, with details of what it is about.
-type Error struct {
-	Kind   error // Err of a Kind; nil leaves the kind to Err
-	Detail Detail
-	Err    error
-}
+type Error = mark.Error
 
 // Detail says what an error is about. Its values are for programs: the text of the error has them in words.
-type Detail struct {
-	Pod       string // id of the pod, or namespace/name of one that has none yet
-	Container string // id of the container, or the name of one that has none yet
-	Step      string // of which plan or operation, such as `pod: network`
-	// Limit names the limit that is reached, and Key the key of the configuration that raises it.
-	Limit, Key string
-	Remedy     string // what to do about it
-}
+type Detail = mark.Detail
 
 // Detailed is an error that knows details. It is asked by Details.
 type Detailed interface{ Details() Detail }
@@ -45,25 +35,6 @@ func New(kind error, format string, args ...any) error {
 func About(d Detail, format string, args ...any) error {
 	return &Error{Detail: d, Err: fmt.Errorf(format, args...)}
 }
-
-// Error returns the text in words, with the remedy behind it.
-func (e *Error) Error() string {
-	if e.Detail.Remedy == "" {
-		return e.Err.Error()
-	}
-	return e.Err.Error() + ": " + e.Detail.Remedy
-}
-
-// Unwrap returns the kind and the cause.
-func (e *Error) Unwrap() []error {
-	if e.Kind == nil {
-		return []error{e.Err}
-	}
-	return []error{e.Kind, e.Err}
-}
-
-// Details makes an Error a Detailed.
-func (e *Error) Details() Detail { return e.Detail }
 
 // KindOf returns the kind of err: unknown when nothing in it says one. A status of gRPC is of the kind that its details
 // name, else of the first with its code.
@@ -141,24 +112,24 @@ func Details(err error) Detail {
 	var all Detail
 	walk(err, func(e error) bool {
 		if known, ok := e.(Detailed); ok {
-			all.fill(known.Details())
+			fill(&all, known.Details())
 		} else if s := statusOf(e); s != nil {
-			all.fill(detailOf(s))
+			fill(&all, detailOf(s))
 		}
 		return true
 	})
 	return all
 }
 
-func (d *Detail) fill(from Detail) {
-	known := from.named()
-	for name, to := range d.named() {
+func fill(d *Detail, from Detail) {
+	known := named(&from)
+	for name, to := range named(d) {
 		*to = cmp.Or(*to, *known[name])
 	}
 }
 
 // named are the details by the names that they have in a status.
-func (d *Detail) named() map[string]*string {
+func named(d *Detail) map[string]*string {
 	return map[string]*string{"pod": &d.Pod, "container": &d.Container, "step": &d.Step, "limit": &d.Limit, "key": &d.Key,
 		"remedy": &d.Remedy}
 }
@@ -178,7 +149,4 @@ func Clip(text string) string {
 }
 
 // As is errors.As without a variable.
-func As[E error](err error) bool {
-	var e E
-	return errors.As(err, &e)
-}
+func As[E error](err error) bool { return mark.As[E](err) }

@@ -36,7 +36,7 @@ func Status(err error) error {
 // metadata are the details that are known, by name.
 func metadata(d Detail) map[string]string {
 	all := map[string]string{}
-	for name, value := range d.named() {
+	for name, value := range named(&d) {
 		if *value != "" {
 			all[name] = Clip(*value)
 		}
@@ -47,7 +47,7 @@ func metadata(d Detail) map[string]string {
 // detailOf are the details that a status brings.
 func detailOf(s *status.Status) (d Detail) {
 	if info := infoOf(s); info != nil {
-		for name, to := range d.named() {
+		for name, to := range named(&d) {
 			*to = info.GetMetadata()[name]
 		}
 	}

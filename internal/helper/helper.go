@@ -42,6 +42,12 @@ type Runner struct {
 // killed, Run returns a *StuckError, and refuses to run anything more under this name until that process is gone, so
 // that an undo run under the name of its deed never overlaps with it.
 func (r *Runner) Run(ctx context.Context, name string, cmd *exec.Cmd) error {
+	return r.RunStarted(ctx, name, cmd, nil)
+}
+
+// RunStarted is Run, with a call of started, unless it is nil, when the program has begun and while its process
+// cannot have become another's. Its error ends the program.
+func (r *Runner) RunStarted(ctx context.Context, name string, cmd *exec.Cmd, started func(pid int) error) error {
 	if name == "" || strings.ContainsRune(name, '/') {
 		return fmt.Errorf("run helper: %q cannot name a cgroup", name)
 	}
@@ -55,7 +61,7 @@ func (r *Runner) Run(ctx context.Context, name string, cmd *exec.Cmd) error {
 	if err != nil {
 		return fmt.Errorf("run %s: %w", filepath.Base(cmd.Path), err)
 	}
-	p := &process{cmd: cmd, group: group, started: time.Now()}
+	p := &process{cmd: cmd, group: group, started: time.Now(), begun: started}
 	runErr := p.run(ctx)
 	stuck := r.clear(name, group)
 	p.streams.finish()
@@ -156,6 +162,7 @@ type process struct {
 	group   *cgroup.Group
 	streams streams
 	started time.Time
+	begun   func(pid int) error
 	killed  bool
 }
 
@@ -163,6 +170,13 @@ type process struct {
 func (p *process) run(ctx context.Context) error {
 	if err := p.start(); err != nil {
 		return err
+	}
+	if p.begun != nil {
+		if err := p.begun(p.cmd.Process.Pid); err != nil {
+			err = errors.Join(err, p.group.Kill())
+			_ = p.cmd.Wait()
+			return err
+		}
 	}
 	exited := make(chan error, 1)
 	go func() { exited <- p.cmd.Wait() }()

@@ -225,6 +225,30 @@ func TestManyAtOnce(t *testing.T) {
 	all.Wait()
 }
 
+// TestRunStarted tells the process while it runs, or at least is there still; an error ends it.
+func TestRunStarted(t *testing.T) {
+	r := testRunner(t)
+	for range 50 {
+		err := r.RunStarted(t.Context(), "op", shell("exit 0"), func(pid int) error {
+			_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := errors.New("not this one")
+	err := r.RunStarted(t.Context(), "op", shell("sleep 1000"), func(int) error { return refused })
+	if !errors.Is(err, refused) { // testRunner looks for what is left
+		t.Error(err)
+	}
+	called := false
+	err = r.RunStarted(t.Context(), "op", exec.Command("/nonexistent"), func(int) error { called = true; return nil })
+	if err == nil || called {
+		t.Errorf("%v, called %v", err, called)
+	}
+}
+
 // TestSweep finds what a daemon left that was killed in the middle of an operation.
 func TestSweep(t *testing.T) {
 	r := testRunner(t)

@@ -108,16 +108,21 @@ func TestBenchChild(t *testing.T) {
 	profiled()
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
+	var children unix.Rusage // the unpackers
+	_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &children)
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	for metric, v := range map[string]float64{
-		"s/pull": wall.Seconds(), "cpu-s/pull": float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9,
+		"s/pull": wall.Seconds(), "cpu-s/pull": used(&u) + used(&children), "unpackers-cpu-s": used(&children),
 		"before-MB": float64(before) / 1024, "file-MB": float64(peak("RssFile:")) / 1024, "peak-MB": float64(peak("VmHWM:")) / 1024,
 		"blob-MB": float64(img.Size) / (1 << 20), "alloc-MB": float64(m.TotalAlloc) / (1 << 20), "GCs": float64(m.NumGC),
 	} {
 		fmt.Printf("\nmetric %s %f\n", metric, v)
 	}
 }
+
+// used is the time of processors in seconds.
+func used(u *unix.Rusage) float64 { return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9 }
 
 func startProfiles(t *testing.T) (stop func()) {
 	dir := os.Getenv("BENCH_PROFILE")

@@ -18,6 +18,7 @@ type blobReader struct {
 	sum   digest.Digester // nil when nothing was promised
 	done  int64
 	tell  func(done int64)
+	rest  *rest // nil when nobody bounds the time for it
 	ended bool
 	lied  bool // it is not what was promised
 }

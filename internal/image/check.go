@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sort"
+	"strings"
 
 	"berth/internal/image/layer"
 )
@@ -22,8 +24,18 @@ type Finding struct {
 	Repaired bool
 }
 
-// Problems are what Open could not read and what has not been repaired since.
+// Problems are what Open could not read and what has not been repaired since, and a file system that is read-only now.
 func (s *Store) Problems() []Finding {
+	found := unreadable(s.catalog)
+	if readOnly(s.disk) {
+		found = append(found, Finding{Path: s.root, Problem: "its file system is read-only: images that are whole are " +
+			"served, none can be pulled or removed; look at dmesg, repair it and mount it anew"})
+	}
+	return found
+}
+
+// unreadable are what Open could not read and what has not been repaired since.
+func unreadable(s *catalog) []Finding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]Finding, 0, len(s.unread))
@@ -35,23 +47,24 @@ func (s *Store) Problems() []Finding {
 }
 
 // Check compares all layers with their manifests, file by file, and reports what differs and what could not be read.
-// With repair, unreadable records are removed, and damaged layers are fetched again from where the image came from; an
-// image that cannot be fetched again is removed, so that the next pull brings it whole.
+// With repair, unreadable records are removed, and damaged layers are fetched again from where the image came from,
+// while the image stays usable. One that cannot be fetched now stays as it is, and is reported.
 func (s *Store) Check(ctx context.Context, repair bool, report func(Finding)) error {
-	c := &checker{s.catalog, s.Pull, s.cfg.InUse}
+	c := &checker{s.catalog, s.cfg.InUse}
+	mend := &repairer{s: s, left: map[string]struct{}{}}
 	for _, f := range s.Problems() {
-		if repair {
+		if repair && f.Path != s.root {
 			f.Repaired = c.removeUnread(f) == nil
 		}
 		report(f)
 	}
-	for _, id := range c.presentIDs() {
+	for _, id := range c.lowestFirst() {
 		found, err := c.checkLayer(ctx, id)
 		if err != nil {
 			return failed("check image store", err)
 		}
 		if len(found) > 0 && repair {
-			c.repairLayer(ctx, id, found)
+			mend.repair(ctx, id, found)
 		}
 		for _, f := range found {
 			report(f)
@@ -60,17 +73,25 @@ func (s *Store) Check(ctx context.Context, repair bool, report func(Finding)) er
 	return failed("check image store", ctx.Err())
 }
 
-// checker verifies layers, and fetches damaged ones again.
+// checker verifies layers.
 type checker struct {
 	*catalog
-	pull  func(context.Context, PullRequest) (Image, error)
 	inUse func() (used map[string]struct{}, whole bool)
 }
 
-func (c *checker) presentIDs() []string {
+// lowestFirst are the ids of all layers, each after those below it: a layer is settled anew over sound ones.
+func (c *checker) lowestFirst() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Sorted(maps.Keys(c.present))
+	depth := map[string]int{}
+	for _, rec := range c.images {
+		for n, l := range rec.Layers {
+			depth[l.ID] = max(depth[l.ID], n)
+		}
+	}
+	return slices.SortedFunc(maps.Keys(c.present), func(a, b string) int {
+		return cmp.Or(cmp.Compare(depth[a], depth[b]), strings.Compare(a, b))
+	})
 }
 
 func (c *checker) removeUnread(f Finding) error {
@@ -123,13 +144,9 @@ func (c *checker) checkLayer(ctx context.Context, id string) ([]Finding, error) 
 }
 
 // layerRecord is the record of a layer, empty when there is none.
-func (c *checker) layerRecord(id string) layerRecord {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if l := c.present[id]; l != nil {
-		return l.layerRecord
-	}
-	return layerRecord{}
+func (v *inventory) layerRecord(id string) layerRecord {
+	rec, _ := v.snapshot.Load().layers.get(id)
+	return rec
 }
 
 // checkTar proves what Verify cannot: that the skeleton is there, and the files that the manifest does not know.
@@ -163,72 +180,4 @@ func (c *checker) imageWith(layerID string) string {
 	return ""
 }
 
-// repairLayer takes a damaged layer out of use and fetches it again, and says in found how that went.
-func (c *checker) repairLayer(ctx context.Context, id string, found []Finding) {
-	err := c.replaceLayer(ctx, id)
-	for i := range found {
-		found[i].Repaired = err == nil
-		if err != nil {
-			found[i].Problem += "; not repaired: " + err.Error()
-		}
-	}
-}
-
 var errInUse = errors.New("containers use it: remove them first, then check again")
-
-func (c *checker) replaceLayer(ctx context.Context, id string) error {
-	round := beginRound(c.catalog)
-	all, whole := c.inUse()
-	if _, used := all[id]; used || !whole {
-		return errInUse
-	}
-	owners := c.owners(id)
-	discard, err := c.withdraw(id, round)
-	if err != nil {
-		return err
-	}
-	defer discard()
-	for _, rec := range owners {
-		if perr := c.pullAgain(ctx, rec); perr != nil && err == nil {
-			err = perr
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.present[id] != nil || err == nil {
-		return nil
-	}
-	for _, rec := range owners {
-		if ferr := c.forgetImageLocked(rec.ID); ferr != nil {
-			return ferr
-		}
-	}
-	return fmt.Errorf("the image was removed, for it cannot be fetched again now (a pull, with its credentials, brings it back): %w", err)
-}
-
-// withdraw takes a layer out of use, so that a pull fetches it. As for a sweep, one that was held in this round may be a
-// container's by now.
-func (c *checker) withdraw(id string, round uint64) (discard func(), err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if l := c.present[id]; l == nil || l.holds > 0 || l.round >= round {
-		return nil, errors.New("a pull or a container that starts uses it: check again later")
-	}
-	if err := at("repair.unlink", func() (err error) { discard, err = c.setAside(id); return err }); err != nil {
-		return nil, err
-	}
-	delete(c.present, id)
-	c.publish()
-	return discard, nil
-}
-
-// pullAgain fetches what an image lacks, anonymously, by the digest it was pulled by.
-func (c *checker) pullAgain(ctx context.Context, rec *imageRecord) error {
-	err := errors.New("it was imported, or its registry is not known")
-	for _, name := range rec.Digests {
-		if _, err = c.pull(ctx, PullRequest{Reference: name, Platform: rec.Platform}); err == nil {
-			return nil
-		}
-	}
-	return err
-}

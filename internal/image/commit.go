@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"sort"
 	"strconv"
 	"time"
 
@@ -62,23 +61,35 @@ func (c committer) commit(rec *imageRecord) (Image, error) {
 // editsLocked are the changes that make rec an image of the store: its own first, then those of images that lose tags.
 func (c committer) editsLocked(rec *imageRecord) []*edit {
 	next, old := *rec, c.images[rec.ID]
-	if old != nil {
-		next.Tags, next.Digests = union(old.Tags, rec.Tags), appended(old.Digests, rec.Digests)
+	next.Digests = digestsOf(nil, rec.Digests)
+	if old != nil && !rec.anew {
+		next.Tags, next.Digests = union(old.Tags, rec.Tags), digestsOf(old.Digests, rec.Digests)
 		next.Choices = choicesOf(old.Choices, rec.Choices)
 		next.Durable = old.Durable && slices.Equal(old.Layers, rec.Layers) && c.layersDurable(rec)
 	}
-	var others []*edit
-	for _, other := range c.images {
-		taken := func(t string) bool { return slices.Contains(next.Tags, t) }
-		if other.ID == rec.ID || !slices.ContainsFunc(other.Tags, taken) {
-			continue
-		}
+	edits := []*edit{{step: "pull.record", old: old, rec: &next}}
+	for _, other := range othersNamed(c.inventory, next.ID, next.Tags) {
 		less := *other
+		taken := func(tag string) bool { return slices.Contains(next.Tags, tag) }
 		less.Tags = slices.DeleteFunc(slices.Clone(other.Tags), taken)
-		others = append(others, &edit{step: "pull.untag", old: other, rec: &less})
+		edits = append(edits, &edit{step: "pull.untag", old: other, rec: &less})
 	}
-	sort.Slice(others, func(a, b int) bool { return others[a].rec.ID < others[b].rec.ID })
-	return append([]*edit{{step: "pull.record", old: old, rec: &next}}, others...)
+	return edits
+}
+
+// othersNamed are the images that have one of the tags, by id, without the one that is to have them.
+func othersNamed(v *inventory, id string, tags []string) []*imageRecord {
+	var ids []string
+	for _, tag := range tags {
+		ids = union(ids, v.byName[tag])
+	}
+	var out []*imageRecord
+	for _, other := range ids {
+		if other != id {
+			out = append(out, v.images[other])
+		}
+	}
+	return out
 }
 
 // stage writes and syncs the records that replace what the disk has. done removes what nobody took.
@@ -125,7 +136,7 @@ func (c committer) apply(rec *imageRecord, edits []*edit) (img Image, current bo
 		defer c.publish() // also when the next one fails
 	}
 	c.changed()
-	return c.imageOf(edits[0].rec), true, nil
+	return imageFrom(edits[0].rec, c.recordPath(rec.ID), c.pinned), true, nil
 }
 
 // putLocked puts a record on disk and in place of the one in memory.
@@ -145,7 +156,7 @@ func (c committer) putLocked(e *edit) error {
 	if err != nil {
 		return err
 	}
-	c.images[e.rec.ID] = e.rec.slim()
+	c.putImage(e.rec.slim())
 	delete(c.unread, path)
 	if !e.idle() {
 		c.dirty(path)

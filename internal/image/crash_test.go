@@ -31,7 +31,9 @@ func newCrashBench(t *testing.T) *crashBench {
 	host := startRegistry(t, "")
 	base := gz(t, folder("d"), file("d/a", "1"))
 	push(t, host+"/app:v0", imageOf(t, gz(t, file("w", "0"))))
-	push(t, host+"/app:v1", imageOf(t, base, gz(t, file("d/implied/x", "1"))))
+	settled := gz(t, file("d/implied/x", "1"))
+	push(t, host+"/app:v1", imageOf(t, base, settled))
+	push(t, host+"/app:v3", imageOf(t, gz(t, folder("d"), file("d/b", "3")), settled))
 	push(t, host+"/app:v2", imageOf(t, base, gz(t, file("y", "2"))))
 	archive, trace := filepath.Join(t.TempDir(), "archive"), filepath.Join(t.TempDir(), "trace")
 	data := ociTar(t, map[string]v1.Image{"imported:v1": imageOf(t, base, gz(t, file("z", strings.Repeat("z", 9000))))})
@@ -222,10 +224,10 @@ func onlyWhatIsOwned(t *testing.T, s *Store) {
 	}
 	sound(t, s)
 	s.mu.Lock()
-	owned := len(s.markedLocked())
+	owned := len(s.byLayer)
 	s.mu.Unlock()
-	if n := layersOnDisk(t, s); n != owned {
-		t.Errorf("%d layers on disk, %d in images", n, owned)
+	if n := layersOnDisk(t, s); n != owned || asides(t, s) != 0 {
+		t.Errorf("%d layers on disk and %d put aside, %d in images", n, asides(t, s), owned)
 	}
 	temps, _ := filepath.Glob(filepath.Join(s.root, "*", "*", record.TempPrefix+"*"))
 	more, _ := filepath.Glob(filepath.Join(s.root, "*", record.TempPrefix+"*"))

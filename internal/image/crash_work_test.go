@@ -82,7 +82,7 @@ func (w *worker) note(word, id string) error {
 }
 
 func (w *worker) pull() error {
-	for _, tag := range []string{"v1", "v2"} {
+	for _, tag := range []string{"v1", "v2", "v3"} {
 		img, err := w.s.Pull(context.Background(), PullRequest{Reference: w.host + "/app:" + tag})
 		if err == nil {
 			err = w.note("there", img.ID)

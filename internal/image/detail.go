@@ -16,10 +16,10 @@ type Layer struct {
 
 // LayersOf tells of an image's layers, the lowest first. Nothing is walked, and it never waits.
 func (c *catalog) LayersOf(img Image) []Layer {
-	known := c.snapshot.Load().layers
+	now := c.snapshot.Load()
 	out := make([]Layer, 0, len(img.refs))
 	for _, ref := range img.refs {
-		rec := known[ref.ID]
+		rec, _ := now.layers.get(ref.ID)
 		out = append(out, Layer{ref.ID, ref.DiffID, ref.Blob, ref.Size, rec.Bytes, rec.Inodes, rec.Durable})
 	}
 	return out

@@ -52,7 +52,7 @@ func (d *disk) topmostFirst(ids []string) []string {
 }
 
 // explain adds to an error of the store's file system what to do about it.
-func (d *disk) explain(err error) error { return room.Explain(err, d.root, "remove images") }
+func (d *disk) explain(err error) error { return room.Explain(err, d.root, toMakeRoom) }
 
 // newIngest makes a directory for work in flight. done removes what is left of it.
 func (d *disk) newIngest(step string) (dir string, done func(), err error) {

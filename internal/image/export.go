@@ -20,6 +20,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/image/layer"
+	"berth/internal/room"
 )
 
 // Formats of an exported archive. Both can be given to `docker load`.
@@ -56,7 +57,10 @@ func (s *Store) Export(ctx context.Context, req ExportRequest, w io.Writer) erro
 	}
 	p := newReporter(req.Progress)
 	defer p.close()
-	x := &exporter{disk: s.disk, form: a, compress: req.Compress, tar: tar.NewWriter(ctxWriter{ctx, w}), done: map[string]ocispec.Descriptor{}, progress: p}
+	x := &exporter{
+		disk: s.disk, gauge: gauge(s.pipeline), form: a, compress: req.Compress, tar: tar.NewWriter(ctxWriter{ctx, w}),
+		done: map[string]ocispec.Descriptor{}, progress: p,
+	}
 	err = x.run(ctx, wanted)
 	release()
 	return failed(op, errors.Join(err, s.dropRemoved(wanted)))
@@ -148,6 +152,7 @@ func tagsAsked(img Image, ref string) []string {
 // exporter writes one archive.
 type exporter struct {
 	*disk
+	gauge    *room.Gauge // of where layers are compressed
 	form     archiveForm
 	compress bool
 	tar      *tar.Writer
@@ -263,7 +268,7 @@ func (x *exporter) zipped(ctx context.Context, o *original) (desc ocispec.Descri
 	}
 	defer f.Close()
 	sum := digest.Canonical.Digester()
-	z := gzip.NewWriter(io.MultiWriter(f, sum.Hash()))
+	z := gzip.NewWriter(io.MultiWriter(x.gauge, f, sum.Hash()))
 	if err := o.copyTo(ctx, z); err != nil {
 		return desc, err
 	}
@@ -308,7 +313,7 @@ func (o *original) copyTo(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	if sum.Digest() != o.ref.DiffID {
-		return o.accuse(ctx)
+		return differences(ctx, o.dir)
 	}
 	return nil
 }
@@ -319,11 +324,11 @@ func (o *original) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// accuse says which files made a layer's tar come out different.
-func (o *original) accuse(ctx context.Context) error {
+// differences says which files made the tar of the layer in dir come out different.
+func differences(ctx context.Context, dir string) error {
 	const most = 3
 	var found []string
-	err := layer.Verify(ctx, o.dir, func(path, problem string) { found = append(found, path+" "+problem) })
+	err := layer.Verify(ctx, dir, func(path, problem string) { found = append(found, path+" "+problem) })
 	if err != nil {
 		return fail.New(errdefs.ErrDataLoss, "its files have changed on disk, and which of them cannot be told: %w: %s", err,
 			adviseCheck)

@@ -54,7 +54,7 @@ func trees(t *testing.T, s *Store, img Image) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out = append(out, id+string(raw))
+		out = append(out, string(raw))
 	}
 	return out
 }

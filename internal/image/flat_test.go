@@ -15,6 +15,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/layer"
@@ -32,22 +33,32 @@ func TestLargeLayerNeedsNoMemory(t *testing.T) {
 		name   string
 		chunks int64
 		pack   func(io.Writer) io.WriteCloser
+		crew   Crew
 	}{
-		{"gzip", 12, func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }},
-		{"zstd", 24, func(w io.Writer) io.WriteCloser { z, _ := zstd.NewWriter(w); return z }},
+		{"gzip", 12, func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }, nil},
+		{"zstd", 24, func(w io.Writer) io.WriteCloser { z, _ := zstd.NewWriter(w); return z }, nil},
+		{"gzip in a process", 12, func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }, testCrew()},
 	} {
 		t.Run(form.name, func(t *testing.T) {
 			chunks, pack := form.chunks, form.pack
 			head, body := part(pack, sparseHeader(t, "big", chunk*chunks)), part(pack, make([]byte, chunk))
+			end := part(pack, make([]byte, 1024))
 			parts := []io.Reader{bytes.NewReader(head)}
 			for range chunks {
 				parts = append(parts, bytes.NewReader(body))
 			}
-			blob := io.MultiReader(append(parts, bytes.NewReader(part(pack, make([]byte, 1024))))...)
+			size := int64(len(head)+len(end)) + chunks*int64(len(body))
+			all := io.MultiReader(append(parts, bytes.NewReader(end))...)
+			blob := newBlobReader(all, ocispec.Descriptor{Size: size}, func(int64) {})
 
-			s, dir := open(t, t.TempDir()), t.TempDir()
+			s := open(t, t.TempDir(), withCrew(form.crew))
+			dir, discard, err := s.newIngest("pull.ingest")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer discard()
 			highest := watchHeap()
-			_, _, err := s.inflate(t.Context(), blob, digest.SHA256, dir)
+			_, _, err = s.inflate(t.Context(), blob, want{diffID: digest.FromBytes(nil)}, dir)
 			if top := highest(); top > 24<<20 {
 				t.Errorf("%d MiB of the heap were in use", top>>20)
 			}

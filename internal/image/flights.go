@@ -14,6 +14,7 @@ type flights[T any] struct {
 }
 
 type flight[T any] struct {
+	key    string
 	done   chan struct{}
 	cancel context.CancelFunc
 	refs   int
@@ -32,7 +33,7 @@ func (f *flights[T]) join(key string, p *reporter, work func(context.Context, *l
 	fl = f.byID[key]
 	if fl == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		fl, owner = &flight[T]{done: make(chan struct{}), cancel: cancel}, true
+		fl, owner = &flight[T]{key: key, done: make(chan struct{}), cancel: cancel}, true
 		f.byID[key] = fl
 		f.goLocked(func() {
 			fl.value, fl.err = work(ctx, &fl.listen)
@@ -114,11 +115,11 @@ func (fl *flight[T]) drop(drop func(T)) {
 }
 
 // forget makes later callers start anew; those who joined keep the value.
-func (f *flights[T]) forget(key string, fl *flight[T]) {
+func (f *flights[T]) forget(fl *flight[T]) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.byID[key] == fl {
-		delete(f.byID, key)
+	if f.byID[fl.key] == fl {
+		delete(f.byID, fl.key)
 	}
 }
 

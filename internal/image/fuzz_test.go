@@ -112,16 +112,16 @@ func holds(t *testing.T, c *chooser, found *chosen) {
 	if len(layers) != len(diffs) || len(layers) > c.store.now().MaxLayers || len(wantsOf(found)) != len(layers) {
 		t.Errorf("%d layers, %d diff ids", len(layers), len(diffs))
 	}
-	names := map[string]bool{}
+	names, lowers := map[string]bool{}, []string(nil)
 	for _, w := range wantsOf(found) {
 		if w.desc.Digest.Validate() != nil || w.diffID.Validate() != nil || w.chain.Validate() != nil || w.desc.Size < 0 {
 			t.Errorf("a layer to fetch is %+v", w)
 		}
-		if id := settledID(w.chain); names[id] || strings.ContainsAny(plainID(w.diffID)+id, "/.:") {
-			t.Errorf("a layer would be called %s or %s", plainID(w.diffID), id)
-		} else {
-			names[id] = true
+		id := settledID(w, lowers)
+		if names[id] || strings.ContainsAny(blobID(w)+id, "/.:") {
+			t.Errorf("a layer would be called %s or %s", blobID(w), id)
 		}
+		names[id], lowers = true, append(lowers, id)
 	}
 	if found.manifest.Config.Digest.Algorithm().FromBytes(found.rawConfig) != found.manifest.Config.Digest {
 		t.Error("the config is not the one promised")

@@ -20,6 +20,7 @@ import (
 	"berth/internal/fail"
 	"berth/internal/image/layer"
 	"berth/internal/limit"
+	"berth/internal/room"
 )
 
 // Import reads an archive, an OCI layout or what `docker save` writes, plain or compressed, and makes its images part of
@@ -29,6 +30,9 @@ func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)
 	const op = "import image archive"
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
+	if err := enough(ctx, s.pipeline); err != nil {
+		return nil, failed(op, err)
+	}
 	dir, done, err := s.newIngest("import.ingest")
 	if err != nil {
 		return nil, failed(op, s.explain(err))
@@ -36,10 +40,12 @@ func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)
 	defer done()
 	a := &archive{
 		dir:      dir,
+		disk:     gauge(s.pipeline),
 		document: limit.ArchiveDocument.At(max(s.now().MaxConfigBytes, s.now().MaxManifestBytes)),
 		files:    map[string]archived{},
 	}
 	if err := a.spool(ctx, r, limit.ArchiveBytes.At(s.now().MaxLayerBytes)); err != nil {
+		s.sweeper().makeRoom(s.ctx, err)
 		return nil, failed(op, s.explain(err))
 	}
 	p := newReporter(progress)
@@ -90,6 +96,7 @@ func once(found []imported) []imported {
 // ever a path here.
 type archive struct {
 	dir      string
+	disk     *room.Gauge  // of where the files are written
 	document limit.Budget // of a file read whole
 	kept     int          // files that were written, those replaced since among them
 	names    int64        // bytes of all names
@@ -168,12 +175,15 @@ func (a *archive) keep(ctx context.Context, h *tar.Header, r io.Reader) error {
 		a.files[name] = archived{link: path.Clean("/" + h.Linkname)[1:]}
 	case tar.TypeReg:
 		a.kept++
+		if err := a.disk.Spend(inodeCost); err != nil {
+			return err
+		}
 		full := filepath.Join(a.dir, strconv.Itoa(a.kept))
 		f, err := os.OpenFile(full, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return err
 		}
-		n, err := io.Copy(f, ctxReader{ctx, r})
+		n, err := io.Copy(io.MultiWriter(a.disk, f), ctxReader{ctx, r})
 		err = errors.Join(err, f.Close())
 		if errors.Is(err, io.ErrUnexpectedEOF) {
 			return fail.New(errdefs.ErrInvalidArgument, "it is cut short in %s", name)

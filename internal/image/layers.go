@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -16,6 +15,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/fail"
+	"berth/internal/image/inflate"
 	"berth/internal/image/layer"
 	"berth/internal/limit"
 	"berth/internal/room"
@@ -24,13 +24,18 @@ import (
 // pipeline brings images in: it fetches, proves and unpacks.
 type pipeline struct {
 	*catalog
-	cfg      Config // what Reconfigure cannot change; the rest is behind now
-	settings atomic.Pointer[settings]
-	platform target
-	fetching atomic.Int64       // layers that have a slot
-	layers   flights[*rawLayer] // by diff id
-	configs  flights[[]byte]    // by digest
-	settling keyLocks           // by chain id: one settles at a time
+	cfg       Config // what Reconfigure cannot change; the rest is behind now
+	settings  atomic.Pointer[settings]
+	platform  target
+	layers    flights[*rawLayer] // by flightKey
+	proving   flights[struct{}]  // by flightKey
+	configs   flights[[]byte]    // by origin and digest
+	settling  keyLocks           // by contentName: one settles at a time
+	records   keyLocks           // by image id: one puts an image together with what the store has of it
+	proofs    proofs
+	pacing    pacing
+	inflater  inflater
+	unpackers *unpackers // nil where the daemon unpacks
 }
 
 // want is one layer of an image to be had.
@@ -38,18 +43,15 @@ type want struct {
 	desc   ocispec.Descriptor
 	diffID digest.Digest
 	chain  digest.Digest // of the layer with all below it
+	left   error         // why a program did not inflate it, so that the library does
+	below  []want        // the layers below it, the lowest first
+	lowers []string      // their ids, once they are all there
 }
 
-// Layer ids: d and the diff id for a layer that is the same over anything, c and the chain id for one that was settled.
-func plainID(d digest.Digest) string   { return "d" + idHex(d) }
-func settledID(d digest.Digest) string { return "c" + idHex(d) }
-
-// idHex is the hex of a digest, with the algorithm before it when it is not the usual one.
-func idHex(d digest.Digest) string {
-	if d.Algorithm() == digest.SHA256 {
-		return d.Encoded()
-	}
-	return strings.ReplaceAll(d.String(), ":", "-")
+// flightKey names the work of getting or proving a layer for all who get it from the same origin. Another origin has
+// work of its own, which proves that it has the blob, and which no other one can hold up.
+func flightKey(s *pipeline, w want, src source) string {
+	return contentName(w) + " " + originOf(s, src, w.desc.Digest).name
 }
 
 // rawLayer is a layer that was fetched, proven and unpacked. It has its id already when nothing below matters to it.
@@ -84,29 +86,42 @@ func dropRaw(r *rawLayer) {
 // holding is a caller's share in a layer: held under its id, or raw until it is settled.
 type holding struct {
 	id      string
+	over    []string // the layers that id was settled over
 	raw     *rawLayer
 	flight  *flight[*rawLayer]
 	release func()
 }
 
-// obtain gets a layer: one that is there, one that is on its way, or one that it fetches itself.
+// fits says whether a layer has its id, and may lie over these.
+func (h *holding) fits(lowers []string) bool {
+	return h.id != "" && (h.over == nil || slices.Equal(h.over, lowers))
+}
+
+// obtain gets a layer: one that is there, once the source has proven it, one that is on its way from the same origin,
+// or one that it fetches itself.
 func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) (*holding, error) {
-	key := w.diffID.String()
 	for {
 		h, owner, err := s.join(ctx, w, src, p)
 		if err != nil {
 			return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
 		}
 		if h.id != "" {
+			if err := prove(ctx, s, h.id, w, src, p); err != nil {
+				h.release()
+				return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
+			}
 			p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseExists})
 			return h, nil
+		}
+		if !owner {
+			h, owner = firstToLand(ctx, s, w, src, h)
 		}
 		fl, leave := h.flight, h.release
 		raw, err := fl.wait(ctx)
 		if err == nil {
 			return &holding{id: raw.id, raw: raw, flight: fl, release: leave}, nil
 		}
-		s.layers.forget(key, fl)
+		s.layers.forget(fl)
 		leave()
 		if owner || ctx.Err() != nil || everybodys(err, src) {
 			return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
@@ -137,64 +152,115 @@ func everybodys(err error, src source) bool {
 	return false
 }
 
-// join holds a layer that is there, or the flight of one that is not. It waits for who settles the very same meanwhile: for
-// a moment that one is neither on its way nor there.
+// join holds a layer that is there, or the flight of one that is not. It waits for who settles the same blob meanwhile:
+// for a moment that one is neither on its way nor there.
 func (s *pipeline) join(ctx context.Context, w want, src source, p *reporter) (h *holding, owner bool, err error) {
-	unlock, err := s.settling.lock(ctx, w.chain.String())
+	unlock, err := s.settling.lock(ctx, contentName(w))
 	if err != nil {
 		return nil, false, err
 	}
 	defer unlock()
-	if id, release := s.holdPresent(plainID(w.diffID), settledID(w.chain)); id != "" {
-		return &holding{id: id, release: release}, false, nil
+	if h := holdStanding(s, w); h != nil {
+		return h, false, nil
 	}
-	fl, owner, leave := s.layers.join(w.diffID.String(), p, func(ctx context.Context, l *listeners) (*rawLayer, error) {
+	fl, owner, leave := s.layers.join(flightKey(s, w, src), p, fetchFrom(s, w, src), dropRaw)
+	return &holding{flight: fl, release: leave}, owner, nil
+}
+
+// fetchFrom is the work of a flight that fetches a layer from src.
+func fetchFrom(s *pipeline, w want, src source) func(context.Context, *listeners) (*rawLayer, error) {
+	return func(ctx context.Context, l *listeners) (*rawLayer, error) {
 		raw, err := s.fetchLayer(ctx, w, src, l)
 		if err != nil {
 			err = &fetchError{place(src), err}
 		}
 		return raw, err
-	}, dropRaw)
-	return &holding{flight: fl, release: leave}, owner, nil
+	}
 }
 
-// fetchLayer streams one blob into a directory of its own and proves it. l hears how far it is.
+// holdStanding holds a layer that is there; nil when there is none.
+func holdStanding(s *pipeline, w want) *holding {
+	id, lowers := standing(s.snapshot.Load(), w)
+	id, release := s.holdPresent(id)
+	if id == "" {
+		return nil
+	}
+	return &holding{id: id, over: lowers, release: release}
+}
+
+// fetchLayer makes a layer, and gives it its id if nothing below matters to it. l hears how far it is.
 func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *listeners) (*rawLayer, error) {
-	tell := func(phase string) func(int64) {
-		return func(done int64) {
-			l.report(Progress{Layer: w.desc.Digest, Done: done, Total: w.desc.Size, Phase: phase})
-		}
+	raw, err := makeLayer(ctx, s, w, src, l)
+	if err != nil || raw.id != "" {
+		return raw, err
 	}
-	if id, release := s.holdPresent(plainID(w.diffID)); id != "" {
-		tell(PhaseExists)(w.desc.Size)
-		return &rawLayer{id: id, release: release}, nil
-	}
-	tell(PhaseWaiting)(0)
-	slots := s.now().slots
-	if err := slots.Acquire(ctx, 1); err != nil {
-		return nil, err
-	}
-	defer slots.Release(1)
-	s.fetching.Add(1)
-	defer s.fetching.Add(-1)
-	raw, err := s.ingest(ctx, w, src, tell(PhaseDownloading))
-	for errors.Is(err, errLied) {
-		raw, err = s.ingest(ctx, w, src, tell(PhaseDownloading))
-	}
-	if err == nil && raw.result.Independent() {
-		raw.id, raw.release, err = s.finish(raw, layerRecord{ID: plainID(w.diffID), DiffID: w.diffID})
-		if err != nil {
+	if raw.result.Independent() {
+		if raw.id, raw.release, err = finish(s, raw, w, false); err != nil {
 			raw.discard()
+			return nil, err
 		}
-	}
-	if err != nil {
-		return nil, err
 	}
 	if raw.result.Unsupported > 0 {
 		s.log.Warn("file system does not keep all extended attributes of a layer", "layer", w.diffID, "lost", raw.result.Unsupported)
 	}
-	tell(PhaseDone)(w.desc.Size)
+	l.of(w, PhaseDone)(w.desc.Size)
 	return raw, nil
+}
+
+// makeLayer takes a layer that has come meanwhile, or makes one: from what another layer keeps of the same blob, where
+// the source has proven to have it, or else from the blob.
+func makeLayer(ctx context.Context, s *pipeline, w want, src source, l *listeners) (*rawLayer, error) {
+	if possesses(s, originOf(s, src, w.desc.Digest), w.desc.Digest) {
+		if id, release := s.holdPresent(blobID(w)); id != "" {
+			l.of(w, PhaseExists)(w.desc.Size)
+			return &rawLayer{id: id, release: release}, nil
+		}
+		if raw, err := rebuild(ctx, s, w, l, ""); raw != nil || err != nil {
+			return raw, err
+		}
+	}
+	return fetchBlob(ctx, s, w, src, l)
+}
+
+// fetchBlob streams a blob into a directory of its own, from one host after the other, and notes who has proven it.
+func fetchBlob(ctx context.Context, s *pipeline, w want, src source, l *listeners) (*rawLayer, error) {
+	ctx, paced, done, err := takeTurn(ctx, s, w, src, l)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	raw, err := fetch(ctx, s, w, paced, l.of(w, PhaseDownloading))
+	if err == nil {
+		noteProof(s, src, w.desc.Digest)
+	}
+	return raw, err
+}
+
+// fetch fetches and unpacks a blob, and does so again where another host or another way may do better: the library in
+// place of a program that did not inflate it, the disk in place of memory that a slow host would hold.
+func fetch(ctx context.Context, s *pipeline, w want, src source, tell func(int64)) (*rawLayer, error) {
+	raw, err := s.ingest(ctx, w, src, tell)
+	for more := true; more; {
+		if w, more = again(w, err); more {
+			src = afterwards(src, err)
+			raw, err = s.ingest(ctx, w, src, tell)
+		}
+	}
+	if err == nil && w.left != nil {
+		s.inflater.fetchedAgain(w)
+	}
+	return raw, err
+}
+
+// takeTurn waits until one more layer may be fetched from src, as beginDownload. What lies on the disk waits for nobody.
+func takeTurn(
+	ctx context.Context, s *pipeline, w want, src source, l *listeners,
+) (begun context.Context, paced source, done func(), err error) {
+	if r, ok := src.(*repacked); ok && r.tars[w.desc.Digest] != "" {
+		return ctx, src, func() {}, nil
+	}
+	l.of(w, PhaseWaiting)(0)
+	return beginDownload(ctx, s.now().slots, src, w.desc.Size, l)
 }
 
 // errLied says that a host served what the digest does not promise, and that there is another to ask.
@@ -202,6 +268,9 @@ var errLied = errors.New("another host may serve what was promised")
 
 // ingest transfers a blob into a new directory.
 func (s *pipeline) ingest(ctx context.Context, w want, src source, tell func(int64)) (*rawLayer, error) {
+	if err := enough(ctx, s); err != nil {
+		return nil, err
+	}
 	dir, discard, err := s.newIngest("pull.ingest")
 	if err != nil {
 		return nil, err
@@ -220,13 +289,18 @@ func (s *pipeline) ingest(ctx context.Context, w want, src source, tell func(int
 
 // transfer moves a blob from its source into dir: digest, inflate, digest, unpack.
 func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string, tell func(int64)) (*layer.Result, error) {
-	rc, err := src.open(ctx, w.desc)
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	rc, err := openIn(ctx, dir, src, w.desc)
 	if err != nil {
 		return nil, err
 	}
 	defer rc.Close()
 	blob := newBlobReader(rc, w.desc, tell)
-	res, diff, err := s.inflate(ctx, blob, w.diffID.Algorithm(), dir)
+	blob.rest = restOf(rc, end, s.pacing)
+	defer blob.rest.stop()
+	ctx = withHolder(ctx, rc, end)
+	res, diff, err := s.inflate(ctx, blob, w, dir)
 	if err != nil {
 		err = blame(ctx, blob, err)
 	} else {
@@ -249,37 +323,25 @@ func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string,
 	return res, nil
 }
 
-func (s *pipeline) inflate(ctx context.Context, blob io.Reader, alg digest.Algorithm, dir string) (*layer.Result, digest.Digest, error) {
-	received := readAhead(blob, nil)
-	defer received.close()
-	plain, err := layer.Decompress(ctx, received)
-	if err != nil {
-		return nil, "", err
-	}
-	defer plain.Close()
-	sum := alg.Digester()
-	stream := readAhead(plain, sum.Hash())
-	defer stream.close()
-	now := s.now()
-	limits := layer.Limits{Bytes: now.MaxLayerBytes, Entries: now.MaxLayerEntries, Memory: now.MaxLayerMemoryBytes}
-	res, err := layer.Unpack(ctx, stream, dir, limits)
-	if err != nil {
-		return nil, "", err // the rest is still being added up
-	}
-	return res, sum.Digest(), nil
-}
-
 // blame finds the reason behind a layer that could not be unpacked: a blob that is not what was promised comes first, for
 // then its content means nothing. A full disk, a registry that went away and the caller's end are what they are.
 func blame(ctx context.Context, blob *blobReader, err error) error {
+	if blob.rest.gaveUp() {
+		return unproven(err)
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if k := kindOf(err); isRemote(err) || room.Lacking(err) || k == errdefs.ErrDataLoss {
+	if fail.As[*inflate.Error](err) {
+		return err
+	}
+	if k := kindOf(err); isRemote(err) || room.Lacking(err) || k == errdefs.ErrDataLoss || fail.As[*UnpackerError](err) {
 		return err
 	}
 	lie := blob.prove()
 	switch {
+	case blob.rest.gaveUp():
+		return unproven(err)
 	case lie != nil && blob.lied:
 		return lie
 	case fail.As[*layer.HostileError](err) || fail.As[*limit.Error](err):
@@ -291,50 +353,62 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 }
 
 // settle gives a raw layer its place over those below it, and its id.
-func (s *pipeline) settle(ctx context.Context, w want, h *holding, lowers []string) error {
-	unlock, err := s.settling.lock(ctx, w.chain.String())
+func (s *pipeline) settle(ctx context.Context, w want, h *holding) error {
+	unlock, err := s.settling.lock(ctx, contentName(w))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	id, release := s.holdPresent(settledID(w.chain))
-	if id == "" {
-		if !h.raw.take() {
-			return errTaken
-		}
-		s.layers.forget(w.diffID.String(), h.flight)
-		err := at("pull.settle", func() error {
-			return layer.Settle(ctx, h.raw.dir, h.raw.result, s.topmostFirst(lowers))
-		})
-		if err != nil {
-			return fmt.Errorf("layer %s: %w", w.desc.Digest, err)
-		}
-		if id, release, err = s.finish(h.raw, layerRecord{ID: settledID(w.chain), DiffID: w.diffID, Chain: w.chain}); err != nil {
+	there := holdStanding(s, w)
+	if there == nil {
+		if there, err = settleRaw(ctx, s, w, h); err != nil {
 			return err
 		}
 	}
 	h.release()
-	h.id, h.raw, h.release = id, nil, release
+	*h = *there
 	return nil
+}
+
+// settleRaw settles a raw layer, which is the caller's alone from then on.
+func settleRaw(ctx context.Context, s *pipeline, w want, h *holding) (*holding, error) {
+	if !h.raw.take() {
+		return nil, errTaken
+	}
+	s.layers.forget(h.flight)
+	err := at("pull.settle", func() error {
+		return settleLayer(ctx, s, h.raw, s.topmostFirst(w.lowers))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
+	}
+	id, release, err := finish(s, h.raw, w, true)
+	if err != nil {
+		return nil, err
+	}
+	return &holding{id: id, over: w.lowers, release: release}, nil
 }
 
 // errTaken says that the raw layer went to another image, where other layers are below it.
 var errTaken = errors.New("the layer was settled elsewhere")
 
 // finish gives a proven layer its name. It is held for the caller.
-func (s *pipeline) finish(raw *rawLayer, rec layerRecord) (id string, release func(), err error) {
-	rec.Bytes, rec.Inodes, rec.Opaque, rec.Boot = raw.result.Bytes, raw.result.Inodes, raw.result.Opaque, s.boot
-	rec.Skeleton = true
+func finish(s *pipeline, raw *rawLayer, w want, settled bool) (id string, release func(), err error) {
+	rec := describeLayer(raw, layerRecord{
+		ID: blobID(w), DiffID: w.diffID, Boot: s.boot,
+		Blob: w.desc.Digest, BlobSize: w.desc.Size, ProvenBy: s.proofs.of(w.desc.Digest),
+	})
+	if settled {
+		rec.ID, rec.Chain = settledID(w, w.lowers), w.chain
+	}
 	if err := at("pull.describe", func() error { return layerKind.Write(filepath.Join(raw.dir, "layer"), rec) }); err != nil {
 		return "", nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.present[rec.ID] == nil {
-		if err := s.place(raw.dir, rec); err != nil {
-			return "", nil, err
-		}
-	}
-	raw.discard() // what is left of the directory, and its name
-	return rec.ID, s.holdLocked([]string{rec.ID}), nil
+	return keepLayer(s.catalog, raw, rec)
+}
+
+// describeLayer adds to a record what unpacking the layer has told.
+func describeLayer(raw *rawLayer, rec layerRecord) layerRecord {
+	rec.Bytes, rec.Inodes, rec.Opaque, rec.Skeleton = raw.result.Bytes, raw.result.Inodes, raw.result.Opaque, true
+	return rec
 }

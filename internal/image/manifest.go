@@ -223,27 +223,27 @@ func (f *chosen) agree() error {
 	return nil
 }
 
-// readConfig fetches a config once, however many want it, and not at all when an image of the store has it. Until leaveAll
-// others get it from here.
+// readConfig fetches a config once for all who want it from the same origin, and not at all when an image of the store has
+// it and the origin has proven that one. Until leaveAll others get it from here.
 func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
 	if err := checkDescriptor(desc); err != nil {
 		return nil, err
 	}
-	if have, ok := c.store.snapshot.Load().find(desc.Digest.String()); ok && have.ID == desc.Digest.String() {
-		if raw, err := have.RawConfig(); err == nil {
-			return raw, nil
-		}
+	from := originOf(c.store, c.src, desc.Digest)
+	if raw := knownConfig(c.store, desc.Digest, from); raw != nil {
+		return raw, proveSmall(raw, desc, "image config")
 	}
+	key := desc.Digest.String() + " " + from.name
 	for {
-		fl, owner, leave := c.store.configs.join(desc.Digest.String(), nil, func(ctx context.Context, _ *listeners) ([]byte, error) {
+		fl, owner, leave := c.store.configs.join(key, nil, func(ctx context.Context, _ *listeners) ([]byte, error) {
 			return c.read(ctx, desc, limit.ConfigBytes.At(c.store.now().MaxConfigBytes), "image config")
 		}, nil)
 		raw, err := fl.wait(ctx)
 		if err == nil {
 			c.leave = append(c.leave, leave)
-			return raw, nil
+			return raw, proveSmall(raw, desc, "image config")
 		}
-		c.store.configs.forget(desc.Digest.String(), fl)
+		c.store.configs.forget(fl)
 		leave()
 		if owner || ctx.Err() != nil {
 			return nil, err

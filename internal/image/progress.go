@@ -3,6 +3,7 @@ package image
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -13,6 +14,8 @@ const (
 	PhaseResolving   = "resolving"
 	PhaseWaiting     = "waiting"
 	PhaseDownloading = "downloading" // and unpacking: both go on at once
+	PhaseProving     = "proving"     // the store has the layer; the registry shows that it has it too
+	PhaseRebuilding  = "rebuilding"  // from what another layer of the store keeps of the same blob
 	PhaseDone        = "done"
 	PhaseExists      = "exists"
 	PhaseSettling    = "settling"
@@ -118,6 +121,8 @@ func (r *reporter) close() {
 
 // listeners are all who follow one layer's fetch.
 type listeners struct {
+	download atomic.Pointer[download] // nil as long as it does not want a slot
+
 	mu   sync.Mutex // guards what follows
 	all  map[*reporter]int
 	last Progress
@@ -147,6 +152,13 @@ func (l *listeners) add(r *reporter) (remove func()) {
 		if l.all[r]--; l.all[r] <= 0 {
 			delete(l.all, r)
 		}
+	}
+}
+
+// of returns what tells all who listen how much of a layer is done.
+func (l *listeners) of(w want, phase string) func(done int64) {
+	return func(done int64) {
+		l.report(Progress{Layer: w.desc.Digest, Done: done, Total: w.desc.Size, Phase: phase})
 	}
 }
 

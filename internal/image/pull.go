@@ -63,15 +63,17 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 	if err != nil {
 		return Image{}, err
 	}
-	names := names{digests: []string{ref.at(desc.Digest)}}
+	names := names{digests: []string{ref.at(desc.Digest)}, choices: []string{c.choice(desc.Digest)}}
 	if ref.Digest() == "" {
 		names.tags = []string{ref.String()}
 	}
 	if found.have != nil {
-		return renew(s.pipeline, found, names, p)
-	}
-	if found.descriptor.Digest != desc.Digest {
-		names.choices = []string{c.choice(desc.Digest)}
+		if img, same, err := renew(ctx, s.pipeline, found, names, p); same || err != nil {
+			return img, err
+		}
+		if found, err = c.choose(ctx, desc); err != nil {
+			return Image{}, err
+		}
 	}
 	return s.admit(ctx, found, names, reg, p)
 }
@@ -111,23 +113,28 @@ func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source
 	if found.done != nil {
 		defer found.done()
 	}
-	wants := wantsOf(found)
-	held, err := s.obtainAll(ctx, wants, src, p)
-	defer func() {
-		for _, h := range held {
-			if h != nil {
-				h.release()
-			}
+	if have := provenImage(s, found, src); have != nil {
+		if img, same, err := renew(ctx, s, have, n, p); same || err != nil {
+			return img, err
 		}
-	}()
+	}
+	wants := wantsOf(found)
+	ids, release, err := stack(ctx, s, wants, src, p)
+	defer release()
 	if err != nil {
 		return Image{}, err
 	}
-	ids, err := s.settleAll(ctx, wants, held, src, p)
+	unlock, err := s.records.lock(ctx, digest.FromBytes(found.rawConfig).String())
 	if err != nil {
 		return Image{}, err
 	}
+	defer unlock()
 	rec := s.newRecord(found, wants, ids, n)
+	done, err := unite(ctx, s, rec, wants, src, p)
+	defer done()
+	if err != nil {
+		return Image{}, err
+	}
 	return s.commit(rec)
 }
 
@@ -136,9 +143,28 @@ func wantsOf(found *chosen) []want {
 	chains := chainIDs(diffs)
 	out := make([]want, len(diffs))
 	for i := range out {
-		out[i] = want{found.manifest.Layers[i], diffs[i], chains[i]}
+		out[i] = want{desc: found.manifest.Layers[i], diffID: diffs[i], chain: chains[i], below: out[:i]}
 	}
 	return out
+}
+
+// stack gets all layers, and settles in their order those that depend on the ones below. They are held until release is
+// called, those too that it had got when it failed.
+func stack(
+	ctx context.Context, s *pipeline, wants []want, src source, p *reporter,
+) (ids []string, release func(), err error) {
+	held, err := s.obtainAll(ctx, wants, src, p)
+	release = func() {
+		for _, h := range held {
+			if h != nil {
+				h.release()
+			}
+		}
+	}
+	if err == nil {
+		ids, err = s.settleAll(ctx, wants, held, src, p)
+	}
+	return ids, release, err
 }
 
 // obtainAll gets all layers at once. Those it got are in the result even when it fails.
@@ -162,9 +188,13 @@ func (s *pipeline) obtainAll(ctx context.Context, wants []want, src source, p *r
 func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*holding, src source, p *reporter) ([]string, error) {
 	ids := make([]string, 0, len(held))
 	for i, w := range wants {
-		for held[i].id == "" {
-			p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseSettling})
-			err := s.settle(ctx, w, held[i], ids)
+		w.lowers = slices.Clone(ids)
+		for !held[i].fits(ids) {
+			err := errTaken // unless it is a layer that lies over other ones than was foreseen
+			if held[i].id == "" {
+				p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseSettling})
+				err = s.settle(ctx, w, held[i])
+			}
 			if err == nil {
 				break
 			}
@@ -184,7 +214,8 @@ func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*holding,
 
 func (s *pipeline) newRecord(found *chosen, wants []want, ids []string, n names) *imageRecord {
 	rec := &imageRecord{
-		ID: digest.FromBytes(found.rawConfig).String(), Tags: n.tags, Digests: n.digests, Choices: n.choices,
+		ID: digest.FromBytes(found.rawConfig).String(), Tags: n.tags, Digests: n.digests,
+		Choices:  n.choicesBeside(found.descriptor.Digest.String()),
 		Manifest: found.descriptor.Digest.String(), Platform: platforms.Format(platformOf(found.config)),
 		Size: uint64(len(found.rawConfig)), Config: found.rawConfig, PulledAt: time.Now().UTC(), Boot: s.boot,
 		parsedImage: found.config,

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"path"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -47,23 +46,6 @@ func (r Reference) Digest() digest.Digest {
 
 // at is the reference to one digest of the same repository.
 func (r Reference) at(d digest.Digest) string { return r.Repository() + "@" + d.String() }
-
-// matches says whether one of the patterns, in which * stands for any run of characters within a path component and a
-// final * for anything, names the reference.
-func matches(patterns []string, name string) bool {
-	for _, p := range patterns {
-		if prefix, ok := strings.CutSuffix(p, "*"); ok && strings.HasPrefix(name, prefix) {
-			return true
-		}
-		if ok, err := path.Match(p, name); err == nil && ok {
-			return true
-		}
-		if ref, err := ParseReference(p); err == nil && ref.String() == name {
-			return true
-		}
-	}
-	return false
-}
 
 // leastDigits is how many digits of an image's id name it. A few would let anybody who may name an image try them all.
 const leastDigits = 12

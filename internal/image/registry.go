@@ -25,6 +25,12 @@ type source interface {
 // distrust says that what was read is a lie. It returns whether opening the content again may do better, and the lie with
 // the names of those who told it.
 func distrust(content io.ReadCloser, lie error) (again bool, err error) {
+	if s, ok := content.(spooled); ok {
+		content = s.content
+	}
+	if paced, ok := content.(pacedContent); ok {
+		content = paced.ReadCloser
+	}
 	c, ok := content.(interface {
 		Distrust() bool
 		Liars() []string
@@ -42,7 +48,7 @@ func distrust(content io.ReadCloser, lie error) (again bool, err error) {
 // registry is a source for one reference and one caller's credentials.
 type registry struct {
 	*remote.Repository
-	host string
+	host, repository string
 }
 
 // place is where the content of a source comes from, to be compared.
@@ -64,7 +70,7 @@ func (r registry) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadClo
 // connect prepares talking to the registries of ref; it sends nothing yet.
 func (s *Store) connect(ctx context.Context, ref Reference, auth *Auth) (registry, error) {
 	r, err := s.now().remote.Repository(ctx, ref.named, auth)
-	return registry{r, ref.Host()}, err
+	return registry{r, ref.Host(), ref.Repository()}, err
 }
 
 // find asks what ref names now and chooses the image for a platform, unless the store has that already. A mirror that

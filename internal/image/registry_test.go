@@ -233,7 +233,7 @@ func (p *proxy) blobGets() map[string]int {
 	out := map[string]int{}
 	for path, n := range p.gets {
 		if _, d, ok := strings.Cut(path, "/blobs/"); ok {
-			out[d] = n
+			out[d] += n // over all repositories
 		}
 	}
 	return out

@@ -10,24 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRepairAndAStartingContainer starts a container right after the repair asked which layers containers use.
-func TestRepairAndAStartingContainer(t *testing.T) {
-	host := startRegistry(t, "")
-	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "hello"))))
-	s := open(t, t.TempDir())
-	img := pull(t, s, host+"/a:v1")
-	s.cfg.InUse = func() (map[string]struct{}, bool) {
-		_, release, err := s.Use(img.ID)
-		if err != nil {
-			t.Error(err)
-			return nil, true
-		}
-		release() // the container's own record names the layers now
-		return map[string]struct{}{}, true
-	}
-	keepsBroken(t, s, img, "check again later")
-}
-
 // TestRepairAfterAPull has a pull bring back what the repair is about to remove.
 func TestRepairAfterAPull(t *testing.T) {
 	host := startRegistry(t, "")
@@ -81,7 +63,7 @@ func TestRepairAfterAPull(t *testing.T) {
 			t.Errorf("%s: what the pull brought was replaced, perhaps under a container: %v", ref, err)
 		}
 	}
-	// What the pulls put aside stays until the next Open, for a container may have it mounted.
+	// What the pulls put aside stays until a sweep, for a container may have it mounted.
 	if err := s.Check(t.Context(), false, func(f Finding) { t.Errorf("check finds %+v", f) }); err != nil {
 		t.Error(err)
 	}
@@ -191,25 +173,5 @@ func TestOneLayerKeepsNoOtherFromTheDisk(t *testing.T) {
 		if got, _ := s.Get(img.ID); got.Durable != (i > 0) {
 			t.Errorf("image %d: durable %v", i, got.Durable)
 		}
-	}
-}
-
-// keepsBroken breaks the file a of an image's topmost layer, and wants a repair to leave the layer where it is, saying why.
-func keepsBroken(t *testing.T, s *Store, img Image, why string) {
-	t.Helper()
-	path := s.LayerDirs(img)[0] + "/a"
-	before, _ := os.Stat(path)
-	_ = os.WriteFile(path, []byte("broken"), 0)
-	found := 0
-	if err := s.Check(t.Context(), true, func(f Finding) {
-		found++
-		if f.Repaired || !strings.Contains(f.Problem, why) {
-			t.Errorf("%+v", f)
-		}
-	}); err != nil || found == 0 {
-		t.Errorf("%d findings, %v", found, err)
-	}
-	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
-		t.Errorf("the layer was replaced under a container: %v", err)
 	}
 }

@@ -1,16 +1,15 @@
 package image
 
 import (
-	"golang.org/x/sync/semaphore"
-
 	"berth/internal/image/remote"
+	"berth/internal/image/slots"
 	"berth/internal/limit"
 )
 
 // settings are what may change while the store is open, and what is made of them. Nobody changes one that is in force.
 type settings struct {
-	Config                     // but for Root, Platform, Dirty, InUse, Logger and BootID
-	slots  *semaphore.Weighted // of layers being fetched, for the whole store
+	Config             // but for Root, Platform, Gunzip, Dirty, InUse, Logger and BootID
+	slots  *slots.Pool // of layers being fetched, for the whole store
 	remote *remote.Client
 }
 
@@ -25,10 +24,11 @@ func newSettings(cfg Config, old *settings) *settings {
 			ForeignURLs: options.foreign, Buffer: options.buffer,
 		})
 	}
-	if old != nil && cfg.MaxParallelLayers == old.MaxParallelLayers {
+	if old != nil {
 		s.slots = old.slots
+		s.slots.Resize(cfg.MaxParallelLayers)
 	} else {
-		s.slots = semaphore.NewWeighted(int64(cfg.MaxParallelLayers))
+		s.slots = slots.New(cfg.MaxParallelLayers, int(limit.SlowDownloads.Limit))
 	}
 	return s
 }
@@ -51,8 +51,8 @@ func (s *settings) options() options {
 // now are the settings in force.
 func (s *pipeline) now() *settings { return s.settings.Load() }
 
-// Reconfigure takes over all of cfg but Root, Platform, Dirty, InUse, Logger and BootID. A pull under way may go on by what it
-// began with.
+// Reconfigure takes over all of cfg but Root, Platform, Gunzip, Dirty, InUse, Logger and BootID. A pull under way may
+// go on by what it began with.
 func (s *pipeline) Reconfigure(cfg Config) error {
 	cfg, err := complete(cfg)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *pipeline) Reconfigure(cfg Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settings.Store(newSettings(cfg, s.now()))
-	s.pinned = cfg.Pinned
+	repin(s.inventory, cfg.Pinned)
 	s.publish()
 	return nil
 }
@@ -70,7 +70,8 @@ func (s *pipeline) Reconfigure(cfg Config) error {
 func Budgets(s *Store) []limit.Budget {
 	now := s.now()
 	return []limit.Budget{
-		limit.Downloads.At(int64(now.MaxParallelLayers)).With(s.fetching.Load()),
+		limit.Downloads.At(int64(now.MaxParallelLayers)).With(int64(now.slots.Used())),
+		limit.SlowDownloads.With(int64(now.slots.WithoutSlot())),
 		limit.BufferBytes.At(now.MaxBufferBytes).With(now.remote.Buffered()),
 	}
 }

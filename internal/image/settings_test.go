@@ -12,8 +12,8 @@ import (
 
 // bare is a pipeline without a store.
 func bare(change func(*Config)) *pipeline {
-	p, cfg := &pipeline{catalog: &catalog{}}, standard("")
-	p.snapshot.Store(&index{})
+	inv := newInventory(nil, func(id string) string { return id })
+	p, cfg := &pipeline{catalog: &catalog{inventory: inv}}, standard("")
 	change(&cfg)
 	p.settings.Store(newSettings(cfg, nil))
 	return p
@@ -29,8 +29,14 @@ func TestSettingsAreKept(t *testing.T) {
 		t.Error("made anew without a reason")
 	}
 	cfg.MaxParallelLayers++
-	if more := newSettings(cfg, first); more.slots == first.slots || more.remote != first.remote {
-		t.Error("another number of layers at once changes the slots, and nothing else")
+	more := newSettings(cfg, first)
+	if more.slots != first.slots || more.remote != first.remote {
+		t.Error("another number of layers at once makes something anew")
+	}
+	for range cfg.MaxParallelLayers {
+		if _, err := more.slots.Transfer("host").Begin(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	cfg.StallTimeout += time.Second
 	if patient := newSettings(cfg, first); patient.remote == first.remote {

@@ -69,10 +69,6 @@ func TestFailureIsShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	diff, err := layers[0].DiffID()
-	if err != nil {
-		t.Fatal(err)
-	}
 	const callers = 6
 	held := make(chan struct{})
 	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -93,9 +89,9 @@ func TestFailureIsShared(t *testing.T) {
 			}
 		})
 	}
-	for end := time.Now().Add(patience.For(time.Minute)); waiting(s, diff.String()) < callers; {
+	for end := time.Now().Add(patience.For(time.Minute)); waiting(s, blob.String()) < callers; {
 		if time.Sleep(time.Millisecond); time.Now().After(end) {
-			t.Fatalf("%d of %d callers wait for the layer", waiting(s, diff.String()), callers)
+			t.Fatalf("%d of %d callers wait for the layer", waiting(s, blob.String()), callers)
 		}
 	}
 	close(held)
@@ -105,14 +101,16 @@ func TestFailureIsShared(t *testing.T) {
 	}
 }
 
-// waiting is how many callers wait for the fetch of a layer.
-func waiting(s *Store, diffID string) int {
+// waiting is how many callers wait for the fetch of a blob.
+func waiting(s *Store, blob string) (n int) {
 	s.layers.mu.Lock()
 	defer s.layers.mu.Unlock()
-	if fl := s.layers.byID[diffID]; fl != nil {
-		return fl.refs
+	for key, fl := range s.layers.byID {
+		if strings.HasPrefix(key, strings.TrimPrefix(blob, "sha256:")+" ") {
+			n += fl.refs
+		}
 	}
-	return 0
+	return n
 }
 
 // TestCloseWaitsForWhoIsLeft closes a store whose only caller has left a fetch that is still noticing it.

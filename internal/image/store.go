@@ -15,6 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
+	"berth/internal/image/inflate"
 	"berth/internal/rootfs"
 )
 
@@ -38,6 +39,7 @@ type Config struct {
 	MaxLayerBytes       int64 // what one layer may unpack to
 	MaxLayerEntries     int   // files and directories of one layer
 	MaxLayerMemoryBytes int64 // what is kept of one layer in memory until it is settled
+	MinFreePercent      int   // of the file system, which no pull or import may take; 0 for none
 	MaxPullLayers       int   // layers fetched at once for one pull
 	MaxParallelLayers   int   // layers fetched at once for the whole store
 
@@ -47,6 +49,13 @@ type Config struct {
 	ForeignLayerURLs    bool          // foreign layers are fetched from the urls of a manifest
 	MaxBufferBytes      int64         // fetched ahead of what is unpacked, for the whole store
 
+	// Gunzip inflates large gzip layers; nil leaves them to the daemon itself.
+	Gunzip *inflate.Program
+	// Possession is who has to have served a blob before what came of it is used without a fetch: PossessionRepository,
+	// which is also what an empty one means, or PossessionRegistry.
+	Possession string
+	// Unpackers starts the processes that unpack layers; nil leaves that to the daemon itself.
+	Unpackers Crew
 	// Verifier is asked at every Pull; nil accepts all.
 	Verifier Verifier
 	// Dirty is told of each record and directory that should become durable soon. May be nil.
@@ -72,7 +81,8 @@ type Image struct {
 	// ID is "sha256:<config digest>", the one value for Image.id, image_id, and what PullImage answers.
 	ID       string
 	RepoTags []string
-	// RepoDigests are <repository>@<digest> for each repository that the image was pulled from, the last pulled at the end.
+	// RepoDigests are <repository>@<digest> for each repository that the image was pulled from, the last pulled at the
+	// end; of each repository those of the last few pulls.
 	RepoDigests []string
 	// Size is what was to be transferred: config and compressed layers.
 	Size   uint64
@@ -126,7 +136,8 @@ type Store struct {
 }
 
 // Open reads the store at cfg.Root, making it when it is not there. A record that cannot be read stops nothing: Problems
-// names it. What an earlier daemon left half done is collected in the background.
+// names it. Nor does a file system that has turned read-only: what is whole is served. What an earlier daemon left half
+// done is collected in the background.
 func Open(cfg Config) (*Store, error) {
 	cfg, err := complete(cfg)
 	if err != nil {
@@ -138,12 +149,12 @@ func Open(cfg Config) (*Store, error) {
 	}
 	d := &disk{root: cfg.Root, log: cfg.Logger, session: strconv.FormatInt(time.Now().UnixNano(), 36)}
 	c := &catalog{
-		disk: d, boot: cfg.BootID, pinned: cfg.Pinned, dirty: cfg.Dirty,
-		images: map[string]*imageRecord{}, present: map[string]*layerState{}, unread: map[string]Finding{},
+		disk: d, boot: cfg.BootID, dirty: cfg.Dirty, inventory: newInventory(cfg.Pinned, d.recordPath),
+		unread: map[string]Finding{},
 	}
 	s := &Store{
 		pipeline: &pipeline{
-			catalog: c, cfg: cfg, platform: platform,
+			catalog: c, cfg: cfg, platform: platform, inflater: inflater{cfg.Gunzip, cfg.Logger},
 		},
 		syncer: &syncer{catalog: c, ask: make(chan struct{}, 1)},
 	}
@@ -154,14 +165,21 @@ func Open(cfg Config) (*Store, error) {
 			return nil, failed("open image store", err)
 		}
 	}
-	if s.syncer.flush, s.unsync, err = diskFlusher(cfg.Root); err != nil {
+	if s.unpackers, err = newUnpackers(cfg.Unpackers, s.path(ingestDir)); err != nil {
 		return nil, failed("open image store", err)
 	}
-	left, err := s.load()
+	if s.syncer.flush, s.unsync, err = diskFlusher(cfg.Root); err != nil {
+		s.unpackers.close()
+		return nil, failed("open image store", err)
+	}
+	left, err := load(c)
 	if err != nil {
+		s.unpackers.close()
 		return nil, failed("open image store", errors.Join(err, s.unsync()))
 	}
-	s.publish()
+	for _, l := range s.present {
+		s.proofs.note(l.Blob, l.ProvenBy...)
+	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.work.Go(func() {
 		for _, discard := range left {
@@ -185,7 +203,9 @@ func (s *Store) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), landing)
 	defer cancel()
 	s.configs.land(ctx)
+	s.proving.land(ctx)
 	s.layers.land(ctx)
+	s.unpackers.close()
 	_ = s.unsync()
 	return nil
 }
@@ -231,7 +251,7 @@ func (s *Store) Get(refOrID string) (Image, bool) {
 
 // List returns all images, by id. It never waits.
 func (s *Store) List() []Image {
-	return append([]Image(nil), s.snapshot.Load().images...)
+	return s.snapshot.Load().list()
 }
 
 // Usage says what the layers take of the disk, and when that was so. Nothing is walked: each layer was counted when it
@@ -245,7 +265,7 @@ func (s *Store) Usage() (bytes, inodes uint64, at time.Time) {
 // has none. A layer that an image has twice is there once, the topmost: the kernel refuses it twice, and what it brings covers
 // what it brought.
 func (s *Store) LayerDirs(img Image) []string {
-	layers, seen := s.snapshot.Load().layers, map[string]bool{}
+	now, seen := s.snapshot.Load(), map[string]bool{}
 	var out []string
 	for i := len(img.Layers) - 1; i >= 0; i-- {
 		if seen[img.Layers[i]] {
@@ -253,7 +273,7 @@ func (s *Store) LayerDirs(img Image) []string {
 		}
 		seen[img.Layers[i]] = true
 		out = append(out, s.layerFS(img.Layers[i]))
-		if layers[img.Layers[i]].Opaque {
+		if rec, _ := now.layers.get(img.Layers[i]); rec.Opaque {
 			break
 		}
 	}
@@ -261,13 +281,23 @@ func (s *Store) LayerDirs(img Image) []string {
 }
 
 // Use finds an image by name or whole id, and holds its layers against Sweep until release is called, which may be more
-// than once. The beginning of an id is none: whoever creates a container of an image must know which.
+// than once. The beginning of an id is none: whoever creates a container of an image must know which. It waits for no
+// change of the store.
 func (s *Store) Use(refOrID string) (Image, func(), error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	img, ok := s.snapshot.Load().findWhole(refOrID)
-	if !ok {
-		return Image{}, nil, failed("use image "+refOrID, fail.New(errdefs.ErrNotFound, "no such image: pull it first"))
+	op := "use image " + refOrID
+	for {
+		now := s.snapshot.Load()
+		img, ok := now.findWhole(refOrID)
+		if !ok {
+			return Image{}, nil, failed(op, fail.New(errdefs.ErrNotFound, "no such image: pull it first"))
+		}
+		release, all := s.leases.hold(img.Layers...)
+		if all {
+			return img, release, nil
+		}
+		release()
+		if s.snapshot.Load() == now { // else it was removed meanwhile
+			return Image{}, nil, failed(op, fail.New(errdefs.ErrNotFound, "layers of it are gone: pull it again"))
+		}
 	}
-	return img, s.holdLocked(img.Layers), nil
 }

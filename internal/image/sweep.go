@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"os"
 
 	"berth/internal/room"
@@ -56,7 +57,7 @@ func (s *Store) sweeper() *sweeper { return &sweeper{s.catalog, s.cfg.InUse} }
 // The order matters. A round begins before the containers are asked, and a layer that was held at any time in this round
 // stays: whoever held it may have become a container after the question.
 func (s *sweeper) sweep(ctx context.Context) error {
-	round := beginRound(s.catalog)
+	round := s.leases.begin()
 	inUse, whole := s.inUse()
 	if err := ctx.Err(); err != nil {
 		return err
@@ -67,15 +68,7 @@ func (s *sweeper) sweep(ctx context.Context) error {
 			err = cerr
 		}
 	}
-	return err
-}
-
-// beginRound begins a round: a layer that is held from now on can be told by it.
-func beginRound(c *catalog) uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.round++
-	return c.round
+	return errors.Join(err, s.sweepAside(round, inUse, whole))
 }
 
 // makeRoom collects unused layers when err says that the disk is full: what a pull got before it failed would only fill it.
@@ -94,18 +87,19 @@ func (s *sweeper) unlink(round uint64, inUse map[string]struct{}, whole bool) (d
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.publish()
-	marked := s.markedLocked()
-	for id, l := range s.present {
-		_, owned := marked[id]
+	for id := range s.loose {
+		l := s.present[id]
 		_, used := inUse[id]
-		if owned || used || l.holds > 0 || l.round >= round || l.suspect && s.unreadImages() || l.opened && !whole {
+		kept := used || l.suspect && s.unreadImages() || l.opened && !whole
+		if kept || !s.leases.expel(id, round) {
 			continue
 		}
 		var discard func()
 		if err := at("remove.unlink", func() (err error) { discard, err = s.setAside(id); return err }); err != nil {
+			s.leases.admit(id)
 			return dead, err
 		}
-		delete(s.present, id)
+		s.dropLayer(id)
 		s.dirty(s.path(layersDir))
 		dead = append(dead, discard)
 	}

@@ -89,18 +89,8 @@ func (s *syncer) syncOnce() error {
 func (s *syncer) pending() *round {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := &round{}
-	for _, rec := range s.images {
-		if !rec.Durable {
-			r.images = append(r.images, rec)
-		}
-	}
-	for _, l := range s.present {
-		if !l.Durable && !l.Doubtful {
-			r.layers = append(r.layers, l)
-		}
-	}
-	return r
+	images, layers := unsyncedOf(s.inventory)
+	return &round{images: images, layers: layers}
 }
 
 // doubt has the layers of a round that failed never be called durable: the kernel tells once of what it could not write, and
@@ -113,6 +103,7 @@ func (s *syncer) doubt(r *round) {
 			continue
 		}
 		l.Doubtful = true
+		s.putLayer(l)
 		if err := layerKind.Write(s.layerRecordPath(l.ID), l.layerRecord); err != nil {
 			s.log.Warn("note that a layer may not be on the disk", "layer", l.ID, "error", err)
 		}
@@ -171,6 +162,8 @@ func (s *syncer) layerDurable(r *round, l *layerState) error {
 		return err
 	}
 	l.layerRecord = l.asDurable()
+	s.putLayer(l)
+	s.publish()
 	s.dirty(path)
 	return nil
 }
@@ -185,7 +178,7 @@ func (s *syncer) imageDurable(r *round, rec *imageRecord) error {
 	if err := at("sync.record", func() error { return os.Rename(r.imageFile(rec.ID), path) }); err != nil {
 		return err
 	}
-	s.images[rec.ID] = rec.asDurable()
+	s.putImage(rec.asDurable())
 	s.publish()
 	s.dirty(path)
 	return nil

@@ -1,7 +1,9 @@
 package image
 
 import (
+	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -17,10 +19,10 @@ func (c *chooser) choice(d digest.Digest) string { return c.platform.name + "@" 
 // neither manifest nor index need be read for that; some registries count how often they are.
 func (c *chooser) unchanged(ref Reference, desc ocispec.Descriptor) *chosen {
 	name, choice := ref.at(desc.Digest), c.choice(desc.Digest)
-	rec, release := holdImage(c.store.catalog, func(rec *imageRecord) bool {
+	rec, release := holdImage(c.store.catalog, name, func(rec *imageRecord) bool {
 		led := rec.Manifest == desc.Digest.String() || slices.Contains(rec.Choices, choice)
 		fits := !c.explicit || c.platform.Match(platformOf(rec.parsedImage))
-		return led && fits && slices.Contains(rec.Digests, name)
+		return led && fits
 	})
 	if rec == nil {
 		return nil
@@ -28,18 +30,63 @@ func (c *chooser) unchanged(ref Reference, desc ocispec.Descriptor) *chosen {
 	return &chosen{have: rec, done: release}
 }
 
-// renew records that an image that the store has was pulled again, under the names of this pull.
-func renew(s *pipeline, found *chosen, n names, p *reporter) (Image, error) {
+// provenImage finds the image that was chosen where the store has all of it, and its content was proven for the
+// source's origin before, by these blobs or by others that unpack to the same. It is held until done is called. An
+// archive is taken by its own blobs.
+func provenImage(s *pipeline, found *chosen, src source) *chosen {
+	id := digest.FromBytes(found.rawConfig)
+	from := originOf(s, src, id)
+	if from.name == "" {
+		return nil
+	}
+	rec := imageRecordOf(s.catalog, id.String())
+	if rec == nil || !from.named(rec.Tags, rec.Digests) {
+		return nil
+	}
+	release, all := s.leases.hold(rec.layerIDs()...)
+	if !all {
+		release()
+		return nil
+	}
+	return &chosen{have: rec, done: release}
+}
+
+// renew records that an image that the store has was pulled again, under the names of this pull. same is false when the
+// image is not what it was when it was found.
+func renew(ctx context.Context, s *pipeline, found *chosen, n names, p *reporter) (img Image, same bool, err error) {
 	defer found.done()
+	unlock, err := s.records.lock(ctx, found.have.ID)
+	if err != nil {
+		return Image{}, false, err
+	}
+	defer unlock()
+	now := imageRecordOf(s.catalog, found.have.ID)
+	if now == nil || now != found.have && !sameImage(now, found.have) {
+		return Image{}, false, nil
+	}
 	rec := *found.have
-	rec.Tags, rec.Digests = n.tags, n.digests
+	rec.Tags, rec.Digests, rec.Choices = n.tags, n.digests, n.choicesBeside(rec.Manifest)
 	rec.PulledAt, rec.Boot, rec.Durable = time.Now().UTC(), s.boot, false // commit knows whether it is durable
 	for _, phase := range []string{PhaseExists, PhaseDone} {
 		for _, l := range rec.Layers {
 			p.report(Progress{Layer: l.Blob, Done: l.Size, Total: l.Size, Phase: phase})
 		}
 	}
-	return s.commit(&rec)
+	img, err = s.commit(&rec)
+	return img, true, err
+}
+
+// sameImage says whether a record has the layers that it had, and all the names for which they were proven.
+func sameImage(now, then *imageRecord) bool {
+	all := func(names, of []string) bool {
+		return !slices.ContainsFunc(of, func(name string) bool { return !slices.Contains(names, name) })
+	}
+	return slices.Equal(now.Layers, then.Layers) && all(now.Digests, then.Digests) && all(now.Tags, then.Tags)
+}
+
+// choicesBeside are the choices that the digest of a manifest does not tell already.
+func (n names) choicesBeside(manifest string) []string {
+	return slices.DeleteFunc(slices.Clone(n.choices), func(c string) bool { return strings.HasSuffix(c, "@"+manifest) })
 }
 
 // maxChoices is how many of its choices a record keeps: those that were last added.

@@ -176,7 +176,8 @@ func TestUnchangedButIncomplete(t *testing.T) {
 	}
 	s.mu.Lock()
 	lost := s.present[got.Layers[1]]
-	delete(s.present, got.Layers[1])
+	s.leases.expel(got.Layers[1], s.leases.begin())
+	s.dropLayer(got.Layers[1])
 	s.mu.Unlock()
 	pull(t, s, at+"/one:v1")
 	if was := a.take(); !strings.Contains(was, "GET blobs") {

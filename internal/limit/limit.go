@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/fail"
+	"berth/internal/fail/mark"
 )
 
 // Budget is a limit on what something may use. It is a value: At and With return a changed one.
@@ -57,12 +57,12 @@ func (b Budget) Exceeded() error { return b.exceeded("", b.Limit+1) }
 
 func (b Budget) exceeded(found string, used int64) error {
 	text := fmt.Sprintf("%s: %smore than the %d%s allowed", b.Name, found, b.Limit, b.unit())
-	detail := fail.Detail{Limit: b.Name, Key: b.Key, Remedy: b.Advice}
+	detail := mark.Detail{Limit: b.Name, Key: b.Key, Remedy: b.Advice}
 	if b.Key != "" {
 		detail.Remedy += " or raise " + b.Key
 	}
 	detail.Remedy = strings.TrimPrefix(detail.Remedy, " or ")
-	return &fail.Error{Kind: errdefs.ErrResourceExhausted, Detail: detail, Err: &Error{b.With(used), text}}
+	return &mark.Error{Kind: errdefs.ErrResourceExhausted, Detail: detail, Err: &Error{b.With(used), text}}
 }
 
 // Error says which limit is reached.

@@ -67,6 +67,12 @@ var (
 		Name: "size of an extended attribute in a layer", Unit: Bytes, Limit: 64 << 10, Beyond: refused,
 		Advice: kernels,
 	})
+	LayerGrants = define(Budget{
+		Name: "devices, marks of the overlay and attributes of a layer that only the daemon can make", Beyond: refused,
+	})
+	LayerLine = define(Budget{
+		Name: "length of a line of a layer's manifest", Unit: Bytes, Limit: 4 << 20, Beyond: "is not read",
+	})
 	DocumentValues = define(Budget{
 		Name: "values in a manifest, an index or an image config", Limit: 250_000, Beyond: refused,
 	})
@@ -94,6 +100,11 @@ var (
 	})
 	Downloads = define(Budget{
 		Name: "layers fetched at once", Key: "images.max_concurrent_downloads", Beyond: waits,
+	})
+	// SlowDownloads are of layers that need no slot, or lost theirs to one that makes more of it.
+	SlowDownloads = define(Budget{
+		Name: "layers fetched at once besides, at most 256 KiB a second each", Limit: 64,
+		Beyond: "waits; the slowest of the registry host that has the most ends for one of another host",
 	})
 	PullLayers = define(Budget{
 		Name: "layers fetched at once for one pull", Key: "images.max_pull_layers", Beyond: waits,

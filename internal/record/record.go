@@ -5,10 +5,10 @@
 //	berth-record <kind> v<version> sha256=<hex of the body> len=<bytes of the body>\n
 //	{…}
 //
-// Write replaces a record by writing a temporary file beside it and renaming it over the old one, so a reader sees the
-// old value or the new one, whole. It does not wait for the disk: a Flusher makes what was marked dirty durable soon
-// after. What a power cut left torn fails the checksum and is reported as a CorruptError; the version before it, which was durable,
-// can then be had by ReadSynced.
+// Write replaces a record by writing a temporary file beside it and renaming it over the old one, so a reader sees
+// the old value or the new one, whole. It does not wait for the disk: a Flusher makes what was marked dirty durable
+// soon after. What a power cut left torn fails the checksum and is reported as a CorruptError; the version before it,
+// which was durable, can then be had by ReadSynced.
 package record
 
 import (
@@ -18,13 +18,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
 // MaxSize bounds what Read takes into memory, in bytes. The largest real record, a pod of a hundred containers with the
@@ -33,8 +34,8 @@ const MaxSize = 64 << 20
 
 const magic = "berth-record"
 
-// TempPrefix begins the names of the temporary files of Write. A crash may leave one: whoever owns the directory removes
-// what begins so.
+// TempPrefix begins the names of the temporary files of Write. A crash may leave one: whoever owns the directory
+// removes what begins so.
 const TempPrefix = ".tmp-"
 
 // Kind is one sort of record: its name, the version that Write writes and the oldest that Read still understands.
@@ -77,8 +78,9 @@ func (k Kind) Write(path string, v any) error {
 	return replace(path, data)
 }
 
-// Stage writes a record to a new file, from where the caller renames it to its place. A caller that syncs before it renames
-// replaces a record that a power cut must not cost: some file systems keep a rename and lose what was renamed.
+// Stage writes a record to a new file, from where the caller renames it to its place. A caller that syncs before it
+// renames replaces a record that a power cut must not cost: some file systems keep a rename and lose what was
+// renamed.
 func (k Kind) Stage(file string, v any) error {
 	data, err := k.encode(v)
 	if err != nil {
@@ -127,8 +129,9 @@ func (k Kind) Read(path string, v any) (int, error) {
 	return version, nil
 }
 
-// ReadSynced reads the last version of a record that is known to have been durable, for whom Read tells that the record is torn. It
-// may be the record's own. There is none before a Flusher has been told of the record by DirtyRecord.
+// ReadSynced reads the last version of a record that is known to have been durable, for whom Read tells that the
+// record is torn. It may be the record's own. There is none before a Flusher has been told of the record by
+// DirtyRecord.
 func (k Kind) ReadSynced(path string, v any) (int, error) { return k.Read(synced(path), v) }
 
 // syncedPrefix begins the second names of records.
@@ -149,8 +152,8 @@ func Remove(path string) error {
 	return nil
 }
 
-// Tidy removes from a directory of records what a crash has left: temporary files, and second names of records that were removed. Nobody
-// may write to the directory meanwhile.
+// Tidy removes from a directory of records what a crash has left: temporary files, and second names of records that
+// were removed. Nobody may write to the directory meanwhile.
 func Tidy(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -173,12 +176,7 @@ func Tidy(dir string) error {
 }
 
 func (k Kind) load(path string) ([]byte, int, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, 0, fmt.Errorf("read record: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	data, err := readFile(path)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read record: %w", err)
 	}
@@ -208,6 +206,48 @@ func (k Kind) load(path string) ([]byte, int, error) {
 		return nil, h.version, &CorruptError{Path: path, Reason: "its checksum does not match"}
 	}
 	return body, h.version, nil
+}
+
+// readFile reads a file, of one that is too large a byte more than MaxSize. It asks the kernel for no more than four
+// things: a store opens with ten thousand records.
+func readFile(path string) ([]byte, error) {
+	var fd int
+	err := undisturbed(func() (err error) {
+		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	data, n := make([]byte, min(max(st.Size, 0), MaxSize)+1), 0
+	for n < len(data) {
+		var more int
+		err := undisturbed(func() (err error) {
+			more, err = unix.Read(fd, data[n:])
+			return err
+		})
+		if err != nil {
+			return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n += more; more == 0 || int64(n) == st.Size {
+			break
+		}
+	}
+	return data[:n], nil
+}
+
+// undisturbed makes a system call until no signal comes in between, as some file systems let one.
+func undisturbed(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 type header struct {

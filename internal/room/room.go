@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/fail"
+	"berth/internal/fail/mark"
 )
 
 // Error is an error of a file system that takes no more, with words for whoever has to make room.
@@ -24,7 +24,7 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() + ": " + e.Text }
 
 // Details returns what to do about it.
-func (e *Error) Details() fail.Detail { return fail.Detail{Remedy: e.Text} }
+func (e *Error) Details() mark.Detail { return mark.Detail{Remedy: e.Text} }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }

@@ -107,7 +107,7 @@ func TestPullThatDoesNotFit(t *testing.T) {
 	c := s.pod().start(webapp("running", "count 5ms 1000000"))
 	big, little := s.push("full-big:latest", 64<<20), s.push("full-little:latest", 1<<20)
 	blocks, inodes := s.used()
-	s.wantCode(s.pullErr(big), codes.ResourceExhausted, s.n.Root+"/images", "no space left on device", "MiB free", "remove images")
+	s.wantCode(s.pullErr(big), codes.ResourceExhausted, s.n.Root+"/images", "images.min_free_percent", "MiB free", "remove images")
 	s.eventually("what the pull wrote is gone", func() bool {
 		b, i := s.used()
 		return b <= blocks+64 && i <= inodes+8 && len(s.files("images/ingest")) == 1 // the log of the pod and records grow a little

@@ -22,7 +22,7 @@ const enforcing = "BERTH_TEST_SELINUX_ENFORCING"
 
 // enforce gives Berth's programs the label of a container engine, by which the policy knows whose pipes a container may use.
 var enforce = sync.OnceValue(func() error {
-	for _, name := range []string{"berth", "berth-monitor"} {
+	for _, name := range []string{"berth", "berth-monitor", "berth-unpack"} {
 		path := filepath.Join(os.Getenv("BERTH_BIN"), name)
 		if err := unix.Lsetxattr(path, "security.selinux", []byte("system_u:object_r:dockerd_exec_t:s0"), 0); err != nil {
 			return fmt.Errorf("label %s: %w", path, err)

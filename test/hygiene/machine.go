@@ -231,10 +231,10 @@ var watched = []struct {
 }
 
 // ignored are files that belong to nobody: iptables' lock, the folder in which every network tool pins its namespaces (it
-// is looked into all the same), what apt rewrites, the folder that crun makes before it so much as says its version, and what
-// systemd makes when it pleases.
+// is looked into all the same), what apt rewrites, the folders that crun makes before it so much as says its version and mount(8)
+// at its first call, and what systemd makes when it pleases.
 var ignored = map[string]bool{"/run/xtables.lock": true, "/run/netns": true, "/var/lib/apt/lists": true,
-	"/run/crun": true, "/run/agetty.reload": true}
+	"/run/crun": true, "/run/agetty.reload": true, "/run/mount": true}
 
 // systemds are the folders of systemd's own, in which it does as it pleases.
 var systemds = map[string]bool{"/run/systemd": true, "/run/credentials": true, "/run/udev": true}

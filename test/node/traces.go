@@ -79,7 +79,7 @@ func (t traces) processes() []string {
 	for _, dir := range t.groups() {
 		pids, _ := os.ReadFile(dir + "/cgroup.procs")
 		for _, pid := range strings.Fields(string(pids)) {
-			if !seen[pid] {
+			if !seen[pid] && !unpacks(dir, pid) {
 				seen[pid] = true
 				cmdline, _ := os.ReadFile("/proc/" + pid + "/cmdline")
 				list = append(list, fmt.Sprintf("process %s: %s", pid, strings.ReplaceAll(string(cmdline), "\x00", " ")))
@@ -87,6 +87,12 @@ func (t traces) processes() []string {
 		}
 	}
 	return list
+}
+
+// unpacks says whether a process is the daemon, of which a thread is in the group of its unpackers.
+func unpacks(dir, pid string) bool {
+	name, _ := os.ReadFile("/proc/" + pid + "/comm")
+	return filepath.Base(dir) == "unpack" && string(name) == "berth\n"
 }
 
 // erase ends every process of the node and removes its cgroups, namespace pins and folders.

@@ -256,7 +256,8 @@ func upgrade(t *testing.T, pid int) int {
 	root := filepath.Join(dir, "root")
 	installed.Run(t, "dpkg-deb", "-R", installed.Deb(t), root)
 	installed.Run(t, "sed", "-i", "s/^Version: .*/Version: 999/", filepath.Join(root, "DEBIAN/control"))
-	for _, program := range []string{"berth", "berth-monitor"} { // what follows an ELF file changes nothing of what it does
+	// What follows an ELF file changes nothing of what it does.
+	for _, program := range []string{"berth", "berth-monitor", "berth-unpack"} {
 		installed.Run(t, "sh", "-c", "echo later >>"+filepath.Join(root, "usr/bin", program))
 	}
 	later := filepath.Join(dir, "later.deb")

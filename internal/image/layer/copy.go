@@ -33,26 +33,42 @@ func (s spot) close() { unix.Close(s.fd) }
 
 func (s spot) host() string { return procPath(s.fd, s.base) }
 
-// copyNode copies one thing that is no directory, with all that belongs to it, and returns what the manifest says of
-// it.
-func copyNode(ctx context.Context, from, to spot) (entry, error) {
+// copyNode copies one thing that is no directory, with all that belongs to it, to the path full of the layer, and
+// returns what the manifest says of it.
+func copyNode(ctx context.Context, from, to spot, full string, grants *grantList) (entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(from.fd, from.base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return entry{}, err
 	}
-	if err := copyContent(ctx, from, to, &st); err != nil {
+	if err := copyContent(ctx, from, to, &st, full, grants); err != nil {
 		return entry{}, err
 	}
 	if err := disinherit(to.host()); err != nil {
 		return entry{}, err
 	}
-	if err := copyMetadata(from, to, &st); err != nil {
+	if err := copyMetadata(from, to, &st, granted(grants, full)); err != nil {
 		return entry{}, err
 	}
-	return observeAt(ctx, to)
+	return observeCopy(ctx, from, to)
 }
 
-func copyContent(ctx context.Context, from, to spot, st *unix.Stat_t) error {
+// observeCopy describes a copy, by the original what is still to be granted: its attributes, and that it is a device.
+func observeCopy(ctx context.Context, from, to spot) (entry, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(to.fd, to.base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return entry{}, err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFSOCK {
+		return observeAt(ctx, from)
+	}
+	e, err := observeAt(ctx, to)
+	if err == nil {
+		e.Xattrs, err = xattrs(from.host())
+	}
+	return e, err
+}
+
+func copyContent(ctx context.Context, from, to spot, st *unix.Stat_t, full string, grants *grantList) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return copyFile(ctx, from, to)
@@ -62,6 +78,9 @@ func copyContent(ctx context.Context, from, to spot, st *unix.Stat_t) error {
 			return err
 		}
 		return unix.Symlinkat(target, to.fd, to.base)
+	}
+	if kind := typeOf(st); kind == typeChar || kind == typeBlock {
+		return grants.device(to, full, entry{Type: kind, Mode: st.Mode, Dev: st.Rdev}, 0)
 	}
 	return unix.Mknodat(to.fd, to.base, st.Mode&unix.S_IFMT|0o600, int(st.Rdev))
 }
@@ -99,8 +118,17 @@ func openFile(s spot) (*os.File, error) {
 	return os.NewFile(uintptr(fd), s.base), nil
 }
 
-// copyMetadata gives to the owner, mode, xattrs and times of from, whose stat is st.
-func copyMetadata(from, to spot, st *unix.Stat_t) error {
+// attrNoter takes the attributes that the process cannot set itself. It says which it took.
+type attrNoter func(name string, value []byte) (noted bool, err error)
+
+// granted puts such attributes of the thing at a path on the list.
+func granted(grants *grantList, full string) attrNoter {
+	return func(name string, value []byte) (bool, error) { return grants.xattr(full, name, value, 0) }
+}
+
+// copyMetadata gives to the owner, mode, xattrs and times of from, whose stat is st. Attributes go to note first, when
+// there is one.
+func copyMetadata(from, to spot, st *unix.Stat_t, note attrNoter) error {
 	if err := unix.Fchownat(to.fd, to.base, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
@@ -114,7 +142,15 @@ func copyMetadata(from, to spot, st *unix.Stat_t) error {
 		return err
 	}
 	for name, value := range attrs {
-		if err := unix.Lsetxattr(to.host(), name, value, 0); err != nil {
+		if note != nil {
+			if noted, err := note(name, value); noted || err != nil {
+				if err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if err := setXattr(to.host(), name, value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -116,7 +115,10 @@ func (u *unpacker) device(h *tar.Header, base string, e *entry) func() error {
 		e.Dev = unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor))
 	}
 	fd := u.parent.fd
-	make := func() error { return unix.Mknodat(fd, base, kind|0o600, int(e.Dev)) }
+	make := func() error { return unix.Mknodat(fd, base, kind|e.Mode&0o777, int(e.Dev)) }
+	if e.Type == typeChar && e.Dev != 0 || e.Type == typeBlock {
+		make = func() error { return u.grants.device(spot{fd, base}, e.Path, *e, u.man.lines+1) }
+	}
 	if e.Type == typeChar && e.Dev == 0 {
 		// An overlay takes it for a whiteout, and so does everybody who packs one's upper directory.
 		*e = entry{Path: e.Path, Type: typeWhiteout}
@@ -132,43 +134,49 @@ func (u *unpacker) node(base string, h *tar.Header, e *entry, put func() error) 
 		if err := put(); err != nil {
 			return err
 		}
-		return u.applyMetadata(base, h, e)
+		return u.applyMetadata(target{u.parent.fd, base}, h, e)
 	}
 }
 
 // file writes content and metadata of a regular file.
 func (u *unpacker) file(h *tar.Header, base string, r io.Reader, e *entry) error {
-	fd, err := unix.Openat(u.parent.fd, base, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	const flags = unix.O_CREAT | unix.O_EXCL | unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(u.parent.fd, base, flags, e.Mode&0o777)
 	if err != nil {
 		return err
 	}
-	f := os.NewFile(uintptr(fd), base)
+	err = u.fill(fd, h, r, e)
+	if err == nil {
+		err = u.applyMetadata(target{fd: fd}, h, e)
+	}
+	if cerr := unix.Close(fd); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// fill copies the content of an entry into the new file.
+func (u *unpacker) fill(fd int, h *tar.Header, r io.Reader, e *entry) error {
 	sparse := isSparse(h)
 	if !sparse { // what a sparse file's tar holds is not what the file holds: the skeleton takes it as it is
 		u.tar.begin()
 	}
-	sum, n, err := u.content(f, r, sparse)
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil && !sparse {
-		err = u.tar.end(e.Path, n)
-	}
-	if err != nil {
+	var err error
+	if e.Hash, e.Size, err = u.content(fd, r, sparse); err != nil || sparse {
 		return err
 	}
-	e.Size, e.Hash = n, sum
-	return u.applyMetadata(base, h, e)
+	return u.tar.end(e.Path, e.Size)
 }
 
-// content copies r into f, leaving holes for zeros when the archive says that the file is sparse.
-func (u *unpacker) content(f *os.File, r io.Reader, sparse bool) (string, int64, error) {
-	hash, total := sha256.New(), int64(0)
+// content copies r into a file, leaving holes for zeros when the archive says that the file is sparse.
+func (u *unpacker) content(fd int, r io.Reader, sparse bool) (string, int64, error) {
+	total := int64(0)
+	u.hash.Reset()
 	for {
 		n, err := r.Read(u.buf)
-		hash.Write(u.buf[:n])
+		u.hash.Write(u.buf[:n])
 		if n > 0 && !(sparse && allZero(u.buf[:n])) {
-			if _, werr := f.WriteAt(u.buf[:n], total); werr != nil {
+			if werr := writeAt(fd, u.buf[:n], total); werr != nil {
 				return "", 0, werr
 			}
 		}
@@ -184,9 +192,10 @@ func (u *unpacker) content(f *os.File, r io.Reader, sparse bool) (string, int64,
 		}
 	}
 	if sparse {
-		if err := f.Truncate(total); err != nil {
+		if err := unix.Ftruncate(fd, total); err != nil {
 			return "", 0, err
 		}
 	}
-	return hex.EncodeToString(hash.Sum(nil)), total, nil
+	var sum [sha256.Size]byte
+	return hex.EncodeToString(u.hash.Sum(sum[:0])), total, nil
 }

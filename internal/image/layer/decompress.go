@@ -51,6 +51,12 @@ func giveBack(br *bufio.Reader) {
 	readers.Put(br)
 }
 
+// IsPlain says whether what Decompress returned is a stream that was not compressed.
+func IsPlain(r io.Reader) bool {
+	_, ok := r.(*plainStream)
+	return ok
+}
+
 type plainStream struct{ *bufio.Reader }
 
 func (p *plainStream) Close() error {

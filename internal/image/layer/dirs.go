@@ -51,18 +51,36 @@ func (d *dirInfo) entry(path string, xattrs map[string][]byte) entry {
 
 // directory makes a directory, or describes one that is there.
 func (u *unpacker) directory(h *tar.Header, base string) error {
-	id, ok := u.dirs.child(u.parent.id, base)
-	if !ok {
-		var err error
-		if id, err = u.mkdir(base); err != nil {
-			return err
-		}
+	at := target{u.parent.fd, base}
+	if id, ok := u.dirs.child(u.parent.id, base); ok {
+		return u.describe(id, at, born{}, h)
 	}
-	return u.describe(id, u.parent.fd, base, h)
+	id, err := u.mkdir(base, uint32(h.Mode)&0o777)
+	if err != nil {
+		return err
+	}
+	return u.describe(id, at, born{u.dirs.at(u.parent.id), u.defaults}, h)
+}
+
+// imply makes a directory that no entry has described so far.
+func (u *unpacker) imply(base string) (nodeID, error) {
+	const mode = 0o755
+	id, err := u.mkdir(base, mode)
+	if err != nil {
+		return 0, err
+	}
+	at, in := target{u.parent.fd, base}, u.dirs.at(u.parent.id)
+	if !u.defaults.owner(in, 0, 0) {
+		err = at.chown(0, 0)
+	}
+	if err == nil && !u.defaults.mode(in, typeDir, mode) {
+		err = at.chmod(mode)
+	}
+	return id, err
 }
 
 // mkdir makes a directory in the open one. One that takes the place of something else is detached from what is below.
-func (u *unpacker) mkdir(base string) (nodeID, error) {
+func (u *unpacker) mkdir(base string, mode uint32) (nodeID, error) {
 	info := dirInfo{mode: 0o755, flags: dirImplied}
 	length := int(u.dirs.at(u.parent.id).length) + 1 + len(base)
 	if err := limit.LayerPath.Check(int64(length)); err != nil {
@@ -73,18 +91,15 @@ func (u *unpacker) mkdir(base string) (nodeID, error) {
 		return 0, err
 	}
 	fd := u.parent.fd
-	err := unix.Mkdirat(fd, base, 0o755)
+	err := unix.Mkdirat(fd, base, mode)
 	if errors.Is(err, unix.EEXIST) {
 		info.flags |= dirDetached
 		up, _ := u.dirs.path(u.parent.id)
 		if err = u.clear(base, join(up, base)); err == nil {
-			err = unix.Mkdirat(fd, base, 0o755)
+			err = unix.Mkdirat(fd, base, mode)
 		}
 	}
 	if err != nil {
-		return 0, err
-	}
-	if err := unix.Fchmodat(fd, base, 0o755, 0); err != nil {
 		return 0, err
 	}
 	if err := u.countInode(0); err != nil {
@@ -95,26 +110,23 @@ func (u *unpacker) mkdir(base string) (nodeID, error) {
 	id := u.dirs.add(u.parent.id, base)
 	*u.dirs.at(id) = info
 	if info.is(dirDetached) {
-		return id, u.makeOpaque(id, procPath(fd, base))
+		u.makeOpaque(id)
 	}
 	return id, nil
 }
 
-// makeOpaque has a directory, which host names, hide what is below it.
-func (u *unpacker) makeOpaque(id nodeID, host string) error {
-	d := u.dirs.at(id)
-	if d.is(dirOpaque) {
-		return nil
-	}
-	d.flags |= dirOpaque
-	return unix.Setxattr(host, opaqueXattr, []byte("y"), 0)
-}
+// makeOpaque has a directory hide what is below it. The mark is among the grants, when the directory is finished.
+func (u *unpacker) makeOpaque(id nodeID) { u.dirs.at(id).flags |= dirOpaque }
 
-// describe gives the directory at base in an open one what its entry says.
-func (u *unpacker) describe(id nodeID, dirfd int, base string, h *tar.Header) error {
+// describe gives a directory what its entry says.
+func (u *unpacker) describe(id nodeID, to target, b born, h *tar.Header) error {
 	e := describeEntry(h, "")
 	e.Type = typeDir
-	if err := u.applyAt(dirfd, base, h, &e); err != nil {
+	full := "."
+	if id != rootNode {
+		full = join(u.parent.name, string(u.dirs.nameOf(id)))
+	}
+	if err := u.applyAt(to, full, b, h, &e); err != nil {
 		return err
 	}
 	d := u.dirs.at(id)
@@ -150,7 +162,7 @@ func (u *unpacker) finish() error {
 	})
 	root := u.dirs.at(rootNode)
 	u.res.Opaque = root.is(dirOpaque)
-	u.res.waits = root.is(dirMatters) || len(u.res.links) > 0
+	u.res.Waits = root.is(dirMatters) || len(u.res.links) > 0
 	return err
 }
 
@@ -158,7 +170,7 @@ func (u *unpacker) finishOne(id nodeID, fd int, base, path string) error {
 	d := u.dirs.at(id)
 	if id == rootNode {
 		if d.is(dirImplied) && !d.is(dirOpaque) {
-			if err := unix.Setxattr(procPath(fd, base), impliedRoot, []byte("y"), 0); err != nil {
+			if err := u.grants.add(grant{Path: ".", Kind: grantImplied}); err != nil {
 				return err
 			}
 		}
@@ -170,6 +182,11 @@ func (u *unpacker) finishOne(id nodeID, fd int, base, path string) error {
 			d.flags |= dirMatters
 		}
 		u.dirs.at(u.dirs.node(id).parent).flags |= d.flags & dirMatters
+	}
+	if d.is(dirOpaque) {
+		if err := u.grants.add(grant{Path: path, Kind: grantOpaque}); err != nil {
+			return err
+		}
 	}
 	if err := u.keepDefaultACL(id, fd, base); err != nil {
 		return wrapEntry(path, err)
@@ -205,12 +222,12 @@ func (u *unpacker) dropBookkeeping() error {
 
 // dirWalk goes through the directories of a layer with one of them open, so that a step costs the same at any depth.
 type dirWalk struct {
-	ctx  context.Context
-	root int // descriptor of the layer's tree
-	dirs *dirTree
-	skip func(nodeID) bool // directories not to be looked into; may be nil
-	fd   int
-	name []byte // path of what is visited
+	ctx       context.Context
+	root      int // descriptor of the layer's tree
+	dirs      *dirTree
+	skip      func(nodeID) bool // directories not to be looked into; may be nil
+	dirHandle                   // the parent of what is visited
+	name      []byte            // path of what is visited
 }
 
 // run calls before, which may be nil, for each directory before those in it, and after after them. Both get the
@@ -220,8 +237,9 @@ func (w *dirWalk) run(before, after func(id nodeID, fd int, base string) error) 
 	if err != nil {
 		return err
 	}
-	w.fd = fd
-	defer func() { unix.Close(w.fd) }()
+	w.dirHandle = noHandle()
+	w.put(rootNode, fd)
+	defer w.close()
 	return w.visit(rootNode, before, after)
 }
 
@@ -238,17 +256,25 @@ func (w *dirWalk) visit(id nodeID, before, after func(nodeID, int, string) error
 			return err
 		}
 	}
+	if err := w.children(id, base, before, after); err != nil || after == nil {
+		return err
+	}
+	return after(id, w.fd, base)
+}
+
+// children visits the directories in one. It is opened when there are any.
+func (w *dirWalk) children(id nodeID, base string, before, after func(nodeID, int, string) error) error {
 	inside := false
 	for c := range w.dirs.children(id) {
 		if w.skip != nil && w.skip(c) {
 			continue
 		}
-		if !inside {
-			if err := w.enter(base); err != nil {
+		if !inside && id != rootNode {
+			if err := w.descend(id, base); err != nil {
 				return err
 			}
-			inside = true
 		}
+		inside = true
 		size := len(w.name)
 		if size > 0 {
 			w.name = append(w.name, '/')
@@ -260,28 +286,33 @@ func (w *dirWalk) visit(id nodeID, before, after func(nodeID, int, string) error
 			return err
 		}
 	}
-	if inside && id != rootNode {
-		if err := w.enter(".."); err != nil {
-			return err
-		}
-	}
-	if after == nil {
+	if !inside || id == rootNode {
 		return nil
 	}
-	return after(id, w.fd, base)
+	return w.ascend(id)
 }
 
-// enter opens a directory in the place of the open one.
-func (w *dirWalk) enter(name string) error {
-	if name == "." {
+// descend opens a directory in the open one.
+func (w *dirWalk) descend(id nodeID, name string) error {
+	fd, err := unix.Openat(w.fd, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err == nil {
+		w.put(id, fd)
+	}
+	return err
+}
+
+// ascend goes back to the parent of the open directory: it is still open, or is opened by its name in the other.
+func (w *dirWalk) ascend(id nodeID) error {
+	up := w.dirs.node(id).parent
+	if len(w.above) > 0 {
+		w.leave()
 		return nil
 	}
-	fd, err := unix.Openat(w.fd, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
+	if err := w.descend(up, ".."); err != nil {
 		return err
 	}
-	unix.Close(w.fd)
-	w.fd = fd
+	unix.Close(w.above[0].fd)
+	w.above = w.above[:0]
 	return nil
 }
 

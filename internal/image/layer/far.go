@@ -94,6 +94,9 @@ func (s *settler) linkOne(name, target string) error {
 	if err := unix.Linkat(s.own, from.path, s.own, name, 0); err != nil {
 		return err
 	}
+	if err := s.grants.linked(name, from.path, 0); err != nil {
+		return err
+	}
 	s.noteIn(name)
 	return s.more.add(entry{Path: name, Type: typeLink, Link: from.path})
 }
@@ -131,6 +134,9 @@ func (s *settler) copyUp(what place, tree int, to string) error {
 	if err := s.res.bytes.take(what.stat.Size + inodeCost); err != nil {
 		return err
 	}
+	if err := s.res.disk.Spend(what.stat.Size + inodeCost); err != nil {
+		return err
+	}
 	from, err := openSpot(s.lower.roots[tree], what.path)
 	if err != nil {
 		return err
@@ -141,7 +147,7 @@ func (s *settler) copyUp(what place, tree int, to string) error {
 		return err
 	}
 	defer at.close()
-	e, err := copyNode(s.ctx, from, at)
+	e, err := copyNode(s.ctx, from, at, to, s.grants)
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func stack(t testing.TB, layers ...[]item) []string {
 	var lowers, dirs []string
 	for _, items := range layers {
 		d, res := unpack(t, items...)
-		if err := Settle(t.Context(), d, res, lowers); err != nil {
+		if err := Settle(t.Context(), d, saved(t, d, res), lowers); err != nil {
 			t.Fatal(err)
 		}
 		proven(t, d)

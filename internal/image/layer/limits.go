@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"berth/internal/limit"
+	"berth/internal/room"
 )
 
 // Limits bound what one layer may become, and what it may cost. Zero is no limit.
@@ -12,6 +13,8 @@ type Limits struct {
 	Entries int   // entries of the tar, and directories that none of them describes
 	// Memory is for what is kept of a layer until it is settled: its directories, hard links and their attributes.
 	Memory int64
+	// Floor is what must stay free of the file system that the layer is written to.
+	Floor room.Floor
 }
 
 // The bounds of single entries. The kernel takes no more.

@@ -12,7 +12,6 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,6 +26,7 @@ const (
 	typeFifo     = "p"
 	typeWhiteout = "w"
 	typeGone     = "-" // the path and all below it were replaced
+	typeUnknown  = "?" // in no manifest: a socket, which holds the place of a device
 )
 
 // entry is one line of a manifest. A later line replaces an earlier one of the same path.
@@ -72,33 +72,15 @@ type manifest map[string]entry
 
 // eachLine calls do for the lines of a manifest in their order, counted from 1, until one fails or ctx ends.
 func eachLine(ctx context.Context, name string, do func(line int64, e entry) error) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(64<<20))
-	if err != nil {
-		return err
-	}
-	defer z.Close()
-	dec := json.NewDecoder(z)
-	for line := int64(1); ; line++ {
-		if line%256 == 0 {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-		}
+	line := int64(0)
+	return eachJSON(ctx, name, "manifest", func(raw []byte) error {
+		line++
 		var e entry
-		if err := dec.Decode(&e); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
+		if err := json.Unmarshal(raw, &e); err != nil {
 			return fmt.Errorf("read layer manifest: %w", err)
 		}
-		if err := do(line, jsonRaw(e)); err != nil {
-			return err
-		}
-	}
+		return do(line, jsonRaw(e))
+	})
 }
 
 func readManifest(ctx context.Context, name string) (manifest, error) {
@@ -186,6 +168,9 @@ func reunite(ctx context.Context, dir string, gone *goneTree) error {
 		}
 		if e, err = observe(ctx, root, e.Path); err != nil {
 			return err
+		}
+		if e.Type == typeUnknown {
+			return &HostileError{e.Path, "is a further name of a device that the layer itself replaced"}
 		}
 		return more.add(e)
 	})

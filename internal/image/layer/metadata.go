@@ -47,23 +47,37 @@ func sameTime(given, kept int64) bool {
 	return given == kept || given > last && kept >= last && kept < given
 }
 
-// applyMetadata gives the thing at base in the open parent its owner, mode, xattrs and times, in this order: a change
-// of owner takes setuid bits and capabilities away.
-func (u *unpacker) applyMetadata(base string, h *tar.Header, e *entry) error {
-	if err := u.applyAt(u.parent.fd, base, h, e); err != nil {
-		return err
-	}
-	return setTimes(u.parent.fd, base, time.Unix(0, e.Mtime))
+// born says what a new file need not be given: it was made with the mode of its entry, in the directory in.
+type born struct {
+	in   *dirInfo // nil for what was there before
+	from defaults
 }
 
-func (u *unpacker) applyAt(dirfd int, base string, h *tar.Header, e *entry) error {
-	if err := unix.Fchownat(dirfd, base, e.UID, e.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+func (b born) owned(e *entry) bool { return b.in != nil && b.from.owner(b.in, e.UID, e.GID) }
+func (b born) moded(e *entry) bool { return b.in != nil && b.from.mode(b.in, e.Type, e.Mode) }
+
+// applyMetadata gives a new thing its owner, mode, xattrs and times, in this order: a change of owner takes setuid bits
+// and capabilities away.
+func (u *unpacker) applyMetadata(to target, h *tar.Header, e *entry) error {
+	if err := u.applyAt(to, e.Path, born{u.dirs.at(u.parent.id), u.defaults}, h, e); err != nil {
 		return err
+	}
+	return to.setTimes(time.Unix(0, e.Mtime))
+}
+
+// applyAt gives what is at a path of the layer its owner, mode and xattrs, as far as it was not made with them.
+func (u *unpacker) applyAt(to target, full string, b born, h *tar.Header, e *entry) error {
+	if !b.owned(e) {
+		if err := to.chown(e.UID, e.GID); err != nil {
+			return err
+		}
 	}
 	if e.Type == typeSymlink {
 		e.Mode = 0o777
-	} else if err := unix.Fchmodat(dirfd, base, e.Mode, 0); err != nil { // never a symlink: made a moment ago
-		return err
+	} else if !b.moded(e) {
+		if err := to.chmod(e.Mode); err != nil {
+			return err
+		}
 	}
 	for key, value := range h.PAXRecords {
 		name, ok := strings.CutPrefix(key, paxXattr)
@@ -75,7 +89,13 @@ func (u *unpacker) applyAt(dirfd int, base string, h *tar.Header, e *entry) erro
 			e.setXattr(name, []byte(value))
 			continue
 		}
-		if err := u.keepXattr(dirfd, base, name, []byte(value), e); err != nil {
+		noted, err := u.grants.xattr(full, name, []byte(value), u.man.lines+1)
+		if noted {
+			e.setXattr(name, []byte(value))
+		} else if err == nil {
+			err = u.keepXattr(to, name, []byte(value), e)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -83,9 +103,9 @@ func (u *unpacker) applyAt(dirfd int, base string, h *tar.Header, e *entry) erro
 }
 
 // keepXattr sets one attribute. What the file system or the kind of file cannot keep is counted and left out.
-func (u *unpacker) keepXattr(dirfd int, base, name string, value []byte, e *entry) error {
-	err := unix.Lsetxattr(procPath(dirfd, base), name, value, 0)
-	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) && e.Type != typeFile && e.Type != typeDir {
+func (u *unpacker) keepXattr(to target, name string, value []byte, e *entry) error {
+	err := to.setXattr(name, value)
+	if unkept(err, e.Type) {
 		u.res.Unsupported++
 		return nil
 	}
@@ -117,7 +137,7 @@ func (u *unpacker) keepDefaultACL(id nodeID, dirfd int, base string) error {
 	}
 	e := entry{Type: typeDir, Xattrs: u.xattrs[id]}
 	delete(e.Xattrs, defaultACL)
-	return u.keepXattr(dirfd, base, defaultACL, value, &e)
+	return u.keepXattr(target{dirfd, base}, defaultACL, value, &e)
 }
 
 // disinherit takes from a new file or directory the access control lists that its parent gave it.
@@ -139,13 +159,21 @@ func setTimes(dirfd int, base string, t time.Time) error {
 	return unix.UtimesNanoAt(dirfd, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// procPath names base below an open directory, for calls that take no directory descriptor.
-func procPath(dirfd int, base string) string {
-	return procSelf(dirfd) + "/" + base
-}
+// WithoutProc says that this process has no /proc and works on one layer at a time. Paths for calls that take no
+// directory descriptor are then relative to the current directory, which is the process's.
+var WithoutProc bool
 
-// procSelf names what a descriptor is open at.
-func procSelf(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+// procPath names base below an open directory, for calls that take no directory descriptor. It is good for the next
+// call.
+func procPath(dirfd int, base string) string {
+	if !WithoutProc {
+		return "/proc/self/fd/" + strconv.Itoa(dirfd) + "/" + base
+	}
+	if unix.Fchdir(dirfd) != nil {
+		return "" // no call takes it
+	}
+	return base
+}
 
 func isSparse(h *tar.Header) bool {
 	if h.Typeflag == tar.TypeGNUSparse {

@@ -1,11 +1,18 @@
 package layer
 
 import (
+	"bufio"
+	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
+
+	"berth/internal/limit"
 )
 
 // packed is a compressed file being written: zstd frames of up to packedFrame bytes each. What a layer's files of this
@@ -53,12 +60,93 @@ func (p *packed) flush() error {
 	if len(p.in) == 0 {
 		return nil
 	}
-	z := encoders.Get().(*zstd.Encoder)
-	p.out = z.EncodeAll(p.in, p.out[:0])
-	encoders.Put(z)
+	if len(p.in) <= rawFrame {
+		p.out = appendRawFrame(p.out[:0], p.in)
+	} else {
+		z := encoders.Get().(*zstd.Encoder)
+		p.out = z.EncodeAll(p.in, p.out[:0])
+		encoders.Put(z)
+	}
 	p.in = p.in[:0]
 	_, err := p.file.Write(p.out)
 	return err
 }
 
+// rawFrame is how much is not worth an encoder: to make the first one of a process takes longer than all else that is
+// done for a small layer, and what it would save is less than a block of the disk.
+const rawFrame = 3 << 10
+
+// appendRawFrame appends a zstd frame of one block that holds b as it is, less than 64 KiB (RFC 8878, 3.1.1).
+func appendRawFrame(to, b []byte) []byte {
+	to = binary.LittleEndian.AppendUint32(to, 0xFD2FB528)
+	const oneSegment, twoByteSize, bias = 1 << 5, 1 << 6, 256
+	if len(b) < bias {
+		to = append(to, oneSegment, byte(len(b)))
+	} else {
+		to = binary.LittleEndian.AppendUint16(append(to, oneSegment|twoByteSize), uint16(len(b)-bias))
+	}
+	const last = 1
+	block := uint32(len(b))<<3 | last
+	to = append(to, byte(block), byte(block>>8), byte(block>>16))
+	return append(to, b...)
+}
+
 func (p *packed) close() error { return errors.Join(p.flush(), p.file.Close()) }
+
+// eachJSON calls do for the lines of a packed file, until one fails or ctx ends. No line takes more memory than
+// limit.LayerLine, whoever wrote the file.
+func eachJSON(ctx context.Context, name, what string, do func(raw []byte) error) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(64<<20), zstd.WithDecoderMaxWindow(maxPackedWindow))
+	if err != nil {
+		return err
+	}
+	defer z.Close()
+	lines := bufio.NewReaderSize(z, 32<<10)
+	var long []byte
+	for n := int64(1); ; n++ {
+		if n%256 == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+		var raw []byte
+		raw, long, err = readLine(lines, long)
+		if len(raw) > 0 {
+			if err := do(raw); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read layer %s: %w", what, err)
+		}
+	}
+}
+
+// maxPackedWindow is the largest window of a packed file that is read. Those that are written have packedFrame.
+const maxPackedWindow = 1 << 20
+
+// readLine returns the next line, in the reader's buffer or, when it is longer than that, in long, which it may grow.
+func readLine(r *bufio.Reader, long []byte) (line, grown []byte, err error) {
+	line, err = r.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) {
+		return line, long, err
+	}
+	long = append(long[:0], line...)
+	for errors.Is(err, bufio.ErrBufferFull) {
+		if err := limit.LayerLine.Check(int64(len(long))); err != nil {
+			return nil, long, err
+		}
+		line, err = r.ReadSlice('\n')
+		long = append(long, line...)
+	}
+	return long, long, err
+}

@@ -18,39 +18,79 @@ type parentDir struct {
 	name  string // the same with its symlinks resolved
 }
 
-// dirHandle is an open directory of the layer.
+// dirHandle is an open directory of the layer, with some of those above it: a tar goes back to them when it is done
+// with one below.
 type dirHandle struct {
+	openDir
+	above []openDir
+}
+
+type openDir struct {
 	id nodeID
 	fd int // -1 when none is open
 }
 
-func noHandle() dirHandle { return dirHandle{fd: -1} }
+// dirsAbove is how many directories stay open above one: a tar may be thousands deep.
+const dirsAbove = 8
+
+func noHandle() dirHandle { return dirHandle{openDir: openDir{fd: -1}} }
 
 func (d *dirHandle) close() {
+	for d.fd >= 0 {
+		d.leave()
+	}
+}
+
+// leave goes back to the nearest directory above that is open.
+func (d *dirHandle) leave() {
 	if d.fd >= 0 {
 		unix.Close(d.fd)
 	}
-	*d = noHandle()
+	last := len(d.above) - 1
+	if last < 0 {
+		d.openDir = noHandle().openDir
+		return
+	}
+	d.openDir, d.above = d.above[last], d.above[:last]
 }
 
-// enter opens a directory of the tree below root, from the one that is open when that is its parent: a path of
-// thousands of components is not walked anew for each of them.
+// put makes fd the open directory, below the one that was.
+func (d *dirHandle) put(id nodeID, fd int) {
+	if d.fd >= 0 {
+		d.above = append(d.above, d.openDir)
+	}
+	if len(d.above) > dirsAbove {
+		unix.Close(d.above[0].fd)
+		d.above = append(d.above[:0], d.above[1:]...)
+	}
+	d.openDir = openDir{id, fd}
+}
+
+// enter opens a directory of the tree below root, from its parent when that is open: a path of thousands of
+// components is not walked anew for each of them.
 func (d *dirHandle) enter(root int, dirs *dirTree, id nodeID) error {
+	up := noNode
+	if id != rootNode {
+		up = dirs.node(id).parent
+	}
+	for d.fd >= 0 && d.id != id && d.id != up {
+		d.leave()
+	}
 	if d.fd >= 0 && d.id == id {
 		return nil
 	}
 	from, name := root, "."
-	if d.fd >= 0 && id != rootNode && dirs.node(id).parent == d.id {
+	if d.fd >= 0 {
 		from, name = d.fd, string(dirs.nameOf(id))
 	} else {
 		name, _ = dirs.path(id)
 	}
 	fd, err := openBeneath(from, name)
-	d.close()
 	if err != nil {
+		d.close()
 		return err
 	}
-	*d = dirHandle{id, fd}
+	d.put(id, fd)
 	return nil
 }
 
@@ -114,7 +154,7 @@ func (u *unpacker) resolve(in *dirHandle, dir string, make bool) (nodeID, error)
 			return 0, err
 		}
 		if target == "" {
-			if done, err = u.mkdir(c); err != nil {
+			if done, err = u.imply(c); err != nil {
 				return 0, err
 			}
 			continue
@@ -229,7 +269,10 @@ func (u *unpacker) link(target, base string, e *entry) error {
 	case e.Link == e.Path:
 		return &HostileError{e.Path, "is a hard link to itself"}
 	}
-	return unix.Linkat(u.root, e.Link, u.parent.fd, base, 0)
+	if err := unix.Linkat(u.root, e.Link, u.parent.fd, base, 0); err != nil {
+		return err
+	}
+	return u.grants.linked(e.Path, e.Link, u.man.lines+1)
 }
 
 func isWhiteout(st *unix.Stat_t) bool {

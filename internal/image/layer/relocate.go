@@ -171,9 +171,7 @@ func (s *settler) mergeDirs(from, to nodeID, src, dst spot) error {
 		s.note(to, dirHiding)
 	}
 	if a.is(dirOpaque) {
-		if err := s.makeOpaque(to, dst); err != nil {
-			return err
-		}
+		s.makeOpaque(to)
 	}
 	if a.is(dirImplied) || !b.is(dirImplied) {
 		return nil
@@ -186,7 +184,13 @@ func (s *settler) mergeDirs(from, to nodeID, src, dst spot) error {
 	b.uid, b.gid, b.mode, b.mtime = a.uid, a.gid, a.mode, a.mtime
 	b.flags &^= dirImplied
 	s.note(to, dirChanged)
-	return copyMetadata(src, dst, &st)
+	return copyMetadata(src, dst, &st, granted(s.grants, s.pathOf(to)))
+}
+
+// pathOf is where a directory is now.
+func (s *settler) pathOf(id nodeID) string {
+	p, _ := s.dirs.path(id)
+	return p
 }
 
 // mergeName moves one name. What moves takes the place of what is there, but a whiteout hides only what is below.
@@ -210,7 +214,7 @@ func (s *settler) mergeName(from, to nodeID, src, dst int, name, toPath string) 
 		into, _ := s.dirs.child(to, name)
 		return s.merge(moving, into)
 	case isWhiteout(&a) && (taken || s.links[to][name] != ""):
-		return s.dropWhiteout(nodeName{from, strings.Clone(name)}, to, src, dst, wasDir)
+		return s.dropWhiteout(nodeName{from, strings.Clone(name)}, to, src, wasDir)
 	case taken:
 		if err := s.drop(to, spot{dst, name}, join(toPath, name), &b); err != nil {
 			return err
@@ -233,7 +237,7 @@ func (s *settler) mergeName(from, to nodeID, src, dst int, name, toPath string) 
 	}
 	s.moved.fresh = append(s.moved.fresh, moving)
 	if taken && isWhiteout(&b) {
-		return s.detach(moving, spot{dst, name})
+		s.detach(moving)
 	}
 	return nil
 }
@@ -242,7 +246,7 @@ func (s *settler) mergeName(from, to nodeID, src, dst int, name, toPath string) 
 func (s *settler) noteBoth(name string) error { return s.res.memory.take(nodeCost + int64(len(name))) }
 
 // dropWhiteout takes away a whiteout that moves to what the layer itself brings. Of a directory it hides what is below.
-func (s *settler) dropWhiteout(what nodeName, to nodeID, src, dst int, overDir bool) error {
+func (s *settler) dropWhiteout(what nodeName, to nodeID, src int, overDir bool) error {
 	if err := s.noteBoth(what.base); err != nil {
 		return err
 	}
@@ -252,19 +256,18 @@ func (s *settler) dropWhiteout(what nodeName, to nodeID, src, dst int, overDir b
 		return err
 	}
 	id, _ := s.dirs.child(to, what.base)
-	return s.detach(id, spot{dst, what.base})
+	s.detach(id)
+	return nil
 }
 
 // detach has a directory of the layer show nothing of what is below.
-func (s *settler) detach(id nodeID, at spot) error {
+func (s *settler) detach(id nodeID) {
 	s.dirs.at(id).flags |= dirDetached
-	return s.makeOpaque(id, at)
+	s.makeOpaque(id)
 }
 
-func (s *settler) makeOpaque(id nodeID, at spot) error {
-	s.note(id, dirOpaque|dirChanged)
-	return unix.Lsetxattr(at.host(), opaqueXattr, []byte("y"), 0)
-}
+// makeOpaque has a directory hide what is below. Its mark is among the grants, when the directory is finished.
+func (s *settler) makeOpaque(id nodeID) { s.note(id, dirOpaque|dirChanged) }
 
 // drop makes a name free for something else. full is its path in the layer, st what is there.
 func (s *settler) drop(in nodeID, at spot, full string, st *unix.Stat_t) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,11 +26,27 @@ func Settle(ctx context.Context, dir string, res *Result, lowers []string) error
 	if res.Independent() {
 		return nil
 	}
+	trees, err := OpenTrees(lowers)
+	if err != nil {
+		return fmt.Errorf("settle layer: %w", err)
+	}
+	lim := Limits{Entries: math.MaxInt32}
+	if err := SettleConfined(ctx, dir, res, trees); err != nil {
+		return err
+	}
+	_, err = Grant(ctx, dir, lim)
+	return err
+}
+
+// SettleConfined is Settle for a process without privileges over devices and the overlay's marks: what takes these is
+// left to Grant. It closes the trees.
+func SettleConfined(ctx context.Context, dir string, res *Result, lowers Trees) error {
 	s, err := newSettler(ctx, dir, res, lowers)
 	if err != nil {
 		return fmt.Errorf("settle layer: %w", err)
 	}
-	for _, pass := range []func() error{s.relocate, s.link, s.closeSkeleton, s.finish, s.record, s.reunite} {
+	passes := []func() error{s.relocate, s.link, s.closeSkeleton, s.finish, s.grants.close, s.record, s.reunite}
+	for _, pass := range passes {
 		if err = pass(); err != nil {
 			break
 		}
@@ -38,7 +55,7 @@ func Settle(ctx context.Context, dir string, res *Result, lowers []string) error
 		return fmt.Errorf("settle layer: %w", err)
 	}
 	res.Bytes += skeletonBytes(dir) - s.skeletonBefore
-	res.dirs, res.links, res.gone, res.waits = nil, nil, nil, false
+	res.dirs, res.links, res.gone, res.Waits = nil, nil, nil, false
 	return nil
 }
 
@@ -54,33 +71,33 @@ type settler struct {
 	links       map[nodeID]map[string]string
 	more        *manifestWriter // lines to be added to the manifest
 	old         *replacedFiles
+	grants      *grantList
 	sk          *skeletonWriter // once a file has moved
 	replaced    bool            // a name of the layer was taken by another of its own
 
 	skeletonBefore uint64
 }
 
-func newSettler(ctx context.Context, dir string, res *Result, lowers []string) (_ *settler, err error) {
+func newSettler(ctx context.Context, dir string, res *Result, lowers Trees) (_ *settler, err error) {
 	s := &settler{
 		ctx: ctx, dir: dir, own: -1, res: res, dirs: res.dirs, links: res.links, moved: newRelocated(),
 		skeletonBefore: skeletonBytes(dir),
 	}
 	s.old = &replacedFiles{dir: dir, sk: s.skeleton, memory: res.memory, used: res.replaced}
-	if s.lower, err = openView(ctx, lowers); err != nil {
-		return nil, err
-	}
+	s.grants = &grantList{dir: dir, memory: res.memory}
+	s.lower = &view{ctx: ctx, roots: lowers.Roots, opaque: lowers.Opaque}
 	if s.own, err = unix.Open(filepath.Join(dir, FS), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	if s.more, err = createManifest(s.manifest() + ".more"); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	s.both = s.lower.with(s.own)
+	s.both = s.lower.with(s.own, s.hides)
 	return s, nil
 }
 
 func (s *settler) close() error {
-	err := s.closeSkeleton()
+	err := errors.Join(s.closeSkeleton(), s.grants.close())
 	if s.more != nil {
 		err = errors.Join(err, s.more.close())
 	}
@@ -249,22 +266,19 @@ func (s *settler) mkdir(in nodeID, fd int, name string) (nodeID, error) {
 	if err := unix.Mkdirat(fd, name, 0o755); err != nil {
 		return 0, err
 	}
-	host := procPath(fd, name)
-	if err := disinherit(host); err != nil {
+	if err := disinherit(spot{fd, name}.host()); err != nil {
 		return 0, err
 	}
 	if err := unix.Fchmodat(fd, name, 0o755, 0); err != nil {
 		return 0, err
 	}
-	if info.flags&dirOpaque != 0 {
-		if err := unix.Setxattr(host, opaqueXattr, []byte("y"), 0); err != nil {
-			return 0, err
-		}
-	}
 	s.res.Inodes, s.res.Bytes = s.res.Inodes+1, s.res.Bytes+4096
 	s.note(in, dirTouched)
 	id := s.dirs.add(in, name)
 	*s.dirs.at(id) = info
+	if err := s.res.disk.Spend(inodeCost); err != nil {
+		return 0, err
+	}
 	return id, s.res.bytes.take(inodeCost)
 }
 
@@ -313,11 +327,22 @@ func (s *settler) finishOne(id nodeID, to spot, path string) error {
 	if !d.is(dirChanged) {
 		return nil
 	}
+	if d.is(dirOpaque) {
+		if err := s.grants.add(grant{Path: path, Kind: grantOpaque}); err != nil {
+			return err
+		}
+	}
 	attrs, err := xattrs(to.host())
 	if err != nil {
 		return err
 	}
 	return s.more.add(d.entry(path, attrs))
+}
+
+// hides says whether a directory of the layer itself hides what is below.
+func (s *settler) hides(path string) bool {
+	id, rest := s.dirs.find(path)
+	return rest == "" && s.dirs.at(id).is(dirOpaque)
 }
 
 // adopt has a directory take after the one below.
@@ -332,7 +357,7 @@ func (s *settler) adopt(d *dirInfo, to spot, path string) error {
 	}
 	d.uid, d.gid, d.mode, d.mtime = st.Uid, st.Gid, uint16(st.Mode&0o7777), st.Mtim.Nano()
 	d.flags |= dirChanged
-	if err := copyMetadata(from, to, &st); err != nil {
+	if err := copyMetadata(from, to, &st, granted(s.grants, path)); err != nil {
 		return fmt.Errorf("%s: %w", begin(path), err)
 	}
 	return nil

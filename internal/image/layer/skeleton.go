@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/limit"
+	"berth/internal/room"
 )
 
 // What a layer keeps, besides its tree, of the tar it came from.
@@ -142,7 +143,8 @@ type recorder struct {
 	ctx   context.Context // whose end is an error of Read: an entry may have any content that nobody asks for
 	r     io.Reader
 	sk    *skeletonWriter
-	file  bool // content of a file is being read
+	disk  *room.Gauge // what is read is written there
+	file  bool        // content of a file is being read
 	count int64
 }
 
@@ -151,6 +153,9 @@ func (t *recorder) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := t.r.Read(p)
+	if low := t.disk.Spend(int64(n)); low != nil {
+		return n, low
+	}
 	if t.file {
 		t.count += int64(n)
 	} else if werr := t.sk.raw(p[:n]); werr != nil {

@@ -3,8 +3,10 @@ package layer
 import (
 	"archive/tar"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,8 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/fail"
+	"berth/internal/fail/mark"
 	"berth/internal/limit"
+	"berth/internal/room"
 )
 
 // Result says what an unpacked layer needs from those below it, and what it takes of the disk.
@@ -24,23 +27,41 @@ type Result struct {
 	// Unsupported counts extended attributes that the file system does not keep.
 	Unsupported int
 
+	// Waits says that Settle has something to do.
+	Waits bool
+
 	// What Settle needs to know. All of it is charged to Limits.Memory.
 	dirs     *dirTree
 	links    map[nodeID]map[string]string // targets of hard links that are not in the layer, by directory and name
 	gone     *goneTree                    // names that the layer used twice
 	replaced int                          // files that were replaced and are kept
-	waits    bool                         // Settle has something to do
 	memory   *quota
 	bytes    *quota
+	disk     *room.Gauge // of where the layer is written
 }
 
+// toMakeRoom is what a person can do when there is too little room for a layer.
+const toMakeRoom = "remove images"
+
 // Independent says that the layer is the same whatever is below it: Settle has nothing to do.
-func (r *Result) Independent() bool { return !r.waits }
+func (r *Result) Independent() bool { return !r.Waits }
 
 // Unpack writes the tar stream r into the existing directory dir as a layer. The stream is read to its end. On an error
 // what is in dir is worthless, and the caller removes it. Unpack returns soon after the end of ctx: it looks at ctx
 // before each read of the stream, and while it works on what one entry asks for.
 func Unpack(ctx context.Context, r io.Reader, dir string, lim Limits) (*Result, error) {
+	res, err := UnpackConfined(ctx, r, dir, lim)
+	if err != nil {
+		return nil, err
+	}
+	lost, err := Grant(ctx, dir, lim)
+	res.Unsupported += lost
+	return res, err
+}
+
+// UnpackConfined is Unpack for a process without privileges over devices and the overlay's marks: what takes these is
+// left to Grant.
+func UnpackConfined(ctx context.Context, r io.Reader, dir string, lim Limits) (*Result, error) {
 	u, err := newUnpacker(ctx, dir, lim)
 	if err != nil {
 		return nil, fmt.Errorf("prepare layer directory: %w", err)
@@ -53,11 +74,11 @@ func Unpack(ctx context.Context, r io.Reader, dir string, lim Limits) (*Result, 
 	u.res.replaced = u.old.used
 	u.parent.close()
 	unix.Close(u.root)
-	if cerr := errors.Join(u.man.close(), u.tar.sk.close()); err == nil {
+	if cerr := errors.Join(u.man.close(), u.tar.sk.close(), u.grants.close()); err == nil {
 		err = cerr
 	}
 	if err == nil && u.replaced {
-		err = reunite(ctx, dir, u.res.gone)
+		err = errors.Join(u.grants.drop(ctx, u.res.gone), reunite(ctx, dir, u.res.gone))
 	}
 	giveBuffer(u.buf)
 	if err != nil {
@@ -65,7 +86,7 @@ func Unpack(ctx context.Context, r io.Reader, dir string, lim Limits) (*Result, 
 	}
 	res := u.res // a pointer into u would keep all that unpacking needed for as long as the result
 	res.Bytes += skeletonBytes(dir)
-	if !res.waits {
+	if !res.Waits {
 		res.dirs, res.links, res.gone = nil, nil, nil
 	}
 	return &res, nil
@@ -77,11 +98,14 @@ type unpacker struct {
 	man      *manifestWriter
 	tar      *recorder
 	old      *replacedFiles
+	grants   *grantList
 	entries  *quota
 	dirs     *dirTree                     // the directories that the layer has so far
 	xattrs   map[nodeID]map[string][]byte // of directories
 	replaced bool                         // an entry replaced another: what was known of names may be wrong
 	parent   parentDir
+	defaults defaults
+	hash     hash.Hash // of one file after the other
 	buf      []byte
 	res      Result
 }
@@ -91,7 +115,8 @@ func newUnpacker(ctx context.Context, dir string, lim Limits) (*unpacker, error)
 	if err := os.Mkdir(fs, 0o755); err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(fs, 0o755); err != nil {
+	given, err := learnDefaults(fs)
+	if err != nil {
 		return nil, err
 	}
 	root, err := unix.Open(fs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -108,19 +133,24 @@ func newUnpacker(ctx context.Context, dir string, lim Limits) (*unpacker, error)
 		unix.Close(root)
 		return nil, errors.Join(err, man.close())
 	}
+	disk := &room.Gauge{Floor: lim.Floor, Dir: dir, Remedy: toMakeRoom}
 	u := &unpacker{
-		ctx: ctx, root: root, man: man, tar: &recorder{ctx: ctx, sk: sk}, parent: parentDir{dirHandle: noHandle()},
-		buf:     takeBuffer(),
+		ctx: ctx, root: root, man: man, tar: &recorder{ctx: ctx, sk: sk, disk: disk},
+		parent:   parentDir{dirHandle: noHandle()},
+		defaults: given,
+		hash:     sha256.New(), buf: takeBuffer(),
 		entries: newQuota(limit.LayerEntries.At(int64(lim.Entries))),
 		dirs:    newPathTree[dirInfo](), xattrs: map[nodeID]map[string][]byte{},
 		res: Result{
 			links: map[nodeID]map[string]string{}, gone: newPathTree[int64](),
 			memory: newQuota(limit.LayerMemory.At(lim.Memory)),
 			bytes:  newQuota(limit.LayerBytes.At(lim.Bytes)),
+			disk:   disk,
 		},
 	}
 	u.res.dirs = u.dirs
 	*u.dirs.at(rootNode) = dirInfo{mode: 0o755, flags: dirImplied}
+	u.grants = &grantList{dir: dir, memory: u.res.memory}
 	u.old = &replacedFiles{dir: dir, sk: func() (*skeletonWriter, error) { return sk, nil }, memory: u.res.memory}
 	return u, nil
 }
@@ -169,7 +199,7 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 		if h.Typeflag != tar.TypeDir {
 			return &HostileError{h.Name, "replaces the root of the layer by something that is no directory"}
 		}
-		return wrapEntry(h.Name, u.describe(rootNode, u.root, ".", h))
+		return wrapEntry(h.Name, u.describe(rootNode, target{u.root, "."}, born{}, h))
 	}
 	if err := u.openParent(parentOf(name)); err != nil {
 		return wrapEntry(h.Name, err)
@@ -210,7 +240,7 @@ func begin(name string) string {
 
 // wrapEntry names the entry, unless the error already does.
 func wrapEntry(name string, err error) error {
-	if err == nil || fail.As[*HostileError](err) || fail.As[*limit.Error](err) {
+	if err == nil || mark.As[*HostileError](err) || mark.As[*limit.Error](err) {
 		return err
 	}
 	return fmt.Errorf("unpack %q: %w", begin(name), err)
@@ -221,7 +251,8 @@ const whiteoutPrefix = ".wh."
 // whiteout hides what is below, never what this layer itself brings.
 func (u *unpacker) whiteout(h *tar.Header, base string) error {
 	if base == ".wh..wh..opq" {
-		return u.makeOpaque(u.parent.id, procSelf(u.parent.fd))
+		u.makeOpaque(u.parent.id)
+		return nil
 	}
 	if strings.HasPrefix(base, ".wh..wh.") {
 		return nil // bookkeeping of aufs
@@ -237,7 +268,7 @@ func (u *unpacker) whiteout(h *tar.Header, base string) error {
 	if errors.Is(err, unix.EEXIST) {
 		if id, ok := u.dirs.child(u.parent.id, target); ok {
 			u.dirs.at(id).flags |= dirDetached
-			return u.makeOpaque(id, procPath(u.parent.fd, target))
+			u.makeOpaque(id)
 		}
 		return nil // a file of this layer hides it already
 	}
@@ -254,6 +285,9 @@ func (u *unpacker) whiteout(h *tar.Header, base string) error {
 // countInode charges a file of so many bytes, and what the disk needs for any file.
 func (u *unpacker) countInode(size int64) error {
 	u.res.Inodes++
+	if err := u.res.disk.Spend(inodeCost); err != nil {
+		return err
+	}
 	return u.res.bytes.take(size + inodeCost)
 }
 

@@ -188,7 +188,7 @@ func typeOf(st *unix.Stat_t) string {
 		}
 		return typeChar
 	}
-	return "?"
+	return typeUnknown
 }
 
 func lgetxattr(full, name string) ([]byte, error) {

@@ -16,6 +16,35 @@ type view struct {
 	roots []int // descriptors
 	deep  []openPath
 	looks int // at names in one tree, against the context
+	// opaque says whether a directory of a tree hides what is below it; nil asks the file system.
+	opaque func(tree int, path string) bool
+}
+
+// Trees are the trees of the layers below, the topmost first.
+type Trees struct {
+	Roots []int // descriptors of them
+	// Opaque says whether the directory at a path of a tree hides what is below it, for a process that may not read the
+	// mark itself; nil has it read.
+	Opaque func(tree int, path string) bool
+}
+
+// OpenTrees opens trees by their paths.
+func OpenTrees(paths []string) (t Trees, err error) {
+	for _, path := range paths {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.close()
+			return Trees{}, err
+		}
+		t.Roots = append(t.Roots, fd)
+	}
+	return t, nil
+}
+
+func (t Trees) close() {
+	for _, fd := range t.Roots {
+		unix.Close(fd)
+	}
 }
 
 // openPath is a directory of one tree, far below its root, kept open because the next look is most often at what is in
@@ -27,19 +56,6 @@ type openPath struct {
 
 // deepPath is from how many bytes on a path is long enough to open the directory that it leads to.
 const deepPath = 256
-
-func openView(ctx context.Context, trees []string) (*view, error) {
-	v := &view{ctx: ctx}
-	for _, tree := range trees {
-		fd, err := unix.Open(tree, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			v.close()
-			return nil, err
-		}
-		v.roots = append(v.roots, fd)
-	}
-	return v, nil
-}
 
 // close closes what the view has opened, and its trees.
 func (v *view) close() {
@@ -58,9 +74,25 @@ func (v *view) closeDeep() {
 	v.deep = nil
 }
 
-// with is the view with another tree on top. Of it closeDeep is called, not close.
-func (v *view) with(root int) *view {
-	return &view{ctx: v.ctx, roots: append([]int{root}, v.roots...)}
+// with is the view with another tree on top, of which hides says which directories are opaque. Of it closeDeep is
+// called, not close.
+func (v *view) with(root int, hides func(path string) bool) *view {
+	both := &view{ctx: v.ctx, roots: append([]int{root}, v.roots...)}
+	both.opaque = func(tree int, path string) bool {
+		if tree == 0 {
+			return hides(path)
+		}
+		return v.isOpaque(tree-1, path)
+	}
+	return both
+}
+
+// isOpaque says whether a directory of one tree hides what is below it.
+func (v *view) isOpaque(tree int, path string) bool {
+	if v.opaque != nil {
+		return v.opaque(tree, path)
+	}
+	return IsOpaque(v.roots[tree], path)
 }
 
 // spot names what is in a directory of one tree by a descriptor and a path that is short, or else from the tree's root.
@@ -122,7 +154,7 @@ func (v *view) root() merged {
 	d := merged{path: "."}
 	for i := range v.roots {
 		d.trees = append(d.trees, i)
-		if isOpaque(spot{v.roots[i], "."}) {
+		if v.isOpaque(i, ".") {
 			break
 		}
 	}
@@ -165,7 +197,7 @@ func (v *view) child(d merged, name string) (place, merged, error) {
 			break
 		}
 		sub.trees = append(sub.trees, i)
-		if isOpaque(at) {
+		if v.isOpaque(i, full) {
 			break
 		}
 	}
@@ -226,7 +258,14 @@ func missing(p string, todo string) string {
 	return full[1:]
 }
 
-func isOpaque(at spot) bool {
-	v, err := lgetxattr(at.host(), opaqueXattr)
-	return err == nil && string(v) == "y"
+// IsOpaque reads the mark of a directory at a path, without symlinks, below an open one.
+func IsOpaque(root int, path string) bool {
+	fd, err := openOwnDir(root, path)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var mark [2]byte
+	n, err := unix.Fgetxattr(fd, opaqueXattr, mark[:])
+	return err == nil && string(mark[:n]) == "y"
 }

@@ -22,11 +22,15 @@ var windows = newWindowBudget(runtime.GOMAXPROCS(0), 10*time.Second)
 // windowBudget bounds the memory of windows. Ordinary ones have a place for each CPU, because more streams than CPUs
 // decode no faster; a stream waits for a place only a while, since one that is held longer belongs to a slow registry,
 // which must not hold up the others, and many streams at once are what a slow link needs. Wide ones share what one of
-// limit.ZstdWindow takes, and wait as long as it takes: no image can make the process use more.
+// limit.ZstdWindow takes, and wait as long as it takes: no image can make the process use more. Of those a stream whose
+// source is slow gives way to one that waits.
 type windowBudget struct {
 	ordinary, wide *semaphore.Weighted
 	patience       time.Duration
 	most           int // decoders kept for the next stream
+	holders        holders
+	// ask gets windows from another process, which has the budget; nil where this one has it.
+	ask func(size int64) error
 
 	mu      sync.Mutex // guards what follows
 	streams int        // open ones
@@ -49,11 +53,11 @@ func newWindowBudget(cpus int, patience time.Duration) *windowBudget {
 
 // acquire waits for size bytes, at most limit.ZstdWindow. They are given back by release.
 func (b *windowBudget) acquire(ctx context.Context, size int64) (release func(), err error) {
+	if b.ask != nil {
+		return func() {}, b.ask(size)
+	}
 	if size > ordinaryWindow {
-		if err := b.wide.Acquire(ctx, size); err != nil {
-			return nil, context.Cause(ctx)
-		}
-		return func() { b.wide.Release(size) }, nil
+		return b.acquireWide(ctx, size)
 	}
 	wait, cancel := context.WithTimeout(ctx, b.patience)
 	defer cancel()
@@ -61,6 +65,30 @@ func (b *windowBudget) acquire(ctx context.Context, size int64) (release func(),
 		return func() { b.ordinary.Release(size) }, nil
 	}
 	return func() {}, context.Cause(ctx)
+}
+
+func (b *windowBudget) acquireWide(ctx context.Context, size int64) (release func(), err error) {
+	if !b.wide.TryAcquire(size) {
+		stop := b.holders.giveWay(b.patience)
+		defer stop()
+		if err := b.wide.Acquire(ctx, size); err != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	leave := b.holders.add(ctx)
+	return func() { leave(); b.wide.Release(size) }, nil
+}
+
+// AskWindows has windows be asked for elsewhere, before the first stream is read. They are given back by the process's
+// end.
+func AskWindows(ask func(size int64) error) { windows.ask = ask }
+
+// AcquireWindow waits for the memory of a window in another process, on the budget of this one.
+func AcquireWindow(ctx context.Context, size int64) (release func(), err error) {
+	if err := limit.ZstdWindow.Check(size); err != nil || size <= 0 {
+		return func() {}, err
+	}
+	return windows.acquire(ctx, size)
 }
 
 // enter announces a stream: decoders are kept until there is none, so that one layer uses the window of the one before.
@@ -131,7 +159,9 @@ var collectorPercent = sync.OnceValue(func() int {
 // hold keeps windows from being a reason to let garbage gather. The collector lets as much gather as is in use, which
 // spares it from looking through that often; but a window has nothing to look through, and would only double its memory.
 func (b *windowBudget) hold(bytes int64) {
-	b.held += bytes
+	if b.held += bytes; b.ask != nil {
+		return // who answers knows what else this process needs memory for
+	}
 	const rest = 16 << 20 // about what the process has in use without windows
 	if usual := collectorPercent(); usual > 0 {
 		debug.SetGCPercent(max(1, int(int64(usual)*rest/(rest+b.held))))

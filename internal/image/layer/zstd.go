@@ -11,7 +11,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"berth/internal/fail"
+	"berth/internal/fail/mark"
 	"berth/internal/limit"
 )
 
@@ -75,7 +75,7 @@ func (u *unzstd) start() error {
 }
 
 func zstdError(err error) error {
-	if fail.As[*limit.Error](err) {
+	if mark.As[*limit.Error](err) {
 		return err
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

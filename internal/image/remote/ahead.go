@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // prefetch is what is fetched ahead of a blob's reader: segments that follow each other, each by a connection of its own
@@ -12,7 +13,34 @@ type prefetch struct {
 	wanted bool         // the reader starved, and more connections are thought to help
 	ranges rangeSupport // of the host
 	queue  []*segment   // in order, without gaps
+	until  time.Time    // it takes no buffer before
 	work   sync.WaitGroup
+}
+
+const (
+	// longHeld is how long a segment may take when others wait for its buffer.
+	longHeld = 5 * time.Second
+	// withoutBuffers is for how long a blob that was slower than that does without.
+	withoutBuffers = 10 * time.Second
+)
+
+// giveWay gives back all buffers when others wait for one and the first segment has taken long.
+func (a *prefetch) giveWay(now time.Time) {
+	if seg := a.head(); seg == nil || now.Sub(seg.begun) < longHeld || !a.blob.repo.client.buffers.lacking(now) {
+		return
+	}
+	a.until = now.Add(withoutBuffers)
+	a.clear()
+}
+
+// clear lets go of all segments.
+func (a *prefetch) clear() {
+	for _, seg := range a.queue {
+		seg.cancel()
+	}
+	for len(a.queue) > 0 {
+		a.pop()
+	}
 }
 
 // feed begins as many segments as connections and budget allow. The first one finds out whether the
@@ -24,7 +52,9 @@ func (a *prefetch) feed() {
 		a.ranges = rangesServed
 	}
 	a.drop(b.at)
-	for a.wanted && a.ranges != rangesNone {
+	now := b.round.clock.Now()
+	a.giveWay(now)
+	for a.wanted && a.ranges != rangesNone && !now.Before(a.until) {
 		s := b.round.current()
 		connections := o.Connections
 		if b.direct != nil {
@@ -34,7 +64,7 @@ func (a *prefetch) feed() {
 		if s == nil || len(a.queue) >= connections || start >= b.desc.Size || a.ranges == rangesPossible && len(a.queue) > 0 {
 			return
 		}
-		buf := b.repo.client.buffers.get()
+		buf := b.repo.client.buffers.get(now)
 		if buf == nil {
 			return
 		}
@@ -59,7 +89,7 @@ func (a *prefetch) frontier() int64 {
 }
 
 func (a *prefetch) begin(s *seat, buf []byte, start, end int64) {
-	seg := &segment{start: start, end: end, buf: buf, changed: make(chan struct{}, 1)}
+	seg := &segment{start: start, end: end, begun: a.blob.round.clock.Now(), buf: buf, changed: make(chan struct{}, 1)}
 	a.queue = append(a.queue, seg)
 	ctx, cancel := context.WithCancel(a.blob.ctx)
 	seg.cancel = cancel
@@ -101,18 +131,14 @@ func (a *prefetch) release(seg *segment) {
 }
 
 func (a *prefetch) close() {
-	for _, seg := range a.queue {
-		seg.cancel()
-	}
-	for len(a.queue) > 0 {
-		a.pop()
-	}
+	a.clear()
 	a.work.Wait()
 }
 
 // segment is a part of a blob in memory, readable while it fills.
 type segment struct {
 	start, end int64
+	begun      time.Time
 	cancel     context.CancelFunc
 	buf        []byte
 	changed    chan struct{} // gets an element when bytes came; closed when no more will come

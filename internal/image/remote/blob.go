@@ -26,6 +26,7 @@ type Blob struct {
 	at     int64   // of the next byte to be read
 	direct *stream // nil between two requests
 	gauge  gauge
+	trial  *trial // of the host that it is read from; nil before the first byte
 	ahead  prefetch
 }
 
@@ -46,7 +47,7 @@ func (r *Repository) Open(ctx context.Context, desc ocispec.Descriptor) (*Blob, 
 		_ = b.Close()
 		return nil, hint(err, desc, r.client.options.ForeignURLs)
 	}
-	b.gauge = gauge{since: b.round.clock.Now(), from: r.client.received.Load(), fast: r.client.options.sizes.fast}
+	b.gauge = gauge{since: b.round.clock.Now()}
 	return b, nil
 }
 
@@ -119,11 +120,33 @@ func (b *Blob) readAhead(seg *segment, p []byte) int {
 
 func (b *Blob) advance(n int, waited time.Duration) {
 	b.at += int64(n)
-	c := b.repo.client
-	now := sample{b.round.clock.Now(), c.received.Add(int64(n))}
-	if over, starved := b.gauge.note(now.at, waited, now.bytes); over && b.desc.Size > c.options.sizes.large {
+	c, now := b.repo.client, b.round.clock.Now()
+	all := c.received.Add(int64(n))
+	s := b.round.last()
+	if s == nil {
+		return
+	}
+	b.tryAt(s.host.origin())
+	seen := b.trial.receive(n, now, all)
+	if over, starved := b.gauge.note(now, waited); over && b.desc.Size > c.options.sizes.large {
 		starved = starved || b.ahead.wanted
-		b.ahead.wanted = starved && c.trial.allows(b, now, c.options.sizes.trial)
+		b.ahead.wanted = starved && b.trial.allows(b, seen, c.options.sizes.trial)
+	}
+}
+
+// tryAt has the blob take part in the trial of the host that it is read from now.
+func (b *Blob) tryAt(host string) {
+	if b.trial != nil && b.trial.host == host {
+		return
+	}
+	b.tryNowhere()
+	b.trial = b.repo.client.trials.enter(host)
+}
+
+func (b *Blob) tryNowhere() {
+	if b.trial != nil {
+		b.repo.client.trials.leave(b.trial, b)
+		b.trial = nil
 	}
 }
 
@@ -196,31 +219,30 @@ func (b *Blob) Close() error {
 		b.stop()
 		b.disconnect()
 		b.ahead.close()
-		b.repo.client.trial.leave(b)
+		b.tryNowhere()
 		b.repo.leave()
 	})
 	return nil
 }
 
-// gauge finds out whether a reader waits for its source or the other way around. What all blobs get together counts: where
-// that is much, a reader that waits does so for a processor, and more connections would only take memory.
+// gauge finds out whether a reader waits for its source or the other way around: one that waits for more than half of
+// the time could read more than twice as fast. Whether more connections help with that is for a trial to say: it may
+// also wait for a processor, or for a link that is full.
 type gauge struct {
 	since  time.Time
 	waited time.Duration
-	from   int64 // bytes that all blobs had then
-	fast   int64 // bytes a second that are enough
 }
 
 const gaugeWindow = 100 * time.Millisecond
 
-// note adds a read. When a window is over with it, it says whether the reader mostly waited for a slow source meanwhile.
-func (g *gauge) note(now time.Time, waited time.Duration, all int64) (over, starved bool) {
+// note adds a read. When a window is over with it, it says whether the reader mostly waited meanwhile.
+func (g *gauge) note(now time.Time, waited time.Duration) (over, starved bool) {
 	g.waited += waited
 	span := now.Sub(g.since)
 	if span < gaugeWindow {
 		return false, false
 	}
-	starved = g.waited > span/2 && float64(all-g.from) < float64(g.fast)*span.Seconds()
-	g.since, g.waited, g.from = now, 0, all
+	starved = g.waited > span/2
+	g.since, g.waited = now, 0
 	return true, starved
 }

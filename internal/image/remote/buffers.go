@@ -3,6 +3,7 @@ package remote
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,15 +14,34 @@ type buffers struct {
 	size int64 // of each, in bytes
 	left int64 // bytes that may still be handed out, beyond what is free
 
-	mu   sync.Mutex // guards left, free and users
-	free [][]byte
-	used int
+	mu     sync.Mutex // guards left and what follows
+	free   [][]byte
+	used   int
+	lacked time.Time // when there was none for somebody
 }
 
+// lackedLately is for how long somebody who got no buffer counts as waiting for one.
+const lackedLately = 2 * time.Second
+
 // get returns a buffer, or nil when the budget is used up.
-func (p *buffers) get() []byte {
+func (p *buffers) get(now time.Time) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	buf := p.takeLocked()
+	if buf == nil {
+		p.lacked = now
+	}
+	return buf
+}
+
+// lacking says whether others wait for a buffer.
+func (p *buffers) lacking(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.lacked.IsZero() && now.Sub(p.lacked) < lackedLately
+}
+
+func (p *buffers) takeLocked() []byte {
 	if n := len(p.free); n > 0 {
 		buf := p.free[n-1]
 		p.free, p.used = p.free[:n-1], p.used+1

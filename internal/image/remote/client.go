@@ -43,7 +43,6 @@ type sizes struct {
 	large   int64 // as much must be left of a blob for more connections than one
 	segment int64 // fetched ahead by one connection
 	span    int64 // of the reader's own connection once others fetch ahead
-	fast    int64 // bytes a second, of all blobs, beyond which a connection for each is enough
 
 	trial time.Duration // how long more connections are tried before they are relied on; 0 is not at all
 }
@@ -63,7 +62,7 @@ func (o Options) complete() Options {
 	}
 	if o.sizes == (sizes{}) {
 		segment := max(smallestSegment, min(largestSegment, o.Buffer/8))
-		o.sizes = sizes{large: 4 << 20, segment: segment, span: 16 << 20, fast: 48 << 20, trial: time.Second}
+		o.sizes = sizes{large: 4 << 20, segment: segment, span: 16 << 20, trial: time.Second}
 	}
 	return o
 }
@@ -73,7 +72,7 @@ func (o Options) complete() Options {
 type Client struct {
 	options  Options
 	buffers  buffers
-	trial    trial
+	trials   trials
 	lost     lostHosts
 	received atomic.Int64 // bytes, by readers
 }

@@ -205,6 +205,13 @@ func (r *round) current() *seat {
 	return r.now
 }
 
+// last is the host that was asked last; nil before the first.
+func (r *round) last() *seat {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
 // alone notes that a host does not take more than one connection well.
 func (r *round) alone(s *seat, f *fault) {
 	if f != nil && f.elapsed {

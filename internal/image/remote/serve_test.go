@@ -395,7 +395,10 @@ func quick() hasty { return hasty{newManual(), forever / 2} }
 const forever = 1000 * time.Hour
 
 // small cuts blobs into pieces that a test can look through.
-var small = sizes{large: 64 << 10, segment: 32 << 10, span: 128 << 10, fast: 1 << 40}
+var small = sizes{large: 64 << 10, segment: 32 << 10, span: 128 << 10}
+
+// untried are as small, and more connections are never tried.
+var untried = sizes{large: 64 << 10, segment: 32 << 10, span: 128 << 10, trial: time.Hour}
 
 func rangeOf(r *http.Request) (from int64) {
 	v := strings.TrimPrefix(r.Header.Get("Range"), "bytes=")

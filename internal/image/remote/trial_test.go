@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -10,6 +11,8 @@ type pulling struct {
 	trial *trial
 	blob  *Blob
 	now   sample
+	other float64 // bytes a second that other hosts send when this one sends none
+	link  float64 // bytes a second of all hosts; 0 is no limit
 }
 
 // during lets time pass at a rate that depends on whether the blob fetches ahead, and returns the last answer.
@@ -21,6 +24,11 @@ func (p *pulling) during(d time.Duration, alone, ahead float64) (allowed bool) {
 		}
 		p.now.at = p.now.at.Add(gaugeWindow)
 		p.now.bytes += int64(rate * gaugeWindow.Seconds())
+		all := rate + p.other
+		if p.link > 0 {
+			all = min(all, p.link)
+		}
+		p.now.all += int64(all * gaugeWindow.Seconds())
 		allowed = p.trial.allows(p.blob, p.now, time.Second)
 		p.blob.ahead.wanted = allowed
 	}
@@ -28,7 +36,7 @@ func (p *pulling) during(d time.Duration, alone, ahead float64) (allowed bool) {
 }
 
 func newPulling() *pulling {
-	return &pulling{&trial{}, &Blob{}, sample{at: time.Unix(1000, 0)}}
+	return &pulling{trial: &trial{}, blob: &Blob{}, now: sample{at: time.Unix(1000, 0)}}
 }
 
 func TestTrialOnAFullLink(t *testing.T) {
@@ -55,7 +63,7 @@ func TestTrialOnSlowConnections(t *testing.T) {
 	if !p.during(5*time.Second, 10e6, 30e6) {
 		t.Fatal("connections that bring three times as much are not used")
 	}
-	other := &pulling{p.trial, &Blob{}, p.now}
+	other := &pulling{trial: p.trial, blob: &Blob{}, now: p.now}
 	if !other.during(time.Second, 30e6, 30e6) {
 		t.Error("what one blob found does not hold for another")
 	}
@@ -73,8 +81,38 @@ func TestTrialHoldsWhileUsed(t *testing.T) {
 	}
 	began := p.now
 	p.during(5*helpsFor, 10e6, 30e6)
-	if rate := began.rate(p.now); rate < 29e6 {
+	if rate := began.rate(p.now).own; rate < 29e6 {
 		t.Errorf("%.0f bytes a second of the 30e6 that are to be had", rate)
+	}
+}
+
+// TestTrialBesideOtherHosts has a host be faster with more connections: because it had more to give, or because it
+// takes what others send over one full link.
+func TestTrialBesideOtherHosts(t *testing.T) {
+	p := newPulling()
+	p.other = 40e6
+	if !p.during(5*time.Second, 10e6, 30e6) {
+		t.Error("connections that bring three times as much are not used beside another host")
+	}
+	p = newPulling()
+	p.other, p.link = 40e6, 50e6
+	if p.during(5*time.Second, 10e6, 30e6) {
+		t.Error("connections that only take what another host sends are kept")
+	}
+}
+
+// TestTrialsAreOfHosts has what helps with one host say nothing of another, and remembers no host for ever.
+func TestTrialsAreOfHosts(t *testing.T) {
+	var all trials
+	a, b := all.enter("https://a"), all.enter("https://b")
+	if a == b || all.enter("https://a") != a {
+		t.Error("a host has not one trial of its own")
+	}
+	for i := range 2 * mostTrials {
+		all.leave(all.enter(fmt.Sprint("https://", i)), nil)
+	}
+	if len(all.byHost) > mostTrials || all.enter("https://a") != a || all.enter("https://b") != b {
+		t.Errorf("%d hosts are remembered, or one is not that is in use", len(all.byHost))
 	}
 }
 
@@ -83,7 +121,7 @@ func TestTrialIsLeft(t *testing.T) {
 	if !p.during(time.Second, 10e6, 10e6) {
 		t.Fatal("no trial began")
 	}
-	other := &pulling{p.trial, &Blob{}, p.now}
+	other := &pulling{trial: p.trial, blob: &Blob{}, now: p.now}
 	if other.during(time.Second/2, 10e6, 10e6) {
 		t.Error("two try at once")
 	}
@@ -111,18 +149,18 @@ func TestBuffers(t *testing.T) {
 	p := &buffers{size: 4096, left: 3 * 4096}
 	var all [][]byte
 	for range 3 {
-		buf := p.get()
+		buf := p.get(time.Time{})
 		if len(buf) != 4096 {
 			t.Fatalf("a buffer of %d bytes", len(buf))
 		}
 		buf[0], buf[4095] = 1, 1
 		all = append(all, buf)
 	}
-	if p.get() != nil {
+	if p.get(time.Time{}) != nil {
 		t.Error("more than the budget")
 	}
 	p.put(all[0])
-	if buf := p.get(); buf == nil {
+	if buf := p.get(time.Time{}); buf == nil {
 		t.Error("what came back is not handed out again")
 	}
 	for range 3 {

@@ -33,7 +33,7 @@ var sections = []section{
 	{"compare", "images unpacked, compared with umoci and GNU tar", func(t *tally) {
 		t.goTest("-count=1", "-timeout=10m", comparisons("-run"), "./internal/image")
 	}},
-	{"cost", "what hostile images cost in memory and steps, without the race detector", func(t *tally) {
+	{"cost", "large and hostile images, their memory and steps, without the race detector", func(t *tally) {
 		t.goTest("-count=1", "-timeout=10m", "-run="+costs, "./internal/image/...")
 	}},
 	{"e2e", "end to end: both runtimes, real plugins, a real registry", func(t *tally) {
@@ -134,9 +134,11 @@ func staticcheck(t *tally) {
 // comparisons chooses, or leaves out, the tests that have other tools unpack images. They work hard, and race with nobody.
 func comparisons(flag string) string { return flag + "=^TestCompare" }
 
-// costs are the tests that bound memory and steps. The race detector has a memory of its own, and makes them as slow as
-// all others together.
-const costs = "^(TestAttacks|TestGrowth|TestHostileDocuments)$"
+// costs are the tests of large data, and those that bound memory and steps. Each works in one goroutine. The race
+// detector has a memory of its own, which no bound leaves room for, and would make them as slow as all others together.
+const costs = "^(TestAttacks|TestGrowth|TestHostileDocuments|TestManifestOfManyReplaced|TestManyReplaced|" +
+	"TestRandomLayers|TestTarComesBack|TestLargeLayerNeedsNoMemory|TestImportRefuses|TestConfigBounds|" +
+	"TestConfinement|TestConfinementFromOutside|TestConfinementKills|TestSame|TestCuts)$"
 
 func checkMachine(t *tally, before hygiene.Snapshot) {
 	if hygiene.SharedMachine() {

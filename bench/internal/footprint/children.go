@@ -1,0 +1,23 @@
+package footprint
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Descendants are the processes that a process has started and that still live, with those that they have started.
+func Descendants(pid int) (all []int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		data, _ := os.ReadFile(task) // a thread may end at any time
+		for field := range strings.FieldsSeq(string(data)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				all = append(append(all, child), Descendants(child)...)
+			}
+		}
+	}
+	return all
+}

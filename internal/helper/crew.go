@@ -1,0 +1,176 @@
+package helper
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+)
+
+// Crew starts processes of a program that neither forks nor runs another, many a second. They share one group, made
+// once, into which they are born: such a process is gone when it is dead, so that none needs a group to be ended by,
+// and making one for each would take as long as their work. They die with this process.
+type Crew struct {
+	Program string
+	// Group is the directory of a cgroup2 hierarchy that they are born into; "" for that of this process.
+	Group string
+	// Tasks are the directories of cgroup v1 hierarchies that they are born into too.
+	Tasks []string
+	// Capabilities are the only ones that the processes have.
+	Capabilities []int
+	// Nice is their priority.
+	Nice int
+
+	once     sync.Once
+	launches chan launch
+	closed   chan struct{}
+	failed   error // why nothing can be started
+	group    *os.File
+}
+
+type launch struct {
+	argv []string
+	attr *os.ProcAttr
+	done chan<- launched
+}
+
+type launched struct {
+	process *os.Process
+	err     error
+}
+
+// Start starts a process with the files as its descriptors, and nothing in its environment but env. The caller waits
+// for it.
+func (c *Crew) Start(args, env []string, files []*os.File) (*os.Process, error) {
+	c.once.Do(c.open)
+	if c.failed != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(c.Program), c.failed)
+	}
+	attr := &os.ProcAttr{Dir: "/", Env: env, Files: files}
+	attr.Sys = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if c.group != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(c.group.Fd())
+	}
+	done := make(chan launched)
+	select {
+	case c.launches <- launch{append([]string{c.Program}, args...), attr, done}:
+		l := <-done
+		return l.process, l.err
+	case <-c.closed:
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(c.Program), os.ErrClosed)
+	}
+}
+
+// Close ends the crew, and the processes that are left of it. Their groups can be removed soon after.
+func (c *Crew) Close() {
+	c.once.Do(func() { c.failed = os.ErrClosed })
+	if c.closed != nil {
+		close(c.closed)
+	}
+}
+
+// open starts the thread that all processes are children of: they have its groups, its priority and no capability that
+// it cannot give on. It ends with the crew, since they would die with it.
+func (c *Crew) open() {
+	if c.Group != "" {
+		group, err := cgroup.At(c.Group).Open()
+		if err != nil {
+			c.failed = err
+			return
+		}
+		c.group = group
+	}
+	// What this process has inherited itself from whoever started it is nobody else's. Before Linux 5.11 there is no such
+	// flag.
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	c.launches, c.closed = make(chan launch), make(chan struct{})
+	ready := make(chan error)
+	go c.serve(ready)
+	c.failed = <-ready
+}
+
+func (c *Crew) serve(ready chan<- error) {
+	runtime.LockOSThread() // for good
+	if unix.Gettid() == unix.Getpid() {
+		// The first thread's groups and capabilities are those that a process is seen to have.
+		go c.serve(ready)
+		select {}
+	}
+	if err := c.become(); err != nil {
+		ready <- err
+		return // and the thread ends
+	}
+	ready <- nil
+	for {
+		select {
+		case l := <-c.launches:
+			p, err := os.StartProcess(c.Program, l.argv, l.attr)
+			l.done <- launched{p, err}
+		case <-c.closed:
+			return // and the thread ends, and with it its children
+		}
+	}
+}
+
+// become changes the calling thread to what its children are to be.
+func (c *Crew) become() error {
+	for _, dir := range c.Tasks {
+		err := cgroup.Write(filepath.Join(dir, "tasks"), strconv.Itoa(unix.Gettid()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, c.Nice); err != nil {
+		return fmt.Errorf("set the priority: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("give up further privileges: %w", err)
+	}
+	return c.limitCapabilities()
+}
+
+// limitCapabilities leaves what a program of root gets at exec. The thread keeps what it has itself: it starts
+// processes in groups that are the daemon's.
+func (c *Crew) limitCapabilities() error {
+	keep := map[int]bool{}
+	for _, n := range c.Capabilities {
+		keep[n] = true
+	}
+	for n := 0; unix.Prctl(unix.PR_CAPBSET_READ, uintptr(n), 0, 0, 0) == nil; n++ {
+		if keep[n] {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(n), 0, 0, 0); err != nil {
+			return fmt.Errorf("drop capability %d: %w", n, err)
+		}
+	}
+	return dropInheritable()
+}
+
+// dropInheritable has nothing be inherited beside the bounding set. The calls are raw: those of the library would be
+// made in all threads.
+func dropInheritable() error {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	_, _, errno := unix.RawSyscall(unix.SYS_CAPGET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&sets[0])), 0)
+	if errno != 0 {
+		return fmt.Errorf("read capabilities: %w", errno)
+	}
+	sets[0].Inheritable, sets[1].Inheritable = 0, 0
+	_, _, errno = unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&sets[0])), 0)
+	if errno != 0 {
+		return fmt.Errorf("drop inheritable capabilities: %w", errno)
+	}
+	return unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+}

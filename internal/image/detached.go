@@ -1,0 +1,60 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// errNoAttributes says that the kernel cannot change a mount that nothing is mounted at: it is older than 5.12.
+var errNoAttributes = errors.New("mount_setattr is missing")
+
+// detach opens a directory through a mount of its own, which is nowhere in the tree of mounts and has the attributes
+// beside those that no layer needs: nosuid, nodev and noexec. Nothing above the directory can be reached through it.
+func detach(path string, attributes uint64) (*os.File, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return nil, &os.PathError{Op: "clone the mount of", Path: path, Err: err}
+	}
+	attr := &unix.MountAttr{
+		Attr_set: attributes | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC,
+		// A mount that is read-only at this moment may not be so later, and the clone does not learn of it.
+		Attr_clr: unix.MOUNT_ATTR_RDONLY &^ attributes,
+	}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
+		unix.Close(fd)
+		if errors.Is(err, unix.ENOSYS) {
+			err = errNoAttributes
+		}
+		return nil, fmt.Errorf("restrict the mount of %s: %w", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// openPlain opens a directory as it is.
+func openPlain(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// openDirIn opens a directory in an open one.
+func openDirIn(dir *os.File, name string) (*os.File, error) {
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: dir.Name() + "/" + name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package image
+
+import (
+	"context"
+	"io"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/image/slots"
+)
+
+// download is the fetch of one layer: where from, how large, and how far it is.
+type download struct {
+	place    any
+	size     int64
+	transfer *slots.Transfer
+}
+
+// beginDownload waits for the turn of a download of so many bytes from src, which l is told of. What it returns takes
+// the place of ctx and src: what is read goes at the pace that the slots allow. The caller ends it by done.
+func beginDownload(
+	ctx context.Context, pool *slots.Pool, src source, size int64, l *listeners,
+) (begun context.Context, paced source, done func(), err error) {
+	t := pool.Transfer(hostOf(src))
+	l.download.Store(&download{place(src), size, t})
+	if begun, err = t.Begin(ctx); err != nil {
+		return nil, nil, nil, err
+	}
+	return begun, pacedSource{src, t, false}, t.End, nil
+}
+
+// hostOf names the registry host whose slots a source uses. All archives together count as one host.
+func hostOf(src source) string {
+	if r, ok := src.(registry); ok {
+		return r.host
+	}
+	return ""
+}
+
+// pacedSource is a source read by one transfer.
+type pacedSource struct {
+	source
+	transfer *slots.Transfer
+	whole    bool // content is to be on the disk before any of it is used
+}
+
+func (s pacedSource) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
+	s.transfer.Await()
+	content, err := s.source.open(ctx, desc)
+	if err != nil {
+		return nil, err
+	}
+	return pacedContent{content, ctx, s.transfer}, nil
+}
+
+// pacedContent is content that a transfer reads.
+type pacedContent struct {
+	io.ReadCloser
+	ctx      context.Context
+	transfer *slots.Transfer
+}
+
+func (c pacedContent) Read(p []byte) (int, error) { return c.transfer.Read(c.ctx, c.ReadCloser, p) }

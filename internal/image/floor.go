@@ -1,0 +1,45 @@
+package image
+
+import (
+	"context"
+
+	"berth/internal/image/layer"
+	"berth/internal/room"
+)
+
+// minFreeKey is the key of the configuration that says what must stay free of the file system of the images. The
+// pods' writable layers and records are most often on the same one.
+const minFreeKey = "images.min_free_percent"
+
+// inodeCost is what a file takes of the disk beside its bytes.
+const inodeCost = 4096
+
+// toMakeRoom is what a person can do about a full image store.
+const toMakeRoom = "remove images"
+
+func (s *settings) floor() room.Floor { return room.Floor{Percent: s.MinFreePercent, Key: minFreeKey} }
+
+// limits are those of one layer.
+func (s *settings) limits() layer.Limits {
+	return layer.Limits{
+		Bytes: s.MaxLayerBytes, Entries: s.MaxLayerEntries, Memory: s.MaxLayerMemoryBytes, Floor: s.floor(),
+	}
+}
+
+// enough refuses work before its first byte is fetched, where less is free already than must stay free. What nobody
+// needs is collected before.
+func enough(ctx context.Context, s *pipeline) error {
+	floor := s.now().floor()
+	if floor.Check(s.root, 0, toMakeRoom) == nil {
+		return nil
+	}
+	if err := (&sweeper{s.catalog, s.cfg.InUse}).sweep(ctx); err != nil {
+		s.log.Warn("sweep of unused layers, for the disk is nearly full", "error", err)
+	}
+	return floor.Check(s.root, 0, toMakeRoom)
+}
+
+// gauge watches the store's file system while something is written there.
+func gauge(s *pipeline) *room.Gauge {
+	return &room.Gauge{Floor: s.now().floor(), Dir: s.root, Remedy: toMakeRoom}
+}

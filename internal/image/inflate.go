@@ -1,0 +1,164 @@
+package image
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"runtime"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+
+	"berth/internal/fail"
+	"berth/internal/image/ahead"
+	"berth/internal/image/inflate"
+	"berth/internal/image/layer"
+	"berth/internal/limit"
+)
+
+// gunzipFrom is the size of a gzip layer from which on a program inflates it. Starting one costs some 5 ms of
+// processor time, which it has gained again after some 2 MiB (BenchmarkInflate of package inflate).
+const gunzipFrom = 4 << 20
+
+// inflater opens the plain streams of layers: by a program of the node, or by the library.
+type inflater struct {
+	program *inflate.Program // nil where the library does all
+	log     *slog.Logger
+}
+
+// suited is the program for a layer, nil where the library inflates it: a small one, one that the program did not
+// inflate before, and any on a node of one processor, where nothing is gained by doing two things at once.
+func (i inflater) suited(ctx context.Context, w want) *inflate.Program {
+	p := i.program
+	if p == nil || w.left != nil || w.desc.Size < gunzipFrom || runtime.GOMAXPROCS(0) < 2 || !p.Usable(ctx) {
+		return nil
+	}
+	return p
+}
+
+// open opens the plain stream of a blob. Whoever closes it has made sure that the blob does not block.
+func (i inflater) open(ctx context.Context, blob io.Reader, w want) (io.ReadCloser, error) {
+	if p := i.suited(ctx, w); p != nil {
+		head := bufio.NewReaderSize(blob, inflate.HeadBytes)
+		blob = head
+		if begin, _ := head.Peek(inflate.HeadBytes); inflate.Suits(begin) { // an error comes again
+			plain, err := p.Start(ctx, head)
+			if err == nil {
+				return plain, nil
+			}
+			i.log.Warn("a layer is inflated by the daemon itself", "layer", w.desc.Digest, "error", err)
+			p.Inflated(err)
+		}
+	}
+	received := ahead.Read(blob, nil)
+	plain, err := layer.Decompress(ctx, received)
+	if err != nil {
+		received.Close()
+		return nil, err
+	}
+	return &stage{plain, received}, nil
+}
+
+// stage is a stream with the one that it reads.
+type stage struct {
+	io.ReadCloser
+	received *ahead.Stream
+}
+
+func (s *stage) Close() error {
+	err := s.ReadCloser.Close()
+	s.received.Close()
+	return err
+}
+
+// plainDigest digests a layer's tar. Where the blob is the tar, the digest of the blob is taken already: sum is nil
+// then.
+func plainDigest(plain io.Reader, blob *blobReader, alg digest.Algorithm) (sum io.Writer, result func() digest.Digest) {
+	s, ok := plain.(*stage)
+	if ok && layer.IsPlain(s.ReadCloser) && blob.sum != nil && blob.desc.Digest.Algorithm() == alg {
+		return nil, blob.sum.Digest
+	}
+	d := alg.Digester()
+	return d.Hash(), d.Digest
+}
+
+// inflate unpacks a blob into dir: inflate, digest, unpack. A process of its own does that where there are any.
+func (s *pipeline) inflate(
+	ctx context.Context, blob *blobReader, w want, dir string,
+) (*layer.Result, digest.Digest, error) {
+	if s.unpackers != nil {
+		job := jobOf(s.now())
+		job.Algorithm = w.diffID.Algorithm().String()
+		res, diff, err := s.unpackers.unpack(ctx, blob, blob.desc.Size, dir, job, blob.rest.bound)
+		return res, digest.Digest(diff), err
+	}
+	plain, err := s.inflater.open(ctx, blob, w)
+	if err != nil {
+		blob.rest.bound()
+		return nil, "", err
+	}
+	defer plain.Close()
+	sum, result := plainDigest(plain, blob, w.diffID.Algorithm())
+	stream := ahead.Read(plain, sum)
+	defer stream.Close()
+	if program, ok := plain.(*inflate.Stream); ok {
+		defer program.Stop() // who reads ahead of it need not wait for more of the blob
+	}
+	res, err := layer.Unpack(ctx, stream, dir, s.now().limits())
+	if _, ok := plain.(*inflate.Stream); ok {
+		err = s.inflater.judge(ctx, blob, w, result, err)
+	}
+	if err != nil {
+		if s, ok := plain.(*stage); ok {
+			s.received.End()
+		}
+		blob.rest.bound()
+		return nil, "", err // the rest is still being added up
+	}
+	return res, result(), nil
+}
+
+// judge says what became of a layer that a program inflated. Content that is not what it should be may be the
+// program's doing: the library is to say. What the image asks for and may not have is no doing of the program, nor is
+// what network, disk or caller did.
+func (i inflater) judge(
+	ctx context.Context, blob *blobReader, w want, diff func() digest.Digest, err error,
+) error {
+	if err == nil {
+		if diff() == w.diffID {
+			i.program.Inflated(nil)
+			return nil
+		}
+		if err = blob.prove(); err == nil {
+			err = errOtherContent
+		}
+	}
+	switch k := kindOf(err); {
+	case ctx.Err() != nil, isRemote(err), k == errdefs.ErrDataLoss, k == errdefs.ErrResourceExhausted:
+	case fail.As[*inflate.Error](err), fail.As[*layer.HostileError](err), fail.As[*limit.Error](err):
+	default:
+		return &inflate.Error{Cause: err}
+	}
+	return err
+}
+
+var errOtherContent = errors.New("its output is not what the config of the image promises")
+
+// again says that a layer is to be fetched once more, and how.
+func again(w want, err error) (want, bool) {
+	var left *inflate.Error
+	if w.left == nil && errors.As(err, &left) {
+		w.left = left
+		return w, true
+	}
+	return w, errors.Is(err, errLied) || errors.Is(err, layer.ErrGaveWay)
+}
+
+// fetchedAgain tells of a layer that the library had to inflate, though a program was to.
+func (i inflater) fetchedAgain(w want) {
+	i.log.Warn("a layer was fetched twice, since the program for gzip did not inflate it and the daemon could",
+		"layer", w.desc.Digest, "error", w.left)
+	i.program.Inflated(w.left)
+}

@@ -1,0 +1,134 @@
+package layer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// GrantsFile lists what unpacking or settling a layer needs and a process without CAP_SYS_ADMIN and CAP_MKNOD cannot
+// do: device nodes, the overlay's marks, and some attributes. Grant does it, and removes the list.
+const GrantsFile = "grants"
+
+// Kinds of grants, beside those of devices, which are the manifest's.
+const (
+	grantOpaque  = "o"
+	grantImplied = "i" // the mark of a tree that does not describe its root
+	grantXattr   = "x"
+)
+
+// grant is one line of the list. A device lies as a socket at its path until it is made: no tar brings a socket.
+type grant struct {
+	Path  string `json:"p"`
+	Kind  string `json:"k"`
+	Dev   uint64 `json:"r,omitempty"`
+	First string `json:"l,omitempty"` // of a further name of a device, the first one
+	Name  string `json:"n,omitempty"`
+	Value []byte `json:"v,omitempty"`
+	Line  int64  `json:"m,omitempty"` // of the manifest, so that it is known what was replaced since
+}
+
+// grantList writes the list. There is no file before there is a line.
+type grantList struct {
+	dir     string
+	memory  *quota
+	out     *packed
+	enc     *json.Encoder
+	lines   int64
+	devices map[string]grant // by path; charged to memory
+}
+
+func (l *grantList) add(g grant) error {
+	if l.out == nil {
+		out, err := createPacked(filepath.Join(l.dir, GrantsFile), os.O_TRUNC)
+		if err != nil {
+			return err
+		}
+		l.out, l.enc = out, json.NewEncoder(out)
+		l.enc.SetEscapeHTML(false)
+	}
+	l.lines++
+	g.Path, g.First = quote(g.Path), quote(g.First)
+	return l.enc.Encode(g)
+}
+
+// device puts a socket with the device's permissions where one is to be.
+func (l *grantList) device(at spot, path string, e entry, line int64) error {
+	if err := unix.Mknodat(at.fd, at.base, unix.S_IFSOCK|e.Mode&0o777, 0); err != nil {
+		return err
+	}
+	return l.note(grant{Path: path, Kind: e.Type, Dev: e.Dev, Line: line})
+}
+
+// linked notes that path became a further name of first. It matters when that is a device which is not made yet.
+func (l *grantList) linked(path, first string, line int64) error {
+	g, waits := l.devices[first]
+	if !waits {
+		return nil
+	}
+	g.Path, g.First, g.Line = path, first, line
+	return l.note(g)
+}
+
+func (l *grantList) note(g grant) error {
+	if err := l.memory.take(2*nodeCost + int64(2*len(g.Path)+len(g.First))); err != nil {
+		return err
+	}
+	if l.devices == nil {
+		l.devices = map[string]grant{}
+	}
+	l.devices[g.Path] = g
+	return l.add(g)
+}
+
+// xattr notes an attribute when only a privileged process can set it.
+func (l *grantList) xattr(path, name string, value []byte, line int64) (noted bool, err error) {
+	if !strings.HasPrefix(name, "security.") || name == "security.capability" {
+		return false, nil
+	}
+	return true, l.add(grant{Path: path, Kind: grantXattr, Name: name, Value: value, Line: line})
+}
+
+func (l *grantList) close() error {
+	if l.out == nil {
+		return nil
+	}
+	out := l.out
+	l.out = nil
+	return out.close()
+}
+
+// drop takes out of the closed list what was replaced after its line was written.
+func (l *grantList) drop(ctx context.Context, gone *goneTree) error {
+	if l.lines == 0 {
+		return nil
+	}
+	name := filepath.Join(l.dir, GrantsFile)
+	kept := &grantList{dir: l.dir, memory: l.memory}
+	err := os.Rename(name, name+".all")
+	if err == nil {
+		err = eachGrant(ctx, name+".all", func(g grant) error {
+			if g.Line > 0 && goneAfter(gone, g.Path, g.Line) {
+				return nil
+			}
+			return kept.add(g)
+		})
+	}
+	return errors.Join(err, kept.close(), os.Remove(name+".all"))
+}
+
+func eachGrant(ctx context.Context, name string, do func(grant) error) error {
+	return eachJSON(ctx, name, "list of grants", func(raw []byte) error {
+		var g grant
+		if err := json.Unmarshal(raw, &g); err != nil {
+			return err
+		}
+		g.Path, g.First = unquote(g.Path), unquote(g.First)
+		return do(g)
+	})
+}

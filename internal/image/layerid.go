@@ -1,0 +1,126 @@
+package image
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// Layer ids tell what a layer was made of: b and the digest of the blob, as it was fetched, for a layer that is the
+// same over anything; s for one that was settled, by its blob and the ids of the layers below it. So what unpacks a
+// blob can spoil only the layers of that blob. Releases before this one named layers by what they unpack to: d and
+// the diff id, or c and the chain id. Those serve on for the blobs that the records of images give for them.
+
+// blobID is the id of a layer that is the same over anything.
+func blobID(w want) string { return "b" + contentName(w) }
+
+// settledID is the id of a layer that was settled over those below it, the lowest first.
+func settledID(w want, lowers []string) string {
+	return "s" + digest.FromString(contentName(w)+" "+strings.Join(lowers, " ")).Encoded()
+}
+
+// contentName names a blob in ids. A blob of which images promise diff ids of different algorithms is a layer for each.
+func contentName(w want) string {
+	name := idHex(w.desc.Digest)
+	if alg := w.diffID.Algorithm(); alg != digest.SHA256 {
+		name += "-" + alg.String()
+	}
+	return name
+}
+
+// idHex is the hex of a digest, with the algorithm before it when it is not the usual one.
+func idHex(d digest.Digest) string {
+	if d.Algorithm() == digest.SHA256 {
+		return d.Encoded()
+	}
+	return strings.ReplaceAll(d.String(), ":", "-")
+}
+
+// isSettled says whether a layer fits only over the layers that it was settled over.
+func isSettled(id string) bool { return id != "" && (id[0] == 's' || id[0] == 'c') }
+
+// isByTar says whether an earlier release named a layer, by the tar that it had unpacked and digested itself.
+func isByTar(id string) bool { return id != "" && (id[0] == 'd' || id[0] == 'c') }
+
+// standing finds the layer for w that is there, "" when none is. lowers are what a settled one was settled over.
+func standing(i *index, w want) (id string, lowers []string) {
+	lowers, known := w.lowers, true
+	if lowers == nil {
+		lowers, known = standingBelow(i, w.below)
+	}
+	if id = standingOver(i, w, lowers, known); !isSettled(id) {
+		lowers = nil
+	}
+	return id, lowers
+}
+
+// standingBelow finds the layers of a stack, unless one of them is not there.
+func standingBelow(i *index, below []want) (ids []string, all bool) {
+	for _, w := range below {
+		id := standingOver(i, w, ids, true)
+		if id == "" {
+			return nil, false
+		}
+		ids = append(ids, id)
+	}
+	return ids, true
+}
+
+// standingOver finds the layer for w that is the same over anything or, where the layers below are known, was settled
+// over them.
+func standingOver(i *index, w want, lowers []string, known bool) string {
+	fits := func(id string) bool {
+		l, there := i.layers.get(id)
+		return there && l.DiffID == w.diffID
+	}
+	if id := blobID(w); fits(id) {
+		return id
+	}
+	if known {
+		if id := settledID(w, lowers); fits(id) {
+			return id
+		}
+	}
+	for _, img := range i.images {
+		for n, ref := range img.refs {
+			over := !isSettled(ref.ID) || known && slices.Equal(img.Layers[:n], lowers)
+			if ref.DiffID == w.diffID && over && fits(ref.ID) && madeOf(i, ref, w) {
+				return ref.ID
+			}
+		}
+	}
+	return ""
+}
+
+// madeOf says whether the layer of an image is that of the blob in w. One that is named by its tar is also that of the
+// uncompressed blob, unless it was fetched again since.
+func madeOf(i *index, ref layerRef, w want) bool {
+	return ref.Blob == w.desc.Digest || w.desc.Digest == w.diffID && digestedHere(i, ref.ID)
+}
+
+// siblings are the layers but one that were unpacked from the blob in w and can give its tar back.
+func siblings(i *index, w want, except string) []string {
+	var out []string
+	add := func(id string) {
+		if l, there := i.layers.get(id); there && l.Skeleton && l.DiffID == w.diffID && id != except {
+			out = append(out, id)
+		}
+	}
+	for _, part := range i.layers.parts {
+		for id, l := range part {
+			if l.Blob == w.desc.Digest {
+				add(id)
+			}
+		}
+	}
+	for _, img := range i.images {
+		for _, ref := range img.refs {
+			if ref.Blob == w.desc.Digest {
+				add(ref.ID)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}

@@ -1,0 +1,88 @@
+package image
+
+import "sync"
+
+// leases says which layers may be used, and keeps those that somebody uses from being swept. It has a lock of its
+// own, held for a few look-ups: who starts a container does not wait until the catalog has written a record.
+//
+// Rounds order uses and sweeps. A layer that was held at any time in the round of a sweep stays: whoever held it may
+// have become a container after the sweep asked which layers containers use.
+type leases struct {
+	mu     sync.Mutex // guards what follows; taken after the catalog's, and before none
+	round  uint64     // of sweeps and repairs
+	layers map[string]*lease
+}
+
+type lease struct {
+	holds int
+	round uint64 // the one in which the layer was last held
+}
+
+// admit lets a layer be held from now on.
+func (l *leases) admit(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.layers == nil {
+		l.layers = map[string]*lease{}
+	}
+	if l.layers[id] == nil {
+		l.layers[id] = &lease{}
+	}
+}
+
+// hold keeps layers from being swept until release is called, once or more. Those that may not be held are passed
+// over; all says that there was none.
+func (l *leases) hold(ids ...string) (release func(), all bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	held := make([]*lease, 0, len(ids))
+	for _, id := range ids {
+		if one := l.layers[id]; one != nil {
+			one.holds++
+			one.round = l.round
+			held = append(held, one)
+		}
+	}
+	var once sync.Once
+	return func() { once.Do(func() { l.release(held) }) }, len(held) == len(ids)
+}
+
+func (l *leases) release(held []*lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, one := range held {
+		one.holds--
+		one.round = l.round
+	}
+}
+
+// begin begins a round: a layer that is held from now on can be told by it.
+func (l *leases) begin() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.round++
+	return l.round
+}
+
+// expel lets nobody hold a layer from now on, unless it was held in the round or is held still.
+func (l *leases) expel(id string, round uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.idleLocked(id, round) {
+		return false
+	}
+	delete(l.layers, id)
+	return true
+}
+
+// idle says that a layer is not held and was not held in the round.
+func (l *leases) idle(id string, round uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.idleLocked(id, round)
+}
+
+func (l *leases) idleLocked(id string, round uint64) bool {
+	one := l.layers[id]
+	return one == nil || one.holds == 0 && one.round < round
+}

@@ -1,0 +1,212 @@
+package image
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/fail"
+	"berth/internal/record"
+)
+
+// loader reads what is on disk when a store is opened. Nobody else uses the catalog yet. What it cannot clear away,
+// for the file system has turned read-only, it reports and does not use: all else is served.
+type loader struct {
+	c    *catalog
+	dirs map[string]struct{} // the layers that have a directory, readable or not
+	left []func()            // remove what is of no use to anybody
+}
+
+// load reads what is on disk and returns what removes the directories that are of no use.
+func load(c *catalog) (left []func(), err error) {
+	l := &loader{c: c, dirs: map[string]struct{}{}}
+	ingest, err := os.ReadDir(c.path(ingestDir))
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range ingest {
+		c.active.Store(e.Name(), true)
+		l.left = append(l.left, c.discarder(e.Name()))
+	}
+	if err := l.layers(); err != nil {
+		return nil, err
+	}
+	if err := l.images(); err != nil {
+		return nil, err
+	}
+	markSuspects(c.inventory)
+	c.publish()
+	return l.left, nil
+}
+
+// readers is how many records are read at once: a few more than there are processors, since a disk may have to be
+// waited for.
+func readers() int { return runtime.GOMAXPROCS(0) + 4 }
+
+// readEach calls read for each of n things, several at once.
+func readEach(n int, read func(int)) {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(n, readers()) {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				read(int(i))
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (l *loader) layers() error {
+	entries, err := os.ReadDir(l.c.path(layersDir))
+	if err != nil {
+		return err
+	}
+	recs, errs := make([]layerRecord, len(entries)), make([]error, len(entries))
+	readEach(len(entries), func(i int) {
+		_, errs[i] = layerKind.Read(l.c.layerRecordPath(entries[i].Name()), &recs[i])
+	})
+	for i, e := range entries {
+		l.dirs[e.Name()] = struct{}{}
+		l.layer(e.Name(), recs[i], errs[i])
+	}
+	return nil
+}
+
+// layer takes over a layer whose record was read, or could not be.
+func (l *loader) layer(id string, rec layerRecord, err error) {
+	problem := func(text string) {
+		l.c.problem(Finding{Layer: id, Path: l.c.path(layersDir, id), Problem: text})
+	}
+	switch {
+	case torn(err), err == nil && rec.ID == id && !rec.Durable && rec.Boot != l.c.boot:
+		var discard func()
+		err := at("open.layer", func() (err error) { discard, err = l.c.setAside(id); return err })
+		if err != nil {
+			problem(notDurable + ", and cannot be removed: " + err.Error())
+			return
+		}
+		delete(l.dirs, id)
+		l.left = append(l.left, discard)
+	case err != nil:
+		problem(err.Error())
+	case rec.ID != id:
+		problem("its record is that of " + rec.ID)
+	default:
+		l.c.putLayer(&layerState{layerRecord: rec})
+		l.c.leases.admit(id)
+	}
+}
+
+const notDurable = "it was not on disk yet when the machine went down"
+
+func (l *loader) images() error {
+	entries, err := os.ReadDir(l.c.path(recordsDir))
+	if err != nil {
+		return err
+	}
+	recs, errs := make([]*imageRecord, len(entries)), make([]error, len(entries))
+	readEach(len(entries), func(i int) {
+		if name := entries[i].Name(); !strings.HasPrefix(name, record.TempPrefix) {
+			recs[i], errs[i] = readImage(l.c.path(recordsDir, name), name)
+		}
+	})
+	images := map[string]*imageRecord{}
+	for i, e := range entries {
+		path := l.c.path(recordsDir, e.Name())
+		if strings.HasPrefix(e.Name(), record.TempPrefix) {
+			_ = os.Remove(path)
+			continue
+		}
+		if l.image(e.Name(), path, recs[i], errs[i]) {
+			images[recs[i].ID] = recs[i]
+		}
+	}
+	dedupeTags(images)
+	for _, rec := range images {
+		l.c.putImage(rec)
+	}
+	return nil
+}
+
+// image says whether the image of a record that was read, or could not be, is to be served.
+func (l *loader) image(name, path string, rec *imageRecord, err error) bool {
+	problem := func(text string) { l.c.problem(Finding{Image: "sha256:" + name, Path: path, Problem: text}) }
+	if why := l.useless(rec, err); why != "" {
+		l.c.log.Warn("drop image; the next pull brings it again", "image", name, "why", why)
+		err := at("open.image", func() error { return os.Remove(path) })
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			problem(why + ", and its record cannot be removed: " + err.Error())
+		}
+		return false
+	}
+	if err == nil {
+		err = l.lacking(rec)
+	}
+	if err != nil {
+		problem(err.Error())
+	}
+	return err == nil
+}
+
+// useless says why an image record is of no use to anybody, "" when it is, or when a person should look at it.
+func (l *loader) useless(rec *imageRecord, err error) string {
+	if torn(err) || err == nil && !rec.Durable && rec.Boot != l.c.boot {
+		return notDurable
+	}
+	if rec == nil {
+		return ""
+	}
+	for _, layer := range rec.Layers {
+		if _, there := l.dirs[layer.ID]; !there {
+			return "its layer " + layer.ID + " is gone"
+		}
+	}
+	return ""
+}
+
+// lacking says which layer of an image is there and cannot be used.
+func (l *loader) lacking(rec *imageRecord) error {
+	for _, layer := range rec.Layers {
+		if l.c.present[layer.ID] == nil {
+			return fail.New(errdefs.ErrDataLoss,
+				"layer %s cannot be used: pull the image again, or run `berth check --repair`", layer.ID)
+		}
+	}
+	return nil
+}
+
+// readImage reads one record, and of its config what is kept in memory.
+func readImage(path, name string) (*imageRecord, error) {
+	rec, err := readRecord(path, "sha256:"+name)
+	if err != nil {
+		return nil, err
+	}
+	if rec.parsedImage, err = decodeConfig(rec.Config); err != nil {
+		return nil, fail.New(errdefs.ErrDataLoss, "image config: %w", err)
+	}
+	rec.Config = nil // RawConfig reads it again where somebody needs it
+	return rec, nil
+}
+
+// markSuspects remembers the layers that belong to no image that could be read. As long as there are records that could
+// not, one of them may own such a layer.
+func markSuspects(v *inventory) {
+	for id, l := range v.present {
+		_, l.suspect = v.loose[id]
+		l.opened = true
+	}
+}
+
+// readOnly says that the file system of the store takes no change now.
+func readOnly(d *disk) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(d.root, &st) == nil && st.Flags&unix.ST_RDONLY != 0
+}

@@ -1,0 +1,204 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+
+	"berth/internal/fail"
+)
+
+// What Config.Possession may be: who has to have served a blob before what came of it is used without a fetch.
+const (
+	PossessionRepository = "repository"
+	PossessionRegistry   = "registry"
+)
+
+// origin is what content is fetched from, as far as it matters who has proven to have it: a repository, or a registry
+// host with all its repositories. The empty one is root, who brings archives and need prove nothing.
+type origin struct {
+	name string
+	host bool
+}
+
+// originOf says for whom a blob is taken from src.
+func originOf(s *pipeline, src source, blob digest.Digest) origin {
+	switch r := src.(type) {
+	case registry:
+		if s.now().Possession == PossessionRegistry {
+			return origin{r.host, true}
+		}
+		return origin{name: r.repository}
+	case *repacked:
+		if dir := r.tars[blob]; dir != "" {
+			return origin{name: "layer " + dir} // which has proven nothing
+		}
+		return originOf(s, r.source, blob)
+	}
+	return origin{}
+}
+
+// covers says whether a repository, or a reference to something in it, is the origin's.
+func (o origin) covers(name string) bool {
+	if o.host {
+		return strings.HasPrefix(name, o.name+"/")
+	}
+	return repositoryOf(name) == o.name
+}
+
+// named says whether an image has a name of the origin's. It has got that name when all of it was proven, or from root.
+func (o origin) named(tags, digests []string) bool {
+	return slices.ContainsFunc(tags, o.covers) || slices.ContainsFunc(digests, o.covers)
+}
+
+// possesses says whether the origin was seen to serve a blob, of which the store has what came of it: by itself, or
+// as a part of an image.
+func possesses(s *pipeline, o origin, blob digest.Digest) bool {
+	if o.name == "" || s.proofs.has(o, blob) {
+		return true
+	}
+	for _, img := range s.snapshot.Load().images {
+		part := slices.ContainsFunc(img.refs, func(l layerRef) bool { return l.Blob == blob })
+		if (part || img.ID == blob.String()) && o.named(img.RepoTags, img.RepoDigests) {
+			return true
+		}
+	}
+	return false
+}
+
+// knownConfig is a config that an image of the store has, nil when there is none, or none that the origin has proven.
+func knownConfig(s *pipeline, id digest.Digest, from origin) []byte {
+	img, ok := s.snapshot.Load().findWhole(id.String())
+	if !ok || img.ID != id.String() || !possesses(s, from, id) {
+		return nil
+	}
+	raw, err := img.RawConfig()
+	if err != nil {
+		return nil
+	}
+	return raw
+}
+
+// proofs remembers which repositories were seen to serve a blob, beyond what the records of images say: a pull may
+// prove some of an image and then fail. Of what is too much some is forgotten, and proven again.
+type proofs struct {
+	mu     sync.Mutex // guards what follows
+	byBlob map[digest.Digest][]string
+}
+
+const (
+	maxProvenBlobs = 4096
+	maxProvers     = 16 // of a blob
+)
+
+// note adds repositories to those that have proven a blob.
+func (p *proofs) note(blob digest.Digest, repositories ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(repositories) == 0 {
+		return
+	}
+	if p.byBlob == nil {
+		p.byBlob = map[digest.Digest][]string{}
+	}
+	for other := range p.byBlob {
+		if len(p.byBlob) < maxProvenBlobs {
+			break
+		}
+		delete(p.byBlob, other)
+	}
+	all := appended(p.byBlob[blob], repositories)
+	p.byBlob[blob] = all[max(0, len(all)-maxProvers):]
+}
+
+// of lists the repositories that have proven a blob.
+func (p *proofs) of(blob digest.Digest) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.byBlob[blob])
+}
+
+func (p *proofs) has(o origin, blob digest.Digest) bool {
+	return slices.ContainsFunc(p.of(blob), o.covers)
+}
+
+// noteProof remembers that src has served a blob whose digest was right.
+func noteProof(s *pipeline, src source, blob digest.Digest) {
+	if r, ok := src.(registry); ok {
+		s.proofs.note(blob, r.repository)
+	}
+}
+
+// prove has src show that it has the blob of a layer that the store has, unless it has done so before: the blob is
+// fetched and digested, and nothing more. Many who want the same proof from the same origin share it.
+func prove(ctx context.Context, s *pipeline, id string, w want, src source, p *reporter) error {
+	for !possesses(s, originOf(s, src, w.desc.Digest), w.desc.Digest) {
+		key := flightKey(s, w, src)
+		fl, owner, leave := s.proving.join(key, p, func(ctx context.Context, l *listeners) (struct{}, error) {
+			return struct{}{}, fetchProof(ctx, s, w, src, l)
+		}, nil)
+		_, err := fl.wait(ctx)
+		s.proving.forget(fl)
+		leave()
+		if err == nil {
+			return nil
+		}
+		if owner || ctx.Err() != nil || everybodys(err, src) {
+			return fmt.Errorf("prove that %s has it: %w", originOf(s, src, w.desc.Digest).name, err)
+		}
+		// Another's fetch failed for a reason of its own: try with this caller's.
+	}
+	return checkSize(s.snapshot.Load(), id, w)
+}
+
+// checkSize says whether a manifest gives a blob the size that it had when it was fetched, where the layer knows that.
+// Whoever has not proven the blob does not hear it.
+func checkSize(i *index, id string, w want) error {
+	if l, _ := i.layers.get(id); l.Blob == w.desc.Digest && l.BlobSize != w.desc.Size {
+		return fail.New(errdefs.ErrDataLoss, "blob %s has %d bytes, not the %d promised", l.Blob, l.BlobSize, w.desc.Size)
+	}
+	return nil
+}
+
+// fetchProof fetches a blob and digests it. l hears how far it is.
+func fetchProof(ctx context.Context, s *pipeline, w want, src source, l *listeners) error {
+	ctx, paced, done, err := takeTurn(ctx, s, w, src, l)
+	if err != nil {
+		return err
+	}
+	defer done()
+	for {
+		err := readWhole(ctx, w, paced, l.of(w, PhaseProving))
+		if err == nil {
+			noteProof(s, src, w.desc.Digest)
+			return nil
+		}
+		if !errors.Is(err, errLied) {
+			return &fetchError{place(src), err}
+		}
+	}
+}
+
+// readWhole reads a blob to its end and proves it.
+func readWhole(ctx context.Context, w want, src source, tell func(int64)) error {
+	rc, err := src.open(ctx, w.desc)
+	if err != nil {
+		return err
+	}
+	defer rc.Close()
+	blob := newBlobReader(rc, w.desc, tell)
+	if err = blob.prove(); err == nil || !blob.lied {
+		return err
+	}
+	again, err := distrust(rc, err)
+	if again {
+		return fmt.Errorf("%w: %w", errLied, err)
+	}
+	return err
+}

@@ -1,0 +1,125 @@
+package image
+
+import (
+	"context"
+	"io"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/image/layer"
+	"berth/internal/room"
+)
+
+// repacked is a source that serves tars of layers of the store, as if they were blobs, and all else from another
+// source.
+type repacked struct {
+	source
+	tars map[digest.Digest]string // directories of layers by the digest of the tar
+}
+
+func (r *repacked) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
+	if dir := r.tars[desc.Digest]; dir != "" {
+		return openTar(ctx, dir)
+	}
+	return r.source.open(ctx, desc)
+}
+
+// tarStream is the tar that a layer was unpacked from, put together again.
+type tarStream struct {
+	*io.PipeReader
+	over chan struct{}
+}
+
+// openTar puts the tar of the layer in dir together. Whoever reads it proves it by its digest, and closes it.
+func openTar(ctx context.Context, dir string) (*tarStream, error) {
+	tar, err := layer.OpenTar(dir)
+	if err != nil {
+		return nil, err
+	}
+	r, w := io.Pipe()
+	t := &tarStream{PipeReader: r, over: make(chan struct{})}
+	go func() {
+		defer close(t.over)
+		_ = w.CloseWithError(tar.CopyTo(ctx, w))
+	}()
+	return t, nil
+}
+
+// Close returns when no file of the layer is read any more.
+func (t *tarStream) Close() error {
+	err := t.PipeReader.Close()
+	<-t.over
+	return err
+}
+
+// rebuild makes a layer anew from what another one, not except, keeps that was unpacked from the same blob: the same
+// layer was settled over other ones, and its tar is on the disk. The result is nil when there is no such layer, or none
+// that is whole.
+func rebuild(ctx context.Context, s *pipeline, w want, l *listeners, except string) (*rawLayer, error) {
+	i := s.snapshot.Load()
+	for _, id := range siblings(i, w, except) {
+		if err := checkSize(i, id, w); err != nil {
+			return nil, err
+		}
+		held, release := s.holdPresent(id)
+		if held == "" {
+			continue
+		}
+		raw, err := rebuildFrom(ctx, s, w, id, l)
+		release()
+		if err == nil || ctx.Err() != nil || room.Lacking(err) {
+			return raw, err
+		}
+		reportDamage(ctx, s.catalog, id, err)
+	}
+	return nil, nil
+}
+
+// rebuildFrom unpacks the tar of a layer into a new directory, and proves it by its diff id.
+func rebuildFrom(ctx context.Context, s *pipeline, w want, id string, l *listeners) (raw *rawLayer, err error) {
+	local, src, err := tarIn(w, s.path(layersDir, id))
+	if err != nil {
+		return nil, err
+	}
+	tell := l.of(w, PhaseRebuilding)
+	part := float64(w.desc.Size) / float64(max(local.desc.Size, 1)) // progress is told in bytes of the blob
+	err = at("pull.rebuild", func() error {
+		raw, err = s.ingest(ctx, local, src, func(n int64) { tell(int64(float64(n) * part)) })
+		return err
+	})
+	if err != nil && raw != nil {
+		raw.discard()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return raw, nil
+}
+
+// tarIn is what w wants, as the uncompressed tar that the layer in dir keeps, and the source of it.
+func tarIn(w want, dir string) (want, *repacked, error) {
+	tar, err := layer.OpenTar(dir)
+	if err != nil {
+		return want{}, nil, err
+	}
+	w.desc = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: w.diffID, Size: tar.Size}
+	return w, &repacked{tars: map[digest.Digest]string{w.diffID: dir}}, nil
+}
+
+// reportDamage tells that a layer does not give back the tar that it was unpacked from, as a check would. Not when
+// the tar is what it was, and cannot be unpacked: then the settings have changed.
+func reportDamage(ctx context.Context, c *catalog, id string, err error) {
+	if k := kindOf(err); k == errdefs.ErrFailedPrecondition || k == errdefs.ErrResourceExhausted {
+		return
+	}
+	if problem := differences(ctx, c.path(layersDir, id)); problem != nil {
+		err = problem
+	}
+	image := ""
+	for _, rec := range c.owners(id) {
+		image = rec.ID
+	}
+	c.log.Error("image store", "image", image, "layer", id, "problem", err.Error())
+}

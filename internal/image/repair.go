@@ -1,0 +1,216 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/fail"
+)
+
+// repairer replaces damaged layers by what their registries serve. A layer is fetched, proven and on the disk before
+// it takes the place of the damaged one, which containers that run keep until they end. What cannot be fetched stays
+// as it is.
+type repairer struct {
+	s    *Store
+	left map[string]struct{} // layers that are damaged still
+}
+
+// repair mends a layer, and says in found how that went.
+func (r *repairer) repair(ctx context.Context, id string, found []Finding) {
+	err := r.replace(ctx, id)
+	if err != nil {
+		r.left[id] = struct{}{}
+	}
+	for i := range found {
+		found[i].Repaired = err == nil
+		if err != nil {
+			found[i].Problem += "; not repaired: " + err.Error()
+		}
+	}
+}
+
+func (r *repairer) replace(ctx context.Context, id string) error {
+	owners := r.s.owners(id)
+	if len(owners) == 0 {
+		return r.discard(ctx, id)
+	}
+	var failed []error
+	for _, rec := range owners {
+		err := r.replaceFor(ctx, id, rec)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		failed = append(failed, err)
+	}
+	return fmt.Errorf("it stays as it is, for it cannot be fetched now; to have it anew remove the image and pull it, "+
+		"with its credentials, or import it again: %w", errors.Join(failed...))
+}
+
+// discard removes a layer that no image has: whoever needs it fetches it anew.
+func (r *repairer) discard(ctx context.Context, id string) error {
+	if err := r.s.sweeper().sweep(ctx); err != nil {
+		return err
+	}
+	if _, there := r.s.snapshot.Load().layers.get(id); there {
+		return errors.New("no image has it, and it goes when no container uses it any more")
+	}
+	return nil
+}
+
+// replaceFor fetches the layer as that of one image, which is held meanwhile, from each repository that it is known
+// from.
+func (r *repairer) replaceFor(ctx context.Context, id string, rec *imageRecord) error {
+	release, _ := r.s.leases.hold(rec.layerIDs()...)
+	defer release()
+	n := slices.Index(rec.layerIDs(), id)
+	if err := r.soundBelow(rec, n); err != nil {
+		return err
+	}
+	if done, err := r.replaceFromSibling(ctx, rec, n); done || ctx.Err() != nil {
+		return err
+	}
+	err := errors.New("it was imported, or its registry is not known")
+	for _, name := range slices.Backward(rec.Digests) {
+		if err = r.replaceFrom(ctx, name, rec, n); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// soundBelow refuses to settle a layer over one that is damaged: it would take on what is wrong there.
+func (r *repairer) soundBelow(rec *imageRecord, n int) error {
+	if r.s.layerRecord(rec.Layers[n].ID).Chain == "" {
+		return nil
+	}
+	for _, l := range rec.Layers[:n] {
+		if _, damaged := r.left[l.ID]; damaged {
+			return fmt.Errorf("layer %s below it is damaged", l.ID)
+		}
+	}
+	return nil
+}
+
+// replaceFrom fetches layer n of an image from one repository, by the name it was pulled by, and without credentials.
+func (r *repairer) replaceFrom(ctx context.Context, name string, rec *imageRecord, n int) error {
+	ref, err := ParseReference(name)
+	if err != nil {
+		return err
+	}
+	reg, err := r.s.connect(ctx, ref, nil)
+	if err != nil {
+		return err
+	}
+	defer reg.Close()
+	w, err := r.locate(ctx, ref, reg, rec, n)
+	if err != nil {
+		return err
+	}
+	return r.bring(ctx, rec, n, func() (*rawLayer, error) {
+		raw, err := fetch(ctx, r.s.pipeline, w, reg, func(int64) {})
+		if err != nil {
+			return nil, err
+		}
+		return r.likeBefore(ctx, raw, w, rec.Layers[n].ID)
+	})
+}
+
+// replaceFromSibling makes layer n of an image anew from what another layer keeps of the same blob. done is false where
+// there is none.
+func (r *repairer) replaceFromSibling(ctx context.Context, rec *imageRecord, n int) (done bool, err error) {
+	ref := rec.Layers[n]
+	w := want{desc: ocispec.Descriptor{Digest: ref.Blob, Size: ref.Size}, diffID: ref.DiffID}
+	err = r.bring(ctx, rec, n, func() (raw *rawLayer, err error) {
+		raw, err = rebuild(ctx, r.s.pipeline, w, &listeners{}, ref.ID)
+		done = raw != nil
+		return raw, err
+	})
+	return done, err
+}
+
+// likeBefore makes of a layer that was fetched what may take the place of the damaged one: the same blob, or where the
+// registry serves another one by now, or the damaged one was made of a tar, what the tar unpacks to.
+func (r *repairer) likeBefore(ctx context.Context, raw *rawLayer, w want, id string) (*rawLayer, error) {
+	if old := r.s.layerRecord(id); old.Blob == w.desc.Digest {
+		return raw, nil
+	}
+	defer raw.discard()
+	local, src, err := tarIn(w, raw.dir)
+	if err != nil {
+		return nil, err
+	}
+	return r.s.ingest(ctx, local, src, func(int64) {})
+}
+
+// bring has a layer made, and puts it into the place of layer n of an image.
+func (r *repairer) bring(ctx context.Context, rec *imageRecord, n int, get func() (*rawLayer, error)) error {
+	// A flusher of its own: one that fails here must not hide from the syncer that its layers may not be on the disk.
+	flush, done, err := diskFlusher(r.s.root)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = done() }()
+	raw, err := get()
+	if raw == nil || err != nil {
+		return err
+	}
+	defer raw.discard()
+	made, err := r.finish(ctx, raw, rec, n)
+	if err != nil {
+		return err
+	}
+	if err := at("repair.sync", flush); err != nil { // before it has a name: a power cut leaves the one or the other
+		return err
+	}
+	return replaceLayer(r.s.catalog, raw.dir, made)
+}
+
+// locate asks a registry for the manifest of an image, and finds layer n there. A verifier is asked as for any pull.
+func (r *repairer) locate(ctx context.Context, ref Reference, reg registry, rec *imageRecord, n int) (want, error) {
+	desc, err := reg.Resolve(ctx)
+	if err == nil {
+		err = r.s.verify(ctx, ref, desc)
+	}
+	if err != nil {
+		return want{}, err
+	}
+	c, err := r.s.chooser(reg, rec.Platform)
+	if err != nil {
+		return want{}, err
+	}
+	found, err := c.choose(ctx, desc)
+	if err != nil {
+		return want{}, err
+	}
+	defer found.done()
+	if id := digest.FromBytes(found.rawConfig).String(); id != rec.ID {
+		return want{}, fail.New(errdefs.ErrDataLoss, "%s is the image %s now", desc.Digest, id)
+	}
+	return wantsOf(found)[n], nil
+}
+
+// finish settles a layer that was fetched, if need be, and writes its record.
+func (r *repairer) finish(ctx context.Context, raw *rawLayer, rec *imageRecord, n int) (layerRecord, error) {
+	old := r.s.layerRecord(rec.Layers[n].ID)
+	if old.Chain != "" {
+		lowers := r.s.topmostFirst(rec.layerIDs()[:n])
+		if err := at("repair.settle", func() error { return settleLayer(ctx, r.s.pipeline, raw, lowers) }); err != nil {
+			return old, err
+		}
+	} else if !raw.result.Independent() {
+		return old, fail.New(errdefs.ErrDataLoss, "it depends on the layers below it, and did not when it was pulled")
+	}
+	made := describeLayer(raw, layerRecord{
+		ID: old.ID, DiffID: old.DiffID, Chain: old.Chain, Boot: r.s.boot, Durable: true,
+		Blob: old.Blob, BlobSize: old.BlobSize, ProvenBy: old.ProvenBy,
+	})
+	err := at("repair.describe", func() error { return layerKind.Write(filepath.Join(raw.dir, "layer"), made) })
+	return made, err
+}

@@ -1,0 +1,71 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"berth/internal/fail"
+	"berth/internal/image/slots"
+)
+
+// slowRest is how many bytes a second are too few for content that cannot be used, and is only read to know whether it
+// is what was promised.
+const slowRest = 1 << 20
+
+// rest bounds the time for what is left of a blob that cannot be unpacked. It is read to know whether the blob is what
+// was promised, for as long as it comes fast enough.
+type rest struct {
+	transfer *slots.Transfer // nil for what no host sends
+	end      context.CancelCauseFunc
+	look     time.Duration
+	given    atomic.Bool // up
+	over     chan struct{}
+}
+
+var errSlowRest = errors.New("the rest of it comes too slowly")
+
+func restOf(content io.ReadCloser, end context.CancelCauseFunc, p pacing) *rest {
+	r := &rest{end: end, look: p.orDefault().look, over: make(chan struct{})}
+	if c, ok := content.(pacedContent); ok {
+		r.transfer = c.transfer
+	}
+	return r
+}
+
+// bound gives up reading when it is slow from now on.
+func (r *rest) bound() {
+	if r == nil || r.transfer == nil {
+		return
+	}
+	go func() {
+		tick := time.NewTicker(r.look)
+		defer tick.Stop()
+		for pace := newPace(r.transfer); ; {
+			select {
+			case <-r.over:
+				return
+			case <-tick.C:
+			}
+			if pace.rate() < slowRest {
+				r.given.Store(true)
+				r.end(errSlowRest)
+				return
+			}
+		}
+	}()
+}
+
+func (r *rest) stop() { close(r.over) }
+
+func (r *rest) gaveUp() bool { return r != nil && r.given.Load() }
+
+// unproven is the error of a blob that cannot be unpacked, of which nobody knows whether it is what was promised.
+func unproven(err error) error {
+	return fail.New(crierrors.ErrRegistryUnavailable,
+		"it cannot be unpacked, and the rest of it comes too slowly to tell whether it is what was promised: %w", err)
+}

@@ -1,0 +1,200 @@
+package unpack
+
+import (
+	"context"
+	"crypto"
+	_ "crypto/sha256" // the digests that layers have
+	_ "crypto/sha512"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/image/ahead"
+	"berth/internal/image/layer"
+)
+
+// Main does the job that the argument says, and answers the daemon. It returns the process's exit code.
+func Main(args []string) int {
+	var job Job
+	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &job) != nil {
+		printError("berth-unpack is started by the Berth daemon, not by hand")
+		return 2
+	}
+	c := &control{fd: controlFD}
+	answer, err := do(job, c)
+	if err != nil {
+		err = c.say(Message{Failure: failureOf(err)})
+	} else {
+		err = c.say(Message{Answer: answer})
+	}
+	if err != nil {
+		printError("answer the daemon: " + err.Error())
+		return 1
+	}
+	return 0
+}
+
+func printError(text string) { _, _ = unix.Write(errorsFD, []byte(text+"\n")) }
+
+func do(job Job, c *control) (*Answer, error) {
+	if err := Confine(job); err != nil {
+		return nil, fmt.Errorf("confine the unpacker: %w", err)
+	}
+	layer.WithoutProc = true
+	layer.AskWindows(c.window(job.Memory))
+	if job.Settle {
+		return settle(job, c)
+	}
+	return unpack(job)
+}
+
+// Heap that the collector leaves alone: most layers are done before they have allocated so much.
+const (
+	restingHeap = 24 << 20
+	leastHeap   = 4 << 20 // what the collector's percentage is of, at least
+	// fixedMemory is what the runtime maps beside its heap: the tables of its arenas, most of them never touched.
+	fixedMemory = 48 << 20
+)
+
+// Environment has the runtime of a process for the job use as many threads as there are stages with something to do,
+// and collect garbage late. It begins so: to change it later would stop all threads each time.
+func (j Job) Environment() []string {
+	return []string{
+		"GOMAXPROCS=" + strconv.Itoa(max(1, min(j.Threads, runtime.NumCPU()))),
+		"GOGC=" + strconv.Itoa(100*restingHeap/leastHeap),
+		"GOMEMLIMIT=" + strconv.FormatInt(heapLimit(j.Memory), 10),
+	}
+}
+
+// MemoryFor is the memory that a process may map for a layer within the limits: what is kept of the layer, once more
+// where it grows and once more where directories move, beside the runtime, buffers, and garbage until it is collected.
+func MemoryFor(lim layer.Limits) int64 { return fixedMemory + 2*restingHeap + 3*lim.Memory }
+
+// WindowMemory is what is added for a zstd window: there is a smaller one until that is collected.
+func WindowMemory(size int64) int64 { return 2 * size }
+
+// heapLimit leaves a tenth of what may be mapped to what the runtime does not count.
+func heapLimit(memory int64) int64 { return (memory - fixedMemory) / 10 * 9 }
+
+func unpack(job Job) (*Answer, error) {
+	ctx := context.Background()
+	sum, err := digester(job.Algorithm)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := layer.Decompress(ctx, fdReader(blobFD))
+	if err != nil {
+		return nil, err
+	}
+	stream := ahead.Read(plain, sum)
+	res, err := layer.UnpackConfined(ctx, stream, "/", job.Limits)
+	if err != nil {
+		return nil, err // what goes on ends with the process
+	}
+	stream.Close()
+	a := &Answer{Diff: job.Algorithm + ":" + hex.EncodeToString(sum.Sum(nil)), Result: res}
+	if res.Waits {
+		err = res.Save("/")
+	}
+	return a, err
+}
+
+func digester(algorithm string) (hash.Hash, error) {
+	kinds := map[string]crypto.Hash{"sha256": crypto.SHA256, "sha384": crypto.SHA384, "sha512": crypto.SHA512}
+	kind, known := kinds[algorithm]
+	if !known {
+		return nil, fmt.Errorf("unknown digest algorithm %q", clip(algorithm))
+	}
+	return kind.New(), nil
+}
+
+func settle(job Job, c *control) (*Answer, error) {
+	ctx := context.Background()
+	res, err := layer.LoadResult(ctx, "/", job.Limits)
+	if err != nil {
+		return nil, err
+	}
+	trees := layer.Trees{Opaque: c.opaque}
+	for i := range job.Lowers {
+		trees.Roots = append(trees.Roots, lowersFD+i)
+	}
+	if err := layer.SettleConfined(ctx, "/", res, trees); err != nil {
+		return nil, err
+	}
+	if c.err != nil {
+		return nil, fmt.Errorf("ask the daemon: %w", c.err)
+	}
+	return &Answer{Result: res}, nil
+}
+
+// fdReader reads a blocking descriptor.
+type fdReader int
+
+func (r fdReader) Read(p []byte) (int, error) {
+	for {
+		n, err := unix.Read(int(r), p)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return 0, err
+		case n == 0 && len(p) > 0:
+			return 0, io.EOF
+		}
+		return n, nil
+	}
+}
+
+// control talks to the daemon.
+type control struct {
+	fd  int
+	err error // of a question that could not be asked
+}
+
+func (c *control) say(m Message) error {
+	raw, err := encode(m)
+	if err != nil {
+		return err
+	}
+	_, err = unix.Write(c.fd, raw)
+	return err
+}
+
+// ask says a message and returns the byte that answers it.
+func (c *control) ask(m Message) (byte, error) {
+	if err := c.say(m); err != nil {
+		return 0, err
+	}
+	var answer [1]byte
+	_, err := io.ReadFull(fdReader(c.fd), answer[:])
+	return answer[0], err
+}
+
+// window asks the daemon for the memory of a zstd window, and makes use of it.
+func (c *control) window(memory int64) func(size int64) error {
+	var most int64
+	return func(size int64) error {
+		if _, err := c.ask(Message{Window: size}); err != nil { // there is no answer but yes
+			return fmt.Errorf("ask the daemon for a window: %w", err)
+		}
+		most = max(most, size)
+		debug.SetMemoryLimit(heapLimit(memory + WindowMemory(most)))
+		return nil
+	}
+}
+
+func (c *control) opaque(tree int, path string) bool {
+	answer, err := c.ask(Message{Opaque: &Place{tree, []byte(path)}})
+	if err != nil && c.err == nil {
+		c.err = err
+	}
+	return answer == answerYes
+}

@@ -1,0 +1,254 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/fail"
+	"berth/internal/helper"
+	"berth/internal/limit"
+	"berth/test/patience"
+)
+
+// crewFunc starts processes by a function.
+type crewFunc func(args, env []string, files []*os.File) (*os.Process, error)
+
+func (f crewFunc) Start(args, env []string, files []*os.File) (*os.Process, error) {
+	return f(args, env, files)
+}
+
+// shells runs a script in the place of each unpacker: descriptor 0 is the blob, 3 the layer's directory, 4 the control
+// socket.
+func shells(script string) Crew {
+	crew := &helper.Crew{Program: "/bin/sh"}
+	return crewFunc(func(_, env []string, files []*os.File) (*os.Process, error) {
+		return crew.Start([]string{"-c", script}, append(env, "PATH=/usr/bin:/bin"), files)
+	})
+}
+
+func withCrew(c Crew) func(*Config) { return func(cfg *Config) { cfg.Unpackers = c } }
+
+// answer is what an unpacker says of a layer that has all that a layer needs, but for a tree.
+const answer = `printf '{"answer":{"diff":"sha256:0","result":{"Bytes":4096,"Inodes":1}}}' >&4; cat >/dev/null`
+
+const emptyLayer = `cd /proc/self/fd/3 && : >manifest && : >skeleton && `
+
+// TestUnpackersThatMisbehave has a process answer in every wrong way. The pull fails, says how, and leaves nothing.
+func TestUnpackersThatMisbehave(t *testing.T) {
+	t.Parallel()
+	host := startRegistry(t, "")
+	push(t, host+"/app:v1", imageOf(t, gz(t, file("f", "x"))))
+	outside := t.TempDir()
+	for name, c := range map[string]struct{ script, says string }{
+		"garbage":           {`printf garbage >&4; cat`, "does not make sense"},
+		"silence":           {`exit 0`, "ended without an answer: exit status 0"},
+		"failure":           {`echo "fatal error: all is lost" >&2; exit 2`, "exit status 2: fatal error: all is lost"},
+		"killed":            {`kill -9 $$`, "signal: killed: the layer needs more memory"},
+		"hangs up":          {`exec 4>&-; exec sleep 1000`, "ended without an answer: signal: killed"},
+		"reads nothing":     {`exec 0<&-; exit 7`, "exit status 7"},
+		"nothing answered":  {`printf '{"answer":{}}' >&4; cat`, "without a result"},
+		"a long message":    {`head -c 100000 /dev/zero >&4; cat`, "unpacker"},
+		"a window too wide": {`printf '{"window":999999999999}' >&4; cat`, limit.ZstdWindow.Name},
+		"another's tree":    {`printf '{"opaque":{"tree":0,"path":"Li4="}}' >&4; cat`, "asks for what there is not"},
+		"sizes": {
+			emptyLayer + `mkdir fs; printf '{"answer":{"diff":"x","result":{"Bytes":99999999999999,"Inodes":1}}}' >&4`,
+			"beyond every limit",
+		},
+		"no tree":          {emptyLayer + answer, "has no fs"},
+		"a tree elsewhere": {emptyLayer + `ln -s ` + outside + ` fs; ` + answer, "is what no layer has"},
+		"a record":         {emptyLayer + `mkdir fs; echo >layer; ` + answer, "is what no layer has"},
+		"a FIFO":           {emptyLayer + `mkdir fs; rm manifest; mkfifo manifest; ` + answer, "is what no layer has"},
+		"two names":        {emptyLayer + `mkdir fs; ln manifest fs/m; ` + answer, "is what no layer has"},
+		"another layer":    {emptyLayer + `mkdir fs; ` + answer, "diff id"},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			s := open(t, t.TempDir(), withCrew(shells(c.script)))
+			_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/app:v1"})
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, wanted %q", err, c.says)
+			}
+			nothingInFlight(t, s)
+		})
+	}
+	if left, _ := os.ReadDir(outside); len(left) > 0 {
+		t.Error("something is outside:", left)
+	}
+}
+
+// TestUnpackerThatNeverAnswers ends a pull by its caller's leaving, whether the process reads the blob, waits or
+// stands still.
+func TestUnpackerThatNeverAnswers(t *testing.T) {
+	t.Parallel()
+	host := startRegistry(t, "")
+	push(t, host+"/app:v1", imageOf(t, plainLayer(t, file("f", strings.Repeat("x", 4<<20)))))
+	stopped := crewFunc(func(args, env []string, files []*os.File) (*os.Process, error) {
+		p, err := testCrew().Start(args, env, files)
+		if err == nil {
+			err = p.Signal(unix.SIGSTOP)
+		}
+		return p, err
+	})
+	for name, crew := range map[string]Crew{
+		"reads": shells(`cat >/dev/null; exec sleep 1000`), "waits": shells(`exec sleep 1000`), "stopped": stopped,
+		"asks": shells(`printf '{"window":1}' >&4; exec sleep 1000`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var process atomic.Pointer[os.Process]
+			s := open(t, t.TempDir(), withCrew(crewFunc(func(args, env []string, files []*os.File) (*os.Process, error) {
+				p, err := crew.Start(args, env, files)
+				process.Store(p)
+				return p, err
+			})))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			result := make(chan error, 1)
+			go func() {
+				_, err := s.Pull(ctx, PullRequest{Reference: host + "/app:v1"})
+				result <- err
+			}()
+			for process.Load() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+			select {
+			case err := <-result:
+				if !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			case <-time.After(patience.For(time.Minute)):
+				t.Fatal("the pull hangs")
+			}
+			nothingInFlight(t, s)
+			if err := process.Load().Signal(unix.Signal(0)); !errors.Is(err, os.ErrProcessDone) {
+				t.Error("the process is there:", err)
+			}
+		})
+	}
+}
+
+// TestUnpackerKilled kills the process after so many bytes of the blob, and while it settles. The pull fails, nothing
+// is left, and the next one succeeds.
+func TestUnpackerKilled(t *testing.T) {
+	t.Parallel()
+	host := startRegistry(t, "")
+	base := gz(t, folder("d"), file("d/a", "1"))
+	push(t, host+"/app:v1", imageOf(t, base, gz(t, file("d/implied/x", strings.Repeat("x", 1<<20)))))
+	for n := range 3 {
+		for _, after := range []time.Duration{0, time.Millisecond, 4 * time.Millisecond} {
+			t.Run(fmt.Sprintf("process-%d-after-%v", n, after), func(t *testing.T) {
+				t.Parallel()
+				var started atomic.Int32
+				s := open(t, t.TempDir(), withCrew(crewFunc(func(args, env []string, files []*os.File) (*os.Process, error) {
+					p, err := testCrew().Start(args, env, files)
+					if err == nil && started.Add(1) == int32(n+1) {
+						time.Sleep(after) // any moment will do
+						err = p.Signal(unix.SIGKILL)
+						if errors.Is(err, os.ErrProcessDone) {
+							err = nil
+						}
+					}
+					return p, err
+				})))
+				_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/app:v1"})
+				if after == 0 && (err == nil || !fail.Is(err, errdefs.ErrResourceExhausted)) {
+					t.Errorf("the pull ends with %v", err)
+				}
+				img := pull(t, s, host+"/app:v1")
+				if content(t, s, img, "d/implied/x") == "" {
+					t.Error("the layer is not there")
+				}
+				sound(t, s)
+			})
+		}
+	}
+}
+
+// TestUnpackerMemory has a layer that keeps more than it may be refused with the limit, and one whose process is given
+// too little memory fail for the lack of it.
+func TestUnpackerMemory(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), withCrew(testCrew()))
+	blob := func() io.Reader {
+		var items []entry
+		for i := range 20_000 {
+			items = append(items, folder(fmt.Sprintf("%d-%s", i, strings.Repeat("d", 200))))
+		}
+		return strings.NewReader(string(plainLayer(t, items...).blob))
+	}
+	for memory, want := range map[int64]error{0: errdefs.ErrResourceExhausted, 1 << 20: errdefs.ErrResourceExhausted} {
+		dir, discard, err := s.newIngest("pull.ingest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer discard()
+		job := jobOf(s.now())
+		job.Algorithm = "sha256"
+		if memory > 0 {
+			job.Limits.Memory = memory
+		} else {
+			job.Memory = 50 << 20
+		}
+		_, _, err = s.unpackers.unpack(t.Context(), blob(), 1<<30, dir, job, func() {})
+		if !errors.Is(err, want) || memory > 0 && !fail.As[*limit.Error](err) {
+			t.Errorf("%d: %v", memory, err)
+		}
+	}
+}
+
+// TestUnpackerWindow unpacks what needs a wide window, for which the process asks.
+func TestUnpackerWindow(t *testing.T) {
+	t.Parallel()
+	host := startRegistry(t, "")
+	body := strings.Repeat(strings.Repeat("0123456789abcdef", 1<<12), 1200) // more than the window, so that it is used
+	for i := range 3 {
+		push(t, fmt.Sprintf("%s/app:v%d", host, i), imageOf(t, wideZstd(t, file(fmt.Sprintf("f%d", i), body))))
+	}
+	s := open(t, t.TempDir(), withCrew(testCrew()))
+	for i := range 3 { // each after the other: what one has used is given back
+		img := pull(t, s, fmt.Sprintf("%s/app:v%d", host, i))
+		if got := content(t, s, img, fmt.Sprintf("f%d", i)); got != body {
+			t.Errorf("%d bytes", len(got))
+		}
+	}
+}
+
+// TestUnpackersSeeNoMounts leaves no mount behind that another could see.
+func TestUnpackersSeeNoMounts(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	s := open(t, root, withCrew(testCrew()))
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || strings.Contains(string(text), filepath.Clean(root)) {
+		t.Errorf("mounted: %v", err)
+	}
+	sound(t, s)
+}
+
+func wideZstd(t testing.TB, entries ...entry) packed {
+	plain := tarOf(t, entries...)
+	var buf bytes.Buffer
+	w, err := zstd.NewWriter(&buf, zstd.WithWindowSize(64<<20))
+	if err == nil {
+		_, err = w.Write(plain)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return packed{buf.Bytes(), plain, types.OCILayerZStd}
+}
