@@ -67,10 +67,13 @@ func install(filter []unix.SockFilter) error {
 		return err
 	}
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+	other, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
 		uintptr(unsafe.Pointer(&prog)))
 	if errno != 0 {
 		return fmt.Errorf("install the filter of system calls: %w", errno)
+	}
+	if other != 0 { // seccomp(2): then the filter is in no thread
+		return fmt.Errorf("install the filter of system calls: thread %d has another one", other)
 	}
 	return nil
 }

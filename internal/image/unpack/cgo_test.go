@@ -1,0 +1,5 @@
+//go:build cgo
+
+package unpack
+
+const withC = true
