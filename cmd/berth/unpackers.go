@@ -27,16 +27,16 @@ const pageCache = 1 << 30
 // openCrew makes what unpackers run in, and ends those of an earlier daemon. The result is nil where the daemon itself
 // unpacks.
 func openCrew(cfg *config.Config, g *groups, log *slog.Logger) (*helper.Crew, error) {
+	name := filepath.Join(g.instance, unpackGroup)
+	base := filepath.Dir(filepath.Dir(g.helpers.Root))
 	if cfg.Images.Unpack == config.UnpackInDaemon {
-		return nil, nil
+		return nil, cgroup.RemoveBounded(base, name)
 	}
 	program, err := cfg.UnpackerPath()
 	if err != nil {
 		return nil, err
 	}
 	crew := &helper.Crew{Program: program, Capabilities: unpack.Capabilities(), Nice: 10}
-	name := filepath.Join(g.instance, unpackGroup)
-	base := filepath.Dir(filepath.Dir(g.helpers.Root))
 	crew.Group, crew.Tasks, err = cgroup.Bounded(base, name, base != g.tracking, unpackBounds(cfg))
 	if crew.Group == "" {
 		return nil, err

@@ -31,10 +31,7 @@ func Bounded(base, name string, delegated bool, b Bounds) (group string, tasks [
 	if err != nil {
 		return "", nil, err
 	}
-	if err := removeTree(filepath.Join(base, name), time.Now().Add(removeTimeout)); err != nil {
-		return "", nil, err
-	}
-	if err := RemoveTree("/" + name); err != nil {
+	if err := RemoveBounded(base, name); err != nil {
 		return "", nil, err
 	}
 	g, err := Make(base, name)
@@ -46,6 +43,14 @@ func Bounded(base, name string, delegated bool, b Bounds) (group string, tasks [
 		return g.Path(), tasks, err
 	}
 	return g.Path(), nil, b.applyV2(base, name, delegated)
+}
+
+// RemoveBounded removes what Bounded has made, and ends what is in it. There may be nothing.
+func RemoveBounded(base, name string) error {
+	if err := removeTree(filepath.Join(base, name), time.Now().Add(removeTimeout)); err != nil {
+		return err
+	}
+	return RemoveTree("/" + name)
 }
 
 // applyV1 makes the group in each v1 hierarchy that bounds something.

@@ -9,20 +9,12 @@ import (
 	"berth/internal/image/slots"
 )
 
-// download is the fetch of one layer: where from, how large, and how far it is.
-type download struct {
-	place    any
-	size     int64
-	transfer *slots.Transfer
-}
-
-// beginDownload waits for the turn of a download of so many bytes from src, which l is told of. What it returns takes
-// the place of ctx and src: what is read goes at the pace that the slots allow. The caller ends it by done.
+// beginDownload waits for the turn of a download from src. What it returns takes the place of ctx and src: what is read
+// goes at the pace that the slots allow. The caller ends it by done.
 func beginDownload(
-	ctx context.Context, pool *slots.Pool, src source, size int64, l *listeners,
+	ctx context.Context, pool *slots.Pool, src source,
 ) (begun context.Context, paced source, done func(), err error) {
 	t := pool.Transfer(hostOf(src))
-	l.download.Store(&download{place(src), size, t})
 	if begun, err = t.Begin(ctx); err != nil {
 		return nil, nil, nil, err
 	}

@@ -1,9 +1,12 @@
 package image
 
 import (
+	"iter"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/opencontainers/go-digest"
 )
 
 // index is what reads answer from: the store at one moment. Nobody changes one that was published; a changed one shares
@@ -12,12 +15,36 @@ type index struct {
 	images []*Image             // by id
 	names  *shards[string]      // tags and repository digests, to the id of their image
 	layers *shards[layerRecord] // by id
+	byDiff *shards[tarUses]     // by diff id
 	bytes  uint64
 	inodes uint64
 	at     time.Time
 }
 
-func emptyIndex() *index { return &index{names: &shards[string]{}, layers: &shards[layerRecord]{}} }
+// tarUses are the ids of the layers that have a diff id, and of the images that have one of them. The slices are never
+// changed.
+type tarUses struct{ layers, images []string }
+
+func emptyIndex() *index {
+	return &index{names: &shards[string]{}, layers: &shards[layerRecord]{}, byDiff: &shards[tarUses]{}}
+}
+
+// uses are what there is of a diff id.
+func (i *index) uses(diff digest.Digest) tarUses {
+	u, _ := i.byDiff.get(diff.String())
+	return u
+}
+
+// having goes through the images that have a layer with a diff id.
+func (i *index) having(diff digest.Digest) iter.Seq[*Image] {
+	return func(yield func(*Image) bool) {
+		for _, id := range i.uses(diff).images {
+			if n, ok := i.search(id); ok && !yield(i.images[n]) {
+				return
+			}
+		}
+	}
+}
 
 // search is the place of an image among all, or where it would be.
 func (i *index) search(id string) (int, bool) {
@@ -76,10 +103,13 @@ type indexEdit struct {
 	own    bool // the list of images was copied already
 	names  *shardEdit[string]
 	layers *shardEdit[layerRecord]
+	byDiff *shardEdit[tarUses]
 }
 
 func editIndex(old *index) *indexEdit {
-	return &indexEdit{next: *old, names: editShards(old.names), layers: editShards(old.layers)}
+	return &indexEdit{
+		next: *old, names: editShards(old.names), layers: editShards(old.layers), byDiff: editShards(old.byDiff),
+	}
 }
 
 func (e *indexEdit) ownImages() {
@@ -92,17 +122,61 @@ func (e *indexEdit) putImage(img *Image) {
 	e.ownImages()
 	n, there := e.next.search(img.ID)
 	if there {
+		e.relate(img.ID, e.next.images[n].refs, img.refs)
 		e.next.images[n] = img
 		return
 	}
+	e.relate(img.ID, nil, img.refs)
 	e.next.images = slices.Insert(e.next.images, n, img)
 }
 
 func (e *indexEdit) dropImage(id string) {
 	e.ownImages()
 	if n, there := e.next.search(id); there {
+		e.relate(id, e.next.images[n].refs, nil)
 		e.next.images = slices.Delete(e.next.images, n, n+1)
 	}
+}
+
+// relate notes the diff ids that an image has now instead of those that it had.
+func (e *indexEdit) relate(id string, before, now []layerRef) {
+	if slices.Equal(before, now) {
+		return
+	}
+	old, new := diffsOf(before), diffsOf(now)
+	for diff := range old {
+		if !new[diff] {
+			e.changeUses(diff, func(u *tarUses) { u.images = without(u.images, id) })
+		}
+	}
+	for diff := range new {
+		if !old[diff] {
+			e.changeUses(diff, func(u *tarUses) { u.images = appended(u.images, []string{id}) })
+		}
+	}
+}
+
+func diffsOf(refs []layerRef) map[digest.Digest]bool {
+	set := make(map[digest.Digest]bool, len(refs))
+	for _, ref := range refs {
+		set[ref.DiffID] = true
+	}
+	return set
+}
+
+func (e *indexEdit) changeUses(diff digest.Digest, change func(*tarUses)) {
+	u, _ := e.byDiff.next.get(diff.String())
+	change(&u)
+	if len(u.layers)+len(u.images) == 0 {
+		e.byDiff.drop(diff.String())
+		return
+	}
+	e.byDiff.put(diff.String(), u)
+}
+
+// without is a copy of a list that lacks one element.
+func without(list []string, one string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == one })
 }
 
 // name has a name lead to an image, or nowhere when the id is empty.
@@ -117,19 +191,29 @@ func (e *indexEdit) name(name, id string) {
 }
 
 func (e *indexEdit) putLayer(rec layerRecord) {
-	was, _ := e.layers.next.get(rec.ID)
+	was, there := e.layers.next.get(rec.ID)
 	e.next.bytes, e.next.inodes = e.next.bytes-was.Bytes+rec.Bytes, e.next.inodes-was.Inodes+rec.Inodes
+	if there && was.DiffID != rec.DiffID {
+		e.changeUses(was.DiffID, func(u *tarUses) { u.layers = without(u.layers, rec.ID) })
+	}
+	if !there || was.DiffID != rec.DiffID {
+		e.changeUses(rec.DiffID, func(u *tarUses) { u.layers = appended(u.layers, []string{rec.ID}) })
+	}
 	e.layers.put(rec.ID, rec)
 }
 
 func (e *indexEdit) dropLayer(id string) {
-	was, _ := e.layers.next.get(id)
+	was, there := e.layers.next.get(id)
+	if there {
+		e.changeUses(was.DiffID, func(u *tarUses) { u.layers = without(u.layers, id) })
+	}
 	e.next.bytes, e.next.inodes = e.next.bytes-was.Bytes, e.next.inodes-was.Inodes
 	e.layers.drop(id)
 }
 
 // finish returns the index. The edit is not used again.
 func (e *indexEdit) finish() *index {
-	e.next.names, e.next.layers, e.next.at = e.names.next, e.layers.next, time.Now()
+	e.next.names, e.next.layers, e.next.byDiff = e.names.next, e.layers.next, e.byDiff.next
+	e.next.at = time.Now()
 	return &e.next
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -30,12 +31,12 @@ func TestInventory(t *testing.T) {
 		}
 		before = now
 	}
-	kept := fmt.Sprint(before.list(), before.bytes)
+	kept := fmt.Sprint(before.list(), before.bytes, before.byDiff.parts)
 	for range 100 {
 		disturb(rnd, v)
 		v.publish()
 	}
-	if now := fmt.Sprint(before.list(), before.bytes); now != kept {
+	if now := fmt.Sprint(before.list(), before.bytes, before.byDiff.parts); now != kept {
 		t.Errorf("a snapshot has changed after it was published:\n%s\n%s", kept, now)
 	}
 }
@@ -44,18 +45,19 @@ func TestInventory(t *testing.T) {
 func disturb(rnd *rand.Rand, v *inventory) {
 	id := func() string { return digest.FromString(fmt.Sprint(rnd.IntN(12))).String() }
 	layer := func() string { return fmt.Sprintf("d%d", rnd.IntN(20)) }
+	diff := func() digest.Digest { return digest.FromString(strconv.Itoa(rnd.IntN(9))) }
 	switch rnd.IntN(6) {
 	case 0:
 		v.dropImage(id())
 	case 1:
 		v.dropLayer(layer())
 	case 2:
-		v.putLayer(&layerState{layerRecord: layerRecord{ID: layer(), Bytes: rnd.Uint64N(100), Inodes: rnd.Uint64N(9),
-			Durable: rnd.IntN(2) == 0, Doubtful: rnd.IntN(5) == 0}})
+		v.putLayer(&layerState{layerRecord: layerRecord{ID: layer(), DiffID: diff(),
+			Bytes: rnd.Uint64N(100), Inodes: rnd.Uint64N(9), Durable: rnd.IntN(2) == 0, Doubtful: rnd.IntN(5) == 0}})
 	default:
 		rec := &imageRecord{ID: id(), Durable: rnd.IntN(2) == 0, PulledAt: time.Unix(rnd.Int64N(5), 0)}
 		for range rnd.IntN(4) {
-			rec.Layers = append(rec.Layers, layerRef{ID: layer()})
+			rec.Layers = append(rec.Layers, layerRef{ID: layer(), DiffID: diff()})
 			rec.Tags = union(rec.Tags, []string{fmt.Sprintf("r.example/app%d:v%d", rnd.IntN(3), rnd.IntN(3))})
 			rec.Digests = appended(rec.Digests, []string{"r.example/app@" + id()})
 		}
@@ -114,6 +116,9 @@ func disagreement(v *inventory, now *index, pinned patterns) string {
 		}
 	}
 	slices.Sort(loose)
+	if problem := misused(v, now); problem != "" {
+		return problem
+	}
 	images, layers := unsyncedOf(v)
 	switch {
 	case len(now.images) != len(ids), keysOf(now.names) != len(named), keysOf(now.layers) != len(v.present):
@@ -126,6 +131,33 @@ func disagreement(v *inventory, now *index, pinned patterns) string {
 		return fmt.Sprintf("loose layers %v, wanted %v", v.loose, loose)
 	case len(images)+len(layers) != unsynced:
 		return fmt.Sprintf("%d images and %d layers are not durable, wanted %d together", len(images), len(layers), unsynced)
+	}
+	return ""
+}
+
+// misused says which layers or images of a diff id a snapshot does not know, or knows and has not.
+func misused(v *inventory, now *index) string {
+	want := map[string]tarUses{}
+	for id, l := range v.present {
+		u := want[l.DiffID.String()]
+		u.layers = union(u.layers, []string{id})
+		want[l.DiffID.String()] = u
+	}
+	for id, rec := range v.images {
+		for _, ref := range rec.Layers {
+			u := want[ref.DiffID.String()]
+			u.images = union(u.images, []string{id})
+			want[ref.DiffID.String()] = u
+		}
+	}
+	if got := keysOf(now.byDiff); got != len(want) {
+		return fmt.Sprintf("%d diff ids are used, wanted %d", got, len(want))
+	}
+	for diff, w := range want {
+		got, _ := now.byDiff.get(diff)
+		if !slices.Equal(union(got.layers, nil), w.layers) || !slices.Equal(union(got.images, nil), w.images) {
+			return fmt.Sprintf("diff id %s has %v, wanted %v", diff, got, w)
+		}
 	}
 	return ""
 }

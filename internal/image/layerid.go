@@ -15,10 +15,21 @@ import (
 // blobID is the id of a layer that is the same over anything.
 func blobID(w want) string { return "b" + contentName(w) }
 
-// settledID is the id of a layer that was settled over those below it, the lowest first.
-func settledID(w want, lowers []string) string {
-	return "s" + digest.FromString(contentName(w)+" "+strings.Join(lowers, " ")).Encoded()
+// settledID is the id of a layer that was settled over a stack of that name.
+func settledID(w want, stack string) string {
+	return "s" + digest.FromString(contentName(w)+" "+stack).Encoded()
 }
+
+// stackName names layers that lie over each other, the lowest first.
+func stackName(ids []string) (name string) {
+	for _, id := range ids {
+		name = stackOf(name, id)
+	}
+	return name
+}
+
+// stackOf is the name of a stack with one more layer on top.
+func stackOf(name, id string) string { return digest.FromString(name + " " + id).Encoded() }
 
 // contentName names a blob in ids. A blob of which images promise diff ids of different algorithms is a layer for each.
 func contentName(w want) string {
@@ -46,30 +57,31 @@ func isByTar(id string) bool { return id != "" && (id[0] == 'd' || id[0] == 'c')
 // standing finds the layer for w that is there, "" when none is. lowers are what a settled one was settled over.
 func standing(i *index, w want) (id string, lowers []string) {
 	lowers, known := w.lowers, true
+	name := stackName(lowers)
 	if lowers == nil {
-		lowers, known = standingBelow(i, w.below)
+		lowers, name, known = standingBelow(i, w.below)
 	}
-	if id = standingOver(i, w, lowers, known); !isSettled(id) {
+	if id = standingOver(i, w, lowers, name, known); !isSettled(id) {
 		lowers = nil
 	}
 	return id, lowers
 }
 
-// standingBelow finds the layers of a stack, unless one of them is not there.
-func standingBelow(i *index, below []want) (ids []string, all bool) {
+// standingBelow finds the layers of a stack and its name, unless one of them is not there.
+func standingBelow(i *index, below []want) (ids []string, name string, all bool) {
 	for _, w := range below {
-		id := standingOver(i, w, ids, true)
+		id := standingOver(i, w, ids, name, true)
 		if id == "" {
-			return nil, false
+			return nil, "", false
 		}
-		ids = append(ids, id)
+		ids, name = append(ids, id), stackOf(name, id)
 	}
-	return ids, true
+	return ids, name, true
 }
 
-// standingOver finds the layer for w that is the same over anything or, where the layers below are known, was settled
-// over them.
-func standingOver(i *index, w want, lowers []string, known bool) string {
+// standingOver finds the layer for w that is the same over anything or, where the layers below and the name of their
+// stack are known, was settled over them. It looks at the images that have the same tar alone.
+func standingOver(i *index, w want, lowers []string, stack string, known bool) string {
 	fits := func(id string) bool {
 		l, there := i.layers.get(id)
 		return there && l.DiffID == w.diffID
@@ -78,11 +90,14 @@ func standingOver(i *index, w want, lowers []string, known bool) string {
 		return id
 	}
 	if known {
-		if id := settledID(w, lowers); fits(id) {
+		if id := settledID(w, stack); fits(id) {
 			return id
 		}
 	}
-	for _, img := range i.images {
+	if len(i.uses(w.diffID).layers) == 0 {
+		return ""
+	}
+	for img := range i.having(w.diffID) {
 		for n, ref := range img.refs {
 			over := !isSettled(ref.ID) || known && slices.Equal(img.Layers[:n], lowers)
 			if ref.DiffID == w.diffID && over && fits(ref.ID) && madeOf(i, ref, w) {
@@ -101,26 +116,21 @@ func madeOf(i *index, ref layerRef, w want) bool {
 
 // siblings are the layers but one that were unpacked from the blob in w and can give its tar back.
 func siblings(i *index, w want, except string) []string {
+	of := map[string]bool{} // layers that an image has for this blob
+	for img := range i.having(w.diffID) {
+		for _, ref := range img.refs {
+			if ref.Blob == w.desc.Digest {
+				of[ref.ID] = true
+			}
+		}
+	}
 	var out []string
-	add := func(id string) {
-		if l, there := i.layers.get(id); there && l.Skeleton && l.DiffID == w.diffID && id != except {
+	for _, id := range i.uses(w.diffID).layers {
+		l, _ := i.layers.get(id)
+		if l.Skeleton && id != except && (l.Blob == w.desc.Digest || of[id]) {
 			out = append(out, id)
 		}
 	}
-	for _, part := range i.layers.parts {
-		for id, l := range part {
-			if l.Blob == w.desc.Digest {
-				add(id)
-			}
-		}
-	}
-	for _, img := range i.images {
-		for _, ref := range img.refs {
-			if ref.Blob == w.desc.Digest {
-				add(ref.ID)
-			}
-		}
-	}
 	slices.Sort(out)
-	return slices.Compact(out)
+	return out
 }

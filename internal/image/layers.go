@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -33,7 +35,7 @@ type pipeline struct {
 	settling  keyLocks           // by contentName: one settles at a time
 	records   keyLocks           // by image id: one puts an image together with what the store has of it
 	proofs    proofs
-	pacing    pacing
+	look      time.Duration // over which transfers are judged: defaultLook, less in tests
 	inflater  inflater
 	unpackers *unpackers // nil where the daemon unpacks
 }
@@ -112,9 +114,6 @@ func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) 
 			}
 			p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseExists})
 			return h, nil
-		}
-		if !owner {
-			h, owner = firstToLand(ctx, s, w, src, h)
 		}
 		fl, leave := h.flight, h.release
 		raw, err := fl.wait(ctx)
@@ -210,7 +209,7 @@ func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *listen
 // makeLayer takes a layer that has come meanwhile, or makes one: from what another layer keeps of the same blob, where
 // the source has proven to have it, or else from the blob.
 func makeLayer(ctx context.Context, s *pipeline, w want, src source, l *listeners) (*rawLayer, error) {
-	if possesses(s, originOf(s, src, w.desc.Digest), w.desc.Digest) {
+	if possesses(s, originOf(s, src, w.desc.Digest), w) {
 		if id, release := s.holdPresent(blobID(w)); id != "" {
 			l.of(w, PhaseExists)(w.desc.Size)
 			return &rawLayer{id: id, release: release}, nil
@@ -260,7 +259,7 @@ func takeTurn(
 		return ctx, src, func() {}, nil
 	}
 	l.of(w, PhaseWaiting)(0)
-	return beginDownload(ctx, s.now().slots, src, w.desc.Size, l)
+	return beginDownload(ctx, s.now().slots, src)
 }
 
 // errLied says that a host served what the digest does not promise, and that there is another to ask.
@@ -297,7 +296,7 @@ func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string,
 	}
 	defer rc.Close()
 	blob := newBlobReader(rc, w.desc, tell)
-	blob.rest = restOf(rc, end, s.pacing)
+	blob.rest = restOf(rc, end, cmp.Or(s.look, defaultLook))
 	defer blob.rest.stop()
 	ctx = withHolder(ctx, rc, end)
 	res, diff, err := s.inflate(ctx, blob, w, dir)
@@ -399,7 +398,7 @@ func finish(s *pipeline, raw *rawLayer, w want, settled bool) (id string, releas
 		Blob: w.desc.Digest, BlobSize: w.desc.Size, ProvenBy: s.proofs.of(w.desc.Digest),
 	})
 	if settled {
-		rec.ID, rec.Chain = settledID(w, w.lowers), w.chain
+		rec.ID, rec.Chain = settledID(w, stackName(w.lowers)), w.chain
 	}
 	if err := at("pull.describe", func() error { return layerKind.Write(filepath.Join(raw.dir, "layer"), rec) }); err != nil {
 		return "", nil, err

@@ -57,15 +57,15 @@ func (o origin) named(tags, digests []string) bool {
 	return slices.ContainsFunc(tags, o.covers) || slices.ContainsFunc(digests, o.covers)
 }
 
-// possesses says whether the origin was seen to serve a blob, of which the store has what came of it: by itself, or
-// as a part of an image.
-func possesses(s *pipeline, o origin, blob digest.Digest) bool {
-	if o.name == "" || s.proofs.has(o, blob) {
+// possesses says whether the origin was seen to serve the blob of a layer, of which the store has what came of it: by
+// itself, or as a part of an image.
+func possesses(s *pipeline, o origin, w want) bool {
+	if o.name == "" || s.proofs.has(o, w.desc.Digest) {
 		return true
 	}
-	for _, img := range s.snapshot.Load().images {
-		part := slices.ContainsFunc(img.refs, func(l layerRef) bool { return l.Blob == blob })
-		if (part || img.ID == blob.String()) && o.named(img.RepoTags, img.RepoDigests) {
+	for img := range s.snapshot.Load().having(w.diffID) {
+		part := slices.ContainsFunc(img.refs, func(l layerRef) bool { return l.Blob == w.desc.Digest })
+		if part && o.named(img.RepoTags, img.RepoDigests) {
 			return true
 		}
 	}
@@ -75,7 +75,10 @@ func possesses(s *pipeline, o origin, blob digest.Digest) bool {
 // knownConfig is a config that an image of the store has, nil when there is none, or none that the origin has proven.
 func knownConfig(s *pipeline, id digest.Digest, from origin) []byte {
 	img, ok := s.snapshot.Load().findWhole(id.String())
-	if !ok || img.ID != id.String() || !possesses(s, from, id) {
+	if !ok || img.ID != id.String() {
+		return nil
+	}
+	if from.name != "" && !s.proofs.has(from, id) && !from.named(img.RepoTags, img.RepoDigests) {
 		return nil
 	}
 	raw, err := img.RawConfig()
@@ -138,7 +141,7 @@ func noteProof(s *pipeline, src source, blob digest.Digest) {
 // prove has src show that it has the blob of a layer that the store has, unless it has done so before: the blob is
 // fetched and digested, and nothing more. Many who want the same proof from the same origin share it.
 func prove(ctx context.Context, s *pipeline, id string, w want, src source, p *reporter) error {
-	for !possesses(s, originOf(s, src, w.desc.Digest), w.desc.Digest) {
+	for !possesses(s, originOf(s, src, w.desc.Digest), w) {
 		key := flightKey(s, w, src)
 		fl, owner, leave := s.proving.join(key, p, func(ctx context.Context, l *listeners) (struct{}, error) {
 			return struct{}{}, fetchProof(ctx, s, w, src, l)

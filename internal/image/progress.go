@@ -3,7 +3,6 @@ package image
 import (
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -121,8 +120,6 @@ func (r *reporter) close() {
 
 // listeners are all who follow one layer's fetch.
 type listeners struct {
-	download atomic.Pointer[download] // nil as long as it does not want a slot
-
 	mu   sync.Mutex // guards what follows
 	all  map[*reporter]int
 	last Progress

@@ -29,8 +29,8 @@ type rest struct {
 
 var errSlowRest = errors.New("the rest of it comes too slowly")
 
-func restOf(content io.ReadCloser, end context.CancelCauseFunc, p pacing) *rest {
-	r := &rest{end: end, look: p.orDefault().look, over: make(chan struct{})}
+func restOf(content io.ReadCloser, end context.CancelCauseFunc, look time.Duration) *rest {
+	r := &rest{end: end, look: look, over: make(chan struct{})}
 	if c, ok := content.(pacedContent); ok {
 		r.transfer = c.transfer
 	}
@@ -68,4 +68,24 @@ func (r *rest) gaveUp() bool { return r != nil && r.given.Load() }
 func unproven(err error) error {
 	return fail.New(crierrors.ErrRegistryUnavailable,
 		"it cannot be unpacked, and the rest of it comes too slowly to tell whether it is what was promised: %w", err)
+}
+
+// defaultLook is over how much time a transfer is judged.
+const defaultLook = 2 * time.Second
+
+// pace tells how fast a transfer is, look by look.
+type pace struct {
+	transfer *slots.Transfer
+	at       time.Time
+	bytes    int64
+}
+
+func newPace(t *slots.Transfer) *pace { return &pace{t, time.Now(), t.Received()} }
+
+// rate returns bytes a second since the last look.
+func (p *pace) rate() float64 {
+	now, bytes := time.Now(), p.transfer.Received()
+	rate := float64(bytes-p.bytes) / now.Sub(p.at).Seconds()
+	p.at, p.bytes = now, bytes
+	return rate
 }

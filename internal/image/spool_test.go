@@ -77,9 +77,11 @@ func (s *Store) receives() (n int64) {
 	s.layers.mu.Lock()
 	defer s.layers.mu.Unlock()
 	for _, fl := range s.layers.byID {
-		if d := fl.listen.download.Load(); d != nil {
-			n += d.transfer.Received()
+		fl.listen.mu.Lock()
+		if fl.listen.last.Phase == PhaseDownloading {
+			n += fl.listen.last.Done
 		}
+		fl.listen.mu.Unlock()
 	}
 	return n
 }

@@ -95,7 +95,7 @@ func probes() map[string]func() error {
 		"reading a layer below":     open(lowersFD, "f", unix.O_RDONLY),
 		"writing the layer":         open(unix.AT_FDCWD, "/new", unix.O_CREAT|unix.O_WRONLY),
 		"a whiteout":                func() error { return unix.Mknod("/w", unix.S_IFCHR, 0) },
-		"a device":                  func() error { return unix.Mknod("/null", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))) },
+		"a device":                  func() error { return unix.Mknod("/null", unix.S_IFCHR, int(unix.Mkdev(1, 3))) },
 		"a mark of the overlay":     func() error { return unix.Setxattr("/", "trusted.overlay.opaque", []byte("y"), 0) },
 		"a label":                   func() error { return unix.Setxattr("/", "security.test", []byte("x"), 0) },
 		"another root":              raw(unix.SYS_CHROOT),
@@ -164,8 +164,8 @@ type confined struct {
 	found   map[string]string
 }
 
-// probeProgram is this test, built as Berth's programs are, without the C library: that one makes calls of its own, which
-// the filter refuses, and aborts.
+// probeProgram is this test, built as Berth's programs are, without the C library: that one makes calls of its own,
+// which the filter refuses, and aborts.
 var probeProgram = sync.OnceValues(func() (string, error) {
 	if !withC {
 		return os.Executable()

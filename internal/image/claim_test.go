@@ -44,7 +44,6 @@ func TestClaimedLayer(t *testing.T) {
 			push(t, ref, imageOf(t, wanted))
 			evil := startHostile(t, c.size, []digest.Digest{diffOf(t, wanted)}, c.serve)
 			s := open(t, t.TempDir())
-			s.pacing = pacing{look: patience.For(100 * time.Millisecond), chance: patience.For(time.Second)}
 			defer hostilePulls(t, s, []*hostile{evil}, 1)()
 			ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
 			defer cancel()
@@ -64,57 +63,6 @@ func onlyLetters(r rune) rune {
 		return r
 	}
 	return -1
-}
-
-// TestSecondFetchIsNotFaster has two callers want a layer from two hosts behind one slow link: the second one tries,
-// and leaves it to the first.
-func TestSecondFetchIsNotFaster(t *testing.T) {
-	t.Parallel()
-	host := startRegistry(t, "")
-	push(t, host+"/same:v1", imageOf(t, noisy(t, "a", 1<<20)))
-	slowly := func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		if strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.Header.Get("Accept"), "config") {
-			w = &slowWriter{w, 128 << 10}
-		}
-		next.ServeHTTP(w, r)
-	}
-	a, b := startProxy(t, host, slowly), startProxy(t, host, slowly)
-	s := open(t, t.TempDir())
-	s.pacing = pacing{look: 300 * time.Millisecond, chance: 600 * time.Millisecond}
-	done := make(chan error)
-	go func() {
-		_, err := s.Pull(t.Context(), PullRequest{Reference: a.host + "/same:v1"})
-		done <- err
-	}()
-	until(t, "the first fetch has begun", func() bool { return len(a.blobGets()) == 2 })
-	pull(t, s, b.host+"/same:v1")
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	most := 0
-	for _, n := range b.blobGets() {
-		most = max(most, n)
-	}
-	if most > 4 { // 0.3 s, 1.2, 4.8, each behind the one before: the layer takes 8
-		t.Errorf("the second caller began %d times", most)
-	}
-}
-
-// slowWriter passes on so many bytes a second.
-type slowWriter struct {
-	http.ResponseWriter
-	rate int
-}
-
-func (s *slowWriter) Write(p []byte) (n int, err error) {
-	for n < len(p) && err == nil {
-		var m int
-		m, err = s.ResponseWriter.Write(p[n:min(len(p), n+s.rate/20)])
-		_ = http.NewResponseController(s.ResponseWriter).Flush()
-		n += m
-		time.Sleep(50 * time.Millisecond)
-	}
-	return n, err
 }
 
 // TestFirstFetchFails has the first of two fetches of a layer fail: the second caller has its own.
@@ -138,7 +86,6 @@ func TestFirstFetchFails(t *testing.T) {
 		next.ServeHTTP(w, r)
 	})
 	s := open(t, t.TempDir())
-	s.pacing = pacing{look: 50 * time.Millisecond, chance: time.Hour}
 	failed := make(chan error)
 	go func() {
 		_, err := s.Pull(t.Context(), PullRequest{Reference: evil.host + "/evil:v1"})
