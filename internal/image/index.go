@@ -15,24 +15,25 @@ type index struct {
 	images []*Image             // by id
 	names  *shards[string]      // tags and repository digests, to the id of their image
 	layers *shards[layerRecord] // by id
-	byDiff *shards[tarUses]     // by diff id
+	byDiff *shards[*tarUses]    // by diff id
 	bytes  uint64
 	inodes uint64
 	at     time.Time
 }
 
-// tarUses are the ids of the layers that have a diff id, and of the images that have one of them. The slices are never
-// changed.
+// tarUses are the ids of the layers that have a diff id, and of the images that have one of them, in no order.
 type tarUses struct{ layers, images []string }
 
 func emptyIndex() *index {
-	return &index{names: &shards[string]{}, layers: &shards[layerRecord]{}, byDiff: &shards[tarUses]{}}
+	return &index{names: &shards[string]{}, layers: &shards[layerRecord]{}, byDiff: &shards[*tarUses]{}}
 }
 
 // uses are what there is of a diff id.
 func (i *index) uses(diff digest.Digest) tarUses {
-	u, _ := i.byDiff.get(diff.String())
-	return u
+	if u, ok := i.byDiff.get(diff.String()); ok {
+		return *u
+	}
+	return tarUses{}
 }
 
 // having goes through the images that have a layer with a diff id.
@@ -103,12 +104,14 @@ type indexEdit struct {
 	own    bool // the list of images was copied already
 	names  *shardEdit[string]
 	layers *shardEdit[layerRecord]
-	byDiff *shardEdit[tarUses]
+	byDiff *shardEdit[*tarUses]
+	fresh  map[*tarUses]bool // which nobody else has yet: they may be changed
 }
 
 func editIndex(old *index) *indexEdit {
 	return &indexEdit{
 		next: *old, names: editShards(old.names), layers: editShards(old.layers), byDiff: editShards(old.byDiff),
+		fresh: map[*tarUses]bool{},
 	}
 }
 
@@ -151,7 +154,7 @@ func (e *indexEdit) relate(id string, before, now []layerRef) {
 	}
 	for diff := range new {
 		if !old[diff] {
-			e.changeUses(diff, func(u *tarUses) { u.images = appended(u.images, []string{id}) })
+			e.changeUses(diff, func(u *tarUses) { u.images = append(u.images, id) })
 		}
 	}
 }
@@ -166,17 +169,23 @@ func diffsOf(refs []layerRef) map[digest.Digest]bool {
 
 func (e *indexEdit) changeUses(diff digest.Digest, change func(*tarUses)) {
 	u, _ := e.byDiff.next.get(diff.String())
-	change(&u)
+	if !e.fresh[u] {
+		var old tarUses
+		if u != nil {
+			old = *u
+		}
+		u = &tarUses{slices.Clone(old.layers), slices.Clone(old.images)}
+		e.fresh[u] = true
+		e.byDiff.put(diff.String(), u)
+	}
+	change(u)
 	if len(u.layers)+len(u.images) == 0 {
 		e.byDiff.drop(diff.String())
-		return
 	}
-	e.byDiff.put(diff.String(), u)
 }
 
-// without is a copy of a list that lacks one element.
 func without(list []string, one string) []string {
-	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == one })
+	return slices.DeleteFunc(list, func(s string) bool { return s == one })
 }
 
 // name has a name lead to an image, or nowhere when the id is empty.
@@ -197,7 +206,7 @@ func (e *indexEdit) putLayer(rec layerRecord) {
 		e.changeUses(was.DiffID, func(u *tarUses) { u.layers = without(u.layers, rec.ID) })
 	}
 	if !there || was.DiffID != rec.DiffID {
-		e.changeUses(rec.DiffID, func(u *tarUses) { u.layers = appended(u.layers, []string{rec.ID}) })
+		e.changeUses(rec.DiffID, func(u *tarUses) { u.layers = append(u.layers, rec.ID) })
 	}
 	e.layers.put(rec.ID, rec)
 }

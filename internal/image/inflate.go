@@ -25,6 +25,7 @@ const gunzipFrom = 4 << 20
 // inflater opens the plain streams of layers: by a program of the node, or by the library.
 type inflater struct {
 	program *inflate.Program // nil where the library does all
+	from    int64            // the least size of a layer for it: gunzipFrom, less in tests
 	log     *slog.Logger
 }
 
@@ -32,7 +33,7 @@ type inflater struct {
 // inflate before, and any on a node of one processor, where nothing is gained by doing two things at once.
 func (i inflater) suited(ctx context.Context, w want) *inflate.Program {
 	p := i.program
-	if p == nil || w.left != nil || w.desc.Size < gunzipFrom || runtime.GOMAXPROCS(0) < 2 || !p.Usable(ctx) {
+	if p == nil || w.left != nil || w.desc.Size < i.from || runtime.GOMAXPROCS(0) < 2 || !p.Usable(ctx) {
 		return nil
 	}
 	return p

@@ -62,10 +62,22 @@ func gunzipper(t *testing.T) (p *inflate.Program, starts *atomic.Int32) {
 	return p, starts
 }
 
+// testFrom is the size from which on a program inflates layers in tests. It is more than what is looked at before one is
+// started.
+const testFrom = 256 << 10
+
+// openGunzip opens a store that has a program for gzip, for smaller layers than usual.
+func openGunzip(t *testing.T, p *inflate.Program, changes ...func(*Config)) *Store {
+	t.Helper()
+	s := open(t, t.TempDir(), append(changes, func(cfg *Config) { cfg.Gunzip, cfg.Unpackers = p, nil })...)
+	s.inflater.from = testFrom
+	return s
+}
+
 // largeGz is a gzip layer that a program inflates.
 func largeGz(t *testing.T, name string) packed {
 	t.Helper()
-	body := make([]byte, gunzipFrom+1<<20)
+	body := make([]byte, 2*testFrom)
 	_, _ = rand.Read(body)
 	return gz(t, file(name, lieAbout+string(body)), file("end", "the end"))
 }
@@ -105,7 +117,7 @@ func TestProgramInflates(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, starts := gunzipper(t)
-			s := open(t, t.TempDir(), func(cfg *Config) { cfg.Gunzip, cfg.Unpackers = p, nil })
+			s := openGunzip(t, p)
 			ref := host + "/a:" + strings.ReplaceAll(c.name, " ", "-")
 			push(t, ref, imageOf(t, c.layer))
 			pull(t, s, ref)
@@ -129,16 +141,16 @@ func TestProgramFails(t *testing.T) {
 	for name, confine := range map[string][]string{
 		"fails at once": sh("exit 1"),
 		"says nothing":  sh("cat >/dev/null"),
-		"is killed":     sh("head -c 1000000 >/dev/null; kill -9 $$"),
+		"is killed":     sh("head -c 100000 >/dev/null; kill -9 $$"),
 		"lies":          sh(real + ` -d -c | LC_ALL=C sed "s/` + lieAbout + `/this is what the layer lies/"`),
-		"breaks off":    sh(real + " -d -c | head -c 2000000"),
+		"breaks off":    sh(real + " -d -c | head -c 200000"),
 		"says too much": sh(real + " -d -c; echo more"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			front := startProxy(t, host, nil)
 			p, starts := gunzipper(t)
 			p.Confine = confine
-			s := open(t, t.TempDir(), func(cfg *Config) { cfg.Gunzip, cfg.Unpackers = p, nil })
+			s := openGunzip(t, p)
 			for i := range inflate.MaxFailures + 1 {
 				l, ref := largeGz(t, "large"), fmt.Sprintf("%s/%s:%d", front.host, strings.ReplaceAll(name, " ", "-"), i)
 				push(t, ref, imageOf(t, l))
@@ -165,7 +177,7 @@ func TestProgramFailsInARepair(t *testing.T) {
 	host := startRegistry(t, "")
 	p, starts := gunzipper(t)
 	p.Confine = []string{"/bin/sh", "-c", "exit 1"}
-	s := open(t, t.TempDir(), func(cfg *Config) { cfg.Gunzip, cfg.Unpackers = nil, nil })
+	s := openGunzip(t, nil)
 	push(t, host+"/large:v1", imageOf(t, largeGz(t, "large")))
 	img := pull(t, s, host+"/large:v1")
 	damage(t, s, img, 0)
@@ -190,7 +202,7 @@ func TestProgramRefuses(t *testing.T) {
 		"a bad checksum":  {packed{flipped(good.blob, -8), good.plain, good.kind}, 2, "invalid checksum"},
 		"cut short":       {packed{good.blob[:len(good.blob)-5000], good.plain, good.kind}, 2, "it is cut short"},
 		"another diff id": {packed{good.blob, []byte("another"), good.kind}, 2, "not the sha256:"},
-		"a bad tar":       {noisyGz(t, bytes.Repeat([]byte("no tar "), 1<<20)), 2, "read layer tar"},
+		"a bad tar":       {noisyGz(t, bytes.Repeat([]byte("no tar "), 1<<17)), 2, "read layer tar"},
 		"too much":        {noisyGz(t, hugeTar(t)), 1, "images.max_layer_bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -200,12 +212,7 @@ func TestProgramRefuses(t *testing.T) {
 			texts := map[bool]string{}
 			for _, with := range []bool{false, true} {
 				p, starts := gunzipper(t)
-				s := open(t, t.TempDir(), func(cfg *Config) {
-					cfg.MaxLayerBytes = 64 << 20
-					if with {
-						cfg.Gunzip, cfg.Unpackers = p, nil
-					}
-				})
+				s := openGunzip(t, map[bool]*inflate.Program{true: p}[with], func(cfg *Config) { cfg.MaxLayerBytes = 4 << 20 })
 				before := layerGets(t, front, c.layer)
 				_, err := s.Pull(t.Context(), PullRequest{Reference: ref})
 				if err == nil || !strings.Contains(err.Error(), c.words) || inflateError(err) {
@@ -238,16 +245,16 @@ func flipped(b []byte, at int) []byte {
 // noisyGz is a layer of anything, which with the noise behind it is large enough for a program.
 func noisyGz(t *testing.T, plain []byte) packed {
 	t.Helper()
-	noise := make([]byte, gunzipFrom+1<<20)
+	noise := make([]byte, 2*testFrom)
 	_, _ = rand.Read(noise)
 	plain = append(bytes.Clone(plain), noise...)
 	return packed{part(func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }, plain), plain, gz(t).kind}
 }
 
-// hugeTar is one file of 100 MiB.
+// hugeTar is one file of 6 MiB.
 func hugeTar(t *testing.T) []byte {
 	t.Helper()
-	plain := tarOf(t, file("huge", strings.Repeat("x", 100<<20)))
+	plain := tarOf(t, file("huge", strings.Repeat("x", 6<<20)))
 	return plain[:len(plain)-1024]
 }
 
@@ -266,7 +273,7 @@ func TestProgramLeavesNoTrace(t *testing.T) {
 			return err
 		})
 	}
-	s := open(t, t.TempDir(), func(cfg *Config) { cfg.Gunzip, cfg.Unpackers = p, nil })
+	s := openGunzip(t, p)
 	if _, err := s.Pull(ctx, PullRequest{Reference: ref}); !errors.Is(err, context.Canceled) || starts.Load() != 1 {
 		t.Errorf("%v after %d starts", err, starts.Load())
 	}

@@ -154,7 +154,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		pipeline: &pipeline{
-			catalog: c, cfg: cfg, platform: platform, inflater: inflater{cfg.Gunzip, cfg.Logger},
+			catalog: c, cfg: cfg, platform: platform, inflater: inflater{cfg.Gunzip, gunzipFrom, cfg.Logger},
 		},
 		syncer: &syncer{catalog: c, ask: make(chan struct{}, 1)},
 	}

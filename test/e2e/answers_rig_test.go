@@ -65,6 +65,7 @@ func drain[R any, P interface {
 // stopped.
 func (q questions) busyPod(handler string) *ctr {
 	q.Helper()
+	dir := q.T.TempDir() // before the pod, which is to be gone when it is removed
 	stopped := q.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-stopped" })
 	q.ok(q.n.Runtime.StopPodSandbox(ctx(), stopped.id))
 
@@ -75,7 +76,6 @@ func (q questions) busyPod(handler string) *ctr {
 	p := &pod{q.rig, note(q, run, err).PodSandboxId, config}
 	q.Cleanup(p.remove)
 
-	dir := q.T.TempDir()
 	work := "head -c 2000000 /dev/zero > /tmp/f; echo up; while :; do head -c 1000000 /tmp/f > /data/g; done"
 	busy := busybox("main", work, mount(dir, "/data"), func(c *v1.ContainerConfig) {
 		c.Labels, c.Annotations = map[string]string{"e": "f"}, map[string]string{"g": "h"}
