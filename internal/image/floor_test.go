@@ -41,8 +41,6 @@ func tooLow(t *testing.T, err error) {
 	}
 }
 
-func content28MiB(name string) entry { return file(name, strings.Repeat(name, 28<<20/len(name))) }
-
 // TestFloorEndsPulls pulls what would fit, and would leave too little: by bytes, by inodes, by copying from a lower
 // layer.
 func TestFloorEndsPulls(t *testing.T) {
@@ -53,15 +51,15 @@ func TestFloorEndsPulls(t *testing.T) {
 		many = append(many, file(fmt.Sprint("f", i), ""))
 	}
 	first := gz(t, file("a", "1"))
-	half := gz(t, file("b", strings.Repeat("b", 9<<20)))
+	half := gz(t, file("b", strings.Repeat("b", 3<<20)))
 	link := entry{Header: tar.Header{Name: "c", Typeflag: tar.TypeLink, Linkname: "b"}}
 	for name, c := range map[string]struct {
 		options string
 		image   v1.Image
 	}{
-		"bytes":  {"size=32m", imageOf(t, first, gz(t, content28MiB("b")))},
-		"inodes": {"size=32m,nr_inodes=1000", imageOf(t, first, gz(t, many...))},
-		"copies": {"size=24m", imageOf(t, first, half, gz(t, link))},
+		"bytes":  {"size=8m", imageOf(t, first, gz(t, file("b", strings.Repeat("b", 7<<20))))},
+		"inodes": {"size=8m,nr_inodes=1000", imageOf(t, first, gz(t, many...))},
+		"copies": {"size=8m", imageOf(t, first, half, gz(t, link))},
 	} {
 		push(t, host+"/"+name+":v1", c.image)
 		t.Run(name, func(t *testing.T) {
@@ -85,8 +83,8 @@ func TestFloorEndsPulls(t *testing.T) {
 // TestFloorEndsImports imports an archive of which the file alone would leave too little.
 func TestFloorEndsImports(t *testing.T) {
 	t.Parallel()
-	s := small(t, "size=32m", 40)
-	noise := make([]byte, 24<<20)
+	s := small(t, "size=8m", 40)
+	noise := make([]byte, 6<<20)
 	copy(noise, "not all zeroes")
 	archive := ociTar(t, map[string]v1.Image{"big:v1": imageOf(t, plainLayer(t, file("a", string(noise))))})
 	_, err := s.Import(t.Context(), bytes.NewReader(archive), nil)

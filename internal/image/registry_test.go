@@ -126,7 +126,7 @@ func (p packed) MediaType() (types.MediaType, error) { return p.kind, nil }
 func gz(t testing.TB, entries ...entry) packed {
 	plain := tarOf(t, entries...)
 	var buf bytes.Buffer
-	w := gzip.NewWriter(&buf)
+	w, _ := gzip.NewWriterLevel(&buf, gzip.BestSpeed)
 	_, _ = w.Write(plain)
 	_ = w.Close()
 	return packed{buf.Bytes(), plain, types.OCILayer}

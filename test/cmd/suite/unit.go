@@ -13,7 +13,8 @@ import (
 // they are named; one of these that began last would run alone at the end.
 var longest = []string{
 	"internal/image", "internal/runtime", "bench/internal/pull", "internal/network", "internal/image/layer", "cmd/berth",
-	"internal/image/remote", "bench/internal/link", "internal/cli", "internal/stream", "internal/spec", "test/rules",
+	"internal/image/slots", "internal/image/inflate", "bench/internal/attack", "internal/rootfs", "internal/image/remote",
+	"bench/internal/link", "internal/cli", "internal/stream", "internal/spec", "test/rules",
 }
 
 // packagesPerCore is how many packages are tested at once on each core. Most tests wait for other processes more than
