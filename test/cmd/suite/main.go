@@ -29,7 +29,7 @@ var sections = []section{
 	{"vet", "go vet", func(t *tally) { t.command("go", "vet", "./...") }},
 	{"format", "gofmt", format},
 	{"staticcheck", "staticcheck", staticcheck},
-	{"unit", "unit tests, with the race detector", runUnit},
+	{"unit", "unit tests, with the race detector unless -race=false", runUnit},
 	{"compare", "images unpacked, compared with umoci and GNU tar", func(t *tally) {
 		t.goTest("-count=1", "-timeout=10m", comparisons("-run"), "./internal/image")
 	}},
