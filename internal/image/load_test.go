@@ -15,27 +15,6 @@ import (
 	"berth/test/volume"
 )
 
-// ext4At mounts a new ext4 of so many MiB until the test ends.
-func ext4At(t *testing.T, at string, mib int, mkfs ...string) *volume.Volume {
-	t.Helper()
-	if err := volume.Ext4.Available(); err != nil {
-		t.Skip(err)
-	}
-	v, err := volume.Make(t.TempDir(), volume.Ext4, mib, mkfs...)
-	if err == nil {
-		err = v.Mount(at)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := v.Unmount(); err != nil {
-			t.Error(err)
-		}
-	})
-	return v
-}
-
 // TestOpenReadOnly opens a store whose file system has turned read-only: what is whole is served, what may not be
 // whole is not, and all is well again when the file system is.
 func TestOpenReadOnly(t *testing.T) {
@@ -44,7 +23,7 @@ func TestOpenReadOnly(t *testing.T) {
 	push(t, host+"/whole:v1", imageOf(t, gz(t, file("a", "whole"))))
 	push(t, host+"/late:v1", imageOf(t, gz(t, file("b", "late"))))
 	root := t.TempDir()
-	ext4At(t, root, 16)
+	volume.Mounted(t, root, volume.Ext4, 16)
 	s := open(t, root, func(c *Config) { c.BootID = "one" })
 	whole := pull(t, s, host+"/whole:v1")
 	durable(t, s)

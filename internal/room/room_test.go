@@ -51,26 +51,12 @@ func TestExplain(t *testing.T) {
 
 // TestInodes tells a file system that has bytes but no inodes from a full one.
 func TestInodes(t *testing.T) {
-	if err := volume.Ext4.Available(); err != nil {
-		t.Skip(err)
-	}
-	v, err := volume.Make(t.TempDir(), volume.Ext4, 8, "-N", "64")
-	if err != nil {
-		t.Fatal(err)
-	}
 	at := t.TempDir()
-	if err := v.Mount(at); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := v.Unmount(); err != nil {
-			t.Error(err)
-		}
-	})
+	volume.Mounted(t, at, volume.Ext4, 8, "-N", "64")
 	if _, err := volume.FillInodes(at); err != nil {
 		t.Fatal(err)
 	}
-	err = os.WriteFile(at+"/more", nil, 0o600)
+	err := os.WriteFile(at+"/more", nil, 0o600)
 	if text := fmt.Sprint(Explain(err, at, "remove images")); !strings.Contains(text, ", 0 of 64 inodes)") {
 		t.Errorf("%s", text)
 	}

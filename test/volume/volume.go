@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,6 +66,27 @@ func Make(dir string, kind Kind, mib int, mkfs ...string) (*Volume, error) {
 		return nil, err
 	}
 	return v, run("mkfs."+string(kind), append(append([]string{"-q"}, mkfs...), v.image)...)
+}
+
+// Mounted mounts a new volume at a directory until the test ends. Where this machine cannot have one, the test is skipped.
+func Mounted(t testing.TB, at string, kind Kind, mib int, mkfs ...string) *Volume {
+	t.Helper()
+	if err := kind.Available(); err != nil {
+		t.Skip(err)
+	}
+	v, err := Make(t.TempDir(), kind, mib, mkfs...)
+	if err == nil {
+		err = v.Mount(at)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := v.Unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	return v
 }
 
 // Mount mounts the volume, replaying its journal where it lost its power. What is written to it reaches its file only when

@@ -17,22 +17,8 @@ import (
 // blocksOf1K is an ext4 with blocks of 1 KiB, which keeps no attribute of more.
 func blocksOf1K(t *testing.T) string {
 	t.Helper()
-	if err := volume.Ext4.Available(); err != nil {
-		t.Skip(err)
-	}
 	at := t.TempDir()
-	v, err := volume.Make(t.TempDir(), volume.Ext4, 8, "-b", "1024")
-	if err == nil {
-		err = v.Mount(at)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := v.Unmount(); err != nil {
-			t.Error(err)
-		}
-	})
+	volume.Mounted(t, at, volume.Ext4, 8, "-b", "1024")
 	return at
 }
 
