@@ -68,7 +68,8 @@ func Make(dir string, kind Kind, mib int, mkfs ...string) (*Volume, error) {
 	return v, run("mkfs."+string(kind), append(append([]string{"-q"}, mkfs...), v.image)...)
 }
 
-// Mounted mounts a new volume at a directory until the test ends. Where this machine cannot have one, the test is skipped.
+// Mounted mounts a new volume at a directory until the test ends. Where this machine cannot have one, the test is
+// skipped.
 func Mounted(t testing.TB, at string, kind Kind, mib int, mkfs ...string) *Volume {
 	t.Helper()
 	if err := kind.Available(); err != nil {
