@@ -28,12 +28,15 @@ func small(t *testing.T, options string, percent int) *Store {
 }
 
 // tooLow wants an error that says that a floor ended the work, and what to do.
-func tooLow(t *testing.T, err error) {
+func tooLow(t *testing.T, s *Store, err error) {
 	t.Helper()
 	if kindOf(err) != errdefs.ErrResourceExhausted {
 		t.Errorf("%v: the kind is %v", err, kindOf(err))
 	}
-	words := []string{"which " + minFreeKey + " keeps for pods", "MiB free", "remove images", "lower " + minFreeKey}
+	words := []string{
+		"the file system of " + s.root, "which " + minFreeKey + " keeps for pods", "MiB free", "remove images",
+		"lower " + minFreeKey,
+	}
 	for _, want := range words {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %v", want, err)
@@ -65,7 +68,7 @@ func TestFloorEndsPulls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := small(t, c.options, 40)
 			_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/" + name + ":v1"})
-			tooLow(t, err)
+			tooLow(t, s, err)
 			nothingInFlight(t, s)
 			if n := layersOnDisk(t, s); n != 0 {
 				t.Errorf("%d layers are left", n)
@@ -88,7 +91,7 @@ func TestFloorEndsImports(t *testing.T) {
 	copy(noise, "not all zeroes")
 	archive := ociTar(t, map[string]v1.Image{"big:v1": imageOf(t, plainLayer(t, file("a", string(noise))))})
 	_, err := s.Import(t.Context(), bytes.NewReader(archive), nil)
-	tooLow(t, err)
+	tooLow(t, s, err)
 	nothingInFlight(t, s)
 }
 
@@ -120,7 +123,7 @@ func TestBelowTheFloor(t *testing.T) {
 	}
 	before := len(p.blobGets())
 	_, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/newer:v1"})
-	tooLow(t, err)
+	tooLow(t, s, err)
 	if now := len(p.blobGets()); now > before+1 { // the config
 		t.Errorf("%d blobs were fetched in vain", now-before)
 	}
@@ -131,7 +134,7 @@ func TestBelowTheFloor(t *testing.T) {
 	}
 	release()
 	_, err = s.Import(t.Context(), bytes.NewReader(nil), nil)
-	tooLow(t, err)
+	tooLow(t, s, err)
 	if err := errors.Join(s.Remove(t.Context(), img.ID), os.Remove(filler)); err != nil {
 		t.Error(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"berth/internal/fail"
 	"berth/internal/image/layer"
 	"berth/internal/image/unpack"
+	"berth/internal/room"
 )
 
 // Crew starts processes of the program berth-unpack; helper.Crew does.
@@ -184,6 +185,7 @@ func plausible(r *layer.Result, lim layer.Limits) error {
 
 // unpacker is one process.
 type unpacker struct {
+	root    string // of the store
 	process *os.Process
 	control *os.File
 	blob    *os.File // where the blob is written to; nil when there is none
@@ -198,7 +200,7 @@ type unpacker struct {
 // start starts a process for the directory dir.
 func (u *unpackers) start(job unpack.Job, dir string, lowers []*os.File, size int64) (_ *unpacker, err error) {
 	own := make([]*os.File, 0, 8) // the process's ends
-	p := &unpacker{lowers: lowers, job: job, release: func() {}, failed: func() {}}
+	p := &unpacker{root: filepath.Dir(u.ingest.Name()), lowers: lowers, job: job, release: func() {}, failed: func() {}}
 	defer func() {
 		closeAll(own)
 		if err != nil {
@@ -310,7 +312,7 @@ func (p *unpacker) work(ctx context.Context, blob io.Reader) (*unpack.Answer, er
 	case err != nil:
 		return nil, err
 	case e.err != nil && !errors.Is(e.err, errSilent): // it has judged what it had
-		return nil, e.err
+		return nil, p.explain(e.err)
 	case fed != nil:
 		return nil, fed
 	case ctx.Err() != nil:
@@ -319,6 +321,15 @@ func (p *unpacker) work(ctx context.Context, blob io.Reader) (*unpack.Answer, er
 		return nil, p.died(status)
 	}
 	return e.answer, e.err
+}
+
+// explain adds to the error of a process that left off because too little is free where it is, and what to do.
+func (p *unpacker) explain(err error) error {
+	var failed *unpack.Error
+	if !errors.As(err, &failed) || !failed.Low {
+		return err
+	}
+	return &room.Error{Err: err, Text: p.job.Limits.Floor.Advice(p.root, toMakeRoom)}
 }
 
 // feed copies the blob. That the process reads no more is no error: it has a reason, and says it.

@@ -33,7 +33,12 @@ func (f Floor) Check(dir string, need int64, remedy string) error {
 	if !f.below(st.Bavail-min(blocks, st.Bavail), st.Blocks) && !f.below(st.Ffree, st.Files) {
 		return nil
 	}
-	return &Error{Err: lowError{f}, Text: lack(dir) + ": " + remedy + ", make it larger, or lower " + f.Key}
+	return &Error{Err: lowError{f}, Text: f.Advice(dir, remedy)}
+}
+
+// Advice is the text of an Error for a file system that has less free than the floor asks.
+func (f Floor) Advice(dir, remedy string) string {
+	return lack(dir) + ": " + remedy + ", make it larger, or lower " + f.Key
 }
 
 func (f Floor) below(free, all uint64) bool {

@@ -70,7 +70,7 @@ type Failure struct {
 	Limit  string     `json:"limit,omitempty"` // name of the limit that is exceeded
 	At     int64      `json:"at,omitempty"`    // and how much it allows
 	Errno  unix.Errno `json:"errno,omitempty"`
-	Advice string     `json:"advice,omitempty"` // what to do about a lack of it
+	Low    bool       `json:"low,omitempty"` // less would be free than the floor asks
 }
 
 // maxText bounds the texts of a failure, which may have names of the layer.
@@ -78,7 +78,7 @@ const maxText = 8 << 10
 
 // failureOf takes of an error what its kind depends on.
 func failureOf(err error) *Failure {
-	f := &Failure{Text: clip(err.Error())}
+	f := &Failure{Text: err.Error()}
 	var hostile *layer.HostileError
 	if errors.As(err, &hostile) {
 		f.Entry, f.Reason = clip(hostile.Entry), clip(hostile.Reason)
@@ -89,9 +89,10 @@ func failureOf(err error) *Failure {
 	}
 	_ = errors.As(err, &f.Errno)
 	var full *room.Error
-	if errors.As(err, &full) {
-		f.Advice, f.Errno = clip(full.Text), unix.ENOSPC
+	if errors.As(err, &full) { // its text is the daemon's to make: here the layer is all that there is
+		f.Low, f.Errno, f.Text = true, unix.ENOSPC, strings.TrimSuffix(f.Text, ": "+full.Text)
 	}
+	f.Text = clip(f.Text)
 	return f
 }
 
@@ -99,6 +100,8 @@ func clip(text string) string { return strings.ToValidUTF8(text[:min(len(text), 
 
 // Error is the failure of a process as an error of this one: its text, and of its kind.
 type Error struct {
+	// Low says that the process left off because less would be free than the floor asks.
+	Low  bool
 	text string
 	kind error
 }
@@ -111,7 +114,7 @@ func (e *Error) Unwrap() error { return e.kind }
 // Err makes an error of a failure. A limit is one of Berth's own, or else none: a process that was led astray may name
 // anything.
 func (f *Failure) Err() error {
-	e := &Error{text: clip(f.Text)}
+	e := &Error{Low: f.Low && f.Errno == unix.ENOSPC, text: clip(f.Text)}
 	switch {
 	case f.Limit != "":
 		for _, b := range limit.All() {
@@ -121,8 +124,6 @@ func (f *Failure) Err() error {
 		}
 	case f.Reason != "":
 		e.kind = &layer.HostileError{Entry: clip(f.Entry), Reason: clip(f.Reason)}
-	case f.Advice != "":
-		e.kind = &room.Error{Err: f.Errno, Text: clip(f.Advice)}
 	case f.Errno != 0:
 		e.kind = f.Errno
 	}
