@@ -15,39 +15,13 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
+	"berth/test/group"
 	"berth/test/patience"
 )
 
 func testRunner(t testing.TB) *Runner {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	top, err := cgroup.Tracking(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := cgroup.Make(top, fmt.Sprintf("berth-helper-test-%d/%s", os.Getpid(), t.Name()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		whole := cgroup.At(filepath.Dir(g.Path()))
-		if pids, err := whole.Pids(); err != nil || len(pids) > 0 {
-			t.Errorf("left processes %v, %v", pids, err)
-		}
-		for dir, want := g.Path(), 0; dir != filepath.Dir(whole.Path()); dir = filepath.Dir(dir) {
-			if left, _ := filepath.Glob(dir + "/*/cgroup.procs"); len(left) > want {
-				t.Errorf("left groups %v", left)
-			}
-			want = 1
-		}
-		_ = whole.Kill()
-		if err := errors.Join(whole.WaitEmpty(context.Background()), whole.Remove()); err != nil {
-			t.Error(err)
-		}
-	})
-	return &Runner{Root: g.Path()}
+	return &Runner{Root: group.New(t).Path()}
 }
 
 func shell(script string) *exec.Cmd { return exec.Command("/bin/sh", "-c", script) }

@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,37 +19,21 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"berth/internal/cgroup"
 	"berth/internal/helper"
 	"berth/internal/image/inflate"
+	"berth/test/group"
 )
 
 // gunzipper is igzip, and counts how often it is started.
-func gunzipper(t *testing.T) (p *inflate.Program, starts *atomic.Int32) {
+func gunzipper(t *testing.T) (*inflate.Program, *atomic.Int32) {
 	t.Helper()
-	top, err := cgroup.Tracking(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := cgroup.Make(top, fmt.Sprintf("berth-image-test-%d/%s", os.Getpid(), t.Name()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		whole := cgroup.At(filepath.Dir(g.Path()))
-		if pids, err := whole.Pids(); err != nil || len(pids) > 0 {
-			t.Errorf("left processes %v, %v", pids, err)
-		}
-		if err := errors.Join(whole.Kill(), whole.WaitEmpty(context.Background()), whole.Remove()); err != nil {
-			t.Error(err)
-		}
-	})
+	g := group.New(t)
 	runner, starts := &helper.Runner{Root: g.Path()}, new(atomic.Int32)
 	run := func(ctx context.Context, name string, cmd *exec.Cmd, started func(int) error) error {
 		starts.Add(1)
 		return runner.RunStarted(ctx, name, cmd, started)
 	}
-	p, err = inflate.New("", run, slog.New(slog.DiscardHandler))
+	p, err := inflate.New("", run, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Skip("igzip or prlimit is not installed: hack/setup test does it: ", err)
 	}

@@ -153,6 +153,28 @@ func (v *Volume) Cut(l Loss) error {
 	return errors.Join(run("cp", "--sparse=always", old, v.image), os.Remove(old))
 }
 
+// Freeze has everybody who writes to the file system at a path wait, as on a disk that hangs, until thaw is called or
+// this process is gone. Who reads goes on.
+func Freeze(at string) (thaw func() error, err error) {
+	// It thaws when its input ends. The file system would stay as it is if that were left to a process that may be killed.
+	cmd := exec.Command("sh", "-c", `fsfreeze -f "$0" && echo && read -r line; fsfreeze -u "$0"`, at)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		return nil, errors.Join(fmt.Errorf("freeze %s: %w", at, err), in.Close(), cmd.Wait())
+	}
+	return func() error { return errors.Join(in.Close(), cmd.Wait()) }, nil
+}
+
 // Break makes a mounted ext4 find an error in itself, so that it turns read-only.
 func (v *Volume) Break() error {
 	var st unix.Stat_t

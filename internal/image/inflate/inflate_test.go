@@ -3,49 +3,26 @@ package inflate
 import (
 	"bytes"
 	"compress/gzip"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroup"
 	"berth/internal/helper"
 	"berth/internal/image/layer"
+	"berth/test/group"
 )
 
 // testProgram is igzip, or a program in its place.
 func testProgram(t testing.TB, path string) *Program {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
 	if _, _, err := Find(""); err != nil {
 		t.Skip("igzip or prlimit is not installed: hack/setup test does it: ", err)
 	}
-	top, err := cgroup.Tracking(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := cgroup.Make(top, fmt.Sprintf("berth-inflate-test-%d/%s", os.Getpid(), t.Name()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		whole := cgroup.At(filepath.Dir(g.Path()))
-		if pids, err := whole.Pids(); err != nil || len(pids) > 0 {
-			t.Errorf("left processes %v, %v", pids, err)
-		}
-		_ = whole.Kill()
-		if err := errors.Join(whole.WaitEmpty(context.Background()), whole.Remove()); err != nil {
-			t.Error(err)
-		}
-	})
+	g := group.New(t)
 	p, err := New("", (&helper.Runner{Root: g.Path()}).RunStarted, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
