@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"runtime"
 
 	"github.com/containerd/errdefs"
@@ -39,21 +40,33 @@ func (i inflater) suited(ctx context.Context, w want) *inflate.Program {
 	return p
 }
 
+// start has a program inflate a blob, where that is for it. The result is nil where it is not, and then begun is the
+// blob, of which a part was looked at.
+func (i inflater) start(ctx context.Context, blob io.Reader, w want) (program *inflate.Stream, begun io.Reader) {
+	p := i.suited(ctx, w)
+	if p == nil {
+		return nil, blob
+	}
+	head := bufio.NewReaderSize(blob, inflate.HeadBytes)
+	if begin, _ := head.Peek(inflate.HeadBytes); !inflate.Suits(begin) { // an error comes again
+		return nil, head
+	}
+	program, err := p.Start(ctx, head)
+	if err != nil {
+		i.log.Warn("a layer is inflated by the library", "layer", w.desc.Digest, "error", err)
+		p.Inflated(err)
+		return nil, head
+	}
+	return program, head
+}
+
 // open opens the plain stream of a blob. Whoever closes it has made sure that the blob does not block.
 func (i inflater) open(ctx context.Context, blob io.Reader, w want) (io.ReadCloser, error) {
-	if p := i.suited(ctx, w); p != nil {
-		head := bufio.NewReaderSize(blob, inflate.HeadBytes)
-		blob = head
-		if begin, _ := head.Peek(inflate.HeadBytes); inflate.Suits(begin) { // an error comes again
-			plain, err := p.Start(ctx, head)
-			if err == nil {
-				return plain, nil
-			}
-			i.log.Warn("a layer is inflated by the daemon itself", "layer", w.desc.Digest, "error", err)
-			p.Inflated(err)
-		}
+	program, begun := i.start(ctx, blob, w)
+	if program != nil {
+		return program, nil
 	}
-	received := ahead.Read(blob, nil)
+	received := ahead.Read(begun, nil)
 	plain, err := layer.Decompress(ctx, received)
 	if err != nil {
 		received.Close()
@@ -90,10 +103,7 @@ func (s *pipeline) inflate(
 	ctx context.Context, blob *blobReader, w want, dir string,
 ) (*layer.Result, digest.Digest, error) {
 	if s.unpackers != nil {
-		job := jobOf(s.now())
-		job.Algorithm = w.diffID.Algorithm().String()
-		res, diff, err := s.unpackers.unpack(ctx, blob, blob.desc.Size, dir, job, blob.rest.bound)
-		return res, digest.Digest(diff), err
+		return inflateConfined(ctx, s, blob, w, dir)
 	}
 	plain, err := s.inflater.open(ctx, blob, w)
 	if err != nil {
@@ -121,6 +131,32 @@ func (s *pipeline) inflate(
 	return res, result(), nil
 }
 
+// inflateConfined has a process unpack a blob, which inflates it too, unless that is for a program: then the process
+// reads what that one writes.
+func inflateConfined(
+	ctx context.Context, s *pipeline, blob *blobReader, w want, dir string,
+) (*layer.Result, digest.Digest, error) {
+	job := jobOf(s.now())
+	job.Algorithm = w.diffID.Algorithm().String()
+	program, begun := s.inflater.start(ctx, blob, w)
+	if program == nil {
+		res, diff, err := s.unpackers.unpack(ctx, begun, blob.desc.Size, dir, job, blob.rest.bound)
+		return res, digest.Digest(diff), err
+	}
+	defer program.Close()
+	var tar *os.File
+	tar, job.Mark = program.Output()
+	res, diff, behind, err := s.unpackers.unpackPlain(ctx, tar, dir, job, blob.rest.bound)
+	err = program.Proven(behind, err)
+	err = s.inflater.judge(ctx, blob, w, func() digest.Digest { return digest.Digest(diff) }, err)
+	if err != nil {
+		program.Stop()
+		blob.rest.bound()
+		return nil, "", err
+	}
+	return res, digest.Digest(diff), nil
+}
+
 // judge says what became of a layer that a program inflated. Content that is not what it should be may be the
 // program's doing: the library is to say. What the image asks for and may not have is no doing of the program, nor is
 // what network, disk or caller did.
@@ -139,6 +175,7 @@ func (i inflater) judge(
 	switch k := kindOf(err); {
 	case ctx.Err() != nil, isRemote(err), k == errdefs.ErrDataLoss, k == errdefs.ErrResourceExhausted:
 	case fail.As[*inflate.Error](err), fail.As[*layer.HostileError](err), fail.As[*limit.Error](err):
+	case fail.As[*UnpackerError](err):
 	default:
 		return &inflate.Error{Cause: err}
 	}

@@ -51,7 +51,7 @@ const testFrom = 256 << 10
 // openGunzip opens a store that has a program for gzip, for smaller layers than usual.
 func openGunzip(t *testing.T, p *inflate.Program, changes ...func(*Config)) *Store {
 	t.Helper()
-	s := open(t, t.TempDir(), append(changes, func(cfg *Config) { cfg.Gunzip, cfg.Unpackers = p, nil })...)
+	s := open(t, t.TempDir(), append(changes, func(cfg *Config) { cfg.Gunzip = p })...)
 	s.inflater.from = testFrom
 	return s
 }

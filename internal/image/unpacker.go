@@ -84,21 +84,52 @@ func (u *unpackers) unpack(
 	if size > manyThreads {
 		job.Threads = 3 // inflate, digest, unpack
 	}
-	p, err := u.start(job, dir, nil, size)
-	if err == nil {
-		p.failed = failed
-	}
+	in, out, err := blobPipe(size)
 	if err != nil {
-		return nil, "", err
+		return nil, "", &UnpackerError{"start the unpacker: " + err.Error(), err}
 	}
-	answer, err := p.work(ctx, blob)
+	answer, err := u.answer(ctx, task{job: job, dir: dir, in: in, blob: blob, to: out, failed: failed})
 	if err != nil {
-		return nil, "", err
-	}
-	if err := u.accept(ctx, dir, job, answer); err != nil {
 		return nil, "", err
 	}
 	return answer.Result, answer.Diff, nil
+}
+
+// unpackPlain has the tar be unpacked that a program writes to a pipe, which it closes. It returns also what was behind
+// the tar.
+func (u *unpackers) unpackPlain(
+	ctx context.Context, tar *os.File, dir string, job unpack.Job, failed func(),
+) (res *layer.Result, diff string, behind []byte, err error) {
+	job.Threads = 2 // digest, unpack
+	answer, err := u.answer(ctx, task{job: job, dir: dir, in: tar, failed: failed})
+	if err != nil {
+		return nil, "", nil, err
+	}
+	return answer.Result, answer.Diff, answer.Mark, nil
+}
+
+// task is what a process has to do.
+type task struct {
+	job    unpack.Job
+	dir    string     // of the layer
+	lowers []*os.File // trees of the layers below
+	in     *os.File   // what the process reads; it is closed when that has it
+	blob   io.Reader  // what goes to the process, by way of to; nil where nothing does
+	to     *os.File
+	failed func()
+}
+
+// answer has a process do a task, and accepts what it left.
+func (u *unpackers) answer(ctx context.Context, t task) (*unpack.Answer, error) {
+	p, err := u.start(t)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := p.work(ctx, t.blob)
+	if err != nil {
+		return nil, err
+	}
+	return answer, u.accept(ctx, t.dir, t.job, answer)
 }
 
 // manyThreads is the size of a blob from which on its stages gain from running side by side.
@@ -122,15 +153,12 @@ func (u *unpackers) settle(ctx context.Context, dir string, res *layer.Result, l
 		}
 	}
 	job.Settle, job.Lowers, job.Threads = true, len(lowers), 1
-	p, err := u.start(job, dir, trees, 0)
+	in, err := os.Open(os.DevNull)
 	if err != nil {
 		return err
 	}
-	answer, err := p.work(ctx, nil)
+	answer, err := u.answer(ctx, task{job: job, dir: dir, lowers: trees, in: in, failed: func() {}})
 	if err != nil {
-		return err
-	}
-	if err := u.accept(ctx, dir, job, answer); err != nil {
 		return err
 	}
 	res.Bytes, res.Inodes, res.Waits = answer.Result.Bytes, answer.Result.Inodes, false
@@ -197,10 +225,12 @@ type unpacker struct {
 	failed  func()
 }
 
-// start starts a process for the directory dir.
-func (u *unpackers) start(job unpack.Job, dir string, lowers []*os.File, size int64) (_ *unpacker, err error) {
-	own := make([]*os.File, 0, 8) // the process's ends
-	p := &unpacker{root: filepath.Dir(u.ingest.Name()), lowers: lowers, job: job, release: func() {}, failed: func() {}}
+// start starts a process for a task.
+func (u *unpackers) start(t task) (_ *unpacker, err error) {
+	own := []*os.File{t.in} // the process's ends
+	p := &unpacker{
+		root: filepath.Dir(u.ingest.Name()), lowers: t.lowers, job: t.job, blob: t.to, release: func() {}, failed: t.failed,
+	}
 	defer func() {
 		closeAll(own)
 		if err != nil {
@@ -208,16 +238,11 @@ func (u *unpackers) start(job unpack.Job, dir string, lowers []*os.File, size in
 			err = &UnpackerError{"start the unpacker: " + err.Error(), err}
 		}
 	}()
-	layerDir, err := openDirIn(u.ingest, filepath.Base(dir))
+	layerDir, err := openDirIn(u.ingest, filepath.Base(t.dir))
 	if err != nil {
 		return nil, err
 	}
 	own = append(own, layerDir)
-	in, blob, err := blobPipe(job, size)
-	if err != nil {
-		return nil, err
-	}
-	own, p.blob = append(own, in), blob
 	theirs, ours, err := controlPair()
 	if err != nil {
 		return nil, err
@@ -226,12 +251,13 @@ func (u *unpackers) start(job unpack.Job, dir string, lowers []*os.File, size in
 	if p.errors, err = errorsFile(); err != nil {
 		return nil, err
 	}
-	args, err := job.Arguments()
+	args, err := t.job.Arguments()
 	if err != nil {
 		return nil, err
 	}
 	if err := at("unpack.start", func() (err error) {
-		p.process, err = u.crew.Start(args, job.Environment(), unpack.Files(in, p.errors, layerDir, theirs, lowers))
+		files := unpack.Files(t.in, p.errors, layerDir, theirs, t.lowers)
+		p.process, err = u.crew.Start(args, t.job.Environment(), files)
 		return err
 	}); err != nil {
 		return nil, err
@@ -239,12 +265,8 @@ func (u *unpackers) start(job unpack.Job, dir string, lowers []*os.File, size in
 	return p, nil
 }
 
-// blobPipe makes the pipe of a blob; /dev/null takes its place where there is none.
-func blobPipe(job unpack.Job, size int64) (in, out *os.File, err error) {
-	if job.Settle {
-		in, err = os.Open(os.DevNull)
-		return in, nil, err
-	}
+// blobPipe makes the pipe of a blob of that size.
+func blobPipe(size int64) (in, out *os.File, err error) {
 	if in, out, err = os.Pipe(); err != nil || size <= pipeSize {
 		return in, out, err
 	}

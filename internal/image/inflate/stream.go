@@ -6,6 +6,9 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync/atomic"
+
+	"berth/internal/image/inflate/tail"
 )
 
 // Stream is a gzip stream that a program inflates. One goroutine reads it; it never blocks for good once the context
@@ -16,9 +19,9 @@ type Stream struct {
 	cancel context.CancelFunc
 	fed    chan struct{} // closed when the program has all of the stream, or takes no more
 	ended  chan struct{} // closed when nothing of the program is left
-	input  error         // of the reader that the program is fed from; set before fed is closed
+	input  atomic.Value  // the error of the reader that the program is fed from; set before its output ends for that
 	ran    error         // of the program; set before ended is closed
-	unmark *unmarked
+	unmark io.Reader
 }
 
 // Error says that the program did not inflate a stream: that is no proof that the stream is bad. The library is to
@@ -36,10 +39,14 @@ func (s *Stream) feed(to *os.File, r io.Reader) {
 	if _, err := io.CopyBuffer(onlyWriter{to}, in, make([]byte, 64<<10)); err == nil {
 		_, _ = io.Copy(to, member(s.mark))
 	}
-	if s.input = in.err; s.input != nil {
+	if in.err != nil {
+		s.input.Store(reason{in.err})
 		s.cancel()
 	}
 }
+
+// reason is an error of any type.
+type reason struct{ error }
 
 // source remembers why a reader ended, which is not why the program took no more.
 type source struct {
@@ -58,9 +65,28 @@ func (s *source) Read(p []byte) (int, error) {
 // onlyWriter hides that a pipe could read by itself: its copying by way of another pipe is slower than a buffer.
 type onlyWriter struct{ io.Writer }
 
-// Output is the end of the pipe that the program writes to, for another process to read, and the mark that is behind
-// the plain stream there: Unmarked takes it off. Who hands it on closes the daemon's copy by Close, after Wait.
-func (s *Stream) Output() (pipe *os.File, mark []byte) { return s.plain, s.mark }
+// Output is the end of the pipe that the program writes to, for another process to read, and how many bytes the mark
+// has that is behind the plain stream there. Who hands the pipe on closes it: the program is to see when nobody reads.
+func (s *Stream) Output() (pipe *os.File, mark int) { return s.plain, len(s.mark) }
+
+// Proven says what another process made of the output, which found tail at its end, or failed: nil when the program
+// came to the end of the stream. Else it is the error of the reader that the program was fed from, where that is the
+// reason, an *Error, or the process's own.
+func (s *Stream) Proven(tail []byte, failed error) error {
+	if input, ok := s.input.Load().(reason); ok {
+		return input.error
+	}
+	if failed != nil {
+		return failed
+	}
+	if err := s.Wait(); err != nil {
+		return err
+	}
+	if !bytes.Equal(tail, s.mark) {
+		return &Error{errUnmarked}
+	}
+	return nil
+}
 
 // Wait waits for the end of the program, which comes when its output has been read. An error is the reader's own, or an
 // *Error.
@@ -68,10 +94,10 @@ func (s *Stream) Wait() error {
 	<-s.ended
 	<-s.fed
 	s.cancel()
-	switch {
-	case s.input != nil:
-		return s.input
-	case s.ran != nil:
+	if input, ok := s.input.Load().(reason); ok {
+		return input.error
+	}
+	if s.ran != nil {
 		return &Error{s.ran}
 	}
 	return nil
@@ -81,7 +107,7 @@ func (s *Stream) Wait() error {
 // was behind that. Any other error is the reader's own, or an *Error.
 func (s *Stream) Read(p []byte) (int, error) {
 	if s.unmark == nil {
-		s.unmark = &unmarked{r: s.plain, mark: s.mark}
+		s.unmark = Unmarked(s.plain, s.mark)
 	}
 	n, err := s.unmark.Read(p)
 	if err == nil {
@@ -110,52 +136,19 @@ func (s *Stream) Close() error {
 }
 
 // Unmarked reads r up to the mark at its end. Where that is missing, the end is an error.
-func Unmarked(r io.Reader, mark []byte) io.Reader { return &unmarked{r: r, mark: mark} }
+func Unmarked(r io.Reader, mark []byte) io.Reader { return &unmarked{tail.New(r, len(mark)), mark} }
 
-// unmarked holds back as many bytes as a mark has.
 type unmarked struct {
-	r    io.Reader
+	*tail.Reader
 	mark []byte
-	held []byte
-	few  []byte // read for a caller that has little room
-	err  error
 }
 
 var errUnmarked = errors.New("it did not come to the end of the stream, or something is behind that")
 
 func (u *unmarked) Read(p []byte) (int, error) {
-	if len(u.few) > 0 {
-		n := copy(p, u.few)
-		u.few = u.few[n:]
-		return n, nil
+	n, err := u.Reader.Read(p)
+	if errors.Is(err, io.EOF) && !bytes.Equal(u.Held(), u.mark) {
+		return n, &Error{errUnmarked}
 	}
-	if len(p) <= len(u.mark) {
-		buf := make([]byte, 4<<10)
-		n, err := u.pass(buf)
-		if u.few = buf[:n]; n == 0 {
-			return 0, err
-		}
-		return u.Read(p)
-	}
-	return u.pass(p)
-}
-
-// pass reads into p, which has more room than a mark takes: what was held before, and what follows, but for as many
-// bytes as are to be held then.
-func (u *unmarked) pass(p []byte) (int, error) {
-	for u.err == nil {
-		before := copy(p, u.held)
-		n, err := u.r.Read(p[before:])
-		u.err = err
-		n += before
-		free := max(0, n-len(u.mark))
-		u.held = append(u.held[:0], p[free:n]...)
-		if free > 0 {
-			return free, nil
-		}
-	}
-	if errors.Is(u.err, io.EOF) && !bytes.Equal(u.held, u.mark) {
-		return 0, &Error{errUnmarked}
-	}
-	return 0, u.err
+	return n, err
 }

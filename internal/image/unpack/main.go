@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/ahead"
+	"berth/internal/image/inflate/tail"
 	"berth/internal/image/layer"
 )
 
@@ -90,9 +91,12 @@ func unpack(job Job) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	plain, err := layer.Decompress(ctx, fdReader(blobFD))
-	if err != nil {
-		return nil, err
+	var plain io.Reader
+	behind := tail.New(fdReader(blobFD), job.Mark)
+	if plain = behind; job.Mark == 0 {
+		if plain, err = layer.Decompress(ctx, fdReader(blobFD)); err != nil {
+			return nil, err
+		}
 	}
 	stream := ahead.Read(plain, sum)
 	res, err := layer.UnpackConfined(ctx, stream, "/", job.Limits)
@@ -100,7 +104,7 @@ func unpack(job Job) (*Answer, error) {
 		return nil, err // what goes on ends with the process
 	}
 	stream.Close()
-	a := &Answer{Diff: job.Algorithm + ":" + hex.EncodeToString(sum.Sum(nil)), Result: res}
+	a := &Answer{Diff: job.Algorithm + ":" + hex.EncodeToString(sum.Sum(nil)), Mark: behind.Held(), Result: res}
 	if res.Waits {
 		err = res.Save("/")
 	}

@@ -24,12 +24,15 @@ const (
 
 // Job says what a process is to do. It is its one argument, as JSON.
 type Job struct {
-	Settle    bool         `json:"settle,omitempty"`
-	Lowers    int          `json:"lowers,omitempty"` // trees of layers below
-	Algorithm string       `json:"algorithm,omitempty"`
-	Limits    layer.Limits `json:"limits"`
-	Memory    int64        `json:"memory"` // RLIMIT_DATA, before any window
-	Threads   int          `json:"threads"`
+	Settle    bool   `json:"settle,omitempty"`
+	Lowers    int    `json:"lowers,omitempty"` // trees of layers below
+	Algorithm string `json:"algorithm,omitempty"`
+	// Mark is how many bytes are behind a tar that a program has inflated already; 0 for a blob as it was fetched.
+	Mark int `json:"mark,omitempty"`
+
+	Limits  layer.Limits `json:"limits"`
+	Memory  int64        `json:"memory"` // RLIMIT_DATA, before any window
+	Threads int          `json:"threads"`
 }
 
 // maxMessage bounds a message. The longest path of a layer, quoted, fits.
@@ -59,6 +62,7 @@ const (
 // Answer says how it went.
 type Answer struct {
 	Diff   string        `json:"diff,omitempty"` // digest of the tar
+	Mark   []byte        `json:"mark,omitempty"` // what was behind the tar
 	Result *layer.Result `json:"result"`
 }
 
