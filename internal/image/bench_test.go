@@ -52,6 +52,7 @@ func packZstd(window int) func(io.Writer) (io.WriteCloser, error) {
 //
 //	go test -run XXX -bench Pull -benchtime 3x ./internal/image
 //
+// With BENCH_GUNZIP igzip inflates, with BERTH_TEST_CONFINED processes of their own unpack.
 // With BENCH_PROFILE naming a directory, each form leaves a CPU and an allocation profile there.
 func BenchmarkPull(b *testing.B) {
 	b.Setenv("TMPDIR", "/dev/shm")
@@ -100,6 +101,9 @@ func TestBenchChild(t *testing.T) {
 		t.Skip("it is the child of BenchmarkPull")
 	}
 	s := open(t, os.Getenv("BENCH_ROOT"))
+	if os.Getenv("BENCH_GUNZIP") != "" {
+		s.inflater.program, _ = gunzipper(t)
+	}
 	before := peak("VmRSS:")
 	profiled := startProfiles(t)
 	start := time.Now()
@@ -108,12 +112,12 @@ func TestBenchChild(t *testing.T) {
 	profiled()
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
-	var children unix.Rusage // the unpackers
+	var children unix.Rusage // the unpackers and igzip
 	_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &children)
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	for metric, v := range map[string]float64{
-		"s/pull": wall.Seconds(), "cpu-s/pull": used(&u) + used(&children), "unpackers-cpu-s": used(&children),
+		"s/pull": wall.Seconds(), "cpu-s/pull": used(&u) + used(&children), "children-cpu-s": used(&children),
 		"before-MB": float64(before) / 1024, "file-MB": float64(peak("RssFile:")) / 1024, "peak-MB": float64(peak("VmHWM:")) / 1024,
 		"blob-MB": float64(img.Size) / (1 << 20), "alloc-MB": float64(m.TotalAlloc) / (1 << 20), "GCs": float64(m.NumGC),
 	} {

@@ -8,8 +8,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -42,8 +44,9 @@ func settleLayer(ctx context.Context, s *pipeline, raw *rawLayer, lowers []strin
 
 // unpackers has a process of its own for each layer that is unpacked or settled.
 type unpackers struct {
-	crew   Crew
-	ingest *os.File // ingest/, as the processes get directories from it
+	crew    Crew
+	ingest  *os.File // ingest/, as the processes get directories from it
+	running atomic.Int32
 }
 
 // newUnpackers has a crew unpack what lies in ingest/. Without a crew there are none.
@@ -119,8 +122,12 @@ type task struct {
 	failed func()
 }
 
-// answer has a process do a task, and accepts what it left.
+// answer has a process do a task, and accepts what it left. The process has threads for its stages as far as those that
+// work already leave processors: threads that wait for each other cost more than stages that take turns.
 func (u *unpackers) answer(ctx context.Context, t task) (*unpack.Answer, error) {
+	running := u.running.Add(1)
+	defer u.running.Add(-1)
+	t.job.Threads = max(1, min(t.job.Threads, runtime.GOMAXPROCS(0)/int(running)))
 	p, err := u.start(t)
 	if err != nil {
 		return nil, err
