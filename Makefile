@@ -52,7 +52,7 @@ test-race: ## unit tests with the race detector, as make test has them (root, mi
 test-compare: ## unpacked images, file by file against umoci and GNU tar
 	@hack/setup test
 	@hack/setup images
-	@$(MAKE) --no-print-directory bin/suite
+	@$(MAKE) --no-print-directory build bin/suite
 	@$(SUITE) compare
 
 test-e2e: ## end to end, with runc and crun

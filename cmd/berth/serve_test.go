@@ -20,7 +20,7 @@ import (
 	"berth/test/patience"
 )
 
-// place is a daemon's own directories, with a monitor and a runtime that nobody asks for anything.
+// place is a daemon's own directories, with a monitor, an unpacker and a runtime that nobody asks for anything.
 func place(t *testing.T) *config.Config {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -32,8 +32,9 @@ func place(t *testing.T) *config.Config {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "config.toml")
-	text := fmt.Sprintf("[cni]\nconfig_dir = %q\n[monitor]\npath = %q\n[runtimes]\ndefault = \"none\"\n[runtimes.none]\npath = %q\n",
-		filepath.Join(dir, "cni"), program, program)
+	text := fmt.Sprintf("[cni]\nconfig_dir = %q\n[monitor]\npath = %q\n[images]\nunpacker = %q\n"+
+		"[runtimes]\ndefault = \"none\"\n[runtimes.none]\npath = %q\n",
+		filepath.Join(dir, "cni"), program, program, program)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -166,6 +167,7 @@ func TestWhatIsMissing(t *testing.T) {
 	refused(t, with(cfg, func(c *config.Config) { c.State = filepath.Join(file, "state") }), "state directory: mkdir "+file+": not a directory")
 	refused(t, with(cfg, func(c *config.Config) { c.Socket = filepath.Join(file, "s") }), "socket directory: mkdir "+file+": not a directory")
 	refused(t, with(cfg, func(c *config.Config) { c.Monitor.Path = none }), "find the monitor: monitor.path: ")
+	refused(t, with(cfg, func(c *config.Config) { c.Images.Unpacker = none }), "find the unpacker: images.unpacker: ")
 	refused(t, with(cfg, func(c *config.Config) { c.Runtimes.Default = "gone" }), "find the runtime gone: it is in none of /usr/local/sbin, ")
 	if _, err := os.Lstat(cfg.Socket); !os.IsNotExist(err) {
 		t.Errorf("a socket is left: %v", err)

@@ -171,9 +171,9 @@ var keys = []key[Config]{
 	{
 		name: "images.gunzip", restart: true,
 		field:   of(func(c *Config) *string { return &c.Images.Gunzip }, gunzip, GunzipAuto),
-		comment: "What inflates large gzip layers: auto is igzip where it is installed, never the daemon itself.",
+		comment: "What inflates large gzip layers: auto is igzip where it is installed, never the library.",
 		meaning: "what inflates large gzip layers: `auto`, igzip where it is installed (the package isal), `never`, " +
-			"the daemon itself, or the path of an igzip; see [images](images.md#gzip-layers)",
+			"the library, or the path of an igzip; see [images](images.md#gzip-layers)",
 	},
 	{
 		name: "images.pinned",

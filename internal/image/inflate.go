@@ -196,7 +196,7 @@ func again(w want, err error) (want, bool) {
 
 // fetchedAgain tells of a layer that the library had to inflate, though a program was to.
 func (i inflater) fetchedAgain(w want) {
-	i.log.Warn("a layer was fetched twice, since the program for gzip did not inflate it and the daemon could",
+	i.log.Warn("a layer was fetched twice, since the program for gzip did not inflate it and the library could",
 		"layer", w.desc.Digest, "error", w.left)
 	i.program.Inflated(w.left)
 }

@@ -49,7 +49,7 @@ type Config struct {
 	ForeignLayerURLs    bool          // foreign layers are fetched from the urls of a manifest
 	MaxBufferBytes      int64         // fetched ahead of what is unpacked, for the whole store
 
-	// Gunzip inflates large gzip layers; nil leaves them to the daemon itself.
+	// Gunzip inflates large gzip layers; nil leaves them to the library.
 	Gunzip *inflate.Program
 	// Possession is who has to have served a blob before what came of it is used without a fetch: PossessionRepository,
 	// which is also what an empty one means, or PossessionRegistry.

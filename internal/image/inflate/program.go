@@ -107,7 +107,7 @@ func (p *Program) Inflated(err error) {
 
 func (p *Program) giveUpLocked(err error) {
 	p.givenUp = true
-	p.Log.Warn("gzip layers are inflated by the daemon itself from now on: mend the program, or what images.gunzip says, "+
+	p.Log.Warn("gzip layers are inflated by the library from now on: mend the program, or what images.gunzip says, "+
 		"and restart the daemon", "program", p.Path, "error", err)
 }
 

@@ -30,7 +30,9 @@ var sections = []section{
 	{"format", "gofmt", format},
 	{"staticcheck", "staticcheck", staticcheck},
 	{"unit", "unit tests, with the race detector unless -race=false", runUnit},
-	{"compare", "images unpacked, compared with umoci and GNU tar", func(t *tally) {
+	{"compare", "images unpacked, as nodes do it, compared with umoci and GNU tar", func(t *tally) {
+		_ = os.Setenv("BERTH_TEST_CONFINED", "1") // by processes; unit tests have the daemon do it, with the race detector
+		defer os.Unsetenv("BERTH_TEST_CONFINED")
 		t.goTest("-count=1", "-timeout=10m", comparisons("-run"), "./internal/image")
 	}},
 	{"cost", "large and hostile images, their memory and steps, without the race detector", func(t *tally) {
