@@ -9,19 +9,23 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/helper"
 	"berth/internal/image/inflate"
 	"berth/test/group"
+	"berth/test/patience"
 )
 
 // gunzipper is igzip, and counts how often it is started.
@@ -188,6 +192,7 @@ func TestProgramRefuses(t *testing.T) {
 		"a bad checksum":  {packed{flipped(good.blob, -8), good.plain, good.kind}, 2, "invalid checksum"},
 		"cut short":       {packed{good.blob[:len(good.blob)-5000], good.plain, good.kind}, 2, "it is cut short"},
 		"another diff id": {packed{good.blob, []byte("another"), good.kind}, 2, "not the sha256:"},
+		"packed twice":    {packed{packedTwice(good), good.blob, good.kind}, 2, "read layer tar"},
 		"a bad tar":       {noisyGz(t, bytes.Repeat([]byte("no tar "), 1<<17)), 2, "read layer tar"},
 		"too much":        {noisyGz(t, hugeTar(t)), 1, "images.max_layer_bytes"},
 	} {
@@ -218,6 +223,11 @@ func TestProgramRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// packedTwice is a layer in another one's place in which it is packed once more.
+func packedTwice(l packed) []byte {
+	return part(func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }, l.blob)
 }
 
 func inflateError(err error) bool {
@@ -306,5 +316,75 @@ func TestOneDigestForTars(t *testing.T) {
 	s := open(t, t.TempDir())
 	if _, err := s.Pull(t.Context(), PullRequest{Reference: host + "/a:v1"}); !errors.Is(err, errdefs.ErrDataLoss) {
 		t.Error(err)
+	}
+}
+
+// TestProgramBesideUnpacker has igzip, or the process that unpacks what it writes, go wrong in each way: the image is
+// right or the pull fails and says why, and nothing is left of either (gunzipper looks for processes).
+func TestProgramBesideUnpacker(t *testing.T) {
+	host := startRegistry(t, "")
+	layer := largeGz(t, "large")
+	push(t, host+"/a:v1", imageOf(t, layer))
+	signal := func(sig unix.Signal) func(int) error { return func(pid int) error { return unix.Kill(pid, sig) } }
+	signalled := func(sig unix.Signal) Crew {
+		return crewFunc(func(args, env []string, files []*os.File) (*os.Process, error) {
+			p, err := testCrew().Start(args, env, files)
+			if err == nil {
+				err = p.Signal(sig)
+			}
+			return p, err
+		})
+	}
+	for name, c := range map[string]struct {
+		program func(pid int) error // what becomes of igzip
+		crew    Crew
+		cancel  bool
+		says    string
+		fetched int
+	}{
+		"all is well":     {crew: testCrew(), fetched: 1},
+		"igzip is killed": {program: signal(unix.SIGKILL), crew: testCrew(), fetched: 2},
+		"igzip is stopped": {
+			program: signal(unix.SIGSTOP), crew: testCrew(), cancel: true, says: "canceled", fetched: 1,
+		},
+		"the unpacker is killed":  {crew: signalled(unix.SIGKILL), says: "signal: killed", fetched: 1},
+		"the unpacker is stopped": {crew: signalled(unix.SIGSTOP), cancel: true, says: "canceled", fetched: 1},
+		"it reads nothing":        {crew: shells("exec sleep 1000"), cancel: true, says: "canceled", fetched: 1},
+		"it does not wait":        {crew: shells(emptyLayer + "mkdir fs; " + answer), says: "diff id", fetched: 2},
+		"it tells no mark": {
+			crew: shells(emptyLayer + "mkdir fs; cat >/dev/null; " + answer), says: "diff id", fetched: 2,
+		},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			front := startProxy(t, host, nil)
+			p, _ := gunzipper(t)
+			ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
+			defer cancel()
+			run := p.Run
+			p.Run = func(ctx context.Context, name string, cmd *exec.Cmd, started func(int) error) error {
+				return run(ctx, name, cmd, func(pid int) error {
+					err := started(pid)
+					if err == nil && c.program != nil {
+						err = c.program(pid)
+					}
+					if c.cancel {
+						time.AfterFunc(100*time.Millisecond, cancel)
+					}
+					return err
+				})
+			}
+			s := openGunzip(t, p, withCrew(c.crew))
+			img, err := s.Pull(ctx, PullRequest{Reference: front.host + "/a:v1"})
+			if c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+				t.Errorf("%v, want %q", err, c.says)
+			}
+			if c.says == "" && (err != nil || content(t, s, img, "end") != "the end") {
+				t.Errorf("the image is not whole: %v", err)
+			}
+			if got := layerGets(t, front, layer); got != c.fetched {
+				t.Errorf("the layer was fetched %d times", got)
+			}
+			nothingInFlight(t, s)
+		})
 	}
 }
