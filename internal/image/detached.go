@@ -1,18 +1,15 @@
 package image
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// errNoAttributes says that the kernel cannot change a mount that nothing is mounted at: it is older than 5.12.
-var errNoAttributes = errors.New("mount_setattr is missing")
-
 // detach opens a directory through a mount of its own, which is nowhere in the tree of mounts and has the attributes
 // beside those that no layer needs: nosuid, nodev and noexec. Nothing above the directory can be reached through it.
+// Kernels before 5.12 cannot.
 func detach(path string, attributes uint64) (*os.File, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
@@ -25,9 +22,6 @@ func detach(path string, attributes uint64) (*os.File, error) {
 	}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
 		unix.Close(fd)
-		if errors.Is(err, unix.ENOSYS) {
-			err = errNoAttributes
-		}
 		return nil, fmt.Errorf("restrict the mount of %s: %w", path, err)
 	}
 	return os.NewFile(uintptr(fd), path), nil

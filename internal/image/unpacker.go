@@ -46,6 +46,7 @@ func settleLayer(ctx context.Context, s *pipeline, raw *rawLayer, lowers []strin
 type unpackers struct {
 	crew    Crew
 	ingest  *os.File // ingest/, as the processes get directories from it
+	plain   bool     // this machine lets nobody make mounts that are nowhere in its tree of mounts
 	running atomic.Int32
 }
 
@@ -55,11 +56,12 @@ func newUnpackers(crew Crew, ingest string) (*unpackers, error) {
 		return nil, nil
 	}
 	dir, err := detach(ingest, 0)
-	if err != nil {
+	plain := err != nil
+	if plain {
 		// An old kernel, or a daemon in a container: then only the filter keeps devices and programs from being used.
 		dir, err = openPlain(ingest)
 	}
-	return &unpackers{crew: crew, ingest: dir}, err
+	return &unpackers{crew: crew, ingest: dir, plain: plain}, err
 }
 
 func (u *unpackers) close() {
@@ -147,15 +149,14 @@ func (u *unpackers) settle(ctx context.Context, dir string, res *layer.Result, l
 	if res.Independent() {
 		return nil
 	}
+	if u.plain {
+		return u.settleHere(ctx, dir, res, lowers, job)
+	}
 	trees := make([]*os.File, len(lowers))
 	defer closeAll(trees)
 	for i, lower := range lowers {
 		var err error
-		trees[i], err = detach(lower, unix.MOUNT_ATTR_RDONLY)
-		if errors.Is(err, errNoAttributes) {
-			return u.settleHere(ctx, dir, res, lowers, job)
-		}
-		if err != nil {
+		if trees[i], err = detach(lower, unix.MOUNT_ATTR_RDONLY); err != nil {
 			return err
 		}
 	}
@@ -173,7 +174,7 @@ func (u *unpackers) settle(ctx context.Context, dir string, res *layer.Result, l
 	return nil
 }
 
-// settleHere settles in this process: on a kernel that cannot give another one the layers below without letting it
+// settleHere settles in this process: on a machine that cannot give another one the layers below without letting it
 // write to them.
 func (u *unpackers) settleHere(
 	ctx context.Context, dir string, res *layer.Result, lowers []string, job unpack.Job,

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -226,6 +227,32 @@ func TestUnpackerWindow(t *testing.T) {
 			t.Errorf("%d bytes", len(got))
 		}
 	}
+}
+
+// TestUnpackersWithoutMounts unpacks as on a machine where no mount can be made for a process alone: a layer over
+// others is settled by the daemon then.
+func TestUnpackersWithoutMounts(t *testing.T) {
+	t.Parallel()
+	host := startRegistry(t, "")
+	link := entry{Header: tar.Header{Name: "c", Typeflag: tar.TypeLink, Linkname: "d/a"}}
+	over := gz(t, file("d/implied/x", "over it"), link)
+	push(t, host+"/app:v1", imageOf(t, gz(t, folder("d"), file("d/a", "below")), over))
+	var started atomic.Int32
+	s := open(t, t.TempDir(), withCrew(crewFunc(func(args, env []string, files []*os.File) (*os.Process, error) {
+		started.Add(1)
+		return testCrew().Start(args, env, files)
+	})))
+	dir, err := openPlain(s.path(ingestDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.unpackers.close()
+	s.unpackers.ingest, s.unpackers.plain = dir, true
+	img := pull(t, s, host+"/app:v1")
+	if got := content(t, s, img, "c"); got != "below" || started.Load() != 2 {
+		t.Errorf("the link has %q, %d processes", got, started.Load())
+	}
+	sound(t, s)
 }
 
 // TestUnpackersSeeNoMounts leaves no mount behind that another could see.
