@@ -485,12 +485,18 @@ func (p *unpacker) died(state *os.ProcessState) error {
 	if stderr != "" {
 		text += ": " + stderr
 	}
-	noMemory := strings.Contains(stderr, "out of memory") || strings.Contains(stderr, "cannot allocate memory")
-	if noMemory || state.ExitCode() < 0 && stderr == "" {
+	if ranOut(stderr) || state.ExitCode() < 0 && stderr == "" {
 		text += ": the layer needs more memory than an unpacker has, or the node is short of it"
 		return &UnpackerError{text, errdefs.ErrResourceExhausted}
 	}
 	return &UnpackerError{text, errdefs.ErrFailedPrecondition}
+}
+
+// ranOut says whether the Go runtime failed for want of memory. Where its collector gets none it says so, or faults: a
+// fault of other code is a panic, of a goroutine that has a number.
+func ranOut(stderr string) bool {
+	faulted := strings.HasPrefix(stderr, "SIGSEGV") && strings.Contains(stderr, "goroutine 0 ")
+	return faulted || strings.Contains(stderr, "out of memory") || strings.Contains(stderr, "cannot allocate memory")
 }
 
 // stderr is the beginning of what the process wrote as its errors.

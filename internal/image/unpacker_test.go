@@ -55,9 +55,17 @@ func TestUnpackersThatMisbehave(t *testing.T) {
 	push(t, host+"/app:v1", imageOf(t, gz(t, file("f", "x"))))
 	outside := t.TempDir()
 	for name, c := range map[string]struct{ script, says string }{
-		"garbage":           {`printf garbage >&4; cat`, "does not make sense"},
-		"silence":           {`exit 0`, "ended without an answer: exit status 0"},
-		"failure":           {`echo "fatal error: all is lost" >&2; exit 2`, "exit status 2: fatal error: all is lost"},
+		"garbage": {`printf garbage >&4; cat`, "does not make sense"},
+		"silence": {`exit 0`, "ended without an answer: exit status 0"},
+		"failure": {`echo "fatal error: all is lost" >&2; exit 2`, "exit status 2: fatal error: all is lost"},
+		"no memory for the collector": {
+			`printf 'SIGSEGV: segmentation violation\nPC=0x4326dd m=4\n\ngoroutine 0 gp=0x1d478 m=4 [idle]:\n' >&2; exit 2`,
+			"the layer needs more memory",
+		},
+		"a fault": {
+			`printf 'panic: nil pointer dereference\n[signal SIGSEGV: segmentation violation]\n\ngoroutine 1 [running]:\n' >&2
+			exit 2`, "goroutine 1 [running]:",
+		},
 		"killed":            {`kill -9 $$`, "signal: killed: the layer needs more memory"},
 		"hangs up":          {`exec 4>&-; exec sleep 1000`, "ended without an answer: signal: killed"},
 		"reads nothing":     {`exec 0<&-; exit 7`, "exit status 7"},
