@@ -230,12 +230,12 @@ func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 		return nil, err
 	}
 	from := originOf(c.store, c.src, desc.Digest)
-	if raw := knownConfig(c.store, desc.Digest, from); raw != nil {
-		return raw, proveSmall(raw, desc, "image config")
-	}
 	key := desc.Digest.String() + " " + from.name
 	for {
 		fl, owner, leave := c.store.configs.join(key, nil, func(ctx context.Context, _ *listeners) ([]byte, error) {
+			if raw := knownConfig(c.store, desc.Digest, from); raw != nil {
+				return raw, nil
+			}
 			return c.read(ctx, desc, limit.ConfigBytes.At(c.store.now().MaxConfigBytes), "image config")
 		}, nil)
 		raw, err := fl.wait(ctx)

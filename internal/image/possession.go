@@ -150,7 +150,7 @@ func prove(ctx context.Context, s *pipeline, id string, w want, src source, p *r
 		s.proving.forget(fl)
 		leave()
 		if err == nil {
-			return nil
+			break
 		}
 		if owner || ctx.Err() != nil || everybodys(err, src) {
 			return fmt.Errorf("prove that %s has it: %w", originOf(s, src, w.desc.Digest).name, err)
@@ -169,8 +169,12 @@ func checkSize(i *index, id string, w want) error {
 	return nil
 }
 
-// fetchProof fetches a blob and digests it. l hears how far it is.
+// fetchProof fetches a blob and digests it, unless the origin has proven it in the moment before this began. l hears
+// how far it is.
 func fetchProof(ctx context.Context, s *pipeline, w want, src source, l *listeners) error {
+	if possesses(s, originOf(s, src, w.desc.Digest), w) {
+		return nil
+	}
 	ctx, paced, done, err := takeTurn(ctx, s, w, src, l)
 	if err != nil {
 		return err

@@ -268,6 +268,29 @@ func TestEachRepositoryProves(t *testing.T) {
 	sound(t, s)
 }
 
+// TestProofOfTheMomentBefore starts to prove a layer when another pull has just done so: it is not fetched again.
+func TestProofOfTheMomentBefore(t *testing.T) {
+	f := blobServer(t)
+	img := imageOf(t, gz(t, file("a", "1")))
+	f.put(t, "v1", img)
+	s := open(t, t.TempDir())
+	name := f.host + "/one:v1"
+	pulled := pull(t, s, name)
+	f.take()
+	ref, err := ParseReference(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := s.connect(t.Context(), ref, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := want{desc: manifestOf(t, img).Layers[0], diffID: imageRecordOf(s.catalog, pulled.ID).Layers[0].DiffID}
+	if err := fetchProof(t.Context(), s.pipeline, w, src, &listeners{}); err != nil || f.blobs() != 0 {
+		t.Errorf("what was proven before the work began is fetched: %v", err)
+	}
+}
+
 // TestPossessionByRegistry has one proof count for all repositories of a host, from a reload on.
 func TestPossessionByRegistry(t *testing.T) {
 	f, other := blobServer(t), blobServer(t)
