@@ -200,3 +200,19 @@ func TestWhoseProcessItIs(t *testing.T) {
 		}
 	}
 }
+
+// TestWhoseFileItIs leaves files of other users' sessions alone.
+func TestWhoseFileItIs(t *testing.T) {
+	needRoot(t)
+	const name = "/dev/shm/hygiene-whose"
+	for uid, found := range map[int]bool{0: true, 1000: false} {
+		must(t, os.WriteFile(name, nil, 0o600))
+		must(t, os.Chown(name, uid, uid))
+		s, err := Machine()
+		_ = os.Remove(name)
+		must(t, err)
+		if _, has := s[File][name]; has != found {
+			t.Errorf("a file of user %d is seen: %v", uid, has)
+		}
+	}
+}

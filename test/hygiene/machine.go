@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 
@@ -259,7 +260,7 @@ func addFiles(s Snapshot, root string, depth int, prefix string) {
 	}
 	for _, e := range entries {
 		path := filepath.Join(root, e.Name())
-		if !strings.HasPrefix(e.Name(), prefix) {
+		if !strings.HasPrefix(e.Name(), prefix) || !ofRoot(e) && !named.MatchString(path) {
 			continue
 		}
 		if !ignored[path] {
@@ -269,4 +270,15 @@ func addFiles(s Snapshot, root string, depth int, prefix string) {
 			addFiles(s, path, depth-1, "")
 		}
 	}
+}
+
+// ofRoot says whether a file is root's, as all are that tests, runtimes and plugins make. Sessions of other users have
+// files in the same folders.
+func ofRoot(e fs.DirEntry) bool {
+	info, err := e.Info()
+	if err != nil {
+		return false // it has gone meanwhile
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Uid == 0
 }
