@@ -50,7 +50,7 @@ func main() {
 	// The kernel ties the death of a child to that of the thread that started it.
 	runtime.LockOSThread()
 	o := parse()
-	err := corner.Run(o.inside, func(dir string) error { return kubelet.RemoveCgroup(peer.BerthGroup(dir)) })
+	err := corner.Run(o.inside, func(dir string) error { return kubelet.RemoveCgroup(peer.BerthGroup(dir, "berth")) })
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "attackbench:", err)
 		os.Exit(1)

@@ -23,7 +23,7 @@ func sideBySide(o options) error {
 }
 
 func cleanUp(dir string) error {
-	return errors.Join(kubelet.RemoveCgroup(cgroupOf(dir)), kubelet.RemoveCgroup(peer.BerthGroup(dir)))
+	return errors.Join(kubelet.RemoveCgroup(cgroupOf(dir)), kubelet.RemoveCgroup(peer.BerthGroup(dir, "berth")))
 }
 
 func cgroupOf(dir string) string { return "cribench-" + filepath.Base(dir) }

@@ -23,7 +23,6 @@ import (
 
 	"berth/bench/internal/corner"
 	"berth/bench/internal/footprint"
-	"berth/bench/internal/kubelet"
 	"berth/bench/internal/peer"
 	"berth/bench/internal/pull"
 	"berth/bench/internal/report"
@@ -32,15 +31,16 @@ import (
 
 // options are the command line.
 type options struct {
-	peers, berth, only, cases, json, table, note string
-	rounds                                       int
-	small                                        bool
+	peers, berth, before, only, cases, json, table, note string
+	rounds                                               int
+	small                                                bool
 }
 
 func parse() options {
 	var o options
 	flag.StringVar(&o.peers, "peers", "", "folder with bin/ (containerd, its shim and runc) and cni/ (plugins)")
 	flag.StringVar(&o.berth, "berth", "bin", "folder of berth and berth-monitor")
+	flag.StringVar(&o.before, "before", "", "the same of another build, to be measured in place of containerd")
 	flag.StringVar(&o.only, "only", "", "start only this runtime")
 	flag.StringVar(&o.cases, "cases", "", "measure only these, separated by commas; a wrong one lists all")
 	flag.StringVar(&o.json, "json", "", "also write the report with every sample to this file")
@@ -56,13 +56,11 @@ func main() {
 	// The kernel ties the death of a child to that of the thread that started it.
 	runtime.LockOSThread()
 	o := parse()
-	if err := corner.Run(o.inside, cleanUp); err != nil {
+	if err := corner.Run(o.inside, pull.CleanUp); err != nil {
 		fmt.Fprintln(os.Stderr, "pullbench:", err)
 		os.Exit(1)
 	}
 }
-
-func cleanUp(dir string) error { return kubelet.RemoveCgroup(peer.BerthGroup(dir)) }
 
 // inside measures, with all files of registry and runtimes on a tmpfs at dir.
 func (o options) inside(dir string) (err error) {
@@ -110,7 +108,7 @@ func (o options) sizes() pull.Sizes {
 }
 
 func (o options) measure(ctx context.Context, dir, registry string, cases []pull.Case, r *report.Report) error {
-	setup, err := o.setup(dir)
+	setup, err := o.setup(dir, registry)
 	if err != nil {
 		return err
 	}
@@ -120,8 +118,11 @@ func (o options) measure(ctx context.Context, dir, registry string, cases []pull
 	s := pull.Suite{
 		Setup: setup, Names: peer.Names, Registry: registry, Report: r, Progress: os.Stderr, Rounds: o.rounds,
 	}
-	if o.only != "" {
+	switch {
+	case o.only != "":
 		s.Names = []string{o.only}
+	case o.before != "":
+		s.Names = []string{"berth", peer.Before}
 	}
 	for _, name := range s.Names {
 		r.Runtimes = append(r.Runtimes, report.Runtime{Name: name}) // in this order; the version comes when it runs
@@ -166,14 +167,19 @@ func unpackers() string {
 	return "containerd inflates gzip by itself: neither igzip nor unpigz is installed"
 }
 
-func (o options) setup(dir string) (peer.Setup, error) {
+func (o options) setup(dir, registry string) (peer.Setup, error) {
 	peers, err := filepath.Abs(o.peers)
 	if err != nil {
 		return peer.Setup{}, err
 	}
 	berth, err := filepath.Abs(o.berth)
+	if err != nil {
+		return peer.Setup{}, err
+	}
+	before, err := filepath.Abs(o.before)
 	return peer.Setup{
-		Programs: filepath.Join(peers, "bin"), Plugins: filepath.Join(peers, "cni"), Berth: berth, Dir: dir,
-		Images: peer.Images{Pause: "localhost/pause:none", Certs: filepath.Join(dir, "certs.d")},
+		Programs: filepath.Join(peers, "bin"), Plugins: filepath.Join(peers, "cni"), Berth: berth, Before: before, Dir: dir,
+		CgroupParent: pull.CgroupParent(dir), Idle: pull.Idle,
+		Images: peer.Images{Pause: pull.Pause(registry), Certs: filepath.Join(dir, "certs.d")},
 	}, err
 }

@@ -312,13 +312,7 @@ func watchHelpers(pid int) (stop func() int64) {
 	most := int64(0)
 	watcher.Go(func() {
 		for ctx.Err() == nil {
-			sum := int64(0)
-			for _, child := range footprint.Descendants(pid) {
-				if r, err := footprint.ResidentOf(child); err == nil {
-					sum += r.Now
-				}
-			}
-			most = max(most, sum)
+			most = max(most, footprint.ResidentBelow(pid))
 			select {
 			case <-ctx.Done():
 			case <-time.After(tick):

@@ -21,3 +21,13 @@ func Descendants(pid int) (all []int) {
 	}
 	return all
 }
+
+// ResidentBelow is the resident memory in bytes of all that a process has started and that still lives.
+func ResidentBelow(pid int) (sum int64) {
+	for _, child := range Descendants(pid) {
+		if r, err := ResidentOf(child); err == nil { // another has ended meanwhile
+			sum += r.Now
+		}
+	}
+	return sum
+}

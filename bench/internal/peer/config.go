@@ -23,7 +23,7 @@ func WriteNetwork(dir, bridge, subnet string) error {
 	return os.WriteFile(filepath.Join(dir, "10-bench.conflist"), []byte(text), 0o644)
 }
 
-func berthConfig(s Setup, dir string) string {
+func berthConfig(s Setup, name, dir string) string {
 	return fmt.Sprintf(`root = "%[1]s/root"
 state = "%[6]s"
 socket = "%[2]s"
@@ -36,21 +36,26 @@ config_dir = "%[4]s"
 default = "runc"
 [runtimes.runc]
 path = "%[5]s"
-`, dir, socket("berth"), s.Plugins, s.Images.Certs, s.Runc(), state("berth"))
+`, dir, socket(name), s.Plugins, s.Images.Certs, s.Runc(), state(name))
 }
 
-// BerthGroup names the cgroups that the Berth daemon of a Setup with this Dir keeps for itself. They outlive it.
-func BerthGroup(dir string) string {
-	return (&config.Config{Root: filepath.Join(dir, "berth", "root")}).Instance()
+// BerthGroup names the cgroups that a Berth daemon of a Setup with this Dir keeps for itself: that of this name. They
+// outlive it.
+func BerthGroup(dir, name string) string {
+	return (&config.Config{Root: filepath.Join(dir, name, "root")}).Instance()
 }
 
 func berthCommand(s Setup, config string) *exec.Cmd {
 	return exec.Command(filepath.Join(s.Berth, "berth"), "serve", "--config", config)
 }
 
+func beforeCommand(s Setup, config string) *exec.Cmd {
+	return exec.Command(filepath.Join(s.Before, "berth"), "serve", "--config", config)
+}
+
 // containerdConfig changes where things are and which pause image there is; all else is containerd's default. Where
 // oom_score_adj cannot be lowered it is told so, because it would fail every pod.
-func containerdConfig(s Setup, dir string) string {
+func containerdConfig(s Setup, name, dir string) string {
 	return fmt.Sprintf(`version = 4
 root = '%[1]s/root'
 state = '%[7]s'
@@ -79,7 +84,7 @@ imports = []
     address = '%[2]s.ttrpc'
   [plugins.'io.containerd.shim.v1.manager']
     socket_dir = '%[7]s/s'
-`, dir, socket("containerd"), s.Plugins, s.Images.Certs, s.Runc(), s.Images.Pause, state("containerd"))
+`, dir, socket(name), s.Plugins, s.Images.Certs, s.Runc(), s.Images.Pause, state(name))
 }
 
 func containerdCommand(s Setup, config string) *exec.Cmd {

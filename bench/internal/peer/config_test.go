@@ -23,7 +23,7 @@ func setup(t *testing.T) Setup {
 func TestBerthAcceptsItsConfiguration(t *testing.T) {
 	s := setup(t)
 	path := filepath.Join(s.Dir, "berth.toml")
-	if err := os.WriteFile(path, []byte(berthConfig(s, s.Dir)), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(berthConfig(s, "berth", s.Dir)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	c, err := config.Load(config.Flags{Path: path, PathSet: true})
@@ -45,7 +45,7 @@ func TestContainerdConfigurationSaysWhereThingsAre(t *testing.T) {
 		Root, State string
 		Plugins     map[string]map[string]any
 	}
-	if err := toml.Unmarshal([]byte(containerdConfig(s, s.Dir)), &c); err != nil {
+	if err := toml.Unmarshal([]byte(containerdConfig(s, "containerd", s.Dir)), &c); err != nil {
 		t.Fatal(err)
 	}
 	if c.Version != 4 || c.Root != s.Dir+"/root" || c.State != "/run/containerd" {

@@ -20,6 +20,7 @@ type Setup struct {
 	Programs     string // folder of containerd, its shim and runc
 	Plugins      string // folder of the CNI plugins
 	Berth        string // folder of berth and berth-monitor
+	Before       string // the same of another build, which is measured as "before"
 	Dir          string // for everything that the runtimes write
 	CgroupParent string
 	Images       Images
@@ -41,16 +42,20 @@ type Peer struct {
 // kind is what differs from runtime to runtime.
 type kind struct {
 	name, bridge, subnet string
-	config               func(s Setup, dir string) string
+	config               func(s Setup, name, dir string) string
 	command              func(s Setup, config string) *exec.Cmd
 }
 
 // Names are the runtimes that Start knows, in the order of the report's columns.
 var Names = []string{"berth", "containerd"}
 
+// Before is the name of another build of Berth.
+const Before = "before"
+
 var kinds = map[string]kind{
 	"berth":      {"berth", "bnb0", "10.240.0.0/16", berthConfig, berthCommand},
 	"containerd": {"containerd", "bnc0", "10.241.0.0/16", containerdConfig, containerdCommand},
+	Before:       {Before, "bno0", "10.243.0.0/16", berthConfig, beforeCommand},
 }
 
 // Start starts a runtime and waits until it is ready for pods.
@@ -67,7 +72,7 @@ func (s Setup) Start(ctx context.Context, name string) (*Peer, error) {
 		return nil, err
 	}
 	config := filepath.Join(dir, "config.toml")
-	if err := os.WriteFile(config, []byte(k.config(s, dir)), 0o644); err != nil {
+	if err := os.WriteFile(config, []byte(k.config(s, name, dir)), 0o644); err != nil {
 		return nil, err
 	}
 	p := &Peer{done: make(chan struct{}), log: filepath.Join(dir, "log")}

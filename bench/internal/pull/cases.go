@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"berth/bench/internal/content"
 	"berth/bench/internal/link"
 	"berth/test/fixture"
@@ -47,7 +49,14 @@ var Cases = []Case{
 		Key: "link-each", Title: "One large layer, gzip, over connections of 100 Mbit/s each", Steps: []Step{{Image: "large:gzip"}},
 		Link: &link.Shape{PerConn: 100e6},
 	},
+	{Key: "ten", Title: "Ten layers of one file, and the first start of a pod", Steps: []Step{{Image: tenImage}}, Start: true},
 }
+
+// tenImage is an image of ten layers with a file each, whose containers run Idle.
+const tenImage = "ten:gzip"
+
+// Idle is what a container of that image runs: it prints "ready", and waits for a signal.
+var Idle = []string{"/webapp", "signal"}
 
 // Choose picks cases by key, all when none is named.
 func Choose(keys []string) ([]Case, error) {
@@ -86,8 +95,42 @@ func Publish(r *fixture.Registry, dir string, cases []Case, sizes Sizes) (notes 
 		}
 		notes = append(notes, note)
 	}
+	if slices.ContainsFunc(cases, func(c Case) bool { return c.Steps[0].Image == tenImage }) {
+		return notes, publishTen(r)
+	}
 	return notes, nil
 }
+
+func publishTen(r *fixture.Registry) error {
+	recipe, err := fixture.BusyboxRecipe()
+	if err != nil {
+		return err
+	}
+	asleep := v1.Config{Entrypoint: []string{"/bin/busybox", "sleep", "2147483647"}}
+	if err := pushRecipe(r, pauseImage, fixture.Recipe{Config: asleep, Layers: recipe.Layers[:1]}); err != nil {
+		return err
+	}
+	for n := len(recipe.Layers); n < 10; n++ {
+		one := fixture.File{Name: fmt.Sprintf("etc/%d", n), Body: fmt.Append(nil, n)}
+		recipe.Layers = append(recipe.Layers, []fixture.File{one})
+	}
+	return pushRecipe(r, tenImage, recipe)
+}
+
+func pushRecipe(r *fixture.Registry, name string, recipe fixture.Recipe) error {
+	img, err := recipe.Build()
+	if err != nil {
+		return err
+	}
+	_, err = r.Push(name, img)
+	return err
+}
+
+// pauseImage is for runtimes with a container of each pod's own.
+const pauseImage = "pause:gzip"
+
+// Pause is the reference of that image in a registry.
+func Pause(registry string) string { return registry + "/" + pauseImage }
 
 // imageNames leaves out the second image, which comes with the first.
 func imageNames(cases []Case) (names []string) {

@@ -2,20 +2,25 @@ package pull
 
 import (
 	"context"
+	"errors"
+	"os"
 	"sync"
 	"time"
 
 	"berth/bench/internal/footprint"
+	"berth/bench/internal/kubelet"
 	"berth/bench/internal/peer"
 )
 
 // sample is what one pull cost.
 type sample struct {
 	wall, durable, cpu time.Duration
-	peak, heap, before int64 // resident memory: most, most without its program's pages, before the pull
-	written, device    int64 // bytes through write calls; bytes that the disk was given
-	grown, grownMost   int64 // of the store: at the end, at most
-	received           int64 // bytes from the registry
+	start              time.Duration // of a pod's
+	peak, heap, before int64         // resident memory: most, most without its program's pages, before the pull
+	together           int64         // most of the daemon and all that it has started
+	written, device    int64         // bytes through write calls; bytes that the disk was given
+	grown, grownMost   int64         // of the store: at the end, at most
+	received           int64         // bytes from the registry
 }
 
 // state is what is read before and after a pull.
@@ -30,13 +35,14 @@ type stand struct {
 	pid      int
 	disk     *disk
 	received func() (int64, error)
+	pods     []*kubelet.Pod
 }
 
 // quiet is how long a daemon is left alone before a pull and after it, so that what it does behind an answer counts too.
 const quiet = 300 * time.Millisecond
 
-// measure pulls and weighs.
-func (s *stand) measure(ctx context.Context, image string) (*sample, error) {
+// measure pulls and weighs. With starts a pod is started then, whose container is of the image.
+func (s *stand) measure(ctx context.Context, image string, starts bool) (*sample, error) {
 	time.Sleep(quiet)
 	m := &sample{}
 	if err := footprint.ResetPeak(s.pid); err != nil {
@@ -54,6 +60,9 @@ func (s *stand) measure(ctx context.Context, image string) (*sample, error) {
 	stop := s.watch(m)
 	start := time.Now()
 	m.wall, err = s.peer.PullImage(ctx, image)
+	if err == nil && starts {
+		m.start, err = s.startPod(ctx, image)
+	}
 	if err == nil {
 		err = s.disk.sync()
 		m.durable = time.Since(start)
@@ -64,6 +73,24 @@ func (s *stand) measure(ctx context.Context, image string) (*sample, error) {
 		return nil, err
 	}
 	return m, s.finish(m, begin)
+}
+
+// startPod starts a pod, and says how long that took.
+func (s *stand) startPod(ctx context.Context, image string) (time.Duration, error) {
+	s.peer.Image = image
+	pod, phases, err := s.peer.Start(ctx, false)
+	if err == nil {
+		s.pods = append(s.pods, pod)
+	}
+	return phases.Total(), err
+}
+
+// close discards the pods.
+func (s *stand) close() (err error) {
+	for _, pod := range s.pods {
+		err = errors.Join(err, pod.Discard())
+	}
+	return errors.Join(err, os.RemoveAll(s.peer.Dir)) // what a kubelet keeps of pods
 }
 
 func (s *stand) finish(m *sample, begin state) error {
@@ -105,6 +132,7 @@ func (s *stand) watch(m *sample) (stop func()) {
 		for ctx.Err() == nil {
 			if resident, err := footprint.ResidentOf(s.pid); err == nil {
 				m.heap = max(m.heap, resident.Anonymous)
+				m.together = max(m.together, resident.Now+footprint.ResidentBelow(s.pid))
 			}
 			if used, err := s.disk.used(); err == nil {
 				m.grownMost = max(m.grownMost, used)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth/bench/internal/kubelet"
 	"berth/bench/internal/link"
 	"berth/bench/internal/peer"
 	"berth/bench/internal/report"
@@ -35,12 +36,22 @@ type Case struct {
 	Steps      []Step
 	Link       *link.Shape // nil for loopback
 	Ext4       bool        // the store is on an ext4 instead of a tmpfs
+	Start      bool        // a pod is started from each image that was pulled
 }
 
 // Step is one pull of a case. The steps of a case go to the same daemon and store.
 type Step struct {
 	Name  string // before the names of its rows; empty for the first
 	Image string // name and tag
+}
+
+// CgroupParent is where the pods of a Suite whose Setup has this Dir lie. CleanUp removes it.
+func CgroupParent(dir string) string { return "/pullbench-" + filepath.Base(dir) }
+
+// CleanUp removes the cgroups that a Suite whose Setup has this Dir leaves.
+func CleanUp(dir string) error {
+	return errors.Join(kubelet.RemoveCgroup(CgroupParent(dir)), kubelet.RemoveCgroup(peer.BerthGroup(dir, "berth")),
+		kubelet.RemoveCgroup(peer.BerthGroup(dir, peer.Before)))
 }
 
 // way leads to the registry.
@@ -61,7 +72,7 @@ func (s *Suite) Run(ctx context.Context, cases []Case) error {
 		if err := s.measure(ctx, c); err != nil {
 			return fmt.Errorf("case %s: %w", c.Key, err)
 		}
-		s.Report.Goals = append(s.Report.Goals, c.goals()...)
+		s.Report.Goals = append(s.Report.Goals, c.goals(s.Names)...)
 		fmt.Fprintf(s.Progress, "%s: %s\n", c.Key, time.Since(begin).Round(time.Second))
 	}
 	return nil
@@ -133,8 +144,14 @@ func (s *Suite) session(ctx context.Context, c Case, name string, w way, add fun
 		return err
 	}
 	on := &stand{peer: p, pid: pid, disk: d, received: w.received}
+	defer func() { err = errors.Join(err, on.close()) }()
+	if c.Start { // a node has the image of its pause containers
+		if _, err := p.PullImage(ctx, Pause(w.registry)); err != nil {
+			return err
+		}
+	}
 	for _, step := range c.Steps {
-		m, err := on.measure(ctx, w.registry+"/"+step.Image)
+		m, err := on.measure(ctx, w.registry+"/"+step.Image, c.Start)
 		if err != nil {
 			return err
 		}

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/bench/internal/corner"
-	"berth/bench/internal/kubelet"
 	"berth/bench/internal/link"
 	"berth/bench/internal/peer"
 	"berth/bench/internal/report"
@@ -31,7 +30,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(guest) == "" {
 		os.Exit(m.Run())
 	}
-	err := corner.Run(visit, func(dir string) error { return kubelet.RemoveCgroup(peer.BerthGroup(dir)) })
+	err := corner.Run(visit, CleanUp)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -58,7 +57,7 @@ func TestBerthIsMeasured(t *testing.T) {
 var tiny = Sizes{Six: 6 << 18, New: 1 << 18, Large: 1 << 20, Forty: 40 << 12}
 
 func visit(dir string) (err error) {
-	cases, err := Choose([]string{"six-zstd", "ext4", "link-20"})
+	cases, err := Choose([]string{"six-zstd", "ext4", "link-20", "ten"})
 	if err != nil {
 		return err
 	}
@@ -84,7 +83,11 @@ func visit(dir string) (err error) {
 	if err := peer.WriteHosts(s.Setup.Images.Certs, registry.Addr); err != nil {
 		return err
 	}
-	if err := s.Run(context.Background(), cases); err != nil {
+	if err := s.Run(context.Background(), cases[:3]); err != nil {
+		return err
+	}
+	s.Names, s.Rounds = append(s.Names, peer.Before), 1
+	if err := s.Run(context.Background(), cases[3:]); err != nil {
 		return err
 	}
 	return errors.Join(judge(r), empty(dir, s.Setup.Images.Certs))
@@ -97,8 +100,8 @@ func setup(dir string) peer.Setup {
 		plugins = "/opt/cni/bin"
 	}
 	return peer.Setup{
-		Programs: filepath.Dir(runc), Plugins: plugins, Berth: os.Getenv(guest), Dir: dir,
-		Images: peer.Images{Certs: filepath.Join(dir, "certs.d")},
+		Programs: filepath.Dir(runc), Plugins: plugins, Berth: os.Getenv(guest), Before: os.Getenv(guest), Dir: dir,
+		Images: peer.Images{Certs: filepath.Join(dir, "certs.d")}, CgroupParent: CgroupParent(dir), Idle: Idle,
 	}
 }
 
@@ -111,7 +114,7 @@ func judge(r *report.Report) error {
 			found[m.Section+"/"+m.Name] = s.Samples[0]
 		}
 	}
-	six, disk, slow := "Six layers, zstd/", "Six layers, gzip, on ext4/", Cases[7].Title+"/"
+	six, disk, slow, ten := "Six layers, zstd/", "Six layers, gzip, on ext4/", Cases[7].Title+"/", Cases[9].Title+"/"
 	least := map[string]float64{
 		six + rowTime: 0.1, six + rowPeak: 5, six + rowWritten: float64(tiny.Six) / mib, six + "received": 0.1,
 		six + "store grows by": float64(tiny.Six) / mib, six + "again: pull": 0.1,
@@ -119,11 +122,17 @@ func judge(r *report.Report) error {
 		disk + "written to the disk":        float64(tiny.Six) / mib,
 		slow + rowTime:                      4, // four times the delay, at the least
 		slow + "received":                   0.01,
+		ten + rowStart:                      1, ten + rowBoth: 2, ten + rowTogether: 5,
 	}
 	var errs []error
 	for row, value := range least {
 		if found[row] < value {
 			errs = append(errs, fmt.Errorf("%s is %v, which is less than %v", row, found[row], value))
+		}
+	}
+	for _, m := range r.Metrics {
+		if m.Section == Cases[9].Title && m.Values[peer.Before] == nil {
+			errs = append(errs, fmt.Errorf("%s/%s is not there for the other build", m.Section, m.Name))
 		}
 	}
 	if again := found[six+"again: "+rowWritten]; again >= found[six+rowWritten] {

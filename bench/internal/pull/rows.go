@@ -1,16 +1,23 @@
 package pull
 
 import (
+	"slices"
 	"time"
 
+	"berth/bench/internal/peer"
 	"berth/bench/internal/report"
 )
 
 // The rows of the report that goals are set for.
 const (
-	rowTime    = "pull"
-	rowPeak    = "peak memory"
-	rowWritten = "written"
+	rowTime  = "pull"
+	rowPeak  = "peak memory"
+	rowStart = "first start"
+	rowBoth  = "pull and first start"
+	// rowTogether is of the daemon and all that it has started.
+	rowTogether = "peak memory with helpers"
+	rowWritten  = "written"
+	rowCPU      = "processor time"
 )
 
 // What Berth shall reach: this share of containerd's time where the link is not what limits, and of its memory and its
@@ -20,7 +27,28 @@ const (
 	linkShare = 1.05
 )
 
-func (c Case) goals() []report.Goal {
+// Beside another build of Berth: a change may cost this share of its time and of its processor time.
+const (
+	changeShare = 1.05
+	tinyShare   = 1.15 // where there are ten layers of one file
+)
+
+func (c Case) goals(names []string) (goals []report.Goal) {
+	if slices.Contains(names, "containerd") {
+		goals = c.goalsBesideContainerd()
+	}
+	if slices.Contains(names, peer.Before) {
+		time, most := rowTime, changeShare
+		if c.Start {
+			time, most = rowBoth, tinyShare
+		}
+		goals = append(goals, report.Goal{Section: c.Title, Name: time, Over: peer.Before, AtMost: most},
+			report.Goal{Section: c.Title, Name: rowCPU, Over: peer.Before, AtMost: most})
+	}
+	return goals
+}
+
+func (c Case) goalsBesideContainerd() []report.Goal {
 	goals := []report.Goal{{Section: c.Title, Name: rowTime, Over: "containerd", AtMost: share}}
 	if c.Link != nil {
 		goals[0].Over, goals[0].AtMost = FloorName, linkShare
@@ -41,17 +69,22 @@ func (s *Suite) add(c Case, step Step, runtime string, m *sample, floor time.Dur
 		s.Report.Add(c.Title, prefix+name, report.Mebibytes, runtime, float64(n)/(1<<20))
 	}
 	ms(rowTime, m.wall)
+	if c.Start {
+		ms(rowStart, m.start)
+		ms(rowBoth, m.wall+m.start)
+	}
 	if floor > 0 {
 		s.Report.Add(c.Title, "pull / download beside it", report.Count, runtime, float64(m.wall)/float64(floor))
 	}
 	if c.Ext4 {
 		ms("pull and sync", m.durable)
 	}
-	ms("processor time", m.cpu)
+	ms(rowCPU, m.cpu)
 	if step.Name == "" {
 		mib("memory before", m.before)
 	}
 	mib(rowPeak, m.peak)
+	mib(rowTogether, m.together)
 	mib("  of it heap and stacks", m.heap)
 	mib(rowWritten, m.written)
 	if c.Ext4 {
