@@ -49,7 +49,10 @@ var Cases = []Case{
 		Key: "link-each", Title: "One large layer, gzip, over connections of 100 Mbit/s each", Steps: []Step{{Image: "large:gzip"}},
 		Link: &link.Shape{PerConn: 100e6},
 	},
-	{Key: "ten", Title: "Ten layers of one file, and the first start of a pod", Steps: []Step{{Image: tenImage}}, Start: true},
+	{
+		Key: "ten", Title: "Ten layers of one file, and the first start of a pod", Steps: []Step{{Image: tenImage}},
+		Start: true,
+	},
 }
 
 // tenImage is an image of ten layers with a file each, whose containers run Idle.
