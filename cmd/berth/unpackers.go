@@ -36,7 +36,7 @@ func openCrew(cfg *config.Config, g *groups, log *slog.Logger) (*helper.Crew, er
 	if err != nil {
 		return nil, err
 	}
-	crew := &helper.Crew{Program: program, Capabilities: unpack.Capabilities(), Nice: 10}
+	crew := &helper.Crew{Program: program, Capabilities: unpack.Capabilities(), Nice: 10, Slack: unpack.TimerSlack}
 	crew.Group, crew.Tasks, err = cgroup.Bounded(base, name, base != g.tracking, unpackBounds(cfg))
 	if crew.Group == "" {
 		return nil, err

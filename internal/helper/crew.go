@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,9 @@ type Crew struct {
 	Capabilities []int
 	// Nice is their priority.
 	Nice int
+	// Slack is how much later than asked for their timers may fire; 0 for as much as those of this process (prctl(2),
+	// PR_SET_TIMERSLACK).
+	Slack time.Duration
 
 	once     sync.Once
 	launches chan launch
@@ -134,6 +138,7 @@ func (c *Crew) become() error {
 	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, c.Nice); err != nil {
 		return fmt.Errorf("set the priority: %w", err)
 	}
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(c.Slack), 0, 0, 0) // it saves, and nothing depends on it
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("give up further privileges: %w", err)
 	}

@@ -27,7 +27,9 @@ func TestMain(m *testing.M) {
 
 // testCrew starts unpackers for all tests.
 var testCrew = sync.OnceValue(func() *helper.Crew {
-	return &helper.Crew{Program: os.Getenv(unpackProgram), Capabilities: unpack.Capabilities(), Nice: 10}
+	return &helper.Crew{
+		Program: os.Getenv(unpackProgram), Capabilities: unpack.Capabilities(), Nice: 10, Slack: unpack.TimerSlack,
+	}
 })
 
 // crewOfTests is who unpacks in tests that do not care: the daemon, or with BERTH_TEST_CONFINED processes of their own.

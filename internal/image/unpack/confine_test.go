@@ -228,7 +228,7 @@ func start(t *testing.T) *confined {
 	if err != nil {
 		t.Fatal(err)
 	}
-	crew := &helper.Crew{Program: self, Capabilities: Capabilities(), Nice: 10}
+	crew := &helper.Crew{Program: self, Capabilities: Capabilities(), Nice: 10, Slack: TimerSlack}
 	env := []string{"GODEBUG=containermaxprocs=0,updatemaxprocs=0"} // as the program has it
 	c.process, err = crew.Start(args, env, Files(in, c.errors, dir, theirs, []*os.File{lower}))
 	for _, f := range []*os.File{in, theirs, dir, lower} {
@@ -337,6 +337,10 @@ func TestConfinementFromOutside(t *testing.T) {
 	nice, err := unix.Getpriority(unix.PRIO_PROCESS, c.process.Pid)
 	if err != nil || nice != 20-10 { // as the call returns it
 		t.Errorf("the priority is %d, %v", nice, err)
+	}
+	slack, err := os.ReadFile(fmt.Sprintf("/proc/%d/timerslack_ns", c.process.Pid))
+	if want := fmt.Sprintln(TimerSlack.Nanoseconds()); err != nil || string(slack) != want {
+		t.Errorf("the slack of its timers is %s, %v", slack, err)
 	}
 	descriptors, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.process.Pid))
 	if err != nil {
