@@ -1,5 +1,5 @@
-// Command berth-unpack unpacks one layer of an image, confined to that layer's directory. The daemon starts it;
-// docs/unpacking.md says how.
+// Command berth-unpack unpacks layers of an image, one after the other, confined to the directory of each. The daemon
+// starts it; docs/unpacking.md says how.
 //
 // The Go runtime need not look for this process's cgroup limits: the daemon says how many threads it is to have.
 //

@@ -7,10 +7,11 @@
 // So whatever a crash leaves half done lies under ingest/, where the next Open collects it.
 //
 // Layers are shared. One that is the same over anything is named by the blob it came as; one that had to be settled
-// over those below it is named by its blob and by those. Whoever pulls asks the registry with credentials of their
-// own, and what is there is used only for a repository that has served it: others fetch it as well, and prove it
-// (possession.go). Two pulls from one repository that want the same layer at once fetch it once. The same layer over
-// other ones is made from its own tar (rebuild.go); the same image in other blobs is united by it (packings.go).
+// over those below it, or was unpacked by a process that had some of them before, is named by its blob and by those.
+// Whoever pulls asks the registry with credentials of their own, and what is there is used only for a repository that
+// has served it: others fetch it as well, and prove it (possession.go). Two pulls from one repository that want the
+// same layer at once fetch it once. The same layer over other ones is made from its own tar (rebuild.go); the same
+// image in other blobs is united by it (packings.go).
 //
 // Reads (Get, List, Usage, LayerDirs) answer from an immutable snapshot and never wait. A change makes the next
 // snapshot from the one before and copies what it touches, so that it costs the same in a store of any size. Use

@@ -98,17 +98,22 @@ func plainDigest(plain io.Reader, blob *blobReader, alg digest.Algorithm) (sum i
 	return d.Hash(), d.Digest
 }
 
+// made is what became of a blob.
+type made struct {
+	result *layer.Result
+	diff   digest.Digest
+	after  []digest.Digest // of which blobs the process had layers before
+}
+
 // inflate unpacks a blob into dir: inflate, digest, unpack. A process of its own does that where there are any.
-func (s *pipeline) inflate(
-	ctx context.Context, blob *blobReader, w want, dir string,
-) (*layer.Result, digest.Digest, error) {
+func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w want, dir string) (*made, error) {
 	if s.unpackers != nil {
 		return inflateConfined(ctx, s, blob, w, dir)
 	}
 	plain, err := s.inflater.open(ctx, blob, w)
 	if err != nil {
 		blob.rest.bound()
-		return nil, "", err
+		return nil, err
 	}
 	defer plain.Close()
 	sum, result := plainDigest(plain, blob, w.diffID.Algorithm())
@@ -126,35 +131,36 @@ func (s *pipeline) inflate(
 			s.received.End()
 		}
 		blob.rest.bound()
-		return nil, "", err // the rest is still being added up
+		return nil, err // the rest is still being added up
 	}
-	return res, result(), nil
+	return &made{result: res, diff: result()}, nil
 }
 
 // inflateConfined has a process unpack a blob, which inflates it too, unless that is for a program: then the process
 // reads what that one writes.
-func inflateConfined(
-	ctx context.Context, s *pipeline, blob *blobReader, w want, dir string,
-) (*layer.Result, digest.Digest, error) {
+func inflateConfined(ctx context.Context, s *pipeline, blob *blobReader, w want, dir string) (*made, error) {
 	job := jobOf(s.now())
 	job.Algorithm = w.diffID.Algorithm().String()
 	program, begun := s.inflater.start(ctx, blob, w)
 	if program == nil {
-		res, diff, err := s.unpackers.unpack(ctx, begun, blob.desc.Size, dir, job, blob.rest.bound)
-		return res, digest.Digest(diff), err
+		said, err := s.unpackers.unpack(ctx, begun, w, dir, job, blob.rest.bound)
+		if err != nil {
+			return nil, err
+		}
+		return said.made(), nil
 	}
 	defer program.Close()
 	var tar *os.File
 	tar, job.Mark = program.Output()
-	res, diff, behind, err := s.unpackers.unpackPlain(ctx, tar, dir, job, blob.rest.bound)
-	err = program.Proven(behind, err)
-	err = s.inflater.judge(ctx, blob, w, func() digest.Digest { return digest.Digest(diff) }, err)
+	said, err := s.unpackers.unpackPlain(ctx, tar, w, dir, job, blob.rest.bound)
+	err = program.Proven(said.behind(), err)
+	err = s.inflater.judge(ctx, blob, w, said.diff, err)
 	if err != nil {
 		program.Stop()
 		blob.rest.bound()
-		return nil, "", err
+		return nil, err
 	}
-	return res, digest.Digest(diff), nil
+	return said.made(), nil
 }
 
 // judge says what became of a layer that a program inflated. Content that is not what it should be may be the
@@ -186,6 +192,10 @@ var errOtherContent = errors.New("its output is not what the config of the image
 
 // again says that a layer is to be fetched once more, and how.
 func again(w want, err error) (want, bool) {
+	if !w.alone && fail.As[*sharedError](err) {
+		w.alone = true
+		return w, true
+	}
 	var left *inflate.Error
 	if w.left == nil && errors.As(err, &left) {
 		w.left = left

@@ -8,9 +8,10 @@ import (
 )
 
 // Layer ids tell what a layer was made of: b and the digest of the blob, as it was fetched, for a layer that is the
-// same over anything; s for one that was settled, by its blob and the ids of the layers below it. So what unpacks a
-// blob can spoil only the layers of that blob. Releases before this one named layers by what they unpack to: d and
-// the diff id, or c and the chain id. Those serve on for the blobs that the records of images give for them.
+// same over anything; s for one that was settled, or unpacked by a process that had layers below it before, by its
+// blob and the ids of the layers below it. So what unpacks a blob can spoil that layer and those over it alone.
+// Releases before this one named layers by what they unpack to: d and the diff id, or c and the chain id. Those serve
+// on for the blobs that the records of images give for them.
 
 // blobID is the id of a layer that is the same over anything.
 func blobID(w want) string { return "b" + contentName(w) }
@@ -86,13 +87,13 @@ func standingOver(i *index, w want, lowers []string, stack string, known bool) s
 		l, there := i.layers.get(id)
 		return there && l.DiffID == w.diffID
 	}
-	if id := blobID(w); fits(id) {
-		return id
-	}
-	if known {
+	if known { // this one first: those above may be settled over it
 		if id := settledID(w, stack); fits(id) {
 			return id
 		}
+	}
+	if id := blobID(w); fits(id) {
+		return id
 	}
 	if len(i.uses(w.diffID).layers) == 0 {
 		return ""

@@ -46,6 +46,7 @@ type want struct {
 	diffID digest.Digest
 	chain  digest.Digest // of the layer with all below it
 	left   error         // why a program did not inflate it, so that the library does
+	alone  bool          // no other layer may come near it while it is unpacked
 	below  []want        // the layers below it, the lowest first
 	lowers []string      // their ids, once they are all there
 }
@@ -64,7 +65,8 @@ type rawLayer struct {
 	dir     string
 	discard func()
 	result  *layer.Result
-	mu      sync.Mutex // guards taken
+	after   []digest.Digest // the blobs that the process had before which has unpacked it
+	mu      sync.Mutex      // guards taken
 	taken   bool
 }
 
@@ -193,7 +195,7 @@ func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *listen
 	if err != nil || raw.id != "" {
 		return raw, err
 	}
-	if raw.result.Independent() {
+	if raw.result.Independent() && len(raw.after) == 0 {
 		if raw.id, raw.release, err = finish(s, raw, w, false); err != nil {
 			raw.discard()
 			return nil, err
@@ -276,7 +278,10 @@ func (s *pipeline) ingest(ctx context.Context, w want, src source, tell func(int
 	}
 	raw := &rawLayer{dir: dir, discard: discard}
 	err = at("pull.unpack", func() (err error) {
-		raw.result, err = s.transfer(ctx, w, src, dir, tell)
+		made, err := s.transfer(ctx, w, src, dir, tell)
+		if err == nil {
+			raw.result, raw.after = made.result, made.after
+		}
 		return err
 	})
 	if err != nil {
@@ -287,7 +292,7 @@ func (s *pipeline) ingest(ctx context.Context, w want, src source, tell func(int
 }
 
 // transfer moves a blob from its source into dir: digest, inflate, digest, unpack.
-func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string, tell func(int64)) (*layer.Result, error) {
+func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string, tell func(int64)) (*made, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	rc, err := openIn(ctx, dir, src, w.desc)
@@ -299,7 +304,7 @@ func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string,
 	blob.rest = restOf(rc, end, cmp.Or(s.look, defaultLook))
 	defer blob.rest.stop()
 	ctx = withHolder(ctx, rc, end)
-	res, diff, err := s.inflate(ctx, blob, w, dir)
+	made, err := s.inflate(ctx, blob, w, dir)
 	if err != nil {
 		err = blame(ctx, blob, err)
 	} else {
@@ -315,11 +320,11 @@ func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string,
 	if err != nil {
 		return nil, err
 	}
-	if diff != w.diffID {
-		return nil, fail.New(errdefs.ErrDataLoss, "content has the diff id %s, not the %s that the config promises", diff,
+	if made.diff != w.diffID {
+		return nil, fail.New(errdefs.ErrDataLoss, "content has the diff id %s, not the %s that the config promises", made.diff,
 			w.diffID)
 	}
-	return res, nil
+	return made, nil
 }
 
 // blame finds the reason behind a layer that could not be unpacked: a blob that is not what was promised comes first, for
@@ -371,12 +376,16 @@ func (s *pipeline) settle(ctx context.Context, w want, h *holding) error {
 
 // settleRaw settles a raw layer, which is the caller's alone from then on.
 func settleRaw(ctx context.Context, s *pipeline, w want, h *holding) (*holding, error) {
+	if !h.raw.isOf(w) {
+		s.layers.forget(h.flight)
+		return nil, errTaken
+	}
 	if !h.raw.take() {
 		return nil, errTaken
 	}
 	s.layers.forget(h.flight)
 	err := at("pull.settle", func() error {
-		return settleLayer(ctx, s, h.raw, s.topmostFirst(w.lowers))
+		return settleLayer(ctx, s, w, h.raw, s.topmostFirst(w.lowers))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
@@ -386,6 +395,14 @@ func settleRaw(ctx context.Context, s *pipeline, w want, h *holding) (*holding, 
 		return nil, err
 	}
 	return &holding{id: id, over: w.lowers, release: release}, nil
+}
+
+// isOf says whether a layer may be what w is in its image: the process that has unpacked it had only layers that are
+// below it there.
+func (r *rawLayer) isOf(w want) bool {
+	return !slices.ContainsFunc(r.after, func(blob digest.Digest) bool {
+		return !slices.ContainsFunc(w.below, func(b want) bool { return b.desc.Digest == blob })
+	})
 }
 
 // errTaken says that the raw layer went to another image, where other layers are below it.

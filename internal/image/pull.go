@@ -198,7 +198,10 @@ func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*holding,
 			if err == nil {
 				break
 			}
-			if !errors.Is(err, errTaken) {
+			switch {
+			case !w.alone && fail.As[*sharedError](err):
+				w.alone = true
+			case !errors.Is(err, errTaken):
 				return nil, err
 			}
 			held[i].release()

@@ -126,7 +126,7 @@ func (r *repairer) replaceFrom(ctx context.Context, name string, rec *imageRecor
 // there is none.
 func (r *repairer) replaceFromSibling(ctx context.Context, rec *imageRecord, n int) (done bool, err error) {
 	ref := rec.Layers[n]
-	w := want{desc: ocispec.Descriptor{Digest: ref.Blob, Size: ref.Size}, diffID: ref.DiffID}
+	w := want{desc: ocispec.Descriptor{Digest: ref.Blob, Size: ref.Size}, diffID: ref.DiffID, alone: true}
 	err = r.bring(ctx, rec, n, func() (raw *rawLayer, err error) {
 		raw, err = rebuild(ctx, r.s.pipeline, w, &listeners{}, ref.ID)
 		done = raw != nil
@@ -193,7 +193,9 @@ func (r *repairer) locate(ctx context.Context, ref Reference, reg registry, rec 
 	if id := digest.FromBytes(found.rawConfig).String(); id != rec.ID {
 		return want{}, fail.New(errdefs.ErrDataLoss, "%s is the image %s now", desc.Digest, id)
 	}
-	return wantsOf(found)[n], nil
+	w := wantsOf(found)[n]
+	w.alone = true // it gets the name that the damaged one has
+	return w, nil
 }
 
 // finish settles a layer that was fetched, if need be, and writes its record.
@@ -201,7 +203,8 @@ func (r *repairer) finish(ctx context.Context, raw *rawLayer, rec *imageRecord, 
 	old := r.s.layerRecord(rec.Layers[n].ID)
 	if old.Chain != "" {
 		lowers := r.s.topmostFirst(rec.layerIDs()[:n])
-		if err := at("repair.settle", func() error { return settleLayer(ctx, r.s.pipeline, raw, lowers) }); err != nil {
+		w := want{desc: ocispec.Descriptor{Digest: old.Blob}, alone: true}
+		if err := at("repair.settle", func() error { return settleLayer(ctx, r.s.pipeline, w, raw, lowers) }); err != nil {
 			return old, err
 		}
 	} else if !raw.result.Independent() {

@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/zstd"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fail"
@@ -151,14 +152,14 @@ func TestUnpackerThatNeverAnswers(t *testing.T) {
 	}
 }
 
-// TestUnpackerKilled kills the process after so many bytes of the blob, and while it settles. The pull fails, nothing
-// is left, and the next one succeeds.
+// TestUnpackerKilled kills a process at its start, and while it works. The pull fails, nothing is left, and the next
+// one succeeds.
 func TestUnpackerKilled(t *testing.T) {
 	t.Parallel()
 	host := startRegistry(t, "")
 	base := gz(t, folder("d"), file("d/a", "1"))
 	push(t, host+"/app:v1", imageOf(t, base, gz(t, file("d/implied/x", strings.Repeat("x", 1<<20)))))
-	for n := range 3 {
+	for n := range 2 {
 		for _, after := range []time.Duration{0, time.Millisecond, 4 * time.Millisecond} {
 			t.Run(fmt.Sprintf("process-%d-after-%v", n, after), func(t *testing.T) {
 				t.Parallel()
@@ -175,7 +176,8 @@ func TestUnpackerKilled(t *testing.T) {
 					return p, err
 				})))
 				_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/app:v1"})
-				if after == 0 && (err == nil || !fail.Is(err, errdefs.ErrResourceExhausted)) {
+				killed := int(started.Load()) > n // one may have done both layers
+				if after == 0 && killed && (err == nil || !fail.Is(err, errdefs.ErrResourceExhausted)) {
 					t.Errorf("the pull ends with %v", err)
 				}
 				img := pull(t, s, host+"/app:v1")
@@ -213,7 +215,7 @@ func TestUnpackerMemory(t *testing.T) {
 		} else {
 			job.Memory = 50 << 20
 		}
-		_, _, err = s.unpackers.unpack(t.Context(), blob(), 1<<30, dir, job, func() {})
+		_, err = s.unpackers.unpack(t.Context(), blob(), sized(1<<30), dir, job, func() {})
 		if !errors.Is(err, want) || memory > 0 && !fail.As[*limit.Error](err) {
 			t.Errorf("%d: %v", memory, err)
 		}
@@ -287,3 +289,6 @@ func wideZstd(t testing.TB, entries ...entry) packed {
 	}
 	return packed{buf.Bytes(), plain, types.OCILayerZStd}
 }
+
+// sized is a layer whose blob has so many bytes.
+func sized(n int64) want { return want{desc: ocispec.Descriptor{Size: n}} }

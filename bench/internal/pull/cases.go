@@ -110,7 +110,8 @@ func publishTen(r *fixture.Registry) error {
 		return err
 	}
 	asleep := v1.Config{Entrypoint: []string{"/bin/busybox", "sleep", "2147483647"}}
-	if err := pushRecipe(r, pauseImage, fixture.Recipe{Config: asleep, Layers: recipe.Layers[:1]}); err != nil {
+	own := append(slices.Clone(recipe.Layers[0]), fixture.File{Name: "pause"}) // a layer that no other image has
+	if err := pushRecipe(r, pauseImage, fixture.Recipe{Config: asleep, Layers: [][]fixture.File{own}}); err != nil {
 		return err
 	}
 	for n := len(recipe.Layers); n < 10; n++ {

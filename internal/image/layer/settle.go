@@ -39,7 +39,7 @@ func Settle(ctx context.Context, dir string, res *Result, lowers []string) error
 }
 
 // SettleConfined is Settle for a process without privileges over devices and the overlay's marks: what takes these is
-// left to Grant. It closes the trees.
+// left to Grant. It closes the trees, unless they are kept.
 func SettleConfined(ctx context.Context, dir string, res *Result, lowers Trees) error {
 	s, err := newSettler(ctx, dir, res, lowers)
 	if err != nil {
@@ -85,7 +85,7 @@ func newSettler(ctx context.Context, dir string, res *Result, lowers Trees) (_ *
 	}
 	s.old = &replacedFiles{dir: dir, sk: s.skeleton, memory: res.memory, used: res.replaced}
 	s.grants = &grantList{dir: dir, memory: res.memory}
-	s.lower = &view{ctx: ctx, roots: lowers.Roots, opaque: lowers.Opaque}
+	s.lower = &view{ctx: ctx, roots: lowers.Roots, opaque: lowers.Opaque, kept: lowers.Kept}
 	if s.own, err = unix.Open(filepath.Join(dir, FS), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, errors.Join(err, s.close())
 	}

@@ -18,6 +18,7 @@ type view struct {
 	looks int // at names in one tree, against the context
 	// opaque says whether a directory of a tree hides what is below it; nil asks the file system.
 	opaque func(tree int, path string) bool
+	kept   bool // close leaves the roots
 }
 
 // Trees are the trees of the layers below, the topmost first.
@@ -26,6 +27,7 @@ type Trees struct {
 	// Opaque says whether the directory at a path of a tree hides what is below it, for a process that may not read the
 	// mark itself; nil has it read.
 	Opaque func(tree int, path string) bool
+	Kept   bool // whoever opened them closes them
 }
 
 // OpenTrees opens trees by their paths.
@@ -57,9 +59,12 @@ type openPath struct {
 // deepPath is from how many bytes on a path is long enough to open the directory that it leads to.
 const deepPath = 256
 
-// close closes what the view has opened, and its trees.
+// close closes what the view has opened, and its trees unless they are kept.
 func (v *view) close() {
 	v.closeDeep()
+	if v.kept {
+		return
+	}
 	for _, fd := range v.roots {
 		unix.Close(fd)
 	}

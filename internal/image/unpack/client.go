@@ -23,6 +23,27 @@ func Files(blob, errors, dir, control *os.File, lowers []*os.File) []*os.File {
 	return append([]*os.File{blob, errors, errors, dir, control}, lowers...)
 }
 
+// Send gives a process that waits for it another job, with the descriptors that belong to it. It does not wait.
+func (j Job) Send(control *os.File, blob, dir *os.File, trees []*os.File) error {
+	raw, err := encode(j)
+	if err != nil {
+		return err
+	}
+	fds := []int{int(blob.Fd()), int(dir.Fd())}
+	for _, f := range trees {
+		fds = append(fds, int(f.Fd()))
+	}
+	conn, err := control.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = conn.Control(func(fd uintptr) {
+		sent = unix.Sendmsg(int(fd), raw, unix.UnixRights(fds...), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	})
+	return errors.Join(err, os.NewSyscallError("sendmsg", sent))
+}
+
 // Receive reads what a process says next; io.EOF when it is gone.
 func Receive(control *os.File, buf []byte) (Message, error) {
 	var m Message

@@ -25,7 +25,7 @@ func Confine(job Job) error {
 	if err := unix.Close(dirFD); err != nil {
 		return err
 	}
-	return install(program(unix.Getpid()))
+	return install(program(unix.Getpid(), job.More))
 }
 
 // dieFirst has the kernel choose this process before any other when memory is short. A process that cannot is no worse

@@ -52,6 +52,9 @@ func probed(arg string) int {
 			found[name] = fmt.Sprint(try())
 		}
 	}
+	if job.More {
+		found["files above, by another root"] = fmt.Sprint(climb())
+	}
 	raw, err := json.Marshal(found)
 	if err == nil {
 		_, err = unix.Write(controlFD, raw)
@@ -64,6 +67,24 @@ func probed(arg string) int {
 		return 4
 	}
 	return 0
+}
+
+// climb makes a directory the root while it has one above it open, and goes up from there.
+func climb() error {
+	above, err := unix.Open("/", unix.O_PATH, 0)
+	if err == nil {
+		err = unix.Mkdir("/below", 0o700)
+	}
+	if err == nil {
+		err = unix.Chroot("/below")
+	}
+	if err == nil {
+		err = unix.Fchdir(above)
+	}
+	if err == nil {
+		_, err = unix.Openat(unix.AT_FDCWD, "../../../../etc/passwd", unix.O_RDONLY, 0)
+	}
+	return err
 }
 
 // probes are what a process that a layer has taken over would try, by what it would gain.
@@ -186,7 +207,7 @@ var probeProgram = sync.OnceValues(func() (string, error) {
 
 var probeDir string // of the program that probeProgram has built
 
-func start(t *testing.T) *confined {
+func start(t *testing.T, more bool) *confined {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -222,7 +243,7 @@ func start(t *testing.T) *confined {
 	}
 	dir := mountOf(t, filepath.Join(base, "layer"), 0)
 	lower := mountOf(t, filepath.Join(base, "lower"), unix.MOUNT_ATTR_RDONLY)
-	job := Job{Lowers: 1, Limits: layer.Limits{Memory: probeMemory}, Threads: 2}
+	job := Job{Lowers: 1, More: more, Limits: layer.Limits{Memory: probeMemory}, Threads: 2}
 	job.Memory = MemoryFor(job.Limits)
 	args, err := job.Arguments()
 	if err != nil {
@@ -275,7 +296,13 @@ func (c *confined) tell(t *testing.T) {
 
 // TestConfinement tries from inside what a process must not be able to do, and what it must.
 func TestConfinement(t *testing.T) {
-	c := start(t)
+	for _, more := range []bool{false, true} {
+		t.Run(fmt.Sprint("more=", more), func(t *testing.T) { confinement(t, more) })
+	}
+}
+
+func confinement(t *testing.T, more bool) {
+	c := start(t, more)
 	c.tell(t)
 	want := map[string]error{
 		"files of the node": unix.ENOENT, "files above the layer": unix.ENOENT, "processes": unix.ENOENT,
@@ -283,6 +310,12 @@ func TestConfinement(t *testing.T) {
 		"a child by clone3": unix.ENOSYS,
 		// What its work takes.
 		"reading a layer below": nil, "writing the layer": nil, "a whiteout": nil, "a thread": nil,
+	}
+	if more { // EFAULT is of the arguments
+		want["another root"], want["descriptors of others"] = unix.EFAULT, unix.EFAULT
+		if got := c.found["files above, by another root"]; got != fmt.Sprint(unix.ENOENT) {
+			t.Errorf("files above, by another root: %s", got)
+		}
 	}
 	for name := range probes() {
 		if strings.HasPrefix(name, "fatal ") {
@@ -300,7 +333,7 @@ func TestConfinement(t *testing.T) {
 
 // TestConfinementFromOutside reads what the kernel says of the process.
 func TestConfinementFromOutside(t *testing.T) {
-	c := start(t)
+	c := start(t, false)
 	c.tell(t)
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.process.Pid))
 	if err != nil {
@@ -373,7 +406,7 @@ func TestConfinementKills(t *testing.T) {
 			continue
 		}
 		t.Run(strings.ReplaceAll(order, " ", "-"), func(t *testing.T) {
-			c := start(t)
+			c := start(t, false)
 			c.tell(t)
 			if _, err := c.blob.WriteString(order); err != nil {
 				t.Fatal(err)

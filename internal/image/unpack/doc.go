@@ -1,4 +1,4 @@
-// Package unpack is the program berth-unpack, which unpacks or settles one layer, and what it and the daemon say to
+// Package unpack is the program berth-unpack, which unpacks or settles layers, and what it and the daemon say to
 // each other.
 //
 // The daemon gives it a blob through a pipe and the layer's directory as an open descriptor. Before it reads the first
@@ -6,6 +6,7 @@
 // neither fork nor run a program. It was born without the capabilities that reach beyond files. What it says is
 // believed no more than the blob is: the daemon digests the blob itself, and checks and makes what takes privileges.
 //
-// There is a process for each layer, so it must start fast: the package imports neither gRPC nor anything else with
+// Small layers follow each other in a process, with descriptors that come by the socket. Others have one of their own,
+// so it must start fast: the package imports neither gRPC nor anything else with
 // much to initialise.
 package unpack

@@ -1,6 +1,10 @@
 package unpack
 
-import "golang.org/x/sys/unix"
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
 
 // Calls that may be made with any arguments, the frequent ones first: kernels before 5.11 go through the filter at
 // each. What they can reach is what the descriptors and the root lead to. archCalls has those that are called
@@ -46,13 +50,18 @@ const (
 	kill   = unix.SECCOMP_RET_KILL_PROCESS
 )
 
-// program is the filter for a process of that id.
-func program(pid int) []unix.SockFilter {
+// program is the filter for a process of that id. With more jobs to come it may receive descriptors, and make what they
+// lead to its root.
+func program(pid int, more bool) []unix.SockFilter {
 	var p []unix.SockFilter
 	p = append(p,
 		load(atArch), unless(auditArch, 1), result(kill), // calls of another architecture have other numbers
 		load(atNumber), unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: x32, Jf: 1}, result(kill))
-	for _, nr := range append(calls, archCalls...) {
+	allowed := append(slices.Clone(calls), archCalls...)
+	if more {
+		allowed = append(allowed, unix.SYS_RECVMSG, unix.SYS_CHROOT)
+	}
+	for _, nr := range allowed {
 		p = append(p, when(nr, 1), result(allow))
 	}
 	// A thread may be made, but no process.

@@ -13,6 +13,7 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -30,31 +31,80 @@ func Main(args []string) int {
 		return 2
 	}
 	c := &control{fd: controlFD}
-	answer, err := do(job, c)
-	if err != nil {
-		err = c.say(Message{Failure: failureOf(err)})
-	} else {
-		err = c.say(Message{Answer: answer})
-	}
-	if err != nil {
-		printError("answer the daemon: " + err.Error())
+	if err := serve(job, c); err != nil {
+		printError(err.Error())
 		return 1
 	}
 	return 0
 }
 
+// serve does a job, and those that follow. A job that failed is the last.
+func serve(job Job, c *control) error {
+	w, err := begin(job, c)
+	for {
+		var answer *Answer
+		if err == nil {
+			answer, err = w.do(job)
+		}
+		if err != nil {
+			return c.answer(Message{Failure: failureOf(err)})
+		}
+		if err := c.answer(Message{Answer: answer}); err != nil || !job.More {
+			return err
+		}
+		var fds []int
+		if job, fds, err = c.next(); errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = w.enter(fds)
+		}
+	}
+}
+
 func printError(text string) { _, _ = unix.Write(errorsFD, []byte(text+"\n")) }
 
-func do(job Job, c *control) (*Answer, error) {
+// worker does one job after the other.
+type worker struct {
+	control *control
+	blob    int   // descriptor of the blob
+	trees   []int // of the layers below, the topmost first
+}
+
+// begin confines the process, for the first job and all that follow.
+func begin(job Job, c *control) (*worker, error) {
 	if err := Confine(job); err != nil {
 		return nil, fmt.Errorf("confine the unpacker: %w", err)
 	}
 	layer.WithoutProc = true
 	layer.AskWindows(c.window(job.Memory))
-	if job.Settle {
-		return settle(job, c)
+	w := &worker{control: c, blob: blobFD}
+	for i := range job.Lowers {
+		w.trees = append(w.trees, lowersFD+i)
 	}
-	return unpack(job)
+	return w, nil
+}
+
+// enter makes the directory of another layer the root. The process has no descriptor that leads out of it but those of
+// trees, which are roots of mounts themselves.
+func (w *worker) enter(fds []int) error {
+	w.blob = fds[0]
+	w.trees = append(slices.Clone(fds[2:]), w.trees...)
+	if err := unix.Fchdir(fds[1]); err != nil {
+		return fmt.Errorf("enter the layer's directory: %w", err)
+	}
+	if err := unix.Chroot("."); err != nil {
+		return fmt.Errorf("make the layer's directory the root: %w", err)
+	}
+	return unix.Close(fds[1])
+}
+
+func (w *worker) do(job Job) (*Answer, error) {
+	defer unix.Close(w.blob)
+	if job.Settle {
+		return w.settle(job)
+	}
+	return w.unpack(job)
 }
 
 // Heap that the collector leaves alone: most layers are done before they have allocated so much.
@@ -85,16 +135,16 @@ func WindowMemory(size int64) int64 { return 2 * size }
 // heapLimit leaves a tenth of what may be mapped to what the runtime does not count.
 func heapLimit(memory int64) int64 { return (memory - fixedMemory) / 10 * 9 }
 
-func unpack(job Job) (*Answer, error) {
+func (w *worker) unpack(job Job) (*Answer, error) {
 	ctx := context.Background()
 	sum, err := digester(job.Algorithm)
 	if err != nil {
 		return nil, err
 	}
 	var plain io.Reader
-	behind := tail.New(fdReader(blobFD), job.Mark)
+	behind := tail.New(fdReader(w.blob), job.Mark)
 	if plain = behind; job.Mark == 0 {
-		if plain, err = layer.Decompress(ctx, fdReader(blobFD)); err != nil {
+		if plain, err = layer.Decompress(ctx, fdReader(w.blob)); err != nil {
 			return nil, err
 		}
 	}
@@ -120,21 +170,18 @@ func digester(algorithm string) (hash.Hash, error) {
 	return kind.New(), nil
 }
 
-func settle(job Job, c *control) (*Answer, error) {
+func (w *worker) settle(job Job) (*Answer, error) {
 	ctx := context.Background()
 	res, err := layer.LoadResult(ctx, "/", job.Limits)
 	if err != nil {
 		return nil, err
 	}
-	trees := layer.Trees{Opaque: c.opaque}
-	for i := range job.Lowers {
-		trees.Roots = append(trees.Roots, lowersFD+i)
-	}
+	trees := layer.Trees{Roots: w.trees, Opaque: w.control.opaque, Kept: true}
 	if err := layer.SettleConfined(ctx, "/", res, trees); err != nil {
 		return nil, err
 	}
-	if c.err != nil {
-		return nil, fmt.Errorf("ask the daemon: %w", c.err)
+	if err := w.control.err; err != nil {
+		return nil, fmt.Errorf("ask the daemon: %w", err)
 	}
 	return &Answer{Result: res}, nil
 }
@@ -161,6 +208,41 @@ func (r fdReader) Read(p []byte) (int, error) {
 type control struct {
 	fd  int
 	err error // of a question that could not be asked
+}
+
+// answer says how a job went.
+func (c *control) answer(m Message) error {
+	if err := c.say(m); err != nil {
+		return fmt.Errorf("answer the daemon: %w", err)
+	}
+	return nil
+}
+
+// next waits for another job, with the descriptors of the blob, of the directory and of trees; io.EOF when there is
+// none.
+func (c *control) next() (job Job, fds []int, err error) {
+	buf, rights := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4*(2+MostTrees)))
+	n, m := 0, 0
+	for n, m, _, _, err = unix.Recvmsg(c.fd, buf, rights, unix.MSG_CMSG_CLOEXEC); errors.Is(err, unix.EINTR); {
+		n, m, _, _, err = unix.Recvmsg(c.fd, buf, rights, unix.MSG_CMSG_CLOEXEC)
+	}
+	if err != nil {
+		return Job{}, nil, fmt.Errorf("wait for another job: %w", err)
+	}
+	if n == 0 {
+		return Job{}, nil, io.EOF
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:m])
+	if err == nil && len(messages) == 1 {
+		fds, err = unix.ParseUnixRights(&messages[0])
+	}
+	if err == nil {
+		err = json.Unmarshal(buf[:n], &job)
+	}
+	if err == nil && len(fds) != 2+job.Lowers {
+		err = fmt.Errorf("another job comes with %d descriptors", len(fds))
+	}
+	return job, fds, err
 }
 
 func (c *control) say(m Message) error {

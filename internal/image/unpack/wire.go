@@ -22,10 +22,12 @@ const (
 	lowersFD  = 5
 )
 
-// Job says what a process is to do. It is its one argument, as JSON.
+// Job says what a process is to do. The first one is its one argument, as JSON; those that follow come by the socket,
+// each with its descriptors: the blob, the layer's directory, and trees on top of those that the process has.
 type Job struct {
 	Settle    bool   `json:"settle,omitempty"`
-	Lowers    int    `json:"lowers,omitempty"` // trees of layers below
+	Lowers    int    `json:"lowers,omitempty"` // trees of layers below that come with the job
+	More      bool   `json:"more,omitempty"`   // others may follow: each directory and tree is a mount of its own
 	Algorithm string `json:"algorithm,omitempty"`
 	// Mark is how many bytes are behind a tar that a program has inflated already; 0 for a blob as it was fetched.
 	Mark int `json:"mark,omitempty"`
@@ -34,6 +36,9 @@ type Job struct {
 	Memory  int64        `json:"memory"` // RLIMIT_DATA, before any window
 	Threads int          `json:"threads"`
 }
+
+// MostTrees is how many trees may come with a job that follows another: the kernel passes 253 descriptors at once.
+const MostTrees = 250
 
 // maxMessage bounds a message. The longest path of a layer, quoted, fits.
 const maxMessage = 64 << 10

@@ -1,0 +1,82 @@
+package image
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// spares are the unpackers that have nothing to do and may be given another layer.
+type spares struct {
+	mu        sync.Mutex // guards what follows
+	processes []*unpacker
+	closed    bool
+	leaving   sync.WaitGroup // for those that are being ended
+}
+
+// A process waits for patience, in which the next layer of a pull comes if it comes at all; at most mostSpare do.
+const (
+	patienceForMore = 250 * time.Millisecond
+	mostSpare       = 8
+)
+
+// take finds a process that suits a task, the one with the most layers behind it.
+func (s *spares) take(t task) (found *unpacker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.processes {
+		if (found == nil || len(p.had) > len(found.had)) && p.suits(t) {
+			found = p
+		}
+	}
+	if found != nil {
+		found.expiry.Stop()
+		s.removeLocked(found)
+	}
+	return found
+}
+
+// add has a process wait. One that waits too long is ended.
+func (s *spares) add(p *unpacker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.processes) >= mostSpare {
+		s.endLocked(p)
+		return
+	}
+	p.expiry = time.AfterFunc(patienceForMore, func() { s.expire(p) })
+	s.processes = append(s.processes, p)
+}
+
+func (s *spares) expire(p *unpacker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.removeLocked(p) {
+		s.endLocked(p)
+	}
+}
+
+// removeLocked says whether the process has been waiting.
+func (s *spares) removeLocked(p *unpacker) bool {
+	i := slices.Index(s.processes, p)
+	if i < 0 {
+		return false
+	}
+	s.processes = slices.Delete(s.processes, i, i+1)
+	return true
+}
+
+func (s *spares) endLocked(p *unpacker) { s.leaving.Go(p.dismiss) }
+
+// close ends all, and sees them be gone.
+func (s *spares) close() {
+	s.mu.Lock()
+	s.closed = true
+	for _, p := range s.processes {
+		p.expiry.Stop()
+		s.endLocked(p)
+	}
+	s.processes = nil
+	s.mu.Unlock()
+	s.leaving.Wait()
+}
