@@ -130,7 +130,7 @@ func (p *unpacker) hand(t task) error {
 	}
 	p.lowers, p.trees = append(fresh, p.lowers...), t.lowers
 	t.job.Lowers = len(fresh)
-	if err := at("unpack.hand", func() error { return t.job.Send(p.control, t.in, dir, fresh) }); err != nil {
+	if err := t.job.Send(p.control, t.in, dir, fresh); err != nil {
 		return err
 	}
 	closeAll([]*os.File{t.in})
