@@ -54,7 +54,7 @@ func TestLayersFollowInAProcess(t *testing.T) {
 	t.Parallel()
 	f := blobServer(t)
 	base := gz(t, folder("d"), file("d/a", "base"), file("d/gone", "1"))
-	apart, whiteout := gz(t, file("b", "apart")), gz(t, file("d/.wh.gone", ""))
+	apart, whiteout := zst(t, file("b", "apart")), gz(t, file("d/.wh.gone", ""))
 	implied := gz(t, file("d/implied/x", "implied"))
 	f.put(t, "v1", imageOf(t, base, apart, whiteout, implied))
 	crew := &counted{Crew: testCrew()}

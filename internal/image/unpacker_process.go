@@ -32,9 +32,10 @@ type unpacker struct {
 	errors  *os.File
 	lowers  []*os.File // the trees that it has, the topmost first
 	trees   []string   // their paths
+	window  int64      // the largest that it has been given, in bytes
 	had     []digest.Digest
 	end     sync.Once
-	ended   atomic.Bool // it was killed
+	ended   atomic.Bool // it was killed, or has gone
 	expiry  *time.Timer // while it waits
 
 	// What it has for the layer of this moment.
@@ -42,7 +43,6 @@ type unpacker struct {
 	dir     *os.File // a mount of its own
 	blob    *os.File // where the blob is written to; nil when there is none
 	fed     atomic.Bool
-	lent    bool // it had a window
 	release func()
 	failed  func()
 }
@@ -155,7 +155,7 @@ func (p *unpacker) isQuiet() bool {
 func (p *unpacker) begin(t task) {
 	p.job, p.blob, p.failed = t.job, t.to, t.failed
 	p.fed.Store(t.to == nil)
-	p.lent, p.release = false, func() {}
+	p.release = func() {}
 }
 
 // suits says whether the process may be given a task: whatever it had before is below the layer, or the layer itself,
@@ -247,8 +247,8 @@ func (p *unpacker) work(ctx context.Context, t task) (*unpack.Answer, error) {
 	go func() {
 		answer, err := p.listen(ctx)
 		if !errors.Is(err, errSilent) {
-			if err != nil || !p.job.More || !p.fed.Load() || p.lent {
-				p.kill() // it has nothing more to do
+			if err != nil || !p.job.More || !p.fed.Load() || p.window > layer.OrdinaryWindow {
+				p.kill() // it has nothing more to do, or more memory than it should keep
 			}
 			if err != nil {
 				p.failed()
@@ -261,8 +261,11 @@ func (p *unpacker) work(ctx context.Context, t task) (*unpack.Answer, error) {
 	if e.err == nil && fed == nil && stop() && !p.ended.Load() && p.seal() == nil {
 		return e.answer, nil
 	}
-	p.kill()
+	if e.err == nil {
+		p.kill() // whoever has not answered ends by itself, and its status says why
+	}
 	status, err := p.wait()
+	p.ended.Store(true)
 	switch {
 	case err != nil:
 		return nil, err
@@ -374,13 +377,13 @@ func (p *unpacker) decide(ctx context.Context, m unpack.Message) (bool, error) {
 // lend gives the process the memory for a zstd window, once all others leave as much.
 func (p *unpacker) lend(ctx context.Context, size int64) error {
 	p.release()
-	p.lent, p.release = true, func() {}
+	p.release = func() {}
 	release, err := layer.AcquireWindow(ctx, size)
 	if err != nil {
 		return err
 	}
-	p.release = release
-	return unpack.Widen(p.process.Pid, p.job.Memory, size)
+	p.release, p.window = release, max(p.window, size)
+	return unpack.Widen(p.process.Pid, p.job.Memory, p.window)
 }
 
 // kill ends the process. It may have ended before.

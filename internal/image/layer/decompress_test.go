@@ -279,7 +279,7 @@ func TestWindowBudget(t *testing.T) {
 	b := newWindowBudget(2, time.Hour)
 	var giveBack []func()
 	for range 2 {
-		release, err := b.acquire(t.Context(), ordinaryWindow)
+		release, err := b.acquire(t.Context(), OrdinaryWindow)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,8 +287,8 @@ func TestWindowBudget(t *testing.T) {
 	}
 	waited := make(chan error, 2)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	go func() { _, err := b.acquire(ctx, ordinaryWindow); waited <- err }()
-	go func() { _, err := b.acquire(t.Context(), ordinaryWindow); waited <- err }()
+	go func() { _, err := b.acquire(ctx, OrdinaryWindow); waited <- err }()
+	go func() { _, err := b.acquire(t.Context(), OrdinaryWindow); waited <- err }()
 	select {
 	case <-waited:
 		t.Fatal("a third window had no need to wait")
@@ -308,7 +308,7 @@ func TestWindowBudget(t *testing.T) {
 func TestWindowBudgetLosesPatience(t *testing.T) {
 	b := newWindowBudget(1, time.Millisecond)
 	for range 3 {
-		if _, err := b.acquire(t.Context(), ordinaryWindow); err != nil {
+		if _, err := b.acquire(t.Context(), OrdinaryWindow); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -318,11 +318,11 @@ func TestWindowBudgetLosesPatience(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := b.acquire(ctx, ordinaryWindow+1); err == nil {
+	if _, err := b.acquire(ctx, OrdinaryWindow+1); err == nil {
 		t.Error("a wide window beside the largest")
 	}
 	release()
-	if _, err := b.acquire(t.Context(), ordinaryWindow+1); err != nil {
+	if _, err := b.acquire(t.Context(), OrdinaryWindow+1); err != nil {
 		t.Error(err)
 	}
 }

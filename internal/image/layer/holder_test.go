@@ -34,13 +34,13 @@ func TestWideWindowsGiveWay(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := b.acquire(short, ordinaryWindow+1); !errors.Is(err, context.DeadlineExceeded) || fast.Err() != nil {
+	if _, err := b.acquire(short, OrdinaryWindow+1); !errors.Is(err, context.DeadlineExceeded) || fast.Err() != nil {
 		t.Errorf("%v, and the fast one ended by %v", err, context.Cause(fast))
 	}
 	release()
 	last, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
 	defer cancel()
-	if release, err := b.acquire(last, ordinaryWindow+1); err != nil { // without a holder
+	if release, err := b.acquire(last, OrdinaryWindow+1); err != nil { // without a holder
 		t.Error(err)
 	} else {
 		release()

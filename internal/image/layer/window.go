@@ -13,8 +13,8 @@ import (
 	"berth/internal/limit"
 )
 
-// ordinaryWindow is the largest window that image builders use unless told otherwise.
-const ordinaryWindow = 8 << 20
+// OrdinaryWindow is the largest window in bytes that image builders use unless told otherwise.
+const OrdinaryWindow = 8 << 20
 
 // windows is the memory for the windows of all streams in the process.
 var windows = newWindowBudget(runtime.GOMAXPROCS(0), 10*time.Second)
@@ -46,7 +46,7 @@ type decoder struct {
 
 func newWindowBudget(cpus int, patience time.Duration) *windowBudget {
 	return &windowBudget{
-		ordinary: semaphore.NewWeighted(int64(cpus) * ordinaryWindow), wide: semaphore.NewWeighted(limit.ZstdWindow.Limit),
+		ordinary: semaphore.NewWeighted(int64(cpus) * OrdinaryWindow), wide: semaphore.NewWeighted(limit.ZstdWindow.Limit),
 		patience: patience, most: cpus,
 	}
 }
@@ -56,7 +56,7 @@ func (b *windowBudget) acquire(ctx context.Context, size int64) (release func(),
 	if b.ask != nil {
 		return func() {}, b.ask(size)
 	}
-	if size > ordinaryWindow {
+	if size > OrdinaryWindow {
 		return b.acquireWide(ctx, size)
 	}
 	wait, cancel := context.WithTimeout(ctx, b.patience)
@@ -142,7 +142,7 @@ func (b *windowBudget) growLocked(d *decoder, window int64) {
 func (b *windowBudget) put(d *decoder) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if d.window > ordinaryWindow || len(b.idle) >= b.most {
+	if d.window > OrdinaryWindow || len(b.idle) >= b.most {
 		b.hold(-d.window)
 		return
 	}
