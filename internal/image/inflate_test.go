@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -20,7 +19,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sys/unix"
 
 	"berth/internal/helper"
 	"berth/internal/image/inflate"
@@ -325,30 +323,20 @@ func TestProgramBesideUnpacker(t *testing.T) {
 	host := startRegistry(t, "")
 	layer := largeGz(t, "large")
 	push(t, host+"/a:v1", imageOf(t, layer))
-	signal := func(sig unix.Signal) func(int) error { return func(pid int) error { return unix.Kill(pid, sig) } }
-	signalled := func(sig unix.Signal) Crew {
-		return crewFunc(func(args, env []string, files []*os.File) (*os.Process, error) {
-			p, err := testCrew().Start(args, env, files)
-			if err == nil {
-				err = p.Signal(sig)
-			}
-			return p, err
-		})
-	}
 	for name, c := range map[string]struct {
-		program func(pid int) error // what becomes of igzip
+		program string // the signal that igzip gets before it begins
 		crew    Crew
 		cancel  bool
 		says    string
 		fetched int
 	}{
 		"all is well":     {crew: testCrew(), fetched: 1},
-		"igzip is killed": {program: signal(unix.SIGKILL), crew: testCrew(), fetched: 2},
+		"igzip is killed": {program: "KILL", crew: testCrew(), fetched: 2},
 		"igzip is stopped": {
-			program: signal(unix.SIGSTOP), crew: testCrew(), cancel: true, says: "canceled", fetched: 1,
+			program: "STOP", crew: testCrew(), cancel: true, says: "canceled", fetched: 1,
 		},
-		"the unpacker is killed":  {crew: signalled(unix.SIGKILL), says: "signal: killed", fetched: 1},
-		"the unpacker is stopped": {crew: signalled(unix.SIGSTOP), cancel: true, says: "canceled", fetched: 1},
+		"the unpacker is killed":  {crew: shells("kill -KILL $$"), says: "signal: killed", fetched: 1},
+		"the unpacker is stopped": {crew: shells("kill -STOP $$"), cancel: true, says: "canceled", fetched: 1},
 		"it reads nothing":        {crew: shells("exec sleep 1000"), cancel: true, says: "canceled", fetched: 1},
 		"it does not wait":        {crew: shells(emptyLayer + "mkdir fs; " + answer), says: "diff id", fetched: 2},
 		"it tells no mark": {
@@ -362,11 +350,12 @@ func TestProgramBesideUnpacker(t *testing.T) {
 			defer cancel()
 			run := p.Run
 			p.Run = func(ctx context.Context, name string, cmd *exec.Cmd, started func(int) error) error {
+				if c.program != "" {
+					cmd.Args = append([]string{"sh", "-c", "kill -" + c.program + ` $$; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+					cmd.Path = "/bin/sh"
+				}
 				return run(ctx, name, cmd, func(pid int) error {
 					err := started(pid)
-					if err == nil && c.program != nil {
-						err = c.program(pid)
-					}
 					if c.cancel {
 						time.AfterFunc(100*time.Millisecond, cancel)
 					}

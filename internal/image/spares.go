@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -8,16 +9,18 @@ import (
 
 // spares are the unpackers that have nothing to do and may be given another layer.
 type spares struct {
+	lingering time.Duration // how long one waits; lingerTimeout, more in tests
+
 	mu        sync.Mutex // guards what follows
 	processes []*unpacker
 	closed    bool
 	leaving   sync.WaitGroup // for those that are being ended
 }
 
-// A process waits for patience, in which the next layer of a pull comes if it comes at all; at most mostSpare do.
+// A process waits for as long as the next layer of a pull takes if it comes at all; at most mostSpare do.
 const (
-	patienceForMore = 250 * time.Millisecond
-	mostSpare       = 8
+	lingerTimeout = 250 * time.Millisecond
+	mostSpare     = 8
 )
 
 // take finds a process that suits a task, the one with the most layers behind it.
@@ -44,7 +47,7 @@ func (s *spares) add(p *unpacker) {
 		s.endLocked(p)
 		return
 	}
-	p.expiry = time.AfterFunc(patienceForMore, func() { s.expire(p) })
+	p.expiry = time.AfterFunc(cmp.Or(s.lingering, lingerTimeout), func() { s.expire(p) })
 	s.processes = append(s.processes, p)
 }
 

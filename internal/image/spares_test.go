@@ -1,9 +1,9 @@
 package image
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,6 +59,7 @@ func TestLayersFollowInAProcess(t *testing.T) {
 	f.put(t, "v1", imageOf(t, base, apart, whiteout, implied))
 	crew := &counted{Crew: testCrew()}
 	s := open(t, t.TempDir(), oneByOne(crew))
+	s.unpackers.spare.lingering = time.Hour
 	img := pull(t, s, f.host+"/app:v1")
 	if n := len(crew.processes()); n != 2 {
 		t.Errorf("%d processes have worked on an image of small layers, not one that unpacked and one that settled", n)
@@ -249,6 +250,7 @@ func TestSettlingAfterAnotherFails(t *testing.T) {
 	f.put(t, "v1", img)
 	crew := &counted{Crew: testCrew()}
 	s := open(t, t.TempDir(), oneByOne(crew))
+	s.unpackers.spare.lingering = time.Hour
 	last := manifestOf(t, img).Layers[2].Digest
 	killed := false
 	pulled, err := s.Pull(t.Context(), PullRequest{Reference: f.host + "/app:v1", Progress: func(p Progress) {
@@ -263,28 +265,53 @@ func TestSettlingAfterAnotherFails(t *testing.T) {
 	sound(t, s)
 }
 
+// killing is a blob whose reader is in the way of whoever unpacks it.
+type killing struct {
+	io.Reader
+	kill func()
+}
+
+func (k killing) Read(p []byte) (int, error) {
+	k.kill()
+	return k.Reader.Read(p)
+}
+
 // TestLayerAfterAnotherFails has a process fail at the second layer that it is given: another one is to say what is
 // wrong with that, and nothing is.
 func TestLayerAfterAnotherFails(t *testing.T) {
 	t.Parallel()
-	f := blobServer(t)
-	img := imageOf(t, gz(t, folder("d"), file("d/a", "1")), gz(t, file("b", "1")))
-	second := manifestOf(t, img).Layers[1].Digest
-	f.put(t, "v1", img)
 	crew := &counted{Crew: testCrew()}
-	s := open(t, t.TempDir(), oneByOne(crew))
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
-	defer cancel()
-	stopped := false
-	pulled, err := s.Pull(ctx, PullRequest{Reference: f.host + "/app:v1", Progress: func(p Progress) {
-		if all := crew.processes(); p.Layer == second && p.Phase == PhaseWaiting && len(all) == 1 && !stopped {
-			// It gets the next layer while it stands still, and dies with it.
-			stopped = all[0].Signal(unix.SIGSTOP) == nil
-			time.AfterFunc(100*time.Millisecond, func() { _ = all[0].Kill() })
+	s := open(t, t.TempDir(), withCrew(crew))
+	s.unpackers.spare.lingering = time.Hour
+	job := jobOf(s.now())
+	job.Algorithm = "sha256"
+	below := want{desc: ocispec.Descriptor{Digest: digest.FromString("below"), Size: 1000}}
+	w := want{desc: ocispec.Descriptor{Digest: digest.FromString("above"), Size: 1000}, below: []want{below}}
+	unpack := func(w want, kill func()) error {
+		dir, discard, err := s.newIngest("pull.ingest")
+		if err != nil {
+			t.Fatal(err)
 		}
-	}})
-	if err != nil || content(t, s, pulled, "b") != "1" || len(crew.processes()) < 2 {
-		t.Errorf("%d processes, %v", len(crew.processes()), err)
+		defer discard()
+		content, err := gz(t, file("a", "1")).Compressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.unpackers.unpack(t.Context(), killing{content, kill}, w, dir, job, func() {})
+		return err
 	}
-	sound(t, s)
+	if err := unpack(below, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	err := unpack(w, func() { _ = crew.processes()[0].Kill() })
+	next, more := again(w, err)
+	if !more || !next.alone {
+		t.Fatalf("the layer is not made again: %v", err)
+	}
+	if err := unpack(next, func() {}); err != nil || len(crew.processes()) != 2 {
+		t.Errorf("%d processes: %v", len(crew.processes()), err)
+	}
+	if _, more := again(next, err); more {
+		t.Error("it would be made a third time")
+	}
 }
