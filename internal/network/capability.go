@@ -4,12 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"math/big"
 	"net"
 	"net/netip"
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/quantity"
 )
 
 // Annotations of a pod that reach plugins which declare the capability behind each.
@@ -175,7 +176,7 @@ func rate(p Pod, name string) (uint64, error) {
 	if value == "" {
 		return 0, nil
 	}
-	q, err := quantity(value)
+	q, err := quantity.Parse(value)
 	if err == nil && (q < 1e3 || q > 1e15) {
 		err = fmt.Errorf("a bandwidth must be from 1k to 1P bits a second")
 	}
@@ -183,37 +184,4 @@ func rate(p Pod, name string) (uint64, error) {
 		return 0, &AnnotationError{name, value, err}
 	}
 	return q, nil
-}
-
-// suffixes of a Kubernetes quantity.
-var suffixes = map[string]*big.Rat{
-	"n": big.NewRat(1, 1e9), "u": big.NewRat(1, 1e6), "m": big.NewRat(1, 1e3), "": big.NewRat(1, 1),
-	"k": big.NewRat(1e3, 1), "M": big.NewRat(1e6, 1), "G": big.NewRat(1e9, 1), "T": big.NewRat(1e12, 1), "P": big.NewRat(1e15, 1), "E": big.NewRat(1e18, 1),
-	"Ki": big.NewRat(1<<10, 1), "Mi": big.NewRat(1<<20, 1), "Gi": big.NewRat(1<<30, 1), "Ti": big.NewRat(1<<40, 1), "Pi": big.NewRat(1<<50, 1), "Ei": big.NewRat(1<<60, 1),
-}
-
-// quantity reads a Kubernetes quantity (10M, 1.5Gi, 1e6) and rounds it up to a whole number.
-func quantity(s string) (uint64, error) {
-	bad := fmt.Errorf("not a quantity such as 10M, 1.5Gi or 1e6")
-	end := strings.LastIndexAny(s, "0123456789.") + 1
-	scale, ok := suffixes[s[end:]]
-	if !ok || end == 0 || len(s) > 64 || strings.Trim(s[:end], "0123456789.eE+-") != "" {
-		return 0, bad
-	}
-	if i := strings.IndexAny(s[:end], "eE"); i >= 0 && end-i > 4 {
-		return 0, bad // an exponent of more digits is out of any range, and slow to find out
-	}
-	q, ok := new(big.Rat).SetString(s[:end])
-	if !ok || q.Sign() < 0 {
-		return 0, bad
-	}
-	q.Mul(q, scale)
-	n, rest := new(big.Int).QuoRem(q.Num(), q.Denom(), new(big.Int))
-	if rest.Sign() > 0 {
-		n.Add(n, big.NewInt(1))
-	}
-	if !n.IsUint64() {
-		return 0, fmt.Errorf("too large")
-	}
-	return n.Uint64(), nil
 }

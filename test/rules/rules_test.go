@@ -79,7 +79,7 @@ var levels = map[string]int{
 	"cri": 3, "cli": 3, "nri": 3,
 	"pod": 2, "image": 2, "stream": 2,
 	// The foundation: anybody may build on it.
-	"fault": 0, "limit": 0, "record": 0, "cgroup": 0, "helper": 0, "userns": 0, "thread": 0, "pipe": 0,
+	"fault": 0, "limit": 0, "record": 0, "cgroup": 0, "helper": 0, "userns": 0, "thread": 0, "pipe": 0, "quantity": 0,
 	"fail": -1, // the vocabulary of errors, which the foundation speaks too
 }
 
