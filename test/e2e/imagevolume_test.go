@@ -57,6 +57,8 @@ func TestImageVolume(t *testing.T) {
 				imageMount(data, "/v", func(m *v1.Mount) { m.MountOptions = []string{"noexec"} })},
 			{"read-only", "touch /v/new /v/model/a /v/model/run 2>/dev/null || echo refused; rm -f /v/model/a 2>/dev/null; cat /v/model/a", "refused\na above",
 				imageMount(data, "/v")},
+			{"no-devices-no-setuid", "grep -c ' /v .*nosuid,nodev' /proc/mounts", "1", imageMount(data, "/v")},
+			{"one-layer-no-devices", "grep -c ' /v .*nosuid,nodev' /proc/mounts", "1", imageMount(one, "/v")},
 			{"one-layer-read-only", "touch /v/new 2>/dev/null || echo refused", "refused", imageMount(one, "/v")},
 			{"twice", "cat /v/model/a /w/model/a", "a above\na below", both(imageMount(data, "/v"), imageMount(one, "/w"))},
 			{"sub-path", "cat /v/a", "a above", imageMount(data, "/v", subPath("model"))},
