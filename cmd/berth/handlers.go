@@ -6,9 +6,11 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/config"
 	"berth/internal/fail"
@@ -162,6 +164,17 @@ func (h *handlers) spec(name string) spec.Handler {
 	}
 	if c.PidsLimit != 0 {
 		out.PidsLimit = int64(max(c.PidsLimit, 0))
+	}
+	out.ShmSize, out.MaxShmSize, out.Rlimits = c.ShmSize, c.MaxShmSize, rlimits(c.Ulimits)
+	return out
+}
+
+// rlimits are a handler's limits as an OCI spec has them. The configuration was checked when it was read.
+func rlimits(ulimits []string) (out []specs.POSIXRlimit) {
+	for _, text := range ulimits {
+		if u, err := config.ParseUlimit(text); err == nil {
+			out = append(out, specs.POSIXRlimit{Type: "RLIMIT_" + strings.ToUpper(u.Name), Soft: u.Soft, Hard: u.Hard})
+		}
 	}
 	return out
 }

@@ -152,6 +152,9 @@ type Handler struct {
 	Init                         bool     // every pod gets an init, so that it has a pid
 	BaseSpec                     string   // a file with an OCI spec that is under every container's; empty: none
 	PidsLimit                    int      // processes of a container that asks for no limit; 0: Limits.Pids, below 0: no limit
+	Ulimits                      []string // limits of every container's processes, as ParseUlimit reads them
+	ShmSize                      int64    // bytes of the /dev/shm of a pod that asks for no size; 0: 64 MiB
+	MaxShmSize                   int64    // the most bytes that a pod may ask for; 0: any number
 	CreateTimeout                Duration // of create and start; 0: Timeouts.RuntimeCreate
 	PrivilegedWithoutHostDevices bool
 	// CgroupWritable mounts /sys/fs/cgroup writable in unprivileged containers. It needs cgroup v2.

@@ -51,6 +51,27 @@ var handlerKeys = []key[Handler]{
 		meaning: "processes of a container that asks for no limit; 0: as `limits.pids` says; -1: no limit",
 	},
 	{
+		name:  "ulimits",
+		field: of(func(h *Handler) *[]string { return &h.Ulimits }, listOfUlimits, nil),
+		comment: "Limits of the processes of every container, such as \"nofile=1024:524288\" (soft:hard) or " +
+			"\"memlock=unlimited\".",
+		meaning: "limits of the processes of every container (setrlimit(2)), each as `name=soft:hard` or `name=value`, " +
+			"with `unlimited` for none: `\"nofile=1024:524288\"`, `\"memlock=unlimited\"`; see [runtimes](runtimes.md#ulimits)",
+	},
+	{
+		name:    "shm_size",
+		field:   of(func(h *Handler) *int64 { return &h.ShmSize }, between[int64]("bytes", 0, 1<<50), 0),
+		comment: "Bytes of /dev/shm of a pod whose annotation pod.berth/shm-size says nothing. 0: 64 MiB.",
+		meaning: "bytes of the `/dev/shm` of a pod whose annotation `pod.berth/shm-size` says nothing; 0: 64 MiB; see " +
+			"[runtimes](runtimes.md#the-size-of-devshm)",
+	},
+	{
+		name:    "max_shm_size",
+		field:   of(func(h *Handler) *int64 { return &h.MaxShmSize }, between[int64]("bytes", 0, 1<<50), 0),
+		comment: "The most bytes that a pod may ask for by that annotation. 0: any number.",
+		meaning: "the most bytes of `/dev/shm` that a pod may ask for; 0: any number, since they count to its memory",
+	},
+	{
 		name:    "create_timeout",
 		field:   of(func(h *Handler) *Duration { return &h.CreateTimeout }, optionalDuration, Duration{}),
 		comment: "Of this runtime's create and of its start. 0s: as timeouts.runtime_create says.",
@@ -89,6 +110,23 @@ var handlerKeys = []key[Handler]{
 		field:   of(func(h *Handler) *[]string { return &h.ContainerAnnotations }, optionalList, nil),
 		meaning: "the same, of the container's annotations",
 	},
+}
+
+var listOfUlimits = optionalList.with("list of limits", checkUlimits)
+
+func checkUlimits(limits []string) string {
+	seen := map[string]bool{}
+	for _, text := range limits {
+		u, err := ParseUlimit(text)
+		switch {
+		case err != nil:
+			return err.Error()
+		case seen[u.Name]:
+			return fmt.Sprintf("%q: there is another limit of %s", text, u.Name)
+		}
+		seen[u.Name] = true
+	}
+	return ""
 }
 
 // reserved are the arguments of an OCI runtime that the daemon gives itself.

@@ -8,32 +8,44 @@ import (
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/rootfs"
 )
 
-// writeFiles makes the pod's run directory with the files that its containers see under /etc.
+// etcRoom is how many bytes the containers of a pod can add to their /etc/hostname, /etc/hosts and /etc/resolv.conf.
+const etcRoom = 1 << 20
+
+// writeFiles makes the pod's run directory and the directory of its logs.
 func (m *making) writeFiles() error {
-	cfg, run, ids := m.r.Config.Get(), m.p.s.cfg.run(m.p.id), idsOf(m.p, m.r)
+	run, ids := m.p.s.cfg.run(m.p.id), idsOf(m.p, m.r)
 	if err := os.MkdirAll(filepath.Join(run, "c"), 0o700); err != nil {
 		return err
 	}
 	if err := ids.letPass(run, filepath.Join(run, "c")); err != nil {
 		return err
 	}
-	// Containers of every user must be able to read the files through the bind mounts; the directory itself stays closed.
-	name, err := m.r.hostname()
-	if err != nil {
-		return fmt.Errorf("look up the node's name: %w", err)
-	}
-	resolv, err := resolvConf(cfg.DnsConfig)
+	return makeLogDirectory(m.r.Config.Get().LogDirectory)
+}
+
+// writeEtc writes the files that the pod's containers see below /etc. They are writable there, so they lie in a tmpfs
+// of the pod whose size is bounded: what a container writes to them cannot fill the node's state directory, and counts
+// to the container's memory.
+func (m *making) writeEtc() error {
+	files, err := m.etcFiles()
 	if err != nil {
 		return err
 	}
-	hosts, err := os.ReadFile("/etc/hosts")
-	if err != nil && !os.IsNotExist(err) {
-		return fmt.Errorf("copy /etc/hosts: %w", err)
+	size := int64(etcRoom)
+	for _, data := range files {
+		size += int64(len(data)) + pageSize
 	}
-	for file, data := range map[string][]byte{"hostname": []byte(name + "\n"), "resolv.conf": resolv, "hosts": hosts} {
-		path := filepath.Join(run, file)
+	etc, ids := etcMount(&m.p.s.cfg.Layout, m.p.id), idsOf(m.p, m.r)
+	// The directory cannot be listed by users other than the pod's root; they read the files through bind mounts.
+	if err := rootfs.MakeTmpfs(etc, rootfs.Tmpfs{Size: size, Mode: 0o711, UID: ids.UID, GID: ids.GID}); err != nil {
+		return err
+	}
+	for name, data := range files {
+		path := filepath.Join(etc, name)
 		if err := os.WriteFile(path, data, 0o644); err != nil {
 			return err
 		}
@@ -44,8 +56,40 @@ func (m *making) writeFiles() error {
 			return err
 		}
 	}
-	return makeLogDirectory(cfg.LogDirectory)
+	return nil
 }
+
+// pageSize is what tmpfs rounds a file's size up to.
+const pageSize = 4096
+
+// etcFiles are the contents of the pod's files below /etc, by name.
+func (m *making) etcFiles() (map[string][]byte, error) {
+	name, err := m.r.hostname()
+	if err != nil {
+		return nil, fmt.Errorf("look up the node's name: %w", err)
+	}
+	resolv, err := resolvConf(m.r.Config.Get().DnsConfig)
+	if err != nil {
+		return nil, err
+	}
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("copy /etc/hosts: %w", err)
+	}
+	return map[string][]byte{"hostname": []byte(name + "\n"), "resolv.conf": resolv, "hosts": hosts}, nil
+}
+
+// etcOf is where the pod's files below /etc are. Releases before the tmpfs have left them in the pod's run directory.
+func etcOf(l *Layout, id ID) string {
+	etc := etcMount(l, id)
+	if _, err := os.Lstat(etc); err != nil {
+		return l.run(id)
+	}
+	return etc
+}
+
+// etcMount is where a pod's tmpfs for them is mounted.
+func etcMount(l *Layout, id ID) string { return filepath.Join(l.run(id), "etc") }
 
 // resolvConf is the pod's /etc/resolv.conf: what DNSConfig says, the node's own where it says nothing (see
 // resolv.conf(5)).

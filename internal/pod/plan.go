@@ -41,6 +41,8 @@ func (m *making) plan() op.Plan {
 			Undo: func(context.Context) error { return removeDir(l.pod(p.id)) }},
 		{Name: stepFiles, Do: func(context.Context) error { return m.writeFiles() },
 			Undo: func(context.Context) error { return removeDir(l.run(p.id)) }},
+		{Name: "etc", Do: func(context.Context) error { return m.writeEtc() },
+			Undo: func(context.Context) error { return rootfs.Unmount(etcMount(l, p.id)) }},
 		{Name: "cgroup", // made by the runtime with the first container
 			Undo: m.removeCgroup},
 		{Name: "shm", Do: func(context.Context) error { return m.mountShm() },
@@ -112,16 +114,22 @@ func ownHostname(cfg *runtimeapi.PodSandboxConfig) string {
 	return strings.TrimRight(name[:min(len(name), 63)], "-.")
 }
 
+// mountShm mounts the pod's /dev/shm. The memory that is used there counts to the containers that write to it.
 func (m *making) mountShm() error {
 	if hostIPC(m.r.Config.Get()) {
 		return nil
 	}
+	_, h, err := m.p.s.cfg.handlerSpec(m.r)
+	if err != nil {
+		return err
+	}
+	size, err := shmSize(m.r.Config.Get(), h)
+	if err != nil {
+		return err
+	}
 	root := idsOf(m.p, m.r)
-	return rootfs.MakeShm(m.p.s.cfg.shm(m.p.id), shmSize, root.UID, root.GID, m.r.SELinux.Mount)
+	return rootfs.MakeShm(m.p.s.cfg.shm(m.p.id), size, root.UID, root.GID, m.r.SELinux.Mount)
 }
-
-// shmSize is the size of a pod's /dev/shm in bytes, as containerd and dockershim have it.
-const shmSize = 64 << 20
 
 // cniPod is what the network is told of the pod.
 func (m *making) cniPod() network.Pod {
@@ -271,10 +279,10 @@ func (m *making) endInit(ctx context.Context) error {
 // paths says where a container finds what the pod gives it.
 func (p *pod) paths(r *Record, ctr ID) spec.Paths {
 	l, cfg := &p.s.cfg.Layout, r.Config.Get()
-	run := l.run(p.id)
+	etc := etcOf(l, p.id)
 	out := spec.Paths{
 		Rootfs: l.rootfs(p.id, ctr), CgroupsPath: p.s.cfg.cgroup(r, ctr),
-		Hostname: filepath.Join(run, "hostname"), Hosts: filepath.Join(run, "hosts"), ResolvConf: filepath.Join(run, "resolv.conf"),
+		Hostname: filepath.Join(etc, "hostname"), Hosts: filepath.Join(etc, "hosts"), ResolvConf: filepath.Join(etc, "resolv.conf"),
 		Shm: l.shm(p.id),
 	}
 	ns := p.namespaces(r)

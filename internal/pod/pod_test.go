@@ -460,9 +460,8 @@ func TestAnotherBoot(t *testing.T) {
 	b := open(t)
 	pod, ctr := started(t, b)
 	b.cfg.Boot = "boot-2"
-	for _, pin := range []string{b.cfg.netns(pod), b.cfg.ipcns(pod), b.cfg.utsns(pod), b.cfg.shm(pod), b.cfg.rootfs(pod, ctr)} {
-		unmountForTest(t, pin) // as a boot does
-	}
+	b.unmount(t, pod)
+	unmountForTest(t, b.cfg.rootfs(pod, ctr))
 	b.reopen(t)
 	_, c, err := b.GetContainer(ctr)
 	if err != nil || c.State != Exited || c.ExitCode != ExitUnknown || !strings.Contains(c.Message, "restarted") {

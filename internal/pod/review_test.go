@@ -378,9 +378,7 @@ func TestTornRecordIsDroppedByAnotherBoot(t *testing.T) {
 	if p := b.Problems(); len(p) != 1 || p[0].Pod != pod || !b.owned(string(pod)) {
 		t.Errorf("in the same boot: problems %+v", p)
 	}
-	for _, mounted := range []string{b.cfg.ipcns(pod), b.cfg.utsns(pod), b.cfg.netns(pod), b.cfg.shm(pod)} {
-		unmountForTest(t, mounted) // as a reboot does
-	}
+	b.unmount(t, pod)
 	b.cfg.Boot = "boot-2"
 	b.reopen(t)
 	if p := b.Problems(); len(p) != 0 || b.owned(string(pod)) {
@@ -412,9 +410,7 @@ func TestTornRecordGoesBackToTheOneBefore(t *testing.T) {
 	if p := b.Problems(); len(p) != 1 {
 		t.Errorf("in the boot in which it was written: problems %+v", p)
 	}
-	for _, mounted := range []string{b.cfg.ipcns(pod), b.cfg.utsns(pod), b.cfg.netns(pod), b.cfg.shm(pod)} {
-		unmountForTest(t, mounted) // as a reboot does
-	}
+	b.unmount(t, pod)
 	_ = unix.Unmount(b.cfg.rootfs(pod, ctr), unix.MNT_DETACH) // where it was not cleared away yet
 	b.cfg.Boot = "boot-2"
 	for range 2 { // and after a second power cut, before anything was made durable again

@@ -40,9 +40,12 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	if err := s.cfg.checkLabels(s.cfg.usualLabels(), cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
 		return "", inPod(cfg.Metadata, invalid(err))
 	}
-	h, err := s.cfg.Handlers(handler)
+	h, options, err := s.cfg.HandlerSpec(handler)
 	if err != nil {
 		return "", err
+	}
+	if _, err := shmSize(cfg, options); err != nil {
+		return "", inPod(cfg.Metadata, err)
 	}
 	if usernsOptions(cfg) != nil {
 		if err := s.cfg.UserNS(handler); err != nil {

@@ -189,10 +189,19 @@ func clampScore(want int, host Host) int {
 	return max(want, host.OOMScoreAdj)
 }
 
-// rlimits lowers what was asked for to the daemon's own hard limits where it may not exceed them.
+// rlimits lowers what was asked for to the daemon's own hard limits where it may not exceed them. The handler's own
+// limits replace those of its base, and those of the request replace both: a runtime refuses two limits of a type.
 func (b *build) rlimits() ([]specs.POSIXRlimit, error) {
-	var out []specs.POSIXRlimit
-	for _, want := range append(b.base.Process.Rlimits, b.Rlimits...) {
+	var asked, out []specs.POSIXRlimit
+	for _, l := range slices.Concat(b.base.Process.Rlimits, b.Handler.Rlimits, b.Rlimits) {
+		same := func(other specs.POSIXRlimit) bool { return other.Type == l.Type }
+		if i := slices.IndexFunc(asked, same); i >= 0 {
+			asked[i] = l
+			continue
+		}
+		asked = append(asked, l)
+	}
+	for _, want := range asked {
 		if want.Soft > want.Hard {
 			return nil, fmt.Errorf("%s: the soft limit %d is above the hard limit %d", want.Type, want.Soft, want.Hard)
 		}

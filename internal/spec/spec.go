@@ -91,6 +91,11 @@ type Handler struct {
 	Base *Base
 	// PidsLimit is of a container that asks for none; 0 is no limit.
 	PidsLimit int64
+	// Rlimits are of every container; they go before those of Base.
+	Rlimits []specs.POSIXRlimit
+	// ShmSize is how many bytes the /dev/shm of a pod has that asks for no size, and MaxShmSize the most that one may ask
+	// for; 0 is the default of 64 MiB, and no limit.
+	ShmSize, MaxShmSize int64
 }
 
 // User is who the container's first process is.
