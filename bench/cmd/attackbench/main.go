@@ -2,7 +2,7 @@
 //
 //	attackbench -peers DIR -berth DIR [flags]
 //
-// Everything happens in memory, in a corner of the machine of its own, and nothing stays behind. It needs root.
+// Everything happens in memory, isolated, and nothing stays behind. It needs root.
 package main
 
 import (
@@ -20,10 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/bench/internal/attack"
-	"berth/bench/internal/corner"
 	"berth/bench/internal/kubelet"
 	"berth/bench/internal/peer"
 	"berth/bench/internal/report"
+	"berth/test/isolate"
 )
 
 // options are the command line.
@@ -50,7 +50,7 @@ func main() {
 	// The kernel ties the death of a child to that of the thread that started it.
 	runtime.LockOSThread()
 	o := parse()
-	err := corner.Run(o.inside, func(dir string) error { return kubelet.RemoveCgroup(peer.BerthGroup(dir, "berth")) })
+	err := isolate.Run(o.inside, func(dir string) error { return kubelet.RemoveCgroup(peer.BerthGroup(dir, "berth")) })
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "attackbench:", err)
 		os.Exit(1)

@@ -3,7 +3,7 @@
 //	cribench [flags] NAME=SOCKET [NAME=SOCKET ...]   runtimes that already run
 //	cribench -peers DIR [-berth DIR] [flags]         starts Berth and containerd side by side, and the floor under both
 //
-// With -peers everything happens in a corner of the machine of its own, and nothing stays behind. It needs root.
+// With -peers everything happens isolated, and nothing stays behind. It needs root.
 package main
 
 import (

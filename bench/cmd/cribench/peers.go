@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"berth/bench/internal/corner"
 	"berth/bench/internal/floor"
 	"berth/bench/internal/kubelet"
 	"berth/bench/internal/peer"
+	"berth/test/isolate"
 )
 
-// sideBySide makes a corner and measures in it; outside it removes files and cgroups, whatever happened inside.
+// sideBySide measures isolated; outside it removes files and cgroups, whatever happened inside.
 func sideBySide(o options) error {
-	return corner.Run(func(dir string) error {
+	return isolate.Run(func(dir string) error {
 		o.dir = dir
 		ctx, cancel := interruptible()
 		defer cancel()

@@ -2,7 +2,7 @@
 //
 //	pullbench -peers DIR -berth DIR [flags]
 //
-// Everything happens in memory, in a corner of the machine of its own, and nothing stays behind. It needs root.
+// Everything happens in memory, isolated, and nothing stays behind. It needs root.
 package main
 
 import (
@@ -21,12 +21,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/bench/internal/corner"
 	"berth/bench/internal/footprint"
 	"berth/bench/internal/peer"
 	"berth/bench/internal/pull"
 	"berth/bench/internal/report"
 	"berth/test/fixture"
+	"berth/test/isolate"
 )
 
 // options are the command line.
@@ -56,7 +56,7 @@ func main() {
 	// The kernel ties the death of a child to that of the thread that started it.
 	runtime.LockOSThread()
 	o := parse()
-	if err := corner.Run(o.inside, pull.CleanUp); err != nil {
+	if err := isolate.Run(o.inside, pull.CleanUp); err != nil {
 		fmt.Fprintln(os.Stderr, "pullbench:", err)
 		os.Exit(1)
 	}

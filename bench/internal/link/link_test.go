@@ -11,17 +11,17 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"berth/bench/internal/corner"
+	"berth/test/isolate"
 )
 
-// guest makes the test binary a program that runs in a corner, for a link's interfaces have fixed names.
+// guest makes the test binary a program that runs isolated, for a link's interfaces have fixed names.
 const guest = "LINK_TEST_GUEST"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(guest) == "" {
 		os.Exit(m.Run())
 	}
-	inside, err := corner.Enter()
+	inside, err := isolate.Enter()
 	if err == nil && inside {
 		err = visit()
 	}

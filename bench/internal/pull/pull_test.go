@@ -15,22 +15,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/bench/internal/corner"
 	"berth/bench/internal/link"
 	"berth/bench/internal/peer"
 	"berth/bench/internal/report"
 	"berth/test/fixture"
+	"berth/test/isolate"
 	"berth/test/node"
 )
 
-// guest makes the test binary a program that measures in a corner; its value is the folder of Berth's programs.
+// guest makes the test binary a program that measures isolated; its value is the folder of Berth's programs.
 const guest = "PULL_TEST_GUEST"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(guest) == "" {
 		os.Exit(m.Run())
 	}
-	err := corner.Run(visit, CleanUp)
+	err := isolate.Run(visit, CleanUp)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -46,6 +46,7 @@ var sections = []section{
 		t.goTest("-count=1", "-timeout=10m", "-tags=berth_fault", "-run=Crash|Killed", "./internal/image", "./internal/network")
 		t.goTest("-count=1", "-timeout=12m", "./test/crash")
 	}},
+	{"chaos", "random strikes under load, with fixed seeds", func(t *tally) { strike(t, fixedSeeds) }},
 	{"vm", "in a virtual machine: systemd, cgroup v2, AppArmor", func(t *tally) { virtual(t, "vm", vmUsual, 25*time.Minute) }},
 	{"vm-node", "in a virtual machine: the package, berth.service, a power cut", ownNode},
 	{"vm-packages", "in a virtual machine: every package that asks something of the machine", whole("vm-packages", vmPackages)},
@@ -56,15 +57,16 @@ var sections = []section{
 	{"vm-selinux", "in a virtual machine whose kernel has SELinux", func(t *tally) {
 		virtualWith(t, vm.PrepareSELinux, "vm-selinux", vmSELinux, 40*time.Minute)
 	}},
-	{"soak", "crash matrix: every point, scenario and occurrence", func(t *tally) {
+	{"soak", "crash matrix: every point, scenario and occurrence; random strikes with fresh seeds", func(t *tally) {
 		_ = os.Setenv("BERTH_SOAK", "1")
 		t.goTest("-count=1", "-timeout=0", "-tags=berth_fault", "-run=Crash", "./internal/image")
 		t.goTest("-count=1", "-timeout=0", "./test/crash")
+		strike(t, freshSeeds())
 	}},
 }
 
 // usual are the sections of `make test`.
-const usual = "vet format staticcheck unit compare cost e2e crash"
+const usual = "vet format staticcheck unit compare cost e2e crash chaos"
 
 var (
 	race = flag.Bool("race", true, "run unit tests with the race detector")

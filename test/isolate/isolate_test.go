@@ -1,4 +1,4 @@
-package corner
+package isolate
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// guest makes the test binary a program that runs in a corner.
-const guest = "CORNER_TEST_GUEST"
+// guest makes the test binary a program that runs isolated.
+const guest = "ISOLATE_TEST_GUEST"
 
 func TestMain(m *testing.M) {
 	how := os.Getenv(guest)
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// visit says what a corner looks like from within, and leaves an orphan behind.
+// visit says what it looks like from within, and leaves an orphan behind.
 func visit(how string) int {
 	links, _ := net.Interfaces()
 	for _, l := range links {
@@ -63,7 +63,7 @@ func send(t *testing.T, how string) (string, error) {
 	return string(out), err
 }
 
-func TestACornerIsEmptyAndLeavesNothing(t *testing.T) {
+func TestIsEmptyAndLeavesNothing(t *testing.T) {
 	mounts := furniture(t)
 	out, err := send(t, "well")
 	if err != nil {
@@ -76,7 +76,7 @@ func TestACornerIsEmptyAndLeavesNothing(t *testing.T) {
 		t.Errorf("mounts outside changed from\n%s\nto\n%s", mounts, after)
 	}
 	if left, _ := exec.Command("pgrep", "-x", "-f", "sleep 1006").Output(); len(left) != 0 {
-		t.Errorf("an orphan outlives the corner: %s", left)
+		t.Errorf("an orphan outlives it: %s", left)
 	}
 }
 
@@ -90,8 +90,8 @@ func TestAFailureInsideIsAFailureOutside(t *testing.T) {
 	}
 }
 
-// furniture is what is mounted, outside, on the places where a corner has mounts of its own. Elsewhere other tests may
-// mount meanwhile.
+// furniture is what is mounted, outside, on the places where isolated programs have mounts of their own. Elsewhere
+// other tests may mount meanwhile.
 func furniture(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/mountinfo")
@@ -99,8 +99,9 @@ func furniture(t *testing.T) string {
 		t.Fatal(err)
 	}
 	var found strings.Builder
+	places := []string{"/proc", "/run", "/var/lib"}
 	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) > 4 && slices.Contains([]string{"/proc", "/run", "/var/lib"}, fields[4]) {
+		if fields := strings.Fields(line); len(fields) > 4 && slices.Contains(places, fields[4]) {
 			found.WriteString(line)
 		}
 	}

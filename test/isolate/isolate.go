@@ -1,7 +1,7 @@
-// Package corner runs a program in a corner of the machine that is thrown away afterwards: its own processes, mounts and
-// network. When the program ends, however it ends, every process it left is killed and every mount, link and filter rule
-// goes. Files and cgroups are the machine's own: who makes some removes them.
-package corner
+// Package isolate runs a program in namespaces that are thrown away afterwards: its own processes, mounts and network.
+// When the program ends, however it ends, every process it left is killed and every mount, link and filter rule goes.
+// Files and cgroups are the machine's own: who makes some removes them.
+package isolate
 
 import (
 	"errors"
@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const stage = "CRIBENCH_CORNER"
+const stage = "BERTH_ISOLATE"
 
-// Enter divides a program in three. Outside, it starts the same program again in a new corner, waits for it, and returns
-// inside=false with its error. The copy becomes the corner's init and starts the program a third time; only there Enter
-// returns inside=true. Enter is the first thing that main calls.
+// Enter divides a program in three. Outside, it starts the same program again in new namespaces, waits for it, and
+// returns inside=false with its error. The copy becomes the init in them and starts the program a third time; only
+// there Enter returns inside=true. Enter is the first thing that main calls.
 func Enter() (inside bool, err error) {
 	switch os.Getenv(stage) {
 	case "":
@@ -38,10 +38,10 @@ func Enter() (inside bool, err error) {
 func Outside() bool { return os.Getenv(stage) == "" }
 
 // folder is how the outermost process tells the innermost where to keep everything.
-const folder = "CRIBENCH_FOLDER"
+const folder = "BERTH_ISOLATE_DIR"
 
-// Run runs inside in a corner, with a folder on the machine's disk for everything it keeps. Outside, when all is over,
-// cleanUp removes what is not the corner's: cgroups; the folder goes by itself. Call it first in main.
+// Run runs inside isolated, with a folder on the machine's disk for everything it keeps. Outside, when all is over,
+// cleanUp removes what is not isolated: cgroups; the folder goes by itself. Call it first in main.
 func Run(inside, cleanUp func(dir string) error) error {
 	if Outside() {
 		return around(cleanUp)
@@ -86,12 +86,12 @@ func again(next string, flags uintptr) error {
 	// ^C reaches the whole group: the innermost program answers it by cleaning up, and the outer ones wait for that.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM)
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("run in a corner of its own: %w", err)
+		return fmt.Errorf("run isolated: %w", err)
 	}
 	return nil
 }
 
-// furnish makes the corner habitable: mounts that do not show outside, its own /proc, empty /run and /var/lib (where
+// furnish makes the namespaces usable: mounts that do not show outside, its own /proc, empty /run and /var/lib (where
 // plugins and daemons keep what they share), and loopback.
 func furnish() error {
 	for _, kind := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {

@@ -1,0 +1,96 @@
+package chaos
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// aftermath is how long after a strike a runtime may still be busy with it.
+const aftermath = 15 * time.Second
+
+// history is what was struck when, for judging what came of it.
+type history struct {
+	mu       sync.Mutex // guards all
+	ids      map[string]bool
+	daemon   []time.Time
+	monitors map[string]time.Time // by the pod
+}
+
+func newHistory() *history {
+	return &history{ids: map[string]bool{}, monitors: map[string]time.Time{}}
+}
+
+// made notes the id of a pod or container.
+func (h *history) made(id string) {
+	if id == "" {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ids[id] = true
+}
+
+func (h *history) knows(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ids[id]
+}
+
+// killed notes that a process was killed.
+func (h *history) killed(c class, p process) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch c {
+	case daemon:
+		h.daemon = append(h.daemon, time.Now())
+	case monitor:
+		h.monitors[podOf(p)] = time.Now()
+	}
+}
+
+// What a runtime promises to whom is said in docs/reliability.md. What is not promised yet is counted apart.
+
+// promisesLog says whether all that the containers of a pod wrote must be in their logs.
+func (h *history) promisesLog(pod string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.monitors[pod].IsZero() // what one that is killed has read, and not yet written, is lost
+}
+
+// promisesExit says whether the exit codes of a pod must be known. A container that ends while its monitor and the
+// daemon are both dead has nobody to take its exit code. Before Linux 6.15 the kernel tells an exit code to nobody
+// but a parent.
+func (h *history) promisesExit(pod string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := h.monitors[pod]
+	if at.IsZero() {
+		return true
+	}
+	for _, d := range h.daemon {
+		if d.Sub(at).Abs() < aftermath {
+			return false
+		}
+	}
+	return tellsExits()
+}
+
+// tellsExits says whether the kernel tells an exit code to whoever holds a descriptor of the process.
+var tellsExits = sync.OnceValue(func() bool {
+	var name unix.Utsname
+	var major, minor int
+	if unix.Uname(&name) != nil {
+		return false
+	}
+	n, _ := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor)
+	return n == 2 && (major > 6 || major == 6 && minor >= 15)
+})
+
+// promisesGone says whether a thing must be gone when its pod is.
+func promisesGone(name string) bool {
+	return !strings.HasPrefix(name, "cgroup ") && !strings.HasPrefix(name, "rules ")
+}
