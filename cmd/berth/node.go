@@ -302,8 +302,13 @@ func (s shelf) Use(asked *runtimeapi.ImageSpec) (pod.Image, func(), error) {
 	if err != nil {
 		return pod.Image{}, nil, err
 	}
-	ref := img.RepoDigest(asked.GetUserSpecifiedImage(), asked.GetImage())
-	return pod.Image{ID: img.ID, Ref: ref, Config: img.Config.Config, Layers: img.Layers, Dirs: s.LayerDirs(img)}, release, nil
+	names := []string{asked.GetUserSpecifiedImage(), asked.GetImage()}
+	return pod.Image{
+		ID: img.ID, Ref: img.RepoDigest(names...), Config: img.Config.Config, Layers: img.Layers, Dirs: s.LayerDirs(img),
+		Confirm: func(ctx context.Context, namespace string) error {
+			return image.Confirm(ctx, s.Store, img, namespace, names...)
+		},
+	}, release, nil
 }
 
 // specHost is what the facts mean for a container's spec.

@@ -19,7 +19,10 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 		return nil, fail.New(errdefs.ErrNotFound, "pull image %s: runtime handler %q is not configured on this node",
 			req.GetImage().GetImage(), name)
 	}
-	img, err := s.Images.Pull(ctx, image.PullRequest{Reference: req.GetImage().GetImage(), Auth: auth(req.Auth)})
+	img, err := s.Images.Pull(ctx, image.PullRequest{
+		Reference: req.GetImage().GetImage(), Auth: auth(req.Auth),
+		Namespace: req.GetSandboxConfig().GetMetadata().GetNamespace(),
+	})
 	if err != nil {
 		return nil, err
 	}

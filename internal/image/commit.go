@@ -62,9 +62,11 @@ func (c committer) commit(rec *imageRecord) (Image, error) {
 func (c committer) editsLocked(rec *imageRecord) []*edit {
 	next, old := *rec, c.images[rec.ID]
 	next.Digests = digestsOf(nil, rec.Digests)
+	next.Resolved = resolvedOf(nil, rec.Resolved, next.Digests)
 	if old != nil && !rec.anew {
 		next.Tags, next.Digests = union(old.Tags, rec.Tags), digestsOf(old.Digests, rec.Digests)
 		next.Choices = choicesOf(old.Choices, rec.Choices)
+		next.Resolved = resolvedOf(old.Resolved, rec.Resolved, next.Digests)
 		next.Durable = old.Durable && slices.Equal(old.Layers, rec.Layers) && c.layersDurable(rec)
 	}
 	edits := []*edit{{step: "pull.record", old: old, rec: &next}}

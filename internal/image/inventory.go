@@ -139,7 +139,8 @@ func imageFrom(rec *imageRecord, path string, pinned patterns) Image {
 	return Image{
 		ID: rec.ID, RepoTags: slices.Clone(rec.Tags), RepoDigests: slices.Clone(rec.Digests),
 		Size: rec.Size, Config: rec.parsedImage, PulledAt: rec.PulledAt, Platform: rec.Platform,
-		Manifest: rec.Manifest, Durable: rec.Durable, record: path, refs: rec.Layers, Layers: rec.layerIDs(),
+		Manifest: rec.Manifest, Durable: rec.Durable, record: path, refs: rec.Layers, resolved: rec.Resolved,
+		Layers: rec.layerIDs(),
 		Pinned: slices.ContainsFunc(rec.names(), pinned.match),
 	}
 }

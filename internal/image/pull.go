@@ -10,7 +10,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
-	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/fail"
 )
@@ -19,6 +18,7 @@ import (
 type PullRequest struct {
 	Reference string
 	Auth      *Auth
+	Namespace string         // of the pod that needs it, for verifiers; may be empty
 	Platform  string         // of the store when empty
 	Progress  func(Progress) // called from one goroutine at a time; must not block for long
 }
@@ -59,11 +59,13 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 	if err != nil {
 		return Image{}, err
 	}
-	desc, found, err := s.find(ctx, ref, reg, c)
+	desc, found, err := s.find(ctx, ref, reg, c, req.Namespace)
 	if err != nil {
 		return Image{}, err
 	}
-	names := names{digests: []string{ref.at(desc.Digest)}, choices: []string{c.choice(desc.Digest)}}
+	names := names{
+		digests: []string{ref.at(desc.Digest)}, choices: []string{c.choice(desc.Digest)}, resolved: plainly(desc),
+	}
 	if ref.Digest() == "" {
 		names.tags = []string{ref.String()}
 	}
@@ -76,19 +78,6 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 		}
 	}
 	return s.admit(ctx, found, names, reg, p)
-}
-
-// verify asks whether the image may be used, before anything of it is fetched or shared.
-func (s *pipeline) verify(ctx context.Context, ref Reference, desc ocispec.Descriptor) error {
-	verifier := s.now().Verifier
-	if verifier == nil {
-		return nil
-	}
-	err := verifier.Verify(ctx, ref.String(), desc)
-	if err == nil || ctx.Err() != nil {
-		return err
-	}
-	return fail.New(crierrors.ErrSignatureValidationFailed, "%s: %w", desc.Digest, err)
 }
 
 func (s *pipeline) chooser(src source, platform string) (*chooser, error) {
@@ -105,7 +94,8 @@ func (s *pipeline) chooser(src source, platform string) (*chooser, error) {
 // names are what an image is to be called.
 type names struct {
 	tags, digests []string
-	choices       []string // see imageRecord
+	choices       []string             // see imageRecord
+	resolved      []ocispec.Descriptor // of the digests, where a registry has told them
 }
 
 // admit gets the layers of a chosen image and records it.
@@ -219,6 +209,7 @@ func (s *pipeline) newRecord(found *chosen, wants []want, ids []string, n names)
 	rec := &imageRecord{
 		ID: digest.FromBytes(found.rawConfig).String(), Tags: n.tags, Digests: n.digests,
 		Choices:  n.choicesBeside(found.descriptor.Digest.String()),
+		Resolved: n.resolved,
 		Manifest: found.descriptor.Digest.String(), Platform: platforms.Format(platformOf(found.config)),
 		Size: uint64(len(found.rawConfig)), Config: found.rawConfig, PulledAt: time.Now().UTC(), Boot: s.boot,
 		parsedImage: found.config,

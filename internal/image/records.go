@@ -18,18 +18,20 @@ var (
 
 // imageRecord is what records/<hex> holds.
 type imageRecord struct {
-	ID          string     `json:"id"`
-	Tags        []string   `json:"tags,omitempty"`
-	Digests     []string   `json:"digests,omitempty"`
-	Manifest    string     `json:"manifest,omitempty"` // digest of the manifest of this platform
-	Choices     []string   `json:"choices,omitempty"`  // <platform>@<digest> of what it was chosen from
-	Platform    string     `json:"platform,omitempty"`
-	Size        uint64     `json:"size"`
-	Config      []byte     `json:"config"` // as fetched: its digest is the id; nil in memory
-	Layers      []layerRef `json:"layers"`
-	PulledAt    time.Time  `json:"pulledAt"`
-	Boot        string     `json:"boot"`
-	Durable     bool       `json:"durable"`
+	ID       string   `json:"id"`
+	Tags     []string `json:"tags,omitempty"`
+	Digests  []string `json:"digests,omitempty"`
+	Manifest string   `json:"manifest,omitempty"` // digest of the manifest of this platform
+	Choices  []string `json:"choices,omitempty"`  // <platform>@<digest> of what it was chosen from
+	Platform string   `json:"platform,omitempty"`
+	// Resolved describes what Digests name, as the registries did: media type, digest, size.
+	Resolved    []ocispec.Descriptor `json:"resolved,omitempty"`
+	Size        uint64               `json:"size"`
+	Config      []byte               `json:"config"` // as fetched: its digest is the id; nil in memory
+	Layers      []layerRef           `json:"layers"`
+	PulledAt    time.Time            `json:"pulledAt"`
+	Boot        string               `json:"boot"`
+	Durable     bool                 `json:"durable"`
 	parsedImage ocispec.Image
 	anew        bool // what the image was called before is not to be kept
 }

@@ -76,7 +76,7 @@ func (s *Store) connect(ctx context.Context, ref Reference, auth *Auth) (registr
 // find asks what ref names now and chooses the image for a platform, unless the store has that already. A mirror that
 // names what is not to be had, or not what it should be, is passed over.
 func (s *Store) find(
-	ctx context.Context, ref Reference, reg registry, c *chooser,
+	ctx context.Context, ref Reference, reg registry, c *chooser, namespace string,
 ) (desc ocispec.Descriptor, found *chosen, err error) {
 	type answer struct {
 		digest digest.Digest
@@ -87,7 +87,7 @@ func (s *Store) find(
 		next, failed := reg.Resolve(ctx)
 		said := answer{next.Digest, next.Size}
 		if failed == nil && !tried[said] {
-			failed = s.verify(ctx, ref, next)
+			failed = s.verify(ctx, Question{Name: ref.String(), Descriptor: next, Namespace: namespace})
 		}
 		if failed != nil || tried[said] {
 			if err == nil {

@@ -176,7 +176,7 @@ func (r *repairer) bring(ctx context.Context, rec *imageRecord, n int, get func(
 func (r *repairer) locate(ctx context.Context, ref Reference, reg registry, rec *imageRecord, n int) (want, error) {
 	desc, err := reg.Resolve(ctx)
 	if err == nil {
-		err = r.s.verify(ctx, ref, desc)
+		err = r.s.verify(ctx, Question{Name: ref.String(), Descriptor: desc})
 	}
 	if err != nil {
 		return want{}, err

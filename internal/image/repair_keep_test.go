@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 )
 
@@ -234,6 +233,6 @@ func TestRepairAsksTheVerifier(t *testing.T) {
 // refuser is a verifier that accepts nothing.
 type refuser struct{}
 
-func (refuser) Verify(context.Context, string, ocispec.Descriptor) error {
-	return errors.New("refused by a test")
-}
+func (refuser) Verify(context.Context, Question) error { return errors.New("refused by a test") }
+
+func (r refuser) Confirm(ctx context.Context, q Question) error { return r.Verify(ctx, q) }

@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/image/inflate"
+	"berth/internal/image/verifier"
 	"berth/internal/rootfs"
 )
 
@@ -72,9 +73,14 @@ type Config struct {
 
 // Verifier says whether an image may be used. It may be asked about the same one often, and concurrently.
 type Verifier interface {
-	// Verify returns nil to accept what name, a whole reference, was resolved to, or else the reason. Any error refuses.
-	Verify(ctx context.Context, name string, desc ocispec.Descriptor) error
+	// Verify returns nil to accept what q is about, or else the reason. Any error refuses.
+	Verify(ctx context.Context, q Question) error
+	// Confirm is Verify for an image that the node has. It may answer as Verify has answered the same question before.
+	Confirm(ctx context.Context, q Question) error
 }
+
+// Question is what a verifier is asked about.
+type Question = verifier.Question
 
 // Image is one image of the store. It is a value: nothing changes it after it was handed out.
 type Image struct {
@@ -97,8 +103,9 @@ type Image struct {
 	// Durable says that the image would survive a power cut.
 	Durable bool
 
-	record string // path of its record
-	refs   []layerRef
+	record   string // path of its record
+	refs     []layerRef
+	resolved []ocispec.Descriptor // see imageRecord
 }
 
 // RepoDigest is the image's digest in the repository of the first of the names that has one, as the image_ref of a

@@ -65,7 +65,7 @@ func renew(ctx context.Context, s *pipeline, found *chosen, n names, p *reporter
 		return Image{}, false, nil
 	}
 	rec := *found.have
-	rec.Tags, rec.Digests, rec.Choices = n.tags, n.digests, n.choicesBeside(rec.Manifest)
+	rec.Tags, rec.Digests, rec.Choices, rec.Resolved = n.tags, n.digests, n.choicesBeside(rec.Manifest), n.resolved
 	rec.PulledAt, rec.Boot, rec.Durable = time.Now().UTC(), s.boot, false // commit knows whether it is durable
 	for _, phase := range []string{PhaseExists, PhaseDone} {
 		for _, l := range rec.Layers {

@@ -177,7 +177,10 @@ func (l *container) create(ctx context.Context, img material) error {
 		return nil
 	}
 	b := &building{p: l.p, img: img}
-	err := l.plan(c, b).Forward(ctx)
+	err := img.confirm(ctx, l.p.rec.Load().Config.Get().GetMetadata().GetNamespace())
+	if err == nil {
+		err = l.plan(c, b).Forward(ctx)
+	}
 	if err == nil {
 		err = l.p.update("container.created", func(r *Record) error {
 			return r.edit(l.id, func(c *Container) error {

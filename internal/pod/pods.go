@@ -61,6 +61,9 @@ type Image struct {
 	Config imagespec.ImageConfig
 	Layers []string // their ids, for the record: a sweep of images keeps what records name
 	Dirs   []string // the layers' directories, the topmost first
+	// Confirm asks those who may refuse an image whether pods of a namespace may run this one, which was there already;
+	// nil where there is nobody to ask.
+	Confirm func(ctx context.Context, namespace string) error
 }
 
 // Images gives the images that containers are made from.

@@ -47,6 +47,23 @@ func (m material) layers() []string {
 	return all
 }
 
+// confirm asks whether pods of the namespace may run these images.
+func (m material) confirm(ctx context.Context, namespace string) error {
+	if m.Confirm != nil {
+		if err := m.Confirm(ctx, namespace); err != nil {
+			return fmt.Errorf("image %s: %w", m.Ref, err)
+		}
+	}
+	for _, i := range m.places() {
+		if v := m.volumes[i]; v.Confirm != nil {
+			if err := v.Confirm(ctx, namespace); err != nil {
+				return fmt.Errorf("image volume %s: %w", v.Ref, err)
+			}
+		}
+	}
+	return nil
+}
+
 // places is where among the mounts the image volumes are.
 func (m material) places() []int {
 	var all []int

@@ -25,7 +25,7 @@ func (r rig) script(dir, name, text string) {
 func verified(t *testing.T) (r rig, dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	return ownNode(t, node.Options{Runtime: runtimes()[0], Tables: fmt.Sprintf("[image_verifier]\ndir = %q\nmax = 3\ntimeout = \"1m\"\n", dir)}), dir
+	return ownNode(t, node.Options{Runtime: runtimes()[0], Tables: fmt.Sprintf("[image_verifier]\ndir = %q\nmax = 3\ntimeout = \"10m\"\n", dir)}), dir
 }
 
 // TestImageVerifier wants the kubelet's own client to see the word that the kubelet looks for, at the very beginning.
@@ -59,6 +59,77 @@ func TestImageVerifier(t *testing.T) {
 	r.ok(os.RemoveAll(dir))
 	if err := r.tryPull(ref(name), nil); err == nil || !strings.Contains(err.Error(), dir+" is not there") {
 		t.Errorf("without the directory: %v", err)
+	}
+}
+
+// ofShop puts a pod into another namespace.
+func ofShop(c *v1.PodSandboxConfig) {
+	c.Metadata.Namespace, c.Metadata.Name = "shop", c.Metadata.Name+"-shop"
+}
+
+// TestImagesInForce has verifiers refuse an image that they had accepted: a container of it is not made, though it is
+// on the node, in the namespace for which they refuse it.
+func TestImagesInForce(t *testing.T) {
+	r, dir := verified(t)
+	asked := filepath.Join(t.TempDir(), "asked")
+	r.script(dir, "policy", "echo $BERTH_POD_NAMESPACE >>"+asked)
+	r.pull("busybox:latest")
+	times := func() int {
+		text, err := os.ReadFile(asked)
+		r.ok(err)
+		return strings.Count(string(text), "\n")
+	}
+	p := r.pod()
+	before := times()
+	for _, name := range []string{"a", "b"} {
+		r.wantText("output", p.output(busybox(name, "echo ran")), "ran")
+	}
+	if got := times() - before; got != 1 {
+		r.Errorf("two containers of an image asked %d times", got)
+	}
+	text, err := os.ReadFile(asked)
+	r.ok(err)
+	if !strings.HasSuffix(string(text), p.config.Metadata.Namespace+"\n") {
+		r.Errorf("the namespaces asked about are %q", text)
+	}
+	r.script(dir, "policy", `test "$BERTH_POD_NAMESPACE" != shop || { echo revoked; exit 1; }`)
+	r.wantText("output", p.output(busybox("c", "echo ran")), "ran")
+	shop := r.pod(ofShop)
+	_, err = r.n.Runtime.CreateContainer(ctx(), shop.id, busybox("d", "echo ran"), shop.config)
+	if err == nil || !strings.Contains(err.Error(), `verifier "policy" refuses it: revoked`) {
+		r.Errorf("got %v", err)
+	}
+	list, err := r.n.Runtime.ListContainers(ctx(), &v1.ContainerFilter{PodSandboxId: shop.id})
+	r.ok(err)
+	if len(list) != 0 {
+		r.Errorf("what was refused is there: %v", list)
+	}
+}
+
+// TestHungConfirmation has a verifier hang for one pod: others are made, and that pod is stopped at once.
+func TestHungConfirmation(t *testing.T) {
+	r, dir := verified(t)
+	r.script(dir, "policy", "exit 0")
+	r.pull("busybox:latest")
+	pid := filepath.Join(t.TempDir(), "pid")
+	r.script(dir, "policy", `test "$BERTH_POD_NAMESPACE" != shop || { echo $$ >`+pid+`; exec sleep 1000; }`)
+	shop := r.pod(ofShop)
+	made := make(chan error, 1)
+	client := r.n.Runtime
+	go func() {
+		_, err := client.CreateContainer(ctx(), shop.id, busybox("d", "echo ran"), shop.config)
+		made <- err
+	}()
+	r.eventually("the verifier hangs", func() bool { text, _ := os.ReadFile(pid); return len(text) > 0 })
+	r.wantText("output", r.pod().output(busybox("main", "echo ran")), "ran")
+	r.ok(r.n.Runtime.StopPodSandbox(ctx(), shop.id)) // the verifier's timeout is ten minutes
+	if err := <-made; err == nil {
+		r.Error("the container was made")
+	}
+	text, err := os.ReadFile(pid)
+	r.ok(err)
+	if _, err := os.Stat("/proc/" + strings.TrimSpace(string(text))); err == nil {
+		r.Error("the verifier runs still")
 	}
 }
 

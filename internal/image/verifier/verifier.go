@@ -3,6 +3,8 @@
 // why on standard output. So programs written for containerd's image-verifier directory work here unchanged.
 //
 // When in doubt it refuses: a program that cannot be run, crashes or takes too long is one that did not accept.
+//
+// Verify asks each time, Confirm only where the same programs have not accepted the same image before.
 package verifier
 
 import (
@@ -25,6 +27,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 
 	"berth/internal/limit"
 )
@@ -38,6 +41,10 @@ type Dir struct {
 	// left.
 	Run func(ctx context.Context, name string, cmd *exec.Cmd) error
 	Log *slog.Logger // gets what programs write to standard error; required
+
+	accepted answers
+	asking   singleflight.Group // of Confirm
+	turns    turns
 }
 
 // Refusal says which program does not accept an image, and its reason.
@@ -50,21 +57,37 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("verifier %q refuses it: %s", r.Verifier, r.Reason)
 }
 
-// Verify asks all programs at once about the image that name was resolved to. It returns nil when all of them accept, and
-// the first refusal otherwise; the others are then ended. The directory is read at each call. An empty one accepts; one that
-// cannot be read does not. When ctx ends, so do the programs, and the error is its cause.
-func (d *Dir) Verify(ctx context.Context, name string, desc ocispec.Descriptor) error {
+// Question is what programs are asked about.
+type Question struct {
+	Name       string             // a whole reference
+	Descriptor ocispec.Descriptor // what the name was resolved to
+	Namespace  string             // of the pod that needs the image; empty where it is not known
+}
+
+// Verify asks all programs at once. It returns nil when all of them accept, and the first refusal otherwise; the others
+// are then ended. The directory is read at each call. An empty one accepts; one that cannot be read does not. When ctx
+// ends, so do the programs, and the error is its cause.
+func (d *Dir) Verify(ctx context.Context, q Question) error {
 	programs, err := d.Programs()
 	if err != nil {
 		return err
 	}
-	input, err := json.Marshal(desc)
+	who := identities(programs) // before they are asked: what takes the place of one meanwhile has not answered
+	if err := d.askAll(ctx, programs, q); err != nil {
+		return err
+	}
+	d.accepted.add(q.key(who))
+	return nil
+}
+
+func (d *Dir) askAll(ctx context.Context, programs []string, q Question) error {
+	input, err := json.Marshal(q.Descriptor)
 	if err != nil {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, program := range programs {
-		g.Go(func() error { return d.ask(gctx, program, name, desc, input) })
+		g.Go(func() error { return d.ask(gctx, program, q, input) })
 	}
 	err = g.Wait()
 	if ctx.Err() != nil {
@@ -116,15 +139,16 @@ func runnable(path string) error {
 // MediaType is that of what a program reads from its standard input.
 const MediaType = ocispec.MediaTypeDescriptor
 
-func (d *Dir) ask(ctx context.Context, program, name string, desc ocispec.Descriptor, input []byte) error {
+func (d *Dir) ask(ctx context.Context, program string, q Question, input []byte) error {
 	timed, cancel := context.WithTimeout(ctx, d.Timeout)
 	defer cancel()
 	var said, complained head
-	cmd := exec.Command(program, "-name", name, "-digest", desc.Digest.String(), "-stdin-media-type", MediaType)
-	cmd.Dir, cmd.Env = "/", environment()
+	cmd := exec.Command(program, "-name", q.Name, "-digest", q.Descriptor.Digest.String(), "-stdin-media-type", MediaType)
+	cmd.Dir, cmd.Env = "/", environment(q.Namespace)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &said, &complained
 	err := d.Run(timed, operation(program), cmd)
-	log := d.Log.With("verifier", filepath.Base(program), "image", name, "digest", desc.Digest)
+	log := d.Log.With("verifier", filepath.Base(program),
+		"image", q.Name, "digest", q.Descriptor.Digest, "namespace", q.Namespace)
 	if err == nil {
 		log.Debug("a verifier accepts an image", "reason", said.text(), "stderr", complained.text())
 		return nil
@@ -159,8 +183,14 @@ func operation(program string) string {
 // passed are the daemon's variables that a program gets: what reaches registries is theirs to know.
 var passed = []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
-func environment() []string {
+// NamespaceVariable has the namespace of the pod that needs the image, where it is known.
+const NamespaceVariable = "BERTH_POD_NAMESPACE"
+
+func environment(namespace string) []string {
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}
+	if namespace != "" {
+		env = append(env, NamespaceVariable+"="+namespace)
+	}
 	for _, name := range passed {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)

@@ -69,14 +69,14 @@ func add(t *testing.T, d *Dir, name, script string) {
 // accepts wants no objection; refuses wants one by the verifier ("" for the directory as a whole) with these words.
 func accepts(t *testing.T, d *Dir) {
 	t.Helper()
-	if err := d.Verify(t.Context(), name, desc); err != nil {
+	if err := d.Verify(t.Context(), Question{Name: name, Descriptor: desc}); err != nil {
 		t.Error(err)
 	}
 }
 
 func refuses(t *testing.T, d *Dir, verifier, words string) string {
 	t.Helper()
-	err := d.Verify(t.Context(), name, desc)
+	err := d.Verify(t.Context(), Question{Name: name, Descriptor: desc})
 	if err == nil || !strings.Contains(err.Error(), words) {
 		t.Fatalf("got %v, wanted %q", err, words)
 	}
@@ -159,7 +159,7 @@ func TestInputNobodyReads(t *testing.T) {
 	d := directory(t, map[string]string{"v": "exec <&-; exit 0"})
 	long := desc
 	long.Annotations = map[string]string{"x": strings.Repeat("y", 1<<20)}
-	if err := d.Verify(t.Context(), name, long); err != nil {
+	if err := d.Verify(t.Context(), Question{Name: name, Descriptor: long}); err != nil {
 		t.Error(err)
 	}
 }
@@ -235,7 +235,7 @@ func TestCallerGivesUp(t *testing.T) {
 	d := directory(t, map[string]string{"v": "touch " + begun + "; sleep 1000"})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- d.Verify(ctx, name, desc) }()
+	go func() { ended <- d.Verify(ctx, Question{Name: name, Descriptor: desc}) }()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		if _, err := os.Stat(begun); err == nil {
 			break

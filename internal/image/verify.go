@@ -1,0 +1,81 @@
+package image
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"berth/internal/fail"
+)
+
+// verify asks whether an image may be used, before anything of it is fetched or shared.
+func (s *pipeline) verify(ctx context.Context, q Question) error {
+	verifier := s.now().Verifier
+	if verifier == nil {
+		return nil
+	}
+	return refusal(ctx, q, verifier.Verify(ctx, q))
+}
+
+// Confirm asks the store's verifier whether pods of a namespace may run an image that is there: a kubelet that finds it
+// there does not pull it, so nobody was asked. names are what the user and the kubelet call the image, in this
+// order. An image that no registry has served, but an archive of root's, is not asked about.
+func Confirm(ctx context.Context, s *Store, img Image, namespace string, names ...string) error {
+	verifier := s.now().Verifier
+	if verifier == nil || len(img.RepoDigests) == 0 {
+		return nil
+	}
+	q := img.question(names)
+	q.Namespace = namespace
+	return refusal(ctx, q, verifier.Confirm(ctx, q))
+}
+
+func refusal(ctx context.Context, q Question, err error) error {
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	return fail.New(crierrors.ErrSignatureValidationFailed, "%s: %w", q.Descriptor.Digest, err)
+}
+
+// question is what a verifier is asked about an image that has a digest in a repository: the name is the tag that the
+// user has written, where the image has it, or else its digest in the repository.
+func (i Image) question(names []string) Question {
+	whole := i.RepoDigest(names...)
+	repository, text, _ := strings.Cut(whole, "@")
+	q := Question{Name: whole, Descriptor: ocispec.Descriptor{Digest: digest.Digest(text)}}
+	for _, name := range names {
+		ref, err := ParseReference(name)
+		if err == nil && ref.Repository() == repository && slices.Contains(i.RepoTags, ref.String()) {
+			q.Name = ref.String()
+			break
+		}
+	}
+	for _, desc := range i.resolved {
+		if desc.Digest == q.Descriptor.Digest {
+			q.Descriptor = desc
+		}
+	}
+	return q
+}
+
+// plainly is what is kept of a descriptor: the fields that a registry's answer has.
+func plainly(desc ocispec.Descriptor) []ocispec.Descriptor {
+	return []ocispec.Descriptor{{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}}
+}
+
+// resolvedOf adds to the descriptors of a record, and keeps those of the digests that the image has. What is there
+// stays in its place, so that a pull that changes nothing writes nothing.
+func resolvedOf(old, added []ocispec.Descriptor, digests []string) (kept []ocispec.Descriptor) {
+	for _, desc := range slices.Concat(old, added) {
+		named := func(name string) bool { return strings.HasSuffix(name, "@"+desc.Digest.String()) }
+		same := func(other ocispec.Descriptor) bool { return other.Digest == desc.Digest }
+		if slices.ContainsFunc(digests, named) && !slices.ContainsFunc(kept, same) {
+			kept = append(kept, desc)
+		}
+	}
+	return kept
+}
