@@ -103,6 +103,10 @@ func TestStopThatDoesNotFindWhatItNeedsFails(t *testing.T) {
 		errdefs.ErrFailedPrecondition) {
 		t.Errorf("RemovePodSandbox answers %v", err)
 	}
+	missing = false
+	if _, err := s.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+		t.Errorf("RemovePodSandbox with all that it needs: %v", err)
+	}
 	pods.Close() // no more tries
 	for _, id := range []string{"", "0123"} {
 		if _, err := s.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
