@@ -31,14 +31,24 @@ func (n service) Info(context.Context) (*admin.InfoResponse, error) {
 	for _, s := range n.timeline.Steps() {
 		resp.Startup = append(resp.Startup, admin.StartupStep{Name: s.Name, Took: s.Took})
 	}
-	for _, p := range n.pods.Problems() {
-		resp.Problems = append(resp.Problems, admin.Problem{Pod: string(p.Pod), Message: p.What, Since: p.Since})
-	}
+	resp.Problems = problems(n.node)
 	resp.NRI = n.nri()
 	for _, b := range budgets(n.images, n.face.Streams) {
 		resp.Limits = append(resp.Limits, admin.Limit{Name: b.Name, Used: b.Used, Limit: b.Limit})
 	}
 	return resp, nil
+}
+
+// problems are what a person should look at.
+func problems(n *node) (all []admin.Problem) {
+	for _, p := range n.pods.Problems() {
+		all = append(all, admin.Problem{Pod: string(p.Pod), Message: p.What, Since: p.Since})
+	}
+	for _, s := range n.helpers.Stuck() {
+		text := fmt.Sprintf("helper %s: %v; what it was run for is refused until then", s.Name, s.StuckError)
+		all = append(all, admin.Problem{Message: text, Since: s.Since})
+	}
+	return all
 }
 
 // budgets returns the limits that all share, with what is used of them.
@@ -212,8 +222,8 @@ func (w writer) Write(p []byte) (int, error) {
 
 // Check verifies every record and every stored image.
 func (n service) Check(ctx context.Context, req *admin.CheckRequest, send func(*admin.Finding) error) error {
-	for _, p := range n.pods.Problems() {
-		if err := send(&admin.Finding{Pod: string(p.Pod), Problem: p.What}); err != nil {
+	for _, p := range problems(n.node) {
+		if err := send(&admin.Finding{Pod: p.Pod, Problem: p.Message}); err != nil {
 			return err
 		}
 	}

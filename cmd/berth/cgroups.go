@@ -48,14 +48,13 @@ func openGroups(cfg *config.Config, facts host.Facts, monitor string) (g groups,
 
 func (g *groups) ops(base string) string { return filepath.Join(base, g.instance, "ops") }
 
-// earlier are the places where an earlier daemon may have had its helpers: that of this one, and that of one which systemd
-// did not start.
-func (g *groups) earlier() []*helper.Runner {
-	all := []*helper.Runner{g.helpers}
+// earlier are the places, beside that of this one, where an earlier daemon may have had its helpers: that of one which
+// systemd did not start.
+func (g *groups) earlier() []string {
 	if plain := g.ops(g.tracking); plain != g.helpers.Root {
-		all = append(all, &helper.Runner{Root: plain})
+		return []string{plain}
 	}
-	return all
+	return nil
 }
 
 // driver makes the cgroups of pods.
@@ -71,9 +70,9 @@ const tidyTimeout = 2 * time.Second
 
 // tidy removes the instance's own cgroups where they are empty.
 func (g *groups) tidy() {
-	for _, r := range g.earlier() {
-		_ = os.Remove(r.Root)
-		_ = os.Remove(filepath.Dir(r.Root))
+	for _, ops := range append(g.earlier(), g.helpers.Root) {
+		_ = os.Remove(ops)
+		_ = os.Remove(filepath.Dir(ops))
 	}
 	for _, name := range []string{"monitors", "containers", ""} {
 		_ = os.Remove(filepath.Join(g.tracking, g.instance, name))

@@ -140,10 +140,8 @@ func (n *node) openHost(context.Context) (err error) {
 }
 
 func (n *node) openRuntimes(ctx context.Context) (err error) {
-	for _, r := range n.groups.earlier() {
-		if err := r.Sweep(); err != nil {
-			n.log.Warn("helpers of an earlier daemon could not all be ended", "error", err)
-		}
+	if err := n.helpers.Sweep(n.groups.earlier()...); err != nil {
+		n.log.Warn("helpers of an earlier daemon could not all be ended; what they were run for waits for them", "error", err)
 	}
 	if err := host.SweepTrials(n.cfg.State, n.facts.CgroupDriver); err != nil {
 		n.log.Warn("what an earlier daemon left of a trial of a runtime could not all be removed", "error", err)
@@ -358,7 +356,7 @@ func (n *node) close() error {
 func (n *node) info() map[string]any {
 	return map[string]any{
 		"config": n.inForce.Load().TOML(), "host": n.facts, "instance": n.cfg.Instance(), "runtimes": n.handlers.Load().found, "defaultRuntime": n.handlers.Load().fallback,
-		"userNamespaces": n.features.get().info(), "startup": n.timeline.Steps(), "problems": n.pods.Problems(),
+		"userNamespaces": n.features.get().info(), "startup": n.timeline.Steps(), "problems": problems(n),
 		"events": n.pods.EventCounts(),
 	}
 }

@@ -6,32 +6,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"berth/internal/cgroup"
 )
-
-// killTimeout is how long processes that were sent SIGKILL may take to go. What takes longer hangs in the kernel.
-const killTimeout = 5 * time.Second
 
 // Runner runs helper programs, each in a tracking cgroup of its own. Its methods may be called concurrently.
 type Runner struct {
 	// Root is the directory of tracking groups that only this runner uses: <tracking>/<instance>/ops.
 	Root string
 
-	seq   atomic.Uint64
-	mu    sync.Mutex
-	stuck map[string][]*cgroup.Group // by name: the groups that SIGKILL did not empty
+	seq atomic.Uint64
+	hung
 }
 
 // Run starts cmd in the group <Root>/<name>-<seq> and waits until it exits or ctx ends. Then it kills what is left in
@@ -69,91 +61,6 @@ func (r *Runner) RunStarted(ctx context.Context, name string, cmd *exec.Cmd, sta
 		return errors.Join(stuck, runErr)
 	}
 	return p.describe(runErr)
-}
-
-// Sweep kills and removes every group that a runner which is gone left below Root. Call it before the first Run.
-func (r *Runner) Sweep() error {
-	entries, err := os.ReadDir(r.Root)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("sweep helpers: %w", err)
-	}
-	var errs []error
-	for _, e := range entries {
-		if !e.IsDir() {
-			continue
-		}
-		name := e.Name()
-		if i := strings.LastIndexByte(name, '-'); i > 0 {
-			name = name[:i]
-		}
-		errs = append(errs, r.clear(name, cgroup.At(filepath.Join(r.Root, e.Name()))))
-	}
-	return errors.Join(errs...)
-}
-
-// clear empties and removes a group. One that cannot be emptied is remembered as stuck.
-func (r *Runner) clear(name string, group *cgroup.Group) error {
-	err := empty(context.Background(), group)
-	if err == nil {
-		return nil
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stuck == nil {
-		r.stuck = map[string][]*cgroup.Group{}
-	}
-	r.stuck[name] = append(r.stuck[name], group)
-	return err
-}
-
-// settle clears what is stuck under name, or says that it still is.
-func (r *Runner) settle(ctx context.Context, name string) error {
-	r.mu.Lock()
-	groups := append([]*cgroup.Group(nil), r.stuck[name]...)
-	r.mu.Unlock()
-	for _, g := range groups {
-		if err := empty(ctx, g); err != nil {
-			return err
-		}
-		r.forget(name, g)
-	}
-	return nil
-}
-
-func (r *Runner) forget(name string, group *cgroup.Group) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var rest []*cgroup.Group
-	for _, g := range r.stuck[name] {
-		if g.Path() != group.Path() {
-			rest = append(rest, g)
-		}
-	}
-	if r.stuck[name] = rest; rest == nil {
-		delete(r.stuck, name)
-	}
-}
-
-// empty kills what is in the group and removes it.
-func empty(ctx context.Context, g *cgroup.Group) error {
-	// A group can be removed exactly when it is empty, so in the common case one call proves and removes it.
-	err := g.Remove()
-	if err == nil || !errors.Is(err, unix.EBUSY) {
-		return err
-	}
-	if err := g.Kill(); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, killTimeout)
-	defer cancel()
-	if err := g.WaitEmpty(ctx); err != nil {
-		pids, _ := g.Pids()
-		return &StuckError{Group: g.Path(), Pids: pids, Cause: err}
-	}
-	return g.Remove()
 }
 
 // process is one run of a program.
@@ -257,17 +164,3 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Cause }
-
-// StuckError says that processes did not die of SIGKILL: they hang in the kernel, mostly on a device or a file server
-// that does not answer.
-type StuckError struct {
-	Group string
-	Pids  []int
-	Cause error
-}
-
-func (e *StuckError) Error() string {
-	return fmt.Sprintf("processes %v of %s do not die of SIGKILL: they hang in the kernel (see /proc/<pid>/stack); free what they wait for, or reboot", e.Pids, e.Group)
-}
-
-func (e *StuckError) Unwrap() error { return e.Cause }

@@ -268,15 +268,15 @@ func TestStuck(t *testing.T) {
 	if err := left.Start(); err != nil {
 		t.Fatal(err)
 	}
-	r.stuck = map[string][]*cgroup.Group{"op": {g}}
+	r.remember("op", g)
 	if err := r.Run(t.Context(), "op", shell("! test -e "+g.Path())); err != nil { // it cannot be removed before it is empty
 		t.Errorf("ran before what was left was gone: %v", err)
 	}
 	if err := left.Wait(); err == nil || err.Error() != "signal: killed" {
 		t.Error(err)
 	}
-	if len(r.stuck) != 0 {
-		t.Errorf("still stuck: %v", r.stuck)
+	if left := r.Stuck(); len(left) != 0 {
+		t.Errorf("still stuck: %v", left)
 	}
 }
 
