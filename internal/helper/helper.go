@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
+	"berth/internal/crun"
 )
 
 // Runner runs helper programs, each in a tracking cgroup of its own. Its methods may be called concurrently.
@@ -124,8 +126,25 @@ func (p *process) start() error {
 	// A signal to the daemon's foreground process group is not meant for its helpers.
 	attr.Setpgid = attr.Setpgid || !attr.Setsid
 	p.cmd.SysProcAttr = &attr
-	err = p.cmd.Start()
+	err = startAs(p.cmd)
 	p.streams.started()
+	return err
+}
+
+// startAs starts a command. Files beyond the three streams would take the place of what crun is executed by.
+func startAs(cmd *exec.Cmd) error {
+	path := cmd.Path
+	if len(cmd.ExtraFiles) == 0 {
+		program, release := crun.Program(path)
+		defer release()
+		cmd.Path = program
+	}
+	err := cmd.Start()
+	cmd.Path = path
+	var failed *os.PathError
+	if errors.As(err, &failed) {
+		failed.Path = path
+	}
 	return err
 }
 

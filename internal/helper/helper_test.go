@@ -223,6 +223,46 @@ func TestRunStarted(t *testing.T) {
 	}
 }
 
+// TestCrun has crun be executed from a read-only mount, told as what it is, and named where it cannot be executed.
+func TestCrun(t *testing.T) {
+	r := testRunner(t)
+	path := filepath.Join(t.TempDir(), "crun")
+	program, err := os.ReadFile("/bin/cat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	input, hold, err := os.Pipe() // it does not end before it has been looked at
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer input.Close()
+	var said bytes.Buffer
+	cmd := exec.Command(path, "/proc/self/cmdline", "-")
+	cmd.Stdin, cmd.Stdout = input, &said
+	var st syscall.Statfs_t
+	err = r.RunStarted(t.Context(), "op", cmd, func(pid int) error {
+		defer hold.Close()
+		return syscall.Statfs(fmt.Sprintf("/proc/%d/exe", pid), &st)
+	})
+	if err != nil || st.Flags&syscall.MS_RDONLY == 0 || said.String() != path+"\x00/proc/self/cmdline\x00-\x00" {
+		t.Errorf("flags %#x, it said %q, %v", st.Flags, &said, err)
+	}
+	err = r.Run(t.Context(), "op", exec.Command(path, "/nonexistent"))
+	if err == nil || !strings.HasPrefix(err.Error(), "crun: exit status 1") {
+		t.Errorf("a failure: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("\x7fELF of no machine"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	err = r.Run(t.Context(), "op", exec.Command(path))
+	if err == nil || !strings.Contains(err.Error(), "fork/exec "+path+": exec format error") {
+		t.Errorf("what cannot be executed: %v", err)
+	}
+}
+
 // TestSweep finds what a daemon left that was killed in the middle of an operation.
 func TestSweep(t *testing.T) {
 	r := testRunner(t)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/crun"
 )
 
 // ending is how a child ended, and when that was seen.
@@ -89,7 +91,9 @@ func (r *reaper) forkExec(argv []string, attr *syscall.ProcAttr) (int, error) {
 		_ = os.WriteFile(scoreFile, []byte(r.score), 0)
 		defer func() { _ = os.WriteFile(scoreFile, []byte(protectedScore), 0) }()
 	}
-	return syscall.ForkExec(argv[0], argv, attr)
+	program, release := crun.Program(argv[0])
+	defer release()
+	return syscall.ForkExec(program, argv, attr)
 }
 
 // hold keeps endings that nobody asked for until release.
