@@ -26,6 +26,7 @@ type container struct {
 	id     string
 	dir    string
 	bundle wire.Bundle
+	starts chan struct{} // held by the start that is under way
 
 	mu      sync.Mutex // guards what follows
 	state   string     // wire.Created, Running or Exited; "" while it is being created
@@ -44,7 +45,7 @@ type container struct {
 }
 
 func (m *Monitor) newContainer(id string, b wire.Bundle) *container {
-	c := &container{m: m, id: id, dir: m.dir(id), bundle: b, pidfd: -1, stdin: -1}
+	c := &container{m: m, id: id, dir: m.dir(id), bundle: b, pidfd: -1, stdin: -1, starts: make(chan struct{}, 1)}
 	c.out = newOutput(m)
 	return c
 }

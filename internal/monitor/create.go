@@ -173,8 +173,18 @@ func (c birth) adoptChild(tty *console) error {
 	return nil
 }
 
-// start opens the log and lets the process go.
+// start opens the log and lets the process go. One at a time: a daemon that was killed while its request was under way, as
+// when the log is on a disk that hangs, is followed by one that asks again. What was let go already is not let go twice.
 func (c *container) start(ctx context.Context, log *wire.Log) error {
+	select {
+	case c.starts <- struct{}{}:
+		defer func() { <-c.starts }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if c.wasStarted() {
+		return nil
+	}
 	if err := c.in(wire.Created); err != nil {
 		return err
 	}
@@ -214,6 +224,13 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 		go guest{c}.watch()
 	}
 	return nil
+}
+
+// wasStarted says whether the process was let go. It may have ended since.
+func (c *container) wasStarted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state == wire.Running || c.state == wire.Exited && !c.started.IsZero()
 }
 
 // begun notes when the process was let go, before it is: it may have ended before the runtime returns. The zero time is

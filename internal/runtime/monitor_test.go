@@ -231,21 +231,60 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
+// onFrozenDisk is a directory on a disk that hangs from when freeze is called until thaw is.
+func (g *rig) onFrozenDisk() (dir string, freeze, thaw func()) {
+	g.Helper()
+	disk, dir := filepath.Join(g.logs, "disk"), filepath.Join(g.logs, "frozen")
+	g.ok(os.Mkdir(dir, 0o755))
+	g.ok(exec.Command("truncate", "-s", "16M", disk).Run())
+	g.ok(exec.Command("mke2fs", "-q", "-t", "ext4", disk).Run())
+	if out, err := exec.Command("mount", "-o", "loop", disk, dir).CombinedOutput(); err != nil {
+		g.Skipf("no loop device: %s", out)
+	}
+	thaw = func() { _ = exec.Command("fsfreeze", "-u", dir).Run() }
+	g.Cleanup(func() { thaw(); g.ok(unix.Unmount(dir, unix.MNT_DETACH)) })
+	return dir, func() { g.ok(exec.Command("fsfreeze", "-f", dir).Run()) }, thaw
+}
+
+// TestStartedTwice has a start hang at its log, and asks for it again, as the next daemon does: both succeed, and the
+// container runs once.
+func TestStartedTwice(t *testing.T) {
+	g := newRig(t)
+	dir, freeze, thaw := g.onFrozenDisk()
+	ctr := g.create("echo begun; sleep 1000")
+	freeze()
+	started := make(chan error, 2)
+	for range cap(started) {
+		go func() { started <- g.Start(t.Context(), g.pod, ctr, Log{dir, "log"}, deadline) }()
+	}
+	select {
+	case err := <-started:
+		t.Errorf("the disk does not hang: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	thaw()
+	for range cap(started) {
+		g.ok(<-started)
+	}
+	g.ok(g.Start(t.Context(), g.pod, ctr, Log{dir, "log"}, deadline))
+	g.within(15*time.Second, "it has begun", func() bool {
+		text, _ := os.ReadFile(filepath.Join(dir, "log"))
+		return strings.Count(string(text), "begun\n") == 1
+	})
+	g.ok(g.KillAll(t.Context(), g.pod, ctr))
+	if e := g.exit(ctr); e.Signal != 9 {
+		t.Errorf("exit %+v", e)
+	}
+	g.ok(g.Start(t.Context(), g.pod, ctr, Log{dir, "log"}, deadline)) // it was started, and has ended since
+}
+
 // TestHungLogDisk freezes the file system of one container's log: all but its log goes on.
 func TestHungLogDisk(t *testing.T) {
 	g := newRig(t)
-	disk, frozen := filepath.Join(g.logs, "disk"), filepath.Join(g.logs, "frozen")
-	g.ok(os.Mkdir(frozen, 0o755))
-	g.ok(exec.Command("truncate", "-s", "16M", disk).Run())
-	g.ok(exec.Command("mke2fs", "-q", "-t", "ext4", disk).Run())
-	if out, err := exec.Command("mount", "-o", "loop", disk, frozen).CombinedOutput(); err != nil {
-		t.Skipf("no loop device: %s", out)
-	}
-	thaw := func() { _ = exec.Command("fsfreeze", "-u", frozen).Run() }
-	defer func() { thaw(); g.ok(unix.Unmount(frozen, unix.MNT_DETACH)) }()
+	frozen, freeze, thaw := g.onFrozenDisk()
 	ctr, other := g.create("while :; do echo x; done"), g.run("while read line; do echo got $line; done", func(c *Create) { c.Stdin = true })
 	g.ok(g.Start(t.Context(), g.pod, ctr, Log{frozen, "log"}, deadline))
-	g.ok(exec.Command("fsfreeze", "-f", frozen).Run())
+	freeze()
 	time.Sleep(300 * time.Millisecond)
 	if out, code := g.exec(other, "echo hi"); out != "hi\n" || code != 0 {
 		t.Errorf("exec beside a hung log: %q, %d", out, code)

@@ -22,6 +22,7 @@ type container struct {
 	grace   int64 // of its stop
 	attempt uint32
 	id      string
+	made    time.Time
 }
 
 // mark is the last argument of the container's process, by which it is known on the machine.
@@ -59,6 +60,7 @@ func (c *container) start() error {
 		return err
 	}
 	for ; c.attempt < attempts; c.attempt++ {
+		c.made = time.Now()
 		err := c.l.repeat("create container", func(ctx context.Context) error {
 			resp, err := c.l.pods.CreateContainer(ctx, c.request())
 			c.id = resp.GetContainerId()
@@ -220,7 +222,7 @@ func (c *container) judge(st *cri.ContainerStatus) {
 	// What a container wrote before it ended has been written to its log by the time its end is told.
 	if problem := c.log.check(c.logPath()); problem != nil {
 		loss := problem.loss
-		if !c.l.s.history.promisesLog(c.l.id) {
+		if !c.l.s.history.promisesLog(c.l.id, c.made) {
 			loss = Unpromised
 		}
 		c.l.s.report.lose(loss, "%s: %s: %s", c, c.logPath(), problem.text)

@@ -73,8 +73,18 @@ func (k *striker) strikeDisk(p plan) bool {
 }
 
 func (k *striker) fill(at string) (back func() error, err error) {
+	logs := at == k.s.logs
+	if logs {
+		k.s.history.logsFull(true)
+	}
 	path, err := volume.Fill(at)
-	return func() error { return os.Remove(path) }, err
+	return func() error {
+		err := os.Remove(path)
+		if logs {
+			k.s.history.logsFull(false)
+		}
+		return err
+	}, err
 }
 
 func (k *striker) freeze(at string) (thaw func() error, err error) {

@@ -18,6 +18,7 @@ type history struct {
 	ids      map[string]bool
 	daemon   []time.Time
 	monitors map[string]time.Time // by the pod
+	full     time.Time            // until when the disk of the logs was full; in the future while it is
 }
 
 func newHistory() *history {
@@ -54,11 +55,24 @@ func (h *history) killed(c class, p process) {
 
 // What a runtime promises to whom is said in docs/reliability.md. What is not promised yet is counted apart.
 
-// promisesLog says whether all that the containers of a pod wrote must be in their logs.
-func (h *history) promisesLog(pod string) bool {
+// promisesLog says whether all that a container of a pod wrote since it was made must be in their logs.
+func (h *history) promisesLog(pod string, since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.full.After(since) {
+		return false // where there is no room lines are dropped, and the log says so
+	}
 	return h.monitors[pod].IsZero() // what one that is killed has read, and not yet written, is lost
+}
+
+// logsFull notes that the disk of the logs is full, or is so no more.
+func (h *history) logsFull(full bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.full = time.Now()
+	if full {
+		h.full = h.full.Add(24 * time.Hour)
+	}
 }
 
 // promisesExit says whether the exit codes of a pod must be known. A container that ends while its monitor and the
