@@ -56,6 +56,13 @@ func (c *container) alive() bool {
 	return c.state != wire.Exited
 }
 
+// wasStarted says whether the process was let go. It may have ended since.
+func wasStarted(c *container) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state == wire.Running || c.state == wire.Exited && !c.started.IsZero()
+}
+
 // entry is the container's line in an inventory; none while it is being created.
 func (c *container) entry() (wire.Container, bool) {
 	c.mu.Lock()

@@ -76,9 +76,9 @@ func (c birth) make(ctx context.Context) error {
 	return nil
 }
 
-// openStreams makes the container's ends of its standard streams. They are FIFOs in the run directory, which the container
-// holds for reading as well as writing: it gets no SIGPIPE when this monitor dies, and another one finds them by name. A
-// terminal has none.
+// openStreams makes the container's ends of its standard streams. They are FIFOs in the run directory, which the
+// container holds for reading as well as writing: it gets no SIGPIPE when this monitor dies, and another one finds
+// them by name. A terminal has none.
 func (c birth) openStreams() (theirs [3]int, err error) {
 	theirs = noFiles
 	if c.bundle.Terminal {
@@ -173,8 +173,9 @@ func (c birth) adoptChild(tty *console) error {
 	return nil
 }
 
-// start opens the log and lets the process go. One at a time: a daemon that was killed while its request was under way, as
-// when the log is on a disk that hangs, is followed by one that asks again. What was let go already is not let go twice.
+// start opens the log and lets the process go. One at a time: a daemon that was killed while its request was under
+// way, as when the log is on a disk that hangs, is followed by one that asks again. What was let go already is not
+// let go twice.
 func (c *container) start(ctx context.Context, log *wire.Log) error {
 	select {
 	case c.starts <- struct{}{}:
@@ -182,7 +183,7 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if c.wasStarted() {
+	if wasStarted(c) {
 		return nil
 	}
 	if err := c.in(wire.Created); err != nil {
@@ -224,13 +225,6 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 		go guest{c}.watch()
 	}
 	return nil
-}
-
-// wasStarted says whether the process was let go. It may have ended since.
-func (c *container) wasStarted() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.state == wire.Running || c.state == wire.Exited && !c.started.IsZero()
 }
 
 // begun notes when the process was let go, before it is: it may have ended before the runtime returns. The zero time is

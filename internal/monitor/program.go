@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/cgroup"
 )
 
@@ -104,7 +106,7 @@ func (p program) command() string {
 func (p program) failure(e ending) error {
 	how := fmt.Sprintf("exit code %d", e.status.ExitStatus())
 	if e.status.Signaled() {
-		how = "killed by " + e.status.Signal().String()
+		how = "killed by " + unix.SignalName(e.status.Signal())
 	}
 	what := filepath.Base(p.argv[0]) + " " + p.command()
 	if said := lastWords(p.log); said != "" {
