@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/test/isolate"
 	"berth/test/patience"
 )
 
@@ -38,12 +39,16 @@ func look(s *stage) (sight, error) {
 
 // leftBehind counts what is there and was not before the first pod. What is just ending has a while to go.
 func (s *stage) leftBehind(before sight) {
-	deadline := time.Now().Add(patience.For(time.Minute))
+	began := time.Now()
 	for {
-		late := time.Now().After(deadline)
+		waited := time.Since(began)
+		late := waited > patience.For(time.Minute)
 		now, err := look(s)
 		if err == nil {
 			maps.DeleteFunc(now, func(name string, _ bool) bool { return before[name] })
+		}
+		if err == nil && !slices.ContainsFunc(slices.Collect(maps.Keys(now)), promisesGone) {
+			late = waited > patience.For(10*time.Second)
 		}
 		switch {
 		case err == nil && len(now) == 0:
@@ -204,6 +209,9 @@ func (s *stage) cgroups() (all []string) {
 	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) })
 	return all
 }
+
+// Sweep cleans up after runs that were killed.
+func Sweep() error { return isolate.Sweep(registryFile, CleanUp) }
 
 // CleanUp removes the cgroups of a run in a folder. All its processes have ended, or are just about to.
 func CleanUp(dir string) error {

@@ -21,6 +21,9 @@ import (
 // imagesEach is how many images a client has for itself. They share all layers but one.
 const imagesEach = 2
 
+// registryFile is the registry's configuration, by which the folder of a run is known.
+const registryFile = "registry.yml"
+
 const pauseImage = registryAddr + "/pause:1"
 
 // startRegistry starts Debian's registry and gives it an image for each client.
@@ -29,7 +32,7 @@ func (s *stage) startRegistry() error {
 	if err != nil {
 		return fmt.Errorf("find the registry (Debian: docker-registry): %w", err)
 	}
-	config := filepath.Join(s.Dir, "registry.yml")
+	config := filepath.Join(s.Dir, registryFile)
 	text := fmt.Sprintf("version: 0.1\nlog: {level: warn}\nstorage:\n  filesystem: {rootdirectory: %s/registry}\n"+
 		"http:\n  addr: %s\n", s.Dir, registryAddr)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -58,11 +59,41 @@ func around(cleanUp func(dir string) error) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, cleanUp(dir), os.RemoveAll(dir)) }()
+	lock, err := hold(dir)
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	defer func() { err = errors.Join(err, cleanUp(dir), os.RemoveAll(dir), lock.Close()) }()
 	if err := os.Setenv(folder, dir); err != nil {
 		return err
 	}
 	_, err = Enter()
+	return err
+}
+
+// hold locks a folder for as long as this process lives.
+func hold(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Sweep cleans up after programs that were killed before they could, where their folder has a file of this name.
+func Sweep(having string, cleanUp func(dir string) error) error {
+	found, err := filepath.Glob("/var/tmp/cb-*/" + having)
+	for _, path := range found {
+		dir := filepath.Dir(path)
+		lock, held := hold(dir)
+		if held != nil {
+			continue // it is in use
+		}
+		err = errors.Join(err, cleanUp(dir), os.RemoveAll(dir), lock.Close())
+	}
 	return err
 }
 

@@ -80,6 +80,39 @@ func TestIsEmptyAndLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestSweep removes the folder of a program that was killed, and none that is in use.
+func TestSweep(t *testing.T) {
+	mine := fmt.Sprintf("sweep-%d", os.Getpid())
+	var dirs []string
+	for range 2 {
+		dir, err := os.MkdirTemp("/var/tmp", "cb-")
+		if err == nil {
+			err = os.WriteFile(dir+"/"+mine, nil, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		dirs = append(dirs, dir)
+	}
+	lock, err := hold(dirs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	var cleaned []string
+	if err := Sweep(mine, func(dir string) error { cleaned = append(cleaned, dir); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(cleaned, dirs[1:]) {
+		t.Errorf("cleaned up after %q, wanted %q", cleaned, dirs[1:])
+	}
+	_, kept := os.Stat(dirs[0])
+	if _, err := os.Stat(dirs[1]); err == nil || kept != nil {
+		t.Errorf("the folder of the one that was killed: %v; the other: %v", err, kept)
+	}
+}
+
 func TestAFailureInsideIsAFailureOutside(t *testing.T) {
 	out, err := send(t, "fail")
 	if err == nil {

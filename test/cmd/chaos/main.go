@@ -59,6 +59,9 @@ func run(o chaos.Options) error {
 		if socket, end, err = chaos.Freezer(); err != nil {
 			return fmt.Errorf("start the process that freezes disks: %w", err)
 		}
+		if err := chaos.Sweep(); err != nil {
+			fmt.Fprintln(os.Stderr, "chaos: clean up after a run that was killed:", err)
+		}
 		if o.Berth, err = programs(o); err != nil {
 			return errors.Join(err, end())
 		}
