@@ -63,6 +63,13 @@ func wasStarted(c *container) bool {
 	return c.state == wire.Running || c.state == wire.Exited && !c.started.IsZero()
 }
 
+// beginning is what a container's process executed before it was let go, its id, and its end if it has come.
+func beginning(c *container) (init string, pid int, exit *wire.Exit) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bundle.Init, c.process.PID, c.exit
+}
+
 // entry is the container's line in an inventory; none while it is being created.
 func (c *container) entry() (wire.Container, bool) {
 	c.mu.Lock()

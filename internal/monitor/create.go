@@ -192,7 +192,7 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 	if err := c.out.logTo(log); err != nil {
 		return err
 	}
-	group, err := c.m.makeGroup(c.id, "start")
+	group, err := c.m.makeGroup(c.id, startGroup)
 	if err != nil {
 		return err
 	}
@@ -212,14 +212,18 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 	c.out.begin()
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(argv, "--log", filepath.Join(c.dir, "runtime.log"), "--log-format", "json", "start", c.id)
-	if err := c.m.run(ctx, program{argv: argv, dir: c.dir, files: files, group: group, log: filepath.Join(c.dir, "runtime.log")}); err != nil {
+	start := program{argv: argv, dir: c.dir, files: files, group: group, log: filepath.Join(c.dir, "runtime.log")}
+	if err := letGo(ctx, c, start); err != nil {
 		_ = c.begun(log, time.Time{})
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state == wire.Created {
-		c.state = wire.Running
+		c.state, c.bundle.Init = wire.Running, "" // for a process in a sandbox executes the same for ever
+		if err := c.save(); err != nil {
+			complain("note that %s was started: %v", c.id, err)
+		}
 	}
 	if inside {
 		go guest{c}.watch()
@@ -237,6 +241,7 @@ func (c *container) begun(log *wire.Log, at time.Time) error {
 	}
 	c.started, c.bundle.Log, c.bundle.Started = at, log, 0
 	if !at.IsZero() {
+		c.bundle.Init = executableOf(c.process.PID)
 		c.bundle.Started = at.UnixNano()
 	}
 	return c.save()

@@ -108,11 +108,14 @@ func (p program) failure(e ending) error {
 	if e.status.Signaled() {
 		how = "killed by " + unix.SignalName(e.status.Signal())
 	}
-	what := filepath.Base(p.argv[0]) + " " + p.command()
+	err := fmt.Errorf("%s %s: %s", filepath.Base(p.argv[0]), p.command(), how)
 	if said := lastWords(p.log); said != "" {
-		return fmt.Errorf("%s: %s (%s)", what, said, how)
+		err = fmt.Errorf("%s %s: %s (%s)", filepath.Base(p.argv[0]), p.command(), said, how)
 	}
-	return fmt.Errorf("%s: %s", what, how)
+	if e.status.Signaled() {
+		return killed{err}
+	}
+	return err
 }
 
 // maxWords bounds what of a runtime's log goes into an error, in bytes.

@@ -49,7 +49,7 @@ type heir struct{ *container }
 
 func (c heir) takeOver() {
 	c.state = wire.Created
-	if c.bundle.Started > 0 {
+	if c.bundle.Started > 0 && !stillWaits(c.container) {
 		c.state, c.started = wire.Running, time.Unix(0, c.bundle.Started)
 	}
 	var exit wire.Exit

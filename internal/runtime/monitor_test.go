@@ -66,7 +66,8 @@ func TestMonitorFiles(t *testing.T) {
 	}
 }
 
-// TestSignalsOfMonitor checks that a monitor does not end for the signals that everybody is sent, and that containers do.
+// TestSignalsOfMonitor checks that a monitor does not end for the signals that everybody is sent, and that containers
+// do.
 func TestSignalsOfMonitor(t *testing.T) {
 	g := newRig(t)
 	for _, s := range []unix.Signal{unix.SIGTERM, unix.SIGHUP, unix.SIGINT} {
@@ -85,7 +86,8 @@ func TestSignalsOfMonitor(t *testing.T) {
 	}
 }
 
-// TestOneMonitor checks that a directory is never served by two monitors, and that one which cannot be reached is replaced.
+// TestOneMonitor checks that a directory is never served by two monitors, and that one which cannot be reached is
+// replaced.
 func TestOneMonitor(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("sleep 1000")
@@ -133,7 +135,8 @@ func TestStartPastDeadline(t *testing.T) {
 	}
 }
 
-// TestLeftovers checks that what a container without a PID namespace of its own leaves behind ends with its first process.
+// TestLeftovers checks that what a container without a PID namespace of its own leaves behind ends with its first
+// process.
 func TestLeftovers(t *testing.T) {
 	g := newRig(t)
 	mark := "4" + newID()[:6]
@@ -301,4 +304,67 @@ func TestHungLogDisk(t *testing.T) {
 		t.Errorf("kill and delete took %v", took)
 	}
 	thaw()
+}
+
+// TestStartWhoseRuntimeIsKilled kills the runtime that starts a container before it has let it go, and after. The
+// container runs once, whatever comes of the runtime.
+func TestStartWhoseRuntimeIsKilled(t *testing.T) {
+	for name, text := range map[string]string{
+		"before": "[ -e $0.once ] || { : >$0.once; kill -9 $$; }\n",
+		"after":  host.runtime + " \"$@\"; kill -9 $$\n",
+		"before, and then late": "[ -e $0.once ] || { : >$0.once; (sleep 0.3; " + host.runtime +
+			" \"$@\") & kill -9 $$; }\nsleep 0.6\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t)
+			path := g.program("killed", "case \"$*\" in *\" start \"*) "+text+";; esac\nexec "+host.runtime+" \"$@\"\n")
+			ctr := g.create("echo begun; sleep 1000", func(c *Create) { c.Handler.Path = path })
+			g.ok(g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline))
+			g.hasSaid(ctr, "begun\n")
+			g.ok(g.KillAll(t.Context(), g.pod, ctr))
+			if e := g.exit(ctr); e.Signal != 9 || e.StartedAt.IsZero() {
+				t.Errorf("exit %+v", e)
+			}
+			if said := g.said(ctr); said != "begun\n" {
+				t.Errorf("it said %q", said)
+			}
+		})
+	}
+	t.Run("always", func(t *testing.T) {
+		g := newRig(t)
+		path := g.program("killed", "case \"$*\" in *\" start \"*) kill -9 $$;; esac\nexec "+host.runtime+" \"$@\"\n")
+		ctr := g.create("echo begun; sleep 1000", func(c *Create) { c.Handler.Path = path })
+		err := g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline)
+		if err == nil || !strings.Contains(err.Error(), "killed by SIGKILL") {
+			t.Errorf("start: %v", err)
+		}
+	})
+}
+
+// TestMonitorKilledInAStart kills a monitor together with the runtime that it has start a container, and has the next
+// one start it; and once more when the runtime has come through by then, so that the container runs already.
+func TestMonitorKilledInAStart(t *testing.T) {
+	for name, text := range map[string]string{
+		"before it is let go": "kill -9 $PPID; sleep 1000",
+		"after":               host.runtime + " \"$@\"; kill -9 $PPID; sleep 1000",
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t)
+			path := g.program("killing", "case \"$*\" in *\" start \"*) [ -e $0.once ] || { : >$0.once; "+text+
+				"; };; esac\nexec "+host.runtime+" \"$@\"\n")
+			ctr := g.create("echo begun; sleep 1000", func(c *Create) { c.Handler.Path = path })
+			_ = g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline) // the monitor is lost while it works on it, or not
+			g.within(15*time.Second, "the next monitor starts it", func() bool {
+				return g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline) == nil
+			})
+			g.hasSaid(ctr, "begun\n")
+			g.ok(g.KillAll(t.Context(), g.pod, ctr))
+			if e := g.exit(ctr); e.Signal != 9 {
+				t.Errorf("exit %+v", e)
+			}
+			if said := g.said(ctr); said != "begun\n" {
+				t.Errorf("it said %q", said)
+			}
+		})
+	}
 }

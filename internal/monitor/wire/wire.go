@@ -66,6 +66,8 @@ type Bundle struct {
 	Cgroups   []string `json:"cgroups,omitempty"` // the directories of its own cgroup, in all hierarchies
 	Log       *Log     `json:"log,omitempty"`     // once it is started
 	Started   int64    `json:"started,omitempty"` // nanoseconds since 1970
+	// Init identifies what the process executes until it is let go, while it is being started.
+	Init string `json:"init,omitempty"`
 	// Owner is whom the standard streams are given to: those of a process in a user namespace.
 	Owner *Owner `json:"owner,omitempty"`
 	// StdinClosed says that the container has been let see the end of its input.
