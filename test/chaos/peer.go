@@ -63,9 +63,11 @@ func (s *stage) configuration(oci, plugins string) string {
 	return fmt.Sprintf(berthConfig, s.root, state, s.socket, s.net, plugins, s.certs, s.Runtime, oci)
 }
 
+// berthConfig has the daemon make cgroups itself: systemd cannot be reached from the run's namespaces.
 const berthConfig = `root = %[1]q
 state = %[2]q
 socket = %[3]q
+cgroup_driver = "cgroupfs"
 [cni]
 config_dir = %[4]q
 plugin_dirs = %[5]s
