@@ -98,4 +98,6 @@ func suited(f *os.File) error {
 	return nil
 }
 
-func inProc(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+// inProc names a file by this process's descriptor of it. A child would not find it as its own: on the way to the
+// program its descriptors are moved about, and another may be where this one is.
+func inProc(f *os.File) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()) }

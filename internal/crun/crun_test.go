@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -105,6 +106,46 @@ func left(t *testing.T) string {
 		}
 	}
 	return strings.Join(found, " ")
+}
+
+// TestDescriptorsMoveAbout executes crun with a stream that has the number just below the program's: the pipe by
+// which a child tells that it could not execute takes the next one.
+func TestDescriptorsMoveAbout(t *testing.T) {
+	path, err := exec.LookPath("crun")
+	if err != nil {
+		t.Skip("needs crun")
+	}
+	var below []*os.File // whose numbers the pipe gets first
+	for range 4 {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		below = append(below, f)
+	}
+	program, release := Program(path)
+	defer release()
+	n, err := strconv.Atoi(filepath.Base(program))
+	if err != nil {
+		t.Fatalf("%s: %v", program, err)
+	}
+	if err := unix.Dup3(int(below[0].Fd()), n-1, unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(n - 1)
+	for _, f := range below {
+		_ = f.Close()
+	}
+	stream := uintptr(n - 1)
+	attr := &syscall.ProcAttr{Env: []string{}, Files: []uintptr{stream, stream, stream}}
+	pid, err := syscall.ForkExec(program, []string{path, "--version"}, attr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st unix.WaitStatus
+	if _, err := unix.Wait4(pid, &st, 0, nil); err != nil || !st.Exited() || st.ExitStatus() != 0 {
+		t.Errorf("%v, %v", st, err)
+	}
 }
 
 // TestKilledAnywhere kills crun before and after each of its system calls. Executed as it is, an old one leaves
