@@ -409,7 +409,7 @@ func (l *container) start(ctx context.Context) error {
 		return err
 	}
 	r := l.p.rec.Load()
-	if err := l.p.s.cfg.Runtime.Start(ctx, string(l.p.id), string(l.id), r.log(c), l.p.s.cfg.createTimeout(r)); err != nil {
+	if err := letGo(ctx, l, r, c); err != nil {
 		err = inContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, err)
 		l.cannotRun(err)
 		return err
@@ -428,6 +428,29 @@ func (l *container) start(ctx context.Context) error {
 		telling{l.p}.told(ctx, ContainerStarted, l.p.rec.Load().container(l.id))
 	}
 	return err
+}
+
+// How long a start waits for a monitor that does not answer, or for the one that comes after it, and between two tries.
+const (
+	monitorWait  = 40 * time.Second
+	monitorAgain = 100 * time.Millisecond
+)
+
+// letGo starts the container's process. While no monitor answers nobody knows whether an earlier try has, so it is asked for
+// again until one does: to give up would be to kill a container that may run.
+func letGo(ctx context.Context, l *container, r *Record, c *Container) error {
+	cfg := l.p.s.cfg
+	for until := time.Now().Add(monitorWait); ; {
+		err := cfg.Runtime.Start(ctx, string(l.p.id), string(l.id), r.log(c), cfg.createTimeout(r))
+		if !errdefs.IsUnavailable(err) || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-time.After(monitorAgain):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // cannotRun ends a container whose start failed.

@@ -18,6 +18,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/cgroup/limits"
+	"berth/internal/fail"
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/runtime"
@@ -88,6 +89,7 @@ type driver struct {
 	signals []int
 	inv     runtime.Inventory
 	started time.Duration // the bound of the last start
+	silent  int           // so many starts find no monitor that answers
 }
 
 func (d *driver) Launch(context.Context, string) error   { return nil }
@@ -102,6 +104,10 @@ func (d *driver) Start(_ context.Context, _, _ string, _ runtime.Log, deadline t
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.started = deadline
+	if d.silent > 0 {
+		d.silent--
+		return fail.New(errdefs.ErrUnavailable, "no monitor answers")
+	}
 	return nil
 }
 
@@ -379,13 +385,6 @@ func TestFailedCreateWithStuckUndoFreesTheName(t *testing.T) {
 	wait(t, "the undo", func() bool { _, err := b.Get(stuck); return err != nil })
 	if _, err := b.Get(second); err != nil {
 		t.Errorf("the second pod went with the first: %v", err)
-	}
-}
-
-func containerConfig(name string) *runtimeapi.ContainerConfig {
-	return &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: name}, Image: &runtimeapi.ImageSpec{Image: "img"},
-		Command: []string{"x"}, Linux: &runtimeapi.LinuxContainerConfig{},
 	}
 }
 

@@ -12,6 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
+
+	"berth/internal/fail"
 	"berth/internal/fault"
 	"berth/internal/monitor/wire"
 )
@@ -64,10 +67,15 @@ func (r *Runtime) Create(ctx context.Context, pod string, c Create) (Process, er
 	return *reply.Process, nil
 }
 
-// Start opens the container's log and lets its first process go. deadline bounds the OCI runtime's start.
+// Start opens the container's log and lets its first process go. deadline bounds the OCI runtime's start. It may be
+// called again: a process that was let go is not let go twice. Where no monitor answers, the error is of the kind
+// unavailable.
 func (r *Runtime) Start(ctx context.Context, pod, ctr string, log Log, deadline time.Duration) error {
 	q := wire.Request{Op: wire.Start, Container: ctr, Timeout: deadline.Milliseconds(), Log: log.wire()}
 	_, err := r.call(ctx, pod, q)
+	if errors.Is(err, errNoMonitor) {
+		return fail.New(errdefs.ErrUnavailable, "%w", err)
+	}
 	return err
 }
 
