@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"berth/internal/cgroup"
 )
 
@@ -106,7 +104,7 @@ func (p program) command() string {
 func (p program) failure(e ending) error {
 	how := fmt.Sprintf("exit code %d", e.status.ExitStatus())
 	if e.status.Signaled() {
-		how = "killed by " + unix.SignalName(e.status.Signal())
+		how = fmt.Sprintf("killed by signal %d", e.status.Signal()) // the table of names would cost each monitor 16 KiB
 	}
 	err := fmt.Errorf("%s %s: %s", filepath.Base(p.argv[0]), p.command(), how)
 	if said := lastWords(p.log); said != "" {

@@ -335,7 +335,7 @@ func TestStartWhoseRuntimeIsKilled(t *testing.T) {
 		path := g.program("killed", "case \"$*\" in *\" start \"*) kill -9 $$;; esac\nexec "+host.runtime+" \"$@\"\n")
 		ctr := g.create("echo begun; sleep 1000", func(c *Create) { c.Handler.Path = path })
 		err := g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline)
-		if err == nil || !strings.Contains(err.Error(), "killed by SIGKILL") {
+		if err == nil || !strings.Contains(err.Error(), "killed by signal 9") {
 			t.Errorf("start: %v", err)
 		}
 	})
