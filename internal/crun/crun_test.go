@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,8 +37,11 @@ func TestMain(m *testing.M) {
 }
 
 func again() int {
-	runtime.LockOSThread() // the child dies with this thread
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	runtime.LockOSThread()                                         // the child dies with this thread
+	args := slices.DeleteFunc(os.Args[1:], func(arg string) bool { // a file below the /tmp that the child does not see
+		return strings.HasPrefix(arg, "-test.testlogfile=")
+	})
+	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), inside+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
