@@ -3,6 +3,8 @@ package op
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -114,7 +116,7 @@ func (l *Lane) enter(base context.Context, o Op) (r *run, mine bool) {
 }
 
 func (l *Lane) work(ctx context.Context, r *run) {
-	err := r.op.Run(ctx)
+	err := survive(ctx, r.op)
 	l.mu.Lock()
 	r.err = err
 	l.cur = nil
@@ -135,6 +137,19 @@ func (l *Lane) wait(caller context.Context, r *run) error {
 		l.leave(r)
 		return &WaitError{r.op.Kind, caller.Err()}
 	}
+}
+
+// survive runs an operation. One that panics fails, with its stack in the log: what is wrong with one pod's record must
+// not take down the daemon of all, again at each start.
+func survive(ctx context.Context, o Op) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			slog.Error("panic in an operation; please report it",
+				"operation", o.Kind, "panic", p, "stack", string(debug.Stack()))
+			err = fail.New(errdefs.ErrInternal, "%s: panic: %v; the daemon's log has the stack", o.Kind, p)
+		}
+	}()
+	return o.Run(ctx)
 }
 
 func (l *Lane) leave(r *run) {
