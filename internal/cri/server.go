@@ -86,7 +86,7 @@ func (s *Server) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runt
 	n, handlers := s.Network.Status(), s.Handlers()
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
-			{Type: runtimeapi.RuntimeReady, Status: true},
+			runtimeReady(s),
 			{Type: runtimeapi.NetworkReady, Status: n.Ready, Reason: n.Reason, Message: n.Message},
 		}},
 		RuntimeHandlers: handlers,
@@ -104,6 +104,23 @@ func (s *Server) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runt
 		resp.Info = info
 	}
 	return resp, nil
+}
+
+// runtimeReady is false where pods may live whose names nobody knows: a kubelet would make them once more. It stays
+// true for all else, since a kubelet whose runtime is not ready stops caring for every pod of the node.
+func runtimeReady(s *Server) *runtimeapi.RuntimeCondition {
+	n := 0
+	if s.Pods != nil {
+		n = pod.Nameless(s.Pods)
+	}
+	if n == 0 {
+		return &runtimeapi.RuntimeCondition{Type: runtimeapi.RuntimeReady, Status: true}
+	}
+	return &runtimeapi.RuntimeCondition{
+		Type: runtimeapi.RuntimeReady, Reason: "PodsWithoutName",
+		Message: fmt.Sprintf("%d pods may run whose records and identities cannot be read, so that they could be made "+
+			"twice: berth doctor names them", n),
+	}
 }
 
 // verbose encodes each value as JSON, as clients expect of the info map.

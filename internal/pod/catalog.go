@@ -11,7 +11,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
-	"berth/internal/pod/identity"
 )
 
 // catalog finds pods and containers. Reading it never waits.
@@ -26,21 +25,6 @@ type index struct {
 	names      map[string]*pod // by the name that kubelets retry with
 	containers map[ID]*pod
 	damaged    map[ID]damaged // by the id whose record cannot be read: nothing named after it is swept
-}
-
-// damaged is a pod whose record cannot be read.
-type damaged struct {
-	err      error
-	identity *identity.Identity // what else is known of it; nil when that cannot be read either
-}
-
-// what tells of the pod in words.
-func (d damaged) what() string {
-	if d.identity == nil {
-		return d.err.Error() + "; nor can its identity be read: no image layer is removed that was there before this daemon"
-	}
-	i := d.identity
-	return fmt.Sprintf("%v; it is pod %s/%s (uid %s, attempt %d)", d.err, i.Namespace, i.Name, i.UID, i.Attempt)
 }
 
 func (x *index) clone() *index {
@@ -77,6 +61,20 @@ func (c *catalog) find(id ID) (*pod, error) {
 	return nil, notFound("pod sandbox", id)
 }
 
+// known are all pods of which there is a record, or something in its place.
+func (x *index) known() map[ID]*pod {
+	if len(x.damaged) == 0 {
+		return x.pods
+	}
+	all := maps.Clone(x.pods)
+	for id, d := range x.damaged {
+		if d.pod != nil {
+			all[id] = d.pod
+		}
+	}
+	return all
+}
+
 // findContainer returns the container's pod.
 func (c *catalog) findContainer(id ID) (*pod, *Container, error) {
 	p := c.index.Load().containers[id]
@@ -92,12 +90,10 @@ func (c *catalog) findContainer(id ID) (*pod, *Container, error) {
 
 // Get returns what is known of a pod. It never waits.
 func (c *catalog) Get(id ID) (*Record, error) {
-	p, err := c.find(id)
-	if err != nil {
-		return nil, err
-	}
-	if r := p.rec.Load(); r.listed() {
-		return r, nil
+	if p := c.index.Load().known()[id]; p != nil {
+		if r := p.rec.Load(); r.listed() {
+			return r, nil
+		}
 	}
 	return nil, notFound("pod sandbox", id)
 }
@@ -116,9 +112,9 @@ func (c *catalog) GetContainer(id ID) (*Record, *Container, error) {
 
 // List returns what is known of every pod that a kubelet may see. It never waits.
 func (c *catalog) List() []*Record {
-	x := c.index.Load()
-	all := make([]*Record, 0, len(x.pods))
-	for _, p := range x.pods {
+	pods := c.index.Load().known()
+	all := make([]*Record, 0, len(pods))
+	for _, p := range pods {
 		if r := p.rec.Load(); r.listed() {
 			all = append(all, r)
 		}
@@ -156,7 +152,11 @@ func (c *catalog) Layers() (used map[string]struct{}, whole bool) {
 
 // ID returns the id of the pod that s names: an id, or the beginning of one that only one pod has.
 func (c *catalog) ID(name string) (ID, error) {
-	return resolve("pod sandbox", name, c.index.Load().pods)
+	x := c.index.Load()
+	if _, ok := x.damaged[ID(name)]; ok {
+		return ID(name), nil
+	}
+	return resolve("pod sandbox", name, x.known())
 }
 
 // ContainerID returns the id of the container that s names: an id, or the beginning of one that only one container has.

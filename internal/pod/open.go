@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"berth/internal/op"
-	"berth/internal/pod/identity"
 	"berth/internal/record"
 	"berth/internal/rootfs"
 )
@@ -43,6 +42,9 @@ func Open(cfg Config) (*Pods, error) {
 	s.projects = rootfs.CountsProjects(cfg.podsRoot())
 	for _, p := range x.pods {
 		recovery{p}.readExits()
+	}
+	for id, d := range x.damaged {
+		retryDamaged(s, id, d)
 	}
 	return s, nil
 }
@@ -100,7 +102,7 @@ func readRecord(cfg *Config, id ID, first bool) (*Record, error) {
 // cut left of a pod that was just being made: nothing of it lives, and nobody can say what it was.
 func load(s *Pods, x *index, id ID, first bool) {
 	r, err := readRecord(&s.cfg, id, first)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && !there(s.cfg.run(id)) {
 		_ = removeDir(s.cfg.pod(id)) // cut off before its first record: nothing else can have been made
 		return
 	}
@@ -116,8 +118,12 @@ func load(s *Pods, x *index, id ID, first bool) {
 		s.cfg.Log.Error("a pod's record cannot be used; what is named after the pod is left alone", "pod", id, "error", err)
 		return
 	}
-	p := s.makePod(r, false)
-	x.pods[id] = p
+	enlist(x, s.makePod(r, false), r)
+}
+
+// enlist adds a pod of an earlier daemon to the index.
+func enlist(x *index, p *pod, r *Record) {
+	x.pods[r.ID] = p
 	// A pod that is ready has its name, whatever of an earlier one is still stuck on the way out.
 	key := nameKey(r.Config.Get().GetMetadata())
 	if r.State == Ready || r.State != Removing && x.names[key] == nil {
@@ -131,15 +137,4 @@ func load(s *Pods, x *index, id ID, first bool) {
 		l.life = life{begun: c.State != Creating, ended: c.State == Exited || c.State == Removing}
 		p.containers[c.ID], x.containers[c.ID] = l, p
 	}
-}
-
-// readDamaged finds out what is known of a pod whose record cannot be read.
-func readDamaged(s *Pods, id ID, why error) damaged {
-	known, err := identity.Read(identityPath(&s.cfg, id))
-	if err != nil {
-		s.cfg.Log.Error("nor can the pod's identity be read: no image layer that is there now is removed before it is mended",
-			"pod", id, "error", err)
-		return damaged{err: why}
-	}
-	return damaged{why, &known}
 }

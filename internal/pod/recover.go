@@ -119,7 +119,7 @@ func (p recovery) takeInventory(ctx context.Context) error {
 		case found.State == runtime.Exited:
 			l.ended(func(c *Container) { fillExit(c, *found.Exit) })
 		case found.State == runtime.Running && c.State != Running:
-			p.foundRunning(c.ID)
+			p.foundRunning(c.ID, found.StartedAt)
 		}
 	}
 	if found, ok := inv.Containers[string(p.id)]; p.rec.Load().hasInit() && (!ok || found.State == runtime.Exited) {
@@ -129,7 +129,7 @@ func (p recovery) takeInventory(ctx context.Context) error {
 }
 
 // foundRunning finishes a start that the last daemon did not live to record.
-func (p recovery) foundRunning(id ID) {
+func (p recovery) foundRunning(id ID, since time.Time) {
 	_ = p.settle("container.running", func(r *Record) error {
 		return r.edit(id, func(c *Container) error {
 			if c.State == Created {
@@ -137,7 +137,10 @@ func (p recovery) foundRunning(id ID) {
 					return err
 				}
 			}
-			c.StartedAt = time.Now()
+			c.StartedAt = since
+			if since.IsZero() { // a monitor that took over does not know
+				c.StartedAt = time.Now()
+			}
 			return c.moveTo(Running)
 		})
 	})

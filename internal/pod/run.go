@@ -111,6 +111,9 @@ func (s *Pods) claim(want request) (*pod, error) {
 	if p := s.index.Load().names[key]; p != nil {
 		return p, nil
 	}
+	if err := s.index.Load().checkDamaged(want.cfg.Metadata); err != nil {
+		return nil, err
+	}
 	p, err := s.newPod(want)
 	if err != nil {
 		return nil, err

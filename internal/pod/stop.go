@@ -20,7 +20,7 @@ func endsCreate(running string) bool { return running == opCreate }
 // Stop ends all that lives of a pod: its containers, its network, its namespaces, its monitor. It is done when nothing
 // of them is left, and may be repeated; a pod that is not there is stopped already.
 func (s *Pods) Stop(ctx context.Context, id ID) error {
-	p, err := s.find(id)
+	p, err := findToEnd(s, id)
 	if err != nil {
 		return nilIfGone(err)
 	}
@@ -33,7 +33,7 @@ func (s *Pods) Stop(ctx context.Context, id ID) error {
 // Remove stops a pod where that is still to be done and removes all that is left of it: its containers and its record. It
 // may be repeated; a pod that is not there is removed already.
 func (s *Pods) Remove(ctx context.Context, id ID) error {
-	p, err := s.find(id)
+	p, err := findToEnd(s, id)
 	if err != nil {
 		return nilIfGone(err)
 	}

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/fixture"
@@ -57,4 +59,128 @@ func (r rig) unreadable(identity bool) {
 	}
 	r.ok(r.n.Start())
 	p.remove()
+}
+
+// TestUnreadableRecordKeepsThePod damages records in each way while their containers run: a kubelet is told of them,
+// cannot make them twice, and can stop, remove and then replace them, while the pods beside them are as they were.
+func TestUnreadableRecordKeepsThePod(t *testing.T) {
+	damage := map[string]func(record string) error{
+		"flipped": func(record string) error {
+			text, err := os.ReadFile(record)
+			if err != nil {
+				return err
+			}
+			text[len(text)/2] ^= 4
+			return os.WriteFile(record, text, 0o600)
+		},
+		"newer": func(record string) error {
+			return os.WriteFile(record, []byte("berth-record pod v99 sha256=00 len=0\n"), 0o600)
+		},
+		"gone":    os.Remove,
+		"healthy": func(string) error { return nil },
+	}
+	own(t, func(r rig) {
+		pods, pids := map[string]*pod{}, map[string]int{}
+		for kind := range damage {
+			edits := []func(*v1.PodSandboxConfig){func(c *v1.PodSandboxConfig) { c.Metadata.Name = "pod-" + kind }}
+			if kind == "newer" {
+				edits = append(edits, inUserns)
+			}
+			p := r.pod(edits...)
+			pods[kind] = p
+			pids[kind] = p.start(busybox("main", "exec sleep 47"+fmt.Sprint(len(pods)), p.like())).pid("sleep 47")
+		}
+		r.ok(r.n.Kill9())
+		for kind, do := range damage {
+			r.ok(do(filepath.Join(r.n.Root, "pods", pods[kind].id, "record")))
+		}
+		r.ok(r.n.Start())
+		status, err := r.n.Runtime.Status(ctx(), false)
+		r.ok(err)
+		for _, c := range status.Status.Conditions {
+			if c.Type == v1.RuntimeReady && !c.Status {
+				r.Errorf("the runtime is not ready: %v", c)
+			}
+		}
+		lives := func(kind string) bool { return syscall.Kill(pids[kind], 0) == nil }
+		for kind, p := range pods {
+			want := v1.PodSandboxState_SANDBOX_NOTREADY
+			if kind == "healthy" {
+				want = v1.PodSandboxState_SANDBOX_READY
+			}
+			list, err := r.n.Runtime.ListPodSandbox(ctx(), &v1.PodSandboxFilter{Id: p.id})
+			r.ok(err)
+			if len(list) != 1 || list[0].State != want || list[0].Metadata.Name != "pod-"+kind {
+				r.Errorf("%s: the list has %v, wanted it %v", kind, list, want)
+			}
+			if got := p.status(); got.State != want || got.Metadata.Uid != p.config.Metadata.Uid {
+				r.Errorf("%s: its status is %v", kind, got)
+			}
+			if !lives(kind) {
+				r.Errorf("%s: its container has ended", kind)
+			}
+			if kind == "healthy" {
+				continue
+			}
+			for range 2 { // its own request again, and that of the next attempt
+				_, err = r.n.Runtime.RunPodSandbox(ctx(), p.config, "")
+				r.wantCode(err, codes.Unavailable, p.id, "record")
+				p.config.Metadata.Attempt++
+			}
+		}
+		next := r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name = "pod-other" })
+		r.wantText("a pod beside them", next.output(busybox("main", "echo ran")), "ran")
+
+		r.ok(r.n.Runtime.StopPodSandbox(ctx(), pods["flipped"].id))
+		r.ok(r.n.Runtime.RemovePodSandbox(ctx(), pods["newer"].id))
+		r.ok(r.n.Runtime.StopPodSandbox(ctx(), pods["gone"].id))
+		r.ok(r.n.Restart())
+		for kind, p := range pods {
+			if kind == "healthy" {
+				continue
+			}
+			if lives(kind) {
+				r.Errorf("%s: it was stopped, and its container runs", kind)
+			}
+			again := r.pod(func(c *v1.PodSandboxConfig) { c.Metadata = p.config.Metadata })
+			r.wantText("the next attempt of it", again.output(busybox("main", "echo ran")), "ran")
+			p.remove()
+		}
+		if !lives("healthy") {
+			r.Error("the healthy pod has lost its container")
+		}
+	})
+}
+
+// TestPodWithoutName has a pod run of which neither record nor identity can be read: the runtime is not ready, since a
+// kubelet would make the pod once more.
+func TestPodWithoutName(t *testing.T) {
+	own(t, func(r rig) {
+		p := r.pod()
+		p.start(busybox("main", "exec sleep 4713")).pid("sleep 4713")
+		dir := filepath.Join(r.n.Root, "pods", p.id)
+		r.ok(r.n.Kill9())
+		was := map[string][]byte{}
+		for _, name := range []string{"record", "identity"} {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			r.ok(err)
+			was[name] = text
+			r.ok(os.WriteFile(filepath.Join(dir, name), []byte("nothing that anybody can read"), 0o600))
+		}
+		r.ok(r.n.Start())
+		status, err := r.n.Runtime.Status(ctx(), false)
+		r.ok(err)
+		for _, c := range status.Status.Conditions {
+			if c.Type == v1.RuntimeReady && (c.Status || c.Reason != "PodsWithoutName") {
+				r.Errorf("the runtime's condition is %v", c)
+			}
+		}
+		r.wantCode(r.n.Runtime.StopPodSandbox(ctx(), p.id), codes.Unavailable, "mend its record")
+		r.ok(r.n.Stop())
+		for name, text := range was { // mended by hand
+			r.ok(os.WriteFile(filepath.Join(dir, name), text, 0o600))
+		}
+		r.ok(r.n.Start())
+		p.remove()
+	})
 }

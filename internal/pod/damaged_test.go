@@ -1,0 +1,59 @@
+package pod
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/containerd/errdefs"
+)
+
+// TestRecordThatCannotBeReadForAWhile has the node be short of descriptors when a record is read: the pod comes back
+// whole when it can be read, without a restart.
+func TestRecordThatCannotBeReadForAWhile(t *testing.T) {
+	b := open(t)
+	pod, ctr := started(t, b)
+	b.end(t)
+	path := b.cfg.record(pod)
+	was, err := os.ReadFile(path)
+	if err = errors.Join(err, os.WriteFile(path, []byte("berth-record pod v99 sha256=00 len=0\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	b.reopen(t)
+	d, ok := b.index.Load().damaged[pod]
+	if !ok || d.pod == nil {
+		t.Fatalf("it is not damaged: %+v", d)
+	}
+	if _, err := b.Run(t.Context(), podConfig("a"), ""); !errdefs.IsUnavailable(err) {
+		t.Errorf("a second one of its name: %v", err)
+	}
+	if r, err := b.Get(pod); err != nil || r.State != Stopping {
+		t.Errorf("it is %+v, %v", r, err)
+	}
+	d.err = &os.PathError{Op: "open", Path: path, Err: syscall.EMFILE}
+	b.reindex(func(x *index) { x.damaged[pod] = d })
+	retryDamaged(b.Pods, pod, d)
+	if err := os.WriteFile(path, was, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the record to be read", func() bool { r, err := b.Get(pod); return err == nil && r.State == Ready })
+	wait(t, "the container", func() bool { _, c, err := b.GetContainer(ctr); return err == nil && c.ID == ctr })
+	if p := b.Problems(); len(p) != 0 {
+		t.Errorf("problems are left: %+v", p)
+	}
+	if id, err := b.Run(t.Context(), podConfig("a"), ""); err != nil || id != pod {
+		t.Errorf("its request again: %s, %v", id, err)
+	}
+}
+
+func TestPassingErrors(t *testing.T) {
+	for err, want := range map[error]bool{
+		&os.PathError{Err: syscall.EMFILE}: true, &os.PathError{Err: syscall.EIO}: true, syscall.ENOMEM: true,
+		&os.PathError{Err: syscall.ENOENT}: false, errors.New("record is damaged"): false, syscall.EISDIR: false,
+	} {
+		if passing(err) != want {
+			t.Errorf("%v: %v", err, !want)
+		}
+	}
+}
