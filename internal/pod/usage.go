@@ -21,8 +21,12 @@ const (
 	usageStalest  = 2 * time.Minute
 )
 
-// usageLimit bounds the reading of one writable layer.
-const usageLimit = 5 * time.Minute
+// usageLimit bounds the reading of one writable layer, usageShort that of a layer that others wait for. One that takes
+// longer is read beside the others: a container that makes a million directories delays its own numbers.
+const (
+	usageLimit = 5 * time.Minute
+	usageShort = 2 * time.Second
+)
 
 // usageRate bounds the entries that a reading looks at, in entries a second, so that it does not compete with containers.
 const usageRate = 20000
@@ -39,6 +43,13 @@ type usageReading struct {
 	until atomic.Pointer[time.Time] // it serves so long
 	layer sync.Map                  // ID of a container to its Usage
 	busy  atomic.Bool
+	long  atomic.Bool // layers that take long are being read
+}
+
+// layerOf is the writable layer of a container.
+type layerOf struct {
+	container ID
+	dir       string
 }
 
 // Usage returns the last reading of all writable layers and, when it has gone stale, starts another in the background. It
@@ -91,20 +102,17 @@ func (s Meter) readStaleUsage() {
 // readUsage reads every writable layer. It is false when the daemon ends meanwhile.
 func (s Meter) readUsage(ctx context.Context) bool {
 	sum, there := Usage{At: time.Now()}, map[ID]bool{}
+	var long []layerOf
 	for _, p := range s.index.Load().pods {
 		for _, c := range p.rec.Load().Containers {
 			there[c.ID] = true
-			u, err := s.readLayer(ctx, s.cfg.writable(p.id, c.ID))
+			l := layerOf{c.ID, s.cfg.writable(p.id, c.ID)}
+			u, err := s.readLayer(ctx, l, usageShort)
 			if ctx.Err() != nil {
 				return false
 			}
-			if err != nil { // one that vanished meanwhile takes no room; of one that takes too long, what was known still is
-				u = Usage{}
-				if last, ok := s.usage.layer.Load(c.ID); ok && !errors.Is(err, fs.ErrNotExist) {
-					u = last.(Usage)
-				}
-			} else {
-				s.usage.layer.Store(c.ID, u)
+			if errors.Is(err, context.DeadlineExceeded) {
+				long = append(long, l)
 			}
 			sum.Bytes, sum.Inodes = sum.Bytes+u.Bytes, sum.Inodes+u.Inodes
 		}
@@ -116,20 +124,50 @@ func (s Meter) readUsage(ctx context.Context) bool {
 		return true
 	})
 	s.usage.total.Store(&sum)
+	readLong(s, long)
 	return true
 }
 
-// readLayer reads one writable layer, by its project where it has one.
-func (s Meter) readLayer(ctx context.Context, dir string) (u Usage, err error) {
+// readLong reads layers that take long, in the background, unless some are being read.
+func readLong(s Meter, layers []layerOf) {
+	if len(layers) == 0 || !s.usage.long.CompareAndSwap(false, true) {
+		return
+	}
+	s.background(func(ctx context.Context) {
+		defer s.usage.long.Store(false)
+		for _, l := range layers {
+			_, _ = s.readLayer(ctx, l, usageLimit) // what was known of it stays
+		}
+	})
+}
+
+// readLayer reads one writable layer, by its project where it has one, and keeps what it finds. Of one that vanished
+// meanwhile it returns nothing, and of one that takes too long what was known. What could be counted in part is as
+// large as it was at least.
+func (s Meter) readLayer(ctx context.Context, l layerOf, most time.Duration) (u Usage, err error) {
 	if s.projects {
 		u.At = time.Now()
-		if u.Bytes, u.Inodes, err = rootfs.ProjectUsage(dir); err == nil {
+		if u.Bytes, u.Inodes, err = rootfs.ProjectUsage(l.dir); err == nil {
+			s.usage.layer.Store(l.container, u)
 			return u, nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, usageLimit)
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	u.Bytes, u.Inodes, err = rootfs.Usage(ctx, filepath.Join(dir, "upper"), usageRate)
+	u.Bytes, u.Inodes, err = rootfs.Usage(ctx, filepath.Join(l.dir, "upper"), usageRate)
 	u.At = time.Now()
-	return u, err
+	var last Usage
+	if known, ok := s.usage.layer.Load(l.container); ok {
+		last = known.(Usage)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Usage{}, err
+	case errors.Is(err, rootfs.ErrIncomplete):
+		u.Bytes, u.Inodes = max(u.Bytes, last.Bytes), max(u.Inodes, last.Inodes)
+	case err != nil:
+		return last, err
+	}
+	s.usage.layer.Store(l.container, u)
+	return u, nil
 }
