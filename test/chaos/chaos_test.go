@@ -374,12 +374,12 @@ func TestPlantedIsFound(t *testing.T) {
 }
 
 // plantAndLook runs isolated.
-func plantAndLook() error {
+func plantAndLook() (err error) {
 	dir, err := os.MkdirTemp("", "bt-chaos-")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer func() { err = errors.Join(err, unix.Unmount(dir+"/mnt", unix.MNT_DETACH), os.RemoveAll(dir)) }()
 	defer func() { _ = CleanUp(dir) }()
 	s := newStage(Options{Dir: dir, Peer: Berth})
 	s.daemon, s.registry = &service{}, &service{}
