@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/admin"
 	"berth/internal/cdi"
 	"berth/internal/config"
 	"berth/internal/cri"
@@ -91,7 +92,7 @@ func newNode(cfg *config.Config) *node {
 }
 
 func (n *node) interceptors(ready func() bool) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
-	return telemetry.Interceptors(n.log, ready, n.metrics)
+	return telemetry.Interceptors(n.log, ready, n.metrics, "/"+admin.DebugService+"/")
 }
 
 // open makes every part, from the ground up. Nothing here waits for a program, unless no default runtime is named.

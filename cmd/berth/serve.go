@@ -103,8 +103,9 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 		grpc.MaxRecvMsgSize(int(limit.Message.Limit)), grpc.MaxSendMsgSize(int(limit.Message.Limit)))
 	n.face.Register(g)
 	admin.Register(g, service{n})
+	admin.RegisterDebug(g, newDebugger(n))
 	served := make(chan error, 1)
-	go func() { served <- g.Serve(listener) }()
+	go func() { served <- g.Serve(tellingListener{listener}) }()
 	if err := n.open(ctx); err != nil {
 		g.Stop()
 		return err

@@ -71,7 +71,7 @@ func New(version string) *cobra.Command {
 	img := imageApp{a}
 	add("image", a.pullCommand(), img.listCommand("images"), img.rmCommand("rmi"), img.command())
 	n := nodeApp{a}
-	add(nodeGroup, n.eventsCommand(), n.doctorCommand(), n.checkCommand(), n.configCommand(), n.reloadCommand(), n.versionCommand())
+	add(nodeGroup, n.eventsCommand(), n.doctorCommand(), n.checkCommand(), n.configCommand(), n.reloadCommand(), n.versionCommand(), debugCommand(a))
 	finish(root)
 	return root
 }

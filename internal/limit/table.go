@@ -158,6 +158,9 @@ var (
 		Name: "output of an ExecSync, both streams", Unit: Bytes, Limit: 16<<20 - 4<<10,
 		Beyond: "is lost, and the log says how much",
 	})
+	DebugClients = define(Budget{
+		Name: "clients of berth debug at once", Limit: 4, Beyond: refused, Advice: "end other runs of berth debug",
+	})
 	Sessions = define(Budget{
 		Name: "sessions of exec, attach and port-forward asked for within a minute and not begun",
 		Key:  "streaming.max_waiting", Beyond: refused,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -51,12 +52,17 @@ func (e *WaitError) Unwrap() error { return e.Err }
 
 // Lane runs the operations of one object, one at a time. The zero Lane is ready for use.
 type Lane struct {
-	mu  sync.Mutex
-	cur *run
+	Of Owner // for people who ask what runs; it may be left empty
+
+	mu     sync.Mutex
+	cur    *run
+	queued map[string]int // how many callers wait for cur to end so that their operation of that kind begins
 }
 
 type run struct {
 	op      Op
+	since   time.Time
+	trace   trace
 	cancel  context.CancelCauseFunc
 	done    chan struct{}
 	err     error // read after done
@@ -85,9 +91,19 @@ func (l *Lane) Do(base, caller context.Context, o Op) error {
 		}
 		select {
 		case <-r.done:
+			l.unqueue(o.Kind)
 		case <-caller.Done():
+			l.unqueue(o.Kind)
 			return &WaitError{r.op.Kind, caller.Err()}
 		}
+	}
+}
+
+func (l *Lane) unqueue(kind string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.queued[kind]--; l.queued[kind] <= 0 {
+		delete(l.queued, kind)
 	}
 }
 
@@ -106,17 +122,23 @@ func (l *Lane) enter(base context.Context, o Op) (r *run, mine bool) {
 		if o.Ends != nil && o.Ends(r.op.Kind) {
 			r.end(&SupersededError{o.Kind})
 		}
+		if l.queued == nil {
+			l.queued = map[string]int{}
+		}
+		l.queued[o.Kind]++
 		return r, false
 	}
 	ctx, cancel := context.WithCancelCause(base)
-	r = &run{op: o, cancel: cancel, done: make(chan struct{}), waiters: 1}
+	r = &run{op: o, since: time.Now(), cancel: cancel, done: make(chan struct{}), waiters: 1}
 	l.cur = r
-	go l.work(ctx, r)
+	boardOf(base).add(l, r)
+	go l.work(context.WithValue(ctx, traceKey{}, &r.trace), r)
 	return r, true
 }
 
 func (l *Lane) work(ctx context.Context, r *run) {
 	err := survive(ctx, r.op)
+	boardOf(ctx).remove(r)
 	l.mu.Lock()
 	r.err = err
 	l.cur = nil
@@ -166,6 +188,16 @@ func (l *Lane) leave(r *run) {
 			r.end(ErrAbandoned)
 		}
 	})
+}
+
+// activity tells of r, which is or was the lane's.
+func (l *Lane) activity(r *run) Activity {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Activity{
+		Of: l.Of, Kind: r.op.Kind, Since: r.since, Callers: r.waiters, Ended: r.ended,
+		Queued: maps.Clone(l.queued), Steps: r.trace.now(),
+	}
 }
 
 // Busy says which kind of operation runs, "" when none.

@@ -166,6 +166,7 @@ func (p Plan) run(ctx context.Context, s Step, undo bool) error {
 	defer cancel()
 	point := p.Name + "." + s.Name + "." + way
 	began := time.Now()
+	defer traceOf(ctx).begin(ActiveStep{Plan: p.Name, Step: s.Name, Undo: undo, Since: began})()
 	err := fault.At(point + ".before")
 	if err == nil {
 		err = fn(ctx)

@@ -53,7 +53,10 @@ type container struct {
 }
 
 func newContainer(p *pod, id ID) *container {
-	return &container{p: p, id: id, exited: make(chan struct{}), hurry: newHurry()}
+	return &container{
+		p: p, id: id, lane: op.Lane{Of: op.Owner{Pod: string(p.id), Container: string(id)}},
+		exited: make(chan struct{}), hurry: newHurry(),
+	}
 }
 
 // stepDirs is the step of a container's plan that outlives its process.
@@ -197,7 +200,7 @@ func (l *container) create(ctx context.Context, img material) error {
 		return nil
 	}
 	err = inContainer("", c.Config.Get().Metadata.GetName(), l.p.id, room.Explain(err, l.p.s.cfg.Root, makeRoom))
-	if undo := l.undo(l.p.s.ctx); undo != nil {
+	if undo := l.undo(op.Trace(l.p.s.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
 	return err

@@ -22,6 +22,9 @@ type ledger struct {
 	log   *slog.Logger
 	feed  *feed
 	rec   atomic.Pointer[Record]
+	// writing is when the write that is under way began, in nanoseconds; 0 without one. A disk that hangs is seen by
+	// it, while mu is held.
+	writing atomic.Int64
 
 	mu        sync.Mutex // guards the writing of rec, and what follows
 	unwritten bool       // the disk kept the record from being written
@@ -105,6 +108,8 @@ func ofDisk(err error) bool {
 }
 
 func (l *ledger) write(why string, r *Record) error {
+	l.writing.Store(time.Now().UnixNano())
+	defer l.writing.Store(0)
 	if fault.Enabled {
 		if err := fault.At("record." + why + ".before"); err != nil {
 			return err

@@ -21,7 +21,7 @@ func Open(cfg Config) (*Pods, error) {
 		cfg.Retry = op.Backoff{First: time.Second, Max: time.Minute}
 	}
 	s := &Pods{cfg: cfg, categories: allCategories}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(s.board.Under(context.Background()))
 	s.pauses, s.feed.log = cfg.Retry, cfg.Log
 	first, err := freshState(&cfg)
 	if err != nil {

@@ -45,7 +45,8 @@ type pod struct {
 
 func (s *Pods) makePod(r *Record, ours bool) *pod {
 	p := &pod{
-		s: s, id: r.ID, ours: ours, identity: identity.Of(identityPath(&s.cfg, r.ID)),
+		s: s, id: r.ID, lane: op.Lane{Of: op.Owner{Pod: string(r.ID)}}, ours: ours,
+		identity:   identity.Of(identityPath(&s.cfg, r.ID)),
 		containers: map[ID]*container{}, adopted: make(chan struct{}),
 	}
 	p.ledger.path, p.ledger.dirty, p.ledger.log = s.cfg.record(r.ID), s.cfg.Dirty, s.cfg.Log.With("pod", r.ID)

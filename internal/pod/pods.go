@@ -117,7 +117,8 @@ type Pods struct {
 	catalog
 	worker
 	feed
-	cfg Config
+	cfg   Config
+	board op.Board // what runs in the lanes
 
 	usage      usageReading
 	categories int  // of SELinux, of which pods get two each

@@ -192,7 +192,7 @@ func (p *pod) create(ctx context.Context) error {
 	}
 	meta := p.rec.Load().Config.Get().Metadata
 	err = inPod(meta, room.Explain(err, p.s.cfg.Root, makeRoom))
-	if undo := p.undo(p.s.ctx); undo != nil {
+	if undo := p.undo(op.Trace(p.s.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
 	return err

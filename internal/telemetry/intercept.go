@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,9 +22,13 @@ import (
 // long; one that failed at warn, or at error when the daemon itself is at fault. A panic becomes Internal: it takes its call
 // down and leaves the others, with its stack in the log.
 //
+// Calls of the methods that begin with one of always are let through before ready says so: they ask why it does not.
+//
 // An error becomes a status here, as package fail has it. Each call is noted in metrics, which may be nil.
-func Interceptors(log *slog.Logger, ready func() bool, metrics *Metrics) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
-	g := gate{log, ready, metrics}
+func Interceptors(
+	log *slog.Logger, ready func() bool, metrics *Metrics, always ...string,
+) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
+	g := gate{log, ready, metrics, always}
 	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 		err = g.pass(ctx, info.FullMethod, func() []slog.Attr { return append(about(req), made(resp)...) }, func() error {
 			resp, err = handler(ctx, req)
@@ -59,11 +64,13 @@ type gate struct {
 	log     *slog.Logger
 	ready   func() bool
 	metrics *Metrics
+	always  []string
 }
 
 // pass runs one call. What it is about is asked for after it, when a stream has received its request and a call is answered.
 func (g gate) pass(ctx context.Context, method string, subject func() []slog.Attr, call func() error) error {
-	if !g.ready() {
+	named := func(prefix string) bool { return strings.HasPrefix(method, prefix) }
+	if !g.ready() && !slices.ContainsFunc(g.always, named) {
 		return status.Error(codes.Unavailable, "berth is starting and not ready yet: ask again in a moment")
 	}
 	begin := time.Now()

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -45,6 +46,12 @@ func TestDiskThatHangs(t *testing.T) {
 				s.sub(what, func(r rig) { r.wantCode(r.within(500*time.Millisecond, call), codes.DeadlineExceeded) })
 			}
 			s.answers(c, 1)
+			out := s.mustBerth("debug", "lanes")
+			for _, has := range []string{"stop of the pod", "its record is being written"} {
+				if !strings.Contains(out, has) {
+					s.Errorf("berth debug lanes lacks %q: %s", has, out)
+				}
+			}
 			s.ok(thaw())
 			s.ok(s.pullErr(extra))
 			s.ok(s.n.Runtime.StopPodSandbox(ctx(), other.id))

@@ -51,6 +51,7 @@ var kinds = map[string]error{
 	"ErrFailedPrecondition": errdefs.ErrFailedPrecondition, "ErrAborted": errdefs.ErrAborted,
 	"ErrUnavailable": errdefs.ErrUnavailable, "ErrInternal": errdefs.ErrInternal, "ErrDataLoss": errdefs.ErrDataLoss,
 	"ErrNotImplemented": errdefs.ErrNotImplemented, "Canceled": context.Canceled,
+	"ErrPermissionDenied":          errdefs.ErrPermissionDenied,
 	"ErrRegistryUnavailable":       crierrors.ErrRegistryUnavailable,
 	"ErrSignatureValidationFailed": crierrors.ErrSignatureValidationFailed,
 	"ErrImageVolumeMountFailed":    crierrors.ErrImageVolumeMountFailed,
