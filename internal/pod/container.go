@@ -247,6 +247,9 @@ func (l *container) makeDirs(c *Container) error {
 // unmakeRootfs unmounts the container's root and volumes, and removes its run directory, which holds nothing else by now but, perhaps,
 // its exit file.
 func (l *container) unmakeRootfs(c *Container, keepExit bool) error {
+	if c.Reaped {
+		return nil
+	}
 	if err := rootfs.Unmount(l.p.s.cfg.rootfs(l.p.id, c.ID)); err != nil {
 		return err
 	}
@@ -273,6 +276,9 @@ func (l *container) unmakeRootfs(c *Container, keepExit bool) error {
 
 // unmakeProcess ends what may live of the container, and clears what the runtime holds of it.
 func (l *container) unmakeProcess(ctx context.Context, c *Container) error {
+	if c.Reaped {
+		return nil
+	}
 	h, err := l.p.s.cfg.handler(l.p.rec.Load())
 	if err != nil {
 		return err

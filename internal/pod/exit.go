@@ -113,7 +113,7 @@ func (p *pod) initExited() {
 func (l *container) reap(ctx context.Context) error {
 	return l.lane.Do(l.p.s.ctx, ctx, op.Op{Kind: opCtrReap, Run: func(ctx context.Context) error {
 		c := l.p.rec.Load().container(l.id)
-		if c == nil || c.State != Exited {
+		if c == nil || !c.unreaped() {
 			return nil
 		}
 		telling{l.p}.containerEnded(ctx, l)
@@ -127,11 +127,14 @@ func (l *container) reap(ctx context.Context) error {
 		if err := l.plan(c, b).BackwardTo(ctx, stepDirs); err != nil {
 			return err
 		}
-		if c.Stuck == nil {
+		if b.keepExit && c.Stuck == nil {
 			return nil
 		}
 		return l.p.settle("container.reaped", func(r *Record) error {
-			return r.edit(l.id, func(c *Container) error { c.Stuck = nil; return nil })
+			return r.edit(l.id, func(c *Container) error {
+				c.Stuck, c.Reaped = nil, !b.keepExit // the exit file is still to be removed
+				return nil
+			})
 		})
 	}})
 }

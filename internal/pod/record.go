@@ -71,6 +71,9 @@ type Container struct {
 	Cgroup     string          // linux.cgroupsPath
 	Process    runtime.Process `json:",omitzero"`
 	Stuck      *Failure        `json:",omitempty"`
+	// Reaped says that the runtime, the monitor and the mounts hold nothing of it any more since it ended, so that nobody
+	// clears that away again. Records of an earlier release do not say it.
+	Reaped bool `json:",omitempty"`
 	// Resources are the limits in force, where they were changed since the container was made.
 	Resources Resources `json:",omitzero"`
 }
@@ -187,6 +190,9 @@ func (r *Record) edit(id ID, fn func(*Container) error) error {
 func (c *Container) live() bool {
 	return c.State == Created || c.State == Starting || c.State == Running
 }
+
+// unreaped says whether the container has ended and something of it may be left to clear away.
+func (c *Container) unreaped() bool { return c.State == Exited && (!c.Reaped || c.Stuck != nil) }
 
 // Listed says whether a kubelet may see the container: one being created is not there yet, and one whose creation is being
 // undone never was. It would be taken for one that ended well.

@@ -3,6 +3,8 @@ package pod
 import (
 	"context"
 	"fmt"
+	goruntime "runtime"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -17,6 +19,7 @@ import (
 // adopted.
 func (s *Pods) Recover() (done <-chan struct{}) {
 	adopted := make(chan struct{})
+	slots := make(chan struct{}, 2*goruntime.GOMAXPROCS(0))
 	s.background(func(ctx context.Context) {
 		var g errgroup.Group
 		g.SetLimit(16)
@@ -27,7 +30,7 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 						"pod", p.id, "error", err)
 				}
 				_ = p.lane.Do(s.ctx, ctx, op.Op{Kind: opAdopt, Run: recovery{p}.adopt})
-				s.background(recovery{p}.resume)
+				s.background(func(ctx context.Context) { inTurn(ctx, slots, slotTime, recovery{p}.resume) })
 				return nil
 			})
 		}
@@ -36,6 +39,23 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 		sweeper{s}.sweep(ctx)
 	})
 	return adopted
+}
+
+// slotTime bounds how long the resumption of one pod keeps others from theirs: one that hangs delays itself alone.
+const slotTime = 5 * time.Second
+
+// inTurn runs fn once there is a free slot, which it gives back when fn ends or has taken longer than most. After a reboot
+// every pod is stopped: plugins that run for all of them at once would use up each other's time.
+func inTurn(ctx context.Context, slots chan struct{}, most time.Duration, fn func(context.Context)) {
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	free := sync.OnceFunc(func() { <-slots })
+	defer free()
+	defer time.AfterFunc(most, free).Stop()
+	fn(ctx)
 }
 
 // recovery is what a restarted daemon does for one pod of an earlier one.
@@ -74,7 +94,7 @@ func (p recovery) adoptAgain() error {
 			return err
 		}
 		for _, c := range p.rec.Load().Containers {
-			if l := p.container(c.ID); l != nil && c.State == Exited {
+			if l := p.container(c.ID); l != nil && c.unreaped() {
 				p.s.background(l.reapOrRetry)
 			}
 		}
@@ -194,7 +214,7 @@ func (p recovery) resume(ctx context.Context) {
 		case c.State == Creating && l.ours: // asked for since this daemon adopted the pod
 		case c.State == Creating, c.State == Removing:
 			_ = l.remove(ctx)
-		case c.State == Exited:
+		case c.unreaped():
 			l.reapOrRetry(ctx)
 		}
 	}

@@ -1,0 +1,118 @@
+package pod
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"berth/internal/runtime"
+)
+
+// clearings is a driver that counts how often the containers of which it is asked are cleared away.
+type clearings struct {
+	*driver
+	n *atomic.Int32
+}
+
+func (d clearings) Delete(context.Context, string, string, runtime.Handler) error {
+	d.n.Add(1)
+	return nil
+}
+
+func reaped(b *bench, ctr ID) bool {
+	_, c, err := b.GetContainer(ctr)
+	return err == nil && c.Reaped
+}
+
+// What was cleared away of a container that ended is not cleared away again: not by the next daemon, the stop of the pod or
+// the removal of the container.
+func TestEndedContainerIsReapedOnce(t *testing.T) {
+	b := open(t)
+	var n atomic.Int32
+	b.cfg.Runtime = clearings{b.drv, &n}
+	b.reopen(t)
+	pod, ctr := started(t, b)
+	if err := b.StopContainer(t.Context(), ctr, 0); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the reap", func() bool { return reaped(b, ctr) })
+	b.reopen(t)
+	if !reaped(b, ctr) {
+		t.Error("the record does not say that the container is reaped")
+	}
+	if err := b.Stop(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.RemoveContainer(t.Context(), ctr); err != nil {
+		t.Fatal(err)
+	}
+	b.end(t) // what goes on in the background is counted too
+	if got := n.Load(); got != 1 {
+		t.Errorf("cleared away %d times", got)
+	}
+	b.reopen(t)
+}
+
+// A record of an earlier release does not say that the container is reaped: that is done once more.
+func TestContainerOfAnEarlierReleaseIsReapedOnce(t *testing.T) {
+	b := open(t)
+	pod, ctr := started(t, b)
+	if err := b.StopContainer(t.Context(), ctr, 0); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the reap", func() bool { return reaped(b, ctr) })
+	err := b.index.Load().pods[pod].update("test", func(r *Record) error {
+		return r.edit(ctr, func(c *Container) error { c.Reaped = false; return nil })
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n atomic.Int32
+	b.cfg.Runtime = clearings{b.drv, &n}
+	b.reopen(t)
+	wait(t, "the reap", func() bool { return reaped(b, ctr) })
+	b.reopen(t)
+	b.end(t)
+	if got := n.Load(); got != 1 {
+		t.Errorf("cleared away %d times", got)
+	}
+	b.reopen(t)
+}
+
+// After a reboot every pod is stopped: not all at once, and one that hangs does not keep the others from their turn.
+func TestResumptionsTakeTurns(t *testing.T) {
+	const turns, all = 2, 20
+	slots := make(chan struct{}, turns)
+	var now, most atomic.Int32
+	var g sync.WaitGroup
+	for range all {
+		g.Go(func() {
+			inTurn(t.Context(), slots, time.Hour, func(context.Context) {
+				n := now.Add(1)
+				for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
+				}
+				time.Sleep(time.Millisecond) // for the others to come too
+				now.Add(-1)
+			})
+		})
+	}
+	g.Wait()
+	if most.Load() > turns || len(slots) != 0 {
+		t.Errorf("%d at once, %d slots not given back", most.Load(), len(slots))
+	}
+	hang := make(chan struct{})
+	for range turns {
+		g.Go(func() { inTurn(t.Context(), slots, time.Millisecond, func(context.Context) { <-hang }) })
+	}
+	inTurn(t.Context(), slots, time.Hour, func(context.Context) {})
+	close(hang)
+	g.Wait()
+	if len(slots) != 0 {
+		t.Errorf("%d slots not given back", len(slots))
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	inTurn(ended, make(chan struct{}), time.Hour, func(context.Context) { t.Error("begun after the daemon's end") })
+}
