@@ -80,7 +80,7 @@ func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerCo
 	}
 	want := digest(cfg)
 	for {
-		id, img, err := p.claimContainer(cfg, want)
+		id, img, err := p.claimContainer(ctx, cfg, want)
 		if err != nil {
 			return "", err
 		}
@@ -108,7 +108,7 @@ func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerCo
 
 // claimContainer returns the container that has the request's name and attempt. When there is none it announces a new one
 // in the pod's record, with the layers it will use, so that they stay.
-func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, material, error) {
+func (p *pod) claimContainer(ctx context.Context, cfg *runtimeapi.ContainerConfig, want string) (ID, material, error) {
 	img, release, err := p.s.use(cfg)
 	if err != nil {
 		return "", img, err
@@ -131,7 +131,7 @@ func (p *pod) claimContainer(cfg *runtimeapi.ContainerConfig, want string) (ID, 
 	}
 	id := NewID()
 	var there *Container
-	err = p.update("container.creating", func(r *Record) error {
+	err = p.update(ctx, "container.creating", func(r *Record) error {
 		if r.State != Ready {
 			return goneError("pod sandbox", p.id, r.State)
 		}
@@ -185,7 +185,7 @@ func (l *container) create(ctx context.Context, img material) error {
 		err = l.plan(c, b).Forward(ctx)
 	}
 	if err == nil {
-		err = l.p.update("container.created", func(r *Record) error {
+		err = l.p.update(ctx, "container.created", func(r *Record) error {
 			return r.edit(l.id, func(c *Container) error {
 				c.Process, c.User = b.process, b.user
 				return c.moveTo(Created)
@@ -406,7 +406,7 @@ func (l *container) start(ctx context.Context) error {
 	if err := (telling{l.p}).tell(ctx, ContainerStart, l.p.rec.Load(), c); err != nil {
 		return inContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, pluginError(err))
 	}
-	err := l.p.update("container.starting", func(r *Record) error {
+	err := l.p.update(ctx, "container.starting", func(r *Record) error {
 		return r.edit(l.id, func(c *Container) error {
 			if c.State == Starting {
 				return nil

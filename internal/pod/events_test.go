@@ -63,7 +63,7 @@ func (b *bench) live(t *testing.T) (pod, ctr ID) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = p.update("test", func(r *Record) error {
+	err = p.update(t.Context(), "test", func(r *Record) error {
 		r.Containers = append(r.Containers, &Container{ID: ctr, State: Creating, Config: ContainerConfig{m}})
 		p.containers[ctr] = newContainer(p, ctr)
 		return nil
@@ -75,7 +75,7 @@ func (b *bench) live(t *testing.T) (pod, ctr ID) {
 	b.drv.mu.Lock()
 	b.drv.live[string(ctr)] = string(pod)
 	b.drv.mu.Unlock()
-	err = p.update("test", func(r *Record) error { return r.edit(ctr, func(c *Container) error { return c.moveTo(Created) }) })
+	err = p.update(t.Context(), "test", func(r *Record) error { return r.edit(ctr, func(c *Container) error { return c.moveTo(Created) }) })
 	if err != nil {
 		t.Fatal(err)
 	}

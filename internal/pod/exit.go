@@ -83,7 +83,7 @@ func fillExit(c *Container, e runtime.Exit) {
 
 // ended moves a live container to exited. What is already exited stays as it is.
 func (l *container) ended(fill func(*Container)) {
-	err := l.p.settle("container.exited", func(r *Record) error {
+	_, err := l.p.settleSoon("container.exited", func(r *Record) error {
 		return r.edit(l.id, func(c *Container) error {
 			if !c.live() {
 				return nil

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/containerd/errdefs"
+
+	"berth/internal/fail"
 	"berth/internal/fault"
 	"berth/internal/room"
 )
@@ -23,58 +27,207 @@ type ledger struct {
 	feed  *feed
 	rec   atomic.Pointer[Record]
 	// writing is when the write that is under way began, in nanoseconds; 0 without one. A disk that hangs is seen by
-	// it, while mu is held.
+	// it.
 	writing atomic.Int64
 
-	mu        sync.Mutex // guards the writing of rec, and what follows
-	unwritten bool       // the disk kept the record from being written
-	behind    bool       // and it is tried again
+	put func(path string, r *Record) error // writes a record; another in tests
+	// turn is held by whoever writes to the disk, so that writes are in order. mu is never held meanwhile: a disk that
+	// hangs keeps nobody from reading or publishing.
+	turn chan struct{}
+
+	mu        sync.Mutex // guards the publication of rec, and what follows
+	batch     *batch     // what the writer is to write next, nil for nothing
+	draining  bool       // the writer goes on
+	unwritten bool       // what is published is not on the disk
+	behind    bool       // the disk failed, and it is tried again
 	announced bool       // that the pod is there was, or may have been, told to those who watch
 }
+
+// batch is one write of what is published, for all who asked for one before it began.
+type batch struct {
+	why  string
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+// How long a change that has happened waits for the disk, and one that must be durable first.
+const (
+	settleWait = time.Second
+	updateWait = 30 * time.Second
+)
 
 // makeRoom is what to do about a file system of pods that is full.
 const makeRoom = "remove containers, images or what else is there"
 
-// update changes the record: fn changes a copy, which is written and then published. why names the fault points around
-// the write.
-func (l *ledger) update(why string, fn func(*Record) error) error {
-	return l.change(why, fn, func(error) bool { return false })
+// update changes the record: fn changes a copy, which is written and then published. It may be called again, where
+// something else is published during the write. why names the fault points around the write. A disk that hangs ends it
+// with ctx, or after updateWait; nothing is changed then.
+func (l *ledger) update(ctx context.Context, why string, fn func(*Record) error) error {
+	ctx, cancel := context.WithTimeout(ctx, updateWait)
+	defer cancel()
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return l.hangs(why, ctx.Err())
+	}
+	l.mu.Lock()
+	base := l.rec.Load()
+	next := base.clone()
+	err := fn(next)
+	l.mu.Unlock()
+	if err != nil {
+		<-l.turn
+		return err
+	}
+	written := make(chan error, 1)
+	go func() { written <- l.write(why, next) }()
+	select {
+	case err = <-written:
+	case <-ctx.Done():
+		go l.takeBack(written)
+		return l.hangs(why, ctx.Err())
+	}
+	defer func() { <-l.turn }()
+	if err != nil {
+		return err
+	}
+	return l.publishWritten(base, next, fn)
 }
 
-// settle is update for what has already happened or must go on whatever the disk says: an exit, a step of a removal. A
-// disk that is full, read-only or broken does not stop it: the record is published, and written as soon as the disk takes it.
+// publishWritten publishes next, which is on the disk and was made of base.
+func (l *ledger) publishWritten(base, next *Record, fn func(*Record) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.rec.Load()
+	if was == base {
+		l.publish(was, next)
+		l.unwritten = false
+		return nil
+	}
+	next = was.clone()
+	err := fn(next)
+	if err == nil {
+		l.publish(was, next)
+	}
+	l.unwritten = true
+	l.enqueue("persist")
+	return err
+}
+
+// takeBack has the published record written again where an update was given up: the disk may have taken it later.
+func (l *ledger) takeBack(written <-chan error) {
+	<-written
+	<-l.turn
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unwritten = true
+	l.enqueue("persist")
+}
+
+// hangs says that the disk did not answer in time.
+func (l *ledger) hangs(why string, cause error) error {
+	kind := error(errdefs.ErrUnavailable)
+	if errors.Is(cause, context.DeadlineExceeded) {
+		kind = context.DeadlineExceeded
+	}
+	return fail.New(kind, "pod %s: write its record (%s): the disk of the records, %s, does not answer (%w); "+
+		"nothing was changed: ask again when it does", l.rec.Load().ID, why, l.root, errors.Join(cause, syscall.ETIMEDOUT))
+}
+
+// settle is update for what has already happened or must go on whatever the disk says: an exit, a step of a removal. The
+// change is published at once. Then it is written; a disk that is full, read-only or broken, or hangs, does not stop it:
+// the record is written as soon as the disk takes it.
 func (l *ledger) settle(why string, fn func(*Record) error) error {
-	return l.change(why, fn, func(err error) bool {
-		if !ofDisk(err) {
-			return false
-		}
-		l.unwritten = true
-		if !l.behind {
-			l.behind = true
-			l.later()
-		}
-		l.log.Warn("the pod's record is kept in memory until it can be written", "change", why, "error", err)
-		return true
-	})
+	b, err := l.settleSoon(why, fn)
+	if err == nil {
+		l.await(b)
+	}
+	return err
 }
 
-func (l *ledger) change(why string, fn func(*Record) error, bearable func(error) bool) error {
+// settleSoon is settle that does not wait for the disk at all.
+func (l *ledger) settleSoon(why string, fn func(*Record) error) (*batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.rec.Load()
 	next := was.clone()
 	if err := fn(next); err != nil {
-		return err
+		return nil, err
 	}
-	if err := l.write(why, next); err != nil && !bearable(err) {
-		return err
-	}
+	l.publish(was, next)
+	l.unwritten = true
+	return l.enqueue(why), nil
+}
+
+// publish makes next what everybody reads. mu is held.
+func (l *ledger) publish(was, next *Record) {
 	l.rec.Store(next)
 	l.announced = l.announced || next.State == Ready
 	if l.feed.watched() {
 		l.feed.publish(changes(was, next, time.Now())...)
 	}
-	return nil
+}
+
+// enqueue has what is published written by the writer, of which there is one a pod at most. mu is held.
+func (l *ledger) enqueue(why string) *batch {
+	if l.batch == nil {
+		l.batch = &batch{why: why, done: make(chan struct{})}
+	}
+	if !l.draining {
+		l.draining = true
+		go l.drain()
+	}
+	return l.batch
+}
+
+// drain writes until nothing is left to write.
+func (l *ledger) drain() {
+	for {
+		l.turn <- struct{}{}
+		l.mu.Lock()
+		b, r := l.batch, l.rec.Load()
+		l.batch, l.draining = nil, b != nil
+		l.mu.Unlock()
+		if b == nil {
+			<-l.turn
+			return
+		}
+		b.err = l.write(b.why, r)
+		l.written(b, r)
+		<-l.turn
+		close(b.done)
+	}
+}
+
+// written notes how the write of r ended.
+func (l *ledger) written(b *batch, r *Record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b.err == nil {
+		l.unwritten = l.unwritten && l.rec.Load() != r
+		return
+	}
+	l.log.Warn("the pod's record is kept in memory until it can be written", "change", b.why, "error", b.err)
+	if !l.behind {
+		l.behind = true
+		l.later()
+	}
+}
+
+// await waits for a write, but not long, and not at all on a disk that is known to hang. It says whether it was done.
+func (l *ledger) await(b *batch) bool {
+	left := settleWait
+	if began := l.writing.Load(); began != 0 {
+		left -= time.Since(time.Unix(0, began))
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-b.done:
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 // ended tells those who watch that the pod is gone, if they ever heard of it.
@@ -87,18 +240,34 @@ func (l *ledger) ended() {
 	l.announced = false
 }
 
-// persist writes the record again where the disk kept it from being written, and ends what later began. A pod that is being removed
+// persist writes the record again where it is not on the disk, and ends what later began. A pod that is being removed
 // needs no record.
 func (l *ledger) persist() error {
+	b := l.unfinished()
+	if b == nil {
+		return nil
+	}
+	if !l.await(b) {
+		return l.hangs(b.why, context.DeadlineExceeded)
+	}
+	if b.err != nil {
+		return b.err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r := l.rec.Load(); l.unwritten && r.State != Removing {
-		if err := l.write("persist", r); err != nil {
-			return err
-		}
-	}
-	l.unwritten, l.behind = false, false
+	l.behind = false
 	return nil
+}
+
+// unfinished is the write that is still to be done, nil for none.
+func (l *ledger) unfinished() *batch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.unwritten || l.rec.Load().State == Removing {
+		l.behind = false
+		return nil
+	}
+	return l.enqueue("persist")
 }
 
 // ofDisk says that the disk, and not the request or a test, is what fails.
@@ -115,10 +284,9 @@ func (l *ledger) write(why string, r *Record) error {
 			return err
 		}
 	}
-	if err := recordKind.Write(l.path, r); err != nil {
+	if err := l.put(l.path, r); err != nil {
 		return fmt.Errorf("pod %s: %w", r.ID, room.Explain(err, l.root, makeRoom))
 	}
-	l.unwritten = false
 	l.dirty(l.path)
 	if fault.Enabled {
 		return fault.At("record." + why + ".after")

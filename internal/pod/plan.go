@@ -37,7 +37,7 @@ func (m *making) plan() op.Plan {
 	p, l := m.p, &m.p.s.cfg.Layout
 	ns := p.namespaces(m.r)
 	return op.Plan{Name: "pod", Seen: m.p.s.cfg.StepSeen, Steps: []op.Step{
-		{Name: "record", Do: func(context.Context) error { return m.announce() },
+		{Name: "record", Do: m.announce,
 			Undo: func(context.Context) error { return removeDir(l.pod(p.id)) }},
 		{Name: stepFiles, Do: func(context.Context) error { return m.writeFiles() },
 			Undo: func(context.Context) error { return removeDir(l.run(p.id)) }},
@@ -59,7 +59,7 @@ func (m *making) plan() op.Plan {
 }
 
 // announce makes the pod's directory and its first record: the intent before any effect.
-func (m *making) announce() error {
+func (m *making) announce(ctx context.Context) error {
 	dir := m.p.s.cfg.pod(m.p.id)
 	for _, d := range []string{dir, filepath.Join(dir, "exits"), filepath.Join(dir, "c")} {
 		if err := os.Mkdir(d, 0o700); err != nil && !os.IsExist(err) {
@@ -69,7 +69,7 @@ func (m *making) announce() error {
 	if err := m.p.identity.Create(identityOf(m.r)); err != nil {
 		return err
 	}
-	return m.p.update("pod.creating", func(*Record) error { return nil })
+	return m.p.update(ctx, "pod.creating", func(*Record) error { return nil })
 }
 
 // namespaces says what of the pod is pinned: what it does not share with the host.

@@ -173,7 +173,7 @@ func (b *building) adjust(ctx context.Context, r *Record, c *Container, sp *spec
 	if limits.Get() == nil && sp.Linux.CgroupsPath == c.Cgroup {
 		return nil
 	}
-	return b.p.update("container.adjusted", func(r *Record) error {
+	return b.p.update(ctx, "container.adjusted", func(r *Record) error {
 		return r.edit(c.ID, func(c *Container) error {
 			c.Cgroup = sp.Linux.CgroupsPath
 			if limits.Get() != nil {

@@ -51,6 +51,8 @@ func (s *Pods) makePod(r *Record, ours bool) *pod {
 	}
 	p.ledger.path, p.ledger.dirty, p.ledger.log = s.cfg.record(r.ID), s.cfg.Dirty, s.cfg.Log.With("pod", r.ID)
 	p.ledger.root, p.ledger.feed, p.ledger.announced = s.cfg.Root, &s.feed, r.State != Creating
+	p.ledger.put = func(path string, r *Record) error { return recordKind.Write(path, r) }
+	p.ledger.turn = make(chan struct{}, 1)
 	p.ledger.later = func() {
 		s.retry(func() error {
 			if p.gone() {

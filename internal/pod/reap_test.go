@@ -63,7 +63,7 @@ func TestContainerOfAnEarlierReleaseIsReapedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait(t, "the reap", func() bool { return reaped(b, ctr) })
-	err := b.index.Load().pods[pod].update("test", func(r *Record) error {
+	err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *Record) error {
 		return r.edit(ctr, func(c *Container) error { c.Reaped = false; return nil })
 	})
 	if err != nil {

@@ -89,7 +89,7 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 		}
 		return limitError(err)
 	}
-	err = l.p.update("container.limits", func(r *Record) error {
+	err = l.p.update(ctx, "container.limits", func(r *Record) error {
 		return r.edit(l.id, func(c *Container) error {
 			if !c.live() {
 				return fail.New(errdefs.ErrFailedPrecondition, "it ended meanwhile")
@@ -238,7 +238,7 @@ func (s Limiter) Pod(ctx context.Context, id ID, overhead, resources *runtimeapi
 				return fail.About(fail.Detail{Pod: string(id)}, "change the resources of pod %s: %w", id, pluginError(err))
 			}
 		}
-		err := p.update("pod.limits", func(r *Record) error {
+		err := p.update(ctx, "pod.limits", func(r *Record) error {
 			if r.State != Ready {
 				return fail.New(errdefs.ErrFailedPrecondition, "change the resources of pod %s: it is %s, not ready", id, r.State)
 			}

@@ -182,7 +182,7 @@ func (p *pod) create(ctx context.Context) error {
 	m := p.making()
 	err := m.plan().Forward(ctx)
 	if err == nil {
-		err = p.update("pod.ready", func(r *Record) error {
+		err = p.update(ctx, "pod.ready", func(r *Record) error {
 			r.IPs, r.Init = m.ips, m.init
 			return r.moveTo(Ready)
 		})

@@ -29,7 +29,7 @@ func TestUsageOfALargeLayerDelaysNoOther(t *testing.T) {
 	}
 	m := Meter{b.Pods}
 	p := b.index.Load().pods[pod]
-	if err := p.update("container.creating", func(r *Record) error {
+	if err := p.update(t.Context(), "container.creating", func(r *Record) error {
 		other := *r.Containers[0]
 		other.ID = small
 		r.Containers = append(r.Containers, &other)
