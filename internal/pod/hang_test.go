@@ -57,7 +57,7 @@ func freezable(t *testing.T, b *bench) *frozen {
 	t.Helper()
 	f := &frozen{}
 	for _, p := range b.index.Load().pods {
-		wait(t, "the last write", func() bool { return !p.writes() })
+		wait(t, "the last write", func() bool { return !writes(&p.ledger) })
 		p.put = f.write
 	}
 	t.Cleanup(f.melt)
@@ -65,7 +65,7 @@ func freezable(t *testing.T, b *bench) *frozen {
 }
 
 // writes says whether the pod's record is being written or is to be.
-func (l *ledger) writes() bool {
+func writes(l *ledger) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.draining || l.unwritten || len(l.turn) > 0
@@ -99,7 +99,7 @@ func TestStopOnADiskThatHangs(t *testing.T) {
 	}
 	disk.melt()
 	p := b.index.Load().pods[pod]
-	wait(t, "the writes", func() bool { return !p.writes() })
+	wait(t, "the writes", func() bool { return !writes(&p.ledger) })
 	r := &Record{}
 	if _, err := recordKind.Read(p.path, r); err != nil || r.State != Stopped || r.Containers[0].ExitCode != 137 {
 		t.Errorf("on the disk: %+v, %v", r, err)
@@ -127,7 +127,7 @@ func TestCreateOnADiskThatHangs(t *testing.T) {
 		t.Errorf("%d containers are known", n)
 	}
 	disk.melt()
-	wait(t, "the writes", func() bool { return !p.writes() })
+	wait(t, "the writes", func() bool { return !writes(&p.ledger) })
 	r := &Record{}
 	if _, err := recordKind.Read(p.path, r); err != nil || len(r.Containers) != 1 {
 		t.Errorf("on the disk: %+v, %v", r, err)

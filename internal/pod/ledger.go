@@ -68,7 +68,7 @@ func (l *ledger) update(ctx context.Context, why string, fn func(*Record) error)
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
-		return l.hangs(why, ctx.Err())
+		return diskHangs(l, why, ctx.Err())
 	}
 	l.mu.Lock()
 	base := l.rec.Load()
@@ -80,58 +80,55 @@ func (l *ledger) update(ctx context.Context, why string, fn func(*Record) error)
 		return err
 	}
 	written := make(chan error, 1)
-	go func() { written <- l.write(why, next) }()
+	go func() { written <- writeRecord(l, why, next) }()
 	select {
 	case err = <-written:
 	case <-ctx.Done():
-		go l.takeBack(written)
-		return l.hangs(why, ctx.Err())
+		go takeBack(l, written)
+		return diskHangs(l, why, ctx.Err())
 	}
 	defer func() { <-l.turn }()
 	if err != nil {
 		return err
 	}
-	return l.publishWritten(base, next, fn)
+	return publishWritten(l, base, next, fn)
 }
 
 // publishWritten publishes next, which is on the disk and was made of base.
-func (l *ledger) publishWritten(base, next *Record, fn func(*Record) error) error {
+func publishWritten(l *ledger, base, next *Record, fn func(*Record) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.rec.Load()
 	if was == base {
-		l.publish(was, next)
+		publishRecord(l, was, next)
 		l.unwritten = false
 		return nil
 	}
 	next = was.clone()
 	err := fn(next)
 	if err == nil {
-		l.publish(was, next)
+		publishRecord(l, was, next)
 	}
 	l.unwritten = true
-	l.enqueue("persist")
+	enqueueWrite(l, "persist")
 	return err
 }
 
 // takeBack has the published record written again where an update was given up: the disk may have taken it later.
-func (l *ledger) takeBack(written <-chan error) {
+func takeBack(l *ledger, written <-chan error) {
 	<-written
 	<-l.turn
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unwritten = true
-	l.enqueue("persist")
+	enqueueWrite(l, "persist")
 }
 
-// hangs says that the disk did not answer in time.
-func (l *ledger) hangs(why string, cause error) error {
-	kind := error(errdefs.ErrUnavailable)
-	if errors.Is(cause, context.DeadlineExceeded) {
-		kind = context.DeadlineExceeded
-	}
-	return fail.New(kind, "pod %s: write its record (%s): the disk of the records, %s, does not answer (%w); "+
-		"nothing was changed: ask again when it does", l.rec.Load().ID, why, l.root, errors.Join(cause, syscall.ETIMEDOUT))
+// diskHangs says that the disk did not answer in time.
+func diskHangs(l *ledger, why string, cause error) error {
+	return fail.New(errdefs.ErrUnavailable,
+		"pod %s: write its record (%s): the disk of the records, %s, does not answer (%w); "+
+			"nothing was changed: ask again when it does", l.rec.Load().ID, why, l.root, errors.Join(cause, syscall.ETIMEDOUT))
 }
 
 // settle is update for what has already happened or must go on whatever the disk says: an exit, a step of a removal. The
@@ -140,7 +137,7 @@ func (l *ledger) hangs(why string, cause error) error {
 func (l *ledger) settle(why string, fn func(*Record) error) error {
 	b, err := l.settleSoon(why, fn)
 	if err == nil {
-		l.await(b)
+		awaitWrite(l, b)
 	}
 	return err
 }
@@ -154,13 +151,13 @@ func (l *ledger) settleSoon(why string, fn func(*Record) error) (*batch, error) 
 	if err := fn(next); err != nil {
 		return nil, err
 	}
-	l.publish(was, next)
+	publishRecord(l, was, next)
 	l.unwritten = true
-	return l.enqueue(why), nil
+	return enqueueWrite(l, why), nil
 }
 
-// publish makes next what everybody reads. mu is held.
-func (l *ledger) publish(was, next *Record) {
+// publishRecord makes next what everybody reads. mu is held.
+func publishRecord(l *ledger, was, next *Record) {
 	l.rec.Store(next)
 	l.announced = l.announced || next.State == Ready
 	if l.feed.watched() {
@@ -168,20 +165,20 @@ func (l *ledger) publish(was, next *Record) {
 	}
 }
 
-// enqueue has what is published written by the writer, of which there is one a pod at most. mu is held.
-func (l *ledger) enqueue(why string) *batch {
+// enqueueWrite has what is published written by the writer, of which there is one a pod at most. mu is held.
+func enqueueWrite(l *ledger, why string) *batch {
 	if l.batch == nil {
 		l.batch = &batch{why: why, done: make(chan struct{})}
 	}
 	if !l.draining {
 		l.draining = true
-		go l.drain()
+		go drainWrites(l)
 	}
 	return l.batch
 }
 
-// drain writes until nothing is left to write.
-func (l *ledger) drain() {
+// drainWrites writes until nothing is left to write.
+func drainWrites(l *ledger) {
 	for {
 		l.turn <- struct{}{}
 		l.mu.Lock()
@@ -192,15 +189,15 @@ func (l *ledger) drain() {
 			<-l.turn
 			return
 		}
-		b.err = l.write(b.why, r)
-		l.written(b, r)
+		b.err = writeRecord(l, b.why, r)
+		noteWrite(l, b, r)
 		<-l.turn
 		close(b.done)
 	}
 }
 
-// written notes how the write of r ended.
-func (l *ledger) written(b *batch, r *Record) {
+// noteWrite notes how the write of r ended.
+func noteWrite(l *ledger, b *batch, r *Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if b.err == nil {
@@ -214,8 +211,8 @@ func (l *ledger) written(b *batch, r *Record) {
 	}
 }
 
-// await waits for a write, but not long, and not at all on a disk that is known to hang. It says whether it was done.
-func (l *ledger) await(b *batch) bool {
+// awaitWrite waits for a write, but not long, and not at all on a disk that is known to hang. It says whether it was done.
+func awaitWrite(l *ledger, b *batch) bool {
 	left := settleWait
 	if began := l.writing.Load(); began != 0 {
 		left -= time.Since(time.Unix(0, began))
@@ -243,12 +240,12 @@ func (l *ledger) ended() {
 // persist writes the record again where it is not on the disk, and ends what later began. A pod that is being removed
 // needs no record.
 func (l *ledger) persist() error {
-	b := l.unfinished()
+	b := unfinishedWrite(l)
 	if b == nil {
 		return nil
 	}
-	if !l.await(b) {
-		return l.hangs(b.why, context.DeadlineExceeded)
+	if !awaitWrite(l, b) {
+		return diskHangs(l, b.why, context.DeadlineExceeded)
 	}
 	if b.err != nil {
 		return b.err
@@ -259,15 +256,15 @@ func (l *ledger) persist() error {
 	return nil
 }
 
-// unfinished is the write that is still to be done, nil for none.
-func (l *ledger) unfinished() *batch {
+// unfinishedWrite is the write that is still to be done, nil for none.
+func unfinishedWrite(l *ledger) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.unwritten || l.rec.Load().State == Removing {
 		l.behind = false
 		return nil
 	}
-	return l.enqueue("persist")
+	return enqueueWrite(l, "persist")
 }
 
 // ofDisk says that the disk, and not the request or a test, is what fails.
@@ -276,7 +273,7 @@ func ofDisk(err error) bool {
 	return errors.As(err, &errno)
 }
 
-func (l *ledger) write(why string, r *Record) error {
+func writeRecord(l *ledger, why string, r *Record) error {
 	l.writing.Store(time.Now().UnixNano())
 	defer l.writing.Store(0)
 	if fault.Enabled {
@@ -292,4 +289,13 @@ func (l *ledger) write(why string, r *Record) error {
 		return fault.At("record." + why + ".after")
 	}
 	return nil
+}
+
+// persistAll writes what is not written yet of all pods. A disk that hangs is not waited for.
+func persistAll(x *index) {
+	var g sync.WaitGroup
+	for _, p := range x.pods {
+		g.Go(func() { _ = p.persist() })
+	}
+	g.Wait()
 }

@@ -23,6 +23,7 @@ func Open(cfg Config) (*Pods, error) {
 	s := &Pods{cfg: cfg, categories: allCategories}
 	s.ctx, s.cancel = context.WithCancel(s.board.Under(context.Background()))
 	s.pauses, s.feed.log = cfg.Retry, cfg.Log
+	s.last = func() { persistAll(s.index.Load()) }
 	first, err := freshState(&cfg)
 	if err != nil {
 		return nil, err

@@ -3,7 +3,6 @@ package pod
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -127,17 +126,6 @@ type Pods struct {
 	rates      rates
 }
 
-// Close ends the daemon's part: what is under way is cut off, as by a crash, and the pods run on. A disk that hangs is not
-// waited for.
-func (s *Pods) Close() {
-	s.worker.Close()
-	var g sync.WaitGroup
-	for _, p := range s.index.Load().pods {
-		g.Go(func() { _ = p.persist() })
-	}
-	g.Wait()
-}
-
 // Problem is something that a person should look at: a record that cannot be read, an undo that does not succeed.
 type Problem struct {
 	Pod   ID
@@ -154,8 +142,8 @@ func (s *Pods) Problems() []Problem {
 	}
 	for id, p := range x.pods {
 		if began := p.writing.Load(); began != 0 && time.Since(time.Unix(0, began)) >= settleWait {
-			all = append(all, Problem{id, "the disk of the records, " + s.cfg.Root + ", does not answer: the pod's record is " +
-				"being written; stops and exits go on, nothing new can be made", time.Unix(0, began)})
+			all = append(all, Problem{id, "the disk of the records, " + s.cfg.Root + ", does not answer: the pod's " +
+				"record is being written; stops and exits go on, nothing new can be made", time.Unix(0, began)})
 		}
 		r := p.rec.Load()
 		if r.Stuck != nil {

@@ -30,7 +30,9 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 						"pod", p.id, "error", err)
 				}
 				_ = p.lane.Do(s.ctx, ctx, op.Op{Kind: opAdopt, Run: recovery{p}.adopt})
-				s.background(func(ctx context.Context) { inTurn(ctx, slots, slotTime, recovery{p}.resume) })
+				s.background(func(ctx context.Context) {
+					inTurn(ctx, slots, slotTime, recovery{p}.resume)
+				})
 				return nil
 			})
 		}

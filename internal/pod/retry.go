@@ -15,6 +15,8 @@ type worker struct {
 	cancel context.CancelFunc
 	pauses op.Backoff // between tries
 
+	last func() // is called at the end of Close
+
 	gate  sync.Mutex // held while work begins, so that none does once Close waits for its end
 	group sync.WaitGroup
 }
@@ -25,6 +27,9 @@ func (w *worker) Close() {
 	w.cancel()
 	w.gate.Unlock()
 	w.group.Wait()
+	if w.last != nil {
+		w.last()
+	}
 }
 
 // background runs fn, unless the daemon is ending.
