@@ -128,12 +128,13 @@ func takeBack(l *ledger, written <-chan error) {
 func diskHangs(l *ledger, why string, cause error) error {
 	return fail.New(errdefs.ErrUnavailable,
 		"pod %s: write its record (%s): the disk of the records, %s, does not answer (%w); "+
-			"nothing was changed: ask again when it does", l.rec.Load().ID, why, l.root, errors.Join(cause, syscall.ETIMEDOUT))
+			"nothing was changed: ask again when it does",
+		l.rec.Load().ID, why, l.root, errors.Join(cause, syscall.ETIMEDOUT))
 }
 
-// settle is update for what has already happened or must go on whatever the disk says: an exit, a step of a removal. The
-// change is published at once. Then it is written; a disk that is full, read-only or broken, or hangs, does not stop it:
-// the record is written as soon as the disk takes it.
+// settle is update for what has already happened or must go on whatever the disk says: an exit, a step of a removal.
+// The change is published at once. Then it is written; a disk that is full, read-only or broken, or hangs, does not
+// stop it: the record is written as soon as the disk takes it.
 func (l *ledger) settle(why string, fn func(*Record) error) error {
 	b, err := l.settleSoon(why, fn)
 	if err == nil {
@@ -211,7 +212,8 @@ func noteWrite(l *ledger, b *batch, r *Record) {
 	}
 }
 
-// awaitWrite waits for a write, but not long, and not at all on a disk that is known to hang. It says whether it was done.
+// awaitWrite waits for a write, but not long, and not at all on a disk that is known to hang. It says whether it was
+// done.
 func awaitWrite(l *ledger, b *batch) bool {
 	left := settleWait
 	if began := l.writing.Load(); began != 0 {

@@ -26,8 +26,8 @@ func reaped(b *bench, ctr ID) bool {
 	return err == nil && c.Reaped
 }
 
-// What was cleared away of a container that ended is not cleared away again: not by the next daemon, the stop of the pod
-// or the removal of the container.
+// What was cleared away of a container that ended is not cleared away again: not by the next daemon, the stop of the
+// pod or the removal of the container.
 func TestEndedContainerIsReapedOnce(t *testing.T) {
 	b := open(t)
 	var n atomic.Int32

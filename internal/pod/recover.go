@@ -46,8 +46,8 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 // slotTime bounds how long the resumption of one pod keeps others from theirs: one that hangs delays itself alone.
 const slotTime = 5 * time.Second
 
-// inTurn runs fn once there is a free slot, which it gives back when fn ends or has taken longer than most. After a reboot
-// every pod is stopped: plugins that run for all of them at once would use up each other's time.
+// inTurn runs fn once there is a free slot, which it gives back when fn ends or has taken longer than most. After a
+// reboot every pod is stopped: plugins that run for all of them at once would use up each other's time.
 func inTurn(ctx context.Context, slots chan struct{}, most time.Duration, fn func(context.Context)) {
 	select {
 	case slots <- struct{}{}:
