@@ -20,6 +20,7 @@ func (n *node) openStreams(context.Context) (err error) {
 	n.streams, err = stream.Listen(stream.Config{
 		Node: streamNode{n}, Log: n.log, Address: c.Address, Port: c.Port, CertFile: c.Cert, KeyFile: c.Key,
 		IdleTimeout: c.IdleTimeout.Duration, MaxWaiting: c.MaxWaiting,
+		MaxSessions: c.MaxSessions, MaxTargetSessions: c.MaxTargetSessions,
 	})
 	return err
 }

@@ -172,6 +172,9 @@ type Streaming struct {
 	Cert, Key   string // for TLS; empty: none
 	IdleTimeout Duration
 	MaxWaiting  int // sessions asked for and not begun
+	MaxSessions int // those, and sessions that have begun
+
+	MaxTargetSessions int // of one container or pod
 }
 
 // Monitor says which monitor holds the pods.

@@ -122,6 +122,8 @@ cert = "/tls/crt"
 key = "/tls/key"
 idle_timeout = "8s"
 max_waiting = 9
+max_sessions = 19
+max_target_sessions = 5
 [monitor]
 path = "/opt/berth-monitor"
 [pods]
@@ -160,7 +162,7 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 			},
 			"0-9": {Path: "/usr/sbin/runc", Driver: "oci"},
 		}},
-		Streaming: Streaming{"node-1", 10010, "/tls/crt", "/tls/key", Duration{8 * time.Second}, 9},
+		Streaming: Streaming{"node-1", 10010, "/tls/crt", "/tls/key", Duration{8 * time.Second}, 9, 19, 5},
 		Monitor:   Monitor{"/opt/berth-monitor"},
 		Pods:      Pods{},
 		Limits:    Limits{77},

@@ -363,6 +363,18 @@ var keys = []key[Config]{
 			"more are refused",
 	},
 	{
+		name: "streaming.max_sessions", restart: true,
+		field:   of(func(c *Config) *int { return &c.Streaming.MaxSessions }, between("sessions", 1, 1_000_000), 5000),
+		comment: "Sessions under way, and those not begun; then those of one container or pod.",
+		meaning: "sessions of exec, attach and port-forward over HTTP that have not ended, those not begun among them; " +
+			"more are refused",
+	},
+	{
+		name: "streaming.max_target_sessions", restart: true,
+		field:   of(func(c *Config) *int { return &c.Streaming.MaxTargetSessions }, between("sessions", 1, 1_000_000), 500),
+		meaning: "such sessions of one container, or port-forwards of one pod; more are refused",
+	},
+	{
 		name: "monitor.path", restart: true, unset: "looked for",
 		field:   of(func(c *Config) *string { return &c.Monitor.Path }, optionalPath, ""),
 		comment: "Empty: beside the berth program, then /usr/libexec/berth, then PATH.",

@@ -38,7 +38,8 @@ func TestReloadDecides(t *testing.T) {
 	restart := []string{"root", "state", "socket", "log_format", "cgroup_driver", "selinux", "images.root", "images.unpack", "images.unpacker", "monitor.path", "timeouts.create_abandon", "cdi.spec_dirs",
 		"streaming.address", "streaming.port", "streaming.cert", "streaming.key", "streaming.idle_timeout", "metrics.address",
 		"nri.enable", "nri.socket", "nri.plugin_dir", "nri.config_dir", "nri.registration_timeout", "nri.request_timeout",
-		"nri.synchronization_timeout", "streaming.max_waiting", "images.gunzip"}
+		"nri.synchronization_timeout", "streaming.max_waiting", "streaming.max_sessions",
+		"streaming.max_target_sessions", "images.gunzip"}
 	for key := range Default().values() {
 		if isLive(key) == slices.Contains(restart, key) {
 			t.Errorf("%s: taken over by a running daemon: %v", key, isLive(key))

@@ -165,6 +165,18 @@ var (
 		Name: "sessions of exec, attach and port-forward asked for within a minute and not begun",
 		Key:  "streaming.max_waiting", Beyond: refused,
 	})
+	OpenSessions = define(Budget{
+		Name: "sessions of exec, attach and port-forward over HTTP, those not begun among them",
+		Key:  "streaming.max_sessions", Beyond: refused,
+	})
+	TargetSessions = define(Budget{
+		Name: "such sessions of one container, or port-forwards of one pod",
+		Key:  "streaming.max_target_sessions", Beyond: refused,
+	})
+	IdleConnections = define(Budget{
+		Name: "connections for exec, attach and port-forward that use no address", Limit: 512,
+		Beyond: "ends the oldest of them",
+	})
 	UnreadEvents = define(Budget{
 		Name: "events that wait for a client that watches", Limit: 1024, Beyond: "ends the watch",
 	})

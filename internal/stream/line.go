@@ -4,10 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/limit"
 )
 
 // listener keeps the connections that it accepted, so that they can be closed: of those that streams have taken over, an HTTP
@@ -17,6 +20,7 @@ type listener struct {
 
 	mu     sync.Mutex // guards what follows
 	lines  map[*line]struct{}
+	idle   []*line // those that use no address, the oldest first
 	closed bool
 }
 
@@ -33,15 +37,55 @@ func (l *listener) Accept() (net.Conn, error) {
 		l.lines = map[*line]struct{}{}
 	}
 	l.lines[n] = struct{}{}
-	closed := l.closed
+	over := l.addIdle(n)
+	if l.closed {
+		over = n
+	}
 	l.mu.Unlock()
-	if closed {
-		_ = n.Close()
+	if over != nil {
+		_ = over.Close()
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.timer = time.AfterFunc(checkTime, n.check)
 	return n, nil
+}
+
+// addIdle puts n among the connections that use no address, and returns the one that has to go for it. A client that
+// has an address uses it at once, so that the oldest is the least likely to be one. l.mu is held.
+func (l *listener) addIdle(n *line) (over *line) {
+	l.idle = append(l.idle, n)
+	if limit.IdleConnections.Check(int64(len(l.idle))) == nil {
+		return nil
+	}
+	over, l.idle = l.idle[0], l.idle[1:]
+	return over
+}
+
+// use takes n out of the connections that may be ended for others.
+func (l *listener) use(n *line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.removeIdle(n)
+}
+
+// disuse puts n back among them, unless it has ended.
+func (l *listener) disuse(n *line) {
+	l.mu.Lock()
+	var over *line
+	if _, open := l.lines[n]; open {
+		over = l.addIdle(n)
+	}
+	l.mu.Unlock()
+	if over != nil {
+		_ = over.Close()
+	}
+}
+
+func (l *listener) removeIdle(n *line) {
+	if i := slices.Index(l.idle, n); i >= 0 {
+		l.idle = slices.Delete(l.idle, i, i+1)
+	}
 }
 
 func (l *listener) closeAll() {
@@ -68,6 +112,9 @@ type line struct {
 	timer *time.Timer
 }
 
+// lineKey is that of the connection in the context of a request.
+type lineKey struct{}
+
 // lineContext gives a request the context of its connection.
 func lineContext(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(*tls.Conn); ok {
@@ -77,7 +124,7 @@ func lineContext(ctx context.Context, c net.Conn) context.Context {
 	if !ok {
 		return ctx
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, lineKey{}, n))
 	context.AfterFunc(n.ctx, cancel)
 	return ctx
 }
@@ -96,6 +143,7 @@ func (n *line) Close() error {
 	n.end()
 	n.of.mu.Lock()
 	delete(n.of.lines, n)
+	n.of.removeIdle(n)
 	n.of.mu.Unlock()
 	return n.TCPConn.Close()
 }

@@ -26,7 +26,11 @@ func (s *Server) routes() http.Handler {
 				http.Error(w, "there is nothing at this address: it is good for one connection, within a minute", http.StatusNotFound)
 				return
 			}
-			serve(w, r, req)
+			defer s.tickets.end(req.target)
+			n, _ := r.Context().Value(lineKey{}).(*line)
+			s.lines.use(n)
+			defer s.lines.disuse(n)
+			serve(w, r, req.req)
 		}
 		mux.HandleFunc("GET /"+kind+"/{token}", handle)
 		mux.HandleFunc("POST /"+kind+"/{token}", handle)

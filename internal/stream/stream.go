@@ -63,10 +63,16 @@ type Config struct {
 	IdleTimeout time.Duration
 	// MaxWaiting is how many sessions may be asked for within a minute and not begun.
 	MaxWaiting int
+	// MaxSessions is how many may be asked for and not ended, MaxTargetSessions the same of one container or pod.
+	// 0 is no limit.
+	MaxSessions, MaxTargetSessions int
 }
 
 // createTimeout bounds how long a SPDY client may take to create its streams.
 const createTimeout = 30 * time.Second
+
+// headerTimeout bounds how long a client may take for its handshake of TLS, and for the head of its request.
+const headerTimeout = 10 * time.Second
 
 // Server hands out addresses and serves them.
 type Server struct {
@@ -82,6 +88,8 @@ type Server struct {
 func Listen(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, base: url.URL{Scheme: "http"}}
 	s.tickets.waiting = limit.Sessions.At(int64(cfg.MaxWaiting))
+	s.tickets.sessions = limit.OpenSessions.At(int64(cfg.MaxSessions))
+	s.tickets.ofTarget = limit.TargetSessions.At(int64(cfg.MaxTargetSessions))
 	var secure *tls.Config
 	if cfg.CertFile != "" {
 		pair := &keyPair{cert: cfg.CertFile, key: cfg.KeyFile, log: cfg.Log}
@@ -107,7 +115,8 @@ func Listen(cfg Config) (*Server, error) {
 		s.listener = tls.NewListener(s.lines, secure)
 	}
 	s.http = &http.Server{
-		Handler: s.routes(), ConnContext: lineContext, ReadHeaderTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: s.routes(), ConnContext: lineContext,
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 	}
 	return s, nil
@@ -147,7 +156,7 @@ func (s *Server) Exec(req *runtimeapi.ExecRequest) (string, error) {
 	if err := checkStreams(req.Tty, req.Stdin, req.Stdout, req.Stderr); err != nil {
 		return "", fmt.Errorf("exec: %w", err)
 	}
-	return s.issue("exec", req)
+	return s.issue("exec", req.ContainerId, req)
 }
 
 // Attach returns the address at which a container can be attached to.
@@ -155,7 +164,7 @@ func (s *Server) Attach(req *runtimeapi.AttachRequest) (string, error) {
 	if err := checkStreams(req.Tty, req.Stdin, req.Stdout, req.Stderr); err != nil {
 		return "", fmt.Errorf("attach: %w", err)
 	}
-	return s.issue("attach", req)
+	return s.issue("attach", req.ContainerId, req)
 }
 
 // PortForward returns the address at which ports of a pod can be forwarded.
@@ -165,7 +174,7 @@ func (s *Server) PortForward(req *runtimeapi.PortForwardRequest) (string, error)
 			return "", fail.New(errdefs.ErrInvalidArgument, "port-forward: there is no port %d", p)
 		}
 	}
-	return s.issue("portforward", req)
+	return s.issue("portforward", req.PodSandboxId, req)
 }
 
 func checkStreams(tty, stdin, stdout, stderr bool) error {
@@ -178,9 +187,9 @@ func checkStreams(tty, stdin, stdout, stderr bool) error {
 	return nil
 }
 
-// issue makes an address out of what is to be done there.
-func (s *Server) issue(kind string, req any) (string, error) {
-	token, err := s.tickets.issue(kind, req)
+// issue makes an address out of what is to be done there, in a container or pod.
+func (s *Server) issue(kind, target string, req any) (string, error) {
+	token, err := s.tickets.issue(kind, target, req)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", kind, err)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/limit"
 	"berth/test/fixture"
+	"berth/test/patience"
 )
 
 // deaf is a node whose commands read nothing and end with their client.
@@ -69,7 +70,7 @@ func TestTickets(t *testing.T) {
 	k := &tickets{now: func() time.Time { return now }, waiting: limit.Sessions.At(most)}
 	issue := func() string {
 		t.Helper()
-		token, err := k.issue("exec", "what")
+		token, err := k.issue("exec", "c", "what")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +80,7 @@ func TestTickets(t *testing.T) {
 	if _, ok := k.use("attach", token); ok {
 		t.Error("it is good for something else")
 	}
-	if what, ok := k.use("exec", token); !ok || what != "what" {
+	if what, ok := k.use("exec", token); !ok || what.req != "what" {
 		t.Errorf("%v, %v", what, ok)
 	}
 	if _, ok := k.use("exec", token); ok {
@@ -93,7 +94,7 @@ func TestTickets(t *testing.T) {
 	for range most {
 		token = issue()
 	}
-	if _, err := k.issue("exec", ""); !errdefs.IsResourceExhausted(err) {
+	if _, err := k.issue("exec", "c", ""); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("more than %d: %v", most, err)
 	}
 	if _, ok := k.use("exec", token); !ok {
@@ -248,5 +249,137 @@ func TestAddresses(t *testing.T) {
 			continue
 		}
 		_ = resp.Body.Close()
+	}
+}
+
+// TestSessionsAreCounted until they end, also those whose token nobody used.
+func TestSessionsAreCounted(t *testing.T) {
+	now := time.Now()
+	k := &tickets{now: func() time.Time { return now }, waiting: limit.Sessions.At(100),
+		sessions: limit.OpenSessions.At(5), ofTarget: limit.TargetSessions.At(2)}
+	issue := func(target, beyond string) string {
+		t.Helper()
+		token, err := k.issue("exec", target, nil)
+		var reached *limit.Error
+		if errors.As(err, &reached) {
+			if reached.Budget.Name != beyond {
+				t.Fatalf("%s: %v", target, err)
+			}
+		} else if err != nil || beyond != "" {
+			t.Fatalf("%s: %v, not beyond %q", target, err, beyond)
+		}
+		return token
+	}
+	begin := func(token string, want bool) {
+		t.Helper()
+		if _, ok := k.use("exec", token); ok != want {
+			t.Errorf("a token is good: %v", ok)
+		}
+	}
+	for range 3 {
+		begin(issue("a", ""), true)
+		issue("a", "")
+		issue("a", limit.TargetSessions.Name)
+		now = now.Add(2 * ticketTime) // of the one that nobody used
+		issue("a", "")
+		k.end("a")
+		begin(issue("a", ""), true)
+		issue("a", limit.TargetSessions.Name)
+		k.end("a")
+		now = now.Add(2 * ticketTime)
+	}
+	late := issue("a", "")
+	now = now.Add(2 * ticketTime)
+	begin(late, false)
+	for _, target := range []string{"a", "a", "b", "b", "c"} {
+		begin(issue(target, ""), true)
+	}
+	issue("d", limit.OpenSessions.Name)
+	for _, target := range []string{"a", "a", "b", "b", "c"} {
+		k.end(target)
+	}
+	if len(k.load) != 0 || k.begun != 0 || len(k.open) != 0 {
+		t.Errorf("%v, %d, %v are left of nothing", k.load, k.begun, k.open)
+	}
+}
+
+// TestIdleConnections has strangers connect and say nothing: those who have an address are served, and keep being so.
+func TestIdleConnections(t *testing.T) {
+	s, d := serve(t, func(c *Config) { c.MaxTargetSessions = 1 })
+	ask := func() string {
+		t.Helper()
+		address, err := s.Exec(&runtimeapi.ExecRequest{ContainerId: "c", Cmd: []string{"x"}, Stdin: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return address
+	}
+	address := ask()
+	client := upgrade(t, address)
+	defer client.Close()
+	<-d.began
+	_, err := s.Exec(&runtimeapi.ExecRequest{ContainerId: "c", Cmd: []string{"x"}, Stdin: true})
+	if !errdefs.IsResourceExhausted(err) {
+		t.Errorf("a second session: %v", err)
+	}
+	at, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var idle []net.Conn
+	for range limit.IdleConnections.Limit + 20 {
+		c, err := net.Dial("tcp", at.Host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		idle = append(idle, c)
+	}
+	for _, c := range idle[:20] {
+		_ = c.SetReadDeadline(time.Now().Add(patience.For(time.Minute)))
+		var e net.Error
+		if _, err := c.Read(make([]byte, 1)); errors.As(err, &e) && e.Timeout() {
+			t.Fatal("the oldest connection is not ended")
+		}
+	}
+	select {
+	case <-d.ended:
+		t.Error("a session ended for those who say nothing")
+	default:
+	}
+	_ = client.Close()
+	<-d.ended
+	for deadline := time.Now().Add(patience.For(30 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
+		s.tickets.mu.Lock()
+		begun := s.tickets.begun
+		s.tickets.mu.Unlock()
+		if begun == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the session that ended is counted")
+		}
+	}
+	client = upgrade(t, ask())
+	defer client.Close()
+	<-d.began
+}
+
+// TestOldestIdleConnectionGoes for the newest, unless it is in use.
+func TestOldestIdleConnectionGoes(t *testing.T) {
+	l := &listener{}
+	var all []*line
+	for i := range int(limit.IdleConnections.Limit) {
+		all = append(all, &line{})
+		if over := l.addIdle(all[i]); over != nil {
+			t.Fatalf("one goes for number %d", i)
+		}
+	}
+	l.use(all[0])
+	if over := l.addIdle(&line{}); over != nil {
+		t.Error("one goes though there is room")
+	}
+	if over := l.addIdle(&line{}); over != all[1] {
+		t.Errorf("%p goes, not the oldest %p", over, all[1])
 	}
 }
