@@ -80,7 +80,7 @@ func New(version string) *cobra.Command {
 func Execute(root *cobra.Command) int {
 	ctx, stop := untilInterrupted(root)
 	defer stop()
-	return exitCode(root.ExecuteContext(ctx), root.ErrOrStderr())
+	return exitCode(root.ExecuteContext(ctx), stderr(root))
 }
 
 // untilInterrupted returns a context that ends when somebody interrupts the command. A second signal ends one that does not heed
@@ -92,8 +92,8 @@ func untilInterrupted(root *cobra.Command) (ctx context.Context, stop func()) {
 	go func() {
 		s := <-told
 		signal.Stop(told)
-		if s == syscall.SIGINT && terminalOf(root.InOrStdin()) != nil && terminalOf(root.ErrOrStderr()) != nil {
-			fmt.Fprintln(root.ErrOrStderr()) // the terminal shows ^C where the cursor was
+		if s == syscall.SIGINT && terminalOf(root.InOrStdin()) != nil && terminalOf(stderr(root)) != nil {
+			fmt.Fprintln(stderr(root)) // the terminal shows ^C where the cursor was
 		}
 		stop()
 	}()

@@ -24,7 +24,7 @@ func (a nodeApp) configCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&defaults, "default", false, "what holds where nothing is configured, as a file to start from")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if defaults {
-			_, err := io.WriteString(cmd.OutOrStdout(), config.Default().TOML())
+			_, err := io.WriteString(stdout(cmd), config.Default().TOML())
 			return err
 		}
 		return a.with(func(c *client) error { return c.config(cmd) })
@@ -35,7 +35,7 @@ func (a nodeApp) configCommand() *cobra.Command {
 func (c *client) config(cmd *cobra.Command) error {
 	info, err := c.node.Info(cmd.Context())
 	if err == nil {
-		_, err = io.WriteString(cmd.OutOrStdout(), info.Config)
+		_, err = io.WriteString(stdout(cmd), info.Config)
 		return err
 	}
 	if !isCode(err, codes.Unavailable) {
@@ -45,8 +45,8 @@ func (c *client) config(cmd *cobra.Command) error {
 	if loadErr != nil {
 		return loadErr
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "berth: %v; this is what it would start with:\n", err)
-	_, err = io.WriteString(cmd.OutOrStdout(), local.TOML())
+	fmt.Fprintf(stderr(cmd), "berth: %v; this is what it would start with:\n", err)
+	_, err = io.WriteString(stdout(cmd), local.TOML())
 	return err
 }
 

@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 
 	"berth/internal/admin"
 )
@@ -50,7 +49,7 @@ func (d *debugging) goroutinesCommand() *cobra.Command {
 			if sums {
 				part = admin.DebugStacks
 			}
-			return d.copy(cmd.Context(), part, cmd.OutOrStdout())
+			return d.copy(cmd.Context(), part, stdout(cmd))
 		},
 	}
 	cmd.Flags().BoolVar(&sums, "sums", false, "count those with the same stack, the most frequent first")
@@ -62,10 +61,10 @@ func (d *debugging) heapCommand() *cobra.Command {
 		Use: "heap", Short: "Write a profile of the daemon's heap, for go tool pprof", Args: exactly(0),
 		Example: examples("berth debug heap > heap.pprof"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+			if terminalOf(stdout(cmd)) != nil {
 				return wrongUse(cmd, errors.New("a profile is no text for a terminal: redirect it to a file"))
 			}
-			return d.copy(cmd.Context(), admin.DebugHeap, cmd.OutOrStdout())
+			return d.copy(cmd.Context(), admin.DebugHeap, stdout(cmd))
 		},
 	}
 }
@@ -101,9 +100,9 @@ func (d *debugging) lanesCommand() *cobra.Command {
 			}
 		}
 		if *format == formatJSON {
-			return printJSON(cmd.OutOrStdout(), found)
+			return printJSON(stdout(cmd), found)
 		}
-		return lanesTable(found, time.Now()).print(cmd.OutOrStdout())
+		return lanesTable(found, time.Now()).print(stdout(cmd))
 	}
 	return cmd
 }
@@ -226,9 +225,9 @@ func (d *debugging) dumpCommand() *cobra.Command {
 			return err
 		}
 		for _, text := range missing {
-			fmt.Fprintf(cmd.ErrOrStderr(), "berth: %s\n", text)
+			fmt.Fprintf(stderr(cmd), "berth: %s\n", text)
 		}
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), path)
+		_, err = fmt.Fprintln(stdout(cmd), path)
 		return err
 	}
 	return cmd

@@ -42,9 +42,9 @@ func (a nodeApp) doctorCommand() *cobra.Command {
 		found := a.diagnose(cmd.Context())
 		var err error
 		if *format == formatJSON {
-			err = printJSON(cmd.OutOrStdout(), found)
+			err = printJSON(stdout(cmd), found)
 		} else {
-			err = printDiagnoses(cmd.OutOrStdout(), found)
+			err = printDiagnoses(stdout(cmd), found)
 		}
 		if err != nil {
 			return err

@@ -42,7 +42,7 @@ func (n nodeApp) eventsCommand() *cobra.Command {
 			}
 		}
 		return n.with(func(c *client) error {
-			return c.events(cmd.Context(), &eventShow{cmd.OutOrStdout(), want, *format, map[string]string{}})
+			return c.events(cmd.Context(), &eventShow{stdout(cmd), want, *format, map[string]string{}})
 		})
 	}
 	return cmd
@@ -111,8 +111,12 @@ func (v *eventShow) event(e *runtimeapi.ContainerEventResponse) error {
 	if c := eventContainer(e); c.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
 		more = fmt.Sprintf("code %d %s", c.GetExitCode(), c.GetReason())
 	}
-	_, err := fmt.Fprintln(v.out, eventRow(time.Unix(0, e.GetCreatedAt()).Format("2006-01-02 15:04:05.000"), eventKind(e), what,
-		cmp.Or(name, "-"), short(id), s.GetMetadata().GetNamespace()+"/"+s.GetMetadata().GetName(), more))
+	row := eventRow(time.Unix(0, e.GetCreatedAt()).Format("2006-01-02 15:04:05.000"), eventKind(e), what,
+		cmp.Or(name, "-"), short(id), s.GetMetadata().GetNamespace()+"/"+s.GetMetadata().GetName(), more)
+	if terminalOf(v.out) != nil {
+		row = visibleLine(row)
+	}
+	_, err := fmt.Fprintln(v.out, row)
 	return err
 }
 

@@ -69,7 +69,7 @@ func (c *client) exec(cmd *cobra.Command, word string, argv []string, o *execOpt
 	if o.timeout > 0 { // no deadline: the daemon would learn of it, and could say so first, in words of its own
 		defer time.AfterFunc(o.timeout, func() { cancel(late) }).Stop()
 	}
-	s := admin.Streams{Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()}
+	s := programStreams(cmd)
 	if o.stdin {
 		s.In = cmd.InOrStdin()
 	}
@@ -122,7 +122,7 @@ func (c *client) attach(cmd *cobra.Command, word string, stdin bool) error {
 	if err != nil {
 		return err
 	}
-	s := admin.Streams{Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()}
+	s := programStreams(cmd)
 	if stdin = stdin && takes.Stdin; stdin {
 		s.In = cmd.InOrStdin()
 	}
@@ -140,7 +140,7 @@ func (c *client) attach(cmd *cobra.Command, word string, stdin bool) error {
 	err = c.node.Attach(ctx, &admin.AttachRequest{Container: id, TTY: takes.TTY, Stdin: stdin}, s)
 	switch {
 	case errors.Is(context.Cause(ctx), errLeft):
-		fmt.Fprint(cmd.ErrOrStderr(), "\r\n") // the terminal may still be raw
+		fmt.Fprint(programStreams(cmd).Err, "\r\n") // the terminal may still be raw
 		return nil
 	case cmd.Context().Err() != nil:
 		return nil // interrupted, which is how this ends

@@ -32,9 +32,9 @@ func explainCommand() *cobra.Command {
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return listKeys(cmd.OutOrStdout())
+			return listKeys(stdout(cmd))
 		}
-		return explainKey(cmd.OutOrStdout(), args[0])
+		return explainKey(stdout(cmd), args[0])
 	}
 	return cmd
 }

@@ -61,13 +61,13 @@ func (c *client) forward(cmd *cobra.Command, word, address string, ports []strin
 			return err
 		}
 		all = append(all, f)
-		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is port %d of pod %s\n", f.Addr(), f.port, short(id)); err != nil {
+		if _, err := fmt.Fprintf(stdout(cmd), "%s is port %d of pod %s\n", f.Addr(), f.port, short(id)); err != nil {
 			return err
 		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := server{c, cmd.ErrOrStderr(), id, cancel}
+	s := server{c, stderr(cmd), id, cancel}
 	var serving sync.WaitGroup
 	for _, f := range all {
 		serving.Go(func() { s.serve(ctx, f) })

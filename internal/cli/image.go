@@ -65,11 +65,11 @@ func (c imager) list(cmd *cobra.Command, flags listFlags) error {
 		resp.Images = slices.DeleteFunc(resp.Images, func(i *runtimeapi.Image) bool { return len(i.GetRepoTags()) > 0 })
 	}
 	if *flags.format == formatJSON {
-		return printProto(cmd.OutOrStdout(), resp)
+		return printProto(stdout(cmd), resp)
 	}
 	if flags.quiet {
 		for _, i := range resp.GetImages() {
-			fmt.Fprintln(cmd.OutOrStdout(), i.GetId())
+			fmt.Fprintln(stdout(cmd), i.GetId())
 		}
 		return nil
 	}
@@ -90,7 +90,7 @@ func (c imager) list(cmd *cobra.Command, flags listFlags) error {
 	sort.Slice(rows, func(i, j int) bool { return rows[i][0] < rows[j][0] })
 	t := newTable("IMAGE", "ID", "SIZE", "")
 	t.rows = append(t.rows, rows...)
-	return t.print(cmd.OutOrStdout())
+	return t.print(stdout(cmd))
 }
 
 // imageNames are an image's tags; without any, its digests; without those, a dash.
@@ -124,7 +124,7 @@ func (c imager) remove(cmd *cobra.Command, args []string, force bool) error {
 			failed = append(failed, fmt.Errorf("remove image %s: %w", word, err))
 			continue
 		}
-		fmt.Fprintln(cmd.OutOrStdout(), word)
+		fmt.Fprintln(stdout(cmd), word)
 	}
 	return errors.Join(failed...)
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
@@ -40,7 +39,7 @@ func (c imager) importFile(cmd *cobra.Command, name string) error {
 		}
 		archive = f
 	}
-	p := newProgress(cmd.ErrOrStderr())
+	p := newProgress(stderr(cmd))
 	if p.onTerminal() {
 		archive = &sentReader{r: archive, total: size, tell: p.event}
 	}
@@ -53,7 +52,7 @@ func (c imager) importFile(cmd *cobra.Command, name string) error {
 		return fmt.Errorf("import %s: the archive holds no image", name)
 	}
 	for _, img := range imported {
-		if err := printImage(cmd.OutOrStdout(), img); err != nil {
+		if err := printImage(stdout(cmd), img); err != nil {
 			return err
 		}
 	}
@@ -110,12 +109,12 @@ func (c imager) exportTo(cmd *cobra.Command, output string, req admin.ExportRequ
 		req.Images = append(req.Images, ref)
 	}
 	if output != "-" {
-		return toFile(output, func(w io.Writer) error { return c.export(cmd.Context(), &req, w, cmd.ErrOrStderr()) })
+		return toFile(output, func(w io.Writer) error { return c.export(cmd.Context(), &req, w, stderr(cmd)) })
 	}
-	if f, ok := cmd.OutOrStdout().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if terminalOf(stdout(cmd)) != nil {
 		return errors.New("an archive is nothing for a terminal: use --output FILE, or pipe it somewhere")
 	}
-	return c.export(cmd.Context(), &req, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	return c.export(cmd.Context(), &req, stdout(cmd), stderr(cmd))
 }
 
 // reference is the image as the daemon is asked for it: as the person said where the daemon understands that, so that it

@@ -45,16 +45,16 @@ func (c imager) inspect(cmd *cobra.Command, word, format string) error {
 	}
 	v := inspectedImage{*d, onDisk(*d), users[d.ID]}
 	if format == formatJSON {
-		return printJSON(cmd.OutOrStdout(), v)
+		return printJSON(stdout(cmd), v)
 	}
 	var config ocispec.Image
 	if err := json.Unmarshal(d.Config, &config); err != nil {
 		return fmt.Errorf("image config of %s: %w", word, err)
 	}
-	if err := (sheet{cmd.OutOrStdout()}).print(append(v.facts(time.Now()), configFacts(config)...)); err != nil {
+	if err := (sheet{stdout(cmd)}).print(append(v.facts(time.Now()), configFacts(config)...)); err != nil {
 		return err
 	}
-	return v.printLayers(cmd.OutOrStdout())
+	return v.printLayers(stdout(cmd))
 }
 
 // fact is one line of a sheet, or several with one name.
@@ -75,6 +75,9 @@ func (s sheet) print(facts []fact) error {
 	for _, f := range facts {
 		name := f.name
 		for _, v := range f.values {
+			if terminalOf(s.Writer) != nil {
+				v = visibleLine(v)
+			}
 			if v != "" {
 				fmt.Fprintf(&text, "%-*s   %s\n", width, name, v)
 				name = ""
@@ -156,9 +159,9 @@ func (a imageApp) historyCommand() *cobra.Command {
 			}
 			steps, err := historyOf(*d)
 			if err != nil || *format == formatJSON {
-				return printUnless(err, cmd.OutOrStdout(), steps)
+				return printUnless(err, stdout(cmd), steps)
 			}
-			return printHistory(cmd.OutOrStdout(), steps, whole, time.Now())
+			return printHistory(stdout(cmd), steps, whole, time.Now())
 		})
 	}
 	return cmd

@@ -65,9 +65,9 @@ func (a imageApp) duCommand() *cobra.Command {
 				return err
 			}
 			if *format == formatJSON {
-				return printJSON(cmd.OutOrStdout(), s)
+				return printJSON(stdout(cmd), s)
 			}
-			return s.print(cmd.OutOrStdout(), layers)
+			return s.print(stdout(cmd), layers)
 		})
 	}
 	return cmd
@@ -229,9 +229,9 @@ func (c imager) prune(cmd *cobra.Command, flags pruneFlags) error {
 	doomed := prunable(all, users, flags, time.Now())
 	if flags.dryRun {
 		for _, d := range doomed {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", d.ID, nameOf(d))
+			fmt.Fprintf(stdout(cmd), "%s %s\n", d.ID, nameOf(d))
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s would be free\n", bytesText(freedBy(all, doomed)))
+		fmt.Fprintf(stdout(cmd), "%s would be free\n", bytesText(freedBy(all, doomed)))
 		return nil
 	}
 	before, err := c.usedBytes(cmd.Context())
@@ -244,11 +244,11 @@ func (c imager) prune(cmd *cobra.Command, flags pruneFlags) error {
 			failed = append(failed, fmt.Errorf("remove image %s: %w", nameOf(d), err))
 			continue
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", d.ID, nameOf(d))
+		fmt.Fprintf(stdout(cmd), "%s %s\n", d.ID, nameOf(d))
 	}
 	after, err := c.usedBytes(cmd.Context())
 	if err == nil {
-		fmt.Fprintf(cmd.OutOrStdout(), "%s freed\n", bytesText(before-min(after, before)))
+		fmt.Fprintf(stdout(cmd), "%s freed\n", bytesText(before-min(after, before)))
 	}
 	return errors.Join(append(failed, err)...)
 }

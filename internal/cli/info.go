@@ -26,12 +26,12 @@ func (a nodeApp) versionCommand() *cobra.Command {
 				return err
 			}
 			if *format == formatJSON {
-				return printJSON(cmd.OutOrStdout(), v)
+				return printJSON(stdout(cmd), v)
 			}
 			if v.Daemon == "" {
 				v.Daemon = "- (" + err.Error() + ")"
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "berth   %s\ndaemon  %s\n", v.Client, v.Daemon)
+			_, err = fmt.Fprintf(stdout(cmd), "berth   %s\ndaemon  %s\n", v.Client, v.Daemon)
 			return err
 		})
 	}
@@ -57,14 +57,14 @@ func (c *client) check(cmd *cobra.Command, req *admin.CheckRequest, format strin
 	err := c.node.Check(cmd.Context(), req, func(f admin.Finding) {
 		found = append(found, f)
 		if format == formatTable {
-			fmt.Fprintln(cmd.OutOrStdout(), findingText(f))
+			fmt.Fprintln(stdout(cmd), findingText(f))
 		}
 	})
 	if err != nil {
 		return err
 	}
 	if format == formatJSON {
-		if err := printJSON(cmd.OutOrStdout(), found); err != nil {
+		if err := printJSON(stdout(cmd), found); err != nil {
 			return err
 		}
 	}
@@ -80,7 +80,7 @@ func (c *client) check(cmd *cobra.Command, req *admin.CheckRequest, format strin
 	case wrong > 0:
 		return fmt.Errorf("findings: %d; berth check --repair mends what can be mended", wrong)
 	case format == formatTable && len(found) == 0:
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), "nothing is wrong")
+		_, err = fmt.Fprintln(stdout(cmd), "nothing is wrong")
 	}
 	return err
 }

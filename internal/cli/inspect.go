@@ -35,7 +35,7 @@ func (a *app) inspectCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printJSON(cmd.OutOrStdout(), v)
+			return printJSON(stdout(cmd), v)
 		})
 	}
 	return cmd

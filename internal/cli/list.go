@@ -40,7 +40,7 @@ func (c lister) ps(cmd *cobra.Command, all bool, format string) error {
 	list := resp.GetContainers()
 	sort.SliceStable(list, func(i, j int) bool { return list[i].GetCreatedAt() > list[j].GetCreatedAt() })
 	if format == formatJSON {
-		return printProto(cmd.OutOrStdout(), resp)
+		return printProto(stdout(cmd), resp)
 	}
 	pods, err := c.ListPodSandbox(cmd.Context(), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
@@ -62,7 +62,7 @@ func (c lister) ps(cmd *cobra.Command, all bool, format string) error {
 		}
 		t.add(short(i.GetId()), i.GetMetadata().GetName(), imageName(i), state, age(time.Unix(0, i.GetCreatedAt()), now), pod)
 	}
-	return t.print(cmd.OutOrStdout())
+	return t.print(stdout(cmd))
 }
 
 // containerState is the state of a container in words. How one ended is only in its status.
@@ -117,7 +117,7 @@ func (c lister) pods(cmd *cobra.Command, format string) error {
 	}
 	sort.SliceStable(n.pods, func(i, j int) bool { return n.pods[i].GetCreatedAt() > n.pods[j].GetCreatedAt() })
 	if format == formatJSON {
-		return printProto(cmd.OutOrStdout(), &runtimeapi.ListPodSandboxResponse{Items: n.pods})
+		return printProto(stdout(cmd), &runtimeapi.ListPodSandboxResponse{Items: n.pods})
 	}
 	count := map[string]int{}
 	for _, i := range n.containers {
@@ -136,7 +136,7 @@ func (c lister) pods(cmd *cobra.Command, format string) error {
 		t.add(short(p.GetId()), p.GetMetadata().GetName(), p.GetMetadata().GetNamespace(), stateText(p.GetState().String()),
 			age(time.Unix(0, p.GetCreatedAt()), now), strconv.Itoa(count[p.GetId()]), address(resp.GetStatus()), stuck(resp.GetInfo()))
 	}
-	return t.print(cmd.OutOrStdout())
+	return t.print(stdout(cmd))
 }
 
 func address(s *runtimeapi.PodSandboxStatus) string {

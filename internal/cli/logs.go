@@ -23,7 +23,8 @@ func (a *app) logsCommand() *cobra.Command {
 	cmd.Flags().Lookup("tail").DefValue = "all"
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {
-			r := &logReader{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), timestamps: timestamps, tail: tail}
+			program := programStreams(cmd)
+			r := &logReader{out: program.Out, err: program.Err, timestamps: timestamps, tail: tail}
 			return c.logs(cmd.Context(), args[0], r, follow)
 		})
 	}

@@ -49,8 +49,24 @@ func newTable(head ...string) *table { return &table{rows: [][]string{head}} }
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 func (t *table) print(w io.Writer) error {
+	if terminalOf(w) != nil {
+		t = t.visible()
+	}
 	_, err := io.WriteString(w, strings.Join(t.lines(), "\n")+"\n")
 	return err
+}
+
+// visible is the table with what would move a cursor escaped: no cell becomes two lines.
+func (t *table) visible() *table {
+	v := &table{}
+	for _, row := range t.rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = visibleLine(cell)
+		}
+		v.rows = append(v.rows, cells)
+	}
+	return v
 }
 
 // lines are the rows, aligned.

@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 
@@ -25,8 +24,8 @@ type progress struct {
 
 func newProgress(w io.Writer) *progress {
 	p := &progress{w: w, last: map[string]admin.PullEvent{}}
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		p.width, p.height, _ = term.GetSize(int(f.Fd()))
+	if terminal := terminalOf(w); terminal != nil {
+		p.width, p.height, _ = term.GetSize(int(terminal.Fd()))
 	}
 	return p
 }
@@ -77,10 +76,10 @@ func (p *progress) draw() {
 		shown = shown[len(shown)-room:]
 	}
 	for _, layer := range shown {
-		fmt.Fprintf(&text, "\r\x1b[K%s\n", bar(p.last[layer], p.width))
+		fmt.Fprintf(&text, "\r\x1b[K%s\n", visibleLine(bar(p.last[layer], p.width)))
 	}
 	p.drawn = len(shown)
-	_, _ = io.WriteString(p.w, text.String())
+	_ = drawOn(p.w, text.String())
 }
 
 // bar is the line of one layer, never longer than the terminal is wide.

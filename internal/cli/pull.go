@@ -33,11 +33,11 @@ func (a *app) pullCommand() *cobra.Command {
 			}
 		}
 		return a.with(func(c *client) error {
-			img, err := c.pull(cmd.Context(), &req, cmd.ErrOrStderr())
+			img, err := c.pull(cmd.Context(), &req, stderr(cmd))
 			if err != nil {
 				return err
 			}
-			return printImage(cmd.OutOrStdout(), img)
+			return printImage(stdout(cmd), img)
 		})
 	}
 	return cmd

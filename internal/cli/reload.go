@@ -28,14 +28,14 @@ func reload(cmd *cobra.Command, c *client, format string) error {
 		return err
 	}
 	if format == formatJSON {
-		return printJSON(cmd.OutOrStdout(), resp)
+		return printJSON(stdout(cmd), resp)
 	}
 	if len(resp.Changes) == 0 {
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), "nothing has changed")
+		_, err = fmt.Fprintln(stdout(cmd), "nothing has changed")
 		return err
 	}
 	for _, change := range resp.Changes {
-		if _, err := fmt.Fprintln(cmd.OutOrStdout(), config.Change(change)); err != nil {
+		if _, err := fmt.Fprintln(stdout(cmd), config.Change(change)); err != nil {
 			return err
 		}
 	}

@@ -46,7 +46,7 @@ func (c *client) forEach(cmd *cobra.Command, args []string, do func(*node, targe
 			failed = append(failed, err)
 			continue
 		}
-		fmt.Fprintln(cmd.OutOrStdout(), word)
+		fmt.Fprintln(stdout(cmd), word)
 	}
 	return errors.Join(failed...)
 }

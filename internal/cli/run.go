@@ -83,7 +83,7 @@ func (r *runner) run() error {
 		return r.undo(ctx, fmt.Errorf("start the container: %w", err))
 	}
 	if r.o.detach {
-		_, err := fmt.Fprintln(r.cmd.OutOrStdout(), r.container)
+		_, err := fmt.Fprintln(stdout(r.cmd), r.container)
 		return err
 	}
 	s.started()
@@ -144,7 +144,7 @@ func (r *runner) ensureImage(ctx context.Context) (string, error) {
 			return img.GetId(), nil
 		}
 	}
-	img, err := r.pull(ctx, &admin.PullRequest{Reference: r.o.image}, r.cmd.ErrOrStderr())
+	img, err := r.pull(ctx, &admin.PullRequest{Reference: r.o.image}, stderr(r.cmd))
 	return img.ID, err
 }
 
@@ -226,7 +226,7 @@ func (r *runner) foreground(ctx context.Context, s *session) error {
 	}
 	if errors.Is(err, errLeft) {
 		s.giveBack()
-		_, err := fmt.Fprintf(r.cmd.ErrOrStderr(), "\nberth attach %s comes back to it, berth rm -f %s ends it\n", r.o.name, r.o.name)
+		_, err := fmt.Fprintf(stderr(r.cmd), "\nberth attach %s comes back to it, berth rm -f %s ends it\n", r.o.name, r.o.name)
 		return err
 	}
 	if err != nil {
@@ -244,7 +244,8 @@ func (r *runner) follow(ctx context.Context, w *watch) error {
 	if err != nil {
 		return err
 	}
-	log := &logReader{path: resp.GetStatus().GetLogPath(), tail: -1, out: r.cmd.OutOrStdout(), err: r.cmd.ErrOrStderr(), ended: w.ended}
+	program := programStreams(r.cmd)
+	log := &logReader{path: resp.GetStatus().GetLogPath(), tail: -1, out: program.Out, err: program.Err, ended: w.ended}
 	return log.copy(ctx)
 }
 
@@ -253,7 +254,7 @@ func (r *runner) interrupt(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, cleanTime)
 	defer cancel()
 	if err := r.stopContainer(ctx, r.container, 10); err != nil {
-		fmt.Fprintf(r.cmd.ErrOrStderr(), "berth: %v\n", err)
+		fmt.Fprintf(stderr(r.cmd), "berth: %v\n", err)
 	}
 }
 

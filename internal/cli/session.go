@@ -35,6 +35,9 @@ var errLeft = errors.New("left by ^P ^Q")
 
 // terminalOf is the terminal behind a stream, if there is one.
 func terminalOf(stream any) *os.File {
+	if p, ok := stream.(*printer); ok {
+		stream = p.terminal
+	}
 	if f, ok := stream.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		return f
 	}
@@ -47,9 +50,8 @@ func (s *session) attach(setup context.Context) error {
 	ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(setup))
 	s.done, s.sizes = make(chan error, 1), make(chan admin.Size, 1)
 	ready := make(chan struct{})
-	streams := admin.Streams{
-		Out: s.cmd.OutOrStdout(), Err: s.cmd.ErrOrStderr(), Resize: s.sizes, Ready: func() { close(ready) },
-	}
+	streams := programStreams(s.cmd)
+	streams.Resize, streams.Ready = s.sizes, func() { close(ready) }
 	if s.o.stdin {
 		streams.In = s.cmd.InOrStdin()
 	}
@@ -115,7 +117,7 @@ func (s *screen) giveBack() {
 
 // take makes the terminal hand on every key, where somebody types, and follows its size.
 func (s *screen) take(ctx context.Context, cmd *cobra.Command, typing bool) error {
-	in, out := terminalOf(cmd.InOrStdin()), terminalOf(cmd.OutOrStdout())
+	in, out := terminalOf(cmd.InOrStdin()), terminalOf(stdout(cmd))
 	if in != nil && typing {
 		old, err := term.MakeRaw(int(in.Fd()))
 		if err != nil {

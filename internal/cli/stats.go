@@ -65,7 +65,7 @@ func (a *app) statsFlags(cmd *cobra.Command, v *statsView) *cobra.Command {
 		if v.most < 0 {
 			return wrongUse(cmd, fmt.Errorf("--number %d: is negative", v.most))
 		}
-		v.out, v.format, v.words = cmd.OutOrStdout(), *format, args
+		v.out, v.format, v.words = stdout(cmd), *format, args
 		return a.with(func(c *client) error {
 			v.client = c
 			return v.show(cmd.Context())
@@ -142,8 +142,7 @@ func (v *statsView) draw(rows []statsRow) error {
 	}
 	if terminal := terminalOf(v.out); !v.once && terminal != nil && os.Getenv("TERM") != "dumb" {
 		if width, height, err := term.GetSize(int(terminal.Fd())); err == nil {
-			_, err := io.WriteString(v.out, frame(t.lines(), width, height))
-			return err
+			return drawOn(v.out, frame(t.visible().lines(), width, height))
 		}
 	}
 	return t.print(v.out)

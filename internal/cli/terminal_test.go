@@ -70,7 +70,7 @@ func (p *person) berth(ctx context.Context, d *daemon, args ...string) {
 		root.SetIn(p.slave)
 		root.SetOut(p.slave)
 		root.SetErr(p.slave)
-		p.code <- exitCode(root.ExecuteContext(ctx), p.slave)
+		p.code <- exitCode(root.ExecuteContext(ctx), stderr(root))
 	}()
 }
 
