@@ -5,6 +5,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/limit"
 	"berth/internal/pod"
 )
 
@@ -20,6 +21,9 @@ var eventTypes = map[pod.EventKind]runtimeapi.ContainerEventType{
 func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	w := s.Pods.Watch()
 	defer w.Close()
+	if err := limit.Watchers.Check(int64(s.Pods.EventCounts().Watchers)); err != nil {
+		return err
+	}
 	if err := stream.SendHeader(metadata.MD{}); err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/limit"
 	"berth/internal/telemetry"
 	"berth/test/patience"
 )
@@ -136,6 +137,46 @@ func TestEventsThatNobodyReads(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// TestWatchersAreCounted refuses one more than there may be, until another has gone.
+func TestWatchersAreCounted(t *testing.T) {
+	missing := false
+	s := &Server{Pods: openPods(t, &missing)}
+	defer s.Pods.Close()
+	c := dial(t, s)
+	open := func(ctx context.Context) error {
+		stream, err := c.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+		if err != nil {
+			return err
+		}
+		if _, err := stream.Header(); err != nil {
+			return err
+		}
+		return nil
+	}
+	gone, leave := context.WithCancel(t.Context())
+	if err := open(gone); err != nil {
+		t.Fatal(err)
+	}
+	for range limit.Watchers.Limit - 1 {
+		if err := open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.watchers(t, int(limit.Watchers.Limit))
+	stream, err := c.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), limit.Watchers.Name) {
+		t.Errorf("one more is told: %v", err)
+	}
+	leave()
+	s.watchers(t, int(limit.Watchers.Limit)-1)
+	if err := open(t.Context()); err != nil {
+		t.Errorf("after one has gone: %v", err)
 	}
 }
 

@@ -158,6 +158,11 @@ var (
 		Name: "output of an ExecSync, both streams", Unit: Bytes, Limit: 16<<20 - 4<<10,
 		Beyond: "is lost, and the log says how much",
 	})
+	// ExecOutputs does not count what every probe may say.
+	ExecOutputs = define(Budget{
+		Name: "output of all ExecSyncs under way, without the first 64 KiB of each stream", Unit: Bytes, Limit: 128 << 20,
+		Beyond: "is lost, and the log says how much",
+	})
 	DebugClients = define(Budget{
 		Name: "clients of berth debug at once", Limit: 4, Beyond: refused, Advice: "end other runs of berth debug",
 	})
@@ -176,6 +181,10 @@ var (
 	IdleConnections = define(Budget{
 		Name: "connections for exec, attach and port-forward that use no address", Limit: 512,
 		Beyond: "ends the oldest of them",
+	})
+	Watchers = define(Budget{
+		Name: "clients that watch events over CRI at once", Limit: 100, Beyond: refused,
+		Advice: "end other runs of berth events",
 	})
 	UnreadEvents = define(Budget{
 		Name: "events that wait for a client that watches", Limit: 1024, Beyond: "ends the watch",

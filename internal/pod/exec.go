@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -55,7 +56,8 @@ func (s Streams) ExecSync(ctx context.Context, id ID, cmd []string, timeout time
 	if err != nil {
 		return Output{}, err
 	}
-	var stdout, stderr capture
+	stdout, stderr := capture{of: &s.outputs}, capture{of: &s.outputs}
+	defer func() { stdout.release(); stderr.release() }()
 	res, err := s.cfg.Runtime.Exec(ctx, string(p.id), string(id), runtime.Exec{
 		Process: spec.Process(base, cmd, false), Stdout: &stdout, Stderr: &stderr, Timeout: timeout,
 	})
@@ -133,15 +135,50 @@ func (s *Pods) RuntimeSpec(id ID) (*specs.Spec, error) {
 	return &sp, nil
 }
 
-// capture keeps what one stream of an exec brings, as far as it fits into an answer.
+// outputs counts what all execs under way keep. The zero value is ready.
+type outputs struct{ used atomic.Int64 }
+
+// take returns how much of n there is room for.
+func (o *outputs) take(n int64) int64 {
+	for {
+		used := o.used.Load()
+		n = max(min(n, limit.ExecOutputs.Limit-used), 0)
+		if o.used.CompareAndSwap(used, used+n) {
+			return n
+		}
+	}
+}
+
+func (o *outputs) give(n int64) { o.used.Add(-n) }
+
+// ownOutput is what a stream of an exec keeps however much others do.
+const ownOutput = 64 << 10
+
+// capture keeps what one stream of an exec brings, as far as it fits into an answer, and as all execs have room.
 type capture struct {
-	data []byte
-	lost int64 // bytes thrown away
+	of    *outputs
+	taken int64 // of it
+	data  []byte
+	lost  int64 // bytes thrown away
+}
+
+// release gives back what was taken of the room that all share.
+func (c *capture) release() {
+	c.of.give(c.taken)
+	c.taken = 0
 }
 
 // Write never fails.
 func (c *capture) Write(p []byte) (int, error) {
 	kept := min(len(p), maxOutput()-len(c.data))
+	if c.lost > 0 {
+		kept = 0 // what comes behind a gap would look as if it belonged there
+	}
+	if own := max(ownOutput-len(c.data), 0); kept > own {
+		got := c.of.take(int64(kept - own))
+		c.taken += got
+		kept = own + int(got)
+	}
 	c.data = append(c.data, p[:kept]...)
 	c.lost += int64(len(p) - kept)
 	return len(p), nil

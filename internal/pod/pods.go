@@ -87,6 +87,8 @@ type Config struct {
 	UserNS func(handler string) error
 	// HandlerSpec is what Handlers finds, and what the same configuration says of that handler's containers.
 	HandlerSpec func(name string) (runtime.Handler, spec.Handler, error)
+	// Refused says why a handler makes no new pods, nil if it does. It may be nil itself.
+	Refused func(handler string) error
 	// Delegated says whether the host's cgroup2 hierarchy is mounted with nsdelegate now. Containers with a writable
 	// /sys/fs/cgroup need that.
 	Delegated func() (bool, error)
@@ -124,6 +126,7 @@ type Pods struct {
 	categories int  // of SELinux, of which pods get two each
 	projects   bool // the writable layers are on a file system that keeps account of projects
 	rates      rates
+	outputs    outputs
 }
 
 // Problem is something that a person should look at: a record that cannot be read, an undo that does not succeed.
