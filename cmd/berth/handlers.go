@@ -115,7 +115,14 @@ func (n *node) tryRuntimes(ctx context.Context, found []host.Runtime) (string, [
 	try := func(ctx context.Context, r host.Runtime) host.Runtime {
 		return host.TryRuntime(ctx, r, n.cfg.State, n.facts.CgroupDriver, n.helpers.Run)
 	}
-	return host.ChooseRuntime(ctx, filepath.Join(n.cfg.Root, "runtimes"), n.facts, found, try)
+	name, all, err := host.ChooseRuntime(ctx, filepath.Join(n.cfg.Root, "runtimes"), n.facts, found, try)
+	for _, r := range all {
+		for _, a := range r.Holes() {
+			n.log.Warn("containers may get out of a runtime: install a version that has the hole closed",
+				"runtime", r.Name, "path", r.Path, "version", r.Version, "advisory", a.ID, "source", a.Source)
+		}
+	}
+	return name, all, err
 }
 
 // find finds the runtime that a pod asks for by name; "" is the default.

@@ -246,6 +246,7 @@ func (n *node) openPods(context.Context) (err error) {
 		Runtime: n.driver, Network: n.network, Images: shelf{n.images},
 		Handlers:    func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
 		UserNS:      n.features.usernsError,
+		Refused:     func(handler string) error { return refusedForHoles(n, handler) },
 		Delegated:   host.Delegated,
 		HandlerSpec: func(name string) (runtime.Handler, spec.Handler, error) { return n.handlers.Load().findSpec(name) },
 		Sysctls:     func() map[string]string { return podSysctls(n.inForce.Load().Pods) },

@@ -403,3 +403,16 @@ func TestDoctorListsLimits(t *testing.T) {
 		}
 	}
 }
+
+func TestDoctorNamesHoles(t *testing.T) {
+	r := host.Runtime{Name: "fast", Path: "/x/runc", Program: "runc", Version: "1.2.7", Works: true}
+	d, open := holes(r)
+	if !open || d.Result != warning || !strings.Contains(d.Text, "/x/runc 1.2.7: CVE-2025-31133 of 2025-11-05") ||
+		!strings.Contains(d.Remedy, "GHSA-9493-h29p-rfm2") {
+		t.Errorf("%v: %+v", open, d)
+	}
+	r.Version = "1.2.8"
+	if d, open := holes(r); open {
+		t.Errorf("a mended one: %+v", d)
+	}
+}

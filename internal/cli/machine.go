@@ -166,8 +166,29 @@ func (m machine) runtimes(ctx context.Context) []diagnosis {
 		_, named := configured[r.Name]
 		found[i] = m.runtime(r, works && !named && m.config.Runtimes.Default != r.Name)
 	}
+	for _, r := range all {
+		if d, open := holes(host.Identify(r)); open {
+			found = append(found, d)
+		}
+	}
 	found = append(found, m.fallback(all)...)
 	return append(found, endTrials(dir)...)
+}
+
+// holes tells of the published ways out of a runtime's containers that are open on this machine.
+func holes(r host.Runtime) (d diagnosis, open bool) {
+	var ids, sources []string
+	for _, a := range r.Holes() {
+		ids = append(ids, a.ID+" of "+a.Date)
+		if !slices.Contains(sources, a.Source) {
+			sources = append(sources, a.Source)
+		}
+	}
+	if len(ids) == 0 || !r.Works {
+		return diagnosis{}, false
+	}
+	return diagnosis{"runtime " + r.Name, warning, fmt.Sprintf("containers may get out of %s %s: %s", r.Path, r.Version,
+		strings.Join(ids, ", ")), "install a version that has them closed: " + strings.Join(sources, ", ")}, true
 }
 
 // fallback tells of a default runtime that is not there at all.

@@ -14,6 +14,12 @@ import (
 	"time"
 )
 
+// What becomes of pods whose runtime has known holes.
+const (
+	HolesWarn   = "warn"
+	HolesRefuse = "refuse"
+)
+
 // Whether containers get SELinux labels, where somebody says so.
 const (
 	SELinuxOn  = "on"
@@ -41,7 +47,10 @@ type Config struct {
 	// CgroupDriver is cgroupfs or systemd; empty: systemd where it can be.
 	CgroupDriver string
 	// SELinux is SELinuxOn or SELinuxOff; empty: on where the kernel has it and its policy knows containers.
-	SELinux   string
+	SELinux string
+	// KnownHoles is HolesWarn or HolesRefuse: what becomes of new pods whose runtime has published ways out.
+	KnownHoles string
+
 	CNI       CNI       // networks
 	CDI       CDI       // devices that vendors describe
 	Registry  Registry  // where images come from

@@ -54,6 +54,7 @@ state = "/run/b2"
 socket = "/run/b2/x.sock"
 log_level = "debug"
 log_format = "json"
+known_holes = "refuse"
 [cni]
 config_dir = "/a \"quoted\" \u0007 dir"
 plugin_dirs = ["/p1"]
@@ -142,9 +143,10 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 	got, on := load(t, full), true
 	want := &Config{
 		Root: "/srv/berth", State: "/run/b2", Socket: "/run/b2/x.sock", LogLevel: "debug", LogFormat: "json",
-		CNI:      CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second}, Duration{61 * time.Second}},
-		CDI:      CDI{SpecDirs: []string{"/cdi"}},
-		Registry: Registry{"/certs"},
+		KnownHoles: "refuse",
+		CNI:        CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second}, Duration{61 * time.Second}},
+		CDI:        CDI{SpecDirs: []string{"/cdi"}},
+		Registry:   Registry{"/certs"},
 		Images: Images{
 			"/images", 3, 2, 5, Duration{7 * time.Second}, Duration{6 * time.Minute}, true, "registry", 6_000_000_000,
 			"/opt/igzip",

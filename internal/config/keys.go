@@ -62,6 +62,13 @@ var keys = []key[Config]{
 			"nowhere else",
 	},
 	{
+		name:    "known_holes",
+		field:   of(func(c *Config) *string { return &c.KnownHoles }, oneOf(HolesWarn, HolesRefuse), HolesWarn),
+		comment: "Of runtimes from whose containers a way out is published: warn, or refuse new pods.",
+		meaning: "`warn` or `refuse`: what becomes of new pods whose [runtime](runtimes.md) has a published way out of " +
+			"its containers. `berth doctor` names them",
+	},
+	{
 		name:    "cni.config_dir",
 		field:   of(func(c *Config) *string { return &c.CNI.ConfigDir }, path, "/etc/cni/net.d"),
 		comment: "The first configuration by name is the pods' network.",

@@ -20,6 +20,8 @@ type Runtime struct {
 	Version string   // as it says itself; empty when it was not asked, or did not answer
 	Works   bool     // it was tried, and a container came of it
 	Why     string   // why it does not work
+	Program string   // what it says to be, such as runc; of one that did not answer, its file's name
+	Mended  []string // CVEs that its package has fixed, whatever its version
 
 	unsure bool // the trial was cut short: it says nothing about the next one
 }
@@ -93,6 +95,11 @@ type outcome struct {
 	Version string `json:"version"`
 	Works   bool   `json:"works"`
 	Why     string `json:"why,omitempty"`
+
+	// Program and Mended are Runtime's; Asked is false in records of before there was either.
+	Asked   bool     `json:"asked,omitempty"`
+	Program string   `json:"program,omitempty"`
+	Mended  []string `json:"mended,omitempty"`
 }
 
 func (o outcome) about(other outcome) bool {
@@ -145,9 +152,14 @@ func settle(ctx context.Context, facts Facts, found []Runtime, kept []outcome, t
 		if i := slices.IndexFunc(kept, subject.about); i >= 0 {
 			subject = kept[i]
 			r.Version, r.Works, r.Why = subject.Version, subject.Works, subject.Why
+			r.Program, r.Mended = subject.Program, subject.Mended
 		} else {
 			r, tried = try(ctx, r), true
 			subject.Version, subject.Works, subject.Why = r.Version, r.Works, r.Why
+		}
+		if !subject.Asked {
+			r, tried = Identify(r), true
+			subject.Asked, subject.Program, subject.Mended = true, r.Program, r.Mended
 		}
 		all = append(all, r)
 		if !r.unsure {
@@ -155,6 +167,20 @@ func settle(ctx context.Context, facts Facts, found []Runtime, kept []outcome, t
 		}
 	}
 	return all, fresh, tried
+}
+
+// Identify tells what a runtime is, and what its package has mended in it. It reads the lists of dpkg, which takes a
+// while.
+func Identify(r Runtime) Runtime {
+	path := r.Path
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	if r.Program == "" {
+		r.Program = filepath.Base(path)
+	}
+	r.Mended = mended("/", path)
+	return r
 }
 
 func subjectOf(r Runtime, facts Facts) (outcome, error) {

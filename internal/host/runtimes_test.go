@@ -385,3 +385,30 @@ func TestNoneWorks(t *testing.T) {
 		t.Errorf("a missing file: %v, %v", all, err)
 	}
 }
+
+// TestOutcomesOfBefore were kept before anybody asked what a runtime is: it is asked then, without another trial.
+func TestOutcomesOfBefore(t *testing.T) {
+	file := script(t, filepath.Join(t.TempDir(), "runc"), "")
+	cache := filepath.Join(t.TempDir(), "runtimes")
+	r := Runtime{Name: "mine", Path: file}
+	before, err := subjectOf(r, Facts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before.Version, before.Works = "1.1.11", true
+	if err := outcomes.Write(cache, []outcome{before}); err != nil {
+		t.Fatal(err)
+	}
+	try := func(context.Context, Runtime) Runtime { panic("it was tried before") }
+	for range 2 {
+		_, all, err := ChooseRuntime(t.Context(), cache, Facts{}, []Runtime{r}, try)
+		if err != nil || len(all) != 1 || all[0].Program != "runc" || len(all[0].Holes()) != 4 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		var kept []outcome
+		_, err = outcomes.Read(cache, &kept)
+		if err != nil || len(kept) != 1 || !kept[0].Asked || kept[0].Program != "runc" {
+			t.Fatalf("%+v, %v", kept, err)
+		}
+	}
+}

@@ -34,7 +34,7 @@ func TryRuntime(ctx context.Context, r Runtime, stateDir, driver string, run fun
 	// What an earlier daemon left when it was killed in the middle of a trial.
 	err := t.undo(ctx)
 	if err == nil {
-		r.Version, err = t.version(ctx)
+		r.Program, r.Version, err = t.version(ctx)
 	}
 	if err == nil {
 		err = errors.Join(t.create(ctx), t.undo(ctx))
@@ -76,18 +76,18 @@ func newTrial(r Runtime, stateDir string, run func(context.Context, string, *exe
 	return &trial{path: r.Path, more: r.Args, id: id, dir: filepath.Join(stateDir, id), run: run}
 }
 
-// version asks the runtime for its version: the last word of the first line.
-func (t *trial) version(ctx context.Context) (string, error) {
+// version asks the runtime what it is, the first word of the first line, and for its version, the last.
+func (t *trial) version(ctx context.Context) (program, version string, err error) {
 	var out bytes.Buffer
 	if err := t.exec(ctx, &out, "--version"); err != nil {
-		return "", err
+		return "", "", err
 	}
 	first, _, _ := strings.Cut(out.String(), "\n")
 	words := strings.Fields(first)
 	if len(words) == 0 {
-		return "", fmt.Errorf("%s --version says nothing", t.path)
+		return "", "", fmt.Errorf("%s --version says nothing", t.path)
 	}
-	return words[len(words)-1], nil
+	return words[0], words[len(words)-1], nil
 }
 
 func (t *trial) exec(ctx context.Context, stdout *bytes.Buffer, args ...string) error {

@@ -44,6 +44,11 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	if err != nil {
 		return "", err
 	}
+	if s.cfg.Refused != nil {
+		if err := s.cfg.Refused(handler); err != nil {
+			return "", inPod(cfg.Metadata, err)
+		}
+	}
 	if _, err := shmSize(cfg, options); err != nil {
 		return "", inPod(cfg.Metadata, err)
 	}
