@@ -100,8 +100,9 @@ func (l *container) ended(fill func(*Container)) {
 }
 
 // initExited ends a pod whose own container is gone: the kernel has killed all that shared its PID namespace, a sandboxed
-// runtime all that was in the sandbox, and a pod whose pid is nobody's is none.
+// runtime all that was in the sandbox, and a pod whose pid is nobody's is none. Of a pod in the making create sees it.
 func (p *pod) initExited() {
+	p.initEnded.Store(true)
 	if p.rec.Load().State != Ready {
 		return
 	}

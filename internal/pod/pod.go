@@ -33,6 +33,8 @@ type pod struct {
 	ours bool
 	// answered is set when the id was given to a caller that still listened.
 	answered atomic.Bool
+	// initEnded is set when the container that stands for the pod has ended.
+	initEnded atomic.Bool
 	// adopted is closed when a restarted daemon knows again what runs; operations on containers wait for it.
 	adopted chan struct{}
 

@@ -186,6 +186,9 @@ func (p *pod) create(ctx context.Context) error {
 	}
 	m := p.making()
 	err := m.plan().Forward(ctx)
+	if err == nil && p.initEnded.Load() {
+		err = errInitEnded
+	}
 	if err == nil {
 		err = p.update(ctx, "pod.ready", func(r *Record) error {
 			r.IPs, r.Init = m.ips, m.init
@@ -193,6 +196,9 @@ func (p *pod) create(ctx context.Context) error {
 		})
 	}
 	if err == nil {
+		if p.initEnded.Load() { // meanwhile; it is told twice at worst
+			p.initExited()
+		}
 		return nil
 	}
 	meta := p.rec.Load().Config.Get().Metadata
@@ -202,6 +208,10 @@ func (p *pod) create(ctx context.Context) error {
 	}
 	return err
 }
+
+// errInitEnded is why a pod whose own container did not live does not become ready: no container could join it.
+var errInitEnded = errors.New("the container that stands for the pod has ended while the pod was made: " +
+	"was it killed, for its memory or by somebody? the kernel's log tells; the pod is unmade, and can be asked for again")
 
 // inPod says of which pod err is, which may have no id that its caller knows.
 func inPod(m *runtimeapi.PodSandboxMetadata, err error) error {
