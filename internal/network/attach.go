@@ -187,8 +187,21 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.now().DelTimeout)
 	defer cancel()
+	cutOff := a.Undoing || damaged != nil
+	if !a.Undoing {
+		a.Undoing = true
+		if err := n.save(a, "network.detach.intent"); err != nil { // a full disk keeps nobody from being detached
+			n.cfg.Logger.Warn("it cannot be noted that a pod is being detached", "pod", p.ID, "error", err)
+			cutOff = true
+		}
+	}
 	for i := len(a.Networks) - 1; i >= 0; i-- {
-		if err := n.del(ctx, a, &a.Networks[i]); err != nil {
+		on := &a.Networks[i]
+		err := n.del(ctx, a, on)
+		if err == nil && (cutOff || on.Result == nil) {
+			err = clearRules(ctx, n, a.Pod, on.Config.Name)
+		}
+		if err != nil {
 			path, _ := n.cache.path(p.ID)
 			return &DetachError{Pod: p.ID, Record: path, Err: err}
 		}

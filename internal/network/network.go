@@ -128,6 +128,8 @@ type attachment struct {
 	Pod      string     `json:"pod"`
 	NetNS    string     `json:"netns"`
 	Networks []attached `json:"networks"`
+	// Undoing says that a DEL has begun. One that was cut off leaves what the next one may not find.
+	Undoing bool `json:"undoing,omitempty"`
 }
 
 // attached is the attachment to one network. Result is absent until ADD has succeeded.

@@ -1,0 +1,137 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha512"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// chainPrefixes begin the names of chains that plugins of the CNI project make for one pod: bridge and ptp for
+// masquerading, portmap for ports, and portmap of releases before 0.8 for ports too. maxChain is the length of such a
+// name (plugins/pkg/utils, FormatChainName).
+var chainPrefixes = []string{"CNI-", "CNI-DN-", "CNI-SN-"}
+
+const maxChain = 28
+
+// podChains are the chains that are a pod's alone, in a network.
+func podChains(network, pod string) (names []string) {
+	sum := fmt.Sprintf("%x", sha512.Sum512([]byte(network+pod)))
+	for _, prefix := range chainPrefixes {
+		names = append(names, (prefix + sum)[:maxChain])
+	}
+	return names
+}
+
+// clearRules removes what plugins have left of a pod in the nat tables, of IPv4 and IPv6. A plugin that was killed in the
+// middle of a DEL had removed the interface, and bridge finds the rules to remove by the interface's addresses: no later
+// DEL removes them. They are known by their names, which are made of the network's and the pod's, and by their comments,
+// which have the pod's id. What the rules of others say is not touched. It does nothing where iptables is not installed:
+// plugins that use nftables find their rules by the pod's id.
+func clearRules(ctx context.Context, n *Network, pod, network string) error {
+	for _, family := range []string{"iptables", "ip6tables"} {
+		if _, err := exec.LookPath(family + "-save"); err != nil {
+			continue
+		}
+		left := &leftRules{chains: podChains(network, pod), comment: `id: \"` + pod + `\"`}
+		save := exec.Command(family+"-save", "-t", "nat")
+		save.Stdout = left
+		if err := n.cfg.Run(ctx, runName(pod), save); err != nil {
+			// A kernel without the table has no rules in it. One that cannot be asked now may have.
+			n.cfg.Logger.Warn("rules that a cut-off CNI plugin may have left cannot be looked for", "pod", pod, "error", err)
+			continue
+		}
+		undo := left.undo()
+		if undo == nil {
+			continue
+		}
+		restore := exec.Command(family+"-restore", "-n", "-w", "10")
+		restore.Stdin = bytes.NewReader(undo)
+		if err := n.cfg.Run(ctx, runName(pod), restore); err != nil {
+			return fmt.Errorf("remove the rules of %s that a cut-off CNI plugin has left for pod %s: %w", family, pod, err)
+		}
+		n.cfg.Logger.Info("removed rules that a cut-off CNI plugin had left", "pod", pod, "network", network, "tool", family)
+	}
+	return nil
+}
+
+// leftRules picks what is a pod's out of what iptables-save writes: there may be a hundred thousand rules of others.
+type leftRules struct {
+	chains  []string // that are the pod's
+	comment string   // of its rules in others' chains
+
+	line  []byte   // the beginning of one
+	own   []string // the chains of it that are there
+	rules []string
+}
+
+// longestRule is more than iptables can write as one line.
+const longestRule = 64 << 10
+
+// Write takes the next piece of the table.
+func (l *leftRules) Write(p []byte) (int, error) {
+	l.line = append(l.line, p...)
+	for {
+		line, rest, ok := bytes.Cut(l.line, []byte{'\n'})
+		if !ok {
+			break
+		}
+		l.take(string(line))
+		l.line = append(l.line[:0], rest...)
+	}
+	if len(l.line) > longestRule {
+		return 0, fmt.Errorf("a line is longer than %d bytes", longestRule)
+	}
+	return len(p), nil
+}
+
+func (l *leftRules) take(line string) {
+	if name, ok := strings.CutPrefix(line, ":"); ok {
+		if name, _, _ = strings.Cut(name, " "); slices.Contains(l.chains, name) {
+			l.own = append(l.own, name)
+		}
+		return
+	}
+	rule, ok := strings.CutPrefix(line, "-A ")
+	if !ok {
+		return
+	}
+	in, _, _ := strings.Cut(rule, " ")
+	if !slices.Contains(l.chains, in) && (strings.Contains(rule, l.comment) || leadsTo(rule, l.chains)) {
+		l.rules = append(l.rules, rule)
+	}
+}
+
+// undo is the input of iptables-restore that removes the pod's chains and rules; nil when there are none. A restore does
+// all of it or nothing.
+func (l *leftRules) undo() []byte {
+	if len(l.own) == 0 && len(l.rules) == 0 {
+		return nil
+	}
+	var all bytes.Buffer
+	all.WriteString("*nat\n")
+	for _, rule := range l.rules {
+		all.WriteString("-D " + rule + "\n")
+	}
+	for _, what := range []string{"-F ", "-X "} { // emptied first: one may lead to another
+		for _, name := range l.own {
+			all.WriteString(what + name + "\n")
+		}
+	}
+	all.WriteString("COMMIT\n")
+	return all.Bytes()
+}
+
+// leadsTo says whether a rule jumps into one of the chains.
+func leadsTo(rule string, chains []string) bool {
+	words := strings.Fields(rule)
+	for i, word := range words[:max(len(words)-1, 0)] {
+		if (word == "-j" || word == "-g") && slices.Contains(chains, words[i+1]) {
+			return true
+		}
+	}
+	return false
+}
