@@ -11,8 +11,8 @@ import (
 )
 
 // chainPrefixes begin the names of chains that plugins of the CNI project make for one pod: bridge and ptp for
-// masquerading, portmap for ports, and portmap of releases before 0.8 for ports too. maxChain is the length of such a
-// name (plugins/pkg/utils, FormatChainName).
+// masquerading, portmap for ports, and portmap of releases before 0.8 for ports too. maxChain is the length of such
+// a name (plugins/pkg/utils, FormatChainName).
 var chainPrefixes = []string{"CNI-", "CNI-DN-", "CNI-SN-"}
 
 const maxChain = 28
@@ -26,11 +26,11 @@ func podChains(network, pod string) (names []string) {
 	return names
 }
 
-// clearRules removes what plugins have left of a pod in the nat tables, of IPv4 and IPv6. A plugin that was killed in the
-// middle of a DEL had removed the interface, and bridge finds the rules to remove by the interface's addresses: no later
-// DEL removes them. They are known by their names, which are made of the network's and the pod's, and by their comments,
-// which have the pod's id. What the rules of others say is not touched. It does nothing where iptables is not installed:
-// plugins that use nftables find their rules by the pod's id.
+// clearRules removes what plugins have left of a pod in the nat tables, of IPv4 and IPv6. A plugin that was killed
+// in the middle of a DEL had removed the interface, and bridge finds the rules to remove by the interface's
+// addresses: no later DEL removes them. They are known by their names, which are made of the network's and the
+// pod's, and by their comments, which have the pod's id. What the rules of others say is not touched. It does
+// nothing where iptables is not installed, and looks for no rules of nftables.
 func clearRules(ctx context.Context, n *Network, pod, network string) error {
 	for _, family := range []string{"iptables", "ip6tables"} {
 		if _, err := exec.LookPath(family + "-save"); err != nil {
@@ -41,7 +41,8 @@ func clearRules(ctx context.Context, n *Network, pod, network string) error {
 		save.Stdout = left
 		if err := n.cfg.Run(ctx, runName(pod), save); err != nil {
 			// A kernel without the table has no rules in it. One that cannot be asked now may have.
-			n.cfg.Logger.Warn("rules that a cut-off CNI plugin may have left cannot be looked for", "pod", pod, "error", err)
+			n.cfg.Logger.Warn("rules that a cut-off CNI plugin may have left cannot be looked for",
+				"pod", pod, "error", err)
 			continue
 		}
 		undo := left.undo()
@@ -51,14 +52,17 @@ func clearRules(ctx context.Context, n *Network, pod, network string) error {
 		restore := exec.Command(family+"-restore", "-n", "-w", "10")
 		restore.Stdin = bytes.NewReader(undo)
 		if err := n.cfg.Run(ctx, runName(pod), restore); err != nil {
-			return fmt.Errorf("remove the rules of %s that a cut-off CNI plugin has left for pod %s: %w", family, pod, err)
+			return fmt.Errorf("remove the rules of %s that a cut-off CNI plugin has left for pod %s: %w",
+				family, pod, err)
 		}
-		n.cfg.Logger.Info("removed rules that a cut-off CNI plugin had left", "pod", pod, "network", network, "tool", family)
+		n.cfg.Logger.Info("removed rules that a cut-off CNI plugin had left",
+			"pod", pod, "network", network, "tool", family)
 	}
 	return nil
 }
 
-// leftRules picks what is a pod's out of what iptables-save writes: there may be a hundred thousand rules of others.
+// leftRules picks what is a pod's out of what iptables-save writes: there may be a hundred thousand rules of
+// others.
 type leftRules struct {
 	chains  []string // that are the pod's
 	comment string   // of its rules in others' chains
@@ -105,8 +109,8 @@ func (l *leftRules) take(line string) {
 	}
 }
 
-// undo is the input of iptables-restore that removes the pod's chains and rules; nil when there are none. A restore does
-// all of it or nothing.
+// undo is the input of iptables-restore that removes the pod's chains and rules; nil when there are none. A restore
+// does all of it or nothing.
 func (l *leftRules) undo() []byte {
 	if len(l.own) == 0 && len(l.rules) == 0 {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"berth/internal/fault"
 )
 
-// cutOff is the plugin bridge, which is killed once: in a DEL when it has removed the interface, or at the end of an ADD,
-// when the interface was removed meanwhile. By the interface's addresses it would have found its rules.
+// cutOff is the plugin bridge, which is killed once: in a DEL when it has removed the interface, or at the end of
+// an ADD, when the interface was removed meanwhile. By the interface's addresses it would have found its rules.
 const cutOff = `d=$(dirname "$0"); real=/usr/lib/cni/bridge; [ -x $real ] || real=/opt/cni/bin/bridge
 gone() { nsenter --net="$CNI_NETNS" ip link del "$CNI_IFNAME"; kill -9 $$; }
 case $CNI_COMMAND in
@@ -20,8 +20,8 @@ DEL) if [ -e "$d/del" ]; then rm "$d/del"; gone; fi ;;
 esac
 exec $real`
 
-// TestRulesOfCutOffPlugins has plugins be killed where no later DEL finds their rules. These are gone all the same, and
-// those of another pod stay.
+// TestRulesOfCutOffPlugins has plugins be killed where no later DEL finds their rules. These are gone all the same,
+// and those of another pod stay.
 func TestRulesOfCutOffPlugins(t *testing.T) {
 	dir, change := script(t, "bridge", cutOff)
 	h := newHost(t, bridgeDual, change)
@@ -52,8 +52,8 @@ func TestRulesOfCutOffPlugins(t *testing.T) {
 	h.detach(other)
 }
 
-// TestOnlyCutOffPluginsAreLookedAfter counts the programs that a pod costs whose plugins end well: rules are looked for
-// where something was cut off alone.
+// TestOnlyCutOffPluginsAreLookedAfter counts the programs that a pod costs whose plugins end well: rules are looked
+// for where something was cut off alone.
 func TestOnlyCutOffPluginsAreLookedAfter(t *testing.T) {
 	if fault.Enabled {
 		t.Skip("counts in the normal build")
