@@ -5,6 +5,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ResetPeak lets a process's peak of resident memory begin anew.
@@ -40,8 +42,8 @@ func ResidentOf(pid int) (Resident, error) {
 	return r, nil
 }
 
-// Work is what a process and the children that it has waited for have done so far. Processor time is counted to the
-// hundredth of a second.
+// Work is what a process and the children that it has waited for have done so far. Its own processor time is counted to
+// the nanosecond, its children's to two hundredths of a second: the kernel rounds down both of their numbers.
 type Work struct {
 	CPU time.Duration
 	// Written is what went through write calls, whatever was behind the descriptor. Of a process that pulls images that
@@ -60,7 +62,10 @@ func WorkOf(pid int) (Work, error) {
 		return Work{}, fmt.Errorf("read processor time: %w", err)
 	}
 	var w Work
-	for _, text := range fields[11:15] { // its own and its children's, each in user mode and in the kernel
+	if w.CPU, err = ownTime(pid); err != nil {
+		return Work{}, err
+	}
+	for _, text := range fields[13:15] { // its children's, in user mode and in the kernel
 		ticks, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			return Work{}, fmt.Errorf("read %s/stat: %w", dir, err)
@@ -73,6 +78,17 @@ func WorkOf(pid int) (Work, error) {
 	}
 	w.Written, err = field(data, "wchar:")
 	return w, err
+}
+
+// ownTime is the processor time of all threads that a process has and has had. /proc/<pid>/stat rounds it down twice, by
+// as much as a layer of a small file costs.
+func ownTime(pid int) (time.Duration, error) {
+	const scheduled = 2 // clock_getcpuclockid(3) makes the same number: CPUCLOCK_SCHED, of a process
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &t); err != nil {
+		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
+	}
+	return time.Duration(t.Nano()), nil
 }
 
 // Idle is how long all cores together had nothing to do so far.

@@ -79,6 +79,32 @@ func TestWorkCountsWritesAndTime(t *testing.T) {
 	}
 }
 
+// TestWorkIsCountedFinerThanTicks compares what a process has done with the clock that it has itself, read before and
+// after each reading.
+func TestWorkIsCountedFinerThanTicks(t *testing.T) {
+	clock := func() time.Duration {
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &now); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(now.Nano())
+	}
+	work := func() time.Duration {
+		w, err := WorkOf(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.CPU
+	}
+	outerBegin, before, begin := clock(), work(), clock()
+	for clock() < begin+tick/2 {
+	}
+	end, after, outerEnd := clock(), work(), clock()
+	if did := after - before; did < end-begin || did > outerEnd-outerBegin {
+		t.Errorf("work of %s to %s counts as %s", end-begin, outerEnd-outerBegin, did)
+	}
+}
+
 func TestIdleTimeGrows(t *testing.T) {
 	before, err := Idle()
 	if err != nil {
