@@ -25,6 +25,7 @@ import (
 	"berth/bench/internal/peer"
 	"berth/bench/internal/pull"
 	"berth/bench/internal/report"
+	"berth/internal/config"
 	"berth/test/fixture"
 	"berth/test/isolate"
 )
@@ -33,7 +34,7 @@ import (
 type options struct {
 	peers, berth, before, only, cases, json, table, note string
 	rounds                                               int
-	small                                                bool
+	small, daemon                                        bool
 }
 
 func parse() options {
@@ -41,6 +42,7 @@ func parse() options {
 	flag.StringVar(&o.peers, "peers", "", "folder with bin/ (containerd, its shim and runc) and cni/ (plugins)")
 	flag.StringVar(&o.berth, "berth", "bin", "folder of berth and berth-monitor")
 	flag.StringVar(&o.before, "before", "", "the same of another build, to be measured in place of containerd")
+	flag.BoolVar(&o.daemon, "before-in-daemon", false, "have that one unpack in its daemon, by images.unpack")
 	flag.StringVar(&o.only, "only", "", "start only this runtime")
 	flag.StringVar(&o.cases, "cases", "", "measure only these, separated by commas; a wrong one lists all")
 	flag.StringVar(&o.json, "json", "", "also write the report with every sample to this file")
@@ -177,8 +179,13 @@ func (o options) setup(dir, registry string) (peer.Setup, error) {
 		return peer.Setup{}, err
 	}
 	before, err := filepath.Abs(o.before)
+	unpack := ""
+	if o.daemon {
+		unpack = config.UnpackInDaemon
+	}
 	return peer.Setup{
-		Programs: filepath.Join(peers, "bin"), Plugins: filepath.Join(peers, "cni"), Berth: berth, Before: before, Dir: dir,
+		BeforeUnpack: unpack,
+		Programs:     filepath.Join(peers, "bin"), Plugins: filepath.Join(peers, "cni"), Berth: berth, Before: before, Dir: dir,
 		CgroupParent: pull.CgroupParent(dir), Idle: pull.Idle,
 		Images: peer.Images{Pause: pull.Pause(registry), Certs: filepath.Join(dir, "certs.d")},
 	}, err

@@ -39,6 +39,14 @@ path = "%[5]s"
 `, dir, socket(name), s.Plugins, s.Images.Certs, s.Runc(), state(name))
 }
 
+func beforeConfig(s Setup, name, dir string) string {
+	text := berthConfig(s, name, dir)
+	if s.BeforeUnpack != "" {
+		text += fmt.Sprintf("[images]\nunpack = %q\n", s.BeforeUnpack)
+	}
+	return text
+}
+
 // BerthGroup names the cgroups that a Berth daemon of a Setup with this Dir keeps for itself: that of this name. They
 // outlive it.
 func BerthGroup(dir, name string) string {

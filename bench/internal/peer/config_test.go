@@ -22,19 +22,36 @@ func setup(t *testing.T) Setup {
 
 func TestBerthAcceptsItsConfiguration(t *testing.T) {
 	s := setup(t)
+	c := load(t, s, berthConfig(s, "berth", s.Dir))
+	if c.Root != s.Dir+"/root" || c.State != "/run/berth" || c.Socket != socket("berth") {
+		t.Errorf("root %s, state %s, socket %s", c.Root, c.State, c.Socket)
+	}
+	if c.Runtimes.Default != "runc" {
+		t.Errorf("the default runtime is %q", c.Runtimes.Default)
+	}
+}
+
+func load(t *testing.T, s Setup, text string) *config.Config {
+	t.Helper()
 	path := filepath.Join(s.Dir, "berth.toml")
-	if err := os.WriteFile(path, []byte(berthConfig(s, "berth", s.Dir)), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	c, err := config.Load(config.Flags{Path: path, PathSet: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Root != s.Dir+"/root" || c.State != "/run/berth" || c.Socket != socket("berth") {
-		t.Errorf("root %s, state %s, socket %s", c.Root, c.State, c.Socket)
+	return c
+}
+
+func TestTheOtherBuildMayUnpackInItsDaemon(t *testing.T) {
+	s := setup(t)
+	if text := beforeConfig(s, Before, s.Dir); text != berthConfig(s, Before, s.Dir) {
+		t.Errorf("a build that may not know the key is given it:\n%s", text)
 	}
-	if c.Runtimes.Default != "runc" {
-		t.Errorf("the default runtime is %q", c.Runtimes.Default)
+	s.BeforeUnpack = config.UnpackInDaemon
+	if c := load(t, s, beforeConfig(s, Before, s.Dir)); c.Images.Unpack != config.UnpackInDaemon {
+		t.Errorf("%q unpacks", c.Images.Unpack)
 	}
 }
 

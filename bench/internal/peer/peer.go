@@ -21,6 +21,7 @@ type Setup struct {
 	Plugins      string // folder of the CNI plugins
 	Berth        string // folder of berth and berth-monitor
 	Before       string // the same of another build, which is measured as "before"
+	BeforeUnpack string // what images.unpack of that is; "" where it is the default, or there is no such key
 	Dir          string // for everything that the runtimes write
 	CgroupParent string
 	Images       Images
@@ -55,7 +56,7 @@ const Before = "before"
 var kinds = map[string]kind{
 	"berth":      {"berth", "bnb0", "10.240.0.0/16", berthConfig, berthCommand},
 	"containerd": {"containerd", "bnc0", "10.241.0.0/16", containerdConfig, containerdCommand},
-	Before:       {Before, "bno0", "10.243.0.0/16", berthConfig, beforeCommand},
+	Before:       {Before, "bno0", "10.243.0.0/16", beforeConfig, beforeCommand},
 }
 
 // Start starts a runtime and waits until it is ready for pods.
