@@ -60,7 +60,7 @@ func (r *Runtime) Connect(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil {
+		if ctx.Err() == nil || last == nil {
 			last = err
 		}
 		select {
