@@ -10,8 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/patience"
 )
 
 // Kind is a sort of file system.
@@ -105,17 +108,27 @@ func (v *Volume) Mount(at string, options ...string) error {
 	return nil
 }
 
-// Unmount unmounts the volume, in order. It succeeds when it is not mounted. The loop device goes with it.
+// Unmount unmounts the volume, in order. It succeeds when it is not mounted. The loop device goes with it. A program
+// that another test starts at this moment has copies of this process's descriptors until it is executed: a busy volume
+// is waited for.
 func (v *Volume) Unmount() error {
 	if v.at == "" {
 		return nil
 	}
-	if err := unix.Unmount(v.at, 0); err != nil {
+	deadline := time.Now().Add(patience.For(unmountTime))
+	err := unix.Unmount(v.at, 0)
+	for errors.Is(err, unix.EBUSY) && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+		err = unix.Unmount(v.at, 0)
+	}
+	if err != nil {
 		return fmt.Errorf("unmount %s: %w", v.at, err)
 	}
 	v.at = ""
 	return nil
 }
+
+const unmountTime = 5 * time.Second
 
 // Loss is what a power cut takes.
 type Loss uint32

@@ -185,7 +185,8 @@ func (o options) setup(dir, registry string) (peer.Setup, error) {
 	}
 	return peer.Setup{
 		BeforeUnpack: unpack,
-		Programs:     filepath.Join(peers, "bin"), Plugins: filepath.Join(peers, "cni"), Berth: berth, Before: before, Dir: dir,
+		Programs:     filepath.Join(peers, "bin"), Plugins: filepath.Join(peers, "cni"),
+		Berth: berth, Before: before, Dir: dir,
 		CgroupParent: pull.CgroupParent(dir), Idle: pull.Idle,
 		Images: peer.Images{Pause: pull.Pause(registry), Certs: filepath.Join(dir, "certs.d")},
 	}, err

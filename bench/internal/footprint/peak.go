@@ -80,8 +80,8 @@ func WorkOf(pid int) (Work, error) {
 	return w, err
 }
 
-// ownTime is the processor time of all threads that a process has and has had. /proc/<pid>/stat rounds it down twice, by
-// as much as a layer of a small file costs.
+// ownTime is the processor time of all threads that a process has and has had. /proc/<pid>/stat rounds it down twice,
+// by as much as a layer of a small file costs.
 func ownTime(pid int) (time.Duration, error) {
 	const scheduled = 2 // clock_getcpuclockid(3) makes the same number: CPUCLOCK_SCHED, of a process
 	var t unix.Timespec
