@@ -44,6 +44,9 @@ func problems(n *node) (all []admin.Problem) {
 	for _, p := range n.pods.Problems() {
 		all = append(all, admin.Problem{Pod: string(p.Pod), Message: p.What, Since: p.Since})
 	}
+	for _, s := range n.driver.Monitors().Silent {
+		all = append(all, admin.Problem{Pod: s.Pod, Message: s.What, Since: s.Since})
+	}
 	for _, s := range n.helpers.Stuck() {
 		text := fmt.Sprintf("helper %s: %v; what it was run for is refused until then", s.Name, s.StuckError)
 		all = append(all, admin.Problem{Message: text, Since: s.Since})

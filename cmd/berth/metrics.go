@@ -18,6 +18,9 @@ func serveMetrics(ctx context.Context, n *node) error {
 	n.metrics.Watch("berth_containers", "Containers by state.", []string{"state"}, func() []telemetry.Count { return countContainers(n.pods) })
 	n.metrics.Watch("berth_problems", "What a person should look at, as berth pods and berth check tell: records that cannot be read, undos that do not succeed, helpers that hang in the kernel.",
 		nil, func() []telemetry.Count { return []telemetry.Count{{Value: float64(len(problems(n)))}} })
+	n.metrics.Watch("berth_monitors_replaced_total",
+		"Monitors that were killed and replaced because they did not answer: silent, for long; stop, when a stop needed it.",
+		[]string{"why"}, func() []telemetry.Count { return counted(n.driver.Monitors().Replaced) })
 	n.metrics.Watch("berth_limit_used", "What is used of the limits that all share.", []string{"limit"},
 		func() []telemetry.Count { return countUsed(budgets(n.images, n.face.Streams)) })
 	n.metrics.Watch("berth_images_bytes", "Room that the images take.", nil, func() []telemetry.Count {

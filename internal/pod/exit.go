@@ -2,11 +2,12 @@ package pod
 
 import (
 	"context"
-	"fmt"
+	"sync"
 	"time"
 
 	"berth/internal/fail"
 	"berth/internal/op"
+	"berth/internal/process"
 	"berth/internal/runtime"
 )
 
@@ -162,32 +163,63 @@ func (l *container) stop(ctx context.Context, timeout time.Duration) error {
 	}})
 }
 
-// end runs in the container's lane.
+// end runs in the container's lane. It depends on no monitor: what a monitor does not tell the kernel does.
 func (l *container) end(ctx context.Context, deadline time.Time) error {
 	defer l.hurry.clear()
 	c := l.p.rec.Load().container(l.id)
 	if c == nil || !c.live() {
 		return nil
 	}
-	pod, ctr := string(l.p.id), string(l.id)
 	if c.State == Running && time.Until(deadline) > 0 {
-		if err := l.p.s.cfg.Runtime.Signal(ctx, pod, ctr, c.StopSignal); err != nil {
-			return fail.About(fail.Detail{Pod: string(l.p.id), Container: string(l.id)}, "stop container %s: %w", l.id, err)
-		}
-		ended, err := l.hurry.wait(ctx, l.exited, deadline)
-		if ended || err != nil {
+		if ended, err := ask(ctx, l, c, deadline); ended || err != nil {
 			return err
 		}
 	}
+	pod, ctr := string(l.p.id), string(l.id)
 	if err := l.p.s.cfg.Runtime.KillAll(ctx, pod, ctr); err != nil {
-		return fail.About(fail.Detail{Pod: string(l.p.id), Container: string(l.id)}, "kill container %s: %w", l.id, err)
+		return fail.About(fail.Detail{Pod: pod, Container: ctr}, "kill container %s: %w", l.id, err)
+	}
+	kill, cancel := context.WithTimeout(ctx, killWait)
+	defer cancel()
+	if err := l.p.s.cfg.Runtime.Settle(kill, pod, ctr); err != nil && !closed(l.exited) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return fail.About(fail.Detail{Pod: pod, Container: ctr}, "container %s was killed and has not ended: %s: %w", l.id,
+			process.Describe(c.Process.PID, c.Process.StartTime), err)
 	}
 	ended, err := newHurry().wait(ctx, l.exited, time.Now().Add(killWait))
 	if err == nil && !ended {
-		err = fmt.Errorf("container %s (pid %d) was killed %v ago and has not ended: it hangs in the kernel, most likely on a mount that does not answer; see /proc/%d/stack",
-			l.id, c.Process.PID, killWait, c.Process.PID)
+		err = fail.About(fail.Detail{Pod: pod, Container: ctr},
+			"container %s has ended, and its exit could not be recorded in %v", l.id, killWait)
 	}
 	return err
+}
+
+// ask sends a container its stop signal and says whether it ends before the deadline. One that could not be sent the
+// signal has the time all the same: to kill it is what is left.
+func ask(ctx context.Context, l *container, c *Container, deadline time.Time) (ended bool, err error) {
+	pod, ctr := string(l.p.id), string(l.id)
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer cancel()
+	watch.Go(func() { _ = l.p.s.cfg.Runtime.Settle(ctx, pod, ctr) }) // so that a monitor that hangs does not hide the end
+	if err := l.p.s.cfg.Runtime.Signal(ctx, pod, ctr, c.StopSignal); err != nil && ctx.Err() == nil {
+		l.p.s.cfg.Log.Warn("a container could not be sent its stop signal; it is killed at its deadline",
+			"pod", pod, "container", ctr, "error", err)
+	}
+	return l.hurry.wait(ctx, l.exited, deadline)
+}
+
+// closed says whether a channel is.
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // RemoveContainer ends a container where it lives and removes all that is left of it but its log. A container that is

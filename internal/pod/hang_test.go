@@ -136,3 +136,14 @@ func TestCreateOnADiskThatHangs(t *testing.T) {
 		t.Errorf("asked again: %v", err)
 	}
 }
+
+func (d *driver) Settle(ctx context.Context, _, ctr string) error {
+	for ; ; time.Sleep(time.Millisecond) {
+		d.mu.Lock()
+		_, alive := d.live[ctr]
+		d.mu.Unlock()
+		if !alive || ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}

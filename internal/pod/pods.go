@@ -24,6 +24,9 @@ type Runtime interface {
 	Start(ctx context.Context, pod, ctr string, log runtime.Log, deadline time.Duration) error
 	Signal(ctx context.Context, pod, ctr string, sig int) error
 	KillAll(ctx context.Context, pod, ctr string) error
+	// Settle returns nil when the container has ended and its exit was told, or is at this moment, whether a monitor
+	// answers or not. It ends nothing itself.
+	Settle(ctx context.Context, pod, ctr string) error
 	Delete(ctx context.Context, pod, ctr string, h runtime.Handler) error
 	Exec(ctx context.Context, pod, ctr string, e runtime.Exec) (runtime.ExecResult, error)
 	Session(ctx context.Context, pod, ctr string, s runtime.Session) (exitCode int, err error)

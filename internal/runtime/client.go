@@ -11,25 +11,28 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fail"
 	"berth/internal/monitor/wire"
 )
 
 // client is a connection to one monitor.
 type client struct {
-	conn   *net.UnixConn
-	onExit func(ctr string, e *wire.Exit)
-	onLost func()
+	conn    *net.UnixConn
+	silence *silence // what it has let pass unanswered
+	onExit  func(ctr string, e *wire.Exit)
+	onLost  func()
 
 	send sync.Mutex // guards writing to conn
 
 	mu      sync.Mutex // guards what follows
 	next    uint64
 	waiting map[uint64]chan answer
-	err     error // why the connection is lost
-	closing bool  // the monitor is meant to go
-	silent  bool  // it has not answered in time, and nothing since
+	err     error     // why the connection is lost
+	closing bool      // the monitor is meant to go
+	heard   time.Time // when it last said something
 	pid     int
 }
 
@@ -49,8 +52,8 @@ func dial(dir string) (*net.UnixConn, error) {
 	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/m.sock", d.Fd()), Net: "unixpacket"})
 }
 
-func newClient(conn *net.UnixConn, onExit func(string, *wire.Exit), onLost func()) *client {
-	c := &client{conn: conn, onExit: onExit, onLost: onLost, waiting: map[uint64]chan answer{}}
+func newClient(conn *net.UnixConn, silence *silence, onExit func(string, *wire.Exit), onLost func()) *client {
+	c := &client{conn: conn, silence: silence, onExit: onExit, onLost: onLost, waiting: map[uint64]chan answer{}}
 	go c.read()
 	return c
 }
@@ -111,6 +114,8 @@ func peek(conn *net.UnixConn) (int, error) {
 }
 
 func (c *client) take(r *wire.Reply, fds []*os.File) {
+	c.silence.end()
+	c.hear()
 	if r.ID == 0 {
 		closeFiles(fds)
 		if r.Exit != nil {
@@ -120,7 +125,6 @@ func (c *client) take(r *wire.Reply, fds []*os.File) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.silent = false
 	w := c.waiting[r.ID]
 	delete(c.waiting, r.ID)
 	if w == nil {
@@ -128,6 +132,27 @@ func (c *client) take(r *wire.Reply, fds []*os.File) {
 		return
 	}
 	w <- answer{r, fds} // it has room for one
+}
+
+// hear notes that the monitor says something.
+func (c *client) hear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.heard = time.Now()
+}
+
+// quietFor is how long the monitor has said nothing.
+func (c *client) quietFor() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.heard)
+}
+
+// serves notes which process the monitor is.
+func (c *client) serves(pid int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pid = pid
 }
 
 // fail ends every call.
@@ -155,9 +180,7 @@ const writeTimeout = time.Second
 
 // patience is how long to wait for what a monitor answers at once.
 func (c *client) patience() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.silent {
+	if since, _ := c.silence.lasts(); !since.IsZero() {
 		return quickTimeout / 10
 	}
 	return quickTimeout
@@ -196,8 +219,9 @@ func (c *client) ask(ctx context.Context, q wire.Request, fds ...*os.File) (answ
 		return answer{}, fmt.Errorf("%s: %w", q.Op, err)
 	}
 	defer c.delist(q.ID, w)
+	asked := time.Now()
 	if err := c.write(q, fds); err != nil {
-		return answer{}, fmt.Errorf("%s: ask the pod's monitor: %w", q.Op, err)
+		return answer{}, fmt.Errorf("%s: ask the pod's monitor: %w", q.Op, unsentError{err})
 	}
 	select {
 	case a, ok := <-w:
@@ -212,16 +236,16 @@ func (c *client) ask(ctx context.Context, q wire.Request, fds ...*os.File) (answ
 		case <-time.After(cancelGrace):
 		}
 	}
-	c.mu.Lock()
-	c.silent = true
-	c.mu.Unlock()
+	if time.Since(asked) >= quickTimeout/10 { // else it is the caller that had no time
+		c.silence.begin()
+	}
 	return answer{}, fmt.Errorf("%s: the pod's monitor does not answer: %w", q.Op, context.Cause(ctx))
 }
 
 // of is the answer, or the error that it is.
 func (a answer) of(op string, ok bool) (answer, error) {
 	if !ok {
-		return answer{}, fmt.Errorf("%s: the pod's monitor was lost while it worked on it", op)
+		return answer{}, fmt.Errorf("%s: %w", op, errLost)
 	}
 	if a.Error != "" {
 		closeFiles(a.fds)
@@ -240,7 +264,7 @@ func (c *client) enlist(q *wire.Request) (chan answer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		return nil, errNoMonitor
+		return nil, unsentError{errNoMonitor}
 	}
 	w := make(chan answer, 1)
 	c.next++
@@ -248,6 +272,16 @@ func (c *client) enlist(q *wire.Request) (chan answer, error) {
 	c.waiting[q.ID] = w
 	return w, nil
 }
+
+// errLost is the error of a request whose monitor ended while it worked on it: nobody knows how far it came.
+var errLost = fail.New(errdefs.ErrUnavailable, "the pod's monitor was lost while it worked on it")
+
+// unsentError is the error of a request that never reached a monitor.
+type unsentError struct{ err error }
+
+func (e unsentError) Error() string { return e.err.Error() }
+
+func (e unsentError) Unwrap() error { return e.err }
 
 // delist forgets a request. An answer that nobody takes is dropped.
 func (c *client) delist(id uint64, w chan answer) {

@@ -9,14 +9,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/fail"
 	"berth/internal/fault"
 	"berth/internal/monitor/wire"
+	"berth/internal/process"
 )
 
 // args are what every call of a handler's runtime begins with.
@@ -62,7 +65,9 @@ func (r *Runtime) Create(ctx context.Context, pod string, c Create) (Process, er
 	}
 	l := r.link(pod)
 	if m := l.live(); m != nil { // another that is joined holds it then
-		l.hold(ctx, m, wire.Container{ID: c.Container, Process: *reply.Process, Terminal: c.Terminal, StdinOnce: c.StdinOnce && c.Stdin})
+		hold(ctx, l, m, wire.Container{
+			ID: c.Container, Process: *reply.Process, Terminal: c.Terminal, StdinOnce: c.StdinOnce && c.Stdin,
+		})
 	}
 	return *reply.Process, nil
 }
@@ -86,18 +91,63 @@ func (l Log) wire() *wire.Log {
 	return &wire.Log{Dir: l.Dir, Path: l.Path}
 }
 
-// Signal sends a signal to the container's first process; nil when that has ended.
+// Signal sends a signal to the container's first process; nil when that has ended. It needs no monitor, but for a
+// process in a sandbox, which only the runtime reaches: a monitor that does not answer is replaced for that.
 func (r *Runtime) Signal(ctx context.Context, pod, ctr string, sig int) error {
-	_, err := r.call(ctx, pod, wire.Request{Op: wire.Signal, Container: ctr, Signal: sig})
-	return err
+	if b, err := r.cfg.bundleOf(pod, ctr); err == nil && b.Sandbox == "" {
+		return signal(&r.cfg, r.link(pod).handles, pod, ctr, sig)
+	}
+	return insist(ctx, r, pod, wire.Request{Op: wire.Signal, Container: ctr, Signal: sig})
 }
 
-// KillAll kills everything in the container's cgroup. It works without a monitor; nil when nothing is there.
-func (r *Runtime) KillAll(ctx context.Context, pod, ctr string) error {
-	if _, err := r.call(ctx, pod, wire.Request{Op: wire.KillAll, Container: ctr}); err == nil {
+// signal sends a signal to a process that is the host's own.
+func signal(cfg *Config, handles *handles, pod, ctr string, sig int) error {
+	p, err := cfg.processOf(pod, ctr)
+	if err != nil {
+		return fmt.Errorf("find the process of container %s: %w", ctr, err)
+	}
+	fd, err := handles.process(ctr, p)
+	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
+	if err != nil {
+		return err
+	}
+	defer fd.Close()
+	return process.Signal(fd, sig)
+}
+
+// KillAll kills everything in the container's cgroups. It needs no monitor, but for processes in a sandbox, which only
+// the runtime reaches; nil when nothing is there.
+func (r *Runtime) KillAll(ctx context.Context, pod, ctr string) error {
+	b, err := r.cfg.bundleOf(pod, ctr)
+	switch {
+	case err == nil && b.Sandbox != "":
+		if insist(ctx, r, pod, wire.Request{Op: wire.KillAll, Container: ctr}) == nil {
+			return nil
+		}
+	case err == nil: // its process may be in a cgroup that is not its own
+		err = signal(&r.cfg, r.link(pod).handles, pod, ctr, int(unix.SIGKILL))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
 	return r.cfg.killContainer(pod, ctr)
+}
+
+// insist asks a pod's monitor. One that does not answer is replaced, and the next one is asked.
+func insist(ctx context.Context, r *Runtime, pod string, q wire.Request) error {
+	l := r.link(pod)
+	c := l.live()
+	_, err := r.call(ctx, pod, q)
+	if !errors.Is(err, errNoMonitor) || ctx.Err() != nil {
+		return err
+	}
+	if err := l.replace(ctx, c, ReplacedStop); err != nil {
+		return err
+	}
+	_, err = r.call(ctx, pod, q)
+	return err
 }
 
 // ReopenLog makes the log go on in a new file at its path.
@@ -119,6 +169,11 @@ func (r *Runtime) Delete(ctx context.Context, pod, ctr string, h Handler) error 
 	if err := r.waitExit(ctx, pod, ctr); err != nil {
 		return err
 	}
+	if !h.remembers(ctr) { // yet: a runtime that has just been killed may be about to make its directory
+		if err := end(ctx, r.cfg.containerGroup(ctr)); err != nil {
+			return fmt.Errorf("end the runtime of container %s: %w", ctr, err)
+		}
+	}
 	if h.remembers(ctr) {
 		if err := r.cfg.deleteState(ctx, ctr, h); err != nil {
 			return err
@@ -128,40 +183,41 @@ func (r *Runtime) Delete(ctx context.Context, pod, ctr string, h Handler) error 
 			return err
 		}
 	}
-	if err := end(ctx, r.cfg.containerGroup(ctr)); err != nil {
-		return fmt.Errorf("clear the cgroup of container %s: %w", ctr, err)
+	if err := removeGroups(ctx, &r.cfg, pod, ctr); err != nil {
+		return fmt.Errorf("remove the cgroups of container %s: %w", ctr, err)
 	}
 	_, _ = r.call(ctx, pod, wire.Request{Op: wire.Forget, Container: ctr}) // one that does not hold it says so
 	if l := r.known(pod); l != nil {
-		l.forget(ctr)
+		l.handles.forget(ctr)
 	}
 	return removeBundle(dir)
 }
 
 // waitExit waits until the monitor has seen the container's end, so that no exit is lost and a plain delete works.
 func (r *Runtime) waitExit(ctx context.Context, pod, ctr string) error {
-	for end := time.Now().Add(deadWait); ; time.Sleep(2 * time.Millisecond) {
-		alive, err := r.alive(ctx, pod, ctr)
-		if err != nil || !alive {
+	exit := r.link(pod).handles.exit(ctr)
+	pause := 2 * time.Millisecond
+	for end := time.Now().Add(deadWait); ; pause = min(2*pause, 100*time.Millisecond) {
+		select {
+		case <-exit:
+			return nil
+		case <-time.After(pause):
+		}
+		reply, err := r.call(ctx, pod, wire.Request{Op: wire.Hello, Version: wire.Version, Subscribe: true})
+		if err != nil || !lives(reply.Containers, ctr) {
 			return nil // no monitor, or it does not hold it: the forced delete sees to the rest
 		}
 		if time.Now().After(end) || ctx.Err() != nil {
-			return fmt.Errorf("container %s was killed and has not ended: it hangs in the kernel", ctr)
+			p, _ := r.cfg.processOf(pod, ctr)
+			return fmt.Errorf("container %s was killed, and its monitor does not say that it has ended: %s", ctr,
+				process.Describe(p.PID, p.StartTime))
 		}
 	}
 }
 
-func (r *Runtime) alive(ctx context.Context, pod, ctr string) (bool, error) {
-	reply, err := r.call(ctx, pod, wire.Request{Op: wire.Hello, Version: wire.Version, Subscribe: true})
-	if err != nil {
-		return false, err
-	}
-	for _, c := range reply.Containers {
-		if c.ID == ctr {
-			return c.State != wire.Exited, nil
-		}
-	}
-	return false, nil
+// lives says whether a container of an inventory has not ended.
+func lives(list []wire.Container, ctr string) bool {
+	return slices.ContainsFunc(list, func(c wire.Container) bool { return c.ID == ctr && c.State != wire.Exited })
 }
 
 // stateSuffix ends the names of the files that runsc keeps of containers, which begin with the container's id.

@@ -77,7 +77,7 @@ func TestExec(t *testing.T) {
 func (g *rig) execTimeout(ctr string) {
 	mark := "98765"
 	began := time.Now()
-	res, err := g.Exec(g.Context(), g.pod, ctr, Exec{Process: process("trap '' TERM; sleep " + mark + " & sleep " + mark + "; wait"), Timeout: 700 * time.Millisecond})
+	res, err := g.Exec(g.Context(), g.pod, ctr, Exec{Process: shellProcess("trap '' TERM; sleep " + mark + " & sleep " + mark + "; wait"), Timeout: 700 * time.Millisecond})
 	if err != nil || !res.TimedOut {
 		g.Errorf("past its time: %+v, %v", res, err)
 	}
@@ -121,5 +121,5 @@ func TestDeleteWithoutMonitor(t *testing.T) {
 		t.Error("the runtime remembers it")
 	}
 	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
-	l.reap(unix.WNOHANG)
+	l.reap()
 }

@@ -186,13 +186,13 @@ func TestGuestExec(t *testing.T) {
 		t.Errorf("said %q, code %d", out, code)
 	}
 	began := time.Now()
-	res, err := g.Exec(t.Context(), g.pod, c, Exec{Process: process("sleep 7531 & sleep 7532"), Timeout: patience.For(3 * time.Second)})
+	res, err := g.Exec(t.Context(), g.pod, c, Exec{Process: shellProcess("sleep 7531 & sleep 7532"), Timeout: patience.For(3 * time.Second)})
 	g.ok(err)
 	if !res.TimedOut || time.Since(began) > patience.For(40*time.Second) {
 		t.Errorf("after %v: %+v", time.Since(began), res)
 	}
 	g.within(5*time.Second, "nothing of it is left", func() bool { return !g.alive("sleep", "7531") && !g.alive("sleep", "7532") })
-	tty := process("stty size; read line; echo got $line; exit 6")
+	tty := shellProcess("stty size; read line; echo got $line; exit 6")
 	tty.Terminal = true
 	var out syncBuffer
 	code, err := g.Session(t.Context(), g.pod, c, Session{Process: tty, Stdin: strings.NewReader("x\n"), Stdout: &out})

@@ -2,10 +2,14 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,11 +27,10 @@ func TestHungMonitor(t *testing.T) {
 	g.within(5*time.Second, "the monitor is stopped", func() bool { return stopped(pid) })
 	calls := map[string]func(context.Context) error{
 		"exec": func(ctx context.Context) error {
-			_, err := g.Exec(ctx, g.pod, ctr, Exec{Process: process("true")})
+			_, err := g.Exec(ctx, g.pod, ctr, Exec{Process: shellProcess("true")})
 			return err
 		},
-		"signal": func(ctx context.Context) error { return g.Signal(ctx, g.pod, ctr, 15) },
-		"adopt":  func(ctx context.Context) error { _, err := g.Adopt(ctx, g.pod); return err },
+		"adopt": func(ctx context.Context) error { _, err := g.Adopt(ctx, g.pod); return err },
 	}
 	ended := make(chan string, len(calls))
 	for name, call := range calls {
@@ -50,6 +53,7 @@ func TestHungMonitor(t *testing.T) {
 		}
 	}
 	began := time.Now()
+	g.ok(g.Signal(t.Context(), g.pod, ctr, 0)) // needs no monitor
 	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
 	g.ok(g.Shutdown(t.Context(), g.pod))
 	if took := time.Since(began); took > patience.For(40*time.Second) {
@@ -79,9 +83,125 @@ func TestCancelBehindItsRequest(t *testing.T) {
 	cancel()
 	for range 5 {
 		began := time.Now()
-		_, err := g.Exec(gone, g.pod, ctr, Exec{Process: process("sleep 1002")})
+		_, err := g.Exec(gone, g.pod, ctr, Exec{Process: shellProcess("sleep 1002")})
 		if took := time.Since(began); err == nil || took >= cancelGrace || g.alive("sleep", "1002") {
 			t.Fatalf("after %v: %v; the command runs: %v", took, err, g.alive("sleep", "1002"))
 		}
 	}
+}
+
+// halt stops the pod's monitor, as a debugger or a fault of the kernel may.
+func (g *rig) halt() int {
+	pid := g.monitor()
+	g.ok(unix.Kill(pid, unix.SIGSTOP))
+	g.within(5*time.Second, "the monitor is stopped", func() bool { return stopped(pid) })
+	return pid
+}
+
+// TestSettleWithoutAnAnswer ends containers of a monitor that is stopped: one that ends by its signal with a code of
+// its own, and one that is killed. Another monitor takes over, and tells how both have ended.
+func TestSettleWithoutAnAnswer(t *testing.T) {
+	g := newRig(t)
+	asked := g.run("trap 'exit 7' TERM; echo ready; while :; do usleep 1000; done")
+	g.within(5*time.Second, "the trap is set", func() bool { return g.said(asked) != "" })
+	other := g.run("sleep 1000")
+	pid := g.halt()
+	g.ok(g.Signal(t.Context(), g.pod, asked, 15))
+	g.ok(g.Settle(t.Context(), g.pod, asked))
+	if e := g.exit(asked); e.Code != 7 || e.Unknown {
+		t.Errorf("of the one that was asked: %+v", e)
+	}
+	g.ok(g.KillAll(t.Context(), g.pod, other))
+	g.ok(g.Settle(t.Context(), g.pod, other))
+	if e := g.exit(other); e.Code != 137 || e.Unknown {
+		t.Errorf("of the one that was killed: %+v", e)
+	}
+	if err := unix.Kill(pid, 0); err != unix.ESRCH {
+		t.Errorf("the monitor that hung lives on: %v", err)
+	}
+	if n := g.Monitors().Replaced[ReplacedStop]; n != 1 {
+		t.Errorf("%d monitors were replaced", n)
+	}
+}
+
+// TestSilentMonitorIsReplaced has a monitor be stopped that nobody stops a container of. It is replaced after so many
+// ticks of the daemon's clock, and the container runs on.
+func TestSilentMonitorIsReplaced(t *testing.T) {
+	g := newRig(t)
+	g.cfg.Tick = 10 * time.Millisecond
+	ctr := g.run("sleep 1000")
+	pid := g.halt()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	_, err := g.Exec(ctx, g.pod, ctr, Exec{Process: shellProcess("true")})
+	cancel()
+	if err == nil {
+		t.Fatal("a monitor that is stopped answers")
+	}
+	g.within(30*time.Second, "it is replaced", func() bool { return g.Monitors().Replaced[ReplacedSilent] == 1 })
+	if err := unix.Kill(pid, 0); err != unix.ESRCH {
+		t.Errorf("the monitor that hung lives on: %v", err)
+	}
+	g.within(5*time.Second, "its silence is over", func() bool { return len(g.Monitors().Silent) == 0 })
+	res, err := g.Exec(t.Context(), g.pod, ctr, Exec{Process: shellProcess("true")})
+	if err != nil || res.ExitCode != 0 {
+		t.Errorf("the next one: %+v, %v", res, err)
+	}
+}
+
+// TestHeldMonitorIsWaitedFor has a monitor be kept from running on purpose, by a debugger. It is told of, and not
+// replaced.
+func TestHeldMonitorIsWaitedFor(t *testing.T) {
+	g := newRig(t)
+	g.cfg.Tick = 5 * time.Millisecond
+	ctr := g.run("sleep 1000")
+	pid := g.monitor()
+	release := trace(t, pid)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	_, _ = g.Exec(ctx, g.pod, ctr, Exec{Process: shellProcess("true")})
+	cancel()
+	g.within(10*time.Second, "it is said to be traced", func() bool {
+		silent := g.Monitors().Silent
+		return len(silent) == 1 && strings.Contains(silent[0].What, "traced by process")
+	})
+	time.Sleep(3 * hangTicks * g.cfg.Tick)
+	if n := g.Monitors().Replaced[ReplacedSilent]; n != 0 {
+		t.Error("it was replaced")
+	}
+	release()
+	g.within(10*time.Second, "it answers again", func() bool {
+		res, err := g.Exec(t.Context(), g.pod, ctr, Exec{Process: shellProcess("true")})
+		return err == nil && res.ExitCode == 0
+	})
+}
+
+// trace stops a process as a debugger does, until release is called or the test ends.
+func trace(t *testing.T, pid int) (release func()) {
+	t.Helper()
+	stop, traced, gone := make(chan struct{}), make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(gone)
+		runtime.LockOSThread() // who traces is a thread
+		defer runtime.UnlockOSThread()
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		var held []int
+		for _, dir := range threads {
+			tid, _ := strconv.Atoi(filepath.Base(dir))
+			err = errors.Join(err, unix.PtraceSeize(tid), unix.PtraceInterrupt(tid))
+			if _, waitErr := unix.Wait4(tid, nil, unix.WALL, nil); waitErr != nil {
+				err = errors.Join(err, waitErr)
+			}
+			held = append(held, tid)
+		}
+		traced <- err
+		<-stop
+		for _, tid := range held {
+			_ = unix.PtraceDetach(tid) // one that was killed has none to detach
+		}
+	}()
+	release = sync.OnceFunc(func() { close(stop); <-gone })
+	t.Cleanup(release)
+	if err := <-traced; err != nil {
+		t.Fatal(err)
+	}
+	return release
 }

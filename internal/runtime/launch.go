@@ -24,11 +24,17 @@ func (r *Runtime) Adopt(ctx context.Context, pod string) (Inventory, error) {
 	}
 	for _, e := range list {
 		if e.State == wire.Exited {
-			l.tell(e.ID) // by what is returned
+			l.handles.report(e.ID) // by what is returned
 		}
 	}
 	return inventoryOf(list), nil
 }
+
+// turnTimeout bounds the wait for what is being done with a pod's monitor and was told to end.
+const turnTimeout = 5 * time.Second
+
+// killTimeout bounds the wait for the end of what was killed. What takes longer hangs in the kernel.
+const killTimeout = 5 * time.Second
 
 // shutdownTimeout bounds the wait for a monitor that is asked to end. It is killed then.
 const shutdownTimeout = 2 * time.Second
@@ -38,9 +44,15 @@ const shutdownTimeout = 2 * time.Second
 func (r *Runtime) Shutdown(ctx context.Context, pod string) error {
 	l := r.unlink(pod)
 	c := l.shut()
+	// What is joining or starting a monitor sees that by now, and does not leave one behind.
+	wait, cancel := context.WithTimeout(ctx, turnTimeout)
+	if _, release, err := l.take(wait); err == nil {
+		defer release()
+	}
+	cancel()
 	if c == nil {
 		if conn, err := dial(r.cfg.dir(pod)); err == nil {
-			c = newClient(conn, func(string, *wire.Exit) {}, func() {})
+			c = newClient(conn, &silence{}, func(string, *wire.Exit) {}, func() {})
 		}
 	}
 	if c != nil {
@@ -53,7 +65,7 @@ func (r *Runtime) Shutdown(ctx context.Context, pod string) error {
 	if err := r.cfg.endPod(ctx, pod); err != nil {
 		return fmt.Errorf("end the monitor of pod %s: %w", pod, err)
 	}
-	l.reap(0)
+	l.reap()
 	return nil
 }
 

@@ -7,14 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/monitor/wire"
+	"berth/internal/process"
 )
 
 // helloTimeout bounds the first answer of a monitor.
@@ -23,35 +22,28 @@ const helloTimeout = 10 * time.Second
 // link is what the daemon keeps of one pod: the connection to its monitor, and what the next one will need if that is
 // killed.
 type link struct {
-	cfg  *Config
-	pod  string
-	turn chan struct{} // held while connecting
-	done chan struct{} // closed when the pod is shut down
+	cfg     *Config
+	pod     string
+	turn    chan struct{} // held while connecting
+	done    chan struct{} // closed when the pod is shut down
+	handles *handles
+	silence silence
+	changes *replacements // of the whole node
 
-	mu     sync.Mutex // guards what follows
-	client *client
-	child  int // the monitor's pid, where it is a child of this process
-	ended  bool
-	held   map[string]holding
-	told   map[string]bool // containers whose exit the daemon knows
+	mu        sync.Mutex // guards what follows
+	client    *client
+	interrupt context.CancelCauseFunc // ends what holds the turn
+	gap       chan struct{}           // closed when another monitor was joined, or could not be; nil when nobody tries
+	child     int                     // the monitor's pid, where it is a child of this process
+	ended     bool
 }
 
-// holding is what a monitor that takes over needs of a container: a pidfd, with which the exit of a process can be asked
-// for that is no child, and the master of a terminal. An input that is meant for one client would end if nobody held it.
-type holding struct{ pidfd, console, stdin *os.File }
-
-func (h holding) close() {
-	for _, f := range []*os.File{h.pidfd, h.console, h.stdin} {
-		if f != nil {
-			_ = f.Close()
-		}
+func newLink(cfg *Config, pod string, changes *replacements) *link {
+	l := &link{
+		cfg: cfg, pod: pod, turn: make(chan struct{}, 1), done: make(chan struct{}), handles: newHandles(), changes: changes,
 	}
-}
-
-func newLink(cfg *Config, pod string) *link {
-	return &link{
-		cfg: cfg, pod: pod, turn: make(chan struct{}, 1), done: make(chan struct{}), held: map[string]holding{}, told: map[string]bool{},
-	}
+	l.silence.watch = func() { watch(l) }
+	return l
 }
 
 // live is the connection, nil when there is none.
@@ -64,30 +56,108 @@ func (l *link) live() *client {
 	return l.client
 }
 
-// connect returns what the pod's monitor holds; it starts a monitor when there is none.
-func (l *link) connect(ctx context.Context) ([]wire.Container, error) {
+// await is the connection. While another monitor takes over it waits, as long as a quick call may take.
+func (l *link) await(ctx context.Context) *client {
+	l.mu.Lock()
+	c := l.client
+	if c != nil && !c.lost() {
+		l.mu.Unlock()
+		return c
+	}
+	if c != nil { // lost will see it in a moment
+		l.open()
+	}
+	gap := l.gap
+	l.mu.Unlock()
+	if gap == nil {
+		return nil
+	}
+	timer := time.NewTimer(quickTimeout)
+	defer timer.Stop()
+	select {
+	case <-gap:
+	case <-timer.C:
+	case <-l.done:
+	case <-ctx.Done():
+	}
+	return l.live()
+}
+
+// open begins a gap between two monitors. With mu held.
+func (l *link) open() {
+	if l.gap == nil && !l.ended {
+		l.gap = make(chan struct{})
+	}
+}
+
+// shutGap ends a gap: who waits looks again. With mu held.
+func (l *link) shutGap() {
+	if l.gap != nil {
+		close(l.gap)
+		l.gap = nil
+	}
+}
+
+// errShutDown is the end of what is done for a pod that has been shut down meanwhile.
+var errShutDown = errors.New("the pod has been shut down")
+
+// take waits for the turn. What is done in it gets the context that it returns, and release ends both.
+func (l *link) take(ctx context.Context) (held context.Context, release func(), err error) {
 	select {
 	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the monitor of pod %s: %w", l.pod, context.Cause(ctx))
+		return nil, nil, fmt.Errorf("the monitor of pod %s: %w", l.pod, context.Cause(ctx))
 	}
+	held, cancel := context.WithCancelCause(ctx)
+	l.mu.Lock()
+	l.interrupt = cancel
+	if l.ended {
+		cancel(errShutDown)
+	}
+	l.mu.Unlock()
+	return held, func() { cancel(nil); <-l.turn }, nil
+}
+
+// hasten ends what holds the turn, so that somebody else may have it.
+func (l *link) hasten(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.interrupt != nil {
+		l.interrupt(why)
+	}
+}
+
+// connect returns what the pod's monitor holds; it starts a monitor when there is none.
+func (l *link) connect(ctx context.Context) ([]wire.Container, error) {
+	ctx, release, err := l.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	if c := l.live(); c != nil {
 		return hello(ctx, c)
 	}
+	return l.establish(ctx)
+}
+
+// establish makes a connection, and a monitor where there is none. The caller has the turn.
+func (l *link) establish(ctx context.Context) ([]wire.Container, error) {
 	conn, err := dial(l.cfg.dir(l.pod))
 	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
-		if err := l.spawn(ctx); err != nil {
+		if err := spawn(ctx, l); err != nil {
 			return nil, fmt.Errorf("start the monitor of pod %s: %w", l.pod, err)
 		}
 		conn, err = dial(l.cfg.dir(l.pod))
 	}
 	if err != nil {
+		if errors.Is(err, unix.EAGAIN) { // it has not taken the last ones
+			l.silence.begin()
+		}
 		return nil, fmt.Errorf("connect to the monitor of pod %s: %w", l.pod, err)
 	}
 	var c *client
 	made := make(chan struct{})
-	c = newClient(conn, l.exited, func() { <-made; l.lost(c) })
+	c = newClient(conn, &l.silence, l.exited, func() { <-made; l.lost(c) })
 	close(made)
 	list, err := hello(ctx, c)
 	if err != nil {
@@ -102,17 +172,18 @@ func (l *link) connect(ctx context.Context) ([]wire.Container, error) {
 func (l *link) join(ctx context.Context, c *client, list []wire.Container) error {
 	for _, e := range list {
 		if e.State != wire.Exited {
-			l.handOver(ctx, c, e)
-			l.hold(ctx, c, e)
+			handOver(ctx, l, c, e)
+			hold(ctx, l, c, e)
 		}
 	}
 	l.mu.Lock()
 	if l.ended {
 		l.mu.Unlock()
 		c.end()
-		return fmt.Errorf("pod %s has been shut down", l.pod)
+		return fmt.Errorf("pod %s: %w", l.pod, errShutDown)
 	}
 	l.client = c
+	l.shutGap()
 	l.mu.Unlock()
 	if c.lost() {
 		go l.lost(c)
@@ -132,17 +203,15 @@ func hello(ctx context.Context, c *client) ([]wire.Container, error) {
 		return nil, fmt.Errorf("it speaks protocol version %d, this daemon %d to %d: run the release that started it, or end the pod",
 			reply.Version, wire.Oldest, wire.Version)
 	}
-	c.mu.Lock()
-	c.pid = reply.PID
-	c.mu.Unlock()
+	c.serves(reply.PID)
 	return reply.Containers, nil
 }
 
 // handOver gives a monitor what it cannot find by name. One that has it already, or needs nothing, passes over it.
-func (l *link) handOver(ctx context.Context, c *client, e wire.Container) {
-	fds, err := l.lend(e.ID)
+func handOver(ctx context.Context, l *link, c *client, e wire.Container) {
+	fds, err := l.handles.lend(e.ID)
 	if err == nil {
-		_, err = c.call(ctx, wire.Request{Op: wire.Inherit, Container: e.ID}, fds...)
+		_, err = c.quick(ctx, wire.Request{Op: wire.Inherit, Container: e.ID}, fds...)
 		closeFiles(fds)
 	}
 	if err != nil {
@@ -150,89 +219,43 @@ func (l *link) handOver(ctx context.Context, c *client, e wire.Container) {
 	}
 }
 
-// lend returns copies of what is held of a container for a monitor that takes over: the container may exit while they are on their
-// way, and what was held is closed then.
-func (l *link) lend(ctr string) (fds []*os.File, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h := l.held[ctr]
-	for _, f := range []*os.File{h.pidfd, h.console} {
-		if f == nil {
-			break // a console without a process is of no use
-		}
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			closeFiles(fds)
-			return nil, fmt.Errorf("copy the descriptor of %s: %w", f.Name(), err)
-		}
-		fds = append(fds, os.NewFile(uintptr(fd), f.Name()))
-	}
-	return fds, nil
-}
-
 // hold keeps what a monitor that takes over will need of a container.
-func (l *link) hold(ctx context.Context, c *client, e wire.Container) {
-	l.mu.Lock()
-	_, has := l.held[e.ID]
-	l.mu.Unlock()
-	if has {
+func hold(ctx context.Context, l *link, c *client, e wire.Container) {
+	if l.handles.has(e.ID) {
 		return
 	}
-	h := holding{pidfd: pidfd(e.Process)}
+	h := handle{pidfd: pidfd(e.Process)}
 	if e.Terminal {
-		if a, err := c.ask(ctx, wire.Request{Op: wire.Console, Container: e.ID}); err == nil && len(a.fds) == 1 {
+		ctx, cancel := context.WithTimeoutCause(ctx, c.patience(), errNoMonitor)
+		a, err := c.ask(ctx, wire.Request{Op: wire.Console, Container: e.ID})
+		cancel()
+		if err == nil && len(a.fds) == 1 {
 			h.console = a.fds[0]
 		}
 	} else if e.StdinOnce {
 		h.stdin, _ = os.OpenFile(filepath.Join(l.cfg.bundle(l.pod, e.ID), "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, has := l.held[e.ID]; has || l.told[e.ID] || l.ended {
-		h.close()
-		return
-	}
-	l.held[e.ID] = h
-}
-
-// endStdin lets go of the input of a container, so that it can see the end of it.
-func (l *link) endStdin(ctr string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if h := l.held[ctr]; h.stdin != nil {
-		_ = h.stdin.Close()
-		h.stdin = nil
-		l.held[ctr] = h
-	}
+	l.handles.add(e.ID, h)
 }
 
 // exited tells of an exit, once.
 func (l *link) exited(ctr string, e *wire.Exit) {
-	if l.tell(ctr) {
+	if l.handles.report(ctr) {
 		l.cfg.OnExit(l.pod, ctr, *exitOf(e))
 	}
 }
 
-// tell says whether the exit of a container is still to be told, which it is not from here on.
-func (l *link) tell(ctr string) bool {
+// abandon gives up a connection whose monitor is about to be killed. Who calls meanwhile waits for the next one.
+func (l *link) abandon(c *client) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.held[ctr].close()
-	delete(l.held, ctr)
-	if l.told[ctr] {
-		return false
+	if l.client == c {
+		l.client = nil
 	}
-	l.told[ctr] = true
-	return true
-}
-
-// forget drops all that is kept of a container that is deleted.
-func (l *link) forget(ctr string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.held[ctr].close()
-	delete(l.held, ctr)
-	delete(l.told, ctr)
+	l.open()
+	l.mu.Unlock()
+	if c != nil {
+		c.end()
+	}
 }
 
 // The pauses between tries to start another monitor for a pod whose monitor was killed.
@@ -244,14 +267,23 @@ func (l *link) lost(c *client) {
 	ours := l.client == c && !l.ended
 	if ours {
 		l.client = nil
+		l.open()
 	}
 	l.mu.Unlock()
 	if !ours {
 		return
 	}
 	l.cfg.Log.Warn("a pod's monitor was lost; another one takes over", "pod", l.pod)
+	l.succeed()
+}
+
+// succeed finds or starts a monitor that takes over, and tries it until there is one or the pod is shut down.
+func (l *link) succeed() {
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		err := l.recover()
+		l.mu.Lock()
+		l.shutGap()
+		l.mu.Unlock()
 		if err == nil {
 			return
 		}
@@ -269,15 +301,19 @@ func (l *link) recover() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	list, err := l.connect(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		l.tellAll(list)
 	}
+	return err
+}
+
+// tellAll tells of the exits in an inventory.
+func (l *link) tellAll(list []wire.Container) {
 	for _, e := range list {
 		if e.State == wire.Exited && e.Exit != nil {
 			l.exited(e.ID, e.Exit)
 		}
 	}
-	return nil
 }
 
 // shut ends the use of the link, and returns the connection if there is one.
@@ -287,48 +323,60 @@ func (l *link) shut() *client {
 	if !l.ended {
 		l.ended = true
 		close(l.done)
+		l.shutGap()
 	}
-	for ctr, h := range l.held {
-		h.close()
-		delete(l.held, ctr)
+	if l.interrupt != nil {
+		l.interrupt(errShutDown)
 	}
+	l.handles.close()
 	return l.client
 }
 
-// reap takes the status of a monitor that has ended, where it was a child of this process.
-func (l *link) reap(how int) {
+// bore notes the monitor that was started. One of a pod that was shut down meanwhile is not wanted any more.
+func (l *link) bore(pid int) (wanted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.child == 0 {
+	l.child = pid
+	return !l.ended
+}
+
+// reapTime is how long the status of a monitor that was seen to end may take. Of one that is traced the tracer is told
+// first, and takes it when it likes.
+const reapTime = time.Second
+
+// reap takes the status of a monitor that has ended or is about to, where it was a child of this process. It does not
+// wait for it for long.
+func (l *link) reap() {
+	l.mu.Lock()
+	pid := l.child
+	l.child = 0
+	l.mu.Unlock()
+	if pid == 0 {
 		return
 	}
-	if pid, err := unix.Wait4(l.child, nil, how, nil); pid > 0 || err == unix.ECHILD {
-		l.child = 0
+	if got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); got > 0 || err == unix.ECHILD {
+		return
+	}
+	reaped := make(chan struct{})
+	go func() {
+		defer close(reaped)
+		for {
+			if _, err := unix.Wait4(pid, nil, 0, nil); err != unix.EINTR {
+				return
+			}
+		}
+	}()
+	select {
+	case <-reaped:
+	case <-time.After(reapTime):
 	}
 }
 
-// pidfd opens a process so that its end can be asked for whoever is its parent.
-func pidfd(p wire.Process) *os.File {
-	fd, err := unix.PidfdOpen(p.PID, 0)
+// pidfd opens a process so that its end can be asked for whoever is its parent; nil where it is gone.
+func pidfd(p Process) *os.File {
+	f, err := process.Open(p.PID, p.StartTime)
 	if err != nil {
 		return nil
 	}
-	if began, err := startTime(p.PID); err != nil || began != p.StartTime {
-		_ = unix.Close(fd)
-		return nil
-	}
-	return os.NewFile(uintptr(fd), "pidfd")
-}
-
-// startTime is when a process, or what is left of it, began.
-func startTime(pid int) (uint64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	f := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-	if len(f) < 20 {
-		return 0, fmt.Errorf("process %d: its stat file makes no sense", pid)
-	}
-	return strconv.ParseUint(f[19], 10, 64)
+	return f
 }

@@ -24,17 +24,17 @@ func TestHandOverOfWhatExits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLink(&Config{Log: slog.New(slog.DiscardHandler)}, "p1")
-	l.held["c1"] = holding{pidfd: held}
-	c := newClient(daemon, func(string, *wire.Exit) {}, func() {})
+	l := newLink(&Config{Log: slog.New(slog.DiscardHandler)}, "p1", newReplacements())
+	l.handles.add("c1", handle{pidfd: held})
+	c := newClient(daemon, &silence{}, func(string, *wire.Exit) {}, func() {})
 	c.send.Lock()
 	handed := make(chan struct{})
 	go func() {
 		defer close(handed)
-		l.handOver(t.Context(), c, wire.Container{ID: "c1"})
+		handOver(t.Context(), l, c, wire.Container{ID: "c1"})
 	}()
 	awaitRequest(t, c)
-	l.tell("c1")
+	l.handles.report("c1")
 	c.send.Unlock()
 
 	_ = monitor.SetReadDeadline(time.Now().Add(patience.For(10 * time.Second)))

@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/process"
 	"berth/test/patience"
 )
 
@@ -53,7 +54,7 @@ func TestMonitorFiles(t *testing.T) {
 	g := newRig(t)
 	var p Process
 	g.ok(json.Unmarshal(g.must(os.ReadFile(filepath.Join(g.cfg.dir(g.pod), "m.pid"))).([]byte), &p))
-	began, err := startTime(g.monitor())
+	began, err := process.Start(g.monitor())
 	g.ok(err)
 	if p.PID != g.monitor() || p.StartTime != began {
 		t.Errorf("m.pid holds %+v; the monitor is %d, begun at %d", p, g.monitor(), began)

@@ -76,7 +76,7 @@ func TestLeftWriterLives(t *testing.T) {
 		file := g.logs + "/" + how
 		out := &syncBuffer{}
 		if how == "exec" {
-			_, err := g.Exec(t.Context(), g.pod, ctr, Exec{Process: process(ticker(file)), Stdout: out, Stderr: out})
+			_, err := g.Exec(t.Context(), g.pod, ctr, Exec{Process: shellProcess(ticker(file)), Stdout: out, Stderr: out})
 			g.ok(err)
 		} else {
 			_, err := g.session(t.Context(), ctr, ticker(file), false, Session{Stdout: out, Stderr: out})

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
 )
@@ -67,14 +69,44 @@ func (c *Create) cgroups() []string {
 // groups are all cgroups in which processes of a container may be.
 func (c *Config) groups(pod, ctr string) []*cgroup.Group {
 	all := []*cgroup.Group{c.containerGroup(ctr)}
-	var b wire.Bundle
-	data, err := os.ReadFile(filepath.Join(c.bundle(pod, ctr), "bundle"))
-	if err == nil && json.Unmarshal(data, &b) == nil {
+	if b, err := c.bundleOf(pod, ctr); err == nil {
 		for _, dir := range b.Cgroups {
 			all = append(all, cgroup.At(dir))
 		}
 	}
 	return all
+}
+
+// bundleOf is what a container's monitor was given, and has noted.
+func (c *Config) bundleOf(pod, ctr string) (b wire.Bundle, err error) {
+	data, err := os.ReadFile(filepath.Join(c.bundle(pod, ctr), "bundle"))
+	if err == nil {
+		err = json.Unmarshal(data, &b)
+	}
+	return b, err
+}
+
+// processOf is a container's first process, as its monitor has noted it.
+func (c *Config) processOf(pod, ctr string) (p Process, err error) {
+	data, err := os.ReadFile(filepath.Join(c.bundle(pod, ctr), "pid"))
+	if err == nil {
+		err = json.Unmarshal(data, &p)
+	}
+	return p, err
+}
+
+// removeGroups ends what lives of a container and removes its cgroups by their names. The runtime removes those that it
+// remembers, and one that was killed in the middle of a create has made more of them than it wrote down.
+func removeGroups(ctx context.Context, cfg *Config, pod, ctr string) error {
+	var errs []error
+	for _, g := range cfg.groups(pod, ctr) {
+		err := g.Remove()
+		if errors.Is(err, unix.EBUSY) {
+			err = end(ctx, g)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // killContainer kills what lives of a container where no monitor does it.

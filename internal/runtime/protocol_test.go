@@ -42,10 +42,10 @@ func converse(g *rig, file string) {
 	dir := g.cfg.bundle(g.pod, ctr)
 	g.ok(os.MkdirAll(dir, 0o755))
 	g.ok(os.MkdirAll(g.handler.Root, 0o755))
-	terminal := process("exit 3")
+	terminal := shellProcess("exit 3")
 	terminal.Terminal = true
 	for name, v := range map[string]any{
-		"config.json": g.spec(ctr, "cat; exit 7"), "process.json": process("exit 3"), "slow.json": process("sleep 100"), "terminal.json": terminal,
+		"config.json": g.spec(ctr, "cat; exit 7"), "process.json": shellProcess("exit 3"), "slow.json": shellProcess("sleep 100"), "terminal.json": terminal,
 	} {
 		g.ok(os.WriteFile(filepath.Join(dir, name), g.must(json.Marshal(v)).([]byte), 0o600))
 	}

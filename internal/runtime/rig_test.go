@@ -148,7 +148,7 @@ func (g *rig) spec(ctr, script string) *specs.Spec {
 	return &specs.Spec{
 		Version: "1.0.2",
 		Root:    &specs.Root{Path: host.rootfs},
-		Process: process(script),
+		Process: shellProcess(script),
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc"},
 			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
@@ -163,7 +163,7 @@ func (g *rig) spec(ctr, script string) *specs.Spec {
 	}
 }
 
-func process(script string) *specs.Process {
+func shellProcess(script string) *specs.Process {
 	return &specs.Process{Args: []string{"sh", "-c", script}, Cwd: "/", Env: []string{"PATH=/bin"}}
 }
 
@@ -248,7 +248,7 @@ func (g *rig) exec(ctr, script string) (out string, code int) {
 	g.Helper()
 	file := g.must(os.CreateTemp(g.logs, "exec")).(*os.File)
 	defer file.Close()
-	res, err := g.Exec(g.Context(), g.pod, ctr, Exec{Process: process("exec 2>&1\n" + script), Stdout: file})
+	res, err := g.Exec(g.Context(), g.pod, ctr, Exec{Process: shellProcess("exec 2>&1\n" + script), Stdout: file})
 	g.ok(err)
 	data := g.must(os.ReadFile(file.Name())).([]byte)
 	return string(data), res.ExitCode
@@ -273,7 +273,7 @@ func (g *rig) killMonitor() {
 	old := g.monitor()
 	g.ok(unix.Kill(old, unix.SIGKILL))
 	g.within(10*time.Second, "another monitor takes over", func() bool {
-		c, err := g.client(g.pod)
+		c, err := g.client(g.Context(), g.pod)
 		return err == nil && c.pid != old && c.pid != 0
 	})
 }

@@ -16,8 +16,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/fail"
 	"berth/internal/monitor/wire"
 )
 
@@ -31,7 +33,7 @@ type Units interface {
 	EndContainer(ctx context.Context, ctr string) error
 }
 
-// Config is what a Runtime is made of. All fields are required, but Units.
+// Config is what a Runtime is made of. All fields are required, but Units and Tick.
 type Config struct {
 	Monitor  string // the program berth-monitor
 	Root     string // <root>: exits that no daemon was told of go below it
@@ -43,6 +45,8 @@ type Config struct {
 	// Helper runs a program of which nothing is left when it returns.
 	Helper func(ctx context.Context, name string, cmd *exec.Cmd) error
 	Log    *slog.Logger
+	// Tick is what the silence of a monitor is counted in; a second when zero.
+	Tick time.Duration
 	// OnExit is told of each exit, from when a pod is launched or adopted. Exits before that are in the inventory.
 	OnExit func(pod, ctr string, e Exit)
 }
@@ -119,7 +123,8 @@ type Runtime struct {
 
 // links are what is kept of each pod.
 type links struct {
-	of *Config
+	of      *Config
+	changes *replacements
 
 	mu   sync.Mutex // guards pods
 	pods map[string]*link
@@ -131,7 +136,7 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, fmt.Errorf("the monitor program: %w", err)
 	}
 	r := &Runtime{cfg: cfg}
-	r.of, r.pods = &r.cfg, map[string]*link{}
+	r.of, r.pods, r.changes = &r.cfg, map[string]*link{}, newReplacements()
 	r.drains = newDrainer(r)
 	return r, nil
 }
@@ -142,7 +147,7 @@ func (r *links) link(pod string) *link {
 	defer r.mu.Unlock()
 	l := r.pods[pod]
 	if l == nil {
-		l = newLink(r.of, pod)
+		l = newLink(r.of, pod, r.changes)
 		r.pods[pod] = l
 	}
 	return l
@@ -155,7 +160,7 @@ func (r *links) unlink(pod string) *link {
 	l := r.pods[pod]
 	delete(r.pods, pod)
 	if l == nil {
-		l = newLink(r.of, pod)
+		l = newLink(r.of, pod, r.changes)
 	}
 	return l
 }
@@ -167,28 +172,44 @@ func (r *links) known(pod string) *link {
 	return r.pods[pod]
 }
 
-// client returns the connection to a pod's monitor.
-func (r *links) client(pod string) (*client, error) {
+// client returns the connection to a pod's monitor. While another one takes over it waits, as long as a quick call may.
+func (r *links) client(ctx context.Context, pod string) (*client, error) {
 	if l := r.known(pod); l != nil {
-		if c := l.live(); c != nil {
+		if c := l.await(ctx); c != nil {
 			return c, nil
 		}
 	}
 	return nil, errNoMonitor
 }
 
-var errNoMonitor = errors.New("the pod's monitor does not answer")
+var errNoMonitor = fail.New(errdefs.ErrUnavailable, "the pod's monitor does not answer")
 
 // quickTimeout bounds what a monitor answers at once. One that has let it pass gets a tenth of it until it answers again.
 const quickTimeout = 3 * time.Second
 
-// call asks a pod's monitor. What is not a matter of time, as a create is, is not waited for long.
+// mostTries is how many monitors, one after another, are asked for the same.
+const mostTries = 3
+
+// call asks a pod's monitor. What is not a matter of time, as a create is, is not waited for long. What a monitor did
+// not get before it was lost, or may be asked for twice, the next one is asked.
 func (r *links) call(ctx context.Context, pod string, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
-	c, err := r.client(pod)
+	for try := 1; ; try++ {
+		reply, err := callOnce(ctx, r, pod, q, fds...)
+		var unsent unsentError
+		again := errors.As(err, &unsent) || errors.Is(err, errLost) && !lasting(q.Op)
+		if !again || try == mostTries || ctx.Err() != nil {
+			return reply, err
+		}
+	}
+}
+
+func callOnce(ctx context.Context, r *links, pod string, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
+	c, err := r.client(ctx, pod)
 	if err != nil {
 		return nil, fmt.Errorf("%s container %s: %w", q.Op, q.Container, err)
 	}
 	if lasting(q.Op) {
+		defer c.company(ctx)()
 		return c.call(ctx, q, fds...)
 	}
 	return c.quick(ctx, q, fds...)
@@ -215,4 +236,15 @@ func inventoryOf(list []wire.Container) Inventory {
 		inv.Containers[c.ID] = f
 	}
 	return inv
+}
+
+// linksOf lists what is kept of each pod.
+func linksOf(r *links) []*link {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]*link, 0, len(r.pods))
+	for _, l := range r.pods {
+		list = append(list, l)
+	}
+	return list
 }

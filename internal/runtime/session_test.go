@@ -20,7 +20,7 @@ import (
 
 // session runs a script with somebody at its streams.
 func (g *rig) session(ctx context.Context, ctr, script string, tty bool, s Session) (int, error) {
-	s.Process = process(script)
+	s.Process = shellProcess(script)
 	s.Process.Terminal = tty
 	return g.Session(ctx, g.pod, ctr, s)
 }
@@ -53,7 +53,7 @@ func TestSession(t *testing.T) {
 	if _, err := g.session(t.Context(), ctr, "", true, Session{}); err != nil {
 		t.Error(err)
 	}
-	bad := process("")
+	bad := shellProcess("")
 	bad.Args = []string{"/no/such"}
 	for _, bad.Terminal = range []bool{false, true} {
 		if _, err := g.Session(t.Context(), g.pod, ctr, Session{Process: bad}); err == nil || !strings.Contains(err.Error(), "/no/such") {
@@ -205,7 +205,7 @@ func TestSessionWhoseDaemonGoes(t *testing.T) {
 		ended <- err
 	}()
 	g.within(5*time.Second, "it runs", func() bool { return out.String() == "on\n" && g.alive("sleep", "3001") })
-	c := g.must(g.client(g.pod)).(*client)
+	c := g.must(g.client(t.Context(), g.pod)).(*client)
 	c.end()
 	if err := <-ended; err == nil {
 		t.Error("it ended well")

@@ -18,10 +18,10 @@ import (
 
 // spawn starts a monitor. It is given its listening socket, so it can be
 // connected to at once.
-func (l *link) spawn(ctx context.Context) error {
-	l.reap(unix.WNOHANG) // the one before
+func spawn(ctx context.Context, l *link) error {
+	l.reap() // the one before
 	dir := l.cfg.dir(l.pod)
-	lock, err := l.lock(dir)
+	lock, err := lockDir(l, dir)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,10 @@ func (l *link) spawn(ctx context.Context) error {
 	}
 	attr := &os.ProcAttr{Dir: dir, Files: []*os.File{null, null, log, listener, lock}, Env: environment()}
 	_ = fault.At("runtime.spawn.before")
-	return l.cfg.atHome(ctx, func() error { return l.bear(argv, attr) })
+	if ctx.Err() != nil { // the pod may have been shut down meanwhile
+		return context.Cause(ctx)
+	}
+	return l.cfg.atHome(ctx, func() error { return bear(l, argv, attr) })
 }
 
 // births is how often a birth is tried.
@@ -73,7 +76,7 @@ func (c *Config) atHome(ctx context.Context, birth func() error) error {
 }
 
 // bear starts the monitor in the cgroup that is named after the pod, which it makes.
-func (l *link) bear(argv []string, attr *os.ProcAttr) error {
+func bear(l *link, argv []string, attr *os.ProcAttr) error {
 	group, err := cgroup.Make(l.cfg.Tracking, filepath.Join(l.cfg.monitorsGroup(), l.pod))
 	if err != nil {
 		return err
@@ -89,10 +92,16 @@ func (l *link) bear(argv []string, attr *os.ProcAttr) error {
 		return err
 	}
 	_ = fault.At("runtime.spawn.after")
-	l.mu.Lock()
-	l.child = proc.Pid
-	l.mu.Unlock()
-	return proc.Release() // reap waits for it, so that no thread waits for each monitor
+	wanted := l.bore(proc.Pid)
+	err = proc.Release() // reap waits for it, so that no thread waits for each monitor
+	if wanted {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+	defer cancel()
+	err = end(ctx, group)
+	l.reap()
+	return errors.Join(errShutDown, err)
 }
 
 // environment is what a monitor gets of the daemon's. Without huge pages a monitor takes a third of the memory where the kernel gives
@@ -108,19 +117,19 @@ func environment() []string {
 	return env
 }
 
-// lock takes the lock of a run directory, for the monitor to hold on: two never serve one directory. A monitor that holds
-// it and cannot be reached is ended, which costs its containers nothing.
-func (l *link) lock(dir string) (*os.File, error) {
+// lockDir takes the lock of a run directory, for the monitor to hold on: two never serve one directory. A monitor that
+// holds it and cannot be reached is ended, which costs its containers nothing.
+func lockDir(l *link, dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
 	err = flock(f)
 	if err == unix.EWOULDBLOCK {
-		ctx, cancel := context.WithTimeout(context.Background(), quickTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 		defer cancel()
 		if err = end(ctx, l.cfg.monitorGroup(l.pod)); err == nil {
-			l.reap(0)
+			l.reap()
 			err = flock(f)
 		}
 	}

@@ -135,7 +135,7 @@ func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 			_ = pr.Close() // so that the monitor sees that nobody reads
 		})
 	}
-	c, err := r.client(pod)
+	c, err := r.client(ctx, pod)
 	if err != nil {
 		return fmt.Errorf("attach container %s: %w", ctr, err)
 	}
@@ -149,7 +149,7 @@ func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 		a.Ready()
 	}
 	if a.Stdin != nil {
-		in, err := r.feed(ctx, pod, ctr, a.Stdin)
+		in, err := feed(ctx, r, pod, ctr, a.Stdin)
 		if err != nil {
 			return err
 		}
@@ -189,13 +189,9 @@ func widen(f *os.File) {
 
 // feed copies a caller's input to the container until it ends, or what it returns is closed. A container whose input is meant
 // for one client then sees the end of it.
-func (r *Runtime) feed(ctx context.Context, pod, ctr string, in io.Reader) (io.Closer, error) {
+func feed(ctx context.Context, r *Runtime, pod, ctr string, in io.Reader) (io.Closer, error) {
 	dir := r.cfg.bundle(pod, ctr)
-	var b wire.Bundle
-	data, err := os.ReadFile(filepath.Join(dir, "bundle"))
-	if err == nil {
-		err = json.Unmarshal(data, &b)
-	}
+	b, err := r.cfg.bundleOf(pod, ctr)
 	if err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
 	}
@@ -215,20 +211,20 @@ func (r *Runtime) feed(ctx context.Context, pod, ctr string, in io.Reader) (io.C
 		_, _ = io.Copy(w, in)
 		_ = w.Close()
 		if b.StdinOnce && !b.Terminal {
-			r.closeStdin(context.WithoutCancel(ctx), pod, ctr)
+			closeStdin(context.WithoutCancel(ctx), r, pod, ctr)
 		}
 	}()
 	return w, nil
 }
 
 // closeStdin lets the container see the end of its input, also while another monitor takes over.
-func (r *Runtime) closeStdin(ctx context.Context, pod, ctr string) {
+func closeStdin(ctx context.Context, r *Runtime, pod, ctr string) {
 	for range 50 {
 		l := r.known(pod)
 		if l == nil {
 			return // the pod was removed
 		}
-		l.endStdin(ctr)
+		l.handles.endStdin(ctr)
 		_, err := r.call(ctx, pod, wire.Request{Op: wire.CloseStdin, Container: ctr})
 		if err == nil || !errors.Is(err, errNoMonitor) {
 			return
@@ -243,10 +239,12 @@ func (r *Runtime) closeStdin(ctx context.Context, pod, ctr string) {
 
 // Console returns the master of a container's terminal, for the caller to close.
 func (r *Runtime) Console(ctx context.Context, pod, ctr string) (*os.File, error) {
-	cl, err := r.client(pod)
+	cl, err := r.client(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, cl.patience(), errNoMonitor)
+	defer cancel()
 	a, err := cl.ask(ctx, wire.Request{Op: wire.Console, Container: ctr})
 	if err != nil {
 		return nil, err

@@ -90,7 +90,7 @@ func (c *Config) endPod(ctx context.Context, pod string) error {
 		if err := c.clearContainer(ctx, pod, e.Name()); err != nil {
 			return err
 		}
-		if err := end(ctx, c.containerGroup(e.Name())); err != nil {
+		if err := removeGroups(ctx, c, pod, e.Name()); err != nil {
 			return err
 		}
 	}

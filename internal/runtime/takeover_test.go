@@ -89,7 +89,7 @@ func TestTerminalOfAKilledMonitor(t *testing.T) {
 			console, err := g.Console(t.Context(), g.pod, tty)
 			if err == nil {
 				g.ok(console.Close())
-				c, err := g.client(g.pod)
+				c, err := g.client(t.Context(), g.pod)
 				another = err == nil && c.pid != old
 			} else if strings.Contains(err.Error(), "no terminal") || time.Now().After(end) {
 				t.Fatal(err)
@@ -193,7 +193,9 @@ func TestExecsOfAKilledMonitor(t *testing.T) {
 	}
 	execs := make(chan error, 2)
 	go func() {
-		_, err := g.Exec(t.Context(), g.pod, ctr, Exec{Process: process("trap '' TERM; sleep 4002 & wait"), Timeout: time.Hour})
+		_, err := g.Exec(t.Context(), g.pod, ctr, Exec{
+			Process: shellProcess("trap '' TERM; sleep 4002 & wait"), Timeout: time.Hour,
+		})
 		execs <- err
 	}()
 	go func() {
@@ -209,7 +211,7 @@ func TestExecsOfAKilledMonitor(t *testing.T) {
 	}
 	g.within(5*time.Second, "they are killed", func() bool { return !g.alive("sleep", "4002") && !g.alive("sleep", "4003") })
 	for range 3 {
-		res, err := g.Exec(t.Context(), g.pod, ctr, Exec{Process: process("sleep 4004"), Timeout: 300 * time.Millisecond})
+		res, err := g.Exec(t.Context(), g.pod, ctr, Exec{Process: shellProcess("sleep 4004"), Timeout: 300 * time.Millisecond})
 		if err != nil || !res.TimedOut {
 			t.Errorf("an exec past its time: %+v, %v", res, err)
 		}
@@ -260,7 +262,7 @@ func TestGoneBeforeItIsRead(t *testing.T) {
 	}
 	defer conn.Close()
 	_ = f.Close() // with the connection in it
-	c := &client{conn: conn, waiting: map[uint64]chan answer{}}
+	c := &client{conn: conn, silence: &silence{}, waiting: map[uint64]chan answer{}}
 	if !c.killed(t.Context()) {
 		t.Error("it is said to live")
 	}
@@ -277,7 +279,7 @@ func TestInputOfAPodThatWasRemoved(t *testing.T) {
 	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
 	g.ok(g.Shutdown(t.Context(), g.pod))
 	began := time.Now()
-	g.closeStdin(t.Context(), g.pod, ctr)
+	closeStdin(t.Context(), g.Runtime, g.pod, ctr)
 	if took := time.Since(began); took > 4*time.Second { // to try for long takes five
 		t.Errorf("it took %v", took)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -60,6 +61,49 @@ func TestDiskThatHangs(t *testing.T) {
 			s.answers(c, 2)
 		})
 	}
+}
+
+// TestMonitorThatHangs stops the monitors of pods, and then stops their containers and them. All end in time and with
+// the exit codes that are true, also when the daemon was killed meanwhile; another pod sees nothing of it.
+func TestMonitorThatHangs(t *testing.T) {
+	own(t, func(r rig) {
+		other := r.pod()
+		beside := other.start(busybox("beside", "sleep 1000000"))
+		trap := "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"
+		for name, restart := range map[string]bool{"daemon": false, "restarted daemon": true} {
+			p := r.pod()
+			heeds := p.start(busybox("heeds", trap))
+			deaf := p.start(busybox("deaf", "trap '' TERM; echo ready; while :; do sleep 0.05; done"))
+			left := p.start(busybox("left", "sleep 1000000"))
+			heeds.logged("ready\n")
+			deaf.logged("ready\n")
+			monitor := p.monitor()
+			r.ok(syscall.Kill(monitor, syscall.SIGSTOP))
+			if restart {
+				r.ok(r.n.Restart())
+			}
+			wait := patience.For(40 * time.Second)
+			r.ok(r.within(wait, func(ctx context.Context) error { return r.n.Runtime.StopContainer(ctx, heeds.cid, 30) }))
+			if st := heeds.status(); st.ExitCode != 7 || st.State != v1.ContainerState_CONTAINER_EXITED {
+				r.Errorf("%s: of one that heeds its signal: %v, code %d, %q", name, st.State, st.ExitCode, st.Message)
+			}
+			if !restart {
+				r.ok(syscall.Kill(p.monitor(), syscall.SIGSTOP)) // the next one hangs too
+				r.ok(r.within(wait, func(ctx context.Context) error { return r.n.Runtime.StopContainer(ctx, deaf.cid, 1) }))
+				if st := deaf.status(); st.ExitCode != 137 {
+					r.Errorf("%s: of one that does not: code %d, %q", name, st.ExitCode, st.Message)
+				}
+				r.ok(syscall.Kill(p.monitor(), syscall.SIGSTOP))
+			}
+			r.ok(r.within(wait, func(ctx context.Context) error { return r.n.Runtime.StopPodSandbox(ctx, p.id) }))
+			if st := left.status(); st.ExitCode != 137 {
+				r.Errorf("%s: of one that its pod's stop ended: code %d, %q", name, st.ExitCode, st.Message)
+			}
+			p.remove()
+			r.eventually("the monitor that hung is gone", func() bool { return syscall.Kill(monitor, 0) == syscall.ESRCH })
+			r.wantText("exec", beside.exec("echo", "hi"), "hi")
+		}
+	})
 }
 
 // freeze has the disk hang until what it returns is called, or the test ends.

@@ -95,8 +95,6 @@ var locksAbroad = map[string]int{
 	"internal/pod/pod.go locks mu of internal/pod/ledger.go":                    1,
 	"internal/pod/resources.go locks limits of internal/pod/container.go":       2,
 	"internal/pod/run.go locks mu of internal/pod/catalog.go":                   1,
-	"internal/runtime/link.go locks mu of internal/runtime/client.go":           1,
-	"internal/runtime/spawn.go locks mu of internal/runtime/link.go":            1,
 }
 
 // ungrouped are the files whose imports are not in three groups.
@@ -142,9 +140,7 @@ var retiredInUse = map[string]int{
 	"internal/pod.persistence":       1,
 	"internal/pod.telling":           1,
 	"internal/pod.told":              1,
-	"internal/runtime.holding":       1,
 	"internal/runtime.patience":      1,
-	"internal/runtime.told":          1,
 	"internal/spec.Home":             1,
 	"internal/spec.home":             2,
 	"internal/supervisor.patience":   1,

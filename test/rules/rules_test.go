@@ -80,8 +80,9 @@ var levels = map[string]int{
 	"pod": 2, "image": 2, "stream": 2,
 	// The foundation: anybody may build on it.
 	"fault": 0, "limit": 0, "record": 0, "cgroup": 0, "helper": 0, "userns": 0, "thread": 0, "pipe": 0, "quantity": 0,
-	"fail": -1, // the vocabulary of errors, which the foundation speaks too
-	"crun": -1, // how crun is executed, by helpers and monitors
+	"process": 0,
+	"fail":    -1, // the vocabulary of errors, which the foundation speaks too
+	"crun":    -1, // how crun is executed, by helpers and monitors
 }
 
 const leaf = 1
@@ -97,6 +98,7 @@ func level(part string) int {
 var exceptions = map[string]string{
 	"runtime -> monitor": "the driver and the monitor share the types on their wire, and nothing else",
 	"helper -> cgroup":   "a helper runs in a tracking group",
+	"process -> cgroup":  "a process whose cgroup is frozen waits on purpose",
 	"helper -> pipe":     "a helper's output is read to its end",
 }
 

@@ -1,0 +1,110 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/test/patience"
+)
+
+// child starts a process that ends with the test at the latest.
+func child(t *testing.T, args ...string) (cmd *exec.Cmd, start uint64) {
+	t.Helper()
+	cmd = exec.Command(args[0], args[1:]...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	start, err := Start(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd, start
+}
+
+// TestWaitAndEnding waits for a process that ends, and asks for its status while it is a zombie and when it is reaped.
+func TestWaitAndEnding(t *testing.T) {
+	cmd, start := child(t, "sleep", "1000")
+	pid := cmd.Process.Pid
+	fd, err := Open(pid, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fd.Close()
+	soon, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := Wait(soon, fd); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("of one that lives: %v", err)
+	}
+	if _, ok := Ending(pid, start, fd); ok || !Alive(pid, start) {
+		t.Error("one that lives is said to have ended")
+	}
+	if _, err := Open(pid, start+1); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("another process with its pid: %v", err)
+	}
+	again, err := Open(pid, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if err := Signal(again, int(unix.SIGTERM)); err != nil {
+		t.Fatal(err)
+	}
+	long, cancel := context.WithTimeout(t.Context(), patience.For(30*time.Second))
+	defer cancel()
+	if err := Wait(long, again); err != nil {
+		t.Fatal(err)
+	}
+	if status, ok := Ending(pid, start, nil); !ok || status.Signal() != unix.SIGTERM || Alive(pid, start) {
+		t.Errorf("of a zombie: %v, %v", status, ok)
+	}
+	if got := Describe(pid, start); !strings.Contains(got, "has ended") {
+		t.Errorf("a zombie: %s", got)
+	}
+	_ = cmd.Wait()
+	if status, ok := Ending(pid, start, fd); ok && status.Signal() != unix.SIGTERM {
+		t.Errorf("of one that was reaped: %v", status)
+	}
+	if err := Signal(fd, int(unix.SIGKILL)); err != nil {
+		t.Errorf("a signal to one that was reaped: %v", err)
+	}
+	if got := Describe(pid, start); !strings.Contains(got, "is gone") {
+		t.Errorf("one that was reaped: %s", got)
+	}
+}
+
+// TestHeld tells a process that is frozen from one that is stopped.
+func TestHeld(t *testing.T) {
+	cmd, start := child(t, "sleep", "1000")
+	pid := cmd.Process.Pid
+	if held := Held(pid); held != "" {
+		t.Errorf("of one that nobody holds: %q", held)
+	}
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience.For(10 * time.Second)); ; time.Sleep(time.Millisecond) {
+		if strings.Contains(Describe(pid, start), "is stopped by a signal") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("a stopped process: %s", Describe(pid, start))
+		}
+	}
+	if held := Held(pid); held != "" {
+		t.Errorf("of one that is stopped: %q", held)
+	}
+	if held := Held(os.Getpid()); held != "" {
+		t.Errorf("of this process: %q", held)
+	}
+}

@@ -1,0 +1,176 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/process"
+)
+
+// handle is what the daemon holds of a container, whoever is its monitor: a pidfd, by which the process can be sent a
+// signal, be seen to end and be asked how it ended, and the master of a terminal. An input that is meant for one client
+// would end if nobody held it.
+type handle struct{ pidfd, console, stdin *os.File }
+
+func (h handle) close() {
+	for _, f := range []*os.File{h.pidfd, h.console, h.stdin} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// handles are those of a pod, and what the daemon knows of exits.
+type handles struct {
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	of       map[string]handle        // by container
+	reported map[string]chan struct{} // closed when the daemon knows the exit of a container
+}
+
+func newHandles() *handles {
+	return &handles{of: map[string]handle{}, reported: map[string]chan struct{}{}}
+}
+
+// add keeps a handle. It closes what nobody needs any more: that of a container which has one, or has ended.
+func (s *handles) add(ctr string, h handle) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, has := s.of[ctr]; has || s.knows(ctr) || s.closed {
+		h.close()
+		return
+	}
+	s.of[ctr] = h
+}
+
+func (s *handles) has(ctr string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, has := s.of[ctr]
+	return has
+}
+
+// lend returns copies of what is held of a container for a monitor that takes over: the container may exit while they
+// are on their way, and what was held is closed then.
+func (s *handles) lend(ctr string) (fds []*os.File, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.of[ctr]
+	for _, f := range []*os.File{h.pidfd, h.console} {
+		if f == nil {
+			break // a console without a process is of no use
+		}
+		dup, err := duplicate(f)
+		if err != nil {
+			closeFiles(fds)
+			return nil, fmt.Errorf("copy the descriptor of %s: %w", f.Name(), err)
+		}
+		fds = append(fds, dup)
+	}
+	return fds, nil
+}
+
+// process returns a pidfd of a container's process on which process.Wait can wait, for the caller to close.
+func (s *handles) process(ctr string, p Process) (*os.File, error) {
+	s.mu.Lock()
+	if h := s.of[ctr]; h.pidfd != nil {
+		defer s.mu.Unlock()
+		return pollable(h.pidfd)
+	}
+	s.mu.Unlock()
+	return process.Open(p.PID, p.StartTime)
+}
+
+// pollable is another descriptor of the same process. To send one makes all of them blocking, and that is undone here.
+func pollable(f *os.File) (*os.File, error) {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var fd int
+	var dupErr error
+	err = rc.Control(func(u uintptr) {
+		if fd, dupErr = unix.FcntlInt(u, unix.F_DUPFD_CLOEXEC, 0); dupErr == nil {
+			dupErr = unix.SetNonblock(fd, true)
+		}
+	})
+	if err = errors.Join(err, dupErr); err != nil {
+		return nil, fmt.Errorf("copy the descriptor of %s: %w", f.Name(), err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// endStdin lets go of the input of a container, so that it can see the end of it.
+func (s *handles) endStdin(ctr string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.of[ctr]; h.stdin != nil {
+		_ = h.stdin.Close()
+		h.stdin = nil
+		s.of[ctr] = h
+	}
+}
+
+// report says whether the exit of a container is still to be told, which it is not from here on.
+func (s *handles) report(ctr string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of[ctr].close()
+	delete(s.of, ctr)
+	if s.knows(ctr) {
+		return false
+	}
+	close(s.channel(ctr))
+	return true
+}
+
+// exit returns a channel that is closed when the daemon knows the exit of a container.
+func (s *handles) exit(ctr string) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.channel(ctr)
+}
+
+// channel is that of a container. With mu held.
+func (s *handles) channel(ctr string) chan struct{} {
+	c := s.reported[ctr]
+	if c == nil {
+		c = make(chan struct{})
+		s.reported[ctr] = c
+	}
+	return c
+}
+
+// knows says whether the exit of a container is known. With mu held.
+func (s *handles) knows(ctr string) bool {
+	select {
+	case <-s.channel(ctr):
+		return true
+	default:
+		return false
+	}
+}
+
+// forget drops all that is kept of a container that is deleted.
+func (s *handles) forget(ctr string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of[ctr].close()
+	delete(s.of, ctr)
+	delete(s.reported, ctr)
+}
+
+// close lets go of everything. What is added later is closed at once.
+func (s *handles) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for ctr, h := range s.of {
+		h.close()
+		delete(s.of, ctr)
+	}
+}
