@@ -35,6 +35,7 @@ func (b *bench) end(t *testing.T) {
 	for _, p := range b.index.Load().pods {
 		wait(t, "the end of what was under way", func() bool { return idle(p) })
 	}
+	persistAll(b.index.Load()) // an exit is told before it is written
 }
 
 // A daemon that is killed, or finds no room, while it notes the boot must not make the next one throw away what lives.
@@ -398,10 +399,10 @@ func TestTornRecordGoesBackToTheOneBefore(t *testing.T) {
 	pod, ctr := started(t, b)
 	b.drv.end(string(pod), string(ctr), runtime.Exit{Code: 7})
 	wait(t, "the exit", func() bool { _, c, err := b.GetContainer(ctr); return err == nil && c.State == Exited })
+	b.end(t)
 	if err := f.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	b.end(t)
 	path := b.cfg.record(pod)
 	if err := errors.Join(os.Remove(path), os.WriteFile(path, []byte("berth-record pod v1"), 0o600)); err != nil { // written anew
 		t.Fatal(err)
