@@ -115,7 +115,11 @@ func (c *container) neverRan(err error) {
 		c.l.s.report.lose(LostExit, "%s is said not to have run, and has a log of %d bytes: %v", c, len(text), err)
 		return
 	}
-	c.l.s.report.lose(FailedStart, "%s: %v", c, err)
+	loss := FailedStart
+	if !c.l.s.history.promisesStart(c.id) {
+		loss = Unpromised
+	}
+	c.l.s.report.lose(loss, "%s: %v", c, err)
 }
 
 func (c *container) String() string {

@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,11 +17,12 @@ type history struct {
 	ids      map[string]bool
 	daemon   []time.Time
 	monitors map[string]time.Time // by the pod
+	runtimes map[string]int       // killed ones, by the container
 	full     time.Time            // until when the disk of the logs was full; in the future while it is
 }
 
 func newHistory() *history {
-	return &history{ids: map[string]bool{}, monitors: map[string]time.Time{}}
+	return &history{ids: map[string]bool{}, monitors: map[string]time.Time{}, runtimes: map[string]int{}}
 }
 
 // made notes the id of a pod or container.
@@ -50,10 +50,12 @@ func (h *history) killed(c class, p process) {
 		h.daemon = append(h.daemon, time.Now())
 	case monitor:
 		h.monitors[podOf(p)] = time.Now()
+	case runtime:
+		h.runtimes[containerOf(p)]++
 	}
 }
 
-// What a runtime promises to whom is said in docs/reliability.md. What is not promised yet is counted apart.
+// What a runtime promises to whom is said in docs/reliability.md. What is not promised is counted apart.
 
 // promisesLog says whether all that a container of a pod wrote since it was made must be in their logs.
 func (h *history) promisesLog(pod string, since time.Time) bool {
@@ -104,7 +106,9 @@ var tellsExits = sync.OnceValue(func() bool {
 	return n == 2 && (major > 6 || major == 6 && minor >= 15)
 })
 
-// promisesGone says whether a thing must be gone when its pod is.
-func promisesGone(name string) bool {
-	return !strings.HasPrefix(name, "cgroup ") && !strings.HasPrefix(name, "rules ")
+// promisesStart says whether a container must have been started. One whose runtime is killed three times is given up.
+func (h *history) promisesStart(container string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.runtimes[container] < 3
 }

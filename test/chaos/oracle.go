@@ -47,9 +47,6 @@ func (s *stage) leftBehind(before sight) {
 		if err == nil {
 			maps.DeleteFunc(now, func(name string, _ bool) bool { return before[name] })
 		}
-		if err == nil && !slices.ContainsFunc(slices.Collect(maps.Keys(now)), promisesGone) {
-			late = waited > patience.For(10*time.Second)
-		}
 		switch {
 		case err == nil && len(now) == 0:
 			return
@@ -66,11 +63,7 @@ func (s *stage) leftBehind(before sight) {
 
 func (s *stage) tellLeft(left sight) {
 	for _, name := range slices.Sorted(maps.Keys(left)) {
-		loss := Left
-		if !promisesGone(name) {
-			loss = Unpromised
-		}
-		s.report.lose(loss, "left behind: %s", name)
+		s.report.lose(Left, "left behind: %s", name)
 	}
 }
 

@@ -105,5 +105,14 @@ var classes = map[string]class{
 
 var id = regexp.MustCompile(`[0-9a-f]{64}`)
 
+// containerOf is the container that a runtime is at work on: its id ends the command line.
+func containerOf(p process) string {
+	all := id.FindAllString(strings.Join(p.argv, " "), -1)
+	if len(all) == 0 {
+		return ""
+	}
+	return all[len(all)-1]
+}
+
 // podOf is the pod that a monitor is of, by its command line.
 func podOf(p process) string { return id.FindString(strings.Join(p.argv, " ")) }

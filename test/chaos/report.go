@@ -14,27 +14,27 @@ type Loss string
 
 // What may be lost. The table of a run has a row for each.
 const (
-	LostExit    Loss = "exit codes lost"          // told as unknown
-	WrongExit   Loss = "exit codes wrong"         // told as another
-	Incomplete  Loss = "logs incomplete"          // lines are missing, or torn by nobody that may
-	Doubled     Loss = "lines doubled"            // a line is there twice
-	TwoAtOnce   Loss = "containers doubled"       // two processes or pods for what was asked for once
-	LostPod     Loss = "pods or containers gone"  // nobody removed it, and it is not there or not ready
-	Stuck       Loss = "requests stuck"           // not through, however often it was made
-	WrongAnswer Loss = "answers wrong"            // an exec that says what the program did not
-	Crashed     Loss = "daemon ended by itself"   // without having been struck
-	Left        Loss = "left behind"              // after all was removed
-	Unpromised  Loss = "lost, and not promised"   // counts for nobody: see the page on reliability
-	FailedStart Loss = "starts failed, and known" // counts for nobody: the container was told never to have run
+	LostExit    Loss = "exit codes lost"         // told as unknown
+	WrongExit   Loss = "exit codes wrong"        // told as another
+	Incomplete  Loss = "logs incomplete"         // lines are missing, or torn by nobody that may
+	Doubled     Loss = "lines doubled"           // a line is there twice
+	TwoAtOnce   Loss = "containers doubled"      // two processes or pods for what was asked for once
+	FailedStart Loss = "starts failed"           // the container was told never to have run
+	LostPod     Loss = "pods or containers gone" // nobody removed it, and it is not there or not ready
+	Stuck       Loss = "requests stuck"          // not through, however often it was made
+	WrongAnswer Loss = "answers wrong"           // an exec that says what the program did not
+	Crashed     Loss = "daemon ended by itself"  // without having been struck
+	Left        Loss = "left behind"             // after all was removed
+	Unpromised  Loss = "lost, and not promised"  // counts for nobody: see the page on reliability
 )
 
-// losses are the rows, in their order; the last two are no failures.
+// losses are the rows, in their order; the last is no failure.
 var losses = []Loss{
-	LostExit, WrongExit, Incomplete, Doubled, TwoAtOnce, LostPod, Stuck, WrongAnswer, Crashed, Left,
-	Unpromised, FailedStart,
+	LostExit, WrongExit, Incomplete, Doubled, TwoAtOnce, FailedStart, LostPod, Stuck, WrongAnswer, Crashed, Left,
+	Unpromised,
 }
 
-func (l Loss) counts() bool { return l != Unpromised && l != FailedStart }
+func (l Loss) counts() bool { return l != Unpromised }
 
 // Report is what a run counted.
 type Report struct {
