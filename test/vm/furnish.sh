@@ -29,6 +29,24 @@ TimeoutStartSec=infinity
 [Install]
 WantedBy=graphical.target
 UNIT
+
+# The kernel rewrites its own code when the first group gets a processor limit or a device filter, and when the last one is gone. An
+# emulator that runs one thread per processor may still execute the code of before, on which the kernel panics. So one unit has both
+# for as long as the node is up.
+cat >/etc/systemd/system/code-stays.service <<'UNIT'
+[Unit]
+Description=Keeps the code of processor limits and device filters in the kernel
+
+[Service]
+ExecStart=/usr/bin/sleep infinity
+CPUQuota=100%
+DevicePolicy=closed
+
+[Install]
+WantedBy=multi-user.target
+UNIT
+systemctl -q enable code-stays
+
 cat >/usr/local/sbin/payload <<'SCRIPT'
 #!/bin/sh
 stty -F /dev/ttyS1 raw -echo
