@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sync/semaphore"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
+
+	"berth/internal/limit"
 )
 
 // Devices finds devices in the files of directories.
@@ -53,13 +55,17 @@ func Names(asked []string, annotations map[string]string) ([]string, error) {
 			names = append(names, strings.Split(annotations[key], ",")...)
 		}
 	}
+	if err := limit.CDIDevices.Check(int64(len(names))); err != nil {
+		return nil, err
+	}
 	var out []string
+	seen := map[string]bool{}
 	for _, name := range names {
 		if _, _, _, err := parser.ParseQualifiedName(name); err != nil {
 			return nil, fmt.Errorf("CDI device %q: a name is vendor/class=device: %w", name, err)
 		}
-		if !slices.Contains(out, name) {
-			out = append(out, name)
+		if !seen[name] {
+			out, seen[name] = append(out, name), true
 		}
 	}
 	return out, nil

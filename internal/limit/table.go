@@ -132,6 +132,15 @@ var (
 	DeclaredVolumes = define(Budget{
 		Name: "volumes that an image declares", Limit: 1000, Beyond: refused,
 	})
+	ContainerDevices = define(Budget{
+		Name: "devices of a container's request, those below a directory each", Limit: 32768,
+		Beyond: "has the container refused",
+		Advice: "ask for the devices alone, not for a directory of them",
+	})
+	CDIDevices = define(Budget{
+		Name: "CDI devices of a container, those of its annotations among them", Limit: 1000,
+		Beyond: "has the container refused",
+	})
 	AccountFile = define(Budget{
 		Name: "size of /etc/passwd or /etc/group of an image", Unit: Bytes, Limit: 8 << 20,
 		Beyond: "has the container refused",

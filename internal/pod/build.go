@@ -45,7 +45,7 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	if err != nil {
 		return invalid(room.Explain(err, b.p.s.cfg.State, makeRoom))
 	}
-	sp, warnings, err := spec.Build(in)
+	sp, warnings, err := spec.Build(ctx, in)
 	if err != nil {
 		return invalid(err)
 	}
@@ -123,8 +123,9 @@ var (
 // invalid marks an error as the request's own fault, where nothing more precise is known of it. What is the node's is marked so:
 // nobody mends that by asking for something else.
 func invalid(err error) error {
-	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsInvalidArgument(err) || errdefs.IsInternal(err) ||
-		errdefs.IsUnavailable(err) || errdefs.IsCanceled(err) || errdefs.IsDeadlineExceeded(err) || room.Lacking(err) {
+	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsInvalidArgument(err) ||
+		errdefs.IsInternal(err) || errdefs.IsUnavailable(err) || errdefs.IsCanceled(err) ||
+		errdefs.IsDeadlineExceeded(err) || errdefs.IsResourceExhausted(err) || room.Lacking(err) {
 		return err
 	}
 	var errno syscall.Errno
@@ -153,13 +154,13 @@ func (b *building) specInput(ctx context.Context, r *Record, c *Container, h spe
 			return in, err
 		}
 	}
-	if in.Mounts, err = b.resolveMounts(c.ID, cfg.Mounts); err != nil {
+	if in.Mounts, err = b.resolveMounts(ctx, c.ID, cfg.Mounts); err != nil {
 		return in, err
 	}
 	if err = b.relabel(ctx, r, c, in.Mounts); err != nil {
 		return in, err
 	}
-	if err = b.stageMounts(r, c.ID, in.Mounts); err != nil {
+	if err = b.stageMounts(ctx, r, c.ID, in.Mounts); err != nil {
 		return in, err
 	}
 	if in.Volumes, err = b.declaredVolumes(ctx, r, in.Paths.Rootfs, cfg); err != nil {
@@ -194,9 +195,15 @@ func withNamespaces(c *runtimeapi.ContainerConfig, p *runtimeapi.PodSandboxConfi
 
 // resolveMounts finds the source of every mount, symbolic links followed. A directory that is not there is made, which a
 // kubelet leaves to the runtime for a hostPath without a type; it stays.
-func (b *building) resolveMounts(ctr ID, mounts []*runtimeapi.Mount) ([]spec.ResolvedMount, error) {
+func (b *building) resolveMounts(
+	ctx context.Context, ctr ID, mounts []*runtimeapi.Mount,
+) ([]spec.ResolvedMount, error) {
 	var out []spec.ResolvedMount
+	var host rootfs.HostMounts
 	for i, m := range mounts {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		if m.Image != nil {
 			src, err := b.volumeSource(ctr, i, m)
 			if err != nil {
@@ -212,7 +219,7 @@ func (b *building) resolveMounts(ctr ID, mounts []*runtimeapi.Mount) ([]spec.Res
 			}
 		}
 		if err == nil && m.Propagation != runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
-			err = rootfs.CheckPropagation(src, m.Propagation == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL)
+			err = host.CheckPropagation(src, m.Propagation == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("mount of %s: source %q: %w", m.ContainerPath, m.HostPath, err)

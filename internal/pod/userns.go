@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -103,9 +104,12 @@ func (i podIDs) letPass(dirs ...string) error {
 
 // stageMounts makes mounts of their own of those that ask for more than an OCI runtime is asked for, and of all in a pod with a
 // user namespace: what runs in one cannot pass through a directory of the host's root, such as the kubelet's, to a volume.
-func (b *building) stageMounts(r *Record, ctr ID, mounts []spec.ResolvedMount) error {
+func (b *building) stageMounts(ctx context.Context, r *Record, ctr ID, mounts []spec.ResolvedMount) error {
 	inUserNS := idsOf(b.p, r).UserNS != ""
 	for i := range mounts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		m := &mounts[i]
 		if m.Staged || !inUserNS && !m.NeedsStaging() {
 			continue

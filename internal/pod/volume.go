@@ -36,11 +36,14 @@ type material struct {
 
 // layers is every layer of the material once, the root's first.
 func (m material) layers() []string {
-	all := slices.Clone(m.Layers)
+	all, seen := slices.Clone(m.Layers), map[string]bool{}
+	for _, l := range all {
+		seen[l] = true
+	}
 	for _, i := range m.places() {
 		for _, l := range m.volumes[i].Layers {
-			if !slices.Contains(all, l) {
-				all = append(all, l)
+			if !seen[l] {
+				all, seen[l] = append(all, l), true
 			}
 		}
 	}

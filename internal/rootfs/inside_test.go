@@ -221,10 +221,11 @@ func TestPropagation(t *testing.T) {
 			defer func() { must(t, Unmount(base+"/peer")) }()
 		}
 		must(t, unix.Mount("", at, "", c.flag, ""))
-		if err := CheckPropagation(src, true); (err == nil) != c.both {
+		var host HostMounts
+		if err := host.CheckPropagation(src, true); (err == nil) != c.both {
 			t.Errorf("%x both ways: %v", c.flag, err)
 		}
-		if err := CheckPropagation(src, false); (err == nil) != c.inTo {
+		if err := host.CheckPropagation(src, false); (err == nil) != c.inTo {
 			t.Errorf("%x one way: %v", c.flag, err)
 		}
 	}

@@ -84,9 +84,32 @@ func Source(hostPath string) (string, error) {
 	return filepath.EvalSymlinks(hostPath)
 }
 
+// HostMounts is the table of mounts, for the volumes of one container: it is read when it is first needed, and again
+// for a mount that it does not know yet.
+type HostMounts struct{ byID map[int]mountEntry }
+
+// find is the mount of this id; nil when this process does not see it.
+func (h *HostMounts) find(id int) (*mountEntry, error) {
+	if e, ok := h.byID[id]; ok {
+		return &e, nil
+	}
+	table, err := mountTable()
+	if err != nil {
+		return nil, err
+	}
+	h.byID = make(map[int]mountEntry, len(table))
+	for _, e := range table {
+		h.byID[e.id] = e
+	}
+	if e, ok := h.byID[id]; ok {
+		return &e, nil
+	}
+	return nil, nil
+}
+
 // CheckPropagation says why mounts cannot pass between the host and a container that mounts source: the mount that source is on
 // must be shared for both directions, shared or slave for the one into the container.
-func CheckPropagation(source string, bothWays bool) error {
+func (h *HostMounts) CheckPropagation(source string, bothWays bool) error {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, source, 0, unix.STATX_MNT_ID, &st); err != nil {
 		return &os.PathError{Op: "statx", Path: source, Err: err}
@@ -94,20 +117,18 @@ func CheckPropagation(source string, bothWays bool) error {
 	if st.Mask&unix.STATX_MNT_ID == 0 {
 		return errors.New("the kernel does not tell which mount a path is on: it must be 5.8 or newer")
 	}
-	table, err := mountTable()
-	if err != nil {
+	e, err := h.find(int(st.Mnt_id))
+	switch {
+	case err != nil:
 		return err
+	case e == nil:
+		return fmt.Errorf("%s is on a mount that this process does not see", source)
+	case e.shared || e.slave && !bothWays:
+		return nil
 	}
-	for _, e := range table {
-		switch {
-		case uint64(e.id) != st.Mnt_id:
-		case e.shared || e.slave && !bothWays:
-			return nil
-		case bothWays:
-			return fmt.Errorf("%s is on the mount %s, which is not shared: run mount --make-shared %s", source, e.point, e.point)
-		default:
-			return fmt.Errorf("%s is on the mount %s, which is neither shared nor slave: run mount --make-shared %s", source, e.point, e.point)
-		}
+	lacks := "neither shared nor slave"
+	if bothWays {
+		lacks = "not shared"
 	}
-	return fmt.Errorf("%s is on a mount that this process does not see", source)
+	return fmt.Errorf("%s is on the mount %s, which is %s: run mount --make-shared %s", source, e.point, lacks, e.point)
 }

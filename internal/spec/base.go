@@ -88,8 +88,9 @@ func (b *Base) spec() *specs.Spec {
 
 // baseOwnMounts are those of the base, but for the /run of the spec that tools print, which would hide what an image has there.
 func (b *build) baseOwnMounts() []specs.Mount {
+	at := targetsOf(b.baseMounts())
 	return slices.DeleteFunc(b.base.Mounts, func(m specs.Mount) bool {
-		return m.Destination == "/run" && m.Type == "tmpfs" || mountedAt(b.baseMounts(), m.Destination)
+		return m.Destination == "/run" && m.Type == "tmpfs" || at[m.Destination]
 	})
 }
 
@@ -98,8 +99,8 @@ func (b *build) underBase() error {
 	linux, base := b.out.Linux, b.base.Linux
 	b.out.Hooks = b.base.Hooks
 	for _, d := range base.Devices {
-		if !slices.ContainsFunc(linux.Devices, func(have specs.LinuxDevice) bool { return have.Path == d.Path }) {
-			linux.Devices = append(linux.Devices, d)
+		if _, taken := b.deviceAt[d.Path]; !taken {
+			b.putDevice(d)
 		}
 	}
 	if linux.RootfsPropagation == "" {

@@ -16,7 +16,7 @@ func BenchmarkBuild(b *testing.B) {
 		Paths: Paths{Rootfs: "/r"},
 	}
 	for b.Loop() {
-		if _, _, err := Build(in); err != nil {
+		if _, _, err := Build(b.Context(), in); err != nil {
 			b.Fatal(err)
 		}
 	}

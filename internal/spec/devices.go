@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/limit"
 )
 
 // ownDev is what a container has of its own under /dev, whatever the host has there.
@@ -31,8 +34,13 @@ func (b *build) devices() error {
 			}
 		}
 	}
+	given := int64(0)
 	for _, d := range b.Container.GetDevices() {
-		if err := b.requestDevice(d, allHost); err != nil {
+		n, err := b.requestDevice(d, allHost)
+		if given += n; err == nil {
+			err = cmp.Or(limit.ContainerDevices.Check(given), b.ctx.Err())
+		}
+		if err != nil {
 			return fmt.Errorf("device %s: %w", d.GetHostPath(), err)
 		}
 	}
@@ -46,21 +54,26 @@ func covers(dirs []string, p string) bool {
 // putDevice replaces what stands at the same path.
 func (b *build) putDevice(d specs.LinuxDevice) {
 	list := &b.out.Linux.Devices
-	if i := slices.IndexFunc(*list, func(have specs.LinuxDevice) bool { return have.Path == d.Path }); i >= 0 {
+	if i, ok := b.deviceAt[d.Path]; ok {
 		(*list)[i] = d
 		return
 	}
+	if b.deviceAt == nil {
+		b.deviceAt = map[string]int{}
+	}
+	b.deviceAt[d.Path] = len(*list)
 	*list = append(*list, d)
 }
 
-func (b *build) requestDevice(want *runtimeapi.Device, allAllowed bool) error {
+// requestDevice adds a device of the request, or all that are below a directory, and says how many these are.
+func (b *build) requestDevice(want *runtimeapi.Device, allAllowed bool) (int64, error) {
 	access, err := deviceAccess(want.GetPermissions())
 	if err != nil {
-		return err
+		return 0, err
 	}
 	found, err := b.lookUpDevices(want.GetHostPath())
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, d := range found {
 		d.Path = inContainer(d.Path, want)
@@ -72,14 +85,27 @@ func (b *build) requestDevice(want *runtimeapi.Device, allAllowed bool) error {
 				specs.LinuxDeviceCgroup{Allow: true, Type: d.Type, Major: &major, Minor: &minor, Access: access})
 		}
 	}
-	return nil
+	return int64(len(found)), nil
 }
 
+// lookUpDevices walks each directory once, however often a request names it.
 func (b *build) lookUpDevices(hostPath string) ([]specs.LinuxDevice, error) {
 	if b.StatDevice == nil {
 		return nil, errors.New("no lookup of host devices was given")
 	}
-	return b.StatDevice(hostPath)
+	key := path.Clean(hostPath)
+	if found, ok := b.found[key]; ok {
+		return found, nil
+	}
+	found, err := b.StatDevice(b.ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if b.found == nil {
+		b.found = map[string][]specs.LinuxDevice{}
+	}
+	b.found[key] = found
+	return found, nil
 }
 
 // giveDevice makes the user and group of the security context the owner of a device of the request, where the handler

@@ -3,6 +3,7 @@ package spec
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -125,7 +126,7 @@ func buildCase(t *testing.T, in sections) sections {
 			return output(t, nil, nil, err)
 		}
 	}
-	got, warnings, err := Build(full)
+	got, warnings, err := Build(t.Context(), full)
 	return output(t, got, warnings, err)
 }
 
@@ -224,7 +225,7 @@ func strict(t *testing.T, what, text string, v any) {
 	}
 }
 
-func statTestDevice(p string) ([]specs.LinuxDevice, error) {
+func statTestDevice(_ context.Context, p string) ([]specs.LinuxDevice, error) {
 	switch p {
 	case "/dev":
 		return []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c", Major: 10, Minor: 232}, {Path: "/dev/pts/0", Type: "c", Major: 136}}, nil

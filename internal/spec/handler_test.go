@@ -29,7 +29,7 @@ func TestCgroupWritable(t *testing.T) {
 		container := `{"linux":{"security_context":{` + c.security + `}}}`
 		in := testInput(t, sections{{"pod", c.pod}, {"container", container}, {"input", c.input}})
 		in.Host.DefaultSeccomp = host.DefaultSeccomp
-		sp, _, err := Build(in)
+		sp, _, err := Build(t.Context(), in)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -94,7 +94,7 @@ func TestDeviceOwnership(t *testing.T) {
 	} {
 		in := testInput(t, sections{{"input", c.input}, {"container", `{"linux":{"security_context":{` + c.security + `,
 			"namespace_options":{"pid":"CONTAINER"}}},"devices":[{"host_path":"/dev/owned"}]}`}})
-		sp, _, err := Build(in)
+		sp, _, err := Build(t.Context(), in)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue

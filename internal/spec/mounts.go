@@ -32,13 +32,16 @@ func (b *build) mounts() error {
 		asked = append(asked, mount)
 	}
 	handlers := b.baseOwnMounts()
-	volumes := b.volumeMounts(slices.Concat(handlers, asked))
-	pods := slices.DeleteFunc(b.podMounts(), func(m specs.Mount) bool { return mountedAt(asked, m.Destination) })
+	volumes := b.volumeMounts(targetsOf(slices.Concat(handlers, asked)))
+	at := targetsOf(asked)
+	pods := slices.DeleteFunc(b.podMounts(), func(m specs.Mount) bool { return at[m.Destination] })
 	over := slices.Concat(pods, asked)
-	handlers = slices.DeleteFunc(handlers, func(m specs.Mount) bool { return mountedAt(over, m.Destination) })
+	at = targetsOf(over)
+	handlers = slices.DeleteFunc(handlers, func(m specs.Mount) bool { return at[m.Destination] })
 	over = append(over, handlers...)
 	slices.SortStableFunc(over, func(x, y specs.Mount) int { return cmp.Compare(depth(x.Destination), depth(y.Destination)) })
-	base := slices.DeleteFunc(b.baseMounts(), func(m specs.Mount) bool { return covered(asked, m.Destination) })
+	at = targetsOf(asked)
+	base := slices.DeleteFunc(b.baseMounts(), func(m specs.Mount) bool { return at.cover(m.Destination) })
 	b.out.Mounts = slices.Concat(base, volumes, over)
 	return CheckPaths(b.out)
 }
@@ -69,15 +72,30 @@ func depth(p string) int {
 	return strings.Count(p, "/")
 }
 
-func mountedAt(mounts []specs.Mount, dst string) bool {
-	return slices.ContainsFunc(mounts, func(m specs.Mount) bool { return m.Destination == dst })
+// targets are the places of mounts in a container.
+type targets map[string]bool
+
+func targetsOf(mounts []specs.Mount) targets {
+	t := make(targets, len(mounts))
+	for _, m := range mounts {
+		t[m.Destination] = true
+	}
+	return t
 }
 
-// covered says that one of the mounts is at dst or above it, so a base mount there would be hidden at once.
-func covered(mounts []specs.Mount, dst string) bool {
-	return slices.ContainsFunc(mounts, func(m specs.Mount) bool {
-		return m.Destination == dst || strings.HasPrefix(dst, m.Destination+"/")
-	})
+// cover says that one of the mounts is at dst or above it, so a base mount there would be hidden at once. No mount is
+// at the root.
+func (t targets) cover(dst string) bool {
+	for {
+		if t[dst] {
+			return true
+		}
+		i := strings.LastIndexByte(dst, '/')
+		if i <= 0 {
+			return false
+		}
+		dst = dst[:i]
+	}
 }
 
 func (b *build) baseMounts() []specs.Mount {
@@ -158,12 +176,13 @@ func (b *build) podMounts() []specs.Mount {
 
 // volumeMounts has the image's volumes stay writable where the root is read-only: each is a mount of its directory in the
 // same root, and so has the root's content, room and life. One that another mount covers is left out.
-func (b *build) volumeMounts(others []specs.Mount) (all []specs.Mount) {
+func (b *build) volumeMounts(taken targets) (all []specs.Mount) {
 	if !b.security.GetReadonlyRootfs() {
 		return nil
 	}
 	for _, v := range b.Volumes {
-		if !covered(others, v.Path) && !covered(all, v.Path) {
+		if !taken.cover(v.Path) {
+			taken[v.Path] = true
 			all = append(all, specs.Mount{Destination: v.Path, Type: "bind", Source: v.Source, Options: []string{"bind", "rprivate", "rw"}})
 		}
 	}

@@ -51,7 +51,7 @@ func acceptAll(t *testing.T, runtime, busybox string) {
 			if c.change != nil {
 				c.change(t, &in)
 			}
-			s, _, err := Build(in)
+			s, _, err := Build(t.Context(), in)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -104,11 +104,11 @@ func TestCommand(t *testing.T) {
 func TestBuildLeavesItsInput(t *testing.T) {
 	in := testInput(t, sections{{"container", `{"linux":{"security_context":{"namespace_options":{"pid":"CONTAINER"},
 		"seccomp":{},"capabilities":{"add_capabilities":["ALL"],"drop_capabilities":["KILL"]}}}}`}})
-	first, _, err := Build(in)
+	first, _, err := Build(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, _, err := Build(in)
+	second, _, err := Build(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}

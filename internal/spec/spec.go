@@ -15,6 +15,7 @@
 package spec
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -45,8 +46,9 @@ type Input struct {
 	Delegated bool
 
 	// StatDevice looks up a path on the host: one device, or all devices below a directory. Their Path is the host's. It is
-	// required for devices of the request, and for a privileged container, which gets what is below /dev.
-	StatDevice func(hostPath string) ([]specs.LinuxDevice, error)
+	// required for devices of the request, and for a privileged container, which gets what is below /dev. A path is
+	// asked for once, and the walk ends when ctx does.
+	StatDevice func(ctx context.Context, hostPath string) ([]specs.LinuxDevice, error)
 	Rlimits    []specs.POSIXRlimit // asked for by the configuration; CRI itself has none
 }
 
@@ -137,16 +139,20 @@ type Paths struct {
 // build is one Build in progress.
 type build struct {
 	Input
+	ctx        context.Context // of Build, which the steps look at
 	security   *runtimeapi.LinuxContainerSecurityContext
 	privileged bool
 	base       *specs.Spec // never nil
 	out        *specs.Spec
+	found      map[string][]specs.LinuxDevice // what StatDevice has found, by clean path
+	deviceAt   map[string]int                 // places in out.Linux.Devices, by path
 	warnings   []string
 }
 
-// Build makes the spec of a container. The warnings say what was clamped to what this host allows.
-func Build(in Input) (*specs.Spec, []string, error) {
-	b := &build{Input: in, security: in.Container.GetLinux().GetSecurityContext()}
+// Build makes the spec of a container. The warnings say what was clamped to what this host allows. It ends soon after
+// ctx does, and takes time in proportion to its input.
+func Build(ctx context.Context, in Input) (*specs.Spec, []string, error) {
+	b := &build{Input: in, ctx: ctx, security: in.Container.GetLinux().GetSecurityContext()}
 	b.privileged, b.base = b.security.GetPrivileged(), in.Handler.Base.spec()
 	b.out = &specs.Spec{
 		Root:    &specs.Root{Path: in.Paths.Rootfs, Readonly: b.security.GetReadonlyRootfs()},
@@ -161,6 +167,9 @@ func Build(in Input) (*specs.Spec, []string, error) {
 		b.namespaces, b.process, b.capabilities, b.seccomp, b.delegation, b.apparmor, b.devices, b.mounts, b.resources,
 	}
 	for _, step := range steps {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
 		if err := step(); err != nil {
 			return nil, nil, err
 		}

@@ -2,6 +2,7 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,8 +25,8 @@ var ownMounts = []string{"/dev/shm", "/dev/pts", "/dev/mqueue"}
 // a symbolic link at path, so that /dev/disk/by-id/… names a device, and follows none below a directory. Every Path is
 // path or begins with it. Below /dev it leaves out /dev/shm, /dev/pts and /dev/mqueue, unless path names one of them. A
 // directory below path that cannot be read, such as a mount whose server has gone, is left out.
-// It serves as spec.Input.StatDevice.
-func List(path string) ([]specs.LinuxDevice, error) {
+// It ends with ctx, and serves as spec.Input.StatDevice.
+func List(ctx context.Context, path string) ([]specs.LinuxDevice, error) {
 	path = filepath.Clean(path)
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -33,6 +34,9 @@ func List(path string) ([]specs.LinuxDevice, error) {
 	}
 	var out []specs.LinuxDevice
 	err = filepath.WalkDir(real, func(p string, d fs.DirEntry, err error) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if p != real && slices.Contains(ownMounts, p) && d.IsDir() {
 			return fs.SkipDir
 		}

@@ -29,15 +29,15 @@ func TestList(t *testing.T) {
 		t.Fatal(err)
 	}
 	for asked, want := range map[string]string{"": "/sub/nul", "/sub/": "/sub/nul", "/sub/nul": "/sub/nul", "/link": "/link"} {
-		got, err := List(dir + asked)
+		got, err := List(t.Context(), dir+asked)
 		if err != nil || len(got) != 1 || got[0].Path != dir+want || got[0].Type != "c" || got[0].Major != 1 || got[0].Minor != 3 || *got[0].FileMode != 0o640&^umask() {
 			t.Errorf("%q: %+v, %v", asked, got, err)
 		}
 	}
-	if _, err := List(dir + "/file"); !errors.Is(err, ErrNotDevice) {
+	if _, err := List(t.Context(), dir+"/file"); !errors.Is(err, ErrNotDevice) {
 		t.Errorf("a file: %v", err)
 	}
-	if _, err := List(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := List(t.Context(), filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("nothing: %v", err)
 	}
 }
@@ -52,7 +52,7 @@ func TestListPassesOverMountsOfContainers(t *testing.T) {
 	if err := unix.Mknod(dir+"/nul", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
 		t.Skipf("cannot make device nodes here: %v", err)
 	}
-	found, err := List("/dev")
+	found, err := List(t.Context(), "/dev")
 	if err != nil || len(found) == 0 {
 		t.Fatalf("%d devices, %v", len(found), err)
 	}
@@ -61,7 +61,7 @@ func TestListPassesOverMountsOfContainers(t *testing.T) {
 			t.Errorf("%s is listed", d.Path)
 		}
 	}
-	if found, err = List(dir); err != nil || len(found) != 1 {
+	if found, err = List(t.Context(), dir); err != nil || len(found) != 1 {
 		t.Errorf("the directory itself: %v, %v", found, err)
 	}
 }
