@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/op"
@@ -19,29 +18,42 @@ import (
 // adopted.
 func (s *Pods) Recover() (done <-chan struct{}) {
 	adopted := make(chan struct{})
-	slots := make(chan struct{}, 2*goruntime.GOMAXPROCS(0))
+	adoptions := make(chan struct{}, adoptionsAtOnce)
+	resumptions := make(chan struct{}, 2*goruntime.GOMAXPROCS(0))
 	s.background(func(ctx context.Context) {
-		var g errgroup.Group
-		g.SetLimit(16)
+		var all sync.WaitGroup
 		for _, p := range s.index.Load().pods {
-			g.Go(func() error {
-				if err := keepLayers(p, nil); err != nil {
-					s.cfg.Log.Warn("a pod's identity is not written; it is tried again with the next container",
-						"pod", p.id, "error", err)
-				}
-				_ = p.lane.Do(s.ctx, ctx, op.Op{Kind: opAdopt, Run: recovery{p}.adopt})
-				s.background(func(ctx context.Context) {
-					inTurn(ctx, slots, slotTime, recovery{p}.resume)
+			all.Go(func() {
+				inTurn(ctx, adoptions, adoptionTime, func(ctx context.Context) {
+					adoptFirst(ctx, p)
 				})
-				return nil
+				s.background(func(ctx context.Context) {
+					inTurn(ctx, resumptions, slotTime, recovery{p}.resume)
+				})
 			})
 		}
-		_ = g.Wait()
+		all.Wait()
 		close(adopted)
 		sweeper{s}.sweep(ctx)
 	})
 	return adopted
 }
+
+// adoptFirst is a pod's adoption by a daemon that has just started.
+func adoptFirst(ctx context.Context, p *pod) {
+	if err := keepLayers(p, nil); err != nil {
+		p.s.cfg.Log.Warn("a pod's identity is not written; it is tried again with the next container",
+			"pod", p.id, "error", err)
+	}
+	_ = p.lane.Do(p.s.ctx, ctx, op.Op{Kind: opAdopt, Run: recovery{p}.adopt})
+}
+
+// The adoption of a pod asks its monitor, which takes a millisecond or two. adoptionsAtOnce bounds how many do so at
+// once. One that has taken adoptionTime lets the next begin: a monitor that answers nothing delays its own pod alone.
+const (
+	adoptionsAtOnce = 16
+	adoptionTime    = 500 * time.Millisecond
+)
 
 // slotTime bounds how long the resumption of one pod keeps others from theirs: one that hangs delays itself alone.
 const slotTime = 5 * time.Second
