@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/admin"
 	"berth/internal/config"
+	"berth/internal/cri"
 	"berth/internal/limit"
 )
 
@@ -99,7 +100,8 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 	n := newNode(cfg)
 	n.flags = flags
 	unary, stream := n.interceptors(ready.Load)
-	g := grpc.NewServer(grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream),
+	sized, sizedStream := cri.Interceptors(func() cri.Sizes { return sizes(n.inForce.Load()) })
+	g := grpc.NewServer(grpc.ChainUnaryInterceptor(unary, sized), grpc.ChainStreamInterceptor(stream, sizedStream),
 		grpc.MaxRecvMsgSize(int(limit.Message.Limit)), grpc.MaxSendMsgSize(int(limit.Message.Limit)))
 	n.face.Register(g)
 	admin.Register(g, service{n})
@@ -125,4 +127,10 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 	unwatch()
 	g.Stop() // what is under way is cut off: a caller asks the next daemon again
 	return errors.Join(err, n.close())
+}
+
+// sizes is what the configuration lets a request of CRI be.
+func sizes(cfg *config.Config) cri.Sizes {
+	l := cfg.Limits
+	return cri.Sizes{Bytes: l.RequestBytes, Entries: int64(l.RequestEntries), Labels: l.LabelBytes}
 }

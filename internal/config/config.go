@@ -61,7 +61,7 @@ type Config struct {
 	Streaming Streaming // where exec, attach and port-forward are served
 	Monitor   Monitor   // the process that holds a pod
 	Pods      Pods      // what a pod gets that asks for nothing
-	Limits    Limits    // what a container gets that asks for nothing
+	Limits    Limits    // what a container gets that asks for none, and may ask for
 	Timeouts  Timeouts  // how long programs may take
 	Metrics   Metrics   // where the daemon's own metrics are served
 
@@ -198,9 +198,13 @@ type Pods struct {
 	UnprivilegedICMP  bool // send ICMP echo requests, as ping does
 }
 
-// Limits are given to every container that asks for nothing else.
+// Limits are for a container that asks for none, and for what may be asked for.
 type Limits struct {
-	Pids int // processes; 0 is no limit
+	Pids int // processes of a container that asks for no limit; 0 is no limit
+
+	RequestBytes   int64 // of a request of CRI
+	RequestEntries int   // of each list and map in it
+	LabelBytes     int64 // of each map in it
 }
 
 // Metrics says where Prometheus finds what the daemon tells of itself.

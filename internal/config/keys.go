@@ -408,6 +408,25 @@ var keys = []key[Config]{
 		meaning: "processes of a container that asks for no limit; 0 is no limit",
 	},
 	{
+		name: "limits.request_bytes",
+		field: of(func(c *Config) *int64 { return &c.Limits.RequestBytes }, between[int64]("bytes", 1<<20, 16<<20),
+			8<<20),
+		meaning: "size of a request of CRI: of what a pod or container is asked to be; 1 to 16 MiB",
+	},
+	{
+		name:  "limits.request_entries",
+		field: of(func(c *Config) *int { return &c.Limits.RequestEntries }, between("entries", 1000, 1<<20), 65536),
+		meaning: "entries of each list and map in a request of CRI, such as variables, mounts, devices, labels; 1000 to " +
+			"1048576",
+	},
+	{
+		name: "limits.label_bytes",
+		field: of(func(c *Config) *int64 { return &c.Limits.LabelBytes }, between[int64]("bytes", 256<<10, 16<<20),
+			512<<10),
+		meaning: "size of the labels, the annotations or another map in a request of CRI; 256 KiB, which Kubernetes allows " +
+			"for annotations, to 16 MiB. Each list of pods or containers repeats them",
+	},
+	{
 		name:    "timeouts.runtime_create",
 		field:   of(func(c *Config) *Duration { return &c.Timeouts.RuntimeCreate }, duration, seconds(120)),
 		comment: "Of an OCI runtime's create and of its start.",

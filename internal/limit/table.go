@@ -162,6 +162,29 @@ var (
 	Message = define(Budget{
 		Name: "size of a message of gRPC", Unit: Bytes, Limit: 16 << 20, Beyond: "fails, as with a kubelet's own client",
 	})
+	RequestBytes = define(Budget{
+		Name: "size of a request of CRI", Key: "limits.request_bytes", Unit: Bytes, Beyond: refused,
+	})
+	RequestEntries = define(Budget{
+		Name: "entries of a list or map in a request of CRI", Key: "limits.request_entries", Beyond: refused,
+	})
+	RequestLabels = define(Budget{
+		Name: "size of the labels, annotations or another map in a request of CRI", Key: "limits.label_bytes", Unit: Bytes,
+		Beyond: refused,
+	})
+	// RequestText is PATH_MAX: of paths the kernel takes no more, and nothing else is as long.
+	RequestText = define(Budget{
+		Name: "length of a path, name or other text in a request of CRI, but for labels, arguments and variables",
+		Unit: Bytes, Limit: 4096, Beyond: "is refused as invalid",
+	})
+	RequestCredential = define(Budget{
+		Name: "length of a password or token in a request of CRI", Unit: Bytes, Limit: 64 << 10,
+		Beyond: "is refused as invalid",
+	})
+	PodContainers = define(Budget{
+		Name: "containers of a pod, those that have ended among them", Limit: 1000, Beyond: refused,
+		Advice: "remove those that have ended",
+	})
 	// ExecOutput leaves room in a message of gRPC for what is not output.
 	ExecOutput = define(Budget{
 		Name: "output of an ExecSync, both streams", Unit: Bytes, Limit: 16<<20 - 4<<10,

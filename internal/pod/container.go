@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
+	"berth/internal/limit"
 	"berth/internal/op"
 	"berth/internal/room"
 	"berth/internal/rootfs"
@@ -137,6 +138,9 @@ func (p *pod) claimContainer(ctx context.Context, cfg *runtimeapi.ContainerConfi
 		}
 		if there = r.named(cfg.Metadata); there != nil {
 			return errUndone // nothing to write
+		}
+		if err := limit.PodContainers.Check(int64(len(r.Containers) + 1)); err != nil {
+			return inContainer("", cfg.Metadata.Name, p.id, err)
 		}
 		r.Containers = append(r.Containers, &Container{
 			ID: id, State: Creating, CreatedAt: time.Now(), Digest: want, Config: ContainerConfig{m},

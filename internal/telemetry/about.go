@@ -4,6 +4,8 @@ import (
 	"log/slog"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/fail"
 )
 
 // about names the pod, the container and the image of a request, by whichever of their getters it has.
@@ -11,7 +13,7 @@ func about(req any) []slog.Attr {
 	var attrs []slog.Attr
 	add := func(key, value string) {
 		if value != "" {
-			attrs = append(attrs, slog.String(key, value))
+			attrs = append(attrs, slog.String(key, fail.Clip(value)))
 		}
 	}
 	if r, ok := req.(interface{ GetPodSandboxId() string }); ok {
