@@ -25,10 +25,11 @@ import (
 
 // options are the command line.
 type options struct {
-	peers, berth, only, sections, json, table string
-	image, idle, command, cgroupParent, dir   string
-	suite                                     suite.Suite
-	sockets                                   []string
+	peers, berth, before, only              string
+	sections, json, table                   string
+	image, idle, command, cgroupParent, dir string
+	suite                                   suite.Suite
+	sockets                                 []string
 }
 
 const idleScript = `trap "exit 0" TERM; echo ready; while :; do sleep 3600 & wait $!; done`
@@ -37,8 +38,9 @@ func parse() options {
 	var o options
 	flag.StringVar(&o.peers, "peers", "", "folder with bin/ (containerd, its shim, runc) and cni/ (plugins): start the runtimes")
 	flag.StringVar(&o.berth, "berth", "", "folder of berth and berth-monitor, for -peers; without it containerd runs alone")
+	flag.StringVar(&o.before, "before", "", "the same of another build, to be measured in place of containerd")
 	flag.StringVar(&o.only, "only", "", "with -peers: start only this runtime")
-	flag.StringVar(&o.sections, "sections", "", "measure only these, separated by commas: start, host, exec, atonce, density")
+	flag.StringVar(&o.sections, "sections", "", "measure only these, separated by commas: start, host, exec, atonce, density;\nrestart, with -peers, only when it is named")
 	flag.StringVar(&o.json, "json", "", "also write the report with every sample to this file")
 	flag.StringVar(&o.table, "table", "", "also write the table to this file")
 	flag.StringVar(&o.image, "image", "", "for running runtimes: the image of the pods")
@@ -49,6 +51,7 @@ func parse() options {
 	flag.IntVar(&o.suite.Rounds, "rounds", 20, "pod starts of each kind")
 	flag.IntVar(&o.suite.AtOnce, "at-once", 8, "pods started at once")
 	flag.IntVar(&o.suite.Pods, "pods", 50, "idle pods")
+	flag.IntVar(&o.suite.Crowd, "crowd", 200, "pods of the node whose daemon is restarted")
 	flag.IntVar(&o.suite.Execs, "execs", 50, "execs")
 	flag.IntVar(&o.suite.Reads, "reads", 200, "reads of each kind")
 	flag.DurationVar(&o.suite.Idle, "watch", 20*time.Second, "how long idle pods are watched")
@@ -135,7 +138,7 @@ func (o options) measure(ctx context.Context) error {
 	if s.Floor != nil {
 		r.Runtimes = append(r.Runtimes, report.Runtime{Name: suite.FloorName, Version: "CNI plugins and OCI runtime alone"})
 	}
-	for name, value := range map[string]int{"rounds": s.Rounds, "at once": s.AtOnce, "pods": s.Pods, "execs": s.Execs, "reads": s.Reads} {
+	for name, value := range map[string]int{"rounds": s.Rounds, "at once": s.AtOnce, "pods": s.Pods, "crowd": s.Crowd, "execs": s.Execs, "reads": s.Reads} {
 		r.Settings[name] = fmt.Sprint(value)
 	}
 	r.Settings["watch"] = s.Idle.String()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"berth/bench/internal/floor"
 	"berth/bench/internal/kubelet"
@@ -23,7 +24,8 @@ func sideBySide(o options) error {
 }
 
 func cleanUp(dir string) error {
-	return errors.Join(kubelet.RemoveCgroup(cgroupOf(dir)), kubelet.RemoveCgroup(peer.BerthGroup(dir, "berth")))
+	return errors.Join(kubelet.RemoveCgroup(cgroupOf(dir)), kubelet.RemoveCgroup(peer.BerthGroup(dir, "berth")),
+		kubelet.RemoveCgroup(peer.BerthGroup(dir, peer.Before)))
 }
 
 func cgroupOf(dir string) string { return "cribench-" + filepath.Base(dir) }
@@ -33,6 +35,7 @@ func (o options) measurePeers(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	o.suite.Restart = map[string]func() (time.Duration, error){}
 	for _, name := range o.chosen() {
 		p, err := s.Start(ctx, name)
 		if p != nil {
@@ -42,6 +45,7 @@ func (o options) measurePeers(ctx context.Context) (err error) {
 			return err
 		}
 		o.suite.Runtimes = append(o.suite.Runtimes, &p.Runtime)
+		o.suite.Restart[name] = p.Restart
 	}
 	if o.suite.Floor, err = o.floor(s); err != nil {
 		return err
@@ -56,6 +60,8 @@ func (o options) chosen() []string {
 		return []string{o.only}
 	case o.berth == "":
 		return []string{"containerd"}
+	case o.before != "":
+		return []string{"berth", peer.Before}
 	default:
 		return peer.Names
 	}
@@ -71,12 +77,16 @@ func (o options) setup() (peer.Setup, error) {
 	if err != nil {
 		return peer.Setup{}, err
 	}
+	before, err := filepath.Abs(o.before)
+	if err != nil {
+		return peer.Setup{}, err
+	}
 	images, err := peer.ServeImages(filepath.Join(o.dir, "certs.d"), o.rootfs())
 	if err != nil {
 		return peer.Setup{}, fmt.Errorf("serve images: %w", err)
 	}
 	return peer.Setup{
-		Programs: filepath.Join(peers, "bin"), Plugins: filepath.Join(peers, "cni"), Berth: berth,
+		Programs: filepath.Join(peers, "bin"), Plugins: filepath.Join(peers, "cni"), Berth: berth, Before: before,
 		Dir: o.dir, CgroupParent: "/" + cgroupOf(o.dir), Images: images, Idle: []string{"/webapp", "signal"},
 	}, nil
 }

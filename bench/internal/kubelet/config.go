@@ -69,6 +69,21 @@ func namespaces(hostNetwork bool) *cri.NamespaceOption {
 const logPath = "idle/0.log"
 
 func (r *Runtime) containerConfig(pod *cri.PodSandboxConfig) *cri.ContainerConfig {
+	c := r.idleConfig(pod)
+	for i := range r.Variables {
+		c.Envs = append(c.Envs, &cri.KeyValue{
+			Key: fmt.Sprintf("SERVICE_%d_PORT_8080_TCP_ADDR", i), Value: fmt.Appendf(nil, "10.96.0.%d", i),
+		})
+	}
+	source := filepath.Join(pod.LogDirectory, "hosts")
+	for i := range r.Volumes {
+		at := fmt.Sprintf("/var/run/volumes/volume-%d", i)
+		c.Mounts = append(c.Mounts, &cri.Mount{ContainerPath: at, HostPath: source, Readonly: true})
+	}
+	return c
+}
+
+func (r *Runtime) idleConfig(pod *cri.PodSandboxConfig) *cri.ContainerConfig {
 	labels := map[string]string{"io.kubernetes.container.name": "idle"}
 	for k, v := range pod.Labels {
 		labels[k] = v

@@ -35,9 +35,10 @@ func (s Setup) Runc() string { return filepath.Join(s.Programs, "runc") }
 type Peer struct {
 	kubelet.Runtime
 
-	cmd  *exec.Cmd
-	done chan struct{}
-	log  string
+	command func() *exec.Cmd
+	cmd     *exec.Cmd
+	done    chan struct{}
+	log     string
 }
 
 // kind is what differs from runtime to runtime.
@@ -76,10 +77,10 @@ func (s Setup) Start(ctx context.Context, name string) (*Peer, error) {
 	if err := os.WriteFile(config, []byte(k.config(s, name, dir)), 0o644); err != nil {
 		return nil, err
 	}
-	p := &Peer{done: make(chan struct{}), log: filepath.Join(dir, "log")}
+	p := &Peer{command: func() *exec.Cmd { return k.command(s, config) }, log: filepath.Join(dir, "log")}
 	p.Name, p.Socket, p.Image, p.Idle = name, socket(name), s.Images.Pod, s.Idle
 	p.Dir, p.CgroupParent = filepath.Join(s.Dir, "pods"), filepath.Join(s.CgroupParent, name)
-	if err := p.launch(k.command(s, config)); err != nil {
+	if err := p.launch(); err != nil {
 		return nil, err
 	}
 	return p, p.await(ctx)
@@ -91,8 +92,9 @@ func state(name string) string { return filepath.Join("/run", name) }
 
 func socket(name string) string { return filepath.Join(state(name), "cri.sock") }
 
-func (p *Peer) launch(cmd *exec.Cmd) error {
-	log, err := os.Create(p.log)
+func (p *Peer) launch() error {
+	cmd := p.command()
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
 	}
@@ -103,10 +105,11 @@ func (p *Peer) launch(cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.Name, err)
 	}
-	p.cmd = cmd
+	done := make(chan struct{})
+	p.cmd, p.done = cmd, done
 	go func() {
 		_ = cmd.Wait()
-		close(p.done)
+		close(done)
 	}()
 	return nil
 }
@@ -135,9 +138,23 @@ func (p *Peer) await(ctx context.Context) error {
 
 func tail(text []byte, most int) []byte { return text[max(0, len(text)-most):] }
 
+// Restart ends the daemon, which takes until gone, and begins another. It does not wait for that to answer.
+func (p *Peer) Restart() (gone time.Duration, err error) {
+	begin := time.Now()
+	if err := p.end(); err != nil {
+		return 0, err
+	}
+	gone = time.Since(begin)
+	return gone, p.launch()
+}
+
 // Stop ends the daemon as a service manager does.
 func (p *Peer) Stop() error {
 	_ = p.Close()
+	return p.end()
+}
+
+func (p *Peer) end() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:

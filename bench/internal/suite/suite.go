@@ -19,10 +19,12 @@ import (
 // FloorName is the column of package floor.
 const FloorName = "floor"
 
-// Suite is what to measure and how often. Set every field but Floor, which may be nil.
+// Suite is what to measure and how often. Set every field but Floor and Restart, which may be nil.
 type Suite struct {
 	Runtimes []*kubelet.Runtime
 	Floor    *floor.Floor
+	// Restart ends the daemon of a runtime, which takes until gone, and begins another.
+	Restart  map[string]func() (gone time.Duration, err error)
 	Report   *report.Report
 	Progress io.Writer
 
@@ -31,6 +33,7 @@ type Suite struct {
 	Pods    int // idle pods
 	Execs   int
 	Reads   int
+	Crowd   int           // pods of the node whose daemon is restarted
 	Idle    time.Duration // how long idle pods are watched
 	Command []string      // what exec runs
 }
@@ -42,8 +45,10 @@ var Sections = map[string]func(*Suite, context.Context) error{
 	"exec":    (*Suite).exec,
 	"atonce":  (*Suite).atOnce,
 	"density": (*Suite).density,
+	"restart": (*Suite).restart,
 }
 
+// order is what runs where nothing is chosen: all that takes no daemon of ours.
 var order = []string{"start", "host", "exec", "atonce", "density"}
 
 // Run runs the chosen sections, or all when none is chosen, and leaves no pod.
@@ -59,7 +64,7 @@ func (s *Suite) Run(ctx context.Context, chosen []string) (err error) {
 	for _, name := range chosen {
 		section, ok := Sections[name]
 		if !ok {
-			return fmt.Errorf("no section %q: there are %s", name, strings.Join(order, ", "))
+			return fmt.Errorf("no section %q: there are %s, restart", name, strings.Join(order, ", "))
 		}
 		begin := time.Now()
 		if err := section(s, ctx); err != nil {
