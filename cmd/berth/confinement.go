@@ -9,6 +9,7 @@ import (
 
 	"berth/internal/apparmor"
 	"berth/internal/config"
+	"berth/internal/host"
 	"berth/internal/selinux"
 )
 
@@ -27,7 +28,7 @@ func (n *node) openConfinement(ctx context.Context) error {
 
 // openAppArmor loads the default profile. Where that fails, containers that ask for no profile run without one.
 func (n *node) openAppArmor(ctx context.Context) {
-	n.profiles = &apparmor.Profiles{State: n.cfg.State, Run: n.helpers.Run}
+	n.profiles = &apparmor.Profiles{State: n.cfg.State, Families: host.SocketFamilies(), Run: n.helpers.Run}
 	if !n.facts.AppArmor {
 		return
 	}

@@ -172,6 +172,7 @@ func (h *handlers) spec(name string) spec.Handler {
 	if c.PidsLimit != 0 {
 		out.PidsLimit = int64(max(c.PidsLimit, 0))
 	}
+	out.NoSocketcall = c.Socketcall == config.SocketcallDeny
 	out.ShmSize, out.MaxShmSize, out.Rlimits = c.ShmSize, c.MaxShmSize, rlimits(c.Ulimits)
 	return out
 }

@@ -31,6 +31,8 @@ const parseTimeout = time.Minute
 type Profiles struct {
 	// State is a directory that is the daemon's own.
 	State string
+	// Families are the socket families that the default profile allows, by the names that AppArmor has for them.
+	Families []string
 	// Run runs a helper program until it has ended.
 	Run func(ctx context.Context, name string, cmd *exec.Cmd) error
 
@@ -83,7 +85,7 @@ func (p *Profiles) Ensure(ctx context.Context, name string) error {
 func (p *Profiles) Load(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	text, err := render(DefaultName, ownLabel())
+	text, err := p.render(ownLabel())
 	if err != nil {
 		return err
 	}
@@ -159,10 +161,12 @@ var profileText string
 
 var profile = template.Must(template.New("profile").Option("missingkey=error").Parse(profileText))
 
-// render is the profile's text, for a daemon that runs under the profile named daemon.
-func render(name, daemon string) ([]byte, error) {
+// render is the default profile's text, for a daemon that runs under the profile named daemon.
+func (p *Profiles) render(daemon string) ([]byte, error) {
 	var out bytes.Buffer
-	err := profile.Execute(&out, map[string]string{"Name": quote(name), "Daemon": quote(daemon)})
+	err := profile.Execute(&out, map[string]any{
+		"Name": quote(DefaultName), "Daemon": quote(daemon), "Families": p.Families,
+	})
 	return out.Bytes(), err
 }
 

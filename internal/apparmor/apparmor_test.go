@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"berth/internal/host"
 )
 
 // run runs a helper as it is.
@@ -18,7 +20,8 @@ func run(_ context.Context, _ string, cmd *exec.Cmd) error { return cmd.Run() }
 func kernel(t *testing.T, list string) (p *Profiles, loads func() int) {
 	t.Helper()
 	dir := t.TempDir()
-	p = &Profiles{State: dir, Run: run, list: filepath.Join(dir, "list"), parser: filepath.Join(dir, "parser")}
+	p = &Profiles{State: dir, Run: run, Families: host.SocketFamilies(),
+		list: filepath.Join(dir, "list"), parser: filepath.Join(dir, "parser")}
 	script := "#!/bin/sh\ncat >>" + dir + "/loads\necho 'berth-default (enforce)' >>" + p.list + "\n"
 	for path, text := range map[string]string{p.list: list, p.parser: script} {
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
@@ -122,7 +125,7 @@ func TestCompiles(t *testing.T) {
 		t.Skip(err)
 	}
 	for _, daemon := range []string{"unconfined", "/usr/bin/berth", "a b", `odd"{name}`, "outer//inner"} {
-		text, err := render(DefaultName, daemon)
+		text, err := (&Profiles{Families: host.SocketFamilies()}).render(daemon)
 		if err != nil {
 			t.Fatal(err)
 		}

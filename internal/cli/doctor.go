@@ -70,6 +70,7 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 	}
 	m := machine{facts: facts, config: cfg}
 	found = append(found, m.user(), kernelDiagnosis(facts.Kernel), userNamespaces(), m.overlay(), m.seccomp(), m.apparmor(), m.selinux(), m.cgroups())
+	found = append(found, m.socketFamilies())
 	found = append(found, m.runtimes(ctx)...)
 	found = append(found, m.monitor(), m.unpacker())
 	found = append(found, diagnoseNetwork(cfg.CNI)...)

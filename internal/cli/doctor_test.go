@@ -73,6 +73,44 @@ func TestAppArmorDiagnosis(t *testing.T) {
 	}
 }
 
+// TestSocketFamiliesDiagnosis wants the doctor to say where 32-bit system calls reach what the filter closes, and to be
+// content where they do not.
+func TestSocketFamiliesDiagnosis(t *testing.T) {
+	loaded := []string{"berth-default"}
+	denies, allows := config.SocketcallDeny, config.SocketcallAllow
+	handlers := func(byDefault string, says ...string) config.Runtimes {
+		r := config.Runtimes{Default: byDefault, Handlers: map[string]config.Handler{}}
+		for i, socketcall := range says {
+			r.Handlers[string(rune('a'+i))] = config.Handler{Path: "/r", Socketcall: socketcall}
+		}
+		return r
+	}
+	filter := host.Facts{Arch: "amd64", Seccomp: true}
+	profile := host.Facts{Arch: "amd64", Seccomp: true, AppArmor: true, AppArmorProfiles: loaded}
+	for name, c := range map[string]struct {
+		facts    host.Facts
+		runtimes config.Runtimes
+		result   string
+		says     string
+	}{
+		"nothing":           {host.Facts{Arch: "amd64"}, config.Runtimes{}, warning, "all that the kernel has"},
+		"a filter":          {filter, config.Runtimes{}, warning, "32-bit system calls reach AF_ALG"},
+		"without 32 bits":   {host.Facts{Arch: "arm64", Seccomp: true}, config.Runtimes{}, fine, "seccomp"},
+		"AppArmor":          {profile, config.Runtimes{}, fine, "berth-default"},
+		"denied":            {filter, handlers("a", denies), fine, "32-bit programs"},
+		"denied by one":     {filter, handlers("a", denies, allows), warning, "AF_VSOCK"},
+		"not by a default":  {filter, handlers("", denies), warning, "AF_VSOCK"},
+		"not by the filter": {host.Facts{Arch: "amd64"}, handlers("a", denies), warning, "all that"},
+	} {
+		cfg := config.Default()
+		cfg.Runtimes = c.runtimes
+		d := machine{facts: c.facts, config: cfg}.socketFamilies()
+		if d.Result != c.result || !strings.Contains(d.Text, c.says) {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
 func TestNRIDiagnosis(t *testing.T) {
 	for name, c := range map[string]struct {
 		state *admin.NRI

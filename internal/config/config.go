@@ -153,6 +153,12 @@ const (
 	DriverInfra = "oci-infra" // a container that stands for the pod comes first, for runtimes that make a sandbox of it
 )
 
+// What the default seccomp filter does with socketcall, by which 32-bit programs make sockets.
+const (
+	SocketcallAllow = "allow"
+	SocketcallDeny  = "deny"
+)
+
 // Handler is one OCI runtime, and how it is used.
 type Handler struct {
 	Path                         string
@@ -164,6 +170,7 @@ type Handler struct {
 	Ulimits                      []string // limits of every container's processes, as ParseUlimit reads them
 	ShmSize                      int64    // bytes of the /dev/shm of a pod that asks for no size; 0: 64 MiB
 	MaxShmSize                   int64    // the most bytes that a pod may ask for; 0: any number
+	Socketcall                   string   // SocketcallAllow or SocketcallDeny; empty is SocketcallAllow
 	CreateTimeout                Duration // of create and start; 0: Timeouts.RuntimeCreate
 	PrivilegedWithoutHostDevices bool
 	// CgroupWritable mounts /sys/fs/cgroup writable in unprivileged containers. It needs cgroup v2.

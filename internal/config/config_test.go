@@ -108,6 +108,7 @@ args = ["--platform=ptrace"]
 init = true
 base_spec = "/etc/berth/base.json"
 pids_limit = 9
+seccomp.socketcall = "deny"
 create_timeout = "8s"
 privileged_without_host_devices = true
 cgroup_writable = true
@@ -158,11 +159,12 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		Runtimes: Runtimes{"fast", map[string]Handler{
 			"fast": {
 				Path: "/usr/bin/crun", Driver: "oci-infra", Args: []string{"--platform=ptrace"}, Init: true,
-				BaseSpec: "/etc/berth/base.json", PidsLimit: 9, CreateTimeout: Duration{8 * time.Second},
+				BaseSpec: "/etc/berth/base.json", PidsLimit: 9, Socketcall: "deny",
+				CreateTimeout:                Duration{8 * time.Second},
 				PrivilegedWithoutHostDevices: true, CgroupWritable: true, DeviceOwnershipFromSecurityContext: true,
 				PodAnnotations: []string{"io.example.*"}, ContainerAnnotations: []string{"x"},
 			},
-			"0-9": {Path: "/usr/sbin/runc", Driver: "oci"},
+			"0-9": {Path: "/usr/sbin/runc", Driver: "oci", Socketcall: "allow"},
 		}},
 		Streaming: Streaming{"node-1", 10010, "/tls/crt", "/tls/key", Duration{8 * time.Second}, 9, 19, 5},
 		Monitor:   Monitor{"/opt/berth-monitor"},
@@ -194,7 +196,7 @@ func TestLaterWins(t *testing.T) {
 	if c.LogLevel != "debug" || c.Root != "/from/flag" || !reflect.DeepEqual(c.CNI.PluginDirs, []string{"/3"}) {
 		t.Errorf("level %s, root %s, plugins %v", c.LogLevel, c.Root, c.CNI.PluginDirs)
 	}
-	want := Handler{Path: "/r", Driver: DriverOCI, PodAnnotations: []string{"c"}}
+	want := Handler{Path: "/r", Driver: DriverOCI, Socketcall: SocketcallAllow, PodAnnotations: []string{"c"}}
 	if c.Runtimes.Default != "r" || !reflect.DeepEqual(c.Runtimes.Handlers["r"], want) {
 		t.Errorf("runtimes %+v", c.Runtimes)
 	}
@@ -218,10 +220,16 @@ func TestRefusals(t *testing.T) {
 	long := "/" + strings.Repeat("s", 107)
 	const label = "up to 63 of a-z, 0-9 and, between them, - can, as in a RuntimeClass"
 	for name, c := range map[string]struct{ text, want string }{
-		"unknown key":          {"\nlog_levle = \"info\"\n", "F:2: log_levle: unknown key"},
-		"unknown in table":     {"[cni]\nconfig_dri = \"/x\"\n", "F:2: cni.config_dri: unknown key"},
-		"unknown table":        {"root = \"/r\"\n[network]\nx = 1\n", "F:2: network: unknown key"},
-		"unknown in handler":   {"[runtimes.runc]\npath = \"/r\"\npaht = \"/r\"\n", "F:3: runtimes.runc.paht: unknown key"},
+		"unknown key":        {"\nlog_levle = \"info\"\n", "F:2: log_levle: unknown key"},
+		"unknown in table":   {"[cni]\nconfig_dri = \"/x\"\n", "F:2: cni.config_dri: unknown key"},
+		"unknown table":      {"root = \"/r\"\n[network]\nx = 1\n", "F:2: network: unknown key"},
+		"unknown in handler": {"[runtimes.runc]\npath = \"/r\"\npaht = \"/r\"\n", "F:3: runtimes.runc.paht: unknown key"},
+		"unknown below": {"[runtimes.runc]\npath = \"/r\"\nseccomp.sockets = \"deny\"\n",
+			"F:3: runtimes.runc.seccomp.sockets: unknown key"},
+		"no table below": {"[runtimes.runc]\npath = \"/r\"\nseccomp = \"deny\"\n",
+			"F:3: runtimes.runc.seccomp: must be a table, [runtimes.runc.seccomp]"},
+		"bad below": {"[runtimes.runc]\npath = \"/r\"\n[runtimes.runc.seccomp]\nsocketcall = \"no\"\n",
+			"F:4: runtimes.runc.seccomp.socketcall: "},
 		"unknown inline":       {"[runtimes]\n\nrunc = {path = \"/r\", no = 1}\n", "F:3: runtimes.runc.no: unknown key"},
 		"unknown in runtimes":  {"[runtimes]\ndefualt = \"runc\"\n", "F:2: runtimes.defualt: unknown key; a handler is a table [runtimes.defualt]"},
 		"array of handlers":    {"[[runtimes.runc]]\npath = \"/r\"\n", "F:1: runtimes.runc: unknown key; a handler is a table [runtimes.runc]"},
@@ -433,7 +441,7 @@ func TestKeysArePrinted(t *testing.T) {
 		seen[k.name] = true
 	}
 	for _, k := range handlerKeys {
-		if seen[k.name] || k.name == "" || k.meaning == "" || isTable(k.name) {
+		if seen[k.name] || k.name == "" || k.meaning == "" || isTable(keys, k.name) {
 			t.Errorf("%s of a handler: there twice: %v, meaning %q", k.name, seen[k.name], k.meaning)
 		}
 	}

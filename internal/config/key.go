@@ -68,9 +68,9 @@ func (k key[O]) table() (table, name string) {
 	return k.name[:max(0, i)], k.name[i+1:]
 }
 
-// isTable says whether keys of Config are in a table of this name.
-func isTable(name string) bool {
-	return slices.ContainsFunc(keys, func(k key[Config]) bool { return strings.HasPrefix(k.name, name+".") })
+// isTable says whether some of the keys are in a table of this name.
+func isTable[O any](rows []key[O], name string) bool {
+	return slices.ContainsFunc(rows, func(k key[O]) bool { return strings.HasPrefix(k.name, name+".") })
 }
 
 // find returns the row of a key.

@@ -72,6 +72,16 @@ var handlerKeys = []key[Handler]{
 		meaning: "the most bytes of `/dev/shm` that a pod may ask for; 0: any number, since they count to its memory",
 	},
 	{
+		name: "seccomp.socketcall",
+		field: of(func(h *Handler) *string { return &h.Socketcall }, oneOf(SocketcallAllow, SocketcallDeny),
+			SocketcallAllow),
+		comment: "Whether the default seccomp filter allows or denies socketcall, with which 32-bit programs use the " +
+			"network, and which opens socket families that it does not see.",
+		meaning: "`allow` or `deny`: whether the default seccomp filter lets containers call `socketcall`, with which " +
+			"32-bit programs use the network, and which opens [socket families](security.md#socket-families) that " +
+			"the filter does not see",
+	},
+	{
 		name:    "create_timeout",
 		field:   of(func(h *Handler) *Duration { return &h.CreateTimeout }, optionalDuration, Duration{}),
 		comment: "Of this runtime's create and of its start. 0s: as timeouts.runtime_create says.",

@@ -145,7 +145,7 @@ func (r reading) table(prefix string, said map[string]any) error {
 			if err := r.handler(at, below); err != nil {
 				return err
 			}
-		case !isTable(at.key):
+		case !isTable(keys, at.key):
 			return r.refuse(at.key, "unknown key")
 		case !ok:
 			return r.refuse(at.key, "must be a table, ["+at.key+"]")
@@ -164,16 +164,35 @@ func (r reading) handler(at located, said map[string]any) error {
 	if !known {
 		h = newHandler()
 	}
-	for _, in := range r.inOrder(at.key, said) {
-		k, ok := find(handlerKeys, in.name)
-		if !ok {
-			return r.refuse(in.key, "unknown key")
-		}
-		if why := k.read(&h, said[in.name]); why != "" {
-			return r.refuse(in.key, why)
-		}
+	if err := r.handlerTable(&h, at.key, "", said); err != nil {
+		return err
 	}
 	r.config.Runtimes.Handlers[at.name] = h
+	return nil
+}
+
+// handlerTable reads the table at a key, which is that of a handler, or one in it. Then prefix is its name there, with
+// a dot.
+func (r reading) handlerTable(h *Handler, key, prefix string, said map[string]any) error {
+	for _, in := range r.inOrder(key, said) {
+		name := prefix + in.name
+		if k, ok := find(handlerKeys, name); ok {
+			if why := k.read(h, said[in.name]); why != "" {
+				return r.refuse(in.key, why)
+			}
+			continue
+		}
+		below, ok := said[in.name].(map[string]any)
+		switch {
+		case !isTable(handlerKeys, name):
+			return r.refuse(in.key, "unknown key")
+		case !ok:
+			return r.refuse(in.key, "must be a table, ["+in.key+"]")
+		}
+		if err := r.handlerTable(h, in.key, name+".", below); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -51,8 +51,10 @@ func (c *Config) Reload(next *Config) (*Config, []Change) {
 // silent says that a key came or went with its handler, and says nothing but the default.
 func silent(name, old, new string) bool {
 	h := newHandler()
-	k, ok := find(handlerKeys, name[strings.LastIndexByte(name, '.')+1:])
-	return ok && strings.HasPrefix(name, "runtimes.") && k.name != "path" && (old == "" || new == "") && old+new == k.text(&h)
+	below, ofHandler := strings.CutPrefix(name, "runtimes.")
+	_, in, _ := strings.Cut(below, ".")
+	k, ok := find(handlerKeys, in)
+	return ok && ofHandler && k.name != "path" && (old == "" || new == "") && old+new == k.text(&h)
 }
 
 // isLive says whether a running daemon takes another value of a key over. It does those of handlers: they hold for new pods.

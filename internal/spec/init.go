@@ -37,7 +37,8 @@ func BuildInit(in InitInput) (*specs.Spec, error) {
 		return nil, err
 	}
 	score := clampScore(initScore, in.Host)
-	b := &build{Input: Input{Pod: in.Pod, Host: in.Host, Paths: in.Paths, SELinux: in.SELinux, User: User{UID: user.UID, GID: user.GID}}, base: &specs.Spec{}}
+	b := &build{Input: Input{Pod: in.Pod, Host: in.Host, Handler: in.Handler, Paths: in.Paths,
+		SELinux: in.SELinux, User: User{UID: user.UID, GID: user.GID}}, base: &specs.Spec{}}
 	b.out = &specs.Spec{
 		Root: &specs.Root{Path: in.Paths.Rootfs, Readonly: true},
 		Process: &specs.Process{
@@ -74,7 +75,7 @@ func (b *build) initIsolation(binary string) error {
 		b.out.Process.ApparmorProfile = b.Host.AppArmorDefault
 	}
 	if b.Host.Seccomp {
-		b.out.Linux.Seccomp = b.Host.DefaultSeccomp(nil)
+		b.out.Linux.Seccomp = defaultSeccomp(b.Host, b.Handler, nil)
 	}
 	return nil
 }

@@ -3,13 +3,15 @@ package spec
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// SeccompPath is the file of the profile that a container asks for, empty when it asks for none on the node. Read it, pass
-// it through ParseSeccomp and put the result into Input.
+// SeccompPath is the file of the profile that a container asks for, empty when it asks for none on the node. Read it,
+// pass it through ParseSeccomp and put the result into Input.
 func SeccompPath(sc *runtimeapi.LinuxContainerSecurityContext) (string, error) {
 	want, err := seccompChoice(sc)
 	if err != nil || want.GetProfileType() != runtimeapi.SecurityProfile_Localhost || sc.GetPrivileged() {
@@ -33,7 +35,7 @@ func (b *build) seccomp() error {
 	caps := b.out.Process.Capabilities.Bounding
 	switch {
 	case want.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault:
-		b.out.Linux.Seccomp = b.Host.DefaultSeccomp(caps)
+		b.out.Linux.Seccomp = defaultSeccomp(b.Host, b.Handler, caps)
 	case b.Seccomp == nil:
 		err = fmt.Errorf("seccomp profile %s was not loaded", want.GetLocalhostRef())
 	default:
@@ -41,6 +43,34 @@ func (b *build) seccomp() error {
 	}
 	return err
 }
+
+// defaultSeccomp is the filter for RuntimeDefault of a container with these capabilities, as its handler wants it.
+func defaultSeccomp(h Host, c Handler, caps []string) *specs.LinuxSeccomp {
+	filter := h.DefaultSeccomp(caps)
+	if c.NoSocketcall {
+		denySocketcall(filter)
+	}
+	return filter
+}
+
+// denySocketcall refuses socketcall as a kernel does that lacks it. It takes a rule of its own: libseccomp reads a
+// rule for socket or connect as one for the like socketcall too, and one that names no argument goes before those.
+// Runtimes leave out rules that do what the filter does by default, so it does something else.
+func denySocketcall(filter *specs.LinuxSeccomp) {
+	for i, r := range filter.Syscalls {
+		filter.Syscalls[i].Names = slices.DeleteFunc(slices.Clone(r.Names), func(name string) bool {
+			return name == socketcall
+		})
+	}
+	filter.Syscalls = append(filter.Syscalls, specs.LinuxSyscall{
+		Names: []string{socketcall}, Action: specs.ActErrno, ErrnoRet: new(uint(enosys)),
+	})
+}
+
+const (
+	socketcall = "socketcall"
+	enosys     = 38 // on all architectures but MIPS
+)
 
 // seccompChoice reads the field, or the deprecated path in its place. Neither means unconfined, as CRI says.
 func seccompChoice(sc *runtimeapi.LinuxContainerSecurityContext) (*runtimeapi.SecurityProfile, error) {

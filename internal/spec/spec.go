@@ -89,6 +89,9 @@ type Handler struct {
 	PodAnnotations, ContainerAnnotations []string
 	// Infra says that a container stands for the pod: all get the annotations by which a sandboxed runtime tells them apart.
 	Infra bool
+	// NoSocketcall has the default filter refuse socketcall, with which 32-bit programs make sockets that it does not
+	// see.
+	NoSocketcall bool
 	// Base is under every container's spec; nil is none.
 	Base *Base
 	// PidsLimit is of a container that asks for none; 0 is no limit.

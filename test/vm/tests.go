@@ -78,12 +78,19 @@ func load(payload string, tests []Test, scale int) error {
 	if err != nil {
 		return err
 	}
-	script := fmt.Sprintf("#!/bin/sh\necho the node is up\nexport HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin BERTH_BIN=/payload/bin BERTH_TEST_WEBAPP=/payload/webapp BERTH_TEST_BOXED=/payload/boxed %s=%d\n",
+	script := fmt.Sprintf("#!/bin/sh\necho the node is up\n"+
+		"export HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin BERTH_BIN=/payload/bin "+
+		"BERTH_TEST_WEBAPP=/payload/webapp BERTH_TEST_BOXED=/payload/boxed BERTH_TEST_PROBE=/payload/probe- %s=%d\n",
 		patience.Variable, scale)
 	if err := errors.Join(run("cp", "-r", bin, filepath.Join(payload, "bin")),
 		fixture.Build("webapp", filepath.Join(payload, "webapp")),
 		fixture.Build("boxed", filepath.Join(payload, "boxed"))); err != nil {
 		return err
+	}
+	for _, arch := range fixture.ProbeArchitectures() {
+		if err := fixture.BuildFor(arch, "probe", filepath.Join(payload, "probe-"+arch)); err != nil {
+			return err
+		}
 	}
 	for i, t := range tests {
 		dir := fmt.Sprintf("tests/%d", i)
