@@ -105,10 +105,10 @@ func (r rig) wantOpen(what string, answers map[int]string, families ...int) {
 // exotic are families that no ordinary container needs, and that a filter was to keep from them.
 var exotic = []int{unix.AF_ALG, unix.AF_VSOCK, unix.AF_TIPC, unix.AF_RDS}
 
-// TestSocketFamilies has the default filter close the families that no ordinary container needs, for 64 and for 32
-// bits, and shows what it leaves open: a 32-bit program reaches all of them by socketcall, unless the handler's
-// seccomp.socketcall says otherwise.
-func TestSocketFamilies(t *testing.T) {
+// eachStrict runs f on a node of its own for each runtime, with a handler "strict" beside the default.
+func eachStrict(t *testing.T, f func(r rig)) {
+	t.Helper()
+	t.Parallel()
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
 			t.Parallel()
@@ -121,22 +121,32 @@ func TestSocketFamilies(t *testing.T) {
 path = %q
 seccomp.socketcall = "deny"
 `, program)})
-			r.withProbes()
-			const none, standard = v1.SecurityProfile_Unconfined, v1.SecurityProfile_RuntimeDefault
-			filtered := both(seccomp(standard, ""), confined(none, ""))
-			free := both(seccomp(none, ""), confined(none, ""))
-			p, strict := r.pod(), r.podOf("strict", func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-strict" })
-			for _, arch := range fixture.ProbeArchitectures() {
-				usual, denied := p.sockets(arch, filtered), strict.sockets(arch, filtered)
-				r.wantOpen(arch+", unconfined", p.sockets(arch, free)["socket"], exotic...)
-				r.wantClosed(arch+", by the filter", usual["socket"], "EPERM")
-				r.wantClosed(arch+", by a strict filter", denied["socket"], "EPERM")
-				if arch == "386" {
-					r.wantSocketcall(usual, denied)
-				}
-			}
+			r.pull("busybox:latest")
+			f(r)
 		})
 	}
+}
+
+// TestSocketFamilies has the default filter close the families that no ordinary container needs, for 64 and for 32
+// bits, and shows what it leaves open: a 32-bit program reaches all of them by socketcall, unless the handler's
+// seccomp.socketcall says otherwise.
+func TestSocketFamilies(t *testing.T) {
+	eachStrict(t, func(r rig) {
+		r.withProbes()
+		const none, standard = v1.SecurityProfile_Unconfined, v1.SecurityProfile_RuntimeDefault
+		filtered := both(seccomp(standard, ""), confined(none, ""))
+		free := both(seccomp(none, ""), confined(none, ""))
+		p, strict := r.pod(), r.podOf("strict", func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-strict" })
+		for _, arch := range fixture.ProbeArchitectures() {
+			usual, denied := p.sockets(arch, filtered), strict.sockets(arch, filtered)
+			r.wantOpen(arch+", unconfined", p.sockets(arch, free)["socket"], exotic...)
+			r.wantClosed(arch+", by the filter", usual["socket"], "EPERM")
+			r.wantClosed(arch+", by a strict filter", denied["socket"], "EPERM")
+			if arch == "386" {
+				r.wantSocketcall(usual, denied)
+			}
+		}
+	})
 }
 
 // wantSocketcall wants the usual filter to let a 32-bit program reach all families by socketcall, a strict one none.
@@ -176,5 +186,44 @@ func TestAppArmorSocketFamilies(t *testing.T) {
 		if slices.Contains(fixture.ProbeArchitectures(), "386") {
 			r.wantClosed("socketcall, by profile and filter", p.sockets("386", usual)["socketcall"], "EACCES")
 		}
+	})
+}
+
+// TestI386Image has 32-bit programs of Debian resolve a name and fetch a page, under the default profiles. A handler
+// that denies socketcall takes the network from them.
+func TestI386Image(t *testing.T) {
+	if !slices.Contains(fixture.ProbeArchitectures(), "386") {
+		t.Skip("this machine runs no 32-bit programs")
+	}
+	img, err := fixture.I386Image()
+	if err != nil {
+		fixture.Unavailable(t, err)
+	}
+	eachStrict(t, func(r rig) {
+		r.withProbes()
+		tag := "i386-" + unique(r.T) + ":latest"
+		r.push(tag, img)
+		r.pull(tag)
+		server := r.pod()
+		server.start(webapp("web", "serve"))
+		names := server.start(probe("names", fixture.ProbeArchitectures()[0], "names page.berth.test "+server.ip()))
+		names.logged("serving names")
+		client := func(handler string) string {
+			p := r.podOf(handler, func(c *v1.PodSandboxConfig) {
+				c.Metadata.Name += "-client" + handler
+				c.DnsConfig = &v1.DNSConfig{Servers: []string{server.ip()}}
+			})
+			script := "getent hosts page.berth.test; wget -q -O - http://page.berth.test:8080/; " +
+				"busybox grep Seccomp: /proc/self/status"
+			filtered := seccomp(v1.SecurityProfile_RuntimeDefault, "")
+			return p.output(node.Container("client", ref(tag), []string{"sh", "-c", script}, filtered))
+		}
+		out := client("")
+		for _, want := range []string{server.ip() + " ", "page.berth.test", "Hello from", "Seccomp:\t2"} {
+			if !strings.Contains(out, want) {
+				r.Errorf("the 32-bit programs say %q, and not %q", out, want)
+			}
+		}
+		r.wantText("without socketcall", strings.ReplaceAll(client("strict"), "\t", ""), "Seccomp:2")
 	})
 }

@@ -92,6 +92,12 @@ func load(payload string, tests []Test, scale int) error {
 			return err
 		}
 	}
+	if _, err := os.Stat(fixture.I386Cache()); err == nil { // else what needs it skips itself
+		script += "export BERTH_TEST_I386=/payload/i386.tar\n"
+		if err := run("cp", fixture.I386Cache(), filepath.Join(payload, "i386.tar")); err != nil {
+			return err
+		}
+	}
 	for i, t := range tests {
 		dir := fmt.Sprintf("tests/%d", i)
 		if err := compile(t.Package, filepath.Join(payload, dir)); err != nil {

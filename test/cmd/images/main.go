@@ -6,22 +6,30 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"berth/test/fixture"
 )
 
 func main() {
-	if _, err := os.Stat(fixture.DebianCache()); err == nil {
-		return
-	}
 	var log io.Writer = io.Discard
 	if len(os.Args) > 1 && os.Args[1] == "-v" {
 		log = os.Stderr
 	}
-	fmt.Printf("images: building images of Debian packages into %s, about two minutes\n", fixture.DebianCache())
+	build("images of Debian packages", "about two minutes", fixture.DebianCache(), log, fixture.BuildDebian)
+	if slices.Contains(fixture.ProbeArchitectures(), "386") {
+		build("a 32-bit image", "some seconds", fixture.I386Cache(), log, fixture.BuildI386)
+	}
+}
+
+func build(what, takes, cache string, log io.Writer, make func(io.Writer) error) {
+	if _, err := os.Stat(cache); err == nil {
+		return
+	}
+	fmt.Printf("images: building %s into %s, %s\n", what, cache, takes)
 	begin := time.Now()
-	if err := fixture.BuildDebian(log); err != nil {
+	if err := make(log); err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
 		os.Exit(1)
 	}

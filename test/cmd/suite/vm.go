@@ -50,7 +50,7 @@ var vmSubset = []string{
 	// What survives whom, where systemd has a say.
 	"DaemonKilled", "ExitWithoutDaemon", "MonitorKilled",
 	// Confinement, and what the kernel of the machine has: id-mapped mounts on every file system, an ext4 that shuts itself down.
-	"AppArmor.*", "Security", "Namespaces", "Userns", "Sandbox", "ReadOnlyDisk",
+	"AppArmor.*", "I386Image", "Security", "Namespaces", "Userns", "Sandbox", "ReadOnlyDisk",
 }
 
 // vmDriver are those of them in which it matters most that the cgroup driver is the other one.
