@@ -174,6 +174,10 @@ func (h *handlers) spec(name string) spec.Handler {
 	}
 	out.NoSocketcall = c.Socketcall == config.SocketcallDeny
 	out.ShmSize, out.MaxShmSize, out.Rlimits = c.ShmSize, c.MaxShmSize, rlimits(c.Ulimits)
+	out.Storage = spec.Storage{
+		Size: c.StorageSize, Inodes: c.StorageInodes, MaxSize: c.MaxStorageSize, MaxInodes: c.MaxStorageInodes,
+		Refuse: c.StorageWithoutQuota == config.StorageRefuse,
+	}
 	return out
 }
 

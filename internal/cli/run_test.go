@@ -85,7 +85,8 @@ func TestRunAsksForWhatWasSaid(t *testing.T) {
 	d, logs := runnable(t)
 	t.Setenv("PASSED", "on")
 	out, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "-e", "A=b=c", "-e", "PASSED", "-v", "/etc:/x:ro", "-v", "rel:/y",
-		"-p", "8080:80", "-p", "127.0.0.1:53:53/udp", "--runtime", "fast", "img:1", "prog", "-x", "--rm")
+		"-p", "8080:80", "-p", "127.0.0.1:53:53/udp", "--runtime", "fast", "--storage", "2Gi", "--storage-inodes", "10k",
+		"img:1", "prog", "-x", "--rm")
 	if code != 0 {
 		t.Fatalf("code %d, %q", code, errs)
 	}
@@ -119,6 +120,9 @@ func TestRunAsksForWhatWasSaid(t *testing.T) {
 	}
 	if pod.Linux.SecurityContext.NamespaceOptions.Network != runtimeapi.NamespaceMode_POD {
 		t.Errorf("network %v", pod.Linux.SecurityContext.NamespaceOptions)
+	}
+	if a := pod.Annotations; a["pod.berth/storage-size"] != "2Gi" || a["pod.berth/storage-inodes"] != "10k" {
+		t.Errorf("annotations %v", a)
 	}
 }
 

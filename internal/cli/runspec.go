@@ -24,6 +24,12 @@ const (
 	runNamespace  = "berth"
 )
 
+// The annotations by which a pod says what its containers may write to their roots.
+const (
+	storageAnnotation = "pod.berth/storage-size"
+	inodesAnnotation  = "pod.berth/storage-inodes"
+)
+
 func madeByRun(p *runtimeapi.PodSandbox) bool { return p.GetLabels()[runLabel] != "" }
 
 // logDirectoryName is where in the directory of logs those of a pod are.
@@ -32,6 +38,7 @@ func logDirectoryName(m *runtimeapi.PodSandboxMetadata) string { return m.GetNam
 // runOptions are the flags and arguments of berth run.
 type runOptions struct {
 	name, runtime, network, logs           string
+	storage, inodes                        string
 	env, volumes, ports                    []string
 	detach, remove, stdin, tty, privileged bool
 	image                                  string
@@ -50,6 +57,8 @@ func (o *runOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&o.network, "net", "pod", "the `network`: pod for one of its own, host for this machine's")
 	f.StringVar(&o.runtime, "runtime", "", "the runtime `handler`; the daemon's default when not given")
 	f.BoolVar(&o.privileged, "privileged", false, "let it do all that this machine can")
+	f.StringVar(&o.storage, "storage", "", "bytes that it may write to its root, a `size` such as 500M or 2Gi")
+	f.StringVar(&o.inodes, "storage-inodes", "", "`number` of files and directories that it may make there")
 	f.StringVar(&o.logs, "log-dir", "/var/log/berth", "`directory` of logs; its own is in one of the pod's there")
 }
 
@@ -83,6 +92,11 @@ func (o *runOptions) pod(uid string) (*runtimeapi.PodSandboxConfig, error) {
 		}},
 	}
 	cfg.Annotations = map[string]string{logAnnotation: cfg.LogDirectory}
+	for name, value := range map[string]string{storageAnnotation: o.storage, inodesAnnotation: o.inodes} {
+		if value != "" {
+			cfg.Annotations[name] = value
+		}
+	}
 	if o.network != "host" {
 		cfg.Hostname = o.name
 	}

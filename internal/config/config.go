@@ -171,6 +171,11 @@ type Handler struct {
 	ShmSize                      int64    // bytes of the /dev/shm of a pod that asks for no size; 0: 64 MiB
 	MaxShmSize                   int64    // the most bytes that a pod may ask for; 0: any number
 	Socketcall                   string   // SocketcallAllow or SocketcallDeny; empty is SocketcallAllow
+	StorageSize                  int64    // bytes of each container's writable layer; 0: no limit
+	StorageInodes                int64    // the same, of files and directories
+	MaxStorageSize               int64    // the most bytes that a pod may ask for; 0: StorageSize, if that is a limit
+	MaxStorageInodes             int64    // the same, of files and directories
+	StorageWithoutQuota          string   // StorageWatch or StorageRefuse; empty is StorageWatch
 	CreateTimeout                Duration // of create and start; 0: Timeouts.RuntimeCreate
 	PrivilegedWithoutHostDevices bool
 	// CgroupWritable mounts /sys/fs/cgroup writable in unprivileged containers. It needs cgroup v2.
@@ -180,6 +185,16 @@ type Handler struct {
 	PodAnnotations                     []string // patterns of annotations that the runtime gets to see
 	ContainerAnnotations               []string
 }
+
+// What becomes of pods with a limit of storage where the file system has no quota, and the least that can be a limit:
+// an OCI runtime has to make the places for a container's mounts in it.
+const (
+	StorageWatch  = "watch"
+	StorageRefuse = "refuse"
+
+	LeastStorageSize   = 1 << 20
+	LeastStorageInodes = 64
+)
 
 // Streaming says where exec, attach and port-forward are served.
 type Streaming struct {

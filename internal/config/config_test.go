@@ -109,6 +109,11 @@ init = true
 base_spec = "/etc/berth/base.json"
 pids_limit = 9
 seccomp.socketcall = "deny"
+storage_size = 3_000_000_000
+storage_inodes = 65
+max_storage_size = 5_000_000_000
+max_storage_inodes = 66
+storage_without_quota = "refuse"
 create_timeout = "8s"
 privileged_without_host_devices = true
 cgroup_writable = true
@@ -163,8 +168,10 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 				CreateTimeout:                Duration{8 * time.Second},
 				PrivilegedWithoutHostDevices: true, CgroupWritable: true, DeviceOwnershipFromSecurityContext: true,
 				PodAnnotations: []string{"io.example.*"}, ContainerAnnotations: []string{"x"},
+				StorageSize: 3_000_000_000, StorageInodes: 65, MaxStorageSize: 5_000_000_000, MaxStorageInodes: 66,
+				StorageWithoutQuota: "refuse",
 			},
-			"0-9": {Path: "/usr/sbin/runc", Driver: "oci", Socketcall: "allow"},
+			"0-9": {Path: "/usr/sbin/runc", Driver: "oci", Socketcall: "allow", StorageWithoutQuota: "watch"},
 		}},
 		Streaming: Streaming{"node-1", 10010, "/tls/crt", "/tls/key", Duration{8 * time.Second}, 9, 19, 5},
 		Monitor:   Monitor{"/opt/berth-monitor"},
@@ -196,7 +203,10 @@ func TestLaterWins(t *testing.T) {
 	if c.LogLevel != "debug" || c.Root != "/from/flag" || !reflect.DeepEqual(c.CNI.PluginDirs, []string{"/3"}) {
 		t.Errorf("level %s, root %s, plugins %v", c.LogLevel, c.Root, c.CNI.PluginDirs)
 	}
-	want := Handler{Path: "/r", Driver: DriverOCI, Socketcall: SocketcallAllow, PodAnnotations: []string{"c"}}
+	want := Handler{
+		Path: "/r", Driver: DriverOCI, Socketcall: SocketcallAllow, StorageWithoutQuota: StorageWatch,
+		PodAnnotations: []string{"c"},
+	}
 	if c.Runtimes.Default != "r" || !reflect.DeepEqual(c.Runtimes.Handlers["r"], want) {
 		t.Errorf("runtimes %+v", c.Runtimes)
 	}
@@ -318,6 +328,15 @@ func TestRefusals(t *testing.T) {
 		"first of several":     {"state = 1\nroot = 2\n", "F:1: state: must be a string in quotes"},
 		"inline set twice":     {"\ncni = {config_dir = \"/a\", config_dir = \"/b\"}\n", "F:2: cni: key config_dir is already defined"},
 		"set twice":            {"root = \"/r\"\nroot = \"/s\"\n", "F:2: root: "},
+
+		"little storage": {"[runtimes.x]\npath = \"/r\"\nstorage_size = 4096\n",
+			"F:3: runtimes.x.storage_size: 4096 is too little to make a container in: at least 1048576, or 0"},
+		"few files": {"[runtimes.x]\npath = \"/r\"\nmax_storage_inodes = 1\n",
+			"F:3: runtimes.x.max_storage_inodes: 1 is too little to make a container in: at least 64, or 0"},
+		"negative storage": {"[runtimes.x]\npath = \"/r\"\nstorage_inodes = -1\n",
+			"F:3: runtimes.x.storage_inodes: -1 is not between 0 and 1152921504606846976"},
+		"without quota": {"[runtimes.x]\npath = \"/r\"\nstorage_without_quota = \"ignore\"\n",
+			"F:3: runtimes.x.storage_without_quota: \"ignore\" is none of watch, refuse"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, map[string]string{"config.toml": c.text})

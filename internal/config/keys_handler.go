@@ -82,6 +82,41 @@ var handlerKeys = []key[Handler]{
 			"the filter does not see",
 	},
 	{
+		name:    "storage_size",
+		field:   of(func(h *Handler) *int64 { return &h.StorageSize }, storage("bytes", LeastStorageSize), 0),
+		comment: "Bytes that a container may write to its root, unless pod.berth/storage-size says it. 0: no limit.",
+		meaning: "bytes that each container may write to its root, where the pod's annotation " +
+			"`pod.berth/storage-size` says nothing; 0: no limit; see [runtimes](runtimes.md#the-size-of-a-containers-root)",
+	},
+	{
+		name:    "storage_inodes",
+		field:   of(func(h *Handler) *int64 { return &h.StorageInodes }, storage("files", LeastStorageInodes), 0),
+		comment: "The same, of files and directories, and of pod.berth/storage-inodes.",
+		meaning: "files and directories that each container may have in its root beside the image's, where the pod's " +
+			"annotation `pod.berth/storage-inodes` says nothing; 0: no limit",
+	},
+	{
+		name:    "max_storage_size",
+		field:   of(func(h *Handler) *int64 { return &h.MaxStorageSize }, storage("bytes", LeastStorageSize), 0),
+		comment: "The most bytes that a pod may ask for by that annotation. 0: as storage_size says.",
+		meaning: "the most bytes that a pod may ask for; 0: as many as `storage_size` says, any number where that is 0",
+	},
+	{
+		name:    "max_storage_inodes",
+		field:   of(func(h *Handler) *int64 { return &h.MaxStorageInodes }, storage("files", LeastStorageInodes), 0),
+		comment: "The same, of files and directories.",
+		meaning: "the most files and directories that a pod may ask for; 0: as many as `storage_inodes` says, any number " +
+			"where that is 0",
+	},
+	{
+		name: "storage_without_quota",
+		field: of(func(h *Handler) *string { return &h.StorageWithoutQuota }, oneOfOrEmpty(StorageWatch, StorageRefuse),
+			StorageWatch),
+		comment: "Where the file system of root has no quota: watch what such containers write, or refuse their pods.",
+		meaning: "what becomes of pods with a limit where the file system of `root` has no project quota: `watch` only " +
+			"tells who is beyond the limit, `refuse` refuses the pods",
+	},
+	{
 		name:    "create_timeout",
 		field:   of(func(h *Handler) *Duration { return &h.CreateTimeout }, optionalDuration, Duration{}),
 		comment: "Of this runtime's create and of its start. 0s: as timeouts.runtime_create says.",
@@ -120,6 +155,17 @@ var handlerKeys = []key[Handler]{
 		field:   of(func(h *Handler) *[]string { return &h.ContainerAnnotations }, optionalList, nil),
 		meaning: "the same, of the container's annotations",
 	},
+}
+
+// storage is a limit of a writable layer: none, or enough to make a container in.
+func storage(unit string, lowest int64) kind[int64] {
+	k := between[int64](unit, 0, 1<<60)
+	return k.with(fmt.Sprintf("whole number of %s: 0, or %d or more", unit, lowest), func(v int64) string {
+		if v > 0 && v < lowest {
+			return fmt.Sprintf("%d is too little to make a container in: at least %d, or 0", v, lowest)
+		}
+		return ""
+	})
 }
 
 var listOfUlimits = optionalList.with("list of limits", checkUlimits)

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
+	"berth/internal/fault"
 	"berth/internal/limit"
 	"berth/internal/op"
 	"berth/internal/room"
@@ -130,6 +131,10 @@ func (p *pod) claimContainer(ctx context.Context, cfg *runtimeapi.ContainerConfi
 	if err := keepLayers(p, img.layers()); err != nil {
 		return "", img, err
 	}
+	storage, err := newStorage(&p.s.cfg, p.rec.Load())
+	if err != nil {
+		return "", img, inContainer("", cfg.Metadata.Name, p.id, err)
+	}
 	id := NewID()
 	var there *Container
 	err = p.update(ctx, "container.creating", func(r *Record) error {
@@ -145,6 +150,7 @@ func (p *pod) claimContainer(ctx context.Context, cfg *runtimeapi.ContainerConfi
 		r.Containers = append(r.Containers, &Container{
 			ID: id, State: Creating, CreatedAt: time.Now(), Digest: want, Config: ContainerConfig{m},
 			Image: img.ID, ImageRef: img.Ref, Volumes: img.record(), Layers: img.layers(), StopSignal: sig, Cgroup: p.s.cfg.cgroup(r, id),
+			Storage: storage,
 		})
 		live := newContainer(p, id)
 		live.ours = true
@@ -216,7 +222,7 @@ func (l *container) plan(c *Container, b *building) op.Plan {
 	at, pod := &l.p.s.cfg.Layout, l.p.id
 	return op.Plan{Name: "container", Seen: l.p.s.cfg.StepSeen, Steps: []op.Step{
 		{Name: stepDirs, Do: func(context.Context) error { return l.makeDirs(c) },
-			Undo: func(context.Context) error { return removeDir(at.writable(pod, c.ID)) }},
+			Undo: func(context.Context) error { return removeWritable(l, c) }},
 		{Name: "rootfs",
 			Do: func(context.Context) error {
 				r := l.p.rec.Load()
@@ -240,6 +246,13 @@ func (l *container) makeDirs(c *Container) error {
 		if err := rootfs.AssignProject(dir); err != nil {
 			l.p.s.cfg.Log.Warn("what a container writes is counted by walking over it", "pod", l.p.id, "container", l.id, "error", err)
 		}
+	}
+	err := fault.At("container.storage.before")
+	if err == nil {
+		err = limitStorage(l, c)
+	}
+	if err != nil {
+		return err
 	}
 	if err := os.MkdirAll(l.p.s.cfg.rootfs(l.p.id, c.ID), 0o711); err != nil {
 		return err

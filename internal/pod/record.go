@@ -76,6 +76,8 @@ type Container struct {
 	Reaped bool `json:",omitempty"`
 	// Resources are the limits in force, where they were changed since the container was made.
 	Resources Resources `json:",omitzero"`
+	// Storage is what it may write to its root. Records of an earlier release have none.
+	Storage *Storage `json:",omitempty"`
 }
 
 // PodConfig and ContainerConfig hold a CRI message together with its JSON form, which is made once: a record is written

@@ -12,18 +12,24 @@ import (
 )
 
 // projectDisk is an ext4 that keeps account of projects; a test without one is skipped where this kernel has none.
-func projectDisk(t *testing.T) string {
+func projectDisk(t *testing.T) string { return projectDiskBy(t, "loop,prjquota") }
+
+// projectDiskBy is the same, mounted with these options.
+func projectDiskBy(t *testing.T, options string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
 	image, dir := filepath.Join(t.TempDir(), "disk"), t.TempDir()
-	for _, args := range [][]string{{"truncate", "-s", "64M", image}, {"mkfs.ext4", "-q", "-O", "quota,project", "-E", "quotatype=prjquota", image}} {
+	for _, args := range [][]string{
+		{"truncate", "-s", "64M", image},
+		{"mkfs.ext4", "-q", "-O", "quota,project", "-E", "quotatype=prjquota", image},
+	} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	if out, err := exec.Command("mount", "-o", "loop,prjquota", image, dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-o", options, image, dir).CombinedOutput(); err != nil {
 		t.Skipf("this kernel has no quotas for ext4 (CONFIG_QFMT_V2): %s", out)
 	}
 	t.Cleanup(func() {

@@ -101,6 +101,16 @@ type Handler struct {
 	// ShmSize is how many bytes the /dev/shm of a pod has that asks for no size, and MaxShmSize the most that one may ask
 	// for; 0 is the default of 64 MiB, and no limit.
 	ShmSize, MaxShmSize int64
+	Storage             Storage
+}
+
+// Storage is what the writable layers of a handler's containers may take, in bytes and in inodes. 0 of a limit is none.
+type Storage struct {
+	Size, Inodes int64 // of containers whose pod asks for no other
+	// MaxSize and MaxInodes are the most that a pod may ask for; 0 is as much as Size and Inodes say, where they do.
+	MaxSize, MaxInodes int64
+	// Refuse refuses pods with a limit where the file system cannot keep them to it. Else it is watched.
+	Refuse bool
 }
 
 // User is who the container's first process is.

@@ -32,6 +32,7 @@ func (k Kind) Available() error {
 	if _, err := exec.LookPath("mkfs." + string(k)); err != nil {
 		return err
 	}
+	_ = exec.Command("modprobe", string(k)).Run() // where it is built in, or there is none, the list says so
 	known, err := os.ReadFile("/proc/filesystems")
 	if err == nil && !strings.Contains(string(known), "\t"+string(k)+"\n") {
 		err = fmt.Errorf("the kernel has no %s", k)

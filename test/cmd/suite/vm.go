@@ -21,7 +21,8 @@ import (
 // `make test` does not give it, and runs here with `make test-vm-all`.
 var vmUsual = []vm.Test{
 	{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/apparmor"},
-	{Package: "internal/runtime", Run: "^TestMemory$"}, // the machine's kernel gives huge pages to everybody
+	{Package: "internal/rootfs", Run: "^Test.*(Project|Quota)"}, // quotas of projects
+	{Package: "internal/runtime", Run: "^TestMemory$"},          // the machine's kernel gives huge pages to everybody
 	{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
 	{Package: "test/e2e", Run: pattern(vmDriver), Env: []string{"BERTH_TEST_RUNTIME=runc", "BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce},
 }
@@ -51,10 +52,14 @@ var vmSubset = []string{
 	"DaemonKilled", "ExitWithoutDaemon", "MonitorKilled",
 	// Confinement, and what the kernel of the machine has: id-mapped mounts on every file system, an ext4 that shuts itself down.
 	"AppArmor.*", "I386Image", "Security", "Namespaces", "Userns", "Sandbox", "ReadOnlyDisk",
+	// Quotas of projects, which the kernel of the machine has for ext4 and XFS.
+	"Storage.*",
 }
 
 // vmDriver are those of them in which it matters most that the cgroup driver is the other one.
-var vmDriver = []string{"UnifiedResources", "OutOfMemory", "OutOfMemoryGroup", "CgroupParent.*", "ExitWithoutDaemon", "RuntimeConfig"}
+var vmDriver = []string{
+	"UnifiedResources", "OutOfMemory", "OutOfMemoryGroup", "CgroupParent.*", "ExitWithoutDaemon", "RuntimeConfig", "Storage.*",
+}
 
 // crashes are the points of the crash matrix at which systemd holds something of a pod.
 const crashes = "TestMatrix/(life|shared-pid|recover-run|recover-stop)/pod.(cgroup|monitor|init)|TestMatrix/.*/container.process"

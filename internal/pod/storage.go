@@ -1,0 +1,211 @@
+package pod
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/config"
+	"berth/internal/fail"
+	"berth/internal/quantity"
+	"berth/internal/rootfs"
+	"berth/internal/spec"
+)
+
+// The annotations of a pod that say what each of its containers may write to its root: a quantity of bytes ("2Gi"), and
+// a number of files and directories ("10k").
+const (
+	StorageSizeAnnotation   = "pod.berth/storage-size"
+	StorageInodesAnnotation = "pod.berth/storage-inodes"
+)
+
+// Storage is what a container may write to its root. A field that is 0 is no limit.
+type Storage struct {
+	Bytes  uint64 `json:",omitempty"`
+	Inodes uint64 `json:",omitempty"`
+}
+
+// Unlimited says that nothing is limited. That is so of nil, too.
+func (s *Storage) Unlimited() bool { return s == nil || *s == Storage{} }
+
+func (s *Storage) quota() rootfs.Quota { return rootfs.Quota{Bytes: s.Bytes, Inodes: s.Inodes} }
+
+// storageOf is what each container of a pod may write to its root: as the pod's annotations say, or its handler.
+func storageOf(cfg *runtimeapi.PodSandboxConfig, h spec.Storage) (s Storage, err error) {
+	s.Bytes, err = storageLimit(cfg.GetAnnotations(), storageAsk{
+		StorageSizeAnnotation, h.Size, h.MaxSize, config.LeastStorageSize, "max_storage_size", "storage_size",
+	})
+	if err != nil {
+		return s, err
+	}
+	s.Inodes, err = storageLimit(cfg.GetAnnotations(), storageAsk{
+		StorageInodesAnnotation, h.Inodes, h.MaxInodes, config.LeastStorageInodes, "max_storage_inodes", "storage_inodes",
+	})
+	return s, err
+}
+
+// storageAsk is one annotation, and what the handler says of the same.
+type storageAsk struct {
+	annotation       string
+	usual, most      int64
+	least            uint64
+	mostKey, keyName string
+}
+
+func storageLimit(annotations map[string]string, a storageAsk) (uint64, error) {
+	value, said := annotations[a.annotation]
+	if !said {
+		return uint64(a.usual), nil
+	}
+	n, err := quantity.Parse(value)
+	key := a.mostKey
+	if a.most == 0 {
+		key = a.keyName
+	}
+	most := cmp.Or(a.most, a.usual)
+	switch {
+	case err != nil:
+		return 0, fail.New(errdefs.ErrInvalidArgument, "annotation %s: %q: %w", a.annotation, value, err)
+	case n < a.least || n > math.MaxInt64:
+		return 0, fail.New(errdefs.ErrInvalidArgument, "annotation %s: %q: at least %d, at most 8 Ei", a.annotation, value,
+			a.least)
+	case most > 0 && n > uint64(most):
+		return 0, fail.New(errdefs.ErrInvalidArgument,
+			"annotation %s: %q is more than the %d that %s allows pods of this runtime handler", a.annotation, value, most, key)
+	}
+	return n, nil
+}
+
+// checkStorage refuses a pod whose annotations are wrong, or whose handler wants limits kept that the file system
+// cannot keep.
+func checkStorage(c *Config, cfg *runtimeapi.PodSandboxConfig, h spec.Storage) error {
+	s, err := storageOf(cfg, h)
+	if err != nil || s.Unlimited() || !h.Refuse {
+		return err
+	}
+	return refuseStorage(c, rootfs.LimitsProjects(c.podsRoot()))
+}
+
+// refuseStorage is what a pod is told whose limit is not kept to because of err.
+func refuseStorage(c *Config, err error) error {
+	if err == nil {
+		return nil
+	}
+	remedy := "mount the file system of " + c.Root + " with project quota (berth doctor says how), or set " +
+		"storage_without_quota of the handler to watch"
+	return fail.About(fail.Detail{Remedy: remedy}, "the limit of what a container writes: %w",
+		fail.New(errdefs.ErrFailedPrecondition, "%w", err))
+}
+
+// newStorage is what a new container of a pod may write to its root.
+func newStorage(c *Config, r *Record) (*Storage, error) {
+	_, h, err := c.handlerSpec(r)
+	if err != nil {
+		return nil, err
+	}
+	s, err := storageOf(r.Config.Get(), h.Storage)
+	return &s, err
+}
+
+// limitStorage has the file system keep a container to what it may write. It may be repeated. Where the file system
+// cannot, the container is refused or watched, as its handler says.
+func limitStorage(l *container, c *Container) error {
+	if c.Storage.Unlimited() {
+		return nil
+	}
+	cfg := &l.p.s.cfg
+	err := rootfs.SetQuota(cfg.writable(l.p.id, c.ID), c.Storage.quota())
+	if !errors.Is(err, rootfs.ErrNoQuota) {
+		return err
+	}
+	if _, h, unknown := cfg.handlerSpec(l.p.rec.Load()); unknown == nil && h.Storage.Refuse {
+		return refuseStorage(cfg, err)
+	}
+	cfg.Log.Warn("what a container writes is watched, and not limited", "pod", l.p.id, "container", l.id, "error", err)
+	return nil
+}
+
+// removeWritable takes away what a container has written, and its limit first: nobody finds that by a directory that is
+// gone. A limit that stays keeps its number from being used again, and nothing else.
+func removeWritable(l *container, c *Container) error {
+	dir := l.p.s.cfg.writable(l.p.id, c.ID)
+	if l.p.s.projects {
+		if err := rootfs.ClearQuota(dir); err != nil {
+			l.p.s.cfg.Log.Warn("the limit of a container that is removed stays with its project's number", "pod", l.p.id,
+				"container", l.id, "error", err)
+		}
+	}
+	return removeDir(dir)
+}
+
+// StorageUse is what a container may write to its root, and what it has written.
+type StorageUse struct {
+	Storage
+	Usage
+	// Kept says that the file system keeps the container to its limits. Else it is only watched.
+	Kept bool
+}
+
+// StorageOf tells of a container's limits. It is not ok where it has none.
+func StorageOf(m Meter, r *Record, c *Container) (u StorageUse, ok bool) {
+	if c.Storage.Unlimited() {
+		return u, false
+	}
+	u.Storage, u.Usage = *c.Storage, m.Writable(r, c)
+	q, err := rootfs.QuotaOf(m.cfg.writable(r.ID, c.ID))
+	u.Kept = err == nil && !q.Unlimited()
+	return u, true
+}
+
+// limitAdopted limits what the containers of an earlier daemon write, one after another: they are on one file system,
+// and where that hangs more than one would only wait beside it. Those of an earlier release have no limit in their
+// record: they get what a new container of their pod gets.
+func limitAdopted(ctx context.Context, s *Pods) {
+	for _, p := range s.index.Load().pods {
+		for _, c := range p.rec.Load().Containers {
+			l := p.container(c.ID)
+			if ctx.Err() != nil || l == nil || !c.live() {
+				continue
+			}
+			if err := limitAgain(l, c); err != nil {
+				s.cfg.Log.Warn("a container of an earlier daemon may write without its limit; the next start tries again",
+					"pod", p.id, "container", c.ID, "error", err)
+			}
+		}
+	}
+}
+
+// limitAgain limits a container that runs already.
+func limitAgain(l *container, c *Container) error {
+	if c.Storage == nil {
+		s, err := newStorage(&l.p.s.cfg, l.p.rec.Load())
+		if err != nil {
+			return fmt.Errorf("find its limit: %w", err)
+		}
+		err = l.p.settle("container.storage", func(r *Record) error {
+			return r.edit(c.ID, func(c *Container) error {
+				c.Storage = s
+				return nil
+			})
+		})
+		if err != nil {
+			return err
+		}
+		c = l.p.rec.Load().container(c.ID)
+	}
+	if c == nil {
+		return nil
+	}
+	if err := limitStorage(l, c); err != nil {
+		return err
+	}
+	if now := l.p.rec.Load().container(c.ID); now == nil || !now.live() { // it is being removed, and may be past that step
+		return rootfs.ClearQuota(l.p.s.cfg.writable(l.p.id, c.ID))
+	}
+	return nil
+}
