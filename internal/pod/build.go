@@ -144,7 +144,7 @@ func (b *building) specInput(ctx context.Context, r *Record, c *Container, h spe
 	in = spec.Input{
 		Pod: r.Config.Get(), PodID: string(b.p.id), ContainerID: string(c.ID), Container: cfg,
 		Image: b.img.Config, Host: b.p.s.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
-		Handler: h, SELinux: r.SELinux,
+		Handler: h, SELinux: r.SELinux, Project: b.p.s.projects,
 	}
 	if in.Hostname, err = r.hostname(); err != nil {
 		return in, fmt.Errorf("look up the node's name: %w", err)

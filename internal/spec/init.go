@@ -75,7 +75,7 @@ func (b *build) initIsolation(binary string) error {
 		b.out.Process.ApparmorProfile = b.Host.AppArmorDefault
 	}
 	if b.Host.Seccomp {
-		b.out.Linux.Seccomp = defaultSeccomp(b.Host, b.Handler, nil)
+		b.out.Linux.Seccomp = defaultSeccomp(b.Host, b.Handler, false, nil)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (b *build) seccomp() error {
 	caps := b.out.Process.Capabilities.Bounding
 	switch {
 	case want.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault:
-		b.out.Linux.Seccomp = defaultSeccomp(b.Host, b.Handler, caps)
+		b.out.Linux.Seccomp = defaultSeccomp(b.Host, b.Handler, b.Project, caps)
 	case b.Seccomp == nil:
 		err = fmt.Errorf("seccomp profile %s was not loaded", want.GetLocalhostRef())
 	default:
@@ -44,12 +44,14 @@ func (b *build) seccomp() error {
 	return err
 }
 
-// defaultSeccomp is the filter for RuntimeDefault of a container with these capabilities, as its handler wants it.
-func defaultSeccomp(h Host, c Handler, caps []string) *specs.LinuxSeccomp {
+// defaultSeccomp is the filter for RuntimeDefault of a container with these capabilities, as its handler wants it. With
+// project the container's writable layer is one.
+func defaultSeccomp(h Host, c Handler, project bool, caps []string) *specs.LinuxSeccomp {
 	filter := h.DefaultSeccomp(caps)
 	if c.NoSocketcall {
 		denySocketcall(filter)
 	}
+	keepInProject(filter, h.arch(), project)
 	return filter
 }
 

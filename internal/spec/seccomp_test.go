@@ -13,7 +13,7 @@ import (
 // that is not that of what no rule names. The rules for socket stay, and those of another handler.
 func TestSocketcall(t *testing.T) {
 	h := Host{DefaultSeccomp: host.DefaultSeccomp}
-	usual, strict := defaultSeccomp(h, Handler{}, nil), defaultSeccomp(h, Handler{NoSocketcall: true}, nil)
+	usual, strict := defaultSeccomp(h, Handler{}, false, nil), defaultSeccomp(h, Handler{NoSocketcall: true}, false, nil)
 	naming := func(f *specs.LinuxSeccomp, name string) (rules []specs.LinuxSyscall) {
 		for _, r := range f.Syscalls {
 			if slices.Contains(r.Names, name) {

@@ -41,6 +41,8 @@ type Input struct {
 	Seccomp     *SeccompProfile // what SeccompPath named, parsed; nil when it names nothing
 	SELinux     Labels          // the pod's; empty: it has none
 
+	// Project says that the writable layer is a project of its file system, by which its use is counted.
+	Project bool
 	// Delegated says that the host's cgroup2 hierarchy is mounted with nsdelegate at this moment. Only a handler with
 	// CgroupWritable needs it.
 	Delegated bool

@@ -53,7 +53,7 @@ var vmSubset = []string{
 	// Confinement, and what the kernel of the machine has: id-mapped mounts on every file system, an ext4 that shuts itself down.
 	"AppArmor.*", "I386Image", "Security", "Namespaces", "Userns", "Sandbox", "ReadOnlyDisk",
 	// Quotas of projects, which the kernel of the machine has for ext4 and XFS.
-	"Storage.*",
+	"Storage.*", "FilesKeepTheirProject.*",
 }
 
 // vmDriver are those of them in which it matters most that the cgroup driver is the other one.
