@@ -75,7 +75,7 @@ func recordOf(s *Pods, id ID, d damaged) (*Record, error) {
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: options},
 		},
 	})
-	r := &Record{ID: id, State: Stopping, Handler: i.Handler, Digest: "unknown", Config: PodConfig{m}}
+	r := &Record{ID: id, State: Stopping, Handler: i.Handler, Digest: unknown, Config: PodConfig{m}}
 	if d.mayLive {
 		r.Boot = s.cfg.Boot
 	}
@@ -101,19 +101,23 @@ func there(path string) bool {
 	return err == nil
 }
 
+// unknown stands for what nothing but the record has said. It is not empty where a kubelet's client takes a status
+// without that field for wrong, such as the image of a container.
+const unknown = "unknown"
+
 // addContainers adds the containers for which there are directories. That one of them runs is what its monitor knows.
 func (d damaged) addContainers(s *Pods, r *Record) error {
 	for _, id := range directoriesOf(s, r.ID) {
 		name := "unknown-" + string(id[:12])
 		m, err := newMessage(&runtimeapi.ContainerConfig{
 			Metadata: &runtimeapi.ContainerMetadata{Name: name}, Labels: kubeletLabels(d.identity, name),
-			Image: &runtimeapi.ImageSpec{},
+			Image: &runtimeapi.ImageSpec{Image: unknown},
 		})
 		if err != nil {
 			return err
 		}
 		r.Containers = append(r.Containers, &Container{
-			ID: id, State: Running, CreatedAt: r.CreatedAt, StartedAt: r.CreatedAt, Digest: "unknown",
+			ID: id, State: Running, CreatedAt: r.CreatedAt, StartedAt: r.CreatedAt, Digest: unknown, ImageRef: unknown,
 			Config: ContainerConfig{m}, Layers: d.identity.Layers, StopSignal: int(syscall.SIGTERM), Cgroup: s.cfg.cgroup(r, id),
 		})
 	}

@@ -134,6 +134,19 @@ func TestUnreadableRecordKeepsThePod(t *testing.T) {
 		r.ok(r.n.Runtime.StopPodSandbox(ctx(), pods["flipped"].id))
 		r.ok(r.n.Runtime.RemovePodSandbox(ctx(), pods["newer"].id))
 		r.ok(r.n.Runtime.StopPodSandbox(ctx(), pods["gone"].id))
+		for _, kind := range []string{"flipped", "gone"} {
+			all, err := r.n.Runtime.ListContainers(ctx(), &v1.ContainerFilter{PodSandboxId: pods[kind].id})
+			r.ok(err)
+			if len(all) != 1 {
+				r.Errorf("%s: %d containers are listed once it is stopped, wanted 1", kind, len(all))
+			}
+			for _, c := range all {
+				// A kubelet that cannot use one container's status tells its API server nothing more of the pod.
+				if _, err := r.n.Runtime.ContainerStatus(ctx(), c.Id, false); err != nil {
+					r.Errorf("%s: a kubelet cannot use what is known of its container: %v", kind, err)
+				}
+			}
+		}
 		r.ok(r.n.Restart())
 		for kind, p := range pods {
 			if kind == "healthy" {
