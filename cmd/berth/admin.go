@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
 
 	"berth/internal/admin"
+	"berth/internal/callers"
 	"berth/internal/config"
 	"berth/internal/fail"
 	"berth/internal/image"
@@ -33,7 +35,7 @@ func (n service) Info(context.Context) (*admin.InfoResponse, error) {
 	}
 	resp.Problems = problems(n.node)
 	resp.NRI = n.nri()
-	for _, b := range budgets(n.images, n.face.Streams) {
+	for _, b := range budgets(n.images, n.face.Streams, n.callers) {
 		resp.Limits = append(resp.Limits, admin.Limit{Name: b.Name, Used: b.Used, Limit: b.Limit})
 	}
 	return resp, nil
@@ -55,8 +57,8 @@ func problems(n *node) (all []admin.Problem) {
 }
 
 // budgets returns the limits that all share, with what is used of them.
-func budgets(images *image.Store, streams *stream.Server) []limit.Budget {
-	return append(image.Budgets(images), streams.Budgets()...)
+func budgets(images *image.Store, streams *stream.Server, clients *callers.Callers) []limit.Budget {
+	return slices.Concat(image.Budgets(images), streams.Budgets(), clients.Budgets())
 }
 
 // nri is how the Node Resource Interface is.

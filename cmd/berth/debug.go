@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"regexp"
 	"runtime"
 	"runtime/debug"
@@ -13,10 +12,9 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/peer"
 
 	"berth/internal/admin"
+	"berth/internal/callers"
 	"berth/internal/fail"
 	"berth/internal/limit"
 	"berth/internal/pod"
@@ -87,7 +85,7 @@ func (d debugger) Debug(ctx context.Context, part string, w io.Writer) error {
 		return writeJSON(w, d.helpersStuck())
 	case admin.DebugLimits:
 		all := []admin.Limit{}
-		for _, b := range budgets(d.node.images, d.node.face.Streams) {
+		for _, b := range budgets(d.node.images, d.node.face.Streams, d.node.callers) {
 			all = append(all, admin.Limit{Name: b.Name, Used: b.Used, Limit: b.Limit})
 		}
 		return writeJSON(w, all)
@@ -167,50 +165,10 @@ func withoutSecrets(text string) string {
 	return named.ReplaceAllString(text, "$1[hidden]")
 }
 
-// callerAddr is the address of a client, with the user that it is.
-type callerAddr struct {
-	net.Addr
-	uid uint32
-}
-
-// tellingListener notes of each client who it is.
-type tellingListener struct{ net.Listener }
-
-func (l tellingListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	u, ok := conn.(*net.UnixConn)
-	if !ok {
-		return conn, nil
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return conn, nil // it has ended already
-	}
-	var cred *unix.Ucred
-	_ = raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err != nil || cred == nil {
-		return conn, nil
-	}
-	return knownConn{conn, callerAddr{conn.RemoteAddr(), cred.Uid}}, nil
-}
-
-// knownConn is a connection of a client whose user is known.
-type knownConn struct {
-	net.Conn
-	from callerAddr
-}
-
-func (c knownConn) RemoteAddr() net.Addr { return c.from }
-
 // onlyRoot refuses callers other than root, also where somebody has opened the socket to more.
 func onlyRoot(ctx context.Context) error {
-	if p, ok := peer.FromContext(ctx); ok {
-		if from, ok := p.Addr.(callerAddr); ok && from.uid == 0 {
-			return nil
-		}
+	if callers.Root(ctx) {
+		return nil
 	}
 	return fail.New(errdefs.ErrPermissionDenied, "only root may see what the daemon does: run this as root")
 }

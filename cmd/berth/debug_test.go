@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"berth/internal/admin"
+	"berth/internal/callers"
 	"berth/internal/config"
 	"berth/internal/fail"
 	"berth/test/patience"
@@ -70,7 +71,8 @@ func TestGoroutinesWithoutArguments(t *testing.T) {
 }
 
 func TestOnlyRoot(t *testing.T) {
-	for _, addr := range []net.Addr{nil, &net.UnixAddr{}, callerAddr{&net.UnixAddr{}, 1000}} {
+	nobody := &net.UnixAddr{}
+	for _, addr := range []net.Addr{nil, nobody, callers.Address{Addr: nobody, UID: 1000}, callers.Address{Addr: nobody}} {
 		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: addr})
 		if err := (debugger{}).Debug(ctx, admin.DebugVersion, nil); !fail.Is(err, errdefs.ErrPermissionDenied) {
 			t.Errorf("%v: %v", addr, err)
@@ -89,7 +91,7 @@ func TestDebugBeforeTheDaemonIsReady(t *testing.T) {
 	unary, stream := n.interceptors(func() bool { return false })
 	g := grpc.NewServer(grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream))
 	admin.RegisterDebug(g, newDebugger(n))
-	go func() { _ = g.Serve(tellingListener{listener}) }()
+	go func() { _ = g.Serve(n.callers.Listener(listener)) }()
 	t.Cleanup(g.Stop)
 	conn, err := grpc.NewClient("unix:"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

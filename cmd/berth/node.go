@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
+	"berth/internal/callers"
 	"berth/internal/cdi"
 	"berth/internal/config"
 	"berth/internal/cri"
@@ -63,6 +64,7 @@ type node struct {
 	pods    *pod.Pods
 	streams *stream.Server
 	face    *cri.Server
+	callers *callers.Callers
 
 	features   features
 	trials     sync.Mutex // of runtimes: each has one name, so there is one at a time
@@ -83,6 +85,7 @@ func newNode(cfg *config.Config) *node {
 	if cfg.Metrics.Address != "" {
 		n.metrics = telemetry.NewMetrics(version)
 	}
+	n.callers = newCallers(cfg.Limits, n.log)
 	n.supervisor = supervisor.FromEnvironment()
 	n.supervisor.Log = n.log
 	n.flusher = &record.Flusher{Failed: func(path string, err error) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"berth/internal/admin"
+	"berth/internal/callers"
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/limit"
@@ -101,13 +103,14 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 	n.flags = flags
 	unary, stream := n.interceptors(ready.Load)
 	sized, sizedStream := cri.Interceptors(func() cri.Sizes { return sizes(n.inForce.Load()) })
-	g := grpc.NewServer(grpc.ChainUnaryInterceptor(unary, sized), grpc.ChainStreamInterceptor(stream, sizedStream),
-		grpc.MaxRecvMsgSize(int(limit.Message.Limit)), grpc.MaxSendMsgSize(int(limit.Message.Limit)))
+	g := grpc.NewServer(append(n.callers.Options(),
+		grpc.ChainUnaryInterceptor(unary, sized), grpc.ChainStreamInterceptor(stream, sizedStream),
+		grpc.MaxRecvMsgSize(int(limit.Message.Limit)), grpc.MaxSendMsgSize(int(limit.Message.Limit)))...)
 	n.face.Register(g)
 	admin.Register(g, service{n})
 	admin.RegisterDebug(g, newDebugger(n))
 	served := make(chan error, 1)
-	go func() { served <- g.Serve(tellingListener{listener}) }()
+	go func() { served <- g.Serve(n.callers.Listener(listener)) }()
 	if err := n.open(ctx); err != nil {
 		g.Stop()
 		return err
@@ -133,4 +136,13 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 func sizes(cfg *config.Config) cri.Sizes {
 	l := cfg.Limits
 	return cri.Sizes{Bytes: l.RequestBytes, Entries: int64(l.RequestEntries), Labels: l.LabelBytes}
+}
+
+// newCallers counts what the clients of the socket hold.
+func newCallers(l config.Limits, log *slog.Logger) *callers.Callers {
+	c := callers.New(callers.Limits{
+		Connections: int64(l.Connections), Calls: int64(l.Calls), Execs: int64(l.Execs), Pulls: int64(l.Pulls),
+	})
+	c.Log = log
+	return c
 }

@@ -224,6 +224,8 @@ type Pods struct {
 type Limits struct {
 	Pids int // processes of a container that asks for no limit; 0 is no limit
 
+	Connections, Calls, Execs, Pulls int // of clients, which share them
+
 	RequestBytes   int64 // of a request of CRI
 	RequestEntries int   // of each list and map in it
 	LabelBytes     int64 // of each map in it

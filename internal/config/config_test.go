@@ -176,9 +176,10 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		Streaming: Streaming{"node-1", 10010, "/tls/crt", "/tls/key", Duration{8 * time.Second}, 9, 19, 5},
 		Monitor:   Monitor{"/opt/berth-monitor"},
 		Pods:      Pods{},
-		Limits:    Limits{Pids: 77, RequestBytes: 8 << 20, RequestEntries: 65536, LabelBytes: 512 << 10},
-		Timeouts:  Timeouts{Duration{5 * time.Second}, Duration{6 * time.Second}},
-		Metrics:   Metrics{"127.0.0.1:9423"},
+		Limits: Limits{Pids: 77, Connections: 1024, Calls: 16384, Execs: 8192, Pulls: 2048, RequestBytes: 8 << 20,
+			RequestEntries: 65536, LabelBytes: 512 << 10},
+		Timeouts: Timeouts{Duration{5 * time.Second}, Duration{6 * time.Second}},
+		Metrics:  Metrics{"127.0.0.1:9423"},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("loaded\n%+v\nwanted\n%+v", got, want)

@@ -408,6 +408,27 @@ var keys = []key[Config]{
 		meaning: "processes of a container that asks for no limit; 0 is no limit",
 	},
 	{
+		name: "limits.connections", restart: true,
+		field: of(func(c *Config) *int { return &c.Limits.Connections }, between("connections", 16, 1<<20), 1024),
+		meaning: "connections to `socket`. One process may have as many as are free besides, so half of them while it is " +
+			"alone; and so it is for calls, execs and pulls",
+	},
+	{
+		name: "limits.calls", restart: true,
+		field:   of(func(c *Config) *int { return &c.Limits.Calls }, between("calls", 100, 1<<20), 16384),
+		meaning: "calls under way; 100 to 1048576",
+	},
+	{
+		name: "limits.execs", restart: true,
+		field:   of(func(c *Config) *int { return &c.Limits.Execs }, between("calls", 100, 1<<20), 8192),
+		meaning: "ExecSyncs under way, which are the probes that run a command; 100 to 1048576",
+	},
+	{
+		name: "limits.pulls", restart: true,
+		field:   of(func(c *Config) *int { return &c.Limits.Pulls }, between("calls", 10, 1<<20), 2048),
+		meaning: "pulls and imports of images that clients wait for; 10 to 1048576",
+	},
+	{
 		name: "limits.request_bytes",
 		field: of(func(c *Config) *int64 { return &c.Limits.RequestBytes }, between[int64]("bytes", 1<<20, 16<<20),
 			8<<20),

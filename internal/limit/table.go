@@ -162,6 +162,30 @@ var (
 	Message = define(Budget{
 		Name: "size of a message of gRPC", Unit: Bytes, Limit: 16 << 20, Beyond: "fails, as with a kubelet's own client",
 	})
+	// Of what clients share, each process may have as much as is free besides; package callers counts it.
+	Connections = define(Budget{
+		Name: "connections to the socket, of which one process has half at most", Key: "limits.connections",
+		Beyond: "is closed at once", Advice: "end clients that leave connections open",
+	})
+	Calls = define(Budget{
+		Name: "calls under way, of which one process has half at most", Key: "limits.calls", Beyond: refused,
+		Advice: "end clients that ask for much at once",
+	})
+	Execs = define(Budget{
+		Name: "ExecSyncs under way, of which one process has half at most", Key: "limits.execs", Beyond: refused,
+	})
+	Pulls = define(Budget{
+		Name: "pulls and imports of images that clients wait for, of which one process has half at most",
+		Key:  "limits.pulls", Beyond: refused,
+	})
+	CallSessions = define(Budget{
+		Name:  "sessions of berth exec, attach and forward, of which one process has half at most",
+		Limit: 2000, Beyond: refused, Advice: "end other sessions",
+	})
+	Answers = define(Budget{
+		Name: "size of answers that clients have not read, of which those of one process are half at most", Unit: Bytes,
+		Limit: 256 << 20, Beyond: refused, Advice: "end clients that are stopped",
+	})
 	RequestBytes = define(Budget{
 		Name: "size of a request of CRI", Key: "limits.request_bytes", Unit: Bytes, Beyond: refused,
 	})
@@ -215,7 +239,8 @@ var (
 		Beyond: "ends the oldest of them",
 	})
 	Watchers = define(Budget{
-		Name: "clients that watch events over CRI at once", Limit: 100, Beyond: refused,
+		Name: "clients that watch events over CRI at once, of which one process has half at most", Limit: 100,
+		Beyond: refused,
 		Advice: "end other runs of berth events",
 	})
 	UnreadEvents = define(Budget{
