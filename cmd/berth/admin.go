@@ -33,7 +33,7 @@ func (n service) Info(context.Context) (*admin.InfoResponse, error) {
 	for _, s := range n.timeline.Steps() {
 		resp.Startup = append(resp.Startup, admin.StartupStep{Name: s.Name, Took: s.Took})
 	}
-	resp.Problems = problems(n.node)
+	resp.Problems, resp.Storage = problems(n.node), limited(n.pods)
 	resp.NRI = n.nri()
 	for _, b := range budgets(n.images, n.face.Streams, n.callers) {
 		resp.Limits = append(resp.Limits, admin.Limit{Name: b.Name, Used: b.Used, Limit: b.Limit})
@@ -74,6 +74,24 @@ func (n service) nri() *admin.NRI {
 	}
 	root := config.Default().Root
 	return &admin.NRI{Off: "it is on by itself for the root " + root + " only, and nri.enable is not set"}
+}
+
+// limited are the containers with limits of what they write to their roots.
+func limited(pods *pod.Pods) (all []admin.ContainerStorage) {
+	for _, r := range pods.List() {
+		for _, c := range r.Containers {
+			u, ok := pod.StorageOf(pod.Meter{Pods: pods}, r, c)
+			if !ok || !c.Listed() {
+				continue
+			}
+			i := u.Info()
+			all = append(all, admin.ContainerStorage{
+				ID: string(c.ID), LimitBytes: i.LimitBytes, LimitInodes: i.LimitInodes, UsedBytes: i.UsedBytes,
+				UsedInodes: i.UsedInodes, Kept: i.Kept,
+			})
+		}
+	}
+	return all
 }
 
 // Reload takes over the configuration files as they are now.

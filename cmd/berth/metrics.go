@@ -26,6 +26,16 @@ func serveMetrics(ctx context.Context, n *node) error {
 	n.metrics.Watch("berth_clients_refused_total",
 		"Calls and connections that were refused because their client held too much, by limit.", []string{"limit"},
 		func() []telemetry.Count { return counted(n.callers.Refusals()) })
+	n.metrics.Watch("berth_storage_limit_containers", "Containers that have written all that they may to their roots.",
+		nil, func() []telemetry.Count {
+			full, _ := pod.FullStorage(n.pods)
+			return []telemetry.Count{{Value: float64(len(full))}}
+		})
+	n.metrics.Watch("berth_storage_limit_reached_total", "How often a container has reached a limit of its root.", nil,
+		func() []telemetry.Count {
+			_, reached := pod.FullStorage(n.pods)
+			return []telemetry.Count{{Value: float64(reached)}}
+		})
 	n.metrics.Watch("berth_images_bytes", "Room that the images take.", nil, func() []telemetry.Count {
 		bytes, _, _ := n.images.Usage()
 		return []telemetry.Count{{Value: float64(bytes)}}

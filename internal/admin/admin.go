@@ -48,6 +48,15 @@ type Server interface {
 	Check(ctx context.Context, req *CheckRequest, send func(*Finding) error) error
 }
 
+// A client of CRI's GetContainerEvents that sends the metadata EventsKey with the value EventsOfLimits is told of
+// limits that containers reach, too, by events of the type LimitEvent. The status of the container has a reason and a
+// message then.
+const (
+	EventsKey, EventsOfLimits = "berth-events", "limits"
+
+	LimitEvent = 100
+)
+
 // InfoResponse is what a daemon tells about itself.
 type InfoResponse struct {
 	Version  string `json:"version"`
@@ -64,6 +73,18 @@ type InfoResponse struct {
 	NRI *NRI `json:"nri,omitempty"`
 	// Limits are those that all share, with what is used of them.
 	Limits []Limit `json:"limits,omitempty"`
+	// Storage has the containers with limits of what they write to their roots.
+	Storage []ContainerStorage `json:"storage,omitempty"`
+}
+
+// ContainerStorage is a container with limits of what it writes to its root. A limit of 0 is none.
+type ContainerStorage struct {
+	ID          string `json:"id"`
+	LimitBytes  uint64 `json:"limitBytes,omitempty"`
+	LimitInodes uint64 `json:"limitInodes,omitempty"`
+	UsedBytes   uint64 `json:"usedBytes"`
+	UsedInodes  uint64 `json:"usedInodes"`
+	Kept        bool   `json:"kept"` // by the file system; else it is only watched
 }
 
 // Limit is a limit that all share, as it is used at the moment.

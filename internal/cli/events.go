@@ -11,11 +11,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/metadata"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/admin"
 )
 
-// kinds of events, as CRI's enumeration orders them.
-var eventKinds = []string{"created", "started", "stopped", "deleted"}
+// eventKinds are the kinds of events: CRI's, as its enumeration orders them, and one of Berth's own.
+var eventKinds = []string{"created", "started", "stopped", "deleted", "limit"}
 
 // eventFilter says which events somebody wants to see. What is empty lets all pass.
 type eventFilter struct {
@@ -57,7 +60,8 @@ type eventShow struct {
 }
 
 func (c *client) events(ctx context.Context, show *eventShow) error {
-	stream, err := c.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	asking := metadata.AppendToOutgoingContext(ctx, admin.EventsKey, admin.EventsOfLimits)
+	stream, err := c.GetContainerEvents(asking, &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		return err
 	}
@@ -110,6 +114,8 @@ func (v *eventShow) event(e *runtimeapi.ContainerEventResponse) error {
 	more := ""
 	if c := eventContainer(e); c.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
 		more = fmt.Sprintf("code %d %s", c.GetExitCode(), c.GetReason())
+	} else if eventKind(e) == "limit" {
+		more = c.GetReason() + ": " + c.GetMessage()
 	}
 	row := eventRow(time.Unix(0, e.GetCreatedAt()).Format("2006-01-02 15:04:05.000"), eventKind(e), what,
 		cmp.Or(name, "-"), short(id), s.GetMetadata().GetNamespace()+"/"+s.GetMetadata().GetName(), more)
@@ -131,8 +137,12 @@ func eventContainer(e *runtimeapi.ContainerEventResponse) *runtimeapi.ContainerS
 }
 
 func eventKind(e *runtimeapi.ContainerEventResponse) string {
-	if i := int(e.GetContainerEventType()); i >= 0 && i < len(eventKinds) {
-		return eventKinds[i]
+	kind := e.GetContainerEventType()
+	if kind == admin.LimitEvent {
+		return "limit"
+	}
+	if _, known := runtimeapi.ContainerEventType_name[int32(kind)]; known && int(kind) < len(eventKinds) {
+		return eventKinds[kind]
 	}
 	return e.GetContainerEventType().String()
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/admin"
 )
 
 // statsView is how somebody wants to see what is used.
@@ -200,7 +202,16 @@ func (v *statsView) look(ctx context.Context) ([]statsRow, error) {
 		return rowsOf(list, podRow), err
 	}
 	list, err := v.containerStats(ctx, n)
-	return rowsOf(list, func(s *runtimeapi.ContainerStats) statsRow { return containerRow(s, n) }), err
+	if err != nil {
+		return nil, err
+	}
+	limits := map[string]admin.ContainerStorage{}
+	if info, err := v.node.Info(ctx); err == nil { // else the limits are not told
+		for _, c := range info.Storage {
+			limits[c.ID] = c
+		}
+	}
+	return rowsOf(list, func(s *runtimeapi.ContainerStats) statsRow { return containerRow(s, n, limits) }), nil
 }
 
 func rowsOf[T any](list []T, row func(T) statsRow) []statsRow {
@@ -248,7 +259,7 @@ func only[T any](list []T, ids []string, id func(T) string) []T {
 	return slices.DeleteFunc(list, func(s T) bool { return !slices.Contains(ids, id(s)) })
 }
 
-func containerRow(s *runtimeapi.ContainerStats, n *node) statsRow {
+func containerRow(s *runtimeapi.ContainerStats, n *node, limits map[string]admin.ContainerStorage) statsRow {
 	r := statsRow{id: s.GetAttributes().GetId(), name: s.GetAttributes().GetMetadata().GetName(), place: "-"}
 	if m := n.podOf(r.id).GetMetadata(); m != nil {
 		r.place = m.GetNamespace() + "/" + m.GetName()
@@ -263,7 +274,14 @@ func containerRow(s *runtimeapi.ContainerStats, n *node) statsRow {
 	if i := s.GetWritableLayer().GetInodesUsed(); i != nil {
 		files = fmt.Sprint(i.Value)
 	}
-	r.rest = []string{limit, amount(s.GetSwap().GetSwapUsageBytes()), amount(s.GetWritableLayer().GetUsedBytes()), files}
+	disk := amount(s.GetWritableLayer().GetUsedBytes())
+	if most := limits[r.id].LimitBytes; most > 0 {
+		disk += " of " + bytesText(most)
+	}
+	if most := limits[r.id].LimitInodes; most > 0 {
+		files += fmt.Sprint(" of ", most)
+	}
+	r.rest = []string{limit, amount(s.GetSwap().GetSwapUsageBytes()), disk, files}
 	return r
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/admin"
 )
 
 func u64(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: n} }
@@ -91,6 +93,9 @@ func TestStatsOnce(t *testing.T) {
 	// What the daemon could not rate yet is rated by a second look.
 	wantLines(t, out, "CONTAINER NAME POD CPU MEMORY LIMIT SWAP DISK FILES",
 		`c1c1 idle default/web 50\.0% 3.0 MB 4.0 MB - 5.0 kB 7`, `c2c2 busy prod/db 150\.0% 3.0 MB - - 5.0 kB 7`)
+	d.info.Storage = []admin.ContainerStorage{{ID: "c1c1", LimitBytes: 2e9, LimitInodes: 64}}
+	out, _, _ = d.berth(t, "stats", "--no-stream", "idle")
+	wantLines(t, out, "CONTAINER .*", `c1c1 idle .* - 5.0 kB of 2.0 GB 7 of 64`)
 	out, _, _ = d.berth(t, "stats", "--no-stream", "busy")
 	wantLines(t, out, "CONTAINER .*", "c2c2 busy .*")
 	if _, errs, code := d.berth(t, "stats", "nobody"); code != 3 || !strings.Contains(errs, "nobody") {

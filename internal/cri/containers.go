@@ -247,16 +247,7 @@ func (s *Server) containerInfo(r *pod.Record, c *pod.Container) map[string]any {
 		info["stuck"] = c.Stuck
 	}
 	if u, ok := pod.StorageOf(s.meter(), r, c); ok {
-		info["storage"] = storageInfo{u.Storage.Bytes, u.Storage.Inodes, u.Usage.Bytes, u.Usage.Inodes, u.Kept}
+		info["storage"] = u.Info()
 	}
 	return info
-}
-
-// storageInfo is what a container may write to its root and has written. A limit of 0 is none.
-type storageInfo struct {
-	LimitBytes  uint64 `json:"limitBytes"`
-	LimitInodes uint64 `json:"limitInodes"`
-	UsedBytes   uint64 `json:"usedBytes"`
-	UsedInodes  uint64 `json:"usedInodes"`
-	Kept        bool   `json:"kept"` // by the file system
 }

@@ -1,10 +1,13 @@
 package cri
 
 import (
+	"slices"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/admin"
 	"berth/internal/limit"
 	"berth/internal/pod"
 )
@@ -14,6 +17,7 @@ var eventTypes = map[pod.EventKind]runtimeapi.ContainerEventType{
 	pod.EventStarted: runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT,
 	pod.EventStopped: runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT,
 	pod.EventDeleted: runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT,
+	pod.EventLimit:   admin.LimitEvent,
 }
 
 // GetContainerEvents sends what happens to pods and containers until the caller has enough, from the moment that it has sent
@@ -27,6 +31,8 @@ func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.
 	if err := stream.SendHeader(metadata.MD{}); err != nil {
 		return err
 	}
+	asked, _ := metadata.FromIncomingContext(stream.Context())
+	limits := slices.Contains(asked.Get(admin.EventsKey), admin.EventsOfLimits)
 	for {
 		e, err := w.Next(stream.Context())
 		if stream.Context().Err() != nil {
@@ -34,6 +40,9 @@ func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.
 		}
 		if err != nil {
 			return err
+		}
+		if e.Kind == pod.EventLimit && !limits {
+			continue
 		}
 		if err := stream.Send(s.event(e)); err != nil {
 			return err
@@ -43,8 +52,14 @@ func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.
 
 // event is what a kubelet is told: with the whole pod as of the event, so that it need not ask.
 func (s *Server) event(e pod.Event) *runtimeapi.ContainerEventResponse {
-	return &runtimeapi.ContainerEventResponse{
+	told := &runtimeapi.ContainerEventResponse{
 		ContainerId: string(e.ID), ContainerEventType: eventTypes[e.Kind], CreatedAt: e.At.UnixNano(),
 		PodSandboxStatus: podStatus(e.Record), ContainersStatuses: s.containerStatuses(e.Record),
 	}
+	for _, c := range told.ContainersStatuses {
+		if e.Kind == pod.EventLimit && c.Id == told.ContainerId {
+			c.Reason, c.Message = e.Reason, e.Message
+		}
+	}
+	return told
 }

@@ -78,6 +78,13 @@ func (s *Server) containerSubject(r *pod.Record, c *pod.Container, u pod.Use, di
 	if disk != nil {
 		w, d := s.meter().Writable(r, c), *disk
 		d.Used, d.At = w.Bytes, w.At
+		if c.Storage != nil && c.Storage.Bytes > 0 {
+			d.Size = min(d.Size, c.Storage.Bytes)
+		}
+		if c.Storage != nil && c.Storage.Inodes > 0 {
+			d.Inodes = min(d.Inodes, c.Storage.Inodes)
+			d.FreeInodes = min(d.FreeInodes, c.Storage.Inodes-min(c.Storage.Inodes, w.Inodes))
+		}
 		subject.Disk = &d
 	}
 	if pids, err := s.meter().Processes(c); err == nil {

@@ -20,6 +20,8 @@ const (
 	EventStarted
 	EventStopped
 	EventDeleted
+	// EventLimit says that a container has reached a limit, which CRI has no event for: those get it who ask for it.
+	EventLimit
 )
 
 // Event is a change of a pod or a container that has happened: whoever looks now sees it, or what came after it.
@@ -28,6 +30,8 @@ type Event struct {
 	ID     ID // the container's, or the pod's own
 	At     time.Time
 	Record *Record // the pod and its containers as the change left them
+
+	Reason, Message string // of an EventLimit
 }
 
 // feed hands events to those who watch. Where nobody does, an event costs one look at a number.
@@ -157,7 +161,7 @@ func changes(before, after *Record, at time.Time) []Event {
 	var all []Event
 	add := func(id ID, kinds ...EventKind) {
 		for _, k := range kinds {
-			all = append(all, Event{k, id, at, after})
+			all = append(all, Event{Kind: k, ID: id, At: at, Record: after})
 		}
 	}
 	for _, c := range before.Containers {

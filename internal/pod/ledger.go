@@ -234,7 +234,7 @@ func (l *ledger) ended() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r := l.rec.Load(); l.announced && l.feed.watched() {
-		l.feed.publish(Event{EventDeleted, r.ID, time.Now(), r})
+		l.feed.publish(Event{Kind: EventDeleted, ID: r.ID, At: time.Now(), Record: r})
 	}
 	l.announced = false
 }

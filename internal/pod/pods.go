@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -126,6 +127,7 @@ type Pods struct {
 	board op.Board // what runs in the lanes
 
 	usage      usageReading
+	storage    storageWatch
 	categories int  // of SELinux, of which pods get two each
 	projects   bool // the writable layers are on a file system that keeps account of projects
 	rates      rates
@@ -159,6 +161,14 @@ func (s *Pods) Problems() []Problem {
 			if c.Stuck != nil {
 				all = append(all, Problem{id, c.Stuck.Error, c.Stuck.Since})
 			}
+		}
+	}
+	full, _ := FullStorage(s)
+	for _, f := range full {
+		if !f.Kept {
+			what := fmt.Sprintf("container %s has written %s, and goes on: the file system has no project quota",
+				f.Container, f.What)
+			all = append(all, Problem{f.Pod, what, f.Since})
 		}
 	}
 	return all

@@ -20,7 +20,10 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 	adopted := make(chan struct{})
 	adoptions := make(chan struct{}, adoptionsAtOnce)
 	resumptions := make(chan struct{}, 2*goruntime.GOMAXPROCS(0))
-	s.background(func(ctx context.Context) { limitAdopted(ctx, s) })
+	s.background(func(ctx context.Context) {
+		limitAdopted(ctx, s)
+		watchStorage(ctx, s, storageEvery)
+	})
 	s.background(func(ctx context.Context) {
 		var all sync.WaitGroup
 		for _, p := range s.index.Load().pods {

@@ -151,6 +151,20 @@ type StorageUse struct {
 	Kept bool
 }
 
+// StorageInfo is a StorageUse as clients are told it. A limit of 0 is none.
+type StorageInfo struct {
+	LimitBytes  uint64 `json:"limitBytes"`
+	LimitInodes uint64 `json:"limitInodes"`
+	UsedBytes   uint64 `json:"usedBytes"`
+	UsedInodes  uint64 `json:"usedInodes"`
+	Kept        bool   `json:"kept"` // by the file system
+}
+
+// Info is u as clients are told it.
+func (u StorageUse) Info() StorageInfo {
+	return StorageInfo{u.Storage.Bytes, u.Storage.Inodes, u.Usage.Bytes, u.Usage.Inodes, u.Kept}
+}
+
 // StorageOf tells of a container's limits. It is not ok where it has none.
 func StorageOf(m Meter, r *Record, c *Container) (u StorageUse, ok bool) {
 	if c.Storage.Unlimited() {

@@ -171,6 +171,10 @@ func TestStorageLimit(t *testing.T) {
 					r.Fatalf("limits: %+v", got)
 				}
 				ctr.wantFilled(c.ways...)
+				stats := squeeze(r.mustBerth("stats", "--no-stream", ctr.cid))
+				if !strings.Contains(stats, "of 4.2 MB") || !strings.Contains(stats, "of 300") {
+					r.Errorf("berth stats: %s", stats)
+				}
 				if got := ctr.storage(); got.UsedBytes > storageBytes || got.UsedInodes > storageInodes {
 					r.Errorf("used: %+v", got)
 				}
@@ -180,6 +184,65 @@ func TestStorageLimit(t *testing.T) {
 		}
 		s.noQuotasLeft()
 	})
+}
+
+// wantLimitTold has a watched container write more than it may, and wants those to be told who ask for it, and nobody
+// else.
+func (r rig) wantLimitTold(c *ctr) {
+	r.Helper()
+	kubelet := r.listen()
+	events, out := r.n.Command("events", "--kind", "limit", "--container", "main"), &buffer{}
+	events.Stdout, events.Stderr = out, out
+	r.ok(r.n.Space.Start(events))
+	r.Cleanup(func() {
+		_ = events.Process.Signal(os.Interrupt)
+		if err := events.Wait(); err != nil {
+			r.Errorf("berth events: %v", err)
+		}
+	})
+	r.eventually("berth events listens", func() bool { return strings.HasPrefix(out.String(), "TIME") })
+	c.wantWritten()
+	r.eventually("the limit is told", func() bool { return strings.Contains(out.String(), "StorageLimit: ") })
+	stats := squeeze(r.mustBerth("stats", "--no-stream", c.cid))
+	if !strings.Contains(stats, "of 4.2 MB") || !strings.Contains(stats, "of 300") {
+		r.Errorf("berth stats: %s", stats)
+	}
+	metrics, err := r.n.Runtime.ListPodSandboxMetrics(ctx())
+	r.ok(err)
+	values := map[string]uint64{}
+	for _, p := range metrics {
+		for _, m := range p.GetContainerMetrics() {
+			for _, v := range m.GetMetrics() {
+				if m.GetContainerId() == c.cid {
+					values[v.GetName()] = v.GetValue().GetValue()
+				}
+			}
+		}
+	}
+	if values["container_fs_limit_bytes"] != storageBytes || values["container_fs_inodes_total"] != storageInodes ||
+		values["container_fs_inodes_free"] >= storageInodes {
+		r.Errorf("metrics: %v", values)
+	}
+	doctor, _, _ := r.berth("doctor")
+	if !strings.Contains(doctor, c.cid) || !strings.Contains(doctor, "that it may write to its root") {
+		r.Errorf("berth doctor: %s", doctor)
+	}
+	if n := strings.Count(out.String(), "StorageLimit"); n != 1 {
+		r.Errorf("it was told %d times: %s", n, out)
+	}
+	kubelet.stop()
+	<-kubelet.end
+	for len(kubelet.got) > 0 {
+		if e := <-kubelet.got; e.ContainerEventType > v1.ContainerEventType_CONTAINER_DELETED_EVENT {
+			r.Errorf("the kubelet's client got %v", e)
+		}
+	}
+}
+
+// wantWritten has a container write more than it may where nobody keeps it to that.
+func (c *ctr) wantWritten() {
+	c.Helper()
+	c.wantText("what is written", c.exec("sh", "-c", "head -c 5000000 /dev/zero >/big && sync && echo written"), "written")
 }
 
 // noQuotasLeft wants no number of a project to keep a limit once its container is removed.
@@ -264,6 +327,7 @@ func TestStorageWithoutQuota(t *testing.T) {
 			if got := c.storage(); got == nil || got.LimitBytes != storageBytes || got.LimitInodes != storageInodes || got.Kept {
 				r.Errorf("watched: %+v", got)
 			}
+			r.wantLimitTold(c)
 			unlimited := func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-unlimited" }
 			if got := r.pod(unlimited).start(sleeper("main")).storage(); got != nil {
 				r.Errorf("without a limit: %+v", got)
