@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
+	"berth/test/slow"
 	"berth/test/volume"
 )
 
@@ -15,12 +17,16 @@ const (
 	logsMiB    = 48
 )
 
-// mountDisks has the runtime's root and the logs of pods each on a small file system.
+// mountDisks has the runtime's root and the logs of pods each on a small file system. That of the logs is seen through
+// another one, which can be slow.
 func (s *stage) mountDisks() error {
-	if err := volume.Ext4.Available(); err != nil {
+	if err := errors.Join(volume.Ext4.Available(), slow.Available()); err != nil {
 		return err
 	}
-	for at, mib := range map[string]int{s.root: recordsMiB, s.logs: logsMiB} {
+	if err := os.Mkdir(logsDisk(s), 0o755); err != nil {
+		return err
+	}
+	for at, mib := range map[string]int{s.root: recordsMiB, logsDisk(s): logsMiB} {
 		dir := at + ".disk"
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return err
@@ -34,25 +40,33 @@ func (s *stage) mountDisks() error {
 		}
 		s.volumes = append(s.volumes, v)
 	}
-	return nil
+	var err error
+	s.network, err = slow.Mount(logsDisk(s), s.logs)
+	return err
 }
+
+// logsDisk is where the disk of the logs is mounted.
+func logsDisk(s *stage) string { return s.logs + ".below" }
 
 func (k *striker) disk(name string) string {
 	if name == "logs" {
-		return k.s.logs
+		return logsDisk(k.s)
 	}
 	return k.s.root
 }
 
-// strikeDisk has a disk hang or be full for a while. Of each there is one thing at a time.
+// strikeDisk has a disk hang, be full or be slow for a while. Of each there is one thing at a time.
 func (k *striker) strikeDisk(p plan) bool {
 	if _, busy := k.busy.LoadOrStore(p.disk, true); busy {
 		return false
 	}
 	at := k.disk(p.disk)
 	undo, err := k.fill, error(nil)
-	if p.verb == "freeze" {
+	switch p.verb {
+	case "freeze":
 		undo = k.freeze
+	case "slow":
+		undo = func(string) (func() error, error) { return k.slow(p.delay), nil }
 	}
 	back, err := undo(at)
 	if err != nil {
@@ -73,7 +87,7 @@ func (k *striker) strikeDisk(p plan) bool {
 }
 
 func (k *striker) fill(at string) (back func() error, err error) {
-	logs := at == k.s.logs
+	logs := at == logsDisk(k.s)
 	if logs {
 		k.s.history.logsFull(true)
 	}
@@ -89,6 +103,15 @@ func (k *striker) fill(at string) (back func() error, err error) {
 
 func (k *striker) freeze(at string) (thaw func() error, err error) {
 	return askFreezer(k.s.Freezer, at)
+}
+
+// mostDelay is how long each operation on a slow disk takes at most: a container that writes a line at a time has its
+// lines wait for each other.
+const mostDelay = 30 * time.Millisecond
+
+func (k *striker) slow(delay time.Duration) (back func() error) {
+	k.s.network.Delay(delay)
+	return func() error { k.s.network.Delay(0); return nil }
 }
 
 // keep copies a file beside the logs that are kept, where BERTH_KEEP_LOGS says so.

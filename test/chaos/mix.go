@@ -9,9 +9,9 @@ import (
 
 // action is what is done to whom.
 type action struct {
-	verb  string // kill, stop, freeze, fill or jump
+	verb  string // kill, stop, freeze, fill, slow or jump
 	class class  // of the process that is killed or stopped
-	disk  string // that is frozen or filled: records or logs
+	disk  string // that is frozen, filled or slowed: records or logs
 }
 
 func (a action) String() string { return a.verb + " " + string(a.class) + a.disk }
@@ -41,6 +41,7 @@ var mixes = map[string]mix{
 		kills(daemon, 30), kills(monitor, 10),
 		{action{verb: "freeze", disk: "records"}, 20}, {action{verb: "freeze", disk: "logs"}, 10},
 		{action{verb: "fill", disk: "records"}, 20}, {action{verb: "fill", disk: "logs"}, 10},
+		{action{verb: "slow", disk: "logs"}, 10},
 	},
 	// The clock is that of the machine, so this is for one that is nobody's.
 	"clock": append(slices.Clone(mixed), weighted{action{verb: "jump"}, 25}),

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/test/patience"
+	"berth/test/slow"
 	"berth/test/space"
 	"berth/test/volume"
 )
@@ -34,6 +35,7 @@ type stage struct {
 	images   []string
 	history  *history
 	volumes  []*volume.Volume
+	network  *slow.Dir // that of the logs; nil without disks of the run's own
 }
 
 // registryAddr is where the registry listens, in the network namespace of the run.
@@ -131,6 +133,9 @@ func (s *stage) close() error {
 		}
 	}
 	s.removePlain()
+	if s.network != nil {
+		errs = append(errs, s.network.Close())
+	}
 	if s.client != nil {
 		errs = append(errs, s.client.close())
 	}

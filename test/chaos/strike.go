@@ -37,6 +37,7 @@ type plan struct {
 	progress int64         // requests that must have got through since the last strike
 	into     time.Duration // how long a process that lives but for a moment has lived
 	lasts    time.Duration
+	delay    time.Duration // of each operation on a disk that is slow
 }
 
 func (k *striker) next() plan {
@@ -48,6 +49,9 @@ func (k *striker) next() plan {
 	p.into = k.upTo([]time.Duration{time.Millisecond, 8 * time.Millisecond, 40 * time.Millisecond}[k.random.IntN(3)])
 	// Most are short: they are more, and a tenth of a second is long already for a helper program.
 	p.lasts = k.upTo(max(k.s.Longest>>(2*k.random.IntN(5)), 50*time.Millisecond))
+	if p.verb == "slow" {
+		p.delay = k.upTo(mostDelay)
+	}
 	return p
 }
 

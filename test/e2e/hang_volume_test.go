@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/patience"
+	"berth/test/slow"
+)
+
+// TestVolumeThatHangs has a volume hang, as a network disk does whose server is gone, and the daemon start anew: the
+// pod with the volume delays nobody, is stopped and removed like any other, and what needs the volume has its deadline.
+func TestVolumeThatHangs(t *testing.T) {
+	if err := slow.Available(); err != nil {
+		t.Skip(err)
+	}
+	own(t, func(r rig) {
+		v, source, at := (*slow.Dir)(nil), r.TempDir(), r.TempDir()
+		r.ok(os.WriteFile(filepath.Join(source, "f"), []byte("here\n"), 0o644))
+		r.ok(r.n.Space.Do(func() (err error) { v, err = slow.Mount(source, at); return err }))
+		r.Cleanup(func() { r.ok(r.n.Space.Do(v.Close)) })
+		p := r.pod()
+		idle := p.start(busybox("idle", "sleep 100000", mount(at, "/vol")))
+		reads := p.start(busybox("reads", "while cat /vol/f; do sleep 0.05; done", mount(at, "/vol")))
+		reads.logged("here")
+		var others []*ctr
+		for range 4 {
+			others = append(others, r.pod().start(busybox("main", "sleep 100000")))
+		}
+		goOn := v.Hang()
+		r.Cleanup(goOn) // before the pods are removed
+		r.eventually("the reader waits", func() bool { return v.Waiting() > 0 })
+		r.ok(r.n.Kill9())
+		r.ok(r.n.Start())
+		for _, c := range append(others, idle, reads) {
+			if st := c.status(); st.State != v1.ContainerState_CONTAINER_RUNNING {
+				r.Errorf("%s after the start: %v", c.cid, st)
+			}
+		}
+		for _, c := range others {
+			r.wantText("exec", c.exec("echo", "hi"), "hi")
+			r.ok(r.n.Runtime.ReopenContainerLog(ctx(), c.cid))
+		}
+		err := r.within(patience.For(time.Second), func(ctx context.Context) error {
+			_, err := r.n.Runtime.CreateContainer(ctx, p.id, busybox("more", "true", mount(at, "/vol")), p.config)
+			return err
+		})
+		if err == nil {
+			r.Error("a container is made while its volume hangs")
+		}
+		minute := patience.For(time.Minute)
+		r.ok(r.within(minute, func(ctx context.Context) error { return r.n.Runtime.StopContainer(ctx, idle.cid, 1) }))
+		r.ok(r.within(minute, func(ctx context.Context) error { return r.n.Runtime.RemoveContainer(ctx, idle.cid) }))
+		r.wantText("exec", r.pod().start(busybox("new", "sleep 100000")).exec("echo", "hi"), "hi")
+
+		goOn()
+		r.ok(r.n.Runtime.StopPodSandbox(ctx(), p.id))
+		r.ok(r.n.Runtime.RemovePodSandbox(ctx(), p.id))
+	})
+}

@@ -1,0 +1,187 @@
+// Package slow gives a test a directory on a file system whose answers it can delay or withhold, as those of a network
+// disk whose server is busy or gone. The file system is FUSE, served by the test's own process.
+package slow
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// A Dir shows another directory. What is done there is done in the other one, after the delay.
+type Dir struct {
+	at     string
+	server *fuse.Server
+	pace   *pace
+}
+
+// Available says what this machine lacks for a Dir: nil for nothing.
+func Available() error {
+	_, err := os.Stat("/dev/fuse")
+	return err
+}
+
+// Mount shows source at the directory at, until Close. It needs root.
+func Mount(source, at string) (*Dir, error) {
+	root, err := fs.NewLoopbackRoot(source)
+	if err != nil {
+		return nil, fmt.Errorf("show %s: %w", source, err)
+	}
+	pace := &pace{}
+	never := time.Duration(0)
+	raw := fs.NewNodeFS(root, &fs.Options{AttrTimeout: &never, EntryTimeout: &never})
+	server, err := fuse.NewServer(paced{raw, pace}, at, &fuse.MountOptions{
+		FsName: "slow", Name: "slow", AllowOther: true, DirectMountStrict: true, DirectMountFlags: unix.MS_NOATIME,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mount a slow file system at %s: %w", at, err)
+	}
+	go server.Serve()
+	d := &Dir{at, server, pace}
+	if err := server.WaitMount(); err != nil {
+		return nil, errors.Join(fmt.Errorf("mount a slow file system at %s: %w", at, err), d.Close())
+	}
+	return d, nil
+}
+
+// Delay has each operation from now on take so much longer.
+func (d *Dir) Delay(each time.Duration) {
+	d.pace.mu.Lock()
+	defer d.pace.mu.Unlock()
+	d.pace.delay = each
+}
+
+// Hang withholds all answers until it is told to go on. Who waits cannot be killed meanwhile.
+func (d *Dir) Hang() (goOn func()) {
+	d.pace.mu.Lock()
+	defer d.pace.mu.Unlock()
+	if d.pace.hung == nil {
+		d.pace.hung = make(chan struct{})
+	}
+	return d.pace.goOn
+}
+
+// Waiting is how many operations wait at the moment.
+func (d *Dir) Waiting() int {
+	d.pace.mu.Lock()
+	defer d.pace.mu.Unlock()
+	return d.pace.waiting
+}
+
+// Close answers what waits, and takes the mount away.
+func (d *Dir) Close() error {
+	d.Delay(0)
+	d.pace.goOn()
+	if err := unix.Unmount(d.at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		return fmt.Errorf("unmount %s: %w", d.at, err)
+	}
+	return nil
+}
+
+// pace is how fast answers are.
+type pace struct {
+	mu      sync.Mutex // guards all
+	delay   time.Duration
+	hung    chan struct{} // nil while answers are given
+	waiting int
+}
+
+func (p *pace) goOn() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.hung != nil {
+		close(p.hung)
+		p.hung = nil
+	}
+}
+
+func (p *pace) wait() {
+	p.mu.Lock()
+	hung, delay := p.hung, p.delay
+	p.waiting++
+	p.mu.Unlock()
+	if hung != nil {
+		<-hung
+	}
+	time.Sleep(delay)
+	p.mu.Lock()
+	p.waiting--
+	p.mu.Unlock()
+}
+
+// paced is a file system that waits before the operations by which others notice that it is slow.
+type paced struct {
+	fuse.RawFileSystem
+	pace *pace
+}
+
+func (f paced) Lookup(c <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	f.pace.wait()
+	return f.RawFileSystem.Lookup(c, h, name, out)
+}
+
+func (f paced) GetAttr(c <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
+	f.pace.wait()
+	return f.RawFileSystem.GetAttr(c, in, out)
+}
+
+func (f paced) SetAttr(c <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+	f.pace.wait()
+	return f.RawFileSystem.SetAttr(c, in, out)
+}
+
+func (f paced) Mkdir(c <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
+	f.pace.wait()
+	return f.RawFileSystem.Mkdir(c, in, name, out)
+}
+
+func (f paced) Unlink(c <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
+	f.pace.wait()
+	return f.RawFileSystem.Unlink(c, h, name)
+}
+
+func (f paced) Rename(c <-chan struct{}, in *fuse.RenameIn, from, to string) fuse.Status {
+	f.pace.wait()
+	return f.RawFileSystem.Rename(c, in, from, to)
+}
+
+func (f paced) Create(c <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	f.pace.wait()
+	return f.RawFileSystem.Create(c, in, name, out)
+}
+
+func (f paced) Open(c <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	f.pace.wait()
+	return f.RawFileSystem.Open(c, in, out)
+}
+
+func (f paced) Read(c <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+	f.pace.wait()
+	return f.RawFileSystem.Read(c, in, buf)
+}
+
+func (f paced) Write(c <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
+	f.pace.wait()
+	return f.RawFileSystem.Write(c, in, data)
+}
+
+func (f paced) Writev(c <-chan struct{}, in *fuse.WriteIn, data [][]byte) (uint32, fuse.Status) {
+	f.pace.wait()
+	return f.RawFileSystem.Writev(c, in, data)
+}
+
+func (f paced) Fsync(c <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	f.pace.wait()
+	return f.RawFileSystem.Fsync(c, in)
+}
+
+func (f paced) StatFs(c <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+	f.pace.wait()
+	return f.RawFileSystem.StatFs(c, h, out)
+}
