@@ -222,7 +222,7 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 	case wire.CloseStdin:
 		return nil, ctr.endStdin()
 	case wire.ReopenLog:
-		return nil, ctr.out.reopen(r.Log)
+		return nil, ctr.out.log.reopen(r.Log)
 	case wire.Inherit:
 		used = true
 		return nil, heir{ctr}.inherit(fds)

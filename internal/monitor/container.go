@@ -112,7 +112,7 @@ func (c *container) signal(sig int) error {
 	return nil
 }
 
-// ended records the end of the container's first process, lets the output run dry, and tells the daemon.
+// ended records the end of the container's first process.
 func (c *container) ended(e wire.Exit) {
 	c.mu.Lock()
 	if c.ending {
@@ -126,14 +126,28 @@ func (c *container) ended(e wire.Exit) {
 	}
 	e.OOMKilled = !e.Unknown && (e.Signal == int(unix.SIGKILL) || e.Code == 128+int32(unix.SIGKILL)) && c.oom.killed()
 	c.mu.Unlock()
-	endSoon(c.out)
+	e.Draining = true
 	_ = fault.At("monitor.exit.before")
-	if err := writeJSON(filepath.Join(c.dir, exitFile), &e); err != nil {
+	recordExit(c, &e)
+	_ = fault.At("monitor.exit.after")
+	finish(c, e)
+}
+
+// recordExit writes down an exit. One that is draining is told when the output has run dry: a monitor that takes over
+// sees to that.
+func recordExit(c *container, e *wire.Exit) {
+	if err := writeJSON(filepath.Join(c.dir, exitFile), e); err != nil {
 		complain("record the exit of %s: %v", c.id, err)
 	}
-	_ = fault.At("monitor.exit.after")
+}
+
+// finish ends what is left of a container whose first process has ended, lets the output run dry, and tells the daemon.
+func finish(c *container, e wire.Exit) {
 	c.killLeft()
 	c.out.drain()
+	_ = fault.At("monitor.exit.drained")
+	e.Draining = false
+	recordExit(c, &e)
 	c.mu.Lock()
 	c.state, c.exit = wire.Exited, &e
 	c.oom.close()

@@ -42,6 +42,11 @@ func (c birth) make(ctx context.Context) error {
 	if err := c.save(); err != nil {
 		return err
 	}
+	j, err := makeJournal(c.dir)
+	if err != nil {
+		return err
+	}
+	c.out.log.keep(j)
 	theirs, err := c.openStreams()
 	defer closeAll(theirs)
 	if err != nil {
@@ -189,7 +194,7 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 	if err := c.in(wire.Created); err != nil {
 		return err
 	}
-	if err := c.out.logTo(log); err != nil {
+	if err := c.out.log.to(log); err != nil {
 		return err
 	}
 	group, err := c.m.makeGroup(c.id, startGroup)

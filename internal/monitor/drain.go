@@ -12,7 +12,7 @@ import (
 // leave a process behind each time.
 const maxDrained = 128
 
-// drainPause is the pause between two reads of a drained stream, and grows with each drainShare of them. With readSize it
+// drainPause is the pause between two reads of a drained stream, and grows with each drainShare of them. With bufferSize it
 // bounds how fast processes can write to streams that nobody wants, 3 MB/s to one and 26 MB/s to all of a pod, and so the
 // processor time that draining costs the node.
 const drainPause, drainShare = 10 * time.Millisecond, 8
@@ -49,7 +49,7 @@ func (d *drainer) drain(m *Monitor, f *os.File) {
 		if err := rc.Read(func(fd uintptr) bool {
 			b := m.takeBuffer()
 			defer m.giveBuffer(b)
-			n, err = unix.Read(int(fd), b.in[:])
+			n, err = unix.Read(int(fd), b[:])
 			return err != unix.EAGAIN && err != unix.EINTR
 		}); err != nil {
 			return

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// maxLine is how much of a line, in bytes, goes into one entry of the log; a longer line is written in parts, all but the
-// last tagged P. Kubelets and agents expect this size.
+// maxLine is how much of a line, in bytes, goes into one entry of the log; a longer line is written in parts, all but
+// the last tagged P. Kubelets and agents expect this size.
 const maxLine = 16 << 10
 
 // maxHead bounds what stands in an entry before the content: time, stream and tag.
@@ -15,92 +15,43 @@ const maxHead = 64
 // partTime is how long the beginning of a line waits for its end before it is written as a part.
 const partTime = 250 * time.Millisecond
 
-// batch collects entries, and writes them to the log when its buffer is full.
-type batch struct {
-	log *logFile
-	buf []byte
-}
-
-func (b *batch) add(at time.Time, n int, tag byte, parts ...[]byte) {
-	size := maxHead
-	for _, p := range parts {
-		size += len(p)
-	}
-	if len(b.buf)+size > cap(b.buf) {
-		b.write()
-	}
-	b.buf = appendEntry(b.buf, at, n, tag, parts...)
-}
-
-func (b *batch) write() {
-	b.log.write(b.buf)
-	b.buf = b.buf[:0]
-}
-
-// log writes the entries that a piece of a stream completes; the rest waits for the end of its line.
-func (s *stream) log(b batch, piece []byte, at time.Time) {
-	for len(piece) > 0 {
-		i := bytes.IndexByte(piece, '\n')
-		room := maxLine - len(s.pending)
-		tag, take, skip := byte('F'), i, 1
-		if i < 0 || i > room {
-			if i < 0 && len(piece) < room {
-				if len(s.pending) == 0 {
-					s.since = at
-				}
-				s.pending = append(s.pending, piece...)
+// appendEntries appends the entries of a piece of a stream, as far as there is room in dst, and returns how much of the
+// piece is in them. The beginning of a line is left, unless it is to be flushed. The same bytes make the same entries,
+// however they came: what was cut off is made again by this.
+func appendEntries(dst, piece []byte, at time.Time, n int, flush bool) ([]byte, int) {
+	used := 0
+	var space [maxHead]byte
+	head := appendHead(space[:0], at, n)
+	for used < len(piece) {
+		rest := piece[used:]
+		tag, take, skip := byte('F'), bytes.IndexByte(rest[:min(len(rest), maxLine+1)], '\n'), 1
+		if take < 0 {
+			if len(rest) <= maxLine && !flush {
 				break
 			}
-			tag, take, skip = 'P', room, 0
+			tag, take, skip = 'P', min(len(rest), maxLine), 0
 		}
-		b.add(at, s.n, tag, s.pending, piece[:take])
-		s.pending, piece = s.pending[:0], piece[take+skip:]
+		if len(dst)+maxHead+take > cap(dst) {
+			break
+		}
+		dst = appendEntry(dst, head, tag, rest[:take])
+		used += take + skip
 	}
-	b.write()
+	return dst, used
 }
 
-// flush writes what is pending, as a part of a line.
-func (s *stream) flush(l *logFile) {
-	if l != nil && len(s.pending) > 0 {
-		l.write(appendEntry(nil, time.Now(), s.n, 'P', s.pending))
-	}
-	s.pending = s.pending[:0]
-}
-
-// arm sees to it that what is pending does not wait for ever: a prompt has no end. With writing held.
-func (o *output) arm(s *stream, d time.Duration) {
-	if len(s.pending) == 0 || s.armed {
-		return
-	}
-	s.armed = true
-	if s.timer == nil {
-		s.timer = time.AfterFunc(d, func() { o.late(s) })
-	} else {
-		s.timer.Reset(d)
-	}
-}
-
-// late writes what has been pending for long enough.
-func (o *output) late(s *stream) {
-	o.writing.Lock()
-	s.armed = false
-	if rest := partTime - time.Since(s.since); rest > 0 {
-		o.arm(s, rest)
-	} else {
-		s.flush(o.log)
-	}
-	o.writing.Unlock()
-	o.swap()
-}
-
-// appendEntry appends one entry in CRI's format: <time> <stream> <P or F> <content>.
-func appendEntry(dst []byte, at time.Time, n int, tag byte, parts ...[]byte) []byte {
+// appendHead appends what stands in an entry before its tag.
+func appendHead(dst []byte, at time.Time, n int) []byte {
 	dst = at.AppendFormat(dst, time.RFC3339Nano)
 	dst = append(dst, ' ')
 	dst = append(dst, streamNames[n]...)
-	dst = append(dst, ' ', tag, ' ')
-	for _, p := range parts {
-		dst = append(dst, p...)
-	}
+	return append(dst, ' ')
+}
+
+// appendEntry appends one entry in CRI's format: <time> <stream> <P or F> <content>.
+func appendEntry(dst, head []byte, tag byte, content []byte) []byte {
+	dst = append(dst, head...)
+	dst = append(dst, tag, ' ')
+	dst = append(dst, content...)
 	return append(dst, '\n')
 }

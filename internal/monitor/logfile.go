@@ -9,19 +9,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fault"
 	"berth/internal/monitor/wire"
 )
 
-// logFile is an open log. A log that cannot be written to (a full disk) never holds up the container: what does not fit is
-// dropped whole entries at a time and counted, and a notice says how much when there is room again.
+// logFile is an open log. A log that cannot be written to (a full disk) never holds up the container: what does not fit
+// is dropped whole entries at a time and counted, and a notice says how much when there is room again.
 type logFile struct {
-	fd      int
-	dropped int  // entries
-	torn    bool // the last entry was cut off in the middle
+	fd      int // -1: it could not be opened, and all is dropped
+	id      fileID
+	dropped int64 // entries
+	torn    bool  // the last entry was cut off in the middle
+	size    int64
+	sized   time.Time // when size was asked for
 }
 
 // how a log's path is looked up: below its directory, and through no symbolic link, since other pods may write there.
 const logResolve = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+
+// logFlags are how a log is opened.
+const logFlags = unix.O_WRONLY | unix.O_APPEND | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK
 
 // openLog opens or makes the log's file, and the directories between it and the log directory.
 func openLog(l *wire.Log) (*logFile, error) {
@@ -31,8 +38,7 @@ func openLog(l *wire.Log) (*logFile, error) {
 	}
 	defer unix.Close(dir)
 	how := &unix.OpenHow{
-		Flags: unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK,
-		Mode:  0o640, Resolve: logResolve,
+		Flags: logFlags | unix.O_CREAT, Mode: 0o640, Resolve: logResolve,
 	}
 	fd, err := unix.Openat2(dir, l.Path, how)
 	if err == unix.ENOENT {
@@ -48,8 +54,10 @@ func openLog(l *wire.Log) (*logFile, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("open log %s below %s: not a regular file", l.Path, l.Dir)
 	}
-	return &logFile{fd: fd}, nil
+	return &logFile{fd: fd, id: idOf(&st)}, nil
 }
+
+func idOf(st *unix.Stat_t) fileID { return fileID{st.Dev, st.Ino} }
 
 // makeParents makes the directories above path, below dir.
 func makeParents(dir int, path string) error {
@@ -72,46 +80,63 @@ func makeParents(dir int, path string) error {
 	return unix.Close(at)
 }
 
-// write appends entries.
-func (l *logFile) write(entries []byte) {
-	if len(entries) == 0 {
-		return
+// notice is what has to be written before the next entries: the end of a torn entry, and how much was dropped.
+func (l *logFile) notice(dst []byte, at time.Time) []byte {
+	if l.torn {
+		dst = append(dst, '\n')
 	}
-	if l.dropped > 0 || l.torn {
-		if !l.recover() {
-			l.dropped += bytes.Count(entries, []byte{'\n'})
-			return
-		}
+	if l.dropped > 0 {
+		text := fmt.Sprintf("[berth: the log could not be written, %d lines were dropped]", l.dropped)
+		dst = appendEntry(dst, appendHead(nil, at, 2), 'F', []byte(text))
 	}
-	for len(entries) > 0 {
-		n, err := unix.Write(l.fd, entries)
+	return dst
+}
+
+// write appends entries that have a notice before them, from the byte on that is not in the log yet. What does not fit
+// is dropped. A notice that is not whole is written anew.
+func (l *logFile) write(entries []byte, notice, written int) {
+	for written < len(entries) {
+		n, err := unix.Write(l.fd, entries[written:])
 		if err == unix.EINTR {
 			continue
 		}
-		if err != nil {
-			l.dropped += bytes.Count(entries, []byte{'\n'})
-			return
+		if err != nil || n == 0 {
+			break
 		}
-		l.torn = n < len(entries) && n > 0 && entries[n-1] != '\n'
-		entries = entries[n:]
+		written += n
+		l.size += int64(n)
+		_ = fault.At("monitor.log.written")
 	}
+	if written > 0 {
+		l.torn = entries[written-1] != '\n'
+	}
+	if written >= notice {
+		l.dropped = 0
+	}
+	left := entries[max(written, notice):]
+	if l.torn && len(left) > 0 && left[0] == '\n' {
+		left = left[1:] // only its end is missing, which comes with the next notice
+	}
+	l.dropped += int64(bytes.Count(left, []byte{'\n'}))
 }
 
-// recover tries to write a notice of what was dropped, and says whether there is room again.
-func (l *logFile) recover() bool {
-	var notice []byte
-	if l.torn {
-		notice = append(notice, '\n')
+// sizeTime is how long a log's size is believed. Nobody else should write there, and somebody may truncate it.
+const sizeTime = 100 * time.Millisecond
+
+// sizeAt is the log's size.
+func (l *logFile) sizeAt(at time.Time) int64 {
+	if at.Sub(l.sized) > sizeTime {
+		var st unix.Stat_t
+		if unix.Fstat(l.fd, &st) == nil {
+			l.size = st.Size
+		}
+		l.sized = at
 	}
-	text := fmt.Sprintf("[berth: the log could not be written, %d lines were dropped]", l.dropped)
-	notice = appendEntry(notice, time.Now(), 2, 'F', []byte(text))
-	n, err := unix.Write(l.fd, notice)
-	if err != nil || n < len(notice) {
-		l.torn = l.torn || n > 0
-		return false
-	}
-	l.dropped, l.torn = 0, false
-	return true
+	return l.size
 }
 
-func (l *logFile) close() { _ = unix.Close(l.fd) }
+func (l *logFile) close() {
+	if l.fd >= 0 {
+		_ = unix.Close(l.fd)
+	}
+}

@@ -1,27 +1,22 @@
 package monitor
 
 import (
-	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"berth/internal/monitor/wire"
 )
 
-// readSize is how much is read of a stream at once, in bytes.
-const readSize = 32 << 10
+// bufferSize is how much is written to a log at once, in bytes.
+const bufferSize = 32 << 10
 
-// buffer is what it takes to bring output from a stream to a log: what was read, and the entries made of it.
-type buffer struct {
-	in  [readSize]byte
-	out [readSize]byte
-}
+// buffer is where the entries of a log are made.
+type buffer [bufferSize]byte
 
-// takeBuffer returns a buffer. There is one for all streams, and another only while a log does not take what it is given.
+// takeBuffer returns a buffer. There is one for all streams, and another only while a log does not take what it is
+// given.
 func (m *Monitor) takeBuffer() *buffer {
 	select {
 	case b := <-m.spare:
@@ -41,40 +36,37 @@ func (m *Monitor) giveBuffer(b *buffer) {
 var streamNames = [3]string{"stdin", "stdout", "stderr"}
 
 // output takes what a container says to its log and to whoever is attached.
+//
+// Each stream has a goroutine that takes. What it has taken it brings to the log, unless another writes there at the
+// moment, which then does that too: a disk that hangs holds up the stream whose turn it was, and others when their
+// windows are full.
 type output struct {
-	m     *Monitor
-	moved atomic.Int64 // bytes read
-
-	// writing is held while the log is written to, which a hung disk can make last for ever: only the streams, and what
-	// they have pending, wait for it. It guards log, and is taken before mu.
-	writing sync.Mutex
-	log     *logFile
+	moved atomic.Int64 // bytes taken
+	log   *logWriter
 
 	mu      sync.Mutex // guards what follows; nothing that can last is done under it
 	streams [3]*stream
-	next    *logFile // takes log's place
-	logged  bool
 	sinks   []*sink
 	dry     chan struct{} // closed when every stream has ended
 	left    int           // streams that have not ended
+	rests   *time.Timer   // looks at the windows
+	resting bool
+	rested  int64 // what moved was then
 }
 
 // stream is one of a container's output streams.
 type stream struct {
-	n       int
+	source  *source
 	f       *os.File
 	pumped  bool        // guarded by the output's mu
 	ended   bool        // guarded by the output's mu
 	stopped atomic.Bool // nobody wants the rest
-
-	// The beginning of a line whose end has not been read. Guarded by the output's writing.
-	pending []byte
-	since   time.Time   // when pending began
-	timer   *time.Timer // runs while there is something pending
-	armed   bool
+	taking  sync.Mutex  // held while something is taken; taken before the log's writing
 }
 
-func newOutput(m *Monitor) *output { return &output{m: m, dry: make(chan struct{})} }
+func newOutput(m *Monitor) *output {
+	return &output{log: &logWriter{m: m}, dry: make(chan struct{})}
+}
 
 // open opens our end of stream n, a FIFO.
 func (o *output) open(n int, path string) error {
@@ -89,7 +81,11 @@ func (o *output) open(n int, path string) error {
 func (o *output) openFile(n int, f *os.File) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.streams[n] = &stream{n: n, f: f}
+	s := &stream{source: o.log.sources[n], f: f}
+	if f.Name() == consoleName {
+		s.source.copied = true
+	}
+	o.streams[n] = s
 	o.left++
 }
 
@@ -136,6 +132,13 @@ func discard(f *os.File) {
 	})
 }
 
+// flowing is how often in a row all that a window had room for was taken when it is made larger.
+const flowing = 3
+
+// takePause is the pause before something is tried again that no stream is to be given up for, such as a lack of
+// memory.
+const takePause = 100 * time.Millisecond
+
 // pump reads a stream until it ends.
 func (o *output) pump(s *stream) {
 	if rc, err := s.f.SyscallConn(); err == nil {
@@ -146,51 +149,35 @@ func (o *output) pump(s *stream) {
 
 // read takes what a stream has. It returns true when it would have to wait for more.
 func (o *output) read(s *stream, fd int) (wait bool) {
-	b := o.m.takeBuffer()
-	defer o.m.giveBuffer(b)
-	for !s.stopped.Load() {
-		n, err := unix.Read(fd, b.in[:])
-		if n > 0 {
-			o.moved.Add(int64(n))
-			o.deliver(s, b, n)
+	s.taking.Lock()
+	defer s.taking.Unlock()
+	for full := 0; !s.stopped.Load(); {
+		if o.log.makeRoom(s.source, full >= flowing) {
+			o.restLater()
 		}
+		piece, err := s.source.take(fd)
 		switch {
-		case err == unix.EINTR || n > 0:
+		case len(piece) > 0:
+			o.moved.Add(int64(len(piece)))
+			toSinks(o, s.source.n, piece)
+			if full++; s.source.free() > 0 {
+				full = 0
+			}
+			o.log.taken()
 		case err == unix.EAGAIN:
 			return true
-		default: // 0 is the end; a terminal answers EIO there
+		case err == nil || err == unix.EIO && s.f.Name() == consoleName: // a terminal answers EIO at its end
 			return false
+		case err != unix.EINTR:
+			time.Sleep(takePause)
 		}
 	}
 	return false
 }
 
-// deliver gives a piece to the attached and to the log.
-func (o *output) deliver(s *stream, b *buffer, n int) {
-	toSinks(o, s.n, b.in[:n])
-	o.writing.Lock()
-	o.takeNext()
-	if o.log != nil {
-		s.log(batch{o.log, b.out[:0]}, b.in[:n], time.Now())
-		o.arm(s, partTime)
-	}
-	o.writing.Unlock()
-	o.swap()
-}
-
 // end closes a stream that has ended, and everything after the last one.
 func (o *output) end(s *stream) {
-	o.writing.Lock()
-	defer o.writing.Unlock()
-	o.takeNext()
-	s.flush(o.log)
-	if !o.ended(s) {
-		return
-	}
-	if o.log != nil {
-		o.log.close()
-		o.log = nil
-	}
+	o.log.end(s.source, func() bool { return o.ended(s) })
 }
 
 // ended says whether this was the last stream.
@@ -218,27 +205,6 @@ func (o *output) ended(s *stream) bool {
 // drainTime is how long output is still awaited after a container's first process ended, when something else keeps its
 // streams open, and drainMax how long it is taken while it flows.
 const drainTime, drainMax = 500 * time.Millisecond, 2 * time.Second
-
-// moment is how long the exit of a container waits for its last words, in case this monitor is killed next: what is still
-// in a FIFO is gone with the last that holds it open. When nothing else holds the streams they end at once.
-const moment = 100 * time.Millisecond
-
-// endSoon gives the streams a moment to end.
-func endSoon(o *output) {
-	o.mu.Lock()
-	begun := o.left > 0
-	for _, s := range o.streams {
-		begun = begun && (s == nil || s.pumped)
-	}
-	o.mu.Unlock()
-	if !begun {
-		return
-	}
-	select {
-	case <-o.dry:
-	case <-time.After(moment):
-	}
-}
 
 // drain waits until every stream has ended, or no more comes, or for a while.
 func (o *output) drain() {
@@ -278,79 +244,53 @@ func (o *output) close() {
 			idle = append(idle, s)
 		}
 	}
+	never := o.left == 0
 	o.mu.Unlock()
 	for _, s := range idle {
 		o.end(s)
 	}
-}
-
-// logTo begins the log; nil is no log.
-func (o *output) logTo(l *wire.Log) error {
-	if l == nil {
-		return nil
-	}
-	f, err := openLog(l)
-	if err != nil {
-		return err
-	}
-	return o.use(f)
-}
-
-var errNoLog = errors.New("the container has no log, or its output has ended")
-
-// reopen goes on in a new file at the log's path. When that cannot be made, the old one goes on and no file appears.
-func (o *output) reopen(l *wire.Log) error {
-	o.mu.Lock()
-	logged := o.logged && o.left > 0
-	o.mu.Unlock()
-	if !logged || l == nil {
-		return errNoLog
-	}
-	return o.logTo(l)
-}
-
-// use has what is written from now on go to f. What is being written to the log before it does not delay that.
-func (o *output) use(f *logFile) error {
-	o.mu.Lock()
-	if o.left == 0 {
-		o.mu.Unlock()
-		f.close()
-		return errNoLog
-	}
-	if o.next != nil {
-		o.next.close()
-	}
-	o.next, o.logged = f, true
-	o.mu.Unlock()
-	o.swap()
-	return nil
-}
-
-// swap lets go of a log that has been replaced, unless it is being written to; then the writer does.
-func (o *output) swap() {
-	o.mu.Lock()
-	waits := o.next != nil
-	o.mu.Unlock()
-	if waits && o.writing.TryLock() {
-		o.takeNext()
-		o.writing.Unlock()
+	if never { // or all have ended
+		go o.log.shut()
 	}
 }
 
-// takeNext makes the next log the log. With writing held.
-func (o *output) takeNext() {
+// restTime is how long the streams are quiet before what their windows have grown by is given back.
+const restTime = time.Second
+
+// restLater looks at the windows in a while.
+func (o *output) restLater() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.next == nil {
+	if o.resting {
 		return
 	}
-	if o.log != nil {
-		o.next.dropped = o.log.dropped
-		o.log.close()
+	o.resting, o.rested = true, o.moved.Load()
+	if o.rests == nil {
+		o.rests = time.AfterFunc(restTime, o.rest)
+	} else {
+		o.rests.Reset(restTime)
 	}
-	o.log, o.next = o.next, nil
-	if o.left == 0 {
-		o.log.close()
-		o.log = nil
+}
+
+// rest gives back what the windows have grown by when nothing was taken since, and looks again otherwise.
+func (o *output) rest() {
+	o.mu.Lock()
+	small, streams := o.moved.Load() == o.rested, o.streams
+	o.resting = false
+	o.mu.Unlock()
+	for _, s := range streams[1:] {
+		small = small && (s == nil || o.shrink(s))
 	}
+	if !small {
+		o.restLater()
+	}
+}
+
+// shrink gives back what a window has grown by, if it is empty and nobody uses it at the moment.
+func (o *output) shrink(s *stream) bool {
+	if !s.taking.TryLock() {
+		return false
+	}
+	defer s.taking.Unlock()
+	return o.log.shrink(s.source)
 }

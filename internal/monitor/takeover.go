@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -53,11 +54,18 @@ func (c heir) takeOver() {
 		c.state, c.started = wire.Running, time.Unix(0, c.bundle.Started)
 	}
 	var exit wire.Exit
+	c.oom = oomCounter{own: -1, pod: -1}
 	if readJSON(filepath.Join(c.dir, exitFile), &exit) == nil {
-		c.state, c.exit = wire.Exited, &exit
+		c.ending = true
+		if !exit.Draining {
+			c.state, c.exit = wire.Exited, &exit
+		}
 	}
 	c.takeStreams()
-	if c.state == wire.Exited {
+	if c.ending {
+		if exit.Draining {
+			go finish(c.container, exit)
+		}
 		return
 	}
 	if c.bundle.Sandbox != "" {
@@ -73,7 +81,6 @@ func (c heir) takeOver() {
 	} else {
 		fd = -1
 	}
-	c.oom = oomCounter{own: -1, pod: -1}
 	if fd < 0 {
 		go c.awaitInheritance()
 		return
@@ -85,11 +92,38 @@ func (c heir) takeOver() {
 	go c.watch(fd)
 }
 
-// takeStreams opens our ends of the FIFOs again; the container has held them open meanwhile.
+// takeStreams opens our ends of the FIFOs again; who has held them open meanwhile is the container, and the daemon. Of
+// one whose output has ended nothing is left to take.
 func (c heir) takeStreams() {
-	if c.bundle.Terminal {
-		return // its master comes from the daemon
+	j, err := openJournal(c.dir)
+	if errors.Is(err, os.ErrNotExist) && c.state == wire.Exited {
+		return
 	}
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) { // one of an earlier release has made none
+			complain("take over %s: %v", c.id, err)
+		}
+		if j, err = makeJournal(c.dir); err != nil {
+			complain("take over %s: a monitor that is killed will lose output: %v", c.id, err)
+			j, err = memoryJournal()
+		}
+		if err != nil {
+			complain("take over %s: its output is not read: %v", c.id, err)
+			return
+		}
+	}
+	c.out.log.keep(j)
+	if !c.bundle.Terminal { // its master comes from the daemon
+		openAgain(c)
+	}
+	if c.state != wire.Created { // else start begins to read
+		c.out.log.takeUp(c.bundle.Log)
+		c.out.resume()
+	}
+}
+
+// openAgain opens our ends of the FIFOs.
+func openAgain(c heir) {
 	for n := 1; n <= 2; n++ {
 		if err := c.out.open(n, filepath.Join(c.dir, streamNames[n])); err != nil {
 			complain("take over %s of %s: %v", streamNames[n], c.id, err)
@@ -100,13 +134,6 @@ func (c heir) takeStreams() {
 			c.stdin = fd
 		}
 	}
-	if c.state == wire.Created {
-		return // start begins to read
-	}
-	if err := c.out.logTo(c.bundle.Log); err != nil {
-		complain("take over the log of %s: %v", c.id, err)
-	}
-	c.out.resume()
 }
 
 // watch waits for the end of a process that is not a child.
@@ -178,12 +205,10 @@ func (c heir) inheritConsole(fd int) error {
 	_ = unix.SetNonblock(fd, true)
 	c.console = os.NewFile(uintptr(fd), consoleName)
 	c.out.openFile(1, c.console)
-	if c.state != wire.Running {
-		return nil // start begins to read
+	if c.state == wire.Running { // else start begins to read
+		c.out.resume()
 	}
-	err := c.out.logTo(c.bundle.Log)
-	c.out.resume()
-	return err
+	return nil
 }
 
 // pidfdInfo is struct pidfd_info of <linux/pidfd.h>, as first released.

@@ -131,7 +131,7 @@ func (p recovery) readExits() {
 			continue
 		}
 		e, err := runtime.ReadExit(p.s.cfg.runExit(p.id, c.ID))
-		if err == nil {
+		if err == nil && !e.Draining {
 			p.container(c.ID).ended(func(c *Container) { fillExit(c, e) })
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -13,10 +14,26 @@ import (
 
 // handle is what the daemon holds of a container, whoever is its monitor: a pidfd, by which the process can be sent a
 // signal, be seen to end and be asked how it ended, and the master of a terminal. An input that is meant for one client
-// would end if nobody held it.
-type handle struct{ pidfd, console, stdin *os.File }
+// would end if nobody held it, and with the container's end what its monitor has not taken of its output.
+type handle struct {
+	pidfd, console, stdin *os.File
+	output                []int // raw: this process is not to be woken by what a container writes
+}
+
+// openOutput opens the FIFOs of a container's output, for nobody to read. One with a terminal has none.
+func openOutput(dir string) (fds []int) {
+	for _, name := range []string{"stdout", "stderr"} {
+		if fd, err := unix.Open(filepath.Join(dir, name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+			fds = append(fds, fd)
+		}
+	}
+	return fds
+}
 
 func (h handle) close() {
+	for _, fd := range h.output {
+		_ = unix.Close(fd)
+	}
 	for _, f := range []*os.File{h.pidfd, h.console, h.stdin} {
 		if f != nil {
 			_ = f.Close()

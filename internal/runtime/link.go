@@ -235,6 +235,7 @@ func hold(ctx context.Context, l *link, c *client, e wire.Container) {
 	} else if e.StdinOnce {
 		h.stdin, _ = os.OpenFile(filepath.Join(l.cfg.bundle(l.pod, e.ID), "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
 	}
+	h.output = openOutput(l.cfg.bundle(l.pod, e.ID))
 	l.handles.add(e.ID, h)
 }
 

@@ -20,7 +20,7 @@ import (
 var monitorFlags []string
 
 // host is what all tests share: the monitor's program, a root file system of busybox, a runtime.
-var host struct{ dir, monitor, rootfs, runtime, tracking string }
+var host struct{ dir, monitor, rootfs, runtime, tracking, state string }
 
 // underCrun, in the environment, has the tests run with crun. Its value is the program of the monitor, which they copy.
 const underCrun = "BERTH_TEST_CRUN"
@@ -43,6 +43,7 @@ func withHost(m *testing.M) int {
 	}
 	defer func() {
 		_ = unix.Unmount(filepath.Join(host.dir, "cgroup2"), unix.MNT_DETACH)
+		_ = unix.Unmount(host.state, unix.MNT_DETACH)
 		_ = os.RemoveAll(host.dir)
 	}()
 	return m.Run()
@@ -51,6 +52,13 @@ func withHost(m *testing.M) int {
 func setUp() (err error) {
 	if host.dir, err = os.MkdirTemp("", "berth-runtime-"); err != nil {
 		return err
+	}
+	host.state = filepath.Join(host.dir, "state") // as /run is
+	if err := os.Mkdir(host.state, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", host.state, "tmpfs", 0, "mode=755"); err != nil {
+		return fmt.Errorf("mount a tmpfs on %s: %w", host.state, err)
 	}
 	host.runtime = "runc"
 	if os.Getenv(underCrun) != "" {

@@ -221,7 +221,6 @@ func (l *link) replace(ctx context.Context, c *client, why string) error {
 	pids, _ := group.Pids()
 	was := describe(pids)
 	left := leave(l)
-	defer left.close()
 	l.abandon(c)
 	kill, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
@@ -239,7 +238,6 @@ func (l *link) replace(ctx context.Context, c *client, why string) error {
 		go l.succeed()
 		return err
 	}
-	left.drained(ctx)
 	l.tellAll(list)
 	return nil
 }
@@ -260,32 +258,26 @@ func describe(pids []int) string {
 // left is what is kept of a pod's containers from a monitor that is about to be killed: what its death would lose.
 type left struct {
 	ended map[string]wire.Exit // by exit file: of those that have ended and not been seen to
-	pipes []*os.File           // what they have said and nobody has read; it is there as long as somebody has it open
 }
 
-// leave keeps hold of what a pod's containers have left. Where the daemon holds no pidfd of a container, it gets one.
+// leave keeps hold of what a pod's containers have left. What the daemon does not hold of a container yet, it gets.
 func leave(l *link) *left {
 	c, pod, handles := l.cfg, l.pod, l.handles
 	k := &left{ended: map[string]wire.Exit{}}
 	dirs, _ := filepath.Glob(filepath.Join(c.dir(pod), "c", "*"))
 	for _, dir := range dirs {
-		for _, name := range []string{"stdout", "stderr"} {
-			if f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|unix.O_NONBLOCK, 0); err == nil {
-				k.pipes = append(k.pipes, f)
-			}
-		}
 		ctr := filepath.Base(dir)
 		p, err := c.processOf(pod, ctr)
 		if err != nil {
 			continue
 		}
 		if !handles.has(ctr) {
-			handles.add(ctr, handle{pidfd: pidfd(p)})
+			handles.add(ctr, handle{pidfd: pidfd(p), output: openOutput(dir)})
 		}
 		b, err := c.bundleOf(pod, ctr)
 		if status, ok := process.Ending(p.PID, p.StartTime, nil); ok && err == nil && b.Sandbox == "" {
 			e := exitFrom(p, status)
-			e.StartedAt = b.Started
+			e.StartedAt, e.Draining = b.Started, true
 			k.ended[filepath.Join(dir, exitFile)] = e
 		}
 	}
@@ -303,37 +295,6 @@ func (k *left) record() {
 		}
 	}
 }
-
-// drainTimeout bounds the wait for a monitor that takes over to read what was left in the streams.
-const drainTimeout = time.Second
-
-// drained waits until another monitor has read what was left.
-func (k *left) drained(ctx context.Context) {
-	for end := time.Now().Add(drainTimeout); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
-		unread := 0
-		for _, f := range k.pipes {
-			if n, err := inPipe(f); err == nil {
-				unread += n
-			}
-		}
-		if unread == 0 {
-			return
-		}
-	}
-}
-
-// inPipe is how many bytes are in a pipe.
-func inPipe(f *os.File) (n int, err error) {
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var askErr error
-	err = rc.Control(func(fd uintptr) { n, askErr = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
-	return n, errors.Join(err, askErr)
-}
-
-func (k *left) close() { closeFiles(k.pipes) }
 
 // exitFrom is the exit that a wait status tells.
 func exitFrom(p Process, status unix.WaitStatus) wire.Exit {

@@ -33,6 +33,7 @@ type rig struct {
 	logs    string
 	handler Handler
 	made    []string // containers
+	small   bool     // the disk of its logs is full at times
 
 	mu    sync.Mutex // guards exits
 	exits map[string][]Exit
@@ -53,7 +54,7 @@ func newQuietRig(t *testing.T) *rig {
 	dir := t.TempDir()
 	g.logs = filepath.Join(dir, "logs")
 	cfg := Config{
-		Monitor: host.monitor, Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), Group: "berth-" + newID()[:6],
+		Monitor: host.monitor, Root: filepath.Join(dir, "root"), State: newState(t), Group: "berth-" + newID()[:6],
 		Tracking: host.tracking, Helper: runHelper, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), OnExit: g.exited,
 	}
 	g.Runtime = g.must(New(cfg)).(*Runtime)
@@ -63,6 +64,17 @@ func newQuietRig(t *testing.T) *rig {
 	}
 	g.ok(g.Launch(t.Context(), g.pod))
 	return g
+}
+
+// newState makes a directory in memory.
+func newState(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(host.state, newID()[:16])
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // clear removes all and checks that nothing is left.

@@ -77,6 +77,7 @@ type Exit struct {
 	OOMKilled             bool
 	StartedAt, FinishedAt time.Time
 	Unknown               bool // nobody could see how it ended
+	Draining              bool // its output may not be whole in the log: the monitor will tell
 }
 
 // The states of a container in an inventory.
@@ -219,7 +220,8 @@ func exitOf(e *wire.Exit) *Exit {
 	if e == nil {
 		return nil
 	}
-	x := &Exit{Process: e.Process, Code: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled, Unknown: e.Unknown, FinishedAt: time.Unix(0, e.FinishedAt)}
+	x := &Exit{Process: e.Process, Code: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled, Unknown: e.Unknown, Draining: e.Draining,
+		FinishedAt: time.Unix(0, e.FinishedAt)}
 	if e.StartedAt > 0 {
 		x.StartedAt = time.Unix(0, e.StartedAt)
 	}

@@ -57,14 +57,26 @@ func (h *history) killed(c class, p process) {
 
 // What a runtime promises to whom is said in docs/reliability.md. What is not promised is counted apart.
 
-// promisesLog says whether all that a container of a pod wrote since it was made must be in their logs.
+// promisesLog says whether all that a container of a pod wrote since it was made must be in their logs. One that ends
+// while its monitor and the daemon are both dead has nobody to hold what it said last.
 func (h *history) promisesLog(pod string, since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.full.After(since) {
 		return false // where there is no room lines are dropped, and the log says so
 	}
-	return h.monitors[pod].IsZero() // what one that is killed has read, and not yet written, is lost
+	return !h.bothDead(pod)
+}
+
+// bothDead says whether a pod's monitor and the daemon were dead at the same time. With mu held.
+func (h *history) bothDead(pod string) bool {
+	at := h.monitors[pod]
+	for _, d := range h.daemon {
+		if !at.IsZero() && d.Sub(at).Abs() < aftermath {
+			return true
+		}
+	}
+	return false
 }
 
 // logsFull notes that the disk of the logs is full, or is so no more.
@@ -83,16 +95,10 @@ func (h *history) logsFull(full bool) {
 func (h *history) promisesExit(pod string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	at := h.monitors[pod]
-	if at.IsZero() {
+	if h.monitors[pod].IsZero() {
 		return true
 	}
-	for _, d := range h.daemon {
-		if d.Sub(at).Abs() < aftermath {
-			return false
-		}
-	}
-	return tellsExits()
+	return !h.bothDead(pod) && tellsExits()
 }
 
 // tellsExits says whether the kernel tells an exit code to whoever holds a descriptor of the process.

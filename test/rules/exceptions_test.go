@@ -83,7 +83,6 @@ var locksAbroad = map[string]int{
 	"internal/monitor/conn.go locks mu of internal/monitor/container.go":        1,
 	"internal/monitor/conn.go locks mu of internal/monitor/monitor.go":          2,
 	"internal/monitor/create.go locks mu of internal/monitor/container.go":      4,
-	"internal/monitor/entry.go locks writing of internal/monitor/output.go":     1,
 	"internal/monitor/exec.go locks mu of internal/monitor/container.go":        1,
 	"internal/monitor/guest.go locks mu of internal/monitor/container.go":       6,
 	"internal/monitor/guest.go locks mu of internal/monitor/monitor.go":         1,

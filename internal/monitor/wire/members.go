@@ -28,7 +28,7 @@ func (p *Process) members() []member {
 func (e *Exit) members() []member {
 	return append(e.Process.members(), []member{
 		{"code", &e.Code, true}, {"signal", &e.Signal, false}, {"oom", &e.OOMKilled, false}, {"startedAt", &e.StartedAt, false},
-		{"finishedAt", &e.FinishedAt, true}, {"unknown", &e.Unknown, false},
+		{"finishedAt", &e.FinishedAt, true}, {"unknown", &e.Unknown, false}, {"draining", &e.Draining, false},
 	}...)
 }
 

@@ -103,6 +103,8 @@ type Exit struct {
 	StartedAt  int64 `json:"startedAt,omitempty"` // nanoseconds since 1970
 	FinishedAt int64 `json:"finishedAt"`
 	Unknown    bool  `json:"unknown,omitempty"` // nobody could see how
+	// Draining says that the output may not have been read to its end. Such an exit is not told yet.
+	Draining bool `json:"draining,omitempty"`
 }
 
 // The states of a container, as a monitor knows them.

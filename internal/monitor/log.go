@@ -1,0 +1,306 @@
+package monitor
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"berth/internal/fault"
+	"berth/internal/monitor/wire"
+)
+
+// logWriter brings what was taken of a container's streams to its log, and notes in the journal how far it is.
+type logWriter struct {
+	m       *Monitor
+	dirty   atomic.Bool // something was taken, or next set, since the log was last written
+	sources [3]*source  // by stream
+
+	// writing is held while the log is written to, which a hung disk can make last for ever. It guards file, the journal's
+	// note and the sources, and is taken before mu.
+	writing sync.Mutex
+	file    *logFile // nil where there is no log
+	journal *journal // nil before the streams are opened, and after the last has ended
+
+	mu     sync.Mutex // guards what follows
+	next   *logFile   // takes file's place
+	logged bool       // there is a log
+	over   bool       // the output has ended
+}
+
+// source is a stream as far as the log is concerned.
+type source struct {
+	n int
+	window
+
+	// The beginning of a line whose end has not been taken.
+	waits bool
+	since time.Time
+	timer *time.Timer
+	armed bool
+}
+
+// keep has the output be taken through a journal. Before any stream is opened.
+func (w *logWriter) keep(j *journal) {
+	w.journal = j
+	for n := 1; n <= 2; n++ {
+		w.sources[n] = &source{n: n}
+		w.sources[n].open(j, n)
+	}
+}
+
+// taken brings to the log what was taken.
+func (w *logWriter) taken() {
+	w.dirty.Store(true)
+	w.write()
+}
+
+// write does what is to be done, unless another is at it, who then does it.
+func (w *logWriter) write() {
+	for w.dirty.Load() && w.writing.TryLock() {
+		w.dirty.Store(false)
+		w.takeNext()
+		for _, s := range w.sources[1:] {
+			if s != nil {
+				w.bring(s, false)
+			}
+		}
+		w.writing.Unlock()
+	}
+}
+
+// release lets go of writing, and does what others have left to who had it.
+func (w *logWriter) release() {
+	w.writing.Unlock()
+	w.write()
+}
+
+// makeRoom sees to it that something can be taken, and that it is much where output flows. It says whether it has made
+// the window larger. By who takes.
+func (w *logWriter) makeRoom(s *source, flows bool) (grown bool) {
+	if flows {
+		grown = s.grow()
+	}
+	if !s.scarce() {
+		return grown
+	}
+	if s.free() == 0 {
+		w.writing.Lock()
+	} else if !w.writing.TryLock() {
+		return grown
+	}
+	defer w.release()
+	w.takeNext()
+	w.bring(s, false)
+	if s.rebase() {
+		return grown
+	}
+	if s.grow() {
+		return true
+	}
+	w.bring(s, true) // the beginning of a line that is longer than the window
+	s.rebase()
+	return grown
+}
+
+// shrink gives back what a window has grown by, if it is empty and nobody writes at the moment. By who takes.
+func (w *logWriter) shrink(s *source) bool {
+	if !w.writing.TryLock() {
+		return false
+	}
+	defer w.release()
+	return w.journal == nil || s.shrink()
+}
+
+// bring brings to the log what was taken of a stream: whole lines, and the beginning of one if it is to be flushed.
+// With writing held.
+func (w *logWriter) bring(s *source, flush bool) {
+	if w.journal == nil {
+		return
+	}
+	some := false
+	switch {
+	case s.left() == 0:
+	case w.file == nil:
+		n := *w.journal.note()
+		n.batch.stream, n.batch.to = int64(s.n), s.taken.Load()
+		w.brought(&n)
+	default:
+		b := w.m.takeBuffer()
+		for w.bringBatch(s, b, flush) {
+			some = true
+		}
+		w.m.giveBuffer(b)
+	}
+	if s.left() == 0 {
+		s.waits = false
+		return
+	}
+	if some || !s.waits {
+		s.waits, s.since = true, time.Now()
+	}
+	w.arm(s, partTime)
+}
+
+// bringBatch writes as many entries to the log as fit into the buffer, and says whether there were any. What is about
+// to be written is noted before, and that it was afterwards.
+func (w *logWriter) bringBatch(s *source, b *buffer, flush bool) bool {
+	done, at := s.done.Load(), time.Now()
+	notice := w.file.notice(b[:0], at)
+	entries, used := appendEntries(notice, w.journal.mem[done:s.taken.Load()], at, s.n, flush)
+	if used == 0 {
+		return false
+	}
+	n := *w.journal.note()
+	n.log, n.dropped, n.torn = w.file.id, w.file.dropped, w.file.torn
+	n.batch = batch{stream: int64(s.n), to: done + int64(used), at: at.UnixNano(), size: w.file.sizeAt(at)}
+	w.journal.set(&n)
+	_ = fault.At("monitor.log.noted")
+	w.file.write(entries, len(notice), 0)
+	n.dropped, n.torn = w.file.dropped, w.file.torn
+	w.brought(&n)
+	_ = fault.At("monitor.log.brought")
+	return true
+}
+
+// brought notes that the batch of a note is in the log.
+func (w *logWriter) brought(n *note) {
+	s := w.sources[n.batch.stream]
+	n.done[s.i] = n.batch.to
+	s.done.Store(n.batch.to)
+	n.batch = batch{}
+	w.journal.set(n)
+}
+
+// arm sees to it that the beginning of a line does not wait for ever: a prompt has no end. With writing held.
+func (w *logWriter) arm(s *source, d time.Duration) {
+	if s.armed {
+		return
+	}
+	s.armed = true
+	if s.timer == nil {
+		s.timer = time.AfterFunc(d, func() { w.late(s) })
+	} else {
+		s.timer.Reset(d)
+	}
+}
+
+// late writes what has waited for long enough.
+func (w *logWriter) late(s *source) {
+	w.writing.Lock()
+	defer w.release()
+	s.armed = false
+	if rest := partTime - time.Since(s.since); s.waits && rest > 0 {
+		w.arm(s, rest)
+	} else {
+		w.takeNext()
+		w.bring(s, true)
+	}
+}
+
+// end brings the rest of a stream that has ended to the log. After the last, which last tells, nothing more is written.
+func (w *logWriter) end(s *source, last func() bool) {
+	w.writing.Lock()
+	defer w.release()
+	w.takeNext()
+	w.bring(s, true)
+	if last() {
+		w.finish()
+	}
+}
+
+// shut lets go of a log to which nothing will come.
+func (w *logWriter) shut() {
+	w.writing.Lock()
+	defer w.release()
+	w.finish()
+}
+
+// finish lets go of the log and of the journal. With writing held.
+func (w *logWriter) finish() {
+	w.mu.Lock()
+	w.over = true
+	w.mu.Unlock()
+	w.takeNext()
+	if w.file != nil {
+		w.file.close()
+		w.file = nil
+	}
+	if w.journal != nil {
+		w.journal.remove()
+		w.journal = nil
+	}
+}
+
+// to begins the log; nil is no log.
+func (w *logWriter) to(l *wire.Log) error {
+	if l == nil {
+		return nil
+	}
+	f, err := openLog(l)
+	if err != nil {
+		return err
+	}
+	return w.use(f)
+}
+
+var errNoLog = errors.New("the container has no log, or its output has ended")
+
+// reopen goes on in a new file at the log's path. When that cannot be made, the old one goes on and no file appears.
+func (w *logWriter) reopen(l *wire.Log) error {
+	w.mu.Lock()
+	logged := w.logged && !w.over
+	w.mu.Unlock()
+	if !logged || l == nil {
+		return errNoLog
+	}
+	return w.to(l)
+}
+
+// use has what is written from now on go to f. What is being written to the log before it does not delay that.
+func (w *logWriter) use(f *logFile) error {
+	w.mu.Lock()
+	if w.over {
+		w.mu.Unlock()
+		f.close()
+		return errNoLog
+	}
+	if w.next != nil {
+		w.next.close()
+	}
+	w.next, w.logged = f, true
+	w.mu.Unlock()
+	w.taken()
+	return nil
+}
+
+// takeNext makes the next log the log. With writing held.
+func (w *logWriter) takeNext() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next == nil {
+		return
+	}
+	if w.file != nil {
+		w.next.dropped = w.file.dropped
+		w.file.close()
+	}
+	w.file, w.next = w.next, nil
+}
+
+// takeUp goes on with the log where another monitor was killed. It returns at once: a disk that hangs holds up only
+// what needs it.
+func (w *logWriter) takeUp(l *wire.Log) {
+	if l == nil {
+		return
+	}
+	w.mu.Lock()
+	w.logged = true
+	w.mu.Unlock()
+	w.dirty.Store(true)
+	w.writing.Lock()
+	go func() {
+		defer w.release()
+		w.file = takeUpLog(w, l)
+	}()
+}

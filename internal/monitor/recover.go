@@ -1,0 +1,127 @@
+package monitor
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/fault"
+	"berth/internal/monitor/wire"
+)
+
+// takeUpLog opens the log and finishes the batch that was being written to it. A kubelet may have renamed that log
+// since.
+func takeUpLog(w *logWriter, l *wire.Log) *logFile {
+	f, err := openLog(l)
+	if err != nil {
+		complain("take over the log: %v", err)
+		f = &logFile{fd: -1}
+	}
+	n := *w.journal.note()
+	f.dropped, f.torn = n.dropped, n.torn && f.id == n.log
+	if n.batch.stream == 0 {
+		return f
+	}
+	to := f
+	if f.id != n.log {
+		if old := findLog(l, n.log); old != nil {
+			old.dropped, old.torn = n.dropped, n.torn
+			to = old
+			defer old.close()
+		}
+	}
+	b, at := w.m.takeBuffer(), time.Unix(0, n.batch.at)
+	defer w.m.giveBuffer(b)
+	s := w.sources[n.batch.stream]
+	notice := to.notice(b[:0], at)
+	entries, _ := appendEntries(notice, w.journal.mem[s.done.Load():n.batch.to], at, s.n, true)
+	written := 0
+	if to.id == n.log {
+		written = to.has(entries, n.batch.size)
+	}
+	_ = fault.At("monitor.takeover.before")
+	to.write(entries, len(notice), written)
+	_ = fault.At("monitor.takeover.after")
+	f.dropped = to.dropped
+	n.log, n.dropped, n.torn = f.id, f.dropped, f.torn
+	w.brought(&n)
+	return f
+}
+
+// has is how many bytes of entries are in the log from an offset on. An entry that is cut off, and has something of
+// another behind it, is not.
+func (l *logFile) has(entries []byte, from int64) (n int) {
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(l.fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return int(max(0, min(l.sizeAt(time.Now())-from, int64(len(entries)))))
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, page)
+	for n < len(entries) {
+		got, err := unix.Pread(fd, buf, from+int64(n))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || got == 0 {
+			break
+		}
+		same := 0
+		for same < got && n < len(entries) && buf[same] == entries[n] {
+			same, n = same+1, n+1
+		}
+		if same < got {
+			return bytes.LastIndexByte(entries[:n], '\n') + 1
+		}
+	}
+	return n
+}
+
+// findLog opens a log that has another name in its directory by now; nil where it is not there.
+func findLog(l *wire.Log, id fileID) *logFile {
+	root, err := unix.Open(l.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(root)
+	how := &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: logResolve}
+	fd, err := unix.Openat2(root, filepath.Dir(l.Path), how)
+	if err != nil {
+		return nil
+	}
+	dir := os.NewFile(uintptr(fd), l.Path)
+	defer dir.Close()
+	for {
+		names, err := dir.Readdirnames(64)
+		for _, name := range names {
+			if f := openExisting(fd, name, id); f != nil {
+				return f
+			}
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// openExisting opens a log by its name, if it is that file.
+func openExisting(dir int, name string, id fileID) *logFile {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil || idOf(&st) != id || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil
+	}
+	how := &unix.OpenHow{Flags: logFlags, Resolve: logResolve}
+	fd, err := unix.Openat2(dir, name, how)
+	if err != nil {
+		return nil
+	}
+	if unix.Fstat(fd, &st) != nil || idOf(&st) != id {
+		_ = unix.Close(fd)
+		return nil
+	}
+	return &logFile{fd: fd, id: id}
+}
