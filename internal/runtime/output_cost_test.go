@@ -12,8 +12,8 @@ import (
 	"berth/test/patience"
 )
 
-// costBefore, in the environment, names the program of another monitor that TestOutputCost compares with.
-const costBefore = "BERTH_COST_BEFORE"
+// monitorBefore, in the environment, names the program of a monitor of an earlier release.
+const monitorBefore = "BERTH_TEST_BEFORE"
 
 // costRounds and costMost: the lower quartile of so many rounds, since other work only adds, may be so much more than
 // that of the other monitor.
@@ -21,9 +21,9 @@ const costRounds, costMost = 12, 1.05
 
 // TestOutputCost measures what output costs a monitor in processor time and memory, turn about with another monitor.
 func TestOutputCost(t *testing.T) {
-	before := os.Getenv(costBefore)
+	before := os.Getenv(monitorBefore)
 	if before == "" {
-		t.Skip(costBefore + " names no monitor to compare with")
+		t.Skip(monitorBefore + " names no monitor to compare with")
 	}
 	only := os.Getenv("ONLY")
 	for _, f := range []struct{ name, script string }{

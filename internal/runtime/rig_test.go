@@ -50,11 +50,17 @@ func newRig(t *testing.T) *rig {
 // newQuietRig makes one that is not cleared by itself.
 func newQuietRig(t *testing.T) *rig {
 	t.Helper()
+	return newRigIn(t, newState(t))
+}
+
+// newRigIn makes a quiet one with that state directory.
+func newRigIn(t *testing.T, state string) *rig {
+	t.Helper()
 	g := &rig{T: t, pod: newID(), exits: map[string][]Exit{}}
 	dir := t.TempDir()
 	g.logs = filepath.Join(dir, "logs")
 	cfg := Config{
-		Monitor: host.monitor, Root: filepath.Join(dir, "root"), State: newState(t), Group: "berth-" + newID()[:6],
+		Monitor: host.monitor, Root: filepath.Join(dir, "root"), State: state, Group: "berth-" + newID()[:6],
 		Tracking: host.tracking, Helper: runHelper, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), OnExit: g.exited,
 	}
 	g.Runtime = g.must(New(cfg)).(*Runtime)
