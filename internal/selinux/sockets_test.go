@@ -6,7 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	module "berth/packaging/selinux"
 )
 
 // TestOpenSockets gives the answers of policies: those that tell the classes apart and those that do not, and what is
@@ -49,6 +52,20 @@ func TestOpenSockets(t *testing.T) {
 		}
 		if c.open == "" && len(open) > 0 {
 			t.Errorf("%s: %v are open", name, open)
+		}
+	}
+}
+
+// TestModule wants the module of the package to deny each of these classes, whether the policy has the others or not.
+func TestModule(t *testing.T) {
+	text := string(module.Sockets)
+	if got := strings.Count(text, "deny container_domain self"); got != len(exotic) {
+		t.Errorf("the module denies %d classes, and %d are asked about", got, len(exotic))
+	}
+	for _, family := range exotic {
+		rule := "(optional berth_no_" + family + " (deny container_domain self (" + family + "_socket (create))))\n"
+		if !strings.Contains(text, rule) {
+			t.Errorf("the module has not %s", rule)
 		}
 	}
 }

@@ -55,7 +55,7 @@ var sections = []section{
 	{"vm-cgroupfs", "in a virtual machine: end to end, with the cgroup driver that is not systemd's", whole("vm-cgroupfs", vmCgroupfs)},
 	{"vm-crash", "in a virtual machine: a selection of the crash matrix", whole("vm-crash", vmCrash)},
 	{"vm-selinux", "in a virtual machine whose kernel has SELinux", func(t *tally) {
-		virtualWith(t, vm.PrepareSELinux, "vm-selinux", vmSELinux, 40*time.Minute)
+		virtualWith(t, vm.PrepareSELinux, "vm-selinux", vmSELinux, time.Hour)
 	}},
 	{"soak", "crash matrix: every point, scenario and occurrence; random strikes with fresh seeds", func(t *tally) {
 		_ = os.Setenv("BERTH_SOAK", "1")
