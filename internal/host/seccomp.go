@@ -9,9 +9,9 @@ import (
 )
 
 // openFamilies are the socket families that containers may use: by the default filter, where the kernel shows a filter
-// the family, and by the default AppArmor profile, which knows them by name. A program gets them from its image and
-// its pod's network alone, or from a capability or a device that the pod is given. All others are closed: most have a
-// kernel module that anybody's socket(2) would load, AF_ALG reaches the kernel's cryptography, and AF_VSOCK the
+// the family, and by the default AppArmor profile, which knows them by name. The first five are what programs use, the
+// others are of use with a capability or an interface that a pod is given. All that are not here are closed: most have
+// a kernel module that anybody's socket(2) would load, AF_ALG reaches the kernel's cryptography, and AF_VSOCK the
 // hypervisor.
 var openFamilies = []struct {
 	name   string
@@ -35,12 +35,14 @@ func SocketFamilies() (names []string) {
 func DefaultSeccomp(caps []string) *specs.LinuxSeccomp {
 	process := &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: caps}}
 	filter := seccomp.DefaultProfile(&specs.Spec{Process: process})
-	filter.Syscalls = slices.DeleteFunc(filter.Syscalls, func(r specs.LinuxSyscall) bool {
-		return slices.Equal(r.Names, []string{"socket"})
-	})
+	opens := []string{"socket", "socketpair"}
+	for i, r := range filter.Syscalls {
+		filter.Syscalls[i].Names = slices.DeleteFunc(r.Names, func(name string) bool { return slices.Contains(opens, name) })
+	}
+	filter.Syscalls = slices.DeleteFunc(filter.Syscalls, func(r specs.LinuxSyscall) bool { return len(r.Names) == 0 })
 	for _, f := range openFamilies {
 		filter.Syscalls = append(filter.Syscalls, specs.LinuxSyscall{
-			Names: []string{"socket"}, Action: specs.ActAllow,
+			Names: opens, Action: specs.ActAllow,
 			Args: []specs.LinuxSeccompArg{{Index: 0, Value: f.number, Op: specs.OpEqualTo}},
 		})
 	}

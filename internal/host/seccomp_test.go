@@ -28,8 +28,10 @@ func TestDefaultSeccomp(t *testing.T) {
 			t.Errorf("the families that are open are %v", SocketFamilies())
 		}
 		for family := range uint64(unix.AF_MAX + 10) {
-			if got, want := allowed(f, "socket", family), slices.Contains(open, family); got != want {
-				t.Errorf("socket(%d) is allowed: %v", family, got)
+			for _, call := range []string{"socket", "socketpair"} {
+				if got, want := allowed(f, call, family), slices.Contains(open, family); got != want {
+					t.Errorf("%s(%d) is allowed: %v", call, family, got)
+				}
 			}
 		}
 		if !allowed(f, "socketcall") {

@@ -139,9 +139,13 @@ func TestSocketFamilies(t *testing.T) {
 		p, strict := r.pod(), r.podOf("strict", func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-strict" })
 		for _, arch := range fixture.ProbeArchitectures() {
 			usual, denied := p.sockets(arch, filtered), strict.sockets(arch, filtered)
-			r.wantOpen(arch+", unconfined", p.sockets(arch, free)["socket"], exotic...)
-			r.wantClosed(arch+", by the filter", usual["socket"], "EPERM")
-			r.wantClosed(arch+", by a strict filter", denied["socket"], "EPERM")
+			for way, answers := range p.sockets(arch, free) {
+				r.wantOpen(arch+", "+way+", unconfined", answers, exotic...)
+			}
+			for _, way := range []string{"socket", "socketpair"} {
+				r.wantClosed(arch+", "+way+", by the filter", usual[way], "EPERM")
+				r.wantClosed(arch+", "+way+", by a strict filter", denied[way], "EPERM")
+			}
 			if arch == "386" {
 				r.wantSocketcall(usual, denied)
 			}
@@ -152,7 +156,7 @@ func TestSocketFamilies(t *testing.T) {
 // wantSocketcall wants the usual filter to let a 32-bit program reach all families by socketcall, a strict one none.
 func (r rig) wantSocketcall(usual, strict socketAnswers) {
 	r.Helper()
-	for _, way := range []string{"socketcall", "socketpair"} {
+	for _, way := range []string{"socketcall", "socketcall-pair"} {
 		r.wantOpen(way+", by the filter", usual[way], exotic...)
 		if len(strict[way]) < 40 {
 			r.Errorf("by a strict filter %d families were tried by %s", len(strict[way]), way)
