@@ -223,7 +223,7 @@ func (w *logWriter) finish() {
 	w.mu.Unlock()
 	w.takeNext()
 	if w.file != nil {
-		w.file.close()
+		w.file.leave()
 		w.file = nil
 	}
 	if w.journal != nil {

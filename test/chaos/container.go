@@ -223,13 +223,25 @@ func (c *container) judge(st *cri.ContainerStatus) {
 		}
 		c.l.s.report.lose(loss, "%s: exit code %d (%s %s), wanted %d", c, st.ExitCode, st.Reason, st.Message, c.code)
 	}
-	// What a container wrote before it ended has been written to its log by the time its end is told.
-	if problem := c.log.check(c.logPath()); problem != nil {
+	if problem := c.checkLog(); problem != nil {
 		loss := problem.loss
 		if !c.l.s.history.promisesLog(c.l.id, c.made) {
 			loss = Unpromised
 		}
 		c.l.s.report.lose(loss, "%s: %s: %s", c, c.logPath(), problem.text)
 		c.l.s.keep(c.logPath())
+	}
+}
+
+// checkLog says what is wrong with the log of a container that has ended. What it wrote has been written to its log by
+// the time its end is told; where the disk of the logs hangs it comes when the disk answers.
+func (c *container) checkLog() *logProblem {
+	for {
+		late := c.l.s.history.writesLate() // before it is looked at
+		problem := c.log.check(c.logPath())
+		if problem == nil || problem.loss != Incomplete || !late {
+			return problem
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }

@@ -102,7 +102,19 @@ func (k *striker) fill(at string) (back func() error, err error) {
 }
 
 func (k *striker) freeze(at string) (thaw func() error, err error) {
-	return askFreezer(k.s.Freezer, at)
+	if at != logsDisk(k.s) {
+		return askFreezer(k.s.Freezer, at)
+	}
+	k.s.history.logsHang(true)
+	goOn, err := askFreezer(k.s.Freezer, at)
+	if err != nil {
+		k.s.history.logsHang(false)
+		return nil, err
+	}
+	return func() error {
+		defer k.s.history.logsHang(false)
+		return goOn()
+	}, nil
 }
 
 // mostDelay is how long each operation on a slow disk takes at most: a container that writes a line at a time has its
@@ -110,8 +122,13 @@ func (k *striker) freeze(at string) (thaw func() error, err error) {
 const mostDelay = 30 * time.Millisecond
 
 func (k *striker) slow(delay time.Duration) (back func() error) {
+	k.s.history.logsHang(true)
 	k.s.network.Delay(delay)
-	return func() error { k.s.network.Delay(0); return nil }
+	return func() error {
+		k.s.network.Delay(0)
+		k.s.history.logsHang(false)
+		return nil
+	}
 }
 
 // keep copies a file beside the logs that are kept, where BERTH_KEEP_LOGS says so.

@@ -19,6 +19,7 @@ type history struct {
 	monitors map[string]time.Time // by the pod
 	runtimes map[string]int       // killed ones, by the container
 	full     time.Time            // until when the disk of the logs was full; in the future while it is
+	hung     time.Time            // until when it hung, likewise
 }
 
 func newHistory() *history {
@@ -83,10 +84,29 @@ func (h *history) bothDead(pod string) bool {
 func (h *history) logsFull(full bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.full = time.Now()
-	if full {
-		h.full = h.full.Add(24 * time.Hour)
+	h.full = until(full)
+}
+
+// logsHang notes that the disk of the logs hangs or is slow, or is so no more.
+func (h *history) logsHang(hangs bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.hung = until(hangs)
+}
+
+// until is when something ends that goes on, or that has just ended.
+func until(goesOn bool) time.Time {
+	if goesOn {
+		return time.Now().Add(24 * time.Hour)
 	}
+	return time.Now()
+}
+
+// writesLate says whether a log may still lack what its container wrote: the disk hangs, or did so a moment ago.
+func (h *history) writesLate() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Since(h.hung) < aftermath
 }
 
 // promisesExit says whether the exit codes of a pod must be known. A container that ends while its monitor and the
