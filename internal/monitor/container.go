@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/cgroup"
 	"berth/internal/fault"
 	"berth/internal/monitor/wire"
 )
@@ -41,11 +43,13 @@ type container struct {
 	console *os.File // a terminal's master
 	ending  bool     // its end has been seen
 	execs   int
-	calls   int // of the runtime, beside a guest
+	left    []*cgroup.Group // of execs that have ended, with what they have left
+	calls   int             // of the runtime, beside a guest
 }
 
 func (m *Monitor) newContainer(id string, b wire.Bundle) *container {
 	c := &container{m: m, id: id, dir: m.dir(id), bundle: b, pidfd: -1, stdin: -1, starts: make(chan struct{}, 1)}
+	c.oom = oomCounter{own: -1, pod: -1}
 	c.out = newOutput(m)
 	return c
 }
@@ -172,6 +176,28 @@ func (c *container) fold(e wire.Exit) {
 	if err != nil {
 		complain("keep the exit of %s for the next boot: %v", c.id, err)
 	}
+}
+
+// mostLeft is how many of the cgroups that earlier execs have left are looked at when one ends.
+const mostLeft = 16
+
+// removeExecs removes the cgroups of an exec that has ended, and those of earlier ones in which a child lived on. Where
+// one still does they stay, for the next exec or the container's end.
+func removeExecs(c *container, groups []*cgroup.Group) {
+	c.mu.Lock()
+	n := min(len(c.left), mostLeft)
+	try := append(c.left[:n:n], groups...)
+	c.left = c.left[n:]
+	c.mu.Unlock()
+	var left []*cgroup.Group
+	for _, g := range try {
+		if errors.Is(g.Remove(), unix.EBUSY) {
+			left = append(left, g)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left = append(c.left, left...)
 }
 
 // endStdin lets the container see the end of its input, for good.

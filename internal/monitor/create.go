@@ -26,9 +26,7 @@ func (m *Monitor) create(ctx context.Context, id string, b wire.Bundle) (wire.Pr
 	err := birth{c}.make(ctx)
 	if err != nil {
 		c.out.close()
-		c.mu.Lock()
-		c.closeStdin()
-		c.mu.Unlock()
+		abandon(c)
 		m.drop(id)
 		return wire.Process{}, err
 	}
@@ -37,6 +35,22 @@ func (m *Monitor) create(ctx context.Context, id string, b wire.Bundle) (wire.Pr
 
 // birth is a container that is being created.
 type birth struct{ *container }
+
+// abandon lets go of what is held of a container that could not be created.
+func abandon(c *container) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closeStdin()
+	c.oom.close()
+	if c.pidfd >= 0 {
+		_ = unix.Close(c.pidfd)
+		c.pidfd = -1
+	}
+	if c.console != nil {
+		_ = c.console.Close()
+		c.console = nil
+	}
+}
 
 func (c birth) make(ctx context.Context) error {
 	if err := c.save(); err != nil {

@@ -15,16 +15,16 @@ import (
 	"berth/internal/monitor/wire"
 )
 
-// execPrefix and a number are the name of an exec: of its files in the container's directory, and of its cgroups. Its log is there
-// from its beginning until its end, by which a monitor that takes over knows one that was under way. Of one in a sandbox there is
-// the pid in there, too.
+// execPrefix and a number are the name of an exec: of its files in the container's directory, and of its cgroups. Its
+// log is there from its beginning until its end, by which a monitor that takes over knows one that was under way. Of
+// one in a sandbox there is the pid in there, too.
 const execPrefix, execLog, execInside = "exec-", ".log", ".inside.pid"
 
 // execution is one exec in a container.
 type execution struct{ *container }
 
-// exec runs a process in a running container and waits for its end. When ctx ends first, nothing of it is left. The master of
-// its terminal, if it has one, goes to the socket named console.
+// exec runs a process in a running container and waits for its end. When ctx ends first, nothing of it is left. The
+// master of its terminal, if it has one, goes to the socket named console.
 func (c execution) exec(ctx context.Context, processFile, console string, fds [3]int) (code int, err error) {
 	if err := c.in(wire.Running); err != nil {
 		return 0, err
@@ -44,11 +44,7 @@ func (c execution) exec(ctx context.Context, processFile, console string, fds [3
 		return 0, err
 	}
 	sub := c.subgroup(name, group)
-	defer func() {
-		for _, g := range sub.groups { // one in which a child of the exec lives on stays, until the container's end
-			_ = g.Remove()
-		}
-	}()
+	defer func() { removeExecs(c.container, sub.groups) }()
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(argv, "--log", logPath, "--log-format", "json", "exec", "--detach", "--process", process, "--pid-file", pidPath)
 	if console != "" {
@@ -70,18 +66,37 @@ func (c execution) exec(ctx context.Context, processFile, console string, fds [3
 		c.m.reaper.release()
 		return 0, sub.kill(fmt.Errorf("the runtime left no pid of the exec"))
 	}
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		pidfd = -1 // it has ended, and the reaper has it
+	} else {
+		defer unix.Close(pidfd)
+	}
 	ended := c.m.reaper.claim(pid)
 	c.m.reaper.release()
-	select {
-	case e := <-ended:
+	if e, ok := endingWithin(ctx, ended); ok {
 		return e.code(), nil
+	}
+	err = sub.kill(context.Cause(ctx), pidfd)
+	select {
+	case <-ended:
+	case <-time.After(goneTimeout): // it was never a child of ours, or hangs in the kernel
+	}
+	return 0, err
+}
+
+// endingWithin waits for an ending until ctx ends. One that is there counts, also when both are.
+func endingWithin(ctx context.Context, ended <-chan ending) (e ending, ok bool) {
+	select {
+	case e = <-ended:
+		return e, true
 	case <-ctx.Done():
-		err := sub.kill(context.Cause(ctx), pid)
-		select {
-		case <-ended:
-		case <-time.After(goneTimeout): // it was never a child of ours, or hangs in the kernel
-		}
-		return 0, err
+	}
+	select {
+	case e = <-ended:
+		return e, true
+	default:
+		return e, false
 	}
 }
 
@@ -98,8 +113,8 @@ type subgroup struct {
 	end    func() // kills what is in a sandbox; nil where there is none
 }
 
-// subgroup chooses it. A runtime moves an exec into the container's cgroup, so it must be told of a cgroup below that one;
-// where the runtime leaves the cgroup2 hierarchy alone, the exec stays in the group it was born into.
+// subgroup chooses it. A runtime moves an exec into the container's cgroup, so it must be told of a cgroup below that
+// one; where the runtime leaves the cgroup2 hierarchy alone, the exec stays in the group it was born into.
 func (c execution) subgroup(name string, born *cgroup.Group) subgroup {
 	s := subgroup{groups: []*cgroup.Group{born}}
 	root, controller := c.execRoot()
@@ -115,8 +130,8 @@ func (c execution) subgroup(name string, born *cgroup.Group) subgroup {
 	return s
 }
 
-// execRoot is the container's own cgroup, below which a runtime is told to put an exec, and the controller's name before that path
-// where it is one of v1. "" is that an exec stays where it is born.
+// execRoot is the container's own cgroup, below which a runtime is told to put an exec, and the controller's name
+// before that path where it is one of v1. "" is that an exec stays where it is born.
 func (c execution) execRoot() (root, controller string) {
 	own := strings.TrimPrefix(c.m.group(c.id), c.m.cfg.Tracking)
 	if strings.HasPrefix(c.cgroup2, own+"/") {
@@ -136,8 +151,9 @@ func (c execution) execRoot() (root, controller string) {
 	return root, controller
 }
 
-// takeOver counts the execs of the last monitor, so that no other gets the name of one, and kills those that were under way: nobody
-// is left whom their end could be told, or who would keep their time. What an exec that had ended has left lives on.
+// takeOver counts the execs of the last monitor, so that no other gets the name of one, and kills those that were under
+// way: nobody is left whom their end could be told, or who would keep their time. What an exec that had ended has left
+// lives on.
 func (c execution) takeOver() {
 	root, _ := c.execRoot()
 	for _, dir := range []string{c.dir, c.m.group(c.id), root} {
@@ -178,11 +194,13 @@ func (c execution) endExec(name string, groups []*cgroup.Group) {
 	removeFiles(filepath.Join(c.dir, name+".pid"), inside, filepath.Join(c.dir, name+execLog))
 }
 
-// kill kills all that is left of the exec and returns the error that was the reason. Of its processes those are named that may
-// be in no group, and have not been reaped.
-func (s subgroup) kill(why error, pids ...int) error {
-	for _, pid := range pids { // before the end in a sandbox, with which they end and are reaped
-		_ = unix.Kill(pid, unix.SIGKILL)
+// kill kills all that is left of the exec and returns the error that was the reason. Of its processes those are named,
+// by pidfd, that may be in no group.
+func (s subgroup) kill(why error, pidfds ...int) error {
+	for _, fd := range pidfds { // before the end in a sandbox, with which they end
+		if fd >= 0 {
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		}
 	}
 	if s.end != nil {
 		s.end()

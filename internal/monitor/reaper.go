@@ -34,7 +34,9 @@ type reaper struct {
 	unclaimed map[int]ending
 	keep      int
 	kick      chan struct{} // a child was made
-	score     string        // the oom_score_adj of children, "" for this process's own
+
+	forking sync.Mutex // held until a child executes its program, which a disk that hangs can make last for ever
+	score   string     // the oom_score_adj of children, "" for this process's own
 }
 
 func newReaper(score string) *reaper {
@@ -68,15 +70,13 @@ func (r *reaper) dispatch(pid int, e ending) {
 
 // fork starts a program and returns where its ending will be told.
 func (r *reaper) fork(argv []string, attr *syscall.ProcAttr) (int, <-chan ending, error) {
-	r.mu.Lock()
+	r.hold()
+	defer r.release()
 	pid, err := r.forkExec(argv, attr)
 	if err != nil {
-		r.mu.Unlock()
 		return 0, nil, err
 	}
-	w := make(chan ending, 1)
-	r.waiters[pid] = w
-	r.mu.Unlock()
+	w := r.claim(pid)
 	select {
 	case r.kick <- struct{}{}:
 	default:
@@ -87,6 +87,8 @@ func (r *reaper) fork(argv []string, attr *syscall.ProcAttr) (int, <-chan ending
 // forkExec lowers this process's protection while the child takes it over. The kernel lets those that share their memory
 // share the score too, as a child does until its exec, so the way back is only after that.
 func (r *reaper) forkExec(argv []string, attr *syscall.ProcAttr) (int, error) {
+	r.forking.Lock()
+	defer r.forking.Unlock()
 	if r.score != "" {
 		_ = os.WriteFile(scoreFile, []byte(r.score), 0)
 		defer func() { _ = os.WriteFile(scoreFile, []byte(protectedScore), 0) }()

@@ -54,7 +54,6 @@ func (c heir) takeOver() {
 		c.state, c.started = wire.Running, time.Unix(0, c.bundle.Started)
 	}
 	var exit wire.Exit
-	c.oom = oomCounter{own: -1, pod: -1}
 	if readJSON(filepath.Join(c.dir, exitFile), &exit) == nil {
 		c.ending = true
 		if !exit.Draining {

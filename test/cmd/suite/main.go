@@ -44,6 +44,7 @@ var sections = []section{
 	}},
 	{"crash", "crash matrix: kill the daemon at every fault point, once", func(t *tally) {
 		t.goTest("-count=1", "-timeout=10m", "-tags=berth_fault", "-run=Crash|Killed", "./internal/image", "./internal/network")
+		t.goTest("-count=1", "-timeout=10m", "-tags=berth_fault", "-run=KilledAt", "./internal/runtime")
 		t.goTest("-count=1", "-timeout=12m", "./test/crash")
 	}},
 	{"chaos", "random strikes under load, with fixed seeds", func(t *tally) { strike(t, fixedSeeds) }},
