@@ -76,19 +76,15 @@ func (n service) nri() *admin.NRI {
 	return &admin.NRI{Off: "it is on by itself for the root " + root + " only, and nri.enable is not set"}
 }
 
-// limited are the containers with limits of what they write to their roots.
+// limited are the containers with limits of what they write to their roots, by their records: no disk is asked.
 func limited(pods *pod.Pods) (all []admin.ContainerStorage) {
 	for _, r := range pods.List() {
 		for _, c := range r.Containers {
-			u, ok := pod.StorageOf(pod.Meter{Pods: pods}, r, c)
-			if !ok || !c.Listed() {
-				continue
+			if c.Listed() && !c.Storage.Unlimited() {
+				all = append(all, admin.ContainerStorage{
+					ID: string(c.ID), LimitBytes: c.Storage.Bytes, LimitInodes: c.Storage.Inodes,
+				})
 			}
-			i := u.Info()
-			all = append(all, admin.ContainerStorage{
-				ID: string(c.ID), LimitBytes: i.LimitBytes, LimitInodes: i.LimitInodes, UsedBytes: i.UsedBytes,
-				UsedInodes: i.UsedInodes, Kept: i.Kept,
-			})
 		}
 	}
 	return all

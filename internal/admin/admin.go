@@ -82,9 +82,6 @@ type ContainerStorage struct {
 	ID          string `json:"id"`
 	LimitBytes  uint64 `json:"limitBytes,omitempty"`
 	LimitInodes uint64 `json:"limitInodes,omitempty"`
-	UsedBytes   uint64 `json:"usedBytes"`
-	UsedInodes  uint64 `json:"usedInodes"`
-	Kept        bool   `json:"kept"` // by the file system; else it is only watched
 }
 
 // Limit is a limit that all share, as it is used at the moment.

@@ -2,7 +2,6 @@ package pod
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -128,6 +127,7 @@ type Pods struct {
 
 	usage      usageReading
 	storage    storageWatch
+	strays     strayWatch
 	categories int  // of SELinux, of which pods get two each
 	projects   bool // the writable layers are on a file system that keeps account of projects
 	rates      rates
@@ -163,15 +163,7 @@ func (s *Pods) Problems() []Problem {
 			}
 		}
 	}
-	full, _ := FullStorage(s)
-	for _, f := range full {
-		if !f.Kept {
-			what := fmt.Sprintf("container %s has written %s, and goes on: the file system has no project quota",
-				f.Container, f.What)
-			all = append(all, Problem{f.Pod, what, f.Since})
-		}
-	}
-	return all
+	return append(all, looseEnds(s)...)
 }
 
 // Paths names the places on the host that belong to a pod, for people.

@@ -22,8 +22,11 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 	resumptions := make(chan struct{}, 2*goruntime.GOMAXPROCS(0))
 	s.background(func(ctx context.Context) {
 		limitAdopted(ctx, s)
-		watchStorage(ctx, s, storageEvery)
+		go watchStorage(ctx, s, storageEvery) // Close does not wait for those who may stand before a disk that hangs
 	})
+	if s.projects {
+		go watchStrays(s.ctx, s, strayEvery)
+	}
 	s.background(func(ctx context.Context) {
 		var all sync.WaitGroup
 		for _, p := range s.index.Load().pods {

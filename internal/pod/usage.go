@@ -62,13 +62,13 @@ func (s Meter) Usage() Usage {
 	return Usage{At: time.Now()}
 }
 
-// writableUsage returns the room that one container's writable layer takes: as the file system knows it at any time, or by the
-// last reading, as Usage does. Of a layer that was not read yet it tells the directory alone, at the time when it was made.
+// writableUsage returns the room that one container's writable layer takes: as the file system knows it at any time, or
+// by the last reading, as Usage does. Of a layer that was not read yet it tells the directory alone, at the time when it
+// was made.
 func (s Meter) writableUsage(id ID, c *Container) Usage {
 	if s.projects {
-		now := time.Now()
-		if bytes, inodes, err := rootfs.ProjectUsage(s.cfg.writable(id, c.ID)); err == nil {
-			return Usage{bytes, inodes, now}
+		if u, err := projectUsage(s, layerOf{c.ID, s.cfg.writable(id, c.ID)}); err == nil {
+			return u
 		}
 	}
 	s.readStaleUsage()
@@ -81,6 +81,14 @@ func (s Meter) writableUsage(id ID, c *Container) Usage {
 		u.Bytes, u.Inodes = uint64(st.Blocks)*512, 1
 	}
 	return u
+}
+
+// projectUsage is what the project of a layer takes, with what has left it.
+func projectUsage(s Meter, l layerOf) (Usage, error) {
+	now := time.Now()
+	bytes, inodes, err := rootfs.ProjectUsage(l.dir)
+	left := s.strays.of(l.container)
+	return Usage{bytes + left.bytes, inodes + left.inodes, now}, err
 }
 
 // readStaleUsage starts a reading in the background when it is time for one.
@@ -146,8 +154,7 @@ func readLong(s Meter, layers []layerOf) {
 // large as it was at least.
 func (s Meter) readLayer(ctx context.Context, l layerOf, most time.Duration) (u Usage, err error) {
 	if s.projects {
-		u.At = time.Now()
-		if u.Bytes, u.Inodes, err = rootfs.ProjectUsage(l.dir); err == nil {
+		if u, err = projectUsage(s, l); err == nil {
 			s.usage.layer.Store(l.container, u)
 			return u, nil
 		}

@@ -84,3 +84,46 @@ func TestNoQuota(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestStrayProjects has files that were taken out of their project, and a directory that no longer hands it down.
+func TestStrayProjects(t *testing.T) {
+	disk := projectDisk(t)
+	dir := filepath.Join(disk, "c1")
+	must(t, os.MkdirAll(dir, 0o700))
+	if _, _, err := Strays(t.Context(), dir, 0); !errors.Is(err, ErrNoQuota) {
+		t.Errorf("without a project: %v", err)
+	}
+	must(t, AssignProject(dir))
+	must(t, os.MkdirAll(dir+"/upper/sub", 0o755))
+	write(t, dir+"/upper/stays", strings.Repeat("x", 8192))
+	write(t, dir+"/upper/goes", strings.Repeat("x", 1<<20))
+	must(t, os.Link(dir+"/upper/goes", dir+"/upper/sub/again"))
+	must(t, os.Symlink("goes", dir+"/upper/link"))
+	must(t, unix.Mkfifo(dir+"/upper/fifo", 0o600))
+	wantStrays := func(what string, least, most, files uint64) {
+		t.Helper()
+		if b, n, err := Strays(t.Context(), dir, 0); err != nil || n != files || b < least || b > most {
+			t.Errorf("%s: %d bytes in %d files, %v", what, b, n, err)
+		}
+	}
+	wantStrays("nobody", 0, 0, 0)
+	set := func(path string, a fsxattr) {
+		t.Helper()
+		f, err := os.Open(path)
+		must(t, err)
+		must(t, errors.Join(setAttributes(f, a), f.Close()))
+	}
+	set(dir+"/upper/goes", fsxattr{projid: 77})
+	syncDisk(t, disk)
+	wantStrays("a file", 1<<20, 1<<20+8192, 1)
+	f, err := openForQuota(dir + "/upper/sub")
+	must(t, err)
+	a, err := attributes(f)
+	must(t, errors.Join(err, f.Close()))
+	set(dir+"/upper/sub", fsxattr{projid: a.projid})
+	write(t, dir+"/upper/sub/more", "1")
+	syncDisk(t, disk)
+	wantStrays("and one that was made in a directory", 1<<20, 1<<20+16384, 2)
+	set(dir+"/upper", fsxattr{})
+	wantStrays("and the root", 1<<20, 1<<20+32768, 3)
+}

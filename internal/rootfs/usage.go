@@ -33,18 +33,25 @@ const (
 // vanishes meanwhile. Directories may be nested without end. What cannot be read it passes over: it returns what it has
 // counted, and ErrIncomplete. fs.ErrNotExist when upper is not there.
 func Usage(ctx context.Context, upper string, perSecond int) (bytes, inodes uint64, err error) {
+	return (&walk{ctx: ctx, pace: perSecond}).over(upper)
+}
+
+// over walks a tree and returns what it has counted.
+func (w *walk) over(upper string) (bytes, inodes uint64, err error) {
 	fd, err := unix.Open(upper, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, 0, fmt.Errorf("usage: %w", &os.PathError{Op: "open", Path: upper, Err: err})
 	}
-	w := &walk{ctx: ctx, pace: perSecond, start: time.Now(), seen: map[uint64]struct{}{}}
+	w.start, w.seen = time.Now(), map[uint64]struct{}{}
 	defer w.close()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		_ = unix.Close(fd)
 		return 0, 0, fmt.Errorf("usage of %s: %w", upper, err)
 	}
-	w.count(&st)
+	if w.counts == nil || w.counts(unix.AT_FDCWD, upper, &st) {
+		w.count(&st)
+	}
 	w.enter(fd, st.Ino)
 	if err := w.run(); err != nil {
 		return 0, 0, fmt.Errorf("usage of %s: %w", upper, err)
@@ -62,7 +69,8 @@ type walk struct {
 	pace    int
 	start   time.Time
 	entries int
-	seen    map[uint64]struct{} // inodes with several names
+	seen    map[uint64]struct{}                             // inodes with several names
+	counts  func(at int, name string, st *unix.Stat_t) bool // whether an entry is counted; nil is all
 
 	bytes, inodes uint64
 	shares        struct{ bytes, inodes float64 } // of files with several names that are not told apart
@@ -107,8 +115,11 @@ func (w *walk) entry(name string) {
 		w.miss(err)
 		return
 	}
+	counted := w.counts == nil || w.counts(at, name, &st)
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		w.count(&st)
+		if counted {
+			w.count(&st)
+		}
 		return
 	}
 	fd, err := unix.Openat2(at, name, &unix.OpenHow{
@@ -121,11 +132,14 @@ func (w *walk) entry(name string) {
 	case errors.Is(err, unix.ENOENT):
 		return
 	case err != nil:
-		w.count(&st)
 		w.miss(err)
+	}
+	if counted {
+		w.count(&st)
+	}
+	if err != nil {
 		return
 	}
-	w.count(&st)
 	if len(w.frames) >= mostDepth {
 		_ = unix.Close(fd)
 		w.miss(fmt.Errorf("directories are nested more than %d deep", mostDepth))

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // The requests of ioctl(2) that change which project a file is of, and whether what is made in a directory is of the
@@ -22,6 +23,12 @@ const (
 	ioctl       = "ioctl"
 	fileSetattr = "file_setattr"
 )
+
+// KeepsProject says whether a container has the default filter, by which its files keep their project.
+func KeepsProject(sc *runtimeapi.LinuxContainerSecurityContext) bool {
+	want, err := seccompChoice(sc)
+	return err == nil && !sc.GetPrivileged() && want.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault
+}
 
 // keepInProject has a filter refuse what takes files out of the project of a writable layer, by which their size is
 // counted. The owner of a file may change its project. Its flags, of which one says that a directory hands its project

@@ -21,8 +21,9 @@ import (
 // `make test` does not give it, and runs here with `make test-vm-all`.
 var vmUsual = []vm.Test{
 	{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/apparmor"},
-	{Package: "internal/rootfs", Run: "^Test.*(Project|Quota)"}, // quotas of projects
-	{Package: "internal/runtime", Run: "^TestMemory$"},          // the machine's kernel gives huge pages to everybody
+	// Quotas of projects.
+	{Package: "internal/rootfs", Run: "^Test.*(Project|Quota)"}, {Package: "internal/pod", Run: "^TestQuota"},
+	{Package: "internal/runtime", Run: "^TestMemory$"}, // the machine's kernel gives huge pages to everybody
 	{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
 	{Package: "test/e2e", Run: pattern(vmDriver), Env: []string{"BERTH_TEST_RUNTIME=runc", "BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce},
 }

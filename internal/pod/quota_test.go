@@ -1,0 +1,200 @@
+package pod
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/rootfs"
+	"berth/internal/runtime"
+	"berth/internal/spec"
+	"berth/test/volume"
+)
+
+// onQuota is a bench on an ext4 with project quota. Where the kernel has none the test is skipped: it runs in the
+// virtual machine (make test-vm).
+func onQuota(t *testing.T) *bench {
+	t.Helper()
+	if err := volume.Ext4.Available(); err != nil {
+		t.Skip(err)
+	}
+	v, err := volume.Make(t.TempDir(), volume.Ext4, 64, "-O", "quota,project", "-E", "quotatype=prjquota")
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk := t.TempDir()
+	if err := v.Mount(disk, "prjquota"); err != nil {
+		t.Skipf("this kernel has no project quota for ext4: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := v.Unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	b := open(t)
+	b.cfg.Root = filepath.Join(disk, "root")
+	b.reopen(t)
+	if !b.projects {
+		t.Fatal("the file system counts no projects")
+	}
+	return b
+}
+
+// layered makes a pod with a container that has a layer with a project.
+func layered(t *testing.T, b *bench) (pod, ctr ID, dir string) {
+	t.Helper()
+	pod, ctr = started(t, b)
+	dir = b.cfg.writable(pod, ctr)
+	err := os.MkdirAll(dir, 0o700)
+	if err = errors.Join(err, rootfs.AssignProject(dir), os.Mkdir(dir+"/upper", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	b.drv.inv.Containers = map[string]runtime.Found{string(ctr): {State: runtime.Running}}
+	return pod, ctr, dir
+}
+
+// TestQuotaOfAnOlderRelease adopts a container that was made without a limit by a release that knew none.
+func TestQuotaOfAnOlderRelease(t *testing.T) {
+	b := onQuota(t)
+	_, _, dir := layered(t, b)
+	b.limit(spec.Storage{Size: 8 << 20, Inodes: 500})
+	b.reopen(t)
+	want := rootfs.Quota{Bytes: 8 << 20, Inodes: 500}
+	wait(t, "it is limited", func() bool {
+		q, err := rootfs.QuotaOf(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return q == want
+	})
+}
+
+// TestQuotaThatWasLost adopts a container whose limit is gone from the file system, as after quotas were switched on
+// anew.
+func TestQuotaThatWasLost(t *testing.T) {
+	b := onQuota(t)
+	pod, ctr, dir := layered(t, b)
+	err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *Record) error {
+		return r.edit(ctr, func(c *Container) error { c.Storage = &Storage{Bytes: 2 << 20}; return nil })
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.reopen(t)
+	wait(t, "it is limited", func() bool {
+		q, err := rootfs.QuotaOf(dir)
+		return err == nil && q == rootfs.Quota{Bytes: 2 << 20}
+	})
+	r, c, err := b.GetContainer(ctr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u, ok := StorageOf(Meter{b.Pods}, r, c); !ok || !u.Kept {
+		t.Errorf("%+v", u)
+	}
+}
+
+// TestQuotaThatWasLeft has a container without a filter take a file out of its project: it is told, and the file counts
+// to what the container uses.
+func TestQuotaThatWasLeft(t *testing.T) {
+	b := onQuota(t)
+	pod, ctr, dir := layered(t, b)
+	file := dir + "/upper/big"
+	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lookForStrays(t.Context(), b.Pods)
+	if n := len(b.Problems()); n != 0 {
+		t.Fatalf("%d problems", n)
+	}
+	sync := func() {
+		t.Helper()
+		f, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(unix.Syncfs(int(f.Fd())), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sync()
+	_, c, err := b.GetContainer(ctr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := (Meter{b.Pods}).writableUsage(pod, c)
+	leave(t, file)
+	sync()
+	lookForStrays(t.Context(), b.Pods)
+	p := b.Problems()
+	if len(p) != 1 || p[0].Pod != pod || !strings.Contains(p[0].What, "container "+string(ctr)+" has left") {
+		t.Errorf("%+v", p)
+	}
+	if after := (Meter{b.Pods}).writableUsage(pod, c); after.Bytes+8192 < before.Bytes {
+		t.Errorf("%d bytes used, and %d once it had left", before.Bytes, after.Bytes)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	lookForStrays(t.Context(), b.Pods)
+	if p := b.Problems(); len(p) != 0 {
+		t.Errorf("after the file is gone: %+v", p)
+	}
+}
+
+// leave gives a file to another project, as its owner may by FS_IOC_FSSETXATTR.
+func leave(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const set = 0x401c5820
+	attributes := [7]uint32{3: 77} // struct fsxattr
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), set, uintptr(unsafe.Pointer(&attributes))); errno != 0 {
+		t.Fatal(errno)
+	}
+}
+
+// TestMayLeave says who can leave a project.
+func TestMayLeave(t *testing.T) {
+	type profile = runtimeapi.SecurityProfile
+	userns := podConfig("u")
+	userns.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{
+		Mode: runtimeapi.NamespaceMode_POD,
+	}
+	for name, c := range map[string]struct {
+		pod  *runtimeapi.PodSandboxConfig
+		sc   *runtimeapi.LinuxContainerSecurityContext
+		want bool
+	}{
+		"default": {podConfig("a"), &runtimeapi.LinuxContainerSecurityContext{
+			Seccomp: &profile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}}, false},
+		"nothing said": {podConfig("a"), nil, true},
+		"its own": {podConfig("a"), &runtimeapi.LinuxContainerSecurityContext{
+			Seccomp: &profile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/x"}}, true},
+		"privileged": {podConfig("a"), &runtimeapi.LinuxContainerSecurityContext{Privileged: true,
+			Seccomp: &profile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}}, true},
+		"user namespace": {userns, nil, false},
+	} {
+		pod, err := newMessage(c.pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctr, err := newMessage(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.sc}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := mayLeave(&Record{Config: PodConfig{pod}}, &Container{Config: ContainerConfig{ctr}})
+		if got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"berth/internal/rootfs"
+	"berth/internal/spec"
+)
+
+// How often the layers of containers that may leave their projects are walked, how many entries a second, and for how
+// long at most. It looks at each file by some system calls more than a walk that only counts.
+const (
+	strayEvery = 10 * time.Minute
+	strayRate  = 2000
+	strayLimit = 10 * time.Minute
+)
+
+// strayWatch knows which containers have files that their project does not count.
+type strayWatch struct {
+	mu    sync.Mutex // guards found; nothing is locked below it
+	found map[ID]stray
+}
+
+// stray is what of a container's layer its project did not count when it was last walked.
+type stray struct {
+	pod           ID
+	bytes, inodes uint64
+	since         time.Time
+}
+
+// of tells what is known of one container; nothing is no stray.
+func (w *strayWatch) of(ctr ID) stray {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.found[ctr]
+}
+
+// set notes what was found of a container, and says whether it is the first time.
+func (w *strayWatch) set(ctr ID, s stray) (first bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	was, known := w.found[ctr]
+	if s.inodes == 0 {
+		delete(w.found, ctr)
+		return false
+	}
+	if known {
+		s.since = was.since
+	}
+	if w.found == nil {
+		w.found = map[ID]stray{}
+	}
+	w.found[ctr] = s
+	return !known
+}
+
+// problems are what a person should look at.
+func (w *strayWatch) problems() (all []Problem) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for ctr, s := range w.found {
+		what := fmt.Sprintf("container %s has left its project with %d files of %d bytes: its limit of what it writes does "+
+			"not hold for them; give the pod a user namespace, or the seccomp profile RuntimeDefault", ctr, s.inodes, s.bytes)
+		all = append(all, Problem{s.pod, what, s.since})
+	}
+	return all
+}
+
+// mayLeave says whether a container can change the project of its files: the kernel keeps those of a user namespace
+// from it, and the default seccomp filter all that have it.
+func mayLeave(r *Record, c *Container) bool {
+	return usernsOptions(r.Config.Get()) == nil && !spec.KeepsProject(c.Config.Get().GetLinux().GetSecurityContext())
+}
+
+// watchStrays looks for files that have left their containers' projects until the daemon ends.
+func watchStrays(ctx context.Context, s *Pods, every time.Duration) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(every):
+			lookForStrays(ctx, s)
+		}
+	}
+}
+
+// lookForStrays walks the layers of containers that may leave their projects, one after another.
+func lookForStrays(ctx context.Context, s *Pods) {
+	there := map[ID]bool{}
+	for _, p := range s.index.Load().pods {
+		r := p.rec.Load()
+		for _, c := range r.Containers {
+			if !c.live() || !mayLeave(r, c) {
+				continue
+			}
+			there[c.ID] = true
+			if !lookForStraysOf(ctx, s, r.ID, c.ID) {
+				return
+			}
+		}
+	}
+	s.strays.mu.Lock()
+	defer s.strays.mu.Unlock()
+	maps.DeleteFunc(s.strays.found, func(id ID, _ stray) bool { return !there[id] })
+}
+
+// lookForStraysOf is false when the daemon ends meanwhile.
+func lookForStraysOf(ctx context.Context, s *Pods, pod, ctr ID) bool {
+	within, cancel := context.WithTimeout(ctx, strayLimit)
+	defer cancel()
+	bytes, inodes, err := rootfs.Strays(within, s.cfg.writable(pod, ctr), strayRate)
+	if ctx.Err() != nil {
+		return false
+	}
+	if err != nil && !errors.Is(err, rootfs.ErrIncomplete) {
+		return true // it is removed, or too large: what was known of it stays
+	}
+	if s.strays.set(ctr, stray{pod, bytes, inodes, time.Now()}) {
+		s.cfg.Log.Warn("a container has left its project: its limit of what it writes does not hold for these files",
+			"pod", pod, "container", ctr, "files", inodes, "bytes", bytes)
+	}
+	return true
+}
+
+// looseEnds are the problems of containers that write more than they may and are not kept from it.
+func looseEnds(s *Pods) []Problem {
+	all := s.strays.problems()
+	full, _ := FullStorage(s)
+	for _, f := range full {
+		if !f.Kept {
+			what := fmt.Sprintf("container %s has written %s, and goes on: the file system has no project quota",
+				f.Container, f.What)
+			all = append(all, Problem{f.Pod, what, f.Since})
+		}
+	}
+	return all
+}
