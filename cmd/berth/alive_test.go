@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"berth/test/patience"
 )
 
@@ -72,4 +75,40 @@ func TestAnswers(t *testing.T) {
 		t.Error("a daemon without its socket is taken for one that serves")
 	}
 	stop()
+}
+
+// manyPods has a list of pods that is longer than a client of gRPC takes unless it says more.
+type manyPods struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+}
+
+func (manyPods) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	return &runtimeapi.StatusResponse{}, nil
+}
+
+func (manyPods) ListPodSandbox(
+	_ context.Context, req *runtimeapi.ListPodSandboxRequest,
+) (*runtimeapi.ListPodSandboxResponse, error) {
+	long := map[string]string{"a": strings.Repeat("x", 5<<20)}
+	pod := &runtimeapi.PodSandbox{Id: strings.Repeat("a", 64), Annotations: long}
+	if !strings.HasPrefix(pod.Id, req.GetFilter().GetId()) {
+		return &runtimeapi.ListPodSandboxResponse{}, nil
+	}
+	return &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{pod}}, nil
+}
+
+// TestAnswersWithManyPods wants a daemon to be known as one that serves whatever the size of its list of pods.
+func TestAnswersWithManyPods(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	runtimeapi.RegisterRuntimeServiceServer(g, manyPods{})
+	go func() { _ = g.Serve(l) }()
+	t.Cleanup(g.Stop)
+	if err := answers(t.Context(), path); err != nil {
+		t.Error(err)
+	}
 }
