@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/admin"
-	"berth/internal/callers"
 	"berth/internal/config"
 	"berth/internal/fail"
 	"berth/internal/image"
@@ -35,7 +34,7 @@ func (n service) Info(context.Context) (*admin.InfoResponse, error) {
 	}
 	resp.Problems, resp.Storage = problems(n.node), limited(n.pods)
 	resp.NRI = n.nri()
-	for _, b := range budgets(n.images, n.face.Streams, n.callers) {
+	for _, b := range budgets(n.node) {
 		resp.Limits = append(resp.Limits, admin.Limit{Name: b.Name, Used: b.Used, Limit: b.Limit})
 	}
 	return resp, nil
@@ -49,6 +48,9 @@ func problems(n *node) (all []admin.Problem) {
 	for _, s := range n.driver.Monitors().Silent {
 		all = append(all, admin.Problem{Pod: s.Pod, Message: s.What, Since: s.Since})
 	}
+	if s := n.memory.Status(); s.Problem != "" {
+		all = append(all, admin.Problem{Message: s.Problem, Since: s.Since})
+	}
 	for _, s := range n.helpers.Stuck() {
 		text := fmt.Sprintf("helper %s: %v; what it was run for is refused until then", s.Name, s.StuckError)
 		all = append(all, admin.Problem{Message: text, Since: s.Since})
@@ -57,8 +59,9 @@ func problems(n *node) (all []admin.Problem) {
 }
 
 // budgets returns the limits that all share, with what is used of them.
-func budgets(images *image.Store, streams *stream.Server, clients *callers.Callers) []limit.Budget {
-	return slices.Concat(image.Budgets(images), streams.Budgets(), clients.Budgets())
+func budgets(n *node) []limit.Budget {
+	own := []limit.Budget{memoryBudget(n.memory)}
+	return slices.Concat(image.Budgets(n.images), n.face.Streams.Budgets(), n.callers.Budgets(), own)
 }
 
 // nri is how the Node Resource Interface is.

@@ -19,6 +19,7 @@ import (
 type groups struct {
 	tracking string // the mount point of the cgroup2 hierarchy
 	instance string
+	unit     string // this process's own in systemd, which is delegated to it; "" when it has none
 	helpers  *helper.Runner
 	units    *systemd.Units // nil unless systemd is the cgroup driver
 }
@@ -36,7 +37,7 @@ func openGroups(cfg *config.Config, facts host.Facts, monitor string) (g groups,
 			return g, err
 		}
 		if own != "" {
-			base = own
+			base, g.unit = own, own
 		}
 	}
 	g.helpers = &helper.Runner{Root: g.ops(base)}

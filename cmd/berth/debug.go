@@ -85,7 +85,7 @@ func (d debugger) Debug(ctx context.Context, part string, w io.Writer) error {
 		return writeJSON(w, d.helpersStuck())
 	case admin.DebugLimits:
 		all := []admin.Limit{}
-		for _, b := range budgets(d.node.images, d.node.face.Streams, d.node.callers) {
+		for _, b := range budgets(d.node) {
 			all = append(all, admin.Limit{Name: b.Name, Used: b.Used, Limit: b.Limit})
 		}
 		return writeJSON(w, all)

@@ -22,7 +22,7 @@ func serveMetrics(ctx context.Context, n *node) error {
 		"Monitors that were killed and replaced because they did not answer: silent, for long; stop, when a stop needed it.",
 		[]string{"why"}, func() []telemetry.Count { return counted(n.driver.Monitors().Replaced) })
 	n.metrics.Watch("berth_limit_used", "What is used of the limits that all share.", []string{"limit"},
-		func() []telemetry.Count { return countUsed(budgets(n.images, n.face.Streams, n.callers)) })
+		func() []telemetry.Count { return countUsed(budgets(n)) })
 	n.metrics.Watch("berth_clients_refused_total",
 		"Calls and connections that were refused because their client held too much, by limit.", []string{"limit"},
 		func() []telemetry.Count { return counted(n.callers.Refusals()) })
@@ -36,6 +36,7 @@ func serveMetrics(ctx context.Context, n *node) error {
 			_, reached := pod.FullStorage(n.pods)
 			return []telemetry.Count{{Value: float64(reached)}}
 		})
+	watchMemory(n.metrics, n.memory)
 	n.metrics.Watch("berth_images_bytes", "Room that the images take.", nil, func() []telemetry.Count {
 		bytes, _, _ := n.images.Usage()
 		return []telemetry.Count{{Value: float64(bytes)}}

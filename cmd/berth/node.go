@@ -24,6 +24,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/image/inflate"
 	"berth/internal/image/verifier"
+	"berth/internal/memory"
 	"berth/internal/network"
 	"berth/internal/nri"
 	"berth/internal/op"
@@ -65,6 +66,7 @@ type node struct {
 	streams *stream.Server
 	face    *cri.Server
 	callers *callers.Callers
+	memory  *memory.Bound
 
 	features   features
 	trials     sync.Mutex // of runtimes: each has one name, so there is one at a time
@@ -139,8 +141,11 @@ func (n *node) openHost(context.Context) (err error) {
 	if n.monitor, err = n.cfg.MonitorPath(); err != nil {
 		return err
 	}
-	n.groups, err = openGroups(n.cfg, n.facts, n.monitor)
-	return err
+	if n.groups, err = openGroups(n.cfg, n.facts, n.monitor); err != nil {
+		return err
+	}
+	n.memory = openMemory(n.cfg, &n.groups, n.facts.BootID, n.log)
+	return nil
 }
 
 func (n *node) openRuntimes(ctx context.Context) (err error) {
@@ -335,6 +340,7 @@ func (n *node) recover(ready func()) {
 	n.supervisor.Ready("Serving CRI at " + n.cfg.Socket)
 	n.log.Info("the daemon is ready", "socket", n.cfg.Socket, "instance", n.cfg.Instance(), "runtime", n.handlers.Load().fallback, "version", version, "start", n.timeline)
 	n.background.Go(func() { n.driver.Watch(n.life) })
+	n.background.Go(func() { boundMemory(n.life, n.memory, n.cfg.Limits.Memory, adopted) })
 	n.background.Go(func() {
 		<-adopted
 		n.timeline.Mark("adopt")
@@ -354,6 +360,7 @@ func (n *node) close() error {
 	n.stop()
 	n.background.Wait()
 	closeCrew(n.crew)
+	n.memory.Close()
 	n.groups.tidy()
 	return errors.Join(errs...)
 }

@@ -65,8 +65,7 @@ func unpackBounds(cfg *config.Config) cgroup.Bounds {
 	many := 2 * int64(i.Downloads(cores()))
 	b := cgroup.Bounds{Weight: 25, Processes: int(64 * many)}
 	b.Memory = many*unpack.MemoryFor(lim) + unpack.WindowMemory(limit.ZstdWindow.Limit) + pageCache
-	var st unix.Statfs_t
-	if err := unix.Statfs(cfg.ImagesRoot(), &st); err == nil && int64(st.Type) == unix.TMPFS_MAGIC {
+	if onTmpfs(cfg.ImagesRoot()) {
 		b.Memory = 0
 	}
 	return b

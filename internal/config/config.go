@@ -222,7 +222,8 @@ type Pods struct {
 
 // Limits are for a container that asks for none, and for what may be asked for.
 type Limits struct {
-	Pids int // processes of a container that asks for no limit; 0 is no limit
+	Pids   int   // processes of a container that asks for no limit; 0 is no limit
+	Memory int64 // bytes of the daemon itself; 0 is by what its start took, -1 is no limit
 
 	Connections, Calls, Execs, Pulls int // of clients, which share them
 

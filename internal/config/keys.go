@@ -408,6 +408,15 @@ var keys = []key[Config]{
 		meaning: "processes of a container that asks for no limit; 0 is no limit",
 	},
 	{
+		name: "limits.memory", restart: true, unset: "1 GiB, or four times what the start took",
+		field: of(func(c *Config) *int64 { return &c.Limits.Memory }, memoryLimit, 0),
+		comment: "Bytes of memory of the daemon itself: at them it is ended, and starts again. 0: by itself. -1: no " +
+			"limit.",
+		meaning: "bytes of memory of the daemon itself, 128 MiB at least. On cgroup v2 in its own unit the kernel ends " +
+			"it there, and it starts again; elsewhere it only collects garbage earlier. 0 is the greater of 1 GiB " +
+			"and four times what its start took; -1 is none. See [the service](service.md#its-own-memory)",
+	},
+	{
 		name: "limits.connections", restart: true,
 		field: of(func(c *Config) *int { return &c.Limits.Connections }, between("connections", 16, 1<<20), 1024),
 		meaning: "connections to `socket`. One process may have as many as are free besides, so half of them while it is " +
@@ -467,6 +476,14 @@ var keys = []key[Config]{
 			"metrics](stats.md#the-daemons-own-metrics)",
 	},
 }
+
+// memoryLimit is how much memory the daemon may have.
+var memoryLimit = number[int64]("bytes").with("a number of bytes, 134217728 or more, 0 or -1", func(v int64) string {
+	if v < -1 || v > 0 && v < 128<<20 {
+		return fmt.Sprintf("%d is less than 134217728; 0 is by itself, and -1 is no limit", v)
+	}
+	return ""
+})
 
 // handlerName is the name of a handler. It is left out where it is empty.
 var handlerName = kind[string]{name: "name of a handler", read: func(said any) (string, string) {

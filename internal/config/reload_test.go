@@ -40,7 +40,7 @@ func TestReloadDecides(t *testing.T) {
 		"nri.enable", "nri.socket", "nri.plugin_dir", "nri.config_dir", "nri.registration_timeout", "nri.request_timeout",
 		"nri.synchronization_timeout", "streaming.max_waiting", "streaming.max_sessions",
 		"streaming.max_target_sessions", "images.gunzip", "limits.connections", "limits.calls", "limits.execs",
-		"limits.pulls"}
+		"limits.pulls", "limits.memory"}
 	for key := range Default().values() {
 		if isLive(key) == slices.Contains(restart, key) {
 			t.Errorf("%s: taken over by a running daemon: %v", key, isLive(key))

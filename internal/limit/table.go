@@ -219,6 +219,10 @@ var (
 		Name: "output of all ExecSyncs under way, without the first 64 KiB of each stream", Unit: Bytes, Limit: 128 << 20,
 		Beyond: "is lost, and the log says how much",
 	})
+	DaemonMemory = define(Budget{
+		Name: "memory of the daemon", Key: "limits.memory", Unit: Bytes,
+		Beyond: "has the kernel end the daemon, which starts again and finds its pods",
+	})
 	DebugClients = define(Budget{
 		Name: "clients of berth debug at once", Limit: 4, Beyond: refused, Advice: "end other runs of berth debug",
 	})

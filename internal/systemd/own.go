@@ -37,6 +37,12 @@ func Delegated(mount string) (string, error) {
 	return dir, nil
 }
 
+// Leaf is the group of this process in the delegated unit that Delegated has found, if it is one of its own there.
+func Leaf(unit, mount string) (string, bool) {
+	dir, err := cgroup.Own(mount)
+	return dir, err == nil && dir == filepath.Join(unit, leaf)
+}
+
 // isDelegated looks for the mark that systemd puts on what it delegates.
 func isDelegated(dir string) bool {
 	var buf [8]byte

@@ -99,7 +99,8 @@ func TestInstall(t *testing.T) {
 	out := installed.Run(t, "dpkg", "-i", installed.Deb(t))
 	serving(t, 0)
 	for name, want := range map[string]string{
-		"Type": "notify", "NotifyAccess": "main", "KillMode": "process", "Delegate": "yes", "OOMScoreAdjust": "-999", "Restart": "always", "TasksMax": "infinity",
+		"Type": "notify", "NotifyAccess": "main", "KillMode": "process", "Delegate": "yes",
+		"DelegateSubgroup": "daemon", "OOMPolicy": "continue", "OOMScoreAdjust": "-999", "Restart": "always", "TasksMax": "infinity",
 		"UnitFileState": "enabled", "StatusText": "Serving CRI at /run/berth/berth.sock", "LimitNOFILESoft": "1024",
 	} {
 		if got := property(t, name); got != want {
@@ -170,6 +171,7 @@ func TestPodsOutliveTheDaemon(t *testing.T) {
 	})
 	step("a daemon that hangs", func(t *testing.T) { pid = hang(t, pid) })
 	step("reload", func(t *testing.T) { reload(t, pid) })
+	step("the limit of its memory", func(t *testing.T) { pid = dieOfMemory(t, pid) })
 	step("upgrade", func(t *testing.T) { pid = upgrade(t, pid) })
 	step("the profile is unloaded", func(t *testing.T) {
 		// Who unloads it frees what ran under it; what starts from then on is confined again.
