@@ -106,6 +106,9 @@ func TestLogOfMixedReleases(t *testing.T) {
 	if before == "" {
 		t.Skip(monitorBefore + " names no monitor of an earlier release")
 	}
+	if len(monitorFlags) > 0 {
+		t.Skip("what the daemon starts is changed while it runs")
+	}
 	g := newRig(t)
 	volume.Mounted(t, g.logs, volume.Ext4, 64)
 	ctr := g.run("while read line; do echo $line.; done; exit 3", func(c *Create) { c.Stdin = true })

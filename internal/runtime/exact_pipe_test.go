@@ -32,9 +32,9 @@ func TestOddPipes(t *testing.T) {
 	}
 	t.Run("filled byte by byte", func(t *testing.T) {
 		g := newRig(t)
-		ctr := g.run("seq 1 5000 | dd bs=1 2>/dev/null; exit 3")
+		ctr := g.run("seq 1 2000 | dd bs=1 2>/dev/null; exit 3")
 		g.strike(ctr, func(int) {})
-		g.saysNumbers(ctr, 5000)
+		g.saysNumbers(ctr, 2000)
 	})
 	t.Run("with pages of a file", func(t *testing.T) {
 		g := newRig(t)

@@ -134,10 +134,22 @@ func (g *rig) strike(ctr string, also func(n int)) (kills int) {
 		time.Sleep(time.Duration(rand.Intn(60_000)) * time.Microsecond)
 		if pids, _ := g.cfg.monitorGroup(g.pod).Pids(); len(pids) == 1 {
 			_ = unix.Kill(pids[0], unix.SIGKILL)
+			if kills%4 > 0 { // else the next may be killed while it takes over
+				g.succeeded(ctr, pids[0])
+			}
 		}
 		also(kills)
 	}
 	return kills
+}
+
+// succeeded waits until a monitor has taken over from one that was killed, or the container's end was told.
+func (g *rig) succeeded(ctr string, old int) {
+	g.Helper()
+	g.within(10*time.Second, "another monitor takes over", func() bool {
+		c, err := g.client(g.Context(), g.pod)
+		return g.told(ctr) || err == nil && c.pid != old && c.pid != 0
+	})
 }
 
 // TestLogsOfKilledMonitors kills monitors at random moments while output flows and the log is rotated: nothing is lost,
@@ -215,6 +227,9 @@ func TestFullDiskOfKilledMonitors(t *testing.T) {
 		time.Sleep(time.Duration(rand.Intn(40_000)) * time.Microsecond)
 		if pids, _ := g.cfg.monitorGroup(g.pod).Pids(); len(pids) == 1 && rand.Intn(3) > 0 {
 			_ = unix.Kill(pids[0], unix.SIGKILL)
+			if rand.Intn(4) > 0 {
+				g.succeeded(ctr, pids[0])
+			}
 		}
 	}
 	there, missing, dropped := g.count(ctr)
