@@ -74,9 +74,11 @@ func onQuota(t *testing.T, runtime string, kind volume.Kind, o node.Options) *sm
 
 // eachQuota runs f on a node of each file system with quota, and of each runtime.
 func eachQuota(t *testing.T, o node.Options, f func(s *small)) {
+	t.Parallel()
 	for _, kind := range []volume.Kind{volume.Ext4, volume.XFS} {
 		for _, runtime := range runtimes() {
 			t.Run(string(kind)+" "+runtime, func(t *testing.T) {
+				t.Parallel()
 				s := onQuota(t, runtime, kind, o)
 				s.pull("busybox:latest")
 				f(s)
@@ -181,6 +183,9 @@ func TestStorageLimit(t *testing.T) {
 				other := p.start(sleeper("other", append(c.edits, p.like())...))
 				r.wantText("another container of the pod", other.exec("sh", "-c", "echo 1 >/there && cat /there"), "1")
 			})
+		}
+		if doctor, _, _ := s.berth("doctor"); !strings.Contains(doctor, "keeps containers to theirs") {
+			s.Errorf("berth doctor: %s", doctor)
 		}
 		s.noQuotasLeft()
 	})
