@@ -46,14 +46,19 @@ func onQuota(t *testing.T) *bench {
 	return b
 }
 
-// layered makes a pod with a container that has a layer with a project.
-func layered(t *testing.T, b *bench) (pod, ctr ID, dir string) {
+// layered makes a pod with a container whose record has this limit, and whose layer has a project without one.
+func layered(t *testing.T, b *bench, limit *Storage) (pod, ctr ID, dir string) {
 	t.Helper()
 	pod, ctr = started(t, b)
-	dir = b.cfg.writable(pod, ctr)
-	err := os.MkdirAll(dir, 0o700)
-	if err = errors.Join(err, rootfs.AssignProject(dir), os.Mkdir(dir+"/upper", 0o755)); err != nil {
+	err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *Record) error {
+		return r.edit(ctr, func(c *Container) error { c.Storage = limit; return nil })
+	})
+	if err != nil {
 		t.Fatal(err)
+	}
+	dir = b.cfg.writable(pod, ctr)
+	if q, err := rootfs.QuotaOf(dir); !q.Unlimited() || err != nil {
+		t.Fatalf("the layer has the quota %+v, %v", q, err)
 	}
 	b.drv.inv.Containers = map[string]runtime.Found{string(ctr): {State: runtime.Running}}
 	return pod, ctr, dir
@@ -62,7 +67,7 @@ func layered(t *testing.T, b *bench) (pod, ctr ID, dir string) {
 // TestQuotaOfAnOlderRelease adopts a container that was made without a limit by a release that knew none.
 func TestQuotaOfAnOlderRelease(t *testing.T) {
 	b := onQuota(t)
-	_, _, dir := layered(t, b)
+	_, _, dir := layered(t, b, nil)
 	b.limit(spec.Storage{Size: 8 << 20, Inodes: 500})
 	b.reopen(t)
 	want := rootfs.Quota{Bytes: 8 << 20, Inodes: 500}
@@ -79,13 +84,7 @@ func TestQuotaOfAnOlderRelease(t *testing.T) {
 // anew.
 func TestQuotaThatWasLost(t *testing.T) {
 	b := onQuota(t)
-	pod, ctr, dir := layered(t, b)
-	err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *Record) error {
-		return r.edit(ctr, func(c *Container) error { c.Storage = &Storage{Bytes: 2 << 20}; return nil })
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, ctr, dir := layered(t, b, &Storage{Bytes: 2 << 20})
 	b.reopen(t)
 	wait(t, "it is limited", func() bool {
 		q, err := rootfs.QuotaOf(dir)
@@ -104,7 +103,7 @@ func TestQuotaThatWasLost(t *testing.T) {
 // to what the container uses.
 func TestQuotaThatWasLeft(t *testing.T) {
 	b := onQuota(t)
-	pod, ctr, dir := layered(t, b)
+	pod, ctr, dir := layered(t, b, &Storage{})
 	file := dir + "/upper/big"
 	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
