@@ -94,7 +94,7 @@ var selinuxSubset = []string{"SELinux.*", "PodLife", "ExecSync", "ImageVolume"}
 func ownNode(t *tally) {
 	before := t.failed
 	if t.command("packaging/deb"); t.failed == before {
-		virtual(t, "vm-node", vmNode, 20*time.Minute)
+		virtual(t, "vm-node", vmNode, 30*time.Minute)
 	}
 }
 
