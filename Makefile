@@ -73,7 +73,7 @@ test-vm: ## in a virtual machine with systemd, cgroup v2 and AppArmor (root, Deb
 test-vm-all: ## the same with everything (hours without KVM)
 	@hack/setup vm
 	@$(MAKE) --no-print-directory build fault bin/suite
-	@$(SUITE) vm-packages vm-crun vm-runc vm-cgroupfs vm-crash vm-selinux vm-node
+	@$(SUITE) vm-packages vm-crun vm-runc vm-cgroupfs vm-crash vm-chaos vm-selinux vm-node
 
 soak: ## kill it at every point, in every scenario, at every occurrence (long)
 	@hack/setup test

@@ -17,6 +17,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/isolate"
+	"berth/test/node"
 	"berth/test/patience"
 	"berth/test/volume"
 )
@@ -429,4 +430,30 @@ func plantAndLook() (err error) {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// onMachine names the OCI runtime, the number of strikes and the seed of a run that has the machine to itself.
+const onMachine = "BERTH_TEST_CHAOS"
+
+// TestMachine strikes on this machine itself, which has to be one that is thrown away: its clock jumps.
+func TestMachine(t *testing.T) {
+	how := os.Getenv(onMachine)
+	if how == "" {
+		t.Skip("it takes a machine of its own, such as `make test-vm-all` makes: " + onMachine + " says nothing")
+	}
+	berth, err := node.Binaries(false)
+	must(t, err)
+	o := Options{Peer: Berth, Mix: "clock", Longest: 20 * time.Second, Clients: 6, Berth: berth, Machine: true, Out: os.Stdout}
+	_, err = fmt.Sscanf(how, "%s %d %d", &o.Runtime, &o.Strikes, &o.Seed)
+	must(t, err)
+	o.Dir, err = os.MkdirTemp("/var/tmp", "cb-")
+	must(t, err)
+	r, err := Run(o)
+	must(t, err)
+	t.Log("\n" + r.Table())
+	if r.Failed() {
+		t.Error("something was lost, or nothing was struck")
+	}
+	must(t, CleanUp(o.Dir))
+	must(t, os.RemoveAll(o.Dir))
 }

@@ -31,6 +31,7 @@ type Options struct {
 	Dir      string        // for all that the run writes
 	Version  string        // of what is struck, for the table
 	Freezer  string        // the socket of the process that freezes disks, see Freezer
+	Machine  bool          // the run has a machine with systemd to itself, and needs no namespaces
 	Verbose  bool          // tell each strike
 	Out      io.Writer     // where progress and losses are told
 }
@@ -42,7 +43,7 @@ const (
 )
 
 // Run strikes, and returns what it counted. The error says why there could be no run. It expects to be alone in its
-// process, mount and network namespace, with a /run of its own.
+// process, mount and network namespace, with a /run of its own, or on its machine; there pods have systemd's cgroups.
 func Run(o Options) (*Report, error) {
 	m, err := mixOf(o.Mix)
 	if err != nil {

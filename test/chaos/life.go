@@ -43,7 +43,7 @@ func newLifeOf(s *stage, name string) *life {
 		LogDirectory: filepath.Join(s.logs, l.name),
 		Labels:       map[string]string{"io.kubernetes.pod.name": l.name, "io.kubernetes.pod.uid": "uid-" + l.name},
 		Linux: &cri.LinuxPodSandboxConfig{
-			CgroupParent: filepath.Join(s.parent, "pod"+l.name),
+			CgroupParent: cgroupOf(s, l.name),
 			SecurityContext: &cri.LinuxSandboxSecurityContext{
 				NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER},
 			},

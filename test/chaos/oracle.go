@@ -72,7 +72,7 @@ func (s *stage) tellLeft(left sight) {
 func lookForProcesses(s *stage, seen sight) {
 	for _, p := range processes() {
 		mine := p.pid == 1 || p.pid == os.Getpid() || p.pid == s.daemon.pid() || p.pid == s.registry.pid()
-		if !mine && s.classOf(p) != unpacker {
+		if c := s.classOf(p); !mine && c != unpacker && (!s.Machine || c != other || p.program() == "webapp") {
 			seen[fmt.Sprintf("process %d: %.200q", p.pid, p.argv)] = true
 		}
 	}
@@ -150,7 +150,7 @@ func lookForFiles(s *stage, seen sight) {
 func lookForCgroups(s *stage, seen sight) {
 	for _, dir := range s.cgroups() {
 		switch base := filepath.Base(dir); {
-		case strings.HasPrefix(base, "pod"), !strings.Contains(dir, s.parent) && !ofOperation(dir):
+		case strings.HasPrefix(base, "pod"), strings.HasSuffix(base, ".slice"), !strings.Contains(dir, s.parent) && !ofOperation(dir):
 		case base == strings.TrimPrefix(s.parent, "/"), !isCgroup(dir):
 		default:
 			seen["cgroup "+ofHierarchy(dir)] = true

@@ -60,14 +60,17 @@ func (s *stage) configuration(oci, plugins string) string {
 	if s.Peer == Containerd {
 		return fmt.Sprintf(containerdConfig, s.root, s.socket, plugins, s.certs, oci, pauseImage, state, s.net)
 	}
-	return fmt.Sprintf(berthConfig, s.root, state, s.socket, s.net, plugins, s.certs, s.Runtime, oci)
+	driver := "cgroupfs" // systemd cannot be reached from the run's namespaces
+	if s.Machine {
+		driver = "systemd"
+	}
+	return fmt.Sprintf(berthConfig, s.root, state, s.socket, s.net, plugins, s.certs, s.Runtime, oci, driver)
 }
 
-// berthConfig has the daemon make cgroups itself: systemd cannot be reached from the run's namespaces.
 const berthConfig = `root = %[1]q
 state = %[2]q
 socket = %[3]q
-cgroup_driver = "cgroupfs"
+cgroup_driver = %[9]q
 [cni]
 config_dir = %[4]q
 plugin_dirs = %[5]s

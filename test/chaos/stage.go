@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +28,7 @@ type stage struct {
 	net      string // the network configuration; the leases are below it
 	certs    string
 	socket   string
-	parent   string // the cgroup in which the pods are, as a kubelet has one
+	parent   string // what the cgroups of the pods have in their paths, as those of a kubelet have kubepods
 	own      string // what names cgroups that the runtime has for itself
 	daemon   *service
 	registry *service
@@ -49,11 +50,23 @@ func instance(root string) string {
 
 func newStage(o Options) *stage {
 	root := filepath.Join(o.Dir, "root")
-	return &stage{
+	s := &stage{
 		Options: o, root: root, logs: filepath.Join(o.Dir, "pods"), net: filepath.Join(o.Dir, "net.d"),
 		certs: filepath.Join(o.Dir, "certs.d"), socket: filepath.Join("/run", o.Peer, "cri.sock"),
 		parent: "/bt-chaos-" + filepath.Base(o.Dir), own: instance(root), history: newHistory(),
 	}
+	if o.Machine {
+		s.parent = "btchaos"
+	}
+	return s
+}
+
+// cgroupOf is the cgroup parent of a pod, as a kubelet asks for it: a path, or the name of a slice.
+func cgroupOf(s *stage, pod string) string {
+	if s.Machine {
+		return s.parent + "-pod_" + strings.ReplaceAll(pod, "-", "_") + ".slice"
+	}
+	return filepath.Join(s.parent, "pod"+pod)
 }
 
 // openStage starts the registry and the runtime. With disks, the runtime's root and the logs are on small disks of

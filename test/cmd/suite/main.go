@@ -55,6 +55,7 @@ var sections = []section{
 	{"vm-runc", "in a virtual machine: end to end, all of it, with runc", whole("vm-runc", vmRunc)},
 	{"vm-cgroupfs", "in a virtual machine: end to end, with the cgroup driver that is not systemd's", whole("vm-cgroupfs", vmCgroupfs)},
 	{"vm-crash", "in a virtual machine: a selection of the crash matrix", whole("vm-crash", vmCrash)},
+	{"vm-chaos", "in a virtual machine: random strikes, its clock among what is struck", whole("vm-chaos", vmChaos)},
 	{"vm-selinux", "in a virtual machine whose kernel has SELinux", func(t *tally) {
 		virtualWith(t, vm.PrepareSELinux, "vm-selinux", vmSELinux, time.Hour)
 	}},

@@ -38,7 +38,11 @@ var (
 	vmCrun     = []vm.Test{{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce}}
 	vmRunc     = []vm.Test{{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=runc"}, Flags: atOnce}}
 	vmCgroupfs = []vm.Test{{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce}}
-	vmCrash    = []vm.Test{{Package: "test/crash", Run: crashes, Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce}}
+	vmChaos    = []vm.Test{
+		{Package: "test/chaos", Run: "^TestMachine$", Env: []string{"BERTH_TEST_CHAOS='crun 50 11'"}},
+		{Package: "test/chaos", Run: "^TestMachine$", Env: []string{"BERTH_TEST_CHAOS='runc 50 12'"}},
+	}
+	vmCrash = []vm.Test{{Package: "test/crash", Run: crashes, Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce}}
 )
 
 // vmSubset are the tests end to end in which systemd, cgroup v2, AppArmor or the kernel of the machine take part.
