@@ -198,7 +198,9 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 	for i := len(a.Networks) - 1; i >= 0; i-- {
 		on := &a.Networks[i]
 		err := n.del(ctx, a, on)
-		if err == nil && (cutOff || on.Result == nil) {
+		// portmap passes over what goes wrong when it looks for chains of its earlier releases, and may leave one.
+		_, ports := on.Capabilities["portMappings"]
+		if err == nil && (cutOff || on.Result == nil || ports) {
 			err = clearRules(ctx, n, a.Pod, on.Config.Name)
 		}
 		if err != nil {

@@ -443,7 +443,9 @@ func TestMachine(t *testing.T) {
 	}
 	berth, err := node.Binaries(false)
 	must(t, err)
-	o := Options{Peer: Berth, Mix: "clock", Longest: 20 * time.Second, Clients: 6, Berth: berth, Machine: true, Out: os.Stdout}
+	o := Options{
+		Peer: Berth, Mix: "clock", Longest: 20 * time.Second, Clients: 6, Berth: berth, Machine: true, Out: os.Stdout,
+	}
 	_, err = fmt.Sscanf(how, "%s %d %d", &o.Runtime, &o.Strikes, &o.Seed)
 	must(t, err)
 	o.Dir, err = os.MkdirTemp("/var/tmp", "cb-")
