@@ -150,7 +150,8 @@ func lookForFiles(s *stage, seen sight) {
 func lookForCgroups(s *stage, seen sight) {
 	for _, dir := range s.cgroups() {
 		switch base := filepath.Base(dir); {
-		case strings.HasPrefix(base, "pod"), strings.HasSuffix(base, ".slice"), !strings.Contains(dir, s.parent) && !ofOperation(dir):
+		case strings.HasPrefix(base, "pod"), strings.HasSuffix(base, ".slice"):
+		case !strings.Contains(dir, s.parent) && !ofOperation(dir):
 		case base == strings.TrimPrefix(s.parent, "/"), !isCgroup(dir):
 		default:
 			seen["cgroup "+ofHierarchy(dir)] = true
