@@ -178,6 +178,7 @@ func (h *handlers) spec(name string) spec.Handler {
 		Size: c.StorageSize, Inodes: c.StorageInodes, MaxSize: c.MaxStorageSize, MaxInodes: c.MaxStorageInodes,
 		Refuse: c.StorageWithoutQuota == config.StorageRefuse,
 	}
+	out.Log = spec.Log{Rate: c.LogRate, Burst: c.LogBurst, MaxRate: c.MaxLogRate, MaxBurst: c.MaxLogBurst}
 	return out
 }
 

@@ -37,6 +37,11 @@ func serveMetrics(ctx context.Context, n *node) error {
 			return []telemetry.Count{{Value: float64(reached)}}
 		})
 	watchMemory(n.metrics, n.memory)
+	n.metrics.Watch("berth_log_dropped_bytes_total",
+		"Bytes that containers have written and that are not in their logs because these are limited.", nil,
+		func() []telemetry.Count { return []telemetry.Count{{Value: float64(pod.DroppedOfLogs(n.pods).Bytes)}} })
+	n.metrics.Watch("berth_log_dropped_lines_total", "The same, in lines.", nil,
+		func() []telemetry.Count { return []telemetry.Count{{Value: float64(pod.DroppedOfLogs(n.pods).Lines)}} })
 	n.metrics.Watch("berth_images_bytes", "Room that the images take.", nil, func() []telemetry.Count {
 		bytes, _, _ := n.images.Usage()
 		return []telemetry.Count{{Value: float64(bytes)}}

@@ -163,7 +163,8 @@ func (n *node) openRuntimes(ctx context.Context) (err error) {
 	cfg := runtime.Config{
 		Monitor: n.monitor, Root: n.cfg.Root, State: n.cfg.State, Tracking: n.tracking, Group: n.cfg.Instance(),
 		Helper: n.helpers.Run, Log: n.log,
-		OnExit: func(p, c string, e runtime.Exit) { n.pods.Exited(p, c, e) },
+		OnExit:    func(p, c string, e runtime.Exit) { n.pods.Exited(p, c, e) },
+		OnDropped: func(p, c string, d runtime.Dropped) { pod.LogDropped(n.pods, pod.ID(p), pod.ID(c), d) },
 	}
 	if n.units != nil {
 		cfg.Group, cfg.Units = n.units.Home(), n.units

@@ -86,6 +86,7 @@ func TestRunAsksForWhatWasSaid(t *testing.T) {
 	t.Setenv("PASSED", "on")
 	out, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "-e", "A=b=c", "-e", "PASSED", "-v", "/etc:/x:ro", "-v", "rel:/y",
 		"-p", "8080:80", "-p", "127.0.0.1:53:53/udp", "--runtime", "fast", "--storage", "2Gi", "--storage-inodes", "10k",
+		"--log-rate", "100k", "--log-burst", "1Mi",
 		"img:1", "prog", "-x", "--rm")
 	if code != 0 {
 		t.Fatalf("code %d, %q", code, errs)
@@ -121,7 +122,8 @@ func TestRunAsksForWhatWasSaid(t *testing.T) {
 	if pod.Linux.SecurityContext.NamespaceOptions.Network != runtimeapi.NamespaceMode_POD {
 		t.Errorf("network %v", pod.Linux.SecurityContext.NamespaceOptions)
 	}
-	if a := pod.Annotations; a["pod.berth/storage-size"] != "2Gi" || a["pod.berth/storage-inodes"] != "10k" {
+	if a := pod.Annotations; a["pod.berth/storage-size"] != "2Gi" || a["pod.berth/storage-inodes"] != "10k" ||
+		a["pod.berth/log-rate"] != "100k" || a["pod.berth/log-burst"] != "1Mi" {
 		t.Errorf("annotations %v", a)
 	}
 }

@@ -28,6 +28,8 @@ const (
 const (
 	storageAnnotation = "pod.berth/storage-size"
 	inodesAnnotation  = "pod.berth/storage-inodes"
+
+	logRateAnnotation, logBurstAnnotation = "pod.berth/log-rate", "pod.berth/log-burst"
 )
 
 func madeByRun(p *runtimeapi.PodSandbox) bool { return p.GetLabels()[runLabel] != "" }
@@ -39,6 +41,7 @@ func logDirectoryName(m *runtimeapi.PodSandboxMetadata) string { return m.GetNam
 type runOptions struct {
 	name, runtime, network, logs           string
 	storage, inodes                        string
+	logRate, logBurst                      string
 	env, volumes, ports                    []string
 	detach, remove, stdin, tty, privileged bool
 	image                                  string
@@ -58,6 +61,8 @@ func (o *runOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&o.runtime, "runtime", "", "the runtime `handler`; the daemon's default when not given")
 	f.BoolVar(&o.privileged, "privileged", false, "let it do all that this machine can")
 	f.StringVar(&o.storage, "storage", "", "bytes that it may write to its root, a `size` such as 500M or 2Gi")
+	f.StringVar(&o.logRate, "log-rate", "", "bytes a second that may be written to its log, a `size` such as 100k")
+	f.StringVar(&o.logBurst, "log-burst", "", "bytes that may be written to its log at once, a `size`")
 	f.StringVar(&o.inodes, "storage-inodes", "", "`number` of files and directories that it may make there")
 	f.StringVar(&o.logs, "log-dir", "/var/log/berth", "`directory` of logs; its own is in one of the pod's there")
 }
@@ -92,7 +97,10 @@ func (o *runOptions) pod(uid string) (*runtimeapi.PodSandboxConfig, error) {
 		}},
 	}
 	cfg.Annotations = map[string]string{logAnnotation: cfg.LogDirectory}
-	for name, value := range map[string]string{storageAnnotation: o.storage, inodesAnnotation: o.inodes} {
+	for name, value := range map[string]string{
+		storageAnnotation: o.storage, inodesAnnotation: o.inodes,
+		logRateAnnotation: o.logRate, logBurstAnnotation: o.logBurst,
+	} {
 		if value != "" {
 			cfg.Annotations[name] = value
 		}

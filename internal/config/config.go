@@ -175,6 +175,10 @@ type Handler struct {
 	StorageInodes                int64    // the same, of files and directories
 	MaxStorageSize               int64    // the most bytes that a pod may ask for; 0: StorageSize, if that is a limit
 	MaxStorageInodes             int64    // the same, of files and directories
+	LogRate                      int64    // bytes a second that may be written to a container's log; 0: no limit
+	LogBurst                     int64    // and at once; 0: LogRate, but at least LeastLogBurst
+	MaxLogRate                   int64    // the most bytes that a pod may ask for; 0: LogRate, if that is a limit
+	MaxLogBurst                  int64    // the same of the burst
 	StorageWithoutQuota          string   // StorageWatch or StorageRefuse; empty is StorageWatch
 	CreateTimeout                Duration // of create and start; 0: Timeouts.RuntimeCreate
 	PrivilegedWithoutHostDevices bool
@@ -185,6 +189,10 @@ type Handler struct {
 	PodAnnotations                     []string // patterns of annotations that the runtime gets to see
 	ContainerAnnotations               []string
 }
+
+// LeastLogRate and LeastLogBurst are the least that the limit of a log can be, in bytes: the longest entry fits into a
+// burst.
+const LeastLogRate, LeastLogBurst = 1 << 10, 64 << 10
 
 // What becomes of pods with a limit of storage where the file system has no quota, and the least that can be a limit:
 // an OCI runtime has to make the places for a container's mounts in it.

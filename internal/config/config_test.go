@@ -114,6 +114,10 @@ storage_inodes = 65
 max_storage_size = 5_000_000_000
 max_storage_inodes = 66
 storage_without_quota = "refuse"
+log_rate = 100_000
+log_burst = 200_000
+max_log_rate = 300_000
+max_log_burst = 400_000
 create_timeout = "8s"
 privileged_without_host_devices = true
 cgroup_writable = true
@@ -169,6 +173,7 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 				PrivilegedWithoutHostDevices: true, CgroupWritable: true, DeviceOwnershipFromSecurityContext: true,
 				PodAnnotations: []string{"io.example.*"}, ContainerAnnotations: []string{"x"},
 				StorageSize: 3_000_000_000, StorageInodes: 65, MaxStorageSize: 5_000_000_000, MaxStorageInodes: 66,
+				LogRate: 100_000, LogBurst: 200_000, MaxLogRate: 300_000, MaxLogBurst: 400_000,
 				StorageWithoutQuota: "refuse",
 			},
 			"0-9": {Path: "/usr/sbin/runc", Driver: "oci", Socketcall: "allow", StorageWithoutQuota: "watch"},
@@ -336,6 +341,10 @@ func TestRefusals(t *testing.T) {
 			"F:3: runtimes.x.max_storage_inodes: 1 is too little to make a container in: at least 64, or 0"},
 		"negative storage": {"[runtimes.x]\npath = \"/r\"\nstorage_inodes = -1\n",
 			"F:3: runtimes.x.storage_inodes: -1 is not between 0 and 1152921504606846976"},
+		"a slow log": {"[runtimes.x]\npath = \"/r\"\nlog_rate = 1000\n",
+			"F:3: runtimes.x.log_rate: 1000 is too little: at least 1024, or 0"},
+		"a small burst": {"[runtimes.x]\npath = \"/r\"\nmax_log_burst = 1024\n",
+			"F:3: runtimes.x.max_log_burst: 1024 is too little: at least 65536, or 0"},
 		"without quota": {"[runtimes.x]\npath = \"/r\"\nstorage_without_quota = \"ignore\"\n",
 			"F:3: runtimes.x.storage_without_quota: \"ignore\" is none of watch, refuse"},
 	} {

@@ -249,5 +249,8 @@ func (s *Server) containerInfo(r *pod.Record, c *pod.Container) map[string]any {
 	if u, ok := pod.StorageOf(s.meter(), r, c); ok {
 		info["storage"] = u.Info()
 	}
+	if c.LogLimit != nil {
+		info["log"] = pod.LogInfoOf(s.Pods, c)
+	}
 	return info
 }

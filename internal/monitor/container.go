@@ -50,7 +50,7 @@ type container struct {
 func (m *Monitor) newContainer(id string, b wire.Bundle) *container {
 	c := &container{m: m, id: id, dir: m.dir(id), bundle: b, pidfd: -1, stdin: -1, starts: make(chan struct{}, 1)}
 	c.oom = oomCounter{own: -1, pod: -1}
-	c.out = newOutput(m)
+	c.out = newOutput(m, id)
 	return c
 }
 

@@ -26,7 +26,7 @@ const (
 
 // layout is what a journal begins with. It changes with anything that is written there, and with how entries are made:
 // those of a batch that was cut off are made again.
-const layout = 0x6265727468_0001
+const layout = 0x6265727468_0002
 
 // head is the beginning of a journal. Offsets are those in the file.
 type head struct {
@@ -44,6 +44,8 @@ type note struct {
 	// dropped and torn are the log's.
 	dropped int64
 	torn    bool
+	excess  excess
+	bucket  bucket
 	batch   batch
 }
 

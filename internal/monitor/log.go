@@ -13,6 +13,8 @@ import (
 // logWriter brings what was taken of a container's streams to its log, and notes in the journal how far it is.
 type logWriter struct {
 	m       *Monitor
+	ctr     string
+	total   total
 	dirty   atomic.Bool // something was taken, or next set, since the log was last written
 	sources [3]*source  // by stream
 
@@ -20,6 +22,7 @@ type logWriter struct {
 	// note and the sources, and is taken before mu.
 	writing sync.Mutex
 	file    *logFile // nil where there is no log
+	limit   *limit   // of what is written to it; nil where there is none
 	journal *journal // nil before the streams are opened, and after the last has ended
 
 	mu     sync.Mutex // guards what follows
@@ -145,27 +148,56 @@ func (w *logWriter) bring(s *source, flush bool) {
 // bringBatch writes as many entries to the log as fit into the buffer, and says whether there were any. What is about
 // to be written is noted before, and that it was afterwards.
 func (w *logWriter) bringBatch(s *source, b *buffer, flush bool) bool {
-	done, at := s.done.Load(), time.Now()
-	notice := w.file.notice(b[:0], at)
-	entries, used := appendEntries(notice, w.journal.mem[done:s.taken.Load()], at, s.n, flush)
-	if used == 0 {
-		return false
+	done, at, room := s.done.Load(), time.Now(), bufferSize
+	piece := w.journal.mem[done:s.taken.Load()]
+	if w.limit != nil {
+		if n := excessOf(w, s, piece, at, flush); n > 0 {
+			drop(w, s, n, at)
+			return true
+		}
+		room = w.limit.allows(bufferSize)
 	}
+	notice := w.file.notice(b[:0:room], at)
+	entries, used := appendEntries(notice, piece, at, s.n, flush)
+	if used == 0 {
+		if w.limit == nil || ready(piece, flush) == 0 {
+			return false
+		}
+		w.limit.dropping = true // the tokens do not suffice for an entry
+		drop(w, s, ready(piece, flush), at)
+		return true
+	}
+	commit(w, s, used, entries, len(notice), at)
+	return true
+}
+
+// commit writes entries that are made of so many bytes of a stream, with a notice before them.
+func commit(w *logWriter, s *source, used int, entries []byte, notice int, at time.Time) {
 	n := *w.journal.note()
-	n.log, n.dropped, n.torn = w.file.id, w.file.dropped, w.file.torn
-	n.batch = batch{stream: int64(s.n), to: done + int64(used), at: at.UnixNano(), size: w.file.sizeAt(at)}
+	n.log, n.dropped, n.torn, n.excess = w.file.id, w.file.dropped, w.file.torn, w.file.excess
+	n.batch = batch{
+		stream: int64(s.n), to: s.done.Load() + int64(used), at: at.UnixNano(), size: w.file.sizeAt(at),
+	}
+	if w.limit != nil {
+		n.bucket = w.limit.spend(len(entries))
+	}
 	w.journal.set(&n)
 	_ = fault.At("monitor.log.noted")
-	w.file.write(entries, len(notice), 0)
-	n.dropped, n.torn = w.file.dropped, w.file.torn
+	w.file.write(entries, notice, 0)
+	n.dropped, n.torn, n.excess = w.file.dropped, w.file.torn, w.file.excess
 	w.brought(&n)
 	_ = fault.At("monitor.log.brought")
-	return true
 }
 
 // brought notes that the batch of a note is in the log.
 func (w *logWriter) brought(n *note) {
 	s := w.sources[n.batch.stream]
+	if to := n.batch.to; w.limit != nil && to > n.done[s.i] {
+		n.excess.open[s.i] = w.journal.mem[to-1] != '\n'
+		if w.file != nil {
+			w.file.excess.open = n.excess.open
+		}
+	}
 	n.done[s.i] = n.batch.to
 	s.done.Store(n.batch.to)
 	n.batch = batch{}
@@ -198,12 +230,38 @@ func (w *logWriter) late(s *source) {
 	}
 }
 
+// lookAtDropped writes the notice of what was dropped when there are tokens for it, and tells the daemon when it may.
+func lookAtDropped(w *logWriter) {
+	w.writing.Lock()
+	defer w.release()
+	l, at := w.limit, time.Now()
+	l.armed = false
+	w.takeNext()
+	if w.journal == nil || w.file == nil {
+		return
+	}
+	l.refill(at)
+	if l.dropping = l.dropping && l.tokens < l.enough(); !l.dropping {
+		bringNotice(w, at)
+	}
+	if l.untold && at.Sub(l.saidAt) >= tellPause {
+		tellDropped(w, at)
+	}
+	switch {
+	case l.dropping || w.file.excess.Lines > 0: // on a full disk
+		lookLater(w, max(l.quantum(), noticePause))
+	case l.untold:
+		lookLater(w, tellPause-at.Sub(l.saidAt))
+	}
+}
+
 // end brings the rest of a stream that has ended to the log. After the last, which last tells, nothing more is written.
 func (w *logWriter) end(s *source, last func() bool) {
 	w.writing.Lock()
 	defer w.release()
 	w.takeNext()
 	w.bring(s, true)
+	lastNotice(w, s)
 	if last() {
 		w.finish()
 	}
@@ -226,6 +284,7 @@ func (w *logWriter) finish() {
 		w.file.leave()
 		w.file = nil
 	}
+	w.limit.stop()
 	if w.journal != nil {
 		w.journal.remove()
 		w.journal = nil
@@ -282,10 +341,11 @@ func (w *logWriter) takeNext() {
 		return
 	}
 	if w.file != nil {
-		w.next.dropped = w.file.dropped
+		w.next.dropped, w.next.excess = w.file.dropped, w.file.excess
 		w.file.close()
 	}
 	w.file, w.next = w.next, nil
+	bound(w, w.file)
 }
 
 // takeUp goes on with the log where another monitor was killed. It returns at once: a disk that hangs holds up only

@@ -20,6 +20,9 @@ type logFile struct {
 	id      fileID
 	dropped int64 // entries
 	torn    bool  // the last entry was cut off in the middle
+	excess  excess
+	rate    int64 // bytes a second; 0 is no limit
+	burst   int64
 	size    int64
 	sized   time.Time // when size was asked for
 }
@@ -54,7 +57,7 @@ func openLog(l *wire.Log) (*logFile, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("open log %s below %s: not a regular file", l.Path, l.Dir)
 	}
-	return &logFile{fd: fd, id: idOf(&st)}, nil
+	return &logFile{fd: fd, id: idOf(&st), rate: l.Rate, burst: l.Burst}, nil
 }
 
 func idOf(st *unix.Stat_t) fileID { return fileID{st.Dev, st.Ino} }
@@ -80,7 +83,8 @@ func makeParents(dir int, path string) error {
 	return unix.Close(at)
 }
 
-// notice is what has to be written before the next entries: the end of a torn entry, and how much was dropped.
+// notice is what has to be written before the next entries: the end of a torn entry, and how much was dropped. The same
+// fields make the same notice.
 func (l *logFile) notice(dst []byte, at time.Time) []byte {
 	if l.torn {
 		dst = append(dst, '\n')
@@ -88,6 +92,9 @@ func (l *logFile) notice(dst []byte, at time.Time) []byte {
 	if l.dropped > 0 {
 		text := fmt.Sprintf("[berth: the log could not be written, %d lines were dropped]", l.dropped)
 		dst = appendEntry(dst, appendHead(nil, at, 2), 'F', []byte(text))
+	}
+	if l.excess.Lines > 0 {
+		dst = l.excess.notice(dst, at, l.rate)
 	}
 	return dst
 }
@@ -112,6 +119,7 @@ func (l *logFile) write(entries []byte, notice, written int) {
 	}
 	if written >= notice {
 		l.dropped = 0
+		l.excess.noticed()
 	}
 	left := entries[max(written, notice):]
 	if l.torn && len(left) > 0 && left[0] == '\n' {
@@ -141,7 +149,8 @@ const noticePause, noticeTries = time.Second, 120
 
 // leave closes the log of output that has ended. What is still to be noticed there is written when there is room.
 func (l *logFile) leave() {
-	if l.fd < 0 || l.dropped == 0 && !l.torn {
+	clean := func() bool { return l.dropped == 0 && !l.torn && l.excess.Lines == 0 }
+	if l.fd < 0 || clean() {
 		l.close()
 		return
 	}
@@ -149,7 +158,7 @@ func (l *logFile) leave() {
 		defer l.close()
 		for range noticeTries {
 			notice := l.notice(nil, time.Now())
-			if l.write(notice, len(notice), 0); l.dropped == 0 && !l.torn {
+			if l.write(notice, len(notice), 0); clean() {
 				return
 			}
 			time.Sleep(noticePause)

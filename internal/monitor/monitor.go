@@ -154,6 +154,7 @@ func (m *Monitor) inventory() []wire.Container {
 	var all []wire.Container
 	for _, c := range m.containers {
 		if e, ok := c.entry(); ok {
+			e.Dropped = c.out.log.total.read()
 			all = append(all, e)
 		}
 	}
@@ -162,11 +163,16 @@ func (m *Monitor) inventory() []wire.Container {
 
 // tell gives an exit to every daemon that listens, and says whether one did.
 func (m *Monitor) tell(id string, e *wire.Exit) bool {
+	return publish(m, &wire.Reply{Container: id, Exit: e})
+}
+
+// publish sends every daemon that listens a message, and says whether there was one.
+func publish(m *Monitor, r *wire.Reply) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	told := false
 	for c := range m.subscribers {
-		if c.send(&wire.Reply{Container: id, Exit: e}) == nil {
+		if c.send(r) == nil {
 			told = true
 		}
 	}

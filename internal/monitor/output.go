@@ -64,8 +64,8 @@ type stream struct {
 	taking  sync.Mutex  // held while something is taken; taken before the log's writing
 }
 
-func newOutput(m *Monitor) *output {
-	return &output{log: &logWriter{m: m}, dry: make(chan struct{})}
+func newOutput(m *Monitor, ctr string) *output {
+	return &output{log: &logWriter{m: m, ctr: ctr}, dry: make(chan struct{})}
 }
 
 // open opens our end of stream n, a FIFO.

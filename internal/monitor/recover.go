@@ -19,17 +19,18 @@ func takeUpLog(w *logWriter, l *wire.Log) *logFile {
 	f, err := openLog(l)
 	if err != nil {
 		complain("take over the log: %v", err)
-		f = &logFile{fd: -1}
+		f = &logFile{fd: -1, rate: l.Rate, burst: l.Burst}
 	}
+	bound(w, f)
 	n := *w.journal.note()
-	f.dropped, f.torn = n.dropped, n.torn && f.id == n.log
+	f.dropped, f.torn, f.excess = n.dropped, n.torn && f.id == n.log, n.excess
 	if n.batch.stream == 0 {
 		return f
 	}
 	to := f
 	if f.id != n.log {
 		if old := findLog(l, n.log); old != nil {
-			old.dropped, old.torn = n.dropped, n.torn
+			old.dropped, old.torn, old.excess, old.rate = n.dropped, n.torn, n.excess, f.rate
 			to = old
 			defer old.close()
 		}
@@ -47,8 +48,9 @@ func takeUpLog(w *logWriter, l *wire.Log) *logFile {
 	to.write(entries, len(notice), written)
 	_ = fault.At("monitor.takeover.after")
 	f.dropped = to.dropped
-	n.log, n.dropped, n.torn = f.id, f.dropped, f.torn
+	n.log, n.dropped, n.torn, n.excess = f.id, f.dropped, f.torn, to.excess
 	w.brought(&n)
+	f.excess = n.excess
 	return f
 }
 

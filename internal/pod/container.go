@@ -135,6 +135,10 @@ func (p *pod) claimContainer(ctx context.Context, cfg *runtimeapi.ContainerConfi
 	if err != nil {
 		return "", img, inContainer("", cfg.Metadata.Name, p.id, err)
 	}
+	logs, err := newLogLimit(&p.s.cfg, p.rec.Load(), cfg.Metadata.Name)
+	if err != nil {
+		return "", img, inContainer("", cfg.Metadata.Name, p.id, err)
+	}
 	id := NewID()
 	var there *Container
 	err = p.update(ctx, "container.creating", func(r *Record) error {
@@ -150,7 +154,7 @@ func (p *pod) claimContainer(ctx context.Context, cfg *runtimeapi.ContainerConfi
 		r.Containers = append(r.Containers, &Container{
 			ID: id, State: Creating, CreatedAt: time.Now(), Digest: want, Config: ContainerConfig{m},
 			Image: img.ID, ImageRef: img.Ref, Volumes: img.record(), Layers: img.layers(), StopSignal: sig, Cgroup: p.s.cfg.cgroup(r, id),
-			Storage: storage,
+			Storage: storage, LogLimit: logs,
 		})
 		live := newContainer(p, id)
 		live.ours = true
@@ -499,7 +503,11 @@ func (r *Record) log(c *Container) runtime.Log {
 	if dir == "" || path == "" {
 		return runtime.Log{}
 	}
-	return runtime.Log{Dir: dir, Path: path}
+	log := runtime.Log{Dir: dir, Path: path}
+	if c.LogLimit != nil {
+		log.Rate, log.Burst = c.LogLimit.Rate, c.LogLimit.Burst
+	}
+	return log
 }
 
 // LogPath is the container's log file, "" when it has none.

@@ -127,6 +127,7 @@ type Pods struct {
 
 	usage      usageReading
 	storage    storageWatch
+	logs       logWatch
 	strays     strayWatch
 	categories int  // of SELinux, of which pods get two each
 	projects   bool // the writable layers are on a file system that keeps account of projects

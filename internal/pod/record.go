@@ -78,6 +78,8 @@ type Container struct {
 	Resources Resources `json:",omitzero"`
 	// Storage is what it may write to its root. Records of an earlier release have none.
 	Storage *Storage `json:",omitempty"`
+	// LogLimit is what may be written to its log; nil is no limit.
+	LogLimit *LogLimit `json:",omitempty"`
 }
 
 // PodConfig and ContainerConfig hold a CRI message together with its JSON form, which is made once: a record is written

@@ -52,6 +52,9 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	if _, err := shmSize(cfg, options); err != nil {
 		return "", inPod(cfg.Metadata, err)
 	}
+	if _, err := logLimits(cfg, options.Log); err != nil {
+		return "", inPod(cfg.Metadata, err)
+	}
 	if err := checkStorage(&s.cfg, cfg, options.Storage); err != nil {
 		return "", inPod(cfg.Metadata, err)
 	}

@@ -133,6 +133,7 @@ func limitStorage(l *container, c *Container) error {
 // removeWritable takes away what a container has written, and its limit first: nobody finds that by a directory that is
 // gone. A limit that stays keeps its number from being used again, and nothing else.
 func removeWritable(l *container, c *Container) error {
+	l.p.s.logs.forget(c.ID)
 	dir := l.p.s.cfg.writable(l.p.id, c.ID)
 	if l.p.s.projects {
 		if err := rootfs.ClearQuota(dir); err != nil {

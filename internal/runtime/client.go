@@ -21,8 +21,8 @@ import (
 // client is a connection to one monitor.
 type client struct {
 	conn    *net.UnixConn
-	silence *silence // what it has let pass unanswered
-	onExit  func(ctr string, e *wire.Exit)
+	silence *silence            // what it has let pass unanswered
+	onOther func(r *wire.Reply) // of what nobody has asked for
 	onLost  func()
 
 	send sync.Mutex // guards writing to conn
@@ -52,8 +52,8 @@ func dial(dir string) (*net.UnixConn, error) {
 	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/m.sock", d.Fd()), Net: "unixpacket"})
 }
 
-func newClient(conn *net.UnixConn, silence *silence, onExit func(string, *wire.Exit), onLost func()) *client {
-	c := &client{conn: conn, silence: silence, onExit: onExit, onLost: onLost, waiting: map[uint64]chan answer{}}
+func newClient(conn *net.UnixConn, silence *silence, onOther func(*wire.Reply), onLost func()) *client {
+	c := &client{conn: conn, silence: silence, onOther: onOther, onLost: onLost, waiting: map[uint64]chan answer{}}
 	go c.read()
 	return c
 }
@@ -118,9 +118,7 @@ func (c *client) take(r *wire.Reply, fds []*os.File) {
 	c.hear()
 	if r.ID == 0 {
 		closeFiles(fds)
-		if r.Exit != nil {
-			c.onExit(r.Container, r.Exit)
-		}
+		c.onOther(r)
 		return
 	}
 	c.mu.Lock()

@@ -88,7 +88,7 @@ func (l Log) wire() *wire.Log {
 	if l.Path == "" {
 		return nil
 	}
-	return &wire.Log{Dir: l.Dir, Path: l.Path}
+	return &wire.Log{Dir: l.Dir, Path: l.Path, Rate: l.Rate, Burst: l.Burst}
 }
 
 // Signal sends a signal to the container's first process; nil when that has ended. It needs no monitor, but for a

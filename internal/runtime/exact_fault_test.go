@@ -49,3 +49,38 @@ func TestLogOfAMonitorKilledAt(t *testing.T) {
 		})
 	}
 }
+
+// TestLimitedLogOfAMonitorKilledAt kills monitors at each point of what they do with a log that is limited: nothing is
+// there twice, and what is there and what the log says was dropped is all.
+func TestLimitedLogOfAMonitorKilledAt(t *testing.T) {
+	for _, point := range []string{"taken", "noted", "written", "brought", "rebased", "excess"} {
+		for _, nth := range []int{1, 3, 9} {
+			plan := fmt.Sprintf("monitor.log.%s=kill#%d", point, nth)
+			t.Run(plan, func(t *testing.T) {
+				t.Setenv("BERTH_FAULT", plan)
+				g := newQuietRig(t)
+				defer g.clear()
+				const lines = 6000
+				ctr := g.limitedTo(100_000, 32<<10, "usleep 200000; "+numbers(lines))
+				seen := map[int]bool{}
+				for end := time.Now().Add(20 * time.Second); len(seen) < 4 && !g.told(ctr) && time.Now().Before(end); {
+					if pids, _ := g.cfg.monitorGroup(g.pod).Pids(); len(pids) == 1 {
+						seen[pids[0]] = true
+					}
+					time.Sleep(time.Millisecond)
+				}
+				_ = os.Unsetenv("BERTH_FAULT")
+				if e := g.exit(ctr); !honest(e, 3) {
+					t.Errorf("exit %+v", e)
+				}
+				sum := g.tally(ctr)
+				if sum.dropped == 0 || sum.lines+sum.dropped != 2*lines {
+					t.Errorf("%+v of %d lines", sum, 2*lines)
+				}
+				if len(seen) < 2 {
+					t.Error("no monitor was killed")
+				}
+			})
+		}
+	}
+}

@@ -17,7 +17,8 @@ import (
 // would end if nobody held it, and with the container's end what its monitor has not taken of its output.
 type handle struct {
 	pidfd, console, stdin *os.File
-	output                []int // raw: this process is not to be woken by what a container writes
+	output                []int   // raw: this process is not to be woken by what a container writes
+	dropped               Dropped // of its log, as far as it was told
 }
 
 // openOutput opens the FIFOs of a container's output, for nobody to read. One with a terminal has none.
@@ -62,6 +63,20 @@ func (s *handles) add(ctr string, h handle) {
 		return
 	}
 	s.of[ctr] = h
+}
+
+// dropped is what was dropped of a container's log since the last time; nothing of one that has no handle.
+func (s *handles) dropped(ctr string, all Dropped) (since Dropped) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h, has := s.of[ctr]
+	if !has || all.Bytes <= h.dropped.Bytes {
+		return Dropped{}
+	}
+	since = Dropped{Lines: all.Lines - h.dropped.Lines, Bytes: all.Bytes - h.dropped.Bytes}
+	h.dropped = all
+	s.of[ctr] = h
+	return since
 }
 
 func (s *handles) has(ctr string) bool {

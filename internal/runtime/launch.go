@@ -52,7 +52,7 @@ func (r *Runtime) Shutdown(ctx context.Context, pod string) error {
 	cancel()
 	if c == nil {
 		if conn, err := dial(r.cfg.dir(pod)); err == nil {
-			c = newClient(conn, &silence{}, func(string, *wire.Exit) {}, func() {})
+			c = newClient(conn, &silence{}, func(*wire.Reply) {}, func() {})
 		}
 	}
 	if c != nil {

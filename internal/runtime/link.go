@@ -157,7 +157,8 @@ func (l *link) establish(ctx context.Context) ([]wire.Container, error) {
 	}
 	var c *client
 	made := make(chan struct{})
-	c = newClient(conn, &l.silence, l.exited, func() { <-made; l.lost(c) })
+	take := func(r *wire.Reply) { unasked(l, r) }
+	c = newClient(conn, &l.silence, take, func() { <-made; l.lost(c) })
 	close(made)
 	list, err := hello(ctx, c)
 	if err != nil {
@@ -175,6 +176,7 @@ func (l *link) join(ctx context.Context, c *client, list []wire.Container) error
 			handOver(ctx, l, c, e)
 			hold(ctx, l, c, e)
 		}
+		tellDropped(l, e.ID, e.Dropped)
 	}
 	l.mu.Lock()
 	if l.ended {
@@ -225,6 +227,9 @@ func hold(ctx context.Context, l *link, c *client, e wire.Container) {
 		return
 	}
 	h := handle{pidfd: pidfd(e.Process)}
+	if e.Dropped != nil {
+		h.dropped = *e.Dropped
+	}
 	if e.Terminal {
 		ctx, cancel := context.WithTimeoutCause(ctx, c.patience(), errNoMonitor)
 		a, err := c.ask(ctx, wire.Request{Op: wire.Console, Container: e.ID})
@@ -237,6 +242,25 @@ func hold(ctx context.Context, l *link, c *client, e wire.Container) {
 	}
 	h.output = openOutput(l.cfg.bundle(l.pod, e.ID))
 	l.handles.add(e.ID, h)
+}
+
+// unasked takes what the monitor says unasked.
+func unasked(l *link, r *wire.Reply) {
+	tellDropped(l, r.Container, r.Dropped)
+	if r.Exit != nil {
+		l.exited(r.Container, r.Exit)
+	}
+}
+
+// tellDropped tells what was dropped of a container's log since that was last told. What was when the daemon began is
+// not.
+func tellDropped(l *link, ctr string, all *wire.Dropped) {
+	if all == nil || l.cfg.OnDropped == nil {
+		return
+	}
+	if d := l.handles.dropped(ctr, *all); d.Bytes > 0 {
+		l.cfg.OnDropped(l.pod, ctr, d)
+	}
 }
 
 // exited tells of an exit, once.

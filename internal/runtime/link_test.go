@@ -26,7 +26,7 @@ func TestHandOverOfWhatExits(t *testing.T) {
 	}
 	l := newLink(&Config{Log: slog.New(slog.DiscardHandler)}, "p1", newReplacements())
 	l.handles.add("c1", handle{pidfd: held})
-	c := newClient(daemon, &silence{}, func(string, *wire.Exit) {}, func() {})
+	c := newClient(daemon, &silence{}, func(*wire.Reply) {}, func() {})
 	c.send.Lock()
 	handed := make(chan struct{})
 	go func() {
@@ -92,5 +92,27 @@ func awaitRequest(t *testing.T, c *client) {
 			t.Fatal("nothing is asked")
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestDroppedIsToldOnce has totals of what was dropped be told in parts, and nothing that was told before this daemon.
+func TestDroppedIsToldOnce(t *testing.T) {
+	h := newHandles()
+	h.add("adopted", handle{dropped: Dropped{Lines: 5, Bytes: 50}})
+	h.add("new", handle{})
+	for i, c := range []struct {
+		ctr       string
+		all, want Dropped
+	}{
+		{"adopted", Dropped{Lines: 5, Bytes: 50}, Dropped{}},
+		{"adopted", Dropped{Lines: 7, Bytes: 80}, Dropped{Lines: 2, Bytes: 30}},
+		{"adopted", Dropped{Lines: 6, Bytes: 70}, Dropped{}}, // late
+		{"new", Dropped{Lines: 3, Bytes: 30}, Dropped{Lines: 3, Bytes: 30}},
+		{"new", Dropped{Lines: 3, Bytes: 30}, Dropped{}},
+		{"gone", Dropped{Lines: 3, Bytes: 30}, Dropped{}},
+	} {
+		if got := h.dropped(c.ctr, c.all); got != c.want {
+			t.Errorf("%d: %+v, wanted %+v", i, got, c.want)
+		}
 	}
 }

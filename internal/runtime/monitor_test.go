@@ -212,7 +212,7 @@ func TestFullDisk(t *testing.T) {
 	g.ok(unix.Mount("tmpfs", small, "tmpfs", 0, "size=64k"))
 	defer func() { g.ok(unix.Unmount(small, unix.MNT_DETACH)) }()
 	ctr := g.create("seq 1 40000; sleep 1; echo behind; exec sleep 1000")
-	g.ok(g.Start(t.Context(), g.pod, ctr, Log{small, "log"}, deadline))
+	g.ok(g.Start(t.Context(), g.pod, ctr, Log{Dir: small, Path: "log"}, deadline))
 	path := filepath.Join(small, "log")
 	g.within(10*time.Second, "the writer is through", func() bool {
 		out, _ := g.exec(ctr, "cat /proc/1/cmdline")
@@ -259,7 +259,7 @@ func TestStartedTwice(t *testing.T) {
 	freeze()
 	started := make(chan error, 2)
 	for range cap(started) {
-		go func() { started <- g.Start(t.Context(), g.pod, ctr, Log{dir, "log"}, deadline) }()
+		go func() { started <- g.Start(t.Context(), g.pod, ctr, Log{Dir: dir, Path: "log"}, deadline) }()
 	}
 	select {
 	case err := <-started:
@@ -270,7 +270,7 @@ func TestStartedTwice(t *testing.T) {
 	for range cap(started) {
 		g.ok(<-started)
 	}
-	g.ok(g.Start(t.Context(), g.pod, ctr, Log{dir, "log"}, deadline))
+	g.ok(g.Start(t.Context(), g.pod, ctr, Log{Dir: dir, Path: "log"}, deadline))
 	g.within(15*time.Second, "it has begun", func() bool {
 		text, _ := os.ReadFile(filepath.Join(dir, "log"))
 		return strings.Count(string(text), "begun\n") == 1
@@ -279,7 +279,7 @@ func TestStartedTwice(t *testing.T) {
 	if e := g.exit(ctr); e.Signal != 9 {
 		t.Errorf("exit %+v", e)
 	}
-	g.ok(g.Start(t.Context(), g.pod, ctr, Log{dir, "log"}, deadline)) // it was started, and has ended since
+	g.ok(g.Start(t.Context(), g.pod, ctr, Log{Dir: dir, Path: "log"}, deadline)) // it was started, and has ended since
 }
 
 // TestHungLogDisk freezes the file system of one container's log: all but its log goes on.
@@ -287,7 +287,7 @@ func TestHungLogDisk(t *testing.T) {
 	g := newRig(t)
 	frozen, freeze, thaw := g.onFrozenDisk()
 	ctr, other := g.create("while :; do echo x; done"), g.run("while read line; do echo got $line; done", func(c *Create) { c.Stdin = true })
-	g.ok(g.Start(t.Context(), g.pod, ctr, Log{frozen, "log"}, deadline))
+	g.ok(g.Start(t.Context(), g.pod, ctr, Log{Dir: frozen, Path: "log"}, deadline))
 	freeze()
 	time.Sleep(300 * time.Millisecond)
 	if out, code := g.exec(other, "echo hi"); out != "hi\n" || code != 0 {

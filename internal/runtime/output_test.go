@@ -139,7 +139,7 @@ func TestReopenLog(t *testing.T) {
 			t.Fatalf("entry %d of both files is %+v", i, e)
 		}
 	}
-	if err := g.ReopenLog(t.Context(), g.pod, ctr, Log{g.logs, "other/0.log"}); err == nil {
+	if err := g.ReopenLog(t.Context(), g.pod, ctr, Log{Dir: g.logs, Path: "other/0.log"}); err == nil {
 		t.Error("the log of a container that has ended was opened")
 	}
 	if _, err := os.Stat(filepath.Join(g.logs, "other/0.log")); err == nil {
@@ -156,7 +156,7 @@ func TestLogPaths(t *testing.T) {
 	g.ok(os.Symlink(filepath.Join(outside, "f"), filepath.Join(g.logs, "file")))
 	ctr := g.create("echo escaped")
 	for _, path := range []string{"../outside/f", outside + "/f", "link/f", "file", "a/../../outside/f", "."} {
-		if err := g.Start(t.Context(), g.pod, ctr, Log{g.logs, path}, deadline); err == nil {
+		if err := g.Start(t.Context(), g.pod, ctr, Log{Dir: g.logs, Path: path}, deadline); err == nil {
 			t.Fatalf("a log at %s was opened", path)
 		}
 	}

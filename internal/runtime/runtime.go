@@ -49,6 +49,8 @@ type Config struct {
 	Tick time.Duration
 	// OnExit is told of each exit, from when a pod is launched or adopted. Exits before that are in the inventory.
 	OnExit func(pod, ctr string, e Exit)
+	// OnDropped is told of what was dropped of a container's log since it was last told. nil is nobody.
+	OnDropped func(pod, ctr string, d Dropped)
 }
 
 // Handler is an OCI runtime as configured. It is kept with what was made by it.
@@ -113,7 +115,15 @@ type Create struct {
 type Owner = wire.Owner
 
 // Log is a file below a directory; an empty Path is no log.
-type Log struct{ Dir, Path string }
+type Log struct {
+	Dir, Path string
+	// Rate and Burst are how many bytes may be written to it in a second, and at once. A Rate of 0 is no limit. They
+	// count at the start of the container.
+	Rate, Burst int64
+}
+
+// Dropped is what is not in a container's log because of the log's rate.
+type Dropped = wire.Dropped
 
 // Runtime starts monitors and speaks to them. Its methods may be called concurrently.
 type Runtime struct {

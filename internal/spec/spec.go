@@ -104,6 +104,15 @@ type Handler struct {
 	// for; 0 is the default of 64 MiB, and no limit.
 	ShmSize, MaxShmSize int64
 	Storage             Storage
+	Log                 Log
+}
+
+// Log is what may be written to the logs of a handler's containers, in bytes a second and at once. A Rate of 0 is no
+// limit, and a Burst of 0 is as much as Rate.
+type Log struct {
+	Rate, Burst int64 // of containers whose pod asks for no other
+	// MaxRate and MaxBurst are the most that a pod may ask for; 0 is as much as Rate and Burst say, where they do.
+	MaxRate, MaxBurst int64
 }
 
 // Storage is what the writable layers of a handler's containers may take, in bytes and in inodes. 0 of a limit is none.

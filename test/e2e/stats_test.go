@@ -530,6 +530,7 @@ func TestDaemonMetrics(t *testing.T) {
 	r.ok(err)
 	for _, want := range []string{
 		`berth_pods{state="ready"} 1`, `berth_containers{state="running"} 1`, "berth_problems 0", "berth_build_info{",
+		"berth_log_dropped_bytes_total 0", "berth_log_dropped_lines_total 0",
 		"berth_storage_limit_containers 0", "berth_storage_limit_reached_total 0",
 		`berth_call_duration_seconds_count{code="OK",method="RunPodSandbox"} 1`, `berth_call_duration_seconds_count{code="OK",method="PullImage"} 1`,
 		`berth_step_duration_seconds_count{plan="pod",step="network",way="do"} 1`, `berth_step_duration_seconds_count{plan="container",step="process",way="do"} 1`,

@@ -72,6 +72,8 @@ func isZero(at any) bool {
 		return *p == nil
 	case **Owner:
 		return *p == nil
+	case **Dropped:
+		return *p == nil
 	}
 	return false
 }
@@ -103,6 +105,8 @@ func appendValue(b []byte, at any) []byte {
 	case **Exit:
 		return appendObject(b, *p)
 	case **Owner:
+		return appendObject(b, *p)
+	case **Dropped:
 		return appendObject(b, *p)
 	case Object:
 		return appendObject(b, p)
@@ -222,6 +226,9 @@ func (s *scanner) nested(at any, depth int) (err error) {
 		return s.object(*p, depth)
 	case **Owner:
 		*p = new(Owner)
+		return s.object(*p, depth)
+	case **Dropped:
+		*p = new(Dropped)
 		return s.object(*p, depth)
 	case Object:
 		return s.object(p, depth)

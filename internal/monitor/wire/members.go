@@ -18,7 +18,7 @@ func (b *Bundle) members() []member {
 }
 
 func (l *Log) members() []member {
-	return []member{{"dir", &l.Dir, true}, {"path", &l.Path, true}}
+	return []member{{"dir", &l.Dir, true}, {"path", &l.Path, true}, {"rate", &l.Rate, false}, {"burst", &l.Burst, false}}
 }
 
 func (p *Process) members() []member {
@@ -36,7 +36,12 @@ func (c *Container) members() []member {
 	return []member{
 		{"id", &c.ID, true}, {"state", &c.State, true}, {"process", &c.Process, true}, {"tty", &c.Terminal, false},
 		{"stdinOnce", &c.StdinOnce, false}, {"started", &c.Started, false}, {"exit", &c.Exit, false},
+		{"dropped", &c.Dropped, false},
 	}
+}
+
+func (d *Dropped) members() []member {
+	return []member{{"lines", &d.Lines, true}, {"bytes", &d.Bytes, true}}
 }
 
 func (r *Reply) members() []member {
@@ -44,6 +49,7 @@ func (r *Reply) members() []member {
 		{"id", &r.ID, false}, {"error", &r.Error, false}, {"version", &r.Version, false}, {"pid", &r.PID, false},
 		{"containers", &r.Containers, false}, {"process", &r.Process, false}, {"code", &r.Code, false},
 		{"timedOut", &r.TimedOut, false}, {"full", &r.Full, false}, {"ctr", &r.Container, false}, {"exit", &r.Exit, false},
+		{"dropped", &r.Dropped, false},
 	}
 }
 

@@ -82,10 +82,19 @@ type Owner struct {
 	GID int `json:"gid"`
 }
 
-// Log is a file below a directory.
+// Log is a file below a directory, and what may be written to it: Rate bytes a second, and Burst at once. A Rate of 0
+// is no limit.
 type Log struct {
-	Dir  string `json:"dir"`
-	Path string `json:"path"`
+	Dir   string `json:"dir"`
+	Path  string `json:"path"`
+	Rate  int64  `json:"rate,omitempty"`
+	Burst int64  `json:"burst,omitempty"`
+}
+
+// Dropped is what a container has written that is not in its log, because of the log's rate, since the container began.
+type Dropped struct {
+	Lines int64 `json:"lines"`
+	Bytes int64 `json:"bytes"`
 }
 
 // Process is a process that cannot be mistaken for another.
@@ -123,9 +132,11 @@ type Container struct {
 	StdinOnce bool    `json:"stdinOnce,omitempty"` // it has an input that is meant for one client, and has not been closed
 	Started   int64   `json:"started,omitempty"`
 	Exit      *Exit   `json:"exit,omitempty"`
+	// Dropped is nil where nothing was.
+	Dropped *Dropped `json:"dropped,omitempty"`
 }
 
-// Reply is what a monitor sends: the answer to the request ID, or, with ID 0, an exit.
+// Reply is what a monitor sends: the answer to the request ID, or, with ID 0, an exit or what was dropped of a log.
 type Reply struct {
 	ID    uint64 `json:"id,omitempty"`
 	Error string `json:"error,omitempty"`
@@ -138,6 +149,7 @@ type Reply struct {
 	TimedOut   bool        `json:"timedOut,omitempty"`
 	Full       bool        `json:"full,omitempty"` // drain: not all are read; the others are closed
 
-	Container string `json:"ctr,omitempty"` // an exit
-	Exit      *Exit  `json:"exit,omitempty"`
+	Container string   `json:"ctr,omitempty"` // what follows is of
+	Exit      *Exit    `json:"exit,omitempty"`
+	Dropped   *Dropped `json:"dropped,omitempty"`
 }

@@ -34,7 +34,9 @@ func valid(v reflect.Value) {
 // TestSameAsEncodingJSON checks every type both ways against encoding/json, which the daemon uses.
 func TestSameAsEncodingJSON(t *testing.T) {
 	r := rand.New(rand.NewSource(1))
-	for _, proto := range []Object{&Request{}, &Bundle{}, &Log{}, &Process{}, &Exit{}, &Container{}, &Reply{}} {
+	for _, proto := range []Object{
+		&Request{}, &Bundle{}, &Log{}, &Process{}, &Exit{}, &Dropped{}, &Container{}, &Reply{},
+	} {
 		typ := reflect.TypeOf(proto).Elem()
 		for range 300 {
 			v, _ := quick.Value(typ, r)

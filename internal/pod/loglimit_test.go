@@ -1,0 +1,99 @@
+package pod
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/fail"
+	"berth/internal/runtime"
+	"berth/internal/spec"
+)
+
+func TestLogLimit(t *testing.T) {
+	usual := spec.Log{Rate: 100_000}
+	for name, c := range map[string]struct {
+		rate, burst, own string // annotations
+		of               spec.Log
+		want             LogLimit
+		says             string
+	}{
+		"nobody says":             {},
+		"the handler":             {of: usual, want: LogLimit{100_000, 100_000}},
+		"the handler's burst":     {of: spec.Log{Rate: 2048, Burst: 80_000}, want: LogLimit{2048, 80_000}},
+		"a little rate":           {of: spec.Log{Rate: 2048}, want: LogLimit{2048, 64 << 10}},
+		"a burst alone":           {burst: "1M"},
+		"the pod":                 {rate: "1Mi", burst: "10Mi", want: LogLimit{1 << 20, 10 << 20}},
+		"the container":           {rate: "1M", own: "2M", want: LogLimit{2e6, 2e6}},
+		"less than usual":         {rate: "50k", of: usual, want: LogLimit{50_000, 64 << 10}},
+		"more than usual":         {rate: "200k", of: usual, says: "100000 that log_rate allows"},
+		"more for one":            {own: "200k", of: usual, says: "log-rate.berth/main"},
+		"more at once":            {burst: "200k", of: usual, says: "100000 that max_log_burst allows"},
+		"as much as is allowed":   {rate: "1M", of: spec.Log{Rate: 100_000, MaxRate: 1e6}, want: LogLimit{1e6, 1e6}},
+		"more than is allowed":    {rate: "2M", of: spec.Log{Rate: 100_000, MaxRate: 1e6}, says: "max_log_rate"},
+		"more at once, allowed":   {burst: "2M", of: spec.Log{Rate: 100_000, MaxBurst: 3e6}, want: LogLimit{100_000, 2e6}},
+		"no limit, where one is":  {rate: "0", of: usual, says: "at least 1024"},
+		"no quantity":             {rate: "much", says: "not a quantity"},
+		"a burst that is too low": {rate: "1M", burst: "1k", says: "at least 65536"},
+	} {
+		asks := map[string]string{}
+		for name, value := range map[string]string{
+			LogRateAnnotation: c.rate, LogBurstAnnotation: c.burst, LogRateOfContainer + "main": c.own,
+		} {
+			if value != "" {
+				asks[name] = value
+			}
+		}
+		cfg := &runtimeapi.PodSandboxConfig{Annotations: asks}
+		got, err := logLimit(cfg, c.of, "main")
+		if _, whole := logLimits(cfg, c.of); (whole != nil) != (c.says != "") {
+			t.Errorf("%s: the pod: %v", name, whole)
+		}
+		switch {
+		case c.says != "" && (!fail.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), c.says)):
+			t.Errorf("%s: %v", name, err)
+		case c.says == "" && (err != nil || got == nil && c.want != LogLimit{} || got != nil && *got != c.want):
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
+// TestLogDropped counts what is told of logs, publishes it, and warns of each container once a minute.
+func TestLogDropped(t *testing.T) {
+	b := open(t)
+	pod, ctr := started(t, b)
+	if err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *Record) error {
+		return r.edit(ctr, func(c *Container) error { c.LogLimit = &LogLimit{1024, 65536}; return nil })
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w := b.Watch()
+	defer w.Close()
+	for range 2 {
+		LogDropped(b.Pods, pod, ctr, runtime.Dropped{Lines: 3, Bytes: 500})
+		e := take(t, w, "container 4")[0]
+		if e.ID != ctr || e.Reason != ReasonLogLimit || !strings.HasPrefix(e.Message, "3 lines (500 bytes)") {
+			t.Errorf("%+v", e)
+		}
+	}
+	LogDropped(b.Pods, pod, NewID(), runtime.Dropped{Lines: 1, Bytes: 1})
+	none(t, w)
+	if got := DroppedOfLogs(b.Pods); got != (runtime.Dropped{Lines: 7, Bytes: 1001}) || len(b.logs.of) != 1 {
+		t.Errorf("%+v of %d", got, len(b.logs.of))
+	}
+	c := b.index.Load().pods[pod].rec.Load().container(ctr)
+	if i := LogInfoOf(b.Pods, c); i != (LogInfo{1024, 65536, 6, 1000}) {
+		t.Errorf("%+v", i)
+	}
+	d, now := runtime.Dropped{Lines: 1, Bytes: 1}, time.Now()
+	if b.logs.add(ctr, d, true, now) || !b.logs.add(ctr, d, true, now.Add(time.Minute)) {
+		t.Error("it is not warned once a minute")
+	}
+	b.logs.forget(ctr)
+	if len(b.logs.of) != 0 {
+		t.Error("a removed container is not forgotten")
+	}
+}
