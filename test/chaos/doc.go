@@ -59,6 +59,7 @@ func Run(o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer r.tellEvery(time.Minute)()
 	l := newLoad(s)
 	l.begin()
 	k := newStriker(s, l, m)

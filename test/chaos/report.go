@@ -100,6 +100,24 @@ func (r *Report) hits() (n int) {
 	return n
 }
 
+// tellEvery says how far the run is, again and again until it is stopped: a run that waits for something is not dead.
+func (r *Report) tellEvery(pause time.Duration) (stop func()) {
+	ended := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(pause)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				r.say("%s", r.Line())
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return func() { close(ended) }
+}
+
 // Line is the state of a run in one line.
 func (r *Report) Line() string {
 	r.mu.Lock()

@@ -62,7 +62,6 @@ func (k *striker) upTo(most time.Duration) time.Duration {
 // strikeAll strikes until there were enough strikes, or the time is over. Strikes wait for progress, since on a
 // machine that is busy with other things they would meet nobody.
 func (k *striker) strikeAll() {
-	told := time.Now()
 	for n := 0; (k.s.Strikes == 0 || n < k.s.Strikes) && !k.isOver(); {
 		p := k.next()
 		k.await(p.progress)
@@ -70,10 +69,6 @@ func (k *striker) strikeAll() {
 		if k.strike(p) {
 			n++
 			k.s.report.struck(p.String())
-		}
-		if time.Since(told) > time.Minute {
-			told = time.Now()
-			k.s.report.say("%s", k.s.report.Line())
 		}
 	}
 }
