@@ -344,8 +344,11 @@ func TestStatsInStreams(t *testing.T) {
 		defer func() { _ = conn.Close() }()
 		client := v1.NewRuntimeServiceClient(conn)
 		p := r.pod()
-		// Annotations that are large enough for several parts.
-		large := func(c *v1.ContainerConfig) { c.Annotations = map[string]string{"large": strings.Repeat("x", 700<<10)} }
+		// Labels and annotations that are large enough for several parts.
+		large := func(c *v1.ContainerConfig) {
+			c.Annotations = map[string]string{"large": strings.Repeat("x", 350<<10)}
+			c.Labels = map[string]string{"large": strings.Repeat("x", 350<<10)}
+		}
 		a, b := p.start(busybox("a", "sleep 1000", large)), p.start(busybox("b", "sleep 1000", large))
 		ctrs, err := client.StreamContainerStats(ctx(), &v1.StreamContainerStatsRequest{Filter: &v1.ContainerStatsFilter{PodSandboxId: p.id}})
 		r.ok(err)
