@@ -105,6 +105,8 @@ type kill struct {
 
 func (k kill) String() string { return fmt.Sprintf("%s/%s#%d", k.name, k.point, k.occurrence) }
 
+var errNotPassed = errors.New("the point was not passed")
+
 // TestMatrix learns the points and then kills the daemon at each.
 func TestMatrix(t *testing.T) {
 	runtime := node.Crun
@@ -118,6 +120,12 @@ func TestMatrix(t *testing.T) {
 			t.Parallel()
 			n := pool.take(t, runtime)
 			err := run(n, k.scenario, fmt.Sprintf("%s=kill#%d", k.point, k.occurrence))
+			// A record is written behind what happens (ADR 44): two changes that come close together are one write.
+			for tries := 1; errors.Is(err, errNotPassed) && strings.HasPrefix(k.point, "record.") && tries < 3; tries++ {
+				if err = n.RemoveAll(); err == nil {
+					err = run(n, k.scenario, fmt.Sprintf("%s=kill#%d", k.point, k.occurrence))
+				}
+			}
 			if err != nil {
 				t.Errorf("%v\nthe daemons' log ends with:\n%s", err, n.DaemonLog(40))
 			}
@@ -317,7 +325,7 @@ func (r *runner) finish() error {
 		return errors.New("the planted error was not seen")
 	}
 	if r.died < want {
-		return fmt.Errorf("the daemon died %d times, and should have %d times: the point was not passed", r.died, want)
+		return fmt.Errorf("the daemon died %d times, and should have %d times: %w", r.died, want, errNotPassed)
 	}
 	if err := r.n.RemoveAll(); err != nil {
 		return err
