@@ -24,14 +24,6 @@ const (
 	runNamespace  = "berth"
 )
 
-// The annotations by which a pod says what its containers may write to their roots.
-const (
-	storageAnnotation = "pod.berth/storage-size"
-	inodesAnnotation  = "pod.berth/storage-inodes"
-
-	logRateAnnotation, logBurstAnnotation = "pod.berth/log-rate", "pod.berth/log-burst"
-)
-
 func madeByRun(p *runtimeapi.PodSandbox) bool { return p.GetLabels()[runLabel] != "" }
 
 // logDirectoryName is where in the directory of logs those of a pod are.
@@ -98,8 +90,8 @@ func (o *runOptions) pod(uid string) (*runtimeapi.PodSandboxConfig, error) {
 	}
 	cfg.Annotations = map[string]string{logAnnotation: cfg.LogDirectory}
 	for name, value := range map[string]string{
-		storageAnnotation: o.storage, inodesAnnotation: o.inodes,
-		logRateAnnotation: o.logRate, logBurstAnnotation: o.logBurst,
+		spec.StorageSizeAnnotation: o.storage, spec.StorageInodesAnnotation: o.inodes,
+		spec.LogRateAnnotation: o.logRate, spec.LogBurstAnnotation: o.logBurst,
 	} {
 		if value != "" {
 			cfg.Annotations[name] = value

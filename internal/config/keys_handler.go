@@ -118,7 +118,7 @@ var handlerKeys = []key[Handler]{
 	},
 	{
 		name:    "log_rate",
-		field:   of(func(h *Handler) *int64 { return &h.LogRate }, atLeast("bytes", LeastLogRate), 0),
+		field:   of(func(h *Handler) *int64 { return &h.LogRate }, logBytes(LeastLogRate), 0),
 		comment: "Bytes a second that may be written to a container's log, unless pod.berth/log-rate says it. 0: no limit.",
 		meaning: "bytes a second that may be written to each container's log, where the pod's annotation " +
 			"`pod.berth/log-rate` says nothing; what is over it is dropped; 0: no limit; see " +
@@ -126,7 +126,7 @@ var handlerKeys = []key[Handler]{
 	},
 	{
 		name:  "log_burst",
-		field: of(func(h *Handler) *int64 { return &h.LogBurst }, atLeast("bytes", LeastLogBurst), 0),
+		field: of(func(h *Handler) *int64 { return &h.LogBurst }, logBytes(LeastLogBurst), 0),
 		comment: "Bytes that may be written at once, unless pod.berth/log-burst says it. 0: as many as in a second, and at " +
 			"least 64 KiB.",
 		meaning: "bytes that may be written at once, where the pod's annotation `pod.berth/log-burst` says nothing; 0: as " +
@@ -134,13 +134,13 @@ var handlerKeys = []key[Handler]{
 	},
 	{
 		name:    "max_log_rate",
-		field:   of(func(h *Handler) *int64 { return &h.MaxLogRate }, atLeast("bytes", LeastLogRate), 0),
+		field:   of(func(h *Handler) *int64 { return &h.MaxLogRate }, logBytes(LeastLogRate), 0),
 		comment: "The most bytes a second that a pod may ask for. 0: as log_rate says.",
 		meaning: "the most bytes a second that a pod may ask for; 0: as many as `log_rate` says, any number where that is 0",
 	},
 	{
 		name:    "max_log_burst",
-		field:   of(func(h *Handler) *int64 { return &h.MaxLogBurst }, atLeast("bytes", LeastLogBurst), 0),
+		field:   of(func(h *Handler) *int64 { return &h.MaxLogBurst }, logBytes(LeastLogBurst), 0),
 		comment: "The most bytes at once that a pod may ask for. 0: as log_burst says, or what a second has.",
 		meaning: "the most bytes at once that a pod may ask for; 0: as many as `log_burst` says, or else as the most that " +
 			"a pod may ask for a second, and at least 64 KiB; any number where the rate is unlimited, too",
@@ -187,22 +187,19 @@ var handlerKeys = []key[Handler]{
 }
 
 // storage is a limit of a writable layer: none, or enough to make a container in.
-// atLeast is a number of some unit that is 0 or not too little.
-func atLeast(unit string, lowest int64) kind[int64] {
-	k := between[int64](unit, 0, 1<<50)
-	return k.with(fmt.Sprintf("whole number of %s: 0, or %d or more", unit, lowest), func(v int64) string {
-		if v > 0 && v < lowest {
-			return fmt.Sprintf("%d is too little: at least %d, or 0", v, lowest)
-		}
-		return ""
-	})
+func storage(unit string, lowest int64) kind[int64] {
+	return noneOr(unit, lowest, 1<<60, "too little to make a container in")
 }
 
-func storage(unit string, lowest int64) kind[int64] {
-	k := between[int64](unit, 0, 1<<60)
+// logBytes is a limit of a log: none, or enough for an entry.
+func logBytes(lowest int64) kind[int64] { return noneOr("bytes", lowest, 1<<50, "too little") }
+
+// noneOr is a number of some unit that is 0, or from lowest to highest. What is below is told to be little.
+func noneOr(unit string, lowest, highest int64, little string) kind[int64] {
+	k := between[int64](unit, 0, highest)
 	return k.with(fmt.Sprintf("whole number of %s: 0, or %d or more", unit, lowest), func(v int64) string {
 		if v > 0 && v < lowest {
-			return fmt.Sprintf("%d is too little to make a container in: at least %d, or 0", v, lowest)
+			return fmt.Sprintf("%d is %s: at least %d, or 0", v, little, lowest)
 		}
 		return ""
 	})

@@ -131,11 +131,7 @@ func (p *pod) claimContainer(ctx context.Context, cfg *runtimeapi.ContainerConfi
 	if err := keepLayers(p, img.layers()); err != nil {
 		return "", img, err
 	}
-	storage, err := newStorage(&p.s.cfg, p.rec.Load())
-	if err != nil {
-		return "", img, inContainer("", cfg.Metadata.Name, p.id, err)
-	}
-	logs, err := newLogLimit(&p.s.cfg, p.rec.Load(), cfg.Metadata.Name)
+	storage, logs, err := limitsOf(&p.s.cfg, p.rec.Load(), cfg.Metadata.Name)
 	if err != nil {
 		return "", img, inContainer("", cfg.Metadata.Name, p.id, err)
 	}

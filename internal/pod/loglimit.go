@@ -14,13 +14,9 @@ import (
 	"berth/internal/spec"
 )
 
-// The annotations of a pod that say how many bytes may be written to the log of each of its containers in a second, and
-// at once, as quantities ("100k"). With a prefix of their own and the name of a container they are of that one, and go
-// before those of the pod.
+// With these prefixes and the name of a container the annotations spec.LogRateAnnotation and spec.LogBurstAnnotation are
+// of that container, and go before those of the pod.
 const (
-	LogRateAnnotation  = "pod.berth/log-rate"
-	LogBurstAnnotation = "pod.berth/log-burst"
-
 	LogRateOfContainer  = "log-rate.berth/"
 	LogBurstOfContainer = "log-burst.berth/"
 )
@@ -41,8 +37,9 @@ func logLimit(cfg *runtimeapi.PodSandboxConfig, h spec.Log, container string) (*
 		}
 		return usual
 	}
-	rate, err := storageLimit(all, storageAsk{
-		named(LogRateOfContainer, LogRateAnnotation), h.Rate, h.MaxRate, config.LeastLogRate, "max_log_rate", "log_rate",
+	rate, err := annotated(all, limitAsk{
+		named(LogRateOfContainer, spec.LogRateAnnotation), h.Rate, h.MaxRate, config.LeastLogRate,
+		"max_log_rate", "log_rate",
 	})
 	if err != nil {
 		return nil, err
@@ -51,8 +48,9 @@ func logLimit(cfg *runtimeapi.PodSandboxConfig, h spec.Log, container string) (*
 	if in := cmp.Or(h.MaxRate, h.Rate); most == 0 && in > 0 {
 		most = max(in, config.LeastLogBurst)
 	}
-	burst, err := storageLimit(all, storageAsk{
-		named(LogBurstOfContainer, LogBurstAnnotation), h.Burst, most, config.LeastLogBurst, "max_log_burst", "log_burst",
+	burst, err := annotated(all, limitAsk{
+		named(LogBurstOfContainer, spec.LogBurstAnnotation), h.Burst, most, config.LeastLogBurst,
+		"max_log_burst", "log_burst",
 	})
 	if err != nil || rate == 0 {
 		return nil, err
@@ -72,15 +70,6 @@ func logLimits(cfg *runtimeapi.PodSandboxConfig, h spec.Log) (*LogLimit, error) 
 		}
 	}
 	return logLimit(cfg, h, "")
-}
-
-// newLogLimit is what may be written to the log of a new container of a pod.
-func newLogLimit(c *Config, r *Record, name string) (*LogLimit, error) {
-	_, h, err := c.handlerSpec(r)
-	if err != nil {
-		return nil, err
-	}
-	return logLimit(r.Config.Get(), h.Log, name)
 }
 
 // logWarnPause is the least time between two warnings about one container's log.

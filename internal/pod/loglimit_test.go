@@ -41,7 +41,7 @@ func TestLogLimit(t *testing.T) {
 	} {
 		asks := map[string]string{}
 		for name, value := range map[string]string{
-			LogRateAnnotation: c.rate, LogBurstAnnotation: c.burst, LogRateOfContainer + "main": c.own,
+			spec.LogRateAnnotation: c.rate, spec.LogBurstAnnotation: c.burst, LogRateOfContainer + "main": c.own,
 		} {
 			if value != "" {
 				asks[name] = value

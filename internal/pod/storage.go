@@ -1,27 +1,17 @@
 package pod
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/config"
 	"berth/internal/fail"
-	"berth/internal/quantity"
 	"berth/internal/rootfs"
 	"berth/internal/spec"
-)
-
-// The annotations of a pod that say what each of its containers may write to its root: a quantity of bytes ("2Gi"), and
-// a number of files and directories ("10k").
-const (
-	StorageSizeAnnotation   = "pod.berth/storage-size"
-	StorageInodesAnnotation = "pod.berth/storage-inodes"
 )
 
 // Storage is what a container may write to its root. A field that is 0 is no limit.
@@ -37,48 +27,17 @@ func (s *Storage) quota() rootfs.Quota { return rootfs.Quota{Bytes: s.Bytes, Ino
 
 // storageOf is what each container of a pod may write to its root: as the pod's annotations say, or its handler.
 func storageOf(cfg *runtimeapi.PodSandboxConfig, h spec.Storage) (s Storage, err error) {
-	s.Bytes, err = storageLimit(cfg.GetAnnotations(), storageAsk{
-		StorageSizeAnnotation, h.Size, h.MaxSize, config.LeastStorageSize, "max_storage_size", "storage_size",
+	s.Bytes, err = annotated(cfg.GetAnnotations(), limitAsk{
+		spec.StorageSizeAnnotation, h.Size, h.MaxSize, config.LeastStorageSize, "max_storage_size", "storage_size",
 	})
 	if err != nil {
 		return s, err
 	}
-	s.Inodes, err = storageLimit(cfg.GetAnnotations(), storageAsk{
-		StorageInodesAnnotation, h.Inodes, h.MaxInodes, config.LeastStorageInodes, "max_storage_inodes", "storage_inodes",
+	s.Inodes, err = annotated(cfg.GetAnnotations(), limitAsk{
+		spec.StorageInodesAnnotation, h.Inodes, h.MaxInodes, config.LeastStorageInodes,
+		"max_storage_inodes", "storage_inodes",
 	})
 	return s, err
-}
-
-// storageAsk is one annotation, and what the handler says of the same.
-type storageAsk struct {
-	annotation       string
-	usual, most      int64
-	least            uint64
-	mostKey, keyName string
-}
-
-func storageLimit(annotations map[string]string, a storageAsk) (uint64, error) {
-	value, said := annotations[a.annotation]
-	if !said {
-		return uint64(a.usual), nil
-	}
-	n, err := quantity.Parse(value)
-	key := a.mostKey
-	if a.most == 0 {
-		key = a.keyName
-	}
-	most := cmp.Or(a.most, a.usual)
-	switch {
-	case err != nil:
-		return 0, fail.New(errdefs.ErrInvalidArgument, "annotation %s: %q: %w", a.annotation, value, err)
-	case n < a.least || n > math.MaxInt64:
-		return 0, fail.New(errdefs.ErrInvalidArgument, "annotation %s: %q: at least %d, at most 8 Ei", a.annotation, value,
-			a.least)
-	case most > 0 && n > uint64(most):
-		return 0, fail.New(errdefs.ErrInvalidArgument,
-			"annotation %s: %q is more than the %d that %s allows pods of this runtime handler", a.annotation, value, most, key)
-	}
-	return n, nil
 }
 
 // checkStorage refuses a pod whose annotations are wrong, or whose handler wants limits kept that the file system
@@ -102,14 +61,18 @@ func refuseStorage(c *Config, err error) error {
 		fail.New(errdefs.ErrFailedPrecondition, "%w", err))
 }
 
-// newStorage is what a new container of a pod may write to its root.
-func newStorage(c *Config, r *Record) (*Storage, error) {
+// limitsOf is what a new container of a pod, of that name, may write to its root and to its log.
+func limitsOf(c *Config, r *Record, name string) (*Storage, *LogLimit, error) {
 	_, h, err := c.handlerSpec(r)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s, err := storageOf(r.Config.Get(), h.Storage)
-	return &s, err
+	if err != nil {
+		return nil, nil, err
+	}
+	logs, err := logLimit(r.Config.Get(), h.Log, name)
+	return &s, logs, err
 }
 
 // limitStorage has the file system keep a container to what it may write. It may be repeated. Where the file system
@@ -198,13 +161,17 @@ func limitAdopted(ctx context.Context, s *Pods) {
 // limitAgain limits a container that runs already.
 func limitAgain(l *container, c *Container) error {
 	if c.Storage == nil {
-		s, err := newStorage(&l.p.s.cfg, l.p.rec.Load())
+		_, h, err := l.p.s.cfg.handlerSpec(l.p.rec.Load())
+		if err != nil {
+			return fmt.Errorf("find its limit: %w", err)
+		}
+		s, err := storageOf(l.p.rec.Load().Config.Get(), h.Storage)
 		if err != nil {
 			return fmt.Errorf("find its limit: %w", err)
 		}
 		err = l.p.settle("container.storage", func(r *Record) error {
 			return r.edit(c.ID, func(c *Container) error {
-				c.Storage = s
+				c.Storage = &s
 				return nil
 			})
 		})

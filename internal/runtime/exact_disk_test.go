@@ -15,17 +15,24 @@ import (
 	"berth/test/volume"
 )
 
-// TestFullStateOfKilledMonitors has the file system of the journals be full while output flows and monitors are killed:
-// nothing is lost, though no monitor can take over before there is room.
-func TestFullStateOfKilledMonitors(t *testing.T) {
-	t.Parallel()
-	state := newState(t)
+// newSmallRig is a rig whose state is on a file system of its own, of a few MiB.
+func newSmallRig(t *testing.T) (g *rig, state string) {
+	t.Helper()
+	state = newState(t)
 	if err := unix.Mount("tmpfs", state, "tmpfs", 0, "size=8m,mode=755"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(state, unix.MNT_DETACH) })
-	g := newRigIn(t, state)
+	g = newRigIn(t, state)
 	t.Cleanup(g.clear)
+	return g, state
+}
+
+// TestFullStateOfKilledMonitors has the file system of the journals be full while output flows and monitors are killed:
+// nothing is lost, though no monitor can take over before there is room.
+func TestFullStateOfKilledMonitors(t *testing.T) {
+	t.Parallel()
+	g, state := newSmallRig(t)
 	const lines = 30_000
 	ctr := g.run(writer(lines, "usleep 200000"))
 	for range 6 {
@@ -48,13 +55,7 @@ func TestFullStateOfKilledMonitors(t *testing.T) {
 // TestFullStateWhileOutputFlows has a container say all it says while the file system of its journal is full.
 func TestFullStateWhileOutputFlows(t *testing.T) {
 	t.Parallel()
-	state := newState(t)
-	if err := unix.Mount("tmpfs", state, "tmpfs", 0, "size=8m,mode=755"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(state, unix.MNT_DETACH) })
-	g := newRigIn(t, state)
-	t.Cleanup(g.clear)
+	g, state := newSmallRig(t)
 	const lines = 10_000
 	ctr := g.run("read go; "+writer(lines, "usleep 200000"), func(c *Create) { c.Stdin = true })
 	path, err := volume.Fill(state)

@@ -105,6 +105,10 @@ type kill struct {
 
 func (k kill) String() string { return fmt.Sprintf("%s/%s#%d", k.name, k.point, k.occurrence) }
 
+func (k kill) run(n *node.Node) error {
+	return run(n, k.scenario, fmt.Sprintf("%s=kill#%d", k.point, k.occurrence))
+}
+
 var errNotPassed = errors.New("the point was not passed")
 
 // TestMatrix learns the points and then kills the daemon at each.
@@ -119,11 +123,11 @@ func TestMatrix(t *testing.T) {
 		t.Run(k.String(), func(t *testing.T) {
 			t.Parallel()
 			n := pool.take(t, runtime)
-			err := run(n, k.scenario, fmt.Sprintf("%s=kill#%d", k.point, k.occurrence))
+			err := k.run(n)
 			// A record is written behind what happens (ADR 44): two changes that come close together are one write.
 			for tries := 1; errors.Is(err, errNotPassed) && strings.HasPrefix(k.point, "record.") && tries < 3; tries++ {
 				if err = n.RemoveAll(); err == nil {
-					err = run(n, k.scenario, fmt.Sprintf("%s=kill#%d", k.point, k.occurrence))
+					err = k.run(n)
 				}
 			}
 			if err != nil {

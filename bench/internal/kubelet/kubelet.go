@@ -62,10 +62,8 @@ func (r *Runtime) Connect(ctx context.Context) error {
 		if ctx.Err() == nil || last == nil {
 			last = err
 		}
-		select {
-		case <-ctx.Done():
+		if pause(ctx, 20*time.Millisecond) != nil {
 			return fmt.Errorf("wait for %s to be ready: %w", r.Name, last)
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
@@ -203,10 +201,8 @@ func (p *Pod) awaitReady(ctx context.Context) error {
 		if err == nil && bytes.Contains(text, []byte("ready")) {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if pause(ctx, 2*time.Millisecond) != nil {
 			return fmt.Errorf("the program did not print \"ready\" to %s; it holds %q", logPath, text)
-		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }

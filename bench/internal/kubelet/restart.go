@@ -20,7 +20,7 @@ func (r *Runtime) AwaitList(ctx context.Context, pods int) error {
 			_ = conn.Close()
 			break
 		}
-		if err := pause(ctx); err != nil {
+		if err := pause(ctx, time.Millisecond); err != nil {
 			return fmt.Errorf("wait for %s to listen: %w", r.Name, err)
 		}
 	}
@@ -43,19 +43,19 @@ func (r *Runtime) AwaitList(ctx context.Context, pods int) error {
 				return nil
 			}
 		}
-		if err := pause(ctx); err != nil {
+		if err := pause(ctx, time.Millisecond); err != nil {
 			return fmt.Errorf("wait until %s lists %d pods, of which it lists %d: %w",
 				r.Name, pods, len(p.GetItems()), err)
 		}
 	}
 }
 
-// pause waits a moment, or until ctx ends.
-func pause(ctx context.Context) error {
+// pause waits for so long, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-time.After(time.Millisecond):
+	case <-time.After(d):
 		return nil
 	}
 }
