@@ -14,8 +14,8 @@ import (
 	"berth/internal/spec"
 )
 
-// With these prefixes and the name of a container the annotations spec.LogRateAnnotation and spec.LogBurstAnnotation are
-// of that container, and go before those of the pod.
+// With these prefixes and the name of a container the annotations spec.LogRateAnnotation and spec.LogBurstAnnotation
+// are of that container, and go before those of the pod.
 const (
 	LogRateOfContainer  = "log-rate.berth/"
 	LogBurstOfContainer = "log-burst.berth/"
