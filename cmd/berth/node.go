@@ -31,6 +31,7 @@ import (
 	"berth/internal/pod"
 	"berth/internal/record"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 	"berth/internal/stream"
 	"berth/internal/supervisor"
@@ -164,7 +165,7 @@ func (n *node) openRuntimes(ctx context.Context) (err error) {
 		Monitor: n.monitor, Root: n.cfg.Root, State: n.cfg.State, Tracking: n.tracking, Group: n.cfg.Instance(),
 		Helper: n.helpers.Run, Log: n.log,
 		OnExit:    func(p, c string, e runtime.Exit) { n.pods.Exited(p, c, e) },
-		OnDropped: func(p, c string, d runtime.Dropped) { pod.LogDropped(n.pods, pod.ID(p), pod.ID(c), d) },
+		OnDropped: func(p, c string, d runtime.Dropped) { pod.LogDropped(n.pods, sandbox.ID(p), sandbox.ID(c), d) },
 	}
 	if n.units != nil {
 		cfg.Group, cfg.Units = n.units.Home(), n.units
@@ -249,7 +250,7 @@ func (n *node) openPods(context.Context) (err error) {
 		plugins = n.plugins
 	}
 	cfg := pod.Config{
-		Layout: pod.Layout{Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), NetNS: "/run/netns"},
+		Layout: sandbox.Layout{Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), NetNS: "/run/netns"},
 		Boot:   n.facts.BootID, Host: n.specHost(), Init: n.monitor,
 		AppArmor: n.profiles.Ensure, Devices: devices(n.cfg, n.log).Inject, Plugins: plugins,
 		Runtime: n.driver, Network: n.network, Images: shelf{n.images},

@@ -10,6 +10,7 @@ import (
 	"berth/internal/network"
 	"berth/internal/pod"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/stream"
 )
 
@@ -47,14 +48,14 @@ type streamNode struct{ *node }
 
 // Exec runs a command in a container.
 func (n streamNode) Exec(ctx context.Context, container string, cmd []string, tty bool, s stream.Streams) (int, error) {
-	return service(n).streams().Session(ctx, pod.ID(container), pod.Session{
+	return service(n).streams().Session(ctx, sandbox.ID(container), pod.Session{
 		Cmd: cmd, TTY: tty, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Resize: s.Resize,
 	})
 }
 
 // Attach joins the streams of a container.
 func (n streamNode) Attach(ctx context.Context, container string, s stream.Streams) error {
-	id := pod.ID(container)
+	id := sandbox.ID(container)
 	if s.Resize != nil {
 		go func() {
 			for width, height, ok := s.Resize(); ok; width, height, ok = s.Resize() {
@@ -69,7 +70,7 @@ func (n streamNode) Attach(ctx context.Context, container string, s stream.Strea
 
 // Dial connects to a port of a pod: in its network namespace, or inside its sandbox, which may have a network stack of its own.
 func (n streamNode) Dial(ctx context.Context, id string, port uint16) (stream.Conn, error) {
-	netns, err := service(n).streams().NetNS(ctx, pod.ID(id))
+	netns, err := service(n).streams().NetNS(ctx, sandbox.ID(id))
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +78,7 @@ func (n streamNode) Dial(ctx context.Context, id string, port uint16) (stream.Co
 	if err == nil {
 		return conn, nil
 	}
-	h, sandboxed, handlerErr := service(n).streams().Sandbox(pod.ID(id))
+	h, sandboxed, handlerErr := service(n).streams().Sandbox(sandbox.ID(id))
 	if !sandboxed || handlerErr != nil {
 		return nil, errors.Join(err, handlerErr)
 	}

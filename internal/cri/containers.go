@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/pod"
+	"berth/internal/sandbox"
 )
 
 // CreateContainer makes a container in a pod.
@@ -43,7 +44,7 @@ func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContai
 // StopContainer ends a container, by force after the timeout. What is not there is stopped already.
 func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	timeout := time.Duration(max(req.Timeout, 0)) * time.Second
-	err := end(s.Pods.ContainerID, req.ContainerId, func(id pod.ID) error { return s.Pods.StopContainer(ctx, id, timeout) })
+	err := end(s.Pods.ContainerID, req.ContainerId, func(id sandbox.ID) error { return s.Pods.StopContainer(ctx, id, timeout) })
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +53,7 @@ func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContaine
 
 // RemoveContainer removes a container, by force where it runs. What is not there is removed already.
 func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
-	err := end(s.Pods.ContainerID, req.ContainerId, func(id pod.ID) error { return s.Pods.RemoveContainer(ctx, id) })
+	err := end(s.Pods.ContainerID, req.ContainerId, func(id sandbox.ID) error { return s.Pods.RemoveContainer(ctx, id) })
 	if err != nil {
 		return nil, err
 	}
@@ -135,17 +136,17 @@ func (s *Server) ContainerStatus(_ context.Context, req *runtimeapi.ContainerSta
 	return resp, nil
 }
 
-func containerState(c *pod.Container) runtimeapi.ContainerState {
+func containerState(c *sandbox.Container) runtimeapi.ContainerState {
 	switch c.State {
-	case pod.Created, pod.Starting:
+	case sandbox.Created, sandbox.Starting:
 		return runtimeapi.ContainerState_CONTAINER_CREATED
-	case pod.Running:
+	case sandbox.Running:
 		return runtimeapi.ContainerState_CONTAINER_RUNNING
 	}
 	return runtimeapi.ContainerState_CONTAINER_EXITED
 }
 
-func (s *Server) containerItem(r *pod.Record, c *pod.Container) *runtimeapi.Container {
+func (s *Server) containerItem(r *sandbox.Record, c *sandbox.Container) *runtimeapi.Container {
 	cfg := c.Config.Get()
 	return &runtimeapi.Container{
 		Id: string(c.ID), PodSandboxId: string(r.ID), Metadata: cfg.Metadata, Image: cfg.Image, ImageRef: s.imageRef(c), ImageId: c.Image,
@@ -153,13 +154,13 @@ func (s *Server) containerItem(r *pod.Record, c *pod.Container) *runtimeapi.Cont
 	}
 }
 
-func (s *Server) containerStatus(r *pod.Record, c *pod.Container) *runtimeapi.ContainerStatus {
+func (s *Server) containerStatus(r *sandbox.Record, c *sandbox.Container) *runtimeapi.ContainerStatus {
 	cfg := c.Config.Get()
 	st := &runtimeapi.ContainerStatus{
 		Id: string(c.ID), Metadata: cfg.Metadata, State: containerState(c), CreatedAt: c.CreatedAt.UnixNano(),
 		StartedAt: nanos(c.StartedAt), FinishedAt: nanos(c.FinishedAt), ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
 		Image: s.imageSpec(c), ImageRef: s.imageRef(c), ImageId: c.Image, Labels: cfg.Labels, Annotations: cfg.Annotations,
-		Mounts: mounts(c), LogPath: r.LogPath(c), User: containerUser(c), StopSignal: pod.CRISignal(c.StopSignal),
+		Mounts: mounts(c), LogPath: r.LogPath(c), User: containerUser(c), StopSignal: sandbox.CRISignal(c.StopSignal),
 	}
 	if res := c.Limits(); res != nil {
 		st.Resources = &runtimeapi.ContainerResources{Linux: res}
@@ -169,7 +170,7 @@ func (s *Server) containerStatus(r *pod.Record, c *pod.Container) *runtimeapi.Co
 
 // imageRef is the container's image as <repository>@<digest>, which a kubelet shows as imageID in a pod's status. Of a
 // container of an earlier release, whose record has none, it is by what the image is called now.
-func (s *Server) imageRef(c *pod.Container) string {
+func (s *Server) imageRef(c *sandbox.Container) string {
 	if c.ImageRef != "" {
 		return c.ImageRef
 	}
@@ -182,7 +183,7 @@ func (s *Server) imageRef(c *pod.Container) string {
 
 // mounts is what was asked for, with the id of the image where one is the source: docs/adr/0030 says why it is not the
 // digest in a repository.
-func mounts(c *pod.Container) []*runtimeapi.Mount {
+func mounts(c *sandbox.Container) []*runtimeapi.Mount {
 	asked := c.Config.Get().Mounts
 	if len(c.Volumes) == 0 {
 		return asked
@@ -198,7 +199,7 @@ func mounts(c *pod.Container) []*runtimeapi.Mount {
 
 // containerStatuses tells of all containers of a pod that a kubelet may see, the newest first: where it takes them from a pod's
 // status it counts on that, and with another order would make the last attempt of a container again.
-func (s *Server) containerStatuses(r *pod.Record) (all []*runtimeapi.ContainerStatus) {
+func (s *Server) containerStatuses(r *sandbox.Record) (all []*runtimeapi.ContainerStatus) {
 	for _, c := range slices.Backward(r.Containers) {
 		if c.Listed() {
 			all = append(all, s.containerStatus(r, c))
@@ -208,7 +209,7 @@ func (s *Server) containerStatuses(r *pod.Record) (all []*runtimeapi.ContainerSt
 }
 
 // imageSpec names the image as people know it: by a tag, else by a digest, else as the container was made.
-func (s *Server) imageSpec(c *pod.Container) *runtimeapi.ImageSpec {
+func (s *Server) imageSpec(c *sandbox.Container) *runtimeapi.ImageSpec {
 	asked := c.Config.Get().Image
 	spec := &runtimeapi.ImageSpec{Image: asked.Image, Annotations: asked.Annotations, UserSpecifiedImage: asked.UserSpecifiedImage, RuntimeHandler: asked.RuntimeHandler}
 	if img, ok := s.Images.Get(c.Image); ok {
@@ -219,7 +220,7 @@ func (s *Server) imageSpec(c *pod.Container) *runtimeapi.ImageSpec {
 	return spec
 }
 
-func containerUser(c *pod.Container) *runtimeapi.ContainerUser {
+func containerUser(c *sandbox.Container) *runtimeapi.ContainerUser {
 	u := &runtimeapi.LinuxContainerUser{Uid: int64(c.User.UID), Gid: int64(c.User.GID)}
 	for _, g := range c.User.AdditionalGids {
 		u.SupplementalGroups = append(u.SupplementalGroups, int64(g))
@@ -235,7 +236,7 @@ func nanos(t time.Time) int64 {
 }
 
 // containerInfo is what a verbose status adds.
-func (s *Server) containerInfo(r *pod.Record, c *pod.Container) map[string]any {
+func (s *Server) containerInfo(r *sandbox.Record, c *sandbox.Container) map[string]any {
 	info := map[string]any{
 		"sandboxID": r.ID, "state": c.State, "pid": c.Process.PID, "runtime": r.Runtime, "cgroup": c.Cgroup,
 		"stopSignal": c.StopSignal, "layers": c.Layers, "config": c.Config,

@@ -21,9 +21,9 @@ import (
 	"berth/internal/image/verifier"
 	"berth/internal/network"
 	"berth/internal/op"
-	"berth/internal/pod"
 	"berth/internal/room"
 	"berth/internal/rootfs"
+	"berth/internal/sandbox"
 	"berth/internal/selinux"
 	"berth/test/golden"
 )
@@ -110,7 +110,7 @@ func TestAnswers(t *testing.T) {
 		{"pod internal", fail.New(errdefs.ErrInternal, "read /x: %w", syscall.EIO)},
 		{"pod precondition, no room", fail.New(errdefs.ErrFailedPrecondition, "a plugin refuses: %w", no)},
 		{"pod not found", fail.New(errdefs.ErrNotFound, "pod %q: not found", "x")},
-		{"pod move", &pod.MoveError{What: "pod", From: pod.Stopped, To: pod.Ready}},
+		{"pod move", &sandbox.MoveError{What: "pod", From: sandbox.Stopped, To: sandbox.Ready}},
 		{"image volume", imageVolume(invalid)},
 		{"cdi", fail.New(errdefs.ErrInvalidArgument, "container c: %w",
 			&cdi.UnknownError{Names: []string{"a/b=c"}, Dirs: []string{"/etc/cdi"}})},

@@ -16,6 +16,7 @@ import (
 	"berth/internal/network"
 	"berth/internal/pod"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -52,7 +53,7 @@ func openPods(t *testing.T, missing *bool) *pod.Pods {
 	t.Helper()
 	dir := t.TempDir()
 	pods, err := pod.Open(pod.Config{
-		Layout: pod.Layout{Root: dir + "/r", State: dir + "/s", Instance: "berth-test", NetNS: dir + "/netns"},
+		Layout: sandbox.Layout{Root: dir + "/r", State: dir + "/s", Instance: "berth-test", NetNS: dir + "/netns"},
 		Boot:   "boot", Init: "/bin/true", Runtime: driver{missing: missing}, Network: wires{}, Log: slog.New(slog.DiscardHandler), Dirty: func(string) {},
 		Handlers: func(name string) (runtime.Handler, error) {
 			return runtime.Handler{Name: "runc"}, nil

@@ -9,20 +9,27 @@ import (
 	"berth/internal/cgroup/limits"
 	"berth/internal/cri/cadvisor"
 	"berth/internal/pod"
+	"berth/internal/sandbox"
 )
 
 // ListMetricDescriptors tells which metrics there are. They are the same as long as the daemon runs.
-func (s *Server) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
+func (s *Server) ListMetricDescriptors(
+	context.Context, *runtimeapi.ListMetricDescriptorsRequest,
+) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 	return &runtimeapi.ListMetricDescriptorsResponse{Descriptors: cadvisor.Descriptors()}, nil
 }
 
 // ListPodSandboxMetrics tells the metrics of each ready pod and of its containers.
-func (s *Server) ListPodSandboxMetrics(context.Context, *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
+func (s *Server) ListPodSandboxMetrics(
+	context.Context, *runtimeapi.ListPodSandboxMetricsRequest,
+) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
 	return &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: s.podMetrics()}, nil
 }
 
 // StreamPodSandboxMetrics tells the same in parts.
-func (s *Server) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, to runtimeapi.RuntimeService_StreamPodSandboxMetricsServer) error {
+func (s *Server) StreamPodSandboxMetrics(
+	_ *runtimeapi.StreamPodSandboxMetricsRequest, to runtimeapi.RuntimeService_StreamPodSandboxMetricsServer,
+) error {
 	return sendPages(s.podMetrics(), func(page []*runtimeapi.PodSandboxMetrics) error {
 		return to.Send(&runtimeapi.StreamPodSandboxMetricsResponse{PodSandboxMetrics: page})
 	})
@@ -30,7 +37,7 @@ func (s *Server) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRe
 
 func (s *Server) podMetrics() []*runtimeapi.PodSandboxMetrics {
 	disk := cadvisor.DiskOf(s.ContainersRoot)
-	return sideBySide(s.ready(), func(pods []*pod.Record) (list []*runtimeapi.PodSandboxMetrics) {
+	return sideBySide(s.ready(), func(pods []*sandbox.Record) (list []*runtimeapi.PodSandboxMetrics) {
 		traffic := s.meter().Traffic(pods)
 		for _, r := range pods {
 			m := &runtimeapi.PodSandboxMetrics{PodSandboxId: string(r.ID)}
@@ -58,7 +65,9 @@ func (s *Server) podMetrics() []*runtimeapi.PodSandboxMetrics {
 	})
 }
 
-func (s *Server) containerSubject(r *pod.Record, c *pod.Container, u pod.Use, disk *cadvisor.Disk) *cadvisor.Subject {
+func (s *Server) containerSubject(
+	r *sandbox.Record, c *sandbox.Container, u pod.Use, disk *cadvisor.Disk,
+) *cadvisor.Subject {
 	pod, ctr := r.Config.Get().Metadata, c.Config.Get()
 	path, _ := cgroup.TreePath(c.Cgroup) // it was read by that just now
 	subject := &cadvisor.Subject{

@@ -9,7 +9,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/pod"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -24,7 +24,7 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 
 // StopPodSandbox ends all that lives of a pod. What is not there is stopped already.
 func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
-	err := end(s.Pods.ID, req.PodSandboxId, func(id pod.ID) error { return s.Pods.Stop(ctx, id) })
+	err := end(s.Pods.ID, req.PodSandboxId, func(id sandbox.ID) error { return s.Pods.Stop(ctx, id) })
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSand
 
 // RemovePodSandbox removes a pod and its containers. What is not there is removed already.
 func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
-	err := end(s.Pods.ID, req.PodSandboxId, func(id pod.ID) error { return s.Pods.Remove(ctx, id) })
+	err := end(s.Pods.ID, req.PodSandboxId, func(id sandbox.ID) error { return s.Pods.Remove(ctx, id) })
 	if err != nil {
 		return nil, err
 	}
@@ -90,14 +90,14 @@ func matchLabels(labels, selector map[string]string) bool {
 	return true
 }
 
-func podState(r *pod.Record) runtimeapi.PodSandboxState {
-	if r.State == pod.Ready {
+func podState(r *sandbox.Record) runtimeapi.PodSandboxState {
+	if r.State == sandbox.Ready {
 		return runtimeapi.PodSandboxState_SANDBOX_READY
 	}
 	return runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 }
 
-func podItem(r *pod.Record) *runtimeapi.PodSandbox {
+func podItem(r *sandbox.Record) *runtimeapi.PodSandbox {
 	cfg := r.Config.Get()
 	return &runtimeapi.PodSandbox{
 		Id: string(r.ID), Metadata: cfg.Metadata, State: podState(r), CreatedAt: r.CreatedAt.UnixNano(),
@@ -105,7 +105,7 @@ func podItem(r *pod.Record) *runtimeapi.PodSandbox {
 	}
 }
 
-func podStatus(r *pod.Record) *runtimeapi.PodSandboxStatus {
+func podStatus(r *sandbox.Record) *runtimeapi.PodSandboxStatus {
 	cfg := r.Config.Get()
 	st := &runtimeapi.PodSandboxStatus{
 		Id: string(r.ID), Metadata: cfg.Metadata, State: podState(r), CreatedAt: r.CreatedAt.UnixNano(),
@@ -113,7 +113,7 @@ func podStatus(r *pod.Record) *runtimeapi.PodSandboxStatus {
 		Network: &runtimeapi.PodSandboxNetworkStatus{},
 		Linux:   &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{Options: namespaceOptions(cfg)}},
 	}
-	if r.State == pod.Ready {
+	if r.State == sandbox.Ready {
 		for i, ip := range r.IPs {
 			if i == 0 {
 				st.Network.Ip = ip.String()
@@ -134,7 +134,7 @@ func namespaceOptions(cfg *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOpt
 }
 
 // podInfo is what a verbose status adds.
-func (s *Server) podInfo(r *pod.Record) map[string]any {
+func (s *Server) podInfo(r *sandbox.Record) map[string]any {
 	info := map[string]any{
 		"state": r.State, "boot": r.Boot, "runtime": r.Runtime, "paths": s.Pods.Paths(r), "config": r.Config,
 	}

@@ -12,10 +12,13 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/network"
 	"berth/internal/pod"
+	"berth/internal/sandbox"
 )
 
 // ContainerStats tells what one container uses. Of one that has ended there is only its writable layer left to tell of.
-func (s *Server) ContainerStats(_ context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+func (s *Server) ContainerStats(
+	_ context.Context, req *runtimeapi.ContainerStatsRequest,
+) (*runtimeapi.ContainerStatsResponse, error) {
 	id, err := s.Pods.ContainerID(req.ContainerId)
 	if err != nil {
 		return nil, err
@@ -29,19 +32,26 @@ func (s *Server) ContainerStats(_ context.Context, req *runtimeapi.ContainerStat
 }
 
 // ListContainerStats tells what each container that lives uses.
-func (s *Server) ListContainerStats(_ context.Context, req *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
+func (s *Server) ListContainerStats(
+	_ context.Context, req *runtimeapi.ListContainerStatsRequest,
+) (*runtimeapi.ListContainerStatsResponse, error) {
 	return &runtimeapi.ListContainerStatsResponse{Stats: s.listContainerStats(req.Filter)}, nil
 }
 
 // StreamContainerStats tells the same in parts.
-func (s *Server) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, to runtimeapi.RuntimeService_StreamContainerStatsServer) error {
+func (s *Server) StreamContainerStats(
+	req *runtimeapi.StreamContainerStatsRequest, to runtimeapi.RuntimeService_StreamContainerStatsServer,
+) error {
 	return sendPages(s.listContainerStats(req.Filter), func(page []*runtimeapi.ContainerStats) error {
 		return to.Send(&runtimeapi.StreamContainerStatsResponse{ContainerStats: page})
 	})
 }
 
-// PodSandboxStats tells what one pod and its containers use. Of one that was stopped there is nothing to tell but what it is.
-func (s *Server) PodSandboxStats(_ context.Context, req *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
+// PodSandboxStats tells what one pod and its containers use. Of one that was stopped there is nothing to tell but what
+// it is.
+func (s *Server) PodSandboxStats(
+	_ context.Context, req *runtimeapi.PodSandboxStatsRequest,
+) (*runtimeapi.PodSandboxStatsResponse, error) {
 	id, err := s.Pods.ID(req.PodSandboxId)
 	if err != nil {
 		return nil, err
@@ -50,17 +60,21 @@ func (s *Server) PodSandboxStats(_ context.Context, req *runtimeapi.PodSandboxSt
 	if err != nil {
 		return nil, err
 	}
-	traffic := s.meter().Traffic([]*pod.Record{r})
+	traffic := s.meter().Traffic([]*sandbox.Record{r})
 	return &runtimeapi.PodSandboxStatsResponse{Stats: s.podStats(r, traffic)}, nil
 }
 
 // ListPodSandboxStats tells what each ready pod uses.
-func (s *Server) ListPodSandboxStats(_ context.Context, req *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+func (s *Server) ListPodSandboxStats(
+	_ context.Context, req *runtimeapi.ListPodSandboxStatsRequest,
+) (*runtimeapi.ListPodSandboxStatsResponse, error) {
 	return &runtimeapi.ListPodSandboxStatsResponse{Stats: s.listPodStats(req.Filter)}, nil
 }
 
 // StreamPodSandboxStats tells the same in parts.
-func (s *Server) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, to runtimeapi.RuntimeService_StreamPodSandboxStatsServer) error {
+func (s *Server) StreamPodSandboxStats(
+	req *runtimeapi.StreamPodSandboxStatsRequest, to runtimeapi.RuntimeService_StreamPodSandboxStatsServer,
+) error {
 	return sendPages(s.listPodStats(req.Filter), func(page []*runtimeapi.PodSandboxStats) error {
 		return to.Send(&runtimeapi.StreamPodSandboxStatsResponse{PodSandboxStats: page})
 	})
@@ -69,13 +83,14 @@ func (s *Server) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequ
 func (s *Server) meter() pod.Meter { return pod.Meter{Pods: s.Pods} }
 
 func (s *Server) listContainerStats(f *runtimeapi.ContainerStatsFilter) []*runtimeapi.ContainerStats {
-	return sideBySide(s.ready(), func(pods []*pod.Record) (list []*runtimeapi.ContainerStats) {
+	return sideBySide(s.ready(), func(pods []*sandbox.Record) (list []*runtimeapi.ContainerStats) {
 		for _, r := range pods {
 			if !strings.HasPrefix(string(r.ID), f.GetPodSandboxId()) {
 				continue
 			}
 			for _, c := range r.Containers {
-				if !c.Listed() || !strings.HasPrefix(string(c.ID), f.GetId()) || !matchLabels(c.Config.Get().Labels, f.GetLabelSelector()) {
+				if !c.Listed() || !strings.HasPrefix(string(c.ID), f.GetId()) || !matchLabels(c.Config.Get().Labels,
+					f.GetLabelSelector()) {
 					continue
 				}
 				if stats, lives := s.containerStats(r, c); lives {
@@ -88,10 +103,10 @@ func (s *Server) listContainerStats(f *runtimeapi.ContainerStatsFilter) []*runti
 }
 
 func (s *Server) listPodStats(f *runtimeapi.PodSandboxStatsFilter) []*runtimeapi.PodSandboxStats {
-	pods := slices.DeleteFunc(s.ready(), func(r *pod.Record) bool {
+	pods := slices.DeleteFunc(s.ready(), func(r *sandbox.Record) bool {
 		return !strings.HasPrefix(string(r.ID), f.GetId()) || !matchLabels(r.Config.Get().Labels, f.GetLabelSelector())
 	})
-	return sideBySide(pods, func(pods []*pod.Record) (list []*runtimeapi.PodSandboxStats) {
+	return sideBySide(pods, func(pods []*sandbox.Record) (list []*runtimeapi.PodSandboxStats) {
 		traffic := s.meter().Traffic(pods)
 		for _, r := range pods {
 			list = append(list, s.podStats(r, traffic))
@@ -101,12 +116,12 @@ func (s *Server) listPodStats(f *runtimeapi.PodSandboxStatsFilter) []*runtimeapi
 }
 
 // ready are the pods that can use anything.
-func (s *Server) ready() []*pod.Record {
-	return slices.DeleteFunc(s.Pods.List(), func(r *pod.Record) bool { return r.State != pod.Ready })
+func (s *Server) ready() []*sandbox.Record {
+	return slices.DeleteFunc(s.Pods.List(), func(r *sandbox.Record) bool { return r.State != sandbox.Ready })
 }
 
 // sideBySide shares work on pods out to the processors. The order is kept.
-func sideBySide[T any](pods []*pod.Record, do func([]*pod.Record) []T) []T {
+func sideBySide[T any](pods []*sandbox.Record, do func([]*sandbox.Record) []T) []T {
 	workers := runtime.GOMAXPROCS(0)
 	parts := slices.Collect(slices.Chunk(pods, max(1, (len(pods)+workers-1)/workers)))
 	done := make([][]T, len(parts))
@@ -121,13 +136,17 @@ func sideBySide[T any](pods []*pod.Record, do func([]*pod.Record) []T) []T {
 	return slices.Concat(done...)
 }
 
-func (s *Server) containerStats(r *pod.Record, c *pod.Container) (stats *runtimeapi.ContainerStats, lives bool) {
+func (s *Server) containerStats(
+	r *sandbox.Record, c *sandbox.Container,
+) (stats *runtimeapi.ContainerStats, lives bool) {
 	stats, _, lives = s.containerUse(r, c)
 	return stats, lives
 }
 
 // containerUse is what a container uses, for a kubelet and as it was read.
-func (s *Server) containerUse(r *pod.Record, c *pod.Container) (_ *runtimeapi.ContainerStats, u pod.Use, lives bool) {
+func (s *Server) containerUse(
+	r *sandbox.Record, c *sandbox.Container,
+) (_ *runtimeapi.ContainerStats, u pod.Use, lives bool) {
 	cfg := c.Config.Get()
 	stats := &runtimeapi.ContainerStats{
 		Attributes: &runtimeapi.ContainerAttributes{
@@ -141,7 +160,7 @@ func (s *Server) containerUse(r *pod.Record, c *pod.Container) (_ *runtimeapi.Co
 	return stats, u, lives
 }
 
-func (s *Server) writableLayer(r *pod.Record, c *pod.Container) *runtimeapi.FilesystemUsage {
+func (s *Server) writableLayer(r *sandbox.Record, c *sandbox.Container) *runtimeapi.FilesystemUsage {
 	w := s.meter().Writable(r, c)
 	return &runtimeapi.FilesystemUsage{
 		Timestamp: w.At.UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: s.ContainersRoot},
@@ -149,11 +168,12 @@ func (s *Server) writableLayer(r *pod.Record, c *pod.Container) *runtimeapi.File
 	}
 }
 
-func (s *Server) podStats(r *pod.Record, traffic map[pod.ID]network.Traffic) *runtimeapi.PodSandboxStats {
+func (s *Server) podStats(r *sandbox.Record, traffic map[sandbox.ID]network.Traffic) *runtimeapi.PodSandboxStats {
 	cfg, linux := r.Config.Get(), &runtimeapi.LinuxPodSandboxStats{}
 	stats := &runtimeapi.PodSandboxStats{
-		Attributes: &runtimeapi.PodSandboxAttributes{Id: string(r.ID), Metadata: cfg.Metadata, Labels: cfg.Labels, Annotations: cfg.Annotations},
-		Linux:      linux,
+		Attributes: &runtimeapi.PodSandboxAttributes{Id: string(r.ID), Metadata: cfg.Metadata, Labels: cfg.Labels,
+			Annotations: cfg.Annotations},
+		Linux: linux,
 	}
 	var parts []pod.Use
 	for _, c := range r.Containers {
@@ -184,7 +204,8 @@ func networkUsage(t network.Traffic) *runtimeapi.NetworkUsage {
 	n := &runtimeapi.NetworkUsage{Timestamp: t.At.UnixNano()}
 	for i, c := range t.Interfaces {
 		usage := &runtimeapi.NetworkInterfaceUsage{
-			Name: c.Name, RxBytes: value(c.RxBytes), RxErrors: value(c.RxErrors), TxBytes: value(c.TxBytes), TxErrors: value(c.TxErrors),
+			Name: c.Name, RxBytes: value(c.RxBytes), RxErrors: value(c.RxErrors), TxBytes: value(c.TxBytes),
+			TxErrors: value(c.TxErrors),
 		}
 		if i == 0 {
 			n.DefaultInterface = usage
@@ -198,7 +219,8 @@ func cpuUsage(u pod.Use) *runtimeapi.CpuUsage {
 	if !u.CPU.Known {
 		return nil
 	}
-	out := &runtimeapi.CpuUsage{Timestamp: u.At.UnixNano(), UsageCoreNanoSeconds: value(u.CPU.Usage), Psi: psi(u.CPUPressure)}
+	out := &runtimeapi.CpuUsage{Timestamp: u.At.UnixNano(), UsageCoreNanoSeconds: value(u.CPU.Usage),
+		Psi: psi(u.CPUPressure)}
 	if u.Rated {
 		out.UsageNanoCores = value(u.NanoCores)
 	}

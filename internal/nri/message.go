@@ -11,19 +11,19 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/network"
-	"berth/internal/pod"
+	"berth/internal/sandbox"
 )
 
 // messages makes what plugins are sent of pods and containers.
 type messages struct {
 	pods interface {
-		Paths(r *pod.Record) map[string]string
-		RuntimeSpec(id pod.ID) (*specs.Spec, error)
+		Paths(r *sandbox.Record) map[string]string
+		RuntimeSpec(id sandbox.ID) (*specs.Spec, error)
 	}
 }
 
 // pod is a pod as plugins see it.
-func (m messages) pod(r *pod.Record) *api.PodSandbox {
+func (m messages) pod(r *sandbox.Record) *api.PodSandbox {
 	cfg := r.Config.Get()
 	meta, linux := cfg.GetMetadata(), cfg.GetLinux()
 	out := &api.PodSandbox{
@@ -43,7 +43,7 @@ func (m messages) pod(r *pod.Record) *api.PodSandbox {
 
 // namespaces are those that the pod does not share with the node, while they are pinned: of a pod that is stopped or
 // half made the pins are gone, and a plugin that opens the path of one would fail, or enter another namespace.
-func (m messages) namespaces(r *pod.Record) (all []*api.LinuxNamespace) {
+func (m messages) namespaces(r *sandbox.Record) (all []*api.LinuxNamespace) {
 	paths := m.pods.Paths(r)
 	add := func(kind specs.LinuxNamespaceType, path string) {
 		if network.IsNamespace(path) {
@@ -67,14 +67,14 @@ func present(all []specs.LinuxNamespace) []specs.LinuxNamespace {
 	})
 }
 
-var states = map[pod.State]api.ContainerState{
-	pod.Creating: api.ContainerState_CONTAINER_CREATED, pod.Created: api.ContainerState_CONTAINER_CREATED,
-	pod.Starting: api.ContainerState_CONTAINER_CREATED, pod.Running: api.ContainerState_CONTAINER_RUNNING,
-	pod.Exited: api.ContainerState_CONTAINER_STOPPED, pod.Removing: api.ContainerState_CONTAINER_STOPPED,
+var states = map[sandbox.State]api.ContainerState{
+	sandbox.Creating: api.ContainerState_CONTAINER_CREATED, sandbox.Created: api.ContainerState_CONTAINER_CREATED,
+	sandbox.Starting: api.ContainerState_CONTAINER_CREATED, sandbox.Running: api.ContainerState_CONTAINER_RUNNING,
+	sandbox.Exited: api.ContainerState_CONTAINER_STOPPED, sandbox.Removing: api.ContainerState_CONTAINER_STOPPED,
 }
 
 // container is a container as plugins see it. Where sp is nil it is read, while there is one.
-func (m messages) container(r *pod.Record, c *pod.Container, sp *specs.Spec) *api.Container {
+func (m messages) container(r *sandbox.Record, c *sandbox.Container, sp *specs.Spec) *api.Container {
 	cfg := c.Config.Get()
 	out := &api.Container{
 		Id: string(c.ID), PodSandboxId: string(r.ID), Name: cfg.GetMetadata().GetName(), State: states[c.State],

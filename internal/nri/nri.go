@@ -21,6 +21,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
+	"berth/internal/sandbox"
 )
 
 // Config is where plugins are and what they may take. All is required but Devices.
@@ -198,7 +199,8 @@ func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error
 // update does what a plugin wants done by itself, and returns what failed and may not.
 func (p *Plugins) update(ctx context.Context, updates []*api.ContainerUpdate) (failed []*api.ContainerUpdate, _ error) {
 	for _, u := range updates {
-		if left := (pod.Limiter{Pods: p.pods}).Apply(ctx, changes([]*api.ContainerUpdate{u}, nil)); len(left) > 0 && !u.IgnoreFailure {
+		if left := (pod.Limiter{Pods: p.pods}).Apply(ctx, changes([]*api.ContainerUpdate{u}, nil)); len(left) > 0 &&
+			!u.IgnoreFailure {
 			failed = append(failed, u)
 		}
 	}
@@ -213,7 +215,7 @@ func changes(updates []*api.ContainerUpdate, evict []*api.ContainerEviction) (al
 		}
 	}
 	for _, e := range evict {
-		all = append(all, pod.Change{Container: pod.ID(e.GetContainerId()), Evict: true})
+		all = append(all, pod.Change{Container: sandbox.ID(e.GetContainerId()), Evict: true})
 	}
 	return all
 }
@@ -221,12 +223,15 @@ func changes(updates []*api.ContainerUpdate, evict []*api.ContainerEviction) (al
 // change is what plugins want of one other container, and whether that is anything.
 func change(u *api.ContainerUpdate) (pod.Change, bool) {
 	in := u.GetLinux().GetResources()
-	ch := pod.Change{Container: pod.ID(u.GetContainerId()), Limits: limits(in), Pids: pids(in), Cannot: cannotChange(in)}
+	ch := pod.Change{Container: sandbox.ID(u.GetContainerId()), Limits: limits(in), Pids: pids(in),
+		Cannot: cannotChange(in)}
 	return ch, ch.Limits != nil
 }
 
 // Tell tells all plugins of a moment.
-func (p *Plugins) Tell(ctx context.Context, m pod.Moment, r *pod.Record, c *pod.Container) ([]pod.Change, error) {
+func (p *Plugins) Tell(
+	ctx context.Context, m pod.Moment, r *sandbox.Record, c *sandbox.Container,
+) ([]pod.Change, error) {
 	if p.none() {
 		return nil, nil
 	}
@@ -239,7 +244,9 @@ func (p *Plugins) Tell(ctx context.Context, m pod.Moment, r *pod.Record, c *pod.
 	return changes, p.blame(err)
 }
 
-func (p *Plugins) tell(ctx context.Context, m pod.Moment, sandbox *api.PodSandbox, ctr *api.Container) ([]pod.Change, error) {
+func (p *Plugins) tell(
+	ctx context.Context, m pod.Moment, sandbox *api.PodSandbox, ctr *api.Container,
+) ([]pod.Change, error) {
 	switch m {
 	case pod.PodRun:
 		return nil, p.a.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: sandbox})
@@ -268,7 +275,9 @@ func (p *Plugins) tell(ctx context.Context, m pod.Moment, sandbox *api.PodSandbo
 
 // Adjust changes the spec of a container as all plugins together want it. Two that want different things are an error
 // that names them.
-func (p *Plugins) Adjust(ctx context.Context, r *pod.Record, c *pod.Container, sp *specs.Spec) ([]pod.Change, error) {
+func (p *Plugins) Adjust(
+	ctx context.Context, r *sandbox.Record, c *sandbox.Container, sp *specs.Spec,
+) ([]pod.Change, error) {
 	if p.none() {
 		return nil, nil
 	}
@@ -303,7 +312,9 @@ func (p *Plugins) Adjust(ctx context.Context, r *pod.Record, c *pod.Container, s
 }
 
 // Limits asks all plugins what a container's limits are to be changed to.
-func (p *Plugins) Limits(ctx context.Context, r *pod.Record, c *pod.Container, want *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, []pod.Change, error) {
+func (p *Plugins) Limits(
+	ctx context.Context, r *sandbox.Record, c *sandbox.Container, want *runtimeapi.LinuxContainerResources,
+) (*runtimeapi.LinuxContainerResources, []pod.Change, error) {
 	if p.none() {
 		return want, nil, nil
 	}
@@ -337,7 +348,9 @@ func (p *Plugins) Limits(ctx context.Context, r *pod.Record, c *pod.Container, w
 }
 
 // PodLimits tells all plugins that a pod's resources are about to be changed.
-func (p *Plugins) PodLimits(ctx context.Context, r *pod.Record, overhead, resources *runtimeapi.LinuxContainerResources) error {
+func (p *Plugins) PodLimits(
+	ctx context.Context, r *sandbox.Record, overhead, resources *runtimeapi.LinuxContainerResources,
+) error {
 	if p.none() {
 		return nil
 	}

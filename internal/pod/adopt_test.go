@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 )
 
 // hung is a driver whose monitors, but for those of the pods in healthy, answer nothing until answer is closed.
@@ -53,7 +54,7 @@ func TestHungMonitorsDelayNoOtherAdoption(t *testing.T) {
 	b.Pods, b.drv.pods = pods, pods
 	done := pods.Recover()
 	for id := range h.healthy {
-		p := pods.index.Load().pods[ID(id)]
+		p := pods.index.Load().pods[sandbox.ID(id)]
 		wait(t, "the adoption of a pod whose monitor answers", func() bool { return closed(p.adopted) })
 	}
 	if closed(done) {

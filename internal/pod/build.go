@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
-	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -20,6 +18,7 @@ import (
 	"berth/internal/room"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 	"berth/internal/spec/device"
 )
@@ -35,7 +34,7 @@ type building struct {
 }
 
 // makeProcess builds the spec and has the runtime create the process.
-func (b *building) makeProcess(ctx context.Context, c *Container) error {
+func (b *building) makeProcess(ctx context.Context, c *sandbox.Container) error {
 	r, cfg := b.p.rec.Load(), c.Config.Get()
 	h, options, err := b.p.s.cfg.handlerSpec(r)
 	if err != nil {
@@ -43,23 +42,24 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 	}
 	in, err := b.specInput(ctx, r, c, options)
 	if err != nil {
-		return invalid(room.Explain(err, b.p.s.cfg.State, makeRoom))
+		return sandbox.Invalid(room.Explain(err, b.p.s.cfg.State, makeRoom))
 	}
 	sp, warnings, err := spec.Build(ctx, in)
 	if err != nil {
-		return invalid(err)
+		return sandbox.Invalid(err)
 	}
 	if err := b.addDevices(ctx, sp, cfg); err != nil {
-		return invalid(err)
+		return sandbox.Invalid(err)
 	}
 	for _, w := range warnings {
-		b.p.s.cfg.Log.Warn("a container gets less than it asked for", "pod", b.p.id, "container", cfg.Metadata.Name, "reason", w)
+		b.p.s.cfg.Log.Warn("a container gets less than it asked for", "pod", b.p.id, "container", cfg.Metadata.Name,
+			"reason", w)
 	}
 	if err := b.adjust(ctx, r, c, sp); err != nil {
 		return fmt.Errorf("adjust the container by plugins: %w", pluginError(err))
 	}
 	if err := spec.CheckPaths(sp); err != nil { // again: devices and plugins have added mounts
-		return invalid(err)
+		return sandbox.Invalid(err)
 	}
 	if err := b.p.s.cfg.confine(ctx, sp); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (b *building) makeProcess(ctx context.Context, c *Container) error {
 		return err
 	}
 	// The container has its own by now. Those here would keep the node from removing what it has unmounted of a volume.
-	return rootfs.Unstage(stagedMounts(&b.p.s.cfg.Layout, b.p.id, c.ID))
+	return rootfs.Unstage(sandbox.StagedMounts(&b.p.s.cfg.Layout, b.p.id, c.ID))
 }
 
 // addDevices adds the CDI devices of a request. Their descriptions may also add groups to the process.
@@ -108,45 +108,17 @@ func (c *Config) confine(ctx context.Context, sp *specs.Spec) error {
 	return nil
 }
 
-// What the kernel says of a path or an option that somebody asked for, and what it says of a node that lacks something for a while.
-// All else that it says is the node's own trouble.
-var (
-	errnosOfRequest = []syscall.Errno{
-		syscall.ENOENT, syscall.ENOTDIR, syscall.EISDIR, syscall.EEXIST, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.EINVAL,
-		syscall.ENODEV, syscall.ENXIO, syscall.ENOTSUP,
-	}
-	passingErrnos = []syscall.Errno{
-		syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.EINTR, syscall.EBUSY, syscall.ETIMEDOUT, syscall.ESTALE,
-	}
-)
-
-// invalid marks an error as the request's own fault, where nothing more precise is known of it. What is the node's is marked so:
-// nobody mends that by asking for something else.
-func invalid(err error) error {
-	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsInvalidArgument(err) ||
-		errdefs.IsInternal(err) || errdefs.IsUnavailable(err) || errdefs.IsCanceled(err) ||
-		errdefs.IsDeadlineExceeded(err) || errdefs.IsResourceExhausted(err) || room.Lacking(err) {
-		return err
-	}
-	var errno syscall.Errno
-	switch {
-	case !errors.As(err, &errno) || slices.Contains(errnosOfRequest, errno):
-		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
-	case slices.Contains(passingErrnos, errno):
-		return fail.New(errdefs.ErrUnavailable, "%w", err)
-	}
-	return fail.New(errdefs.ErrInternal, "%w", err)
-}
-
 // specInput gathers what decides the container's spec.
-func (b *building) specInput(ctx context.Context, r *Record, c *Container, h spec.Handler) (in spec.Input, err error) {
+func (b *building) specInput(
+	ctx context.Context, r *sandbox.Record, c *sandbox.Container, h spec.Handler,
+) (in spec.Input, err error) {
 	cfg := withNamespaces(c.Config.Get(), r.Config.Get())
 	in = spec.Input{
 		Pod: r.Config.Get(), PodID: string(b.p.id), ContainerID: string(c.ID), Container: cfg,
 		Image: b.img.Config, Host: b.p.s.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
 		Handler: h, SELinux: r.SELinux, Project: b.p.s.projects,
 	}
-	if in.Hostname, err = r.hostname(); err != nil {
+	if in.Hostname, err = r.Hostname(); err != nil {
 		return in, fmt.Errorf("look up the node's name: %w", err)
 	}
 	if h.CgroupWritable {
@@ -179,7 +151,7 @@ func (b *building) specInput(ctx context.Context, r *Record, c *Container, h spe
 
 // withNamespaces gives a container that says nothing about namespaces those of its pod.
 func withNamespaces(c *runtimeapi.ContainerConfig, p *runtimeapi.PodSandboxConfig) *runtimeapi.ContainerConfig {
-	if c.GetLinux().GetSecurityContext().GetNamespaceOptions() != nil || namespaces(p) == nil {
+	if c.GetLinux().GetSecurityContext().GetNamespaceOptions() != nil || sandbox.Namespaces(p) == nil {
 		return c
 	}
 	c = proto.Clone(c).(*runtimeapi.ContainerConfig)
@@ -189,14 +161,14 @@ func withNamespaces(c *runtimeapi.ContainerConfig, p *runtimeapi.PodSandboxConfi
 	if c.Linux.SecurityContext == nil {
 		c.Linux.SecurityContext = &runtimeapi.LinuxContainerSecurityContext{}
 	}
-	c.Linux.SecurityContext.NamespaceOptions = namespaces(p)
+	c.Linux.SecurityContext.NamespaceOptions = sandbox.Namespaces(p)
 	return c
 }
 
-// resolveMounts finds the source of every mount, symbolic links followed. A directory that is not there is made, which a
-// kubelet leaves to the runtime for a hostPath without a type; it stays.
+// resolveMounts finds the source of every mount, symbolic links followed. A directory that is not there is made, which
+// a kubelet leaves to the runtime for a hostPath without a type; it stays.
 func (b *building) resolveMounts(
-	ctx context.Context, ctr ID, mounts []*runtimeapi.Mount,
+	ctx context.Context, ctr sandbox.ID, mounts []*runtimeapi.Mount,
 ) ([]spec.ResolvedMount, error) {
 	var out []spec.ResolvedMount
 	var host rootfs.HostMounts
@@ -247,25 +219,25 @@ func seccompProfile(cfg *runtimeapi.ContainerConfig) (*spec.SeccompProfile, erro
 }
 
 // pidNamespace is the PID namespace that the container joins, "" for its own or the host's.
-func (b *building) pidNamespace(r *Record, cfg *runtimeapi.ContainerConfig) (string, error) {
+func (b *building) pidNamespace(r *sandbox.Record, cfg *runtimeapi.ContainerConfig) (string, error) {
 	o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	switch {
 	case o.GetPid() == runtimeapi.NamespaceMode_TARGET:
-		target, err := target(r, ID(o.TargetId))
+		target, err := target(r, sandbox.ID(o.TargetId))
 		return fmt.Sprintf("/proc/%d/ns/pid", target), err
-	case o.GetPid() == runtimeapi.NamespaceMode_POD && sharedPID(r.Config.Get()):
+	case o.GetPid() == runtimeapi.NamespaceMode_POD && sandbox.SharedPID(r.Config.Get()):
 		return fmt.Sprintf("/proc/%d/ns/pid", r.Init.PID), nil
 	}
 	return "", nil
 }
 
 // target is the process whose PID namespace an ephemeral container joins.
-func target(r *Record, id ID) (int, error) {
-	t := r.container(id)
+func target(r *sandbox.Record, id sandbox.ID) (int, error) {
+	t := r.Container(id)
 	if t == nil {
 		return 0, fail.New(errdefs.ErrNotFound, "target container %q of the PID namespace: not in pod %s", id, r.ID)
 	}
-	if t.State != Running {
+	if t.State != sandbox.Running {
 		return 0, fail.New(errdefs.ErrFailedPrecondition, "target container %s of the PID namespace is %s, not running", id,
 			t.State)
 	}

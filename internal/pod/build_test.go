@@ -17,12 +17,13 @@ import (
 	"berth/internal/limit"
 	"berth/internal/room"
 	"berth/internal/rootfs"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 	"berth/internal/userns"
 )
 
-// TestDeclaredVolumes makes what an image declares, and leaves writable what is the root's own and not covered by a mount of
-// the request, by whatever name either is called.
+// TestDeclaredVolumes makes what an image declares, and leaves writable what is the root's own and not covered by a
+// mount of the request, by whatever name either is called.
 func TestDeclaredVolumes(t *testing.T) {
 	s := open(t)
 	id, err := s.Run(t.Context(), podConfig("a"), "")
@@ -43,12 +44,14 @@ func TestDeclaredVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.img.Config.Volumes = map[string]struct{}{}
-	for _, v := range []string{"/system/data", "data", "/proc/x", "/sys", "/dev/shm", "/", "/all", "/alias/there", "/alias/mounted/below", "/real/too", "/over/x"} {
+	for _, v := range []string{"/system/data", "data", "/proc/x", "/sys", "/dev/shm", "/", "/all", "/alias/there",
+		"/alias/mounted/below", "/real/too", "/over/x"} {
 		b.img.Config.Volumes[v] = struct{}{}
 	}
 	cfg := &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{
 		SecurityContext: &runtimeapi.LinuxContainerSecurityContext{ReadonlyRootfs: true},
-	}, Mounts: []*runtimeapi.Mount{{ContainerPath: "/real/mounted"}, {ContainerPath: "/alias/too/"}, {ContainerPath: "/over"}}}
+	}, Mounts: []*runtimeapi.Mount{{ContainerPath: "/real/mounted"}, {ContainerPath: "/alias/too/"},
+		{ContainerPath: "/over"}}}
 	if err := os.Mkdir(root+"/real/too", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +59,8 @@ func TestDeclaredVolumes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []spec.Volume{{Path: "/real/there", Source: root + "/real/there"}, {Path: "/system/data", Source: root + "/system/data"}, {Path: "/data", Source: root + "/data"}}
+	want := []spec.Volume{{Path: "/real/there", Source: root + "/real/there"},
+		{Path: "/system/data", Source: root + "/system/data"}, {Path: "/data", Source: root + "/data"}}
 	if !slices.Equal(got, want) {
 		t.Errorf("writable are %v, wanted %v", got, want)
 	}
@@ -64,7 +68,8 @@ func TestDeclaredVolumes(t *testing.T) {
 	if got, err := b.declaredVolumes(t.Context(), p.rec.Load(), root, cfg); err != nil || got != nil {
 		t.Errorf("under a root that is writable: %v, %v", got, err)
 	}
-	for dir, want := range map[string]bool{"system/data": true, "data": true, "over/x": true, "proc": false, "sys": false} {
+	for dir, want := range map[string]bool{"system/data": true, "data": true, "over/x": true, "proc": false,
+		"sys": false} {
 		if _, err := os.Stat(filepath.Join(root, dir)); (err == nil) != want {
 			t.Errorf("/%s: %v", dir, err)
 		}
@@ -89,7 +94,8 @@ func TestFaultOfTheNode(t *testing.T) {
 		err  error
 		want func(error) bool
 	}{
-		"no room for a mount point":  {rootfs.Stage(source, filepath.Join(fullDisk(t), "target"), rootfs.Staging{}), room.Lacking},
+		"no room for a mount point": {rootfs.Stage(source, filepath.Join(fullDisk(t), "target"), rootfs.Staging{}),
+			room.Lacking},
 		"a source that is not there": {missing, errdefs.IsInvalidArgument},
 		"links that go round":        {endless, errdefs.IsInvalidArgument},
 		"a broken disk":              {&os.PathError{Op: "open", Path: "/etc/passwd", Err: unix.EIO}, errdefs.IsInternal},
@@ -103,7 +109,7 @@ func TestFaultOfTheNode(t *testing.T) {
 			t.Errorf("%s: no error", name)
 			continue
 		}
-		got := invalid(c.err)
+		got := sandbox.Invalid(c.err)
 		if !c.want(got) || got.Error() != c.err.Error() || room.Lacking(got) && errdefs.IsInvalidArgument(got) {
 			t.Errorf("%s: %v (%T)", name, got, got)
 		}
@@ -129,7 +135,7 @@ func fullDisk(t *testing.T) string {
 func TestNoMoreUserNamespaces(t *testing.T) {
 	one := []userns.Range{{Host: 1 << 30, Size: 1}}
 	err := withUserns("/no/such/program", userns.Mapping{UIDs: one, GIDs: one}, func(string) error { return nil })
-	if got := invalid(err); !errdefs.IsUnavailable(got) || errdefs.IsInvalidArgument(got) {
+	if got := sandbox.Invalid(err); !errdefs.IsUnavailable(got) || errdefs.IsInvalidArgument(got) {
 		t.Errorf("%v", got)
 	}
 }

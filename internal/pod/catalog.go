@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
+	"berth/internal/sandbox"
 )
 
 // catalog finds pods and containers. Reading it never waits.
@@ -21,10 +22,10 @@ type catalog struct {
 
 // index finds pods. A published index is never changed.
 type index struct {
-	pods       map[ID]*pod
+	pods       map[sandbox.ID]*pod
 	names      map[string]*pod // by the name that kubelets retry with
-	containers map[ID]*pod
-	damaged    map[ID]damaged // by the id whose record cannot be read: nothing named after it is swept
+	containers map[sandbox.ID]*pod
+	damaged    map[sandbox.ID]damaged // by the id whose record cannot be read: nothing named after it is swept
 }
 
 func (x *index) clone() *index {
@@ -49,20 +50,16 @@ func nameKey(m *runtimeapi.PodSandboxMetadata) string {
 	return fmt.Sprintf("%s\x00%s\x00%s\x00%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
 }
 
-func notFound(what string, id ID) error {
-	return fail.New(errdefs.ErrNotFound, "%s %q: not found", what, string(id))
-}
-
 // find returns the pod with that id, for changing it.
-func (c *catalog) find(id ID) (*pod, error) {
+func (c *catalog) find(id sandbox.ID) (*pod, error) {
 	if p := c.index.Load().pods[id]; p != nil {
 		return p, nil
 	}
-	return nil, notFound("pod sandbox", id)
+	return nil, sandbox.NotFound("pod sandbox", id)
 }
 
 // known are all pods of which there is a record, or something in its place.
-func (x *index) known() map[ID]*pod {
+func (x *index) known() map[sandbox.ID]*pod {
 	if len(x.damaged) == 0 {
 		return x.pods
 	}
@@ -76,55 +73,51 @@ func (x *index) known() map[ID]*pod {
 }
 
 // findContainer returns the container's pod.
-func (c *catalog) findContainer(id ID) (*pod, *Container, error) {
+func (c *catalog) findContainer(id sandbox.ID) (*pod, *sandbox.Container, error) {
 	p := c.index.Load().containers[id]
 	if p == nil {
-		return nil, nil, notFound("container", id)
+		return nil, nil, sandbox.NotFound("container", id)
 	}
-	ctr := p.rec.Load().container(id)
+	ctr := p.rec.Load().Container(id)
 	if ctr == nil {
-		return nil, nil, notFound("container", id)
+		return nil, nil, sandbox.NotFound("container", id)
 	}
 	return p, ctr, nil
 }
 
 // Get returns what is known of a pod. It never waits.
-func (c *catalog) Get(id ID) (*Record, error) {
+func (c *catalog) Get(id sandbox.ID) (*sandbox.Record, error) {
 	if p := c.index.Load().known()[id]; p != nil {
-		if r := p.rec.Load(); r.listed() {
+		if r := p.rec.Load(); r.Listed() {
 			return r, nil
 		}
 	}
-	return nil, notFound("pod sandbox", id)
+	return nil, sandbox.NotFound("pod sandbox", id)
 }
 
 // GetContainer returns what is known of a container and of its pod. It never waits.
-func (c *catalog) GetContainer(id ID) (*Record, *Container, error) {
+func (c *catalog) GetContainer(id sandbox.ID) (*sandbox.Record, *sandbox.Container, error) {
 	p, ctr, err := c.findContainer(id)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !ctr.Listed() {
-		return nil, nil, notFound("container", id)
+		return nil, nil, sandbox.NotFound("container", id)
 	}
 	return p.rec.Load(), ctr, nil
 }
 
 // List returns what is known of every pod that a kubelet may see. It never waits.
-func (c *catalog) List() []*Record {
+func (c *catalog) List() []*sandbox.Record {
 	pods := c.index.Load().known()
-	all := make([]*Record, 0, len(pods))
+	all := make([]*sandbox.Record, 0, len(pods))
 	for _, p := range pods {
-		if r := p.rec.Load(); r.listed() {
+		if r := p.rec.Load(); r.Listed() {
 			all = append(all, r)
 		}
 	}
 	return all
 }
-
-// listed says whether a kubelet may see the pod: one being created is not there yet, one whose undo is stuck is there
-// still.
-func (r *Record) listed() bool { return r.State != Creating && (r.State != Removing || r.Stuck != nil) }
 
 // Layers returns the ids of the image layers that containers use. They are not whole when there is a pod of which
 // nobody can tell its layers: it may use any that was there before this daemon.
@@ -151,24 +144,24 @@ func (c *catalog) Layers() (used map[string]struct{}, whole bool) {
 }
 
 // ID returns the id of the pod that s names: an id, or the beginning of one that only one pod has.
-func (c *catalog) ID(name string) (ID, error) {
+func (c *catalog) ID(name string) (sandbox.ID, error) {
 	x := c.index.Load()
-	if _, ok := x.damaged[ID(name)]; ok {
-		return ID(name), nil
+	if _, ok := x.damaged[sandbox.ID(name)]; ok {
+		return sandbox.ID(name), nil
 	}
 	return resolve("pod sandbox", name, x.known())
 }
 
 // ContainerID returns the id of the container that s names: an id, or the beginning of one that only one container has.
-func (c *catalog) ContainerID(name string) (ID, error) {
+func (c *catalog) ContainerID(name string) (sandbox.ID, error) {
 	return resolve("container", name, c.index.Load().containers)
 }
 
-func resolve(what, name string, all map[ID]*pod) (ID, error) {
-	if _, ok := all[ID(name)]; ok {
-		return ID(name), nil
+func resolve(what, name string, all map[sandbox.ID]*pod) (sandbox.ID, error) {
+	if _, ok := all[sandbox.ID(name)]; ok {
+		return sandbox.ID(name), nil
 	}
-	var found []ID
+	var found []sandbox.ID
 	if len(name) > 0 && len(name) < 64 {
 		for id := range all {
 			if strings.HasPrefix(string(id), name) {
@@ -178,7 +171,7 @@ func resolve(what, name string, all map[ID]*pod) (ID, error) {
 	}
 	switch len(found) {
 	case 0:
-		return "", notFound(what, ID(name))
+		return "", sandbox.NotFound(what, sandbox.ID(name))
 	case 1:
 		return found[0], nil
 	}
@@ -188,6 +181,6 @@ func resolve(what, name string, all map[ID]*pod) (ID, error) {
 // owned says whether a record owns that id, also one that cannot be read.
 func (c *catalog) owned(id string) bool {
 	x := c.index.Load()
-	_, damaged := x.damaged[ID(id)]
-	return damaged || x.pods[ID(id)] != nil
+	_, damaged := x.damaged[sandbox.ID(id)]
+	return damaged || x.pods[sandbox.ID(id)] != nil
 }

@@ -21,6 +21,7 @@ import (
 	"berth/internal/room"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 )
 
 // The kinds of operation in the lane of a container.
@@ -39,7 +40,7 @@ func endsBegin(running string) bool { return running == opCtrCreate || running =
 // end.
 type container struct {
 	p      *pod
-	id     ID
+	id     sandbox.ID
 	lane   op.Lane
 	exited chan struct{} // closed when the record says exited
 	once   sync.Once
@@ -54,7 +55,7 @@ type container struct {
 	tries  persistence // at an undo that failed
 }
 
-func newContainer(p *pod, id ID) *container {
+func newContainer(p *pod, id sandbox.ID) *container {
 	return &container{
 		p: p, id: id, lane: op.Lane{Of: op.Owner{Pod: string(p.id), Container: string(id)}},
 		exited: make(chan struct{}), hurry: newHurry(),
@@ -66,7 +67,7 @@ const stepDirs = "dirs"
 
 // Create makes a container in a ready pod: its root, and a process that waits to be started. The same request made
 // again joins the one in flight, or gets the id of the container that it made.
-func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerConfig) (ID, error) {
+func (s *Pods) Create(ctx context.Context, podID sandbox.ID, cfg *runtimeapi.ContainerConfig) (sandbox.ID, error) {
 	p, err := s.find(podID)
 	if err != nil {
 		return "", err
@@ -74,8 +75,9 @@ func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerCo
 	if err := validateContainer(cfg); err != nil {
 		return "", err
 	}
-	if err := s.cfg.checkContainerLabels(p.rec.Load().SELinux, cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
-		return "", inContainer("", cfg.Metadata.Name, podID, invalid(err))
+	if err := s.cfg.checkContainerLabels(p.rec.Load().SELinux,
+		cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
+		return "", sandbox.InContainer("", cfg.Metadata.Name, podID, sandbox.Invalid(err))
 	}
 	if err := p.waitAdopted(ctx); err != nil {
 		return "", err
@@ -86,11 +88,11 @@ func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerCo
 		if err != nil {
 			return "", err
 		}
-		live, c := p.container(id), p.rec.Load().container(id)
+		live, c := p.container(id), p.rec.Load().Container(id)
 		if live == nil || c == nil {
 			continue
 		}
-		if c.Digest != want || c.State == Removing || c.State == Creating && !live.ours {
+		if c.Digest != want || c.State == sandbox.Removing || c.State == sandbox.Creating && !live.ours {
 			if err := live.replace(ctx, c); err != nil {
 				return "", err
 			}
@@ -108,23 +110,25 @@ func (s *Pods) Create(ctx context.Context, podID ID, cfg *runtimeapi.ContainerCo
 	}
 }
 
-// claimContainer returns the container that has the request's name and attempt. When there is none it announces a new one
-// in the pod's record, with the layers it will use, so that they stay.
-func (p *pod) claimContainer(ctx context.Context, cfg *runtimeapi.ContainerConfig, want string) (ID, material, error) {
+// claimContainer returns the container that has the request's name and attempt. When there is none it announces a new
+// one in the pod's record, with the layers it will use, so that they stay.
+func (p *pod) claimContainer(
+	ctx context.Context, cfg *runtimeapi.ContainerConfig, want string,
+) (sandbox.ID, material, error) {
 	img, release, err := p.s.use(cfg)
 	if err != nil {
 		return "", img, err
 	}
 	defer release()
-	sig, err := requestedSignal(cfg.StopSignal)
+	sig, err := sandbox.RequestedSignal(cfg.StopSignal)
 	if err == nil && sig == 0 {
-		sig, err = stopSignal(img.Config.StopSignal)
+		sig, err = sandbox.StopSignal(img.Config.StopSignal)
 	}
 	if err != nil {
 		return "", img, fail.New(errdefs.ErrInvalidArgument, "container %s (image %q): %w", cfg.Metadata.Name,
 			cfg.Image.Image, err)
 	}
-	m, err := newMessage(cfg)
+	m, err := sandbox.NewContainerConfig(cfg)
 	if err != nil {
 		return "", img, fail.New(errdefs.ErrInvalidArgument, "container configuration: %w", err)
 	}
@@ -133,23 +137,24 @@ func (p *pod) claimContainer(ctx context.Context, cfg *runtimeapi.ContainerConfi
 	}
 	storage, logs, err := limitsOf(&p.s.cfg, p.rec.Load(), cfg.Metadata.Name)
 	if err != nil {
-		return "", img, inContainer("", cfg.Metadata.Name, p.id, err)
+		return "", img, sandbox.InContainer("", cfg.Metadata.Name, p.id, err)
 	}
-	id := NewID()
-	var there *Container
-	err = p.update(ctx, "container.creating", func(r *Record) error {
-		if r.State != Ready {
-			return goneError("pod sandbox", p.id, r.State)
+	id := sandbox.NewID()
+	var there *sandbox.Container
+	err = p.update(ctx, "container.creating", func(r *sandbox.Record) error {
+		if r.State != sandbox.Ready {
+			return sandbox.GoneError("pod sandbox", p.id, r.State)
 		}
-		if there = r.named(cfg.Metadata); there != nil {
+		if there = r.Named(cfg.Metadata); there != nil {
 			return errUndone // nothing to write
 		}
 		if err := limit.PodContainers.Check(int64(len(r.Containers) + 1)); err != nil {
-			return inContainer("", cfg.Metadata.Name, p.id, err)
+			return sandbox.InContainer("", cfg.Metadata.Name, p.id, err)
 		}
-		r.Containers = append(r.Containers, &Container{
-			ID: id, State: Creating, CreatedAt: time.Now(), Digest: want, Config: ContainerConfig{m},
-			Image: img.ID, ImageRef: img.Ref, Volumes: img.record(), Layers: img.layers(), StopSignal: sig, Cgroup: p.s.cfg.cgroup(r, id),
+		r.Containers = append(r.Containers, &sandbox.Container{
+			ID: id, State: sandbox.Creating, CreatedAt: time.Now(), Digest: want, Config: m,
+			Image: img.ID, ImageRef: img.Ref, Volumes: img.record(), Layers: img.layers(), StopSignal: sig,
+			Cgroup:  p.s.cfg.cgroup(r, id),
 			Storage: storage, LogLimit: logs,
 		})
 		live := newContainer(p, id)
@@ -170,8 +175,8 @@ func (p *pod) claimContainer(ctx context.Context, cfg *runtimeapi.ContainerConfi
 	return id, img, nil
 }
 
-func (l *container) replace(ctx context.Context, c *Container) error {
-	if c.State != Creating && c.State != Removing {
+func (l *container) replace(ctx context.Context, c *sandbox.Container) error {
+	if c.State != sandbox.Creating && c.State != sandbox.Removing {
 		m := c.Config.Get().Metadata
 		return fail.New(errdefs.ErrAlreadyExists,
 			"container %s (attempt %d) of pod %s exists already as %s with another configuration; remove it first",
@@ -182,11 +187,11 @@ func (l *container) replace(ctx context.Context, c *Container) error {
 
 // create runs in the container's lane.
 func (l *container) create(ctx context.Context, img material) error {
-	c := l.p.rec.Load().container(l.id)
+	c := l.p.rec.Load().Container(l.id)
 	switch {
-	case c == nil || c.State == Removing:
+	case c == nil || c.State == sandbox.Removing:
 		return errUndone
-	case c.State != Creating:
+	case c.State != sandbox.Creating:
 		return nil
 	}
 	b := &building{p: l.p, img: img}
@@ -195,21 +200,21 @@ func (l *container) create(ctx context.Context, img material) error {
 		err = l.plan(c, b).Forward(ctx)
 	}
 	if err == nil {
-		err = l.p.update(ctx, "container.created", func(r *Record) error {
-			return r.edit(l.id, func(c *Container) error {
+		err = l.p.update(ctx, "container.created", func(r *sandbox.Record) error {
+			return r.Edit(l.id, func(c *sandbox.Container) error {
 				c.Process, c.User = b.process, b.user
-				return c.moveTo(Created)
+				return c.MoveTo(sandbox.Created)
 			})
 		})
 	}
 	if err == nil {
-		telling{l.p}.told(ctx, ContainerCreated, l.p.rec.Load().container(l.id))
+		telling{l.p}.told(ctx, ContainerCreated, l.p.rec.Load().Container(l.id))
 		if e := l.early; e != nil {
 			l.p.s.Exited(string(l.p.id), string(l.id), *e)
 		}
 		return nil
 	}
-	err = inContainer("", c.Config.Get().Metadata.GetName(), l.p.id, room.Explain(err, l.p.s.cfg.Root, makeRoom))
+	err = sandbox.InContainer("", c.Config.Get().Metadata.GetName(), l.p.id, room.Explain(err, l.p.s.cfg.Root, makeRoom))
 	if undo := l.undo(op.Trace(l.p.s.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
@@ -218,7 +223,7 @@ func (l *container) create(ctx context.Context, img material) error {
 
 // plan is how a container is made; walked backward, how what is left of its process is cleared away, and how it
 // is removed. Backward it needs nothing but the record.
-func (l *container) plan(c *Container, b *building) op.Plan {
+func (l *container) plan(c *sandbox.Container, b *building) op.Plan {
 	at, pod := &l.p.s.cfg.Layout, l.p.id
 	return op.Plan{Name: "container", Seen: l.p.s.cfg.StepSeen, Steps: []op.Step{
 		{Name: stepDirs, Do: func(context.Context) error { return l.makeDirs(c) },
@@ -226,7 +231,7 @@ func (l *container) plan(c *Container, b *building) op.Plan {
 		{Name: "rootfs",
 			Do: func(context.Context) error {
 				r := l.p.rec.Load()
-				return rootfs.Prepare(at.writable(pod, c.ID), at.rootfs(pod, c.ID),
+				return rootfs.Prepare(at.Writable(pod, c.ID), at.Rootfs(pod, c.ID),
 					rootfs.Options{Lower: b.img.Dirs, IDs: idsOf(l.p, r).IDMap, Label: l.p.s.cfg.labels(r, c).Mount})
 			},
 			Undo: func(context.Context) error { return l.unmakeRootfs(c, b.keepExit) }},
@@ -237,14 +242,15 @@ func (l *container) plan(c *Container, b *building) op.Plan {
 	}}
 }
 
-func (l *container) makeDirs(c *Container) error {
-	dir := l.p.s.cfg.writable(l.p.id, c.ID)
+func (l *container) makeDirs(c *sandbox.Container) error {
+	dir := l.p.s.cfg.Writable(l.p.id, c.ID)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	if l.p.s.projects {
 		if err := rootfs.AssignProject(dir); err != nil {
-			l.p.s.cfg.Log.Warn("what a container writes is counted by walking over it", "pod", l.p.id, "container", l.id, "error", err)
+			l.p.s.cfg.Log.Warn("what a container writes is counted by walking over it", "pod", l.p.id, "container", l.id,
+				"error", err)
 		}
 	}
 	err := fault.At("container.storage.before")
@@ -254,26 +260,26 @@ func (l *container) makeDirs(c *Container) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(l.p.s.cfg.rootfs(l.p.id, c.ID), 0o711); err != nil {
+	if err := os.MkdirAll(l.p.s.cfg.Rootfs(l.p.id, c.ID), 0o711); err != nil {
 		return err
 	}
 	// What is made there gets the label too: the FIFOs that are the process's standard streams.
-	return l.p.s.cfg.label(l.p.rec.Load(), l.p.s.cfg.runContainer(l.p.id, c.ID))
+	return l.p.s.cfg.label(l.p.rec.Load(), l.p.s.cfg.RunContainer(l.p.id, c.ID))
 }
 
-// unmakeRootfs unmounts the container's root and volumes, and removes its run directory, which holds nothing else by now but, perhaps,
-// its exit file.
-func (l *container) unmakeRootfs(c *Container, keepExit bool) error {
+// unmakeRootfs unmounts the container's root and volumes, and removes its run directory, which holds nothing else by
+// now but, perhaps, its exit file.
+func (l *container) unmakeRootfs(c *sandbox.Container, keepExit bool) error {
 	if c.Reaped {
 		return nil
 	}
-	if err := rootfs.Unmount(l.p.s.cfg.rootfs(l.p.id, c.ID)); err != nil {
+	if err := rootfs.Unmount(l.p.s.cfg.Rootfs(l.p.id, c.ID)); err != nil {
 		return err
 	}
-	if err := rootfs.Unstage(stagedMounts(&l.p.s.cfg.Layout, l.p.id, c.ID)); err != nil {
+	if err := rootfs.Unstage(sandbox.StagedMounts(&l.p.s.cfg.Layout, l.p.id, c.ID)); err != nil {
 		return err
 	}
-	dir := l.p.s.cfg.runContainer(l.p.id, c.ID)
+	dir := l.p.s.cfg.RunContainer(l.p.id, c.ID)
 	if !keepExit {
 		return removeDir(dir)
 	}
@@ -282,7 +288,7 @@ func (l *container) unmakeRootfs(c *Container, keepExit bool) error {
 		return err
 	}
 	for _, e := range entries {
-		if path := filepath.Join(dir, e.Name()); path != l.p.s.cfg.runExit(l.p.id, c.ID) {
+		if path := filepath.Join(dir, e.Name()); path != l.p.s.cfg.RunExit(l.p.id, c.ID) {
 			if err := removeDir(path); err != nil {
 				return err
 			}
@@ -292,7 +298,7 @@ func (l *container) unmakeRootfs(c *Container, keepExit bool) error {
 }
 
 // unmakeProcess ends what may live of the container, and clears what the runtime holds of it.
-func (l *container) unmakeProcess(ctx context.Context, c *Container) error {
+func (l *container) unmakeProcess(ctx context.Context, c *sandbox.Container) error {
 	if c.Reaped {
 		return nil
 	}
@@ -305,25 +311,25 @@ func (l *container) unmakeProcess(ctx context.Context, c *Container) error {
 
 // undo unmakes a container altogether.
 func (l *container) undo(ctx context.Context) error {
-	err := l.p.settle("container.undo", func(r *Record) error {
-		return r.edit(l.id, func(c *Container) error {
-			if c.State == Removing {
+	err := l.p.settle("container.undo", func(r *sandbox.Record) error {
+		return r.Edit(l.id, func(c *sandbox.Container) error {
+			if c.State == sandbox.Removing {
 				return nil
 			}
-			return c.moveTo(Removing)
+			return c.MoveTo(sandbox.Removing)
 		})
 	})
 	if err != nil {
-		return nilIfGone(err)
+		return sandbox.NilIfGone(err)
 	}
-	if err := l.plan(l.p.rec.Load().container(l.id), &building{}).Backward(ctx); err != nil {
+	if err := l.plan(l.p.rec.Load().Container(l.id), &building{}).Backward(ctx); err != nil {
 		err = room.Explain(err, l.p.s.cfg.Root, makeRoom)
 		l.stuck(err)
 		return err
 	}
-	telling{l.p}.containerRemoved(ctx, l, l.p.rec.Load().container(l.id))
-	_ = os.Remove(l.p.s.cfg.exit(l.p.id, l.id))
-	err = l.p.settle("container.gone", func(r *Record) error {
+	telling{l.p}.containerRemoved(ctx, l, l.p.rec.Load().Container(l.id))
+	_ = os.Remove(l.p.s.cfg.Exit(l.p.id, l.id))
+	err = l.p.settle("container.gone", func(r *sandbox.Record) error {
 		for i, c := range r.Containers {
 			if c.ID == l.id {
 				r.Containers = append(r.Containers[:i:i], r.Containers[i+1:]...)
@@ -347,9 +353,9 @@ func (l *container) stuck(cause error) {
 	if l.p.s.ctx.Err() != nil {
 		return // the daemon is ending: the next start goes on
 	}
-	_ = l.p.settle("container.stuck", func(r *Record) error {
-		return r.edit(l.id, func(c *Container) error {
-			f := Failure{Since: time.Now()}
+	_ = l.p.settle("container.stuck", func(r *sandbox.Record) error {
+		return r.Edit(l.id, func(c *sandbox.Container) error {
+			f := sandbox.Failure{Since: time.Now()}
 			if c.Stuck != nil {
 				f = *c.Stuck
 			}
@@ -359,27 +365,28 @@ func (l *container) stuck(cause error) {
 		})
 	})
 	if l.tries.ask(&l.p.s.worker, l.unstick) {
-		l.p.s.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", l.p.id, "container", l.id, "error", cause)
+		l.p.s.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", l.p.id, "container",
+			l.id, "error", cause)
 	}
 }
 
 // unstick tries again what is stuck by now: a removal may have come after what was stuck first.
 func (l *container) unstick() error {
-	c := l.p.rec.Load().container(l.id)
-	if c != nil && c.State == Removing {
+	c := l.p.rec.Load().Container(l.id)
+	if c != nil && c.State == sandbox.Removing {
 		return l.remove(l.p.s.ctx)
 	}
 	if err := l.reap(l.p.s.ctx); err != nil {
 		return err
 	}
-	if c = l.p.rec.Load().container(l.id); c != nil && c.Stuck != nil {
+	if c = l.p.rec.Load().Container(l.id); c != nil && c.Stuck != nil {
 		return errors.New(c.Stuck.Error)
 	}
 	return nil
 }
 
 // adopted returns a container once it is known what lives of it.
-func (s *Pods) adopted(ctx context.Context, id ID) (*container, error) {
+func (s *Pods) adopted(ctx context.Context, id sandbox.ID) (*container, error) {
 	p, _, err := s.findContainer(id)
 	if err != nil {
 		return nil, err
@@ -390,16 +397,11 @@ func (s *Pods) adopted(ctx context.Context, id ID) (*container, error) {
 	if l := p.container(id); l != nil {
 		return l, nil
 	}
-	return nil, notFound("container", id)
-}
-
-// inContainer says of which container err is, and at what.
-func inContainer(at, name string, of ID, err error) error {
-	return fail.About(fail.Detail{Pod: string(of), Container: name}, "%scontainer %s of pod %s: %w", at, name, of, err)
+	return nil, sandbox.NotFound("container", id)
 }
 
 // Start starts a created container. A container that runs already has been started: that is no error.
-func (s *Pods) Start(ctx context.Context, id ID) error {
+func (s *Pods) Start(ctx context.Context, id sandbox.ID) error {
 	live, err := s.adopted(ctx, id)
 	if err != nil {
 		return err
@@ -408,27 +410,27 @@ func (s *Pods) Start(ctx context.Context, id ID) error {
 }
 
 func (l *container) start(ctx context.Context) error {
-	c := l.p.rec.Load().container(l.id)
+	c := l.p.rec.Load().Container(l.id)
 	switch {
 	case c == nil:
-		return notFound("container", l.id)
-	case c.State == Running:
+		return sandbox.NotFound("container", l.id)
+	case c.State == sandbox.Running:
 		return nil
-	case c.State == Exited:
+	case c.State == sandbox.Exited:
 		return fail.New(errdefs.ErrFailedPrecondition, "container %s has ended already (exit code %d at %s)", l.id,
 			c.ExitCode, c.FinishedAt.Format(time.RFC3339))
-	case c.State != Created && c.State != Starting:
-		return goneError("container", l.id, c.State)
+	case c.State != sandbox.Created && c.State != sandbox.Starting:
+		return sandbox.GoneError("container", l.id, c.State)
 	}
 	if err := (telling{l.p}).tell(ctx, ContainerStart, l.p.rec.Load(), c); err != nil {
-		return inContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, pluginError(err))
+		return sandbox.InContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, pluginError(err))
 	}
-	err := l.p.update(ctx, "container.starting", func(r *Record) error {
-		return r.edit(l.id, func(c *Container) error {
-			if c.State == Starting {
+	err := l.p.update(ctx, "container.starting", func(r *sandbox.Record) error {
+		return r.Edit(l.id, func(c *sandbox.Container) error {
+			if c.State == sandbox.Starting {
 				return nil
 			}
-			return c.moveTo(Starting)
+			return c.MoveTo(sandbox.Starting)
 		})
 	})
 	if err != nil {
@@ -436,22 +438,22 @@ func (l *container) start(ctx context.Context) error {
 	}
 	r := l.p.rec.Load()
 	if err := letGo(ctx, l, r, c); err != nil {
-		err = inContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, err)
+		err = sandbox.InContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, err)
 		l.cannotRun(err)
 		return err
 	}
 	started := time.Now()
-	err = l.p.settle("container.running", func(r *Record) error {
-		return r.edit(l.id, func(c *Container) error {
-			if c.State != Starting { // it has ended already
+	err = l.p.settle("container.running", func(r *sandbox.Record) error {
+		return r.Edit(l.id, func(c *sandbox.Container) error {
+			if c.State != sandbox.Starting { // it has ended already
 				return nil
 			}
 			c.StartedAt = started
-			return c.moveTo(Running)
+			return c.MoveTo(sandbox.Running)
 		})
 	})
 	if err == nil {
-		telling{l.p}.told(ctx, ContainerStarted, l.p.rec.Load().container(l.id))
+		telling{l.p}.told(ctx, ContainerStarted, l.p.rec.Load().Container(l.id))
 	}
 	return err
 }
@@ -462,12 +464,12 @@ const (
 	monitorAgain = 100 * time.Millisecond
 )
 
-// letGo starts the container's process. While no monitor answers nobody knows whether an earlier try has, so it is asked for
-// again until one does: to give up would be to kill a container that may run.
-func letGo(ctx context.Context, l *container, r *Record, c *Container) error {
+// letGo starts the container's process. While no monitor answers nobody knows whether an earlier try has, so it is
+// asked for again until one does: to give up would be to kill a container that may run.
+func letGo(ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Container) error {
 	cfg := l.p.s.cfg
 	for until := time.Now().Add(monitorWait); ; {
-		err := cfg.Runtime.Start(ctx, string(l.p.id), string(l.id), r.log(c), cfg.createTimeout(r))
+		err := cfg.Runtime.Start(ctx, string(l.p.id), string(l.id), r.Log(c), cfg.createTimeout(r))
 		if !errdefs.IsUnavailable(err) || time.Now().After(until) {
 			return err
 		}
@@ -485,31 +487,13 @@ func (l *container) cannotRun(cause error) {
 		return // cut off, not failed: the next start finds out
 	}
 	now := time.Now()
-	l.ended(func(c *Container) { // first: how it ends by the kill is not what happened to it
-		c.StartedAt, c.FinishedAt, c.ExitCode, c.Reason, c.Message = now, now, 128, ReasonCannotRun, cause.Error()
+	l.ended(func(c *sandbox.Container) { // first: how it ends by the kill is not what happened to it
+		c.StartedAt, c.FinishedAt, c.ExitCode, c.Reason, c.Message = now, now, 128, sandbox.ReasonCannotRun, cause.Error()
 	})
 	if err := l.p.s.cfg.Runtime.KillAll(l.p.s.ctx, string(l.p.id), string(l.id)); err != nil {
-		l.p.s.cfg.Log.Warn("a container that could not be started is still alive", "pod", l.p.id, "container", l.id, "error", err)
+		l.p.s.cfg.Log.Warn("a container that could not be started is still alive", "pod", l.p.id, "container", l.id, "error",
+			err)
 	}
-}
-
-// log says where the container's log goes.
-func (r *Record) log(c *Container) runtime.Log {
-	dir, path := r.Config.Get().LogDirectory, c.Config.Get().LogPath
-	if dir == "" || path == "" {
-		return runtime.Log{}
-	}
-	log := runtime.Log{Dir: dir, Path: path}
-	if c.LogLimit != nil {
-		log.Rate, log.Burst = c.LogLimit.Rate, c.LogLimit.Burst
-	}
-	return log
-}
-
-// LogPath is the container's log file, "" when it has none.
-func (r *Record) LogPath(c *Container) string {
-	l := r.log(c)
-	return filepath.Join(l.Dir, l.Path)
 }
 
 // validateContainer refuses what no container can be made from.

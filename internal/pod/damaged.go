@@ -16,6 +16,7 @@ import (
 	"berth/internal/fail"
 	"berth/internal/op"
 	"berth/internal/pod/identity"
+	"berth/internal/sandbox"
 )
 
 // damaged is a pod whose record cannot be read. It keeps its name and its layers. Where its identity can be read it is
@@ -38,8 +39,8 @@ func (d damaged) what() string {
 }
 
 // readDamaged finds out what is known of a pod whose record cannot be read.
-func readDamaged(s *Pods, id ID, why error) damaged {
-	_, err := os.Lstat(s.cfg.run(id))
+func readDamaged(s *Pods, id sandbox.ID, why error) damaged {
+	_, err := os.Lstat(s.cfg.Run(id))
 	d := damaged{err: why, mayLive: err == nil}
 	known, err := identity.Read(identityPath(&s.cfg, id))
 	if err != nil {
@@ -59,27 +60,27 @@ func readDamaged(s *Pods, id ID, why error) damaged {
 
 // recordOf is a record of what is known of a pod without its own: enough to take it down, since what was made for it
 // has names that derive from its id.
-func recordOf(s *Pods, id ID, d damaged) (*Record, error) {
+func recordOf(s *Pods, id sandbox.ID, d damaged) (*sandbox.Record, error) {
 	i := d.identity
 	options := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}
-	if there(s.cfg.runContainer(id, id)) {
+	if there(s.cfg.RunContainer(id, id)) {
 		options.Pid = runtimeapi.NamespaceMode_POD // it has an init
 	}
-	if there(usernsPin(&s.cfg.Layout, id)) {
+	if there(sandbox.UserNSPin(&s.cfg.Layout, id)) {
 		options.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD}
 	}
-	m, err := newMessage(&runtimeapi.PodSandboxConfig{
+	m, err := sandbox.NewPodConfig(&runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: i.Name, Namespace: i.Namespace, Uid: i.UID, Attempt: i.Attempt},
 		Labels:   kubeletLabels(i, ""),
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: options},
 		},
 	})
-	r := &Record{ID: id, State: Stopping, Handler: i.Handler, Digest: unknown, Config: PodConfig{m}}
+	r := &sandbox.Record{ID: id, State: sandbox.Stopping, Handler: i.Handler, Digest: unknown, Config: m}
 	if d.mayLive {
 		r.Boot = s.cfg.Boot
 	}
-	if info, err := os.Stat(s.cfg.pod(id)); err == nil {
+	if info, err := os.Stat(s.cfg.Pod(id)); err == nil {
 		r.CreatedAt = info.ModTime()
 	}
 	return r, err
@@ -106,30 +107,30 @@ func there(path string) bool {
 const unknown = "unknown"
 
 // addContainers adds the containers for which there are directories. That one of them runs is what its monitor knows.
-func (d damaged) addContainers(s *Pods, r *Record) error {
+func (d damaged) addContainers(s *Pods, r *sandbox.Record) error {
 	for _, id := range directoriesOf(s, r.ID) {
 		name := "unknown-" + string(id[:12])
-		m, err := newMessage(&runtimeapi.ContainerConfig{
+		m, err := sandbox.NewContainerConfig(&runtimeapi.ContainerConfig{
 			Metadata: &runtimeapi.ContainerMetadata{Name: name}, Labels: kubeletLabels(d.identity, name),
 			Image: &runtimeapi.ImageSpec{Image: unknown},
 		})
 		if err != nil {
 			return err
 		}
-		r.Containers = append(r.Containers, &Container{
-			ID: id, State: Running, CreatedAt: r.CreatedAt, StartedAt: r.CreatedAt, Digest: unknown, ImageRef: unknown,
-			Config: ContainerConfig{m}, Layers: d.identity.Layers, StopSignal: int(syscall.SIGTERM), Cgroup: s.cfg.cgroup(r, id),
+		r.Containers = append(r.Containers, &sandbox.Container{
+			ID: id, State: sandbox.Running, CreatedAt: r.CreatedAt, StartedAt: r.CreatedAt, Digest: unknown, ImageRef: unknown,
+			Config: m, Layers: d.identity.Layers, StopSignal: int(syscall.SIGTERM), Cgroup: s.cfg.cgroup(r, id),
 		})
 	}
 	return nil
 }
 
 // directoriesOf are the containers of a pod that have a directory.
-func directoriesOf(s *Pods, pod ID) (all []ID) {
-	for _, dir := range []string{filepath.Join(s.cfg.pod(pod), "c"), filepath.Join(s.cfg.run(pod), "c")} {
+func directoriesOf(s *Pods, pod sandbox.ID) (all []sandbox.ID) {
+	for _, dir := range []string{filepath.Join(s.cfg.Pod(pod), "c"), filepath.Join(s.cfg.Run(pod), "c")} {
 		entries, _ := os.ReadDir(dir) // what cannot be listed is found by a later Stop, which fails meanwhile
 		for _, e := range entries {
-			if id := ID(e.Name()); id.Valid() && id != pod && !slices.Contains(all, id) {
+			if id := sandbox.ID(e.Name()); id.Valid() && id != pod && !slices.Contains(all, id) {
 				all = append(all, id)
 			}
 		}
@@ -138,7 +139,7 @@ func directoriesOf(s *Pods, pod ID) (all []ID) {
 }
 
 // findToEnd returns the pod with that id, for stopping or removing it. A damaged one is taken in for that.
-func findToEnd(s *Pods, id ID) (*pod, error) {
+func findToEnd(s *Pods, id sandbox.ID) (*pod, error) {
 	if d, ok := s.index.Load().damaged[id]; ok {
 		if d.pod == nil {
 			return nil, fail.New(errdefs.ErrUnavailable, "pod %s: %s: mend its record and restart the daemon", id, d.what())
@@ -152,19 +153,19 @@ func findToEnd(s *Pods, id ID) (*pod, error) {
 
 // takeIn has a damaged pod be one like others: by its record, where that can be read by now, or else by what is known
 // without. The record that cannot be read is put aside, and is removed with the pod.
-func takeIn(s *Pods, id ID, d damaged) error {
+func takeIn(s *Pods, id sandbox.ID, d damaged) error {
 	p := d.pod
 	r, err := readRecord(&s.cfg, id, false)
 	switch {
 	case err == nil:
 		p = s.makePod(r, false)
 	default:
-		r = p.rec.Load().clone()
+		r = p.rec.Load().Clone()
 		if err := d.addContainers(s, r); err != nil {
 			return err
 		}
 		p.rec.Store(r)
-		err = os.Rename(s.cfg.record(id), s.cfg.record(id)+".damaged")
+		err = os.Rename(s.cfg.Record(id), s.cfg.Record(id)+".damaged")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("put the damaged record of pod %s aside: %w", id, err)
 		}
@@ -189,7 +190,7 @@ func takeIn(s *Pods, id ID, d damaged) error {
 }
 
 // retryDamaged tries again to read a record that a passing error kept from being read.
-func retryDamaged(s *Pods, id ID, d damaged) {
+func retryDamaged(s *Pods, id sandbox.ID, d damaged) {
 	if !passing(d.err) {
 		return
 	}
@@ -207,7 +208,7 @@ func retryDamaged(s *Pods, id ID, d damaged) {
 // passing says that an error is the node's, and may be gone in a moment.
 func passing(err error) bool {
 	var errno syscall.Errno
-	return errors.As(err, &errno) && (errno == syscall.EIO || slices.Contains(passingErrnos, errno))
+	return errors.As(err, &errno) && (errno == syscall.EIO || slices.Contains(sandbox.PassingErrnos, errno))
 }
 
 // checkDamaged refuses to make a pod of the namespace and name of a damaged one, whose processes may run.

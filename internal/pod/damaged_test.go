@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/sandbox"
 )
 
 // TestRecordThatCannotBeReadForAWhile has the node be short of descriptors when a record is read: the pod comes back
@@ -15,7 +17,7 @@ func TestRecordThatCannotBeReadForAWhile(t *testing.T) {
 	b := open(t)
 	pod, ctr := started(t, b)
 	b.end(t)
-	path := b.cfg.record(pod)
+	path := b.cfg.Record(pod)
 	was, err := os.ReadFile(path)
 	if err = errors.Join(err, os.WriteFile(path, []byte("berth-record pod v99 sha256=00 len=0\n"), 0o600)); err != nil {
 		t.Fatal(err)
@@ -28,7 +30,7 @@ func TestRecordThatCannotBeReadForAWhile(t *testing.T) {
 	if _, err := b.Run(t.Context(), podConfig("a"), ""); !errdefs.IsUnavailable(err) {
 		t.Errorf("a second one of its name: %v", err)
 	}
-	if r, err := b.Get(pod); err != nil || r.State != Stopping {
+	if r, err := b.Get(pod); err != nil || r.State != sandbox.Stopping {
 		t.Errorf("it is %+v, %v", r, err)
 	}
 	d.err = &os.PathError{Op: "open", Path: path, Err: syscall.EMFILE}
@@ -37,7 +39,7 @@ func TestRecordThatCannotBeReadForAWhile(t *testing.T) {
 	if err := os.WriteFile(path, was, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, "the record to be read", func() bool { r, err := b.Get(pod); return err == nil && r.State == Ready })
+	wait(t, "the record to be read", func() bool { r, err := b.Get(pod); return err == nil && r.State == sandbox.Ready })
 	wait(t, "the container", func() bool { _, c, err := b.GetContainer(ctr); return err == nil && c.ID == ctr })
 	if p := b.Problems(); len(p) != 0 {
 		t.Errorf("problems are left: %+v", p)

@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/limit"
 	"berth/internal/rootfs"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -21,7 +22,7 @@ import (
 // is read-only it returns those that stay writable: all but what a mount of the request covers, and what is not the
 // root's.
 func (b *building) declaredVolumes(
-	ctx context.Context, r *Record, root string, cfg *runtimeapi.ContainerConfig,
+	ctx context.Context, r *sandbox.Record, root string, cfg *runtimeapi.ContainerConfig,
 ) ([]spec.Volume, error) {
 	declared := b.img.Config.Volumes
 	if len(declared) == 0 {
@@ -87,7 +88,7 @@ func within(dirs []string, path string) bool {
 
 // makeInRoot makes a directory that an image promises but need not hold, such as the working directory. It is root's,
 // as the container knows it.
-func (b *building) makeInRoot(ctx context.Context, r *Record, root, dir string) error {
+func (b *building) makeInRoot(ctx context.Context, r *sandbox.Record, root, dir string) error {
 	dir, ids := filepath.Clean("/"+dir), idsOf(b.p, r)
 	if dir == "/" || within(notOfRoot[:2], dir) {
 		return nil

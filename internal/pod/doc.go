@@ -1,12 +1,12 @@
-// Package pod is the core of the daemon: pods and their containers, the states they pass through, the plans that make and
-// unmake them, and their recovery after a crash.
+// Package pod is the core of the daemon: pods and their containers, the states they pass through, the plans that make
+// and unmake them, and their recovery after a crash.
 //
-// All that is known of a pod and its containers is one immutable Record behind an atomic pointer. Reads take that
-// pointer and never wait. A change makes a new Record, writes it to disk and then publishes it; what it may change is
-// the state table's to say (state.go). Every operation runs in the lane of its pod or container (package op), so that
-// two of them never meet, and a retried request joins the one in flight.
+// All that is known of a pod and its containers is one immutable sandbox.Record behind an atomic pointer. Reads take
+// that pointer and never wait. A change makes a new Record, writes it to disk and then publishes it; what it may change
+// is the state table's to say (package sandbox). Every operation runs in the lane of its pod or container (package op),
+// so that two of them never meet, and a retried request joins the one in flight.
 //
-// Everything on the host that belongs to a pod has a name that derives from its id (paths.go), and is announced by the
-// record before it is made. So start-up is recovery, and the only recovery (recover.go): what is being created is undone,
-// what runs is adopted again, what is being removed is removed to the end.
+// Everything on the host that belongs to a pod has a name that derives from its id (sandbox.Layout), and is announced
+// by the record before it is made. So start-up is recovery, and the only recovery (recover.go): what is being created
+// is undone, what runs is adopted again, what is being removed is removed to the end.
 package pod

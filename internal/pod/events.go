@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth/internal/limit"
+	"berth/internal/sandbox"
 )
 
 // EventKind says what happened to a pod or a container.
@@ -27,9 +28,9 @@ const (
 // Event is a change of a pod or a container that has happened: whoever looks now sees it, or what came after it.
 type Event struct {
 	Kind   EventKind
-	ID     ID // the container's, or the pod's own
+	ID     sandbox.ID // the container's, or the pod's own
 	At     time.Time
-	Record *Record // the pod and its containers as the change left them
+	Record *sandbox.Record // the pod and its containers as the change left them
 
 	Reason, Message string // of an EventLimit
 }
@@ -91,8 +92,8 @@ func (f *feed) drop(w *Watcher) {
 	f.count.Store(int32(len(f.watchers)))
 }
 
-// Next waits for the next event. The error is that of ctx, or says that events came faster than they were read: then they are
-// lost, and the watcher is done.
+// Next waits for the next event. The error is that of ctx, or says that events came faster than they were read: then
+// they are lost, and the watcher is done.
 func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	for {
 		w.mu.Lock()
@@ -157,42 +158,43 @@ func (f *feed) publish(events ...Event) {
 }
 
 // changes are the events that lie between two records of one pod.
-func changes(before, after *Record, at time.Time) []Event {
+func changes(before, after *sandbox.Record, at time.Time) []Event {
 	var all []Event
-	add := func(id ID, kinds ...EventKind) {
+	add := func(id sandbox.ID, kinds ...EventKind) {
 		for _, k := range kinds {
 			all = append(all, Event{Kind: k, ID: id, At: at, Record: after})
 		}
 	}
 	for _, c := range before.Containers {
-		if now := after.container(c.ID); now != nil {
-			add(c.ID, c.became(now)...)
+		if now := after.Container(c.ID); now != nil {
+			add(c.ID, became(c, now)...)
 		} else if c.Listed() {
 			add(c.ID, EventDeleted)
 		}
 	}
 	switch {
 	case before.State == after.State:
-	case after.State == Ready:
+	case after.State == sandbox.Ready:
 		add(after.ID, EventCreated, EventStarted)
-	case after.State == Stopped:
+	case after.State == sandbox.Stopped:
 		add(after.ID, EventStopped)
 	}
 	return all
 }
 
-// became is what happened to a container on its way from c to now. One that ended before its start was seen has started.
-func (c *Container) became(now *Container) []EventKind {
+// became is what happened to a container on its way from c to now. One that ended before its start was seen has
+// started.
+func became(c, now *sandbox.Container) []EventKind {
 	switch {
 	case c.State == now.State:
 		return nil
-	case now.State == Created:
+	case now.State == sandbox.Created:
 		return []EventKind{EventCreated}
-	case now.State == Running:
+	case now.State == sandbox.Running:
 		return []EventKind{EventStarted}
-	case now.State == Exited && c.State == Starting && now.Reason != ReasonCannotRun:
+	case now.State == sandbox.Exited && c.State == sandbox.Starting && now.Reason != sandbox.ReasonCannotRun:
 		return []EventKind{EventStarted, EventStopped}
-	case now.State == Exited:
+	case now.State == sandbox.Exited:
 		return []EventKind{EventStopped}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/limit"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/test/patience"
 )
 
@@ -50,7 +51,7 @@ func none(t *testing.T, w *Watcher) {
 }
 
 // live makes a pod with a started container.
-func (b *bench) live(t *testing.T) (pod, ctr ID) {
+func (b *bench) live(t *testing.T) (pod, ctr sandbox.ID) {
 	t.Helper()
 	pod, err := b.Run(t.Context(), podConfig("a"), "")
 	if err != nil {
@@ -58,13 +59,13 @@ func (b *bench) live(t *testing.T) (pod, ctr ID) {
 	}
 	p := b.index.Load().pods[pod]
 	// The rest of a container's making needs a real root; its record is what is looked at here.
-	ctr = NewID()
-	m, err := newMessage(&runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "c"}})
+	ctr = sandbox.NewID()
+	m, err := sandbox.NewContainerConfig(&runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "c"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = p.update(t.Context(), "test", func(r *Record) error {
-		r.Containers = append(r.Containers, &Container{ID: ctr, State: Creating, Config: ContainerConfig{m}})
+	err = p.update(t.Context(), "test", func(r *sandbox.Record) error {
+		r.Containers = append(r.Containers, &sandbox.Container{ID: ctr, State: sandbox.Creating, Config: m})
 		p.containers[ctr] = newContainer(p, ctr)
 		return nil
 	})
@@ -75,7 +76,9 @@ func (b *bench) live(t *testing.T) (pod, ctr ID) {
 	b.drv.mu.Lock()
 	b.drv.live[string(ctr)] = string(pod)
 	b.drv.mu.Unlock()
-	err = p.update(t.Context(), "test", func(r *Record) error { return r.edit(ctr, func(c *Container) error { return c.moveTo(Created) }) })
+	err = p.update(t.Context(), "test", func(r *sandbox.Record) error {
+		return r.Edit(ctr, func(c *sandbox.Container) error { return c.MoveTo(sandbox.Created) })
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,15 +94,15 @@ func TestEventsTellOfAWholeLife(t *testing.T) {
 	defer w.Close()
 	pod, ctr := b.live(t)
 	made := take(t, w, "pod 0", "pod 1", "container 0", "container 1")
-	if r := made[0].Record; r.State != Ready || len(r.Containers) != 0 || len(r.IPs) != 1 {
+	if r := made[0].Record; r.State != sandbox.Ready || len(r.Containers) != 0 || len(r.IPs) != 1 {
 		t.Errorf("the pod's own event tells of %+v", r)
 	}
-	if c := made[3].Record.container(ctr); c.State != Running {
+	if c := made[3].Record.Container(ctr); c.State != sandbox.Running {
 		t.Errorf("the start tells of a container that is %s", c.State)
 	}
 	other.Close()
 	b.drv.end(string(pod), string(ctr), runtime.Exit{Code: 3})
-	if c := take(t, w, "container 2")[0].Record.container(ctr); c.State != Exited || c.ExitCode != 3 {
+	if c := take(t, w, "container 2")[0].Record.Container(ctr); c.State != sandbox.Exited || c.ExitCode != 3 {
 		t.Errorf("the stop tells of %+v", c)
 	}
 	if err := b.Remove(t.Context(), pod); err != nil {
@@ -144,11 +147,11 @@ func TestPodThatNeverWasHasNoEvents(t *testing.T) {
 }
 
 func TestContainerThatEndedBeforeItsStartWasSeen(t *testing.T) {
-	was := &Container{State: Starting}
+	was := &sandbox.Container{State: sandbox.Starting}
 	for reason, want := range map[string][]EventKind{
-		ReasonCompleted: {EventStarted, EventStopped}, ReasonCannotRun: {EventStopped},
+		sandbox.ReasonCompleted: {EventStarted, EventStopped}, sandbox.ReasonCannotRun: {EventStopped},
 	} {
-		if got := was.became(&Container{State: Exited, Reason: reason}); !slices.Equal(got, want) {
+		if got := became(was, &sandbox.Container{State: sandbox.Exited, Reason: reason}); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, wanted %v", reason, got, want)
 		}
 	}

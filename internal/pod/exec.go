@@ -14,6 +14,7 @@ import (
 	"berth/internal/fail"
 	"berth/internal/limit"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -44,7 +45,7 @@ type Streams struct{ *Pods }
 
 // ExecSync runs a command in a running container and waits for its end. When timeout, if not zero, passes first,
 // nothing of the exec is left and the error is DeadlineExceeded.
-func (s Streams) ExecSync(ctx context.Context, id ID, cmd []string, timeout time.Duration) (Output, error) {
+func (s Streams) ExecSync(ctx context.Context, id sandbox.ID, cmd []string, timeout time.Duration) (Output, error) {
 	if len(cmd) == 0 {
 		return Output{}, fail.New(errdefs.ErrInvalidArgument, "exec in container %s: no command", id)
 	}
@@ -63,7 +64,8 @@ func (s Streams) ExecSync(ctx context.Context, id ID, cmd []string, timeout time
 	})
 	out := Output{Stdout: stdout.data, Stderr: stderr.data, ExitCode: res.ExitCode}
 	if lost := out.fit() + stdout.lost + stderr.lost; lost > 0 {
-		s.cfg.Log.Warn("the output of an exec does not fit into its answer; the rest of it is lost", "container", id, "command", cmd[0], "lost", lost)
+		s.cfg.Log.Warn("the output of an exec does not fit into its answer; the rest of it is lost", "container", id,
+			"command", cmd[0], "lost", lost)
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -71,13 +73,14 @@ func (s Streams) ExecSync(ctx context.Context, id ID, cmd []string, timeout time
 	case err != nil:
 		return out, fail.About(fail.Detail{Pod: string(p.id), Container: string(id)}, "exec in container %s: %w", id, err)
 	case res.TimedOut:
-		return out, fmt.Errorf("exec of %q in container %s: not done after %v: %w", cmd, id, timeout, context.DeadlineExceeded)
+		return out, fmt.Errorf("exec of %q in container %s: not done after %v: %w", cmd, id, timeout,
+			context.DeadlineExceeded)
 	}
 	return out, nil
 }
 
 // running returns the pod of a container that runs.
-func (s Streams) running(ctx context.Context, id ID) (*pod, error) {
+func (s Streams) running(ctx context.Context, id sandbox.ID) (*pod, error) {
 	p, _, err := s.findContainer(id)
 	if err != nil {
 		return nil, err
@@ -85,8 +88,8 @@ func (s Streams) running(ctx context.Context, id ID) (*pod, error) {
 	if err := p.waitAdopted(ctx); err != nil {
 		return nil, err
 	}
-	if c := p.rec.Load().container(id); c == nil || c.State != Running {
-		state := State("gone")
+	if c := p.rec.Load().Container(id); c == nil || c.State != sandbox.Running {
+		state := sandbox.State("gone")
 		if c != nil {
 			state = c.State
 		}
@@ -96,7 +99,7 @@ func (s Streams) running(ctx context.Context, id ID) (*pod, error) {
 }
 
 // ReopenLog makes the monitor write to a new file under the log's path, after somebody renamed the old one.
-func (s Streams) ReopenLog(ctx context.Context, id ID) error {
+func (s Streams) ReopenLog(ctx context.Context, id sandbox.ID) error {
 	p, c, err := s.findContainer(id)
 	if err != nil {
 		return err
@@ -104,20 +107,20 @@ func (s Streams) ReopenLog(ctx context.Context, id ID) error {
 	if err := p.waitAdopted(ctx); err != nil {
 		return err
 	}
-	if c.State != Running {
+	if c.State != sandbox.Running {
 		return fail.New(errdefs.ErrFailedPrecondition, "container %s is %s, not running", id, c.State)
 	}
-	return p.s.cfg.Runtime.ReopenLog(ctx, string(p.id), string(id), p.rec.Load().log(c))
+	return p.s.cfg.Runtime.ReopenLog(ctx, string(p.id), string(id), p.rec.Load().Log(c))
 }
 
 // RuntimeSpec returns the spec that the container's runtime was given, with the limits in force, while the container
 // has a process.
-func (s *Pods) RuntimeSpec(id ID) (*specs.Spec, error) {
+func (s *Pods) RuntimeSpec(id sandbox.ID) (*specs.Spec, error) {
 	p, c, err := s.findContainer(id)
 	if err != nil {
 		return nil, err
 	}
-	data, err := os.ReadFile(s.cfg.bundleSpec(p.id, id))
+	data, err := os.ReadFile(s.cfg.BundleSpec(p.id, id))
 	if err != nil {
 		return nil, fmt.Errorf("container %s: its runtime spec: %w", id, err)
 	}

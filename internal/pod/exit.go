@@ -9,24 +9,13 @@ import (
 	"berth/internal/op"
 	"berth/internal/process"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 )
-
-// The reasons for an exit that kubelets and people know.
-const (
-	ReasonCompleted = "Completed"
-	ReasonError     = "Error"
-	ReasonOOM       = "OOMKilled"
-	ReasonCannotRun = "ContainerCannotRun"
-	ReasonUnknown   = "Unknown"
-)
-
-// ExitUnknown is the exit code of a process of whose end nobody could learn more.
-const ExitUnknown = 255
 
 // Exited tells that a process has ended. It is called by the driver, once an exit, in any order with the calls that
 // started it.
 func (s *Pods) Exited(podID, ctrID string, e runtime.Exit) {
-	p := s.index.Load().pods[ID(podID)]
+	p := s.index.Load().pods[sandbox.ID(podID)]
 	if p == nil {
 		return
 	}
@@ -34,11 +23,11 @@ func (s *Pods) Exited(podID, ctrID string, e runtime.Exit) {
 		p.initExited()
 		return
 	}
-	l := p.container(ID(ctrID))
+	l := p.container(sandbox.ID(ctrID))
 	if l == nil || l.tooEarly(e) {
 		return
 	}
-	l.ended(func(c *Container) { fillExit(c, e) })
+	l.ended(func(c *sandbox.Container) { sandbox.FillExit(c, e) })
 	s.background(l.reapOrRetry)
 }
 
@@ -53,58 +42,38 @@ func (l *container) reapOrRetry(ctx context.Context) {
 func (l *container) tooEarly(e runtime.Exit) bool {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
-	if c := l.p.rec.Load().container(l.id); c == nil || c.State != Creating {
+	if c := l.p.rec.Load().Container(l.id); c == nil || c.State != sandbox.Creating {
 		return false
 	}
 	l.early = &e
 	return true
 }
 
-// fillExit writes down how a process ended.
-func fillExit(c *Container, e runtime.Exit) {
-	c.ExitCode, c.FinishedAt = e.Code, e.FinishedAt
-	if c.StartedAt.IsZero() && c.State != Created {
-		c.StartedAt = e.StartedAt
-	}
-	switch {
-	case e.Unknown:
-		c.ExitCode, c.Reason = ExitUnknown, ReasonUnknown
-		c.Message = "the process ended while neither its monitor nor the daemon could see how"
-	case e.OOMKilled:
-		c.Reason = ReasonOOM
-	case e.Code == 0:
-		c.Reason = ReasonCompleted
-	default:
-		c.Reason = ReasonError
-	}
-	if c.FinishedAt.IsZero() {
-		c.FinishedAt = time.Now()
-	}
-}
-
 // ended moves a live container to exited. What is already exited stays as it is.
-func (l *container) ended(fill func(*Container)) {
-	_, err := l.p.settleSoon("container.exited", func(r *Record) error {
-		return r.edit(l.id, func(c *Container) error {
-			if !c.live() {
+func (l *container) ended(fill func(*sandbox.Container)) {
+	_, err := l.p.settleSoon("container.exited", func(r *sandbox.Record) error {
+		return r.Edit(l.id, func(c *sandbox.Container) error {
+			if !c.Live() {
 				return nil
 			}
 			fill(c)
-			return c.moveTo(Exited)
+			return c.MoveTo(sandbox.Exited)
 		})
 	})
 	if err != nil {
-		l.p.s.cfg.Log.Error("an exit could not be recorded; the exit file keeps it for the next start", "pod", l.p.id, "container", l.id, "error", err)
+		l.p.s.cfg.Log.Error("an exit could not be recorded; the exit file keeps it for the next start", "pod", l.p.id,
+			"container", l.id, "error", err)
 		return
 	}
 	l.once.Do(func() { close(l.exited) })
 }
 
-// initExited ends a pod whose own container is gone: the kernel has killed all that shared its PID namespace, a sandboxed
-// runtime all that was in the sandbox, and a pod whose pid is nobody's is none. Of a pod in the making create sees it.
+// initExited ends a pod whose own container is gone: the kernel has killed all that shared its PID namespace, a
+// sandboxed runtime all that was in the sandbox, and a pod whose pid is nobody's is none. Of a pod in the making create
+// sees it.
 func (p *pod) initExited() {
 	p.initEnded.Store(true)
-	if p.rec.Load().State != Ready {
+	if p.rec.Load().State != sandbox.Ready {
 		return
 	}
 	p.s.cfg.Log.Warn("the container that stands for a pod has ended; the pod is stopped", "pod", p.id)
@@ -114,8 +83,8 @@ func (p *pod) initExited() {
 // reap clears away what the runtime and the mounts hold of a container that has ended.
 func (l *container) reap(ctx context.Context) error {
 	return l.lane.Do(l.p.s.ctx, ctx, op.Op{Kind: opCtrReap, Run: func(ctx context.Context) error {
-		c := l.p.rec.Load().container(l.id)
-		if c == nil || !c.unreaped() {
+		c := l.p.rec.Load().Container(l.id)
+		if c == nil || !c.Unreaped() {
 			return nil
 		}
 		telling{l.p}.containerEnded(ctx, l)
@@ -132,8 +101,8 @@ func (l *container) reap(ctx context.Context) error {
 		if b.keepExit && c.Stuck == nil {
 			return nil
 		}
-		return l.p.settle("container.reaped", func(r *Record) error {
-			return r.edit(l.id, func(c *Container) error {
+		return l.p.settle("container.reaped", func(r *sandbox.Record) error {
+			return r.Edit(l.id, func(c *sandbox.Container) error {
 				c.Stuck, c.Reaped = nil, !b.keepExit // the exit file is still to be removed
 				return nil
 			})
@@ -143,10 +112,10 @@ func (l *container) reap(ctx context.Context) error {
 
 // StopContainer asks the container to end by its stop signal and kills it after timeout. A repeated call with a shorter
 // timeout shortens the one in flight. A container that is not there, or has ended, is stopped already.
-func (s *Pods) StopContainer(ctx context.Context, id ID, timeout time.Duration) error {
+func (s *Pods) StopContainer(ctx context.Context, id sandbox.ID, timeout time.Duration) error {
 	l, err := s.adopted(ctx, id)
 	if err != nil {
-		return nilIfGone(err)
+		return sandbox.NilIfGone(err)
 	}
 	return l.stop(ctx, timeout)
 }
@@ -166,11 +135,11 @@ func (l *container) stop(ctx context.Context, timeout time.Duration) error {
 // end runs in the container's lane. It depends on no monitor: what a monitor does not tell the kernel does.
 func (l *container) end(ctx context.Context, deadline time.Time) error {
 	defer l.hurry.clear()
-	c := l.p.rec.Load().container(l.id)
-	if c == nil || !c.live() {
+	c := l.p.rec.Load().Container(l.id)
+	if c == nil || !c.Live() {
 		return nil
 	}
-	if c.State == Running && time.Until(deadline) > 0 {
+	if c.State == sandbox.Running && time.Until(deadline) > 0 {
 		if ended, err := ask(ctx, l, c, deadline); ended || err != nil {
 			return err
 		}
@@ -198,7 +167,7 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 
 // ask sends a container its stop signal and says whether it ends before the deadline. One that could not be sent the
 // signal has the time all the same: to kill it is what is left.
-func ask(ctx context.Context, l *container, c *Container, deadline time.Time) (ended bool, err error) {
+func ask(ctx context.Context, l *container, c *sandbox.Container, deadline time.Time) (ended bool, err error) {
 	pod, ctr := string(l.p.id), string(l.id)
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
@@ -224,10 +193,10 @@ func closed(c <-chan struct{}) bool {
 
 // RemoveContainer ends a container where it lives and removes all that is left of it but its log. A container that is
 // not there is removed already.
-func (s *Pods) RemoveContainer(ctx context.Context, id ID) error {
+func (s *Pods) RemoveContainer(ctx context.Context, id sandbox.ID) error {
 	l, err := s.adopted(ctx, id)
 	if err != nil {
-		return nilIfGone(err)
+		return sandbox.NilIfGone(err)
 	}
 	return l.remove(ctx)
 }

@@ -10,6 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/rootfs"
+	"berth/internal/sandbox"
 )
 
 // etcRoom is how many bytes the containers of a pod can add to their /etc/hostname, /etc/hosts and /etc/resolv.conf.
@@ -17,7 +18,7 @@ const etcRoom = 1 << 20
 
 // writeFiles makes the pod's run directory and the directory of its logs.
 func (m *making) writeFiles() error {
-	run, ids := m.p.s.cfg.run(m.p.id), idsOf(m.p, m.r)
+	run, ids := m.p.s.cfg.Run(m.p.id), idsOf(m.p, m.r)
 	if err := os.MkdirAll(filepath.Join(run, "c"), 0o700); err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (m *making) writeEtc() error {
 	for _, data := range files {
 		size += int64(len(data)) + pageSize
 	}
-	etc, ids := etcMount(&m.p.s.cfg.Layout, m.p.id), idsOf(m.p, m.r)
+	etc, ids := sandbox.EtcMount(&m.p.s.cfg.Layout, m.p.id), idsOf(m.p, m.r)
 	// The directory cannot be listed by users other than the pod's root; they read the files through bind mounts.
 	if err := rootfs.MakeTmpfs(etc, rootfs.Tmpfs{Size: size, Mode: 0o711, UID: ids.UID, GID: ids.GID}); err != nil {
 		return err
@@ -64,7 +65,7 @@ const pageSize = 4096
 
 // etcFiles are the contents of the pod's files below /etc, by name.
 func (m *making) etcFiles() (map[string][]byte, error) {
-	name, err := m.r.hostname()
+	name, err := m.r.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("look up the node's name: %w", err)
 	}
@@ -78,18 +79,6 @@ func (m *making) etcFiles() (map[string][]byte, error) {
 	}
 	return map[string][]byte{"hostname": []byte(name + "\n"), "resolv.conf": resolv, "hosts": hosts}, nil
 }
-
-// etcOf is where the pod's files below /etc are. Releases before the tmpfs have left them in the pod's run directory.
-func etcOf(l *Layout, id ID) string {
-	etc := etcMount(l, id)
-	if _, err := os.Lstat(etc); err != nil {
-		return l.run(id)
-	}
-	return etc
-}
-
-// etcMount is where a pod's tmpfs for them is mounted.
-func etcMount(l *Layout, id ID) string { return filepath.Join(l.run(id), "etc") }
 
 // resolvConf is the pod's /etc/resolv.conf: what DNSConfig says, the node's own where it says nothing (see
 // resolv.conf(5)).

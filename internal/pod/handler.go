@@ -12,15 +12,17 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
 // defaultCreateTimeout is of a handler that has none.
 const defaultCreateTimeout = 2 * time.Minute
 
-// handler is how the pod's runtime is called: as it was when the pod was made, because what a runtime keeps of containers
-// is its own. Only a program that is no longer in its place is looked for where the configuration has it now.
-func (c *Config) handler(r *Record) (runtime.Handler, error) {
+// handler is how the pod's runtime is called: as it was when the pod was made, because what a runtime keeps of
+// containers is its own. Only a program that is no longer in its place is looked for where the configuration has it
+// now.
+func (c *Config) handler(r *sandbox.Record) (runtime.Handler, error) {
 	if r.Using != nil && !moved(r.Using) {
 		return *r.Using, nil
 	}
@@ -31,14 +33,15 @@ func (c *Config) handler(r *Record) (runtime.Handler, error) {
 	return asMade(r, now), nil
 }
 
-// handlerSpec is the handler of the pod's new containers, and what the configuration says of them, both of one moment. One that
-// was taken out of the configuration says nothing, and a container that it forbade something would get it.
-func (c *Config) handlerSpec(r *Record) (runtime.Handler, spec.Handler, error) {
+// handlerSpec is the handler of the pod's new containers, and what the configuration says of them, both of one moment.
+// One that was taken out of the configuration says nothing, and a container that it forbade something would get it.
+func (c *Config) handlerSpec(r *sandbox.Record) (runtime.Handler, spec.Handler, error) {
 	name := handlerName(r)
 	now, sh, err := c.HandlerSpec(name)
 	if err != nil {
 		return now, sh, fail.New(errdefs.ErrFailedPrecondition,
-			"the pod's runtime handler %q was taken out of the configuration: its containers run on, but a new one needs the handler back, or a new pod", name)
+			"the pod's runtime handler %q was taken out of the configuration: its containers run on, but a new one needs "+
+				"the handler back, or a new pod", name)
 	}
 	h := asMade(r, now)
 	sh.Infra = h.Infra
@@ -47,7 +50,7 @@ func (c *Config) handlerSpec(r *Record) (runtime.Handler, spec.Handler, error) {
 }
 
 // handlerName is what the configuration calls the handler with which the pod was made.
-func handlerName(r *Record) string {
+func handlerName(r *sandbox.Record) string {
 	if r.Using != nil && r.Using.Name != "" {
 		return r.Using.Name
 	}
@@ -55,7 +58,7 @@ func handlerName(r *Record) string {
 }
 
 // asMade is the handler with which the pod was made. now is that of its name in the configuration, or nothing.
-func asMade(r *Record, now runtime.Handler) runtime.Handler {
+func asMade(r *sandbox.Record, now runtime.Handler) runtime.Handler {
 	if r.Using == nil {
 		return now
 	}
@@ -73,7 +76,7 @@ func moved(h *runtime.Handler) bool {
 }
 
 // createTimeout bounds the OCI runtime's create of a container of the pod, and its start.
-func (c *Config) createTimeout(r *Record) time.Duration {
+func (c *Config) createTimeout(r *sandbox.Record) time.Duration {
 	h, err := c.Handlers(cmp.Or(r.Runtime, r.Handler))
 	if err != nil {
 		return defaultCreateTimeout

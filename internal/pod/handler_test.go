@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -21,8 +22,8 @@ func (b *bench) handlerSpec(name string) (runtime.Handler, spec.Handler, error) 
 	return h, spec.Handler{}, err
 }
 
-// What a pod has is unmade by the handler with which it was made, also when that was taken out of the configuration; a new
-// container, of which nobody can say what it may, is refused.
+// What a pod has is unmade by the handler with which it was made, also when that was taken out of the configuration; a
+// new container, of which nobody can say what it may, is refused.
 func TestHandlerTakenOutOfTheConfiguration(t *testing.T) {
 	b := open(t)
 	b.cfg.Init = "/bin/true"
@@ -37,7 +38,8 @@ func TestHandlerTakenOutOfTheConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.drv.inv.Containers = map[string]runtime.Found{string(id): {State: runtime.Running}, string(ctr): {State: runtime.Created}}
+	b.drv.inv.Containers = map[string]runtime.Found{string(id): {State: runtime.Running},
+		string(ctr): {State: runtime.Created}}
 	b.unconfigured.Store(true)
 	b.reopen(t)
 	if _, err := b.Create(t.Context(), id, containerConfig("d")); !errors.Is(err, errdefs.ErrFailedPrecondition) {
@@ -48,7 +50,8 @@ func TestHandlerTakenOutOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// A configuration that is loaded anew while a container is made has no say in half of it: what it forbade stays forbidden.
+// A configuration that is loaded anew while a container is made has no say in half of it: what it forbade stays
+// forbidden.
 func TestHandlerAndItsSpecAreOfOneMoment(t *testing.T) {
 	old := spec.Handler{PrivilegedWithoutHostDevices: true}
 	var reloaded bool
@@ -68,10 +71,11 @@ func TestHandlerAndItsSpecAreOfOneMoment(t *testing.T) {
 		return h, old, err
 	}}
 	for what, using := range map[string]*runtime.Handler{
-		"as it was": {Name: "runc", Path: "/bin/true"}, "moved": {Name: "runc", Path: "/no/such"}, "of an earlier release": nil,
+		"as it was": {Name: "runc", Path: "/bin/true"}, "moved": {Name: "runc", Path: "/no/such"},
+		"of an earlier release": nil,
 	} {
 		reloaded = false
-		h, sh, err := c.handlerSpec(&Record{Runtime: "runc", Using: using})
+		h, sh, err := c.handlerSpec(&sandbox.Record{Runtime: "runc", Using: using})
 		if err != nil || !sh.PrivilegedWithoutHostDevices || h.Path != "/bin/true" {
 			t.Errorf("%s: %+v, %+v, %v", what, h, sh, err)
 		}
@@ -81,8 +85,12 @@ func TestHandlerAndItsSpecAreOfOneMoment(t *testing.T) {
 // A start is bounded by what the configuration says of the handler, as a create is.
 func TestStartIsBounded(t *testing.T) {
 	b := open(t)
-	for configured, want := range map[time.Duration]time.Duration{7 * time.Second: 7 * time.Second, 0: defaultCreateTimeout} {
-		b.cfg.Handlers = func(string) (runtime.Handler, error) { return runtime.Handler{Name: "runc", Timeout: configured}, nil }
+	for configured, want := range map[time.Duration]time.Duration{7 * time.Second: 7 * time.Second,
+		0: defaultCreateTimeout} {
+		b.cfg.Handlers = func(string) (runtime.Handler, error) {
+			return runtime.Handler{Name: "runc", Timeout: configured},
+				nil
+		}
 		b.reopen(t)
 		pod, _ := started(t, b)
 		b.drv.mu.Lock()
@@ -171,7 +179,7 @@ func TestConvertedParent(t *testing.T) {
 			t.Fatal(err)
 		}
 		making := b.Pods.index.Load().pods[id].making()
-		got := []string{r.container(ctr).Cgroup, Meter{b.Pods}.PodCgroup(r), making.givenCgroup()}
+		got := []string{r.Container(ctr).Cgroup, Meter{b.Pods}.PodCgroup(r), making.givenCgroup()}
 		want := []string{"slice:/kubepods/pod1:" + string(ctr), "/slice/kubepods/pod1", "/slice/kubepods/pod1"}
 		if !systemd {
 			want = []string{"/kubepods/pod1/" + string(ctr), "/kubepods/pod1", "/kubepods/pod1"}

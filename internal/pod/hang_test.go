@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 )
 
 // frozen is a disk of records that answers nothing while it is frozen.
@@ -33,7 +34,7 @@ func (f *frozen) melt() {
 	}
 }
 
-func (f *frozen) write(path string, r *Record) error {
+func (f *frozen) write(path string, r *sandbox.Record) error {
 	f.mu.Lock()
 	thaw := f.thaw
 	if thaw != nil {
@@ -43,7 +44,7 @@ func (f *frozen) write(path string, r *Record) error {
 	if thaw != nil {
 		<-thaw
 	}
-	return recordKind.Write(path, r)
+	return sandbox.RecordKind.Write(path, r)
 }
 
 func (f *frozen) held() int {
@@ -83,7 +84,7 @@ func TestStopOnADiskThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, c, err := b.GetContainer(ctr)
-	if err != nil || c.State != Exited || c.ExitCode != 137 {
+	if err != nil || c.State != sandbox.Exited || c.ExitCode != 137 {
 		t.Fatalf("after the stop: %+v, %v", c, err)
 	}
 	wait(t, "a write that hangs", func() bool { return disk.held() > 0 })
@@ -91,7 +92,7 @@ func TestStopOnADiskThatHangs(t *testing.T) {
 	if err := b.Stop(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := b.Get(pod); err != nil || r.State != Stopped {
+	if r, err := b.Get(pod); err != nil || r.State != sandbox.Stopped {
 		t.Fatalf("after the stop of the pod: %v, %v", r, err)
 	}
 	if len(b.Problems()) == 0 {
@@ -100,8 +101,9 @@ func TestStopOnADiskThatHangs(t *testing.T) {
 	disk.melt()
 	p := b.index.Load().pods[pod]
 	wait(t, "the writes", func() bool { return !writes(&p.ledger) })
-	r := &Record{}
-	if _, err := recordKind.Read(p.path, r); err != nil || r.State != Stopped || r.Containers[0].ExitCode != 137 {
+	r := &sandbox.Record{}
+	if _, err := sandbox.RecordKind.Read(p.path, r); err != nil || r.State != sandbox.Stopped ||
+		r.Containers[0].ExitCode != 137 {
 		t.Errorf("on the disk: %+v, %v", r, err)
 	}
 }
@@ -128,8 +130,8 @@ func TestCreateOnADiskThatHangs(t *testing.T) {
 	}
 	disk.melt()
 	wait(t, "the writes", func() bool { return !writes(&p.ledger) })
-	r := &Record{}
-	if _, err := recordKind.Read(p.path, r); err != nil || len(r.Containers) != 1 {
+	r := &sandbox.Record{}
+	if _, err := sandbox.RecordKind.Read(p.path, r); err != nil || len(r.Containers) != 1 {
 		t.Errorf("on the disk: %+v, %v", r, err)
 	}
 	if _, err := b.Create(t.Context(), pod, cfg); err != nil {

@@ -15,6 +15,7 @@ import (
 	"berth/internal/fail"
 	"berth/internal/fault"
 	"berth/internal/room"
+	"berth/internal/sandbox"
 )
 
 // ledger holds the record of one pod, in memory for readers and on disk for the next daemon.
@@ -25,12 +26,12 @@ type ledger struct {
 	later func() // has persist called until it succeeds
 	log   *slog.Logger
 	feed  *feed
-	rec   atomic.Pointer[Record]
+	rec   atomic.Pointer[sandbox.Record]
 	// writing is when the write that is under way began, in nanoseconds; 0 without one. A disk that hangs is seen by
 	// it.
 	writing atomic.Int64
 
-	put func(path string, r *Record) error // writes a record; another in tests
+	put func(path string, r *sandbox.Record) error // writes a record; another in tests
 	// turn is held by whoever writes to the disk, so that writes are in order. mu is never held meanwhile: a disk that
 	// hangs keeps nobody from reading or publishing.
 	turn chan struct{}
@@ -62,7 +63,7 @@ const makeRoom = "remove containers, images or what else is there"
 // update changes the record: fn changes a copy, which is written and then published. It may be called again, where
 // something else is published during the write. why names the fault points around the write. A disk that hangs ends it
 // with ctx, or after updateWait; nothing is changed then.
-func (l *ledger) update(ctx context.Context, why string, fn func(*Record) error) error {
+func (l *ledger) update(ctx context.Context, why string, fn func(*sandbox.Record) error) error {
 	ctx, cancel := context.WithTimeout(ctx, updateWait)
 	defer cancel()
 	select {
@@ -72,7 +73,7 @@ func (l *ledger) update(ctx context.Context, why string, fn func(*Record) error)
 	}
 	l.mu.Lock()
 	base := l.rec.Load()
-	next := base.clone()
+	next := base.Clone()
 	err := fn(next)
 	l.mu.Unlock()
 	if err != nil {
@@ -95,7 +96,7 @@ func (l *ledger) update(ctx context.Context, why string, fn func(*Record) error)
 }
 
 // publishWritten publishes next, which is on the disk and was made of base.
-func publishWritten(l *ledger, base, next *Record, fn func(*Record) error) error {
+func publishWritten(l *ledger, base, next *sandbox.Record, fn func(*sandbox.Record) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.rec.Load()
@@ -104,7 +105,7 @@ func publishWritten(l *ledger, base, next *Record, fn func(*Record) error) error
 		l.unwritten = false
 		return nil
 	}
-	next = was.clone()
+	next = was.Clone()
 	err := fn(next)
 	if err == nil {
 		publishRecord(l, was, next)
@@ -135,7 +136,7 @@ func diskHangs(l *ledger, why string, cause error) error {
 // settle is update for what has already happened or must go on whatever the disk says: an exit, a step of a removal.
 // The change is published at once. Then it is written; a disk that is full, read-only or broken, or hangs, does not
 // stop it: the record is written as soon as the disk takes it.
-func (l *ledger) settle(why string, fn func(*Record) error) error {
+func (l *ledger) settle(why string, fn func(*sandbox.Record) error) error {
 	b, err := l.settleSoon(why, fn)
 	if err == nil {
 		awaitWrite(l, b)
@@ -144,11 +145,11 @@ func (l *ledger) settle(why string, fn func(*Record) error) error {
 }
 
 // settleSoon is settle that does not wait for the disk at all.
-func (l *ledger) settleSoon(why string, fn func(*Record) error) (*batch, error) {
+func (l *ledger) settleSoon(why string, fn func(*sandbox.Record) error) (*batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.rec.Load()
-	next := was.clone()
+	next := was.Clone()
 	if err := fn(next); err != nil {
 		return nil, err
 	}
@@ -158,9 +159,9 @@ func (l *ledger) settleSoon(why string, fn func(*Record) error) (*batch, error) 
 }
 
 // publishRecord makes next what everybody reads. mu is held.
-func publishRecord(l *ledger, was, next *Record) {
+func publishRecord(l *ledger, was, next *sandbox.Record) {
 	l.rec.Store(next)
-	l.announced = l.announced || next.State == Ready
+	l.announced = l.announced || next.State == sandbox.Ready
 	if l.feed.watched() {
 		l.feed.publish(changes(was, next, time.Now())...)
 	}
@@ -198,7 +199,7 @@ func drainWrites(l *ledger) {
 }
 
 // noteWrite notes how the write of r ended.
-func noteWrite(l *ledger, b *batch, r *Record) {
+func noteWrite(l *ledger, b *batch, r *sandbox.Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if b.err == nil {
@@ -262,7 +263,7 @@ func (l *ledger) persist() error {
 func unfinishedWrite(l *ledger) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.unwritten || l.rec.Load().State == Removing {
+	if !l.unwritten || l.rec.Load().State == sandbox.Removing {
 		l.behind = false
 		return nil
 	}
@@ -275,7 +276,7 @@ func ofDisk(err error) bool {
 	return errors.As(err, &errno)
 }
 
-func writeRecord(l *ledger, why string, r *Record) error {
+func writeRecord(l *ledger, why string, r *sandbox.Record) error {
 	l.writing.Store(time.Now().UnixNano())
 	defer l.writing.Store(0)
 	if fault.Enabled {

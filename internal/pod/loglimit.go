@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -24,12 +25,9 @@ const (
 // ReasonLogLimit is the reason of an EventLimit about a log.
 const ReasonLogLimit = "LogLimit"
 
-// LogLimit is how many bytes may be written to a container's log, in a second and at once.
-type LogLimit struct{ Rate, Burst int64 }
-
 // logLimit is what may be written to the log of a pod's container of that name: as annotations of the pod say, or its
 // handler. nil is no limit.
-func logLimit(cfg *runtimeapi.PodSandboxConfig, h spec.Log, container string) (*LogLimit, error) {
+func logLimit(cfg *runtimeapi.PodSandboxConfig, h spec.Log, container string) (*sandbox.LogLimit, error) {
 	all := cfg.GetAnnotations()
 	named := func(own, usual string) string {
 		if _, said := all[own+container]; said && container != "" {
@@ -55,11 +53,13 @@ func logLimit(cfg *runtimeapi.PodSandboxConfig, h spec.Log, container string) (*
 	if err != nil || rate == 0 {
 		return nil, err
 	}
-	return &LogLimit{int64(rate), cmp.Or(int64(burst), max(int64(rate), config.LeastLogBurst))}, nil
+	return &sandbox.LogLimit{
+		Rate: int64(rate), Burst: cmp.Or(int64(burst), max(int64(rate), config.LeastLogBurst)),
+	}, nil
 }
 
 // logLimits checks all of a pod's annotations about logs, and returns what is not of one container.
-func logLimits(cfg *runtimeapi.PodSandboxConfig, h spec.Log) (*LogLimit, error) {
+func logLimits(cfg *runtimeapi.PodSandboxConfig, h spec.Log) (*sandbox.LogLimit, error) {
 	for name := range cfg.GetAnnotations() {
 		for _, own := range []string{LogRateOfContainer, LogBurstOfContainer} {
 			if container, is := strings.CutPrefix(name, own); is {
@@ -79,7 +79,7 @@ const logWarnPause = time.Minute
 type logWatch struct {
 	mu  sync.Mutex // guards what follows; nothing is locked below it
 	all runtime.Dropped
-	of  map[ID]*droppedLog
+	of  map[sandbox.ID]*droppedLog
 }
 
 // droppedLog is what was dropped of one container's log.
@@ -89,12 +89,12 @@ type droppedLog struct {
 }
 
 // LogDropped takes up what a monitor tells of a container's log.
-func LogDropped(s *Pods, podID, id ID, d runtime.Dropped) {
-	var r *Record
-	var c *Container
+func LogDropped(s *Pods, podID, id sandbox.ID, d runtime.Dropped) {
+	var r *sandbox.Record
+	var c *sandbox.Container
 	if p := s.index.Load().pods[podID]; p != nil {
 		r = p.rec.Load()
-		c = r.container(id)
+		c = r.Container(id)
 	}
 	warn := s.logs.add(id, d, c != nil, time.Now())
 	if c == nil || c.LogLimit == nil {
@@ -110,7 +110,7 @@ func LogDropped(s *Pods, podID, id ID, d runtime.Dropped) {
 }
 
 // add counts, and says whether somebody should be warned.
-func (w *logWatch) add(id ID, d runtime.Dropped, there bool, now time.Time) (warn bool) {
+func (w *logWatch) add(id sandbox.ID, d runtime.Dropped, there bool, now time.Time) (warn bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.all.Lines += d.Lines
@@ -119,7 +119,7 @@ func (w *logWatch) add(id ID, d runtime.Dropped, there bool, now time.Time) (war
 		return false
 	}
 	if w.of == nil {
-		w.of = map[ID]*droppedLog{}
+		w.of = map[sandbox.ID]*droppedLog{}
 	}
 	l := w.of[id]
 	if l == nil {
@@ -135,7 +135,7 @@ func (w *logWatch) add(id ID, d runtime.Dropped, there bool, now time.Time) (war
 }
 
 // forget lets go of a container that is removed.
-func (w *logWatch) forget(id ID) {
+func (w *logWatch) forget(id sandbox.ID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.of, id)
@@ -157,7 +157,7 @@ type LogInfo struct {
 }
 
 // LogInfoOf tells of a container whose log is limited.
-func LogInfoOf(s *Pods, c *Container) LogInfo {
+func LogInfoOf(s *Pods, c *sandbox.Container) LogInfo {
 	s.logs.mu.Lock()
 	defer s.logs.mu.Unlock()
 	i := LogInfo{Rate: c.LogLimit.Rate, Burst: c.LogLimit.Burst}

@@ -10,6 +10,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -18,23 +19,26 @@ func TestLogLimit(t *testing.T) {
 	for name, c := range map[string]struct {
 		rate, burst, own string // annotations
 		of               spec.Log
-		want             LogLimit
+		want             sandbox.LogLimit
 		says             string
 	}{
-		"nobody says":             {},
-		"the handler":             {of: usual, want: LogLimit{100_000, 100_000}},
-		"the handler's burst":     {of: spec.Log{Rate: 2048, Burst: 80_000}, want: LogLimit{2048, 80_000}},
-		"a little rate":           {of: spec.Log{Rate: 2048}, want: LogLimit{2048, 64 << 10}},
-		"a burst alone":           {burst: "1M"},
-		"the pod":                 {rate: "1Mi", burst: "10Mi", want: LogLimit{1 << 20, 10 << 20}},
-		"the container":           {rate: "1M", own: "2M", want: LogLimit{2e6, 2e6}},
-		"less than usual":         {rate: "50k", of: usual, want: LogLimit{50_000, 64 << 10}},
-		"more than usual":         {rate: "200k", of: usual, says: "100000 that log_rate allows"},
-		"more for one":            {own: "200k", of: usual, says: "log-rate.berth/main"},
-		"more at once":            {burst: "200k", of: usual, says: "100000 that max_log_burst allows"},
-		"as much as is allowed":   {rate: "1M", of: spec.Log{Rate: 100_000, MaxRate: 1e6}, want: LogLimit{1e6, 1e6}},
-		"more than is allowed":    {rate: "2M", of: spec.Log{Rate: 100_000, MaxRate: 1e6}, says: "max_log_rate"},
-		"more at once, allowed":   {burst: "2M", of: spec.Log{Rate: 100_000, MaxBurst: 3e6}, want: LogLimit{100_000, 2e6}},
+		"nobody says": {},
+		"the handler": {of: usual, want: sandbox.LogLimit{Rate: 100_000, Burst: 100_000}},
+		"the handler's burst": {of: spec.Log{Rate: 2048, Burst: 80_000}, want: sandbox.LogLimit{Rate: 2048,
+			Burst: 80_000}},
+		"a little rate":   {of: spec.Log{Rate: 2048}, want: sandbox.LogLimit{Rate: 2048, Burst: 64 << 10}},
+		"a burst alone":   {burst: "1M"},
+		"the pod":         {rate: "1Mi", burst: "10Mi", want: sandbox.LogLimit{Rate: 1 << 20, Burst: 10 << 20}},
+		"the container":   {rate: "1M", own: "2M", want: sandbox.LogLimit{Rate: 2e6, Burst: 2e6}},
+		"less than usual": {rate: "50k", of: usual, want: sandbox.LogLimit{Rate: 50_000, Burst: 64 << 10}},
+		"more than usual": {rate: "200k", of: usual, says: "100000 that log_rate allows"},
+		"more for one":    {own: "200k", of: usual, says: "log-rate.berth/main"},
+		"more at once":    {burst: "200k", of: usual, says: "100000 that max_log_burst allows"},
+		"as much as is allowed": {rate: "1M", of: spec.Log{Rate: 100_000, MaxRate: 1e6},
+			want: sandbox.LogLimit{Rate: 1e6, Burst: 1e6}},
+		"more than is allowed": {rate: "2M", of: spec.Log{Rate: 100_000, MaxRate: 1e6}, says: "max_log_rate"},
+		"more at once, allowed": {burst: "2M", of: spec.Log{Rate: 100_000, MaxBurst: 3e6},
+			want: sandbox.LogLimit{Rate: 100_000, Burst: 2e6}},
 		"no limit, where one is":  {rate: "0", of: usual, says: "at least 1024"},
 		"no quantity":             {rate: "much", says: "not a quantity"},
 		"a burst that is too low": {rate: "1M", burst: "1k", says: "at least 65536"},
@@ -55,7 +59,7 @@ func TestLogLimit(t *testing.T) {
 		switch {
 		case c.says != "" && (!fail.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), c.says)):
 			t.Errorf("%s: %v", name, err)
-		case c.says == "" && (err != nil || got == nil && c.want != LogLimit{} || got != nil && *got != c.want):
+		case c.says == "" && (err != nil || got == nil && c.want != sandbox.LogLimit{} || got != nil && *got != c.want):
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
@@ -65,8 +69,12 @@ func TestLogLimit(t *testing.T) {
 func TestLogDropped(t *testing.T) {
 	b := open(t)
 	pod, ctr := started(t, b)
-	if err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *Record) error {
-		return r.edit(ctr, func(c *Container) error { c.LogLimit = &LogLimit{1024, 65536}; return nil })
+	if err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
+		return r.Edit(ctr, func(c *sandbox.Container) error {
+			c.LogLimit = &sandbox.LogLimit{Rate: 1024,
+				Burst: 65536}
+			return nil
+		})
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -79,12 +87,12 @@ func TestLogDropped(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	LogDropped(b.Pods, pod, NewID(), runtime.Dropped{Lines: 1, Bytes: 1})
+	LogDropped(b.Pods, pod, sandbox.NewID(), runtime.Dropped{Lines: 1, Bytes: 1})
 	none(t, w)
 	if got := DroppedOfLogs(b.Pods); got != (runtime.Dropped{Lines: 7, Bytes: 1001}) || len(b.logs.of) != 1 {
 		t.Errorf("%+v of %d", got, len(b.logs.of))
 	}
-	c := b.index.Load().pods[pod].rec.Load().container(ctr)
+	c := b.index.Load().pods[pod].rec.Load().Container(ctr)
 	if i := LogInfoOf(b.Pods, c); i != (LogInfo{1024, 65536, 6, 1000}) {
 		t.Errorf("%+v", i)
 	}

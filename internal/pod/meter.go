@@ -7,27 +7,29 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/network"
+	"berth/internal/sandbox"
 )
 
-// Meter tells what pods and containers use. It reads when it is asked, a dozen small files for each, and keeps only what it
-// takes to tell a rate the next time. It never waits and runs no program.
+// Meter tells what pods and containers use. It reads when it is asked, a dozen small files for each, and keeps only
+// what it takes to tell a rate the next time. It never waits and runs no program.
 type Meter struct{ *Pods }
 
 // Use is what a pod or a container uses.
 type Use struct {
 	cgroup.Usage
-	// NanoCores is the processor time of a second, in nanoseconds, over the last seconds, where Rated says that it is known.
+	// NanoCores is the processor time of a second, in nanoseconds, over the last seconds, where Rated says that it is
+	// known.
 	NanoCores uint64
 	Rated     bool
 }
 
-// Container tells what a container uses; not ok when it has no process any more, or none yet. Of one that is in its pod's sandbox
-// nothing is known: that is told of the pod.
-func (m Meter) Container(r *Record, c *Container, extent cgroup.Extent) (u Use, ok bool) {
-	if !c.live() {
+// Container tells what a container uses; not ok when it has no process any more, or none yet. Of one that is in its
+// pod's sandbox nothing is known: that is told of the pod.
+func (m Meter) Container(r *sandbox.Record, c *sandbox.Container, extent cgroup.Extent) (u Use, ok bool) {
+	if !c.Live() {
 		return u, false
 	}
-	if r.sandboxed(c) {
+	if r.Sandboxed(c) {
 		u.At = time.Now()
 		return u, true
 	}
@@ -38,14 +40,15 @@ func (m Meter) Container(r *Record, c *Container, extent cgroup.Extent) (u Use, 
 	if err != nil {
 		return u, false
 	}
-	m.rates.rate(c.ID, c.CreatedAt, &u) // not since the start, before which the runtime's own init has worked in the cgroup
+	// not since the start, before which the runtime's own init has worked in the cgroup
+	m.rates.rate(c.ID, c.CreatedAt, &u)
 	return u, true
 }
 
-// Pod tells what a pod uses, by its own cgroup or, where that is everybody's or cannot be read, as the sum of its containers,
-// which parts gives.
-func (m Meter) Pod(r *Record, extent cgroup.Extent, parts []Use) (u Use, ok bool) {
-	if r.State != Ready {
+// Pod tells what a pod uses, by its own cgroup or, where that is everybody's or cannot be read, as the sum of its
+// containers, which parts gives.
+func (m Meter) Pod(r *sandbox.Record, extent cgroup.Extent, parts []Use) (u Use, ok bool) {
+	if r.State != sandbox.Ready {
 		return u, false
 	}
 	path, err := m.cfg.podCgroup(r)
@@ -79,19 +82,21 @@ func sum(parts []Use) Use {
 }
 
 // Writable is the room that the container's writable layer takes.
-func (m Meter) Writable(r *Record, c *Container) Usage { return m.writableUsage(r.ID, c) }
+func (m Meter) Writable(r *sandbox.Record, c *sandbox.Container) Usage {
+	return m.writableUsage(r.ID, c)
+}
 
-// Traffic is what the interfaces of ready pods have carried, by pod. A pod with the node's network has none of its own, and one
-// that cannot be read is left out.
-func (m Meter) Traffic(pods []*Record) map[ID]network.Traffic {
-	var ids []ID
+// Traffic is what the interfaces of ready pods have carried, by pod. A pod with the node's network has none of its own,
+// and one that cannot be read is left out.
+func (m Meter) Traffic(pods []*sandbox.Record) map[sandbox.ID]network.Traffic {
+	var ids []sandbox.ID
 	var paths []string
 	for _, r := range pods {
-		if r.State == Ready && !r.HostNetwork() {
-			ids, paths = append(ids, r.ID), append(paths, m.cfg.netns(r.ID))
+		if r.State == sandbox.Ready && !r.HostNetwork() {
+			ids, paths = append(ids, r.ID), append(paths, m.cfg.NetNSPin(r.ID))
 		}
 	}
-	all := make(map[ID]network.Traffic, len(ids))
+	all := make(map[sandbox.ID]network.Traffic, len(ids))
 	for i, t := range network.Count(paths...) {
 		if t.Err == nil {
 			all[ids[i]] = t
@@ -101,7 +106,7 @@ func (m Meter) Traffic(pods []*Record) map[ID]network.Traffic {
 }
 
 // Processes are the host's ids of a container's processes.
-func (m Meter) Processes(c *Container) ([]int, error) {
+func (m Meter) Processes(c *sandbox.Container) ([]int, error) {
 	path, err := cgroup.TreePath(c.Cgroup)
 	if err != nil {
 		return nil, err
@@ -109,8 +114,8 @@ func (m Meter) Processes(c *Container) ([]int, error) {
 	return cgroup.Processes(path)
 }
 
-// A rate is taken over at least rateWindow, or over what there is while there is not as much, but neither over an instant nor
-// over so long that it says nothing about now.
+// A rate is taken over at least rateWindow, or over what there is while there is not as much, but neither over an
+// instant nor over so long that it says nothing about now.
 const (
 	rateWindow   = 5 * time.Second
 	rateShortest = 100 * time.Millisecond
@@ -127,13 +132,13 @@ type sample struct {
 // rates keeps the last samples of everything that is asked about: as many as reach back rateWindow.
 type rates struct {
 	mu    sync.Mutex
-	of    map[ID][]sample // the oldest first
+	of    map[sandbox.ID][]sample // the oldest first
 	swept time.Time
 }
 
-// rate fills in what u used a second, since the newest sample that is old enough. What began lately used nothing when it
-// began.
-func (s *rates) rate(id ID, began time.Time, u *Use) {
+// rate fills in what u used a second, since the newest sample that is old enough. What began lately used nothing when
+// it began.
+func (s *rates) rate(id sandbox.ID, began time.Time, u *Use) {
 	if !u.CPU.Known {
 		return
 	}
@@ -142,7 +147,10 @@ func (s *rates) rate(id ID, began time.Time, u *Use) {
 	defer s.mu.Unlock()
 	s.sweep(now.at)
 	ring := s.of[id]
-	ring = slices.DeleteFunc(ring, func(old sample) bool { return now.at.Sub(old.at) > rateLongest || old.used > now.used })
+	ring = slices.DeleteFunc(ring, func(old sample) bool {
+		return now.at.Sub(old.at) > rateLongest ||
+			old.used > now.used
+	})
 	if len(ring) == 0 && now.at.Sub(began) < rateLongest {
 		ring = append(ring, sample{began, 0})
 	}
@@ -165,7 +173,7 @@ func (s *rates) rate(id ID, began time.Time, u *Use) {
 // sweep forgets, once in a while, what nobody asks about any more.
 func (s *rates) sweep(now time.Time) {
 	if s.of == nil {
-		s.of = map[ID][]sample{}
+		s.of = map[sandbox.ID][]sample{}
 	}
 	if now.Sub(s.swept) < rateLongest {
 		return
@@ -179,7 +187,7 @@ func (s *rates) sweep(now time.Time) {
 }
 
 // PodCgroup is where the pod's cgroup is in the tree, empty where nobody can say.
-func (m Meter) PodCgroup(r *Record) string {
+func (m Meter) PodCgroup(r *sandbox.Record) string {
 	path, err := m.cfg.podCgroup(r)
 	if err != nil {
 		return ""

@@ -5,10 +5,11 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
+	"berth/internal/sandbox"
 )
 
 // ask is one question about something that has used so much by then.
-func (s *rates) ask(id ID, began, at time.Time, used time.Duration) (Use, bool) {
+func (s *rates) ask(id sandbox.ID, began, at time.Time, used time.Duration) (Use, bool) {
 	u := Use{Usage: cgroup.Usage{At: at, CPU: cgroup.CPU{Known: true, Usage: uint64(used)}}}
 	s.rate(id, began, &u)
 	return u, u.Rated
@@ -21,7 +22,7 @@ func TestRates(t *testing.T) {
 	at := func(seconds float64) time.Time { return t0.Add(time.Duration(seconds * float64(time.Second))) }
 	for _, q := range []struct {
 		name  string
-		id    ID
+		id    sandbox.ID
 		began time.Time
 		at    float64
 		used  time.Duration
@@ -53,7 +54,7 @@ func TestRatesKeepLittle(t *testing.T) {
 	t0 := time.Now()
 	for i := range 3600 {
 		s.ask("a", t0, t0.Add(time.Duration(i)*time.Second), time.Duration(i)*time.Second)
-		s.ask(ID(rune('b'+i%20)), t0, t0.Add(time.Duration(i)*time.Second), 0)
+		s.ask(sandbox.ID(rune('b'+i%20)), t0, t0.Add(time.Duration(i)*time.Second), 0)
 		if n := len(s.of["a"]); n > 8 {
 			t.Fatalf("%d samples", n)
 		}

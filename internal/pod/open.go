@@ -12,10 +12,11 @@ import (
 	"berth/internal/op"
 	"berth/internal/record"
 	"berth/internal/rootfs"
+	"berth/internal/sandbox"
 )
 
-// Open reads every record below the root. What it returns can be read at once; Recover finds out what still runs. One bad
-// record never stops the others: it is a problem that Problems reports, and its id stays taken.
+// Open reads every record below the root. What it returns can be read at once; Recover finds out what still runs. One
+// bad record never stops the others: it is a problem that Problems reports, and its id stays taken.
 func Open(cfg Config) (*Pods, error) {
 	if cfg.Retry == (op.Backoff{}) {
 		cfg.Retry = op.Backoff{First: time.Second, Max: time.Minute}
@@ -29,18 +30,19 @@ func Open(cfg Config) (*Pods, error) {
 		return nil, err
 	}
 	x := (&index{}).clone()
-	x.pods, x.names, x.containers, x.damaged = map[ID]*pod{}, map[string]*pod{}, map[ID]*pod{}, map[ID]damaged{}
-	entries, err := os.ReadDir(cfg.podsRoot())
+	x.pods, x.names, x.containers, x.damaged = map[sandbox.ID]*pod{}, map[string]*pod{}, map[sandbox.ID]*pod{},
+		map[sandbox.ID]damaged{}
+	entries, err := os.ReadDir(cfg.PodsRoot())
 	if err != nil {
 		return nil, fmt.Errorf("read the pods' records: %w", err)
 	}
 	for _, e := range entries {
-		if id := ID(e.Name()); id.Valid() {
+		if id := sandbox.ID(e.Name()); id.Valid() {
 			load(s, x, id, first)
 		}
 	}
 	s.index.Store(x)
-	s.projects = rootfs.CountsProjects(cfg.podsRoot())
+	s.projects = rootfs.CountsProjects(cfg.PodsRoot())
 	for _, p := range x.pods {
 		recovery{p}.readExits()
 	}
@@ -50,21 +52,21 @@ func Open(cfg Config) (*Pods, error) {
 	return s, nil
 }
 
-// freshState makes the directories and throws away the state of another boot: where it is kept on a disk it outlives what
-// it describes. first says that no daemon has run in this boot yet, as far as one can be sure.
+// freshState makes the directories and throws away the state of another boot: where it is kept on a disk it outlives
+// what it describes. first says that no daemon has run in this boot yet, as far as one can be sure.
 func freshState(cfg *Config) (first bool, err error) {
 	l := &cfg.Layout
 	mark := filepath.Join(l.State, "boot")
 	was, err := os.ReadFile(mark)
 	first = errors.Is(err, fs.ErrNotExist) || len(was) > 0 && string(was) != cfg.Boot
 	if err == nil && len(was) > 0 && string(was) != cfg.Boot {
-		for _, dir := range []string{l.podsState(), filepath.Join(l.State, "runtime")} {
+		for _, dir := range []string{l.PodsState(), filepath.Join(l.State, "runtime")} {
 			if err := removeDir(dir); err != nil { // a boot leaves no mounts: one that is there is in use
 				return false, fmt.Errorf("clear the state of an earlier boot: %w", err)
 			}
 		}
 	}
-	for _, dir := range []string{l.podsRoot(), l.podsState()} {
+	for _, dir := range []string{l.PodsRoot(), l.PodsState()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return false, err
 		}
@@ -80,16 +82,18 @@ func freshState(cfg *Config) (first bool, err error) {
 	return first, os.Rename(next, mark)
 }
 
-// readRecord reads a pod's record. One that is torn and was written in another boot is what a power cut left of a pod that was just
-// being changed: then it is the version before, which was on the disk, and what happened in the second after that is forgotten.
-func readRecord(cfg *Config, id ID, first bool) (*Record, error) {
-	path := cfg.record(id)
-	r, old := &Record{}, &Record{}
-	_, err := recordKind.Read(path, r)
+// readRecord reads a pod's record. One that is torn and was written in another boot is what a power cut left of a pod
+// that was just being changed: then it is the version before, which was on the disk, and what happened in the second
+// after that is forgotten.
+func readRecord(cfg *Config, id sandbox.ID, first bool) (*sandbox.Record, error) {
+	path := cfg.Record(id)
+	r, old := &sandbox.Record{}, &sandbox.Record{}
+	_, err := sandbox.RecordKind.Read(path, r)
 	var corrupt *record.CorruptError
 	if errors.As(err, &corrupt) && corrupt.Torn {
-		if _, oldErr := recordKind.ReadSynced(path, old); oldErr == nil && (first || old.Boot != cfg.Boot) {
-			cfg.Log.Warn("the last change of a pod's record was not on disk yet when the machine went down: the record before it is used", "pod", id, "error", err)
+		if _, oldErr := sandbox.RecordKind.ReadSynced(path, old); oldErr == nil && (first || old.Boot != cfg.Boot) {
+			cfg.Log.Warn("the last change of a pod's record was not on disk yet when the machine went down: "+
+				"the record before it is used", "pod", id, "error", err)
 			r, err = old, nil
 		}
 	}
@@ -99,18 +103,18 @@ func readRecord(cfg *Config, id ID, first bool) (*Record, error) {
 	return r, err
 }
 
-// load takes one pod into the index. In the first start of a boot, a record that is torn and has no version before it is what a power
-// cut left of a pod that was just being made: nothing of it lives, and nobody can say what it was.
-func load(s *Pods, x *index, id ID, first bool) {
+// load takes one pod into the index. In the first start of a boot, a record that is torn and has no version before it
+// is what a power cut left of a pod that was just being made: nothing of it lives, and nobody can say what it was.
+func load(s *Pods, x *index, id sandbox.ID, first bool) {
 	r, err := readRecord(&s.cfg, id, first)
-	if errors.Is(err, fs.ErrNotExist) && !there(s.cfg.run(id)) {
-		_ = removeDir(s.cfg.pod(id)) // cut off before its first record: nothing else can have been made
+	if errors.Is(err, fs.ErrNotExist) && !there(s.cfg.Run(id)) {
+		_ = removeDir(s.cfg.Pod(id)) // cut off before its first record: nothing else can have been made
 		return
 	}
 	var corrupt *record.CorruptError
 	if first && errors.As(err, &corrupt) && corrupt.Torn {
 		s.cfg.Log.Warn("drop a pod whose record was not on disk yet when the machine went down", "pod", id, "error", err)
-		if err = removeDir(s.cfg.pod(id)); err == nil {
+		if err = removeDir(s.cfg.Pod(id)); err == nil {
 			return
 		}
 	}
@@ -123,19 +127,19 @@ func load(s *Pods, x *index, id ID, first bool) {
 }
 
 // enlist adds a pod of an earlier daemon to the index.
-func enlist(x *index, p *pod, r *Record) {
+func enlist(x *index, p *pod, r *sandbox.Record) {
 	x.pods[r.ID] = p
 	// A pod that is ready has its name, whatever of an earlier one is still stuck on the way out.
 	key := nameKey(r.Config.Get().GetMetadata())
-	if r.State == Ready || r.State != Removing && x.names[key] == nil {
+	if r.State == sandbox.Ready || r.State != sandbox.Removing && x.names[key] == nil {
 		x.names[key] = p
 	}
 	for _, c := range r.Containers {
 		l := newContainer(p, c.ID)
-		if c.State == Exited || c.State == Removing {
+		if c.State == sandbox.Exited || c.State == sandbox.Removing {
 			l.once.Do(func() { close(l.exited) })
 		}
-		l.life = life{begun: c.State != Creating, ended: c.State == Exited || c.State == Removing}
+		l.life = life{begun: c.State != sandbox.Creating, ended: c.State == sandbox.Exited || c.State == sandbox.Removing}
 		p.containers[c.ID], x.containers[c.ID] = l, p
 	}
 }

@@ -6,16 +6,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
-
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -25,7 +23,7 @@ const stepFiles = "files"
 // making is one pod being made or unmade, by its record alone; ips and init are what is found out on the way.
 type making struct {
 	p    *pod
-	r    *Record
+	r    *sandbox.Record
 	ips  []netip.Addr
 	init runtime.Process
 }
@@ -38,15 +36,15 @@ func (m *making) plan() op.Plan {
 	ns := p.namespaces(m.r)
 	return op.Plan{Name: "pod", Seen: m.p.s.cfg.StepSeen, Steps: []op.Step{
 		{Name: "record", Do: m.announce,
-			Undo: func(context.Context) error { return removeDir(l.pod(p.id)) }},
+			Undo: func(context.Context) error { return removeDir(l.Pod(p.id)) }},
 		{Name: stepFiles, Do: func(context.Context) error { return m.writeFiles() },
-			Undo: func(context.Context) error { return removeDir(l.run(p.id)) }},
+			Undo: func(context.Context) error { return removeDir(l.Run(p.id)) }},
 		{Name: "etc", Do: func(context.Context) error { return m.writeEtc() },
-			Undo: func(context.Context) error { return rootfs.Unmount(etcMount(l, p.id)) }},
+			Undo: func(context.Context) error { return rootfs.Unmount(sandbox.EtcMount(l, p.id)) }},
 		{Name: "cgroup", // made by the runtime with the first container
 			Undo: m.removeCgroup},
 		{Name: "shm", Do: func(context.Context) error { return m.mountShm() },
-			Undo: func(context.Context) error { return rootfs.Unmount(l.shm(p.id)) }},
+			Undo: func(context.Context) error { return rootfs.Unmount(l.Shm(p.id)) }},
 		{Name: "monitor", Beside: true, Deadline: 30 * time.Second,
 			Do:   func(ctx context.Context) error { return p.s.cfg.Runtime.Launch(ctx, string(p.id)) },
 			Undo: func(ctx context.Context) error { return p.s.cfg.Runtime.Shutdown(ctx, string(p.id)) }},
@@ -60,7 +58,7 @@ func (m *making) plan() op.Plan {
 
 // announce makes the pod's directory and its first record: the intent before any effect.
 func (m *making) announce(ctx context.Context) error {
-	dir := m.p.s.cfg.pod(m.p.id)
+	dir := m.p.s.cfg.Pod(m.p.id)
 	for _, d := range []string{dir, filepath.Join(dir, "exits"), filepath.Join(dir, "c")} {
 		if err := os.Mkdir(d, 0o700); err != nil && !os.IsExist(err) {
 			return err
@@ -69,32 +67,23 @@ func (m *making) announce(ctx context.Context) error {
 	if err := m.p.identity.Create(identityOf(m.r)); err != nil {
 		return err
 	}
-	return m.p.update(ctx, "pod.creating", func(*Record) error { return nil })
+	return m.p.update(ctx, "pod.creating", func(*sandbox.Record) error { return nil })
 }
 
 // namespaces says what of the pod is pinned: what it does not share with the host.
-func (p *pod) namespaces(r *Record) network.Namespaces {
+func (p *pod) namespaces(r *sandbox.Record) network.Namespaces {
 	l, cfg := &p.s.cfg.Layout, r.Config.Get()
 	ns := network.Namespaces{Sysctls: cfg.GetLinux().GetSysctls()}
 	if !r.HostNetwork() {
-		ns.Net, ns.UTS, ns.Hostname = l.netns(p.id), l.utsns(p.id), ownHostname(cfg)
+		ns.Net, ns.UTS, ns.Hostname = l.NetNSPin(p.id), l.UTSNSPin(p.id), sandbox.OwnHostname(cfg)
 	}
-	if !hostIPC(cfg) {
-		ns.IPC = l.ipcns(p.id)
+	if !sandbox.HostIPC(cfg) {
+		ns.IPC = l.IPCNSPin(p.id)
 	}
-	if u := usernsOptions(cfg); u != nil {
-		ns.User, ns.IDs, ns.Holder = usernsPin(l, p.id), spec.IDs(u), p.s.cfg.Init
+	if u := sandbox.UserNamespace(cfg); u != nil {
+		ns.User, ns.IDs, ns.Holder = sandbox.UserNSPin(l, p.id), spec.IDs(u), p.s.cfg.Init
 	}
 	return ns
-}
-
-// hostname is what the pod's containers see as the name of their host. A pod with the node's network has the node's UTS
-// namespace, and so its name at this moment.
-func (r *Record) hostname() (string, error) {
-	if r.HostNetwork() {
-		return os.Hostname()
-	}
-	return ownHostname(r.Config.Get()), nil
 }
 
 // pin makes the pod's namespaces.
@@ -105,18 +94,9 @@ func (m *making) pin(ns network.Namespaces) error {
 	return network.Pin(ns)
 }
 
-// ownHostname is the name in a pod's own UTS namespace: the one asked for, or the pod's as far as the kernel takes it.
-func ownHostname(cfg *runtimeapi.PodSandboxConfig) string {
-	if cfg.Hostname != "" {
-		return cfg.Hostname
-	}
-	name := cfg.Metadata.GetName()
-	return strings.TrimRight(name[:min(len(name), 63)], "-.")
-}
-
 // mountShm mounts the pod's /dev/shm. The memory that is used there counts to the containers that write to it.
 func (m *making) mountShm() error {
-	if hostIPC(m.r.Config.Get()) {
+	if sandbox.HostIPC(m.r.Config.Get()) {
 		return nil
 	}
 	_, h, err := m.p.s.cfg.handlerSpec(m.r)
@@ -128,7 +108,7 @@ func (m *making) mountShm() error {
 		return err
 	}
 	root := idsOf(m.p, m.r)
-	return rootfs.MakeShm(m.p.s.cfg.shm(m.p.id), size, root.UID, root.GID, m.r.SELinux.Mount)
+	return rootfs.MakeShm(m.p.s.cfg.Shm(m.p.id), size, root.UID, root.GID, m.r.SELinux.Mount)
 }
 
 // cniPod is what the network is told of the pod.
@@ -136,13 +116,14 @@ func (m *making) cniPod() network.Pod {
 	cfg := m.r.Config.Get()
 	n := network.Pod{
 		ID: string(m.p.id), Name: cfg.Metadata.GetName(), Namespace: cfg.Metadata.GetNamespace(), UID: cfg.Metadata.GetUid(),
-		NetNS: m.p.s.cfg.netns(m.p.id), CgroupPath: m.givenCgroup(), Annotations: cfg.Annotations, Labels: cfg.Labels,
+		NetNS: m.p.s.cfg.NetNSPin(m.p.id), CgroupPath: m.givenCgroup(), Annotations: cfg.Annotations, Labels: cfg.Labels,
 	}
 	if d := cfg.DnsConfig; d != nil {
 		n.DNS = network.DNS{Servers: d.Servers, Searches: d.Searches, Options: d.Options}
 	}
 	for _, m := range cfg.PortMappings {
-		n.Ports = append(n.Ports, network.Port{HostPort: m.HostPort, ContainerPort: m.ContainerPort, Protocol: m.Protocol.String(), HostIP: m.HostIp})
+		n.Ports = append(n.Ports, network.Port{HostPort: m.HostPort, ContainerPort: m.ContainerPort,
+			Protocol: m.Protocol.String(), HostIP: m.HostIp})
 	}
 	return n
 }
@@ -179,44 +160,38 @@ func (m *making) detach(ctx context.Context) error {
 }
 
 // cgroupParent is the cgroup below which the pod's containers live.
-func (c *Config) cgroupParent(r *Record) string {
+func (c *Config) cgroupParent(r *sandbox.Record) string {
 	if parent := r.Config.Get().GetLinux().GetCgroupParent(); parent != "" {
 		return parent
 	}
 	return c.Cgroups.Parent(string(r.ID))
 }
 
-// cgroup is a container's, as an OCI runtime takes it. That the pod's parent suits the driver was seen when the pod was made;
-// where the driver was changed since, its own error is the one that counts, and it comes from the runtime.
-func (c *Config) cgroup(r *Record, ctr ID) string {
+// cgroup is a container's, as an OCI runtime takes it. That the pod's parent suits the driver was seen when the pod was
+// made; where the driver was changed since, its own error is the one that counts, and it comes from the runtime.
+func (c *Config) cgroup(r *sandbox.Record, ctr sandbox.ID) string {
 	parent := c.cgroupParent(r)
 	path, err := c.Cgroups.Container(parent, string(ctr))
-	if err != nil || r.givenPlain() {
+	if err != nil || r.GivenPlain() {
 		return filepath.Join("/", parent, string(ctr))
 	}
 	return path
 }
 
 // podCgroup is where in the tree the pod's cgroup is.
-func (c *Config) podCgroup(r *Record) (string, error) {
+func (c *Config) podCgroup(r *sandbox.Record) (string, error) {
 	parent := c.cgroupParent(r)
-	if r.givenPlain() {
+	if r.GivenPlain() {
 		return cgroup.TreePath("/" + parent)
 	}
 	return c.Cgroups.Path(parent)
-}
-
-// givenPlain says that the pod was given its cgroup while the driver was cgroupfs: it is not converted for systemd,
-// whose driver may be another one by now.
-func (r *Record) givenPlain() bool {
-	return r.Config.Get().GetLinux().GetCgroupParent() != "" && r.Using != nil && !r.Using.SystemdCgroup
 }
 
 // removeCgroup removes the pod's cgroup where Berth named it; a kubelet removes its own. Of a cgroup that was converted
 // for systemd the name is Berth's.
 func (m *making) removeCgroup(ctx context.Context) error {
 	if parent := m.r.Config.Get().GetLinux().GetCgroupParent(); parent != "" {
-		if m.r.givenPlain() {
+		if m.r.GivenPlain() {
 			return nil
 		}
 		return m.p.s.cfg.Cgroups.RemoveParent(ctx, parent)
@@ -226,14 +201,14 @@ func (m *making) removeCgroup(ctx context.Context) error {
 
 // startInit starts the pod's own init where it has one.
 func (m *making) startInit(ctx context.Context) error {
-	if !m.r.hasInit() {
+	if !m.r.HasInit() {
 		return nil
 	}
 	h, options, err := m.p.s.cfg.handlerSpec(m.r)
 	if err != nil {
 		return err
 	}
-	root := m.p.s.cfg.rootfs(m.p.id, m.p.id)
+	root := m.p.s.cfg.Rootfs(m.p.id, m.p.id)
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return err
 	}
@@ -244,7 +219,8 @@ func (m *making) startInit(ctx context.Context) error {
 		return err
 	}
 	sp, err := spec.BuildInit(spec.InitInput{
-		Pod: m.r.Config.Get(), PodID: string(m.p.id), Host: m.p.s.cfg.Host, Binary: cmp.Or(m.p.s.cfg.InitFile, m.p.s.cfg.Init), SELinux: m.r.SELinux, Paths: m.p.paths(m.r, m.p.id), Handler: options,
+		Pod: m.r.Config.Get(), PodID: string(m.p.id), Host: m.p.s.cfg.Host, Binary: cmp.Or(m.p.s.cfg.InitFile,
+			m.p.s.cfg.Init), SELinux: m.r.SELinux, Paths: m.p.paths(m.r, m.p.id), Handler: options,
 	})
 	if err != nil {
 		return err
@@ -263,7 +239,7 @@ func (m *making) startInit(ctx context.Context) error {
 }
 
 func (m *making) endInit(ctx context.Context) error {
-	if !m.r.hasInit() {
+	if !m.r.HasInit() {
 		return nil
 	}
 	h, err := m.p.s.cfg.handler(m.r)
@@ -277,17 +253,18 @@ func (m *making) endInit(ctx context.Context) error {
 }
 
 // paths says where a container finds what the pod gives it.
-func (p *pod) paths(r *Record, ctr ID) spec.Paths {
+func (p *pod) paths(r *sandbox.Record, ctr sandbox.ID) spec.Paths {
 	l, cfg := &p.s.cfg.Layout, r.Config.Get()
-	etc := etcOf(l, p.id)
+	etc := sandbox.Etc(l, p.id)
 	out := spec.Paths{
-		Rootfs: l.rootfs(p.id, ctr), CgroupsPath: p.s.cfg.cgroup(r, ctr),
-		Hostname: filepath.Join(etc, "hostname"), Hosts: filepath.Join(etc, "hosts"), ResolvConf: filepath.Join(etc, "resolv.conf"),
-		Shm: l.shm(p.id),
+		Rootfs: l.Rootfs(p.id, ctr), CgroupsPath: p.s.cfg.cgroup(r, ctr),
+		Hostname: filepath.Join(etc, "hostname"), Hosts: filepath.Join(etc, "hosts"),
+		ResolvConf: filepath.Join(etc, "resolv.conf"),
+		Shm:        l.Shm(p.id),
 	}
 	ns := p.namespaces(r)
 	out.NetNS, out.IPCNS, out.UTSNS, out.UserNS = ns.Net, ns.IPC, ns.UTS, ns.User
-	if hostIPC(cfg) {
+	if sandbox.HostIPC(cfg) {
 		out.Shm = "/dev/shm"
 	}
 	return out

@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -34,25 +35,27 @@ const (
 
 // Change is what plugins want done to a container beside what they were asked about.
 type Change struct {
-	Container ID
+	Container sandbox.ID
 	Limits    *runtimeapi.LinuxContainerResources // nil changes none
-	Pids      int64                               // how many processes it may have, which CRI knows no limit of; -1 is any number, 0 no change
-	Evict     bool                                // stop it
-	Cannot    error                               // why it cannot be done: nothing of it is
+	// how many processes it may have, which CRI knows no limit of; -1 is any number, 0 no change
+	Pids   int64
+	Evict  bool  // stop it
+	Cannot error // why it cannot be done: nothing of it is
 }
 
-// Plugins are told of what happens to pods and containers, and may change it. Each is told of a life in its order, but may be told
-// again of an end. What a call may take is theirs to bound.
+// Plugins are told of what happens to pods and containers, and may change it. Each is told of a life in its order, but
+// may be told again of an end. What a call may take is theirs to bound.
 type Plugins interface {
-	Tell(ctx context.Context, m Moment, r *Record, c *Container) ([]Change, error)
+	Tell(ctx context.Context, m Moment, r *sandbox.Record, c *sandbox.Container) ([]Change, error)
 	// Adjust changes the spec of a container that is about to be made.
-	Adjust(ctx context.Context, r *Record, c *Container, sp *specs.Spec) ([]Change, error)
+	Adjust(ctx context.Context, r *sandbox.Record, c *sandbox.Container, sp *specs.Spec) ([]Change, error)
 	// Limits returns what a container's limits are to be changed to, where want is asked for.
-	Limits(ctx context.Context, r *Record, c *Container, want *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, []Change, error)
+	Limits(ctx context.Context, r *sandbox.Record, c *sandbox.Container,
+		want *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, []Change, error)
 	// PodLimits tells that a pod's resources are about to be changed. An error keeps them as they are.
-	PodLimits(ctx context.Context, r *Record, overhead, resources *runtimeapi.LinuxContainerResources) error
-	// Hold keeps plugins from joining until release is called: one that joins is either told of what begins meanwhile, or finds it
-	// among what there is.
+	PodLimits(ctx context.Context, r *sandbox.Record, overhead, resources *runtimeapi.LinuxContainerResources) error
+	// Hold keeps plugins from joining until release is called: one that joins is either told of what begins meanwhile, or
+	// finds it among what there is.
 	Hold() (release func())
 }
 
@@ -65,7 +68,7 @@ type telling struct{ p *pod }
 func (t telling) plugins() Plugins { return t.p.s.cfg.Plugins }
 
 // tell tells of a moment, and does what the plugins want done to others, unless one refuses.
-func (t telling) tell(ctx context.Context, m Moment, r *Record, c *Container) error {
+func (t telling) tell(ctx context.Context, m Moment, r *sandbox.Record, c *sandbox.Container) error {
 	if t.plugins() == nil {
 		return nil
 	}
@@ -78,7 +81,7 @@ func (t telling) tell(ctx context.Context, m Moment, r *Record, c *Container) er
 }
 
 // told tells of what has happened, which no error undoes.
-func (t telling) told(ctx context.Context, m Moment, c *Container) {
+func (t telling) told(ctx context.Context, m Moment, c *sandbox.Container) {
 	if err := t.tell(ctx, m, t.p.rec.Load(), c); err != nil {
 		t.p.s.cfg.Log.Warn("a plugin failed at what it was told of", "pod", t.p.id, "error", err)
 	}
@@ -107,7 +110,7 @@ func (m *making) introduce(ctx context.Context) error {
 	}
 	defer t.plugins().Hold()()
 	t.once(&m.p.life.begun)
-	r := m.r.clone()
+	r := m.r.Clone()
 	r.IPs, r.Init = m.ips, m.init
 	return t.tell(ctx, PodRun, r, nil)
 }
@@ -133,21 +136,21 @@ func (t telling) containerEnded(ctx context.Context, l *container) {
 	if t.plugins() == nil {
 		return
 	}
-	c := t.p.rec.Load().container(l.id)
-	if c != nil && c.State == Exited && t.is(&l.life.begun) && t.once(&l.life.ended) {
+	c := t.p.rec.Load().Container(l.id)
+	if c != nil && c.State == sandbox.Exited && t.is(&l.life.begun) && t.once(&l.life.ended) {
 		t.told(ctx, ContainerStop, c)
 	}
 }
 
 // containerRemoved tells them that a container is gone.
-func (t telling) containerRemoved(ctx context.Context, l *container, c *Container) {
+func (t telling) containerRemoved(ctx context.Context, l *container, c *sandbox.Container) {
 	if t.plugins() != nil && c != nil && t.is(&l.life.begun) {
 		t.told(ctx, ContainerRemove, c)
 	}
 }
 
 // adjust lets plugins change the spec of a container that is about to be made, and records what of it the record tells.
-func (b *building) adjust(ctx context.Context, r *Record, c *Container, sp *specs.Spec) error {
+func (b *building) adjust(ctx context.Context, r *sandbox.Record, c *sandbox.Container, sp *specs.Spec) error {
 	t := telling{b.p}
 	live := b.p.container(c.ID)
 	if t.plugins() == nil || live == nil {
@@ -162,19 +165,17 @@ func (b *building) adjust(ctx context.Context, r *Record, c *Container, sp *spec
 	}
 	Limiter{b.p.s}.Apply(ctx, changes)
 	sp.Version = spec.LowestVersion(sp)
-	var limits Resources
+	var limits sandbox.Resources
 	if after := sp.Linux.Resources; after != nil && !sameLimits(before, after) {
-		m, err := newMessage(merge(c.Limits(), criLimits(after)))
-		if err != nil {
+		if limits, err = sandbox.NewResources(merge(c.Limits(), criLimits(after))); err != nil {
 			return err
 		}
-		limits = Resources{m}
 	}
 	if limits.Get() == nil && sp.Linux.CgroupsPath == c.Cgroup {
 		return nil
 	}
-	return b.p.update(ctx, "container.adjusted", func(r *Record) error {
-		return r.edit(c.ID, func(c *Container) error {
+	return b.p.update(ctx, "container.adjusted", func(r *sandbox.Record) error {
+		return r.Edit(c.ID, func(c *sandbox.Container) error {
 			c.Cgroup = sp.Linux.CgroupsPath
 			if limits.Get() != nil {
 				c.Resources = limits
@@ -267,17 +268,18 @@ func (s Limiter) apply(ctx context.Context, ch Change) error {
 	return nil
 }
 
-// Known are the pods and containers that plugins know, or should: what begins is among them before anybody is told of it.
-func (s *Pods) Known() (pods []*Record, containers map[ID]*Record) {
-	containers = map[ID]*Record{}
+// Known are the pods and containers that plugins know, or should: what begins is among them before anybody is told of
+// it.
+func (s *Pods) Known() (pods []*sandbox.Record, containers map[sandbox.ID]*sandbox.Record) {
+	containers = map[sandbox.ID]*sandbox.Record{}
 	for _, p := range s.index.Load().pods {
 		t, r := telling{p}, p.rec.Load()
-		if r.State != Ready && (r.State != Creating || !t.is(&p.life.begun)) {
+		if r.State != sandbox.Ready && (r.State != sandbox.Creating || !t.is(&p.life.begun)) {
 			continue
 		}
 		pods = append(pods, r)
 		for _, c := range r.Containers {
-			if l := p.container(c.ID); l != nil && (c.live() || c.State == Creating && t.is(&l.life.begun)) {
+			if l := p.container(c.ID); l != nil && (c.Live() || c.State == sandbox.Creating && t.is(&l.life.begun)) {
 				containers[c.ID] = r
 			}
 		}
@@ -286,11 +288,13 @@ func (s *Pods) Known() (pods []*Record, containers map[ID]*Record) {
 }
 
 // consult asks plugins what a container's limits are to be changed to.
-func (l limiting) consult(ctx context.Context, want *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, error) {
+func (l limiting) consult(
+	ctx context.Context, want *runtimeapi.LinuxContainerResources,
+) (*runtimeapi.LinuxContainerResources, error) {
 	plugins := l.p.s.cfg.Plugins
 	r := l.p.rec.Load()
-	c := r.container(l.id)
-	if plugins == nil || c == nil || !c.live() {
+	c := r.Container(l.id)
+	if plugins == nil || c == nil || !c.Live() {
 		return want, nil // set says why it cannot be done
 	}
 	all, changes, err := plugins.Limits(ctx, r, c, want)

@@ -8,6 +8,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/sandbox"
 )
 
 // asked are plugins that answer as the test says.
@@ -18,13 +20,15 @@ type asked struct {
 }
 
 func (a *asked) Hold() func() { return func() {} }
-func (a *asked) Tell(context.Context, Moment, *Record, *Container) ([]Change, error) {
+func (a *asked) Tell(context.Context, Moment, *sandbox.Record, *sandbox.Container) ([]Change, error) {
 	return nil, nil
 }
-func (a *asked) Adjust(context.Context, *Record, *Container, *specs.Spec) ([]Change, error) {
+func (a *asked) Adjust(context.Context, *sandbox.Record, *sandbox.Container, *specs.Spec) ([]Change, error) {
 	return a.change, a.refuse
 }
-func (a *asked) Limits(_ context.Context, _ *Record, _ *Container, want *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, []Change, error) {
+func (a *asked) Limits(
+	_ context.Context, _ *sandbox.Record, _ *sandbox.Container, want *runtimeapi.LinuxContainerResources,
+) (*runtimeapi.LinuxContainerResources, []Change, error) {
 	return want, a.change, a.refuse
 }
 
@@ -57,7 +61,8 @@ func TestRefusedContainerChangesNoOther(t *testing.T) {
 		t.Errorf("a container that is refused: %v", err)
 	}
 	limiter := Limiter{b.Pods}
-	if err := limiter.Container(t.Context(), first, &runtimeapi.LinuxContainerResources{CpuShares: 5}); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+	if err := limiter.Container(t.Context(), first, &runtimeapi.LinuxContainerResources{CpuShares: 5}); !errors.Is(err,
+		errdefs.ErrFailedPrecondition) {
 		t.Errorf("limits that are refused: %v", err)
 	}
 	if len(g.set) > 0 {
@@ -88,7 +93,8 @@ func TestHalfAChangeIsPutBack(t *testing.T) {
 		"beyond what can be":    {Change{Container: first, Limits: shares, Pids: 9, Cannot: errors.New("a class")}, 0},
 	} {
 		g.set, g.back = nil, 0
-		if failed := (Limiter{b.Pods}).Apply(t.Context(), []Change{c.change}); len(failed) != 1 || len(g.set) != c.set || g.back != c.set {
+		if failed := (Limiter{b.Pods}).Apply(t.Context(), []Change{c.change}); len(failed) != 1 || len(g.set) != c.set ||
+			g.back != c.set {
 			t.Errorf("%s: failed %d, set %d, put back %d", name, len(failed), len(g.set), g.back)
 		}
 	}

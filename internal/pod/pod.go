@@ -5,12 +5,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/containerd/errdefs"
-
-	"berth/internal/fail"
 	"berth/internal/op"
 	"berth/internal/pod/identity"
 	"berth/internal/rootfs"
+	"berth/internal/sandbox"
 )
 
 // The kinds of operation in the lane of a pod.
@@ -25,7 +23,7 @@ const (
 type pod struct {
 	ledger
 	s    *Pods
-	id   ID
+	id   sandbox.ID
 	lane op.Lane
 	// identity is what is known of the pod should its record not be readable one day.
 	identity *identity.File
@@ -39,21 +37,21 @@ type pod struct {
 	adopted chan struct{}
 
 	// Guarded by the ledger's mu:
-	containers map[ID]*container
+	containers map[sandbox.ID]*container
 	life       life
 
 	tries persistence // at an undo that failed
 }
 
-func (s *Pods) makePod(r *Record, ours bool) *pod {
+func (s *Pods) makePod(r *sandbox.Record, ours bool) *pod {
 	p := &pod{
 		s: s, id: r.ID, lane: op.Lane{Of: op.Owner{Pod: string(r.ID)}}, ours: ours,
 		identity:   identity.Of(identityPath(&s.cfg, r.ID)),
-		containers: map[ID]*container{}, adopted: make(chan struct{}),
+		containers: map[sandbox.ID]*container{}, adopted: make(chan struct{}),
 	}
-	p.ledger.path, p.ledger.dirty, p.ledger.log = s.cfg.record(r.ID), s.cfg.Dirty, s.cfg.Log.With("pod", r.ID)
-	p.ledger.root, p.ledger.feed, p.ledger.announced = s.cfg.Root, &s.feed, r.State != Creating
-	p.ledger.put = func(path string, r *Record) error { return recordKind.Write(path, r) }
+	p.ledger.path, p.ledger.dirty, p.ledger.log = s.cfg.Record(r.ID), s.cfg.Dirty, s.cfg.Log.With("pod", r.ID)
+	p.ledger.root, p.ledger.feed, p.ledger.announced = s.cfg.Root, &s.feed, r.State != sandbox.Creating
+	p.ledger.put = func(path string, r *sandbox.Record) error { return sandbox.RecordKind.Write(path, r) }
 	p.ledger.turn = make(chan struct{}, 1)
 	p.ledger.later = func() {
 		s.retry(func() error {
@@ -64,16 +62,17 @@ func (s *Pods) makePod(r *Record, ours bool) *pod {
 		})
 	}
 	p.rec.Store(r)
-	known := r.State == Ready || r.State == Stopping || r.State == Stopped // to plugins, before this daemon
-	p.life = life{begun: known, ended: r.State == Stopped}
+	// to plugins, before this daemon
+	known := r.State == sandbox.Ready || r.State == sandbox.Stopping || r.State == sandbox.Stopped
+	p.life = life{begun: known, ended: r.State == sandbox.Stopped}
 	return p
 }
 
 // identityPath is beside the pod's record.
-func identityPath(cfg *Config, id ID) string { return filepath.Join(cfg.pod(id), "identity") }
+func identityPath(cfg *Config, id sandbox.ID) string { return filepath.Join(cfg.Pod(id), "identity") }
 
 // identityOf is what a pod's record knows for its identity.
-func identityOf(r *Record) identity.Identity {
+func identityOf(r *sandbox.Record) identity.Identity {
 	m := r.Config.Get().GetMetadata()
 	i := identity.Identity{
 		Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUid(), Attempt: m.GetAttempt(), Handler: r.Handler,
@@ -90,7 +89,7 @@ func keepLayers(p *pod, layers []string) error {
 }
 
 // container returns the live part of a container, nil when it is gone.
-func (p *pod) container(id ID) *container {
+func (p *pod) container(id sandbox.ID) *container {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.containers[id]
@@ -127,8 +126,8 @@ func (p *pod) release() {
 // stuck notes in the record that an undo failed, and tries again later until it succeeds.
 func (p *pod) stuck(cause error, again func() error) {
 	now := time.Now()
-	_ = p.settle("stuck", func(r *Record) error {
-		f := Failure{Since: now}
+	_ = p.settle("stuck", func(r *sandbox.Record) error {
+		f := sandbox.Failure{Since: now}
 		if r.Stuck != nil {
 			f = *r.Stuck
 		}
@@ -139,11 +138,6 @@ func (p *pod) stuck(cause error, again func() error) {
 	if p.tries.ask(&p.s.worker, again) {
 		p.s.cfg.Log.Warn("undo of a pod failed; it is tried again in the background", "pod", p.id, "error", cause)
 	}
-}
-
-// goneError says that the object ended while the caller waited to work on it.
-func goneError(what string, id ID, state State) error {
-	return fail.New(errdefs.ErrFailedPrecondition, "%s %s is %s", what, id, state)
 }
 
 // removeDir removes a directory and all below it, without ever crossing into a mount; nil when it is gone.

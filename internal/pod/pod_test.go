@@ -22,6 +22,7 @@ import (
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/test/patience"
 )
 
@@ -171,8 +172,9 @@ func open(t *testing.T) *bench {
 	dir := t.TempDir()
 	b := &bench{net: &wires{attached: map[string]int{}}, drv: &driver{live: map[string]string{}}}
 	b.cfg = Config{
-		Layout: Layout{Root: filepath.Join(dir, "r"), State: filepath.Join(dir, "s"), Instance: "berth-test", NetNS: filepath.Join(dir, "netns")},
-		Boot:   "boot-1", Runtime: b.drv, Network: b.net, Images: shelf{},
+		Layout: sandbox.Layout{Root: filepath.Join(dir, "r"), State: filepath.Join(dir, "s"), Instance: "berth-test",
+			NetNS: filepath.Join(dir, "netns")},
+		Boot: "boot-1", Runtime: b.drv, Network: b.net, Images: shelf{},
 		Handlers: func(name string) (runtime.Handler, error) {
 			if name != "" && (name != "runc" || b.unconfigured.Load()) {
 				return runtime.Handler{}, errdefs.ErrNotFound
@@ -181,7 +183,8 @@ func open(t *testing.T) *bench {
 		},
 		HandlerSpec: b.handlerSpec, UserNS: func(string) error { return nil },
 		Cgroups: limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}},
-		Dirty:   func(string) {}, Log: slog.New(slog.DiscardHandler), Retry: op.Backoff{First: 5 * time.Millisecond, Max: 5 * time.Millisecond},
+		Dirty:   func(string) {}, Log: slog.New(slog.DiscardHandler), Retry: op.Backoff{First: 5 * time.Millisecond,
+			Max: 5 * time.Millisecond},
 	}
 	if err := os.MkdirAll(b.cfg.NetNS, 0o755); err != nil {
 		t.Fatal(err)
@@ -234,7 +237,7 @@ func wait(t *testing.T, what string, cond func() bool) {
 func TestSameRequestJoinsAndGetsOneAnswer(t *testing.T) {
 	b := open(t)
 	b.net.hold = make(chan struct{})
-	ids := make(chan ID, 3)
+	ids := make(chan sandbox.ID, 3)
 	for range 3 {
 		go func() {
 			id, err := b.Run(t.Context(), podConfig("a"), "")
@@ -268,7 +271,8 @@ func TestCallerGivesUpAndAsksAgain(t *testing.T) {
 	b.net.hold = make(chan struct{})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := b.Run(ctx, podConfig("a"), ""); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ask again") {
+	if _, err := b.Run(ctx, podConfig("a"), ""); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "ask again") {
 		t.Fatalf("got %v", err)
 	}
 	close(b.net.hold)
@@ -301,7 +305,11 @@ func TestAnotherRequestUndoesOneInFlight(t *testing.T) {
 	if _, attached := b.net.state(); attached != 1 || len(b.List()) != 1 {
 		t.Errorf("%d attached, %d listed, want one", attached, len(b.List()))
 	}
-	if err := func() error { _, err := b.Run(t.Context(), podConfig("a"), ""); return err }(); !errdefs.IsAlreadyExists(err) {
+	if err := func() error {
+		_, err := b.Run(t.Context(), podConfig("a"),
+			"")
+		return err
+	}(); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("a pod in use was replaced: %v", err)
 	}
 }
@@ -312,7 +320,7 @@ func TestStopTurnsACreateIntoAnUndo(t *testing.T) {
 	first := make(chan error)
 	go func() { _, err := b.Run(t.Context(), podConfig("a"), ""); first <- err }()
 	wait(t, "an ADD", func() bool { adds, _ := b.net.state(); return adds == 1 })
-	var id ID
+	var id sandbox.ID
 	for id = range b.index.Load().pods {
 	}
 	if err := b.Stop(t.Context(), id); err != nil {
@@ -333,7 +341,11 @@ func TestAbandonedCreateIsUndone(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	_, _ = b.Run(ctx, podConfig("a"), "")
-	wait(t, "the undo", func() bool { _, attached := b.net.state(); return attached == 0 && len(b.index.Load().pods) == 0 })
+	wait(t, "the undo", func() bool {
+		_, attached := b.net.state()
+		return attached == 0 &&
+			len(b.index.Load().pods) == 0
+	})
 }
 
 func TestStuckUndoIsSeenAndRetried(t *testing.T) {
@@ -343,18 +355,19 @@ func TestStuckUndoIsSeenAndRetried(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.net.failDel(errors.New("the plugin is gone"))
-	if err := b.Stop(t.Context(), id); err == nil || !strings.Contains(err.Error(), "undo step network: the plugin is gone") {
+	if err := b.Stop(t.Context(), id); err == nil ||
+		!strings.Contains(err.Error(), "undo step network: the plugin is gone") {
 		t.Fatalf("got %v", err)
 	}
 	r, err := b.Get(id)
-	if err != nil || r.State != Stopping || r.Stuck == nil || len(b.Problems()) != 1 {
+	if err != nil || r.State != sandbox.Stopping || r.Stuck == nil || len(b.Problems()) != 1 {
 		t.Fatalf("got %+v, %v", r, err)
 	}
-	if _, err := os.Stat(b.cfg.netns(id)); err != nil {
+	if _, err := os.Stat(b.cfg.NetNSPin(id)); err != nil {
 		t.Errorf("the namespace did not outlive the DEL: %v", err)
 	}
 	b.net.failDel(nil)
-	wait(t, "the retry", func() bool { r, _ := b.Get(id); return r.State == Stopped && r.Stuck == nil })
+	wait(t, "the retry", func() bool { r, _ := b.Get(id); return r.State == sandbox.Stopped && r.Stuck == nil })
 }
 
 func TestFailedCreateWithStuckUndoFreesTheName(t *testing.T) {
@@ -365,7 +378,7 @@ func TestFailedCreateWithStuckUndoFreesTheName(t *testing.T) {
 	first := make(chan error)
 	go func() { _, err := b.Run(ctx, podConfig("a"), ""); first <- err }()
 	wait(t, "an ADD", func() bool { adds, _ := b.net.state(); return adds == 1 })
-	var stuck ID
+	var stuck sandbox.ID
 	for stuck = range b.index.Load().pods {
 	}
 	if err := b.Stop(t.Context(), stuck); err == nil {
@@ -378,7 +391,7 @@ func TestFailedCreateWithStuckUndoFreesTheName(t *testing.T) {
 	if err != nil || second == stuck {
 		t.Fatalf("the name is not free: %v", err)
 	}
-	if r, err := b.Get(stuck); err != nil || r.listed() == false {
+	if r, err := b.Get(stuck); err != nil || r.Listed() == false {
 		t.Errorf("the stuck pod is not listed: %v", err)
 	}
 	b.net.failDel(nil)
@@ -388,7 +401,7 @@ func TestFailedCreateWithStuckUndoFreesTheName(t *testing.T) {
 	}
 }
 
-func started(t *testing.T, b *bench) (ID, ID) {
+func started(t *testing.T, b *bench) (sandbox.ID, sandbox.ID) {
 	t.Helper()
 	pod, err := b.Run(t.Context(), podConfig("a"), "")
 	if err != nil {
@@ -417,7 +430,7 @@ func TestShorterStopTightensALongerOne(t *testing.T) {
 	if err := <-long; err != nil {
 		t.Fatal(err)
 	}
-	if _, c, _ := b.GetContainer(ctr); c.State != Exited || c.ExitCode != 137 {
+	if _, c, _ := b.GetContainer(ctr); c.State != sandbox.Exited || c.ExitCode != 137 {
 		t.Errorf("got %+v", c)
 	}
 }
@@ -447,10 +460,11 @@ func TestRestartFindsExits(t *testing.T) {
 		string(ctr): {State: runtime.Exited, Exit: &runtime.Exit{Code: 3, FinishedAt: time.Now()}},
 	}}
 	b.reopen(t)
-	if _, c, err := b.GetContainer(ctr); err != nil || c.State != Exited || c.ExitCode != 3 || c.Reason != ReasonError {
+	if _, c, err := b.GetContainer(ctr); err != nil || c.State != sandbox.Exited || c.ExitCode != 3 ||
+		c.Reason != sandbox.ReasonError {
 		t.Fatalf("got %+v, %v", c, err)
 	}
-	if r, _ := b.Get(pod); r.State != Ready {
+	if r, _ := b.Get(pod); r.State != sandbox.Ready {
 		t.Errorf("pod is %s", r.State)
 	}
 }
@@ -460,13 +474,14 @@ func TestAnotherBoot(t *testing.T) {
 	pod, ctr := started(t, b)
 	b.cfg.Boot = "boot-2"
 	b.unmount(t, pod)
-	unmountForTest(t, b.cfg.rootfs(pod, ctr))
+	unmountForTest(t, b.cfg.Rootfs(pod, ctr))
 	b.reopen(t)
 	_, c, err := b.GetContainer(ctr)
-	if err != nil || c.State != Exited || c.ExitCode != ExitUnknown || !strings.Contains(c.Message, "restarted") {
+	if err != nil || c.State != sandbox.Exited || c.ExitCode != sandbox.ExitUnknown ||
+		!strings.Contains(c.Message, "restarted") {
 		t.Fatalf("got %+v, %v", c, err)
 	}
-	wait(t, "the pod to be stopped", func() bool { r, _ := b.Get(pod); return r.State == Stopped })
+	wait(t, "the pod to be stopped", func() bool { r, _ := b.Get(pod); return r.State == sandbox.Stopped })
 	if _, attached := b.net.state(); attached != 0 {
 		t.Error("the network was not detached after the boot")
 	}
@@ -479,7 +494,7 @@ func TestOneBadRecordStopsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := b.cfg.record(bad)
+	path := b.cfg.Record(bad)
 	whole, _ := os.ReadFile(path)
 	if err := os.WriteFile(path, whole[:len(whole)/2], 0o600); err != nil {
 		t.Fatal(err)
@@ -495,7 +510,7 @@ func TestOneBadRecordStopsNothing(t *testing.T) {
 	if !b.owned(string(bad)) {
 		t.Error("what is named after a damaged record is up for sweeping")
 	}
-	if _, err := os.Stat(b.cfg.netns(bad)); err != nil {
+	if _, err := os.Stat(b.cfg.NetNSPin(bad)); err != nil {
 		t.Errorf("the sweep took it: %v", err)
 	}
 	if err := os.WriteFile(path, whole, 0o600); err != nil { // mended by hand
@@ -504,18 +519,6 @@ func TestOneBadRecordStopsNothing(t *testing.T) {
 	b.reopen(t)
 	if _, err := b.Get(bad); err != nil {
 		t.Errorf("mended: %v", err)
-	}
-}
-
-func TestIllegalMoves(t *testing.T) {
-	r := &Record{ID: "x", State: Stopped}
-	var me *MoveError
-	if err := r.moveTo(Ready); !errors.As(err, &me) || !errdefs.IsFailedPrecondition(err) || r.State != Stopped {
-		t.Errorf("got %v, state %s", err, r.State)
-	}
-	c := &Container{ID: "y", State: Exited}
-	if err := c.moveTo(Running); !errors.As(err, &me) || c.State != Exited {
-		t.Errorf("got %v, state %s", err, c.State)
 	}
 }
 
@@ -530,11 +533,17 @@ func TestRequestsRefused(t *testing.T) {
 		err  func() error
 		kind func(error) bool
 	}{
-		"no metadata":     {func() error { _, err := b.Run(t.Context(), &runtimeapi.PodSandboxConfig{}, ""); return err }, errdefs.IsInvalidArgument},
-		"unknown handler": {func() error { _, err := b.Run(t.Context(), podConfig("u"), "kata"); return err }, errdefs.IsNotFound},
-		"long hostname":   {func() error { _, err := b.Run(t.Context(), long, ""); return err }, errdefs.IsInvalidArgument},
-		"host sysctl":     {func() error { _, err := b.Run(t.Context(), sysctl, ""); return err }, errdefs.IsInvalidArgument},
-		"no such pod":     {func() error { _, err := b.Create(t.Context(), NewID(), containerConfig("c")); return err }, errdefs.IsNotFound},
+		"no metadata": {func() error { _, err := b.Run(t.Context(), &runtimeapi.PodSandboxConfig{}, ""); return err },
+			errdefs.IsInvalidArgument},
+		"unknown handler": {func() error { _, err := b.Run(t.Context(), podConfig("u"), "kata"); return err },
+			errdefs.IsNotFound},
+		"long hostname": {func() error { _, err := b.Run(t.Context(), long, ""); return err }, errdefs.IsInvalidArgument},
+		"host sysctl":   {func() error { _, err := b.Run(t.Context(), sysctl, ""); return err }, errdefs.IsInvalidArgument},
+		"no such pod": {func() error {
+			_, err := b.Create(t.Context(), sandbox.NewID(),
+				containerConfig("c"))
+			return err
+		}, errdefs.IsNotFound},
 		"no such image": {func() error {
 			c := containerConfig("i")
 			c.Image.Image = "none"
@@ -547,50 +556,19 @@ func TestRequestsRefused(t *testing.T) {
 			_, err := b.Create(t.Context(), pod, c)
 			return err
 		}, errdefs.IsInvalidArgument},
-		"no such container": {func() error { return b.Start(t.Context(), NewID()) }, errdefs.IsNotFound},
+		"no such container": {func() error { return b.Start(t.Context(), sandbox.NewID()) }, errdefs.IsNotFound},
 	} {
 		if err := c.err(); err == nil || !c.kind(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, err := range []error{b.Stop(t.Context(), NewID()), b.Remove(t.Context(), NewID()), b.StopContainer(t.Context(), NewID(), 0), b.RemoveContainer(t.Context(), NewID())} {
+	for _, err := range []error{b.Stop(t.Context(), sandbox.NewID()), b.Remove(t.Context(), sandbox.NewID()),
+		b.StopContainer(t.Context(), sandbox.NewID(), 0), b.RemoveContainer(t.Context(), sandbox.NewID())} {
 		if err != nil {
 			t.Errorf("stop or removal of what is not there: %v", err)
 		}
 	}
 	if n := len(b.index.Load().pods); n != 1 {
 		t.Errorf("refused requests left %d pods", n-1)
-	}
-}
-
-func TestRequestedSignals(t *testing.T) {
-	for s, want := range map[runtimeapi.Signal]int{
-		0: 0, runtimeapi.Signal_SIGNAL_SIGABRT: 6, runtimeapi.Signal_SIGNAL_SIGCLD: 17, runtimeapi.Signal_SIGNAL_SIGINT: 2,
-		runtimeapi.Signal_SIGNAL_SIGTERM: 15, runtimeapi.Signal_SIGNAL_SIGXFSZ: 25, runtimeapi.Signal_SIGNAL_SIGRTMIN: 34,
-		runtimeapi.Signal_SIGNAL_SIGRTMINPLUS15: 49, runtimeapi.Signal_SIGNAL_SIGRTMAXMINUS14: 50, runtimeapi.Signal_SIGNAL_SIGRTMAX: 64,
-	} {
-		got, err := requestedSignal(s)
-		if err != nil || got != want {
-			t.Errorf("%v: %d, %v, want %d", s, got, err, want)
-		}
-		if s != runtimeapi.Signal_SIGNAL_SIGCLD && CRISignal(got) != s {
-			t.Errorf("%v comes back as %v", s, CRISignal(got))
-		}
-	}
-	if _, err := requestedSignal(66); err == nil {
-		t.Error("66 is taken for a signal")
-	}
-}
-
-func TestStopSignals(t *testing.T) {
-	for name, want := range map[string]int{"": 15, "SIGQUIT": 3, "quit": 3, "9": 9, "SIGRTMIN+3": 37, "RTMAX-1": 63, "SIGRTMIN": 34} {
-		if got, err := stopSignal(name); err != nil || got != want {
-			t.Errorf("%q: %d, %v", name, got, err)
-		}
-	}
-	for _, name := range []string{"SIGNOTHING", "0", "99", "RTMIN+99"} {
-		if got, err := stopSignal(name); err == nil {
-			t.Errorf("%q is taken for %d", name, got)
-		}
 	}
 }

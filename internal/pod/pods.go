@@ -12,11 +12,12 @@ import (
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
-// Runtime is what a pod needs of a driver: processes under the pod's monitor. Every call may be repeated, and Delete and
-// Shutdown succeed when there is nothing.
+// Runtime is what a pod needs of a driver: processes under the pod's monitor. Every call may be repeated, and Delete
+// and Shutdown succeed when there is nothing.
 type Runtime interface {
 	Launch(ctx context.Context, pod string) error
 	Adopt(ctx context.Context, pod string) (runtime.Inventory, error)
@@ -46,14 +47,15 @@ type Network interface {
 
 // Cgroups is the cgroup driver: where containers are in the tree, and what of it is Berth's own. All may be repeated.
 type Cgroups interface {
-	Parent(pod string) string                              // the cgroup of a pod to which nobody gave one
-	Container(parent, ctr string) (string, error)          // a container's, as OCI runtimes take it; an error of the parent
+	Parent(pod string) string // the cgroup of a pod to which nobody gave one
+	// a container's, as OCI runtimes take it; an error of the parent
+	Container(parent, ctr string) (string, error)
 	Path(parent string) (string, error)                    // where in the tree the cgroup is that a pod was given
 	RemoveParent(ctx context.Context, parent string) error // what the driver made of it under another name, if it is empty
 	RemovePod(ctx context.Context, pod string) error       // the cgroup that Parent names, with all in it; nil without one
 	Pods(ctx context.Context) (ids []string, err error)    // those that have that cgroup, perhaps among other names
-	// SetLimits changes the limits of a container's cgroup, as Container names it: all that want has, or none. was is what was
-	// asked for before; putBack undoes it. The error is unix.EBUSY where the container uses more already.
+	// SetLimits changes the limits of a container's cgroup, as Container names it: all that want has, or none. was is what
+	// was asked for before; putBack undoes it. The error is unix.EBUSY where the container uses more already.
 	SetLimits(ctx context.Context, ctr string, was, want *specs.LinuxResources) (putBack func() error, err error)
 }
 
@@ -77,7 +79,7 @@ type Images interface {
 
 // Config is what Pods is made of. All fields are required but those with a default.
 type Config struct {
-	Layout
+	sandbox.Layout
 	Boot    string // the boot id: what was made in another boot is gone
 	Host    spec.Host
 	Init    string // the path of the monitor binary, whose init mode is a pod's init
@@ -137,7 +139,7 @@ type Pods struct {
 
 // Problem is something that a person should look at: a record that cannot be read, an undo that does not succeed.
 type Problem struct {
-	Pod   ID
+	Pod   sandbox.ID
 	What  string
 	Since time.Time
 }
@@ -168,14 +170,14 @@ func (s *Pods) Problems() []Problem {
 }
 
 // Paths names the places on the host that belong to a pod, for people.
-func (s *Pods) Paths(r *Record) map[string]string {
+func (s *Pods) Paths(r *sandbox.Record) map[string]string {
 	l := &s.cfg.Layout
-	m := map[string]string{"record": l.record(r.ID), "run": l.run(r.ID), "ipc": l.ipcns(r.ID), "uts": l.utsns(r.ID)}
+	m := map[string]string{"record": l.Record(r.ID), "run": l.Run(r.ID), "ipc": l.IPCNSPin(r.ID), "uts": l.UTSNSPin(r.ID)}
 	if !r.HostNetwork() {
-		m["netns"] = l.netns(r.ID)
+		m["netns"] = l.NetNSPin(r.ID)
 	}
-	if usernsOptions(r.Config.Get()) != nil {
-		m["userns"] = usernsPin(l, r.ID)
+	if sandbox.UserNamespace(r.Config.Get()) != nil {
+		m["userns"] = sandbox.UserNSPin(l, r.ID)
 	}
 	return m
 }

@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 	"berth/test/volume"
 )
@@ -47,16 +48,16 @@ func onQuota(t *testing.T) *bench {
 }
 
 // layered makes a pod with a container whose record has this limit, and whose layer has a project without one.
-func layered(t *testing.T, b *bench, limit *Storage) (pod, ctr ID, dir string) {
+func layered(t *testing.T, b *bench, limit *sandbox.Storage) (pod, ctr sandbox.ID, dir string) {
 	t.Helper()
 	pod, ctr = started(t, b)
-	err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *Record) error {
-		return r.edit(ctr, func(c *Container) error { c.Storage = limit; return nil })
+	err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
+		return r.Edit(ctr, func(c *sandbox.Container) error { c.Storage = limit; return nil })
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir = b.cfg.writable(pod, ctr)
+	dir = b.cfg.Writable(pod, ctr)
 	if q, err := rootfs.QuotaOf(dir); !q.Unlimited() || err != nil {
 		t.Fatalf("the layer has the quota %+v, %v", q, err)
 	}
@@ -84,7 +85,7 @@ func TestQuotaOfAnOlderRelease(t *testing.T) {
 // anew.
 func TestQuotaThatWasLost(t *testing.T) {
 	b := onQuota(t)
-	_, ctr, dir := layered(t, b, &Storage{Bytes: 2 << 20})
+	_, ctr, dir := layered(t, b, &sandbox.Storage{Bytes: 2 << 20})
 	b.reopen(t)
 	wait(t, "it is limited", func() bool {
 		q, err := rootfs.QuotaOf(dir)
@@ -103,7 +104,7 @@ func TestQuotaThatWasLost(t *testing.T) {
 // to what the container uses.
 func TestQuotaThatWasLeft(t *testing.T) {
 	b := onQuota(t)
-	pod, ctr, dir := layered(t, b, &Storage{})
+	pod, ctr, dir := layered(t, b, &sandbox.Storage{})
 	file := dir + "/upper/big"
 	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
@@ -183,15 +184,17 @@ func TestMayLeave(t *testing.T) {
 			Seccomp: &profile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}}, true},
 		"user namespace": {userns, nil, false},
 	} {
-		pod, err := newMessage(c.pod)
+		pod, err := sandbox.NewPodConfig(c.pod)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctr, err := newMessage(&runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.sc}})
+		ctr, err := sandbox.NewContainerConfig(&runtimeapi.ContainerConfig{
+			Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.sc},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := mayLeave(&Record{Config: PodConfig{pod}}, &Container{Config: ContainerConfig{ctr}})
+		got := mayLeave(&sandbox.Record{Config: pod}, &sandbox.Container{Config: ctr})
 		if got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}

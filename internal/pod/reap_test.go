@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 )
 
 // clearings is a driver that counts how often the containers of which it is asked are cleared away.
@@ -21,7 +22,7 @@ func (d clearings) Delete(context.Context, string, string, runtime.Handler) erro
 	return nil
 }
 
-func reaped(b *bench, ctr ID) bool {
+func reaped(b *bench, ctr sandbox.ID) bool {
 	_, c, err := b.GetContainer(ctr)
 	return err == nil && c.Reaped
 }
@@ -63,8 +64,8 @@ func TestContainerOfAnEarlierReleaseIsReapedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait(t, "the reap", func() bool { return reaped(b, ctr) })
-	err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *Record) error {
-		return r.edit(ctr, func(c *Container) error { c.Reaped = false; return nil })
+	err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
+		return r.Edit(ctr, func(c *sandbox.Container) error { c.Reaped = false; return nil })
 	})
 	if err != nil {
 		t.Fatal(err)

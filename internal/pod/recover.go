@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/op"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 )
 
 // Recover adopts what runs, finishes or undoes what was under way, and then sweeps away what no record owns. It goes on
@@ -94,28 +95,30 @@ func (p recovery) adopt(ctx context.Context) error {
 	if r.Boot != p.s.cfg.Boot {
 		return p.rebooted(r)
 	}
-	if r.State != Ready && r.State != Stopping {
+	if r.State != sandbox.Ready && r.State != sandbox.Stopping {
 		return nil
 	}
 	err := p.takeInventory(ctx)
 	if err != nil {
-		p.s.cfg.Log.Error("a pod's monitor could not be adopted: its containers run on, unwatched; it is tried again", "pod", p.id, "error", err)
+		p.s.cfg.Log.Error("a pod's monitor could not be adopted: its containers run on, unwatched; it is tried again", "pod",
+			p.id, "error", err)
 		p.s.retry(p.adoptAgain)
 	}
 	return err
 }
 
-// adoptAgain is another try, in the pod's lane: a pod that was stopped meanwhile needs no monitor, and must not get one.
+// adoptAgain is another try, in the pod's lane: a pod that was stopped meanwhile needs no monitor, and must not get
+// one.
 func (p recovery) adoptAgain() error {
 	return p.lane.Do(p.s.ctx, p.s.ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error {
-		if r := p.rec.Load(); p.gone() || r.State != Ready && r.State != Stopping {
+		if r := p.rec.Load(); p.gone() || r.State != sandbox.Ready && r.State != sandbox.Stopping {
 			return nil
 		}
 		if err := p.takeInventory(ctx); err != nil {
 			return err
 		}
 		for _, c := range p.rec.Load().Containers {
-			if l := p.container(c.ID); l != nil && c.unreaped() {
+			if l := p.container(c.ID); l != nil && c.Unreaped() {
 				p.s.background(l.reapOrRetry)
 			}
 		}
@@ -130,18 +133,18 @@ func (p recovery) readExits() {
 		return // adopt sees to it
 	}
 	for _, c := range r.Containers {
-		if !c.live() {
+		if !c.Live() {
 			continue
 		}
-		e, err := runtime.ReadExit(p.s.cfg.runExit(p.id, c.ID))
+		e, err := runtime.ReadExit(p.s.cfg.RunExit(p.id, c.ID))
 		if err == nil && !e.Draining {
-			p.container(c.ID).ended(func(c *Container) { fillExit(c, e) })
+			p.container(c.ID).ended(func(c *sandbox.Container) { sandbox.FillExit(c, e) })
 		}
 	}
 }
 
-// takeInventory adopts the pod's monitor and brings the record up to what it says. What was created after it was asked is
-// not in its answer and not judged by it.
+// takeInventory adopts the pod's monitor and brings the record up to what it says. What was created after it was asked
+// is not in its answer and not judged by it.
 func (p recovery) takeInventory(ctx context.Context) error {
 	asked := p.rec.Load().Containers
 	inv, err := p.s.cfg.Runtime.Adopt(ctx, string(p.id))
@@ -150,31 +153,31 @@ func (p recovery) takeInventory(ctx context.Context) error {
 	}
 	for _, c := range asked {
 		l := p.container(c.ID)
-		if l == nil || !c.live() {
+		if l == nil || !c.Live() {
 			continue
 		}
 		found, ok := inv.Containers[string(c.ID)]
 		switch {
 		case !ok || found.State == runtime.Exited && found.Exit == nil:
-			l.ended(func(c *Container) { fillExit(c, runtime.Exit{Unknown: true}) })
+			l.ended(func(c *sandbox.Container) { sandbox.FillExit(c, runtime.Exit{Unknown: true}) })
 		case found.State == runtime.Exited:
-			l.ended(func(c *Container) { fillExit(c, *found.Exit) })
-		case found.State == runtime.Running && c.State != Running:
+			l.ended(func(c *sandbox.Container) { sandbox.FillExit(c, *found.Exit) })
+		case found.State == runtime.Running && c.State != sandbox.Running:
 			p.foundRunning(c.ID, found.StartedAt)
 		}
 	}
-	if found, ok := inv.Containers[string(p.id)]; p.rec.Load().hasInit() && (!ok || found.State == runtime.Exited) {
+	if found, ok := inv.Containers[string(p.id)]; p.rec.Load().HasInit() && (!ok || found.State == runtime.Exited) {
 		p.initExited()
 	}
 	return nil
 }
 
 // foundRunning finishes a start that the last daemon did not live to record.
-func (p recovery) foundRunning(id ID, since time.Time) {
-	_ = p.settle("container.running", func(r *Record) error {
-		return r.edit(id, func(c *Container) error {
-			if c.State == Created {
-				if err := c.moveTo(Starting); err != nil {
+func (p recovery) foundRunning(id sandbox.ID, since time.Time) {
+	_ = p.settle("container.running", func(r *sandbox.Record) error {
+		return r.Edit(id, func(c *sandbox.Container) error {
+			if c.State == sandbox.Created {
+				if err := c.MoveTo(sandbox.Starting); err != nil {
 					return err
 				}
 			}
@@ -182,32 +185,32 @@ func (p recovery) foundRunning(id ID, since time.Time) {
 			if since.IsZero() { // a monitor that took over does not know
 				c.StartedAt = time.Now()
 			}
-			return c.moveTo(Running)
+			return c.MoveTo(sandbox.Running)
 		})
 	})
 }
 
 // rebooted marks what lived in another boot as ended: exits that a monitor wrote to the disk in time are exact.
-func (p recovery) rebooted(r *Record) error {
+func (p recovery) rebooted(r *sandbox.Record) error {
 	for _, c := range r.Containers {
-		if !c.live() {
+		if !c.Live() {
 			continue
 		}
-		e, err := runtime.ReadExit(p.s.cfg.exit(p.id, c.ID))
+		e, err := runtime.ReadExit(p.s.cfg.Exit(p.id, c.ID))
 		if err != nil {
 			e = runtime.Exit{Unknown: true, FinishedAt: time.Now()}
 		}
-		p.container(c.ID).ended(func(c *Container) {
-			fillExit(c, e)
+		p.container(c.ID).ended(func(c *sandbox.Container) {
+			sandbox.FillExit(c, e)
 			if e.Unknown {
 				c.Message = "the node was restarted while the container ran"
 			}
 		})
 	}
-	return p.settle("pod.rebooted", func(r *Record) error {
+	return p.settle("pod.rebooted", func(r *sandbox.Record) error {
 		r.Boot = p.s.cfg.Boot
-		if r.State == Ready {
-			return r.moveTo(Stopping)
+		if r.State == sandbox.Ready {
+			return r.MoveTo(sandbox.Stopping)
 		}
 		return nil
 	})
@@ -217,12 +220,12 @@ func (p recovery) rebooted(r *Record) error {
 func (p recovery) resume(ctx context.Context) {
 	r := p.rec.Load()
 	switch r.State {
-	case Creating, Removing:
+	case sandbox.Creating, sandbox.Removing:
 		_ = p.s.Remove(ctx, p.id)
 		return
-	case Stopping:
+	case sandbox.Stopping:
 		_ = p.s.Stop(ctx, p.id)
-	case Ready:
+	case sandbox.Ready:
 		if why := p.broken(r); why != nil {
 			p.s.cfg.Log.Warn("a pod has lost what it stands on and is stopped", "pod", p.id, "error", why)
 			_ = p.s.Stop(ctx, p.id)
@@ -232,17 +235,17 @@ func (p recovery) resume(ctx context.Context) {
 		l := p.container(c.ID)
 		switch {
 		case l == nil:
-		case c.State == Creating && l.ours: // asked for since this daemon adopted the pod
-		case c.State == Creating, c.State == Removing:
+		case c.State == sandbox.Creating && l.ours: // asked for since this daemon adopted the pod
+		case c.State == sandbox.Creating, c.State == sandbox.Removing:
 			_ = l.remove(ctx)
-		case c.unreaped():
+		case c.Unreaped():
 			l.reapOrRetry(ctx)
 		}
 	}
 }
 
 // broken says what a ready pod lacks of the namespaces that it is made of.
-func (p recovery) broken(r *Record) error {
+func (p recovery) broken(r *sandbox.Record) error {
 	ns := p.namespaces(r)
 	for _, pin := range []string{ns.Net, ns.IPC, ns.UTS, ns.User} {
 		if pin == "" {

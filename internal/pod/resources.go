@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/op"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -25,9 +26,9 @@ const (
 // Limiter changes what pods and containers may use while they live.
 type Limiter struct{ *Pods }
 
-// Container changes the limits of a container that is created or runs: all that want has, or none. What want does not mention
-// stays as it is. From then on they are the container's, in its status and for the next daemon.
-func (s Limiter) Container(ctx context.Context, id ID, want *runtimeapi.LinuxContainerResources) error {
+// Container changes the limits of a container that is created or runs: all that want has, or none. What want does not
+// mention stays as it is. From then on they are the container's, in its status and for the next daemon.
+func (s Limiter) Container(ctx context.Context, id sandbox.ID, want *runtimeapi.LinuxContainerResources) error {
 	l, err := s.adopted(ctx, id)
 	if err != nil {
 		return err
@@ -41,9 +42,9 @@ func (s Limiter) Container(ctx context.Context, id ID, want *runtimeapi.LinuxCon
 			err = limiting{l}.set(ctx, adjusted)
 		}
 		if err != nil {
-			return inContainer("change the limits of ", string(l.id), l.p.id, err)
+			return sandbox.InContainer("change the limits of ", string(l.id), l.p.id, err)
 		}
-		telling{l.p}.told(ctx, ContainerLimited, l.p.rec.Load().container(l.id))
+		telling{l.p}.told(ctx, ContainerLimited, l.p.rec.Load().Container(l.id))
 		return nil
 	}})
 }
@@ -55,11 +56,11 @@ type limiting struct{ *container }
 func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResources) error {
 	l.limits.Lock()
 	defer l.limits.Unlock()
-	c := l.p.rec.Load().container(l.id)
-	if c == nil || c.State == Creating || c.State == Removing {
-		return notFound("container", l.id)
+	c := l.p.rec.Load().Container(l.id)
+	if c == nil || c.State == sandbox.Creating || c.State == sandbox.Removing {
+		return sandbox.NotFound("container", l.id)
 	}
-	if !c.live() {
+	if !c.Live() {
 		return fail.New(errdefs.ErrFailedPrecondition, "it is %s: only what is created or runs has limits", c.State)
 	}
 	host := l.p.s.cfg.Host
@@ -75,7 +76,7 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 	if err != nil {
 		was = nil // what it was made with was taken by an earlier release
 	}
-	m, err := newMessage(all)
+	m, err := sandbox.NewResources(all)
 	if err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
 	}
@@ -84,17 +85,17 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 	}
 	putBack, err := l.p.s.cfg.Cgroups.SetLimits(ctx, c.Cgroup, was, oci)
 	if err != nil {
-		if c := l.p.rec.Load().container(l.id); c == nil || !c.live() {
+		if c := l.p.rec.Load().Container(l.id); c == nil || !c.Live() {
 			return fail.New(errdefs.ErrFailedPrecondition, "it ended meanwhile: %w", err)
 		}
 		return limitError(err)
 	}
-	err = l.p.update(ctx, "container.limits", func(r *Record) error {
-		return r.edit(l.id, func(c *Container) error {
-			if !c.live() {
+	err = l.p.update(ctx, "container.limits", func(r *sandbox.Record) error {
+		return r.Edit(l.id, func(c *sandbox.Container) error {
+			if !c.Live() {
 				return fail.New(errdefs.ErrFailedPrecondition, "it ended meanwhile")
 			}
-			c.Resources = Resources{m}
+			c.Resources = m
 			return nil
 		})
 	})
@@ -108,11 +109,12 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 func (l limiting) setPids(ctx context.Context, n int64) (putBack func() error, err error) {
 	l.limits.Lock()
 	defer l.limits.Unlock()
-	c := l.p.rec.Load().container(l.id)
-	if c == nil || !c.live() {
+	c := l.p.rec.Load().Container(l.id)
+	if c == nil || !c.Live() {
 		return nil, fail.New(errdefs.ErrFailedPrecondition, "only what is created or runs has limits")
 	}
-	putBack, err = l.p.s.cfg.Cgroups.SetLimits(ctx, c.Cgroup, nil, &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &n}})
+	putBack, err = l.p.s.cfg.Cgroups.SetLimits(ctx, c.Cgroup, nil,
+		&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &n}})
 	if err != nil {
 		return nil, limitError(err)
 	}
@@ -124,14 +126,15 @@ func limitError(err error) error {
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.EOPNOTSUPP):
 		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
-	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOSPC):
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV),
+		errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOSPC):
 		return fail.New(errdefs.ErrFailedPrecondition, "%w", err)
 	}
 	return err
 }
 
-// merge is what holds when want is asked for where old holds. A swap limit that want does not mention goes with the memory limit,
-// of which it is a part. The OOM score of processes that run is not changed.
+// merge is what holds when want is asked for where old holds. A swap limit that want does not mention goes with the
+// memory limit, of which it is a part. The OOM score of processes that run is not changed.
 func merge(old, want *runtimeapi.LinuxContainerResources) *runtimeapi.LinuxContainerResources {
 	out := &runtimeapi.LinuxContainerResources{}
 	if old != nil {
@@ -216,9 +219,11 @@ func over[T any](to **T, from *T) {
 	}
 }
 
-// Pod takes over what a ready pod is meant to use in all: its configuration says it from then on, to its status, and to containers
-// that are made in it. The pod's cgroup is its caller's, who has set its limits.
-func (s Limiter) Pod(ctx context.Context, id ID, overhead, resources *runtimeapi.LinuxContainerResources) error {
+// Pod takes over what a ready pod is meant to use in all: its configuration says it from then on, to its status, and to
+// containers that are made in it. The pod's cgroup is its caller's, who has set its limits.
+func (s Limiter) Pod(
+	ctx context.Context, id sandbox.ID, overhead, resources *runtimeapi.LinuxContainerResources,
+) error {
 	p, err := s.find(id)
 	if err != nil {
 		return err
@@ -233,13 +238,13 @@ func (s Limiter) Pod(ctx context.Context, id ID, overhead, resources *runtimeapi
 	}
 	key := digest(&runtimeapi.UpdatePodSandboxResourcesRequest{Overhead: overhead, Resources: resources})
 	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opLimit, Key: key, Run: func(ctx context.Context) error {
-		if plugins := s.cfg.Plugins; plugins != nil && p.rec.Load().State == Ready {
+		if plugins := s.cfg.Plugins; plugins != nil && p.rec.Load().State == sandbox.Ready {
 			if err := plugins.PodLimits(ctx, p.rec.Load(), overhead, resources); err != nil {
 				return fail.About(fail.Detail{Pod: string(id)}, "change the resources of pod %s: %w", id, pluginError(err))
 			}
 		}
-		err := p.update(ctx, "pod.limits", func(r *Record) error {
-			if r.State != Ready {
+		err := p.update(ctx, "pod.limits", func(r *sandbox.Record) error {
+			if r.State != sandbox.Ready {
 				return fail.New(errdefs.ErrFailedPrecondition, "change the resources of pod %s: it is %s, not ready", id, r.State)
 			}
 			cfg := proto.Clone(r.Config.Get()).(*runtimeapi.PodSandboxConfig)
@@ -252,8 +257,8 @@ func (s Limiter) Pod(ctx context.Context, id ID, overhead, resources *runtimeapi
 			if resources != nil {
 				cfg.Linux.Resources = resources
 			}
-			m, err := newMessage(cfg)
-			r.Config = PodConfig{m}
+			m, err := sandbox.NewPodConfig(cfg)
+			r.Config = m
 			return err
 		})
 		if err == nil {

@@ -57,15 +57,16 @@ func (w *worker) retry(again func() error) {
 	})
 }
 
-// persistence tries something again in the background, for all who ask for it, until it has succeeded since the last of them asked.
+// persistence tries something again in the background, for all who ask for it, until it has succeeded since the last of
+// them asked.
 type persistence struct {
 	mu    sync.Mutex // guards what follows; nothing else is locked below it but the worker's gate
 	going bool
 	asked int
 }
 
-// ask says that something has failed and is to be tried again. It says whether that goes on only from here on; again is not used where
-// it does already.
+// ask says that something has failed and is to be tried again. It says whether that goes on only from here on; again is
+// not used where it does already.
 func (p *persistence) ask(w *worker, again func() error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

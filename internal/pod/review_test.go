@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/record"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/test/patience"
 )
 
@@ -54,7 +55,7 @@ func TestTornBootMarkKeepsTheStateOfThisBoot(t *testing.T) {
 	if err := os.Truncate(mark, 0); err != nil {
 		t.Fatal(err)
 	}
-	keep := filepath.Join(b.cfg.run(pod), "keep")
+	keep := filepath.Join(b.cfg.Run(pod), "keep")
 	if err := os.WriteFile(keep, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func TestTornBootMarkKeepsTheStateOfThisBoot(t *testing.T) {
 func TestStateOfAnotherBootIsNotClearedThroughAMount(t *testing.T) {
 	b := open(t)
 	pod, ctr := started(t, b)
-	inside := filepath.Join(b.cfg.rootfs(pod, ctr), "inside")
+	inside := filepath.Join(b.cfg.Rootfs(pod, ctr), "inside")
 	if err := os.WriteFile(inside, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +145,7 @@ func TestRestartRetriesAStuckContainer(t *testing.T) {
 	b.reopen(t)
 	tries := func() int {
 		r, _ := b.Get(pod)
-		if c := r.container(ctr); c != nil && c.Stuck != nil {
+		if c := r.Container(ctr); c != nil && c.Stuck != nil {
 			return c.Stuck.Tries
 		}
 		return 0
@@ -274,7 +275,7 @@ func TestLateAdoptionDoesNotEndANewContainer(t *testing.T) {
 	pod, old := started(t, b)
 	d := &shy{driver: b.drv}
 	b.drv.inv.Containers = map[string]runtime.Found{string(old): {State: runtime.Running}}
-	var id ID
+	var id sandbox.ID
 	d.during = func() {
 		if id == "" {
 			cfg := containerConfig("new")
@@ -290,7 +291,7 @@ func TestLateAdoptionDoesNotEndANewContainer(t *testing.T) {
 	p, _ := b.find(pod)
 	wait(t, "the adoption", func() bool { return len(p.rec.Load().Containers) == 2 && p.lane.Busy() == "" })
 	time.Sleep(20 * time.Millisecond)
-	if c := p.rec.Load().Containers[1]; c.State != Created {
+	if c := p.rec.Load().Containers[1]; c.State != sandbox.Created {
 		t.Errorf("the new container is %s (%s)", c.State, c.Reason)
 	}
 }
@@ -330,15 +331,15 @@ func TestStopWaitsForTheAdoption(t *testing.T) {
 // A pod whose directory could not even be made leaves nothing that is tried for ever.
 func TestPodThatCouldNotBeAnnouncedIsForgotten(t *testing.T) {
 	b := open(t)
-	away := b.cfg.podsRoot() + ".away"
-	if err := os.Rename(b.cfg.podsRoot(), away); err != nil {
+	away := b.cfg.PodsRoot() + ".away"
+	if err := os.Rename(b.cfg.PodsRoot(), away); err != nil {
 		t.Fatal(err)
 	}
 	_, err := b.Run(t.Context(), podConfig("a"), "")
 	if err == nil {
 		t.Fatal("a pod without a record")
 	}
-	if err := os.Rename(away, b.cfg.podsRoot()); err != nil {
+	if err := os.Rename(away, b.cfg.PodsRoot()); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "the end of the undo", func() bool { return len(b.index.Load().pods) == 0 })
@@ -348,23 +349,27 @@ func TestPodThatCouldNotBeAnnouncedIsForgotten(t *testing.T) {
 func TestExitIsKnownAlthoughTheRecordCannotBeWritten(t *testing.T) {
 	b := open(t)
 	pod, ctr := started(t, b)
-	if err := os.Rename(b.cfg.pod(pod), b.cfg.pod(pod)+".away"); err != nil {
+	if err := os.Rename(b.cfg.Pod(pod), b.cfg.Pod(pod)+".away"); err != nil {
 		t.Fatal(err)
 	}
 	b.drv.end(string(pod), string(ctr), runtime.Exit{Code: 3})
-	wait(t, "the exit", func() bool { _, c, _ := b.GetContainer(ctr); return c.State == Exited && c.ExitCode == 3 })
-	if err := os.Rename(b.cfg.pod(pod)+".away", b.cfg.pod(pod)); err != nil {
+	wait(t, "the exit", func() bool {
+		_, c, _ := b.GetContainer(ctr)
+		return c.State == sandbox.Exited &&
+			c.ExitCode == 3
+	})
+	if err := os.Rename(b.cfg.Pod(pod)+".away", b.cfg.Pod(pod)); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "the record", func() bool {
-		r := &Record{}
-		_, err := recordKind.Read(b.cfg.record(pod), r)
-		return err == nil && r.Containers[0].State == Exited
+		r := &sandbox.Record{}
+		_, err := sandbox.RecordKind.Read(b.cfg.Record(pod), r)
+		return err == nil && r.Containers[0].State == sandbox.Exited
 	})
 }
 
-// A record that a power cut tore is dropped by the first daemon of the next boot, with what is left of the pod. In the boot
-// in which it was written it is damage, and owns its id.
+// A record that a power cut tore is dropped by the first daemon of the next boot, with what is left of the pod. In the
+// boot in which it was written it is damage, and owns its id.
 func TestTornRecordIsDroppedByAnotherBoot(t *testing.T) {
 	b := open(t)
 	pod, err := b.Run(t.Context(), podConfig("a"), "")
@@ -372,7 +377,7 @@ func TestTornRecordIsDroppedByAnotherBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.end(t)
-	if err := os.Truncate(b.cfg.record(pod), 0); err != nil {
+	if err := os.Truncate(b.cfg.Record(pod), 0); err != nil {
 		t.Fatal(err)
 	}
 	b.reopen(t)
@@ -385,26 +390,27 @@ func TestTornRecordIsDroppedByAnotherBoot(t *testing.T) {
 	if p := b.Problems(); len(p) != 0 || b.owned(string(pod)) {
 		t.Errorf("in another boot: problems %+v", p)
 	}
-	if _, err := os.Stat(b.cfg.pod(pod)); !os.IsNotExist(err) {
+	if _, err := os.Stat(b.cfg.Pod(pod)); !os.IsNotExist(err) {
 		t.Errorf("the pod's directory is left: %v", err)
 	}
 }
 
-// A record that a power cut tore is what it was when it was last on the disk: a container that had ended before has ended still, and
-// what the pod holds is given back.
+// A record that a power cut tore is what it was when it was last on the disk: a container that had ended before has
+// ended still, and what the pod holds is given back.
 func TestTornRecordGoesBackToTheOneBefore(t *testing.T) {
 	b, f := open(t), &record.Flusher{}
 	b.cfg.Dirty = f.DirtyRecord
 	b.reopen(t)
 	pod, ctr := started(t, b)
 	b.drv.end(string(pod), string(ctr), runtime.Exit{Code: 7})
-	wait(t, "the exit", func() bool { _, c, err := b.GetContainer(ctr); return err == nil && c.State == Exited })
+	wait(t, "the exit", func() bool { _, c, err := b.GetContainer(ctr); return err == nil && c.State == sandbox.Exited })
 	b.end(t)
 	if err := f.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	path := b.cfg.record(pod)
-	if err := errors.Join(os.Remove(path), os.WriteFile(path, []byte("berth-record pod v1"), 0o600)); err != nil { // written anew
+	path := b.cfg.Record(pod)
+	// written anew
+	if err := errors.Join(os.Remove(path), os.WriteFile(path, []byte("berth-record pod v1"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	b.reopen(t)
@@ -412,7 +418,7 @@ func TestTornRecordGoesBackToTheOneBefore(t *testing.T) {
 		t.Errorf("in the boot in which it was written: problems %+v", p)
 	}
 	b.unmount(t, pod)
-	_ = unix.Unmount(b.cfg.rootfs(pod, ctr), unix.MNT_DETACH) // where it was not cleared away yet
+	_ = unix.Unmount(b.cfg.Rootfs(pod, ctr), unix.MNT_DETACH) // where it was not cleared away yet
 	b.cfg.Boot = "boot-2"
 	for range 2 { // and after a second power cut, before anything was made durable again
 		b.end(t)
@@ -421,7 +427,7 @@ func TestTornRecordGoesBackToTheOneBefore(t *testing.T) {
 		}
 		b.reopen(t)
 		_, c, err := b.GetContainer(ctr)
-		if p := b.Problems(); err != nil || len(p) != 0 || c.State != Exited || c.ExitCode != 7 {
+		if p := b.Problems(); err != nil || len(p) != 0 || c.State != sandbox.Exited || c.ExitCode != 7 {
 			t.Errorf("in another boot: problems %+v, container %+v, %v", p, c, err)
 		}
 	}
@@ -431,23 +437,23 @@ func TestTornRecordGoesBackToTheOneBefore(t *testing.T) {
 	if _, attached := b.net.state(); attached > 0 {
 		t.Error("the pod's network was not given back")
 	}
-	if _, err := os.Stat(b.cfg.pod(pod)); !os.IsNotExist(err) {
+	if _, err := os.Stat(b.cfg.Pod(pod)); !os.IsNotExist(err) {
 		t.Errorf("the pod's directory is left: %v", err)
 	}
 }
 
-// A pod stops although its record cannot be written. What its containers' exit files say is kept until it can, and then the
-// record is written without anybody asking.
+// A pod stops although its record cannot be written. What its containers' exit files say is kept until it can, and then
+// the record is written without anybody asking.
 func TestPodStopsAlthoughTheRecordCannotBeWritten(t *testing.T) {
 	b := open(t)
 	pod, ctr := started(t, b)
-	run := b.cfg.runContainer(pod, ctr)
-	for _, file := range []string{b.cfg.runExit(pod, ctr), filepath.Join(run, "config.json")} {
+	run := b.cfg.RunContainer(pod, ctr)
+	for _, file := range []string{b.cfg.RunExit(pod, ctr), filepath.Join(run, "config.json")} {
 		if err := errors.Join(os.MkdirAll(run, 0o700), os.WriteFile(file, []byte(`{}`), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Rename(b.cfg.pod(pod), b.cfg.pod(pod)+".away"); err != nil {
+	if err := os.Rename(b.cfg.Pod(pod), b.cfg.Pod(pod)+".away"); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Stop(t.Context(), pod); err != nil {
@@ -456,18 +462,18 @@ func TestPodStopsAlthoughTheRecordCannotBeWritten(t *testing.T) {
 	if left, err := os.ReadDir(run); err != nil || len(left) != 1 || left[0].Name() != "exit" {
 		t.Errorf("of the run directory is left %v, %v", left, err)
 	}
-	if err := os.Rename(b.cfg.pod(pod)+".away", b.cfg.pod(pod)); err != nil {
+	if err := os.Rename(b.cfg.Pod(pod)+".away", b.cfg.Pod(pod)); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "the record", func() bool {
-		r := &Record{}
-		_, err := recordKind.Read(b.cfg.record(pod), r)
-		return err == nil && r.State == Stopped && r.Containers[0].ExitCode == 137
+		r := &sandbox.Record{}
+		_, err := sandbox.RecordKind.Read(b.cfg.Record(pod), r)
+		return err == nil && r.State == sandbox.Stopped && r.Containers[0].ExitCode == 137
 	})
 	if err := b.Remove(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(b.cfg.run(pod)); !os.IsNotExist(err) {
+	if _, err := os.Stat(b.cfg.Run(pod)); !os.IsNotExist(err) {
 		t.Errorf("the run directory is left: %v", err)
 	}
 }

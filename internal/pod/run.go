@@ -19,6 +19,7 @@ import (
 	"berth/internal/op"
 	"berth/internal/room"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -26,19 +27,19 @@ import (
 var errUndone = errors.New("it was undone meanwhile")
 
 // Run makes a pod and starts it: its namespaces, its network, its monitor. The same request made again joins the one in
-// flight, or gets the id of the pod that it made; a different one under the same name undoes what the first one has made,
-// unless that is in use.
-func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (ID, error) {
+// flight, or gets the id of the pod that it made; a different one under the same name undoes what the first one has
+// made, unless that is in use.
+func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (sandbox.ID, error) {
 	if err := validatePod(cfg); err != nil {
 		return "", err
 	}
 	if parent := cfg.GetLinux().GetCgroupParent(); parent != "" {
 		if _, err := s.cfg.Cgroups.Container(parent, "container"); err != nil {
-			return "", invalid(err)
+			return "", sandbox.Invalid(err)
 		}
 	}
 	if err := s.cfg.checkLabels(s.cfg.usualLabels(), cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
-		return "", inPod(cfg.Metadata, invalid(err))
+		return "", sandbox.InPod(cfg.Metadata, sandbox.Invalid(err))
 	}
 	h, options, err := s.cfg.HandlerSpec(handler)
 	if err != nil {
@@ -46,21 +47,21 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	}
 	if s.cfg.Refused != nil {
 		if err := s.cfg.Refused(handler); err != nil {
-			return "", inPod(cfg.Metadata, err)
+			return "", sandbox.InPod(cfg.Metadata, err)
 		}
 	}
 	if _, err := shmSize(cfg, options); err != nil {
-		return "", inPod(cfg.Metadata, err)
+		return "", sandbox.InPod(cfg.Metadata, err)
 	}
 	if _, err := logLimits(cfg, options.Log); err != nil {
-		return "", inPod(cfg.Metadata, err)
+		return "", sandbox.InPod(cfg.Metadata, err)
 	}
 	if err := checkStorage(&s.cfg, cfg, options.Storage); err != nil {
-		return "", inPod(cfg.Metadata, err)
+		return "", sandbox.InPod(cfg.Metadata, err)
 	}
-	if usernsOptions(cfg) != nil {
+	if sandbox.UserNamespace(cfg) != nil {
 		if err := s.cfg.UserNS(handler); err != nil {
-			return "", inPod(cfg.Metadata, err)
+			return "", sandbox.InPod(cfg.Metadata, err)
 		}
 	}
 	want := request{cfg: cfg, handler: handler, using: h, digest: digest(cfg, handler)}
@@ -92,7 +93,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 // serves says whether the request may join the pod's creation, or have the pod that came of it.
 func (p *pod) serves(want request) bool {
 	r := p.rec.Load()
-	return r.Digest == want.digest && (r.State == Ready || r.State == Creating && p.ours)
+	return r.Digest == want.digest && (r.State == sandbox.Ready || r.State == sandbox.Creating && p.ours)
 }
 
 type request struct {
@@ -134,7 +135,7 @@ func (s *Pods) claim(want request) (*pod, error) {
 }
 
 func (s *Pods) newPod(want request) (*pod, error) {
-	m, err := newMessage(want.cfg)
+	m, err := sandbox.NewPodConfig(want.cfg)
 	if err != nil {
 		return nil, fail.New(errdefs.ErrInvalidArgument, "pod configuration: %w", err)
 	}
@@ -142,9 +143,9 @@ func (s *Pods) newPod(want request) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := s.makePod(&Record{
-		ID: NewID(), State: Creating, CreatedAt: time.Now(), Boot: s.cfg.Boot,
-		Handler: want.handler, Runtime: want.using.Name, Using: &want.using, Digest: want.digest, Config: PodConfig{m}, SELinux: labels,
+	p := s.makePod(&sandbox.Record{
+		ID: sandbox.NewID(), State: sandbox.Creating, CreatedAt: time.Now(), Boot: s.cfg.Boot,
+		Handler: want.handler, Runtime: want.using.Name, Using: &want.using, Digest: want.digest, Config: m, SELinux: labels,
 	}, true)
 	close(p.adopted)
 	s.cfg.warnConverted(p.rec.Load())
@@ -153,7 +154,7 @@ func (s *Pods) newPod(want request) (*pod, error) {
 
 // warnConverted tells of a pod whose cgroup has another name than the one that was asked for. A kubelet that asks for
 // such a name has cgroupfs as its driver, and writes the limits of pods and of their classes where no container is.
-func (c *Config) warnConverted(r *Record) {
+func (c *Config) warnConverted(r *sandbox.Record) {
 	parent := r.Config.Get().GetLinux().GetCgroupParent()
 	if parent == "" || strings.HasSuffix(parent, ".slice") {
 		return
@@ -167,7 +168,7 @@ func (c *Config) warnConverted(r *Record) {
 // replace makes room for a different request under the name of p: what nobody uses is undone.
 func (s *Pods) replace(ctx context.Context, p *pod) error {
 	r := p.rec.Load()
-	if r.State == Ready && (p.answered.Load() || len(r.Containers) > 0) {
+	if r.State == sandbox.Ready && (p.answered.Load() || len(r.Containers) > 0) {
 		m := r.Config.Get().Metadata
 		return fail.New(errdefs.ErrAlreadyExists,
 			"pod %s/%s (uid %s, attempt %d) runs already as %s with another configuration; stop and remove it first",
@@ -184,9 +185,9 @@ func (s *Pods) replace(ctx context.Context, p *pod) error {
 // create runs in the pod's lane.
 func (p *pod) create(ctx context.Context) error {
 	switch p.rec.Load().State {
-	case Ready:
+	case sandbox.Ready:
 		return nil
-	case Creating:
+	case sandbox.Creating:
 	default:
 		return errUndone
 	}
@@ -196,9 +197,9 @@ func (p *pod) create(ctx context.Context) error {
 		err = errInitEnded
 	}
 	if err == nil {
-		err = p.update(ctx, "pod.ready", func(r *Record) error {
+		err = p.update(ctx, "pod.ready", func(r *sandbox.Record) error {
 			r.IPs, r.Init = m.ips, m.init
-			return r.moveTo(Ready)
+			return r.MoveTo(sandbox.Ready)
 		})
 	}
 	if err == nil {
@@ -208,7 +209,7 @@ func (p *pod) create(ctx context.Context) error {
 		return nil
 	}
 	meta := p.rec.Load().Config.Get().Metadata
-	err = inPod(meta, room.Explain(err, p.s.cfg.Root, makeRoom))
+	err = sandbox.InPod(meta, room.Explain(err, p.s.cfg.Root, makeRoom))
 	if undo := p.undo(op.Trace(p.s.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
@@ -219,19 +220,13 @@ func (p *pod) create(ctx context.Context) error {
 var errInitEnded = errors.New("the container that stands for the pod has ended while the pod was made: " +
 	"was it killed, for its memory or by somebody? the kernel's log tells; the pod is unmade, and can be asked for again")
 
-// inPod says of which pod err is, which may have no id that its caller knows.
-func inPod(m *runtimeapi.PodSandboxMetadata, err error) error {
-	name := m.GetNamespace() + "/" + m.GetName()
-	return fail.About(fail.Detail{Pod: name}, "pod %s: %w", name, err)
-}
-
 // undo unmakes a pod that never became ready.
 func (p *pod) undo(ctx context.Context) error {
-	err := p.settle("pod.undo", func(r *Record) error {
-		if r.State == Removing {
+	err := p.settle("pod.undo", func(r *sandbox.Record) error {
+		if r.State == sandbox.Removing {
 			return nil
 		}
-		return r.moveTo(Removing)
+		return r.MoveTo(sandbox.Removing)
 	})
 	if err == nil {
 		err = room.Explain(p.making().plan().Backward(ctx), p.s.cfg.Root, makeRoom)
@@ -281,13 +276,13 @@ func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 				m.Namespace, m.Name, p.HostPort, p.ContainerPort)
 		}
 	}
-	hostNet := namespaces(cfg).GetNetwork() == runtimeapi.NamespaceMode_NODE
+	hostNet := sandbox.Namespaces(cfg).GetNetwork() == runtimeapi.NamespaceMode_NODE
 	if node, _ := os.Hostname(); hostNet && cfg.Hostname != "" && cfg.Hostname != node {
 		return fail.New(errdefs.ErrInvalidArgument,
 			"pod %s/%s: hostname %q: the pod has the node's network, and with it the node's name %q; "+
 				"leave hostname empty", m.Namespace, m.Name, cfg.Hostname, node)
 	}
-	if err := spec.CheckSysctls(cfg.GetLinux().GetSysctls(), !hostNet, !hostIPC(cfg), !hostNet); err != nil {
+	if err := spec.CheckSysctls(cfg.GetLinux().GetSysctls(), !hostNet, !sandbox.HostIPC(cfg), !hostNet); err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
 	}
 	return nil

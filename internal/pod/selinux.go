@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/limit"
+	"berth/internal/sandbox"
 	"berth/internal/selinux"
 	"berth/internal/spec"
 )
@@ -24,12 +25,13 @@ type SELinux interface {
 	Check(label string) error
 	// Label labels one file or directory, and nothing below it.
 	Label(path, label string) error
-	// Relabel labels what is at path, a host path without links, and all below it. It is a *selinux.ProtectedError that nobody may.
+	// Relabel labels what is at path, a host path without links, and all below it. It is a *selinux.ProtectedError that
+	// nobody may.
 	Relabel(ctx context.Context, path, label string) error
 }
 
-// checkLabels refuses options of SELinux that no pod or container can have on this node; of a container they stand in for parts of
-// the pod's labels.
+// checkLabels refuses options of SELinux that no pod or container can have on this node; of a container they stand in
+// for parts of the pod's labels.
 func (c *Config) checkLabels(pod spec.Labels, o *runtimeapi.SELinuxOption) error {
 	if err := spec.CheckSELinux(o); err != nil {
 		return err
@@ -65,8 +67,8 @@ func (c *Config) usualLabels() spec.Labels {
 	return spec.Labels{Process: process, Mount: file}
 }
 
-// newLabels are the labels of a new pod. One that names no level gets two categories that no other pod has: the records say who has
-// which, so they are free again when the pod is gone, and not before. The catalog is locked.
+// newLabels are the labels of a new pod. One that names no level gets two categories that no other pod has: the records
+// say who has which, so they are free again when the pod is gone, and not before. The catalog is locked.
 func newLabels(s *Pods, cfg *runtimeapi.PodSandboxConfig) (spec.Labels, error) {
 	o := cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()
 	l := s.cfg.usualLabels().With(o)
@@ -80,7 +82,7 @@ func newLabels(s *Pods, cfg *runtimeapi.PodSandboxConfig) (spec.Labels, error) {
 		}
 	}
 	pairs := int64(s.categories) * int64(s.categories-1) / 2
-	return l, inPod(cfg.Metadata, limit.SELinuxLevels.At(pairs).Exceeded())
+	return l, sandbox.InPod(cfg.Metadata, limit.SELinuxLevels.At(pairs).Exceeded())
 }
 
 // levels are those that pods have, or containers that name one of their own.
@@ -99,8 +101,8 @@ func (c *catalog) levels() map[string]bool {
 // allCategories is how many there are in every policy that has any.
 const allCategories = 1024
 
-// randomLevel is this sensitivity with two categories: one alone is shared too often, and more tell no more pods apart than there
-// are. The last two are for files that no container may use, as other runtimes have it.
+// randomLevel is this sensitivity with two categories: one alone is shared too often, and more tell no more pods apart
+// than there are. The last two are for files that no container may use, as other runtimes have it.
 func randomLevel(base string, categories int) string {
 	sensitivity, _, _ := strings.Cut(base, ":")
 	a := rand.IntN(categories - 2)
@@ -112,7 +114,7 @@ func randomLevel(base string, categories int) string {
 }
 
 // label labels files of the pod, where it has labels.
-func (c *Config) label(r *Record, paths ...string) error {
+func (c *Config) label(r *sandbox.Record, paths ...string) error {
 	if c.SELinux == nil || r.SELinux.Mount == "" {
 		return nil
 	}
@@ -125,16 +127,18 @@ func (c *Config) label(r *Record, paths ...string) error {
 }
 
 // labels are those of a container of the pod; none where pods have none.
-func (c *Config) labels(r *Record, ctr *Container) spec.Labels {
+func (c *Config) labels(r *sandbox.Record, ctr *sandbox.Container) spec.Labels {
 	if c.SELinux == nil {
 		return spec.Labels{}
 	}
 	return spec.ContainerLabels(r.SELinux, ctr.Config.Get())
 }
 
-// relabel labels the volumes of a container for which the caller asks for it; a kubelet does not for those that it has mounted with
-// their label. A container that may use all files leaves the labels to others.
-func (b *building) relabel(ctx context.Context, r *Record, c *Container, mounts []spec.ResolvedMount) error {
+// relabel labels the volumes of a container for which the caller asks for it; a kubelet does not for those that it has
+// mounted with their label. A container that may use all files leaves the labels to others.
+func (b *building) relabel(
+	ctx context.Context, r *sandbox.Record, c *sandbox.Container, mounts []spec.ResolvedMount,
+) error {
 	l := b.p.s.cfg.labels(r, c)
 	if l.Mount == "" || l.Superuser() {
 		return nil

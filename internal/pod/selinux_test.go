@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -46,13 +47,14 @@ func openLabelled(t *testing.T) *bench {
 	return b
 }
 
-func (b *bench) level(t *testing.T, id ID) string {
+func (b *bench) level(t *testing.T, id sandbox.ID) string {
 	t.Helper()
 	r, err := b.Get(id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := spec.Labels{Process: "system_u:system_r:container_t:" + r.SELinux.Level(), Mount: "system_u:object_r:container_file_t:" + r.SELinux.Level()}
+	want := spec.Labels{Process: "system_u:system_r:container_t:" + r.SELinux.Level(),
+		Mount: "system_u:object_r:container_file_t:" + r.SELinux.Level()}
 	if r.SELinux != want {
 		t.Errorf("labels %+v, want %+v", r.SELinux, want)
 	}
@@ -67,7 +69,7 @@ func TestCategoriesAreOnePodsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	levels := map[string]ID{b.level(t, named): named}
+	levels := map[string]sandbox.ID{b.level(t, named): named}
 	for _, name := range []string{"a", "b"} {
 		id, err := b.Run(t.Context(), labelled(name, &runtimeapi.SELinuxOption{}), "")
 		if err != nil {
@@ -80,7 +82,8 @@ func TestCategoriesAreOnePodsOwn(t *testing.T) {
 	}
 	b.reopen(t)
 	b.categories = 5
-	if _, err := b.Run(t.Context(), labelled("c", nil), ""); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "default/c") {
+	if _, err := b.Run(t.Context(), labelled("c", nil), ""); !errdefs.IsResourceExhausted(err) ||
+		!strings.Contains(err.Error(), "default/c") {
 		t.Errorf("a pod for which no categories are left: %v", err)
 	}
 	for level, id := range levels {
@@ -131,7 +134,7 @@ func TestPodWithoutLabelsStaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, _ = b.Get(id); b.Pods.cfg.labels(r, r.container(ctr)) != (spec.Labels{}) {
+	if r, _ = b.Get(id); b.Pods.cfg.labels(r, r.Container(ctr)) != (spec.Labels{}) {
 		t.Error("a container of it has labels")
 	}
 }
@@ -145,7 +148,8 @@ func TestPodWithLabelsKeepsThem(t *testing.T) {
 	}
 	b.cfg.SELinux = nil
 	b.reopen(t)
-	if _, err := b.Create(t.Context(), id, containerConfig("c")); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "SELinux") {
+	if _, err := b.Create(t.Context(), id, containerConfig("c")); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "SELinux") {
 		t.Errorf("a container without labels: %v", err)
 	}
 }
@@ -163,30 +167,34 @@ func (p troubled) Relabel(context.Context, string, string) error { return p.err 
 func TestTroubleWithLabels(t *testing.T) {
 	b := openLabelled(t)
 	b.Pods.cfg.SELinux = troubled{err: unix.EIO}
-	if _, err := b.Run(t.Context(), labelled("a", &runtimeapi.SELinuxOption{Type: "spc_t"}), ""); !errdefs.IsInternal(err) {
+	if _, err := b.Run(t.Context(), labelled("a", &runtimeapi.SELinuxOption{Type: "spc_t"}),
+		""); !errdefs.IsInternal(err) {
 		t.Errorf("a pod: %v", err)
 	}
 	id, err := b.Run(t.Context(), labelled("b", nil), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Create(t.Context(), id, withSELinux("c", &runtimeapi.SELinuxOption{Type: "spc_t"})); !errdefs.IsInternal(err) {
+	if _, err := b.Create(t.Context(), id,
+		withSELinux("c", &runtimeapi.SELinuxOption{Type: "spc_t"})); !errdefs.IsInternal(err) {
 		t.Errorf("a container: %v", err)
 	}
 	p, err := b.find(id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newMessage(containerConfig("c"))
+	m, err := sandbox.NewContainerConfig(containerConfig("c"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	mounts := []spec.ResolvedMount{{Mount: &runtimeapi.Mount{ContainerPath: "/data", SelinuxRelabel: true}, Source: "/data"}}
+	mounts := []spec.ResolvedMount{{Mount: &runtimeapi.Mount{ContainerPath: "/data", SelinuxRelabel: true},
+		Source: "/data"}}
 	for cause, is := range map[error]func(error) bool{
-		context.DeadlineExceeded: errdefs.IsDeadlineExceeded, context.Canceled: errdefs.IsCanceled, unix.EIO: errdefs.IsInternal,
+		context.DeadlineExceeded: errdefs.IsDeadlineExceeded, context.Canceled: errdefs.IsCanceled,
+		unix.EIO: errdefs.IsInternal,
 	} {
 		b.Pods.cfg.SELinux = troubled{err: cause}
-		err := (&building{p: p}).relabel(t.Context(), p.rec.Load(), &Container{Config: ContainerConfig{m}}, mounts)
+		err := (&building{p: p}).relabel(t.Context(), p.rec.Load(), &sandbox.Container{Config: m}, mounts)
 		if !is(err) || errdefs.IsInternal(err) != (cause == error(unix.EIO)) {
 			t.Errorf("%v: %v", cause, err)
 		}
@@ -195,7 +203,9 @@ func TestTroubleWithLabels(t *testing.T) {
 
 func withSELinux(name string, o *runtimeapi.SELinuxOption) *runtimeapi.ContainerConfig {
 	c := containerConfig(name)
-	c.Linux = &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{SelinuxOptions: o}}
+	c.Linux = &runtimeapi.LinuxContainerConfig{
+		SecurityContext: &runtimeapi.LinuxContainerSecurityContext{SelinuxOptions: o},
+	}
 	return c
 }
 
@@ -206,12 +216,15 @@ func TestBadLabelsAreRefusedBeforeAnythingIsMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, o := range []*runtimeapi.SELinuxOption{
-		{Type: "unknown_t"}, {Type: "a:b"}, {User: "with space"}, {Role: "r,rw"}, {Level: "0"}, {Level: "s0:"}, {Level: "s0:c1,"}, {Level: `s0",x="`},
+		{Type: "unknown_t"}, {Type: "a:b"}, {User: "with space"}, {Role: "r,rw"}, {Level: "0"}, {Level: "s0:"},
+		{Level: "s0:c1,"}, {Level: `s0",x="`},
 	} {
-		if _, err := b.Run(t.Context(), labelled("bad", o), ""); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "selinux_options") {
+		if _, err := b.Run(t.Context(), labelled("bad", o), ""); !errdefs.IsInvalidArgument(err) ||
+			!strings.Contains(err.Error(), "selinux_options") {
 			t.Errorf("pod with %v: %v", o, err)
 		}
-		if _, err := b.Create(t.Context(), good, withSELinux("bad", o)); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "selinux_options") {
+		if _, err := b.Create(t.Context(), good, withSELinux("bad", o)); !errdefs.IsInvalidArgument(err) ||
+			!strings.Contains(err.Error(), "selinux_options") {
 			t.Errorf("container with %v: %v", o, err)
 		}
 	}
@@ -219,7 +232,8 @@ func TestBadLabelsAreRefusedBeforeAnythingIsMade(t *testing.T) {
 		t.Errorf("%d pods and %d containers are left", len(x.pods), len(x.containers))
 	}
 	for _, level := range []string{"s0", "s15", "s0:c1", "s0:c1,c3.c5", "s0-s0:c0.c1023", "s1:c2-s3:c2,c4"} {
-		if err := spec.CheckSELinux(&runtimeapi.SELinuxOption{User: "staff_u", Role: "system_r", Type: "my_app.process", Level: level}); err != nil {
+		if err := spec.CheckSELinux(&runtimeapi.SELinuxOption{User: "staff_u", Role: "system_r", Type: "my_app.process",
+			Level: level}); err != nil {
 			t.Errorf("%s: %v", level, err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -23,9 +24,9 @@ type Session struct {
 	Resize func() (width, height uint16, ok bool)
 }
 
-// Session runs a command in a running container until it ends, and returns its exit code. When ctx ends first, the client is
-// gone and the command is hung up; what does not end by that is killed a little later.
-func (s Streams) Session(ctx context.Context, id ID, c Session) (int, error) {
+// Session runs a command in a running container until it ends, and returns its exit code. When ctx ends first, the
+// client is gone and the command is hung up; what does not end by that is killed a little later.
+func (s Streams) Session(ctx context.Context, id sandbox.ID, c Session) (int, error) {
 	if len(c.Cmd) == 0 {
 		return 0, fail.New(errdefs.ErrInvalidArgument, "exec in container %s: no command", id)
 	}
@@ -47,19 +48,19 @@ func (s Streams) Session(ctx context.Context, id ID, c Session) (int, error) {
 }
 
 // Running is an error where a command could not be run in the container now.
-func (s Streams) Running(ctx context.Context, id ID) error {
+func (s Streams) Running(ctx context.Context, id sandbox.ID) error {
 	_, err := s.running(ctx, id)
 	return err
 }
 
 // Attachable is an error where nobody could attach to the container now.
-func (s Streams) Attachable(ctx context.Context, id ID) error {
+func (s Streams) Attachable(ctx context.Context, id sandbox.ID) error {
 	_, err := s.attachable(ctx, id)
 	return err
 }
 
 // NetNS returns where the network namespace of a ready pod is pinned, "" where it has the node's.
-func (s Streams) NetNS(ctx context.Context, id ID) (string, error) {
+func (s Streams) NetNS(ctx context.Context, id sandbox.ID) (string, error) {
 	p, err := s.find(id)
 	if err != nil {
 		return "", err
@@ -69,22 +70,22 @@ func (s Streams) NetNS(ctx context.Context, id ID) (string, error) {
 	}
 	r := p.rec.Load()
 	switch {
-	case r.State != Ready:
+	case r.State != sandbox.Ready:
 		return "", fail.New(errdefs.ErrFailedPrecondition, "pod %s is %s, not ready", id, r.State)
 	case r.HostNetwork():
 		return "", nil
 	}
-	return s.cfg.netns(id), nil
+	return s.cfg.NetNSPin(id), nil
 }
 
 // Sandbox is how the runtime of a pod is called whose containers are in a sandbox; false where they are not.
-func (s Streams) Sandbox(id ID) (h runtime.Handler, ok bool, err error) {
+func (s Streams) Sandbox(id sandbox.ID) (h runtime.Handler, ok bool, err error) {
 	p, err := s.find(id)
 	if err != nil {
 		return h, false, err
 	}
 	r := p.rec.Load()
-	if !slices.ContainsFunc(r.Containers, func(c *Container) bool { return c.live() && r.sandboxed(c) }) {
+	if !slices.ContainsFunc(r.Containers, func(c *sandbox.Container) bool { return c.Live() && r.Sandboxed(c) }) {
 		return h, false, nil
 	}
 	h, err = s.cfg.handler(r)
@@ -92,7 +93,7 @@ func (s Streams) Sandbox(id ID) (h runtime.Handler, ok bool, err error) {
 }
 
 // Attach connects a caller's streams to a running container until its output ends or ctx does.
-func (s Streams) Attach(ctx context.Context, id ID, a runtime.Attach) error {
+func (s Streams) Attach(ctx context.Context, id sandbox.ID, a runtime.Attach) error {
 	p, err := s.attachable(ctx, id)
 	if err != nil {
 		return err
@@ -100,9 +101,9 @@ func (s Streams) Attach(ctx context.Context, id ID, a runtime.Attach) error {
 	return s.cfg.Runtime.Attach(ctx, string(p.id), string(id), a)
 }
 
-// attachable returns the pod of a container that is created or runs: a client may attach before it starts it, so that it
-// misses no output.
-func (s Streams) attachable(ctx context.Context, id ID) (*pod, error) {
+// attachable returns the pod of a container that is created or runs: a client may attach before it starts it, so that
+// it misses no output.
+func (s Streams) attachable(ctx context.Context, id sandbox.ID) (*pod, error) {
 	p, _, err := s.findContainer(id)
 	if err != nil {
 		return nil, err
@@ -110,14 +111,14 @@ func (s Streams) attachable(ctx context.Context, id ID) (*pod, error) {
 	if err := p.waitAdopted(ctx); err != nil {
 		return nil, err
 	}
-	if c := p.rec.Load().container(id); c == nil || !c.live() {
+	if c := p.rec.Load().Container(id); c == nil || !c.Live() {
 		return nil, fail.New(errdefs.ErrFailedPrecondition, "container %s does not run", id)
 	}
 	return p, nil
 }
 
 // Resize sets the size of a container's terminal, in characters.
-func (s Streams) Resize(ctx context.Context, id ID, width, height uint16) error {
+func (s Streams) Resize(ctx context.Context, id sandbox.ID, width, height uint16) error {
 	p, err := s.attachable(ctx, id)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"berth/internal/op"
+	"berth/internal/sandbox"
 )
 
 // Situation is what a pod, or a container of one, does at the moment and what it waits for. It holds nothing that may
@@ -126,7 +127,7 @@ func (s *Situation) busy(a op.Activity) {
 	}
 }
 
-func (s *Situation) failed(r *Record, f *Failure) {
+func (s *Situation) failed(r *sandbox.Record, f *sandbox.Failure) {
 	if f != nil {
 		s.Failed, s.FailedSince, s.Tries = hide(f.Error, r), f.Since, f.Tries
 	}
@@ -153,7 +154,7 @@ const hidden = "[hidden]"
 
 // hide takes out of text what the configuration of a pod and its containers holds and what may be a secret. A text of a
 // runtime or plugin may quote any of it, also as a quoted string, by lines, and by the value of an option.
-func hide(text string, r *Record) string {
+func hide(text string, r *sandbox.Record) string {
 	var found []string
 	note := func(value string) {
 		_, option, _ := strings.Cut(value, "=")

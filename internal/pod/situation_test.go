@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/sandbox"
 )
 
 // fill puts a value of its own into every string of m and of all messages below it.
@@ -62,15 +64,15 @@ func TestSituationsHideWhatPodsHold(t *testing.T) {
 	fill(ctrCfg.ProtoReflect(), 6, planted)
 	long := "-----BEGIN KEY-----\nfirst+line/of+a/key\nsecond+line/of+a/key\n-----END KEY-----"
 	ctrCfg.Envs = append(ctrCfg.Envs, &runtimeapi.KeyValue{Key: "KEY", Value: []byte(long)})
-	pm, err := newMessage(podCfg)
+	pm, err := sandbox.NewPodConfig(podCfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cm, err := newMessage(ctrCfg)
+	cm, err := sandbox.NewContainerConfig(ctrCfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Record{Config: PodConfig{pm}, Containers: []*Container{{Config: ContainerConfig{cm}}}}
+	r := &sandbox.Record{Config: pm, Containers: []*sandbox.Container{{Config: cm}}}
 	text := "create: "
 	for secret := range planted {
 		_, half, _ := strings.Cut(secret, "=")
@@ -144,14 +146,14 @@ func TestSituationsTellOfWhatHangs(t *testing.T) {
 		p.mu.Lock()
 	}
 	if s := find("hangs"); s.Operation != opCreate || s.Since.IsZero() || s.StepSince.Before(s.Since) || s.Callers != 1 ||
-		s.State != string(Creating) {
+		s.State != string(sandbox.Creating) {
 		t.Errorf("of the pod that hangs it is said %+v", s)
 	}
 	if s := find("stuck"); !strings.Contains(s.Failed, "undo step network: the plugin says [hidden]") || s.Tries < 1 ||
 		s.FailedSince.IsZero() {
 		t.Errorf("of the pod that is stuck it is said %+v", s)
 	}
-	if s := find("idle"); !s.Idle() || s.Pod != string(idle) || s.State != string(Ready) {
+	if s := find("idle"); !s.Idle() || s.Pod != string(idle) || s.State != string(sandbox.Ready) {
 		t.Errorf("of the pod that waits for nothing it is said %+v", s)
 	}
 	if all := Situations(b.Pods); all[len(all)-1].Name != "default/idle" {

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/sandbox"
 )
 
 // TestStartWaitsForAMonitor has no monitor answer for a moment: the container may run, and is not killed for that.
@@ -11,7 +13,7 @@ func TestStartWaitsForAMonitor(t *testing.T) {
 	b := open(t)
 	b.drv.silent = 3
 	_, ctr := started(t, b)
-	if _, c, err := b.GetContainer(ctr); err != nil || c.State != Running {
+	if _, c, err := b.GetContainer(ctr); err != nil || c.State != sandbox.Running {
 		t.Fatalf("got %+v, %v", c, err)
 	}
 	if b.drv.killed > 0 || b.drv.silent > 0 {

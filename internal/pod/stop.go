@@ -2,16 +2,15 @@ package pod
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/fail"
 	"berth/internal/op"
 	"berth/internal/room"
+	"berth/internal/sandbox"
 )
 
 // endsCreate says that a stop or a removal turns a creation into an undo.
@@ -19,10 +18,10 @@ func endsCreate(running string) bool { return running == opCreate }
 
 // Stop ends all that lives of a pod: its containers, its network, its namespaces, its monitor. It is done when nothing
 // of them is left, and may be repeated; a pod that is not there is stopped already.
-func (s *Pods) Stop(ctx context.Context, id ID) error {
+func (s *Pods) Stop(ctx context.Context, id sandbox.ID) error {
 	p, err := findToEnd(s, id)
 	if err != nil {
-		return nilIfGone(err)
+		return sandbox.NilIfGone(err)
 	}
 	if err := p.waitAdopted(ctx); err != nil {
 		return err // what nobody watches cannot be seen to end
@@ -30,24 +29,17 @@ func (s *Pods) Stop(ctx context.Context, id ID) error {
 	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opStop, Ends: endsCreate, Run: p.stop})
 }
 
-// Remove stops a pod where that is still to be done and removes all that is left of it: its containers and its record. It
-// may be repeated; a pod that is not there is removed already.
-func (s *Pods) Remove(ctx context.Context, id ID) error {
+// Remove stops a pod where that is still to be done and removes all that is left of it: its containers and its record.
+// It may be repeated; a pod that is not there is removed already.
+func (s *Pods) Remove(ctx context.Context, id sandbox.ID) error {
 	p, err := findToEnd(s, id)
 	if err != nil {
-		return nilIfGone(err)
+		return sandbox.NilIfGone(err)
 	}
 	if err := p.waitAdopted(ctx); err != nil {
 		return err // what nobody watches cannot be seen to end
 	}
 	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opRemove, Ends: endsCreate, Run: p.remove})
-}
-
-func nilIfGone(err error) error {
-	if errors.Is(err, errdefs.ErrNotFound) {
-		return nil
-	}
-	return err
 }
 
 // stop runs in the pod's lane.
@@ -56,9 +48,9 @@ func (p *pod) stop(ctx context.Context) error {
 		return nil
 	}
 	switch p.rec.Load().State {
-	case Creating, Removing: // an earlier daemon left it so, or its undo is stuck
+	case sandbox.Creating, sandbox.Removing: // an earlier daemon left it so, or its undo is stuck
 		return p.undo(ctx)
-	case Stopped:
+	case sandbox.Stopped:
 		return nil
 	}
 	err := p.takeDown(ctx)
@@ -73,11 +65,11 @@ func (p *pod) stop(ctx context.Context) error {
 
 // takeDown brings a ready or stopping pod to stopped.
 func (p *pod) takeDown(ctx context.Context) error {
-	err := p.settle("pod.stopping", func(r *Record) error {
-		if r.State == Stopping {
+	err := p.settle("pod.stopping", func(r *sandbox.Record) error {
+		if r.State == sandbox.Stopping {
 			return nil
 		}
-		return r.moveTo(Stopping)
+		return r.MoveTo(sandbox.Stopping)
 	})
 	if err != nil {
 		return err
@@ -91,17 +83,17 @@ func (p *pod) takeDown(ctx context.Context) error {
 	if err := p.making().plan().BackwardTo(ctx, stepFiles); err != nil {
 		return err
 	}
-	return p.settle("pod.stopped", func(r *Record) error {
-		r.Stuck, r.Init = nil, Record{}.Init
-		return r.moveTo(Stopped)
+	return p.settle("pod.stopped", func(r *sandbox.Record) error {
+		r.Stuck, r.Init = nil, sandbox.Record{}.Init
+		return r.MoveTo(sandbox.Stopped)
 	})
 }
 
-// endSandbox kills the sandbox in which the pod's containers are, where there is one. They end with it, also in one that hangs and
-// does not do what its runtime asks of it.
+// endSandbox kills the sandbox in which the pod's containers are, where there is one. They end with it, also in one
+// that hangs and does not do what its runtime asks of it.
 func (p *pod) endSandbox(ctx context.Context) error {
 	r := p.rec.Load()
-	if !slices.ContainsFunc(r.Containers, func(c *Container) bool { return c.live() && r.sandboxed(c) }) {
+	if !slices.ContainsFunc(r.Containers, func(c *sandbox.Container) bool { return c.Live() && r.Sandboxed(c) }) {
 		return nil
 	}
 	return p.s.cfg.Runtime.KillAll(ctx, string(p.id), string(p.id))
@@ -117,7 +109,7 @@ func (p *pod) endContainers(ctx context.Context) error {
 			continue
 		}
 		g.Go(func() error {
-			if c.State == Creating {
+			if c.State == sandbox.Creating {
 				return l.remove(ctx)
 			}
 			if err := l.stop(ctx, 0); err != nil {

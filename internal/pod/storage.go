@@ -11,22 +11,14 @@ import (
 	"berth/internal/config"
 	"berth/internal/fail"
 	"berth/internal/rootfs"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
-// Storage is what a container may write to its root. A field that is 0 is no limit.
-type Storage struct {
-	Bytes  uint64 `json:",omitempty"`
-	Inodes uint64 `json:",omitempty"`
-}
-
-// Unlimited says that nothing is limited. That is so of nil, too.
-func (s *Storage) Unlimited() bool { return s == nil || *s == Storage{} }
-
-func (s *Storage) quota() rootfs.Quota { return rootfs.Quota{Bytes: s.Bytes, Inodes: s.Inodes} }
+func quotaOf(s *sandbox.Storage) rootfs.Quota { return rootfs.Quota{Bytes: s.Bytes, Inodes: s.Inodes} }
 
 // storageOf is what each container of a pod may write to its root: as the pod's annotations say, or its handler.
-func storageOf(cfg *runtimeapi.PodSandboxConfig, h spec.Storage) (s Storage, err error) {
+func storageOf(cfg *runtimeapi.PodSandboxConfig, h spec.Storage) (s sandbox.Storage, err error) {
 	s.Bytes, err = annotated(cfg.GetAnnotations(), limitAsk{
 		spec.StorageSizeAnnotation, h.Size, h.MaxSize, config.LeastStorageSize, "max_storage_size", "storage_size",
 	})
@@ -47,7 +39,7 @@ func checkStorage(c *Config, cfg *runtimeapi.PodSandboxConfig, h spec.Storage) e
 	if err != nil || s.Unlimited() || !h.Refuse {
 		return err
 	}
-	return refuseStorage(c, rootfs.LimitsProjects(c.podsRoot()))
+	return refuseStorage(c, rootfs.LimitsProjects(c.PodsRoot()))
 }
 
 // refuseStorage is what a pod is told whose limit is not kept to because of err.
@@ -62,7 +54,7 @@ func refuseStorage(c *Config, err error) error {
 }
 
 // limitsOf is what a new container of a pod, of that name, may write to its root and to its log.
-func limitsOf(c *Config, r *Record, name string) (*Storage, *LogLimit, error) {
+func limitsOf(c *Config, r *sandbox.Record, name string) (*sandbox.Storage, *sandbox.LogLimit, error) {
 	_, h, err := c.handlerSpec(r)
 	if err != nil {
 		return nil, nil, err
@@ -77,12 +69,12 @@ func limitsOf(c *Config, r *Record, name string) (*Storage, *LogLimit, error) {
 
 // limitStorage has the file system keep a container to what it may write. It may be repeated. Where the file system
 // cannot, the container is refused or watched, as its handler says.
-func limitStorage(l *container, c *Container) error {
+func limitStorage(l *container, c *sandbox.Container) error {
 	if c.Storage.Unlimited() {
 		return nil
 	}
 	cfg := &l.p.s.cfg
-	err := rootfs.SetQuota(cfg.writable(l.p.id, c.ID), c.Storage.quota())
+	err := rootfs.SetQuota(cfg.Writable(l.p.id, c.ID), quotaOf(c.Storage))
 	if !errors.Is(err, rootfs.ErrNoQuota) {
 		return err
 	}
@@ -95,9 +87,9 @@ func limitStorage(l *container, c *Container) error {
 
 // removeWritable takes away what a container has written, and its limit first: nobody finds that by a directory that is
 // gone. A limit that stays keeps its number from being used again, and nothing else.
-func removeWritable(l *container, c *Container) error {
+func removeWritable(l *container, c *sandbox.Container) error {
 	l.p.s.logs.forget(c.ID)
-	dir := l.p.s.cfg.writable(l.p.id, c.ID)
+	dir := l.p.s.cfg.Writable(l.p.id, c.ID)
 	if l.p.s.projects {
 		if err := rootfs.ClearQuota(dir); err != nil {
 			l.p.s.cfg.Log.Warn("the limit of a container that is removed stays with its project's number", "pod", l.p.id,
@@ -109,7 +101,7 @@ func removeWritable(l *container, c *Container) error {
 
 // StorageUse is what a container may write to its root, and what it has written.
 type StorageUse struct {
-	Storage
+	sandbox.Storage
 	Usage
 	// Kept says that the file system keeps the container to its limits. Else it is only watched.
 	Kept bool
@@ -130,12 +122,12 @@ func (u StorageUse) Info() StorageInfo {
 }
 
 // StorageOf tells of a container's limits. It is not ok where it has none.
-func StorageOf(m Meter, r *Record, c *Container) (u StorageUse, ok bool) {
+func StorageOf(m Meter, r *sandbox.Record, c *sandbox.Container) (u StorageUse, ok bool) {
 	if c.Storage.Unlimited() {
 		return u, false
 	}
 	u.Storage, u.Usage = *c.Storage, m.Writable(r, c)
-	q, err := rootfs.QuotaOf(m.cfg.writable(r.ID, c.ID))
+	q, err := rootfs.QuotaOf(m.cfg.Writable(r.ID, c.ID))
 	u.Kept = err == nil && !q.Unlimited()
 	return u, true
 }
@@ -147,7 +139,7 @@ func limitAdopted(ctx context.Context, s *Pods) {
 	for _, p := range s.index.Load().pods {
 		for _, c := range p.rec.Load().Containers {
 			l := p.container(c.ID)
-			if ctx.Err() != nil || l == nil || !c.live() {
+			if ctx.Err() != nil || l == nil || !c.Live() {
 				continue
 			}
 			if err := limitAgain(l, c); err != nil {
@@ -159,7 +151,7 @@ func limitAdopted(ctx context.Context, s *Pods) {
 }
 
 // limitAgain limits a container that runs already.
-func limitAgain(l *container, c *Container) error {
+func limitAgain(l *container, c *sandbox.Container) error {
 	if c.Storage == nil {
 		_, h, err := l.p.s.cfg.handlerSpec(l.p.rec.Load())
 		if err != nil {
@@ -169,8 +161,8 @@ func limitAgain(l *container, c *Container) error {
 		if err != nil {
 			return fmt.Errorf("find its limit: %w", err)
 		}
-		err = l.p.settle("container.storage", func(r *Record) error {
-			return r.edit(c.ID, func(c *Container) error {
+		err = l.p.settle("container.storage", func(r *sandbox.Record) error {
+			return r.Edit(c.ID, func(c *sandbox.Container) error {
 				c.Storage = &s
 				return nil
 			})
@@ -178,7 +170,7 @@ func limitAgain(l *container, c *Container) error {
 		if err != nil {
 			return err
 		}
-		c = l.p.rec.Load().container(c.ID)
+		c = l.p.rec.Load().Container(c.ID)
 	}
 	if c == nil {
 		return nil
@@ -186,8 +178,8 @@ func limitAgain(l *container, c *Container) error {
 	if err := limitStorage(l, c); err != nil {
 		return err
 	}
-	if now := l.p.rec.Load().container(c.ID); now == nil || !now.live() { // it is being removed, and may be past that step
-		return rootfs.ClearQuota(l.p.s.cfg.writable(l.p.id, c.ID))
+	if now := l.p.rec.Load().Container(c.ID); now == nil || !now.Live() { // it is being removed, and may be past that step
+		return rootfs.ClearQuota(l.p.s.cfg.Writable(l.p.id, c.ID))
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"berth/internal/fail"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -24,27 +25,28 @@ func TestStorageOf(t *testing.T) {
 	for name, c := range map[string]struct {
 		asks map[string]string
 		of   spec.Storage
-		want Storage
+		want sandbox.Storage
 		says string
 	}{
 		"nobody says":           {},
-		"the handler":           {nil, usual, Storage{1 << 30, 1000}, ""},
-		"the pod":               {asks: bytes("1.5Gi"), want: Storage{Bytes: 1.5 * (1 << 30)}},
-		"the pod one of both":   {bytes("500M"), usual, Storage{500e6, 1000}, ""},
-		"the pod the other":     {files("64"), usual, Storage{1 << 30, 64}, ""},
-		"more than usual":       {bytes("2Gi"), usual, Storage{}, "1073741824 that storage_size allows"},
-		"more files than usual": {files("1001"), usual, Storage{}, "1000 that storage_inodes allows"},
-		"as much as is allowed": {bytes("2Gi"), spec.Storage{Size: 1 << 30, MaxSize: 2 << 30}, Storage{Bytes: 2 << 30}, ""},
-		"more than is allowed":  {bytes("3Gi"), spec.Storage{MaxSize: 2 << 30}, Storage{}, "max_storage_size"},
-		"the least":             {bytes("1Mi"), usual, Storage{1 << 20, 1000}, ""},
-		"nothing":               {asks: bytes("0"), says: "at least 1048576"},
-		"too few files":         {asks: files("63"), says: "at least 64"},
-		"as much as there is":   {asks: bytes("9E"), want: Storage{Bytes: 9e18}},
-		"beyond 8 Ei":           {asks: bytes("10E"), says: "at most 8 Ei"},
-		"no quantity":           {asks: bytes("much"), says: "not a quantity"},
-		"a quantity below 0":    {asks: bytes("-1Gi"), says: "not a quantity"},
-		"an empty annotation":   {asks: files(""), says: "not a quantity"},
-		"a huge exponent":       {asks: bytes("1e999999999"), says: "not a quantity"},
+		"the handler":           {nil, usual, sandbox.Storage{Bytes: 1 << 30, Inodes: 1000}, ""},
+		"the pod":               {asks: bytes("1.5Gi"), want: sandbox.Storage{Bytes: 1.5 * (1 << 30)}},
+		"the pod one of both":   {bytes("500M"), usual, sandbox.Storage{Bytes: 500e6, Inodes: 1000}, ""},
+		"the pod the other":     {files("64"), usual, sandbox.Storage{Bytes: 1 << 30, Inodes: 64}, ""},
+		"more than usual":       {bytes("2Gi"), usual, sandbox.Storage{}, "1073741824 that storage_size allows"},
+		"more files than usual": {files("1001"), usual, sandbox.Storage{}, "1000 that storage_inodes allows"},
+		"as much as is allowed": {bytes("2Gi"), spec.Storage{Size: 1 << 30, MaxSize: 2 << 30},
+			sandbox.Storage{Bytes: 2 << 30}, ""},
+		"more than is allowed": {bytes("3Gi"), spec.Storage{MaxSize: 2 << 30}, sandbox.Storage{}, "max_storage_size"},
+		"the least":            {bytes("1Mi"), usual, sandbox.Storage{Bytes: 1 << 20, Inodes: 1000}, ""},
+		"nothing":              {asks: bytes("0"), says: "at least 1048576"},
+		"too few files":        {asks: files("63"), says: "at least 64"},
+		"as much as there is":  {asks: bytes("9E"), want: sandbox.Storage{Bytes: 9e18}},
+		"beyond 8 Ei":          {asks: bytes("10E"), says: "at most 8 Ei"},
+		"no quantity":          {asks: bytes("much"), says: "not a quantity"},
+		"a quantity below 0":   {asks: bytes("-1Gi"), says: "not a quantity"},
+		"an empty annotation":  {asks: files(""), says: "not a quantity"},
+		"a huge exponent":      {asks: bytes("1e999999999"), says: "not a quantity"},
 	} {
 		got, err := storageOf(&runtimeapi.PodSandboxConfig{Annotations: c.asks}, c.of)
 		switch {
@@ -67,7 +69,7 @@ func (b *bench) limit(s spec.Storage) {
 // TestStorageRefused has a handler that refuses pods whose limits nobody keeps, and one that does not.
 func TestStorageRefused(t *testing.T) {
 	b := open(t)
-	if rootfs.LimitsProjects(b.cfg.podsRoot()) == nil {
+	if rootfs.LimitsProjects(b.cfg.PodsRoot()) == nil {
 		t.Skip("the file system of temporary files has project quota")
 	}
 	b.limit(spec.Storage{Refuse: true})
@@ -94,11 +96,11 @@ func TestStorageRefused(t *testing.T) {
 func TestStorageOfAnOlderRelease(t *testing.T) {
 	b := open(t)
 	pod, old := b.live(t)
-	made := NewID()
+	made := sandbox.NewID()
 	p := b.index.Load().pods[pod]
-	err := p.update(t.Context(), "test", func(r *Record) error {
-		c := *r.container(old)
-		c.ID, c.Storage = made, &Storage{}
+	err := p.update(t.Context(), "test", func(r *sandbox.Record) error {
+		c := *r.Container(old)
+		c.ID, c.Storage = made, &sandbox.Storage{}
 		r.Containers = append(r.Containers, &c)
 		p.containers[made] = newContainer(p, made)
 		return nil
@@ -111,15 +113,15 @@ func TestStorageOfAnOlderRelease(t *testing.T) {
 	b.drv.live[string(made)] = string(pod)
 	b.drv.mu.Unlock()
 	b.drv.inv.Containers = map[string]runtime.Found{}
-	for _, id := range []ID{old, made} {
+	for _, id := range []sandbox.ID{old, made} {
 		b.drv.inv.Containers[string(id)] = runtime.Found{State: runtime.Running}
-		if err := os.MkdirAll(b.cfg.writable(pod, id), 0o700); err != nil {
+		if err := os.MkdirAll(b.cfg.Writable(pod, id), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want := map[ID]Storage{old: {1 << 30, 5000}, made: {}}
-	stored := func() map[ID]Storage {
-		all := map[ID]Storage{}
+	want := map[sandbox.ID]sandbox.Storage{old: {Bytes: 1 << 30, Inodes: 5000}, made: {}}
+	stored := func() map[sandbox.ID]sandbox.Storage {
+		all := map[sandbox.ID]sandbox.Storage{}
 		for _, c := range b.index.Load().pods[pod].rec.Load().Containers {
 			if c.Storage != nil {
 				all[c.ID] = *c.Storage

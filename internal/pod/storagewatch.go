@@ -6,6 +6,8 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"berth/internal/sandbox"
 )
 
 // storageEvery is how often containers with a limit are looked at.
@@ -21,13 +23,13 @@ const storageRest = 1 << 20
 // storageWatch knows which containers have written all that they may.
 type storageWatch struct {
 	mu    sync.Mutex // guards what follows; nothing is locked below it
-	full  map[ID]StorageFull
+	full  map[sandbox.ID]StorageFull
 	count uint64
 }
 
 // StorageFull is a container that has written all that it may.
 type StorageFull struct {
-	Pod, Container ID
+	Pod, Container sandbox.ID
 	What           string
 	Kept           bool // by the file system: it gets no more
 	Since          time.Time
@@ -46,7 +48,7 @@ func FullStorage(s *Pods) (full []StorageFull, reached uint64) {
 
 // reached says which limit a container has reached; "" for none. was says that it had reached one when it was last
 // looked at.
-func (s Storage) reached(used Usage, was bool) string {
+func reached(s sandbox.Storage, used Usage, was bool) string {
 	for _, l := range []struct {
 		what        string
 		used, limit uint64
@@ -80,14 +82,14 @@ func watchStorage(ctx context.Context, s *Pods, every time.Duration) {
 // lookAtStorage tells of each container that has reached a limit since it was last looked at: once, until there is room
 // again.
 func lookAtStorage(ctx context.Context, s *Pods) {
-	w, there := &s.storage, map[ID]bool{}
+	w, there := &s.storage, map[sandbox.ID]bool{}
 	for _, p := range s.index.Load().pods {
 		r := p.rec.Load()
 		for _, c := range r.Containers {
 			if ctx.Err() != nil {
 				return
 			}
-			if !c.live() || c.Storage.Unlimited() {
+			if !c.Live() || c.Storage.Unlimited() {
 				continue
 			}
 			there[c.ID] = true
@@ -95,7 +97,7 @@ func lookAtStorage(ctx context.Context, s *Pods) {
 			_, was := w.full[c.ID]
 			w.mu.Unlock()
 			use, _ := StorageOf(Meter{s}, r, c)
-			if what := use.Storage.reached(use.Usage, was); what == "" {
+			if what := reached(use.Storage, use.Usage, was); what == "" {
 				w.roomAgain(c.ID)
 			} else if w.fill(StorageFull{r.ID, c.ID, what, use.Kept, time.Now()}) {
 				s.cfg.Log.Warn("a container has reached a limit", "pod", r.ID, "container", c.ID, "written", what, "kept", use.Kept)
@@ -105,7 +107,7 @@ func lookAtStorage(ctx context.Context, s *Pods) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.full, func(id ID, _ StorageFull) bool { return !there[id] })
+	maps.DeleteFunc(w.full, func(id sandbox.ID, _ StorageFull) bool { return !there[id] })
 }
 
 // fill says whether the container had room before.
@@ -118,14 +120,14 @@ func (w *storageWatch) fill(f StorageFull) bool {
 		return false
 	}
 	if w.full == nil {
-		w.full = map[ID]StorageFull{}
+		w.full = map[sandbox.ID]StorageFull{}
 	}
 	w.full[f.Container] = f
 	w.count++
 	return true
 }
 
-func (w *storageWatch) roomAgain(id ID) {
+func (w *storageWatch) roomAgain(id sandbox.ID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.full, id)

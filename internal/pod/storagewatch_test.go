@@ -5,12 +5,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"berth/internal/sandbox"
 )
 
 func TestStorageReached(t *testing.T) {
-	s := Storage{Bytes: 100 << 20, Inodes: 1000}
+	s := sandbox.Storage{Bytes: 100 << 20, Inodes: 1000}
 	for name, c := range map[string]struct {
-		of   Storage
+		of   sandbox.Storage
 		used Usage
 		was  bool
 		want string
@@ -21,11 +23,11 @@ func TestStorageReached(t *testing.T) {
 		"beyond":                    {s, Usage{Bytes: 200 << 20}, false, "209715200 of the 104857600 bytes"},
 		"a little room again":       {s, Usage{Bytes: 96 << 20}, true, "bytes"},
 		"enough room again":         {s, Usage{Bytes: 94 << 20, Inodes: 940}, true, ""},
-		"no limit":                  {Storage{}, Usage{Bytes: 1 << 50, Inodes: 1 << 50}, false, ""},
-		"no limit of files":         {Storage{Bytes: 1 << 20}, Usage{Inodes: 1 << 50}, false, ""},
-		"a hundredth of a huge one": {Storage{Bytes: 1 << 40}, Usage{Bytes: 1<<40 - 2<<20}, false, ""},
+		"no limit":                  {sandbox.Storage{}, Usage{Bytes: 1 << 50, Inodes: 1 << 50}, false, ""},
+		"no limit of files":         {sandbox.Storage{Bytes: 1 << 20}, Usage{Inodes: 1 << 50}, false, ""},
+		"a hundredth of a huge one": {sandbox.Storage{Bytes: 1 << 40}, Usage{Bytes: 1<<40 - 2<<20}, false, ""},
 	} {
-		if got := c.of.reached(c.used, c.was); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+		if got := reached(c.of, c.used, c.was); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, wanted %q", name, got, c.want)
 		}
 	}
@@ -37,14 +39,14 @@ func TestStorageIsWatched(t *testing.T) {
 	b := open(t)
 	b.projects = false
 	pod, ctr := started(t, b)
-	if err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *Record) error {
-		return r.edit(ctr, func(c *Container) error { c.Storage = &Storage{Bytes: 1 << 20}; return nil })
+	if err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
+		return r.Edit(ctr, func(c *sandbox.Container) error { c.Storage = &sandbox.Storage{Bytes: 1 << 20}; return nil })
 	}); err != nil {
 		t.Fatal(err)
 	}
 	w := b.Watch()
 	defer w.Close()
-	upper := filepath.Join(b.cfg.writable(pod, ctr), "upper")
+	upper := filepath.Join(b.cfg.Writable(pod, ctr), "upper")
 	if err := os.MkdirAll(upper, 0o700); err != nil {
 		t.Fatal(err)
 	}

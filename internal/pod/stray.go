@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth/internal/rootfs"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
@@ -23,25 +24,25 @@ const (
 // strayWatch knows which containers have files that their project does not count.
 type strayWatch struct {
 	mu    sync.Mutex // guards found; nothing is locked below it
-	found map[ID]stray
+	found map[sandbox.ID]stray
 }
 
 // stray is what of a container's layer its project did not count when it was last walked.
 type stray struct {
-	pod           ID
+	pod           sandbox.ID
 	bytes, inodes uint64
 	since         time.Time
 }
 
 // of tells what is known of one container; nothing is no stray.
-func (w *strayWatch) of(ctr ID) stray {
+func (w *strayWatch) of(ctr sandbox.ID) stray {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.found[ctr]
 }
 
 // set notes what was found of a container, and says whether it is the first time.
-func (w *strayWatch) set(ctr ID, s stray) (first bool) {
+func (w *strayWatch) set(ctr sandbox.ID, s stray) (first bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	was, known := w.found[ctr]
@@ -53,7 +54,7 @@ func (w *strayWatch) set(ctr ID, s stray) (first bool) {
 		s.since = was.since
 	}
 	if w.found == nil {
-		w.found = map[ID]stray{}
+		w.found = map[sandbox.ID]stray{}
 	}
 	w.found[ctr] = s
 	return !known
@@ -73,8 +74,9 @@ func (w *strayWatch) problems() (all []Problem) {
 
 // mayLeave says whether a container can change the project of its files: the kernel keeps those of a user namespace
 // from it, and the default seccomp filter all that have it.
-func mayLeave(r *Record, c *Container) bool {
-	return usernsOptions(r.Config.Get()) == nil && !spec.KeepsProject(c.Config.Get().GetLinux().GetSecurityContext())
+func mayLeave(r *sandbox.Record, c *sandbox.Container) bool {
+	return sandbox.UserNamespace(r.Config.Get()) == nil &&
+		!spec.KeepsProject(c.Config.Get().GetLinux().GetSecurityContext())
 }
 
 // watchStrays looks for files that have left their containers' projects until the daemon ends.
@@ -91,11 +93,11 @@ func watchStrays(ctx context.Context, s *Pods, every time.Duration) {
 
 // lookForStrays walks the layers of containers that may leave their projects, one after another.
 func lookForStrays(ctx context.Context, s *Pods) {
-	there := map[ID]bool{}
+	there := map[sandbox.ID]bool{}
 	for _, p := range s.index.Load().pods {
 		r := p.rec.Load()
 		for _, c := range r.Containers {
-			if !c.live() || !mayLeave(r, c) {
+			if !c.Live() || !mayLeave(r, c) {
 				continue
 			}
 			there[c.ID] = true
@@ -106,14 +108,14 @@ func lookForStrays(ctx context.Context, s *Pods) {
 	}
 	s.strays.mu.Lock()
 	defer s.strays.mu.Unlock()
-	maps.DeleteFunc(s.strays.found, func(id ID, _ stray) bool { return !there[id] })
+	maps.DeleteFunc(s.strays.found, func(id sandbox.ID, _ stray) bool { return !there[id] })
 }
 
 // lookForStraysOf is false when the daemon ends meanwhile.
-func lookForStraysOf(ctx context.Context, s *Pods, pod, ctr ID) bool {
+func lookForStraysOf(ctx context.Context, s *Pods, pod, ctr sandbox.ID) bool {
 	within, cancel := context.WithTimeout(ctx, strayLimit)
 	defer cancel()
-	bytes, inodes, err := rootfs.Strays(within, s.cfg.writable(pod, ctr), strayRate)
+	bytes, inodes, err := rootfs.Strays(within, s.cfg.Writable(pod, ctr), strayRate)
 	if ctx.Err() != nil {
 		return false
 	}

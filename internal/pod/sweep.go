@@ -5,6 +5,7 @@ import (
 
 	"berth/internal/network"
 	"berth/internal/rootfs"
+	"berth/internal/sandbox"
 )
 
 // sweeper removes what carries our names and no record owns.
@@ -16,12 +17,13 @@ func (s sweeper) sweep(ctx context.Context) {
 	for what, err := range map[string]error{
 		"monitors and runtime state": s.cfg.Runtime.Sweep(ctx, s.owned, s.cfg.Handlers),
 		"network attachments":        s.sweepNetworks(ctx),
-		"network namespaces":         network.SweepPins(l.NetNS, l.netnsPrefix(), s.owned),
-		"run directories":            rootfs.Sweep(l.podsState(), s.owned),
+		"network namespaces":         network.SweepPins(l.NetNS, l.NetNSPrefix(), s.owned),
+		"run directories":            rootfs.Sweep(l.PodsState(), s.owned),
 		"cgroups":                    s.sweepCgroups(ctx),
 	} {
 		if err != nil && ctx.Err() == nil {
-			s.cfg.Log.Warn("sweep of what no record owns is not complete; the next start tries again", "what", what, "error", err)
+			s.cfg.Log.Warn("sweep of what no record owns is not complete; the next start tries again", "what", what, "error",
+				err)
 		}
 	}
 }
@@ -35,7 +37,7 @@ func (s sweeper) sweepNetworks(ctx context.Context) error {
 		if s.owned(id) {
 			continue
 		}
-		pod := network.Pod{ID: id, NetNS: s.cfg.netns(ID(id))}
+		pod := network.Pod{ID: id, NetNS: s.cfg.NetNSPin(sandbox.ID(id))}
 		if e := s.cfg.Network.Detach(ctx, pod); e != nil {
 			err = e
 		}
@@ -47,7 +49,7 @@ func (s sweeper) sweepNetworks(ctx context.Context) error {
 func (s sweeper) sweepCgroups(ctx context.Context) error {
 	groups, err := s.cfg.Cgroups.Pods(ctx)
 	for _, id := range groups {
-		if ID(id).Valid() && !s.owned(id) {
+		if sandbox.ID(id).Valid() && !s.owned(id) {
 			if e := s.cfg.Cgroups.RemovePod(ctx, id); e != nil {
 				err = e
 			}

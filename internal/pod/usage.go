@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/rootfs"
+	"berth/internal/sandbox"
 )
 
-// A reading of the writable layers serves for ten times as long as it took, but within these bounds, before a read starts
-// another.
+// A reading of the writable layers serves for ten times as long as it took, but within these bounds, before a read
+// starts another.
 const (
 	usageFreshest = 2 * time.Second
 	usageStalest  = 2 * time.Minute
@@ -28,7 +29,8 @@ const (
 	usageShort = 2 * time.Second
 )
 
-// usageRate bounds the entries that a reading looks at, in entries a second, so that it does not compete with containers.
+// usageRate bounds the entries that a reading looks at, in entries a second, so that it does not compete with
+// containers.
 const usageRate = 20000
 
 // Usage is the room that writable layers take, as it was at a time.
@@ -48,12 +50,12 @@ type usageReading struct {
 
 // layerOf is the writable layer of a container.
 type layerOf struct {
-	container ID
+	container sandbox.ID
 	dir       string
 }
 
-// Usage returns the last reading of all writable layers and, when it has gone stale, starts another in the background. It
-// never waits: before the first reading ends it answers zero, with the time of the question.
+// Usage returns the last reading of all writable layers and, when it has gone stale, starts another in the background.
+// It never waits: before the first reading ends it answers zero, with the time of the question.
 func (s Meter) Usage() Usage {
 	s.readStaleUsage()
 	if last := s.usage.total.Load(); last != nil {
@@ -63,11 +65,11 @@ func (s Meter) Usage() Usage {
 }
 
 // writableUsage returns the room that one container's writable layer takes: as the file system knows it at any time, or
-// by the last reading, as Usage does. Of a layer that was not read yet it tells the directory alone, at the time when it
-// was made.
-func (s Meter) writableUsage(id ID, c *Container) Usage {
+// by the last reading, as Usage does. Of a layer that was not read yet it tells the directory alone, at the time when
+// it was made.
+func (s Meter) writableUsage(id sandbox.ID, c *sandbox.Container) Usage {
 	if s.projects {
-		if u, err := projectUsage(s, layerOf{c.ID, s.cfg.writable(id, c.ID)}); err == nil {
+		if u, err := projectUsage(s, layerOf{c.ID, s.cfg.Writable(id, c.ID)}); err == nil {
 			return u
 		}
 	}
@@ -77,7 +79,7 @@ func (s Meter) writableUsage(id ID, c *Container) Usage {
 	}
 	u := Usage{At: c.CreatedAt}
 	var st unix.Stat_t
-	if unix.Lstat(filepath.Join(s.cfg.writable(id, c.ID), "upper"), &st) == nil {
+	if unix.Lstat(filepath.Join(s.cfg.Writable(id, c.ID), "upper"), &st) == nil {
 		u.Bytes, u.Inodes = uint64(st.Blocks)*512, 1
 	}
 	return u
@@ -93,7 +95,8 @@ func projectUsage(s Meter, l layerOf) (Usage, error) {
 
 // readStaleUsage starts a reading in the background when it is time for one.
 func (s Meter) readStaleUsage() {
-	if until := s.usage.until.Load(); until != nil && time.Now().Before(*until) || !s.usage.busy.CompareAndSwap(false, true) {
+	if until := s.usage.until.Load(); until != nil && time.Now().Before(*until) || !s.usage.busy.CompareAndSwap(false,
+		true) {
 		return
 	}
 	s.background(func(ctx context.Context) {
@@ -109,12 +112,12 @@ func (s Meter) readStaleUsage() {
 
 // readUsage reads every writable layer. It is false when the daemon ends meanwhile.
 func (s Meter) readUsage(ctx context.Context) bool {
-	sum, there := Usage{At: time.Now()}, map[ID]bool{}
+	sum, there := Usage{At: time.Now()}, map[sandbox.ID]bool{}
 	var long []layerOf
 	for _, p := range s.index.Load().pods {
 		for _, c := range p.rec.Load().Containers {
 			there[c.ID] = true
-			l := layerOf{c.ID, s.cfg.writable(p.id, c.ID)}
+			l := layerOf{c.ID, s.cfg.Writable(p.id, c.ID)}
 			u, err := s.readLayer(ctx, l, usageShort)
 			if ctx.Err() != nil {
 				return false
@@ -126,7 +129,7 @@ func (s Meter) readUsage(ctx context.Context) bool {
 		}
 	}
 	s.usage.layer.Range(func(id, _ any) bool {
-		if !there[id.(ID)] {
+		if !there[id.(sandbox.ID)] {
 			s.usage.layer.Delete(id)
 		}
 		return true

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"berth/internal/sandbox"
 )
 
 // TestUsageOfALargeLayerDelaysNoOther has a container make more files than can be counted while others wait: theirs are
@@ -15,21 +17,21 @@ func TestUsageOfALargeLayerDelaysNoOther(t *testing.T) {
 	b := open(t)
 	b.projects = false
 	pod, large := started(t, b)
-	small := NewID()
-	for _, id := range []ID{large, small} {
-		if err := os.MkdirAll(filepath.Join(b.cfg.writable(pod, id), "upper"), 0o755); err != nil {
+	small := sandbox.NewID()
+	for _, id := range []sandbox.ID{large, small} {
+		if err := os.MkdirAll(filepath.Join(b.cfg.Writable(pod, id), "upper"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range files {
-		name := filepath.Join(b.cfg.writable(pod, large), "upper", strconv.Itoa(i))
+		name := filepath.Join(b.cfg.Writable(pod, large), "upper", strconv.Itoa(i))
 		if err := os.Symlink("x", name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	m := Meter{b.Pods}
 	p := b.index.Load().pods[pod]
-	if err := p.update(t.Context(), "container.creating", func(r *Record) error {
+	if err := p.update(t.Context(), "container.creating", func(r *sandbox.Record) error {
 		other := *r.Containers[0]
 		other.ID = small
 		r.Containers = append(r.Containers, &other)

@@ -16,23 +16,15 @@ import (
 	"berth/internal/fail"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
+	"berth/internal/sandbox"
 	"berth/internal/spec"
 	"berth/internal/userns"
 )
 
-// usernsOptions is the user namespace that a pod asks for, nil for the host's. A client that says nothing means the host's.
-func usernsOptions(c *runtimeapi.PodSandboxConfig) *runtimeapi.UserNamespace {
-	u := namespaces(c).GetUsernsOptions()
-	if u == nil || u.GetMode() == runtimeapi.NamespaceMode_NODE {
-		return nil
-	}
-	return u
-}
-
-// validateUserns refuses user namespaces that no pod can have. One in the host's IPC or PID namespace has no power over it, and
-// could not even mount its /proc.
+// validateUserns refuses user namespaces that no pod can have. One in the host's IPC or PID namespace has no power over
+// it, and could not even mount its /proc.
 func validateUserns(c *runtimeapi.PodSandboxConfig) error {
-	u, ns := usernsOptions(c), namespaces(c)
+	u, ns := sandbox.UserNamespace(c), sandbox.Namespaces(c)
 	if u == nil {
 		return nil
 	}
@@ -48,28 +40,20 @@ func validateUserns(c *runtimeapi.PodSandboxConfig) error {
 	return nil
 }
 
-// usernsPin is where a pod's user namespace is.
-func usernsPin(l *Layout, id ID) string { return filepath.Join(l.run(id), "ns", "user") }
-
-// stagedMounts is where the mounts of a container are that are made for it alone.
-func stagedMounts(l *Layout, id, ctr ID) string {
-	return filepath.Join(l.runContainer(id, ctr), "mounts")
-}
-
 // podIDs is how a pod's ids are those of the host: as they are, where it has no user namespace.
 type podIDs struct {
 	rootfs.IDMap
 	all userns.Mapping
 }
 
-func idsOf(p *pod, r *Record) podIDs {
+func idsOf(p *pod, r *sandbox.Record) podIDs {
 	ns := p.namespaces(r)
 	uid, gid, _ := ns.IDs.Host(0, 0)
 	return podIDs{rootfs.IDMap{UserNS: ns.User, UID: uid, GID: gid}, ns.IDs}
 }
 
-// owner is who the standard streams of a process belong to, as the host knows them, where that is not the runtime's to say: from
-// inside a user namespace it cannot give away what is the host's.
+// owner is who the standard streams of a process belong to, as the host knows them, where that is not the runtime's to
+// say: from inside a user namespace it cannot give away what is the host's.
 func (i podIDs) owner(u spec.User) *runtime.Owner {
 	uid, gid, ok := i.all.Host(u.UID, u.GID)
 	if i.UserNS == "" || !ok {
@@ -86,7 +70,8 @@ func (i podIDs) give(path string) error {
 	return os.Lchown(path, int(i.UID), int(i.GID))
 }
 
-// letPass lets the root of the pod's user namespace pass through directories, to what it is to mount. It cannot list them.
+// letPass lets the root of the pod's user namespace pass through directories, to what it is to mount. It cannot list
+// them.
 func (i podIDs) letPass(dirs ...string) error {
 	if i.UserNS == "" {
 		return nil
@@ -102,9 +87,12 @@ func (i podIDs) letPass(dirs ...string) error {
 	return nil
 }
 
-// stageMounts makes mounts of their own of those that ask for more than an OCI runtime is asked for, and of all in a pod with a
-// user namespace: what runs in one cannot pass through a directory of the host's root, such as the kubelet's, to a volume.
-func (b *building) stageMounts(ctx context.Context, r *Record, ctr ID, mounts []spec.ResolvedMount) error {
+// stageMounts makes mounts of their own of those that ask for more than an OCI runtime is asked for, and of all in a
+// pod with a user namespace: what runs in one cannot pass through a directory of the host's root, such as the
+// kubelet's, to a volume.
+func (b *building) stageMounts(
+	ctx context.Context, r *sandbox.Record, ctr sandbox.ID, mounts []spec.ResolvedMount,
+) error {
 	inUserNS := idsOf(b.p, r).UserNS != ""
 	for i := range mounts {
 		if err := ctx.Err(); err != nil {
@@ -117,7 +105,7 @@ func (b *building) stageMounts(ctx context.Context, r *Record, ctr ID, mounts []
 		if m.Mount.Propagation == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL {
 			continue // it cannot be had together, and is refused
 		}
-		at := filepath.Join(stagedMounts(&b.p.s.cfg.Layout, b.p.id, ctr), strconv.Itoa(i))
+		at := filepath.Join(sandbox.StagedMounts(&b.p.s.cfg.Layout, b.p.id, ctr), strconv.Itoa(i))
 		if err := b.stage(r, *m, at); err != nil {
 			return fmt.Errorf("mount of %s: %w", m.Mount.ContainerPath, err)
 		}
@@ -133,13 +121,14 @@ func (b *building) stageMounts(ctx context.Context, r *Record, ctr ID, mounts []
 	return nil
 }
 
-func (b *building) stage(r *Record, m spec.ResolvedMount, at string) error {
+func (b *building) stage(r *sandbox.Record, m spec.ResolvedMount, at string) error {
 	o := rootfs.Staging{
 		ReadOnly: m.Mount.RecursiveReadOnly, Options: m.Mount.MountOptions,
 		Follow: m.Mount.Propagation == runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
 	}
 	want, own := spec.MountIDs(m.Mount), idsOf(b.p, r)
-	if len(want.UIDs)+len(want.GIDs) == 0 || m.Mount.Image != nil && own.UserNS != "" { // an image is mounted with mapped ids already
+	// an image is mounted with mapped ids already
+	if len(want.UIDs)+len(want.GIDs) == 0 || m.Mount.Image != nil && own.UserNS != "" {
 		return rootfs.Stage(m.Source, at, o)
 	}
 	if err := want.Check(); err != nil {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -16,16 +15,11 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/rootfs"
+	"berth/internal/sandbox"
 )
 
 // volumeFailed says that an image could not be mounted into a container, which a kubelet tells apart.
 func volumeFailed(err error) error { return fail.New(crierrors.ErrImageVolumeMountFailed, "%w", err) }
-
-// ImageVolume is a mount of the request whose source is an image.
-type ImageVolume struct {
-	Mount int    // its place among the request's mounts
-	Image string // the image's id
-}
 
 // material is the images that a container is made from: its own, and those that it mounts, by the place of the mount
 // among the request's mounts.
@@ -78,10 +72,10 @@ func (m material) places() []int {
 }
 
 // record is what the container's record says of its image volumes.
-func (m material) record() []ImageVolume {
-	var out []ImageVolume
+func (m material) record() []sandbox.ImageVolume {
+	var out []sandbox.ImageVolume
 	for _, i := range m.places() {
-		out = append(out, ImageVolume{Mount: i, Image: m.volumes[i].ID})
+		out = append(out, sandbox.ImageVolume{Mount: i, Image: m.volumes[i].ID})
 	}
 	return out
 }
@@ -143,12 +137,13 @@ func validateImageMount(m *runtimeapi.Mount) error {
 }
 
 // mountVolumes mounts each image volume of the container below its run directory, read-only.
-func (b *building) mountVolumes(c *Container) error {
+func (b *building) mountVolumes(c *sandbox.Container) error {
 	r := b.p.rec.Load()
 	for _, i := range b.img.places() {
-		dir := b.p.s.cfg.imageVolume(b.p.id, c.ID, i)
+		dir := b.p.s.cfg.ImageVolume(b.p.id, c.ID, i)
 		err := rootfs.Prepare(filepath.Join(dir, "over"), filepath.Join(dir, "mount"),
-			rootfs.Options{Lower: b.img.volumes[i].Dirs, ReadOnly: true, IDs: idsOf(b.p, r).IDMap, Label: b.p.s.cfg.labels(r, c).Mount})
+			rootfs.Options{Lower: b.img.volumes[i].Dirs, ReadOnly: true, IDs: idsOf(b.p, r).IDMap,
+				Label: b.p.s.cfg.labels(r, c).Mount})
 		if err != nil {
 			return volumeFailed(fmt.Errorf("image %s: %w", b.img.volumes[i].ID, err))
 		}
@@ -158,7 +153,7 @@ func (b *building) mountVolumes(c *Container) error {
 
 // unmountVolumes takes away what mountVolumes has mounted; nil when there is nothing.
 func (l *container) unmountVolumes(context.Context) error {
-	dir := l.p.s.cfg.imageVolumes(l.p.id, l.id)
+	dir := l.p.s.cfg.ImageVolumes(l.p.id, l.id)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -176,8 +171,8 @@ func (l *container) unmountVolumes(context.Context) error {
 
 // volumeSource is what of an image volume is mounted into the container: its root, or a directory or file below it. The
 // volume is read-only, so what was found stays what it is.
-func (b *building) volumeSource(ctr ID, i int, m *runtimeapi.Mount) (string, error) {
-	root := filepath.Join(b.p.s.cfg.imageVolume(b.p.id, ctr, i), "mount")
+func (b *building) volumeSource(ctr sandbox.ID, i int, m *runtimeapi.Mount) (string, error) {
+	root := filepath.Join(b.p.s.cfg.ImageVolume(b.p.id, ctr, i), "mount")
 	if m.ImageSubPath == "" {
 		return root, nil
 	}
@@ -203,11 +198,4 @@ func mountable(src string) error {
 		return fail.New(errdefs.ErrInvalidArgument, "%s is neither a directory nor a regular file", filepath.Base(src))
 	}
 	return nil
-}
-
-func (l Layout) imageVolumes(id, ctr ID) string {
-	return filepath.Join(l.runContainer(id, ctr), "images")
-}
-func (l Layout) imageVolume(id, ctr ID, mount int) string {
-	return filepath.Join(l.imageVolumes(id, ctr), strconv.Itoa(mount))
 }

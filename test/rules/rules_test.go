@@ -76,8 +76,9 @@ func parse() ([]source, error) {
 // levels puts each part of internal/ on a floor. A part imports only from floors below its own, so parts on one floor do
 // not know each other. What is not named is a leaf.
 var levels = map[string]int{
-	"cri": 3, "cli": 3, "nri": 3,
-	"pod": 2, "image": 2, "stream": 2,
+	"cri": 5, "cli": 5, "nri": 5,
+	"pod": 4, "image": 4, "stream": 4,
+	"sandbox": 2, // what is known of pods, for the rooms around them
 	// The foundation: anybody may build on it.
 	"fault": 0, "limit": 0, "record": 0, "cgroup": 0, "helper": 0, "userns": 0, "thread": 0, "pipe": 0, "quantity": 0,
 	"process": 0,

@@ -1,9 +1,12 @@
-package pod
+package sandbox
 
 import (
 	"encoding/json"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -15,8 +18,8 @@ import (
 	"berth/internal/spec"
 )
 
-// recordKind is the format of <root>/pods/<id>/record; docs/storage-format.md describes it.
-var recordKind = record.Kind{Name: "pod", Version: 1, Oldest: 1}
+// RecordKind is the format of <root>/pods/<id>/record; docs/storage-format.md describes it.
+var RecordKind = record.Kind{Name: "pod", Version: 1, Oldest: 1}
 
 // Record is all that is known of a pod and its containers. A published Record is never changed.
 type Record struct {
@@ -32,7 +35,8 @@ type Record struct {
 	Boot   string           // the boot in which its live things were made
 	Config PodConfig
 	IPs    []netip.Addr `json:",omitempty"` // first is the primary
-	// SELinux are the labels of the pod's processes and files, with the categories that are its own; none where it has none.
+	// SELinux are the labels of the pod's processes and files, with the categories that are its own; none where it has
+	// none.
 	SELinux spec.Labels `json:",omitzero"`
 	// Stuck says at which step its undo fails, until it succeeds.
 	Stuck      *Failure     `json:",omitempty"`
@@ -61,8 +65,8 @@ type Container struct {
 	Digest     string    // of the request
 	Config     ContainerConfig
 	Image      string // the image's id
-	// ImageRef is the image by its digest in a repository, as the request named it, or its id where it is in none. It stays what it
-	// was when names of the image are removed. Records of an earlier release have none.
+	// ImageRef is the image by its digest in a repository, as the request named it, or its id where it is in none. It
+	// stays what it was when names of the image are removed. Records of an earlier release have none.
 	ImageRef   string          `json:",omitempty"`
 	Volumes    []ImageVolume   `json:",omitempty"` // the images that it mounts
 	Layers     []string        // the layers that its root and its volumes are made of, which a sweep of images keeps
@@ -100,6 +104,24 @@ type (
 type message[M proto.Message] struct {
 	msg  M
 	json json.RawMessage
+}
+
+// NewPodConfig copies what it is given.
+func NewPodConfig(m *runtimeapi.PodSandboxConfig) (PodConfig, error) {
+	msg, err := newMessage(m)
+	return PodConfig{msg}, err
+}
+
+// NewContainerConfig copies what it is given.
+func NewContainerConfig(m *runtimeapi.ContainerConfig) (ContainerConfig, error) {
+	msg, err := newMessage(m)
+	return ContainerConfig{msg}, err
+}
+
+// NewResources copies what it is given.
+func NewResources(m *runtimeapi.LinuxContainerResources) (Resources, error) {
+	msg, err := newMessage(m)
+	return Resources{msg}, err
 }
 
 func newMessage[M proto.Message](m M) (message[M], error) {
@@ -148,8 +170,8 @@ func (c *Container) Limits() *runtimeapi.LinuxContainerResources {
 	return c.Config.Get().GetLinux().GetResources()
 }
 
-// container returns the container with that id, nil when there is none.
-func (r *Record) container(id ID) *Container {
+// Container returns the container with that id, nil when there is none.
+func (r *Record) Container(id ID) *Container {
 	for _, c := range r.Containers {
 		if c.ID == id {
 			return c
@@ -158,8 +180,8 @@ func (r *Record) container(id ID) *Container {
 	return nil
 }
 
-// named returns the container with that name and attempt, nil when there is none.
-func (r *Record) named(m *runtimeapi.ContainerMetadata) *Container {
+// Named returns the container with that name and attempt, nil when there is none.
+func (r *Record) Named(m *runtimeapi.ContainerMetadata) *Container {
 	for _, c := range r.Containers {
 		if got := c.Config.Get().Metadata; got.GetName() == m.GetName() && got.GetAttempt() == m.GetAttempt() {
 			return c
@@ -168,15 +190,15 @@ func (r *Record) named(m *runtimeapi.ContainerMetadata) *Container {
 	return nil
 }
 
-// clone returns a copy whose own fields may be set; what its pointers lead to is shared.
-func (r *Record) clone() *Record {
+// Clone returns a copy whose own fields may be set; what its pointers lead to is shared.
+func (r *Record) Clone() *Record {
 	c := *r
 	c.Containers = slices.Clone(r.Containers)
 	return &c
 }
 
-// edit replaces the container by a copy that fn changed.
-func (r *Record) edit(id ID, fn func(*Container) error) error {
+// Edit replaces the container by a copy that fn changed.
+func (r *Record) Edit(id ID, fn func(*Container) error) error {
 	for i, c := range r.Containers {
 		if c.ID == id {
 			changed := *c
@@ -187,47 +209,125 @@ func (r *Record) edit(id ID, fn func(*Container) error) error {
 			return nil
 		}
 	}
-	return notFound("container", id)
+	return NotFound("container", id)
 }
 
-// live says whether the container has, or may have, a process.
-func (c *Container) live() bool {
+// Live says whether the container has, or may have, a process.
+func (c *Container) Live() bool {
 	return c.State == Created || c.State == Starting || c.State == Running
 }
 
-// unreaped says whether the container has ended and something of it may be left to clear away.
-func (c *Container) unreaped() bool { return c.State == Exited && (!c.Reaped || c.Stuck != nil) }
+// Unreaped says whether the container has ended and something of it may be left to clear away.
+func (c *Container) Unreaped() bool { return c.State == Exited && (!c.Reaped || c.Stuck != nil) }
 
-// Listed says whether a kubelet may see the container: one being created is not there yet, and one whose creation is being
-// undone never was. It would be taken for one that ended well.
+// Listed says whether a kubelet may see the container: one being created is not there yet, and one whose creation is
+// being undone never was. It would be taken for one that ended well.
 func (c *Container) Listed() bool {
 	return c.State != Creating && (c.State != Removing || !c.FinishedAt.IsZero())
 }
 
 // HostNetwork says whether the pod uses the node's network namespace.
 func (r *Record) HostNetwork() bool {
-	return namespaces(r.Config.Get()).GetNetwork() == runtimeapi.NamespaceMode_NODE
+	return Namespaces(r.Config.Get()).GetNetwork() == runtimeapi.NamespaceMode_NODE
 }
 
-func hostIPC(c *runtimeapi.PodSandboxConfig) bool {
-	return namespaces(c).GetIpc() == runtimeapi.NamespaceMode_NODE
+// HostIPC says whether a pod uses the node's IPC namespace.
+func HostIPC(c *runtimeapi.PodSandboxConfig) bool {
+	return Namespaces(c).GetIpc() == runtimeapi.NamespaceMode_NODE
 }
 
-func namespaces(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
+// Namespaces are the options of a pod about namespaces, nil where it says nothing.
+func Namespaces(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
 	return c.GetLinux().GetSecurityContext().GetNamespaceOptions()
 }
 
-// hasInit says whether a container of its own stands for the pod: an init for a shared PID namespace, or one that its handler
-// asks for.
-func (r *Record) hasInit() bool {
-	return sharedPID(r.Config.Get()) || r.Using != nil && (r.Using.Init || r.Using.Infra)
+// HasInit says whether a container of its own stands for the pod: an init for a shared PID namespace, or one that its
+// handler asks for.
+func (r *Record) HasInit() bool {
+	return SharedPID(r.Config.Get()) || r.Using != nil && (r.Using.Init || r.Using.Infra)
 }
 
-// sandboxed says whether the container has no process of its own on the host: its runtime named that of the pod's own container.
-func (r *Record) sandboxed(c *Container) bool { return r.Init.PID != 0 && c.Process == r.Init }
+// Sandboxed says whether the container has no process of its own on the host: its runtime named that of the pod's own
+// container.
+func (r *Record) Sandboxed(c *Container) bool { return r.Init.PID != 0 && c.Process == r.Init }
 
-// sharedPID says whether the pod's containers share one PID namespace, for which it needs an init. It is what CRI means by
-// no namespace options at all; a kubelet always sends them.
-func sharedPID(c *runtimeapi.PodSandboxConfig) bool {
-	return namespaces(c).GetPid() == runtimeapi.NamespaceMode_POD
+// SharedPID says whether the pod's containers share one PID namespace, for which it needs an init. It is what CRI means
+// by no namespace options at all; a kubelet always sends them.
+func SharedPID(c *runtimeapi.PodSandboxConfig) bool {
+	return Namespaces(c).GetPid() == runtimeapi.NamespaceMode_POD
+}
+
+// ImageVolume is a mount of the request whose source is an image.
+type ImageVolume struct {
+	Mount int    // its place among the request's mounts
+	Image string // the image's id
+}
+
+// Storage is what a container may write to its root. A field that is 0 is no limit.
+type Storage struct {
+	Bytes  uint64 `json:",omitempty"`
+	Inodes uint64 `json:",omitempty"`
+}
+
+// Unlimited says that nothing is limited. That is so of nil, too.
+func (s *Storage) Unlimited() bool { return s == nil || *s == Storage{} }
+
+// LogLimit is how many bytes may be written to a container's log, in a second and at once.
+type LogLimit struct{ Rate, Burst int64 }
+
+// Listed says whether a kubelet may see the pod: one being created is not there yet, one whose undo is stuck is there
+// still.
+func (r *Record) Listed() bool { return r.State != Creating && (r.State != Removing || r.Stuck != nil) }
+
+// Hostname is what the pod's containers see as the name of their host. A pod with the node's network has the node's UTS
+// namespace, and so its name at this moment.
+func (r *Record) Hostname() (string, error) {
+	if r.HostNetwork() {
+		return os.Hostname()
+	}
+	return OwnHostname(r.Config.Get()), nil
+}
+
+// OwnHostname is the name in a pod's own UTS namespace: the one asked for, or the pod's as far as the kernel takes it.
+func OwnHostname(cfg *runtimeapi.PodSandboxConfig) string {
+	if cfg.Hostname != "" {
+		return cfg.Hostname
+	}
+	name := cfg.Metadata.GetName()
+	return strings.TrimRight(name[:min(len(name), 63)], "-.")
+}
+
+// UserNamespace is the user namespace that a pod asks for, nil for the host's. A client that says nothing means the
+// host's.
+func UserNamespace(c *runtimeapi.PodSandboxConfig) *runtimeapi.UserNamespace {
+	u := Namespaces(c).GetUsernsOptions()
+	if u == nil || u.GetMode() == runtimeapi.NamespaceMode_NODE {
+		return nil
+	}
+	return u
+}
+
+// GivenPlain says that the pod was given its cgroup while the driver was cgroupfs: it is not converted for systemd,
+// whose driver may be another one by now.
+func (r *Record) GivenPlain() bool {
+	return r.Config.Get().GetLinux().GetCgroupParent() != "" && r.Using != nil && !r.Using.SystemdCgroup
+}
+
+// Log says where the container's log goes.
+func (r *Record) Log(c *Container) runtime.Log {
+	dir, path := r.Config.Get().LogDirectory, c.Config.Get().LogPath
+	if dir == "" || path == "" {
+		return runtime.Log{}
+	}
+	log := runtime.Log{Dir: dir, Path: path}
+	if c.LogLimit != nil {
+		log.Rate, log.Burst = c.LogLimit.Rate, c.LogLimit.Burst
+	}
+	return log
+}
+
+// LogPath is the container's log file, "" when it has none.
+func (r *Record) LogPath(c *Container) string {
+	l := r.Log(c)
+	return filepath.Join(l.Dir, l.Path)
 }

@@ -1,4 +1,4 @@
-package pod
+package sandbox
 
 import (
 	"fmt"
@@ -11,8 +11,10 @@ import (
 
 // signals are the names of CRI's signals by their numbers, which are stable, while the names of the enumeration have
 // changed between releases of CRI. What follows the last one is SIGRTMIN to SIGRTMIN+15 and SIGRTMAX-14 to SIGRTMAX.
-var signals = [...]string{1: "ABRT", "ALRM", "BUS", "CHLD", "CLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "IOT", "KILL", "PIPE", "POLL",
-	"PROF", "PWR", "QUIT", "SEGV", "STKFLT", "STOP", "SYS", "TERM", "TRAP", "TSTP", "TTIN", "TTOU", "URG", "USR1", "USR2", "VTALRM", "WINCH",
+var signals = [...]string{1: "ABRT", "ALRM", "BUS", "CHLD", "CLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "IOT",
+	"KILL", "PIPE", "POLL",
+	"PROF", "PWR", "QUIT", "SEGV", "STKFLT", "STOP", "SYS", "TERM", "TRAP", "TSTP", "TTIN", "TTOU", "URG", "USR1", "USR2",
+	"VTALRM", "WINCH",
 	"XCPU", "XFSZ"}
 
 // The real-time signals, as a C library counts them.
@@ -25,13 +27,13 @@ const (
 // aliases are names that the kernel's table does not have.
 var aliases = map[string]string{"CLD": "CHLD", "IOT": "ABRT", "POLL": "IO"}
 
-// requestedSignal is the number of the signal that a request names; zero when it names none.
-func requestedSignal(s runtimeapi.Signal) (int, error) {
+// RequestedSignal is the number of the signal that a request names; zero when it names none.
+func RequestedSignal(s runtimeapi.Signal) (int, error) {
 	switch n := int(s); {
 	case n == 0:
 		return 0, nil
 	case n > 0 && n < firstRT:
-		return stopSignal(signals[n])
+		return StopSignal(signals[n])
 	case n >= firstRT && n <= lastRT:
 		return rtMin + n - firstRT, nil
 	}
@@ -51,8 +53,8 @@ func CRISignal(sig int) runtimeapi.Signal {
 	return 0
 }
 
-// stopSignal is the number of the signal that asks a container to end; SIGTERM when the image names none.
-func stopSignal(name string) (int, error) {
+// StopSignal is the number of the signal that asks a container to end; SIGTERM when the image names none.
+func StopSignal(name string) (int, error) {
 	name = strings.ToUpper(strings.TrimSpace(name))
 	if name == "" {
 		return int(unix.SIGTERM), nil

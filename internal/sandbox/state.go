@@ -1,4 +1,4 @@
-package pod
+package sandbox
 
 import (
 	"fmt"
@@ -56,8 +56,8 @@ func (e *MoveError) Error() string {
 // Unwrap makes it a failed precondition for the caller.
 func (e *MoveError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// moveTo sets the pod's state. It is the only place where one is set.
-func (r *Record) moveTo(to State) error {
+// MoveTo sets the pod's state. It is the only place where one is set.
+func (r *Record) MoveTo(to State) error {
 	if !slices.Contains(podMoves[r.State], to) {
 		return &MoveError{"pod", string(r.ID), r.State, to}
 	}
@@ -65,8 +65,8 @@ func (r *Record) moveTo(to State) error {
 	return nil
 }
 
-// moveTo sets the container's state. It is the only place where one is set.
-func (c *Container) moveTo(to State) error {
+// MoveTo sets the container's state. It is the only place where one is set.
+func (c *Container) MoveTo(to State) error {
 	if !slices.Contains(containerMoves[c.State], to) {
 		return &MoveError{"container", string(c.ID), c.State, to}
 	}
