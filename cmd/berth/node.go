@@ -253,7 +253,7 @@ func (n *node) openPods(context.Context) (err error) {
 		Layout: sandbox.Layout{Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), NetNS: "/run/netns"},
 		Boot:   n.facts.BootID, Host: n.specHost(), Init: n.monitor,
 		AppArmor: n.profiles.Ensure, Devices: devices(n.cfg, n.log).Inject, Plugins: plugins,
-		Runtime: n.driver, Network: n.network, Images: shelf{n.images},
+		Runtime: n.driver, Network: n.network, Images: imageSource{n.images},
 		Handlers:    func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
 		UserNS:      n.features.usernsError,
 		Refused:     func(handler string) error { return refusedForHoles(n, handler) },
@@ -304,19 +304,20 @@ func devices(cfg *config.Config, log *slog.Logger) *cdi.Devices {
 	return &cdi.Devices{Dirs: cfg.CDI.SpecDirs, Log: log}
 }
 
-// shelf gives a pod its images as it wants them.
-type shelf struct{ *image.Store }
+// imageSource gives a pod its images as it wants them.
+type imageSource struct{ store *image.Store }
 
-func (s shelf) Use(asked *runtimeapi.ImageSpec) (pod.Image, func(), error) {
-	img, release, err := s.Store.Use(asked.GetImage())
+// Use holds the layers of an image until the pod's record names them.
+func (s imageSource) Use(asked *runtimeapi.ImageSpec) (pod.Image, func(), error) {
+	img, release, err := s.store.Use(asked.GetImage())
 	if err != nil {
 		return pod.Image{}, nil, err
 	}
 	names := []string{asked.GetUserSpecifiedImage(), asked.GetImage()}
 	return pod.Image{
-		ID: img.ID, Ref: img.RepoDigest(names...), Config: img.Config.Config, Layers: img.Layers, Dirs: s.LayerDirs(img),
+		ID: img.ID, Ref: img.RepoDigest(names...), Config: img.Config.Config, Layers: img.Layers, Dirs: s.store.LayerDirs(img),
 		Confirm: func(ctx context.Context, namespace string) error {
-			return image.Confirm(ctx, s.Store, img, namespace, names...)
+			return image.Confirm(ctx, s.store, img, namespace, names...)
 		},
 	}, release, nil
 }

@@ -29,7 +29,7 @@ func keepAside(d *disk, id string) error {
 	if err != nil {
 		return err
 	}
-	return os.Rename(d.path(layersDir, id), aside)
+	return os.Rename(d.layerDir(id), aside)
 }
 
 // exchange puts the directory dir into the place of a layer, and the tree that is there aside, at one moment: who
@@ -42,7 +42,7 @@ func exchange(d *disk, dir, id string) error {
 	if err := at("repair.aside", func() error { return os.Rename(dir, aside) }); err != nil {
 		return err
 	}
-	final := d.path(layersDir, id)
+	final := d.layerDir(id)
 	err = at("repair.swap", func() error {
 		return unix.Renameat2(unix.AT_FDCWD, aside, unix.AT_FDCWD, final, unix.RENAME_EXCHANGE)
 	})
@@ -59,16 +59,17 @@ func exchange(d *disk, dir, id string) error {
 // sweepAside removes the trees that no container can have mounted: none uses the layer, and nobody held it in the
 // round.
 func (s *sweeper) sweepAside(round uint64, inUse map[string]struct{}, whole bool) error {
-	entries, err := os.ReadDir(s.path(asideDir))
+	entries, err := os.ReadDir(s.catalog.disk.path(asideDir))
 	if err != nil || !whole {
 		return notMissing(err)
 	}
 	for _, e := range entries {
 		id, _, _ := strings.Cut(e.Name(), ".")
-		if _, used := inUse[id]; used || !s.leases.idle(id, round) {
+		if _, used := inUse[id]; used || !s.catalog.leases.idle(id, round) {
 			continue
 		}
-		err = errors.Join(err, at("remove.aside", func() error { return os.RemoveAll(s.path(asideDir, e.Name())) }))
+		tree := s.catalog.disk.path(asideDir, e.Name())
+		err = errors.Join(err, at("remove.aside", func() error { return os.RemoveAll(tree) }))
 	}
 	return err
 }

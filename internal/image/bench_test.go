@@ -102,7 +102,7 @@ func TestBenchChild(t *testing.T) {
 	}
 	s := open(t, os.Getenv("BENCH_ROOT"))
 	if os.Getenv("BENCH_GUNZIP") != "" {
-		s.inflater.program, _ = gunzipper(t)
+		s.pipeline.inflater.program, _ = gunzipper(t)
 	}
 	before := peak("VmRSS:")
 	profiled := startProfiles(t)

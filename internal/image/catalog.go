@@ -4,35 +4,57 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 )
 
-// catalog is what the store has: records on disk, and the same in memory.
+// catalog is what the store has: records on disk, and the same in memory. What changes it is a method of it, in this
+// file, and holds its lock; what takes long (to stage, to sync, to discard) goes on outside.
 type catalog struct {
-	*disk
+	disk    *disk
 	boot    string
 	dirty   func(path string)
 	changed func() // there is something that is not durable
 	leases  leases
 
-	mu sync.Mutex // guards what follows; no disk is waited for under it but records, renames and rare leftovers
-	*inventory
-	unread map[string]Finding // what could not be read, by path
+	mu     sync.Mutex // guards what follows; no disk is waited for under it but records, renames and rare leftovers
+	inv    *inventory
+	unread unread
 }
 
-// holdPresent holds the first of the ids that is there.
-func (c *catalog) holdPresent(ids ...string) (string, func()) {
-	for _, id := range ids {
-		if release, all := c.leases.hold(id); all {
-			return id, release
+// newCatalog returns an empty catalog of the store at d.
+func newCatalog(cfg Config, d *disk) *catalog {
+	return &catalog{
+		disk: d, boot: cfg.BootID, dirty: cfg.Dirty, inv: newInventory(cfg.Pinned, d.recordPath), unread: unread{},
+	}
+}
+
+// unread is what could not be read, by path.
+type unread map[string]Finding
+
+// images says whether there are image records among it.
+func (u unread) images() bool {
+	for _, f := range u {
+		if f.Image != "" {
+			return true
 		}
 	}
-	return "", nil
+	return false
 }
 
+// snapshot is what readers see of the catalog now. It never waits.
+func (c *catalog) snapshot() *index { return c.inv.snapshot.Load() }
+
 // holdImage holds the layers of an image called name that has them all, and that is wanted; nil when there is none.
-func holdImage(c *catalog, name string, wanted func(*imageRecord) bool) (rec *imageRecord, release func()) {
-	for _, rec := range imagesNamed(c, name) {
+func (c *catalog) holdImage(name string, wanted func(*imageRecord) bool) (rec *imageRecord, release func()) {
+	c.mu.Lock()
+	var named []*imageRecord // there may be several, of one index for several platforms
+	for _, id := range c.inv.byName[name] {
+		named = append(named, c.inv.images[id])
+	}
+	c.mu.Unlock()
+	for _, rec := range named {
 		if !wanted(rec) {
 			continue
 		}
@@ -45,22 +67,39 @@ func holdImage(c *catalog, name string, wanted func(*imageRecord) bool) (rec *im
 	return nil, nil
 }
 
-// imagesNamed are the images with the tag or repository digest. There may be several, of one index for several
-// platforms.
-func imagesNamed(c *catalog, name string) []*imageRecord {
+// record is the record of an image, nil when there is none.
+func (c *catalog) record(id string) *imageRecord {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var out []*imageRecord
-	for _, id := range c.byName[name] {
-		out = append(out, c.images[id])
-	}
-	return out
+	return c.inv.images[id]
 }
 
-// place renames a layer into use. A directory in its place is one whose record could not be read. It is put aside, not
-// deleted: a container may have it mounted.
-func (c *catalog) place(dir string, rec layerRecord) error {
-	final := c.path(layersDir, rec.ID)
+// owners are the images that have a layer, by id.
+func (c *catalog) owners(layerID string) []*imageRecord {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return ownersOf(c.inv, layerID)
+}
+
+// keepLayer makes a layer that was described in dir part of the store, unless the very same is there. It is held for
+// the caller, whose dir is gone then.
+func (c *catalog) keepLayer(dir string, discard func(), rec layerRecord) (id string, release func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inv.present[rec.ID] == nil {
+		if err := placeLocked(c, dir, rec); err != nil {
+			return "", nil, err
+		}
+	}
+	discard() // what is left of the directory, and its name
+	release, _ = c.leases.hold(rec.ID)
+	return rec.ID, release, nil
+}
+
+// placeLocked renames a layer into use. A directory in its place is one whose record could not be read. It is put
+// aside, not deleted: a container may have it mounted.
+func placeLocked(c *catalog, dir string, rec layerRecord) error {
+	final := c.disk.layerDir(rec.ID)
 	if _, err := os.Lstat(final); err == nil {
 		if err := at("pull.replace", func() error { return keepAside(c.disk, rec.ID) }); err != nil {
 			return err
@@ -70,81 +109,217 @@ func (c *catalog) place(dir string, rec layerRecord) error {
 		return err
 	}
 	delete(c.unread, final)
-	c.putLayer(&layerState{layerRecord: rec})
+	c.inv.putLayer(&layerState{layerRecord: rec})
 	c.leases.admit(rec.ID)
-	c.dirty(c.path(layersDir))
-	c.publish()
+	c.dirty(c.disk.path(layersDir))
+	c.inv.publish()
 	return nil
 }
 
 // replaceLayer puts the directory of a layer that is on the disk into the place of the one that the store has.
-func replaceLayer(c *catalog, dir string, rec layerRecord) error {
+func (c *catalog) replaceLayer(dir string, rec layerRecord) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old := c.present[rec.ID]
+	old := c.inv.present[rec.ID]
 	if old == nil {
 		return errors.New("it was removed meanwhile")
 	}
 	if err := exchange(c.disk, dir, rec.ID); err != nil {
 		return err
 	}
-	c.putLayer(&layerState{layerRecord: rec, opened: old.opened, suspect: old.suspect})
-	c.dirty(c.path(layersDir))
-	c.publish()
+	c.inv.putLayer(&layerState{layerRecord: rec, opened: old.opened, suspect: old.suspect})
+	c.dirty(c.disk.path(layersDir))
+	c.inv.publish()
 	return nil
 }
 
-// keepLayer makes a layer that was described part of the store, unless the very same is there. It is held for the
-// caller.
-func keepLayer(c *catalog, raw *rawLayer, rec layerRecord) (id string, release func(), err error) {
+// propose returns the changes that make rec an image of the store, as it is now.
+func (c *catalog) propose(rec *imageRecord) []*edit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.present[rec.ID] == nil {
-		if err := c.place(raw.dir, rec); err != nil {
-			return "", nil, err
-		}
+	return editsFor(c.inv, rec)
+}
+
+// apply writes the records, unless others changed what they were made from: it is not current then.
+func (c *catalog) apply(rec *imageRecord, edits []*edit) (img Image, current bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	same := func(a, b *edit) bool { return a.old == b.old && a.rec.Durable == b.rec.Durable }
+	if !slices.EqualFunc(edits, editsFor(c.inv, rec), same) {
+		return Image{}, false, nil
 	}
-	raw.discard() // what is left of the directory, and its name
-	release, _ = c.leases.hold(rec.ID)
-	return rec.ID, release, nil
+	for _, e := range edits {
+		if err := at(e.step, func() error { return putLocked(c, e) }); err != nil {
+			return Image{}, true, err
+		}
+		defer c.inv.publish() // also when the next one fails
+	}
+	c.changed()
+	return imageFrom(edits[0].rec, c.disk.recordPath(rec.ID), c.inv.pinned), true, nil
 }
 
-// imageRecordOf is the record of an image, nil when there is none.
-func imageRecordOf(c *catalog, id string) *imageRecord {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.images[id]
-}
-
-func (c *catalog) forgetImageLocked(id string) error {
-	path := c.recordPath(id)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// putLocked puts a record on disk and in place of the one in memory.
+func putLocked(c *catalog, e *edit) error {
+	if err := e.write(c.disk); err != nil {
 		return err
 	}
-	c.dropImage(id)
+	path := c.disk.recordPath(e.rec.ID)
+	c.inv.putImage(e.rec.slim())
 	delete(c.unread, path)
-	c.dirty(path)
-	c.publish()
+	if !e.idle() {
+		c.dirty(path)
+	}
 	return nil
 }
 
-// unreadImages says whether there are image records that nobody could read.
-func (c *catalog) unreadImages() bool {
-	for _, f := range c.unread {
-		if f.Image != "" {
-			return true
-		}
-	}
-	return false
-}
-
-func (c *catalog) owners(layerID string) []*imageRecord {
+// forget removes the record of the image that an id, tag or digest names; there is false when there is no such image.
+func (c *catalog) forget(refOrID string) (there bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return ownersOf(c.inventory, layerID)
+	img, ok := c.snapshot().find(refOrID)
+	if !ok {
+		return false, nil
+	}
+	return true, at("remove.record", func() error {
+		path := c.disk.recordPath(img.ID)
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		c.inv.dropImage(img.ID)
+		delete(c.unread, path)
+		c.dirty(path)
+		c.inv.publish()
+		return nil
+	})
 }
 
-func (c *catalog) problem(f Finding) {
-	c.unread[f.Path] = f
-	c.log.Error("image store", "image", f.Image, "layer", f.Layer, "problem", f.Problem)
+// unlink takes dead layers out of use; discarding them is the slow part and needs no lock.
+func (c *catalog) unlink(round uint64, inUse map[string]struct{}, whole bool) (dead []func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.inv.publish()
+	for id := range c.inv.loose {
+		l := c.inv.present[id]
+		_, used := inUse[id]
+		kept := used || l.suspect && c.unread.images() || l.opened && !whole
+		if kept || !c.leases.expel(id, round) {
+			continue
+		}
+		var discard func()
+		if err := at("remove.unlink", func() (err error) { discard, err = c.disk.setAside(id); return err }); err != nil {
+			c.leases.admit(id)
+			return dead, err
+		}
+		c.inv.dropLayer(id)
+		c.dirty(c.disk.path(layersDir))
+		dead = append(dead, discard)
+	}
+	return dead, nil
+}
+
+// repin takes over other patterns of pinned names.
+func (c *catalog) repin(pinned []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	repin(c.inv, pinned)
+	c.inv.publish()
+}
+
+// unreadable are what could not be read when the store was opened, and what has not been repaired since.
+func (c *catalog) unreadable() []Finding {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]Finding, 0, len(c.unread))
+	for _, f := range c.unread {
+		out = append(out, f)
+	}
+	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.Path, b.Path) })
+	return out
+}
+
+// removeUnread removes what cannot be read, unless a container uses it. inUse is as unlink has it.
+func (c *catalog) removeUnread(f Finding, inUse map[string]struct{}, whole bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, still := c.unread[f.Path]; !still {
+		return nil // a pull has put what can be read there
+	}
+	if f.Layer != "" {
+		if _, busy := inUse[f.Layer]; busy || !whole {
+			return errInUse
+		}
+		var discard func()
+		err := at("repair.unread", func() (err error) { discard, err = c.disk.setAside(f.Layer); return err })
+		if err != nil {
+			return err
+		}
+		defer discard()
+	} else {
+		err := at("repair.record", func() error { return os.Remove(f.Path) })
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	delete(c.unread, f.Path)
+	return nil
+}
+
+var errInUse = errors.New("containers use it: remove them first, then check again")
+
+// unsynced is what is not durable yet and may become so.
+func (c *catalog) unsynced() ([]*imageRecord, []*layerState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return unsyncedOf(c.inv)
+}
+
+// doubtLayers has layers never be called durable. Another boot drops them.
+func (c *catalog) doubtLayers(layers []*layerState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range layers {
+		if c.inv.present[l.ID] != l {
+			continue
+		}
+		l.Doubtful = true
+		c.inv.putLayer(l)
+		if err := layerKind.Write(c.disk.layerRecordPath(l.ID), l.layerRecord); err != nil {
+			c.disk.log.Warn("note that a layer may not be on the disk", "layer", l.ID, "error", err)
+		}
+	}
+}
+
+// layerDurable gives a layer that is on the disk the record that says so, which is staged.
+func (c *catalog) layerDurable(l *layerState, staged string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inv.present[l.ID] != l {
+		return nil // it was removed, or fetched again
+	}
+	path := c.disk.layerRecordPath(l.ID)
+	if err := at("sync.layer", func() error { return os.Rename(staged, path) }); err != nil {
+		return err
+	}
+	l.layerRecord = l.asDurable()
+	c.inv.putLayer(l)
+	c.inv.publish()
+	c.dirty(path)
+	return nil
+}
+
+// imageDurable does the same for an image, all of whose layers are on the disk.
+func (c *catalog) imageDurable(rec *imageRecord, staged string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inv.images[rec.ID] != rec || !layersDurable(c.inv, rec) {
+		return nil // another pull came in between, and asked for its own round
+	}
+	path := c.disk.recordPath(rec.ID)
+	if err := at("sync.record", func() error { return os.Rename(staged, path) }); err != nil {
+		return err
+	}
+	c.inv.putImage(rec.asDurable())
+	c.inv.publish()
+	c.dirty(path)
+	return nil
 }

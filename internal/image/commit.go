@@ -34,19 +34,28 @@ func (e *edit) idle() bool {
 	return reflect.DeepEqual(plain(*e.old), plain(*e.rec))
 }
 
-// commit records an image under its names. What it was called before it keeps; its tags leave other images.
-func (c *catalog) commit(rec *imageRecord) (Image, error) { return committer{c}.commit(rec) }
+// write puts the record where it belongs, unless nothing is worth that.
+func (e *edit) write(d *disk) error {
+	switch {
+	case e.idle():
+		return nil
+	case e.staged != "":
+		return os.Rename(e.staged, d.recordPath(e.rec.ID))
+	}
+	full, err := whole(d, e.rec)
+	if err != nil {
+		return err
+	}
+	return imageKind.Write(d.recordPath(e.rec.ID), full)
+}
 
-// committer changes image records. One that the disk has is replaced by one that was synced before, and outside the lock,
-// for which a container would wait.
-type committer struct{ *catalog }
-
-func (c committer) commit(rec *imageRecord) (Image, error) {
+// commit records an image under its names. What it was called before it keeps; its tags leave other images. A record that
+// the disk has is replaced by one that was synced before, and outside the catalog's lock, for which a container would
+// wait.
+func commit(c *catalog, rec *imageRecord) (Image, error) {
 	for {
-		c.mu.Lock()
-		edits := c.editsLocked(rec)
-		c.mu.Unlock()
-		done, err := c.stage(edits)
+		edits := c.propose(rec)
+		done, err := stageEdits(c.disk, edits)
 		if err != nil {
 			return Image{}, err
 		}
@@ -58,19 +67,19 @@ func (c committer) commit(rec *imageRecord) (Image, error) {
 	}
 }
 
-// editsLocked are the changes that make rec an image of the store: its own first, then those of images that lose tags.
-func (c committer) editsLocked(rec *imageRecord) []*edit {
-	next, old := *rec, c.images[rec.ID]
+// editsFor are the changes that make rec an image of the store: its own first, then those of images that lose tags.
+func editsFor(v *inventory, rec *imageRecord) []*edit {
+	next, old := *rec, v.images[rec.ID]
 	next.Digests = digestsOf(nil, rec.Digests)
 	next.Resolved = resolvedOf(nil, rec.Resolved, next.Digests)
 	if old != nil && !rec.anew {
 		next.Tags, next.Digests = union(old.Tags, rec.Tags), digestsOf(old.Digests, rec.Digests)
 		next.Choices = choicesOf(old.Choices, rec.Choices)
 		next.Resolved = resolvedOf(old.Resolved, rec.Resolved, next.Digests)
-		next.Durable = old.Durable && slices.Equal(old.Layers, rec.Layers) && c.layersDurable(rec)
+		next.Durable = old.Durable && slices.Equal(old.Layers, rec.Layers) && layersDurable(v, rec)
 	}
 	edits := []*edit{{step: "pull.record", old: old, rec: &next}}
-	for _, other := range othersNamed(c.inventory, next.ID, next.Tags) {
+	for _, other := range othersNamed(v, next.ID, next.Tags) {
 		less := *other
 		taken := func(tag string) bool { return slices.Contains(next.Tags, tag) }
 		less.Tags = slices.DeleteFunc(slices.Clone(other.Tags), taken)
@@ -94,12 +103,12 @@ func othersNamed(v *inventory, id string, tags []string) []*imageRecord {
 	return out
 }
 
-// stage writes and syncs the records that replace what the disk has. done removes what nobody took.
-func (c committer) stage(edits []*edit) (done func(), err error) {
+// stageEdits writes and syncs the records that replace what the disk has. done removes what nobody took.
+func stageEdits(d *disk, edits []*edit) (done func(), err error) {
 	if !slices.ContainsFunc(edits, func(e *edit) bool { return e.safe() && !e.idle() }) {
 		return func() {}, nil
 	}
-	dir, done, err := c.newIngest("commit.ingest")
+	dir, done, err := d.newIngest("commit.ingest")
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +118,7 @@ func (c committer) stage(edits []*edit) (done func(), err error) {
 		}
 		e.staged = filepath.Join(dir, strconv.Itoa(i))
 		var full *imageRecord
-		if full, err = whole(c.disk, e.rec); err == nil {
+		if full, err = whole(d, e.rec); err == nil {
 			err = imageKind.Stage(e.staged, full)
 		}
 		if err == nil {
@@ -121,49 +130,6 @@ func (c committer) stage(edits []*edit) (done func(), err error) {
 		}
 	}
 	return done, nil
-}
-
-// apply writes the records, unless others changed what they were made from: it is not current then.
-func (c committer) apply(rec *imageRecord, edits []*edit) (img Image, current bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	same := func(a, b *edit) bool { return a.old == b.old && a.rec.Durable == b.rec.Durable }
-	if !slices.EqualFunc(edits, c.editsLocked(rec), same) {
-		return Image{}, false, nil
-	}
-	for _, e := range edits {
-		if err := at(e.step, func() error { return c.putLocked(e) }); err != nil {
-			return Image{}, true, err
-		}
-		defer c.publish() // also when the next one fails
-	}
-	c.changed()
-	return imageFrom(edits[0].rec, c.recordPath(rec.ID), c.pinned), true, nil
-}
-
-// putLocked puts a record on disk and in place of the one in memory.
-func (c committer) putLocked(e *edit) error {
-	path := c.recordPath(e.rec.ID)
-	var err error
-	switch {
-	case e.idle():
-	case e.staged != "":
-		err = os.Rename(e.staged, path)
-	default:
-		var full *imageRecord
-		if full, err = whole(c.disk, e.rec); err == nil {
-			err = imageKind.Write(path, full)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	c.putImage(e.rec.slim())
-	delete(c.unread, path)
-	if !e.idle() {
-		c.dirty(path)
-	}
-	return nil
 }
 
 func syncFile(path string) error {

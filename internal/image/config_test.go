@@ -58,9 +58,9 @@ func TestHostileDocuments(t *testing.T) {
 func TestHostileDocument(t *testing.T) {
 	s := newShelf(t)
 	c := chooserOf(t, s.blobs, "linux/amd64")
-	now := *c.store.now()
+	now := *c.store.settings()
 	now.MaxConfigBytes = 8 << 20 // as somebody may have it in the configuration
-	c.store.settings.Store(&now)
+	c.store.current.settings.Store(&now)
 	var from ocispec.Descriptor
 	switch os.Getenv("HOSTILE_DOCUMENT") {
 	case "config":
@@ -102,9 +102,9 @@ func TestConfigBounds(t *testing.T) {
 		platform := ocispec.Platform{OS: "linux", Architecture: "amd64"}
 		raw := s.put(ocispec.MediaTypeImageConfig, ocispec.Image{Platform: platform, Config: config})
 		c := chooserOf(t, s.blobs, "linux/amd64")
-		now := *c.store.now()
+		now := *c.store.settings()
 		now.MaxConfigBytes = 8 << 20
-		c.store.settings.Store(&now)
+		c.store.current.settings.Store(&now)
 		_, err := c.choose(t.Context(), s.manifest(func(m *ocispec.Manifest) { m.Config = raw }))
 		if kindOf(err) != errdefs.ErrResourceExhausted || !strings.Contains(err.Error(), words) {
 			t.Errorf("%q: %v", words, err)

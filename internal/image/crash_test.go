@@ -223,14 +223,14 @@ func onlyWhatIsOwned(t *testing.T, s *Store) {
 		t.Error(err)
 	}
 	sound(t, s)
-	s.mu.Lock()
-	owned := len(s.byLayer)
-	s.mu.Unlock()
+	s.catalog.mu.Lock()
+	owned := len(s.catalog.inv.byLayer)
+	s.catalog.mu.Unlock()
 	if n := layersOnDisk(t, s); n != owned || asides(t, s) != 0 {
 		t.Errorf("%d layers on disk and %d put aside, %d in images", n, asides(t, s), owned)
 	}
-	temps, _ := filepath.Glob(filepath.Join(s.root, "*", "*", record.TempPrefix+"*"))
-	more, _ := filepath.Glob(filepath.Join(s.root, "*", record.TempPrefix+"*"))
+	temps, _ := filepath.Glob(filepath.Join(s.disk.root, "*", "*", record.TempPrefix+"*"))
+	more, _ := filepath.Glob(filepath.Join(s.disk.root, "*", record.TempPrefix+"*"))
 	if temps = append(temps, more...); len(temps) != 0 {
 		t.Errorf("temporary files are left: %v", temps)
 	}

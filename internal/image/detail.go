@@ -15,8 +15,8 @@ type Layer struct {
 }
 
 // LayersOf tells of an image's layers, the lowest first. Nothing is walked, and it never waits.
-func (c *catalog) LayersOf(img Image) []Layer {
-	now := c.snapshot.Load()
+func (s *Store) LayersOf(img Image) []Layer {
+	now := s.catalog.snapshot()
 	out := make([]Layer, 0, len(img.refs))
 	for _, ref := range img.refs {
 		rec, _ := now.layers.get(ref.ID)

@@ -35,6 +35,8 @@ func (d *disk) path(elem ...string) string {
 	return filepath.Join(append([]string{d.root}, elem...)...)
 }
 
+func (d *disk) layerDir(id string) string { return d.path(layersDir, id) }
+
 func (d *disk) layerFS(id string) string { return d.path(layersDir, id, "fs") }
 
 func (d *disk) recordPath(id string) string {
@@ -81,6 +83,20 @@ func (d *disk) discarder(name string) func() {
 	}
 }
 
+// sweepIngests removes what is left in ingest/ of work that has ended.
+func (d *disk) sweepIngests() error {
+	entries, err := os.ReadDir(d.path(ingestDir))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if _, busy := d.active.Load(e.Name()); !busy {
+			d.discarder(e.Name())()
+		}
+	}
+	return nil
+}
+
 // at runs a step that changes the disk between its two fault points.
 func at(step string, do func() error) error {
 	if err := fault.At("image." + step + ".before"); err != nil {
@@ -96,9 +112,9 @@ func at(step string, do func() error) error {
 // already is out of use.
 func (d *disk) setAside(id string) (discard func(), err error) {
 	dir, discard := d.claimIngest()
-	err = os.Rename(d.path(layersDir, id), dir)
+	err = os.Rename(d.layerDir(id), dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, gone := os.Lstat(d.path(layersDir, id)); errors.Is(gone, fs.ErrNotExist) {
+		if _, gone := os.Lstat(d.layerDir(id)); errors.Is(gone, fs.ErrNotExist) {
 			err = nil
 		}
 	}

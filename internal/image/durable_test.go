@@ -24,7 +24,7 @@ func durable(t testing.TB, s *Store) {
 		done := true
 		for _, img := range s.List() {
 			var rec imageRecord
-			_, err := imageKind.Read(s.recordPath(img.ID), &rec)
+			_, err := imageKind.Read(s.disk.recordPath(img.ID), &rec)
 			done = done && err == nil && rec.Durable
 		}
 		if done {
@@ -87,7 +87,7 @@ func TestDurableMarkRacesRemoval(t *testing.T) {
 	if err := s.Sweep(t.Context()); err != nil {
 		t.Error(err)
 	}
-	records, err := os.ReadDir(s.path(recordsDir))
+	records, err := os.ReadDir(s.disk.path(recordsDir))
 	if err != nil || len(records) != 0 || len(s.List()) != 0 || layersOnDisk(t, s) != 0 {
 		t.Errorf("left: records %v, %d layers, images %v, %v", records, layersOnDisk(t, s), s.List(), err)
 	}
@@ -131,12 +131,12 @@ func TestNameForADurableImage(t *testing.T) {
 	durable(t, s)
 	_ = s.Close()
 	s = still(t, root, "one")
-	before, err := os.Stat(s.recordPath(first.ID))
+	before, err := os.Stat(s.disk.recordPath(first.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
 	pull(t, s, host+"/a:v1")
-	if after, err := os.Stat(s.recordPath(first.ID)); err != nil || !os.SameFile(before, after) {
+	if after, err := os.Stat(s.disk.recordPath(first.ID)); err != nil || !os.SameFile(before, after) {
 		t.Errorf("a pull that found all as it was wrote the record again: %v", err)
 	}
 	pull(t, s, host+"/a:v2")

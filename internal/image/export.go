@@ -70,7 +70,7 @@ func (s *Store) Export(ctx context.Context, req ExportRequest, w io.Writer) erro
 func (s *Store) dropRemoved(wanted []*export) error {
 	for _, w := range wanted {
 		if _, there := s.Get(w.img.ID); !there {
-			return s.sweeper().sweep(s.ctx)
+			return s.sweeper.sweep(s.ctx)
 		}
 	}
 	return nil
@@ -151,7 +151,7 @@ func tagsAsked(img Image, ref string) []string {
 
 // exporter writes one archive.
 type exporter struct {
-	*disk
+	disk     *disk
 	gauge    *room.Gauge // of where layers are compressed
 	form     archiveForm
 	compress bool
@@ -221,7 +221,7 @@ func (x *exporter) layer(ctx context.Context, ref layerRef) (ocispec.Descriptor,
 	if desc, there := x.done[key]; there {
 		return desc, nil
 	}
-	src, err := layer.OpenTar(x.path(layersDir, ref.ID))
+	src, err := layer.OpenTar(x.disk.layerDir(ref.ID))
 	if errors.Is(err, layer.ErrNoSkeleton) {
 		return ocispec.Descriptor{}, fail.New(errdefs.ErrFailedPrecondition,
 			"an earlier release of Berth unpacked it, and kept too little to export it: remove the image (`berth image rm`), pull it again, and export it then")
@@ -232,7 +232,7 @@ func (x *exporter) layer(ctx context.Context, ref layerRef) (ocispec.Descriptor,
 	l := &listeners{}
 	defer l.add(x.progress)()
 	l.report(Progress{Layer: ref.DiffID, Total: src.Size, Phase: PhaseExporting})
-	o := &original{ref: ref, dir: x.path(layersDir, ref.ID), tar: src, tell: func(n int64) {
+	o := &original{ref: ref, dir: x.disk.layerDir(ref.ID), tar: src, tell: func(n int64) {
 		l.report(Progress{Layer: ref.DiffID, Done: n, Total: src.Size, Phase: PhaseExporting})
 	}}
 	desc, err := x.place(ctx, o)
@@ -257,7 +257,7 @@ func (x *exporter) place(ctx context.Context, o *original) (ocispec.Descriptor, 
 
 // zipped compresses a layer into a file first: the archive wants its digest and size before its content.
 func (x *exporter) zipped(ctx context.Context, o *original) (desc ocispec.Descriptor, err error) {
-	dir, done, err := x.newIngest("export.ingest")
+	dir, done, err := x.disk.newIngest("export.ingest")
 	if err != nil {
 		return desc, err
 	}

@@ -52,13 +52,13 @@ func TestLargeLayerNeedsNoMemory(t *testing.T) {
 			blob := newBlobReader(all, ocispec.Descriptor{Size: size}, func(int64) {})
 
 			s := open(t, t.TempDir(), withCrew(form.crew))
-			dir, discard, err := s.newIngest("pull.ingest")
+			dir, discard, err := s.disk.newIngest("pull.ingest")
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer discard()
 			highest := watchHeap()
-			_, err = s.inflate(t.Context(), blob, want{desc: blob.desc, diffID: digest.FromBytes(nil)}, dir)
+			_, err = s.pipeline.inflate(t.Context(), blob, want{desc: blob.desc, diffID: digest.FromBytes(nil)}, dir)
 			if top := highest(); top > 24<<20 {
 				t.Errorf("%d MiB of the heap were in use", top>>20)
 			}

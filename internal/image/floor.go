@@ -29,17 +29,17 @@ func (s *settings) limits() layer.Limits {
 // enough refuses work before its first byte is fetched, where less is free already than must stay free. What nobody
 // needs is collected before.
 func enough(ctx context.Context, s *pipeline) error {
-	floor := s.now().floor()
-	if floor.Check(s.root, 0, toMakeRoom) == nil {
+	floor := s.settings().floor()
+	if floor.Check(s.disk.root, 0, toMakeRoom) == nil {
 		return nil
 	}
-	if err := (&sweeper{s.catalog, s.cfg.InUse}).sweep(ctx); err != nil {
-		s.log.Warn("sweep of unused layers, for the disk is nearly full", "error", err)
+	if err := s.sweeper.sweep(ctx); err != nil {
+		s.cfg.Logger.Warn("sweep of unused layers, for the disk is nearly full", "error", err)
 	}
-	return floor.Check(s.root, 0, toMakeRoom)
+	return floor.Check(s.disk.root, 0, toMakeRoom)
 }
 
 // gauge watches the store's file system while something is written there.
 func gauge(s *pipeline) *room.Gauge {
-	return &room.Gauge{Floor: s.now().floor(), Dir: s.root, Remedy: toMakeRoom}
+	return &room.Gauge{Floor: s.settings().floor(), Dir: s.disk.root, Remedy: toMakeRoom}
 }

@@ -109,7 +109,7 @@ func FuzzManifest(f *testing.F) {
 func holds(t *testing.T, c *chooser, found *chosen) {
 	t.Helper()
 	layers, diffs := found.manifest.Layers, found.config.RootFS.DiffIDs
-	if len(layers) != len(diffs) || len(layers) > c.store.now().MaxLayers || len(wantsOf(found)) != len(layers) {
+	if len(layers) != len(diffs) || len(layers) > c.store.settings().MaxLayers || len(wantsOf(found)) != len(layers) {
 		t.Errorf("%d layers, %d diff ids", len(layers), len(diffs))
 	}
 	names, lowers := map[string]bool{}, []string(nil)

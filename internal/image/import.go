@@ -33,26 +33,26 @@ func (s *Store) Import(ctx context.Context, r io.Reader, progress func(Progress)
 	if err := enough(ctx, s.pipeline); err != nil {
 		return nil, failed(op, err)
 	}
-	dir, done, err := s.newIngest("import.ingest")
+	dir, done, err := s.disk.newIngest("import.ingest")
 	if err != nil {
-		return nil, failed(op, s.explain(err))
+		return nil, failed(op, s.disk.explain(err))
 	}
 	defer done()
 	a := &archive{
 		dir:      dir,
 		disk:     gauge(s.pipeline),
-		document: limit.ArchiveDocument.At(max(s.now().MaxConfigBytes, s.now().MaxManifestBytes)),
+		document: limit.ArchiveDocument.At(max(s.pipeline.settings().MaxConfigBytes, s.pipeline.settings().MaxManifestBytes)),
 		files:    map[string]archived{},
 	}
-	if err := a.spool(ctx, r, limit.ArchiveBytes.At(s.now().MaxLayerBytes)); err != nil {
-		s.sweeper().makeRoom(s.ctx, err)
-		return nil, failed(op, s.explain(err))
+	if err := a.spool(ctx, r, limit.ArchiveBytes.At(s.pipeline.settings().MaxLayerBytes)); err != nil {
+		s.sweeper.makeRoom(s.ctx, err)
+		return nil, failed(op, s.disk.explain(err))
 	}
 	p := newReporter(progress)
 	defer p.close()
-	imgs, err := s.importAll(ctx, a, p)
-	s.sweeper().makeRoom(s.ctx, err)
-	return imgs, failed(op, s.explain(err))
+	imgs, err := s.pipeline.importAll(ctx, a, p)
+	s.sweeper.makeRoom(s.ctx, err)
+	return imgs, failed(op, s.disk.explain(err))
 }
 
 func (s *pipeline) importAll(ctx context.Context, a *archive, p *reporter) ([]Image, error) {
@@ -367,7 +367,7 @@ func (a *archive) savedImage(ctx context.Context, s *pipeline, e saveEntry) (*ch
 	if err != nil {
 		return nil, err
 	}
-	if err := limit.ConfigBytes.At(s.now().MaxConfigBytes).Check(int64(len(raw))); err != nil {
+	if err := limit.ConfigBytes.At(s.settings().MaxConfigBytes).Check(int64(len(raw))); err != nil {
 		return nil, fmt.Errorf("config %s: %w", e.Config, err)
 	}
 	f := &chosen{rawConfig: raw}

@@ -47,6 +47,12 @@ func (i *index) having(diff digest.Digest) iter.Seq[*Image] {
 	}
 }
 
+// layer is the record of a layer, empty when there is none.
+func (i *index) layer(id string) layerRecord {
+	rec, _ := i.layers.get(id)
+	return rec
+}
+
 // search is the place of an image among all, or where it would be.
 func (i *index) search(id string) (int, bool) {
 	return slices.BinarySearchFunc(i.images, id, func(img *Image, id string) int { return strings.Compare(img.ID, id) })

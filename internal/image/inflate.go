@@ -122,7 +122,7 @@ func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w want, dir st
 	if program, ok := plain.(*inflate.Stream); ok {
 		defer program.Stop() // who reads ahead of it need not wait for more of the blob
 	}
-	res, err := layer.Unpack(ctx, stream, dir, s.now().limits())
+	res, err := layer.Unpack(ctx, stream, dir, s.settings().limits())
 	if _, ok := plain.(*inflate.Stream); ok {
 		err = s.inflater.judge(ctx, blob, w, result, err)
 	}
@@ -139,7 +139,7 @@ func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w want, dir st
 // inflateConfined has a process unpack a blob, which inflates it too, unless that is for a program: then the process
 // reads what that one writes.
 func inflateConfined(ctx context.Context, s *pipeline, blob *blobReader, w want, dir string) (*made, error) {
-	job := jobOf(s.now())
+	job := jobOf(s.settings())
 	job.Algorithm = w.diffID.Algorithm().String()
 	program, begun := s.inflater.start(ctx, blob, w)
 	if program == nil {

@@ -54,7 +54,7 @@ const testFrom = 256 << 10
 func openGunzip(t *testing.T, p *inflate.Program, changes ...func(*Config)) *Store {
 	t.Helper()
 	s := open(t, t.TempDir(), append(changes, func(cfg *Config) { cfg.Gunzip = p })...)
-	s.inflater.from = testFrom
+	s.pipeline.inflater.from = testFrom
 	return s
 }
 
@@ -169,7 +169,7 @@ func TestProgramFailsInARepair(t *testing.T) {
 	push(t, host+"/large:v1", imageOf(t, largeGz(t, "large")))
 	img := pull(t, s, host+"/large:v1")
 	damage(t, s, img, 0)
-	s.inflater.program = p
+	s.pipeline.inflater.program = p
 	repairs(t, s, 1, true, "")
 	if starts.Load() != 1 || content(t, s, img, "end") != "the end" {
 		t.Errorf("%d starts, the layer's last file has %q", starts.Load(), content(t, s, img, "end"))
@@ -292,7 +292,7 @@ func TestOneDigestForTars(t *testing.T) {
 		desc := ocispec.Descriptor{Digest: c.promised, Size: int64(len(l.blob))}
 		blob := newBlobReader(bytes.NewReader(l.blob), desc, func(int64) {})
 		s := open(t, t.TempDir())
-		plain, err := s.inflater.open(t.Context(), blob, want{})
+		plain, err := s.pipeline.inflater.open(t.Context(), blob, want{})
 		if err != nil {
 			t.Fatal(err)
 		}

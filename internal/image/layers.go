@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -25,9 +24,11 @@ import (
 
 // pipeline brings images in: it fetches, proves and unpacks.
 type pipeline struct {
-	*catalog
-	cfg       Config // what Reconfigure cannot change; the rest is behind now
-	settings  atomic.Pointer[settings]
+	cfg       Config // what Reconfigure cannot change
+	disk      *disk
+	catalog   *catalog
+	sweeper   *sweeper
+	current   current // settings, which Reconfigure changes
 	platform  target
 	layers    flights[*rawLayer] // by flightKey
 	proving   flights[struct{}]  // by flightKey
@@ -39,6 +40,18 @@ type pipeline struct {
 	inflater  inflater
 	unpackers *unpackers // nil where the daemon unpacks
 }
+
+func newPipeline(cfg Config, d *disk, c *catalog, sweeper *sweeper, platform target) *pipeline {
+	s := &pipeline{
+		cfg: cfg, disk: d, catalog: c, sweeper: sweeper, platform: platform,
+		inflater: inflater{cfg.Gunzip, gunzipFrom, cfg.Logger},
+	}
+	s.current.settings.Store(newSettings(cfg, nil))
+	return s
+}
+
+// settings are those in force.
+func (s *pipeline) settings() *settings { return s.current.settings.Load() }
 
 // want is one layer of an image to be had.
 type want struct {
@@ -181,8 +194,8 @@ func fetchFrom(s *pipeline, w want, src source) func(context.Context, *listeners
 
 // holdStanding holds a layer that is there; nil when there is none.
 func holdStanding(s *pipeline, w want) *holding {
-	id, lowers := standing(s.snapshot.Load(), w)
-	id, release := s.holdPresent(id)
+	id, lowers := standing(s.catalog.snapshot(), w)
+	id, release := s.catalog.leases.holdFirst(id)
 	if id == "" {
 		return nil
 	}
@@ -202,7 +215,7 @@ func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *listen
 		}
 	}
 	if raw.result.Unsupported > 0 {
-		s.log.Warn("file system does not keep all extended attributes of a layer", "layer", w.diffID, "lost", raw.result.Unsupported)
+		s.cfg.Logger.Warn("file system does not keep all extended attributes of a layer", "layer", w.diffID, "lost", raw.result.Unsupported)
 	}
 	l.of(w, PhaseDone)(w.desc.Size)
 	return raw, nil
@@ -212,7 +225,7 @@ func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *listen
 // the source has proven to have it, or else from the blob.
 func makeLayer(ctx context.Context, s *pipeline, w want, src source, l *listeners) (*rawLayer, error) {
 	if possesses(s, originOf(s, src, w.desc.Digest), w) {
-		if id, release := s.holdPresent(blobID(w)); id != "" {
+		if id, release := s.catalog.leases.holdFirst(blobID(w)); id != "" {
 			l.of(w, PhaseExists)(w.desc.Size)
 			return &rawLayer{id: id, release: release}, nil
 		}
@@ -261,7 +274,7 @@ func takeTurn(
 		return ctx, src, func() {}, nil
 	}
 	l.of(w, PhaseWaiting)(0)
-	return beginDownload(ctx, s.now().slots, src)
+	return beginDownload(ctx, s.settings().slots, src)
 }
 
 // errLied says that a host served what the digest does not promise, and that there is another to ask.
@@ -272,7 +285,7 @@ func (s *pipeline) ingest(ctx context.Context, w want, src source, tell func(int
 	if err := enough(ctx, s); err != nil {
 		return nil, err
 	}
-	dir, discard, err := s.newIngest("pull.ingest")
+	dir, discard, err := s.disk.newIngest("pull.ingest")
 	if err != nil {
 		return nil, err
 	}
@@ -385,7 +398,7 @@ func settleRaw(ctx context.Context, s *pipeline, w want, h *holding) (*holding, 
 	}
 	s.layers.forget(h.flight)
 	err := at("pull.settle", func() error {
-		return settleLayer(ctx, s, w, h.raw, s.topmostFirst(w.lowers))
+		return settleLayer(ctx, s, w, h.raw, s.disk.topmostFirst(w.lowers))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
@@ -411,7 +424,7 @@ var errTaken = errors.New("the layer was settled elsewhere")
 // finish gives a proven layer its name. It is held for the caller.
 func finish(s *pipeline, raw *rawLayer, w want, settled bool) (id string, release func(), err error) {
 	rec := describeLayer(raw, layerRecord{
-		ID: blobID(w), DiffID: w.diffID, Boot: s.boot,
+		ID: blobID(w), DiffID: w.diffID, Boot: s.cfg.BootID,
 		Blob: w.desc.Digest, BlobSize: w.desc.Size, ProvenBy: s.proofs.of(w.desc.Digest),
 	})
 	if settled {
@@ -420,7 +433,7 @@ func finish(s *pipeline, raw *rawLayer, w want, settled bool) (id string, releas
 	if err := at("pull.describe", func() error { return layerKind.Write(filepath.Join(raw.dir, "layer"), rec) }); err != nil {
 		return "", nil, err
 	}
-	return keepLayer(s.catalog, raw, rec)
+	return s.catalog.keepLayer(raw.dir, raw.discard, rec)
 }
 
 // describeLayer adds to a record what unpacking the layer has told.

@@ -47,6 +47,16 @@ func (l *leases) hold(ids ...string) (release func(), all bool) {
 	return func() { once.Do(func() { l.release(held) }) }, len(held) == len(ids)
 }
 
+// holdFirst holds the first of the ids that is there, "" where none is.
+func (l *leases) holdFirst(ids ...string) (string, func()) {
+	for _, id := range ids {
+		if release, all := l.hold(id); all {
+			return id, release
+		}
+	}
+	return "", nil
+}
+
 func (l *leases) release(held []*lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -45,7 +45,7 @@ func TestUseWaitsForNoChange(t *testing.T) {
 	s := open(t, t.TempDir())
 	img := pull(t, s, host+"/a:v1")
 	durable(t, s)
-	s.mu.Lock() // somebody writes a record
+	s.catalog.mu.Lock() // somebody writes a record
 	used := make(chan error, 1)
 	go func() {
 		_, release, err := s.Use(img.ID)
@@ -62,7 +62,7 @@ func TestUseWaitsForNoChange(t *testing.T) {
 	case <-time.After(patience.For(20 * time.Second)):
 		t.Error("a container that starts waits for a change of the store")
 	}
-	s.mu.Unlock()
+	s.catalog.mu.Unlock()
 }
 
 // TestUseOfWhatGoes uses an image whose layers the sweep is taking, and one that lost a layer.
@@ -72,13 +72,13 @@ func TestUseOfWhatGoes(t *testing.T) {
 	s := open(t, t.TempDir())
 	img := pull(t, s, host+"/a:v1")
 	durable(t, s)
-	if !s.leases.expel(img.Layers[0], s.leases.begin()) {
+	if !s.catalog.leases.expel(img.Layers[0], s.catalog.leases.begin()) {
 		t.Fatal("the layer is used")
 	}
 	if _, _, err := s.Use(img.ID); kindOf(err) != errdefs.ErrNotFound {
 		t.Errorf("used without its layer: %v", err)
 	}
-	s.leases.admit(img.Layers[0])
+	s.catalog.leases.admit(img.Layers[0])
 	_, release, err := s.Use(img.ID)
 	if err != nil {
 		t.Fatal(err)

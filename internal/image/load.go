@@ -27,13 +27,13 @@ type loader struct {
 // load reads what is on disk and returns what removes the directories that are of no use.
 func load(c *catalog) (left []func(), err error) {
 	l := &loader{c: c, dirs: map[string]struct{}{}}
-	ingest, err := os.ReadDir(c.path(ingestDir))
+	ingest, err := os.ReadDir(c.disk.path(ingestDir))
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range ingest {
-		c.active.Store(e.Name(), true)
-		l.left = append(l.left, c.discarder(e.Name()))
+		c.disk.active.Store(e.Name(), true)
+		l.left = append(l.left, c.disk.discarder(e.Name()))
 	}
 	if err := l.layers(); err != nil {
 		return nil, err
@@ -41,8 +41,8 @@ func load(c *catalog) (left []func(), err error) {
 	if err := l.images(); err != nil {
 		return nil, err
 	}
-	markSuspects(c.inventory)
-	c.publish()
+	markSuspects(c.inv)
+	c.inv.publish()
 	return l.left, nil
 }
 
@@ -64,14 +64,20 @@ func readEach(n int, read func(int)) {
 	all.Wait()
 }
 
+// problem notes what cannot be read.
+func (l *loader) problem(f Finding) {
+	l.c.unread[f.Path] = f
+	l.c.disk.log.Error("image store", "image", f.Image, "layer", f.Layer, "problem", f.Problem)
+}
+
 func (l *loader) layers() error {
-	entries, err := os.ReadDir(l.c.path(layersDir))
+	entries, err := os.ReadDir(l.c.disk.path(layersDir))
 	if err != nil {
 		return err
 	}
 	recs, errs := make([]layerRecord, len(entries)), make([]error, len(entries))
 	readEach(len(entries), func(i int) {
-		_, errs[i] = layerKind.Read(l.c.layerRecordPath(entries[i].Name()), &recs[i])
+		_, errs[i] = layerKind.Read(l.c.disk.layerRecordPath(entries[i].Name()), &recs[i])
 	})
 	for i, e := range entries {
 		l.dirs[e.Name()] = struct{}{}
@@ -83,12 +89,12 @@ func (l *loader) layers() error {
 // layer takes over a layer whose record was read, or could not be.
 func (l *loader) layer(id string, rec layerRecord, err error) {
 	problem := func(text string) {
-		l.c.problem(Finding{Layer: id, Path: l.c.path(layersDir, id), Problem: text})
+		l.problem(Finding{Layer: id, Path: l.c.disk.path(layersDir, id), Problem: text})
 	}
 	switch {
 	case torn(err), err == nil && rec.ID == id && !rec.Durable && rec.Boot != l.c.boot:
 		var discard func()
-		err := at("open.layer", func() (err error) { discard, err = l.c.setAside(id); return err })
+		err := at("open.layer", func() (err error) { discard, err = l.c.disk.setAside(id); return err })
 		if err != nil {
 			problem(notDurable + ", and cannot be removed: " + err.Error())
 			return
@@ -100,7 +106,7 @@ func (l *loader) layer(id string, rec layerRecord, err error) {
 	case rec.ID != id:
 		problem("its record is that of " + rec.ID)
 	default:
-		l.c.putLayer(&layerState{layerRecord: rec})
+		l.c.inv.putLayer(&layerState{layerRecord: rec})
 		l.c.leases.admit(id)
 	}
 }
@@ -108,19 +114,19 @@ func (l *loader) layer(id string, rec layerRecord, err error) {
 const notDurable = "it was not on disk yet when the machine went down"
 
 func (l *loader) images() error {
-	entries, err := os.ReadDir(l.c.path(recordsDir))
+	entries, err := os.ReadDir(l.c.disk.path(recordsDir))
 	if err != nil {
 		return err
 	}
 	recs, errs := make([]*imageRecord, len(entries)), make([]error, len(entries))
 	readEach(len(entries), func(i int) {
 		if name := entries[i].Name(); !strings.HasPrefix(name, record.TempPrefix) {
-			recs[i], errs[i] = readImage(l.c.path(recordsDir, name), name)
+			recs[i], errs[i] = readImage(l.c.disk.path(recordsDir, name), name)
 		}
 	})
 	images := map[string]*imageRecord{}
 	for i, e := range entries {
-		path := l.c.path(recordsDir, e.Name())
+		path := l.c.disk.path(recordsDir, e.Name())
 		if strings.HasPrefix(e.Name(), record.TempPrefix) {
 			_ = os.Remove(path)
 			continue
@@ -131,16 +137,16 @@ func (l *loader) images() error {
 	}
 	dedupeTags(images)
 	for _, rec := range images {
-		l.c.putImage(rec)
+		l.c.inv.putImage(rec)
 	}
 	return nil
 }
 
 // image says whether the image of a record that was read, or could not be, is to be served.
 func (l *loader) image(name, path string, rec *imageRecord, err error) bool {
-	problem := func(text string) { l.c.problem(Finding{Image: "sha256:" + name, Path: path, Problem: text}) }
+	problem := func(text string) { l.problem(Finding{Image: "sha256:" + name, Path: path, Problem: text}) }
 	if why := l.useless(rec, err); why != "" {
-		l.c.log.Warn("drop image; the next pull brings it again", "image", name, "why", why)
+		l.c.disk.log.Warn("drop image; the next pull brings it again", "image", name, "why", why)
 		err := at("open.image", func() error { return os.Remove(path) })
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			problem(why + ", and its record cannot be removed: " + err.Error())
@@ -175,7 +181,7 @@ func (l *loader) useless(rec *imageRecord, err error) string {
 // lacking says which layer of an image is there and cannot be used.
 func (l *loader) lacking(rec *imageRecord) error {
 	for _, layer := range rec.Layers {
-		if l.c.present[layer.ID] == nil {
+		if l.c.inv.present[layer.ID] == nil {
 			return fail.New(errdefs.ErrDataLoss,
 				"layer %s cannot be used: pull the image again, or run `berth check --repair`", layer.ID)
 		}

@@ -129,20 +129,20 @@ func changeCost(t *testing.T, images int) uint64 {
 	root := onTmpfs(t)
 	largeStore(t, root, images)
 	s := still(t, root, "bench")
-	repin(s.inventory, pinnedByBench)
-	s.publish()
-	rec := *s.images[s.List()[3].ID]
+	repin(s.catalog.inv, pinnedByBench)
+	s.catalog.inv.publish()
+	rec := *s.catalog.inv.images[s.List()[3].ID]
 	rec.Tags = []string{s.List()[4].RepoTags[0]}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if _, err := s.commit(&rec); err != nil {
+	if _, err := commit(s.catalog, &rec); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Remove(t.Context(), rec.ID); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
-	if _, err := os.Stat(s.recordPath(rec.ID)); !os.IsNotExist(err) || layersOnDisk(t, s) != 10*(images-1) {
+	if _, err := os.Stat(s.disk.recordPath(rec.ID)); !os.IsNotExist(err) || layersOnDisk(t, s) != 10*(images-1) {
 		t.Errorf("%d layers are left, %v", layersOnDisk(t, s), err)
 	}
 	return after.TotalAlloc - before.TotalAlloc

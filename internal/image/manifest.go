@@ -73,7 +73,7 @@ func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int)
 	if err := limit.IndexManifests.Check(int64(c.visited)); err != nil {
 		return nil, err
 	}
-	raw, err := c.read(ctx, desc, limit.ManifestBytes.At(c.store.now().MaxManifestBytes), "manifest")
+	raw, err := c.read(ctx, desc, limit.ManifestBytes.At(c.store.settings().MaxManifestBytes), "manifest")
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (c *chooser) checkManifest(m *ocispec.Manifest) error {
 		return fail.New(errdefs.ErrFailedPrecondition, "it is an artifact of type %q, not a container image",
 			cmp.Or(m.ArtifactType, m.Config.MediaType))
 	}
-	if err := limit.ImageLayers.At(int64(c.store.now().MaxLayers)).Check(int64(len(m.Layers))); err != nil {
+	if err := limit.ImageLayers.At(int64(c.store.settings().MaxLayers)).Check(int64(len(m.Layers))); err != nil {
 		return err
 	}
 	var total int64
@@ -205,7 +205,7 @@ func (c *chooser) checkManifest(m *ocispec.Manifest) error {
 			return fail.New(errdefs.ErrDataLoss, "the sizes of its layers add up to more than any disk")
 		}
 	}
-	return limit.ImageBytes.At(c.store.now().MaxImageBytes).Check(total)
+	return limit.ImageBytes.At(c.store.settings().MaxImageBytes).Check(total)
 }
 
 // agree says whether manifest and config describe the same layers.
@@ -236,7 +236,7 @@ func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 			if raw := knownConfig(c.store, desc.Digest, from); raw != nil {
 				return raw, nil
 			}
-			return c.read(ctx, desc, limit.ConfigBytes.At(c.store.now().MaxConfigBytes), "image config")
+			return c.read(ctx, desc, limit.ConfigBytes.At(c.store.settings().MaxConfigBytes), "image config")
 		}, nil)
 		raw, err := fl.wait(ctx)
 		if err == nil {

@@ -21,19 +21,19 @@ import (
 func unite(
 	ctx context.Context, s *pipeline, rec *imageRecord, wants []want, src source, p *reporter,
 ) (done func(), err error) {
-	old := imageRecordOf(s.catalog, rec.ID)
+	old := s.catalog.record(rec.ID)
 	if old == nil {
 		return func() {}, nil
 	}
-	differ := differing(s.snapshot.Load(), old, rec)
+	differ := differing(s.catalog.snapshot(), old, rec)
 	if !slices.Contains(differ, true) {
 		return func() {}, nil
 	}
 	proven := &repacked{source: src, tars: map[digest.Digest]string{}}
 	plain := make([]want, len(wants))
 	for n, w := range wants {
-		if differ[n] && !digestedHere(s.snapshot.Load(), rec.Layers[n].ID) {
-			dir := s.path(layersDir, rec.Layers[n].ID)
+		if differ[n] && !digestedHere(s.catalog.snapshot(), rec.Layers[n].ID) {
+			dir := s.disk.layerDir(rec.Layers[n].ID)
 			if w, _, err = tarIn(w, dir); err != nil {
 				return func() {}, err
 			}
@@ -74,10 +74,10 @@ func digestedHere(i *index, id string) bool {
 
 // keepsTar says whether a layer has the tar that an image promises.
 func keepsTar(ctx context.Context, s *pipeline, ref layerRef) bool {
-	if digestedHere(s.snapshot.Load(), ref.ID) {
+	if digestedHere(s.catalog.snapshot(), ref.ID) {
 		return true
 	}
-	t, err := openTar(ctx, s.path(layersDir, ref.ID))
+	t, err := openTar(ctx, s.disk.layerDir(ref.ID))
 	if err != nil {
 		return false
 	}

@@ -31,7 +31,7 @@ type origin struct {
 func originOf(s *pipeline, src source, blob digest.Digest) origin {
 	switch r := src.(type) {
 	case registry:
-		if s.now().Possession == PossessionRegistry {
+		if s.settings().Possession == PossessionRegistry {
 			return origin{r.host, true}
 		}
 		return origin{name: r.repository}
@@ -63,7 +63,7 @@ func possesses(s *pipeline, o origin, w want) bool {
 	if o.name == "" || s.proofs.has(o, w.desc.Digest) {
 		return true
 	}
-	for img := range s.snapshot.Load().having(w.diffID) {
+	for img := range s.catalog.snapshot().having(w.diffID) {
 		part := slices.ContainsFunc(img.refs, func(l layerRef) bool { return l.Blob == w.desc.Digest })
 		if part && o.named(img.RepoTags, img.RepoDigests) {
 			return true
@@ -74,7 +74,7 @@ func possesses(s *pipeline, o origin, w want) bool {
 
 // knownConfig is a config that an image of the store has, nil when there is none, or none that the origin has proven.
 func knownConfig(s *pipeline, id digest.Digest, from origin) []byte {
-	img, ok := s.snapshot.Load().findWhole(id.String())
+	img, ok := s.catalog.snapshot().findWhole(id.String())
 	if !ok || img.ID != id.String() {
 		return nil
 	}
@@ -157,7 +157,7 @@ func prove(ctx context.Context, s *pipeline, id string, w want, src source, p *r
 		}
 		// Another's fetch failed for a reason of its own: try with this caller's.
 	}
-	return checkSize(s.snapshot.Load(), id, w)
+	return checkSize(s.catalog.snapshot(), id, w)
 }
 
 // checkSize says whether a manifest gives a blob the size that it had when it was fetched, where the layer knows that.

@@ -182,7 +182,7 @@ func TestRenewLooksAgain(t *testing.T) {
 		"a tag":   {func(r *imageRecord) { r.Tags = append(r.Tags, "host/other:v1") }, false},
 		"all":     {func(r *imageRecord) { r.ID = "sha256:" + strings.Repeat("0", 64) }, false},
 	} {
-		then := *imageRecordOf(s.catalog, img.ID)
+		then := *s.catalog.record(img.ID)
 		then.Layers = slices.Clone(then.Layers)
 		c.edit(&then)
 		found := &chosen{have: &then, done: func() {}}
@@ -281,11 +281,11 @@ func TestProofOfTheMomentBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := s.connect(t.Context(), ref, nil)
+	src, err := s.pipeline.connect(t.Context(), ref, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := want{desc: manifestOf(t, img).Layers[0], diffID: imageRecordOf(s.catalog, pulled.ID).Layers[0].DiffID}
+	w := want{desc: manifestOf(t, img).Layers[0], diffID: s.catalog.record(pulled.ID).Layers[0].DiffID}
 	if err := fetchProof(t.Context(), s.pipeline, w, src, &listeners{}); err != nil || f.blobs() != 0 {
 		t.Errorf("what was proven before the work began is fetched: %v", err)
 	}

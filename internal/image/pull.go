@@ -35,8 +35,8 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	img, err := s.pull(ctx, ref, req)
-	s.sweeper().makeRoom(s.ctx, err)
-	return img, failed(op, s.explain(err))
+	s.sweeper.makeRoom(s.ctx, err)
+	return img, failed(op, s.disk.explain(err))
 }
 
 // bound ends a caller's context with the store.
@@ -50,16 +50,16 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 	p := newReporter(req.Progress)
 	defer p.close()
 	p.report(Progress{Phase: PhaseResolving})
-	reg, err := s.connect(ctx, ref, req.Auth)
+	reg, err := s.pipeline.connect(ctx, ref, req.Auth)
 	if err != nil {
 		return Image{}, err
 	}
 	defer reg.Close()
-	c, err := s.chooser(reg, req.Platform)
+	c, err := s.pipeline.chooser(reg, req.Platform)
 	if err != nil {
 		return Image{}, err
 	}
-	desc, found, err := s.find(ctx, ref, reg, c, req.Namespace)
+	desc, found, err := s.pipeline.find(ctx, ref, reg, c, req.Namespace)
 	if err != nil {
 		return Image{}, err
 	}
@@ -77,7 +77,7 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 			return Image{}, err
 		}
 	}
-	return s.admit(ctx, found, names, reg, p)
+	return s.pipeline.admit(ctx, found, names, reg, p)
 }
 
 func (s *pipeline) chooser(src source, platform string) (*chooser, error) {
@@ -125,7 +125,7 @@ func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source
 	if err != nil {
 		return Image{}, err
 	}
-	return s.commit(rec)
+	return commit(s.catalog, rec)
 }
 
 func wantsOf(found *chosen) []want {
@@ -164,7 +164,7 @@ func (s *pipeline) obtainAll(ctx context.Context, wants []want, src source, p *r
 		p.report(Progress{Layer: w.desc.Digest, Total: w.desc.Size, Phase: PhaseWaiting})
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(s.now().MaxPullLayers)
+	g.SetLimit(s.settings().MaxPullLayers)
 	for i, w := range wants {
 		g.Go(func() (err error) {
 			held[i], err = s.obtain(gctx, w, src, p)
@@ -211,7 +211,7 @@ func (s *pipeline) newRecord(found *chosen, wants []want, ids []string, n names)
 		Choices:  n.choicesBeside(found.descriptor.Digest.String()),
 		Resolved: n.resolved,
 		Manifest: found.descriptor.Digest.String(), Platform: platforms.Format(platformOf(found.config)),
-		Size: uint64(len(found.rawConfig)), Config: found.rawConfig, PulledAt: time.Now().UTC(), Boot: s.boot,
+		Size: uint64(len(found.rawConfig)), Config: found.rawConfig, PulledAt: time.Now().UTC(), Boot: s.cfg.BootID,
 		parsedImage: found.config,
 	}
 	for i, w := range wants {

@@ -58,12 +58,12 @@ func (t *tarStream) Close() error {
 // layer was settled over other ones, and its tar is on the disk. The result is nil when there is no such layer, or none
 // that is whole.
 func rebuild(ctx context.Context, s *pipeline, w want, l *listeners, except string) (*rawLayer, error) {
-	i := s.snapshot.Load()
+	i := s.catalog.snapshot()
 	for _, id := range siblings(i, w, except) {
 		if err := checkSize(i, id, w); err != nil {
 			return nil, err
 		}
-		held, release := s.holdPresent(id)
+		held, release := s.catalog.leases.holdFirst(id)
 		if held == "" {
 			continue
 		}
@@ -79,7 +79,7 @@ func rebuild(ctx context.Context, s *pipeline, w want, l *listeners, except stri
 
 // rebuildFrom unpacks the tar of a layer into a new directory, and proves it by its diff id.
 func rebuildFrom(ctx context.Context, s *pipeline, w want, id string, l *listeners) (raw *rawLayer, err error) {
-	local, src, err := tarIn(w, s.path(layersDir, id))
+	local, src, err := tarIn(w, s.disk.layerDir(id))
 	if err != nil {
 		return nil, err
 	}
@@ -114,12 +114,12 @@ func reportDamage(ctx context.Context, c *catalog, id string, err error) {
 	if k := kindOf(err); k == errdefs.ErrFailedPrecondition || k == errdefs.ErrResourceExhausted {
 		return
 	}
-	if problem := differences(ctx, c.path(layersDir, id)); problem != nil {
+	if problem := differences(ctx, c.disk.layerDir(id)); problem != nil {
 		err = problem
 	}
 	image := ""
 	for _, rec := range c.owners(id) {
 		image = rec.ID
 	}
-	c.log.Error("image store", "image", image, "layer", id, "problem", err.Error())
+	c.disk.log.Error("image store", "image", image, "layer", id, "problem", err.Error())
 }

@@ -73,7 +73,7 @@ func TestRebuildFromADamagedLayer(t *testing.T) {
 			var log bytes.Buffer
 			s := open(t, t.TempDir(), func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 			first := pull(t, s, f.host+"/app:v1")
-			if err := damage(s.path(layersDir, first.Layers[1])); err != nil {
+			if err := damage(s.disk.path(layersDir, first.Layers[1])); err != nil {
 				t.Fatal(err)
 			}
 			f.take()
@@ -157,7 +157,7 @@ func TestLayerOverOtherOnes(t *testing.T) {
 	f.put(t, "v2", imageOf(t, gz(t, folder("d"), file("d/b", "2")), app))
 	s := open(t, t.TempDir())
 	first, second := pull(t, s, f.host+"/app:v1"), pull(t, s, f.host+"/app:v2")
-	c, err := s.chooser(nil, "")
+	c, err := s.pipeline.chooser(nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestLayerOverOtherOnes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reg, err := s.connect(t.Context(), ref, nil)
+	reg, err := s.pipeline.connect(t.Context(), ref, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestLayerOverOtherOnes(t *testing.T) {
 	wants := wantsOf(found)
 	foreseen := &holding{id: first.Layers[1], over: first.Layers[:1], release: func() {}}
 	held := []*holding{holdStanding(s.pipeline, wants[0]), foreseen}
-	ids, err := s.settleAll(t.Context(), wants, held, reg, nil)
+	ids, err := s.pipeline.settleAll(t.Context(), wants, held, reg, nil)
 	for _, h := range held {
 		h.release()
 	}

@@ -68,14 +68,14 @@ func (r registry) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadClo
 }
 
 // connect prepares talking to the registries of ref; it sends nothing yet.
-func (s *Store) connect(ctx context.Context, ref Reference, auth *Auth) (registry, error) {
-	r, err := s.now().remote.Repository(ctx, ref.named, auth)
+func (s *pipeline) connect(ctx context.Context, ref Reference, auth *Auth) (registry, error) {
+	r, err := s.settings().remote.Repository(ctx, ref.named, auth)
 	return registry{r, ref.Host(), ref.Repository()}, err
 }
 
 // find asks what ref names now and chooses the image for a platform, unless the store has that already. A mirror that
 // names what is not to be had, or not what it should be, is passed over.
-func (s *Store) find(
+func (s *pipeline) find(
 	ctx context.Context, ref Reference, reg registry, c *chooser, namespace string,
 ) (desc ocispec.Descriptor, found *chosen, err error) {
 	type answer struct {

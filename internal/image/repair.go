@@ -37,7 +37,7 @@ func (r *repairer) repair(ctx context.Context, id string, found []Finding) {
 }
 
 func (r *repairer) replace(ctx context.Context, id string) error {
-	owners := r.s.owners(id)
+	owners := r.s.catalog.owners(id)
 	if len(owners) == 0 {
 		return r.discard(ctx, id)
 	}
@@ -55,10 +55,10 @@ func (r *repairer) replace(ctx context.Context, id string) error {
 
 // discard removes a layer that no image has: whoever needs it fetches it anew.
 func (r *repairer) discard(ctx context.Context, id string) error {
-	if err := r.s.sweeper().sweep(ctx); err != nil {
+	if err := r.s.sweeper.sweep(ctx); err != nil {
 		return err
 	}
-	if _, there := r.s.snapshot.Load().layers.get(id); there {
+	if _, there := r.s.catalog.snapshot().layers.get(id); there {
 		return errors.New("no image has it, and it goes when no container uses it any more")
 	}
 	return nil
@@ -67,7 +67,7 @@ func (r *repairer) discard(ctx context.Context, id string) error {
 // replaceFor fetches the layer as that of one image, which is held meanwhile, from each repository that it is known
 // from.
 func (r *repairer) replaceFor(ctx context.Context, id string, rec *imageRecord) error {
-	release, _ := r.s.leases.hold(rec.layerIDs()...)
+	release, _ := r.s.catalog.leases.hold(rec.layerIDs()...)
 	defer release()
 	n := slices.Index(rec.layerIDs(), id)
 	if err := r.soundBelow(rec, n); err != nil {
@@ -87,7 +87,7 @@ func (r *repairer) replaceFor(ctx context.Context, id string, rec *imageRecord) 
 
 // soundBelow refuses to settle a layer over one that is damaged: it would take on what is wrong there.
 func (r *repairer) soundBelow(rec *imageRecord, n int) error {
-	if r.s.layerRecord(rec.Layers[n].ID).Chain == "" {
+	if r.s.catalog.snapshot().layer(rec.Layers[n].ID).Chain == "" {
 		return nil
 	}
 	for _, l := range rec.Layers[:n] {
@@ -104,7 +104,7 @@ func (r *repairer) replaceFrom(ctx context.Context, name string, rec *imageRecor
 	if err != nil {
 		return err
 	}
-	reg, err := r.s.connect(ctx, ref, nil)
+	reg, err := r.s.pipeline.connect(ctx, ref, nil)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (r *repairer) replaceFromSibling(ctx context.Context, rec *imageRecord, n i
 // likeBefore makes of a layer that was fetched what may take the place of the damaged one: the same blob, or where the
 // registry serves another one by now, or the damaged one was made of a tar, what the tar unpacks to.
 func (r *repairer) likeBefore(ctx context.Context, raw *rawLayer, w want, id string) (*rawLayer, error) {
-	if old := r.s.layerRecord(id); old.Blob == w.desc.Digest {
+	if old := r.s.catalog.snapshot().layer(id); old.Blob == w.desc.Digest {
 		return raw, nil
 	}
 	defer raw.discard()
@@ -146,13 +146,13 @@ func (r *repairer) likeBefore(ctx context.Context, raw *rawLayer, w want, id str
 	if err != nil {
 		return nil, err
 	}
-	return r.s.ingest(ctx, local, src, func(int64) {})
+	return r.s.pipeline.ingest(ctx, local, src, func(int64) {})
 }
 
 // bring has a layer made, and puts it into the place of layer n of an image.
 func (r *repairer) bring(ctx context.Context, rec *imageRecord, n int, get func() (*rawLayer, error)) error {
 	// A flusher of its own: one that fails here must not hide from the syncer that its layers may not be on the disk.
-	flush, done, err := diskFlusher(r.s.root)
+	flush, done, err := diskFlusher(r.s.disk.root)
 	if err != nil {
 		return err
 	}
@@ -169,19 +169,19 @@ func (r *repairer) bring(ctx context.Context, rec *imageRecord, n int, get func(
 	if err := at("repair.sync", flush); err != nil { // before it has a name: a power cut leaves the one or the other
 		return err
 	}
-	return replaceLayer(r.s.catalog, raw.dir, made)
+	return r.s.catalog.replaceLayer(raw.dir, made)
 }
 
 // locate asks a registry for the manifest of an image, and finds layer n there. A verifier is asked as for any pull.
 func (r *repairer) locate(ctx context.Context, ref Reference, reg registry, rec *imageRecord, n int) (want, error) {
 	desc, err := reg.Resolve(ctx)
 	if err == nil {
-		err = r.s.verify(ctx, Question{Name: ref.String(), Descriptor: desc})
+		err = r.s.pipeline.verify(ctx, Question{Name: ref.String(), Descriptor: desc})
 	}
 	if err != nil {
 		return want{}, err
 	}
-	c, err := r.s.chooser(reg, rec.Platform)
+	c, err := r.s.pipeline.chooser(reg, rec.Platform)
 	if err != nil {
 		return want{}, err
 	}
@@ -200,9 +200,9 @@ func (r *repairer) locate(ctx context.Context, ref Reference, reg registry, rec 
 
 // finish settles a layer that was fetched, if need be, and writes its record.
 func (r *repairer) finish(ctx context.Context, raw *rawLayer, rec *imageRecord, n int) (layerRecord, error) {
-	old := r.s.layerRecord(rec.Layers[n].ID)
+	old := r.s.catalog.snapshot().layer(rec.Layers[n].ID)
 	if old.Chain != "" {
-		lowers := r.s.topmostFirst(rec.layerIDs()[:n])
+		lowers := r.s.disk.topmostFirst(rec.layerIDs()[:n])
 		w := want{desc: ocispec.Descriptor{Digest: old.Blob}, alone: true}
 		if err := at("repair.settle", func() error { return settleLayer(ctx, r.s.pipeline, w, raw, lowers) }); err != nil {
 			return old, err
@@ -211,7 +211,7 @@ func (r *repairer) finish(ctx context.Context, raw *rawLayer, rec *imageRecord, 
 		return old, fail.New(errdefs.ErrDataLoss, "it depends on the layers below it, and did not when it was pulled")
 	}
 	made := describeLayer(raw, layerRecord{
-		ID: old.ID, DiffID: old.DiffID, Chain: old.Chain, Boot: r.s.boot, Durable: true,
+		ID: old.ID, DiffID: old.DiffID, Chain: old.Chain, Boot: r.s.catalog.boot, Durable: true,
 		Blob: old.Blob, BlobSize: old.BlobSize, ProvenBy: old.ProvenBy,
 	})
 	err := at("repair.describe", func() error { return layerKind.Write(filepath.Join(raw.dir, "layer"), made) })

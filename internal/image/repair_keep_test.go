@@ -19,7 +19,7 @@ import (
 // damage changes the file a of the layer at place n of an image.
 func damage(t *testing.T, s *Store, img Image, n int) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(s.layerFS(img.Layers[n]), "a"), []byte("broken"), 0); err != nil {
+	if err := os.WriteFile(filepath.Join(s.disk.layerFS(img.Layers[n]), "a"), []byte("broken"), 0); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -43,7 +43,7 @@ func repairs(t *testing.T, s *Store, layers int, repaired bool, why string) {
 // asides are the trees that a store has put aside.
 func asides(t *testing.T, s *Store) int {
 	t.Helper()
-	entries, err := os.ReadDir(s.path(asideDir))
+	entries, err := os.ReadDir(s.disk.path(asideDir))
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
@@ -192,13 +192,13 @@ func TestRepairSettlesOverSoundLayers(t *testing.T) {
 	s := open(t, t.TempDir())
 	img := pull(t, s, p.host+"/a:v1")
 	durable(t, s)
-	if s.layerRecord(img.Layers[1]).Chain == "" {
+	if s.catalog.snapshot().layer(img.Layers[1]).Chain == "" {
 		t.Fatal("the layer was not settled")
 	}
 	for n := range img.Layers {
 		damage(t, s, img, n)
 	}
-	if got := (&checker{s.catalog, s.cfg.InUse}).lowestFirst(); !slices.Equal(got, img.Layers) {
+	if got := (&checker{s.catalog}).lowestFirst(); !slices.Equal(got, img.Layers) {
 		t.Errorf("checked in the order %v, wanted %v", got, img.Layers)
 	}
 	lost.Store(true)
@@ -222,7 +222,7 @@ func TestRepairAsksTheVerifier(t *testing.T) {
 	img := pull(t, s, host+"/a:v1")
 	durable(t, s)
 	damage(t, s, img, 0)
-	cfg := s.cfg
+	cfg := s.pipeline.cfg
 	cfg.Verifier = refuser{}
 	if err := s.Reconfigure(cfg); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ func TestRepairAfterAPull(t *testing.T) {
 	imgs := []Image{pull(t, s, refs[0]), pull(t, s, refs[1])}
 	durable(t, s)
 	for _, img := range imgs {
-		for _, path := range []string{s.layerRecordPath(img.Layers[0]), s.recordPath(img.ID)} {
+		for _, path := range []string{s.disk.layerRecordPath(img.Layers[0]), s.disk.recordPath(img.ID)} {
 			raw, err := os.ReadFile(path)
 			if err == nil {
 				raw[len(raw)-2] ^= 1
@@ -56,7 +56,7 @@ func TestRepairAfterAPull(t *testing.T) {
 			t.Errorf("%s: %v", ref, ok)
 			continue
 		}
-		if _, err := os.Stat(s.recordPath(img.ID)); err != nil {
+		if _, err := os.Stat(s.disk.recordPath(img.ID)); err != nil {
 			t.Error(err)
 		}
 		if info, err := os.Stat(s.LayerDirs(img)[0]); err != nil || !os.SameFile(info, pulled[i]) {
@@ -109,9 +109,9 @@ func TestChainsAreForgotten(t *testing.T) {
 	if img := pull(t, s, host+"/a:v1"); len(img.Layers) != 2 {
 		t.Errorf("%+v", img)
 	}
-	s.settling.mu.Lock()
-	defer s.settling.mu.Unlock()
-	if n := len(s.settling.byKey); n != 0 {
+	s.pipeline.settling.mu.Lock()
+	defer s.pipeline.settling.mu.Unlock()
+	if n := len(s.pipeline.settling.byKey); n != 0 {
 		t.Errorf("%d chains are remembered", n)
 	}
 }
@@ -138,9 +138,9 @@ func TestWhatAFailedPullLeaves(t *testing.T) {
 	if n := layersOnDisk(t, s); n != 1 {
 		t.Errorf("%d layers after a pull that filled the disk", n)
 	}
-	tuned := *s.now()
+	tuned := *s.pipeline.settings()
 	tuned.MaxLayerBytes = 2 << 20
-	s.settings.Store(&tuned)
+	s.pipeline.current.settings.Store(&tuned)
 	_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/big:v1"})
 	if err == nil || !strings.Contains(err.Error(), "more than the 2097152 bytes allowed") {
 		t.Errorf("%v", err)

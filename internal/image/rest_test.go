@@ -22,7 +22,7 @@ func TestSlowRestIsNotRead(t *testing.T) {
 		sending(1<<10, 50*time.Millisecond)(h, w, r)
 	})
 	s := open(t, t.TempDir())
-	s.look = 100 * time.Millisecond
+	s.pipeline.look = 100 * time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), patience.For(30*time.Second)) // filling one buffer takes as long
 	defer cancel()
 	_, err := s.Pull(ctx, PullRequest{Reference: evil.host + "/evil:v1"})

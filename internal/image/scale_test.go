@@ -123,15 +123,15 @@ func openPinned(b *testing.B, root string) *Store {
 func benchPublish(b *testing.B, s *Store) {
 	b.ReportAllocs()
 	for b.Loop() {
-		s.mu.Lock()
-		s.putLayer(&layerState{layerRecord: layerRecord{ID: "dbench"}})
-		s.publish()
-		s.mu.Unlock()
+		s.catalog.mu.Lock()
+		s.catalog.inv.putLayer(&layerState{layerRecord: layerRecord{ID: "dbench"}})
+		s.catalog.inv.publish()
+		s.catalog.mu.Unlock()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dropLayer("dbench")
-	s.publish()
+	s.catalog.mu.Lock()
+	defer s.catalog.mu.Unlock()
+	s.catalog.inv.dropLayer("dbench")
+	s.catalog.inv.publish()
 }
 
 // cpuTime is what the process has used of the processors.

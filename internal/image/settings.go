@@ -1,6 +1,9 @@
 package image
 
 import (
+	"sync"
+	"sync/atomic"
+
 	"berth/internal/image/remote"
 	"berth/internal/image/slots"
 	"berth/internal/limit"
@@ -48,27 +51,34 @@ func (s *settings) options() options {
 	}
 }
 
-// now are the settings in force.
-func (s *pipeline) now() *settings { return s.settings.Load() }
+// current are the settings in force, which one caller at a time changes.
+type current struct {
+	mu       sync.Mutex // held by who changes them
+	settings atomic.Pointer[settings]
+}
+
+// change puts other settings in force, and has pinned take over the patterns of pinned names that go with them.
+func (c *current) change(cfg Config, pinned func([]string)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settings.Store(newSettings(cfg, c.settings.Load()))
+	pinned(cfg.Pinned)
+}
 
 // Reconfigure takes over all of cfg but Root, Platform, Gunzip, Dirty, InUse, Logger and BootID. A pull under way may
 // go on by what it began with.
-func (s *pipeline) Reconfigure(cfg Config) error {
+func (s *Store) Reconfigure(cfg Config) error {
 	cfg, err := complete(cfg)
 	if err != nil {
 		return failed("reconfigure image store", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.settings.Store(newSettings(cfg, s.now()))
-	repin(s.inventory, cfg.Pinned)
-	s.publish()
+	s.pipeline.current.change(cfg, s.catalog.repin)
 	return nil
 }
 
 // Budgets returns the limits that all pulls of a store share, with what is used of them.
 func Budgets(s *Store) []limit.Budget {
-	now := s.now()
+	now := s.pipeline.settings()
 	return []limit.Budget{
 		limit.Downloads.At(int64(now.MaxParallelLayers)).With(int64(now.slots.Used())),
 		limit.SlowDownloads.With(int64(now.slots.WithoutSlot())),

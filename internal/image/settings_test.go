@@ -13,9 +13,9 @@ import (
 // bare is a pipeline without a store.
 func bare(change func(*Config)) *pipeline {
 	inv := newInventory(nil, func(id string) string { return id })
-	p, cfg := &pipeline{catalog: &catalog{inventory: inv}}, standard("")
+	p, cfg := &pipeline{catalog: &catalog{inv: inv}}, standard("")
 	change(&cfg)
-	p.settings.Store(newSettings(cfg, nil))
+	p.current.settings.Store(newSettings(cfg, nil))
 	return p
 }
 
@@ -47,7 +47,7 @@ func TestSettingsAreKept(t *testing.T) {
 // TestLayersThatTheKernelMounts takes no more layers than an overlay can have, whatever the configuration says.
 func TestLayersThatTheKernelMounts(t *testing.T) {
 	s := open(t, t.TempDir(), func(c *Config) { c.MaxLayers = 512 })
-	if got := s.now().MaxLayers; got != rootfs.MaxLayers {
+	if got := s.pipeline.settings().MaxLayers; got != rootfs.MaxLayers {
 		t.Errorf("an image may have %d layers", got)
 	}
 }

@@ -2,6 +2,7 @@ package image
 
 import (
 	"hash/maphash"
+	"iter"
 	"maps"
 )
 
@@ -19,6 +20,19 @@ type shards[V any] struct{ parts [shardCount]map[string]V }
 func (s *shards[V]) get(key string) (V, bool) {
 	v, ok := s.parts[shardOf(key)][key]
 	return v, ok
+}
+
+// keys are all keys, in no order.
+func (s *shards[V]) keys() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, part := range s.parts {
+			for key := range part {
+				if !yield(key) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // shardEdit makes a changed copy of a map.

@@ -103,9 +103,9 @@ func TestFailureIsShared(t *testing.T) {
 
 // waiting is how many callers wait for the fetch of a blob.
 func waiting(s *Store, blob string) (n int) {
-	s.layers.mu.Lock()
-	defer s.layers.mu.Unlock()
-	for key, fl := range s.layers.byID {
+	s.pipeline.layers.mu.Lock()
+	defer s.pipeline.layers.mu.Unlock()
+	for key, fl := range s.pipeline.layers.byID {
 		if strings.HasPrefix(key, strings.TrimPrefix(blob, "sha256:")+" ") {
 			n += fl.refs
 		}
@@ -117,7 +117,7 @@ func waiting(s *Store, blob string) (n int) {
 func TestCloseWaitsForWhoIsLeft(t *testing.T) {
 	s := open(t, t.TempDir())
 	noticed, last := make(chan struct{}), make(chan struct{})
-	_, _, leave := s.layers.join("layer", nil, func(ctx context.Context, _ *listeners) (*rawLayer, error) {
+	_, _, leave := s.pipeline.layers.join("layer", nil, func(ctx context.Context, _ *listeners) (*rawLayer, error) {
 		<-ctx.Done()
 		close(noticed)
 		<-last

@@ -59,7 +59,7 @@ func TestLayersFollowInAProcess(t *testing.T) {
 	f.put(t, "v1", imageOf(t, base, apart, whiteout, implied))
 	crew := &counted{Crew: testCrew()}
 	s := open(t, t.TempDir(), oneByOne(crew))
-	s.unpackers.spare.lingering = time.Hour
+	s.pipeline.unpackers.spare.lingering = time.Hour
 	img := pull(t, s, f.host+"/app:v1")
 	if n := len(crew.processes()); n != 2 {
 		t.Errorf("%d processes have worked on an image of small layers, not one that unpacked and one that settled", n)
@@ -193,7 +193,7 @@ func TestLayerIsTakenFromItsProcess(t *testing.T) {
 			if text, err := os.ReadFile(out); err == nil && len(text) > 0 {
 				break
 			}
-			if time.Now().After(end) || len(s.unpackers.spare.list()) == 0 {
+			if time.Now().After(end) || len(s.pipeline.unpackers.spare.list()) == 0 {
 				break // it was ended before it had tried, which is as good
 			}
 		}
@@ -230,7 +230,7 @@ func TestProcessThatDiesBetweenLayers(t *testing.T) {
 	crew := &counted{Crew: testCrew()}
 	s := open(t, t.TempDir(), oneByOne(crew))
 	pull(t, s, f.host+"/app:v1")
-	for _, p := range s.unpackers.spare.list() {
+	for _, p := range s.pipeline.unpackers.spare.list() {
 		_ = p.process.Kill()
 		for p.isQuiet() {
 			time.Sleep(time.Millisecond)
@@ -250,7 +250,7 @@ func TestSettlingAfterAnotherFails(t *testing.T) {
 	f.put(t, "v1", img)
 	crew := &counted{Crew: testCrew()}
 	s := open(t, t.TempDir(), oneByOne(crew))
-	s.unpackers.spare.lingering = time.Hour
+	s.pipeline.unpackers.spare.lingering = time.Hour
 	last := manifestOf(t, img).Layers[2].Digest
 	killed := false
 	pulled, err := s.Pull(t.Context(), PullRequest{Reference: f.host + "/app:v1", Progress: func(p Progress) {
@@ -282,13 +282,13 @@ func TestLayerAfterAnotherFails(t *testing.T) {
 	t.Parallel()
 	crew := &counted{Crew: testCrew()}
 	s := open(t, t.TempDir(), withCrew(crew))
-	s.unpackers.spare.lingering = time.Hour
-	job := jobOf(s.now())
+	s.pipeline.unpackers.spare.lingering = time.Hour
+	job := jobOf(s.pipeline.settings())
 	job.Algorithm = "sha256"
 	below := want{desc: ocispec.Descriptor{Digest: digest.FromString("below"), Size: 1000}}
 	w := want{desc: ocispec.Descriptor{Digest: digest.FromString("above"), Size: 1000}, below: []want{below}}
 	unpack := func(w want, kill func()) error {
-		dir, discard, err := s.newIngest("pull.ingest")
+		dir, discard, err := s.disk.newIngest("pull.ingest")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -297,7 +297,7 @@ func TestLayerAfterAnotherFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = s.unpackers.unpack(t.Context(), killing{content, kill}, w, dir, job, func() {})
+		_, err = s.pipeline.unpackers.unpack(t.Context(), killing{content, kill}, w, dir, job, func() {})
 		return err
 	}
 	if err := unpack(below, func() {}); err != nil {

@@ -74,9 +74,9 @@ func TestSlowWideWindow(t *testing.T) {
 
 // receives is how many bytes of the layers on their way are there.
 func (s *Store) receives() (n int64) {
-	s.layers.mu.Lock()
-	defer s.layers.mu.Unlock()
-	for _, fl := range s.layers.byID {
+	s.pipeline.layers.mu.Lock()
+	defer s.pipeline.layers.mu.Unlock()
+	for _, fl := range s.pipeline.layers.byID {
 		fl.listen.mu.Lock()
 		if fl.listen.last.Phase == PhaseDownloading {
 			n += fl.listen.last.Done

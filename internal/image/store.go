@@ -132,14 +132,18 @@ func (i Image) RepoDigest(names ...string) string {
 	return i.ID
 }
 
-// Store is an image store on disk. All methods may be called at once from anywhere.
+// Store is an image store on disk. All methods may be called at once from anywhere. Its parts own their locks: the
+// catalog that of records and layers, the pipeline those of what is on its way.
 type Store struct {
-	*pipeline
-	syncer *syncer
-	work   sync.WaitGroup // what goes on in the background
-	stop   context.CancelFunc
-	ctx    context.Context
-	unsync func() error // ends what the syncer syncs with
+	disk     *disk
+	catalog  *catalog
+	sweeper  *sweeper
+	syncer   *syncer
+	pipeline *pipeline
+	work     sync.WaitGroup // what goes on in the background
+	stop     context.CancelFunc
+	ctx      context.Context
+	unsync   func() error // ends what the syncer syncs with
 }
 
 // Open reads the store at cfg.Root, making it when it is not there. A record that cannot be read stops nothing: Problems
@@ -155,37 +159,32 @@ func Open(cfg Config) (*Store, error) {
 		return nil, failed("open image store", err)
 	}
 	d := &disk{root: cfg.Root, log: cfg.Logger, session: strconv.FormatInt(time.Now().UnixNano(), 36)}
-	c := &catalog{
-		disk: d, boot: cfg.BootID, dirty: cfg.Dirty, inventory: newInventory(cfg.Pinned, d.recordPath),
-		unread: map[string]Finding{},
-	}
+	c := newCatalog(cfg, d)
+	sweeper := &sweeper{c, cfg.InUse}
 	s := &Store{
-		pipeline: &pipeline{
-			catalog: c, cfg: cfg, platform: platform, inflater: inflater{cfg.Gunzip, gunzipFrom, cfg.Logger},
-		},
+		disk: d, catalog: c, sweeper: sweeper, pipeline: newPipeline(cfg, d, c, sweeper, platform),
 		syncer: &syncer{catalog: c, ask: make(chan struct{}, 1)},
 	}
-	s.settings.Store(newSettings(cfg, nil))
 	c.changed = s.syncer.wake
-	for _, dir := range []string{s.path(recordsDir), s.path(layersDir), s.path(ingestDir)} {
+	for _, dir := range []string{s.disk.path(recordsDir), s.disk.path(layersDir), s.disk.path(ingestDir)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, failed("open image store", err)
 		}
 	}
-	if s.unpackers, err = newUnpackers(cfg.Unpackers, s.path(ingestDir)); err != nil {
+	if s.pipeline.unpackers, err = newUnpackers(cfg.Unpackers, s.disk.path(ingestDir)); err != nil {
 		return nil, failed("open image store", err)
 	}
 	if s.syncer.flush, s.unsync, err = diskFlusher(cfg.Root); err != nil {
-		s.unpackers.close()
+		s.pipeline.unpackers.close()
 		return nil, failed("open image store", err)
 	}
 	left, err := load(c)
 	if err != nil {
-		s.unpackers.close()
+		s.pipeline.unpackers.close()
 		return nil, failed("open image store", errors.Join(err, s.unsync()))
 	}
-	for _, l := range s.present {
-		s.proofs.note(l.Blob, l.ProvenBy...)
+	for _, l := range c.inv.present {
+		s.pipeline.proofs.note(l.Blob, l.ProvenBy...)
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.work.Go(func() {
@@ -209,10 +208,10 @@ func (s *Store) Close() error {
 	s.work.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), landing)
 	defer cancel()
-	s.configs.land(ctx)
-	s.proving.land(ctx)
-	s.layers.land(ctx)
-	s.unpackers.close()
+	s.pipeline.configs.land(ctx)
+	s.pipeline.proving.land(ctx)
+	s.pipeline.layers.land(ctx)
+	s.pipeline.unpackers.close()
 	_ = s.unsync()
 	return nil
 }
@@ -253,18 +252,18 @@ func complete(cfg Config) (Config, error) {
 // Get finds an image by name, name@digest, id, bare hex id or the beginning of one that only one image has, of at least
 // 12 digits. It never waits.
 func (s *Store) Get(refOrID string) (Image, bool) {
-	return s.snapshot.Load().find(refOrID)
+	return s.catalog.snapshot().find(refOrID)
 }
 
 // List returns all images, by id. It never waits.
 func (s *Store) List() []Image {
-	return s.snapshot.Load().list()
+	return s.catalog.snapshot().list()
 }
 
 // Usage says what the layers take of the disk, and when that was so. Nothing is walked: each layer was counted when it
 // was unpacked.
 func (s *Store) Usage() (bytes, inodes uint64, at time.Time) {
-	i := s.snapshot.Load()
+	i := s.catalog.snapshot()
 	return i.bytes, i.inodes, i.at
 }
 
@@ -272,15 +271,15 @@ func (s *Store) Usage() (bytes, inodes uint64, at time.Time) {
 // has none. A layer that an image has twice is there once, the topmost: the kernel refuses it twice, and what it brings covers
 // what it brought.
 func (s *Store) LayerDirs(img Image) []string {
-	now, seen := s.snapshot.Load(), map[string]bool{}
+	now, seen := s.catalog.snapshot(), map[string]bool{}
 	var out []string
 	for i := len(img.Layers) - 1; i >= 0; i-- {
 		if seen[img.Layers[i]] {
 			continue
 		}
 		seen[img.Layers[i]] = true
-		out = append(out, s.layerFS(img.Layers[i]))
-		if rec, _ := now.layers.get(img.Layers[i]); rec.Opaque {
+		out = append(out, s.disk.layerFS(img.Layers[i]))
+		if now.layer(img.Layers[i]).Opaque {
 			break
 		}
 	}
@@ -293,17 +292,17 @@ func (s *Store) LayerDirs(img Image) []string {
 func (s *Store) Use(refOrID string) (Image, func(), error) {
 	op := "use image " + refOrID
 	for {
-		now := s.snapshot.Load()
+		now := s.catalog.snapshot()
 		img, ok := now.findWhole(refOrID)
 		if !ok {
 			return Image{}, nil, failed(op, fail.New(errdefs.ErrNotFound, "no such image: pull it first"))
 		}
-		release, all := s.leases.hold(img.Layers...)
+		release, all := s.catalog.leases.hold(img.Layers...)
 		if all {
 			return img, release, nil
 		}
 		release()
-		if s.snapshot.Load() == now { // else it was removed meanwhile
+		if s.catalog.snapshot() == now { // else it was removed meanwhile
 			return Image{}, nil, failed(op, fail.New(errdefs.ErrNotFound, "layers of it are gone: pull it again"))
 		}
 	}

@@ -57,7 +57,7 @@ func nothingInFlight(t testing.TB, s *Store) {
 	t.Helper()
 	// A flight that nobody waits for ends a moment after its last caller, and a round of the syncer when the disk has all.
 	for end := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(20 * time.Millisecond) {
-		left, err := os.ReadDir(s.path(ingestDir))
+		left, err := os.ReadDir(s.disk.path(ingestDir))
 		if err == nil && len(left) == 0 {
 			return
 		}
@@ -70,7 +70,7 @@ func nothingInFlight(t testing.TB, s *Store) {
 
 func layersOnDisk(t testing.TB, s *Store) int {
 	t.Helper()
-	entries, err := os.ReadDir(s.path(layersDir))
+	entries, err := os.ReadDir(s.disk.path(layersDir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +332,7 @@ func TestNamesMoveAndRemove(t *testing.T) {
 			t.Errorf("get %q found %s", ref, got.ID)
 		}
 	}
-	again := open(t, s.cfg.Root) // a second reader of the same files sees the same
+	again := open(t, s.disk.root) // a second reader of the same files sees the same
 	if a, b := s.List(), again.List(); len(a) != 2 || len(b) != 2 || a[0].ID != b[0].ID || len(a[0].RepoTags) != len(b[0].RepoTags) {
 		t.Errorf("%v and %v", a, b)
 	}
@@ -432,14 +432,12 @@ func TestSweepKeepsWhatIsUsed(t *testing.T) {
 	}
 	// A hold that began after the round is kept although the containers were asked before.
 	pull(t, s, host+"/a:v1")
-	s.cfg.InUse = func() (map[string]struct{}, bool) {
+	s.sweeper.inUse = func() (map[string]struct{}, bool) {
 		_, release, err := s.Use(img.ID)
 		if err == nil {
 			release()
 		}
-		s.mu.Lock()
-		_ = s.forgetImageLocked(img.ID)
-		s.mu.Unlock()
+		_, _ = s.catalog.forget(img.ID)
 		return nil, true
 	}
 	if err := s.Sweep(t.Context()); err != nil || layersOnDisk(t, s) != 1 {
@@ -506,14 +504,15 @@ func TestNotDurableIsDroppedByAnotherBoot(t *testing.T) {
 	_ = same.Close()
 	// put the record back to what it was before `same` synced it
 	img, _ := s2.Get(host + "/b:v1")
-	rec, err := whole(s2.disk, s2.images[img.ID])
+	rec, err := whole(s2.disk, s2.catalog.inv.images[img.ID])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := imageKind.Write(s2.recordPath(img.ID), rec); err != nil {
+	if err := imageKind.Write(s2.disk.recordPath(img.ID), rec); err != nil {
 		t.Fatal(err)
 	}
-	if err := layerKind.Write(s2.layerRecordPath(img.Layers[0]), s2.present[img.Layers[0]].layerRecord); err != nil {
+	record := s2.catalog.inv.present[img.Layers[0]].layerRecord
+	if err := layerKind.Write(s2.disk.layerRecordPath(img.Layers[0]), record); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, root, boot("two"))

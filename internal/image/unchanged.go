@@ -19,7 +19,7 @@ func (c *chooser) choice(d digest.Digest) string { return c.platform.name + "@" 
 // neither manifest nor index need be read for that; some registries count how often they are.
 func (c *chooser) unchanged(ref Reference, desc ocispec.Descriptor) *chosen {
 	name, choice := ref.at(desc.Digest), c.choice(desc.Digest)
-	rec, release := holdImage(c.store.catalog, name, func(rec *imageRecord) bool {
+	rec, release := c.store.catalog.holdImage(name, func(rec *imageRecord) bool {
 		led := rec.Manifest == desc.Digest.String() || slices.Contains(rec.Choices, choice)
 		fits := !c.explicit || c.platform.Match(platformOf(rec.parsedImage))
 		return led && fits
@@ -39,11 +39,11 @@ func provenImage(s *pipeline, found *chosen, src source) *chosen {
 	if from.name == "" {
 		return nil
 	}
-	rec := imageRecordOf(s.catalog, id.String())
+	rec := s.catalog.record(id.String())
 	if rec == nil || !from.named(rec.Tags, rec.Digests) {
 		return nil
 	}
-	release, all := s.leases.hold(rec.layerIDs()...)
+	release, all := s.catalog.leases.hold(rec.layerIDs()...)
 	if !all {
 		release()
 		return nil
@@ -60,19 +60,19 @@ func renew(ctx context.Context, s *pipeline, found *chosen, n names, p *reporter
 		return Image{}, false, err
 	}
 	defer unlock()
-	now := imageRecordOf(s.catalog, found.have.ID)
+	now := s.catalog.record(found.have.ID)
 	if now == nil || now != found.have && !sameImage(now, found.have) {
 		return Image{}, false, nil
 	}
 	rec := *found.have
 	rec.Tags, rec.Digests, rec.Choices, rec.Resolved = n.tags, n.digests, n.choicesBeside(rec.Manifest), n.resolved
-	rec.PulledAt, rec.Boot, rec.Durable = time.Now().UTC(), s.boot, false // commit knows whether it is durable
+	rec.PulledAt, rec.Boot, rec.Durable = time.Now().UTC(), s.cfg.BootID, false // commit knows whether it is durable
 	for _, phase := range []string{PhaseExists, PhaseDone} {
 		for _, l := range rec.Layers {
 			p.report(Progress{Layer: l.Blob, Done: l.Size, Total: l.Size, Phase: phase})
 		}
 	}
-	img, err = s.commit(&rec)
+	img, err = commit(s.catalog, &rec)
 	return img, true, err
 }
 

@@ -174,11 +174,11 @@ func TestUnchangedButIncomplete(t *testing.T) {
 	if was := a.take(); !strings.Contains(was, "GET manifests") {
 		t.Errorf("from a repository that has not served it, it asked %s", was)
 	}
-	s.mu.Lock()
-	lost := s.present[got.Layers[1]]
-	s.leases.expel(got.Layers[1], s.leases.begin())
-	s.dropLayer(got.Layers[1])
-	s.mu.Unlock()
+	s.catalog.mu.Lock()
+	lost := s.catalog.inv.present[got.Layers[1]]
+	s.catalog.leases.expel(got.Layers[1], s.catalog.leases.begin())
+	s.catalog.inv.dropLayer(got.Layers[1])
+	s.catalog.mu.Unlock()
 	pull(t, s, at+"/one:v1")
 	if was := a.take(); !strings.Contains(was, "GET blobs") {
 		t.Errorf("without a layer, it asked %s, and lost %v", was, lost.ID)

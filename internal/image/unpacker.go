@@ -31,7 +31,7 @@ func settleLayer(ctx context.Context, s *pipeline, w want, raw *rawLayer, lowers
 	if s.unpackers == nil {
 		return layer.Settle(ctx, raw.dir, raw.result, lowers)
 	}
-	return s.unpackers.settle(ctx, w, raw.dir, raw.result, lowers, jobOf(s.now()))
+	return s.unpackers.settle(ctx, w, raw.dir, raw.result, lowers, jobOf(s.settings()))
 }
 
 // unpackers has a process of its own for each layer that is unpacked or settled.

@@ -203,19 +203,19 @@ func TestUnpackerMemory(t *testing.T) {
 		return strings.NewReader(string(plainLayer(t, items...).blob))
 	}
 	for memory, want := range map[int64]error{0: errdefs.ErrResourceExhausted, 1 << 20: errdefs.ErrResourceExhausted} {
-		dir, discard, err := s.newIngest("pull.ingest")
+		dir, discard, err := s.disk.newIngest("pull.ingest")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer discard()
-		job := jobOf(s.now())
+		job := jobOf(s.pipeline.settings())
 		job.Algorithm = "sha256"
 		if memory > 0 {
 			job.Limits.Memory = memory
 		} else {
 			job.Memory = 50 << 20
 		}
-		_, err = s.unpackers.unpack(t.Context(), blob(), sized(1<<30), dir, job, func() {})
+		_, err = s.pipeline.unpackers.unpack(t.Context(), blob(), sized(1<<30), dir, job, func() {})
 		if !errors.Is(err, want) || memory > 0 && !fail.As[*limit.Error](err) {
 			t.Errorf("%d: %v", memory, err)
 		}
@@ -252,12 +252,12 @@ func TestUnpackersWithoutMounts(t *testing.T) {
 		started.Add(1)
 		return testCrew().Start(args, env, files)
 	})))
-	dir, err := openPlain(s.path(ingestDir))
+	dir, err := openPlain(s.disk.path(ingestDir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.unpackers.close()
-	s.unpackers.ingest, s.unpackers.plain = dir, true
+	s.pipeline.unpackers.close()
+	s.pipeline.unpackers.ingest, s.pipeline.unpackers.plain = dir, true
 	img := pull(t, s, host+"/app:v1")
 	if got := content(t, s, img, "c"); got != "below" || started.Load() != 2 {
 		t.Errorf("the link has %q, %d processes", got, started.Load())

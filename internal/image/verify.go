@@ -14,7 +14,7 @@ import (
 
 // verify asks whether an image may be used, before anything of it is fetched or shared.
 func (s *pipeline) verify(ctx context.Context, q Question) error {
-	verifier := s.now().Verifier
+	verifier := s.settings().Verifier
 	if verifier == nil {
 		return nil
 	}
@@ -25,7 +25,7 @@ func (s *pipeline) verify(ctx context.Context, q Question) error {
 // there does not pull it, so nobody was asked. names are what the user and the kubelet call the image, in this
 // order. An image that no registry has served, but an archive of root's, is not asked about.
 func Confirm(ctx context.Context, s *Store, img Image, namespace string, names ...string) error {
-	verifier := s.now().Verifier
+	verifier := s.pipeline.settings().Verifier
 	if verifier == nil || len(img.RepoDigests) == 0 {
 		return nil
 	}
