@@ -32,7 +32,7 @@ func (m *Monitor) accept() {
 	l := os.NewFile(uintptr(m.cfg.Listener), "listener")
 	rc, err := l.SyscallConn()
 	if err != nil {
-		complain("listen: %v", err)
+		logf("listen: %v", err)
 		return
 	}
 	for {
@@ -43,11 +43,11 @@ func (m *Monitor) accept() {
 			return err != unix.EAGAIN && err != unix.EINTR
 		})
 		if waitErr != nil {
-			complain("accept: %v", waitErr)
+			logf("accept: %v", waitErr)
 			return
 		}
 		if err != nil {
-			complain("accept: %v", err)
+			logf("accept: %v", err)
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -58,9 +58,7 @@ func (m *Monitor) accept() {
 func (c *conn) serve() {
 	defer func() {
 		close(c.gone)
-		c.m.mu.Lock()
-		delete(c.m.subscribers, c)
-		c.m.mu.Unlock()
+		c.m.unsubscribe(c)
 		_ = c.f.Close()
 	}()
 	rc, err := c.f.SyscallConn()
@@ -199,23 +197,23 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 	case wire.Start:
 		return nil, ctr.start(ctx, r.Log)
 	case wire.Signal:
-		return nil, ctr.signal(r.Signal)
+		return nil, ctr.first().signal(r.Signal)
 	case wire.KillAll:
-		return nil, ctr.kill()
+		return nil, ctr.first().kill()
 	case wire.Exec, wire.Session:
 		if r.Op == wire.Session {
 			var end func()
-			ctx, end = c.leash(ctx)
+			ctx, end = c.clientLifetime(ctx)
 			defer end()
 		}
-		reply.Code, err = execution{ctr}.exec(ctx, r.Process, r.Console, three(fds))
+		reply.Code, err = runExec(ctx, ctr, r.Process, r.Console, stdio(fds))
 		if errors.Is(err, errTimeout) {
 			reply.TimedOut, err = true, nil
 		}
 		return nil, err
 	case wire.Attach:
 		used = true
-		f := three(fds)
+		f := stdio(fds)
 		return nil, ctr.out.attach(sink{stdout: f[0], stderr: f[1], notice: f[2]})
 	case wire.Console:
 		return ctr.terminal()
@@ -225,7 +223,7 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 		return nil, ctr.out.log.reopen(r.Log)
 	case wire.Inherit:
 		used = true
-		return nil, heir{ctr}.inherit(fds)
+		return nil, ctr.first().inherit(fds)
 	case wire.Forget:
 		return nil, ctr.forget()
 	}
@@ -235,8 +233,8 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 // hangupGrace is how long a session may go on once nobody is at its streams any more: a shell writes its history.
 const hangupGrace = 10 * time.Second
 
-// leash returns a context that ends a while after the connection, and what gives up waiting for that.
-func (c *conn) leash(ctx context.Context) (context.Context, func()) {
+// clientLifetime returns a context that ends a while after the connection, and what gives up waiting for that.
+func (c *conn) clientLifetime(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {
@@ -253,8 +251,8 @@ func (c *conn) leash(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { cancel(nil) }
 }
 
-// three is a list of up to three descriptors, -1 for those that are missing.
-func three(fds []int) [3]int {
+// stdio is a list of up to three descriptors, -1 for those that are missing.
+func stdio(fds []int) [3]int {
 	out := noFiles
 	copy(out[:], fds)
 	return out
@@ -264,30 +262,8 @@ func three(fds []int) [3]int {
 func (c *conn) hello(r *wire.Request, reply *wire.Reply) error {
 	reply.Version, reply.PID = wire.Version, os.Getpid()
 	if r.Subscribe {
-		c.m.mu.Lock()
-		c.m.subscribers[c] = struct{}{}
-		c.m.mu.Unlock()
+		c.m.subscribe(c)
 	}
 	reply.Containers = c.m.inventory()
 	return nil
-}
-
-// terminal is the master of the container's terminal, as a descriptor of its own: the container may end before it is sent.
-func (c *container) terminal() ([]int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.console == nil {
-		return nil, fmt.Errorf("container %s has no terminal", c.id)
-	}
-	rc, err := c.console.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var fd int
-	var dupErr error
-	err = rc.Control(func(u uintptr) { fd, dupErr = unix.FcntlInt(u, unix.F_DUPFD_CLOEXEC, 0) })
-	if err = errors.Join(err, dupErr); err != nil {
-		return nil, fmt.Errorf("container %s: its terminal: %w", c.id, err)
-	}
-	return []int{fd}, nil
 }

@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroup"
 	"berth/internal/fault"
 	"berth/internal/monitor/wire"
 )
@@ -28,36 +28,127 @@ type container struct {
 	id     string
 	dir    string
 	bundle wire.Bundle
+	groups groups
+	execs  execs
+	out    *output
 	starts chan struct{} // held by the start that is under way
 
 	mu      sync.Mutex // guards what follows
 	state   string     // wire.Created, Running or Exited; "" while it is being created
 	process wire.Process
-	pidfd   int
+	how     process // how the first process is reached
 	started time.Time
 	exit    *wire.Exit
 	oom     oomCounter
-	cgroup2 string // where on the tracking hierarchy its processes are
-	out     *output
 	stdin   int      // our end, which keeps the container from seeing the end of its input; -1 when closed
 	console *os.File // a terminal's master
 	ending  bool     // its end has been seen
-	execs   int
-	left    []*cgroup.Group // of execs that have ended, with what they have left
-	calls   int             // of the runtime, beside a guest
 }
 
 func (m *Monitor) newContainer(id string, b wire.Bundle) *container {
-	c := &container{m: m, id: id, dir: m.dir(id), bundle: b, pidfd: -1, stdin: -1, starts: make(chan struct{}, 1)}
+	c := &container{m: m, id: id, dir: m.dir(id), bundle: b, stdin: -1, starts: make(chan struct{}, 1)}
+	c.groups.id, c.groups.named = id, b.Cgroups
+	c.groups.tracking, c.groups.helpers = m.cfg.Tracking, m.group(id)
+	c.how = newNative(c)
 	c.oom = oomCounter{own: -1, pod: -1}
 	c.out = newOutput(m, id)
 	return c
+}
+
+// first is the container's first process, as it is reached.
+func (c *container) first() process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.how
+}
+
+// born notes the first process of a container that was created, and how it is reached. sandbox is the container in
+// whose sandbox it is, "" where it is a process of this host.
+func (c *container) born(p wire.Process, how process, sandbox string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.process, c.how = p, how
+	c.oom = watchOOM(p.PID, cmp.Or(sandbox, c.id))
+	if sandbox != "" {
+		c.bundle.Sandbox = sandbox
+		if err := saveLocked(c); err != nil { // before the pid: with that another monitor takes it up
+			return err
+		}
+	}
+	if err := writeJSON(filepath.Join(c.dir, pidFile), &c.process); err != nil {
+		return err
+	}
+	c.state = wire.Created
+	return nil
+}
+
+// release lets go of what is held of a container that could not be created.
+func (c *container) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	closeStdinLocked(c)
+	c.oom.close()
+	c.how.close()
+	if c.console != nil {
+		_ = c.console.Close()
+		c.console = nil
+	}
+}
+
+// begun notes when the process was let go, before it is: it may have ended before the runtime returns. The zero time is
+// that it was not.
+func (c *container) begun(log *wire.Log, at time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != wire.Created {
+		return nil
+	}
+	c.started, c.bundle.Log, c.bundle.Started = at, log, 0
+	if !at.IsZero() {
+		c.bundle.Init = executableOf(c.process.PID)
+		c.bundle.Started = at.UnixNano()
+	}
+	return saveLocked(c)
+}
+
+// runs notes that the process was let go.
+func (c *container) runs() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != wire.Created {
+		return
+	}
+	c.state, c.bundle.Init = wire.Running, "" // for a process in a sandbox executes the same for ever
+	if err := saveLocked(c); err != nil {
+		logf("note that %s was started: %v", c.id, err)
+	}
 }
 
 func (c *container) alive() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state != wire.Exited
+}
+
+// over says whether the container's end has been seen.
+func (c *container) over() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ending || c.state == wire.Exited
+}
+
+// waits says whether the container has not been started, nor is it being started.
+func (c *container) waits() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state == wire.Created && c.started.IsZero()
+}
+
+// ownProcess is the process of this host that a living container has.
+func ownProcess(c *container) (wire.Process, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.process, c.bundle.Sandbox == "" && !c.ending && (c.state == wire.Created || c.state == wire.Running)
 }
 
 // wasStarted says whether the process was let go. It may have ended since.
@@ -79,7 +170,8 @@ func (c *container) entry() (wire.Container, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := wire.Container{
-		ID: c.id, State: c.state, Process: c.process, Exit: c.exit, Terminal: c.bundle.Terminal, StdinOnce: c.bundle.StdinOnce && c.bundle.Stdin && !c.bundle.StdinClosed,
+		ID: c.id, State: c.state, Process: c.process, Exit: c.exit, Terminal: c.bundle.Terminal,
+		StdinOnce: c.bundle.StdinOnce && c.bundle.Stdin && !c.bundle.StdinClosed,
 	}
 	if !c.started.IsZero() {
 		e.Started = c.started.UnixNano()
@@ -97,23 +189,6 @@ func (c *container) in(states ...string) error {
 		}
 	}
 	return fmt.Errorf("container %s is %s", c.id, c.state)
-}
-
-// signal sends a signal to the container's first process. One that has ended needs none.
-func (c *container) signal(sig int) error {
-	if sandboxed(c) {
-		return guest{c}.signal(false, sig)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state == wire.Exited || c.pidfd < 0 {
-		return nil
-	}
-	err := unix.PidfdSendSignal(c.pidfd, unix.Signal(sig), nil, 0)
-	if err != nil && err != unix.ESRCH {
-		return fmt.Errorf("send signal %d: %w", sig, err)
-	}
-	return nil
 }
 
 // ended records the end of the container's first process.
@@ -141,13 +216,13 @@ func (c *container) ended(e wire.Exit) {
 // sees to that.
 func recordExit(c *container, e *wire.Exit) {
 	if err := writeJSON(filepath.Join(c.dir, exitFile), e); err != nil {
-		complain("record the exit of %s: %v", c.id, err)
+		logf("record the exit of %s: %v", c.id, err)
 	}
 }
 
 // finish ends what is left of a container whose first process has ended, lets the output run dry, and tells the daemon.
 func finish(c *container, e wire.Exit) {
-	c.killLeft()
+	killLeft(c)
 	c.out.drain()
 	_ = fault.At("monitor.exit.drained")
 	e.Draining = false
@@ -155,49 +230,24 @@ func finish(c *container, e wire.Exit) {
 	c.mu.Lock()
 	c.state, c.exit = wire.Exited, &e
 	c.oom.close()
-	if c.pidfd >= 0 {
-		_ = unix.Close(c.pidfd)
-		c.pidfd = -1
-	}
-	c.closeStdin()
+	c.how.close()
+	closeStdinLocked(c)
 	c.mu.Unlock()
 	if !c.m.tell(c.id, &e) {
-		c.fold(e)
+		fold(c, e)
 	}
 }
 
 // fold writes an exit to where it outlives the boot, since no daemon listens that would.
-func (c *container) fold(e wire.Exit) {
+func fold(c *container, e wire.Exit) {
 	path := filepath.Join(c.m.cfg.Exits, c.id)
 	err := writeJSON(path, &e)
 	if err == nil {
 		err = syncFiles(path, c.m.cfg.Exits)
 	}
 	if err != nil {
-		complain("keep the exit of %s for the next boot: %v", c.id, err)
+		logf("keep the exit of %s for the next boot: %v", c.id, err)
 	}
-}
-
-// mostLeft is how many of the cgroups that earlier execs have left are looked at when one ends.
-const mostLeft = 16
-
-// removeExecs removes the cgroups of an exec that has ended, and those of earlier ones in which a child lived on. Where
-// one still does they stay, for the next exec or the container's end.
-func removeExecs(c *container, groups []*cgroup.Group) {
-	c.mu.Lock()
-	n := min(len(c.left), mostLeft)
-	try := append(c.left[:n:n], groups...)
-	c.left = c.left[n:]
-	c.mu.Unlock()
-	var left []*cgroup.Group
-	for _, g := range try {
-		if errors.Is(g.Remove(), unix.EBUSY) {
-			left = append(left, g)
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.left = append(c.left, left...)
 }
 
 // endStdin lets the container see the end of its input, for good.
@@ -205,19 +255,56 @@ func (c *container) endStdin() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.bundle.StdinClosed = true
-	c.closeStdin()
-	return c.save()
+	closeStdinLocked(c)
+	return saveLocked(c)
 }
 
-// save writes down what a monitor that takes over must know. With c.mu held.
-func (c *container) save() error { return writeJSON(filepath.Join(c.dir, bundleFile), &c.bundle) }
+// saveLocked writes down what a monitor that takes over must know.
+func saveLocked(c *container) error { return writeJSON(filepath.Join(c.dir, bundleFile), &c.bundle) }
 
-// closeStdin lets the container see the end of its input. With c.mu held.
-func (c *container) closeStdin() {
+// closeStdinLocked lets the container see the end of its input.
+func closeStdinLocked(c *container) {
 	if c.stdin >= 0 {
 		_ = unix.Close(c.stdin)
 		c.stdin = -1
 	}
+}
+
+// terminal is the master of the container's terminal, as a descriptor of its own: the container may end before it is
+// sent.
+func (c *container) terminal() ([]int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.console == nil {
+		return nil, fmt.Errorf("container %s has no terminal", c.id)
+	}
+	rc, err := c.console.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var fd int
+	var dupErr error
+	err = rc.Control(func(u uintptr) { fd, dupErr = unix.FcntlInt(u, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(err, dupErr); err != nil {
+		return nil, fmt.Errorf("container %s: its terminal: %w", c.id, err)
+	}
+	return []int{fd}, nil
+}
+
+// takeTerminal takes the terminal's master that the daemon has held while no monitor was there.
+func (c *container) takeTerminal(fd int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.console != nil || c.state == wire.Exited {
+		return unix.Close(fd)
+	}
+	_ = unix.SetNonblock(fd, true)
+	c.console = os.NewFile(uintptr(fd), consoleName)
+	c.out.openFile(1, c.console)
+	if c.state == wire.Running { // else start begins to read
+		c.out.resume()
+	}
+	return nil
 }
 
 // forget lets go of all that is held of the container.
@@ -260,7 +347,7 @@ func syncFiles(paths ...string) error {
 	return nil
 }
 
-// complain writes to the monitor's own log, which a person finds in the pod's run directory.
-func complain(format string, args ...any) {
+// logf writes to the monitor's own log, which a person finds in the pod's run directory.
+func logf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, time.Now().Format(time.RFC3339)+" "+format+"\n", args...)
 }

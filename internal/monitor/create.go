@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
 )
 
@@ -23,37 +22,18 @@ func (m *Monitor) create(ctx context.Context, id string, b wire.Bundle) (wire.Pr
 	if err := m.add(c); err != nil {
 		return wire.Process{}, err
 	}
-	err := birth{c}.make(ctx)
-	if err != nil {
+	if err := makeContainer(ctx, c); err != nil {
 		c.out.close()
-		abandon(c)
+		c.release()
 		m.drop(id)
 		return wire.Process{}, err
 	}
 	return c.process, nil
 }
 
-// birth is a container that is being created.
-type birth struct{ *container }
-
-// abandon lets go of what is held of a container that could not be created.
-func abandon(c *container) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closeStdin()
-	c.oom.close()
-	if c.pidfd >= 0 {
-		_ = unix.Close(c.pidfd)
-		c.pidfd = -1
-	}
-	if c.console != nil {
-		_ = c.console.Close()
-		c.console = nil
-	}
-}
-
-func (c birth) make(ctx context.Context) error {
-	if err := c.save(); err != nil {
+// makeContainer has the runtime create a container. What it has made is gone when it fails.
+func makeContainer(ctx context.Context, c *container) error {
+	if err := writeJSON(filepath.Join(c.dir, bundleFile), &c.bundle); err != nil {
 		return err
 	}
 	j, err := makeJournal(c.dir)
@@ -61,7 +41,7 @@ func (c birth) make(ctx context.Context) error {
 		return err
 	}
 	c.out.log.keep(j)
-	theirs, err := c.openStreams()
+	theirs, err := openStreams(c)
 	defer closeAll(theirs)
 	if err != nil {
 		return err
@@ -85,12 +65,15 @@ func (c birth) make(ctx context.Context) error {
 	argv = append(argv, c.id)
 	c.m.reaper.hold()
 	defer c.m.reaper.release()
-	p := program{argv: argv, dir: c.dir, files: c.give(theirs), own: c.bundle.Owner != nil, group: group, log: filepath.Join(c.dir, "runtime.log")}
-	if err := c.m.run(ctx, p); err != nil {
-		return errors.Join(err, c.clear())
+	p := program{
+		argv: argv, dir: c.dir, files: give(c, theirs), own: c.bundle.Owner != nil, group: group,
+		log: filepath.Join(c.dir, "runtime.log"),
 	}
-	if err := c.adoptChild(tty); err != nil {
-		return errors.Join(err, c.clear())
+	if err := c.m.run(ctx, p); err != nil {
+		return errors.Join(err, c.groups.clear())
+	}
+	if err := adopt(c, tty); err != nil {
+		return errors.Join(err, c.groups.clear())
 	}
 	return nil
 }
@@ -98,7 +81,7 @@ func (c birth) make(ctx context.Context) error {
 // openStreams makes the container's ends of its standard streams. They are FIFOs in the run directory, which the
 // container holds for reading as well as writing: it gets no SIGPIPE when this monitor dies, and another one finds
 // them by name. A terminal has none.
-func (c birth) openStreams() (theirs [3]int, err error) {
+func openStreams(c *container) (theirs [3]int, err error) {
 	theirs = noFiles
 	if c.bundle.Terminal {
 		return theirs, nil
@@ -117,7 +100,7 @@ func (c birth) openStreams() (theirs [3]int, err error) {
 			err = c.out.open(i, path)
 		}
 		if err == nil {
-			theirs[i], err = theirEnd(c.container, i)
+			theirs[i], err = theirEnd(c, i)
 		}
 		if err != nil {
 			return theirs, fmt.Errorf("open FIFO %s: %w", path, err)
@@ -147,8 +130,8 @@ func closeAll(fds [3]int) {
 	}
 }
 
-// adoptChild takes the process that the runtime made as a child of ours.
-func (c birth) adoptChild(tty *console) error {
+// adopt takes the process that the runtime has made: a child of ours, or one in the sandbox of another container.
+func adopt(c *container, tty *console) error {
 	data, err := os.ReadFile(filepath.Join(c.dir, "runtime.pid"))
 	if err != nil {
 		return fmt.Errorf("read the container's pid: %w", err)
@@ -163,33 +146,10 @@ func (c birth) adoptChild(tty *console) error {
 		}
 		c.out.openFile(1, c.console)
 	}
-	if host, p := c.m.hostOf(c.container, pid); host != nil {
-		return guest(c).adopt(host, p)
+	if host, p := c.m.hostOf(c, pid); host != nil {
+		return c.born(p, &sandboxed{c: c}, host.id)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ended := c.m.reaper.claim(pid)
-	c.process = wire.Process{PID: pid}
-	if c.pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
-		c.pidfd = -1 // dead already: ended tells
-	} else if c.process.StartTime, err = StartTime(pid); err != nil {
-		c.process.StartTime = 0
-	}
-	c.cgroup2, _ = cgroup.PathOf(pid, "")
-	c.oom = watchOOM(pid, c.id)
-	if err := writeJSON(filepath.Join(c.dir, pidFile), &c.process); err != nil {
-		return err
-	}
-	c.state = wire.Created
-	go func() {
-		e := <-ended
-		x := wire.Exit{Code: int32(e.code()), FinishedAt: e.at.UnixNano()}
-		if e.status.Signaled() {
-			x.Signal = int(e.status.Signal())
-		}
-		c.ended(x)
-	}()
-	return nil
+	return adoptChild(c, pid)
 }
 
 // start opens the log and lets the process go. One at a time: a daemon that was killed while its request was under
@@ -216,13 +176,11 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 		return err
 	}
 	defer func() { _ = group.Remove() }()
-	files, inside := noFiles, sandboxed(c)
-	if inside {
-		files, err = guest{c}.streams()
-		defer closeAll(files)
-		if err != nil {
-			return err
-		}
+	first := c.first()
+	files, err := first.startStreams()
+	defer closeAll(files)
+	if err != nil {
+		return err
 	}
 	if err := c.begun(log, time.Now()); err != nil {
 		_ = c.begun(log, time.Time{})
@@ -236,32 +194,7 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 		_ = c.begun(log, time.Time{})
 		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state == wire.Created {
-		c.state, c.bundle.Init = wire.Running, "" // for a process in a sandbox executes the same for ever
-		if err := c.save(); err != nil {
-			complain("note that %s was started: %v", c.id, err)
-		}
-	}
-	if inside {
-		go guest{c}.watch()
-	}
+	c.runs()
+	first.started()
 	return nil
-}
-
-// begun notes when the process was let go, before it is: it may have ended before the runtime returns. The zero time is
-// that it was not.
-func (c *container) begun(log *wire.Log, at time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.state != wire.Created {
-		return nil
-	}
-	c.started, c.bundle.Log, c.bundle.Started = at, log, 0
-	if !at.IsZero() {
-		c.bundle.Init = executableOf(c.process.PID)
-		c.bundle.Started = at.UnixNano()
-	}
-	return c.save()
 }

@@ -5,14 +5,18 @@
 // the daemon. When it is killed itself, its containers go on, and another monitor started in the same directory takes
 // over.
 //
-// Its parts, by file:
+// The types to know are Monitor (the process), container (one of the pod's, and its lock), process (how the container's
+// first process is reached: native or sandboxed) and output (what it writes, on its way to the log). The files, in the
+// order in which they read:
 //
-//   - the process: monitor, reaper, program, ignore, init
-//   - containers: container, create, letgo, kill, exec, guest, owner, oom
+//   - the protocol: conn; its messages are package wire
+//   - the monitor: monitor, reaper, program, ignore, init
+//   - containers: container, create, letgo, exec, groups, owner, oom
+//   - processes: process, native, sandboxed
+//   - exits: exits
 //   - streams: output (who takes), window and journal (what was taken), sink (who is attached), console, drain
-//   - logs: log (who writes), logfile, entry
+//   - logs: log (who writes), logfile, entry, limit
 //   - takeover: takeover (containers), recover (logs)
-//   - the protocol: conn
 //
 // There is one for every pod of a node, so its memory counts: standard library and golang.org/x/sys only, and of those
 // what is small. It runs on one core, and one buffer serves all logs.

@@ -2,11 +2,13 @@ package monitor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,19 +22,59 @@ import (
 // one in a sandbox there is the pid in there, too.
 const execPrefix, execLog, execInside = "exec-", ".log", ".inside.pid"
 
-// execution is one exec in a container.
-type execution struct{ *container }
+// execs are the execs of a container.
+type execs struct {
+	mu   sync.Mutex      // guards what follows
+	n    int             // how many there were
+	left []*cgroup.Group // of execs that have ended, with what they have left
+}
 
-// exec runs a process in a running container and waits for its end. When ctx ends first, nothing of it is left. The
+// next is the name of another exec.
+func (e *execs) next() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.n++
+	return execPrefix + strconv.Itoa(e.n)
+}
+
+// had notes that there was an exec of that number.
+func (e *execs) had(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.n = max(e.n, n)
+}
+
+// mostLeft is how many of the cgroups that earlier execs have left are looked at when one ends.
+const mostLeft = 16
+
+// remove removes the cgroups of an exec that has ended, and those of earlier ones in which a child lived on. Where one
+// still does they stay, for the next exec or the container's end.
+func (e *execs) remove(groups []*cgroup.Group) {
+	e.mu.Lock()
+	n := min(len(e.left), mostLeft)
+	try := append(e.left[:n:n], groups...)
+	e.left = e.left[n:]
+	e.mu.Unlock()
+	var left []*cgroup.Group
+	for _, g := range try {
+		if errors.Is(g.Remove(), unix.EBUSY) {
+			left = append(left, g)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.left = append(e.left, left...)
+}
+
+// runExec runs a process in a running container and waits for its end. When ctx ends first, nothing of it is left. The
 // master of its terminal, if it has one, goes to the socket named console.
-func (c execution) exec(ctx context.Context, processFile, console string, fds [3]int) (code int, err error) {
+func runExec(
+	ctx context.Context, c *container, processFile, console string, fds [3]int,
+) (code int, err error) {
 	if err := c.in(wire.Running); err != nil {
 		return 0, err
 	}
-	c.mu.Lock()
-	c.execs++
-	name := execPrefix + strconv.Itoa(c.execs)
-	c.mu.Unlock()
+	name, first := c.execs.next(), c.first()
 	process, pidPath := filepath.Join(c.dir, processFile), filepath.Join(c.dir, name+".pid")
 	logPath, insidePath := filepath.Join(c.dir, name+execLog), filepath.Join(c.dir, name+execInside)
 	defer removeFiles(process, pidPath, insidePath, logPath)
@@ -43,20 +85,22 @@ func (c execution) exec(ctx context.Context, processFile, console string, fds [3
 	if err != nil {
 		return 0, err
 	}
-	sub := c.subgroup(name, group)
-	defer func() { removeExecs(c.container, sub.groups) }()
+	sub := newSubgroup(c, name, group)
+	defer func() { c.execs.remove(sub.groups) }()
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
-	argv = append(argv, "--log", logPath, "--log-format", "json", "exec", "--detach", "--process", process, "--pid-file", pidPath)
+	argv = append(argv, "--log", logPath, "--log-format", "json",
+		"exec", "--detach", "--process", process, "--pid-file", pidPath)
 	if console != "" {
 		argv = append(argv, "--console-socket", console) // below c.dir, where the runtime runs
 	}
-	if sandboxed(c.container) {
-		sub.args = []string{"--internal-pid-file", insidePath}
-		sub.end = func() { guest(c).endExec(insidePath) }
+	if args := first.execArgs(insidePath); args != nil {
+		sub.args = args
 	}
+	sub.end = func() { first.endExec(insidePath) }
 	argv = append(append(argv, sub.args...), c.id)
 	c.m.reaper.hold()
-	if err := c.m.run(ctx, program{argv: argv, dir: c.dir, files: c.give(fds), own: c.bundle.Owner != nil, group: group, log: logPath}); err != nil {
+	p := program{argv: argv, dir: c.dir, files: give(c, fds), own: c.bundle.Owner != nil, group: group, log: logPath}
+	if err := c.m.run(ctx, p); err != nil {
 		c.m.reaper.release()
 		return 0, sub.kill(err)
 	}
@@ -110,14 +154,14 @@ func removeFiles(paths ...string) {
 type subgroup struct {
 	args   []string // for the runtime
 	groups []*cgroup.Group
-	end    func() // kills what is in a sandbox; nil where there is none
+	end    func() // kills what is in a sandbox
 }
 
-// subgroup chooses it. A runtime moves an exec into the container's cgroup, so it must be told of a cgroup below that
-// one; where the runtime leaves the cgroup2 hierarchy alone, the exec stays in the group it was born into.
-func (c execution) subgroup(name string, born *cgroup.Group) subgroup {
+// newSubgroup chooses it. A runtime moves an exec into the container's cgroup, so it must be told of a cgroup below
+// that one; where the runtime leaves the cgroup2 hierarchy alone, the exec stays in the group it was born into.
+func newSubgroup(c *container, name string, born *cgroup.Group) subgroup {
 	s := subgroup{groups: []*cgroup.Group{born}}
-	root, controller := c.execRoot()
+	root, controller := execRoot(c)
 	if root == "" {
 		return s
 	}
@@ -132,12 +176,13 @@ func (c execution) subgroup(name string, born *cgroup.Group) subgroup {
 
 // execRoot is the container's own cgroup, below which a runtime is told to put an exec, and the controller's name
 // before that path where it is one of v1. "" is that an exec stays where it is born.
-func (c execution) execRoot() (root, controller string) {
+func execRoot(c *container) (root, controller string) {
+	cgroup2 := c.groups.tracked()
 	own := strings.TrimPrefix(c.m.group(c.id), c.m.cfg.Tracking)
-	if strings.HasPrefix(c.cgroup2, own+"/") {
+	if strings.HasPrefix(cgroup2, own+"/") {
 		return "", ""
 	}
-	root = c.m.cfg.Tracking + c.cgroup2
+	root = c.m.cfg.Tracking + cgroup2
 	if c.m.cfg.Tracking != "/sys/fs/cgroup" {
 		path, err := cgroup.PathOf(c.process.PID, "pids")
 		if err != nil {
@@ -151,17 +196,17 @@ func (c execution) execRoot() (root, controller string) {
 	return root, controller
 }
 
-// takeOver counts the execs of the last monitor, so that no other gets the name of one, and kills those that were under
-// way: nobody is left whom their end could be told, or who would keep their time. What an exec that had ended has left
-// lives on.
-func (c execution) takeOver() {
-	root, _ := c.execRoot()
+// takeOverExecs counts the execs of the last monitor, so that no other gets the name of one, and kills those that were
+// under way: nobody is left whom their end could be told, or who would keep their time. What an exec that had ended has
+// left lives on.
+func takeOverExecs(c *container) {
+	root, _ := execRoot(c)
 	for _, dir := range []string{c.dir, c.m.group(c.id), root} {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
 			number, _, _ := strings.Cut(strings.TrimPrefix(e.Name(), execPrefix), ".")
 			if n, err := strconv.Atoi(number); err == nil && strings.HasPrefix(e.Name(), execPrefix) {
-				c.execs = max(c.execs, n)
+				c.execs.had(n)
 			}
 		}
 	}
@@ -172,23 +217,21 @@ func (c execution) takeOver() {
 		if root != "" {
 			groups = append(groups, cgroup.At(filepath.Join(root, name)))
 		}
-		go c.endExec(name, groups)
+		go endExec(c, name, groups)
 	}
 }
 
 // endExec kills an exec that the last monitor had under way.
-func (c execution) endExec(name string, groups []*cgroup.Group) {
+func endExec(c *container, name string, groups []*cgroup.Group) {
 	inside := filepath.Join(c.dir, name+execInside)
-	if c.bundle.Sandbox != "" {
-		guest(c).endExec(inside)
-	}
+	c.first().endExec(inside)
 	for _, g := range groups {
 		err := vacate(g)
 		if err == nil {
 			err = g.Remove()
 		}
 		if err != nil {
-			complain("end %s of %s, which the last monitor had under way: %v", name, c.id, err)
+			logf("end %s of %s, which the last monitor had under way: %v", name, c.id, err)
 		}
 	}
 	removeFiles(filepath.Join(c.dir, name+".pid"), inside, filepath.Join(c.dir, name+execLog))
@@ -202,9 +245,7 @@ func (s subgroup) kill(why error, pidfds ...int) error {
 			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 		}
 	}
-	if s.end != nil {
-		s.end()
-	}
+	s.end()
 	for _, g := range s.groups {
 		if err := vacate(g); err != nil {
 			return fmt.Errorf("%w; and something of it is left: %w", why, err)

@@ -76,7 +76,7 @@ func stillWaits(c *container) bool {
 	}
 	group := cgroup.At(filepath.Join(c.m.cfg.Tracking, c.m.cfg.Group, c.id, startGroup))
 	if err := vacate(group); err != nil {
-		complain("end the start of %s by another monitor: %v", c.id, err)
+		logf("end the start of %s by another monitor: %v", c.id, err)
 	}
 	_ = group.Remove()
 	return !hasBegun(c)

@@ -51,7 +51,8 @@ func Run(cfg Config) error {
 	defaultSignals()
 	ignoreSignals()
 	m := &Monitor{
-		cfg: cfg, reaper: newReaper(protect()), containers: map[string]*container{}, subscribers: map[*conn]struct{}{}, done: make(chan struct{}), spare: make(chan *buffer, 1),
+		cfg: cfg, reaper: newReaper(protect()), containers: map[string]*container{},
+		subscribers: map[*conn]struct{}{}, done: make(chan struct{}), spare: make(chan *buffer, 1),
 	}
 	if err := m.introduce(); err != nil {
 		return err
@@ -145,6 +146,35 @@ func (m *Monitor) drop(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.containers, id)
+}
+
+// hostOf is the container whose first process is the one that the runtime names for c, and that process; nil where
+// none is.
+func (m *Monitor) hostOf(c *container, pid int) (*container, wire.Process) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, other := range m.containers {
+		if p, ok := ownProcess(other); other != c && ok && p.PID == pid {
+			began, err := StartTime(pid) // it may have ended just now, and the pid be somebody else's
+			if err == nil && began == p.StartTime {
+				return other, p
+			}
+		}
+	}
+	return nil, wire.Process{}
+}
+
+// subscribe has a daemon be told of exits from now on.
+func (m *Monitor) subscribe(c *conn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.subscribers[c] = struct{}{}
+}
+
+func (m *Monitor) unsubscribe(c *conn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.subscribers, c)
 }
 
 // inventory lists what the monitor holds.

@@ -68,6 +68,44 @@ func newOutput(m *Monitor, ctr string) *output {
 	return &output{log: &logWriter{m: m, ctr: ctr}, dry: make(chan struct{})}
 }
 
+// attach adds a client; its descriptors are closed when the output ends or the client is too slow.
+func (o *output) attach(k sink) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.left == 0 {
+		k.close()
+		return nil
+	}
+	for _, fd := range k.fds() {
+		if fd >= 0 {
+			if err := unix.SetNonblock(fd, true); err != nil {
+				k.close()
+				return err
+			}
+		}
+	}
+	o.sinks = append(o.sinks, &k)
+	return nil
+}
+
+// toSinks gives a piece of stream n to the attached, and drops those that do not keep up.
+func toSinks(o *output, n int, piece []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	kept := o.sinks[:0]
+	for _, k := range o.sinks {
+		switch k.write(n, piece) {
+		case nil:
+			kept = append(kept, k)
+		case unix.EAGAIN:
+			k.drop()
+		default: // it went away
+			k.close()
+		}
+	}
+	o.sinks = kept
+}
+
 // open opens our end of stream n, a FIFO.
 func (o *output) open(n int, path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

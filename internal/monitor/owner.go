@@ -8,7 +8,7 @@ import (
 
 // give lets a process in a user namespace open its standard streams anew, as by /dev/stderr: its runtime cannot give it what
 // is the host's. Streams that lead to the host's /dev/null are left out: that one stays the host's, whatever a runtime tries.
-func (c *container) give(fds [3]int) [3]int {
+func give(c *container, fds [3]int) [3]int {
 	o := c.bundle.Owner
 	if o == nil {
 		return fds

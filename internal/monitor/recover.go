@@ -18,7 +18,7 @@ import (
 func takeUpLog(w *logWriter, l *wire.Log) *logFile {
 	f, err := openLog(l)
 	if err != nil {
-		complain("take over the log: %v", err)
+		logf("take over the log: %v", err)
 		f = &logFile{fd: -1, rate: l.Rate, burst: l.Burst}
 	}
 	bound(w, f)

@@ -1,0 +1,130 @@
+package monitor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"berth/internal/cgroup"
+)
+
+// groups are the cgroups in which processes of a container may be.
+type groups struct {
+	id       string
+	tracking string   // the mount point of the tracking hierarchy
+	helpers  string   // the directory there with the groups of the container's runtime
+	named    []string // directories that the daemon has named
+
+	mu      sync.Mutex // guards cgroup2
+	cgroup2 string     // where on the tracking hierarchy its processes are; "" where none of this host is its own
+}
+
+// follow notes where on the tracking hierarchy a process of the container is.
+func (g *groups) follow(pid int) {
+	path, _ := cgroup.PathOf(pid, "")
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cgroup2 = path
+}
+
+func (g *groups) tracked() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cgroup2
+}
+
+// own are the container's own cgroups in all hierarchies, that is, those named after it: one that is not may have
+// somebody else's processes.
+func (g *groups) own() (all []*cgroup.Group) {
+	for _, dir := range append([]string{g.tracking + g.tracked()}, g.named...) {
+		if strings.Contains(filepath.Base(dir), g.id) {
+			all = append(all, cgroup.At(dir))
+		}
+	}
+	return all
+}
+
+// all are the container's own cgroups and those in which its runtime runs, where processes of the container stay if
+// that runtime leaves the cgroup2 hierarchy alone.
+func (g *groups) all() []*cgroup.Group {
+	all := g.own()
+	subs, _ := os.ReadDir(g.helpers)
+	for _, s := range subs {
+		if s.IsDir() {
+			all = append(all, cgroup.At(filepath.Join(g.helpers, s.Name())))
+		}
+	}
+	return all
+}
+
+// kill kills everything that is in them, but for those that keep says to leave alone.
+func (g *groups) kill(keep func(*cgroup.Group) bool) error {
+	var errs []error
+	for _, one := range g.all() {
+		if !keep(one) {
+			errs = append(errs, one.Kill())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// killLeft kills what the first process has left behind, which is nothing when it had a PID namespace of its own. A
+// runtime's start may be about to return, and does.
+func killLeft(c *container) {
+	err := c.groups.kill(func(g *cgroup.Group) bool { return filepath.Base(g.Path()) == startGroup })
+	if err != nil {
+		logf("kill what %s has left: %v", c.id, err)
+	}
+}
+
+// clear kills everything that is in the container, and what may be left of its creation, and waits until it is gone.
+func (g *groups) clear() error {
+	for end := time.Now().Add(goneTimeout); ; time.Sleep(2 * time.Millisecond) {
+		var left []int
+		for _, one := range g.all() {
+			pids, err := one.Pids()
+			if err == nil && len(pids) > 0 {
+				err = one.Kill()
+			}
+			if err != nil {
+				return err
+			}
+			left = append(left, pids...)
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("processes %v do not die of SIGKILL: they hang in the kernel", left)
+		}
+	}
+}
+
+// StartTime is when a process, or what is left of it, began, in clock ticks after boot: with the pid, it names a process
+// for ever.
+func StartTime(pid int) (uint64, error) {
+	f, err := statFields(pid)
+	if err != nil {
+		return 0, err
+	}
+	if len(f) < 20 {
+		return 0, fmt.Errorf("process %d: its stat file makes no sense", pid)
+	}
+	return strconv.ParseUint(f[19], 10, 64)
+}
+
+// statFields are the fields of a process's stat file behind its name, which may itself hold anything: the first is the
+// state, the third field of proc(5).
+func statFields(pid int) ([]string, error) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil, err
+	}
+	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])), nil
+}

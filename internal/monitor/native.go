@@ -1,0 +1,177 @@
+package monitor
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+	"berth/internal/monitor/wire"
+)
+
+// native is a first process that is one of this host. It is a child of the monitor that has made it; one that takes
+// over holds it by its pidfd.
+type native struct {
+	c *container
+
+	mu     sync.Mutex // guards what follows; taken after the container's
+	pidfd  int        // -1 where there is none
+	closed bool
+}
+
+// inheritTime is how long a monitor that takes over waits for a daemon to hand it the pidfd of a process that is gone.
+const inheritTime = 10 * time.Second
+
+func newNative(c *container) *native { return &native{c: c, pidfd: noFile} }
+
+// adoptChild takes a process that the runtime has made as a child of ours.
+func adoptChild(c *container, pid int) error {
+	n := newNative(c)
+	ended := c.m.reaper.claim(pid)
+	p := wire.Process{PID: pid}
+	if fd, err := unix.PidfdOpen(pid, 0); err == nil { // else it is dead already: ended tells
+		n.pidfd = fd
+		if p.StartTime, err = StartTime(pid); err != nil {
+			p.StartTime = 0
+		}
+	}
+	c.groups.follow(pid)
+	if err := c.born(p, n, ""); err != nil {
+		return err
+	}
+	go func() {
+		e := <-ended
+		x := wire.Exit{Code: int32(e.code()), FinishedAt: e.at.UnixNano()}
+		if e.status.Signaled() {
+			x.Signal = int(e.status.Signal())
+		}
+		c.ended(x)
+	}()
+	return nil
+}
+
+// hold keeps a pidfd, unless there is one, or the process has ended.
+func (n *native) hold(fd int) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.pidfd >= 0 || n.closed {
+		return false
+	}
+	n.pidfd = fd
+	return true
+}
+
+// held says whether there is a pidfd, by which the end of the process will be seen.
+func (n *native) held() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.pidfd >= 0
+}
+
+func (n *native) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	if n.pidfd >= 0 {
+		_ = unix.Close(n.pidfd)
+		n.pidfd = noFile
+	}
+}
+
+func (n *native) signal(sig int) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.pidfd < 0 {
+		return nil
+	}
+	err := unix.PidfdSendSignal(n.pidfd, unix.Signal(sig), nil, 0)
+	if err != nil && err != unix.ESRCH {
+		return fmt.Errorf("send signal %d: %w", sig, err)
+	}
+	return nil
+}
+
+func (n *native) kill() error {
+	return errors.Join(n.signal(int(unix.SIGKILL)), n.c.groups.kill(func(*cgroup.Group) bool { return false }))
+}
+
+func (n *native) startStreams() ([3]int, error) { return noFiles, nil }
+
+func (n *native) started() {}
+
+func (n *native) execArgs(string) []string { return nil }
+
+func (n *native) endExec(string) {}
+
+// takeOver holds a process that another monitor has left, while it lives.
+func (n *native) takeOver() {
+	c := n.c
+	fd, err := unix.PidfdOpen(c.process.PID, 0)
+	if err == nil {
+		if at, err := StartTime(c.process.PID); err != nil || at != c.process.StartTime {
+			_ = unix.Close(fd) // gone, or another process by now
+			fd = noFile
+		}
+	} else {
+		fd = noFile
+	}
+	if fd < 0 {
+		go n.awaitInheritance()
+		return
+	}
+	c.groups.follow(c.process.PID)
+	c.oom = watchOOM(c.process.PID, c.id)
+	n.pidfd = fd
+	takeOverExecs(c)
+	go n.watch(fd)
+}
+
+// watch waits for the end of a process that is not a child.
+func (n *native) watch(pidfd int) {
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(p, -1); err != nil && err != unix.EINTR {
+			logf("watch %s: %v", n.c.id, err)
+			return
+		}
+		if p[0].Revents != 0 {
+			break
+		}
+	}
+	n.c.ended(exitOf(n.c.process, pidfd))
+}
+
+// awaitInheritance gives a daemon the time to hand over a pidfd, and then says honestly that nobody saw the end.
+func (n *native) awaitInheritance() {
+	time.Sleep(inheritTime)
+	n.unseen()
+}
+
+// unseen says honestly that nobody saw the end of the process, unless there is a pidfd that tells.
+func (n *native) unseen() {
+	if !n.held() && n.c.alive() {
+		n.c.ended(unknownExit())
+	}
+}
+
+// inherit takes the pidfd, and the terminal's master, that the daemon has held. No descriptor is that it holds none.
+func (n *native) inherit(fds []int) error {
+	if len(fds) == 0 {
+		go n.unseen()
+		return nil
+	}
+	if len(fds) > 1 {
+		if err := n.c.takeTerminal(fds[1]); err != nil {
+			_ = unix.Close(fds[0])
+			return err
+		}
+	}
+	if n.c.over() || !n.hold(fds[0]) {
+		return unix.Close(fds[0])
+	}
+	go n.watch(fds[0])
+	return nil
+}
