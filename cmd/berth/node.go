@@ -315,7 +315,8 @@ func (s imageSource) Use(asked *runtimeapi.ImageSpec) (pod.Image, func(), error)
 	}
 	names := []string{asked.GetUserSpecifiedImage(), asked.GetImage()}
 	return pod.Image{
-		ID: img.ID, Ref: img.RepoDigest(names...), Config: img.Config.Config, Layers: img.Layers, Dirs: s.store.LayerDirs(img),
+		ID: img.ID, Ref: img.RepoDigest(names...), Config: img.Config.Config, Layers: img.Layers,
+		Dirs: s.store.LayerDirs(img),
 		Confirm: func(ctx context.Context, namespace string) error {
 			return image.Confirm(ctx, s.store, img, namespace, names...)
 		},

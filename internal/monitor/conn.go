@@ -58,7 +58,7 @@ func (m *Monitor) accept() {
 func (c *conn) serve() {
 	defer func() {
 		close(c.gone)
-		c.m.unsubscribe(c)
+		c.m.subscribers.remove(c)
 		_ = c.f.Close()
 	}()
 	rc, err := c.f.SyscallConn()
@@ -262,7 +262,7 @@ func stdio(fds []int) [3]int {
 func (c *conn) hello(r *wire.Request, reply *wire.Reply) error {
 	reply.Version, reply.PID = wire.Version, os.Getpid()
 	if r.Subscribe {
-		c.m.subscribe(c)
+		c.m.subscribers.add(c)
 	}
 	reply.Containers = c.m.inventory()
 	return nil

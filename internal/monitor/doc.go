@@ -9,7 +9,7 @@
 // first process is reached: native or sandboxed) and output (what it writes, on its way to the log). The files, in the
 // order in which they read:
 //
-//   - the protocol: conn; its messages are package wire
+//   - the protocol: conn, subscribers; its messages are package wire
 //   - the monitor: monitor, reaper, program, ignore, init
 //   - containers: container, create, letgo, exec, groups, owner, oom
 //   - processes: process, native, sandboxed

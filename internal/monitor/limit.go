@@ -191,7 +191,7 @@ func afterDrop(w *logWriter, at time.Time) {
 // tellDropped tells the daemon. With writing held.
 func tellDropped(w *logWriter, at time.Time) {
 	w.limit.untold, w.limit.saidAt = false, at
-	publish(w.m, &wire.Reply{Container: w.ctr, Dropped: w.total.read()})
+	w.m.subscribers.publish(&wire.Reply{Container: w.ctr, Dropped: w.total.read()})
 }
 
 // lookLater looks again at what was dropped. With writing held.

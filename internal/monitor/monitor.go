@@ -31,11 +31,12 @@ type Monitor struct {
 	cfg    Config
 	reaper *reaper
 
-	mu          sync.Mutex // guards what follows; taken before a container's
-	containers  map[string]*container
-	subscribers map[*conn]struct{}
-	ending      bool
-	done        chan struct{}
+	subscribers subscribers
+
+	mu         sync.Mutex // guards what follows; taken before a container's
+	containers map[string]*container
+	ending     bool
+	done       chan struct{}
 
 	spare  chan *buffer
 	drains drainer
@@ -51,8 +52,8 @@ func Run(cfg Config) error {
 	defaultSignals()
 	ignoreSignals()
 	m := &Monitor{
-		cfg: cfg, reaper: newReaper(protect()), containers: map[string]*container{},
-		subscribers: map[*conn]struct{}{}, done: make(chan struct{}), spare: make(chan *buffer, 1),
+		cfg: cfg, reaper: newReaper(protect()), containers: map[string]*container{}, done: make(chan struct{}),
+		spare: make(chan *buffer, 1),
 	}
 	if err := m.introduce(); err != nil {
 		return err
@@ -164,19 +165,6 @@ func (m *Monitor) hostOf(c *container, pid int) (*container, wire.Process) {
 	return nil, wire.Process{}
 }
 
-// subscribe has a daemon be told of exits from now on.
-func (m *Monitor) subscribe(c *conn) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.subscribers[c] = struct{}{}
-}
-
-func (m *Monitor) unsubscribe(c *conn) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.subscribers, c)
-}
-
 // inventory lists what the monitor holds.
 func (m *Monitor) inventory() []wire.Container {
 	m.mu.Lock()
@@ -193,20 +181,7 @@ func (m *Monitor) inventory() []wire.Container {
 
 // tell gives an exit to every daemon that listens, and says whether one did.
 func (m *Monitor) tell(id string, e *wire.Exit) bool {
-	return publish(m, &wire.Reply{Container: id, Exit: e})
-}
-
-// publish sends every daemon that listens a message, and says whether there was one.
-func publish(m *Monitor, r *wire.Reply) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	told := false
-	for c := range m.subscribers {
-		if c.send(r) == nil {
-			told = true
-		}
-	}
-	return told
+	return m.subscribers.publish(&wire.Reply{Container: id, Exit: e})
 }
 
 // shutdown ends the monitor unless a container lives.
