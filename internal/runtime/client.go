@@ -176,8 +176,8 @@ const cancelGrace = 5 * time.Second
 // writeTimeout bounds the sending of a request. The socket has room for many, so a monitor that lets it fill up hangs.
 const writeTimeout = time.Second
 
-// patience is how long to wait for what a monitor answers at once.
-func (c *client) patience() time.Duration {
+// quickLimit is how long to wait for what a monitor answers at once.
+func (c *client) quickLimit() time.Duration {
 	if since, _ := c.silence.lasts(); !since.IsZero() {
 		return quickTimeout / 10
 	}
@@ -196,9 +196,18 @@ func (c *client) call(ctx context.Context, q wire.Request, fds ...*os.File) (*wi
 
 // quick is call for what a monitor answers at once.
 func (c *client) quick(ctx context.Context, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.patience(), errNoMonitor)
+	ctx, cancel := context.WithTimeoutCause(ctx, c.quickLimit(), errNoMonitor)
 	defer cancel()
 	return c.call(ctx, q, fds...)
+}
+
+// bound gives an operation its time: one that lasts takes as long as ctx lets it, and the monitor is asked meanwhile
+// whether it is there; others are what it answers at once. done ends both.
+func (c *client) bound(ctx context.Context, op string) (within context.Context, done func()) {
+	if lasting(op) {
+		return ctx, c.company(ctx)
+	}
+	return context.WithTimeoutCause(ctx, c.quickLimit(), errNoMonitor)
 }
 
 // killed says whether the monitor has gone that was not meant to. It asks it: what it closes is seen before its end is, and who writes

@@ -63,7 +63,7 @@ func (r *Runtime) Create(ctx context.Context, pod string, c Create) (Process, er
 	if err != nil {
 		return Process{}, err
 	}
-	l := r.link(pod)
+	l := r.links.get(pod)
 	if m := l.live(); m != nil { // another that is joined holds it then
 		hold(ctx, l, m, wire.Container{
 			ID: c.Container, Process: *reply.Process, Terminal: c.Terminal, StdinOnce: c.StdinOnce && c.Stdin,
@@ -95,7 +95,7 @@ func (l Log) wire() *wire.Log {
 // process in a sandbox, which only the runtime reaches: a monitor that does not answer is replaced for that.
 func (r *Runtime) Signal(ctx context.Context, pod, ctr string, sig int) error {
 	if b, err := r.cfg.bundleOf(pod, ctr); err == nil && b.Sandbox == "" {
-		return signal(&r.cfg, r.link(pod).handles, pod, ctr, sig)
+		return signal(&r.cfg, r.links.get(pod).handles, pod, ctr, sig)
 	}
 	return insist(ctx, r, pod, wire.Request{Op: wire.Signal, Container: ctr, Signal: sig})
 }
@@ -127,7 +127,7 @@ func (r *Runtime) KillAll(ctx context.Context, pod, ctr string) error {
 			return nil
 		}
 	case err == nil: // its process may be in a cgroup that is not its own
-		err = signal(&r.cfg, r.link(pod).handles, pod, ctr, int(unix.SIGKILL))
+		err = signal(&r.cfg, r.links.get(pod).handles, pod, ctr, int(unix.SIGKILL))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -137,7 +137,7 @@ func (r *Runtime) KillAll(ctx context.Context, pod, ctr string) error {
 
 // insist asks a pod's monitor. One that does not answer is replaced, and the next one is asked.
 func insist(ctx context.Context, r *Runtime, pod string, q wire.Request) error {
-	l := r.link(pod)
+	l := r.links.get(pod)
 	c := l.live()
 	_, err := r.call(ctx, pod, q)
 	if !errors.Is(err, errNoMonitor) || ctx.Err() != nil {
@@ -166,7 +166,7 @@ func (r *Runtime) Delete(ctx context.Context, pod, ctr string, h Handler) error 
 	if err := r.KillAll(ctx, pod, ctr); err != nil {
 		return fmt.Errorf("kill container %s: %w", ctr, err)
 	}
-	if err := r.waitExit(ctx, pod, ctr); err != nil {
+	if err := waitExit(ctx, r, pod, ctr); err != nil {
 		return err
 	}
 	if !h.remembers(ctr) { // yet: a runtime that has just been killed may be about to make its directory
@@ -187,15 +187,15 @@ func (r *Runtime) Delete(ctx context.Context, pod, ctr string, h Handler) error 
 		return fmt.Errorf("remove the cgroups of container %s: %w", ctr, err)
 	}
 	_, _ = r.call(ctx, pod, wire.Request{Op: wire.Forget, Container: ctr}) // one that does not hold it says so
-	if l := r.known(pod); l != nil {
+	if l := r.links.known(pod); l != nil {
 		l.handles.forget(ctr)
 	}
 	return removeBundle(dir)
 }
 
 // waitExit waits until the monitor has seen the container's end, so that no exit is lost and a plain delete works.
-func (r *Runtime) waitExit(ctx context.Context, pod, ctr string) error {
-	exit := r.link(pod).handles.exit(ctr)
+func waitExit(ctx context.Context, r *Runtime, pod, ctr string) error {
+	exit := r.links.get(pod).handles.exit(ctr)
 	pause := 2 * time.Millisecond
 	for end := time.Now().Add(deadWait); ; pause = min(2*pause, 100*time.Millisecond) {
 		select {

@@ -45,7 +45,7 @@ func TestFullStateOfKilledMonitors(t *testing.T) {
 		time.Sleep(time.Duration(rand.Intn(100)) * time.Millisecond)
 		g.ok(os.Remove(path))
 		g.within(5*time.Second, "a monitor has taken over", func() bool {
-			_, err := g.client(t.Context(), g.pod)
+			_, err := g.links.monitor(t.Context(), g.pod)
 			return err == nil
 		})
 	}

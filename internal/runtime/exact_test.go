@@ -147,7 +147,7 @@ func (g *rig) strike(ctr string, also func(n int)) (kills int) {
 func (g *rig) succeeded(ctr string, old int) {
 	g.Helper()
 	g.within(10*time.Second, "another monitor takes over", func() bool {
-		c, err := g.client(g.Context(), g.pod)
+		c, err := g.links.monitor(g.Context(), g.pod)
 		return g.told(ctr) || err == nil && c.pid != old && c.pid != 0
 	})
 }
@@ -178,8 +178,8 @@ func TestLogOfAStoppedMonitor(t *testing.T) {
 			break
 		}
 		_ = unix.Kill(g.monitor(), unix.SIGSTOP)
-		c := g.link(g.pod).live()
-		if err := g.link(g.pod).replace(t.Context(), c, ReplacedStop); err != nil {
+		c := g.links.get(g.pod).live()
+		if err := g.links.get(g.pod).replace(t.Context(), c, ReplacedStop); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -191,7 +191,7 @@ func TestLastWordsWithoutMonitor(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("read go; "+numbers(2000), func(c *Create) { c.Stdin = true })
 	p := g.processOf(ctr)
-	l := g.link(g.pod)
+	l := g.links.get(g.pod)
 	l.turn <- struct{}{} // no monitor takes over before this test lets it
 	g.ok(unix.Kill(g.monitor(), unix.SIGKILL))
 	g.within(5*time.Second, "the monitor is gone", func() bool {

@@ -112,7 +112,7 @@ func TestDeleteWithoutMonitor(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("trap '' TERM; sleep 1000 & wait")
 	p := g.processOf(ctr)
-	l := g.unlink(g.pod)
+	l := g.links.remove(g.pod)
 	l.shut().end()
 	g.ok(unix.Kill(g.monitor(), unix.SIGKILL))
 	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))

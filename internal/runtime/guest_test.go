@@ -280,7 +280,7 @@ func TestSweepGuest(t *testing.T) {
 	if f, _ := g.found(c); f.State != Running {
 		t.Fatalf("a sweep ended a container that has a pod: %+v", f)
 	}
-	g.unlink(g.pod).shut() // or another monitor is started for the pod
+	g.links.remove(g.pod).shut() // or another monitor is started for the pod
 	g.ok(g.Sweep(t.Context(), func(string) bool { return false }, handler))
 	if left, _ := filepath.Glob(filepath.Join(g.handler.Root, "*.state")); len(left) > 0 {
 		t.Errorf("after a sweep there is %v", left)

@@ -11,13 +11,13 @@ import (
 
 // Launch makes sure that a pod's monitor runs and answers. The pod's run directory must be there.
 func (r *Runtime) Launch(ctx context.Context, pod string) error {
-	_, err := r.link(pod).connect(ctx)
+	_, err := r.links.get(pod).connect(ctx)
 	return err
 }
 
 // Adopt finds a pod's monitor again, or starts one that takes over what a killed one has left, and tells what it holds.
 func (r *Runtime) Adopt(ctx context.Context, pod string) (Inventory, error) {
-	l := r.link(pod)
+	l := r.links.get(pod)
 	list, err := l.connect(ctx)
 	if err != nil {
 		return Inventory{}, err
@@ -42,7 +42,7 @@ const shutdownTimeout = 2 * time.Second
 // Shutdown ends a pod's monitor, whatever else is in its cgroup, and what may be left of its containers; nil when there is
 // nothing.
 func (r *Runtime) Shutdown(ctx context.Context, pod string) error {
-	l := r.unlink(pod)
+	l := r.links.remove(pod)
 	c := l.shut()
 	// What is joining or starting a monitor sees that by now, and does not leave one behind.
 	wait, cancel := context.WithTimeout(ctx, turnTimeout)

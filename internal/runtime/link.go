@@ -231,7 +231,7 @@ func hold(ctx context.Context, l *link, c *client, e wire.Container) {
 		h.dropped = *e.Dropped
 	}
 	if e.Terminal {
-		ctx, cancel := context.WithTimeoutCause(ctx, c.patience(), errNoMonitor)
+		ctx, cancel := context.WithTimeoutCause(ctx, c.quickLimit(), errNoMonitor)
 		a, err := c.ask(ctx, wire.Request{Op: wire.Console, Container: e.ID})
 		cancel()
 		if err == nil && len(a.fds) == 1 {

@@ -93,7 +93,7 @@ func TestOneMonitor(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("sleep 1000")
 	old := g.monitor()
-	g.unlink(g.pod).shut().end()
+	g.links.remove(g.pod).shut().end()
 	g.ok(os.Remove(filepath.Join(g.cfg.dir(g.pod), "m.sock")))
 	inv, err := g.Adopt(t.Context(), g.pod)
 	g.ok(err)
@@ -178,7 +178,7 @@ func TestSweep(t *testing.T) {
 		t.Errorf("a container that is owned is %+v", f)
 	}
 	g.ok(os.Rename(aside, g.cfg.bundle(g.pod, lost)))
-	g.unlink(g.pod).shut()
+	g.links.remove(g.pod).shut()
 	g.ok(g.Sweep(t.Context(), func(string) bool { return false }, handlers))
 	if left, _ := os.ReadDir(g.handler.Root); len(left) > 0 {
 		t.Errorf("the runtime remembers %v", left)

@@ -86,7 +86,7 @@ func TestLeftWriterLives(t *testing.T) {
 			t.Errorf("%s: the output is %q", how, out)
 		}
 		g.goesOn(how+": the child writes on", file)
-		g.unlink(g.pod).shut().end() // as if this daemon had died
+		g.links.remove(g.pod).shut().end() // as if this daemon had died
 		g.goesOn(how+": the child writes on without a daemon", file)
 		_, err := g.Adopt(t.Context(), g.pod)
 		g.ok(err)

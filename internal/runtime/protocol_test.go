@@ -50,7 +50,7 @@ func converse(g *rig, file string) {
 		g.ok(os.WriteFile(filepath.Join(dir, name), g.must(json.Marshal(v)).([]byte), 0o600))
 	}
 	g.made = append(g.made, ctr)
-	g.unlink(g.pod).shut().end()
+	g.links.remove(g.pod).shut().end()
 	conn := g.must(dial(g.cfg.dir(g.pod))).(*net.UnixConn)
 	defer conn.Close()
 	names := strings.NewReplacer("$CTR", ctr, "$RUNTIME", host.runtime, "$ROOT", g.handler.Root, "$LOGS", g.logs)

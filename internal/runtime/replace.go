@@ -67,9 +67,9 @@ type Silent struct {
 }
 
 // Monitors says which monitors do not answer, and how many were replaced for that. It never waits.
-func (r *links) Monitors() Monitors {
-	m := Monitors{Replaced: r.changes.all()}
-	for _, l := range linksOf(r) {
+func (r *Runtime) Monitors() Monitors {
+	m := Monitors{Replaced: r.links.changes.all()}
+	for _, l := range r.links.list() {
 		since, held := l.silence.lasts()
 		if since.IsZero() {
 			continue
@@ -101,7 +101,7 @@ func tick(cfg *Config) time.Duration {
 const quietTime, lookPause = 5 * time.Minute, time.Minute
 
 // Watch asks monitors that have said nothing for long whether they are there, until ctx ends.
-func (r *links) Watch(ctx context.Context) {
+func (r *Runtime) Watch(ctx context.Context) {
 	ticker := time.NewTicker(lookPause)
 	defer ticker.Stop()
 	for {
@@ -110,7 +110,7 @@ func (r *links) Watch(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		for _, l := range linksOf(r) {
+		for _, l := range r.links.list() {
 			if c := l.live(); c != nil && c.quietFor() >= quietTime && ctx.Err() == nil {
 				_ = c.ping(ctx)
 			}

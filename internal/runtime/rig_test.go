@@ -291,7 +291,7 @@ func (g *rig) killMonitor() {
 	old := g.monitor()
 	g.ok(unix.Kill(old, unix.SIGKILL))
 	g.within(10*time.Second, "another monitor takes over", func() bool {
-		c, err := g.client(g.Context(), g.pod)
+		c, err := g.links.monitor(g.Context(), g.pod)
 		return err == nil && c.pid != old && c.pid != 0
 	})
 }
@@ -299,7 +299,7 @@ func (g *rig) killMonitor() {
 // found is what the monitor says of a container.
 func (g *rig) found(ctr string) (Found, bool) {
 	g.Helper()
-	list, err := g.link(g.pod).connect(g.Context())
+	list, err := g.links.get(g.pod).connect(g.Context())
 	g.ok(err)
 	f, ok := inventoryOf(list).Containers[ctr]
 	return f, ok

@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -127,18 +126,9 @@ type Dropped = wire.Dropped
 
 // Runtime starts monitors and speaks to them. Its methods may be called concurrently.
 type Runtime struct {
-	cfg Config
-	links
+	cfg    Config
+	links  *links
 	drains *drainer
-}
-
-// links are what is kept of each pod.
-type links struct {
-	of      *Config
-	changes *replacements
-
-	mu   sync.Mutex // guards pods
-	pods map[string]*link
 }
 
 // New makes a Runtime. It starts nothing.
@@ -147,50 +137,9 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, fmt.Errorf("the monitor program: %w", err)
 	}
 	r := &Runtime{cfg: cfg}
-	r.of, r.pods, r.changes = &r.cfg, map[string]*link{}, newReplacements()
+	r.links = &links{cfg: &r.cfg, pods: map[string]*link{}, changes: newReplacements()}
 	r.drains = newDrainer(r)
 	return r, nil
-}
-
-// link returns what is kept of a pod.
-func (r *links) link(pod string) *link {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l := r.pods[pod]
-	if l == nil {
-		l = newLink(r.of, pod, r.changes)
-		r.pods[pod] = l
-	}
-	return l
-}
-
-// unlink forgets a pod and returns what was kept of it.
-func (r *links) unlink(pod string) *link {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l := r.pods[pod]
-	delete(r.pods, pod)
-	if l == nil {
-		l = newLink(r.of, pod, r.changes)
-	}
-	return l
-}
-
-// known returns what is kept of a pod, nil where nothing is, as of one that was removed.
-func (r *links) known(pod string) *link {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.pods[pod]
-}
-
-// client returns the connection to a pod's monitor. While another one takes over it waits, as long as a quick call may.
-func (r *links) client(ctx context.Context, pod string) (*client, error) {
-	if l := r.known(pod); l != nil {
-		if c := l.await(ctx); c != nil {
-			return c, nil
-		}
-	}
-	return nil, errNoMonitor
 }
 
 var errNoMonitor = fail.New(errdefs.ErrUnavailable, "the pod's monitor does not answer")
@@ -203,27 +152,22 @@ const mostTries = 3
 
 // call asks a pod's monitor. What is not a matter of time, as a create is, is not waited for long. What a monitor did
 // not get before it was lost, or may be asked for twice, the next one is asked.
-func (r *links) call(ctx context.Context, pod string, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
+func (r *Runtime) call(ctx context.Context, pod string, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
 	for try := 1; ; try++ {
-		reply, err := callOnce(ctx, r, pod, q, fds...)
+		c, err := r.links.monitor(ctx, pod)
+		if err != nil {
+			return nil, fmt.Errorf("%s container %s: %w", q.Op, q.Container, err)
+		}
+		within, done := c.bound(ctx, q.Op)
+		a, err := c.ask(within, q, fds...)
+		done()
+		closeFiles(a.fds)
 		var unsent unsentError
 		again := errors.As(err, &unsent) || errors.Is(err, errLost) && !lasting(q.Op)
 		if !again || try == mostTries || ctx.Err() != nil {
-			return reply, err
+			return a.Reply, err
 		}
 	}
-}
-
-func callOnce(ctx context.Context, r *links, pod string, q wire.Request, fds ...*os.File) (*wire.Reply, error) {
-	c, err := r.client(ctx, pod)
-	if err != nil {
-		return nil, fmt.Errorf("%s container %s: %w", q.Op, q.Container, err)
-	}
-	if lasting(q.Op) {
-		defer c.company(ctx)()
-		return c.call(ctx, q, fds...)
-	}
-	return c.quick(ctx, q, fds...)
 }
 
 func exitOf(e *wire.Exit) *Exit {
@@ -248,15 +192,4 @@ func inventoryOf(list []wire.Container) Inventory {
 		inv.Containers[c.ID] = f
 	}
 	return inv
-}
-
-// linksOf lists what is kept of each pod.
-func linksOf(r *links) []*link {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	list := make([]*link, 0, len(r.pods))
-	for _, l := range r.pods {
-		list = append(list, l)
-	}
-	return list
 }

@@ -205,7 +205,7 @@ func TestSessionWhoseDaemonGoes(t *testing.T) {
 		ended <- err
 	}()
 	g.within(5*time.Second, "it runs", func() bool { return out.String() == "on\n" && g.alive("sleep", "3001") })
-	c := g.must(g.client(t.Context(), g.pod)).(*client)
+	c := g.must(g.links.monitor(t.Context(), g.pod)).(*client)
 	c.end()
 	if err := <-ended; err == nil {
 		t.Error("it ended well")
@@ -214,7 +214,7 @@ func TestSessionWhoseDaemonGoes(t *testing.T) {
 		t.Error("it was killed at once")
 	}
 	g.within(hangupGrace+5*time.Second, "it is killed", func() bool { return !g.alive("sleep", "3001") })
-	g.must(g.link(g.pod).connect(t.Context()))
+	g.must(g.links.get(g.pod).connect(t.Context()))
 }
 
 // TestSessionsLeaveNoDescriptor counts them.

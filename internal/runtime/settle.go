@@ -27,7 +27,7 @@ const (
 // know either, or there is none, the exit is what the kernel or a file tells, else unknown. The error is that of ctx,
 // or says what is left of the container and cannot be ended.
 func (r *Runtime) Settle(ctx context.Context, pod, ctr string) error {
-	l := r.link(pod)
+	l := r.links.get(pod)
 	exit := l.handles.exit(ctr)
 	if err := awaitEnd(ctx, &r.cfg, l.handles, pod, ctr); err != nil || closed(exit) {
 		return err

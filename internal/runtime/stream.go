@@ -135,7 +135,7 @@ func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 			_ = pr.Close() // so that the monitor sees that nobody reads
 		})
 	}
-	c, err := r.client(ctx, pod)
+	c, err := r.links.monitor(ctx, pod)
 	if err != nil {
 		return fmt.Errorf("attach container %s: %w", ctr, err)
 	}
@@ -220,7 +220,7 @@ func feed(ctx context.Context, r *Runtime, pod, ctr string, in io.Reader) (io.Cl
 // closeStdin lets the container see the end of its input, also while another monitor takes over.
 func closeStdin(ctx context.Context, r *Runtime, pod, ctr string) {
 	for range 50 {
-		l := r.known(pod)
+		l := r.links.known(pod)
 		if l == nil {
 			return // the pod was removed
 		}
@@ -239,11 +239,11 @@ func closeStdin(ctx context.Context, r *Runtime, pod, ctr string) {
 
 // Console returns the master of a container's terminal, for the caller to close.
 func (r *Runtime) Console(ctx context.Context, pod, ctr string) (*os.File, error) {
-	cl, err := r.client(ctx, pod)
+	cl, err := r.links.monitor(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, cl.patience(), errNoMonitor)
+	ctx, cancel := context.WithTimeoutCause(ctx, cl.quickLimit(), errNoMonitor)
 	defer cancel()
 	a, err := cl.ask(ctx, wire.Request{Op: wire.Console, Container: ctr})
 	if err != nil {

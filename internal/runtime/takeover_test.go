@@ -89,7 +89,7 @@ func TestTerminalOfAKilledMonitor(t *testing.T) {
 			console, err := g.Console(t.Context(), g.pod, tty)
 			if err == nil {
 				g.ok(console.Close())
-				c, err := g.client(t.Context(), g.pod)
+				c, err := g.links.monitor(t.Context(), g.pod)
 				another = err == nil && c.pid != old
 			} else if strings.Contains(err.Error(), "no terminal") || time.Now().After(end) {
 				t.Fatal(err)
@@ -112,7 +112,7 @@ func TestExitWithoutMonitor(t *testing.T) {
 	g.hasSaid(ctr, "on")
 	g.hasSaid(killed, "on")
 	p, q := g.processOf(ctr), g.processOf(killed)
-	l := g.link(g.pod)
+	l := g.links.get(g.pod)
 	l.turn <- struct{}{} // no monitor takes over before this test lets it
 	g.ok(unix.Kill(g.monitor(), unix.SIGKILL))
 	g.within(5*time.Second, "the monitor is gone", func() bool { pids, _ := g.cfg.monitorGroup(g.pod).Pids(); return len(pids) == 0 })
@@ -154,7 +154,7 @@ func TestDaemonKilled(t *testing.T) {
 	runs, ends := g.run("echo on; sleep 1000"), g.run("trap 'exit 4' TERM; echo on; while :; do usleep 10000; done")
 	g.hasSaid(runs, "on")
 	g.hasSaid(ends, "on")
-	l := g.unlink(g.pod)
+	l := g.links.remove(g.pod)
 	syscall.ForkLock.RLock() // a process that is just being begun would have the connection, too
 	l.shut().end()           // as if this process had been killed
 	syscall.ForkLock.RUnlock()
@@ -283,7 +283,7 @@ func TestInputOfAPodThatWasRemoved(t *testing.T) {
 	if took := time.Since(began); took > 4*time.Second { // to try for long takes five
 		t.Errorf("it took %v", took)
 	}
-	if l := g.known(g.pod); l != nil {
+	if l := g.links.known(g.pod); l != nil {
 		t.Error("the pod is known again")
 	}
 }

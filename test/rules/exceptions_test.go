@@ -29,7 +29,6 @@ var largeByEmbedding = map[string]int{
 	"internal/pod.pod":         24,
 	"internal/pod.recovery":    32,
 	"internal/pod.sweeper":     42,
-	"internal/runtime.Runtime": 24,
 	"internal/systemd.homing":  25,
 }
 
@@ -102,7 +101,6 @@ var retiredInUse = map[string]int{
 	"internal/pod.persistence":       1,
 	"internal/pod.telling":           1,
 	"internal/pod.told":              1,
-	"internal/runtime.patience":      1,
 	"internal/spec.Home":             1,
 	"internal/spec.home":             2,
 	"internal/supervisor.patience":   1,
