@@ -203,7 +203,7 @@ func (c *client) quick(ctx context.Context, q wire.Request, fds ...*os.File) (*w
 
 // bound gives an operation its time: one that lasts takes as long as ctx lets it, and the monitor is asked meanwhile
 // whether it is there; others are what it answers at once. done ends both.
-func (c *client) bound(ctx context.Context, op string) (within context.Context, done func()) {
+func bound(ctx context.Context, c *client, op string) (within context.Context, done func()) {
 	if lasting(op) {
 		return ctx, c.company(ctx)
 	}

@@ -158,7 +158,7 @@ func (r *Runtime) call(ctx context.Context, pod string, q wire.Request, fds ...*
 		if err != nil {
 			return nil, fmt.Errorf("%s container %s: %w", q.Op, q.Container, err)
 		}
-		within, done := c.bound(ctx, q.Op)
+		within, done := bound(ctx, c, q.Op)
 		a, err := c.ask(within, q, fds...)
 		done()
 		closeFiles(a.fds)
