@@ -8,7 +8,7 @@ BUILD   := go build -trimpath
 STAMP   := -X main.version=$(VERSION)
 SUITE    = CGO_ENABLED=1 BERTH_BIN=$(CURDIR)/bin bin/suite
 
-.PHONY: build fault demo test test-unit test-race test-compare test-e2e test-crash test-vm test-vm-all soak bench bench-pull bench-attacks install deb clean help
+.PHONY: build fault demo test test-unit test-race test-compare test-e2e test-crash test-vm test-vm-all soak bench bench-pull bench-attacks bench-hostile install deb clean help
 .DEFAULT_GOAL := build
 
 build: ## bin/berth, bin/berth-monitor and bin/berth-unpack
@@ -94,6 +94,11 @@ bench-attacks: ## hostile images and registries, side by side with containerd
 	@hack/setup test
 	@$(MAKE) --no-print-directory build
 	@bench/attacks
+
+bench-hostile: ## hostile containers beside good pods, and containerd with the same
+	@hack/setup test
+	@$(MAKE) --no-print-directory build
+	@bench/hostile
 
 install: build ## Berth, its unit, manual and completions below PREFIX (/usr/local)
 	@VERSION='$(VERSION)' PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' packaging/install

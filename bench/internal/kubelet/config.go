@@ -101,7 +101,9 @@ func (r *Runtime) idleConfig(pod *cri.PodSandboxConfig) *cri.ContainerConfig {
 		Annotations: map[string]string{"io.kubernetes.container.restartCount": "0"},
 		LogPath:     logPath,
 		Linux: &cri.LinuxContainerConfig{
-			Resources: &cri.LinuxContainerResources{CpuPeriod: 100000, CpuShares: 2, OomScoreAdj: 1000},
+			Resources: &cri.LinuxContainerResources{
+				CpuPeriod: 100000, CpuShares: 2, OomScoreAdj: 1000, MemoryLimitInBytes: r.Memory,
+			},
 			SecurityContext: &cri.LinuxContainerSecurityContext{
 				NamespaceOptions: pod.Linux.SecurityContext.NamespaceOptions,
 				Seccomp:          &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Unconfined},

@@ -3,6 +3,7 @@ package kubelet
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,9 @@ type Runtime struct {
 	// Variables and Volumes are how many environment variables and bind mounts each container has beyond the few of an
 	// idle one's: those of a Deployment on a cluster with some services are about 30 and 12.
 	Variables, Volumes int
+	Memory             int64  // limit of each container in bytes; 0 is none
+	Processes          int    // limit of each pod, which is the kubelet's to set; 0 is none
+	Ready              string // what the command prints once it waits; "ready" where it is empty
 	Version            string // known once connected
 
 	conn    *grpc.ClientConn
@@ -94,6 +98,13 @@ func (r *Runtime) ready(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// With is the same runtime over the same connection, asked for other pods.
+func (r *Runtime) With(edit func(*Runtime)) *Runtime {
+	other := *r
+	edit(&other)
+	return &other
 }
 
 // Close ends the connection.
@@ -155,6 +166,11 @@ func (r *Runtime) Start(ctx context.Context, hostNetwork bool) (*Pod, Phases, er
 		return nil, Phases{}, err
 	}
 	p := &Pod{runtime: r, config: config}
+	if parent := config.Linux.CgroupParent; r.Processes > 0 && parent != "" {
+		if err := LimitProcesses(parent, r.Processes); err != nil {
+			return nil, Phases{}, err
+		}
+	}
 	phases, err := p.start(ctx)
 	if err != nil {
 		if p.ID != "" {
@@ -195,14 +211,14 @@ func (p *Pod) start(ctx context.Context) (t Phases, err error) {
 func (p *Pod) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	log := filepath.Join(p.config.LogDirectory, logPath)
+	word := cmp.Or(p.runtime.Ready, "ready")
 	for {
-		text, err := os.ReadFile(log)
-		if err == nil && bytes.Contains(text, []byte("ready")) {
+		text, err := head(p.Log())
+		if err == nil && bytes.Contains(text, []byte(word)) {
 			return nil
 		}
 		if pause(ctx, 2*time.Millisecond) != nil {
-			return fmt.Errorf("the program did not print \"ready\" to %s; it holds %q", logPath, text)
+			return fmt.Errorf("the program did not print %q to %s; it begins with %.200q", word, logPath, text)
 		}
 	}
 }
@@ -212,6 +228,11 @@ const grace = 30
 
 // Stop ends the container by its signal, then stops the pod.
 func (p *Pod) Stop(ctx context.Context) (time.Duration, error) {
+	return p.StopWithin(ctx, grace)
+}
+
+// StopWithin is Stop where the container is killed after so many seconds.
+func (p *Pod) StopWithin(ctx context.Context, grace int64) (time.Duration, error) {
 	begin := time.Now()
 	r := p.runtime.runtime
 	if _, err := r.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: p.Container, Timeout: grace}); err != nil {

@@ -36,7 +36,7 @@ config_dir = "%[4]s"
 default = "runc"
 [runtimes.runc]
 path = "%[5]s"
-`, dir, socket(name), s.Plugins, s.Images.Certs, s.Runc(), state(name))
+%[7]s`, dir, socket(name), s.Plugins, s.Images.Certs, s.Runc(), state(name), s.Handler)
 }
 
 func beforeConfig(s Setup, name, dir string) string {

@@ -21,6 +21,7 @@ type Setup struct {
 	Plugins      string // folder of the CNI plugins
 	Berth        string // folder of berth and berth-monitor
 	Before       string // the same of another build, which is measured as "before"
+	Handler      string // more keys of Berth's handler, in TOML
 	BeforeUnpack string // what images.unpack of that is; "" where it is the default, or there is no such key
 	Dir          string // for everything that the runtimes write
 	CgroupParent string

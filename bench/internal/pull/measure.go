@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"berth/bench/internal/disk"
 	"berth/bench/internal/footprint"
 	"berth/bench/internal/kubelet"
 	"berth/bench/internal/peer"
@@ -33,7 +34,7 @@ type state struct {
 type stand struct {
 	peer     *peer.Peer
 	pid      int
-	disk     *disk
+	disk     *disk.Disk
 	received func() (int64, error)
 	pods     []*kubelet.Pod
 }
@@ -65,7 +66,7 @@ func (s *stand) measure(ctx context.Context, image string, starts bool) (*sample
 		m.start, err = s.startPod(ctx, image)
 	}
 	if err == nil {
-		err = s.disk.sync()
+		err = s.disk.Sync()
 		m.durable = time.Since(start)
 		time.Sleep(quiet)
 	}
@@ -112,10 +113,10 @@ func (s *stand) read() (now state, err error) {
 	if now.work, err = footprint.WorkOf(s.pid); err != nil {
 		return now, err
 	}
-	if now.used, err = s.disk.used(); err != nil {
+	if now.used, err = s.disk.Used(); err != nil {
 		return now, err
 	}
-	if now.device, err = s.disk.written(); err != nil {
+	if now.device, err = s.disk.Written(); err != nil {
 		return now, err
 	}
 	now.received, err = s.received()
@@ -135,7 +136,7 @@ func (s *stand) watch(m *sample) (stop func()) {
 				m.heap = max(m.heap, resident.Anonymous)
 				m.together = max(m.together, resident.Now+footprint.ResidentBelow(s.pid))
 			}
-			if used, err := s.disk.used(); err == nil {
+			if used, err := s.disk.Used(); err == nil {
 				m.grownMost = max(m.grownMost, used)
 			}
 			select {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth/bench/internal/disk"
 	"berth/bench/internal/kubelet"
 	"berth/bench/internal/link"
 	"berth/bench/internal/peer"
@@ -126,11 +127,11 @@ func (s *Suite) floor(ctx context.Context, c Case, registry string) (time.Durati
 
 // session starts a runtime on an empty store, takes the steps, and leaves nothing.
 func (s *Suite) session(ctx context.Context, c Case, name string, w way, add func(Step, *sample)) (err error) {
-	d, err := mountDisk(filepath.Join(s.Setup.Dir, name), c.Ext4)
+	d, err := store(filepath.Join(s.Setup.Dir, name), c.Ext4)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.close(), os.RemoveAll(filepath.Join("/run", name))) }()
+	defer func() { err = errors.Join(err, d.Close(), os.RemoveAll(filepath.Join("/run", name))) }()
 	p, err := s.Setup.Start(ctx, name)
 	if p != nil {
 		defer func() { err = errors.Join(err, p.Stop()) }()
@@ -169,4 +170,12 @@ func (s *Suite) introduce(p *peer.Peer) {
 		}
 	}
 	s.Report.Runtimes = append(s.Report.Runtimes, report.Runtime{Name: p.Name, Version: p.Version})
+}
+
+// store is the empty file system of a runtime.
+func store(dir string, ext4 bool) (*disk.Disk, error) {
+	if ext4 {
+		return disk.Ext4(dir, 4<<30)
+	}
+	return disk.Tmpfs(dir, 0)
 }

@@ -16,6 +16,7 @@ import (
 // The units of a metric. Less is better in each.
 const (
 	Milliseconds = "ms"
+	Percent      = "%"
 	Mebibytes    = "MiB"
 	Count        = ""
 	PerSecond    = "/s"
@@ -31,6 +32,8 @@ type Report struct {
 	Notes    []string          `json:"notes,omitempty"` // what else must be known to judge the numbers
 	Metrics  []*Metric         `json:"metrics"`
 	Goals    []Goal            `json:"goals,omitempty"`
+	// Tail is the percentile beside the median, if not the 90th.
+	Tail int `json:"tail,omitempty"`
 
 	mu    sync.Mutex
 	index map[string]*Metric
@@ -64,6 +67,7 @@ type Statistic struct {
 	Median  float64   `json:"median"`
 	P90     float64   `json:"p90"`
 	Min     float64   `json:"min"`
+	Tail    float64   `json:"tail,omitempty"` // where the report has one of its own
 }
 
 // New begins a report of today on this machine.
@@ -133,8 +137,21 @@ func (r *Report) finish() {
 	for _, m := range r.Metrics {
 		for _, s := range m.Values {
 			s.Median, s.P90, s.Min = quantile(s.Samples, 0.5), quantile(s.Samples, 0.9), quantile(s.Samples, 0)
+			if r.Tail > 0 {
+				s.Tail = quantile(s.Samples, float64(r.Tail)/100)
+			}
 		}
 	}
+}
+
+// Quantile is that of the samples so far, NaN where there are none.
+func (r *Report) Quantile(section, name, runtime string, q float64) float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.index[section+"\x00"+name]; m != nil && m.Values[runtime] != nil {
+		return quantile(m.Values[runtime].Samples, q)
+	}
+	return math.NaN()
 }
 
 // quantile interpolates between the two samples next to it.

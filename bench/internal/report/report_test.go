@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"math"
 	"os"
+	"strings"
 	"testing"
 )
 
@@ -25,6 +27,31 @@ func TestQuantile(t *testing.T) {
 		if got := quantile(c.samples, c.q); got != c.want {
 			t.Errorf("quantile(%v, %v) = %v, want %v", c.samples, c.q, got, c.want)
 		}
+	}
+}
+
+// TestTailOfItsOwn has a report show another percentile than the 90th.
+func TestTailOfItsOwn(t *testing.T) {
+	r := sample(t)
+	r.Tail = 95
+	for i := range 100 {
+		r.Add("Tail", "row", Count, "one", float64(i+1))
+	}
+	var got bytes.Buffer
+	if err := r.WriteTable(&got); err != nil {
+		t.Fatal(err)
+	}
+	if text := got.String(); !strings.Contains(text, " p95 ") || strings.Contains(text, " p90 ") {
+		t.Errorf("the heading is wrong:\n%s", text)
+	}
+	if s := r.Metrics[len(r.Metrics)-1].Values["one"]; s.Tail < 95 || s.Tail > 96 {
+		t.Errorf("the 95th percentile of 1 to 100 is %v", s.Tail)
+	}
+	if q := r.Quantile("Tail", "row", "one", 0.5); q != 50.5 {
+		t.Errorf("the median is %v", q)
+	}
+	if q := r.Quantile("Tail", "no row", "one", 0.5); !math.IsNaN(q) {
+		t.Errorf("of nothing it is %v", q)
 	}
 }
 

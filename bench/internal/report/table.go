@@ -1,13 +1,15 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
 	"unicode/utf8"
 )
 
-// WriteTable writes Markdown: for each runtime the median and, of what was measured several times, the 90th percentile;
+// WriteTable writes Markdown: for each runtime the median and, of what was measured several times, the 90th
+// percentile, or the one that is the report's own;
 // then the first runtime's median over that of each other; last, which goals are met.
 func (r *Report) WriteTable(w io.Writer) error {
 	r.finish()
@@ -73,7 +75,7 @@ func (r *Report) sections() []string {
 func (r *Report) heading() []string {
 	cells := []string{"what", "unit"}
 	for _, rt := range r.Runtimes {
-		cells = append(cells, rt.Name, "p90")
+		cells = append(cells, rt.Name, fmt.Sprintf("p%d", cmp.Or(r.Tail, 90)))
 	}
 	for _, other := range r.Runtimes[min(1, len(r.Runtimes)):] {
 		cells = append(cells, r.Runtimes[0].Name+"/"+other.Name)
@@ -84,14 +86,17 @@ func (r *Report) heading() []string {
 func (r *Report) row(m *Metric) []string {
 	cells := []string{m.Name, m.Unit}
 	for _, rt := range r.Runtimes {
-		median, p90 := "", ""
+		median, tail := "", ""
 		if s := m.Values[rt.Name]; s != nil {
 			median = number(s.Median)
 			if len(s.Samples) > 1 {
-				p90 = number(s.P90)
+				tail = number(s.P90)
+			}
+			if len(s.Samples) > 1 && r.Tail > 0 {
+				tail = number(s.Tail)
 			}
 		}
-		cells = append(cells, median, p90)
+		cells = append(cells, median, tail)
 	}
 	for _, other := range r.Runtimes[min(1, len(r.Runtimes)):] {
 		cells = append(cells, ratio(m.Values[r.Runtimes[0].Name], m.Values[other.Name]))

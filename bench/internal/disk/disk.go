@@ -1,4 +1,5 @@
-package pull
+// Package disk makes file systems that a benchmark throws away, and says what was written to them.
+package disk
 
 import (
 	"bytes"
@@ -10,45 +11,49 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// disk is an empty file system for one runtime.
-type disk struct {
+// Disk is a file system of its own.
+type Disk struct {
 	dir     string
 	backing string // file of the loop device; empty for a tmpfs
 	stat    string // of the loop device
 }
 
-// diskBytes is the size of an ext4. It is a sparse file.
-const diskBytes = 4 << 30
-
-// mountDisk mounts an empty tmpfs at dir, or an ext4 on a loop device whose file lies beside dir.
-func mountDisk(dir string, ext4 bool) (*disk, error) {
+// Tmpfs mounts an empty tmpfs at dir. A size of 0 is as large as the kernel has it.
+func Tmpfs(dir string, size int64) (*Disk, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	d := &disk{dir: dir}
-	if !ext4 {
-		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
-			return nil, fmt.Errorf("mount a tmpfs for a store: %w", err)
-		}
-		return d, nil
+	options := "mode=755"
+	if size > 0 {
+		options += fmt.Sprintf(",size=%d", size)
 	}
-	d.backing = dir + ".ext4"
-	if err := d.mountExt4(); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		return nil, fmt.Errorf("mount a tmpfs: %w", err)
+	}
+	return &Disk{dir: dir}, nil
+}
+
+// Ext4 mounts an empty ext4 at dir, on a loop device whose file lies beside dir. The file is sparse.
+func Ext4(dir string, size int64) (*Disk, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	d := &Disk{dir: dir, backing: dir + ".ext4"}
+	if err := d.mountExt4(size); err != nil {
 		return nil, errors.Join(err, os.Remove(d.backing))
 	}
 	return d, nil
 }
 
 // mountExt4 leaves no work for later: an ext4 fills its tables in the background, unless told not to.
-func (d *disk) mountExt4() error {
+func (d *Disk) mountExt4(size int64) error {
 	if err := os.WriteFile(d.backing, nil, 0o600); err != nil {
 		return err
 	}
-	if err := os.Truncate(d.backing, diskBytes); err != nil {
+	if err := os.Truncate(d.backing, size); err != nil {
 		return err
 	}
 	for _, args := range [][]string{
@@ -66,17 +71,17 @@ func (d *disk) mountExt4() error {
 	return nil
 }
 
-// used is the bytes that the file system holds.
-func (d *disk) used() (int64, error) {
+// Used is the bytes that the file system holds.
+func (d *Disk) Used() (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(d.dir, &st); err != nil {
-		return 0, fmt.Errorf("read usage of a store: %w", err)
+		return 0, fmt.Errorf("read usage of a disk: %w", err)
 	}
 	return int64(st.Blocks-st.Bfree) * st.Bsize, nil
 }
 
-// written is the bytes that the device below was given; 0 for a tmpfs.
-func (d *disk) written() (int64, error) {
+// Written is the bytes that the device below was given; 0 for a tmpfs.
+func (d *Disk) Written() (int64, error) {
 	if d.stat == "" {
 		return 0, nil
 	}
@@ -92,8 +97,8 @@ func (d *disk) written() (int64, error) {
 	return sectors * 512, err
 }
 
-// sync makes all of it durable.
-func (d *disk) sync() error {
+// Sync makes all of it durable.
+func (d *Disk) Sync() error {
 	f, err := os.Open(d.dir)
 	if err != nil {
 		return err
@@ -102,20 +107,11 @@ func (d *disk) sync() error {
 	return unix.Syncfs(int(f.Fd()))
 }
 
-// close unmounts the file system with what is mounted below it, and forgets it.
-func (d *disk) close() error {
+// Close unmounts the file system with what is mounted below it, and forgets it.
+func (d *Disk) Close() error {
 	err := unix.Unmount(d.dir, unix.MNT_DETACH)
 	if d.backing != "" {
 		err = errors.Join(err, os.Remove(d.backing))
 	}
 	return errors.Join(err, os.RemoveAll(filepath.Clean(d.dir)))
-}
-
-// loopback is the bytes that went over the loopback interface so far, with headers.
-func loopback() (int64, error) {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return 0, fmt.Errorf("find loopback: %w", err)
-	}
-	return int64(lo.Attrs().Statistics.RxBytes), nil
 }

@@ -1,0 +1,91 @@
+package kubelet
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// cgroupRoot is where cgroups are mounted: one hierarchy on v2, one for each controller on v1.
+const cgroupRoot = "/sys/fs/cgroup"
+
+func unified() bool {
+	var st unix.Statfs_t
+	return unix.Statfs(cgroupRoot, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
+}
+
+// LimitProcesses makes the cgroup of a pod and limits its processes, as a kubelet does with podPidsLimit.
+func LimitProcesses(group string, most int) error {
+	dir, err := makeCgroup(group, "pids")
+	if err != nil {
+		return err
+	}
+	return set(dir, "pids.max", strconv.Itoa(most))
+}
+
+// LimitProcessors makes a cgroup whose processes together get so much of processors: 1 is one of them.
+func LimitProcessors(group string, processors float64) error {
+	dir, err := makeCgroup(group, "cpu")
+	if err != nil {
+		return err
+	}
+	const period = 100_000
+	quota := int(processors * period)
+	if unified() {
+		return set(dir, "cpu.max", fmt.Sprintf("%d %d", quota, period))
+	}
+	return errors.Join(set(dir, "cpu.cfs_period_us", strconv.Itoa(period)),
+		set(dir, "cpu.cfs_quota_us", strconv.Itoa(quota)))
+}
+
+// ProcessorTime is what the processes of a cgroup have used, in seconds.
+func ProcessorTime(group string) (float64, error) {
+	if !unified() {
+		data, err := os.ReadFile(filepath.Join(cgroupRoot, "cpuacct", group, "cpuacct.usage"))
+		if err != nil {
+			return 0, fmt.Errorf("read processor time: %w", err)
+		}
+		ns, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+		return float64(ns) / 1e9, err
+	}
+	data, err := os.ReadFile(filepath.Join(cgroupRoot, group, "cpu.stat"))
+	if err != nil {
+		return 0, fmt.Errorf("read processor time: %w", err)
+	}
+	var us int64
+	if _, err := fmt.Sscanf(string(data), "usage_usec %d", &us); err != nil {
+		return 0, fmt.Errorf("read processor time: %w", err)
+	}
+	return float64(us) / 1e6, nil
+}
+
+// makeCgroup makes a cgroup in which a controller works, and returns its directory.
+func makeCgroup(group, controller string) (string, error) {
+	if !unified() {
+		dir := filepath.Join(cgroupRoot, controller, group)
+		return dir, os.MkdirAll(dir, 0o755)
+	}
+	dir := cgroupRoot
+	for part := range strings.SplitSeq(strings.Trim(group, "/"), "/") {
+		if err := set(dir, "cgroup.subtree_control", "+"+controller); err != nil {
+			return "", err
+		}
+		dir = filepath.Join(dir, part)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", fmt.Errorf("make cgroup: %w", err)
+		}
+	}
+	return dir, nil
+}
+
+func set(dir, file, value string) error {
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(value), 0o644); err != nil {
+		return fmt.Errorf("limit cgroup: %w", err)
+	}
+	return nil
+}
