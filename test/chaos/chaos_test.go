@@ -163,17 +163,58 @@ func TestJudgement(t *testing.T) {
 	}
 }
 
+// TestJudgementOfCRIO counts what CRI-O does otherwise: each container has a monitor, and a stop without grace begins
+// with the signal.
+func TestJudgementOfCRIO(t *testing.T) {
+	pod, mine, others := strings.Repeat("a", 64), strings.Repeat("b", 64), strings.Repeat("c", 64)
+	for name, c := range map[string]struct {
+		killed string // the container whose monitor was
+		how    ending
+		code   int32
+		want   Loss
+	}{
+		"the monitor and the daemon killed":       {mine, ends, 255, Unpromised},
+		"the monitor of another and the daemon":   {others, ends, 255, LostExit},
+		"obeyed a stop without grace":             {others, isKilled, obedient, ""},
+		"ended by itself in a stop without grace": {others, isKilled, 1, WrongExit},
+	} {
+		s, _ := onStage(t)
+		s.Peer = CRIO
+		s.history.made(mine, pod)
+		s.history.killed(daemon, process{})
+		s.history.killed(monitor, process{argv: []string{"conmon", "-b", "/run/crio/" + c.killed, "-c", c.killed}})
+		l := newLifeOf(s, "pod-0-0")
+		l.id = pod
+		box := &container{l: l, name: "c0", code: 137, log: numbered{c.how, 9}}
+		must(t, os.MkdirAll(filepath.Dir(box.logPath()), 0o755))
+		must(t, os.WriteFile(box.logPath(), []byte(ticks(1, 9)), 0o644))
+		reason := "Unknown"
+		if c.code != 255 {
+			reason = "Error"
+		}
+		box.judge(&cri.ContainerStatus{ExitCode: c.code, Reason: reason})
+		var got Loss
+		for l := range s.report.losses {
+			got = l
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, wanted %q", name, got, c.want)
+		}
+	}
+}
+
 // TestReportFails wants a run to fail when it lost something, and when it did nothing.
 func TestReportFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(*Report)
 		want bool
 	}{
-		"nothing was struck":   {func(r *Report) { r.podDone() }, true},
-		"no pod went through":  {func(r *Report) { r.struck("kill daemon") }, true},
-		"well":                 {func(r *Report) { r.struck("kill daemon"); r.podDone() }, false},
-		"what is not promised": {func(r *Report) { r.struck("kill daemon"); r.podDone(); r.lose(Unpromised, "x") }, false},
-		"a loss":               {func(r *Report) { r.struck("kill daemon"); r.podDone(); r.lose(Left, "x") }, true},
+		"nothing was struck":    {func(r *Report) { r.podDone() }, true},
+		"no pod went through":   {func(r *Report) { r.struck("kill daemon") }, true},
+		"well":                  {func(r *Report) { r.struck("kill daemon"); r.podDone() }, false},
+		"nothing was to strike": {func(r *Report) { r.options.Mix = "none"; r.podDone() }, false},
+		"what is not promised":  {func(r *Report) { r.struck("kill daemon"); r.podDone(); r.lose(Unpromised, "x") }, false},
+		"a loss":                {func(r *Report) { r.struck("kill daemon"); r.podDone(); r.lose(Left, "x") }, true},
 	} {
 		s, _ := onStage(t)
 		c.do(s.report)
@@ -195,6 +236,9 @@ func TestSchedule(t *testing.T) {
 		return all
 	}
 	for name, m := range mixes {
+		if name == "none" {
+			continue
+		}
 		first := plans(1, m)
 		if !slices.Equal(first, plans(1, m)) || slices.Equal(first, plans(2, m)) {
 			t.Errorf("%s: a seed does not give its own schedule", name)
@@ -295,6 +339,8 @@ func TestClasses(t *testing.T) {
 		"runtime that is a copy of itself":       {[]string{"/usr/bin/crun", "1000"}, false, runtime},
 		"container that is not yet what it runs": {[]string{"/usr/bin/crun", "1000"}, true, other},
 		"monitor":                                {[]string{"berth-monitor", "1000"}, false, monitor},
+		"monitor of CRI-O":                       {[]string{"/opt/bin/conmon", "1000"}, false, monitor},
+		"unpacker of CRI-O":                      {[]string{"storage-applyLayer", "1000"}, false, unpacker},
 		"plugin":                                 {[]string{"/opt/cni/bin/bridge", "1000"}, false, plugin},
 		"somebody":                               {[]string{"sleep", "1000"}, false, other},
 	} {
@@ -389,10 +435,10 @@ func plantAndLook() (err error) {
 		return err
 	}
 	pod := strings.Repeat("ab", 32)
-	s.history.made(pod)
+	s.history.made(pod, pod)
 	sleep := exec.Command("sleep", "1000")
 	var errs []error
-	for _, path := range []string{s.leases() + "/chaos", "/run/netns", "/var/lib/x/" + pod, dir + "/mnt"} {
+	for _, path := range []string{s.leases() + "/chaos", "/run/netns", "/run/ipcns", "/var/lib/x/" + pod, dir + "/mnt"} {
 		errs = append(errs, os.MkdirAll(path, 0o755))
 	}
 	groups, _ := filepath.Glob(cgroupRoot + "/*/cgroup.procs")
@@ -402,9 +448,11 @@ func plantAndLook() (err error) {
 	errs = append(errs,
 		os.WriteFile(s.leases()+"/chaos/10.89.0.7", nil, 0o600),
 		os.WriteFile("/run/netns/cni-1", nil, 0o600),
+		os.WriteFile("/run/ipcns/1", nil, 0o600),
 		unix.Mount("tmpfs", dir+"/mnt", "tmpfs", 0, ""),
 		exec.Command("ip", "link", "add", "veth1", "type", "veth", "peer", "veth2").Run(),
 		exec.Command("iptables", "-w", "-t", "nat", "-N", "CNI-0123456789abcdef01234567").Run(),
+		exec.Command("iptables", "-w", "-t", "nat", "-N", "KUBE-HP-ABCDEFGHIJKLM234").Run(),
 		os.MkdirAll(filepath.Dir(groups[len(groups)-1])+s.parent+"/podx/"+pod, 0o755),
 		os.MkdirAll(filepath.Dir(groups[len(groups)-1])+"/"+s.own+"/ops/x-1", 0o755),
 		sleep.Start(),
@@ -417,9 +465,10 @@ func plantAndLook() (err error) {
 		return err
 	}
 	for _, want := range []string{
-		"file " + s.leases() + "/chaos/10.89.0.7", "file /run/netns/cni-1", "file /var/lib/x/" + pod, "mount " + dir + "/mnt",
+		"file " + s.leases() + "/chaos/10.89.0.7", "file /run/netns/cni-1", "file /run/ipcns/1",
+		"file /var/lib/x/" + pod, "mount " + dir + "/mnt",
 		"link veth1", "rules of iptables-save, chain CNI-0123456789abcdef01234567", "podx/" + pod,
-		"/ops/x-1", `"sleep" "1000"`,
+		"KUBE-HP-ABCDEFGHIJKLM234", "/ops/x-1", `"sleep" "1000"`,
 	} {
 		found := false
 		for name := range after {

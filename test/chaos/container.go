@@ -64,7 +64,7 @@ func (c *container) start() error {
 		err := c.l.repeat("create container", func(ctx context.Context) error {
 			resp, err := c.l.pods.CreateContainer(ctx, c.request())
 			c.id = resp.GetContainerId()
-			c.l.s.history.made(c.id)
+			c.l.s.history.made(c.id, c.l.id)
 			return err
 		})
 		if err != nil {
@@ -213,7 +213,7 @@ func (c *container) finish() error {
 
 // judge counts what is wrong with how a container ended.
 func (c *container) judge(st *cri.ContainerStatus) {
-	if st.ExitCode != c.code {
+	if st.ExitCode != c.code && !c.obeyed(st) {
 		loss := WrongExit
 		if st.ExitCode == 255 && st.Reason != "Error" {
 			loss = LostExit
@@ -231,6 +231,12 @@ func (c *container) judge(st *cri.ContainerStatus) {
 		c.l.s.report.lose(loss, "%s: %s: %s", c, c.logPath(), problem.text)
 		c.l.s.keep(c.logPath())
 	}
+}
+
+// obeyed says whether a container that was stopped without grace ended at the signal all the same: CRI-O sends that
+// before it kills.
+func (c *container) obeyed(st *cri.ContainerStatus) bool {
+	return c.l.s.Peer == CRIO && c.log.how == isKilled && st.ExitCode == obedient
 }
 
 // checkLog says what is wrong with the log of a container that has ended. What it wrote has been written to its log by

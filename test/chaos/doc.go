@@ -18,7 +18,7 @@ import (
 
 // Options are one run.
 type Options struct {
-	Peer     string        // Berth or Containerd
+	Peer     string        // Berth, Containerd or CRIO
 	Runtime  string        // the OCI runtime: runc or crun
 	Mix      string        // the name of a mix, or classes of processes separated by commas, which are killed
 	Strikes  int           // how many, 0 for as many as the time allows
@@ -27,7 +27,7 @@ type Options struct {
 	Longest  time.Duration // how long at most a process is stopped or a disk hangs
 	Clients  int           // how many pods live at a time
 	Berth    string        // the folder of Berth's programs
-	Programs string        // the folder of containerd and its shim
+	Programs string        // the folder of what a peer other than Berth runs: its daemon, monitor and helpers
 	Dir      string        // for all that the run writes
 	Version  string        // of what is struck, for the table
 	Freezer  string        // the socket of the process that freezes disks, see Freezer
@@ -40,6 +40,7 @@ type Options struct {
 const (
 	Berth      = "berth"
 	Containerd = "containerd"
+	CRIO       = "crio"
 )
 
 // Run strikes, and returns what it counted. The error says why there could be no run. It expects to be alone in its

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,33 +14,33 @@ const aftermath = 15 * time.Second
 
 // history is what was struck when, for judging what came of it.
 type history struct {
-	mu       sync.Mutex // guards all
-	ids      map[string]bool
+	mu       sync.Mutex        // guards all
+	pods     map[string]string // by the id of a pod or container
 	daemon   []time.Time
-	monitors map[string]time.Time // by the pod
+	monitors map[string]time.Time // by the pod, or by the container where each has its own
 	runtimes map[string]int       // killed ones, by the container
 	full     time.Time            // until when the disk of the logs was full; in the future while it is
 	hung     time.Time            // until when it hung, likewise
 }
 
 func newHistory() *history {
-	return &history{ids: map[string]bool{}, monitors: map[string]time.Time{}, runtimes: map[string]int{}}
+	return &history{pods: map[string]string{}, monitors: map[string]time.Time{}, runtimes: map[string]int{}}
 }
 
-// made notes the id of a pod or container.
-func (h *history) made(id string) {
+// made notes the id of a pod, or of a container in it.
+func (h *history) made(id, pod string) {
 	if id == "" {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ids[id] = true
+	h.pods[id] = pod
 }
 
 func (h *history) knows(id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.ids[id]
+	return h.pods[id] != ""
 }
 
 // killed notes that a process was killed.
@@ -50,7 +51,7 @@ func (h *history) killed(c class, p process) {
 	case daemon:
 		h.daemon = append(h.daemon, time.Now())
 	case monitor:
-		h.monitors[podOf(p)] = time.Now()
+		h.monitors[monitored(p)] = time.Now()
 	case runtime:
 		h.runtimes[containerOf(p)]++
 	}
@@ -71,13 +72,19 @@ func (h *history) promisesLog(pod string, since time.Time) bool {
 
 // bothDead says whether a pod's monitor and the daemon were dead at the same time. With mu held.
 func (h *history) bothDead(pod string) bool {
-	at := h.monitors[pod]
-	for _, d := range h.daemon {
-		if !at.IsZero() && d.Sub(at).Abs() < aftermath {
-			return true
+	return slices.ContainsFunc(h.monitorsOf(pod), func(at time.Time) bool {
+		return slices.ContainsFunc(h.daemon, func(d time.Time) bool { return d.Sub(at).Abs() < aftermath })
+	})
+}
+
+// monitorsOf is when monitors of a pod were killed. With mu held.
+func (h *history) monitorsOf(pod string) (all []time.Time) {
+	for id, at := range h.monitors {
+		if id == pod || h.pods[id] == pod {
+			all = append(all, at)
 		}
 	}
-	return false
+	return all
 }
 
 // logsFull notes that the disk of the logs is full, or is so no more.
@@ -115,7 +122,7 @@ func (h *history) writesLate() bool {
 func (h *history) promisesExit(pod string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.monitors[pod].IsZero() {
+	if len(h.monitorsOf(pod)) == 0 {
 		return true
 	}
 	return !h.bothDead(pod) && tellsExits()

@@ -88,7 +88,7 @@ func (l *life) run() error {
 	return l.repeat("run pod", func(ctx context.Context) error {
 		resp, err := l.pods.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: l.config})
 		l.id = resp.GetPodSandboxId()
-		l.s.history.made(l.id)
+		l.s.history.made(l.id, l.id)
 		return err
 	})
 }
@@ -165,7 +165,7 @@ func (l *life) choose(name string) *container {
 		c.log = numbered{ends, 20 + l.random.IntN(80)}
 		c.args, c.code = fmt.Sprintf("count 10ms %d %d", c.log.most, code), int32(code)
 	case 2, 3: // a service that is stopped
-		c.log, c.code, c.grace = numbered{how: obeys}, 42, 60
+		c.log, c.code, c.grace = numbered{how: obeys}, obedient, 60
 		c.args = fmt.Sprintf("count %dms 1000000000 0", 1+l.random.IntN(20))
 	case 4: // one that is killed
 		c.log, c.code = numbered{how: isKilled}, 137
@@ -173,6 +173,9 @@ func (l *life) choose(name string) *container {
 	}
 	return c
 }
+
+// obedient is the exit code of a container that ends at SIGTERM.
+const obedient = 42
 
 // isMark says whether an argument is the mark of a container.
 func isMark(arg string) bool { return strings.HasPrefix(arg, "chaos=") }

@@ -35,6 +35,7 @@ var mixed = mix{
 }
 
 var mixes = map[string]mix{
+	"none":   {}, // the load alone: what is lost in it was not lost to a strike
 	"daemon": {kills(daemon, 1)},
 	"mixed":  mixed,
 	"disks": {

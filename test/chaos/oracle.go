@@ -98,9 +98,10 @@ func lookForLinks(_ *stage, seen sight) error {
 	return err
 }
 
-// ofPod matches the chains that the bridge and portmap plugins make for one pod: their names end in a hash. All that is
-// left of the rules of a pod is one thing.
-var ofPod = regexp.MustCompile(`CNI-(DN-|SN-)?[0-9a-f]{10,}`)
+// ofPod matches the chains that the bridge and portmap plugins make for one pod, and those that CRI-O makes for host
+// ports, which it does not leave to portmap: their names end in a hash. All that is left of the rules of a pod is one
+// thing.
+var ofPod = regexp.MustCompile(`CNI-(DN-|SN-)?[0-9a-f]{10,}|(KUBE-HP|CRIO-MASQ)-[A-Z2-7]{10,}`)
 
 func lookForRules(_ *stage, seen sight) error {
 	for _, save := range []string{"iptables-save", "ip6tables-save"} {
@@ -121,7 +122,7 @@ func lookForRules(_ *stage, seen sight) error {
 // runtimes keep state.
 func lookForFiles(s *stage, seen sight) {
 	leases := s.leases()
-	for _, pattern := range []string{leases + "/*/[0-9]*.*", leases + "/*/*:*", "/run/netns/*", "/tmp/*", "/tmp/.*"} {
+	for _, pattern := range []string{leases + "/*/[0-9]*.*", leases + "/*/*:*", "/run/*ns/*", "/tmp/*", "/tmp/.*"} {
 		found, _ := filepath.Glob(pattern)
 		for _, path := range found {
 			seen["file "+path] = true

@@ -33,32 +33,39 @@ func (s *stage) peerCommand() (func() *exec.Cmd, error) {
 	}
 	hosts := fmt.Sprintf("server = \"http://%[1]s\"\n[host.\"http://%[1]s\"]\n"+
 		"capabilities = [\"pull\", \"resolve\"]\n", registryAddr)
-	config := filepath.Join(s.Dir, "config.toml")
 	for path, text := range map[string]string{
 		filepath.Join(s.net, "10-chaos.conflist"):          fmt.Sprintf(network, s.leases()),
 		filepath.Join(s.certs, registryAddr, "hosts.toml"): hosts,
-		config: s.configuration(oci, string(plugins)),
+		s.config(): s.configuration(oci, string(plugins)),
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			return nil, err
 		}
 	}
-	if s.Peer == Containerd {
+	switch s.Peer {
+	case Containerd:
 		return func() *exec.Cmd {
-			cmd := exec.Command(filepath.Join(s.Programs, "containerd"), "--config", config)
+			cmd := exec.Command(filepath.Join(s.Programs, "containerd"), "--config", s.config())
 			cmd.Env = append(os.Environ(), "PATH="+s.Programs+":"+os.Getenv("PATH"))
 			return cmd
 		}, nil
+	case CRIO:
+		return s.crioCommand()
 	}
 	return func() *exec.Cmd {
-		return exec.Command(filepath.Join(s.Berth, "berth"), "serve", "--config", config, "--log-level", "debug")
+		return exec.Command(filepath.Join(s.Berth, "berth"), "serve", "--config", s.config(), "--log-level", "debug")
 	}, nil
 }
 
+func (s *stage) config() string { return filepath.Join(s.Dir, "config.toml") }
+
 func (s *stage) configuration(oci, plugins string) string {
 	state := filepath.Dir(s.socket)
-	if s.Peer == Containerd {
+	switch s.Peer {
+	case Containerd:
 		return fmt.Sprintf(containerdConfig, s.root, s.socket, plugins, s.certs, oci, pauseImage, state, s.net)
+	case CRIO:
+		return s.crioConfiguration(oci, plugins)
 	}
 	driver := "cgroupfs" // systemd cannot be reached from the run's namespaces
 	if s.Machine {

@@ -98,8 +98,9 @@ func (s *stage) classOf(p process) class {
 
 // classes are what programs are, by their name.
 var classes = map[string]class{
-	"berth-monitor": monitor, "containerd-shim-runc-v2": monitor, "berth-unpack": unpacker, "igzip": unpacker,
-	"runc": runtime, "crun": runtime,
+	"berth-monitor": monitor, "containerd-shim-runc-v2": monitor, "conmon": monitor,
+	"berth-unpack": unpacker, "igzip": unpacker, "storage-applyLayer": unpacker, "storage-untar": unpacker,
+	"runc": runtime, "crun": runtime, "pinns": runtime,
 	"bridge": plugin, "portmap": plugin, "host-local": plugin, "iptables": plugin, "ip6tables": plugin,
 }
 
@@ -114,5 +115,5 @@ func containerOf(p process) string {
 	return all[len(all)-1]
 }
 
-// podOf is the pod that a monitor is of, by its command line.
-func podOf(p process) string { return id.FindString(strings.Join(p.argv, " ")) }
+// monitored is what a monitor is of, by its command line: a pod, or a container where each has its own.
+func monitored(p process) string { return id.FindString(strings.Join(p.argv, " ")) }

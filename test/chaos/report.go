@@ -89,7 +89,7 @@ func (r *Report) Failed() bool {
 			return true
 		}
 	}
-	return r.pods == 0 || len(r.strikes) == 0
+	return r.pods == 0 || len(r.strikes) == 0 && r.options.Mix != "none"
 }
 
 // hits is how many strikes met somebody.

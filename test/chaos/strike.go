@@ -62,6 +62,10 @@ func (k *striker) upTo(most time.Duration) time.Duration {
 // strikeAll strikes until there were enough strikes, or the time is over. Strikes wait for progress, since on a
 // machine that is busy with other things they would meet nobody.
 func (k *striker) strikeAll() {
+	if len(k.mix) == 0 {
+		time.Sleep(time.Until(k.ends))
+		return
+	}
 	for n := 0; (k.s.Strikes == 0 || n < k.s.Strikes) && !k.isOver(); {
 		p := k.next()
 		k.await(p.progress)

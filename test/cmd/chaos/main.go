@@ -1,7 +1,7 @@
 // Command chaos strikes a container runtime under load, and says what was lost.
 //
-//	chaos [-peer berth|containerd] [-mix daemon|mixed|disks|clock|class,…] [-runtime runc|crun] [-strikes N] [-for D]
-//	      [-seed S] [-longest D] [-clients N] [-verbose]
+//	chaos [-peer berth|containerd|crio] [-mix daemon|mixed|disks|clock|none|class,…] [-runtime runc|crun]
+//	      [-strikes N] [-for D] [-seed S] [-longest D] [-clients N] [-verbose]
 //
 // It tells how far it is each minute, and prints a table at the end. Its exit code is 1 when anything was lost that
 // must not be. Everything happens in namespaces of its own. It needs root.
@@ -36,9 +36,9 @@ func main() {
 
 func parse() chaos.Options {
 	var o chaos.Options
-	flag.StringVar(&o.Peer, "peer", chaos.Berth, "the runtime that is struck: berth or containerd")
+	flag.StringVar(&o.Peer, "peer", chaos.Berth, "the runtime that is struck: berth, containerd or crio")
 	flag.StringVar(&o.Mix, "mix", "daemon",
-		"what is struck: daemon, mixed, disks, clock (which is the machine's), or classes such as runtime,stop:monitor")
+		"what is struck: daemon, mixed, disks, clock (which is the machine's), none, or classes such as runtime,stop:monitor")
 	flag.StringVar(&o.Runtime, "runtime", "runc", "the OCI runtime: runc or crun")
 	flag.IntVar(&o.Strikes, "strikes", 0, "how many strikes, 0 for as many as the time allows")
 	flag.Uint64Var(&o.Seed, "seed", uint64(time.Now().Unix()), "of the schedule")
@@ -47,7 +47,8 @@ func parse() chaos.Options {
 		"how long at most a process is stopped, a disk hangs or is full")
 	flag.IntVar(&o.Clients, "clients", 6, "how many pods live at a time")
 	flag.StringVar(&o.Berth, "berth", "", "the folder of Berth's programs; when empty, BERTH_BIN or what is built")
-	flag.StringVar(&o.Programs, "programs", "", "the folder of containerd and its shim")
+	flag.StringVar(&o.Programs, "programs", "",
+		"the folder of the peer's programs: containerd and its shim, or crio, conmon and pinns")
 	flag.BoolVar(&o.Verbose, "verbose", false, "tell of each strike")
 	flag.Parse()
 	return o
@@ -100,7 +101,10 @@ func strike(o chaos.Options, dir, socket string) error {
 // version is what the program of the daemon says of itself.
 func version(o chaos.Options) string {
 	cmd, field := exec.Command(o.Berth+"/berth", "version"), 1
-	if o.Peer == chaos.Containerd {
+	switch o.Peer {
+	case chaos.CRIO:
+		cmd, field = exec.Command(o.Programs+"/crio", "--version"), 2
+	case chaos.Containerd:
 		cmd, field = exec.Command(o.Programs+"/containerd", "--version"), 2
 	}
 	out, _ := cmd.Output() // berth says last that no daemon answers, which is an error
