@@ -36,7 +36,7 @@ func (s *stage) peerCommand() (func() *exec.Cmd, error) {
 	for path, text := range map[string]string{
 		filepath.Join(s.net, "10-chaos.conflist"):          fmt.Sprintf(network, s.leases()),
 		filepath.Join(s.certs, registryAddr, "hosts.toml"): hosts,
-		s.config(): s.configuration(oci, string(plugins)),
+		configFile(s): s.configuration(oci, string(plugins)),
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			return nil, err
@@ -45,19 +45,19 @@ func (s *stage) peerCommand() (func() *exec.Cmd, error) {
 	switch s.Peer {
 	case Containerd:
 		return func() *exec.Cmd {
-			cmd := exec.Command(filepath.Join(s.Programs, "containerd"), "--config", s.config())
+			cmd := exec.Command(filepath.Join(s.Programs, "containerd"), "--config", configFile(s))
 			cmd.Env = append(os.Environ(), "PATH="+s.Programs+":"+os.Getenv("PATH"))
 			return cmd
 		}, nil
 	case CRIO:
-		return s.crioCommand()
+		return crioCommand(s)
 	}
 	return func() *exec.Cmd {
-		return exec.Command(filepath.Join(s.Berth, "berth"), "serve", "--config", s.config(), "--log-level", "debug")
+		return exec.Command(filepath.Join(s.Berth, "berth"), "serve", "--config", configFile(s), "--log-level", "debug")
 	}, nil
 }
 
-func (s *stage) config() string { return filepath.Join(s.Dir, "config.toml") }
+func configFile(s *stage) string { return filepath.Join(s.Dir, "config.toml") }
 
 func (s *stage) configuration(oci, plugins string) string {
 	state := filepath.Dir(s.socket)
@@ -65,7 +65,7 @@ func (s *stage) configuration(oci, plugins string) string {
 	case Containerd:
 		return fmt.Sprintf(containerdConfig, s.root, s.socket, plugins, s.certs, oci, pauseImage, state, s.net)
 	case CRIO:
-		return s.crioConfiguration(oci, plugins)
+		return crioConfiguration(s, oci, plugins)
 	}
 	driver := "cgroupfs" // systemd cannot be reached from the run's namespaces
 	if s.Machine {
