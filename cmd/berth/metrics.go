@@ -28,20 +28,20 @@ func serveMetrics(ctx context.Context, n *node) error {
 		func() []telemetry.Count { return counted(n.callers.Refusals()) })
 	n.metrics.Watch("berth_storage_limit_containers", "Containers that have written all that they may to their roots.",
 		nil, func() []telemetry.Count {
-			full, _ := pod.FullStorage(n.pods)
+			full, _ := n.pods.Meter.Storage.Full()
 			return []telemetry.Count{{Value: float64(len(full))}}
 		})
 	n.metrics.Watch("berth_storage_limit_reached_total", "How often a container has reached a limit of its root.", nil,
 		func() []telemetry.Count {
-			_, reached := pod.FullStorage(n.pods)
+			_, reached := n.pods.Meter.Storage.Full()
 			return []telemetry.Count{{Value: float64(reached)}}
 		})
 	watchMemory(n.metrics, n.memory)
 	n.metrics.Watch("berth_log_dropped_bytes_total",
 		"Bytes that containers have written and that are not in their logs because these are limited.", nil,
-		func() []telemetry.Count { return []telemetry.Count{{Value: float64(pod.DroppedOfLogs(n.pods).Bytes)}} })
+		func() []telemetry.Count { return []telemetry.Count{{Value: float64(n.pods.Meter.Logs.Sum().Bytes)}} })
 	n.metrics.Watch("berth_log_dropped_lines_total", "The same, in lines.", nil,
-		func() []telemetry.Count { return []telemetry.Count{{Value: float64(pod.DroppedOfLogs(n.pods).Lines)}} })
+		func() []telemetry.Count { return []telemetry.Count{{Value: float64(n.pods.Meter.Logs.Sum().Lines)}} })
 	n.metrics.Watch("berth_images_bytes", "Room that the images take.", nil, func() []telemetry.Count {
 		bytes, _, _ := n.images.Usage()
 		return []telemetry.Count{{Value: float64(bytes)}}

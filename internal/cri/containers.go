@@ -247,11 +247,11 @@ func (s *Server) containerInfo(r *sandbox.Record, c *sandbox.Container) map[stri
 	if c.Stuck != nil {
 		info["stuck"] = c.Stuck
 	}
-	if u, ok := pod.StorageOf(s.meter(), r, c); ok {
+	if u, ok := s.meter().StorageOf(r, c); ok {
 		info["storage"] = u.Info()
 	}
 	if c.LogLimit != nil {
-		info["log"] = pod.LogInfoOf(s.Pods, c)
+		info["log"] = s.meter().Logs.Info(c)
 	}
 	return info
 }

@@ -8,7 +8,7 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/cgroup/limits"
 	"berth/internal/cri/cadvisor"
-	"berth/internal/pod"
+	"berth/internal/meter"
 	"berth/internal/sandbox"
 )
 
@@ -41,7 +41,7 @@ func (s *Server) podMetrics() []*runtimeapi.PodSandboxMetrics {
 		traffic := s.meter().Traffic(pods)
 		for _, r := range pods {
 			m := &runtimeapi.PodSandboxMetrics{PodSandboxId: string(r.ID)}
-			var parts []pod.Use
+			var parts []meter.Use
 			for _, c := range r.Containers {
 				if !c.Listed() {
 					continue
@@ -66,7 +66,7 @@ func (s *Server) podMetrics() []*runtimeapi.PodSandboxMetrics {
 }
 
 func (s *Server) containerSubject(
-	r *sandbox.Record, c *sandbox.Container, u pod.Use, disk *cadvisor.Disk,
+	r *sandbox.Record, c *sandbox.Container, u meter.Use, disk *cadvisor.Disk,
 ) *cadvisor.Subject {
 	pod, ctr := r.Config.Get().Metadata, c.Config.Get()
 	path, _ := cgroup.TreePath(c.Cgroup) // it was read by that just now

@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
+	"berth/internal/meter"
 	"berth/internal/network"
-	"berth/internal/pod"
 	"berth/internal/sandbox"
 )
 
@@ -80,7 +80,7 @@ func (s *Server) StreamPodSandboxStats(
 	})
 }
 
-func (s *Server) meter() pod.Meter { return pod.Meter{Pods: s.Pods} }
+func (s *Server) meter() *meter.Meter { return s.Pods.Meter }
 
 func (s *Server) listContainerStats(f *runtimeapi.ContainerStatsFilter) []*runtimeapi.ContainerStats {
 	return sideBySide(s.ready(), func(pods []*sandbox.Record) (list []*runtimeapi.ContainerStats) {
@@ -146,7 +146,7 @@ func (s *Server) containerStats(
 // containerUse is what a container uses, for a kubelet and as it was read.
 func (s *Server) containerUse(
 	r *sandbox.Record, c *sandbox.Container,
-) (_ *runtimeapi.ContainerStats, u pod.Use, lives bool) {
+) (_ *runtimeapi.ContainerStats, u meter.Use, lives bool) {
 	cfg := c.Config.Get()
 	stats := &runtimeapi.ContainerStats{
 		Attributes: &runtimeapi.ContainerAttributes{
@@ -175,7 +175,7 @@ func (s *Server) podStats(r *sandbox.Record, traffic map[sandbox.ID]network.Traf
 			Annotations: cfg.Annotations},
 		Linux: linux,
 	}
-	var parts []pod.Use
+	var parts []meter.Use
 	for _, c := range r.Containers {
 		if !c.Listed() {
 			continue
@@ -215,7 +215,7 @@ func networkUsage(t network.Traffic) *runtimeapi.NetworkUsage {
 	return n
 }
 
-func cpuUsage(u pod.Use) *runtimeapi.CpuUsage {
+func cpuUsage(u meter.Use) *runtimeapi.CpuUsage {
 	if !u.CPU.Known {
 		return nil
 	}
@@ -227,7 +227,7 @@ func cpuUsage(u pod.Use) *runtimeapi.CpuUsage {
 	return out
 }
 
-func memoryUsage(u pod.Use) *runtimeapi.MemoryUsage {
+func memoryUsage(u meter.Use) *runtimeapi.MemoryUsage {
 	m := u.Memory
 	if !m.Known {
 		return nil
@@ -242,7 +242,7 @@ func memoryUsage(u pod.Use) *runtimeapi.MemoryUsage {
 	return out
 }
 
-func swapUsage(u pod.Use) *runtimeapi.SwapUsage {
+func swapUsage(u meter.Use) *runtimeapi.SwapUsage {
 	if !u.Swap.Known {
 		return nil
 	}
@@ -253,7 +253,7 @@ func swapUsage(u pod.Use) *runtimeapi.SwapUsage {
 	return out
 }
 
-func ioUsage(u pod.Use) *runtimeapi.IoUsage {
+func ioUsage(u meter.Use) *runtimeapi.IoUsage {
 	if !u.IOPressure.Known {
 		return nil
 	}

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"strings"
 	"sync"
@@ -183,4 +184,16 @@ func (c *catalog) owned(id string) bool {
 	x := c.index.Load()
 	_, damaged := x.damaged[sandbox.ID(id)]
 	return damaged || x.pods[sandbox.ID(id)] != nil
+}
+
+// records gives those of all pods that have one, also of those that nobody may see yet, each as it is when it is its
+// turn.
+func records(c *catalog) iter.Seq[*sandbox.Record] {
+	return func(yield func(*sandbox.Record) bool) {
+		for _, p := range c.index.Load().pods {
+			if !yield(p.rec.Load()) {
+				return
+			}
+		}
+	}
 }

@@ -179,7 +179,7 @@ func TestConvertedParent(t *testing.T) {
 			t.Fatal(err)
 		}
 		making := b.Pods.index.Load().pods[id].making()
-		got := []string{r.Container(ctr).Cgroup, Meter{b.Pods}.PodCgroup(r), making.givenCgroup()}
+		got := []string{r.Container(ctr).Cgroup, b.Meter.PodCgroup(r), making.givenCgroup()}
 		want := []string{"slice:/kubepods/pod1:" + string(ctr), "/slice/kubepods/pod1", "/slice/kubepods/pod1"}
 		if !systemd {
 			want = []string{"/kubepods/pod1/" + string(ctr), "/kubepods/pod1", "/kubepods/pod1"}

@@ -3,12 +3,12 @@ package pod
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
+	"berth/internal/meter"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
 	"berth/internal/spec"
@@ -65,14 +65,13 @@ func TestLogLimit(t *testing.T) {
 	}
 }
 
-// TestLogDropped counts what is told of logs, publishes it, and warns of each container once a minute.
-func TestLogDropped(t *testing.T) {
+// TestLogDroppedIsPublished has a monitor tell of a log that is limited: whoever watches gets an event.
+func TestLogDroppedIsPublished(t *testing.T) {
 	b := open(t)
 	pod, ctr := started(t, b)
 	if err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
 		return r.Edit(ctr, func(c *sandbox.Container) error {
-			c.LogLimit = &sandbox.LogLimit{Rate: 1024,
-				Burst: 65536}
+			c.LogLimit = &sandbox.LogLimit{Rate: 1024, Burst: 65536}
 			return nil
 		})
 	}); err != nil {
@@ -80,28 +79,11 @@ func TestLogDropped(t *testing.T) {
 	}
 	w := b.Watch()
 	defer w.Close()
-	for range 2 {
-		LogDropped(b.Pods, pod, ctr, runtime.Dropped{Lines: 3, Bytes: 500})
-		e := take(t, w, "container 4")[0]
-		if e.ID != ctr || e.Reason != ReasonLogLimit || !strings.HasPrefix(e.Message, "3 lines (500 bytes)") {
-			t.Errorf("%+v", e)
-		}
+	LogDropped(b.Pods, pod, ctr, runtime.Dropped{Lines: 3, Bytes: 500})
+	e := take(t, w, "container 4")[0]
+	if e.ID != ctr || e.Reason != meter.ReasonLogLimit || !strings.HasPrefix(e.Message, "3 lines (500 bytes)") {
+		t.Errorf("%+v", e)
 	}
-	LogDropped(b.Pods, pod, sandbox.NewID(), runtime.Dropped{Lines: 1, Bytes: 1})
+	LogDropped(b.Pods, sandbox.NewID(), ctr, runtime.Dropped{Lines: 1, Bytes: 1})
 	none(t, w)
-	if got := DroppedOfLogs(b.Pods); got != (runtime.Dropped{Lines: 7, Bytes: 1001}) || len(b.logs.of) != 1 {
-		t.Errorf("%+v of %d", got, len(b.logs.of))
-	}
-	c := b.index.Load().pods[pod].rec.Load().Container(ctr)
-	if i := LogInfoOf(b.Pods, c); i != (LogInfo{1024, 65536, 6, 1000}) {
-		t.Errorf("%+v", i)
-	}
-	d, now := runtime.Dropped{Lines: 1, Bytes: 1}, time.Now()
-	if b.logs.add(ctr, d, true, now) || !b.logs.add(ctr, d, true, now.Add(time.Minute)) {
-		t.Error("it is not warned once a minute")
-	}
-	b.logs.forget(ctr)
-	if len(b.logs.of) != 0 {
-		t.Error("a removed container is not forgotten")
-	}
 }

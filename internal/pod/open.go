@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth/internal/meter"
 	"berth/internal/op"
 	"berth/internal/record"
 	"berth/internal/rootfs"
@@ -43,6 +44,7 @@ func Open(cfg Config) (*Pods, error) {
 	}
 	s.index.Store(x)
 	s.projects = rootfs.CountsProjects(cfg.PodsRoot())
+	s.Meter = newMeter(s)
 	for _, p := range x.pods {
 		recovery{p}.readExits()
 	}
@@ -142,4 +144,15 @@ func enlist(x *index, p *pod, r *sandbox.Record) {
 		l.life = life{begun: c.State != sandbox.Creating, ended: c.State == sandbox.Exited || c.State == sandbox.Removing}
 		p.containers[c.ID], x.containers[c.ID] = l, p
 	}
+}
+
+// newMeter is the meter of all pods.
+func newMeter(s *Pods) *meter.Meter {
+	return meter.New(meter.Config{
+		Layout: s.cfg.Layout, Cgroup: s.cfg.podCgroup, Background: s.background, Projects: s.projects,
+		Log: s.cfg.Log, Records: records(&s.catalog),
+		Reached: func(r *sandbox.Record, ctr sandbox.ID, reason, what string) {
+			s.publish(Event{Kind: EventLimit, ID: ctr, At: time.Now(), Record: r, Reason: reason, Message: what})
+		},
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/meter"
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/runtime"
@@ -127,46 +128,36 @@ type Pods struct {
 	cfg   Config
 	board op.Board // what runs in the lanes
 
-	usage      usageReading
-	storage    storageWatch
-	logs       logWatch
-	strays     strayWatch
+	// Meter tells what the pods use.
+	Meter      *meter.Meter
 	categories int  // of SELinux, of which pods get two each
 	projects   bool // the writable layers are on a file system that keeps account of projects
-	rates      rates
 	outputs    outputs
 }
 
-// Problem is something that a person should look at: a record that cannot be read, an undo that does not succeed.
-type Problem struct {
-	Pod   sandbox.ID
-	What  string
-	Since time.Time
-}
-
 // Problems returns what a person should look at. It never waits.
-func (s *Pods) Problems() []Problem {
+func (s *Pods) Problems() []sandbox.Problem {
 	x := s.index.Load()
-	var all []Problem
+	var all []sandbox.Problem
 	for id, d := range x.damaged {
-		all = append(all, Problem{Pod: id, What: d.what()})
+		all = append(all, sandbox.Problem{Pod: id, What: d.what()})
 	}
 	for id, p := range x.pods {
 		if began := p.writing.Load(); began != 0 && time.Since(time.Unix(0, began)) >= settleWait {
-			all = append(all, Problem{id, "the disk of the records, " + s.cfg.Root + ", does not answer: the pod's " +
-				"record is being written; stops and exits go on, nothing new can be made", time.Unix(0, began)})
+			all = append(all, sandbox.Problem{Pod: id, What: "the disk of the records, " + s.cfg.Root + ", does not answer: the pod's " +
+				"record is being written; stops and exits go on, nothing new can be made", Since: time.Unix(0, began)})
 		}
 		r := p.rec.Load()
 		if r.Stuck != nil {
-			all = append(all, Problem{id, r.Stuck.Error, r.Stuck.Since})
+			all = append(all, sandbox.Problem{Pod: id, What: r.Stuck.Error, Since: r.Stuck.Since})
 		}
 		for _, c := range r.Containers {
 			if c.Stuck != nil {
-				all = append(all, Problem{id, c.Stuck.Error, c.Stuck.Since})
+				all = append(all, sandbox.Problem{Pod: id, What: c.Stuck.Error, Since: c.Stuck.Since})
 			}
 		}
 	}
-	return append(all, looseEnds(s)...)
+	return append(all, s.Meter.Problems()...)
 }
 
 // Paths names the places on the host that belong to a pod, for people.

@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
@@ -95,7 +94,7 @@ func TestQuotaThatWasLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if u, ok := StorageOf(Meter{b.Pods}, r, c); !ok || !u.Kept {
+	if u, ok := b.Meter.StorageOf(r, c); !ok || !u.Kept {
 		t.Errorf("%+v", u)
 	}
 }
@@ -109,7 +108,7 @@ func TestQuotaThatWasLeft(t *testing.T) {
 	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	lookForStrays(t.Context(), b.Pods)
+	b.Meter.Strays.Look(t.Context())
 	if n := len(b.Problems()); n != 0 {
 		t.Fatalf("%d problems", n)
 	}
@@ -124,25 +123,25 @@ func TestQuotaThatWasLeft(t *testing.T) {
 		}
 	}
 	sync()
-	_, c, err := b.GetContainer(ctr)
+	r, c, err := b.GetContainer(ctr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := (Meter{b.Pods}).writableUsage(pod, c)
+	before := b.Meter.Writable(r, c)
 	leave(t, file)
 	sync()
-	lookForStrays(t.Context(), b.Pods)
+	b.Meter.Strays.Look(t.Context())
 	p := b.Problems()
 	if len(p) != 1 || p[0].Pod != pod || !strings.Contains(p[0].What, "container "+string(ctr)+" has left") {
 		t.Errorf("%+v", p)
 	}
-	if after := (Meter{b.Pods}).writableUsage(pod, c); after.Bytes+8192 < before.Bytes {
+	if after := b.Meter.Writable(r, c); after.Bytes+8192 < before.Bytes {
 		t.Errorf("%d bytes used, and %d once it had left", before.Bytes, after.Bytes)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	lookForStrays(t.Context(), b.Pods)
+	b.Meter.Strays.Look(t.Context())
 	if p := b.Problems(); len(p) != 0 {
 		t.Errorf("after the file is gone: %+v", p)
 	}
@@ -160,43 +159,5 @@ func leave(t *testing.T, path string) {
 	attributes := [7]uint32{3: 77} // struct fsxattr
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), set, uintptr(unsafe.Pointer(&attributes))); errno != 0 {
 		t.Fatal(errno)
-	}
-}
-
-// TestMayLeave says who can leave a project.
-func TestMayLeave(t *testing.T) {
-	type profile = runtimeapi.SecurityProfile
-	userns := podConfig("u")
-	userns.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &runtimeapi.UserNamespace{
-		Mode: runtimeapi.NamespaceMode_POD,
-	}
-	for name, c := range map[string]struct {
-		pod  *runtimeapi.PodSandboxConfig
-		sc   *runtimeapi.LinuxContainerSecurityContext
-		want bool
-	}{
-		"default": {podConfig("a"), &runtimeapi.LinuxContainerSecurityContext{
-			Seccomp: &profile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}}, false},
-		"nothing said": {podConfig("a"), nil, true},
-		"its own": {podConfig("a"), &runtimeapi.LinuxContainerSecurityContext{
-			Seccomp: &profile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/x"}}, true},
-		"privileged": {podConfig("a"), &runtimeapi.LinuxContainerSecurityContext{Privileged: true,
-			Seccomp: &profile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}}, true},
-		"user namespace": {userns, nil, false},
-	} {
-		pod, err := sandbox.NewPodConfig(c.pod)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctr, err := sandbox.NewContainerConfig(&runtimeapi.ContainerConfig{
-			Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c.sc},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := mayLeave(&sandbox.Record{Config: pod}, &sandbox.Container{Config: ctr})
-		if got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
 	}
 }

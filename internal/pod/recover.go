@@ -23,10 +23,10 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 	resumptions := make(chan struct{}, 2*goruntime.GOMAXPROCS(0))
 	s.background(func(ctx context.Context) {
 		limitAdopted(ctx, s)
-		go watchStorage(ctx, s, storageEvery) // Close does not wait for those who may stand before a disk that hangs
+		go s.Meter.Storage.Watch(ctx) // Close does not wait for those who may stand before a disk that hangs
 	})
 	if s.projects {
-		go watchStrays(s.ctx, s, strayEvery)
+		go s.Meter.Strays.Watch(s.ctx)
 	}
 	s.background(func(ctx context.Context) {
 		var all sync.WaitGroup

@@ -88,7 +88,7 @@ func limitStorage(l *container, c *sandbox.Container) error {
 // removeWritable takes away what a container has written, and its limit first: nobody finds that by a directory that is
 // gone. A limit that stays keeps its number from being used again, and nothing else.
 func removeWritable(l *container, c *sandbox.Container) error {
-	l.p.s.logs.forget(c.ID)
+	l.p.s.Meter.Logs.Forget(c.ID)
 	dir := l.p.s.cfg.Writable(l.p.id, c.ID)
 	if l.p.s.projects {
 		if err := rootfs.ClearQuota(dir); err != nil {
@@ -97,39 +97,6 @@ func removeWritable(l *container, c *sandbox.Container) error {
 		}
 	}
 	return removeDir(dir)
-}
-
-// StorageUse is what a container may write to its root, and what it has written.
-type StorageUse struct {
-	sandbox.Storage
-	Usage
-	// Kept says that the file system keeps the container to its limits. Else it is only watched.
-	Kept bool
-}
-
-// StorageInfo is a StorageUse as clients are told it. A limit of 0 is none.
-type StorageInfo struct {
-	LimitBytes  uint64 `json:"limitBytes"`
-	LimitInodes uint64 `json:"limitInodes"`
-	UsedBytes   uint64 `json:"usedBytes"`
-	UsedInodes  uint64 `json:"usedInodes"`
-	Kept        bool   `json:"kept"` // by the file system
-}
-
-// Info is u as clients are told it.
-func (u StorageUse) Info() StorageInfo {
-	return StorageInfo{u.Storage.Bytes, u.Storage.Inodes, u.Usage.Bytes, u.Usage.Inodes, u.Kept}
-}
-
-// StorageOf tells of a container's limits. It is not ok where it has none.
-func StorageOf(m Meter, r *sandbox.Record, c *sandbox.Container) (u StorageUse, ok bool) {
-	if c.Storage.Unlimited() {
-		return u, false
-	}
-	u.Storage, u.Usage = *c.Storage, m.Writable(r, c)
-	q, err := rootfs.QuotaOf(m.cfg.Writable(r.ID, c.ID))
-	u.Kept = err == nil && !q.Unlimited()
-	return u, true
 }
 
 // limitAdopted limits what the containers of an earlier daemon write, one after another: they are on one file system,

@@ -331,3 +331,10 @@ func (r *Record) LogPath(c *Container) string {
 	l := r.Log(c)
 	return filepath.Join(l.Dir, l.Path)
 }
+
+// Problem is something that a person should look at: a record that cannot be read, an undo that does not succeed.
+type Problem struct {
+	Pod   ID
+	What  string
+	Since time.Time
+}

@@ -1,4 +1,4 @@
-package pod
+package meter
 
 import (
 	"os"
@@ -14,30 +14,14 @@ import (
 func TestUsageOfALargeLayerDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const files = int(usageRate * 2.2) // usageShort is 2 s
-	b := open(t)
-	b.projects = false
-	pod, large := started(t, b)
-	small := sandbox.NewID()
-	for _, id := range []sandbox.ID{large, small} {
-		if err := os.MkdirAll(filepath.Join(b.cfg.Writable(pod, id), "upper"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	large, small := sandbox.NewID(), sandbox.NewID()
+	m := open(t, &sandbox.Container{ID: large}, &sandbox.Container{ID: small})
+	m.upper(t, small)
+	dir := m.upper(t, large)
 	for i := range files {
-		name := filepath.Join(b.cfg.Writable(pod, large), "upper", strconv.Itoa(i))
-		if err := os.Symlink("x", name); err != nil {
+		if err := os.Symlink("x", filepath.Join(dir, strconv.Itoa(i))); err != nil {
 			t.Fatal(err)
 		}
-	}
-	m := Meter{b.Pods}
-	p := b.index.Load().pods[pod]
-	if err := p.update(t.Context(), "container.creating", func(r *sandbox.Record) error {
-		other := *r.Containers[0]
-		other.ID = small
-		r.Containers = append(r.Containers, &other)
-		return nil
-	}); err != nil {
-		t.Fatal(err)
 	}
 	if !m.readUsage(t.Context()) {
 		t.Fatal("it was cut off")

@@ -1,6 +1,9 @@
-package pod
+package meter
 
 import (
+	"context"
+	"iter"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -10,9 +13,45 @@ import (
 	"berth/internal/sandbox"
 )
 
+// Config is what a Meter is made of. All fields are required.
+type Config struct {
+	Layout sandbox.Layout
+	// Records are those of all pods, also of those that are being made, each as it is when it is its turn.
+	Records iter.Seq[*sandbox.Record]
+	// Cgroup is where in the tree a pod's cgroup is.
+	Cgroup func(r *sandbox.Record) (string, error)
+	// Background runs work until it ends or the daemon does, which ends the context.
+	Background func(work func(context.Context))
+	// Projects says that the writable layers are on a file system that keeps account of projects.
+	Projects bool
+	// Reached tells those who watch that a container has reached a limit.
+	Reached func(r *sandbox.Record, ctr sandbox.ID, reason, what string)
+	Log     *slog.Logger
+}
+
 // Meter tells what pods and containers use. It reads when it is asked, a dozen small files for each, and keeps only
 // what it takes to tell a rate the next time. It never waits and runs no program.
-type Meter struct{ *Pods }
+type Meter struct {
+	Storage StorageWatch
+	Strays  StrayWatch
+	Logs    LogWatch
+
+	cfg   Config
+	rates rates
+	usage usageReading
+}
+
+// New makes a Meter. It reads nothing before it is asked.
+func New(cfg Config) *Meter {
+	m := &Meter{cfg: cfg, Strays: StrayWatch{cfg: cfg}, Logs: LogWatch{cfg: cfg}}
+	m.Storage.meter = m
+	return m
+}
+
+// Problems are what a person should look at: containers that write more than they may and are not kept from it.
+func (m *Meter) Problems() []sandbox.Problem {
+	return append(m.Strays.problems(), m.Storage.problems()...)
+}
 
 // Use is what a pod or a container uses.
 type Use struct {
@@ -25,7 +64,7 @@ type Use struct {
 
 // Container tells what a container uses; not ok when it has no process any more, or none yet. Of one that is in its
 // pod's sandbox nothing is known: that is told of the pod.
-func (m Meter) Container(r *sandbox.Record, c *sandbox.Container, extent cgroup.Extent) (u Use, ok bool) {
+func (m *Meter) Container(r *sandbox.Record, c *sandbox.Container, extent cgroup.Extent) (u Use, ok bool) {
 	if !c.Live() {
 		return u, false
 	}
@@ -47,11 +86,11 @@ func (m Meter) Container(r *sandbox.Record, c *sandbox.Container, extent cgroup.
 
 // Pod tells what a pod uses, by its own cgroup or, where that is everybody's or cannot be read, as the sum of its
 // containers, which parts gives.
-func (m Meter) Pod(r *sandbox.Record, extent cgroup.Extent, parts []Use) (u Use, ok bool) {
+func (m *Meter) Pod(r *sandbox.Record, extent cgroup.Extent, parts []Use) (u Use, ok bool) {
 	if r.State != sandbox.Ready {
 		return u, false
 	}
-	path, err := m.cfg.podCgroup(r)
+	path, err := m.cfg.Cgroup(r)
 	if err == nil {
 		err = cgroup.ReadUsage(path, extent, &u.Usage)
 	}
@@ -82,18 +121,18 @@ func sum(parts []Use) Use {
 }
 
 // Writable is the room that the container's writable layer takes.
-func (m Meter) Writable(r *sandbox.Record, c *sandbox.Container) Usage {
+func (m *Meter) Writable(r *sandbox.Record, c *sandbox.Container) Usage {
 	return m.writableUsage(r.ID, c)
 }
 
 // Traffic is what the interfaces of ready pods have carried, by pod. A pod with the node's network has none of its own,
 // and one that cannot be read is left out.
-func (m Meter) Traffic(pods []*sandbox.Record) map[sandbox.ID]network.Traffic {
+func (m *Meter) Traffic(pods []*sandbox.Record) map[sandbox.ID]network.Traffic {
 	var ids []sandbox.ID
 	var paths []string
 	for _, r := range pods {
 		if r.State == sandbox.Ready && !r.HostNetwork() {
-			ids, paths = append(ids, r.ID), append(paths, m.cfg.NetNSPin(r.ID))
+			ids, paths = append(ids, r.ID), append(paths, m.cfg.Layout.NetNSPin(r.ID))
 		}
 	}
 	all := make(map[sandbox.ID]network.Traffic, len(ids))
@@ -106,7 +145,7 @@ func (m Meter) Traffic(pods []*sandbox.Record) map[sandbox.ID]network.Traffic {
 }
 
 // Processes are the host's ids of a container's processes.
-func (m Meter) Processes(c *sandbox.Container) ([]int, error) {
+func (m *Meter) Processes(c *sandbox.Container) ([]int, error) {
 	path, err := cgroup.TreePath(c.Cgroup)
 	if err != nil {
 		return nil, err
@@ -187,8 +226,8 @@ func (s *rates) sweep(now time.Time) {
 }
 
 // PodCgroup is where the pod's cgroup is in the tree, empty where nobody can say.
-func (m Meter) PodCgroup(r *sandbox.Record) string {
-	path, err := m.cfg.podCgroup(r)
+func (m *Meter) PodCgroup(r *sandbox.Record) string {
+	path, err := m.cfg.Cgroup(r)
 	if err != nil {
 		return ""
 	}

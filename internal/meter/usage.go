@@ -1,4 +1,4 @@
-package pod
+package meter
 
 import (
 	"context"
@@ -56,9 +56,9 @@ type layerOf struct {
 
 // Usage returns the last reading of all writable layers and, when it has gone stale, starts another in the background.
 // It never waits: before the first reading ends it answers zero, with the time of the question.
-func (s Meter) Usage() Usage {
-	s.readStaleUsage()
-	if last := s.usage.total.Load(); last != nil {
+func (m *Meter) Usage() Usage {
+	m.readStaleUsage()
+	if last := m.usage.total.Load(); last != nil {
 		return *last
 	}
 	return Usage{At: time.Now()}
@@ -67,58 +67,58 @@ func (s Meter) Usage() Usage {
 // writableUsage returns the room that one container's writable layer takes: as the file system knows it at any time, or
 // by the last reading, as Usage does. Of a layer that was not read yet it tells the directory alone, at the time when
 // it was made.
-func (s Meter) writableUsage(id sandbox.ID, c *sandbox.Container) Usage {
-	if s.projects {
-		if u, err := projectUsage(s, layerOf{c.ID, s.cfg.Writable(id, c.ID)}); err == nil {
+func (m *Meter) writableUsage(id sandbox.ID, c *sandbox.Container) Usage {
+	if m.cfg.Projects {
+		if u, err := projectUsage(m, layerOf{c.ID, m.cfg.Layout.Writable(id, c.ID)}); err == nil {
 			return u
 		}
 	}
-	s.readStaleUsage()
-	if u, ok := s.usage.layer.Load(c.ID); ok {
+	m.readStaleUsage()
+	if u, ok := m.usage.layer.Load(c.ID); ok {
 		return u.(Usage)
 	}
 	u := Usage{At: c.CreatedAt}
 	var st unix.Stat_t
-	if unix.Lstat(filepath.Join(s.cfg.Writable(id, c.ID), "upper"), &st) == nil {
+	if unix.Lstat(filepath.Join(m.cfg.Layout.Writable(id, c.ID), "upper"), &st) == nil {
 		u.Bytes, u.Inodes = uint64(st.Blocks)*512, 1
 	}
 	return u
 }
 
 // projectUsage is what the project of a layer takes, with what has left it.
-func projectUsage(s Meter, l layerOf) (Usage, error) {
+func projectUsage(m *Meter, l layerOf) (Usage, error) {
 	now := time.Now()
 	bytes, inodes, err := rootfs.ProjectUsage(l.dir)
-	left := s.strays.of(l.container)
+	left := m.Strays.of(l.container)
 	return Usage{bytes + left.bytes, inodes + left.inodes, now}, err
 }
 
 // readStaleUsage starts a reading in the background when it is time for one.
-func (s Meter) readStaleUsage() {
-	if until := s.usage.until.Load(); until != nil && time.Now().Before(*until) || !s.usage.busy.CompareAndSwap(false,
+func (m *Meter) readStaleUsage() {
+	if until := m.usage.until.Load(); until != nil && time.Now().Before(*until) || !m.usage.busy.CompareAndSwap(false,
 		true) {
 		return
 	}
-	s.background(func(ctx context.Context) {
-		defer s.usage.busy.Store(false)
+	m.cfg.Background(func(ctx context.Context) {
+		defer m.usage.busy.Store(false)
 		began := time.Now()
-		if !s.readUsage(ctx) {
+		if !m.readUsage(ctx) {
 			return
 		}
 		until := time.Now().Add(min(max(10*time.Since(began), usageFreshest), usageStalest))
-		s.usage.until.Store(&until)
+		m.usage.until.Store(&until)
 	})
 }
 
 // readUsage reads every writable layer. It is false when the daemon ends meanwhile.
-func (s Meter) readUsage(ctx context.Context) bool {
+func (m *Meter) readUsage(ctx context.Context) bool {
 	sum, there := Usage{At: time.Now()}, map[sandbox.ID]bool{}
 	var long []layerOf
-	for _, p := range s.index.Load().pods {
-		for _, c := range p.rec.Load().Containers {
+	for r := range m.cfg.Records {
+		for _, c := range r.Containers {
 			there[c.ID] = true
-			l := layerOf{c.ID, s.cfg.Writable(p.id, c.ID)}
-			u, err := s.readLayer(ctx, l, usageShort)
+			l := layerOf{c.ID, m.cfg.Layout.Writable(r.ID, c.ID)}
+			u, err := m.readLayer(ctx, l, usageShort)
 			if ctx.Err() != nil {
 				return false
 			}
@@ -128,26 +128,26 @@ func (s Meter) readUsage(ctx context.Context) bool {
 			sum.Bytes, sum.Inodes = sum.Bytes+u.Bytes, sum.Inodes+u.Inodes
 		}
 	}
-	s.usage.layer.Range(func(id, _ any) bool {
+	m.usage.layer.Range(func(id, _ any) bool {
 		if !there[id.(sandbox.ID)] {
-			s.usage.layer.Delete(id)
+			m.usage.layer.Delete(id)
 		}
 		return true
 	})
-	s.usage.total.Store(&sum)
-	readLong(s, long)
+	m.usage.total.Store(&sum)
+	readLong(m, long)
 	return true
 }
 
 // readLong reads layers that take long, in the background, unless some are being read.
-func readLong(s Meter, layers []layerOf) {
-	if len(layers) == 0 || !s.usage.long.CompareAndSwap(false, true) {
+func readLong(m *Meter, layers []layerOf) {
+	if len(layers) == 0 || !m.usage.long.CompareAndSwap(false, true) {
 		return
 	}
-	s.background(func(ctx context.Context) {
-		defer s.usage.long.Store(false)
+	m.cfg.Background(func(ctx context.Context) {
+		defer m.usage.long.Store(false)
 		for _, l := range layers {
-			_, _ = s.readLayer(ctx, l, usageLimit) // what was known of it stays
+			_, _ = m.readLayer(ctx, l, usageLimit) // what was known of it stays
 		}
 	})
 }
@@ -155,10 +155,10 @@ func readLong(s Meter, layers []layerOf) {
 // readLayer reads one writable layer, by its project where it has one, and keeps what it finds. Of one that vanished
 // meanwhile it returns nothing, and of one that takes too long what was known. What could be counted in part is as
 // large as it was at least.
-func (s Meter) readLayer(ctx context.Context, l layerOf, most time.Duration) (u Usage, err error) {
-	if s.projects {
-		if u, err = projectUsage(s, l); err == nil {
-			s.usage.layer.Store(l.container, u)
+func (m *Meter) readLayer(ctx context.Context, l layerOf, most time.Duration) (u Usage, err error) {
+	if m.cfg.Projects {
+		if u, err = projectUsage(m, l); err == nil {
+			m.usage.layer.Store(l.container, u)
 			return u, nil
 		}
 	}
@@ -167,7 +167,7 @@ func (s Meter) readLayer(ctx context.Context, l layerOf, most time.Duration) (u 
 	u.Bytes, u.Inodes, err = rootfs.Usage(ctx, filepath.Join(l.dir, "upper"), usageRate)
 	u.At = time.Now()
 	var last Usage
-	if known, ok := s.usage.layer.Load(l.container); ok {
+	if known, ok := m.usage.layer.Load(l.container); ok {
 		last = known.(Usage)
 	}
 	switch {
@@ -178,6 +178,6 @@ func (s Meter) readLayer(ctx context.Context, l layerOf, most time.Duration) (u 
 	case err != nil:
 		return last, err
 	}
-	s.usage.layer.Store(l.container, u)
+	m.usage.layer.Store(l.container, u)
 	return u, nil
 }

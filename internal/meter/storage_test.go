@@ -1,8 +1,7 @@
-package pod
+package meter
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -36,31 +35,22 @@ func TestStorageReached(t *testing.T) {
 // TestStorageIsWatched has a container write more than it may on a file system that keeps nobody to a limit: it is told
 // once, until there is room again.
 func TestStorageIsWatched(t *testing.T) {
-	b := open(t)
-	b.projects = false
-	pod, ctr := started(t, b)
-	if err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
-		return r.Edit(ctr, func(c *sandbox.Container) error { c.Storage = &sandbox.Storage{Bytes: 1 << 20}; return nil })
-	}); err != nil {
-		t.Fatal(err)
-	}
-	w := b.Watch()
-	defer w.Close()
-	upper := filepath.Join(b.cfg.Writable(pod, ctr), "upper")
-	if err := os.MkdirAll(upper, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	ctr := sandbox.NewID()
+	m := open(t, &sandbox.Container{ID: ctr, State: sandbox.Running, Storage: &sandbox.Storage{Bytes: 1 << 20}})
+	upper := m.upper(t, ctr)
 	const many = 3
 	look := func(want int) {
 		t.Helper()
 		wait(t, "the reading is told", func() bool {
-			b.readUsage(t)
-			lookAtStorage(t.Context(), b.Pods)
-			full, _ := FullStorage(b.Pods)
+			if !m.readUsage(t.Context()) {
+				t.Fatal("the daemon ended")
+			}
+			m.Storage.look(t.Context())
+			full, _ := m.Storage.Full()
 			return len(full) == want
 		})
 		for range many {
-			lookAtStorage(t.Context(), b.Pods)
+			m.Storage.look(t.Context())
 		}
 	}
 	for i := range 2 {
@@ -68,29 +58,23 @@ func TestStorageIsWatched(t *testing.T) {
 			t.Fatal(err)
 		}
 		look(1)
-		full, reached := FullStorage(b.Pods)
-		if reached != uint64(i+1) || full[0].Container != ctr || full[0].Kept || len(b.Problems()) != 1 {
-			t.Errorf("%d times, %+v, problems %+v", reached, full, b.Problems())
+		full, reached := m.Storage.Full()
+		if reached != uint64(i+1) || full[0].Container != ctr || full[0].Kept || len(m.Problems()) != 1 {
+			t.Errorf("%d times, %+v, problems %+v", reached, full, m.Problems())
 		}
-		e := take(t, w, "container 4")[0]
-		if e.ID != ctr || e.Reason != ReasonStorageLimit || !strings.Contains(e.Message, "of the 1048576 bytes") {
+		if len(m.events) != i+1 {
+			t.Fatalf("%d events: %+v", len(m.events), m.events)
+		}
+		e := m.events[i]
+		if e.ctr != ctr || e.reason != ReasonStorageLimit || !strings.Contains(e.what, "of the 1048576 bytes") {
 			t.Errorf("%+v", e)
 		}
 		if err := os.Remove(upper + "/file"); err != nil {
 			t.Fatal(err)
 		}
 		look(0)
-		none(t, w)
 	}
-	if n := len(b.Problems()); n != 0 {
-		t.Errorf("%d problems are left", n)
-	}
-}
-
-// readUsage reads the writable layers now, whatever was read a moment ago.
-func (b *bench) readUsage(t *testing.T) {
-	t.Helper()
-	if !(Meter{b.Pods}).readUsage(t.Context()) {
-		t.Fatal("the daemon ended")
+	if n := len(m.Problems()); n != 0 || len(m.events) != 2 {
+		t.Errorf("%d problems are left, events %+v", n, m.events)
 	}
 }

@@ -1,4 +1,4 @@
-package pod
+package meter
 
 import (
 	"context"
@@ -21,8 +21,10 @@ const (
 	strayLimit = 10 * time.Minute
 )
 
-// strayWatch knows which containers have files that their project does not count.
-type strayWatch struct {
+// StrayWatch knows which containers have files that their project does not count.
+type StrayWatch struct {
+	cfg Config
+
 	mu    sync.Mutex // guards found; nothing is locked below it
 	found map[sandbox.ID]stray
 }
@@ -35,14 +37,14 @@ type stray struct {
 }
 
 // of tells what is known of one container; nothing is no stray.
-func (w *strayWatch) of(ctr sandbox.ID) stray {
+func (w *StrayWatch) of(ctr sandbox.ID) stray {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.found[ctr]
 }
 
 // set notes what was found of a container, and says whether it is the first time.
-func (w *strayWatch) set(ctr sandbox.ID, s stray) (first bool) {
+func (w *StrayWatch) set(ctr sandbox.ID, s stray) (first bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	was, known := w.found[ctr]
@@ -61,13 +63,13 @@ func (w *strayWatch) set(ctr sandbox.ID, s stray) (first bool) {
 }
 
 // problems are what a person should look at.
-func (w *strayWatch) problems() (all []Problem) {
+func (w *StrayWatch) problems() (all []sandbox.Problem) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for ctr, s := range w.found {
 		what := fmt.Sprintf("container %s has left its project with %d files of %d bytes: its limit of what it writes does "+
 			"not hold for them; give the pod a user namespace, or the seccomp profile RuntimeDefault", ctr, s.inodes, s.bytes)
-		all = append(all, Problem{s.pod, what, s.since})
+		all = append(all, sandbox.Problem{Pod: s.pod, What: what, Since: s.since})
 	}
 	return all
 }
@@ -79,66 +81,51 @@ func mayLeave(r *sandbox.Record, c *sandbox.Container) bool {
 		!spec.KeepsProject(c.Config.Get().GetLinux().GetSecurityContext())
 }
 
-// watchStrays looks for files that have left their containers' projects until the daemon ends.
-func watchStrays(ctx context.Context, s *Pods, every time.Duration) {
+// Watch looks for files that have left their containers' projects until ctx ends.
+func (w *StrayWatch) Watch(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(every):
-			lookForStrays(ctx, s)
+		case <-time.After(strayEvery):
+			w.Look(ctx)
 		}
 	}
 }
 
-// lookForStrays walks the layers of containers that may leave their projects, one after another.
-func lookForStrays(ctx context.Context, s *Pods) {
+// Look walks the layers of containers that may leave their projects, one after another.
+func (w *StrayWatch) Look(ctx context.Context) {
 	there := map[sandbox.ID]bool{}
-	for _, p := range s.index.Load().pods {
-		r := p.rec.Load()
+	for r := range w.cfg.Records {
 		for _, c := range r.Containers {
 			if !c.Live() || !mayLeave(r, c) {
 				continue
 			}
 			there[c.ID] = true
-			if !lookForStraysOf(ctx, s, r.ID, c.ID) {
+			if !w.lookAt(ctx, r.ID, c.ID) {
 				return
 			}
 		}
 	}
-	s.strays.mu.Lock()
-	defer s.strays.mu.Unlock()
-	maps.DeleteFunc(s.strays.found, func(id sandbox.ID, _ stray) bool { return !there[id] })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.found, func(id sandbox.ID, _ stray) bool { return !there[id] })
 }
 
-// lookForStraysOf is false when the daemon ends meanwhile.
-func lookForStraysOf(ctx context.Context, s *Pods, pod, ctr sandbox.ID) bool {
+// lookAt walks the layer of one container. It is false when the daemon ends meanwhile.
+func (w *StrayWatch) lookAt(ctx context.Context, pod, ctr sandbox.ID) bool {
 	within, cancel := context.WithTimeout(ctx, strayLimit)
 	defer cancel()
-	bytes, inodes, err := rootfs.Strays(within, s.cfg.Writable(pod, ctr), strayRate)
+	bytes, inodes, err := rootfs.Strays(within, w.cfg.Layout.Writable(pod, ctr), strayRate)
 	if ctx.Err() != nil {
 		return false
 	}
 	if err != nil && !errors.Is(err, rootfs.ErrIncomplete) {
 		return true // it is removed, or too large: what was known of it stays
 	}
-	if s.strays.set(ctr, stray{pod, bytes, inodes, time.Now()}) {
-		s.cfg.Log.Warn("a container has left its project: its limit of what it writes does not hold for these files",
+	if w.set(ctr, stray{pod, bytes, inodes, time.Now()}) {
+		w.cfg.Log.Warn("a container has left its project: its limit of what it writes does not hold for these files",
 			"pod", pod, "container", ctr, "files", inodes, "bytes", bytes)
 	}
 	return true
-}
-
-// looseEnds are the problems of containers that write more than they may and are not kept from it.
-func looseEnds(s *Pods) []Problem {
-	all := s.strays.problems()
-	full, _ := FullStorage(s)
-	for _, f := range full {
-		if !f.Kept {
-			what := fmt.Sprintf("container %s has written %s, and goes on: the file system has no project quota",
-				f.Container, f.What)
-			all = append(all, Problem{f.Pod, what, f.Since})
-		}
-	}
-	return all
 }
