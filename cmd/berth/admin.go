@@ -16,6 +16,7 @@ import (
 	"berth/internal/limit"
 	"berth/internal/pod"
 	"berth/internal/runtime"
+	"berth/internal/session"
 	"berth/internal/stream"
 )
 
@@ -128,7 +129,7 @@ func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func
 	in := newTypeahead()
 	defer in.Close()
 	go input(recv, in, func(s admin.Size) {
-		if err := n.streams().Resize(ctx, id, s.Width, s.Height); err != nil {
+		if err := n.pods.Sessions.Resize(ctx, id, s.Width, s.Height); err != nil {
 			n.log.Debug("a terminal could not be resized", "container", id, "error", err)
 		}
 	})
@@ -140,7 +141,7 @@ func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func
 	if req.Stdin {
 		a.Stdin = in
 	}
-	return n.streams().Attach(ctx, id, a)
+	return n.pods.Sessions.Attach(ctx, id, a)
 }
 
 // Exec runs a command in a container.
@@ -160,7 +161,7 @@ func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (
 		case <-ctx.Done():
 		}
 	})
-	s := pod.Session{
+	s := session.Session{
 		Cmd: req.Command, TTY: req.TTY, Stdout: writer(func(p []byte) error { return send(&admin.AttachOutput{Stdout: p}) }),
 		Resize: func() (uint16, uint16, bool) {
 			select {
@@ -181,7 +182,7 @@ func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (
 	if req.Stdin {
 		s.Stdin = in
 	}
-	code, err := n.streams().Session(ctx, id, s)
+	code, err := n.pods.Sessions.Session(ctx, id, s)
 	if err != nil {
 		return err
 	}
@@ -253,5 +254,3 @@ func (n service) Check(ctx context.Context, req *admin.CheckRequest, send func(*
 		_ = send(&admin.Finding{Image: f.Image, Layer: f.Layer, Path: f.Path, Problem: f.Problem, Repaired: f.Repaired})
 	})
 }
-
-func (n service) streams() pod.Streams { return pod.Streams{Pods: n.pods} }

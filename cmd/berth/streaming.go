@@ -8,9 +8,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"berth/internal/network"
-	"berth/internal/pod"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
+	"berth/internal/session"
 	"berth/internal/stream"
 )
 
@@ -48,7 +48,7 @@ type streamNode struct{ *node }
 
 // Exec runs a command in a container.
 func (n streamNode) Exec(ctx context.Context, container string, cmd []string, tty bool, s stream.Streams) (int, error) {
-	return service(n).streams().Session(ctx, sandbox.ID(container), pod.Session{
+	return n.pods.Sessions.Session(ctx, sandbox.ID(container), session.Session{
 		Cmd: cmd, TTY: tty, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Resize: s.Resize,
 	})
 }
@@ -59,18 +59,18 @@ func (n streamNode) Attach(ctx context.Context, container string, s stream.Strea
 	if s.Resize != nil {
 		go func() {
 			for width, height, ok := s.Resize(); ok; width, height, ok = s.Resize() {
-				if err := service(n).streams().Resize(ctx, id, width, height); err != nil {
+				if err := n.pods.Sessions.Resize(ctx, id, width, height); err != nil {
 					n.log.Debug("a terminal could not be resized", "container", id, "error", err)
 				}
 			}
 		}()
 	}
-	return service(n).streams().Attach(ctx, id, runtime.Attach{Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr})
+	return n.pods.Sessions.Attach(ctx, id, runtime.Attach{Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr})
 }
 
 // Dial connects to a port of a pod: in its network namespace, or inside its sandbox, which may have a network stack of its own.
 func (n streamNode) Dial(ctx context.Context, id string, port uint16) (stream.Conn, error) {
-	netns, err := service(n).streams().NetNS(ctx, sandbox.ID(id))
+	netns, err := n.pods.Sessions.NetNS(ctx, sandbox.ID(id))
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (n streamNode) Dial(ctx context.Context, id string, port uint16) (stream.Co
 	if err == nil {
 		return conn, nil
 	}
-	h, sandboxed, handlerErr := service(n).streams().Sandbox(sandbox.ID(id))
+	h, sandboxed, handlerErr := n.pods.Sessions.Sandbox(sandbox.ID(id))
 	if !sandboxed || handlerErr != nil {
 		return nil, errors.Join(err, handlerErr)
 	}

@@ -12,7 +12,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
-	"berth/internal/pod"
 	"berth/internal/sandbox"
 )
 
@@ -64,7 +63,7 @@ func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveCont
 func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	id, err := s.Pods.ContainerID(req.ContainerId)
 	if err == nil {
-		err = pod.Streams{Pods: s.Pods}.ReopenLog(ctx, id)
+		err = s.Pods.Sessions.ReopenLog(ctx, id)
 	}
 	if err != nil {
 		return nil, err
@@ -81,7 +80,7 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 	if req.Timeout < 0 {
 		return nil, fail.New(errdefs.ErrInvalidArgument, "exec: timeout %d is negative", req.Timeout)
 	}
-	out, err := pod.Streams{Pods: s.Pods}.ExecSync(ctx, id, req.Cmd, time.Duration(req.Timeout)*time.Second)
+	out, err := s.Pods.Sessions.ExecSync(ctx, id, req.Cmd, time.Duration(req.Timeout)*time.Second)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +240,7 @@ func (s *Server) containerInfo(r *sandbox.Record, c *sandbox.Container) map[stri
 		"sandboxID": r.ID, "state": c.State, "pid": c.Process.PID, "runtime": r.Runtime, "cgroup": c.Cgroup,
 		"stopSignal": c.StopSignal, "layers": c.Layers, "config": c.Config,
 	}
-	if spec, err := s.Pods.RuntimeSpec(c.ID); err == nil {
+	if spec, err := s.Pods.Sessions.RuntimeSpec(c.ID); err == nil {
 		info["runtimeSpec"] = spec
 	}
 	if c.Stuck != nil {

@@ -5,15 +5,13 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"berth/internal/pod"
 )
 
 // Exec returns the address at which a command in a container will be run, once.
 func (s *Server) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	id, err := s.Pods.ContainerID(req.ContainerId)
 	if err == nil {
-		err = pod.Streams{Pods: s.Pods}.Running(ctx, id)
+		err = s.Pods.Sessions.Running(ctx, id)
 	}
 	if err != nil {
 		return nil, err
@@ -31,7 +29,7 @@ func (s *Server) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtim
 func (s *Server) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
 	id, err := s.Pods.ContainerID(req.ContainerId)
 	if err == nil {
-		err = pod.Streams{Pods: s.Pods}.Attachable(ctx, id)
+		err = s.Pods.Sessions.Attachable(ctx, id)
 	}
 	if err != nil {
 		return nil, err
@@ -49,7 +47,7 @@ func (s *Server) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*ru
 func (s *Server) PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
 	id, err := s.Pods.ID(req.PodSandboxId)
 	if err == nil {
-		_, err = pod.Streams{Pods: s.Pods}.NetNS(ctx, id)
+		_, err = s.Pods.Sessions.NetNS(ctx, id)
 	}
 	if err != nil {
 		return nil, err

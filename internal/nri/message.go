@@ -18,6 +18,9 @@ import (
 type messages struct {
 	pods interface {
 		Paths(r *sandbox.Record) map[string]string
+	}
+	// specs are those that containers have now.
+	specs interface {
 		RuntimeSpec(id sandbox.ID) (*specs.Spec, error)
 	}
 }
@@ -98,7 +101,7 @@ func (m messages) container(r *sandbox.Record, c *sandbox.Container, sp *specs.S
 	}
 	if sp == nil {
 		var err error
-		if sp, err = m.pods.RuntimeSpec(c.ID); err != nil {
+		if sp, err = m.specs.RuntimeSpec(c.ID); err != nil {
 			return out // it is not written yet, or it has ended and is cleared away
 		}
 	}

@@ -60,7 +60,7 @@ func New(cfg Config) *Plugins { return &Plugins{cfg: cfg} }
 // and two of each on a node would work against each other. Start returns why NRI is off; the caller goes on without
 // it.
 func (p *Plugins) Start(pods *pod.Pods) error {
-	p.pods, p.messages = pods, messages{pods}
+	p.pods, p.messages = pods, messages{pods, pods.Sessions}
 	defer p.health.begin()()
 	nrilog.Set(logger{p.cfg.Log, &p.health})
 	adaptation.SetPluginRegistrationTimeout(p.cfg.RegistrationTimeout)

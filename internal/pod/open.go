@@ -44,7 +44,7 @@ func Open(cfg Config) (*Pods, error) {
 	}
 	s.index.Store(x)
 	s.projects = rootfs.CountsProjects(cfg.PodsRoot())
-	s.Meter = newMeter(s)
+	s.Meter, s.Sessions = newMeter(s), newSessions(s)
 	for _, p := range x.pods {
 		recovery{p}.readExits()
 	}

@@ -14,12 +14,14 @@ import (
 	"berth/internal/op"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
+	"berth/internal/session"
 	"berth/internal/spec"
 )
 
 // Runtime is what a pod needs of a driver: processes under the pod's monitor. Every call may be repeated, and Delete
 // and Shutdown succeed when there is nothing.
 type Runtime interface {
+	session.Runtime
 	Launch(ctx context.Context, pod string) error
 	Adopt(ctx context.Context, pod string) (runtime.Inventory, error)
 	Create(ctx context.Context, pod string, c runtime.Create) (runtime.Process, error)
@@ -30,11 +32,6 @@ type Runtime interface {
 	// answers or not. It ends nothing itself.
 	Settle(ctx context.Context, pod, ctr string) error
 	Delete(ctx context.Context, pod, ctr string, h runtime.Handler) error
-	Exec(ctx context.Context, pod, ctr string, e runtime.Exec) (runtime.ExecResult, error)
-	Session(ctx context.Context, pod, ctr string, s runtime.Session) (exitCode int, err error)
-	Attach(ctx context.Context, pod, ctr string, a runtime.Attach) error
-	Resize(ctx context.Context, pod, ctr string, width, height uint16) error
-	ReopenLog(ctx context.Context, pod, ctr string, log runtime.Log) error
 	Shutdown(ctx context.Context, pod string) error
 	Sweep(ctx context.Context, live func(pod string) bool, handler func(name string) (runtime.Handler, error)) error
 }
@@ -128,11 +125,12 @@ type Pods struct {
 	cfg   Config
 	board op.Board // what runs in the lanes
 
-	// Meter tells what the pods use.
-	Meter      *meter.Meter
+	// Meter tells what the pods use, and Sessions reaches into their containers.
+	Meter    *meter.Meter
+	Sessions *session.Sessions
+
 	categories int  // of SELinux, of which pods get two each
 	projects   bool // the writable layers are on a file system that keeps account of projects
-	outputs    outputs
 }
 
 // Problems returns what a person should look at. It never waits.
@@ -144,7 +142,8 @@ func (s *Pods) Problems() []sandbox.Problem {
 	}
 	for id, p := range x.pods {
 		if began := p.writing.Load(); began != 0 && time.Since(time.Unix(0, began)) >= settleWait {
-			all = append(all, sandbox.Problem{Pod: id, What: "the disk of the records, " + s.cfg.Root + ", does not answer: the pod's " +
+			all = append(all, sandbox.Problem{Pod: id, What: "the disk of the records, " + s.cfg.Root +
+				", does not answer: the pod's " +
 				"record is being written; stops and exits go on, nothing new can be made", Since: time.Unix(0, began)})
 		}
 		r := p.rec.Load()

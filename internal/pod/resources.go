@@ -181,44 +181,6 @@ func withHugepages(all []*runtimeapi.HugepageLimit, h *runtimeapi.HugepageLimit)
 	return append(all, h)
 }
 
-// overlay puts the limits in force over those that a runtime was given.
-func overlay(given, now *specs.LinuxResources) {
-	if now.CPU != nil {
-		if given.CPU == nil {
-			given.CPU = &specs.LinuxCPU{}
-		}
-		over(&given.CPU.Shares, now.CPU.Shares)
-		over(&given.CPU.Quota, now.CPU.Quota)
-		over(&given.CPU.Period, now.CPU.Period)
-		if now.CPU.Cpus != "" {
-			given.CPU.Cpus = now.CPU.Cpus
-		}
-		if now.CPU.Mems != "" {
-			given.CPU.Mems = now.CPU.Mems
-		}
-	}
-	if now.Memory != nil {
-		if given.Memory == nil {
-			given.Memory = &specs.LinuxMemory{}
-		}
-		over(&given.Memory.Limit, now.Memory.Limit)
-		over(&given.Memory.Swap, now.Memory.Swap)
-	}
-	over(&given.Pids, now.Pids)
-	if now.HugepageLimits != nil {
-		given.HugepageLimits = now.HugepageLimits
-	}
-	if now.Unified != nil {
-		given.Unified = now.Unified
-	}
-}
-
-func over[T any](to **T, from *T) {
-	if from != nil {
-		*to = from
-	}
-}
-
 // Pod takes over what a ready pod is meant to use in all: its configuration says it from then on, to its status, and to
 // containers that are made in it. The pod's cgroup is its caller's, who has set its limits.
 func (s Limiter) Pod(

@@ -6,7 +6,7 @@ package rules
 var largeByEmbedding = map[string]int{
 	"cmd/berth.node":           22,
 	"cmd/berth.reloader":       25,
-	"cmd/berth.service":        35,
+	"cmd/berth.service":        34,
 	"cmd/berth.streamNode":     25,
 	"internal/cli.imageApp":    25,
 	"internal/cli.imager":      31,
@@ -21,13 +21,12 @@ var largeByEmbedding = map[string]int{
 	"internal/nri.Plugins":     28,
 	"internal/nri.generator":   34,
 	"internal/pod.Config":      31,
-	"internal/pod.Limiter":     43,
-	"internal/pod.Pods":        39,
-	"internal/pod.Streams":     50,
+	"internal/pod.Limiter":     42,
+	"internal/pod.Pods":        38,
 	"internal/pod.limiting":    22,
 	"internal/pod.pod":         24,
 	"internal/pod.recovery":    32,
-	"internal/pod.sweeper":     42,
+	"internal/pod.sweeper":     41,
 	"internal/systemd.homing":  25,
 }
 
@@ -42,7 +41,6 @@ var shells = map[string]int{
 	"internal/cli.lister":     1,
 	"internal/cli.nodeApp":    1,
 	"internal/pod.Limiter":    1,
-	"internal/pod.Streams":    1,
 	"internal/pod.limiting":   1,
 	"internal/pod.recovery":   1,
 	"internal/pod.sweeper":    1,
