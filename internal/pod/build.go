@@ -26,6 +26,7 @@ import (
 // building is what a container's plan needs, and finds out, on its way.
 type building struct {
 	p       *pod
+	cfg     *Config // that of the pod
 	img     material
 	user    spec.User
 	process runtime.Process
@@ -36,13 +37,13 @@ type building struct {
 // makeProcess builds the spec and has the runtime create the process.
 func (b *building) makeProcess(ctx context.Context, c *sandbox.Container) error {
 	r, cfg := b.p.rec.Load(), c.Config.Get()
-	h, options, err := b.p.s.cfg.handlerSpec(r)
+	h, options, err := b.cfg.handlerSpec(r)
 	if err != nil {
 		return err
 	}
 	in, err := b.specInput(ctx, r, c, options)
 	if err != nil {
-		return sandbox.Invalid(room.Explain(err, b.p.s.cfg.State, makeRoom))
+		return sandbox.Invalid(room.Explain(err, b.cfg.State, makeRoom))
 	}
 	sp, warnings, err := spec.Build(ctx, in)
 	if err != nil {
@@ -52,7 +53,7 @@ func (b *building) makeProcess(ctx context.Context, c *sandbox.Container) error 
 		return sandbox.Invalid(err)
 	}
 	for _, w := range warnings {
-		b.p.s.cfg.Log.Warn("a container gets less than it asked for", "pod", b.p.id, "container", cfg.Metadata.Name,
+		b.cfg.Log.Warn("a container gets less than it asked for", "pod", b.p.id, "container", cfg.Metadata.Name,
 			"reason", w)
 	}
 	if err := b.adjust(ctx, r, c, sp); err != nil {
@@ -61,13 +62,13 @@ func (b *building) makeProcess(ctx context.Context, c *sandbox.Container) error 
 	if err := spec.CheckPaths(sp); err != nil { // again: devices and plugins have added mounts
 		return sandbox.Invalid(err)
 	}
-	if err := b.p.s.cfg.confine(ctx, sp); err != nil {
+	if err := b.cfg.confine(ctx, sp); err != nil {
 		return err
 	}
 	if err := b.makeInRoot(ctx, r, in.Paths.Rootfs, sp.Process.Cwd); err != nil {
 		return err
 	}
-	b.process, err = b.p.s.cfg.Runtime.Create(ctx, string(b.p.id), runtime.Create{
+	b.process, err = b.cfg.Runtime.Create(ctx, string(b.p.id), runtime.Create{
 		Container: string(c.ID), Handler: h, Spec: sp, Deadline: h.Timeout,
 		Terminal: cfg.Tty, Stdin: cfg.Stdin, StdinOnce: cfg.StdinOnce, Owner: idsOf(b.p, r).owner(b.user),
 	})
@@ -75,7 +76,7 @@ func (b *building) makeProcess(ctx context.Context, c *sandbox.Container) error 
 		return err
 	}
 	// The container has its own by now. Those here would keep the node from removing what it has unmounted of a volume.
-	return rootfs.Unstage(sandbox.StagedMounts(&b.p.s.cfg.Layout, b.p.id, c.ID))
+	return rootfs.Unstage(sandbox.StagedMounts(&b.cfg.Layout, b.p.id, c.ID))
 }
 
 // addDevices adds the CDI devices of a request. Their descriptions may also add groups to the process.
@@ -88,7 +89,7 @@ func (b *building) addDevices(ctx context.Context, sp *specs.Spec, cfg *runtimea
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	if err := b.p.s.cfg.Devices(ctx, sp, names); err != nil {
+	if err := b.cfg.Devices(ctx, sp, names); err != nil {
 		return err
 	}
 	sp.Version = spec.Version(sp)
@@ -115,14 +116,14 @@ func (b *building) specInput(
 	cfg := withNamespaces(c.Config.Get(), r.Config.Get())
 	in = spec.Input{
 		Pod: r.Config.Get(), PodID: string(b.p.id), ContainerID: string(c.ID), Container: cfg,
-		Image: b.img.Config, Host: b.p.s.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
+		Image: b.img.Config, Host: b.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
 		Handler: h, SELinux: r.SELinux, Project: b.p.s.projects,
 	}
 	if in.Hostname, err = r.Hostname(); err != nil {
 		return in, fmt.Errorf("look up the node's name: %w", err)
 	}
 	if h.CgroupWritable {
-		if in.Delegated, err = b.p.s.cfg.Delegated(); err != nil {
+		if in.Delegated, err = b.cfg.Delegated(); err != nil {
 			return in, err
 		}
 	}

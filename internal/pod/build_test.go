@@ -34,7 +34,7 @@ func TestDeclaredVolumes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, root := &building{p: p}, t.TempDir()
+	b, root := &building{p: p, cfg: p.cfg}, t.TempDir()
 	for _, link := range [][2]string{{"real", "alias"}, {"/", "all"}, {"/proc", "kernel"}, {"../../outside", "escape"}} {
 		if err := os.Symlink(link[0], filepath.Join(root, link[1])); err != nil {
 			t.Fatal(err)

@@ -40,6 +40,7 @@ func endsBegin(running string) bool { return running == opCtrCreate || running =
 // end.
 type container struct {
 	p      *pod
+	cfg    *Config // that of the pod
 	id     sandbox.ID
 	lane   op.Lane
 	exited chan struct{} // closed when the record says exited
@@ -57,7 +58,7 @@ type container struct {
 
 func newContainer(p *pod, id sandbox.ID) *container {
 	return &container{
-		p: p, id: id, lane: op.Lane{Of: op.Owner{Pod: string(p.id), Container: string(id)}},
+		p: p, cfg: p.cfg, id: id, lane: op.Lane{Of: op.Owner{Pod: string(p.id), Container: string(id)}},
 		exited: make(chan struct{}), hurry: newHurry(),
 	}
 }
@@ -135,7 +136,7 @@ func (p *pod) claimContainer(
 	if err := keepLayers(p, img.layers()); err != nil {
 		return "", img, err
 	}
-	storage, logs, err := limitsOf(&p.s.cfg, p.rec.Load(), cfg.Metadata.Name)
+	storage, logs, err := limitsOf(p.cfg, p.rec.Load(), cfg.Metadata.Name)
 	if err != nil {
 		return "", img, sandbox.InContainer("", cfg.Metadata.Name, p.id, err)
 	}
@@ -154,7 +155,7 @@ func (p *pod) claimContainer(
 		r.Containers = append(r.Containers, &sandbox.Container{
 			ID: id, State: sandbox.Creating, CreatedAt: time.Now(), Digest: want, Config: m,
 			Image: img.ID, ImageRef: img.Ref, Volumes: img.record(), Layers: img.layers(), StopSignal: sig,
-			Cgroup:  p.s.cfg.cgroup(r, id),
+			Cgroup:  p.cfg.cgroup(r, id),
 			Storage: storage, LogLimit: logs,
 		})
 		live := newContainer(p, id)
@@ -194,7 +195,7 @@ func (l *container) create(ctx context.Context, img material) error {
 	case c.State != sandbox.Creating:
 		return nil
 	}
-	b := &building{p: l.p, img: img}
+	b := &building{p: l.p, cfg: l.cfg, img: img}
 	err := img.confirm(ctx, l.p.rec.Load().Config.Get().GetMetadata().GetNamespace())
 	if err == nil {
 		err = l.plan(c, b).Forward(ctx)
@@ -214,7 +215,7 @@ func (l *container) create(ctx context.Context, img material) error {
 		}
 		return nil
 	}
-	err = sandbox.InContainer("", c.Config.Get().Metadata.GetName(), l.p.id, room.Explain(err, l.p.s.cfg.Root, makeRoom))
+	err = sandbox.InContainer("", c.Config.Get().Metadata.GetName(), l.p.id, room.Explain(err, l.cfg.Root, makeRoom))
 	if undo := l.undo(op.Trace(l.p.s.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
@@ -224,32 +225,32 @@ func (l *container) create(ctx context.Context, img material) error {
 // plan is how a container is made; walked backward, how what is left of its process is cleared away, and how it
 // is removed. Backward it needs nothing but the record.
 func (l *container) plan(c *sandbox.Container, b *building) op.Plan {
-	at, pod := &l.p.s.cfg.Layout, l.p.id
-	return op.Plan{Name: "container", Seen: l.p.s.cfg.StepSeen, Steps: []op.Step{
+	at, pod := &l.cfg.Layout, l.p.id
+	return op.Plan{Name: "container", Seen: l.cfg.StepSeen, Steps: []op.Step{
 		{Name: stepDirs, Do: func(context.Context) error { return l.makeDirs(c) },
 			Undo: func(context.Context) error { return removeWritable(l, c) }},
 		{Name: "rootfs",
 			Do: func(context.Context) error {
 				r := l.p.rec.Load()
 				return rootfs.Prepare(at.Writable(pod, c.ID), at.Rootfs(pod, c.ID),
-					rootfs.Options{Lower: b.img.Dirs, IDs: idsOf(l.p, r).IDMap, Label: l.p.s.cfg.labels(r, c).Mount})
+					rootfs.Options{Lower: b.img.Dirs, IDs: idsOf(l.p, r).IDMap, Label: l.cfg.labels(r, c).Mount})
 			},
 			Undo: func(context.Context) error { return l.unmakeRootfs(c, b.keepExit) }},
 		{Name: "volumes", Do: func(context.Context) error { return b.mountVolumes(c) }, Undo: l.unmountVolumes},
-		{Name: "process", Deadline: l.p.s.cfg.createTimeout(l.p.rec.Load()) + 10*time.Second,
+		{Name: "process", Deadline: l.cfg.createTimeout(l.p.rec.Load()) + 10*time.Second,
 			Do:   func(ctx context.Context) error { return b.makeProcess(ctx, c) },
 			Undo: func(ctx context.Context) error { return l.unmakeProcess(ctx, c) }},
 	}}
 }
 
 func (l *container) makeDirs(c *sandbox.Container) error {
-	dir := l.p.s.cfg.Writable(l.p.id, c.ID)
+	dir := l.cfg.Writable(l.p.id, c.ID)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	if l.p.s.projects {
 		if err := rootfs.AssignProject(dir); err != nil {
-			l.p.s.cfg.Log.Warn("what a container writes is counted by walking over it", "pod", l.p.id, "container", l.id,
+			l.cfg.Log.Warn("what a container writes is counted by walking over it", "pod", l.p.id, "container", l.id,
 				"error", err)
 		}
 	}
@@ -260,11 +261,11 @@ func (l *container) makeDirs(c *sandbox.Container) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(l.p.s.cfg.Rootfs(l.p.id, c.ID), 0o711); err != nil {
+	if err := os.MkdirAll(l.cfg.Rootfs(l.p.id, c.ID), 0o711); err != nil {
 		return err
 	}
 	// What is made there gets the label too: the FIFOs that are the process's standard streams.
-	return l.p.s.cfg.label(l.p.rec.Load(), l.p.s.cfg.RunContainer(l.p.id, c.ID))
+	return l.cfg.label(l.p.rec.Load(), l.cfg.RunContainer(l.p.id, c.ID))
 }
 
 // unmakeRootfs unmounts the container's root and volumes, and removes its run directory, which holds nothing else by
@@ -273,13 +274,13 @@ func (l *container) unmakeRootfs(c *sandbox.Container, keepExit bool) error {
 	if c.Reaped {
 		return nil
 	}
-	if err := rootfs.Unmount(l.p.s.cfg.Rootfs(l.p.id, c.ID)); err != nil {
+	if err := rootfs.Unmount(l.cfg.Rootfs(l.p.id, c.ID)); err != nil {
 		return err
 	}
-	if err := rootfs.Unstage(sandbox.StagedMounts(&l.p.s.cfg.Layout, l.p.id, c.ID)); err != nil {
+	if err := rootfs.Unstage(sandbox.StagedMounts(&l.cfg.Layout, l.p.id, c.ID)); err != nil {
 		return err
 	}
-	dir := l.p.s.cfg.RunContainer(l.p.id, c.ID)
+	dir := l.cfg.RunContainer(l.p.id, c.ID)
 	if !keepExit {
 		return removeDir(dir)
 	}
@@ -288,7 +289,7 @@ func (l *container) unmakeRootfs(c *sandbox.Container, keepExit bool) error {
 		return err
 	}
 	for _, e := range entries {
-		if path := filepath.Join(dir, e.Name()); path != l.p.s.cfg.RunExit(l.p.id, c.ID) {
+		if path := filepath.Join(dir, e.Name()); path != l.cfg.RunExit(l.p.id, c.ID) {
 			if err := removeDir(path); err != nil {
 				return err
 			}
@@ -302,11 +303,11 @@ func (l *container) unmakeProcess(ctx context.Context, c *sandbox.Container) err
 	if c.Reaped {
 		return nil
 	}
-	h, err := l.p.s.cfg.handler(l.p.rec.Load())
+	h, err := l.cfg.handler(l.p.rec.Load())
 	if err != nil {
 		return err
 	}
-	return l.p.s.cfg.Runtime.Delete(ctx, string(l.p.id), string(c.ID), h)
+	return l.cfg.Runtime.Delete(ctx, string(l.p.id), string(c.ID), h)
 }
 
 // undo unmakes a container altogether.
@@ -323,12 +324,12 @@ func (l *container) undo(ctx context.Context) error {
 		return sandbox.NilIfGone(err)
 	}
 	if err := l.plan(l.p.rec.Load().Container(l.id), &building{}).Backward(ctx); err != nil {
-		err = room.Explain(err, l.p.s.cfg.Root, makeRoom)
+		err = room.Explain(err, l.cfg.Root, makeRoom)
 		l.stuck(err)
 		return err
 	}
 	telling{l.p}.containerRemoved(ctx, l, l.p.rec.Load().Container(l.id))
-	_ = os.Remove(l.p.s.cfg.Exit(l.p.id, l.id))
+	_ = os.Remove(l.cfg.Exit(l.p.id, l.id))
 	err = l.p.settle("container.gone", func(r *sandbox.Record) error {
 		for i, c := range r.Containers {
 			if c.ID == l.id {
@@ -365,7 +366,7 @@ func (l *container) stuck(cause error) {
 		})
 	})
 	if l.tries.ask(&l.p.s.worker, l.unstick) {
-		l.p.s.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", l.p.id, "container",
+		l.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", l.p.id, "container",
 			l.id, "error", cause)
 	}
 }
@@ -467,7 +468,7 @@ const (
 // letGo starts the container's process. While no monitor answers nobody knows whether an earlier try has, so it is
 // asked for again until one does: to give up would be to kill a container that may run.
 func letGo(ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Container) error {
-	cfg := l.p.s.cfg
+	cfg := l.cfg
 	for until := time.Now().Add(monitorWait); ; {
 		err := cfg.Runtime.Start(ctx, string(l.p.id), string(l.id), r.Log(c), cfg.createTimeout(r))
 		if !errdefs.IsUnavailable(err) || time.Now().After(until) {
@@ -490,8 +491,8 @@ func (l *container) cannotRun(cause error) {
 	l.ended(func(c *sandbox.Container) { // first: how it ends by the kill is not what happened to it
 		c.StartedAt, c.FinishedAt, c.ExitCode, c.Reason, c.Message = now, now, 128, sandbox.ReasonCannotRun, cause.Error()
 	})
-	if err := l.p.s.cfg.Runtime.KillAll(l.p.s.ctx, string(l.p.id), string(l.id)); err != nil {
-		l.p.s.cfg.Log.Warn("a container that could not be started is still alive", "pod", l.p.id, "container", l.id, "error",
+	if err := l.cfg.Runtime.KillAll(l.p.s.ctx, string(l.p.id), string(l.id)); err != nil {
+		l.cfg.Log.Warn("a container that could not be started is still alive", "pod", l.p.id, "container", l.id, "error",
 			err)
 	}
 }

@@ -61,7 +61,7 @@ func (l *container) ended(fill func(*sandbox.Container)) {
 		})
 	})
 	if err != nil {
-		l.p.s.cfg.Log.Error("an exit could not be recorded; the exit file keeps it for the next start", "pod", l.p.id,
+		l.cfg.Log.Error("an exit could not be recorded; the exit file keeps it for the next start", "pod", l.p.id,
 			"container", l.id, "error", err)
 		return
 	}
@@ -76,7 +76,7 @@ func (p *pod) initExited() {
 	if p.rec.Load().State != sandbox.Ready {
 		return
 	}
-	p.s.cfg.Log.Warn("the container that stands for a pod has ended; the pod is stopped", "pod", p.id)
+	p.cfg.Log.Warn("the container that stands for a pod has ended; the pod is stopped", "pod", p.id)
 	p.s.background(func(ctx context.Context) { _ = p.s.Stop(ctx, p.id) })
 }
 
@@ -145,12 +145,12 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 		}
 	}
 	pod, ctr := string(l.p.id), string(l.id)
-	if err := l.p.s.cfg.Runtime.KillAll(ctx, pod, ctr); err != nil {
+	if err := l.cfg.Runtime.KillAll(ctx, pod, ctr); err != nil {
 		return fail.About(fail.Detail{Pod: pod, Container: ctr}, "kill container %s: %w", l.id, err)
 	}
 	kill, cancel := context.WithTimeout(ctx, killWait)
 	defer cancel()
-	if err := l.p.s.cfg.Runtime.Settle(kill, pod, ctr); err != nil && !closed(l.exited) {
+	if err := l.cfg.Runtime.Settle(kill, pod, ctr); err != nil && !closed(l.exited) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -173,9 +173,9 @@ func ask(ctx context.Context, l *container, c *sandbox.Container, deadline time.
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	defer cancel()
-	watch.Go(func() { _ = l.p.s.cfg.Runtime.Settle(ctx, pod, ctr) }) // so that a monitor that hangs does not hide the end
-	if err := l.p.s.cfg.Runtime.Signal(ctx, pod, ctr, c.StopSignal); err != nil && ctx.Err() == nil {
-		l.p.s.cfg.Log.Warn("a container could not be sent its stop signal; it is killed at its deadline",
+	watch.Go(func() { _ = l.cfg.Runtime.Settle(ctx, pod, ctr) }) // so that a monitor that hangs does not hide the end
+	if err := l.cfg.Runtime.Signal(ctx, pod, ctr, c.StopSignal); err != nil && ctx.Err() == nil {
+		l.cfg.Log.Warn("a container could not be sent its stop signal; it is killed at its deadline",
 			"pod", pod, "container", ctr, "error", err)
 	}
 	return l.hurry.wait(ctx, l.exited, deadline)

@@ -18,7 +18,7 @@ const etcRoom = 1 << 20
 
 // writeFiles makes the pod's run directory and the directory of its logs.
 func (m *making) writeFiles() error {
-	run, ids := m.p.s.cfg.Run(m.p.id), idsOf(m.p, m.r)
+	run, ids := m.cfg.Run(m.p.id), idsOf(m.p, m.r)
 	if err := os.MkdirAll(filepath.Join(run, "c"), 0o700); err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (m *making) writeEtc() error {
 	for _, data := range files {
 		size += int64(len(data)) + pageSize
 	}
-	etc, ids := sandbox.EtcMount(&m.p.s.cfg.Layout, m.p.id), idsOf(m.p, m.r)
+	etc, ids := sandbox.EtcMount(&m.cfg.Layout, m.p.id), idsOf(m.p, m.r)
 	// The directory cannot be listed by users other than the pod's root; they read the files through bind mounts.
 	if err := rootfs.MakeTmpfs(etc, rootfs.Tmpfs{Size: size, Mode: 0o711, UID: ids.UID, GID: ids.GID}); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (m *making) writeEtc() error {
 		if err := ids.give(path); err != nil {
 			return err
 		}
-		if err := m.p.s.cfg.label(m.r, path); err != nil {
+		if err := m.cfg.label(m.r, path); err != nil {
 			return err
 		}
 	}

@@ -23,18 +23,19 @@ const stepFiles = "files"
 // making is one pod being made or unmade, by its record alone; ips and init are what is found out on the way.
 type making struct {
 	p    *pod
+	cfg  *Config // that of the pod
 	r    *sandbox.Record
 	ips  []netip.Addr
 	init runtime.Process
 }
 
-func (p *pod) making() *making { return &making{p: p, r: p.rec.Load()} }
+func (p *pod) making() *making { return &making{p: p, cfg: p.cfg, r: p.rec.Load()} }
 
 // plan is how a pod is made, and, walked backward, how a pod is stopped and removed.
 func (m *making) plan() op.Plan {
-	p, l := m.p, &m.p.s.cfg.Layout
+	p, l := m.p, &m.cfg.Layout
 	ns := p.namespaces(m.r)
-	return op.Plan{Name: "pod", Seen: m.p.s.cfg.StepSeen, Steps: []op.Step{
+	return op.Plan{Name: "pod", Seen: m.cfg.StepSeen, Steps: []op.Step{
 		{Name: "record", Do: m.announce,
 			Undo: func(context.Context) error { return removeDir(l.Pod(p.id)) }},
 		{Name: stepFiles, Do: func(context.Context) error { return m.writeFiles() },
@@ -46,8 +47,8 @@ func (m *making) plan() op.Plan {
 		{Name: "shm", Do: func(context.Context) error { return m.mountShm() },
 			Undo: func(context.Context) error { return rootfs.Unmount(l.Shm(p.id)) }},
 		{Name: "monitor", Beside: true, Deadline: 30 * time.Second,
-			Do:   func(ctx context.Context) error { return p.s.cfg.Runtime.Launch(ctx, string(p.id)) },
-			Undo: func(ctx context.Context) error { return p.s.cfg.Runtime.Shutdown(ctx, string(p.id)) }},
+			Do:   func(ctx context.Context) error { return p.cfg.Runtime.Launch(ctx, string(p.id)) },
+			Undo: func(ctx context.Context) error { return p.cfg.Runtime.Shutdown(ctx, string(p.id)) }},
 		{Name: "namespaces", Do: func(context.Context) error { return m.pin(ns) },
 			Undo: func(context.Context) error { return network.Unpin(ns) }},
 		{Name: "network", Deadline: 5 * time.Minute, Do: m.attach, Undo: m.detach},
@@ -58,7 +59,7 @@ func (m *making) plan() op.Plan {
 
 // announce makes the pod's directory and its first record: the intent before any effect.
 func (m *making) announce(ctx context.Context) error {
-	dir := m.p.s.cfg.Pod(m.p.id)
+	dir := m.cfg.Pod(m.p.id)
 	for _, d := range []string{dir, filepath.Join(dir, "exits"), filepath.Join(dir, "c")} {
 		if err := os.Mkdir(d, 0o700); err != nil && !os.IsExist(err) {
 			return err
@@ -72,7 +73,7 @@ func (m *making) announce(ctx context.Context) error {
 
 // namespaces says what of the pod is pinned: what it does not share with the host.
 func (p *pod) namespaces(r *sandbox.Record) network.Namespaces {
-	l, cfg := &p.s.cfg.Layout, r.Config.Get()
+	l, cfg := &p.cfg.Layout, r.Config.Get()
 	ns := network.Namespaces{Sysctls: cfg.GetLinux().GetSysctls()}
 	if !r.HostNetwork() {
 		ns.Net, ns.UTS, ns.Hostname = l.NetNSPin(p.id), l.UTSNSPin(p.id), sandbox.OwnHostname(cfg)
@@ -81,14 +82,14 @@ func (p *pod) namespaces(r *sandbox.Record) network.Namespaces {
 		ns.IPC = l.IPCNSPin(p.id)
 	}
 	if u := sandbox.UserNamespace(cfg); u != nil {
-		ns.User, ns.IDs, ns.Holder = sandbox.UserNSPin(l, p.id), spec.IDs(u), p.s.cfg.Init
+		ns.User, ns.IDs, ns.Holder = sandbox.UserNSPin(l, p.id), spec.IDs(u), p.cfg.Init
 	}
 	return ns
 }
 
 // pin makes the pod's namespaces.
 func (m *making) pin(ns network.Namespaces) error {
-	if sysctls := m.p.s.cfg.Sysctls; sysctls != nil {
+	if sysctls := m.cfg.Sysctls; sysctls != nil {
 		ns.Defaults = sysctls()
 	}
 	return network.Pin(ns)
@@ -99,7 +100,7 @@ func (m *making) mountShm() error {
 	if sandbox.HostIPC(m.r.Config.Get()) {
 		return nil
 	}
-	_, h, err := m.p.s.cfg.handlerSpec(m.r)
+	_, h, err := m.cfg.handlerSpec(m.r)
 	if err != nil {
 		return err
 	}
@@ -108,7 +109,7 @@ func (m *making) mountShm() error {
 		return err
 	}
 	root := idsOf(m.p, m.r)
-	return rootfs.MakeShm(m.p.s.cfg.Shm(m.p.id), size, root.UID, root.GID, m.r.SELinux.Mount)
+	return rootfs.MakeShm(m.cfg.Shm(m.p.id), size, root.UID, root.GID, m.r.SELinux.Mount)
 }
 
 // cniPod is what the network is told of the pod.
@@ -116,7 +117,7 @@ func (m *making) cniPod() network.Pod {
 	cfg := m.r.Config.Get()
 	n := network.Pod{
 		ID: string(m.p.id), Name: cfg.Metadata.GetName(), Namespace: cfg.Metadata.GetNamespace(), UID: cfg.Metadata.GetUid(),
-		NetNS: m.p.s.cfg.NetNSPin(m.p.id), CgroupPath: m.givenCgroup(), Annotations: cfg.Annotations, Labels: cfg.Labels,
+		NetNS: m.cfg.NetNSPin(m.p.id), CgroupPath: m.givenCgroup(), Annotations: cfg.Annotations, Labels: cfg.Labels,
 	}
 	if d := cfg.DnsConfig; d != nil {
 		n.DNS = network.DNS{Servers: d.Servers, Searches: d.Searches, Options: d.Options}
@@ -134,7 +135,7 @@ func (m *making) givenCgroup() string {
 	if parent == "" {
 		return ""
 	}
-	if path, err := m.p.s.cfg.podCgroup(m.r); err == nil {
+	if path, err := m.cfg.podCgroup(m.r); err == nil {
 		return path
 	}
 	return parent
@@ -144,7 +145,7 @@ func (m *making) attach(ctx context.Context) error {
 	if m.r.HostNetwork() {
 		return nil
 	}
-	res, err := m.p.s.cfg.Network.Attach(ctx, m.cniPod())
+	res, err := m.cfg.Network.Attach(ctx, m.cniPod())
 	if err != nil {
 		return err
 	}
@@ -156,7 +157,7 @@ func (m *making) detach(ctx context.Context) error {
 	if m.r.HostNetwork() {
 		return nil
 	}
-	return m.p.s.cfg.Network.Detach(ctx, m.cniPod())
+	return m.cfg.Network.Detach(ctx, m.cniPod())
 }
 
 // cgroupParent is the cgroup below which the pod's containers live.
@@ -194,9 +195,9 @@ func (m *making) removeCgroup(ctx context.Context) error {
 		if m.r.GivenPlain() {
 			return nil
 		}
-		return m.p.s.cfg.Cgroups.RemoveParent(ctx, parent)
+		return m.cfg.Cgroups.RemoveParent(ctx, parent)
 	}
-	return m.p.s.cfg.Cgroups.RemovePod(ctx, string(m.p.id))
+	return m.cfg.Cgroups.RemovePod(ctx, string(m.p.id))
 }
 
 // startInit starts the pod's own init where it has one.
@@ -204,60 +205,60 @@ func (m *making) startInit(ctx context.Context) error {
 	if !m.r.HasInit() {
 		return nil
 	}
-	h, options, err := m.p.s.cfg.handlerSpec(m.r)
+	h, options, err := m.cfg.handlerSpec(m.r)
 	if err != nil {
 		return err
 	}
-	root := m.p.s.cfg.Rootfs(m.p.id, m.p.id)
+	root := m.cfg.Rootfs(m.p.id, m.p.id)
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return err
 	}
 	if err := idsOf(m.p, m.r).give(root); err != nil { // the runtime makes its mount points there
 		return err
 	}
-	if err := m.p.s.cfg.label(m.r, filepath.Dir(root), root); err != nil { // the streams of the init are beside it
+	if err := m.cfg.label(m.r, filepath.Dir(root), root); err != nil { // the streams of the init are beside it
 		return err
 	}
 	sp, err := spec.BuildInit(spec.InitInput{
-		Pod: m.r.Config.Get(), PodID: string(m.p.id), Host: m.p.s.cfg.Host, Binary: cmp.Or(m.p.s.cfg.InitFile,
-			m.p.s.cfg.Init), SELinux: m.r.SELinux, Paths: m.p.paths(m.r, m.p.id), Handler: options,
+		Pod: m.r.Config.Get(), PodID: string(m.p.id), Host: m.cfg.Host, Binary: cmp.Or(m.cfg.InitFile,
+			m.cfg.Init), SELinux: m.r.SELinux, Paths: m.p.paths(m.r, m.p.id), Handler: options,
 	})
 	if err != nil {
 		return err
 	}
-	if err := m.p.s.cfg.confine(ctx, sp); err != nil {
+	if err := m.cfg.confine(ctx, sp); err != nil {
 		return err
 	}
-	proc, err := m.p.s.cfg.Runtime.Create(ctx, string(m.p.id), runtime.Create{
+	proc, err := m.cfg.Runtime.Create(ctx, string(m.p.id), runtime.Create{
 		Container: string(m.p.id), Handler: h, Spec: sp, Deadline: h.Timeout, Owner: idsOf(m.p, m.r).owner(spec.User{}),
 	})
 	if err != nil {
 		return err
 	}
 	m.init = proc
-	return m.p.s.cfg.Runtime.Start(ctx, string(m.p.id), string(m.p.id), runtime.Log{}, h.Timeout)
+	return m.cfg.Runtime.Start(ctx, string(m.p.id), string(m.p.id), runtime.Log{}, h.Timeout)
 }
 
 func (m *making) endInit(ctx context.Context) error {
 	if !m.r.HasInit() {
 		return nil
 	}
-	h, err := m.p.s.cfg.handler(m.r)
+	h, err := m.cfg.handler(m.r)
 	if err != nil {
 		return err
 	}
-	if err := m.p.s.cfg.Runtime.KillAll(ctx, string(m.p.id), string(m.p.id)); err != nil {
+	if err := m.cfg.Runtime.KillAll(ctx, string(m.p.id), string(m.p.id)); err != nil {
 		return err
 	}
-	return m.p.s.cfg.Runtime.Delete(ctx, string(m.p.id), string(m.p.id), h)
+	return m.cfg.Runtime.Delete(ctx, string(m.p.id), string(m.p.id), h)
 }
 
 // paths says where a container finds what the pod gives it.
 func (p *pod) paths(r *sandbox.Record, ctr sandbox.ID) spec.Paths {
-	l, cfg := &p.s.cfg.Layout, r.Config.Get()
+	l, cfg := &p.cfg.Layout, r.Config.Get()
 	etc := sandbox.Etc(l, p.id)
 	out := spec.Paths{
-		Rootfs: l.Rootfs(p.id, ctr), CgroupsPath: p.s.cfg.cgroup(r, ctr),
+		Rootfs: l.Rootfs(p.id, ctr), CgroupsPath: p.cfg.cgroup(r, ctr),
 		Hostname: filepath.Join(etc, "hostname"), Hosts: filepath.Join(etc, "hosts"),
 		ResolvConf: filepath.Join(etc, "resolv.conf"),
 		Shm:        l.Shm(p.id),

@@ -65,7 +65,7 @@ type life struct{ begun, ended bool }
 // telling tells plugins of one pod and what is in it. Without plugins it does nothing.
 type telling struct{ p *pod }
 
-func (t telling) plugins() Plugins { return t.p.s.cfg.Plugins }
+func (t telling) plugins() Plugins { return t.p.cfg.Plugins }
 
 // tell tells of a moment, and does what the plugins want done to others, unless one refuses.
 func (t telling) tell(ctx context.Context, m Moment, r *sandbox.Record, c *sandbox.Container) error {
@@ -83,7 +83,7 @@ func (t telling) tell(ctx context.Context, m Moment, r *sandbox.Record, c *sandb
 // told tells of what has happened, which no error undoes.
 func (t telling) told(ctx context.Context, m Moment, c *sandbox.Container) {
 	if err := t.tell(ctx, m, t.p.rec.Load(), c); err != nil {
-		t.p.s.cfg.Log.Warn("a plugin failed at what it was told of", "pod", t.p.id, "error", err)
+		t.p.cfg.Log.Warn("a plugin failed at what it was told of", "pod", t.p.id, "error", err)
 	}
 }
 
@@ -291,7 +291,7 @@ func (s *Pods) Known() (pods []*sandbox.Record, containers map[sandbox.ID]*sandb
 func (l limiting) consult(
 	ctx context.Context, want *runtimeapi.LinuxContainerResources,
 ) (*runtimeapi.LinuxContainerResources, error) {
-	plugins := l.p.s.cfg.Plugins
+	plugins := l.cfg.Plugins
 	r := l.p.rec.Load()
 	c := r.Container(l.id)
 	if plugins == nil || c == nil || !c.Live() {

@@ -23,6 +23,7 @@ const (
 type pod struct {
 	ledger
 	s    *Pods
+	cfg  *Config // of s
 	id   sandbox.ID
 	lane op.Lane
 	// identity is what is known of the pod should its record not be readable one day.
@@ -45,7 +46,7 @@ type pod struct {
 
 func (s *Pods) makePod(r *sandbox.Record, ours bool) *pod {
 	p := &pod{
-		s: s, id: r.ID, lane: op.Lane{Of: op.Owner{Pod: string(r.ID)}}, ours: ours,
+		s: s, cfg: &s.cfg, id: r.ID, lane: op.Lane{Of: op.Owner{Pod: string(r.ID)}}, ours: ours,
 		identity:   identity.Of(identityPath(&s.cfg, r.ID)),
 		containers: map[sandbox.ID]*container{}, adopted: make(chan struct{}),
 	}
@@ -136,7 +137,7 @@ func (p *pod) stuck(cause error, again func() error) {
 		return nil
 	})
 	if p.tries.ask(&p.s.worker, again) {
-		p.s.cfg.Log.Warn("undo of a pod failed; it is tried again in the background", "pod", p.id, "error", cause)
+		p.cfg.Log.Warn("undo of a pod failed; it is tried again in the background", "pod", p.id, "error", cause)
 	}
 }
 

@@ -50,7 +50,7 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 // adoptFirst is a pod's adoption by a daemon that has just started.
 func adoptFirst(ctx context.Context, p *pod) {
 	if err := keepLayers(p, nil); err != nil {
-		p.s.cfg.Log.Warn("a pod's identity is not written; it is tried again with the next container",
+		p.cfg.Log.Warn("a pod's identity is not written; it is tried again with the next container",
 			"pod", p.id, "error", err)
 	}
 	_ = p.lane.Do(p.s.ctx, ctx, op.Op{Kind: opAdopt, Run: recovery{p}.adopt})
@@ -92,7 +92,7 @@ func (p recovery) adopt(ctx context.Context) error {
 	}
 	defer close(p.adopted)
 	r := p.rec.Load()
-	if r.Boot != p.s.cfg.Boot {
+	if r.Boot != p.cfg.Boot {
 		return p.rebooted(r)
 	}
 	if r.State != sandbox.Ready && r.State != sandbox.Stopping {
@@ -100,7 +100,7 @@ func (p recovery) adopt(ctx context.Context) error {
 	}
 	err := p.takeInventory(ctx)
 	if err != nil {
-		p.s.cfg.Log.Error("a pod's monitor could not be adopted: its containers run on, unwatched; it is tried again", "pod",
+		p.cfg.Log.Error("a pod's monitor could not be adopted: its containers run on, unwatched; it is tried again", "pod",
 			p.id, "error", err)
 		p.s.retry(p.adoptAgain)
 	}
@@ -129,14 +129,14 @@ func (p recovery) adoptAgain() error {
 // readExits takes over the exits that a monitor has written down while no daemon ran, so that the first answer is true.
 func (p recovery) readExits() {
 	r := p.rec.Load()
-	if r.Boot != p.s.cfg.Boot {
+	if r.Boot != p.cfg.Boot {
 		return // adopt sees to it
 	}
 	for _, c := range r.Containers {
 		if !c.Live() {
 			continue
 		}
-		e, err := runtime.ReadExit(p.s.cfg.RunExit(p.id, c.ID))
+		e, err := runtime.ReadExit(p.cfg.RunExit(p.id, c.ID))
 		if err == nil && !e.Draining {
 			p.container(c.ID).ended(func(c *sandbox.Container) { sandbox.FillExit(c, e) })
 		}
@@ -147,7 +147,7 @@ func (p recovery) readExits() {
 // is not in its answer and not judged by it.
 func (p recovery) takeInventory(ctx context.Context) error {
 	asked := p.rec.Load().Containers
-	inv, err := p.s.cfg.Runtime.Adopt(ctx, string(p.id))
+	inv, err := p.cfg.Runtime.Adopt(ctx, string(p.id))
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (p recovery) rebooted(r *sandbox.Record) error {
 		if !c.Live() {
 			continue
 		}
-		e, err := runtime.ReadExit(p.s.cfg.Exit(p.id, c.ID))
+		e, err := runtime.ReadExit(p.cfg.Exit(p.id, c.ID))
 		if err != nil {
 			e = runtime.Exit{Unknown: true, FinishedAt: time.Now()}
 		}
@@ -208,7 +208,7 @@ func (p recovery) rebooted(r *sandbox.Record) error {
 		})
 	}
 	return p.settle("pod.rebooted", func(r *sandbox.Record) error {
-		r.Boot = p.s.cfg.Boot
+		r.Boot = p.cfg.Boot
 		if r.State == sandbox.Ready {
 			return r.MoveTo(sandbox.Stopping)
 		}
@@ -227,7 +227,7 @@ func (p recovery) resume(ctx context.Context) {
 		_ = p.s.Stop(ctx, p.id)
 	case sandbox.Ready:
 		if why := p.broken(r); why != nil {
-			p.s.cfg.Log.Warn("a pod has lost what it stands on and is stopped", "pod", p.id, "error", why)
+			p.cfg.Log.Warn("a pod has lost what it stands on and is stopped", "pod", p.id, "error", why)
 			_ = p.s.Stop(ctx, p.id)
 		}
 	}

@@ -63,7 +63,7 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 	if !c.Live() {
 		return fail.New(errdefs.ErrFailedPrecondition, "it is %s: only what is created or runs has limits", c.State)
 	}
-	host := l.p.s.cfg.Host
+	host := l.cfg.Host
 	oci, warnings, err := spec.Resources(want, host)
 	if err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
@@ -81,9 +81,9 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
 	}
 	for _, w := range warnings {
-		l.p.s.cfg.Log.Warn("a container gets less than it asked for", "pod", l.p.id, "container", l.id, "reason", w)
+		l.cfg.Log.Warn("a container gets less than it asked for", "pod", l.p.id, "container", l.id, "reason", w)
 	}
-	putBack, err := l.p.s.cfg.Cgroups.SetLimits(ctx, c.Cgroup, was, oci)
+	putBack, err := l.cfg.Cgroups.SetLimits(ctx, c.Cgroup, was, oci)
 	if err != nil {
 		if c := l.p.rec.Load().Container(l.id); c == nil || !c.Live() {
 			return fail.New(errdefs.ErrFailedPrecondition, "it ended meanwhile: %w", err)
@@ -113,7 +113,7 @@ func (l limiting) setPids(ctx context.Context, n int64) (putBack func() error, e
 	if c == nil || !c.Live() {
 		return nil, fail.New(errdefs.ErrFailedPrecondition, "only what is created or runs has limits")
 	}
-	putBack, err = l.p.s.cfg.Cgroups.SetLimits(ctx, c.Cgroup, nil,
+	putBack, err = l.cfg.Cgroups.SetLimits(ctx, c.Cgroup, nil,
 		&specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &n}})
 	if err != nil {
 		return nil, limitError(err)

@@ -209,7 +209,7 @@ func (p *pod) create(ctx context.Context) error {
 		return nil
 	}
 	meta := p.rec.Load().Config.Get().Metadata
-	err = sandbox.InPod(meta, room.Explain(err, p.s.cfg.Root, makeRoom))
+	err = sandbox.InPod(meta, room.Explain(err, p.cfg.Root, makeRoom))
 	if undo := p.undo(op.Trace(p.s.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
@@ -229,7 +229,7 @@ func (p *pod) undo(ctx context.Context) error {
 		return r.MoveTo(sandbox.Removing)
 	})
 	if err == nil {
-		err = room.Explain(p.making().plan().Backward(ctx), p.s.cfg.Root, makeRoom)
+		err = room.Explain(p.making().plan().Backward(ctx), p.cfg.Root, makeRoom)
 	}
 	if err == nil {
 		telling{p}.removed(ctx)

@@ -139,7 +139,7 @@ func (c *Config) labels(r *sandbox.Record, ctr *sandbox.Container) spec.Labels {
 func (b *building) relabel(
 	ctx context.Context, r *sandbox.Record, c *sandbox.Container, mounts []spec.ResolvedMount,
 ) error {
-	l := b.p.s.cfg.labels(r, c)
+	l := b.cfg.labels(r, c)
 	if l.Mount == "" || l.Superuser() {
 		return nil
 	}
@@ -147,7 +147,7 @@ func (b *building) relabel(
 		if !m.Mount.SelinuxRelabel || m.Mount.Image != nil {
 			continue
 		}
-		err := b.p.s.cfg.SELinux.Relabel(ctx, m.Source, l.Mount)
+		err := b.cfg.SELinux.Relabel(ctx, m.Source, l.Mount)
 		var no *selinux.ProtectedError
 		switch {
 		case errors.As(err, &no):

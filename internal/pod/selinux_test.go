@@ -194,7 +194,7 @@ func TestTroubleWithLabels(t *testing.T) {
 		unix.EIO: errdefs.IsInternal,
 	} {
 		b.Pods.cfg.SELinux = troubled{err: cause}
-		err := (&building{p: p}).relabel(t.Context(), p.rec.Load(), &sandbox.Container{Config: m}, mounts)
+		err := (&building{p: p, cfg: p.cfg}).relabel(t.Context(), p.rec.Load(), &sandbox.Container{Config: m}, mounts)
 		if !is(err) || errdefs.IsInternal(err) != (cause == error(unix.EIO)) {
 			t.Errorf("%v: %v", cause, err)
 		}

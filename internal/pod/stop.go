@@ -55,7 +55,7 @@ func (p *pod) stop(ctx context.Context) error {
 	}
 	err := p.takeDown(ctx)
 	if err != nil {
-		err = fail.About(fail.Detail{Pod: string(p.id)}, "stop pod %s: %w", p.id, room.Explain(err, p.s.cfg.Root, makeRoom))
+		err = fail.About(fail.Detail{Pod: string(p.id)}, "stop pod %s: %w", p.id, room.Explain(err, p.cfg.Root, makeRoom))
 		if p.s.ctx.Err() == nil {
 			p.stuck(err, func() error { return p.s.Stop(p.s.ctx, p.id) })
 		}
@@ -96,7 +96,7 @@ func (p *pod) endSandbox(ctx context.Context) error {
 	if !slices.ContainsFunc(r.Containers, func(c *sandbox.Container) bool { return c.Live() && r.Sandboxed(c) }) {
 		return nil
 	}
-	return p.s.cfg.Runtime.KillAll(ctx, string(p.id), string(p.id))
+	return p.cfg.Runtime.KillAll(ctx, string(p.id), string(p.id))
 }
 
 // endContainers kills what runs and clears away what the runtime and the mounts hold of every container; their records

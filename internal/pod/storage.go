@@ -73,7 +73,7 @@ func limitStorage(l *container, c *sandbox.Container) error {
 	if c.Storage.Unlimited() {
 		return nil
 	}
-	cfg := &l.p.s.cfg
+	cfg := l.cfg
 	err := rootfs.SetQuota(cfg.Writable(l.p.id, c.ID), quotaOf(c.Storage))
 	if !errors.Is(err, rootfs.ErrNoQuota) {
 		return err
@@ -89,10 +89,10 @@ func limitStorage(l *container, c *sandbox.Container) error {
 // gone. A limit that stays keeps its number from being used again, and nothing else.
 func removeWritable(l *container, c *sandbox.Container) error {
 	l.p.s.Meter.Logs.Forget(c.ID)
-	dir := l.p.s.cfg.Writable(l.p.id, c.ID)
+	dir := l.cfg.Writable(l.p.id, c.ID)
 	if l.p.s.projects {
 		if err := rootfs.ClearQuota(dir); err != nil {
-			l.p.s.cfg.Log.Warn("the limit of a container that is removed stays with its project's number", "pod", l.p.id,
+			l.cfg.Log.Warn("the limit of a container that is removed stays with its project's number", "pod", l.p.id,
 				"container", l.id, "error", err)
 		}
 	}
@@ -120,7 +120,7 @@ func limitAdopted(ctx context.Context, s *Pods) {
 // limitAgain limits a container that runs already.
 func limitAgain(l *container, c *sandbox.Container) error {
 	if c.Storage == nil {
-		_, h, err := l.p.s.cfg.handlerSpec(l.p.rec.Load())
+		_, h, err := l.cfg.handlerSpec(l.p.rec.Load())
 		if err != nil {
 			return fmt.Errorf("find its limit: %w", err)
 		}
@@ -146,7 +146,7 @@ func limitAgain(l *container, c *sandbox.Container) error {
 		return err
 	}
 	if now := l.p.rec.Load().Container(c.ID); now == nil || !now.Live() { // it is being removed, and may be past that step
-		return rootfs.ClearQuota(l.p.s.cfg.Writable(l.p.id, c.ID))
+		return rootfs.ClearQuota(l.cfg.Writable(l.p.id, c.ID))
 	}
 	return nil
 }

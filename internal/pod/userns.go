@@ -105,7 +105,7 @@ func (b *building) stageMounts(
 		if m.Mount.Propagation == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL {
 			continue // it cannot be had together, and is refused
 		}
-		at := filepath.Join(sandbox.StagedMounts(&b.p.s.cfg.Layout, b.p.id, ctr), strconv.Itoa(i))
+		at := filepath.Join(sandbox.StagedMounts(&b.cfg.Layout, b.p.id, ctr), strconv.Itoa(i))
 		if err := b.stage(r, *m, at); err != nil {
 			return fmt.Errorf("mount of %s: %w", m.Mount.ContainerPath, err)
 		}
@@ -138,7 +138,7 @@ func (b *building) stage(r *sandbox.Record, m spec.ResolvedMount, at string) err
 		o.IDs = own.IDMap
 		return unmappable(rootfs.Stage(m.Source, at, o))
 	}
-	return unmappable(withUserns(b.p.s.cfg.Init, want, func(path string) error {
+	return unmappable(withUserns(b.cfg.Init, want, func(path string) error {
 		o.IDs = rootfs.IDMap{UserNS: path}
 		return rootfs.Stage(m.Source, at, o)
 	}))

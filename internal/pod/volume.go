@@ -140,10 +140,10 @@ func validateImageMount(m *runtimeapi.Mount) error {
 func (b *building) mountVolumes(c *sandbox.Container) error {
 	r := b.p.rec.Load()
 	for _, i := range b.img.places() {
-		dir := b.p.s.cfg.ImageVolume(b.p.id, c.ID, i)
+		dir := b.cfg.ImageVolume(b.p.id, c.ID, i)
 		err := rootfs.Prepare(filepath.Join(dir, "over"), filepath.Join(dir, "mount"),
 			rootfs.Options{Lower: b.img.volumes[i].Dirs, ReadOnly: true, IDs: idsOf(b.p, r).IDMap,
-				Label: b.p.s.cfg.labels(r, c).Mount})
+				Label: b.cfg.labels(r, c).Mount})
 		if err != nil {
 			return volumeFailed(fmt.Errorf("image %s: %w", b.img.volumes[i].ID, err))
 		}
@@ -153,7 +153,7 @@ func (b *building) mountVolumes(c *sandbox.Container) error {
 
 // unmountVolumes takes away what mountVolumes has mounted; nil when there is nothing.
 func (l *container) unmountVolumes(context.Context) error {
-	dir := l.p.s.cfg.ImageVolumes(l.p.id, l.id)
+	dir := l.cfg.ImageVolumes(l.p.id, l.id)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -172,7 +172,7 @@ func (l *container) unmountVolumes(context.Context) error {
 // volumeSource is what of an image volume is mounted into the container: its root, or a directory or file below it. The
 // volume is read-only, so what was found stays what it is.
 func (b *building) volumeSource(ctr sandbox.ID, i int, m *runtimeapi.Mount) (string, error) {
-	root := filepath.Join(b.p.s.cfg.ImageVolume(b.p.id, ctr, i), "mount")
+	root := filepath.Join(b.cfg.ImageVolume(b.p.id, ctr, i), "mount")
 	if m.ImageSubPath == "" {
 		return root, nil
 	}
