@@ -96,19 +96,23 @@ func (c *container) release() {
 }
 
 // begun notes when the process was let go, before it is: it may have ended before the runtime returns. The zero time is
-// that it was not.
-func (c *container) begun(log *wire.Log, at time.Time) error {
+// that it was not. again says that it was noted before: what the process executed then stays, for it may execute its
+// own program by now. A process in a sandbox executes the same for ever, and tells nothing by that.
+func (c *container) begun(log *wire.Log, at time.Time) (again bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state != wire.Created {
-		return nil
+		return false, nil
 	}
+	again = c.bundle.Init != "" && c.bundle.Sandbox == ""
 	c.started, c.bundle.Log, c.bundle.Started = at, log, 0
 	if !at.IsZero() {
-		c.bundle.Init = executableOf(c.process.PID)
+		if !again {
+			c.bundle.Init = executableOf(c.process.PID)
+		}
 		c.bundle.Started = at.UnixNano()
 	}
-	return saveLocked(c)
+	return again, saveLocked(c)
 }
 
 // runs notes that the process was let go.

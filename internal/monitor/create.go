@@ -182,16 +182,17 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 	if err != nil {
 		return err
 	}
-	if err := c.begun(log, time.Now()); err != nil {
-		_ = c.begun(log, time.Time{})
+	again, err := c.begun(log, time.Now())
+	if err != nil {
+		_, _ = c.begun(log, time.Time{})
 		return err
 	}
 	c.out.begin()
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(argv, "--log", filepath.Join(c.dir, "runtime.log"), "--log-format", "json", "start", c.id)
 	start := program{argv: argv, dir: c.dir, files: files, group: group, log: filepath.Join(c.dir, "runtime.log")}
-	if err := letGo(ctx, c, start); err != nil {
-		_ = c.begun(log, time.Time{})
+	if err := letGo(ctx, c, start, again); err != nil {
+		_, _ = c.begun(log, time.Time{})
 		return err
 	}
 	c.runs()

@@ -17,8 +17,13 @@ import (
 
 const (
 	startGroup = "start"
-	startTries = 3                      // how often a runtime is asked to start a container when it is killed meanwhile
-	letGoTime  = 100 * time.Millisecond // what a process that was let go takes at the most to execute its program
+	startTries = 3 // how often a runtime is asked to start a container when it is killed meanwhile
+	// letGoTime is what a process that was let go takes to execute its program, on a node that is not busy. One that takes
+	// longer is taken for one that waits, and the runtime is asked again.
+	letGoTime = 100 * time.Millisecond
+	// loadTime is what a process may take for the same when the runtime has refused to start it, having done so before: its
+	// program may be on a slow disk.
+	loadTime = 10 * time.Second
 )
 
 // killed is the failure of a program that was killed, and not by us.
@@ -34,15 +39,20 @@ func executableOf(pid int) string {
 }
 
 // letGo has the runtime start the container. One that is killed while it does may have come so far or not: it is
-// asked again if not.
-func letGo(ctx context.Context, c *container, p program) error {
+// asked again if not. again says that it was asked before, by a monitor that was killed.
+func letGo(ctx context.Context, c *container, p program, again bool) error {
 	for try := 1; ; try++ {
-		err := c.m.run(ctx, p)
+		err := askToStart(ctx, c, p, again)
 		cut := errors.As(err, new(killed))
-		if err == nil || ctx.Err() != nil || !cut && try == 1 {
+		if err == nil || ctx.Err() != nil || !cut && !again {
 			return err
 		}
-		if hasBegun(c) { // this time, or the last: then it is told that the container runs already
+		again = true
+		within := letGoTime
+		if !cut { // it may have been let go the last time, and the runtime refuses to do it twice
+			within = loadTime
+		}
+		if hasBegun(ctx, c, within) {
 			return nil
 		}
 		if !cut || try == startTries {
@@ -51,9 +61,27 @@ func letGo(ctx context.Context, c *container, p program) error {
 	}
 }
 
+// askToStart runs the runtime. One that is asked again may wait for ever for a process that was let go before: runc does,
+// where the one that was killed had no time to remove its FIFO. It is ended when the process is seen to run.
+func askToStart(ctx context.Context, c *container, p program, again bool) error {
+	if !again {
+		return c.m.run(ctx, p)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+			if hasBegun(ctx, c, 0) {
+				cancel()
+			}
+		}
+	}()
+	return c.m.run(ctx, p)
+}
+
 // hasBegun says whether the container's process was let go. One that was just now may take a moment to show it.
-func hasBegun(c *container) bool {
-	for end := time.Now().Add(letGoTime); ; time.Sleep(time.Millisecond) {
+func hasBegun(ctx context.Context, c *container, within time.Duration) bool {
+	for end := time.Now().Add(within); ; time.Sleep(time.Millisecond) {
 		init, pid, exit := beginning(c)
 		if exit != nil {
 			return exit.Signal == 0 // by itself
@@ -61,7 +89,7 @@ func hasBegun(c *container) bool {
 		if now := executableOf(pid); init != "" && now != "" && now != init {
 			return true
 		}
-		if time.Now().After(end) {
+		if time.Now().After(end) || ctx.Err() != nil {
 			return false
 		}
 	}
@@ -79,5 +107,5 @@ func stillWaits(c *container) bool {
 		logf("end the start of %s by another monitor: %v", c.id, err)
 	}
 	_ = group.Remove()
-	return !hasBegun(c)
+	return !hasBegun(context.Background(), c, letGoTime)
 }

@@ -12,11 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/process"
 	"berth/test/patience"
+	"berth/test/slow"
 )
 
 // TestNoDescriptorLeaks looks from inside a container and an exec: what a runtime inherits, they may.
@@ -235,6 +237,18 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
+// slowRoot is a root file system whose operations take longer from when slowly is called.
+func (g *rig) slowRoot() (dir string, slowly func(time.Duration)) {
+	g.Helper()
+	g.ok(slow.Available())
+	dir = filepath.Join(g.logs, "slow")
+	g.ok(os.Mkdir(dir, 0o755))
+	d, err := slow.Mount(host.rootfs, dir)
+	g.ok(err)
+	g.Cleanup(func() { g.ok(d.Close()) })
+	return dir, d.Delay
+}
+
 // onFrozenDisk is a directory on a disk that hangs from when freeze is called until thaw is.
 func (g *rig) onFrozenDisk() (dir string, freeze, thaw func()) {
 	g.Helper()
@@ -343,20 +357,37 @@ func TestStartWhoseRuntimeIsKilled(t *testing.T) {
 }
 
 // TestMonitorKilledInAStart kills a monitor together with the runtime that it has start a container, and has the next
-// one start it; and once more when the runtime has come through by then, so that the container runs already.
+// one start it; and once more when the runtime has come through by then, so that the container runs already, and when it
+// has let the process go and not removed the FIFO by which it does. On a slow disk a process that was let go takes long to
+// execute its program, so that the next monitor cannot see that it was.
 func TestMonitorKilledInAStart(t *testing.T) {
-	for name, text := range map[string]string{
-		"before it is let go": "kill -9 $PPID; sleep 1000",
-		"after":               host.runtime + " \"$@\"; kill -9 $PPID; sleep 1000",
+	through := host.runtime + " \"$@\"; kill -9 $PPID; sleep 1000"
+	half := "exec 3<>$ROOT/$CTR/exec.fifo; echo >&3; sleep 0.2; kill -9 $PPID; sleep 1000"
+	for name, c := range map[string]struct {
+		text  string
+		delay time.Duration
+	}{
+		"before it is let go":      {"kill -9 $PPID; sleep 1000", 0},
+		"after":                    {through, 0},
+		"after, on a slow disk":    {through, 300 * time.Millisecond},
+		"half way":                 {half, 0},
+		"half way, on a slow disk": {half, 300 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newRig(t)
-			path := g.program("killing", "case \"$*\" in *\" start \"*) [ -e $0.once ] || { : >$0.once; "+text+
-				"; };; esac\nexec "+host.runtime+" \"$@\"\n")
-			ctr := g.create("echo begun; sleep 1000", func(c *Create) { c.Handler.Path = path })
+			root, slowly := g.slowRoot()
+			path := g.program("killing", "ROOT="+g.handler.Root+"; for CTR; do :; done\n"+
+				"case \"$*\" in *\" start \"*) [ -e $0.once ] || { : >$0.once; "+c.text+"; };; esac\nexec "+host.runtime+" \"$@\"\n")
+			ctr := g.create("echo begun; sleep 1000", func(cr *Create) { cr.Handler.Path, cr.Spec.Root.Path = path, root })
+			slowly(c.delay)
 			_ = g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline) // the monitor is lost while it works on it, or not
 			g.within(15*time.Second, "the next monitor starts it", func() bool {
-				return g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline) == nil
+				err := g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline)
+				if errdefs.IsUnavailable(err) { // it has not taken over yet
+					return false
+				}
+				g.ok(err)
+				return true
 			})
 			g.hasSaid(ctr, "begun\n")
 			g.ok(g.KillAll(t.Context(), g.pod, ctr))
