@@ -357,9 +357,9 @@ func TestStartWhoseRuntimeIsKilled(t *testing.T) {
 }
 
 // TestMonitorKilledInAStart kills a monitor together with the runtime that it has start a container, and has the next
-// one start it; and once more when the runtime has come through by then, so that the container runs already, and when it
-// has let the process go and not removed the FIFO by which it does. On a slow disk a process that was let go takes long to
-// execute its program, so that the next monitor cannot see that it was.
+// one start it; and once more when the runtime has come through by then, so that the container runs already, and when
+// it has let the process go and not removed the FIFO by which it does. On a slow disk a process that was let go takes
+// long to execute its program, so that the next monitor cannot see that it was.
 func TestMonitorKilledInAStart(t *testing.T) {
 	through := host.runtime + " \"$@\"; kill -9 $PPID; sleep 1000"
 	half := "exec 3<>$ROOT/$CTR/exec.fifo; echo >&3; sleep 0.2; kill -9 $PPID; sleep 1000"
@@ -377,8 +377,11 @@ func TestMonitorKilledInAStart(t *testing.T) {
 			g := newRig(t)
 			root, slowly := g.slowRoot()
 			path := g.program("killing", "ROOT="+g.handler.Root+"; for CTR; do :; done\n"+
-				"case \"$*\" in *\" start \"*) [ -e $0.once ] || { : >$0.once; "+c.text+"; };; esac\nexec "+host.runtime+" \"$@\"\n")
-			ctr := g.create("echo begun; sleep 1000", func(cr *Create) { cr.Handler.Path, cr.Spec.Root.Path = path, root })
+				"case \"$*\" in *\" start \"*) [ -e $0.once ] || { : >$0.once; "+c.text+"; };; esac\n"+
+				"exec "+host.runtime+" \"$@\"\n")
+			ctr := g.create("echo begun; sleep 1000", func(cr *Create) {
+				cr.Handler.Path, cr.Spec.Root.Path = path, root
+			})
 			slowly(c.delay)
 			_ = g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline) // the monitor is lost while it works on it, or not
 			g.within(15*time.Second, "the next monitor starts it", func() bool {
