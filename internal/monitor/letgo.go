@@ -18,11 +18,11 @@ import (
 const (
 	startGroup = "start"
 	startTries = 3 // how often a runtime is asked to start a container when it is killed meanwhile
-	// letGoTime is what a process that was let go takes to execute its program, on a node that is not busy. One that takes
-	// longer is taken for one that waits, and the runtime is asked again.
+	// letGoTime is what a process that was let go takes to execute its program, on a node that is not busy. One that
+	// takes longer is taken for one that waits, and the runtime is asked again.
 	letGoTime = 100 * time.Millisecond
-	// loadTime is what a process may take for the same when the runtime has refused to start it, having done so before: its
-	// program may be on a slow disk.
+	// loadTime is what a process may take for the same when the runtime has refused to start it, having done so before:
+	// its program may be on a slow disk.
 	loadTime = 10 * time.Second
 )
 
@@ -61,8 +61,8 @@ func letGo(ctx context.Context, c *container, p program, again bool) error {
 	}
 }
 
-// askToStart runs the runtime. One that is asked again may wait for ever for a process that was let go before: runc does,
-// where the one that was killed had no time to remove its FIFO. It is ended when the process is seen to run.
+// askToStart runs the runtime. One that is asked again may wait for ever for a process that was let go before: runc
+// does, where the one that was killed had no time to remove its FIFO. It is ended when the process is seen to run.
 func askToStart(ctx context.Context, c *container, p program, again bool) error {
 	if !again {
 		return c.m.run(ctx, p)
