@@ -75,7 +75,7 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 	found = append(found, m.monitor(), m.unpacker())
 	found = append(found, diagnoseNetwork(cfg.CNI)...)
 	found = append(found, m.disks()...)
-	found = append(append(found, diagnoseStorage(cfg), m.layers(), m.gunzip()), m.verifiers()...)
+	found = append(append(found, diagnoseStorage(cfg), diagnoseLogs(cfg), m.layers(), m.gunzip()), m.verifiers()...)
 	of, used := a.diagnoseDaemon(ctx)
 	return append(append(found, of...), diagnoseLimits(cfg, used)...)
 }

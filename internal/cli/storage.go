@@ -44,3 +44,20 @@ func diagnoseStorage(cfg *config.Config) diagnosis {
 	}
 	return d
 }
+
+// diagnoseLogs tells which runtime handlers limit what a container logs. None need do so: whoever rotates logs looks at
+// them now and then, and what a container logs until then is on the disk.
+func diagnoseLogs(cfg *config.Config) diagnosis {
+	const subject = "log limits"
+	var limited []string
+	for _, name := range slices.Sorted(maps.Keys(cfg.Runtimes.Handlers)) {
+		if cfg.Runtimes.Handlers[name].LogRate > 0 {
+			limited = append(limited, name)
+		}
+	}
+	text := "no runtime handler limits what a container logs in a second (log_rate): only pods that ask for it are limited"
+	if len(limited) > 0 {
+		text = "of the runtime handlers " + strings.Join(limited, ", ") + " what a container logs in a second is limited"
+	}
+	return diagnosis{Subject: subject, Result: fine, Text: text}
+}

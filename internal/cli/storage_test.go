@@ -41,3 +41,22 @@ func TestStorageDiagnosis(t *testing.T) {
 		}
 	}
 }
+
+// TestDoctorTellsOfLogLimits has doctor say whether any handler limits logs.
+func TestDoctorTellsOfLogLimits(t *testing.T) {
+	for want, handlers := range map[string]map[string]config.Handler{
+		"no runtime handler limits": {"a": {Path: "/bin/true"}},
+		"handlers b, c what": {
+			"a": {Path: "/bin/true"}, "b": {Path: "/bin/true", LogRate: 1000}, "c": {Path: "/bin/true", LogRate: 2000},
+		},
+	} {
+		cfg := config.Default()
+		cfg.Runtimes.Handlers = handlers
+		if d := diagnoseLogs(cfg); d.Result != fine || !strings.Contains(d.Text, want) || d.Remedy != "" {
+			t.Errorf("%q is not what it says: %+v", want, d)
+		}
+	}
+	if found := doctor(t, startDaemon(t))["log limits"]; len(found) != 1 {
+		t.Errorf("doctor says %+v", found)
+	}
+}
