@@ -57,15 +57,15 @@ func exchange(d *disk, dir, id string) error {
 }
 
 // sweepAside removes the trees that no container can have mounted: none uses the layer, and nobody held it in the
-// round.
-func (s *sweeper) sweepAside(round uint64, inUse map[string]struct{}, whole bool) error {
+// epoch.
+func (s *sweeper) sweepAside(epoch uint64, inUse map[string]struct{}, whole bool) error {
 	entries, err := os.ReadDir(s.catalog.disk.path(asideDir))
 	if err != nil || !whole {
 		return notMissing(err)
 	}
 	for _, e := range entries {
 		id, _, _ := strings.Cut(e.Name(), ".")
-		if _, used := inUse[id]; used || !s.catalog.leases.idle(id, round) {
+		if _, used := inUse[id]; used || !s.catalog.leases.idle(id, epoch) {
 			continue
 		}
 		tree := s.catalog.disk.path(asideDir, e.Name())

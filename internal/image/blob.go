@@ -13,14 +13,14 @@ import (
 
 // blobReader passes a blob through while it counts and digests it. It never returns more than the blob should have.
 type blobReader struct {
-	r     io.Reader
-	desc  ocispec.Descriptor
-	sum   digest.Digester // nil when nothing was promised
-	done  int64
-	tell  func(done int64)
-	rest  *rest // nil when nobody bounds the time for it
-	ended bool
-	lied  bool // it is not what was promised
+	r        io.Reader
+	desc     ocispec.Descriptor
+	sum      digest.Digester // nil when nothing was promised
+	done     int64
+	tell     func(done int64)
+	rest     *rest // nil when nobody bounds the time for it
+	ended    bool
+	mismatch bool // it is not what was promised
 }
 
 func newBlobReader(r io.Reader, desc ocispec.Descriptor, tell func(int64)) *blobReader {
@@ -41,7 +41,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	b.done += int64(n)
 	if b.done > b.desc.Size {
-		b.lied = true
+		b.mismatch = true
 		return 0, fail.New(errdefs.ErrDataLoss, "blob %s has more than the %d bytes promised", b.desc.Digest, b.desc.Size)
 	}
 	if b.sum != nil {
@@ -51,7 +51,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 	if errors.Is(err, io.EOF) {
 		b.ended = true
 		if b.done < b.desc.Size {
-			b.lied = true
+			b.mismatch = true
 			return n, fail.New(errdefs.ErrDataLoss, "blob %s ended after %d of the %d bytes promised", b.desc.Digest, b.done,
 				b.desc.Size)
 		}
@@ -65,7 +65,7 @@ func (b *blobReader) prove() error {
 		return err
 	}
 	if b.sum != nil && b.sum.Digest() != b.desc.Digest {
-		b.lied = true
+		b.mismatch = true
 		return fail.New(errdefs.ErrDataLoss, "blob has the digest %s, not the %s promised", b.sum.Digest(), b.desc.Digest)
 	}
 	return nil

@@ -194,7 +194,7 @@ func (c *catalog) forget(refOrID string) (there bool, err error) {
 }
 
 // unlink takes dead layers out of use; discarding them is the slow part and needs no lock.
-func (c *catalog) unlink(round uint64, inUse map[string]struct{}, whole bool) (dead []func(), err error) {
+func (c *catalog) unlink(epoch uint64, inUse map[string]struct{}, whole bool) (dead []func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.inv.publish()
@@ -202,7 +202,7 @@ func (c *catalog) unlink(round uint64, inUse map[string]struct{}, whole bool) (d
 		l := c.inv.present[id]
 		_, used := inUse[id]
 		kept := used || l.suspect && c.unread.images() || l.opened && !whole
-		if kept || !c.leases.expel(id, round) {
+		if kept || !c.leases.expel(id, epoch) {
 			continue
 		}
 		var discard func()
@@ -312,7 +312,7 @@ func (c *catalog) imageDurable(rec *imageRecord, staged string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inv.images[rec.ID] != rec || !layersDurable(c.inv, rec) {
-		return nil // another pull came in between, and asked for its own round
+		return nil // another pull came in between, and asked for its own batch
 	}
 	path := c.disk.recordPath(rec.ID)
 	if err := at("sync.record", func() error { return os.Rename(staged, path) }); err != nil {

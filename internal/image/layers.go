@@ -30,11 +30,11 @@ type pipeline struct {
 	sweeper   *sweeper
 	current   current // settings, which Reconfigure changes
 	platform  target
-	layers    flights[*rawLayer] // by flightKey
-	proving   flights[struct{}]  // by flightKey
-	configs   flights[[]byte]    // by origin and digest
-	settling  keyLocks           // by contentName: one settles at a time
-	records   keyLocks           // by image id: one puts an image together with what the store has of it
+	layers    singleflight[*rawLayer] // by flightKey
+	proving   singleflight[struct{}]  // by flightKey
+	configs   singleflight[[]byte]    // by origin and digest
+	settling  keyLocks                // by contentName: one settles at a time
+	records   keyLocks                // by image id: one puts an image together with what the store has of it
 	proofs    proofs
 	look      time.Duration // over which transfers are judged: defaultLook, less in tests
 	inflater  inflater
@@ -100,8 +100,8 @@ func dropRaw(r *rawLayer) {
 	r.discard()
 }
 
-// holding is a caller's share in a layer: held under its id, or raw until it is settled.
-type holding struct {
+// layerLease is a caller's share in a layer: held under its id, or raw until it is settled.
+type layerLease struct {
 	id      string
 	over    []string // the layers that id was settled over
 	raw     *rawLayer
@@ -110,13 +110,13 @@ type holding struct {
 }
 
 // fits says whether a layer has its id, and may lie over these.
-func (h *holding) fits(lowers []string) bool {
+func (h *layerLease) fits(lowers []string) bool {
 	return h.id != "" && (h.over == nil || slices.Equal(h.over, lowers))
 }
 
 // obtain gets a layer: one that is there, once the source has proven it, one that is on its way from the same origin,
 // or one that it fetches itself.
-func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) (*holding, error) {
+func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) (*layerLease, error) {
 	for {
 		h, owner, err := s.join(ctx, w, src, p)
 		if err != nil {
@@ -133,7 +133,7 @@ func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) 
 		fl, leave := h.flight, h.release
 		raw, err := fl.wait(ctx)
 		if err == nil {
-			return &holding{id: raw.id, raw: raw, flight: fl, release: leave}, nil
+			return &layerLease{id: raw.id, raw: raw, flight: fl, release: leave}, nil
 		}
 		s.layers.forget(fl)
 		leave()
@@ -168,7 +168,7 @@ func everybodys(err error, src source) bool {
 
 // join holds a layer that is there, or the flight of one that is not. It waits for who settles the same blob meanwhile:
 // for a moment that one is neither on its way nor there.
-func (s *pipeline) join(ctx context.Context, w want, src source, p *reporter) (h *holding, owner bool, err error) {
+func (s *pipeline) join(ctx context.Context, w want, src source, p *reporter) (h *layerLease, owner bool, err error) {
 	unlock, err := s.settling.lock(ctx, contentName(w))
 	if err != nil {
 		return nil, false, err
@@ -178,7 +178,7 @@ func (s *pipeline) join(ctx context.Context, w want, src source, p *reporter) (h
 		return h, false, nil
 	}
 	fl, owner, leave := s.layers.join(flightKey(s, w, src), p, fetchFrom(s, w, src), dropRaw)
-	return &holding{flight: fl, release: leave}, owner, nil
+	return &layerLease{flight: fl, release: leave}, owner, nil
 }
 
 // fetchFrom is the work of a flight that fetches a layer from src.
@@ -193,13 +193,13 @@ func fetchFrom(s *pipeline, w want, src source) func(context.Context, *listeners
 }
 
 // holdStanding holds a layer that is there; nil when there is none.
-func holdStanding(s *pipeline, w want) *holding {
+func holdStanding(s *pipeline, w want) *layerLease {
 	id, lowers := standing(s.catalog.snapshot(), w)
 	id, release := s.catalog.leases.holdFirst(id)
 	if id == "" {
 		return nil
 	}
-	return &holding{id: id, over: lowers, release: release}
+	return &layerLease{id: id, over: lowers, release: release}
 }
 
 // fetchLayer makes a layer, and gives it its id if nothing below matters to it. l hears how far it is.
@@ -323,8 +323,8 @@ func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string,
 	} else {
 		err = blob.prove()
 	}
-	if blob.lied {
-		if again, err := distrust(rc, err); again {
+	if blob.mismatch {
+		if again, err := reportMismatch(rc, err); again {
 			return nil, fmt.Errorf("%w: %w", errLied, err)
 		} else if err != nil {
 			return nil, err
@@ -359,7 +359,7 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 	switch {
 	case blob.rest.gaveUp():
 		return unproven(err)
-	case lie != nil && blob.lied:
+	case lie != nil && blob.mismatch:
 		return lie
 	case fail.As[*layer.HostileError](err) || fail.As[*limit.Error](err):
 		return err
@@ -370,7 +370,7 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 }
 
 // settle gives a raw layer its place over those below it, and its id.
-func (s *pipeline) settle(ctx context.Context, w want, h *holding) error {
+func (s *pipeline) settle(ctx context.Context, w want, h *layerLease) error {
 	unlock, err := s.settling.lock(ctx, contentName(w))
 	if err != nil {
 		return err
@@ -388,7 +388,7 @@ func (s *pipeline) settle(ctx context.Context, w want, h *holding) error {
 }
 
 // settleRaw settles a raw layer, which is the caller's alone from then on.
-func settleRaw(ctx context.Context, s *pipeline, w want, h *holding) (*holding, error) {
+func settleRaw(ctx context.Context, s *pipeline, w want, h *layerLease) (*layerLease, error) {
 	if !h.raw.isOf(w) {
 		s.layers.forget(h.flight)
 		return nil, errTaken
@@ -407,7 +407,7 @@ func settleRaw(ctx context.Context, s *pipeline, w want, h *holding) (*holding, 
 	if err != nil {
 		return nil, err
 	}
-	return &holding{id: id, over: w.lowers, release: release}, nil
+	return &layerLease{id: id, over: w.lowers, release: release}, nil
 }
 
 // isOf says whether a layer may be what w is in its image: the process that has unpacked it had only layers that are

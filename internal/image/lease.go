@@ -5,17 +5,17 @@ import "sync"
 // leases says which layers may be used, and keeps those that somebody uses from being swept. It has a lock of its
 // own, held for a few look-ups: who starts a container does not wait until the catalog has written a record.
 //
-// Rounds order uses and sweeps. A layer that was held at any time in the round of a sweep stays: whoever held it may
+// Epochs order uses and sweeps. A layer that was held at any time in the epoch of a sweep stays: whoever held it may
 // have become a container after the sweep asked which layers containers use.
 type leases struct {
 	mu     sync.Mutex // guards what follows; taken after the catalog's, and before none
-	round  uint64     // of sweeps and repairs
+	epoch  uint64     // of sweeps and repairs
 	layers map[string]*lease
 }
 
 type lease struct {
 	holds int
-	round uint64 // the one in which the layer was last held
+	epoch uint64 // the one in which the layer was last held
 }
 
 // admit lets a layer be held from now on.
@@ -39,7 +39,7 @@ func (l *leases) hold(ids ...string) (release func(), all bool) {
 	for _, id := range ids {
 		if one := l.layers[id]; one != nil {
 			one.holds++
-			one.round = l.round
+			one.epoch = l.epoch
 			held = append(held, one)
 		}
 	}
@@ -62,37 +62,37 @@ func (l *leases) release(held []*lease) {
 	defer l.mu.Unlock()
 	for _, one := range held {
 		one.holds--
-		one.round = l.round
+		one.epoch = l.epoch
 	}
 }
 
-// begin begins a round: a layer that is held from now on can be told by it.
+// begin begins an epoch: a layer that is held from now on can be told by it.
 func (l *leases) begin() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.round++
-	return l.round
+	l.epoch++
+	return l.epoch
 }
 
-// expel lets nobody hold a layer from now on, unless it was held in the round or is held still.
-func (l *leases) expel(id string, round uint64) bool {
+// expel lets nobody hold a layer from now on, unless it was held in the epoch or is held still.
+func (l *leases) expel(id string, epoch uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.idleLocked(id, round) {
+	if !l.idleLocked(id, epoch) {
 		return false
 	}
 	delete(l.layers, id)
 	return true
 }
 
-// idle says that a layer is not held and was not held in the round.
-func (l *leases) idle(id string, round uint64) bool {
+// idle says that a layer is not held and was not held in the epoch.
+func (l *leases) idle(id string, epoch uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.idleLocked(id, round)
+	return l.idleLocked(id, epoch)
 }
 
-func (l *leases) idleLocked(id string, round uint64) bool {
+func (l *leases) idleLocked(id string, epoch uint64) bool {
 	one := l.layers[id]
-	return one == nil || one.holds == 0 && one.round < round
+	return one == nil || one.holds == 0 && one.epoch < epoch
 }

@@ -21,16 +21,16 @@ func TestLeases(t *testing.T) {
 		release()
 	}
 	release, all := l.hold("a", "b")
-	round := l.begin()
-	if !all || l.expel("a", round) {
+	epoch := l.begin()
+	if !all || l.expel("a", epoch) {
 		t.Error("a layer was taken from whom it serves")
 	}
 	release()
 	release()
-	if l.idle("b", round) || l.expel("b", round) {
-		t.Error("a layer was taken in the round in which it was released: a container may have it")
+	if l.idle("b", epoch) || l.expel("b", epoch) {
+		t.Error("a layer was taken in the epoch in which it was released: a container may have it")
 	}
-	if round = l.begin(); !l.idle("b", round) || !l.expel("b", round) {
+	if epoch = l.begin(); !l.idle("b", epoch) || !l.expel("b", epoch) {
 		t.Error("an idle layer stays")
 	}
 	if _, all := l.hold("b"); all {

@@ -260,15 +260,15 @@ func (c *chooser) read(ctx context.Context, desc ocispec.Descriptor, most limit.
 		return nil, fmt.Errorf("%s %s: %w", what, desc.Digest, err)
 	}
 	for {
-		raw, lied, err := c.readOnce(ctx, desc, what)
-		if err == nil || !lied {
+		raw, mismatch, err := c.readOnce(ctx, desc, what)
+		if err == nil || !mismatch {
 			return raw, err
 		}
 	}
 }
 
-// readOnce reads from one host. lied says that it served something else, and that there is another to ask.
-func (c *chooser) readOnce(ctx context.Context, desc ocispec.Descriptor, what string) (raw []byte, lied bool, err error) {
+// readOnce reads from one host. mismatch says that it served something else, and that there is another to ask.
+func (c *chooser) readOnce(ctx context.Context, desc ocispec.Descriptor, what string) (raw []byte, mismatch bool, err error) {
 	rc, err := c.src.open(ctx, desc)
 	if err != nil {
 		return nil, false, err
@@ -279,8 +279,8 @@ func (c *chooser) readOnce(ctx context.Context, desc ocispec.Descriptor, what st
 		return nil, false, fmt.Errorf("%s: %w", what, err)
 	}
 	if err := proveSmall(raw, desc, what); err != nil {
-		lied, err = distrust(rc, err)
-		return nil, lied, err
+		mismatch, err = reportMismatch(rc, err)
+		return nil, mismatch, err
 	}
 	return raw, false, nil
 }

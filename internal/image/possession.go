@@ -200,10 +200,10 @@ func readWhole(ctx context.Context, w want, src source, tell func(int64)) error 
 	}
 	defer rc.Close()
 	blob := newBlobReader(rc, w.desc, tell)
-	if err = blob.prove(); err == nil || !blob.lied {
+	if err = blob.prove(); err == nil || !blob.mismatch {
 		return err
 	}
-	again, err := distrust(rc, err)
+	again, err := reportMismatch(rc, err)
 	if again {
 		return fmt.Errorf("%w: %w", errLied, err)
 	}

@@ -158,8 +158,8 @@ func stack(
 }
 
 // obtainAll gets all layers at once. Those it got are in the result even when it fails.
-func (s *pipeline) obtainAll(ctx context.Context, wants []want, src source, p *reporter) ([]*holding, error) {
-	held := make([]*holding, len(wants))
+func (s *pipeline) obtainAll(ctx context.Context, wants []want, src source, p *reporter) ([]*layerLease, error) {
+	held := make([]*layerLease, len(wants))
 	for _, w := range wants {
 		p.report(Progress{Layer: w.desc.Digest, Total: w.desc.Size, Phase: PhaseWaiting})
 	}
@@ -175,7 +175,7 @@ func (s *pipeline) obtainAll(ctx context.Context, wants []want, src source, p *r
 }
 
 // settleAll settles in layer order what depends on the layers below, and returns all ids.
-func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*holding, src source, p *reporter) ([]string, error) {
+func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*layerLease, src source, p *reporter) ([]string, error) {
 	ids := make([]string, 0, len(held))
 	for i, w := range wants {
 		w.lowers = slices.Clone(ids)

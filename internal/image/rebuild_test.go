@@ -181,8 +181,8 @@ func TestLayerOverOtherOnes(t *testing.T) {
 	}
 	defer found.done()
 	wants := wantsOf(found)
-	foreseen := &holding{id: first.Layers[1], over: first.Layers[:1], release: func() {}}
-	held := []*holding{holdStanding(s.pipeline, wants[0]), foreseen}
+	foreseen := &layerLease{id: first.Layers[1], over: first.Layers[:1], release: func() {}}
+	held := []*layerLease{holdStanding(s.pipeline, wants[0]), foreseen}
 	ids, err := s.pipeline.settleAll(t.Context(), wants, held, reg, nil)
 	for _, h := range held {
 		h.release()

@@ -22,9 +22,9 @@ type source interface {
 	open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error)
 }
 
-// distrust says that what was read is a lie. It returns whether opening the content again may do better, and the lie with
+// reportMismatch says that what was read is a lie. It returns whether opening the content again may do better, and the lie with
 // the names of those who told it.
-func distrust(content io.ReadCloser, lie error) (again bool, err error) {
+func reportMismatch(content io.ReadCloser, lie error) (again bool, err error) {
 	if s, ok := content.(spooled); ok {
 		content = s.content
 	}

@@ -35,21 +35,21 @@ type sweeper struct {
 
 // sweep collects unused layers.
 //
-// The order matters. A round begins before the containers are asked, and a layer that was held at any time in this round
+// The order matters. A epoch begins before the containers are asked, and a layer that was held at any time in this epoch
 // stays: whoever held it may have become a container after the question.
 func (s *sweeper) sweep(ctx context.Context) error {
-	round := s.catalog.leases.begin()
+	epoch := s.catalog.leases.begin()
 	inUse, whole := s.inUse()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	dead, err := s.catalog.unlink(round, inUse, whole)
+	dead, err := s.catalog.unlink(epoch, inUse, whole)
 	for _, discard := range dead {
 		if cerr := at("remove.layer", func() error { discard(); return nil }); err == nil {
 			err = cerr
 		}
 	}
-	return errors.Join(err, s.sweepAside(round, inUse, whole))
+	return errors.Join(err, s.sweepAside(epoch, inUse, whole))
 }
 
 // makeRoom collects unused layers when err says that the disk is full: what a pull got before it failed would only fill it.

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// flights runs one piece of work for all who want it at the same time. The work has a context of its own, which ends when
+// singleflight runs one piece of work for all who want it at the same time. The work has a context of its own, which ends when
 // the last who waits has left; the result is dropped then.
-type flights[T any] struct {
+type singleflight[T any] struct {
 	mu    sync.Mutex // guards what follows, and the refs of each flight
 	byID  map[string]*flight[T]
 	tasks map[chan struct{}]struct{} // what goes on, waited for or not; each is closed when it is over
@@ -24,7 +24,7 @@ type flight[T any] struct {
 }
 
 // join starts the work called key, or joins it. owner says which. The caller leaves when it needs the value no more.
-func (f *flights[T]) join(key string, p *reporter, work func(context.Context, *listeners) (T, error), drop func(T)) (fl *flight[T], owner bool, leave func()) {
+func (f *singleflight[T]) join(key string, p *reporter, work func(context.Context, *listeners) (T, error), drop func(T)) (fl *flight[T], owner bool, leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.byID == nil {
@@ -51,7 +51,7 @@ func (f *flights[T]) join(key string, p *reporter, work func(context.Context, *l
 	}
 }
 
-func (f *flights[T]) leave(key string, fl *flight[T], drop func(T)) {
+func (f *singleflight[T]) leave(key string, fl *flight[T], drop func(T)) {
 	f.mu.Lock()
 	fl.refs--
 	if fl.refs > 0 {
@@ -72,7 +72,7 @@ func (f *flights[T]) leave(key string, fl *flight[T], drop func(T)) {
 }
 
 // goLocked runs a task beside the caller. It returns what is closed when that is over.
-func (f *flights[T]) goLocked(task func()) <-chan struct{} {
+func (f *singleflight[T]) goLocked(task func()) <-chan struct{} {
 	over := make(chan struct{})
 	if f.tasks == nil {
 		f.tasks = map[chan struct{}]struct{}{}
@@ -89,7 +89,7 @@ func (f *flights[T]) goLocked(task func()) <-chan struct{} {
 }
 
 // land waits until nothing goes on, of those either that nobody waits for any more, or until ctx ends.
-func (f *flights[T]) land(ctx context.Context) {
+func (f *singleflight[T]) land(ctx context.Context) {
 	for {
 		f.mu.Lock()
 		var one chan struct{}
@@ -115,7 +115,7 @@ func (fl *flight[T]) drop(drop func(T)) {
 }
 
 // forget makes later callers start anew; those who joined keep the value.
-func (f *flights[T]) forget(fl *flight[T]) {
+func (f *singleflight[T]) forget(fl *flight[T]) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.byID[fl.key] == fl {
