@@ -19,6 +19,16 @@
 //
 // An image is usable at once and synced behind. What was not durable yet when another boot finds it is dropped.
 //
+// The types to know are Store (what the daemon calls), catalog (records and layers, and the one lock of both), index
+// (what readers see), pipeline (what brings layers in) and want (one layer of an image to be had).
+// The files, in the order in which they read:
+//
+//   - the catalog: records, disk, inventory, index, catalog, lease, commit, load, sync, sweep, check, aside
+//   - the store: store, settings, reference, config, verify, detail
+//   - fetching: pull, manifest, layers, singleflight, possession, blob, rest, spool, rebuild, packings, repair
+//   - archives: import, export, export_form
+//   - the unpacker's client: unpacker, unpacker_process, spares, inflate, detached
+//
 // Files below the root, all described in docs/storage-format-images.md:
 //
 //	records/<hex of the image id>   what an image is
