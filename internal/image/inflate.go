@@ -141,7 +141,9 @@ func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w want, dir st
 func inflateConfined(ctx context.Context, s *pipeline, blob *blobReader, w want, dir string) (*made, error) {
 	job := jobOf(s.settings())
 	job.Algorithm = w.diffID.Algorithm().String()
-	program, begun := s.inflater.start(ctx, blob, w)
+	turned, end := s.unpackers.turns.begin(ctx, blob)
+	defer end()
+	program, begun := s.inflater.start(ctx, turned, w)
 	if program == nil {
 		said, err := s.unpackers.unpack(ctx, begun, w, dir, job, blob.rest.bound)
 		if err != nil {

@@ -39,6 +39,7 @@ type unpackers struct {
 	crew    Crew
 	ingest  *os.File // ingest/, as the processes get directories from it
 	plain   bool     // this machine lets nobody make mounts that are nowhere in its tree of mounts
+	turns   *turns
 	running atomic.Int32
 	spare   spares
 }
@@ -54,7 +55,7 @@ func newUnpackers(crew Crew, ingest string) (*unpackers, error) {
 		// An old kernel, or a daemon in a container: then only the filter keeps devices and programs from being used.
 		dir, err = openPlain(ingest)
 	}
-	return &unpackers{crew: crew, ingest: dir, plain: plain}, err
+	return &unpackers{crew: crew, ingest: dir, plain: plain, turns: newTurns(runtime.GOMAXPROCS(0))}, err
 }
 
 func (u *unpackers) close() {

@@ -22,6 +22,17 @@ func Descendants(pid int) (all []int) {
 	return all
 }
 
+// OccupiedWithBelow is what a process and all that it has started occupy together, in bytes. A page that several of
+// them map counts once.
+func OccupiedWithBelow(pid int) (sum int64) {
+	for _, one := range append(Descendants(pid), pid) {
+		if m, err := Occupied(one); err == nil { // another has ended meanwhile
+			sum += m.PSS
+		}
+	}
+	return sum
+}
+
 // ResidentBelow is the resident memory in bytes of all that a process has started and that still lives.
 func ResidentBelow(pid int) (sum int64) {
 	for _, child := range Descendants(pid) {

@@ -18,7 +18,8 @@ type sample struct {
 	wall, durable, cpu time.Duration
 	start              time.Duration // of a pod's
 	peak, heap, before int64         // resident memory: most, most without its program's pages, before the pull
-	together           int64         // most of the daemon and all that it has started
+	together           int64         // most of the daemon and all that it has started; shared pages once
+	apart              int64         // the same, with shared pages in each
 	written, device    int64         // bytes through write calls; bytes that the disk was given
 	grown, grownMost   int64         // of the store: at the end, at most
 	received           int64         // bytes from the registry
@@ -134,7 +135,8 @@ func (s *stand) watch(m *sample) (stop func()) {
 		for ctx.Err() == nil {
 			if resident, err := footprint.ResidentOf(s.pid); err == nil {
 				m.heap = max(m.heap, resident.Anonymous)
-				m.together = max(m.together, resident.Now+footprint.ResidentBelow(s.pid))
+				m.apart = max(m.apart, resident.Now+footprint.ResidentBelow(s.pid))
+				m.together = max(m.together, footprint.OccupiedWithBelow(s.pid))
 			}
 			if used, err := s.disk.Used(); err == nil {
 				m.grownMost = max(m.grownMost, used)
