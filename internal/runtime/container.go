@@ -247,22 +247,36 @@ func rememberedAs(name string) string {
 	return ""
 }
 
-// deleteState has the runtime remove its own state of a container: plainly, which is quick, and by force where the runtime
-// does not see that the container has ended.
+// deleteState has the runtime remove its own state of a container: plainly, which is quick, and by force where the
+// runtime does not see that the container has ended. What a runtime leaves that says it is done is removed here.
 func (c *Config) deleteState(ctx context.Context, ctr string, h Handler) error {
 	_ = fault.At("runtime.delete.before")
-	err := c.Helper(ctx, "delete-"+ctr[:min(12, len(ctr))], exec.Command(h.Path, append(h.args(), "delete", ctr)...))
+	dir, name := filepath.Join(h.Root, ctr), "delete-"+ctr[:min(12, len(ctr))]
+	unmountCopies(dir)
+	err := c.Helper(ctx, name, exec.Command(h.Path, append(h.args(), "delete", ctr)...))
 	if err != nil {
-		err = c.Helper(ctx, "delete-"+ctr[:min(12, len(ctr))], exec.Command(h.Path, append(h.args(), "delete", "--force", ctr)...))
+		unmountCopies(dir) // that of a runtime that was killed meanwhile
+		err = c.Helper(ctx, name, exec.Command(h.Path, append(h.args(), "delete", "--force", ctr)...))
 	}
 	_ = fault.At("runtime.delete.after")
 	if err == nil {
-		return nil
+		unmountCopies(dir)
+		err = os.RemoveAll(dir)
 	}
-	if !h.remembers(ctr) {
+	if err == nil || !h.remembers(ctr) {
 		return nil
 	}
 	return fmt.Errorf("delete container %s: %w", ctr, err)
+}
+
+// unmountCopies unmounts what is mounted in a runtime's state of a container. runc before 1.2 bind-mounts itself there
+// for a moment of each create and exec, and leaves that when it is killed. Its delete then removes its record of the
+// container, fails at the mount, and by force says that all went well.
+func unmountCopies(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries { // most are no mounts, and stay as they are
+		_ = unix.Unmount(filepath.Join(dir, e.Name()), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
 }
 
 // exitFile is what a monitor calls the file with a container's exit.

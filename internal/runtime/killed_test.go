@@ -93,3 +93,27 @@ func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
+
+// TestMountInTheStateOfARuntime deletes a container in whose state a runtime was killed while its copy of itself was
+// mounted there, as runc before 1.2 has it at each create and exec. Such a mount keeps the runtime's own delete from
+// removing the state, and the next one, by force, says that all went well.
+func TestMountInTheStateOfARuntime(t *testing.T) {
+	g := newRig(t)
+	ctr := g.run("sleep 1000")
+	state := filepath.Join(g.handler.Root, ctr)
+	at := filepath.Join(state, "runc.AbCdEf")
+	g.ok(os.WriteFile(at, nil, 0o600))
+	g.ok(unix.Mount(g.handler.Path, at, "", unix.MS_BIND, ""))
+	t.Cleanup(func() {
+		_ = unix.Unmount(at, unix.MNT_DETACH)
+		_ = os.RemoveAll(state)
+	})
+	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
+	if g.handler.remembers(ctr) {
+		left, _ := filepath.Glob(state + "/*")
+		t.Errorf("the runtime remembers it: %v", left)
+	}
+	if mounts, _ := os.ReadFile("/proc/self/mountinfo"); strings.Contains(string(mounts), ctr) {
+		t.Error("the mount is left")
+	}
+}
