@@ -59,3 +59,18 @@ func TestArchitectureNamesEveryPackage(t *testing.T) {
 		}
 	}
 }
+
+// TestIndexNamesEveryPage checks that docs/README.md names each page of docs/ once.
+func TestIndexNamesEveryPage(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(fixture.Repo(), "docs/*.md"))
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("the pages: %v, %v", pages, err)
+	}
+	index := page(t, "README.md")
+	for _, p := range pages {
+		name := filepath.Base(p)
+		if n := strings.Count(index, "]("+name+")"); name != "README.md" && n != 1 {
+			t.Errorf("docs/README.md names %s %d times", name, n)
+		}
+	}
+}
