@@ -37,10 +37,12 @@ var hue = map[string]string{
 
 // TestPictureOfPackages draws the parts of internal/ on their floors, with the imports among them.
 func TestPictureOfPackages(t *testing.T) {
-	golden.File(t, picture("packages.svg"), drawPackages(imports(t)).text("The packages of Berth, and what they import"))
+	d := drawPackages(imports(t))
+	golden.File(t, picture("packages.svg"), d.text("The packages of Berth, and what they import"))
 }
 
-// imports tells for each part of internal/, and each command, which parts it imports, and which packages a part has below it.
+// imports tells for each part of internal/, and each command, which parts it imports, and which packages a part has
+// below it.
 func imports(t *testing.T) (arrows map[string][]string, below map[string][]string) {
 	arrows, below = map[string][]string{}, map[string][]string{}
 	for _, s := range sources(t) {
@@ -77,11 +79,14 @@ const (
 	floorGap  = 74
 )
 
-// floors are the rows of the picture of packages, from the top.
-var floors = []struct {
+// floor is a level of the house, and what is on it.
+type floor struct {
 	name string
 	has  func(part string) bool
-}{
+}
+
+// floors are those of the picture of packages, from the top.
+var floors = []floor{
 	{"commands: they wire", func(p string) bool { return strings.HasPrefix(p, "cmd/") }},
 	{"what clients and plugins speak to", func(p string) bool { return level(p) == 3 }},
 	{"the core", func(p string) bool { return level(p) == 2 }},
@@ -89,17 +94,10 @@ var floors = []struct {
 	{"foundation: any other may import it", func(p string) bool { return level(p) < leaf }},
 }
 
-func floorOf(part string) int {
-	return slices.IndexFunc(floors, func(f struct {
-		name string
-		has  func(part string) bool
-	}) bool {
-		return f.has(part)
-	})
-}
+func floorOf(part string) int { return slices.IndexFunc(floors, func(f floor) bool { return f.has(part) }) }
 
-// drawPackages draws the arrows of imports but those of the commands, which import nearly all, and those that lead to the
-// foundation, which come from everywhere.
+// drawPackages draws the arrows of imports but those of the commands, which import nearly all, and those that lead to
+// the foundation, which come from everywhere.
 func drawPackages(arrows, below map[string][]string) *drawing {
 	rows := make([][]string, len(floors))
 	for part := range arrows {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// drawing collects the elements of an SVG picture. Sizes are in pixels. It is white, so that it can be read on a dark page.
+// drawing collects the elements of an SVG picture. Sizes are in pixels. It is white, so that it can be read on a dark
+// page.
 type drawing struct {
 	width, height int
 	body          strings.Builder
