@@ -94,7 +94,9 @@ var floors = []floor{
 	{"foundation: any other may import it", func(p string) bool { return level(p) < leaf }},
 }
 
-func floorOf(part string) int { return slices.IndexFunc(floors, func(f floor) bool { return f.has(part) }) }
+func floorOf(part string) int {
+	return slices.IndexFunc(floors, func(f floor) bool { return f.has(part) })
+}
 
 // drawPackages draws the arrows of imports but those of the commands, which import nearly all, and those that lead to
 // the foundation, which come from everywhere.
