@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"go/ast"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -71,6 +72,29 @@ func TestIndexNamesEveryPage(t *testing.T) {
 		name := filepath.Base(p)
 		if n := strings.Count(index, "]("+name+")"); name != "README.md" && n != 1 {
 			t.Errorf("docs/README.md names %s %d times", name, n)
+		}
+	}
+}
+
+// TestTracesNameWhatExists checks that each name of a function that docs/request-lifecycle.md has in bold is one of the
+// code.
+func TestTracesNameWhatExists(t *testing.T) {
+	known := map[string]bool{}
+	for _, s := range sources(t) {
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && !s.isTest() {
+				known[f.Name.Name] = true
+			}
+		}
+	}
+	bold := regexp.MustCompile("\\*\\*`([A-Za-z.]+)`\\*\\*")
+	names := bold.FindAllStringSubmatch(page(t, "request-lifecycle.md"), -1)
+	if len(names) < 20 {
+		t.Fatalf("the page has %d names", len(names))
+	}
+	for _, n := range names {
+		if last := n[1][strings.LastIndex(n[1], ".")+1:]; !known[last] {
+			t.Errorf("docs/request-lifecycle.md names %s, which is no function", n[1])
 		}
 	}
 }
