@@ -33,12 +33,12 @@ const (
 // hue tells the arrows of one part from those of another.
 var hue = map[string]string{
 	"cli": "#c08030", "cri": "#3070c0", "nri": "#904090", "pod": "#309050", "image": "#b04040", "stream": "#606060",
+	"meter": "#208080", "session": "#806020", "sandbox": "#6050b0",
 }
 
 // TestPictureOfPackages draws the parts of internal/ on their floors, with the imports among them.
 func TestPictureOfPackages(t *testing.T) {
-	d := drawPackages(imports(t))
-	golden.File(t, picture("packages.svg"), d.text("The packages of Berth, and what they import"))
+	golden.File(t, picture("packages.svg"), drawPackages(t).text("The packages of Berth and their imports"))
 }
 
 // imports tells for each part of internal/, and each command, which parts it imports, and which packages a part has
@@ -88,8 +88,10 @@ type floor struct {
 // floors are those of the picture of packages, from the top.
 var floors = []floor{
 	{"commands: they wire", func(p string) bool { return strings.HasPrefix(p, "cmd/") }},
-	{"what clients and plugins speak to", func(p string) bool { return level(p) == 3 }},
-	{"the core", func(p string) bool { return level(p) == 2 }},
+	{"what clients and plugins speak to", func(p string) bool { return level(p) == 5 }},
+	{"the core", func(p string) bool { return level(p) == 4 }},
+	{"rooms around pod", func(p string) bool { return level(p) == 3 }},
+	{"what they know of pods", func(p string) bool { return level(p) == 2 }},
 	{"leaves: each does one thing, and does not know the others", func(p string) bool { return level(p) == leaf }},
 	{"foundation: any other may import it", func(p string) bool { return level(p) < leaf }},
 }
@@ -100,10 +102,15 @@ func floorOf(part string) int {
 
 // drawPackages draws the arrows of imports but those of the commands, which import nearly all, and those that lead to
 // the foundation, which come from everywhere.
-func drawPackages(arrows, below map[string][]string) *drawing {
+func drawPackages(t *testing.T) *drawing {
+	t.Helper()
+	arrows, below := imports(t)
 	rows := make([][]string, len(floors))
 	for part := range arrows {
 		f := floorOf(part)
+		if f < 0 {
+			t.Fatalf("%s has a level that is no floor of the picture: add one to floors", part)
+		}
 		rows[f] = append(rows[f], part)
 	}
 	type place struct{ x, top, w, row int }
@@ -129,7 +136,7 @@ func drawPackages(arrows, below map[string][]string) *drawing {
 			}
 			parts, y, row = parts[n:], y+boxHeight+rowGap, row+1
 		}
-		if f == 1 || f == 2 { // room for arrows
+		if f > 0 && f < len(rows)-2 { // room for arrows
 			y += floorGap - rowGap
 		}
 	}
