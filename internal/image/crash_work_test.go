@@ -128,7 +128,7 @@ func (w *worker) moveTag() error {
 	rec := *w.s.catalog.inv.images[img.ID]
 	w.s.catalog.mu.Unlock()
 	rec.Tags, rec.PulledAt = []string{w.host + "/app:v1"}, time.Now()
-	_, err := w.s.commit(&rec)
+	_, err := commit(w.s.catalog, &rec)
 	return err
 }
 
