@@ -228,6 +228,10 @@ func (c *client) ask(ctx context.Context, q wire.Request, fds ...*os.File) (answ
 	defer c.delist(q.ID, w)
 	asked := time.Now()
 	if err := c.write(q, fds); err != nil {
+		if unreachable(err) {
+			_ = c.conn.Close() // the next try finds the monitor that comes after this one
+			err = fmt.Errorf("%w: %w", errNoMonitor, err)
+		}
 		return answer{}, fmt.Errorf("%s: ask the pod's monitor: %w", q.Op, unsentError{err})
 	}
 	select {
@@ -247,6 +251,12 @@ func (c *client) ask(ctx context.Context, q wire.Request, fds ...*os.File) (answ
 		c.silence.begin()
 	}
 	return answer{}, fmt.Errorf("%s: the pod's monitor does not answer: %w", q.Op, context.Cause(ctx))
+}
+
+// unreachable says whether a request could not be written because the monitor reads no more: it has gone, or hangs.
+func unreachable(err error) bool {
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // of is the answer, or the error that it is.

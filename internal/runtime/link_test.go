@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/monitor/wire"
@@ -113,6 +115,27 @@ func TestDroppedIsToldOnce(t *testing.T) {
 	} {
 		if got := h.dropped(c.ctr, c.all); got != c.want {
 			t.Errorf("%d: %+v, wanted %+v", i, got, c.want)
+		}
+	}
+}
+
+// TestMonitorThatCannotBeAsked writes to a monitor that reads no more, as one that is being killed. That is told as a
+// monitor that does not answer, which may be asked again, and ends the connection, so that the next try finds its
+// successor.
+func TestMonitorThatCannotBeAsked(t *testing.T) {
+	monitor, daemon := connected(t)
+	c := newClient(daemon, &silence{}, func(*wire.Reply) {}, func() {})
+	if err := monitor.CloseRead(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.ask(t.Context(), wire.Request{Op: wire.Start, Container: "c1"})
+	again := errors.As(err, new(unsentError))
+	if !errors.Is(err, errNoMonitor) || !errdefs.IsUnavailable(err) || !again {
+		t.Errorf("asked: %v", err)
+	}
+	for end := time.Now().Add(patience.For(10 * time.Second)); !c.lost(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the connection is kept")
 		}
 	}
 }
