@@ -22,7 +22,10 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	remote "k8s.io/cri-client/pkg"
 	"k8s.io/klog/v2"
 
@@ -228,16 +231,25 @@ func (n *Node) connect(d *daemon) error {
 	}
 }
 
+// serves asks a daemon for its version, over a connection of its own: the kubelet's client keeps that of a daemon which
+// did not answer, and hundreds of them come together while a slow one starts.
+func serves(ctx context.Context, endpoint string) error {
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	_, err = runtimeapi.NewRuntimeServiceClient(conn).Version(ctx, &runtimeapi.VersionRequest{})
+	return errors.Join(err, conn.Close())
+}
+
 // dial makes clients for the daemon at socket. It does not wait for one.
 func dial(socket string) (cri.RuntimeService, cri.ImageManagerService, error) {
-	conn, err := net.Dial("unix", socket)
-	if err != nil {
-		return nil, nil, err
-	}
-	_ = conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience.For(5*time.Second))
 	defer cancel()
 	endpoint := "unix://" + socket
+	if err := serves(ctx, endpoint); err != nil {
+		return nil, nil, err
+	}
 	runtime, err := remote.NewRemoteRuntimeServiceBuilder().WithEndpoint(endpoint).
 		WithConnectionTimeout(patience.For(2 * time.Minute)).WithTracerProvider(nil).Build(ctx)
 	if err != nil {
