@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -79,6 +80,11 @@ func TestDebugDump(t *testing.T) {
 
 		r.ok(syscall.Kill(r.n.Pid(), syscall.SIGSTOP))
 		defer func() { r.ok(syscall.Kill(r.n.Pid(), syscall.SIGCONT)) }()
+		r.eventually("the daemon is stopped", func() bool { // on a busy machine a signal takes its time
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.n.Pid()))
+			r.ok(err)
+			return strings.Contains(string(status), "State:\tT")
+		})
 		files = r.dump("--timeout", "1s")
 		if !strings.Contains(files["threads.txt"], "state T") ||
 			!strings.Contains(files["about.txt"], "the daemon has said nothing for 1s") {
