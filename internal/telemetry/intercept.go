@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,7 +29,7 @@ import (
 func Interceptors(
 	log *slog.Logger, ready func() bool, metrics *Metrics, always ...string,
 ) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
-	g := gate{log, ready, metrics, always}
+	g := gate{log: log, ready: ready, metrics: metrics, always: always, refusals: &refusals{last: map[string]refusal{}}}
 	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 		err = g.pass(ctx, info.FullMethod, func() []slog.Attr { return append(about(req), made(resp)...) }, func() error {
 			resp, err = handler(ctx, req)
@@ -65,6 +66,8 @@ type gate struct {
 	ready   func() bool
 	metrics *Metrics
 	always  []string
+
+	refusals *refusals
 }
 
 // pass runs one call. What it is about is asked for after it, when a stream has received its request and a call is answered.
@@ -79,13 +82,20 @@ func (g gate) pass(ctx context.Context, method string, subject func() []slog.Att
 	code, took := status.Code(err), time.Since(begin)
 	g.metrics.Call(method, code, took)
 	g.metrics.Failure(method, cause)
-	if level := levelOf(method, code, took); g.log.Enabled(ctx, level) {
+	before, tell := 0, true
+	if code == codes.ResourceExhausted && fail.Details(cause).Limit != "" {
+		before, tell = g.refusals.tell(method, begin)
+	}
+	if level := levelOf(method, code, took); tell && g.log.Enabled(ctx, level) {
 		attrs := []slog.Attr{
 			slog.String("method", method[strings.LastIndexByte(method, '/')+1:]),
 			slog.String("code", code.String()),
 			slog.Duration("took", took),
 		}
 		attrs = append(attrs, subject()...)
+		if before > 0 {
+			attrs = append(attrs, slog.Int("untold", before))
+		}
 		if err != nil {
 			attrs = append(attrs, reasons(cause)...)
 			attrs = append(attrs, slog.String("error", status.Convert(err).Message()))
@@ -93,6 +103,33 @@ func (g gate) pass(ctx context.Context, method string, subject func() []slog.Att
 		g.log.LogAttrs(ctx, level, "call", attrs...)
 	}
 	return err
+}
+
+// refusals tell of one call a second, for each method, of those that a limit refuses: a client may make thousands, each
+// of which would be a line of the log.
+type refusals struct {
+	mu   sync.Mutex // guards last
+	last map[string]refusal
+}
+
+// refusal is when a method was told of last, and how many of its calls were not told of since.
+type refusal struct {
+	at     time.Time
+	untold int
+}
+
+// tell says whether to tell of a call of the method, and how many were not told of before it.
+func (r *refusals) tell(method string, now time.Time) (untold int, tell bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.last[method]
+	if since := now.Sub(was.at); since >= 0 && since < time.Second {
+		was.untold++
+		r.last[method] = was
+		return 0, false
+	}
+	r.last[method] = refusal{at: now}
+	return was.untold, true
 }
 
 // reasons tells of an error what its code does not say.

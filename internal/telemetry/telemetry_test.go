@@ -15,11 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/fail"
 )
 
 // buffer is written by the server's goroutines and read by the test.
@@ -289,6 +292,48 @@ func TestLevelOf(t *testing.T) {
 	} {
 		if got := levelOf("/runtime.v1.RuntimeService/"+c.method, c.code, c.took); got != c.want {
 			t.Errorf("%s, %s after %v: %s, wanted %s", c.method, c.code, c.took, got, c.want)
+		}
+	}
+}
+
+// TestRefusalsAreToldOnceASecond makes calls that a limit refuses, and others that fail: of the first kind one line a
+// second and method is written, with how many went before.
+func TestRefusalsAreToldOnceASecond(t *testing.T) {
+	var out buffer
+	log, began := slog.New(slog.NewJSONHandler(&out, nil)), time.Now()
+	unary, _ := Interceptors(log, func() bool { return true }, nil)
+	call := func(method string, err error) {
+		info := &grpc.UnaryServerInfo{FullMethod: "/runtime.v1.RuntimeService/" + method}
+		_, _ = unary(t.Context(), nil, info, func(context.Context, any) (any, error) { return nil, err })
+	}
+	refused := fail.About(fail.Detail{Limit: "sessions"}, "%w", fail.New(errdefs.ErrResourceExhausted, "too many"))
+	for range 1000 {
+		call("Exec", refused)
+		call("Attach", refused)
+	}
+	for range 3 {
+		call("StopContainer", errors.New("broken"))
+	}
+	lines := map[any]int{}
+	for _, line := range out.take(t) {
+		lines[line["method"]]++
+	}
+	seconds := int(time.Since(began)/time.Second) + 1
+	if lines["Exec"] < 1 || lines["Attach"] < 1 || lines["Exec"] > seconds || lines["Attach"] > seconds {
+		t.Errorf("of calls that were refused in %d seconds: %v", seconds, lines)
+	}
+	if n := lines["StopContainer"]; n != 3 {
+		t.Errorf("%d lines of calls that failed, want 3", n)
+	}
+
+	r, at := &refusals{last: map[string]refusal{}}, time.Now()
+	for i, c := range []struct {
+		after  time.Duration
+		untold int
+		tell   bool
+	}{{0, 0, true}, {time.Millisecond, 0, false}, {999 * time.Millisecond, 0, false}, {time.Second, 2, true}, {0, 0, true}} {
+		if untold, tell := r.tell("Exec", at.Add(c.after)); untold != c.untold || tell != c.tell {
+			t.Errorf("call %d: %d, %v", i, untold, tell)
 		}
 	}
 }
