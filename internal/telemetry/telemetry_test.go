@@ -331,7 +331,10 @@ func TestRefusalsAreToldOnceASecond(t *testing.T) {
 		after  time.Duration
 		untold int
 		tell   bool
-	}{{0, 0, true}, {time.Millisecond, 0, false}, {999 * time.Millisecond, 0, false}, {time.Second, 2, true}, {0, 0, true}} {
+	}{
+		{0, 0, true}, {time.Millisecond, 0, false}, {999 * time.Millisecond, 0, false}, {time.Second, 2, true},
+		{0, 0, true}, // the clock was set back
+	} {
 		if untold, tell := r.tell("Exec", at.Add(c.after)); untold != c.untold || tell != c.tell {
 			t.Errorf("call %d: %d, %v", i, untold, tell)
 		}
