@@ -36,16 +36,15 @@ func withHost(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "these tests need root")
 		return 1
 	}
-	err := setUp()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "set up:", err)
-		return 1
-	}
 	defer func() {
 		_ = unix.Unmount(filepath.Join(host.dir, "cgroup2"), unix.MNT_DETACH)
 		_ = unix.Unmount(host.state, unix.MNT_DETACH)
 		_ = os.RemoveAll(host.dir)
 	}()
+	if err := setUp(); err != nil {
+		fmt.Fprintln(os.Stderr, "set up:", err)
+		return 1
+	}
 	return m.Run()
 }
 
