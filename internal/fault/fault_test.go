@@ -19,18 +19,21 @@ func TestPoints(t *testing.T) {
 		if At("b") != nil {
 			os.Exit(4)
 		}
-		_ = At("b") // the second pass kills
+		if At("b") == nil { // the second pass fails, the third kills
+			os.Exit(6)
+		}
+		_ = At("b")
 		os.Exit(5)
 	}
 	trace := filepath.Join(t.TempDir(), "trace")
 	cmd := exec.Command(os.Args[0], "-test.run=TestPoints")
-	cmd.Env = append(os.Environ(), "FAULT_CHILD=1", "BERTH_FAULT=a=error,b=kill#2", "BERTH_FAULT_TRACE="+trace)
+	cmd.Env = append(os.Environ(), "FAULT_CHILD=1", "BERTH_FAULT=a=error,b=kill#3,b=error:planted#2", "BERTH_FAULT_TRACE="+trace)
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Fatalf("child ended with %v, wanted SIGKILL", err)
 	}
-	if got, _ := os.ReadFile(trace); string(got) != "a\nb\nb\n" {
+	if got, _ := os.ReadFile(trace); string(got) != "a\nb\nb\nb\n" {
 		t.Fatalf("trace %q", got)
 	}
 }

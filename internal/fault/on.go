@@ -26,16 +26,16 @@ type action struct {
 var state struct {
 	once  sync.Once
 	mu    sync.Mutex
-	plan  map[string]action
+	plan  map[string][]action // of a point, each for another pass
 	seen  map[string]int
 	trace *os.File
 }
 
 func load() {
-	state.plan, state.seen = map[string]action{}, map[string]int{}
+	state.plan, state.seen = map[string][]action{}, map[string]int{}
 	for _, item := range strings.Split(os.Getenv("BERTH_FAULT"), ",") {
 		if name, what, ok := strings.Cut(item, "="); ok {
-			state.plan[name] = parse(what)
+			state.plan[name] = append(state.plan[name], parse(what))
 		}
 	}
 	if path := os.Getenv("BERTH_FAULT_TRACE"); path != "" {
@@ -83,6 +83,10 @@ func pass(name string) (action, bool) {
 	if state.trace != nil {
 		_, _ = state.trace.WriteString(name + "\n")
 	}
-	a, ok := state.plan[name]
-	return a, ok && a.nth == state.seen[name]
+	for _, a := range state.plan[name] {
+		if a.nth == state.seen[name] {
+			return a, true
+		}
+	}
+	return action{}, false
 }
