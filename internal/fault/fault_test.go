@@ -27,7 +27,8 @@ func TestPoints(t *testing.T) {
 	}
 	trace := filepath.Join(t.TempDir(), "trace")
 	cmd := exec.Command(os.Args[0], "-test.run=TestPoints")
-	cmd.Env = append(os.Environ(), "FAULT_CHILD=1", "BERTH_FAULT=a=error,b=kill#3,b=error:planted#2", "BERTH_FAULT_TRACE="+trace)
+	plan := "BERTH_FAULT=a=error,b=kill#3,b=error:planted#2"
+	cmd.Env = append(os.Environ(), "FAULT_CHILD=1", plan, "BERTH_FAULT_TRACE="+trace)
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
