@@ -228,10 +228,6 @@ func (c *client) ask(ctx context.Context, q wire.Request, fds ...*os.File) (answ
 	defer c.delist(q.ID, w)
 	asked := time.Now()
 	if err := c.write(q, fds); err != nil {
-		if unreachable(err) {
-			_ = c.conn.Close() // the next try finds the monitor that comes after this one
-			err = fmt.Errorf("%w: %w", errNoMonitor, err)
-		}
 		return answer{}, fmt.Errorf("%s: ask the pod's monitor: %w", q.Op, unsentError{err})
 	}
 	select {
@@ -329,8 +325,9 @@ func (c *client) write(q wire.Request, fds []*os.File) error {
 	defer c.send.Unlock()
 	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, _, err = c.conn.WriteMsgUnix(data, oob, nil)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		_ = c.conn.Close() // nobody else need wait for it
+	if unreachable(err) {
+		_ = c.conn.Close() // nobody else need wait for it, and the next try finds the monitor that comes after this one
+		return fmt.Errorf("%w: %w", errNoMonitor, err)
 	}
 	return err
 }
