@@ -32,14 +32,14 @@ type Callers struct {
 	Log *slog.Logger // of refusals, which nobody else sees
 
 	connections, calls, execs, pulls, watchers, sessions, answers *share
-	warnings                                                      quiet
+	warnings                                                      limit.Quiet
 	self                                                          int32 // the process that is never refused
 }
 
 // New returns the callers of a server that has none yet. The fields are set before it serves.
 func New(l Limits) *Callers {
 	return &Callers{
-		Log: slog.New(slog.DiscardHandler), self: int32(os.Getpid()),
+		Log: slog.New(slog.DiscardHandler), self: int32(os.Getpid()), warnings: limit.Quiet{Every: time.Minute},
 		connections: newShare(limit.Connections.At(l.Connections)), calls: newShare(limit.Calls.At(l.Calls)),
 		execs: newShare(limit.Execs.At(l.Execs)), pulls: newShare(limit.Pulls.At(l.Pulls)),
 		watchers: newShare(limit.Watchers), sessions: newShare(limit.CallSessions), answers: newShare(limit.Answers),
@@ -136,7 +136,7 @@ func (c *Callers) kind(method string) *share {
 
 // refuse makes a status of err, and tells of it, but not of each: there may be thousands a second.
 func (c *Callers) refuse(method string, err error) error {
-	if n, tell := c.warnings.tell(time.Now()); tell {
+	if n, tell := c.warnings.Tell(time.Now()); tell {
 		c.Log.Warn("calls are refused: a client holds too much", "method", fail.Clip(method), "error", err, "count", n)
 	}
 	return fail.Status(err)

@@ -345,18 +345,3 @@ func TestShares(t *testing.T) {
 		t.Error("0 is a limit")
 	}
 }
-
-// TestQuiet tells of many refusals once a minute.
-func TestQuiet(t *testing.T) {
-	var q quiet
-	at := time.Now()
-	for i, c := range []struct {
-		after time.Duration
-		n     int
-		tell  bool
-	}{{0, 1, true}, {time.Second, 0, false}, {59 * time.Second, 0, false}, {61 * time.Second, 3, true}} {
-		if n, tell := q.tell(at.Add(c.after)); n != c.n || tell != c.tell {
-			t.Errorf("%d: %d, %v", i, n, tell)
-		}
-	}
-}

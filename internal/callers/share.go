@@ -2,7 +2,6 @@ package callers
 
 import (
 	"sync"
-	"time"
 
 	"berth/internal/fail"
 	"berth/internal/limit"
@@ -54,26 +53,4 @@ func (s *share) now() limit.Budget {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.budget.With(s.used)
-}
-
-// quiet says of many alike when one is worth a line.
-type quiet struct {
-	mu   sync.Mutex // guards what follows
-	last time.Time
-	kept int
-}
-
-const tellEvery = time.Minute
-
-// tell counts one, and says whether to tell of it and how many there were since the last that was told.
-func (q *quiet) tell(now time.Time) (int, bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.kept++
-	if !q.last.IsZero() && now.Sub(q.last) < tellEvery {
-		return 0, false
-	}
-	n := q.kept
-	q.last, q.kept = now, 0
-	return n, true
 }

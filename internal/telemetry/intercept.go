@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"berth/internal/fail"
+	"berth/internal/limit"
 )
 
 // Interceptors are what every call passes, and the only place where calls are logged.
@@ -29,7 +30,7 @@ import (
 func Interceptors(
 	log *slog.Logger, ready func() bool, metrics *Metrics, always ...string,
 ) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
-	g := gate{log: log, ready: ready, metrics: metrics, always: always, refusals: &refusals{last: map[string]refusal{}}}
+	g := gate{log: log, ready: ready, metrics: metrics, always: always, refusals: &refusals{of: map[string]*limit.Quiet{}}}
 	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 		err = g.pass(ctx, info.FullMethod, func() []slog.Attr { return append(about(req), made(resp)...) }, func() error {
 			resp, err = handler(ctx, req)
@@ -82,9 +83,9 @@ func (g gate) pass(ctx context.Context, method string, subject func() []slog.Att
 	code, took := status.Code(err), time.Since(begin)
 	g.metrics.Call(method, code, took)
 	g.metrics.Failure(method, cause)
-	before, tell := 0, true
+	count, tell := 1, true
 	if code == codes.ResourceExhausted && fail.Details(cause).Limit != "" {
-		before, tell = g.refusals.tell(method, begin)
+		count, tell = g.refusals.tell(method, begin)
 	}
 	if level := levelOf(method, code, took); tell && g.log.Enabled(ctx, level) {
 		attrs := []slog.Attr{
@@ -93,8 +94,8 @@ func (g gate) pass(ctx context.Context, method string, subject func() []slog.Att
 			slog.Duration("took", took),
 		}
 		attrs = append(attrs, subject()...)
-		if before > 0 {
-			attrs = append(attrs, slog.Int("untold", before))
+		if count > 1 {
+			attrs = append(attrs, slog.Int("count", count))
 		}
 		if err != nil {
 			attrs = append(attrs, reasons(cause)...)
@@ -105,31 +106,22 @@ func (g gate) pass(ctx context.Context, method string, subject func() []slog.Att
 	return err
 }
 
-// refusals tell of one call a second, for each method, of those that a limit refuses: a client may make thousands, each
-// of which would be a line of the log.
+// refusals tell of one call a second, for each method, of those that a limit refuses.
 type refusals struct {
-	mu   sync.Mutex // guards last
-	last map[string]refusal
+	mu sync.Mutex // guards of
+	of map[string]*limit.Quiet
 }
 
-// refusal is when a method was told of last, and how many of its calls were not told of since.
-type refusal struct {
-	at     time.Time
-	untold int
-}
-
-// tell says whether to tell of a call of the method, and how many were not told of before it.
-func (r *refusals) tell(method string, now time.Time) (untold int, tell bool) {
+// tell says whether to tell of a call of the method, and how many there were since the last that was told, with it.
+func (r *refusals) tell(method string, now time.Time) (n int, tell bool) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	was := r.last[method]
-	if since := now.Sub(was.at); since >= 0 && since < time.Second {
-		was.untold++
-		r.last[method] = was
-		return 0, false
+	quiet := r.of[method]
+	if quiet == nil {
+		quiet = &limit.Quiet{Every: time.Second}
+		r.of[method] = quiet
 	}
-	r.last[method] = refusal{at: now}
-	return was.untold, true
+	r.mu.Unlock()
+	return quiet.Tell(now)
 }
 
 // reasons tells of an error what its code does not say.

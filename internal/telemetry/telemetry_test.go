@@ -325,20 +325,6 @@ func TestRefusalsAreToldOnceASecond(t *testing.T) {
 	if n := lines["StopContainer"]; n != 3 {
 		t.Errorf("%d lines of calls that failed, want 3", n)
 	}
-
-	r, at := &refusals{last: map[string]refusal{}}, time.Now()
-	for i, c := range []struct {
-		after  time.Duration
-		untold int
-		tell   bool
-	}{
-		{0, 0, true}, {time.Millisecond, 0, false}, {999 * time.Millisecond, 0, false}, {time.Second, 2, true},
-		{0, 0, true}, // the clock was set back
-	} {
-		if untold, tell := r.tell("Exec", at.Add(c.after)); untold != c.untold || tell != c.tell {
-			t.Errorf("call %d: %d, %v", i, untold, tell)
-		}
-	}
 }
 
 func TestReads(t *testing.T) {
