@@ -182,11 +182,7 @@ func (s *Suite) on(ctx context.Context, name string, do func(p *peer.Peer) error
 	if err != nil {
 		return err
 	}
-	for i, known := range s.Report.Runtimes {
-		if known.Name == name {
-			s.Report.Runtimes[i].Version = p.Version
-		}
-	}
+	s.Report.Introduce(name, p.Version)
 	return do(p)
 }
 

@@ -101,11 +101,7 @@ func (s *Suite) phase(ctx context.Context, name string, hostile bool) (err error
 	if err != nil {
 		return err
 	}
-	for i, known := range s.Report.Runtimes {
-		if known.Name == name {
-			s.Report.Runtimes[i].Version = p.Version
-		}
-	}
+	s.Report.Introduce(name, p.Version)
 	return s.beside(ctx, p, n, hostile)
 }
 

@@ -139,7 +139,7 @@ func (s *Suite) session(ctx context.Context, c Case, name string, w way, add fun
 	if err != nil {
 		return err
 	}
-	s.introduce(p)
+	s.Report.Introduce(p.Name, p.Version)
 	pid, err := p.Daemon()
 	if err != nil {
 		return err
@@ -159,17 +159,6 @@ func (s *Suite) session(ctx context.Context, c Case, name string, w way, add fun
 		add(step, m)
 	}
 	return nil
-}
-
-// introduce notes a runtime's version, and gives it a column when it has none.
-func (s *Suite) introduce(p *peer.Peer) {
-	for i, known := range s.Report.Runtimes {
-		if known.Name == p.Name {
-			s.Report.Runtimes[i].Version = p.Version
-			return
-		}
-	}
-	s.Report.Runtimes = append(s.Report.Runtimes, report.Runtime{Name: p.Name, Version: p.Version})
 }
 
 // store is the empty file system of a runtime.

@@ -103,6 +103,17 @@ func (r *Report) AddTime(section, name, runtime string, d time.Duration) {
 	r.Add(section, name, Milliseconds, runtime, float64(d)/float64(time.Millisecond))
 }
 
+// Introduce notes what a runtime says it is, and gives it a column when it has none.
+func (r *Report) Introduce(runtime, version string) {
+	for i := range r.Runtimes {
+		if r.Runtimes[i].Name == runtime {
+			r.Runtimes[i].Version = version
+			return
+		}
+	}
+	r.Runtimes = append(r.Runtimes, Runtime{Name: runtime, Version: version})
+}
+
 // WriteJSON finishes the statistics and writes the whole report.
 func (r *Report) WriteJSON(w io.Writer) error {
 	r.finish()
