@@ -8,23 +8,25 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"berth/test/product"
 )
 
 // functions prints how long functions are, in lines from the name to the closing brace, and how many parameters they
 // have.
-func functions(w io.Writer, p *program) {
+func functions(w io.Writer, p *product.Program) {
 	var sizes []int
 	long, wide := map[string]int{}, map[string]int{}
 	widest := 0
-	for _, u := range p.packages {
-		for _, f := range u.files {
-			for _, d := range f.ast.Decls {
+	for _, u := range p.Packages {
+		for _, f := range u.Written() {
+			for _, d := range f.AST.Decls {
 				fn, ok := d.(*ast.FuncDecl)
 				if !ok || fn.Body == nil {
 					continue
 				}
-				name := u.path + "/" + f.name + " " + fn.Name.Name
-				n := p.fset.Position(fn.End()).Line - p.fset.Position(fn.Pos()).Line + 1
+				name := u.Path + "/" + f.Name + " " + fn.Name.Name
+				n := p.Fset.Position(fn.End()).Line - p.Fset.Position(fn.Pos()).Line + 1
 				sizes = append(sizes, n)
 				if n > 60 {
 					long[name] = n
@@ -45,55 +47,21 @@ func functions(w io.Writer, p *program) {
 	table(w, "functions with more than 6 parameters", wide, 0)
 }
 
-// typesOf are the types that a package declares, without interfaces.
-func typesOf(u *unit) (all []*types.Named) {
-	for _, name := range u.pkg.Scope().Names() {
-		if t, ok := u.pkg.Scope().Lookup(name).(*types.TypeName); ok && !t.IsAlias() {
-			if n, ok := t.Type().(*types.Named); ok && !types.IsInterface(n) {
-				all = append(all, n)
-			}
-		}
-	}
-	return all
-}
-
-// methods counts the methods of a type, with those of Berth's types that it embeds.
-func methods(n *types.Named) (count int) {
-	set := types.NewMethodSet(types.NewPointer(n))
-	for i := range set.Len() {
-		if pkg := set.At(i).Obj().Pkg(); pkg != nil && strings.HasPrefix(pkg.Path(), module) {
-			count++
-		}
-	}
-	return count
-}
-
-// shell says whether a type is a struct of one embedded pointer to a type of its own package.
-func shell(u *unit, n *types.Named) bool {
-	s, ok := n.Underlying().(*types.Struct)
-	if !ok || s.NumFields() != 1 || !s.Field(0).Embedded() {
-		return false
-	}
-	ptr, ok := s.Field(0).Type().(*types.Pointer)
-	if !ok {
-		return false
-	}
-	to, ok := ptr.Elem().(*types.Named)
-	return ok && to.Obj().Pkg() == u.pkg
-}
-
 // manyMethods is where the table of types begins.
 const manyMethods = 15
 
 // typesTable prints the types with many methods, and the structs that only embed a pointer of their own package.
-func typesTable(w io.Writer, p *program) {
+func typesTable(w io.Writer, p *product.Program) {
 	many, shells := map[string]int{}, map[string]int{}
-	for _, u := range p.packages {
-		for _, n := range typesOf(u) {
-			name := u.path + "." + n.Obj().Name()
-			many[name] = methods(n)
-			if shell(u, n) {
-				shells[name] = methods(n)
+	for _, u := range p.Packages {
+		for _, n := range u.Named() {
+			if types.IsInterface(n) {
+				continue
+			}
+			name := u.Path + "." + n.Obj().Name()
+			many[name] = product.Methods(n)
+			if product.Shell(n) {
+				shells[name] = product.Methods(n)
 			}
 		}
 	}
@@ -103,11 +71,11 @@ func typesTable(w io.Writer, p *program) {
 
 // chains prints how often three and more fields are gone through in one expression (a.b.c.d), by package, and the
 // pieces of such chains that are most frequent.
-func chains(w io.Writer, p *program) {
+func chains(w io.Writer, p *product.Program) {
 	byPackage, pieces, total := map[string]int{}, map[string]int{}, 0
-	for _, u := range p.packages {
-		for _, f := range u.files {
-			ast.Inspect(f.ast, func(n ast.Node) bool {
+	for _, u := range p.Packages {
+		for _, f := range u.Written() {
+			ast.Inspect(f.AST, func(n ast.Node) bool {
 				s, ok := n.(*ast.SelectorExpr)
 				if !ok {
 					return true
@@ -115,8 +83,8 @@ func chains(w io.Writer, p *program) {
 				path := chain(u, s)
 				if len(path) >= 3 {
 					total++
-					byPackage[u.path]++
-					pieces[u.path+" ."+strings.Join(path[:2], ".")+"."]++
+					byPackage[u.Path]++
+					pieces[u.Path+" ."+strings.Join(path[:2], ".")+"."]++
 				}
 				return false
 			})
@@ -127,7 +95,7 @@ func chains(w io.Writer, p *program) {
 }
 
 // chain are the selectors of a.b.c, b and c; the name of a package in front is none.
-func chain(u *unit, s *ast.SelectorExpr) (path []string) {
+func chain(u *product.Package, s *ast.SelectorExpr) (path []string) {
 	for {
 		path = append(path, s.Sel.Name)
 		switch x := s.X.(type) {
@@ -135,7 +103,7 @@ func chain(u *unit, s *ast.SelectorExpr) (path []string) {
 			s = x
 			continue
 		case *ast.Ident:
-			if _, isPackage := u.info.Uses[x].(*types.PkgName); isPackage {
+			if _, isPackage := u.Info.Uses[x].(*types.PkgName); isPackage {
 				path = path[:len(path)-1]
 			}
 		}
@@ -145,18 +113,18 @@ func chain(u *unit, s *ast.SelectorExpr) (path []string) {
 }
 
 // lines prints how many lines there are, and the packages that have wide ones.
-func lines(w io.Writer, p *program) {
+func lines(w io.Writer, p *product.Program) {
 	wide, total, most, largest := map[string]int{}, 0, 0, ""
-	for _, u := range p.packages {
-		for _, f := range u.files {
-			all := strings.Split(f.text, "\n")
+	for _, u := range p.Packages {
+		for _, f := range u.Written() {
+			all := strings.Split(f.Text, "\n")
 			total += len(all) - 1
 			if len(all)-1 > most {
-				most, largest = len(all)-1, u.path+"/"+f.name
+				most, largest = len(all)-1, u.Path+"/"+f.Name
 			}
 			for _, line := range all {
 				if utf8.RuneCountInString(line) > 120 {
-					wide[u.path]++
+					wide[u.Path]++
 				}
 			}
 		}
@@ -165,6 +133,6 @@ func lines(w io.Writer, p *program) {
 	for _, n := range wide {
 		sum += n
 	}
-	fmt.Fprintf(w, "\nlines: %d in %d packages; largest file: %d, %s\n", total, len(p.packages), most, largest)
+	fmt.Fprintf(w, "\nlines: %d in %d packages; largest file: %d, %s\n", total, len(p.Packages), most, largest)
 	table(w, fmt.Sprintf("lines of more than 120 characters: %d", sum), wide, 1)
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"berth/test/product"
 )
 
 // graph has an arrow from each name to those that it uses.
@@ -84,28 +86,28 @@ func (g graph) upward() (n int) {
 }
 
 // arrows prints, for each package, between how many of its files there is a use, and how many of these go upward.
-func arrows(w io.Writer, p *program) {
+func arrows(w io.Writer, p *product.Program) {
 	fmt.Fprintf(w, "\narrows between the files of a package: files, arrows, of these upward in the best order found\n")
 	type row struct {
 		path                  string
 		files, arrows, upward int
 	}
 	var rows []row
-	for _, u := range p.packages {
+	for _, u := range p.Packages {
 		g := graph{}
-		for _, f := range u.files {
-			g.add(f.name, f.name)
-			ast.Inspect(f.ast, func(n ast.Node) bool {
+		for _, f := range u.Written() {
+			g.add(f.Name, f.Name)
+			ast.Inspect(f.AST, func(n ast.Node) bool {
 				if id, ok := n.(*ast.Ident); ok {
-					if of := u.info.Uses[id]; of != nil && of.Pkg() == u.pkg && declaredOutside(of, u.pkg) {
-						g.add(f.name, filepath.Base(p.fset.Position(of.Pos()).Filename))
+					if of := u.Info.Uses[id]; of != nil && of.Pkg() == u.Types && declaredOutside(of, u.Types) {
+						g.add(f.Name, filepath.Base(p.Fset.Position(of.Pos()).Filename))
 					}
 				}
 				return true
 			})
 		}
 		if n := g.arrows(); n > 0 {
-			rows = append(rows, row{u.path, len(u.files), n, g.upward()})
+			rows = append(rows, row{u.Path, len(u.Written()), n, g.upward()})
 		}
 	}
 	slices.SortFunc(rows, func(a, b row) int {
@@ -128,26 +130,26 @@ func declaredOutside(of types.Object, pkg *types.Package) bool {
 }
 
 // packages prints what each package offers and imports.
-func packages(w io.Writer, p *program) {
+func packages(w io.Writer, p *product.Program) {
 	fmt.Fprintf(w, "\npackages: lines, exported symbols, and what of Berth they import\n")
-	for _, u := range p.packages {
+	for _, u := range p.Packages {
 		total := 0
-		for _, f := range u.files {
-			total += strings.Count(f.text, "\n")
+		for _, f := range u.Written() {
+			total += strings.Count(f.Text, "\n")
 		}
 		exported := 0
-		for _, name := range u.pkg.Scope().Names() {
+		for _, name := range u.Types.Scope().Names() {
 			if ast.IsExported(name) {
 				exported++
 			}
 		}
 		var needs []string
-		for _, to := range u.pkg.Imports() {
-			if name, ok := strings.CutPrefix(to.Path(), module); ok {
+		for _, to := range u.Types.Imports() {
+			if name, ok := strings.CutPrefix(to.Path(), product.Module); ok {
 				needs = append(needs, strings.TrimPrefix(name, "internal/"))
 			}
 		}
 		slices.Sort(needs)
-		fmt.Fprintf(w, "%6d %3d  %s: %s\n", total, exported, u.path, strings.Join(needs, " "))
+		fmt.Fprintf(w, "%6d %3d  %s: %s\n", total, exported, u.Path, strings.Join(needs, " "))
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"maps"
 	"os"
 	"slices"
+
+	"berth/test/product"
 )
 
 func main() {
@@ -23,7 +25,7 @@ func main() {
 	if len(os.Args) > 1 {
 		root = os.Args[1]
 	}
-	p, err := load(root)
+	p, err := product.Load(root)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -31,7 +33,7 @@ func main() {
 }
 
 // report prints every table.
-func report(w io.Writer, p *program) {
+func report(w io.Writer, p *product.Program) {
 	functions(w, p)
 	typesTable(w, p)
 	chains(w, p)
