@@ -151,6 +151,9 @@ func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) {
 	}
 	_ = c.send(reply, out...)
 	closeList(out)
+	if r.Op == wire.Shutdown && err == nil {
+		c.m.end() // not before its answer has gone
+	}
 	c.m.busy()
 }
 
@@ -183,7 +186,7 @@ func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.R
 		c.cancel(r.Cancels, errors.New("the daemon has given up on it"))
 		return nil, nil
 	case wire.Shutdown:
-		return nil, c.m.shutdown()
+		return nil, c.m.mayEnd()
 	case wire.Drain:
 		used = true
 		reply.Full = c.m.drains.take(c.m, fds)

@@ -3,8 +3,11 @@ package monitor
 import (
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/monitor/wire"
 )
 
 // TestTerminalOutlivesItsContainer has a container end between the question for its terminal and the answer: what is sent is the
@@ -38,5 +41,36 @@ func TestTerminalOutlivesItsContainer(t *testing.T) {
 	closeList(fds)
 	if _, err := c.terminal(); err == nil {
 		t.Error("the terminal of a container that has ended was given")
+	}
+}
+
+// TestShutdownIsAnswered asks a monitor to end while another answer is being sent: it does not end before its own has
+// gone, which would be a lost connection to who asked.
+func TestShutdownIsAnswered(t *testing.T) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ends[0])
+	m := &Monitor{containers: map[string]*container{}, done: make(chan struct{})}
+	c := &conn{m: m, f: os.NewFile(uintptr(ends[1]), "daemon"), gone: make(chan struct{})}
+	defer c.f.Close()
+	c.mu.Lock()
+	go c.handle(t.Context(), &wire.Request{ID: 1, Op: wire.Shutdown}, nil)
+	select {
+	case <-m.done:
+		t.Error("it has ended before its answer was sent")
+	case <-time.After(100 * time.Millisecond):
+	}
+	c.mu.Unlock()
+	<-m.done
+	var r wire.Reply
+	buf := make([]byte, 1<<10)
+	n, err := unix.Read(ends[0], buf)
+	if err == nil {
+		err = wire.Decode(buf[:n], &r)
+	}
+	if err != nil || r.ID != 1 || r.Error != "" {
+		t.Errorf("the answer: %+v, %v", r, err)
 	}
 }

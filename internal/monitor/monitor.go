@@ -35,8 +35,9 @@ type Monitor struct {
 
 	mu         sync.Mutex // guards what follows; taken before a container's
 	containers map[string]*container
-	ending     bool
-	done       chan struct{}
+
+	ending sync.Once
+	done   chan struct{} // closed when the monitor is to end
 
 	spare  chan *buffer
 	drains drainer
@@ -184,8 +185,8 @@ func (m *Monitor) tell(id string, e *wire.Exit) bool {
 	return m.subscribers.publish(&wire.Reply{Container: id, Exit: e})
 }
 
-// shutdown ends the monitor unless a container lives.
-func (m *Monitor) shutdown() error {
+// mayEnd refuses the end of the monitor while a container lives.
+func (m *Monitor) mayEnd() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range m.containers {
@@ -193,9 +194,8 @@ func (m *Monitor) shutdown() error {
 			return fmt.Errorf("container %s is alive", c.id)
 		}
 	}
-	if !m.ending {
-		m.ending = true
-		close(m.done)
-	}
 	return nil
 }
+
+// end has the monitor end.
+func (m *Monitor) end() { m.ending.Do(func() { close(m.done) }) }
