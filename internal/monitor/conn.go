@@ -152,7 +152,7 @@ func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) {
 	_ = c.send(reply, out...)
 	closeList(out)
 	if r.Op == wire.Shutdown && err == nil {
-		c.m.end() // not before its answer has gone
+		c.m.ending.Do(func() { close(c.m.done) }) // not before its answer has gone
 	}
 	c.m.busy()
 }

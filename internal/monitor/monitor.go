@@ -196,6 +196,3 @@ func (m *Monitor) mayEnd() error {
 	}
 	return nil
 }
-
-// end has the monitor end.
-func (m *Monitor) end() { m.ending.Do(func() { close(m.done) }) }
