@@ -19,6 +19,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
+	"berth/internal/annotation"
 	"berth/internal/limit"
 )
 
@@ -49,12 +50,7 @@ func (e *UnknownError) Is(kind error) bool { return kind == errdefs.ErrNotFound 
 // Names are the devices that a container asks for: those of the request, and those of annotations as device plugins had
 // to use before. Each comes once.
 func Names(asked []string, annotations map[string]string) ([]string, error) {
-	names := slices.Clone(asked)
-	for _, key := range slices.Sorted(maps.Keys(annotations)) {
-		if strings.HasPrefix(key, cdi.AnnotationPrefix) {
-			names = append(names, strings.Split(annotations[key], ",")...)
-		}
-	}
+	names := append(slices.Clone(asked), annotation.Devices(annotations)...)
 	if err := limit.CDIDevices.Check(int64(len(names))); err != nil {
 		return nil, err
 	}

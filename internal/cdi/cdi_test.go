@@ -15,7 +15,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"berth/internal/annotation"
 	"berth/test/patience"
 )
 
@@ -72,6 +74,9 @@ func TestInject(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
+	if annotation.KeyDevices != cdi.AnnotationPrefix {
+		t.Errorf("devices are asked for by %q, and the library says %q", annotation.KeyDevices, cdi.AnnotationPrefix)
+	}
 	got, err := Names([]string{"v.com/c=a"}, map[string]string{"cdi.k8s.io/plugin_1": "v.com/c=b,v.com/c=a", "other": "x"})
 	if err != nil || !slices.Equal(got, []string{"v.com/c=a", "v.com/c=b"}) {
 		t.Errorf("%v, %v", got, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/annotation"
 	"berth/internal/fail"
 	"berth/internal/spec"
 )
@@ -90,8 +91,8 @@ func (o *runOptions) pod(uid string) (*runtimeapi.PodSandboxConfig, error) {
 	}
 	cfg.Annotations = map[string]string{logAnnotation: cfg.LogDirectory}
 	for name, value := range map[string]string{
-		spec.StorageSizeAnnotation: o.storage, spec.StorageInodesAnnotation: o.inodes,
-		spec.LogRateAnnotation: o.logRate, spec.LogBurstAnnotation: o.logBurst,
+		annotation.KeyStorageBytes: o.storage, annotation.KeyStorageInodes: o.inodes,
+		annotation.KeyLogRate: o.logRate, annotation.KeyLogBurst: o.logBurst,
 	} {
 		if value != "" {
 			cfg.Annotations[name] = value

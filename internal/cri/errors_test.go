@@ -82,7 +82,7 @@ func TestAnswers(t *testing.T) {
 		{"image with a long text", imageError(errdefs.ErrDataLoss, "pull image x",
 			errors.New(strings.Repeat("long ", 5000)))},
 
-		{"network annotation", &network.AnnotationError{Name: "a", Value: "v", Err: no}},
+		{"network annotation", fail.New(errdefs.ErrInvalidArgument, "annotation %s: %q: %w", "a", "v", no)},
 		{"network CIDR", &network.CIDRError{Value: "x", Err: no}},
 		{"network missing plugin", missing},
 		{"network not ready", &network.NotReadyError{Status: network.Status{Message: "no configuration"}}},

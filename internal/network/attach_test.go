@@ -17,6 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
+
+	"berth/internal/annotation"
+	"berth/internal/fail"
 	"berth/internal/record"
 	"berth/test/patience"
 )
@@ -189,7 +193,10 @@ func TestWhatPluginsAreTold(t *testing.T) {
 		"capabilities": {"portMappings": true, "bandwidth": true, "dns": true, "cgroupPath": true, "ips": true, "mac": true, "infinibandGUID": false}}]}`, change)
 	p := h.pod(Port{HostPort: 53, ContainerPort: 5353, Protocol: "UDP", HostIP: "127.0.0.1"}, Port{ContainerPort: 80})
 	p.CgroupPath, p.DNS = "/kubepods/x", DNS{Servers: []string{"10.0.0.10"}, Searches: []string{"svc"}, Options: []string{"ndots:5"}}
-	p.Annotations = map[string]string{IngressAnnotation: "1.5M", IPsAnnotation: "10.9.8.7, fd00::7", MACAnnotation: "02:00:00:00:00:01", InfinibandAnnotation: "x"}
+	p.Annotations = map[string]string{
+		annotation.KeyIngress: "1.5M", annotation.KeyIPs: "10.9.8.7, fd00::7",
+		annotation.KeyMAC: "02:00:00:00:00:01", annotation.KeyInfiniband: "x",
+	}
 	if r := h.attach(p); fmt.Sprint(r.IPs) != "[10.9.8.7]" {
 		t.Errorf("addresses %v", r.IPs)
 	}
@@ -229,12 +236,12 @@ func TestWhatPluginsAreTold(t *testing.T) {
 func TestBadAnnotations(t *testing.T) {
 	h := newHost(t, bridgeV4)
 	for name, value := range map[string]string{
-		IngressAnnotation: "much", EgressAnnotation: "10", IPsAnnotation: "10.0.0.300", MACAnnotation: "zz",
+		annotation.KeyIngress: "much", annotation.KeyEgress: "10", annotation.KeyIPs: "10.0.0.300", annotation.KeyMAC: "zz",
 	} {
 		p := h.pod()
 		p.Annotations = map[string]string{name: value}
-		var bad *AnnotationError
-		if _, err := h.Attach(t.Context(), p); !errors.As(err, &bad) || bad.Name != name {
+		_, err := h.Attach(t.Context(), p)
+		if !fail.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "annotation "+name+": ") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -4,36 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"net"
-	"net/netip"
 	"strings"
 
-	"github.com/containerd/errdefs"
-
-	"berth/internal/quantity"
+	"berth/internal/annotation"
 )
-
-// Annotations of a pod that reach plugins which declare the capability behind each.
-const (
-	IngressAnnotation    = "kubernetes.io/ingress-bandwidth"
-	EgressAnnotation     = "kubernetes.io/egress-bandwidth"
-	IPsAnnotation        = "network.berth/ips" // separated by commas
-	MACAnnotation        = "network.berth/mac"
-	InfinibandAnnotation = "network.berth/infiniband-guid"
-)
-
-// AnnotationError says that an annotation of a pod has a value that cannot be.
-type AnnotationError struct {
-	Name, Value string
-	Err         error
-}
-
-func (e *AnnotationError) Error() string {
-	return fmt.Sprintf("annotation %s: %q: %v", e.Name, e.Value, e.Err)
-}
-
-// Unwrap returns the kind and the cause.
-func (e *AnnotationError) Unwrap() []error { return []error{errdefs.ErrInvalidArgument, e.Err} }
 
 // kubernetesArgs are the CNI_ARGS that network plugins for Kubernetes read.
 func kubernetesArgs(p Pod) [][2]string {
@@ -126,27 +100,22 @@ func (n *Network) warnUnmet(conf *netconf, p Pod) {
 
 // addressing adds what annotations ask for in addresses.
 func addressing(p Pod, all map[string]any) error {
-	if value := p.Annotations[IPsAnnotation]; value != "" {
-		var ips []string
-		for _, s := range strings.Split(value, ",") {
-			s = strings.TrimSpace(s)
-			if _, err := netip.ParsePrefix(s); err != nil {
-				if _, err := netip.ParseAddr(s); err != nil {
-					return &AnnotationError{IPsAnnotation, value, err}
-				}
-			}
-			ips = append(ips, s)
-		}
+	ips, err := annotation.IPs(p.Annotations)
+	if err != nil {
+		return err
+	}
+	if len(ips) > 0 {
 		all["ips"] = ips
 	}
-	if value := p.Annotations[MACAnnotation]; value != "" {
-		if _, err := net.ParseMAC(value); err != nil {
-			return &AnnotationError{MACAnnotation, value, err}
-		}
-		all["mac"] = value
+	mac, err := annotation.MAC(p.Annotations)
+	if err != nil {
+		return err
 	}
-	if value := p.Annotations[InfinibandAnnotation]; value != "" {
-		all["infinibandGUID"] = value
+	if mac != "" {
+		all["mac"] = mac
+	}
+	if guid := annotation.InfinibandGUID(p.Annotations); guid != "" {
+		all["infinibandGUID"] = guid
 	}
 	return nil
 }
@@ -155,10 +124,10 @@ func addressing(p Pod, all map[string]any) error {
 const unlimitedBurst = math.MaxUint32
 
 func bandwidthOf(p Pod) (b bandwidth, err error) {
-	if b.IngressRate, err = rate(p, IngressAnnotation); err != nil {
+	if b.IngressRate, err = annotation.Ingress(p.Annotations); err != nil {
 		return b, err
 	}
-	if b.EgressRate, err = rate(p, EgressAnnotation); err != nil {
+	if b.EgressRate, err = annotation.Egress(p.Annotations); err != nil {
 		return b, err
 	}
 	if b.IngressRate > 0 {
@@ -168,20 +137,4 @@ func bandwidthOf(p Pod) (b bandwidth, err error) {
 		b.EgressBurst = unlimitedBurst
 	}
 	return b, nil
-}
-
-// rate reads bits a second from an annotation, 0 if there is none. Kubernetes allows 1k to 1P.
-func rate(p Pod, name string) (uint64, error) {
-	value := p.Annotations[name]
-	if value == "" {
-		return 0, nil
-	}
-	q, err := quantity.Parse(value)
-	if err == nil && (q < 1e3 || q > 1e15) {
-		err = fmt.Errorf("a bandwidth must be from 1k to 1P bits a second")
-	}
-	if err != nil {
-		return 0, &AnnotationError{name, value, err}
-	}
-	return q, nil
 }

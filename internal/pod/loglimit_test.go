@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/annotation"
 	"berth/internal/fail"
 	"berth/internal/meter"
 	"berth/internal/runtime"
@@ -45,7 +46,7 @@ func TestLogLimit(t *testing.T) {
 	} {
 		asks := map[string]string{}
 		for name, value := range map[string]string{
-			spec.LogRateAnnotation: c.rate, spec.LogBurstAnnotation: c.burst, LogRateOfContainer + "main": c.own,
+			annotation.KeyLogRate: c.rate, annotation.KeyLogBurst: c.burst, annotation.KeyLogRateOf + "main": c.own,
 		} {
 			if value != "" {
 				asks[name] = value

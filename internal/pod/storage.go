@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/annotation"
 	"berth/internal/config"
 	"berth/internal/fail"
 	"berth/internal/rootfs"
@@ -19,15 +20,16 @@ func quotaOf(s *sandbox.Storage) rootfs.Quota { return rootfs.Quota{Bytes: s.Byt
 
 // storageOf is what each container of a pod may write to its root: as the pod's annotations say, or its handler.
 func storageOf(cfg *runtimeapi.PodSandboxConfig, h spec.Storage) (s sandbox.Storage, err error) {
-	s.Bytes, err = annotated(cfg.GetAnnotations(), limitAsk{
-		spec.StorageSizeAnnotation, h.Size, h.MaxSize, config.LeastStorageSize, "max_storage_size", "storage_size",
+	s.Bytes, err = annotation.StorageBytes(cfg.GetAnnotations(), annotation.Bounds{
+		Usual: h.Size, Most: h.MaxSize, Least: config.LeastStorageSize,
+		UsualKey: "storage_size", MostKey: "max_storage_size",
 	})
 	if err != nil {
 		return s, err
 	}
-	s.Inodes, err = annotated(cfg.GetAnnotations(), limitAsk{
-		spec.StorageInodesAnnotation, h.Inodes, h.MaxInodes, config.LeastStorageInodes,
-		"max_storage_inodes", "storage_inodes",
+	s.Inodes, err = annotation.StorageInodes(cfg.GetAnnotations(), annotation.Bounds{
+		Usual: h.Inodes, Most: h.MaxInodes, Least: config.LeastStorageInodes,
+		UsualKey: "storage_inodes", MostKey: "max_storage_inodes",
 	})
 	return s, err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/annotation"
 	"berth/internal/fail"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
@@ -18,7 +19,7 @@ import (
 )
 
 func TestStorageOf(t *testing.T) {
-	const size, inodes = spec.StorageSizeAnnotation, spec.StorageInodesAnnotation
+	const size, inodes = annotation.KeyStorageBytes, annotation.KeyStorageInodes
 	usual := spec.Storage{Size: 1 << 30, Inodes: 1000}
 	bytes := func(text string) map[string]string { return map[string]string{size: text} }
 	files := func(text string) map[string]string { return map[string]string{inodes: text} }
@@ -75,7 +76,7 @@ func TestStorageRefused(t *testing.T) {
 	b.limit(spec.Storage{Refuse: true})
 	b.reopen(t)
 	asks := podConfig("asks")
-	asks.Annotations = map[string]string{spec.StorageSizeAnnotation: "1Gi"}
+	asks.Annotations = map[string]string{annotation.KeyStorageBytes: "1Gi"}
 	_, err := b.Run(t.Context(), asks, "")
 	if !fail.Is(err, errdefs.ErrFailedPrecondition) || !errors.Is(err, rootfs.ErrNoQuota) ||
 		!strings.Contains(fail.Details(err).Remedy, "storage_without_quota") {

@@ -107,15 +107,6 @@ type Handler struct {
 	Log                 Log
 }
 
-// The annotations of a pod that ask for other limits of its containers than the handler's: of what each writes to its
-// root, in bytes ("2Gi") and in files and directories ("10k"), and to its log, in bytes a second and at once ("100k").
-const (
-	StorageSizeAnnotation   = "pod.berth/storage-size"
-	StorageInodesAnnotation = "pod.berth/storage-inodes"
-	LogRateAnnotation       = "pod.berth/log-rate"
-	LogBurstAnnotation      = "pod.berth/log-burst"
-)
-
 // Log is what may be written to the logs of a handler's containers, in bytes a second and at once. A Rate of 0 is no
 // limit, and a Burst of 0 is as much as Rate.
 type Log struct {

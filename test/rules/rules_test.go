@@ -82,9 +82,9 @@ var levels = map[string]int{
 	"sandbox": 2, // what is known of pods, for the rooms around them
 	// The foundation: anybody may build on it.
 	"fault": 0, "limit": 0, "record": 0, "cgroup": 0, "helper": 0, "userns": 0, "thread": 0, "pipe": 0, "quantity": 0,
-	"process": 0,
-	"fail":    -1, // the vocabulary of errors, which the foundation speaks too
-	"crun":    -1, // how crun is executed, by helpers and monitors
+	"process": 0, "annotation": 0,
+	"fail": -1, // the vocabulary of errors, which the foundation speaks too
+	"crun": -1, // how crun is executed, by helpers and monitors
 }
 
 const leaf = 1
@@ -98,10 +98,11 @@ func level(part string) int {
 
 // exceptions are imports between leaves, each with its reason.
 var exceptions = map[string]string{
-	"runtime -> monitor": "the driver and the monitor share the types on their wire, and nothing else",
-	"helper -> cgroup":   "a helper runs in a tracking group",
-	"process -> cgroup":  "a process whose cgroup is frozen waits on purpose",
-	"helper -> pipe":     "a helper's output is read to its end",
+	"runtime -> monitor":     "the driver and the monitor share the types on their wire, and nothing else",
+	"helper -> cgroup":       "a helper runs in a tracking group",
+	"process -> cgroup":      "a process whose cgroup is frozen waits on purpose",
+	"helper -> pipe":         "a helper's output is read to its end",
+	"annotation -> quantity": "the values of annotations are quantities",
 }
 
 // part is the folder below internal/ that an import path leads to, or "".
