@@ -9,11 +9,12 @@ import (
 	"berth/internal/admin"
 	"berth/internal/fail"
 	"berth/internal/image"
+	"berth/internal/image/progress"
 )
 
 // Import reads an archive of images.
 func (n service) Import(ctx context.Context, archive io.Reader, send func(*admin.PullEvent) error) error {
-	images, err := n.images.Import(ctx, archive, progress(send))
+	images, err := n.images.Import(ctx, archive, eventsTo(send))
 	if err != nil {
 		return err
 	}
@@ -25,8 +26,9 @@ func (n service) Import(ctx context.Context, archive io.Reader, send func(*admin
 	return nil
 }
 
-func progress(send func(*admin.PullEvent) error) func(image.Progress) {
-	return func(p image.Progress) {
+// eventsTo sends the progress of an operation to a client.
+func eventsTo(send func(*admin.PullEvent) error) func(progress.Event) {
+	return func(p progress.Event) {
 		_ = send(&admin.PullEvent{Layer: p.Layer.String(), Phase: p.Phase, Done: p.Done, Total: p.Total}) // a client that is gone ends ctx
 	}
 }
@@ -38,7 +40,7 @@ func complete(img image.Image) *admin.PullEvent {
 // Export writes images as an archive.
 func (n service) Export(ctx context.Context, req *admin.ExportRequest, archive io.Writer, send func(*admin.PullEvent) error) error {
 	return n.images.Export(ctx, image.ExportRequest{
-		Images: req.Images, Format: req.Format, Compress: req.Compress, Progress: progress(send),
+		Images: req.Images, Format: req.Format, Compress: req.Compress, Progress: eventsTo(send),
 	}, archive)
 }
 

@@ -7,6 +7,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/fail"
 )
 
 // catalog is what the store has: records on disk, and the same in memory. What changes it is a method of it, in this
@@ -24,9 +28,9 @@ type catalog struct {
 }
 
 // newCatalog returns an empty catalog of the store at d.
-func newCatalog(cfg Config, d *disk) *catalog {
+func newCatalog(d *disk, boot string, pinned []string, dirty func(path string)) *catalog {
 	return &catalog{
-		disk: d, boot: cfg.BootID, dirty: cfg.Dirty, inv: newInventory(cfg.Pinned, d.recordPath), unread: unread{},
+		disk: d, boot: boot, dirty: dirty, changed: func() {}, inv: newInventory(pinned, d.recordPath), unread: unread{},
 	}
 }
 
@@ -65,6 +69,25 @@ func (c *catalog) holdImage(name string, wanted func(*imageRecord) bool) (rec *i
 		release()
 	}
 	return nil, nil
+}
+
+// use finds an image by name or whole id, and holds its layers until release is called. It waits for no change.
+func use(c *catalog, refOrID string) (img Image, release func(), err error) {
+	for {
+		now := c.snapshot()
+		img, ok := now.findWhole(refOrID)
+		if !ok {
+			return Image{}, nil, fail.New(errdefs.ErrNotFound, "no such image: pull it first")
+		}
+		release, all := c.leases.hold(img.Layers...)
+		if all {
+			return img, release, nil
+		}
+		release()
+		if c.snapshot() == now { // else it was removed meanwhile
+			return Image{}, nil, fail.New(errdefs.ErrNotFound, "layers of it are gone: pull it again")
+		}
+	}
 }
 
 // record is the record of an image, nil when there is none.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth/internal/image/damage"
 	"berth/internal/image/layer"
 )
 
@@ -20,44 +21,6 @@ type Finding struct {
 	Path     string // on disk
 	Problem  string
 	Repaired bool
-}
-
-// Problems are what Open could not read and what has not been repaired since, and a file system that is read-only now.
-func (s *Store) Problems() []Finding {
-	found := s.catalog.unreadable()
-	if readOnly(s.disk) {
-		found = append(found, Finding{Path: s.disk.root, Problem: "its file system is read-only: images that are whole are " +
-			"served, none can be pulled or removed; look at dmesg, repair it and mount it anew"})
-	}
-	return found
-}
-
-// Check compares all layers with their manifests, file by file, and reports what differs and what could not be read.
-// With repair, unreadable records are removed, and damaged layers are fetched again from where the image came from,
-// while the image stays usable. One that cannot be fetched now stays as it is, and is reported.
-func (s *Store) Check(ctx context.Context, repair bool, report func(Finding)) error {
-	c := &checker{s.catalog}
-	mend := &repairer{s: s, left: map[string]struct{}{}}
-	for _, f := range s.Problems() {
-		if repair && f.Path != s.disk.root {
-			used, whole := s.sweeper.inUse()
-			f.Repaired = s.catalog.removeUnread(f, used, whole) == nil
-		}
-		report(f)
-	}
-	for _, id := range c.lowestFirst() {
-		found, err := c.checkLayer(ctx, id)
-		if err != nil {
-			return failed("check image store", err)
-		}
-		if len(found) > 0 && repair {
-			mend.repair(ctx, id, found)
-		}
-		for _, f := range found {
-			report(f)
-		}
-	}
-	return failed("check image store", ctx.Err())
 }
 
 // checker verifies layers.
@@ -134,4 +97,16 @@ func (c *checker) imageWith(layerID string) string {
 		return rec.ID
 	}
 	return ""
+}
+
+// logDamage tells of a layer that is damaged, with the files that have changed where that can be told.
+func logDamage(ctx context.Context, c *catalog, id string, err error) {
+	if problem := damage.Differences(ctx, c.disk.layerDir(id)); problem != nil {
+		err = problem
+	}
+	image := ""
+	for _, rec := range c.owners(id) {
+		image = rec.ID
+	}
+	c.disk.log.Error("image store", "image", image, "layer", id, "problem", err.Error())
 }

@@ -75,7 +75,7 @@ func (s shelf) choose(platform string, from ocispec.Descriptor) (string, error) 
 	if err != nil {
 		return "", failed("pull", err)
 	}
-	return found.config.Config.User, nil
+	return found.doc.Config.Config.User, nil
 }
 
 // refuses wants a document to be refused.

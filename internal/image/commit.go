@@ -7,9 +7,12 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/image/reference"
 )
 
 // edit replaces one image record by another.
@@ -73,7 +76,7 @@ func editsFor(v *inventory, rec *imageRecord) []*edit {
 	next.Digests = digestsOf(nil, rec.Digests)
 	next.Resolved = resolvedOf(nil, rec.Resolved, next.Digests)
 	if old != nil && !rec.anew {
-		next.Tags, next.Digests = union(old.Tags, rec.Tags), digestsOf(old.Digests, rec.Digests)
+		next.Tags, next.Digests = reference.Union(old.Tags, rec.Tags), digestsOf(old.Digests, rec.Digests)
 		next.Choices = choicesOf(old.Choices, rec.Choices)
 		next.Resolved = resolvedOf(old.Resolved, rec.Resolved, next.Digests)
 		next.Durable = old.Durable && slices.Equal(old.Layers, rec.Layers) && layersDurable(v, rec)
@@ -92,7 +95,7 @@ func editsFor(v *inventory, rec *imageRecord) []*edit {
 func othersNamed(v *inventory, id string, tags []string) []*imageRecord {
 	var ids []string
 	for _, tag := range tags {
-		ids = union(ids, v.byName[tag])
+		ids = reference.Union(ids, v.byName[tag])
 	}
 	var out []*imageRecord
 	for _, other := range ids {
@@ -138,4 +141,32 @@ func syncFile(path string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// resolvedOf adds to the descriptors of a record, and keeps those of the digests that the image has. What is there
+// stays in its place, so that a pull that changes nothing writes nothing.
+func resolvedOf(old, added []ocispec.Descriptor, digests []string) (kept []ocispec.Descriptor) {
+	for _, desc := range slices.Concat(old, added) {
+		named := func(name string) bool { return strings.HasSuffix(name, "@"+desc.Digest.String()) }
+		same := func(other ocispec.Descriptor) bool { return other.Digest == desc.Digest }
+		if slices.ContainsFunc(digests, named) && !slices.ContainsFunc(kept, same) {
+			kept = append(kept, desc)
+		}
+	}
+	return kept
+}
+
+// maxChoices is how many of its choices a record keeps: those that were last added.
+const maxChoices = 8
+
+// choicesOf adds to those of a record. What is there stays in its place, so that a pull that changes nothing writes
+// nothing.
+func choicesOf(old, added []string) []string {
+	all := slices.Clone(old)
+	for _, choice := range added {
+		if !slices.Contains(all, choice) {
+			all = append(all, choice)
+		}
+	}
+	return all[max(0, len(all)-maxChoices):]
 }

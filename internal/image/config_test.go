@@ -83,7 +83,7 @@ func TestHostileDocument(t *testing.T) {
 		}
 		return
 	}
-	if err != nil || found.config.Config.User != "7" || found.config.History != nil {
+	if err != nil || found.doc.Config.Config.User != "7" || found.doc.Config.History != nil {
 		t.Errorf("%v, %v", found, err)
 	}
 }

@@ -97,12 +97,10 @@ func (w *worker) pull() error {
 // durable waits until the store says that all images are on the disk, and the flusher has had its turn.
 func (w *worker) durable() error {
 	for deadline := time.Now().Add(patience.For(2 * time.Minute)); ; time.Sleep(2 * time.Millisecond) {
-		w.s.catalog.mu.Lock()
 		done := true
-		for _, rec := range w.s.catalog.inv.images {
-			done = done && rec.Durable
+		for _, img := range w.s.List() {
+			done = done && img.Durable
 		}
-		w.s.catalog.mu.Unlock()
 		if done {
 			break
 		}
@@ -124,9 +122,7 @@ func (w *worker) durable() error {
 // moveTag gives v1's tag to v2, as if the tag had been pushed anew.
 func (w *worker) moveTag() error {
 	img, _ := w.s.Get(w.host + "/app:v2")
-	w.s.catalog.mu.Lock()
-	rec := *w.s.catalog.inv.images[img.ID]
-	w.s.catalog.mu.Unlock()
+	rec := *w.s.catalog.record(img.ID)
 	rec.Tags, rec.PulledAt = []string{w.host + "/app:v1"}, time.Now()
 	_, err := commit(w.s.catalog, &rec)
 	return err

@@ -19,7 +19,7 @@ func (s *Store) LayersOf(img Image) []Layer {
 	now := s.catalog.snapshot()
 	out := make([]Layer, 0, len(img.refs))
 	for _, ref := range img.refs {
-		rec, _ := now.layers.get(ref.ID)
+		rec := now.layer(ref.ID)
 		out = append(out, Layer{ref.ID, ref.DiffID, ref.Blob, ref.Size, rec.Bytes, rec.Inodes, rec.Durable})
 	}
 	return out

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"berth/internal/fault"
 	"berth/internal/room"
@@ -22,6 +23,21 @@ type disk struct {
 	session string // tells names in ingest/ from those of an earlier process
 	ingests atomic.Uint64
 	active  sync.Map // names in ingest/ that are in use
+}
+
+// newDisk returns the disk of the store at root. Nothing is made there yet.
+func newDisk(root string, log *slog.Logger) *disk {
+	return &disk{root: root, log: log, session: strconv.FormatInt(time.Now().UnixNano(), 36)}
+}
+
+// makeDirs makes the directories of the store where they are not there.
+func (d *disk) makeDirs() error {
+	for _, dir := range []string{recordsDir, layersDir, ingestDir} {
+		if err := os.MkdirAll(d.path(dir), 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // The directories of the store.
@@ -52,6 +68,9 @@ func (d *disk) topmostFirst(ids []string) []string {
 	}
 	return out
 }
+
+// toMakeRoom is what a person can do about a full image store.
+const toMakeRoom = "remove images"
 
 // explain adds to an error of the store's file system what to do about it.
 func (d *disk) explain(err error) error { return room.Explain(err, d.root, toMakeRoom) }

@@ -19,7 +19,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
+	"berth/internal/image/archive"
 	"berth/internal/image/layer"
+	"berth/internal/image/progress"
 )
 
 // exportCases are images whose layers do not lie on disk as their tars have them.
@@ -65,7 +67,7 @@ func TestExportGivesTheImageBack(t *testing.T) {
 	for n, built := range exportCases(t) {
 		ref := host + "/export/" + strings.ReplaceAll(n, " ", "-") + ":v1"
 		push(t, ref, built)
-		for _, req := range []ExportRequest{{Format: FormatOCI}, {Format: FormatOCI, Compress: true}, {Format: FormatDocker}, {Format: FormatDocker, Compress: true}} {
+		for _, req := range []ExportRequest{{Format: archive.FormatOCI}, {Format: archive.FormatOCI, Compress: true}, {Format: archive.FormatDocker}, {Format: archive.FormatDocker, Compress: true}} {
 			req.Images = []string{ref}
 			form := req.Format
 			if req.Compress {
@@ -121,7 +123,7 @@ func independent(t *testing.T, data []byte, format string, want v1.Image) {
 	} else if _, err := name.NewTag(m[0].RepoTags[0], name.StrictValidation); err != nil {
 		t.Error(err)
 	}
-	if format == FormatOCI {
+	if format == archive.FormatOCI {
 		got["oci"] = fromLayout(t, data)
 	}
 	for kind, img := range got {
@@ -219,7 +221,7 @@ func TestExportNames(t *testing.T) {
 		{[]string{one.RepoDigests[0]}, []string{"one:latest", "one:v1"}},
 		{[]string{host + "/one:v1", two.ID[7:19], host + "/one:latest"}, []string{"one:latest", "one:v1", "two:v2"}},
 	} {
-		for _, format := range []string{FormatOCI, FormatDocker} {
+		for _, format := range []string{archive.FormatOCI, archive.FormatDocker} {
 			data := exportTo(t, s, ExportRequest{Images: c.ask, Format: format})
 			if n := bytes.Count(data, []byte(strings.Repeat("b", 50_000))); n != 1 {
 				t.Errorf("%v: a layer is there %d times", c.ask, n)
@@ -326,9 +328,9 @@ func TestExportEndsWithItsClient(t *testing.T) {
 		}
 	}
 	// An image that is removed meanwhile comes out whole, and then its layers go.
-	var last Progress
+	var last progress.Event
 	var out bytes.Buffer
-	err := s.Export(t.Context(), ExportRequest{Images: []string{ref}, Progress: func(p Progress) {
+	err := s.Export(t.Context(), ExportRequest{Images: []string{ref}, Progress: func(p progress.Event) {
 		if last.Phase == "" {
 			if err := s.Remove(context.Background(), img.ID); err != nil {
 				t.Error(err)
@@ -336,7 +338,7 @@ func TestExportEndsWithItsClient(t *testing.T) {
 		}
 		last = p
 	}}, &out)
-	if err != nil || last.Phase != PhaseDone || last.Done != last.Total {
+	if err != nil || last.Phase != progress.Done || last.Done != last.Total {
 		t.Fatalf("%v after %+v", err, last)
 	}
 	if n := layersOnDisk(t, s); n != 0 {

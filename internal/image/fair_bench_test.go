@@ -8,6 +8,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"berth/internal/image/progress"
 )
 
 // BenchmarkFair pulls an image alone, and beside ten registries that hold up four layers each in some way, in turn,
@@ -70,7 +72,7 @@ func benchFair(b *testing.B, ref string, serve serving, layers int64) (took time
 	goOn := make(chan struct{})
 	followed := make(chan error)
 	go func() {
-		_, err := s.Pull(b.Context(), PullRequest{Reference: ref, Progress: func(Progress) { <-goOn }})
+		_, err := s.Pull(b.Context(), PullRequest{Reference: ref, Progress: func(progress.Event) { <-goOn }})
 		followed <- err
 	}()
 	start := time.Now()

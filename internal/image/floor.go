@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 
+	"berth/internal/image/document"
 	"berth/internal/image/layer"
 	"berth/internal/room"
 )
@@ -10,12 +11,6 @@ import (
 // minFreeKey is the key of the configuration that says what must stay free of the file system of the images. The
 // pods' writable layers and records are most often on the same one.
 const minFreeKey = "images.min_free_percent"
-
-// inodeCost is what a file takes of the disk beside its bytes.
-const inodeCost = 4096
-
-// toMakeRoom is what a person can do about a full image store.
-const toMakeRoom = "remove images"
 
 func (s *settings) floor() room.Floor { return room.Floor{Percent: s.MinFreePercent, Key: minFreeKey} }
 
@@ -42,4 +37,9 @@ func enough(ctx context.Context, s *pipeline) error {
 // gauge watches the store's file system while something is written there.
 func gauge(s *pipeline) *room.Gauge {
 	return &room.Gauge{Floor: s.settings().floor(), Dir: s.disk.root, Remedy: toMakeRoom}
+}
+
+// documentLimits bound what a manifest may ask for.
+func (s *settings) documentLimits() document.Limits {
+	return document.Limits{Layers: s.MaxLayers, Bytes: s.MaxImageBytes}
 }

@@ -15,6 +15,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
+	"berth/internal/image/document"
+	"berth/internal/image/reference"
 	"berth/internal/limit"
 )
 
@@ -27,11 +29,11 @@ func FuzzReference(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		r, err := ParseReference(s)
+		r, err := reference.Parse(s)
 		if err != nil {
 			return
 		}
-		again, err := ParseReference(r.String())
+		again, err := reference.Parse(r.String())
 		if err != nil || again.String() != r.String() {
 			t.Errorf("%q is %q, and that is %q, %v", s, r, again, err)
 		}
@@ -42,7 +44,7 @@ func FuzzReference(f *testing.F) {
 		if d := r.Digest(); d == "" && !strings.HasPrefix(rest, ":") || d != "" && (rest != "@"+d.String() || d.Validate() != nil) {
 			t.Errorf("%q names %q of %q", s, rest, r.Repository())
 		}
-		byDigest, err := ParseReference(r.at(digest.FromString(s)))
+		byDigest, err := reference.Parse(r.At(digest.FromString(s)))
 		if err != nil || byDigest.Repository() != r.Repository() {
 			t.Errorf("a digest of %q is %q, %v", r, byDigest, err)
 		}
@@ -98,8 +100,8 @@ func FuzzManifest(f *testing.F) {
 			return
 		}
 		holds(t, c, found)
-		again, err := c.choose(t.Context(), s.put(ocispec.MediaTypeImageManifest, found.manifest))
-		if err != nil || !reflect.DeepEqual(again.config, found.config) || len(again.manifest.Layers) != len(found.manifest.Layers) {
+		again, err := c.choose(t.Context(), s.put(ocispec.MediaTypeImageManifest, found.doc.Manifest))
+		if err != nil || !reflect.DeepEqual(again.doc.Config, found.doc.Config) || len(again.doc.Manifest.Layers) != len(found.doc.Manifest.Layers) {
 			t.Errorf("written anew: %v", err)
 		}
 	})
@@ -108,7 +110,7 @@ func FuzzManifest(f *testing.F) {
 // holds checks what is true of everything that was chosen.
 func holds(t *testing.T, c *chooser, found *chosen) {
 	t.Helper()
-	layers, diffs := found.manifest.Layers, found.config.RootFS.DiffIDs
+	layers, diffs := found.doc.Manifest.Layers, found.doc.Config.RootFS.DiffIDs
 	if len(layers) != len(diffs) || len(layers) > c.store.settings().MaxLayers || len(wantsOf(found)) != len(layers) {
 		t.Errorf("%d layers, %d diff ids", len(layers), len(diffs))
 	}
@@ -123,7 +125,7 @@ func holds(t *testing.T, c *chooser, found *chosen) {
 		}
 		names[id], lowers = true, append(lowers, id)
 	}
-	if found.manifest.Config.Digest.Algorithm().FromBytes(found.rawConfig) != found.manifest.Config.Digest {
+	if found.doc.Manifest.Config.Digest.Algorithm().FromBytes(found.doc.RawConfig) != found.doc.Manifest.Config.Digest {
 		t.Error("the config is not the one promised")
 	}
 	if int64(c.visited) > limit.IndexManifests.Limit {
@@ -155,12 +157,12 @@ func FuzzIndex(f *testing.F) {
 			return
 		}
 		holds(t, c, found)
-		said := found.descriptor.Platform
-		if lone := found.descriptor.Digest == digest.FromBytes(index); lone || c.platform.Match(platformOf(found.config)) {
+		said := found.doc.Descriptor.Platform
+		if lone := found.doc.Descriptor.Digest == digest.FromBytes(index); lone || c.platform.Match(platformOf(found.doc.Config)) {
 			return
 		}
 		if said == nil || !c.platform.Match(*said) {
-			t.Errorf("chosen for linux/arm/v6 is %+v, said to be for %+v", platformOf(found.config), said)
+			t.Errorf("chosen for linux/arm/v6 is %+v, said to be for %+v", platformOf(found.doc.Config), said)
 		}
 	})
 }
@@ -184,16 +186,16 @@ func FuzzConfig(f *testing.F) {
 			return
 		}
 		holds(t, c, found)
-		if name := platforms.Format(platformOf(found.config)); name == "" {
+		if name := platforms.Format(platformOf(found.doc.Config)); name == "" {
 			t.Error("a platform without a name")
 		}
-		raw, err := json.Marshal(imageRecord{Config: found.rawConfig, parsedImage: found.config})
+		raw, err := json.Marshal(imageRecord{Config: found.doc.RawConfig, parsedImage: found.doc.Config})
 		var rec imageRecord
 		if err == nil {
 			err = json.Unmarshal(raw, &rec)
 		}
-		again, perr := parseConfig(rec.Config)
-		if err != nil || perr != nil || !reflect.DeepEqual(again, found.config) {
+		again, perr := document.ParseConfig(rec.Config)
+		if err != nil || perr != nil || !reflect.DeepEqual(again, found.doc.Config) {
 			t.Errorf("from a record: %v, %v", err, perr)
 		}
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
+	"berth/internal/image/progress"
 	"berth/internal/limit"
 )
 
@@ -86,7 +87,7 @@ func TestImport(t *testing.T) {
 	for n, c := range cases {
 		t.Run(n, func(t *testing.T) {
 			s := open(t, t.TempDir())
-			imgs, err := s.Import(t.Context(), bytes.NewReader(c.data), func(Progress) {})
+			imgs, err := s.Import(t.Context(), bytes.NewReader(c.data), func(progress.Event) {})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+
+	"berth/internal/image/reference"
 )
 
 // index is what reads answer from: the store at one moment. Nobody changes one that was published; a changed one shares
@@ -53,6 +55,26 @@ func (i *index) layer(id string) layerRecord {
 	return rec
 }
 
+// has says whether there is a layer.
+func (i *index) has(layer string) bool {
+	_, there := i.layers.get(layer)
+	return there
+}
+
+// eachLayer goes through the records of all layers, in no order.
+func (i *index) eachLayer() iter.Seq[layerRecord] {
+	return func(yield func(layerRecord) bool) {
+		for id := range i.layers.keys() {
+			if !yield(i.layer(id)) {
+				return
+			}
+		}
+	}
+}
+
+// usage is what the layers take of the disk, and when that was so.
+func (i *index) usage() (bytes, inodes uint64, at time.Time) { return i.bytes, i.inodes, i.at }
+
 // search is the place of an image among all, or where it would be.
 func (i *index) search(id string) (int, bool) {
 	return slices.BinarySearchFunc(i.images, id, func(img *Image, id string) int { return strings.Compare(img.ID, id) })
@@ -87,7 +109,7 @@ func (i *index) findWhole(ref string) (Image, bool) {
 	if img, ok := i.image("sha256:" + strings.TrimPrefix(ref, "sha256:")); ok {
 		return img, true
 	}
-	if r, err := ParseReference(ref); err == nil {
+	if r, err := reference.Parse(ref); err == nil {
 		if id, ok := i.names.get(r.String()); ok {
 			return i.image(id)
 		}
@@ -231,4 +253,13 @@ func (e *indexEdit) finish() *index {
 	e.next.names, e.next.layers, e.next.byDiff = e.names.next, e.layers.next, e.byDiff.next
 	e.next.at = time.Now()
 	return &e.next
+}
+
+// leastDigits is how many digits of an image's id name it. A few would let anybody who may name an image try them all.
+const leastDigits = 12
+
+// isShortID says whether s could be the beginning of an image's id, as people type it: bare, since a request that says
+// sha256: means the whole id.
+func isShortID(s string) bool {
+	return len(s) >= leastDigits && len(s) < 64 && strings.Trim(s, "0123456789abcdef") == ""
 }

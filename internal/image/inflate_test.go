@@ -168,7 +168,7 @@ func TestProgramFailsInARepair(t *testing.T) {
 	s := openGunzip(t, nil)
 	push(t, host+"/large:v1", imageOf(t, largeGz(t, "large")))
 	img := pull(t, s, host+"/large:v1")
-	damage(t, s, img, 0)
+	damageLayer(t, s, img, 0)
 	s.pipeline.inflater.program = p
 	repairs(t, s, 1, true, "")
 	if starts.Load() != 1 || content(t, s, img, "end") != "the end" {

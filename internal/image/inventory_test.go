@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+
+	"berth/internal/image/reference"
 )
 
 // TestInventory changes an inventory at random, and compares each snapshot and each look-up with what one finds by
@@ -58,8 +60,8 @@ func disturb(rnd *rand.Rand, v *inventory) {
 		rec := &imageRecord{ID: id(), Durable: rnd.IntN(2) == 0, PulledAt: time.Unix(rnd.Int64N(5), 0)}
 		for range rnd.IntN(4) {
 			rec.Layers = append(rec.Layers, layerRef{ID: layer(), DiffID: diff()})
-			rec.Tags = union(rec.Tags, []string{fmt.Sprintf("r.example/app%d:v%d", rnd.IntN(3), rnd.IntN(3))})
-			rec.Digests = appended(rec.Digests, []string{"r.example/app@" + id()})
+			rec.Tags = reference.Union(rec.Tags, []string{fmt.Sprintf("r.example/app%d:v%d", rnd.IntN(3), rnd.IntN(3))})
+			rec.Digests = reference.Append(rec.Digests, []string{"r.example/app@" + id()})
 		}
 		v.putImage(rec)
 	}
@@ -152,13 +154,13 @@ func misused(v *inventory, now *index) string {
 	want := map[string]tarUses{}
 	for id, l := range v.present {
 		u := want[l.DiffID.String()]
-		u.layers = union(u.layers, []string{id})
+		u.layers = reference.Union(u.layers, []string{id})
 		want[l.DiffID.String()] = u
 	}
 	for id, rec := range v.images {
 		for _, ref := range rec.Layers {
 			u := want[ref.DiffID.String()]
-			u.images = union(u.images, []string{id})
+			u.images = reference.Union(u.images, []string{id})
 			want[ref.DiffID.String()] = u
 		}
 	}
@@ -167,7 +169,7 @@ func misused(v *inventory, now *index) string {
 	}
 	for diff, w := range want {
 		got := now.uses(digest.Digest(diff))
-		if !slices.Equal(union(got.layers, nil), w.layers) || !slices.Equal(union(got.images, nil), w.images) {
+		if !slices.Equal(reference.Union(got.layers, nil), w.layers) || !slices.Equal(reference.Union(got.images, nil), w.images) {
 			return fmt.Sprintf("diff id %s has %v, wanted %v", diff, got, w)
 		}
 	}

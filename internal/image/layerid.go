@@ -84,8 +84,7 @@ func standingBelow(i *index, below []want) (ids []string, name string, all bool)
 // stack are known, was settled over them. It looks at the images that have the same tar alone.
 func standingOver(i *index, w want, lowers []string, stack string, known bool) string {
 	fits := func(id string) bool {
-		l, there := i.layers.get(id)
-		return there && l.DiffID == w.diffID
+		return i.has(id) && i.layer(id).DiffID == w.diffID
 	}
 	if known { // this one first: those above may be settled over it
 		if id := settledID(w, stack); fits(id) {
@@ -127,8 +126,7 @@ func siblings(i *index, w want, except string) []string {
 	}
 	var out []string
 	for _, id := range i.uses(w.diffID).layers {
-		l, _ := i.layers.get(id)
-		if l.Skeleton && id != except && (l.Blob == w.desc.Digest || of[id]) {
+		if l := i.layer(id); l.Skeleton && id != except && (l.Blob == w.desc.Digest || of[id]) {
 			out = append(out, id)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"berth/internal/fail"
 	"berth/internal/image/inflate"
 	"berth/internal/image/layer"
+	"berth/internal/image/progress"
 	"berth/internal/limit"
 	"berth/internal/room"
 )
@@ -116,7 +116,7 @@ func (h *layerLease) fits(lowers []string) bool {
 
 // obtain gets a layer: one that is there, once the source has proven it, one that is on its way from the same origin,
 // or one that it fetches itself.
-func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) (*layerLease, error) {
+func (s *pipeline) obtain(ctx context.Context, w want, src source, p *progress.Reporter) (*layerLease, error) {
 	for {
 		h, owner, err := s.join(ctx, w, src, p)
 		if err != nil {
@@ -127,7 +127,7 @@ func (s *pipeline) obtain(ctx context.Context, w want, src source, p *reporter) 
 				h.release()
 				return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
 			}
-			p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseExists})
+			p.Report(progress.Event{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: progress.Exists})
 			return h, nil
 		}
 		fl, leave := h.flight, h.release
@@ -168,7 +168,7 @@ func everybodys(err error, src source) bool {
 
 // join holds a layer that is there, or the flight of one that is not. It waits for who settles the same blob meanwhile:
 // for a moment that one is neither on its way nor there.
-func (s *pipeline) join(ctx context.Context, w want, src source, p *reporter) (h *layerLease, owner bool, err error) {
+func (s *pipeline) join(ctx context.Context, w want, src source, p *progress.Reporter) (h *layerLease, owner bool, err error) {
 	unlock, err := s.settling.lock(ctx, contentName(w))
 	if err != nil {
 		return nil, false, err
@@ -182,8 +182,8 @@ func (s *pipeline) join(ctx context.Context, w want, src source, p *reporter) (h
 }
 
 // fetchFrom is the work of a flight that fetches a layer from src.
-func fetchFrom(s *pipeline, w want, src source) func(context.Context, *listeners) (*rawLayer, error) {
-	return func(ctx context.Context, l *listeners) (*rawLayer, error) {
+func fetchFrom(s *pipeline, w want, src source) func(context.Context, *progress.Listeners) (*rawLayer, error) {
+	return func(ctx context.Context, l *progress.Listeners) (*rawLayer, error) {
 		raw, err := s.fetchLayer(ctx, w, src, l)
 		if err != nil {
 			err = &fetchError{place(src), err}
@@ -203,7 +203,7 @@ func holdStanding(s *pipeline, w want) *layerLease {
 }
 
 // fetchLayer makes a layer, and gives it its id if nothing below matters to it. l hears how far it is.
-func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *listeners) (*rawLayer, error) {
+func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *progress.Listeners) (*rawLayer, error) {
 	raw, err := makeLayer(ctx, s, w, src, l)
 	if err != nil || raw.id != "" {
 		return raw, err
@@ -217,16 +217,16 @@ func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *listen
 	if raw.result.Unsupported > 0 {
 		s.cfg.Logger.Warn("file system does not keep all extended attributes of a layer", "layer", w.diffID, "lost", raw.result.Unsupported)
 	}
-	l.of(w, PhaseDone)(w.desc.Size)
+	l.Of(w.desc, progress.Done)(w.desc.Size)
 	return raw, nil
 }
 
 // makeLayer takes a layer that has come meanwhile, or makes one: from what another layer keeps of the same blob, where
 // the source has proven to have it, or else from the blob.
-func makeLayer(ctx context.Context, s *pipeline, w want, src source, l *listeners) (*rawLayer, error) {
+func makeLayer(ctx context.Context, s *pipeline, w want, src source, l *progress.Listeners) (*rawLayer, error) {
 	if possesses(s, originOf(s, src, w.desc.Digest), w) {
 		if id, release := s.catalog.leases.holdFirst(blobID(w)); id != "" {
-			l.of(w, PhaseExists)(w.desc.Size)
+			l.Of(w.desc, progress.Exists)(w.desc.Size)
 			return &rawLayer{id: id, release: release}, nil
 		}
 		if raw, err := rebuild(ctx, s, w, l, ""); raw != nil || err != nil {
@@ -237,13 +237,13 @@ func makeLayer(ctx context.Context, s *pipeline, w want, src source, l *listener
 }
 
 // fetchBlob streams a blob into a directory of its own, from one host after the other, and notes who has proven it.
-func fetchBlob(ctx context.Context, s *pipeline, w want, src source, l *listeners) (*rawLayer, error) {
+func fetchBlob(ctx context.Context, s *pipeline, w want, src source, l *progress.Listeners) (*rawLayer, error) {
 	ctx, paced, done, err := takeTurn(ctx, s, w, src, l)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	raw, err := fetch(ctx, s, w, paced, l.of(w, PhaseDownloading))
+	raw, err := fetch(ctx, s, w, paced, l.Of(w.desc, progress.Downloading))
 	if err == nil {
 		noteProof(s, src, w.desc.Digest)
 	}
@@ -268,12 +268,12 @@ func fetch(ctx context.Context, s *pipeline, w want, src source, tell func(int64
 
 // takeTurn waits until one more layer may be fetched from src, as beginDownload. What lies on the disk waits for nobody.
 func takeTurn(
-	ctx context.Context, s *pipeline, w want, src source, l *listeners,
+	ctx context.Context, s *pipeline, w want, src source, l *progress.Listeners,
 ) (begun context.Context, paced source, done func(), err error) {
 	if r, ok := src.(*repacked); ok && r.tars[w.desc.Digest] != "" {
 		return ctx, src, func() {}, nil
 	}
-	l.of(w, PhaseWaiting)(0)
+	l.Of(w.desc, progress.Waiting)(0)
 	return beginDownload(ctx, s.settings().slots, src)
 }
 
@@ -430,7 +430,7 @@ func finish(s *pipeline, raw *rawLayer, w want, settled bool) (id string, releas
 	if settled {
 		rec.ID, rec.Chain = settledID(w, stackName(w.lowers)), w.chain
 	}
-	if err := at("pull.describe", func() error { return layerKind.Write(filepath.Join(raw.dir, "layer"), rec) }); err != nil {
+	if err := at("pull.describe", func() error { return describe(raw.dir, rec) }); err != nil {
 		return "", nil, err
 	}
 	return s.catalog.keepLayer(raw.dir, raw.discard, rec)

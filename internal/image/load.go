@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fail"
+	"berth/internal/image/document"
 	"berth/internal/record"
 )
 
@@ -195,7 +196,7 @@ func readImage(path, name string) (*imageRecord, error) {
 	if err != nil {
 		return nil, err
 	}
-	if rec.parsedImage, err = decodeConfig(rec.Config); err != nil {
+	if rec.parsedImage, err = document.DecodeConfig(rec.Config); err != nil {
 		return nil, fail.New(errdefs.ErrDataLoss, "image config: %w", err)
 	}
 	rec.Config = nil // RawConfig reads it again where somebody needs it

@@ -129,9 +129,8 @@ func changeCost(t *testing.T, images int) uint64 {
 	root := onTmpfs(t)
 	largeStore(t, root, images)
 	s := still(t, root, "bench")
-	repin(s.catalog.inv, pinnedByBench)
-	s.catalog.inv.publish()
-	rec := *s.catalog.inv.images[s.List()[3].ID]
+	s.catalog.repin(pinnedByBench)
+	rec := *s.catalog.record(s.List()[3].ID)
 	rec.Tags = []string{s.List()[4].RepoTags[0]}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"berth/internal/fail"
+	"berth/internal/image/progress"
 )
 
 // unite puts an image that was just got together with what the store has under the same id. An id promises
@@ -19,7 +20,7 @@ import (
 //
 // The caller has the lock of the image's record. What done releases is held until the image is recorded.
 func unite(
-	ctx context.Context, s *pipeline, rec *imageRecord, wants []want, src source, p *reporter,
+	ctx context.Context, s *pipeline, rec *imageRecord, wants []want, src source, p *progress.Reporter,
 ) (done func(), err error) {
 	old := s.catalog.record(rec.ID)
 	if old == nil {
@@ -59,17 +60,15 @@ func differing(i *index, old, rec *imageRecord) []bool {
 	out := make([]bool, len(rec.Layers))
 	for n, ref := range rec.Layers {
 		was := old.Layers[n]
-		l, there := i.layers.get(was.ID)
-		resettled := isSettled(was.ID) && l.Blob == ref.Blob
-		out[n] = there && was.ID != ref.ID && !resettled
+		resettled := isSettled(was.ID) && i.layer(was.ID).Blob == ref.Blob
+		out[n] = i.has(was.ID) && was.ID != ref.ID && !resettled
 	}
 	return out
 }
 
 // digestedHere says that an earlier release has unpacked a layer, which digested every tar itself.
 func digestedHere(i *index, id string) bool {
-	l, there := i.layers.get(id)
-	return there && isByTar(id) && l.Blob == ""
+	return i.has(id) && isByTar(id) && i.layer(id).Blob == ""
 }
 
 // keepsTar says whether a layer has the tar that an image promises.

@@ -4,6 +4,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"berth/internal/image/reference"
 )
 
 // patterns are names of images with * in them, as the configuration has them, parsed once.
@@ -20,7 +22,7 @@ func parsePatterns(list []string) patterns {
 	p := patterns{exact: map[string]struct{}{}}
 	for _, one := range list {
 		p.exact[one] = struct{}{}
-		if ref, err := ParseReference(one); err == nil {
+		if ref, err := reference.Parse(one); err == nil {
 			p.exact[ref.String()] = struct{}{}
 		}
 		prefix, ok := strings.CutSuffix(one, "*")

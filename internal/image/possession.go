@@ -12,6 +12,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"berth/internal/fail"
+	"berth/internal/image/progress"
+	"berth/internal/image/reference"
 )
 
 // What Config.Possession may be: who has to have served a blob before what came of it is used without a fetch.
@@ -49,7 +51,7 @@ func (o origin) covers(name string) bool {
 	if o.host {
 		return strings.HasPrefix(name, o.name+"/")
 	}
-	return repositoryOf(name) == o.name
+	return reference.RepositoryOf(name) == o.name
 }
 
 // named says whether an image has a name of the origin's. It has got that name when all of it was proven, or from root.
@@ -116,7 +118,7 @@ func (p *proofs) note(blob digest.Digest, repositories ...string) {
 		}
 		delete(p.byBlob, other)
 	}
-	all := appended(p.byBlob[blob], repositories)
+	all := reference.Append(p.byBlob[blob], repositories)
 	p.byBlob[blob] = all[max(0, len(all)-maxProvers):]
 }
 
@@ -140,10 +142,10 @@ func noteProof(s *pipeline, src source, blob digest.Digest) {
 
 // prove has src show that it has the blob of a layer that the store has, unless it has done so before: the blob is
 // fetched and digested, and nothing more. Many who want the same proof from the same origin share it.
-func prove(ctx context.Context, s *pipeline, id string, w want, src source, p *reporter) error {
+func prove(ctx context.Context, s *pipeline, id string, w want, src source, p *progress.Reporter) error {
 	for !possesses(s, originOf(s, src, w.desc.Digest), w) {
 		key := flightKey(s, w, src)
-		fl, owner, leave := s.proving.join(key, p, func(ctx context.Context, l *listeners) (struct{}, error) {
+		fl, owner, leave := s.proving.join(key, p, func(ctx context.Context, l *progress.Listeners) (struct{}, error) {
 			return struct{}{}, fetchProof(ctx, s, w, src, l)
 		}, nil)
 		_, err := fl.wait(ctx)
@@ -163,7 +165,7 @@ func prove(ctx context.Context, s *pipeline, id string, w want, src source, p *r
 // checkSize says whether a manifest gives a blob the size that it had when it was fetched, where the layer knows that.
 // Whoever has not proven the blob does not hear it.
 func checkSize(i *index, id string, w want) error {
-	if l, _ := i.layers.get(id); l.Blob == w.desc.Digest && l.BlobSize != w.desc.Size {
+	if l := i.layer(id); l.Blob == w.desc.Digest && l.BlobSize != w.desc.Size {
 		return fail.New(errdefs.ErrDataLoss, "blob %s has %d bytes, not the %d promised", l.Blob, l.BlobSize, w.desc.Size)
 	}
 	return nil
@@ -171,7 +173,7 @@ func checkSize(i *index, id string, w want) error {
 
 // fetchProof fetches a blob and digests it, unless the origin has proven it in the moment before this began. l hears
 // how far it is.
-func fetchProof(ctx context.Context, s *pipeline, w want, src source, l *listeners) error {
+func fetchProof(ctx context.Context, s *pipeline, w want, src source, l *progress.Listeners) error {
 	if possesses(s, originOf(s, src, w.desc.Digest), w) {
 		return nil
 	}
@@ -181,7 +183,7 @@ func fetchProof(ctx context.Context, s *pipeline, w want, src source, l *listene
 	}
 	defer done()
 	for {
-		err := readWhole(ctx, w, paced, l.of(w, PhaseProving))
+		err := readWhole(ctx, w, paced, l.Of(w.desc, progress.Proving))
 		if err == nil {
 			noteProof(s, src, w.desc.Digest)
 			return nil

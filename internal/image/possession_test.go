@@ -18,6 +18,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/image/progress"
+	"berth/internal/image/reference"
 	"berth/test/patience"
 )
 
@@ -186,7 +188,7 @@ func TestRenewLooksAgain(t *testing.T) {
 		then.Layers = slices.Clone(then.Layers)
 		c.edit(&then)
 		found := &chosen{have: &then, done: func() {}}
-		_, same, err := renew(t.Context(), s.pipeline, found, names{tags: []string{f.host + "/one:v1"}}, newReporter(nil))
+		_, same, err := renew(t.Context(), s.pipeline, found, names{tags: []string{f.host + "/one:v1"}}, progress.NewReporter(nil))
 		if same != c.same || err != nil {
 			t.Errorf("%s has changed: %v, %v", name, same, err)
 		}
@@ -232,7 +234,7 @@ func TestEachRepositoryProves(t *testing.T) {
 	phases := map[string]int{}
 	for range callers {
 		wg.Go(func() {
-			img, err := s.Pull(context.Background(), PullRequest{Reference: f.host + "/two:v1", Progress: func(p Progress) {
+			img, err := s.Pull(context.Background(), PullRequest{Reference: f.host + "/two:v1", Progress: func(p progress.Event) {
 				mu.Lock()
 				defer mu.Unlock()
 				phases[p.Phase]++
@@ -246,7 +248,7 @@ func TestEachRepositoryProves(t *testing.T) {
 	if n := f.blobs(); n != 4 {
 		t.Errorf("%d callers of another repository asked for %d blobs", callers, n)
 	}
-	if phases[PhaseProving] == 0 || phases[PhaseDownloading] != 0 {
+	if phases[progress.Proving] == 0 || phases[progress.Downloading] != 0 {
 		t.Errorf("it was said to be %v", phases)
 	}
 	pull(t, s, f.host+"/two:v1")
@@ -277,7 +279,7 @@ func TestProofOfTheMomentBefore(t *testing.T) {
 	name := f.host + "/one:v1"
 	pulled := pull(t, s, name)
 	f.take()
-	ref, err := ParseReference(name)
+	ref, err := reference.Parse(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +288,7 @@ func TestProofOfTheMomentBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := want{desc: manifestOf(t, img).Layers[0], diffID: s.catalog.record(pulled.ID).Layers[0].DiffID}
-	if err := fetchProof(t.Context(), s.pipeline, w, src, &listeners{}); err != nil || f.blobs() != 0 {
+	if err := fetchProof(t.Context(), s.pipeline, w, src, &progress.Listeners{}); err != nil || f.blobs() != 0 {
 		t.Errorf("what was proven before the work began is fetched: %v", err)
 	}
 }

@@ -12,15 +12,18 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/fail"
+	"berth/internal/image/document"
+	"berth/internal/image/progress"
+	"berth/internal/image/reference"
 )
 
 // PullRequest says what to pull, and for whom.
 type PullRequest struct {
 	Reference string
 	Auth      *Auth
-	Namespace string         // of the pod that needs it, for verifiers; may be empty
-	Platform  string         // of the store when empty
-	Progress  func(Progress) // called from one goroutine at a time; must not block for long
+	Namespace string               // of the pod that needs it, for verifiers; may be empty
+	Platform  string               // of the store when empty
+	Progress  func(progress.Event) // called from one goroutine at a time; must not block for long
 }
 
 // Pull makes the image that the reference names now part of the store. It may be repeated and called at once: what is
@@ -28,7 +31,7 @@ type PullRequest struct {
 // nobody else waits for is dropped.
 func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
 	op := "pull image " + req.Reference
-	ref, err := ParseReference(req.Reference)
+	ref, err := reference.Parse(req.Reference)
 	if err != nil {
 		return Image{}, failed(op, err)
 	}
@@ -46,10 +49,10 @@ func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc)
 	return ctx, func() { stop(); cancel() }
 }
 
-func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image, error) {
-	p := newReporter(req.Progress)
-	defer p.close()
-	p.report(Progress{Phase: PhaseResolving})
+func (s *Store) pull(ctx context.Context, ref reference.Reference, req PullRequest) (Image, error) {
+	p := progress.NewReporter(req.Progress)
+	defer p.Close()
+	p.Report(progress.Event{Phase: progress.Resolving})
 	reg, err := s.pipeline.connect(ctx, ref, req.Auth)
 	if err != nil {
 		return Image{}, err
@@ -64,7 +67,7 @@ func (s *Store) pull(ctx context.Context, ref Reference, req PullRequest) (Image
 		return Image{}, err
 	}
 	names := names{
-		digests: []string{ref.at(desc.Digest)}, choices: []string{c.choice(desc.Digest)}, resolved: plainly(desc),
+		digests: []string{ref.At(desc.Digest)}, choices: []string{c.choice(desc.Digest)}, resolved: plainly(desc),
 	}
 	if ref.Digest() == "" {
 		names.tags = []string{ref.String()}
@@ -99,7 +102,7 @@ type names struct {
 }
 
 // admit gets the layers of a chosen image and records it.
-func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source, p *reporter) (Image, error) {
+func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source, p *progress.Reporter) (Image, error) {
 	if found.done != nil {
 		defer found.done()
 	}
@@ -114,7 +117,7 @@ func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source
 	if err != nil {
 		return Image{}, err
 	}
-	unlock, err := s.records.lock(ctx, digest.FromBytes(found.rawConfig).String())
+	unlock, err := s.records.lock(ctx, digest.FromBytes(found.doc.RawConfig).String())
 	if err != nil {
 		return Image{}, err
 	}
@@ -129,11 +132,11 @@ func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source
 }
 
 func wantsOf(found *chosen) []want {
-	diffs := found.config.RootFS.DiffIDs
-	chains := chainIDs(diffs)
+	diffs := found.doc.Config.RootFS.DiffIDs
+	chains := document.ChainIDs(diffs)
 	out := make([]want, len(diffs))
 	for i := range out {
-		out[i] = want{desc: found.manifest.Layers[i], diffID: diffs[i], chain: chains[i], below: out[:i]}
+		out[i] = want{desc: found.doc.Manifest.Layers[i], diffID: diffs[i], chain: chains[i], below: out[:i]}
 	}
 	return out
 }
@@ -141,7 +144,7 @@ func wantsOf(found *chosen) []want {
 // stack gets all layers, and settles in their order those that depend on the ones below. They are held until release is
 // called, those too that it had got when it failed.
 func stack(
-	ctx context.Context, s *pipeline, wants []want, src source, p *reporter,
+	ctx context.Context, s *pipeline, wants []want, src source, p *progress.Reporter,
 ) (ids []string, release func(), err error) {
 	held, err := s.obtainAll(ctx, wants, src, p)
 	release = func() {
@@ -158,10 +161,10 @@ func stack(
 }
 
 // obtainAll gets all layers at once. Those it got are in the result even when it fails.
-func (s *pipeline) obtainAll(ctx context.Context, wants []want, src source, p *reporter) ([]*layerLease, error) {
+func (s *pipeline) obtainAll(ctx context.Context, wants []want, src source, p *progress.Reporter) ([]*layerLease, error) {
 	held := make([]*layerLease, len(wants))
 	for _, w := range wants {
-		p.report(Progress{Layer: w.desc.Digest, Total: w.desc.Size, Phase: PhaseWaiting})
+		p.Report(progress.Event{Layer: w.desc.Digest, Total: w.desc.Size, Phase: progress.Waiting})
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(s.settings().MaxPullLayers)
@@ -175,14 +178,14 @@ func (s *pipeline) obtainAll(ctx context.Context, wants []want, src source, p *r
 }
 
 // settleAll settles in layer order what depends on the layers below, and returns all ids.
-func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*layerLease, src source, p *reporter) ([]string, error) {
+func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*layerLease, src source, p *progress.Reporter) ([]string, error) {
 	ids := make([]string, 0, len(held))
 	for i, w := range wants {
 		w.lowers = slices.Clone(ids)
 		for !held[i].fits(ids) {
 			err := errTaken // unless it is a layer that lies over other ones than was foreseen
 			if held[i].id == "" {
-				p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseSettling})
+				p.Report(progress.Event{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: progress.Settling})
 				err = s.settle(ctx, w, held[i])
 			}
 			if err == nil {
@@ -200,35 +203,23 @@ func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*layerLea
 			}
 		}
 		ids = append(ids, held[i].id)
-		p.report(Progress{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: PhaseDone})
+		p.Report(progress.Event{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: progress.Done})
 	}
 	return ids, nil
 }
 
 func (s *pipeline) newRecord(found *chosen, wants []want, ids []string, n names) *imageRecord {
 	rec := &imageRecord{
-		ID: digest.FromBytes(found.rawConfig).String(), Tags: n.tags, Digests: n.digests,
-		Choices:  n.choicesBeside(found.descriptor.Digest.String()),
+		ID: digest.FromBytes(found.doc.RawConfig).String(), Tags: n.tags, Digests: n.digests,
+		Choices:  n.choicesBeside(found.doc.Descriptor.Digest.String()),
 		Resolved: n.resolved,
-		Manifest: found.descriptor.Digest.String(), Platform: platforms.Format(platformOf(found.config)),
-		Size: uint64(len(found.rawConfig)), Config: found.rawConfig, PulledAt: time.Now().UTC(), Boot: s.cfg.BootID,
-		parsedImage: found.config,
+		Manifest: found.doc.Descriptor.Digest.String(), Platform: platforms.Format(platformOf(found.doc.Config)),
+		Size: uint64(len(found.doc.RawConfig)), Config: found.doc.RawConfig, PulledAt: time.Now().UTC(), Boot: s.cfg.BootID,
+		parsedImage: found.doc.Config,
 	}
 	for i, w := range wants {
 		rec.Size += uint64(w.desc.Size)
 		rec.Layers = append(rec.Layers, layerRef{ids[i], w.diffID, w.desc.Digest, w.desc.Size})
 	}
 	return rec
-}
-
-// appended is what is in old or in added, with what was added last at the end.
-func appended(old, added []string) []string {
-	kept := slices.DeleteFunc(slices.Clone(old), func(s string) bool { return slices.Contains(added, s) })
-	return append(kept, added...)
-}
-
-func union(a, b []string) []string {
-	out := slices.Concat(a, b)
-	slices.Sort(out)
-	return slices.Compact(out)
 }

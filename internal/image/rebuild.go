@@ -9,6 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/image/layer"
+	"berth/internal/image/progress"
 	"berth/internal/room"
 )
 
@@ -57,7 +58,7 @@ func (t *tarStream) Close() error {
 // rebuild makes a layer anew from what another one, not except, keeps that was unpacked from the same blob: the same
 // layer was settled over other ones, and its tar is on the disk. The result is nil when there is no such layer, or none
 // that is whole.
-func rebuild(ctx context.Context, s *pipeline, w want, l *listeners, except string) (*rawLayer, error) {
+func rebuild(ctx context.Context, s *pipeline, w want, l *progress.Listeners, except string) (*rawLayer, error) {
 	i := s.catalog.snapshot()
 	for _, id := range siblings(i, w, except) {
 		if err := checkSize(i, id, w); err != nil {
@@ -78,12 +79,12 @@ func rebuild(ctx context.Context, s *pipeline, w want, l *listeners, except stri
 }
 
 // rebuildFrom unpacks the tar of a layer into a new directory, and proves it by its diff id.
-func rebuildFrom(ctx context.Context, s *pipeline, w want, id string, l *listeners) (raw *rawLayer, err error) {
+func rebuildFrom(ctx context.Context, s *pipeline, w want, id string, l *progress.Listeners) (raw *rawLayer, err error) {
 	local, src, err := tarIn(w, s.disk.layerDir(id))
 	if err != nil {
 		return nil, err
 	}
-	tell := l.of(w, PhaseRebuilding)
+	tell := l.Of(w.desc, progress.Rebuilding)
 	part := float64(w.desc.Size) / float64(max(local.desc.Size, 1)) // progress is told in bytes of the blob
 	err = at("pull.rebuild", func() error {
 		raw, err = s.ingest(ctx, local, src, func(n int64) { tell(int64(float64(n) * part)) })
@@ -114,12 +115,5 @@ func reportDamage(ctx context.Context, c *catalog, id string, err error) {
 	if k := kindOf(err); k == errdefs.ErrFailedPrecondition || k == errdefs.ErrResourceExhausted {
 		return
 	}
-	if problem := differences(ctx, c.disk.layerDir(id)); problem != nil {
-		err = problem
-	}
-	image := ""
-	for _, rec := range c.owners(id) {
-		image = rec.ID
-	}
-	c.disk.log.Error("image store", "image", image, "layer", id, "problem", err.Error())
+	logDamage(ctx, c, id, err)
 }

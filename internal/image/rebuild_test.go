@@ -14,6 +14,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"berth/internal/image/layer"
+	"berth/internal/image/progress"
+	"berth/internal/image/reference"
 )
 
 // TestRebase puts a layer over another base, while its blob cannot be had: it is made anew from what the store keeps
@@ -32,7 +34,7 @@ func TestRebase(t *testing.T) {
 	f.deny = func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, blob) }
 	var mu sync.Mutex // guards phases
 	phases := map[string]bool{}
-	img, err := s.Pull(t.Context(), PullRequest{Reference: f.host + "/app:v2", Progress: func(p Progress) {
+	img, err := s.Pull(t.Context(), PullRequest{Reference: f.host + "/app:v2", Progress: func(p progress.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		phases[p.Phase] = phases[p.Phase] || p.Layer == digest.Digest(blob)
@@ -43,7 +45,7 @@ func TestRebase(t *testing.T) {
 	if n := f.blobs(); n != 2 {
 		t.Errorf("it asked for %d blobs, not for config and base", n)
 	}
-	if !phases[PhaseRebuilding] {
+	if !phases[progress.Rebuilding] {
 		t.Errorf("it was said to be %v", phases)
 	}
 	another := slices.Equal(img.Layers, fresh.Layers) && img.Layers[1] != first.Layers[1]
@@ -161,7 +163,7 @@ func TestLayerOverOtherOnes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ref, err := ParseReference(f.host + "/app:v2")
+	ref, err := reference.Parse(f.host + "/app:v2")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,12 +2,16 @@ package image
 
 import (
 	"errors"
+	"fmt"
+	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/fail"
 	"berth/internal/record"
 )
 
@@ -32,8 +36,8 @@ type imageRecord struct {
 	PulledAt    time.Time            `json:"pulledAt"`
 	Boot        string               `json:"boot"`
 	Durable     bool                 `json:"durable"`
-	parsedImage ocispec.Image
-	anew        bool // what the image was called before is not to be kept
+	parsedImage ocispec.Image        `json:"-"`
+	anew        bool                 `json:"-"` // what the image was called before is not to be kept
 }
 
 // layerRef is one layer of an image, the lowest first.
@@ -94,4 +98,43 @@ func dedupeTags(images map[string]*imageRecord) {
 	for _, rec := range images {
 		rec.Tags = slices.DeleteFunc(rec.Tags, func(tag string) bool { return owner[tag] != rec })
 	}
+}
+
+// readRecord reads the record of an image from the disk. It has the config, which is too large to be kept in memory for
+// all images.
+func readRecord(path, id string) (*imageRecord, error) {
+	rec := &imageRecord{}
+	if _, err := imageKind.Read(path, rec); err != nil {
+		return nil, err
+	}
+	if rec.ID != id || digest.FromBytes(rec.Config).String() != rec.ID {
+		return nil, fail.New(errdefs.ErrDataLoss, "record is not that of %s", id)
+	}
+	return rec, nil
+}
+
+// whole is a record with its config, which is read when it is one in memory.
+func whole(d *disk, rec *imageRecord) (*imageRecord, error) {
+	if rec.Config != nil {
+		return rec, nil
+	}
+	stored, err := readRecord(d.recordPath(rec.ID), rec.ID)
+	if err != nil {
+		return nil, fmt.Errorf("read the config of image %s: %w", rec.ID, err)
+	}
+	full := *rec
+	full.Config = stored.Config
+	return &full, nil
+}
+
+// slim is a record without its config.
+func (rec *imageRecord) slim() *imageRecord {
+	small := *rec
+	small.Config = nil
+	return &small
+}
+
+// describe writes the record of a layer into the directory in which it was made.
+func describe(dir string, rec layerRecord) error {
+	return layerKind.Write(filepath.Join(dir, "layer"), rec)
 }

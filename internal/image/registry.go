@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/image/reference"
 	"berth/internal/image/remote"
 )
 
@@ -68,15 +69,15 @@ func (r registry) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadClo
 }
 
 // connect prepares talking to the registries of ref; it sends nothing yet.
-func (s *pipeline) connect(ctx context.Context, ref Reference, auth *Auth) (registry, error) {
-	r, err := s.settings().remote.Repository(ctx, ref.named, auth)
+func (s *pipeline) connect(ctx context.Context, ref reference.Reference, auth *Auth) (registry, error) {
+	r, err := s.settings().remote.Repository(ctx, ref.Named(), auth)
 	return registry{r, ref.Host(), ref.Repository()}, err
 }
 
 // find asks what ref names now and chooses the image for a platform, unless the store has that already. A mirror that
 // names what is not to be had, or not what it should be, is passed over.
 func (s *pipeline) find(
-	ctx context.Context, ref Reference, reg registry, c *chooser, namespace string,
+	ctx context.Context, ref reference.Reference, reg registry, c *chooser, namespace string,
 ) (desc ocispec.Descriptor, found *chosen, err error) {
 	type answer struct {
 		digest digest.Digest

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -12,7 +11,46 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
+	"berth/internal/image/progress"
+	"berth/internal/image/reference"
 )
+
+// Problems are what Open could not read and what has not been repaired since, and a file system that is read-only now.
+func (s *Store) Problems() []Finding {
+	found := s.catalog.unreadable()
+	if readOnly(s.disk) {
+		found = append(found, Finding{Path: s.disk.root, Problem: "its file system is read-only: images that are whole are " +
+			"served, none can be pulled or removed; look at dmesg, repair it and mount it anew"})
+	}
+	return found
+}
+
+// Check compares all layers with their manifests, file by file, and reports what differs and what could not be read.
+// With repair, unreadable records are removed, and damaged layers are fetched again from where the image came from,
+// while the image stays usable. One that cannot be fetched now stays as it is, and is reported.
+func (s *Store) Check(ctx context.Context, repair bool, report func(Finding)) error {
+	c := &checker{catalog: s.catalog}
+	mend := &repairer{s: s, left: map[string]struct{}{}}
+	for _, f := range s.Problems() {
+		if repair && f.Path != s.disk.root {
+			f.Repaired = s.sweeper.removeUnread(f) == nil
+		}
+		report(f)
+	}
+	for _, id := range c.lowestFirst() {
+		found, err := c.checkLayer(ctx, id)
+		if err != nil {
+			return failed("check image store", err)
+		}
+		if len(found) > 0 && repair {
+			mend.repair(ctx, id, found)
+		}
+		for _, f := range found {
+			report(f)
+		}
+	}
+	return failed("check image store", ctx.Err())
+}
 
 // repairer replaces damaged layers by what their registries serve. A layer is fetched, proven and on the disk before
 // it takes the place of the damaged one, which containers that run keep until they end. What cannot be fetched stays
@@ -58,7 +96,7 @@ func (r *repairer) discard(ctx context.Context, id string) error {
 	if err := r.s.sweeper.sweep(ctx); err != nil {
 		return err
 	}
-	if _, there := r.s.catalog.snapshot().layers.get(id); there {
+	if r.s.catalog.snapshot().has(id) {
 		return errors.New("no image has it, and it goes when no container uses it any more")
 	}
 	return nil
@@ -100,7 +138,7 @@ func (r *repairer) soundBelow(rec *imageRecord, n int) error {
 
 // replaceFrom fetches layer n of an image from one repository, by the name it was pulled by, and without credentials.
 func (r *repairer) replaceFrom(ctx context.Context, name string, rec *imageRecord, n int) error {
-	ref, err := ParseReference(name)
+	ref, err := reference.Parse(name)
 	if err != nil {
 		return err
 	}
@@ -128,7 +166,7 @@ func (r *repairer) replaceFromSibling(ctx context.Context, rec *imageRecord, n i
 	ref := rec.Layers[n]
 	w := want{desc: ocispec.Descriptor{Digest: ref.Blob, Size: ref.Size}, diffID: ref.DiffID, alone: true}
 	err = r.bring(ctx, rec, n, func() (raw *rawLayer, err error) {
-		raw, err = rebuild(ctx, r.s.pipeline, w, &listeners{}, ref.ID)
+		raw, err = rebuild(ctx, r.s.pipeline, w, &progress.Listeners{}, ref.ID)
 		done = raw != nil
 		return raw, err
 	})
@@ -173,7 +211,7 @@ func (r *repairer) bring(ctx context.Context, rec *imageRecord, n int, get func(
 }
 
 // locate asks a registry for the manifest of an image, and finds layer n there. A verifier is asked as for any pull.
-func (r *repairer) locate(ctx context.Context, ref Reference, reg registry, rec *imageRecord, n int) (want, error) {
+func (r *repairer) locate(ctx context.Context, ref reference.Reference, reg registry, rec *imageRecord, n int) (want, error) {
 	desc, err := reg.Resolve(ctx)
 	if err == nil {
 		err = r.s.pipeline.verify(ctx, Question{Name: ref.String(), Descriptor: desc})
@@ -190,7 +228,7 @@ func (r *repairer) locate(ctx context.Context, ref Reference, reg registry, rec 
 		return want{}, err
 	}
 	defer found.done()
-	if id := digest.FromBytes(found.rawConfig).String(); id != rec.ID {
+	if id := digest.FromBytes(found.doc.RawConfig).String(); id != rec.ID {
 		return want{}, fail.New(errdefs.ErrDataLoss, "%s is the image %s now", desc.Digest, id)
 	}
 	w := wantsOf(found)[n]
@@ -211,9 +249,9 @@ func (r *repairer) finish(ctx context.Context, raw *rawLayer, rec *imageRecord, 
 		return old, fail.New(errdefs.ErrDataLoss, "it depends on the layers below it, and did not when it was pulled")
 	}
 	made := describeLayer(raw, layerRecord{
-		ID: old.ID, DiffID: old.DiffID, Chain: old.Chain, Boot: r.s.catalog.boot, Durable: true,
+		ID: old.ID, DiffID: old.DiffID, Chain: old.Chain, Boot: r.s.pipeline.cfg.BootID, Durable: true,
 		Blob: old.Blob, BlobSize: old.BlobSize, ProvenBy: old.ProvenBy,
 	})
-	err := at("repair.describe", func() error { return layerKind.Write(filepath.Join(raw.dir, "layer"), made) })
+	err := at("repair.describe", func() error { return describe(raw.dir, made) })
 	return made, err
 }

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// damage changes the file a of the layer at place n of an image.
-func damage(t *testing.T, s *Store, img Image, n int) {
+// damageLayer changes the file a of the layer at place n of an image.
+func damageLayer(t *testing.T, s *Store, img Image, n int) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(s.disk.layerFS(img.Layers[n]), "a"), []byte("broken"), 0); err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestRepairFetchesFirst(t *testing.T) {
 	s = open(t, t.TempDir())
 	img = pull(t, s, p.host+"/a:v1")
 	durable(t, s)
-	damage(t, s, img, 1)
+	damageLayer(t, s, img, 1)
 	repairing.Store(true)
 	repairs(t, s, 1, true, "")
 	if got := content(t, s, img, "a"); got != "hello" || looked == 0 {
@@ -96,7 +96,7 @@ func TestRepairUnderAContainer(t *testing.T) {
 	s := open(t, root)
 	img := pull(t, s, host+"/a:v1")
 	durable(t, s)
-	damage(t, s, img, 1)
+	damageLayer(t, s, img, 1)
 	at := t.TempDir()
 	lower := "lowerdir=" + strings.Join(s.LayerDirs(img), ":")
 	if err := unix.Mount("overlay", at, "overlay", unix.MS_RDONLY, lower); err != nil {
@@ -154,7 +154,7 @@ func TestRepairKeepsWhatItCannotFetch(t *testing.T) {
 	imgs = append(imgs, imported...)
 	durable(t, s)
 	for _, img := range imgs {
-		damage(t, s, img, 0)
+		damageLayer(t, s, img, 0)
 	}
 	repairs(t, s, 2, false, "; not repaired: it stays as it is")
 	for _, img := range imgs {
@@ -196,7 +196,7 @@ func TestRepairSettlesOverSoundLayers(t *testing.T) {
 		t.Fatal("the layer was not settled")
 	}
 	for n := range img.Layers {
-		damage(t, s, img, n)
+		damageLayer(t, s, img, n)
 	}
 	if got := (&checker{s.catalog}).lowestFirst(); !slices.Equal(got, img.Layers) {
 		t.Errorf("checked in the order %v, wanted %v", got, img.Layers)
@@ -221,7 +221,7 @@ func TestRepairAsksTheVerifier(t *testing.T) {
 	s := open(t, t.TempDir())
 	img := pull(t, s, host+"/a:v1")
 	durable(t, s)
-	damage(t, s, img, 0)
+	damageLayer(t, s, img, 0)
 	cfg := s.pipeline.cfg
 	cfg.Verifier = refuser{}
 	if err := s.Reconfigure(cfg); err != nil {

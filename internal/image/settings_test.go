@@ -12,8 +12,7 @@ import (
 
 // bare is a pipeline without a store.
 func bare(change func(*Config)) *pipeline {
-	inv := newInventory(nil, func(id string) string { return id })
-	p, cfg := &pipeline{catalog: &catalog{inv: inv}}, standard("")
+	p, cfg := &pipeline{catalog: newCatalog(newDisk("", nil), "", nil, nil)}, standard("")
 	change(&cfg)
 	p.current.settings.Store(newSettings(cfg, nil))
 	return p

@@ -10,6 +10,7 @@ import (
 
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"berth/internal/image/progress"
 	"berth/test/patience"
 )
 
@@ -35,8 +36,8 @@ func TestConfigIsFetchedOnce(t *testing.T) {
 		at := make(chan struct{})
 		var once sync.Once
 		wg.Go(func() {
-			_, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/same:v1", Progress: func(e Progress) {
-				if e.Phase != PhaseResolving {
+			_, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/same:v1", Progress: func(e progress.Event) {
+				if e.Phase != progress.Resolving {
 					once.Do(func() { close(at) })
 				}
 			}})
@@ -117,7 +118,7 @@ func waiting(s *Store, blob string) (n int) {
 func TestCloseWaitsForWhoIsLeft(t *testing.T) {
 	s := open(t, t.TempDir())
 	noticed, last := make(chan struct{}), make(chan struct{})
-	_, _, leave := s.pipeline.layers.join("layer", nil, func(ctx context.Context, _ *listeners) (*rawLayer, error) {
+	_, _, leave := s.pipeline.layers.join("layer", nil, func(ctx context.Context, _ *progress.Listeners) (*rawLayer, error) {
 		<-ctx.Done()
 		close(noticed)
 		<-last

@@ -3,6 +3,8 @@ package image
 import (
 	"context"
 	"sync"
+
+	"berth/internal/image/progress"
 )
 
 // singleflight runs one piece of work for all who want it at the same time. The work has a context of its own, which ends when
@@ -20,11 +22,11 @@ type flight[T any] struct {
 	refs   int
 	value  T
 	err    error
-	listen listeners
+	listen progress.Listeners
 }
 
 // join starts the work called key, or joins it. owner says which. The caller leaves when it needs the value no more.
-func (f *singleflight[T]) join(key string, p *reporter, work func(context.Context, *listeners) (T, error), drop func(T)) (fl *flight[T], owner bool, leave func()) {
+func (f *singleflight[T]) join(key string, p *progress.Reporter, work func(context.Context, *progress.Listeners) (T, error), drop func(T)) (fl *flight[T], owner bool, leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.byID == nil {
@@ -41,7 +43,7 @@ func (f *singleflight[T]) join(key string, p *reporter, work func(context.Contex
 		})
 	}
 	fl.refs++
-	quiet := fl.listen.add(p)
+	quiet := fl.listen.Add(p)
 	var once sync.Once
 	return fl, owner, func() {
 		once.Do(func() {

@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/image/progress"
 	"berth/internal/image/unpack"
 	"berth/test/patience"
 )
@@ -253,8 +254,8 @@ func TestSettlingAfterAnotherFails(t *testing.T) {
 	s.pipeline.unpackers.spare.lingering = time.Hour
 	last := manifestOf(t, img).Layers[2].Digest
 	killed := false
-	pulled, err := s.Pull(t.Context(), PullRequest{Reference: f.host + "/app:v1", Progress: func(p Progress) {
-		if all := crew.processes(); p.Layer == last && p.Phase == PhaseSettling && !killed {
+	pulled, err := s.Pull(t.Context(), PullRequest{Reference: f.host + "/app:v1", Progress: func(p progress.Event) {
+		if all := crew.processes(); p.Layer == last && p.Phase == progress.Settling && !killed {
 			killed = true
 			_ = all[len(all)-1].Kill()
 		}

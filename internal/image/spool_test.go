@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/zstd"
 
+	"berth/internal/image/progress"
 	"berth/test/patience"
 )
 
@@ -77,11 +78,9 @@ func (s *Store) receives() (n int64) {
 	s.pipeline.layers.mu.Lock()
 	defer s.pipeline.layers.mu.Unlock()
 	for _, fl := range s.pipeline.layers.byID {
-		fl.listen.mu.Lock()
-		if fl.listen.last.Phase == PhaseDownloading {
-			n += fl.listen.last.Done
+		if last := fl.listen.Last(); last.Phase == progress.Downloading {
+			n += last.Done
 		}
-		fl.listen.mu.Unlock()
 	}
 	return n
 }

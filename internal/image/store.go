@@ -5,14 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
 	"berth/internal/image/inflate"
@@ -82,56 +79,6 @@ type Verifier interface {
 // Question is what a verifier is asked about.
 type Question = verifier.Question
 
-// Image is one image of the store. It is a value: nothing changes it after it was handed out.
-type Image struct {
-	// ID is "sha256:<config digest>", the one value for Image.id, image_id, and what PullImage answers.
-	ID       string
-	RepoTags []string
-	// RepoDigests are <repository>@<digest> for each repository that the image was pulled from, the last pulled at the
-	// end; of each repository those of the last few pulls.
-	RepoDigests []string
-	// Size is what was to be transferred: config and compressed layers.
-	Size   uint64
-	Config ocispec.Image
-	// Layers are layer ids, the lowest first.
-	Layers   []string
-	Pinned   bool
-	PulledAt time.Time
-	Platform string
-	// Manifest is the digest of the manifest for the platform, "" for what had none.
-	Manifest string
-	// Durable says that the image would survive a power cut.
-	Durable bool
-
-	record   string // path of its record
-	refs     []layerRef
-	resolved []ocispec.Descriptor // see imageRecord
-}
-
-// RepoDigest is the image's digest in the repository of the first of the names that has one, as the image_ref of a
-// container tells it. Names are references as users write them; what is none, such as an id, is passed over. Where no name
-// helps it is the first digest that the image has, and its id where it has none, as an imported one.
-func (i Image) RepoDigest(names ...string) string {
-	for _, name := range names {
-		ref, err := ParseReference(name)
-		if err != nil {
-			continue
-		}
-		if slices.Contains(i.RepoDigests, ref.String()) {
-			return ref.String()
-		}
-		for _, d := range slices.Backward(i.RepoDigests) {
-			if strings.HasPrefix(d, ref.Repository()+"@") {
-				return d
-			}
-		}
-	}
-	if len(i.RepoDigests) > 0 {
-		return i.RepoDigests[0]
-	}
-	return i.ID
-}
-
 // Store is an image store on disk. All methods may be called at once from anywhere. Its parts own their locks: the
 // catalog that of records and layers, the pipeline those of what is on its way.
 type Store struct {
@@ -158,18 +105,16 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, failed("open image store", err)
 	}
-	d := &disk{root: cfg.Root, log: cfg.Logger, session: strconv.FormatInt(time.Now().UnixNano(), 36)}
-	c := newCatalog(cfg, d)
+	d := newDisk(cfg.Root, cfg.Logger)
+	c := newCatalog(d, cfg.BootID, cfg.Pinned, cfg.Dirty)
 	sweeper := &sweeper{c, cfg.InUse}
 	s := &Store{
 		disk: d, catalog: c, sweeper: sweeper, pipeline: newPipeline(cfg, d, c, sweeper, platform),
 		syncer: &syncer{catalog: c, ask: make(chan struct{}, 1)},
 	}
 	c.changed = s.syncer.wake
-	for _, dir := range []string{s.disk.path(recordsDir), s.disk.path(layersDir), s.disk.path(ingestDir)} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, failed("open image store", err)
-		}
+	if err := d.makeDirs(); err != nil {
+		return nil, failed("open image store", err)
 	}
 	if s.pipeline.unpackers, err = newUnpackers(cfg.Unpackers, s.disk.path(ingestDir)); err != nil {
 		return nil, failed("open image store", err)
@@ -183,7 +128,7 @@ func Open(cfg Config) (*Store, error) {
 		s.pipeline.unpackers.close()
 		return nil, failed("open image store", errors.Join(err, s.unsync()))
 	}
-	for _, l := range c.inv.present {
+	for l := range c.snapshot().eachLayer() {
 		s.pipeline.proofs.note(l.Blob, l.ProvenBy...)
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -263,8 +208,7 @@ func (s *Store) List() []Image {
 // Usage says what the layers take of the disk, and when that was so. Nothing is walked: each layer was counted when it
 // was unpacked.
 func (s *Store) Usage() (bytes, inodes uint64, at time.Time) {
-	i := s.catalog.snapshot()
-	return i.bytes, i.inodes, i.at
+	return s.catalog.snapshot().usage()
 }
 
 // LayerDirs returns the directories of an image's layers for an overlay mount, the topmost first. An image without layers
@@ -290,20 +234,6 @@ func (s *Store) LayerDirs(img Image) []string {
 // than once. The beginning of an id is none: whoever creates a container of an image must know which. It waits for no
 // change of the store.
 func (s *Store) Use(refOrID string) (Image, func(), error) {
-	op := "use image " + refOrID
-	for {
-		now := s.catalog.snapshot()
-		img, ok := now.findWhole(refOrID)
-		if !ok {
-			return Image{}, nil, failed(op, fail.New(errdefs.ErrNotFound, "no such image: pull it first"))
-		}
-		release, all := s.catalog.leases.hold(img.Layers...)
-		if all {
-			return img, release, nil
-		}
-		release()
-		if s.catalog.snapshot() == now { // else it was removed meanwhile
-			return Image{}, nil, failed(op, fail.New(errdefs.ErrNotFound, "layers of it are gone: pull it again"))
-		}
-	}
+	img, release, err := use(s.catalog, refOrID)
+	return img, release, failed("use image "+refOrID, err)
 }

@@ -8,6 +8,9 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/image/progress"
+	"berth/internal/image/reference"
 )
 
 // choice names a manifest or index together with the platform for which an image was chosen from it. What is chosen
@@ -17,8 +20,8 @@ func (c *chooser) choice(d digest.Digest) string { return c.platform.name + "@" 
 // unchanged finds the image to which desc led before, from the same repository and for the same platform, when the
 // store has all its layers. They are held until done is called. Most pulls of a tag find that nothing has changed, and
 // neither manifest nor index need be read for that; some registries count how often they are.
-func (c *chooser) unchanged(ref Reference, desc ocispec.Descriptor) *chosen {
-	name, choice := ref.at(desc.Digest), c.choice(desc.Digest)
+func (c *chooser) unchanged(ref reference.Reference, desc ocispec.Descriptor) *chosen {
+	name, choice := ref.At(desc.Digest), c.choice(desc.Digest)
 	rec, release := c.store.catalog.holdImage(name, func(rec *imageRecord) bool {
 		led := rec.Manifest == desc.Digest.String() || slices.Contains(rec.Choices, choice)
 		fits := !c.explicit || c.platform.Match(platformOf(rec.parsedImage))
@@ -34,7 +37,7 @@ func (c *chooser) unchanged(ref Reference, desc ocispec.Descriptor) *chosen {
 // source's origin before, by these blobs or by others that unpack to the same. It is held until done is called. An
 // archive is taken by its own blobs.
 func provenImage(s *pipeline, found *chosen, src source) *chosen {
-	id := digest.FromBytes(found.rawConfig)
+	id := digest.FromBytes(found.doc.RawConfig)
 	from := originOf(s, src, id)
 	if from.name == "" {
 		return nil
@@ -53,7 +56,7 @@ func provenImage(s *pipeline, found *chosen, src source) *chosen {
 
 // renew records that an image that the store has was pulled again, under the names of this pull. same is false when the
 // image is not what it was when it was found.
-func renew(ctx context.Context, s *pipeline, found *chosen, n names, p *reporter) (img Image, same bool, err error) {
+func renew(ctx context.Context, s *pipeline, found *chosen, n names, p *progress.Reporter) (img Image, same bool, err error) {
 	defer found.done()
 	unlock, err := s.records.lock(ctx, found.have.ID)
 	if err != nil {
@@ -67,9 +70,9 @@ func renew(ctx context.Context, s *pipeline, found *chosen, n names, p *reporter
 	rec := *found.have
 	rec.Tags, rec.Digests, rec.Choices, rec.Resolved = n.tags, n.digests, n.choicesBeside(rec.Manifest), n.resolved
 	rec.PulledAt, rec.Boot, rec.Durable = time.Now().UTC(), s.cfg.BootID, false // commit knows whether it is durable
-	for _, phase := range []string{PhaseExists, PhaseDone} {
+	for _, phase := range []string{progress.Exists, progress.Done} {
 		for _, l := range rec.Layers {
-			p.report(Progress{Layer: l.Blob, Done: l.Size, Total: l.Size, Phase: phase})
+			p.Report(progress.Event{Layer: l.Blob, Done: l.Size, Total: l.Size, Phase: phase})
 		}
 	}
 	img, err = commit(s.catalog, &rec)
@@ -87,19 +90,4 @@ func sameImage(now, then *imageRecord) bool {
 // choicesBeside are the choices that the digest of a manifest does not tell already.
 func (n names) choicesBeside(manifest string) []string {
 	return slices.DeleteFunc(slices.Clone(n.choices), func(c string) bool { return strings.HasSuffix(c, "@"+manifest) })
-}
-
-// maxChoices is how many of its choices a record keeps: those that were last added.
-const maxChoices = 8
-
-// choicesOf adds to those of a record. What is there stays in its place, so that a pull that changes nothing writes
-// nothing.
-func choicesOf(old, added []string) []string {
-	all := slices.Clone(old)
-	for _, choice := range added {
-		if !slices.Contains(all, choice) {
-			all = append(all, choice)
-		}
-	}
-	return all[max(0, len(all)-maxChoices):]
 }

@@ -2,7 +2,6 @@ package image
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,6 +12,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"berth/internal/image/progress"
 )
 
 // asked keeps the method and the last two parts of the path of each request.
@@ -76,7 +77,7 @@ func TestUnchangedTagCostsOneHead(t *testing.T) {
 		}
 		for range 3 {
 			var phases []string
-			note := func(p Progress) { phases = append(phases, p.Phase) }
+			note := func(p progress.Event) { phases = append(phases, p.Phase) }
 			again, err := s.Pull(t.Context(), PullRequest{Reference: ref, Progress: note})
 			same := again.ID == first.ID && slices.Equal(again.RepoTags, first.RepoTags)
 			if err != nil || !same || !slices.Equal(again.RepoDigests, first.RepoDigests) {
@@ -85,7 +86,7 @@ func TestUnchangedTagCostsOneHead(t *testing.T) {
 			if got := a.take(); got != "HEAD manifests" {
 				t.Errorf("%s: a pull that found nothing new asked %s", name, got)
 			}
-			if phases[len(phases)-1] != PhaseDone || !slices.Contains(phases, PhaseExists) {
+			if phases[len(phases)-1] != progress.Done || !slices.Contains(phases, progress.Exists) {
 				t.Errorf("%s: it was said to be %v", name, phases)
 			}
 		}
@@ -174,24 +175,30 @@ func TestUnchangedButIncomplete(t *testing.T) {
 	if was := a.take(); !strings.Contains(was, "GET manifests") {
 		t.Errorf("from a repository that has not served it, it asked %s", was)
 	}
-	s.catalog.mu.Lock()
-	lost := s.catalog.inv.present[got.Layers[1]]
-	s.catalog.leases.expel(got.Layers[1], s.catalog.leases.begin())
-	s.catalog.inv.dropLayer(got.Layers[1])
-	s.catalog.mu.Unlock()
+	loseLayer(t, s, got)
 	pull(t, s, at+"/one:v1")
 	if was := a.take(); !strings.Contains(was, "GET blobs") {
-		t.Errorf("without a layer, it asked %s, and lost %v", was, lost.ID)
+		t.Errorf("without a layer, it asked %s", was)
 	}
 }
 
-func TestChoicesAreFew(t *testing.T) {
-	var all []string
-	for i := range 3 * maxChoices {
-		all = choicesOf(all, []string{fmt.Sprint(i)})
-		all = choicesOf(all, []string{fmt.Sprint(i)})
+// loseLayer has an image of two layers lose the upper one.
+func loseLayer(t *testing.T, s *Store, img Image) {
+	t.Helper()
+	rec := *s.catalog.record(img.ID)
+	var err error
+	if rec.Config, err = img.RawConfig(); err != nil {
+		t.Fatal(err)
 	}
-	if len(all) != maxChoices || all[maxChoices-1] != fmt.Sprint(3*maxChoices-1) {
-		t.Errorf("kept %v", all)
+	release, _ := s.catalog.leases.hold(img.Layers[0])
+	defer release()
+	if err := s.Remove(t.Context(), img.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := commit(s.catalog, &rec); err != nil {
+		t.Fatal(err)
+	}
+	if layersOnDisk(t, s) != 1 {
+		t.Fatalf("%d layers are left", layersOnDisk(t, s))
 	}
 }

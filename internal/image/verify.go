@@ -10,6 +10,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/fail"
+	"berth/internal/image/reference"
 )
 
 // verify asks whether an image may be used, before anything of it is fetched or shared.
@@ -29,7 +30,7 @@ func Confirm(ctx context.Context, s *Store, img Image, namespace string, names .
 	if verifier == nil || len(img.RepoDigests) == 0 {
 		return nil
 	}
-	q := img.question(names)
+	q := question(img, names)
 	q.Namespace = namespace
 	return refusal(ctx, q, verifier.Confirm(ctx, q))
 }
@@ -43,12 +44,12 @@ func refusal(ctx context.Context, q Question, err error) error {
 
 // question is what a verifier is asked about an image that has a digest in a repository: the name is the tag that the
 // user has written, where the image has it, or else its digest in the repository.
-func (i Image) question(names []string) Question {
+func question(i Image, names []string) Question {
 	whole := i.RepoDigest(names...)
 	repository, text, _ := strings.Cut(whole, "@")
 	q := Question{Name: whole, Descriptor: ocispec.Descriptor{Digest: digest.Digest(text)}}
 	for _, name := range names {
-		ref, err := ParseReference(name)
+		ref, err := reference.Parse(name)
 		if err == nil && ref.Repository() == repository && slices.Contains(i.RepoTags, ref.String()) {
 			q.Name = ref.String()
 			break
@@ -65,17 +66,4 @@ func (i Image) question(names []string) Question {
 // plainly is what is kept of a descriptor: the fields that a registry's answer has.
 func plainly(desc ocispec.Descriptor) []ocispec.Descriptor {
 	return []ocispec.Descriptor{{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}}
-}
-
-// resolvedOf adds to the descriptors of a record, and keeps those of the digests that the image has. What is there
-// stays in its place, so that a pull that changes nothing writes nothing.
-func resolvedOf(old, added []ocispec.Descriptor, digests []string) (kept []ocispec.Descriptor) {
-	for _, desc := range slices.Concat(old, added) {
-		named := func(name string) bool { return strings.HasSuffix(name, "@"+desc.Digest.String()) }
-		same := func(other ocispec.Descriptor) bool { return other.Digest == desc.Digest }
-		if slices.ContainsFunc(digests, named) && !slices.ContainsFunc(kept, same) {
-			kept = append(kept, desc)
-		}
-	}
-	return kept
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -144,6 +145,44 @@ func TestImportsGoDown(t *testing.T) {
 	for arrow := range exceptions {
 		if !used[arrow] {
 			t.Errorf("the exception %s is not needed any more", arrow)
+		}
+	}
+}
+
+// roomsOfImage are the packages below internal/image that tests build without the others, with what each imports of
+// internal/image and below.
+var roomsOfImage = map[string][]string{
+	"archive":   {"damage", "document", "layer", "progress", "reference"},
+	"catalog":   {"damage", "document", "layer", "reference"},
+	"damage":    {"layer"},
+	"document":  {},
+	"progress":  {},
+	"reference": {},
+}
+
+// TestRoomsOfImage wants the rooms of the image store to know each other no more than they need.
+func TestRoomsOfImage(t *testing.T) {
+	const store = "berth/internal/image"
+	found := map[string]bool{}
+	for _, s := range sources(t) {
+		room, ok := strings.CutPrefix("berth/"+s.pkg(), store+"/")
+		if _, listed := roomsOfImage[room]; !ok || !listed || s.isTest() {
+			continue
+		}
+		for _, spec := range s.file.Imports {
+			path := strings.Trim(spec.Path.Value, `"`)
+			to := strings.TrimPrefix(path, store+"/")
+			if path == store || to != path && !slices.Contains(roomsOfImage[room], to) {
+				t.Errorf("%s imports %s: let the store pass what the room needs", s.path, path)
+			}
+			found[room+" "+to] = true
+		}
+	}
+	for room, allowed := range roomsOfImage {
+		for _, to := range allowed {
+			if !found[room+" "+to] {
+				t.Errorf("%s does not import %s any more", room, to)
+			}
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package image
+package document
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package image
+package progress
 
 import (
 	"slices"
@@ -13,9 +13,9 @@ import (
 // TestSuspendedListener reports the progress of a layer to two callers, of which one does not return from its first
 // event, as that of a command that was suspended: neither the fetch nor the other caller waits for it.
 func TestSuspendedListener(t *testing.T) {
-	var l listeners
-	stands, goOn, heard := make(chan struct{}), make(chan struct{}), make(chan Progress, 10)
-	suspended := newReporter(func(Progress) {
+	var l Listeners
+	stands, goOn, heard := make(chan struct{}), make(chan struct{}), make(chan Event, 10)
+	suspended := NewReporter(func(Event) {
 		select {
 		case <-stands:
 		default:
@@ -23,15 +23,15 @@ func TestSuspendedListener(t *testing.T) {
 		}
 		<-goOn
 	})
-	other := newReporter(func(p Progress) { heard <- p })
-	defer l.add(suspended)()
-	l.report(Progress{Layer: "sha256:a", Phase: PhaseWaiting})
+	other := NewReporter(func(p Event) { heard <- p })
+	defer l.Add(suspended)()
+	l.Report(Event{Layer: "sha256:a", Phase: Waiting})
 	<-stands
-	defer l.add(other)()
+	defer l.Add(other)()
 	fetched := make(chan struct{})
 	go func() {
-		l.report(Progress{Layer: "sha256:a", Phase: PhaseDownloading})
-		l.report(Progress{Layer: "sha256:a", Phase: PhaseDone})
+		l.Report(Event{Layer: "sha256:a", Phase: Downloading})
+		l.Report(Event{Layer: "sha256:a", Phase: Done})
 		close(fetched)
 	}()
 	select {
@@ -39,7 +39,7 @@ func TestSuspendedListener(t *testing.T) {
 	case <-time.After(patience.For(10 * time.Second)):
 		t.Error("the fetch of a layer waits for a caller that stands still")
 	}
-	for _, want := range []string{PhaseWaiting, PhaseDownloading, PhaseDone} {
+	for _, want := range []string{Waiting, Downloading, Done} {
 		select {
 		case p := <-heard:
 			if p.Phase != want {
@@ -50,15 +50,15 @@ func TestSuspendedListener(t *testing.T) {
 		}
 	}
 	close(goOn)
-	suspended.close()
-	other.close()
+	suspended.Close()
+	other.Close()
 }
 
 // TestReporterKeepsTheLatest wants every phase in order, of each phase the last event, and nothing after close.
 func TestReporterKeepsTheLatest(t *testing.T) {
-	var got []Progress
+	var got []Event
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	r := newReporter(func(p Progress) {
+	r := NewReporter(func(p Event) {
 		if len(got) == 0 {
 			close(begun)
 			<-goOn
@@ -66,24 +66,24 @@ func TestReporterKeepsTheLatest(t *testing.T) {
 		got = append(got, p)
 	})
 	a, b := digest.Digest("sha256:a"), digest.Digest("sha256:b")
-	r.report(Progress{Phase: PhaseResolving})
+	r.Report(Event{Phase: Resolving})
 	<-begun
 	for n := range int64(10_000) {
-		r.report(Progress{Layer: a, Done: n, Phase: PhaseDownloading})
+		r.Report(Event{Layer: a, Done: n, Phase: Downloading})
 	}
-	r.report(Progress{Layer: b, Phase: PhaseExists})
-	r.report(Progress{Layer: a, Phase: PhaseDone})
+	r.Report(Event{Layer: b, Phase: Exists})
+	r.Report(Event{Layer: a, Phase: Done})
 	close(goOn)
-	r.close()
-	r.report(Progress{Layer: b, Phase: PhaseSettling})
-	want := []Progress{
-		{Phase: PhaseResolving}, {Layer: a, Done: 9999, Phase: PhaseDownloading}, {Layer: b, Phase: PhaseExists},
-		{Layer: a, Phase: PhaseDone},
+	r.Close()
+	r.Report(Event{Layer: b, Phase: Settling})
+	want := []Event{
+		{Phase: Resolving}, {Layer: a, Done: 9999, Phase: Downloading}, {Layer: b, Phase: Exists},
+		{Layer: a, Phase: Done},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	silent := newReporter(nil)
-	silent.report(Progress{})
-	silent.close()
+	silent := NewReporter(nil)
+	silent.Report(Event{})
+	silent.Close()
 }

@@ -1,6 +1,8 @@
-package image
+// Package reference reads the names of images, as users, configurations and archives write them.
+package reference
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -14,8 +16,8 @@ import (
 // by its digest, as in the kubelet.
 type Reference struct{ named reference.Named }
 
-// ParseReference completes and checks what a user wrote: `busybox` is docker.io/library/busybox:latest.
-func ParseReference(s string) (Reference, error) {
+// Parse completes and checks what a user wrote: `busybox` is docker.io/library/busybox:latest.
+func Parse(s string) (Reference, error) {
 	named, err := reference.ParseDockerRef(s)
 	if err != nil {
 		return Reference{}, fail.New(errdefs.ErrInvalidArgument, "image reference %q: %w", s, err)
@@ -36,6 +38,9 @@ func (r Reference) Repository() string { return r.named.Name() }
 // Host is the registry the name belongs to.
 func (r Reference) Host() string { return reference.Domain(r.named) }
 
+// Named is the reference as the library of the distribution project has it.
+func (r Reference) Named() reference.Named { return r.named }
+
 // Digest is the digest in the reference, "" when it goes by a tag.
 func (r Reference) Digest() digest.Digest {
 	if d, ok := r.named.(reference.Digested); ok {
@@ -44,14 +49,27 @@ func (r Reference) Digest() digest.Digest {
 	return ""
 }
 
-// at is the reference to one digest of the same repository.
-func (r Reference) at(d digest.Digest) string { return r.Repository() + "@" + d.String() }
+// At is the reference to one digest of the same repository.
+func (r Reference) At(d digest.Digest) string { return r.Repository() + "@" + d.String() }
 
-// leastDigits is how many digits of an image's id name it. A few would let anybody who may name an image try them all.
-const leastDigits = 12
+// RepositoryOf is a whole reference without its tag and digest.
+func RepositoryOf(whole string) string {
+	name, _, _ := strings.Cut(whole, "@")
+	if colon := strings.LastIndexByte(name, ':'); colon > strings.LastIndexByte(name, '/') {
+		return name[:colon]
+	}
+	return name
+}
 
-// isShortID says whether s could be the beginning of an image's id, as people type it: bare, since a request that says
-// sha256: means the whole id.
-func isShortID(s string) bool {
-	return len(s) >= leastDigits && len(s) < 64 && strings.Trim(s, "0123456789abcdef") == ""
+// Append is what is in old or in added, with what was added last at the end.
+func Append(old, added []string) []string {
+	kept := slices.DeleteFunc(slices.Clone(old), func(s string) bool { return slices.Contains(added, s) })
+	return append(kept, added...)
+}
+
+// Union are the names of both lists, sorted, each once.
+func Union(a, b []string) []string {
+	out := slices.Concat(a, b)
+	slices.Sort(out)
+	return slices.Compact(out)
 }

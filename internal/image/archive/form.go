@@ -1,4 +1,4 @@
-package image
+package archive
 
 import (
 	"strings"
@@ -6,22 +6,22 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/specs-go"
+	specs "github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
 )
 
-// archiveForm knows what an archive consists of, and how its files are called.
-type archiveForm interface {
+// form knows what an archive consists of, and how its files are called.
+type form interface {
 	layerName(digest.Digest) string
 	// image returns the files that make an image of layers, which are in the archive.
-	image(x *export, layers []ocispec.Descriptor) ([]memberFile, error)
+	image(x *Image, layers []ocispec.Descriptor) ([]memberFile, error)
 	// end returns the files that list the images.
 	end() ([]memberFile, error)
 }
 
-func newArchiveForm(format string, compress bool) (archiveForm, error) {
+func newForm(format string, compress bool) (form, error) {
 	switch format {
 	case FormatOCI, "":
 		return &layoutForm{saved: savedForm{config: blobName, layer: blobName}}, nil
@@ -49,13 +49,13 @@ type savedForm struct {
 
 func (s *savedForm) layerName(d digest.Digest) string { return s.layer(d) }
 
-func (s *savedForm) image(x *export, layers []ocispec.Descriptor) ([]memberFile, error) {
-	e := saveEntry{Config: s.config(digest.Digest(x.img.ID)), RepoTags: x.tags, Layers: []string{}}
+func (s *savedForm) image(x *Image, layers []ocispec.Descriptor) ([]memberFile, error) {
+	e := saveEntry{Config: s.config(x.ID), RepoTags: x.Tags, Layers: []string{}}
 	for _, l := range layers {
 		e.Layers = append(e.Layers, s.layer(l.Digest))
 	}
 	s.entries = append(s.entries, e)
-	return []memberFile{{e.Config, x.config}}, nil
+	return []memberFile{{e.Config, x.Config}}, nil
 }
 
 func (s *savedForm) end() ([]memberFile, error) {
@@ -71,7 +71,7 @@ type layoutForm struct {
 
 func (l *layoutForm) layerName(d digest.Digest) string { return blobName(d) }
 
-func (l *layoutForm) image(x *export, layers []ocispec.Descriptor) ([]memberFile, error) {
+func (l *layoutForm) image(x *Image, layers []ocispec.Descriptor) ([]memberFile, error) {
 	files, err := l.saved.image(x, layers)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (l *layoutForm) image(x *export, layers []ocispec.Descriptor) ([]memberFile
 	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Layers: layers,
 		Config: ocispec.Descriptor{
-			MediaType: ocispec.MediaTypeImageConfig, Digest: digest.Digest(x.img.ID), Size: int64(len(x.config)),
+			MediaType: ocispec.MediaTypeImageConfig, Digest: x.ID, Size: int64(len(x.Config)),
 		},
 	}
 	if m.Layers == nil {
@@ -90,10 +90,10 @@ func (l *layoutForm) image(x *export, layers []ocispec.Descriptor) ([]memberFile
 		return nil, err
 	}
 	desc := ocispec.Descriptor{MediaType: m.MediaType, Digest: digest.FromBytes(raw), Size: int64(len(raw))}
-	if platform := platformOf(x.img.Config); platform.OS != "" && platform.Architecture != "" {
-		desc.Platform = &platform
+	if x.Platform.OS != "" && x.Platform.Architecture != "" {
+		desc.Platform = &x.Platform
 	}
-	l.list(desc, x.tags)
+	l.list(desc, x.Tags)
 	return append(files, memberFile{blobName(desc.Digest), raw}), nil
 }
 
@@ -124,7 +124,9 @@ func (l *layoutForm) end() ([]memberFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	index, err := marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: l.index})
+	index, err := marshal(ocispec.Index{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: l.index,
+	})
 	if err != nil {
 		return nil, err
 	}

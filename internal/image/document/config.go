@@ -1,14 +1,10 @@
-package image
+package document
 
 import (
 	"encoding/json"
-	"fmt"
 
-	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"berth/internal/fail"
 	"berth/internal/limit"
 )
 
@@ -32,16 +28,17 @@ type usedConfig struct {
 	RootFS ocispec.RootFS `json:"rootfs"`
 }
 
-// parseConfig reads of an image config what is used, and refuses one that could be understood differently.
-func parseConfig(raw []byte) (ocispec.Image, error) {
-	img, err := decodeConfig(raw)
+// ParseConfig reads of an image config what is used, and refuses one that could be understood differently.
+func ParseConfig(raw []byte) (ocispec.Image, error) {
+	img, err := DecodeConfig(raw)
 	if err != nil {
 		return img, err
 	}
 	return img, unambiguous(raw)
 }
 
-func decodeConfig(raw []byte) (ocispec.Image, error) {
+// DecodeConfig reads of an image config what is used, of one that was judged before.
+func DecodeConfig(raw []byte) (ocispec.Image, error) {
 	var used usedConfig
 	if err := json.Unmarshal(raw, &used); err != nil {
 		return ocispec.Image{}, err
@@ -61,8 +58,8 @@ func decodeConfig(raw []byte) (ocispec.Image, error) {
 	return img, nil
 }
 
-// checkConfig refuses what no container could be started with.
-func checkConfig(img ocispec.Image) error {
+// CheckConfig refuses what no container could be started with.
+func CheckConfig(img ocispec.Image) error {
 	if err := limit.DeclaredVolumes.Check(int64(len(img.Config.Volumes))); err != nil {
 		return err
 	}
@@ -76,47 +73,4 @@ func checkConfig(img ocispec.Image) error {
 		}
 	}
 	return limit.Arguments.Check(size)
-}
-
-// readRecord reads the record of an image from the disk. It has the config, which is too large to be kept in memory for
-// all images.
-func readRecord(path, id string) (*imageRecord, error) {
-	rec := &imageRecord{}
-	if _, err := imageKind.Read(path, rec); err != nil {
-		return nil, err
-	}
-	if rec.ID != id || digest.FromBytes(rec.Config).String() != rec.ID {
-		return nil, fail.New(errdefs.ErrDataLoss, "record is not that of %s", id)
-	}
-	return rec, nil
-}
-
-// whole is a record with its config, which is read when it is one in memory.
-func whole(d *disk, rec *imageRecord) (*imageRecord, error) {
-	if rec.Config != nil {
-		return rec, nil
-	}
-	stored, err := readRecord(d.recordPath(rec.ID), rec.ID)
-	if err != nil {
-		return nil, fmt.Errorf("read the config of image %s: %w", rec.ID, err)
-	}
-	full := *rec
-	full.Config = stored.Config
-	return &full, nil
-}
-
-// slim is a record without its config.
-func (rec *imageRecord) slim() *imageRecord {
-	small := *rec
-	small.Config = nil
-	return &small
-}
-
-// RawConfig reads the config of an image as it was fetched: its digest is the id.
-func (img Image) RawConfig() ([]byte, error) {
-	rec, err := readRecord(img.record, img.ID)
-	if err != nil {
-		return nil, failed("read the config of image "+img.ID, err)
-	}
-	return rec.Config, nil
 }
