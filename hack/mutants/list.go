@@ -114,7 +114,8 @@ func parseMutant(line string) (m mutant, err error) {
 	if !ok || len(fields) != 4 || last < 0 {
 		return m, fmt.Errorf("%q is no mutant", line)
 	}
-	m = mutant{home: fields[0], function: fields[1], kind: fields[2], text: rest[:last], became: outcome(rest[last+len(" => "):])}
+	m = mutant{home: fields[0], function: fields[1], kind: fields[2], text: rest[:last]}
+	m.became = outcome(rest[last+len(" => "):])
 	m.ordinal, err = strconv.Atoi(fields[3])
 	return m, err
 }

@@ -17,8 +17,9 @@ import (
 )
 
 // left are tests that do not belong to the unit tests: those that compare with other tools, or that are about cost.
-const left = "^(TestCompare.*|TestAttacks|TestGrowth|TestHostileDocuments|TestManifestOfManyReplaced|TestManyReplaced|" +
-	"TestRandomLayers|TestTarComesBack|TestLargeLayerNeedsNoMemory|TestImportRefuses|TestConfigBounds|TestMemory.*)$"
+const left = "^(TestCompare.*|TestAttacks|TestGrowth|TestHostileDocuments|TestManifestOfManyReplaced|" +
+	"TestManyReplaced|TestRandomLayers|TestTarComesBack|TestLargeLayerNeedsNoMemory|TestImportRefuses|" +
+	"TestConfigBounds|TestMemory.*)$"
 
 // runner runs the unit tests against mutants.
 type runner struct {

@@ -41,8 +41,8 @@ func (s shelf) serve(t *testing.T, tagged ocispec.Descriptor) (host string) {
 	return strings.TrimPrefix(srv.URL, "http://")
 }
 
-// TestOtherAlgorithms has an image in which every digest is of another algorithm than the usual one. It must be found again
-// after a restart, and share nothing by mistake with the same image of usual digests.
+// TestOtherAlgorithms has an image in which every digest is of another algorithm than the usual one. It must be found
+// again after a restart, and share nothing by mistake with the same image of usual digests.
 func TestOtherAlgorithms(t *testing.T) {
 	for _, algorithm := range []digest.Algorithm{digest.SHA512, digest.SHA384, digest.SHA256} {
 		t.Run(algorithm.String(), func(t *testing.T) {

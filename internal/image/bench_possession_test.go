@@ -51,7 +51,7 @@ func BenchmarkPossession(b *testing.B) {
 			seconds[c.name] = append(seconds[c.name], (processor() - before).Seconds())
 			bytes[c.name], _, _ = s.Usage()
 			_ = s.Close()
-			_ = os.RemoveAll(s.disk.root)
+			_ = os.RemoveAll(s.disk.Root)
 		}
 	}
 	for name, all := range seconds {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth/internal/image/catalog"
 	"berth/internal/image/layer"
 )
 
@@ -26,7 +27,7 @@ func TestCheckKnowsTheTar(t *testing.T) {
 			s := open(t, t.TempDir())
 			img := pull(t, s, host+"/tar:v1")
 			sound(t, s)
-			if err := do(s.disk.path(layersDir, img.Layers[0])); err != nil {
+			if err := do(s.disk.Path(catalog.LayersDir, img.Layers[0])); err != nil {
 				t.Fatal(err)
 			}
 			var found []Finding

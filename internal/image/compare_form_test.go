@@ -88,8 +88,8 @@ var forms = map[string][]string{
 	"pax-sparse-1-0": {"--format=posix", "-S", "--sparse-version=1.0", "--xattrs", "--xattrs-include=*"},
 }
 
-// TestCompareGNUTar has GNU tar write a tree in all its forms, and compares with what GNU tar makes of it as well: it reads
-// archives by other code than we and umoci do.
+// TestCompareGNUTar has GNU tar write a tree in all its forms, and compares with what GNU tar makes of it as well: it
+// reads archives by other code than we and umoci do.
 func TestCompareGNUTar(t *testing.T) {
 	tree := plant(t)
 	var cases []comparison

@@ -19,8 +19,8 @@ import (
 	"berth/test/volume"
 )
 
-// crashBench is what the children of a crash test work with: a registry with images, an archive, and what an undisturbed
-// child passes.
+// crashBench is what the children of a crash test work with: a registry with images, an archive, and what an
+// undisturbed child passes.
 type crashBench struct {
 	env    []string
 	passes []string // point#n for the n-th pass of a point
@@ -92,8 +92,8 @@ func (b *crashBench) killAt(t *testing.T, root, pass string) *promises {
 	return readPromises(t, notes)
 }
 
-// TestCrashAtEveryPoint learns the fault points of all that a store does from a trace, kills a process at each, and wants
-// the next Open to find a sound store on which the same work succeeds.
+// TestCrashAtEveryPoint learns the fault points of all that a store does from a trace, kills a process at each, and
+// wants the next Open to find a sound store on which the same work succeeds.
 func TestCrashAtEveryPoint(t *testing.T) {
 	b := newCrashBench(t)
 	for _, pass := range b.passes {
@@ -106,13 +106,14 @@ func TestCrashAtEveryPoint(t *testing.T) {
 	}
 }
 
-// TestCrashByPowerCut is TestCrashAtEveryPoint on a file system that loses its power when the process is killed: what was
-// not synced is lost, or worse, the journal was just written and the content of files was not. What comes up in another
-// boot must be a store in which every image that is offered is whole, and no image that was durable is missing.
+// TestCrashByPowerCut is TestCrashAtEveryPoint on a file system that loses its power when the process is killed: what
+// was not synced is lost, or worse, the journal was just written and the content of files was not. What comes up in
+// another boot must be a store in which every image that is offered is whole, and no image that was durable is missing.
 //
 // Each point is tried with one kind of loss on one file system, in a soak with all.
 //
-// It can fail: without the syncfs in syncOnce it finds empty files in images that are marked durable, on both file systems.
+// It can fail: without the syncfs in syncOnce it finds empty files in images that are marked durable, on both file
+// systems.
 func TestCrashByPowerCut(t *testing.T) {
 	b := newCrashBench(t)
 	for k, kind := range []volume.Kind{volume.Ext4, volume.XFS} {
@@ -232,8 +233,8 @@ func onlyWhatIsOwned(t *testing.T, s *Store) {
 	if n := layersOnDisk(t, s); n != len(owned) || asides(t, s) != 0 {
 		t.Errorf("%d layers on disk and %d put aside, %d in images", n, asides(t, s), len(owned))
 	}
-	temps, _ := filepath.Glob(filepath.Join(s.disk.root, "*", "*", record.TempPrefix+"*"))
-	more, _ := filepath.Glob(filepath.Join(s.disk.root, "*", record.TempPrefix+"*"))
+	temps, _ := filepath.Glob(filepath.Join(s.disk.Root, "*", "*", record.TempPrefix+"*"))
+	more, _ := filepath.Glob(filepath.Join(s.disk.Root, "*", record.TempPrefix+"*"))
 	if temps = append(temps, more...); len(temps) != 0 {
 		t.Errorf("temporary files are left: %v", temps)
 	}

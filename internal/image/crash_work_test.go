@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/image/catalog"
 	"berth/internal/record"
 	"berth/test/patience"
 )
@@ -122,9 +123,9 @@ func (w *worker) durable() error {
 // moveTag gives v1's tag to v2, as if the tag had been pushed anew.
 func (w *worker) moveTag() error {
 	img, _ := w.s.Get(w.host + "/app:v2")
-	rec := *w.s.catalog.record(img.ID)
+	rec := *w.s.catalog.Record(img.ID)
 	rec.Tags, rec.PulledAt = []string{w.host + "/app:v1"}, time.Now()
-	_, err := commit(w.s.catalog, &rec)
+	_, err := catalog.Commit(w.s.catalog, &rec)
 	return err
 }
 
@@ -150,7 +151,7 @@ func (w *worker) repair() error {
 	if err := os.Remove(w.s.LayerDirs(img)[0] + "/y"); err != nil {
 		return err
 	}
-	if err := w.s.syncer.flush(); err != nil {
+	if err := w.s.syncer.Flush(); err != nil {
 		return err
 	}
 	var wrong error

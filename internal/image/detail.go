@@ -16,10 +16,10 @@ type Layer struct {
 
 // LayersOf tells of an image's layers, the lowest first. Nothing is walked, and it never waits.
 func (s *Store) LayersOf(img Image) []Layer {
-	now := s.catalog.snapshot()
-	out := make([]Layer, 0, len(img.refs))
-	for _, ref := range img.refs {
-		rec := now.layer(ref.ID)
+	now := s.catalog.Snapshot()
+	out := make([]Layer, 0, len(img.LayerRefs))
+	for _, ref := range img.LayerRefs {
+		rec := now.Layer(ref.ID)
 		out = append(out, Layer{ref.ID, ref.DiffID, ref.Blob, ref.Size, rec.Bytes, rec.Inodes, rec.Durable})
 	}
 	return out

@@ -19,15 +19,19 @@
 //
 // An image is usable at once and synced behind. What was not durable yet when another boot finds it is dropped.
 //
-// The types to know are Store (what the daemon calls), catalog (records and layers, and the one lock of both), index
-// (what readers see), pipeline (what brings layers in) and want (one layer of an image to be had).
+// Store is what the daemon calls. It wires rooms that know nothing of each other, each of which a test builds alone:
+// catalog (records and layers, and the one lock of both), archive (tar archives), document (manifests and configs),
+// remote (registries), layer and unpack (from a blob to a directory), slots (fair downloads). What is left here is the
+// pipeline, which fetches, proves and unpacks the layers of an image: one layerRequest is one layer of an image to be
+// had.
+//
 // The files, in the order in which they read:
 //
-//   - the catalog: records, disk, inventory, index, catalog, lease, commit, load, sync, sweep, check, aside
-//   - the store: store, settings, reference, config, verify, detail
-//   - fetching: pull, manifest, layers, singleflight, possession, blob, rest, spool, rebuild, packings, repair
-//   - archives: import, export, export_form
-//   - the unpacker's client: unpacker, unpacker_process, spares, inflate, detached
+//   - the store: store, settings, remove, verify, detail, errors, floor
+//   - fetching: pull, manifest, platform, unchanged, layers, layerid, singleflight, registry, possession, blob,
+//     download, rest, spool, rebuild, packings, repair
+//   - archives: import, export
+//   - the unpacker's client: unpacker, unpacker_process, spares, turns, inflate, detached
 //
 // Files below the root, all described in docs/storage-format-images.md:
 //

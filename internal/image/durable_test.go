@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/image/catalog"
 	"berth/test/patience"
 )
 
@@ -23,8 +24,8 @@ func durable(t testing.TB, s *Store) {
 	for deadline := time.Now().Add(patience.For(2 * time.Minute)); ; time.Sleep(5 * time.Millisecond) {
 		done := true
 		for _, img := range s.List() {
-			var rec imageRecord
-			_, err := imageKind.Read(s.disk.recordPath(img.ID), &rec)
+			var rec catalog.ImageRecord
+			_, err := catalog.ImageKind.Read(s.disk.RecordPath(img.ID), &rec)
 			done = done && err == nil && rec.Durable
 		}
 		if done {
@@ -64,7 +65,7 @@ func TestDurableMarkRacesRemoval(t *testing.T) {
 				return
 			default:
 			}
-			s.syncer.wake()
+			s.syncer.Wake()
 			time.Sleep(time.Millisecond)
 		}
 	})
@@ -87,7 +88,7 @@ func TestDurableMarkRacesRemoval(t *testing.T) {
 	if err := s.Sweep(t.Context()); err != nil {
 		t.Error(err)
 	}
-	records, err := os.ReadDir(s.disk.path(recordsDir))
+	records, err := os.ReadDir(s.disk.Path(catalog.RecordsDir))
 	if err != nil || len(records) != 0 || len(s.List()) != 0 || layersOnDisk(t, s) != 0 {
 		t.Errorf("left: records %v, %d layers, images %v, %v", records, layersOnDisk(t, s), s.List(), err)
 	}
@@ -131,12 +132,12 @@ func TestNameForADurableImage(t *testing.T) {
 	durable(t, s)
 	_ = s.Close()
 	s = still(t, root, "one")
-	before, err := os.Stat(s.disk.recordPath(first.ID))
+	before, err := os.Stat(s.disk.RecordPath(first.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
 	pull(t, s, host+"/a:v1")
-	if after, err := os.Stat(s.disk.recordPath(first.ID)); err != nil || !os.SameFile(before, after) {
+	if after, err := os.Stat(s.disk.RecordPath(first.ID)); err != nil || !os.SameFile(before, after) {
 		t.Errorf("a pull that found all as it was wrote the record again: %v", err)
 	}
 	pull(t, s, host+"/a:v2")
@@ -250,15 +251,15 @@ func TestFailingDisk(t *testing.T) {
 	root := t.TempDir()
 	s := still(t, root, "one")
 	a := pull(t, s, host+"/a:v1")
-	good := s.syncer.flush
-	s.syncer.flush = func() error { return unix.EIO }
-	if err := s.syncer.syncOnce(); err == nil {
+	good := s.syncer.Flush
+	s.syncer.Flush = func() error { return unix.EIO }
+	if err := s.syncer.SyncOnce(); err == nil {
 		t.Error("the round succeeded")
 	}
-	s.syncer.flush = good
+	s.syncer.Flush = good
 	b := pull(t, s, host+"/b:v1")
 	for range 2 {
-		if err := s.syncer.syncOnce(); err != nil {
+		if err := s.syncer.SyncOnce(); err != nil {
 			t.Error(err)
 		}
 		gotA, okA := s.Get(a.ID)

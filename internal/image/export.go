@@ -24,10 +24,10 @@ type ExportRequest struct {
 	Progress func(progress.Event) // called from one goroutine at a time; must not block for long
 }
 
-// Export writes images as one tar archive to w. They have the same ids wherever the archive is read: layers are put together
-// byte for byte as they came, and each is proven by its diff id. What lists the archive's images comes last, so that one
-// that was cut short holds none. The layers stay for as long as it takes, also when the images are removed meanwhile. The
-// error of a layer whose files have changed on disk names them.
+// Export writes images as one tar archive to w. They have the same ids wherever the archive is read: layers are put
+// together byte for byte as they came, and each is proven by its diff id. What lists the archive's images comes last,
+// so that one that was cut short holds none. The layers stay for as long as it takes, also when the images are removed
+// meanwhile. The error of a layer whose files have changed on disk names them.
 func (s *Store) Export(ctx context.Context, req ExportRequest, w io.Writer) error {
 	op := "export image " + strings.Join(req.Images, ", ")
 	ctx, cancel := s.bound(ctx)
@@ -41,7 +41,7 @@ func (s *Store) Export(ctx context.Context, req ExportRequest, w io.Writer) erro
 	defer p.Close()
 	err = archive.Write(ctx, w, wanted, archive.Options{
 		Format: req.Format, Compress: req.Compress, Disk: gauge(s.pipeline), Progress: p,
-		Scratch: func() (string, func(), error) { return s.disk.newIngest("export.ingest") },
+		Scratch: func() (string, func(), error) { return s.disk.NewIngest("export.ingest") },
 	})
 	release()
 	return failed(op, errors.Join(err, s.dropRemoved(wanted)))
@@ -51,7 +51,7 @@ func (s *Store) Export(ctx context.Context, req ExportRequest, w io.Writer) erro
 func (s *Store) dropRemoved(wanted []*archive.Image) error {
 	for _, w := range wanted {
 		if _, there := s.Get(w.ID.String()); !there {
-			return s.sweeper.sweep(s.ctx)
+			return s.sweeper.Sweep(s.ctx)
 		}
 	}
 	return nil
@@ -101,8 +101,8 @@ func exported(s *Store, img Image) (*archive.Image, error) {
 		return nil, err
 	}
 	x := &archive.Image{ID: digest.Digest(img.ID), Config: config, Platform: platformOf(img.Config)}
-	for _, ref := range img.refs {
-		x.Layers = append(x.Layers, archive.Layer{DiffID: ref.DiffID, Dir: s.disk.layerDir(ref.ID)})
+	for _, ref := range img.LayerRefs {
+		x.Layers = append(x.Layers, archive.Layer{DiffID: ref.DiffID, Dir: s.disk.LayerDir(ref.ID)})
 	}
 	return x, nil
 }

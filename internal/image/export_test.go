@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
 	"berth/internal/image/archive"
+	"berth/internal/image/catalog"
 	"berth/internal/image/layer"
 	"berth/internal/image/progress"
 )
@@ -52,7 +53,7 @@ func trees(t *testing.T, s *Store, img Image) []string {
 	t.Helper()
 	var out []string
 	for _, id := range img.Layers {
-		raw, err := os.ReadFile(s.disk.path(layersDir, id, layer.ManifestFile))
+		raw, err := os.ReadFile(s.disk.Path(catalog.LayersDir, id, layer.ManifestFile))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +251,7 @@ func TestExportRefuses(t *testing.T) {
 	host := startRegistry(t, "")
 	ref := host + "/app:v1"
 	push(t, ref, imageOf(t, gz(t, folder("etc"), file("etc/passwd", "root"), file("etc/big", strings.Repeat("x", 1<<20)))))
-	dir := func(s *Store) string { img, _ := s.Get(ref); return s.disk.path(layersDir, img.Layers[0]) }
+	dir := func(s *Store) string { img, _ := s.Get(ref); return s.disk.Path(catalog.LayersDir, img.Layers[0]) }
 	for n, c := range map[string]struct {
 		req  ExportRequest
 		do   func(s *Store) error

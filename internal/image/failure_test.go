@@ -38,6 +38,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/fail"
+	"berth/internal/image/catalog"
 	"berth/test/patience"
 )
 
@@ -518,7 +519,7 @@ func TestKilledPull(t *testing.T) {
 	}
 	<-hangs
 	for {
-		if left, _ := os.ReadDir(filepath.Join(root, ingestDir)); len(left) > 0 {
+		if left, _ := os.ReadDir(filepath.Join(root, catalog.IngestDir)); len(left) > 0 {
 			break
 		}
 		time.Sleep(5 * time.Millisecond)

@@ -52,7 +52,7 @@ func TestLargeLayerNeedsNoMemory(t *testing.T) {
 			blob := newBlobReader(all, ocispec.Descriptor{Size: size}, func(int64) {})
 
 			s := open(t, t.TempDir(), withCrew(form.crew))
-			dir, discard, err := s.disk.newIngest("pull.ingest")
+			dir, discard, err := s.disk.NewIngest("pull.ingest")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -102,8 +102,8 @@ func sparseHeader(t *testing.T, name string, size int64) []byte {
 	return b
 }
 
-// watchHeap looks at what is in use of the heap again and again until the function it returns is called, which says by how
-// much that grew at most. Garbage does not count: how much of it gathers depends on what earlier tests left.
+// watchHeap looks at what is in use of the heap again and again until the function it returns is called, which says by
+// how much that grew at most. Garbage does not count: how much of it gathers depends on what earlier tests left.
 func watchHeap() (highest func() uint64) {
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	look := func() uint64 { runtime.GC(); metrics.Read(sample); return sample[0].Value.Uint64() }

@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 
+	"berth/internal/image/catalog"
 	"berth/internal/image/document"
 	"berth/internal/image/layer"
 	"berth/internal/room"
@@ -25,18 +26,18 @@ func (s *settings) limits() layer.Limits {
 // needs is collected before.
 func enough(ctx context.Context, s *pipeline) error {
 	floor := s.settings().floor()
-	if floor.Check(s.disk.root, 0, toMakeRoom) == nil {
+	if floor.Check(s.disk.Root, 0, catalog.ToMakeRoom) == nil {
 		return nil
 	}
-	if err := s.sweeper.sweep(ctx); err != nil {
+	if err := s.sweeper.Sweep(ctx); err != nil {
 		s.cfg.Logger.Warn("sweep of unused layers, for the disk is nearly full", "error", err)
 	}
-	return floor.Check(s.disk.root, 0, toMakeRoom)
+	return floor.Check(s.disk.Root, 0, catalog.ToMakeRoom)
 }
 
 // gauge watches the store's file system while something is written there.
 func gauge(s *pipeline) *room.Gauge {
-	return &room.Gauge{Floor: s.settings().floor(), Dir: s.disk.root, Remedy: toMakeRoom}
+	return &room.Gauge{Floor: s.settings().floor(), Dir: s.disk.Root, Remedy: catalog.ToMakeRoom}
 }
 
 // documentLimits bound what a manifest may ask for.

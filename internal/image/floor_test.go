@@ -34,7 +34,7 @@ func tooLow(t *testing.T, s *Store, err error) {
 		t.Errorf("%v: the kind is %v", err, kindOf(err))
 	}
 	words := []string{
-		"the file system of " + s.disk.root, "which " + minFreeKey + " keeps for pods", "MiB free", "remove images",
+		"the file system of " + s.disk.Root, "which " + minFreeKey + " keeps for pods", "MiB free", "remove images",
 		"lower " + minFreeKey,
 	}
 	for _, want := range words {
@@ -110,7 +110,7 @@ func TestBelowTheFloor(t *testing.T) {
 	if _, err := s.Pull(t.Context(), PullRequest{Reference: p.host + "/cut:v1"}); err == nil || layersOnDisk(t, s) != 2 {
 		t.Fatalf("%d layers after a pull that a next one may complete, %v", layersOnDisk(t, s), err)
 	}
-	filler := filepath.Join(s.disk.root, "filler")
+	filler := filepath.Join(s.disk.Root, "filler")
 	if err := os.WriteFile(filler, make([]byte, 7<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -240,7 +240,7 @@ func TestFrozenStoreIsRepaired(t *testing.T) {
 	s := open(t, root, reach)
 	img, _ := s.Get(frozenHost + "/team/web:web")
 	for n, path := range []string{"d/a", "d/implied/x"} {
-		if err := os.WriteFile(filepath.Join(s.disk.layerFS(img.Layers[n]), path), []byte("?"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(s.disk.LayerFS(img.Layers[n]), path), []byte("?"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
+	"berth/internal/image/catalog"
 	"berth/internal/image/document"
 	"berth/internal/image/reference"
 	"berth/internal/limit"
@@ -22,8 +23,8 @@ import (
 
 // The corpora are in testdata/fuzz: what registries really serve, and what nobody should.
 
-// FuzzReference holds that what is accepted stays the same when it is read again, and names a host, a repository and one
-// thing in it.
+// FuzzReference holds that what is accepted stays the same when it is read again, and names a host, a repository and
+// one thing in it.
 func FuzzReference(f *testing.F) {
 	for _, s := range []string{"busybox", "a/b:c", "localhost:5000/x@sha256:" + strings.Repeat("a", 64), "[::1]:80/x", "UPPER", "x:y@z"} {
 		f.Add(s)
@@ -72,8 +73,8 @@ func chooserOf(t testing.TB, src source, platform string) *chooser {
 	return &chooser{store: bare(func(c *Config) { c.MaxLayers = 20 }), src: src, platform: target}
 }
 
-// FuzzManifest feeds any bytes as manifest or index and any as config: what is accepted agrees with itself, and is accepted
-// again when it is written anew.
+// FuzzManifest feeds any bytes as manifest or index and any as config: what is accepted agrees with itself, and is
+// accepted again when it is written anew.
 func FuzzManifest(f *testing.F) {
 	img := imageOf(f, gz(f, file("a", "1")))
 	manifest, _ := img.RawManifest()
@@ -133,8 +134,8 @@ func holds(t *testing.T, c *chooser, found *chosen) {
 	}
 }
 
-// FuzzIndex feeds any bytes as an index over a few images: what is chosen is one of them, and fits the platform by its own
-// words or by the index's.
+// FuzzIndex feeds any bytes as an index over a few images: what is chosen is one of them, and fits the platform by its
+// own words or by the index's.
 func FuzzIndex(f *testing.F) {
 	known := newShelf(f)
 	var entries []ocispec.Descriptor
@@ -189,8 +190,8 @@ func FuzzConfig(f *testing.F) {
 		if name := platforms.Format(platformOf(found.doc.Config)); name == "" {
 			t.Error("a platform without a name")
 		}
-		raw, err := json.Marshal(imageRecord{Config: found.doc.RawConfig, parsedImage: found.doc.Config})
-		var rec imageRecord
+		raw, err := json.Marshal(catalog.ImageRecord{Config: found.doc.RawConfig, Parsed: found.doc.Config})
+		var rec catalog.ImageRecord
 		if err == nil {
 			err = json.Unmarshal(raw, &rec)
 		}

@@ -15,9 +15,9 @@ import (
 	"berth/internal/limit"
 )
 
-// Import reads an archive, an OCI layout or what `docker save` writes, plain or compressed, and makes its images part of
-// the store. Of an index it takes the image for the store's platform. What the archive names gets its names; the rest is
-// found by id.
+// Import reads an archive, an OCI layout or what `docker save` writes, plain or compressed, and makes its images part
+// of the store. Of an index it takes the image for the store's platform. What the archive names gets its names; the
+// rest is found by id.
 func (s *Store) Import(ctx context.Context, r io.Reader, tell func(progress.Event)) ([]Image, error) {
 	const op = "import image archive"
 	ctx, cancel := s.bound(ctx)
@@ -25,9 +25,9 @@ func (s *Store) Import(ctx context.Context, r io.Reader, tell func(progress.Even
 	if err := enough(ctx, s.pipeline); err != nil {
 		return nil, failed(op, err)
 	}
-	dir, done, err := s.disk.newIngest("import.ingest")
+	dir, done, err := s.disk.NewIngest("import.ingest")
 	if err != nil {
-		return nil, failed(op, s.disk.explain(err))
+		return nil, failed(op, s.disk.Explain(err))
 	}
 	defer done()
 	now := s.pipeline.settings()
@@ -36,14 +36,14 @@ func (s *Store) Import(ctx context.Context, r io.Reader, tell func(progress.Even
 		Document: limit.ArchiveDocument.At(max(now.MaxConfigBytes, now.MaxManifestBytes)),
 	})
 	if err != nil {
-		s.sweeper.makeRoom(s.ctx, err)
-		return nil, failed(op, s.disk.explain(err))
+		s.sweeper.MakeRoom(s.ctx, err)
+		return nil, failed(op, s.disk.Explain(err))
 	}
 	p := progress.NewReporter(tell)
 	defer p.Close()
 	imgs, err := s.pipeline.importAll(ctx, archiveSource{a}, p)
-	s.sweeper.makeRoom(s.ctx, err)
-	return imgs, failed(op, s.disk.explain(err))
+	s.sweeper.MakeRoom(s.ctx, err)
+	return imgs, failed(op, s.disk.Explain(err))
 }
 
 func (s *pipeline) importAll(ctx context.Context, a archiveSource, p *progress.Reporter) ([]Image, error) {

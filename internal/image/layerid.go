@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
+
+	"berth/internal/image/catalog"
 )
 
 // Layer ids tell what a layer was made of: b and the digest of the blob, as it was fetched, for a layer that is the
@@ -56,7 +58,7 @@ func isSettled(id string) bool { return id != "" && (id[0] == 's' || id[0] == 'c
 func isByTar(id string) bool { return id != "" && (id[0] == 'd' || id[0] == 'c') }
 
 // standing finds the layer for w that is there, "" when none is. lowers are what a settled one was settled over.
-func standing(i *index, w want) (id string, lowers []string) {
+func standing(i *catalog.Index, w want) (id string, lowers []string) {
 	lowers, known := w.lowers, true
 	name := stackName(lowers)
 	if lowers == nil {
@@ -69,7 +71,7 @@ func standing(i *index, w want) (id string, lowers []string) {
 }
 
 // standingBelow finds the layers of a stack and its name, unless one of them is not there.
-func standingBelow(i *index, below []want) (ids []string, name string, all bool) {
+func standingBelow(i *catalog.Index, below []want) (ids []string, name string, all bool) {
 	for _, w := range below {
 		id := standingOver(i, w, ids, name, true)
 		if id == "" {
@@ -82,9 +84,9 @@ func standingBelow(i *index, below []want) (ids []string, name string, all bool)
 
 // standingOver finds the layer for w that is the same over anything or, where the layers below and the name of their
 // stack are known, was settled over them. It looks at the images that have the same tar alone.
-func standingOver(i *index, w want, lowers []string, stack string, known bool) string {
+func standingOver(i *catalog.Index, w want, lowers []string, stack string, known bool) string {
 	fits := func(id string) bool {
-		return i.has(id) && i.layer(id).DiffID == w.diffID
+		return i.Has(id) && i.Layer(id).DiffID == w.diffID
 	}
 	if known { // this one first: those above may be settled over it
 		if id := settledID(w, stack); fits(id) {
@@ -94,11 +96,11 @@ func standingOver(i *index, w want, lowers []string, stack string, known bool) s
 	if id := blobID(w); fits(id) {
 		return id
 	}
-	if len(i.uses(w.diffID).layers) == 0 {
+	if len(i.LayersFrom(w.diffID)) == 0 {
 		return ""
 	}
-	for img := range i.having(w.diffID) {
-		for n, ref := range img.refs {
+	for img := range i.ImagesFrom(w.diffID) {
+		for n, ref := range img.LayerRefs {
 			over := !isSettled(ref.ID) || known && slices.Equal(img.Layers[:n], lowers)
 			if ref.DiffID == w.diffID && over && fits(ref.ID) && madeOf(i, ref, w) {
 				return ref.ID
@@ -110,23 +112,23 @@ func standingOver(i *index, w want, lowers []string, stack string, known bool) s
 
 // madeOf says whether the layer of an image is that of the blob in w. One that is named by its tar is also that of the
 // uncompressed blob, unless it was fetched again since.
-func madeOf(i *index, ref layerRef, w want) bool {
+func madeOf(i *catalog.Index, ref catalog.LayerRef, w want) bool {
 	return ref.Blob == w.desc.Digest || w.desc.Digest == w.diffID && digestedHere(i, ref.ID)
 }
 
 // siblings are the layers but one that were unpacked from the blob in w and can give its tar back.
-func siblings(i *index, w want, except string) []string {
+func siblings(i *catalog.Index, w want, except string) []string {
 	of := map[string]bool{} // layers that an image has for this blob
-	for img := range i.having(w.diffID) {
-		for _, ref := range img.refs {
+	for img := range i.ImagesFrom(w.diffID) {
+		for _, ref := range img.LayerRefs {
 			if ref.Blob == w.desc.Digest {
 				of[ref.ID] = true
 			}
 		}
 	}
 	var out []string
-	for _, id := range i.uses(w.diffID).layers {
-		if l := i.layer(id); l.Skeleton && id != except && (l.Blob == w.desc.Digest || of[id]) {
+	for _, id := range i.LayersFrom(w.diffID) {
+		if l := i.Layer(id); l.Skeleton && id != except && (l.Blob == w.desc.Digest || of[id]) {
 			out = append(out, id)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/fail"
+	"berth/internal/image/catalog"
 	"berth/internal/image/inflate"
 	"berth/internal/image/layer"
 	"berth/internal/image/progress"
@@ -25,9 +26,9 @@ import (
 // pipeline brings images in: it fetches, proves and unpacks.
 type pipeline struct {
 	cfg       Config // what Reconfigure cannot change
-	disk      *disk
-	catalog   *catalog
-	sweeper   *sweeper
+	disk      *catalog.Disk
+	catalog   *catalog.Catalog
+	sweeper   *catalog.Sweeper
 	current   current // settings, which Reconfigure changes
 	platform  target
 	layers    singleflight[*rawLayer] // by flightKey
@@ -41,7 +42,7 @@ type pipeline struct {
 	unpackers *unpackers // nil where the daemon unpacks
 }
 
-func newPipeline(cfg Config, d *disk, c *catalog, sweeper *sweeper, platform target) *pipeline {
+func newPipeline(cfg Config, d *catalog.Disk, c *catalog.Catalog, sweeper *catalog.Sweeper, platform target) *pipeline {
 	s := &pipeline{
 		cfg: cfg, disk: d, catalog: c, sweeper: sweeper, platform: platform,
 		inflater: inflater{cfg.Gunzip, gunzipFrom, cfg.Logger},
@@ -153,8 +154,9 @@ type fetchError struct {
 func (e *fetchError) Error() string { return e.err.Error() }
 func (e *fetchError) Unwrap() error { return e.err }
 
-// everybodys says whether another caller's failure is also that of a caller with src. Else all who wait would fail one after
-// the other, each after as long a time. A failure that may be due to credentials, or to the other's leaving, is not.
+// everybodys says whether another caller's failure is also that of a caller with src. Else all who wait would fail one
+// after the other, each after as long a time. A failure that may be due to credentials, or to the other's leaving, is
+// not.
 func everybodys(err error, src source) bool {
 	var failed *fetchError
 	switch kindOf(err) {
@@ -168,7 +170,9 @@ func everybodys(err error, src source) bool {
 
 // join holds a layer that is there, or the flight of one that is not. It waits for who settles the same blob meanwhile:
 // for a moment that one is neither on its way nor there.
-func (s *pipeline) join(ctx context.Context, w want, src source, p *progress.Reporter) (h *layerLease, owner bool, err error) {
+func (s *pipeline) join(
+	ctx context.Context, w want, src source, p *progress.Reporter,
+) (h *layerLease, owner bool, err error) {
 	unlock, err := s.settling.lock(ctx, contentName(w))
 	if err != nil {
 		return nil, false, err
@@ -194,8 +198,8 @@ func fetchFrom(s *pipeline, w want, src source) func(context.Context, *progress.
 
 // holdStanding holds a layer that is there; nil when there is none.
 func holdStanding(s *pipeline, w want) *layerLease {
-	id, lowers := standing(s.catalog.snapshot(), w)
-	id, release := s.catalog.leases.holdFirst(id)
+	id, lowers := standing(s.catalog.Snapshot(), w)
+	id, release := s.catalog.Leases.HoldFirst(id)
 	if id == "" {
 		return nil
 	}
@@ -215,7 +219,8 @@ func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *progre
 		}
 	}
 	if raw.result.Unsupported > 0 {
-		s.cfg.Logger.Warn("file system does not keep all extended attributes of a layer", "layer", w.diffID, "lost", raw.result.Unsupported)
+		s.cfg.Logger.Warn("file system does not keep all extended attributes of a layer",
+			"layer", w.diffID, "lost", raw.result.Unsupported)
 	}
 	l.Of(w.desc, progress.Done)(w.desc.Size)
 	return raw, nil
@@ -225,7 +230,7 @@ func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *progre
 // the source has proven to have it, or else from the blob.
 func makeLayer(ctx context.Context, s *pipeline, w want, src source, l *progress.Listeners) (*rawLayer, error) {
 	if possesses(s, originOf(s, src, w.desc.Digest), w) {
-		if id, release := s.catalog.leases.holdFirst(blobID(w)); id != "" {
+		if id, release := s.catalog.Leases.HoldFirst(blobID(w)); id != "" {
 			l.Of(w.desc, progress.Exists)(w.desc.Size)
 			return &rawLayer{id: id, release: release}, nil
 		}
@@ -266,7 +271,8 @@ func fetch(ctx context.Context, s *pipeline, w want, src source, tell func(int64
 	return raw, err
 }
 
-// takeTurn waits until one more layer may be fetched from src, as beginDownload. What lies on the disk waits for nobody.
+// takeTurn waits until one more layer may be fetched from src, as beginDownload. What lies on the disk waits for
+// nobody.
 func takeTurn(
 	ctx context.Context, s *pipeline, w want, src source, l *progress.Listeners,
 ) (begun context.Context, paced source, done func(), err error) {
@@ -285,12 +291,12 @@ func (s *pipeline) ingest(ctx context.Context, w want, src source, tell func(int
 	if err := enough(ctx, s); err != nil {
 		return nil, err
 	}
-	dir, discard, err := s.disk.newIngest("pull.ingest")
+	dir, discard, err := s.disk.NewIngest("pull.ingest")
 	if err != nil {
 		return nil, err
 	}
 	raw := &rawLayer{dir: dir, discard: discard}
-	err = at("pull.unpack", func() (err error) {
+	err = catalog.At("pull.unpack", func() (err error) {
 		made, err := s.transfer(ctx, w, src, dir, tell)
 		if err == nil {
 			raw.result, raw.after = made.result, made.after
@@ -340,8 +346,8 @@ func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string,
 	return made, nil
 }
 
-// blame finds the reason behind a layer that could not be unpacked: a blob that is not what was promised comes first, for
-// then its content means nothing. A full disk, a registry that went away and the caller's end are what they are.
+// blame finds the reason behind a layer that could not be unpacked: a blob that is not what was promised comes first,
+// for then its content means nothing. A full disk, a registry that went away and the caller's end are what they are.
 func blame(ctx context.Context, blob *blobReader, err error) error {
 	if blob.rest.gaveUp() {
 		return unproven(err)
@@ -397,8 +403,8 @@ func settleRaw(ctx context.Context, s *pipeline, w want, h *layerLease) (*layerL
 		return nil, errTaken
 	}
 	s.layers.forget(h.flight)
-	err := at("pull.settle", func() error {
-		return settleLayer(ctx, s, w, h.raw, s.disk.topmostFirst(w.lowers))
+	err := catalog.At("pull.settle", func() error {
+		return settleLayer(ctx, s, w, h.raw, s.disk.TopmostFirst(w.lowers))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
@@ -423,21 +429,21 @@ var errTaken = errors.New("the layer was settled elsewhere")
 
 // finish gives a proven layer its name. It is held for the caller.
 func finish(s *pipeline, raw *rawLayer, w want, settled bool) (id string, release func(), err error) {
-	rec := describeLayer(raw, layerRecord{
+	rec := describeLayer(raw, catalog.LayerRecord{
 		ID: blobID(w), DiffID: w.diffID, Boot: s.cfg.BootID,
 		Blob: w.desc.Digest, BlobSize: w.desc.Size, ProvenBy: s.proofs.of(w.desc.Digest),
 	})
 	if settled {
 		rec.ID, rec.Chain = settledID(w, stackName(w.lowers)), w.chain
 	}
-	if err := at("pull.describe", func() error { return describe(raw.dir, rec) }); err != nil {
+	if err := catalog.At("pull.describe", func() error { return catalog.Describe(raw.dir, rec) }); err != nil {
 		return "", nil, err
 	}
-	return s.catalog.keepLayer(raw.dir, raw.discard, rec)
+	return s.catalog.KeepLayer(raw.dir, raw.discard, rec)
 }
 
 // describeLayer adds to a record what unpacking the layer has told.
-func describeLayer(raw *rawLayer, rec layerRecord) layerRecord {
+func describeLayer(raw *rawLayer, rec catalog.LayerRecord) catalog.LayerRecord {
 	rec.Bytes, rec.Inodes, rec.Opaque, rec.Skeleton = raw.result.Bytes, raw.result.Inodes, raw.result.Opaque, true
 	return rec
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/image/catalog"
 	"berth/test/volume"
 )
 
@@ -75,18 +76,18 @@ func TestOpenReadOnly(t *testing.T) {
 func TestOpenReadsEachRecordOnce(t *testing.T) {
 	root := onTmpfs(t)
 	largeStore(t, root, 5)
-	d := &disk{root: root}
+	d := &catalog.Disk{Root: root}
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
 	}
 	events := os.NewFile(uintptr(fd), "inotify")
 	defer events.Close()
-	layers, err := filepath.Glob(d.path(layersDir, "*"))
+	layers, err := filepath.Glob(d.Path(catalog.LayersDir, "*"))
 	if err != nil || len(layers) != 50 {
 		t.Fatalf("%d layers, %v", len(layers), err)
 	}
-	for _, dir := range append(layers, d.path(recordsDir)) {
+	for _, dir := range append(layers, d.Path(catalog.RecordsDir)) {
 		if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_OPEN); err != nil {
 			t.Fatal(err)
 		}
@@ -129,19 +130,19 @@ func changeCost(t *testing.T, images int) uint64 {
 	root := onTmpfs(t)
 	largeStore(t, root, images)
 	s := still(t, root, "bench")
-	s.catalog.repin(pinnedByBench)
-	rec := *s.catalog.record(s.List()[3].ID)
+	s.catalog.Repin(pinnedByBench)
+	rec := *s.catalog.Record(s.List()[3].ID)
 	rec.Tags = []string{s.List()[4].RepoTags[0]}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if _, err := commit(s.catalog, &rec); err != nil {
+	if _, err := catalog.Commit(s.catalog, &rec); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Remove(t.Context(), rec.ID); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
-	if _, err := os.Stat(s.disk.recordPath(rec.ID)); !os.IsNotExist(err) || layersOnDisk(t, s) != 10*(images-1) {
+	if _, err := os.Stat(s.disk.RecordPath(rec.ID)); !os.IsNotExist(err) || layersOnDisk(t, s) != 10*(images-1) {
 		t.Errorf("%d layers are left, %v", layersOnDisk(t, s), err)
 	}
 	return after.TotalAlloc - before.TotalAlloc

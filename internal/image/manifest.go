@@ -13,6 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
+	"berth/internal/image/catalog"
 	"berth/internal/image/document"
 	"berth/internal/image/progress"
 	"berth/internal/limit"
@@ -21,8 +22,8 @@ import (
 // chosen is one image for one platform, proven but for its layers.
 type chosen struct {
 	doc  document.Image
-	have *imageRecord // the store has all of it: nothing else here is set but done
-	done func()       // lets go of what others may share until the image is recorded, or given up; may be nil
+	have *catalog.ImageRecord // the store has all of it: nothing else here is set but done
+	done func()               // lets go of what others may share until the image is recorded, or given up; may be nil
 }
 
 // chooser walks from what a reference names to the image for a platform.
@@ -113,9 +114,11 @@ func (c *chooser) index(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	return c.among(ctx, unnamed, offered, depth)
 }
 
-// among looks into the entries of an index that do not say their platform. Where there is nothing else, why the first of them
-// will not do tells more than that none does.
-func (c *chooser) among(ctx context.Context, unnamed []ocispec.Descriptor, offered []string, depth int) (*chosen, error) {
+// among looks into the entries of an index that do not say their platform. Where there is nothing else, why the first
+// of them will not do tells more than that none does.
+func (c *chooser) among(
+	ctx context.Context, unnamed []ocispec.Descriptor, offered []string, depth int,
+) (*chosen, error) {
 	var first error
 	for _, m := range unnamed[:min(len(unnamed), maxUnnamed)] {
 		found, err := c.visit(ctx, m, depth+1)
@@ -161,8 +164,8 @@ func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	return found, found.doc.Agree()
 }
 
-// readConfig fetches a config once for all who want it from the same origin, and not at all when an image of the store has
-// it and the origin has proven that one. Until leaveAll others get it from here.
+// readConfig fetches a config once for all who want it from the same origin, and not at all when an image of the store
+// has it and the origin has proven that one. Until leaveAll others get it from here.
 func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
 	if err := document.CheckDescriptor(desc); err != nil {
 		return nil, err
@@ -206,7 +209,9 @@ func (c *chooser) read(ctx context.Context, desc ocispec.Descriptor, most limit.
 }
 
 // readOnce reads from one host. mismatch says that it served something else, and that there is another to ask.
-func (c *chooser) readOnce(ctx context.Context, desc ocispec.Descriptor, what string) (raw []byte, mismatch bool, err error) {
+func (c *chooser) readOnce(
+	ctx context.Context, desc ocispec.Descriptor, what string,
+) (raw []byte, mismatch bool, err error) {
 	rc, err := c.src.open(ctx, desc)
 	if err != nil {
 		return nil, false, err

@@ -12,8 +12,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestLyingMirror has a mirror that serves something else for each part of an image in turn: the registry's is taken. When
-// the registry lies as well, nothing is.
+// TestLyingMirror has a mirror that serves something else for each part of an image in turn: the registry's is taken.
+// When the registry lies as well, nothing is.
 func TestLyingMirror(t *testing.T) {
 	t.Parallel()
 	good := gz(t, file("a", strings.Repeat("hello", 1000)), file("b", string(bytes.Repeat([]byte{7}, 100_000))))

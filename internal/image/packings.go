@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"berth/internal/fail"
+	"berth/internal/image/catalog"
 	"berth/internal/image/progress"
 )
 
@@ -20,21 +21,21 @@ import (
 //
 // The caller has the lock of the image's record. What done releases is held until the image is recorded.
 func unite(
-	ctx context.Context, s *pipeline, rec *imageRecord, wants []want, src source, p *progress.Reporter,
+	ctx context.Context, s *pipeline, rec *catalog.ImageRecord, wants []want, src source, p *progress.Reporter,
 ) (done func(), err error) {
-	old := s.catalog.record(rec.ID)
+	old := s.catalog.Record(rec.ID)
 	if old == nil {
 		return func() {}, nil
 	}
-	differ := differing(s.catalog.snapshot(), old, rec)
+	differ := differing(s.catalog.Snapshot(), old, rec)
 	if !slices.Contains(differ, true) {
 		return func() {}, nil
 	}
 	proven := &repacked{source: src, tars: map[digest.Digest]string{}}
 	plain := make([]want, len(wants))
 	for n, w := range wants {
-		if differ[n] && !digestedHere(s.catalog.snapshot(), rec.Layers[n].ID) {
-			dir := s.disk.layerDir(rec.Layers[n].ID)
+		if differ[n] && !digestedHere(s.catalog.Snapshot(), rec.Layers[n].ID) {
+			dir := s.disk.LayerDir(rec.Layers[n].ID)
 			if w, _, err = tarIn(w, dir); err != nil {
 				return func() {}, err
 			}
@@ -49,34 +50,34 @@ func unite(
 	}
 	for n, id := range ids {
 		rec.Layers[n].ID = id
-		rec.anew = rec.anew || differ[n] && !keepsTar(ctx, s, old.Layers[n])
+		rec.Anew = rec.Anew || differ[n] && !keepsTar(ctx, s, old.Layers[n])
 	}
 	return done, nil
 }
 
 // differing tells for each layer whether the store's image has another one, of another blob. One that is the same but
 // for the layers below it becomes the same when those are.
-func differing(i *index, old, rec *imageRecord) []bool {
+func differing(i *catalog.Index, old, rec *catalog.ImageRecord) []bool {
 	out := make([]bool, len(rec.Layers))
 	for n, ref := range rec.Layers {
 		was := old.Layers[n]
-		resettled := isSettled(was.ID) && i.layer(was.ID).Blob == ref.Blob
-		out[n] = i.has(was.ID) && was.ID != ref.ID && !resettled
+		resettled := isSettled(was.ID) && i.Layer(was.ID).Blob == ref.Blob
+		out[n] = i.Has(was.ID) && was.ID != ref.ID && !resettled
 	}
 	return out
 }
 
 // digestedHere says that an earlier release has unpacked a layer, which digested every tar itself.
-func digestedHere(i *index, id string) bool {
-	return i.has(id) && isByTar(id) && i.layer(id).Blob == ""
+func digestedHere(i *catalog.Index, id string) bool {
+	return i.Has(id) && isByTar(id) && i.Layer(id).Blob == ""
 }
 
 // keepsTar says whether a layer has the tar that an image promises.
-func keepsTar(ctx context.Context, s *pipeline, ref layerRef) bool {
-	if digestedHere(s.catalog.snapshot(), ref.ID) {
+func keepsTar(ctx context.Context, s *pipeline, ref catalog.LayerRef) bool {
+	if digestedHere(s.catalog.Snapshot(), ref.ID) {
 		return true
 	}
-	t, err := openTar(ctx, s.disk.layerDir(ref.ID))
+	t, err := openTar(ctx, s.disk.LayerDir(ref.ID))
 	if err != nil {
 		return false
 	}

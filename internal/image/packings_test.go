@@ -83,7 +83,7 @@ func TestPackings(t *testing.T) {
 // agrees.
 func spoil(t *testing.T, s *Store, img Image, n int, path string) {
 	t.Helper()
-	full := filepath.Join(s.disk.layerFS(img.Layers[n]), path)
+	full := filepath.Join(s.disk.LayerFS(img.Layers[n]), path)
 	info, err := os.Stat(full)
 	if err == nil {
 		err = errors.Join(os.WriteFile(full, []byte("evil"), 0o600), os.Chtimes(full, info.ModTime(), info.ModTime()))

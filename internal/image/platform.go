@@ -32,7 +32,8 @@ func targetFor(platform string) (target, error) {
 		return target{}, fail.New(errdefs.ErrInvalidArgument, "platform %q: %w", platform, err)
 	}
 	// The library lists every variant below.
-	if n, err := strconv.ParseFloat(strings.TrimPrefix(p.Variant, "v"), 64); err == nil && n >= 100 || len(p.Variant) > 32 {
+	n, err := strconv.ParseFloat(strings.TrimPrefix(p.Variant, "v"), 64)
+	if err == nil && n >= 100 || len(p.Variant) > 32 {
 		return target{}, fail.New(errdefs.ErrInvalidArgument, "platform %q: there is no such variant", platform)
 	}
 	return target{platforms.Only(p), platforms.Format(p)}, nil

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"berth/internal/fail"
+	"berth/internal/image/catalog"
 	"berth/internal/image/progress"
 	"berth/internal/image/reference"
 )
@@ -65,8 +66,8 @@ func possesses(s *pipeline, o origin, w want) bool {
 	if o.name == "" || s.proofs.has(o, w.desc.Digest) {
 		return true
 	}
-	for img := range s.catalog.snapshot().having(w.diffID) {
-		part := slices.ContainsFunc(img.refs, func(l layerRef) bool { return l.Blob == w.desc.Digest })
+	for img := range s.catalog.Snapshot().ImagesFrom(w.diffID) {
+		part := slices.ContainsFunc(img.LayerRefs, func(l catalog.LayerRef) bool { return l.Blob == w.desc.Digest })
 		if part && o.named(img.RepoTags, img.RepoDigests) {
 			return true
 		}
@@ -76,7 +77,7 @@ func possesses(s *pipeline, o origin, w want) bool {
 
 // knownConfig is a config that an image of the store has, nil when there is none, or none that the origin has proven.
 func knownConfig(s *pipeline, id digest.Digest, from origin) []byte {
-	img, ok := s.catalog.snapshot().findWhole(id.String())
+	img, ok := s.catalog.Snapshot().FindWhole(id.String())
 	if !ok || img.ID != id.String() {
 		return nil
 	}
@@ -159,13 +160,13 @@ func prove(ctx context.Context, s *pipeline, id string, w want, src source, p *p
 		}
 		// Another's fetch failed for a reason of its own: try with this caller's.
 	}
-	return checkSize(s.catalog.snapshot(), id, w)
+	return checkSize(s.catalog.Snapshot(), id, w)
 }
 
 // checkSize says whether a manifest gives a blob the size that it had when it was fetched, where the layer knows that.
 // Whoever has not proven the blob does not hear it.
-func checkSize(i *index, id string, w want) error {
-	if l := i.layer(id); l.Blob == w.desc.Digest && l.BlobSize != w.desc.Size {
+func checkSize(i *catalog.Index, id string, w want) error {
+	if l := i.Layer(id); l.Blob == w.desc.Digest && l.BlobSize != w.desc.Size {
 		return fail.New(errdefs.ErrDataLoss, "blob %s has %d bytes, not the %d promised", l.Blob, l.BlobSize, w.desc.Size)
 	}
 	return nil

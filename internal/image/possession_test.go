@@ -18,6 +18,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/image/catalog"
 	"berth/internal/image/progress"
 	"berth/internal/image/reference"
 	"berth/test/patience"
@@ -175,20 +176,21 @@ func TestRenewLooksAgain(t *testing.T) {
 	s := open(t, t.TempDir())
 	img := pull(t, s, f.host+"/one:v1")
 	for name, c := range map[string]struct {
-		edit func(*imageRecord)
+		edit func(*catalog.ImageRecord)
 		same bool
 	}{
-		"nothing": {func(*imageRecord) {}, true},
-		"a layer": {func(r *imageRecord) { r.Layers[0].ID = "b0" }, false},
-		"a name":  {func(r *imageRecord) { r.Digests = append(r.Digests, "host/other@"+img.ID) }, false},
-		"a tag":   {func(r *imageRecord) { r.Tags = append(r.Tags, "host/other:v1") }, false},
-		"all":     {func(r *imageRecord) { r.ID = "sha256:" + strings.Repeat("0", 64) }, false},
+		"nothing": {func(*catalog.ImageRecord) {}, true},
+		"a layer": {func(r *catalog.ImageRecord) { r.Layers[0].ID = "b0" }, false},
+		"a name":  {func(r *catalog.ImageRecord) { r.Digests = append(r.Digests, "host/other@"+img.ID) }, false},
+		"a tag":   {func(r *catalog.ImageRecord) { r.Tags = append(r.Tags, "host/other:v1") }, false},
+		"all":     {func(r *catalog.ImageRecord) { r.ID = "sha256:" + strings.Repeat("0", 64) }, false},
 	} {
-		then := *s.catalog.record(img.ID)
+		then := *s.catalog.Record(img.ID)
 		then.Layers = slices.Clone(then.Layers)
 		c.edit(&then)
 		found := &chosen{have: &then, done: func() {}}
-		_, same, err := renew(t.Context(), s.pipeline, found, names{tags: []string{f.host + "/one:v1"}}, progress.NewReporter(nil))
+		tagged := names{tags: []string{f.host + "/one:v1"}}
+		_, same, err := renew(t.Context(), s.pipeline, found, tagged, progress.NewReporter(nil))
 		if same != c.same || err != nil {
 			t.Errorf("%s has changed: %v, %v", name, same, err)
 		}
@@ -234,7 +236,8 @@ func TestEachRepositoryProves(t *testing.T) {
 	phases := map[string]int{}
 	for range callers {
 		wg.Go(func() {
-			img, err := s.Pull(context.Background(), PullRequest{Reference: f.host + "/two:v1", Progress: func(p progress.Event) {
+			two := f.host + "/two:v1"
+			img, err := s.Pull(context.Background(), PullRequest{Reference: two, Progress: func(p progress.Event) {
 				mu.Lock()
 				defer mu.Unlock()
 				phases[p.Phase]++
@@ -287,7 +290,7 @@ func TestProofOfTheMomentBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := want{desc: manifestOf(t, img).Layers[0], diffID: s.catalog.record(pulled.ID).Layers[0].DiffID}
+	w := want{desc: manifestOf(t, img).Layers[0], diffID: s.catalog.Record(pulled.ID).Layers[0].DiffID}
 	if err := fetchProof(t.Context(), s.pipeline, w, src, &progress.Listeners{}); err != nil || f.blobs() != 0 {
 		t.Errorf("what was proven before the work began is fetched: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/fail"
+	"berth/internal/image/catalog"
 	"berth/internal/image/document"
 	"berth/internal/image/progress"
 	"berth/internal/image/reference"
@@ -27,8 +28,8 @@ type PullRequest struct {
 }
 
 // Pull makes the image that the reference names now part of the store. It may be repeated and called at once: what is
-// there is not fetched again, and a layer that is on its way is waited for. When ctx ends the call returns; a layer that
-// nobody else waits for is dropped.
+// there is not fetched again, and a layer that is on its way is waited for. When ctx ends the call returns; a layer
+// that nobody else waits for is dropped.
 func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
 	op := "pull image " + req.Reference
 	ref, err := reference.Parse(req.Reference)
@@ -38,8 +39,8 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	img, err := s.pull(ctx, ref, req)
-	s.sweeper.makeRoom(s.ctx, err)
-	return img, failed(op, s.disk.explain(err))
+	s.sweeper.MakeRoom(s.ctx, err)
+	return img, failed(op, s.disk.Explain(err))
 }
 
 // bound ends a caller's context with the store.
@@ -128,7 +129,7 @@ func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source
 	if err != nil {
 		return Image{}, err
 	}
-	return commit(s.catalog, rec)
+	return catalog.Commit(s.catalog, rec)
 }
 
 func wantsOf(found *chosen) []want {
@@ -161,7 +162,9 @@ func stack(
 }
 
 // obtainAll gets all layers at once. Those it got are in the result even when it fails.
-func (s *pipeline) obtainAll(ctx context.Context, wants []want, src source, p *progress.Reporter) ([]*layerLease, error) {
+func (s *pipeline) obtainAll(
+	ctx context.Context, wants []want, src source, p *progress.Reporter,
+) ([]*layerLease, error) {
 	held := make([]*layerLease, len(wants))
 	for _, w := range wants {
 		p.Report(progress.Event{Layer: w.desc.Digest, Total: w.desc.Size, Phase: progress.Waiting})
@@ -178,7 +181,9 @@ func (s *pipeline) obtainAll(ctx context.Context, wants []want, src source, p *p
 }
 
 // settleAll settles in layer order what depends on the layers below, and returns all ids.
-func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*layerLease, src source, p *progress.Reporter) ([]string, error) {
+func (s *pipeline) settleAll(
+	ctx context.Context, wants []want, held []*layerLease, src source, p *progress.Reporter,
+) ([]string, error) {
 	ids := make([]string, 0, len(held))
 	for i, w := range wants {
 		w.lowers = slices.Clone(ids)
@@ -208,18 +213,19 @@ func (s *pipeline) settleAll(ctx context.Context, wants []want, held []*layerLea
 	return ids, nil
 }
 
-func (s *pipeline) newRecord(found *chosen, wants []want, ids []string, n names) *imageRecord {
-	rec := &imageRecord{
+func (s *pipeline) newRecord(found *chosen, wants []want, ids []string, n names) *catalog.ImageRecord {
+	rec := &catalog.ImageRecord{
 		ID: digest.FromBytes(found.doc.RawConfig).String(), Tags: n.tags, Digests: n.digests,
 		Choices:  n.choicesBeside(found.doc.Descriptor.Digest.String()),
 		Resolved: n.resolved,
 		Manifest: found.doc.Descriptor.Digest.String(), Platform: platforms.Format(platformOf(found.doc.Config)),
 		Size: uint64(len(found.doc.RawConfig)), Config: found.doc.RawConfig, PulledAt: time.Now().UTC(), Boot: s.cfg.BootID,
-		parsedImage: found.doc.Config,
+		Parsed: found.doc.Config,
 	}
 	for i, w := range wants {
 		rec.Size += uint64(w.desc.Size)
-		rec.Layers = append(rec.Layers, layerRef{ids[i], w.diffID, w.desc.Digest, w.desc.Size})
+		ref := catalog.LayerRef{ID: ids[i], DiffID: w.diffID, Blob: w.desc.Digest, Size: w.desc.Size}
+		rec.Layers = append(rec.Layers, ref)
 	}
 	return rec
 }

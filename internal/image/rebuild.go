@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/image/catalog"
 	"berth/internal/image/layer"
 	"berth/internal/image/progress"
 	"berth/internal/room"
@@ -59,12 +60,12 @@ func (t *tarStream) Close() error {
 // layer was settled over other ones, and its tar is on the disk. The result is nil when there is no such layer, or none
 // that is whole.
 func rebuild(ctx context.Context, s *pipeline, w want, l *progress.Listeners, except string) (*rawLayer, error) {
-	i := s.catalog.snapshot()
+	i := s.catalog.Snapshot()
 	for _, id := range siblings(i, w, except) {
 		if err := checkSize(i, id, w); err != nil {
 			return nil, err
 		}
-		held, release := s.catalog.leases.holdFirst(id)
+		held, release := s.catalog.Leases.HoldFirst(id)
 		if held == "" {
 			continue
 		}
@@ -79,14 +80,16 @@ func rebuild(ctx context.Context, s *pipeline, w want, l *progress.Listeners, ex
 }
 
 // rebuildFrom unpacks the tar of a layer into a new directory, and proves it by its diff id.
-func rebuildFrom(ctx context.Context, s *pipeline, w want, id string, l *progress.Listeners) (raw *rawLayer, err error) {
-	local, src, err := tarIn(w, s.disk.layerDir(id))
+func rebuildFrom(
+	ctx context.Context, s *pipeline, w want, id string, l *progress.Listeners,
+) (raw *rawLayer, err error) {
+	local, src, err := tarIn(w, s.disk.LayerDir(id))
 	if err != nil {
 		return nil, err
 	}
 	tell := l.Of(w.desc, progress.Rebuilding)
 	part := float64(w.desc.Size) / float64(max(local.desc.Size, 1)) // progress is told in bytes of the blob
-	err = at("pull.rebuild", func() error {
+	err = catalog.At("pull.rebuild", func() error {
 		raw, err = s.ingest(ctx, local, src, func(n int64) { tell(int64(float64(n) * part)) })
 		return err
 	})
@@ -111,9 +114,9 @@ func tarIn(w want, dir string) (want, *repacked, error) {
 
 // reportDamage tells that a layer does not give back the tar that it was unpacked from, as a check would. Not when
 // the tar is what it was, and cannot be unpacked: then the settings have changed.
-func reportDamage(ctx context.Context, c *catalog, id string, err error) {
+func reportDamage(ctx context.Context, c *catalog.Catalog, id string, err error) {
 	if k := kindOf(err); k == errdefs.ErrFailedPrecondition || k == errdefs.ErrResourceExhausted {
 		return
 	}
-	logDamage(ctx, c, id, err)
+	catalog.LogDamage(ctx, c, id, err)
 }

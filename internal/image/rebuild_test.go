@@ -13,6 +13,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"berth/internal/image/catalog"
 	"berth/internal/image/layer"
 	"berth/internal/image/progress"
 	"berth/internal/image/reference"
@@ -75,7 +76,7 @@ func TestRebuildFromADamagedLayer(t *testing.T) {
 			var log bytes.Buffer
 			s := open(t, t.TempDir(), func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 			first := pull(t, s, f.host+"/app:v1")
-			if err := damage(s.disk.path(layersDir, first.Layers[1])); err != nil {
+			if err := damage(s.disk.Path(catalog.LayersDir, first.Layers[1])); err != nil {
 				t.Fatal(err)
 			}
 			f.take()

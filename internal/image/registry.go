@@ -23,8 +23,8 @@ type source interface {
 	open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error)
 }
 
-// reportMismatch says that what was read is a lie. It returns whether opening the content again may do better, and the lie with
-// the names of those who told it.
+// reportMismatch says that what was read is a lie. It returns whether opening the content again may do better, and the
+// lie with the names of those who told it.
 func reportMismatch(content io.ReadCloser, lie error) (again bool, err error) {
 	if s, ok := content.(spooled); ok {
 		content = s.content

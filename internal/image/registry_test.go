@@ -31,8 +31,8 @@ import (
 	"berth/test/patience"
 )
 
-// startRegistry runs Debian's docker-registry on a free port of loopback until the test ends. It chooses the port itself, and tells
-// it when it listens: one that was found free before may be somebody else's by then.
+// startRegistry runs Debian's docker-registry on a free port of loopback until the test ends. It chooses the port
+// itself, and tells it when it listens: one that was found free before may be somebody else's by then.
 func startRegistry(t testing.TB, extra string) (host string) {
 	t.Helper()
 	bin, err := exec.LookPath("docker-registry")

@@ -11,15 +11,16 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
+	"berth/internal/image/catalog"
 	"berth/internal/image/progress"
 	"berth/internal/image/reference"
 )
 
 // Problems are what Open could not read and what has not been repaired since, and a file system that is read-only now.
 func (s *Store) Problems() []Finding {
-	found := s.catalog.unreadable()
-	if readOnly(s.disk) {
-		found = append(found, Finding{Path: s.disk.root, Problem: "its file system is read-only: images that are whole are " +
+	found := s.catalog.Unreadable()
+	if catalog.ReadOnly(s.disk) {
+		found = append(found, Finding{Path: s.disk.Root, Problem: "its file system is read-only: images that are whole are " +
 			"served, none can be pulled or removed; look at dmesg, repair it and mount it anew"})
 	}
 	return found
@@ -29,16 +30,16 @@ func (s *Store) Problems() []Finding {
 // With repair, unreadable records are removed, and damaged layers are fetched again from where the image came from,
 // while the image stays usable. One that cannot be fetched now stays as it is, and is reported.
 func (s *Store) Check(ctx context.Context, repair bool, report func(Finding)) error {
-	c := &checker{catalog: s.catalog}
+	c := &catalog.Checker{Catalog: s.catalog}
 	mend := &repairer{s: s, left: map[string]struct{}{}}
 	for _, f := range s.Problems() {
-		if repair && f.Path != s.disk.root {
-			f.Repaired = s.sweeper.removeUnread(f) == nil
+		if repair && f.Path != s.disk.Root {
+			f.Repaired = s.sweeper.RemoveUnread(f) == nil
 		}
 		report(f)
 	}
-	for _, id := range c.lowestFirst() {
-		found, err := c.checkLayer(ctx, id)
+	for _, id := range c.LowestFirst() {
+		found, err := c.Check(ctx, id)
 		if err != nil {
 			return failed("check image store", err)
 		}
@@ -75,7 +76,7 @@ func (r *repairer) repair(ctx context.Context, id string, found []Finding) {
 }
 
 func (r *repairer) replace(ctx context.Context, id string) error {
-	owners := r.s.catalog.owners(id)
+	owners := r.s.catalog.Owners(id)
 	if len(owners) == 0 {
 		return r.discard(ctx, id)
 	}
@@ -93,10 +94,10 @@ func (r *repairer) replace(ctx context.Context, id string) error {
 
 // discard removes a layer that no image has: whoever needs it fetches it anew.
 func (r *repairer) discard(ctx context.Context, id string) error {
-	if err := r.s.sweeper.sweep(ctx); err != nil {
+	if err := r.s.sweeper.Sweep(ctx); err != nil {
 		return err
 	}
-	if r.s.catalog.snapshot().has(id) {
+	if r.s.catalog.Snapshot().Has(id) {
 		return errors.New("no image has it, and it goes when no container uses it any more")
 	}
 	return nil
@@ -104,10 +105,10 @@ func (r *repairer) discard(ctx context.Context, id string) error {
 
 // replaceFor fetches the layer as that of one image, which is held meanwhile, from each repository that it is known
 // from.
-func (r *repairer) replaceFor(ctx context.Context, id string, rec *imageRecord) error {
-	release, _ := r.s.catalog.leases.hold(rec.layerIDs()...)
+func (r *repairer) replaceFor(ctx context.Context, id string, rec *catalog.ImageRecord) error {
+	release, _ := r.s.catalog.Leases.Hold(rec.LayerIDs()...)
 	defer release()
-	n := slices.Index(rec.layerIDs(), id)
+	n := slices.Index(rec.LayerIDs(), id)
 	if err := r.soundBelow(rec, n); err != nil {
 		return err
 	}
@@ -124,8 +125,8 @@ func (r *repairer) replaceFor(ctx context.Context, id string, rec *imageRecord) 
 }
 
 // soundBelow refuses to settle a layer over one that is damaged: it would take on what is wrong there.
-func (r *repairer) soundBelow(rec *imageRecord, n int) error {
-	if r.s.catalog.snapshot().layer(rec.Layers[n].ID).Chain == "" {
+func (r *repairer) soundBelow(rec *catalog.ImageRecord, n int) error {
+	if r.s.catalog.Snapshot().Layer(rec.Layers[n].ID).Chain == "" {
 		return nil
 	}
 	for _, l := range rec.Layers[:n] {
@@ -137,7 +138,7 @@ func (r *repairer) soundBelow(rec *imageRecord, n int) error {
 }
 
 // replaceFrom fetches layer n of an image from one repository, by the name it was pulled by, and without credentials.
-func (r *repairer) replaceFrom(ctx context.Context, name string, rec *imageRecord, n int) error {
+func (r *repairer) replaceFrom(ctx context.Context, name string, rec *catalog.ImageRecord, n int) error {
 	ref, err := reference.Parse(name)
 	if err != nil {
 		return err
@@ -162,7 +163,7 @@ func (r *repairer) replaceFrom(ctx context.Context, name string, rec *imageRecor
 
 // replaceFromSibling makes layer n of an image anew from what another layer keeps of the same blob. done is false where
 // there is none.
-func (r *repairer) replaceFromSibling(ctx context.Context, rec *imageRecord, n int) (done bool, err error) {
+func (r *repairer) replaceFromSibling(ctx context.Context, rec *catalog.ImageRecord, n int) (done bool, err error) {
 	ref := rec.Layers[n]
 	w := want{desc: ocispec.Descriptor{Digest: ref.Blob, Size: ref.Size}, diffID: ref.DiffID, alone: true}
 	err = r.bring(ctx, rec, n, func() (raw *rawLayer, err error) {
@@ -176,7 +177,7 @@ func (r *repairer) replaceFromSibling(ctx context.Context, rec *imageRecord, n i
 // likeBefore makes of a layer that was fetched what may take the place of the damaged one: the same blob, or where the
 // registry serves another one by now, or the damaged one was made of a tar, what the tar unpacks to.
 func (r *repairer) likeBefore(ctx context.Context, raw *rawLayer, w want, id string) (*rawLayer, error) {
-	if old := r.s.catalog.snapshot().layer(id); old.Blob == w.desc.Digest {
+	if old := r.s.catalog.Snapshot().Layer(id); old.Blob == w.desc.Digest {
 		return raw, nil
 	}
 	defer raw.discard()
@@ -188,9 +189,9 @@ func (r *repairer) likeBefore(ctx context.Context, raw *rawLayer, w want, id str
 }
 
 // bring has a layer made, and puts it into the place of layer n of an image.
-func (r *repairer) bring(ctx context.Context, rec *imageRecord, n int, get func() (*rawLayer, error)) error {
+func (r *repairer) bring(ctx context.Context, rec *catalog.ImageRecord, n int, get func() (*rawLayer, error)) error {
 	// A flusher of its own: one that fails here must not hide from the syncer that its layers may not be on the disk.
-	flush, done, err := diskFlusher(r.s.disk.root)
+	flush, done, err := catalog.DiskFlusher(r.s.disk.Root)
 	if err != nil {
 		return err
 	}
@@ -204,14 +205,17 @@ func (r *repairer) bring(ctx context.Context, rec *imageRecord, n int, get func(
 	if err != nil {
 		return err
 	}
-	if err := at("repair.sync", flush); err != nil { // before it has a name: a power cut leaves the one or the other
+	// Before it has a name: a power cut leaves the one or the other.
+	if err := catalog.At("repair.sync", flush); err != nil {
 		return err
 	}
-	return r.s.catalog.replaceLayer(raw.dir, made)
+	return r.s.catalog.ReplaceLayer(raw.dir, made)
 }
 
 // locate asks a registry for the manifest of an image, and finds layer n there. A verifier is asked as for any pull.
-func (r *repairer) locate(ctx context.Context, ref reference.Reference, reg registry, rec *imageRecord, n int) (want, error) {
+func (r *repairer) locate(
+	ctx context.Context, ref reference.Reference, reg registry, rec *catalog.ImageRecord, n int,
+) (want, error) {
 	desc, err := reg.Resolve(ctx)
 	if err == nil {
 		err = r.s.pipeline.verify(ctx, Question{Name: ref.String(), Descriptor: desc})
@@ -237,21 +241,24 @@ func (r *repairer) locate(ctx context.Context, ref reference.Reference, reg regi
 }
 
 // finish settles a layer that was fetched, if need be, and writes its record.
-func (r *repairer) finish(ctx context.Context, raw *rawLayer, rec *imageRecord, n int) (layerRecord, error) {
-	old := r.s.catalog.snapshot().layer(rec.Layers[n].ID)
+func (r *repairer) finish(
+	ctx context.Context, raw *rawLayer, rec *catalog.ImageRecord, n int,
+) (catalog.LayerRecord, error) {
+	old := r.s.catalog.Snapshot().Layer(rec.Layers[n].ID)
 	if old.Chain != "" {
-		lowers := r.s.disk.topmostFirst(rec.layerIDs()[:n])
+		lowers := r.s.disk.TopmostFirst(rec.LayerIDs()[:n])
 		w := want{desc: ocispec.Descriptor{Digest: old.Blob}, alone: true}
-		if err := at("repair.settle", func() error { return settleLayer(ctx, r.s.pipeline, w, raw, lowers) }); err != nil {
+		settle := func() error { return settleLayer(ctx, r.s.pipeline, w, raw, lowers) }
+		if err := catalog.At("repair.settle", settle); err != nil {
 			return old, err
 		}
 	} else if !raw.result.Independent() {
 		return old, fail.New(errdefs.ErrDataLoss, "it depends on the layers below it, and did not when it was pulled")
 	}
-	made := describeLayer(raw, layerRecord{
+	made := describeLayer(raw, catalog.LayerRecord{
 		ID: old.ID, DiffID: old.DiffID, Chain: old.Chain, Boot: r.s.pipeline.cfg.BootID, Durable: true,
 		Blob: old.Blob, BlobSize: old.BlobSize, ProvenBy: old.ProvenBy,
 	})
-	err := at("repair.describe", func() error { return describe(raw.dir, made) })
+	err := catalog.At("repair.describe", func() error { return catalog.Describe(raw.dir, made) })
 	return made, err
 }

@@ -14,12 +14,14 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/image/catalog"
 )
 
 // damageLayer changes the file a of the layer at place n of an image.
 func damageLayer(t *testing.T, s *Store, img Image, n int) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(s.disk.layerFS(img.Layers[n]), "a"), []byte("broken"), 0); err != nil {
+	if err := os.WriteFile(filepath.Join(s.disk.LayerFS(img.Layers[n]), "a"), []byte("broken"), 0); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -43,7 +45,7 @@ func repairs(t *testing.T, s *Store, layers int, repaired bool, why string) {
 // asides are the trees that a store has put aside.
 func asides(t *testing.T, s *Store) int {
 	t.Helper()
-	entries, err := os.ReadDir(s.disk.path(asideDir))
+	entries, err := os.ReadDir(s.disk.Path(catalog.AsideDir))
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
@@ -104,7 +106,13 @@ func TestRepairUnderAContainer(t *testing.T) {
 	}
 	defer func() { _ = unix.Unmount(at, unix.MNT_DETACH) }()
 	runs := func(c *Config) {
-		c.InUse = func() (map[string]struct{}, bool) { return memberSet(img.Layers), true }
+		c.InUse = func() (map[string]struct{}, bool) {
+			used := map[string]struct{}{}
+			for _, id := range img.Layers {
+				used[id] = struct{}{}
+			}
+			return used, true
+		}
 	}
 	_ = s.Close()
 	s = open(t, root, runs)
@@ -192,13 +200,13 @@ func TestRepairSettlesOverSoundLayers(t *testing.T) {
 	s := open(t, t.TempDir())
 	img := pull(t, s, p.host+"/a:v1")
 	durable(t, s)
-	if s.catalog.snapshot().layer(img.Layers[1]).Chain == "" {
+	if s.catalog.Snapshot().Layer(img.Layers[1]).Chain == "" {
 		t.Fatal("the layer was not settled")
 	}
 	for n := range img.Layers {
 		damageLayer(t, s, img, n)
 	}
-	if got := (&checker{s.catalog}).lowestFirst(); !slices.Equal(got, img.Layers) {
+	if got := (&catalog.Checker{Catalog: s.catalog}).LowestFirst(); !slices.Equal(got, img.Layers) {
 		t.Errorf("checked in the order %v, wanted %v", got, img.Layers)
 	}
 	lost.Store(true)

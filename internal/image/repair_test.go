@@ -21,7 +21,7 @@ func TestRepairAfterAPull(t *testing.T) {
 	imgs := []Image{pull(t, s, refs[0]), pull(t, s, refs[1])}
 	durable(t, s)
 	for _, img := range imgs {
-		for _, path := range []string{s.disk.layerRecordPath(img.Layers[0]), s.disk.recordPath(img.ID)} {
+		for _, path := range []string{s.disk.LayerRecordPath(img.Layers[0]), s.disk.RecordPath(img.ID)} {
 			raw, err := os.ReadFile(path)
 			if err == nil {
 				raw[len(raw)-2] ^= 1
@@ -56,7 +56,7 @@ func TestRepairAfterAPull(t *testing.T) {
 			t.Errorf("%s: %v", ref, ok)
 			continue
 		}
-		if _, err := os.Stat(s.disk.recordPath(img.ID)); err != nil {
+		if _, err := os.Stat(s.disk.RecordPath(img.ID)); err != nil {
 			t.Error(err)
 		}
 		if info, err := os.Stat(s.LayerDirs(img)[0]); err != nil || !os.SameFile(info, pulled[i]) {
@@ -116,8 +116,8 @@ func TestChainsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestWhatAFailedPullLeaves fails pulls behind their first layer: a full disk gets the room of it back at once, any other
-// when an image is removed.
+// TestWhatAFailedPullLeaves fails pulls behind their first layer: a full disk gets the room of it back at once, any
+// other when an image is removed.
 func TestWhatAFailedPullLeaves(t *testing.T) {
 	t.Parallel()
 	host := startRegistry(t, "")
@@ -166,7 +166,7 @@ func TestOneLayerKeepsNoOtherFromTheDisk(t *testing.T) {
 	if err := os.RemoveAll(filepath.Dir(s.LayerDirs(imgs[0])[0])); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.syncer.syncOnce(); err == nil {
+	if err := s.syncer.SyncOnce(); err == nil {
 		t.Error("the deleted layer was made durable")
 	}
 	for i, img := range imgs {

@@ -11,13 +11,15 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/image/catalog"
 )
 
 // largeStore writes a store of so many images, of ten small layers each.
 func largeStore(tb testing.TB, root string, images int) {
 	tb.Helper()
-	d := newDisk(root, nil)
-	if err := d.makeDirs(); err != nil {
+	d := catalog.NewDisk(root, nil)
+	if err := d.MakeDirs(); err != nil {
 		tb.Fatal(err)
 	}
 	for n := range images {
@@ -26,17 +28,19 @@ func largeStore(tb testing.TB, root string, images int) {
 		config.Config.Env = []string{fmt.Sprint("N=", n), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 		for _, l := range rec.Layers {
 			config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, l.DiffID)
-			if err := os.MkdirAll(d.layerFS(l.ID), 0o700); err != nil {
+			if err := os.MkdirAll(d.LayerFS(l.ID), 0o700); err != nil {
 				tb.Fatal(err)
 			}
-			made := layerRecord{ID: l.ID, DiffID: l.DiffID, Bytes: 8192, Inodes: 2, Skeleton: true, Durable: true, Boot: "bench"}
-			if err := describe(d.layerDir(l.ID), made); err != nil {
+			made := catalog.LayerRecord{
+				ID: l.ID, DiffID: l.DiffID, Bytes: 8192, Inodes: 2, Skeleton: true, Durable: true, Boot: "bench",
+			}
+			if err := catalog.Describe(d.LayerDir(l.ID), made); err != nil {
 				tb.Fatal(err)
 			}
 		}
 		rec.Config, _ = json.Marshal(config)
 		rec.ID = digest.FromBytes(rec.Config).String()
-		if err := imageKind.Write(d.recordPath(rec.ID), rec); err != nil {
+		if err := catalog.ImageKind.Write(d.RecordPath(rec.ID), rec); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -124,16 +128,16 @@ func cpuTime() time.Duration {
 }
 
 // ofLargeStore is the n-th record of a large store: ten layers of its own, and names.
-func ofLargeStore(n int) *imageRecord {
+func ofLargeStore(n int) *catalog.ImageRecord {
 	id := digest.FromString(fmt.Sprint("image ", n)).String()
-	rec := &imageRecord{
+	rec := &catalog.ImageRecord{
 		ID: id, Tags: []string{fmt.Sprintf("r.example/app%d:v1", n)},
 		Digests: []string{fmt.Sprintf("r.example/app%d@%s", n, id)},
 		Durable: true, Boot: "bench", PulledAt: time.Unix(int64(n), 0).UTC(), Size: 1000,
 	}
 	for l := range 10 {
 		diff := digest.FromString(fmt.Sprint("layer ", n, " ", l))
-		rec.Layers = append(rec.Layers, layerRef{ID: "b" + diff.Encoded(), DiffID: diff, Blob: diff, Size: 100})
+		rec.Layers = append(rec.Layers, catalog.LayerRef{ID: "b" + diff.Encoded(), DiffID: diff, Blob: diff, Size: 100})
 	}
 	return rec
 }

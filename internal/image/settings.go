@@ -72,7 +72,7 @@ func (s *Store) Reconfigure(cfg Config) error {
 	if err != nil {
 		return failed("reconfigure image store", err)
 	}
-	s.pipeline.current.change(cfg, s.catalog.repin)
+	s.pipeline.current.change(cfg, s.catalog.Repin)
 	return nil
 }
 

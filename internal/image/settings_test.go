@@ -7,19 +7,20 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/fail"
+	"berth/internal/image/catalog"
 	"berth/internal/rootfs"
 )
 
 // bare is a pipeline without a store.
 func bare(change func(*Config)) *pipeline {
-	p, cfg := &pipeline{catalog: newCatalog(newDisk("", nil), "", nil, nil)}, standard("")
+	p, cfg := &pipeline{catalog: catalog.New(catalog.NewDisk("", nil), "", nil, nil)}, standard("")
 	change(&cfg)
 	p.current.settings.Store(newSettings(cfg, nil))
 	return p
 }
 
-// What is made of the settings is made anew only when its own have changed: who waits for a slot goes on waiting for it, and what
-// registries have said stays known.
+// What is made of the settings is made anew only when its own have changed: who waits for a slot goes on waiting for
+// it, and what registries have said stays known.
 func TestSettingsAreKept(t *testing.T) {
 	cfg := standard("")
 	first := newSettings(cfg, nil)

@@ -56,7 +56,8 @@ func TestConfigIsFetchedOnce(t *testing.T) {
 	}
 }
 
-// TestFailureIsShared has many wait for a layer that its registry cannot serve: they fail together, not one after another.
+// TestFailureIsShared has many wait for a layer that its registry cannot serve: they fail together, not one after
+// another.
 func TestFailureIsShared(t *testing.T) {
 	t.Parallel()
 	host := startRegistry(t, "")

@@ -7,8 +7,8 @@ import (
 	"berth/internal/image/progress"
 )
 
-// singleflight runs one piece of work for all who want it at the same time. The work has a context of its own, which ends when
-// the last who waits has left; the result is dropped then.
+// singleflight runs one piece of work for all who want it at the same time. The work has a context of its own, which
+// ends when the last who waits has left; the result is dropped then.
 type singleflight[T any] struct {
 	mu    sync.Mutex // guards what follows, and the refs of each flight
 	byID  map[string]*flight[T]
@@ -26,7 +26,9 @@ type flight[T any] struct {
 }
 
 // join starts the work called key, or joins it. owner says which. The caller leaves when it needs the value no more.
-func (f *singleflight[T]) join(key string, p *progress.Reporter, work func(context.Context, *progress.Listeners) (T, error), drop func(T)) (fl *flight[T], owner bool, leave func()) {
+func (f *singleflight[T]) join(
+	key string, p *progress.Reporter, work func(context.Context, *progress.Listeners) (T, error), drop func(T),
+) (fl *flight[T], owner bool, leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.byID == nil {

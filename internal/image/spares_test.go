@@ -289,7 +289,7 @@ func TestLayerAfterAnotherFails(t *testing.T) {
 	below := want{desc: ocispec.Descriptor{Digest: digest.FromString("below"), Size: 1000}}
 	w := want{desc: ocispec.Descriptor{Digest: digest.FromString("above"), Size: 1000}, below: []want{below}}
 	unpack := func(w want, kill func()) error {
-		dir, discard, err := s.disk.newIngest("pull.ingest")
+		dir, discard, err := s.disk.NewIngest("pull.ingest")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/fail"
+	"berth/internal/image/catalog"
 	"berth/internal/image/inflate"
 	"berth/internal/image/verifier"
 	"berth/internal/rootfs"
@@ -79,13 +80,19 @@ type Verifier interface {
 // Question is what a verifier is asked about.
 type Question = verifier.Question
 
+// Image is one image of the store. It is a value: nothing changes it after it was handed out.
+type Image = catalog.Image
+
+// Finding is one thing that is wrong in the store.
+type Finding = catalog.Finding
+
 // Store is an image store on disk. All methods may be called at once from anywhere. Its parts own their locks: the
 // catalog that of records and layers, the pipeline those of what is on its way.
 type Store struct {
-	disk     *disk
-	catalog  *catalog
-	sweeper  *sweeper
-	syncer   *syncer
+	disk     *catalog.Disk
+	catalog  *catalog.Catalog
+	sweeper  *catalog.Sweeper
+	syncer   *catalog.Syncer
 	pipeline *pipeline
 	work     sync.WaitGroup // what goes on in the background
 	stop     context.CancelFunc
@@ -93,9 +100,9 @@ type Store struct {
 	unsync   func() error // ends what the syncer syncs with
 }
 
-// Open reads the store at cfg.Root, making it when it is not there. A record that cannot be read stops nothing: Problems
-// names it. Nor does a file system that has turned read-only: what is whole is served. What an earlier daemon left half
-// done is collected in the background.
+// Open reads the store at cfg.Root, making it when it is not there. A record that cannot be read stops nothing:
+// Problems names it. Nor does a file system that has turned read-only: what is whole is served. What an earlier daemon
+// left half done is collected in the background.
 func Open(cfg Config) (*Store, error) {
 	cfg, err := complete(cfg)
 	if err != nil {
@@ -105,30 +112,30 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, failed("open image store", err)
 	}
-	d := newDisk(cfg.Root, cfg.Logger)
-	c := newCatalog(d, cfg.BootID, cfg.Pinned, cfg.Dirty)
-	sweeper := &sweeper{c, cfg.InUse}
+	d := catalog.NewDisk(cfg.Root, cfg.Logger)
+	c := catalog.New(d, cfg.BootID, cfg.Pinned, cfg.Dirty)
+	sweeper := &catalog.Sweeper{Catalog: c, InUse: cfg.InUse}
 	s := &Store{
 		disk: d, catalog: c, sweeper: sweeper, pipeline: newPipeline(cfg, d, c, sweeper, platform),
-		syncer: &syncer{catalog: c, ask: make(chan struct{}, 1)},
 	}
-	c.changed = s.syncer.wake
-	if err := d.makeDirs(); err != nil {
+	if err := d.MakeDirs(); err != nil {
 		return nil, failed("open image store", err)
 	}
-	if s.pipeline.unpackers, err = newUnpackers(cfg.Unpackers, s.disk.path(ingestDir)); err != nil {
+	if s.pipeline.unpackers, err = newUnpackers(cfg.Unpackers, s.disk.Path(catalog.IngestDir)); err != nil {
 		return nil, failed("open image store", err)
 	}
-	if s.syncer.flush, s.unsync, err = diskFlusher(cfg.Root); err != nil {
+	flush, unsync, err := catalog.DiskFlusher(cfg.Root)
+	if err != nil {
 		s.pipeline.unpackers.close()
 		return nil, failed("open image store", err)
 	}
-	left, err := load(c)
+	s.syncer, s.unsync = catalog.NewSyncer(c, flush), unsync
+	left, err := catalog.Load(c)
 	if err != nil {
 		s.pipeline.unpackers.close()
 		return nil, failed("open image store", errors.Join(err, s.unsync()))
 	}
-	for l := range c.snapshot().eachLayer() {
+	for l := range c.Snapshot().EachLayer() {
 		s.pipeline.proofs.note(l.Blob, l.ProvenBy...)
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -137,17 +144,17 @@ func Open(cfg Config) (*Store, error) {
 			discard()
 		}
 	})
-	s.work.Go(func() { s.syncer.run(s.ctx) })
-	s.syncer.wake()
+	s.work.Go(func() { s.syncer.Run(s.ctx) })
+	s.syncer.Wake()
 	return s, nil
 }
 
-// landing is how long a store that is closed waits for fetches that it has ended: who restarts the daemon need not wait until all that a
-// large layer left is gone.
+// landing is how long a store that is closed waits for fetches that it has ended: who restarts the daemon need not wait
+// until all that a large layer left is gone.
 const landing = 5 * time.Second
 
-// Close ends what goes on in the background. Nothing of it touches the disk any more when it returns, but for what takes longer than a
-// few seconds to clear away: the next Open does that. Callers still inside get an error.
+// Close ends what goes on in the background. Nothing of it touches the disk any more when it returns, but for what
+// takes longer than a few seconds to clear away: the next Open does that. Callers still inside get an error.
 func (s *Store) Close() error {
 	s.stop()
 	s.work.Wait()
@@ -197,33 +204,33 @@ func complete(cfg Config) (Config, error) {
 // Get finds an image by name, name@digest, id, bare hex id or the beginning of one that only one image has, of at least
 // 12 digits. It never waits.
 func (s *Store) Get(refOrID string) (Image, bool) {
-	return s.catalog.snapshot().find(refOrID)
+	return s.catalog.Snapshot().Find(refOrID)
 }
 
 // List returns all images, by id. It never waits.
 func (s *Store) List() []Image {
-	return s.catalog.snapshot().list()
+	return s.catalog.Snapshot().List()
 }
 
 // Usage says what the layers take of the disk, and when that was so. Nothing is walked: each layer was counted when it
 // was unpacked.
 func (s *Store) Usage() (bytes, inodes uint64, at time.Time) {
-	return s.catalog.snapshot().usage()
+	return s.catalog.Snapshot().Usage()
 }
 
-// LayerDirs returns the directories of an image's layers for an overlay mount, the topmost first. An image without layers
-// has none. A layer that an image has twice is there once, the topmost: the kernel refuses it twice, and what it brings covers
-// what it brought.
+// LayerDirs returns the directories of an image's layers for an overlay mount, the topmost first. An image without
+// layers has none. A layer that an image has twice is there once, the topmost: the kernel refuses it twice, and what it
+// brings covers what it brought.
 func (s *Store) LayerDirs(img Image) []string {
-	now, seen := s.catalog.snapshot(), map[string]bool{}
+	now, seen := s.catalog.Snapshot(), map[string]bool{}
 	var out []string
 	for i := len(img.Layers) - 1; i >= 0; i-- {
 		if seen[img.Layers[i]] {
 			continue
 		}
 		seen[img.Layers[i]] = true
-		out = append(out, s.disk.layerFS(img.Layers[i]))
-		if now.layer(img.Layers[i]).Opaque {
+		out = append(out, s.disk.LayerFS(img.Layers[i]))
+		if now.Layer(img.Layers[i]).Opaque {
 			break
 		}
 	}
@@ -234,6 +241,6 @@ func (s *Store) LayerDirs(img Image) []string {
 // than once. The beginning of an id is none: whoever creates a container of an image must know which. It waits for no
 // change of the store.
 func (s *Store) Use(refOrID string) (Image, func(), error) {
-	img, release, err := use(s.catalog, refOrID)
+	img, release, err := catalog.Use(s.catalog, refOrID)
 	return img, release, failed("use image "+refOrID, err)
 }

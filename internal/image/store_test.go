@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"berth/internal/image/catalog"
 	"berth/internal/image/progress"
 	"berth/test/patience"
 )
@@ -58,7 +59,7 @@ func nothingInFlight(t testing.TB, s *Store) {
 	t.Helper()
 	// A flight that nobody waits for ends a moment after its last caller, and a round of the syncer when the disk has all.
 	for end := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(20 * time.Millisecond) {
-		left, err := os.ReadDir(s.disk.path(ingestDir))
+		left, err := os.ReadDir(s.disk.Path(catalog.IngestDir))
 		if err == nil && len(left) == 0 {
 			return
 		}
@@ -71,7 +72,7 @@ func nothingInFlight(t testing.TB, s *Store) {
 
 func layersOnDisk(t testing.TB, s *Store) int {
 	t.Helper()
-	entries, err := os.ReadDir(s.disk.path(layersDir))
+	entries, err := os.ReadDir(s.disk.Path(catalog.LayersDir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +334,7 @@ func TestNamesMoveAndRemove(t *testing.T) {
 			t.Errorf("get %q found %s", ref, got.ID)
 		}
 	}
-	again := open(t, s.disk.root) // a second reader of the same files sees the same
+	again := open(t, s.disk.Root) // a second reader of the same files sees the same
 	if a, b := s.List(), again.List(); len(a) != 2 || len(b) != 2 || a[0].ID != b[0].ID || len(a[0].RepoTags) != len(b[0].RepoTags) {
 		t.Errorf("%v and %v", a, b)
 	}
@@ -433,12 +434,12 @@ func TestSweepKeepsWhatIsUsed(t *testing.T) {
 	}
 	// A hold that began after the round is kept although the containers were asked before.
 	pull(t, s, host+"/a:v1")
-	s.sweeper.inUse = func() (map[string]struct{}, bool) {
+	s.sweeper.InUse = func() (map[string]struct{}, bool) {
 		_, release, err := s.Use(img.ID)
 		if err == nil {
 			release()
 		}
-		_, _ = s.catalog.forget(img.ID)
+		_, _ = s.catalog.Forget(img.ID)
 		return nil, true
 	}
 	if err := s.Sweep(t.Context()); err != nil || layersOnDisk(t, s) != 1 {
@@ -499,7 +500,7 @@ func TestNotDurableIsDroppedByAnotherBoot(t *testing.T) {
 	s2.ctx = context.Background()
 	img := pull(t, s2, host+"/b:v1")
 	before := map[string][]byte{}
-	for _, path := range []string{s2.disk.recordPath(img.ID), s2.disk.layerRecordPath(img.Layers[0])} {
+	for _, path := range []string{s2.disk.RecordPath(img.ID), s2.disk.LayerRecordPath(img.Layers[0])} {
 		before[path], _ = os.ReadFile(path)
 	}
 	same := open(t, root, boot("one"))

@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/image/catalog"
 	"berth/internal/image/progress"
 	"berth/internal/image/reference"
 )
@@ -22,9 +23,9 @@ func (c *chooser) choice(d digest.Digest) string { return c.platform.name + "@" 
 // neither manifest nor index need be read for that; some registries count how often they are.
 func (c *chooser) unchanged(ref reference.Reference, desc ocispec.Descriptor) *chosen {
 	name, choice := ref.At(desc.Digest), c.choice(desc.Digest)
-	rec, release := c.store.catalog.holdImage(name, func(rec *imageRecord) bool {
+	rec, release := c.store.catalog.HoldImage(name, func(rec *catalog.ImageRecord) bool {
 		led := rec.Manifest == desc.Digest.String() || slices.Contains(rec.Choices, choice)
-		fits := !c.explicit || c.platform.Match(platformOf(rec.parsedImage))
+		fits := !c.explicit || c.platform.Match(platformOf(rec.Parsed))
 		return led && fits
 	})
 	if rec == nil {
@@ -42,11 +43,11 @@ func provenImage(s *pipeline, found *chosen, src source) *chosen {
 	if from.name == "" {
 		return nil
 	}
-	rec := s.catalog.record(id.String())
+	rec := s.catalog.Record(id.String())
 	if rec == nil || !from.named(rec.Tags, rec.Digests) {
 		return nil
 	}
-	release, all := s.catalog.leases.hold(rec.layerIDs()...)
+	release, all := s.catalog.Leases.Hold(rec.LayerIDs()...)
 	if !all {
 		release()
 		return nil
@@ -56,14 +57,16 @@ func provenImage(s *pipeline, found *chosen, src source) *chosen {
 
 // renew records that an image that the store has was pulled again, under the names of this pull. same is false when the
 // image is not what it was when it was found.
-func renew(ctx context.Context, s *pipeline, found *chosen, n names, p *progress.Reporter) (img Image, same bool, err error) {
+func renew(
+	ctx context.Context, s *pipeline, found *chosen, n names, p *progress.Reporter,
+) (img Image, same bool, err error) {
 	defer found.done()
 	unlock, err := s.records.lock(ctx, found.have.ID)
 	if err != nil {
 		return Image{}, false, err
 	}
 	defer unlock()
-	now := s.catalog.record(found.have.ID)
+	now := s.catalog.Record(found.have.ID)
 	if now == nil || now != found.have && !sameImage(now, found.have) {
 		return Image{}, false, nil
 	}
@@ -75,12 +78,12 @@ func renew(ctx context.Context, s *pipeline, found *chosen, n names, p *progress
 			p.Report(progress.Event{Layer: l.Blob, Done: l.Size, Total: l.Size, Phase: phase})
 		}
 	}
-	img, err = commit(s.catalog, &rec)
+	img, err = catalog.Commit(s.catalog, &rec)
 	return img, true, err
 }
 
 // sameImage says whether a record has the layers that it had, and all the names for which they were proven.
-func sameImage(now, then *imageRecord) bool {
+func sameImage(now, then *catalog.ImageRecord) bool {
 	all := func(names, of []string) bool {
 		return !slices.ContainsFunc(of, func(name string) bool { return !slices.Contains(names, name) })
 	}

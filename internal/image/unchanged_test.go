@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"berth/internal/image/catalog"
 	"berth/internal/image/progress"
 )
 
@@ -185,17 +186,17 @@ func TestUnchangedButIncomplete(t *testing.T) {
 // loseLayer has an image of two layers lose the upper one.
 func loseLayer(t *testing.T, s *Store, img Image) {
 	t.Helper()
-	rec := *s.catalog.record(img.ID)
+	rec := *s.catalog.Record(img.ID)
 	var err error
 	if rec.Config, err = img.RawConfig(); err != nil {
 		t.Fatal(err)
 	}
-	release, _ := s.catalog.leases.hold(img.Layers[0])
+	release, _ := s.catalog.Leases.Hold(img.Layers[0])
 	defer release()
 	if err := s.Remove(t.Context(), img.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := commit(s.catalog, &rec); err != nil {
+	if _, err := catalog.Commit(s.catalog, &rec); err != nil {
 		t.Fatal(err)
 	}
 	if layersOnDisk(t, s) != 1 {

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
+	"berth/internal/image/catalog"
 	"berth/internal/image/layer"
 	"berth/internal/image/unpack"
 )
@@ -239,7 +240,7 @@ func (u *unpackers) accept(ctx context.Context, dir string, job unpack.Job, a *u
 	if err := layer.Inspect(dir); err != nil {
 		return err
 	}
-	return at("unpack.grant", func() error {
+	return catalog.At("unpack.grant", func() error {
 		lost, err := layer.Grant(ctx, dir, job.Limits)
 		a.Result.Unsupported += lost
 		return err

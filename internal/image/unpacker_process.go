@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/fail"
+	"berth/internal/image/catalog"
 	"berth/internal/image/layer"
 	"berth/internal/image/unpack"
 	"berth/internal/room"
@@ -85,7 +86,7 @@ func (u *unpackers) start(t task) (_ *unpacker, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := at("unpack.start", func() (err error) {
+	if err := catalog.At("unpack.start", func() (err error) {
 		files := unpack.Files(t.in, p.errors, layerDir, theirs, p.lowers)
 		p.process, err = u.crew.Start(args, t.job.Environment(), files)
 		return err
@@ -301,7 +302,7 @@ func (p *unpacker) explain(err error) error {
 	if !errors.As(err, &failed) || !failed.Low {
 		return err
 	}
-	return &room.Error{Err: err, Text: p.job.Limits.Floor.Advice(p.root, toMakeRoom)}
+	return &room.Error{Err: err, Text: p.job.Limits.Floor.Advice(p.root, catalog.ToMakeRoom)}
 }
 
 // feed copies the blob. That the process reads no more is no error: it has a reason, and says it.

@@ -22,6 +22,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/helper"
+	"berth/internal/image/catalog"
 	"berth/internal/limit"
 	"berth/test/patience"
 )
@@ -203,7 +204,7 @@ func TestUnpackerMemory(t *testing.T) {
 		return strings.NewReader(string(plainLayer(t, items...).blob))
 	}
 	for memory, want := range map[int64]error{0: errdefs.ErrResourceExhausted, 1 << 20: errdefs.ErrResourceExhausted} {
-		dir, discard, err := s.disk.newIngest("pull.ingest")
+		dir, discard, err := s.disk.NewIngest("pull.ingest")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +253,7 @@ func TestUnpackersWithoutMounts(t *testing.T) {
 		started.Add(1)
 		return testCrew().Start(args, env, files)
 	})))
-	dir, err := openPlain(s.disk.path(ingestDir))
+	dir, err := openPlain(s.disk.Path(catalog.IngestDir))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func question(i Image, names []string) Question {
 			break
 		}
 	}
-	for _, desc := range i.resolved {
+	for _, desc := range i.Resolved {
 		if desc.Digest == q.Descriptor.Digest {
 			q.Descriptor = desc
 		}

@@ -145,10 +145,11 @@ func TestArchiveIsBounded(t *testing.T) {
 	if _, err := Read(t.Context(), bytes.NewReader(raw), place(t, 100)); !fail.Is(err, errdefs.ErrResourceExhausted) {
 		t.Errorf("larger than there is room for: %v", err)
 	}
-	if _, err := Read(t.Context(), bytes.NewReader(raw[:1000]), place(t, 1<<20)); !fail.Is(err, errdefs.ErrInvalidArgument) {
+	_, err := Read(t.Context(), bytes.NewReader(raw[:1000]), place(t, 1<<20))
+	if !fail.Is(err, errdefs.ErrInvalidArgument) {
 		t.Errorf("cut short: %v", err)
 	}
-	err := Write(t.Context(), io.Discard, nil, Options{Format: "zip"})
+	err = Write(t.Context(), io.Discard, nil, Options{Format: "zip"})
 	if !fail.Is(err, errdefs.ErrInvalidArgument) {
 		t.Errorf("in a form that there is not: %v", err)
 	}

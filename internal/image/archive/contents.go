@@ -52,8 +52,8 @@ func (l Layout) Names(desc ocispec.Descriptor, config digest.Digest) Names {
 	return namesOf(desc, l.tags[config.Encoded()])
 }
 
-// namesOf is what annotations, or docker's own list, call an image. An image that is called by a tag gets no name
-// by its digest: an archive can be packed anew, and then no registry knows a manifest of that digest in this repository.
+// namesOf is what annotations, or docker's own list, call an image. An image that is called by a tag gets no name by
+// its digest: an archive can be packed anew, and then no registry knows a manifest of that digest in this repository.
 func namesOf(desc ocispec.Descriptor, more []string) (n Names) {
 	annotated := []string{desc.Annotations["io.containerd.image.name"], desc.Annotations[ocispec.AnnotationRefName]}
 	for _, s := range append(annotated, more...) {
@@ -106,8 +106,8 @@ type SavedLimits struct {
 	Manifest document.Limits
 }
 
-// Saved reads what `docker save` wrote before it wrote layouts. There is no manifest: one is made up, in which each layer
-// goes by the digest of the file that holds it.
+// Saved reads what `docker save` wrote before it wrote layouts. There is no manifest: one is made up, in which each
+// layer goes by the digest of the file that holds it.
 func (a *Archive) Saved(ctx context.Context, limits SavedLimits) ([]SavedImage, error) {
 	var entries []saveEntry
 	if err := a.readFile("manifest.json", &entries); err != nil {

@@ -72,8 +72,8 @@ type Options struct {
 }
 
 // Write writes images as one tar archive to w. They have the same ids wherever the archive is read: layers are put
-// together byte for byte as they came, and each is proven by its diff id. What lists the archive's images comes last, so
-// that one that was cut short holds none.
+// together byte for byte as they came, and each is proven by its diff id. What lists the archive's images comes last,
+// so that one that was cut short holds none.
 func Write(ctx context.Context, w io.Writer, images []*Image, o Options) error {
 	f, err := newForm(o.Format, o.Compress)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"berth/internal/limit"
 )
 
-// unambiguous refuses a JSON document that two readers could understand differently: one that is no object, or in which a key
-// stands twice. encoding/json takes the last, others the first, and whoever judged the image may have read the other one.
-// Where keys are fixed, those that differ only in case are the same: encoding/json takes each for the other.
+// unambiguous refuses a JSON document that two readers could understand differently: one that is no object, or in which
+// a key stands twice. encoding/json takes the last, others the first, and whoever judged the image may have read the
+// other one. Where keys are fixed, those that differ only in case are the same: encoding/json takes each for the other.
 func unambiguous(raw []byte) error { return unambiguousOf(raw, limit.Budget{}) }
 
 // unambiguousOf does the same for a document that may have so many values, those of its lists and objects counted: each

@@ -16,8 +16,9 @@ import (
 // TestOddDocuments are not malformed.
 func TestOddDocuments(t *testing.T) {
 	for _, text := range []string{
-		`{}`, ` {"a":{"b":1},"c":{"b":1}} `, `{"config":{"Labels":{"name":"1","Name":"2"}}}`, `{"annotations":{"a":"","A":""}}`,
-		`{"a":[{"b":1},{"b":1}],"b":[1,"x",null,true,[],{}]}`, `{"a":{},"b":[]}`, `{"":1," ":2}`, `{"history":[{"a":1,"A":2}]}`,
+		`{}`, ` {"a":{"b":1},"c":{"b":1}} `, `{"config":{"Labels":{"name":"1","Name":"2"}}}`,
+		`{"annotations":{"a":"","A":""}}`, `{"a":[{"b":1},{"b":1}],"b":[1,"x",null,true,[],{}]}`, `{"a":{},"b":[]}`,
+		`{"":1," ":2}`, `{"history":[{"a":1,"A":2}]}`,
 	} {
 		if err := unambiguous([]byte(text)); err != nil {
 			t.Errorf("%s: %v", text, err)
@@ -48,9 +49,9 @@ func TestProve(t *testing.T) {
 	if err := Prove(raw, desc, "manifest"); err != nil {
 		t.Error(err)
 	}
-	for name, other := range map[string][]byte{"shorter": raw[1:], "longer": append(raw, ' '), "other": []byte(`{"a":2}`)} {
-		if err := Prove(other, desc, "manifest"); !fail.Is(err, errdefs.ErrDataLoss) {
-			t.Errorf("%s: %v", name, err)
+	for _, other := range []string{`"a":1}`, `{"a":1} `, `{"a":2}`} {
+		if err := Prove([]byte(other), desc, "manifest"); !fail.Is(err, errdefs.ErrDataLoss) {
+			t.Errorf("%s: %v", other, err)
 		}
 	}
 	for _, bad := range []ocispec.Descriptor{{Digest: "sha256:x"}, {Digest: desc.Digest, Size: -1}} {

@@ -74,8 +74,8 @@ func (i *Image) Agree() error {
 	return nil
 }
 
-// MayBeImage says whether an entry of an index could lead to an image. Others are signatures, attestations, charts and the
-// like, which lie beside images and may even name a platform.
+// MayBeImage says whether an entry of an index could lead to an image. Others are signatures, attestations, charts and
+// the like, which lie beside images and may even name a platform.
 func MayBeImage(m ocispec.Descriptor) bool {
 	switch {
 	case !images.IsManifestType(m.MediaType) && !images.IsIndexType(m.MediaType):

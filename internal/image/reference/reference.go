@@ -12,8 +12,8 @@ import (
 	"berth/internal/fail"
 )
 
-// Reference is a normalized image name: registry host, repository, and a tag or a digest. A reference that has both goes
-// by its digest, as in the kubelet.
+// Reference is a normalized image name: registry host, repository, and a tag or a digest. A reference that has both
+// goes by its digest, as in the kubelet.
 type Reference struct{ named reference.Named }
 
 // Parse completes and checks what a user wrote: `busybox` is docker.io/library/busybox:latest.

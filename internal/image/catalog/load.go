@@ -1,4 +1,4 @@
-package image
+package catalog
 
 import (
 	"errors"
@@ -20,15 +20,15 @@ import (
 // loader reads what is on disk when a store is opened. Nobody else uses the catalog yet. What it cannot clear away,
 // for the file system has turned read-only, it reports and does not use: all else is served.
 type loader struct {
-	c    *catalog
+	c    *Catalog
 	dirs map[string]struct{} // the layers that have a directory, readable or not
 	left []func()            // remove what is of no use to anybody
 }
 
-// load reads what is on disk and returns what removes the directories that are of no use.
-func load(c *catalog) (left []func(), err error) {
+// Load reads what is on disk and returns what removes the directories that are of no use.
+func Load(c *Catalog) (left []func(), err error) {
 	l := &loader{c: c, dirs: map[string]struct{}{}}
-	ingest, err := os.ReadDir(c.disk.path(ingestDir))
+	ingest, err := os.ReadDir(c.disk.Path(IngestDir))
 	if err != nil {
 		return nil, err
 	}
@@ -72,13 +72,13 @@ func (l *loader) problem(f Finding) {
 }
 
 func (l *loader) layers() error {
-	entries, err := os.ReadDir(l.c.disk.path(layersDir))
+	entries, err := os.ReadDir(l.c.disk.Path(LayersDir))
 	if err != nil {
 		return err
 	}
-	recs, errs := make([]layerRecord, len(entries)), make([]error, len(entries))
+	recs, errs := make([]LayerRecord, len(entries)), make([]error, len(entries))
 	readEach(len(entries), func(i int) {
-		_, errs[i] = layerKind.Read(l.c.disk.layerRecordPath(entries[i].Name()), &recs[i])
+		_, errs[i] = layerKind.Read(l.c.disk.LayerRecordPath(entries[i].Name()), &recs[i])
 	})
 	for i, e := range entries {
 		l.dirs[e.Name()] = struct{}{}
@@ -88,14 +88,14 @@ func (l *loader) layers() error {
 }
 
 // layer takes over a layer whose record was read, or could not be.
-func (l *loader) layer(id string, rec layerRecord, err error) {
+func (l *loader) layer(id string, rec LayerRecord, err error) {
 	problem := func(text string) {
-		l.problem(Finding{Layer: id, Path: l.c.disk.path(layersDir, id), Problem: text})
+		l.problem(Finding{Layer: id, Path: l.c.disk.Path(LayersDir, id), Problem: text})
 	}
 	switch {
 	case torn(err), err == nil && rec.ID == id && !rec.Durable && rec.Boot != l.c.boot:
 		var discard func()
-		err := at("open.layer", func() (err error) { discard, err = l.c.disk.setAside(id); return err })
+		err := At("open.layer", func() (err error) { discard, err = l.c.disk.setAside(id); return err })
 		if err != nil {
 			problem(notDurable + ", and cannot be removed: " + err.Error())
 			return
@@ -107,27 +107,27 @@ func (l *loader) layer(id string, rec layerRecord, err error) {
 	case rec.ID != id:
 		problem("its record is that of " + rec.ID)
 	default:
-		l.c.inv.putLayer(&layerState{layerRecord: rec})
-		l.c.leases.admit(id)
+		l.c.inv.putLayer(&layerState{LayerRecord: rec})
+		l.c.Leases.admit(id)
 	}
 }
 
 const notDurable = "it was not on disk yet when the machine went down"
 
 func (l *loader) images() error {
-	entries, err := os.ReadDir(l.c.disk.path(recordsDir))
+	entries, err := os.ReadDir(l.c.disk.Path(RecordsDir))
 	if err != nil {
 		return err
 	}
-	recs, errs := make([]*imageRecord, len(entries)), make([]error, len(entries))
+	recs, errs := make([]*ImageRecord, len(entries)), make([]error, len(entries))
 	readEach(len(entries), func(i int) {
 		if name := entries[i].Name(); !strings.HasPrefix(name, record.TempPrefix) {
-			recs[i], errs[i] = readImage(l.c.disk.path(recordsDir, name), name)
+			recs[i], errs[i] = readImage(l.c.disk.Path(RecordsDir, name), name)
 		}
 	})
-	images := map[string]*imageRecord{}
+	images := map[string]*ImageRecord{}
 	for i, e := range entries {
-		path := l.c.disk.path(recordsDir, e.Name())
+		path := l.c.disk.Path(RecordsDir, e.Name())
 		if strings.HasPrefix(e.Name(), record.TempPrefix) {
 			_ = os.Remove(path)
 			continue
@@ -144,11 +144,11 @@ func (l *loader) images() error {
 }
 
 // image says whether the image of a record that was read, or could not be, is to be served.
-func (l *loader) image(name, path string, rec *imageRecord, err error) bool {
+func (l *loader) image(name, path string, rec *ImageRecord, err error) bool {
 	problem := func(text string) { l.problem(Finding{Image: "sha256:" + name, Path: path, Problem: text}) }
 	if why := l.useless(rec, err); why != "" {
 		l.c.disk.log.Warn("drop image; the next pull brings it again", "image", name, "why", why)
-		err := at("open.image", func() error { return os.Remove(path) })
+		err := At("open.image", func() error { return os.Remove(path) })
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			problem(why + ", and its record cannot be removed: " + err.Error())
 		}
@@ -164,7 +164,7 @@ func (l *loader) image(name, path string, rec *imageRecord, err error) bool {
 }
 
 // useless says why an image record is of no use to anybody, "" when it is, or when a person should look at it.
-func (l *loader) useless(rec *imageRecord, err error) string {
+func (l *loader) useless(rec *ImageRecord, err error) string {
 	if torn(err) || err == nil && !rec.Durable && rec.Boot != l.c.boot {
 		return notDurable
 	}
@@ -180,7 +180,7 @@ func (l *loader) useless(rec *imageRecord, err error) string {
 }
 
 // lacking says which layer of an image is there and cannot be used.
-func (l *loader) lacking(rec *imageRecord) error {
+func (l *loader) lacking(rec *ImageRecord) error {
 	for _, layer := range rec.Layers {
 		if l.c.inv.present[layer.ID] == nil {
 			return fail.New(errdefs.ErrDataLoss,
@@ -191,12 +191,12 @@ func (l *loader) lacking(rec *imageRecord) error {
 }
 
 // readImage reads one record, and of its config what is kept in memory.
-func readImage(path, name string) (*imageRecord, error) {
+func readImage(path, name string) (*ImageRecord, error) {
 	rec, err := readRecord(path, "sha256:"+name)
 	if err != nil {
 		return nil, err
 	}
-	if rec.parsedImage, err = document.DecodeConfig(rec.Config); err != nil {
+	if rec.Parsed, err = document.DecodeConfig(rec.Config); err != nil {
 		return nil, fail.New(errdefs.ErrDataLoss, "image config: %w", err)
 	}
 	rec.Config = nil // RawConfig reads it again where somebody needs it
@@ -212,8 +212,8 @@ func markSuspects(v *inventory) {
 	}
 }
 
-// readOnly says that the file system of the store takes no change now.
-func readOnly(d *disk) bool {
+// ReadOnly says that the file system of the store takes no change now.
+func ReadOnly(d *Disk) bool {
 	var st unix.Statfs_t
-	return unix.Statfs(d.root, &st) == nil && st.Flags&unix.ST_RDONLY != 0
+	return unix.Statfs(d.Root, &st) == nil && st.Flags&unix.ST_RDONLY != 0
 }

@@ -1,4 +1,4 @@
-package image
+package catalog
 
 import (
 	"context"
@@ -12,15 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncer makes images durable behind their pulls.
-type syncer struct {
-	catalog *catalog
+// Syncer makes images durable behind their pulls.
+type Syncer struct {
+	catalog *Catalog
 	ask     chan struct{} // for a batch
-	flush   func() error  // puts all that was written on the disk
+	Flush   func() error  // puts all that was written on the disk
 }
 
-// wake asks for a batch of the syncer, without waiting.
-func (s *syncer) wake() {
+// NewSyncer returns a Syncer that makes durable what is committed to c from now on. flush puts all that was written on
+// the disk.
+func NewSyncer(c *Catalog, flush func() error) *Syncer {
+	s := &Syncer{catalog: c, ask: make(chan struct{}, 1), Flush: flush}
+	c.changed = s.Wake
+	return s
+}
+
+// Wake asks for a batch of the syncer, without waiting.
+func (s *Syncer) Wake() {
 	select {
 	case s.ask <- struct{}{}:
 	default:
@@ -30,8 +38,8 @@ func (s *syncer) wake() {
 // syncAgain is when a batch that failed is tried again: a disk that is full now may have room then.
 const syncAgain = 30 * time.Second
 
-// run syncs whenever asked, until ctx ends.
-func (s *syncer) run(ctx context.Context) {
+// Run syncs whenever asked, until ctx ends.
+func (s *Syncer) Run(ctx context.Context) {
 	var again <-chan time.Time
 	for {
 		select {
@@ -41,7 +49,7 @@ func (s *syncer) run(ctx context.Context) {
 		case <-again:
 		}
 		again = nil
-		if err := s.syncOnce(); err != nil {
+		if err := s.SyncOnce(); err != nil {
 			s.catalog.disk.log.Warn("make images durable; it is tried again", "after", syncAgain, "error", err)
 			again = time.After(syncAgain)
 		}
@@ -51,19 +59,19 @@ func (s *syncer) run(ctx context.Context) {
 // syncBatch is what one sync makes durable.
 type syncBatch struct {
 	dir    string // of the staged records
-	images []*imageRecord
+	images []*ImageRecord
 	layers []*layerState
 }
 
-// syncOnce puts all that is not durable on the disk, and says so in its records only then. The records are staged first, so
-// that the one sync has their content on the disk before they get their names: a name without its content would cost an
-// image that is whole.
-func (s *syncer) syncOnce() error {
+// SyncOnce puts all that is not durable on the disk, and says so in its records only then. The records are staged
+// first, so that the one sync has their content on the disk before they get their names: a name without its content
+// would cost an image that is whole.
+func (s *Syncer) SyncOnce() error {
 	images, layers := s.catalog.unsynced()
 	if len(images)+len(layers) == 0 {
 		return nil
 	}
-	dir, done, err := s.catalog.disk.newIngest("sync.ingest")
+	dir, done, err := s.catalog.disk.NewIngest("sync.ingest")
 	if err != nil {
 		return err
 	}
@@ -72,7 +80,7 @@ func (s *syncer) syncOnce() error {
 	if err := b.stage(s.catalog.disk); err != nil {
 		return err
 	}
-	if err := at("sync.disk", s.flush); err != nil {
+	if err := At("sync.disk", s.Flush); err != nil {
 		// The kernel tells once of what it could not write, and forgets it then: a batch that succeeds later says
 		// nothing of these layers.
 		s.catalog.doubtLayers(b.layers)
@@ -93,7 +101,7 @@ func (b *syncBatch) imageFile(id string) string {
 	return filepath.Join(b.dir, "image-"+strings.TrimPrefix(id, "sha256:"))
 }
 
-func (b *syncBatch) stage(d *disk) error {
+func (b *syncBatch) stage(d *Disk) error {
 	for _, l := range b.layers {
 		if err := layerKind.Stage(b.layerFile(l.ID), l.asDurable()); err != nil {
 			return err
@@ -110,27 +118,27 @@ func (b *syncBatch) stage(d *disk) error {
 			return err
 		}
 		b.images = append(b.images, rec)
-		if err := imageKind.Stage(b.imageFile(rec.ID), full.asDurable()); err != nil {
+		if err := ImageKind.Stage(b.imageFile(rec.ID), full.asDurable()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *layerState) asDurable() layerRecord {
-	rec := l.layerRecord
+func (l *layerState) asDurable() LayerRecord {
+	rec := l.LayerRecord
 	rec.Durable = true
 	return rec
 }
 
-func (rec *imageRecord) asDurable() *imageRecord {
+func (rec *ImageRecord) asDurable() *ImageRecord {
 	durable := *rec
 	durable.Durable = true
 	return &durable
 }
 
 // layersDurable says whether the disk has all layers of an image.
-func layersDurable(v *inventory, rec *imageRecord) bool {
+func layersDurable(v *inventory, rec *ImageRecord) bool {
 	for _, l := range rec.Layers {
 		if have := v.present[l.ID]; have == nil || !have.Durable {
 			return false
@@ -139,9 +147,9 @@ func layersDurable(v *inventory, rec *imageRecord) bool {
 	return true
 }
 
-// diskFlusher returns what syncs the file system of dir. It reports what could not be written since it was made, or since it was
-// called last, also when another process has synced the file system and heard of it first.
-func diskFlusher(dir string) (flush func() error, done func() error, err error) {
+// DiskFlusher returns what syncs the file system of dir. It reports what could not be written since it was made, or
+// since it was called last, also when another process has synced the file system and heard of it first.
+func DiskFlusher(dir string) (flush func() error, done func() error, err error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, nil, err

@@ -1,18 +1,18 @@
-package image
+package catalog
 
 import "testing"
 
 // TestLeases says which layers a sweep may take.
 func TestLeases(t *testing.T) {
-	var l leases
+	var l Leases
 	l.admit("a")
 	l.admit("b")
-	if release, all := l.hold("a", "none"); all {
+	if release, all := l.Hold("a", "none"); all {
 		t.Error("what is not there was held")
 	} else {
 		release()
 	}
-	release, all := l.hold("a", "b")
+	release, all := l.Hold("a", "b")
 	epoch := l.begin()
 	if !all || l.expel("a", epoch) {
 		t.Error("a layer was taken from whom it serves")
@@ -25,7 +25,7 @@ func TestLeases(t *testing.T) {
 	if epoch = l.begin(); !l.idle("b", epoch) || !l.expel("b", epoch) {
 		t.Error("an idle layer stays")
 	}
-	if _, all := l.hold("b"); all {
+	if _, all := l.Hold("b"); all {
 		t.Error("held after it was taken")
 	}
 }

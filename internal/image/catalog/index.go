@@ -1,4 +1,4 @@
-package image
+package catalog
 
 import (
 	"iter"
@@ -11,12 +11,12 @@ import (
 	"berth/internal/image/reference"
 )
 
-// index is what reads answer from: the store at one moment. Nobody changes one that was published; a changed one shares
+// Index is what reads answer from: the store at one moment. Nobody changes one that was published; a changed one shares
 // with it what the change does not touch.
-type index struct {
+type Index struct {
 	images []*Image             // by id
 	names  *shards[string]      // tags and repository digests, to the id of their image
-	layers *shards[layerRecord] // by id
+	layers *shards[LayerRecord] // by id
 	byDiff *shards[*tarUses]    // by diff id
 	bytes  uint64
 	inodes uint64
@@ -26,20 +26,23 @@ type index struct {
 // tarUses are the ids of the layers that have a diff id, and of the images that have one of them, in no order.
 type tarUses struct{ layers, images []string }
 
-func emptyIndex() *index {
-	return &index{names: &shards[string]{}, layers: &shards[layerRecord]{}, byDiff: &shards[*tarUses]{}}
+func emptyIndex() *Index {
+	return &Index{names: &shards[string]{}, layers: &shards[LayerRecord]{}, byDiff: &shards[*tarUses]{}}
 }
 
 // uses are what there is of a diff id.
-func (i *index) uses(diff digest.Digest) tarUses {
+func (i *Index) uses(diff digest.Digest) tarUses {
 	if u, ok := i.byDiff.get(diff.String()); ok {
 		return *u
 	}
 	return tarUses{}
 }
 
-// having goes through the images that have a layer with a diff id.
-func (i *index) having(diff digest.Digest) iter.Seq[*Image] {
+// LayersFrom are the ids of the layers that were unpacked from a tar, in no order.
+func (i *Index) LayersFrom(diff digest.Digest) []string { return i.uses(diff).layers }
+
+// ImagesFrom goes through the images that have a layer with a diff id.
+func (i *Index) ImagesFrom(diff digest.Digest) iter.Seq[*Image] {
 	return func(yield func(*Image) bool) {
 		for _, id := range i.uses(diff).images {
 			if n, ok := i.search(id); ok && !yield(i.images[n]) {
@@ -49,38 +52,38 @@ func (i *index) having(diff digest.Digest) iter.Seq[*Image] {
 	}
 }
 
-// layer is the record of a layer, empty when there is none.
-func (i *index) layer(id string) layerRecord {
+// Layer is the record of a layer, empty when there is none.
+func (i *Index) Layer(id string) LayerRecord {
 	rec, _ := i.layers.get(id)
 	return rec
 }
 
-// has says whether there is a layer.
-func (i *index) has(layer string) bool {
+// Has says whether there is a layer.
+func (i *Index) Has(layer string) bool {
 	_, there := i.layers.get(layer)
 	return there
 }
 
-// eachLayer goes through the records of all layers, in no order.
-func (i *index) eachLayer() iter.Seq[layerRecord] {
-	return func(yield func(layerRecord) bool) {
+// EachLayer goes through the records of all layers, in no order.
+func (i *Index) EachLayer() iter.Seq[LayerRecord] {
+	return func(yield func(LayerRecord) bool) {
 		for id := range i.layers.keys() {
-			if !yield(i.layer(id)) {
+			if !yield(i.Layer(id)) {
 				return
 			}
 		}
 	}
 }
 
-// usage is what the layers take of the disk, and when that was so.
-func (i *index) usage() (bytes, inodes uint64, at time.Time) { return i.bytes, i.inodes, i.at }
+// Usage is what the layers take of the disk, and when that was so.
+func (i *Index) Usage() (bytes, inodes uint64, at time.Time) { return i.bytes, i.inodes, i.at }
 
 // search is the place of an image among all, or where it would be.
-func (i *index) search(id string) (int, bool) {
+func (i *Index) search(id string) (int, bool) {
 	return slices.BinarySearchFunc(i.images, id, func(img *Image, id string) int { return strings.Compare(img.ID, id) })
 }
 
-func (i *index) image(id string) (Image, bool) {
+func (i *Index) image(id string) (Image, bool) {
 	n, ok := i.search(id)
 	if !ok {
 		return Image{}, false
@@ -88,9 +91,9 @@ func (i *index) image(id string) (Image, bool) {
 	return *i.images[n], true
 }
 
-// find finds an image by a name, its whole id or the beginning of one.
-func (i *index) find(ref string) (Image, bool) {
-	if img, ok := i.findWhole(ref); ok {
+// Find finds an image by a name, its whole id or the beginning of one.
+func (i *Index) Find(ref string) (Image, bool) {
+	if img, ok := i.FindWhole(ref); ok {
 		return img, true
 	}
 	if !isShortID(ref) {
@@ -104,8 +107,8 @@ func (i *index) find(ref string) (Image, bool) {
 	return *i.images[n], true
 }
 
-// findWhole finds an image by a name or its whole id.
-func (i *index) findWhole(ref string) (Image, bool) {
+// FindWhole finds an image by a name or its whole id.
+func (i *Index) FindWhole(ref string) (Image, bool) {
 	if img, ok := i.image("sha256:" + strings.TrimPrefix(ref, "sha256:")); ok {
 		return img, true
 	}
@@ -117,8 +120,8 @@ func (i *index) findWhole(ref string) (Image, bool) {
 	return Image{}, false
 }
 
-// list returns all images, by id.
-func (i *index) list() []Image {
+// List returns all images, by id.
+func (i *Index) List() []Image {
 	out := make([]Image, len(i.images))
 	for n, img := range i.images {
 		out[n] = *img
@@ -128,15 +131,15 @@ func (i *index) list() []Image {
 
 // indexEdit makes the next index from one that was published.
 type indexEdit struct {
-	next   index
+	next   Index
 	own    bool // the list of images was copied already
 	names  *shardEdit[string]
-	layers *shardEdit[layerRecord]
+	layers *shardEdit[LayerRecord]
 	byDiff *shardEdit[*tarUses]
 	fresh  map[*tarUses]bool // which nobody else has yet: they may be changed
 }
 
-func editIndex(old *index) *indexEdit {
+func editIndex(old *Index) *indexEdit {
 	return &indexEdit{
 		next: *old, names: editShards(old.names), layers: editShards(old.layers), byDiff: editShards(old.byDiff),
 		fresh: map[*tarUses]bool{},
@@ -153,24 +156,24 @@ func (e *indexEdit) putImage(img *Image) {
 	e.ownImages()
 	n, there := e.next.search(img.ID)
 	if there {
-		e.relate(img.ID, e.next.images[n].refs, img.refs)
+		e.relate(img.ID, e.next.images[n].LayerRefs, img.LayerRefs)
 		e.next.images[n] = img
 		return
 	}
-	e.relate(img.ID, nil, img.refs)
+	e.relate(img.ID, nil, img.LayerRefs)
 	e.next.images = slices.Insert(e.next.images, n, img)
 }
 
 func (e *indexEdit) dropImage(id string) {
 	e.ownImages()
 	if n, there := e.next.search(id); there {
-		e.relate(id, e.next.images[n].refs, nil)
+		e.relate(id, e.next.images[n].LayerRefs, nil)
 		e.next.images = slices.Delete(e.next.images, n, n+1)
 	}
 }
 
 // relate notes the diff ids that an image has now instead of those that it had.
-func (e *indexEdit) relate(id string, before, now []layerRef) {
+func (e *indexEdit) relate(id string, before, now []LayerRef) {
 	if slices.Equal(before, now) {
 		return
 	}
@@ -187,7 +190,7 @@ func (e *indexEdit) relate(id string, before, now []layerRef) {
 	}
 }
 
-func diffsOf(refs []layerRef) map[digest.Digest]bool {
+func diffsOf(refs []LayerRef) map[digest.Digest]bool {
 	set := make(map[digest.Digest]bool, len(refs))
 	for _, ref := range refs {
 		set[ref.DiffID] = true
@@ -227,7 +230,7 @@ func (e *indexEdit) name(name, id string) {
 	}
 }
 
-func (e *indexEdit) putLayer(rec layerRecord) {
+func (e *indexEdit) putLayer(rec LayerRecord) {
 	was, there := e.layers.next.get(rec.ID)
 	e.next.bytes, e.next.inodes = e.next.bytes-was.Bytes+rec.Bytes, e.next.inodes-was.Inodes+rec.Inodes
 	if there && was.DiffID != rec.DiffID {
@@ -249,7 +252,7 @@ func (e *indexEdit) dropLayer(id string) {
 }
 
 // finish returns the index. The edit is not used again.
-func (e *indexEdit) finish() *index {
+func (e *indexEdit) finish() *Index {
 	e.next.names, e.next.layers, e.next.byDiff = e.names.next, e.layers.next, e.byDiff.next
 	e.next.at = time.Now()
 	return &e.next

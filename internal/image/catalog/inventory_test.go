@@ -1,4 +1,4 @@
-package image
+package catalog
 
 import (
 	"cmp"
@@ -33,12 +33,12 @@ func TestInventory(t *testing.T) {
 		}
 		before = now
 	}
-	kept := fmt.Sprint(before.list(), before.bytes, usesIn(before))
+	kept := fmt.Sprint(before.List(), before.bytes, usesIn(before))
 	for range 100 {
 		disturb(rnd, v)
 		v.publish()
 	}
-	if now := fmt.Sprint(before.list(), before.bytes, usesIn(before)); now != kept {
+	if now := fmt.Sprint(before.List(), before.bytes, usesIn(before)); now != kept {
 		t.Errorf("a snapshot has changed after it was published:\n%s\n%s", kept, now)
 	}
 }
@@ -54,12 +54,12 @@ func disturb(rnd *rand.Rand, v *inventory) {
 	case 1:
 		v.dropLayer(layer())
 	case 2:
-		v.putLayer(&layerState{layerRecord: layerRecord{ID: layer(), DiffID: diff(),
+		v.putLayer(&layerState{LayerRecord: LayerRecord{ID: layer(), DiffID: diff(),
 			Bytes: rnd.Uint64N(100), Inodes: rnd.Uint64N(9), Durable: rnd.IntN(2) == 0, Doubtful: rnd.IntN(5) == 0}})
 	default:
-		rec := &imageRecord{ID: id(), Durable: rnd.IntN(2) == 0, PulledAt: time.Unix(rnd.Int64N(5), 0)}
+		rec := &ImageRecord{ID: id(), Durable: rnd.IntN(2) == 0, PulledAt: time.Unix(rnd.Int64N(5), 0)}
 		for range rnd.IntN(4) {
-			rec.Layers = append(rec.Layers, layerRef{ID: layer(), DiffID: diff()})
+			rec.Layers = append(rec.Layers, LayerRef{ID: layer(), DiffID: diff()})
 			rec.Tags = reference.Union(rec.Tags, []string{fmt.Sprintf("r.example/app%d:v%d", rnd.IntN(3), rnd.IntN(3))})
 			rec.Digests = reference.Append(rec.Digests, []string{"r.example/app@" + id()})
 		}
@@ -68,16 +68,16 @@ func disturb(rnd *rand.Rand, v *inventory) {
 }
 
 // disagreement says where a snapshot or a look-up differs from what the maps hold.
-func disagreement(v *inventory, now *index, pinned patterns) string {
+func disagreement(v *inventory, now *Index, pinned patterns) string {
 	ids := slices.Sorted(maps.Keys(v.images))
-	owners, named, unsynced := map[string][]string{}, map[string]*imageRecord{}, 0
+	owners, named, unsynced := map[string][]string{}, map[string]*ImageRecord{}, 0
 	for _, id := range ids {
 		rec := v.images[id]
 		got, ok := now.image(id)
 		if want := imageFrom(rec, v.pathOf(id), pinned); !ok || fmt.Sprint(got) != fmt.Sprint(want) {
 			return fmt.Sprintf("image %v, wanted %v", got, want)
 		}
-		for layer := range memberSet(rec.layerIDs()) {
+		for layer := range memberSet(rec.LayerIDs()) {
 			owners[layer] = append(owners[layer], id)
 		}
 		for _, name := range rec.names() {
@@ -98,8 +98,8 @@ func disagreement(v *inventory, now *index, pinned patterns) string {
 	var loose []string
 	for id, l := range v.present {
 		bytes, inodes = bytes+l.Bytes, inodes+l.Inodes
-		if got, _ := now.layers.get(id); !reflect.DeepEqual(got, l.layerRecord) {
-			return fmt.Sprintf("layer %v, wanted %v", got, l.layerRecord)
+		if got, _ := now.layers.get(id); !reflect.DeepEqual(got, l.LayerRecord) {
+			return fmt.Sprintf("layer %v, wanted %v", got, l.LayerRecord)
 		}
 		if !l.Durable && !l.Doubtful {
 			unsynced++
@@ -138,7 +138,7 @@ func disagreement(v *inventory, now *index, pinned patterns) string {
 }
 
 // usesIn are all uses that a snapshot knows, in their order there.
-func usesIn(i *index) string {
+func usesIn(i *Index) string {
 	out := []string{}
 	for _, part := range i.byDiff.parts {
 		for diff, u := range part {
@@ -150,7 +150,7 @@ func usesIn(i *index) string {
 }
 
 // misused says which layers or images of a diff id a snapshot does not know, or knows and has not.
-func misused(v *inventory, now *index) string {
+func misused(v *inventory, now *Index) string {
 	want := map[string]tarUses{}
 	for id, l := range v.present {
 		u := want[l.DiffID.String()]
@@ -169,7 +169,8 @@ func misused(v *inventory, now *index) string {
 	}
 	for diff, w := range want {
 		got := now.uses(digest.Digest(diff))
-		if !slices.Equal(reference.Union(got.layers, nil), w.layers) || !slices.Equal(reference.Union(got.images, nil), w.images) {
+		if !slices.Equal(reference.Union(got.layers, nil), w.layers) ||
+			!slices.Equal(reference.Union(got.images, nil), w.images) {
 			return fmt.Sprintf("diff id %s has %v, wanted %v", diff, got, w)
 		}
 	}
@@ -192,7 +193,7 @@ func TestSnapshotsShare(t *testing.T) {
 	for i := range images {
 		v.putImage(numbered(i))
 		for _, l := range v.images[numbered(i).ID].Layers {
-			v.putLayer(&layerState{layerRecord: layerRecord{ID: l.ID}})
+			v.putLayer(&layerState{LayerRecord: LayerRecord{ID: l.ID}})
 		}
 	}
 	v.publish()
@@ -200,7 +201,7 @@ func TestSnapshotsShare(t *testing.T) {
 	rec := *numbered(7)
 	rec.Tags = append(rec.Tags, "r.example/more:v1")
 	v.putImage(&rec)
-	v.putLayer(&layerState{layerRecord: layerRecord{ID: "one-more"}})
+	v.putLayer(&layerState{LayerRecord: LayerRecord{ID: "one-more"}})
 	v.publish()
 	now := v.snapshot.Load()
 	if n := copied(before.names, now.names); n > 1 {
@@ -232,16 +233,16 @@ func copied[V any](a, b *shards[V]) int {
 }
 
 // numbered is the n-th record of a large store: ten layers of its own, and names.
-func numbered(n int) *imageRecord {
+func numbered(n int) *ImageRecord {
 	id := digest.FromString(fmt.Sprint("image ", n)).String()
-	rec := &imageRecord{
+	rec := &ImageRecord{
 		ID: id, Tags: []string{fmt.Sprintf("r.example/app%d:v1", n)},
 		Digests: []string{fmt.Sprintf("r.example/app%d@%s", n, id)},
 		Durable: true, Boot: "bench", PulledAt: time.Unix(int64(n), 0).UTC(), Size: 1000,
 	}
 	for l := range 10 {
 		diff := digest.FromString(fmt.Sprint("layer ", n, " ", l))
-		rec.Layers = append(rec.Layers, layerRef{"b" + diff.Encoded(), diff, diff, 100})
+		rec.Layers = append(rec.Layers, LayerRef{"b" + diff.Encoded(), diff, diff, 100})
 	}
 	return rec
 }

@@ -1,4 +1,4 @@
-package image
+package catalog
 
 import (
 	"slices"
@@ -32,14 +32,14 @@ type Image struct {
 	// Durable says that the image would survive a power cut.
 	Durable bool
 
-	record   string // path of its record
-	refs     []layerRef
-	resolved []ocispec.Descriptor // see imageRecord
+	record    string               // path of its record
+	LayerRefs []LayerRef           // tells more of Layers
+	Resolved  []ocispec.Descriptor // as ImageRecord has it
 }
 
 // RepoDigest is the image's digest in the repository of the first of the names that has one, as the image_ref of a
-// container tells it. Names are references as users write them; what is none, such as an id, is passed over. Where no name
-// helps it is the first digest that the image has, and its id where it has none, as an imported one.
+// container tells it. Names are references as users write them; what is none, such as an id, is passed over. Where no
+// name helps it is the first digest that the image has, and its id where it has none, as an imported one.
 func (i Image) RepoDigest(names ...string) string {
 	for _, name := range names {
 		ref, err := reference.Parse(name)

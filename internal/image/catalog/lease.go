@@ -1,13 +1,13 @@
-package image
+package catalog
 
 import "sync"
 
-// leases says which layers may be used, and keeps those that somebody uses from being swept. It has a lock of its
+// Leases says which layers may be used, and keeps those that somebody uses from being swept. It has a lock of its
 // own, held for a few look-ups: who starts a container does not wait until the catalog has written a record.
 //
 // Epochs order uses and sweeps. A layer that was held at any time in the epoch of a sweep stays: whoever held it may
 // have become a container after the sweep asked which layers containers use.
-type leases struct {
+type Leases struct {
 	mu     sync.Mutex // guards what follows; taken after the catalog's, and before none
 	epoch  uint64     // of sweeps and repairs
 	layers map[string]*lease
@@ -19,7 +19,7 @@ type lease struct {
 }
 
 // admit lets a layer be held from now on.
-func (l *leases) admit(id string) {
+func (l *Leases) admit(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.layers == nil {
@@ -30,9 +30,9 @@ func (l *leases) admit(id string) {
 	}
 }
 
-// hold keeps layers from being swept until release is called, once or more. Those that may not be held are passed
+// Hold keeps layers from being swept until release is called, once or more. Those that may not be held are passed
 // over; all says that there was none.
-func (l *leases) hold(ids ...string) (release func(), all bool) {
+func (l *Leases) Hold(ids ...string) (release func(), all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	held := make([]*lease, 0, len(ids))
@@ -47,17 +47,17 @@ func (l *leases) hold(ids ...string) (release func(), all bool) {
 	return func() { once.Do(func() { l.release(held) }) }, len(held) == len(ids)
 }
 
-// holdFirst holds the first of the ids that is there, "" where none is.
-func (l *leases) holdFirst(ids ...string) (string, func()) {
+// HoldFirst holds the first of the ids that is there, "" where none is.
+func (l *Leases) HoldFirst(ids ...string) (string, func()) {
 	for _, id := range ids {
-		if release, all := l.hold(id); all {
+		if release, all := l.Hold(id); all {
 			return id, release
 		}
 	}
 	return "", nil
 }
 
-func (l *leases) release(held []*lease) {
+func (l *Leases) release(held []*lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, one := range held {
@@ -67,7 +67,7 @@ func (l *leases) release(held []*lease) {
 }
 
 // begin begins an epoch: a layer that is held from now on can be told by it.
-func (l *leases) begin() uint64 {
+func (l *Leases) begin() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.epoch++
@@ -75,7 +75,7 @@ func (l *leases) begin() uint64 {
 }
 
 // expel lets nobody hold a layer from now on, unless it was held in the epoch or is held still.
-func (l *leases) expel(id string, epoch uint64) bool {
+func (l *Leases) expel(id string, epoch uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.idleLocked(id, epoch) {
@@ -86,13 +86,13 @@ func (l *leases) expel(id string, epoch uint64) bool {
 }
 
 // idle says that a layer is not held and was not held in the epoch.
-func (l *leases) idle(id string, epoch uint64) bool {
+func (l *Leases) idle(id string, epoch uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.idleLocked(id, epoch)
 }
 
-func (l *leases) idleLocked(id string, epoch uint64) bool {
+func (l *Leases) idleLocked(id string, epoch uint64) bool {
 	one := l.layers[id]
 	return one == nil || one.holds == 0 && one.epoch < epoch
 }

@@ -1,4 +1,4 @@
-package image
+package catalog
 
 import (
 	"errors"
@@ -10,40 +10,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asideDir holds the trees of layers that were replaced by sound ones. A container may have such a tree mounted, and
+// AsideDir holds the trees of layers that were replaced by sound ones. A container may have such a tree mounted, and
 // lives on with it; a sweep removes it when no container uses the layer.
-const asideDir = "aside"
+const AsideDir = "aside"
 
 // newAside takes a name in aside/ for a tree of the layer.
-func (d *disk) newAside(id string) (string, error) {
-	err := os.Mkdir(d.path(asideDir), 0o700)
+func (d *Disk) newAside(id string) (string, error) {
+	err := os.Mkdir(d.Path(AsideDir), 0o700)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
 	}
-	return d.path(asideDir, id+"."+strconv.FormatUint(d.ingests.Add(1), 10)+"-"+d.session), nil
+	return d.Path(AsideDir, id+"."+strconv.FormatUint(d.ingests.Add(1), 10)+"-"+d.session), nil
 }
 
 // keepAside moves the tree of a layer out of its place, for containers that have it mounted.
-func keepAside(d *disk, id string) error {
+func keepAside(d *Disk, id string) error {
 	aside, err := d.newAside(id)
 	if err != nil {
 		return err
 	}
-	return os.Rename(d.layerDir(id), aside)
+	return os.Rename(d.LayerDir(id), aside)
 }
 
 // exchange puts the directory dir into the place of a layer, and the tree that is there aside, at one moment: who
 // mounts the layer finds the one or the other. Where somebody has removed the old tree there is nothing to put aside.
-func exchange(d *disk, dir, id string) error {
+func exchange(d *Disk, dir, id string) error {
 	aside, err := d.newAside(id)
 	if err != nil {
 		return err
 	}
-	if err := at("repair.aside", func() error { return os.Rename(dir, aside) }); err != nil {
+	if err := At("repair.aside", func() error { return os.Rename(dir, aside) }); err != nil {
 		return err
 	}
-	final := d.layerDir(id)
-	err = at("repair.swap", func() error {
+	final := d.LayerDir(id)
+	err = At("repair.swap", func() error {
 		return unix.Renameat2(unix.AT_FDCWD, aside, unix.AT_FDCWD, final, unix.RENAME_EXCHANGE)
 	})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,18 +58,18 @@ func exchange(d *disk, dir, id string) error {
 
 // sweepAside removes the trees that no container can have mounted: none uses the layer, and nobody held it in the
 // epoch.
-func (s *sweeper) sweepAside(epoch uint64, inUse map[string]struct{}, whole bool) error {
-	entries, err := os.ReadDir(s.catalog.disk.path(asideDir))
+func (s *Sweeper) sweepAside(epoch uint64, inUse map[string]struct{}, whole bool) error {
+	entries, err := os.ReadDir(s.Catalog.disk.Path(AsideDir))
 	if err != nil || !whole {
 		return notMissing(err)
 	}
 	for _, e := range entries {
 		id, _, _ := strings.Cut(e.Name(), ".")
-		if _, used := inUse[id]; used || !s.catalog.leases.idle(id, epoch) {
+		if _, used := inUse[id]; used || !s.Catalog.Leases.idle(id, epoch) {
 			continue
 		}
-		tree := s.catalog.disk.path(asideDir, e.Name())
-		err = errors.Join(err, at("remove.aside", func() error { return os.RemoveAll(tree) }))
+		tree := s.Catalog.disk.Path(AsideDir, e.Name())
+		err = errors.Join(err, At("remove.aside", func() error { return os.RemoveAll(tree) }))
 	}
 	return err
 }

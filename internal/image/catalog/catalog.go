@@ -1,4 +1,4 @@
-package image
+package catalog
 
 import (
 	"errors"
@@ -13,24 +13,24 @@ import (
 	"berth/internal/fail"
 )
 
-// catalog is what the store has: records on disk, and the same in memory. What changes it is a method of it, in this
+// Catalog is what the store has: records on disk, and the same in memory. What changes it is a method of it, in this
 // file, and holds its lock; what takes long (to stage, to sync, to discard) goes on outside.
-type catalog struct {
-	disk    *disk
+type Catalog struct {
+	disk    *Disk
 	boot    string
 	dirty   func(path string)
 	changed func() // there is something that is not durable
-	leases  leases
+	Leases  Leases
 
 	mu     sync.Mutex // guards what follows; no disk is waited for under it but records, renames and rare leftovers
 	inv    *inventory
 	unread unread
 }
 
-// newCatalog returns an empty catalog of the store at d.
-func newCatalog(d *disk, boot string, pinned []string, dirty func(path string)) *catalog {
-	return &catalog{
-		disk: d, boot: boot, dirty: dirty, changed: func() {}, inv: newInventory(pinned, d.recordPath), unread: unread{},
+// New returns an empty catalog of the store at d.
+func New(d *Disk, boot string, pinned []string, dirty func(path string)) *Catalog {
+	return &Catalog{
+		disk: d, boot: boot, dirty: dirty, changed: func() {}, inv: newInventory(pinned, d.RecordPath), unread: unread{},
 	}
 }
 
@@ -47,13 +47,13 @@ func (u unread) images() bool {
 	return false
 }
 
-// snapshot is what readers see of the catalog now. It never waits.
-func (c *catalog) snapshot() *index { return c.inv.snapshot.Load() }
+// Snapshot is what readers see of the catalog now. It never waits.
+func (c *Catalog) Snapshot() *Index { return c.inv.snapshot.Load() }
 
-// holdImage holds the layers of an image called name that has them all, and that is wanted; nil when there is none.
-func (c *catalog) holdImage(name string, wanted func(*imageRecord) bool) (rec *imageRecord, release func()) {
+// HoldImage holds the layers of an image called name that has them all, and that is wanted; nil when there is none.
+func (c *Catalog) HoldImage(name string, wanted func(*ImageRecord) bool) (rec *ImageRecord, release func()) {
 	c.mu.Lock()
-	var named []*imageRecord // there may be several, of one index for several platforms
+	var named []*ImageRecord // there may be several, of one index for several platforms
 	for _, id := range c.inv.byName[name] {
 		named = append(named, c.inv.images[id])
 	}
@@ -62,7 +62,7 @@ func (c *catalog) holdImage(name string, wanted func(*imageRecord) bool) (rec *i
 		if !wanted(rec) {
 			continue
 		}
-		release, all := c.leases.hold(rec.layerIDs()...)
+		release, all := c.Leases.Hold(rec.LayerIDs()...)
 		if all {
 			return rec, release
 		}
@@ -71,42 +71,42 @@ func (c *catalog) holdImage(name string, wanted func(*imageRecord) bool) (rec *i
 	return nil, nil
 }
 
-// use finds an image by name or whole id, and holds its layers until release is called. It waits for no change.
-func use(c *catalog, refOrID string) (img Image, release func(), err error) {
+// Use finds an image by name or whole id, and holds its layers until release is called. It waits for no change.
+func Use(c *Catalog, refOrID string) (img Image, release func(), err error) {
 	for {
-		now := c.snapshot()
-		img, ok := now.findWhole(refOrID)
+		now := c.Snapshot()
+		img, ok := now.FindWhole(refOrID)
 		if !ok {
 			return Image{}, nil, fail.New(errdefs.ErrNotFound, "no such image: pull it first")
 		}
-		release, all := c.leases.hold(img.Layers...)
+		release, all := c.Leases.Hold(img.Layers...)
 		if all {
 			return img, release, nil
 		}
 		release()
-		if c.snapshot() == now { // else it was removed meanwhile
+		if c.Snapshot() == now { // else it was removed meanwhile
 			return Image{}, nil, fail.New(errdefs.ErrNotFound, "layers of it are gone: pull it again")
 		}
 	}
 }
 
-// record is the record of an image, nil when there is none.
-func (c *catalog) record(id string) *imageRecord {
+// Record is the record of an image, nil when there is none.
+func (c *Catalog) Record(id string) *ImageRecord {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.inv.images[id]
 }
 
-// owners are the images that have a layer, by id.
-func (c *catalog) owners(layerID string) []*imageRecord {
+// Owners are the images that have a layer, by id.
+func (c *Catalog) Owners(layerID string) []*ImageRecord {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return ownersOf(c.inv, layerID)
 }
 
-// keepLayer makes a layer that was described in dir part of the store, unless the very same is there. It is held for
+// KeepLayer makes a layer that was described in dir part of the store, unless the very same is there. It is held for
 // the caller, whose dir is gone then.
-func (c *catalog) keepLayer(dir string, discard func(), rec layerRecord) (id string, release func(), err error) {
+func (c *Catalog) KeepLayer(dir string, discard func(), rec LayerRecord) (id string, release func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inv.present[rec.ID] == nil {
@@ -115,32 +115,32 @@ func (c *catalog) keepLayer(dir string, discard func(), rec layerRecord) (id str
 		}
 	}
 	discard() // what is left of the directory, and its name
-	release, _ = c.leases.hold(rec.ID)
+	release, _ = c.Leases.Hold(rec.ID)
 	return rec.ID, release, nil
 }
 
 // placeLocked renames a layer into use. A directory in its place is one whose record could not be read. It is put
 // aside, not deleted: a container may have it mounted.
-func placeLocked(c *catalog, dir string, rec layerRecord) error {
-	final := c.disk.layerDir(rec.ID)
+func placeLocked(c *Catalog, dir string, rec LayerRecord) error {
+	final := c.disk.LayerDir(rec.ID)
 	if _, err := os.Lstat(final); err == nil {
-		if err := at("pull.replace", func() error { return keepAside(c.disk, rec.ID) }); err != nil {
+		if err := At("pull.replace", func() error { return keepAside(c.disk, rec.ID) }); err != nil {
 			return err
 		}
 	}
-	if err := at("pull.layer", func() error { return os.Rename(dir, final) }); err != nil {
+	if err := At("pull.layer", func() error { return os.Rename(dir, final) }); err != nil {
 		return err
 	}
 	delete(c.unread, final)
-	c.inv.putLayer(&layerState{layerRecord: rec})
-	c.leases.admit(rec.ID)
-	c.dirty(c.disk.path(layersDir))
+	c.inv.putLayer(&layerState{LayerRecord: rec})
+	c.Leases.admit(rec.ID)
+	c.dirty(c.disk.Path(LayersDir))
 	c.inv.publish()
 	return nil
 }
 
-// replaceLayer puts the directory of a layer that is on the disk into the place of the one that the store has.
-func (c *catalog) replaceLayer(dir string, rec layerRecord) error {
+// ReplaceLayer puts the directory of a layer that is on the disk into the place of the one that the store has.
+func (c *Catalog) ReplaceLayer(dir string, rec LayerRecord) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.inv.present[rec.ID]
@@ -150,21 +150,21 @@ func (c *catalog) replaceLayer(dir string, rec layerRecord) error {
 	if err := exchange(c.disk, dir, rec.ID); err != nil {
 		return err
 	}
-	c.inv.putLayer(&layerState{layerRecord: rec, opened: old.opened, suspect: old.suspect})
-	c.dirty(c.disk.path(layersDir))
+	c.inv.putLayer(&layerState{LayerRecord: rec, opened: old.opened, suspect: old.suspect})
+	c.dirty(c.disk.Path(LayersDir))
 	c.inv.publish()
 	return nil
 }
 
 // propose returns the changes that make rec an image of the store, as it is now.
-func (c *catalog) propose(rec *imageRecord) []*edit {
+func (c *Catalog) propose(rec *ImageRecord) []*edit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return editsFor(c.inv, rec)
 }
 
 // apply writes the records, unless others changed what they were made from: it is not current then.
-func (c *catalog) apply(rec *imageRecord, edits []*edit) (img Image, current bool, err error) {
+func (c *Catalog) apply(rec *ImageRecord, edits []*edit) (img Image, current bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	same := func(a, b *edit) bool { return a.old == b.old && a.rec.Durable == b.rec.Durable }
@@ -172,21 +172,21 @@ func (c *catalog) apply(rec *imageRecord, edits []*edit) (img Image, current boo
 		return Image{}, false, nil
 	}
 	for _, e := range edits {
-		if err := at(e.step, func() error { return putLocked(c, e) }); err != nil {
+		if err := At(e.step, func() error { return putLocked(c, e) }); err != nil {
 			return Image{}, true, err
 		}
 		defer c.inv.publish() // also when the next one fails
 	}
 	c.changed()
-	return imageFrom(edits[0].rec, c.disk.recordPath(rec.ID), c.inv.pinned), true, nil
+	return imageFrom(edits[0].rec, c.disk.RecordPath(rec.ID), c.inv.pinned), true, nil
 }
 
 // putLocked puts a record on disk and in place of the one in memory.
-func putLocked(c *catalog, e *edit) error {
+func putLocked(c *Catalog, e *edit) error {
 	if err := e.write(c.disk); err != nil {
 		return err
 	}
-	path := c.disk.recordPath(e.rec.ID)
+	path := c.disk.RecordPath(e.rec.ID)
 	c.inv.putImage(e.rec.slim())
 	delete(c.unread, path)
 	if !e.idle() {
@@ -195,16 +195,16 @@ func putLocked(c *catalog, e *edit) error {
 	return nil
 }
 
-// forget removes the record of the image that an id, tag or digest names; there is false when there is no such image.
-func (c *catalog) forget(refOrID string) (there bool, err error) {
+// Forget removes the record of the image that an id, tag or digest names; there is false when there is no such image.
+func (c *Catalog) Forget(refOrID string) (there bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	img, ok := c.snapshot().find(refOrID)
+	img, ok := c.Snapshot().Find(refOrID)
 	if !ok {
 		return false, nil
 	}
-	return true, at("remove.record", func() error {
-		path := c.disk.recordPath(img.ID)
+	return true, At("remove.record", func() error {
+		path := c.disk.RecordPath(img.ID)
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -217,7 +217,7 @@ func (c *catalog) forget(refOrID string) (there bool, err error) {
 }
 
 // unlink takes dead layers out of use; discarding them is the slow part and needs no lock.
-func (c *catalog) unlink(epoch uint64, inUse map[string]struct{}, whole bool) (dead []func(), err error) {
+func (c *Catalog) unlink(epoch uint64, inUse map[string]struct{}, whole bool) (dead []func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.inv.publish()
@@ -225,31 +225,31 @@ func (c *catalog) unlink(epoch uint64, inUse map[string]struct{}, whole bool) (d
 		l := c.inv.present[id]
 		_, used := inUse[id]
 		kept := used || l.suspect && c.unread.images() || l.opened && !whole
-		if kept || !c.leases.expel(id, epoch) {
+		if kept || !c.Leases.expel(id, epoch) {
 			continue
 		}
 		var discard func()
-		if err := at("remove.unlink", func() (err error) { discard, err = c.disk.setAside(id); return err }); err != nil {
-			c.leases.admit(id)
+		if err := At("remove.unlink", func() (err error) { discard, err = c.disk.setAside(id); return err }); err != nil {
+			c.Leases.admit(id)
 			return dead, err
 		}
 		c.inv.dropLayer(id)
-		c.dirty(c.disk.path(layersDir))
+		c.dirty(c.disk.Path(LayersDir))
 		dead = append(dead, discard)
 	}
 	return dead, nil
 }
 
-// repin takes over other patterns of pinned names.
-func (c *catalog) repin(pinned []string) {
+// Repin takes over other patterns of pinned names.
+func (c *Catalog) Repin(pinned []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	repin(c.inv, pinned)
 	c.inv.publish()
 }
 
-// unreadable are what could not be read when the store was opened, and what has not been repaired since.
-func (c *catalog) unreadable() []Finding {
+// Unreadable are what could not be read when the store was opened, and what has not been repaired since.
+func (c *Catalog) Unreadable() []Finding {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := make([]Finding, 0, len(c.unread))
@@ -261,7 +261,7 @@ func (c *catalog) unreadable() []Finding {
 }
 
 // removeUnread removes what cannot be read, unless a container uses it. inUse is as unlink has it.
-func (c *catalog) removeUnread(f Finding, inUse map[string]struct{}, whole bool) error {
+func (c *Catalog) removeUnread(f Finding, inUse map[string]struct{}, whole bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, still := c.unread[f.Path]; !still {
@@ -272,13 +272,13 @@ func (c *catalog) removeUnread(f Finding, inUse map[string]struct{}, whole bool)
 			return errInUse
 		}
 		var discard func()
-		err := at("repair.unread", func() (err error) { discard, err = c.disk.setAside(f.Layer); return err })
+		err := At("repair.unread", func() (err error) { discard, err = c.disk.setAside(f.Layer); return err })
 		if err != nil {
 			return err
 		}
 		defer discard()
 	} else {
-		err := at("repair.record", func() error { return os.Remove(f.Path) })
+		err := At("repair.record", func() error { return os.Remove(f.Path) })
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -290,14 +290,14 @@ func (c *catalog) removeUnread(f Finding, inUse map[string]struct{}, whole bool)
 var errInUse = errors.New("containers use it: remove them first, then check again")
 
 // unsynced is what is not durable yet and may become so.
-func (c *catalog) unsynced() ([]*imageRecord, []*layerState) {
+func (c *Catalog) unsynced() ([]*ImageRecord, []*layerState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return unsyncedOf(c.inv)
 }
 
 // doubtLayers has layers never be called durable. Another boot drops them.
-func (c *catalog) doubtLayers(layers []*layerState) {
+func (c *Catalog) doubtLayers(layers []*layerState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, l := range layers {
@@ -306,24 +306,24 @@ func (c *catalog) doubtLayers(layers []*layerState) {
 		}
 		l.Doubtful = true
 		c.inv.putLayer(l)
-		if err := layerKind.Write(c.disk.layerRecordPath(l.ID), l.layerRecord); err != nil {
+		if err := layerKind.Write(c.disk.LayerRecordPath(l.ID), l.LayerRecord); err != nil {
 			c.disk.log.Warn("note that a layer may not be on the disk", "layer", l.ID, "error", err)
 		}
 	}
 }
 
 // layerDurable gives a layer that is on the disk the record that says so, which is staged.
-func (c *catalog) layerDurable(l *layerState, staged string) error {
+func (c *Catalog) layerDurable(l *layerState, staged string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inv.present[l.ID] != l {
 		return nil // it was removed, or fetched again
 	}
-	path := c.disk.layerRecordPath(l.ID)
-	if err := at("sync.layer", func() error { return os.Rename(staged, path) }); err != nil {
+	path := c.disk.LayerRecordPath(l.ID)
+	if err := At("sync.layer", func() error { return os.Rename(staged, path) }); err != nil {
 		return err
 	}
-	l.layerRecord = l.asDurable()
+	l.LayerRecord = l.asDurable()
 	c.inv.putLayer(l)
 	c.inv.publish()
 	c.dirty(path)
@@ -331,14 +331,14 @@ func (c *catalog) layerDurable(l *layerState, staged string) error {
 }
 
 // imageDurable does the same for an image, all of whose layers are on the disk.
-func (c *catalog) imageDurable(rec *imageRecord, staged string) error {
+func (c *Catalog) imageDurable(rec *ImageRecord, staged string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inv.images[rec.ID] != rec || !layersDurable(c.inv, rec) {
 		return nil // another pull came in between, and asked for its own batch
 	}
-	path := c.disk.recordPath(rec.ID)
-	if err := at("sync.record", func() error { return os.Rename(staged, path) }); err != nil {
+	path := c.disk.RecordPath(rec.ID)
+	if err := At("sync.record", func() error { return os.Rename(staged, path) }); err != nil {
 		return err
 	}
 	c.inv.putImage(rec.asDurable())

@@ -1,4 +1,4 @@
-package image
+package catalog
 
 import (
 	"cmp"
@@ -23,17 +23,17 @@ type Finding struct {
 	Repaired bool
 }
 
-// checker verifies layers.
-type checker struct {
-	catalog *catalog
+// Checker verifies layers.
+type Checker struct {
+	Catalog *Catalog
 }
 
-// lowestFirst are the ids of all layers, each after those below it: a layer is settled anew over sound ones.
-func (c *checker) lowestFirst() []string {
-	i := c.catalog.snapshot()
+// LowestFirst are the ids of all layers, each after those below it: a layer is settled anew over sound ones.
+func (c *Checker) LowestFirst() []string {
+	i := c.Catalog.Snapshot()
 	depth := map[string]int{}
 	for _, img := range i.images {
-		for n, l := range img.refs {
+		for n, l := range img.LayerRefs {
 			depth[l.ID] = max(depth[l.ID], n)
 		}
 	}
@@ -42,9 +42,9 @@ func (c *checker) lowestFirst() []string {
 	})
 }
 
-// checkLayer verifies one layer, which is held meanwhile. The error is the caller's end.
-func (c *checker) checkLayer(ctx context.Context, id string) ([]Finding, error) {
-	held, release := c.catalog.leases.holdFirst(id)
+// Check verifies one layer, which is held meanwhile. The error is the caller's end.
+func (c *Checker) Check(ctx context.Context, id string) ([]Finding, error) {
+	held, release := c.Catalog.Leases.HoldFirst(id)
 	if held == "" {
 		return nil, nil
 	}
@@ -53,32 +53,32 @@ func (c *checker) checkLayer(ctx context.Context, id string) ([]Finding, error) 
 	add := func(path, problem string) {
 		found = append(found, Finding{Image: c.imageWith(id), Layer: id, Path: path, Problem: problem})
 	}
-	if err := layer.Verify(ctx, c.catalog.disk.layerDir(id), add); err != nil {
+	if err := layer.Verify(ctx, c.Catalog.disk.LayerDir(id), add); err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		add(c.catalog.disk.path(layersDir, id, layer.ManifestFile), err.Error())
+		add(c.Catalog.disk.Path(LayersDir, id, layer.ManifestFile), err.Error())
 	}
 	if err := c.checkTar(ctx, id); err != nil && len(found) == 0 {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		add(c.catalog.disk.path(layersDir, id, layer.SkeletonFile), err.Error())
+		add(c.Catalog.disk.Path(LayersDir, id, layer.SkeletonFile), err.Error())
 	}
 	return found, nil
 }
 
 // checkTar proves what Verify cannot: that the skeleton is there, and the files that the manifest does not know.
-func (c *checker) checkTar(ctx context.Context, id string) error {
-	rec := c.catalog.snapshot().layer(id)
+func (c *Checker) checkTar(ctx context.Context, id string) error {
+	rec := c.Catalog.Snapshot().Layer(id)
 	if !rec.Skeleton {
 		return nil
 	}
-	tar, err := layer.OpenTar(c.catalog.disk.layerDir(id))
+	tar, err := layer.OpenTar(c.Catalog.disk.LayerDir(id))
 	if err != nil {
 		return err
 	}
-	if _, err := os.Lstat(c.catalog.disk.path(layersDir, id, layer.ReplacedDir)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(c.Catalog.disk.Path(LayersDir, id, layer.ReplacedDir)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	sum := rec.DiffID.Algorithm().Digester()
@@ -92,20 +92,20 @@ func (c *checker) checkTar(ctx context.Context, id string) error {
 }
 
 // imageWith is the id of an image that has the layer.
-func (c *checker) imageWith(layerID string) string {
-	for _, rec := range c.catalog.owners(layerID) {
+func (c *Checker) imageWith(layerID string) string {
+	for _, rec := range c.Catalog.Owners(layerID) {
 		return rec.ID
 	}
 	return ""
 }
 
-// logDamage tells of a layer that is damaged, with the files that have changed where that can be told.
-func logDamage(ctx context.Context, c *catalog, id string, err error) {
-	if problem := damage.Differences(ctx, c.disk.layerDir(id)); problem != nil {
+// LogDamage tells of a layer that is damaged, with the files that have changed where that can be told.
+func LogDamage(ctx context.Context, c *Catalog, id string, err error) {
+	if problem := damage.Differences(ctx, c.disk.LayerDir(id)); problem != nil {
 		err = problem
 	}
 	image := ""
-	for _, rec := range c.owners(id) {
+	for _, rec := range c.Owners(id) {
 		image = rec.ID
 	}
 	c.disk.log.Error("image store", "image", image, "layer", id, "problem", err.Error())

@@ -1,4 +1,4 @@
-package image
+package catalog
 
 import (
 	"encoding/json"
@@ -17,14 +17,14 @@ import (
 )
 
 // openCatalog opens the catalog at root, as a store does it after the boot of that name.
-func openCatalog(t *testing.T, root, boot string) *catalog {
+func openCatalog(t *testing.T, root, boot string) *Catalog {
 	t.Helper()
-	d := newDisk(root, slog.New(slog.DiscardHandler))
-	if err := d.makeDirs(); err != nil {
+	d := NewDisk(root, slog.New(slog.DiscardHandler))
+	if err := d.MakeDirs(); err != nil {
 		t.Fatal(err)
 	}
-	c := newCatalog(d, boot, nil, func(string) {})
-	left, err := load(c)
+	c := New(d, boot, nil, func(string) {})
+	left, err := Load(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,9 +35,9 @@ func openCatalog(t *testing.T, root, boot string) *catalog {
 }
 
 // keep makes a layer of one file part of the catalog, and returns what a record has of it.
-func keep(t *testing.T, c *catalog, name string) (layerRef, func()) {
+func keep(t *testing.T, c *Catalog, name string) (LayerRef, func()) {
 	t.Helper()
-	dir, discard, err := c.disk.newIngest("pull.ingest")
+	dir, discard, err := c.disk.NewIngest("pull.ingest")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,25 +45,25 @@ func keep(t *testing.T, c *catalog, name string) (layerRef, func()) {
 		t.Fatal(err)
 	}
 	blob := digest.FromString(name)
-	rec := layerRecord{ID: "b" + blob.Encoded(), DiffID: blob, Blob: blob, Boot: c.boot, Bytes: 1, Inodes: 1}
-	if err := describe(dir, rec); err != nil {
+	rec := LayerRecord{ID: "b" + blob.Encoded(), DiffID: blob, Blob: blob, Boot: c.boot, Bytes: 1, Inodes: 1}
+	if err := Describe(dir, rec); err != nil {
 		t.Fatal(err)
 	}
-	id, release, err := c.keepLayer(dir, discard, rec)
+	id, release, err := c.KeepLayer(dir, discard, rec)
 	if err != nil || id != rec.ID {
 		t.Fatalf("kept as %s: %v", id, err)
 	}
-	return layerRef{ID: id, DiffID: blob, Blob: blob, Size: 1}, release
+	return LayerRef{ID: id, DiffID: blob, Blob: blob, Size: 1}, release
 }
 
 // add makes an image of layers part of the catalog, under a tag.
-func add(t *testing.T, c *catalog, tag string, layers ...string) Image {
+func add(t *testing.T, c *Catalog, tag string, layers ...string) Image {
 	t.Helper()
 	raw, err := json.Marshal(ocispec.Image{Author: tag, Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec := &imageRecord{
+	rec := &ImageRecord{
 		ID: digest.FromBytes(raw).String(), Config: raw, Tags: []string{tag}, PulledAt: time.Now(), Boot: c.boot,
 	}
 	for _, name := range layers {
@@ -71,7 +71,7 @@ func add(t *testing.T, c *catalog, tag string, layers ...string) Image {
 		defer release()
 		rec.Layers = append(rec.Layers, ref)
 	}
-	img, err := commit(c, rec)
+	img, err := Commit(c, rec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,13 +79,13 @@ func add(t *testing.T, c *catalog, tag string, layers ...string) Image {
 }
 
 // sweeperOf sweeps what no container uses.
-func sweeperOf(c *catalog, used ...string) *sweeper {
-	return &sweeper{catalog: c, inUse: func() (map[string]struct{}, bool) { return memberSet(used), true }}
+func sweeperOf(c *Catalog, used ...string) *Sweeper {
+	return &Sweeper{Catalog: c, InUse: func() (map[string]struct{}, bool) { return memberSet(used), true }}
 }
 
-func layersThere(t *testing.T, c *catalog) int {
+func layersThere(t *testing.T, c *Catalog) int {
 	t.Helper()
-	entries, err := os.ReadDir(c.disk.path(layersDir))
+	entries, err := os.ReadDir(c.disk.Path(LayersDir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,26 +98,26 @@ func TestCatalogAlone(t *testing.T) {
 	root := t.TempDir()
 	c := openCatalog(t, root, "one")
 	a := add(t, c, "r.example/a:v1", "base", "a")
-	if err := (&syncer{catalog: c, flush: func() error { return nil }}).syncOnce(); err != nil {
+	if err := NewSyncer(c, func() error { return nil }).SyncOnce(); err != nil {
 		t.Fatal(err)
 	}
 	b := add(t, c, "r.example/b:v1", "base", "b")
 	c = openCatalog(t, root, "one")
-	if _, there := c.snapshot().find(b.ID); !there || len(c.unreadable()) != 0 {
-		t.Errorf("the same boot does not know %s: %v", b.ID, c.unreadable())
+	if _, there := c.Snapshot().Find(b.ID); !there || len(c.Unreadable()) != 0 {
+		t.Errorf("the same boot does not know %s: %v", b.ID, c.Unreadable())
 	}
 	c = openCatalog(t, root, "two")
-	got, there := c.snapshot().find("r.example/a:v1")
-	if list := c.snapshot().list(); !there || got.ID != a.ID || !got.Durable || len(list) != 1 || layersThere(t, c) != 2 {
+	got, there := c.Snapshot().Find("r.example/a:v1")
+	if list := c.Snapshot().List(); !there || got.ID != a.ID || !got.Durable || len(list) != 1 || layersThere(t, c) != 2 {
 		t.Errorf("after another boot: %+v, %d layers", list, layersThere(t, c))
 	}
-	if there, err := c.forget(a.ID); !there || err != nil {
+	if there, err := c.Forget(a.ID); !there || err != nil {
 		t.Errorf("removed: %v, %v", there, err)
 	}
-	if err := sweeperOf(c, got.Layers[0]).sweep(t.Context()); err != nil || layersThere(t, c) != 1 {
+	if err := sweeperOf(c, got.Layers[0]).Sweep(t.Context()); err != nil || layersThere(t, c) != 1 {
 		t.Errorf("%d layers are left of which a container uses one: %v", layersThere(t, c), err)
 	}
-	if err := sweeperOf(c).sweep(t.Context()); err != nil || layersThere(t, c) != 0 {
+	if err := sweeperOf(c).Sweep(t.Context()); err != nil || layersThere(t, c) != 0 {
 		t.Errorf("%d layers are left: %v", layersThere(t, c), err)
 	}
 }
@@ -130,7 +130,7 @@ func TestUseWaitsForNoChange(t *testing.T) {
 	defer c.mu.Unlock()
 	used := make(chan error, 1)
 	go func() {
-		_, release, err := use(c, img.ID)
+		_, release, err := Use(c, img.ID)
 		if err == nil {
 			release()
 		}
@@ -150,28 +150,28 @@ func TestUseWaitsForNoChange(t *testing.T) {
 func TestUseOfWhatGoes(t *testing.T) {
 	c := openCatalog(t, t.TempDir(), "one")
 	img := add(t, c, "r.example/a:v1", "a")
-	if !c.leases.expel(img.Layers[0], c.leases.begin()) {
+	if !c.Leases.expel(img.Layers[0], c.Leases.begin()) {
 		t.Fatal("the layer is used")
 	}
-	if _, _, err := use(c, img.ID); !fail.Is(err, errdefs.ErrNotFound) {
+	if _, _, err := Use(c, img.ID); !fail.Is(err, errdefs.ErrNotFound) {
 		t.Errorf("used without its layer: %v", err)
 	}
-	if rec, _ := c.holdImage("r.example/a:v1", func(*imageRecord) bool { return true }); rec != nil {
+	if rec, _ := c.HoldImage("r.example/a:v1", func(*ImageRecord) bool { return true }); rec != nil {
 		t.Errorf("%s is held as if it were whole", rec.ID)
 	}
-	c.leases.admit(img.Layers[0])
-	_, release, err := use(c, img.ID)
+	c.Leases.admit(img.Layers[0])
+	_, release, err := Use(c, img.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.forget(img.ID); err != nil {
+	if _, err := c.Forget(img.ID); err != nil {
 		t.Error(err)
 	}
-	if err := sweeperOf(c).sweep(t.Context()); err != nil || layersThere(t, c) != 1 {
+	if err := sweeperOf(c).Sweep(t.Context()); err != nil || layersThere(t, c) != 1 {
 		t.Errorf("swept from under its user: %v", err)
 	}
 	release()
-	if _, _, err := use(c, img.ID); !fail.Is(err, errdefs.ErrNotFound) {
+	if _, _, err := Use(c, img.ID); !fail.Is(err, errdefs.ErrNotFound) {
 		t.Errorf("used after it was removed: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package image
+package catalog
 
 import (
 	"maps"
@@ -10,12 +10,12 @@ import (
 // inventory is what the catalog knows of images and layers, with the look-ups that its changes need: no change looks
 // at all images or all layers. The catalog's lock guards all of it but the snapshot.
 type inventory struct {
-	snapshot atomic.Pointer[index]
+	snapshot atomic.Pointer[Index]
 	next     *indexEdit // what has changed since the snapshot; nil for nothing
 	pinned   patterns
 	pathOf   func(id string) string // of an image's record
 
-	images  map[string]*imageRecord
+	images  map[string]*ImageRecord
 	present map[string]*layerState
 	byLayer relation // of a layer, the ids of the images that have it
 	byName  relation // of a tag or repository digest, the ids of the images that are called so
@@ -29,7 +29,7 @@ type inventory struct {
 func newInventory(pinned []string, pathOf func(id string) string) *inventory {
 	v := &inventory{
 		pinned: parsePatterns(pinned), pathOf: pathOf,
-		images: map[string]*imageRecord{}, present: map[string]*layerState{}, byLayer: relation{}, byName: relation{},
+		images: map[string]*ImageRecord{}, present: map[string]*layerState{}, byLayer: relation{}, byName: relation{},
 		loose: map[string]struct{}{},
 	}
 	v.unsynced.images, v.unsynced.layers = map[string]struct{}{}, map[string]struct{}{}
@@ -54,7 +54,7 @@ func (v *inventory) publish() {
 }
 
 // putImage adds an image, or replaces what is known of it.
-func (v *inventory) putImage(rec *imageRecord) {
+func (v *inventory) putImage(rec *ImageRecord) {
 	old := v.images[rec.ID]
 	v.images[rec.ID] = rec
 	relateImage(v, rec.ID, old, rec)
@@ -72,8 +72,8 @@ func (v *inventory) dropImage(id string) {
 }
 
 // relateImage brings the look-ups from an image's old record to its new one. Either may be nil.
-func relateImage(v *inventory, id string, old, rec *imageRecord) {
-	for _, layer := range v.byLayer.move(id, old.layerIDs(), rec.layerIDs()) {
+func relateImage(v *inventory, id string, old, rec *ImageRecord) {
+	for _, layer := range v.byLayer.move(id, old.LayerIDs(), rec.LayerIDs()) {
 		weighLayer(v, layer)
 	}
 	names := slices.Concat(old.names(), rec.names())
@@ -99,7 +99,7 @@ func lastPulled(v *inventory, ids []string) string {
 // putLayer adds a layer, or makes known what has changed of it.
 func (v *inventory) putLayer(l *layerState) {
 	v.present[l.ID] = l
-	indexEditOf(v).putLayer(l.layerRecord)
+	indexEditOf(v).putLayer(l.LayerRecord)
 	weighLayer(v, l.ID)
 	setMember(v.unsynced.layers, l.ID, !l.Durable && !l.Doubtful)
 }
@@ -118,8 +118,8 @@ func weighLayer(v *inventory, layer string) {
 }
 
 // ownersOf are the images that have a layer, by id.
-func ownersOf(v *inventory, layer string) []*imageRecord {
-	var out []*imageRecord
+func ownersOf(v *inventory, layer string) []*ImageRecord {
+	var out []*ImageRecord
 	for _, id := range slices.Sorted(slices.Values(v.byLayer[layer])) {
 		out = append(out, v.images[id])
 	}
@@ -135,17 +135,18 @@ func repin(v *inventory, pinned []string) {
 }
 
 // imageFrom is what readers see of a record.
-func imageFrom(rec *imageRecord, path string, pinned patterns) Image {
+func imageFrom(rec *ImageRecord, path string, pinned patterns) Image {
 	return Image{
 		ID: rec.ID, RepoTags: slices.Clone(rec.Tags), RepoDigests: slices.Clone(rec.Digests),
-		Size: rec.Size, Config: rec.parsedImage, PulledAt: rec.PulledAt, Platform: rec.Platform,
-		Manifest: rec.Manifest, Durable: rec.Durable, record: path, refs: rec.Layers, resolved: rec.Resolved,
-		Layers: rec.layerIDs(),
+		Size: rec.Size, Config: rec.Parsed, PulledAt: rec.PulledAt, Platform: rec.Platform,
+		Manifest: rec.Manifest, Durable: rec.Durable, record: path, LayerRefs: rec.Layers, Resolved: rec.Resolved,
+		Layers: rec.LayerIDs(),
 		Pinned: slices.ContainsFunc(rec.names(), pinned.match),
 	}
 }
 
-func (rec *imageRecord) layerIDs() []string {
+// LayerIDs are the ids of the image's layers, the lowest first; none of no record.
+func (rec *ImageRecord) LayerIDs() []string {
 	if rec == nil {
 		return nil
 	}
@@ -156,7 +157,7 @@ func (rec *imageRecord) layerIDs() []string {
 	return ids
 }
 
-func (rec *imageRecord) names() []string {
+func (rec *ImageRecord) names() []string {
 	if rec == nil {
 		return nil
 	}
@@ -213,7 +214,7 @@ func setMember(set map[string]struct{}, key string, member bool) {
 }
 
 // unsyncedOf are the images and layers that are not durable yet and may become so, in no order.
-func unsyncedOf(v *inventory) (images []*imageRecord, layers []*layerState) {
+func unsyncedOf(v *inventory) (images []*ImageRecord, layers []*layerState) {
 	for id := range maps.Keys(v.unsynced.images) {
 		images = append(images, v.images[id])
 	}

@@ -1,4 +1,4 @@
-package image
+package catalog
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 // edit replaces one image record by another.
 type edit struct {
 	step     string
-	old, rec *imageRecord // old is nil for a new image
+	old, rec *ImageRecord // old is nil for a new image
 	staged   string       // the file that already holds rec, synced; "" when it is not needed
 }
 
@@ -30,32 +30,32 @@ func (e *edit) idle() bool {
 	if !e.safe() {
 		return false
 	}
-	plain := func(r imageRecord) imageRecord {
-		r.PulledAt, r.Boot, r.parsedImage, r.Config = time.Time{}, "", ocispec.Image{}, nil // the id tells the config
+	plain := func(r ImageRecord) ImageRecord {
+		r.PulledAt, r.Boot, r.Parsed, r.Config = time.Time{}, "", ocispec.Image{}, nil // the id tells the config
 		return r
 	}
 	return reflect.DeepEqual(plain(*e.old), plain(*e.rec))
 }
 
 // write puts the record where it belongs, unless nothing is worth that.
-func (e *edit) write(d *disk) error {
+func (e *edit) write(d *Disk) error {
 	switch {
 	case e.idle():
 		return nil
 	case e.staged != "":
-		return os.Rename(e.staged, d.recordPath(e.rec.ID))
+		return os.Rename(e.staged, d.RecordPath(e.rec.ID))
 	}
 	full, err := whole(d, e.rec)
 	if err != nil {
 		return err
 	}
-	return imageKind.Write(d.recordPath(e.rec.ID), full)
+	return ImageKind.Write(d.RecordPath(e.rec.ID), full)
 }
 
-// commit records an image under its names. What it was called before it keeps; its tags leave other images. A record that
-// the disk has is replaced by one that was synced before, and outside the catalog's lock, for which a container would
-// wait.
-func commit(c *catalog, rec *imageRecord) (Image, error) {
+// Commit records an image under its names. What it was called before it keeps; its tags leave other images. A record
+// that the disk has is replaced by one that was synced before, and outside the catalog's lock, for which a container
+// would wait.
+func Commit(c *Catalog, rec *ImageRecord) (Image, error) {
 	for {
 		edits := c.propose(rec)
 		done, err := stageEdits(c.disk, edits)
@@ -71,11 +71,11 @@ func commit(c *catalog, rec *imageRecord) (Image, error) {
 }
 
 // editsFor are the changes that make rec an image of the store: its own first, then those of images that lose tags.
-func editsFor(v *inventory, rec *imageRecord) []*edit {
+func editsFor(v *inventory, rec *ImageRecord) []*edit {
 	next, old := *rec, v.images[rec.ID]
 	next.Digests = digestsOf(nil, rec.Digests)
 	next.Resolved = resolvedOf(nil, rec.Resolved, next.Digests)
-	if old != nil && !rec.anew {
+	if old != nil && !rec.Anew {
 		next.Tags, next.Digests = reference.Union(old.Tags, rec.Tags), digestsOf(old.Digests, rec.Digests)
 		next.Choices = choicesOf(old.Choices, rec.Choices)
 		next.Resolved = resolvedOf(old.Resolved, rec.Resolved, next.Digests)
@@ -92,12 +92,12 @@ func editsFor(v *inventory, rec *imageRecord) []*edit {
 }
 
 // othersNamed are the images that have one of the tags, by id, without the one that is to have them.
-func othersNamed(v *inventory, id string, tags []string) []*imageRecord {
+func othersNamed(v *inventory, id string, tags []string) []*ImageRecord {
 	var ids []string
 	for _, tag := range tags {
 		ids = reference.Union(ids, v.byName[tag])
 	}
-	var out []*imageRecord
+	var out []*ImageRecord
 	for _, other := range ids {
 		if other != id {
 			out = append(out, v.images[other])
@@ -107,11 +107,11 @@ func othersNamed(v *inventory, id string, tags []string) []*imageRecord {
 }
 
 // stageEdits writes and syncs the records that replace what the disk has. done removes what nobody took.
-func stageEdits(d *disk, edits []*edit) (done func(), err error) {
+func stageEdits(d *Disk, edits []*edit) (done func(), err error) {
 	if !slices.ContainsFunc(edits, func(e *edit) bool { return e.safe() && !e.idle() }) {
 		return func() {}, nil
 	}
-	dir, done, err := d.newIngest("commit.ingest")
+	dir, done, err := d.NewIngest("commit.ingest")
 	if err != nil {
 		return nil, err
 	}
@@ -120,12 +120,12 @@ func stageEdits(d *disk, edits []*edit) (done func(), err error) {
 			continue
 		}
 		e.staged = filepath.Join(dir, strconv.Itoa(i))
-		var full *imageRecord
+		var full *ImageRecord
 		if full, err = whole(d, e.rec); err == nil {
-			err = imageKind.Stage(e.staged, full)
+			err = ImageKind.Stage(e.staged, full)
 		}
 		if err == nil {
-			err = at("commit.stage", func() error { return syncFile(e.staged) })
+			err = At("commit.stage", func() error { return syncFile(e.staged) })
 		}
 		if err != nil {
 			done()

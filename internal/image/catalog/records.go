@@ -1,4 +1,4 @@
-package image
+package catalog
 
 import (
 	"errors"
@@ -15,13 +15,14 @@ import (
 	"berth/internal/record"
 )
 
+// ImageKind is the kind of the records of images, and layerKind that of those of layers.
 var (
-	imageKind = record.Kind{Name: "image", Version: 1, Oldest: 1}
+	ImageKind = record.Kind{Name: "image", Version: 1, Oldest: 1}
 	layerKind = record.Kind{Name: "layer", Version: 1, Oldest: 1}
 )
 
-// imageRecord is what records/<hex> holds.
-type imageRecord struct {
+// ImageRecord is what records/<hex> holds.
+type ImageRecord struct {
 	ID       string   `json:"id"`
 	Tags     []string `json:"tags,omitempty"`
 	Digests  []string `json:"digests,omitempty"`
@@ -29,27 +30,27 @@ type imageRecord struct {
 	Choices  []string `json:"choices,omitempty"`  // <platform>@<digest> of what it was chosen from
 	Platform string   `json:"platform,omitempty"`
 	// Resolved describes what Digests name, as the registries did: media type, digest, size.
-	Resolved    []ocispec.Descriptor `json:"resolved,omitempty"`
-	Size        uint64               `json:"size"`
-	Config      []byte               `json:"config"` // as fetched: its digest is the id; nil in memory
-	Layers      []layerRef           `json:"layers"`
-	PulledAt    time.Time            `json:"pulledAt"`
-	Boot        string               `json:"boot"`
-	Durable     bool                 `json:"durable"`
-	parsedImage ocispec.Image        `json:"-"`
-	anew        bool                 `json:"-"` // what the image was called before is not to be kept
+	Resolved []ocispec.Descriptor `json:"resolved,omitempty"`
+	Size     uint64               `json:"size"`
+	Config   []byte               `json:"config"` // as fetched: its digest is the id; nil in memory
+	Layers   []LayerRef           `json:"layers"`
+	PulledAt time.Time            `json:"pulledAt"`
+	Boot     string               `json:"boot"`
+	Durable  bool                 `json:"durable"`
+	Parsed   ocispec.Image        `json:"-"` // what is used of Config
+	Anew     bool                 `json:"-"` // what the image was called before is not to be kept
 }
 
-// layerRef is one layer of an image, the lowest first.
-type layerRef struct {
+// LayerRef is one layer of an image, the lowest first.
+type LayerRef struct {
 	ID     string        `json:"id"`
 	DiffID digest.Digest `json:"diffID"`
 	Blob   digest.Digest `json:"blob,omitempty"`
 	Size   int64         `json:"size"`
 }
 
-// layerRecord is what layers/<id>/layer holds.
-type layerRecord struct {
+// LayerRecord is what layers/<id>/layer holds.
+type LayerRecord struct {
 	ID     string        `json:"id"`
 	DiffID digest.Digest `json:"diffID"`
 	Chain  digest.Digest `json:"chain,omitempty"` // of a layer that was settled over others
@@ -71,23 +72,23 @@ type layerRecord struct {
 
 // layerState is a layer that may be used.
 type layerState struct {
-	layerRecord
+	LayerRecord
 	// opened says that the layer was there at Open.
 	opened bool
 	// suspect says that no readable image owned it at Open.
 	suspect bool
 }
 
-// torn says that a power cut took a record before anything of it was on the disk. It was not durable then: what is has a
-// record that was synced before it got its name.
+// torn says that a power cut took a record before anything of it was on the disk. It was not durable then: what is has
+// a record that was synced before it got its name.
 func torn(err error) bool {
 	var corrupt *record.CorruptError
 	return errors.As(err, &corrupt) && corrupt.Torn
 }
 
 // dedupeTags leaves a tag to the image pulled last: a crash between the writes of two records may have left it to both.
-func dedupeTags(images map[string]*imageRecord) {
-	owner := map[string]*imageRecord{}
+func dedupeTags(images map[string]*ImageRecord) {
+	owner := map[string]*ImageRecord{}
 	for _, rec := range images {
 		for _, tag := range rec.Tags {
 			if o := owner[tag]; o == nil || rec.PulledAt.After(o.PulledAt) {
@@ -102,9 +103,9 @@ func dedupeTags(images map[string]*imageRecord) {
 
 // readRecord reads the record of an image from the disk. It has the config, which is too large to be kept in memory for
 // all images.
-func readRecord(path, id string) (*imageRecord, error) {
-	rec := &imageRecord{}
-	if _, err := imageKind.Read(path, rec); err != nil {
+func readRecord(path, id string) (*ImageRecord, error) {
+	rec := &ImageRecord{}
+	if _, err := ImageKind.Read(path, rec); err != nil {
 		return nil, err
 	}
 	if rec.ID != id || digest.FromBytes(rec.Config).String() != rec.ID {
@@ -114,11 +115,11 @@ func readRecord(path, id string) (*imageRecord, error) {
 }
 
 // whole is a record with its config, which is read when it is one in memory.
-func whole(d *disk, rec *imageRecord) (*imageRecord, error) {
+func whole(d *Disk, rec *ImageRecord) (*ImageRecord, error) {
 	if rec.Config != nil {
 		return rec, nil
 	}
-	stored, err := readRecord(d.recordPath(rec.ID), rec.ID)
+	stored, err := readRecord(d.RecordPath(rec.ID), rec.ID)
 	if err != nil {
 		return nil, fmt.Errorf("read the config of image %s: %w", rec.ID, err)
 	}
@@ -128,13 +129,13 @@ func whole(d *disk, rec *imageRecord) (*imageRecord, error) {
 }
 
 // slim is a record without its config.
-func (rec *imageRecord) slim() *imageRecord {
+func (rec *ImageRecord) slim() *ImageRecord {
 	small := *rec
 	small.Config = nil
 	return &small
 }
 
-// describe writes the record of a layer into the directory in which it was made.
-func describe(dir string, rec layerRecord) error {
+// Describe writes the record of a layer into the directory in which it was made.
+func Describe(dir string, rec LayerRecord) error {
 	return layerKind.Write(filepath.Join(dir, "layer"), rec)
 }

@@ -1,0 +1,50 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+
+	"berth/internal/room"
+)
+
+// Sweeper removes layers that nothing uses.
+type Sweeper struct {
+	Catalog *Catalog
+	InUse   func() (used map[string]struct{}, whole bool) // lists the layers that containers use
+}
+
+// Sweep removes the layers that no image and no container uses and nobody holds.
+//
+// The order matters. An epoch begins before the containers are asked, and a layer that was held at any time in this
+// epoch stays: whoever held it may have become a container after the question.
+func (s *Sweeper) Sweep(ctx context.Context) error {
+	epoch := s.Catalog.Leases.begin()
+	inUse, whole := s.InUse()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	dead, err := s.Catalog.unlink(epoch, inUse, whole)
+	for _, discard := range dead {
+		if cerr := At("remove.layer", func() error { discard(); return nil }); err == nil {
+			err = cerr
+		}
+	}
+	return errors.Join(err, s.sweepAside(epoch, inUse, whole))
+}
+
+// RemoveUnread removes what could not be read, unless a container uses it.
+func (s *Sweeper) RemoveUnread(f Finding) error {
+	inUse, whole := s.InUse()
+	return s.Catalog.removeUnread(f, inUse, whole)
+}
+
+// MakeRoom collects unused layers when err says that the disk is full: what a pull got before it failed would only fill
+// it. Otherwise it stays for the next try, until an image is removed.
+func (s *Sweeper) MakeRoom(ctx context.Context, err error) {
+	if !room.Lacking(err) {
+		return
+	}
+	if err := s.Sweep(ctx); err != nil {
+		s.Catalog.disk.log.Warn("sweep of unused layers, for the disk is full", "error", err)
+	}
+}
