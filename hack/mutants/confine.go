@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confine leaves little that a mutant can write: the compiler's cache, the list, and an empty /tmp.
-func confine(list string) error {
+// confine leaves little that a mutant can write: the compiler's cache, the list, and an empty /tmp. The directory bin
+// of the repository, into which tests build programs, is an empty one too.
+func confine(root, list string) error {
 	cache, err := exec.Command("go", "env", "GOCACHE").Output()
 	if err != nil {
 		return fmt.Errorf("find the compiler's cache: %w", err)
@@ -24,7 +25,11 @@ func confine(list string) error {
 			return fmt.Errorf("mount %s: %w", path, err)
 		}
 	}
-	for _, empty := range []string{"/tmp", "/var/tmp"} {
+	bin := filepath.Join(root, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	for _, empty := range []string{"/tmp", "/var/tmp", bin} {
 		if err := unix.Mount("tmpfs", empty, "tmpfs", 0, "mode=1777,size=4g"); err != nil {
 			return fmt.Errorf("mount an empty %s: %w", empty, err)
 		}

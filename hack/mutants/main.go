@@ -10,7 +10,7 @@
 // -update writes down what became of them. A line "renamed old new" follows a function to another name.
 //
 // The tests run as root and the mutants may do anything, so all happens in namespaces of its own (package isolate), in
-// which only the compiler's cache, the list and an empty /tmp can be written.
+// which only the compiler's cache, the list and empty directories can be written.
 package main
 
 import (
@@ -64,26 +64,27 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	if err := confine(*list); err != nil {
+	if err := confine(root, *list); err != nil {
 		return err
 	}
 	r := &runner{root: root, program: p, limits: map[string]time.Duration{}}
-	worse, err := runAll(l, r, *only)
+	save := func() error { return nil }
+	if *update {
+		save = func() error { return l.write(*list) }
+	}
+	worse, err := runAll(l, r, *only, save)
 	if err != nil {
 		return err
 	}
-	if *update {
-		return l.write(*list)
-	}
-	if worse > 0 {
+	if worse > 0 && !*update {
 		return fmt.Errorf("%d mutants were killed before, and are not now", worse)
 	}
 	return nil
 }
 
 // runAll runs the mutants of a list, puts what becomes of them into it, and counts those that were killed before and
-// are not now.
-func runAll(l *list, r *runner, only string) (worse int, err error) {
+// are not now. It calls save after each.
+func runAll(l *list, r *runner, only string, save func() error) (worse int, err error) {
 	dead, ran := 0, 0
 	for i := range l.mutants {
 		m := &l.mutants[i]
@@ -108,6 +109,9 @@ func runAll(l *list, r *runner, only string) (worse int, err error) {
 		}
 		fmt.Printf("%s %-8s %s (%s)\n", mark, became, m.name(), note)
 		m.became = became
+		if err := save(); err != nil {
+			return worse, err
+		}
 	}
 	fmt.Printf("%d of %d mutants were killed\n", dead, ran)
 	return worse, nil

@@ -105,7 +105,7 @@ func (r *runner) test(pkg string, s *site, limit time.Duration) (failed string, 
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	tests := exec.CommandContext(ctx, binary, "-test.failfast", "-test.skip="+left)
+	tests := exec.CommandContext(ctx, binary, "-test.failfast", "-test.parallel=8", "-test.skip="+left)
 	tests.Dir, tests.Env = filepath.Join(r.root, pkg), env
 	tests.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	tests.Cancel = func() error { return syscall.Kill(-tests.Process.Pid, syscall.SIGKILL) }

@@ -18,7 +18,7 @@ import (
 type Auth = remote.Auth
 
 // source is where the content of an image comes from. What it opens may know others to ask when it turns out to be not
-// what the digest promises: then it has a method Distrust, as remote.Blob has.
+// what the digest promises: then it has a method ReportMismatch, as remote.Blob has.
 type source interface {
 	open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error)
 }
@@ -33,14 +33,14 @@ func reportMismatch(content io.ReadCloser, lie error) (again bool, err error) {
 		content = paced.ReadCloser
 	}
 	c, ok := content.(interface {
-		Distrust() bool
-		Liars() []string
+		ReportMismatch() bool
+		MismatchedMirrors() []string
 	})
 	if !ok {
 		return false, lie
 	}
-	again = c.Distrust()
-	if names := c.Liars(); len(names) > 0 {
+	again = c.ReportMismatch()
+	if names := c.MismatchedMirrors(); len(names) > 0 {
 		lie = fmt.Errorf("%w; it came from %s", lie, strings.Join(names, " and "))
 	}
 	return again, lie
@@ -100,7 +100,7 @@ func (s *pipeline) find(
 		if found = c.unchanged(ref, desc); found != nil {
 			return desc, found, nil
 		}
-		if found, err = c.choose(ctx, desc); err == nil || !misled(err) || !reg.Doubt() {
+		if found, err = c.choose(ctx, desc); err == nil || !misled(err) || !reg.RejectResolved() {
 			return desc, found, err
 		}
 	}

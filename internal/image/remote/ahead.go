@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// prefetch is what is fetched ahead of a blob's reader: segments that follow each other, each by a connection of its own
-// into a buffer that counts against the Client's budget. Only the reader's goroutine touches it.
+// prefetch is what is fetched ahead of a blob's reader: segments that follow each other, each by a connection of its
+// own into a buffer that counts against the Client's budget. Only the reader's goroutine touches it.
 type prefetch struct {
 	blob   *Blob
 	wanted bool         // the reader starved, and more connections are thought to help
@@ -52,10 +52,10 @@ func (a *prefetch) feed() {
 		a.ranges = rangesServed
 	}
 	a.drop(b.at)
-	now := b.round.clock.Now()
+	now := b.mirrors.clock.Now()
 	a.giveWay(now)
 	for a.wanted && a.ranges != rangesNone && !now.Before(a.until) {
-		s := b.round.current()
+		s := b.mirrors.current()
 		connections := o.Connections
 		if b.direct != nil {
 			connections--
@@ -72,7 +72,8 @@ func (a *prefetch) feed() {
 	}
 }
 
-// frontier is the first byte that nobody is fetching. A connection that was to fetch all the rest is left a segment more.
+// frontier is the first byte that nobody is fetching. A connection that was to fetch all the rest is left a segment
+// more.
 func (a *prefetch) frontier() int64 {
 	b := a.blob
 	switch {
@@ -88,8 +89,8 @@ func (a *prefetch) frontier() int64 {
 	return b.direct.end
 }
 
-func (a *prefetch) begin(s *seat, buf []byte, start, end int64) {
-	seg := &segment{start: start, end: end, begun: a.blob.round.clock.Now(), buf: buf, changed: make(chan struct{}, 1)}
+func (a *prefetch) begin(s *mirrorState, buf []byte, start, end int64) {
+	seg := &segment{start: start, end: end, begun: a.blob.mirrors.clock.Now(), buf: buf, changed: make(chan struct{}, 1)}
 	a.queue = append(a.queue, seg)
 	ctx, cancel := context.WithCancel(a.blob.ctx)
 	seg.cancel = cancel
@@ -210,9 +211,10 @@ func (s *segment) read(p []byte, at int64) int {
 	}
 }
 
-// fill fetches a segment from the host that the reader's own connection uses. Whatever goes wrong for good ends it early:
-// the reader goes on by itself from there, and finds out why. Only a stall counts against the host, for it cost the time.
-func (b *Blob) fill(ctx context.Context, s *seat, seg *segment) {
+// fill fetches a segment from the host that the reader's own connection uses. Whatever goes wrong for good ends it
+// early: the reader goes on by itself from there, and finds out why. Only a stall counts against the host, for it cost
+// the time.
+func (b *Blob) fill(ctx context.Context, s *mirrorState, seg *segment) {
 	for failures := 0; failures < 3; {
 		from := seg.start + int64(seg.have())
 		if from == seg.end {
@@ -236,14 +238,14 @@ func (b *Blob) fill(ctx context.Context, s *seat, seg *segment) {
 			return
 		}
 		if f.elapsed || !f.again || f.after > shortPatience {
-			b.round.alone(s, f)
+			b.mirrors.oneConnection(s, f)
 			return
 		}
-		if sleep(ctx, b.round.clock, max(f.after, backoff(failures))) != nil {
+		if sleep(ctx, b.mirrors.clock, max(f.after, backoff(failures))) != nil {
 			return
 		}
 	}
-	b.round.alone(s, nil)
+	b.mirrors.oneConnection(s, nil)
 }
 
 func (b *Blob) drain(st *stream, seg *segment) *fault {
@@ -251,7 +253,7 @@ func (b *Blob) drain(st *stream, seg *segment) *fault {
 	for st.at < st.end {
 		n, err := st.Read(seg.buf[st.at-seg.start : seg.end-seg.start])
 		seg.grow(n)
-		b.round.progress(st.seat, n)
+		b.mirrors.progress(st.mirror, n)
 		if err != nil {
 			return faultOfError(err)
 		}

@@ -65,8 +65,8 @@ func (i identity) secrets() []string {
 	return []string{i.auth.RegistryToken, strings.TrimSpace(i.auth.Auth), both, i.secret}
 }
 
-// mayGo says whether the credentials are for name, the host of one registry among those that serve the references of the
-// host home. They are for the host they name, else for home. A mirror gets none unless they name it.
+// mayGo says whether the credentials are for name, the host of one registry among those that serve the references of
+// the host home. They are for the host they name, else for home. A mirror gets none unless they name it.
 func (i identity) mayGo(name, home string) bool {
 	if i.auth == nil {
 		return false
@@ -136,8 +136,8 @@ func (g *gate) enter(ctx context.Context) error {
 
 func (g *gate) leave() { g.lock <- struct{}{} }
 
-// sign adds what the host asked for so far, fetching a token if there is none or it ran out. An answer to the request that
-// refuses it goes to challenge, with age.
+// sign adds what the host asked for so far, fetching a token if there is none or it ran out. An answer to the request
+// that refuses it goes to challenge, with age.
 func (g *gate) sign(ctx context.Context, req *http.Request) (age int, f *fault) {
 	if err := g.enter(ctx); err != nil {
 		return 0, &fault{kind: crierrors.ErrRegistryUnavailable, text: "interrupted"}
@@ -236,15 +236,15 @@ func tokenClient(base *http.Client, home *url.URL, header http.Header, secrets [
 }
 
 type tokenTransport struct {
-	base   http.RoundTripper
-	home   *url.URL
-	header http.Header
+	base     http.RoundTripper
+	registry *url.URL
+	header   http.Header
 
 	secrets []string
 }
 
 func (t tokenTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if sameOrigin(t.home, req.URL) {
+	if sameOrigin(t.registry, req.URL) {
 		req = req.Clone(req.Context())
 		addHeader(req.Header, t.header)
 	}

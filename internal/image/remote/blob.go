@@ -16,17 +16,17 @@ import (
 // Blob is content on its way, in order. One goroutine reads it. It begins as one connection that its reader reads from.
 // When the reader of a large blob mostly waits, more connections fetch the segments that come next.
 type Blob struct {
-	repo  *Repository
-	desc  ocispec.Descriptor
-	round *round
-	ctx   context.Context
-	stop  context.CancelFunc
-	once  sync.Once
+	repo    *Repository
+	desc    ocispec.Descriptor
+	mirrors *mirrorSet
+	ctx     context.Context
+	stop    context.CancelFunc
+	once    sync.Once
 
 	at     int64   // of the next byte to be read
 	direct *stream // nil between two requests
 	gauge  gauge
-	trial  *trial // of the host that it is read from; nil before the first byte
+	probe  *parallelismProbe // of the host that it is read from; nil before the first byte
 	ahead  prefetch
 }
 
@@ -37,17 +37,15 @@ func (r *Repository) Open(ctx context.Context, desc ocispec.Descriptor) (*Blob, 
 	ctx, stop := context.WithCancel(r.scoped(ctx))
 	b := &Blob{repo: r, desc: desc, ctx: ctx, stop: stop}
 	b.ahead.blob = b
-	r.mu.Lock()
-	liars, suspects := r.liars[desc.Digest], r.suspects[desc.Digest]
-	r.mu.Unlock()
+	mismatched, suspected := r.mismatches(desc.Digest)
 	hosts := slices.Concat(r.hosts, r.elsewhere(desc))
-	b.round = r.round("fetch "+desc.Digest.String(), docker.HostCapabilityPull, hosts, liars, suspects)
+	b.mirrors = r.mirrorSet("fetch "+desc.Digest.String(), docker.HostCapabilityPull, hosts, mismatched, suspected)
 	r.enter()
 	if err := b.connect(); err != nil {
 		_ = b.Close()
 		return nil, hint(err, desc, r.client.options.ForeignURLs)
 	}
-	b.gauge = gauge{since: b.round.clock.Now()}
+	b.gauge = gauge{since: b.mirrors.clock.Now()}
 	return b, nil
 }
 
@@ -87,10 +85,10 @@ func (b *Blob) readDirect(p []byte, limit int64) (int, error) {
 	st := b.direct
 	n, took, err := st.next(p[:min(int64(len(p)), limit-b.at)])
 	b.advance(n, took)
-	b.round.progress(st.seat, n)
+	b.mirrors.progress(st.mirror, n)
 	if err != nil {
 		b.disconnect()
-		if err := b.giveWay(st.seat, err); err != nil {
+		if err := b.giveWay(st.mirror, err); err != nil {
 			return n, err
 		}
 	} else if b.at == limit || st.at == st.end {
@@ -100,18 +98,18 @@ func (b *Blob) readDirect(p []byte, limit int64) (int, error) {
 }
 
 // giveWay judges a stream that broke off, and waits as long as it should before the next.
-func (b *Blob) giveWay(s *seat, err error) error {
+func (b *Blob) giveWay(s *mirrorState, err error) error {
 	if err := ended(b.ctx); err != nil {
 		return err
 	}
-	return sleep(b.ctx, b.round.clock, b.round.blame(s, faultOfError(err)))
+	return sleep(b.ctx, b.mirrors.clock, b.mirrors.noteFault(s, faultOfError(err)))
 }
 
 func (b *Blob) readAhead(seg *segment, p []byte) int {
-	start := b.round.clock.Now()
+	start := b.mirrors.clock.Now()
 	b.disconnect()
 	n := seg.read(p, b.at)
-	b.advance(n, b.round.clock.Now().Sub(start))
+	b.advance(n, b.mirrors.clock.Now().Sub(start))
 	if n == 0 || b.at == seg.end {
 		b.ahead.pop()
 	}
@@ -120,33 +118,33 @@ func (b *Blob) readAhead(seg *segment, p []byte) int {
 
 func (b *Blob) advance(n int, waited time.Duration) {
 	b.at += int64(n)
-	c, now := b.repo.client, b.round.clock.Now()
+	c, now := b.repo.client, b.mirrors.clock.Now()
 	all := c.received.Add(int64(n))
-	s := b.round.last()
+	s := b.mirrors.last()
 	if s == nil {
 		return
 	}
-	b.tryAt(s.host.origin())
-	seen := b.trial.receive(n, now, all)
+	b.probeAt(s.host.origin())
+	seen := b.probe.receive(n, now, all)
 	if over, starved := b.gauge.note(now, waited); over && b.desc.Size > c.options.sizes.large {
 		starved = starved || b.ahead.wanted
-		b.ahead.wanted = starved && b.trial.allows(b, seen, c.options.sizes.trial)
+		b.ahead.wanted = starved && b.probe.allows(b, seen, c.options.sizes.probe)
 	}
 }
 
-// tryAt has the blob take part in the trial of the host that it is read from now.
-func (b *Blob) tryAt(host string) {
-	if b.trial != nil && b.trial.host == host {
+// probeAt makes the blob take part in the probe of the host that it is read from now.
+func (b *Blob) probeAt(host string) {
+	if b.probe != nil && b.probe.host == host {
 		return
 	}
-	b.tryNowhere()
-	b.trial = b.repo.client.trials.enter(host)
+	b.endProbe()
+	b.probe = b.repo.client.probes.enter(host)
 }
 
-func (b *Blob) tryNowhere() {
-	if b.trial != nil {
-		b.repo.client.trials.leave(b.trial, b)
-		b.trial = nil
+func (b *Blob) endProbe() {
+	if b.probe != nil {
+		b.repo.client.probes.leave(b.probe, b)
+		b.probe = nil
 	}
 }
 
@@ -167,7 +165,7 @@ func (b *Blob) connect() error {
 	if b.ahead.wanted && b.ahead.ranges == rangesServed {
 		r.to = min(r.to, b.at+b.repo.client.options.sizes.span)
 	}
-	err := b.round.try(b.ctx, func(s *seat) (f *fault) {
+	err := b.mirrors.try(b.ctx, func(s *mirrorState) (f *fault) {
 		b.direct, f = b.open(b.ctx, s, r)
 		return f
 	})
@@ -202,16 +200,16 @@ func (b *Blob) request(from, to int64) request {
 	}
 }
 
-// Distrust says that the content is not what the digest promises. The hosts that served it are not asked for this digest
-// again, by this Repository; when they were several, the last in order gets a chance to serve it alone. It returns false
-// when nobody is left: opening the content again would fail.
-func (b *Blob) Distrust() bool {
-	served, all := b.round.servers()
-	return b.repo.convict(b.desc.Digest, served, all)
+// ReportMismatch records that the content is not what the digest promises. The hosts that served it are not asked for
+// this digest again by this Repository; when there were several, the last in order may still serve it alone. It returns
+// false when no host is left: opening the content again would fail.
+func (b *Blob) ReportMismatch() bool {
+	served, all := b.mirrors.servers()
+	return b.repo.noteMismatch(b.desc.Digest, served, all)
 }
 
-// Liars names the hosts that are known to serve other content than the digest promises.
-func (b *Blob) Liars() []string { return b.repo.namesOfLiars(b.desc) }
+// MismatchedMirrors names the hosts that have served other content than the digest promises.
+func (b *Blob) MismatchedMirrors() []string { return b.repo.mismatchedNames(b.desc) }
 
 // Close ends all that goes on for the blob, at once. No Read may be under way. It may be called again.
 func (b *Blob) Close() error {
@@ -219,14 +217,14 @@ func (b *Blob) Close() error {
 		b.stop()
 		b.disconnect()
 		b.ahead.close()
-		b.tryNowhere()
+		b.endProbe()
 		b.repo.leave()
 	})
 	return nil
 }
 
 // gauge finds out whether a reader waits for its source or the other way around: one that waits for more than half of
-// the time could read more than twice as fast. Whether more connections help with that is for a trial to say: it may
+// the time could read more than twice as fast. Whether more connections help with that is for a probe to say: it may
 // also wait for a processor, or for a link that is full.
 type gauge struct {
 	since  time.Time

@@ -503,8 +503,8 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// TestDistrust has two mirrors that lie: each is asked once.
-func TestDistrust(t *testing.T) {
+// TestMismatch has two mirrors that serve other content: each is asked once.
+func TestMismatch(t *testing.T) {
 	body := noise(t, 5000)
 	lie := bytes.Clone(body)
 	lie[2500] ^= 1
@@ -518,18 +518,18 @@ func TestDistrust(t *testing.T) {
 		t.Error("the honest one was not asked")
 	}
 	if len(one.requests())+len(two.requests())+len(origin.requests()) != 3 {
-		t.Error("a liar was asked again")
+		t.Error("a mirror that served other content was asked again")
 	}
 	origin.answer = lies
 	repo = r.repo(t, "registry.test/app", nil)
 	if honest(t, repo, desc, 3) != nil {
-		t.Error("a lie was taken")
+		t.Error("other content was taken")
 	}
 	_, err := fetch(t.Context(), repo, desc)
 	fails(t, err, errdefs.ErrDataLoss, one.host, two.host, origin.host, "not what the digest promises")
 }
 
-// honest fetches until the digest is right, as a puller does; nil when Distrust says that it is of no use.
+// honest fetches until the digest is right, as a puller does; nil when ReportMismatch says that it is of no use.
 func honest(t *testing.T, repo *Repository, desc ocispec.Descriptor, most int) []byte {
 	t.Helper()
 	for range most {
@@ -545,16 +545,16 @@ func honest(t *testing.T, repo *Repository, desc ocispec.Descriptor, most int) [
 		if digest.FromBytes(got) == desc.Digest {
 			return got
 		}
-		if !b.Distrust() {
+		if !b.ReportMismatch() {
 			return nil
 		}
 	}
-	t.Fatalf("no end after %d lies", most)
+	t.Fatalf("no end after %d mismatches", most)
 	return nil
 }
 
-// TestDistrustOfTwo mixes a lying half with an honest one.
-func TestDistrustOfTwo(t *testing.T) {
+// TestMismatchOfTwo mixes a half of other content with one as promised.
+func TestMismatchOfTwo(t *testing.T) {
 	body := noise(t, 100<<10)
 	lie := bytes.Clone(body)
 	lie[10] ^= 1

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// buffers hand out memory for segments. It is not the garbage collector's: on its heap each byte of a buffer would allow
-// another byte of garbage.
+// buffers hand out memory for segments. It is not the garbage collector's: on its heap each byte of a buffer would
+// allow another byte of garbage.
 type buffers struct {
 	size int64 // of each, in bytes
 	left int64 // bytes that may still be handed out, beyond what is free

@@ -44,7 +44,7 @@ type sizes struct {
 	segment int64 // fetched ahead by one connection
 	span    int64 // of the reader's own connection once others fetch ahead
 
-	trial time.Duration // how long more connections are tried before they are relied on; 0 is not at all
+	probe time.Duration // how long more connections are tried before they are relied on; 0 is not at all
 }
 
 const (
@@ -62,7 +62,7 @@ func (o Options) complete() Options {
 	}
 	if o.sizes == (sizes{}) {
 		segment := max(smallestSegment, min(largestSegment, o.Buffer/8))
-		o.sizes = sizes{large: 4 << 20, segment: segment, span: 16 << 20, trial: time.Second}
+		o.sizes = sizes{large: 4 << 20, segment: segment, span: 16 << 20, probe: time.Second}
 	}
 	return o
 }
@@ -72,7 +72,7 @@ func (o Options) complete() Options {
 type Client struct {
 	options  Options
 	buffers  buffers
-	trials   trials
+	probes   parallelismProbes
 	lost     lostHosts
 	received atomic.Int64 // bytes, by readers
 }
@@ -95,16 +95,16 @@ type Repository struct {
 	answers answers       // to Resolve
 	secrets []string      // never to be seen in an error
 
-	mu       sync.Mutex // guards what follows
-	open     int        // blobs
-	closed   bool
-	liars    map[digest.Digest][]string // ids of seats that served other content than the digest promises
-	suspects map[digest.Digest][]string // one of several that served such content together
+	mu         sync.Mutex // guards what follows
+	open       int        // blobs
+	closed     bool
+	mismatched map[digest.Digest][]string // ids of hosts that served other content than the digest promises
+	suspected  map[digest.Digest][]string // ids of hosts of which one has served such content
 }
 
-// Repository prepares reading ref from its hosts, as they are configured now. It sends nothing yet. The caller closes it.
-// A configuration that cannot be read is an Error of the kind ErrUnknown that names the file; credentials that make no
-// sense are one of the kind ErrInvalidArgument.
+// Repository prepares reading ref from its hosts, as they are configured now. It sends nothing yet. The caller closes
+// it. A configuration that cannot be read is an Error of the kind ErrUnknown that names the file; credentials that make
+// no sense are one of the kind ErrInvalidArgument.
 func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *Auth) (*Repository, error) {
 	user, secret, err := auth.credentials()
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *Auth
 	who := identity{auth, user, secret}
 	r := &Repository{
 		client: c, ref: ref, secrets: who.secrets(),
-		liars: map[digest.Digest][]string{}, suspects: map[digest.Digest][]string{},
+		mismatched: map[digest.Digest][]string{}, suspected: map[digest.Digest][]string{},
 	}
 	if r.hosts, err = c.configure(ctx, reference.Domain(ref), who); err != nil {
 		return nil, err
@@ -121,8 +121,8 @@ func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *Auth
 	return r, nil
 }
 
-// Close lets go of the connections: of idle ones now, of those in use when the last open Blob is closed. A Repository that
-// was closed can still be read from, for a pull that others joined goes on when the first caller has left.
+// Close lets go of the connections: of idle ones now, of those in use when the last open Blob is closed. A Repository
+// that was closed can still be read from, for a pull that others joined goes on when the first caller has left.
 func (r *Repository) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,33 +158,42 @@ func (r *Repository) leave() {
 // path is the repository's name below its host.
 func (r *Repository) path() string { return reference.Path(r.ref) }
 
-// convict notes that the seats served what d does not promise, alone or together, and says whether that leaves anybody
-// else to ask among all.
-func (r *Repository) convict(d digest.Digest, served, all []string) bool {
+// mismatches returns the ids of the hosts that have served other content than d promises, and of those of which one
+// has.
+func (r *Repository) mismatches(d digest.Digest) (mismatched, suspected []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mismatched[d], r.suspected[d]
+}
+
+// noteMismatch records that the hosts served, alone or together, other content than d promises. It reports whether any
+// of all hosts is left to ask.
+func (r *Repository) noteMismatch(d digest.Digest, served, all []string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var fresh []string
 	for _, id := range served[:max(0, len(served)-1)] {
-		if !slices.Contains(r.suspects[d], id) {
+		if !slices.Contains(r.suspected[d], id) {
 			fresh = append(fresh, id)
 		}
 	}
 	if len(served) > 1 && len(fresh) > 0 {
-		// One of them lied. The last in order is the registry itself, or nearest to it: ask it alone first.
-		r.suspects[d] = append(r.suspects[d], fresh...)
+		// One of them has. The last in order is the registry itself, or nearest to it: it is asked alone first.
+		r.suspected[d] = append(r.suspected[d], fresh...)
 		return true
 	}
-	r.liars[d] = append(r.liars[d], served...)
-	return len(served) > 0 && slices.ContainsFunc(all, func(id string) bool { return !slices.Contains(r.liars[d], id) })
+	r.mismatched[d] = append(r.mismatched[d], served...)
+	left := func(id string) bool { return !slices.Contains(r.mismatched[d], id) }
+	return len(served) > 0 && slices.ContainsFunc(all, left)
 }
 
-// namesOfLiars lists the hosts that were convicted of lying about the content of desc.
-func (r *Repository) namesOfLiars(desc ocispec.Descriptor) (names []string) {
+// mismatchedNames lists the hosts that have served other content than desc promises.
+func (r *Repository) mismatchedNames(desc ocispec.Descriptor) (names []string) {
 	hosts := slices.Concat(r.hosts, r.elsewhere(desc))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, h := range hosts {
-		if slices.Contains(r.liars[desc.Digest], h.id) {
+		if slices.Contains(r.mismatched[desc.Digest], h.id) {
 			names = append(names, h.name)
 		}
 	}

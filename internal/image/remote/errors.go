@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// Error is a failure to read from the hosts of a repository. It never holds a secret. The end of the caller's context is
-// no Error but its cause.
+// Error is a failure to read from the hosts of a repository. It never holds a secret. The end of the caller's context
+// is no Error but its cause.
 type Error struct {
 	// Kind is one of package fail: ErrNotFound when no host has it, ErrUnauthenticated when other credentials are wanted,
 	// ErrPermissionDenied when they are known and not enough, ErrInvalidArgument when they make no sense,

@@ -127,8 +127,8 @@ func faultOfStatus(code int) *fault {
 	return f
 }
 
-// faultOfAnswer judges a response that is no success. It reads a little of the body for what the registry says, which may
-// be what it was sent.
+// faultOfAnswer judges a response that is no success. It reads a little of the body for what the registry says, which
+// may be what it was sent.
 func faultOfAnswer(resp *http.Response, now time.Time, secrets []string) *fault {
 	_, credential, _ := strings.Cut(resp.Request.Header.Get("Authorization"), " ")
 	f := faultOfStatus(resp.StatusCode)
@@ -153,7 +153,8 @@ func refusesRange(code int) bool {
 	return code/100 == 4 || code == http.StatusNotImplemented || code == http.StatusHTTPVersionNotSupported
 }
 
-// complaintIn finds the first message in the JSON that registries answer with, as the end of a sentence without secrets.
+// complaintIn finds the first message in the JSON that registries answer with, as the end of a sentence without
+// secrets.
 func complaintIn(body []byte, secrets []string) string {
 	var doc struct {
 		Errors []struct{ Code, Message string }

@@ -12,8 +12,8 @@ import (
 	"berth/test/patience"
 )
 
-// TestHangingBodies has a mirror whose answers begin and never end, where their text hardly matters. Time stands still, but for the
-// wait for such an answer.
+// TestHangingBodies has a mirror whose answers begin and never end, where their text hardly matters. Time stands still,
+// but for the wait for such an answer.
 func TestHangingBodies(t *testing.T) {
 	manifest := []byte(`{"schemaVersion":2}`)
 	hangs := func(w http.ResponseWriter, r *http.Request, clk *manual, status int) {

@@ -215,7 +215,8 @@ func (c *Client) noRedirects(t http.RoundTripper) *http.Client {
 	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// complaint keeps the first error that the library logs and goes on from: a hosts.toml that it cannot read, and ignores.
+// complaint keeps the first error that the library logs and goes on from: a hosts.toml that it cannot read, and
+// ignores.
 type complaint struct{ err error }
 
 func (c *complaint) Levels() []logrus.Level { return []logrus.Level{logrus.ErrorLevel} }

@@ -98,7 +98,8 @@ func TestDownMirrorIsAskedLast(t *testing.T) {
 	}
 }
 
-// TestDownMirrorIsNobodyToAsk has a registry that wants a pause, and a mirror that is known to be dead: it gets the pause.
+// TestDownMirrorIsNobodyToAsk has a registry that wants a pause, and a mirror that is known to be dead: it gets the
+// pause.
 func TestDownMirrorIsNobodyToAsk(t *testing.T) {
 	var busy atomic.Bool
 	origin := serve(t, func(w http.ResponseWriter, _ *http.Request) bool {
@@ -185,7 +186,8 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// TestClientCertificateStaysAtHome redirects from a registry that wants a client certificate to a place that would take one.
+// TestClientCertificateStaysAtHome redirects from a registry that wants a client certificate to a place that would take
+// one.
 func TestClientCertificateStaysAtHome(t *testing.T) {
 	ca, cert, key, err := fixture.Certificate("client", net.IPv4(127, 0, 0, 1))
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
-// TestManifestOfAnyType resolves a reference at a registry that knows of no types: what it named is a manifest all the same.
+// TestManifestOfAnyType resolves a reference at a registry that knows of no types: what it named is a manifest all the
+// same.
 func TestManifestOfAnyType(t *testing.T) {
 	manifest := []byte(`{"schemaVersion":1}`)
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) bool {
@@ -82,8 +83,8 @@ func TestRangesThatNeverWork(t *testing.T) {
 	fails(t, err, errdefs.ErrUnknown, "range")
 }
 
-// TestLiarsAreNamed asks who it was.
-func TestLiarsAreNamed(t *testing.T) {
+// TestMismatchedMirrorsAreNamed asks which mirrors they were.
+func TestMismatchedMirrorsAreNamed(t *testing.T) {
 	body := noise(t, 1000)
 	lies := func(w http.ResponseWriter, _ *http.Request) bool {
 		_, _ = w.Write(make([]byte, len(body)))
@@ -100,11 +101,11 @@ func TestLiarsAreNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _ = io.Copy(io.Discard, b)
-		if again := b.Distrust(); again != (i == 0) {
+		if again := b.ReportMismatch(); again != (i == 0) {
 			t.Errorf("%d: again is %v", i, again)
 		}
-		if got := b.Liars(); len(got) != len(want) || got[0] != want[0] || got[i] != want[i] {
-			t.Errorf("%d: liars are %v, not %v", i, got, want)
+		if got := b.MismatchedMirrors(); len(got) != len(want) || got[0] != want[0] || got[i] != want[i] {
+			t.Errorf("%d: the mirrors are %v, not %v", i, got, want)
 		}
 		_ = b.Close()
 	}

@@ -20,8 +20,8 @@ import (
 // away is an address that no rule about loopback is for, in a space that a test made.
 const away = "10.231.7.1"
 
-// TestProxiesOfTheEnvironment pulls in a process and a network namespace of its own, for the environment is read once and
-// loopback goes past every proxy.
+// TestProxiesOfTheEnvironment pulls in a process and a network namespace of its own, for the environment is read once
+// and loopback goes past every proxy.
 func TestProxiesOfTheEnvironment(t *testing.T) {
 	if mode := os.Getenv("REMOTE_PROXY_TEST"); mode != "" {
 		throughProxy(t, mode)
@@ -47,7 +47,8 @@ func TestProxiesOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// throughProxy runs in the child: registry and proxy are in one process, the requests go from one to the other all the same.
+// throughProxy runs in the child: registry and proxy are in one process, the requests go from one to the other all the
+// same.
 func throughProxy(t *testing.T, mode string) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

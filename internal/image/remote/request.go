@@ -94,8 +94,8 @@ func (h *host) url(p string) *url.URL {
 	return &u
 }
 
-// follow sends a request to u and on to where it is redirected. From the first place that is not the host's own (away), it
-// carries nothing that was meant for the host.
+// follow sends a request to u and on to where it is redirected. From the first place that is not the host's own (away),
+// it carries nothing that was meant for the host.
 func (h *host) follow(ctx context.Context, r request, u *url.URL, away bool, memo *target) (*http.Response, *fault) {
 	for range mostRedirects {
 		resp, f := h.send(ctx, r, u, away)
@@ -132,8 +132,8 @@ func (h *host) judge(resp *http.Response, u *url.URL, away bool, memo *target) (
 	return nil, f
 }
 
-// send makes one exchange, or as many as it takes to be authorized: a token may run out again before it is used, a password
-// that was refused stays so.
+// send makes one exchange, or as many as it takes to be authorized: a token may run out again before it is used, a
+// password that was refused stays so.
 func (h *host) send(ctx context.Context, r request, u *url.URL, away bool) (*http.Response, *fault) {
 	for try := 0; ; try++ {
 		req, err := r.build(ctx, u)

@@ -26,8 +26,8 @@ var manifestTypes = strings.Join([]string{
 // largestManifest bounds what is read, and not kept, of a manifest whose size or digest the registry does not say.
 const largestManifest = 64 << 20
 
-// Resolve asks what the reference names now, with the caller's own credentials. A tag goes only to hosts that are trusted
-// with it (capability resolve), a digest to all. It fails with an Error.
+// Resolve asks what the reference names now, with the caller's own credentials. A tag goes only to hosts that are
+// trusted with it (capability resolve), a digest to all. It fails with an Error.
 func (r *Repository) Resolve(ctx context.Context) (ocispec.Descriptor, error) {
 	caps, want, name := docker.HostCapabilityPull|docker.HostCapabilityResolve, digest.Digest(""), "latest"
 	if t, ok := r.ref.(reference.Tagged); ok {
@@ -41,9 +41,9 @@ func (r *Repository) Resolve(ctx context.Context) (ocispec.Descriptor, error) {
 	if desc, ok := r.resolveAgain(ctx, ask, want); ok {
 		return desc, nil
 	}
-	round := r.round("resolve "+r.ref.String(), caps, r.answers.among(r.hosts), nil, nil)
+	mirrors := r.mirrorSet("resolve "+r.ref.String(), caps, r.answers.among(r.hosts), nil, nil)
 	var desc ocispec.Descriptor
-	err := round.try(ctx, func(s *seat) (f *fault) {
+	err := mirrors.try(ctx, func(s *mirrorState) (f *fault) {
 		var byHead bool
 		if desc, byHead, f = s.host.resolve(ctx, ask, want); f == nil {
 			r.answers.take(s.host, desc, byHead)
@@ -53,16 +53,16 @@ func (r *Repository) Resolve(ctx context.Context) (ocispec.Descriptor, error) {
 	return desc, err
 }
 
-// Doubt says that what Resolve returned led nowhere: its content is not there, or is not what was promised. The next
-// Resolve asks the host that answered by GET, if it was asked by HEAD, and else passes over it. It returns false when
-// nobody is left to be asked.
-func (r *Repository) Doubt() bool {
-	asked, doubted := r.answers.pass()
-	return asked && doubted < len(r.hosts)
+// RejectResolved records that the result of Resolve is of no use: its content is missing, or is not what was promised.
+// The next Resolve asks the same host by GET if it was asked by HEAD, and else passes over it. RejectResolved returns
+// false when no host is left to ask.
+func (r *Repository) RejectResolved() bool {
+	asked, rejected := r.answers.pass()
+	return asked && rejected < len(r.hosts)
 }
 
-// resolveAgain asks the host whose answer to HEAD led nowhere by GET. There are registries whose HEAD says another size
-// than that of what GET brings under the same digest. Unless that is so, the host is doubted.
+// resolveAgain asks by GET the host whose answer to HEAD was of no use: with some registries HEAD gives another size
+// than GET for the same digest. Where that is not the reason, the host is rejected.
 func (r *Repository) resolveAgain(ctx context.Context, ask request, want digest.Digest) (ocispec.Descriptor, bool) {
 	h, said := r.answers.unsureOf()
 	if h == nil {
@@ -82,8 +82,8 @@ type answers struct {
 	mu       sync.Mutex             // guards what follows
 	resolver *host                  // that answered last
 	byHead   ocispec.Descriptor     // what it said, when it was a HEAD that said all
-	unsure   *host                  // whose answer to HEAD led nowhere: GET may say something else
-	doubted  []*host                // whose answers led nowhere
+	unsure   *host                  // whose answer to HEAD was of no use: GET may give another
+	rejected []*host                // whose answers were of no use
 	resolved map[digest.Digest]bool // manifests, whatever their type is said to be
 }
 
@@ -100,9 +100,8 @@ func (a *answers) take(h *host, desc ocispec.Descriptor, byHead bool) {
 	}
 }
 
-// pass notes that the last answer led nowhere. It returns whether there was one, and how many hosts need not be asked
-// any more.
-func (a *answers) pass() (asked bool, doubted int) {
+// pass records that the last answer was of no use. It reports whether there was one, and how many hosts are rejected.
+func (a *answers) pass() (asked bool, rejected int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	h := a.resolver
@@ -112,9 +111,9 @@ func (a *answers) pass() (asked bool, doubted int) {
 	case a.byHead.Digest != "":
 		a.unsure = h
 	default:
-		a.doubted = append(a.doubted, h)
+		a.rejected = append(a.rejected, h)
 	}
-	return h != nil, len(a.doubted)
+	return h != nil, len(a.rejected)
 }
 
 // unsureOf takes the host that is to be asked by GET, nil for none, and what it said to HEAD.
@@ -129,14 +128,14 @@ func (a *answers) unsureOf() (*host, ocispec.Descriptor) {
 func (a *answers) reject(h *host) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.doubted = append(a.doubted, h)
+	a.rejected = append(a.rejected, h)
 }
 
-// among are the hosts whose answers are not doubted.
+// among are the hosts whose answers were not rejected.
 func (a *answers) among(hosts []*host) []*host {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(hosts), func(h *host) bool { return slices.Contains(a.doubted, h) })
+	return slices.DeleteFunc(slices.Clone(hosts), func(h *host) bool { return slices.Contains(a.rejected, h) })
 }
 
 // named says whether d is what the reference was resolved to. Not every registry types what it serves.
@@ -181,8 +180,8 @@ func refusesHead(status int) bool {
 	return status == http.StatusNotFound || status == http.StatusGone || refusesRange(status)
 }
 
-// resolveByGet reads the manifest itself: some hosts do not answer HEAD, or not with all that is needed, and a HEAD that is
-// refused says nothing of the reason.
+// resolveByGet reads the manifest itself: some hosts do not answer HEAD, or not with all that is needed, and a HEAD
+// that is refused says nothing of the reason.
 func (h *host) resolveByGet(ctx context.Context, req request, want digest.Digest) (ocispec.Descriptor, *fault) {
 	req.method = http.MethodGet
 	ctx, cancel := context.WithCancelCause(ctx)

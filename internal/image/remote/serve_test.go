@@ -398,7 +398,7 @@ const forever = 1000 * time.Hour
 var small = sizes{large: 64 << 10, segment: 32 << 10, span: 128 << 10}
 
 // untried are as small, and more connections are never tried.
-var untried = sizes{large: 64 << 10, segment: 32 << 10, span: 128 << 10, trial: time.Hour}
+var untried = sizes{large: 64 << 10, segment: 32 << 10, span: 128 << 10, probe: time.Hour}
 
 func rangeOf(r *http.Request) (from int64) {
 	v := strings.TrimPrefix(r.Header.Get("Range"), "bytes=")

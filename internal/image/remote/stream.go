@@ -15,11 +15,11 @@ import (
 // stream is one response on its way: the bytes from at to end of a blob.
 type stream struct {
 	watch
-	ctx  context.Context
-	seat *seat
-	body io.ReadCloser
-	at   int64
-	end  int64
+	ctx    context.Context
+	mirror *mirrorState
+	body   io.ReadCloser
+	at     int64
+	end    int64
 
 	ranges  rangeSupport // what the answer says of ranges
 	chunked bool         // the host sends no length beforehand
@@ -79,17 +79,19 @@ func announced(h http.Header) rangeSupport {
 	}
 }
 
-// open asks a seat for the bytes from r.from to r.to. From a host that serves no ranges come all that follow, after those
-// before were read and dropped; a strict request takes that for a fault.
-func (b *Blob) open(ctx context.Context, s *seat, r request) (*stream, *fault) {
+// open asks a mirror for the bytes from r.from to r.to. From a host that serves no ranges come all that follow, after
+// those before were read and dropped; a strict request takes that for a fault.
+func (b *Blob) open(ctx context.Context, s *mirrorState, r request) (*stream, *fault) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stall := s.host.stall
 	r.answerIn = s.host.firstByte
 	if r.strict {
 		r.answerIn = stall // the host sends this blob already: it has nothing to fetch before it answers
 	}
-	st := &stream{ctx: ctx, seat: s, watch: watch{clock: b.round.clock, first: r.answerIn, limit: stall, cancel: cancel}}
-	if b.round.mustSendAll(s) {
+	st := &stream{
+		ctx: ctx, mirror: s, watch: watch{clock: b.mirrors.clock, first: r.answerIn, limit: stall, cancel: cancel},
+	}
+	if b.mirrors.mustSendAll(s) {
 		r.ranged = false
 	}
 	resp, f := s.host.ask(ctx, r, &s.target)
@@ -140,7 +142,8 @@ func (s *stream) accept(resp *http.Response, r request, size int64) *fault {
 	return nil
 }
 
-// contentRange takes apart `bytes 0-9/100`: the first byte, the one behind the last, and the size, -1 when it is not said.
+// contentRange takes apart `bytes 0-9/100`: the first byte, the one behind the last, and the size, -1 when it is not
+// said.
 func contentRange(v string) (from, to, size int64, ok bool) {
 	v, ok = strings.CutPrefix(v, "bytes ")
 	span, total, ok2 := strings.Cut(v, "/")

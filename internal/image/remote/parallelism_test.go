@@ -8,7 +8,7 @@ import (
 
 // pulling is a blob whose reader starves all the time, on a link of so many bytes a second.
 type pulling struct {
-	trial *trial
+	probe *parallelismProbe
 	blob  *Blob
 	now   sample
 	other float64 // bytes a second that other hosts send when this one sends none
@@ -29,41 +29,41 @@ func (p *pulling) during(d time.Duration, alone, ahead float64) (allowed bool) {
 			all = min(all, p.link)
 		}
 		p.now.all += int64(all * gaugeWindow.Seconds())
-		allowed = p.trial.allows(p.blob, p.now, time.Second)
+		allowed = p.probe.allows(p.blob, p.now, time.Second)
 		p.blob.ahead.wanted = allowed
 	}
 	return allowed
 }
 
 func newPulling() *pulling {
-	return &pulling{trial: &trial{}, blob: &Blob{}, now: sample{at: time.Unix(1000, 0)}}
+	return &pulling{probe: &parallelismProbe{}, blob: &Blob{}, now: sample{at: time.Unix(1000, 0)}}
 }
 
-func TestTrialOnAFullLink(t *testing.T) {
+func TestProbeOnAFullLink(t *testing.T) {
 	p := newPulling()
 	if p.during(400*time.Millisecond, 10e6, 10e6) {
-		t.Error("a trial began before anything was known")
+		t.Error("a probe began before anything was known")
 	}
 	if !p.during(time.Second, 10e6, 10e6) {
-		t.Error("no trial began")
+		t.Error("no probe began")
 	}
 	if p.during(2*time.Second, 10e6, 11e6) {
 		t.Error("connections that bring a tenth more are kept")
 	}
 	if p.during(firstPause-3*time.Second, 10e6, 40e6) {
-		t.Error("the next trial came too early")
+		t.Error("the next probe came too early")
 	}
 	if !p.during(10*time.Second, 10e6, 40e6) {
 		t.Error("once the link is better, more connections are not used")
 	}
 }
 
-func TestTrialOnSlowConnections(t *testing.T) {
+func TestProbeOnSlowConnections(t *testing.T) {
 	p := newPulling()
 	if !p.during(5*time.Second, 10e6, 30e6) {
 		t.Fatal("connections that bring three times as much are not used")
 	}
-	other := &pulling{trial: p.trial, blob: &Blob{}, now: p.now}
+	other := &pulling{probe: p.probe, blob: &Blob{}, now: p.now}
 	if !other.during(time.Second, 30e6, 30e6) {
 		t.Error("what one blob found does not hold for another")
 	}
@@ -73,8 +73,9 @@ func TestTrialOnSlowConnections(t *testing.T) {
 	}
 }
 
-// TestTrialHoldsWhileUsed goes on for long: a new trial beside connections that help already would find no gain in them.
-func TestTrialHoldsWhileUsed(t *testing.T) {
+// TestProbeHoldsWhileUsed goes on for long: a new probe beside connections that help already would find no gain in
+// them.
+func TestProbeHoldsWhileUsed(t *testing.T) {
 	p := newPulling()
 	if !p.during(5*time.Second, 10e6, 30e6) {
 		t.Fatal("connections that bring three times as much are not used")
@@ -86,9 +87,9 @@ func TestTrialHoldsWhileUsed(t *testing.T) {
 	}
 }
 
-// TestTrialBesideOtherHosts has a host be faster with more connections: because it had more to give, or because it
+// TestProbeBesideOtherHosts has a host be faster with more connections: because it had more to give, or because it
 // takes what others send over one full link.
-func TestTrialBesideOtherHosts(t *testing.T) {
+func TestProbeBesideOtherHosts(t *testing.T) {
 	p := newPulling()
 	p.other = 40e6
 	if !p.during(5*time.Second, 10e6, 30e6) {
@@ -101,47 +102,47 @@ func TestTrialBesideOtherHosts(t *testing.T) {
 	}
 }
 
-// TestTrialsAreOfHosts has what helps with one host say nothing of another, and remembers no host for ever.
-func TestTrialsAreOfHosts(t *testing.T) {
-	var all trials
+// TestProbesAreOfHosts has what helps with one host say nothing of another, and remembers no host for ever.
+func TestProbesAreOfHosts(t *testing.T) {
+	var all parallelismProbes
 	a, b := all.enter("https://a"), all.enter("https://b")
 	if a == b || all.enter("https://a") != a {
-		t.Error("a host has not one trial of its own")
+		t.Error("a host has not one probe of its own")
 	}
-	for i := range 2 * mostTrials {
+	for i := range 2 * mostProbes {
 		all.leave(all.enter(fmt.Sprint("https://", i)), nil)
 	}
-	if len(all.byHost) > mostTrials || all.enter("https://a") != a || all.enter("https://b") != b {
+	if len(all.byHost) > mostProbes || all.enter("https://a") != a || all.enter("https://b") != b {
 		t.Errorf("%d hosts are remembered, or one is not that is in use", len(all.byHost))
 	}
 }
 
-func TestTrialIsLeft(t *testing.T) {
+func TestProbeIsLeft(t *testing.T) {
 	p := newPulling()
 	if !p.during(time.Second, 10e6, 10e6) {
-		t.Fatal("no trial began")
+		t.Fatal("no probe began")
 	}
-	other := &pulling{trial: p.trial, blob: &Blob{}, now: p.now}
+	other := &pulling{probe: p.probe, blob: &Blob{}, now: p.now}
 	if other.during(time.Second/2, 10e6, 10e6) {
 		t.Error("two try at once")
 	}
-	p.trial.leave(p.blob)
+	p.probe.leave(p.blob)
 	if !other.during(time.Second/2, 10e6, 10e6) {
 		t.Error("nobody may try after one that left")
 	}
 }
 
-// TestTrialAfterAGap begins a pull long after the last: the time between counts for nothing.
-func TestTrialAfterAGap(t *testing.T) {
+// TestProbeAfterAGap begins a pull long after the last: the time between counts for nothing.
+func TestProbeAfterAGap(t *testing.T) {
 	p := newPulling()
 	p.during(300*time.Millisecond, 10e6, 10e6)
 	p.now.at = p.now.at.Add(time.Hour)
 	if p.during(300*time.Millisecond, 10e6, 10e6) {
-		t.Error("a trial began before anything was known")
+		t.Error("a probe began before anything was known")
 	}
 	p.during(3*time.Second, 10e6, 10e6)
-	if p.trial.verdict != useless {
-		t.Errorf("verdict %d", p.trial.verdict)
+	if p.probe.verdict != useless {
+		t.Errorf("verdict %d", p.probe.verdict)
 	}
 }
 
