@@ -36,7 +36,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	if left := b.desc.Size - b.done + 1; int64(len(p)) > left {
-		p = p[:left] // one more than promised shows the lie
+		p = p[:left] // one byte more than promised shows that it is other content
 	}
 	n, err := b.r.Read(p)
 	b.done += int64(n)

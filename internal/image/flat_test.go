@@ -58,7 +58,7 @@ func TestLargeLayerNeedsNoMemory(t *testing.T) {
 			}
 			defer discard()
 			highest := watchHeap()
-			_, err = s.pipeline.inflate(t.Context(), blob, want{desc: blob.desc, diffID: digest.FromBytes(nil)}, dir)
+			_, err = s.pipeline.inflate(t.Context(), blob, layerRequest{desc: blob.desc, diffID: digest.FromBytes(nil)}, dir)
 			if top := highest(); top > 24<<20 {
 				t.Errorf("%d MiB of the heap were in use", top>>20)
 			}

@@ -112,11 +112,11 @@ func FuzzManifest(f *testing.F) {
 func holds(t *testing.T, c *chooser, found *chosen) {
 	t.Helper()
 	layers, diffs := found.doc.Manifest.Layers, found.doc.Config.RootFS.DiffIDs
-	if len(layers) != len(diffs) || len(layers) > c.store.settings().MaxLayers || len(wantsOf(found)) != len(layers) {
+	if len(layers) != len(diffs) || len(layers) > c.store.settings().MaxLayers || len(requestsOf(found)) != len(layers) {
 		t.Errorf("%d layers, %d diff ids", len(layers), len(diffs))
 	}
 	names, lowers := map[string]bool{}, []string(nil)
-	for _, w := range wantsOf(found) {
+	for _, w := range requestsOf(found) {
 		if w.desc.Digest.Validate() != nil || w.diffID.Validate() != nil || w.chain.Validate() != nil || w.desc.Size < 0 {
 			t.Errorf("a layer to fetch is %+v", w)
 		}

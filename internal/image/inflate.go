@@ -32,7 +32,7 @@ type inflater struct {
 
 // suited is the program for a layer, nil where the library inflates it: a small one, one that the program did not
 // inflate before, and any on a node of one processor, where nothing is gained by doing two things at once.
-func (i inflater) suited(ctx context.Context, w want) *inflate.Program {
+func (i inflater) suited(ctx context.Context, w layerRequest) *inflate.Program {
 	p := i.program
 	if p == nil || w.left != nil || w.desc.Size < i.from || runtime.GOMAXPROCS(0) < 2 || !p.Usable(ctx) {
 		return nil
@@ -42,7 +42,9 @@ func (i inflater) suited(ctx context.Context, w want) *inflate.Program {
 
 // start has a program inflate a blob, where that is for it. The result is nil where it is not, and then begun is the
 // blob, of which a part was looked at.
-func (i inflater) start(ctx context.Context, blob io.Reader, w want) (program *inflate.Stream, begun io.Reader) {
+func (i inflater) start(
+	ctx context.Context, blob io.Reader, w layerRequest,
+) (program *inflate.Stream, begun io.Reader) {
 	p := i.suited(ctx, w)
 	if p == nil {
 		return nil, blob
@@ -61,7 +63,7 @@ func (i inflater) start(ctx context.Context, blob io.Reader, w want) (program *i
 }
 
 // open opens the plain stream of a blob. Whoever closes it has made sure that the blob does not block.
-func (i inflater) open(ctx context.Context, blob io.Reader, w want) (io.ReadCloser, error) {
+func (i inflater) open(ctx context.Context, blob io.Reader, w layerRequest) (io.ReadCloser, error) {
 	program, begun := i.start(ctx, blob, w)
 	if program != nil {
 		return program, nil
@@ -106,7 +108,7 @@ type made struct {
 }
 
 // inflate unpacks a blob into dir: inflate, digest, unpack. A process of its own does that where there are any.
-func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w want, dir string) (*made, error) {
+func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w layerRequest, dir string) (*made, error) {
 	if s.unpackers != nil {
 		return inflateConfined(ctx, s, blob, w, dir)
 	}
@@ -138,7 +140,7 @@ func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w want, dir st
 
 // inflateConfined has a process unpack a blob, which inflates it too, unless that is for a program: then the process
 // reads what that one writes.
-func inflateConfined(ctx context.Context, s *pipeline, blob *blobReader, w want, dir string) (*made, error) {
+func inflateConfined(ctx context.Context, s *pipeline, blob *blobReader, w layerRequest, dir string) (*made, error) {
 	job := jobOf(s.settings())
 	job.Algorithm = w.diffID.Algorithm().String()
 	turned, end := s.unpackers.turns.begin(ctx, blob)
@@ -169,7 +171,7 @@ func inflateConfined(ctx context.Context, s *pipeline, blob *blobReader, w want,
 // program's doing: the library is to say. What the image asks for and may not have is no doing of the program, nor is
 // what network, disk or caller did.
 func (i inflater) judge(
-	ctx context.Context, blob *blobReader, w want, diff func() digest.Digest, err error,
+	ctx context.Context, blob *blobReader, w layerRequest, diff func() digest.Digest, err error,
 ) error {
 	if err == nil {
 		if diff() == w.diffID {
@@ -193,7 +195,7 @@ func (i inflater) judge(
 var errOtherContent = errors.New("its output is not what the config of the image promises")
 
 // again says that a layer is to be fetched once more, and how.
-func again(w want, err error) (want, bool) {
+func again(w layerRequest, err error) (layerRequest, bool) {
 	if !w.alone && fail.As[*sharedError](err) {
 		w.alone = true
 		return w, true
@@ -203,11 +205,11 @@ func again(w want, err error) (want, bool) {
 		w.left = left
 		return w, true
 	}
-	return w, errors.Is(err, errLied) || errors.Is(err, layer.ErrGaveWay)
+	return w, errors.Is(err, errMismatch) || errors.Is(err, layer.ErrGaveWay)
 }
 
 // fetchedAgain tells of a layer that the library had to inflate, though a program was to.
-func (i inflater) fetchedAgain(w want) {
+func (i inflater) fetchedAgain(w layerRequest) {
 	i.log.Warn("a layer was fetched twice, since the program for gzip did not inflate it and the library could",
 		"layer", w.desc.Digest, "error", w.left)
 	i.program.Inflated(w.left)

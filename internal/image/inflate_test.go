@@ -292,7 +292,7 @@ func TestOneDigestForTars(t *testing.T) {
 		desc := ocispec.Descriptor{Digest: c.promised, Size: int64(len(l.blob))}
 		blob := newBlobReader(bytes.NewReader(l.blob), desc, func(int64) {})
 		s := open(t, t.TempDir())
-		plain, err := s.pipeline.inflater.open(t.Context(), blob, want{})
+		plain, err := s.pipeline.inflater.open(t.Context(), blob, layerRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

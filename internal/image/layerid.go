@@ -16,10 +16,10 @@ import (
 // on for the blobs that the records of images give for them.
 
 // blobID is the id of a layer that is the same over anything.
-func blobID(w want) string { return "b" + contentName(w) }
+func blobID(w layerRequest) string { return "b" + contentName(w) }
 
 // settledID is the id of a layer that was settled over a stack of that name.
-func settledID(w want, stack string) string {
+func settledID(w layerRequest, stack string) string {
 	return "s" + digest.FromString(contentName(w)+" "+stack).Encoded()
 }
 
@@ -35,7 +35,7 @@ func stackName(ids []string) (name string) {
 func stackOf(name, id string) string { return digest.FromString(name + " " + id).Encoded() }
 
 // contentName names a blob in ids. A blob of which images promise diff ids of different algorithms is a layer for each.
-func contentName(w want) string {
+func contentName(w layerRequest) string {
 	name := idHex(w.desc.Digest)
 	if alg := w.diffID.Algorithm(); alg != digest.SHA256 {
 		name += "-" + alg.String()
@@ -58,7 +58,7 @@ func isSettled(id string) bool { return id != "" && (id[0] == 's' || id[0] == 'c
 func isByTar(id string) bool { return id != "" && (id[0] == 'd' || id[0] == 'c') }
 
 // standing finds the layer for w that is there, "" when none is. lowers are what a settled one was settled over.
-func standing(i *catalog.Index, w want) (id string, lowers []string) {
+func standing(i *catalog.Index, w layerRequest) (id string, lowers []string) {
 	lowers, known := w.lowers, true
 	name := stackName(lowers)
 	if lowers == nil {
@@ -71,7 +71,7 @@ func standing(i *catalog.Index, w want) (id string, lowers []string) {
 }
 
 // standingBelow finds the layers of a stack and its name, unless one of them is not there.
-func standingBelow(i *catalog.Index, below []want) (ids []string, name string, all bool) {
+func standingBelow(i *catalog.Index, below []layerRequest) (ids []string, name string, all bool) {
 	for _, w := range below {
 		id := standingOver(i, w, ids, name, true)
 		if id == "" {
@@ -84,7 +84,7 @@ func standingBelow(i *catalog.Index, below []want) (ids []string, name string, a
 
 // standingOver finds the layer for w that is the same over anything or, where the layers below and the name of their
 // stack are known, was settled over them. It looks at the images that have the same tar alone.
-func standingOver(i *catalog.Index, w want, lowers []string, stack string, known bool) string {
+func standingOver(i *catalog.Index, w layerRequest, lowers []string, stack string, known bool) string {
 	fits := func(id string) bool {
 		return i.Has(id) && i.Layer(id).DiffID == w.diffID
 	}
@@ -112,12 +112,12 @@ func standingOver(i *catalog.Index, w want, lowers []string, stack string, known
 
 // madeOf says whether the layer of an image is that of the blob in w. One that is named by its tar is also that of the
 // uncompressed blob, unless it was fetched again since.
-func madeOf(i *catalog.Index, ref catalog.LayerRef, w want) bool {
+func madeOf(i *catalog.Index, ref catalog.LayerRef, w layerRequest) bool {
 	return ref.Blob == w.desc.Digest || w.desc.Digest == w.diffID && digestedHere(i, ref.ID)
 }
 
 // siblings are the layers but one that were unpacked from the blob in w and can give its tar back.
-func siblings(i *catalog.Index, w want, except string) []string {
+func siblings(i *catalog.Index, w layerRequest, except string) []string {
 	of := map[string]bool{} // layers that an image has for this blob
 	for img := range i.ImagesFrom(w.diffID) {
 		for _, ref := range img.LayerRefs {

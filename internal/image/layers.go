@@ -54,20 +54,20 @@ func newPipeline(cfg Config, d *catalog.Disk, c *catalog.Catalog, sweeper *catal
 // settings are those in force.
 func (s *pipeline) settings() *settings { return s.current.settings.Load() }
 
-// want is one layer of an image to be had.
-type want struct {
+// layerRequest asks for one layer of an image.
+type layerRequest struct {
 	desc   ocispec.Descriptor
 	diffID digest.Digest
-	chain  digest.Digest // of the layer with all below it
-	left   error         // why a program did not inflate it, so that the library does
-	alone  bool          // no other layer may come near it while it is unpacked
-	below  []want        // the layers below it, the lowest first
-	lowers []string      // their ids, once they are all there
+	chain  digest.Digest  // of the layer with all below it
+	left   error          // why a program did not inflate it, so that the library does
+	alone  bool           // no other layer may come near it while it is unpacked
+	below  []layerRequest // the layers below it, the lowest first
+	lowers []string       // their ids, once they are all there
 }
 
 // flightKey names the work of getting or proving a layer for all who get it from the same origin. Another origin has
 // work of its own, which proves that it has the blob, and which no other one can hold up.
-func flightKey(s *pipeline, w want, src source) string {
+func flightKey(s *pipeline, w layerRequest, src source) string {
 	return contentName(w) + " " + originOf(s, src, w.desc.Digest).name
 }
 
@@ -117,7 +117,7 @@ func (h *layerLease) fits(lowers []string) bool {
 
 // obtain gets a layer: one that is there, once the source has proven it, one that is on its way from the same origin,
 // or one that it fetches itself.
-func (s *pipeline) obtain(ctx context.Context, w want, src source, p *progress.Reporter) (*layerLease, error) {
+func (s *pipeline) obtain(ctx context.Context, w layerRequest, src source, p *progress.Reporter) (*layerLease, error) {
 	for {
 		h, owner, err := s.join(ctx, w, src, p)
 		if err != nil {
@@ -171,7 +171,7 @@ func everybodys(err error, src source) bool {
 // join holds a layer that is there, or the flight of one that is not. It waits for who settles the same blob meanwhile:
 // for a moment that one is neither on its way nor there.
 func (s *pipeline) join(
-	ctx context.Context, w want, src source, p *progress.Reporter,
+	ctx context.Context, w layerRequest, src source, p *progress.Reporter,
 ) (h *layerLease, owner bool, err error) {
 	unlock, err := s.settling.lock(ctx, contentName(w))
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *pipeline) join(
 }
 
 // fetchFrom is the work of a flight that fetches a layer from src.
-func fetchFrom(s *pipeline, w want, src source) func(context.Context, *progress.Listeners) (*rawLayer, error) {
+func fetchFrom(s *pipeline, w layerRequest, src source) func(context.Context, *progress.Listeners) (*rawLayer, error) {
 	return func(ctx context.Context, l *progress.Listeners) (*rawLayer, error) {
 		raw, err := s.fetchLayer(ctx, w, src, l)
 		if err != nil {
@@ -197,7 +197,7 @@ func fetchFrom(s *pipeline, w want, src source) func(context.Context, *progress.
 }
 
 // holdStanding holds a layer that is there; nil when there is none.
-func holdStanding(s *pipeline, w want) *layerLease {
+func holdStanding(s *pipeline, w layerRequest) *layerLease {
 	id, lowers := standing(s.catalog.Snapshot(), w)
 	id, release := s.catalog.Leases.HoldFirst(id)
 	if id == "" {
@@ -207,7 +207,9 @@ func holdStanding(s *pipeline, w want) *layerLease {
 }
 
 // fetchLayer makes a layer, and gives it its id if nothing below matters to it. l hears how far it is.
-func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *progress.Listeners) (*rawLayer, error) {
+func (s *pipeline) fetchLayer(
+	ctx context.Context, w layerRequest, src source, l *progress.Listeners,
+) (*rawLayer, error) {
 	raw, err := makeLayer(ctx, s, w, src, l)
 	if err != nil || raw.id != "" {
 		return raw, err
@@ -228,7 +230,7 @@ func (s *pipeline) fetchLayer(ctx context.Context, w want, src source, l *progre
 
 // makeLayer takes a layer that has come meanwhile, or makes one: from what another layer keeps of the same blob, where
 // the source has proven to have it, or else from the blob.
-func makeLayer(ctx context.Context, s *pipeline, w want, src source, l *progress.Listeners) (*rawLayer, error) {
+func makeLayer(ctx context.Context, s *pipeline, w layerRequest, src source, l *progress.Listeners) (*rawLayer, error) {
 	if possesses(s, originOf(s, src, w.desc.Digest), w) {
 		if id, release := s.catalog.Leases.HoldFirst(blobID(w)); id != "" {
 			l.Of(w.desc, progress.Exists)(w.desc.Size)
@@ -242,7 +244,7 @@ func makeLayer(ctx context.Context, s *pipeline, w want, src source, l *progress
 }
 
 // fetchBlob streams a blob into a directory of its own, from one host after the other, and notes who has proven it.
-func fetchBlob(ctx context.Context, s *pipeline, w want, src source, l *progress.Listeners) (*rawLayer, error) {
+func fetchBlob(ctx context.Context, s *pipeline, w layerRequest, src source, l *progress.Listeners) (*rawLayer, error) {
 	ctx, paced, done, err := takeTurn(ctx, s, w, src, l)
 	if err != nil {
 		return nil, err
@@ -257,7 +259,7 @@ func fetchBlob(ctx context.Context, s *pipeline, w want, src source, l *progress
 
 // fetch fetches and unpacks a blob, and does so again where another host or another way may do better: the library in
 // place of a program that did not inflate it, the disk in place of memory that a slow host would hold.
-func fetch(ctx context.Context, s *pipeline, w want, src source, tell func(int64)) (*rawLayer, error) {
+func fetch(ctx context.Context, s *pipeline, w layerRequest, src source, tell func(int64)) (*rawLayer, error) {
 	raw, err := s.ingest(ctx, w, src, tell)
 	for more := true; more; {
 		if w, more = again(w, err); more {
@@ -274,7 +276,7 @@ func fetch(ctx context.Context, s *pipeline, w want, src source, tell func(int64
 // takeTurn waits until one more layer may be fetched from src, as beginDownload. What lies on the disk waits for
 // nobody.
 func takeTurn(
-	ctx context.Context, s *pipeline, w want, src source, l *progress.Listeners,
+	ctx context.Context, s *pipeline, w layerRequest, src source, l *progress.Listeners,
 ) (begun context.Context, paced source, done func(), err error) {
 	if r, ok := src.(*repacked); ok && r.tars[w.desc.Digest] != "" {
 		return ctx, src, func() {}, nil
@@ -283,11 +285,12 @@ func takeTurn(
 	return beginDownload(ctx, s.settings().slots, src)
 }
 
-// errLied says that a host served what the digest does not promise, and that there is another to ask.
-var errLied = errors.New("another host may serve what was promised")
+// errMismatch is returned when a host has served other content than the digest promises and another host is left to
+// ask.
+var errMismatch = errors.New("another host may serve what was promised")
 
 // ingest transfers a blob into a new directory.
-func (s *pipeline) ingest(ctx context.Context, w want, src source, tell func(int64)) (*rawLayer, error) {
+func (s *pipeline) ingest(ctx context.Context, w layerRequest, src source, tell func(int64)) (*rawLayer, error) {
 	if err := enough(ctx, s); err != nil {
 		return nil, err
 	}
@@ -311,7 +314,9 @@ func (s *pipeline) ingest(ctx context.Context, w want, src source, tell func(int
 }
 
 // transfer moves a blob from its source into dir: digest, inflate, digest, unpack.
-func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string, tell func(int64)) (*made, error) {
+func (s *pipeline) transfer(
+	ctx context.Context, w layerRequest, src source, dir string, tell func(int64),
+) (*made, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	rc, err := openIn(ctx, dir, src, w.desc)
@@ -331,7 +336,7 @@ func (s *pipeline) transfer(ctx context.Context, w want, src source, dir string,
 	}
 	if blob.mismatch {
 		if again, err := reportMismatch(rc, err); again {
-			return nil, fmt.Errorf("%w: %w", errLied, err)
+			return nil, fmt.Errorf("%w: %w", errMismatch, err)
 		} else if err != nil {
 			return nil, err
 		}
@@ -361,22 +366,22 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 	if k := kindOf(err); isRemote(err) || room.Lacking(err) || k == errdefs.ErrDataLoss || fail.As[*UnpackerError](err) {
 		return err
 	}
-	lie := blob.prove()
+	mismatch := blob.prove()
 	switch {
 	case blob.rest.gaveUp():
 		return unproven(err)
-	case lie != nil && blob.mismatch:
-		return lie
+	case mismatch != nil && blob.mismatch:
+		return mismatch
 	case fail.As[*layer.HostileError](err) || fail.As[*limit.Error](err):
 		return err
-	case lie != nil:
-		return lie
+	case mismatch != nil:
+		return mismatch
 	}
 	return fail.New(errdefs.ErrFailedPrecondition, "its content is as promised, but cannot be unpacked: %w", err)
 }
 
 // settle gives a raw layer its place over those below it, and its id.
-func (s *pipeline) settle(ctx context.Context, w want, h *layerLease) error {
+func (s *pipeline) settle(ctx context.Context, w layerRequest, h *layerLease) error {
 	unlock, err := s.settling.lock(ctx, contentName(w))
 	if err != nil {
 		return err
@@ -394,7 +399,7 @@ func (s *pipeline) settle(ctx context.Context, w want, h *layerLease) error {
 }
 
 // settleRaw settles a raw layer, which is the caller's alone from then on.
-func settleRaw(ctx context.Context, s *pipeline, w want, h *layerLease) (*layerLease, error) {
+func settleRaw(ctx context.Context, s *pipeline, w layerRequest, h *layerLease) (*layerLease, error) {
 	if !h.raw.isOf(w) {
 		s.layers.forget(h.flight)
 		return nil, errTaken
@@ -418,9 +423,9 @@ func settleRaw(ctx context.Context, s *pipeline, w want, h *layerLease) (*layerL
 
 // isOf says whether a layer may be what w is in its image: the process that has unpacked it had only layers that are
 // below it there.
-func (r *rawLayer) isOf(w want) bool {
+func (r *rawLayer) isOf(w layerRequest) bool {
 	return !slices.ContainsFunc(r.after, func(blob digest.Digest) bool {
-		return !slices.ContainsFunc(w.below, func(b want) bool { return b.desc.Digest == blob })
+		return !slices.ContainsFunc(w.below, func(b layerRequest) bool { return b.desc.Digest == blob })
 	})
 }
 
@@ -428,7 +433,7 @@ func (r *rawLayer) isOf(w want) bool {
 var errTaken = errors.New("the layer was settled elsewhere")
 
 // finish gives a proven layer its name. It is held for the caller.
-func finish(s *pipeline, raw *rawLayer, w want, settled bool) (id string, release func(), err error) {
+func finish(s *pipeline, raw *rawLayer, w layerRequest, settled bool) (id string, release func(), err error) {
 	rec := describeLayer(raw, catalog.LayerRecord{
 		ID: blobID(w), DiffID: w.diffID, Boot: s.cfg.BootID,
 		Blob: w.desc.Digest, BlobSize: w.desc.Size, ProvenBy: s.proofs.of(w.desc.Digest),

@@ -21,7 +21,7 @@ import (
 //
 // The caller has the lock of the image's record. What done releases is held until the image is recorded.
 func unite(
-	ctx context.Context, s *pipeline, rec *catalog.ImageRecord, wants []want, src source, p *progress.Reporter,
+	ctx context.Context, s *pipeline, rec *catalog.ImageRecord, requests []layerRequest, src source, p *progress.Reporter,
 ) (done func(), err error) {
 	old := s.catalog.Record(rec.ID)
 	if old == nil {
@@ -32,8 +32,8 @@ func unite(
 		return func() {}, nil
 	}
 	proven := &repacked{source: src, tars: map[digest.Digest]string{}}
-	plain := make([]want, len(wants))
-	for n, w := range wants {
+	plain := make([]layerRequest, len(requests))
+	for n, w := range requests {
 		if differ[n] && !digestedHere(s.catalog.Snapshot(), rec.Layers[n].ID) {
 			dir := s.disk.LayerDir(rec.Layers[n].ID)
 			if w, _, err = tarIn(w, dir); err != nil {

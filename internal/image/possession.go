@@ -62,7 +62,7 @@ func (o origin) named(tags, digests []string) bool {
 
 // possesses says whether the origin was seen to serve the blob of a layer, of which the store has what came of it: by
 // itself, or as a part of an image.
-func possesses(s *pipeline, o origin, w want) bool {
+func possesses(s *pipeline, o origin, w layerRequest) bool {
 	if o.name == "" || s.proofs.has(o, w.desc.Digest) {
 		return true
 	}
@@ -143,7 +143,7 @@ func noteProof(s *pipeline, src source, blob digest.Digest) {
 
 // prove has src show that it has the blob of a layer that the store has, unless it has done so before: the blob is
 // fetched and digested, and nothing more. Many who want the same proof from the same origin share it.
-func prove(ctx context.Context, s *pipeline, id string, w want, src source, p *progress.Reporter) error {
+func prove(ctx context.Context, s *pipeline, id string, w layerRequest, src source, p *progress.Reporter) error {
 	for !possesses(s, originOf(s, src, w.desc.Digest), w) {
 		key := flightKey(s, w, src)
 		fl, owner, leave := s.proving.join(key, p, func(ctx context.Context, l *progress.Listeners) (struct{}, error) {
@@ -165,7 +165,7 @@ func prove(ctx context.Context, s *pipeline, id string, w want, src source, p *p
 
 // checkSize says whether a manifest gives a blob the size that it had when it was fetched, where the layer knows that.
 // Whoever has not proven the blob does not hear it.
-func checkSize(i *catalog.Index, id string, w want) error {
+func checkSize(i *catalog.Index, id string, w layerRequest) error {
 	if l := i.Layer(id); l.Blob == w.desc.Digest && l.BlobSize != w.desc.Size {
 		return fail.New(errdefs.ErrDataLoss, "blob %s has %d bytes, not the %d promised", l.Blob, l.BlobSize, w.desc.Size)
 	}
@@ -174,7 +174,7 @@ func checkSize(i *catalog.Index, id string, w want) error {
 
 // fetchProof fetches a blob and digests it, unless the origin has proven it in the moment before this began. l hears
 // how far it is.
-func fetchProof(ctx context.Context, s *pipeline, w want, src source, l *progress.Listeners) error {
+func fetchProof(ctx context.Context, s *pipeline, w layerRequest, src source, l *progress.Listeners) error {
 	if possesses(s, originOf(s, src, w.desc.Digest), w) {
 		return nil
 	}
@@ -189,14 +189,14 @@ func fetchProof(ctx context.Context, s *pipeline, w want, src source, l *progres
 			noteProof(s, src, w.desc.Digest)
 			return nil
 		}
-		if !errors.Is(err, errLied) {
+		if !errors.Is(err, errMismatch) {
 			return &fetchError{place(src), err}
 		}
 	}
 }
 
 // readWhole reads a blob to its end and proves it.
-func readWhole(ctx context.Context, w want, src source, tell func(int64)) error {
+func readWhole(ctx context.Context, w layerRequest, src source, tell func(int64)) error {
 	rc, err := src.open(ctx, w.desc)
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ func readWhole(ctx context.Context, w want, src source, tell func(int64)) error 
 	}
 	again, err := reportMismatch(rc, err)
 	if again {
-		return fmt.Errorf("%w: %w", errLied, err)
+		return fmt.Errorf("%w: %w", errMismatch, err)
 	}
 	return err
 }

@@ -290,7 +290,7 @@ func TestProofOfTheMomentBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := want{desc: manifestOf(t, img).Layers[0], diffID: s.catalog.Record(pulled.ID).Layers[0].DiffID}
+	w := layerRequest{desc: manifestOf(t, img).Layers[0], diffID: s.catalog.Record(pulled.ID).Layers[0].DiffID}
 	if err := fetchProof(t.Context(), s.pipeline, w, src, &progress.Listeners{}); err != nil || f.blobs() != 0 {
 		t.Errorf("what was proven before the work began is fetched: %v", err)
 	}

@@ -112,8 +112,8 @@ func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source
 			return img, err
 		}
 	}
-	wants := wantsOf(found)
-	ids, release, err := stack(ctx, s, wants, src, p)
+	requests := requestsOf(found)
+	ids, release, err := stack(ctx, s, requests, src, p)
 	defer release()
 	if err != nil {
 		return Image{}, err
@@ -123,8 +123,8 @@ func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source
 		return Image{}, err
 	}
 	defer unlock()
-	rec := s.newRecord(found, wants, ids, n)
-	done, err := unite(ctx, s, rec, wants, src, p)
+	rec := s.newRecord(found, requests, ids, n)
+	done, err := unite(ctx, s, rec, requests, src, p)
 	defer done()
 	if err != nil {
 		return Image{}, err
@@ -132,12 +132,12 @@ func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source
 	return catalog.Commit(s.catalog, rec)
 }
 
-func wantsOf(found *chosen) []want {
+func requestsOf(found *chosen) []layerRequest {
 	diffs := found.doc.Config.RootFS.DiffIDs
 	chains := document.ChainIDs(diffs)
-	out := make([]want, len(diffs))
+	out := make([]layerRequest, len(diffs))
 	for i := range out {
-		out[i] = want{desc: found.doc.Manifest.Layers[i], diffID: diffs[i], chain: chains[i], below: out[:i]}
+		out[i] = layerRequest{desc: found.doc.Manifest.Layers[i], diffID: diffs[i], chain: chains[i], below: out[:i]}
 	}
 	return out
 }
@@ -145,9 +145,9 @@ func wantsOf(found *chosen) []want {
 // stack gets all layers, and settles in their order those that depend on the ones below. They are held until release is
 // called, those too that it had got when it failed.
 func stack(
-	ctx context.Context, s *pipeline, wants []want, src source, p *progress.Reporter,
+	ctx context.Context, s *pipeline, requests []layerRequest, src source, p *progress.Reporter,
 ) (ids []string, release func(), err error) {
-	held, err := s.obtainAll(ctx, wants, src, p)
+	held, err := s.obtainAll(ctx, requests, src, p)
 	release = func() {
 		for _, h := range held {
 			if h != nil {
@@ -156,22 +156,22 @@ func stack(
 		}
 	}
 	if err == nil {
-		ids, err = s.settleAll(ctx, wants, held, src, p)
+		ids, err = s.settleAll(ctx, requests, held, src, p)
 	}
 	return ids, release, err
 }
 
 // obtainAll gets all layers at once. Those it got are in the result even when it fails.
 func (s *pipeline) obtainAll(
-	ctx context.Context, wants []want, src source, p *progress.Reporter,
+	ctx context.Context, requests []layerRequest, src source, p *progress.Reporter,
 ) ([]*layerLease, error) {
-	held := make([]*layerLease, len(wants))
-	for _, w := range wants {
+	held := make([]*layerLease, len(requests))
+	for _, w := range requests {
 		p.Report(progress.Event{Layer: w.desc.Digest, Total: w.desc.Size, Phase: progress.Waiting})
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(s.settings().MaxPullLayers)
-	for i, w := range wants {
+	for i, w := range requests {
 		g.Go(func() (err error) {
 			held[i], err = s.obtain(gctx, w, src, p)
 			return err
@@ -182,10 +182,10 @@ func (s *pipeline) obtainAll(
 
 // settleAll settles in layer order what depends on the layers below, and returns all ids.
 func (s *pipeline) settleAll(
-	ctx context.Context, wants []want, held []*layerLease, src source, p *progress.Reporter,
+	ctx context.Context, requests []layerRequest, held []*layerLease, src source, p *progress.Reporter,
 ) ([]string, error) {
 	ids := make([]string, 0, len(held))
-	for i, w := range wants {
+	for i, w := range requests {
 		w.lowers = slices.Clone(ids)
 		for !held[i].fits(ids) {
 			err := errTaken // unless it is a layer that lies over other ones than was foreseen
@@ -213,7 +213,7 @@ func (s *pipeline) settleAll(
 	return ids, nil
 }
 
-func (s *pipeline) newRecord(found *chosen, wants []want, ids []string, n names) *catalog.ImageRecord {
+func (s *pipeline) newRecord(found *chosen, requests []layerRequest, ids []string, n names) *catalog.ImageRecord {
 	rec := &catalog.ImageRecord{
 		ID: digest.FromBytes(found.doc.RawConfig).String(), Tags: n.tags, Digests: n.digests,
 		Choices:  n.choicesBeside(found.doc.Descriptor.Digest.String()),
@@ -222,7 +222,7 @@ func (s *pipeline) newRecord(found *chosen, wants []want, ids []string, n names)
 		Size: uint64(len(found.doc.RawConfig)), Config: found.doc.RawConfig, PulledAt: time.Now().UTC(), Boot: s.cfg.BootID,
 		Parsed: found.doc.Config,
 	}
-	for i, w := range wants {
+	for i, w := range requests {
 		rec.Size += uint64(w.desc.Size)
 		ref := catalog.LayerRef{ID: ids[i], DiffID: w.diffID, Blob: w.desc.Digest, Size: w.desc.Size}
 		rec.Layers = append(rec.Layers, ref)

@@ -59,7 +59,9 @@ func (t *tarStream) Close() error {
 // rebuild makes a layer anew from what another one, not except, keeps that was unpacked from the same blob: the same
 // layer was settled over other ones, and its tar is on the disk. The result is nil when there is no such layer, or none
 // that is whole.
-func rebuild(ctx context.Context, s *pipeline, w want, l *progress.Listeners, except string) (*rawLayer, error) {
+func rebuild(
+	ctx context.Context, s *pipeline, w layerRequest, l *progress.Listeners, except string,
+) (*rawLayer, error) {
 	i := s.catalog.Snapshot()
 	for _, id := range siblings(i, w, except) {
 		if err := checkSize(i, id, w); err != nil {
@@ -81,7 +83,7 @@ func rebuild(ctx context.Context, s *pipeline, w want, l *progress.Listeners, ex
 
 // rebuildFrom unpacks the tar of a layer into a new directory, and proves it by its diff id.
 func rebuildFrom(
-	ctx context.Context, s *pipeline, w want, id string, l *progress.Listeners,
+	ctx context.Context, s *pipeline, w layerRequest, id string, l *progress.Listeners,
 ) (raw *rawLayer, err error) {
 	local, src, err := tarIn(w, s.disk.LayerDir(id))
 	if err != nil {
@@ -102,11 +104,11 @@ func rebuildFrom(
 	return raw, nil
 }
 
-// tarIn is what w wants, as the uncompressed tar that the layer in dir keeps, and the source of it.
-func tarIn(w want, dir string) (want, *repacked, error) {
+// tarIn is the layer that w asks for, as the uncompressed tar that the layer in dir keeps, and the source of it.
+func tarIn(w layerRequest, dir string) (layerRequest, *repacked, error) {
 	tar, err := layer.OpenTar(dir)
 	if err != nil {
-		return want{}, nil, err
+		return layerRequest{}, nil, err
 	}
 	w.desc = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: w.diffID, Size: tar.Size}
 	return w, &repacked{tars: map[digest.Digest]string{w.diffID: dir}}, nil

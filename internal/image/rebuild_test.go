@@ -183,7 +183,7 @@ func TestLayerOverOtherOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer found.done()
-	wants := wantsOf(found)
+	wants := requestsOf(found)
 	foreseen := &layerLease{id: first.Layers[1], over: first.Layers[:1], release: func() {}}
 	held := []*layerLease{holdStanding(s.pipeline, wants[0]), foreseen}
 	ids, err := s.pipeline.settleAll(t.Context(), wants, held, reg, nil)

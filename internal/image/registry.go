@@ -17,15 +17,15 @@ import (
 // Auth is what a caller may present to a registry, as CRI's AuthConfig has it. All empty is anonymous.
 type Auth = remote.Auth
 
-// source is where the content of an image comes from. What it opens may know others to ask when it turns out to be not
-// what the digest promises: then it has a method ReportMismatch, as remote.Blob has.
+// source is where the content of an image comes from. Content that other hosts can serve as well has the methods of
+// remote.Blob for a digest mismatch: ReportMismatch and MismatchedMirrors.
 type source interface {
 	open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error)
 }
 
-// reportMismatch says that what was read is a lie. It returns whether opening the content again may do better, and the
-// lie with the names of those who told it.
-func reportMismatch(content io.ReadCloser, lie error) (again bool, err error) {
+// reportMismatch tells the source that what was read is not what the digest promises. It returns whether opening the
+// content again may do better, and the error with the names of the hosts that have served it.
+func reportMismatch(content io.ReadCloser, mismatch error) (again bool, err error) {
 	if s, ok := content.(spooled); ok {
 		content = s.content
 	}
@@ -37,13 +37,13 @@ func reportMismatch(content io.ReadCloser, lie error) (again bool, err error) {
 		MismatchedMirrors() []string
 	})
 	if !ok {
-		return false, lie
+		return false, mismatch
 	}
 	again = c.ReportMismatch()
 	if names := c.MismatchedMirrors(); len(names) > 0 {
-		lie = fmt.Errorf("%w; it came from %s", lie, strings.Join(names, " and "))
+		mismatch = fmt.Errorf("%w; it came from %s", mismatch, strings.Join(names, " and "))
 	}
-	return again, lie
+	return again, mismatch
 }
 
 // registry is a source for one reference and one caller's credentials.
@@ -100,14 +100,14 @@ func (s *pipeline) find(
 		if found = c.unchanged(ref, desc); found != nil {
 			return desc, found, nil
 		}
-		if found, err = c.choose(ctx, desc); err == nil || !misled(err) || !reg.RejectResolved() {
+		if found, err = c.choose(ctx, desc); err == nil || !unusable(err) || !reg.RejectResolved() {
 			return desc, found, err
 		}
 	}
 }
 
-// misled says that whoever resolved the reference may be wrong: what it names is not there, or is no image.
-func misled(err error) bool {
+// unusable reports whether the host that resolved the reference may be wrong: what it names is missing, or is no image.
+func unusable(err error) bool {
 	k := kindOf(err)
 	return k == errdefs.ErrDataLoss || k == errdefs.ErrNotFound && isRemote(err)
 }

@@ -165,7 +165,7 @@ func (r *repairer) replaceFrom(ctx context.Context, name string, rec *catalog.Im
 // there is none.
 func (r *repairer) replaceFromSibling(ctx context.Context, rec *catalog.ImageRecord, n int) (done bool, err error) {
 	ref := rec.Layers[n]
-	w := want{desc: ocispec.Descriptor{Digest: ref.Blob, Size: ref.Size}, diffID: ref.DiffID, alone: true}
+	w := layerRequest{desc: ocispec.Descriptor{Digest: ref.Blob, Size: ref.Size}, diffID: ref.DiffID, alone: true}
 	err = r.bring(ctx, rec, n, func() (raw *rawLayer, err error) {
 		raw, err = rebuild(ctx, r.s.pipeline, w, &progress.Listeners{}, ref.ID)
 		done = raw != nil
@@ -176,7 +176,7 @@ func (r *repairer) replaceFromSibling(ctx context.Context, rec *catalog.ImageRec
 
 // likeBefore makes of a layer that was fetched what may take the place of the damaged one: the same blob, or where the
 // registry serves another one by now, or the damaged one was made of a tar, what the tar unpacks to.
-func (r *repairer) likeBefore(ctx context.Context, raw *rawLayer, w want, id string) (*rawLayer, error) {
+func (r *repairer) likeBefore(ctx context.Context, raw *rawLayer, w layerRequest, id string) (*rawLayer, error) {
 	if old := r.s.catalog.Snapshot().Layer(id); old.Blob == w.desc.Digest {
 		return raw, nil
 	}
@@ -215,27 +215,27 @@ func (r *repairer) bring(ctx context.Context, rec *catalog.ImageRecord, n int, g
 // locate asks a registry for the manifest of an image, and finds layer n there. A verifier is asked as for any pull.
 func (r *repairer) locate(
 	ctx context.Context, ref reference.Reference, reg registry, rec *catalog.ImageRecord, n int,
-) (want, error) {
+) (layerRequest, error) {
 	desc, err := reg.Resolve(ctx)
 	if err == nil {
 		err = r.s.pipeline.verify(ctx, Question{Name: ref.String(), Descriptor: desc})
 	}
 	if err != nil {
-		return want{}, err
+		return layerRequest{}, err
 	}
 	c, err := r.s.pipeline.chooser(reg, rec.Platform)
 	if err != nil {
-		return want{}, err
+		return layerRequest{}, err
 	}
 	found, err := c.choose(ctx, desc)
 	if err != nil {
-		return want{}, err
+		return layerRequest{}, err
 	}
 	defer found.done()
 	if id := digest.FromBytes(found.doc.RawConfig).String(); id != rec.ID {
-		return want{}, fail.New(errdefs.ErrDataLoss, "%s is the image %s now", desc.Digest, id)
+		return layerRequest{}, fail.New(errdefs.ErrDataLoss, "%s is the image %s now", desc.Digest, id)
 	}
-	w := wantsOf(found)[n]
+	w := requestsOf(found)[n]
 	w.alone = true // it gets the name that the damaged one has
 	return w, nil
 }
@@ -247,7 +247,7 @@ func (r *repairer) finish(
 	old := r.s.catalog.Snapshot().Layer(rec.Layers[n].ID)
 	if old.Chain != "" {
 		lowers := r.s.disk.TopmostFirst(rec.LayerIDs()[:n])
-		w := want{desc: ocispec.Descriptor{Digest: old.Blob}, alone: true}
+		w := layerRequest{desc: ocispec.Descriptor{Digest: old.Blob}, alone: true}
 		settle := func() error { return settleLayer(ctx, r.s.pipeline, w, raw, lowers) }
 		if err := catalog.At("repair.settle", settle); err != nil {
 			return old, err

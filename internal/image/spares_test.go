@@ -116,9 +116,9 @@ func TestSpareProcessGoes(t *testing.T) {
 
 // TestWhatAProcessIsGiven says which process may have which layer next.
 func TestWhatAProcessIsGiven(t *testing.T) {
-	layers := make([]want, 4)
+	layers := make([]layerRequest, 4)
 	for i := range layers {
-		layers[i] = want{desc: ocispec.Descriptor{Digest: digest.FromString(fmt.Sprint(i))}, below: layers[:i]}
+		layers[i] = layerRequest{desc: ocispec.Descriptor{Digest: digest.FromString(fmt.Sprint(i))}, below: layers[:i]}
 	}
 	had := func(n ...int) (blobs []digest.Digest) {
 		for _, i := range n {
@@ -286,9 +286,10 @@ func TestLayerAfterAnotherFails(t *testing.T) {
 	s.pipeline.unpackers.spare.lingering = time.Hour
 	job := jobOf(s.pipeline.settings())
 	job.Algorithm = "sha256"
-	below := want{desc: ocispec.Descriptor{Digest: digest.FromString("below"), Size: 1000}}
-	w := want{desc: ocispec.Descriptor{Digest: digest.FromString("above"), Size: 1000}, below: []want{below}}
-	unpack := func(w want, kill func()) error {
+	below := layerRequest{desc: ocispec.Descriptor{Digest: digest.FromString("below"), Size: 1000}}
+	above := ocispec.Descriptor{Digest: digest.FromString("above"), Size: 1000}
+	w := layerRequest{desc: above, below: []layerRequest{below}}
+	unpack := func(w layerRequest, kill func()) error {
 		dir, discard, err := s.disk.NewIngest("pull.ingest")
 		if err != nil {
 			t.Fatal(err)

@@ -28,7 +28,7 @@ func jobOf(now *settings) unpack.Job {
 }
 
 // settleLayer settles a layer over the trees lowers, the topmost first, in a process of its own where there are any.
-func settleLayer(ctx context.Context, s *pipeline, w want, raw *rawLayer, lowers []string) error {
+func settleLayer(ctx context.Context, s *pipeline, w layerRequest, raw *rawLayer, lowers []string) error {
 	if s.unpackers == nil {
 		return layer.Settle(ctx, raw.dir, raw.result, lowers)
 	}
@@ -78,7 +78,7 @@ func (e *UnpackerError) Unwrap() error { return e.kind }
 // unpack has the blob of w be unpacked into dir, which is in ingest/, and returns what became of it. failed hears that
 // the blob is of no use, while more of it may be waited for.
 func (u *unpackers) unpack(
-	ctx context.Context, blob io.Reader, w want, dir string, job unpack.Job, failed func(),
+	ctx context.Context, blob io.Reader, w layerRequest, dir string, job unpack.Job, failed func(),
 ) (*unpacked, error) {
 	job.Threads = 1
 	if w.desc.Size > manyThreads {
@@ -120,7 +120,7 @@ func (u *unpacked) behind() []byte {
 // unpackPlain has the tar be unpacked that a program writes to a pipe, which it closes. It returns also what was behind
 // the tar.
 func (u *unpackers) unpackPlain(
-	ctx context.Context, tar *os.File, w want, dir string, job unpack.Job, failed func(),
+	ctx context.Context, tar *os.File, w layerRequest, dir string, job unpack.Job, failed func(),
 ) (*unpacked, error) {
 	job.Threads = 2 // digest, unpack
 	return u.answer(ctx, task{job: job, layer: w, dir: dir, in: tar, failed: failed})
@@ -129,11 +129,11 @@ func (u *unpackers) unpackPlain(
 // task is what a process has to do.
 type task struct {
 	job    unpack.Job
-	layer  want      // that it is about
-	dir    string    // where it is
-	lowers []string  // trees of the layers below, the topmost first
-	in     *os.File  // what the process reads; it is closed when that has it
-	blob   io.Reader // what goes to the process, by way of to; nil where nothing does
+	layer  layerRequest // that it is about
+	dir    string       // where it is
+	lowers []string     // trees of the layers below, the topmost first
+	in     *os.File     // what the process reads; it is closed when that has it
+	blob   io.Reader    // what goes to the process, by way of to; nil where nothing does
 	to     *os.File
 	failed func()
 }
@@ -191,7 +191,7 @@ const manyThreads = 512 << 10
 
 // settle has the layer of w in dir be settled over the trees lowers, the topmost first.
 func (u *unpackers) settle(
-	ctx context.Context, w want, dir string, res *layer.Result, lowers []string, job unpack.Job,
+	ctx context.Context, w layerRequest, dir string, res *layer.Result, lowers []string, job unpack.Job,
 ) error {
 	if res.Independent() {
 		return nil

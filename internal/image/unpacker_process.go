@@ -172,7 +172,7 @@ func (p *unpacker) suits(t task) bool {
 		return false
 	}
 	for _, blob := range p.had {
-		below := func(w want) bool { return w.desc.Digest == blob }
+		below := func(w layerRequest) bool { return w.desc.Digest == blob }
 		if !slices.ContainsFunc(t.layer.below, below) && (settles == 0 || !below(t.layer)) {
 			return false
 		}

@@ -292,4 +292,4 @@ func wideZstd(t testing.TB, entries ...entry) packed {
 }
 
 // sized is a layer whose blob has so many bytes.
-func sized(n int64) want { return want{desc: ocispec.Descriptor{Size: n}} }
+func sized(n int64) layerRequest { return layerRequest{desc: ocispec.Descriptor{Size: n}} }

@@ -72,7 +72,6 @@ var retiredInUse = map[string]int{
 	"internal/cli.told":             1,
 	"internal/cli.want":             1,
 	"internal/host.trial":           1,
-	"internal/image.want":           1,
 	"internal/image/layer.patience": 1,
 	"internal/network.said":         1,
 	"internal/pod.building":         1,
