@@ -47,6 +47,12 @@ type scenario struct {
 
 const point = "POINT"
 
+// planted is the error that a daemon is told to have at a point.
+const planted = "=error:planted"
+
+// plants says whether the first daemon is told to have an error at a point.
+func (s scenario) plants(at string) bool { return strings.HasPrefix(s.faults[0], at+planted) }
+
 func plain(*v1.PodSandboxConfig) {}
 
 func sharedPID(c *v1.PodSandboxConfig) {
@@ -75,7 +81,7 @@ func scenarios(passed []string) []scenario {
 			list = append(list, scenario{name, plain, fault(at)})
 		}
 	}
-	failing := func(at string) []string { return []string{at + "=error:planted," + point} }
+	failing := func(at string) []string { return []string{at + planted + "," + point} }
 	recovering := func(at string) []string { return []string{at + "=kill", point} }
 	add("undo-pod", "pod.*.do.after", failing)
 	add("undo-container", "container.*.do.after", failing)
@@ -109,6 +115,10 @@ func (k kill) run(n *node.Node) error {
 	return run(n, k.scenario, fmt.Sprintf("%s=kill#%d", k.point, k.occurrence))
 }
 
+// mayBeMissed says that a life may pass the point less often than another: a record is written behind what happens
+// (ADR 44), and two changes that come close together are one write.
+func (k kill) mayBeMissed() bool { return strings.HasPrefix(k.point, "record.") }
+
 var errNotPassed = errors.New("the point was not passed")
 
 // TestMatrix learns the points and then kills the daemon at each.
@@ -124,11 +134,14 @@ func TestMatrix(t *testing.T) {
 			t.Parallel()
 			n := pool.take(t, runtime)
 			err := k.run(n)
-			// A record is written behind what happens (ADR 44): two changes that come close together are one write.
-			for tries := 1; errors.Is(err, errNotPassed) && strings.HasPrefix(k.point, "record.") && tries < 3; tries++ {
+			for tries := 1; errors.Is(err, errNotPassed) && k.mayBeMissed() && tries < 6; tries++ {
 				if err = n.RemoveAll(); err == nil {
 					err = k.run(n)
 				}
+			}
+			if errors.Is(err, errNotPassed) && k.mayBeMissed() && k.occurrence > 1 {
+				pool.give(n, true)
+				t.Skipf("six lives wrote a record less often than %d times: changes were one write each time", k.occurrence)
 			}
 			if err != nil {
 				t.Errorf("%v\nthe daemons' log ends with:\n%s", err, n.DaemonLog(40))
@@ -164,6 +177,9 @@ func learn(t *testing.T, runtime string) []kill {
 			}
 			if strings.HasPrefix(p, "monitor.log.") {
 				continue // every monitor of the pod would die there: TestLogOfAMonitorKilledAt of internal/runtime
+			}
+			if times[p] == 1 && s.plants(p) {
+				continue // the error comes there, and a kill at the same pass would come in its place
 			}
 			if soak || !seen[key] {
 				kills, seen[key] = append(kills, kill{s, p, times[p]}), true
@@ -325,7 +341,7 @@ func (r *runner) finish() error {
 			return err
 		}
 	}
-	if strings.Contains(r.faults[0], "planted") && !r.planted && r.died == 0 {
+	if strings.Contains(r.faults[0], planted) && !r.planted && r.died == 0 {
 		return errors.New("the planted error was not seen")
 	}
 	if r.died < want {
