@@ -12,16 +12,15 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"berth/test/fixture"
+	"berth/test/ginkgo"
 	"berth/test/node"
 )
 
@@ -78,7 +77,7 @@ func run(suite string, more []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
 	for _, host := range hosts {
-		if err := mirror(n.Certs, host, registry.URL()); err != nil {
+		if err := registry.StandIn(host, n.Certs); err != nil {
 			return err
 		}
 	}
@@ -88,13 +87,6 @@ func run(suite string, more []string) (err error) {
 		}
 	}
 	return nil
-}
-
-// mirror makes an image's registry be the one of this run.
-func mirror(certs, host, url string) error {
-	text := fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", url)
-	return errors.Join(os.MkdirAll(filepath.Join(certs, host), 0o755),
-		os.WriteFile(filepath.Join(certs, host, "hosts.toml"), []byte(text), 0o644))
 }
 
 // adapt copies the suite. It pins the digest of one image, which no stand-in has: the copy has that of ours.
@@ -138,64 +130,26 @@ func once(n *node.Node, program, dir, nri string, more []string) error {
 	cmd := exec.Command(program, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &out
 	failed := n.Space.Run(cmd)
-	tally, err := read(report)
+	result, err := ginkgo.Read(report)
 	if err != nil {
 		return errors.Join(failed, err, fmt.Errorf("%s", out.String()))
 	}
-	for _, f := range tally.failures {
-		fmt.Printf("FAIL %s\n", f)
+	count := map[string]int{}
+	for _, s := range result.Specs {
+		switch {
+		case s.Failed():
+			count["failed"]++
+			fmt.Printf("FAIL %s (%s): %s\n", s.Name, s.Where, s.Message)
+		case s.State == ginkgo.Skipped && s.Chosen():
+			count[ginkgo.Skipped]++
+			fmt.Printf("skip %s: %s\n", s.Name, s.Message)
+		case s.State == ginkgo.Passed && s.IsSpec():
+			count[ginkgo.Passed]++
+		}
 	}
-	for _, s := range tally.skips {
-		fmt.Printf("skip %s\n", s)
-	}
-	fmt.Printf("%d passed, %d failed, %d skipped\n", tally.passed, len(tally.failures), len(tally.skips))
-	if failed == nil && tally.passed == 0 {
+	fmt.Printf("%d passed, %d failed, %d skipped\n", count[ginkgo.Passed], count["failed"], count[ginkgo.Skipped])
+	if failed == nil && count[ginkgo.Passed] == 0 {
 		return errors.New("no spec ran")
 	}
 	return failed
-}
-
-// tally is the outcome of one run.
-type tally struct {
-	passed          int
-	failures, skips []string
-}
-
-func read(path string) (tally, error) {
-	var t tally
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return t, err
-	}
-	var suites []struct {
-		SpecReports []struct {
-			ContainerHierarchyTexts []string
-			LeafNodeText, State     string
-			LeafNodeType            string
-			Failure                 struct {
-				Message  string
-				Location struct {
-					FileName   string
-					LineNumber int
-				}
-			}
-		}
-	}
-	if err := json.Unmarshal(data, &suites); err != nil {
-		return t, fmt.Errorf("read %s: %w", path, err)
-	}
-	for _, s := range suites {
-		for _, r := range s.SpecReports {
-			name := strings.Join(append(r.ContainerHierarchyTexts, r.LeafNodeText), " ")
-			switch {
-			case r.State == "passed" && r.LeafNodeType == "It":
-				t.passed++
-			case r.State == "skipped" && r.Failure.Message != "":
-				t.skips = append(t.skips, name+": "+r.Failure.Message)
-			case r.State != "passed" && r.State != "skipped" && r.State != "pending":
-				t.failures = append(t.failures, fmt.Sprintf("%s (%s:%d): %s", name, r.Failure.Location.FileName, r.Failure.Location.LineNumber, r.Failure.Message))
-			}
-		}
-	}
-	return t, nil
 }
