@@ -1,6 +1,6 @@
-// Package isolate runs a program in namespaces that are thrown away afterwards: its own processes, mounts and network.
-// When the program ends, however it ends, every process it left is killed and every mount, link and filter rule goes.
-// Files and cgroups are the machine's own: who makes some removes them.
+// Package isolate runs a program in namespaces that are thrown away afterwards: its own processes, mounts and
+// network. When the program ends, however it ends, every process it left is killed and every mount, link and filter
+// rule goes. Files and cgroups are the machine's own: who makes some removes them.
 package isolate
 
 import (
@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -21,13 +22,22 @@ const stage = "BERTH_ISOLATE"
 // Enter divides a program in three. Outside, it starts the same program again in new namespaces, waits for it, and
 // returns inside=false with its error. The copy becomes the init in them and starts the program a third time; only
 // there Enter returns inside=true. Enter is the first thing that main calls.
-func Enter() (inside bool, err error) {
+//
+// Each setup runs in the init, before the program starts, with the folder of Run. It may make more namespaces for its
+// thread, which the program then starts in.
+func Enter(setup ...func(dir string) error) (inside bool, err error) {
 	switch os.Getenv(stage) {
 	case "":
 		return false, again("init", unix.CLONE_NEWPID|unix.CLONE_NEWNS|unix.CLONE_NEWNET)
 	case "init":
+		runtime.LockOSThread() // what a setup gives to its thread is what the program inherits
 		if err := furnish(); err != nil {
 			return false, err
+		}
+		for _, f := range setup {
+			if err := f(os.Getenv(folder)); err != nil {
+				return false, err
+			}
 		}
 		return false, serveAsInit()
 	default:
@@ -42,12 +52,13 @@ func Outside() bool { return os.Getenv(stage) == "" }
 const folder = "BERTH_ISOLATE_DIR"
 
 // Run runs inside isolated, with a folder on the machine's disk for everything it keeps. Outside, when all is over,
-// cleanUp removes what is not isolated: cgroups; the folder goes by itself. Call it first in main.
-func Run(inside, cleanUp func(dir string) error) error {
+// cleanUp removes what is not isolated: cgroups; the folder goes by itself. The setups are those of Enter. Call it
+// first in main.
+func Run(inside, cleanUp func(dir string) error, setup ...func(dir string) error) error {
 	if Outside() {
 		return around(cleanUp)
 	}
-	in, err := Enter()
+	in, err := Enter(setup...)
 	if err != nil || !in {
 		return err
 	}

@@ -1,6 +1,7 @@
 package isolate
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // guest makes the test binary a program that runs isolated.
@@ -18,7 +21,11 @@ func TestMain(m *testing.M) {
 	if how == "" {
 		os.Exit(m.Run())
 	}
-	inside, err := Enter()
+	var setup []func(string) error
+	if how == "setup" {
+		setup = append(setup, rename)
+	}
+	inside, err := Enter(setup...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -28,6 +35,11 @@ func TestMain(m *testing.M) {
 	}
 }
 
+// rename gives the thread a host name of its own.
+func rename(string) error {
+	return errors.Join(unix.Unshare(unix.CLONE_NEWUTS), unix.Sethostname([]byte("renamed")))
+}
+
 // visit says what it looks like from within, and leaves an orphan behind.
 func visit(how string) int {
 	links, _ := net.Interfaces()
@@ -35,6 +47,11 @@ func visit(how string) int {
 		fmt.Println("link", l.Name, l.Flags&net.FlagUp != 0)
 	}
 	fmt.Println("parent", os.Getppid())
+	if how == "setup" {
+		name, err := os.Hostname()
+		fmt.Println(name, err)
+		return 0
+	}
 	run, _ := os.ReadDir("/run")
 	fmt.Println("run", len(run))
 	orphan := exec.Command("sh", "-c", "sleep 1006 & echo $! > /run/pid")
@@ -77,6 +94,21 @@ func TestIsEmptyAndLeavesNothing(t *testing.T) {
 	}
 	if left, _ := exec.Command("pgrep", "-x", "-f", "sleep 1006").Output(); len(left) != 0 {
 		t.Errorf("an orphan outlives it: %s", left)
+	}
+}
+
+// TestSetupIsInherited has the program start in the namespaces that a setup has made, and nobody outside.
+func TestSetupIsInherited(t *testing.T) {
+	before, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := send(t, "setup")
+	if err != nil || !strings.HasSuffix(out, "\nrenamed <nil>\n") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if after, err := os.Hostname(); err != nil || after != before {
+		t.Errorf("outside the host is called %s, and was %s: %v", after, before, err)
 	}
 }
 

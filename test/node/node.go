@@ -54,6 +54,7 @@ type Options struct {
 	Reach   []string // addresses on the machine's loopback that are to be reached at the same address inside
 	// Mount mounts something at the daemon's root, inside the node's space.
 	Mount func(root string) error
+	Setup []func() error // run inside the node's space, before anything else does
 }
 
 // Bridge is the network of a node: what a small cluster has, with a subnet that shows nowhere else.
@@ -143,6 +144,7 @@ func makeSpace(n *Node) error {
 	if n.options.Runtime == Crun {
 		setup = append(setup, space.HideUnified)
 	}
+	setup = append(setup, n.options.Setup...)
 	if mount := n.options.Mount; mount != nil {
 		setup = append(setup, func() error { return mount(n.Root) })
 	}
