@@ -8,7 +8,7 @@ BUILD   := go build -trimpath
 STAMP   := -X main.version=$(VERSION)
 SUITE    = CGO_ENABLED=1 BERTH_BIN=$(CURDIR)/bin bin/suite
 
-.PHONY: build fault demo test test-unit test-race test-compare test-e2e test-crash test-vm test-vm-all soak bench bench-pull bench-attacks bench-hostile install deb clean help
+.PHONY: build fault demo test test-unit test-race test-compare test-e2e test-crash test-vm test-vm-all conformance conformance-smoke soak bench bench-pull bench-attacks bench-hostile install deb clean help
 .DEFAULT_GOAL := build
 
 build: ## bin/berth, bin/berth-monitor and bin/berth-unpack
@@ -74,6 +74,16 @@ test-vm-all: ## the same with everything (hours without KVM)
 	@hack/setup vm
 	@$(MAKE) --no-print-directory build fault bin/suite
 	@$(SUITE) vm-packages vm-crun vm-runc vm-cgroupfs vm-crash vm-chaos vm-selinux vm-node
+
+conformance-smoke: ## some sixty of Kubernetes' node tests, with both runtimes (root, under six minutes for each when its programs are built)
+	@hack/setup conformance
+	@$(MAKE) --no-print-directory build bin/suite
+	@$(SUITE) conformance-smoke
+
+conformance: ## all of Kubernetes' node tests that can run here, with both runtimes, into docs/conformance.md (root, hours)
+	@hack/setup conformance
+	@$(MAKE) --no-print-directory build bin/suite
+	@$(SUITE) conformance
 
 soak: ## kill it at every point, in every scenario, at every occurrence (long)
 	@hack/setup test

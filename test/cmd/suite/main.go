@@ -59,6 +59,8 @@ var sections = []section{
 	{"vm-selinux", "in a virtual machine whose kernel has SELinux", func(t *tally) {
 		virtualWith(t, vm.PrepareSELinux, "vm-selinux", vmSELinux, time.Hour)
 	}},
+	{"conformance-smoke", "Kubernetes' node tests, a selection", func(t *tally) { conform(t, "-smoke") }},
+	{"conformance", "Kubernetes' node tests", func(t *tally) { conform(t, "-record=docs/conformance.md") }},
 	{"soak", "crash matrix: every point, scenario and occurrence; random strikes with fresh seeds", func(t *tally) {
 		_ = os.Setenv("BERTH_SOAK", "1")
 		t.goTest("-count=1", "-timeout=0", "-tags=berth_fault", "-run=Crash", "./internal/image")

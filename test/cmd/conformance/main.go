@@ -1,0 +1,122 @@
+// Command conformance runs the node tests of Kubernetes against a daemon built from this working tree.
+//
+//	go run ./test/cmd/conformance [-runtime crun] [-smoke] [-focus REGEXP] [-results DIR] [-record FILE]
+//	go run ./test/cmd/conformance -build
+//
+// With -build it builds the programs of Kubernetes that it takes, unless that is done, and no more. It prints each
+// spec that did not end as test/conformance/known.txt says, and how many there were; the exit code is 0 when there
+// was none.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"berth/test/conformance"
+	"berth/test/fixture"
+	"berth/test/isolate"
+	"berth/test/node"
+)
+
+var (
+	runtimeName = flag.String("runtime", node.Runc, "the OCI runtime: runc or crun")
+	smoke       = flag.Bool("smoke", false, "the smoke set: some minutes")
+	focus       = flag.String("focus", "", "only the specs whose names match this expression")
+	build       = flag.Bool("build", false, "build what is taken of Kubernetes, and end")
+	results     = flag.String("results", "", "where reports and logs go; bin/conformance-results/RUNTIME when empty")
+	record      = flag.String("record", "", "put the outcome into this page, as the newest row of its table")
+	outcomeFile = flag.String("outcome", "", "write the outcome to this file, in JSON")
+)
+
+// marker is the file by which a folder of a run that was killed is known.
+const marker = "conformance"
+
+func main() {
+	if conformance.StandIn(os.Args) {
+		return
+	}
+	flag.Parse()
+	if err := work(); err != nil {
+		if isolate.Outside() || !errors.Is(err, errDiffers) {
+			fmt.Fprintln(os.Stderr, "conformance:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+var errDiffers = errors.New("specs did not end as the list says")
+
+func work() error {
+	if isolate.Outside() {
+		if err := isolate.Sweep(marker, conformance.CleanUp); err != nil {
+			return err
+		}
+		if err := conformance.BuildPrograms(os.Stdout); err != nil || *build {
+			return err
+		}
+		if err := fixture.BuildDebian(os.Stderr); err != nil {
+			return err
+		}
+	}
+	return isolate.Run(inside, conformance.CleanUp, conformance.Ground)
+}
+
+func inside(dir string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	kept := *results
+	if kept == "" {
+		kept = filepath.Join(fixture.Repo(), "bin/conformance-results", *runtimeName)
+	}
+	if err := os.WriteFile(filepath.Join(dir, marker), nil, 0o644); err != nil {
+		return err
+	}
+	began := time.Now()
+	outcome, err := conformance.Run(ctx, dir, conformance.Options{
+		Runtime: *runtimeName, Smoke: *smoke, Focus: *focus, Results: kept, Log: os.Stdout,
+	})
+	took := time.Since(began)
+	for _, d := range outcome.Differences {
+		if *outcomeFile != "" {
+			break // whoever reads it prints them
+		}
+		fmt.Printf("FAIL %s\n     %s\n", d.Spec, strings.ReplaceAll(strings.TrimSpace(d.What), "\n", "\n     "))
+	}
+	fmt.Printf("%s: %d passed, %d did not and are known, %d differ, in %s; reports and logs are in %s\n", *runtimeName,
+		outcome.Passed, outcome.Known, len(outcome.Differences), took.Round(time.Second), kept)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(write(outcome), put(outcome, took))
+	if len(outcome.Differences) > 0 {
+		err = errors.Join(err, errDiffers)
+	}
+	return err
+}
+
+func write(o conformance.Outcome) error {
+	if *outcomeFile == "" {
+		return nil
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(*outcomeFile, text, 0o644)
+}
+
+func put(o conformance.Outcome, took time.Duration) error {
+	if *record == "" {
+		return nil
+	}
+	return conformance.Record(*record, *runtimeName, o, took)
+}

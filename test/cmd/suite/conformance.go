@@ -1,0 +1,59 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"berth/test/conformance"
+	"berth/test/node"
+)
+
+// conform runs the node tests of Kubernetes with each runtime, or with that of BERTH_TEST_RUNTIME. A spec that does
+// not end as it is known to is a failure.
+func conform(t *tally, args ...string) {
+	failed := t.failed
+	if t.command("go", "build", "-o", "bin/conformance", "./test/cmd/conformance"); t.failed > failed {
+		return
+	}
+	runtimes := []string{node.Runc, node.Crun}
+	if one := os.Getenv("BERTH_TEST_RUNTIME"); one != "" {
+		runtimes = []string{one}
+	}
+	for _, runtime := range runtimes {
+		if err := conformWith(t, runtime, args); err != nil {
+			t.fail("conformance with "+runtime, err.Error())
+		}
+	}
+}
+
+// conformWith counts what one run tells, while it prints it.
+func conformWith(t *tally, runtime string, args []string) error {
+	dir, err := os.MkdirTemp("", "bt-conformance-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "outcome")
+	cmd := exec.Command("bin/conformance", append([]string{"-runtime=" + runtime, "-outcome=" + file}, args...)...)
+	cmd.Stdout, cmd.Stderr = t.out, t.out
+	ended := cmd.Run()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("it came to no outcome: %w", ended)
+	}
+	var o conformance.Outcome
+	if err := json.Unmarshal(text, &o); err != nil {
+		return err
+	}
+	t.passed += o.Passed + o.Known
+	for _, d := range o.Differences {
+		t.fail(runtime+": "+d.Spec, d.What)
+	}
+	if ended != nil && len(o.Differences) == 0 {
+		return ended
+	}
+	return nil
+}
