@@ -58,8 +58,14 @@ func (g *groups) earlier() []string {
 	return nil
 }
 
-// driver makes the cgroups of pods.
-func (g *groups) driver() pod.Cgroups {
+// cgroupDriver makes the cgroups of pods, changes and removes them.
+type cgroupDriver interface {
+	pod.Cgroups
+	pod.CgroupDriver
+}
+
+// driver is what makes them on this node.
+func (g *groups) driver() cgroupDriver {
 	if g.units != nil {
 		return g.units
 	}

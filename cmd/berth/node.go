@@ -251,20 +251,11 @@ func (n *node) openPods(context.Context) (err error) {
 	}
 	cfg := pod.Config{
 		Layout: sandbox.Layout{Root: n.cfg.Root, State: n.cfg.State, Instance: n.cfg.Instance(), NetNS: "/run/netns"},
-		Boot:   n.facts.BootID, Host: n.specHost(), Init: n.monitor,
-		AppArmor: n.profiles.Ensure, Devices: devices(n.cfg, n.log).Inject, Plugins: plugins,
-		Runtime: n.driver, Network: n.network, Images: imageSource{n.images},
-		Handlers:    func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
-		UserNS:      n.features.usernsError,
-		Refused:     func(handler string) error { return refusedForHoles(n, handler) },
-		Delegated:   host.Delegated,
-		HandlerSpec: func(name string) (runtime.Handler, spec.Handler, error) { return n.handlers.Load().findSpec(name) },
-		Sysctls:     func() map[string]string { return podSysctls(n.inForce.Load().Pods) },
-		Cgroups:     n.groups.driver(), Dirty: n.flusher.DirtyRecord, Log: n.log,
+		Boot:   n.facts.BootID, Bundle: bundles(n), Runtime: n.driver, Network: n.network, Plugins: plugins,
+		UserNS:  n.features.usernsError,
+		Refused: func(handler string) error { return refusedForHoles(n, handler) },
+		Cgroups: n.groups.driver(), Dirty: n.flusher.DirtyRecord, Log: n.log,
 		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
-	}
-	if n.labels != nil { // else it would be a pointer to nothing
-		cfg.SELinux, cfg.InitFile = n.labels, n.initFile
 	}
 	n.pods, err = pod.Open(cfg)
 	if err != nil || n.plugins == nil {
@@ -274,6 +265,23 @@ func (n *node) openPods(context.Context) (err error) {
 		n.log.Warn("NRI is off: mend what is named and restart the daemon, or set nri.enable to false", "error", err)
 	}
 	return nil
+}
+
+// bundles is what this node has for what OCI runtimes are asked for.
+func bundles(n *node) pod.Builder {
+	b := pod.Builder{
+		Host: n.specHost(), Init: n.monitor, Images: imageSource{n.images}, Cgroups: n.groups.driver(),
+		AppArmor: n.profiles.Ensure, Devices: devices(n.cfg, n.log).Inject, Delegated: host.Delegated,
+		Sysctls: func() map[string]string { return podSysctls(n.inForce.Load().Pods) },
+		Handlers: pod.Handlers{
+			Find: func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
+			Spec: func(name string) (runtime.Handler, spec.Handler, error) { return n.handlers.Load().findSpec(name) },
+		},
+	}
+	if n.labels != nil { // else it would be a pointer to nothing
+		b.Labels.SELinux, b.InitFile = n.labels, n.initFile
+	}
+	return b
 }
 
 // nriConfig is where NRI plugins are and what they may take.

@@ -52,17 +52,17 @@ func (wires) Detach(context.Context, network.Pod) error { return nil }
 func openPods(t *testing.T, missing *bool) *pod.Pods {
 	t.Helper()
 	dir := t.TempDir()
+	cgroups := limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}}
 	pods, err := pod.Open(pod.Config{
 		Layout: sandbox.Layout{Root: dir + "/r", State: dir + "/s", Instance: "berth-test", NetNS: dir + "/netns"},
-		Boot:   "boot", Init: "/bin/true", Runtime: driver{missing: missing}, Network: wires{}, Log: slog.New(slog.DiscardHandler), Dirty: func(string) {},
-		Handlers: func(name string) (runtime.Handler, error) {
-			return runtime.Handler{Name: "runc"}, nil
-		},
-		HandlerSpec: func(string) (runtime.Handler, spec.Handler, error) {
-			return runtime.Handler{Name: "runc"}, spec.Handler{}, nil
-		},
-		UserNS:  func(string) error { return nil },
-		Cgroups: limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}},
+		Boot:   "boot", Runtime: driver{missing: missing}, Network: wires{}, Log: slog.New(slog.DiscardHandler),
+		Dirty: func(string) {}, UserNS: func(string) error { return nil }, Cgroups: cgroups,
+		Bundle: pod.Builder{Init: "/bin/true", Cgroups: cgroups, Handlers: pod.Handlers{
+			Find: func(string) (runtime.Handler, error) { return runtime.Handler{Name: "runc"}, nil },
+			Spec: func(string) (runtime.Handler, spec.Handler, error) {
+				return runtime.Handler{Name: "runc"}, spec.Handler{}, nil
+			},
+		}},
 	})
 	if err != nil {
 		t.Fatal(err)

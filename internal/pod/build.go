@@ -23,64 +23,57 @@ import (
 	"berth/internal/spec/device"
 )
 
-// building is what a container's plan needs, and finds out, on its way.
-type building struct {
-	p       *pod
-	cfg     *Config // that of the pod
-	img     material
-	user    spec.User
-	process runtime.Process
-	// keepExit says, on the way back, that the exit file is all that the next daemon would know of the exit.
-	keepExit bool
-}
+// Adjust changes the spec of a container that is about to be made.
+type Adjust func(ctx context.Context, sp *specs.Spec) error
 
-// makeProcess builds the spec and has the runtime create the process.
-func (b *building) makeProcess(ctx context.Context, c *sandbox.Container) error {
-	r, cfg := b.p.rec.Load(), c.Config.Get()
-	h, options, err := b.cfg.handlerSpec(r)
+// Request prepares all that the container's spec names, but its root and image volumes, which are mounted, and returns
+// what the runtime is asked for. adjust changes the spec before it is checked; nil changes nothing.
+func (c Container) Request(ctx context.Context, img Images, adjust Adjust) (req Request, err error) {
+	cfg := c.ctr.Config.Get()
+	h, options, err := c.b.Handlers.ForNew(c.r)
 	if err != nil {
-		return err
+		return req, err
 	}
-	in, err := b.specInput(ctx, r, c, options)
+	in, err := c.specInput(ctx, img, options)
 	if err != nil {
-		return sandbox.Invalid(room.Explain(err, b.cfg.State, makeRoom))
+		return req, sandbox.Invalid(room.Explain(err, c.at.State, sandbox.MakeRoom))
 	}
+	req.User = in.User
 	sp, warnings, err := spec.Build(ctx, in)
 	if err != nil {
-		return sandbox.Invalid(err)
+		return req, sandbox.Invalid(err)
 	}
-	if err := b.addDevices(ctx, sp, cfg); err != nil {
-		return sandbox.Invalid(err)
+	if err := c.addDevices(ctx, sp, &req.User); err != nil {
+		return req, sandbox.Invalid(err)
 	}
 	for _, w := range warnings {
-		b.cfg.Log.Warn("a container gets less than it asked for", "pod", b.p.id, "container", cfg.Metadata.Name,
+		c.b.Log.Warn("a container gets less than it asked for", "pod", c.r.ID, "container", cfg.Metadata.Name,
 			"reason", w)
 	}
-	if err := b.adjust(ctx, r, c, sp); err != nil {
-		return fmt.Errorf("adjust the container by plugins: %w", pluginError(err))
+	if adjust != nil {
+		if err := adjust(ctx, sp); err != nil {
+			return req, err
+		}
 	}
-	if err := spec.CheckPaths(sp); err != nil { // again: devices and plugins have added mounts
-		return sandbox.Invalid(err)
+	if err := spec.CheckPaths(sp); err != nil { // again: devices and adjust have added mounts
+		return req, sandbox.Invalid(err)
 	}
-	if err := b.cfg.confine(ctx, sp); err != nil {
-		return err
+	if err := c.b.confine(ctx, sp); err != nil {
+		return req, err
 	}
-	if err := b.makeInRoot(ctx, r, in.Paths.Rootfs, sp.Process.Cwd); err != nil {
-		return err
+	if err := c.pod.makeInRoot(ctx, in.Paths.Rootfs, sp.Process.Cwd); err != nil {
+		return req, err
 	}
-	b.process, err = b.cfg.Runtime.Create(ctx, string(b.p.id), runtime.Create{
-		Container: string(c.ID), Handler: h, Spec: sp, Deadline: h.Timeout,
-		Terminal: cfg.Tty, Stdin: cfg.Stdin, StdinOnce: cfg.StdinOnce, Owner: idsOf(b.p, r).owner(b.user),
-	})
-	if err != nil {
-		return err
+	req.Create = runtime.Create{
+		Container: string(c.ctr.ID), Handler: h, Spec: sp, Deadline: h.Timeout,
+		Terminal: cfg.Tty, Stdin: cfg.Stdin, StdinOnce: cfg.StdinOnce, Owner: c.pod.ids().owner(req.User),
 	}
-	// The container has its own by now. Those here would keep the node from removing what it has unmounted of a volume.
-	return rootfs.Unstage(sandbox.StagedMounts(&b.cfg.Layout, b.p.id, c.ID))
+	return req, nil
 }
 
 // addDevices adds the CDI devices of a request. Their descriptions may also add groups to the process.
-func (b *building) addDevices(ctx context.Context, sp *specs.Spec, cfg *runtimeapi.ContainerConfig) error {
+func (c Container) addDevices(ctx context.Context, sp *specs.Spec, user *spec.User) error {
+	cfg := c.ctr.Config.Get()
 	var asked []string
 	for _, d := range cfg.CDIDevices {
 		asked = append(asked, d.Name)
@@ -89,64 +82,49 @@ func (b *building) addDevices(ctx context.Context, sp *specs.Spec, cfg *runtimea
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	if err := b.cfg.Devices(ctx, sp, names); err != nil {
+	if err := c.b.Devices(ctx, sp, names); err != nil {
 		return err
 	}
 	sp.Version = spec.Version(sp)
-	b.user.AdditionalGids = sp.Process.User.AdditionalGids
-	return nil
-}
-
-// confine makes sure of the AppArmor profile of a process. What an OCI runtime says of a missing one helps nobody.
-func (c *Config) confine(ctx context.Context, sp *specs.Spec) error {
-	profile := sp.Process.ApparmorProfile
-	if profile == "" {
-		return nil
-	}
-	if err := c.AppArmor(ctx, profile); err != nil {
-		return fail.New(errdefs.ErrFailedPrecondition, "%w", err)
-	}
+	user.AdditionalGids = sp.Process.User.AdditionalGids
 	return nil
 }
 
 // specInput gathers what decides the container's spec.
-func (b *building) specInput(
-	ctx context.Context, r *sandbox.Record, c *sandbox.Container, h spec.Handler,
-) (in spec.Input, err error) {
-	cfg := withNamespaces(c.Config.Get(), r.Config.Get())
+func (c Container) specInput(ctx context.Context, img Images, h spec.Handler) (in spec.Input, err error) {
+	cfg := withNamespaces(c.ctr.Config.Get(), c.r.Config.Get())
 	in = spec.Input{
-		Pod: r.Config.Get(), PodID: string(b.p.id), ContainerID: string(c.ID), Container: cfg,
-		Image: b.img.Config, Host: b.cfg.Host, Paths: b.p.paths(r, c.ID), StatDevice: device.List,
-		Handler: h, SELinux: r.SELinux, Project: b.p.s.projects,
+		Pod: c.r.Config.Get(), PodID: string(c.r.ID), ContainerID: string(c.ctr.ID), Container: cfg,
+		Image: img.Config, Host: c.b.Host, Paths: c.pod.paths(c.ctr.ID), StatDevice: device.List,
+		Handler: h, SELinux: c.r.SELinux, Project: c.b.Projects,
 	}
-	if in.Hostname, err = r.Hostname(); err != nil {
+	if in.Hostname, err = c.r.Hostname(); err != nil {
 		return in, fmt.Errorf("look up the node's name: %w", err)
 	}
 	if h.CgroupWritable {
-		if in.Delegated, err = b.cfg.Delegated(); err != nil {
+		if in.Delegated, err = c.b.Delegated(); err != nil {
 			return in, err
 		}
 	}
-	if in.Mounts, err = b.resolveMounts(ctx, c.ID, cfg.Mounts); err != nil {
+	if in.Mounts, err = c.resolveMounts(ctx, cfg.Mounts); err != nil {
 		return in, err
 	}
-	if err = b.relabel(ctx, r, c, in.Mounts); err != nil {
+	if err = c.b.Labels.relabel(ctx, c.r, c.ctr, in.Mounts); err != nil {
 		return in, err
 	}
-	if err = b.stageMounts(ctx, r, c.ID, in.Mounts); err != nil {
+	if err = c.stageMounts(ctx, in.Mounts); err != nil {
 		return in, err
 	}
-	if in.Volumes, err = b.declaredVolumes(ctx, r, in.Paths.Rootfs, cfg); err != nil {
+	if in.Volumes, err = c.declaredVolumes(ctx, in.Paths.Rootfs, cfg, img.Config.Volumes); err != nil {
 		return in, err
 	}
 	if in.Seccomp, err = seccompProfile(cfg); err != nil {
 		return in, err
 	}
-	if in.Paths.PidNS, err = b.pidNamespace(r, cfg); err != nil {
+	if in.Paths.PidNS, err = pidNamespace(c.r, cfg); err != nil {
 		return in, err
 	}
-	in.User, err = resolveUser(in.Paths.Rootfs, cfg, b.img.Image)
-	b.user = in.User
+	in.User, err = resolveUser(in.Paths.Rootfs, cfg, img.Image)
 	return in, err
 }
 
@@ -168,9 +146,7 @@ func withNamespaces(c *runtimeapi.ContainerConfig, p *runtimeapi.PodSandboxConfi
 
 // resolveMounts finds the source of every mount, symbolic links followed. A directory that is not there is made, which
 // a kubelet leaves to the runtime for a hostPath without a type; it stays.
-func (b *building) resolveMounts(
-	ctx context.Context, ctr sandbox.ID, mounts []*runtimeapi.Mount,
-) ([]spec.ResolvedMount, error) {
+func (c Container) resolveMounts(ctx context.Context, mounts []*runtimeapi.Mount) ([]spec.ResolvedMount, error) {
 	var out []spec.ResolvedMount
 	var host rootfs.HostMounts
 	for i, m := range mounts {
@@ -178,7 +154,7 @@ func (b *building) resolveMounts(
 			return nil, err
 		}
 		if m.Image != nil {
-			src, err := b.volumeSource(ctr, i, m)
+			src, err := c.volumeSource(i, m)
 			if err != nil {
 				return nil, err
 			}
@@ -220,7 +196,7 @@ func seccompProfile(cfg *runtimeapi.ContainerConfig) (*spec.SeccompProfile, erro
 }
 
 // pidNamespace is the PID namespace that the container joins, "" for its own or the host's.
-func (b *building) pidNamespace(r *sandbox.Record, cfg *runtimeapi.ContainerConfig) (string, error) {
+func pidNamespace(r *sandbox.Record, cfg *runtimeapi.ContainerConfig) (string, error) {
 	o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	switch {
 	case o.GetPid() == runtimeapi.NamespaceMode_TARGET:

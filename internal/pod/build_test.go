@@ -34,7 +34,7 @@ func TestDeclaredVolumes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, root := &building{p: p, cfg: p.cfg}, t.TempDir()
+	c, root := p.cfg.Bundle.Container(p.rec.Load(), nil), t.TempDir()
 	for _, link := range [][2]string{{"real", "alias"}, {"/", "all"}, {"/proc", "kernel"}, {"../../outside", "escape"}} {
 		if err := os.Symlink(link[0], filepath.Join(root, link[1])); err != nil {
 			t.Fatal(err)
@@ -43,10 +43,10 @@ func TestDeclaredVolumes(t *testing.T) {
 	if err := os.MkdirAll(root+"/real/there", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b.img.Config.Volumes = map[string]struct{}{}
+	declared := map[string]struct{}{}
 	for _, v := range []string{"/system/data", "data", "/proc/x", "/sys", "/dev/shm", "/", "/all", "/alias/there",
 		"/alias/mounted/below", "/real/too", "/over/x"} {
-		b.img.Config.Volumes[v] = struct{}{}
+		declared[v] = struct{}{}
 	}
 	cfg := &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{
 		SecurityContext: &runtimeapi.LinuxContainerSecurityContext{ReadonlyRootfs: true},
@@ -55,7 +55,7 @@ func TestDeclaredVolumes(t *testing.T) {
 	if err := os.Mkdir(root+"/real/too", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	got, err := b.declaredVolumes(t.Context(), p.rec.Load(), root, cfg)
+	got, err := c.declaredVolumes(t.Context(), root, cfg, declared)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestDeclaredVolumes(t *testing.T) {
 		t.Errorf("writable are %v, wanted %v", got, want)
 	}
 	cfg.Linux.SecurityContext.ReadonlyRootfs = false
-	if got, err := b.declaredVolumes(t.Context(), p.rec.Load(), root, cfg); err != nil || got != nil {
+	if got, err := c.declaredVolumes(t.Context(), root, cfg, declared); err != nil || got != nil {
 		t.Errorf("under a root that is writable: %v, %v", got, err)
 	}
 	for dir, want := range map[string]bool{"system/data": true, "data": true, "over/x": true, "proc": false,
@@ -75,9 +75,9 @@ func TestDeclaredVolumes(t *testing.T) {
 		}
 	}
 	for i := range limit.DeclaredVolumes.Limit {
-		b.img.Config.Volumes[fmt.Sprint("/many/", i)] = struct{}{}
+		declared[fmt.Sprint("/many/", i)] = struct{}{}
 	}
-	if _, err := b.declaredVolumes(t.Context(), p.rec.Load(), root, cfg); err == nil {
+	if _, err := c.declaredVolumes(t.Context(), root, cfg, declared); err == nil {
 		t.Error("an image may declare any number of volumes")
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/sandbox"
+	"berth/internal/spec"
 )
 
 // catalog finds pods and containers. Reading it never waits.
@@ -196,4 +197,18 @@ func records(c *catalog) iter.Seq[*sandbox.Record] {
 			}
 		}
 	}
+}
+
+// levels are the SELinux levels that pods have, or containers that name one of their own. A level is free again when
+// the pod is gone, and not before: the records say who has which.
+func (c *catalog) levels() map[string]bool {
+	taken := map[string]bool{}
+	for _, p := range c.index.Load().pods {
+		r := p.rec.Load()
+		taken[r.SELinux.Level()] = true
+		for _, ctr := range r.Containers {
+			taken[spec.ContainerLabels(r.SELinux, ctr.Config.Get()).Level()] = true
+		}
+	}
+	return taken
 }

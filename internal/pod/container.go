@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,11 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
-	"berth/internal/fault"
 	"berth/internal/limit"
 	"berth/internal/op"
 	"berth/internal/room"
-	"berth/internal/rootfs"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
 )
@@ -63,9 +60,6 @@ func newContainer(p *pod, id sandbox.ID) *container {
 	}
 }
 
-// stepDirs is the step of a container's plan that outlives its process.
-const stepDirs = "dirs"
-
 // Create makes a container in a ready pod: its root, and a process that waits to be started. The same request made
 // again joins the one in flight, or gets the id of the container that it made.
 func (s *Pods) Create(ctx context.Context, podID sandbox.ID, cfg *runtimeapi.ContainerConfig) (sandbox.ID, error) {
@@ -76,7 +70,7 @@ func (s *Pods) Create(ctx context.Context, podID sandbox.ID, cfg *runtimeapi.Con
 	if err := validateContainer(cfg); err != nil {
 		return "", err
 	}
-	if err := s.cfg.checkContainerLabels(p.rec.Load().SELinux,
+	if err := s.cfg.Bundle.Labels.CheckContainer(p.rec.Load().SELinux,
 		cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
 		return "", sandbox.InContainer("", cfg.Metadata.Name, podID, sandbox.Invalid(err))
 	}
@@ -115,8 +109,8 @@ func (s *Pods) Create(ctx context.Context, podID sandbox.ID, cfg *runtimeapi.Con
 // one in the pod's record, with the layers it will use, so that they stay.
 func (p *pod) claimContainer(
 	ctx context.Context, cfg *runtimeapi.ContainerConfig, want string,
-) (sandbox.ID, material, error) {
-	img, release, err := p.s.use(cfg)
+) (sandbox.ID, Images, error) {
+	img, release, err := p.cfg.Bundle.Use(cfg)
 	if err != nil {
 		return "", img, err
 	}
@@ -133,10 +127,10 @@ func (p *pod) claimContainer(
 	if err != nil {
 		return "", img, fail.New(errdefs.ErrInvalidArgument, "container configuration: %w", err)
 	}
-	if err := keepLayers(p, img.layers()); err != nil {
+	if err := keepLayers(p, img.AllLayers()); err != nil {
 		return "", img, err
 	}
-	storage, logs, err := limitsOf(p.cfg, p.rec.Load(), cfg.Metadata.Name)
+	storage, logs, err := p.cfg.Bundle.Limits(p.rec.Load(), cfg.Metadata.Name)
 	if err != nil {
 		return "", img, sandbox.InContainer("", cfg.Metadata.Name, p.id, err)
 	}
@@ -154,8 +148,8 @@ func (p *pod) claimContainer(
 		}
 		r.Containers = append(r.Containers, &sandbox.Container{
 			ID: id, State: sandbox.Creating, CreatedAt: time.Now(), Digest: want, Config: m,
-			Image: img.ID, ImageRef: img.Ref, Volumes: img.record(), Layers: img.layers(), StopSignal: sig,
-			Cgroup:  p.cfg.cgroup(r, id),
+			Image: img.ID, ImageRef: img.Ref, Volumes: img.Record(), Layers: img.AllLayers(), StopSignal: sig,
+			Cgroup:  p.cfg.Bundle.Cgroup(r, id),
 			Storage: storage, LogLimit: logs,
 		})
 		live := newContainer(p, id)
@@ -187,7 +181,7 @@ func (l *container) replace(ctx context.Context, c *sandbox.Container) error {
 }
 
 // create runs in the container's lane.
-func (l *container) create(ctx context.Context, img material) error {
+func (l *container) create(ctx context.Context, img Images) error {
 	c := l.p.rec.Load().Container(l.id)
 	switch {
 	case c == nil || c.State == sandbox.Removing:
@@ -195,10 +189,10 @@ func (l *container) create(ctx context.Context, img material) error {
 	case c.State != sandbox.Creating:
 		return nil
 	}
-	b := &building{p: l.p, cfg: l.cfg, img: img}
-	err := img.confirm(ctx, l.p.rec.Load().Config.Get().GetMetadata().GetNamespace())
+	b := &containerPlan{l: l, c: c, img: img}
+	err := img.ConfirmAll(ctx, l.p.rec.Load().Config.Get().GetMetadata().GetNamespace())
 	if err == nil {
-		err = l.plan(c, b).Forward(ctx)
+		err = b.steps().Forward(ctx)
 	}
 	if err == nil {
 		err = l.p.update(ctx, "container.created", func(r *sandbox.Record) error {
@@ -215,99 +209,12 @@ func (l *container) create(ctx context.Context, img material) error {
 		}
 		return nil
 	}
-	err = sandbox.InContainer("", c.Config.Get().Metadata.GetName(), l.p.id, room.Explain(err, l.cfg.Root, makeRoom))
+	err = sandbox.InContainer("", c.Config.Get().Metadata.GetName(), l.p.id,
+		room.Explain(err, l.cfg.Root, sandbox.MakeRoom))
 	if undo := l.undo(op.Trace(l.p.s.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
 	return err
-}
-
-// plan is how a container is made; walked backward, how what is left of its process is cleared away, and how it
-// is removed. Backward it needs nothing but the record.
-func (l *container) plan(c *sandbox.Container, b *building) op.Plan {
-	at, pod := &l.cfg.Layout, l.p.id
-	return op.Plan{Name: "container", Seen: l.cfg.StepSeen, Steps: []op.Step{
-		{Name: stepDirs, Do: func(context.Context) error { return l.makeDirs(c) },
-			Undo: func(context.Context) error { return removeWritable(l, c) }},
-		{Name: "rootfs",
-			Do: func(context.Context) error {
-				r := l.p.rec.Load()
-				return rootfs.Prepare(at.Writable(pod, c.ID), at.Rootfs(pod, c.ID),
-					rootfs.Options{Lower: b.img.Dirs, IDs: idsOf(l.p, r).IDMap, Label: l.cfg.labels(r, c).Mount})
-			},
-			Undo: func(context.Context) error { return l.unmakeRootfs(c, b.keepExit) }},
-		{Name: "volumes", Do: func(context.Context) error { return b.mountVolumes(c) }, Undo: l.unmountVolumes},
-		{Name: "process", Deadline: l.cfg.createTimeout(l.p.rec.Load()) + 10*time.Second,
-			Do:   func(ctx context.Context) error { return b.makeProcess(ctx, c) },
-			Undo: func(ctx context.Context) error { return l.unmakeProcess(ctx, c) }},
-	}}
-}
-
-func (l *container) makeDirs(c *sandbox.Container) error {
-	dir := l.cfg.Writable(l.p.id, c.ID)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	if l.p.s.projects {
-		if err := rootfs.AssignProject(dir); err != nil {
-			l.cfg.Log.Warn("what a container writes is counted by walking over it", "pod", l.p.id, "container", l.id,
-				"error", err)
-		}
-	}
-	err := fault.At("container.storage.before")
-	if err == nil {
-		err = limitStorage(l, c)
-	}
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(l.cfg.Rootfs(l.p.id, c.ID), 0o711); err != nil {
-		return err
-	}
-	// What is made there gets the label too: the FIFOs that are the process's standard streams.
-	return l.cfg.label(l.p.rec.Load(), l.cfg.RunContainer(l.p.id, c.ID))
-}
-
-// unmakeRootfs unmounts the container's root and volumes, and removes its run directory, which holds nothing else by
-// now but, perhaps, its exit file.
-func (l *container) unmakeRootfs(c *sandbox.Container, keepExit bool) error {
-	if c.Reaped {
-		return nil
-	}
-	if err := rootfs.Unmount(l.cfg.Rootfs(l.p.id, c.ID)); err != nil {
-		return err
-	}
-	if err := rootfs.Unstage(sandbox.StagedMounts(&l.cfg.Layout, l.p.id, c.ID)); err != nil {
-		return err
-	}
-	dir := l.cfg.RunContainer(l.p.id, c.ID)
-	if !keepExit {
-		return removeDir(dir)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for _, e := range entries {
-		if path := filepath.Join(dir, e.Name()); path != l.cfg.RunExit(l.p.id, c.ID) {
-			if err := removeDir(path); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// unmakeProcess ends what may live of the container, and clears what the runtime holds of it.
-func (l *container) unmakeProcess(ctx context.Context, c *sandbox.Container) error {
-	if c.Reaped {
-		return nil
-	}
-	h, err := l.cfg.handler(l.p.rec.Load())
-	if err != nil {
-		return err
-	}
-	return l.cfg.Runtime.Delete(ctx, string(l.p.id), string(c.ID), h)
 }
 
 // undo unmakes a container altogether.
@@ -323,8 +230,8 @@ func (l *container) undo(ctx context.Context) error {
 	if err != nil {
 		return sandbox.NilIfGone(err)
 	}
-	if err := l.plan(l.p.rec.Load().Container(l.id), &building{}).Backward(ctx); err != nil {
-		err = room.Explain(err, l.cfg.Root, makeRoom)
+	if err := l.plan(l.p.rec.Load().Container(l.id)).steps().Backward(ctx); err != nil {
+		err = room.Explain(err, l.cfg.Root, sandbox.MakeRoom)
 		l.stuck(err)
 		return err
 	}
@@ -470,7 +377,7 @@ const (
 func letGo(ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Container) error {
 	cfg := l.cfg
 	for until := time.Now().Add(monitorWait); ; {
-		err := cfg.Runtime.Start(ctx, string(l.p.id), string(l.id), r.Log(c), cfg.createTimeout(r))
+		err := cfg.Runtime.Start(ctx, string(l.p.id), string(l.id), r.Log(c), cfg.Bundle.Handlers.CreateTimeout(r))
 		if !errdefs.IsUnavailable(err) || time.Now().After(until) {
 			return err
 		}
@@ -514,7 +421,7 @@ func validateContainer(cfg *runtimeapi.ContainerConfig) error {
 			return fail.New(errdefs.ErrInvalidArgument, "container %s: mount target %q is not an absolute path", name,
 				m.ContainerPath)
 		}
-		if err := validateImageMount(m); err != nil {
+		if err := CheckImageMount(m); err != nil {
 			return fmt.Errorf("container %s: %w", name, err)
 		}
 	}

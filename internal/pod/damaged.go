@@ -119,7 +119,7 @@ func (d damaged) addContainers(s *Pods, r *sandbox.Record) error {
 		}
 		r.Containers = append(r.Containers, &sandbox.Container{
 			ID: id, State: sandbox.Running, CreatedAt: r.CreatedAt, StartedAt: r.CreatedAt, Digest: unknown, ImageRef: unknown,
-			Config: m, Layers: d.identity.Layers, StopSignal: int(syscall.SIGTERM), Cgroup: s.cfg.cgroup(r, id),
+			Config: m, Layers: d.identity.Layers, StopSignal: int(syscall.SIGTERM), Cgroup: s.cfg.Bundle.Cgroup(r, id),
 		})
 	}
 	return nil

@@ -14,17 +14,15 @@ import (
 
 	"berth/internal/limit"
 	"berth/internal/rootfs"
-	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
 // declaredVolumes makes the directories that the image declares as volumes (VOLUME) and need not hold. Where the root
 // is read-only it returns those that stay writable: all but what a mount of the request covers, and what is not the
 // root's.
-func (b *building) declaredVolumes(
-	ctx context.Context, r *sandbox.Record, root string, cfg *runtimeapi.ContainerConfig,
+func (c Container) declaredVolumes(
+	ctx context.Context, root string, cfg *runtimeapi.ContainerConfig, declared map[string]struct{},
 ) ([]spec.Volume, error) {
-	declared := b.img.Config.Volumes
 	if len(declared) == 0 {
 		return nil, nil
 	}
@@ -33,7 +31,7 @@ func (b *building) declaredVolumes(
 	}
 	volumes := slices.Sorted(maps.Keys(declared))
 	for _, v := range volumes { // first: what the request's mounts cover may be among it, or be found through it
-		if err := b.makeInRoot(ctx, r, root, v); err != nil {
+		if err := c.pod.makeInRoot(ctx, root, v); err != nil {
 			return nil, fmt.Errorf("volume of the image: %w", err)
 		}
 	}
@@ -88,8 +86,8 @@ func within(dirs []string, path string) bool {
 
 // makeInRoot makes a directory that an image promises but need not hold, such as the working directory. It is root's,
 // as the container knows it.
-func (b *building) makeInRoot(ctx context.Context, r *sandbox.Record, root, dir string) error {
-	dir, ids := filepath.Clean("/"+dir), idsOf(b.p, r)
+func (p Pod) makeInRoot(ctx context.Context, root, dir string) error {
+	dir, ids := filepath.Clean("/"+dir), p.ids()
 	if dir == "/" || within(notOfRoot[:2], dir) {
 		return nil
 	}

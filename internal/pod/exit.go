@@ -88,14 +88,14 @@ func (l *container) reap(ctx context.Context) error {
 			return nil
 		}
 		telling{l.p}.containerEnded(ctx, l)
-		b := &building{}
+		b := l.plan(c)
 		if err := l.p.persist(); err != nil {
 			if !ofDisk(err) {
 				return err
 			}
 			b.keepExit = true // a disk that takes nothing keeps no pod from being stopped
 		}
-		if err := l.plan(c, b).BackwardTo(ctx, stepDirs); err != nil {
+		if err := b.steps().BackwardTo(ctx, stepDirs); err != nil {
 			return err
 		}
 		if b.keepExit && c.Stuck == nil {

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,23 +17,26 @@ import (
 // etcRoom is how many bytes the containers of a pod can add to their /etc/hostname, /etc/hosts and /etc/resolv.conf.
 const etcRoom = 1 << 20
 
-// writeFiles makes the pod's run directory and the directory of its logs.
-func (m *making) writeFiles() error {
-	run, ids := m.cfg.Run(m.p.id), idsOf(m.p, m.r)
+// MakeDirs makes the pod's run directory and the directory of its logs.
+func (p Pod) MakeDirs(context.Context) error {
+	run, ids := p.at.Run(p.r.ID), p.ids()
 	if err := os.MkdirAll(filepath.Join(run, "c"), 0o700); err != nil {
 		return err
 	}
 	if err := ids.letPass(run, filepath.Join(run, "c")); err != nil {
 		return err
 	}
-	return makeLogDirectory(m.r.Config.Get().LogDirectory)
+	return makeLogDirectory(p.r.Config.Get().LogDirectory)
 }
 
-// writeEtc writes the files that the pod's containers see below /etc. They are writable there, so they lie in a tmpfs
+// RemoveDirs removes the run directory. Logs are their reader's.
+func (p Pod) RemoveDirs(context.Context) error { return rootfs.Remove(p.at.Run(p.r.ID)) }
+
+// MakeEtc writes the files that the pod's containers see below /etc. They are writable there, so they lie in a tmpfs
 // of the pod whose size is bounded: what a container writes to them cannot fill the node's state directory, and counts
 // to the container's memory.
-func (m *making) writeEtc() error {
-	files, err := m.etcFiles()
+func (p Pod) MakeEtc(context.Context) error {
+	files, err := p.etcFiles()
 	if err != nil {
 		return err
 	}
@@ -40,7 +44,7 @@ func (m *making) writeEtc() error {
 	for _, data := range files {
 		size += int64(len(data)) + pageSize
 	}
-	etc, ids := sandbox.EtcMount(&m.cfg.Layout, m.p.id), idsOf(m.p, m.r)
+	etc, ids := sandbox.EtcMount(p.at, p.r.ID), p.ids()
 	// The directory cannot be listed by users other than the pod's root; they read the files through bind mounts.
 	if err := rootfs.MakeTmpfs(etc, rootfs.Tmpfs{Size: size, Mode: 0o711, UID: ids.UID, GID: ids.GID}); err != nil {
 		return err
@@ -53,23 +57,26 @@ func (m *making) writeEtc() error {
 		if err := ids.give(path); err != nil {
 			return err
 		}
-		if err := m.cfg.label(m.r, path); err != nil {
+		if err := p.b.Labels.label(p.r, path); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// RemoveEtc takes them away.
+func (p Pod) RemoveEtc(context.Context) error { return rootfs.Unmount(sandbox.EtcMount(p.at, p.r.ID)) }
+
 // pageSize is what tmpfs rounds a file's size up to.
 const pageSize = 4096
 
 // etcFiles are the contents of the pod's files below /etc, by name.
-func (m *making) etcFiles() (map[string][]byte, error) {
-	name, err := m.r.Hostname()
+func (p Pod) etcFiles() (map[string][]byte, error) {
+	name, err := p.r.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("look up the node's name: %w", err)
 	}
-	resolv, err := resolvConf(m.r.Config.Get().DnsConfig)
+	resolv, err := resolvConf(p.r.Config.Get().DnsConfig)
 	if err != nil {
 		return nil, err
 	}

@@ -10,8 +10,9 @@ import (
 // newSessions reaches into the containers of all pods.
 func newSessions(s *Pods) *session.Sessions {
 	return &session.Sessions{
-		Pods: finder{&s.catalog}, Runtime: s.cfg.Runtime, Handler: s.cfg.handler, Layout: s.cfg.Layout, Host: s.cfg.Host,
-		Log: s.cfg.Log,
+		Pods: finder{&s.catalog}, Runtime: s.cfg.Runtime, Handler: s.cfg.Bundle.Handlers.Of, Layout: s.cfg.Layout,
+		Host: s.cfg.Bundle.Host,
+		Log:  s.cfg.Log,
 	}
 }
 

@@ -16,28 +16,36 @@ import (
 	"berth/internal/spec"
 )
 
+// Handlers finds how OCI runtimes are called. Both functions are asked each time: the configuration may be read again.
+type Handlers struct {
+	// Find finds a runtime handler as it is configured now; "" is the default; NotFound for what is not configured.
+	Find func(name string) (runtime.Handler, error)
+	// Spec is what Find finds, and what the same configuration says of that handler's containers.
+	Spec func(name string) (runtime.Handler, spec.Handler, error)
+}
+
 // defaultCreateTimeout is of a handler that has none.
 const defaultCreateTimeout = 2 * time.Minute
 
-// handler is how the pod's runtime is called: as it was when the pod was made, because what a runtime keeps of
+// Of is how the pod's runtime is called: as it was when the pod was made, because what a runtime keeps of
 // containers is its own. Only a program that is no longer in its place is looked for where the configuration has it
 // now.
-func (c *Config) handler(r *sandbox.Record) (runtime.Handler, error) {
+func (a Handlers) Of(r *sandbox.Record) (runtime.Handler, error) {
 	if r.Using != nil && !moved(r.Using) {
 		return *r.Using, nil
 	}
-	now, err := c.Handlers(handlerName(r))
+	now, err := a.Find(handlerName(r))
 	if err != nil && r.Using == nil {
 		return now, fmt.Errorf("the pod's runtime handler: %w", err)
 	}
 	return asMade(r, now), nil
 }
 
-// handlerSpec is the handler of the pod's new containers, and what the configuration says of them, both of one moment.
+// ForNew is the handler of the pod's new containers, and what the configuration says of them, both of one moment.
 // One that was taken out of the configuration says nothing, and a container that it forbade something would get it.
-func (c *Config) handlerSpec(r *sandbox.Record) (runtime.Handler, spec.Handler, error) {
+func (a Handlers) ForNew(r *sandbox.Record) (runtime.Handler, spec.Handler, error) {
 	name := handlerName(r)
-	now, sh, err := c.HandlerSpec(name)
+	now, sh, err := a.Spec(name)
 	if err != nil {
 		return now, sh, fail.New(errdefs.ErrFailedPrecondition,
 			"the pod's runtime handler %q was taken out of the configuration: its containers run on, but a new one needs "+
@@ -75,9 +83,9 @@ func moved(h *runtime.Handler) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// createTimeout bounds the OCI runtime's create of a container of the pod, and its start.
-func (c *Config) createTimeout(r *sandbox.Record) time.Duration {
-	h, err := c.Handlers(cmp.Or(r.Runtime, r.Handler))
+// CreateTimeout bounds the OCI runtime's create of a container of the pod, and its start.
+func (a Handlers) CreateTimeout(r *sandbox.Record) time.Duration {
+	h, err := a.Find(cmp.Or(r.Runtime, r.Handler))
 	if err != nil {
 		return defaultCreateTimeout
 	}

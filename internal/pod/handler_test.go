@@ -18,7 +18,7 @@ import (
 
 // handlerSpec configures nothing of a handler's containers.
 func (b *bench) handlerSpec(name string) (runtime.Handler, spec.Handler, error) {
-	h, err := b.cfg.Handlers(name)
+	h, err := b.cfg.Bundle.Handlers.Find(name)
 	return h, spec.Handler{}, err
 }
 
@@ -26,7 +26,7 @@ func (b *bench) handlerSpec(name string) (runtime.Handler, spec.Handler, error) 
 // new container, of which nobody can say what it may, is refused.
 func TestHandlerTakenOutOfTheConfiguration(t *testing.T) {
 	b := open(t)
-	b.cfg.Init = "/bin/true"
+	b.cfg.Bundle.Init = "/bin/true"
 	b.reopen(t)
 	cfg := podConfig("a")
 	cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD // so that it has an init
@@ -62,7 +62,7 @@ func TestHandlerAndItsSpecAreOfOneMoment(t *testing.T) {
 		}
 		return runtime.Handler{Name: "runc", Path: "/bin/true"}, nil
 	}
-	c := Config{Handlers: find, HandlerSpec: func(name string) (runtime.Handler, spec.Handler, error) {
+	handlers := Handlers{Find: find, Spec: func(name string) (runtime.Handler, spec.Handler, error) {
 		was := reloaded
 		h, err := find(name)
 		if was {
@@ -75,7 +75,7 @@ func TestHandlerAndItsSpecAreOfOneMoment(t *testing.T) {
 		"of an earlier release": nil,
 	} {
 		reloaded = false
-		h, sh, err := c.handlerSpec(&sandbox.Record{Runtime: "runc", Using: using})
+		h, sh, err := handlers.ForNew(&sandbox.Record{Runtime: "runc", Using: using})
 		if err != nil || !sh.PrivilegedWithoutHostDevices || h.Path != "/bin/true" {
 			t.Errorf("%s: %+v, %+v, %v", what, h, sh, err)
 		}
@@ -86,8 +86,8 @@ func TestHandlerAndItsSpecAreOfOneMoment(t *testing.T) {
 func TestStartIsBounded(t *testing.T) {
 	b := open(t)
 	for configured, want := range map[time.Duration]time.Duration{7 * time.Second: 7 * time.Second,
-		0: defaultCreateTimeout} {
-		b.cfg.Handlers = func(string) (runtime.Handler, error) {
+		0: 2 * time.Minute} {
+		b.cfg.Bundle.Handlers.Find = func(string) (runtime.Handler, error) {
 			return runtime.Handler{Name: "runc", Timeout: configured},
 				nil
 		}
@@ -110,12 +110,12 @@ func TestDelegationIsLookedForEachTime(t *testing.T) {
 	b := open(t)
 	var writable, delegated bool
 	asked := 0
-	b.cfg.Host.CgroupV2 = true
-	b.cfg.HandlerSpec = func(name string) (runtime.Handler, spec.Handler, error) {
-		h, err := b.cfg.Handlers(name)
+	b.cfg.Bundle.Host.CgroupV2 = true
+	b.cfg.Bundle.Handlers.Spec = func(name string) (runtime.Handler, spec.Handler, error) {
+		h, err := b.cfg.Bundle.Handlers.Find(name)
 		return h, spec.Handler{CgroupWritable: writable}, err
 	}
-	b.cfg.Delegated = func() (bool, error) { asked++; return delegated, nil }
+	b.cfg.Bundle.Delegated = func() (bool, error) { asked++; return delegated, nil }
 	b.reopen(t)
 	id, err := b.Run(t.Context(), podConfig("a"), "")
 	if err != nil {
@@ -138,7 +138,7 @@ func TestDelegationIsLookedForEachTime(t *testing.T) {
 
 // converting converts parents as a driver for systemd does.
 type converting struct {
-	Cgroups
+	CgroupDriver
 	removed []string
 }
 
@@ -158,9 +158,9 @@ func (s *converting) RemoveParent(_ context.Context, parent string) error {
 func TestConvertedParent(t *testing.T) {
 	for _, systemd := range []bool{true, false} {
 		b := open(t)
-		s := &converting{Cgroups: b.cfg.Cgroups}
-		b.cfg.Cgroups = s
-		b.cfg.Handlers = func(string) (runtime.Handler, error) {
+		s := &converting{CgroupDriver: b.cfg.Bundle.Cgroups}
+		b.cfg.Bundle.Cgroups = s
+		b.cfg.Bundle.Handlers.Find = func(string) (runtime.Handler, error) {
 			return runtime.Handler{Name: "runc", SystemdCgroup: systemd}, nil
 		}
 		b.reopen(t)
@@ -178,8 +178,8 @@ func TestConvertedParent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		making := b.Pods.index.Load().pods[id].making()
-		got := []string{r.Container(ctr).Cgroup, b.Meter.PodCgroup(r), making.givenCgroup()}
+		told := b.Pods.cfg.Bundle.Pod(r).Network()
+		got := []string{r.Container(ctr).Cgroup, b.Meter.PodCgroup(r), told.CgroupPath}
 		want := []string{"slice:/kubepods/pod1:" + string(ctr), "/slice/kubepods/pod1", "/slice/kubepods/pod1"}
 		if !systemd {
 			want = []string{"/kubepods/pod1/" + string(ctr), "/kubepods/pod1", "/kubepods/pod1"}

@@ -27,7 +27,7 @@ func (d shortLived) Start(_ context.Context, pod, ctr string, _ runtime.Log, _ t
 // and unmade, since no container could ever join it, and its name is free for the next try.
 func TestInitEndsBeforeThePodIsReady(t *testing.T) {
 	b := open(t)
-	b.cfg.Init = "/bin/true"
+	b.cfg.Bundle.Init = "/bin/true"
 	b.cfg.Runtime = shortLived{b.drv}
 	b.reopen(t)
 	cfg := podConfig("a")

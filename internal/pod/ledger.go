@@ -57,9 +57,6 @@ const (
 	updateWait = 30 * time.Second
 )
 
-// makeRoom is what to do about a file system of pods that is full.
-const makeRoom = "remove containers, images or what else is there"
-
 // update changes the record: fn changes a copy, which is written and then published. It may be called again, where
 // something else is published during the write. why names the fault points around the write. A disk that hangs ends it
 // with ctx, or after updateWait; nothing is changed then.
@@ -285,7 +282,7 @@ func writeRecord(l *ledger, why string, r *sandbox.Record) error {
 		}
 	}
 	if err := l.put(l.path, r); err != nil {
-		return fmt.Errorf("pod %s: %w", r.ID, room.Explain(err, l.root, makeRoom))
+		return fmt.Errorf("pod %s: %w", r.ID, room.Explain(err, l.root, sandbox.MakeRoom))
 	}
 	l.dirty(l.path)
 	if fault.Enabled {

@@ -22,7 +22,8 @@ func Open(cfg Config) (*Pods, error) {
 	if cfg.Retry == (op.Backoff{}) {
 		cfg.Retry = op.Backoff{First: time.Second, Max: time.Minute}
 	}
-	s := &Pods{cfg: cfg, categories: allCategories}
+	cfg.Bundle.Layout, cfg.Bundle.Log = cfg.Layout, cfg.Log
+	s := &Pods{cfg: cfg}
 	s.ctx, s.cancel = context.WithCancel(s.board.Under(context.Background()))
 	s.pauses, s.feed.log = cfg.Retry, cfg.Log
 	s.last = func() { persistAll(s.index.Load()) }
@@ -43,7 +44,7 @@ func Open(cfg Config) (*Pods, error) {
 		}
 	}
 	s.index.Store(x)
-	s.projects = rootfs.CountsProjects(cfg.PodsRoot())
+	s.cfg.Bundle.Projects = rootfs.CountsProjects(cfg.PodsRoot())
 	s.Meter, s.Sessions = newMeter(s), newSessions(s)
 	for _, p := range x.pods {
 		recovery{p}.readExits()
@@ -149,7 +150,7 @@ func enlist(x *index, p *pod, r *sandbox.Record) {
 // newMeter is the meter of all pods.
 func newMeter(s *Pods) *meter.Meter {
 	return meter.New(meter.Config{
-		Layout: s.cfg.Layout, Cgroup: s.cfg.podCgroup, Background: s.background, Projects: s.projects,
+		Layout: s.cfg.Layout, Cgroup: s.cfg.Bundle.PodCgroup, Background: s.background, Projects: s.cfg.Bundle.Projects,
 		Log: s.cfg.Log, Records: records(&s.catalog),
 		Reached: func(r *sandbox.Record, ctr sandbox.ID, reason, what string) {
 			s.publish(Event{Kind: EventLimit, ID: ctr, At: time.Now(), Record: r, Reason: reason, Message: what})

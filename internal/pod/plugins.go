@@ -103,7 +103,7 @@ func (t telling) is(flag *bool) bool {
 }
 
 // introduce tells plugins of a pod whose network is up.
-func (m *making) introduce(ctx context.Context) error {
+func (m *podPlan) introduce(ctx context.Context) error {
 	t := telling{m.p}
 	if t.plugins() == nil {
 		return nil
@@ -116,7 +116,7 @@ func (m *making) introduce(ctx context.Context) error {
 }
 
 // dismiss tells them that it is stopped.
-func (m *making) dismiss(ctx context.Context) error {
+func (m *podPlan) dismiss(ctx context.Context) error {
 	t := telling{m.p}
 	if t.plugins() != nil && t.is(&m.p.life.begun) && t.once(&m.p.life.ended) {
 		t.told(ctx, PodStop, nil)
@@ -150,20 +150,21 @@ func (t telling) containerRemoved(ctx context.Context, l *container, c *sandbox.
 }
 
 // adjust lets plugins change the spec of a container that is about to be made, and records what of it the record tells.
-func (b *building) adjust(ctx context.Context, r *sandbox.Record, c *sandbox.Container, sp *specs.Spec) error {
-	t := telling{b.p}
-	live := b.p.container(c.ID)
-	if t.plugins() == nil || live == nil {
+func adjust(
+	ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Container, sp *specs.Spec,
+) error {
+	t := telling{l.p}
+	if t.plugins() == nil || l.p.container(c.ID) != l {
 		return nil
 	}
 	defer t.plugins().Hold()()
-	t.once(&live.life.begun)
+	t.once(&l.life.begun)
 	before := copyLimits(sp.Linux.Resources)
 	changes, err := t.plugins().Adjust(ctx, r, c, sp)
 	if err != nil {
 		return err
 	}
-	Limiter{b.p.s}.Apply(ctx, changes)
+	Limiter{l.p.s}.Apply(ctx, changes)
 	sp.Version = spec.LowestVersion(sp)
 	var limits sandbox.Resources
 	if after := sp.Linux.Resources; after != nil && !sameLimits(before, after) {
@@ -174,7 +175,7 @@ func (b *building) adjust(ctx context.Context, r *sandbox.Record, c *sandbox.Con
 	if limits.Get() == nil && sp.Linux.CgroupsPath == c.Cgroup {
 		return nil
 	}
-	return b.p.update(ctx, "container.adjusted", func(r *sandbox.Record) error {
+	return l.p.update(ctx, "container.adjusted", func(r *sandbox.Record) error {
 		return r.Edit(c.ID, func(c *sandbox.Container) error {
 			c.Cgroup = sp.Linux.CgroupsPath
 			if limits.Get() != nil {

@@ -174,18 +174,13 @@ func open(t *testing.T) *bench {
 	b.cfg = Config{
 		Layout: sandbox.Layout{Root: filepath.Join(dir, "r"), State: filepath.Join(dir, "s"), Instance: "berth-test",
 			NetNS: filepath.Join(dir, "netns")},
-		Boot: "boot-1", Runtime: b.drv, Network: b.net, Images: shelf{},
-		Handlers: func(name string) (runtime.Handler, error) {
-			if name != "" && (name != "runc" || b.unconfigured.Load()) {
-				return runtime.Handler{}, errdefs.ErrNotFound
-			}
-			return runtime.Handler{Name: "runc"}, nil
-		},
-		HandlerSpec: b.handlerSpec, UserNS: func(string) error { return nil },
-		Cgroups: limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}},
-		Dirty:   func(string) {}, Log: slog.New(slog.DiscardHandler), Retry: op.Backoff{First: 5 * time.Millisecond,
+		Boot: "boot-1", Runtime: b.drv, Network: b.net, UserNS: func(string) error { return nil },
+		Dirty: func(string) {}, Log: slog.New(slog.DiscardHandler), Retry: op.Backoff{First: 5 * time.Millisecond,
 			Max: 5 * time.Millisecond},
 	}
+	driver := limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}}
+	b.cfg.Cgroups = driver
+	b.cfg.Bundle = Builder{Images: shelf{}, Cgroups: driver, Handlers: Handlers{Find: b.handler, Spec: b.handlerSpec}}
 	if err := os.MkdirAll(b.cfg.NetNS, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -200,6 +195,14 @@ func open(t *testing.T) *bench {
 		b.end(t)
 	})
 	return b
+}
+
+// handler finds the one runtime handler.
+func (b *bench) handler(name string) (runtime.Handler, error) {
+	if name != "" && (name != "runc" || b.unconfigured.Load()) {
+		return runtime.Handler{}, errdefs.ErrNotFound
+	}
+	return runtime.Handler{Name: "runc"}, nil
 }
 
 // reopen is a restart of the daemon.

@@ -5,9 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/meter"
 	"berth/internal/network"
@@ -15,7 +13,6 @@ import (
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
 	"berth/internal/session"
-	"berth/internal/spec"
 )
 
 // Runtime is what a pod needs of a driver: processes under the pod's monitor. Every call may be repeated, and Delete
@@ -43,68 +40,28 @@ type Network interface {
 	Attachments() ([]string, error)
 }
 
-// Cgroups is the cgroup driver: where containers are in the tree, and what of it is Berth's own. All may be repeated.
+// Cgroups is what the lifecycle needs of the cgroup driver. All may be repeated.
 type Cgroups interface {
-	Parent(pod string) string // the cgroup of a pod to which nobody gave one
-	// a container's, as OCI runtimes take it; an error of the parent
-	Container(parent, ctr string) (string, error)
-	Path(parent string) (string, error)                    // where in the tree the cgroup is that a pod was given
-	RemoveParent(ctx context.Context, parent string) error // what the driver made of it under another name, if it is empty
-	RemovePod(ctx context.Context, pod string) error       // the cgroup that Parent names, with all in it; nil without one
-	Pods(ctx context.Context) (ids []string, err error)    // those that have that cgroup, perhaps among other names
-	// SetLimits changes the limits of a container's cgroup, as Container names it: all that want has, or none. was is what
-	// was asked for before; putBack undoes it. The error is unix.EBUSY where the container uses more already.
+	// RemovePod removes the cgroup that a pod has by its id, with all in it; nil without one.
+	RemovePod(ctx context.Context, pod string) error
+	// Pods are those that have that cgroup, perhaps among other names.
+	Pods(ctx context.Context) (ids []string, err error)
+	// SetLimits changes the limits of a container's cgroup, as its record names it: all that want has, or none. was is
+	// what was asked for before; putBack undoes it. The error is unix.EBUSY where the container uses more already.
 	SetLimits(ctx context.Context, ctr string, was, want *specs.LinuxResources) (putBack func() error, err error)
-}
-
-// Image is what a container is made from.
-type Image struct {
-	ID     string
-	Ref    string // repository@digest by the name that was asked for, or the id where it has none
-	Config imagespec.ImageConfig
-	Layers []string // their ids, for the record: a sweep of images keeps what records name
-	Dirs   []string // the layers' directories, the topmost first
-	// Confirm asks those who may refuse an image whether pods of a namespace may run this one, which was there already;
-	// nil where there is nobody to ask.
-	Confirm func(ctx context.Context, namespace string) error
-}
-
-// Images gives the images that containers are made from.
-type Images interface {
-	// Use returns the image that a request names and keeps its layers from being swept until release is called.
-	Use(asked *runtimeapi.ImageSpec) (img Image, release func(), err error)
 }
 
 // Config is what Pods is made of. All fields are required but those with a default.
 type Config struct {
 	sandbox.Layout
-	Boot    string // the boot id: what was made in another boot is gone
-	Host    spec.Host
-	Init    string // the path of the monitor binary, whose init mode is a pod's init
+	Boot    string  // the boot id: what was made in another boot is gone
+	Bundle  Builder // makes what OCI runtimes are asked for; Open sets its Layout, Log and Projects
 	Runtime Runtime
 	Network Network
-	Images  Images
-	// Handlers finds a runtime handler as it is configured now; "" is the default; NotFound for what is not configured.
-	Handlers func(name string) (runtime.Handler, error)
 	// UserNS says why pods of a handler cannot have user namespaces; nil if they can, or may try.
 	UserNS func(handler string) error
-	// HandlerSpec is what Handlers finds, and what the same configuration says of that handler's containers.
-	HandlerSpec func(name string) (runtime.Handler, spec.Handler, error)
 	// Refused says why a handler makes no new pods, nil if it does. It may be nil itself.
 	Refused func(handler string) error
-	// Delegated says whether the host's cgroup2 hierarchy is mounted with nsdelegate now. Containers with a writable
-	// /sys/fs/cgroup need that.
-	Delegated func() (bool, error)
-	// Devices adds devices that vendors describe (CDI) to a spec, by their names.
-	Devices func(ctx context.Context, sp *specs.Spec, names []string) error
-	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
-	AppArmor func(ctx context.Context, profile string) error
-	// SELinux is nil where containers get no labels; then Host says so too.
-	SELinux SELinux
-	// InitFile is Init where it has a label with which containers may run it; empty is Init.
-	InitFile string
-	// Sysctls are set in the namespaces of each new pod, where it has its own and sets no other value; nil sets none.
-	Sysctls func() map[string]string
 	Cgroups Cgroups
 	Plugins Plugins           // nil when there are none
 	Dirty   func(path string) // tells the flusher of a record
@@ -128,9 +85,6 @@ type Pods struct {
 	// Meter tells what the pods use, and Sessions reaches into their containers.
 	Meter    *meter.Meter
 	Sessions *session.Sessions
-
-	categories int  // of SELinux, of which pods get two each
-	projects   bool // the writable layers are on a file system that keeps account of projects
 }
 
 // Problems returns what a person should look at. It never waits.

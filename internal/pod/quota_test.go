@@ -40,7 +40,7 @@ func onQuota(t *testing.T) *bench {
 	b := open(t)
 	b.cfg.Root = filepath.Join(disk, "root")
 	b.reopen(t)
-	if !b.projects {
+	if !b.Pods.cfg.Bundle.Projects {
 		t.Fatal("the file system counts no projects")
 	}
 	return b

@@ -2,12 +2,9 @@ package pod
 
 import (
 	"context"
-	"fmt"
 	goruntime "runtime"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"berth/internal/op"
 	"berth/internal/runtime"
@@ -25,7 +22,7 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 		limitAdopted(ctx, s)
 		go s.Meter.Storage.Watch(ctx) // Close does not wait for those who may stand before a disk that hangs
 	})
-	if s.projects {
+	if s.cfg.Bundle.Projects {
 		go s.Meter.Strays.Watch(s.ctx)
 	}
 	s.background(func(ctx context.Context) {
@@ -226,7 +223,7 @@ func (p recovery) resume(ctx context.Context) {
 	case sandbox.Stopping:
 		_ = p.s.Stop(ctx, p.id)
 	case sandbox.Ready:
-		if why := p.broken(r); why != nil {
+		if why := p.cfg.Bundle.Pod(r).CheckPins(); why != nil {
 			p.cfg.Log.Warn("a pod has lost what it stands on and is stopped", "pod", p.id, "error", why)
 			_ = p.s.Stop(ctx, p.id)
 		}
@@ -242,19 +239,4 @@ func (p recovery) resume(ctx context.Context) {
 			l.reapOrRetry(ctx)
 		}
 	}
-}
-
-// broken says what a ready pod lacks of the namespaces that it is made of.
-func (p recovery) broken(r *sandbox.Record) error {
-	ns := p.namespaces(r)
-	for _, pin := range []string{ns.Net, ns.IPC, ns.UTS, ns.User} {
-		if pin == "" {
-			continue
-		}
-		var st unix.Statfs_t
-		if err := unix.Statfs(pin, &st); err != nil || st.Type != unix.NSFS_MAGIC {
-			return fmt.Errorf("namespace pin %s is gone", pin)
-		}
-	}
-	return nil
 }

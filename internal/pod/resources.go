@@ -63,7 +63,7 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 	if !c.Live() {
 		return fail.New(errdefs.ErrFailedPrecondition, "it is %s: only what is created or runs has limits", c.State)
 	}
-	host := l.cfg.Host
+	host := l.cfg.Bundle.Host
 	oci, warnings, err := spec.Resources(want, host)
 	if err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
@@ -194,7 +194,7 @@ func (s Limiter) Pod(
 		return err
 	}
 	for what, r := range map[string]*runtimeapi.LinuxContainerResources{"overhead": overhead, "resources": resources} {
-		if _, _, err := spec.Resources(r, s.cfg.Host); err != nil {
+		if _, _, err := spec.Resources(r, s.cfg.Bundle.Host); err != nil {
 			return fail.New(errdefs.ErrInvalidArgument, "change the resources of pod %s: %s: %w", id, what, err)
 		}
 	}

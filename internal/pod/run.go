@@ -33,15 +33,10 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	if err := validatePod(cfg); err != nil {
 		return "", err
 	}
-	if parent := cfg.GetLinux().GetCgroupParent(); parent != "" {
-		if _, err := s.cfg.Cgroups.Container(parent, "container"); err != nil {
-			return "", sandbox.Invalid(err)
-		}
+	if err := s.cfg.Bundle.CheckRequest(cfg); err != nil {
+		return "", err
 	}
-	if err := s.cfg.checkLabels(s.cfg.usualLabels(), cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
-		return "", sandbox.InPod(cfg.Metadata, sandbox.Invalid(err))
-	}
-	h, options, err := s.cfg.HandlerSpec(handler)
+	h, options, err := s.cfg.Bundle.Handlers.Spec(handler)
 	if err != nil {
 		return "", err
 	}
@@ -50,13 +45,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 			return "", sandbox.InPod(cfg.Metadata, err)
 		}
 	}
-	if _, err := shmSize(cfg, options); err != nil {
-		return "", sandbox.InPod(cfg.Metadata, err)
-	}
-	if _, err := logLimits(cfg, options.Log); err != nil {
-		return "", sandbox.InPod(cfg.Metadata, err)
-	}
-	if err := checkStorage(&s.cfg, cfg, options.Storage); err != nil {
+	if err := s.cfg.Bundle.CheckLimits(cfg, options); err != nil {
 		return "", sandbox.InPod(cfg.Metadata, err)
 	}
 	if sandbox.UserNamespace(cfg) != nil {
@@ -139,7 +128,7 @@ func (s *Pods) newPod(want request) (*pod, error) {
 	if err != nil {
 		return nil, fail.New(errdefs.ErrInvalidArgument, "pod configuration: %w", err)
 	}
-	labels, err := newLabels(s, want.cfg)
+	labels, err := s.cfg.Bundle.Labels.New(want.cfg, s.levels)
 	if err != nil {
 		return nil, err
 	}
@@ -148,21 +137,8 @@ func (s *Pods) newPod(want request) (*pod, error) {
 		Handler: want.handler, Runtime: want.using.Name, Using: &want.using, Digest: want.digest, Config: m, SELinux: labels,
 	}, true)
 	close(p.adopted)
-	s.cfg.warnConverted(p.rec.Load())
+	s.cfg.Bundle.WarnConverted(p.rec.Load())
 	return p, nil
-}
-
-// warnConverted tells of a pod whose cgroup has another name than the one that was asked for. A kubelet that asks for
-// such a name has cgroupfs as its driver, and writes the limits of pods and of their classes where no container is.
-func (c *Config) warnConverted(r *sandbox.Record) {
-	parent := r.Config.Get().GetLinux().GetCgroupParent()
-	if parent == "" || strings.HasSuffix(parent, ".slice") {
-		return
-	}
-	if path, err := c.podCgroup(r); err == nil && path != filepath.Clean("/"+parent) {
-		c.Log.Warn("the pod's cgroup parent was converted to a slice of systemd: limits that a kubelet sets of the pod "+
-			"do not hold; set cgroupDriver: systemd for the kubelet", "pod", r.ID, "cgroup_parent", parent, "cgroup", path)
-	}
 }
 
 // replace makes room for a different request under the name of p: what nobody uses is undone.
@@ -191,8 +167,8 @@ func (p *pod) create(ctx context.Context) error {
 	default:
 		return errUndone
 	}
-	m := p.making()
-	err := m.plan().Forward(ctx)
+	m := p.plan()
+	err := m.steps().Forward(ctx)
 	if err == nil && p.initEnded.Load() {
 		err = errInitEnded
 	}
@@ -209,7 +185,7 @@ func (p *pod) create(ctx context.Context) error {
 		return nil
 	}
 	meta := p.rec.Load().Config.Get().Metadata
-	err = sandbox.InPod(meta, room.Explain(err, p.cfg.Root, makeRoom))
+	err = sandbox.InPod(meta, room.Explain(err, p.cfg.Root, sandbox.MakeRoom))
 	if undo := p.undo(op.Trace(p.s.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
@@ -229,7 +205,7 @@ func (p *pod) undo(ctx context.Context) error {
 		return r.MoveTo(sandbox.Removing)
 	})
 	if err == nil {
-		err = room.Explain(p.making().plan().Backward(ctx), p.cfg.Root, makeRoom)
+		err = room.Explain(p.plan().steps().Backward(ctx), p.cfg.Root, sandbox.MakeRoom)
 	}
 	if err == nil {
 		telling{p}.removed(ctx)
@@ -260,7 +236,7 @@ func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: hostname %q is longer than the kernel's 64 bytes",
 			m.Namespace, m.Name, cfg.Hostname)
 	}
-	if err := validateUserns(cfg); err != nil {
+	if err := CheckUserNamespace(cfg); err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
 	}
 	if parent := cfg.GetLinux().GetCgroupParent(); strings.Contains(parent, "/") && parent != filepath.Clean("/"+parent) {

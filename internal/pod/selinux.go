@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,72 +31,67 @@ type SELinux interface {
 	Relabel(ctx context.Context, path, label string) error
 }
 
-// checkLabels refuses options of SELinux that no pod or container can have on this node; of a container they stand in
+// Labels gives pods and containers their SELinux labels.
+type Labels struct {
+	SELinux SELinux // nil where containers get no labels; then the Host of the Builder says so too
+	// Categories is how many there are, of which each pod gets two; 0 is as many as every policy has.
+	Categories int
+}
+
+// check refuses options of SELinux that no pod or container can have on this node; of a container they stand in
 // for parts of the pod's labels.
-func (c *Config) checkLabels(pod spec.Labels, o *runtimeapi.SELinuxOption) error {
+func (l Labels) check(pod spec.Labels, o *runtimeapi.SELinuxOption) error {
 	if err := spec.CheckSELinux(o); err != nil {
 		return err
 	}
-	l := pod.With(o)
-	if c.SELinux == nil || o == nil || l == (spec.Labels{}) {
+	want := pod.With(o)
+	if l.SELinux == nil || o == nil || want == (spec.Labels{}) {
 		return nil
 	}
-	for _, label := range []string{l.Process, l.Mount} {
-		if err := c.SELinux.Check(label); err != nil {
+	for _, label := range []string{want.Process, want.Mount} {
+		if err := l.SELinux.Check(label); err != nil {
 			return fmt.Errorf("selinux_options: %w", err)
 		}
 	}
 	return nil
 }
 
-// checkContainerLabels is checkLabels for a container. One of a pod that has labels does not run without.
-func (c *Config) checkContainerLabels(pod spec.Labels, o *runtimeapi.SELinuxOption) error {
-	if c.SELinux == nil && pod != (spec.Labels{}) {
+// CheckContainer refuses a container that cannot have the labels that it asks for. One of a pod that has labels does
+// not run without.
+func (l Labels) CheckContainer(pod spec.Labels, o *runtimeapi.SELinuxOption) error {
+	if l.SELinux == nil && pod != (spec.Labels{}) {
 		return fail.New(errdefs.ErrFailedPrecondition,
 			"the pod was made with the SELinux label %s, and the daemon runs without SELinux since it was "+
 				"restarted: start it with SELinux again, or remove the pod", pod.Process)
 	}
-	return c.checkLabels(pod, o)
+	return l.check(pod, o)
 }
 
-// usualLabels are those of a pod that asks for none, without categories; none where pods have no labels.
-func (c *Config) usualLabels() spec.Labels {
-	if c.SELinux == nil {
+// usual are those of a pod that asks for none, without categories; none where pods have no labels.
+func (l Labels) usual() spec.Labels {
+	if l.SELinux == nil {
 		return spec.Labels{}
 	}
-	process, file := c.SELinux.Usual()
+	process, file := l.SELinux.Usual()
 	return spec.Labels{Process: process, Mount: file}
 }
 
-// newLabels are the labels of a new pod. One that names no level gets two categories that no other pod has: the records
-// say who has which, so they are free again when the pod is gone, and not before. The catalog is locked.
-func newLabels(s *Pods, cfg *runtimeapi.PodSandboxConfig) (spec.Labels, error) {
+// New are the labels of a new pod. One that names no level gets two categories that are in no level of taken,
+// which is called only then.
+func (l Labels) New(cfg *runtimeapi.PodSandboxConfig, taken func() map[string]bool) (spec.Labels, error) {
 	o := cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()
-	l := s.cfg.usualLabels().With(o)
-	if l.Level() == "" || o.GetLevel() != "" {
-		return l, nil
+	of := l.usual().With(o)
+	if of.Level() == "" || o.GetLevel() != "" {
+		return of, nil
 	}
-	taken := s.levels()
+	categories, others := cmp.Or(l.Categories, allCategories), taken()
 	for range 1000 {
-		if level := randomLevel(l.Level(), s.categories); !taken[level] {
-			return l.With(&runtimeapi.SELinuxOption{Level: level}), nil
+		if level := randomLevel(of.Level(), categories); !others[level] {
+			return of.With(&runtimeapi.SELinuxOption{Level: level}), nil
 		}
 	}
-	pairs := int64(s.categories) * int64(s.categories-1) / 2
-	return l, sandbox.InPod(cfg.Metadata, limit.SELinuxLevels.At(pairs).Exceeded())
-}
-
-// levels are those that pods have, or containers that name one of their own.
-func (c *catalog) levels() map[string]bool {
-	taken := map[string]bool{}
-	for _, p := range c.index.Load().pods {
-		r := p.rec.Load()
-		taken[r.SELinux.Level()] = true
-		for _, ctr := range r.Containers {
-			taken[spec.ContainerLabels(r.SELinux, ctr.Config.Get()).Level()] = true
-		}
-	}
-	return taken
+	pairs := int64(categories) * int64(categories-1) / 2
+	return of, sandbox.InPod(cfg.Metadata, limit.SELinuxLevels.At(pairs).Exceeded())
 }
 
 // allCategories is how many there are in every policy that has any.
@@ -114,21 +110,21 @@ func randomLevel(base string, categories int) string {
 }
 
 // label labels files of the pod, where it has labels.
-func (c *Config) label(r *sandbox.Record, paths ...string) error {
-	if c.SELinux == nil || r.SELinux.Mount == "" {
+func (l Labels) label(r *sandbox.Record, paths ...string) error {
+	if l.SELinux == nil || r.SELinux.Mount == "" {
 		return nil
 	}
 	for _, path := range paths {
-		if err := c.SELinux.Label(path, r.SELinux.Mount); err != nil {
+		if err := l.SELinux.Label(path, r.SELinux.Mount); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// labels are those of a container of the pod; none where pods have none.
-func (c *Config) labels(r *sandbox.Record, ctr *sandbox.Container) spec.Labels {
-	if c.SELinux == nil {
+// of are those of a container of the pod; none where pods have none.
+func (l Labels) of(r *sandbox.Record, ctr *sandbox.Container) spec.Labels {
+	if l.SELinux == nil {
 		return spec.Labels{}
 	}
 	return spec.ContainerLabels(r.SELinux, ctr.Config.Get())
@@ -136,18 +132,18 @@ func (c *Config) labels(r *sandbox.Record, ctr *sandbox.Container) spec.Labels {
 
 // relabel labels the volumes of a container for which the caller asks for it; a kubelet does not for those that it has
 // mounted with their label. A container that may use all files leaves the labels to others.
-func (b *building) relabel(
+func (l Labels) relabel(
 	ctx context.Context, r *sandbox.Record, c *sandbox.Container, mounts []spec.ResolvedMount,
 ) error {
-	l := b.cfg.labels(r, c)
-	if l.Mount == "" || l.Superuser() {
+	of := l.of(r, c)
+	if of.Mount == "" || of.Superuser() {
 		return nil
 	}
 	for _, m := range mounts {
 		if !m.Mount.SelinuxRelabel || m.Mount.Image != nil {
 			continue
 		}
-		err := b.cfg.SELinux.Relabel(ctx, m.Source, l.Mount)
+		err := l.SELinux.Relabel(ctx, m.Source, of.Mount)
 		var no *selinux.ProtectedError
 		switch {
 		case errors.As(err, &no):

@@ -42,7 +42,7 @@ func labelled(name string, o *runtimeapi.SELinuxOption) *runtimeapi.PodSandboxCo
 
 func openLabelled(t *testing.T) *bench {
 	b := open(t)
-	b.cfg.SELinux = policy{}
+	b.cfg.Bundle.Labels.SELinux = policy{}
 	b.reopen(t)
 	return b
 }
@@ -64,7 +64,7 @@ func (b *bench) level(t *testing.T, id sandbox.ID) string {
 // Each pod has categories that no other has, over a restart, until it is removed.
 func TestCategoriesAreOnePodsOwn(t *testing.T) {
 	b := openLabelled(t)
-	b.categories = 5 // of which the last two are nobody's: there are three pairs
+	b.Pods.cfg.Bundle.Labels.Categories = 5 // of which the last two are nobody's: there are three pairs
 	named, err := b.Run(t.Context(), labelled("named", &runtimeapi.SELinuxOption{Level: "s0:c0,c2"}), "")
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestCategoriesAreOnePodsOwn(t *testing.T) {
 		t.Errorf("three pods have the levels %v", levels)
 	}
 	b.reopen(t)
-	b.categories = 5
+	b.Pods.cfg.Bundle.Labels.Categories = 5
 	if _, err := b.Run(t.Context(), labelled("c", nil), ""); !errdefs.IsResourceExhausted(err) ||
 		!strings.Contains(err.Error(), "default/c") {
 		t.Errorf("a pod for which no categories are left: %v", err)
@@ -124,7 +124,7 @@ func TestPodWithoutLabelsStaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.cfg.SELinux = policy{}
+	b.cfg.Bundle.Labels.SELinux = policy{}
 	b.reopen(t)
 	r, err := b.Get(id)
 	if err != nil || r.SELinux != (spec.Labels{}) {
@@ -134,7 +134,7 @@ func TestPodWithoutLabelsStaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, _ = b.Get(id); b.Pods.cfg.labels(r, r.Container(ctr)) != (spec.Labels{}) {
+	if r, _ = b.Get(id); b.Pods.cfg.Bundle.Labels.of(r, r.Container(ctr)) != (spec.Labels{}) {
 		t.Error("a container of it has labels")
 	}
 }
@@ -146,7 +146,7 @@ func TestPodWithLabelsKeepsThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.cfg.SELinux = nil
+	b.cfg.Bundle.Labels.SELinux = nil
 	b.reopen(t)
 	if _, err := b.Create(t.Context(), id, containerConfig("c")); !errdefs.IsFailedPrecondition(err) ||
 		!strings.Contains(err.Error(), "SELinux") {
@@ -166,7 +166,7 @@ func (p troubled) Relabel(context.Context, string, string) error { return p.err 
 // What the node cannot do is no fault of the request, and a caller that gives up is told so.
 func TestTroubleWithLabels(t *testing.T) {
 	b := openLabelled(t)
-	b.Pods.cfg.SELinux = troubled{err: unix.EIO}
+	b.Pods.cfg.Bundle.Labels.SELinux = troubled{err: unix.EIO}
 	if _, err := b.Run(t.Context(), labelled("a", &runtimeapi.SELinuxOption{Type: "spc_t"}),
 		""); !errdefs.IsInternal(err) {
 		t.Errorf("a pod: %v", err)
@@ -193,8 +193,8 @@ func TestTroubleWithLabels(t *testing.T) {
 		context.DeadlineExceeded: errdefs.IsDeadlineExceeded, context.Canceled: errdefs.IsCanceled,
 		unix.EIO: errdefs.IsInternal,
 	} {
-		b.Pods.cfg.SELinux = troubled{err: cause}
-		err := (&building{p: p, cfg: p.cfg}).relabel(t.Context(), p.rec.Load(), &sandbox.Container{Config: m}, mounts)
+		l := Labels{SELinux: troubled{err: cause}}
+		err := l.relabel(t.Context(), p.rec.Load(), &sandbox.Container{Config: m}, mounts)
 		if !is(err) || errdefs.IsInternal(err) != (cause == error(unix.EIO)) {
 			t.Errorf("%v: %v", cause, err)
 		}

@@ -55,7 +55,8 @@ func (p *pod) stop(ctx context.Context) error {
 	}
 	err := p.takeDown(ctx)
 	if err != nil {
-		err = fail.About(fail.Detail{Pod: string(p.id)}, "stop pod %s: %w", p.id, room.Explain(err, p.cfg.Root, makeRoom))
+		err = fail.About(fail.Detail{Pod: string(p.id)}, "stop pod %s: %w", p.id,
+			room.Explain(err, p.cfg.Root, sandbox.MakeRoom))
 		if p.s.ctx.Err() == nil {
 			p.stuck(err, func() error { return p.s.Stop(p.s.ctx, p.id) })
 		}
@@ -80,7 +81,7 @@ func (p *pod) takeDown(ctx context.Context) error {
 	if err := p.endContainers(ctx); err != nil {
 		return err
 	}
-	if err := p.making().plan().BackwardTo(ctx, stepFiles); err != nil {
+	if err := p.plan().steps().BackwardTo(ctx, stepFiles); err != nil {
 		return err
 	}
 	return p.settle("pod.stopped", func(r *sandbox.Record) error {

@@ -61,8 +61,8 @@ func TestStorageOf(t *testing.T) {
 
 // limit gives the handler of a bench a limit.
 func (b *bench) limit(s spec.Storage) {
-	b.cfg.HandlerSpec = func(name string) (runtime.Handler, spec.Handler, error) {
-		h, err := b.cfg.Handlers(name)
+	b.cfg.Bundle.Handlers.Spec = func(name string) (runtime.Handler, spec.Handler, error) {
+		h, err := b.cfg.Bundle.Handlers.Find(name)
 		return h, spec.Handler{Storage: s}, err
 	}
 }

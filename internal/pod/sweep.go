@@ -15,7 +15,7 @@ type sweeper struct{ *Pods }
 func (s sweeper) sweep(ctx context.Context) {
 	l := &s.cfg.Layout
 	for what, err := range map[string]error{
-		"monitors and runtime state": s.cfg.Runtime.Sweep(ctx, s.owned, s.cfg.Handlers),
+		"monitors and runtime state": s.cfg.Runtime.Sweep(ctx, s.owned, s.cfg.Bundle.Handlers.Find),
 		"network attachments":        s.sweepNetworks(ctx),
 		"network namespaces":         network.SweepPins(l.NetNS, l.NetNSPrefix(), s.owned),
 		"run directories":            rootfs.Sweep(l.PodsState(), s.owned),

@@ -1,0 +1,88 @@
+package pod
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/fail"
+	"berth/internal/runtime"
+	"berth/internal/sandbox"
+	"berth/internal/spec"
+)
+
+// Builder makes what OCI runtimes are asked for on this node. Its fields are required, unless they say otherwise, and
+// set before the first call. It keeps nothing of any pod: Pod and Container are given the record each time.
+type Builder struct {
+	Layout sandbox.Layout
+	Host   spec.Host
+	// Init is the program that is the init of pods, and that holds user namespaces while they are made.
+	Init string
+	// InitFile is Init where it has a label with which containers may run it; empty is Init.
+	InitFile string
+
+	Images   ImageSource
+	Handlers Handlers
+	Labels   Labels // the zero value gives none
+	Cgroups  CgroupDriver
+
+	// Sysctls are set in the namespaces of each new pod, where it has its own and sets no other value; nil sets none.
+	Sysctls func() map[string]string
+	// Delegated says whether the host's cgroup2 hierarchy is mounted with nsdelegate now. Containers with a writable
+	// /sys/fs/cgroup need that.
+	Delegated func() (bool, error)
+	// Devices adds devices that vendors describe (CDI) to a spec, by their names.
+	Devices func(ctx context.Context, sp *specs.Spec, names []string) error
+	// AppArmor makes sure that the kernel has a profile, which is not empty. An error says what to do about it.
+	AppArmor func(ctx context.Context, profile string) error
+	Log      *slog.Logger
+
+	// Projects says that the writable layers are on a file system that keeps account of projects.
+	Projects bool
+}
+
+// CheckRequest refuses a pod whose cgroup or labels cannot be had on this node.
+func (b *Builder) CheckRequest(cfg *runtimeapi.PodSandboxConfig) error {
+	if parent := cfg.GetLinux().GetCgroupParent(); parent != "" {
+		if _, err := b.Cgroups.Container(parent, "container"); err != nil {
+			return sandbox.Invalid(err)
+		}
+	}
+	o := cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()
+	if err := b.Labels.check(b.Labels.usual(), o); err != nil {
+		return sandbox.InPod(cfg.Metadata, sandbox.Invalid(err))
+	}
+	return nil
+}
+
+// CheckLimits refuses a pod whose annotations ask for more than its handler allows, or for what cannot be kept.
+func (b *Builder) CheckLimits(cfg *runtimeapi.PodSandboxConfig, h spec.Handler) error {
+	if _, err := shmSize(cfg, h); err != nil {
+		return err
+	}
+	if _, err := logLimits(cfg, h.Log); err != nil {
+		return err
+	}
+	return b.checkStorage(cfg, h.Storage)
+}
+
+// Request is what an OCI runtime is asked for of one container, and who the container runs as.
+type Request struct {
+	runtime.Create
+	User spec.User
+}
+
+// confine makes sure of the AppArmor profile of a process. What an OCI runtime says of a missing one helps nobody.
+func (b *Builder) confine(ctx context.Context, sp *specs.Spec) error {
+	profile := sp.Process.ApparmorProfile
+	if profile == "" {
+		return nil
+	}
+	if err := b.AppArmor(ctx, profile); err != nil {
+		return fail.New(errdefs.ErrFailedPrecondition, "%w", err)
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package pod
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/network"
+	"berth/internal/rootfs"
+	"berth/internal/runtime"
+	"berth/internal/sandbox"
+	"berth/internal/spec"
+)
+
+// Pod makes and unmakes what the containers of one pod share, by the pod's record alone. Each method may be repeated,
+// and what unmakes succeeds when nothing is there.
+type Pod struct {
+	b  *Builder
+	at *sandbox.Layout // of b
+	r  *sandbox.Record
+}
+
+// Pod is the pod of a record.
+func (b *Builder) Pod(r *sandbox.Record) Pod { return Pod{b, &b.Layout, r} }
+
+// Namespaces says what of the pod is pinned: what it does not share with the host.
+func (p Pod) Namespaces() network.Namespaces {
+	cfg := p.r.Config.Get()
+	ns := network.Namespaces{Sysctls: cfg.GetLinux().GetSysctls()}
+	if !p.r.HostNetwork() {
+		ns.Net, ns.UTS, ns.Hostname = p.at.NetNSPin(p.r.ID), p.at.UTSNSPin(p.r.ID), sandbox.OwnHostname(cfg)
+	}
+	if !sandbox.HostIPC(cfg) {
+		ns.IPC = p.at.IPCNSPin(p.r.ID)
+	}
+	if u := sandbox.UserNamespace(cfg); u != nil {
+		ns.User, ns.IDs, ns.Holder = sandbox.UserNSPin(p.at, p.r.ID), spec.IDs(u), p.b.Init
+	}
+	return ns
+}
+
+// Pin makes the pod's namespaces.
+func (p Pod) Pin(context.Context) error {
+	ns := p.Namespaces()
+	if p.b.Sysctls != nil {
+		ns.Defaults = p.b.Sysctls()
+	}
+	return network.Pin(ns)
+}
+
+// Unpin takes them away.
+func (p Pod) Unpin(context.Context) error { return network.Unpin(p.Namespaces()) }
+
+// CheckPins says what the pod lacks of the namespaces that it is made of.
+func (p Pod) CheckPins() error {
+	ns := p.Namespaces()
+	for _, pin := range []string{ns.Net, ns.IPC, ns.UTS, ns.User} {
+		if pin == "" {
+			continue
+		}
+		var st unix.Statfs_t
+		if err := unix.Statfs(pin, &st); err != nil || st.Type != unix.NSFS_MAGIC {
+			return fmt.Errorf("namespace pin %s is gone", pin)
+		}
+	}
+	return nil
+}
+
+// MountShm mounts the pod's /dev/shm. The memory that is used there counts to the containers that write to it.
+func (p Pod) MountShm(context.Context) error {
+	cfg := p.r.Config.Get()
+	if sandbox.HostIPC(cfg) {
+		return nil
+	}
+	_, h, err := p.b.Handlers.ForNew(p.r)
+	if err != nil {
+		return err
+	}
+	size, err := shmSize(cfg, h)
+	if err != nil {
+		return err
+	}
+	root := p.ids()
+	return rootfs.MakeShm(p.at.Shm(p.r.ID), size, root.UID, root.GID, p.r.SELinux.Mount)
+}
+
+// UnmountShm takes it away.
+func (p Pod) UnmountShm(context.Context) error { return rootfs.Unmount(p.at.Shm(p.r.ID)) }
+
+// Network is what the network is told of the pod.
+func (p Pod) Network() network.Pod {
+	cfg := p.r.Config.Get()
+	n := network.Pod{
+		ID: string(p.r.ID), Name: cfg.Metadata.GetName(), Namespace: cfg.Metadata.GetNamespace(), UID: cfg.Metadata.GetUid(),
+		NetNS: p.at.NetNSPin(p.r.ID), CgroupPath: p.givenCgroup(), Annotations: cfg.Annotations, Labels: cfg.Labels,
+	}
+	if d := cfg.DnsConfig; d != nil {
+		n.DNS = network.DNS{Servers: d.Servers, Searches: d.Searches, Options: d.Options}
+	}
+	for _, m := range cfg.PortMappings {
+		n.Ports = append(n.Ports, network.Port{HostPort: m.HostPort, ContainerPort: m.ContainerPort,
+			Protocol: m.Protocol.String(), HostIP: m.HostIp})
+	}
+	return n
+}
+
+// Init prepares the container of its own that stands for the pod, and returns what the runtime is asked for.
+func (p Pod) Init(ctx context.Context) (runtime.Create, error) {
+	h, options, err := p.b.Handlers.ForNew(p.r)
+	if err != nil {
+		return runtime.Create{}, err
+	}
+	root, ids := p.at.Rootfs(p.r.ID, p.r.ID), p.ids()
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return runtime.Create{}, err
+	}
+	if err := ids.give(root); err != nil { // the runtime makes its mount points there
+		return runtime.Create{}, err
+	}
+	// The streams of the init are beside it.
+	if err := p.b.Labels.label(p.r, filepath.Dir(root), root); err != nil {
+		return runtime.Create{}, err
+	}
+	sp, err := spec.BuildInit(spec.InitInput{
+		Pod: p.r.Config.Get(), PodID: string(p.r.ID), Host: p.b.Host, Binary: cmp.Or(p.b.InitFile, p.b.Init),
+		SELinux: p.r.SELinux, Paths: p.paths(p.r.ID), Handler: options,
+	})
+	if err != nil {
+		return runtime.Create{}, err
+	}
+	if err := p.b.confine(ctx, sp); err != nil {
+		return runtime.Create{}, err
+	}
+	return runtime.Create{
+		Container: string(p.r.ID), Handler: h, Spec: sp, Deadline: h.Timeout, Owner: ids.owner(spec.User{}),
+	}, nil
+}
+
+// paths says where a container finds what the pod gives it.
+func (p Pod) paths(ctr sandbox.ID) spec.Paths {
+	etc := sandbox.Etc(p.at, p.r.ID)
+	out := spec.Paths{
+		Rootfs: p.at.Rootfs(p.r.ID, ctr), CgroupsPath: p.b.Cgroup(p.r, ctr),
+		Hostname: filepath.Join(etc, "hostname"), Hosts: filepath.Join(etc, "hosts"),
+		ResolvConf: filepath.Join(etc, "resolv.conf"),
+		Shm:        p.at.Shm(p.r.ID),
+	}
+	ns := p.Namespaces()
+	out.NetNS, out.IPCNS, out.UTSNS, out.UserNS = ns.Net, ns.IPC, ns.UTS, ns.User
+	if sandbox.HostIPC(p.r.Config.Get()) {
+		out.Shm = "/dev/shm"
+	}
+	return out
+}

@@ -1,0 +1,95 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/op"
+	"berth/internal/runtime"
+	"berth/internal/sandbox"
+	"berth/internal/spec"
+)
+
+// stepDirs is the step of a container's plan that outlives its process.
+const stepDirs = "dirs"
+
+// containerPlan is one container being made or unmade. Backward it needs nothing but the record.
+type containerPlan struct {
+	l   *container
+	c   *sandbox.Container // as it was when this began
+	img Images
+	// keepExit says, on the way back, that the exit file is all that the next daemon would know of the exit.
+	keepExit bool
+
+	// What is found out on the way:
+	user    spec.User
+	process runtime.Process
+}
+
+func (l *container) plan(c *sandbox.Container) *containerPlan { return &containerPlan{l: l, c: c} }
+
+// on is what of the container is on the host, by the pod's record as it is now.
+func (b *containerPlan) on() Container { return b.l.cfg.Bundle.Container(b.l.p.rec.Load(), b.c) }
+
+// steps are how a container is made; walked backward, how what is left of its process is cleared away, and how it is
+// removed.
+func (b *containerPlan) steps() op.Plan {
+	return op.Plan{Name: "container", Seen: b.l.cfg.StepSeen, Steps: []op.Step{
+		{Name: stepDirs, Do: func(context.Context) error { return b.on().MakeDirs() },
+			Undo: func(context.Context) error { return b.removeWritable() }},
+		{Name: "rootfs", Do: func(context.Context) error { return b.on().MountRoot(b.img) },
+			Undo: func(context.Context) error { return b.unmountRoot() }},
+		{Name: "volumes", Do: func(context.Context) error { return b.on().MountVolumes(b.img) },
+			Undo: func(context.Context) error { return b.on().UnmountVolumes() }},
+		{Name: "process", Deadline: b.l.cfg.Bundle.Handlers.CreateTimeout(b.l.p.rec.Load()) + 10*time.Second,
+			Do: b.makeProcess, Undo: b.unmakeProcess},
+	}}
+}
+
+func (b *containerPlan) removeWritable() error {
+	b.l.p.s.Meter.Logs.Forget(b.c.ID)
+	return b.on().RemoveWritable()
+}
+
+func (b *containerPlan) unmountRoot() error {
+	if b.c.Reaped {
+		return nil
+	}
+	return b.on().UnmountRoot(b.keepExit)
+}
+
+// makeProcess has the runtime create the process.
+func (b *containerPlan) makeProcess(ctx context.Context) error {
+	p, r := b.l.p, b.l.p.rec.Load()
+	on := b.l.cfg.Bundle.Container(r, b.c)
+	want, err := on.Request(ctx, b.img, func(ctx context.Context, sp *specs.Spec) error {
+		if err := adjust(ctx, b.l, r, b.c, sp); err != nil {
+			return fmt.Errorf("adjust the container by plugins: %w", pluginError(err))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	b.user = want.User
+	if b.process, err = b.l.cfg.Runtime.Create(ctx, string(p.id), want.Create); err != nil {
+		return err
+	}
+	return on.Unstage()
+}
+
+// unmakeProcess ends what may live of the container, and clears what the runtime holds of it.
+func (b *containerPlan) unmakeProcess(ctx context.Context) error {
+	if b.c.Reaped {
+		return nil
+	}
+	p := b.l.p
+	h, err := b.l.cfg.Bundle.Handlers.Of(p.rec.Load())
+	if err != nil {
+		return err
+	}
+	return b.l.cfg.Runtime.Delete(ctx, string(p.id), string(b.c.ID), h)
+}
