@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth/internal/bundle"
 	"berth/internal/cgroup"
 	"berth/internal/cgroup/limits"
 	"berth/internal/config"
@@ -61,7 +62,7 @@ func (g *groups) earlier() []string {
 // cgroupDriver makes the cgroups of pods, changes and removes them.
 type cgroupDriver interface {
 	pod.Cgroups
-	pod.CgroupDriver
+	bundle.CgroupDriver
 }
 
 // driver is what makes them on this node.

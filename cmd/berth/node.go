@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
+	"berth/internal/bundle"
 	"berth/internal/callers"
 	"berth/internal/cdi"
 	"berth/internal/config"
@@ -268,12 +269,12 @@ func (n *node) openPods(context.Context) (err error) {
 }
 
 // bundles is what this node has for what OCI runtimes are asked for.
-func bundles(n *node) pod.Builder {
-	b := pod.Builder{
+func bundles(n *node) bundle.Builder {
+	b := bundle.Builder{
 		Host: n.specHost(), Init: n.monitor, Images: imageSource{n.images}, Cgroups: n.groups.driver(),
 		AppArmor: n.profiles.Ensure, Devices: devices(n.cfg, n.log).Inject, Delegated: host.Delegated,
 		Sysctls: func() map[string]string { return podSysctls(n.inForce.Load().Pods) },
-		Handlers: pod.Handlers{
+		Handlers: bundle.Handlers{
 			Find: func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
 			Spec: func(name string) (runtime.Handler, spec.Handler, error) { return n.handlers.Load().findSpec(name) },
 		},
@@ -316,13 +317,13 @@ func devices(cfg *config.Config, log *slog.Logger) *cdi.Devices {
 type imageSource struct{ store *image.Store }
 
 // Use holds the layers of an image until the pod's record names them.
-func (s imageSource) Use(asked *runtimeapi.ImageSpec) (pod.Image, func(), error) {
+func (s imageSource) Use(asked *runtimeapi.ImageSpec) (bundle.Image, func(), error) {
 	img, release, err := s.store.Use(asked.GetImage())
 	if err != nil {
-		return pod.Image{}, nil, err
+		return bundle.Image{}, nil, err
 	}
 	names := []string{asked.GetUserSpecifiedImage(), asked.GetImage()}
-	return pod.Image{
+	return bundle.Image{
 		ID: img.ID, Ref: img.RepoDigest(names...), Config: img.Config.Config, Layers: img.Layers,
 		Dirs: s.store.LayerDirs(img),
 		Confirm: func(ctx context.Context, namespace string) error {

@@ -42,14 +42,14 @@ type Row struct {
 // Rows are all annotations that Berth obeys, in the order of the documentation.
 func Rows() []Row {
 	return []Row{
-		{KeyShmSize, "pod", "the size of `/dev/shm`", "ShmSize", "pod"},
-		{keyCRIOShmSize, "pod", "the same, where `" + KeyShmSize + "` is not set", "ShmSize", "pod"},
-		{KeyStorageBytes, "pod", "bytes that each container may write to its root", "StorageBytes", "pod"},
-		{KeyStorageInodes, "pod", "files and directories that each container may have there", "StorageInodes", "pod"},
-		{KeyLogRate, "pod", "bytes a second that may be written to each container's log", "LogRate", "pod"},
-		{KeyLogRateOf, "pod", "the same for the container whose name follows", "LogRate", "pod"},
-		{KeyLogBurst, "pod", "bytes that may be written to each container's log at once", "LogBurst", "pod"},
-		{KeyLogBurstOf, "pod", "the same for the container whose name follows", "LogBurst", "pod"},
+		{KeyShmSize, "pod", "the size of `/dev/shm`", "ShmSize", "bundle"},
+		{keyCRIOShmSize, "pod", "the same, where `" + KeyShmSize + "` is not set", "ShmSize", "bundle"},
+		{KeyStorageBytes, "pod", "bytes that each container may write to its root", "StorageBytes", "bundle"},
+		{KeyStorageInodes, "pod", "files and directories that each container may have there", "StorageInodes", "bundle"},
+		{KeyLogRate, "pod", "bytes a second that may be written to each container's log", "LogRate", "bundle"},
+		{KeyLogRateOf, "pod", "the same for the container whose name follows", "LogRate", "bundle"},
+		{KeyLogBurst, "pod", "bytes that may be written to each container's log at once", "LogBurst", "bundle"},
+		{KeyLogBurstOf, "pod", "the same for the container whose name follows", "LogBurst", "bundle"},
 		{KeyIngress, "pod", "bits a second that the pod may receive", "Ingress", "network"},
 		{KeyEgress, "pod", "bits a second that the pod may send", "Egress", "network"},
 		{KeyIPs, "pod", "the addresses that the pod is to get, separated by commas", "IPs", "network"},

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/bundle"
 	"berth/internal/cgroup"
 	"berth/internal/cgroup/limits"
 	"berth/internal/fail"
@@ -57,7 +58,7 @@ func openPods(t *testing.T, missing *bool) *pod.Pods {
 		Layout: sandbox.Layout{Root: dir + "/r", State: dir + "/s", Instance: "berth-test", NetNS: dir + "/netns"},
 		Boot:   "boot", Runtime: driver{missing: missing}, Network: wires{}, Log: slog.New(slog.DiscardHandler),
 		Dirty: func(string) {}, UserNS: func(string) error { return nil }, Cgroups: cgroups,
-		Bundle: pod.Builder{Init: "/bin/true", Cgroups: cgroups, Handlers: pod.Handlers{
+		Bundle: bundle.Builder{Init: "/bin/true", Cgroups: cgroups, Handlers: bundle.Handlers{
 			Find: func(string) (runtime.Handler, error) { return runtime.Handler{Name: "runc"}, nil },
 			Spec: func(string) (runtime.Handler, spec.Handler, error) {
 				return runtime.Handler{Name: "runc"}, spec.Handler{}, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/bundle"
 	"berth/internal/fail"
 	"berth/internal/limit"
 	"berth/internal/op"
@@ -109,7 +110,7 @@ func (s *Pods) Create(ctx context.Context, podID sandbox.ID, cfg *runtimeapi.Con
 // one in the pod's record, with the layers it will use, so that they stay.
 func (p *pod) claimContainer(
 	ctx context.Context, cfg *runtimeapi.ContainerConfig, want string,
-) (sandbox.ID, Images, error) {
+) (sandbox.ID, bundle.Images, error) {
 	img, release, err := p.cfg.Bundle.Use(cfg)
 	if err != nil {
 		return "", img, err
@@ -181,7 +182,7 @@ func (l *container) replace(ctx context.Context, c *sandbox.Container) error {
 }
 
 // create runs in the container's lane.
-func (l *container) create(ctx context.Context, img Images) error {
+func (l *container) create(ctx context.Context, img bundle.Images) error {
 	c := l.p.rec.Load().Container(l.id)
 	switch {
 	case c == nil || c.State == sandbox.Removing:
@@ -421,7 +422,7 @@ func validateContainer(cfg *runtimeapi.ContainerConfig) error {
 			return fail.New(errdefs.ErrInvalidArgument, "container %s: mount target %q is not an absolute path", name,
 				m.ContainerPath)
 		}
-		if err := CheckImageMount(m); err != nil {
+		if err := bundle.CheckImageMount(m); err != nil {
 			return fmt.Errorf("container %s: %w", name, err)
 		}
 	}

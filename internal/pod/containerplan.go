@@ -7,6 +7,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/bundle"
 	"berth/internal/op"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
@@ -20,7 +21,7 @@ const stepDirs = "dirs"
 type containerPlan struct {
 	l   *container
 	c   *sandbox.Container // as it was when this began
-	img Images
+	img bundle.Images
 	// keepExit says, on the way back, that the exit file is all that the next daemon would know of the exit.
 	keepExit bool
 
@@ -32,7 +33,7 @@ type containerPlan struct {
 func (l *container) plan(c *sandbox.Container) *containerPlan { return &containerPlan{l: l, c: c} }
 
 // on is what of the container is on the host, by the pod's record as it is now.
-func (b *containerPlan) on() Container { return b.l.cfg.Bundle.Container(b.l.p.rec.Load(), b.c) }
+func (b *containerPlan) on() bundle.Container { return b.l.cfg.Bundle.Container(b.l.p.rec.Load(), b.c) }
 
 // steps are how a container is made; walked backward, how what is left of its process is cleared away, and how it is
 // removed.

@@ -7,6 +7,7 @@
 // so that two of them never meet, and a retried request joins the one in flight.
 //
 // Everything on the host that belongs to a pod has a name that derives from its id (sandbox.Layout), and is announced
-// by the record before it is made. So start-up is recovery, and the only recovery (recover.go): what is being created
-// is undone, what runs is adopted again, what is being removed is removed to the end.
+// by the record before it is made. How it is made is package bundle's: the steps of plans are its methods. So start-up
+// is recovery, and the only recovery (recover.go): what is being created is undone, what runs is adopted again, what is
+// being removed is removed to the end.
 package pod

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth/internal/bundle"
 	"berth/internal/network"
 	"berth/internal/op"
 	"berth/internal/runtime"
@@ -20,7 +21,7 @@ const stepFiles = "files"
 type podPlan struct {
 	p    *pod
 	r    *sandbox.Record
-	on   Pod // what of it is on the host
+	on   bundle.Pod // what of it is on the host
 	ips  []netip.Addr
 	init runtime.Process
 }

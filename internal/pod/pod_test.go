@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/bundle"
 	"berth/internal/cgroup"
 	"berth/internal/cgroup/limits"
 	"berth/internal/fail"
@@ -89,8 +90,9 @@ type driver struct {
 	killed  int
 	signals []int
 	inv     runtime.Inventory
-	started time.Duration // the bound of the last start
-	silent  int           // so many starts find no monitor that answers
+	created runtime.Create // the last one
+	started time.Duration  // the bound of the last start
+	silent  int            // so many starts find no monitor that answers
 }
 
 func (d *driver) Launch(context.Context, string) error   { return nil }
@@ -115,7 +117,7 @@ func (d *driver) Start(_ context.Context, _, _ string, _ runtime.Log, deadline t
 func (d *driver) Create(_ context.Context, pod string, c runtime.Create) (runtime.Process, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.live[c.Container] = pod
+	d.live[c.Container], d.created = pod, c
 	return runtime.Process{PID: 1}, nil
 }
 
@@ -151,11 +153,11 @@ func (d *driver) end(pod, ctr string, e runtime.Exit) {
 
 type shelf struct{}
 
-func (shelf) Use(asked *runtimeapi.ImageSpec) (Image, func(), error) {
+func (shelf) Use(asked *runtimeapi.ImageSpec) (bundle.Image, func(), error) {
 	if asked.GetImage() != "img" {
-		return Image{}, func() {}, errdefs.ErrNotFound
+		return bundle.Image{}, func() {}, errdefs.ErrNotFound
 	}
-	return Image{ID: "sha256:1", Layers: []string{"l"}, Dirs: []string{os.TempDir()}}, func() {}, nil
+	return bundle.Image{ID: "sha256:1", Layers: []string{"l"}, Dirs: []string{os.TempDir()}}, func() {}, nil
 }
 
 type bench struct {
@@ -180,7 +182,9 @@ func open(t *testing.T) *bench {
 	}
 	driver := limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}}
 	b.cfg.Cgroups = driver
-	b.cfg.Bundle = Builder{Images: shelf{}, Cgroups: driver, Handlers: Handlers{Find: b.handler, Spec: b.handlerSpec}}
+	b.cfg.Bundle = bundle.Builder{
+		Images: shelf{}, Cgroups: driver, Handlers: bundle.Handlers{Find: b.handler, Spec: b.handlerSpec},
+	}
 	if err := os.MkdirAll(b.cfg.NetNS, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/bundle"
 	"berth/internal/meter"
 	"berth/internal/network"
 	"berth/internal/op"
@@ -54,8 +55,8 @@ type Cgroups interface {
 // Config is what Pods is made of. All fields are required but those with a default.
 type Config struct {
 	sandbox.Layout
-	Boot    string  // the boot id: what was made in another boot is gone
-	Bundle  Builder // makes what OCI runtimes are asked for; Open sets its Layout, Log and Projects
+	Boot    string         // the boot id: what was made in another boot is gone
+	Bundle  bundle.Builder // makes what OCI runtimes are asked for; Open sets its Layout, Log and Projects
 	Runtime Runtime
 	Network Network
 	// UserNS says why pods of a handler cannot have user namespaces; nil if they can, or may try.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/bundle"
 	"berth/internal/fail"
 	"berth/internal/op"
 	"berth/internal/room"
@@ -236,7 +237,7 @@ func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: hostname %q is longer than the kernel's 64 bytes",
 			m.Namespace, m.Name, cfg.Hostname)
 	}
-	if err := CheckUserNamespace(cfg); err != nil {
+	if err := bundle.CheckUserNamespace(cfg); err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
 	}
 	if parent := cfg.GetLinux().GetCgroupParent(); strings.Contains(parent, "/") && parent != filepath.Clean("/"+parent) {

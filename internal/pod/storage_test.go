@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/annotation"
 	"berth/internal/fail"
@@ -17,47 +16,6 @@ import (
 	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
-
-func TestStorageOf(t *testing.T) {
-	const size, inodes = annotation.KeyStorageBytes, annotation.KeyStorageInodes
-	usual := spec.Storage{Size: 1 << 30, Inodes: 1000}
-	bytes := func(text string) map[string]string { return map[string]string{size: text} }
-	files := func(text string) map[string]string { return map[string]string{inodes: text} }
-	for name, c := range map[string]struct {
-		asks map[string]string
-		of   spec.Storage
-		want sandbox.Storage
-		says string
-	}{
-		"nobody says":           {},
-		"the handler":           {nil, usual, sandbox.Storage{Bytes: 1 << 30, Inodes: 1000}, ""},
-		"the pod":               {asks: bytes("1.5Gi"), want: sandbox.Storage{Bytes: 1.5 * (1 << 30)}},
-		"the pod one of both":   {bytes("500M"), usual, sandbox.Storage{Bytes: 500e6, Inodes: 1000}, ""},
-		"the pod the other":     {files("64"), usual, sandbox.Storage{Bytes: 1 << 30, Inodes: 64}, ""},
-		"more than usual":       {bytes("2Gi"), usual, sandbox.Storage{}, "1073741824 that storage_size allows"},
-		"more files than usual": {files("1001"), usual, sandbox.Storage{}, "1000 that storage_inodes allows"},
-		"as much as is allowed": {bytes("2Gi"), spec.Storage{Size: 1 << 30, MaxSize: 2 << 30},
-			sandbox.Storage{Bytes: 2 << 30}, ""},
-		"more than is allowed": {bytes("3Gi"), spec.Storage{MaxSize: 2 << 30}, sandbox.Storage{}, "max_storage_size"},
-		"the least":            {bytes("1Mi"), usual, sandbox.Storage{Bytes: 1 << 20, Inodes: 1000}, ""},
-		"nothing":              {asks: bytes("0"), says: "at least 1048576"},
-		"too few files":        {asks: files("63"), says: "at least 64"},
-		"as much as there is":  {asks: bytes("9E"), want: sandbox.Storage{Bytes: 9e18}},
-		"beyond 8 Ei":          {asks: bytes("10E"), says: "at most 8 Ei"},
-		"no quantity":          {asks: bytes("much"), says: "not a quantity"},
-		"a quantity below 0":   {asks: bytes("-1Gi"), says: "not a quantity"},
-		"an empty annotation":  {asks: files(""), says: "not a quantity"},
-		"a huge exponent":      {asks: bytes("1e999999999"), says: "not a quantity"},
-	} {
-		got, err := storageOf(&runtimeapi.PodSandboxConfig{Annotations: c.asks}, c.of)
-		switch {
-		case c.says == "" && (err != nil || got != c.want):
-			t.Errorf("%s: %+v, %v", name, got, err)
-		case c.says != "" && (!fail.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), c.says)):
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
 
 // limit gives the handler of a bench a limit.
 func (b *bench) limit(s spec.Storage) {

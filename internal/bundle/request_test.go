@@ -1,4 +1,4 @@
-package pod
+package bundle
 
 import (
 	"context"
@@ -25,16 +25,9 @@ import (
 // TestDeclaredVolumes makes what an image declares, and leaves writable what is the root's own and not covered by a
 // mount of the request, by whatever name either is called.
 func TestDeclaredVolumes(t *testing.T) {
-	s := open(t)
-	id, err := s.Run(t.Context(), podConfig("a"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := s.find(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, root := p.cfg.Bundle.Container(p.rec.Load(), nil), t.TempDir()
+	b, _ := testBuilder(t)
+	r, rc := record(t, b, &runtimeapi.ContainerConfig{})
+	c, root := b.Container(r, rc), t.TempDir()
 	for _, link := range [][2]string{{"real", "alias"}, {"/", "all"}, {"/proc", "kernel"}, {"../../outside", "escape"}} {
 		if err := os.Symlink(link[0], filepath.Join(root, link[1])); err != nil {
 			t.Fatal(err)

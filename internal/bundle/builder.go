@@ -1,4 +1,4 @@
-package pod
+package bundle
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
-	"berth/internal/runtime"
 	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
@@ -67,12 +66,6 @@ func (b *Builder) CheckLimits(cfg *runtimeapi.PodSandboxConfig, h spec.Handler) 
 		return err
 	}
 	return b.checkStorage(cfg, h.Storage)
-}
-
-// Request is what an OCI runtime is asked for of one container, and who the container runs as.
-type Request struct {
-	runtime.Create
-	User spec.User
 }
 
 // confine makes sure of the AppArmor profile of a process. What an OCI runtime says of a missing one helps nobody.

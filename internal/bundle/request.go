@@ -1,4 +1,4 @@
-package pod
+package bundle
 
 import (
 	"context"
@@ -22,6 +22,12 @@ import (
 	"berth/internal/spec"
 	"berth/internal/spec/device"
 )
+
+// Request is what an OCI runtime is asked for of one container, and who the container runs as.
+type Request struct {
+	runtime.Create
+	User spec.User
+}
 
 // Adjust changes the spec of a container that is about to be made.
 type Adjust func(ctx context.Context, sp *specs.Spec) error
