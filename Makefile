@@ -8,7 +8,7 @@ BUILD   := go build -trimpath
 STAMP   := -X main.version=$(VERSION)
 SUITE    = CGO_ENABLED=1 BERTH_BIN=$(CURDIR)/bin bin/suite
 
-.PHONY: build fault demo test test-unit test-race test-compare test-e2e test-crash test-vm test-vm-all conformance conformance-smoke soak bench bench-pull bench-attacks bench-hostile install deb clean help
+.PHONY: build fault demo test test-unit test-race test-compare test-e2e test-crash test-vm test-vm-all conformance conformance-smoke soak bench bench-pull bench-attacks bench-hostile install deb dist dist-check clean help
 .DEFAULT_GOAL := build
 
 build: ## bin/berth, bin/berth-monitor and bin/berth-unpack
@@ -72,8 +72,9 @@ test-vm: ## in a virtual machine with systemd, cgroup v2 and AppArmor (root, Deb
 
 test-vm-all: ## the same with everything (hours without KVM)
 	@hack/setup vm
+	@hack/setup dist
 	@$(MAKE) --no-print-directory build fault bin/suite
-	@$(SUITE) vm-packages vm-crun vm-runc vm-cgroupfs vm-crash vm-chaos vm-selinux vm-node
+	@$(SUITE) dist vm-packages vm-crun vm-runc vm-cgroupfs vm-crash vm-chaos vm-selinux vm-node
 
 conformance-smoke: ## some sixty of Kubernetes' node tests, with both runtimes (root, under six minutes for each when its programs are built)
 	@hack/setup conformance
@@ -115,6 +116,15 @@ install: build ## Berth, its unit, manual and completions below PREFIX (/usr/loc
 
 deb: build ## bin/berth_<version>_<architecture>.deb
 	@VERSION='$(VERSION)' packaging/deb
+
+dist: ## bin/dist: tarballs and packages for amd64 and arm64, with SBOMs and digests
+	@hack/setup dist
+	@VERSION='$(VERSION)' packaging/dist
+
+dist-check: ## two releases of one commit, made in two places, are equal (minutes)
+	@hack/setup dist
+	@$(MAKE) --no-print-directory bin/suite
+	@$(SUITE) dist
 
 clean: ## remove what was built
 	rm -rf bin

@@ -34,7 +34,7 @@ type diagnosis struct {
 func (a nodeApp) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Say what this machine lacks to run pods, and what to do about it", Args: exactly(0),
-		Long: "Look at the kernel, the cgroups, the runtimes, the CNI plugins and configuration, the socket and the disk, with the configuration " +
+		Long: "Look at the kernel, the cgroups, the runtimes, the CNI plugins and configuration, the socket, the disk and what a kubelet, crictl and kubeadm ask, with the configuration " +
 			"of the daemon that runs; with none running, with what one would start with: that of BERTH_CONFIG, or of " + config.DefaultPath + ". The exit code is 1 when pods cannot run.",
 	}
 	format := outputFlag(cmd)
@@ -73,7 +73,9 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 	found = append(found, m.socketFamilies())
 	found = append(found, m.runtimes(ctx)...)
 	found = append(found, m.monitor(), m.unpacker())
-	found = append(found, diagnoseNetwork(cfg.CNI)...)
+	kubernetes := thisKubeNode(cfg.Socket)
+	found = append(found, diagnoseNetwork(cfg.CNI, kubernetes.isNode())...)
+	found = append(found, kubernetes.diagnose()...)
 	found = append(found, m.disks()...)
 	found = append(append(found, diagnoseStorage(cfg), diagnoseLogs(cfg), m.layers(), m.gunzip()), m.verifiers()...)
 	of, used := a.diagnoseDaemon(ctx)

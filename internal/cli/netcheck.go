@@ -13,11 +13,16 @@ import (
 )
 
 // diagnoseNetwork looks at the CNI configuration that a daemon would take, and at the plugins that it names.
-func diagnoseNetwork(c config.CNI) []diagnosis {
+// On a node of a cluster a network add-on brings it, whose pods use the node's own network.
+func diagnoseNetwork(c config.CNI, node bool) []diagnosis {
 	const without = "pods with --net host run without one"
 	file, err := firstNetwork(c.ConfigDir)
 	if err != nil {
 		return []diagnosis{{"network", broken, err.Error(), "make the directory readable"}}
+	}
+	if file == "" && node {
+		return []diagnosis{{"network", warning, "there is no CNI configuration in " + c.ConfigDir + " yet",
+			"a network add-on of the cluster writes one, and its own pods need none; until then the node is NotReady"}}
 	}
 	if file == "" {
 		return []diagnosis{{"network", broken, "there is no CNI configuration in " + c.ConfigDir,

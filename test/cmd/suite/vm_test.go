@@ -36,3 +36,16 @@ func TestSubset(t *testing.T) {
 		}
 	}
 }
+
+func TestChosen(t *testing.T) {
+	var got []string
+	for _, c := range chosen(vmNode, "^TestQuickStart$") {
+		if c.Run != "^TestQuickStart$" || c.Down || c.Until != "" {
+			t.Errorf("chosen as %+v", c)
+		}
+		got = append(got, c.Package)
+	}
+	if want := []string{"test/power", "test/service"}; !slices.Equal(got, want) {
+		t.Errorf("of the node's tests %v were chosen, want %v", got, want)
+	}
+}

@@ -1,0 +1,9 @@
+// Package docs has the pages that tests follow.
+package docs
+
+import _ "embed"
+
+// QuickStart is quickstart.md.
+//
+//go:embed quickstart.md
+var QuickStart string
