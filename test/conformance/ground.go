@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
+	"berth/test/fixture"
 	"berth/test/node"
 )
 
@@ -47,7 +48,7 @@ func Ground(dir string) error {
 	if err := os.Mkdir(tmp, 0o777); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Chmod(tmp, 0o1777), bind(tmp, "/tmp")); err != nil {
+	if err := errors.Join(os.Chmod(tmp, 0o1777), keep(tmp), bind(tmp, "/tmp")); err != nil {
 		return err
 	}
 	// The kubelet takes the interface of the first process for that of the node, though it has another itself.
@@ -55,6 +56,26 @@ func Ground(dir string) error {
 		return err
 	}
 	return chatter()
+}
+
+// keep has what a run reads and writes and that lies below the machine's /tmp lie below tmp as well.
+func keep(tmp string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	kept := []string{fixture.Repo(), filepath.Dir(ProgramsCache()), filepath.Dir(self), os.Getenv("BERTH_BIN")}
+	for _, dir := range kept {
+		name, err := filepath.Rel("/tmp", dir)
+		if err != nil || !filepath.IsLocal(name) || name == "." {
+			continue
+		}
+		to := filepath.Join(tmp, name)
+		if err := errors.Join(os.MkdirAll(to, 0o755), bind(dir, to)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // CleanUp removes the cgroup of a run that has ended.

@@ -57,7 +57,7 @@ func Push(r *fixture.Registry) (names []string, err error) {
 }
 
 func recipes() (map[string]fixture.Recipe, error) {
-	applets, err := ownApplets()
+	applets, err := os.ReadFile(appletsProgram())
 	if err != nil {
 		return nil, err
 	}
@@ -102,20 +102,6 @@ func with(r fixture.Recipe, change func(*v1.Config), layers ...[]fixture.File) f
 	change(&r.Config)
 	r.Layers = append(slices.Clone(r.Layers), layers...)
 	return r
-}
-
-// ownApplets is the program of test/fixture/applets.
-func ownApplets() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "bt-applets-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	out := filepath.Join(dir, "applets")
-	if err := fixture.Build("applets", out); err != nil {
-		return nil, err
-	}
-	return os.ReadFile(out)
 }
 
 func busyboxRecipe(applets []byte) (fixture.Recipe, error) {

@@ -93,6 +93,9 @@ type Expectation struct {
 // Difference is a spec that did not end as it was expected to.
 type Difference struct{ Spec, What string }
 
+// OutcomeFile is where a run leaves its outcome, in JSON, among its results.
+const OutcomeFile = "outcome.json"
+
 // Outcome is what a run came to.
 type Outcome struct {
 	Passed      int

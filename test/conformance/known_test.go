@@ -156,7 +156,7 @@ func TestOwnLists(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
-	for _, p := range smoke() {
+	for _, p := range smoke(nil) {
 		for _, name := range p.specs {
 			if seen[name] {
 				t.Errorf("smoke.txt names %s twice", name)

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"berth/test/fixture"
+	"berth/test/node"
 )
 
 // Version is the Kubernetes whose tests these are. hack/conformance/go.mod has it too.
@@ -57,6 +59,23 @@ func BuildPrograms(log io.Writer) error {
 		}
 		return out, nil
 	})
+}
+
+// appletsProgram is that of test/fixture/applets.
+func appletsProgram() string { return filepath.Join(fixture.Repo(), "bin/test/applets") }
+
+// Prepare builds what a run takes of this working tree and of Debian. In the run there is no Go and no network.
+func Prepare(log io.Writer) error {
+	bin, err := node.Binaries(false)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.Setenv("BERTH_BIN", bin),
+		os.MkdirAll(filepath.Dir(appletsProgram()), 0o755),
+		fixture.Build("applets", appletsProgram()),
+		fixture.BuildDebian(log),
+	)
 }
 
 func (p program) build(log io.Writer, out string) error {

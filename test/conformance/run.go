@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ type Options struct {
 	Runtime string // node.Runc or node.Crun
 	Smoke   bool   // the smoke set, not everything
 	Focus   string // only the specs whose names match, and nothing is wanted of the others
+	Phase   string // only this phase of a whole run
 	Results string // a folder for reports and logs, which is emptied
 	Log     io.Writer
 }
@@ -52,11 +54,7 @@ func Run(ctx context.Context, dir string, o Options) (outcome Outcome, err error
 	if err := r.open(ctx); err != nil {
 		return outcome, err
 	}
-	phases := whole
-	if o.Smoke {
-		phases = smoke()
-	}
-	return r.all(ctx, phases)
+	return r.all(ctx)
 }
 
 // open starts the registry and the daemon, and has it pull every image.
@@ -124,12 +122,22 @@ func (r *run) close() error {
 	return errors.Join(errs...)
 }
 
-func (r *run) all(ctx context.Context, phases []phase) (Outcome, error) {
+func (r *run) all(ctx context.Context) (Outcome, error) {
 	known, err := Known()
 	if err != nil {
 		return Outcome{}, err
 	}
-	expected := Expectation{Known: known, Runtime: r.Runtime, Whole: !r.Smoke && r.Focus == ""}
+	expected := Expectation{Known: known, Runtime: r.Runtime, Whole: !r.Smoke && r.Focus == "" && r.Phase == ""}
+	phases := slices.Clone(whole)
+	if r.Smoke {
+		phases = smoke(expected.ofRuntime())
+	}
+	if r.Phase != "" {
+		phases = slices.DeleteFunc(phases, func(p phase) bool { return p.name != r.Phase })
+	}
+	if len(phases) == 0 {
+		return Outcome{}, fmt.Errorf("no phase is called %s", r.Phase)
+	}
 	var ran []ginkgo.Spec
 	var troubles []Difference
 	for _, p := range phases {

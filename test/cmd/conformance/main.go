@@ -1,6 +1,6 @@
 // Command conformance runs the node tests of Kubernetes against a daemon built from this working tree.
 //
-//	go run ./test/cmd/conformance [-runtime crun] [-smoke] [-focus REGEXP] [-results DIR] [-record FILE]
+//	go run ./test/cmd/conformance [-runtime crun] [-smoke] [-phase NAME] [-focus REGEXP] [-results DIR] [-record FILE]
 //	go run ./test/cmd/conformance -build
 //
 // With -build it builds the programs of Kubernetes that it takes, unless that is done, and no more. It prints each
@@ -31,10 +31,11 @@ var (
 	runtimeName = flag.String("runtime", node.Runc, "the OCI runtime: runc or crun")
 	smoke       = flag.Bool("smoke", false, "the smoke set: some minutes")
 	focus       = flag.String("focus", "", "only the specs whose names match this expression")
+	phase       = flag.String("phase", "", "only this phase of a whole run: conformance, serial, stats or features")
 	build       = flag.Bool("build", false, "build what is taken of Kubernetes, and end")
 	results     = flag.String("results", "", "where reports and logs go; bin/conformance-results/RUNTIME when empty")
 	record      = flag.String("record", "", "put the outcome into this page, as the newest row of its table")
-	outcomeFile = flag.String("outcome", "", "write the outcome to this file, in JSON")
+	quiet       = flag.Bool("q", false, "do not print what differs: it is among the results, in "+conformance.OutcomeFile)
 )
 
 // marker is the file by which a folder of a run that was killed is known.
@@ -63,7 +64,7 @@ func work() error {
 		if err := conformance.BuildPrograms(os.Stdout); err != nil || *build {
 			return err
 		}
-		if err := fixture.BuildDebian(os.Stderr); err != nil {
+		if err := conformance.Prepare(os.Stderr); err != nil {
 			return err
 		}
 	}
@@ -82,12 +83,12 @@ func inside(dir string) error {
 	}
 	began := time.Now()
 	outcome, err := conformance.Run(ctx, dir, conformance.Options{
-		Runtime: *runtimeName, Smoke: *smoke, Focus: *focus, Results: kept, Log: os.Stdout,
+		Runtime: *runtimeName, Smoke: *smoke, Focus: *focus, Phase: *phase, Results: kept, Log: os.Stdout,
 	})
 	took := time.Since(began)
 	for _, d := range outcome.Differences {
-		if *outcomeFile != "" {
-			break // whoever reads it prints them
+		if *quiet {
+			break
 		}
 		fmt.Printf("FAIL %s\n     %s\n", d.Spec, strings.ReplaceAll(strings.TrimSpace(d.What), "\n", "\n     "))
 	}
@@ -96,22 +97,12 @@ func inside(dir string) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(write(outcome), put(outcome, took))
+	text, err := json.Marshal(outcome)
+	err = errors.Join(err, os.WriteFile(filepath.Join(kept, conformance.OutcomeFile), text, 0o644), put(outcome, took))
 	if len(outcome.Differences) > 0 {
 		err = errors.Join(err, errDiffers)
 	}
 	return err
-}
-
-func write(o conformance.Outcome) error {
-	if *outcomeFile == "" {
-		return nil
-	}
-	text, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(*outcomeFile, text, 0o644)
 }
 
 func put(o conformance.Outcome, took time.Duration) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -31,18 +32,21 @@ func conform(t *tally, args ...string) {
 
 // conformWith counts what one run tells, while it prints it.
 func conformWith(t *tally, runtime string, args []string) error {
-	dir, err := os.MkdirTemp("", "bt-conformance-")
+	results, err := filepath.Abs("bin/conformance-results/" + runtime)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, "outcome")
-	cmd := exec.Command("bin/conformance", append([]string{"-runtime=" + runtime, "-outcome=" + file}, args...)...)
+	file := filepath.Join(results, conformance.OutcomeFile)
+	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	args = append([]string{"-q", "-runtime=" + runtime, "-results=" + results}, args...)
+	cmd := exec.Command("bin/conformance", args...)
 	cmd.Stdout, cmd.Stderr = t.out, t.out
 	ended := cmd.Run()
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("it came to no outcome: %w", ended)
+		return fmt.Errorf("it came to no outcome: %w", errors.Join(ended, err))
 	}
 	var o conformance.Outcome
 	if err := json.Unmarshal(text, &o); err != nil {
