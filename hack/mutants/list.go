@@ -58,13 +58,20 @@ type mutant struct {
 	ordinal              int
 	text                 string // of the change, when it was chosen
 	became               outcome
+	by                   string // the test that killed it
 }
 
 func (m mutant) name() string {
 	return fmt.Sprintf("%s %s %s %d", m.home, m.function, m.kind, m.ordinal)
 }
 
-func (m mutant) String() string { return fmt.Sprintf("%s: %s => %s", m.name(), m.text, m.became) }
+func (m mutant) String() string {
+	line := fmt.Sprintf("%s: %s => %s", m.name(), m.text, m.became)
+	if m.by != "" {
+		line += " by " + m.by
+	}
+	return line
+}
 
 // list is what the file has.
 type list struct {
@@ -115,7 +122,8 @@ func parseMutant(line string) (m mutant, err error) {
 		return m, fmt.Errorf("%q is no mutant", line)
 	}
 	m = mutant{home: fields[0], function: fields[1], kind: fields[2], text: rest[:last]}
-	m.became = outcome(rest[last+len(" => "):])
+	became, by, _ := strings.Cut(rest[last+len(" => "):], " by ")
+	m.became, m.by = outcome(became), by
 	m.ordinal, err = strconv.Atoi(fields[3])
 	return m, err
 }
@@ -138,7 +146,7 @@ func chosen(p *product.Program) *list {
 			if of[s.function] < mostOfAFunction && s.compiles(p) {
 				of[s.function]++
 				of[r.home]++
-				l.mutants = append(l.mutants, mutant{r.home, s.function, s.kind, s.ordinal, s.text(), untried})
+				l.mutants = append(l.mutants, mutant{r.home, s.function, s.kind, s.ordinal, s.text(), untried, ""})
 			}
 		}
 	}

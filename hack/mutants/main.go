@@ -43,7 +43,7 @@ func run() error {
 	list := flag.String("list", "hack/mutants/testdata/mutants.txt", "the list of mutants")
 	choose := flag.Bool("choose", false, "choose mutants anew, and write the list")
 	update := flag.Bool("update", false, "write to the list what becomes of the mutants")
-	only := flag.String("only", "", "run those whose line has this text")
+	only := flag.String("only", "", "run those whose line in the list has this text")
 	flag.Parse()
 	root := "."
 	if flag.NArg() > 0 {
@@ -92,10 +92,13 @@ func runAll(l *list, r *runner, only string, save func() error) (worse int, err 
 			continue
 		}
 		where, note := l.find(r.program, *m)
-		became := missing
+		became, by := missing, ""
 		if where != nil {
-			if became, note, err = r.run(*where); err != nil {
+			if by, err = r.run(*where, m.by); err != nil {
 				return worse, fmt.Errorf("%s: %w", m.name(), err)
+			}
+			if became, note = killed, by; by == "" {
+				became, note = survived, where.pkg.Path
 			}
 		}
 		ran++
@@ -108,7 +111,7 @@ func runAll(l *list, r *runner, only string, save func() error) (worse int, err 
 			mark = "!"
 		}
 		fmt.Printf("%s %-8s %s (%s)\n", mark, became, m.name(), note)
-		m.became = became
+		m.became, m.by = became, by
 		if err := save(); err != nil {
 			return worse, err
 		}

@@ -97,7 +97,7 @@ func TestUnusedDoesNotCompile(t *testing.T) {
 // TestFoundAfterAMove finds a mutant in another package, in an exported function, in one with another name, and at
 // another place of the function.
 func TestFoundAfterAMove(t *testing.T) {
-	m := mutant{"internal/image", "box.put", "drop", 2, "b.close() -> nothing", killed}
+	m := mutant{"internal/image", "box.put", "drop", 2, "b.close() -> nothing", killed, "TestBox"}
 	if again, err := parseMutant(m.String()); err != nil || again != m {
 		t.Errorf("%+v, %v", again, err)
 	}

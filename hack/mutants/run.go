@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -28,22 +29,50 @@ type runner struct {
 	limits  map[string]time.Duration // of the tests of a package
 }
 
-// run runs the tests of a mutant's package, and of those beside it, until one fails. note says which.
-func (r *runner) run(s site) (became outcome, note string, err error) {
+// run runs the tests of a mutant's package, and of those beside it, until one fails, and returns which: "" where none
+// does. The test that killed the mutant before goes first. One that fails once, and passes when it runs alone with the
+// mutant, is passed over: on a busy machine some tests fail without a reason.
+func (r *runner) run(s site, before string) (killer string, err error) {
+	if strings.HasPrefix(before, "Test") {
+		if killed, err := r.kills(s, before); err != nil || killed {
+			return before, err
+		}
+	}
 	for _, pkg := range testsFor(s.pkg.Path) {
 		limit, err := r.limit(pkg)
 		if err != nil {
-			return "", "", err
+			return "", err
 		}
-		failed, err := r.test(pkg, &s, limit)
-		if err != nil {
-			return "", "", err
-		}
-		if failed != "" {
-			return killed, pkg + ": " + failed, nil
+		for passedOver := left; ; {
+			failed, err := r.test(pkg, &s, limit, "", passedOver)
+			if err != nil || failed == "" {
+				if err != nil {
+					return "", err
+				}
+				break
+			}
+			if !strings.HasPrefix(failed, "Test") {
+				return failed, nil
+			}
+			top, _, _ := strings.Cut(failed, "/")
+			if killed, err := r.kills(s, top); err != nil || killed {
+				return top, err
+			}
+			passedOver += "|^" + top + "$"
 		}
 	}
-	return survived, s.pkg.Path, nil
+	return "", nil
+}
+
+// kills says whether a test fails with the mutant when it runs alone.
+func (r *runner) kills(s site, test string) (bool, error) {
+	for _, pkg := range testsFor(s.pkg.Path) {
+		failed, err := r.test(pkg, &s, 5*time.Minute, "^"+test+"$", left)
+		if err != nil || failed != "" {
+			return failed != "", err
+		}
+	}
+	return false, nil
 }
 
 // testsFor are the packages whose tests a mutant has to pass: its own first, then those of its room.
@@ -69,7 +98,7 @@ func (r *runner) limit(pkg string) (time.Duration, error) {
 		return known, nil
 	}
 	began := time.Now()
-	failed, err := r.test(pkg, nil, 20*time.Minute)
+	failed, err := r.test(pkg, nil, 20*time.Minute, "", left)
 	if err == nil && failed != "" {
 		err = fmt.Errorf("%s fails without a mutant: %s", pkg, failed)
 	}
@@ -77,8 +106,9 @@ func (r *runner) limit(pkg string) (time.Duration, error) {
 	return r.limits[pkg], err
 }
 
-// test runs the tests of a package, with the mutant s where there is one, and returns which fails, "" where none does.
-func (r *runner) test(pkg string, s *site, limit time.Duration) (failed string, err error) {
+// test runs the tests of a package that match run, without those that match skip, with the mutant s where there is one,
+// and returns which fails, "" where none does.
+func (r *runner) test(pkg string, s *site, limit time.Duration, run, skip string) (failed string, err error) {
 	if err := emptyTmp(); err != nil {
 		return "", err
 	}
@@ -105,7 +135,7 @@ func (r *runner) test(pkg string, s *site, limit time.Duration) (failed string, 
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	tests := exec.CommandContext(ctx, binary, "-test.failfast", "-test.parallel=8", "-test.skip="+left)
+	tests := exec.CommandContext(ctx, binary, "-test.failfast", "-test.parallel=8", "-test.run="+run, "-test.skip="+skip)
 	tests.Dir, tests.Env = filepath.Join(r.root, pkg), env
 	tests.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	tests.Cancel = func() error { return syscall.Kill(-tests.Process.Pid, syscall.SIGKILL) }
