@@ -57,7 +57,7 @@ func asCrew(c *helper.Crew) image.Crew {
 }
 
 // unpackBounds are those of all unpackers together: there are as many as layers are fetched at once, and one that
-// settles for each pull. On a tmpfs what they write is memory, however little they need: there the size of the tmpfs
+// finalizes for each pull. On a tmpfs what they write is memory, however little they need: there the size of the tmpfs
 // is the bound.
 func unpackBounds(cfg *config.Config) cgroup.Bounds {
 	i := cfg.Images

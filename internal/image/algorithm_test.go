@@ -47,10 +47,10 @@ func TestOtherAlgorithms(t *testing.T) {
 	for _, algorithm := range []digest.Algorithm{digest.SHA512, digest.SHA384, digest.SHA256} {
 		t.Run(algorithm.String(), func(t *testing.T) {
 			s := newShelf(t)
-			plain, settled := gz(t, folder("d"), file("d/a", "1")), gz(t, file("d/b", "2"))
+			plain, finalized := gz(t, folder("d"), file("d/a", "1")), gz(t, file("d/b", "2"))
 			m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest}
 			var diffs []digest.Digest
-			for _, l := range []packed{plain, settled} {
+			for _, l := range []packed{plain, finalized} {
 				m.Layers = append(m.Layers, s.put(ocispec.MediaTypeImageLayerGzip, l.blob, algorithm))
 				diffs = append(diffs, algorithm.FromBytes(l.plain))
 			}

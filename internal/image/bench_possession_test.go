@@ -20,7 +20,7 @@ var possessionCases = []struct{ name, had, ref string }{
 	{"another-packing", "/one:v1", "/two:zstd"},  // fetches, unpacks and digests the tar
 }
 
-// BenchmarkPossession pulls 160 MB of this machine's /usr, in one layer that is settled over a small one, onto a
+// BenchmarkPossession pulls 160 MB of this machine's /usr, in one layer that is finalized over a small one, onto a
 // tmpfs. It tells the median of the processor seconds of each pull, and what the store takes of the disk afterwards.
 //
 //	go test -run XXX -bench Possession -benchtime 5x ./internal/image

@@ -18,7 +18,7 @@ type blobReader struct {
 	sum      digest.Digester // nil when nothing was promised
 	done     int64
 	tell     func(done int64)
-	rest     *rest // nil when nobody bounds the time for it
+	rest     *rest // nil when the time for it is not bounded
 	ended    bool
 	mismatch bool // it is not what was promised
 }

@@ -16,8 +16,8 @@ func TestCheckKnowsTheTar(t *testing.T) {
 	host := startRegistry(t, "")
 	push(t, host+"/tar:v1", imageOf(t, gz(t, file("a", "old"), file("a", "new"))))
 	for name, do := range map[string]func(dir string) error{
-		"no skeleton":     func(d string) error { return os.Remove(filepath.Join(d, layer.SkeletonFile)) },
-		"a torn skeleton": func(d string) error { return os.Truncate(filepath.Join(d, layer.SkeletonFile), 40) },
+		"no skeleton":     func(d string) error { return os.Remove(filepath.Join(d, layer.TarSplitFile)) },
+		"a torn skeleton": func(d string) error { return os.Truncate(filepath.Join(d, layer.TarSplitFile), 40) },
 		"replaced file": func(d string) error {
 			return os.WriteFile(filepath.Join(d, layer.ReplacedDir, "1"), []byte("odd"), 0o600)
 		},
@@ -34,7 +34,7 @@ func TestCheckKnowsTheTar(t *testing.T) {
 			if err := s.Check(t.Context(), true, func(f Finding) { found = append(found, f) }); err != nil {
 				t.Fatal(err)
 			}
-			if len(found) != 1 || !found[0].Repaired || !strings.Contains(found[0].Path, layer.SkeletonFile) {
+			if len(found) != 1 || !found[0].Repaired || !strings.Contains(found[0].Path, layer.TarSplitFile) {
 				t.Errorf("found %+v", found)
 			}
 			sound(t, s)

@@ -6,7 +6,7 @@
 // was fetched and the diff id of what it inflates to are proven; a record is written when all its layers are there.
 // So whatever a crash leaves half done lies under ingest/, where the next Open collects it.
 //
-// Layers are shared. One that is the same over anything is named by the blob it came as; one that had to be settled
+// Layers are shared. One that is the same over anything is named by the blob it came as; one that had to be finalized
 // over those below it, or was unpacked by a process that had some of them before, is named by its blob and by those.
 // Whoever pulls asks the registry with credentials of their own, and what is there is used only for a repository that
 // has served it: others fetch it as well, and prove it (possession.go). Two pulls from one repository that want the

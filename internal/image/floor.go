@@ -22,8 +22,8 @@ func (s *settings) limits() layer.Limits {
 	}
 }
 
-// enough refuses work before its first byte is fetched, where less is free already than must stay free. What nobody
-// needs is collected before.
+// enough refuses work before its first byte is fetched when less is free than must stay free. It first removes unused
+// layers.
 func enough(ctx context.Context, s *pipeline) error {
 	floor := s.settings().floor()
 	if floor.Check(s.disk.Root, 0, catalog.ToMakeRoom) == nil {

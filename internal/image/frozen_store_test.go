@@ -152,11 +152,11 @@ func TestFreezeStore(t *testing.T) {
 		}
 	}
 	f, reach := serveFrozen(t, filepath.Join(dir, "registry"))
-	base, settled := gz(t, folder("d"), file("d/a", "1")), gz(t, file("d/implied/x", "1"))
-	f.put(t, "web", imageOf(t, base, settled, gz(t, file("web", "1"))))
+	base, finalized := gz(t, folder("d"), file("d/a", "1")), gz(t, file("d/implied/x", "1"))
+	f.put(t, "web", imageOf(t, base, finalized, gz(t, file("web", "1"))))
 	f.put(t, "shop", imageOf(t, base, gz(t, file("shop", "1"))))
-	f.put(t, "rebased", imageOf(t, gz(t, folder("d"), file("d/b", "2")), settled))
-	f.put(t, "more", imageOf(t, base, settled, gz(t, file("more", "1"))))
+	f.put(t, "rebased", imageOf(t, gz(t, folder("d"), file("d/b", "2")), finalized))
+	f.put(t, "more", imageOf(t, base, finalized, gz(t, file("more", "1"))))
 	f.put(t, "loaded", imageOf(t, base, gz(t, file("loaded", "1"))))
 	// As docker saves it:
 	plain := imageOf(t, plainLayer(t, folder("d"), file("d/a", "1")), plainLayer(t, file("loaded", "1")))

@@ -120,7 +120,7 @@ func holds(t *testing.T, c *chooser, found *chosen) {
 		if w.desc.Digest.Validate() != nil || w.diffID.Validate() != nil || w.chain.Validate() != nil || w.desc.Size < 0 {
 			t.Errorf("a layer to fetch is %+v", w)
 		}
-		id := settledID(w, stackName(lowers))
+		id := finalizedID(w, stackName(lowers))
 		if names[id] || strings.ContainsAny(blobID(w)+id, "/.:") {
 			t.Errorf("a layer would be called %s or %s", blobID(w), id)
 		}

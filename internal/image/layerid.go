@@ -10,7 +10,7 @@ import (
 )
 
 // Layer ids tell what a layer was made of: b and the digest of the blob, as it was fetched, for a layer that is the
-// same over anything; s for one that was settled, or unpacked by a process that had layers below it before, by its
+// same over anything; s for one that was finalized, or unpacked by a process that had layers below it before, by its
 // blob and the ids of the layers below it. So what unpacks a blob can spoil that layer and those over it alone.
 // Releases before this one named layers by what they unpack to: d and the diff id, or c and the chain id. Those serve
 // on for the blobs that the records of images give for them.
@@ -18,8 +18,8 @@ import (
 // blobID is the id of a layer that is the same over anything.
 func blobID(w layerRequest) string { return "b" + contentName(w) }
 
-// settledID is the id of a layer that was settled over a stack of that name.
-func settledID(w layerRequest, stack string) string {
+// finalizedID is the id of a layer that was finalized over a stack of that name.
+func finalizedID(w layerRequest, stack string) string {
 	return "s" + digest.FromString(contentName(w)+" "+stack).Encoded()
 }
 
@@ -51,20 +51,20 @@ func idHex(d digest.Digest) string {
 	return strings.ReplaceAll(d.String(), ":", "-")
 }
 
-// isSettled says whether a layer fits only over the layers that it was settled over.
-func isSettled(id string) bool { return id != "" && (id[0] == 's' || id[0] == 'c') }
+// isFinalized reports whether a layer fits only over the layers that it was finalized over.
+func isFinalized(id string) bool { return id != "" && (id[0] == 's' || id[0] == 'c') }
 
-// isByTar says whether an earlier release named a layer, by the tar that it had unpacked and digested itself.
+// isByTar reports whether an earlier release named a layer, by the tar that it had unpacked and digested itself.
 func isByTar(id string) bool { return id != "" && (id[0] == 'd' || id[0] == 'c') }
 
-// standing finds the layer for w that is there, "" when none is. lowers are what a settled one was settled over.
+// standing finds the layer for w that is there, "" when none is. lowers are what a finalized one was finalized over.
 func standing(i *catalog.Index, w layerRequest) (id string, lowers []string) {
 	lowers, known := w.lowers, true
 	name := stackName(lowers)
 	if lowers == nil {
 		lowers, name, known = standingBelow(i, w.below)
 	}
-	if id = standingOver(i, w, lowers, name, known); !isSettled(id) {
+	if id = standingOver(i, w, lowers, name, known); !isFinalized(id) {
 		lowers = nil
 	}
 	return id, lowers
@@ -83,13 +83,13 @@ func standingBelow(i *catalog.Index, below []layerRequest) (ids []string, name s
 }
 
 // standingOver finds the layer for w that is the same over anything or, where the layers below and the name of their
-// stack are known, was settled over them. It looks at the images that have the same tar alone.
+// stack are known, was finalized over them. It looks at the images that have the same tar alone.
 func standingOver(i *catalog.Index, w layerRequest, lowers []string, stack string, known bool) string {
 	fits := func(id string) bool {
 		return i.Has(id) && i.Layer(id).DiffID == w.diffID
 	}
-	if known { // this one first: those above may be settled over it
-		if id := settledID(w, stack); fits(id) {
+	if known { // this one first: those above may be finalized over it
+		if id := finalizedID(w, stack); fits(id) {
 			return id
 		}
 	}
@@ -101,7 +101,7 @@ func standingOver(i *catalog.Index, w layerRequest, lowers []string, stack strin
 	}
 	for img := range i.ImagesFrom(w.diffID) {
 		for n, ref := range img.LayerRefs {
-			over := !isSettled(ref.ID) || known && slices.Equal(img.Layers[:n], lowers)
+			over := !isFinalized(ref.ID) || known && slices.Equal(img.Layers[:n], lowers)
 			if ref.DiffID == w.diffID && over && fits(ref.ID) && madeOf(i, ref, w) {
 				return ref.ID
 			}
@@ -110,8 +110,8 @@ func standingOver(i *catalog.Index, w layerRequest, lowers []string, stack strin
 	return ""
 }
 
-// madeOf says whether the layer of an image is that of the blob in w. One that is named by its tar is also that of the
-// uncompressed blob, unless it was fetched again since.
+// madeOf reports whether the layer of an image is that of the blob in w. One that is named by its tar is also that of
+// the uncompressed blob, unless it was fetched again since.
 func madeOf(i *catalog.Index, ref catalog.LayerRef, w layerRequest) bool {
 	return ref.Blob == w.desc.Digest || w.desc.Digest == w.diffID && digestedHere(i, ref.ID)
 }
@@ -128,7 +128,7 @@ func siblings(i *catalog.Index, w layerRequest, except string) []string {
 	}
 	var out []string
 	for _, id := range i.LayersFrom(w.diffID) {
-		if l := i.Layer(id); l.Skeleton && id != except && (l.Blob == w.desc.Digest || of[id]) {
+		if l := i.Layer(id); l.TarSplit && id != except && (l.Blob == w.desc.Digest || of[id]) {
 			out = append(out, id)
 		}
 	}

@@ -25,21 +25,21 @@ import (
 
 // pipeline brings images in: it fetches, proves and unpacks.
 type pipeline struct {
-	cfg       Config // what Reconfigure cannot change
-	disk      *catalog.Disk
-	catalog   *catalog.Catalog
-	sweeper   *catalog.Sweeper
-	current   current // settings, which Reconfigure changes
-	platform  target
-	layers    singleflight[*rawLayer] // by flightKey
-	proving   singleflight[struct{}]  // by flightKey
-	configs   singleflight[[]byte]    // by origin and digest
-	settling  keyLocks                // by contentName: one settles at a time
-	records   keyLocks                // by image id: one puts an image together with what the store has of it
-	proofs    proofs
-	look      time.Duration // over which transfers are judged: defaultLook, less in tests
-	inflater  inflater
-	unpackers *unpackers // nil where the daemon unpacks
+	cfg        Config // what Reconfigure cannot change
+	disk       *catalog.Disk
+	catalog    *catalog.Catalog
+	sweeper    *catalog.Sweeper
+	current    current // settings, which Reconfigure changes
+	platform   target
+	layers     singleflight[*rawLayer] // by flightKey
+	proving    singleflight[struct{}]  // by flightKey
+	configs    singleflight[[]byte]    // by origin and digest
+	finalizing keyLocks                // by contentName: one finalizes at a time
+	records    keyLocks                // by image id: one puts an image together with what the store has of it
+	proofs     proofs
+	look       time.Duration // over which transfers are judged: defaultLook, less in tests
+	inflater   inflater
+	unpackers  *unpackers // nil where the daemon unpacks
 }
 
 func newPipeline(cfg Config, d *catalog.Disk, c *catalog.Catalog, sweeper *catalog.Sweeper, platform target) *pipeline {
@@ -84,7 +84,7 @@ type rawLayer struct {
 	taken   bool
 }
 
-// take makes the caller the only one who may settle the layer.
+// take makes the caller the only one who may finalize the layer.
 func (r *rawLayer) take() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,16 +101,16 @@ func dropRaw(r *rawLayer) {
 	r.discard()
 }
 
-// layerLease is a caller's share in a layer: held under its id, or raw until it is settled.
+// layerLease is a caller's share in a layer: held under its id, or raw until it is finalized.
 type layerLease struct {
 	id      string
-	over    []string // the layers that id was settled over
+	over    []string // the layers that id was finalized over
 	raw     *rawLayer
 	flight  *flight[*rawLayer]
 	release func()
 }
 
-// fits says whether a layer has its id, and may lie over these.
+// fits reports whether a layer has its id, and may lie over these.
 func (h *layerLease) fits(lowers []string) bool {
 	return h.id != "" && (h.over == nil || slices.Equal(h.over, lowers))
 }
@@ -154,9 +154,9 @@ type fetchError struct {
 func (e *fetchError) Error() string { return e.err.Error() }
 func (e *fetchError) Unwrap() error { return e.err }
 
-// everybodys says whether another caller's failure is also that of a caller with src. Else all who wait would fail one
-// after the other, each after as long a time. A failure that may be due to credentials, or to the other's leaving, is
-// not.
+// everybodys reports whether another caller's failure is also that of a caller with src. Else all who wait would fail
+// one after the other, each after as long a time. A failure that may be due to credentials, or to the other's leaving,
+// is not.
 func everybodys(err error, src source) bool {
 	var failed *fetchError
 	switch kindOf(err) {
@@ -168,12 +168,12 @@ func everybodys(err error, src source) bool {
 	return false
 }
 
-// join holds a layer that is there, or the flight of one that is not. It waits for who settles the same blob meanwhile:
-// for a moment that one is neither on its way nor there.
+// join holds a layer that is there, or the flight of one that is not. It waits for who finalizes the same blob
+// meanwhile: for a moment that one is neither on its way nor there.
 func (s *pipeline) join(
 	ctx context.Context, w layerRequest, src source, p *progress.Reporter,
 ) (h *layerLease, owner bool, err error) {
-	unlock, err := s.settling.lock(ctx, contentName(w))
+	unlock, err := s.finalizing.lock(ctx, contentName(w))
 	if err != nil {
 		return nil, false, err
 	}
@@ -273,8 +273,7 @@ func fetch(ctx context.Context, s *pipeline, w layerRequest, src source, tell fu
 	return raw, err
 }
 
-// takeTurn waits until one more layer may be fetched from src, as beginDownload. What lies on the disk waits for
-// nobody.
+// takeTurn waits until one more layer may be fetched from src, as beginDownload. A tar on the disk needs no turn.
 func takeTurn(
 	ctx context.Context, s *pipeline, w layerRequest, src source, l *progress.Listeners,
 ) (begun context.Context, paced source, done func(), err error) {
@@ -380,16 +379,16 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 	return fail.New(errdefs.ErrFailedPrecondition, "its content is as promised, but cannot be unpacked: %w", err)
 }
 
-// settle gives a raw layer its place over those below it, and its id.
-func (s *pipeline) settle(ctx context.Context, w layerRequest, h *layerLease) error {
-	unlock, err := s.settling.lock(ctx, contentName(w))
+// finalize gives a raw layer its place over those below it, and its id.
+func (s *pipeline) finalize(ctx context.Context, w layerRequest, h *layerLease) error {
+	unlock, err := s.finalizing.lock(ctx, contentName(w))
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	there := holdStanding(s, w)
 	if there == nil {
-		if there, err = settleRaw(ctx, s, w, h); err != nil {
+		if there, err = finalizeRaw(ctx, s, w, h); err != nil {
 			return err
 		}
 	}
@@ -398,8 +397,8 @@ func (s *pipeline) settle(ctx context.Context, w layerRequest, h *layerLease) er
 	return nil
 }
 
-// settleRaw settles a raw layer, which is the caller's alone from then on.
-func settleRaw(ctx context.Context, s *pipeline, w layerRequest, h *layerLease) (*layerLease, error) {
+// finalizeRaw finalizes a raw layer, which is the caller's alone from then on.
+func finalizeRaw(ctx context.Context, s *pipeline, w layerRequest, h *layerLease) (*layerLease, error) {
 	if !h.raw.isOf(w) {
 		s.layers.forget(h.flight)
 		return nil, errTaken
@@ -409,7 +408,7 @@ func settleRaw(ctx context.Context, s *pipeline, w layerRequest, h *layerLease) 
 	}
 	s.layers.forget(h.flight)
 	err := catalog.At("pull.settle", func() error {
-		return settleLayer(ctx, s, w, h.raw, s.disk.TopmostFirst(w.lowers))
+		return finalizeLayer(ctx, s, w, h.raw, s.disk.TopmostFirst(w.lowers))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
@@ -421,7 +420,7 @@ func settleRaw(ctx context.Context, s *pipeline, w layerRequest, h *layerLease) 
 	return &layerLease{id: id, over: w.lowers, release: release}, nil
 }
 
-// isOf says whether a layer may be what w is in its image: the process that has unpacked it had only layers that are
+// isOf reports whether a layer may be what w is in its image: the process that has unpacked it had only layers that are
 // below it there.
 func (r *rawLayer) isOf(w layerRequest) bool {
 	return !slices.ContainsFunc(r.after, func(blob digest.Digest) bool {
@@ -433,13 +432,13 @@ func (r *rawLayer) isOf(w layerRequest) bool {
 var errTaken = errors.New("the layer was settled elsewhere")
 
 // finish gives a proven layer its name. It is held for the caller.
-func finish(s *pipeline, raw *rawLayer, w layerRequest, settled bool) (id string, release func(), err error) {
+func finish(s *pipeline, raw *rawLayer, w layerRequest, finalized bool) (id string, release func(), err error) {
 	rec := describeLayer(raw, catalog.LayerRecord{
 		ID: blobID(w), DiffID: w.diffID, Boot: s.cfg.BootID,
 		Blob: w.desc.Digest, BlobSize: w.desc.Size, ProvenBy: s.proofs.of(w.desc.Digest),
 	})
-	if settled {
-		rec.ID, rec.Chain = settledID(w, stackName(w.lowers)), w.chain
+	if finalized {
+		rec.ID, rec.Chain = finalizedID(w, stackName(w.lowers)), w.chain
 	}
 	if err := catalog.At("pull.describe", func() error { return catalog.Describe(raw.dir, rec) }); err != nil {
 		return "", nil, err
@@ -449,6 +448,6 @@ func finish(s *pipeline, raw *rawLayer, w layerRequest, settled bool) (id string
 
 // describeLayer adds to a record what unpacking the layer has told.
 func describeLayer(raw *rawLayer, rec catalog.LayerRecord) catalog.LayerRecord {
-	rec.Bytes, rec.Inodes, rec.Opaque, rec.Skeleton = raw.result.Bytes, raw.result.Inodes, raw.result.Opaque, true
+	rec.Bytes, rec.Inodes, rec.Opaque, rec.TarSplit = raw.result.Bytes, raw.result.Inodes, raw.result.Opaque, true
 	return rec
 }

@@ -61,8 +61,8 @@ func differing(i *catalog.Index, old, rec *catalog.ImageRecord) []bool {
 	out := make([]bool, len(rec.Layers))
 	for n, ref := range rec.Layers {
 		was := old.Layers[n]
-		resettled := isSettled(was.ID) && i.Layer(was.ID).Blob == ref.Blob
-		out[n] = i.Has(was.ID) && was.ID != ref.ID && !resettled
+		finalizedAnew := isFinalized(was.ID) && i.Layer(was.ID).Blob == ref.Blob
+		out[n] = i.Has(was.ID) && was.ID != ref.ID && !finalizedAnew
 	}
 	return out
 }
@@ -72,7 +72,7 @@ func digestedHere(i *catalog.Index, id string) bool {
 	return i.Has(id) && isByTar(id) && i.Layer(id).Blob == ""
 }
 
-// keepsTar says whether a layer has the tar that an image promises.
+// keepsTar reports whether a layer has the tar that an image promises.
 func keepsTar(ctx context.Context, s *pipeline, ref catalog.LayerRef) bool {
 	if digestedHere(s.catalog.Snapshot(), ref.ID) {
 		return true

@@ -20,7 +20,7 @@ func packings(t *testing.T, f *frozenServer) {
 	f.put(t, "plain", imageOf(t, plainLayer(t, one...), plainLayer(t, two...), plainLayer(t, three...)))
 }
 
-// goodEntries are the entries of three layers, of which the second has to be settled over the first.
+// goodEntries are the entries of three layers, of which the second has to be finalized over the first.
 func goodEntries() (one, two, three []entry) {
 	return []entry{folder("d"), file("d/a", "good")}, []entry{file("d/implied/x", "good")}, []entry{file("top", "good")}
 }

@@ -47,7 +47,7 @@ func originOf(s *pipeline, src source, blob digest.Digest) origin {
 	return origin{}
 }
 
-// covers says whether a repository, or a reference to something in it, is the origin's.
+// covers reports whether a repository, or a reference to something in it, is the origin's.
 func (o origin) covers(name string) bool {
 	if o.host {
 		return strings.HasPrefix(name, o.name+"/")
@@ -55,13 +55,14 @@ func (o origin) covers(name string) bool {
 	return reference.RepositoryOf(name) == o.name
 }
 
-// named says whether an image has a name of the origin's. It has got that name when all of it was proven, or from root.
+// named reports whether an image has a name of the origin's. It has got that name when all of it was proven, or from
+// root.
 func (o origin) named(tags, digests []string) bool {
 	return slices.ContainsFunc(tags, o.covers) || slices.ContainsFunc(digests, o.covers)
 }
 
-// possesses says whether the origin was seen to serve the blob of a layer, of which the store has what came of it: by
-// itself, or as a part of an image.
+// possesses reports whether the origin was seen to serve the blob of a layer, of which the store has what came of it:
+// by itself, or as a part of an image.
 func possesses(s *pipeline, o origin, w layerRequest) bool {
 	if o.name == "" || s.proofs.has(o, w.desc.Digest) {
 		return true
@@ -163,8 +164,8 @@ func prove(ctx context.Context, s *pipeline, id string, w layerRequest, src sour
 	return checkSize(s.catalog.Snapshot(), id, w)
 }
 
-// checkSize says whether a manifest gives a blob the size that it had when it was fetched, where the layer knows that.
-// Whoever has not proven the blob does not hear it.
+// checkSize reports whether a manifest gives a blob the size that it had when it was fetched, where the layer knows
+// that. Whoever has not proven the blob does not hear it.
 func checkSize(i *catalog.Index, id string, w layerRequest) error {
 	if l := i.Layer(id); l.Blob == w.desc.Digest && l.BlobSize != w.desc.Size {
 		return fail.New(errdefs.ErrDataLoss, "blob %s has %d bytes, not the %d promised", l.Blob, l.BlobSize, w.desc.Size)

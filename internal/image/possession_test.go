@@ -222,8 +222,8 @@ func TestSizesAreCompared(t *testing.T) {
 // and nothing is unpacked again.
 func TestEachRepositoryProves(t *testing.T) {
 	f := blobServer(t)
-	base, settled := gz(t, folder("d"), file("d/a", "1")), gz(t, file("d/implied/x", "1"))
-	f.put(t, "v1", imageOf(t, base, settled, zst(t, file("b", "1"))))
+	base, finalized := gz(t, folder("d"), file("d/a", "1")), gz(t, file("d/implied/x", "1"))
+	f.put(t, "v1", imageOf(t, base, finalized, zst(t, file("b", "1"))))
 	root := t.TempDir()
 	s := open(t, root)
 	first := pull(t, s, f.host+"/one:v1")
@@ -262,7 +262,7 @@ func TestEachRepositoryProves(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = open(t, root)
-	f.put(t, "v2", imageOf(t, base, settled, gz(t, file("c", "1"))))
+	f.put(t, "v2", imageOf(t, base, finalized, gz(t, file("c", "1"))))
 	pull(t, s, f.host+"/two:v2")
 	if n := f.blobs(); n != 2 {
 		t.Errorf("the next image of a repository asked for %d blobs, not for what is new", n)

@@ -28,8 +28,8 @@ type PullRequest struct {
 }
 
 // Pull makes the image that the reference names now part of the store. It may be repeated and called at once: what is
-// there is not fetched again, and a layer that is on its way is waited for. When ctx ends the call returns; a layer
-// that nobody else waits for is dropped.
+// there is not fetched again, and a layer that is on its way is waited for. When ctx ends the call returns, and a layer
+// that no other call waits for is dropped.
 func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
 	op := "pull image " + req.Reference
 	ref, err := reference.Parse(req.Reference)
@@ -142,8 +142,8 @@ func requestsOf(found *chosen) []layerRequest {
 	return out
 }
 
-// stack gets all layers, and settles in their order those that depend on the ones below. They are held until release is
-// called, those too that it had got when it failed.
+// stack gets all layers, and finalizes in their order those that depend on the ones below. They are held until release
+// is called, those too that it had got when it failed.
 func stack(
 	ctx context.Context, s *pipeline, requests []layerRequest, src source, p *progress.Reporter,
 ) (ids []string, release func(), err error) {
@@ -156,7 +156,7 @@ func stack(
 		}
 	}
 	if err == nil {
-		ids, err = s.settleAll(ctx, requests, held, src, p)
+		ids, err = s.finalizeAll(ctx, requests, held, src, p)
 	}
 	return ids, release, err
 }
@@ -180,8 +180,8 @@ func (s *pipeline) obtainAll(
 	return held, g.Wait()
 }
 
-// settleAll settles in layer order what depends on the layers below, and returns all ids.
-func (s *pipeline) settleAll(
+// finalizeAll finalizes in layer order what depends on the layers below, and returns all ids.
+func (s *pipeline) finalizeAll(
 	ctx context.Context, requests []layerRequest, held []*layerLease, src source, p *progress.Reporter,
 ) ([]string, error) {
 	ids := make([]string, 0, len(held))
@@ -190,8 +190,8 @@ func (s *pipeline) settleAll(
 		for !held[i].fits(ids) {
 			err := errTaken // unless it is a layer that lies over other ones than was foreseen
 			if held[i].id == "" {
-				p.Report(progress.Event{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: progress.Settling})
-				err = s.settle(ctx, w, held[i])
+				p.Report(progress.Event{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: progress.Finalizing})
+				err = s.finalize(ctx, w, held[i])
 			}
 			if err == nil {
 				break

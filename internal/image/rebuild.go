@@ -57,8 +57,8 @@ func (t *tarStream) Close() error {
 }
 
 // rebuild makes a layer anew from what another one, not except, keeps that was unpacked from the same blob: the same
-// layer was settled over other ones, and its tar is on the disk. The result is nil when there is no such layer, or none
-// that is whole.
+// layer was finalized over other ones, and its tar is on the disk. The result is nil when there is no such layer, or
+// none that is whole.
 func rebuild(
 	ctx context.Context, s *pipeline, w layerRequest, l *progress.Listeners, except string,
 ) (*rawLayer, error) {

@@ -65,8 +65,8 @@ func TestRebuildFromADamagedLayer(t *testing.T) {
 		"content":     func(d string) error { return os.WriteFile(filepath.Join(d, layer.FS, "d/x"), []byte("?"), 0o600) },
 		"size":        func(d string) error { return os.Truncate(filepath.Join(d, layer.FS, "d/x"), 100) },
 		"missing":     func(d string) error { return os.Remove(filepath.Join(d, layer.FS, "d/x")) },
-		"skeleton":    func(d string) error { return os.Truncate(filepath.Join(d, layer.SkeletonFile), 40) },
-		"no skeleton": func(d string) error { return os.Remove(filepath.Join(d, layer.SkeletonFile)) },
+		"skeleton":    func(d string) error { return os.Truncate(filepath.Join(d, layer.TarSplitFile), 40) },
+		"no skeleton": func(d string) error { return os.Remove(filepath.Join(d, layer.TarSplitFile)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := blobServer(t)
@@ -106,9 +106,9 @@ func TestRebuildFromADamagedLayer(t *testing.T) {
 	}
 }
 
-// TestSettledTogether pulls two images at once that share a layer which is settled over another base in each: its
+// TestFinalizedTogether pulls two images at once that share a layer which is finalized over another base in each: its
 // blob is fetched once.
-func TestSettledTogether(t *testing.T) {
+func TestFinalizedTogether(t *testing.T) {
 	for range 5 {
 		f := blobServer(t)
 		app := gz(t, file("d/implied/x", strings.Repeat("x", 1<<20)))
@@ -186,7 +186,7 @@ func TestLayerOverOtherOnes(t *testing.T) {
 	wants := requestsOf(found)
 	foreseen := &layerLease{id: first.Layers[1], over: first.Layers[:1], release: func() {}}
 	held := []*layerLease{holdStanding(s.pipeline, wants[0]), foreseen}
-	ids, err := s.pipeline.settleAll(t.Context(), wants, held, reg, nil)
+	ids, err := s.pipeline.finalizeAll(t.Context(), wants, held, reg, nil)
 	for _, h := range held {
 		h.release()
 	}

@@ -14,8 +14,8 @@ func (s *Store) Remove(ctx context.Context, refOrID string) error {
 	return failed(op, s.disk.Explain(err))
 }
 
-// Sweep collects the layers that no image and no container uses and nobody holds, and what is left of work that ended.
-// It may be called at any time.
+// Sweep removes the layers that no image and no container uses and no caller holds, and what is left of work that
+// ended. It may be called at any time.
 func (s *Store) Sweep(ctx context.Context) error {
 	if err := s.sweeper.Sweep(ctx); err != nil {
 		return failed("sweep image store", err)

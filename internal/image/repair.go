@@ -124,7 +124,7 @@ func (r *repairer) replaceFor(ctx context.Context, id string, rec *catalog.Image
 	return err
 }
 
-// soundBelow refuses to settle a layer over one that is damaged: it would take on what is wrong there.
+// soundBelow refuses to finalize a layer over one that is damaged: it would take on what is wrong there.
 func (r *repairer) soundBelow(rec *catalog.ImageRecord, n int) error {
 	if r.s.catalog.Snapshot().Layer(rec.Layers[n].ID).Chain == "" {
 		return nil
@@ -240,7 +240,7 @@ func (r *repairer) locate(
 	return w, nil
 }
 
-// finish settles a layer that was fetched, if need be, and writes its record.
+// finish finalizes a layer that was fetched, if need be, and writes its record.
 func (r *repairer) finish(
 	ctx context.Context, raw *rawLayer, rec *catalog.ImageRecord, n int,
 ) (catalog.LayerRecord, error) {
@@ -248,8 +248,8 @@ func (r *repairer) finish(
 	if old.Chain != "" {
 		lowers := r.s.disk.TopmostFirst(rec.LayerIDs()[:n])
 		w := layerRequest{desc: ocispec.Descriptor{Digest: old.Blob}, alone: true}
-		settle := func() error { return settleLayer(ctx, r.s.pipeline, w, raw, lowers) }
-		if err := catalog.At("repair.settle", settle); err != nil {
+		finalize := func() error { return finalizeLayer(ctx, r.s.pipeline, w, raw, lowers) }
+		if err := catalog.At("repair.settle", finalize); err != nil {
 			return old, err
 		}
 	} else if !raw.result.Independent() {

@@ -185,8 +185,8 @@ func TestRepairKeepsWhatItCannotFetch(t *testing.T) {
 	sound(t, s)
 }
 
-// TestRepairSettlesOverSoundLayers damages a layer that was settled, and the one below it that it takes after.
-func TestRepairSettlesOverSoundLayers(t *testing.T) {
+// TestRepairFinalizesOverSoundLayers damages a layer that was finalized, and the one below it that it takes after.
+func TestRepairFinalizesOverSoundLayers(t *testing.T) {
 	host := startRegistry(t, "")
 	var lost atomic.Bool
 	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {

@@ -101,7 +101,7 @@ func TestLayerTakenByHand(t *testing.T) {
 	sound(t, s)
 }
 
-// TestChainsAreForgotten looks for what the store keeps in memory of layers that it settled.
+// TestChainsAreForgotten looks for what the store keeps in memory of layers that it finalized.
 func TestChainsAreForgotten(t *testing.T) {
 	host := startRegistry(t, "")
 	push(t, host+"/a:v1", imageOf(t, gz(t, folder("d")), gz(t, file("d/x", "1"))))
@@ -109,9 +109,9 @@ func TestChainsAreForgotten(t *testing.T) {
 	if img := pull(t, s, host+"/a:v1"); len(img.Layers) != 2 {
 		t.Errorf("%+v", img)
 	}
-	s.pipeline.settling.mu.Lock()
-	defer s.pipeline.settling.mu.Unlock()
-	if n := len(s.pipeline.settling.byKey); n != 0 {
+	s.pipeline.finalizing.mu.Lock()
+	defer s.pipeline.finalizing.mu.Unlock()
+	if n := len(s.pipeline.finalizing.byKey); n != 0 {
 		t.Errorf("%d chains are remembered", n)
 	}
 }

@@ -64,7 +64,7 @@ func (r *rest) stop() { close(r.over) }
 
 func (r *rest) gaveUp() bool { return r != nil && r.given.Load() }
 
-// unproven is the error of a blob that cannot be unpacked, of which nobody knows whether it is what was promised.
+// unproven is the error of a blob that cannot be unpacked, and that was not read far enough to compare its digest.
 func unproven(err error) error {
 	return fail.New(crierrors.ErrRegistryUnavailable,
 		"it cannot be unpacked, and the rest of it comes too slowly to tell whether it is what was promised: %w", err)

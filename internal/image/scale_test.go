@@ -32,7 +32,7 @@ func largeStore(tb testing.TB, root string, images int) {
 				tb.Fatal(err)
 			}
 			made := catalog.LayerRecord{
-				ID: l.ID, DiffID: l.DiffID, Bytes: 8192, Inodes: 2, Skeleton: true, Durable: true, Boot: "bench",
+				ID: l.ID, DiffID: l.DiffID, Bytes: 8192, Inodes: 2, TarSplit: true, Durable: true, Boot: "bench",
 			}
 			if err := catalog.Describe(d.LayerDir(l.ID), made); err != nil {
 				tb.Fatal(err)

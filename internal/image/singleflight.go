@@ -92,7 +92,7 @@ func (f *singleflight[T]) goLocked(task func()) <-chan struct{} {
 	return over
 }
 
-// land waits until nothing goes on, of those either that nobody waits for any more, or until ctx ends.
+// land waits until all work has ended, or until ctx ends. It also waits for work that every caller has left.
 func (f *singleflight[T]) land(ctx context.Context) {
 	for {
 		f.mu.Lock()
@@ -127,14 +127,14 @@ func (f *singleflight[T]) forget(fl *flight[T]) {
 	}
 }
 
-// keyLocks are locks by name, each there for as long as somebody has it or waits for it.
+// keyLocks are locks by name. A lock exists while a caller holds it or waits for it.
 type keyLocks struct {
 	mu    sync.Mutex // guards what follows, and the users of each
 	byKey map[string]*keyLock
 }
 
 type keyLock struct {
-	taken chan struct{} // holds one value while somebody has the lock
+	taken chan struct{} // holds one value while a caller has the lock
 	users int
 }
 

@@ -59,7 +59,7 @@ func (s *spares) expire(p *unpacker) {
 	}
 }
 
-// removeLocked says whether the process has been waiting.
+// removeLocked reports whether the process has been waiting.
 func (s *spares) removeLocked(p *unpacker) bool {
 	i := slices.Index(s.processes, p)
 	if i < 0 {

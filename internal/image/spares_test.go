@@ -50,7 +50,7 @@ func oneByOne(c Crew) func(*Config) {
 }
 
 // TestLayersFollowInAProcess pulls small layers, of which some depend on those below them: one process unpacks them
-// all, one settles them, and only what was unpacked first is known by its blob alone.
+// all, one finalizes them, and only what was unpacked first is known by its blob alone.
 func TestLayersFollowInAProcess(t *testing.T) {
 	t.Parallel()
 	f := blobServer(t)
@@ -66,7 +66,7 @@ func TestLayersFollowInAProcess(t *testing.T) {
 		t.Errorf("%d processes have worked on an image of small layers, not one that unpacked and one that settled", n)
 	}
 	for n, id := range img.Layers {
-		if isSettled(id) != (n > 0) {
+		if isFinalized(id) != (n > 0) {
 			t.Errorf("layer %d is %s", n, id)
 		}
 	}
@@ -151,7 +151,7 @@ func TestWhatAProcessIsGiven(t *testing.T) {
 			had: had(0), task: task{layer: layers[2], lowers: make([]string, unpack.MostTrees+1)},
 		},
 	} {
-		c.task.job.Settle = strings.HasPrefix(name, "settle")
+		c.task.job.Finalize = strings.HasPrefix(name, "settle")
 		c.task.job.Limits.Memory = c.memory
 		p := &unpacker{had: c.had, trees: c.trees}
 		if p.suits(c.task) != c.suits {
@@ -243,8 +243,8 @@ func TestProcessThatDiesBetweenLayers(t *testing.T) {
 	sound(t, s)
 }
 
-// TestSettlingAfterAnotherFails kills a process that settles, and has done so before: the layer is made once more.
-func TestSettlingAfterAnotherFails(t *testing.T) {
+// TestFinalizingAfterAnotherFails kills a process that finalizes, and has done so before: the layer is made once more.
+func TestFinalizingAfterAnotherFails(t *testing.T) {
 	t.Parallel()
 	f := blobServer(t)
 	img := imageOf(t, gz(t, folder("d"), file("d/a", "1")), gz(t, file("d/i/x", "1")), gz(t, file("d/i/y", "1")))
@@ -255,7 +255,7 @@ func TestSettlingAfterAnotherFails(t *testing.T) {
 	last := manifestOf(t, img).Layers[2].Digest
 	killed := false
 	pulled, err := s.Pull(t.Context(), PullRequest{Reference: f.host + "/app:v1", Progress: func(p progress.Event) {
-		if all := crew.processes(); p.Layer == last && p.Phase == progress.Settling && !killed {
+		if all := crew.processes(); p.Layer == last && p.Phase == progress.Finalizing && !killed {
 			killed = true
 			_ = all[len(all)-1].Kill()
 		}

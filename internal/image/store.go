@@ -37,7 +37,7 @@ type Config struct {
 	MaxImageBytes       int64 // what the layers of one image may have to be transferred
 	MaxLayerBytes       int64 // what one layer may unpack to
 	MaxLayerEntries     int   // files and directories of one layer
-	MaxLayerMemoryBytes int64 // what is kept of one layer in memory until it is settled
+	MaxLayerMemoryBytes int64 // what is kept of one layer in memory until it is finalized
 	MinFreePercent      int   // of the file system, which no pull or import may take; 0 for none
 	MaxPullLayers       int   // layers fetched at once for one pull
 	MaxParallelLayers   int   // layers fetched at once for the whole store
@@ -69,7 +69,7 @@ type Config struct {
 	BootID string
 }
 
-// Verifier says whether an image may be used. It may be asked about the same one often, and concurrently.
+// Verifier reports whether an image may be used. It may be asked about the same one often, and concurrently.
 type Verifier interface {
 	// Verify returns nil to accept what q is about, or else the reason. Any error refuses.
 	Verify(ctx context.Context, q Question) error

@@ -177,7 +177,7 @@ func TestPullIndex(t *testing.T) {
 	sound(t, s)
 }
 
-func TestSettledLayers(t *testing.T) {
+func TestFinalizedLayers(t *testing.T) {
 	t.Parallel()
 	host := startRegistry(t, "")
 	base1 := gz(t, entry{Header: tar.Header{Name: "d", Typeflag: tar.TypeDir, Mode: 0o700, Uid: 5}}, file("d/a", "1"))

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// turns has as many unpackers begin as there are processors. More of them would be done no sooner, and each takes
-// memory, and its start processor time, which the next layer saves that finds a process with nothing to do.
+// turns lets as many unpackers begin as there are processors. More of them would not finish sooner, and each takes
+// memory. A layer that begins later often finds an idle process, which saves the start of another one.
 type turns struct {
 	places chan struct{}
 	// length is how long a turn lasts, and how long one is waited for: a layer that takes long, as its image may want it

@@ -82,7 +82,7 @@ func renew(
 	return img, true, err
 }
 
-// sameImage says whether a record has the layers that it had, and all the names for which they were proven.
+// sameImage reports whether a record has the layers that it had, and all the names for which they were proven.
 func sameImage(now, then *catalog.ImageRecord) bool {
 	all := func(names, of []string) bool {
 		return !slices.ContainsFunc(of, func(name string) bool { return !slices.Contains(names, name) })

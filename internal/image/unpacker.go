@@ -27,19 +27,20 @@ func jobOf(now *settings) unpack.Job {
 	return unpack.Job{Limits: limits, Memory: unpack.MemoryFor(limits)}
 }
 
-// settleLayer settles a layer over the trees lowers, the topmost first, in a process of its own where there are any.
-func settleLayer(ctx context.Context, s *pipeline, w layerRequest, raw *rawLayer, lowers []string) error {
+// finalizeLayer finalizes a layer over the trees lowers, the topmost first, in a process of its own where there are
+// any.
+func finalizeLayer(ctx context.Context, s *pipeline, w layerRequest, raw *rawLayer, lowers []string) error {
 	if s.unpackers == nil {
-		return layer.Settle(ctx, raw.dir, raw.result, lowers)
+		return layer.Finalize(ctx, raw.dir, raw.result, lowers)
 	}
-	return s.unpackers.settle(ctx, w, raw.dir, raw.result, lowers, jobOf(s.settings()))
+	return s.unpackers.finalize(ctx, w, raw.dir, raw.result, lowers, jobOf(s.settings()))
 }
 
-// unpackers has a process of its own for each layer that is unpacked or settled.
+// unpackers has a process of its own for each layer that is unpacked or finalized.
 type unpackers struct {
 	crew    Crew
 	ingest  *os.File // ingest/, as the processes get directories from it
-	plain   bool     // this machine lets nobody make mounts that are nowhere in its tree of mounts
+	plain   bool     // the machine does not allow detached mounts
 	turns   *turns
 	running atomic.Int32
 	spare   spares
@@ -75,8 +76,8 @@ type UnpackerError struct {
 func (e *UnpackerError) Error() string { return e.Text }
 func (e *UnpackerError) Unwrap() error { return e.kind }
 
-// unpack has the blob of w be unpacked into dir, which is in ingest/, and returns what became of it. failed hears that
-// the blob is of no use, while more of it may be waited for.
+// unpack unpacks the blob of w into dir, which is in ingest/, in a process of its own. It calls failed when the blob is
+// of no use, which may be before all of it was read.
 func (u *unpackers) unpack(
 	ctx context.Context, blob io.Reader, w layerRequest, dir string, job unpack.Job, failed func(),
 ) (*unpacked, error) {
@@ -117,8 +118,8 @@ func (u *unpacked) behind() []byte {
 	return u.Mark
 }
 
-// unpackPlain has the tar be unpacked that a program writes to a pipe, which it closes. It returns also what was behind
-// the tar.
+// unpackPlain unpacks the tar that a program writes to a pipe, and closes the pipe. The result has what followed the
+// tar.
 func (u *unpackers) unpackPlain(
 	ctx context.Context, tar *os.File, w layerRequest, dir string, job unpack.Job, failed func(),
 ) (*unpacked, error) {
@@ -189,17 +190,17 @@ const shareableSize = 4 << 20
 // manyThreads is the size of a blob from which on its stages gain from running side by side.
 const manyThreads = 512 << 10
 
-// settle has the layer of w in dir be settled over the trees lowers, the topmost first.
-func (u *unpackers) settle(
+// finalize finalizes the layer of w in dir over the trees lowers, the topmost first, in a process of its own.
+func (u *unpackers) finalize(
 	ctx context.Context, w layerRequest, dir string, res *layer.Result, lowers []string, job unpack.Job,
 ) error {
 	if res.Independent() {
 		return nil
 	}
 	if u.plain {
-		return u.settleHere(ctx, dir, res, lowers, job)
+		return u.finalizeHere(ctx, dir, res, lowers, job)
 	}
-	job.Settle, job.More, job.Threads = true, true, 1
+	job.Finalize, job.More, job.Threads = true, true, 1
 	in, err := os.Open(os.DevNull)
 	if err != nil {
 		return err
@@ -213,16 +214,16 @@ func (u *unpackers) settle(
 	return nil
 }
 
-// settleHere settles in this process: on a machine that cannot give another one the layers below without letting it
+// finalizeHere finalizes in this process: on a machine that cannot give another one the layers below without letting it
 // write to them.
-func (u *unpackers) settleHere(
+func (u *unpackers) finalizeHere(
 	ctx context.Context, dir string, res *layer.Result, lowers []string, job unpack.Job,
 ) error {
 	loaded, err := layer.LoadResult(ctx, dir, job.Limits)
 	if err != nil {
 		return err
 	}
-	if err := layer.Settle(ctx, dir, loaded, lowers); err != nil {
+	if err := layer.Finalize(ctx, dir, loaded, lowers); err != nil {
 		return err
 	}
 	res.Bytes, res.Inodes, res.Waits = loaded.Bytes, loaded.Inodes, false
@@ -249,7 +250,7 @@ func (u *unpackers) accept(ctx context.Context, dir string, job unpack.Job, a *u
 
 // plausible refuses sizes that no layer within the limits has: they are added up over all layers.
 func plausible(r *layer.Result, lim layer.Limits) error {
-	most := 2*uint64(lim.Bytes) + 1<<30 // a skeleton may have as much again as the files
+	most := 2*uint64(lim.Bytes) + 1<<30 // tar-split metadata may have as much again as the files
 	if r.Bytes > most || r.Inodes > most/4096 || r.Unsupported < 0 {
 		text := fmt.Sprintf("the unpacker says that the layer has %d bytes in %d files, beyond every limit",
 			r.Bytes, r.Inodes)

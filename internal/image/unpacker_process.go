@@ -105,7 +105,7 @@ func (u *unpackers) place(t task) (*os.File, error) {
 	return openDirIn(u.ingest, filepath.Base(t.dir))
 }
 
-// detachAll opens trees that nobody may write to.
+// detachAll opens trees as read-only detached mounts.
 func detachAll(paths []string) (trees []*os.File, err error) {
 	for _, path := range paths {
 		tree, err := detach(path, unix.MOUNT_ATTR_RDONLY)
@@ -139,7 +139,7 @@ func (p *unpacker) hand(t task) error {
 	return nil
 }
 
-// isQuiet says whether a process that waits is there, and says nothing.
+// isQuiet reports whether a process that waits is there, and says nothing.
 func (p *unpacker) isQuiet() bool {
 	conn, err := p.control.SyscallConn()
 	if err != nil {
@@ -159,13 +159,13 @@ func (p *unpacker) begin(t task) {
 	p.release = func() {}
 }
 
-// suits says whether the process may be given a task: whatever it had before is below the layer, or the layer itself,
-// and so are the trees that it can read. A layer that has taken it over can do then what it could do by what it has in
-// the same image.
+// suits reports whether the process may be given a task: whatever it had before is below the layer, or the layer
+// itself, and so are the trees that it can read. A layer that has taken it over can do then what it could do by what it
+// has in the same image.
 func (p *unpacker) suits(t task) bool {
-	settles := 0 // what is settled may be of the blob that the process has unpacked
-	if t.job.Settle {
-		settles = 1
+	finalizes := 0 // what is finalized may be of the blob that the process has unpacked
+	if t.job.Finalize {
+		finalizes = 1
 	}
 	new := len(t.lowers) - len(p.trees)
 	if p.job.Limits != t.job.Limits || new < 0 || new > unpack.MostTrees || !slices.Equal(t.lowers[new:], p.trees) {
@@ -173,7 +173,7 @@ func (p *unpacker) suits(t task) bool {
 	}
 	for _, blob := range p.had {
 		below := func(w layerRequest) bool { return w.desc.Digest == blob }
-		if !slices.ContainsFunc(t.layer.below, below) && (settles == 0 || !below(t.layer)) {
+		if !slices.ContainsFunc(t.layer.below, below) && (finalizes == 0 || !below(t.layer)) {
 			return false
 		}
 	}
@@ -201,7 +201,7 @@ func blobPipe(size int64) (in, out *os.File, err error) {
 }
 
 const (
-	pipeSize  = 64 << 10 // of a pipe that nobody has changed
+	pipeSize  = 64 << 10 // the default size of a pipe
 	largePipe = 1 << 20
 )
 
@@ -439,8 +439,8 @@ func (p *unpacker) died(state *os.ProcessState) error {
 	return &UnpackerError{text, errdefs.ErrFailedPrecondition}
 }
 
-// ranOut says whether the Go runtime failed for want of memory. Where its collector gets none it says so, or faults: a
-// fault of other code is a panic, of a goroutine that has a number.
+// ranOut reports whether the Go runtime failed for want of memory. Where its collector gets none it says so, or faults:
+// a fault of other code is a panic, of a goroutine that has a number.
 func ranOut(stderr string) bool {
 	faulted := strings.HasPrefix(stderr, "SIGSEGV") && strings.Contains(stderr, "goroutine 0 ")
 	return faulted || strings.Contains(stderr, "out of memory") || strings.Contains(stderr, "cannot allocate memory")

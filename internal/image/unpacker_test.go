@@ -241,7 +241,7 @@ func TestUnpackerWindow(t *testing.T) {
 }
 
 // TestUnpackersWithoutMounts unpacks as on a machine where no mount can be made for a process alone: a layer over
-// others is settled by the daemon then.
+// others is finalized by the daemon then.
 func TestUnpackersWithoutMounts(t *testing.T) {
 	t.Parallel()
 	host := startRegistry(t, "")

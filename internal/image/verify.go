@@ -22,9 +22,9 @@ func (s *pipeline) verify(ctx context.Context, q Question) error {
 	return refusal(ctx, q, verifier.Verify(ctx, q))
 }
 
-// Confirm asks the store's verifier whether pods of a namespace may run an image that is there: a kubelet that finds it
-// there does not pull it, so nobody was asked. names are what the user and the kubelet call the image, in this
-// order. An image that no registry has served, but an archive of root's, is not asked about.
+// Confirm asks the store's verifier whether pods of a namespace may run an image of the store. A kubelet does not pull
+// an image that is present, so no Pull has asked for this namespace. names are what the user and the kubelet call the
+// image, in this order. An image that no registry has served, but an archive of root's, is not asked about.
 func Confirm(ctx context.Context, s *Store, img Image, namespace string, names ...string) error {
 	verifier := s.pipeline.settings().Verifier
 	if verifier == nil || len(img.RepoDigests) == 0 {

@@ -20,13 +20,13 @@ import (
 // Names are what an archive calls an image.
 type Names struct{ Tags, Digests []string }
 
-// IsLayout says whether the archive is an OCI image layout.
+// IsLayout reports whether the archive is an OCI image layout.
 func (a *Archive) IsLayout() bool {
 	_, ok := a.file("index.json")
 	return ok
 }
 
-// IsSaved says whether the archive has the list of images that docker writes.
+// IsSaved reports whether the archive has the list of images that docker writes.
 func (a *Archive) IsSaved() bool {
 	_, ok := a.file("manifest.json")
 	return ok

@@ -157,7 +157,7 @@ func (x *writer) layer(ctx context.Context, one Layer) (ocispec.Descriptor, erro
 		return desc, nil
 	}
 	src, err := layer.OpenTar(one.Dir)
-	if errors.Is(err, layer.ErrNoSkeleton) {
+	if errors.Is(err, layer.ErrNoTarSplit) {
 		return ocispec.Descriptor{}, fail.New(errdefs.ErrFailedPrecondition,
 			"an earlier release of Berth unpacked it, and kept too little to export it: remove the image (`berth image rm`), "+
 				"pull it again, and export it then")

@@ -33,7 +33,7 @@ func keepAside(d *Disk, id string) error {
 }
 
 // exchange puts the directory dir into the place of a layer, and the tree that is there aside, at one moment: who
-// mounts the layer finds the one or the other. Where somebody has removed the old tree there is nothing to put aside.
+// mounts the layer finds the one or the other. When the old tree was removed by hand, nothing is put aside.
 func exchange(d *Disk, dir, id string) error {
 	aside, err := d.newAside(id)
 	if err != nil {
@@ -56,8 +56,8 @@ func exchange(d *Disk, dir, id string) error {
 	return nil
 }
 
-// sweepAside removes the trees that no container can have mounted: none uses the layer, and nobody held it in the
-// epoch.
+// sweepAside removes the trees that no container can have mounted: no container uses the layer, and no caller has held
+// it in the epoch.
 func (s *Sweeper) sweepAside(epoch uint64, inUse map[string]struct{}, whole bool) error {
 	entries, err := os.ReadDir(s.Catalog.disk.Path(AsideDir))
 	if err != nil || !whole {

@@ -37,7 +37,7 @@ func New(d *Disk, boot string, pinned []string, dirty func(path string)) *Catalo
 // unread is what could not be read, by path.
 type unread map[string]Finding
 
-// images says whether there are image records among it.
+// images reports whether there are image records among it.
 func (u unread) images() bool {
 	for _, f := range u {
 		if f.Image != "" {
@@ -296,7 +296,7 @@ func (c *Catalog) unsynced() ([]*ImageRecord, []*layerState) {
 	return unsyncedOf(c.inv)
 }
 
-// doubtLayers has layers never be called durable. Another boot drops them.
+// doubtLayers marks layers so that they never become durable. Another boot drops them.
 func (c *Catalog) doubtLayers(layers []*layerState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

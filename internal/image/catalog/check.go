@@ -28,7 +28,7 @@ type Checker struct {
 	Catalog *Catalog
 }
 
-// LowestFirst are the ids of all layers, each after those below it: a layer is settled anew over sound ones.
+// LowestFirst are the ids of all layers, each after those below it: a layer is finalized anew over sound ones.
 func (c *Checker) LowestFirst() []string {
 	i := c.Catalog.Snapshot()
 	depth := map[string]int{}
@@ -63,15 +63,16 @@ func (c *Checker) Check(ctx context.Context, id string) ([]Finding, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		add(c.Catalog.disk.Path(LayersDir, id, layer.SkeletonFile), err.Error())
+		add(c.Catalog.disk.Path(LayersDir, id, layer.TarSplitFile), err.Error())
 	}
 	return found, nil
 }
 
-// checkTar proves what Verify cannot: that the skeleton is there, and the files that the manifest does not know.
+// checkTar proves what Verify cannot: that the tar-split metadata is there, and the files that the manifest does not
+// know.
 func (c *Checker) checkTar(ctx context.Context, id string) error {
 	rec := c.Catalog.Snapshot().Layer(id)
-	if !rec.Skeleton {
+	if !rec.TarSplit {
 		return nil
 	}
 	tar, err := layer.OpenTar(c.Catalog.disk.LayerDir(id))

@@ -106,7 +106,8 @@ func othersNamed(v *inventory, id string, tags []string) []*ImageRecord {
 	return out
 }
 
-// stageEdits writes and syncs the records that replace what the disk has. done removes what nobody took.
+// stageEdits writes and syncs the records that replace what the disk has. done removes the staged files that were not
+// renamed into place.
 func stageEdits(d *Disk, edits []*edit) (done func(), err error) {
 	if !slices.ContainsFunc(edits, func(e *edit) bool { return e.safe() && !e.idle() }) {
 		return func() {}, nil

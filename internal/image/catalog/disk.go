@@ -131,8 +131,8 @@ func At(step string, do func() error) error {
 	return fault.At("image." + step + ".after")
 }
 
-// setAside moves a layer out of use, so that its name is free; discard removes it. One whose directory somebody has
-// removed already is out of use.
+// setAside moves a layer out of use, so that its name is free; discard removes it. A layer whose directory is missing
+// is out of use already.
 func (d *Disk) setAside(id string) (discard func(), err error) {
 	dir, discard := d.claimIngest()
 	err = os.Rename(d.LayerDir(id), dir)

@@ -2,7 +2,7 @@
 // one lock of both.
 //
 // A Catalog is changed by its verbs: KeepLayer and ReplaceLayer rename a layer into place, Commit records an image
-// under its names, Forget removes a record. Readers take a Snapshot, an Index that never changes, and wait for nobody.
+// under its names, Forget removes a record. Readers take a Snapshot, an Index that never changes, and never wait.
 // Use and HoldImage hold layers by a lease, so that no sweep takes them meanwhile.
 //
 // A Sweeper removes the layers that no image and no container uses. A Syncer makes durable what was committed: it syncs

@@ -58,7 +58,7 @@ func (i *Index) Layer(id string) LayerRecord {
 	return rec
 }
 
-// Has says whether there is a layer.
+// Has reports whether there is a layer.
 func (i *Index) Has(layer string) bool {
 	_, there := i.layers.get(layer)
 	return there
@@ -136,7 +136,7 @@ type indexEdit struct {
 	names  *shardEdit[string]
 	layers *shardEdit[LayerRecord]
 	byDiff *shardEdit[*tarUses]
-	fresh  map[*tarUses]bool // which nobody else has yet: they may be changed
+	fresh  map[*tarUses]bool // made by this edit: they may be changed
 }
 
 func editIndex(old *Index) *indexEdit {
@@ -261,8 +261,8 @@ func (e *indexEdit) finish() *Index {
 // leastDigits is how many digits of an image's id name it. A few would let anybody who may name an image try them all.
 const leastDigits = 12
 
-// isShortID says whether s could be the beginning of an image's id, as people type it: bare, since a request that says
-// sha256: means the whole id.
+// isShortID reports whether s could be the beginning of an image's id, as people type it: bare, since a request that
+// says sha256: means the whole id.
 func isShortID(s string) bool {
 	return len(s) >= leastDigits && len(s) < 64 && strings.Trim(s, "0123456789abcdef") == ""
 }

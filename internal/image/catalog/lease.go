@@ -2,10 +2,10 @@ package catalog
 
 import "sync"
 
-// Leases says which layers may be used, and keeps those that somebody uses from being swept. It has a lock of its
-// own, held for a few look-ups: who starts a container does not wait until the catalog has written a record.
+// Leases knows which layers may be used, and keeps layers in use from being swept. It has a lock of its own, which is
+// held for a few look-ups only, so that the start of a container does not wait until the catalog has written a record.
 //
-// Epochs order uses and sweeps. A layer that was held at any time in the epoch of a sweep stays: whoever held it may
+// Epochs order uses and sweeps. A layer that was held at any time in the epoch of a sweep stays, because its holder may
 // have become a container after the sweep asked which layers containers use.
 type Leases struct {
 	mu     sync.Mutex // guards what follows; taken after the catalog's, and before none
@@ -74,7 +74,7 @@ func (l *Leases) begin() uint64 {
 	return l.epoch
 }
 
-// expel lets nobody hold a layer from now on, unless it was held in the epoch or is held still.
+// expel ends the use of a layer: it can no longer be held. It fails for a layer that is held, or was held in the epoch.
 func (l *Leases) expel(id string, epoch uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

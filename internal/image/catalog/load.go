@@ -143,7 +143,7 @@ func (l *loader) images() error {
 	return nil
 }
 
-// image says whether the image of a record that was read, or could not be, is to be served.
+// image reports whether the image of a record that was read, or could not be, is to be served.
 func (l *loader) image(name, path string, rec *ImageRecord, err error) bool {
 	problem := func(text string) { l.problem(Finding{Image: "sha256:" + name, Path: path, Problem: text}) }
 	if why := l.useless(rec, err); why != "" {
@@ -199,7 +199,7 @@ func readImage(path, name string) (*ImageRecord, error) {
 	if rec.Parsed, err = document.DecodeConfig(rec.Config); err != nil {
 		return nil, fail.New(errdefs.ErrDataLoss, "image config: %w", err)
 	}
-	rec.Config = nil // RawConfig reads it again where somebody needs it
+	rec.Config = nil // RawConfig reads it again when it is needed
 	return rec, nil
 }
 

@@ -36,7 +36,7 @@ func parsePatterns(list []string) patterns {
 	return p
 }
 
-// match says whether one of the patterns names the reference.
+// match reports whether one of the patterns names the reference.
 func (p patterns) match(name string) bool {
 	if _, ok := p.exact[name]; ok {
 		return true

@@ -53,12 +53,12 @@ type LayerRef struct {
 type LayerRecord struct {
 	ID     string        `json:"id"`
 	DiffID digest.Digest `json:"diffID"`
-	Chain  digest.Digest `json:"chain,omitempty"` // of a layer that was settled over others
+	Chain  digest.Digest `json:"chain,omitempty"` // of a layer that was finalized over others
 	Bytes  uint64        `json:"bytes"`
 	Inodes uint64        `json:"inodes"`
 	Opaque bool          `json:"opaque,omitempty"`
-	// Skeleton says that the layer has one: those of the first release have none.
-	Skeleton bool `json:"skeleton,omitempty"`
+	// TarSplit says that the layer has one: those of the first release have none.
+	TarSplit bool `json:"skeleton,omitempty"`
 	// Blob is what the layer was unpacked from, and BlobSize how large that is: those of earlier releases do not know.
 	Blob     digest.Digest `json:"blob,omitempty"`
 	BlobSize int64         `json:"blobSize,omitempty"`

@@ -13,8 +13,8 @@ var shardSeed = maphash.MakeSeed()
 
 func shardOf(key string) int { return int(maphash.String(shardSeed, key) % shardCount) }
 
-// shards is a map that nobody changes. A changed copy of it shares the shards that the change does not touch, so that
-// it costs about the same however many keys there are. The zero value is empty.
+// shards is an immutable map. A changed copy shares the shards that the change does not touch, so that a change costs
+// about the same with any number of keys. The zero value is empty.
 type shards[V any] struct{ parts [shardCount]map[string]V }
 
 func (s *shards[V]) get(key string) (V, bool) {

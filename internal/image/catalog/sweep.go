@@ -13,10 +13,10 @@ type Sweeper struct {
 	InUse   func() (used map[string]struct{}, whole bool) // lists the layers that containers use
 }
 
-// Sweep removes the layers that no image and no container uses and nobody holds.
+// Sweep removes the layers that no image and no container uses and no caller holds.
 //
 // The order matters. An epoch begins before the containers are asked, and a layer that was held at any time in this
-// epoch stays: whoever held it may have become a container after the question.
+// epoch stays, because its holder may have become a container after the question.
 func (s *Sweeper) Sweep(ctx context.Context) error {
 	epoch := s.Catalog.Leases.begin()
 	inUse, whole := s.InUse()

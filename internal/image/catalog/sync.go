@@ -137,7 +137,7 @@ func (rec *ImageRecord) asDurable() *ImageRecord {
 	return &durable
 }
 
-// layersDurable says whether the disk has all layers of an image.
+// layersDurable reports whether the disk has all layers of an image.
 func layersDurable(v *inventory, rec *ImageRecord) bool {
 	for _, l := range rec.Layers {
 		if have := v.present[l.ID]; have == nil || !have.Durable {

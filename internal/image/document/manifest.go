@@ -59,7 +59,7 @@ func CheckManifest(m *ocispec.Manifest, limits Limits) error {
 	return limit.ImageBytes.At(limits.Bytes).Check(total)
 }
 
-// Agree says whether manifest and config describe the same layers.
+// Agree reports whether manifest and config describe the same layers.
 func (i *Image) Agree() error {
 	rootfs := i.Config.RootFS
 	if len(rootfs.DiffIDs) != len(i.Manifest.Layers) {
@@ -74,8 +74,8 @@ func (i *Image) Agree() error {
 	return nil
 }
 
-// MayBeImage says whether an entry of an index could lead to an image. Others are signatures, attestations, charts and
-// the like, which lie beside images and may even name a platform.
+// MayBeImage reports whether an entry of an index could lead to an image. Others are signatures, attestations, charts
+// and the like, which lie beside images and may even name a platform.
 func MayBeImage(m ocispec.Descriptor) bool {
 	switch {
 	case !images.IsManifestType(m.MediaType) && !images.IsIndexType(m.MediaType):
@@ -88,7 +88,7 @@ func MayBeImage(m ocispec.Descriptor) bool {
 	return m.Platform == nil || m.Platform.OS != "unknown" || m.Platform.Architecture != "unknown"
 }
 
-// Prove says whether raw is the document that desc promises. what it is goes into the error.
+// Prove reports whether raw is the document that desc promises. what it is goes into the error.
 func Prove(raw []byte, desc ocispec.Descriptor, what string) error {
 	if int64(len(raw)) != desc.Size {
 		more := ""

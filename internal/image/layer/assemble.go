@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoSkeleton says that a layer was unpacked by a release that did not keep what its tar consisted of.
-var ErrNoSkeleton = errors.New("the layer has no skeleton: an earlier release of Berth unpacked it")
+// ErrNoTarSplit says that a layer was unpacked by a release that did not keep what its tar consisted of.
+var ErrNoTarSplit = errors.New("the layer has no skeleton: an earlier release of Berth unpacked it")
 
 // A DamagedError says which file of a layer is not what the tar had.
 type DamagedError struct{ Path, Problem string }
@@ -29,7 +29,7 @@ type Tar struct {
 	// Size is that of the stream, in bytes.
 	Size  int64
 	dir   string
-	moves *pathTree[[]move] // by where from, in the order of the skeleton
+	moves *pathTree[[]move] // by where from, in the order of the tar-split metadata
 }
 
 // move says that what the records before number at name lies elsewhere.
@@ -38,10 +38,11 @@ type move struct {
 	to string
 }
 
-// OpenTar reads what the layer in dir keeps of its tar. The error is ErrNoSkeleton, or says how the skeleton is damaged.
+// OpenTar reads what the layer in dir keeps of its tar. The error is ErrNoTarSplit, or says how the tar-split metadata
+// is damaged.
 func OpenTar(dir string) (*Tar, error) {
 	t := &Tar{dir: dir, moves: newPathTree[[]move]()}
-	err := t.each(func(i int, r skeletonRecord) error {
+	err := t.each(func(i int, r tarSplitRecord) error {
 		if r.kind == recMoved {
 			moves := t.moves.at(t.moves.make(r.path))
 			*moves = append(*moves, move{i, r.to})
@@ -58,8 +59,8 @@ func OpenTar(dir string) (*Tar, error) {
 	return t, nil
 }
 
-// CopyTo writes the stream to w. Whoever calls proves it by its digest: a file's content is taken as it is, only its size
-// is known here. The error is a DamagedError when a file is missing or of another size.
+// CopyTo writes the stream to w. Whoever calls proves it by its digest: a file's content is taken as it is, only its
+// size is known here. The error is a DamagedError when a file is missing or of another size.
 func (t *Tar) CopyTo(ctx context.Context, w io.Writer) error {
 	root, err := unix.Open(t.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -67,7 +68,7 @@ func (t *Tar) CopyTo(ctx context.Context, w io.Writer) error {
 	}
 	defer unix.Close(root)
 	buf := make([]byte, 128<<10)
-	return t.each(func(i int, r skeletonRecord) error {
+	return t.each(func(i int, r tarSplitRecord) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -167,9 +168,10 @@ func (t *Tar) nextMove(i int, path string) (from string, first move, ok bool) {
 	return from, first, ok
 }
 
-// Prove compares what the skeleton says with the manifest, without reading a file. report hears of what differs.
+// Prove compares what the tar-split metadata says with the manifest, without reading a file. report hears of what
+// differs.
 func (t *Tar) prove(man manifest, report func(path, problem string)) error {
-	return t.each(func(i int, r skeletonRecord) error {
+	return t.each(func(i int, r tarSplitRecord) error {
 		if r.kind != recFile {
 			return nil
 		}
@@ -188,34 +190,34 @@ func (t *Tar) prove(man manifest, report func(path, problem string)) error {
 	})
 }
 
-// skeletonRecord is one record. A body not read by the callback of each is skipped.
-type skeletonRecord struct {
+// tarSplitRecord is one record. A body not read by the callback of each is skipped.
+type tarSplitRecord struct {
 	kind     int
 	n        int64
 	path, to string
 	body     io.Reader // of a literal
 }
 
-// each reads the skeleton from its beginning and calls do for all its records.
-func (t *Tar) each(do func(i int, r skeletonRecord) error) error {
-	f, err := os.Open(filepath.Join(t.dir, SkeletonFile))
+// each reads the tar-split metadata from its beginning and calls do for all its records.
+func (t *Tar) each(do func(i int, r tarSplitRecord) error) error {
+	f, err := os.Open(filepath.Join(t.dir, TarSplitFile))
 	if errors.Is(err, os.ErrNotExist) {
-		return ErrNoSkeleton
+		return ErrNoTarSplit
 	}
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	magic := make([]byte, len(skeletonMagic))
-	if _, err := io.ReadFull(f, magic); err != nil || string(magic) != skeletonMagic {
-		return fmt.Errorf("read layer skeleton: it begins with %q, not %q", magic, skeletonMagic)
+	magic := make([]byte, len(tarSplitMagic))
+	if _, err := io.ReadFull(f, magic); err != nil || string(magic) != tarSplitMagic {
+		return fmt.Errorf("read layer skeleton: it begins with %q, not %q", magic, tarSplitMagic)
 	}
 	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(1<<20))
 	if err != nil {
 		return fmt.Errorf("read layer skeleton: %w", err)
 	}
 	defer z.Close()
-	r := &skeletonReader{bufio.NewReaderSize(z, 32<<10)}
+	r := &tarSplitReader{bufio.NewReaderSize(z, 32<<10)}
 	for i := 0; ; i++ {
 		rec, err := r.next()
 		if errors.Is(err, io.EOF) {
@@ -233,9 +235,9 @@ func (t *Tar) each(do func(i int, r skeletonRecord) error) error {
 	}
 }
 
-type skeletonReader struct{ *bufio.Reader }
+type tarSplitReader struct{ *bufio.Reader }
 
-func (r *skeletonReader) next() (rec skeletonRecord, err error) {
+func (r *tarSplitReader) next() (rec tarSplitRecord, err error) {
 	head, err := binary.ReadUvarint(r)
 	if err != nil {
 		return rec, err
@@ -259,7 +261,7 @@ func (r *skeletonReader) next() (rec skeletonRecord, err error) {
 	return rec, err
 }
 
-func (r *skeletonReader) sized() (string, error) {
+func (r *tarSplitReader) sized() (string, error) {
 	n, err := binary.ReadUvarint(r)
 	if err != nil {
 		return "", err
@@ -267,7 +269,7 @@ func (r *skeletonReader) sized() (string, error) {
 	return r.path(int64(n))
 }
 
-func (r *skeletonReader) path(n int64) (string, error) {
+func (r *tarSplitReader) path(n int64) (string, error) {
 	if n < 0 || n > maxRecordPath {
 		return "", fmt.Errorf("a path of %d bytes", n)
 	}
@@ -294,7 +296,7 @@ func (l *literal) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (rec skeletonRecord) skip() error {
+func (rec tarSplitRecord) skip() error {
 	if rec.body == nil {
 		return nil
 	}

@@ -53,7 +53,7 @@ func (u *unpacker) create(h *tar.Header, base string, r io.Reader) error {
 	return u.man.add(e)
 }
 
-// linkLater leaves a hard link to Settle. Its name must be free until then.
+// linkLater leaves a hard link to Finalize. Its name must be free until then.
 func (u *unpacker) linkLater(base, full, target string) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(u.parent.fd, base, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -63,7 +63,7 @@ func (u *unpacker) linkLater(base, full, target string) error {
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
-	// Both paths are kept twice: Settle has them in full, in the order of the names.
+	// Both paths are kept twice: Finalize has them in full, in the order of the names.
 	if err := u.res.memory.take(int64(len(full)+len(base)+2*len(target)) + 4*nodeCost); err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (u *unpacker) file(h *tar.Header, base string, r io.Reader, e *entry) error
 // fill copies the content of an entry into the new file.
 func (u *unpacker) fill(fd int, h *tar.Header, r io.Reader, e *entry) error {
 	sparse := isSparse(h)
-	if !sparse { // what a sparse file's tar holds is not what the file holds: the skeleton takes it as it is
+	if !sparse { // what a sparse file's tar holds is not what the file holds: the tar-split metadata takes it as it is
 		u.tar.begin()
 	}
 	var err error

@@ -12,11 +12,11 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// Decompress reads a gzip, zstd or plain stream as its content. The first bytes decide, not a media type: registries and
-// archives name it wrongly often enough. A compressed stream may have any number of parts (gzip members, zstd frames) and
-// end in NULs, as on a tape; anything else after it is an error. The memory it may ask for is bounded: a zstd stream
-// waits, until ctx ends, while others use it up, and one that wants more than limit.ZstdWindow is refused. Closing returns
-// the memory, and not r.
+// Decompress reads a gzip, zstd or plain stream as its content. The first bytes decide, not a media type: registries
+// and archives name it wrongly often enough. A compressed stream may have any number of parts (gzip members, zstd
+// frames) and end in NULs, as on a tape; anything else after it is an error. The memory it may ask for is bounded: a
+// zstd stream waits, until ctx ends, while others use it up, and one that wants more than limit.ZstdWindow is refused.
+// Closing returns the memory, and not r.
 func Decompress(ctx context.Context, r io.Reader) (io.ReadCloser, error) {
 	br := readers.Get().(*bufio.Reader)
 	br.Reset(r)
@@ -51,7 +51,7 @@ func giveBack(br *bufio.Reader) {
 	readers.Put(br)
 }
 
-// IsPlain says whether what Decompress returned is a stream that was not compressed.
+// IsPlain reports whether what Decompress returned is a stream that was not compressed.
 func IsPlain(r io.Reader) bool {
 	_, ok := r.(*plainStream)
 	return ok

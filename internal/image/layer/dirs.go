@@ -22,7 +22,7 @@ type dirInfo struct {
 	uid, gid uint32
 	length   uint16 // of its path
 	mode     uint16
-	below    uint16 // while it is settled: the layer below that has it too, counted from 1
+	below    uint16 // while it is finalized: the layer below that has it too, counted from 1
 	flags    dirFlags
 }
 
@@ -33,10 +33,10 @@ const (
 	dirDetached                      // it replaced something: nothing below shows through
 	dirOpaque                        // it hides what is below, as the overlay sees it
 	dirHiding                        // it has whiteouts
-	dirMatters                       // it, or a directory in it, is implied or has whiteouts: Settle looks at it
-	dirSeen                          // Settle has looked at it
-	dirTouched                       // Settle changed what is in it, and with that its times
-	dirChanged                       // Settle changed what the manifest says of it
+	dirMatters                       // it, or a directory in it, is implied or has whiteouts: Finalize looks at it
+	dirSeen                          // Finalize has looked at it
+	dirTouched                       // Finalize changed what is in it, and with that its times
+	dirChanged                       // Finalize changed what the manifest says of it
 )
 
 func (d *dirInfo) is(f dirFlags) bool { return d.flags&f != 0 }

@@ -10,7 +10,7 @@ import (
 )
 
 // link makes the hard links whose target is further down: the target is copied up first, as a mounted overlay would.
-func (s *settler) link() error {
+func (s *finalizer) link() error {
 	waiting := map[string]string{}
 	for in, links := range s.links {
 		up, ok := s.dirs.path(in)
@@ -33,7 +33,7 @@ func (s *settler) link() error {
 }
 
 // linkChain makes a hard link after the one that it names, when that one is still to be made.
-func (s *settler) linkChain(waiting map[string]string, name string) error {
+func (s *finalizer) linkChain(waiting map[string]string, name string) error {
 	var chain []string
 	seen := map[string]bool{}
 	for target, waits := waiting[name]; waits; target, waits = waiting[name] {
@@ -54,7 +54,7 @@ func (s *settler) linkChain(waiting map[string]string, name string) error {
 	return nil
 }
 
-func (s *settler) linkOne(name, target string) error {
+func (s *finalizer) linkOne(name, target string) error {
 	if _, rest := s.dirs.find(parentOf(name)); rest != "" {
 		return nil // another link took the place of a directory that this one was in
 	}
@@ -102,13 +102,13 @@ func (s *settler) linkOne(name, target string) error {
 }
 
 // noteIn notes that the directory of something has changed.
-func (s *settler) noteIn(p string) {
+func (s *finalizer) noteIn(p string) {
 	id, _ := s.dirs.find(parentOf(p))
 	s.note(id, dirTouched)
 }
 
 // free drops what relocate has put where a hard link is to be.
-func (s *settler) free(name string) error {
+func (s *finalizer) free(name string) error {
 	at, err := openSpot(s.own, name)
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (s *settler) free(name string) error {
 }
 
 // copyUp copies what is in a tree below to a path of the layer.
-func (s *settler) copyUp(what place, tree int, to string) error {
+func (s *finalizer) copyUp(what place, tree int, to string) error {
 	if err := s.res.bytes.take(what.stat.Size + inodeCost); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"berth/internal/limit"
 )
 
-// Grant does what is on the list that UnpackConfined or SettleConfined left in dir, and removes it. The list is
+// Grant does what is on the list that UnpackConfined or FinalizeConfined left in dir, and removes it. The list is
 // believed as little as the layer itself: every path stays beneath the layer's tree and leads through no symlink, a
 // device takes the place of a socket only, and of attributes only those that an image may bring are set. It returns
 // how many of them the file system does not keep.
@@ -34,8 +34,8 @@ func Grant(ctx context.Context, dir string, lim Limits) (unsupported int, err er
 	return g.unsupported, os.Remove(name)
 }
 
-// grantsOf is how many lines a list may have: an entry has some attributes at most, and a layer settled over others has
-// what it copied of them.
+// grantsOf is how many lines a list may have: an entry has some attributes at most, and a layer finalized over others
+// has what it copied of them.
 func grantsOf(lim Limits) int64 { return int64(lim.Entries) * 8 }
 
 // granter works off a list.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GrantsFile lists what unpacking or settling a layer needs and a process without CAP_SYS_ADMIN and CAP_MKNOD cannot
+// GrantsFile lists what unpacking or finalizing a layer needs and a process without CAP_SYS_ADMIN and CAP_MKNOD cannot
 // do: device nodes, the overlay's marks, and some attributes. Grant does it, and removes the list.
 const GrantsFile = "grants"
 

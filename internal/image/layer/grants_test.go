@@ -15,7 +15,7 @@ import (
 	"berth/internal/limit"
 )
 
-// saved is a result as another process settles with it.
+// saved is a result as another process finalizes with it.
 func saved(t testing.TB, dir string, res *Result) *Result {
 	t.Helper()
 	if res.Independent() {

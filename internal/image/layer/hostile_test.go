@@ -117,7 +117,8 @@ func stream(make func(add func(item))) io.ReadCloser {
 // hostileLimits are those of the image store.
 var hostileLimits = Limits{Bytes: 128 << 30, Entries: 8 << 20, Memory: 32 << 20}
 
-// unpackAttack unpacks and settles an attack below dir, and says how often the tree of its directories was looked into.
+// unpackAttack unpacks and finalizes an attack below dir, and says how often the tree of its directories was looked
+// into.
 func unpackAttack(ctx context.Context, t testing.TB, dir string, a attack) (looks int64, err error) {
 	var lowers []string
 	if a.lower != nil {
@@ -145,7 +146,7 @@ func unpackStream(
 	if dirs, gone := res.dirs, res.gone; dirs != nil {
 		defer func() { looks = *dirs.looks + *gone.looks }()
 	}
-	return 0, Settle(ctx, dir, res, lowers)
+	return 0, Finalize(ctx, dir, res, lowers)
 }
 
 // TestAttacks unpacks a tenth of each attack, in a process of its own, which must not need much more memory than it has

@@ -44,13 +44,13 @@ func learnDefaults(root string) (defaults, error) {
 	return d, nil
 }
 
-// owner says whether what is made in the directory belongs to uid:gid at once. A setgid directory, and any directory
+// owner reports whether what is made in the directory belongs to uid:gid at once. A setgid directory, and any directory
 // of a file system that is mounted with grpid, gives on its group.
 func (d defaults) owner(in *dirInfo, uid, gid int) bool {
 	return uid == d.uid && gid == d.gid && int(in.gid) == d.gid
 }
 
-// mode says whether what is made in the directory with that mode has it at once. The special bits of files are set
+// mode reports whether what is made in the directory with that mode has it at once. The special bits of files are set
 // last, since writing and a change of owner take them away; a setgid directory makes its subdirectories setgid.
 func (d defaults) mode(in *dirInfo, kind string, mode uint32) bool {
 	return mode&(special|d.umask) == 0 && !(kind == typeDir && in.mode&unix.S_ISGID != 0)

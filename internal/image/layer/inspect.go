@@ -15,7 +15,7 @@ func Inspect(dir string) error {
 		return err
 	}
 	kinds := map[string]uint32{
-		FS: unix.S_IFDIR, ReplacedDir: unix.S_IFDIR, ManifestFile: unix.S_IFREG, SkeletonFile: unix.S_IFREG,
+		FS: unix.S_IFDIR, ReplacedDir: unix.S_IFDIR, ManifestFile: unix.S_IFREG, TarSplitFile: unix.S_IFREG,
 		GrantsFile: unix.S_IFREG, ResultFile: unix.S_IFREG,
 	}
 	found := map[string]bool{}
@@ -29,7 +29,7 @@ func Inspect(dir string) error {
 		}
 		found[e.Name()] = true
 	}
-	for _, name := range []string{FS, ManifestFile, SkeletonFile} {
+	for _, name := range []string{FS, ManifestFile, TarSplitFile} {
 		if !found[name] {
 			return fmt.Errorf("the layer has no %s", name)
 		}

@@ -75,13 +75,13 @@ func unpack(t testing.TB, items ...item) (string, *Result) {
 	return d, res
 }
 
-// stack unpacks layers, the lowest first, settles each and proves it against its manifest.
+// stack unpacks layers, the lowest first, finalizes each and proves it against its manifest.
 func stack(t testing.TB, layers ...[]item) []string {
 	t.Helper()
 	var lowers, dirs []string
 	for _, items := range layers {
 		d, res := unpack(t, items...)
-		if err := Settle(t.Context(), d, saved(t, d, res), lowers); err != nil {
+		if err := Finalize(t.Context(), d, saved(t, d, res), lowers); err != nil {
 			t.Fatal(err)
 		}
 		proven(t, d)
@@ -412,7 +412,7 @@ func number(field []byte, v int64) {
 	field[0] |= 0x80
 }
 
-func TestSettleRefuses(t *testing.T) {
+func TestFinalizeRefuses(t *testing.T) {
 	cases := map[string][2][]item{
 		"link to nowhere":        {{file("x", "")}, {hardlink("a", "gone")}},
 		"link to a directory":    {{dir("d", 0o755)}, {hardlink("a", "d")}},
@@ -424,7 +424,7 @@ func TestSettleRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			low, _ := unpack(t, c[0]...)
 			d, res := unpack(t, c[1]...)
-			if err := Settle(t.Context(), d, res, []string{filepath.Join(low, FS)}); err == nil {
+			if err := Finalize(t.Context(), d, res, []string{filepath.Join(low, FS)}); err == nil {
 				t.Error("settled")
 			}
 		})
@@ -500,7 +500,7 @@ func FuzzUnpack(f *testing.F) {
 		res, err := Unpack(t.Context(), bytes.NewReader(data), d, Limits{Bytes: 1 << 20, Entries: 100})
 		if err == nil {
 			exact(t, d, data)
-			err = Settle(t.Context(), d, res, nil)
+			err = Finalize(t.Context(), d, res, nil)
 		}
 		if err == nil {
 			proven(t, d)

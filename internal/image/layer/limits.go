@@ -11,7 +11,7 @@ import (
 type Limits struct {
 	Bytes   int64 // the sum of its files, holes included, and 4 KiB for each file and directory
 	Entries int   // entries of the tar, and directories that none of them describes
-	// Memory is for what is kept of a layer until it is settled: its directories, hard links and their attributes.
+	// Memory is for what is kept of a layer until it is finalized: its directories, hard links and their attributes.
 	Memory int64
 	// Floor is what must stay free of the file system that the layer is written to.
 	Floor room.Floor

@@ -51,8 +51,8 @@ func TestChainOfFarLinks(t *testing.T) {
 	}
 }
 
-// TestManifestOfManyReplaced reads the manifest of a layer that says everything twice: looking through all of it for each line would
-// take a quarter of an hour.
+// TestManifestOfManyReplaced reads the manifest of a layer that says everything twice: looking through all of it for
+// each line would take a quarter of an hour.
 func TestManifestOfManyReplaced(t *testing.T) {
 	t.Parallel()
 	const n = 150_000

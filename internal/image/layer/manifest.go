@@ -124,7 +124,7 @@ func noteGone(t *goneTree, path string, line int64, memory *quota) error {
 	return nil
 }
 
-// goneAfter says whether a path, or one above it, was replaced after the line.
+// goneAfter reports whether a path, or one above it, was replaced after the line.
 func goneAfter(t *goneTree, path string, line int64) bool {
 	at := rootNode
 	for path != "" && t.count > 1 {

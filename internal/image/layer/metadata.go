@@ -24,8 +24,8 @@ func describeEntry(h *tar.Header, full string) entry {
 	return e
 }
 
-// The times that any file system holds: 32 bits of seconds. Ones from before become the first. Ones from after are kept as far
-// as a manifest can tell them, for most file systems hold more.
+// The times that any file system holds: 32 bits of seconds. Ones from before become the first. Ones from after are kept
+// as far as a manifest can tell them, for most file systems hold more.
 const (
 	firstTime = math.MinInt32
 	lastTime  = math.MaxInt32
@@ -41,7 +41,8 @@ func nanoseconds(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// sameTime says whether a file system that was given a time may answer with the other: one that does not hold it gives its last.
+// sameTime reports whether a file system that was given a time may answer with the other: one that does not hold it
+// gives its last.
 func sameTime(given, kept int64) bool {
 	const last = lastTime * int64(time.Second)
 	return given == kept || given > last && kept >= last && kept < given

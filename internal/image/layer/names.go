@@ -20,8 +20,8 @@ func (e *HostileError) Error() string {
 // Unwrap says that no other request makes the layer one that can be unpacked.
 func (e *HostileError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// inside cleans the name of an entry into a path relative to the layer's root; "." is the root. An absolute name is meant
-// relative to the root, as every builder means it; one that climbs out of it is hostile.
+// inside cleans the name of an entry into a path relative to the layer's root; "." is the root. An absolute name is
+// meant relative to the root, as every builder means it; one that climbs out of it is hostile.
 func inside(name string) (string, error) {
 	if strings.IndexByte(name, 0) >= 0 {
 		return "", &HostileError{name, "has a NUL in its name"}

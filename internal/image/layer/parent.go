@@ -230,7 +230,7 @@ func (s *steps) follow(target string) error {
 	return nil
 }
 
-// rest says whether any real component is left.
+// rest reports whether any real component is left.
 func (s *steps) rest() bool {
 	return strings.Trim(s.todo, "/.") != "" || strings.Contains(s.todo, "..")
 }

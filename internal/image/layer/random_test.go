@@ -48,7 +48,7 @@ func randomLayer(r *rand.Rand, linked *[]string) []item {
 // TestRandomLayers stacks layers at random. What unpacks is what its manifest says, and gives its tar back.
 func TestRandomLayers(t *testing.T) {
 	inMemory(t)
-	settled := 0
+	finalized := 0
 	for seed := range int64(300) {
 		r, root := rand.New(rand.NewSource(seed)), t.TempDir()
 		var lowers, linked []string
@@ -63,10 +63,10 @@ func TestRandomLayers(t *testing.T) {
 				continue
 			}
 			exact(t, d, data)
-			if err := Settle(t.Context(), d, res, lowers); err != nil {
+			if err := Finalize(t.Context(), d, res, lowers); err != nil {
 				continue
 			}
-			settled++
+			finalized++
 			proven(t, d)
 			exact(t, d, data)
 			lowers = append([]string{filepath.Join(d, FS)}, lowers...)
@@ -75,7 +75,7 @@ func TestRandomLayers(t *testing.T) {
 			}
 		}
 	}
-	if settled < 500 {
-		t.Errorf("only %d layers could be settled", settled)
+	if finalized < 500 {
+		t.Errorf("only %d layers could be settled", finalized)
 	}
 }

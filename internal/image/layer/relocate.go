@@ -43,7 +43,7 @@ func (r *relocated) now(id nodeID) nodeID {
 }
 
 // relocateOne moves what is in an implied directory to where the symlink that it covers leads.
-func (s *settler) relocateOne(id nodeID) error {
+func (s *finalizer) relocateOne(id nodeID) error {
 	p, _ := s.dirs.path(id)
 	to, err := s.lower.resolve(p, true)
 	switch {
@@ -71,12 +71,12 @@ func (s *settler) relocateOne(id nodeID) error {
 	return s.visitMoved()
 }
 
-// noteMoved has the skeleton know that what was at or below a path is at another.
-func (s *settler) noteMoved(from, to string) error {
+// noteMoved has the tar-split metadata know that what was at or below a path is at another.
+func (s *finalizer) noteMoved(from, to string) error {
 	if err := s.res.memory.take(2*nodeCost + int64(len(from)+len(to))); err != nil {
 		return err
 	}
-	sk, err := s.skeleton()
+	sk, err := s.tarSplit()
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (s *settler) noteMoved(from, to string) error {
 }
 
 // visitMoved looks at the directories that have a new path: they may cover something else there.
-func (s *settler) visitMoved() error {
+func (s *finalizer) visitMoved() error {
 	for _, id := range s.moved.known {
 		if _, err := s.coversOf(id); err != nil {
 			return err
@@ -109,13 +109,13 @@ func (s *settler) visitMoved() error {
 	return nil
 }
 
-func (s *settler) anyGone(id nodeID) bool {
+func (s *finalizer) anyGone(id nodeID) bool {
 	_, ok := s.dirs.path(id)
 	return !ok
 }
 
 // merge moves all that is in the directory from into the directory to, and removes from.
-func (s *settler) merge(from, to nodeID) error {
+func (s *finalizer) merge(from, to nodeID) error {
 	fromPath, _ := s.dirs.path(from)
 	toPath, _ := s.dirs.path(to)
 	src, err := openBeneath(s.own, fromPath)
@@ -158,7 +158,7 @@ func (s *settler) merge(from, to nodeID) error {
 }
 
 // mergeDirs has one directory be what two were.
-func (s *settler) mergeDirs(from, to nodeID, src, dst spot) error {
+func (s *finalizer) mergeDirs(from, to nodeID, src, dst spot) error {
 	a, b := s.dirs.at(from), s.dirs.at(to)
 	for base, target := range s.links[from] {
 		if s.links[to] == nil {
@@ -188,13 +188,13 @@ func (s *settler) mergeDirs(from, to nodeID, src, dst spot) error {
 }
 
 // pathOf is where a directory is now.
-func (s *settler) pathOf(id nodeID) string {
+func (s *finalizer) pathOf(id nodeID) string {
 	p, _ := s.dirs.path(id)
 	return p
 }
 
 // mergeName moves one name. What moves takes the place of what is there, but a whiteout hides only what is below.
-func (s *settler) mergeName(from, to nodeID, src, dst int, name, toPath string) error {
+func (s *finalizer) mergeName(from, to nodeID, src, dst int, name, toPath string) error {
 	var a, b unix.Stat_t
 	if err := unix.Fstatat(src, name, &a, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
@@ -243,10 +243,12 @@ func (s *settler) mergeName(from, to nodeID, src, dst int, name, toPath string) 
 }
 
 // noteBoth charges a name that two spellings bring.
-func (s *settler) noteBoth(name string) error { return s.res.memory.take(nodeCost + int64(len(name))) }
+func (s *finalizer) noteBoth(name string) error {
+	return s.res.memory.take(nodeCost + int64(len(name)))
+}
 
 // dropWhiteout takes away a whiteout that moves to what the layer itself brings. Of a directory it hides what is below.
-func (s *settler) dropWhiteout(what nodeName, to nodeID, src int, overDir bool) error {
+func (s *finalizer) dropWhiteout(what nodeName, to nodeID, src int, overDir bool) error {
 	if err := s.noteBoth(what.base); err != nil {
 		return err
 	}
@@ -261,16 +263,16 @@ func (s *settler) dropWhiteout(what nodeName, to nodeID, src int, overDir bool) 
 }
 
 // detach has a directory of the layer show nothing of what is below.
-func (s *settler) detach(id nodeID) {
+func (s *finalizer) detach(id nodeID) {
 	s.dirs.at(id).flags |= dirDetached
 	s.makeOpaque(id)
 }
 
 // makeOpaque has a directory hide what is below. Its mark is among the grants, when the directory is finished.
-func (s *settler) makeOpaque(id nodeID) { s.note(id, dirOpaque|dirChanged) }
+func (s *finalizer) makeOpaque(id nodeID) { s.note(id, dirOpaque|dirChanged) }
 
 // drop makes a name free for something else. full is its path in the layer, st what is there.
-func (s *settler) drop(in nodeID, at spot, full string, st *unix.Stat_t) error {
+func (s *finalizer) drop(in nodeID, at spot, full string, st *unix.Stat_t) error {
 	freed, err := s.old.take(at.fd, at.base, full)
 	if err != nil {
 		return err
@@ -285,7 +287,7 @@ func (s *settler) drop(in nodeID, at spot, full string, st *unix.Stat_t) error {
 }
 
 // record brings the manifest up to date: lines are appended, unless directories have moved.
-func (s *settler) record() error {
+func (s *finalizer) record() error {
 	lines := s.more.lines
 	err := s.more.close()
 	s.more = nil
@@ -305,7 +307,7 @@ func (s *settler) record() error {
 }
 
 // rewrite passes the manifest on line by line, each with the path that it has now.
-func (s *settler) rewrite(name string) error {
+func (s *finalizer) rewrite(name string) error {
 	w, err := createManifest(name + ".new")
 	if err != nil {
 		return err
@@ -334,7 +336,7 @@ func (s *settler) rewrite(name string) error {
 }
 
 // pathNow is where the thing is that the manifest has a line of; ok says that it is still there.
-func (s *settler) pathNow(e entry) (path string, ok bool) {
+func (s *finalizer) pathNow(e entry) (path string, ok bool) {
 	if e.Type == typeDir {
 		id, rest := s.before.find(e.Path)
 		if _, gone := s.moved.into[id]; gone || rest != "" {
@@ -365,7 +367,7 @@ func (s *settler) pathNow(e entry) (path string, ok bool) {
 }
 
 // now is where something is that was at a path before directories moved.
-func (s *settler) now(p string) string {
+func (s *finalizer) now(p string) string {
 	if s.before == nil || p == "." {
 		return p
 	}

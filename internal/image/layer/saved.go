@@ -16,11 +16,11 @@ import (
 	"berth/internal/room"
 )
 
-// ResultFile holds what settling a layer needs to know of its unpacking, for another process. It is there only until
+// ResultFile holds what finalizing a layer needs to know of its unpacking, for another process. It is there only until
 // then.
 const ResultFile = "result"
 
-// Save keeps what Settle needs to know of a result in dir.
+// Save keeps what Finalize needs to know of a result in dir.
 func (r *Result) Save(dir string) error {
 	out, err := createPacked(filepath.Join(dir, ResultFile), os.O_TRUNC)
 	if err != nil {

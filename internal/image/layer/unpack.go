@@ -27,10 +27,10 @@ type Result struct {
 	// Unsupported counts extended attributes that the file system does not keep.
 	Unsupported int
 
-	// Waits says that Settle has something to do.
+	// Waits says that Finalize has something to do.
 	Waits bool
 
-	// What Settle needs to know. All of it is charged to Limits.Memory.
+	// What Finalize needs to know. All of it is charged to Limits.Memory.
 	dirs     *dirTree
 	links    map[nodeID]map[string]string // targets of hard links that are not in the layer, by directory and name
 	gone     *goneTree                    // names that the layer used twice
@@ -43,7 +43,7 @@ type Result struct {
 // toMakeRoom is what a person can do when there is too little room for a layer.
 const toMakeRoom = "remove images"
 
-// Independent says that the layer is the same whatever is below it: Settle has nothing to do.
+// Independent says that the layer is the same whatever is below it: Finalize has nothing to do.
 func (r *Result) Independent() bool { return !r.Waits }
 
 // Unpack writes the tar stream r into the existing directory dir as a layer. The stream is read to its end. On an error
@@ -85,7 +85,7 @@ func UnpackConfined(ctx context.Context, r io.Reader, dir string, lim Limits) (*
 		return nil, err
 	}
 	res := u.res // a pointer into u would keep all that unpacking needed for as long as the result
-	res.Bytes += skeletonBytes(dir)
+	res.Bytes += tarSplitBytes(dir)
 	if !res.Waits {
 		res.dirs, res.links, res.gone = nil, nil, nil
 	}
@@ -128,7 +128,7 @@ func newUnpacker(ctx context.Context, dir string, lim Limits) (*unpacker, error)
 		unix.Close(root)
 		return nil, err
 	}
-	sk, err := createSkeleton(dir, lim.Bytes)
+	sk, err := createTarSplit(dir, lim.Bytes)
 	if err != nil {
 		unix.Close(root)
 		return nil, errors.Join(err, man.close())
@@ -151,7 +151,7 @@ func newUnpacker(ctx context.Context, dir string, lim Limits) (*unpacker, error)
 	u.res.dirs = u.dirs
 	*u.dirs.at(rootNode) = dirInfo{mode: 0o755, flags: dirImplied}
 	u.grants = &grantList{dir: dir, memory: u.res.memory}
-	u.old = &replacedFiles{dir: dir, sk: func() (*skeletonWriter, error) { return sk, nil }, memory: u.res.memory}
+	u.old = &replacedFiles{dir: dir, sk: func() (*tarSplitWriter, error) { return sk, nil }, memory: u.res.memory}
 	return u, nil
 }
 

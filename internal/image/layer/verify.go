@@ -17,7 +17,7 @@ func Verify(ctx context.Context, dir string, report func(path, problem string)) 
 	if err != nil {
 		return err
 	}
-	if err := verifySkeleton(dir, man, report); err != nil {
+	if err := verifyTarSplit(dir, man, report); err != nil {
 		return err
 	}
 	root, err := unix.Open(filepath.Join(dir, FS), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -65,17 +65,17 @@ func eachPath(ctx context.Context, dirfd int, p string, do func(p string, err er
 	return err
 }
 
-// verifySkeleton compares the skeleton with the manifest. A layer of an earlier release has none.
-func verifySkeleton(dir string, man manifest, report func(path, problem string)) error {
+// verifyTarSplit compares the tar-split metadata with the manifest. A layer of an earlier release has none.
+func verifyTarSplit(dir string, man manifest, report func(path, problem string)) error {
 	t, err := OpenTar(dir)
-	if errors.Is(err, ErrNoSkeleton) {
+	if errors.Is(err, ErrNoTarSplit) {
 		return nil
 	}
 	if err == nil {
 		err = t.prove(man, report)
 	}
 	if err != nil {
-		report(SkeletonFile, err.Error())
+		report(TarSplitFile, err.Error())
 	}
 	return nil
 }

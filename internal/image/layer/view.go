@@ -16,7 +16,7 @@ type view struct {
 	roots []int // descriptors
 	deep  []openPath
 	looks int // at names in one tree, against the context
-	// opaque says whether a directory of a tree hides what is below it; nil asks the file system.
+	// opaque reports whether a directory of a tree hides what is below it; nil asks the file system.
 	opaque func(tree int, path string) bool
 	kept   bool // close leaves the roots
 }
@@ -24,7 +24,7 @@ type view struct {
 // Trees are the trees of the layers below, the topmost first.
 type Trees struct {
 	Roots []int // descriptors of them
-	// Opaque says whether the directory at a path of a tree hides what is below it, for a process that may not read the
+	// Opaque reports whether the directory at a path of a tree hides what is below it, for a process that may not read the
 	// mark itself; nil has it read.
 	Opaque func(tree int, path string) bool
 	Kept   bool // whoever opened them closes them
@@ -92,7 +92,7 @@ func (v *view) with(root int, hides func(path string) bool) *view {
 	return both
 }
 
-// isOpaque says whether a directory of one tree hides what is below it.
+// isOpaque reports whether a directory of one tree hides what is below it.
 func (v *view) isOpaque(tree int, path string) bool {
 	if v.opaque != nil {
 		return v.opaque(tree, path)

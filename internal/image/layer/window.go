@@ -157,7 +157,8 @@ var collectorPercent = sync.OnceValue(func() int {
 })
 
 // hold keeps windows from being a reason to let garbage gather. The collector lets as much gather as is in use, which
-// spares it from looking through that often; but a window has nothing to look through, and would only double its memory.
+// spares it from looking through that often; but a window has nothing to look through, and would only double its
+// memory.
 func (b *windowBudget) hold(bytes int64) {
 	if b.held += bytes; b.ask != nil {
 		return // who answers knows what else this process needs memory for

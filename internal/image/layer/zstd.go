@@ -31,8 +31,8 @@ type unzstd struct {
 	closed bool
 }
 
-// newZstdDecoder makes a decoder that decodes in the goroutine of its caller: several for one stream would each hold much
-// memory, and gain little, for hashing and writing what comes out takes longer than decoding it.
+// newZstdDecoder makes a decoder that decodes in the goroutine of its caller: several for one stream would each hold
+// much memory, and gain little, for hashing and writing what comes out takes longer than decoding it.
 func newZstdDecoder() *zstd.Decoder {
 	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(uint64(limit.ZstdWindow.Limit)))
 	if err != nil {
@@ -62,7 +62,8 @@ func (u *unzstd) Read(p []byte) (int, error) {
 	return n, zstdError(err)
 }
 
-// start takes a decoder only when the first frame has its window: who waits for one must not hold a decoder that has one.
+// start takes a decoder only when the first frame has its window: who waits for one must not hold a decoder that has
+// one.
 func (u *unzstd) start() error {
 	if err := u.frames.advance(); err == io.EOF {
 		return err

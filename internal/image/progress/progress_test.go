@@ -75,7 +75,7 @@ func TestReporterKeepsTheLatest(t *testing.T) {
 	r.Report(Event{Layer: a, Phase: Done})
 	close(goOn)
 	r.Close()
-	r.Report(Event{Layer: b, Phase: Settling})
+	r.Report(Event{Layer: b, Phase: Finalizing})
 	want := []Event{
 		{Phase: Resolving}, {Layer: a, Done: 9999, Phase: Downloading}, {Layer: b, Phase: Exists},
 		{Layer: a, Phase: Done},

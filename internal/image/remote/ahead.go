@@ -72,8 +72,8 @@ func (a *prefetch) feed() {
 	}
 }
 
-// frontier is the first byte that nobody is fetching. A connection that was to fetch all the rest is left a segment
-// more.
+// frontier is the first byte that no connection is fetching. A connection that was to fetch all the rest is left a
+// segment more.
 func (a *prefetch) frontier() int64 {
 	b := a.blob
 	switch {

@@ -65,7 +65,7 @@ func (i identity) secrets() []string {
 	return []string{i.auth.RegistryToken, strings.TrimSpace(i.auth.Auth), both, i.secret}
 }
 
-// mayGo says whether the credentials are for name, the host of one registry among those that serve the references of
+// mayGo reports whether the credentials are for name, the host of one registry among those that serve the references of
 // the host home. They are for the host they name, else for home. A mirror gets none unless they name it.
 func (i identity) mayGo(name, home string) bool {
 	if i.auth == nil {

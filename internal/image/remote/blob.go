@@ -148,9 +148,9 @@ func (b *Blob) endProbe() {
 	}
 }
 
-// limit is where the reader's own connection ends, because somebody else fetches what follows. As long as a host has
-// not answered the request for that, the reader's own connection goes on, if it has one: the host may refuse a range.
-// It also goes on when it is ahead of the others.
+// limit is where the reader's own connection ends, because another connection fetches what follows. As long as a host
+// has not answered the request for that, the reader's own connection goes on, if it has one: the host may refuse a
+// range. It also goes on when it is ahead of the others.
 func (b *Blob) limit() int64 {
 	b.ahead.drop(b.at)
 	if seg := b.ahead.head(); seg != nil && (b.direct == nil || seg.reaches(b.at)) {

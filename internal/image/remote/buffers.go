@@ -17,10 +17,10 @@ type buffers struct {
 	mu     sync.Mutex // guards left and what follows
 	free   [][]byte
 	used   int
-	lacked time.Time // when there was none for somebody
+	lacked time.Time // when a blob got no buffer
 }
 
-// lackedLately is for how long somebody who got no buffer counts as waiting for one.
+// lackedLately is how long a blob that got no buffer counts as waiting for one.
 const lackedLately = 2 * time.Second
 
 // get returns a buffer, or nil when the budget is used up.
@@ -34,7 +34,7 @@ func (p *buffers) get(now time.Time) []byte {
 	return buf
 }
 
-// lacking says whether others wait for a buffer.
+// lacking reports whether others wait for a buffer.
 func (p *buffers) lacking(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,7 +59,7 @@ func (p *buffers) takeLocked() []byte {
 	return buf
 }
 
-// put takes back a buffer that nobody looks at any more. When all are back, they are the machine's again.
+// put takes back a buffer that is no longer read. When all buffers are back, their memory is released.
 func (p *buffers) put(buf []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -24,7 +24,8 @@ type Options struct {
 	Stall time.Duration
 	// FirstByte is how long a host may take to begin to send a blob: a cache may have to fetch all of it before.
 	FirstByte time.Duration
-	// ForeignURLs has layers of a foreign type be fetched from the urls of their descriptor where no registry has them.
+	// ForeignURLs allows layers of a foreign type to be fetched from the urls of their descriptor when no registry has
+	// them.
 	ForeignURLs bool
 	// Buffer bounds the bytes that all blobs together fetch ahead of their readers.
 	Buffer int64

@@ -142,7 +142,7 @@ func faultOfAnswer(resp *http.Response, now time.Time, secrets []string) *fault 
 	return f
 }
 
-// refusesRange says whether a status, in answer to a request for a range, may be about the range alone. Servers and
+// refusesRange reports whether a status, in answer to a request for a range, may be about the range alone. Servers and
 // what stands before them use many: 400, 403, 405 and 501 were seen. The others are about who asks, what for, or when.
 func refusesRange(code int) bool {
 	switch code {

@@ -52,7 +52,7 @@ func (h *host) isDown() bool {
 	return down || h.lostHosts.has(h.origin())
 }
 
-// setDown has others be asked before the host, for the rest of the pull; when lost, because no connection to it could
+// setDown puts the host behind the others for the rest of the pull; when lost, because no connection to it could
 // be made, also by other pulls for a while.
 func (h *host) setDown(lost bool) {
 	h.mu.Lock()

@@ -97,8 +97,8 @@ func (o *ownKeys) apply(h *host, server bool) {
 	}
 }
 
-// names says whether the address of a host's table is that of base, to which the library may have added the scheme and
-// the root of the API.
+// names reports whether the address of a host's table is that of base, to which the library may have added the scheme
+// and the root of the API.
 func names(address string, base *url.URL) bool {
 	if !strings.HasPrefix(address, "http") {
 		address = "https://" + address

@@ -18,7 +18,7 @@ type lostHosts struct {
 	until map[string]time.Time
 }
 
-// has says whether others should be asked before the host. A nil lostHosts knows of none.
+// has reports whether others should be asked before the host. A nil lostHosts knows of none.
 func (l *lostHosts) has(origin string) bool {
 	if l == nil {
 		return false
@@ -28,7 +28,7 @@ func (l *lostHosts) has(origin string) bool {
 	return l.clock.Now().Before(l.until[origin])
 }
 
-// add notes that no connection to a host could be made. It forgets what has long been over, so that names that nobody
+// add notes that no connection to a host could be made. It forgets what has long been over, so that names that no pull
 // uses any more do not add up.
 func (l *lostHosts) add(origin string) {
 	if l == nil {

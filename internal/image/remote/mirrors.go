@@ -43,7 +43,7 @@ const (
 	minProgress  = 4 << 10
 	// stallWeight is how many failures a stall stands for: it took its time already.
 	stallWeight = 3
-	// mostPatience is the longest Retry-After that is waited for; less when there is somebody else to ask.
+	// mostPatience is the longest Retry-After that is waited for; less when another mirror can be asked.
 	mostPatience   = 2 * time.Minute
 	shortPatience  = 10 * time.Second
 	restIsTooLong  = "asks to be left alone for %s"

@@ -60,7 +60,7 @@ type parallelismProbe struct {
 	mu      sync.Mutex // guards what follows
 	bytes   int64      // that the host has sent
 	seen    []sample   // of the last second or so
-	by      *Blob      // who tries; nil when nobody does
+	by      *Blob      // the blob that probes, nil when none does
 	settled sample     // when its connections had come up to speed
 	before  rates      // until it began
 	verdict verdict
@@ -82,7 +82,7 @@ func (s sample) rate(later sample) rates {
 	return rates{float64(later.bytes-s.bytes) / span, float64(later.all-s.all) / span}
 }
 
-// pays says whether the host brings much more than before, and most of that was not taken from others.
+// pays reports whether the host brings much more than before, and most of that was not taken from others.
 func (r rates) pays(before rates) bool {
 	return r.own > gain*before.own && r.all-before.all > (r.own-before.own)/2
 }

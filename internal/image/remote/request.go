@@ -301,7 +301,7 @@ func (h *host) redirection(resp *http.Response, r request) (*url.URL, *fault) {
 	return next, nil
 }
 
-// addHeader adds the header of a configuration, in which names are as somebody wrote them.
+// addHeader adds the header of a configuration, in which names are in any case.
 func addHeader(to, from http.Header) {
 	for name, values := range from {
 		for _, v := range values {
@@ -310,7 +310,7 @@ func addHeader(to, from http.Header) {
 	}
 }
 
-// sameOrigin says whether two URLs have scheme, host and port in common.
+// sameOrigin reports whether two URLs have scheme, host and port in common.
 func sameOrigin(a, b *url.URL) bool {
 	return strings.EqualFold(a.Scheme, b.Scheme) && strings.EqualFold(a.Hostname(), b.Hostname()) && portOf(a) == portOf(b)
 }

@@ -138,7 +138,7 @@ func (a *answers) among(hosts []*host) []*host {
 	return slices.DeleteFunc(slices.Clone(hosts), func(h *host) bool { return slices.Contains(a.rejected, h) })
 }
 
-// named says whether d is what the reference was resolved to. Not every registry types what it serves.
+// named reports whether d is what the reference was resolved to. Not every registry types what it serves.
 func (a *answers) named(d digest.Digest) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -173,9 +173,9 @@ func (h *host) resolve(
 	return desc, false, f
 }
 
-// refusesHead says whether a status, in answer to HEAD, may be about the method alone: there are caches and registries
-// that know only GET, and each refuses with a status of its own. Where it is about more, GET brings the reason in
-// words.
+// refusesHead reports whether a status, in answer to HEAD, may be about the method alone: there are caches and
+// registries that know only GET, and each refuses with a status of its own. Where it is about more, GET brings the
+// reason in words.
 func refusesHead(status int) bool {
 	return status == http.StatusNotFound || status == http.StatusGone || refusesRange(status)
 }

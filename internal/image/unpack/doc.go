@@ -1,4 +1,4 @@
-// Package unpack is the program berth-unpack, which unpacks or settles layers, and what it and the daemon say to
+// Package unpack is the program berth-unpack, which unpacks or finalizes layers, and what it and the daemon say to
 // each other.
 //
 // The daemon gives it a blob through a pipe and the layer's directory as an open descriptor. Before it reads the first

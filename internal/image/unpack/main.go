@@ -101,8 +101,8 @@ func (w *worker) enter(fds []int) error {
 
 func (w *worker) do(job Job) (*Answer, error) {
 	defer unix.Close(w.blob)
-	if job.Settle {
-		return w.settle(job)
+	if job.Finalize {
+		return w.finalize(job)
 	}
 	return w.unpack(job)
 }
@@ -170,14 +170,14 @@ func digester(algorithm string) (hash.Hash, error) {
 	return kind.New(), nil
 }
 
-func (w *worker) settle(job Job) (*Answer, error) {
+func (w *worker) finalize(job Job) (*Answer, error) {
 	ctx := context.Background()
 	res, err := layer.LoadResult(ctx, "/", job.Limits)
 	if err != nil {
 		return nil, err
 	}
 	trees := layer.Trees{Roots: w.trees, Opaque: w.control.opaque, Kept: true}
-	if err := layer.SettleConfined(ctx, "/", res, trees); err != nil {
+	if err := layer.FinalizeConfined(ctx, "/", res, trees); err != nil {
 		return nil, err
 	}
 	if err := w.control.err; err != nil {

@@ -15,7 +15,7 @@ import (
 
 // The descriptors of the program. The trees of the layers below follow, the topmost first.
 const (
-	blobFD    = 0 // a pipe; nothing when it settles
+	blobFD    = 0 // a pipe; nothing when it finalizes
 	errorsFD  = 2 // for what the Go runtime says when it fails
 	dirFD     = 3 // the layer's directory, which becomes the root
 	controlFD = 4 // a socket of messages to the daemon and its answers
@@ -25,7 +25,7 @@ const (
 // Job says what a process is to do. The first one is its one argument, as JSON; those that follow come by the socket,
 // each with its descriptors: the blob, the layer's directory, and trees on top of those that the process has.
 type Job struct {
-	Settle    bool   `json:"settle,omitempty"`
+	Finalize  bool   `json:"settle,omitempty"`
 	Lowers    int    `json:"lowers,omitempty"` // trees of layers below that come with the job
 	More      bool   `json:"more,omitempty"`   // others may follow: each directory and tree is a mount of its own
 	Algorithm string `json:"algorithm,omitempty"`

@@ -19,16 +19,16 @@ import (
 
 // What a layer keeps, besides its tree, of the tar it came from.
 const (
-	// SkeletonFile holds all of the tar but the files' content.
-	SkeletonFile = "skeleton"
+	// TarSplitFile holds all of the tar but the files' content.
+	TarSplitFile = "skeleton"
 	// ReplacedDir holds files that a later entry of the same tar replaced.
 	ReplacedDir = "replaced"
 )
 
-// skeletonMagic begins a skeleton; the number is the format's version.
-const skeletonMagic = "berth skeleton 1\n"
+// tarSplitMagic begins tar-split metadata; the number is the format's version.
+const tarSplitMagic = "berth skeleton 1\n"
 
-// The kinds of a skeleton's records, in the two low bits of the number that begins each; what is above is n.
+// The kinds of the tar-split records, in the two low bits of the number that begins each; what is above is n.
 const (
 	recLiteral = iota // n bytes of the tar follow
 	recFile           // n bytes of the tar are the content of the file whose path follows
@@ -38,12 +38,13 @@ const (
 const (
 	literalBuffer = 16 << 10
 	maxRecordPath = 16 << 10
-	// literalRoom is what a skeleton may hold uncompressed even in a layer with a smaller limit: headers are no content.
+	// literalRoom is what tar-split metadata may hold uncompressed even in a layer with a smaller limit: headers are no
+	// content.
 	literalRoom = 64 << 20
 )
 
-// skeletonWriter notes a tar as it goes by.
-type skeletonWriter struct {
+// tarSplitWriter notes a tar as it goes by.
+type tarSplitWriter struct {
 	out     *packed
 	literal []byte
 	left    int64 // literal bytes still allowed
@@ -51,34 +52,34 @@ type skeletonWriter struct {
 	scratch []byte
 }
 
-func createSkeleton(dir string, limit int64) (*skeletonWriter, error) {
-	out, err := createPacked(filepath.Join(dir, SkeletonFile), os.O_TRUNC)
+func createTarSplit(dir string, limit int64) (*tarSplitWriter, error) {
+	out, err := createPacked(filepath.Join(dir, TarSplitFile), os.O_TRUNC)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := out.file.WriteString(skeletonMagic); err != nil {
+	if _, err := out.file.WriteString(tarSplitMagic); err != nil {
 		return nil, errors.Join(err, out.close())
 	}
 	if limit <= 0 {
 		limit = math.MaxInt64
 	}
 	limit = max(limit, literalRoom)
-	return &skeletonWriter{out: out, literal: make([]byte, 0, literalBuffer), left: limit, limit: limit}, nil
+	return &tarSplitWriter{out: out, literal: make([]byte, 0, literalBuffer), left: limit, limit: limit}, nil
 }
 
-// appendSkeleton opens the skeleton of a layer for further records.
-func appendSkeleton(dir string) (*skeletonWriter, error) {
-	out, err := createPacked(filepath.Join(dir, SkeletonFile), os.O_APPEND)
+// appendTarSplit opens the tar-split metadata of a layer for further records.
+func appendTarSplit(dir string) (*tarSplitWriter, error) {
+	out, err := createPacked(filepath.Join(dir, TarSplitFile), os.O_APPEND)
 	if err != nil {
 		return nil, err
 	}
-	return &skeletonWriter{out: out}, nil
+	return &tarSplitWriter{out: out}, nil
 }
 
-func (s *skeletonWriter) close() error { return errors.Join(s.flush(), s.out.close()) }
+func (s *tarSplitWriter) close() error { return errors.Join(s.flush(), s.out.close()) }
 
 // raw adds bytes of the tar that are nobody's content.
-func (s *skeletonWriter) raw(b []byte) error {
+func (s *tarSplitWriter) raw(b []byte) error {
 	if s.left -= int64(len(b)); s.left < 0 {
 		return fmt.Errorf("its tar, beside the files: %w", limit.LayerBytes.At(s.limit).Exceeded())
 	}
@@ -94,7 +95,7 @@ func (s *skeletonWriter) raw(b []byte) error {
 	return nil
 }
 
-func (s *skeletonWriter) flush() error {
+func (s *tarSplitWriter) flush() error {
 	if len(s.literal) == 0 {
 		return nil
 	}
@@ -104,7 +105,7 @@ func (s *skeletonWriter) flush() error {
 }
 
 // content says that the next n bytes of the tar are those of the file at path.
-func (s *skeletonWriter) content(path string, n int64) error {
+func (s *tarSplitWriter) content(path string, n int64) error {
 	if n == 0 {
 		return nil
 	}
@@ -115,18 +116,18 @@ func (s *skeletonWriter) content(path string, n int64) error {
 }
 
 // moved says that what was at from, and below it, is at to now.
-func (s *skeletonWriter) moved(from, to string) error {
+func (s *tarSplitWriter) moved(from, to string) error {
 	if err := s.flush(); err != nil {
 		return err
 	}
 	return s.record(recMoved, int64(len(from)), append([]byte(from), s.sized(to)...))
 }
 
-func (s *skeletonWriter) sized(path string) []byte {
+func (s *tarSplitWriter) sized(path string) []byte {
 	return append(binary.AppendUvarint(nil, uint64(len(path))), path...)
 }
 
-func (s *skeletonWriter) record(kind int, n int64, body []byte) error {
+func (s *tarSplitWriter) record(kind int, n int64, body []byte) error {
 	s.scratch = binary.AppendUvarint(s.scratch[:0], uint64(n)<<2|uint64(kind))
 	if _, err := s.out.Write(s.scratch); err != nil {
 		return fmt.Errorf("write layer skeleton: %w", err)
@@ -137,12 +138,12 @@ func (s *skeletonWriter) record(kind int, n int64, body []byte) error {
 	return nil
 }
 
-// recorder is the tar as it is read: what the reader takes while a file's content is copied is counted, all else goes into
-// the skeleton.
+// recorder is the tar as it is read: what the reader takes while a file's content is copied is counted, all else goes
+// into the tar-split metadata.
 type recorder struct {
 	ctx   context.Context // whose end is an error of Read: an entry may have any content that nobody asks for
 	r     io.Reader
-	sk    *skeletonWriter
+	sk    *tarSplitWriter
 	disk  *room.Gauge // what is read is written there
 	file  bool        // content of a file is being read
 	count int64
@@ -178,7 +179,7 @@ func (t *recorder) end(path string, n int64) error {
 // replacedFiles is where files go that an entry replaces: the tar cannot be put together without them.
 type replacedFiles struct {
 	dir    string // of the layer
-	sk     func() (*skeletonWriter, error)
+	sk     func() (*tarSplitWriter, error)
 	memory *quota
 	used   int // names given out
 }
@@ -229,9 +230,9 @@ func (r *replacedFiles) place() (string, error) {
 	return strconv.Itoa(r.used), nil
 }
 
-// skeletonBytes is what the skeleton of a layer takes of the disk.
-func skeletonBytes(dir string) uint64 {
-	i, err := os.Stat(filepath.Join(dir, SkeletonFile))
+// tarSplitBytes is what the tar-split metadata of a layer takes of the disk.
+func tarSplitBytes(dir string) uint64 {
+	i, err := os.Stat(filepath.Join(dir, TarSplitFile))
 	if err != nil {
 		return 0
 	}

@@ -16,13 +16,13 @@ import (
 	"berth/internal/limit"
 )
 
-// Settle finishes the layer in dir, which Unpack left with res, over the trees lowers, the topmost first. It may be called
-// once. On an error what is in dir is worthless. It returns soon after the end of ctx.
+// Finalize finishes the layer in dir, which Unpack left with res, over the trees lowers, the topmost first. It may be
+// called once. On an error what is in dir is worthless. It returns soon after the end of ctx.
 //
 // What it costs depends on the directories that are implied or have whiteouts, and on the hard links to files below:
 // files are looked at where they get another name. The manifest gets further lines; it is read only when directories
 // move.
-func Settle(ctx context.Context, dir string, res *Result, lowers []string) error {
+func Finalize(ctx context.Context, dir string, res *Result, lowers []string) error {
 	if res.Independent() {
 		return nil
 	}
@@ -31,21 +31,21 @@ func Settle(ctx context.Context, dir string, res *Result, lowers []string) error
 		return fmt.Errorf("settle layer: %w", err)
 	}
 	lim := Limits{Entries: math.MaxInt32}
-	if err := SettleConfined(ctx, dir, res, trees); err != nil {
+	if err := FinalizeConfined(ctx, dir, res, trees); err != nil {
 		return err
 	}
 	_, err = Grant(ctx, dir, lim)
 	return err
 }
 
-// SettleConfined is Settle for a process without privileges over devices and the overlay's marks: what takes these is
-// left to Grant. It closes the trees, unless they are kept.
-func SettleConfined(ctx context.Context, dir string, res *Result, lowers Trees) error {
-	s, err := newSettler(ctx, dir, res, lowers)
+// FinalizeConfined is Finalize for a process without privileges over devices and the overlay's marks: what takes these
+// is left to Grant. It closes the trees, unless they are kept.
+func FinalizeConfined(ctx context.Context, dir string, res *Result, lowers Trees) error {
+	s, err := newFinalizer(ctx, dir, res, lowers)
 	if err != nil {
 		return fmt.Errorf("settle layer: %w", err)
 	}
-	passes := []func() error{s.relocate, s.link, s.closeSkeleton, s.finish, s.grants.close, s.record, s.reunite}
+	passes := []func() error{s.relocate, s.link, s.closeTarSplit, s.finish, s.grants.close, s.record, s.reunite}
 	for _, pass := range passes {
 		if err = pass(); err != nil {
 			break
@@ -54,12 +54,12 @@ func SettleConfined(ctx context.Context, dir string, res *Result, lowers Trees) 
 	if err = errors.Join(err, s.close()); err != nil {
 		return fmt.Errorf("settle layer: %w", err)
 	}
-	res.Bytes += skeletonBytes(dir) - s.skeletonBefore
+	res.Bytes += tarSplitBytes(dir) - s.tarSplitBefore
 	res.dirs, res.links, res.gone, res.Waits = nil, nil, nil, false
 	return nil
 }
 
-type settler struct {
+type finalizer struct {
 	ctx         context.Context
 	dir         string
 	own         int // descriptor of the layer's tree
@@ -72,18 +72,18 @@ type settler struct {
 	more        *manifestWriter // lines to be added to the manifest
 	old         *replacedFiles
 	grants      *grantList
-	sk          *skeletonWriter // once a file has moved
+	sk          *tarSplitWriter // once a file has moved
 	replaced    bool            // a name of the layer was taken by another of its own
 
-	skeletonBefore uint64
+	tarSplitBefore uint64
 }
 
-func newSettler(ctx context.Context, dir string, res *Result, lowers Trees) (_ *settler, err error) {
-	s := &settler{
+func newFinalizer(ctx context.Context, dir string, res *Result, lowers Trees) (_ *finalizer, err error) {
+	s := &finalizer{
 		ctx: ctx, dir: dir, own: -1, res: res, dirs: res.dirs, links: res.links, moved: newRelocated(),
-		skeletonBefore: skeletonBytes(dir),
+		tarSplitBefore: tarSplitBytes(dir),
 	}
-	s.old = &replacedFiles{dir: dir, sk: s.skeleton, memory: res.memory, used: res.replaced}
+	s.old = &replacedFiles{dir: dir, sk: s.tarSplit, memory: res.memory, used: res.replaced}
 	s.grants = &grantList{dir: dir, memory: res.memory}
 	s.lower = &view{ctx: ctx, roots: lowers.Roots, opaque: lowers.Opaque, kept: lowers.Kept}
 	if s.own, err = unix.Open(filepath.Join(dir, FS), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
@@ -96,8 +96,8 @@ func newSettler(ctx context.Context, dir string, res *Result, lowers Trees) (_ *
 	return s, nil
 }
 
-func (s *settler) close() error {
-	err := errors.Join(s.closeSkeleton(), s.grants.close())
+func (s *finalizer) close() error {
+	err := errors.Join(s.closeTarSplit(), s.grants.close())
 	if s.more != nil {
 		err = errors.Join(err, s.more.close())
 	}
@@ -114,17 +114,17 @@ func (s *settler) close() error {
 	return err
 }
 
-func (s *settler) manifest() string { return filepath.Join(s.dir, ManifestFile) }
+func (s *finalizer) manifest() string { return filepath.Join(s.dir, ManifestFile) }
 
-// skeleton opens the layer's skeleton for notes of files that move.
-func (s *settler) skeleton() (_ *skeletonWriter, err error) {
+// tarSplit opens the layer's tar-split metadata for notes of files that move.
+func (s *finalizer) tarSplit() (_ *tarSplitWriter, err error) {
 	if s.sk == nil {
-		s.sk, err = appendSkeleton(s.dir)
+		s.sk, err = appendTarSplit(s.dir)
 	}
 	return s.sk, err
 }
 
-func (s *settler) closeSkeleton() error {
+func (s *finalizer) closeTarSplit() error {
 	sk := s.sk
 	s.sk = nil
 	if sk == nil {
@@ -133,8 +133,8 @@ func (s *settler) closeSkeleton() error {
 	return sk.close()
 }
 
-// note sets flags of a directory, and has Settle come by it at the end.
-func (s *settler) note(id nodeID, flags dirFlags) {
+// note sets flags of a directory, and has Finalize come by it at the end.
+func (s *finalizer) note(id nodeID, flags dirFlags) {
 	s.dirs.at(id).flags |= flags
 	for ; id != noNode && !s.dirs.at(id).is(dirMatters); id = s.dirs.node(id).parent {
 		s.dirs.at(id).flags |= dirMatters
@@ -143,10 +143,10 @@ func (s *settler) note(id nodeID, flags dirFlags) {
 
 // relocate finds out what the directories of the layer cover, and moves what the layer put below a path that is a
 // symlink further down to where that symlink leads.
-func (s *settler) relocate() error { return s.visit(rootNode, merged{}) }
+func (s *finalizer) relocate() error { return s.visit(rootNode, merged{}) }
 
 // visit looks at a directory and those in it. above is what its parent covers.
-func (s *settler) visit(id nodeID, above merged) error {
+func (s *finalizer) visit(id nodeID, above merged) error {
 	d := s.dirs.at(id)
 	if !d.is(dirMatters) || d.is(dirSeen) {
 		return nil
@@ -175,7 +175,7 @@ func (s *settler) visit(id nodeID, above merged) error {
 
 // covers finds what a directory of the layer covers: nothing when the layer cut itself off there. inside is what those
 // in it may cover.
-func (s *settler) covers(id nodeID, above merged) (at place, inside merged, err error) {
+func (s *finalizer) covers(id nodeID, above merged) (at place, inside merged, err error) {
 	d := s.dirs.at(id)
 	if id == rootNode {
 		at, inside = rootPlace, s.lower.root()
@@ -197,7 +197,7 @@ func (s *settler) covers(id nodeID, above merged) (at place, inside merged, err 
 }
 
 // coversOf does the same for a directory anywhere, from the root on.
-func (s *settler) coversOf(id nodeID) (inside merged, err error) {
+func (s *finalizer) coversOf(id nodeID) (inside merged, err error) {
 	if id != rootNode {
 		above, err := s.coversOf(s.dirs.node(id).parent)
 		if err != nil {
@@ -211,7 +211,7 @@ func (s *settler) coversOf(id nodeID) (inside merged, err error) {
 }
 
 // mkdirAll makes a directory of this layer and all above it that are missing, each to take after what is below.
-func (s *settler) mkdirAll(p string) (id nodeID, err error) {
+func (s *finalizer) mkdirAll(p string) (id nodeID, err error) {
 	if p == "." {
 		return rootNode, nil
 	}
@@ -242,7 +242,7 @@ func (s *settler) mkdirAll(p string) (id nodeID, err error) {
 }
 
 // mkdir makes a directory in another one, which is open.
-func (s *settler) mkdir(in nodeID, fd int, name string) (nodeID, error) {
+func (s *finalizer) mkdir(in nodeID, fd int, name string) (nodeID, error) {
 	length := int(s.dirs.at(in).length) + 1 + len(name)
 	if err := limit.LayerPath.Check(int64(length)); err != nil {
 		return 0, err
@@ -284,7 +284,7 @@ func (s *settler) mkdir(in nodeID, fd int, name string) (nodeID, error) {
 
 // finish gives the implied directories the owner, mode, xattrs and times of those they cover, removes whiteouts from
 // where nothing is below to be hidden, and sets the times of directories in which something has changed.
-func (s *settler) finish() error {
+func (s *finalizer) finish() error {
 	cut := 0 // opaque directories that the walk is in
 	w := &dirWalk{ctx: s.ctx, root: s.own, dirs: s.dirs}
 	w.skip = func(id nodeID) bool { return !s.dirs.at(id).is(dirMatters) }
@@ -317,7 +317,7 @@ func (s *settler) finish() error {
 	})
 }
 
-func (s *settler) finishOne(id nodeID, to spot, path string) error {
+func (s *finalizer) finishOne(id nodeID, to spot, path string) error {
 	d := s.dirs.at(id)
 	if d.is(dirTouched | dirChanged) {
 		if err := setTimes(to.fd, to.base, time.Unix(0, d.mtime)); err != nil {
@@ -339,14 +339,14 @@ func (s *settler) finishOne(id nodeID, to spot, path string) error {
 	return s.more.add(d.entry(path, attrs))
 }
 
-// hides says whether a directory of the layer itself hides what is below.
-func (s *settler) hides(path string) bool {
+// hides reports whether a directory of the layer itself hides what is below.
+func (s *finalizer) hides(path string) bool {
 	id, rest := s.dirs.find(path)
 	return rest == "" && s.dirs.at(id).is(dirOpaque)
 }
 
 // adopt has a directory take after the one below.
-func (s *settler) adopt(d *dirInfo, to spot, path string) error {
+func (s *finalizer) adopt(d *dirInfo, to spot, path string) error {
 	from, err := s.lower.spot(int(d.below)-1, parentOf(path), to.base)
 	if err != nil {
 		return err
@@ -365,7 +365,7 @@ func (s *settler) adopt(d *dirInfo, to spot, path string) error {
 
 // unhide removes the whiteouts of a directory that the overlay does not make one with any below. Only in a merged
 // directory it keeps them to itself; elsewhere it lists them as names that lead to nothing.
-func (s *settler) unhide(id nodeID, fd int, base, path string) error {
+func (s *finalizer) unhide(id nodeID, fd int, base, path string) error {
 	return eachName(s.ctx, fd, base, func(in int, name string) error {
 		var st unix.Stat_t
 		if err := unix.Fstatat(in, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -412,7 +412,7 @@ func eachName(ctx context.Context, dirfd int, base string, do func(in int, name 
 }
 
 // reunite has further names of a file whose first name went to another file stand for themselves.
-func (s *settler) reunite() error {
+func (s *finalizer) reunite() error {
 	if !s.replaced {
 		return nil
 	}

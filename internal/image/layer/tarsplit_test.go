@@ -85,7 +85,7 @@ func TestTarComesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			exact(t, d, data)
-			if err := Settle(t.Context(), d, res, nil); err != nil {
+			if err := Finalize(t.Context(), d, res, nil); err != nil {
 				t.Fatal(err)
 			}
 			proven(t, d)
@@ -119,8 +119,8 @@ func sparseArchive(t *testing.T) []byte {
 	return all
 }
 
-// TestTarComesBackWhenSettled moves files away from where the skeleton first says that they are.
-func TestTarComesBackWhenSettled(t *testing.T) {
+// TestTarComesBackWhenFinalized moves files away from where the tar-split metadata first says that they are.
+func TestTarComesBackWhenFinalized(t *testing.T) {
 	t.Parallel()
 	below := []item{dir("usr", 0o755), dir("usr/lib", 0o755), symlink("lib", "usr/lib"), symlink("one", "two"), dir("two", 0o700), file("two/f", "below")}
 	cases := map[string][]item{
@@ -137,7 +137,7 @@ func TestTarComesBackWhenSettled(t *testing.T) {
 			low, _ := unpack(t, below...)
 			d, res := unpack(t, items...)
 			exact(t, d, archive(t, items...))
-			if err := Settle(t.Context(), d, res, []string{filepath.Join(low, FS)}); err != nil {
+			if err := Finalize(t.Context(), d, res, []string{filepath.Join(low, FS)}); err != nil {
 				t.Fatal(err)
 			}
 			proven(t, d)
@@ -192,21 +192,21 @@ func TestDamageIsNamed(t *testing.T) {
 	}
 }
 
-func TestSkeletonIsChecked(t *testing.T) {
+func TestTarSplitIsChecked(t *testing.T) {
 	d, _ := unpack(t, file("a", "hello"), file("b", strings.Repeat("b", 100)))
-	good, err := os.ReadFile(filepath.Join(d, SkeletonFile))
+	good, err := os.ReadFile(filepath.Join(d, TarSplitFile))
 	if err != nil {
 		t.Fatal(err)
 	}
 	other, _ := unpack(t, file("a", "hello!"))
-	foreign, _ := os.ReadFile(filepath.Join(other, SkeletonFile))
+	foreign, _ := os.ReadFile(filepath.Join(other, TarSplitFile))
 	flipped := bytes.Clone(good)
 	flipped[len(flipped)-6] ^= 1
 	for name, bad := range map[string][]byte{
 		"cut": good[:len(good)-3], "only its name": good[:5], "empty": {}, "flipped": flipped, "another's": foreign,
-		"newer": append([]byte("berth skeleton 2\n"), good[len(skeletonMagic):]...),
+		"newer": append([]byte("berth skeleton 2\n"), good[len(tarSplitMagic):]...),
 	} {
-		if err := os.WriteFile(filepath.Join(d, SkeletonFile), bad, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(d, TarSplitFile), bad, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		var found []string
@@ -214,22 +214,22 @@ func TestSkeletonIsChecked(t *testing.T) {
 			t.Errorf("%s: nothing was found (%v)", name, err)
 		}
 	}
-	if err := os.Remove(filepath.Join(d, SkeletonFile)); err != nil {
+	if err := os.Remove(filepath.Join(d, TarSplitFile)); err != nil {
 		t.Fatal(err)
 	}
 	proven(t, d) // as an earlier release left it
-	if _, err := OpenTar(d); !errors.Is(err, ErrNoSkeleton) {
+	if _, err := OpenTar(d); !errors.Is(err, ErrNoTarSplit) {
 		t.Errorf("without a skeleton: %v", err)
 	}
 }
 
-// TestFrozenSkeleton reads a layer as the first release that kept skeletons wrote it.
-func TestFrozenSkeleton(t *testing.T) {
+// TestFrozenTarSplit reads a layer as the first release that kept tar-split metadata wrote it.
+func TestFrozenTarSplit(t *testing.T) {
 	items := []item{dir("d", 0o755), file("d/a", "one"), file("d/a", "two"), symlink("l", "d"), file("l/b", "three"), file("e/f", "four")}
 	const frozen = "testdata/frozen/skeleton-v1"
 	if dir := os.Getenv("BERTH_FREEZE"); dir != "" {
 		d, _ := unpack(t, items...)
-		raw, _ := os.ReadFile(filepath.Join(d, SkeletonFile))
+		raw, _ := os.ReadFile(filepath.Join(d, TarSplitFile))
 		if err := os.WriteFile(filepath.Join(dir, "skeleton-v1"), raw, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -245,7 +245,7 @@ func TestFrozenSkeleton(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(d, SkeletonFile), raw, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(d, TarSplitFile), raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got, err := assembled(d)
@@ -266,7 +266,7 @@ func TestFrozenSkeleton(t *testing.T) {
 	}
 }
 
-func TestSkeletonIsBounded(t *testing.T) {
+func TestTarSplitIsBounded(t *testing.T) {
 	head, block := archive(t, file("a", "1")), make([]byte, 64<<10)
 	endless := func() io.Reader { // small pieces: the race detector looks at all of a slice whenever it is copied
 		parts := []io.Reader{bytes.NewReader(head)}
@@ -283,7 +283,8 @@ func TestSkeletonIsBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkUnpack unpacks files as an image has them, most of them small, and says what the skeleton adds on the disk.
+// BenchmarkUnpack unpacks files as an image has them, most of them small, and says what the tar-split metadata adds on
+// the disk.
 func BenchmarkUnpack(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var items []item
@@ -306,7 +307,7 @@ func BenchmarkUnpack(b *testing.B) {
 		if _, err := Unpack(b.Context(), bytes.NewReader(data), d, Limits{}); err != nil {
 			b.Fatal(err)
 		}
-		i, err := os.Stat(filepath.Join(d, SkeletonFile))
+		i, err := os.Stat(filepath.Join(d, TarSplitFile))
 		if err != nil {
 			b.Fatal(err)
 		}
