@@ -2,12 +2,14 @@
 // each change. A mutant that no test notices shows what the tests do not hold.
 //
 //	go run ./hack/mutants [-update] [-only text] [-list file] [directory]
+//	go run ./hack/mutants -where [-list file] [directory]
 //	go run ./hack/mutants -choose [-list file] [directory]
 //
 // The list, testdata/mutants.txt, has a mutant in each line: the function, which is named without its package, the kind
 // of the change, which one of this kind in the function, what is changed, and what became of it. So a mutant is found
 // again after its function has moved to another package, and a run shows which mutants fare otherwise than before;
-// -update writes down what became of them. A line "renamed old new" follows a function to another name.
+// -update writes down what became of them. A line "renamed old new" follows a function to another name. The test that
+// has killed a mutant is in its line, and runs first the next time.
 //
 // The tests run as root and the mutants may do anything, so all happens in namespaces of its own (package isolate), in
 // which only the compiler's cache, the list and empty directories can be written.
@@ -44,6 +46,7 @@ func run() error {
 	choose := flag.Bool("choose", false, "choose mutants anew, and write the list")
 	update := flag.Bool("update", false, "write to the list what becomes of the mutants")
 	only := flag.String("only", "", "run those whose line in the list has this text")
+	where := flag.Bool("where", false, "run none, and tell where each is")
 	flag.Parse()
 	root := "."
 	if flag.NArg() > 0 {
@@ -64,6 +67,10 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	if *where {
+		tellWhere(l, p)
+		return nil
+	}
 	if err := confine(root, *list); err != nil {
 		return err
 	}
@@ -80,6 +87,20 @@ func run() error {
 		return fmt.Errorf("%d mutants were killed before, and are not now", worse)
 	}
 	return nil
+}
+
+// tellWhere prints where each mutant is, marked where its text has changed or it is not found.
+func tellWhere(l *list, p *product.Program) {
+	for _, m := range l.mutants {
+		switch s, note := l.find(p, m); {
+		case s == nil:
+			fmt.Printf("! %s: %s\n", m.name(), note)
+		case s.text() != m.text:
+			fmt.Printf("~ %s: %s/%s: %s, and it was %s\n", m.name(), s.pkg.Path, s.file.Name, s.text(), m.text)
+		default:
+			fmt.Printf("  %s: %s/%s\n", m.name(), s.pkg.Path, s.file.Name)
+		}
+	}
 }
 
 // runAll runs the mutants of a list, puts what becomes of them into it, and counts those that were killed before and

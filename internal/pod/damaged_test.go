@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/pod/identity"
 	"berth/internal/sandbox"
 )
 
@@ -56,6 +58,23 @@ func TestPassingErrors(t *testing.T) {
 	} {
 		if passing(err) != want {
 			t.Errorf("%v: %v", err, !want)
+		}
+	}
+}
+
+// TestDamagedPodKeepsItsNameAlone refuses a pod of the namespace and name of a damaged one, and no other.
+func TestDamagedPodKeepsItsNameAlone(t *testing.T) {
+	x := &index{damaged: map[sandbox.ID]damaged{
+		"a": {err: errors.New("torn"), identity: &identity.Identity{Namespace: "ns", Name: "web"}},
+		"b": {err: errors.New("torn")}, // what its name is cannot be read
+	}}
+	for _, c := range []struct {
+		namespace, name string
+		refused         bool
+	}{{"ns", "web", true}, {"ns", "db", false}, {"other", "web", false}, {"other", "db", false}} {
+		err := x.checkDamaged(&runtimeapi.PodSandboxMetadata{Namespace: c.namespace, Name: c.name})
+		if errdefs.IsUnavailable(err) != c.refused || (err != nil) != c.refused {
+			t.Errorf("%s/%s: %v", c.namespace, c.name, err)
 		}
 	}
 }
