@@ -34,7 +34,7 @@ func (n service) Info(context.Context) (*admin.InfoResponse, error) {
 		resp.Startup = append(resp.Startup, admin.StartupStep{Name: s.Name, Took: s.Took})
 	}
 	resp.Problems, resp.Storage = problems(n.node), limited(n.pods)
-	resp.NRI = n.nri()
+	resp.NRI = nriOf(n.node)
 	for _, b := range budgets(n.node) {
 		resp.Limits = append(resp.Limits, admin.Limit{Name: b.Name, Used: b.Used, Limit: b.Limit})
 	}
@@ -65,8 +65,8 @@ func budgets(n *node) []limit.Budget {
 	return slices.Concat(image.Budgets(n.images), n.face.Streams.Budgets(), n.callers.Budgets(), own)
 }
 
-// nri is how the Node Resource Interface is.
-func (n service) nri() *admin.NRI {
+// nriOf is how the Node Resource Interface is.
+func nriOf(n *node) *admin.NRI {
 	switch {
 	case n.plugins != nil:
 		s := n.plugins.Status()
@@ -150,6 +150,9 @@ func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (
 	if err != nil {
 		return err
 	}
+	if req.Detach {
+		return execDetached(ctx, n.node, id, req)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	in := newTypeahead()
@@ -162,7 +165,8 @@ func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (
 		}
 	})
 	s := session.Session{
-		Cmd: req.Command, TTY: req.TTY, Stdout: writer(func(p []byte) error { return send(&admin.AttachOutput{Stdout: p}) }),
+		Cmd: req.Command, TTY: req.TTY, As: session.As{User: req.User, Dir: req.Dir, Env: req.Env},
+		Stdout: writer(func(p []byte) error { return send(&admin.AttachOutput{Stdout: p}) }),
 		Resize: func() (uint16, uint16, bool) {
 			select {
 			case s := <-sizes:

@@ -44,6 +44,11 @@ func (n service) Export(ctx context.Context, req *admin.ExportRequest, archive i
 	}, archive)
 }
 
+// Tag gives an image one more name.
+func (n service) Tag(_ context.Context, req *admin.TagRequest) error {
+	return image.Tag(n.images, req.Image, req.Name)
+}
+
 // Images tells of images, of those that are asked for or of all.
 func (n service) Images(_ context.Context, req *admin.ImagesRequest, send func(*admin.ImageDetail) error) error {
 	images := n.images.List()
@@ -58,7 +63,7 @@ func (n service) Images(_ context.Context, req *admin.ImagesRequest, send func(*
 		}
 	}
 	for _, img := range images {
-		d := n.imageDetail(img)
+		d := imageDetail(n.node, img)
 		if req.Config {
 			raw, err := img.RawConfig()
 			if err != nil && len(req.Images) > 0 { // of a list, one that has gone meanwhile is told without
@@ -73,7 +78,7 @@ func (n service) Images(_ context.Context, req *admin.ImagesRequest, send func(*
 	return nil
 }
 
-func (n service) imageDetail(img image.Image) *admin.ImageDetail {
+func imageDetail(n *node, img image.Image) *admin.ImageDetail {
 	d := &admin.ImageDetail{
 		ID: img.ID, Tags: append([]string{}, img.RepoTags...), Digests: append([]string{}, img.RepoDigests...), Manifest: img.Manifest,
 		Platform: img.Platform, Size: img.Size, PulledAt: img.PulledAt, Pinned: img.Pinned, Durable: img.Durable, Layers: []admin.LayerDetail{},

@@ -70,6 +70,7 @@ type node struct {
 	callers *callers.Callers
 	memory  *memory.Bound
 
+	detached   atomic.Int64 // commands in containers that nobody waits for
 	features   features
 	trials     sync.Mutex // of runtimes: each has one name, so there is one at a time
 	background sync.WaitGroup
@@ -121,6 +122,7 @@ func (n *node) open(ctx context.Context) error {
 		_, err := n.handlers.Load().find(name)
 		return err == nil
 	}
+	n.face.ListByHand = func() bool { return n.inForce.Load().Pods.ListByHand }
 	n.face.Streams, n.face.SystemdCgroup = n.streams, n.units != nil
 	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, n.cfg.ImagesRoot(), containersRoot(n.cfg)
 	n.life, n.stop = context.WithCancel(context.Background())

@@ -40,7 +40,12 @@ type Server interface {
 	Attach(ctx context.Context, req *AttachRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error
 	// Exec runs a command in a running container. What it says goes to send, the last of it with Exit; recv is as for Attach.
 	// When the client goes, the command is hung up, and killed a little later.
+	// A detached one has no streams; Exec returns without Exit once it runs, and it ends with the daemon or its container.
 	Exec(ctx context.Context, req *ExecRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error
+	// Signal sends a running container's first process a signal, by name or number. It does not wait for what comes of it.
+	Signal(ctx context.Context, req *SignalRequest) error
+	// Tag gives an image one more name, which leaves the image that had it. It may be repeated.
+	Tag(ctx context.Context, req *TagRequest) error
 	// PortForward connects to a port of a ready pod, until both directions have ended. It sends one message without data
 	// first, once it is connected; recv is as for Attach.
 	PortForward(ctx context.Context, req *PortForwardRequest, recv func() (*PortData, error), send func(*PortData) error) error
@@ -56,6 +61,10 @@ const (
 
 	LimitEvent = 100
 )
+
+// A client of CRI that sends the metadata PodsKey with the value AllPods finds the pods of berth run, too, in lists,
+// statistics and events.
+const PodsKey, AllPods = "berth-pods", "all"
 
 // InfoResponse is what a daemon tells about itself.
 type InfoResponse struct {
@@ -204,6 +213,23 @@ type ExecRequest struct {
 	Command   []string `json:"command"`
 	TTY       bool     `json:"tty,omitempty"`
 	Stdin     bool     `json:"stdin,omitempty"`
+	// What follows a daemon of an earlier release does not know.
+	User   string   `json:"user,omitempty"` // name or number, either with :group; the container's own when empty
+	Dir    string   `json:"dir,omitempty"`  // where it starts; as the container's own when empty
+	Env    []string `json:"env,omitempty"`  // NAME=VALUE, over the container's own
+	Detach bool     `json:"detach,omitempty"`
+}
+
+// SignalRequest sends a signal.
+type SignalRequest struct {
+	Container string `json:"container"` // its full id
+	Signal    string `json:"signal"`
+}
+
+// TagRequest names an image.
+type TagRequest struct {
+	Image string `json:"image"` // a name or an id
+	Name  string `json:"name"`
 }
 
 // PortForwardRequest opens one connection to a port.

@@ -31,7 +31,12 @@ type daemon struct {
 	exec    func(context.Context, *ExecRequest, func() (*AttachInput, error), func(*AttachOutput) error) error
 	forward func(*PortForwardRequest, func() (*PortData, error), func(*PortData) error) error
 	check   func(*CheckRequest, func(*Finding) error) error
+	signal  func(*SignalRequest) error
+	tag     func(*TagRequest) error
 }
+
+func (d *daemon) Signal(_ context.Context, req *SignalRequest) error { return d.signal(req) }
+func (d *daemon) Tag(_ context.Context, req *TagRequest) error       { return d.tag(req) }
 
 func (d *daemon) Reload(context.Context) (*ReloadResponse, error) {
 	return &ReloadResponse{Changes: []Change{{Key: "log_level", Old: `"info"`, New: `"debug"`}, {Key: "root", Old: `"/a"`, New: `"/b"`, Restart: true}}}, nil
@@ -415,5 +420,24 @@ func TestPortForwardCarriesBothEnds(t *testing.T) {
 			t.Errorf("port %d: %q, %v", port, got, err)
 		}
 		_ = conn.Close()
+	}
+}
+
+// TestRequestsWithoutAnAnswer has what is asked for arrive, and errors keep their codes.
+func TestRequestsWithoutAnAnswer(t *testing.T) {
+	var signal SignalRequest
+	var tag TagRequest
+	c := serve(t, &daemon{
+		signal: func(r *SignalRequest) error { signal = *r; return nil },
+		tag:    func(r *TagRequest) error { tag = *r; return status.Error(codes.NotFound, "no image") },
+	})
+	if err := c.Signal(t.Context(), &SignalRequest{Container: "c", Signal: "HUP"}); err != nil || signal.Signal != "HUP" ||
+		signal.Container != "c" {
+		t.Errorf("%v, %+v", err, signal)
+	}
+	if err := c.Tag(t.Context(), &TagRequest{Image: "i", Name: "n"}); status.Code(err) != codes.NotFound ||
+		tag.Image != "i" ||
+		tag.Name != "n" {
+		t.Errorf("%v, %+v", err, tag)
 	}
 }

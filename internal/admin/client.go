@@ -43,6 +43,16 @@ func (c *Client) Reload(ctx context.Context) (*ReloadResponse, error) {
 	return resp, nil
 }
 
+// Signal sends a container a signal.
+func (c *Client) Signal(ctx context.Context, req *SignalRequest) error {
+	return c.cc.Invoke(ctx, method("Signal"), req, &none{}, grpc.CallContentSubtype(subtype))
+}
+
+// Tag gives an image one more name.
+func (c *Client) Tag(ctx context.Context, req *TagRequest) error {
+	return c.cc.Invoke(ctx, method("Tag"), req, &none{}, grpc.CallContentSubtype(subtype))
+}
+
 // Pull brings an image into the daemon's store. progress may be nil; it is called for one event after the other.
 func (c *Client) Pull(ctx context.Context, req *PullRequest, progress func(PullEvent)) (Image, error) {
 	stream, end, err := c.open(ctx, "Pull", req)
@@ -137,9 +147,13 @@ func (c *Client) Attach(ctx context.Context, req *AttachRequest, s Streams) erro
 	return err
 }
 
-// Exec runs a command in a container, with its streams, and returns its exit code. It leaves a Read behind as Attach does.
+// Exec runs a command in a container, with its streams, and returns its exit code; that of a detached one is 0 while it
+// runs. It leaves a Read behind as Attach does.
 func (c *Client) Exec(ctx context.Context, req *ExecRequest, s Streams) (code int, err error) {
 	exit, err := c.converse(ctx, "Exec", req, s)
+	if err == nil && exit == nil && req.Detach {
+		return 0, nil
+	}
 	if err == nil && exit == nil {
 		err = errors.New("the daemon did not say how the command ended")
 	}

@@ -16,8 +16,18 @@ var service = grpc.ServiceDesc{
 	ServiceName: ServiceName,
 	HandlerType: (*Server)(nil),
 	Methods: []grpc.MethodDesc{
-		{MethodName: "Info", Handler: unary("Info", func(s Server, ctx context.Context) (any, error) { return s.Info(ctx) })},
-		{MethodName: "Reload", Handler: unary("Reload", func(s Server, ctx context.Context) (any, error) { return s.Reload(ctx) })},
+		{MethodName: "Info", Handler: unary("Info", func(s Server, ctx context.Context, _ *none) (any, error) {
+			return s.Info(ctx)
+		})},
+		{MethodName: "Reload", Handler: unary("Reload", func(s Server, ctx context.Context, _ *none) (any, error) {
+			return s.Reload(ctx)
+		})},
+		{MethodName: "Signal", Handler: unary("Signal", func(s Server, ctx context.Context, r *SignalRequest) (any, error) {
+			return &none{}, s.Signal(ctx, r)
+		})},
+		{MethodName: "Tag", Handler: unary("Tag", func(s Server, ctx context.Context, r *TagRequest) (any, error) {
+			return &none{}, s.Tag(ctx, r)
+		})},
 	},
 	Streams: []grpc.StreamDesc{
 		{StreamName: "Pull", Handler: servePull, ServerStreams: true},
@@ -34,18 +44,18 @@ var service = grpc.ServiceDesc{
 // method is the full name of an RPC.
 func method(name string) string { return "/" + ServiceName + "/" + name }
 
-// unary serves a method that is told nothing.
-func unary(name string, do func(Server, context.Context) (any, error)) grpc.MethodHandler {
+// unary serves a method with one request and one answer.
+func unary[Q any](name string, do func(Server, context.Context, *Q) (any, error)) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
-		var req none
-		if err := decode(&req); err != nil {
+		req := new(Q)
+		if err := decode(req); err != nil {
 			return nil, err
 		}
-		call := func(ctx context.Context, _ any) (any, error) { return do(srv.(Server), ctx) }
+		call := func(ctx context.Context, q any) (any, error) { return do(srv.(Server), ctx, q.(*Q)) }
 		if intercept == nil {
-			return call(ctx, &req)
+			return call(ctx, req)
 		}
-		return intercept(ctx, &req, &grpc.UnaryServerInfo{Server: srv, FullMethod: method(name)}, call)
+		return intercept(ctx, req, &grpc.UnaryServerInfo{Server: srv, FullMethod: method(name)}, call)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/fail"
 )
@@ -51,6 +52,12 @@ func TestValues(t *testing.T) {
 		"an address that is none": {asks{KeyIPs: "10.9.8.7,"}, func(a asks) (any, error) { return IPs(a) }, nil, "IP"},
 		"a hardware address":      {asks{KeyMAC: "02:00:00:00:00:01"}, mac, "02:00:00:00:00:01", ""},
 		"one that is none":        {asks{KeyMAC: "zz"}, mac, nil, "annotation " + KeyMAC + `: "zz": `},
+		"directories in memory":   {asks{KeyTmpfs: `["/a", "/b:size=1m"]`}, tmpfs, []string{"/a", "/b:size=1m"}, ""},
+		"no list of them":         {asks{KeyTmpfs: "/a"}, tmpfs, nil, "annotation " + KeyTmpfs},
+		"no directories":          {nil, tmpfs, []string(nil), ""},
+		"limits": {asks{KeyUlimits: `[{"type":"RLIMIT_CORE","soft":1,"hard":2}]`}, ulimits,
+			[]specs.POSIXRlimit{{Type: "RLIMIT_CORE", Soft: 1, Hard: 2}}, ""},
+		"a limit that is none": {asks{KeyUlimits: `[{"type":"core"}]`}, ulimits, nil, "RLIMIT_NOFILE"},
 		"devices": {asks{KeyDevices + "b": "v/c=1", KeyDevices + "a": "v/c=2,v/c=3", "other": "v/c=4"},
 			func(a asks) (any, error) { return Devices(a), nil }, []string{"v/c=2", "v/c=3", "v/c=1"}, ""},
 	} {
@@ -79,9 +86,11 @@ func rate(container string, b Bounds) func(map[string]string) (any, error) {
 	return func(a map[string]string) (any, error) { return LogRate(a, container, b) }
 }
 
-func in(a map[string]string) (any, error)  { return Ingress(a) }
-func out(a map[string]string) (any, error) { return Egress(a) }
-func mac(a map[string]string) (any, error) { return MAC(a) }
+func in(a map[string]string) (any, error)      { return Ingress(a) }
+func out(a map[string]string) (any, error)     { return Egress(a) }
+func tmpfs(a map[string]string) (any, error)   { return Tmpfs(a) }
+func ulimits(a map[string]string) (any, error) { return Ulimits(a) }
+func mac(a map[string]string) (any, error)     { return MAC(a) }
 
 // TestLogContainers finds the containers that have annotations of their own, each once.
 func TestLogContainers(t *testing.T) {

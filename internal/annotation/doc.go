@@ -5,5 +5,6 @@
 // Bounds are what the runtime handler says of the same. Rows is the table of all keys, which docs/annotations.md shows;
 // test/rules checks that no other package spells a key of it, and that each is read where the table says.
 //
-// Read table.go first, then limits.go (what containers may use) and network.go (what plugins are told).
+// Read table.go first, then limits.go (what containers may use), network.go (what plugins are told) and container.go
+// (what CRI has no words for).
 package annotation

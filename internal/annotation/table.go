@@ -25,6 +25,8 @@ const (
 	KeyMAC           = "network.berth/mac"
 	KeyInfiniband    = "network.berth/infiniband-guid"
 	KeyDevices       = "cdi.k8s.io/"
+	KeyTmpfs         = "container.berth/tmpfs"
+	KeyUlimits       = "container.berth/ulimits"
 
 	// keyCRIOShmSize is CRI-O's, for pods that come from there. The other counts where both are set.
 	keyCRIOShmSize = "io.kubernetes.cri-o.ShmSize"
@@ -56,6 +58,8 @@ func Rows() []Row {
 		{KeyMAC, "pod", "the hardware address that the pod is to get", "MAC", "network"},
 		{KeyInfiniband, "pod", "the InfiniBand GUID that the pod is to get", "InfinibandGUID", "network"},
 		{KeyDevices, "container", "CDI devices, separated by commas; any name may follow", "Devices", "cdi"},
+		{KeyTmpfs, "container", "empty directories in memory: a JSON list of `PATH:OPTION,OPTION`", "Tmpfs", "spec"},
+		{KeyUlimits, "container", "limits of its processes: a JSON list of `type`, `soft` and `hard`", "Ulimits", "spec"},
 	}
 }
 

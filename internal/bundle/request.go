@@ -229,11 +229,7 @@ func target(r *sandbox.Record, id sandbox.ID) (int, error) {
 
 // resolveUser finds who the container runs as, in the accounts of its own root.
 func resolveUser(root string, cfg *runtimeapi.ContainerConfig, img Image) (spec.User, error) {
-	passwd, err := accounts(root, "/etc/passwd")
-	if err != nil {
-		return spec.User{}, err
-	}
-	group, err := accounts(root, "/etc/group")
+	passwd, group, err := rootfs.Accounts(root)
 	if err != nil {
 		return spec.User{}, err
 	}
@@ -242,15 +238,4 @@ func resolveUser(root string, cfg *runtimeapi.ContainerConfig, img Image) (spec.
 		return spec.User{}, err
 	}
 	return spec.ResolveUser(passwd, group, want)
-}
-
-func accounts(root, path string) ([]byte, error) {
-	data, err := rootfs.ReadFile(root, path, limit.AccountFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the image's %s: %w", path, err)
-	}
-	return data, nil
 }

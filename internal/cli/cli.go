@@ -49,7 +49,8 @@ func New(version string) *cobra.Command {
 			"Exit codes: 0 done; 1 failed; 2 wrong use, or a request that makes no sense; 3 what is named is not there;\n" +
 			"4 it may work later: the daemon, a registry or a network does not answer; 5 refused: credentials, a signature\n" +
 			"or a permission is missing; 6 a limit is reached, or a disk is full. berth run and berth exec end with the\n" +
-			"code of the container or command, and with 125 where Berth itself fails.",
+			"code of the container or command, 128 and the number of a signal that ended it; with 125 where Berth itself\n" +
+			"fails, 126 where the command cannot be executed, 127 where there is no such command.",
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	socket := os.Getenv("BERTH_SOCKET")
@@ -66,12 +67,17 @@ func New(version string) *cobra.Command {
 		}
 	}
 	root.SetFlagErrorFunc(wrongUse)
-	add("run", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(), a.forwardCommand(), a.stopCommand(), a.rmCommand(),
-		a.inspectCommand(), a.statsCommand(), a.topCommand())
+	add("run", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(),
+		a.forwardCommand(), a.stopCommand(), a.rmCommand(), rmpCommand(a), killCommand(a), waitCommand(a), updateCommand(a),
+		portCommand(a),
+		a.inspectCommand(), a.statsCommand(), a.topCommand(), containerCommand(a), podCommand(a))
 	img := imageApp{a}
-	add("image", a.pullCommand(), img.listCommand("images"), img.rmCommand("rmi"), img.command())
+	add("image", a.pullCommand(), img.listCommand("images"), img.rmCommand("rmi"), tagCommand(a), saveCommand(img),
+		loadCommand(img), img.command())
 	n := nodeApp{a}
-	add(nodeGroup, n.eventsCommand(), n.doctorCommand(), n.checkCommand(), n.configCommand(), n.reloadCommand(), n.versionCommand(), debugCommand(a))
+	add(nodeGroup, infoCommand(a), n.eventsCommand(), n.doctorCommand(), n.checkCommand(), n.configCommand(),
+		n.reloadCommand(),
+		n.versionCommand(), debugCommand(a), systemCommand(a))
 	finish(root)
 	return root
 }

@@ -46,16 +46,16 @@ func TestTables(t *testing.T) {
 		want string
 	}{
 		{[]string{"ps"}, `
-CONTAINER      NAME       IMAGE   STATE     AGE   POD
-c20000000000   nginx      img:1   running   90m   web (aa1100000000)
-c30000000000   postgres   img:1   running   90m   db (aa2200000000)
+CONTAINER      NAME       IMAGE   STATE     AGE   RESTARTS   PORTS   POD                  NAMESPACE
+c20000000000   nginx      img:1   running   90m   1          -       web (aa1100000000)   default
+c30000000000   postgres   img:1   running   90m   0          -       db (aa2200000000)    prod
 `},
 		{[]string{"ps", "-a"}, `
-CONTAINER      NAME       IMAGE   STATE                                  AGE   POD
-c10000000000   nginx      img:1   exited 5m ago (code 137, OOMKilled)   90m   web (aa1100000000)
-c20000000000   nginx      img:1   running                                90m   web (aa1100000000)
-c30000000000   postgres   img:1   running                                90m   db (aa2200000000)
-c40000000000   sidecar    img:1   created                                90m   db (aa2200000000)
+CONTAINER      NAME       IMAGE   STATE                                 AGE   RESTARTS   PORTS   POD    NAMESPACE
+c10000000000   nginx      img:1   exited 5m ago (code 137, OOMKilled)   90m   0   -   web (aa1100000000)   default
+c20000000000   nginx      img:1   running                               90m   1   -   web (aa1100000000)   default
+c30000000000   postgres   img:1   running                               90m   0   -   db (aa2200000000)    prod
+c40000000000   sidecar    img:1   created                               90m   0   -   db (aa2200000000)    prod
 `},
 		{[]string{"pods"}, `
 POD            NAME   NAMESPACE   STATE   AGE   CONTAINERS   ADDRESS    PROBLEM

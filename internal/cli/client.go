@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -46,12 +47,12 @@ func (a *app) dial() (*client, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}),
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			ctx, answered := listenFor(ctx)
+			ctx, answered := listenFor(seeAll(ctx))
 			err := invoke(ctx, method, req, reply, cc, opts...)
 			return explain(path, answered.Load(), err)
 		}),
 		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			ctx, answered := listenFor(ctx)
+			ctx, answered := listenFor(seeAll(ctx))
 			stream, err := open(ctx, desc, cc, method, opts...)
 			if err != nil {
 				return nil, explain(path, answered.Load(), err)
@@ -62,6 +63,11 @@ func (a *app) dial() (*client, error) {
 		return nil, fmt.Errorf("socket %s: %w", a.socket, err)
 	}
 	return &client{runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), admin.NewClient(conn), conn}, nil
+}
+
+// seeAll has lists hold the pods of berth run, too, which a kubelet is not shown.
+func seeAll(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, admin.PodsKey, admin.AllPods)
 }
 
 // with dials, and calls do.

@@ -17,8 +17,10 @@ import (
 
 // execOptions are the flags of berth exec.
 type execOptions struct {
-	stdin, tty bool
-	timeout    time.Duration
+	stdin, tty, detach bool
+	timeout            time.Duration
+	user, workdir      string
+	env, envFiles      []string
 }
 
 func (a *app) execCommand() *cobra.Command {
@@ -26,10 +28,12 @@ func (a *app) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "exec [flags] CONTAINER [--] COMMAND [ARG...]", Short: "Run a command in a container", DisableFlagsInUseLine: true,
 		Long: "Run a command in a container. With -i it reads what is typed or piped in, with -t it has a terminal. The exit code is " +
-			"the command's; 125 means that it could not be run, 130 that berth exec was interrupted. The command ends with berth exec: " +
-			"it is hung up, and killed a little later.",
+			"the command's; 125 means that Berth failed, 126 that the command cannot be executed, 127 that there is none, " +
+			"130 that berth exec was interrupted. The command ends with berth exec: " +
+			"it is hung up, and killed a little later. With -d it goes on without it, until it ends, its container does, or " +
+			"the daemon.",
 		Example: examples("berth exec -it web sh", "berth exec web -- cat /etc/hostname", "tar c . | berth exec -i web tar x -C /srv",
-			"berth exec --timeout 10s web sh -c 'ls /proc | wc -l'"),
+			"berth exec -u www-data -w /srv -e DEBUG=1 web ./check", "berth exec --timeout 10s web sh -c 'ls /proc | wc -l'"),
 		Args:              atLeast(1),
 		ValidArgsFunction: a.completeFirst(runningContainers),
 	}
@@ -38,8 +42,14 @@ func (a *app) execCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&o.stdin, "interactive", "i", false, "pass the standard input on")
 	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "end the command after this time")
+	cmd.Flags().BoolVarP(&o.detach, "detach", "d", false, "leave it alone: no output, no exit code")
+	cmd.Flags().StringVarP(&o.user, "user", "u", "", "run it as this `USER[:GROUP]` of the container, names or numbers")
+	cmd.Flags().StringVarP(&o.workdir, "workdir", "w", "", "`directory` of the container to run it in")
+	cmd.Flags().StringArrayVarP(&o.env, "env", "e", nil, "a `variable`: NAME=VALUE, or NAME to pass on one of this "+
+		"environment")
+	cmd.Flags().StringArrayVar(&o.envFiles, "env-file", nil, "`file` of variables, one a line; -e comes after it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return ours(a.with(func(c *client) error { return c.exec(cmd, args[0], command(args[1:]), o) }))
+		return ours(a.with(func(c *client) error { return cannotInvoke(c.exec(cmd, args[0], command(args[1:]), o)) }))
 	}
 	return cmd
 }
@@ -55,6 +65,13 @@ func command(args []string) []string {
 func (c *client) exec(cmd *cobra.Command, word string, argv []string, o *execOptions) error {
 	if len(argv) == 0 {
 		return errors.New("say which command to run: berth exec CONTAINER COMMAND")
+	}
+	if o.detach && (o.tty || o.stdin || o.timeout > 0) {
+		return errors.New("-d leaves the command alone: it has neither input nor a terminal, and nobody ends it")
+	}
+	env, err := environment(o.envFiles, o.env)
+	if err != nil {
+		return err
 	}
 	if o.tty && o.stdin && terminalOf(cmd.InOrStdin()) == nil {
 		return errors.New("-t needs a terminal to type at; leave it out to pipe something in with -i")
@@ -81,7 +98,13 @@ func (c *client) exec(cmd *cobra.Command, word string, argv []string, o *execOpt
 		defer w.giveBack()
 		s.Resize = w.sizes
 	}
-	code, err := c.node.Exec(ctx, &admin.ExecRequest{Container: id, Command: argv, TTY: o.tty, Stdin: o.stdin}, s)
+	req := &admin.ExecRequest{
+		Container: id, Command: argv, TTY: o.tty, Stdin: o.stdin, User: o.user, Dir: o.workdir, Detach: o.detach,
+	}
+	for _, v := range env {
+		req.Env = append(req.Env, v.GetKey()+"="+string(v.GetValue()))
+	}
+	code, err := c.node.Exec(ctx, req, s)
 	switch {
 	case err != nil && errors.Is(context.Cause(ctx), late):
 		return late

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
@@ -55,6 +57,10 @@ type daemon struct {
 	exportFails error
 	info        admin.InfoResponse
 	kept        uint64 // bytes of layers that no image has
+	signals     []admin.SignalRequest
+	tags        []admin.TagRequest
+	execs       []admin.ExecRequest
+	updated     map[string]*runtimeapi.LinuxContainerResources
 }
 
 // life is a started container.
@@ -140,6 +146,13 @@ func (d *daemon) called(name string) bool {
 	return slices.Contains(d.calls, name)
 }
 
+// forget has a call not have been made.
+func (d *daemon) forget(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls = slices.DeleteFunc(d.calls, func(c string) bool { return c == name })
+}
+
 func gone(id string) error { return status.Errorf(codes.NotFound, "%s is not there", id) }
 
 func (d *daemon) container(id string) *runtimeapi.ContainerStatus {
@@ -178,11 +191,18 @@ func (d *daemon) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxS
 	defer d.mu.Unlock()
 	for _, p := range d.pods {
 		if p.Id == req.PodSandboxId {
-			return &runtimeapi.PodSandboxStatusResponse{Info: map[string]string{"info": d.stuck},
+			return &runtimeapi.PodSandboxStatusResponse{Info: map[string]string{"info": cmp.Or(d.stuck,
+				infoOf(d.configs[p.Id]))},
 				Status: &runtimeapi.PodSandboxStatus{Id: p.Id, Metadata: p.Metadata, Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.1.2.3"}}}, nil
 		}
 	}
 	return nil, gone(req.PodSandboxId)
+}
+
+// infoOf is what a verbose status says of the request for a pod.
+func infoOf(c *runtimeapi.PodSandboxConfig) string {
+	data, _ := protojson.Marshal(c)
+	return `{"config": ` + string(data) + `}`
 }
 
 func (d *daemon) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
@@ -214,7 +234,7 @@ func (d *daemon) ListContainers(_ context.Context, req *runtimeapi.ListContainer
 	for _, c := range d.containers {
 		if want := req.GetFilter().GetState(); want == nil || want.State == c.State {
 			resp.Containers = append(resp.Containers, &runtimeapi.Container{Id: c.Id, PodSandboxId: d.podOf[c.Id], Metadata: c.Metadata,
-				State: c.State, Image: c.Image, ImageRef: c.ImageRef, ImageId: c.ImageId, CreatedAt: c.CreatedAt})
+				State: c.State, Labels: c.Labels, Image: c.Image, ImageRef: c.ImageRef, ImageId: c.ImageId, CreatedAt: c.CreatedAt})
 		}
 	}
 	return resp, nil
@@ -248,7 +268,9 @@ func (d *daemon) StartContainer(_ context.Context, req *runtimeapi.StartContaine
 	c := d.container(req.ContainerId)
 	c.State = runtimeapi.ContainerState_CONTAINER_RUNNING
 	l := &life{path: c.LogPath, stop: d.lifeOf(c.Id)}
-	close(d.started)
+	if !isClosed(d.started) {
+		close(d.started)
+	}
 	go func() {
 		code := d.behave(l)
 		d.mu.Lock()
@@ -279,6 +301,24 @@ func (d *daemon) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContai
 	defer d.mu.Unlock()
 	d.containers = slices.DeleteFunc(d.containers, func(c *runtimeapi.ContainerStatus) bool { return c.Id == req.ContainerId })
 	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+func (d *daemon) UpdateContainerResources(
+	_ context.Context, req *runtimeapi.UpdateContainerResourcesRequest,
+) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.updated == nil {
+		d.updated = map[string]*runtimeapi.LinuxContainerResources{}
+	}
+	d.updated[req.ContainerId] = req.Linux
+	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
+func (d *daemon) RuntimeConfig(
+	context.Context, *runtimeapi.RuntimeConfigRequest,
+) (*runtimeapi.RuntimeConfigResponse, error) {
+	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{}}, nil // SYSTEMD is 0
 }
 
 func (d *daemon) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
@@ -383,10 +423,30 @@ func (a *adminDaemon) Attach(_ context.Context, _ *admin.AttachRequest, recv fun
 	return a.attach(recv, send)
 }
 
+func (a *adminDaemon) Signal(_ context.Context, req *admin.SignalRequest) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.signals = append(a.signals, *req)
+	return a.refuse["Signal "+req.Signal]
+}
+
+func (a *adminDaemon) Tag(_ context.Context, req *admin.TagRequest) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tags = append(a.tags, *req)
+	return a.refuse["Tag "+req.Name]
+}
+
 // Exec says what it was asked for, unless a test has a daemon that does something else.
 func (a *adminDaemon) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+	a.mu.Lock()
+	a.execs = append(a.execs, *req)
+	a.mu.Unlock()
 	if a.exec != nil {
 		return a.exec(ctx, req, recv, send)
+	}
+	if req.Detach {
+		return nil
 	}
 	return send(&admin.AttachOutput{Stdout: fmt.Appendf(nil, "%s %q\n", short(req.Container), req.Command), Exit: new(int)})
 }

@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
+	"berth/internal/fail"
 )
 
 // imageApp has the commands about images.
@@ -33,37 +38,107 @@ func (a imageApp) command() *cobra.Command {
 	list := a.listCommand("list")
 	list.Aliases = []string{"ls"}
 	cmd.AddCommand(list, a.inspectCommand(), a.historyCommand(), a.importCommand(), a.exportCommand(),
-		a.rmCommand("rm"), a.pruneCommand(), a.duCommand())
+		a.rmCommand("rm"), tagged(tagCommand(a.app)), a.pruneCommand(), a.duCommand())
+	return cmd
+}
+
+// tagged is a command without its examples, which are those of its other place.
+func tagged(cmd *cobra.Command) *cobra.Command {
+	cmd.Example = ""
 	return cmd
 }
 
 // listFlags say what a list of images shows.
 type listFlags struct {
-	quiet, digests, dangling bool
-	format                   *string
+	quiet, digests, dangling, whole bool
+	filters                         []string
+	patterns                        []string // of names; none is all
+	format                          *string
 }
 
 func (a imageApp) listCommand(name string) *cobra.Command {
 	var flags listFlags
-	cmd := &cobra.Command{Use: name, Short: "List images", Args: exactly(0)}
+	cmd := &cobra.Command{
+		Use: name + " [NAME...]", Short: "List images", Args: atLeast(0), ValidArgsFunction: a.complete(images),
+		Long: "List images, or those alone whose names match: nginx, nginx:1.27, quay.io/team/*. Keys of --filter: " +
+			"reference " +
+			"(such a name), dangling (true, false).",
+	}
 	cmd.Flags().BoolVarP(&flags.quiet, "quiet", "q", false, "ids alone")
 	cmd.Flags().BoolVar(&flags.digests, "digests", false, "also the names by digest")
 	cmd.Flags().BoolVar(&flags.dangling, "dangling", false, "only images without a tag")
+	cmd.Flags().BoolVar(&flags.whole, "no-trunc", false, "whole ids")
+	cmd.Flags().StringArrayVarP(&flags.filters, "filter", "f", nil, "only images of which this `KEY=VALUE` is true; "+
+		"see above")
+	cmd.Flags().BoolP("all", "a", true, "all images, which is what is listed anyway")
+	_ = cmd.Flags().MarkHidden("all")
 	flags.format = outputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		flags.patterns = args
 		return a.with(func(c imager) error { return c.list(cmd, flags) })
 	}
 	return cmd
 }
 
+// filter returns what is not to be listed.
+func (f *listFlags) filter() (hide func(*runtimeapi.Image) bool, err error) {
+	var dangling *bool
+	if f.dangling {
+		dangling = &f.dangling
+	}
+	patterns := slices.Clone(f.patterns)
+	for _, text := range f.filters {
+		switch key, value, _ := strings.Cut(text, "="); key {
+		case "reference":
+			patterns = append(patterns, value)
+		case "dangling":
+			b, err := strconv.ParseBool(value)
+			if err != nil {
+				return nil, fail.New(errdefs.ErrInvalidArgument, "--filter %s: want true or false", text)
+			}
+			dangling = &b
+		default:
+			return nil, fail.New(errdefs.ErrInvalidArgument, "--filter %s: there is reference= and dangling=", text)
+		}
+	}
+	return func(i *runtimeapi.Image) bool {
+		if dangling != nil && *dangling != (len(i.GetRepoTags()) == 0) {
+			return true
+		}
+		return len(patterns) > 0 && !slices.ContainsFunc(patterns, func(pattern string) bool {
+			return slices.ContainsFunc(append(slices.Clone(i.GetRepoTags()), i.GetRepoDigests()...),
+				func(name string) bool { return isImage(pattern, name) })
+		})
+	}, nil
+}
+
+// isImage says whether a pattern as people write it, nginx or nginx:1 or quay.io/*, means the image of this name.
+func isImage(pattern, name string) bool {
+	ref, err := reference.ParseAnyReference(name)
+	if err != nil {
+		repository, _, _ := strings.Cut(name, "@")
+		whole, err := path.Match(pattern, repository)
+		return pattern == name || whole && err == nil
+	}
+	familiar, err := reference.FamiliarMatch(pattern, ref)
+	whole, wholeErr := path.Match(pattern, name)
+	repository := false
+	if named, ok := ref.(reference.Named); ok {
+		repository = named.Name() == pattern
+	}
+	return familiar && err == nil || whole && wholeErr == nil || repository
+}
+
 func (c imager) list(cmd *cobra.Command, flags listFlags) error {
+	hide, err := flags.filter()
+	if err != nil {
+		return err
+	}
 	resp, err := c.images.ListImages(cmd.Context(), &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return err
 	}
-	if flags.dangling {
-		resp.Images = slices.DeleteFunc(resp.Images, func(i *runtimeapi.Image) bool { return len(i.GetRepoTags()) > 0 })
-	}
+	resp.Images = slices.DeleteFunc(resp.Images, hide)
 	if *flags.format == formatJSON {
 		return printProto(stdout(cmd), resp)
 	}
@@ -75,16 +150,19 @@ func (c imager) list(cmd *cobra.Command, flags listFlags) error {
 	}
 	var rows [][]string
 	for _, i := range resp.GetImages() {
-		note := ""
+		note, id := "", short(i.GetId())
 		if i.GetPinned() {
 			note = "pinned"
+		}
+		if flags.whole {
+			id = i.GetId()
 		}
 		names := imageNames(i)
 		if flags.digests && len(i.GetRepoTags()) > 0 {
 			names = append(slices.Clone(names), i.GetRepoDigests()...)
 		}
 		for _, name := range names {
-			rows = append(rows, []string{name, short(i.GetId()), bytesText(i.GetSize()), note})
+			rows = append(rows, []string{name, id, bytesText(i.GetSize()), note})
 		}
 	}
 	sort.Slice(rows, func(i, j int) bool { return rows[i][0] < rows[j][0] })

@@ -22,7 +22,8 @@ const (
 func (a *app) inspectCommand() *cobra.Command {
 	var kind string
 	cmd := &cobra.Command{
-		Use: "inspect NAME", Short: "Show all that is known of a container, a pod or an image, as JSON", Args: exactly(1),
+		Use: "inspect NAME", Aliases: []string{"inspectp", "inspecti"}, Short: "Show all that is known of a container, a " +
+			"pod or an image, as JSON", Args: exactly(1),
 		Long:              "Show all that is known of a container, a pod or an image, as JSON. What has the name of several is taken in this order; --type picks.",
 		Example:           examples("berth inspect web", "berth inspect --type pod web"),
 		ValidArgsFunction: a.completeFirst(everything),
@@ -30,6 +31,9 @@ func (a *app) inspectCommand() *cobra.Command {
 	cmd.Flags().StringVar(&kind, "type", "", "what `kind` of thing: container, pod or image")
 	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{kindContainer, kindPod, kindImage}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if called := map[string]string{"inspectp": kindPod, "inspecti": kindImage}[cmd.CalledAs()]; called != "" {
+			kind = called // crictl's names
+		}
 		return a.with(func(c *client) error {
 			v, err := inspector{c}.inspect(cmd.Context(), kind, args[0])
 			if err != nil {

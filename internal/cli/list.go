@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -18,68 +21,178 @@ import (
 type lister struct{ *client }
 
 func (a *app) psCommand() *cobra.Command {
-	var all bool
-	cmd := &cobra.Command{Use: "ps", Short: "List containers", Args: exactly(0), Example: examples("berth ps -a", "berth ps -o json")}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that do not run")
-	format := outputFlag(cmd)
+	cmd := &cobra.Command{
+		Use: "ps", Aliases: []string{"ls", "list"}, Short: "List containers", Args: exactly(0),
+		Long: "List containers: those of a kubelet and those of berth run, without those that have ended.\n\n" +
+			"Keys of --filter: id, name (an expression), label, status (created, running, exited), ancestor (the image), pod, " +
+			"namespace, exited (the code). All that are given must be true.",
+		Example: examples("berth ps -a", "berth ps -q --label app=web", "berth ps -a --filter exited=137",
+			"berth ps -o json"),
+	}
+	l := listingFlags(cmd, "containers")
+	cmd.Flags().BoolVarP(&l.all, "all", "a", false, "also those that do not run")
+	cmd.Flags().StringVar(&l.image, "image", "", "only those of this `image`")
+	cmd.Flags().StringVarP(&l.pod, "pod", "p", "", "only those of this `pod`")
+	_ = cmd.RegisterFlagCompletionFunc("pod", a.complete(pods))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.with(func(c *client) error { return lister{c}.ps(cmd, all, *format) })
+		if err := l.read(); err != nil {
+			return err
+		}
+		return a.with(func(c *client) error { return lister{c}.ps(cmd, l) })
 	}
 	return cmd
 }
 
-func (c lister) ps(cmd *cobra.Command, all bool, format string) error {
-	req := &runtimeapi.ListContainersRequest{}
-	if !all {
-		req.Filter = &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}}
+// running asks for what runs alone, where nobody wants to see anything else.
+func (l *listing) running() *runtimeapi.ContainerFilter {
+	if l.all || l.latest || l.last > 0 || l.state != "" || l.exited != "" {
+		return nil
 	}
-	resp, err := c.ListContainers(cmd.Context(), req)
+	return &runtimeapi.ContainerFilter{
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}
+}
+
+func (c lister) ps(cmd *cobra.Command, l *listing) error {
+	resp, err := c.ListContainers(cmd.Context(), &runtimeapi.ListContainersRequest{Filter: l.running()})
 	if err != nil {
 		return err
 	}
 	list := resp.GetContainers()
 	sort.SliceStable(list, func(i, j int) bool { return list[i].GetCreatedAt() > list[j].GetCreatedAt() })
-	if format == formatJSON {
-		return printProto(stdout(cmd), resp)
-	}
 	pods, err := c.ListPodSandbox(cmd.Context(), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return err
 	}
-	n, now := &node{pods: pods.GetItems()}, time.Now()
-	t := newTable("CONTAINER", "NAME", "IMAGE", "STATE", "AGE", "POD")
+	byID := map[string]*runtimeapi.PodSandbox{}
+	for _, p := range pods.GetItems() {
+		byID[p.GetId()] = p
+	}
+	list = slices.DeleteFunc(list, func(i *runtimeapi.Container) bool {
+		return !l.container(i,
+			byID[i.GetPodSandboxId()])
+	})
+	if l.exited == "" {
+		list = cut(l, list)
+	}
+	if *l.format == formatJSON && l.exited == "" {
+		return printProto(stdout(cmd), &runtimeapi.ListContainersResponse{Containers: list})
+	}
+	if l.quiet && l.exited == "" {
+		return printIDs(cmd, l, list)
+	}
+	return psTable(cmd, c, l, list, byID)
+}
+
+// printIDs prints the ids of what a list has.
+func printIDs[T interface{ GetId() string }](cmd *cobra.Command, l *listing, list []T) error {
 	for _, i := range list {
-		state, err := c.containerState(cmd.Context(), i, now)
-		if isCode(err, codes.NotFound) {
-			continue // it went meanwhile
+		if _, err := fmt.Fprintln(stdout(cmd), l.shown(i.GetId())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// psTable shows containers with what only their states say, and those of their pods.
+func psTable(cmd *cobra.Command, c lister, l *listing, list []*runtimeapi.Container,
+	byID map[string]*runtimeapi.PodSandbox,
+) error {
+	now, ports := time.Now(), map[string]string{}
+	t := newTable("CONTAINER", "NAME", "IMAGE", "STATE", "AGE", "RESTARTS", "PORTS", "POD", "NAMESPACE")
+	var left []*runtimeapi.Container
+	for _, i := range list {
+		state, code, err := c.containerState(cmd.Context(), i, now)
+		if isCode(err, codes.NotFound) || err == nil && l.exited != "" && l.exited != code {
+			continue // it went meanwhile, or ended in another way
 		}
 		if err != nil {
 			return err
 		}
-		pod := short(i.GetPodSandboxId())
-		if m := n.pod(i.GetPodSandboxId()).GetMetadata(); m != nil {
-			pod = m.GetName() + " (" + pod + ")"
+		id := i.GetPodSandboxId()
+		if _, known := ports[id]; !known && !l.quiet {
+			if ports[id], err = portsOf(cmd.Context(), c.client, id); err != nil {
+				return err
+			}
 		}
-		t.add(short(i.GetId()), i.GetMetadata().GetName(), imageName(i), state, age(time.Unix(0, i.GetCreatedAt()), now), pod)
+		pod, namespace := l.shown(id), "-"
+		if m := byID[id].GetMetadata(); m != nil {
+			pod, namespace = m.GetName()+" ("+pod+")", m.GetNamespace()
+		}
+		shown := ports[id]
+		if i.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			shown = "-"
+		}
+		left = append(left, i)
+		t.add(l.shown(i.GetId()), i.GetMetadata().GetName(), imageName(i), state, age(time.Unix(0, i.GetCreatedAt()), now),
+			strconv.Itoa(int(i.GetMetadata().GetAttempt())), shown, pod, namespace)
 	}
+	left = cut(l, left)
+	switch {
+	case l.quiet:
+		return printIDs(cmd, l, left)
+	case *l.format == formatJSON:
+		return printProto(stdout(cmd), &runtimeapi.ListContainersResponse{Containers: left})
+	}
+	t.rows = t.rows[:len(left)+1]
 	return t.print(stdout(cmd))
 }
 
-// containerState is the state of a container in words. How one ended is only in its status.
-func (c lister) containerState(ctx context.Context, i *runtimeapi.Container, now time.Time) (string, error) {
-	if i.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
-		return stateText(i.GetState().String()), nil
+// portsOf are the ports of the host that lead to a pod.
+func portsOf(ctx context.Context, c *client, pod string) (string, error) {
+	resp, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod, Verbose: true})
+	if isCode(err, codes.NotFound) {
+		return "-", nil
 	}
-	resp, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: i.GetId()})
 	if err != nil {
 		return "", err
 	}
+	var texts []string
+	for _, p := range podConfigOf(resp.GetInfo()).GetPortMappings() {
+		if p.GetHostPort() == 0 {
+			continue
+		}
+		text := fmt.Sprintf("%d->%d/%s", p.GetHostPort(), p.GetContainerPort(), strings.ToLower(p.GetProtocol().String()))
+		if p.GetHostIp() != "" {
+			text = net.JoinHostPort(p.GetHostIp(), text)
+		}
+		texts = append(texts, text)
+	}
+	if texts == nil {
+		return "-", nil
+	}
+	return strings.Join(texts, ", "), nil
+}
+
+// podConfigOf is what a pod was asked to be, from its verbose status; nil where that does not say it.
+func podConfigOf(info map[string]string) *runtimeapi.PodSandboxConfig {
+	var v struct{ Config json.RawMessage }
+	cfg := &runtimeapi.PodSandboxConfig{}
+	if json.Unmarshal([]byte(info["info"]), &v) != nil ||
+		(protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(v.Config, cfg) != nil {
+		return nil
+	}
+	return cfg
+}
+
+// containerState is the state of a container in words, and its exit code. How one ended is only in its status.
+func (c lister) containerState(
+	ctx context.Context, i *runtimeapi.Container, now time.Time,
+) (text, code string, _ error) {
+	if i.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
+		return stateText(i.GetState().String()), "", nil
+	}
+	resp, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: i.GetId()})
+	if err != nil {
+		return "", "", err
+	}
 	s := resp.GetStatus()
-	why := fmt.Sprintf("code %d", s.GetExitCode())
+	code = strconv.Itoa(int(s.GetExitCode()))
+	why := "code " + code
 	if r := s.GetReason(); r != "" && r != "Completed" && r != "Error" {
 		why += ", " + r
 	}
-	return fmt.Sprintf("exited %s (%s)", ago(time.Unix(0, s.GetFinishedAt()), now), why), nil
+	return fmt.Sprintf("exited %s (%s)", ago(time.Unix(0, s.GetFinishedAt()), now), why), code, nil
 }
 
 // stateText makes "running" of CONTAINER_RUNNING, and "notready" of SANDBOX_NOTREADY.
@@ -102,22 +215,36 @@ func imageName(i *runtimeapi.Container) string {
 }
 
 func (a *app) podsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "pods", Short: "List pods", Args: exactly(0)}
-	format := outputFlag(cmd)
+	cmd := &cobra.Command{
+		Use: "pods", Short: "List pods", Args: exactly(0),
+		Long: "List pods: those of a kubelet and those of berth run.\n\n" +
+			"Keys of --filter: id, name (an expression), label, status (ready, notready), namespace. All that are given must " +
+			"be " +
+			"true.",
+		Example: examples("berth pods --namespace kube-system", "berth pods -q --state notready", "berth pods -l"),
+	}
+	l := listingFlags(cmd, "pods")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.with(func(c *client) error { return lister{c}.pods(cmd, *format) })
+		if err := l.read(); err != nil {
+			return err
+		}
+		return a.with(func(c *client) error { return lister{c}.pods(cmd, l) })
 	}
 	return cmd
 }
 
-func (c lister) pods(cmd *cobra.Command, format string) error {
+func (c lister) pods(cmd *cobra.Command, l *listing) error {
 	n, err := c.survey(cmd.Context())
 	if err != nil {
 		return err
 	}
 	sort.SliceStable(n.pods, func(i, j int) bool { return n.pods[i].GetCreatedAt() > n.pods[j].GetCreatedAt() })
-	if format == formatJSON {
+	n.pods = cut(l, slices.DeleteFunc(n.pods, func(p *runtimeapi.PodSandbox) bool { return !l.podMatches(p) }))
+	if *l.format == formatJSON {
 		return printProto(stdout(cmd), &runtimeapi.ListPodSandboxResponse{Items: n.pods})
+	}
+	if l.quiet {
+		return printIDs(cmd, l, n.pods)
 	}
 	count := map[string]int{}
 	for _, i := range n.containers {
@@ -133,7 +260,7 @@ func (c lister) pods(cmd *cobra.Command, format string) error {
 		if err != nil {
 			return err
 		}
-		t.add(short(p.GetId()), p.GetMetadata().GetName(), p.GetMetadata().GetNamespace(), stateText(p.GetState().String()),
+		t.add(l.shown(p.GetId()), p.GetMetadata().GetName(), p.GetMetadata().GetNamespace(), stateText(p.GetState().String()),
 			age(time.Unix(0, p.GetCreatedAt()), now), strconv.Itoa(count[p.GetId()]), address(resp.GetStatus()), stuck(resp.GetInfo()))
 	}
 	return t.print(stdout(cmd))

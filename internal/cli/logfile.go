@@ -19,6 +19,7 @@ const (
 // logLine is one line of a log in CRI's format: "2024-05-01T10:00:00.123456789Z stdout F hello".
 type logLine struct {
 	time    string
+	at      time.Time
 	stream  string
 	partial bool // the next line of the stream goes on with it
 	text    []byte
@@ -32,14 +33,15 @@ func parseLog(line []byte) (logLine, error) {
 	if !ok1 || !ok2 || !ok3 {
 		return logLine{}, fmt.Errorf("not a line of a container's log: %q", cutShort(line))
 	}
-	if _, err := time.Parse(time.RFC3339Nano, string(at)); err != nil {
+	when, err := time.Parse(time.RFC3339Nano, string(at))
+	if err != nil {
 		return logLine{}, fmt.Errorf("not the time of a log line: %q", cutShort(at))
 	}
 	if s := string(stream); s != streamOut && s != streamErr {
 		return logLine{}, fmt.Errorf("not the stream of a log line: %q", cutShort(stream))
 	}
 	first, _, _ := bytes.Cut(tags, []byte(":"))
-	return logLine{time: string(at), stream: string(stream), partial: string(first) == "P", text: text}, nil
+	return logLine{time: string(at), at: when, stream: string(stream), partial: string(first) == "P", text: text}, nil
 }
 
 func cutShort(b []byte) []byte { return b[:min(len(b), 40)] }
@@ -49,14 +51,18 @@ type logReader struct {
 	path       string
 	out, err   io.Writer
 	timestamps bool
-	tail       int // lines; all when negative
+	tail       int       // lines; all when negative
+	since      time.Time // the zero time is no bound
+	until      time.Time
+	prefix     string // of each line, which is held until it is whole
 	// ended, when set, says that the container has ended and its log with it. It is asked when there is no more to read;
 	// until it agrees, the reader waits for more, and for another file that takes the log's place.
 	ended func(context.Context) (bool, error)
 
 	file    *os.File
-	pending []byte          // of a line whose end is not there yet
-	open    map[string]bool // streams whose last line was partial
+	pending []byte            // of a line whose end is not there yet
+	open    map[string]bool   // streams whose last line was partial
+	held    map[string][]byte // of lines behind a prefix, by stream, what was partial
 }
 
 const (
@@ -67,7 +73,7 @@ const (
 
 // copy reads the log to its end.
 func (r *logReader) copy(ctx context.Context) error {
-	r.open = map[string]bool{}
+	r.open, r.held = map[string]bool{}, map[string][]byte{}
 	defer func() { r.closeFile() }()
 	if err := r.openFile(); err != nil && (r.ended == nil || !absent(err)) {
 		return err
@@ -79,14 +85,14 @@ func (r *logReader) copy(ctx context.Context) error {
 	}
 	for ended := r.ended == nil; ; {
 		if err := r.drain(); err != nil {
-			return err
+			return nilIfPast(err)
 		}
 		if ended {
-			return r.rest()
+			return nilIfPast(r.rest())
 		}
 		moved, err := r.advance()
 		if err != nil {
-			return err
+			return nilIfPast(err)
 		}
 		if moved {
 			continue
@@ -187,11 +193,25 @@ func (r *logReader) write(line []byte) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.path, err)
 	}
-	var text []byte
-	if r.timestamps && !r.open[l.stream] {
-		text = append(append(text, l.time...), ' ')
+	switch {
+	case !r.until.IsZero() && l.at.After(r.until):
+		return errPast
+	case l.at.Before(r.since):
+		return nil
+	}
+	text := r.held[l.stream]
+	delete(r.held, l.stream)
+	if !r.open[l.stream] {
+		text = append(text, r.prefix...)
+		if r.timestamps {
+			text = append(append(text, l.time...), ' ')
+		}
 	}
 	text = append(text, l.text...)
+	if l.partial && r.prefix != "" && len(text) < mostLine {
+		r.held[l.stream], r.open[l.stream] = text, true
+		return nil
+	}
 	if !l.partial {
 		text = append(text, '\n')
 	}
@@ -204,12 +224,36 @@ func (r *logReader) write(line []byte) error {
 	return err
 }
 
+// errPast ends the reading of a log at a line that came later than anybody wants to see.
+var errPast = errors.New("past the end of what was asked for")
+
+func nilIfPast(err error) error {
+	if errors.Is(err, errPast) {
+		return nil
+	}
+	return err
+}
+
 // rest writes what a torn last line has, if it can be read at all.
 func (r *logReader) rest() error {
 	if _, err := parseLog(r.pending); err != nil {
-		return nil
+		return r.flush()
 	}
-	return r.write(r.pending)
+	return errors.Join(r.write(r.pending), r.flush())
+}
+
+// flush writes what is held of lines whose end never came.
+func (r *logReader) flush() (err error) {
+	for stream, text := range r.held {
+		w := r.out
+		if stream == streamErr {
+			w = r.err
+		}
+		_, werr := w.Write(append(text, '\n'))
+		err = errors.Join(err, werr)
+	}
+	clear(r.held)
+	return err
 }
 
 // seekTail moves to the beginning of the last r.tail lines. Partial lines count as one with what ends them.

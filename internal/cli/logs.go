@@ -2,39 +2,155 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/admin"
+	"berth/internal/fail"
 )
 
+// logsOptions are the flags of berth logs.
+type logsOptions struct {
+	follow, timestamps, previous, all bool
+	tail                              int
+	since, until                      string
+	out                               admin.Streams
+}
+
 func (a *app) logsCommand() *cobra.Command {
-	var follow, timestamps bool
-	var tail int
+	o := &logsOptions{}
 	cmd := &cobra.Command{
-		Use: "logs CONTAINER", Short: "Print what a container printed", Args: exactly(1), Example: examples("berth logs -f --tail 20 web"),
-		ValidArgsFunction: a.completeFirst(containers),
+		Use: "logs CONTAINER|POD", Short: "Print what a container printed", Args: exactly(1),
+		Long: "Print what a container printed, or what all containers of a pod did, each line behind the name of its " +
+			"container. " +
+			"What has the name of both is the container; --all-containers means the pod.\n\n" +
+			"A time is how long ago (10m, 1h30m), a date (2026-01-31, 2026-01-31T12:00:00Z), or the seconds since 1970.",
+		Example: examples("berth logs -f --tail 20 web", "berth logs --since 10m --until 5m web",
+			"berth logs --previous default/web/nginx",
+			"berth logs -f --all-containers web"),
+		ValidArgsFunction: a.completeFirst(targets),
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the container ends")
-	cmd.Flags().BoolVarP(&timestamps, "timestamps", "t", false, "with the time of each line")
-	cmd.Flags().IntVar(&tail, "tail", -1, "only that many last `lines`")
-	cmd.Flags().Lookup("tail").DefValue = "all"
+	f := cmd.Flags()
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on until the container ends")
+	f.BoolVarP(&o.timestamps, "timestamps", "t", false, "with the time of each line")
+	f.IntVarP(&o.tail, "tail", "n", -1, "only that many last `lines`")
+	f.Lookup("tail").DefValue = "all"
+	f.StringVar(&o.since, "since", "", "only what came after this `time`")
+	f.StringVar(&o.until, "until", "", "only what came before this `time`")
+	f.BoolVarP(&o.previous, "previous", "p", false, "of the container before, in whose place this one was started")
+	f.BoolVar(&o.all, "all-containers", false, "of all containers of the pod")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.with(func(c *client) error {
-			program := programStreams(cmd)
-			r := &logReader{out: program.Out, err: program.Err, timestamps: timestamps, tail: tail}
-			return c.logs(cmd.Context(), args[0], r, follow)
-		})
+		o.out = programStreams(cmd)
+		return a.with(func(c *client) error { return c.logs(cmd.Context(), args[0], o) })
 	}
 	return cmd
 }
 
-func (c *client) logs(ctx context.Context, word string, r *logReader, follow bool) error {
-	id, err := c.container(ctx, word)
+func (c *client) logs(ctx context.Context, word string, o *logsOptions) error {
+	n, err := c.survey(ctx)
 	if err != nil {
 		return err
+	}
+	var ids []string
+	id, err := pick(kindContainer, word, n.containerSubjects())
+	if pod, podErr := pick(kindPod, word, n.podSubjects()); podErr == nil && (o.all || err != nil && !isAmbiguous(err)) {
+		ids, err = n.currentOf(pod), nil
+	} else if err == nil {
+		ids = []string{id}
+	}
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	since, err := parseMoment(o.since, now)
+	if err != nil {
+		return err
+	}
+	until, err := parseMoment(o.until, now)
+	if err != nil {
+		return err
+	}
+	if o.follow && !until.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, until.Add(watchPoll)) // who follows has seen all of it by then
+		defer cancel()
+	}
+	readers := make([]func() error, len(ids))
+	var lock sync.Mutex // held while a line is written, since several containers may say something at once
+	for i, id := range ids {
+		r := &logReader{out: &lockedWriter{&lock, o.out.Out}, err: &lockedWriter{&lock, o.out.Err}, timestamps: o.timestamps,
+			tail: o.tail, since: since, until: until}
+		if len(ids) > 1 {
+			r.prefix = visibleLine(n.containerOf(id).GetMetadata().GetName()) + " "
+		}
+		readers[i] = func() error { return readLog(ctx, c, n, id, r, o) }
+	}
+	return eachLog(readers, o.follow)
+}
+
+// eachLog reads logs one after another, or all at once where each goes on.
+func eachLog(readers []func() error, atOnce bool) error {
+	failed := make([]error, len(readers))
+	var all sync.WaitGroup
+	for i, read := range readers {
+		if !atOnce {
+			failed[i] = read()
+			continue
+		}
+		all.Go(func() { failed[i] = read() })
+	}
+	all.Wait()
+	return errors.Join(failed...)
+}
+
+// currentOf are the containers of a pod, the oldest first, without those in whose place others were started.
+func (n *node) currentOf(pod string) (ids []string) {
+	var all []subject
+	for _, s := range n.containerSubjects() {
+		if n.containerOf(s.id).GetPodSandboxId() == pod {
+			all = append(all, s)
+		}
+	}
+	for _, s := range newest(all) {
+		ids = append(ids, s.id)
+	}
+	slices.Reverse(ids)
+	return ids
+}
+
+// previousOf is the container in whose place this one was started: the attempt before, also in another sandbox of its
+// pod.
+func (n *node) previousOf(id string) (found string) {
+	of := n.containerOf(id)
+	pod, most := n.pod(of.GetPodSandboxId()).GetMetadata(), int64(-1)
+	for _, c := range n.containers {
+		m, p := c.GetMetadata(), n.pod(c.GetPodSandboxId()).GetMetadata()
+		same := p.GetUid() == pod.GetUid() && p.GetName() == pod.GetName() && p.GetNamespace() == pod.GetNamespace()
+		if attempt := int64(m.GetAttempt()); same && m.GetName() == of.GetMetadata().GetName() &&
+			attempt < int64(of.GetMetadata().GetAttempt()) && attempt > most {
+			found, most = c.GetId(), attempt
+		}
+	}
+	return found
+}
+
+// readLog prints the log of one container, or that of the one before.
+func readLog(ctx context.Context, c *client, n *node, id string, r *logReader, o *logsOptions) error {
+	if o.previous {
+		before := n.previousOf(id)
+		if before == "" {
+			return fail.New(errdefs.ErrNotFound, "there was no container before %s, or it was removed", short(id))
+		}
+		id = before
 	}
 	resp, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
@@ -43,7 +159,7 @@ func (c *client) logs(ctx context.Context, word string, r *logReader, follow boo
 	if r.path = resp.GetStatus().GetLogPath(); r.path == "" {
 		return fmt.Errorf("container %s keeps no log: it was made without a log directory", short(id))
 	}
-	if follow {
+	if o.follow {
 		r.ended = c.watch(id).ended
 	}
 	err = r.copy(ctx)
@@ -54,6 +170,18 @@ func (c *client) logs(ctx context.Context, word string, r *logReader, follow boo
 		return fmt.Errorf("read the log: %w", err)
 	}
 	return nil
+}
+
+// lockedWriter lets several write, one at a time.
+type lockedWriter struct {
+	lock *sync.Mutex
+	w    io.Writer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	return l.w.Write(p)
 }
 
 // watch looks at one container until it has ended. A daemon that restarts meanwhile is waited for.

@@ -16,18 +16,54 @@ import (
 
 func (a *app) stopCommand() *cobra.Command {
 	var grace int64
+	var all bool
 	cmd := &cobra.Command{
-		Use: "stop NAME...", Short: "Stop containers or pods", Args: atLeast(1), ValidArgsFunction: a.complete(targets),
-		Long:    "Stop containers or pods. The container of berth run stands for its pod, which is stopped with it.",
-		Example: examples("berth stop -t 30 web"),
+		Use: "stop NAME...", Aliases: []string{"stopp"}, Short: "Stop containers or pods",
+		ValidArgsFunction: a.complete(targets),
+		Long: "Stop containers or pods. The container of berth run stands for its pod, which is stopped with it. With " +
+			"--all " +
+			"these are the pods of berth run; those of a kubelet are stopped by their names alone.",
+		Example: examples("berth stop -t 30 web", "berth stop --all"),
+		Args:    namedOr(&all),
 	}
 	cmd.Flags().Int64VarP(&grace, "time", "t", 10, "`seconds` that a container has to end by itself")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods of berth run")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {
-			return c.forEach(cmd, args, func(n *node, t target) error { return c.stop(cmd.Context(), n, t, grace) })
+			words, err := allPods(cmd.Context(), c, args, all, madeByRun)
+			if err != nil {
+				return err
+			}
+			return c.forEach(cmd, words, func(n *node, t target) error { return c.stop(cmd.Context(), n, t, grace) })
 		})
 	}
 	return cmd
+}
+
+// namedOr wants arguments, or a flag that stands for all that there is.
+func namedOr(all *bool) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if *all {
+			return exactly(0)(cmd, args)
+		}
+		return atLeast(1)(cmd, args)
+	}
+}
+
+// allPods are the words of a command, or where all are meant the ids of the pods that are ours.
+func allPods(ctx context.Context, c *client, words []string, all bool, ours func(*runtimeapi.PodSandbox) bool,
+) ([]string, error) {
+	if !all {
+		return words, nil
+	}
+	resp, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	var ids []string
+	for _, p := range resp.GetItems() {
+		if ours(p) {
+			ids = append(ids, p.GetId())
+		}
+	}
+	return ids, err
 }
 
 // forEach does one thing to each of what args mean, goes on where one fails, and prints those that are done.
@@ -108,23 +144,76 @@ func (n *node) running(t target) bool {
 }
 
 func (a *app) rmCommand() *cobra.Command {
-	var force bool
+	var force, all bool
 	cmd := &cobra.Command{
-		Use: "rm NAME...", Short: "Remove containers or pods", Args: atLeast(1), ValidArgsFunction: a.complete(targets),
-		Long: "Remove containers or pods. The container of berth run stands for its pod, which is removed with it, logs included.",
+		Use: "rm NAME...", Short: "Remove containers or pods", ValidArgsFunction: a.complete(targets),
+		Long: "Remove containers or pods. The container of berth run stands for its pod, which is removed with it, logs " +
+			"included. " +
+			"With --all these are the pods of berth run; berth rmp is for those of a kubelet, too.",
+		Example: examples("berth rm web", "berth rm -fa"),
+		Args:    namedOr(&all),
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "also what runs: kill it first")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods of berth run")
+	cmd.Flags().BoolP("volumes", "v", false, "with its volumes, which go with it anyway")
+	_ = cmd.Flags().MarkHidden("volumes")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {
-			return c.forEach(cmd, args, func(n *node, t target) error {
-				if !force && n.running(t) {
-					return fmt.Errorf("%s runs; stop it first, or use rm -f", t)
-				}
-				return c.remove(cmd.Context(), n, t)
-			})
+			words, err := allPods(cmd.Context(), c, args, all, madeByRun)
+			if err != nil {
+				return err
+			}
+			return removeEach(cmd, c, words, force)
 		})
 	}
 	return cmd
+}
+
+// rmpCommand removes pods as crictl does, whoever made them.
+func rmpCommand(a *app) *cobra.Command {
+	var force, all bool
+	cmd := &cobra.Command{
+		Use: "rmp POD...", Short: "Remove pods, also those of a kubelet", ValidArgsFunction: a.complete(pods),
+		Long: "Remove pods with all their containers. With --all these are all pods of the node: a kubelet that runs " +
+			"makes its " +
+			"own again.",
+		Example: examples("berth rmp -f default/web", "berth rmp -fa"),
+		Args:    namedOr(&all),
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also what runs: kill it first")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods of the node")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.with(func(c *client) error {
+			words, err := allPods(cmd.Context(), c, args, all, func(*runtimeapi.PodSandbox) bool { return true })
+			if err != nil {
+				return err
+			}
+			n, err := c.survey(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var ids []string
+			for _, word := range words {
+				id, err := pick(kindPod, word, n.podSubjects())
+				if err != nil {
+					return err
+				}
+				ids = append(ids, id)
+			}
+			return removeEach(cmd, c, ids, force)
+		})
+	}
+	return cmd
+}
+
+// removeEach removes what the words mean; what runs only by force.
+func removeEach(cmd *cobra.Command, c *client, words []string, force bool) error {
+	return c.forEach(cmd, words, func(n *node, t target) error {
+		if !force && n.running(t) {
+			return fmt.Errorf("%s runs; stop it first, or use rm -f", t)
+		}
+		return c.remove(cmd.Context(), n, t)
+	})
 }
 
 func (t target) String() string {
@@ -140,8 +229,12 @@ func (c *client) remove(ctx context.Context, n *node, t target) error {
 		return err
 	}
 	if t.pod == "" {
+		log := ownLog(ctx, c, n, t.container)
 		if _, err := c.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: t.container}); err != nil {
 			return fmt.Errorf("remove %s: %w", t, err)
+		}
+		if err := os.Remove(log); log != "" && err != nil && !absent(err) {
+			return fmt.Errorf("remove the log: %w", err)
 		}
 		return nil
 	}
@@ -149,6 +242,23 @@ func (c *client) remove(ctx context.Context, n *node, t target) error {
 		return fmt.Errorf("remove %s: %w", t, err)
 	}
 	return removeLogs(n.pod(t.pod))
+}
+
+// ownLog is the log of a container in a pod of berth run; "" for any other, whose log is a kubelet's.
+func ownLog(ctx context.Context, c *client, n *node, id string) string {
+	p := n.podOf(id)
+	if !madeByRun(p) {
+		return ""
+	}
+	resp, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+	if err != nil {
+		return ""
+	}
+	log := resp.GetStatus().GetLogPath()
+	if filepath.Dir(log) != p.GetAnnotations()[logAnnotation] {
+		return ""
+	}
+	return log
 }
 
 // removeLogs removes the log directory that berth run made for the pod; the logs of a kubelet's pods are the kubelet's.

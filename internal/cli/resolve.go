@@ -165,7 +165,7 @@ func (n *node) target(word string) (target, error) {
 		return target{}, err
 	}
 	own := n.podOf(container)
-	if madeByRun(own) && (podErr != nil || pod == own.GetId()) {
+	if standsForPod(own, n.containerOf(container)) && (podErr != nil || pod == own.GetId()) {
 		return target{pod: own.GetId(), container: container}, nil
 	}
 	if podErr == nil && pod != "" {
@@ -175,18 +175,28 @@ func (n *node) target(word string) (target, error) {
 	return target{pod: "", container: container}, nil
 }
 
+// standsForPod says that who names the container means the pod: it is the one that berth run made the pod for.
+func standsForPod(p *runtimeapi.PodSandbox, c *runtimeapi.Container) bool {
+	return madeByRun(p) && c.GetMetadata().GetName() == p.GetMetadata().GetName()
+}
+
+// containerOf returns the container with that id, nil when there is none.
+func (n *node) containerOf(id string) *runtimeapi.Container {
+	for _, c := range n.containers {
+		if c.GetId() == id {
+			return c
+		}
+	}
+	return nil
+}
+
 func isAmbiguous(err error) bool {
 	_, ok := err.(*ambiguousError)
 	return ok
 }
 
 func (n *node) podOf(container string) *runtimeapi.PodSandbox {
-	for _, c := range n.containers {
-		if c.GetId() == container {
-			return n.pod(c.GetPodSandboxId())
-		}
-	}
-	return nil
+	return n.pod(n.containerOf(container).GetPodSandboxId())
 }
 
 // image finds the id of the image that word means: a reference as the daemon understands it, or an id.

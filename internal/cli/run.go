@@ -27,24 +27,30 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run [flags] IMAGE [ARG...]", Short: "Run a container in a pod of its own", DisableFlagsInUseLine: true,
 		Long: "Run a container in a pod of its own, from an image that is pulled when it is missing. Without -d its output is shown " +
-			"until it ends, and the exit code is the container's; 125 means that it could not be run. In a terminal of -it ^P ^Q leaves " +
-			"the container as it is, for berth attach to come back to.\n\n" +
+			"until it ends, and the exit code is the container's; 125 means that Berth failed, 126 that its program cannot be " +
+			"run, 127 that there is no such program, 128 and a number that a signal of that number ended it. In a terminal of " +
+			"-it ^P ^Q leaves the container as it is, for berth attach to come back to.\n\n" +
+			"With --pod it runs in the pod of another berth run, and shares its network with what is there.\n\n" +
 			"Flags stand before IMAGE: what follows it is the container's.",
 		Example: examples("berth run --rm -it docker.io/library/busybox:latest sh",
 			"berth run -d --name web -p 8080:80 docker.io/library/nginx:latest",
+			"berth run -d --pod web --name watch -m 64m --cpus 0.5 docker.io/library/busybox:latest top",
 			"berth run --rm --net host -v /etc:/host:ro docker.io/library/busybox:latest ls /host"),
 		Args: atLeast(1), ValidArgsFunction: a.completeFirst(images),
 	}
 	cmd.Flags().SetInterspersed(false)
 	ownExitCode(cmd)
+	cmd.Flags().Bool("help", false, "help for run") // -h is the host's name, as Docker has it
 	o.register(cmd.Flags())
+	_ = cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]string{pullMissing, pullAlways, pullNever},
+		cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions([]string{"pod", "host"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.image, o.args = args[0], command(args[1:])
-		if err := o.check(); err != nil {
+		if err := o.check(cmd.Flags()); err != nil {
 			return ours(err)
 		}
-		return ours(a.with(func(c *client) error { return (&runner{client: c, cmd: cmd, o: o}).run() }))
+		return ours(a.with(func(c *client) error { return cannotInvoke((&runner{client: c, cmd: cmd, o: o}).run()) }))
 	}
 	return cmd
 }
@@ -100,14 +106,17 @@ func (r *runner) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if r.o.pod != "" {
+		return joinPod(ctx, r, img, uid)
+	}
 	if err := r.nameIt(ctx, uid); err != nil {
 		return err
 	}
-	pod, err := r.o.pod(uid)
+	pod, err := r.o.podConfig(uid)
 	if err != nil {
 		return err
 	}
-	ctr, err := r.o.container(img)
+	ctr, err := r.o.container(img, r.o.security.namespaces(r.o.network))
 	if err != nil {
 		return err
 	}
@@ -120,7 +129,13 @@ func (r *runner) make(ctx context.Context) error {
 		return fmt.Errorf("run the pod: %w", err)
 	}
 	r.pod = made.GetPodSandboxId()
-	created, err := r.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: r.pod, Config: ctr, SandboxConfig: pod})
+	return createIn(ctx, r, ctr, pod)
+}
+
+// createIn makes the container in the pod that the run has.
+func createIn(ctx context.Context, r *runner, ctr *runtimeapi.ContainerConfig, pod *runtimeapi.PodSandboxConfig) error {
+	req := &runtimeapi.CreateContainerRequest{PodSandboxId: r.pod, Config: ctr, SandboxConfig: pod}
+	created, err := r.CreateContainer(ctx, req)
 	if err != nil {
 		return fmt.Errorf("create the container: %w", err)
 	}
@@ -128,36 +143,107 @@ func (r *runner) make(ctx context.Context) error {
 	return nil
 }
 
+// joinPod makes the container in the pod of another berth run.
+func joinPod(ctx context.Context, r *runner, img, uid string) error {
+	n, err := r.survey(ctx)
+	if err != nil {
+		return err
+	}
+	id, err := pick(kindPod, r.o.pod, n.podSubjects())
+	if err != nil {
+		return err
+	}
+	p := n.pod(id)
+	if !madeByRun(p) {
+		return fail.New(errdefs.ErrInvalidArgument, "--pod %s: berth run did not make that pod, and whoever did would not "+
+			"expect "+
+			"a container of yours in it", r.o.pod)
+	}
+	r.o.pod = p.GetMetadata().GetName()
+	if err := checkName(r.o, uid); err != nil {
+		return err
+	}
+	for _, c := range n.containers {
+		if c.GetPodSandboxId() == id && c.GetMetadata().GetName() == r.o.name {
+			return fmt.Errorf("pod %s has a container %s already; berth rm -f %s/%s removes it", r.o.pod, r.o.name, r.o.pod,
+				r.o.name)
+		}
+	}
+	resp, err := r.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+	if err != nil {
+		return err
+	}
+	ctr, err := r.o.container(img, resp.GetStatus().GetLinux().GetNamespaces().GetOptions())
+	if err != nil {
+		return err
+	}
+	r.pod = id
+	return createIn(ctx, r, ctr, &runtimeapi.PodSandboxConfig{
+		Metadata: p.GetMetadata(), Labels: p.GetLabels(), Annotations: p.GetAnnotations(),
+		LogDirectory: p.GetAnnotations()[logAnnotation],
+	})
+}
+
 var idStart = regexp.MustCompile(`^(sha256:)?[0-9a-f]{6,64}$`)
 
-// ensureImage finds the image, or pulls it.
+// ensureImage finds the image, or pulls it, as --pull says.
 func (r *runner) ensureImage(ctx context.Context) (string, error) {
+	if r.o.pull != pullAlways {
+		id, err := localImage(ctx, r)
+		if err != nil || id != "" {
+			return id, err
+		}
+	}
+	if r.o.pull == pullNever {
+		return "", fmt.Errorf("%w, and --pull never keeps it from being pulled", &unknownError{kindImage, r.o.image})
+	}
+	img, err := r.pull(ctx, &admin.PullRequest{Reference: r.o.image, Platform: r.o.platform}, stderr(r.cmd))
+	return img.ID, err
+}
+
+// localImage is the id of the image where it is in the store, for the platform that was asked for.
+func localImage(ctx context.Context, r *runner) (string, error) {
 	resp, err := r.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: r.o.image}})
 	if err != nil {
 		return "", err
 	}
-	if id := resp.GetImage().GetId(); id != "" {
-		return id, nil
-	}
-	if idStart.MatchString(r.o.image) {
+	id := resp.GetImage().GetId()
+	if id == "" && idStart.MatchString(r.o.image) {
 		if img, err := r.image(ctx, r.o.image); err == nil {
-			return img.GetId(), nil
+			id = img.GetId()
 		}
 	}
-	img, err := r.pull(ctx, &admin.PullRequest{Reference: r.o.image}, stderr(r.cmd))
-	return img.ID, err
+	if id == "" || r.o.platform == "" {
+		return id, nil
+	}
+	found, err := r.node.Images(ctx, &admin.ImagesRequest{Images: []string{id}})
+	if err != nil {
+		return "", err
+	}
+	if len(found) != 1 || found[0].Platform != r.o.platform {
+		return "", nil // that of another platform has the name
+	}
+	return id, nil
 }
 
 var podName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 
+// checkName makes a name where none was asked for, and refuses one that cannot be a name.
+func checkName(o *runOptions, uid string) error {
+	if o.name == "" {
+		o.name = nameFrom(o.image) + "-" + uid[:4]
+	}
+	if !podName.MatchString(o.name) {
+		return fail.New(errdefs.ErrInvalidArgument,
+			"--name %s: a name is up to 63 of a-z, 0-9, - and ., and begins and ends with a letter or digit", o.name)
+	}
+	return nil
+}
+
 // nameIt gives the pod its name, and refuses one that another pod of berth run has.
 func (r *runner) nameIt(ctx context.Context, uid string) error {
-	if r.o.name == "" {
-		r.o.name = nameFrom(r.o.image) + "-" + uid[:4]
-	}
-	if !podName.MatchString(r.o.name) {
-		return fail.New(errdefs.ErrInvalidArgument,
-			"--name %s: a name is up to 63 of a-z, 0-9, - and ., and begins and ends with a letter or digit", r.o.name)
+	if err := checkName(r.o, uid); err != nil {
+		return err
 	}
 	n, err := r.survey(ctx)
 	if err != nil {
@@ -198,13 +284,20 @@ func (r *runner) undo(ctx context.Context, why error) error {
 	return errors.Join(why, r.clean(ctx))
 }
 
-// clean removes the pod with all that belongs to it, even when ctx is done.
+// clean removes the pod with all that belongs to it, even when ctx is done; of another's pod the container alone.
 func (r *runner) clean(ctx context.Context) error {
-	if r.config == nil {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
 	defer cancel()
+	switch {
+	case r.config == nil && r.container == "":
+		return nil
+	case r.config == nil:
+		n, err := r.survey(ctx)
+		if err != nil {
+			return err
+		}
+		return r.remove(ctx, n, target{container: r.container})
+	}
 	p := &runtimeapi.PodSandbox{Id: r.pod, Metadata: r.config.Metadata, Labels: r.config.Labels, Annotations: r.config.Annotations}
 	if r.pod == "" {
 		return removeLogs(p) // the daemon undoes a pod that it could not run
@@ -261,10 +354,15 @@ func (r *runner) interrupt(ctx context.Context) {
 // finish removes the pod, or stops it since nothing runs in it any more, and passes the exit code on.
 func (r *runner) finish(ctx context.Context, s *runtimeapi.ContainerStatus) error {
 	var err error
-	if r.o.remove {
+	switch {
+	case r.o.remove:
 		err = r.clean(ctx)
-	} else if _, stopErr := r.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: r.pod}); stopErr != nil {
-		err = about("stop pod", r.pod, stopErr)
+	case r.config == nil: // the pod is another's
+	default:
+		_, stopErr := r.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: r.pod})
+		if stopErr != nil {
+			err = about("stop pod", r.pod, stopErr)
+		}
 	}
 	if reason := s.GetReason(); reason != "" && reason != "Completed" && reason != "Error" {
 		err = errors.Join(fmt.Errorf("the container ended: %s", strings.TrimSuffix(reason+": "+s.GetMessage(), ": ")), err)

@@ -16,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
+	"berth/internal/sandbox"
 )
 
 // runnable is a daemon with one image.
@@ -128,6 +129,170 @@ func TestRunAsksForWhatWasSaid(t *testing.T) {
 	}
 }
 
+// TestRunWithEveryFlag compares what is asked of the daemon, flag by flag.
+func TestRunWithEveryFlag(t *testing.T) {
+	d, logs := runnable(t)
+	file := filepath.Join(d.dir, "env")
+	if err := os.WriteFile(file, []byte("# no\n\nF=1 = 2\nPASSED\nNO_SUCH_THING\nG=x\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PASSED", "on")
+	_, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "all", "-u", "1000:50", "--group-add", "7",
+		"-w", "/srv",
+		"--entrypoint", "/bin/it", "--env-file", file, "-e", "G=y", "-l", "tier=web", "--annotation", "note=a=b", "-h",
+		"host1",
+		"-m", "512m", "--memory-swap", "1g", "--cpus", "1.5", "-c", "512", "--cpuset-cpus", "0-1", "--cpuset-mems", "0",
+		"--pids-limit", "99", "--oom-score-adj", "300", "--cap-add", "NET_ADMIN", "--cap-drop", "ALL", "--read-only",
+		"--device", "/dev/fuse", "--device", "/dev/a:/dev/b:r", "--device", "vendor.com/gpu=0", "--security-opt",
+		"no-new-privileges", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=mine", "--security-opt",
+		"label=type:t_t", "--security-opt", "systempaths=unconfined", "--pid", "pod", "--ipc", "host", "--tmpfs",
+		"/run:size=1m", "--mount", "type=tmpfs,dst=/tmp,tmpfs-mode=700", "--mount",
+		"type=bind,src=/etc,dst=/host,ro,bind-propagation=rslave",
+		"--mount", "type=image,src=img:2,dst=/image", "--ulimit", "nofile=10:20", "--ulimit", "core=-1", "--shm-size", "1m",
+		"--dns", "1.1.1.1", "--dns-search", "a.b", "--dns-opt", "ndots:1", "--sysctl", "net.core.somaxconn=9",
+		"--stop-signal",
+		"INT", "--network", "pod", "img:1", "arg")
+	if code != 0 {
+		t.Fatalf("code %d, %q", code, errs)
+	}
+	pod, ctr := d.onlyRequest(t)
+	one := &runtimeapi.Int64Value{Value: 1000}
+	want := &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: "all"}, LogPath: "all.log",
+		Image:   &runtimeapi.ImageSpec{Image: "sha256:" + id("ee1"), UserSpecifiedImage: "img:1"},
+		Command: []string{"/bin/it"}, Args: []string{"arg"}, WorkingDir: "/srv", StopSignal: sandbox.CRISignal(2),
+		Envs: []*runtimeapi.KeyValue{{Key: "F", Value: []byte("1 = 2")}, {Key: "PASSED", Value: []byte("on")},
+			{Key: "G", Value: []byte("x")}, {Key: "G", Value: []byte("y")}},
+		Labels: map[string]string{runLabel: "all", "tier": "web"},
+		Annotations: map[string]string{"note": "a=b", "container.berth/tmpfs": `["/run:size=1m","/tmp:mode=700"]`,
+			"container.berth/ulimits": `[{"type":"RLIMIT_NOFILE","hard":20,"soft":10},` +
+				`{"type":"RLIMIT_CORE","hard":18446744073709551615,"soft":18446744073709551615}]`},
+		Mounts: []*runtimeapi.Mount{
+			{HostPath: "/etc", ContainerPath: "/host", Readonly: true,
+				Propagation: runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER},
+			{Image: &runtimeapi.ImageSpec{Image: "img:2"}, ContainerPath: "/image", Readonly: true},
+		},
+		Devices: []*runtimeapi.Device{{HostPath: "/dev/fuse", ContainerPath: "/dev/fuse", Permissions: "rwm"},
+			{HostPath: "/dev/a", ContainerPath: "/dev/b", Permissions: "r"}},
+		CDIDevices: []*runtimeapi.CDIDevice{{Name: "vendor.com/gpu=0"}},
+		Linux: &runtimeapi.LinuxContainerConfig{
+			Resources: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 512 << 20, MemorySwapLimitInBytes: 1 << 30,
+				CpuPeriod: 100_000, CpuQuota: 150_000, CpuShares: 512, CpusetCpus: "0-1", CpusetMems: "0", OomScoreAdj: 300,
+				Unified: map[string]string{"pids.max": "99"}},
+			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+				Capabilities: &runtimeapi.Capability{AddCapabilities: []string{"NET_ADMIN"}, DropCapabilities: []string{"ALL"}},
+				NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_POD,
+					Ipc: runtimeapi.NamespaceMode_NODE},
+				RunAsUser: one, RunAsGroup: &runtimeapi.Int64Value{Value: 50}, SupplementalGroups: []int64{7},
+				ReadonlyRootfs: true, NoNewPrivs: true, SelinuxOptions: &runtimeapi.SELinuxOption{Type: "t_t"},
+				Seccomp:  &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined},
+				Apparmor: &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "mine"},
+			},
+		},
+	}
+	if !proto.Equal(ctr, want) {
+		t.Errorf("container %v\nwant      %v", ctr, want)
+	}
+	dns := &runtimeapi.DNSConfig{Servers: []string{"1.1.1.1"}, Searches: []string{"a.b"}, Options: []string{"ndots:1"}}
+	if pod.Hostname != "host1" || pod.Labels["tier"] != "web" || pod.Annotations["note"] != "a=b" ||
+		pod.Annotations["pod.berth/shm-size"] != "1048576" || pod.Linux.Sysctls["net.core.somaxconn"] != "9" ||
+		!proto.Equal(pod.DnsConfig, dns) || pod.Linux.SecurityContext.NamespaceOptions.Pid != runtimeapi.NamespaceMode_POD {
+		t.Errorf("pod %v", pod)
+	}
+}
+
+// TestRunInThePodOfAnother has a second container in a pod of berth run: it comes and goes alone.
+func TestRunInThePodOfAnother(t *testing.T) {
+	d, logs := runnable(t)
+	run := func(args ...string) (string, string, int) {
+		return d.berth(t, append([]string{"run", "--log-dir", logs}, args...)...)
+	}
+	d.behave = func(l *life) int32 { l.log("stdout", "F", "x"); <-l.stop; return 0 }
+	if _, errs, code := run("-d", "--name", "web", "-l", "a=b", "img:1"); code != 0 {
+		t.Fatalf("code %d, %q", code, errs)
+	}
+	d.behave = func(l *life) int32 { l.log("stdout", "F", "side"); return 3 }
+	if out, errs, code := d.berth(t, "run", "--pod", "web", "--name", "side", "img:1"); code != 3 || out != "side\n" {
+		t.Fatalf("code %d, %q %q", code, out, errs)
+	}
+	if len(d.configs) != 1 || len(d.requests) != 2 || d.called("StopPodSandbox") {
+		t.Errorf("%d pods, %d containers, calls %v", len(d.configs), len(d.requests), d.calls)
+	}
+	for args, want := range map[string]string{
+		"--pod web --name side": "has a container side already", "--pod nope": "no pod",
+		"--pod web --net host": "--net has no meaning",
+		"--pod web -p 1:1":     "--publish has no meaning",
+	} {
+		all := append(append([]string{"run"}, strings.Fields(args)...), "img:1")
+		if _, errs, code := d.berth(t, all...); code != ownFailure || !strings.Contains(errs, want) {
+			t.Errorf("%s: code %d, %q, want %q", args, code, errs, want)
+		}
+	}
+	d.addPod(id("aa"), "kube", "default")
+	if _, errs, code := d.berth(t, "run", "--pod", "kube", "img:1"); code != ownFailure || !strings.Contains(errs,
+		"did not make that pod") {
+		t.Errorf("in a kubelet's pod: code %d, %q", code, errs)
+	}
+	log := d.containers[1].LogPath
+	if _, errs, code := d.berth(t, "rm", "side"); code != 0 || len(d.containers) != 1 || len(d.pods) != 2 {
+		t.Errorf("rm: code %d, %q, %d containers left", code, errs, len(d.containers))
+	}
+	if _, err := os.Stat(log); !absent(err) {
+		t.Errorf("rm left the log: %v", err)
+	}
+	if _, errs, code := d.berth(t, "rm", "-f", "web"); code != 0 || len(d.pods) != 1 {
+		t.Errorf("rm of the first: code %d, %q, %d pods", code, errs, len(d.pods))
+	}
+}
+
+func TestRunPulls(t *testing.T) {
+	for _, c := range []struct {
+		flags, image string
+		pulls        bool
+		code         int
+	}{
+		{"--pull always", "img:1", true, 0}, {"--pull never", "img:1", false, 0}, {"--pull never", "img:2", false,
+			ownFailure},
+		{"--platform linux/arm64", "img:1", true, 0}, {"--platform linux/amd64", "img:1", false, 0},
+	} {
+		d, logs := runnable(t)
+		d.details = []admin.ImageDetail{{ID: "sha256:" + id("ee1"), Platform: "linux/amd64"}}
+		d.pulled = []admin.PullEvent{{Image: "sha256:new"}}
+		args := append([]string{"run", "-d", "--log-dir", logs}, append(strings.Fields(c.flags), c.image)...)
+		_, errs, code := d.berth(t, args...)
+		if code != c.code {
+			t.Errorf("%s %s: code %d, %q", c.flags, c.image, code, errs)
+		}
+		if code != 0 {
+			continue
+		}
+		if _, ctr := d.onlyRequest(t); (ctr.Image.Image == "sha256:new") != c.pulls {
+			t.Errorf("%s %s: image %v", c.flags, c.image, ctr.Image)
+		}
+	}
+}
+
+// TestRunTellsWhatCannotBeExecuted has the words of runtimes, each as it was seen.
+func TestRunTellsWhatCannotBeExecuted(t *testing.T) {
+	for text, want := range map[string]int{
+		`executable file 'nope' not found in $PATH: No such file or directory`: exitNoCommand,
+		`exec: "nope": executable file not found in $PATH`:                     exitNoCommand,
+		`exec: "/nope": stat /nope: no such file or directory`:                 exitNoCommand,
+		`exec: "/etc/passwd": permission denied`:                               exitCannotInvoke,
+		`open executable: Operation not permitted`:                             exitCannotInvoke,
+		`open executable: Permission denied`:                                   exitCannotInvoke,
+		`the disk is full`:                                                     ownFailure,
+	} {
+		for _, step := range []string{"CreateContainer", "StartContainer"} {
+			d, logs := runnable(t)
+			d.refuse[step] = status.Error(codes.Unknown, text)
+			if _, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "img:1"); code != want {
+				t.Errorf("%s: code %d, %q, want %d", text, code, errs, want)
+			}
+		}
+	}
+}
+
 func TestRunPrivilegedOnTheHostNetwork(t *testing.T) {
 	d, logs := runnable(t)
 	if _, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--net", "host", "--privileged", "ee1000", "x"); code != 0 {
@@ -180,21 +345,47 @@ func TestRunUndoesWhatItMade(t *testing.T) {
 func TestRunRefusesNonsense(t *testing.T) {
 	d, _ := runnable(t)
 	for flags, want := range map[string]string{
-		"--net bridge":      "there is pod and host",
-		"--net host -p 1:1": "no meaning",
-		"-d --rm":           "leave out -d",
-		"-it":               "needs a terminal",
-		"-e =x":             "NAME=VALUE",
-		"-e NO_SUCH_THING":  "no such variable",
-		"-v /x":             "HOST:CONTAINER",
-		"-v /x:y":           "must begin with /",
-		"-v /x:/y:rx":       "ro and rw",
-		"-p 80":             "names one port",
-		"-p 80:0":           `"0" is not a port`,
-		"-p 70000:1":        "is not a port",
-		"-p 80:80/icmp":     "tcp, udp and sctp",
-		"-p x:80:80":        "not an address",
-		"--name Bad_Name":   "a name is",
+		"--net bridge":                  "there is pod and host",
+		"--net host -h x":               "--hostname has no meaning",
+		"--pull sometimes":              "missing, always and never",
+		"-m lots":                       "a size such as",
+		"--cpus -1":                     "a number of processors",
+		"--cpus NaN":                    "a number of processors",
+		"-u :5":                         "USER or USER:GROUP",
+		"-u a:b":                        "group must be a number",
+		"--group-add wheel":             "number of a group",
+		"--device fuse":                 "HOST[:CONTAINER]",
+		"--device /dev/a:/b:rx":         "HOST[:CONTAINER]",
+		"--security-opt secret=x":       "want no-new-privileges",
+		"--security-opt label=x:y":      "user, role, type",
+		"--pid container:x":             "there is pod and host",
+		"--tmpfs tmp":                   "not a path",
+		"--tmpfs /tmp:dev":              `"dev" is not one of`,
+		"--mount src=/x,dst=y":          "must begin with /",
+		"--mount dst=/y":                "src, what to mount",
+		"--mount type=nfs,src=a,dst=/y": "bind, tmpfs and image",
+		"--mount bogus=1,dst=/y":        `"bogus"`,
+		"--ulimit files=1":              `no limit "files"`,
+		"-l =x":                         "NAME=VALUE",
+		"-l berth.run=other":            "begins with berth.run",
+		"--env-file /no/such":           "/no/such",
+		"--entrypoint [":                "a JSON list",
+		"--stop-signal BOO":             "BOO",
+		"--annotation berth.run/x=1":    "begins with berth.run",
+		"--net host -p 1:1":             "no meaning",
+		"-d --rm":                       "leave out -d",
+		"-it":                           "needs a terminal",
+		"-e =x":                         "NAME=VALUE",
+		"-e NO_SUCH_THING":              "no such variable",
+		"-v /x":                         "HOST:CONTAINER",
+		"-v /x:y":                       "must begin with /",
+		"-v /x:/y:rx":                   "ro and rw",
+		"-p 80":                         "names one port",
+		"-p 80:0":                       `"0" is not a port`,
+		"-p 70000:1":                    "is not a port",
+		"-p 80:80/icmp":                 "tcp, udp and sctp",
+		"-p x:80:80":                    "not an address",
+		"--name Bad_Name":               "a name is",
 	} {
 		args := append(append([]string{"run"}, strings.Fields(flags)...), "img:1")
 		if _, errs, code := d.berth(t, args...); code != ownFailure || !strings.Contains(errs, want) {

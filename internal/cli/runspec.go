@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"bufio"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,35 +13,55 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/spf13/pflag"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/annotation"
+	"berth/internal/config"
 	"berth/internal/fail"
-	"berth/internal/spec"
+	"berth/internal/sandbox"
 )
 
 // What marks the pods of berth run.
 const (
-	runLabel      = "berth.run"
+	runLabel      = sandbox.RunLabel
 	logAnnotation = "berth.run/log-directory"
 	runNamespace  = "berth"
 )
 
-func madeByRun(p *runtimeapi.PodSandbox) bool { return p.GetLabels()[runLabel] != "" }
+// When berth run pulls an image.
+const (
+	pullMissing = "missing"
+	pullAlways  = "always"
+	pullNever   = "never"
+)
+
+func madeByRun(p *runtimeapi.PodSandbox) bool { return sandbox.ByHand(p.GetLabels()) }
 
 // logDirectoryName is where in the directory of logs those of a pod are.
 func logDirectoryName(m *runtimeapi.PodSandboxMetadata) string { return m.GetName() + "_" + m.GetUid() }
 
 // runOptions are the flags and arguments of berth run.
 type runOptions struct {
-	name, runtime, network, logs           string
-	storage, inodes                        string
-	logRate, logBurst                      string
-	env, volumes, ports                    []string
-	detach, remove, stdin, tty, privileged bool
-	image                                  string
-	args                                   []string
+	name, runtime, network, logs string
+	pod                          string // to run in, in place of one of its own
+	hostname, workdir            string
+	entrypoint                   *string
+	pull, platform               string
+	storage, inodes, shm         string
+	logRate, logBurst            string
+	stopSignal                   string
+	env, envFiles, ports         []string
+	labels, annotations          []string
+	dns, search, dnsOptions      []string
+	sysctls, ulimits             []string
+	detach, remove, stdin, tty   bool
+	image                        string
+	args                         []string
+	resources                    resourceOptions
+	security                     securityOptions
+	volumes                      volumeOptions
 }
 
 func (o *runOptions) register(f *pflag.FlagSet) {
@@ -47,35 +70,91 @@ func (o *runOptions) register(f *pflag.FlagSet) {
 	f.BoolVarP(&o.detach, "detach", "d", false, "print the container's id and leave it running")
 	f.BoolVar(&o.remove, "rm", false, "remove it when it has ended")
 	f.StringVar(&o.name, "name", "", "its `name`; made from the image's when not given")
+	f.StringVar(&o.pod, "pod", "", "the `pod` of another berth run to run in, in place of one of its own")
+	f.StringVarP(&o.workdir, "workdir", "w", "", "`directory` of the container to start in; the image's when not given")
+	f.Func("entrypoint", "`program` to run in place of the image's, or a JSON list of it and its first arguments",
+		func(text string) error { o.entrypoint = &text; return nil })
 	f.StringArrayVarP(&o.env, "env", "e", nil, "a `variable`: NAME=VALUE, or NAME to pass on one of this environment")
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "`paths` of this machine and of the container to mount it at: HOST:CONTAINER[:ro]")
-	f.StringArrayVarP(&o.ports, "publish", "p", nil, "`ports` to reach it at from outside: [ADDRESS:]HOSTPORT:CONTAINERPORT[/PROTOCOL]")
-	f.StringVar(&o.network, "net", "pod", "the `network`: pod for one of its own, host for this machine's")
+	f.StringArrayVar(&o.envFiles, "env-file", nil, "`file` of variables, one a line; -e comes after it")
+	f.StringArrayVarP(&o.labels, "label", "l", nil, "a `label` of pod and container: NAME=VALUE")
+	f.StringArrayVar(&o.annotations, "annotation", nil, "an `annotation` of pod and container: NAME=VALUE")
+	f.StringVar(&o.pull, "pull", pullMissing, "`when` to pull the image: missing, always or never")
+	f.StringVar(&o.platform, "platform", "", "`os/arch[/variant]` of the image instead of this machine's")
+	f.StringVar(&o.stopSignal, "stop-signal", "", "`signal` that asks it to end, in place of the image's")
+	f.StringVar(&o.logs, "log-dir", "/var/log/berth", "`directory` of logs; its own is in one of the pod's there")
+	f.StringArrayVar(&o.ulimits, "ulimit", nil, "a `limit` of its processes: NAME=SOFT[:HARD], such as nofile=1024:4096")
+	o.registerPod(f)
+	o.resources.register(f)
+	f.Int64Var(&o.resources.oom, "oom-score-adj", 0, "`number` by which it is chosen where memory runs out; -1000 is "+
+		"never")
+	o.security.register(f)
+	o.volumes.register(f)
+}
+
+// podFlags are about the pod, and so not for a container that runs in another's.
+var podFlags = []string{"publish", "net", "hostname", "runtime", "dns", "dns-search", "dns-option", "sysctl", "storage",
+	"storage-inodes", "log-rate", "log-burst", "shm-size", "log-dir", "pid", "ipc"}
+
+func (o *runOptions) registerPod(f *pflag.FlagSet) {
+	f.StringArrayVarP(&o.ports, "publish", "p", nil,
+		"`ports` to reach it at from outside: [ADDRESS:]HOSTPORT:CONTAINERPORT[/PROTOCOL]")
+	f.StringVar(&o.network, "net", "pod", "the `network`, also as --network: pod for one of its own, host for this "+
+		"machine's")
+	f.StringVarP(&o.hostname, "hostname", "h", "", "`name` of the machine that it sees; its own name when not given")
+	f.StringArrayVar(&o.dns, "dns", nil, "`address` of a name server, in place of this machine's")
+	f.StringArrayVar(&o.search, "dns-search", nil, "`domain` in which names are looked up")
+	f.StringArrayVar(&o.dnsOptions, "dns-option", nil, "an `option` of resolv.conf")
+	f.StringArrayVar(&o.sysctls, "sysctl", nil, "a kernel `setting` of its namespaces: NAME=VALUE")
 	f.StringVar(&o.runtime, "runtime", "", "the runtime `handler`; the daemon's default when not given")
-	f.BoolVar(&o.privileged, "privileged", false, "let it do all that this machine can")
 	f.StringVar(&o.storage, "storage", "", "bytes that it may write to its root, a `size` such as 500M or 2Gi")
+	f.StringVar(&o.inodes, "storage-inodes", "", "`number` of files and directories that it may make there")
+	f.StringVar(&o.shm, "shm-size", "", "bytes of /dev/shm, a `size` such as 128m")
 	f.StringVar(&o.logRate, "log-rate", "", "bytes a second that may be written to its log, a `size` such as 100k")
 	f.StringVar(&o.logBurst, "log-burst", "", "bytes that may be written to its log at once, a `size`")
-	f.StringVar(&o.inodes, "storage-inodes", "", "`number` of files and directories that it may make there")
-	f.StringVar(&o.logs, "log-dir", "/var/log/berth", "`directory` of logs; its own is in one of the pod's there")
+	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		switch name {
+		case "network":
+			name = "net"
+		case "dns-opt":
+			name = "dns-option"
+		}
+		return pflag.NormalizedName(name)
+	})
 }
 
 // check refuses what does not go together.
-func (o *runOptions) check() error {
+func (o *runOptions) check(f *pflag.FlagSet) error {
 	switch {
 	case o.network != "pod" && o.network != "host":
 		return fail.New(errdefs.ErrInvalidArgument, "--net %s: there is pod and host", o.network)
 	case o.network == "host" && len(o.ports) > 0:
 		return errors.New("-p has no meaning with --net host: the container's ports are this machine's")
+	case o.network == "host" && o.hostname != "":
+		return errors.New("--hostname has no meaning with --net host: the container has this machine's name")
 	case o.detach && o.remove:
 		return errors.New("--rm needs somebody to wait for the end: leave out -d, or use berth rm -f afterwards")
+	case o.pull != pullMissing && o.pull != pullAlways && o.pull != pullNever:
+		return fail.New(errdefs.ErrInvalidArgument, "--pull %s: there is missing, always and never", o.pull)
 	}
-	return nil
+	for _, name := range podFlags {
+		if o.pod != "" && f.Changed(name) {
+			return fail.New(errdefs.ErrInvalidArgument, "--%s has no meaning with --pod: it was decided with the pod", name)
+		}
+	}
+	return o.security.check()
 }
 
-// pod is the request for the pod. uid tells it from all others.
-func (o *runOptions) pod(uid string) (*runtimeapi.PodSandboxConfig, error) {
+// podConfig is the request for the pod. uid tells it from all others.
+func (o *runOptions) podConfig(uid string) (*runtimeapi.PodSandboxConfig, error) {
 	ports, err := each(o.ports, parsePort)
+	if err != nil {
+		return nil, err
+	}
+	labels, annotations, err := o.marks()
+	if err != nil {
+		return nil, err
+	}
+	sysctls, err := pairs("--sysctl", o.sysctls)
 	if err != nil {
 		return nil, err
 	}
@@ -84,12 +163,21 @@ func (o *runOptions) pod(uid string) (*runtimeapi.PodSandboxConfig, error) {
 		Metadata:     meta,
 		LogDirectory: filepath.Join(o.logs, logDirectoryName(meta)),
 		PortMappings: ports,
-		Labels:       map[string]string{runLabel: o.name},
-		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-			NamespaceOptions: o.namespaces(), Privileged: o.privileged, Seccomp: o.seccomp(),
-		}},
+		Labels:       labels,
+		Annotations:  annotations,
+		Linux:        &runtimeapi.LinuxPodSandboxConfig{SecurityContext: o.security.pod(o.network), Sysctls: sysctls},
 	}
-	cfg.Annotations = map[string]string{logAnnotation: cfg.LogDirectory}
+	if len(o.dns)+len(o.search)+len(o.dnsOptions) > 0 {
+		cfg.DnsConfig = &runtimeapi.DNSConfig{Servers: o.dns, Searches: o.search, Options: o.dnsOptions}
+	}
+	cfg.Annotations[logAnnotation] = cfg.LogDirectory
+	shm, err := memorySize("--shm-size", o.shm)
+	if err != nil {
+		return nil, err
+	}
+	if shm > 0 {
+		cfg.Annotations[annotation.KeyShmSize] = strconv.FormatInt(shm, 10)
+	}
 	for name, value := range map[string]string{
 		annotation.KeyStorageBytes: o.storage, annotation.KeyStorageInodes: o.inodes,
 		annotation.KeyLogRate: o.logRate, annotation.KeyLogBurst: o.logBurst,
@@ -99,53 +187,93 @@ func (o *runOptions) pod(uid string) (*runtimeapi.PodSandboxConfig, error) {
 		}
 	}
 	if o.network != "host" {
-		cfg.Hostname = o.name
+		cfg.Hostname = cmp.Or(o.hostname, o.name)
 	}
 	return cfg, nil
 }
 
-// container is the request for the container. img is the image's id.
-func (o *runOptions) container(img string) (*runtimeapi.ContainerConfig, error) {
-	env, err := each(o.env, parseEnv)
+// marks are the labels and annotations that were asked for, with the label by which a pod of berth run is known.
+func (o *runOptions) marks() (labels, annotations map[string]string, err error) {
+	if labels, err = pairs("--label", o.labels); err != nil {
+		return nil, nil, err
+	}
+	if annotations, err = pairs("--annotation", o.annotations); err != nil {
+		return nil, nil, err
+	}
+	labels[runLabel] = cmp.Or(o.pod, o.name)
+	return labels, annotations, nil
+}
+
+// container is the request for the container. img is the image's id, n are the namespaces of its pod.
+func (o *runOptions) container(img string, n *runtimeapi.NamespaceOption) (*runtimeapi.ContainerConfig, error) {
+	env, err := environment(o.envFiles, o.env)
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := each(o.volumes, parseVolume)
+	command, err := o.command()
 	if err != nil {
 		return nil, err
 	}
-	security := &runtimeapi.LinuxContainerSecurityContext{
-		NamespaceOptions: o.namespaces(), Privileged: o.privileged, Seccomp: o.seccomp(),
+	labels, annotations, err := o.marks()
+	if err != nil {
+		return nil, err
 	}
-	if !o.privileged {
-		security.MaskedPaths, security.ReadonlyPaths = spec.DefaultMaskedPaths(), spec.DefaultReadonlyPaths()
+	linux := &runtimeapi.LinuxContainerConfig{}
+	if linux.SecurityContext, err = o.security.container(n); err != nil {
+		return nil, err
 	}
-	return &runtimeapi.ContainerConfig{
+	if linux.Resources, err = o.resources.linux(); err != nil {
+		return nil, err
+	}
+	signal, err := sandboxSignal(o.stopSignal)
+	if err != nil {
+		return nil, err
+	}
+	cfg := &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: o.name},
 		Image:    &runtimeapi.ImageSpec{Image: img, UserSpecifiedImage: o.image},
-		Args:     o.args,
-		Envs:     o.withTerm(env),
-		Mounts:   mounts,
-		LogPath:  o.name + ".log",
-		Labels:   map[string]string{runLabel: o.name},
-		Stdin:    o.stdin, StdinOnce: o.stdin && !o.detach, Tty: o.tty,
-		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: security},
-	}, nil
+		Command:  command, Args: o.args, WorkingDir: o.workdir,
+		Envs:    o.withTerm(env),
+		LogPath: o.name + ".log",
+		Labels:  labels, Annotations: annotations, StopSignal: signal,
+		Stdin: o.stdin, StdinOnce: o.stdin && !o.detach, Tty: o.tty,
+		Linux: linux,
+	}
+	if err := o.volumes.apply(cfg); err != nil {
+		return nil, err
+	}
+	if err := addUlimits(cfg, o.ulimits); err != nil {
+		return nil, err
+	}
+	return cfg, addDevices(cfg, o.security.devices)
 }
 
-func (o *runOptions) namespaces() *runtimeapi.NamespaceOption {
-	n := &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER, Ipc: runtimeapi.NamespaceMode_POD}
-	if o.network == "host" {
-		n.Network = runtimeapi.NamespaceMode_NODE
+// command is what takes the place of the image's entry point. An empty one clears it.
+func (o *runOptions) command() ([]string, error) {
+	switch {
+	case o.entrypoint == nil:
+		return nil, nil
+	case !strings.HasPrefix(*o.entrypoint, "["):
+		return []string{*o.entrypoint}, nil
 	}
-	return n
+	var list []string
+	if err := json.Unmarshal([]byte(*o.entrypoint), &list); err != nil || len(list) == 0 {
+		return nil, fail.New(errdefs.ErrInvalidArgument, "--entrypoint %s: want a program, or a JSON list", *o.entrypoint)
+	}
+	return list, nil
 }
 
-func (o *runOptions) seccomp() *runtimeapi.SecurityProfile {
-	if o.privileged {
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+// environment is what the files say, and after it what the flags say.
+func environment(files, texts []string) (all []*runtimeapi.KeyValue, err error) {
+	for _, name := range files {
+		vars, err := readEnvFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("--env-file: %w", err)
+		}
+		all = append(all, vars...)
 	}
-	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	vars, err := each(texts, parseEnv)
+	return append(all, vars...), err
 }
 
 // withTerm tells a container with a terminal which kind it is.
@@ -170,6 +298,79 @@ func each[T any](texts []string, parse func(string) (T, error)) ([]T, error) {
 	return all, nil
 }
 
+// pairs reads NAME=VALUE; a name alone has no value.
+func pairs(flag string, texts []string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, text := range texts {
+		name, value, _ := strings.Cut(text, "=")
+		if name == "" || strings.HasPrefix(name, runLabel) {
+			return nil, fail.New(errdefs.ErrInvalidArgument, "%s %s: want NAME=VALUE, and no name that begins with %s", flag,
+				text, runLabel)
+		}
+		all[name] = value
+	}
+	return all, nil
+}
+
+// readEnvFile reads variables as Docker does: one a line, # begins a comment, a name alone passes on one of this
+// environment if there is one.
+func readEnvFile(name string) (all []*runtimeapi.KeyValue, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, mostLine)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimLeft(lines.Text(), " \t")
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		key, value, set := strings.Cut(line, "=")
+		if key == "" || strings.ContainsAny(key, " \t") {
+			return nil, fmt.Errorf("%s:%d: %q is not NAME=VALUE", name, n, line)
+		}
+		if !set {
+			if value, set = os.LookupEnv(key); !set {
+				continue
+			}
+		}
+		all = append(all, &runtimeapi.KeyValue{Key: key, Value: []byte(value)})
+	}
+	return all, lines.Err()
+}
+
+// addUlimits asks for limits of the container's processes, for which CRI has no words.
+func addUlimits(c *runtimeapi.ContainerConfig, texts []string) error {
+	var limits []specs.POSIXRlimit
+	for _, text := range texts {
+		u, err := config.ParseUlimit(strings.ReplaceAll(text, "-1", "unlimited"))
+		if err != nil {
+			return fail.New(errdefs.ErrInvalidArgument, "--ulimit %w", err)
+		}
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_" + strings.ToUpper(u.Name), Soft: u.Soft, Hard: u.Hard})
+	}
+	if limits == nil {
+		return nil
+	}
+	list, err := annotation.List(limits)
+	c.Annotations[annotation.KeyUlimits] = list
+	return err
+}
+
+// sandboxSignal is a signal as CRI numbers them.
+func sandboxSignal(name string) (runtimeapi.Signal, error) {
+	if name == "" {
+		return 0, nil
+	}
+	n, err := sandbox.StopSignal(name)
+	if err != nil {
+		return 0, fail.New(errdefs.ErrInvalidArgument, "--stop-signal: %w", err)
+	}
+	return sandbox.CRISignal(n), nil
+}
+
 func parseEnv(text string) (*runtimeapi.KeyValue, error) {
 	name, value, set := strings.Cut(text, "=")
 	if name == "" {
@@ -181,31 +382,6 @@ func parseEnv(text string) (*runtimeapi.KeyValue, error) {
 		}
 	}
 	return &runtimeapi.KeyValue{Key: name, Value: []byte(value)}, nil
-}
-
-func parseVolume(text string) (*runtimeapi.Mount, error) {
-	parts := strings.Split(text, ":")
-	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" {
-		return nil, fmt.Errorf("-v %s: want HOST:CONTAINER or HOST:CONTAINER:ro", text)
-	}
-	if !filepath.IsAbs(parts[1]) {
-		return nil, fmt.Errorf("-v %s: %s, the place in the container, must begin with /", text, parts[1])
-	}
-	host, err := filepath.Abs(parts[0])
-	if err != nil {
-		return nil, fmt.Errorf("-v %s: %w", text, err)
-	}
-	m := &runtimeapi.Mount{HostPath: host, ContainerPath: parts[1]}
-	if len(parts) == 3 {
-		switch parts[2] {
-		case "ro":
-			m.Readonly = true
-		case "rw":
-		default:
-			return nil, fmt.Errorf("-v %s: there is ro and rw, not %s", text, parts[2])
-		}
-	}
-	return m, nil
 }
 
 func parsePort(text string) (*runtimeapi.PortMapping, error) {

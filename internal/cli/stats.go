@@ -33,7 +33,8 @@ type statsView struct {
 func (a *app) statsCommand() *cobra.Command {
 	v := statsView{}
 	cmd := &cobra.Command{
-		Use: "stats [CONTAINER...]", Short: "Show what containers, or pods, use", Args: atLeast(0),
+		Use: "stats [CONTAINER...]", Aliases: []string{"statsp"}, Short: "Show what containers, or pods, use",
+		Args: atLeast(0),
 		Long: "Show what containers use, or pods with --pods: a table that is drawn anew until interrupted. Processor time is in per cent of\n" +
 			"one core, memory is the working set, which is what limits and evictions go by. With -o json it is shown once, as CRI has it.",
 		Example:           examples("berth stats", "berth stats --no-stream web", "berth stats --pods", "berth stats -o json"),
@@ -47,14 +48,25 @@ func (a *app) statsCommand() *cobra.Command {
 func (a *app) topCommand() *cobra.Command {
 	v := statsView{busiest: true, most: 30}
 	cmd := &cobra.Command{
-		Use: "top", Short: "Show which containers, or pods, use most", Args: exactly(0),
-		Long:    "Show the containers, or pods with --pods, that use most processor time, drawn anew until interrupted.",
-		Example: examples("berth top", "berth top --pods -n 5"),
+		Use: "top [CONTAINER]", Short: "Show which containers, or pods, use most, or the processes of one", Args: takes(0, 1),
+		Long: "Show the containers, or pods with --pods, that use most processor time, drawn anew until interrupted. With " +
+			"a name " +
+			"it lists the processes of that container once, with their numbers on this machine.",
+		Example:           examples("berth top", "berth top --pods -n 5", "berth top web"),
+		ValidArgsFunction: a.completeFirst(runningContainers),
 	}
 	cmd.Flags().BoolVarP(&v.pods, "pods", "p", false, "pods")
 	cmd.Flags().BoolVar(&v.once, "no-stream", false, "show it once")
 	cmd.Flags().IntVarP(&v.most, "number", "n", v.most, "show at most so `many`; 0 is all")
-	return a.statsFlags(cmd, &v)
+	a.statsFlags(cmd, &v)
+	most := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return most(cmd, args)
+		}
+		return a.with(func(c *client) error { return showProcesses(cmd, c, args[0]) })
+	}
+	return cmd
 }
 
 func (a *app) statsFlags(cmd *cobra.Command, v *statsView) *cobra.Command {
@@ -68,6 +80,7 @@ func (a *app) statsFlags(cmd *cobra.Command, v *statsView) *cobra.Command {
 			return wrongUse(cmd, fmt.Errorf("--number %d: is negative", v.most))
 		}
 		v.out, v.format, v.words = stdout(cmd), *format, args
+		v.pods = v.pods || cmd.CalledAs() == "statsp"
 		return a.with(func(c *client) error {
 			v.client = c
 			return v.show(cmd.Context())

@@ -23,7 +23,7 @@ func TestWrongUse(t *testing.T) {
 		{"run --bogus x", 125, "unknown flag: --bogus; see berth run --help"},
 		{"ps --bogus", 2, "unknown flag: --bogus; see berth ps --help"},
 		{"ps extra", 2, `"extra" is too much: berth ps [flags]; see berth ps --help`},
-		{"logs a b", 2, `"b" is too much: berth logs CONTAINER [flags]; see berth logs --help`},
+		{"logs a b", 2, `"b" is too much: berth logs CONTAINER|POD [flags]; see berth logs --help`},
 		{"stop", 2, "an argument is missing: berth stop NAME... [flags]; see berth stop --help"},
 		{"image bogus", 2, `"bogus" is too much: berth image; see berth image --help`},
 	} {

@@ -221,11 +221,13 @@ type Monitor struct {
 	Path string // empty: looked for, see MonitorPath
 }
 
-// Pods says what processes without powers may do in pods that have a network of their own. What a pod sets by its own sysctls
-// goes before it.
+// Pods says what processes without powers may do in pods that have a network of their own, unless the pod sets it by
+// its own sysctls, and who is shown which pods.
 type Pods struct {
 	UnprivilegedPorts bool // listen on ports below 1024
 	UnprivilegedICMP  bool // send ICMP echo requests, as ping does
+
+	ListByHand bool // show the pods of berth run to all clients of CRI
 }
 
 // Limits are for a container that asks for none, and for what may be asked for.

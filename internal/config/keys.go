@@ -402,6 +402,15 @@ var keys = []key[Config]{
 			"2147483647`",
 	},
 	{
+		name:  "pods.list_run",
+		field: of(func(c *Config) *bool { return &c.Pods.ListByHand }, boolean, false),
+		comment: "Have the pods of berth run in the lists of all clients of CRI, such as crictl. A kubelet ends every\n" +
+			"pod that it did not make: leave it where one runs.",
+		meaning: "the pods of `berth run` are in the lists, statistics and events of all clients of CRI, and not only in " +
+			"those " +
+			"of `berth`. A kubelet ends every pod that it did not make ([why](adr/0060-a-kubelet-sees-its-own-pods.md))",
+	},
+	{
 		name:    "limits.pids",
 		field:   of(func(c *Config) *int { return &c.Limits.Pids }, least("processes", 0, func(v int) string { return fmt.Sprintf("%d is negative; 0 is no limit", v) }), 0),
 		comment: "Processes of a container that asks for no limit. 0: no limit.",

@@ -88,12 +88,16 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 }
 
 // ListContainers lists containers, the newest first.
-func (s *Server) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
-	return &runtimeapi.ListContainersResponse{Containers: s.containerItems(req.Filter)}, nil
+func (s *Server) ListContainers(
+	ctx context.Context, req *runtimeapi.ListContainersRequest,
+) (*runtimeapi.ListContainersResponse, error) {
+	return &runtimeapi.ListContainersResponse{Containers: s.containerItems(ctx, req.Filter)}, nil
 }
 
-func (s *Server) containerItems(f *runtimeapi.ContainerFilter) (items []*runtimeapi.Container) {
-	for _, r := range s.Pods.List() {
+func (s *Server) containerItems(
+	ctx context.Context, f *runtimeapi.ContainerFilter,
+) (items []*runtimeapi.Container) {
+	for _, r := range s.listed(ctx) {
 		if !strings.HasPrefix(string(r.ID), f.GetPodSandboxId()) {
 			continue
 		}

@@ -41,7 +41,7 @@ func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.
 		if err != nil {
 			return err
 		}
-		if e.Kind == pod.EventLimit && !limits {
+		if e.Kind == pod.EventLimit && !limits || e.Record.ByHand() && !s.seesAll(stream.Context()) {
 			continue
 		}
 		if err := stream.Send(s.event(e)); err != nil {

@@ -62,11 +62,14 @@ func (s *Server) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusReque
 }
 
 // ListImages lists the images, or the one that the filter names.
-func (s *Server) ListImages(_ context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	return &runtimeapi.ListImagesResponse{Images: s.imageItems(req.Filter)}, nil
+func (s *Server) ListImages(
+	ctx context.Context, req *runtimeapi.ListImagesRequest,
+) (*runtimeapi.ListImagesResponse, error) {
+	return &runtimeapi.ListImagesResponse{Images: s.imageItems(ctx, req.Filter)}, nil
 }
 
-func (s *Server) imageItems(f *runtimeapi.ImageFilter) (items []*runtimeapi.Image) {
+func (s *Server) imageItems(ctx context.Context, f *runtimeapi.ImageFilter) (items []*runtimeapi.Image) {
+	defer func() { pinHidden(s.hidden(ctx), items) }()
 	if name := f.GetImage().GetImage(); name != "" {
 		if img, ok := s.Images.Get(name); ok {
 			items = append(items, imageItem(img))

@@ -21,23 +21,23 @@ func (s *Server) ListMetricDescriptors(
 
 // ListPodSandboxMetrics tells the metrics of each ready pod and of its containers.
 func (s *Server) ListPodSandboxMetrics(
-	context.Context, *runtimeapi.ListPodSandboxMetricsRequest,
+	ctx context.Context, _ *runtimeapi.ListPodSandboxMetricsRequest,
 ) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
-	return &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: s.podMetrics()}, nil
+	return &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: s.podMetrics(ctx)}, nil
 }
 
 // StreamPodSandboxMetrics tells the same in parts.
 func (s *Server) StreamPodSandboxMetrics(
 	_ *runtimeapi.StreamPodSandboxMetricsRequest, to runtimeapi.RuntimeService_StreamPodSandboxMetricsServer,
 ) error {
-	return sendPages(s.podMetrics(), func(page []*runtimeapi.PodSandboxMetrics) error {
+	return sendPages(s.podMetrics(to.Context()), func(page []*runtimeapi.PodSandboxMetrics) error {
 		return to.Send(&runtimeapi.StreamPodSandboxMetricsResponse{PodSandboxMetrics: page})
 	})
 }
 
-func (s *Server) podMetrics() []*runtimeapi.PodSandboxMetrics {
+func (s *Server) podMetrics(ctx context.Context) []*runtimeapi.PodSandboxMetrics {
 	disk := cadvisor.DiskOf(s.ContainersRoot)
-	return sideBySide(s.ready(), func(pods []*sandbox.Record) (list []*runtimeapi.PodSandboxMetrics) {
+	return sideBySide(s.ready(ctx), func(pods []*sandbox.Record) (list []*runtimeapi.PodSandboxMetrics) {
 		traffic := s.meter().Traffic(pods)
 		for _, r := range pods {
 			m := &runtimeapi.PodSandboxMetrics{PodSandboxId: string(r.ID)}

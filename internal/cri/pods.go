@@ -61,12 +61,16 @@ func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxS
 }
 
 // ListPodSandbox lists pods, the newest first.
-func (s *Server) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	return &runtimeapi.ListPodSandboxResponse{Items: s.podItems(req.Filter)}, nil
+func (s *Server) ListPodSandbox(
+	ctx context.Context, req *runtimeapi.ListPodSandboxRequest,
+) (*runtimeapi.ListPodSandboxResponse, error) {
+	return &runtimeapi.ListPodSandboxResponse{Items: s.podItems(ctx, req.Filter)}, nil
 }
 
-func (s *Server) podItems(f *runtimeapi.PodSandboxFilter) (items []*runtimeapi.PodSandbox) {
-	for _, r := range s.Pods.List() {
+func (s *Server) podItems(
+	ctx context.Context, f *runtimeapi.PodSandboxFilter,
+) (items []*runtimeapi.PodSandbox) {
+	for _, r := range s.listed(ctx) {
 		if item := podItem(r); matchPod(item, f) {
 			items = append(items, item)
 		}

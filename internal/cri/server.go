@@ -49,6 +49,8 @@ type Server struct {
 	Handlers func() []*runtimeapi.RuntimeHandler
 	// HasHandler says whether a pod can ask for a runtime handler of this name. It does not wait.
 	HasHandler func(name string) bool
+	// ListByHand says whether the pods of berth run are in the lists of all clients; nil is no. It does not wait.
+	ListByHand func() bool
 	// Info is shown by a verbose Status.
 	Info func() map[string]any
 	// ContainersRoot is a path on the file system of the containers' writable layers, ImagesRoot on that of the images. They

@@ -33,16 +33,16 @@ func (s *Server) ContainerStats(
 
 // ListContainerStats tells what each container that lives uses.
 func (s *Server) ListContainerStats(
-	_ context.Context, req *runtimeapi.ListContainerStatsRequest,
+	ctx context.Context, req *runtimeapi.ListContainerStatsRequest,
 ) (*runtimeapi.ListContainerStatsResponse, error) {
-	return &runtimeapi.ListContainerStatsResponse{Stats: s.listContainerStats(req.Filter)}, nil
+	return &runtimeapi.ListContainerStatsResponse{Stats: s.listContainerStats(ctx, req.Filter)}, nil
 }
 
 // StreamContainerStats tells the same in parts.
 func (s *Server) StreamContainerStats(
 	req *runtimeapi.StreamContainerStatsRequest, to runtimeapi.RuntimeService_StreamContainerStatsServer,
 ) error {
-	return sendPages(s.listContainerStats(req.Filter), func(page []*runtimeapi.ContainerStats) error {
+	return sendPages(s.listContainerStats(to.Context(), req.Filter), func(page []*runtimeapi.ContainerStats) error {
 		return to.Send(&runtimeapi.StreamContainerStatsResponse{ContainerStats: page})
 	})
 }
@@ -66,24 +66,26 @@ func (s *Server) PodSandboxStats(
 
 // ListPodSandboxStats tells what each ready pod uses.
 func (s *Server) ListPodSandboxStats(
-	_ context.Context, req *runtimeapi.ListPodSandboxStatsRequest,
+	ctx context.Context, req *runtimeapi.ListPodSandboxStatsRequest,
 ) (*runtimeapi.ListPodSandboxStatsResponse, error) {
-	return &runtimeapi.ListPodSandboxStatsResponse{Stats: s.listPodStats(req.Filter)}, nil
+	return &runtimeapi.ListPodSandboxStatsResponse{Stats: s.listPodStats(ctx, req.Filter)}, nil
 }
 
 // StreamPodSandboxStats tells the same in parts.
 func (s *Server) StreamPodSandboxStats(
 	req *runtimeapi.StreamPodSandboxStatsRequest, to runtimeapi.RuntimeService_StreamPodSandboxStatsServer,
 ) error {
-	return sendPages(s.listPodStats(req.Filter), func(page []*runtimeapi.PodSandboxStats) error {
+	return sendPages(s.listPodStats(to.Context(), req.Filter), func(page []*runtimeapi.PodSandboxStats) error {
 		return to.Send(&runtimeapi.StreamPodSandboxStatsResponse{PodSandboxStats: page})
 	})
 }
 
 func (s *Server) meter() *meter.Meter { return s.Pods.Meter }
 
-func (s *Server) listContainerStats(f *runtimeapi.ContainerStatsFilter) []*runtimeapi.ContainerStats {
-	return sideBySide(s.ready(), func(pods []*sandbox.Record) (list []*runtimeapi.ContainerStats) {
+func (s *Server) listContainerStats(
+	ctx context.Context, f *runtimeapi.ContainerStatsFilter,
+) []*runtimeapi.ContainerStats {
+	return sideBySide(s.ready(ctx), func(pods []*sandbox.Record) (list []*runtimeapi.ContainerStats) {
 		for _, r := range pods {
 			if !strings.HasPrefix(string(r.ID), f.GetPodSandboxId()) {
 				continue
@@ -102,8 +104,10 @@ func (s *Server) listContainerStats(f *runtimeapi.ContainerStatsFilter) []*runti
 	})
 }
 
-func (s *Server) listPodStats(f *runtimeapi.PodSandboxStatsFilter) []*runtimeapi.PodSandboxStats {
-	pods := slices.DeleteFunc(s.ready(), func(r *sandbox.Record) bool {
+func (s *Server) listPodStats(
+	ctx context.Context, f *runtimeapi.PodSandboxStatsFilter,
+) []*runtimeapi.PodSandboxStats {
+	pods := slices.DeleteFunc(s.ready(ctx), func(r *sandbox.Record) bool {
 		return !strings.HasPrefix(string(r.ID), f.GetId()) || !matchLabels(r.Config.Get().Labels, f.GetLabelSelector())
 	})
 	return sideBySide(pods, func(pods []*sandbox.Record) (list []*runtimeapi.PodSandboxStats) {
@@ -115,9 +119,9 @@ func (s *Server) listPodStats(f *runtimeapi.PodSandboxStatsFilter) []*runtimeapi
 	})
 }
 
-// ready are the pods that can use anything.
-func (s *Server) ready() []*sandbox.Record {
-	return slices.DeleteFunc(s.Pods.List(), func(r *sandbox.Record) bool { return r.State != sandbox.Ready })
+// ready are the pods of a list that can use anything.
+func (s *Server) ready(ctx context.Context) []*sandbox.Record {
+	return slices.DeleteFunc(s.listed(ctx), func(r *sandbox.Record) bool { return r.State != sandbox.Ready })
 }
 
 // sideBySide shares work on pods out to the processors. The order is kept.

@@ -30,21 +30,21 @@ func sendPages[T proto.Message](items []T, send func([]T) error) error {
 
 // StreamPodSandboxes sends what ListPodSandbox lists.
 func (s *Server) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
-	return sendPages(s.podItems(req.Filter), func(page []*runtimeapi.PodSandbox) error {
+	return sendPages(s.podItems(stream.Context(), req.Filter), func(page []*runtimeapi.PodSandbox) error {
 		return stream.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: page})
 	})
 }
 
 // StreamContainers sends what ListContainers lists.
 func (s *Server) StreamContainers(req *runtimeapi.StreamContainersRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
-	return sendPages(s.containerItems(req.Filter), func(page []*runtimeapi.Container) error {
+	return sendPages(s.containerItems(stream.Context(), req.Filter), func(page []*runtimeapi.Container) error {
 		return stream.Send(&runtimeapi.StreamContainersResponse{Containers: page})
 	})
 }
 
 // StreamImages sends what ListImages lists.
 func (s *Server) StreamImages(req *runtimeapi.StreamImagesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
-	return sendPages(s.imageItems(req.Filter), func(page []*runtimeapi.Image) error {
+	return sendPages(s.imageItems(stream.Context(), req.Filter), func(page []*runtimeapi.Image) error {
 		return stream.Send(&runtimeapi.StreamImagesResponse{Images: page})
 	})
 }

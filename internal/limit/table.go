@@ -162,6 +162,9 @@ var (
 	Message = define(Budget{
 		Name: "size of a message of gRPC", Unit: Bytes, Limit: 16 << 20, Beyond: "fails, as with a kubelet's own client",
 	})
+	DetachedCommands = define(Budget{
+		Name: "commands in containers that nobody waits for (berth exec -d)", Limit: 1000, Beyond: refused,
+	})
 	// Of what clients share, each process may have as much as is free besides; package callers counts it.
 	Connections = define(Budget{
 		Name: "connections to the socket, of which one process has half at most", Key: "limits.connections",

@@ -84,6 +84,16 @@ func ReadFile(root, p string, most limit.Budget) ([]byte, error) {
 	return data, nil
 }
 
+// Accounts are /etc/passwd and /etc/group below root, nil where there is none.
+func Accounts(root string) (passwd, group []byte, err error) {
+	for path, to := range map[string]*[]byte{"/etc/passwd": &passwd, "/etc/group": &group} {
+		if *to, err = ReadFile(root, path, limit.AccountFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, fmt.Errorf("read the image's %s: %w", path, err)
+		}
+	}
+	return passwd, group, nil
+}
+
 // Resolve is where path below root really is, all links followed below root: a host path without links, for a tree that
 // does not change, such as an image's layers. fs.ErrNotExist when there is nothing.
 func Resolve(root, p string) (string, error) {

@@ -226,6 +226,22 @@ func (c *Container) Listed() bool {
 	return c.State != Creating && (c.State != Removing || !c.FinishedAt.IsZero())
 }
 
+// RunLabel marks the pods of berth run. kubeletLabel is one that a kubelet gives each of its pods, and nobody can take
+// away.
+const (
+	RunLabel     = "berth.run"
+	kubeletLabel = "io.kubernetes.pod.uid"
+)
+
+// ByHand says whether labels are those of a pod that berth run made. No user of Kubernetes can give a pod of a kubelet
+// such labels: the kubelet would lose sight of it.
+func ByHand(labels map[string]string) bool {
+	return labels[RunLabel] != "" && labels[kubeletLabel] == ""
+}
+
+// ByHand says whether berth run made the pod.
+func (r *Record) ByHand() bool { return ByHand(r.Config.Get().GetLabels()) }
+
 // HostNetwork says whether the pod uses the node's network namespace.
 func (r *Record) HostNetwork() bool {
 	return Namespaces(r.Config.Get()).GetNetwork() == runtimeapi.NamespaceMode_NODE

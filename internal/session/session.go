@@ -20,6 +20,8 @@ type Session struct {
 	TTY            bool
 	Stdin          io.Reader // nil: no input
 	Stdout, Stderr io.Writer // nil: not wanted; a terminal has no Stderr
+	// As is how the command differs from the container's own process.
+	As As
 	// Resize waits for the next size of the terminal, in characters; false is that there will be none. It may be nil.
 	Resize func() (width, height uint16, ok bool)
 }
@@ -38,8 +40,12 @@ func (s *Sessions) Session(ctx context.Context, id sandbox.ID, c Session) (int, 
 	if err != nil {
 		return 0, err
 	}
+	p := spec.Process(base, c.Cmd, c.TTY)
+	if err := change(p, s.Layout.Rootfs(r.ID, id), c.As); err != nil {
+		return 0, fail.New(errdefs.ErrInvalidArgument, "exec in container %s: %w", id, err)
+	}
 	code, err := s.Runtime.Session(ctx, string(r.ID), string(id), runtime.Session{
-		Process: spec.Process(base, c.Cmd, c.TTY), Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Resize: c.Resize,
+		Process: p, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Resize: c.Resize,
 	})
 	if err != nil {
 		return 0, fmt.Errorf("exec of %q in container %s: %w", c.Cmd, id, err)

@@ -31,6 +31,11 @@ func (b *build) mounts() error {
 		}
 		asked = append(asked, mount)
 	}
+	memory, err := tmpfs(b.Container)
+	if err != nil {
+		return err
+	}
+	asked = append(asked, memory...)
 	handlers := b.baseOwnMounts()
 	volumes := b.volumeMounts(targetsOf(slices.Concat(handlers, asked)))
 	at := targetsOf(asked)

@@ -10,6 +10,8 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/annotation"
 )
 
 const (
@@ -192,8 +194,12 @@ func clampScore(want int, host Host) int {
 // rlimits lowers what was asked for to the daemon's own hard limits where it may not exceed them. The handler's own
 // limits replace those of its base, and those of the request replace both: a runtime refuses two limits of a type.
 func (b *build) rlimits() ([]specs.POSIXRlimit, error) {
+	own, err := annotation.Ulimits(b.Container.GetAnnotations())
+	if err != nil {
+		return nil, err
+	}
 	var asked, out []specs.POSIXRlimit
-	for _, l := range slices.Concat(b.base.Process.Rlimits, b.Handler.Rlimits, b.Rlimits) {
+	for _, l := range slices.Concat(b.base.Process.Rlimits, b.Handler.Rlimits, b.Rlimits, own) {
 		same := func(other specs.POSIXRlimit) bool { return other.Type == l.Type }
 		if i := slices.IndexFunc(asked, same); i >= 0 {
 			asked[i] = l
@@ -235,4 +241,42 @@ func Process(base *specs.Spec, cmd []string, tty bool) *specs.Process {
 		p.Env = append(p.Env, "TERM="+defaultTerm)
 	}
 	return &p
+}
+
+// ProcessChange is how a command differs from the process of its container. What is empty does not.
+type ProcessChange struct {
+	User *User
+	Dir  string
+	Env  []string // NAME=VALUE
+}
+
+// Apply changes a process that Process has made. Another user has none of the capabilities that the container's was
+// given to keep, only what the kernel gives to its number.
+func (c ProcessChange) Apply(p *specs.Process) error {
+	env := newVariables(p.Env...)
+	if u := c.User; u != nil {
+		p.User = specs.User{UID: u.UID, GID: u.GID, AdditionalGids: u.AdditionalGids}
+		if had := p.Capabilities; had != nil {
+			kept := *had
+			kept.Ambient, kept.Inheritable = nil, nil
+			p.Capabilities = &kept
+		}
+		if u.Home != "" {
+			env.set("HOME=" + u.Home)
+		}
+	}
+	if c.Dir != "" {
+		if !path.IsAbs(c.Dir) {
+			return fmt.Errorf("working directory %q is not an absolute path", c.Dir)
+		}
+		p.Cwd = path.Clean(c.Dir)
+	}
+	for _, kv := range c.Env {
+		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" || strings.ContainsRune(kv, 0) {
+			return fmt.Errorf("environment variable %q: want NAME=VALUE", kv)
+		}
+		env.set(kv)
+	}
+	p.Env = env.list
+	return checkArguments(p.Args, p.Env)
 }

@@ -69,6 +69,14 @@ func TestRefuses(t *testing.T) {
 			input: `{"Handler":{"CgroupWritable":true}}`, want: "mounted without nsdelegate"},
 		"writable cgroup without a filter": {container: `{"linux":{"security_context":{` + own + `}}}`,
 			input: `{"Handler":{"CgroupWritable":true},"Delegated":true}`, want: "hostUsers: false"},
+		"tmpfs on root": {container: `{"annotations":{"container.berth/tmpfs":"[\"/..\"]"},"linux":{"security_context":{` +
+			own + `}}}`, want: "not a path"},
+		"tmpfs option": {container: `{"annotations":{"container.berth/tmpfs":"[\"/a:dev\"]"},"linux":{"security_context":{` +
+			own + `}}}`, want: `"dev" is not one of`},
+		"tmpfs list": {container: `{"annotations":{"container.berth/tmpfs":"/a"},"linux":{"security_context":{` +
+			own + `}}}`, want: "annotation container.berth/tmpfs"},
+		"ulimit name": {container: `{"annotations":{"container.berth/ulimits":"[{\"type\":\"x\"}]"},"linux":{` +
+			`"security_context":{` + own + `}}}`, want: "RLIMIT_NOFILE"},
 		"no root":       {container: `{}`, input: `{"Paths":{"Rootfs":""}}`, want: "no root file system"},
 		"groups policy": {container: `{"linux":{"security_context":{"supplemental_groups_policy":7}}}`, want: "supplemental_groups_policy 7"},
 	} {

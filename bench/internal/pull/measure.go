@@ -15,9 +15,6 @@ import (
 
 // sample is what one pull cost.
 type sample struct {
-	// watched says that the highest values were looked for, which takes processor time from what is measured: such a
-	// sample tells no times.
-	watched            bool
 	wall, durable, cpu time.Duration
 	start              time.Duration // of a pod's
 	peak, heap, before int64         // resident memory: most, most without its program's pages, before the pull
@@ -47,11 +44,10 @@ type stand struct {
 // A process of Berth that has unpacked waits a quarter of a second for another layer, and counts once it has ended.
 const quiet = 600 * time.Millisecond
 
-// measure pulls and weighs. With starts a pod is started then, whose container is of the image. With watched the memory
-// of all processes is looked at meanwhile.
-func (s *stand) measure(ctx context.Context, image string, starts, watched bool) (*sample, error) {
+// measure pulls and weighs. With starts a pod is started then, whose container is of the image.
+func (s *stand) measure(ctx context.Context, image string, starts bool) (*sample, error) {
 	time.Sleep(quiet)
-	m := &sample{watched: watched}
+	m := &sample{}
 	if err := footprint.ResetPeak(s.pid); err != nil {
 		return nil, err
 	}
@@ -64,10 +60,7 @@ func (s *stand) measure(ctx context.Context, image string, starts, watched bool)
 	if err != nil {
 		return nil, err
 	}
-	stop := func() {}
-	if watched {
-		stop = s.watch(m)
-	}
+	stop := s.watch(m)
 	start := time.Now()
 	m.wall, err = s.peer.PullImage(ctx, image)
 	if err == nil && starts {

@@ -64,7 +64,7 @@ type way struct {
 // Run measures the cases. The first pull of each runtime does not count.
 func (s *Suite) Run(ctx context.Context, cases []Case) error {
 	for _, name := range s.Names {
-		if err := s.session(ctx, cases[0], name, way{s.Registry, loopback}, false, func(Step, *sample) {}); err != nil {
+		if err := s.session(ctx, cases[0], name, way{s.Registry, loopback}, func(Step, *sample) {}); err != nil {
 			return fmt.Errorf("warm up: %w", err)
 		}
 	}
@@ -95,35 +95,19 @@ func (s *Suite) measure(ctx context.Context, c Case) (err error) {
 	return s.rounds(ctx, c, over, (s.Rounds+1)/2)
 }
 
-// rounds times n pulls of each runtime, and then watches the memory of some more.
+// rounds begins with another runtime each time.
 func (s *Suite) rounds(ctx context.Context, c Case, w way, n int) error {
 	for round := range n {
 		floor, err := s.floor(ctx, c, w.registry)
-		if err == nil {
-			err = s.round(ctx, c, w, round, false, floor)
-		}
 		if err != nil {
 			return err
 		}
-	}
-	for round := range min(n, watchedRounds) {
-		if err := s.round(ctx, c, w, round, true, 0); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// watchedRounds is of how many pulls the memory is watched. It differs little between them.
-const watchedRounds = 5
-
-// round has each runtime pull once. It begins with another one each time.
-func (s *Suite) round(ctx context.Context, c Case, w way, n int, watched bool, floor time.Duration) error {
-	for i := range s.Names {
-		name := s.Names[(i+n)%len(s.Names)]
-		err := s.session(ctx, c, name, w, watched, func(step Step, m *sample) { s.add(c, step, name, m, floor) })
-		if err != nil {
-			return err
+		for i := range s.Names {
+			name := s.Names[(i+round)%len(s.Names)]
+			err := s.session(ctx, c, name, w, func(step Step, m *sample) { s.add(c, step, name, m, floor) })
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -142,9 +126,7 @@ func (s *Suite) floor(ctx context.Context, c Case, registry string) (time.Durati
 }
 
 // session starts a runtime on an empty store, takes the steps, and leaves nothing.
-func (s *Suite) session(
-	ctx context.Context, c Case, name string, w way, watched bool, add func(Step, *sample),
-) (err error) {
+func (s *Suite) session(ctx context.Context, c Case, name string, w way, add func(Step, *sample)) (err error) {
 	d, err := store(filepath.Join(s.Setup.Dir, name), c.Ext4)
 	if err != nil {
 		return err
@@ -170,7 +152,7 @@ func (s *Suite) session(
 		}
 	}
 	for _, step := range c.Steps {
-		m, err := on.measure(ctx, w.registry+"/"+step.Image, c.Start, watched)
+		m, err := on.measure(ctx, w.registry+"/"+step.Image, c.Start)
 		if err != nil {
 			return err
 		}

@@ -70,13 +70,6 @@ func (s *Suite) add(c Case, step Step, runtime string, m *sample, floor time.Dur
 	mib := func(name string, n int64) {
 		s.Report.Add(c.Title, prefix+name, report.Mebibytes, runtime, float64(n)/(1<<20))
 	}
-	if m.watched {
-		mib(rowTogether, m.together)
-		mib("  with shared pages in each", m.apart)
-		mib("  of the daemon, heap and stacks", m.heap)
-		mib("store grows at most by", m.grownMost)
-		return
-	}
 	ms(rowTime, m.wall)
 	if c.Start {
 		ms(rowStart, m.start)
@@ -93,10 +86,14 @@ func (s *Suite) add(c Case, step Step, runtime string, m *sample, floor time.Dur
 		mib("memory before", m.before)
 	}
 	mib(rowPeak, m.peak)
+	mib(rowTogether, m.together)
+	mib("  with shared pages in each", m.apart)
+	mib("  of it heap and stacks", m.heap)
 	mib(rowWritten, m.written)
 	if c.Ext4 {
 		mib("written to the disk", m.device)
 	}
 	mib("store grows by", m.grown)
+	mib("  at most by", m.grownMost)
 	mib("received", m.received)
 }

@@ -1,0 +1,35 @@
+package image
+
+import (
+	"github.com/containerd/errdefs"
+
+	"berth/internal/fail"
+	"berth/internal/image/catalog"
+	"berth/internal/image/reference"
+)
+
+// Tag gives the image that the id, tag or digest names one more tag, which leaves the image that had it. It may be
+// repeated.
+func Tag(s *Store, refOrID, name string) error {
+	op := "tag image " + refOrID
+	ref, err := reference.Parse(name)
+	if err != nil {
+		return failed(op, err)
+	}
+	if ref.Digest() != "" {
+		return failed(op, fail.New(errdefs.ErrInvalidArgument, "%s names a digest, which is not for anybody to give", name))
+	}
+	img, release, err := s.Use(refOrID) // it is not swept meanwhile
+	if err != nil {
+		return failed(op, err)
+	}
+	defer release()
+	rec := s.catalog.Record(img.ID)
+	if rec == nil {
+		return failed(op, fail.New(errdefs.ErrNotFound, "image %s was removed meanwhile", img.ID))
+	}
+	tagged := *rec
+	tagged.Tags, tagged.Anew = []string{ref.String()}, false
+	_, err = catalog.Commit(s.catalog, &tagged)
+	return failed(op, s.disk.Explain(err))
+}

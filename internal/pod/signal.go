@@ -1,0 +1,34 @@
+package pod
+
+import (
+	"context"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/fail"
+	"berth/internal/sandbox"
+)
+
+// Signal sends the first process of a running container a signal, by its name or number. What comes of it is seen like
+// any other end.
+func Signal(ctx context.Context, s *Pods, id sandbox.ID, name string) error {
+	sig, err := sandbox.StopSignal(name)
+	if err != nil || name == "" {
+		return fail.New(errdefs.ErrInvalidArgument, "%q is not a signal", name)
+	}
+	l, err := s.adopted(ctx, id)
+	if err != nil {
+		return err
+	}
+	if c := l.p.rec.Load().Container(id); c == nil || c.State != sandbox.Running {
+		state := sandbox.State("gone")
+		if c != nil {
+			state = c.State
+		}
+		return fail.New(errdefs.ErrFailedPrecondition, "container %s is %s, not running", id, state)
+	}
+	if err := l.cfg.Runtime.Signal(ctx, string(l.p.id), string(id), sig); err != nil {
+		return fail.About(fail.Detail{Pod: string(l.p.id), Container: string(id)}, "signal container %s: %w", id, err)
+	}
+	return nil
+}
