@@ -110,8 +110,12 @@ func (n service) Reload(ctx context.Context) (*admin.ReloadResponse, error) {
 // Pull brings an image into the store and tells how far it is.
 func (n service) Pull(ctx context.Context, req *admin.PullRequest, send func(*admin.PullEvent) error) error {
 	p := image.PullRequest{Reference: req.Reference, Platform: req.Platform, Progress: eventsTo(send)}
-	if req.Username != "" || req.Password != "" {
-		p.Auth = &image.Auth{Username: req.Username, Password: req.Password}
+	auth := image.Auth{
+		Username: req.Username, Password: req.Password, IdentityToken: req.IdentityToken,
+		RegistryToken: req.RegistryToken,
+	}
+	if auth != (image.Auth{}) {
+		p.Auth = &auth
 	}
 	img, err := n.images.Pull(ctx, p)
 	if err != nil {

@@ -145,7 +145,10 @@ type PullRequest struct {
 	Reference string `json:"reference"`
 	Username  string `json:"username,omitempty"`
 	Password  string `json:"password,omitempty"`
-	Platform  string `json:"platform,omitempty"` // os/arch[/variant]; that of the node when empty
+	// What some registries give in place of a password.
+	IdentityToken string `json:"identityToken,omitempty"`
+	RegistryToken string `json:"registryToken,omitempty"`
+	Platform      string `json:"platform,omitempty"` // os/arch[/variant]; that of the node when empty
 }
 
 // PullEvent is a step of a pull, an import or an export. Layer is empty when the event is about the whole. Done and Total count

@@ -67,13 +67,13 @@ func New(version string) *cobra.Command {
 		}
 	}
 	root.SetFlagErrorFunc(wrongUse)
-	add("run", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(),
-		a.forwardCommand(), a.stopCommand(), a.rmCommand(), rmpCommand(a), killCommand(a), waitCommand(a), updateCommand(a),
-		portCommand(a),
-		a.inspectCommand(), a.statsCommand(), a.topCommand(), containerCommand(a), podCommand(a))
+	add("run", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), cpCommand(a),
+		a.attachCommand(), a.forwardCommand(), a.stopCommand(), startCommand(a), restartCommand(a), a.rmCommand(),
+		rmpCommand(a), killCommand(a), waitCommand(a), updateCommand(a), portCommand(a), a.inspectCommand(),
+		a.statsCommand(), a.topCommand(), containerCommand(a), podCommand(a))
 	img := imageApp{a}
 	add("image", a.pullCommand(), img.listCommand("images"), img.rmCommand("rmi"), tagCommand(a), saveCommand(img),
-		loadCommand(img), img.command())
+		loadCommand(img), loginCommand(), logoutCommand(), img.command())
 	n := nodeApp{a}
 	add(nodeGroup, infoCommand(a), n.eventsCommand(), n.doctorCommand(), n.checkCommand(), n.configCommand(),
 		n.reloadCommand(),

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/docker/cli/cli/config"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -57,6 +58,7 @@ type daemon struct {
 	exportFails error
 	info        admin.InfoResponse
 	kept        uint64 // bytes of layers that no image has
+	pulls       []admin.PullRequest
 	signals     []admin.SignalRequest
 	tags        []admin.TagRequest
 	execs       []admin.ExecRequest
@@ -81,6 +83,7 @@ func (l *life) log(stream, tag, text string) {
 func startDaemon(t *testing.T) *daemon {
 	t.Helper()
 	dir := t.TempDir()
+	config.SetDir(t.TempDir()) // nobody's own credentials
 	d := &daemon{
 		socket: filepath.Join(dir, "s"), dir: dir, configs: map[string]*runtimeapi.PodSandboxConfig{}, podOf: map[string]string{},
 		requests: map[string]*runtimeapi.ContainerConfig{}, started: make(chan struct{}), refuse: map[string]error{},
@@ -193,7 +196,7 @@ func (d *daemon) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxS
 		if p.Id == req.PodSandboxId {
 			return &runtimeapi.PodSandboxStatusResponse{Info: map[string]string{"info": cmp.Or(d.stuck,
 				infoOf(d.configs[p.Id]))},
-				Status: &runtimeapi.PodSandboxStatus{Id: p.Id, Metadata: p.Metadata, Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.1.2.3"}}}, nil
+				Status: &runtimeapi.PodSandboxStatus{Id: p.Id, State: p.State, Metadata: p.Metadata, Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.1.2.3"}}}, nil
 		}
 	}
 	return nil, gone(req.PodSandboxId)
@@ -203,6 +206,14 @@ func (d *daemon) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxS
 func infoOf(c *runtimeapi.PodSandboxConfig) string {
 	data, _ := protojson.Marshal(c)
 	return `{"config": ` + string(data) + `}`
+}
+
+func infoOfContainer(c *runtimeapi.ContainerConfig) string {
+	if c == nil {
+		return `{"pid": 42}`
+	}
+	data, _ := protojson.Marshal(c)
+	return `{"pid": 42, "config": ` + string(data) + `}`
 }
 
 func (d *daemon) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
@@ -215,7 +226,16 @@ func (d *daemon) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxR
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
-func (d *daemon) StopPodSandbox(context.Context, *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+func (d *daemon) StopPodSandbox(
+	_ context.Context, req *runtimeapi.StopPodSandboxRequest,
+) (*runtimeapi.StopPodSandboxResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.pods {
+		if p.Id == req.PodSandboxId {
+			p.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+		}
+	}
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
 
@@ -249,7 +269,8 @@ func (d *daemon) ContainerStatus(_ context.Context, req *runtimeapi.ContainerSta
 	}
 	answer := runtimeapi.ContainerStatus{Id: c.Id, Metadata: c.Metadata, State: c.State, ExitCode: c.ExitCode, Reason: c.Reason,
 		Message: c.Message, LogPath: c.LogPath, CreatedAt: c.CreatedAt, FinishedAt: c.FinishedAt}
-	return &runtimeapi.ContainerStatusResponse{Status: &answer, Info: map[string]string{"info": `{"pid": 42}`}}, nil
+	info := map[string]string{"info": infoOfContainer(d.requests[c.Id])}
+	return &runtimeapi.ContainerStatusResponse{Status: &answer, Info: info}, nil
 }
 
 func (d *daemon) CreateContainer(_ context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
@@ -257,7 +278,7 @@ func (d *daemon) CreateContainer(_ context.Context, req *runtimeapi.CreateContai
 	defer d.mu.Unlock()
 	id := fmt.Sprintf("%064x", 0xc0000+len(d.requests))
 	d.requests[id] = req.Config
-	c := d.addContainer(id, req.PodSandboxId, req.Config.Metadata.Name, 0, runtimeapi.ContainerState_CONTAINER_CREATED)
+	c := d.addContainer(id, req.PodSandboxId, req.Config.Metadata.Name, req.Config.Metadata.Attempt, runtimeapi.ContainerState_CONTAINER_CREATED)
 	c.LogPath = filepath.Join(req.SandboxConfig.LogDirectory, req.Config.LogPath)
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
 }
@@ -376,6 +397,9 @@ func (a *adminDaemon) Reload(context.Context) (*admin.ReloadResponse, error) {
 func (a *adminDaemon) Info(context.Context) (*admin.InfoResponse, error) { return &a.info, nil }
 
 func (a *adminDaemon) Pull(_ context.Context, req *admin.PullRequest, send func(*admin.PullEvent) error) error {
+	a.mu.Lock()
+	a.pulls = append(a.pulls, *req)
+	a.mu.Unlock()
 	if len(a.pulled) == 0 {
 		return status.Errorf(codes.NotFound, "RegistryUnavailable: no %s for %q", req.Reference, req.Username+req.Password)
 	}

@@ -42,7 +42,8 @@ func loadCommand(img imageApp) *cobra.Command {
 // containerCommand and podCommand are the groups in which Docker and nerdctl have the same commands.
 func containerCommand(a *app) *cobra.Command {
 	return grouped("container", "The commands about containers, as Docker groups them", a.psCommand(), a.runCommand(),
-		a.execCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), a.rmCommand(), killCommand(a), waitCommand(a),
+		a.execCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), startCommand(a),
+		restartCommand(a), cpCommand(a), a.rmCommand(), killCommand(a), waitCommand(a),
 		updateCommand(a),
 		portCommand(a), a.statsCommand(), a.topCommand(), a.inspectCommand())
 }

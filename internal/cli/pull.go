@@ -17,7 +17,9 @@ func (a *app) pullCommand() *cobra.Command {
 	var req admin.PullRequest
 	var credentials string
 	cmd := &cobra.Command{
-		Use: "pull IMAGE", Short: "Pull an image", Args: exactly(1), ValidArgsFunction: a.completeFirst(images),
+		Use: "pull IMAGE", Short: "Pull an image",
+		Long: "Pull an image. Credentials are those of --creds or BERTH_CREDS, else those that berth login or docker " +
+			"login has kept for the registry.", Args: exactly(1), ValidArgsFunction: a.completeFirst(images),
 		Example: examples("berth pull docker.io/library/nginx:latest", "berth pull --platform linux/arm64 docker.io/library/busybox:latest",
 			"BERTH_CREDS=user:password berth pull registry.example/team/app:v1"),
 	}
@@ -45,6 +47,7 @@ func (a *app) pullCommand() *cobra.Command {
 
 // pull brings an image and shows its progress on w.
 func (c *client) pull(ctx context.Context, req *admin.PullRequest, w io.Writer) (admin.Image, error) {
+	withCredentials(req, w)
 	p := newProgress(w)
 	defer p.end()
 	img, err := c.node.Pull(ctx, req, p.event)

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -19,13 +18,12 @@ const cpuPeriod = 100_000
 
 // resourceOptions are the flags about what a container may use, of berth run and berth update.
 type resourceOptions struct {
-	memory, swap    string
-	cpus            string
-	shares          int64
-	cpuset, nodes   string
-	pids            int64
-	oom             int64
-	blkio, swapping string
+	memory, swap  string
+	cpus          string
+	shares        int64
+	cpuset, nodes string
+	pids          int64
+	oom           int64
 }
 
 func (o *resourceOptions) register(f *pflag.FlagSet) {
@@ -104,16 +102,4 @@ func quotaOf(text string) (int64, error) {
 		return 0, fail.New(errdefs.ErrInvalidArgument, "--cpus %s: want a number of processors, 0.01 or more", text)
 	}
 	return int64(math.Round(n * cpuPeriod)), nil
-}
-
-// describe is what a container may use, in words; "" where nothing limits it.
-func describe(r *runtimeapi.LinuxContainerResources) string {
-	var parts []string
-	if n := r.GetMemoryLimitInBytes(); n > 0 {
-		parts = append(parts, "memory "+bytesText(uint64(n)))
-	}
-	if q, p := r.GetCpuQuota(), r.GetCpuPeriod(); q > 0 && p > 0 {
-		parts = append(parts, fmt.Sprintf("%.2g processors", float64(q)/float64(p)))
-	}
-	return strings.Join(parts, ", ")
 }

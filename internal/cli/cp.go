@@ -1,0 +1,288 @@
+package cli
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+
+	"berth/internal/admin"
+	"berth/internal/fail"
+)
+
+func cpCommand(a *app) *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "cp [flags] CONTAINER:PATH FILE|- or FILE|- CONTAINER:PATH", Short: "Copy files to and from a container",
+		Args: exactly(2), DisableFlagsInUseLine: true,
+		Long: "Copy a file, or a directory with all below it, from a container that runs or into it. As with cp, what " +
+			"exists as a " +
+			"directory gets the copy inside, and DIRECTORY/. means what is in it. - is a tar archive at the standard input or " +
+			"output.\n\n" +
+			"The container's own tar does it, so it works with user namespaces and sandboxes, and the image needs one. What a " +
+			"container sends stays below FILE, whatever names and links it has; owners, set-user-id bits and device nodes are " +
+			"left out.",
+		Example: examples("berth cp web:/etc/nginx/nginx.conf .", "berth cp site/. web:/srv",
+			"berth cp web:/var/log - >logs.tar"),
+	}
+	cmd.Flags().BoolVarP(&follow, "follow-link", "L", false, "copy what links lead to, in the container, and not the "+
+		"links")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		from, inside, isFrom := place(args[0])
+		to, target, isTo := place(args[1])
+		if isFrom == isTo {
+			return wrongUse(cmd, errors.New("one of both is CONTAINER:PATH, the other a file of this machine or -"))
+		}
+		return a.with(func(c *client) error {
+			if isTo {
+				return copyInto(cmd, c, args[0], to, target)
+			}
+			return copyOut(cmd, c, copied{container: from, path: inside, follow: follow}, args[1])
+		})
+	}
+	return cmd
+}
+
+// place takes CONTAINER:PATH apart. What begins like a path is one of this machine.
+func place(text string) (container, inside string, is bool) {
+	container, inside, is = strings.Cut(text, ":")
+	if !is || container == "" || strings.HasPrefix(text, "/") || strings.HasPrefix(text, ".") {
+		return "", "", false
+	}
+	return container, inside, true
+}
+
+// copied is what is to be copied out of a container.
+type copied struct {
+	container, path string
+	follow          bool
+}
+
+// split is the directory and what of it is copied; "." is all that is in it.
+func (s copied) split() (dir, base string) {
+	p := path.Join("/", s.path)
+	if p == "/" || strings.HasSuffix(s.path, "/.") {
+		return p, "."
+	}
+	return path.Split(p)
+}
+
+// copyOut has the container pack what is copied, and unpacks it here.
+func copyOut(cmd *cobra.Command, c *client, s copied, to string) error {
+	dir, base := s.split()
+	argv := []string{"tar", "-c", "-f", "-", "-C", dir, "--", base}
+	if s.follow {
+		argv = append([]string{"tar", "-h"}, argv[1:]...)
+	}
+	if to == "-" {
+		if terminalOf(stdout(cmd)) != nil {
+			return errors.New("an archive is nothing for a terminal: name a file, or pipe it somewhere")
+		}
+		return runTar(cmd.Context(), cmd, c, s.container, argv, nil, stdout(cmd))
+	}
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := runTar(ctx, cmd, c, s.container, argv, nil, w)
+		_ = w.CloseWithError(err) // nil is the end of the archive
+		done <- err
+	}()
+	err := unpackBelow(r, base, to)
+	if err == nil {
+		_, _ = io.CopyN(io.Discard, r, mostPadding)
+	} else {
+		cancel()
+	}
+	_ = r.CloseWithError(errEnough)
+	if tarErr := <-done; tarErr != nil && !errors.Is(tarErr, errEnough) && (err == nil || errors.Is(err, tarErr)) {
+		return fmt.Errorf("copy %s:%s: %w", s.container, s.path, tarErr)
+	}
+	if err != nil {
+		return fmt.Errorf("copy %s:%s: %w", s.container, s.path, err)
+	}
+	return nil
+}
+
+// mostPadding is how much is read behind the end of an archive, which tar fills up to a whole record.
+const mostPadding = 1 << 20
+
+// errEnough ends an archive that nobody reads any more.
+var errEnough = errors.New("nobody reads any more")
+
+// runTar runs tar in a container.
+func runTar(
+	ctx context.Context, cmd *cobra.Command, c *client, word string, argv []string, in io.Reader, out io.Writer,
+) error {
+	id, err := c.container(ctx, word)
+	if err != nil {
+		return err
+	}
+	said := &bytes.Buffer{}
+	req := &admin.ExecRequest{Container: id, Command: argv, Stdin: in != nil}
+	code, err := c.node.Exec(ctx, req, admin.Streams{In: in, Out: out, Err: said})
+	var not *exitError
+	switch {
+	case errors.As(cannotInvoke(err), &not):
+		return fail.New(errdefs.ErrFailedPrecondition, "the container has no %s, which does the work there", argv[0])
+	case err != nil:
+		return err
+	case code != 0:
+		return fmt.Errorf("%s in the container ended with code %d: %s", argv[0], code, oneLine(said.String()))
+	}
+	return nil
+}
+
+// unpackBelow writes what an archive has to a file or directory. Its first entry is called base; that and no more of
+// this machine is written, whatever else the archive says: a container made it.
+func unpackBelow(r io.Reader, base, to string) error {
+	place, name := filepath.Dir(filepath.Clean(to)), filepath.Base(filepath.Clean(to))
+	info, err := os.Stat(to)
+	switch {
+	case err == nil && info.IsDir() || strings.HasSuffix(to, "/") || base == ".":
+		if err := os.MkdirAll(to, 0o755); err != nil {
+			return err
+		}
+		place, name = to, base
+	case err != nil && !absent(err):
+		return err
+	}
+	root, err := os.OpenRoot(place)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	archive := tar.NewReader(r)
+	for {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		rest, ok := strings.CutPrefix(path.Clean(h.Name), base)
+		if base == "." {
+			rest, ok = path.Clean(h.Name), true
+		}
+		at := path.Join(name, rest)
+		if !ok || rest != "" && rest[0] != '/' && base != "." || !filepath.IsLocal(at) {
+			return fmt.Errorf("the container sent %q, which was not asked for", h.Name)
+		}
+		if err := unpackEntry(root, at, h, archive); err != nil {
+			return err
+		}
+	}
+}
+
+// unpackEntry writes one entry. Links are made as they are; root follows none that leads out.
+func unpackEntry(root *os.Root, at string, h *tar.Header, data io.Reader) error {
+	mode := h.FileInfo().Mode().Perm()
+	switch h.Typeflag {
+	case tar.TypeDir:
+		if err := root.MkdirAll(at, 0o700); err != nil {
+			return err
+		}
+		return root.Chmod(at, mode|0o700)
+	case tar.TypeReg:
+		if info, err := root.Lstat(at); err == nil && !info.IsDir() {
+			if err := root.Remove(at); err != nil {
+				return err
+			}
+		}
+		f, err := root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(f, data)
+		return errors.Join(err, f.Close())
+	case tar.TypeSymlink:
+		_ = root.Remove(at)
+		return root.Symlink(h.Linkname, at)
+	}
+	return nil // a hard link to what was not copied, a device or a FIFO is nothing to copy
+}
+
+// copyInto packs files of this machine, and has the container unpack them.
+func copyInto(cmd *cobra.Command, c *client, from, word, to string) error {
+	ctx := cmd.Context()
+	target := path.Join("/", to)
+	if from == "-" {
+		return runTar(ctx, cmd, c, word, []string{"tar", "-x", "-f", "-", "-C", target}, cmd.InOrStdin(), io.Discard)
+	}
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	content := strings.HasSuffix(from, "/.") || filepath.Clean(from) == "."
+	isDir := runTar(ctx, cmd, c, word, []string{"test", "-d", target}, nil, io.Discard) == nil
+	dir, name := path.Split(target)
+	switch {
+	case content && info.IsDir():
+		dir, name = target, "."
+	case isDir || strings.HasSuffix(to, "/"):
+		abs, err := filepath.Abs(from)
+		if err != nil {
+			return err
+		}
+		dir, name = target, filepath.Base(abs)
+	}
+	r, w := io.Pipe()
+	go func() { _ = w.CloseWithError(packTree(w, from, name)) }()
+	err = runTar(ctx, cmd, c, word, []string{"tar", "-x", "-f", "-", "-C", dir}, r, io.Discard)
+	_ = r.Close()
+	if err != nil {
+		return fmt.Errorf("copy to %s:%s: %w", word, to, err)
+	}
+	return nil
+}
+
+// packTree writes an archive of a file, or of a directory with all below it, whose first entry is called name. The
+// files are root's in the container.
+func packTree(w io.Writer, from, name string) error {
+	archive := tar.NewWriter(w)
+	err := filepath.Walk(from, func(file string, info os.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		rest, err := filepath.Rel(from, file)
+		if err != nil {
+			return err
+		}
+		link := ""
+		if info.Mode()&os.ModeSymlink != 0 {
+			if link, err = os.Readlink(file); err != nil {
+				return err
+			}
+		}
+		if info.Mode()&(os.ModeSocket|os.ModeDevice|os.ModeNamedPipe) != 0 {
+			return nil
+		}
+		h, err := tar.FileInfoHeader(info, link)
+		if err != nil {
+			return err
+		}
+		h.Name, h.Uid, h.Gid, h.Uname, h.Gname = path.Join(name, filepath.ToSlash(rest)), 0, 0, "", ""
+		if err := archive.WriteHeader(h); err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		f, err := os.Open(file)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		_, err = io.CopyN(archive, f, info.Size())
+		return err
+	})
+	return errors.Join(err, archive.Close())
+}

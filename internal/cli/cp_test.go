@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"berth/internal/admin"
+)
+
+// machineOf is a container whose programs and files are this machine's.
+func machineOf(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error),
+	send func(*admin.AttachOutput) error,
+) error {
+	r, w := io.Pipe()
+	go func() {
+		for {
+			in, err := recv()
+			if err != nil || in.CloseStdin {
+				_ = w.Close()
+				return
+			}
+			_, _ = w.Write(in.Stdin)
+		}
+	}()
+	var errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, req.Command[0], req.Command[1:]...)
+	cmd.Stderr = &errs
+	if req.Stdin {
+		cmd.Stdin = r
+	}
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return err
+	}
+	code := cmd.ProcessState.ExitCode()
+	_ = send(&admin.AttachOutput{Stdout: out, Stderr: errs.Bytes()})
+	return send(&admin.AttachOutput{Exit: &code})
+}
+
+// tree is all files below a directory, with what is in them or where they lead.
+func tree(t *testing.T, dir string) string {
+	t.Helper()
+	var all []string
+	err := filepath.Walk(dir, func(file string, info os.FileInfo, err error) error {
+		if err != nil || file == dir {
+			return err
+		}
+		text, _ := filepath.Rel(dir, file)
+		switch {
+		case info.IsDir():
+			text += "/"
+		case info.Mode()&os.ModeSymlink != 0:
+			link, _ := os.Readlink(file)
+			text += "->" + link
+		default:
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			text += "=" + string(data)
+		}
+		all = append(all, text)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestCopy(t *testing.T) {
+	for name, c := range map[string]struct {
+		make     string // a script, in a directory with src
+		from, to string // % is the container, @ the directory
+		want     string // below @/dst
+	}{
+		"a file out":              {"mkdir dst", "%:@/src/f", "@/dst", "f=1"},
+		"a file out, renamed":     {"mkdir dst", "%:@/src/f", "@/dst/g", "g=1"},
+		"over a file":             {"mkdir dst; echo old >dst/g", "%:@/src/f", "@/dst/g", "g=1"},
+		"a directory out":         {"mkdir dst", "%:@/src", "@/dst", "src/ src/d/ src/d/g=2 src/f=1 src/l->f"},
+		"a directory out, anew":   {"", "%:@/src", "@/dst", "d/ d/g=2 f=1 l->f"},
+		"what is in it":           {"mkdir dst", "%:@/src/.", "@/dst", "d/ d/g=2 f=1 l->f"},
+		"a link, followed":        {"mkdir dst", "-L %:@/src/l", "@/dst", "l=1"},
+		"a file in":               {"mkdir dst", "@/src/f", "%:@/dst", "f=1"},
+		"a file in, renamed":      {"mkdir dst", "@/src/f", "%:@/dst/g", "g=1"},
+		"a directory in":          {"mkdir dst", "@/src", "%:@/dst", "src/ src/d/ src/d/g=2 src/f=1 src/l->f"},
+		"a directory in, renamed": {"mkdir dst", "@/src", "%:@/dst/n", "n/ n/d/ n/d/g=2 n/f=1 n/l->f"},
+		"what is in it, in":       {"mkdir dst", "@/src/.", "%:@/dst", "d/ d/g=2 f=1 l->f"},
+	} {
+		d, dir := populated(t), t.TempDir()
+		d.exec = machineOf
+		script := exec.Command("sh", "-c", "mkdir -p src/d; printf 1 >src/f; printf 2 >src/d/g; ln -s f src/l; "+c.make)
+		script.Dir = dir
+		if out, err := script.CombinedOutput(); err != nil {
+			t.Fatal(err, string(out))
+		}
+		args := strings.Fields(strings.NewReplacer("@", dir, "%", "postgres").Replace("cp " + c.from + " " + c.to))
+		_, errs, code := d.berth(t, args...)
+		if got := tree(t, filepath.Join(dir, "dst")); got != c.want || code != 0 {
+			t.Errorf("%s: code %d, %q, %s, want %s", name, code, errs, got, c.want)
+		}
+	}
+}
+
+// TestCopyFromAHostileContainer has containers send what was not asked for.
+func TestCopyFromAHostileContainer(t *testing.T) {
+	file := func(name string) *tar.Header { return &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o4777} }
+	link := func(name, to string) *tar.Header {
+		return &tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}
+	}
+	dir := &tar.Header{Name: "x", Typeflag: tar.TypeDir, Mode: 0o755}
+	for name, c := range map[string]struct {
+		entries []*tar.Header
+		fails   bool
+		want    string
+	}{
+		"another name":         {[]*tar.Header{file("y")}, true, ""},
+		"a longer name":        {[]*tar.Header{file("xy")}, true, ""},
+		"a path that leads up": {[]*tar.Header{dir, file("x/../../evil")}, true, "x/"},
+		"an absolute path":     {[]*tar.Header{file("/evil")}, true, ""},
+		"through a link":       {[]*tar.Header{dir, link("x/l", "/"), file("x/l/evil")}, true, "x/ x/l->/"},
+		"through a link up":    {[]*tar.Header{dir, link("x/l", "../.."), file("x/l/evil")}, true, "x/ x/l->../.."},
+		"over a link": {[]*tar.Header{dir, link("x/l", "../../evil"), file("x/l")}, false,
+			"x/ x/l="},
+		"a device": {[]*tar.Header{dir, {Name: "x/d", Typeflag: tar.TypeBlock, Devmajor: 8}, {Name: "x/p",
+			Typeflag: tar.TypeFifo}},
+			false, "x/"},
+		"a hard link": {[]*tar.Header{dir, {Name: "x/h", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}}, false, "x/"},
+	} {
+		d, at := populated(t), t.TempDir()
+		d.exec = func(_ context.Context, _ *admin.ExecRequest, _ func() (*admin.AttachInput, error),
+			send func(*admin.AttachOutput) error,
+		) error {
+			var data bytes.Buffer
+			w := tar.NewWriter(&data)
+			for _, h := range c.entries {
+				if err := w.WriteHeader(h); err != nil {
+					return err
+				}
+			}
+			_ = w.Close()
+			_ = send(&admin.AttachOutput{Stdout: data.Bytes()})
+			return send(&admin.AttachOutput{Exit: new(int)})
+		}
+		dst := filepath.Join(at, "a", "dst")
+		if err := os.MkdirAll(dst, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		_, errs, code := d.berth(t, "cp", "postgres:/x", dst)
+		if got := tree(t, dst); got != c.want || (code != 0) != c.fails {
+			t.Errorf("%s: code %d, %q, %s", name, code, errs, got)
+		}
+		if got := strings.ReplaceAll(tree(t, at), " a/dst", ""); strings.Contains(got, "evil=") {
+			t.Errorf("%s: it got out: %s", name, got)
+		}
+		if info, err := os.Lstat(filepath.Join(dst, "x/l")); err == nil && info.Mode()&os.ModeSetuid != 0 {
+			t.Errorf("%s: set-user-id", name)
+		}
+	}
+}
+
+func TestCopyTellsWhy(t *testing.T) {
+	d := populated(t)
+	for args, want := range map[string]string{
+		"a b": "one of both", "x:/a y:/b": "one of both", "nobody:/a .": "nobody", "/no/such postgres:/": "no such file",
+	} {
+		if _, errs, code := d.berth(t, append([]string{"cp"}, strings.Fields(args)...)...); code == 0 ||
+			!strings.Contains(errs, want) {
+			t.Errorf("%s: code %d, %q", args, code, errs)
+		}
+	}
+	d.exec = machineOf
+	_, errs, code := d.berth(t, "cp", "postgres:/no/such/thing", t.TempDir())
+	if code != 1 || !strings.Contains(errs, "tar in the container ended with code") {
+		t.Errorf("code %d, %q", code, errs)
+	}
+	d.exec = func(context.Context, *admin.ExecRequest, func() (*admin.AttachInput, error),
+		func(*admin.AttachOutput) error) error {
+		return status.Error(codes.Unknown, `executable file 'tar' not found in $PATH`)
+	}
+	if _, errs, code := d.berth(t, "cp", "postgres:/x", t.TempDir()); code != 1 || !strings.Contains(errs, "has no tar") {
+		t.Errorf("code %d, %q", code, errs)
+	}
+}

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/docker/cli/cli/config"
+	"github.com/docker/cli/cli/config/configfile"
+	"github.com/docker/cli/cli/config/types"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"berth/internal/admin"
+)
+
+// dockerHub is the registry of names without one, and hubKey what Docker calls it where it keeps credentials.
+const (
+	dockerHub = "docker.io"
+	hubKey    = "https://index.docker.io/v1/"
+)
+
+// credentials is Docker's file of credentials, ~/.docker/config.json or that in DOCKER_CONFIG, with the programs that
+// it names to keep them elsewhere.
+func credentialFile() (*configfile.ConfigFile, error) {
+	f, err := config.Load(config.Dir())
+	if err != nil {
+		return nil, fmt.Errorf("credentials of registries: %w", err)
+	}
+	return f, nil
+}
+
+// registryKey is the name under which credentials of a registry are kept.
+func registryKey(registry string) string {
+	registry = strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(registry, "https://"), "http://"), "/")
+	switch registry {
+	case "", dockerHub, "index.docker.io", "index.docker.io/v1", "registry-1.docker.io":
+		return hubKey
+	}
+	return registry
+}
+
+// withCredentials gives a pull what Docker's file has for its registry. One that cannot be read is said, and the pull
+// goes on without.
+func withCredentials(req *admin.PullRequest, warn io.Writer) {
+	if req.Username != "" || req.Password != "" {
+		return
+	}
+	f, err := credentialFile()
+	var auth types.AuthConfig
+	if err == nil {
+		auth, err = f.GetAuthConfig(registryKey(registryOf(req.Reference)))
+	}
+	if err != nil {
+		fmt.Fprintf(warn, "berth: %v; going on without credentials\n", err)
+		return
+	}
+	req.Username, req.Password = auth.Username, auth.Password
+	req.IdentityToken, req.RegistryToken = auth.IdentityToken, auth.RegistryToken
+}
+
+// registryOf is the registry of an image's name, as Docker tells it: the part before the first slash, where it looks
+// like a host.
+func registryOf(name string) string {
+	host, _, found := strings.Cut(name, "/")
+	if !found || !strings.ContainsAny(host, ".:") && host != "localhost" {
+		return dockerHub
+	}
+	return host
+}
+
+func loginCommand() *cobra.Command {
+	var user, password string
+	var fromStdin bool
+	cmd := &cobra.Command{
+		Use: "login [flags] [REGISTRY]", Short: "Keep credentials of a registry for berth pull and berth run", Args: takes(0,
+			1),
+		DisableFlagsInUseLine: true,
+		Long: "Keep credentials of a registry, in Docker's file ~/.docker/config.json (or DOCKER_CONFIG), or with the " +
+			"program " +
+			"that it names. berth pull and berth run take them from there, also what docker login has written. They are not " +
+			"tried: the next pull tells whether the registry takes them. A kubelet has credentials of its own.",
+		Example: examples("berth login registry.example", "berth login -u me --password-stdin registry.example <file"),
+	}
+	cmd.Flags().StringVarP(&user, "username", "u", "", "`name` of the user")
+	cmd.Flags().StringVarP(&password, "password", "p", "", "`password`, which others see in the list of processes")
+	cmd.Flags().BoolVar(&fromStdin, "password-stdin", false, "read the password from the standard input")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		key := registryKey(strings.Join(args, ""))
+		if fromStdin && (password != "" || user == "") {
+			return wrongUse(cmd, errors.New("--password-stdin needs --username, and no --password"))
+		}
+		user, password, err := asked(cmd, user, password, fromStdin)
+		if err != nil {
+			return err
+		}
+		f, err := credentialFile()
+		if err == nil {
+			err = f.GetCredentialsStore(key).Store(types.AuthConfig{Username: user, Password: password, ServerAddress: key})
+		}
+		if err != nil {
+			return fmt.Errorf("keep the credentials of %s: %w", key, err)
+		}
+		_, err = fmt.Fprintf(stdout(cmd), "kept for %s, not tried\n", key)
+		return err
+	}
+	return cmd
+}
+
+// asked is what was said of user and password, and asked for where it was not.
+func asked(cmd *cobra.Command, user, password string, fromStdin bool) (string, string, error) {
+	in, terminal := bufio.NewReader(cmd.InOrStdin()), terminalOf(cmd.InOrStdin())
+	if user != "" && password != "" {
+		return user, password, nil
+	}
+	if terminal == nil && !fromStdin {
+		return "", "", errors.New("there is no terminal to ask at: use --username and --password-stdin")
+	}
+	if user == "" {
+		fmt.Fprint(stderr(cmd), "username: ")
+		line, err := in.ReadString('\n')
+		if user = strings.TrimSpace(line); user == "" {
+			return "", "", errors.Join(errors.New("no username"), err)
+		}
+	}
+	var data []byte
+	var err error
+	if fromStdin {
+		data, err = io.ReadAll(io.LimitReader(in, mostPassword))
+	} else if password == "" {
+		fmt.Fprint(stderr(cmd), "password: ")
+		data, err = term.ReadPassword(int(terminal.Fd()))
+		fmt.Fprintln(stderr(cmd))
+	}
+	if password = strings.TrimRight(password+string(data), "\r\n"); password == "" && err == nil {
+		err = errors.New("no password")
+	}
+	return user, password, err
+}
+
+// mostPassword is how much is read of a password; tokens of registries are some thousand bytes.
+const mostPassword = 64 << 10
+
+func logoutCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "logout [REGISTRY]", Short: "Forget the credentials of a registry", Args: takes(0, 1),
+		Example: examples("berth logout registry.example"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			key := registryKey(strings.Join(args, ""))
+			f, err := credentialFile()
+			if err == nil {
+				err = f.GetCredentialsStore(key).Erase(key)
+			}
+			if err != nil {
+				return fmt.Errorf("forget the credentials of %s: %w", key, err)
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// TestStartAgain stops and starts a pod of two containers, restarts one of them, and looks at what there is then.
+func TestStartAgain(t *testing.T) {
+	d, logs := runnable(t)
+	d.behave = func(l *life) int32 { l.log("stdout", "F", "x"); <-l.stop; return 0 }
+	do := func(args ...string) {
+		t.Helper()
+		if _, errs, code := d.berth(t, args...); code != 0 {
+			t.Fatalf("%v: code %d, %q", args, code, errs)
+		}
+	}
+	stopped := func() { // the fake stops its containers a moment later
+		until(func() bool {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			for _, c := range d.containers {
+				if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	do("run", "-d", "--log-dir", logs, "--name", "web", "-e", "A=b", "img:1")
+	do("run", "-d", "--pod", "web", "--name", "side", "img:1")
+	do("start", "web") // both run already
+	if len(d.requests) != 2 {
+		t.Errorf("%d containers were made", len(d.requests))
+	}
+	do("stop", "web")
+	stopped()
+	do("start", "web")
+	if len(d.pods) != 1 || d.pods[0].Metadata.Attempt != 1 || len(d.containers) != 2 {
+		t.Fatalf("pods %v, containers %v", d.pods, d.containers)
+	}
+	for _, c := range d.containers {
+		r := d.requests[c.Id]
+		if r.Metadata.Attempt != 1 || r.LogPath != r.Metadata.Name+".1.log" || r.Metadata.Name == "web" && len(r.Envs) != 1 {
+			t.Errorf("container %v", r)
+		}
+	}
+	do("stop", "side")
+	until(func() bool { out, _, _ := d.berth(t, "ps", "-q"); return len(strings.Fields(out)) == 1 })
+	do("start", "side") // alone, in the same pod
+	if len(d.pods) != 1 || d.pods[0].Metadata.Attempt != 1 || len(d.containers) != 3 {
+		t.Errorf("pods %v, containers %v", d.pods, d.containers)
+	}
+	if out, _, _ := d.berth(t, "logs", "-p", "side"); out != "x\n" {
+		t.Errorf("the log of the attempt before: %q", out)
+	}
+	if out, _, _ := d.berth(t, "ps", "--name", "side"); !strings.Contains(out, " 2 ") {
+		t.Errorf("restarts: %s", out)
+	}
+	do("rm", "-f", "web")
+	if _, err := os.Stat(filepath.Dir(logs) + "/logs"); !absent(err) || len(d.pods) != 0 {
+		t.Errorf("logs %v, pods %v", err, d.pods)
+	}
+	d.addPod(id("aa"), "kube", "default")
+	d.addContainer(id("ca"), id("aa"), "main", 0, runtimeapi.ContainerState_CONTAINER_EXITED)
+	for _, args := range []string{"start main", "restart kube"} {
+		if _, errs, code := d.berth(t, strings.Fields(args)...); code != 2 || !strings.Contains(errs, "is not of berth run") {
+			t.Errorf("%s: code %d, %q", args, code, errs)
+		}
+	}
+}
