@@ -3,6 +3,7 @@ package rootfs
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -27,6 +28,24 @@ var oneByOne = sync.OnceValue(func() bool {
 	return unix.FsconfigSetString(ctx, "lowerdir+", "/") == nil
 })
 
+// unsynced is the option by which an overlay with an upper directory is not synced (Linux 5.10). Without it an unmount
+// waits until the whole file system of the upper directory is on the disk, whoever has written there. What a container
+// wrote to its root is gone after a power cut in any case: what starts then is another container.
+const unsynced = "volatile"
+
+// forgetUnsynced lets the upper directory of an overlay be mounted again: the kernel refuses one that was mounted
+// unsynced before, since a power cut may lie between. Here none does: a root is mounted again only in the life of its
+// container.
+func forgetUnsynced(dir string) error {
+	const mark = "work/work/incompat" // what the kernel makes in the work directory, with what is below it
+	for _, name := range []string{unsynced + "/dirty", unsynced, ""} {
+		if err := os.Remove(filepath.Join(dir, mark, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("let %s be mounted again: %w", dir, err)
+		}
+	}
+	return nil
+}
+
 // mountNew mounts by the newer calls, and passes on what the kernel says about a mount it refuses.
 func mountNew(dir, mountpoint string, o Options) error {
 	mount, err := makeOverlay(dir, o)
@@ -47,6 +66,11 @@ func makeOverlay(dir string, o Options) (int, error) {
 	for _, kv := range settings(dir, o) {
 		if err := unix.FsconfigSetString(ctx, kv[0], kv[1]); err != nil {
 			return -1, fmt.Errorf("overlay %s=%s: %w", kv[0], kv[1], explain(ctx, err))
+		}
+	}
+	if !o.ReadOnly {
+		if err := unix.FsconfigSetFlag(ctx, unsynced); err != nil {
+			return -1, fmt.Errorf("overlay %s: %w", unsynced, explain(ctx, err))
 		}
 	}
 	if err := unix.FsconfigCreate(ctx); err != nil {
@@ -125,7 +149,7 @@ func mountOld(dir, mountpoint string, o Options, standing func(dir string, f fun
 	}
 	data := "lowerdir=" + strings.Join(lower, ":") + ",index=off"
 	if !o.ReadOnly {
-		data += ",upperdir=../upper,workdir=../work"
+		data += ",upperdir=../upper,workdir=../work," + unsynced
 	}
 	if o.Label != "" {
 		data += fmt.Sprintf(",context=%q", o.Label)

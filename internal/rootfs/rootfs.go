@@ -118,6 +118,9 @@ func makeDirs(dir string, o Options) error {
 	if err := os.Mkdir(filepath.Join(dir, "work"), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+	if err := forgetUnsynced(dir); err != nil {
+		return err
+	}
 	upper := filepath.Join(dir, "upper")
 	if _, err := os.Lstat(upper); !errors.Is(err, fs.ErrNotExist) {
 		return err
