@@ -91,6 +91,9 @@ func recipes() (map[string]fixture.Recipe, error) {
 	for _, tag := range []string{e2e + "agnhost:2.55", e2e + "agnhost:2.63.0", privateRepo + "agnhost:2.6"} {
 		all[tag] = agnhost
 	}
+	// This one is a volume: specs read its files, that of its system among them.
+	all[e2e+"kitten:1.8"] = with(agnhost, func(c *v1.Config) { c.Cmd = []string{"test-webserver"} },
+		[]fixture.File{{Name: "data.json", Body: []byte(`{"image": "kitten.jpg"}`)}})
 	return all, errors.Join(err,
 		programImage(all, e2e+"nonewprivs:1.4", busybox, fixture.File{Name: "usr/local/bin/nnp", Mode: 0o6755}),
 		programImage(all, e2e+"sample-device-plugin:1.7", debian, fixture.File{Name: "sampledeviceplugin", Mode: 0o755}),
