@@ -7,7 +7,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
-	"berth/internal/pod"
 )
 
 // UpdateContainerResources changes the limits of a container: all or none.
@@ -17,7 +16,7 @@ func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.U
 		err = fail.New(errdefs.ErrInvalidArgument, "change the limits of container %s: this is not a Windows node", id)
 	}
 	if err == nil {
-		err = pod.Limiter{Pods: s.Pods}.Container(ctx, id, req.Linux)
+		err = s.Pods.Limiter.Container(ctx, id, req.Linux)
 	}
 	if err != nil {
 		return nil, err
@@ -29,7 +28,7 @@ func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.U
 func (s *Server) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	id, err := s.Pods.ID(req.PodSandboxId)
 	if err == nil {
-		err = pod.Limiter{Pods: s.Pods}.Pod(ctx, id, req.Overhead, req.Resources)
+		err = s.Pods.Limiter.Pod(ctx, id, req.Overhead, req.Resources)
 	}
 	if err != nil {
 		return nil, err

@@ -199,7 +199,7 @@ func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error
 // update does what a plugin wants done by itself, and returns what failed and may not.
 func (p *Plugins) update(ctx context.Context, updates []*api.ContainerUpdate) (failed []*api.ContainerUpdate, _ error) {
 	for _, u := range updates {
-		if left := (pod.Limiter{Pods: p.pods}).Apply(ctx, changes([]*api.ContainerUpdate{u}, nil)); len(left) > 0 &&
+		if left := p.pods.Limiter.Apply(ctx, changes([]*api.ContainerUpdate{u}, nil)); len(left) > 0 &&
 			!u.IgnoreFailure {
 			failed = append(failed, u)
 		}

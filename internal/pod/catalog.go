@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"fmt"
 	"iter"
 	"maps"
@@ -47,6 +48,25 @@ func (c *catalog) reindexLocked(fn func(*index)) {
 	c.index.Store(next)
 }
 
+// claim returns the pod that has the name of m, a new one when none has.
+func (c *catalog) claim(m *runtimeapi.PodSandboxMetadata, newPod func() (*pod, error)) (*pod, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := nameKey(m)
+	if p := c.index.Load().names[key]; p != nil {
+		return p, nil
+	}
+	if err := c.index.Load().checkDamaged(m); err != nil {
+		return nil, err
+	}
+	p, err := newPod()
+	if err != nil {
+		return nil, err
+	}
+	c.reindexLocked(func(x *index) { x.pods[p.id], x.names[key] = p, p })
+	return p, nil
+}
+
 // nameKey is what a kubelet's retries have in common.
 func nameKey(m *runtimeapi.PodSandboxMetadata) string {
 	return fmt.Sprintf("%s\x00%s\x00%s\x00%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
@@ -85,6 +105,21 @@ func (c *catalog) findContainer(id sandbox.ID) (*pod, *sandbox.Container, error)
 		return nil, nil, sandbox.NotFound("container", id)
 	}
 	return p, ctr, nil
+}
+
+// adopted returns a container once it is known what lives of it.
+func (c *catalog) adopted(ctx context.Context, id sandbox.ID) (*container, error) {
+	p, _, err := c.findContainer(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.waitAdopted(ctx); err != nil {
+		return nil, err
+	}
+	if l := p.containers.get(id); l != nil {
+		return l, nil
+	}
+	return nil, sandbox.NotFound("container", id)
 }
 
 // Get returns what is known of a pod. It never waits.

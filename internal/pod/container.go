@@ -37,27 +37,25 @@ func endsBegin(running string) bool { return running == opCtrCreate || running =
 // container is what a daemon knows of a container beside its record: the lane of its operations, and what waits for its
 // end.
 type container struct {
-	p      *pod
-	cfg    *Config // that of the pod
-	id     sandbox.ID
-	lane   op.Lane
-	exited chan struct{} // closed when the record says exited
-	once   sync.Once
-	hurry  hurry
-	ours   bool // made by this daemon; see pod.ours
+	p        *pod
+	cfg      *Config // that of the pod
+	id       sandbox.ID
+	lane     op.Lane
+	exited   chan struct{} // closed when the record says exited
+	once     sync.Once
+	deadline stopDeadline
+	ours     bool // made by this daemon; see pod.ours
 
-	// Guarded by the pod's mu:
-	early *runtime.Exit // an exit that came before the record said created
-	life  life
-
-	limits sync.Mutex  // held while limits are changed; above the pod's mu
-	tries  persistence // at an undo that failed
+	early    *runtime.Exit // an exit that came before the record said created: see tooEarly
+	notified notified
+	limits   containerLimits
+	tries    retrier // at an undo that failed
 }
 
 func newContainer(p *pod, id sandbox.ID) *container {
 	return &container{
 		p: p, cfg: p.cfg, id: id, lane: op.Lane{Of: op.Owner{Pod: string(p.id), Container: string(id)}},
-		exited: make(chan struct{}), hurry: newHurry(),
+		exited: make(chan struct{}), deadline: newStopDeadline(),
 	}
 }
 
@@ -84,7 +82,7 @@ func (s *Pods) Create(ctx context.Context, podID sandbox.ID, cfg *runtimeapi.Con
 		if err != nil {
 			return "", err
 		}
-		live, c := p.container(id), p.rec.Load().Container(id)
+		live, c := p.containers.get(id), p.rec.Load().Container(id)
 		if live == nil || c == nil {
 			continue
 		}
@@ -155,16 +153,14 @@ func (p *pod) claimContainer(
 		})
 		live := newContainer(p, id)
 		live.ours = true
-		p.containers[id] = live
+		p.containers.put(live)
 		return nil
 	})
 	if there != nil {
 		return there.ID, img, nil
 	}
 	if err != nil {
-		p.mu.Lock()
-		delete(p.containers, id)
-		p.mu.Unlock()
+		p.containers.drop(id)
 		return "", img, err
 	}
 	p.s.reindex(func(x *index) { x.containers[id] = p })
@@ -204,7 +200,8 @@ func (l *container) create(ctx context.Context, img bundle.Images) error {
 		})
 	}
 	if err == nil {
-		telling{l.p}.told(ctx, ContainerCreated, l.p.rec.Load().Container(l.id))
+		r := l.p.rec.Load()
+		l.p.s.notifier.note(ctx, ContainerCreated, r, r.Container(l.id))
 		if e := l.early; e != nil {
 			l.p.s.Exited(string(l.p.id), string(l.id), *e)
 		}
@@ -236,7 +233,7 @@ func (l *container) undo(ctx context.Context) error {
 		l.stuck(err)
 		return err
 	}
-	telling{l.p}.containerRemoved(ctx, l, l.p.rec.Load().Container(l.id))
+	l.p.s.notifier.containerRemoved(ctx, l)
 	_ = os.Remove(l.cfg.Exit(l.p.id, l.id))
 	err = l.p.settle("container.gone", func(r *sandbox.Record) error {
 		for i, c := range r.Containers {
@@ -250,9 +247,7 @@ func (l *container) undo(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.p.mu.Lock()
-	delete(l.p.containers, l.id)
-	l.p.mu.Unlock()
+	l.p.containers.drop(l.id)
 	l.p.s.reindex(func(x *index) { delete(x.containers, l.id) })
 	return nil
 }
@@ -294,21 +289,6 @@ func (l *container) unstick() error {
 	return nil
 }
 
-// adopted returns a container once it is known what lives of it.
-func (s *Pods) adopted(ctx context.Context, id sandbox.ID) (*container, error) {
-	p, _, err := s.findContainer(id)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.waitAdopted(ctx); err != nil {
-		return nil, err
-	}
-	if l := p.container(id); l != nil {
-		return l, nil
-	}
-	return nil, sandbox.NotFound("container", id)
-}
-
 // Start starts a created container. A container that runs already has been started: that is no error.
 func (s *Pods) Start(ctx context.Context, id sandbox.ID) error {
 	live, err := s.adopted(ctx, id)
@@ -331,7 +311,7 @@ func (l *container) start(ctx context.Context) error {
 	case c.State != sandbox.Created && c.State != sandbox.Starting:
 		return sandbox.GoneError("container", l.id, c.State)
 	}
-	if err := (telling{l.p}).tell(ctx, ContainerStart, l.p.rec.Load(), c); err != nil {
+	if err := l.p.s.notifier.ask(ctx, ContainerStart, l.p.rec.Load(), c); err != nil {
 		return sandbox.InContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, pluginError(err))
 	}
 	err := l.p.update(ctx, "container.starting", func(r *sandbox.Record) error {
@@ -362,7 +342,8 @@ func (l *container) start(ctx context.Context) error {
 		})
 	})
 	if err == nil {
-		telling{l.p}.told(ctx, ContainerStarted, l.p.rec.Load().Container(l.id))
+		r := l.p.rec.Load()
+		l.p.s.notifier.note(ctx, ContainerStarted, r, r.Container(l.id))
 	}
 	return err
 }

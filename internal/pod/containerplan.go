@@ -67,7 +67,7 @@ func (b *containerPlan) makeProcess(ctx context.Context) error {
 	p, r := b.l.p, b.l.p.rec.Load()
 	on := b.l.cfg.Bundle.Container(r, b.c)
 	want, err := on.Request(ctx, b.img, func(ctx context.Context, sp *specs.Spec) error {
-		if err := adjust(ctx, b.l, r, b.c, sp); err != nil {
+		if err := p.s.notifier.adjust(ctx, b.l, r, b.c, sp); err != nil {
 			return fmt.Errorf("adjust the container by plugins: %w", pluginError(err))
 		}
 		return nil

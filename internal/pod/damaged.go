@@ -180,10 +180,10 @@ func takeIn(s *Pods, id sandbox.ID, d damaged) error {
 	})
 	if mine {
 		s.cfg.Log.Warn("a pod whose record could not be read is taken in", "pod", id, "state", r.State, "was", d.err)
-		recovery{p}.readExits()
+		readExits(p)
 		s.background(func(ctx context.Context) {
-			_ = p.lane.Do(s.ctx, ctx, op.Op{Kind: opAdopt, Run: recovery{p}.adopt})
-			recovery{p}.resume(ctx)
+			_ = p.lane.Do(s.ctx, ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error { return adopt(ctx, p) }})
+			resume(ctx, p)
 		})
 	}
 	return nil

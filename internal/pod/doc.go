@@ -10,4 +10,13 @@
 // by the record before it is made. How it is made is package bundle's: the steps of plans are its methods. So start-up
 // is recovery, and the only recovery (recover.go): what is being created is undone, what runs is adopted again, what is
 // being removed is removed to the end.
+//
+// Pods is all of it; pod and container are what lives of one beside its record. podPlan and containerPlan are how they
+// are made and unmade, notifier is what plugins are told, Limiter changes what they may use, sweeper removes what no
+// record owns. Around them are the rooms that know records alone: bundle, meter, session.
+//
+// Read pods.go and pod.go first, then run.go, plan.go and stop.go (the life of a pod), container.go, containerplan.go
+// and exit.go (that of a container), open.go and recover.go (a start). ledger.go writes records, catalog.go finds them,
+// retry.go is what goes on in the background; plugins.go, limiter.go, resources.go, storage.go, damaged.go, events.go
+// and situation.go are each one matter of their own.
 package pod

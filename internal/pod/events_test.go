@@ -66,7 +66,7 @@ func (b *bench) live(t *testing.T) (pod, ctr sandbox.ID) {
 	}
 	err = p.update(t.Context(), "test", func(r *sandbox.Record) error {
 		r.Containers = append(r.Containers, &sandbox.Container{ID: ctr, State: sandbox.Creating, Config: m})
-		p.containers[ctr] = newContainer(p, ctr)
+		p.containers.put(newContainer(p, ctr))
 		return nil
 	})
 	if err != nil {

@@ -23,7 +23,7 @@ func (s *Pods) Exited(podID, ctrID string, e runtime.Exit) {
 		p.initExited()
 		return
 	}
-	l := p.container(sandbox.ID(ctrID))
+	l := p.containers.get(sandbox.ID(ctrID))
 	if l == nil || l.tooEarly(e) {
 		return
 	}
@@ -39,14 +39,13 @@ func (l *container) reapOrRetry(ctx context.Context) {
 }
 
 // tooEarly keeps an exit that came before the record said created: create takes it up.
-func (l *container) tooEarly(e runtime.Exit) bool {
-	l.p.mu.Lock()
-	defer l.p.mu.Unlock()
-	if c := l.p.rec.Load().Container(l.id); c == nil || c.State != sandbox.Creating {
-		return false
-	}
-	l.early = &e
-	return true
+func (l *container) tooEarly(e runtime.Exit) (early bool) {
+	l.p.hold(func(r *sandbox.Record) {
+		if c := r.Container(l.id); c != nil && c.State == sandbox.Creating {
+			l.early, early = &e, true
+		}
+	})
+	return early
 }
 
 // ended moves a live container to exited. What is already exited stays as it is.
@@ -87,7 +86,7 @@ func (l *container) reap(ctx context.Context) error {
 		if c == nil || !c.Unreaped() {
 			return nil
 		}
-		telling{l.p}.containerEnded(ctx, l)
+		l.p.s.notifier.containerEnded(ctx, l)
 		b := l.plan(c)
 		if err := l.p.persist(); err != nil {
 			if !ofDisk(err) {
@@ -122,19 +121,19 @@ func (s *Pods) StopContainer(ctx context.Context, id sandbox.ID, timeout time.Du
 
 func (l *container) stop(ctx context.Context, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
-	l.hurry.by(deadline)
+	l.deadline.by(deadline)
 	return l.lane.Do(l.p.s.ctx, ctx, op.Op{Kind: opCtrStop, Ends: endsBegin, Run: func(ctx context.Context) error {
 		if err := l.end(ctx, deadline); err != nil {
 			return err
 		}
-		telling{l.p}.containerEnded(ctx, l)
+		l.p.s.notifier.containerEnded(ctx, l)
 		return nil
 	}})
 }
 
 // end runs in the container's lane. It depends on no monitor: what a monitor does not tell the kernel does.
 func (l *container) end(ctx context.Context, deadline time.Time) error {
-	defer l.hurry.clear()
+	defer l.deadline.clear()
 	c := l.p.rec.Load().Container(l.id)
 	if c == nil || !c.Live() {
 		return nil
@@ -157,7 +156,7 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 		return fail.About(fail.Detail{Pod: pod, Container: ctr}, "container %s was killed and has not ended: %s: %w", l.id,
 			process.Describe(c.Process.PID, c.Process.StartTime), err)
 	}
-	ended, err := newHurry().wait(ctx, l.exited, time.Now().Add(killWait))
+	ended, err := newStopDeadline().wait(ctx, l.exited, time.Now().Add(killWait))
 	if err == nil && !ended {
 		err = fail.About(fail.Detail{Pod: pod, Container: ctr},
 			"container %s has ended, and its exit could not be recorded in %v", l.id, killWait)
@@ -178,7 +177,7 @@ func ask(ctx context.Context, l *container, c *sandbox.Container, deadline time.
 		l.cfg.Log.Warn("a container could not be sent its stop signal; it is killed at its deadline",
 			"pod", pod, "container", ctr, "error", err)
 	}
-	return l.hurry.wait(ctx, l.exited, deadline)
+	return l.deadline.wait(ctx, l.exited, deadline)
 }
 
 // closed says whether a channel is.
@@ -202,12 +201,12 @@ func (s *Pods) RemoveContainer(ctx context.Context, id sandbox.ID) error {
 }
 
 func (l *container) remove(ctx context.Context) error {
-	l.hurry.by(time.Now()) // a stop in flight is not waited out
+	l.deadline.by(time.Now()) // a stop in flight is not waited out
 	return l.lane.Do(l.p.s.ctx, ctx, op.Op{Kind: opCtrRemove, Ends: endsBegin, Run: func(ctx context.Context) error {
 		if err := l.end(ctx, time.Now()); err != nil {
 			return err
 		}
-		telling{l.p}.containerEnded(ctx, l)
+		l.p.s.notifier.containerEnded(ctx, l)
 		return l.undo(ctx)
 	}})
 }

@@ -122,9 +122,9 @@ func TestCreateOnADiskThatHangs(t *testing.T) {
 		t.Fatalf("create: %v", err)
 	}
 	p := b.index.Load().pods[pod]
-	p.mu.Lock()
-	n := len(p.containers)
-	p.mu.Unlock()
+	p.containers.mu.Lock()
+	n := len(p.containers.of)
+	p.containers.mu.Unlock()
 	if n != 1 {
 		t.Errorf("%d containers are known", n)
 	}

@@ -155,6 +155,13 @@ func (l *ledger) settleSoon(why string, fn func(*sandbox.Record) error) (*batch,
 	return enqueueWrite(l, why), nil
 }
 
+// hold calls fn with the record that is published, and publishes no other before fn returns.
+func (l *ledger) hold(fn func(r *sandbox.Record)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fn(l.rec.Load())
+}
+
 // publishRecord makes next what everybody reads. mu is held.
 func publishRecord(l *ledger, was, next *sandbox.Record) {
 	l.rec.Store(next)

@@ -46,8 +46,9 @@ func Open(cfg Config) (*Pods, error) {
 	s.index.Store(x)
 	s.cfg.Bundle.Projects = rootfs.CountsProjects(cfg.PodsRoot())
 	s.Meter, s.Sessions = newMeter(s), newSessions(s)
+	s.Limiter, s.notifier = newLimiter(s)
 	for _, p := range x.pods {
-		recovery{p}.readExits()
+		readExits(p)
 	}
 	for id, d := range x.damaged {
 		retryDamaged(s, id, d)
@@ -142,8 +143,10 @@ func enlist(x *index, p *pod, r *sandbox.Record) {
 		if c.State == sandbox.Exited || c.State == sandbox.Removing {
 			l.once.Do(func() { close(l.exited) })
 		}
-		l.life = life{begun: c.State != sandbox.Creating, ended: c.State == sandbox.Exited || c.State == sandbox.Removing}
-		p.containers[c.ID], x.containers[c.ID] = l, p
+		l.notified.begun = c.State != sandbox.Creating
+		l.notified.ended = c.State == sandbox.Exited || c.State == sandbox.Removing
+		p.containers.put(l)
+		x.containers[c.ID] = p
 	}
 }
 

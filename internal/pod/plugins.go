@@ -3,9 +3,11 @@ package pod
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -59,112 +61,126 @@ type Plugins interface {
 	Hold() (release func())
 }
 
-// life is what plugins were told of a pod or container.
-type life struct{ begun, ended bool }
+// notified is what plugins were told of the life of a pod or container.
+type notified struct {
+	mu           sync.Mutex // guards what follows; nothing else is locked below it
+	begun, ended bool
+}
 
-// telling tells plugins of one pod and what is in it. Without plugins it does nothing.
-type telling struct{ p *pod }
+// begin notes that they are told of its beginning.
+func (n *notified) begin() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.begun = true
+}
 
-func (t telling) plugins() Plugins { return t.p.cfg.Plugins }
+// hasBegun says whether they were told of its beginning.
+func (n *notified) hasBegun() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.begun
+}
 
-// tell tells of a moment, and does what the plugins want done to others, unless one refuses.
-func (t telling) tell(ctx context.Context, m Moment, r *sandbox.Record, c *sandbox.Container) error {
-	if t.plugins() == nil {
+// end says whether they are to be told of its end: once, and only of what they know.
+func (n *notified) end() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.begun || n.ended {
+		return false
+	}
+	n.ended = true
+	return true
+}
+
+// notifier tells plugins of pods and of what is in them. Without plugins it does nothing.
+type notifier struct {
+	plugins Plugins  // nil when there are none
+	limiter *Limiter // makes the changes that they want
+	log     *slog.Logger
+}
+
+// ask tells of a moment, and does what the plugins want done to others, unless one refuses.
+func (n *notifier) ask(ctx context.Context, m Moment, r *sandbox.Record, c *sandbox.Container) error {
+	if n.plugins == nil {
 		return nil
 	}
-	changes, err := t.plugins().Tell(ctx, m, r, c)
+	changes, err := n.plugins.Tell(ctx, m, r, c)
 	if err != nil {
 		return err
 	}
-	Limiter{t.p.s}.Apply(ctx, changes)
+	n.limiter.Apply(ctx, changes)
 	return nil
 }
 
-// told tells of what has happened, which no error undoes.
-func (t telling) told(ctx context.Context, m Moment, c *sandbox.Container) {
-	if err := t.tell(ctx, m, t.p.rec.Load(), c); err != nil {
-		t.p.cfg.Log.Warn("a plugin failed at what it was told of", "pod", t.p.id, "error", err)
+// note tells of what has happened to a pod, or to its container c; no error undoes it.
+func (n *notifier) note(ctx context.Context, m Moment, r *sandbox.Record, c *sandbox.Container) {
+	if err := n.ask(ctx, m, r, c); err != nil {
+		n.log.Warn("a plugin failed at what it was told of", "pod", r.ID, "error", err)
 	}
 }
 
-// once sets what a flag says and returns whether it was different.
-func (t telling) once(flag *bool) bool {
-	t.p.mu.Lock()
-	defer t.p.mu.Unlock()
-	was := *flag
-	*flag = true
-	return !was
-}
-
-func (t telling) is(flag *bool) bool {
-	t.p.mu.Lock()
-	defer t.p.mu.Unlock()
-	return *flag
-}
-
-// introduce tells plugins of a pod whose network is up.
-func (m *podPlan) introduce(ctx context.Context) error {
-	t := telling{m.p}
-	if t.plugins() == nil {
-		return nil
-	}
-	defer t.plugins().Hold()()
-	t.once(&m.p.life.begun)
-	r := m.r.Clone()
-	r.IPs, r.Init = m.ips, m.init
-	return t.tell(ctx, PodRun, r, nil)
-}
-
-// dismiss tells them that it is stopped.
-func (m *podPlan) dismiss(ctx context.Context) error {
-	t := telling{m.p}
-	if t.plugins() != nil && t.is(&m.p.life.begun) && t.once(&m.p.life.ended) {
-		t.told(ctx, PodStop, nil)
-	}
-	return nil
-}
-
-// removed tells them that the pod is gone.
-func (t telling) removed(ctx context.Context) {
-	if t.plugins() != nil && t.is(&t.p.life.begun) {
-		t.told(ctx, PodRemove, nil)
+// podRemoved tells them that a pod is gone.
+func (n *notifier) podRemoved(ctx context.Context, p *pod) {
+	if n.plugins != nil && p.notified.hasBegun() {
+		n.note(ctx, PodRemove, p.rec.Load(), nil)
 	}
 }
 
 // containerEnded tells them, once, of a container that has ended.
-func (t telling) containerEnded(ctx context.Context, l *container) {
-	if t.plugins() == nil {
+func (n *notifier) containerEnded(ctx context.Context, l *container) {
+	if n.plugins == nil {
 		return
 	}
-	c := t.p.rec.Load().Container(l.id)
-	if c != nil && c.State == sandbox.Exited && t.is(&l.life.begun) && t.once(&l.life.ended) {
-		t.told(ctx, ContainerStop, c)
+	r := l.p.rec.Load()
+	if c := r.Container(l.id); c != nil && c.State == sandbox.Exited && l.notified.end() {
+		n.note(ctx, ContainerStop, r, c)
 	}
 }
 
 // containerRemoved tells them that a container is gone.
-func (t telling) containerRemoved(ctx context.Context, l *container, c *sandbox.Container) {
-	if t.plugins() != nil && c != nil && t.is(&l.life.begun) {
-		t.told(ctx, ContainerRemove, c)
+func (n *notifier) containerRemoved(ctx context.Context, l *container) {
+	r := l.p.rec.Load()
+	if c := r.Container(l.id); n.plugins != nil && c != nil && l.notified.hasBegun() {
+		n.note(ctx, ContainerRemove, r, c)
 	}
 }
 
-// adjust lets plugins change the spec of a container that is about to be made, and records what of it the record tells.
-func adjust(
-	ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Container, sp *specs.Spec,
-) error {
-	t := telling{l.p}
-	if t.plugins() == nil || l.p.container(c.ID) != l {
+// introduce tells plugins of a pod whose network is up.
+func (m *podPlan) introduce(ctx context.Context) error {
+	n := m.p.s.notifier
+	if n.plugins == nil {
 		return nil
 	}
-	defer t.plugins().Hold()()
-	t.once(&l.life.begun)
+	defer n.plugins.Hold()()
+	m.p.notified.begin()
+	r := m.r.Clone()
+	r.IPs, r.Init = m.ips, m.init
+	return n.ask(ctx, PodRun, r, nil)
+}
+
+// dismiss tells them that it is stopped.
+func (m *podPlan) dismiss(ctx context.Context) error {
+	if n := m.p.s.notifier; n.plugins != nil && m.p.notified.end() {
+		n.note(ctx, PodStop, m.p.rec.Load(), nil)
+	}
+	return nil
+}
+
+// adjust lets plugins change the spec of a container that is about to be made, and records what of it the record tells.
+func (n *notifier) adjust(
+	ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Container, sp *specs.Spec,
+) error {
+	if n.plugins == nil || l.p.containers.get(c.ID) != l {
+		return nil
+	}
+	defer n.plugins.Hold()()
+	l.notified.begin()
 	before := copyLimits(sp.Linux.Resources)
-	changes, err := t.plugins().Adjust(ctx, r, c, sp)
+	changes, err := n.plugins.Adjust(ctx, r, c, sp)
 	if err != nil {
 		return err
 	}
-	Limiter{l.p.s}.Apply(ctx, changes)
+	n.limiter.Apply(ctx, changes)
 	sp.Version = spec.LowestVersion(sp)
 	var limits sandbox.Resources
 	if after := sp.Linux.Resources; after != nil && !sameLimits(before, after) {
@@ -228,82 +244,24 @@ func value[T any](p *T) (v T) {
 	return v
 }
 
-// Apply makes changes that plugins want, and returns those that failed.
-func (s Limiter) Apply(ctx context.Context, changes []Change) (failed []Change) {
-	for _, ch := range changes {
-		if err := s.apply(ctx, ch); err != nil {
-			s.cfg.Log.Warn("what a plugin wants of a container was not done", "container", ch.Container, "error", err)
-			failed = append(failed, ch)
-		}
-	}
-	return failed
-}
-
-func (s Limiter) apply(ctx context.Context, ch Change) error {
-	if ch.Cannot != nil {
-		return ch.Cannot
-	}
-	p, _, err := s.findContainer(ch.Container)
-	if err != nil {
-		return err
-	}
-	if ch.Evict {
-		s.background(func(ctx context.Context) { _ = s.StopContainer(ctx, ch.Container, 0) })
-	}
-	l := p.container(ch.Container)
-	if l == nil {
-		return nil
-	}
-	putBack := func() error { return nil }
-	if ch.Pids != 0 {
-		if putBack, err = (limiting{l}).setPids(ctx, ch.Pids); err != nil {
-			return err
-		}
-	}
-	if ch.Limits == nil {
-		return nil
-	}
-	if err := (limiting{l}).set(ctx, ch.Limits); err != nil {
-		return errors.Join(err, putBack())
-	}
-	return nil
-}
-
 // Known are the pods and containers that plugins know, or should: what begins is among them before anybody is told of
 // it.
 func (s *Pods) Known() (pods []*sandbox.Record, containers map[sandbox.ID]*sandbox.Record) {
 	containers = map[sandbox.ID]*sandbox.Record{}
 	for _, p := range s.index.Load().pods {
-		t, r := telling{p}, p.rec.Load()
-		if r.State != sandbox.Ready && (r.State != sandbox.Creating || !t.is(&p.life.begun)) {
+		r := p.rec.Load()
+		if r.State != sandbox.Ready && (r.State != sandbox.Creating || !p.notified.hasBegun()) {
 			continue
 		}
 		pods = append(pods, r)
 		for _, c := range r.Containers {
-			if l := p.container(c.ID); l != nil && (c.Live() || c.State == sandbox.Creating && t.is(&l.life.begun)) {
+			l := p.containers.get(c.ID)
+			if l != nil && (c.Live() || c.State == sandbox.Creating && l.notified.hasBegun()) {
 				containers[c.ID] = r
 			}
 		}
 	}
 	return pods, containers
-}
-
-// consult asks plugins what a container's limits are to be changed to.
-func (l limiting) consult(
-	ctx context.Context, want *runtimeapi.LinuxContainerResources,
-) (*runtimeapi.LinuxContainerResources, error) {
-	plugins := l.cfg.Plugins
-	r := l.p.rec.Load()
-	c := r.Container(l.id)
-	if plugins == nil || c == nil || !c.Live() {
-		return want, nil // set says why it cannot be done
-	}
-	all, changes, err := plugins.Limits(ctx, r, c, want)
-	if err != nil {
-		return nil, pluginError(err)
-	}
-	Limiter{l.p.s}.Apply(ctx, changes)
-	return all, nil
 }
 
 // pluginError is a refusal by a plugin, unless the caller went.

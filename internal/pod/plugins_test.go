@@ -60,7 +60,7 @@ func TestRefusedContainerChangesNoOther(t *testing.T) {
 	if _, err := b.Create(t.Context(), pod, containerConfig("d")); !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		t.Errorf("a container that is refused: %v", err)
 	}
-	limiter := Limiter{b.Pods}
+	limiter := b.Limiter
 	if err := limiter.Container(t.Context(), first, &runtimeapi.LinuxContainerResources{CpuShares: 5}); !errors.Is(err,
 		errdefs.ErrFailedPrecondition) {
 		t.Errorf("limits that are refused: %v", err)
@@ -93,7 +93,7 @@ func TestHalfAChangeIsPutBack(t *testing.T) {
 		"beyond what can be":    {Change{Container: first, Limits: shares, Pids: 9, Cannot: errors.New("a class")}, 0},
 	} {
 		g.set, g.back = nil, 0
-		if failed := (Limiter{b.Pods}).Apply(t.Context(), []Change{c.change}); len(failed) != 1 || len(g.set) != c.set ||
+		if failed := b.Limiter.Apply(t.Context(), []Change{c.change}); len(failed) != 1 || len(g.set) != c.set ||
 			g.back != c.set {
 			t.Errorf("%s: failed %d, set %d, put back %d", name, len(failed), len(g.set), g.back)
 		}

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,18 +38,17 @@ type pod struct {
 	// adopted is closed when a restarted daemon knows again what runs; operations on containers wait for it.
 	adopted chan struct{}
 
-	// Guarded by the ledger's mu:
-	containers map[sandbox.ID]*container
-	life       life
+	containers containerSet
+	notified   notified
 
-	tries persistence // at an undo that failed
+	tries retrier // at an undo that failed
 }
 
 func (s *Pods) makePod(r *sandbox.Record, ours bool) *pod {
 	p := &pod{
 		s: s, cfg: &s.cfg, id: r.ID, lane: op.Lane{Of: op.Owner{Pod: string(r.ID)}}, ours: ours,
-		identity:   identity.Of(identityPath(&s.cfg, r.ID)),
-		containers: map[sandbox.ID]*container{}, adopted: make(chan struct{}),
+		identity: identity.Of(identityPath(&s.cfg, r.ID)),
+		adopted:  make(chan struct{}),
 	}
 	p.ledger.path, p.ledger.dirty, p.ledger.log = s.cfg.Record(r.ID), s.cfg.Dirty, s.cfg.Log.With("pod", r.ID)
 	p.ledger.root, p.ledger.feed, p.ledger.announced = s.cfg.Root, &s.feed, r.State != sandbox.Creating
@@ -65,7 +65,7 @@ func (s *Pods) makePod(r *sandbox.Record, ours bool) *pod {
 	p.rec.Store(r)
 	// to plugins, before this daemon
 	known := r.State == sandbox.Ready || r.State == sandbox.Stopping || r.State == sandbox.Stopped
-	p.life = life{begun: known, ended: r.State == sandbox.Stopped}
+	p.notified.begun, p.notified.ended = known, r.State == sandbox.Stopped
 	return p
 }
 
@@ -89,11 +89,32 @@ func keepLayers(p *pod, layers []string) error {
 	return p.identity.Keep(func() identity.Identity { return identityOf(p.rec.Load()) }, layers)
 }
 
-// container returns the live part of a container, nil when it is gone.
-func (p *pod) container(id sandbox.ID) *container {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.containers[id]
+// containerSet are the live parts of a pod's containers.
+type containerSet struct {
+	mu sync.Mutex // guards of; nothing else is locked below it
+	of map[sandbox.ID]*container
+}
+
+// get returns the live part of a container, nil when it is gone.
+func (s *containerSet) get(id sandbox.ID) *container {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.of[id]
+}
+
+func (s *containerSet) put(l *container) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of == nil {
+		s.of = map[sandbox.ID]*container{}
+	}
+	s.of[l.id] = l
+}
+
+func (s *containerSet) drop(id sandbox.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.of, id)
 }
 
 // forget removes the pod from the index: its record is gone.

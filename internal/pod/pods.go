@@ -83,9 +83,11 @@ type Pods struct {
 	cfg   Config
 	board op.Board // what runs in the lanes
 
-	// Meter tells what the pods use, and Sessions reaches into their containers.
+	// Meter tells what the pods use, Sessions reaches into their containers, Limiter changes what they may use.
 	Meter    *meter.Meter
 	Sessions *session.Sessions
+	Limiter  *Limiter
+	notifier *notifier
 }
 
 // Problems returns what a person should look at. It never waits.

@@ -33,13 +33,13 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 					adoptFirst(ctx, p)
 				})
 				s.background(func(ctx context.Context) {
-					inTurn(ctx, resumptions, slotTime, recovery{p}.resume)
+					inTurn(ctx, resumptions, slotTime, func(ctx context.Context) { resume(ctx, p) })
 				})
 			})
 		}
 		all.Wait()
 		close(adopted)
-		sweeper{s}.sweep(ctx)
+		newSweeper(s).sweep(ctx)
 	})
 	return adopted
 }
@@ -50,7 +50,7 @@ func adoptFirst(ctx context.Context, p *pod) {
 		p.cfg.Log.Warn("a pod's identity is not written; it is tried again with the next container",
 			"pod", p.id, "error", err)
 	}
-	_ = p.lane.Do(p.s.ctx, ctx, op.Op{Kind: opAdopt, Run: recovery{p}.adopt})
+	_ = p.lane.Do(p.s.ctx, ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error { return adopt(ctx, p) }})
 }
 
 // The adoption of a pod asks its monitor, which takes a millisecond or two. adoptionsAtOnce bounds how many do so at
@@ -77,11 +77,8 @@ func inTurn(ctx context.Context, slots chan struct{}, most time.Duration, fn fun
 	fn(ctx)
 }
 
-// recovery is what a restarted daemon does for one pod of an earlier one.
-type recovery struct{ *pod }
-
-// adopt finds out what of a pod still lives. It runs in the pod's lane.
-func (p recovery) adopt(ctx context.Context) error {
+// adopt finds out what of a pod of an earlier daemon still lives. It runs in the pod's lane.
+func adopt(ctx context.Context, p *pod) error {
 	select {
 	case <-p.adopted:
 		return nil // a pod made by this daemon
@@ -90,32 +87,32 @@ func (p recovery) adopt(ctx context.Context) error {
 	defer close(p.adopted)
 	r := p.rec.Load()
 	if r.Boot != p.cfg.Boot {
-		return p.rebooted(r)
+		return rebooted(p, r)
 	}
 	if r.State != sandbox.Ready && r.State != sandbox.Stopping {
 		return nil
 	}
-	err := p.takeInventory(ctx)
+	err := takeInventory(ctx, p)
 	if err != nil {
 		p.cfg.Log.Error("a pod's monitor could not be adopted: its containers run on, unwatched; it is tried again", "pod",
 			p.id, "error", err)
-		p.s.retry(p.adoptAgain)
+		p.s.retry(func() error { return adoptAgain(p) })
 	}
 	return err
 }
 
 // adoptAgain is another try, in the pod's lane: a pod that was stopped meanwhile needs no monitor, and must not get
 // one.
-func (p recovery) adoptAgain() error {
+func adoptAgain(p *pod) error {
 	return p.lane.Do(p.s.ctx, p.s.ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error {
 		if r := p.rec.Load(); p.gone() || r.State != sandbox.Ready && r.State != sandbox.Stopping {
 			return nil
 		}
-		if err := p.takeInventory(ctx); err != nil {
+		if err := takeInventory(ctx, p); err != nil {
 			return err
 		}
 		for _, c := range p.rec.Load().Containers {
-			if l := p.container(c.ID); l != nil && c.Unreaped() {
+			if l := p.containers.get(c.ID); l != nil && c.Unreaped() {
 				p.s.background(l.reapOrRetry)
 			}
 		}
@@ -124,7 +121,7 @@ func (p recovery) adoptAgain() error {
 }
 
 // readExits takes over the exits that a monitor has written down while no daemon ran, so that the first answer is true.
-func (p recovery) readExits() {
+func readExits(p *pod) {
 	r := p.rec.Load()
 	if r.Boot != p.cfg.Boot {
 		return // adopt sees to it
@@ -135,21 +132,21 @@ func (p recovery) readExits() {
 		}
 		e, err := runtime.ReadExit(p.cfg.RunExit(p.id, c.ID))
 		if err == nil && !e.Draining {
-			p.container(c.ID).ended(func(c *sandbox.Container) { sandbox.FillExit(c, e) })
+			p.containers.get(c.ID).ended(func(c *sandbox.Container) { sandbox.FillExit(c, e) })
 		}
 	}
 }
 
 // takeInventory adopts the pod's monitor and brings the record up to what it says. What was created after it was asked
 // is not in its answer and not judged by it.
-func (p recovery) takeInventory(ctx context.Context) error {
+func takeInventory(ctx context.Context, p *pod) error {
 	asked := p.rec.Load().Containers
 	inv, err := p.cfg.Runtime.Adopt(ctx, string(p.id))
 	if err != nil {
 		return err
 	}
 	for _, c := range asked {
-		l := p.container(c.ID)
+		l := p.containers.get(c.ID)
 		if l == nil || !c.Live() {
 			continue
 		}
@@ -160,7 +157,7 @@ func (p recovery) takeInventory(ctx context.Context) error {
 		case found.State == runtime.Exited:
 			l.ended(func(c *sandbox.Container) { sandbox.FillExit(c, *found.Exit) })
 		case found.State == runtime.Running && c.State != sandbox.Running:
-			p.foundRunning(c.ID, found.StartedAt)
+			foundRunning(p, c.ID, found.StartedAt)
 		}
 	}
 	if found, ok := inv.Containers[string(p.id)]; p.rec.Load().HasInit() && (!ok || found.State == runtime.Exited) {
@@ -170,7 +167,7 @@ func (p recovery) takeInventory(ctx context.Context) error {
 }
 
 // foundRunning finishes a start that the last daemon did not live to record.
-func (p recovery) foundRunning(id sandbox.ID, since time.Time) {
+func foundRunning(p *pod, id sandbox.ID, since time.Time) {
 	_ = p.settle("container.running", func(r *sandbox.Record) error {
 		return r.Edit(id, func(c *sandbox.Container) error {
 			if c.State == sandbox.Created {
@@ -188,7 +185,7 @@ func (p recovery) foundRunning(id sandbox.ID, since time.Time) {
 }
 
 // rebooted marks what lived in another boot as ended: exits that a monitor wrote to the disk in time are exact.
-func (p recovery) rebooted(r *sandbox.Record) error {
+func rebooted(p *pod, r *sandbox.Record) error {
 	for _, c := range r.Containers {
 		if !c.Live() {
 			continue
@@ -197,7 +194,7 @@ func (p recovery) rebooted(r *sandbox.Record) error {
 		if err != nil {
 			e = runtime.Exit{Unknown: true, FinishedAt: time.Now()}
 		}
-		p.container(c.ID).ended(func(c *sandbox.Container) {
+		p.containers.get(c.ID).ended(func(c *sandbox.Container) {
 			sandbox.FillExit(c, e)
 			if e.Unknown {
 				c.Message = "the node was restarted while the container ran"
@@ -214,7 +211,7 @@ func (p recovery) rebooted(r *sandbox.Record) error {
 }
 
 // resume finishes what was under way when the last daemon ended.
-func (p recovery) resume(ctx context.Context) {
+func resume(ctx context.Context, p *pod) {
 	r := p.rec.Load()
 	switch r.State {
 	case sandbox.Creating, sandbox.Removing:
@@ -229,7 +226,7 @@ func (p recovery) resume(ctx context.Context) {
 		}
 	}
 	for _, c := range p.rec.Load().Containers {
-		l := p.container(c.ID)
+		l := p.containers.get(c.ID)
 		switch {
 		case l == nil:
 		case c.State == sandbox.Creating && l.ours: // asked for since this daemon adopted the pod

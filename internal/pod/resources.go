@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -12,50 +13,19 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
-	"berth/internal/op"
 	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
 
-// The kinds of operation that change what a pod or container may use.
-const (
-	opLimit    = "change of the pod's resources"
-	opCtrLimit = "change of the container's limits"
-)
-
-// Limiter changes what pods and containers may use while they live.
-type Limiter struct{ *Pods }
-
-// Container changes the limits of a container that is created or runs: all that want has, or none. What want does not
-// mention stays as it is. From then on they are the container's, in its status and for the next daemon.
-func (s Limiter) Container(ctx context.Context, id sandbox.ID, want *runtimeapi.LinuxContainerResources) error {
-	l, err := s.adopted(ctx, id)
-	if err != nil {
-		return err
-	}
-	if want == nil {
-		return nil
-	}
-	return l.lane.Do(s.ctx, ctx, op.Op{Kind: opCtrLimit, Key: digest(want), Run: func(ctx context.Context) error {
-		adjusted, err := limiting{l}.consult(ctx, want)
-		if err == nil {
-			err = limiting{l}.set(ctx, adjusted)
-		}
-		if err != nil {
-			return sandbox.InContainer("change the limits of ", string(l.id), l.p.id, err)
-		}
-		telling{l.p}.told(ctx, ContainerLimited, l.p.rec.Load().Container(l.id))
-		return nil
-	}})
+// containerLimits changes the limits of one container, one change at a time.
+type containerLimits struct {
+	mu sync.Mutex // held during a change; the ledger's may be locked below it
 }
 
-// limiting changes the limits of one container.
-type limiting struct{ *container }
-
-// set changes them, one change at a time.
-func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResources) error {
-	l.limits.Lock()
-	defer l.limits.Unlock()
+// set changes the limits that want has.
+func (m *containerLimits) set(ctx context.Context, l *container, want *runtimeapi.LinuxContainerResources) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	c := l.p.rec.Load().Container(l.id)
 	if c == nil || c.State == sandbox.Creating || c.State == sandbox.Removing {
 		return sandbox.NotFound("container", l.id)
@@ -76,7 +46,7 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 	if err != nil {
 		was = nil // what it was made with was taken by an earlier release
 	}
-	m, err := sandbox.NewResources(all)
+	limits, err := sandbox.NewResources(all)
 	if err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
 	}
@@ -95,7 +65,7 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 			if !c.Live() {
 				return fail.New(errdefs.ErrFailedPrecondition, "it ended meanwhile")
 			}
-			c.Resources = m
+			c.Resources = limits
 			return nil
 		})
 	})
@@ -106,9 +76,9 @@ func (l limiting) set(ctx context.Context, want *runtimeapi.LinuxContainerResour
 }
 
 // setPids changes how many processes a container may have. No record keeps it: CRI has no such limit.
-func (l limiting) setPids(ctx context.Context, n int64) (putBack func() error, err error) {
-	l.limits.Lock()
-	defer l.limits.Unlock()
+func (m *containerLimits) setPids(ctx context.Context, l *container, n int64) (putBack func() error, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	c := l.p.rec.Load().Container(l.id)
 	if c == nil || !c.Live() {
 		return nil, fail.New(errdefs.ErrFailedPrecondition, "only what is created or runs has limits")
@@ -179,53 +149,4 @@ func withHugepages(all []*runtimeapi.HugepageLimit, h *runtimeapi.HugepageLimit)
 		}
 	}
 	return append(all, h)
-}
-
-// Pod takes over what a ready pod is meant to use in all: its configuration says it from then on, to its status, and to
-// containers that are made in it. The pod's cgroup is its caller's, who has set its limits.
-func (s Limiter) Pod(
-	ctx context.Context, id sandbox.ID, overhead, resources *runtimeapi.LinuxContainerResources,
-) error {
-	p, err := s.find(id)
-	if err != nil {
-		return err
-	}
-	if err := p.waitAdopted(ctx); err != nil {
-		return err
-	}
-	for what, r := range map[string]*runtimeapi.LinuxContainerResources{"overhead": overhead, "resources": resources} {
-		if _, _, err := spec.Resources(r, s.cfg.Bundle.Host); err != nil {
-			return fail.New(errdefs.ErrInvalidArgument, "change the resources of pod %s: %s: %w", id, what, err)
-		}
-	}
-	key := digest(&runtimeapi.UpdatePodSandboxResourcesRequest{Overhead: overhead, Resources: resources})
-	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opLimit, Key: key, Run: func(ctx context.Context) error {
-		if plugins := s.cfg.Plugins; plugins != nil && p.rec.Load().State == sandbox.Ready {
-			if err := plugins.PodLimits(ctx, p.rec.Load(), overhead, resources); err != nil {
-				return fail.About(fail.Detail{Pod: string(id)}, "change the resources of pod %s: %w", id, pluginError(err))
-			}
-		}
-		err := p.update(ctx, "pod.limits", func(r *sandbox.Record) error {
-			if r.State != sandbox.Ready {
-				return fail.New(errdefs.ErrFailedPrecondition, "change the resources of pod %s: it is %s, not ready", id, r.State)
-			}
-			cfg := proto.Clone(r.Config.Get()).(*runtimeapi.PodSandboxConfig)
-			if cfg.Linux == nil {
-				cfg.Linux = &runtimeapi.LinuxPodSandboxConfig{}
-			}
-			if overhead != nil {
-				cfg.Linux.Overhead = overhead
-			}
-			if resources != nil {
-				cfg.Linux.Resources = resources
-			}
-			m, err := sandbox.NewPodConfig(cfg)
-			r.Config = m
-			return err
-		})
-		if err == nil {
-			telling{p}.told(ctx, PodLimited, nil)
-		}
-		return err
-	}})
 }

@@ -57,9 +57,9 @@ func (w *worker) retry(again func() error) {
 	})
 }
 
-// persistence tries something again in the background, for all who ask for it, until it has succeeded since the last of
+// retrier tries something again in the background, for all who ask for it, until it has succeeded since the last of
 // them asked.
-type persistence struct {
+type retrier struct {
 	mu    sync.Mutex // guards what follows; nothing else is locked below it but the worker's gate
 	going bool
 	asked int
@@ -67,7 +67,7 @@ type persistence struct {
 
 // ask says that something has failed and is to be tried again. It says whether that goes on only from here on; again is
 // not used where it does already.
-func (p *persistence) ask(w *worker, again func() error) bool {
+func (p *retrier) ask(w *worker, again func() error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked++
@@ -88,7 +88,7 @@ func (p *persistence) ask(w *worker, again func() error) bool {
 }
 
 // rest ends the tries, unless somebody has asked for them since the last one began.
-func (p *persistence) rest(asked int) error {
+func (p *retrier) rest(asked int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.asked != asked {
@@ -98,13 +98,13 @@ func (p *persistence) rest(asked int) error {
 	return nil
 }
 
-// hurry is a deadline that can be brought forward while something waits for it.
-type hurry struct{ brought chan time.Time }
+// stopDeadline is a deadline that can be brought forward while something waits for it.
+type stopDeadline struct{ brought chan time.Time }
 
-func newHurry() hurry { return hurry{make(chan time.Time, 1)} }
+func newStopDeadline() stopDeadline { return stopDeadline{make(chan time.Time, 1)} }
 
 // by brings the deadline forward to at; a later one than what was asked for already changes nothing.
-func (h hurry) by(at time.Time) {
+func (h stopDeadline) by(at time.Time) {
 	for {
 		select {
 		case earlier := <-h.brought:
@@ -122,7 +122,7 @@ func (h hurry) by(at time.Time) {
 }
 
 // wait returns nil when done is closed, or false when the deadline passes first.
-func (h hurry) wait(ctx context.Context, done <-chan struct{}, deadline time.Time) (bool, error) {
+func (h stopDeadline) wait(ctx context.Context, done <-chan struct{}, deadline time.Time) (bool, error) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	for {
@@ -143,7 +143,7 @@ func (h hurry) wait(ctx context.Context, done <-chan struct{}, deadline time.Tim
 }
 
 // clear forgets what was asked of an earlier wait.
-func (h hurry) clear() {
+func (h stopDeadline) clear() {
 	select {
 	case <-h.brought:
 	default:

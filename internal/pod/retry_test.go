@@ -12,7 +12,7 @@ import (
 func TestHurryTakesTheEarliest(t *testing.T) {
 	early, late := time.Unix(1, 0), time.Unix(2, 0)
 	for range 50000 {
-		h := newHurry()
+		h := newStopDeadline()
 		var both sync.WaitGroup
 		both.Go(func() { h.by(late) })
 		h.by(early)

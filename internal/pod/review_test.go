@@ -24,9 +24,9 @@ func (b *bench) end(t *testing.T) {
 	t.Helper()
 	b.Close()
 	idle := func(p *pod) bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		for _, l := range p.containers {
+		p.containers.mu.Lock()
+		defer p.containers.mu.Unlock()
+		for _, l := range p.containers.of {
 			if l.lane.Busy() != "" {
 				return false
 			}
@@ -200,7 +200,7 @@ func TestRecoveryLeavesAContainerOfThisDaemonAlone(t *testing.T) {
 	<-held.at
 	p, _ := b.find(pod)
 	resumed := make(chan struct{})
-	go func() { defer close(resumed); recovery{p}.resume(t.Context()) }()
+	go func() { defer close(resumed); resume(t.Context(), p) }()
 	select {
 	case <-resumed:
 	case <-time.After(100 * time.Millisecond):

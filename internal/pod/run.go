@@ -56,7 +56,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	}
 	want := request{cfg: cfg, handler: handler, using: h, digest: digest(cfg, handler)}
 	for {
-		p, err := s.claim(want)
+		p, err := s.claim(cfg.Metadata, func() (*pod, error) { return s.newPod(want) })
 		if err != nil {
 			return "", err
 		}
@@ -105,25 +105,7 @@ func digest(m proto.Message, more ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// claim returns the pod that has the request's name, a new one when none has.
-func (s *Pods) claim(want request) (*pod, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	key := nameKey(want.cfg.Metadata)
-	if p := s.index.Load().names[key]; p != nil {
-		return p, nil
-	}
-	if err := s.index.Load().checkDamaged(want.cfg.Metadata); err != nil {
-		return nil, err
-	}
-	p, err := s.newPod(want)
-	if err != nil {
-		return nil, err
-	}
-	s.reindexLocked(func(x *index) { x.pods[p.id], x.names[key] = p, p })
-	return p, nil
-}
-
+// newPod makes the pod of a request, of which nothing is on the host yet.
 func (s *Pods) newPod(want request) (*pod, error) {
 	m, err := sandbox.NewPodConfig(want.cfg)
 	if err != nil {
@@ -209,7 +191,7 @@ func (p *pod) undo(ctx context.Context) error {
 		err = room.Explain(p.plan().steps().Backward(ctx), p.cfg.Root, sandbox.MakeRoom)
 	}
 	if err == nil {
-		telling{p}.removed(ctx)
+		p.s.notifier.podRemoved(ctx, p)
 		p.forget()
 		return nil
 	}

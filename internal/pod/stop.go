@@ -105,7 +105,7 @@ func (p *pod) endSandbox(ctx context.Context) error {
 func (p *pod) endContainers(ctx context.Context) error {
 	var g errgroup.Group
 	for _, c := range p.rec.Load().Containers {
-		l := p.container(c.ID)
+		l := p.containers.get(c.ID)
 		if l == nil {
 			continue
 		}
@@ -131,7 +131,7 @@ func (p *pod) remove(ctx context.Context) error {
 		return nil
 	}
 	for _, c := range p.rec.Load().Containers {
-		if l := p.container(c.ID); l != nil {
+		if l := p.containers.get(c.ID); l != nil {
 			if err := l.remove(ctx); err != nil {
 				return fail.About(fail.Detail{Pod: string(p.id)}, "remove pod %s: %w", p.id, err)
 			}

@@ -13,7 +13,7 @@ import (
 func limitAdopted(ctx context.Context, s *Pods) {
 	for _, p := range s.index.Load().pods {
 		for _, c := range p.rec.Load().Containers {
-			l := p.container(c.ID)
+			l := p.containers.get(c.ID)
 			if ctx.Err() != nil || l == nil || !c.Live() {
 				continue
 			}

@@ -61,7 +61,7 @@ func TestStorageOfAnOlderRelease(t *testing.T) {
 		c := *r.Container(old)
 		c.ID, c.Storage = made, &sandbox.Storage{}
 		r.Containers = append(r.Containers, &c)
-		p.containers[made] = newContainer(p, made)
+		p.containers.put(newContainer(p, made))
 		return nil
 	})
 	if err != nil {

@@ -20,11 +20,8 @@ var largeByEmbedding = map[string]int{
 	"internal/network.Network": 24,
 	"internal/nri.Plugins":     28,
 	"internal/nri.generator":   34,
-	"internal/pod.Limiter":     41,
 	"internal/pod.Pods":        37,
 	"internal/pod.pod":         22,
-	"internal/pod.recovery":    29,
-	"internal/pod.sweeper":     40,
 	"internal/systemd.homing":  25,
 }
 
@@ -38,24 +35,14 @@ var shells = map[string]int{
 	"internal/cli.inspector":  1,
 	"internal/cli.lister":     1,
 	"internal/cli.nodeApp":    1,
-	"internal/pod.Limiter":    1,
-	"internal/pod.limiting":   1,
-	"internal/pod.recovery":   1,
-	"internal/pod.sweeper":    1,
 	"internal/systemd.homing": 1,
 }
 
 // locksAbroad are the files that take a lock of a type in another file, and how often.
 var locksAbroad = map[string]int{
-	"cmd/berth/features.go locks trials of cmd/berth/node.go":             1,
-	"cmd/berth/handlers.go locks trials of cmd/berth/node.go":             1,
-	"cmd/berth/reload.go locks reloading of cmd/berth/node.go":            1,
-	"internal/pod/container.go locks mu of internal/pod/ledger.go":        2,
-	"internal/pod/exit.go locks mu of internal/pod/ledger.go":             1,
-	"internal/pod/plugins.go locks mu of internal/pod/ledger.go":          2,
-	"internal/pod/pod.go locks mu of internal/pod/ledger.go":              1,
-	"internal/pod/resources.go locks limits of internal/pod/container.go": 2,
-	"internal/pod/run.go locks mu of internal/pod/catalog.go":             1,
+	"cmd/berth/features.go locks trials of cmd/berth/node.go":  1,
+	"cmd/berth/handlers.go locks trials of cmd/berth/node.go":  1,
+	"cmd/berth/reload.go locks reloading of cmd/berth/node.go": 1,
 }
 
 // ungrouped are the files whose imports are not in three groups.
@@ -72,12 +59,6 @@ var retiredInUse = map[string]int{
 	"internal/host.trial":           1,
 	"internal/image/layer.patience": 1,
 	"internal/network.said":         1,
-	"internal/pod.hurry":            2,
-	"internal/pod.life":             3,
-	"internal/pod.limiting":         1,
-	"internal/pod.persistence":      1,
-	"internal/pod.telling":          1,
-	"internal/pod.told":             1,
 	"internal/spec.Home":            1,
 	"internal/spec.home":            2,
 	"internal/supervisor.patience":  1,
