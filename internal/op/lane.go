@@ -61,6 +61,7 @@ type Lane struct {
 
 type run struct {
 	op      Op
+	ctx     context.Context // of the work
 	since   time.Time
 	trace   trace
 	cancel  context.CancelCauseFunc
@@ -85,8 +86,12 @@ func (l *Lane) Do(base, caller context.Context, o Op) error {
 		if err := caller.Err(); err != nil && o.Abandon == 0 {
 			return &WaitError{o.Kind, err}
 		}
-		r, mine := l.enter(base, o)
-		if mine {
+		r, way := l.enter(base, o)
+		switch way {
+		case begins:
+			go l.work(r)
+			return l.wait(caller, r)
+		case joins:
 			return l.wait(caller, r)
 		}
 		select {
@@ -107,17 +112,26 @@ func (l *Lane) unqueue(kind string) {
 	}
 }
 
-// enter returns the run to wait for: mine when it is the operation asked for, else one that must end first.
-func (l *Lane) enter(base context.Context, o Op) (r *run, mine bool) {
+// way is how an operation that is asked for finds the lane.
+type way int
+
+const (
+	begins way = iota // the lane was free
+	joins             // the same runs already
+	queues            // another must end first
+)
+
+// enter returns the run to wait for. One that begins holds the lane, and is the caller's to start.
+func (l *Lane) enter(base context.Context, o Op) (*run, way) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r = l.cur; r != nil {
+	if r := l.cur; r != nil {
 		if r.op.Kind == o.Kind && r.op.Key == o.Key && !r.ended {
 			r.waiters++
 			if r.idle != nil {
 				r.idle.Stop()
 			}
-			return r, true
+			return r, joins
 		}
 		if o.Ends != nil && o.Ends(r.op.Kind) {
 			r.end(&SupersededError{o.Kind})
@@ -126,19 +140,32 @@ func (l *Lane) enter(base context.Context, o Op) (r *run, mine bool) {
 			l.queued = map[string]int{}
 		}
 		l.queued[o.Kind]++
-		return r, false
+		return r, queues
 	}
 	ctx, cancel := context.WithCancelCause(base)
-	r = &run{op: o, since: time.Now(), cancel: cancel, done: make(chan struct{}), waiters: 1}
+	r := &run{op: o, since: time.Now(), cancel: cancel, done: make(chan struct{}), waiters: 1}
+	r.ctx = context.WithValue(ctx, traceKey{}, &r.trace)
 	l.cur = r
 	boardOf(base).add(l, r)
-	go l.work(context.WithValue(ctx, traceKey{}, &r.trace), r)
-	return r, true
+	return r, begins
 }
 
-func (l *Lane) work(ctx context.Context, r *run) {
-	err := survive(ctx, r.op)
-	boardOf(ctx).remove(r)
+// work runs the operation. One that panics fails, with its stack in the log: what is wrong with one pod's record must
+// not take down the daemon of all, again at each start.
+func (l *Lane) work(r *run) {
+	defer func() {
+		if p := recover(); p != nil {
+			slog.Error("panic in an operation; please report it",
+				"operation", r.op.Kind, "panic", p, "stack", string(debug.Stack()))
+			l.finish(r, fail.New(errdefs.ErrInternal, "%s: panic: %v; the daemon's log has the stack", r.op.Kind, p))
+		}
+	}()
+	l.finish(r, r.op.Run(r.ctx))
+}
+
+// finish frees the lane and tells those who wait how the operation ended.
+func (l *Lane) finish(r *run, err error) {
+	boardOf(r.ctx).remove(r)
 	l.mu.Lock()
 	r.err = err
 	l.cur = nil
@@ -159,19 +186,6 @@ func (l *Lane) wait(caller context.Context, r *run) error {
 		l.leave(r)
 		return &WaitError{r.op.Kind, caller.Err()}
 	}
-}
-
-// survive runs an operation. One that panics fails, with its stack in the log: what is wrong with one pod's record must
-// not take down the daemon of all, again at each start.
-func survive(ctx context.Context, o Op) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			slog.Error("panic in an operation; please report it",
-				"operation", o.Kind, "panic", p, "stack", string(debug.Stack()))
-			err = fail.New(errdefs.ErrInternal, "%s: panic: %v; the daemon's log has the stack", o.Kind, p)
-		}
-	}()
-	return o.Run(ctx)
 }
 
 func (l *Lane) leave(r *run) {

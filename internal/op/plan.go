@@ -7,6 +7,7 @@
 package op
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,6 +95,16 @@ func (p Plan) Forward(ctx context.Context) error {
 		beside = nil
 		return err
 	}
+	do := func(s Step) error {
+		if s.Do == nil {
+			return nil
+		}
+		r, err := p.begin(ctx, s, false)
+		if err == nil {
+			err = s.Do(r.ctx)
+		}
+		return r.end(err)
+	}
 	var failed error
 	for _, s := range p.Steps {
 		if failed == nil && s.Joins {
@@ -109,7 +120,7 @@ func (p Plan) Forward(ctx context.Context) error {
 			done := make(chan error, 1)
 			beside = append(beside, done)
 			go func() {
-				err := p.run(ctx, s, false)
+				err := do(s)
 				if err != nil {
 					cancel(err) // what the others do is in vain
 				}
@@ -117,7 +128,7 @@ func (p Plan) Forward(ctx context.Context) error {
 			}()
 			continue
 		}
-		failed = p.run(ctx, s, false)
+		failed = do(s)
 	}
 	cause := context.Cause(ctx)
 	if failed != nil {
@@ -140,48 +151,69 @@ func (p Plan) Backward(ctx context.Context) error { return p.BackwardTo(ctx, "")
 // BackwardTo is Backward down to, and without, the step named keep.
 func (p Plan) BackwardTo(ctx context.Context, keep string) error {
 	for i := len(p.Steps) - 1; i >= 0; i-- {
-		if p.Steps[i].Name == keep {
+		s := p.Steps[i]
+		if s.Name == keep {
 			return nil
 		}
-		if err := p.run(ctx, p.Steps[i], true); err != nil {
+		if s.Undo == nil {
+			continue
+		}
+		r, err := p.begin(ctx, s, true)
+		if err == nil {
+			err = s.Undo(r.ctx)
+		}
+		if err = r.end(err); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p Plan) run(ctx context.Context, s Step, undo bool) error {
-	fn, way := s.Do, "do"
-	if undo {
-		fn, way = s.Undo, "undo"
-	}
-	if fn == nil {
-		return nil
-	}
-	limit := s.Deadline
-	if limit == 0 {
-		limit = DefaultDeadline
-	}
+// running is a step on its way, in one direction.
+type running struct {
+	p     Plan
+	s     Step
+	undo  bool
+	ctx   context.Context // of the step
+	began time.Time
+	stop  func()
+}
+
+// begin gives a step its deadline and its place in the trace, and passes the point before it. end must follow.
+func (p Plan) begin(ctx context.Context, s Step, undo bool) (*running, error) {
+	limit := cmp.Or(s.Deadline, DefaultDeadline)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done after %v: %w", limit, context.DeadlineExceeded))
-	defer cancel()
-	point := p.Name + "." + s.Name + "." + way
-	began := time.Now()
-	defer traceOf(ctx).begin(ActiveStep{Plan: p.Name, Step: s.Name, Undo: undo, Since: began})()
-	err := fault.At(point + ".before")
-	if err == nil {
-		err = fn(ctx)
+	r := &running{p: p, s: s, undo: undo, ctx: ctx, began: time.Now()}
+	leave := traceOf(ctx).begin(ActiveStep{Plan: p.Name, Step: s.Name, Undo: undo, Since: r.began})
+	r.stop = func() {
+		leave()
+		cancel()
 	}
-	if p.Seen != nil {
-		p.Seen(p.Name, s.Name, undo, time.Since(began), err)
+	return r, fault.At(r.point() + ".before")
+}
+
+// point is the step's fault point.
+func (r *running) point() string {
+	if r.undo {
+		return r.p.Name + "." + r.s.Name + ".undo"
+	}
+	return r.p.Name + "." + r.s.Name + ".do"
+}
+
+// end tells who wants to know how the step ended, passes the point after it, and names the step in the error.
+func (r *running) end(err error) error {
+	defer r.stop()
+	if r.p.Seen != nil {
+		r.p.Seen(r.p.Name, r.s.Name, r.undo, time.Since(r.began), err)
 	}
 	if err == nil {
-		err = fault.At(point + ".after")
+		err = fault.At(r.point() + ".after")
 	}
 	if err == nil {
 		return nil
 	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+	if cause := context.Cause(r.ctx); cause != nil && !errors.Is(err, cause) {
 		err = &endedError{err, cause}
 	}
-	return &StepError{p.Name, s.Name, undo, err}
+	return &StepError{r.p.Name, r.s.Name, r.undo, err}
 }
