@@ -25,11 +25,11 @@ type client struct {
 	onOther func(r *wire.Reply) // of what nobody has asked for
 	onLost  func()
 
-	send sync.Mutex // guards writing to conn
+	sending sync.Mutex // guards writing to conn
 
 	mu      sync.Mutex // guards what follows
 	next    uint64
-	waiting map[uint64]chan answer
+	waiting map[uint64]*pending
 	err     error     // why the connection is lost
 	closing bool      // the monitor is meant to go
 	heard   time.Time // when it last said something
@@ -53,7 +53,7 @@ func dial(dir string) (*net.UnixConn, error) {
 }
 
 func newClient(conn *net.UnixConn, silence *silence, onOther func(*wire.Reply), onLost func()) *client {
-	c := &client{conn: conn, silence: silence, onOther: onOther, onLost: onLost, waiting: map[uint64]chan answer{}}
+	c := &client{conn: conn, silence: silence, onOther: onOther, onLost: onLost, waiting: map[uint64]*pending{}}
 	go c.read()
 	return c
 }
@@ -129,7 +129,7 @@ func (c *client) take(r *wire.Reply, fds []*os.File) {
 		closeFiles(fds)
 		return
 	}
-	w <- answer{r, fds} // it has room for one
+	w.answer <- answer{r, fds}
 }
 
 // hear notes that the monitor says something.
@@ -158,7 +158,7 @@ func (c *client) fail(err error) {
 	c.mu.Lock()
 	c.err = err
 	for _, w := range c.waiting {
-		close(w)
+		close(w.answer)
 	}
 	c.waiting = nil
 	closing := c.closing
@@ -221,32 +221,82 @@ func (c *client) killed(ctx context.Context) bool {
 
 // ask is call for an answer that has descriptors beside it. It returns soon after ctx ends, whatever the monitor does.
 func (c *client) ask(ctx context.Context, q wire.Request, fds ...*os.File) (answer, error) {
-	w, err := c.enlist(&q)
+	w, err := c.send(q, fds)
 	if err != nil {
-		return answer{}, fmt.Errorf("%s: %w", q.Op, err)
+		return answer{}, err
 	}
-	defer c.delist(q.ID, w)
-	asked := time.Now()
-	if err := c.write(q, fds); err != nil {
-		return answer{}, fmt.Errorf("%s: ask the pod's monitor: %w", q.Op, unsentError{err})
+	return w.await(ctx, c)
+}
+
+// pending is a request that was sent, and where its answer will be.
+type pending struct {
+	op     string
+	id     uint64
+	since  time.Time
+	answer chan answer // it has room for one; closed when the connection is lost
+}
+
+// send writes a request, whose answer is to be awaited; a cancel has none.
+func (c *client) send(q wire.Request, fds []*os.File) (*pending, error) {
+	w := &pending{op: q.Op, since: time.Now(), answer: make(chan answer, 1)}
+	if q.Op != wire.Cancel {
+		if err := c.enlist(w); err != nil {
+			return nil, fmt.Errorf("%s: %w", q.Op, err)
+		}
+		q.ID = w.id
 	}
+	data, err := json.Marshal(q)
+	if err != nil {
+		return nil, unsent(c, w, err)
+	}
+	var raw []int
+	for _, f := range fds {
+		raw = append(raw, int(f.Fd()))
+	}
+	var oob []byte
+	if len(raw) > 0 {
+		oob = unix.UnixRights(raw...)
+	}
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	_, _, err = c.conn.WriteMsgUnix(data, oob, nil)
+	if unreachable(err) {
+		_ = c.conn.Close() // nobody else need wait for it, and the next try finds the monitor that comes after this one
+		err = fmt.Errorf("%w: %w", errNoMonitor, err)
+	}
+	if err != nil {
+		return nil, unsent(c, w, err)
+	}
+	return w, nil
+}
+
+// unsent forgets a request that could not be written.
+func unsent(c *client, w *pending, err error) error {
+	c.delist(w)
+	return fmt.Errorf("%s: ask the pod's monitor: %w", w.op, unsentError{err})
+}
+
+// await waits for the answer to a request that c has sent.
+func (w *pending) await(ctx context.Context, c *client) (answer, error) {
+	defer c.delist(w)
 	select {
-	case a, ok := <-w:
-		return a.of(q.Op, ok)
+	case a, ok := <-w.answer:
+		return a.of(w.op, ok)
 	case <-ctx.Done():
 	}
-	if lasting(q.Op) {
-		_ = c.write(wire.Request{Op: wire.Cancel, Cancels: q.ID}, nil)
+	if lasting(w.op) {
+		_, _ = c.send(wire.Request{Op: wire.Cancel, Cancels: w.id}, nil)
 		select {
-		case a, ok := <-w:
-			return a.of(q.Op, ok)
+		case a, ok := <-w.answer:
+			return a.of(w.op, ok)
 		case <-time.After(cancelGrace):
 		}
 	}
-	if time.Since(asked) >= quickTimeout/10 { // else it is the caller that had no time
+	if time.Since(w.since) >= quickTimeout/10 { // else it is the caller that had no time
 		c.silence.begin()
 	}
-	return answer{}, fmt.Errorf("%s: the pod's monitor does not answer: %w", q.Op, context.Cause(ctx))
+	return answer{}, fmt.Errorf("%s: the pod's monitor does not answer: %w", w.op, context.Cause(ctx))
 }
 
 // unreachable says whether a request could not be written because the monitor reads no more: it has gone, or hangs.
@@ -272,18 +322,17 @@ func lasting(op string) bool {
 	return op == wire.Create || op == wire.Start || op == wire.Exec || op == wire.Session
 }
 
-// enlist numbers a request and returns where its answer will be.
-func (c *client) enlist(q *wire.Request) (chan answer, error) {
+// enlist numbers a request.
+func (c *client) enlist(w *pending) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		return nil, unsentError{errNoMonitor}
+		return unsentError{errNoMonitor}
 	}
-	w := make(chan answer, 1)
 	c.next++
-	q.ID = c.next
-	c.waiting[q.ID] = w
-	return w, nil
+	w.id = c.next
+	c.waiting[w.id] = w
+	return nil
 }
 
 // errLost is the error of a request whose monitor ended while it worked on it: nobody knows how far it came.
@@ -297,39 +346,15 @@ func (e unsentError) Error() string { return e.err.Error() }
 func (e unsentError) Unwrap() error { return e.err }
 
 // delist forgets a request. An answer that nobody takes is dropped.
-func (c *client) delist(id uint64, w chan answer) {
+func (c *client) delist(w *pending) {
 	c.mu.Lock()
-	delete(c.waiting, id)
+	delete(c.waiting, w.id)
 	c.mu.Unlock()
 	select {
-	case a := <-w:
+	case a := <-w.answer:
 		closeFiles(a.fds)
 	default:
 	}
-}
-
-func (c *client) write(q wire.Request, fds []*os.File) error {
-	data, err := json.Marshal(q)
-	if err != nil {
-		return err
-	}
-	var raw []int
-	for _, f := range fds {
-		raw = append(raw, int(f.Fd()))
-	}
-	var oob []byte
-	if len(raw) > 0 {
-		oob = unix.UnixRights(raw...)
-	}
-	c.send.Lock()
-	defer c.send.Unlock()
-	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-	_, _, err = c.conn.WriteMsgUnix(data, oob, nil)
-	if unreachable(err) {
-		_ = c.conn.Close() // nobody else need wait for it, and the next try finds the monitor that comes after this one
-		return fmt.Errorf("%w: %w", errNoMonitor, err)
-	}
-	return err
 }
 
 // end closes the connection without a cry for the monitor.

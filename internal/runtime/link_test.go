@@ -29,7 +29,7 @@ func TestHandOverOfWhatExits(t *testing.T) {
 	l := newLink(&Config{Log: slog.New(slog.DiscardHandler)}, "p1", newReplacements())
 	l.handles.add("c1", handle{pidfd: held})
 	c := newClient(daemon, &silence{}, func(*wire.Reply) {}, func() {})
-	c.send.Lock()
+	c.sending.Lock()
 	handed := make(chan struct{})
 	go func() {
 		defer close(handed)
@@ -37,7 +37,7 @@ func TestHandOverOfWhatExits(t *testing.T) {
 	}()
 	awaitRequest(t, c)
 	l.handles.report("c1")
-	c.send.Unlock()
+	c.sending.Unlock()
 
 	_ = monitor.SetReadDeadline(time.Now().Add(patience.For(10 * time.Second)))
 	buf, oob := make([]byte, 4<<10), make([]byte, unix.CmsgSpace(4))

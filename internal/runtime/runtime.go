@@ -159,7 +159,11 @@ func (r *Runtime) call(ctx context.Context, pod string, q wire.Request, fds ...*
 			return nil, fmt.Errorf("%s container %s: %w", q.Op, q.Container, err)
 		}
 		within, done := bound(ctx, c, q.Op)
-		a, err := c.ask(within, q, fds...)
+		var a answer
+		w, err := c.send(q, fds)
+		if err == nil {
+			a, err = w.await(within, c)
+		}
 		done()
 		closeFiles(a.fds)
 		var unsent unsentError

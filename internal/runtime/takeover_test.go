@@ -262,7 +262,7 @@ func TestGoneBeforeItIsRead(t *testing.T) {
 	}
 	defer conn.Close()
 	_ = f.Close() // with the connection in it
-	c := &client{conn: conn, silence: &silence{}, waiting: map[uint64]chan answer{}}
+	c := &client{conn: conn, silence: &silence{}, waiting: map[uint64]*pending{}}
 	if !c.killed(t.Context()) {
 		t.Error("it is said to live")
 	}
