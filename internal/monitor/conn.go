@@ -136,21 +136,13 @@ func (c *conn) send(r *wire.Reply, fds ...int) error {
 	return errors.Join(err, sendErr)
 }
 
-// handle does what is asked and answers.
-func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) {
-	defer c.cancel(r.ID, nil)
-	if r.Timeout > 0 {
-		var stop context.CancelFunc
-		ctx, stop = context.WithTimeoutCause(ctx, time.Duration(r.Timeout)*time.Millisecond, errTimeout)
-		defer stop()
-	}
-	reply := &wire.Reply{ID: r.ID}
-	out, err := c.do(ctx, r, fds, reply)
+// answer gives the daemon the answer to a request, with descriptors that are closed then.
+func (c *conn) answer(r *wire.Request, reply *wire.Reply, fds []int, err error) {
 	if err != nil {
 		reply.Error = err.Error()
 	}
-	_ = c.send(reply, out...)
-	closeList(out)
+	_ = c.send(reply, fds...)
+	closeList(fds)
 	if r.Op == wire.Shutdown && err == nil {
 		c.m.ending.Do(func() { close(c.m.done) }) // not before its answer has gone
 	}
@@ -164,8 +156,21 @@ func (c *conn) cancel(id uint64, why error) {
 	}
 }
 
-// do does what is asked. The descriptors in fds are its to close, those in out the caller's.
-func (c *conn) do(ctx context.Context, r *wire.Request, fds []int, reply *wire.Reply) (out []int, err error) {
+// within bounds a request by its time.
+func within(ctx context.Context, r *wire.Request) (context.Context, context.CancelFunc) {
+	if r.Timeout <= 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, time.Duration(r.Timeout)*time.Millisecond, errTimeout)
+}
+
+// handle does what is asked, and answers when it returns. The descriptors in fds are its to close.
+func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) (out []int, err error) {
+	defer c.cancel(r.ID, nil)
+	ctx, stop := within(ctx, r)
+	defer stop()
+	reply := &wire.Reply{ID: r.ID}
+	defer func() { c.answer(r, reply, out, err) }()
 	used := false
 	defer func() {
 		if !used {

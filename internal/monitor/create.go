@@ -17,22 +17,54 @@ import (
 
 // create runs the runtime's create: afterwards the container's first process exists and waits. When it fails nothing of
 // it is left but the directory.
-func (m *Monitor) create(ctx context.Context, id string, b wire.Bundle) (wire.Process, error) {
+func (m *Monitor) create(ctx context.Context, id string, b wire.Bundle) (p wire.Process, err error) {
 	c := m.newContainer(id, b)
 	if err := m.add(c); err != nil {
-		return wire.Process{}, err
+		return p, err
 	}
-	if err := makeContainer(ctx, c); err != nil {
-		c.out.close()
-		c.release()
-		m.drop(id)
-		return wire.Process{}, err
+	defer func() {
+		if err != nil {
+			c.out.close()
+			c.release()
+			m.drop(id)
+		}
+	}()
+	call := createCall{theirs: noFiles}
+	defer call.close()
+	if err := prepare(c, &call); err != nil {
+		return p, err
+	}
+	m.reaper.hold()
+	defer m.reaper.release()
+	if err = m.run(ctx, call.program); err == nil {
+		err = adopt(c, call.tty)
+	}
+	if err != nil {
+		return p, errors.Join(err, c.groups.clear())
 	}
 	return c.process, nil
 }
 
-// makeContainer has the runtime create a container. What it has made is gone when it fails.
-func makeContainer(ctx context.Context, c *container) error {
+// createCall is a call of the runtime's create, and what is open for it alone.
+type createCall struct {
+	program
+	theirs [3]int   // the container's ends of its streams
+	tty    *console // where its terminal comes from, nil without one
+}
+
+// close ends what prepare has begun. The group stays where the container's processes do.
+func (p *createCall) close() {
+	if p.tty != nil {
+		p.tty.close()
+	}
+	if p.group != nil {
+		_ = p.group.Remove()
+	}
+	closeAll(p.theirs)
+}
+
+// prepare makes all that the runtime's create of a container needs.
+func prepare(c *container, p *createCall) (err error) {
 	if err := writeJSON(filepath.Join(c.dir, bundleFile), &c.bundle); err != nil {
 		return err
 	}
@@ -41,40 +73,24 @@ func makeContainer(ctx context.Context, c *container) error {
 		return err
 	}
 	c.out.log.keep(j)
-	theirs, err := openStreams(c)
-	defer closeAll(theirs)
-	if err != nil {
+	if p.theirs, err = openStreams(c); err != nil {
 		return err
 	}
-	group, err := c.m.makeGroup(c.id, "create")
-	if err != nil {
+	if p.group, err = c.m.makeGroup(c.id, "create"); err != nil {
 		return err
 	}
-	defer func() { _ = group.Remove() }() // it stays where the container's processes do
-	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
-	argv = append(argv, "--log", filepath.Join(c.dir, "runtime.log"), "--log-format", "json",
+	p.dir, p.log = c.dir, filepath.Join(c.dir, "runtime.log")
+	p.argv = append([]string{c.bundle.Runtime}, c.bundle.Args...)
+	p.argv = append(p.argv, "--log", p.log, "--log-format", "json",
 		"create", "--bundle", c.dir, "--pid-file", filepath.Join(c.dir, "runtime.pid"))
-	var tty *console
 	if c.bundle.Terminal {
-		if tty, err = listenConsole(c.dir); err != nil {
+		if p.tty, err = listenConsole(c.dir); err != nil {
 			return err
 		}
-		defer tty.close()
-		argv = append(argv, "--console-socket", consoleSocket)
+		p.argv = append(p.argv, "--console-socket", consoleSocket)
 	}
-	argv = append(argv, c.id)
-	c.m.reaper.hold()
-	defer c.m.reaper.release()
-	p := program{
-		argv: argv, dir: c.dir, files: give(c, theirs), own: c.bundle.Owner != nil, group: group,
-		log: filepath.Join(c.dir, "runtime.log"),
-	}
-	if err := c.m.run(ctx, p); err != nil {
-		return errors.Join(err, c.groups.clear())
-	}
-	if err := adopt(c, tty); err != nil {
-		return errors.Join(err, c.groups.clear())
-	}
+	p.argv = append(p.argv, c.id)
+	p.files, p.own = give(c, p.theirs), c.bundle.Owner != nil
 	return nil
 }
 

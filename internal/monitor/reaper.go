@@ -72,7 +72,11 @@ func (r *reaper) dispatch(pid int, e ending) {
 func (r *reaper) fork(argv []string, attr *syscall.ProcAttr) (int, <-chan ending, error) {
 	r.hold()
 	defer r.release()
-	pid, err := r.forkExec(argv, attr)
+	protect := r.unprotect()
+	program, release := crun.Program(argv[0])
+	pid, err := syscall.ForkExec(program, argv, attr)
+	release()
+	protect()
 	if err != nil {
 		return 0, nil, err
 	}
@@ -84,18 +88,18 @@ func (r *reaper) fork(argv []string, attr *syscall.ProcAttr) (int, <-chan ending
 	return pid, w, nil
 }
 
-// forkExec lowers this process's protection while the child takes it over. The kernel lets those that share their memory
-// share the score too, as a child does until its exec, so the way back is only after that.
-func (r *reaper) forkExec(argv []string, attr *syscall.ProcAttr) (int, error) {
+// unprotect lowers this process's protection while a child takes it over, until the child executes its program: the
+// kernel lets those that share their memory share the score too, so the way back, protect, is only after that.
+func (r *reaper) unprotect() (protect func()) {
 	r.forking.Lock()
-	defer r.forking.Unlock()
-	if r.score != "" {
-		_ = os.WriteFile(scoreFile, []byte(r.score), 0)
-		defer func() { _ = os.WriteFile(scoreFile, []byte(protectedScore), 0) }()
+	if r.score == "" {
+		return r.forking.Unlock
 	}
-	program, release := crun.Program(argv[0])
-	defer release()
-	return syscall.ForkExec(program, argv, attr)
+	_ = os.WriteFile(scoreFile, []byte(r.score), 0)
+	return func() {
+		_ = os.WriteFile(scoreFile, []byte(protectedScore), 0)
+		r.forking.Unlock()
+	}
 }
 
 // hold keeps endings that nobody asked for until release.

@@ -24,7 +24,7 @@ func TestCrunCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newReaper("")
-	pid, err := r.forkExec([]string{path, "1000"}, &syscall.ProcAttr{})
+	pid, _, err := r.fork([]string{path, "1000"}, &syscall.ProcAttr{})
 	if err != nil {
 		t.Fatal(err)
 	}
