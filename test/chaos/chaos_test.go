@@ -257,6 +257,10 @@ func TestSchedule(t *testing.T) {
 			t.Errorf("%q is taken for a mix", word)
 		}
 	}
+	m, err := mixOf("monitor,freeze:records,slow:logs")
+	if err != nil || len(m) != 3 || m[2].String() != "slow logs" || !m.disks() {
+		t.Errorf("read as %v, %v", m, err)
+	}
 	if m, err := mixOf("runtime,stop:monitor"); err != nil || len(m) != 2 || m[1].String() != "stop monitor" {
 		t.Errorf("%v, %v", m, err)
 	}

@@ -48,7 +48,8 @@ var mixes = map[string]mix{
 	"clock": append(slices.Clone(mixed), weighted{action{verb: "jump"}, 25}),
 }
 
-// mixOf returns the mix of a name, or that of classes separated by commas, whose processes are killed.
+// mixOf returns the mix of a name, or that of words separated by commas: a class, whose processes are killed, or a verb
+// and whom it is done to.
 func mixOf(name string) (mix, error) {
 	if m, ok := mixes[name]; ok {
 		return m, nil
@@ -59,15 +60,30 @@ func mixOf(name string) (mix, error) {
 		if !ok {
 			verb, what = "kill", word
 		}
-		c := class(what)
-		known := slices.Contains([]class{daemon, monitor, unpacker, runtime, plugin, registry}, c)
-		if !known || verb != "kill" && verb != "stop" {
-			return nil, fmt.Errorf("%q is no mix (%s), and no class of processes that are killed or stopped, as stop:monitor",
+		one, ok := actionOf(verb, what)
+		if !ok {
+			return nil, fmt.Errorf("%q is no mix (%s), no class of processes that are killed or stopped, as stop:monitor, "+
+				"and no disk that is frozen, filled or slow, as freeze:logs",
 				name, strings.Join(slices.Sorted(maps.Keys(mixes)), ", "))
 		}
-		m = append(m, weighted{action{verb: verb, class: c}, 1})
+		m = append(m, weighted{one, 1})
 	}
 	return m, nil
+}
+
+// actionOf is what can be done to processes of a class, or to a disk.
+func actionOf(verb, what string) (action, bool) {
+	c := class(what)
+	switch verb {
+	case "kill", "stop":
+		known := slices.Contains([]class{daemon, monitor, unpacker, runtime, plugin, registry}, c)
+		return action{verb: verb, class: c}, known
+	case "freeze", "fill":
+		return action{verb: verb, disk: what}, what == "records" || what == "logs"
+	case "slow":
+		return action{verb: verb, disk: what}, what == "logs"
+	}
+	return action{}, false
 }
 
 // choose takes an action by its weight; n is below the sum of all.
