@@ -137,7 +137,7 @@ func (s *show) runPod() error {
 func (s *show) find() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	list, err := s.n.Runtime.ListContainers(ctx, &v1.ContainerFilter{
+	list, err := s.n.Runtime.ListContainers(node.AskForAllPods(ctx), &v1.ContainerFilter{
 		State: &v1.ContainerStateValue{State: v1.ContainerState_CONTAINER_RUNNING},
 	})
 	if err != nil {

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/metadata"
+
+	"berth/internal/admin"
 	"berth/test/patience"
 )
 
@@ -30,9 +33,14 @@ func (n *Node) Close() error {
 	return errors.Join(errors.Join(errs...), n.discard())
 }
 
-// RemoveAll stops and removes every pod that the daemon lists.
+// AskForAllPods has the calls of a context list the pods of berth run, too.
+func AskForAllPods(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, admin.PodsKey, admin.AllPods)
+}
+
+// RemoveAll stops and removes every pod that there is.
 func (n *Node) RemoveAll() error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience.For(time.Minute))
+	ctx, cancel := context.WithTimeout(AskForAllPods(context.Background()), patience.For(time.Minute))
 	defer cancel()
 	pods, err := n.Runtime.ListPodSandbox(ctx, nil)
 	if err != nil {

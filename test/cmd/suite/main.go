@@ -38,6 +38,7 @@ var sections = []section{
 	{"cost", "large and hostile images, their memory and steps, without the race detector", func(t *tally) {
 		t.goTest("-count=1", "-timeout=10m", "-run="+costs, "./internal/image/...")
 	}},
+	{"demo", "what `make demo` shows", func(t *tally) { t.command("go", "run", "./demo") }},
 	{"e2e", "end to end: both runtimes, real plugins, a real registry", func(t *tally) {
 		t.goTest("-count=1", "-timeout=12m", "./test/e2e")
 		t.goTest("-count=1", "-timeout=12m", "-parallel=8", "./test/registry") // its tests mostly wait
@@ -71,7 +72,7 @@ var sections = []section{
 }
 
 // usual are the sections of `make test`.
-const usual = "vet format staticcheck unit compare cost e2e crash chaos"
+const usual = "vet format staticcheck unit compare cost demo e2e crash chaos"
 
 var (
 	race = flag.Bool("race", true, "run unit tests with the race detector")
