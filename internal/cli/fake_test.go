@@ -292,8 +292,9 @@ func (d *daemon) StartContainer(_ context.Context, req *runtimeapi.StartContaine
 	if !isClosed(d.started) {
 		close(d.started)
 	}
+	behave := d.behave // of this container: a test may say another one for the next
 	go func() {
-		code := d.behave(l)
+		code := behave(l)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		c.State, c.ExitCode, c.FinishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, code, time.Now().UnixNano()
