@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -60,7 +61,7 @@ type stream struct {
 	f       *os.File
 	pumped  bool        // guarded by the output's mu
 	ended   bool        // guarded by the output's mu
-	stopped atomic.Bool // nobody wants the rest
+	stopped atomic.Bool // what comes from now on is not wanted
 	taking  sync.Mutex  // held while something is taken; taken before the log's writing
 }
 
@@ -189,7 +190,16 @@ func (o *output) pump(s *stream) {
 func (o *output) read(s *stream, fd int) (wait bool) {
 	s.taking.Lock()
 	defer s.taking.Unlock()
-	for full := 0; !s.stopped.Load(); {
+	for full, rest := 0, unasked; ; {
+		if s.stopped.Load() {
+			// A disk of logs that hangs may have held this up since before the container's end: what it said is there still.
+			if rest == unasked {
+				rest = waiting(fd)
+			}
+			if rest <= 0 {
+				return false
+			}
+		}
 		if o.log.makeRoom(s.source, full >= flowing) {
 			o.restLater()
 		}
@@ -197,6 +207,9 @@ func (o *output) read(s *stream, fd int) (wait bool) {
 		switch {
 		case len(piece) > 0:
 			o.moved.Add(int64(len(piece)))
+			if rest != unasked {
+				rest -= len(piece)
+			}
 			toSinks(o, s.source.n, piece)
 			if full++; s.source.free() > 0 {
 				full = 0
@@ -210,7 +223,17 @@ func (o *output) read(s *stream, fd int) (wait bool) {
 			time.Sleep(takePause)
 		}
 	}
-	return false
+}
+
+const unasked = math.MinInt
+
+// waiting is how many bytes a stream has that were not taken, 0 where that cannot be told.
+func waiting(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // end closes a stream that has ended, and everything after the last one.
@@ -268,7 +291,8 @@ func (o *output) drain() {
 	}
 }
 
-// close ends it all. It waits for nobody: a stream whose reader hangs in a log is closed when that comes back.
+// close ends it all. It waits for nobody: a stream whose reader hangs in a log is closed when that comes back, and has
+// taken what the stream had then.
 func (o *output) close() {
 	o.mu.Lock()
 	var idle []*stream

@@ -100,6 +100,30 @@ func TestHungDiskOfAKilledMonitor(t *testing.T) {
 	}
 }
 
+// TestHungDiskAtTheEnd has a container end, and be cleared away, while the disk of its log hangs. Neither waits for the
+// disk, and all that it said is in the log when the disk answers.
+func TestHungDiskAtTheEnd(t *testing.T) {
+	g := newRig(t)
+	volume.Mounted(t, g.logs, volume.Ext4, 64)
+	ctr := g.run("read go; i=0; while [ $i -lt 100 ]; do echo tick $i; echo err $i >&2; usleep 3000; i=$((i+1)); done; "+
+		"exit 3",
+		func(c *Create) { c.Stdin = true })
+	thaw, err := volume.Freeze(g.logs)
+	g.ok(err)
+	thaw = sync.OnceValue(thaw)
+	t.Cleanup(func() { _ = thaw() })
+	g.ok(os.WriteFile(filepath.Join(g.cfg.bundle(g.pod, ctr), "stdin"), []byte("\n"), 0))
+	if e := g.exit(ctr); !honest(e, 3) {
+		t.Errorf("exit %+v", e)
+	}
+	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
+	g.ok(thaw())
+	g.within(10*time.Second, "all that it said is in the log", func() bool {
+		said := g.said(ctr)
+		return strings.Count(said, "tick ") == 100 && strings.Count(said, "err ") == 100
+	})
+}
+
 // TestLogOfMixedReleases has a monitor be killed that writes, then one of an earlier release take over, which knows of
 // no journal, and one of this release again. What the first could not write is there, late, and nothing is there twice.
 func TestLogOfMixedReleases(t *testing.T) {
