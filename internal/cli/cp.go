@@ -87,14 +87,14 @@ func copyOut(cmd *cobra.Command, c *client, s copied, to string) error {
 		if terminalOf(stdout(cmd)) != nil {
 			return errors.New("an archive is nothing for a terminal: name a file, or pipe it somewhere")
 		}
-		return runTar(cmd.Context(), cmd, c, s.container, argv, nil, stdout(cmd))
+		return runInside(cmd.Context(), c, s.container, argv, nil, stdout(cmd))
 	}
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	r, w := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := runTar(ctx, cmd, c, s.container, argv, nil, w)
+		err := runInside(ctx, c, s.container, argv, nil, w)
 		_ = w.CloseWithError(err) // nil is the end of the archive
 		done <- err
 	}()
@@ -120,9 +120,9 @@ const mostPadding = 1 << 20
 // errEnough ends an archive that nobody reads any more.
 var errEnough = errors.New("nobody reads any more")
 
-// runTar runs tar in a container.
-func runTar(
-	ctx context.Context, cmd *cobra.Command, c *client, word string, argv []string, in io.Reader, out io.Writer,
+// runInside runs a command of a container's image in it: tar, and test.
+func runInside(
+	ctx context.Context, c *client, word string, argv []string, in io.Reader, out io.Writer,
 ) error {
 	id, err := c.container(ctx, word)
 	if err != nil {
@@ -162,6 +162,12 @@ func unpackBelow(r io.Reader, base, to string) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
+	var tree *os.Root // the directory that is copied, once there is something below it
+	defer func() {
+		if tree != nil {
+			_ = tree.Close()
+		}
+	}()
 	archive := tar.NewReader(r)
 	for {
 		h, err := archive.Next()
@@ -179,10 +185,31 @@ func unpackBelow(r io.Reader, base, to string) error {
 		if !ok || rest != "" && rest[0] != '/' && base != "." || !filepath.IsLocal(at) {
 			return fmt.Errorf("the container sent %q, which was not asked for", h.Name)
 		}
-		if err := unpackEntry(root, at, h, archive); err != nil {
+		into, below := root, at
+		if base != "." && rest != "" {
+			if tree == nil {
+				if tree, err = openTree(root, name); err != nil {
+					return err
+				}
+			}
+			into, below = tree, rest[1:]
+		}
+		if err := unpackEntry(into, below, h, archive); err != nil {
 			return err
 		}
 	}
+}
+
+// openTree opens a directory below root. It follows no link: the container may have sent one, to what lies beside it.
+func openTree(root *os.Root, name string) (*os.Root, error) {
+	info, err := root.Lstat(name)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s is no directory, and the container sent files in it", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return root.OpenRoot(name)
 }
 
 // unpackEntry writes one entry. Links are made as they are; root follows none that leads out.
@@ -218,14 +245,14 @@ func copyInto(cmd *cobra.Command, c *client, from, word, to string) error {
 	ctx := cmd.Context()
 	target := path.Join("/", to)
 	if from == "-" {
-		return runTar(ctx, cmd, c, word, []string{"tar", "-x", "-f", "-", "-C", target}, cmd.InOrStdin(), io.Discard)
+		return runInside(ctx, c, word, []string{"tar", "-x", "-f", "-", "-C", target}, cmd.InOrStdin(), io.Discard)
 	}
 	info, err := os.Stat(from)
 	if err != nil {
 		return err
 	}
 	content := strings.HasSuffix(from, "/.") || filepath.Clean(from) == "."
-	isDir := runTar(ctx, cmd, c, word, []string{"test", "-d", target}, nil, io.Discard) == nil
+	isDir := runInside(ctx, c, word, []string{"test", "-d", target}, nil, io.Discard) == nil
 	dir, name := path.Split(target)
 	switch {
 	case content && info.IsDir():
@@ -239,7 +266,7 @@ func copyInto(cmd *cobra.Command, c *client, from, word, to string) error {
 	}
 	r, w := io.Pipe()
 	go func() { _ = w.CloseWithError(packTree(w, from, name)) }()
-	err = runTar(ctx, cmd, c, word, []string{"tar", "-x", "-f", "-", "-C", dir}, r, io.Discard)
+	err = runInside(ctx, c, word, []string{"tar", "-x", "-f", "-", "-C", dir}, r, io.Discard)
 	_ = r.Close()
 	if err != nil {
 		return fmt.Errorf("copy to %s:%s: %w", word, to, err)

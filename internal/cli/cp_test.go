@@ -126,8 +126,11 @@ func TestCopyFromAHostileContainer(t *testing.T) {
 		fails   bool
 		want    string
 	}{
-		"another name":         {[]*tar.Header{file("y")}, true, ""},
-		"a longer name":        {[]*tar.Header{file("xy")}, true, ""},
+		"another name":        {[]*tar.Header{file("y")}, true, ""},
+		"a longer name":       {[]*tar.Header{file("xy")}, true, ""},
+		"a link in its place": {[]*tar.Header{link("x", "../mine"), file("x/f")}, true, "x->../mine"},
+		"a link in its place, to what lies beside it": {[]*tar.Header{link("x", "mine"), file("x/f")}, true,
+			"mine/ x->mine"},
 		"a path that leads up": {[]*tar.Header{dir, file("x/../../evil")}, true, "x/"},
 		"an absolute path":     {[]*tar.Header{file("/evil")}, true, ""},
 		"through a link":       {[]*tar.Header{dir, link("x/l", "/"), file("x/l/evil")}, true, "x/ x/l->/"},
@@ -157,6 +160,11 @@ func TestCopyFromAHostileContainer(t *testing.T) {
 		dst := filepath.Join(at, "a", "dst")
 		if err := os.MkdirAll(dst, 0o755); err != nil {
 			t.Fatal(err)
+		}
+		if strings.HasSuffix(name, "beside it") {
+			if err := os.Mkdir(filepath.Join(dst, "mine"), 0o755); err != nil {
+				t.Fatal(err)
+			}
 		}
 		_, errs, code := d.berth(t, "cp", "postgres:/x", dst)
 		if got := tree(t, dst); got != c.want || (code != 0) != c.fails {
