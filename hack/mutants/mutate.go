@@ -60,19 +60,7 @@ func functionName(fn *ast.FuncDecl) string {
 	if fn.Recv == nil {
 		return fn.Name.Name
 	}
-	return receiver(fn.Recv.List[0].Type) + "." + fn.Name.Name
-}
-
-func receiver(e ast.Expr) string {
-	switch x := e.(type) {
-	case *ast.StarExpr:
-		return receiver(x.X)
-	case *ast.IndexExpr:
-		return receiver(x.X)
-	case *ast.Ident:
-		return x.Name
-	}
-	return "?"
+	return product.Receiver(fn.Recv.List[0].Type) + "." + fn.Name.Name
 }
 
 // walker finds the sites of one function.

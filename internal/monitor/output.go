@@ -1,7 +1,6 @@
 package monitor
 
 import (
-	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -190,13 +189,13 @@ func (o *output) pump(s *stream) {
 func (o *output) read(s *stream, fd int) (wait bool) {
 	s.taking.Lock()
 	defer s.taking.Unlock()
-	for full, rest := 0, unasked; ; {
+	for full, rest := 0, -1; ; { // rest is not asked for yet
 		if s.stopped.Load() {
 			// A disk of logs that hangs may have held this up since before the container's end: what it said is there still.
-			if rest == unasked {
+			if rest < 0 {
 				rest = waiting(fd)
 			}
-			if rest <= 0 {
+			if rest == 0 {
 				return false
 			}
 		}
@@ -207,8 +206,8 @@ func (o *output) read(s *stream, fd int) (wait bool) {
 		switch {
 		case len(piece) > 0:
 			o.moved.Add(int64(len(piece)))
-			if rest != unasked {
-				rest -= len(piece)
+			if rest > 0 {
+				rest = max(0, rest-len(piece))
 			}
 			toSinks(o, s.source.n, piece)
 			if full++; s.source.free() > 0 {
@@ -224,8 +223,6 @@ func (o *output) read(s *stream, fd int) (wait bool) {
 		}
 	}
 }
-
-const unasked = math.MinInt
 
 // waiting is how many bytes a stream has that were not taken, 0 where that cannot be told.
 func waiting(fd int) int {

@@ -169,3 +169,16 @@ func Shell(n *types.Named) bool {
 	to, ok := ptr.Elem().(*types.Named)
 	return ok && to.Obj().Pkg() == n.Obj().Pkg()
 }
+
+// Receiver is the name of the type that a method has, from the type of its receiver.
+func Receiver(e ast.Expr) string {
+	switch x := e.(type) {
+	case *ast.StarExpr:
+		return Receiver(x.X)
+	case *ast.IndexExpr:
+		return Receiver(x.X)
+	case *ast.Ident:
+		return x.Name
+	}
+	return "?"
+}

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"berth/test/fixture"
+	"berth/test/product"
 )
 
 // source is one Go file of this repository.
@@ -246,7 +247,7 @@ func TestTypesStaySmall(t *testing.T) {
 	for _, s := range sources(t) {
 		for _, d := range s.file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil && !s.isTest() {
-				methods[s.pkg()+"."+receiver(f.Recv.List[0].Type)]++
+				methods[s.pkg()+"."+product.Receiver(f.Recv.List[0].Type)]++
 			}
 		}
 	}
@@ -264,18 +265,6 @@ var largeOnPurpose = map[string]string{
 	"internal/spec.build":            "one call of Build",
 	"internal/image/layer.unpacker":  "one call of Unpack",
 	"internal/image/layer.finalizer": "one call of Finalize",
-}
-
-func receiver(e ast.Expr) string {
-	switch x := e.(type) {
-	case *ast.StarExpr:
-		return receiver(x.X)
-	case *ast.IndexExpr:
-		return receiver(x.X)
-	case *ast.Ident:
-		return x.Name
-	}
-	return "?"
 }
 
 // vague are names that say nothing about what is inside.
