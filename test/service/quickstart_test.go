@@ -88,7 +88,8 @@ func TestReadPage(t *testing.T) {
 var standIns = map[string]string{
 	"sudo": `exec "$@"`,
 	"apt":  `shift; exec dpkg -i "$@"`,
-	"curl": `for url; do :; done; exec busybox wget -q -O - "$url"`,
+	"curl": `tries=1; for url; do case $last in --retry) tries=$url;; esac; last=$url; done
+until busybox wget -q -O - "$url" 2>/dev/null; do tries=$((tries-1)); [ $tries -gt 0 ] || exit 7; sleep 1; done`,
 }
 
 // TestQuickStart types what docs/quickstart.md says on a machine that Berth was never on, and wants to see what it
