@@ -16,30 +16,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoTarSplit says that a layer was unpacked by a release that did not keep what its tar consisted of.
+// ErrNoTarSplit is returned for a layer that an earlier release unpacked: that release wrote no tar-split metadata.
 var ErrNoTarSplit = errors.New("the layer has no skeleton: an earlier release of Berth unpacked it")
 
-// A DamagedError says which file of a layer is not what the tar had.
+// A DamagedError names a file of a layer that differs from the file in the tar.
 type DamagedError struct{ Path, Problem string }
 
 func (e *DamagedError) Error() string { return e.Path + " " + e.Problem }
 
-// Tar is the tar stream that a layer was unpacked from, to be put together again from what the layer keeps.
+// Tar is the tar stream that a layer was unpacked from. CopyTo puts it together again from the layer's files and its
+// tar-split metadata.
 type Tar struct {
-	// Size is that of the stream, in bytes.
+	// Size is the length of the stream in bytes.
 	Size  int64
 	dir   string
-	moves *pathTree[[]move] // by where from, in the order of the tar-split metadata
+	moves *pathTree[[]move] // by old path, in the order of the tar-split metadata
 }
 
-// move says that what the records before number at name lies elsewhere.
+// move is a record of the tar-split metadata, number at: the files that earlier records name by the old path are at to
+// now.
 type move struct {
 	at int
 	to string
 }
 
-// OpenTar reads what the layer in dir keeps of its tar. The error is ErrNoTarSplit, or says how the tar-split metadata
-// is damaged.
+// OpenTar reads the tar-split metadata of the layer in dir. It returns ErrNoTarSplit where there is none, and otherwise
+// an error that describes the damage.
 func OpenTar(dir string) (*Tar, error) {
 	t := &Tar{dir: dir, moves: newPathTree[[]move]()}
 	err := t.each(func(i int, r tarSplitRecord) error {
@@ -59,8 +61,8 @@ func OpenTar(dir string) (*Tar, error) {
 	return t, nil
 }
 
-// CopyTo writes the stream to w. Whoever calls proves it by its digest: a file's content is taken as it is, only its
-// size is known here. The error is a DamagedError when a file is missing or of another size.
+// CopyTo writes the stream to w. It checks the size of each file but not the content, so the caller must compare the
+// digest of the stream. It returns a DamagedError when a file is missing or has another size.
 func (t *Tar) CopyTo(ctx context.Context, w io.Writer) error {
 	root, err := unix.Open(t.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -83,7 +85,7 @@ func (t *Tar) CopyTo(ctx context.Context, w io.Writer) error {
 	})
 }
 
-// plainWriter hides what else a writer can do, so that io.CopyBuffer uses the buffer.
+// plainWriter hides the other methods of a writer (ReadFrom above all), so that io.CopyBuffer uses its buffer.
 type plainWriter struct{ io.Writer }
 
 // copyContentTo writes the n bytes of the file at path below root.
@@ -133,7 +135,7 @@ func openContent(root int, path string, n int64) (*os.File, error) {
 	return f, nil
 }
 
-// resolve finds where the file of record i is now, relative to the layer's directory.
+// resolve returns the present path of the file that record i names, relative to the layer's directory.
 func (t *Tar) resolve(i int, path string) string {
 	for t.moves.count > 1 {
 		from, next, ok := t.nextMove(i, path)
@@ -148,7 +150,8 @@ func (t *Tar) resolve(i int, path string) string {
 	return FS + "/" + path
 }
 
-// nextMove finds the first move after record i that took path along.
+// nextMove returns the first move after record i that concerns path or a directory above it, and the part of path that
+// it replaces.
 func (t *Tar) nextMove(i int, path string) (from string, first move, ok bool) {
 	at, rest := rootNode, path
 	for more := true; more; {
@@ -168,8 +171,7 @@ func (t *Tar) nextMove(i int, path string) (from string, first move, ok bool) {
 	return from, first, ok
 }
 
-// Prove compares what the tar-split metadata says with the manifest, without reading a file. report hears of what
-// differs.
+// prove compares the tar-split metadata with the manifest and calls report for each difference. It reads no file.
 func (t *Tar) prove(man manifest, report func(path, problem string)) error {
 	return t.each(func(i int, r tarSplitRecord) error {
 		if r.kind != recFile {
@@ -190,7 +192,7 @@ func (t *Tar) prove(man manifest, report func(path, problem string)) error {
 	})
 }
 
-// tarSplitRecord is one record. A body not read by the callback of each is skipped.
+// tarSplitRecord is one record. The callback of each may leave the body unread: it is skipped then.
 type tarSplitRecord struct {
 	kind     int
 	n        int64
@@ -198,7 +200,7 @@ type tarSplitRecord struct {
 	body     io.Reader // of a literal
 }
 
-// each reads the tar-split metadata from its beginning and calls do for all its records.
+// each reads the tar-split metadata from its beginning and calls do for each record.
 func (t *Tar) each(do func(i int, r tarSplitRecord) error) error {
 	f, err := os.Open(filepath.Join(t.dir, TarSplitFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -278,7 +280,7 @@ func (r *tarSplitReader) path(n int64) (string, error) {
 	return string(b), err
 }
 
-// literal reads the body of a record; that it ends too early is an error of its own.
+// literal reads the body of a record. It returns io.ErrUnexpectedEOF when the file ends before the body does.
 type literal struct {
 	r    *bufio.Reader
 	left int64

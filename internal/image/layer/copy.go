@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spot names something of a layer for calls that take a directory's descriptor and a short name. Paths from the root of
-// the host would be longer than the kernel takes where the layer's own are nearly.
+// spot is a file of a layer, for system calls that take a directory descriptor and a name in that directory. A path
+// from the root of the host would exceed the kernel's limit where the path in the layer comes close to it.
 type spot struct {
 	fd   int
 	base string
 }
 
-// openSpot opens the directory that the path below root is in. The path leads through no symlink.
+// openSpot opens the parent directory of the path p below root. It fails where a symlink is on the way.
 func openSpot(root int, p string) (spot, error) {
 	fd, err := openBeneath(root, parentOf(p))
 	return spot{fd, path.Base(p)}, err
@@ -33,8 +33,8 @@ func (s spot) close() { unix.Close(s.fd) }
 
 func (s spot) host() string { return procPath(s.fd, s.base) }
 
-// copyNode copies one thing that is no directory, with all that belongs to it, to the path full of the layer, and
-// returns what the manifest says of it.
+// copyNode copies a file of any type but a directory, with its metadata, to the path full of the layer, and returns the
+// manifest entry of the copy.
 func copyNode(ctx context.Context, from, to spot, full string, grants *grantList) (entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(from.fd, from.base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -52,7 +52,8 @@ func copyNode(ctx context.Context, from, to spot, full string, grants *grantList
 	return observeCopy(ctx, from, to)
 }
 
-// observeCopy describes a copy, by the original what is still to be granted: its attributes, and that it is a device.
+// observeCopy returns the manifest entry of a copy. What Grant has still to do (the type of a device, attributes) it
+// reads from the original.
 func observeCopy(ctx context.Context, from, to spot) (entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(to.fd, to.base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -85,7 +86,7 @@ func copyContent(ctx context.Context, from, to spot, st *unix.Stat_t, full strin
 	return unix.Mknodat(to.fd, to.base, st.Mode&unix.S_IFMT|0o600, int(st.Rdev))
 }
 
-// copyPiece is how much is copied between two looks at the context.
+// copyPiece is how many bytes are copied before the context is checked again.
 const copyPiece = 16 << 20
 
 func copyFile(ctx context.Context, from, to spot) error {
@@ -118,16 +119,16 @@ func openFile(s spot) (*os.File, error) {
 	return os.NewFile(uintptr(fd), s.base), nil
 }
 
-// attrNoter takes the attributes that the process cannot set itself. It says which it took.
+// attrNoter takes an attribute that the process may not set itself, and reports whether it did.
 type attrNoter func(name string, value []byte) (noted bool, err error)
 
-// granted puts such attributes of the thing at a path on the list.
+// granted puts such attributes of the file at a path on the list of grants.
 func granted(grants *grantList, full string) attrNoter {
 	return func(name string, value []byte) (bool, error) { return grants.xattr(full, name, value, 0) }
 }
 
-// copyMetadata gives to the owner, mode, xattrs and times of from, whose stat is st. Attributes go to note first, when
-// there is one.
+// copyMetadata gives the file `to` the owner, mode, xattrs and times of the file `from`, whose stat is st. Each
+// attribute is offered to note first, unless note is nil.
 func copyMetadata(from, to spot, st *unix.Stat_t, note attrNoter) error {
 	if err := unix.Fchownat(to.fd, to.base, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
@@ -157,7 +158,7 @@ func copyMetadata(from, to spot, st *unix.Stat_t, note attrNoter) error {
 	return setTimes(to.fd, to.base, time.Unix(0, st.Mtim.Nano()))
 }
 
-// xattrs reads the attributes that belong to the file; the overlay's own are not among them.
+// xattrs reads the attributes of a file, without those of the overlay (trusted.*) and without its SELinux label.
 func xattrs(full string) (map[string][]byte, error) {
 	buf := make([]byte, 256)
 	n, err := unix.Llistxattr(full, buf)
@@ -188,7 +189,7 @@ func xattrs(full string) (map[string][]byte, error) {
 	return out, nil
 }
 
-// observe describes what is at the path below root as the manifest would.
+// observe returns the manifest entry of the file at the path p below root.
 func observe(ctx context.Context, root int, p string) (entry, error) {
 	s, err := openSpot(root, p)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"berth/internal/limit"
 )
 
-// create makes what the header describes as base in the open parent.
+// create makes the file or directory that the header describes. Its name is base, in the open parent.
 func (u *unpacker) create(h *tar.Header, base string, r io.Reader) error {
 	if len(u.res.links) > 0 {
 		delete(u.res.links[u.parent.id], base)
@@ -53,7 +53,7 @@ func (u *unpacker) create(h *tar.Header, base string, r io.Reader) error {
 	return u.man.add(e)
 }
 
-// linkLater leaves a hard link to Finalize. Its name must be free until then.
+// linkLater leaves a hard link to Finalize. It removes what has the name now, so that the name is free then.
 func (u *unpacker) linkLater(base, full, target string) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(u.parent.fd, base, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -63,7 +63,7 @@ func (u *unpacker) linkLater(base, full, target string) error {
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
-	// Both paths are kept twice: Finalize has them in full, in the order of the names.
+	// Both paths are charged twice: Finalize holds each in full once more, to sort the links by name.
 	if err := u.res.memory.take(int64(len(full)+len(base)+2*len(target)) + 4*nodeCost); err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (u *unpacker) linkLater(base, full, target string) error {
 	return nil
 }
 
-// maker returns what makes the entry, safe to call again when its name was taken.
+// maker returns a function that makes the entry. The caller may call it again after it has freed a name that was taken.
 func (u *unpacker) maker(h *tar.Header, base string, r io.Reader, e *entry) (func() error, error) {
 	fd := u.parent.fd
 	switch h.Typeflag {
@@ -120,7 +120,7 @@ func (u *unpacker) device(h *tar.Header, base string, e *entry) func() error {
 		make = func() error { return u.grants.device(spot{fd, base}, e.Path, *e, u.man.lines+1) }
 	}
 	if e.Type == typeChar && e.Dev == 0 {
-		// An overlay takes it for a whiteout, and so does everybody who packs one's upper directory.
+		// The overlay takes a device 0:0 for a whiteout, and so do tools that pack an upper directory.
 		*e = entry{Path: e.Path, Type: typeWhiteout}
 		u.dirs.at(u.parent.id).flags |= dirHiding
 		return make
@@ -128,7 +128,7 @@ func (u *unpacker) device(h *tar.Header, base string, e *entry) func() error {
 	return u.node(base, h, e, make)
 }
 
-// node wraps the making of what has no content with the setting of its metadata.
+// node returns a function that makes a file without content by put, and sets its metadata.
 func (u *unpacker) node(base string, h *tar.Header, e *entry, put func() error) func() error {
 	return func() error {
 		if err := put(); err != nil {
@@ -138,7 +138,7 @@ func (u *unpacker) node(base string, h *tar.Header, e *entry, put func() error) 
 	}
 }
 
-// file writes content and metadata of a regular file.
+// file writes the content and the metadata of a regular file.
 func (u *unpacker) file(h *tar.Header, base string, r io.Reader, e *entry) error {
 	const flags = unix.O_CREAT | unix.O_EXCL | unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(u.parent.fd, base, flags, e.Mode&0o777)
@@ -158,7 +158,7 @@ func (u *unpacker) file(h *tar.Header, base string, r io.Reader, e *entry) error
 // fill copies the content of an entry into the new file.
 func (u *unpacker) fill(fd int, h *tar.Header, r io.Reader, e *entry) error {
 	sparse := isSparse(h)
-	if !sparse { // what a sparse file's tar holds is not what the file holds: the tar-split metadata takes it as it is
+	if !sparse { // the tar holds a sparse file in another form, so its bytes are kept in the tar-split metadata
 		u.tar.begin()
 	}
 	var err error
@@ -168,7 +168,7 @@ func (u *unpacker) fill(fd int, h *tar.Header, r io.Reader, e *entry) error {
 	return u.tar.end(e.Path, e.Size)
 }
 
-// content copies r into a file, leaving holes for zeros when the archive says that the file is sparse.
+// content copies r into a file. Where the archive marks the file as sparse, blocks of zeros become holes.
 func (u *unpacker) content(fd int, r io.Reader, sparse bool) (string, int64, error) {
 	total := int64(0)
 	u.hash.Reset()
@@ -187,7 +187,7 @@ func (u *unpacker) content(fd int, r io.Reader, sparse bool) (string, int64, err
 		if err != nil {
 			return "", 0, fmt.Errorf("read layer tar: %w", err)
 		}
-		if err := u.ctx.Err(); err != nil { // the holes of a sparse file are read from nowhere
+		if err := u.ctx.Err(); err != nil { // the tar reader makes holes up itself, without a Read that looks at ctx
 			return "", 0, err
 		}
 	}

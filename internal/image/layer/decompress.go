@@ -12,11 +12,11 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// Decompress reads a gzip, zstd or plain stream as its content. The first bytes decide, not a media type: registries
-// and archives name it wrongly often enough. A compressed stream may have any number of parts (gzip members, zstd
-// frames) and end in NULs, as on a tape; anything else after it is an error. The memory it may ask for is bounded: a
-// zstd stream waits, until ctx ends, while others use it up, and one that wants more than limit.ZstdWindow is refused.
-// Closing returns the memory, and not r.
+// Decompress returns the content of a gzip, zstd or plain stream. It tells the format by the first bytes and ignores
+// the media type, which registries and archives often get wrong. A compressed stream may have any number of parts (gzip
+// members, zstd frames) and may end in NULs, as on a tape; other trailing bytes are an error. The memory of all streams
+// is bounded: a zstd stream waits for its window, until ctx ends, while others use the memory, and a window larger than
+// limit.ZstdWindow is refused. Close returns the memory; it does not close r.
 func Decompress(ctx context.Context, r io.Reader) (io.ReadCloser, error) {
 	br := readers.Get().(*bufio.Reader)
 	br.Reset(r)
@@ -42,8 +42,8 @@ func decompress(ctx context.Context, br *bufio.Reader) (io.ReadCloser, error) {
 	return &plainStream{br}, nil
 }
 
-// readers are the buffers before a decoder. They and the decoders are used again: one layer follows another, and what
-// each would allocate anew is most of the garbage of a pull.
+// readers are the input buffers of decoders. Buffers and decoders are reused from layer to layer: allocated anew for
+// each, they would be most of the garbage of a pull.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 64<<10) }}
 
 func giveBack(br *bufio.Reader) {
@@ -51,7 +51,7 @@ func giveBack(br *bufio.Reader) {
 	readers.Put(br)
 }
 
-// IsPlain reports whether what Decompress returned is a stream that was not compressed.
+// IsPlain reports whether a reader that Decompress returned reads an uncompressed stream.
 func IsPlain(r io.Reader) bool {
 	_, ok := r.(*plainStream)
 	return ok
@@ -69,7 +69,7 @@ func (p *plainStream) Close() error {
 
 func isGzip(head []byte) bool { return bytes.HasPrefix(head, []byte{0x1f, 0x8b}) }
 
-// gunzip reads the members of a gzip stream one by one, to see what comes after each.
+// gunzip reads the members of a gzip stream one by one, so that it can check what follows each.
 type gunzip struct {
 	br *bufio.Reader
 	z  *gzip.Reader
@@ -128,7 +128,7 @@ func gzipError(err error) error {
 
 var errTrailing = errors.New("after its end comes something that is neither another part nor padding")
 
-// onlyPadding reads what follows a compressed stream: io.EOF when there are only NULs.
+// onlyPadding reads the bytes after a compressed stream. It returns io.EOF when all of them are NULs.
 func onlyPadding(br *bufio.Reader) error {
 	for {
 		if _, err := br.Peek(1); err != nil {
@@ -142,7 +142,7 @@ func onlyPadding(br *bufio.Reader) error {
 	}
 }
 
-// buffers are for whoever copies the content of files.
+// buffers are for copying the content of files.
 var buffers = sync.Pool{New: func() any { return new([128 << 10]byte) }}
 
 func takeBuffer() []byte  { return buffers.Get().(*[128 << 10]byte)[:] }

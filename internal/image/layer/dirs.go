@@ -12,36 +12,36 @@ import (
 	"berth/internal/limit"
 )
 
-// dirTree has the directories of a layer. Their times are set at the end, because whatever is written into a directory
-// changes them.
+// dirTree has the directories of a layer. Unpack sets their times at the end, because each file that it makes in a
+// directory changes them.
 type dirTree = pathTree[dirInfo]
 
-// dirInfo is what is known of a directory of the layer.
+// dirInfo describes one directory of the layer.
 type dirInfo struct {
-	mtime    int64 // nanoseconds
+	mtime    int64 // in nanoseconds
 	uid, gid uint32
 	length   uint16 // of its path
 	mode     uint16
-	below    uint16 // while it is finalized: the layer below that has it too, counted from 1
+	below    uint16 // for Finalize: the topmost layer below that has the directory too, counted from 1; 0 is none
 	flags    dirFlags
 }
 
 type dirFlags uint16
 
 const (
-	dirImplied  dirFlags = 1 << iota // no entry described it
-	dirDetached                      // it replaced something: nothing below shows through
-	dirOpaque                        // it hides what is below, as the overlay sees it
+	dirImplied  dirFlags = 1 << iota // the tar has entries in it, but none for the directory itself
+	dirDetached                      // it replaced a file or a whiteout of this layer, so it shows nothing from below
+	dirOpaque                        // it gets the overlay's opaque mark, which hides what is below
 	dirHiding                        // it has whiteouts
-	dirMatters                       // it, or a directory in it, is implied or has whiteouts: Finalize looks at it
-	dirSeen                          // Finalize has looked at it
-	dirTouched                       // Finalize changed what is in it, and with that its times
-	dirChanged                       // Finalize changed what the manifest says of it
+	dirMatters                       // it, or a directory in it, is implied or has whiteouts: Finalize visits it
+	dirSeen                          // Finalize has visited it
+	dirTouched                       // Finalize changed its content, and thereby its times
+	dirChanged                       // Finalize changed its metadata, so the manifest needs another line
 )
 
 func (d *dirInfo) is(f dirFlags) bool { return d.flags&f != 0 }
 
-// entry is what the manifest says of a directory.
+// entry returns the manifest entry of a directory.
 func (d *dirInfo) entry(path string, xattrs map[string][]byte) entry {
 	return entry{
 		Path: path, Type: typeDir, Mode: uint32(d.mode), UID: int(d.uid), GID: int(d.gid), Mtime: d.mtime,
@@ -49,7 +49,7 @@ func (d *dirInfo) entry(path string, xattrs map[string][]byte) entry {
 	}
 }
 
-// directory makes a directory, or describes one that is there.
+// directory makes the directory of an entry, or gives its metadata to one that is there already.
 func (u *unpacker) directory(h *tar.Header, base string) error {
 	at := target{u.parent.fd, base}
 	if id, ok := u.dirs.child(u.parent.id, base); ok {
@@ -62,7 +62,7 @@ func (u *unpacker) directory(h *tar.Header, base string) error {
 	return u.describe(id, at, born{u.dirs.at(u.parent.id), u.defaults}, h)
 }
 
-// imply makes a directory that no entry has described so far.
+// imply makes a directory for which no entry has come so far.
 func (u *unpacker) imply(base string) (nodeID, error) {
 	const mode = 0o755
 	id, err := u.mkdir(base, mode)
@@ -79,7 +79,7 @@ func (u *unpacker) imply(base string) (nodeID, error) {
 	return id, err
 }
 
-// mkdir makes a directory in the open one. One that takes the place of something else is detached from what is below.
+// mkdir makes a directory in the open one. If it replaces a file, it is detached from the layers below.
 func (u *unpacker) mkdir(base string, mode uint32) (nodeID, error) {
 	info := dirInfo{mode: 0o755, flags: dirImplied}
 	length := int(u.dirs.at(u.parent.id).length) + 1 + len(base)
@@ -115,10 +115,11 @@ func (u *unpacker) mkdir(base string, mode uint32) (nodeID, error) {
 	return id, nil
 }
 
-// makeOpaque has a directory hide what is below it. The mark is among the grants, when the directory is finished.
+// makeOpaque marks a directory as opaque: it hides what is below. finishOne puts the overlay's mark on the list of
+// grants.
 func (u *unpacker) makeOpaque(id nodeID) { u.dirs.at(id).flags |= dirOpaque }
 
-// describe gives a directory what its entry says.
+// describe gives a directory the metadata of its entry.
 func (u *unpacker) describe(id nodeID, to target, b born, h *tar.Header) error {
 	e := describeEntry(h, "")
 	e.Type = typeDir
@@ -145,8 +146,8 @@ func (u *unpacker) describe(id nodeID, to target, b born, h *tar.Header) error {
 	return nil
 }
 
-// finish sets what could not be set while entries were still coming, the deepest directories first, and tells the
-// manifest of all directories.
+// finish sets the times and default ACLs of all directories, the deepest first, and writes their lines of the manifest.
+// Both have to wait for the last entry: files made in a directory change its times and inherit its default ACL.
 func (u *unpacker) finish() error {
 	if err := u.dropBookkeeping(); err != nil {
 		return err
@@ -197,13 +198,13 @@ func (u *unpacker) finishOne(id nodeID, fd int, base, path string) error {
 	return u.man.add(d.entry(path, u.xattrs[id]))
 }
 
-// impliedRoot marks the tree of a layer that does not describe its root. Who mounts it takes the root from a layer
-// below.
+// impliedRoot is an attribute of the tree of a layer without an entry for its root. Package rootfs then takes the
+// metadata of the root from a layer below.
 const impliedRoot = "trusted.berth.implied"
 
 const opaqueXattr = "trusted.overlay.opaque"
 
-// dropBookkeeping removes what aufs kept for itself at the root: the files of its layers were linked to it.
+// dropBookkeeping removes the directories .wh..wh.* at the root, in which aufs kept the targets of hard links.
 func (u *unpacker) dropBookkeeping() error {
 	for id := range u.dirs.children(rootNode) {
 		p := string(u.dirs.nameOf(id))
@@ -220,18 +221,18 @@ func (u *unpacker) dropBookkeeping() error {
 	return nil
 }
 
-// dirWalk goes through the directories of a layer with one of them open, so that a step costs the same at any depth.
+// dirWalk visits the directories of a layer. It keeps the current one open, so that a step costs the same at any depth.
 type dirWalk struct {
 	ctx       context.Context
 	root      int // descriptor of the layer's tree
 	dirs      *dirTree
-	skip      func(nodeID) bool // directories not to be looked into; may be nil
-	dirHandle                   // the parent of what is visited
-	name      []byte            // path of what is visited
+	skip      func(nodeID) bool // reports which directories to leave out; may be nil
+	dirHandle                   // the parent of the visited directory
+	name      []byte            // the path of the visited directory
 }
 
-// run calls before, which may be nil, for each directory before those in it, and after after them. Both get the
-// directory's parent, open, and its name there; the root is "." in itself.
+// run calls before for each directory before it visits those in it, and after afterwards; either may be nil. Both get a
+// descriptor of the directory's parent and the directory's name there; for the root, the root itself and ".".
 func (w *dirWalk) run(before, after func(id nodeID, fd int, base string) error) error {
 	fd, err := unix.Openat(w.root, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -262,7 +263,7 @@ func (w *dirWalk) visit(id nodeID, before, after func(nodeID, int, string) error
 	return after(id, w.fd, base)
 }
 
-// children visits the directories in one. It is opened when there are any.
+// children visits the directories in a directory, which it opens only when there are any.
 func (w *dirWalk) children(id nodeID, base string, before, after func(nodeID, int, string) error) error {
 	inside := false
 	for c := range w.dirs.children(id) {
@@ -301,7 +302,7 @@ func (w *dirWalk) descend(id nodeID, name string) error {
 	return err
 }
 
-// ascend goes back to the parent of the open directory: it is still open, or is opened by its name in the other.
+// ascend goes back to the parent of the open directory. Where the parent is no longer open, it is opened by "..".
 func (w *dirWalk) ascend(id nodeID) error {
 	up := w.dirs.node(id).parent
 	if len(w.above) > 0 {
@@ -316,7 +317,7 @@ func (w *dirWalk) ascend(id nodeID) error {
 	return nil
 }
 
-// path is that of the directory which is visited.
+// path returns the path of the visited directory.
 func (w *dirWalk) path() string {
 	if len(w.name) == 0 {
 		return "."

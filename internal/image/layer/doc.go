@@ -1,25 +1,33 @@
 // Package layer turns one image layer, a tar stream, into an overlay directory.
 //
-// Unpack needs nothing but the stream: it never looks at the layers below, so all layers of an image unpack at once.
-// What it cannot know without them it leaves to Finalize, which runs in layer order: directories that the stream only
-// implies (they take owner, mode, times and xattrs from below, or lead through a symlink there), and hard links to
-// files that are below.
+// Unpack reads the stream alone and ignores the layers below, so all layers of an image are unpacked in parallel.
+// Finalize then runs once per layer, in layer order, and does what depends on the layers below. It gives implied
+// directories (those that the stream has files in but no entry for) the owner, mode, times and xattrs of the directory
+// below, or moves their files to where a symlink below leads. It makes the hard links whose target is in a layer below.
 //
-// Unpack is ours rather than containerd's pkg/archive, because that one writes into a mount of the layers below: it
-// resolves parents, links and whiteouts there, so layers would have to be applied one after the other. It also keeps no
-// record of what it wrote.
+// Berth has its own Unpack because containerd's pkg/archive writes into a mount of the layers below: it resolves
+// parents, links and whiteouts in that mount, so layers have to be applied one after another. It also records nothing
+// of what it writes.
 //
-// A layer is a directory: `fs` is the tree in overlay's own form (a whiteout is a character device 0:0, an opaque
-// directory carries trusted.overlay.opaque=y); `manifest` has a line for every entry with what Verify needs to prove it
-// later, a hash for each file's content among it; `skeleton` has all of the tar but the files' content, so that Tar can
-// give the tar back byte for byte, although no blob is kept; `replaced` has the files that the tar brought and then
-// replaced.
+// A layer directory has up to four parts:
+//   - `fs` is the tree in overlay's form: a whiteout is a character device 0:0, and an opaque directory has the
+//     attribute trusted.overlay.opaque=y;
+//   - `manifest` has a line for each entry with its metadata and the hash of its content. Verify compares the tree with
+//     it;
+//   - `skeleton` is the tar-split metadata: the whole tar without the content of files. Tar puts the tar together again
+//     from it, byte for byte, so the blob of the layer need not be kept;
+//   - `replaced` has the files that one entry of the tar brought and a later entry replaced.
 //
-// No entry leaves the directory: names are walked component by component below a directory descriptor with symlinks
-// resolved by us inside the layer, and the kernel is told to stay beneath and to follow none.
+// Entries cannot write outside the directory. Unpack walks their names component by component below a directory
+// descriptor and resolves symlinks inside the layer itself; RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS have the kernel
+// refuse what would leave it.
+//
+// Read unpack.go first (entries become files), then dirs.go (the tree of directories), finalize.go with relocate.go and
+// far.go (what depends on the layers below), tarsplit.go with assemble.go (the tar again), verify.go. Unpack and
+// Finalize also run in a process without privileges: grants.go lists what such a process leaves to Grant.
 package layer
 
-// FS and ManifestFile are the names of what a layer directory holds.
+// FS and ManifestFile are names in a layer directory.
 const (
 	FS           = "fs"
 	ManifestFile = "manifest"

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// link makes the hard links whose target is further down: the target is copied up first, as a mounted overlay would.
+// link makes the hard links whose target is in a layer below. It first copies the target up, as a mounted overlay
+// would.
 func (s *finalizer) link() error {
 	waiting := map[string]string{}
 	for in, links := range s.links {
@@ -32,7 +33,7 @@ func (s *finalizer) link() error {
 	return nil
 }
 
-// linkChain makes a hard link after the one that it names, when that one is still to be made.
+// linkChain makes a hard link. If its target is itself a link that waits, it makes that one first.
 func (s *finalizer) linkChain(waiting map[string]string, name string) error {
 	var chain []string
 	seen := map[string]bool{}
@@ -62,8 +63,8 @@ func (s *finalizer) linkOne(name, target string) error {
 	if err != nil {
 		return err
 	}
-	hidden, tree := !from.exists, from.tree-1 // below; -1 is the layer's own
-	if hidden {                               // removed by this very layer: what was there is meant
+	hidden, tree := !from.exists, from.tree-1 // tree counts the layers below; -1 is this layer
+	if hidden {                               // this layer removed the target, so the link is to the file below
 		if from, err = s.lower.resolve(target, false); err != nil {
 			return err
 		}
@@ -101,13 +102,13 @@ func (s *finalizer) linkOne(name, target string) error {
 	return s.more.add(entry{Path: name, Type: typeLink, Link: from.path})
 }
 
-// noteIn notes that the directory of something has changed.
+// noteIn notes that the directory of a path has changed.
 func (s *finalizer) noteIn(p string) {
 	id, _ := s.dirs.find(parentOf(p))
 	s.note(id, dirTouched)
 }
 
-// free drops what relocate has put where a hard link is to be.
+// free removes what relocate has moved to the name of a hard link that is still to be made.
 func (s *finalizer) free(name string) error {
 	at, err := openSpot(s.own, name)
 	if err != nil {
@@ -129,7 +130,7 @@ func (s *finalizer) free(name string) error {
 	return s.drop(in, at, name, &st)
 }
 
-// copyUp copies what is in a tree below to a path of the layer.
+// copyUp copies a file of a tree below to a path of the layer.
 func (s *finalizer) copyUp(what place, tree int, to string) error {
 	if err := s.res.bytes.take(what.stat.Size + inodeCost); err != nil {
 		return err

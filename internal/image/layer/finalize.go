@@ -16,12 +16,13 @@ import (
 	"berth/internal/limit"
 )
 
-// Finalize finishes the layer in dir, which Unpack left with res, over the trees lowers, the topmost first. It may be
-// called once. On an error what is in dir is worthless. It returns soon after the end of ctx.
+// Finalize finishes the layer in dir over the trees of the layers below, lowers, the topmost first; res is what Unpack
+// returned for it. It may be called once for a layer. After an error the caller removes dir. It returns soon after the
+// end of ctx.
 //
-// What it costs depends on the directories that are implied or have whiteouts, and on the hard links to files below:
-// files are looked at where they get another name. The manifest gets further lines; it is read only when directories
-// move.
+// Its cost grows with the implied directories, the directories that have whiteouts and the hard links to files below,
+// not with all files: it looks at a file only to move it. It appends lines to the manifest, and reads the manifest only
+// when directories have moved.
 func Finalize(ctx context.Context, dir string, res *Result, lowers []string) error {
 	if res.Independent() {
 		return nil
@@ -38,8 +39,8 @@ func Finalize(ctx context.Context, dir string, res *Result, lowers []string) err
 	return err
 }
 
-// FinalizeConfined is Finalize for a process without privileges over devices and the overlay's marks: what takes these
-// is left to Grant. It closes the trees, unless they are kept.
+// FinalizeConfined is Finalize for a process that may make no devices and set no trusted attributes. It lists what it
+// could not do, and Grant does it. It closes the trees unless Kept is set.
 func FinalizeConfined(ctx context.Context, dir string, res *Result, lowers Trees) error {
 	s, err := newFinalizer(ctx, dir, res, lowers)
 	if err != nil {
@@ -66,14 +67,14 @@ type finalizer struct {
 	lower, both *view
 	res         *Result
 	dirs        *dirTree // of the layer as it is now
-	before      *dirTree // as the manifest has it; nil as long as it is the same
+	before      *dirTree // with the paths of the manifest; nil until a directory moves
 	moved       relocated
 	links       map[nodeID]map[string]string
 	more        *manifestWriter // lines to be added to the manifest
 	old         *replacedFiles
 	grants      *grantList
-	sk          *tarSplitWriter // once a file has moved
-	replaced    bool            // a name of the layer was taken by another of its own
+	sk          *tarSplitWriter // nil until a file has moved
+	replaced    bool            // a file of the layer took the name of another file of the layer
 
 	tarSplitBefore uint64
 }
@@ -116,7 +117,7 @@ func (s *finalizer) close() error {
 
 func (s *finalizer) manifest() string { return filepath.Join(s.dir, ManifestFile) }
 
-// tarSplit opens the layer's tar-split metadata for notes of files that move.
+// tarSplit opens the layer's tar-split metadata, to which records of moved files are appended.
 func (s *finalizer) tarSplit() (_ *tarSplitWriter, err error) {
 	if s.sk == nil {
 		s.sk, err = appendTarSplit(s.dir)
@@ -133,7 +134,7 @@ func (s *finalizer) closeTarSplit() error {
 	return sk.close()
 }
 
-// note sets flags of a directory, and has Finalize come by it at the end.
+// note sets flags of a directory, and marks it and those above it, so that finish visits it.
 func (s *finalizer) note(id nodeID, flags dirFlags) {
 	s.dirs.at(id).flags |= flags
 	for ; id != noNode && !s.dirs.at(id).is(dirMatters); id = s.dirs.node(id).parent {
@@ -141,11 +142,11 @@ func (s *finalizer) note(id nodeID, flags dirFlags) {
 	}
 }
 
-// relocate finds out what the directories of the layer cover, and moves what the layer put below a path that is a
-// symlink further down to where that symlink leads.
+// relocate finds out what the directories of the layer cover. Where an implied directory covers a symlink, it moves the
+// files in it to the directory that the symlink leads to.
 func (s *finalizer) relocate() error { return s.visit(rootNode, merged{}) }
 
-// visit looks at a directory and those in it. above is what its parent covers.
+// visit relocates a directory, and those in it. above is what its parent covers.
 func (s *finalizer) visit(id nodeID, above merged) error {
 	d := s.dirs.at(id)
 	if !d.is(dirMatters) || d.is(dirSeen) {
@@ -164,7 +165,7 @@ func (s *finalizer) visit(id nodeID, above merged) error {
 	}
 	for _, c := range s.dirs.sorted(id) {
 		if s.dirs.node(c).gone || s.dirs.node(c).parent != id {
-			continue // moved away meanwhile
+			continue // it has moved away meanwhile
 		}
 		if err := s.visit(c, inside); err != nil {
 			return err
@@ -173,8 +174,8 @@ func (s *finalizer) visit(id nodeID, above merged) error {
 	return nil
 }
 
-// covers finds what a directory of the layer covers: nothing when the layer cut itself off there. inside is what those
-// in it may cover.
+// covers returns what a directory of the layer covers in the layers below: nothing if it is detached. inside is the
+// merged directory below, in which the directories in it are looked up.
 func (s *finalizer) covers(id nodeID, above merged) (at place, inside merged, err error) {
 	d := s.dirs.at(id)
 	if id == rootNode {
@@ -196,7 +197,7 @@ func (s *finalizer) covers(id nodeID, above merged) (at place, inside merged, er
 	return at, inside, nil
 }
 
-// coversOf does the same for a directory anywhere, from the root on.
+// coversOf is covers for a directory whose parents have not been looked up: it starts at the root.
 func (s *finalizer) coversOf(id nodeID) (inside merged, err error) {
 	if id != rootNode {
 		above, err := s.coversOf(s.dirs.node(id).parent)
@@ -210,7 +211,8 @@ func (s *finalizer) coversOf(id nodeID) (inside merged, err error) {
 	return inside, err
 }
 
-// mkdirAll makes a directory of this layer and all above it that are missing, each to take after what is below.
+// mkdirAll makes a directory of this layer and those above it that are missing. They are implied ones: each gets the
+// metadata of the directory that it covers.
 func (s *finalizer) mkdirAll(p string) (id nodeID, err error) {
 	if p == "." {
 		return rootNode, nil
@@ -241,7 +243,7 @@ func (s *finalizer) mkdirAll(p string) (id nodeID, err error) {
 	return id, nil
 }
 
-// mkdir makes a directory in another one, which is open.
+// mkdir makes a directory in another, which is open.
 func (s *finalizer) mkdir(in nodeID, fd int, name string) (nodeID, error) {
 	length := int(s.dirs.at(in).length) + 1 + len(name)
 	if err := limit.LayerPath.Check(int64(length)); err != nil {
@@ -282,10 +284,10 @@ func (s *finalizer) mkdir(in nodeID, fd int, name string) (nodeID, error) {
 	return id, s.res.bytes.take(inodeCost)
 }
 
-// finish gives the implied directories the owner, mode, xattrs and times of those they cover, removes whiteouts from
-// where nothing is below to be hidden, and sets the times of directories in which something has changed.
+// finish gives each implied directory the owner, mode, xattrs and times of the directory that it covers, removes
+// whiteouts that have nothing below to hide, and sets the times of directories whose content has changed.
 func (s *finalizer) finish() error {
-	cut := 0 // opaque directories that the walk is in
+	cut := 0 // counts the opaque directories on the path of the walk
 	w := &dirWalk{ctx: s.ctx, root: s.own, dirs: s.dirs}
 	w.skip = func(id nodeID) bool { return !s.dirs.at(id).is(dirMatters) }
 	before := func(id nodeID, fd int, base string) error {
@@ -339,13 +341,13 @@ func (s *finalizer) finishOne(id nodeID, to spot, path string) error {
 	return s.more.add(d.entry(path, attrs))
 }
 
-// hides reports whether a directory of the layer itself hides what is below.
+// hides reports whether a directory of this layer is opaque.
 func (s *finalizer) hides(path string) bool {
 	id, rest := s.dirs.find(path)
 	return rest == "" && s.dirs.at(id).is(dirOpaque)
 }
 
-// adopt has a directory take after the one below.
+// adopt gives a directory the metadata of the one that it covers.
 func (s *finalizer) adopt(d *dirInfo, to spot, path string) error {
 	from, err := s.lower.spot(int(d.below)-1, parentOf(path), to.base)
 	if err != nil {
@@ -363,8 +365,8 @@ func (s *finalizer) adopt(d *dirInfo, to spot, path string) error {
 	return nil
 }
 
-// unhide removes the whiteouts of a directory that the overlay does not make one with any below. Only in a merged
-// directory it keeps them to itself; elsewhere it lists them as names that lead to nothing.
+// unhide removes the whiteouts of a directory that the overlay does not merge with one below. The overlay hides
+// whiteouts only in merged directories; in others it lists them, as names that cannot be opened.
 func (s *finalizer) unhide(id nodeID, fd int, base, path string) error {
 	return eachName(s.ctx, fd, base, func(in int, name string) error {
 		var st unix.Stat_t
@@ -383,8 +385,8 @@ func (s *finalizer) unhide(id nodeID, fd int, base, path string) error {
 	})
 }
 
-// eachName calls do for the names in a directory, some at a time: there may be millions. do may remove or rename what
-// it is called for, and is called for no name twice in a row of one reading.
+// eachName calls do for each name in a directory. It reads some hundred names at a time, because there may be millions.
+// do may remove or rename the file that it is called for.
 func eachName(ctx context.Context, dirfd int, base string, do func(in int, name string) error) error {
 	fd, err := unix.Openat(dirfd, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -411,7 +413,7 @@ func eachName(ctx context.Context, dirfd int, base string, do func(in int, name 
 	}
 }
 
-// reunite has further names of a file whose first name went to another file stand for themselves.
+// reunite calls the function of that name when a file of the layer has replaced another.
 func (s *finalizer) reunite() error {
 	if !s.replaced {
 		return nil

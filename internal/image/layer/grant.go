@@ -13,10 +13,10 @@ import (
 	"berth/internal/limit"
 )
 
-// Grant does what is on the list that UnpackConfined or FinalizeConfined left in dir, and removes it. The list is
-// believed as little as the layer itself: every path stays beneath the layer's tree and leads through no symlink, a
-// device takes the place of a socket only, and of attributes only those that an image may bring are set. It returns
-// how many of them the file system does not keep.
+// Grant does what the list of grants in dir asks for, which UnpackConfined or FinalizeConfined wrote, and removes the
+// list. It trusts the list no more than the layer itself: a path must stay beneath the layer's tree and lead through no
+// symlink, a device replaces a socket only, and only attributes that an image may have are set. It returns the number
+// of attributes that the file system does not support.
 func Grant(ctx context.Context, dir string, lim Limits) (unsupported int, err error) {
 	name := filepath.Join(dir, GrantsFile)
 	if _, err := os.Lstat(name); errors.Is(err, os.ErrNotExist) {
@@ -34,11 +34,11 @@ func Grant(ctx context.Context, dir string, lim Limits) (unsupported int, err er
 	return g.unsupported, os.Remove(name)
 }
 
-// grantsOf is how many lines a list may have: an entry has some attributes at most, and a layer finalized over others
-// has what it copied of them.
+// grantsOf is the number of lines that a list may have. Eight for each entry of the tar are enough for its attributes,
+// and for those of the files that Finalize copies.
 func grantsOf(lim Limits) int64 { return int64(lim.Entries) * 8 }
 
-// granter works off a list.
+// granter works through a list of grants.
 type granter struct {
 	root        int
 	left        *quota
@@ -72,7 +72,7 @@ func (g *granter) apply(x grant) error {
 	return wrapEntry(x.Path, err)
 }
 
-// markDir sets one of the marks that have the value y. Only directories have any.
+// markDir sets an attribute of a directory to "y", as the overlay's marks have it.
 func markDir(at spot, name string) error {
 	fd, err := openOwnDir(at.fd, at.base)
 	if err != nil {
@@ -103,8 +103,8 @@ func (g *granter) xattr(at spot, x grant) error {
 	return err
 }
 
-// device replaces a socket by the device for which it holds the place, with its owner, mode, attributes and times, and
-// leaves the directory's times as they are. A further name of a device is linked to the first one.
+// device replaces a socket, the placeholder, by the device, which gets the socket's owner, mode, attributes and times.
+// The times of the directory are restored afterwards. A further name of a device becomes a hard link to the first one.
 func (g *granter) device(at spot, x grant) error {
 	var st, up unix.Stat_t
 	if err := unix.Fstatat(at.fd, at.base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -135,7 +135,7 @@ func (g *granter) replace(at spot, x grant, st *unix.Stat_t) error {
 	return unix.Renameat(made.fd, made.base, at.fd, at.base)
 }
 
-// grantTemp is the name of a device until it has its own. It begins as whiteouts of tars do, so no layer brings it.
+// grantTemp is the temporary name of a new device. No file of a layer has it, because it has the prefix of whiteouts.
 const grantTemp = ".wh..wh.berth-device"
 
 func (g *granter) make(made spot, x grant) error {

@@ -11,29 +11,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GrantsFile lists what unpacking or finalizing a layer needs and a process without CAP_SYS_ADMIN and CAP_MKNOD cannot
-// do: device nodes, the overlay's marks, and some attributes. Grant does it, and removes the list.
+// GrantsFile lists what a layer needs and a process without CAP_SYS_ADMIN and CAP_MKNOD cannot do: device nodes, the
+// overlay's marks, and some attributes. The unpacker writes it; Grant works through it and removes it.
 const GrantsFile = "grants"
 
-// Kinds of grants, beside those of devices, which are the manifest's.
+// The kinds of grants. Those of devices are typeChar and typeBlock.
 const (
 	grantOpaque  = "o"
-	grantImplied = "i" // the mark of a tree that does not describe its root
+	grantImplied = "i" // impliedRoot
 	grantXattr   = "x"
 )
 
-// grant is one line of the list. A device lies as a socket at its path until it is made: no tar brings a socket.
+// grant is one line of the list. Until Grant makes a device, a socket is its placeholder: no tar has an entry for a
+// socket, so the two cannot be confused.
 type grant struct {
 	Path  string `json:"p"`
 	Kind  string `json:"k"`
 	Dev   uint64 `json:"r,omitempty"`
-	First string `json:"l,omitempty"` // of a further name of a device, the first one
+	First string `json:"l,omitempty"` // the first name of a device, of which Path is a further one
 	Name  string `json:"n,omitempty"`
 	Value []byte `json:"v,omitempty"`
-	Line  int64  `json:"m,omitempty"` // of the manifest, so that it is known what was replaced since
+	Line  int64  `json:"m,omitempty"` // of the manifest: drop compares it with the line that replaced the path
 }
 
-// grantList writes the list. There is no file before there is a line.
+// grantList writes the list. It creates the file with the first line.
 type grantList struct {
 	dir     string
 	memory  *quota
@@ -57,7 +58,7 @@ func (l *grantList) add(g grant) error {
 	return l.enc.Encode(g)
 }
 
-// device puts a socket with the device's permissions where one is to be.
+// device makes a socket with the device's permissions as its placeholder, and notes the device.
 func (l *grantList) device(at spot, path string, e entry, line int64) error {
 	if err := unix.Mknodat(at.fd, at.base, unix.S_IFSOCK|e.Mode&0o777, 0); err != nil {
 		return err
@@ -65,7 +66,7 @@ func (l *grantList) device(at spot, path string, e entry, line int64) error {
 	return l.note(grant{Path: path, Kind: e.Type, Dev: e.Dev, Line: line})
 }
 
-// linked notes that path became a further name of first. It matters when that is a device which is not made yet.
+// linked notes that path became a further name of first, in case first is a device that Grant has still to make.
 func (l *grantList) linked(path, first string, line int64) error {
 	g, waits := l.devices[first]
 	if !waits {
@@ -86,7 +87,7 @@ func (l *grantList) note(g grant) error {
 	return l.add(g)
 }
 
-// xattr notes an attribute when only a privileged process can set it.
+// xattr notes an attribute if only a privileged process can set it, and reports whether it did.
 func (l *grantList) xattr(path, name string, value []byte, line int64) (noted bool, err error) {
 	if !strings.HasPrefix(name, "security.") || name == "security.capability" {
 		return false, nil
@@ -103,7 +104,7 @@ func (l *grantList) close() error {
 	return out.close()
 }
 
-// drop takes out of the closed list what was replaced after its line was written.
+// drop removes the lines of paths that were replaced after the line was written. The list must be closed.
 func (l *grantList) drop(ctx context.Context, gone *goneTree) error {
 	if l.lines == 0 {
 		return nil

@@ -7,20 +7,21 @@ import (
 	"time"
 )
 
-// ErrGaveWay ends a stream that held the memory for a large zstd window while it waited for its source, and others
-// waited for that memory. What it has brought is lost; it may be read again, best when all of it is there.
+// ErrGaveWay ends a stream that held the memory for a large zstd window and waited for a slow source, while other
+// streams waited for that memory. The caller discards what it has read and may read the stream again, best after the
+// whole blob has been fetched.
 var ErrGaveWay = errors.New("the memory for its zstd window went to another layer: its source was too slow")
 
 // Holder is a stream that may hold the memory for a large zstd window.
 type Holder struct {
-	IsSlow func() bool     // its source sends next to nothing
+	IsSlow func() bool     // reports whether its source sends hardly anything
 	End    func(err error) // ends the stream with an error
 }
 
 type holderKey struct{}
 
-// WithHolder says who holds the windows of a stream that is decompressed with the context. Without one, a stream keeps
-// them until it ends.
+// WithHolder sets the holder of the windows of streams that are decompressed with the context. A stream without a
+// holder keeps its windows until it ends.
 func WithHolder(ctx context.Context, h *Holder) context.Context {
 	return context.WithValue(ctx, holderKey{}, h)
 }
@@ -31,7 +32,7 @@ type holders struct {
 	all map[*Holder]int
 }
 
-// add notes that the holder of ctx has a window.
+// add notes that the holder of ctx has a window until leave is called.
 func (h *holders) add(ctx context.Context) (leave func()) {
 	one, ok := ctx.Value(holderKey{}).(*Holder)
 	if !ok {
@@ -52,7 +53,7 @@ func (h *holders) add(ctx context.Context) (leave func()) {
 	}
 }
 
-// giveWay ends one of those that are slow after each time that somebody has waited, until it is stopped.
+// giveWay ends one slow holder after each period that a stream has waited, until stop is called.
 func (h *holders) giveWay(each time.Duration) (stop func()) {
 	over := make(chan struct{})
 	go func() {

@@ -7,18 +7,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaults are the owner and the mode that the kernel gives to what this process makes, so that only what differs from
-// them is set: two system calls less for most files.
+// defaults are the owner and the mode that the kernel gives to new files of this process. Unpack sets only what differs
+// from them, which saves two system calls for most files.
 type defaults struct {
 	uid, gid int
 	umask    uint32
 }
 
-// special are the bits that a change of owner takes away, or that a directory gives on to those in it.
+// special are the mode bits that a change of owner clears, or that a directory passes on to directories in it.
 const special = unix.S_ISUID | unix.S_ISGID | unix.S_ISVTX
 
-// learnDefaults prepares the root of a layer and finds out what is made in it by itself. An access control list that
-// the root got from the store's own directories is taken away: it would be given on to all files of the layer.
+// learnDefaults prepares the root of a layer and finds out the defaults of files in it. It removes the access control
+// lists that the root inherited from the store's directories, because all files of the layer would inherit them.
 func learnDefaults(root string) (defaults, error) {
 	d := defaults{uid: unix.Geteuid(), gid: unix.Getegid()}
 	if err := disinherit(root); err != nil {
@@ -30,7 +30,7 @@ func learnDefaults(root string) (defaults, error) {
 	if err := unix.Chmod(root, 0o755); err != nil {
 		return d, err
 	}
-	// The process has one umask for all its threads, and no call that only reads it.
+	// The umask is learnt from a directory: umask(2) cannot read it without changing it for all threads.
 	trial := root + "/umask"
 	if err := unix.Mkdir(trial, 0o777); err != nil {
 		return d, err
@@ -44,14 +44,15 @@ func learnDefaults(root string) (defaults, error) {
 	return d, nil
 }
 
-// owner reports whether what is made in the directory belongs to uid:gid at once. A setgid directory, and any directory
-// of a file system that is mounted with grpid, gives on its group.
+// owner reports whether a new file in the directory belongs to uid:gid without a chown. The group may come from the
+// directory: if it is setgid, or if the file system is mounted with grpid.
 func (d defaults) owner(in *dirInfo, uid, gid int) bool {
 	return uid == d.uid && gid == d.gid && int(in.gid) == d.gid
 }
 
-// mode reports whether what is made in the directory with that mode has it at once. The special bits of files are set
-// last, since writing and a change of owner take them away; a setgid directory makes its subdirectories setgid.
+// mode reports whether a new file in the directory has the mode without a chmod. Special bits always need one, after
+// content and owner, because writing and a change of owner clear them; so does a new directory in a setgid one, because
+// it becomes setgid too.
 func (d defaults) mode(in *dirInfo, kind string, mode uint32) bool {
 	return mode&(special|d.umask) == 0 && !(kind == typeDir && in.mode&unix.S_ISGID != 0)
 }

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Inspect refuses a layer directory that has anything but what a layer has, or has it as something else, such as a
-// symlink in the place of the tree: whoever wrote it may have been led astray, and others open these names.
+// Inspect refuses a layer directory with a name that no layer has, or with a name of another file type, such as a
+// symlink in place of the tree. The unpacker that wrote it may have been subverted by an image, and the daemon opens
+// these names.
 func Inspect(dir string) error {
 	names, err := os.ReadDir(dir)
 	if err != nil {

@@ -7,24 +7,24 @@ import (
 	"berth/internal/room"
 )
 
-// Limits bound what one layer may become, and what it may cost. Zero is no limit.
+// Limits bound the size of one layer and what unpacking it may use. Zero is no limit.
 type Limits struct {
 	Bytes   int64 // the sum of its files, holes included, and 4 KiB for each file and directory
-	Entries int   // entries of the tar, and directories that none of them describes
-	// Memory is for what is kept of a layer until it is finalized: its directories, hard links and their attributes.
+	Entries int   // the number of the tar's entries; Memory bounds the directories that they imply
+	// Memory bounds what is held in memory until the layer is finalized: its directories, hard links and attributes.
 	Memory int64
-	// Floor is what must stay free of the file system that the layer is written to.
+	// Floor is the space that must stay free on the layer's file system.
 	Floor room.Floor
 }
 
-// The bounds of single entries. The kernel takes no more.
+// The bounds of single entries, which are the kernel's.
 const (
 	maxPath   = 4096 // bytes of a path, with the NUL at its end
-	maxLinks  = 255  // symlinks that a path leads through
-	inodeCost = 4096 // bytes of the disk that an inode is counted as
+	maxLinks  = 255  // symlinks on the way of a path
+	inodeCost = 4096 // bytes that are charged for an inode
 )
 
-// quota is how much of something a layer may still use.
+// quota counts how much of a budget a layer has used.
 type quota struct {
 	budget limit.Budget // Used counts what the layer has taken
 }
@@ -36,7 +36,7 @@ func newQuota(b limit.Budget) *quota {
 	return &quota{b}
 }
 
-// take uses n more, or says that there is not so much left.
+// take uses n more, or returns an error when less than n is left.
 func (q *quota) take(n int64) error {
 	if n < 0 || n > q.budget.Limit-q.budget.Used {
 		return q.budget.Exceeded()

@@ -25,8 +25,8 @@ const (
 	typeBlock    = "b"
 	typeFifo     = "p"
 	typeWhiteout = "w"
-	typeGone     = "-" // the path and all below it were replaced
-	typeUnknown  = "?" // in no manifest: a socket, which holds the place of a device
+	typeGone     = "-" // a later entry replaced the path and all below it
+	typeUnknown  = "?" // never written to a manifest: a socket, which is the placeholder of a device
 )
 
 // entry is one line of a manifest. A later line replaces an earlier one of the same path.
@@ -45,7 +45,7 @@ type entry struct {
 	Xattrs map[string][]byte `json:"x,omitempty"`
 }
 
-// manifestWriter streams entries to a compressed file, so that a layer of any length needs the same memory.
+// manifestWriter streams entries to a compressed file, so that the memory it needs does not grow with the layer.
 type manifestWriter struct {
 	*packed
 	enc   *json.Encoder
@@ -67,10 +67,10 @@ func (m *manifestWriter) add(e entry) error {
 	return m.enc.Encode(jsonSafe(e))
 }
 
-// manifest is a whole manifest in memory, by path. Only Verify needs it.
+// manifest is a whole manifest in memory, by path. Only Verify reads one.
 type manifest map[string]entry
 
-// eachLine calls do for the lines of a manifest in their order, counted from 1, until one fails or ctx ends.
+// eachLine calls do for each line of a manifest, counted from 1, until do fails or ctx ends.
 func eachLine(ctx context.Context, name string, do func(line int64, e entry) error) error {
 	line := int64(0)
 	return eachJSON(ctx, name, "manifest", func(raw []byte) error {
@@ -91,7 +91,7 @@ func readManifest(ctx context.Context, name string) (manifest, error) {
 			return nil
 		}
 		m[e.Path] = e
-		if gone.count > 1 { // what came before is gone by any line that says so
+		if gone.count > 1 { // an entry before the first typeGone is older than any of them, so 0 will do for it
 			lines[e.Path] = line
 		}
 		return nil
@@ -107,10 +107,10 @@ func readManifest(ctx context.Context, name string) (manifest, error) {
 	return m, nil
 }
 
-// goneTree has the paths that a layer used twice, each with the last line of the manifest that says so.
+// goneTree has the paths that an entry of the layer replaced, each with its last typeGone line in the manifest.
 type goneTree = pathTree[int64]
 
-// noteGone adds a path to the tree, and charges it.
+// noteGone adds a path to the tree, and charges its memory.
 func noteGone(t *goneTree, path string, line int64, memory *quota) error {
 	id, rest := t.find(path)
 	for rest != "" {
@@ -124,7 +124,7 @@ func noteGone(t *goneTree, path string, line int64, memory *quota) error {
 	return nil
 }
 
-// goneAfter reports whether a path, or one above it, was replaced after the line.
+// goneAfter reports whether a path, or one above it, was replaced after the given line of the manifest.
 func goneAfter(t *goneTree, path string, line int64) bool {
 	at := rootNode
 	for path != "" && t.count > 1 {
@@ -141,8 +141,9 @@ func goneAfter(t *goneTree, path string, line int64) bool {
 	return false
 }
 
-// reunite looks at the layer in dir, in which names were replaced: a further name of a file whose first name is gone,
-// or is now another's, stands for itself. What the manifest says of it is appended.
+// reunite mends the hard links in the manifest of a layer in which files were replaced. A line typeLink describes a
+// file by the name that it is linked to; when that name is gone, or belongs to another file now, reunite appends a line
+// that describes the file by itself.
 func reunite(ctx context.Context, dir string, gone *goneTree) error {
 	name, tree := filepath.Join(dir, ManifestFile), filepath.Join(dir, FS)
 	root, err := unix.Open(tree, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -183,7 +184,7 @@ func reunite(ctx context.Context, dir string, gone *goneTree) error {
 	return appendFile(name, name+".more")
 }
 
-// appendFile adds what is in a file to another, and removes it.
+// appendFile appends the content of the file from to the file to, and removes from.
 func appendFile(to, from string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -210,7 +211,7 @@ func (m manifest) paths() []string {
 	return out
 }
 
-// blocks is what the content of an entry takes of the disk, near enough for accounting: blocks of 4 KiB.
+// blocks estimates the bytes that the content of an entry takes on the disk, in blocks of 4 KiB.
 func blocks(e entry) uint64 {
 	switch e.Type {
 	case typeDir:

@@ -15,7 +15,7 @@ import (
 
 const paxXattr = "SCHILY.xattr."
 
-// describeEntry is what the manifest says of an entry, all but type and content.
+// describeEntry returns the manifest entry of a header, without its type and what depends on the content.
 func describeEntry(h *tar.Header, full string) entry {
 	e := entry{Path: full, Mode: uint32(h.Mode) & 0o7777, UID: h.Uid, GID: h.Gid}
 	if !h.ModTime.IsZero() {
@@ -24,8 +24,8 @@ func describeEntry(h *tar.Header, full string) entry {
 	return e
 }
 
-// The times that any file system holds: 32 bits of seconds. Ones from before become the first. Ones from after are kept
-// as far as a manifest can tell them, for most file systems hold more.
+// The times that every file system can store: 32 bits of seconds. Earlier times become the first one. Later times are
+// kept as far as a manifest can express them, because most file systems can store them too.
 const (
 	firstTime = math.MinInt32
 	lastTime  = math.MaxInt32
@@ -41,24 +41,24 @@ func nanoseconds(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// sameTime reports whether a file system that was given a time may answer with the other: one that does not hold it
-// gives its last.
+// sameTime reports whether a file system that was given one time may have stored the other: a time that is too late for
+// it becomes its last.
 func sameTime(given, kept int64) bool {
 	const last = lastTime * int64(time.Second)
 	return given == kept || given > last && kept >= last && kept < given
 }
 
-// born says what a new file need not be given: it was made with the mode of its entry, in the directory in.
+// born tells which metadata a new file has already: it was made with the mode of its entry, in the directory in.
 type born struct {
-	in   *dirInfo // nil for what was there before
+	in   *dirInfo // nil for a file that was there before
 	from defaults
 }
 
 func (b born) owned(e *entry) bool { return b.in != nil && b.from.owner(b.in, e.UID, e.GID) }
 func (b born) moded(e *entry) bool { return b.in != nil && b.from.mode(b.in, e.Type, e.Mode) }
 
-// applyMetadata gives a new thing its owner, mode, xattrs and times, in this order: a change of owner takes setuid bits
-// and capabilities away.
+// applyMetadata gives a new file its owner, mode, xattrs and times, in this order, because a change of owner clears
+// setuid bits and capabilities.
 func (u *unpacker) applyMetadata(to target, h *tar.Header, e *entry) error {
 	if err := u.applyAt(to, e.Path, born{u.dirs.at(u.parent.id), u.defaults}, h, e); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (u *unpacker) applyMetadata(to target, h *tar.Header, e *entry) error {
 	return to.setTimes(time.Unix(0, e.Mtime))
 }
 
-// applyAt gives what is at a path of the layer its owner, mode and xattrs, as far as it was not made with them.
+// applyAt gives the file at a path of the layer its owner, mode and xattrs, except what it was made with.
 func (u *unpacker) applyAt(to target, full string, b born, h *tar.Header, e *entry) error {
 	if !b.owned(e) {
 		if err := to.chown(e.UID, e.GID); err != nil {
@@ -83,10 +83,10 @@ func (u *unpacker) applyAt(to target, full string, b born, h *tar.Header, e *ent
 	for key, value := range h.PAXRecords {
 		name, ok := strings.CutPrefix(key, paxXattr)
 		if !ok || strings.HasPrefix(name, "trusted.") {
-			continue // trusted.* steers the overlay: a layer must not reach it
+			continue // trusted.* controls the overlay, so a layer must not set it
 		}
-		name = strings.Clone(name)                   // else all records of the entry are kept for as long as the name
-		if name == defaultACL && e.Type == typeDir { // what is put into the directory would inherit it
+		name = strings.Clone(name)                   // a substring would keep all records of the entry in memory
+		if name == defaultACL && e.Type == typeDir { // set by finish: files of the layer must not inherit it
 			e.setXattr(name, []byte(value))
 			continue
 		}
@@ -103,7 +103,8 @@ func (u *unpacker) applyAt(to target, full string, b born, h *tar.Header, e *ent
 	return nil
 }
 
-// keepXattr sets one attribute. What the file system or the kind of file cannot keep is counted and left out.
+// keepXattr sets one attribute. If the file system or the type of the file does not support it, it is counted and left
+// out.
 func (u *unpacker) keepXattr(to target, name string, value []byte, e *entry) error {
 	err := to.setXattr(name, value)
 	if unkept(err, e.Type) {
@@ -124,13 +125,13 @@ func (e *entry) setXattr(name string, value []byte) {
 	e.Xattrs[name] = value
 }
 
-// The access control list of a file, and the one that a directory gives to what is made in it.
+// The attributes with the access control list of a file, and with the one that files in a directory inherit.
 const (
 	accessACL  = "system.posix_acl_access"
 	defaultACL = "system.posix_acl_default"
 )
 
-// keepDefaultACL sets the list that a directory gives on, when all that the layer puts into it is there.
+// keepDefaultACL sets the default ACL of a directory, after the last file of the layer has been made in it.
 func (u *unpacker) keepDefaultACL(id nodeID, dirfd int, base string) error {
 	value, ok := u.xattrs[id][defaultACL]
 	if !ok {
@@ -141,7 +142,7 @@ func (u *unpacker) keepDefaultACL(id nodeID, dirfd int, base string) error {
 	return u.keepXattr(target{dirfd, base}, defaultACL, value, &e)
 }
 
-// disinherit takes from a new file or directory the access control lists that its parent gave it.
+// disinherit removes the access control lists that a new file or directory inherited from its parent.
 func disinherit(host string) error {
 	for _, name := range []string{accessACL, defaultACL} {
 		err := unix.Lremovexattr(host, name)
@@ -160,18 +161,18 @@ func setTimes(dirfd int, base string, t time.Time) error {
 	return unix.UtimesNanoAt(dirfd, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// WithoutProc says that this process has no /proc and works on one layer at a time. Paths for calls that take no
-// directory descriptor are then relative to the current directory, which is the process's.
+// WithoutProc is set in a process that has no /proc and works on one layer at a time. It then changes the current
+// directory, which all threads share, before each system call that takes no directory descriptor.
 var WithoutProc bool
 
-// procPath names base below an open directory, for calls that take no directory descriptor. It is good for the next
-// call.
+// procPath returns a path of the file base in an open directory, for system calls that take no directory descriptor. It
+// is valid until procPath is called again.
 func procPath(dirfd int, base string) string {
 	if !WithoutProc {
 		return "/proc/self/fd/" + strconv.Itoa(dirfd) + "/" + base
 	}
 	if unix.Fchdir(dirfd) != nil {
-		return "" // no call takes it
+		return "" // system calls refuse the empty path
 	}
 	return base
 }
@@ -189,5 +190,5 @@ func isSparse(h *tar.Header) bool {
 }
 
 func allZero(b []byte) bool {
-	return len(b) == 0 || b[0] == 0 && bytes.Count(b, []byte{0}) == len(b) // counting is what the library does by the vector
+	return len(b) == 0 || b[0] == 0 && bytes.Count(b, []byte{0}) == len(b) // bytes.Count uses vector instructions
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// A HostileError says which entry of a layer tries what no honest layer does.
+// A HostileError names an entry of a layer that asks for something which no well-formed layer contains.
 type HostileError struct{ Entry, Reason string }
 
 func (e *HostileError) Error() string {
 	return fmt.Sprintf("layer entry %q %s", e.Entry, e.Reason)
 }
 
-// Unwrap says that no other request makes the layer one that can be unpacked.
+// Unwrap makes the error a failed precondition: trying again would not help.
 func (e *HostileError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// inside cleans the name of an entry into a path relative to the layer's root; "." is the root. An absolute name is
-// meant relative to the root, as every builder means it; one that climbs out of it is hostile.
+// inside turns the name of an entry into a clean path relative to the layer's root; "." is the root. It reads an
+// absolute name as relative to the root, as image builders do. A name that leads above the root is a HostileError.
 func inside(name string) (string, error) {
 	if strings.IndexByte(name, 0) >= 0 {
 		return "", &HostileError{name, "has a NUL in its name"}
@@ -33,8 +33,8 @@ func inside(name string) (string, error) {
 	return p, nil
 }
 
-// JSON holds only UTF-8, a file name any bytes. A name that is not UTF-8, or looks like one that was quoted, is written
-// as a Go string literal behind a NUL, which no name contains.
+// jsonSafe quotes the paths of an entry for JSON, which holds UTF-8 only, while a file name may have any bytes. A name
+// that is not UTF-8 is written as a Go string literal behind a NUL; no file name has a NUL, so unquote can tell.
 func jsonSafe(e entry) entry {
 	e.Path, e.Link = quote(e.Path), quote(e.Link)
 	return e

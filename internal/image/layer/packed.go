@@ -15,8 +15,8 @@ import (
 	"berth/internal/limit"
 )
 
-// packed is a compressed file being written: zstd frames of up to packedFrame bytes each. What a layer's files of this
-// form need of memory is that much for each of them, whatever their length: the encoders are shared.
+// packed writes a compressed file of zstd frames, which hold up to packedFrame bytes each. An open file needs that much
+// memory, whatever its length; the encoders are shared.
 type packed struct {
 	file *os.File
 	in   []byte
@@ -29,7 +29,7 @@ var encoders = sync.Pool{New: func() any {
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(packedFrame),
 		zstd.WithLowerEncoderMem(true), zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {
-		panic(err) // of options that are constants
+		panic(err) // the options are constants
 	}
 	return z
 }}
@@ -72,11 +72,12 @@ func (p *packed) flush() error {
 	return err
 }
 
-// rawFrame is how much is not worth an encoder: to make the first one of a process takes longer than all else that is
-// done for a small layer, and what it would save is less than a block of the disk.
+// rawFrame is the size up to which a frame is stored uncompressed. Making the first encoder of a process takes longer
+// than everything else about a small layer, and compression would save less than a block of the disk.
 const rawFrame = 3 << 10
 
-// appendRawFrame appends a zstd frame of one block that holds b as it is, less than 64 KiB (RFC 8878, 3.1.1).
+// appendRawFrame appends a zstd frame of one raw block with the bytes b, which must be fewer than 64 KiB (RFC 8878,
+// 3.1.1).
 func appendRawFrame(to, b []byte) []byte {
 	to = binary.LittleEndian.AppendUint32(to, 0xFD2FB528)
 	const oneSegment, twoByteSize, bias = 1 << 5, 1 << 6, 256
@@ -93,8 +94,8 @@ func appendRawFrame(to, b []byte) []byte {
 
 func (p *packed) close() error { return errors.Join(p.flush(), p.file.Close()) }
 
-// eachJSON calls do for the lines of a packed file, until one fails or ctx ends. No line takes more memory than
-// limit.LayerLine, whoever wrote the file.
+// eachJSON calls do for each line of a packed file, until do fails or ctx ends. A line longer than limit.LayerLine is
+// an error, so that a file written by a subverted unpacker cannot exhaust the daemon's memory.
 func eachJSON(ctx context.Context, name, what string, do func(raw []byte) error) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -131,10 +132,11 @@ func eachJSON(ctx context.Context, name, what string, do func(raw []byte) error)
 	}
 }
 
-// maxPackedWindow is the largest window of a packed file that is read. Those that are written have packedFrame.
+// maxPackedWindow is the largest window of packed files that is accepted for reading. Those written have packedFrame.
 const maxPackedWindow = 1 << 20
 
-// readLine returns the next line, in the reader's buffer or, when it is longer than that, in long, which it may grow.
+// readLine returns the next line: a slice of the reader's buffer, or of long, which it may grow, if the line is longer
+// than the buffer.
 func readLine(r *bufio.Reader, long []byte) (line, grown []byte, err error) {
 	line, err = r.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {

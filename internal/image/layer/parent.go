@@ -11,15 +11,15 @@ import (
 	"berth/internal/limit"
 )
 
-// parentDir is the directory of the last entry, kept open because the next entry is most often in it too.
+// parentDir is the directory of the last entry. It stays open because the next entry is usually in it too.
 type parentDir struct {
 	dirHandle
-	asked string // the path as the entry spelled it; "" when another one was opened since
-	name  string // the same with its symlinks resolved
+	asked string // the path as the entry has it; "" while another directory is open
+	name  string // the same path with symlinks resolved
 }
 
-// dirHandle is an open directory of the layer, with some of those above it: a tar goes back to them when it is done
-// with one below.
+// dirHandle is an open directory of the layer. Some of the directories above it stay open too, because a tar goes back
+// to them after the entries of a directory.
 type dirHandle struct {
 	openDir
 	above []openDir
@@ -27,10 +27,10 @@ type dirHandle struct {
 
 type openDir struct {
 	id nodeID
-	fd int // -1 when none is open
+	fd int // -1 if none is open
 }
 
-// dirsAbove is how many directories stay open above one: a tar may be thousands deep.
+// dirsAbove bounds how many directories above stay open: a tar may be thousands deep.
 const dirsAbove = 8
 
 func noHandle() dirHandle { return dirHandle{openDir: openDir{fd: -1}} }
@@ -41,7 +41,7 @@ func (d *dirHandle) close() {
 	}
 }
 
-// leave goes back to the nearest directory above that is open.
+// leave closes the directory and goes back to the nearest one above that is open.
 func (d *dirHandle) leave() {
 	if d.fd >= 0 {
 		unix.Close(d.fd)
@@ -54,7 +54,7 @@ func (d *dirHandle) leave() {
 	d.openDir, d.above = d.above[last], d.above[:last]
 }
 
-// put makes fd the open directory, below the one that was.
+// put makes fd the open directory, and the previous one the directory above it.
 func (d *dirHandle) put(id nodeID, fd int) {
 	if d.fd >= 0 {
 		d.above = append(d.above, d.openDir)
@@ -66,7 +66,7 @@ func (d *dirHandle) put(id nodeID, fd int) {
 	d.openDir = openDir{id, fd}
 }
 
-// enter opens a directory of the tree below root, from its parent when that is open: a path of thousands of
+// enter opens a directory of the tree below root, relative to its parent if that is open. So a path of thousands of
 // components is not walked anew for each of them.
 func (d *dirHandle) enter(root int, dirs *dirTree, id nodeID) error {
 	up := noNode
@@ -96,7 +96,7 @@ func (d *dirHandle) enter(root int, dirs *dirTree, id nodeID) error {
 
 const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
-// openBeneath opens the directory at a path that has no symlink in it.
+// openBeneath opens the directory at a path. It fails where a symlink is on the way.
 func openBeneath(root int, dir string) (int, error) {
 	for {
 		fd, err := unix.Openat2(root, dir, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: beneath})
@@ -106,7 +106,7 @@ func openBeneath(root int, dir string) (int, error) {
 	}
 }
 
-// openParent makes u.parent the directory dir, following symlinks inside the layer and making what is missing.
+// openParent makes dir the open parent directory. It follows symlinks inside the layer and makes missing directories.
 func (u *unpacker) openParent(dir string) error {
 	if u.parent.fd >= 0 && u.parent.asked == dir && !u.replaced {
 		return nil
@@ -127,8 +127,9 @@ func (u *unpacker) openParent(dir string) error {
 	return nil
 }
 
-// resolve follows the symlinks of a directory path as a chroot into the layer would: they cannot climb above its root.
-// With make, missing directories are made, in u.parent, which in must be then. Without it, a missing one is ENOENT.
+// resolve follows the symlinks of a directory path as a process in a chroot of the layer would: ".." at the root stays
+// at the root. With make, it makes missing directories in u.parent, and in must be u.parent's handle. Without make, a
+// missing directory is ENOENT.
 func (u *unpacker) resolve(in *dirHandle, dir string, make bool) (nodeID, error) {
 	done, walk := rootNode, newSteps(dir)
 	for {
@@ -168,7 +169,8 @@ func (u *unpacker) resolve(in *dirHandle, dir string, make bool) (nodeID, error)
 	}
 }
 
-// step looks at what is no directory: it returns a symlink's target, and "" where a directory is to be made.
+// step looks at a name that is no known directory. It returns the target of a symlink, "" if the directory has to be
+// made, and an error otherwise.
 func (u *unpacker) step(fd int, name string, make bool) (target string, err error) {
 	var st unix.Stat_t
 	err = unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -186,7 +188,7 @@ func (u *unpacker) step(fd int, name string, make bool) (target string, err erro
 	return "", fmt.Errorf("%s is not a directory: %w", begin(name), unix.ENOTDIR)
 }
 
-// steps are the components that a path leads through.
+// steps iterates over the components of a path and of the symlinks on its way.
 type steps struct {
 	todo        string
 	taken, link int
@@ -194,7 +196,7 @@ type steps struct {
 
 func newSteps(path string) *steps { return &steps{todo: path} }
 
-// next returns the next component that leads anywhere, "" at the end.
+// next returns the next component other than ".", or "" at the end.
 func (s *steps) next(ctx interface{ Err() error }) (string, error) {
 	for s.todo != "" {
 		var c string
@@ -215,7 +217,7 @@ func (s *steps) next(ctx interface{ Err() error }) (string, error) {
 	return "", nil
 }
 
-// follow goes on at the target of a symlink.
+// follow continues with the target of a symlink.
 func (s *steps) follow(target string) error {
 	if s.link++; s.link > maxLinks {
 		return unix.ELOOP
@@ -230,17 +232,17 @@ func (s *steps) follow(target string) error {
 	return nil
 }
 
-// rest reports whether any real component is left.
+// rest reports whether a component other than "." is left.
 func (s *steps) rest() bool {
 	return strings.Trim(s.todo, "/.") != "" || strings.Contains(s.todo, "..")
 }
 
-// farLinkError says that a hard link's target is not in this layer.
+// farLinkError is returned for a hard link whose target is not in this layer.
 type farLinkError struct{ target string }
 
 func (e *farLinkError) Error() string { return "target " + e.target + " is not in this layer" }
 
-// link makes base a further name of the file at target, or says that the file is further down.
+// link makes base a hard link to the file at target. It returns a farLinkError if the layer has no such file.
 func (u *unpacker) link(target, base string, e *entry) error {
 	in := noHandle()
 	defer in.close()

@@ -17,21 +17,22 @@ type nodeName struct {
 	base string
 }
 
-// relocated is what moved, as far as the tree of directories does not have it. It is charged to Limits.Memory.
+// relocated records what has moved, beside what the tree of directories tells. It is charged to Limits.Memory.
 type relocated struct {
-	into map[nodeID]nodeID // directories that became one with another
-	// Where two spellings bring one name: the directory that the one which stays came from, and those which go.
+	into map[nodeID]nodeID // directories that were merged into another, and which
+	// Two paths of the tar may lead to one file, if one of them has a symlink below. stays has the directory from which
+	// the file came that won; goes has the whiteouts that lost.
 	stays map[nodeName]nodeID
 	goes  map[nodeName]struct{}
-	fresh []nodeID // directories with a new path that are to be visited
-	known []nodeID // directories that got something, and were not visited because nothing in them mattered
+	fresh []nodeID // directories with a new path, which are to be visited
+	known []nodeID // directories that others were merged into, and that have not been visited
 }
 
 func newRelocated() relocated {
 	return relocated{into: map[nodeID]nodeID{}, stays: map[nodeName]nodeID{}, goes: map[nodeName]struct{}{}}
 }
 
-// now is the directory that has what was put into id.
+// now returns the directory that has the files of id now.
 func (r *relocated) now(id nodeID) nodeID {
 	for {
 		to, ok := r.into[id]
@@ -42,7 +43,7 @@ func (r *relocated) now(id nodeID) nodeID {
 	}
 }
 
-// relocateOne moves what is in an implied directory to where the symlink that it covers leads.
+// relocateOne moves the files of an implied directory that covers a symlink to the directory that the symlink leads to.
 func (s *finalizer) relocateOne(id nodeID) error {
 	p, _ := s.dirs.path(id)
 	to, err := s.lower.resolve(p, true)
@@ -71,7 +72,7 @@ func (s *finalizer) relocateOne(id nodeID) error {
 	return s.visitMoved()
 }
 
-// noteMoved has the tar-split metadata know that what was at or below a path is at another.
+// noteMoved records in the tar-split metadata that the files at and below one path are at another now.
 func (s *finalizer) noteMoved(from, to string) error {
 	if err := s.res.memory.take(2*nodeCost + int64(len(from)+len(to))); err != nil {
 		return err
@@ -83,7 +84,7 @@ func (s *finalizer) noteMoved(from, to string) error {
 	return sk.moved(from, to)
 }
 
-// visitMoved looks at the directories that have a new path: they may cover something else there.
+// visitMoved visits the directories that have a new path, because they may cover something else there.
 func (s *finalizer) visitMoved() error {
 	for _, id := range s.moved.known {
 		if _, err := s.coversOf(id); err != nil {
@@ -114,7 +115,7 @@ func (s *finalizer) anyGone(id nodeID) bool {
 	return !ok
 }
 
-// merge moves all that is in the directory from into the directory to, and removes from.
+// merge moves everything from the directory from into the directory to, and removes from.
 func (s *finalizer) merge(from, to nodeID) error {
 	fromPath, _ := s.dirs.path(from)
 	toPath, _ := s.dirs.path(to)
@@ -128,7 +129,7 @@ func (s *finalizer) merge(from, to nodeID) error {
 		return err
 	}
 	defer unix.Close(dst)
-	for again := true; again; { // what moves out may hide what comes after it from one reading of the directory
+	for again := true; again; { // one reading of a directory may miss names while others are moved out of it
 		again = false
 		err := eachName(s.ctx, src, ".", func(_ int, name string) error {
 			again = true
@@ -157,7 +158,7 @@ func (s *finalizer) merge(from, to nodeID) error {
 	return unix.Unlinkat(up.fd, up.base, unix.AT_REMOVEDIR)
 }
 
-// mergeDirs has one directory be what two were.
+// mergeDirs merges the bookkeeping and the metadata of two directories.
 func (s *finalizer) mergeDirs(from, to nodeID, src, dst spot) error {
 	a, b := s.dirs.at(from), s.dirs.at(to)
 	for base, target := range s.links[from] {
@@ -176,7 +177,7 @@ func (s *finalizer) mergeDirs(from, to nodeID, src, dst spot) error {
 	if a.is(dirImplied) || !b.is(dirImplied) {
 		return nil
 	}
-	// Only the one that goes is described: what is said of it holds for both.
+	// Only the directory from has an entry of the tar, so its metadata is that of the merged directory.
 	var st unix.Stat_t
 	if err := unix.Fstatat(src.fd, src.base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
@@ -187,13 +188,14 @@ func (s *finalizer) mergeDirs(from, to nodeID, src, dst spot) error {
 	return copyMetadata(src, dst, &st, granted(s.grants, s.pathOf(to)))
 }
 
-// pathOf is where a directory is now.
+// pathOf returns the present path of a directory.
 func (s *finalizer) pathOf(id nodeID) string {
 	p, _ := s.dirs.path(id)
 	return p
 }
 
-// mergeName moves one name. What moves takes the place of what is there, but a whiteout hides only what is below.
+// mergeName moves one name. A file that is moved replaces one that is there; a whiteout does not, because it hides only
+// the layers below.
 func (s *finalizer) mergeName(from, to nodeID, src, dst int, name, toPath string) error {
 	var a, b unix.Stat_t
 	if err := unix.Fstatat(src, name, &a, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -242,12 +244,13 @@ func (s *finalizer) mergeName(from, to nodeID, src, dst int, name, toPath string
 	return nil
 }
 
-// noteBoth charges a name that two spellings bring.
+// noteBoth charges the memory for a name that two paths of the tar lead to.
 func (s *finalizer) noteBoth(name string) error {
 	return s.res.memory.take(nodeCost + int64(len(name)))
 }
 
-// dropWhiteout takes away a whiteout that moves to what the layer itself brings. Of a directory it hides what is below.
+// dropWhiteout removes a whiteout that would move to a name which the layer has a file of. If that is a directory, it
+// is detached from the layers below.
 func (s *finalizer) dropWhiteout(what nodeName, to nodeID, src int, overDir bool) error {
 	if err := s.noteBoth(what.base); err != nil {
 		return err
@@ -262,16 +265,17 @@ func (s *finalizer) dropWhiteout(what nodeName, to nodeID, src int, overDir bool
 	return nil
 }
 
-// detach has a directory of the layer show nothing of what is below.
+// detach makes a directory of the layer hide the layers below.
 func (s *finalizer) detach(id nodeID) {
 	s.dirs.at(id).flags |= dirDetached
 	s.makeOpaque(id)
 }
 
-// makeOpaque has a directory hide what is below. Its mark is among the grants, when the directory is finished.
+// makeOpaque marks a directory as opaque: it hides what is below. finishOne puts the overlay's mark on the list of
+// grants.
 func (s *finalizer) makeOpaque(id nodeID) { s.note(id, dirOpaque|dirChanged) }
 
-// drop makes a name free for something else. full is its path in the layer, st what is there.
+// drop removes a file, whose stat is st, to make its name free. full is its path in the layer.
 func (s *finalizer) drop(in nodeID, at spot, full string, st *unix.Stat_t) error {
 	freed, err := s.old.take(at.fd, at.base, full)
 	if err != nil {
@@ -286,7 +290,7 @@ func (s *finalizer) drop(in nodeID, at spot, full string, st *unix.Stat_t) error
 	return nil
 }
 
-// record brings the manifest up to date: lines are appended, unless directories have moved.
+// record updates the manifest. It appends lines; if directories have moved, it first rewrites the others.
 func (s *finalizer) record() error {
 	lines := s.more.lines
 	err := s.more.close()
@@ -306,7 +310,7 @@ func (s *finalizer) record() error {
 	return appendFile(name, name+".more")
 }
 
-// rewrite passes the manifest on line by line, each with the path that it has now.
+// rewrite writes the manifest anew, with the present path of each entry.
 func (s *finalizer) rewrite(name string) error {
 	w, err := createManifest(name + ".new")
 	if err != nil {
@@ -335,7 +339,7 @@ func (s *finalizer) rewrite(name string) error {
 	return os.Rename(name+".new", name)
 }
 
-// pathNow is where the thing is that the manifest has a line of; ok says that it is still there.
+// pathNow returns the present path of a manifest entry; ok is false if its file is gone.
 func (s *finalizer) pathNow(e entry) (path string, ok bool) {
 	if e.Type == typeDir {
 		id, rest := s.before.find(e.Path)
@@ -366,7 +370,7 @@ func (s *finalizer) pathNow(e entry) (path string, ok bool) {
 	return join(up, base), true
 }
 
-// now is where something is that was at a path before directories moved.
+// now returns the present path of a file that had the path p before directories moved.
 func (s *finalizer) now(p string) string {
 	if s.before == nil || p == "." {
 		return p

@@ -16,11 +16,11 @@ import (
 	"berth/internal/room"
 )
 
-// ResultFile holds what finalizing a layer needs to know of its unpacking, for another process. It is there only until
-// then.
+// ResultFile holds the Result of unpacking a layer between the process that unpacks and the one that finalizes it.
+// LoadResult removes it.
 const ResultFile = "result"
 
-// Save keeps what Finalize needs to know of a result in dir.
+// Save writes what Finalize needs of a result to dir.
 func (r *Result) Save(dir string) error {
 	out, err := createPacked(filepath.Join(dir, ResultFile), os.O_TRUNC)
 	if err != nil {
@@ -34,7 +34,7 @@ func (r *Result) Save(dir string) error {
 	return errors.Join(w.err, out.close())
 }
 
-// LoadResult reads what Save kept, and removes it. The limits are those that the layer was unpacked with.
+// LoadResult reads what Save wrote, and removes the file. The limits must be those that the layer was unpacked with.
 func LoadResult(ctx context.Context, dir string, lim Limits) (*Result, error) {
 	name := filepath.Join(dir, ResultFile)
 	f, err := os.Open(name)
@@ -57,14 +57,14 @@ func LoadResult(ctx context.Context, dir string, lim Limits) (*Result, error) {
 	res.memory.budget.Used, res.bytes.budget.Used = l.number(), l.number()
 	res.dirs = loadTree(l, l.dir)
 	res.gone = loadTree(l, func(line *int64) { *line = l.number() })
-	res.links = l.links()
+	res.links = l.links(res.dirs.count)
 	if l.err != nil {
 		return nil, fmt.Errorf("read what is to be settled: %w", l.err)
 	}
 	return res, os.Remove(name)
 }
 
-// saver writes numbers and texts until an error.
+// saver writes numbers and texts. After the first error, err, it writes nothing more.
 type saver struct {
 	out     io.Writer
 	scratch []byte
@@ -105,7 +105,7 @@ func (w *saver) links(all map[nodeID]map[string]string) {
 	}
 }
 
-// saveTree writes the nodes in the order of their ids, so that they get the same ones again.
+// saveTree writes the nodes in the order of their ids, so that loadTree gives them the same ids.
 func saveTree[T any](w *saver, t *pathTree[T], value func(*T)) {
 	w.numbers(int64(t.count))
 	value(t.at(rootNode))
@@ -120,8 +120,8 @@ func saveTree[T any](w *saver, t *pathTree[T], value func(*T)) {
 	}
 }
 
-// loader reads what a saver wrote until an error. What it reads was written by an unpacker that may have been led
-// astray, but nothing outside the process that loads depends on it.
+// loader reads what a saver wrote. After the first error, err, it returns zeros. An image may have subverted the
+// unpacker that wrote the file, so ids and lengths are checked; other wrong content makes a wrong layer of that image.
 type loader struct {
 	ctx context.Context
 	r   *bufio.Reader
@@ -164,15 +164,20 @@ func (l *loader) dir(d *dirInfo) {
 	d.length, d.mode, d.flags = uint16(l.number()), uint16(l.number()), dirFlags(l.number())
 }
 
-func (l *loader) links() map[nodeID]map[string]string {
+// links reads the hard links in any of dirs directories.
+func (l *loader) links(dirs int) map[nodeID]map[string]string {
 	all := map[nodeID]map[string]string{}
 	for n := l.number(); n > 0 && l.err == nil; n-- {
-		in, links := nodeID(l.number()), map[string]string{}
+		in, links := l.number(), map[string]string{}
+		if in < 0 || in >= int64(dirs) {
+			l.fail("hard links are in directory %d of %d", in, dirs)
+			break
+		}
 		for n := l.number(); n > 0 && l.err == nil; n-- {
 			base := l.text(maxName)
 			links[base] = l.text(maxPath)
 		}
-		all[in] = links
+		all[nodeID(in)] = links
 	}
 	return all
 }

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// target is what metadata is given to: a name in an open directory, or with no name the open file itself, which spares
-// the kernel the look-up.
+// target is a file to be given metadata: a name in an open directory or, without a name, the open file fd itself, which
+// saves the kernel the look-up.
 type target struct {
 	fd   int
 	base string
@@ -21,7 +21,7 @@ func (t target) chown(uid, gid int) error {
 	return unix.Fchownat(t.fd, t.base, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// chmod is for anything but a symlink: the name was made a moment ago.
+// chmod follows symlinks, so the caller must know that the file, which it has just made, is none.
 func (t target) chmod(mode uint32) error {
 	if t.base == "" {
 		return unix.Fchmod(t.fd, mode)
@@ -45,7 +45,7 @@ func (t target) setTimes(at time.Time) error {
 		return err
 	}
 	both := [2]unix.Timespec{ts, ts}
-	// Without a path the call is about the open file; no wrapper takes none.
+	// With a null path utimensat(2) changes the open file. Package unix has no wrapper that passes one.
 	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(t.fd), 0, uintptr(unsafe.Pointer(&both)), 0, 0, 0)
 	if errno != 0 {
 		return errno

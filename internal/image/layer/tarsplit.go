@@ -17,33 +17,33 @@ import (
 	"berth/internal/room"
 )
 
-// What a layer keeps, besides its tree, of the tar it came from.
+// A layer keeps these beside its tree, so that the tar can be put together again.
 const (
-	// TarSplitFile holds all of the tar but the files' content.
+	// TarSplitFile holds the tar-split metadata: the whole tar without the content of files.
 	TarSplitFile = "skeleton"
 	// ReplacedDir holds files that a later entry of the same tar replaced.
 	ReplacedDir = "replaced"
 )
 
-// tarSplitMagic begins tar-split metadata; the number is the format's version.
+// tarSplitMagic is the beginning of tar-split metadata. Its number is the version of the format.
 const tarSplitMagic = "berth skeleton 1\n"
 
-// The kinds of the tar-split records, in the two low bits of the number that begins each; what is above is n.
+// The kinds of tar-split records. A record begins with a number, the kind in its two low bits and n in the others.
 const (
 	recLiteral = iota // n bytes of the tar follow
 	recFile           // n bytes of the tar are the content of the file whose path follows
-	recMoved          // the files of the records so far that lie at a path, of n bytes, lie at another now
+	recMoved          // a path of n bytes and another follow: the files at and below the first moved to the other
 )
 
 const (
 	literalBuffer = 16 << 10
 	maxRecordPath = 16 << 10
-	// literalRoom is what tar-split metadata may hold uncompressed even in a layer with a smaller limit: headers are no
-	// content.
+	// literalRoom is how many uncompressed bytes of tar-split metadata a layer may have even if its limit is smaller,
+	// because the limit is meant for content and these are mostly headers.
 	literalRoom = 64 << 20
 )
 
-// tarSplitWriter notes a tar as it goes by.
+// tarSplitWriter writes tar-split metadata while the tar is read.
 type tarSplitWriter struct {
 	out     *packed
 	literal []byte
@@ -67,7 +67,7 @@ func createTarSplit(dir string, limit int64) (*tarSplitWriter, error) {
 	return &tarSplitWriter{out: out, literal: make([]byte, 0, literalBuffer), left: limit, limit: limit}, nil
 }
 
-// appendTarSplit opens the tar-split metadata of a layer for further records.
+// appendTarSplit opens the tar-split metadata of a layer to append records.
 func appendTarSplit(dir string) (*tarSplitWriter, error) {
 	out, err := createPacked(filepath.Join(dir, TarSplitFile), os.O_APPEND)
 	if err != nil {
@@ -78,7 +78,7 @@ func appendTarSplit(dir string) (*tarSplitWriter, error) {
 
 func (s *tarSplitWriter) close() error { return errors.Join(s.flush(), s.out.close()) }
 
-// raw adds bytes of the tar that are nobody's content.
+// raw adds bytes of the tar that are not the content of a file.
 func (s *tarSplitWriter) raw(b []byte) error {
 	if s.left -= int64(len(b)); s.left < 0 {
 		return fmt.Errorf("its tar, beside the files: %w", limit.LayerBytes.At(s.limit).Exceeded())
@@ -104,7 +104,7 @@ func (s *tarSplitWriter) flush() error {
 	return s.record(recLiteral, int64(len(b)), b)
 }
 
-// content says that the next n bytes of the tar are those of the file at path.
+// content records that the next n bytes of the tar are the content of the file at path.
 func (s *tarSplitWriter) content(path string, n int64) error {
 	if n == 0 {
 		return nil
@@ -115,7 +115,7 @@ func (s *tarSplitWriter) content(path string, n int64) error {
 	return s.record(recFile, n, s.sized(path))
 }
 
-// moved says that what was at from, and below it, is at to now.
+// moved records that the files at and below the path from are at the path to now.
 func (s *tarSplitWriter) moved(from, to string) error {
 	if err := s.flush(); err != nil {
 		return err
@@ -138,14 +138,14 @@ func (s *tarSplitWriter) record(kind int, n int64, body []byte) error {
 	return nil
 }
 
-// recorder is the tar as it is read: what the reader takes while a file's content is copied is counted, all else goes
-// into the tar-split metadata.
+// recorder is the reader of the tar. It counts the bytes that are read while the content of a file is copied, and puts
+// all others into the tar-split metadata.
 type recorder struct {
-	ctx   context.Context // whose end is an error of Read: an entry may have any content that nobody asks for
+	ctx   context.Context // Read fails after its end: tar.Reader may skip content of any length in one call
 	r     io.Reader
 	sk    *tarSplitWriter
-	disk  *room.Gauge // what is read is written there
-	file  bool        // content of a file is being read
+	disk  *room.Gauge // is charged each byte that is read, because it will be written
+	file  bool        // the content of a file is being read
 	count int64
 }
 
@@ -165,7 +165,7 @@ func (t *recorder) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// begin and end enclose the copying of a file's content.
+// begin is called before the content of a file is copied, and end afterwards.
 func (t *recorder) begin() { t.file, t.count = true, 0 }
 
 func (t *recorder) end(path string, n int64) error {
@@ -176,18 +176,20 @@ func (t *recorder) end(path string, n int64) error {
 	return t.sk.content(path, n)
 }
 
-// replacedFiles is where files go that an entry replaces: the tar cannot be put together without them.
+// replacedFiles keeps the files that a later entry replaces, because the tar cannot be put together without their
+// content.
 type replacedFiles struct {
 	dir    string // of the layer
 	sk     func() (*tarSplitWriter, error)
 	memory *quota
-	used   int // names given out
+	used   int // counts the names given out
 }
 
-// freed is what left the disk.
+// freed is the space that a removal has freed.
 type freed struct{ bytes, inodes uint64 }
 
-// take makes the name base free in an open directory. full is its path in the layer.
+// take frees the name base in an open directory: it keeps what has content and removes the rest. full is the path of
+// base in the layer.
 func (r *replacedFiles) take(dirfd int, base, full string) (freed, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dirfd, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -202,7 +204,7 @@ func (r *replacedFiles) take(dirfd int, base, full string) (freed, error) {
 	default:
 		return freed{0, 1}, unix.Unlinkat(dirfd, base, 0)
 	}
-	// Whoever puts the tar together again has all moves in memory.
+	// The moves are charged because OpenTar will hold all of them in memory.
 	if err := r.memory.take(2*nodeCost + int64(len(full))); err != nil {
 		return freed{}, err
 	}
@@ -230,7 +232,7 @@ func (r *replacedFiles) place() (string, error) {
 	return strconv.Itoa(r.used), nil
 }
 
-// tarSplitBytes is what the tar-split metadata of a layer takes of the disk.
+// tarSplitBytes returns the space that the tar-split metadata of a layer takes on the disk.
 func tarSplitBytes(dir string) uint64 {
 	i, err := os.Stat(filepath.Join(dir, TarSplitFile))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// nodeID names a path of a pathTree.
+// nodeID identifies a path of a pathTree.
 type nodeID uint32
 
 const (
@@ -17,33 +17,33 @@ const (
 	noNode          = ^nodeID(0)
 )
 
-// pathTree holds paths by parent and name, and a value for each. A path costs some tens of bytes and its last
-// component, however long it is, so that thousands of nested directories cost no more than as many beside each other.
-// To look up a path takes one step for each of its components.
+// pathTree is a set of paths with a value for each. It stores a path as a parent and a name, so a path costs some tens
+// of bytes and its last component: thousands of nested directories cost no more than as many siblings. Looking a path
+// up takes one step for each of its components.
 type pathTree[T any] struct {
 	seed  maphash.Seed
-	nodes [][]treeNode[T] // in chunks, so that growing copies nothing
+	nodes [][]treeNode[T] // in chunks, so that nothing is copied when it grows
 	count int
 	names []byte
-	slots []nodeID // an open hash table of a power of two, at most half full; noNode is a free slot
-	used  int      // slots that are not free
-	looks *int64   // at slots, for tests of what an image can make it cost; clones share it
+	slots []nodeID // an open hash table; its size is a power of two, and it is at most half full; noNode is a free slot
+	used  int      // counts the slots that are not free
+	looks *int64   // counts the slots looked at, for tests of what an image can make it cost; clones share it
 }
 
 type treeNode[T any] struct {
 	value         T
-	parent, child nodeID // child is the newest one
-	next, prev    nodeID // in the same directory, next the one that came before it
-	name          uint32 // where it begins in names
+	parent, child nodeID // child is the newest child
+	next, prev    nodeID // siblings: next is the next older one
+	name          uint32 // the offset of its name in names
 	size          uint8  // of the name
-	gone          bool   // removed, with all that is below
+	gone          bool   // removed, with everything below
 }
 
 const (
 	treeChunk = 64
-	// maxName is the longest name of a file that the kernel takes.
+	// maxName is the kernel's limit for the name of a file.
 	maxName = 255
-	// nodeCost is what a budget is charged for a node, beside its name.
+	// nodeCost is what a memory budget is charged for a node, beside the bytes of its name.
 	nodeCost = 80
 )
 
@@ -72,7 +72,7 @@ func (t *pathTree[T]) nameOf(id nodeID) []byte {
 	return t.names[n.name : n.name+uint32(n.size)]
 }
 
-// slot is where the table has the child of that name, or where it is to go.
+// slot returns the slot of the child of that name, or the free slot for it.
 func (t *pathTree[T]) slot(parent nodeID, name string) *nodeID {
 	h := maphash.String(t.seed, name) ^ uint64(parent)*0x9e3779b97f4a7c15
 	h ^= h >> 32
@@ -94,7 +94,7 @@ func (t *pathTree[T]) child(parent nodeID, name string) (nodeID, bool) {
 	return id, id != noNode && !t.node(id).gone
 }
 
-// add makes a child of that name. One that is gone leaves its place to it. The name has at most maxName bytes.
+// add adds a child of that name. It takes the slot of one that is gone. The name may have at most maxName bytes.
 func (t *pathTree[T]) add(parent nodeID, name string) nodeID {
 	id := t.append(treeNode[T]{child: noNode, name: uint32(len(t.names)), size: uint8(len(name))})
 	t.names = append(t.names, name...)
@@ -102,7 +102,7 @@ func (t *pathTree[T]) add(parent nodeID, name string) nodeID {
 	return id
 }
 
-// put has the table lead to a node. It grows when it is half full; what has moved away or is gone leaves it then.
+// put enters a node into the table. The table grows when it is half full, and leaves out nodes that are gone then.
 func (t *pathTree[T]) put(id nodeID) {
 	if 2*t.used >= len(t.slots) {
 		size := 4
@@ -130,7 +130,7 @@ func (t *pathTree[T]) fill(id nodeID) {
 	*s = id
 }
 
-// remove takes a path out, with all that is below it. The nodes stay, and say that they are gone.
+// remove removes a path and everything below it. The nodes stay, marked as gone.
 func (t *pathTree[T]) remove(id nodeID) { t.node(id).gone = true }
 
 // link makes a node the newest child of another.
@@ -144,7 +144,7 @@ func (t *pathTree[T]) link(id, parent nodeID) {
 	t.put(id)
 }
 
-// move gives a node another parent, in which its name is free.
+// move gives a node another parent, which must have no child of its name.
 func (t *pathTree[T]) move(id, to nodeID) {
 	n := t.node(id)
 	if n.next != noNode {
@@ -158,7 +158,7 @@ func (t *pathTree[T]) move(id, to nodeID) {
 	t.link(id, to)
 }
 
-// children ranges over the directories in a directory. They may be moved meanwhile.
+// children ranges over the children of a node. The caller may move them meanwhile.
 func (t *pathTree[T]) children(id nodeID) iter.Seq[nodeID] {
 	return func(yield func(nodeID) bool) {
 		for c := t.node(id).child; c != noNode; {
@@ -172,7 +172,7 @@ func (t *pathTree[T]) children(id nodeID) iter.Seq[nodeID] {
 	}
 }
 
-// sorted are the children in the order of their names.
+// sorted returns the children in the order of their names.
 func (t *pathTree[T]) sorted(id nodeID) []nodeID {
 	var out []nodeID
 	for c := range t.children(id) {
@@ -182,7 +182,7 @@ func (t *pathTree[T]) sorted(id nodeID) []nodeID {
 	return out
 }
 
-// find looks up a clean path. Where it is not there, found is the deepest of it that is, and rest what is below that.
+// find looks up a clean path. If it is not there, found is the deepest ancestor that is, and rest the path from there.
 func (t *pathTree[T]) find(path string) (found nodeID, rest string) {
 	found, rest = rootNode, path
 	if path == "." {
@@ -199,7 +199,7 @@ func (t *pathTree[T]) find(path string) (found nodeID, rest string) {
 	return found, rest
 }
 
-// path is the path of a node; ok says that neither it nor anything above is gone.
+// path returns the path of a node; ok is false if the node or one above it is gone.
 func (t *pathTree[T]) path(id nodeID) (path string, ok bool) {
 	if id == rootNode {
 		return ".", true
@@ -224,7 +224,7 @@ func (t *pathTree[T]) path(id nodeID) (path string, ok bool) {
 	return string(out), true
 }
 
-// make looks up a path, and adds what is missing of it.
+// make looks up a path, and adds its missing components.
 func (t *pathTree[T]) make(path string) nodeID {
 	id, rest := t.find(path)
 	for rest != "" {
@@ -234,7 +234,7 @@ func (t *pathTree[T]) make(path string) nodeID {
 	return id
 }
 
-// clone copies the tree, with the same ids.
+// clone copies the tree. Its nodes have the same ids.
 func (t *pathTree[T]) clone() *pathTree[T] {
 	c := &pathTree[T]{
 		seed: t.seed, count: t.count, names: bytes.Clone(t.names), slots: slices.Clone(t.slots), used: t.used, looks: t.looks,

@@ -19,36 +19,36 @@ import (
 	"berth/internal/room"
 )
 
-// Result says what an unpacked layer needs from those below it, and what it takes of the disk.
+// Result is the outcome of unpacking a layer: the space it takes on the disk, and what Finalize needs.
 type Result struct {
 	Bytes, Inodes uint64
-	// Opaque says that the layer hides everything below it.
+	// Opaque reports whether the layer hides everything below it.
 	Opaque bool
-	// Unsupported counts extended attributes that the file system does not keep.
+	// Unsupported counts extended attributes that the file system does not support.
 	Unsupported int
 
-	// Waits says that Finalize has something to do.
+	// Waits reports whether Finalize has something to do.
 	Waits bool
 
-	// What Finalize needs to know. All of it is charged to Limits.Memory.
+	// The rest is for Finalize. All of it is charged to Limits.Memory.
 	dirs     *dirTree
 	links    map[nodeID]map[string]string // targets of hard links that are not in the layer, by directory and name
 	gone     *goneTree                    // names that the layer used twice
-	replaced int                          // files that were replaced and are kept
+	replaced int                          // counts the replaced files that are kept
 	memory   *quota
 	bytes    *quota
-	disk     *room.Gauge // of where the layer is written
+	disk     *room.Gauge // of the file system that the layer is written to
 }
 
-// toMakeRoom is what a person can do when there is too little room for a layer.
+// toMakeRoom is the remedy that errors name when a file system has too little room for a layer.
 const toMakeRoom = "remove images"
 
-// Independent says that the layer is the same whatever is below it: Finalize has nothing to do.
+// Independent reports whether the layer is the same whatever is below it, so that Finalize has nothing to do.
 func (r *Result) Independent() bool { return !r.Waits }
 
-// Unpack writes the tar stream r into the existing directory dir as a layer. The stream is read to its end. On an error
-// what is in dir is worthless, and the caller removes it. Unpack returns soon after the end of ctx: it looks at ctx
-// before each read of the stream, and while it works on what one entry asks for.
+// Unpack writes the tar stream r into the existing directory dir as a layer. It reads the stream to its end. After an
+// error the caller removes dir. Unpack returns soon after the end of ctx: it checks ctx before each read of the stream,
+// and during long work for a single entry.
 func Unpack(ctx context.Context, r io.Reader, dir string, lim Limits) (*Result, error) {
 	res, err := UnpackConfined(ctx, r, dir, lim)
 	if err != nil {
@@ -59,8 +59,8 @@ func Unpack(ctx context.Context, r io.Reader, dir string, lim Limits) (*Result, 
 	return res, err
 }
 
-// UnpackConfined is Unpack for a process without privileges over devices and the overlay's marks: what takes these is
-// left to Grant.
+// UnpackConfined is Unpack for a process that may make no devices and set no trusted attributes. It lists what it could
+// not do, and Grant does it.
 func UnpackConfined(ctx context.Context, r io.Reader, dir string, lim Limits) (*Result, error) {
 	u, err := newUnpacker(ctx, dir, lim)
 	if err != nil {
@@ -84,7 +84,7 @@ func UnpackConfined(ctx context.Context, r io.Reader, dir string, lim Limits) (*
 	if err != nil {
 		return nil, err
 	}
-	res := u.res // a pointer into u would keep all that unpacking needed for as long as the result
+	res := u.res // a copy, because a pointer into u would keep all of u in memory as long as the result
 	res.Bytes += tarSplitBytes(dir)
 	if !res.Waits {
 		res.dirs, res.links, res.gone = nil, nil, nil
@@ -94,18 +94,18 @@ func UnpackConfined(ctx context.Context, r io.Reader, dir string, lim Limits) (*
 
 type unpacker struct {
 	ctx      context.Context
-	root     int // descriptor of fs
+	root     int // descriptor of the layer's tree
 	man      *manifestWriter
 	tar      *recorder
 	old      *replacedFiles
 	grants   *grantList
 	entries  *quota
-	dirs     *dirTree                     // the directories that the layer has so far
+	dirs     *dirTree                     // the directories of the layer so far
 	xattrs   map[nodeID]map[string][]byte // of directories
-	replaced bool                         // an entry replaced another: what was known of names may be wrong
+	replaced bool                         // an entry has replaced another: openParent resolves every path anew
 	parent   parentDir
 	defaults defaults
-	hash     hash.Hash // of one file after the other
+	hash     hash.Hash // is used for one file after the other
 	buf      []byte
 	res      Result
 }
@@ -175,12 +175,12 @@ func (u *unpacker) stream() error {
 			return err
 		}
 	}
-	// What follows the end mark counts for the digest.
+	// The bytes after the end mark are read because the digest of the stream covers them.
 	_, err := io.CopyBuffer(plainWriter{io.Discard}, u.tar, u.buf)
 	return err
 }
 
-// entry writes one entry of the tar.
+// entry makes what one entry of the tar describes.
 func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
@@ -211,7 +211,7 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	return wrapEntry(h.Name, u.create(h, base, r))
 }
 
-// checkSizes refuses what is longer than the kernel takes before anything of it is kept.
+// checkSizes refuses names and attributes that exceed the kernel's limits, before they are kept in memory.
 func checkSizes(h *tar.Header) error {
 	for _, text := range []string{h.Name, h.Linkname} {
 		if err := limit.EntryName.Check(int64(len(text))); err != nil {
@@ -230,7 +230,7 @@ func checkSizes(h *tar.Header) error {
 	return nil
 }
 
-// begin is the beginning of a name, for a message.
+// begin shortens a name for a message.
 func begin(name string) string {
 	if len(name) <= 200 {
 		return name
@@ -238,7 +238,7 @@ func begin(name string) string {
 	return name[:200] + "…"
 }
 
-// wrapEntry names the entry, unless the error already does.
+// wrapEntry adds the name of the entry to an error, unless the error has it already.
 func wrapEntry(name string, err error) error {
 	if err == nil || mark.As[*HostileError](err) || mark.As[*limit.Error](err) {
 		return err
@@ -248,14 +248,15 @@ func wrapEntry(name string, err error) error {
 
 const whiteoutPrefix = ".wh."
 
-// whiteout hides what is below, never what this layer itself brings.
+// whiteout makes a whiteout. It hides a file of the layers below; files of this layer stay, before or after it in the
+// tar.
 func (u *unpacker) whiteout(h *tar.Header, base string) error {
 	if base == ".wh..wh..opq" {
 		u.makeOpaque(u.parent.id)
 		return nil
 	}
 	if strings.HasPrefix(base, ".wh..wh.") {
-		return nil // bookkeeping of aufs
+		return nil // aufs's own bookkeeping
 	}
 	target := strings.TrimPrefix(base, whiteoutPrefix)
 	if target == "" || target == "." || target == ".." {
@@ -270,7 +271,7 @@ func (u *unpacker) whiteout(h *tar.Header, base string) error {
 			u.dirs.at(id).flags |= dirDetached
 			u.makeOpaque(id)
 		}
-		return nil // a file of this layer hides it already
+		return nil // the name is taken by a file of this layer, which hides the one below already
 	}
 	if err != nil {
 		return err
@@ -282,7 +283,7 @@ func (u *unpacker) whiteout(h *tar.Header, base string) error {
 	return u.man.add(entry{Path: join(u.parent.name, target), Type: typeWhiteout})
 }
 
-// countInode charges a file of so many bytes, and what the disk needs for any file.
+// countInode charges a file of the given size, and its inode.
 func (u *unpacker) countInode(size int64) error {
 	u.res.Inodes++
 	if err := u.res.disk.Spend(inodeCost); err != nil {
@@ -291,7 +292,7 @@ func (u *unpacker) countInode(size int64) error {
 	return u.res.bytes.take(size + inodeCost)
 }
 
-// clear takes away what an earlier entry put at base. A directory takes all that is known of it along.
+// clear removes what an earlier entry made at base: a directory with everything in it.
 func (u *unpacker) clear(base, full string) error {
 	u.replaced = true
 	if id, ok := u.dirs.child(u.parent.id, base); ok {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Verify compares the layer in dir with its manifest and reports each path that differs, and how. The error says that
-// the comparison itself was not possible: the manifest is missing or damaged, or ctx ended.
+// Verify compares the layer in dir with its manifest, and calls report for each path that differs. It returns an error
+// when it cannot compare: the manifest is missing or damaged, or ctx has ended.
 func Verify(ctx context.Context, dir string, report func(path, problem string)) error {
 	man, err := readManifest(ctx, filepath.Join(dir, ManifestFile))
 	if err != nil {
@@ -46,7 +46,7 @@ func Verify(ctx context.Context, dir string, report func(path, problem string)) 
 	})
 }
 
-// eachPath calls do for a directory and all that is in it, or for what cannot be read, with the error.
+// eachPath calls do for a directory and everything in it. For what cannot be read it calls do with the error.
 func eachPath(ctx context.Context, dirfd int, p string, do func(p string, err error)) error {
 	do(p, nil)
 	err := eachName(ctx, dirfd, filepath.Base(p), func(in int, name string) error {
@@ -65,7 +65,7 @@ func eachPath(ctx context.Context, dirfd int, p string, do func(p string, err er
 	return err
 }
 
-// verifyTarSplit compares the tar-split metadata with the manifest. A layer of an earlier release has none.
+// verifyTarSplit compares the tar-split metadata with the manifest. A layer of an earlier release may have none.
 func verifyTarSplit(dir string, man manifest, report func(path, problem string)) error {
 	t, err := OpenTar(dir)
 	if errors.Is(err, ErrNoTarSplit) {
@@ -80,7 +80,8 @@ func verifyTarSplit(dir string, man manifest, report func(path, problem string))
 	return nil
 }
 
-// differs says how what is on disk differs from the entry; "" when it does not. The error is the end of ctx.
+// differs describes how the file on the disk differs from the entry, "" if it does not. It returns an error only when
+// ctx has ended.
 func differs(ctx context.Context, root int, e entry) (string, error) {
 	at, err := openSpot(root, e.Path)
 	if err != nil {

@@ -9,25 +9,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// view is a stack of layer trees, the topmost first, seen as the kernel's overlay would show them. Every component is
-// looked at without following it, so no symlink of an image leads out of the trees.
+// view looks paths up in a stack of layer trees, the topmost first, as the kernel's overlay would merge them. It opens
+// each component without following symlinks and resolves them itself, so no symlink of an image leads out of the trees.
 type view struct {
 	ctx   context.Context
 	roots []int // descriptors
 	deep  []openPath
-	looks int // at names in one tree, against the context
-	// opaque reports whether a directory of a tree hides what is below it; nil asks the file system.
+	looks int // counts look-ups; the context is checked at each 64th
+	// opaque reports whether a directory of a tree hides what is below it. If nil, the file system is asked.
 	opaque func(tree int, path string) bool
-	kept   bool // close leaves the roots
+	kept   bool // close does not close the roots
 }
 
 // Trees are the trees of the layers below, the topmost first.
 type Trees struct {
-	Roots []int // descriptors of them
-	// Opaque reports whether the directory at a path of a tree hides what is below it, for a process that may not read the
-	// mark itself; nil has it read.
+	Roots []int // descriptors of the trees' roots
+	// Opaque reports whether the directory at a path of a tree hides what is below it. It is set in a process that may
+	// not read the overlay's mark itself; if nil, the mark is read.
 	Opaque func(tree int, path string) bool
-	Kept   bool // whoever opened them closes them
+	Kept   bool // FinalizeConfined does not close the roots
 }
 
 // OpenTrees opens trees by their paths.
@@ -49,17 +49,16 @@ func (t Trees) close() {
 	}
 }
 
-// openPath is a directory of one tree, far below its root, kept open because the next look is most often at what is in
-// it.
+// openPath is a directory of one tree, far below its root. It stays open because the next look-up is usually in it too.
 type openPath struct {
-	fd   int // -1 when none is open
+	fd   int // -1 if none is open
 	path string
 }
 
-// deepPath is from how many bytes on a path is long enough to open the directory that it leads to.
+// deepPath is the length of a path in bytes from which on its directory is opened and kept open.
 const deepPath = 256
 
-// close closes what the view has opened, and its trees unless they are kept.
+// close closes what the view has opened, and the roots unless kept is set.
 func (v *view) close() {
 	v.closeDeep()
 	if v.kept {
@@ -79,8 +78,8 @@ func (v *view) closeDeep() {
 	v.deep = nil
 }
 
-// with is the view with another tree on top, of which hides says which directories are opaque. Of it closeDeep is
-// called, not close.
+// with returns a view with another tree on top; hides reports which directories of that tree are opaque. The caller
+// closes it by closeDeep, not by close, because both views share the roots.
 func (v *view) with(root int, hides func(path string) bool) *view {
 	both := &view{ctx: v.ctx, roots: append([]int{root}, v.roots...)}
 	both.opaque = func(tree int, path string) bool {
@@ -100,8 +99,8 @@ func (v *view) isOpaque(tree int, path string) bool {
 	return IsOpaque(v.roots[tree], path)
 }
 
-// spot names what is in a directory of one tree by a descriptor and a path that is short, or else from the tree's root.
-// The descriptor is the view's.
+// spot returns a file of one tree as a descriptor and a path: from the tree's root, or from its directory if the path
+// is long. The view closes the descriptor.
 func (v *view) spot(tree int, dir, name string) (spot, error) {
 	if len(dir) < deepPath {
 		return spot{v.roots[tree], join(dir, name)}, nil
@@ -131,15 +130,15 @@ func (v *view) spot(tree int, dir, name string) (spot, error) {
 	return spot{fd, name}, nil
 }
 
-// place is what a view shows at a path.
+// place is the file that a view shows at a path.
 type place struct {
 	path   string // without symlinks, relative to the root
-	tree   int    // which of the view's has the topmost of it
+	tree   int    // the topmost tree that has it
 	stat   unix.Stat_t
 	exists bool
 }
 
-// kind is the file type, 0 when there is nothing.
+// kind returns the file type, or 0 if there is no file.
 func (p place) kind() uint32 {
 	if !p.exists {
 		return 0
@@ -147,7 +146,7 @@ func (p place) kind() uint32 {
 	return p.stat.Mode & unix.S_IFMT
 }
 
-// merged is one directory of the view: the trees whose directories at its path make it up, topmost first.
+// merged is one directory of the view: its path, and the trees whose directories are merged in it, the topmost first.
 type merged struct {
 	path  string
 	trees []int
@@ -209,8 +208,8 @@ func (v *view) child(d merged, name string) (place, merged, error) {
 	return found, sub, nil
 }
 
-// resolve looks up a path, following symlinks as a process with the view as its root would; the last one only with
-// follow. What does not exist has the path it would get.
+// resolve looks up a path and follows symlinks as a process whose root is the view would; a symlink at the end only if
+// follow is set. For a missing file it returns the path that the file would have.
 func (v *view) resolve(p string, follow bool) (place, error) {
 	stack, walk := []merged{v.root()}, newSteps(p)
 	last := rootPlace
@@ -254,7 +253,8 @@ func (v *view) resolve(p string, follow bool) (place, error) {
 	}
 }
 
-// missing joins what is left to a path that is not there, clamped at the root.
+// missing returns the path of a missing file: what is left of the walk below the deepest directory, clamped at the
+// root.
 func missing(p string, todo string) string {
 	full := path.Clean("/" + p + "/" + todo)
 	if full == "/" {
@@ -263,7 +263,7 @@ func missing(p string, todo string) string {
 	return full[1:]
 }
 
-// IsOpaque reads the mark of a directory at a path, without symlinks, below an open one.
+// IsOpaque reports whether the directory at a path below root has the overlay's opaque mark. It follows no symlinks.
 func IsOpaque(root int, path string) bool {
 	fd, err := openOwnDir(root, path)
 	if err != nil {

@@ -13,32 +13,35 @@ import (
 	"berth/internal/limit"
 )
 
-// OrdinaryWindow is the largest window in bytes that image builders use unless told otherwise.
+// OrdinaryWindow is the largest window, in bytes, that image builders use by default.
 const OrdinaryWindow = 8 << 20
 
-// windows is the memory for the windows of all streams in the process.
+// windows is the memory budget for the zstd windows of all streams in the process.
 var windows = newWindowBudget(runtime.GOMAXPROCS(0), 10*time.Second)
 
-// windowBudget bounds the memory of windows. Ordinary ones have a place for each CPU, because more streams than CPUs
-// decode no faster; a stream waits for a place only a while, since one that is held longer belongs to a slow registry,
-// which must not hold up the others, and many streams at once are what a slow link needs. Wide ones share what one of
-// limit.ZstdWindow takes, and wait as long as it takes: no image can make the process use more. Of those a stream whose
-// source is slow gives way to one that waits.
+// windowBudget bounds the memory of zstd windows.
+//
+// There is memory for one ordinary window per CPU, because more streams than CPUs decode no faster. A stream waits for
+// it only for the time patience, and then goes on without: a stream that holds its window longer than that reads from a
+// slow registry, which must not hold up the others, and a slow link needs many streams at once.
+//
+// Wider windows share the memory of one window of limit.ZstdWindow. A stream waits for that until its context ends, so
+// no image can make the process use more. While a stream waits, one whose source is slow has to give way (see Holder).
 type windowBudget struct {
 	ordinary, wide *semaphore.Weighted
 	patience       time.Duration
-	most           int // decoders kept for the next stream
+	most           int // bounds the idle decoders
 	holders        holders
-	// ask gets windows from another process, which has the budget; nil where this one has it.
+	// ask asks the process that has the budget for a window; nil if this process has it.
 	ask func(size int64) error
 
 	mu      sync.Mutex // guards what follows
-	streams int        // open ones
-	held    int64      // bytes of windows, those of idle decoders among them
+	streams int        // counts the open ones
+	held    int64      // bytes of windows, with those of idle decoders
 	idle    []*decoder
 }
 
-// decoder is a decoder with the largest window that it has had memory for.
+// decoder is a zstd decoder with the size of the largest window that it has allocated.
 type decoder struct {
 	*zstd.Decoder
 	window int64
@@ -51,7 +54,8 @@ func newWindowBudget(cpus int, patience time.Duration) *windowBudget {
 	}
 }
 
-// acquire waits for size bytes, at most limit.ZstdWindow. They are given back by release.
+// acquire waits for a window of size bytes, which must be at most limit.ZstdWindow. The caller gives it back by
+// release.
 func (b *windowBudget) acquire(ctx context.Context, size int64) (release func(), err error) {
 	if b.ask != nil {
 		return func() {}, b.ask(size)
@@ -79,11 +83,11 @@ func (b *windowBudget) acquireWide(ctx context.Context, size int64) (release fun
 	return func() { leave(); b.wide.Release(size) }, nil
 }
 
-// AskWindows has windows be asked for elsewhere, before the first stream is read. They are given back by the process's
-// end.
+// AskWindows sets the function that asks another process for windows. It is called before the first stream is read. The
+// other process takes the windows back when this process has ended.
 func AskWindows(ask func(size int64) error) { windows.ask = ask }
 
-// AcquireWindow waits for the memory of a window in another process, on the budget of this one.
+// AcquireWindow waits for the memory of a window that another process will use, and charges the budget of this process.
 func AcquireWindow(ctx context.Context, size int64) (release func(), err error) {
 	if err := limit.ZstdWindow.Check(size); err != nil || size <= 0 {
 		return func() {}, err
@@ -91,7 +95,8 @@ func AcquireWindow(ctx context.Context, size int64) (release func(), err error) 
 	return windows.acquire(ctx, size)
 }
 
-// enter announces a stream: decoders are kept until there is none, so that one layer uses the window of the one before.
+// enter is called when a stream is opened, and leave when it is closed. While any stream is open, idle decoders are
+// kept, so that the next layer reuses the window of the last one.
 func (b *windowBudget) enter() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,7 +115,7 @@ func (b *windowBudget) leave() {
 	b.idle = nil
 }
 
-// take gives a decoder to a stream that has acquired window bytes.
+// take returns a decoder for a stream that has acquired a window of the given size.
 func (b *windowBudget) take(window int64) *decoder {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -124,7 +129,7 @@ func (b *windowBudget) take(window int64) *decoder {
 	return d
 }
 
-// grow notes that a decoder in use will have a window of so many bytes.
+// grow notes that a decoder in use will have a window of the given size.
 func (b *windowBudget) grow(d *decoder, window int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,7 +143,7 @@ func (b *windowBudget) growLocked(d *decoder, window int64) {
 	}
 }
 
-// put takes a decoder back, and keeps it for the next stream unless it takes too much.
+// put takes a decoder back, and keeps it for the next stream unless its window is wide or enough are kept.
 func (b *windowBudget) put(d *decoder) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -149,21 +154,21 @@ func (b *windowBudget) put(d *decoder) {
 	b.idle = append(b.idle, d)
 }
 
-// collectorPercent is how much garbage the collector lets gather when there is no window, in percent of what is in use.
+// collectorPercent is GOGC while there are no windows.
 var collectorPercent = sync.OnceValue(func() int {
 	was := debug.SetGCPercent(100)
 	debug.SetGCPercent(was)
 	return was
 })
 
-// hold keeps windows from being a reason to let garbage gather. The collector lets as much gather as is in use, which
-// spares it from looking through that often; but a window has nothing to look through, and would only double its
-// memory.
+// hold adds to the bytes of windows, and lowers GOGC accordingly. By default the collector lets as much garbage
+// accumulate as memory is in use, so that it need not scan that memory often. Windows have no pointers to scan; without
+// hold they would only let as much garbage again accumulate.
 func (b *windowBudget) hold(bytes int64) {
 	if b.held += bytes; b.ask != nil {
-		return // who answers knows what else this process needs memory for
+		return // the process that answers has counted the windows, and sets GOGC of this one
 	}
-	const rest = 16 << 20 // about what the process has in use without windows
+	const rest = 16 << 20 // about the memory in use without windows
 	if usual := collectorPercent(); usual > 0 {
 		debug.SetGCPercent(max(1, int(int64(usual)*rest/(rest+b.held))))
 	}

@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoXattrRoom says that a file system keeps no such attribute, or no more of them on one file. It does not say
-// that the file system is full: its owner has nothing to remove.
+// errNoXattrRoom is returned when a file system cannot store an attribute, or no more of them for one file, although it
+// is not full: removing files would not help.
 var errNoXattrRoom = errors.New("the file system keeps no more extended attributes of it")
 
-// roomForXattr is what a file system has free where the lack of room for an attribute is not its own.
+// roomForXattr is the free space from which on ENOSPC for an attribute does not mean that the file system is full.
 const roomForXattr = 256 << 10
 
-// setXattr sets an attribute of what host names in a directory; of a symlink, its own. ext4 keeps the attributes of a
-// file in one block, and btrfs each in one: for what does not fit they have the same error as for a full disk.
+// setXattr sets an attribute of the file at the path host; of a symlink, its own. ext4 stores all attributes of a file
+// in one block, and btrfs each one in a block: where they do not fit, both return ENOSPC, as for a full disk.
 func setXattr(host, name string, value []byte) error {
 	err := unix.Lsetxattr(host, name, value, 0)
 	look := func(st *unix.Statfs_t) error { return unix.Statfs(filepath.Dir(host), st) }
@@ -39,7 +39,8 @@ func noXattrRoom(name string, value []byte) error {
 	return fmt.Errorf("set %s of %d bytes: %w", name, len(value), errNoXattrRoom)
 }
 
-// hasRoom says that a file system, which look tells of, has blocks and inodes for any attribute.
+// hasRoom reports whether a file system has blocks and inodes for an attribute. look reads the state of the file
+// system.
 func hasRoom(look func(*unix.Statfs_t) error) bool {
 	var st unix.Statfs_t
 	if err := look(&st); err != nil {
@@ -48,7 +49,7 @@ func hasRoom(look func(*unix.Statfs_t) error) bool {
 	return st.Bfree >= roomForXattr/uint64(max(st.Bsize, 1)) && (st.Files == 0 || st.Ffree > 0)
 }
 
-// unkept says that a file system, or the kind of a file, does not keep an attribute.
+// unkept reports whether an error means that the file system, or the type of the file, does not support an attribute.
 func unkept(err error, of string) bool {
 	return errors.Is(err, unix.ENOTSUP) || errors.Is(err, errNoXattrRoom) ||
 		errors.Is(err, unix.EPERM) && of != typeFile && of != typeDir

@@ -15,7 +15,7 @@ import (
 	"berth/internal/limit"
 )
 
-// isZstd knows a frame and a skippable frame, with which a seekable stream may begin.
+// isZstd recognizes a frame and a skippable frame, with which a seekable stream may begin.
 func isZstd(head []byte) bool {
 	if len(head) < 4 {
 		return false
@@ -27,16 +27,16 @@ func isZstd(head []byte) bool {
 // unzstd reads a zstd stream of any number of frames.
 type unzstd struct {
 	frames *frames
-	dec    *decoder // nil before the first frame
+	dec    *decoder // nil until the first frame
 	closed bool
 }
 
-// newZstdDecoder makes a decoder that decodes in the goroutine of its caller: several for one stream would each hold
-// much memory, and gain little, for hashing and writing what comes out takes longer than decoding it.
+// newZstdDecoder makes a decoder that decodes in the goroutine of its caller. Concurrent decoding of one stream would
+// need much more memory and gain little, because hashing and writing the content takes longer than decoding.
 func newZstdDecoder() *zstd.Decoder {
 	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(uint64(limit.ZstdWindow.Limit)))
 	if err != nil {
-		panic(err) // one of the options above is wrong
+		panic(err) // the options are constants
 	}
 	return dec
 }
@@ -57,13 +57,13 @@ func (u *unzstd) Read(p []byte) (int, error) {
 		return n, err
 	}
 	if u.frames.err != nil && u.frames.err != io.EOF {
-		err = u.frames.err // the reason, where the decoder only saw its input end
+		err = u.frames.err // the cause: the decoder saw only that its input ended
 	}
 	return n, zstdError(err)
 }
 
-// start takes a decoder only when the first frame has its window: who waits for one must not hold a decoder that has
-// one.
+// start takes a decoder after the window of the first frame has been acquired: a stream that waits for a window must
+// not hold a decoder, which has one.
 func (u *unzstd) start() error {
 	if err := u.frames.advance(); err == io.EOF {
 		return err
@@ -91,7 +91,7 @@ func (u *unzstd) Close() error {
 	}
 	u.closed = true
 	if u.dec != nil {
-		_ = u.dec.Reset(nil) // lets go of u
+		_ = u.dec.Reset(nil) // drops its reference to u
 		windows.put(u.dec)
 	}
 	u.frames.close()
@@ -100,23 +100,23 @@ func (u *unzstd) Close() error {
 	return nil
 }
 
-// frames passes a zstd stream on to its decoder and follows its structure, so that the memory for a frame's window is
-// asked for before the decoder sees the frame, skippable frames (the index of a seekable or chunked stream) never reach
-// it, and the end of the stream is told from a stream that was cut.
+// frames passes a zstd stream on to its decoder and parses the headers of frames and blocks on the way. It acquires the
+// memory for a frame's window before the decoder sees the frame, leaves out skippable frames (the index of a seekable
+// or chunked stream), and tells the end of the stream from a stream that is cut short.
 type frames struct {
 	ctx     context.Context
 	br      *bufio.Reader
 	left    int         // bytes to pass on before the next header
-	inside  bool        // of a frame: a block header comes next
-	check   int         // size of the checksum at the end of the frame
-	begun   bool        // a frame or a skippable one was there
+	inside  bool        // in a frame: a block header comes next
+	check   int         // the size of the checksum at the end of the frame
+	begun   bool        // a frame or a skippable frame has been read
 	window  int64       // the largest so far
-	grow    func(int64) // hears how large it will be; nil until there is a decoder
+	grow    func(int64) // is called when window grows; nil until there is a decoder
 	release func()
 	err     error
 }
 
-// advance reads headers until something is to be passed on.
+// advance reads headers until there are bytes to pass on.
 func (f *frames) advance() error {
 	for f.left == 0 && f.err == nil {
 		f.err = f.next()
@@ -139,7 +139,7 @@ func (f *frames) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// next looks at the header that comes and says how much may pass.
+// next reads the next header and sets how many bytes may pass.
 func (f *frames) next() error {
 	if f.inside {
 		return f.nextBlock()
@@ -198,7 +198,7 @@ func (f *frames) skip(n int) error {
 	return err
 }
 
-// reserve asks for the window of a frame, unless a frame before had as much.
+// reserve acquires the window of a frame, unless an earlier frame had one as large.
 func (f *frames) reserve(h *zstd.Header) error {
 	size := h.WindowSize
 	if h.SingleSegment {
