@@ -11,16 +11,16 @@ import (
 	"berth/internal/fail"
 )
 
-// blobReader passes a blob through while it counts and digests it. It never returns more than the blob should have.
+// blobReader passes a blob through, and counts and digests it. It returns no bytes beyond the promised size.
 type blobReader struct {
 	r        io.Reader
 	desc     ocispec.Descriptor
-	sum      digest.Digester // nil when nothing was promised
+	sum      digest.Digester // nil if there is no promised digest
 	done     int64
 	tell     func(done int64)
-	rest     *rest // nil when the time for it is not bounded
+	rest     *rest // nil if the time for it is not bounded
 	ended    bool
-	mismatch bool // it is not what was promised
+	mismatch bool // its size or digest is not the promised one
 }
 
 func newBlobReader(r io.Reader, desc ocispec.Descriptor, tell func(int64)) *blobReader {
@@ -36,7 +36,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	if left := b.desc.Size - b.done + 1; int64(len(p)) > left {
-		p = p[:left] // one byte more than promised shows that it is other content
+		p = p[:left] // one byte more than promised: enough to detect that the blob is too long
 	}
 	n, err := b.r.Read(p)
 	b.done += int64(n)
@@ -59,7 +59,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// prove reads what is left and says whether the blob is what its descriptor promised.
+// prove reads the rest of the blob and compares size and digest with its descriptor.
 func (b *blobReader) prove() error {
 	if _, err := io.Copy(io.Discard, b); err != nil {
 		return err

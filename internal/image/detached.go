@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// detach opens a directory through a mount of its own, which is nowhere in the tree of mounts and has the attributes
-// beside those that no layer needs: nosuid, nodev and noexec. Nothing above the directory can be reached through it.
-// Kernels before 5.12 cannot.
+// detach opens a directory through a detached mount, which has the given attributes and nosuid, nodev and noexec.
+// Nothing above the directory can be reached through it. It needs Linux 5.12.
 func detach(path string, attributes uint64) (*os.File, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
@@ -17,7 +16,7 @@ func detach(path string, attributes uint64) (*os.File, error) {
 	}
 	attr := &unix.MountAttr{
 		Attr_set: attributes | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC,
-		// A mount that is read-only at this moment may not be so later, and the clone does not learn of it.
+		// The read-only flag is cleared: the clone would keep it after the original mount has become writable again.
 		Attr_clr: unix.MOUNT_ATTR_RDONLY &^ attributes,
 	}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err != nil {
@@ -27,7 +26,7 @@ func detach(path string, attributes uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// openPlain opens a directory as it is.
+// openPlain opens a directory without a mount of its own.
 func openPlain(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -36,7 +35,7 @@ func openPlain(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// openDirIn opens a directory in an open one.
+// openDirIn opens a directory that is in an open directory.
 func openDirIn(dir *os.File, name string) (*os.File, error) {
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

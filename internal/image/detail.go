@@ -2,19 +2,19 @@ package image
 
 import "github.com/opencontainers/go-digest"
 
-// Layer is what there is to know about one layer of an image.
+// Layer describes one layer of an image.
 type Layer struct {
 	ID     string        // in this store; images with the same id share it
 	DiffID digest.Digest // of the plain tar
-	Blob   digest.Digest // of what was fetched
-	Size   int64         // of what was fetched, in bytes
+	Blob   digest.Digest // of the fetched blob
+	Size   int64         // of the fetched blob, in bytes
 	Bytes  uint64        // on disk
 	Inodes uint64
-	// Durable says that the layer would survive a power cut.
+	// Durable reports whether the layer would survive a power cut.
 	Durable bool
 }
 
-// LayersOf tells of an image's layers, the lowest first. Nothing is walked, and it never waits.
+// LayersOf describes an image's layers, the lowest first. It answers from memory and never waits.
 func (s *Store) LayersOf(img Image) []Layer {
 	now := s.catalog.Snapshot()
 	out := make([]Layer, 0, len(img.LayerRefs))

@@ -1,29 +1,29 @@
 // Package image is the store of container images: it pulls, imports, lists, removes and checks them.
 //
 // An image is a record and the layers it names. A pull resolves the reference with the caller's own credentials,
-// proves manifest and config, and then fetches and unpacks all missing layers at once, each straight from the network
-// into its own overlay directory (package layer). A layer gets its name by a rename, and only when the digest of what
-// was fetched and the diff id of what it inflates to are proven; a record is written when all its layers are there.
-// So whatever a crash leaves half done lies under ingest/, where the next Open collects it.
+// verifies manifest and config, and then fetches and unpacks all missing layers in parallel, each straight from the
+// network into its own overlay directory (package layer). When the digest of the blob and the diff id of its tar are
+// verified, the directory is renamed to the layer's id. When all layers are there, the record of the image is written.
+// So what a crash leaves unfinished is under ingest/, and the next Open removes it.
 //
-// Layers are shared. One that is the same over anything is named by the blob it came as; one that had to be finalized
-// over those below it, or was unpacked by a process that had some of them before, is named by its blob and by those.
-// Whoever pulls asks the registry with credentials of their own, and what is there is used only for a repository that
-// has served it: others fetch it as well, and prove it (possession.go). Two pulls from one repository that want the
-// same layer at once fetch it once. The same layer over other ones is made from its own tar (rebuild.go); the same
-// image in other blobs is united by it (packings.go).
+// Images share layers. The id of a layer that is the same over any others is made of its blob. The id of a layer that
+// was finalized over those below it, or unpacked by a process that had some of them before, is made of its blob and of
+// theirs. A pull uses a layer of the store only if its own repository has served the blob before; otherwise it fetches
+// the blob to prove that the repository has it (possession.go). Pulls from one repository that need a layer at the same
+// time fetch it once. A layer that is needed over other layers too is made again from its own tar (rebuild.go). One
+// image that comes in different blobs stays one image (packings.go).
 //
-// Reads (Get, List, Usage, LayerDirs) answer from an immutable snapshot and never wait. A change makes the next
-// snapshot from the one before and copies what it touches, so that it costs the same in a store of any size. Use
-// holds an image's layers against Sweep until the caller's own record names them; it waits for no change either.
+// Reads (Get, List, Usage, LayerDirs) answer from an immutable snapshot and never wait. A change derives the next
+// snapshot from the last and copies only what it touches, so its cost does not grow with the store. Use keeps Sweep
+// from an image's layers until the caller's own record names them; it does not wait for changes either.
 //
-// An image is usable at once and synced behind. What was not durable yet when another boot finds it is dropped.
+// An image is usable as soon as its record is written, and is synced in the background. After a reboot, images that
+// were not durable are dropped.
 //
-// Store is what the daemon calls. It wires rooms that know nothing of each other, each of which a test builds alone:
-// catalog (records and layers, and the one lock of both), archive (tar archives), document (manifests and configs),
-// remote (registries), layer and unpack (from a blob to a directory), slots (fair downloads). What is left here is the
-// pipeline, which fetches, proves and unpacks the layers of an image: one layerRequest is one layer of an image to be
-// had.
+// Store is what the daemon calls. It connects packages that do not depend on each other: catalog (records and layers,
+// and the lock of both), archive (tar archives), document (manifests and configs), remote (registries), layer and
+// unpack (from a blob to a directory), slots (fair downloads). This package itself has the pipeline, which fetches,
+// verifies and unpacks the layers of an image; a layerRequest asks it for one layer.
 //
 // The files, in the order in which they read:
 //

@@ -9,8 +9,8 @@ import (
 	"berth/internal/image/slots"
 )
 
-// beginDownload waits for the turn of a download from src. What it returns takes the place of ctx and src: what is read
-// goes at the pace that the slots allow. The caller ends it by done.
+// beginDownload waits for a slot for a download from src. The caller goes on with the returned context and source,
+// whose content is read at the pace that the slots allow, and calls done at the end.
 func beginDownload(
 	ctx context.Context, pool *slots.Pool, src source,
 ) (begun context.Context, paced source, done func(), err error) {
@@ -21,7 +21,7 @@ func beginDownload(
 	return begun, pacedSource{src, t, false}, t.End, nil
 }
 
-// hostOf names the registry host whose slots a source uses. All archives together count as one host.
+// hostOf returns the registry host whose slots a source uses. All archives together count as one host.
 func hostOf(src source) string {
 	if r, ok := src.(registry); ok {
 		return r.host
@@ -29,11 +29,11 @@ func hostOf(src source) string {
 	return ""
 }
 
-// pacedSource is a source read by one transfer.
+// pacedSource is a source that one transfer reads.
 type pacedSource struct {
 	source
 	transfer *slots.Transfer
-	whole    bool // content is to be on the disk before any of it is used
+	whole    bool // all content has to be on the disk before it is used
 }
 
 func (s pacedSource) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {

@@ -12,8 +12,8 @@ import (
 	"berth/internal/room"
 )
 
-// failed makes the error of an operation, such as `pull image docker.io/library/busybox:latest`, from its cause; nil
-// from nil. Its text is bounded, since an image may bring names of any length.
+// failed adds the operation, such as `pull image docker.io/library/busybox:latest`, to an error; it returns nil for
+// nil. The text is bounded, because names in an image may have any length.
 func failed(op string, err error) error {
 	if err == nil {
 		return nil
@@ -27,8 +27,8 @@ type clipped struct{ error }
 func (e *clipped) Error() string { return fail.Clip(e.error.Error()) }
 func (e *clipped) Unwrap() error { return e.error }
 
-// kindOf returns the kind of err, an error of package fail's table. That the caller left, or that a disk is full, comes
-// before what it led to.
+// kindOf returns the kind of err, from the table of package fail. If the caller has left or a disk is full, that is the
+// kind, because other errors are consequences.
 func kindOf(err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

@@ -17,17 +17,17 @@ import (
 
 // ExportRequest says which images to export, and how.
 type ExportRequest struct {
-	// Images are names or ids. An image asked for by tag gets this tag in the archive, any other one all its tags.
+	// Images are names or ids. An image named by a tag has this tag in the archive, others have all their tags.
 	Images   []string
-	Format   string               // archive.FormatOCI when empty
-	Compress bool                 // gzip the layers; otherwise they are the plain tars that the diff ids are of
+	Format   string               // archive.FormatOCI if empty
+	Compress bool                 // gzip the layers; otherwise they are plain tars
 	Progress func(progress.Event) // called from one goroutine at a time; must not block for long
 }
 
-// Export writes images as one tar archive to w. They have the same ids wherever the archive is read: layers are put
-// together byte for byte as they came, and each is proven by its diff id. What lists the archive's images comes last,
-// so that one that was cut short holds none. The layers stay for as long as it takes, also when the images are removed
-// meanwhile. The error of a layer whose files have changed on disk names them.
+// Export writes images as one tar archive to w. The images have the same ids after an import, because the tar of each
+// layer is put together again byte for byte and verified by its diff id. The list of images comes last in the archive,
+// so that an archive which was cut short has no images. The layers are held until Export returns, even if the images
+// are removed meanwhile. If files of a layer have changed on disk, the error names them.
 func (s *Store) Export(ctx context.Context, req ExportRequest, w io.Writer) error {
 	op := "export image " + strings.Join(req.Images, ", ")
 	ctx, cancel := s.bound(ctx)
@@ -47,7 +47,7 @@ func (s *Store) Export(ctx context.Context, req ExportRequest, w io.Writer) erro
 	return failed(op, errors.Join(err, s.dropRemoved(wanted)))
 }
 
-// dropRemoved collects the layers of images that were removed while they were exported: Remove had to leave them.
+// dropRemoved removes the layers of images that were removed during the export, which held them.
 func (s *Store) dropRemoved(wanted []*archive.Image) error {
 	for _, w := range wanted {
 		if _, there := s.Get(w.ID.String()); !there {
@@ -57,7 +57,7 @@ func (s *Store) dropRemoved(wanted []*archive.Image) error {
 	return nil
 }
 
-// findExports finds what is asked for, each image once, and holds it.
+// findExports finds the images to export, each once, and holds their layers.
 func findExports(s *Store, refs []string) (wanted []*archive.Image, release func(), err error) {
 	var releases []func()
 	release = func() {
@@ -72,7 +72,7 @@ func findExports(s *Store, refs []string) (wanted []*archive.Image, release func
 	for _, ref := range refs {
 		meant := ref
 		if img, ok := s.Get(ref); ok {
-			meant = img.ID // people type the beginning of an id
+			meant = img.ID // users may give the beginning of an id
 		}
 		img, done, err := s.Use(meant)
 		if err != nil {
@@ -93,8 +93,8 @@ func findExports(s *Store, refs []string) (wanted []*archive.Image, release func
 	return wanted, release, nil
 }
 
-// exported is an image as it is written to an archive. Its config is read at once: Remove leaves the layers of what is
-// exported, and no record.
+// exported prepares an image to be written to an archive. It reads the config now, because Remove may delete the record
+// during the export.
 func exported(s *Store, img Image) (*archive.Image, error) {
 	config, err := img.RawConfig()
 	if err != nil {
@@ -107,7 +107,7 @@ func exported(s *Store, img Image) (*archive.Image, error) {
 	return x, nil
 }
 
-// tagsAsked are the tags that an image asked for as ref is exported with.
+// tagsAsked returns the tags that an image is exported with when it is asked for as ref.
 func tagsAsked(img Image, ref string) []string {
 	if r, err := reference.Parse(ref); err == nil {
 		for _, tag := range img.RepoTags {

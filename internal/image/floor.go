@@ -9,21 +9,21 @@ import (
 	"berth/internal/room"
 )
 
-// minFreeKey is the key of the configuration that says what must stay free of the file system of the images. The
-// pods' writable layers and records are most often on the same one.
+// minFreeKey is the configuration key of the space that must stay free on the images' file system. Usually the pods'
+// writable layers and records are on the same one.
 const minFreeKey = "images.min_free_percent"
 
 func (s *settings) floor() room.Floor { return room.Floor{Percent: s.MinFreePercent, Key: minFreeKey} }
 
-// limits are those of one layer.
+// limits returns the limits of one layer.
 func (s *settings) limits() layer.Limits {
 	return layer.Limits{
 		Bytes: s.MaxLayerBytes, Entries: s.MaxLayerEntries, Memory: s.MaxLayerMemoryBytes, Floor: s.floor(),
 	}
 }
 
-// enough refuses work before its first byte is fetched when less is free than must stay free. It first removes unused
-// layers.
+// enough returns an error if less space is free than must stay free, so that work is refused before it fetches
+// anything. If space is short, it removes unused layers first.
 func enough(ctx context.Context, s *pipeline) error {
 	floor := s.settings().floor()
 	if floor.Check(s.disk.Root, 0, catalog.ToMakeRoom) == nil {
@@ -35,12 +35,12 @@ func enough(ctx context.Context, s *pipeline) error {
 	return floor.Check(s.disk.Root, 0, catalog.ToMakeRoom)
 }
 
-// gauge watches the store's file system while something is written there.
+// gauge returns a gauge of the store's file system for one operation that writes to it.
 func gauge(s *pipeline) *room.Gauge {
 	return &room.Gauge{Floor: s.settings().floor(), Dir: s.disk.Root, Remedy: catalog.ToMakeRoom}
 }
 
-// documentLimits bound what a manifest may ask for.
+// documentLimits returns the bounds of what a manifest may ask for.
 func (s *settings) documentLimits() document.Limits {
 	return document.Limits{Layers: s.MaxLayers, Bytes: s.MaxImageBytes}
 }

@@ -15,9 +15,9 @@ import (
 	"berth/internal/limit"
 )
 
-// Import reads an archive, an OCI layout or what `docker save` writes, plain or compressed, and makes its images part
-// of the store. Of an index it takes the image for the store's platform. What the archive names gets its names; the
-// rest is found by id.
+// Import adds the images of an archive to the store. The archive is an OCI layout or the output of `docker save`, plain
+// or compressed. From an index Import takes the image for the store's platform. Images get the names that the archive
+// gives them; images without a name are found by id.
 func (s *Store) Import(ctx context.Context, r io.Reader, tell func(progress.Event)) ([]Image, error) {
 	const op = "import image archive"
 	ctx, cancel := s.bound(ctx)
@@ -65,7 +65,7 @@ func (s *pipeline) importAll(ctx context.Context, a archiveSource, p *progress.R
 	return out, nil
 }
 
-// once leaves each image in one place, with all its names: an archive lists an image for each of them.
+// once merges the entries of an image into one with all its names. An archive has an entry for each name.
 func once(found []imported) []imported {
 	var out []imported
 	at := map[digest.Digest]int{}
@@ -83,7 +83,7 @@ func once(found []imported) []imported {
 	return out
 }
 
-// archiveSource is an archive that images are taken from.
+// archiveSource is an archive as a source of images.
 type archiveSource struct{ archive *archive.Archive }
 
 func (a archiveSource) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
@@ -96,7 +96,7 @@ type imported struct {
 	names  names
 }
 
-// imagesIn are the images of an archive.
+// imagesIn returns the images of an archive.
 func imagesIn(ctx context.Context, s *pipeline, a archiveSource) ([]imported, error) {
 	switch {
 	case a.archive.IsLayout():
@@ -121,7 +121,7 @@ func inLayout(ctx context.Context, s *pipeline, a archiveSource) ([]imported, er
 	for _, desc := range layout.Manifests {
 		f, err := c.choose(ctx, desc)
 		if kindOf(err) == errdefs.ErrNotFound && len(layout.Manifests) > 1 {
-			continue // of another platform
+			continue // for another platform
 		}
 		if err != nil {
 			return nil, err
@@ -135,7 +135,7 @@ func inLayout(ctx context.Context, s *pipeline, a archiveSource) ([]imported, er
 	return out, nil
 }
 
-// inSaved are the images that docker's own list has.
+// inSaved returns the images in manifest.json, the list that `docker save` writes.
 func inSaved(ctx context.Context, s *pipeline, a archiveSource) (out []imported, err error) {
 	now := s.settings()
 	saved, err := a.archive.Saved(ctx, archive.SavedLimits{

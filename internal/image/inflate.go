@@ -19,19 +19,19 @@ import (
 	"berth/internal/limit"
 )
 
-// gunzipFrom is the size of a gzip layer from which on a program inflates it. Starting one costs some 5 ms of
-// processor time, which it has gained again after some 2 MiB (BenchmarkInflate of package inflate).
+// gunzipFrom is the size of a gzip layer from which on a program inflates it. Starting the program takes about 5 ms of
+// processor time, which it saves over about 2 MiB of a blob (BenchmarkInflate of package inflate).
 const gunzipFrom = 4 << 20
 
-// inflater opens the plain streams of layers: by a program of the node, or by the library.
+// inflater opens the plain streams of layers, by a program of the node or by the library.
 type inflater struct {
-	program *inflate.Program // nil where the library does all
-	from    int64            // the least size of a layer for it: gunzipFrom, less in tests
+	program *inflate.Program // nil if the library inflates all
+	from    int64            // the smallest layer for the program: gunzipFrom, less in tests
 	log     *slog.Logger
 }
 
-// suited is the program for a layer, nil where the library inflates it: a small one, one that the program did not
-// inflate before, and any on a node of one processor, where nothing is gained by doing two things at once.
+// suited returns the program for a layer. It returns nil, for the library, if the layer is small, if the program has
+// failed on it before, or if the node has one processor, where running the two side by side gains nothing.
 func (i inflater) suited(ctx context.Context, w layerRequest) *inflate.Program {
 	p := i.program
 	if p == nil || w.left != nil || w.desc.Size < i.from || runtime.GOMAXPROCS(0) < 2 || !p.Usable(ctx) {
@@ -40,8 +40,8 @@ func (i inflater) suited(ctx context.Context, w layerRequest) *inflate.Program {
 	return p
 }
 
-// start has a program inflate a blob, where that is for it. The result is nil where it is not, and then begun is the
-// blob, of which a part was looked at.
+// start starts the program on a blob if the program can inflate it. Otherwise the result is nil, and begun is the blob
+// with the bytes that start has looked at.
 func (i inflater) start(
 	ctx context.Context, blob io.Reader, w layerRequest,
 ) (program *inflate.Stream, begun io.Reader) {
@@ -50,7 +50,7 @@ func (i inflater) start(
 		return nil, blob
 	}
 	head := bufio.NewReaderSize(blob, inflate.HeadBytes)
-	if begin, _ := head.Peek(inflate.HeadBytes); !inflate.Suits(begin) { // an error comes again
+	if begin, _ := head.Peek(inflate.HeadBytes); !inflate.Suits(begin) { // the next read returns an error again
 		return nil, head
 	}
 	program, err := p.Start(ctx, head)
@@ -62,7 +62,7 @@ func (i inflater) start(
 	return program, head
 }
 
-// open opens the plain stream of a blob. Whoever closes it has made sure that the blob does not block.
+// open opens the plain stream of a blob. Before the caller closes it, reads of the blob must no longer block.
 func (i inflater) open(ctx context.Context, blob io.Reader, w layerRequest) (io.ReadCloser, error) {
 	program, begun := i.start(ctx, blob, w)
 	if program != nil {
@@ -77,7 +77,7 @@ func (i inflater) open(ctx context.Context, blob io.Reader, w layerRequest) (io.
 	return &stage{plain, received}, nil
 }
 
-// stage is a stream with the one that it reads.
+// stage is a stream together with the stream that it reads from.
 type stage struct {
 	io.ReadCloser
 	received *ahead.Stream
@@ -89,8 +89,7 @@ func (s *stage) Close() error {
 	return err
 }
 
-// plainDigest digests a layer's tar. Where the blob is the tar, the digest of the blob is taken already: sum is nil
-// then.
+// plainDigest digests a layer's tar. If the blob is the tar, sum is nil, because the digest of the blob is enough.
 func plainDigest(plain io.Reader, blob *blobReader, alg digest.Algorithm) (sum io.Writer, result func() digest.Digest) {
 	s, ok := plain.(*stage)
 	if ok && layer.IsPlain(s.ReadCloser) && blob.sum != nil && blob.desc.Digest.Algorithm() == alg {
@@ -100,14 +99,14 @@ func plainDigest(plain io.Reader, blob *blobReader, alg digest.Algorithm) (sum i
 	return d.Hash(), d.Digest
 }
 
-// made is what became of a blob.
+// made is the result of unpacking a blob.
 type made struct {
 	result *layer.Result
 	diff   digest.Digest
-	after  []digest.Digest // of which blobs the process had layers before
+	after  []digest.Digest // the blobs whose layers the process had before
 }
 
-// inflate unpacks a blob into dir: inflate, digest, unpack. A process of its own does that where there are any.
+// inflate inflates, digests and unpacks a blob into dir, in a process of its own if the store has unpackers.
 func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w layerRequest, dir string) (*made, error) {
 	if s.unpackers != nil {
 		return inflateConfined(ctx, s, blob, w, dir)
@@ -122,7 +121,7 @@ func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w layerRequest
 	stream := ahead.Read(plain, sum)
 	defer stream.Close()
 	if program, ok := plain.(*inflate.Stream); ok {
-		defer program.Stop() // who reads ahead of it need not wait for more of the blob
+		defer program.Stop() // so that the goroutine that reads ahead stops waiting for the blob
 	}
 	res, err := layer.Unpack(ctx, stream, dir, s.settings().limits())
 	if _, ok := plain.(*inflate.Stream); ok {
@@ -133,13 +132,13 @@ func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w layerRequest
 			s.received.End()
 		}
 		blob.rest.bound()
-		return nil, err // the rest is still being added up
+		return nil, err // the digest is still being computed
 	}
 	return &made{result: res, diff: result()}, nil
 }
 
-// inflateConfined has a process unpack a blob, which inflates it too, unless that is for a program: then the process
-// reads what that one writes.
+// inflateConfined has a confined process unpack a blob. The process also inflates it, unless the program does; then the
+// process reads the program's output.
 func inflateConfined(ctx context.Context, s *pipeline, blob *blobReader, w layerRequest, dir string) (*made, error) {
 	job := jobOf(s.settings())
 	job.Algorithm = w.diffID.Algorithm().String()
@@ -167,9 +166,9 @@ func inflateConfined(ctx context.Context, s *pipeline, blob *blobReader, w layer
 	return said.made(), nil
 }
 
-// judge says what became of a layer that a program inflated. Content that is not what it should be may be the
-// program's doing: the library is to say. What the image asks for and may not have is no doing of the program, nor is
-// what network, disk or caller did.
+// judge decides what an error about a layer means that the program inflated. The program may have caused wrong content,
+// so the library has to inflate the layer again. It did not cause a refusal of the image, nor errors of the network,
+// the disk or the caller.
 func (i inflater) judge(
 	ctx context.Context, blob *blobReader, w layerRequest, diff func() digest.Digest, err error,
 ) error {
@@ -194,7 +193,7 @@ func (i inflater) judge(
 
 var errOtherContent = errors.New("its output is not what the config of the image promises")
 
-// again says that a layer is to be fetched once more, and how.
+// again reports whether a layer should be fetched once more, and returns the request for that.
 func again(w layerRequest, err error) (layerRequest, bool) {
 	if !w.alone && fail.As[*sharedError](err) {
 		w.alone = true
@@ -208,7 +207,7 @@ func again(w layerRequest, err error) (layerRequest, bool) {
 	return w, errors.Is(err, errMismatch) || errors.Is(err, layer.ErrGaveWay)
 }
 
-// fetchedAgain tells of a layer that the library had to inflate, though a program was to.
+// fetchedAgain logs that the library had to inflate a layer because the program had failed.
 func (i inflater) fetchedAgain(w layerRequest) {
 	i.log.Warn("a layer was fetched twice, since the program for gzip did not inflate it and the library could",
 		"layer", w.desc.Digest, "error", w.left)

@@ -9,21 +9,21 @@ import (
 	"berth/internal/image/catalog"
 )
 
-// Layer ids tell what a layer was made of: b and the digest of the blob, as it was fetched, for a layer that is the
-// same over anything; s for one that was finalized, or unpacked by a process that had layers below it before, by its
-// blob and the ids of the layers below it. So what unpacks a blob can spoil that layer and those over it alone.
-// Releases before this one named layers by what they unpack to: d and the diff id, or c and the chain id. Those serve
-// on for the blobs that the records of images give for them.
+// The id of a layer tells what it was made from. A layer that is the same over any others has b and the digest of its
+// blob. A layer that was finalized, or unpacked by a process that had layers below it before, has s and a digest of its
+// blob and of the ids below. So an image that subverts an unpacker can spoil only layers of its own blobs, and layers
+// over them. Earlier releases named layers by their content: d and the diff id, or c and the chain id. Such layers are
+// still used for the blobs for which the records of images name them.
 
-// blobID is the id of a layer that is the same over anything.
+// blobID returns the id of a layer that is the same over any others.
 func blobID(w layerRequest) string { return "b" + contentName(w) }
 
-// finalizedID is the id of a layer that was finalized over a stack of that name.
+// finalizedID returns the id of a layer that was finalized over the stack of that name.
 func finalizedID(w layerRequest, stack string) string {
 	return "s" + digest.FromString(contentName(w)+" "+stack).Encoded()
 }
 
-// stackName names layers that lie over each other, the lowest first.
+// stackName returns the name of a stack of layers, the lowest first.
 func stackName(ids []string) (name string) {
 	for _, id := range ids {
 		name = stackOf(name, id)
@@ -31,10 +31,11 @@ func stackName(ids []string) (name string) {
 	return name
 }
 
-// stackOf is the name of a stack with one more layer on top.
+// stackOf returns the name of a stack with one more layer on top.
 func stackOf(name, id string) string { return digest.FromString(name + " " + id).Encoded() }
 
-// contentName names a blob in ids. A blob of which images promise diff ids of different algorithms is a layer for each.
+// contentName returns the part of an id that stands for the blob. If images have diff ids of different algorithms for
+// one blob, there is a layer for each algorithm.
 func contentName(w layerRequest) string {
 	name := idHex(w.desc.Digest)
 	if alg := w.diffID.Algorithm(); alg != digest.SHA256 {
@@ -43,7 +44,7 @@ func contentName(w layerRequest) string {
 	return name
 }
 
-// idHex is the hex of a digest, with the algorithm before it when it is not the usual one.
+// idHex returns the hex of a digest, after the algorithm if that is not the usual one.
 func idHex(d digest.Digest) string {
 	if d.Algorithm() == digest.SHA256 {
 		return d.Encoded()
@@ -57,7 +58,7 @@ func isFinalized(id string) bool { return id != "" && (id[0] == 's' || id[0] == 
 // isByTar reports whether an earlier release named a layer, by the tar that it had unpacked and digested itself.
 func isByTar(id string) bool { return id != "" && (id[0] == 'd' || id[0] == 'c') }
 
-// standing finds the layer for w that is there, "" when none is. lowers are what a finalized one was finalized over.
+// standing returns the store's layer for w, or "". If it is a finalized one, lowers are the layers below it.
 func standing(i *catalog.Index, w layerRequest) (id string, lowers []string) {
 	lowers, known := w.lowers, true
 	name := stackName(lowers)
@@ -70,7 +71,7 @@ func standing(i *catalog.Index, w layerRequest) (id string, lowers []string) {
 	return id, lowers
 }
 
-// standingBelow finds the layers of a stack and its name, unless one of them is not there.
+// standingBelow returns the layers of a stack and its name; all is false if one of them is missing.
 func standingBelow(i *catalog.Index, below []layerRequest) (ids []string, name string, all bool) {
 	for _, w := range below {
 		id := standingOver(i, w, ids, name, true)
@@ -82,13 +83,13 @@ func standingBelow(i *catalog.Index, below []layerRequest) (ids []string, name s
 	return ids, name, true
 }
 
-// standingOver finds the layer for w that is the same over anything or, where the layers below and the name of their
-// stack are known, was finalized over them. It looks at the images that have the same tar alone.
+// standingOver returns the store's layer for w: one that is the same over any others or, if the layers below and the
+// name of their stack are known, one that was finalized over them. It looks only at images that have the same tar.
 func standingOver(i *catalog.Index, w layerRequest, lowers []string, stack string, known bool) string {
 	fits := func(id string) bool {
 		return i.Has(id) && i.Layer(id).DiffID == w.diffID
 	}
-	if known { // this one first: those above may be finalized over it
+	if known { // it comes first because the layers above it may have been finalized over it
 		if id := finalizedID(w, stack); fits(id) {
 			return id
 		}
@@ -110,15 +111,15 @@ func standingOver(i *catalog.Index, w layerRequest, lowers []string, stack strin
 	return ""
 }
 
-// madeOf reports whether the layer of an image is that of the blob in w. One that is named by its tar is also that of
-// the uncompressed blob, unless it was fetched again since.
+// madeOf reports whether an image's layer was made from the blob in w. A layer that is named by its tar also counts as
+// made from the uncompressed blob, unless it has been fetched again since.
 func madeOf(i *catalog.Index, ref catalog.LayerRef, w layerRequest) bool {
 	return ref.Blob == w.desc.Digest || w.desc.Digest == w.diffID && digestedHere(i, ref.ID)
 }
 
-// siblings are the layers but one that were unpacked from the blob in w and can give its tar back.
+// siblings returns the other layers that were unpacked from the blob in w and have its tar-split metadata.
 func siblings(i *catalog.Index, w layerRequest, except string) []string {
-	of := map[string]bool{} // layers that an image has for this blob
+	of := map[string]bool{} // the layers that images have for this blob
 	for img := range i.ImagesFrom(w.diffID) {
 		for _, ref := range img.LayerRefs {
 			if ref.Blob == w.desc.Digest {

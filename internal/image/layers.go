@@ -23,9 +23,9 @@ import (
 	"berth/internal/room"
 )
 
-// pipeline brings images in: it fetches, proves and unpacks.
+// pipeline fetches, verifies and unpacks images.
 type pipeline struct {
-	cfg        Config // what Reconfigure cannot change
+	cfg        Config // the part that Reconfigure cannot change
 	disk       *catalog.Disk
 	catalog    *catalog.Catalog
 	sweeper    *catalog.Sweeper
@@ -34,12 +34,12 @@ type pipeline struct {
 	layers     singleflight[*rawLayer] // by flightKey
 	proving    singleflight[struct{}]  // by flightKey
 	configs    singleflight[[]byte]    // by origin and digest
-	finalizing keyLocks                // by contentName: one finalizes at a time
-	records    keyLocks                // by image id: one puts an image together with what the store has of it
+	finalizing keyLocks                // by contentName; held while a layer is finalized
+	records    keyLocks                // by image id; held while an image is united with the record of the store
 	proofs     proofs
-	look       time.Duration // over which transfers are judged: defaultLook, less in tests
+	look       time.Duration // the period over which the speed of transfers is measured: defaultLook, less in tests
 	inflater   inflater
-	unpackers  *unpackers // nil where the daemon unpacks
+	unpackers  *unpackers // nil if the daemon unpacks
 }
 
 func newPipeline(cfg Config, d *catalog.Disk, c *catalog.Catalog, sweeper *catalog.Sweeper, platform target) *pipeline {
@@ -51,40 +51,41 @@ func newPipeline(cfg Config, d *catalog.Disk, c *catalog.Catalog, sweeper *catal
 	return s
 }
 
-// settings are those in force.
+// settings returns the settings in force.
 func (s *pipeline) settings() *settings { return s.current.settings.Load() }
 
 // layerRequest asks for one layer of an image.
 type layerRequest struct {
 	desc   ocispec.Descriptor
 	diffID digest.Digest
-	chain  digest.Digest  // of the layer with all below it
-	left   error          // why a program did not inflate it, so that the library does
-	alone  bool           // no other layer may come near it while it is unpacked
+	chain  digest.Digest  // the chain id: of the layer and all below it
+	left   error          // the failure of the program, after which the library inflates the layer
+	alone  bool           // the process that unpacks it must not have had other layers
 	below  []layerRequest // the layers below it, the lowest first
 	lowers []string       // their ids, once they are all there
 }
 
-// flightKey names the work of getting or proving a layer for all who get it from the same origin. Another origin has
-// work of its own, which proves that it has the blob, and which no other one can hold up.
+// flightKey is the key of fetching or proving a layer. It includes the origin, so callers share the work only with
+// others of their origin: another origin has to prove that it has the blob, and must not be held up by a slow one.
 func flightKey(s *pipeline, w layerRequest, src source) string {
 	return contentName(w) + " " + originOf(s, src, w.desc.Digest).name
 }
 
-// rawLayer is a layer that was fetched, proven and unpacked. It has its id already when nothing below matters to it.
+// rawLayer is a layer that was fetched, verified and unpacked. It has its id already if it does not depend on the
+// layers below.
 type rawLayer struct {
 	id      string
-	release func() // of the hold on id
+	release func() // releases the hold on id
 
 	dir     string
 	discard func()
 	result  *layer.Result
-	after   []digest.Digest // the blobs that the process had before which has unpacked it
+	after   []digest.Digest // the blobs that the process which unpacked it had before
 	mu      sync.Mutex      // guards taken
 	taken   bool
 }
 
-// take makes the caller the only one who may finalize the layer.
+// take makes the caller the only one that may finalize the layer. It reports whether the caller was the first.
 func (r *rawLayer) take() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,22 +102,22 @@ func dropRaw(r *rawLayer) {
 	r.discard()
 }
 
-// layerLease is a caller's share in a layer: held under its id, or raw until it is finalized.
+// layerLease is a caller's hold on a layer: on its id, or on the raw layer until it is finalized.
 type layerLease struct {
 	id      string
-	over    []string // the layers that id was finalized over
+	over    []string // the layers that the layer id was finalized over
 	raw     *rawLayer
 	flight  *flight[*rawLayer]
 	release func()
 }
 
-// fits reports whether a layer has its id, and may lie over these.
+// fits reports whether a layer has an id and may be used over the given layers.
 func (h *layerLease) fits(lowers []string) bool {
 	return h.id != "" && (h.over == nil || slices.Equal(h.over, lowers))
 }
 
-// obtain gets a layer: one that is there, once the source has proven it, one that is on its way from the same origin,
-// or one that it fetches itself.
+// obtain returns a layer: the store's, after the source has proven that it has the blob; one that is being fetched from
+// the same origin; or one that it fetches itself.
 func (s *pipeline) obtain(ctx context.Context, w layerRequest, src source, p *progress.Reporter) (*layerLease, error) {
 	for {
 		h, owner, err := s.join(ctx, w, src, p)
@@ -145,7 +146,7 @@ func (s *pipeline) obtain(ctx context.Context, w layerRequest, src source, p *pr
 	}
 }
 
-// fetchError is why a layer could not be fetched, and from where.
+// fetchError is the failure to fetch a layer, with the source.
 type fetchError struct {
 	place any
 	err   error
@@ -154,9 +155,9 @@ type fetchError struct {
 func (e *fetchError) Error() string { return e.err.Error() }
 func (e *fetchError) Unwrap() error { return e.err }
 
-// everybodys reports whether another caller's failure is also that of a caller with src. Else all who wait would fail
-// one after the other, each after as long a time. A failure that may be due to credentials, or to the other's leaving,
-// is not.
+// everybodys reports whether another caller's failure is also the failure of a caller with src. If so, the callers that
+// wait need not try one after another, each for as long. A failure that may come from the other's credentials, or from
+// its leaving, does not count.
 func everybodys(err error, src source) bool {
 	var failed *fetchError
 	switch kindOf(err) {
@@ -168,8 +169,8 @@ func everybodys(err error, src source) bool {
 	return false
 }
 
-// join holds a layer that is there, or the flight of one that is not. It waits for who finalizes the same blob
-// meanwhile: for a moment that one is neither on its way nor there.
+// join holds the store's layer, or else joins or starts the flight that fetches it. It first waits for a caller that
+// finalizes the same blob: for a moment that layer is neither in a flight nor in the store.
 func (s *pipeline) join(
 	ctx context.Context, w layerRequest, src source, p *progress.Reporter,
 ) (h *layerLease, owner bool, err error) {
@@ -185,7 +186,7 @@ func (s *pipeline) join(
 	return &layerLease{flight: fl, release: leave}, owner, nil
 }
 
-// fetchFrom is the work of a flight that fetches a layer from src.
+// fetchFrom returns the work of a flight that fetches a layer from src.
 func fetchFrom(s *pipeline, w layerRequest, src source) func(context.Context, *progress.Listeners) (*rawLayer, error) {
 	return func(ctx context.Context, l *progress.Listeners) (*rawLayer, error) {
 		raw, err := s.fetchLayer(ctx, w, src, l)
@@ -196,7 +197,7 @@ func fetchFrom(s *pipeline, w layerRequest, src source) func(context.Context, *p
 	}
 }
 
-// holdStanding holds a layer that is there; nil when there is none.
+// holdStanding holds the store's layer for w. It returns nil if there is none.
 func holdStanding(s *pipeline, w layerRequest) *layerLease {
 	id, lowers := standing(s.catalog.Snapshot(), w)
 	id, release := s.catalog.Leases.HoldFirst(id)
@@ -206,7 +207,7 @@ func holdStanding(s *pipeline, w layerRequest) *layerLease {
 	return &layerLease{id: id, over: lowers, release: release}
 }
 
-// fetchLayer makes a layer, and gives it its id if nothing below matters to it. l hears how far it is.
+// fetchLayer makes a layer, and gives it its id if it does not depend on the layers below. It reports progress to l.
 func (s *pipeline) fetchLayer(
 	ctx context.Context, w layerRequest, src source, l *progress.Listeners,
 ) (*rawLayer, error) {
@@ -228,8 +229,8 @@ func (s *pipeline) fetchLayer(
 	return raw, nil
 }
 
-// makeLayer takes a layer that has come meanwhile, or makes one: from what another layer keeps of the same blob, where
-// the source has proven to have it, or else from the blob.
+// makeLayer returns a layer that has been added meanwhile, or makes one: from the tar of another layer of the same blob
+// if the source has proven that it has the blob, or else from the blob.
 func makeLayer(ctx context.Context, s *pipeline, w layerRequest, src source, l *progress.Listeners) (*rawLayer, error) {
 	if possesses(s, originOf(s, src, w.desc.Digest), w) {
 		if id, release := s.catalog.Leases.HoldFirst(blobID(w)); id != "" {
@@ -243,7 +244,7 @@ func makeLayer(ctx context.Context, s *pipeline, w layerRequest, src source, l *
 	return fetchBlob(ctx, s, w, src, l)
 }
 
-// fetchBlob streams a blob into a directory of its own, from one host after the other, and notes who has proven it.
+// fetchBlob streams a blob into a new directory, trying one host after another, and notes who has proven to have it.
 func fetchBlob(ctx context.Context, s *pipeline, w layerRequest, src source, l *progress.Listeners) (*rawLayer, error) {
 	ctx, paced, done, err := takeTurn(ctx, s, w, src, l)
 	if err != nil {
@@ -257,8 +258,8 @@ func fetchBlob(ctx context.Context, s *pipeline, w layerRequest, src source, l *
 	return raw, err
 }
 
-// fetch fetches and unpacks a blob, and does so again where another host or another way may do better: the library in
-// place of a program that did not inflate it, the disk in place of memory that a slow host would hold.
+// fetch fetches and unpacks a blob. It tries again where another host or another way may succeed: with the library
+// after the program has failed, or by way of the disk after a slow host has held memory for too long.
 func fetch(ctx context.Context, s *pipeline, w layerRequest, src source, tell func(int64)) (*rawLayer, error) {
 	raw, err := s.ingest(ctx, w, src, tell)
 	for more := true; more; {
@@ -273,7 +274,7 @@ func fetch(ctx context.Context, s *pipeline, w layerRequest, src source, tell fu
 	return raw, err
 }
 
-// takeTurn waits until one more layer may be fetched from src, as beginDownload. A tar on the disk needs no turn.
+// takeTurn waits for a slot for a layer, like beginDownload. A tar on the disk needs none.
 func takeTurn(
 	ctx context.Context, s *pipeline, w layerRequest, src source, l *progress.Listeners,
 ) (begun context.Context, paced source, done func(), err error) {
@@ -350,8 +351,8 @@ func (s *pipeline) transfer(
 	return made, nil
 }
 
-// blame finds the reason behind a layer that could not be unpacked: a blob that is not what was promised comes first,
-// for then its content means nothing. A full disk, a registry that went away and the caller's end are what they are.
+// blame returns the cause of a failure to unpack a layer. If the blob is not the promised one, that is the cause,
+// because its content means nothing then. A full disk, a lost registry and the caller's end are causes by themselves.
 func blame(ctx context.Context, blob *blobReader, err error) error {
 	if blob.rest.gaveUp() {
 		return unproven(err)
@@ -379,7 +380,7 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 	return fail.New(errdefs.ErrFailedPrecondition, "its content is as promised, but cannot be unpacked: %w", err)
 }
 
-// finalize gives a raw layer its place over those below it, and its id.
+// finalize finalizes a raw layer over those below it, and gives it its id.
 func (s *pipeline) finalize(ctx context.Context, w layerRequest, h *layerLease) error {
 	unlock, err := s.finalizing.lock(ctx, contentName(w))
 	if err != nil {
@@ -397,7 +398,7 @@ func (s *pipeline) finalize(ctx context.Context, w layerRequest, h *layerLease) 
 	return nil
 }
 
-// finalizeRaw finalizes a raw layer, which is the caller's alone from then on.
+// finalizeRaw finalizes a raw layer, after it has taken it for the caller alone.
 func finalizeRaw(ctx context.Context, s *pipeline, w layerRequest, h *layerLease) (*layerLease, error) {
 	if !h.raw.isOf(w) {
 		s.layers.forget(h.flight)
@@ -420,18 +421,18 @@ func finalizeRaw(ctx context.Context, s *pipeline, w layerRequest, h *layerLease
 	return &layerLease{id: id, over: w.lowers, release: release}, nil
 }
 
-// isOf reports whether a layer may be what w is in its image: the process that has unpacked it had only layers that are
-// below it there.
+// isOf reports whether a layer may be used for w: whether the process that unpacked it had no layers before but those
+// below w in its image.
 func (r *rawLayer) isOf(w layerRequest) bool {
 	return !slices.ContainsFunc(r.after, func(blob digest.Digest) bool {
 		return !slices.ContainsFunc(w.below, func(b layerRequest) bool { return b.desc.Digest == blob })
 	})
 }
 
-// errTaken says that the raw layer went to another image, where other layers are below it.
+// errTaken is returned when another image, with other layers below, has taken the raw layer.
 var errTaken = errors.New("the layer was settled elsewhere")
 
-// finish gives a proven layer its name. It is held for the caller.
+// finish renames a verified layer to its id, and holds it for the caller.
 func finish(s *pipeline, raw *rawLayer, w layerRequest, finalized bool) (id string, release func(), err error) {
 	rec := describeLayer(raw, catalog.LayerRecord{
 		ID: blobID(w), DiffID: w.diffID, Boot: s.cfg.BootID,
@@ -446,7 +447,7 @@ func finish(s *pipeline, raw *rawLayer, w layerRequest, finalized bool) (id stri
 	return s.catalog.KeepLayer(raw.dir, raw.discard, rec)
 }
 
-// describeLayer adds to a record what unpacking the layer has told.
+// describeLayer adds the results of unpacking a layer to its record.
 func describeLayer(raw *rawLayer, rec catalog.LayerRecord) catalog.LayerRecord {
 	rec.Bytes, rec.Inodes, rec.Opaque, rec.TarSplit = raw.result.Bytes, raw.result.Inodes, raw.result.Opaque, true
 	return rec

@@ -19,27 +19,27 @@ import (
 	"berth/internal/limit"
 )
 
-// chosen is one image for one platform, proven but for its layers.
+// chosen is one image for one platform. All of it has been verified but its layers.
 type chosen struct {
 	doc  document.Image
-	have *catalog.ImageRecord // the store has all of it: nothing else here is set but done
-	done func()               // lets go of what others may share until the image is recorded, or given up; may be nil
+	have *catalog.ImageRecord // if the store has the whole image; of the other fields only done is set then
+	done func()               // drops what others may share, once the image is recorded or given up; may be nil
 }
 
-// chooser walks from what a reference names to the image for a platform.
+// chooser finds the image for a platform, starting from the descriptor that a reference resolves to.
 type chooser struct {
 	store    *pipeline
 	src      source
 	platform target
-	explicit bool // the caller asked for the platform: a lone manifest must match too
-	visited  int  // manifests and indexes, against limit.IndexManifests
+	explicit bool // the caller asked for the platform, so a manifest without an index must match it too
+	visited  int  // counts manifests and indexes, for limit.IndexManifests
 	leave    []func()
 }
 
-// An index may hold indexes, and entries that do not say what they are.
+// The bounds for indexes in an index, and for entries that have no platform.
 const (
 	maxIndexDepth = 4
-	maxUnnamed    = 16 // of those, looked into in one index
+	maxUnnamed    = 16 // entries without a platform that are read in one index
 )
 
 func (c *chooser) choose(ctx context.Context, desc ocispec.Descriptor) (*chosen, error) {
@@ -86,7 +86,7 @@ func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int)
 	return c.index(ctx, desc, raw, depth)
 }
 
-// index picks the best match. Entries without a platform are looked into, in order, when no other matches.
+// index returns the best match. If no entry matches, it reads those without a platform, in order.
 func (c *chooser) index(ctx context.Context, desc ocispec.Descriptor, raw []byte, depth int) (*chosen, error) {
 	var idx ocispec.Index
 	if err := json.Unmarshal(raw, &idx); err != nil {
@@ -114,8 +114,8 @@ func (c *chooser) index(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	return c.among(ctx, unnamed, offered, depth)
 }
 
-// among looks into the entries of an index that do not say their platform. Where there is nothing else, why the first
-// of them will not do tells more than that none does.
+// among reads the entries of an index that have no platform. If the index has no others, it returns the error of the
+// first, which says more than that none matches.
 func (c *chooser) among(
 	ctx context.Context, unnamed []ocispec.Descriptor, offered []string, depth int,
 ) (*chosen, error) {
@@ -164,8 +164,8 @@ func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	return found, found.doc.Agree()
 }
 
-// readConfig fetches a config once for all who want it from the same origin, and not at all when an image of the store
-// has it and the origin has proven that one. Until leaveAll others get it from here.
+// readConfig fetches a config, once for all callers that need it from the same origin. It takes the config from an
+// image of the store instead if the origin has proven that image. Until leaveAll is called, others share the result.
 func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
 	if err := document.CheckDescriptor(desc); err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func (c *chooser) readConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 	}
 }
 
-// read fetches a small blob whole and proves size and digest.
+// read fetches a small blob and verifies its size and digest.
 func (c *chooser) read(ctx context.Context, desc ocispec.Descriptor, most limit.Budget, what string) ([]byte, error) {
 	if err := document.CheckDescriptor(desc); err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func (c *chooser) read(ctx context.Context, desc ocispec.Descriptor, most limit.
 	}
 }
 
-// readOnce reads from one host. mismatch says that it served something else, and that there is another to ask.
+// readOnce reads from one host. mismatch is true if that host has served other content and another can be asked.
 func (c *chooser) readOnce(
 	ctx context.Context, desc ocispec.Descriptor, what string,
 ) (raw []byte, mismatch bool, err error) {

@@ -12,14 +12,14 @@ import (
 	"berth/internal/image/progress"
 )
 
-// unite puts an image that was just got together with what the store has under the same id. An id promises
-// configuration and diff ids, not blobs: the same image may come from two registries in two packings, and whoever
-// uses it by its id, or by either name, has to get what the diff ids promise. That a blob unpacks to its diff id is
-// known from what unpacked it, which knew the blob too. So where the packings differ the daemon digests the tars
-// itself: that of the new layer, which is proven by it, and that of the old one, whose names stay only then. The
-// image gets the layer that is made of the tar alone.
+// unite merges an image that was just fetched with the store's image of the same id. The id fixes configuration and
+// diff ids, but not blobs: two registries may serve one image in two packings. Whoever uses the image by its id, or by
+// either name, must get the content of the diff ids. That a blob unpacks to its diff id is known only from the process
+// that unpacked it, which the blob may have subverted. So where the packings differ, the daemon digests the tars
+// itself: the tar of the new layer, which has to match, and that of the old one, whose names are dropped unless it
+// matches. The image gets a layer that is made from the tar.
 //
-// The caller has the lock of the image's record. What done releases is held until the image is recorded.
+// The caller holds the lock of the image's record. It calls done after it has recorded the image.
 func unite(
 	ctx context.Context, s *pipeline, rec *catalog.ImageRecord, requests []layerRequest, src source, p *progress.Reporter,
 ) (done func(), err error) {
@@ -55,8 +55,8 @@ func unite(
 	return done, nil
 }
 
-// differing tells for each layer whether the store's image has another one, of another blob. One that is the same but
-// for the layers below it becomes the same when those are.
+// differing reports for each layer whether the store's image has a layer of another blob there. Layers that differ only
+// because the layers below differ do not count: they become the same together with those.
 func differing(i *catalog.Index, old, rec *catalog.ImageRecord) []bool {
 	out := make([]bool, len(rec.Layers))
 	for n, ref := range rec.Layers {
@@ -67,12 +67,12 @@ func differing(i *catalog.Index, old, rec *catalog.ImageRecord) []bool {
 	return out
 }
 
-// digestedHere says that an earlier release has unpacked a layer, which digested every tar itself.
+// digestedHere reports whether the daemon itself has digested a layer's tar, as earlier releases did for each layer.
 func digestedHere(i *catalog.Index, id string) bool {
 	return i.Has(id) && isByTar(id) && i.Layer(id).Blob == ""
 }
 
-// keepsTar reports whether a layer has the tar that an image promises.
+// keepsTar reports whether the tar that a layer keeps has the diff id that an image has for it.
 func keepsTar(ctx context.Context, s *pipeline, ref catalog.LayerRef) bool {
 	if digestedHere(s.catalog.Snapshot(), ref.ID) {
 		return true

@@ -15,13 +15,13 @@ import (
 	"berth/internal/fail"
 )
 
-// target is a platform that images are chosen for.
+// target is the platform for which images are chosen.
 type target struct {
 	platforms.MatchComparer
 	name string
 }
 
-// targetFor reads a platform; empty is this machine's.
+// targetFor parses a platform; empty stands for this machine's.
 func targetFor(platform string) (target, error) {
 	if platform == "" {
 		p := machine()
@@ -31,7 +31,7 @@ func targetFor(platform string) (target, error) {
 	if err != nil {
 		return target{}, fail.New(errdefs.ErrInvalidArgument, "platform %q: %w", platform, err)
 	}
-	// The library lists every variant below.
+	// The library makes a list of all lower variants, so their number is bounded first.
 	n, err := strconv.ParseFloat(strings.TrimPrefix(p.Variant, "v"), 64)
 	if err == nil && n >= 100 || len(p.Variant) > 32 {
 		return target{}, fail.New(errdefs.ErrInvalidArgument, "platform %q: there is no such variant", platform)
@@ -39,7 +39,7 @@ func targetFor(platform string) (target, error) {
 	return target{platforms.Only(p), platforms.Format(p)}, nil
 }
 
-// machine is this machine's platform. The library leaves out what an amd64 processor can do beside the oldest.
+// machine returns this machine's platform. It adds the variant of amd64, which the library leaves out.
 func machine() ocispec.Platform {
 	p := platforms.DefaultSpec()
 	if p.Architecture != "amd64" {
@@ -52,7 +52,7 @@ func machine() ocispec.Platform {
 	return p
 }
 
-// processorFlags are those of the first processor in /proc/cpuinfo.
+// processorFlags returns the flags of the first processor in /proc/cpuinfo.
 func processorFlags(info io.Reader) []string {
 	lines := bufio.NewScanner(info)
 	for lines.Scan() {
@@ -63,14 +63,14 @@ func processorFlags(info io.Reader) []string {
 	return nil
 }
 
-// amd64Levels are the flags that each level of the x86-64 psABI adds, by Linux's names.
+// amd64Levels has the flags that each level of the x86-64 psABI adds, by Linux's names.
 var amd64Levels = [][]string{
 	{"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"},
 	{"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"},
 	{"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
 }
 
-// amd64Variant is the highest level whose flags are all there; empty for the first, which needs none.
+// amd64Variant returns the highest level of which the processor has all flags; empty for the first level.
 func amd64Variant(flags []string) string {
 	variant := ""
 	for i, level := range amd64Levels {
@@ -84,10 +84,10 @@ func amd64Variant(flags []string) string {
 
 func platformOf(img ocispec.Image) ocispec.Platform { return platforms.Normalize(img.Platform) }
 
-// maxOffered is how many platforms of an index an error names.
+// maxOffered bounds the number of platforms that an error names.
 const maxOffered = 16
 
-// offer lists platforms for an error.
+// offer formats a list of platforms for an error.
 func offer(names []string) string {
 	if len(names) == 0 {
 		return "none"

@@ -17,20 +17,21 @@ import (
 	"berth/internal/image/reference"
 )
 
-// What Config.Possession may be: who has to have served a blob before what came of it is used without a fetch.
+// The values of Config.Possession. A layer of the store is used without a fetch if its blob was served before by the
+// same repository, or by the same registry.
 const (
 	PossessionRepository = "repository"
 	PossessionRegistry   = "registry"
 )
 
-// origin is what content is fetched from, as far as it matters who has proven to have it: a repository, or a registry
-// host with all its repositories. The empty one is root, who brings archives and need prove nothing.
+// origin is a repository, or a registry host with all its repositories, that has to prove that it has a blob. The empty
+// origin stands for archives, which root imports and which need no proof.
 type origin struct {
 	name string
 	host bool
 }
 
-// originOf says for whom a blob is taken from src.
+// originOf returns the origin of a blob that is read from src.
 func originOf(s *pipeline, src source, blob digest.Digest) origin {
 	switch r := src.(type) {
 	case registry:
@@ -40,14 +41,14 @@ func originOf(s *pipeline, src source, blob digest.Digest) origin {
 		return origin{name: r.repository}
 	case *repacked:
 		if dir := r.tars[blob]; dir != "" {
-			return origin{name: "layer " + dir} // which has proven nothing
+			return origin{name: "layer " + dir} // an origin of its own, without proofs
 		}
 		return originOf(s, r.source, blob)
 	}
 	return origin{}
 }
 
-// covers reports whether a repository, or a reference to something in it, is the origin's.
+// covers reports whether a repository, or a reference into it, belongs to the origin.
 func (o origin) covers(name string) bool {
 	if o.host {
 		return strings.HasPrefix(name, o.name+"/")
@@ -55,14 +56,13 @@ func (o origin) covers(name string) bool {
 	return reference.RepositoryOf(name) == o.name
 }
 
-// named reports whether an image has a name of the origin's. It has got that name when all of it was proven, or from
-// root.
+// named reports whether an image has a name in the origin. It got that name when the origin had proven all of it, or
+// from root.
 func (o origin) named(tags, digests []string) bool {
 	return slices.ContainsFunc(tags, o.covers) || slices.ContainsFunc(digests, o.covers)
 }
 
-// possesses reports whether the origin was seen to serve the blob of a layer, of which the store has what came of it:
-// by itself, or as a part of an image.
+// possesses reports whether the origin has served the blob of a layer before, by itself or with an image of the store.
 func possesses(s *pipeline, o origin, w layerRequest) bool {
 	if o.name == "" || s.proofs.has(o, w.desc.Digest) {
 		return true
@@ -76,7 +76,7 @@ func possesses(s *pipeline, o origin, w layerRequest) bool {
 	return false
 }
 
-// knownConfig is a config that an image of the store has, nil when there is none, or none that the origin has proven.
+// knownConfig returns the config of an image of the store. It returns nil if there is none that the origin has proven.
 func knownConfig(s *pipeline, id digest.Digest, from origin) []byte {
 	img, ok := s.catalog.Snapshot().FindWhole(id.String())
 	if !ok || img.ID != id.String() {
@@ -92,8 +92,8 @@ func knownConfig(s *pipeline, id digest.Digest, from origin) []byte {
 	return raw
 }
 
-// proofs remembers which repositories were seen to serve a blob, beyond what the records of images say: a pull may
-// prove some of an image and then fail. Of what is too much some is forgotten, and proven again.
+// proofs remembers which repositories have served a blob, beside the records of images: a pull may prove some blobs of
+// an image and then fail. When there are too many, some are dropped, and have to be proven again.
 type proofs struct {
 	mu     sync.Mutex // guards what follows
 	byBlob map[digest.Digest][]string
@@ -101,10 +101,10 @@ type proofs struct {
 
 const (
 	maxProvenBlobs = 4096
-	maxProvers     = 16 // of a blob
+	maxProvers     = 16 // per blob
 )
 
-// note adds repositories to those that have proven a blob.
+// note records that repositories have proven a blob.
 func (p *proofs) note(blob digest.Digest, repositories ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +124,7 @@ func (p *proofs) note(blob digest.Digest, repositories ...string) {
 	p.byBlob[blob] = all[max(0, len(all)-maxProvers):]
 }
 
-// of lists the repositories that have proven a blob.
+// of returns the repositories that have proven a blob.
 func (p *proofs) of(blob digest.Digest) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,15 +135,15 @@ func (p *proofs) has(o origin, blob digest.Digest) bool {
 	return slices.ContainsFunc(p.of(blob), o.covers)
 }
 
-// noteProof remembers that src has served a blob whose digest was right.
+// noteProof records that src has served a blob with the right digest.
 func noteProof(s *pipeline, src source, blob digest.Digest) {
 	if r, ok := src.(registry); ok {
 		s.proofs.note(blob, r.repository)
 	}
 }
 
-// prove has src show that it has the blob of a layer that the store has, unless it has done so before: the blob is
-// fetched and digested, and nothing more. Many who want the same proof from the same origin share it.
+// prove makes sure that src has the blob of a layer of the store. Unless that is known, it fetches the blob and digests
+// it. Callers that need the same proof from the same origin share it.
 func prove(ctx context.Context, s *pipeline, id string, w layerRequest, src source, p *progress.Reporter) error {
 	for !possesses(s, originOf(s, src, w.desc.Digest), w) {
 		key := flightKey(s, w, src)
@@ -164,8 +164,8 @@ func prove(ctx context.Context, s *pipeline, id string, w layerRequest, src sour
 	return checkSize(s.catalog.Snapshot(), id, w)
 }
 
-// checkSize reports whether a manifest gives a blob the size that it had when it was fetched, where the layer knows
-// that. Whoever has not proven the blob does not hear it.
+// checkSize compares the size that a manifest has for a blob with the size when it was fetched, if the layer's record
+// has that. It is called after a proof: a caller that has not proven to have the blob must not learn its size.
 func checkSize(i *catalog.Index, id string, w layerRequest) error {
 	if l := i.Layer(id); l.Blob == w.desc.Digest && l.BlobSize != w.desc.Size {
 		return fail.New(errdefs.ErrDataLoss, "blob %s has %d bytes, not the %d promised", l.Blob, l.BlobSize, w.desc.Size)
@@ -173,8 +173,7 @@ func checkSize(i *catalog.Index, id string, w layerRequest) error {
 	return nil
 }
 
-// fetchProof fetches a blob and digests it, unless the origin has proven it in the moment before this began. l hears
-// how far it is.
+// fetchProof fetches a blob and digests it, unless the origin has proven it meanwhile. It reports progress to l.
 func fetchProof(ctx context.Context, s *pipeline, w layerRequest, src source, l *progress.Listeners) error {
 	if possesses(s, originOf(s, src, w.desc.Digest), w) {
 		return nil
@@ -196,7 +195,7 @@ func fetchProof(ctx context.Context, s *pipeline, w layerRequest, src source, l 
 	}
 }
 
-// readWhole reads a blob to its end and proves it.
+// readWhole reads a blob to its end and verifies it.
 func readWhole(ctx context.Context, w layerRequest, src source, tell func(int64)) error {
 	rc, err := src.open(ctx, w.desc)
 	if err != nil {

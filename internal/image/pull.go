@@ -18,18 +18,18 @@ import (
 	"berth/internal/image/reference"
 )
 
-// PullRequest says what to pull, and for whom.
+// PullRequest describes what to pull, and for whom.
 type PullRequest struct {
 	Reference string
 	Auth      *Auth
 	Namespace string               // of the pod that needs it, for verifiers; may be empty
-	Platform  string               // of the store when empty
+	Platform  string               // the store's if empty
 	Progress  func(progress.Event) // called from one goroutine at a time; must not block for long
 }
 
-// Pull makes the image that the reference names now part of the store. It may be repeated and called at once: what is
-// there is not fetched again, and a layer that is on its way is waited for. When ctx ends the call returns, and a layer
-// that no other call waits for is dropped.
+// Pull fetches the image that the reference names now. It may be repeated and called concurrently: it fetches only what
+// is missing, and waits for layers that other calls are fetching. When ctx ends it returns, and a layer for which no
+// other call waits is dropped.
 func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
 	op := "pull image " + req.Reference
 	ref, err := reference.Parse(req.Reference)
@@ -43,7 +43,7 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
 	return img, failed(op, s.disk.Explain(err))
 }
 
-// bound ends a caller's context with the store.
+// bound returns a context that ends with the caller's and when the store is closed.
 func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -95,14 +95,14 @@ func (s *pipeline) chooser(src source, platform string) (*chooser, error) {
 	return c, err
 }
 
-// names are what an image is to be called.
+// names are the names that an image gets.
 type names struct {
 	tags, digests []string
 	choices       []string             // see imageRecord
-	resolved      []ocispec.Descriptor // of the digests, where a registry has told them
+	resolved      []ocispec.Descriptor // of the digests, if a registry has resolved them
 }
 
-// admit gets the layers of a chosen image and records it.
+// admit fetches the layers of a chosen image and records the image.
 func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source, p *progress.Reporter) (Image, error) {
 	if found.done != nil {
 		defer found.done()
@@ -142,8 +142,8 @@ func requestsOf(found *chosen) []layerRequest {
 	return out
 }
 
-// stack gets all layers, and finalizes in their order those that depend on the ones below. They are held until release
-// is called, those too that it had got when it failed.
+// stack obtains all layers and finalizes, in layer order, those that depend on the ones below. They are held until the
+// caller calls release, which it does after an error too.
 func stack(
 	ctx context.Context, s *pipeline, requests []layerRequest, src source, p *progress.Reporter,
 ) (ids []string, release func(), err error) {
@@ -161,7 +161,7 @@ func stack(
 	return ids, release, err
 }
 
-// obtainAll gets all layers at once. Those it got are in the result even when it fails.
+// obtainAll obtains all layers in parallel. After an error the result has those that it obtained.
 func (s *pipeline) obtainAll(
 	ctx context.Context, requests []layerRequest, src source, p *progress.Reporter,
 ) ([]*layerLease, error) {
@@ -180,7 +180,7 @@ func (s *pipeline) obtainAll(
 	return held, g.Wait()
 }
 
-// finalizeAll finalizes in layer order what depends on the layers below, and returns all ids.
+// finalizeAll finalizes, in layer order, the layers that depend on those below, and returns all ids.
 func (s *pipeline) finalizeAll(
 	ctx context.Context, requests []layerRequest, held []*layerLease, src source, p *progress.Reporter,
 ) ([]string, error) {
@@ -188,7 +188,7 @@ func (s *pipeline) finalizeAll(
 	for i, w := range requests {
 		w.lowers = slices.Clone(ids)
 		for !held[i].fits(ids) {
-			err := errTaken // unless it is a layer that lies over other ones than was foreseen
+			err := errTaken // of a layer that has an id already, but was finalized over others
 			if held[i].id == "" {
 				p.Report(progress.Event{Layer: w.desc.Digest, Done: w.desc.Size, Total: w.desc.Size, Phase: progress.Finalizing})
 				err = s.finalize(ctx, w, held[i])

@@ -14,11 +14,10 @@ import (
 	"berth/internal/room"
 )
 
-// repacked is a source that serves tars of layers of the store, as if they were blobs, and all else from another
-// source.
+// repacked is a source that serves the tars of layers of the store as blobs, and everything else from another source.
 type repacked struct {
 	source
-	tars map[digest.Digest]string // directories of layers by the digest of the tar
+	tars map[digest.Digest]string // the directories of layers, by the digest of the tar
 }
 
 func (r *repacked) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
@@ -28,13 +27,13 @@ func (r *repacked) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCl
 	return r.source.open(ctx, desc)
 }
 
-// tarStream is the tar that a layer was unpacked from, put together again.
+// tarStream reads the tar that a layer was unpacked from, as it is put together again.
 type tarStream struct {
 	*io.PipeReader
 	over chan struct{}
 }
 
-// openTar puts the tar of the layer in dir together. Whoever reads it proves it by its digest, and closes it.
+// openTar opens the tar of the layer in dir. The caller verifies its digest, and closes it.
 func openTar(ctx context.Context, dir string) (*tarStream, error) {
 	tar, err := layer.OpenTar(dir)
 	if err != nil {
@@ -49,16 +48,15 @@ func openTar(ctx context.Context, dir string) (*tarStream, error) {
 	return t, nil
 }
 
-// Close returns when no file of the layer is read any more.
+// Close returns when the last read of a file of the layer has ended.
 func (t *tarStream) Close() error {
 	err := t.PipeReader.Close()
 	<-t.over
 	return err
 }
 
-// rebuild makes a layer anew from what another one, not except, keeps that was unpacked from the same blob: the same
-// layer was finalized over other ones, and its tar is on the disk. The result is nil when there is no such layer, or
-// none that is whole.
+// rebuild makes a layer from the tar of another layer, other than except, that was unpacked from the same blob but
+// finalized over other layers. It returns nil if there is no such layer, or none that is undamaged.
 func rebuild(
 	ctx context.Context, s *pipeline, w layerRequest, l *progress.Listeners, except string,
 ) (*rawLayer, error) {
@@ -81,7 +79,7 @@ func rebuild(
 	return nil, nil
 }
 
-// rebuildFrom unpacks the tar of a layer into a new directory, and proves it by its diff id.
+// rebuildFrom unpacks the tar of a layer into a new directory, and verifies its diff id.
 func rebuildFrom(
 	ctx context.Context, s *pipeline, w layerRequest, id string, l *progress.Listeners,
 ) (raw *rawLayer, err error) {
@@ -90,7 +88,7 @@ func rebuildFrom(
 		return nil, err
 	}
 	tell := l.Of(w.desc, progress.Rebuilding)
-	part := float64(w.desc.Size) / float64(max(local.desc.Size, 1)) // progress is told in bytes of the blob
+	part := float64(w.desc.Size) / float64(max(local.desc.Size, 1)) // progress is reported in bytes of the blob
 	err = catalog.At("pull.rebuild", func() error {
 		raw, err = s.ingest(ctx, local, src, func(n int64) { tell(int64(float64(n) * part)) })
 		return err
@@ -104,7 +102,7 @@ func rebuildFrom(
 	return raw, nil
 }
 
-// tarIn is the layer that w asks for, as the uncompressed tar that the layer in dir keeps, and the source of it.
+// tarIn returns the request for w's layer as the uncompressed tar that the layer in dir keeps, and the source of that.
 func tarIn(w layerRequest, dir string) (layerRequest, *repacked, error) {
 	tar, err := layer.OpenTar(dir)
 	if err != nil {
@@ -114,8 +112,8 @@ func tarIn(w layerRequest, dir string) (layerRequest, *repacked, error) {
 	return w, &repacked{tars: map[digest.Digest]string{w.diffID: dir}}, nil
 }
 
-// reportDamage tells that a layer does not give back the tar that it was unpacked from, as a check would. Not when
-// the tar is what it was, and cannot be unpacked: then the settings have changed.
+// reportDamage reports, as a check would, that a layer does not give back the tar that it was unpacked from. It reports
+// nothing if the tar has the right digest but cannot be unpacked, because then the settings have changed.
 func reportDamage(ctx context.Context, c *catalog.Catalog, id string, err error) {
 	if k := kindOf(err); k == errdefs.ErrFailedPrecondition || k == errdefs.ErrResourceExhausted {
 		return

@@ -14,17 +14,17 @@ import (
 	"berth/internal/image/remote"
 )
 
-// Auth is what a caller may present to a registry, as CRI's AuthConfig has it. All empty is anonymous.
+// Auth has the credentials of a caller, with the fields of CRI's AuthConfig. If all are empty, requests are anonymous.
 type Auth = remote.Auth
 
-// source is where the content of an image comes from. Content that other hosts can serve as well has the methods of
-// remote.Blob for a digest mismatch: ReportMismatch and MismatchedMirrors.
+// source opens the content of an image. Content that other hosts can serve too has the methods ReportMismatch and
+// MismatchedMirrors of remote.Blob, for digest mismatches.
 type source interface {
 	open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error)
 }
 
-// reportMismatch tells the source that what was read is not what the digest promises. It returns whether opening the
-// content again may do better, and the error with the names of the hosts that have served it.
+// reportMismatch tells the source that content has not the promised digest. It reports whether opening the content
+// again may succeed, and returns the error with the names of the hosts that have served it.
 func reportMismatch(content io.ReadCloser, mismatch error) (again bool, err error) {
 	if s, ok := content.(spooled); ok {
 		content = s.content
@@ -46,13 +46,13 @@ func reportMismatch(content io.ReadCloser, mismatch error) (again bool, err erro
 	return again, mismatch
 }
 
-// registry is a source for one reference and one caller's credentials.
+// registry is the source of one reference, with one caller's credentials.
 type registry struct {
 	*remote.Repository
 	host, repository string
 }
 
-// place is where the content of a source comes from, to be compared.
+// place returns a value that is equal for sources whose content comes from the same place.
 func place(src source) any {
 	if r, ok := src.(registry); ok {
 		return r.host
@@ -68,14 +68,14 @@ func (r registry) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadClo
 	return b, nil
 }
 
-// connect prepares talking to the registries of ref; it sends nothing yet.
+// connect prepares requests to the registries of ref. It sends none.
 func (s *pipeline) connect(ctx context.Context, ref reference.Reference, auth *Auth) (registry, error) {
 	r, err := s.settings().remote.Repository(ctx, ref.Named(), auth)
 	return registry{r, ref.Host(), ref.Repository()}, err
 }
 
-// find asks what ref names now and chooses the image for a platform, unless the store has that already. A mirror that
-// names what is not to be had, or not what it should be, is passed over.
+// find resolves ref and chooses the image for a platform, unless the store has that already. It passes over a mirror if
+// the content that it names is missing or is no image.
 func (s *pipeline) find(
 	ctx context.Context, ref reference.Reference, reg registry, c *chooser, namespace string,
 ) (desc ocispec.Descriptor, found *chosen, err error) {
@@ -106,7 +106,8 @@ func (s *pipeline) find(
 	}
 }
 
-// unusable reports whether the host that resolved the reference may be wrong: what it names is missing, or is no image.
+// unusable reports whether an error may be due to the host that resolved the reference: the content that it named is
+// missing, or is no image.
 func unusable(err error) bool {
 	k := kindOf(err)
 	return k == errdefs.ErrDataLoss || k == errdefs.ErrNotFound && isRemote(err)

@@ -2,9 +2,9 @@ package image
 
 import "context"
 
-// Remove removes the image that the id, tag or digest names, with all its tags and digests: as containerd does, a name
-// stands for the whole image. Layers that nothing else uses go with it, and those of pulls that failed. It succeeds
-// when there is no such image.
+// Remove removes the image that the id, tag or digest names, with all its tags and digests: a name stands for the whole
+// image, as in containerd. It also removes unused layers, those of failed pulls too. It succeeds if there is no such
+// image.
 func (s *Store) Remove(ctx context.Context, refOrID string) error {
 	op := "remove image " + refOrID
 	there, err := s.catalog.Forget(refOrID)
@@ -14,8 +14,8 @@ func (s *Store) Remove(ctx context.Context, refOrID string) error {
 	return failed(op, s.disk.Explain(err))
 }
 
-// Sweep removes the layers that no image and no container uses and no caller holds, and what is left of work that
-// ended. It may be called at any time.
+// Sweep removes layers that no image and no container uses and no caller holds, and the remains of work that has ended.
+// It may be called at any time.
 func (s *Store) Sweep(ctx context.Context) error {
 	if err := s.sweeper.Sweep(ctx); err != nil {
 		return failed("sweep image store", err)

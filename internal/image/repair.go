@@ -16,7 +16,8 @@ import (
 	"berth/internal/image/reference"
 )
 
-// Problems are what Open could not read and what has not been repaired since, and a file system that is read-only now.
+// Problems returns what Open could not read and has not been repaired since, and whether the file system is read-only
+// now.
 func (s *Store) Problems() []Finding {
 	found := s.catalog.Unreadable()
 	if catalog.ReadOnly(s.disk) {
@@ -26,9 +27,9 @@ func (s *Store) Problems() []Finding {
 	return found
 }
 
-// Check compares all layers with their manifests, file by file, and reports what differs and what could not be read.
-// With repair, unreadable records are removed, and damaged layers are fetched again from where the image came from,
-// while the image stays usable. One that cannot be fetched now stays as it is, and is reported.
+// Check compares all layers with their manifests, file by file, and reports differences and what could not be read.
+// With repair, it removes unreadable records, and fetches damaged layers again from the image's registry while the
+// image stays usable. A layer that cannot be fetched now stays as it is, and is reported.
 func (s *Store) Check(ctx context.Context, repair bool, report func(Finding)) error {
 	c := &catalog.Checker{Catalog: s.catalog}
 	mend := &repairer{s: s, left: map[string]struct{}{}}
@@ -53,15 +54,15 @@ func (s *Store) Check(ctx context.Context, repair bool, report func(Finding)) er
 	return failed("check image store", ctx.Err())
 }
 
-// repairer replaces damaged layers by what their registries serve. A layer is fetched, proven and on the disk before
-// it takes the place of the damaged one, which containers that run keep until they end. What cannot be fetched stays
-// as it is.
+// repairer replaces damaged layers by new ones from their registries. The new layer is fetched, verified and synced
+// before it replaces the damaged one; running containers keep the damaged one until they end. A layer that cannot be
+// fetched stays as it is.
 type repairer struct {
 	s    *Store
-	left map[string]struct{} // layers that are damaged still
+	left map[string]struct{} // the layers that are still damaged
 }
 
-// repair mends a layer, and says in found how that went.
+// repair repairs a layer, and notes the result in found.
 func (r *repairer) repair(ctx context.Context, id string, found []Finding) {
 	err := r.replace(ctx, id)
 	if err != nil {
@@ -92,7 +93,7 @@ func (r *repairer) replace(ctx context.Context, id string) error {
 		"with its credentials, or import it again: %w", errors.Join(failed...))
 }
 
-// discard removes a layer that no image has: whoever needs it fetches it anew.
+// discard removes a damaged layer that no image has. A pull that needs it fetches it again.
 func (r *repairer) discard(ctx context.Context, id string) error {
 	if err := r.s.sweeper.Sweep(ctx); err != nil {
 		return err
@@ -103,8 +104,8 @@ func (r *repairer) discard(ctx context.Context, id string) error {
 	return nil
 }
 
-// replaceFor fetches the layer as that of one image, which is held meanwhile, from each repository that it is known
-// from.
+// replaceFor fetches the layer as a layer of one image, from each repository of the image in turn. It holds the image
+// meanwhile.
 func (r *repairer) replaceFor(ctx context.Context, id string, rec *catalog.ImageRecord) error {
 	release, _ := r.s.catalog.Leases.Hold(rec.LayerIDs()...)
 	defer release()
@@ -124,7 +125,8 @@ func (r *repairer) replaceFor(ctx context.Context, id string, rec *catalog.Image
 	return err
 }
 
-// soundBelow refuses to finalize a layer over one that is damaged: it would take on what is wrong there.
+// soundBelow returns an error if a layer below is damaged, because a layer that is finalized over it may copy the
+// damage.
 func (r *repairer) soundBelow(rec *catalog.ImageRecord, n int) error {
 	if r.s.catalog.Snapshot().Layer(rec.Layers[n].ID).Chain == "" {
 		return nil
@@ -137,7 +139,8 @@ func (r *repairer) soundBelow(rec *catalog.ImageRecord, n int) error {
 	return nil
 }
 
-// replaceFrom fetches layer n of an image from one repository, by the name it was pulled by, and without credentials.
+// replaceFrom fetches layer n of an image from one repository, by the name that it was pulled by and without
+// credentials.
 func (r *repairer) replaceFrom(ctx context.Context, name string, rec *catalog.ImageRecord, n int) error {
 	ref, err := reference.Parse(name)
 	if err != nil {
@@ -161,7 +164,7 @@ func (r *repairer) replaceFrom(ctx context.Context, name string, rec *catalog.Im
 	})
 }
 
-// replaceFromSibling makes layer n of an image anew from what another layer keeps of the same blob. done is false where
+// replaceFromSibling makes layer n of an image again from the tar of another layer of the same blob. done is false if
 // there is none.
 func (r *repairer) replaceFromSibling(ctx context.Context, rec *catalog.ImageRecord, n int) (done bool, err error) {
 	ref := rec.Layers[n]
@@ -174,8 +177,9 @@ func (r *repairer) replaceFromSibling(ctx context.Context, rec *catalog.ImageRec
 	return done, err
 }
 
-// likeBefore makes of a layer that was fetched what may take the place of the damaged one: the same blob, or where the
-// registry serves another one by now, or the damaged one was made of a tar, what the tar unpacks to.
+// likeBefore turns a fetched layer into one that may replace the damaged one: the layer itself if it is of the same
+// blob. If the registry serves another blob by now, or the damaged layer was made from a tar, it is unpacked from its
+// tar.
 func (r *repairer) likeBefore(ctx context.Context, raw *rawLayer, w layerRequest, id string) (*rawLayer, error) {
 	if old := r.s.catalog.Snapshot().Layer(id); old.Blob == w.desc.Digest {
 		return raw, nil
@@ -188,9 +192,9 @@ func (r *repairer) likeBefore(ctx context.Context, raw *rawLayer, w layerRequest
 	return r.s.pipeline.ingest(ctx, local, src, func(int64) {})
 }
 
-// bring has a layer made, and puts it into the place of layer n of an image.
+// bring makes a layer by get, and replaces layer n of an image by it.
 func (r *repairer) bring(ctx context.Context, rec *catalog.ImageRecord, n int, get func() (*rawLayer, error)) error {
-	// A flusher of its own: one that fails here must not hide from the syncer that its layers may not be on the disk.
+	// This flusher is not the syncer's: a write error is reported to a flusher once, and the syncer must not miss one.
 	flush, done, err := catalog.DiskFlusher(r.s.disk.Root)
 	if err != nil {
 		return err
@@ -205,14 +209,14 @@ func (r *repairer) bring(ctx context.Context, rec *catalog.ImageRecord, n int, g
 	if err != nil {
 		return err
 	}
-	// Before it has a name: a power cut leaves the one or the other.
+	// It is synced before it is renamed, so that a power cut leaves either the old layer or the whole new one.
 	if err := catalog.At("repair.sync", flush); err != nil {
 		return err
 	}
 	return r.s.catalog.ReplaceLayer(raw.dir, made)
 }
 
-// locate asks a registry for the manifest of an image, and finds layer n there. A verifier is asked as for any pull.
+// locate asks a registry for the manifest of an image, and finds layer n in it. The verifier is asked as for any pull.
 func (r *repairer) locate(
 	ctx context.Context, ref reference.Reference, reg registry, rec *catalog.ImageRecord, n int,
 ) (layerRequest, error) {
@@ -236,11 +240,11 @@ func (r *repairer) locate(
 		return layerRequest{}, fail.New(errdefs.ErrDataLoss, "%s is the image %s now", desc.Digest, id)
 	}
 	w := requestsOf(found)[n]
-	w.alone = true // it gets the name that the damaged one has
+	w.alone = true // it gets the id of the damaged layer, which depends on no other blob
 	return w, nil
 }
 
-// finish finalizes a layer that was fetched, if need be, and writes its record.
+// finish finalizes a fetched layer if it depends on those below, and writes its record.
 func (r *repairer) finish(
 	ctx context.Context, raw *rawLayer, rec *catalog.ImageRecord, n int,
 ) (catalog.LayerRecord, error) {

@@ -13,17 +13,16 @@ import (
 	"berth/internal/image/slots"
 )
 
-// slowRest is how many bytes a second are too few for content that cannot be used, and is only read to know whether it
-// is what was promised.
+// slowRest is the speed, in bytes a second, below which reading the rest of a useless blob is given up.
 const slowRest = 1 << 20
 
-// rest bounds the time for what is left of a blob that cannot be unpacked. It is read to know whether the blob is what
-// was promised, for as long as it comes fast enough.
+// rest bounds the time for reading the rest of a blob that cannot be unpacked. It is read only to verify the digest,
+// and only while it arrives fast enough.
 type rest struct {
-	transfer *slots.Transfer // nil for what no host sends
+	transfer *slots.Transfer // nil if no host sends the blob
 	end      context.CancelCauseFunc
 	look     time.Duration
-	given    atomic.Bool // up
+	given    atomic.Bool // set when reading was given up
 	over     chan struct{}
 }
 
@@ -37,7 +36,7 @@ func restOf(content io.ReadCloser, end context.CancelCauseFunc, look time.Durati
 	return r
 }
 
-// bound gives up reading when it is slow from now on.
+// bound gives reading up as soon as it is slow, from now on.
 func (r *rest) bound() {
 	if r == nil || r.transfer == nil {
 		return
@@ -64,16 +63,16 @@ func (r *rest) stop() { close(r.over) }
 
 func (r *rest) gaveUp() bool { return r != nil && r.given.Load() }
 
-// unproven is the error of a blob that cannot be unpacked, and that was not read far enough to compare its digest.
+// unproven is the error of a blob that cannot be unpacked and was not read to its end, so that its digest is not known.
 func unproven(err error) error {
 	return fail.New(crierrors.ErrRegistryUnavailable,
 		"it cannot be unpacked, and the rest of it comes too slowly to tell whether it is what was promised: %w", err)
 }
 
-// defaultLook is over how much time a transfer is judged.
+// defaultLook is the period over which the speed of a transfer is measured.
 const defaultLook = 2 * time.Second
 
-// pace tells how fast a transfer is, look by look.
+// pace measures the speed of a transfer between calls of rate.
 type pace struct {
 	transfer *slots.Transfer
 	at       time.Time
@@ -82,7 +81,7 @@ type pace struct {
 
 func newPace(t *slots.Transfer) *pace { return &pace{t, time.Now(), t.Received()} }
 
-// rate returns bytes a second since the last look.
+// rate returns the speed since the last call, in bytes a second.
 func (p *pace) rate() float64 {
 	now, bytes := time.Now(), p.transfer.Received()
 	rate := float64(bytes-p.bytes) / now.Sub(p.at).Seconds()

@@ -9,14 +9,16 @@ import (
 	"berth/internal/limit"
 )
 
-// settings are what may change while the store is open, and what is made of them. Nobody changes one that is in force.
+// settings are the part of Config that may change while the store is open, and what is derived from it. The value in
+// force is immutable; a change puts another one in its place.
 type settings struct {
-	Config             // but for Root, Platform, Gunzip, Dirty, InUse, Logger and BootID
-	slots  *slots.Pool // of layers being fetched, for the whole store
+	Config             // without Root, Platform, Gunzip, Dirty, InUse, Logger and BootID
+	slots  *slots.Pool // the slots for layers being fetched, of the whole store
 	remote *remote.Client
 }
 
-// newSettings keeps of the old ones what need not be made anew: what is known of registries, and who holds a slot.
+// newSettings makes settings from a configuration. It keeps from the old ones what is known of registries, and the
+// slots in use.
 func newSettings(cfg Config, old *settings) *settings {
 	s := &settings{Config: cfg}
 	if options := s.options(); old != nil && options == old.options() {
@@ -36,7 +38,7 @@ func newSettings(cfg Config, old *settings) *settings {
 	return s
 }
 
-// options are what a transport to registries is made of.
+// options returns the options of a client of registries.
 type options struct {
 	dir                      string
 	connections              int
@@ -51,13 +53,13 @@ func (s *settings) options() options {
 	}
 }
 
-// current are the settings in force, which one caller at a time changes.
+// current has the settings in force.
 type current struct {
-	mu       sync.Mutex // held by who changes them
+	mu       sync.Mutex // is held while they are changed
 	settings atomic.Pointer[settings]
 }
 
-// change puts other settings in force, and has pinned take over the patterns of pinned names that go with them.
+// change puts other settings in force, and passes their patterns of pinned names to pinned.
 func (c *current) change(cfg Config, pinned func([]string)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,8 +67,8 @@ func (c *current) change(cfg Config, pinned func([]string)) {
 	pinned(cfg.Pinned)
 }
 
-// Reconfigure takes over all of cfg but Root, Platform, Gunzip, Dirty, InUse, Logger and BootID. A pull under way may
-// go on by what it began with.
+// Reconfigure puts cfg in force, except Root, Platform, Gunzip, Dirty, InUse, Logger and BootID. Pulls that have begun
+// may keep the old settings.
 func (s *Store) Reconfigure(cfg Config) error {
 	cfg, err := complete(cfg)
 	if err != nil {
@@ -76,7 +78,7 @@ func (s *Store) Reconfigure(cfg Config) error {
 	return nil
 }
 
-// Budgets returns the limits that all pulls of a store share, with what is used of them.
+// Budgets returns the limits that all pulls of a store share, and how much of each is used.
 func Budgets(s *Store) []limit.Budget {
 	now := s.pipeline.settings()
 	return []limit.Budget{

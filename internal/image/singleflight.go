@@ -7,12 +7,12 @@ import (
 	"berth/internal/image/progress"
 )
 
-// singleflight runs one piece of work for all who want it at the same time. The work has a context of its own, which
-// ends when the last who waits has left; the result is dropped then.
+// singleflight runs a piece of work once for all callers that need it at the same time. The work has a context of its
+// own. When the last caller has left, the context ends and the result is dropped.
 type singleflight[T any] struct {
 	mu    sync.Mutex // guards what follows, and the refs of each flight
 	byID  map[string]*flight[T]
-	tasks map[chan struct{}]struct{} // what goes on, waited for or not; each is closed when it is over
+	tasks map[chan struct{}]struct{} // a channel for each task that runs, which is closed at its end
 }
 
 type flight[T any] struct {
@@ -25,7 +25,8 @@ type flight[T any] struct {
 	listen progress.Listeners
 }
 
-// join starts the work called key, or joins it. owner says which. The caller leaves when it needs the value no more.
+// join starts the work called key, and owner is true then, or joins it. The caller calls leave when it no longer needs
+// the value.
 func (f *singleflight[T]) join(
 	key string, p *progress.Reporter, work func(context.Context, *progress.Listeners) (T, error), drop func(T),
 ) (fl *flight[T], owner bool, leave func()) {
@@ -65,17 +66,17 @@ func (f *singleflight[T]) leave(key string, fl *flight[T], drop func(T)) {
 	if f.byID[key] == fl {
 		delete(f.byID, key)
 	}
-	dropped := f.goLocked(func() { <-fl.done; fl.drop(drop) }) // before the work has ended: land waits for both
+	dropped := f.goLocked(func() { <-fl.done; fl.drop(drop) }) // before the work ends: land waits for both
 	f.mu.Unlock()
 	select {
 	case <-fl.done:
 		<-dropped
-	default: // the work notices its end; the caller need not see that
+	default: // the work ends by itself; the caller need not wait
 	}
 	fl.cancel()
 }
 
-// goLocked runs a task beside the caller. It returns what is closed when that is over.
+// goLocked runs a task in a goroutine. It returns a channel that is closed at the end of the task.
 func (f *singleflight[T]) goLocked(task func()) <-chan struct{} {
 	over := make(chan struct{})
 	if f.tasks == nil {
@@ -92,7 +93,7 @@ func (f *singleflight[T]) goLocked(task func()) <-chan struct{} {
 	return over
 }
 
-// land waits until all work has ended, or until ctx ends. It also waits for work that every caller has left.
+// land waits until all work has ended, or until ctx ends. This includes work that all callers have left.
 func (f *singleflight[T]) land(ctx context.Context) {
 	for {
 		f.mu.Lock()
@@ -118,7 +119,7 @@ func (fl *flight[T]) drop(drop func(T)) {
 	}
 }
 
-// forget makes later callers start anew; those who joined keep the value.
+// forget makes later callers start the work again; callers that have joined keep the value.
 func (f *singleflight[T]) forget(fl *flight[T]) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,7 +128,7 @@ func (f *singleflight[T]) forget(fl *flight[T]) {
 	}
 }
 
-// keyLocks are locks by name. A lock exists while a caller holds it or waits for it.
+// keyLocks are locks by name. A lock exists only while a caller holds it or waits for it.
 type keyLocks struct {
 	mu    sync.Mutex // guards what follows, and the users of each
 	byKey map[string]*keyLock
@@ -138,7 +139,7 @@ type keyLock struct {
 	users int
 }
 
-// lock waits for the lock, or for the end of ctx.
+// lock waits for the lock, or returns an error when ctx ends.
 func (k *keyLocks) lock(ctx context.Context, key string) (unlock func(), err error) {
 	l := k.enter(key)
 	select {
@@ -173,7 +174,7 @@ func (k *keyLocks) leave(key string, l *keyLock) {
 	}
 }
 
-// wait returns the value, or the caller's own end.
+// wait returns the value, or the error of ctx when that ends first.
 func (fl *flight[T]) wait(ctx context.Context) (T, error) {
 	select {
 	case <-fl.done:

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// spares are the unpackers that have nothing to do and may be given another layer.
+// spares are the idle unpackers, which may be given another layer.
 type spares struct {
-	lingering time.Duration // how long one waits; lingerTimeout, more in tests
+	lingering time.Duration // how long one stays idle before it is ended: lingerTimeout, more in tests
 
 	mu        sync.Mutex // guards what follows
 	processes []*unpacker
@@ -17,13 +17,13 @@ type spares struct {
 	leaving   sync.WaitGroup // for those that are being ended
 }
 
-// A process waits for as long as the next layer of a pull takes if it comes at all; at most mostSpare do.
+// A process stays idle for about as long as the next layer of a pull needs to arrive; at most mostSpare do.
 const (
 	lingerTimeout = 250 * time.Millisecond
 	mostSpare     = 8
 )
 
-// take finds a process that suits a task, the one with the most layers behind it.
+// take returns a process that suits a task: of several, the one that has had the most layers.
 func (s *spares) take(t task) (found *unpacker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,7 +39,7 @@ func (s *spares) take(t task) (found *unpacker) {
 	return found
 }
 
-// add has a process wait. One that waits too long is ended.
+// add adds an idle process. It is ended if it stays idle for too long.
 func (s *spares) add(p *unpacker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +59,7 @@ func (s *spares) expire(p *unpacker) {
 	}
 }
 
-// removeLocked reports whether the process has been waiting.
+// removeLocked removes a process, and reports whether it was there.
 func (s *spares) removeLocked(p *unpacker) bool {
 	i := slices.Index(s.processes, p)
 	if i < 0 {
@@ -71,7 +71,7 @@ func (s *spares) removeLocked(p *unpacker) bool {
 
 func (s *spares) endLocked(p *unpacker) { s.leaving.Go(p.dismiss) }
 
-// close ends all, and sees them be gone.
+// close ends all processes and waits until they are gone.
 func (s *spares) close() {
 	s.mu.Lock()
 	s.closed = true

@@ -11,9 +11,9 @@ import (
 	"berth/internal/image/layer"
 )
 
-// afterwards is the source for another attempt. Of one that was too slow for the memory that its layer takes, the next
-// content is on the disk before it is unpacked: then it needs the memory for no longer than any other, and however slow
-// the host is, it comes to an end.
+// afterwards returns the source for another attempt. If the source was too slow while its layer held the memory for a
+// large window, content is spooled to the disk before it is unpacked. The layer then holds the memory only while it is
+// unpacked, and succeeds however slow the host is.
 func afterwards(src source, err error) source {
 	if paced, ok := src.(pacedSource); ok && errors.Is(err, layer.ErrGaveWay) {
 		paced.whole = true
@@ -22,8 +22,7 @@ func afterwards(src source, err error) source {
 	return src
 }
 
-// openIn opens content that is going to be unpacked into dir, on the disk of which it is kept first where the source
-// wants that.
+// openIn opens content that will be unpacked into dir. If the source asks for it, the content is spooled there first.
 func openIn(ctx context.Context, dir string, src source, desc ocispec.Descriptor) (io.ReadCloser, error) {
 	content, err := src.open(ctx, desc)
 	if paced, ok := src.(pacedSource); err != nil || !ok || !paced.whole {
@@ -36,7 +35,7 @@ func openIn(ctx context.Context, dir string, src source, desc ocispec.Descriptor
 	return spooled{file, content.(pacedContent)}, nil
 }
 
-// spool copies content into a file of dir that has no name.
+// spool copies content into an unnamed file in dir.
 func spool(content io.Reader, dir string) (*os.File, error) {
 	file, err := os.CreateTemp(dir, "blob-")
 	if err != nil {
@@ -66,7 +65,7 @@ func (s spooled) Read(p []byte) (int, error) {
 
 func (s spooled) Close() error { return errors.Join(s.file.Close(), s.content.Close()) }
 
-// withHolder has the content give back the memory of a large window when it is slow and others wait for that.
+// withHolder makes content that is slow give up the memory of a large window when others wait for it.
 func withHolder(ctx context.Context, content io.ReadCloser, end context.CancelCauseFunc) context.Context {
 	c, ok := content.(pacedContent)
 	if !ok {

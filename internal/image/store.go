@@ -18,91 +18,90 @@ import (
 	"berth/internal/rootfs"
 )
 
-// Config is what a Store needs. Root is required; the zero value of the others is a sound default.
+// Config configures a Store. Root and the limits are required; the zero value of the others is a sound default.
 type Config struct {
 	// Root is the directory of the store. Its file system must be able to hold overlay layers.
 	Root string
-	// RegistryConfigDir holds <host>/hosts.toml, as containerd documents it; read anew for every pull.
+	// RegistryConfigDir holds <host>/hosts.toml files, as containerd documents them. They are read for each pull.
 	RegistryConfigDir string
-	// Platform is what images are chosen for; this machine's when empty.
+	// Platform is the platform for which images are chosen; this machine's if empty.
 	Platform string
-	// Pinned names images that must not be collected: references, with * allowed.
+	// Pinned names images that the kubelet must not collect: references, in which * is a wildcard.
 	Pinned []string
 
-	// The limits, of which none may be left out.
+	// The limits. All are required.
 
 	MaxLayers           int   // layers of an image
-	MaxManifestBytes    int64 // a manifest or an index
-	MaxConfigBytes      int64 // an image config
-	MaxImageBytes       int64 // what the layers of one image may have to be transferred
-	MaxLayerBytes       int64 // what one layer may unpack to
-	MaxLayerEntries     int   // files and directories of one layer
-	MaxLayerMemoryBytes int64 // what is kept of one layer in memory until it is finalized
-	MinFreePercent      int   // of the file system, which no pull or import may take; 0 for none
+	MaxManifestBytes    int64 // bytes of a manifest or an index
+	MaxConfigBytes      int64 // bytes of an image config
+	MaxImageBytes       int64 // bytes of all layers of an image, compressed
+	MaxLayerBytes       int64 // bytes of one layer, unpacked
+	MaxLayerEntries     int   // entries of the tar of one layer
+	MaxLayerMemoryBytes int64 // memory for one layer until it is finalized
+	MinFreePercent      int   // the part of the file system that pulls and imports leave free; 0 for none
 	MaxPullLayers       int   // layers fetched at once for one pull
 	MaxParallelLayers   int   // layers fetched at once for the whole store
 
 	MaxLayerConnections int           // connections of one layer to its registry
-	StallTimeout        time.Duration // how long a registry may send next to nothing
-	FirstByteTimeout    time.Duration // how long a registry may take to begin to send a blob
+	StallTimeout        time.Duration // how long a registry may send hardly anything
+	FirstByteTimeout    time.Duration // how long a registry may take until the first byte of a blob
 	ForeignLayerURLs    bool          // foreign layers are fetched from the urls of a manifest
-	MaxBufferBytes      int64         // fetched ahead of what is unpacked, for the whole store
+	MaxBufferBytes      int64         // bytes fetched ahead of unpacking, for the whole store
 
-	// Gunzip inflates large gzip layers; nil leaves them to the library.
+	// Gunzip inflates large gzip layers. If nil, the library does.
 	Gunzip *inflate.Program
-	// Possession is who has to have served a blob before what came of it is used without a fetch: PossessionRepository,
-	// which is also what an empty one means, or PossessionRegistry.
+	// Possession is PossessionRepository, the default, or PossessionRegistry.
 	Possession string
-	// Unpackers starts the processes that unpack layers; nil leaves that to the daemon itself.
+	// Unpackers starts the processes that unpack layers. If nil, the daemon unpacks them itself.
 	Unpackers Crew
-	// Verifier is asked at every Pull; nil accepts all.
+	// Verifier is asked at each Pull; nil accepts all images.
 	Verifier Verifier
-	// Dirty is told of each record and directory that should become durable soon. May be nil.
+	// Dirty is called with the path of each record and directory that should become durable soon. May be nil.
 	Dirty func(path string)
-	// InUse lists the layers that containers use: Sweep keeps them. Where the list is not whole, it keeps every layer that
-	// was there when the store was opened. It must count a container from before its Use is
-	// released. May be nil.
+	// InUse lists the layers that containers use. Sweep keeps them; if the list is not whole, Sweep keeps all layers
+	// that the store had when it was opened. A container must be in the list before the caller releases its Use. May be
+	// nil.
 	InUse func() (used map[string]struct{}, whole bool)
-	// Logger gets what happens behind the callers' backs.
+	// Logger logs what happens in the background.
 	Logger *slog.Logger
-	// BootID tells one boot from another; the kernel's when empty.
+	// BootID identifies the boot; the kernel's if empty.
 	BootID string
 }
 
-// Verifier reports whether an image may be used. It may be asked about the same one often, and concurrently.
+// Verifier decides whether an image may be used. It may be asked about the same image often, and concurrently.
 type Verifier interface {
-	// Verify returns nil to accept what q is about, or else the reason. Any error refuses.
+	// Verify returns nil to accept the image of q. Any error refuses it.
 	Verify(ctx context.Context, q Question) error
-	// Confirm is Verify for an image that the node has. It may answer as Verify has answered the same question before.
+	// Confirm is Verify for an image that the node has. It may repeat an earlier answer to the same question.
 	Confirm(ctx context.Context, q Question) error
 }
 
-// Question is what a verifier is asked about.
+// Question describes the image that a verifier is asked about.
 type Question = verifier.Question
 
-// Image is one image of the store. It is a value: nothing changes it after it was handed out.
+// Image is one image of the store. It is an immutable value.
 type Image = catalog.Image
 
-// Finding is one thing that is wrong in the store.
+// Finding is one fault of the store.
 type Finding = catalog.Finding
 
-// Store is an image store on disk. All methods may be called at once from anywhere. Its parts own their locks: the
-// catalog that of records and layers, the pipeline those of what is on its way.
+// Store is an image store on disk. All methods may be called concurrently. The catalog has the lock of records and
+// layers, the pipeline the locks of work that is going on.
 type Store struct {
 	disk     *catalog.Disk
 	catalog  *catalog.Catalog
 	sweeper  *catalog.Sweeper
 	syncer   *catalog.Syncer
 	pipeline *pipeline
-	work     sync.WaitGroup // what goes on in the background
+	work     sync.WaitGroup // the goroutines in the background
 	stop     context.CancelFunc
 	ctx      context.Context
-	unsync   func() error // ends what the syncer syncs with
+	unsync   func() error // closes the syncer's flusher
 }
 
-// Open reads the store at cfg.Root, making it when it is not there. A record that cannot be read stops nothing:
-// Problems names it. Nor does a file system that has turned read-only: what is whole is served. What an earlier daemon
-// left half done is collected in the background.
+// Open opens the store at cfg.Root, or makes one. Records that it cannot read are left out and listed by Problems. On a
+// file system that has become read-only, it serves what is complete. It removes unfinished work of an earlier daemon in
+// the background.
 func Open(cfg Config) (*Store, error) {
 	cfg, err := complete(cfg)
 	if err != nil {
@@ -149,12 +148,12 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// landing is how long a store that is closed waits for fetches that it has ended: who restarts the daemon need not wait
-// until all that a large layer left is gone.
+// landing is how long Close waits for fetches that it has ended. It is short, so that a restart of the daemon does not
+// wait until all files of a large layer are removed.
 const landing = 5 * time.Second
 
-// Close ends what goes on in the background. Nothing of it touches the disk any more when it returns, but for what
-// takes longer than a few seconds to clear away: the next Open does that. Callers still inside get an error.
+// Close ends all work in the background. When it returns, that work no longer touches the disk, except the removal of
+// files that takes longer than a few seconds; the next Open finishes that. Calls that have not returned get an error.
 func (s *Store) Close() error {
 	s.stop()
 	s.work.Wait()
@@ -168,8 +167,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// complete refuses a configuration that leaves out a limit, and fills in what is optional. The defaults of limits are
-// those of package config, and nowhere else.
+// complete returns an error for a configuration without a limit, and fills in optional values. Limits have no defaults
+// here: package config has them.
 func complete(cfg Config) (Config, error) {
 	for name, v := range map[string]int64{
 		"MaxLayers": int64(cfg.MaxLayers), "MaxManifestBytes": cfg.MaxManifestBytes, "MaxConfigBytes": cfg.MaxConfigBytes,
@@ -184,7 +183,7 @@ func complete(cfg Config) (Config, error) {
 			return cfg, fail.New(errdefs.ErrInvalidArgument, "the configuration of the image store has no %s", name)
 		}
 	}
-	cfg.MaxLayers = min(cfg.MaxLayers, rootfs.MaxLayers) // one with more could be pulled and never run
+	cfg.MaxLayers = min(cfg.MaxLayers, rootfs.MaxLayers) // an image with more could be pulled but not run
 	if cfg.Dirty == nil {
 		cfg.Dirty = func(string) {}
 	}
@@ -201,8 +200,8 @@ func complete(cfg Config) (Config, error) {
 	return cfg, nil
 }
 
-// Get finds an image by name, name@digest, id, bare hex id or the beginning of one that only one image has, of at least
-// 12 digits. It never waits.
+// Get finds an image by name, name@digest, id, id without the algorithm, or the first 12 or more digits of an id that
+// no other image begins with. It never waits.
 func (s *Store) Get(refOrID string) (Image, bool) {
 	return s.catalog.Snapshot().Find(refOrID)
 }
@@ -212,15 +211,15 @@ func (s *Store) List() []Image {
 	return s.catalog.Snapshot().List()
 }
 
-// Usage says what the layers take of the disk, and when that was so. Nothing is walked: each layer was counted when it
-// was unpacked.
+// Usage returns the space that the layers take on the disk, and the time for which this holds. It reads no directory:
+// each layer was counted when it was unpacked.
 func (s *Store) Usage() (bytes, inodes uint64, at time.Time) {
 	return s.catalog.Snapshot().Usage()
 }
 
-// LayerDirs returns the directories of an image's layers for an overlay mount, the topmost first. An image without
-// layers has none. A layer that an image has twice is there once, the topmost: the kernel refuses it twice, and what it
-// brings covers what it brought.
+// LayerDirs returns the directories of an image's layers for an overlay mount, the topmost first. If an image has a
+// layer twice, only the upper one is returned: the kernel refuses a directory that occurs twice, and the upper one
+// hides the lower one anyway.
 func (s *Store) LayerDirs(img Image) []string {
 	now, seen := s.catalog.Snapshot(), map[string]bool{}
 	var out []string
@@ -237,9 +236,9 @@ func (s *Store) LayerDirs(img Image) []string {
 	return out
 }
 
-// Use finds an image by name or whole id, and holds its layers against Sweep until release is called, which may be more
-// than once. The beginning of an id is none: whoever creates a container of an image must know which. It waits for no
-// change of the store.
+// Use finds an image by name or whole id, and keeps Sweep from its layers until release is called, which may be
+// repeated. It does not take the beginning of an id, because a container must not get another image by accident. It
+// does not wait for changes of the store.
 func (s *Store) Use(refOrID string) (Image, func(), error) {
 	img, release, err := catalog.Use(s.catalog, refOrID)
 	return img, release, failed("use image "+refOrID, err)

@@ -8,7 +8,7 @@ import (
 	"berth/internal/image/reference"
 )
 
-// Tag gives the image that the id, tag or digest names one more tag, which leaves the image that had it. It may be
+// Tag adds a tag to the image that the id, tag or digest names. Another image that has the tag loses it. Tag may be
 // repeated.
 func Tag(s *Store, refOrID, name string) error {
 	op := "tag image " + refOrID
@@ -19,7 +19,7 @@ func Tag(s *Store, refOrID, name string) error {
 	if ref.Digest() != "" {
 		return failed(op, fail.New(errdefs.ErrInvalidArgument, "%s names a digest, which is not for anybody to give", name))
 	}
-	img, release, err := s.Use(refOrID) // it is not swept meanwhile
+	img, release, err := s.Use(refOrID) // so that Sweep keeps its layers meanwhile
 	if err != nil {
 		return failed(op, err)
 	}

@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// turns lets as many unpackers begin as there are processors. More of them would not finish sooner, and each takes
-// memory. A layer that begins later often finds an idle process, which saves the start of another one.
+// turns bounds the number of unpackers that begin at the same time by the number of processors. More would not finish
+// sooner, and each takes memory. A layer that begins later often finds an idle process, which saves the start of one.
 type turns struct {
 	places chan struct{}
-	// length is how long a turn lasts, and how long one is waited for: a layer that takes long, as its image may want it
-	// to, holds up no other one.
+	// length is how long a turn lasts, and how long a layer waits for one. So a layer that takes long, perhaps by
+	// design of its image, does not hold up others.
 	length time.Duration
-	// host is how long a read of the blob takes from which an unpacker waits for its host, and for no processor.
+	// host is the duration of a read of the blob from which on the unpacker counts as waiting for its host, not for a
+	// processor.
 	host time.Duration
 }
 
@@ -22,7 +23,8 @@ func newTurns(places int) *turns {
 	return &turns{make(chan struct{}, places), 500 * time.Millisecond, 20 * time.Millisecond}
 }
 
-// begin waits for a turn. It lasts until the blob is waited for, or end is called. The blob is read through the result.
+// begin waits for a turn. The turn lasts until a read of the blob waits for the host, or end is called. The caller
+// reads the blob through turned.
 func (t *turns) begin(ctx context.Context, blob io.Reader) (turned io.Reader, end func()) {
 	patience := time.NewTimer(t.length)
 	defer patience.Stop()
@@ -44,7 +46,7 @@ func (t *turns) begin(ctx context.Context, blob io.Reader) (turned io.Reader, en
 	}
 }
 
-// turnReader ends a turn by a timer when a read takes long.
+// turnReader ends a turn when a read takes long.
 type turnReader struct {
 	blob    io.Reader
 	waiting *time.Timer

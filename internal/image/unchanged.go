@@ -14,13 +14,13 @@ import (
 	"berth/internal/image/reference"
 )
 
-// choice names a manifest or index together with the platform for which an image was chosen from it. What is chosen
-// depends on nothing else, so a record can keep it.
+// choice returns the key of a manifest or index together with the platform for which an image is chosen from it. The
+// choice depends on nothing else, so the record of the image keeps it.
 func (c *chooser) choice(d digest.Digest) string { return c.platform.name + "@" + d.String() }
 
-// unchanged finds the image to which desc led before, from the same repository and for the same platform, when the
-// store has all its layers. They are held until done is called. Most pulls of a tag find that nothing has changed, and
-// neither manifest nor index need be read for that; some registries count how often they are.
+// unchanged returns the image to which desc led before, from the same repository and for the same platform, if the
+// store has all its layers. It holds them until done is called. Most pulls of a tag find nothing changed, and this
+// saves them the requests for index and manifest, which some registries limit.
 func (c *chooser) unchanged(ref reference.Reference, desc ocispec.Descriptor) *chosen {
 	name, choice := ref.At(desc.Digest), c.choice(desc.Digest)
 	rec, release := c.store.catalog.HoldImage(name, func(rec *catalog.ImageRecord) bool {
@@ -34,9 +34,9 @@ func (c *chooser) unchanged(ref reference.Reference, desc ocispec.Descriptor) *c
 	return &chosen{have: rec, done: release}
 }
 
-// provenImage finds the image that was chosen where the store has all of it, and its content was proven for the
-// source's origin before, by these blobs or by others that unpack to the same. It is held until done is called. An
-// archive is taken by its own blobs.
+// provenImage returns the store's image for a chosen one, if the store has all of it and the source's origin has proven
+// its content before, by the same blobs or by others that unpack to the same. It holds the image until done is called.
+// Images of archives are always taken by their own blobs.
 func provenImage(s *pipeline, found *chosen, src source) *chosen {
 	id := digest.FromBytes(found.doc.RawConfig)
 	from := originOf(s, src, id)
@@ -55,8 +55,8 @@ func provenImage(s *pipeline, found *chosen, src source) *chosen {
 	return &chosen{have: rec, done: release}
 }
 
-// renew records that an image that the store has was pulled again, under the names of this pull. same is false when the
-// image is not what it was when it was found.
+// renew records that an image of the store was pulled again, and adds the names of this pull. same is false if the
+// image has changed since it was found.
 func renew(
 	ctx context.Context, s *pipeline, found *chosen, n names, p *progress.Reporter,
 ) (img Image, same bool, err error) {
@@ -72,7 +72,7 @@ func renew(
 	}
 	rec := *found.have
 	rec.Tags, rec.Digests, rec.Choices, rec.Resolved = n.tags, n.digests, n.choicesBeside(rec.Manifest), n.resolved
-	rec.PulledAt, rec.Boot, rec.Durable = time.Now().UTC(), s.cfg.BootID, false // commit knows whether it is durable
+	rec.PulledAt, rec.Boot, rec.Durable = time.Now().UTC(), s.cfg.BootID, false // commit sets Durable
 	for _, phase := range []string{progress.Exists, progress.Done} {
 		for _, l := range rec.Layers {
 			p.Report(progress.Event{Layer: l.Blob, Done: l.Size, Total: l.Size, Phase: phase})
@@ -82,7 +82,7 @@ func renew(
 	return img, true, err
 }
 
-// sameImage reports whether a record has the layers that it had, and all the names for which they were proven.
+// sameImage reports whether a record has the same layers as before, and still all names for which they were proven.
 func sameImage(now, then *catalog.ImageRecord) bool {
 	all := func(names, of []string) bool {
 		return !slices.ContainsFunc(of, func(name string) bool { return !slices.Contains(names, name) })
@@ -90,7 +90,7 @@ func sameImage(now, then *catalog.ImageRecord) bool {
 	return slices.Equal(now.Layers, then.Layers) && all(now.Digests, then.Digests) && all(now.Tags, then.Tags)
 }
 
-// choicesBeside are the choices that the digest of a manifest does not tell already.
+// choicesBeside returns the choices other than the manifest itself.
 func (n names) choicesBeside(manifest string) []string {
 	return slices.DeleteFunc(slices.Clone(n.choices), func(c string) bool { return strings.HasSuffix(c, "@"+manifest) })
 }

@@ -16,19 +16,19 @@ import (
 	"berth/internal/image/unpack"
 )
 
-// Crew starts processes of the program berth-unpack; helper.Crew does.
+// Crew starts processes of the program berth-unpack. helper.Crew is one.
 type Crew interface {
 	Start(args, env []string, files []*os.File) (*os.Process, error)
 }
 
-// jobOf is what an unpacker may use for a layer.
+// jobOf returns a job with the limits of a layer.
 func jobOf(now *settings) unpack.Job {
 	limits := now.limits()
 	return unpack.Job{Limits: limits, Memory: unpack.MemoryFor(limits)}
 }
 
-// finalizeLayer finalizes a layer over the trees lowers, the topmost first, in a process of its own where there are
-// any.
+// finalizeLayer finalizes a layer over the trees lowers, the topmost first, in a process of its own if the store has
+// unpackers.
 func finalizeLayer(ctx context.Context, s *pipeline, w layerRequest, raw *rawLayer, lowers []string) error {
 	if s.unpackers == nil {
 		return layer.Finalize(ctx, raw.dir, raw.result, lowers)
@@ -36,17 +36,17 @@ func finalizeLayer(ctx context.Context, s *pipeline, w layerRequest, raw *rawLay
 	return s.unpackers.finalize(ctx, w, raw.dir, raw.result, lowers, jobOf(s.settings()))
 }
 
-// unpackers has a process of its own for each layer that is unpacked or finalized.
+// unpackers unpacks and finalizes layers in confined processes.
 type unpackers struct {
 	crew    Crew
-	ingest  *os.File // ingest/, as the processes get directories from it
-	plain   bool     // the machine does not allow detached mounts
+	ingest  *os.File // ingest/, from which the processes get directories
+	plain   bool     // the machine does not support detached mounts
 	turns   *turns
 	running atomic.Int32
 	spare   spares
 }
 
-// newUnpackers has a crew unpack what lies in ingest/. Without a crew there are none.
+// newUnpackers returns the unpackers of a crew for directories in ingest/, or nil without a crew.
 func newUnpackers(crew Crew, ingest string) (*unpackers, error) {
 	if crew == nil {
 		return nil, nil
@@ -54,7 +54,8 @@ func newUnpackers(crew Crew, ingest string) (*unpackers, error) {
 	dir, err := detach(ingest, 0)
 	plain := err != nil
 	if plain {
-		// An old kernel, or a daemon in a container: then only the filter keeps devices and programs from being used.
+		// An old kernel, or a daemon in a container. Only the seccomp filter keeps devices and programs from being used
+		// then.
 		dir, err = openPlain(ingest)
 	}
 	return &unpackers{crew: crew, ingest: dir, plain: plain, turns: newTurns(runtime.GOMAXPROCS(0))}, err
@@ -67,7 +68,7 @@ func (u *unpackers) close() {
 	}
 }
 
-// UnpackerError says that the process of a layer ended otherwise than by an answer.
+// UnpackerError is returned when the process that unpacks a layer ended without a valid answer.
 type UnpackerError struct {
 	Text string
 	kind error
@@ -76,8 +77,8 @@ type UnpackerError struct {
 func (e *UnpackerError) Error() string { return e.Text }
 func (e *UnpackerError) Unwrap() error { return e.kind }
 
-// unpack unpacks the blob of w into dir, which is in ingest/, in a process of its own. It calls failed when the blob is
-// of no use, which may be before all of it was read.
+// unpack unpacks the blob of w into dir, a directory in ingest/, in a confined process. It calls failed when the blob
+// turns out to be of no use, perhaps before all of it has been read.
 func (u *unpackers) unpack(
 	ctx context.Context, blob io.Reader, w layerRequest, dir string, job unpack.Job, failed func(),
 ) (*unpacked, error) {
@@ -93,16 +94,16 @@ func (u *unpackers) unpack(
 	return u.answer(ctx, task{job: job, layer: w, dir: dir, in: in, blob: blob, to: out, failed: failed})
 }
 
-// unpacked is what a process says of a layer.
+// unpacked is the answer of a process about a layer.
 type unpacked struct {
 	*unpack.Answer
-	// after are the blobs of which the process had layers before: they may have taken it over.
+	// after are the blobs whose layers the process had before. They may have subverted it.
 	after []digest.Digest
 }
 
 func (u *unpacked) made() *made { return &made{u.Result, u.diff(), u.after} }
 
-// diff is the digest of the tar, "" where there is no answer.
+// diff returns the digest of the tar, or "" without an answer.
 func (u *unpacked) diff() digest.Digest {
 	if u.Answer == nil {
 		return ""
@@ -110,7 +111,7 @@ func (u *unpacked) diff() digest.Digest {
 	return digest.Digest(u.Diff)
 }
 
-// behind is what was behind the tar.
+// behind returns the bytes that followed the tar.
 func (u *unpacked) behind() []byte {
 	if u.Answer == nil {
 		return nil
@@ -118,8 +119,8 @@ func (u *unpacked) behind() []byte {
 	return u.Mark
 }
 
-// unpackPlain unpacks the tar that a program writes to a pipe, and closes the pipe. The result has what followed the
-// tar.
+// unpackPlain unpacks the tar that a program writes to a pipe, and closes the pipe. The result has the bytes that
+// followed the tar.
 func (u *unpackers) unpackPlain(
 	ctx context.Context, tar *os.File, w layerRequest, dir string, job unpack.Job, failed func(),
 ) (*unpacked, error) {
@@ -127,20 +128,20 @@ func (u *unpackers) unpackPlain(
 	return u.answer(ctx, task{job: job, layer: w, dir: dir, in: tar, failed: failed})
 }
 
-// task is what a process has to do.
+// task is one piece of work of a process.
 type task struct {
 	job    unpack.Job
-	layer  layerRequest // that it is about
-	dir    string       // where it is
+	layer  layerRequest // the layer that it is about
+	dir    string       // the directory of the layer
 	lowers []string     // trees of the layers below, the topmost first
-	in     *os.File     // what the process reads; it is closed when that has it
-	blob   io.Reader    // what goes to the process, by way of to; nil where nothing does
+	in     *os.File     // the input of the process; it is closed when the process has it
+	blob   io.Reader    // is copied to the file to, which leads to the process; may be nil
 	to     *os.File
 	failed func()
 }
 
-// answer has a process do a task, and accepts what it left. The process has threads for its stages as far as those that
-// work already leave processors: threads that wait for each other cost more than stages that take turns.
+// answer gives a task to a process, and accepts its result. The process gets as many threads for its stages as there
+// are idle processors: threads that wait for each other cost more than stages that take turns on one.
 func (u *unpackers) answer(ctx context.Context, t task) (*unpacked, error) {
 	running := u.running.Add(1)
 	defer u.running.Add(-1)
@@ -167,7 +168,7 @@ func (u *unpackers) answer(ctx context.Context, t task) (*unpacked, error) {
 	return &unpacked{answer, after}, err
 }
 
-// engage gives a task to a process that waits for one, or else to a new one.
+// engage gives a task to an idle process, or else to a new one.
 func (u *unpackers) engage(t task) (*unpacker, error) {
 	if t.layer.alone {
 		t.job.More = false
@@ -177,20 +178,20 @@ func (u *unpackers) engage(t task) (*unpacker, error) {
 			if p.isQuiet() && p.hand(t) == nil {
 				return p, nil
 			}
-			p.dismiss() // it has died meanwhile, as the first that the kernel kills when memory is short
+			p.dismiss() // it has died meanwhile: the kernel kills unpackers first when memory is short
 		}
 	}
 	return u.start(t)
 }
 
-// shareableSize is up to which size of their blobs layers follow each other in a process. Larger ones are worth a
-// process each: then they are the same over any other layers, and images share them.
+// shareableSize is the largest blob that is unpacked in a process which may have had other layers. A larger one gets
+// its own process: its layer is then the same over any others, so that images can share it.
 const shareableSize = 4 << 20
 
-// manyThreads is the size of a blob from which on its stages gain from running side by side.
+// manyThreads is the size of a blob from which on running its stages in parallel pays.
 const manyThreads = 512 << 10
 
-// finalize finalizes the layer of w in dir over the trees lowers, the topmost first, in a process of its own.
+// finalize finalizes the layer of w in dir over the trees lowers, the topmost first, in a confined process.
 func (u *unpackers) finalize(
 	ctx context.Context, w layerRequest, dir string, res *layer.Result, lowers []string, job unpack.Job,
 ) error {
@@ -214,8 +215,8 @@ func (u *unpackers) finalize(
 	return nil
 }
 
-// finalizeHere finalizes in this process: on a machine that cannot give another one the layers below without letting it
-// write to them.
+// finalizeHere finalizes in this process. It is for machines without detached mounts, where a confined process could
+// write to the layers below that it is given.
 func (u *unpackers) finalizeHere(
 	ctx context.Context, dir string, res *layer.Result, lowers []string, job unpack.Job,
 ) error {
@@ -230,7 +231,7 @@ func (u *unpackers) finalizeHere(
 	return nil
 }
 
-// accept judges what a process left in dir, and does what it could not.
+// accept checks what a process left in dir, and grants what it asks for.
 func (u *unpackers) accept(ctx context.Context, dir string, job unpack.Job, a *unpack.Answer) error {
 	if a.Result == nil {
 		return &UnpackerError{"the unpacker answers without a result", errdefs.ErrFailedPrecondition}
@@ -248,9 +249,9 @@ func (u *unpackers) accept(ctx context.Context, dir string, job unpack.Job, a *u
 	})
 }
 
-// plausible refuses sizes that no layer within the limits has: they are added up over all layers.
+// plausible refuses sizes that no layer within the limits has, because the sizes of all layers are added up.
 func plausible(r *layer.Result, lim layer.Limits) error {
-	most := 2*uint64(lim.Bytes) + 1<<30 // tar-split metadata may have as much again as the files
+	most := 2*uint64(lim.Bytes) + 1<<30 // tar-split metadata may be as large as the files
 	if r.Bytes > most || r.Inodes > most/4096 || r.Unsupported < 0 {
 		text := fmt.Sprintf("the unpacker says that the layer has %d bytes in %d files, beyond every limit",
 			r.Bytes, r.Inodes)

@@ -32,17 +32,17 @@ type unpacker struct {
 	control *os.File
 	errors  *os.File
 	lowers  []*os.File // the trees that it has, the topmost first
-	trees   []string   // their paths
-	window  int64      // the largest that it has been given, in bytes
+	trees   []string   // the paths of these trees
+	window  int64      // the largest window that it has been given, in bytes
 	had     []digest.Digest
 	end     sync.Once
-	ended   atomic.Bool // it was killed, or has gone
-	expiry  *time.Timer // while it waits
+	ended   atomic.Bool // it was killed, or has ended
+	expiry  *time.Timer // set while it is idle
 
-	// What it has for the layer of this moment.
+	// The rest belongs to the present layer.
 	job     unpack.Job
-	dir     *os.File // a mount of its own
-	blob    *os.File // where the blob is written to; nil when there is none
+	dir     *os.File // through a detached mount
+	blob    *os.File // the blob is written to it; may be nil
 	fed     atomic.Bool
 	release func()
 	failed  func()
@@ -96,8 +96,8 @@ func (u *unpackers) start(t task) (_ *unpacker, err error) {
 	return p, nil
 }
 
-// place opens the directory of a task's layer. For a process to which other layers come it is a mount of its own, which
-// can be taken from it.
+// place opens the directory of a task's layer. If the process may get other layers later, it is opened through a mount
+// of its own, which can be made read-only afterwards.
 func (u *unpackers) place(t task) (*os.File, error) {
 	if t.job.More {
 		return detach(t.dir, 0)
@@ -118,7 +118,7 @@ func detachAll(paths []string) (trees []*os.File, err error) {
 	return trees, nil
 }
 
-// hand gives another task to a process that waits. The task is as it was when that fails.
+// hand gives another task to an idle process. If that fails, the task is unchanged.
 func (p *unpacker) hand(t task) error {
 	dir, err := detach(t.dir, 0)
 	if err != nil {
@@ -139,7 +139,7 @@ func (p *unpacker) hand(t task) error {
 	return nil
 }
 
-// isQuiet reports whether a process that waits is there, and says nothing.
+// isQuiet reports whether an idle process lives and has sent nothing.
 func (p *unpacker) isQuiet() bool {
 	conn, err := p.control.SyscallConn()
 	if err != nil {
@@ -152,18 +152,18 @@ func (p *unpacker) isQuiet() bool {
 	return err == nil && heard == 0
 }
 
-// begin notes what the process has for a task.
+// begin notes what the process is given for a task.
 func (p *unpacker) begin(t task) {
 	p.job, p.blob, p.failed = t.job, t.to, t.failed
 	p.fed.Store(t.to == nil)
 	p.release = func() {}
 }
 
-// suits reports whether the process may be given a task: whatever it had before is below the layer, or the layer
-// itself, and so are the trees that it can read. A layer that has taken it over can do then what it could do by what it
-// has in the same image.
+// suits reports whether the process may be given a task: all that it had before, and all trees that it can read, must
+// be below the layer or the layer itself. If an earlier layer has subverted the process, it can then change no more
+// than what it could change anyway, as a layer of the same image.
 func (p *unpacker) suits(t task) bool {
-	finalizes := 0 // what is finalized may be of the blob that the process has unpacked
+	finalizes := 0 // a layer to be finalized may be of the blob that the process has unpacked
 	if t.job.Finalize {
 		finalizes = 1
 	}
@@ -180,8 +180,8 @@ func (p *unpacker) suits(t task) bool {
 	return true
 }
 
-// seal takes the directory of the layer from the process: it may read there, and nothing else. It fails while the
-// process has a file there open for writing.
+// seal makes the directory of the layer read-only for the process. It fails while the process has a file there open for
+// writing.
 func (p *unpacker) seal() error {
 	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
 	err := unix.MountSetattr(int(p.dir.Fd()), "", unix.AT_EMPTY_PATH, attr)
@@ -190,12 +190,12 @@ func (p *unpacker) seal() error {
 	return err
 }
 
-// blobPipe makes the pipe of a blob of that size.
+// blobPipe makes a pipe for a blob of the given size.
 func blobPipe(size int64) (in, out *os.File, err error) {
 	if in, out, err = os.Pipe(); err != nil || size <= pipeSize {
 		return in, out, err
 	}
-	// Half of its pages at a time each side has something to do. What the kernel refuses it is no worse without.
+	// With a larger pipe both sides work at the same time. If the kernel refuses, the default size works too.
 	_, _ = unix.FcntlInt(out.Fd(), unix.F_SETPIPE_SZ, largePipe)
 	return in, out, unix.SetNonblock(int(out.Fd()), true)
 }
@@ -218,7 +218,7 @@ func controlPair() (theirs, ours *os.File, err error) {
 	return theirs, os.NewFile(uintptr(fds[0]), "control"), nil
 }
 
-// errorsFile is memory for what a process says of its own failure. It cannot grow, whoever writes.
+// errorsFile returns a file in memory for the stderr of a process. It is sealed against growing.
 func errorsFile() (*os.File, error) {
 	fd, err := unix.MemfdCreate("errors", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -232,8 +232,8 @@ func errorsFile() (*os.File, error) {
 	return f, err
 }
 
-// work feeds the blob to the process, answers its questions and returns its answer. Then the process is gone, or waits
-// for another task and cannot write to the layer any more.
+// work feeds the blob to the process, answers its questions and returns its answer. Afterwards the process has ended,
+// or is idle and can no longer write to the layer.
 func (p *unpacker) work(ctx context.Context, t task) (*unpack.Answer, error) {
 	stop := context.AfterFunc(ctx, p.kill)
 	defer stop()
@@ -249,7 +249,7 @@ func (p *unpacker) work(ctx context.Context, t task) (*unpack.Answer, error) {
 		answer, err := p.listen(ctx)
 		if !errors.Is(err, errSilent) {
 			if err != nil || !p.job.More || !p.fed.Load() || p.window > layer.OrdinaryWindow {
-				p.kill() // it has nothing more to do, or more memory than it should keep
+				p.kill() // it will get no other task, or it has more memory than an idle process should keep
 			}
 			if err != nil {
 				p.failed()
@@ -263,14 +263,14 @@ func (p *unpacker) work(ctx context.Context, t task) (*unpack.Answer, error) {
 		return e.answer, nil
 	}
 	if e.err == nil {
-		p.kill() // whoever has not answered ends by itself, and its status says why
+		p.kill() // a process that has not answered ends by itself, and its status tells why
 	}
 	status, err := p.wait()
 	p.ended.Store(true)
 	switch {
 	case err != nil:
 		return nil, err
-	case e.err != nil && !errors.Is(e.err, errSilent): // it has judged what it had
+	case e.err != nil && !errors.Is(e.err, errSilent): // the process has refused the layer
 		return nil, afterOthers(p.explain(e.err), after)
 	case fed != nil:
 		return nil, fed
@@ -282,8 +282,8 @@ func (p *unpacker) work(ctx context.Context, t task) (*unpack.Answer, error) {
 	return e.answer, e.err
 }
 
-// sharedError is how a process failed that has had other layers before: their doing, maybe. The layer is made once
-// more, by a process of its own.
+// sharedError is the failure of a process that has had other layers before, which may have caused it. The layer is made
+// once more, in a process of its own.
 type sharedError struct{ error }
 
 func (e *sharedError) Unwrap() error { return e.error }
@@ -296,7 +296,7 @@ func afterOthers(err error, after []digest.Digest) error {
 	return &sharedError{err}
 }
 
-// explain adds to the error of a process that left off because too little is free where it is, and what to do.
+// explain adds the file system and a remedy to the error of a process that stopped because too little space is free.
 func (p *unpacker) explain(err error) error {
 	var failed *unpack.Error
 	if !errors.As(err, &failed) || !failed.Low {
@@ -305,7 +305,7 @@ func (p *unpacker) explain(err error) error {
 	return &room.Error{Err: err, Text: p.job.Limits.Floor.Advice(p.root, catalog.ToMakeRoom)}
 }
 
-// feed copies the blob. That the process reads no more is no error: it has a reason, and says it.
+// feed copies the blob. If the process stops reading, feed returns no error, because the process will tell the reason.
 func (p *unpacker) feed(blob io.Reader) error {
 	if p.blob == nil {
 		return nil
@@ -325,7 +325,7 @@ func (p *unpacker) feed(blob io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			p.kill() // before the pipe is closed, for it must not take this for the end of the blob
+			p.kill() // before the pipe is closed, which the process would take for the end of the blob
 			return err
 		}
 	}
@@ -335,10 +335,10 @@ const feedSize = 128 << 10
 
 var feedBuffers = sync.Pool{New: func() any { return new([feedSize]byte) }}
 
-// errSilent says that a process ended without an answer.
+// errSilent is returned when a process ended without an answer.
 var errSilent = errors.New("no answer")
 
-// listen answers questions until the process answers.
+// listen answers questions of the process until its answer comes.
 func (p *unpacker) listen(ctx context.Context) (*unpack.Answer, error) {
 	for buf := unpack.MessageBuffer(); ; {
 		m, err := unpack.Receive(p.control, buf)
@@ -364,7 +364,7 @@ func (p *unpacker) listen(ctx context.Context) (*unpack.Answer, error) {
 	}
 }
 
-// decide answers a question.
+// decide answers one question of the process.
 func (p *unpacker) decide(ctx context.Context, m unpack.Message) (bool, error) {
 	switch {
 	case m.Opaque != nil && m.Opaque.Tree >= 0 && m.Opaque.Tree < len(p.lowers) && len(m.Opaque.Path) <= 4096:
@@ -375,7 +375,7 @@ func (p *unpacker) decide(ctx context.Context, m unpack.Message) (bool, error) {
 	return false, &UnpackerError{"the unpacker asks for what there is not", errdefs.ErrFailedPrecondition}
 }
 
-// lend gives the process the memory for a zstd window, once all others leave as much.
+// lend waits until the memory for a zstd window is free, and lends it to the process.
 func (p *unpacker) lend(ctx context.Context, size int64) error {
 	p.release()
 	p.release = func() {}
@@ -387,7 +387,7 @@ func (p *unpacker) lend(ctx context.Context, size int64) error {
 	return unpack.Widen(p.process.Pid, p.job.Memory, p.window)
 }
 
-// kill ends the process. It may have ended before.
+// kill kills the process. It may have ended before.
 func (p *unpacker) kill() {
 	p.end.Do(func() {
 		p.ended.Store(true)
@@ -395,13 +395,13 @@ func (p *unpacker) kill() {
 	})
 }
 
-// killTimeout is how long a process that was killed may take to go. What takes longer hangs in the kernel.
+// killTimeout is how long a killed process may take to end. One that takes longer hangs in the kernel.
 const killTimeout = 10 * time.Second
 
-// exitTimeout is how long a process may live on that has closed its socket.
+// exitTimeout is how long a process may take to end after it has closed its socket.
 const exitTimeout = 2 * time.Second
 
-// wait sees the process be gone: until then it may write to its directory.
+// wait waits until the process has ended: until then it may write to its directory.
 func (p *unpacker) wait() (*os.ProcessState, error) {
 	type end struct {
 		state *os.ProcessState
@@ -425,7 +425,7 @@ func (p *unpacker) wait() (*os.ProcessState, error) {
 	return nil, &UnpackerError{text, errdefs.ErrUnavailable}
 }
 
-// died says why a process ended without an answer.
+// died returns the error of a process that ended without an answer.
 func (p *unpacker) died(state *os.ProcessState) error {
 	stderr := p.stderr()
 	text := "the unpacker ended without an answer: " + state.String()
@@ -439,14 +439,14 @@ func (p *unpacker) died(state *os.ProcessState) error {
 	return &UnpackerError{text, errdefs.ErrFailedPrecondition}
 }
 
-// ranOut reports whether the Go runtime failed for want of memory. Where its collector gets none it says so, or faults:
-// a fault of other code is a panic, of a goroutine that has a number.
+// ranOut reports whether the Go runtime ended the process because it got no memory. The collector then prints a
+// message, or faults; a fault of other code is printed as a panic of a numbered goroutine.
 func ranOut(stderr string) bool {
 	faulted := strings.HasPrefix(stderr, "SIGSEGV") && strings.Contains(stderr, "goroutine 0 ")
 	return faulted || strings.Contains(stderr, "out of memory") || strings.Contains(stderr, "cannot allocate memory")
 }
 
-// stderr is the beginning of what the process wrote as its errors.
+// stderr returns the beginning of what the process wrote to stderr.
 func (p *unpacker) stderr() string {
 	buf := make([]byte, 1<<10)
 	n, _ := p.errors.ReadAt(buf, 0)
@@ -454,14 +454,14 @@ func (p *unpacker) stderr() string {
 	return fail.Clip(strings.TrimSpace(string(buf)))
 }
 
-// dismiss ends a process that waits, and sees it be gone.
+// dismiss ends an idle process and waits until it is gone.
 func (p *unpacker) dismiss() {
 	p.kill()
-	_, _ = p.wait() // one that hangs has nothing that it could write to
+	_, _ = p.wait() // an idle process has no writable directory, so one that hangs does no harm
 	p.close()
 }
 
-// close closes what there is of a process that is gone.
+// close closes the files of a process that has ended.
 func (p *unpacker) close() {
 	closeAll(append([]*os.File{p.control, p.errors, p.dir}, p.lowers...))
 }

@@ -13,7 +13,7 @@ import (
 	"berth/internal/image/reference"
 )
 
-// verify asks whether an image may be used, before anything of it is fetched or shared.
+// verify asks the verifier about an image, before anything of the image is fetched or shared.
 func (s *pipeline) verify(ctx context.Context, q Question) error {
 	verifier := s.settings().Verifier
 	if verifier == nil {
@@ -22,9 +22,10 @@ func (s *pipeline) verify(ctx context.Context, q Question) error {
 	return refusal(ctx, q, verifier.Verify(ctx, q))
 }
 
-// Confirm asks the store's verifier whether pods of a namespace may run an image of the store. A kubelet does not pull
-// an image that is present, so no Pull has asked for this namespace. names are what the user and the kubelet call the
-// image, in this order. An image that no registry has served, but an archive of root's, is not asked about.
+// Confirm asks the store's verifier whether pods of a namespace may run an image of the store. It is needed because a
+// kubelet does not pull an image that is present, so Pull may not have asked for this namespace. names are the names
+// that the user and the kubelet have for the image, in this order. The verifier is not asked about images of archives,
+// which root has imported.
 func Confirm(ctx context.Context, s *Store, img Image, namespace string, names ...string) error {
 	verifier := s.pipeline.settings().Verifier
 	if verifier == nil || len(img.RepoDigests) == 0 {
@@ -42,8 +43,8 @@ func refusal(ctx context.Context, q Question, err error) error {
 	return fail.New(crierrors.ErrSignatureValidationFailed, "%s: %w", q.Descriptor.Digest, err)
 }
 
-// question is what a verifier is asked about an image that has a digest in a repository: the name is the tag that the
-// user has written, where the image has it, or else its digest in the repository.
+// question returns the question about an image that has a digest in a repository. Its name is the tag that the user has
+// written, if the image has that tag, or else the digest in the repository.
 func question(i Image, names []string) Question {
 	whole := i.RepoDigest(names...)
 	repository, text, _ := strings.Cut(whole, "@")
@@ -63,7 +64,7 @@ func question(i Image, names []string) Question {
 	return q
 }
 
-// plainly is what is kept of a descriptor: the fields that a registry's answer has.
+// plainly keeps the fields of a descriptor that a registry's answer has.
 func plainly(desc ocispec.Descriptor) []ocispec.Descriptor {
 	return []ocispec.Descriptor{{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}}
 }
