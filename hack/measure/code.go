@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"berth/test/product"
+	"berth/hack/product"
 )
 
 // functions prints how long functions are, in lines from the name to the closing brace, and how many parameters they

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"berth/test/product"
+	"berth/hack/product"
 )
 
 // graph has an arrow from each name to those that it uses.

@@ -16,7 +16,7 @@ import (
 	"os"
 	"slices"
 
-	"berth/test/product"
+	"berth/hack/product"
 )
 
 func main() {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/test/product"
+	"berth/hack/product"
 )
 
 // room is a part of the product that mutants are made of.

@@ -23,8 +23,8 @@ import (
 	"strings"
 	"time"
 
+	"berth/hack/product"
 	"berth/test/isolate"
-	"berth/test/product"
 )
 
 func main() {

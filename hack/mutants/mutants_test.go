@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/test/product"
+	"berth/hack/product"
 )
 
 const example = `package example

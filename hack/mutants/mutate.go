@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"berth/test/product"
+	"berth/hack/product"
 )
 
 // site is a place where a mutant may be made: bytes of a file, and what takes their place.

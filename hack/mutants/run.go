@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"berth/test/product"
+	"berth/hack/product"
 )
 
 // left are tests that do not belong to the unit tests: those that compare with other tools, or that are about cost.

@@ -15,13 +15,13 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
-	"berth/test/group"
+	"berth/test/isolate"
 	"berth/test/patience"
 )
 
 func testRunner(t testing.TB) *Runner {
 	t.Helper()
-	return &Runner{Root: group.New(t).Path()}
+	return &Runner{Root: isolate.Group(t).Path()}
 }
 
 func shell(script string) *exec.Cmd { return exec.Command("/bin/sh", "-c", script) }

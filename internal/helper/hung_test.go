@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
-	"berth/test/group"
+	"berth/test/isolate"
 	"berth/test/patience"
 )
 
@@ -85,7 +85,7 @@ func until(t *testing.T, what string, done func() bool) {
 // run for is refused, all else goes on, and each is cleared away when it ends.
 func TestSweepOfMany(t *testing.T) {
 	r := testRunner(t)
-	other := group.New(t).Path()
+	other := isolate.Group(t).Path()
 	waits := 0
 	withTimeout = func(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 		waits++

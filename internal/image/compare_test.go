@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"berth/internal/rootfs"
-	"berth/test/filetree"
+	"berth/test/golden"
 )
 
 // A comparison is an image that Berth and umoci both unpack. What they make of it must be the same, name by name.
@@ -56,7 +56,7 @@ func compareAll(t *testing.T, cases []comparison) {
 			ref := host + "/" + strings.Trim(strings.Map(repositoryRune, c.name), "-") + ":v1"
 			c.push(t, ref)
 			root := mounted(t, s, pull(t, s, ref))
-			ours, err := filetree.Read(root)
+			ours, err := golden.ReadTree(root)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +82,7 @@ func (c comparison) push(t *testing.T, ref string) {
 }
 
 // sameRootTime takes the time of the root out of the comparison: a container's root is born with the container.
-func sameRootTime(a, b filetree.Tree) {
+func sameRootTime(a, b golden.Tree) {
 	n := a["."]
 	n.Mtime = b["."].Mtime
 	a["."] = n
@@ -96,18 +96,18 @@ func repositoryRune(r rune) rune {
 }
 
 // judge wants exactly the differences that are on purpose.
-func (c comparison) judge(t *testing.T, ours filetree.Tree) {
+func (c comparison) judge(t *testing.T, ours golden.Tree) {
 	t.Helper()
 	if c.never != "" {
 		c.refused(t, twin(t, c.image), c.never)
 		return
 	}
-	theirs, err := filetree.Read(c.unpackedByUmoci(t))
+	theirs, err := golden.ReadTree(c.unpackedByUmoci(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	sameRootTime(ours, theirs)
-	lines := filetree.Diff(ours, theirs)
+	lines := golden.DiffTrees(ours, theirs)
 	seen := map[string]bool{}
 	for _, line := range lines {
 		known := false
@@ -127,17 +127,17 @@ func (c comparison) judge(t *testing.T, ours filetree.Tree) {
 	}
 }
 
-func (c comparison) match(t *testing.T, ours filetree.Tree) {
+func (c comparison) match(t *testing.T, ours golden.Tree) {
 	t.Helper()
 	if c.equals == "" {
 		return
 	}
-	want, err := filetree.Read(c.equals)
+	want, err := golden.ReadTree(c.equals)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sameRootTime(ours, want)
-	for _, line := range filetree.Diff(ours, want) {
+	for _, line := range golden.DiffTrees(ours, want) {
 		t.Errorf("ours, and what was wanted: %s", line)
 	}
 }
@@ -233,7 +233,7 @@ func gzipped(plain []byte) packed {
 // fact says what is at a path, in the form of comparison.shows.
 func fact(t *testing.T, root, p string) string {
 	t.Helper()
-	tree, err := filetree.Read(filepath.Join(root, p))
+	tree, err := golden.ReadTree(filepath.Join(root, p))
 	if err != nil {
 		return "nothing"
 	}

@@ -22,14 +22,14 @@ import (
 
 	"berth/internal/helper"
 	"berth/internal/image/inflate"
-	"berth/test/group"
+	"berth/test/isolate"
 	"berth/test/patience"
 )
 
 // gunzipper is igzip, and counts how often it is started.
 func gunzipper(t *testing.T) (*inflate.Program, *atomic.Int32) {
 	t.Helper()
-	g := group.New(t)
+	g := isolate.Group(t)
 	runner, starts := &helper.Runner{Root: g.Path()}, new(atomic.Int32)
 	run := func(ctx context.Context, name string, cmd *exec.Cmd, started func(int) error) error {
 		starts.Add(1)

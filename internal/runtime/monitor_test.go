@@ -18,7 +18,7 @@ import (
 
 	"berth/internal/process"
 	"berth/test/patience"
-	"berth/test/slow"
+	"berth/test/volume"
 )
 
 // TestNoDescriptorLeaks looks from inside a container and an exec: what a runtime inherits, they may.
@@ -240,10 +240,10 @@ func TestFullDisk(t *testing.T) {
 // slowRoot is a root file system whose operations take longer from when slowly is called.
 func (g *rig) slowRoot() (dir string, slowly func(time.Duration)) {
 	g.Helper()
-	g.ok(slow.Available())
+	g.ok(volume.SlowAvailable())
 	dir = filepath.Join(g.logs, "slow")
 	g.ok(os.Mkdir(dir, 0o755))
-	d, err := slow.Mount(host.rootfs, dir)
+	d, err := volume.MountSlow(host.rootfs, dir)
 	g.ok(err)
 	g.Cleanup(func() { g.ok(d.Close()) })
 	return dir, d.Delay

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"berth/test/slow"
 	"berth/test/volume"
 )
 
@@ -20,7 +19,7 @@ const (
 // mountDisks has the runtime's root and the logs of pods each on a small file system. That of the logs is seen through
 // another one, which can be slow.
 func (s *stage) mountDisks() error {
-	if err := errors.Join(volume.Ext4.Available(), slow.Available()); err != nil {
+	if err := errors.Join(volume.Ext4.Available(), volume.SlowAvailable()); err != nil {
 		return err
 	}
 	if err := os.Mkdir(logsDisk(s), 0o755); err != nil {
@@ -41,7 +40,7 @@ func (s *stage) mountDisks() error {
 		s.volumes = append(s.volumes, v)
 	}
 	var err error
-	s.network, err = slow.Mount(logsDisk(s), s.logs)
+	s.network, err = volume.MountSlow(logsDisk(s), s.logs)
 	return err
 }
 

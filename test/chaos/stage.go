@@ -13,9 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/test/isolate"
 	"berth/test/patience"
-	"berth/test/slow"
-	"berth/test/space"
 	"berth/test/volume"
 )
 
@@ -36,7 +35,7 @@ type stage struct {
 	images   []string
 	history  *history
 	volumes  []*volume.Volume
-	network  *slow.Dir // that of the logs; nil without disks of the run's own
+	network  *volume.Slow // that of the logs; nil without disks of the run's own
 }
 
 // registryAddr is where the registry listens, in the network namespace of the run.
@@ -84,7 +83,7 @@ func openStage(o Options, r *Report, disks bool) (*stage, error) {
 		return nil, fmt.Errorf("mount an empty /tmp: %w", err)
 	}
 	if o.Runtime == "crun" {
-		if err := space.HideUnified(); err != nil {
+		if err := isolate.HideUnified(); err != nil {
 			return nil, err
 		}
 	}

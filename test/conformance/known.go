@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"berth/test/ginkgo"
+	"berth/test/conformance/ginkgo"
 )
 
 // The verdicts of a spec that does not pass.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/test/ginkgo"
+	"berth/test/conformance/ginkgo"
 )
 
 func parse(t *testing.T, text string) List {

@@ -17,8 +17,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/conformance/ginkgo"
 	"berth/test/fixture"
-	"berth/test/ginkgo"
 	"berth/test/node"
 )
 

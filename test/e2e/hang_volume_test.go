@@ -10,19 +10,19 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/patience"
-	"berth/test/slow"
+	"berth/test/volume"
 )
 
 // TestVolumeThatHangs has a volume hang, as a network disk does whose server is gone, and the daemon start anew: the
 // pod with the volume delays nobody, is stopped and removed like any other, and what needs the volume has its deadline.
 func TestVolumeThatHangs(t *testing.T) {
-	if err := slow.Available(); err != nil {
+	if err := volume.SlowAvailable(); err != nil {
 		t.Skip(err)
 	}
 	own(t, func(r rig) {
-		v, source, at := (*slow.Dir)(nil), r.TempDir(), r.TempDir()
+		v, source, at := (*volume.Slow)(nil), r.TempDir(), r.TempDir()
 		r.ok(os.WriteFile(filepath.Join(source, "f"), []byte("here\n"), 0o644))
-		r.ok(r.n.Space.Do(func() (err error) { v, err = slow.Mount(source, at); return err }))
+		r.ok(r.n.Space.Do(func() (err error) { v, err = volume.MountSlow(source, at); return err }))
 		r.Cleanup(func() { r.ok(r.n.Space.Do(v.Close)) })
 		p := r.pod()
 		idle := p.start(busybox("idle", "sleep 100000", mount(at, "/vol")))

@@ -1,4 +1,5 @@
-// Package golden compares what a test has made with a file of the repository, and writes the file anew with -update.
+// Package golden compares what a test has made with what it should have made: a text with a file of the repository,
+// which -update writes anew, or a tree of files with another.
 package golden
 
 import (

@@ -13,8 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"berth/test/isolate"
 	"berth/test/patience"
-	"berth/test/space"
 )
 
 // plant is something left behind on purpose: how to leave it, and the words by which it must be found.
@@ -138,7 +138,7 @@ func TestInsideSeesPodRulesOnly(t *testing.T) {
 	if _, err := exec.LookPath("iptables"); err != nil {
 		t.Skip("iptables is not installed")
 	}
-	sp, err := space.New()
+	sp, err := isolate.NewSpace()
 	must(t, err)
 	defer func() { _ = sp.Close() }()
 	before, err := Inside(sp)

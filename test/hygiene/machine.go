@@ -14,7 +14,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"berth/test/space"
+	"berth/test/isolate"
 )
 
 // Machine looks at the machine as this process sees it.
@@ -31,7 +31,7 @@ func Machine() (Snapshot, error) {
 
 // Inside looks at what a space has of its own: mounts, links, and the filter rules that belong to single pods. What CNI
 // plugins set up once for all pods and never remove (the bridge, the top chains of portmap) is not listed.
-func Inside(sp *space.Space) (Snapshot, error) {
+func Inside(sp *isolate.Space) (Snapshot, error) {
 	s := Snapshot{}
 	err := sp.Do(func() error {
 		return errors.Join(mounts(s), links(s))

@@ -1,6 +1,10 @@
-// Package isolate runs a program in namespaces that are thrown away afterwards: its own processes, mounts and
-// network. When the program ends, however it ends, every process it left is killed and every mount, link and filter
-// rule goes. Files and cgroups are the machine's own: who makes some removes them.
+// Package isolate keeps tests and benchmarks from changing the machine that they run on.
+//
+// Run and Enter run a whole program in namespaces that are thrown away afterwards: its own processes, mounts and
+// network. When the program ends, however it ends, every process that it left is killed, and every mount, link and
+// filter rule goes. Files and cgroups are the machine's own: whoever makes some removes them.
+//
+// Space is a mount and a network namespace in which a test starts a daemon. Group is a cgroup for one test.
 package isolate
 
 import (

@@ -31,8 +31,8 @@ import (
 
 	"berth/test/fixture"
 	"berth/test/hygiene"
+	"berth/test/isolate"
 	"berth/test/patience"
-	"berth/test/space"
 )
 
 // The runtimes that tests know.
@@ -72,7 +72,7 @@ type Node struct {
 	Config                   string // the daemon's configuration file
 	NRI                      string // the socket of NRI plugins
 	Instance                 string // what names everything of this node on the machine
-	Space                    *space.Space
+	Space                    *isolate.Space
 	Runtime                  cri.RuntimeService
 	Images                   cri.ImageManagerService
 
@@ -142,14 +142,14 @@ func instance(root string) string {
 func makeSpace(n *Node) error {
 	var setup []func() error
 	if n.options.Runtime == Crun {
-		setup = append(setup, space.HideUnified)
+		setup = append(setup, isolate.HideUnified)
 	}
 	setup = append(setup, n.options.Setup...)
 	if mount := n.options.Mount; mount != nil {
 		setup = append(setup, func() error { return mount(n.Root) })
 	}
 	var err error
-	if n.Space, err = space.New(setup...); err != nil {
+	if n.Space, err = isolate.NewSpace(setup...); err != nil {
 		return err
 	}
 	for _, addr := range n.options.Reach {

@@ -16,8 +16,8 @@ import (
 	"sync"
 	"testing"
 
+	"berth/hack/product"
 	"berth/test/fixture"
-	"berth/test/product"
 )
 
 // source is one Go file of this repository.

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"berth/hack/product"
 	"berth/test/fixture"
-	"berth/test/product"
 )
 
 // checked is a package of the product with its types.

@@ -1,5 +1,6 @@
-// Package volume gives a test a small file system of its own, in a file on a loop device: one that can be filled to the last
-// byte, run out of inodes, turn read-only, or lose its power.
+// Package volume gives a test file systems that behave as bad disks do. A Volume is a small file system in a file on a
+// loop device, which can be filled to the last byte, run out of inodes, turn read-only, or lose its power. A Slow is a
+// directory whose answers come late or not at all.
 package volume
 
 import (
@@ -20,8 +21,8 @@ import (
 // Kind is a sort of file system.
 type Kind string
 
-// The kinds that a Volume may be. Both keep a journal of their metadata and allocate data late, so both can lose what was
-// written and keep the name.
+// The kinds that a Volume may be. Both keep a journal of their metadata and allocate data late, so both can lose what
+// was written and keep the name.
 const (
 	Ext4 Kind = "ext4"
 	XFS  Kind = "xfs"
@@ -58,8 +59,8 @@ type Volume struct {
 	at    string // where it is mounted, "" when it is not
 }
 
-// Make makes a file system of that many MiB, or of the least that its kind can have, in a new file in dir. The arguments
-// go to mkfs.
+// Make makes a file system of that many MiB, or of the least that its kind can have, in a new file in dir. The
+// arguments go to mkfs.
 func Make(dir string, kind Kind, mib int, mkfs ...string) (*Volume, error) {
 	v := &Volume{kind: kind, image: filepath.Join(dir, "volume."+string(kind))}
 	f, err := os.OpenFile(v.image, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -94,8 +95,8 @@ func Mounted(t testing.TB, at string, kind Kind, mib int, mkfs ...string) *Volum
 	return v
 }
 
-// Mount mounts the volume, replaying its journal where it lost its power. What is written to it reaches its file only when
-// somebody syncs: its journal waits longer than any test.
+// Mount mounts the volume, replaying its journal where it lost its power. What is written to it reaches its file only
+// when somebody syncs: its journal waits longer than any test.
 func (v *Volume) Mount(at string, options ...string) error {
 	if v.kind == Ext4 {
 		options = append(options, "commit=300")
@@ -138,8 +139,8 @@ type Loss uint32
 const (
 	// Unlogged loses all that nobody synced.
 	Unlogged Loss = 2
-	// Unwritten loses the content of files, but the journal made it to the disk at the last moment: names, sizes and renames
-	// are there, and files are empty.
+	// Unwritten loses the content of files, but the journal made it to the disk at the last moment: names, sizes and
+	// renames are there, and files are empty.
 	Unwritten Loss = 1
 )
 
@@ -148,8 +149,8 @@ const shutdown = 0x8004587d
 
 // Cut takes the power from a mounted volume and unmounts it. From here on nothing reaches its file.
 //
-// What is mounted next is a copy. A mount namespace that somebody makes meanwhile has our mount as well and keeps it from
-// going: the file system would still be there, without power, when the same file is mounted again.
+// What is mounted next is a copy. A mount namespace that somebody makes meanwhile has our mount as well and keeps it
+// from going: the file system would still be there, without power, when the same file is mounted again.
 func (v *Volume) Cut(l Loss) error {
 	dir, err := os.Open(v.at)
 	if err != nil {
@@ -170,7 +171,8 @@ func (v *Volume) Cut(l Loss) error {
 // Freeze has everybody who writes to the file system at a path wait, as on a disk that hangs, until thaw is called or
 // this process is gone. Who reads goes on.
 func Freeze(at string) (thaw func() error, err error) {
-	// It thaws when its input ends. The file system would stay as it is if that were left to a process that may be killed.
+	// It thaws when its input ends. The file system would stay as it is if that were left to a process that may be
+	// killed.
 	cmd := exec.Command("sh", "-c", `fsfreeze -f "$0" && echo && read -r line; fsfreeze -u "$0"`, at)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -233,8 +235,8 @@ func Fill(dir string) (path string, err error) {
 	return path, f.Close()
 }
 
-// FillInodes makes empty files in a directory below dir until not one more can be made, and returns the directory. It may
-// be repeated.
+// FillInodes makes empty files in a directory below dir until not one more can be made, and returns the directory. It
+// may be repeated.
 func FillInodes(dir string) (path string, err error) {
 	path = filepath.Join(dir, "fillers")
 	for err = os.MkdirAll(path, 0o700); err == nil; {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/space"
+	"berth/test/isolate"
 )
 
 // each runs f with a mounted volume of every kind that this machine has.
@@ -79,7 +79,7 @@ func TestCut(t *testing.T) {
 func TestCutUnderANamespace(t *testing.T) {
 	each(t, func(t *testing.T, v *Volume, at string) {
 		write(t, filepath.Join(at, "synced"), true)
-		other, err := space.New()
+		other, err := isolate.NewSpace()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 
 	"berth/internal/helper"
 	"berth/internal/image/layer"
-	"berth/test/group"
+	"berth/test/isolate"
 )
 
 // testProgram is igzip, or a program in its place.
@@ -22,7 +22,7 @@ func testProgram(t testing.TB, path string) *Program {
 	if _, _, err := Find(""); err != nil {
 		t.Skip("igzip or prlimit is not installed: hack/setup test does it: ", err)
 	}
-	g := group.New(t)
+	g := isolate.Group(t)
 	p, err := New("", (&helper.Runner{Root: g.Path()}).RunStarted, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

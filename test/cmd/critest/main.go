@@ -19,8 +19,8 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"berth/test/conformance/ginkgo"
 	"berth/test/fixture"
-	"berth/test/ginkgo"
 	"berth/test/node"
 )
 

@@ -1,5 +1,4 @@
-// Package group gives a test a cgroup of its own, and wants nothing to be left in it.
-package group
+package isolate
 
 import (
 	"context"
@@ -15,11 +14,11 @@ import (
 	"berth/test/patience"
 )
 
-var made atomic.Int64 // of this process
+var groupsMade atomic.Int64 // of this process
 
-// New makes a group of the cgroup2 hierarchy, which is removed when the test ends. Processes and groups that are in it
-// then fail the test, and are ended.
-func New(t testing.TB) *cgroup.Group {
+// Group makes a cgroup of the cgroup2 hierarchy for a test, and removes it when the test ends. If processes or groups
+// are left in it then, the test fails and they are ended.
+func Group(t testing.TB) *cgroup.Group {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -28,15 +27,15 @@ func New(t testing.TB) *cgroup.Group {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := cgroup.Make(top, fmt.Sprintf("berth-test-%d-%d", os.Getpid(), made.Add(1)))
+	g, err := cgroup.Make(top, fmt.Sprintf("berth-test-%d-%d", os.Getpid(), groupsMade.Add(1)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { remove(t, g) })
+	t.Cleanup(func() { removeGroup(t, g) })
 	return g
 }
 
-func remove(t testing.TB, g *cgroup.Group) {
+func removeGroup(t testing.TB, g *cgroup.Group) {
 	if pids, err := g.Pids(); err != nil || len(pids) > 0 {
 		t.Errorf("left processes %v, %v", pids, err)
 	}

@@ -1,4 +1,4 @@
-package space
+package isolate
 
 import (
 	"context"
@@ -16,12 +16,12 @@ import (
 	"berth/test/patience"
 )
 
-func open(t *testing.T, setup ...func() error) *Space {
+func openSpace(t *testing.T, setup ...func() error) *Space {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("namespaces need root")
 	}
-	s, err := New(setup...)
+	s, err := NewSpace(setup...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func open(t *testing.T, setup ...func() error) *Space {
 
 func TestMountsStayInside(t *testing.T) {
 	dir := t.TempDir()
-	s := open(t, HideUnified)
+	s := openSpace(t, HideUnified)
 	err := s.Do(func() error { return unix.Mount("none", dir, "tmpfs", 0, "") })
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func mounts(t *testing.T, s *Space) string {
 }
 
 func TestNetworkIsPrivate(t *testing.T) {
-	s := open(t)
+	s := openSpace(t)
 	var names []string
 	err := s.Do(func() error {
 		links, err := netlink.LinkList()
@@ -91,7 +91,7 @@ func TestNetworkIsPrivate(t *testing.T) {
 }
 
 func TestCloseEndsWhatDependsOnIt(t *testing.T) {
-	s := open(t)
+	s := openSpace(t)
 	cmd := exec.Command("sleep", "60")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.Start(cmd); err != nil {
@@ -112,7 +112,7 @@ func TestSetupErrorIsReported(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("namespaces need root")
 	}
-	if _, err := New(func() error { return os.ErrInvalid }); err == nil {
-		t.Error("New ignored a failing setup")
+	if _, err := NewSpace(func() error { return os.ErrInvalid }); err == nil {
+		t.Error("NewSpace ignored a failing setup")
 	}
 }

@@ -1,4 +1,4 @@
-package slow
+package volume
 
 import (
 	"os"
@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-func TestDir(t *testing.T) {
-	if err := Available(); err != nil {
+func TestSlow(t *testing.T) {
+	if err := SlowAvailable(); err != nil {
 		t.Skip(err)
 	}
 	source, at := t.TempDir(), t.TempDir()
-	d, err := Mount(source, at)
+	d, err := MountSlow(source, at)
 	if err != nil {
 		t.Fatal(err)
 	}

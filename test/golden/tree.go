@@ -1,10 +1,4 @@
-// Package filetree describes a tree of files completely, and says how two of them differ. It is how tests prove that two
-// tools made the same of one image.
-//
-// What counts is what a process in the tree could see: type, mode, owner, modification time to the nanosecond, extended
-// attributes, content, the target of a symlink, device numbers, and which names are one file. Where a file has holes, how
-// large a directory is and what inode numbers there are does not count.
-package filetree
+package golden
 
 import (
 	"crypto/sha256"
@@ -36,11 +30,16 @@ type Node struct {
 	Same     string // the first name, by order, of the file that this is another name of
 }
 
-// Tree holds the nodes by their path relative to the root, which is ".".
+// Tree describes a tree of files completely: its nodes by their path relative to the root, which is ".". Tests prove by
+// it that two tools made the same of one image.
+//
+// What counts is what a process in the tree could see: type, mode, owner, modification time to the nanosecond, extended
+// attributes, content, the target of a symlink, device numbers, and which names are one file. Where a file has holes,
+// how large a directory is and what inode numbers there are does not count.
 type Tree map[string]Node
 
-// Read describes all that is below root.
-func Read(root string) (Tree, error) {
+// ReadTree describes everything below root.
+func ReadTree(root string) (Tree, error) {
 	t, names := Tree{}, map[[2]uint64][]string{}
 	err := filepath.WalkDir(root, func(full string, _ fs.DirEntry, err error) error {
 		if err != nil {
@@ -68,8 +67,8 @@ func Read(root string) (Tree, error) {
 	return t, nil
 }
 
-// join notes which names are one file. The walk goes in order, so the first is the same in all trees that are alike. A file
-// may have more names than can be seen: those that an upper layer covers.
+// join notes which names are one file. The walk goes in order, so the first is the same in all trees that are alike. A
+// file may have more names than can be seen: those that an upper layer covers.
 func (t Tree) join(names map[[2]uint64][]string) {
 	for _, group := range names {
 		for _, name := range group {
@@ -144,8 +143,9 @@ func xattrs(full string) (string, error) {
 	return strings.Join(out, " "), nil
 }
 
-// Diff says how a differs from b, a line for each thing that differs, by path. No line: they are the same.
-func Diff(a, b Tree) []string {
+// DiffTrees describes how a differs from b, with a line for each difference, by path. It returns none if they are the
+// same.
+func DiffTrees(a, b Tree) []string {
 	paths := map[string]bool{}
 	for p := range a {
 		paths[p] = true

@@ -1,4 +1,4 @@
-package filetree
+package golden
 
 import (
 	"os"
@@ -41,7 +41,7 @@ func plant(t *testing.T) string {
 
 func read(t *testing.T, root string) Tree {
 	t.Helper()
-	tree, err := Read(root)
+	tree, err := ReadTree(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func read(t *testing.T, root string) Tree {
 }
 
 func TestSameTrees(t *testing.T) {
-	if d := Diff(read(t, plant(t)), read(t, plant(t))); len(d) > 0 {
+	if d := DiffTrees(read(t, plant(t)), read(t, plant(t))); len(d) > 0 {
 		t.Errorf("two trees made alike differ:\n%s", strings.Join(d, "\n"))
 	}
 }
@@ -76,7 +76,7 @@ func TestEveryDifferenceIsSeen(t *testing.T) {
 		if err := change(func(name string) string { return filepath.Join(root, name) }); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(Diff(before, read(t, root)), "\n"); !strings.Contains(got, want) {
+		if got := strings.Join(DiffTrees(before, read(t, root)), "\n"); !strings.Contains(got, want) {
 			t.Errorf("wanted %s to be seen, got:\n%s", want, got)
 		}
 	}

@@ -1,6 +1,4 @@
-// Package slow gives a test a directory on a file system whose answers it can delay or withhold, as those of a network
-// disk whose server is busy or gone. The file system is FUSE, served by the test's own process.
-package slow
+package volume
 
 import (
 	"errors"
@@ -14,21 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Dir shows another directory. What is done there is done in the other one, after the delay.
-type Dir struct {
+// Slow is a directory that shows another one, on a file system whose answers a test can delay or withhold: like a
+// network disk whose server is busy or gone. The file system is FUSE, served by the test's own process.
+type Slow struct {
 	at     string
 	server *fuse.Server
 	pace   *pace
 }
 
-// Available says what this machine lacks for a Dir: nil for nothing.
-func Available() error {
+// SlowAvailable returns what this machine lacks for a Slow, nil for nothing.
+func SlowAvailable() error {
 	_, err := os.Stat("/dev/fuse")
 	return err
 }
 
-// Mount shows source at the directory at, until Close. It needs root.
-func Mount(source, at string) (*Dir, error) {
+// MountSlow shows source at the directory at, until Close. It needs root.
+func MountSlow(source, at string) (*Slow, error) {
 	root, err := fs.NewLoopbackRoot(source)
 	if err != nil {
 		return nil, fmt.Errorf("show %s: %w", source, err)
@@ -43,7 +42,7 @@ func Mount(source, at string) (*Dir, error) {
 		return nil, fmt.Errorf("mount a slow file system at %s: %w", at, err)
 	}
 	go server.Serve()
-	d := &Dir{at, server, pace}
+	d := &Slow{at, server, pace}
 	if err := server.WaitMount(); err != nil {
 		return nil, errors.Join(fmt.Errorf("mount a slow file system at %s: %w", at, err), d.Close())
 	}
@@ -51,14 +50,14 @@ func Mount(source, at string) (*Dir, error) {
 }
 
 // Delay has each operation from now on take so much longer.
-func (d *Dir) Delay(each time.Duration) {
+func (d *Slow) Delay(each time.Duration) {
 	d.pace.mu.Lock()
 	defer d.pace.mu.Unlock()
 	d.pace.delay = each
 }
 
 // Hang withholds all answers until it is told to go on. Who waits cannot be killed meanwhile.
-func (d *Dir) Hang() (goOn func()) {
+func (d *Slow) Hang() (goOn func()) {
 	d.pace.mu.Lock()
 	defer d.pace.mu.Unlock()
 	if d.pace.hung == nil {
@@ -68,14 +67,14 @@ func (d *Dir) Hang() (goOn func()) {
 }
 
 // Waiting is how many operations wait at the moment.
-func (d *Dir) Waiting() int {
+func (d *Slow) Waiting() int {
 	d.pace.mu.Lock()
 	defer d.pace.mu.Unlock()
 	return d.pace.waiting
 }
 
 // Close answers what waits, and takes the mount away.
-func (d *Dir) Close() error {
+func (d *Slow) Close() error {
 	d.Delay(0)
 	d.pace.goOn()
 	if err := unix.Unmount(d.at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {

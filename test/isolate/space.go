@@ -1,9 +1,4 @@
-// Package space is a private corner of the machine: a mount namespace and a network namespace of its own, in which a test
-// starts a daemon and looks at what it did.
-//
-// What is mounted, linked or filtered inside never shows outside, and goes when the space is closed and its last process
-// has ended. Files and cgroups are shared with the machine: a socket made inside can be dialed from outside.
-package space
+package isolate
 
 import (
 	"context"
@@ -23,15 +18,18 @@ import (
 // Unified is where a cgroup v1 "hybrid" machine mounts its cgroup2 hierarchy.
 const Unified = "/sys/fs/cgroup/unified"
 
-// A Space is a mount and a network namespace. Its methods may be called at once from several goroutines.
+// Space is a mount and a network namespace of their own, in which a test starts a daemon and looks at what it did. What
+// is mounted, linked or filtered inside never shows outside, and goes when the space is closed and its last process has
+// ended. Files and cgroups are shared with the machine: a socket made inside can be dialed from outside. The methods
+// may be called concurrently.
 type Space struct {
 	mnt, net *os.File
 	calls    chan func()
 	once     sync.Once
 }
 
-// New makes a space. Each setup runs once inside it, before anything else does.
-func New(setup ...func() error) (*Space, error) {
+// NewSpace makes a space. Each setup runs once inside it, before anything else does.
+func NewSpace(setup ...func() error) (*Space, error) {
 	s := &Space{calls: make(chan func())}
 	ready := make(chan error)
 	go onOwnThread(func() { s.hold(setup, ready) })
@@ -41,8 +39,8 @@ func New(setup ...func() error) (*Space, error) {
 	return s, nil
 }
 
-// HideUnified takes the cgroup2 hierarchy of a hybrid machine out of sight, because crun refuses to run beside it. It is
-// a setup for New, and does nothing where there is no such hierarchy.
+// HideUnified takes the cgroup2 hierarchy of a hybrid machine out of sight, because crun refuses to run beside it. It
+// is a setup for NewSpace, and does nothing where there is no such hierarchy.
 func HideUnified() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(Unified, &st); err != nil || st.Type != unix.CGROUP2_SUPER_MAGIC {
@@ -51,8 +49,8 @@ func HideUnified() error {
 	return unix.Unmount(Unified, unix.MNT_DETACH)
 }
 
-// onOwnThread runs f on a thread that ends with it, so that its namespaces are carried nowhere else. It is never the main
-// thread: that one cannot end, and what it is in shows as /proc/self.
+// onOwnThread runs f on a thread that ends with it, so that its namespaces are carried nowhere else. It is never the
+// main thread: that one cannot end, and what it is in shows as /proc/self.
 func onOwnThread(f func()) {
 	runtime.LockOSThread() // never unlocked, but for the main thread
 	if unix.Gettid() != unix.Getpid() {
@@ -85,7 +83,8 @@ func (s *Space) enterNew(setup []func() error) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS | unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
-	// Private first, to hide from the machine; then shared, because volumes with mount propagation need a shared source.
+	// Private first, to hide from the machine; then shared, because volumes with mount propagation need a shared
+	// source.
 	for _, kind := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
 		if err := unix.Mount("", "/", "", unix.MS_REC|kind, ""); err != nil {
 			return fmt.Errorf("set mount propagation: %w", err)
