@@ -77,6 +77,54 @@ func TestContainerdConfigurationSaysWhereThingsAre(t *testing.T) {
 	}
 }
 
+func TestCRIOConfigurationSaysWhereThingsAre(t *testing.T) {
+	s := setup(t)
+	var c struct {
+		CRIO struct {
+			Root, Runroot string
+			API           struct{ Listen string }
+			Runtime       struct {
+				Runtimes map[string]struct {
+					Path string `toml:"runtime_path"`
+				}
+			}
+			Image struct {
+				Policy string `toml:"signature_policy"`
+			}
+			Network struct {
+				Dirs []string `toml:"plugin_dirs"`
+			}
+		} `toml:"crio"`
+	}
+	if err := toml.Unmarshal([]byte(crioConfig(s, CRIO, s.Dir)), &c); err != nil {
+		t.Fatal(err)
+	}
+	if c.CRIO.Root != s.Dir+"/root" || c.CRIO.Runroot != "/run/crio/storage" || c.CRIO.API.Listen != socket(CRIO) {
+		t.Errorf("root %s, runroot %s, socket %s", c.CRIO.Root, c.CRIO.Runroot, c.CRIO.API.Listen)
+	}
+	if p := c.CRIO.Runtime.Runtimes["runc"].Path; p != s.Runc() {
+		t.Errorf("runc is %s", p)
+	}
+	if c.CRIO.Image.Policy != s.Dir+"/policy.json" || crioFiles(s)["policy.json"] == "" {
+		t.Errorf("the policy is %s", c.CRIO.Image.Policy)
+	}
+	if len(c.CRIO.Network.Dirs) != 1 || c.CRIO.Network.Dirs[0] != s.Plugins {
+		t.Errorf("plugins are in %v", c.CRIO.Network.Dirs)
+	}
+	var registries struct {
+		Registry []struct {
+			Location string
+			Insecure bool
+		}
+	}
+	if err := toml.Unmarshal([]byte(crioFiles(s)["registries.conf"]), &registries); err != nil {
+		t.Fatal(err)
+	}
+	if r := registries.Registry; len(r) != 1 || r[0].Location != "127.0.0.1:1" || !r[0].Insecure {
+		t.Errorf("registries %+v", r)
+	}
+}
+
 func TestNetworkIsACNIConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	if err := WriteNetwork(dir, "bn0", "10.1.0.0/16"); err != nil {

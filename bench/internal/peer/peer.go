@@ -47,18 +47,21 @@ type kind struct {
 	name, bridge, subnet string
 	config               func(s Setup, name, dir string) string
 	command              func(s Setup, config string) *exec.Cmd
+	files                func(s Setup) map[string]string // more files beside the configuration; may be nil
 }
 
-// Names are the runtimes that Start knows, in the order of the report's columns.
+// Names are the runtimes that are compared with each other, in the order of the report's columns. Start also knows
+// Before and CRIO.
 var Names = []string{"berth", "containerd"}
 
 // Before is the name of another build of Berth.
 const Before = "before"
 
 var kinds = map[string]kind{
-	"berth":      {"berth", "bnb0", "10.240.0.0/16", berthConfig, berthCommand},
-	"containerd": {"containerd", "bnc0", "10.241.0.0/16", containerdConfig, containerdCommand},
-	Before:       {Before, "bno0", "10.243.0.0/16", beforeConfig, beforeCommand},
+	"berth":      {"berth", "bnb0", "10.240.0.0/16", berthConfig, berthCommand, nil},
+	"containerd": {"containerd", "bnc0", "10.241.0.0/16", containerdConfig, containerdCommand, nil},
+	Before:       {Before, "bno0", "10.243.0.0/16", beforeConfig, beforeCommand, nil},
+	CRIO:         {CRIO, "bnr0", "10.244.0.0/16", crioConfig, crioCommand, crioFiles},
 }
 
 // Start starts a runtime and waits until it is ready for pods.
@@ -74,10 +77,17 @@ func (s Setup) Start(ctx context.Context, name string) (*Peer, error) {
 	if err := os.MkdirAll(state(name), 0o711); err != nil {
 		return nil, err
 	}
-	config := filepath.Join(dir, "config.toml")
-	if err := os.WriteFile(config, []byte(k.config(s, name, dir)), 0o644); err != nil {
-		return nil, err
+	files := map[string]string{}
+	if k.files != nil {
+		files = k.files(s)
 	}
+	files["config.toml"] = k.config(s, name, dir)
+	for file, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	config := filepath.Join(dir, "config.toml")
 	p := &Peer{command: func() *exec.Cmd { return k.command(s, config) }, log: filepath.Join(dir, "log")}
 	p.Name, p.Socket, p.Image, p.Idle = name, socket(name), s.Images.Pod, s.Idle
 	p.Dir, p.CgroupParent = filepath.Join(s.Dir, "pods"), filepath.Join(s.CgroupParent, name)
