@@ -170,13 +170,19 @@ func byTurns(all []site) (out []site) {
 	return out
 }
 
-// find finds a mutant wherever its function is now. A function that has become exported is the same one. Of several
-// places the one with the same text is meant.
+// find finds a mutant wherever its function is now, and whether it has been renamed yet or not. A function that has
+// become exported is the same one. Of several places the one with the same text is meant.
 func (l *list) find(p *product.Program, m mutant) (found *site, note string) {
-	name := m.function
-	if now, ok := l.renamed[name]; ok {
-		name = now
+	if now, ok := l.renamed[m.function]; ok {
+		if found, _ = findAs(now, p, m); found != nil {
+			return found, ""
+		}
 	}
+	return findAs(m.function, p, m)
+}
+
+// findAs finds a mutant in the functions of a name.
+func findAs(name string, p *product.Program, m mutant) (found *site, note string) {
 	note = "its function is gone"
 	for _, pkg := range p.Packages {
 		if !roomOf(m.home).holds(pkg.Path) {

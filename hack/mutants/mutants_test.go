@@ -106,11 +106,12 @@ func TestFoundAfterAMove(t *testing.T) {
 		change  []string
 		found   bool
 	}{
-		"as it was":     {nil, nil, true},
-		"exported":      {nil, []string{"put(", "Put(", "box)", "Box)", "box struct", "Box struct"}, true},
-		"another place": {nil, []string{"	b.n = n + 1\n", ""}, true},
-		"another name":  {map[string]string{"box.put": "box.add"}, []string{"put(", "add("}, true},
-		"gone":          {nil, []string{"put(", "add("}, false},
+		"as it was":       {nil, nil, true},
+		"exported":        {nil, []string{"put(", "Put(", "box)", "Box)", "box struct", "Box struct"}, true},
+		"another place":   {nil, []string{"	b.n = n + 1\n", ""}, true},
+		"another name":    {map[string]string{"box.put": "box.add"}, []string{"put(", "add("}, true},
+		"not renamed yet": {map[string]string{"box.put": "box.add"}, nil, true},
+		"gone":            {nil, []string{"put(", "add("}, false},
 	} {
 		p := program(t, "internal/image/catalog", strings.NewReplacer(c.change...).Replace(example))
 		l := &list{renamed: c.renamed}
