@@ -77,7 +77,7 @@ func New(version string) *cobra.Command {
 	n := nodeApp{a}
 	add(nodeGroup, infoCommand(a), n.eventsCommand(), n.doctorCommand(), n.checkCommand(), n.configCommand(),
 		n.reloadCommand(),
-		n.versionCommand(), debugCommand(a), systemCommand(a))
+		n.versionCommand(), debugCommand(a), systemCommand(a), migrateCommand(a))
 	finish(root)
 	return root
 }

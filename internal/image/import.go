@@ -79,6 +79,7 @@ func once(found []imported) []imported {
 		}
 		out[n].names.tags = reference.Union(out[n].names.tags, f.names.tags)
 		out[n].names.digests = reference.Union(out[n].names.digests, f.names.digests)
+		out[n].names.choices = reference.Union(out[n].names.choices, f.names.choices)
 	}
 	return out
 }
@@ -127,7 +128,11 @@ func inLayout(ctx context.Context, s *pipeline, a archiveSource) ([]imported, er
 			return nil, err
 		}
 		called := layout.Names(desc, f.doc.Manifest.Config.Digest)
-		out = append(out, imported{f, names{tags: called.Tags, digests: called.Digests}})
+		n := names{tags: called.Tags, digests: called.Digests}
+		if len(called.Digests) > 0 { // a pull that finds this digest in the registry need not look what it leads to
+			n.choices = []string{c.choice(desc.Digest)}
+		}
+		out = append(out, imported{f, n})
 	}
 	if len(out) == 0 && len(layout.Manifests) > 0 {
 		return nil, fail.New(errdefs.ErrNotFound, "it has no image for the platform %s", s.platform.name)

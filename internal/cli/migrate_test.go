@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/admin"
+	"berth/test/fixture"
+)
+
+// oldNode is a root of containerd with an image under names, and the image's id.
+func oldNode(t *testing.T, names ...string) (root *fixture.ContainerdRoot, target ocispec.Descriptor, id string) {
+	t.Helper()
+	root, err := fixture.NewContainerdRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := fixture.Recipe{Layers: [][]fixture.File{{{Name: "a", Body: []byte(strings.Join(names, " "))}}}}.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if target, err = root.Image(img); err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if err := root.Name("k8s.io", name, target, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root, target, config.String()
+}
+
+// TestMigrateImages takes an image over, once, and leaves a name to the image that has it here.
+func TestMigrateImages(t *testing.T) {
+	d := startDaemon(t)
+	root, _, own := oldNode(t, "quay.io/team/app:v1", "quay.io/team/app:v2")
+	args := []string{"migrate", "containerd", "--only", "images", "--root", root.Dir, "--into", t.TempDir()}
+	out, errs, code := d.berth(t, append(args, "--dry-run")...)
+	if code != 0 || !strings.Contains(out, "quay.io/team/app:v1: would be taken over") {
+		t.Errorf("code %d, %q %q", code, out, errs)
+	}
+	out, errs, code = d.berth(t, args...)
+	if code != 0 || !strings.Contains(out, "quay.io/team/app:v1: taken over, ") {
+		t.Errorf("code %d, %q %q", code, out, errs)
+	}
+	d.images = append(d.images, &runtimeapi.Image{Id: own}, &runtimeapi.Image{Id: "sha256:" + id("ee")})
+	d.details = []admin.ImageDetail{
+		{ID: own, Tags: []string{"quay.io/team/app:v1"}},
+		{ID: "sha256:" + id("ee"), Tags: []string{"quay.io/team/app:v2"}},
+	}
+	out, errs, code = d.berth(t, args...)
+	want := "quay.io/team/app:v1: is here already; Berth has another image of the name quay.io/team/app:v2\n"
+	if code != 0 || out != want {
+		t.Errorf("code %d, %q %q", code, out, errs)
+	}
+}
+
+// TestMigrateWhatIsMissing goes on with the others, and fails at the end.
+func TestMigrateWhatIsMissing(t *testing.T) {
+	d := startDaemon(t)
+	root, target, _ := oldNode(t, "quay.io/team/app:v1")
+	gone := ocispec.Descriptor{Digest: digest.FromString("gone"), Size: 4}
+	for name, desc := range map[string]ocispec.Descriptor{"a.example/gone:v1": gone, "z.example/app:v1": target} {
+		if err := root.Name("k8s.io", name, desc, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	args := []string{"migrate", "containerd", "--only", "images", "--root", root.Dir, "--into", t.TempDir()}
+	out, errs, code := d.berth(t, args...)
+	if code != 1 || !strings.Contains(out, "a.example/gone:v1: not taken over: its manifest or config is not in") ||
+		!strings.Contains(out, "quay.io/team/app:v1: taken over") || !strings.Contains(errs, "1 of 2 images") {
+		t.Errorf("code %d, %q %q", code, out, errs)
+	}
+}
+
+// TestMigrateFromWhoRuns says what to do.
+func TestMigrateFromWhoRuns(t *testing.T) {
+	d := startDaemon(t)
+	root, _, _ := oldNode(t, "quay.io/team/app:v1")
+	f, err := os.Open(filepath.Join(root.Dir, fixture.ContainerdMetadata))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	_, errs, code := d.berth(t, "migrate", "containerd", "--only", "images", "--root", root.Dir, "--into", t.TempDir())
+	if code == 0 || !strings.Contains(errs, "stop it (systemctl stop containerd; its pods run on)") {
+		t.Errorf("code %d, %q", code, errs)
+	}
+}
+
+// TestMigratePins keeps what containerd has pinned, beside what is pinned already, and no pause image.
+func TestMigratePins(t *testing.T) {
+	d := startDaemon(t)
+	root, target, _ := oldNode(t)
+	pinned := map[string]string{"io.cri-containerd.pinned": "pinned"}
+	for _, name := range []string{"quay.io/team/agent:v1", "registry.k8s.io/pause:3.10"} {
+		if err := root.Name("k8s.io", name, target, pinned); err != nil {
+			t.Fatal(err)
+		}
+	}
+	into := t.TempDir()
+	if err := os.WriteFile(into+"/config.toml", []byte("[images]\npinned = [\"own/*\"]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"migrate", "containerd", "--only", "images", "--root", root.Dir, "--into", into}
+	if out, errs, code := d.berth(t, args...); code != 0 {
+		t.Errorf("code %d, %q %q", code, out, errs)
+	}
+	text, err := os.ReadFile(into + "/" + migratedPins)
+	if err != nil || !strings.Contains(string(text), "pinned = ['own/*', 'quay.io/team/agent:v1']") {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// TestMigrateSettings writes what is new, nothing twice, and over no other file unless it is told to.
+func TestMigrateSettings(t *testing.T) {
+	d := startDaemon(t)
+	dir, into := t.TempDir(), t.TempDir()
+	config := filepath.Join(dir, "config.toml")
+	const text = `version = 2
+[debug]
+level = "debug"
+[plugins."io.containerd.grpc.v1.cri"]
+max_container_log_line_size = 99
+[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]
+endpoint = ["https://mirror.example"]
+[plugins."io.containerd.grpc.v1.cri".registry.configs."mirror.example".auth]
+username = "u"
+password = "s3cret"
+`
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"migrate", "containerd", "--only", "settings", "--config", config, "--into", into}
+	out, errs, code := d.berth(t, append(args, "-n")...)
+	if left, _ := os.ReadDir(into); code != 0 || len(left) != 0 || !strings.Contains(out, "would be written") {
+		t.Errorf("dry: code %d, %v, %q %q", code, left, out, errs)
+	}
+	out, errs, code = d.berth(t, args...)
+	for _, want := range []string{
+		":3: debug.level = 'debug' → log_level = 'debug'\n", "is not carried over: the longest entry",
+		migratedSettings + ": written\n",
+		"certs.d/docker.io/hosts.toml: written\n", migratedCredentials + ": written\n",
+	} {
+		if !strings.Contains(out, want) || code != 0 {
+			t.Errorf("code %d, %q: no %q in\n%s", code, errs, want, out)
+		}
+	}
+	if strings.Contains(out+errs, "s3cret") {
+		t.Errorf("it shows a password:\n%s%s", out, errs)
+	}
+	for _, name := range []string{migratedCredentials, "certs.d/docker.io/hosts.toml"} {
+		if info, err := os.Stat(filepath.Join(into, name)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	if out, _, code = d.berth(t, args...); code != 0 || strings.Contains(out, "written") {
+		t.Errorf("again: code %d, %s", code, out)
+	}
+	own := filepath.Join(into, migratedSettings)
+	if err := os.WriteFile(own, []byte("log_level = \"warn\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, code = d.berth(t, args...)
+	now, _ := os.ReadFile(own)
+	if code != 1 || string(now) != "log_level = \"warn\"\n" || !strings.Contains(out, "left as it is") {
+		t.Errorf("over another: code %d, %q %q", code, out, errs)
+	}
+	if out, _, code = d.berth(t, append(args, "--overwrite")...); code != 0 || !strings.Contains(out, "replaced") {
+		t.Errorf("--overwrite: code %d, %s", code, out)
+	}
+}

@@ -1,0 +1,185 @@
+package settings
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/internal/config"
+	"berth/test/golden"
+)
+
+// look finds programs where no machine has them.
+func look(name string) (string, error) {
+	if name == "runc" || name == "crun" || name == "runsc" || name == "nvidia-container-runtime" {
+		return "/usr/test/" + name, nil
+	}
+	return "", fs.ErrNotExist
+}
+
+const resultMark = "==== becomes ====\n"
+
+// TestConvert compares what configurations become with files that begin with the files of containerd, each after a line
+// with its name.
+func TestConvert(t *testing.T) {
+	cases, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(cases) < 4 {
+		t.Fatal(cases, err)
+	}
+	for _, name := range cases {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		input, _, _ := strings.Cut(string(text), resultMark)
+		dir := t.TempDir()
+		o := Options{Look: look}
+		for _, part := range strings.Split(input, "==== ")[1:] {
+			file, content, _ := strings.Cut(part, " ====\n")
+			path := filepath.Join(dir, file)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			content = strings.ReplaceAll(content, "DIR", dir)
+			if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			switch file {
+			case "config.toml":
+				o.Path = path
+			case "registries.yaml":
+				o.Registries = path
+			}
+		}
+		r, err := Convert(o)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		made := strings.ReplaceAll(told(r), dir, "DIR")
+		golden.File(t, name, input+resultMark+made)
+		accepted(t, name, r)
+	}
+}
+
+// told is a result as text.
+func told(r *Result) string {
+	var b strings.Builder
+	for _, n := range r.Notes {
+		fmt.Fprintln(&b, n)
+	}
+	fmt.Fprintf(&b, "---- conf.d\n%s", r.Config)
+	for _, f := range r.Hosts {
+		fmt.Fprintf(&b, "---- certs.d/%s %v\n%s", f.Name, f.Mode, f.Data)
+	}
+	if r.Credentials != nil {
+		fmt.Fprintf(&b, "---- credentials\n%s", r.Credentials)
+	}
+	return b.String()
+}
+
+// accepted wants Berth to take what came out.
+func accepted(t *testing.T, name string, r *Result) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(path, r.Config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.Load(config.Flags{Path: path, PathSet: true}); err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+}
+
+// TestDefaults has nothing to say of what containerd writes as its defaults but that there is no pause image, and keeps
+// the default runtime and the cgroup driver.
+func TestDefaults(t *testing.T) {
+	files, err := filepath.Glob("testdata/default-*.toml")
+	if err != nil || len(files) < 2 {
+		t.Fatal(files, err)
+	}
+	for _, path := range files {
+		r, err := Convert(Options{Path: path, Look: look})
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		for _, n := range r.Notes {
+			if n.To == "" && n.Why != noPause {
+				t.Errorf("%v", n)
+			}
+		}
+		want := "cgroup_driver = 'cgroupfs'\n\n[runtimes]\ndefault = 'runc'\n"
+		if _, text, _ := strings.Cut(string(r.Config), "\n\n"); strings.ReplaceAll(text, "\n[pods]\n"+
+			"unprivileged_icmp = false\nunprivileged_ports = false\n", "") != want {
+			t.Errorf("%s:\n%s", path, r.Config)
+		}
+		accepted(t, path, r)
+	}
+}
+
+// TestVerifiers has programs that containerd asks by itself asked by Berth.
+func TestVerifiers(t *testing.T) {
+	dir := t.TempDir()
+	for i, want := range []string{"", "[image_verifier]\ndir = '" + dir + "'\n"} {
+		r, err := Convert(Options{Path: "testdata/default-2.4.toml", Look: look, Verifiers: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(r.Config)
+		if strings.Contains(text, "[image_verifier]") != (i > 0) || !strings.Contains(text, want) {
+			t.Errorf("%d programs: %s", i, r.Config)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "verify"), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestHostileFiles are errors, and none takes long.
+func TestHostileFiles(t *testing.T) {
+	dir := t.TempDir()
+	huge, err := os.Create(filepath.Join(dir, "huge"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = huge.Close() }()
+	if err := huge.Truncate(100 << 20); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	alias := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
+	for c := 'b'; c < 'k'; c++ {
+		alias += fmt.Sprintf("%c: &%c [%s]\n", c, c, strings.Repeat(fmt.Sprintf("*%c,", c-1), 10))
+	}
+	for name, o := range map[string]Options{
+		"huge":          {Path: huge.Name()},
+		"deep":          {Path: write("deep", "a = "+strings.Repeat("[", 500_000))},
+		"deep lists":    {Path: write("lists", "a = "+strings.Repeat("[1,", 300_000))},
+		"deep in lines": {Path: write("inlines", "a = "+strings.Repeat("[\n", 300_000))},
+		"deep tables":   {Path: write("tables", "a = "+strings.Repeat("{b=", 200_000))},
+		"no TOML":       {Path: write("noise", "\x00\xff = [")},
+		"a device":      {Path: "/dev/zero"},
+		"itself":        {Path: write("future", "version = 99\n")},
+		"missing":       {Path: filepath.Join(dir, "none")},
+		"huge YAML":     {Registries: huge.Name()},
+		"aliases":       {Registries: write("alias", alias+"mirrors: {x: *j}\n")},
+		"deep YAML":     {Registries: write("yaml", strings.Repeat("{a: ", 100_000))},
+	} {
+		if r, err := Convert(o); err == nil {
+			t.Errorf("%s: %v", name, r.Notes)
+		}
+	}
+	circle := write("circle.toml", "imports = [\"circle.toml\", \"*.toml\"]\n")
+	if _, err := Convert(Options{Path: circle, Look: look}); err != nil {
+		t.Errorf("a file that imports itself: %v", err)
+	}
+}
