@@ -14,7 +14,8 @@
 //   - containers: container, create, letgo, exec, groups, owner, oom
 //   - processes: process, native, sandboxed
 //   - exits: exits
-//   - streams: output (who takes), window and journal (what was taken), sink (who is attached), console, drain
+//   - streams: output (who takes), window and journal (what was taken), sink (who is attached), console, drain,
+//     gather, pace
 //   - logs: log (who writes), logfile, entry, limit
 //   - takeover: takeover (containers), recover (logs)
 //

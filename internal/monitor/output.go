@@ -43,6 +43,7 @@ var streamNames = [3]string{"stdin", "stdout", "stderr"}
 type output struct {
 	moved atomic.Int64 // bytes taken
 	log   *logWriter
+	pace  *pace // of the monitor
 
 	mu      sync.Mutex // guards what follows; nothing that can last is done under it
 	streams [3]*stream
@@ -62,10 +63,11 @@ type stream struct {
 	ended   bool        // guarded by the output's mu
 	stopped atomic.Bool // what comes from now on is not wanted
 	taking  sync.Mutex  // held while something is taken; taken before the log's writing
+	gather  gather      // guarded by taking
 }
 
 func newOutput(m *Monitor, ctr string) *output {
-	return &output{log: &logWriter{m: m, ctr: ctr}, dry: make(chan struct{})}
+	return &output{log: &logWriter{m: m, ctr: ctr}, pace: m.reaper.pace, dry: make(chan struct{})}
 }
 
 // attach adds a client; its descriptors are closed when the output ends or the client is too slow.
@@ -206,14 +208,21 @@ func (o *output) read(s *stream, fd int) (wait bool) {
 		switch {
 		case len(piece) > 0:
 			o.moved.Add(int64(len(piece)))
+			o.pace.count(len(piece))
 			if rest > 0 {
 				rest = max(0, rest-len(piece))
 			}
 			toSinks(o, s.source.n, piece)
-			if full++; s.source.free() > 0 {
+			empty := s.source.free() > 0
+			if full++; empty {
 				full = 0
 			}
 			o.log.taken()
+			if d := s.gather.took(len(piece), empty, time.Now()); d > 0 {
+				s.taking.Unlock()
+				time.Sleep(d)
+				s.taking.Lock()
+			}
 		case err == unix.EAGAIN:
 			return true
 		case err == nil || err == unix.EIO && s.f.Name() == consoleName: // a terminal answers EIO at its end

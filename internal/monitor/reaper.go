@@ -37,10 +37,14 @@ type reaper struct {
 
 	forking sync.Mutex // held until a child executes its program, which a disk that hangs can make last for ever
 	score   string     // the oom_score_adj of children, "" for this process's own
+	pace    *pace      // of this process
 }
 
 func newReaper(score string) *reaper {
-	return &reaper{waiters: map[int]chan ending{}, unclaimed: map[int]ending{}, kick: make(chan struct{}, 1), score: score}
+	return &reaper{
+		waiters: map[int]chan ending{}, unclaimed: map[int]ending{}, kick: make(chan struct{}, 1), score: score,
+		pace: &pace{},
+	}
 }
 
 // run waits in a thread of its own. To be told by SIGCHLD would take three: os/signal has that many.
@@ -74,7 +78,8 @@ func (r *reaper) fork(argv []string, attr *syscall.ProcAttr) (int, <-chan ending
 	defer r.release()
 	protect := r.unprotect()
 	program, release := crun.Program(argv[0])
-	pid, err := syscall.ForkExec(program, argv, attr)
+	pid, err := 0, error(nil)
+	r.pace.aside(func() { pid, err = syscall.ForkExec(program, argv, attr) })
 	release()
 	protect()
 	if err != nil {

@@ -1,0 +1,57 @@
+package monitor
+
+import "time"
+
+// A program that writes each line by itself has its monitor run for each, which costs both more processor time than
+// the line does. So a stream that was emptied again and again is left alone for a moment, in which more gathers in
+// its pipe: for so short that the pipe is not full by then, and so its writer does not wait.
+const (
+	gatherTime  = 100 * time.Millisecond // is how long a stream is watched before that changes
+	gatherOften = 50                     // times was it emptied in that time, when it is left alone for the first time
+	gatherRare  = 5                      // times, when it is not any more
+	gatherMost  = 5 * time.Millisecond
+	gatherLeast = 500 * time.Microsecond // less is not worth a timer
+	gatherBytes = 16 << 10               // are to gather at most: a quarter of a pipe
+	gatherFull  = 48 << 10               // of which the writer may have waited
+)
+
+// gather is how a stream flows.
+type gather struct {
+	since   time.Time
+	emptied int
+	bytes   int
+	pause   time.Duration
+}
+
+// took counts bytes that were taken of a stream, after which it was empty, or not, and returns for how long it is to be
+// left alone.
+func (g *gather) took(n int, empty bool, now time.Time) time.Duration {
+	g.bytes += n
+	if !empty {
+		return 0
+	}
+	g.emptied++
+	if gone := now.Sub(g.since); gone >= gatherTime {
+		g.judge(gone)
+		g.since, g.emptied, g.bytes = now, 0, 0
+	}
+	return g.pause
+}
+
+// judge decides on the pause, by what has come in the time that has gone.
+func (g *gather) judge(gone time.Duration) {
+	often := int(time.Duration(g.emptied) * gatherTime / gone)
+	switch {
+	case g.pause > 0 && g.bytes/g.emptied > gatherFull: // the writer may have waited
+		g.pause /= 2
+	case g.pause > 0 && often >= gatherRare:
+		return
+	case g.pause == 0 && often >= gatherOften:
+		g.pause = min(gatherMost, time.Duration(float64(gone)*gatherBytes/float64(g.bytes)))
+	default:
+		g.pause = 0
+	}
+	if g.pause < gatherLeast {
+		g.pause = 0
+	}
+}

@@ -1,0 +1,117 @@
+package monitor
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a container writes to its log costs processor time of its monitor, which no limit of the pod bounds. So a
+// monitor that uses much of it stands back: its threads yield to all other processes of the node. On a node with time
+// to spare that changes nothing; on one without, it is the log that flows more slowly, and in the end the container
+// that writes it.
+const (
+	paceBytes = 256 << 10              // are taken between two looks at the time
+	paceTakes = 64                     // or so many times was something taken
+	paceTime  = 100 * time.Millisecond // at least
+	paceMuch  = 0.03                   // of a processor, from which on a monitor stands back
+	paceLess  = 0.01                   // until it uses no more than that
+	paceNice  = 19
+)
+
+// pace is how much processor time a monitor uses while its containers write.
+type pace struct {
+	taken, takes atomic.Int64 // since the last look
+
+	mu    sync.Mutex // guards what follows
+	at    time.Time  // of the last look, when used was the processor time of this process
+	used  time.Duration
+	nice  int  // of the threads
+	apart int  // the thread that starts a program
+	same  bool // there is no way to stand back, and not to
+}
+
+// count notes that so many bytes were taken, and has the monitor stand back, or be as it was.
+func (p *pace) count(n int) {
+	if p.taken.Add(int64(n)) < paceBytes && p.takes.Add(1) < paceTakes {
+		return
+	}
+	p.taken.Store(0)
+	p.takes.Store(0)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	gone := now.Sub(p.at)
+	if gone < paceTime {
+		return
+	}
+	used := processorTime()
+	share := float64(used-p.used) / float64(gone)
+	p.at, p.used = now, used
+	switch {
+	case p.nice == 0 && share > paceMuch && p.mayReturn():
+		p.set(paceNice)
+	case p.nice != 0 && share < paceLess:
+		p.set(0)
+	}
+}
+
+// mayReturn tries whether a thread may be given back the priority that it had, for which it takes CAP_SYS_NICE. With mu
+// held.
+func (p *pace) mayReturn() bool {
+	if p.same {
+		return false
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	p.same = unix.Setpriority(unix.PRIO_PROCESS, 0, 1) != nil || unix.Setpriority(unix.PRIO_PROCESS, 0, 0) != nil
+	return !p.same
+}
+
+func processorTime() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(unix.TimevalToNsec(u.Utime) + unix.TimevalToNsec(u.Stime))
+}
+
+// set gives all threads a priority; one that is made meanwhile has that of its maker. Processes outside of all groups
+// are weighed by session (sched(7), autogroup), in which that of a thread says nothing to others: the session has one,
+// too. With mu held.
+func (p *pace) set(nice int) {
+	p.nice = nice
+	_ = os.WriteFile("/proc/self/autogroup", []byte(strconv.Itoa(nice)), 0) // where the kernel has it
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return
+	}
+	for _, t := range threads {
+		if id, err := strconv.Atoi(t.Name()); err == nil && id != p.apart {
+			_ = unix.Setpriority(unix.PRIO_PROCESS, id, nice)
+		}
+	}
+}
+
+// aside calls what starts a program, which inherits the priority of this thread and passes it on to the container: for
+// that long it is what it was when this process began. One at a time.
+func (p *pace) aside(start func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own := unix.Gettid()
+	leave := func(apart int, nice func() int) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.apart = apart; p.nice != 0 {
+			_ = unix.Setpriority(unix.PRIO_PROCESS, own, nice())
+		}
+	}
+	leave(own, func() int { return 0 })
+	start()
+	leave(0, func() int { return p.nice })
+}

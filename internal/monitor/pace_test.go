@@ -1,0 +1,71 @@
+package monitor
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// priorities are those of all threads of this process.
+func priorities(t *testing.T) map[int]int {
+	t.Helper()
+	all := map[int]int{}
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range threads {
+		id, _ := strconv.Atoi(d.Name())
+		if n, err := unix.Getpriority(unix.PRIO_PROCESS, id); err == nil {
+			all[id] = 20 - n // the system call has no negative results
+		}
+	}
+	return all
+}
+
+func wantPriorities(t *testing.T, want int) {
+	t.Helper()
+	for id, n := range priorities(t) {
+		if n != want {
+			t.Errorf("thread %d has priority %d, want %d", id, n, want)
+		}
+	}
+}
+
+// TestPace wants a monitor to stand back while it uses much processor time for what it takes, and no longer, and the
+// programs that it starts to have the priority that it had.
+func TestPace(t *testing.T) {
+	var p pace
+	defer func() {
+		p.set(0)
+		wantPriorities(t, 0)
+	}()
+	p.count(paceBytes)
+	for end := time.Now().Add(2 * paceTime); time.Now().Before(end); {
+	}
+	p.count(paceBytes - 1)
+	wantPriorities(t, 0) // it does not look at the time for each piece
+	p.count(1)
+	wantPriorities(t, paceNice)
+	own := func() (out []byte, err error) {
+		p.aside(func() {
+			p.set(paceNice) // leaves this thread alone
+			out, err = exec.Command("nice").Output()
+		})
+		return out, err
+	}
+	if out, err := own(); err != nil || strings.TrimSpace(string(out)) != "0" {
+		t.Errorf("a program is started at priority %s, %v", out, err)
+	}
+	wantPriorities(t, paceNice)
+	time.Sleep(4 * paceTime)
+	for range paceTakes {
+		p.count(1)
+	}
+	wantPriorities(t, 0)
+}
