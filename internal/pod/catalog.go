@@ -100,7 +100,7 @@ func (c *catalog) findContainer(id sandbox.ID) (*pod, *sandbox.Container, error)
 	if p == nil {
 		return nil, nil, sandbox.NotFound("container", id)
 	}
-	ctr := p.rec.Load().Container(id)
+	ctr := p.record().Container(id)
 	if ctr == nil {
 		return nil, nil, sandbox.NotFound("container", id)
 	}
@@ -125,7 +125,7 @@ func (c *catalog) adopted(ctx context.Context, id sandbox.ID) (*container, error
 // Get returns what is known of a pod. It never waits.
 func (c *catalog) Get(id sandbox.ID) (*sandbox.Record, error) {
 	if p := c.index.Load().known()[id]; p != nil {
-		if r := p.rec.Load(); r.Listed() {
+		if r := p.record(); r.Listed() {
 			return r, nil
 		}
 	}
@@ -141,7 +141,7 @@ func (c *catalog) GetContainer(id sandbox.ID) (*sandbox.Record, *sandbox.Contain
 	if !ctr.Listed() {
 		return nil, nil, sandbox.NotFound("container", id)
 	}
-	return p.rec.Load(), ctr, nil
+	return p.record(), ctr, nil
 }
 
 // List returns what is known of every pod that a kubelet may see. It never waits.
@@ -149,7 +149,7 @@ func (c *catalog) List() []*sandbox.Record {
 	pods := c.index.Load().known()
 	all := make([]*sandbox.Record, 0, len(pods))
 	for _, p := range pods {
-		if r := p.rec.Load(); r.Listed() {
+		if r := p.record(); r.Listed() {
 			all = append(all, r)
 		}
 	}
@@ -171,7 +171,7 @@ func (c *catalog) Layers() (used map[string]struct{}, whole bool) {
 		}
 	}
 	for _, p := range x.pods {
-		for _, ctr := range p.rec.Load().Containers {
+		for _, ctr := range p.record().Containers {
 			for _, l := range ctr.Layers {
 				used[l] = struct{}{}
 			}
@@ -227,7 +227,7 @@ func (c *catalog) owned(id string) bool {
 func records(c *catalog) iter.Seq[*sandbox.Record] {
 	return func(yield func(*sandbox.Record) bool) {
 		for _, p := range c.index.Load().pods {
-			if !yield(p.rec.Load()) {
+			if !yield(p.record()) {
 				return
 			}
 		}
@@ -239,7 +239,7 @@ func records(c *catalog) iter.Seq[*sandbox.Record] {
 func (c *catalog) levels() map[string]bool {
 	taken := map[string]bool{}
 	for _, p := range c.index.Load().pods {
-		r := p.rec.Load()
+		r := p.record()
 		taken[r.SELinux.Level()] = true
 		for _, ctr := range r.Containers {
 			taken[spec.ContainerLabels(r.SELinux, ctr.Config.Get()).Level()] = true

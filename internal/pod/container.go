@@ -38,7 +38,11 @@ func endsBegin(running string) bool { return running == opCtrCreate || running =
 // end.
 type container struct {
 	p        *pod
-	cfg      *Config // that of the pod
+	s        *Pods // of the pod, as are the next four
+	cfg      *Config
+	runtime  Runtime
+	bundle   *bundle.Builder
+	notifier *notifier
 	id       sandbox.ID
 	lane     op.Lane
 	exited   chan struct{} // closed when the record says exited
@@ -54,10 +58,14 @@ type container struct {
 
 func newContainer(p *pod, id sandbox.ID) *container {
 	return &container{
-		p: p, cfg: p.cfg, id: id, lane: op.Lane{Of: op.Owner{Pod: string(p.id), Container: string(id)}},
+		p: p, s: p.s, cfg: p.cfg, runtime: p.runtime, bundle: p.bundle, notifier: p.notifier, id: id,
+		lane:   op.Lane{Of: op.Owner{Pod: string(p.id), Container: string(id)}},
 		exited: make(chan struct{}), deadline: newStopDeadline(),
 	}
 }
+
+// record returns the container's part of the pod's record, nil when it is gone.
+func (l *container) record() *sandbox.Container { return l.p.record().Container(l.id) }
 
 // Create makes a container in a ready pod: its root, and a process that waits to be started. The same request made
 // again joins the one in flight, or gets the id of the container that it made.
@@ -69,7 +77,7 @@ func (s *Pods) Create(ctx context.Context, podID sandbox.ID, cfg *runtimeapi.Con
 	if err := validateContainer(cfg); err != nil {
 		return "", err
 	}
-	if err := s.cfg.Bundle.Labels.CheckContainer(p.rec.Load().SELinux,
+	if err := s.bundle.Labels.CheckContainer(p.record().SELinux,
 		cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()); err != nil {
 		return "", sandbox.InContainer("", cfg.Metadata.Name, podID, sandbox.Invalid(err))
 	}
@@ -82,7 +90,7 @@ func (s *Pods) Create(ctx context.Context, podID sandbox.ID, cfg *runtimeapi.Con
 		if err != nil {
 			return "", err
 		}
-		live, c := p.containers.get(id), p.rec.Load().Container(id)
+		live, c := p.containers.get(id), p.record().Container(id)
 		if live == nil || c == nil {
 			continue
 		}
@@ -109,7 +117,7 @@ func (s *Pods) Create(ctx context.Context, podID sandbox.ID, cfg *runtimeapi.Con
 func (p *pod) claimContainer(
 	ctx context.Context, cfg *runtimeapi.ContainerConfig, want string,
 ) (sandbox.ID, bundle.Images, error) {
-	img, release, err := p.cfg.Bundle.Use(cfg)
+	img, release, err := p.bundle.Use(cfg)
 	if err != nil {
 		return "", img, err
 	}
@@ -129,7 +137,7 @@ func (p *pod) claimContainer(
 	if err := keepLayers(p, img.AllLayers()); err != nil {
 		return "", img, err
 	}
-	storage, logs, err := p.cfg.Bundle.Limits(p.rec.Load(), cfg.Metadata.Name)
+	storage, logs, err := p.bundle.Limits(p.record(), cfg.Metadata.Name)
 	if err != nil {
 		return "", img, sandbox.InContainer("", cfg.Metadata.Name, p.id, err)
 	}
@@ -148,7 +156,7 @@ func (p *pod) claimContainer(
 		r.Containers = append(r.Containers, &sandbox.Container{
 			ID: id, State: sandbox.Creating, CreatedAt: time.Now(), Digest: want, Config: m,
 			Image: img.ID, ImageRef: img.Ref, Volumes: img.Record(), Layers: img.AllLayers(), StopSignal: sig,
-			Cgroup:  p.cfg.Bundle.Cgroup(r, id),
+			Cgroup:  p.bundle.Cgroup(r, id),
 			Storage: storage, LogLimit: logs,
 		})
 		live := newContainer(p, id)
@@ -174,12 +182,12 @@ func (l *container) replace(ctx context.Context, c *sandbox.Container) error {
 			"container %s (attempt %d) of pod %s exists already as %s with another configuration; remove it first",
 			m.GetName(), m.GetAttempt(), l.p.id, c.ID)
 	}
-	return l.p.s.RemoveContainer(ctx, c.ID)
+	return l.s.RemoveContainer(ctx, c.ID)
 }
 
 // create runs in the container's lane.
 func (l *container) create(ctx context.Context, img bundle.Images) error {
-	c := l.p.rec.Load().Container(l.id)
+	c := l.record()
 	switch {
 	case c == nil || c.State == sandbox.Removing:
 		return errUndone
@@ -187,7 +195,7 @@ func (l *container) create(ctx context.Context, img bundle.Images) error {
 		return nil
 	}
 	b := &containerPlan{l: l, c: c, img: img}
-	err := img.ConfirmAll(ctx, l.p.rec.Load().Config.Get().GetMetadata().GetNamespace())
+	err := img.ConfirmAll(ctx, l.p.record().Config.Get().GetMetadata().GetNamespace())
 	if err == nil {
 		err = b.steps().Forward(ctx)
 	}
@@ -200,16 +208,16 @@ func (l *container) create(ctx context.Context, img bundle.Images) error {
 		})
 	}
 	if err == nil {
-		r := l.p.rec.Load()
-		l.p.s.notifier.note(ctx, ContainerCreated, r, r.Container(l.id))
+		r := l.p.record()
+		l.notifier.note(ctx, ContainerCreated, r, r.Container(l.id))
 		if e := l.early; e != nil {
-			l.p.s.Exited(string(l.p.id), string(l.id), *e)
+			l.s.Exited(string(l.p.id), string(l.id), *e)
 		}
 		return nil
 	}
 	err = sandbox.InContainer("", c.Config.Get().Metadata.GetName(), l.p.id,
 		room.Explain(err, l.cfg.Root, sandbox.MakeRoom))
-	if undo := l.undo(op.Trace(l.p.s.ctx, ctx)); undo != nil {
+	if undo := l.undo(op.Trace(l.s.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
 	return err
@@ -228,12 +236,12 @@ func (l *container) undo(ctx context.Context) error {
 	if err != nil {
 		return sandbox.NilIfGone(err)
 	}
-	if err := l.plan(l.p.rec.Load().Container(l.id)).steps().Backward(ctx); err != nil {
+	if err := l.plan(l.record()).steps().Backward(ctx); err != nil {
 		err = room.Explain(err, l.cfg.Root, sandbox.MakeRoom)
 		l.stuck(err)
 		return err
 	}
-	l.p.s.notifier.containerRemoved(ctx, l)
+	l.notifier.containerRemoved(ctx, l)
 	_ = os.Remove(l.cfg.Exit(l.p.id, l.id))
 	err = l.p.settle("container.gone", func(r *sandbox.Record) error {
 		for i, c := range r.Containers {
@@ -248,13 +256,13 @@ func (l *container) undo(ctx context.Context) error {
 		return err
 	}
 	l.p.containers.drop(l.id)
-	l.p.s.reindex(func(x *index) { delete(x.containers, l.id) })
+	l.s.reindex(func(x *index) { delete(x.containers, l.id) })
 	return nil
 }
 
 // stuck notes that an undo failed, and tries again later until it succeeds.
 func (l *container) stuck(cause error) {
-	if l.p.s.ctx.Err() != nil {
+	if l.s.ctx.Err() != nil {
 		return // the daemon is ending: the next start goes on
 	}
 	_ = l.p.settle("container.stuck", func(r *sandbox.Record) error {
@@ -268,7 +276,7 @@ func (l *container) stuck(cause error) {
 			return nil
 		})
 	})
-	if l.tries.ask(&l.p.s.worker, l.unstick) {
+	if l.tries.ask(&l.s.worker, l.unstick) {
 		l.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", l.p.id, "container",
 			l.id, "error", cause)
 	}
@@ -276,14 +284,14 @@ func (l *container) stuck(cause error) {
 
 // unstick tries again what is stuck by now: a removal may have come after what was stuck first.
 func (l *container) unstick() error {
-	c := l.p.rec.Load().Container(l.id)
+	c := l.record()
 	if c != nil && c.State == sandbox.Removing {
-		return l.remove(l.p.s.ctx)
+		return l.remove(l.s.ctx)
 	}
-	if err := l.reap(l.p.s.ctx); err != nil {
+	if err := l.reap(l.s.ctx); err != nil {
 		return err
 	}
-	if c = l.p.rec.Load().Container(l.id); c != nil && c.Stuck != nil {
+	if c = l.record(); c != nil && c.Stuck != nil {
 		return errors.New(c.Stuck.Error)
 	}
 	return nil
@@ -299,7 +307,7 @@ func (s *Pods) Start(ctx context.Context, id sandbox.ID) error {
 }
 
 func (l *container) start(ctx context.Context) error {
-	c := l.p.rec.Load().Container(l.id)
+	c := l.record()
 	switch {
 	case c == nil:
 		return sandbox.NotFound("container", l.id)
@@ -311,7 +319,7 @@ func (l *container) start(ctx context.Context) error {
 	case c.State != sandbox.Created && c.State != sandbox.Starting:
 		return sandbox.GoneError("container", l.id, c.State)
 	}
-	if err := l.p.s.notifier.ask(ctx, ContainerStart, l.p.rec.Load(), c); err != nil {
+	if err := l.notifier.ask(ctx, ContainerStart, l.p.record(), c); err != nil {
 		return sandbox.InContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, pluginError(err))
 	}
 	err := l.p.update(ctx, "container.starting", func(r *sandbox.Record) error {
@@ -325,7 +333,7 @@ func (l *container) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := l.p.rec.Load()
+	r := l.p.record()
 	if err := letGo(ctx, l, r, c); err != nil {
 		err = sandbox.InContainer("start ", c.Config.Get().Metadata.GetName(), l.p.id, err)
 		l.cannotRun(err)
@@ -342,8 +350,8 @@ func (l *container) start(ctx context.Context) error {
 		})
 	})
 	if err == nil {
-		r := l.p.rec.Load()
-		l.p.s.notifier.note(ctx, ContainerStarted, r, r.Container(l.id))
+		r := l.p.record()
+		l.notifier.note(ctx, ContainerStarted, r, r.Container(l.id))
 	}
 	return err
 }
@@ -357,9 +365,8 @@ const (
 // letGo starts the container's process. While no monitor answers nobody knows whether an earlier try has, so it is
 // asked for again until one does: to give up would be to kill a container that may run.
 func letGo(ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Container) error {
-	cfg := l.cfg
 	for until := time.Now().Add(monitorWait); ; {
-		err := cfg.Runtime.Start(ctx, string(l.p.id), string(l.id), r.Log(c), cfg.Bundle.Handlers.CreateTimeout(r))
+		err := l.runtime.Start(ctx, string(l.p.id), string(l.id), r.Log(c), l.bundle.Handlers.CreateTimeout(r))
 		if !errdefs.IsUnavailable(err) || time.Now().After(until) {
 			return err
 		}
@@ -373,14 +380,14 @@ func letGo(ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Cont
 
 // cannotRun ends a container whose start failed.
 func (l *container) cannotRun(cause error) {
-	if l.p.s.ctx.Err() != nil {
+	if l.s.ctx.Err() != nil {
 		return // cut off, not failed: the next start finds out
 	}
 	now := time.Now()
 	l.ended(func(c *sandbox.Container) { // first: how it ends by the kill is not what happened to it
 		c.StartedAt, c.FinishedAt, c.ExitCode, c.Reason, c.Message = now, now, 128, sandbox.ReasonCannotRun, cause.Error()
 	})
-	if err := l.cfg.Runtime.KillAll(l.p.s.ctx, string(l.p.id), string(l.id)); err != nil {
+	if err := l.runtime.KillAll(l.s.ctx, string(l.p.id), string(l.id)); err != nil {
 		l.cfg.Log.Warn("a container that could not be started is still alive", "pod", l.p.id, "container", l.id, "error",
 			err)
 	}

@@ -33,7 +33,7 @@ type containerPlan struct {
 func (l *container) plan(c *sandbox.Container) *containerPlan { return &containerPlan{l: l, c: c} }
 
 // on is what of the container is on the host, by the pod's record as it is now.
-func (b *containerPlan) on() bundle.Container { return b.l.cfg.Bundle.Container(b.l.p.rec.Load(), b.c) }
+func (b *containerPlan) on() bundle.Container { return b.l.bundle.Container(b.l.p.record(), b.c) }
 
 // steps are how a container is made; walked backward, how what is left of its process is cleared away, and how it is
 // removed.
@@ -45,13 +45,13 @@ func (b *containerPlan) steps() op.Plan {
 			Undo: func(context.Context) error { return b.unmountRoot() }},
 		{Name: "volumes", Do: func(context.Context) error { return b.on().MountVolumes(b.img) },
 			Undo: func(context.Context) error { return b.on().UnmountVolumes() }},
-		{Name: "process", Deadline: b.l.cfg.Bundle.Handlers.CreateTimeout(b.l.p.rec.Load()) + 10*time.Second,
+		{Name: "process", Deadline: b.l.bundle.Handlers.CreateTimeout(b.l.p.record()) + 10*time.Second,
 			Do: b.makeProcess, Undo: b.unmakeProcess},
 	}}
 }
 
 func (b *containerPlan) removeWritable() error {
-	b.l.p.s.Meter.Logs.Forget(b.c.ID)
+	b.l.s.Meter.Logs.Forget(b.c.ID)
 	return b.on().RemoveWritable()
 }
 
@@ -64,10 +64,10 @@ func (b *containerPlan) unmountRoot() error {
 
 // makeProcess has the runtime create the process.
 func (b *containerPlan) makeProcess(ctx context.Context) error {
-	p, r := b.l.p, b.l.p.rec.Load()
-	on := b.l.cfg.Bundle.Container(r, b.c)
+	p, r := b.l.p, b.l.p.record()
+	on := b.l.bundle.Container(r, b.c)
 	want, err := on.Request(ctx, b.img, func(ctx context.Context, sp *specs.Spec) error {
-		if err := p.s.notifier.adjust(ctx, b.l, r, b.c, sp); err != nil {
+		if err := p.notifier.adjust(ctx, b.l, r, b.c, sp); err != nil {
 			return fmt.Errorf("adjust the container by plugins: %w", pluginError(err))
 		}
 		return nil
@@ -76,7 +76,7 @@ func (b *containerPlan) makeProcess(ctx context.Context) error {
 		return err
 	}
 	b.user = want.User
-	if b.process, err = b.l.cfg.Runtime.Create(ctx, string(p.id), want.Create); err != nil {
+	if b.process, err = b.l.runtime.Create(ctx, string(p.id), want.Create); err != nil {
 		return err
 	}
 	return on.Unstage()
@@ -88,9 +88,9 @@ func (b *containerPlan) unmakeProcess(ctx context.Context) error {
 		return nil
 	}
 	p := b.l.p
-	h, err := b.l.cfg.Bundle.Handlers.Of(p.rec.Load())
+	h, err := b.l.bundle.Handlers.Of(p.record())
 	if err != nil {
 		return err
 	}
-	return b.l.cfg.Runtime.Delete(ctx, string(p.id), string(b.c.ID), h)
+	return b.l.runtime.Delete(ctx, string(p.id), string(b.c.ID), h)
 }

@@ -119,7 +119,7 @@ func (d damaged) addContainers(s *Pods, r *sandbox.Record) error {
 		}
 		r.Containers = append(r.Containers, &sandbox.Container{
 			ID: id, State: sandbox.Running, CreatedAt: r.CreatedAt, StartedAt: r.CreatedAt, Digest: unknown, ImageRef: unknown,
-			Config: m, Layers: d.identity.Layers, StopSignal: int(syscall.SIGTERM), Cgroup: s.cfg.Bundle.Cgroup(r, id),
+			Config: m, Layers: d.identity.Layers, StopSignal: int(syscall.SIGTERM), Cgroup: s.bundle.Cgroup(r, id),
 		})
 	}
 	return nil
@@ -160,7 +160,7 @@ func takeIn(s *Pods, id sandbox.ID, d damaged) error {
 	case err == nil:
 		p = s.makePod(r, false)
 	default:
-		r = p.rec.Load().Clone()
+		r = p.record().Clone()
 		if err := d.addContainers(s, r); err != nil {
 			return err
 		}

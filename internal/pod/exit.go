@@ -81,12 +81,12 @@ func (p *pod) initExited() {
 
 // reap clears away what the runtime and the mounts hold of a container that has ended.
 func (l *container) reap(ctx context.Context) error {
-	return l.lane.Do(l.p.s.ctx, ctx, op.Op{Kind: opCtrReap, Run: func(ctx context.Context) error {
-		c := l.p.rec.Load().Container(l.id)
+	return l.lane.Do(l.s.ctx, ctx, op.Op{Kind: opCtrReap, Run: func(ctx context.Context) error {
+		c := l.record()
 		if c == nil || !c.Unreaped() {
 			return nil
 		}
-		l.p.s.notifier.containerEnded(ctx, l)
+		l.notifier.containerEnded(ctx, l)
 		b := l.plan(c)
 		if err := l.p.persist(); err != nil {
 			if !ofDisk(err) {
@@ -122,11 +122,11 @@ func (s *Pods) StopContainer(ctx context.Context, id sandbox.ID, timeout time.Du
 func (l *container) stop(ctx context.Context, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	l.deadline.by(deadline)
-	return l.lane.Do(l.p.s.ctx, ctx, op.Op{Kind: opCtrStop, Ends: endsBegin, Run: func(ctx context.Context) error {
+	return l.lane.Do(l.s.ctx, ctx, op.Op{Kind: opCtrStop, Ends: endsBegin, Run: func(ctx context.Context) error {
 		if err := l.end(ctx, deadline); err != nil {
 			return err
 		}
-		l.p.s.notifier.containerEnded(ctx, l)
+		l.notifier.containerEnded(ctx, l)
 		return nil
 	}})
 }
@@ -134,7 +134,7 @@ func (l *container) stop(ctx context.Context, timeout time.Duration) error {
 // end runs in the container's lane. It depends on no monitor: what a monitor does not tell the kernel does.
 func (l *container) end(ctx context.Context, deadline time.Time) error {
 	defer l.deadline.clear()
-	c := l.p.rec.Load().Container(l.id)
+	c := l.record()
 	if c == nil || !c.Live() {
 		return nil
 	}
@@ -144,12 +144,12 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 		}
 	}
 	pod, ctr := string(l.p.id), string(l.id)
-	if err := l.cfg.Runtime.KillAll(ctx, pod, ctr); err != nil {
+	if err := l.runtime.KillAll(ctx, pod, ctr); err != nil {
 		return fail.About(fail.Detail{Pod: pod, Container: ctr}, "kill container %s: %w", l.id, err)
 	}
 	kill, cancel := context.WithTimeout(ctx, killWait)
 	defer cancel()
-	if err := l.cfg.Runtime.Settle(kill, pod, ctr); err != nil && !closed(l.exited) {
+	if err := l.runtime.Settle(kill, pod, ctr); err != nil && !closed(l.exited) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -172,8 +172,8 @@ func ask(ctx context.Context, l *container, c *sandbox.Container, deadline time.
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	defer cancel()
-	watch.Go(func() { _ = l.cfg.Runtime.Settle(ctx, pod, ctr) }) // so that a monitor that hangs does not hide the end
-	if err := l.cfg.Runtime.Signal(ctx, pod, ctr, c.StopSignal); err != nil && ctx.Err() == nil {
+	watch.Go(func() { _ = l.runtime.Settle(ctx, pod, ctr) }) // so that a monitor that hangs does not hide the end
+	if err := l.runtime.Signal(ctx, pod, ctr, c.StopSignal); err != nil && ctx.Err() == nil {
 		l.cfg.Log.Warn("a container could not be sent its stop signal; it is killed at its deadline",
 			"pod", pod, "container", ctr, "error", err)
 	}
@@ -202,11 +202,11 @@ func (s *Pods) RemoveContainer(ctx context.Context, id sandbox.ID) error {
 
 func (l *container) remove(ctx context.Context) error {
 	l.deadline.by(time.Now()) // a stop in flight is not waited out
-	return l.lane.Do(l.p.s.ctx, ctx, op.Op{Kind: opCtrRemove, Ends: endsBegin, Run: func(ctx context.Context) error {
+	return l.lane.Do(l.s.ctx, ctx, op.Op{Kind: opCtrRemove, Ends: endsBegin, Run: func(ctx context.Context) error {
 		if err := l.end(ctx, time.Now()); err != nil {
 			return err
 		}
-		l.p.s.notifier.containerEnded(ctx, l)
+		l.notifier.containerEnded(ctx, l)
 		return l.undo(ctx)
 	}})
 }

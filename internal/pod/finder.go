@@ -10,8 +10,8 @@ import (
 // newSessions reaches into the containers of all pods.
 func newSessions(s *Pods) *session.Sessions {
 	return &session.Sessions{
-		Pods: finder{&s.catalog}, Runtime: s.cfg.Runtime, Handler: s.cfg.Bundle.Handlers.Of, Layout: s.cfg.Layout,
-		Host: s.cfg.Bundle.Host,
+		Pods: finder{&s.catalog}, Runtime: s.runtime, Handler: s.bundle.Handlers.Of, Layout: s.cfg.Layout,
+		Host: s.bundle.Host,
 		Log:  s.cfg.Log,
 	}
 }
@@ -25,7 +25,7 @@ func (f finder) Pod(id sandbox.ID) (*sandbox.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.rec.Load(), nil
+	return p.record(), nil
 }
 
 // Container returns what is known of a container and of its pod.
@@ -34,7 +34,7 @@ func (f finder) Container(id sandbox.ID) (*sandbox.Record, *sandbox.Container, e
 	if err != nil {
 		return nil, nil, err
 	}
-	return p.rec.Load(), c, nil
+	return p.record(), c, nil
 }
 
 // Adopted returns what is known of a pod once it is known what of it runs.
@@ -46,5 +46,5 @@ func (f finder) Adopted(ctx context.Context, id sandbox.ID) (*sandbox.Record, er
 	if err := p.waitAdopted(ctx); err != nil {
 		return nil, err
 	}
-	return p.rec.Load(), nil
+	return p.record(), nil
 }

@@ -44,6 +44,9 @@ type ledger struct {
 	announced bool       // that the pod is there was, or may have been, told to those who watch
 }
 
+// record returns the record as it is now. It never waits.
+func (l *ledger) record() *sandbox.Record { return l.rec.Load() }
+
 // batch is one write of what is published, for all who asked for one before it began.
 type batch struct {
 	why  string

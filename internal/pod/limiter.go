@@ -34,7 +34,7 @@ type Limiter struct {
 // newLimiter makes a Limiter, and the notifier of whom each needs the other.
 func newLimiter(s *Pods) (*Limiter, *notifier) {
 	l := &Limiter{
-		pods: &s.catalog, base: s.ctx, host: s.cfg.Bundle.Host, log: s.cfg.Log,
+		pods: &s.catalog, base: s.ctx, host: s.bundle.Host, log: s.cfg.Log,
 		evict: func(id sandbox.ID) {
 			s.background(func(ctx context.Context) { _ = s.StopContainer(ctx, id, 0) })
 		},
@@ -61,7 +61,7 @@ func (s *Limiter) Container(ctx context.Context, id sandbox.ID, want *runtimeapi
 		if err != nil {
 			return sandbox.InContainer("change the limits of ", string(l.id), l.p.id, err)
 		}
-		r := l.p.rec.Load()
+		r := l.p.record()
 		s.notifier.note(ctx, ContainerLimited, r, r.Container(l.id))
 		return nil
 	}})
@@ -71,7 +71,7 @@ func (s *Limiter) Container(ctx context.Context, id sandbox.ID, want *runtimeapi
 func (s *Limiter) consult(
 	ctx context.Context, l *container, want *runtimeapi.LinuxContainerResources,
 ) (*runtimeapi.LinuxContainerResources, error) {
-	r := l.p.rec.Load()
+	r := l.p.record()
 	c := r.Container(l.id)
 	if s.notifier.plugins == nil || c == nil || !c.Live() {
 		return want, nil // set says why it cannot be done
@@ -144,8 +144,8 @@ func (s *Limiter) Pod(
 	}
 	key := digest(&runtimeapi.UpdatePodSandboxResourcesRequest{Overhead: overhead, Resources: resources})
 	return p.lane.Do(s.base, ctx, op.Op{Kind: opLimit, Key: key, Run: func(ctx context.Context) error {
-		if plugins := s.notifier.plugins; plugins != nil && p.rec.Load().State == sandbox.Ready {
-			if err := plugins.PodLimits(ctx, p.rec.Load(), overhead, resources); err != nil {
+		if plugins := s.notifier.plugins; plugins != nil && p.record().State == sandbox.Ready {
+			if err := plugins.PodLimits(ctx, p.record(), overhead, resources); err != nil {
 				return fail.About(fail.Detail{Pod: string(id)}, "change the resources of pod %s: %w", id, pluginError(err))
 			}
 		}
@@ -168,7 +168,7 @@ func (s *Limiter) Pod(
 			return err
 		})
 		if err == nil {
-			s.notifier.note(ctx, PodLimited, p.rec.Load(), nil)
+			s.notifier.note(ctx, PodLimited, p.record(), nil)
 		}
 		return err
 	}})

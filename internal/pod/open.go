@@ -23,8 +23,10 @@ func Open(cfg Config) (*Pods, error) {
 		cfg.Retry = op.Backoff{First: time.Second, Max: time.Minute}
 	}
 	cfg.Bundle.Layout, cfg.Bundle.Log = cfg.Layout, cfg.Log
-	s := &Pods{cfg: cfg}
+	s := &Pods{cfg: cfg, runtime: cfg.Runtime}
+	s.bundle = &s.cfg.Bundle
 	s.ctx, s.cancel = context.WithCancel(s.board.Under(context.Background()))
+	s.Limiter, s.notifier = newLimiter(s)
 	s.pauses, s.feed.log = cfg.Retry, cfg.Log
 	s.last = func() { persistAll(s.index.Load()) }
 	first, err := freshState(&cfg)
@@ -46,7 +48,6 @@ func Open(cfg Config) (*Pods, error) {
 	s.index.Store(x)
 	s.cfg.Bundle.Projects = rootfs.CountsProjects(cfg.PodsRoot())
 	s.Meter, s.Sessions = newMeter(s), newSessions(s)
-	s.Limiter, s.notifier = newLimiter(s)
 	for _, p := range x.pods {
 		readExits(p)
 	}
@@ -153,7 +154,7 @@ func enlist(x *index, p *pod, r *sandbox.Record) {
 // newMeter is the meter of all pods.
 func newMeter(s *Pods) *meter.Meter {
 	return meter.New(meter.Config{
-		Layout: s.cfg.Layout, Cgroup: s.cfg.Bundle.PodCgroup, Background: s.background, Projects: s.cfg.Bundle.Projects,
+		Layout: s.cfg.Layout, Cgroup: s.bundle.PodCgroup, Background: s.background, Projects: s.cfg.Bundle.Projects,
 		Log: s.cfg.Log, Records: records(&s.catalog),
 		Reached: func(r *sandbox.Record, ctr sandbox.ID, reason, what string) {
 			s.publish(Event{Kind: EventLimit, ID: ctr, At: time.Now(), Record: r, Reason: reason, Message: what})

@@ -27,8 +27,8 @@ type podPlan struct {
 }
 
 func (p *pod) plan() *podPlan {
-	r := p.rec.Load()
-	return &podPlan{p: p, r: r, on: p.cfg.Bundle.Pod(r)}
+	r := p.record()
+	return &podPlan{p: p, r: r, on: p.bundle.Pod(r)}
 }
 
 // steps are how a pod is made, and, walked backward, how a pod is stopped and removed.
@@ -93,7 +93,7 @@ func (m *podPlan) startInit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	driver, id := m.p.cfg.Runtime, string(m.p.id)
+	driver, id := m.p.runtime, string(m.p.id)
 	if m.init, err = driver.Create(ctx, id, create); err != nil {
 		return err
 	}
@@ -104,11 +104,11 @@ func (m *podPlan) endInit(ctx context.Context) error {
 	if !m.r.HasInit() {
 		return nil
 	}
-	h, err := m.p.cfg.Bundle.Handlers.Of(m.r)
+	h, err := m.p.bundle.Handlers.Of(m.r)
 	if err != nil {
 		return err
 	}
-	driver, id := m.p.cfg.Runtime, string(m.p.id)
+	driver, id := m.p.runtime, string(m.p.id)
 	if err := driver.KillAll(ctx, id, id); err != nil {
 		return err
 	}

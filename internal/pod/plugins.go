@@ -122,7 +122,7 @@ func (n *notifier) note(ctx context.Context, m Moment, r *sandbox.Record, c *san
 // podRemoved tells them that a pod is gone.
 func (n *notifier) podRemoved(ctx context.Context, p *pod) {
 	if n.plugins != nil && p.notified.hasBegun() {
-		n.note(ctx, PodRemove, p.rec.Load(), nil)
+		n.note(ctx, PodRemove, p.record(), nil)
 	}
 }
 
@@ -131,7 +131,7 @@ func (n *notifier) containerEnded(ctx context.Context, l *container) {
 	if n.plugins == nil {
 		return
 	}
-	r := l.p.rec.Load()
+	r := l.p.record()
 	if c := r.Container(l.id); c != nil && c.State == sandbox.Exited && l.notified.end() {
 		n.note(ctx, ContainerStop, r, c)
 	}
@@ -139,7 +139,7 @@ func (n *notifier) containerEnded(ctx context.Context, l *container) {
 
 // containerRemoved tells them that a container is gone.
 func (n *notifier) containerRemoved(ctx context.Context, l *container) {
-	r := l.p.rec.Load()
+	r := l.p.record()
 	if c := r.Container(l.id); n.plugins != nil && c != nil && l.notified.hasBegun() {
 		n.note(ctx, ContainerRemove, r, c)
 	}
@@ -147,7 +147,7 @@ func (n *notifier) containerRemoved(ctx context.Context, l *container) {
 
 // introduce tells plugins of a pod whose network is up.
 func (m *podPlan) introduce(ctx context.Context) error {
-	n := m.p.s.notifier
+	n := m.p.notifier
 	if n.plugins == nil {
 		return nil
 	}
@@ -160,8 +160,8 @@ func (m *podPlan) introduce(ctx context.Context) error {
 
 // dismiss tells them that it is stopped.
 func (m *podPlan) dismiss(ctx context.Context) error {
-	if n := m.p.s.notifier; n.plugins != nil && m.p.notified.end() {
-		n.note(ctx, PodStop, m.p.rec.Load(), nil)
+	if n := m.p.notifier; n.plugins != nil && m.p.notified.end() {
+		n.note(ctx, PodStop, m.p.record(), nil)
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ func value[T any](p *T) (v T) {
 func (s *Pods) Known() (pods []*sandbox.Record, containers map[sandbox.ID]*sandbox.Record) {
 	containers = map[sandbox.ID]*sandbox.Record{}
 	for _, p := range s.index.Load().pods {
-		r := p.rec.Load()
+		r := p.record()
 		if r.State != sandbox.Ready && (r.State != sandbox.Creating || !p.notified.hasBegun()) {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"berth/internal/bundle"
 	"berth/internal/op"
 	"berth/internal/pod/identity"
 	"berth/internal/rootfs"
@@ -23,10 +24,13 @@ const (
 // pod is one pod: its record, the lane of its operations and those of its containers.
 type pod struct {
 	ledger
-	s    *Pods
-	cfg  *Config // of s
-	id   sandbox.ID
-	lane op.Lane
+	s        *Pods
+	cfg      *Config         // of s
+	runtime  Runtime         // of cfg
+	bundle   *bundle.Builder // of cfg
+	notifier *notifier       // of s
+	id       sandbox.ID
+	lane     op.Lane
 	// identity is what is known of the pod should its record not be readable one day.
 	identity *identity.File
 	// ours says that this daemon made the pod: one that an earlier daemon left in the making is undone, never finished.
@@ -46,7 +50,8 @@ type pod struct {
 
 func (s *Pods) makePod(r *sandbox.Record, ours bool) *pod {
 	p := &pod{
-		s: s, cfg: &s.cfg, id: r.ID, lane: op.Lane{Of: op.Owner{Pod: string(r.ID)}}, ours: ours,
+		s: s, cfg: &s.cfg, runtime: s.cfg.Runtime, bundle: &s.cfg.Bundle, notifier: s.notifier, id: r.ID,
+		lane: op.Lane{Of: op.Owner{Pod: string(r.ID)}}, ours: ours,
 		identity: identity.Of(identityPath(&s.cfg, r.ID)),
 		adopted:  make(chan struct{}),
 	}
@@ -86,7 +91,7 @@ func identityOf(r *sandbox.Record) identity.Identity {
 
 // keepLayers names layers in the pod's identity, before anything is mounted of them.
 func keepLayers(p *pod, layers []string) error {
-	return p.identity.Keep(func() identity.Identity { return identityOf(p.rec.Load()) }, layers)
+	return p.identity.Keep(func() identity.Identity { return identityOf(p.record()) }, layers)
 }
 
 // containerSet are the live parts of a pod's containers.
@@ -138,7 +143,7 @@ func (p *pod) forget() {
 // release lets a new pod have this one's name.
 func (p *pod) release() {
 	p.s.reindex(func(x *index) {
-		key := nameKey(p.rec.Load().Config.Get().GetMetadata())
+		key := nameKey(p.record().Config.Get().GetMetadata())
 		if x.names[key] == p {
 			delete(x.names, key)
 		}

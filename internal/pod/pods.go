@@ -88,6 +88,9 @@ type Pods struct {
 	Sessions *session.Sessions
 	Limiter  *Limiter
 	notifier *notifier
+
+	runtime Runtime         // of cfg
+	bundle  *bundle.Builder // of cfg
 }
 
 // Problems returns what a person should look at. It never waits.

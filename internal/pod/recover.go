@@ -22,7 +22,7 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 		limitAdopted(ctx, s)
 		go s.Meter.Storage.Watch(ctx) // Close does not wait for those who may stand before a disk that hangs
 	})
-	if s.cfg.Bundle.Projects {
+	if s.bundle.Projects {
 		go s.Meter.Strays.Watch(s.ctx)
 	}
 	s.background(func(ctx context.Context) {
@@ -141,7 +141,7 @@ func readExits(p *pod) {
 // is not in its answer and not judged by it.
 func takeInventory(ctx context.Context, p *pod) error {
 	asked := p.rec.Load().Containers
-	inv, err := p.cfg.Runtime.Adopt(ctx, string(p.id))
+	inv, err := p.runtime.Adopt(ctx, string(p.id))
 	if err != nil {
 		return err
 	}

@@ -26,14 +26,14 @@ type containerLimits struct {
 func (m *containerLimits) set(ctx context.Context, l *container, want *runtimeapi.LinuxContainerResources) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := l.p.rec.Load().Container(l.id)
+	c := l.record()
 	if c == nil || c.State == sandbox.Creating || c.State == sandbox.Removing {
 		return sandbox.NotFound("container", l.id)
 	}
 	if !c.Live() {
 		return fail.New(errdefs.ErrFailedPrecondition, "it is %s: only what is created or runs has limits", c.State)
 	}
-	host := l.cfg.Bundle.Host
+	host := l.bundle.Host
 	oci, warnings, err := spec.Resources(want, host)
 	if err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
@@ -55,7 +55,7 @@ func (m *containerLimits) set(ctx context.Context, l *container, want *runtimeap
 	}
 	putBack, err := l.cfg.Cgroups.SetLimits(ctx, c.Cgroup, was, oci)
 	if err != nil {
-		if c := l.p.rec.Load().Container(l.id); c == nil || !c.Live() {
+		if c := l.record(); c == nil || !c.Live() {
 			return fail.New(errdefs.ErrFailedPrecondition, "it ended meanwhile: %w", err)
 		}
 		return limitError(err)
@@ -79,7 +79,7 @@ func (m *containerLimits) set(ctx context.Context, l *container, want *runtimeap
 func (m *containerLimits) setPids(ctx context.Context, l *container, n int64) (putBack func() error, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := l.p.rec.Load().Container(l.id)
+	c := l.record()
 	if c == nil || !c.Live() {
 		return nil, fail.New(errdefs.ErrFailedPrecondition, "only what is created or runs has limits")
 	}

@@ -34,10 +34,10 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	if err := validatePod(cfg); err != nil {
 		return "", err
 	}
-	if err := s.cfg.Bundle.CheckRequest(cfg); err != nil {
+	if err := s.bundle.CheckRequest(cfg); err != nil {
 		return "", err
 	}
-	h, options, err := s.cfg.Bundle.Handlers.Spec(handler)
+	h, options, err := s.bundle.Handlers.Spec(handler)
 	if err != nil {
 		return "", err
 	}
@@ -46,7 +46,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 			return "", sandbox.InPod(cfg.Metadata, err)
 		}
 	}
-	if err := s.cfg.Bundle.CheckLimits(cfg, options); err != nil {
+	if err := s.bundle.CheckLimits(cfg, options); err != nil {
 		return "", sandbox.InPod(cfg.Metadata, err)
 	}
 	if sandbox.UserNamespace(cfg) != nil {
@@ -82,7 +82,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 
 // serves says whether the request may join the pod's creation, or have the pod that came of it.
 func (p *pod) serves(want request) bool {
-	r := p.rec.Load()
+	r := p.record()
 	return r.Digest == want.digest && (r.State == sandbox.Ready || r.State == sandbox.Creating && p.ours)
 }
 
@@ -111,7 +111,7 @@ func (s *Pods) newPod(want request) (*pod, error) {
 	if err != nil {
 		return nil, fail.New(errdefs.ErrInvalidArgument, "pod configuration: %w", err)
 	}
-	labels, err := s.cfg.Bundle.Labels.New(want.cfg, s.levels)
+	labels, err := s.bundle.Labels.New(want.cfg, s.levels)
 	if err != nil {
 		return nil, err
 	}
@@ -120,13 +120,13 @@ func (s *Pods) newPod(want request) (*pod, error) {
 		Handler: want.handler, Runtime: want.using.Name, Using: &want.using, Digest: want.digest, Config: m, SELinux: labels,
 	}, true)
 	close(p.adopted)
-	s.cfg.Bundle.WarnConverted(p.rec.Load())
+	s.bundle.WarnConverted(p.record())
 	return p, nil
 }
 
 // replace makes room for a different request under the name of p: what nobody uses is undone.
 func (s *Pods) replace(ctx context.Context, p *pod) error {
-	r := p.rec.Load()
+	r := p.record()
 	if r.State == sandbox.Ready && (p.answered.Load() || len(r.Containers) > 0) {
 		m := r.Config.Get().Metadata
 		return fail.New(errdefs.ErrAlreadyExists,
@@ -143,7 +143,7 @@ func (s *Pods) replace(ctx context.Context, p *pod) error {
 
 // create runs in the pod's lane.
 func (p *pod) create(ctx context.Context) error {
-	switch p.rec.Load().State {
+	switch p.record().State {
 	case sandbox.Ready:
 		return nil
 	case sandbox.Creating:
@@ -167,7 +167,7 @@ func (p *pod) create(ctx context.Context) error {
 		}
 		return nil
 	}
-	meta := p.rec.Load().Config.Get().Metadata
+	meta := p.record().Config.Get().Metadata
 	err = sandbox.InPod(meta, room.Explain(err, p.cfg.Root, sandbox.MakeRoom))
 	if undo := p.undo(op.Trace(p.s.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
@@ -191,7 +191,7 @@ func (p *pod) undo(ctx context.Context) error {
 		err = room.Explain(p.plan().steps().Backward(ctx), p.cfg.Root, sandbox.MakeRoom)
 	}
 	if err == nil {
-		p.s.notifier.podRemoved(ctx, p)
+		p.notifier.podRemoved(ctx, p)
 		p.forget()
 		return nil
 	}

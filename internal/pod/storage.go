@@ -12,7 +12,7 @@ import (
 // record: they get what a new container of their pod gets.
 func limitAdopted(ctx context.Context, s *Pods) {
 	for _, p := range s.index.Load().pods {
-		for _, c := range p.rec.Load().Containers {
+		for _, c := range p.record().Containers {
 			l := p.containers.get(c.ID)
 			if ctx.Err() != nil || l == nil || !c.Live() {
 				continue
@@ -28,7 +28,7 @@ func limitAdopted(ctx context.Context, s *Pods) {
 // limitAgain limits a container that runs already.
 func limitAgain(l *container, c *sandbox.Container) error {
 	if c.Storage == nil {
-		s, err := l.cfg.Bundle.StorageLimit(l.p.rec.Load())
+		s, err := l.bundle.StorageLimit(l.p.record())
 		if err != nil {
 			return fmt.Errorf("find its limit: %w", err)
 		}
@@ -41,16 +41,16 @@ func limitAgain(l *container, c *sandbox.Container) error {
 		if err != nil {
 			return err
 		}
-		c = l.p.rec.Load().Container(c.ID)
+		c = l.p.record().Container(c.ID)
 	}
 	if c == nil {
 		return nil
 	}
-	at := l.cfg.Bundle.Container(l.p.rec.Load(), c)
+	at := l.bundle.Container(l.p.record(), c)
 	if err := at.LimitStorage(); err != nil {
 		return err
 	}
-	if now := l.p.rec.Load().Container(c.ID); now == nil || !now.Live() { // it is being removed, and may be past that step
+	if now := l.p.record().Container(c.ID); now == nil || !now.Live() { // it is being removed, and may be past that step
 		return at.UnlimitStorage()
 	}
 	return nil

@@ -32,8 +32,8 @@ type sweeper struct {
 
 func newSweeper(s *Pods) *sweeper {
 	return &sweeper{
-		layout: &s.cfg.Layout, owned: s.owned, handler: s.cfg.Bundle.Handlers.Find,
-		runtime: s.cfg.Runtime, network: s.cfg.Network, cgroups: s.cfg.Cgroups, log: s.cfg.Log,
+		layout: &s.cfg.Layout, owned: s.owned, handler: s.bundle.Handlers.Find,
+		runtime: s.runtime, network: s.cfg.Network, cgroups: s.cfg.Cgroups, log: s.cfg.Log,
 	}
 }
 
