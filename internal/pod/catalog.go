@@ -48,6 +48,21 @@ func (c *catalog) reindexLocked(fn func(*index)) {
 	c.index.Store(next)
 }
 
+// forget removes a pod whose record is gone.
+func (x *index) forget(p *pod) {
+	delete(x.pods, p.id)
+	maps.DeleteFunc(x.names, func(_ string, q *pod) bool { return q == p })
+	maps.DeleteFunc(x.containers, func(_ sandbox.ID, q *pod) bool { return q == p })
+}
+
+// release lets a new pod have the name of p.
+func (x *index) release(p *pod) {
+	key := nameKey(p.record().Config.Get().GetMetadata())
+	if x.names[key] == p {
+		delete(x.names, key)
+	}
+}
+
 // claim returns the pod that has the name of m, a new one when none has.
 func (c *catalog) claim(m *runtimeapi.PodSandboxMetadata, newPod func() (*pod, error)) (*pod, error) {
 	c.mu.Lock()

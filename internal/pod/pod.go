@@ -122,34 +122,6 @@ func (s *containerSet) drop(id sandbox.ID) {
 	delete(s.of, id)
 }
 
-// forget removes the pod from the index: its record is gone.
-func (p *pod) forget() {
-	p.s.reindex(func(x *index) {
-		delete(x.pods, p.id)
-		for name, q := range x.names {
-			if q == p {
-				delete(x.names, name)
-			}
-		}
-		for ctr, q := range x.containers {
-			if q == p {
-				delete(x.containers, ctr)
-			}
-		}
-	})
-	p.ledger.ended()
-}
-
-// release lets a new pod have this one's name.
-func (p *pod) release() {
-	p.s.reindex(func(x *index) {
-		key := nameKey(p.record().Config.Get().GetMetadata())
-		if x.names[key] == p {
-			delete(x.names, key)
-		}
-	})
-}
-
 // stuck notes in the record that an undo failed, and tries again later until it succeeds.
 func (p *pod) stuck(cause error, again func() error) {
 	now := time.Now()

@@ -60,7 +60,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 		if err != nil {
 			return "", err
 		}
-		if !p.serves(want) {
+		if !want.servedBy(p) {
 			if err := s.replace(ctx, p); err != nil {
 				return "", err
 			}
@@ -80,17 +80,17 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	}
 }
 
-// serves says whether the request may join the pod's creation, or have the pod that came of it.
-func (p *pod) serves(want request) bool {
-	r := p.record()
-	return r.Digest == want.digest && (r.State == sandbox.Ready || r.State == sandbox.Creating && p.ours)
-}
-
 type request struct {
 	cfg     *runtimeapi.PodSandboxConfig
 	handler string
 	using   runtime.Handler
 	digest  string
+}
+
+// servedBy says whether the request may join the pod's creation, or have the pod that came of it.
+func (want request) servedBy(p *pod) bool {
+	r := p.record()
+	return r.Digest == want.digest && (r.State == sandbox.Ready || r.State == sandbox.Creating && p.ours)
 }
 
 // digest tells one request from another.
@@ -135,7 +135,8 @@ func (s *Pods) replace(ctx context.Context, p *pod) error {
 	}
 	err := s.Remove(ctx, p.id)
 	if ctx.Err() == nil {
-		p.release() // an undo that is stuck goes on in the background, under its own id
+		// An undo that is stuck goes on in the background, under its own id.
+		s.reindex(func(x *index) { x.release(p) })
 		return nil
 	}
 	return err
@@ -192,11 +193,12 @@ func (p *pod) undo(ctx context.Context) error {
 	}
 	if err == nil {
 		p.notifier.podRemoved(ctx, p)
-		p.forget()
+		p.s.reindex(func(x *index) { x.forget(p) })
+		p.ended()
 		return nil
 	}
 	if p.s.ctx.Err() == nil {
-		p.release()
+		p.s.reindex(func(x *index) { x.release(p) })
 		p.stuck(err, func() error { return p.s.Remove(p.s.ctx, p.id) })
 	}
 	return err

@@ -78,7 +78,7 @@ func (p *pod) takeDown(ctx context.Context) error {
 	if err := p.endSandbox(ctx); err != nil {
 		return err
 	}
-	if err := p.endContainers(ctx); err != nil {
+	if err := p.containers.end(ctx, p.record().Containers); err != nil {
 		return err
 	}
 	if err := p.plan().steps().BackwardTo(ctx, stepFiles); err != nil {
@@ -100,12 +100,12 @@ func (p *pod) endSandbox(ctx context.Context) error {
 	return p.cfg.Runtime.KillAll(ctx, string(p.id), string(p.id))
 }
 
-// endContainers kills what runs and clears away what the runtime and the mounts hold of every container; their records
+// end kills those containers that run, and clears away what the runtime and the mounts hold of every one; their records
 // and writable layers stay.
-func (p *pod) endContainers(ctx context.Context) error {
+func (s *containerSet) end(ctx context.Context, all []*sandbox.Container) error {
 	var g errgroup.Group
-	for _, c := range p.rec.Load().Containers {
-		l := p.containers.get(c.ID)
+	for _, c := range all {
+		l := s.get(c.ID)
 		if l == nil {
 			continue
 		}

@@ -21,7 +21,6 @@ var largeByEmbedding = map[string]int{
 	"internal/nri.Plugins":     28,
 	"internal/nri.generator":   34,
 	"internal/pod.Pods":        37,
-	"internal/pod.pod":         22,
 	"internal/systemd.homing":  25,
 }
 
