@@ -22,12 +22,13 @@ type groups struct {
 	instance string
 	unit     string // this process's own in systemd, which is delegated to it; "" when it has none
 	helpers  *helper.Runner
+	naming   cgroup.Naming  // of containers' cgroups
 	units    *systemd.Units // nil unless systemd is the cgroup driver
 }
 
 // openGroups decides. Helpers run below the daemon's unit where systemd has delegated that to it.
 func openGroups(cfg *config.Config, facts host.Facts, monitor string) (g groups, err error) {
-	g.instance = cfg.Instance()
+	g.instance, g.naming = cfg.Instance(), cgroup.Naming(cfg.CgroupNames)
 	if g.tracking, err = cgroup.Tracking(cfg.State); err != nil {
 		return g, err
 	}
@@ -43,7 +44,9 @@ func openGroups(cfg *config.Config, facts host.Facts, monitor string) (g groups,
 	}
 	g.helpers = &helper.Runner{Root: g.ops(base)}
 	if facts.CgroupDriver == host.SystemdDriver {
-		g.units = &systemd.Units{Manager: &systemd.Manager{}, Instance: g.instance, Mount: g.tracking, Holder: monitor}
+		g.units = &systemd.Units{
+			Manager: &systemd.Manager{}, Instance: g.instance, Naming: g.naming, Mount: g.tracking, Holder: monitor,
+		}
 	}
 	return g, nil
 }
@@ -70,7 +73,7 @@ func (g *groups) driver() cgroupDriver {
 	if g.units != nil {
 		return g.units
 	}
-	return limits.Direct{Direct: cgroup.Direct{Instance: g.instance}}
+	return limits.Direct{Direct: cgroup.Direct{Instance: g.instance, Naming: g.naming}}
 }
 
 // tidyTimeout bounds what systemd is waited for at the daemon's end.

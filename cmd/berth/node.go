@@ -274,6 +274,7 @@ func (n *node) openPods(context.Context) (err error) {
 func bundles(n *node) bundle.Builder {
 	b := bundle.Builder{
 		Host: n.specHost(), Init: n.monitor, Images: imageSource{n.images}, Cgroups: n.groups.driver(),
+		Naming:   n.naming,
 		AppArmor: n.profiles.Ensure, Devices: devices(n.cfg, n.log).Inject, Delegated: host.Delegated,
 		Sysctls: func() map[string]string { return podSysctls(n.inForce.Load().Pods) },
 		Handlers: bundle.Handlers{

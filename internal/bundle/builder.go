@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cgroup"
 	"berth/internal/fail"
 	"berth/internal/sandbox"
 	"berth/internal/spec"
@@ -27,6 +28,7 @@ type Builder struct {
 	Handlers Handlers
 	Labels   Labels // the zero value gives none
 	Cgroups  CgroupDriver
+	Naming   cgroup.Naming // of containers' cgroups, where they were given without systemd
 
 	// Sysctls are set in the namespaces of each new pod, where it has its own and sets no other value; nil sets none.
 	Sysctls func() map[string]string

@@ -32,13 +32,14 @@ func (b *Builder) cgroupParent(r *sandbox.Record) string {
 	return b.Cgroups.Parent(string(r.ID))
 }
 
-// Cgroup is a container's, as an OCI runtime takes it. That the pod's parent suits the driver was seen when the pod was
-// made; where the driver was changed since, its own error is the one that counts, and it comes from the runtime.
+// Cgroup is that of a new container, as an OCI runtime takes it. The record keeps it: the naming may be another one
+// later. That the pod's parent suits the driver was seen when the pod was made; where the driver was changed since, its
+// own error is the one that counts, and it comes from the runtime.
 func (b *Builder) Cgroup(r *sandbox.Record, ctr sandbox.ID) string {
 	parent := b.cgroupParent(r)
 	path, err := b.Cgroups.Container(parent, string(ctr))
 	if err != nil || r.GivenPlain() {
-		return filepath.Join("/", parent, string(ctr))
+		return filepath.Join("/", parent, b.Naming.Leaf(string(ctr)))
 	}
 	return path
 }

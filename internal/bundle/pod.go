@@ -127,7 +127,7 @@ func (p Pod) Init(ctx context.Context) (runtime.Create, error) {
 	}
 	sp, err := spec.BuildInit(spec.InitInput{
 		Pod: p.r.Config.Get(), PodID: string(p.r.ID), Host: p.b.Host, Binary: cmp.Or(p.b.InitFile, p.b.Init),
-		SELinux: p.r.SELinux, Paths: p.paths(p.r.ID), Handler: options,
+		SELinux: p.r.SELinux, Paths: p.paths(p.r.ID, p.b.Cgroup(p.r, p.r.ID)), Handler: options,
 	})
 	if err != nil {
 		return runtime.Create{}, err
@@ -140,11 +140,11 @@ func (p Pod) Init(ctx context.Context) (runtime.Create, error) {
 	}, nil
 }
 
-// paths says where a container finds what the pod gives it.
-func (p Pod) paths(ctr sandbox.ID) spec.Paths {
+// paths says where a container in that cgroup finds what the pod gives it.
+func (p Pod) paths(ctr sandbox.ID, group string) spec.Paths {
 	etc := sandbox.Etc(p.at, p.r.ID)
 	out := spec.Paths{
-		Rootfs: p.at.Rootfs(p.r.ID, ctr), CgroupsPath: p.b.Cgroup(p.r, ctr),
+		Rootfs: p.at.Rootfs(p.r.ID, ctr), CgroupsPath: group,
 		Hostname: filepath.Join(etc, "hostname"), Hosts: filepath.Join(etc, "hosts"),
 		ResolvConf: filepath.Join(etc, "resolv.conf"),
 		Shm:        p.at.Shm(p.r.ID),

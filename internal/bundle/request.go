@@ -101,7 +101,7 @@ func (c Container) specInput(ctx context.Context, img Images, h spec.Handler) (i
 	cfg := withNamespaces(c.ctr.Config.Get(), c.r.Config.Get())
 	in = spec.Input{
 		Pod: c.r.Config.Get(), PodID: string(c.r.ID), ContainerID: string(c.ctr.ID), Container: cfg,
-		Image: img.Config, Host: c.b.Host, Paths: c.pod.paths(c.ctr.ID), StatDevice: device.List,
+		Image: img.Config, Host: c.b.Host, Paths: c.pod.paths(c.ctr.ID, c.ctr.Cgroup), StatDevice: device.List,
 		Handler: h, SELinux: c.r.SELinux, Project: c.b.Projects,
 	}
 	if in.Hostname, err = c.r.Hostname(); err != nil {

@@ -9,7 +9,10 @@ import (
 
 // Direct has pods' cgroups made without the help of an init system, which is the cgroup driver cgroupfs. A pod to which
 // nobody gave a cgroup has /<instance>/<id>.
-type Direct struct{ Instance string }
+type Direct struct {
+	Instance string
+	Naming   Naming // of containers
+}
 
 // Parent is the cgroup of a pod to which nobody gave one.
 func (d Direct) Parent(pod string) string { return "/" + d.Instance + "/" + pod }
@@ -19,7 +22,7 @@ func (d Direct) Container(parent, ctr string) (string, error) {
 	if strings.Contains(parent, ":") {
 		return "", fmt.Errorf("cgroup parent %q: this node's cgroup driver is cgroupfs, which wants a path such as /kubepods/pod1", parent)
 	}
-	return filepath.Join("/", parent, ctr), nil
+	return filepath.Join("/", parent, d.Naming.Leaf(ctr)), nil
 }
 
 // Path is where in the tree a parent is.

@@ -20,6 +20,13 @@ const (
 	HolesRefuse = "refuse"
 )
 
+// How the cgroups of containers are called.
+const (
+	NamesOwn        = "berth"
+	NamesContainerd = "containerd"
+	NamesCRIO       = "crio"
+)
+
 // Whether containers get SELinux labels, where somebody says so.
 const (
 	SELinuxOn  = "on"
@@ -46,6 +53,8 @@ type Config struct {
 	LogFormat string // text or json
 	// CgroupDriver is cgroupfs or systemd; empty: systemd where it can be.
 	CgroupDriver string
+	// CgroupNames is how the cgroups of new containers are called: NamesOwn, NamesContainerd or NamesCRIO.
+	CgroupNames string
 	// SELinux is SELinuxOn or SELinuxOff; empty: on where the kernel has it and its policy knows containers.
 	SELinux string
 	// KnownHoles is HolesWarn or HolesRefuse: what becomes of new pods whose runtime has published ways out.

@@ -55,6 +55,7 @@ socket = "/run/b2/x.sock"
 log_level = "debug"
 log_format = "json"
 known_holes = "refuse"
+cgroup_names = "crio"
 [cni]
 config_dir = "/a \"quoted\" \u0007 dir"
 plugin_dirs = ["/p1"]
@@ -153,7 +154,7 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 	got, on := load(t, full), true
 	want := &Config{
 		Root: "/srv/berth", State: "/run/b2", Socket: "/run/b2/x.sock", LogLevel: "debug", LogFormat: "json",
-		KnownHoles: "refuse",
+		KnownHoles: "refuse", CgroupNames: "crio",
 		CNI:        CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second}, Duration{61 * time.Second}},
 		CDI:        CDI{SpecDirs: []string{"/cdi"}},
 		Registry:   Registry{"/certs"},

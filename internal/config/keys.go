@@ -53,6 +53,15 @@ var keys = []key[Config]{
 			"by their own `cgroupDriver`. Change it on a node without pods",
 	},
 	{
+		name: "cgroup_names", restart: true,
+		field: of(func(c *Config) *string { return &c.CgroupNames },
+			oneOf(NamesOwn, NamesContainerd, NamesCRIO), NamesOwn),
+		comment: "How the cgroups of new containers are called: as Berth's own, or as those of containerd or crio, " +
+			"by which agents know them.",
+		meaning: "`berth`, `containerd` or `crio`: as whose the cgroups of new containers are called. Security " +
+			"agents such as Falco know containers by these [names](runtimes.md#names-that-agents-know)",
+	},
+	{
 		name: "selinux", restart: true, unset: "probed",
 		field: of(func(c *Config) *string { return &c.SELinux }, oneOfOrEmpty(SELinuxOn, SELinuxOff), ""),
 		comment: "Whether containers get SELinux labels: on or off. Empty: on where the kernel has it and its " +

@@ -29,6 +29,13 @@ func (r *Runtime) Sweep(ctx context.Context, live func(pod string) bool, handler
 		}
 	}
 	owned := r.cfg.ownedBy(live)
+	if r.cfg.Units != nil {
+		for _, g := range groups { // their units may be called as another runtime's, which are not listed
+			if ctr := filepath.Base(g); len(ctr) == idLength {
+				scopes = append(scopes, ctr)
+			}
+		}
+	}
 	for _, g := range groups {
 		if ctr := filepath.Base(g); len(ctr) == idLength && !owned(ctr) {
 			errs = append(errs, end(ctx, cgroup.At(g)))

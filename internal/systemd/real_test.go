@@ -206,15 +206,55 @@ func scope(t *testing.T, u *Units, slice, ctr string) *holder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = u.Manager.startScope(t.Context(), u.scope(ctr), []property{set("PIDs", []uint32{h.pid()}), set("Slice", slice), set("Delegate", true)})
+	err = u.Manager.startScope(t.Context(), scopeOf(u, ctr), []property{
+		set("PIDs", []uint32{h.pid()}), set("Slice", slice), set("Delegate", true),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	within(t, "the scope is there", func() bool {
-		path, err := u.Manager.cgroupOf(t.Context(), u.scope(ctr))
+		path, err := u.Manager.cgroupOf(t.Context(), scopeOf(u, ctr))
 		return err == nil && path != "" && cgroup.At(u.Mount+path).Populated()
 	})
 	return h
+}
+
+// scopeOf is the name of a container's scope.
+func scopeOf(u *Units, ctr string) string {
+	return u.Naming.ScopePrefix(u.Instance) + "-" + ctr + ".scope"
+}
+
+// TestEndContainerOfAnotherName ends a container whose scope is called as another runtime's, by units that call theirs
+// by their own names and by those: the key may have been changed in between.
+func TestEndContainerOfAnotherName(t *testing.T) {
+	u := real(t)
+	for _, now := range []cgroup.Naming{cgroup.NamedBerth, cgroup.NamedCRIO} {
+		u.Naming = cgroup.NamedContainerd
+		pod, ctr, stranger := random(32), random(32), random(32)
+		h, other := scope(t, u, u.podSlice(pod), ctr), scope(t, u, u.podSlice(pod), stranger)
+		defer h.end()
+		defer other.end()
+		name, kept := scopeOf(u, ctr), scopeOf(u, stranger)
+		u.Naming = now
+		if ids, err := u.Containers(t.Context()); err != nil || len(ids) > 0 {
+			t.Errorf("scopes that may be another runtime's are listed: %v %v", ids, err)
+		}
+		for range 2 { // again: nothing is there
+			if err := u.EndContainer(t.Context(), ctr); err != nil {
+				t.Error(err)
+			}
+		}
+		within(t, "systemd has forgotten it", func() bool {
+			found, err := u.Manager.units(t.Context(), name)
+			return err == nil && len(found) == 0
+		})
+		if known, err := u.Manager.active(t.Context(), kept); !known || err != nil {
+			t.Errorf("the scope of another container: %v %v", known, err)
+		}
+		if err := u.RemovePod(t.Context(), pod); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestEndPod(t *testing.T) {
@@ -249,14 +289,17 @@ func TestEndFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	err := u.Manager.startScope(t.Context(), u.scope(ctr), []property{
+	err := u.Manager.startScope(t.Context(), scopeOf(u, ctr), []property{
 		set("PIDs", []uint32{uint32(cmd.Process.Pid)}), set("Slice", u.podSlice(pod)), set("TimeoutStopUSec", uint64(100_000)),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	within(t, "the scope is there", func() bool { active, _ := u.Manager.active(t.Context(), u.scope(ctr)); return active })
-	_ = exec.Command("systemctl", "stop", u.scope(ctr)).Run() // it says that it failed
+	within(t, "the scope is there", func() bool {
+		active, _ := u.Manager.active(t.Context(), scopeOf(u, ctr))
+		return active
+	})
+	_ = exec.Command("systemctl", "stop", scopeOf(u, ctr)).Run() // it says that it failed
 	if ids, err := u.Containers(t.Context()); err != nil || !slices.Equal(ids, []string{ctr}) {
 		t.Errorf("the failed scope is not listed: %v %v", ids, err)
 	}
@@ -302,7 +345,7 @@ func TestNothingThere(t *testing.T) {
 	u := real(t)
 	for range 20 {
 		m := &Manager{}
-		for _, name := range []string{u.Slice(), u.podSlice(id), u.scope(id), filepath.Base(u.Home())} {
+		for _, name := range []string{u.Slice(), u.podSlice(id), scopeOf(u, id), filepath.Base(u.Home())} {
 			if err := m.stop(t.Context(), name); err != nil {
 				t.Error(err)
 			}

@@ -129,11 +129,11 @@ func TestRemoveParent(t *testing.T) {
 		}
 		return path
 	}
-	endOne := run(leaf, u.scope("one"))
-	endTwo := run(leaf, u.scope("two"))
+	endOne := run(leaf, scopeOf(u, "one"))
+	endTwo := run(leaf, scopeOf(u, "two"))
 	endOne()
 	remove(parent) // another container is in it
-	if active, err := u.Manager.active(t.Context(), u.scope("two")); !active || err != nil || !there(u, at(leaf)) {
+	if active, err := u.Manager.active(t.Context(), scopeOf(u, "two")); !active || err != nil || !there(u, at(leaf)) {
 		t.Errorf("the slice went with one of two, or its container is not active: %v, %v", active, err)
 	}
 	endTwo()

@@ -17,12 +17,13 @@ import (
 //	<instance>.slice                    all that is Berth's own
 //	<instance>-monitors.scope           the monitors, in that slice
 //	<instance>-pods-<id>.slice          a pod to which nobody gave a cgroup, in <instance>-pods.slice in that slice
-//	<instance>-<id>.scope               a container, in its pod's slice
+//	<instance>-<id>.scope               a container, in its pod's slice, unless Naming calls it otherwise
 type Units struct {
 	Manager  *Manager
 	Instance string
-	Mount    string // of the cgroup2 hierarchy
-	Holder   string // the program berth-monitor, whose hold mode does nothing
+	Naming   cgroup.Naming // of containers
+	Mount    string        // of the cgroup2 hierarchy
+	Holder   string        // the program berth-monitor, whose hold mode does nothing
 
 	home home
 }
@@ -37,8 +38,6 @@ func (u *Units) podsSlice() string { return u.Instance + "-pods.slice" }
 func (u *Units) Slice() string { return u.Instance + ".slice" }
 
 func (u *Units) podSlice(pod string) string { return u.Instance + "-pods-" + pod + ".slice" }
-
-func (u *Units) scope(ctr string) string { return u.Instance + "-" + ctr + ".scope" }
 
 // Parent is the cgroup of a pod to which nobody gave one.
 func (u *Units) Parent(pod string) string {
@@ -56,7 +55,7 @@ func (u *Units) Container(parent, ctr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return slice + ":" + u.Instance + ":" + ctr, nil
+	return slice + ":" + u.Naming.ScopePrefix(u.Instance) + ":" + ctr, nil
 }
 
 // Path is where in the tree a parent is, in any form that Container takes.
@@ -79,7 +78,8 @@ func (u *Units) Pods(ctx context.Context) ([]string, error) {
 	return ids(ctx, u.Manager, u.Instance+"-pods-", ".slice")
 }
 
-// Containers lists the containers that have a scope, live or failed.
+// Containers lists the containers that have a scope, live or failed. Those whose scopes are called as another runtime
+// calls its own are not among them: that runtime may be on the node, too.
 func (u *Units) Containers(ctx context.Context) ([]string, error) {
 	return ids(ctx, u.Manager, u.Instance+"-", ".scope")
 }
@@ -97,13 +97,22 @@ func ids(ctx context.Context, m *Manager, before, after string) ([]string, error
 	return list, err
 }
 
-// EndContainer kills what is in a container's scope and has systemd forget the scope, also one that failed. nil when there is none.
+// EndContainer kills what is in a container's scope and has systemd forget the scope, also one that failed. nil when
+// there is none. The scope is found by the container's id: the naming may be another one by now.
 func (u *Units) EndContainer(ctx context.Context, ctr string) error {
-	path, err := u.Manager.cgroupOf(ctx, u.scope(ctr))
+	found, err := u.Manager.units(ctx, "*-"+ctr+".scope")
 	if err != nil {
 		return err
 	}
-	return u.end(ctx, u.scope(ctr), path)
+	var errs []error
+	for _, f := range found {
+		path, err := u.Manager.cgroupOf(ctx, f.Name)
+		if err == nil {
+			err = u.end(ctx, f.Name, path)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // end kills what is in a unit, has systemd stop and forget it, and waits until its cgroup is gone. A stop would give the
