@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"berth/internal/image"
 	"berth/internal/limit"
 	"berth/internal/pod"
 	"berth/internal/telemetry"
@@ -18,6 +19,17 @@ func serveMetrics(ctx context.Context, n *node) error {
 	n.metrics.Watch("berth_containers", "Containers by state.", []string{"state"}, func() []telemetry.Count { return countContainers(n.pods) })
 	n.metrics.Watch("berth_problems", "What a person should look at, as berth pods and berth check tell: records that cannot be read, undos that do not succeed, helpers that hang in the kernel.",
 		nil, func() []telemetry.Count { return []telemetry.Count{{Value: float64(len(problems(n)))}} })
+	n.metrics.Watch("berth_container_oom_kills_total",
+		"Containers that ended because the kernel killed them for memory.", nil,
+		func() []telemetry.Count { return []telemetry.Count{{Value: float64(pod.OOMKills(n.pods))}} })
+	watchEvents(n.metrics, n.pods)
+	n.metrics.Watch("berth_image_pull_bytes_total", "Bytes of layers that were fetched from registries, compressed.",
+		nil, func() []telemetry.Count { return []telemetry.Count{{Value: float64(image.Fetched(n.images))}} })
+	n.metrics.Watch("berth_monitors", "Monitors that the daemon is connected to, and those of them that do not answer.",
+		[]string{"state"}, func() []telemetry.Count {
+			m := n.driver.Monitors()
+			return counted(map[string]int{"joined": m.Joined, "silent": len(m.Silent)})
+		})
 	n.metrics.Watch("berth_monitors_replaced_total",
 		"Monitors that were killed and replaced because they did not answer: silent, for long; stop, when a stop needed it.",
 		[]string{"why"}, func() []telemetry.Count { return counted(n.driver.Monitors().Replaced) })
@@ -53,6 +65,19 @@ func serveMetrics(ctx context.Context, n *node) error {
 	n.log.Info("metrics are served", "address", at.String())
 	n.background.Go(wait)
 	return nil
+}
+
+// watchEvents counts what CRI's GetContainerEvents and `berth events` are sent.
+func watchEvents(m *telemetry.Metrics, pods *pod.Pods) {
+	m.Watch("berth_event_watchers", "Clients that watch events.", nil, func() []telemetry.Count {
+		return []telemetry.Count{{Value: float64(pods.EventCounts().Watchers)}}
+	})
+	m.Watch("berth_event_watchers_dropped_total", "Clients that were dropped because they did not read their events.",
+		nil, func() []telemetry.Count { return []telemetry.Count{{Value: float64(pods.EventCounts().Dropped)}} })
+	m.Watch("berth_events_sent_total", "Events that were sent, to each client that watches, by kind.", []string{"kind"},
+		func() []telemetry.Count { return counted(pod.EventTotals(pods).Sent) })
+	m.Watch("berth_events_lost_total", "Events that clients had not read when they were dropped.", nil,
+		func() []telemetry.Count { return []telemetry.Count{{Value: float64(pod.EventTotals(pods).Lost)}} })
 }
 
 func countPods(pods *pod.Pods) []telemetry.Count {

@@ -233,6 +233,7 @@ func (n *node) imageConfig(cfg *config.Config) image.Config {
 		MaxLayerConnections: c.MaxLayerConnections, StallTimeout: c.StallTimeout.Duration, MaxBufferBytes: c.MaxBufferBytes,
 		FirstByteTimeout: c.FirstByteTimeout.Duration, ForeignLayerURLs: c.ForeignLayerURLs,
 		Possession: c.Possession, Gunzip: n.gunzip, Unpackers: asCrew(n.crew),
+		PullSeen: n.metrics.Pull,
 		Verifier: n.verifier(cfg.Verifier), Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID,
 		InUse: func() (map[string]struct{}, bool) { return n.pods.Layers() },
 	}

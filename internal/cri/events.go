@@ -47,6 +47,7 @@ func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.
 		if err := stream.Send(s.event(e)); err != nil {
 			return err
 		}
+		w.Sent(e)
 	}
 }
 

@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"io"
+	"sync/atomic"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -10,15 +11,19 @@ import (
 )
 
 // beginDownload waits for a slot for a download from src. The caller goes on with the returned context and source,
-// whose content is read at the pace that the slots allow, and calls done at the end.
+// whose content is read at the pace that the slots allow, and calls done at the end. What is read from a registry is
+// added to fetched.
 func beginDownload(
-	ctx context.Context, pool *slots.Pool, src source,
+	ctx context.Context, pool *slots.Pool, src source, fetched *atomic.Uint64,
 ) (begun context.Context, paced source, done func(), err error) {
 	t := pool.Transfer(hostOf(src))
 	if begun, err = t.Begin(ctx); err != nil {
 		return nil, nil, nil, err
 	}
-	return begun, pacedSource{src, t, false}, t.End, nil
+	if hostOf(src) == "" {
+		fetched = nil
+	}
+	return begun, pacedSource{src, t, fetched, false}, t.End, nil
 }
 
 // hostOf returns the registry host whose slots a source uses. All archives together count as one host.
@@ -33,7 +38,8 @@ func hostOf(src source) string {
 type pacedSource struct {
 	source
 	transfer *slots.Transfer
-	whole    bool // all content has to be on the disk before it is used
+	fetched  *atomic.Uint64 // bytes; nil counts none
+	whole    bool           // all content has to be on the disk before it is used
 }
 
 func (s pacedSource) open(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
@@ -42,7 +48,7 @@ func (s pacedSource) open(ctx context.Context, desc ocispec.Descriptor) (io.Read
 	if err != nil {
 		return nil, err
 	}
-	return pacedContent{content, ctx, s.transfer}, nil
+	return pacedContent{content, ctx, s.transfer, s.fetched}, nil
 }
 
 // pacedContent is content that a transfer reads.
@@ -50,6 +56,13 @@ type pacedContent struct {
 	io.ReadCloser
 	ctx      context.Context
 	transfer *slots.Transfer
+	fetched  *atomic.Uint64 // bytes; nil counts none
 }
 
-func (c pacedContent) Read(p []byte) (int, error) { return c.transfer.Read(c.ctx, c.ReadCloser, p) }
+func (c pacedContent) Read(p []byte) (int, error) {
+	n, err := c.transfer.Read(c.ctx, c.ReadCloser, p)
+	if c.fetched != nil {
+		c.fetched.Add(uint64(n))
+	}
+	return n, err
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -40,6 +41,8 @@ type pipeline struct {
 	look       time.Duration // the period over which the speed of transfers is measured: defaultLook, less in tests
 	inflater   inflater
 	unpackers  *unpackers // nil if the daemon unpacks
+
+	fetched atomic.Uint64 // bytes of layers, from registries
 }
 
 func newPipeline(cfg Config, d *catalog.Disk, c *catalog.Catalog, sweeper *catalog.Sweeper, platform target) *pipeline {
@@ -282,7 +285,7 @@ func takeTurn(
 		return ctx, src, func() {}, nil
 	}
 	l.Of(w.desc, progress.Waiting)(0)
-	return beginDownload(ctx, s.settings().slots, src)
+	return beginDownload(ctx, s.settings().slots, src, &s.fetched)
 }
 
 // errMismatch is returned when a host has served other content than the digest promises and another host is left to

@@ -30,7 +30,9 @@ type PullRequest struct {
 // Pull fetches the image that the reference names now. It may be repeated and called concurrently: it fetches only what
 // is missing, and waits for layers that other calls are fetching. When ctx ends it returns, and a layer for which no
 // other call waits is dropped.
-func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
+func (s *Store) Pull(ctx context.Context, req PullRequest) (img Image, err error) {
+	began := time.Now()
+	defer func() { s.pipeline.cfg.PullSeen(time.Since(began), err) }()
 	op := "pull image " + req.Reference
 	ref, err := reference.Parse(req.Reference)
 	if err != nil {
@@ -38,7 +40,7 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (Image, error) {
 	}
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	img, err := s.pull(ctx, ref, req)
+	img, err = s.pull(ctx, ref, req)
 	s.sweeper.MakeRoom(s.ctx, err)
 	return img, failed(op, s.disk.Explain(err))
 }

@@ -62,6 +62,8 @@ type Config struct {
 	// that the store had when it was opened. A container must be in the list before the caller releases its Use. May be
 	// nil.
 	InUse func() (used map[string]struct{}, whole bool)
+	// PullSeen is called after each Pull with its duration and its error. May be nil.
+	PullSeen func(took time.Duration, err error)
 	// Logger logs what happens in the background.
 	Logger *slog.Logger
 	// BootID identifies the boot; the kernel's if empty.
@@ -190,6 +192,9 @@ func complete(cfg Config) (Config, error) {
 	if cfg.InUse == nil {
 		cfg.InUse = func() (map[string]struct{}, bool) { return nil, true }
 	}
+	if cfg.PullSeen == nil {
+		cfg.PullSeen = func(time.Duration, error) {}
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -216,6 +221,10 @@ func (s *Store) List() []Image {
 func (s *Store) Usage() (bytes, inodes uint64, at time.Time) {
 	return s.catalog.Snapshot().Usage()
 }
+
+// Fetched returns how many bytes of layers were read from registries since the store was opened, compressed. It never
+// waits.
+func Fetched(s *Store) uint64 { return s.pipeline.fetched.Load() }
 
 // LayerDirs returns the directories of an image's layers for an overlay mount, the topmost first. If an image has a
 // layer twice, only the upper one is returned: the kernel refuses a directory that occurs twice, and the upper one

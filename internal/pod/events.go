@@ -25,6 +25,11 @@ const (
 	EventLimit
 )
 
+// String is the kind's name in metrics.
+func (k EventKind) String() string {
+	return [...]string{"created", "started", "stopped", "deleted", "limit"}[k]
+}
+
 // Event is a change of a pod or a container that has happened: whoever looks now sees it, or what came after it.
 type Event struct {
 	Kind   EventKind
@@ -40,6 +45,8 @@ type feed struct {
 	log     *slog.Logger
 	count   atomic.Int32 // of watchers
 	dropped atomic.Uint64
+	lost    atomic.Uint64                 // events, with the watchers that were dropped
+	sent    [EventLimit + 1]atomic.Uint64 // events, by kind
 
 	turn     sync.Mutex // guards watchers, and keeps the order of events the same for all
 	watchers map[*Watcher]struct{}
@@ -64,6 +71,21 @@ type EventCounts struct {
 // EventCounts never waits.
 func (f *feed) EventCounts() EventCounts {
 	return EventCounts{int(f.count.Load()), f.dropped.Load()}
+}
+
+// Totals is what became of the events that somebody watched for.
+type Totals struct {
+	Sent map[string]int // by kind; to two who watch is two
+	Lost int            // those that a watcher had not read when it was dropped
+}
+
+// EventTotals never waits.
+func EventTotals(s *Pods) Totals {
+	t := Totals{Sent: map[string]int{}, Lost: int(s.lost.Load())}
+	for k := range s.sent {
+		t.Sent[EventKind(k).String()] = int(s.sent[k].Load())
+	}
+	return t
 }
 
 // Watch begins to receive events. The caller closes the watcher.
@@ -119,21 +141,25 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// push never waits. It says whether the watcher still keeps up.
-func (w *Watcher) push(e Event) bool {
+// Sent notes that the event was sent to the client.
+func (w *Watcher) Sent(e Event) { w.feed.sent[e.Kind].Add(1) }
+
+// push never waits. It says whether the watcher still keeps up and, where it does not, how many events it has lost.
+func (w *Watcher) push(e Event) (keepsUp bool, lost int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	keepsUp := limit.UnreadEvents.Check(int64(len(w.unread)+1)) == nil
+	keepsUp = limit.UnreadEvents.Check(int64(len(w.unread)+1)) == nil
 	if keepsUp {
 		w.unread = append(w.unread, e)
 	} else {
+		lost = len(w.unread) + 1
 		w.lost, w.unread = true, nil
 	}
 	select {
 	case w.ready <- struct{}{}:
 	default:
 	}
-	return keepsUp
+	return keepsUp, lost
 }
 
 // watched says whether anybody watches.
@@ -144,11 +170,13 @@ func (f *feed) publish(events ...Event) {
 	f.turn.Lock()
 	defer f.turn.Unlock()
 	for w := range f.watchers {
-		for _, e := range events {
-			if w.push(e) {
+		for i, e := range events {
+			keepsUp, lost := w.push(e)
+			if keepsUp {
 				continue
 			}
 			f.drop(w)
+			f.lost.Add(uint64(lost + len(events) - i - 1))
 			f.dropped.Add(1)
 			f.log.Warn("a client does not read the events that it asked for; its stream is ended", "unread",
 				limit.UnreadEvents.Limit)

@@ -178,4 +178,38 @@ func TestWatcherThatDoesNotReadIsDropped(t *testing.T) {
 	if n := b.EventCounts(); n != (EventCounts{Watchers: 1, Dropped: 1}) {
 		t.Errorf("counts: %+v", n)
 	}
+	if n := EventTotals(b.Pods); n.Lost != int(limit.UnreadEvents.Limit)+1 || len(n.Sent) != len(b.sent) {
+		t.Errorf("totals: %+v", n)
+	}
+}
+
+// Of the events of one change those behind the one that found the queue full are lost, too.
+func TestEventsOfOneChangeAreLostTogether(t *testing.T) {
+	b := open(t)
+	slow := b.Watch()
+	defer slow.Close()
+	for range limit.UnreadEvents.Limit {
+		b.publish(Event{})
+	}
+	b.publish(Event{}, Event{}, Event{})
+	if n := EventTotals(b.Pods).Lost; n != int(limit.UnreadEvents.Limit)+3 {
+		t.Errorf("%d are lost, wanted %d", n, limit.UnreadEvents.Limit+3)
+	}
+}
+
+// A container that the kernel killed for memory counts once, and no other does.
+func TestOOMKillsAreCounted(t *testing.T) {
+	for want, e := range []runtime.Exit{{Code: 137}, {Code: 137, OOMKilled: true}} {
+		b := open(t)
+		pod, ctr := b.live(t)
+		b.drv.end(string(pod), string(ctr), e)
+		wait(t, "the exit", func() bool {
+			r, err := b.Get(pod)
+			return err == nil && r.Container(ctr).State == sandbox.Exited
+		})
+		b.Exited(string(pod), string(ctr), e) // told again, as by a monitor that was joined anew
+		if n := OOMKills(b.Pods); n != want {
+			t.Errorf("%d containers were killed for memory, wanted %d", n, want)
+		}
+	}
 }

@@ -50,12 +50,14 @@ func (l *container) tooEarly(e runtime.Exit) (early bool) {
 
 // ended moves a live container to exited. What is already exited stays as it is.
 func (l *container) ended(fill func(*sandbox.Container)) {
+	var killed bool
 	_, err := l.p.settleSoon("container.exited", func(r *sandbox.Record) error {
 		return r.Edit(l.id, func(c *sandbox.Container) error {
 			if !c.Live() {
 				return nil
 			}
 			fill(c)
+			killed = c.Reason == sandbox.ReasonOOM
 			return c.MoveTo(sandbox.Exited)
 		})
 	})
@@ -63,6 +65,9 @@ func (l *container) ended(fill func(*sandbox.Container)) {
 		l.cfg.Log.Error("an exit could not be recorded; the exit file keeps it for the next start", "pod", l.p.id,
 			"container", l.id, "error", err)
 		return
+	}
+	if killed {
+		l.p.s.oomKills.Add(1)
 	}
 	l.once.Do(func() { close(l.exited) })
 }

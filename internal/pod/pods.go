@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -83,6 +84,8 @@ type Pods struct {
 	cfg   Config
 	board op.Board // what runs in the lanes
 
+	oomKills atomic.Uint64
+
 	// Meter tells what the pods use, Sessions reaches into their containers, Limiter changes what they may use.
 	Meter    *meter.Meter
 	Sessions *session.Sessions
@@ -92,6 +95,10 @@ type Pods struct {
 	runtime Runtime         // of cfg
 	bundle  *bundle.Builder // of cfg
 }
+
+// OOMKills is how many containers have ended since the daemon began because the kernel killed them for memory. It never
+// waits.
+func OOMKills(s *Pods) int { return int(s.oomKills.Load()) }
 
 // Problems returns what a person should look at. It never waits.
 func (s *Pods) Problems() []sandbox.Problem {

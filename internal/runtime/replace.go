@@ -55,6 +55,7 @@ func (r *replacements) all() map[string]int {
 
 // Monitors is how the node's monitors are.
 type Monitors struct {
+	Joined   int // to which the daemon is connected
 	Silent   []Silent
 	Replaced map[string]int // how many were, by why, since the daemon began
 }
@@ -70,6 +71,9 @@ type Silent struct {
 func (r *Runtime) Monitors() Monitors {
 	m := Monitors{Replaced: r.links.changes.all()}
 	for _, l := range r.links.list() {
+		if l.live() != nil {
+			m.Joined++
+		}
 		since, held := l.silence.lasts()
 		if since.IsZero() {
 			continue

@@ -25,6 +25,7 @@ type Metrics struct {
 	errors   *prometheus.CounterVec
 	steps    *prometheus.HistogramVec
 	failures *prometheus.CounterVec
+	pulls    *prometheus.HistogramVec
 }
 
 // Count is a number of things that share some labels, in the order of the names that Watch was given.
@@ -51,12 +52,17 @@ func NewMetrics(version string) *Metrics {
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_step_failures_total", Help: "Steps that failed. An undo that fails is tried again.",
 		}, []string{"plan", "step", "way"}),
+		pulls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "berth_image_pull_duration_seconds",
+			Help:    "Duration of pulls, by result: OK, or the kind of the error.",
+			Buckets: []float64{.03, .1, .3, 1, 3, 10, 30, 100, 300, 1000, 3000},
+		}, []string{"result"}),
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "berth_build_info", Help: "1, with the version of the daemon.", ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
-	m.registry.MustRegister(m.calls, m.errors, m.steps, m.failures, info,
+	m.registry.MustRegister(m.calls, m.errors, m.steps, m.failures, m.pulls, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -76,6 +82,18 @@ func (m *Metrics) Call(method string, code codes.Code, took time.Duration) {
 	}
 }
 
+// Pull notes that a pull has ended. There are as many results as kinds of errors, and one more.
+func (m *Metrics) Pull(took time.Duration, err error) {
+	if m == nil {
+		return
+	}
+	result := "OK"
+	if err != nil {
+		result = fail.KindOf(err).Name
+	}
+	m.pulls.WithLabelValues(result).Observe(took.Seconds())
+}
+
 // Step notes that a step of a plan was run.
 func (m *Metrics) Step(plan, step string, undo bool, took time.Duration, err error) {
 	if m == nil {
@@ -91,15 +109,21 @@ func (m *Metrics) Step(plan, step string, undo bool, took time.Duration, err err
 	}
 }
 
-// Watch has counts asked for whenever somebody reads the metrics. They must not wait.
+// Watch has counts asked for whenever somebody reads the metrics. They must not wait. One whose name ends with _total
+// only ever grows while the daemon runs.
 func (m *Metrics) Watch(name, help string, labels []string, counts func() []Count) {
 	if m != nil {
-		m.registry.MustRegister(watched{prometheus.NewDesc(name, help, labels, nil), counts})
+		kind := prometheus.GaugeValue
+		if strings.HasSuffix(name, "_total") {
+			kind = prometheus.CounterValue
+		}
+		m.registry.MustRegister(watched{prometheus.NewDesc(name, help, labels, nil), kind, counts})
 	}
 }
 
 type watched struct {
 	desc   *prometheus.Desc
+	kind   prometheus.ValueType
 	counts func() []Count
 }
 
@@ -107,7 +131,7 @@ func (w watched) Describe(to chan<- *prometheus.Desc) { to <- w.desc }
 
 func (w watched) Collect(to chan<- prometheus.Metric) {
 	for _, c := range w.counts() {
-		metric, err := prometheus.NewConstMetric(w.desc, prometheus.GaugeValue, c.Value, c.Labels...)
+		metric, err := prometheus.NewConstMetric(w.desc, w.kind, c.Value, c.Labels...)
 		if err != nil {
 			metric = prometheus.NewInvalidMetric(w.desc, err)
 		}

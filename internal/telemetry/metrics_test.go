@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -25,6 +26,9 @@ func TestMetricsAreServed(t *testing.T) {
 	m.Call("/runtime.v1.RuntimeService/Version", codes.NotFound, time.Second)
 	m.Step("pod", "network", false, 40*time.Millisecond, nil)
 	m.Step("pod", "network", true, time.Millisecond, errors.New("no"))
+	m.Pull(2*time.Second, nil)
+	m.Pull(time.Second, fmt.Errorf("pull: %w", crierrors.ErrRegistryUnavailable))
+	m.Watch("berth_seen_total", "What was seen.", nil, func() []Count { return []Count{{nil, 7}} })
 	m.Watch("berth_pods", "Pods by state.", []string{"state"}, func() []Count { return []Count{{[]string{"ready"}, 3}} })
 	ctx, cancel := context.WithCancel(t.Context())
 	at, wait, err := m.Serve(ctx, "127.0.0.1:0", slog.New(slog.DiscardHandler))
@@ -46,6 +50,10 @@ func TestMetricsAreServed(t *testing.T) {
 	for _, want := range []string{
 		`berth_call_duration_seconds_count{code="OK",method="Version"} 1`, `berth_call_duration_seconds_bucket{code="NotFound",method="Version",le="0.3"} 0`,
 		`berth_step_duration_seconds_count{plan="pod",step="network",way="do"} 1`, `berth_step_failures_total{plan="pod",step="network",way="undo"} 1`,
+		`berth_image_pull_duration_seconds_count{result="OK"} 1`,
+		`berth_image_pull_duration_seconds_sum{result="OK"} 2`,
+		`berth_image_pull_duration_seconds_count{result="RegistryUnavailable"} 1`,
+		"# TYPE berth_seen_total counter", "berth_seen_total 7", "# TYPE berth_pods gauge",
 		`berth_pods{state="ready"} 3`, `berth_build_info{version="v1.2.3"} 1`, "go_goroutines ", "process_resident_memory_bytes ",
 	} {
 		if !strings.Contains(string(text), want+"\n") && !strings.Contains(string(text), "\n"+want) {

@@ -528,15 +528,35 @@ func TestDaemonMetrics(t *testing.T) {
 	t.Parallel()
 	r := ownNode(t, node.Options{Tables: "[metrics]\naddress = \"127.0.0.1:9423\"\n"})
 	r.pull("busybox:latest")
-	r.pod().start(busybox("main", "sleep 1000"))
-	text, err := r.n.Get("http://127.0.0.1:9423/metrics")
+	r.listen()
+	p := r.pod()
+	p.start(busybox("main", "sleep 1000"))
+	hungry := p.start(webapp("hungry", "alloc 300", limited(&v1.LinuxContainerResources{
+		MemoryLimitInBytes: 64 * mib, MemorySwapLimitInBytes: 64 * mib,
+	})))
+	hungry.finish()
+	_, err := r.n.Images.PullImage(ctx(), &v1.ImageSpec{Image: "127.0.0.1:1/none:latest"}, nil, nil)
+	r.wantCode(err, codes.Unknown)
+	var text string
+	r.eventually("the end of a container was sent", func() bool {
+		text, err = r.n.Get("http://127.0.0.1:9423/metrics")
+		return err != nil || strings.Contains(text, `berth_events_sent_total{kind="stopped"} 1`)
+	})
 	r.ok(err)
+	if strings.Contains(text, "\nberth_image_pull_bytes_total 0\n") {
+		r.Error("no bytes of images were counted")
+	}
 	for _, want := range []string{
 		`berth_pods{state="ready"} 1`, `berth_containers{state="running"} 1`, "berth_problems 0", "berth_build_info{",
 		"berth_log_dropped_bytes_total 0", "berth_log_dropped_lines_total 0",
+		"berth_container_oom_kills_total 1", `berth_image_pull_duration_seconds_count{result="RegistryUnavailable"} 1`,
+		`berth_monitors{state="joined"} 1`, `berth_monitors{state="silent"} 0`,
+		`berth_monitors_replaced_total{why="silent"} 0`,
+		"berth_event_watchers 1", "berth_event_watchers_dropped_total 0", "berth_events_lost_total 0",
+		`berth_events_sent_total{kind="started"} 3`, "# TYPE berth_events_sent_total counter",
 		"berth_storage_limit_containers 0", "berth_storage_limit_reached_total 0",
 		`berth_call_duration_seconds_count{code="OK",method="RunPodSandbox"} 1`, `berth_call_duration_seconds_count{code="OK",method="PullImage"} 1`,
-		`berth_step_duration_seconds_count{plan="pod",step="network",way="do"} 1`, `berth_step_duration_seconds_count{plan="container",step="process",way="do"} 1`,
+		`berth_step_duration_seconds_count{plan="pod",step="network",way="do"} 1`, `berth_step_duration_seconds_count{plan="container",step="process",way="do"} 2`,
 	} {
 		if !strings.Contains(text, want) {
 			r.Errorf("there is no %s", want)
