@@ -7,3 +7,8 @@ import _ "embed"
 //
 //go:embed quickstart.md
 var QuickStart string
+
+// Devices is devices.md.
+//
+//go:embed devices.md
+var Devices string

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -13,76 +12,8 @@ import (
 	"berth/docs"
 	"berth/test/fixture"
 	"berth/test/installed"
+	"berth/test/page"
 )
-
-// typed is a command of a page, and what the page says that it prints.
-type typed struct {
-	command string
-	prints  []string
-}
-
-// readPage takes what is typed from the indented blocks of a page: what follows "$ ", with a document that belongs to
-// it to the line EOF. All up to the next one is what it prints. A block that begins with something else is not typed.
-func readPage(text string) (all []typed) {
-	followed, document := false, false
-	for line := range strings.SplitSeq(text, "\n") {
-		line, indented := strings.CutPrefix(line, "    ")
-		command, begins := strings.CutPrefix(line, "$ ")
-		switch {
-		case !indented:
-			followed, document = false, false
-		case begins:
-			all = append(all, typed{command: command})
-			followed, document = true, strings.Contains(command, "<<'EOF'")
-		case !followed:
-		case document:
-			all[len(all)-1].command += "\n" + line
-			document = line != "EOF"
-		default:
-			all[len(all)-1].prints = append(all[len(all)-1].prints, line)
-		}
-	}
-	return all
-}
-
-// pattern matches what is printed: as it stands, but for the width of gaps and for "…", which may be anything, and
-// where it is a line of its own any lines.
-func (c typed) pattern() *regexp.Regexp {
-	var lines []string
-	for _, line := range c.prints {
-		if line == "…" {
-			lines = append(lines, `(?:.*\n)*`)
-			continue
-		}
-		var words []string
-		for _, word := range strings.Fields(line) {
-			words = append(words, strings.ReplaceAll(regexp.QuoteMeta(word), "…", ".*"))
-		}
-		lines = append(lines, strings.Join(words, `\s+`)+`\s*\n`)
-	}
-	return regexp.MustCompile("^" + strings.Join(lines, "") + "$")
-}
-
-// TestReadPage is here and not in a package of its own because nobody else reads pages.
-func TestReadPage(t *testing.T) {
-	page := "text $ no\n\n    $ a b\n    one  … three\n    …\n    last\n\n    not typed\n\n" +
-		"    $ cat <<'EOF'\n    x\n    EOF\n    $ c\n"
-	all := readPage(page)
-	if len(all) != 3 || all[0].command != "a b" || all[1].command != "cat <<'EOF'\nx\nEOF" || all[2].command != "c" {
-		t.Fatalf("read as %q", all)
-	}
-	for out, want := range map[string]bool{
-		"one 2 2 three\nlast\n": true, "one two   three\nmore\nand more\nlast\n": true,
-		"one two\nlast\n": false, "one 2 three\nlast\nmore\n": false,
-	} {
-		if got := all[0].pattern().MatchString(out); got != want {
-			t.Errorf("%q: %v", out, got)
-		}
-	}
-	if p := all[2].pattern(); !p.MatchString("") || p.MatchString("anything\n") {
-		t.Error("a command that is said to print nothing may print something")
-	}
-}
 
 // standIns are programs for what the machine of the tests lacks: a network, and what needs one.
 var standIns = map[string]string{
@@ -105,17 +36,17 @@ func TestQuickStart(t *testing.T) {
 	deb := installed.Deb(t)
 	installed.Run(t, "sh", "-c", fmt.Sprintf("cp %s %s && cd %s && sha256sum *.deb >SHA256SUMS", deb, dir, dir))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	for _, c := range readPage(docs.QuickStart) {
-		out, err := installed.Try("sh", "-c", "cd "+dir+" && "+c.command)
-		t.Logf("$ %s\n%s", c.command, out)
+	for _, c := range page.Read(docs.QuickStart) {
+		out, err := installed.Try("sh", "-c", "cd "+dir+" && "+c.Command)
+		t.Logf("$ %s\n%s", c.Command, out)
 		if err != nil {
-			t.Fatalf("%s: %v\n%s", c.command, err, installed.Journal())
+			t.Fatalf("%s: %v\n%s", c.Command, err, installed.Journal())
 		}
 		if out != "" {
 			out += "\n"
 		}
-		if !c.pattern().MatchString(out) {
-			t.Errorf("%s printed\n%s\nand the page says\n%s", c.command, out, strings.Join(c.prints, "\n"))
+		if !c.Pattern().MatchString(out) {
+			t.Errorf("%s printed\n%s\nand the page says\n%s", c.Command, out, strings.Join(c.Prints, "\n"))
 		}
 	}
 	installed.Run(t, "dpkg", "--purge", "berth")

@@ -83,7 +83,7 @@ var vmNode = []vm.Test{
 	{Package: "test/service", Run: "TestBooted", Env: []string{installed.Env}},
 	{Package: "test/service", Run: "TestRemove", Env: []string{installed.Env}},
 	// On a node that the package was removed from.
-	{Package: "test/service", Run: "TestQuickStart|TestReadPage", Env: []string{installed.Env}},
+	{Package: "test/service", Run: "TestQuickStart", Env: []string{installed.Env}},
 }
 
 // vmSELinux runs where the kernel has SELinux: with a policy that only tells when it is broken, and with one to which containers are held.
