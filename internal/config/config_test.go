@@ -155,9 +155,9 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 	want := &Config{
 		Root: "/srv/berth", State: "/run/b2", Socket: "/run/b2/x.sock", LogLevel: "debug", LogFormat: "json",
 		KnownHoles: "refuse", CgroupNames: "crio",
-		CNI:        CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second}, Duration{61 * time.Second}},
-		CDI:        CDI{SpecDirs: []string{"/cdi"}},
-		Registry:   Registry{"/certs"},
+		CNI:      CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second}, Duration{61 * time.Second}},
+		CDI:      CDI{SpecDirs: []string{"/cdi"}},
+		Registry: Registry{"/certs"},
 		Images: Images{
 			"/images", 3, 2, 5, Duration{7 * time.Second}, Duration{6 * time.Minute}, true, "registry", 6_000_000_000,
 			"/opt/igzip",
