@@ -56,13 +56,13 @@ func TestMigrateContainerd(t *testing.T) {
 	})
 }
 
-// oldImage is an index of two platforms in the registry, of which the root has this machine's.
-func (r rig) oldImage(old *fixture.ContainerdRoot, repo string) (manifest digest.Digest, index ocispec.Descriptor) {
+// oldIndex is an index of two platforms in the registry, and the image for this machine.
+func (r rig) oldIndex(repo string) (raw []byte, index digest.Digest, img ggcr.Image) {
 	r.Helper()
 	recipe, err := fixture.BusyboxRecipe()
 	r.ok(err)
 	recipe.Layers = append(recipe.Layers, []fixture.File{{Name: "srv/note", Body: []byte("from containerd")}})
-	img, err := recipe.Build()
+	img, err = recipe.Build()
 	r.ok(err)
 	recipe.Platform = &ggcr.Platform{OS: "linux", Architecture: "s390x"}
 	other, err := recipe.Build()
@@ -71,9 +71,16 @@ func (r rig) oldImage(old *fixture.ContainerdRoot, repo string) (manifest digest
 	r.ok(err)
 	_, err = shared.registry.PushIndex(repo+":v1", both)
 	r.ok(err)
-	desc, err := old.Image(img)
+	raw, err = both.RawManifest()
 	r.ok(err)
-	raw, err := both.RawManifest()
+	return raw, digest.FromBytes(raw), img
+}
+
+// oldImage is such an index in the registry, of which the root has this machine's image.
+func (r rig) oldImage(old *fixture.ContainerdRoot, repo string) (manifest digest.Digest, index ocispec.Descriptor) {
+	r.Helper()
+	raw, _, img := r.oldIndex(repo)
+	desc, err := old.Image(img)
 	r.ok(err)
 	d, err := old.Blob(raw)
 	r.ok(err)

@@ -97,7 +97,7 @@ func accepted(t *testing.T, name string, r *Result) {
 // the default runtime and the cgroup driver.
 func TestDefaults(t *testing.T) {
 	files, err := filepath.Glob("testdata/default-*.toml")
-	if err != nil || len(files) < 2 {
+	if err != nil || len(files) < 3 {
 		t.Fatal(files, err)
 	}
 	for _, path := range files {
@@ -112,8 +112,13 @@ func TestDefaults(t *testing.T) {
 			}
 		}
 		want := "cgroup_driver = 'cgroupfs'\n\n[runtimes]\ndefault = 'runc'\n"
-		if _, text, _ := strings.Cut(string(r.Config), "\n\n"); strings.ReplaceAll(text, "\n[pods]\n"+
-			"unprivileged_icmp = false\nunprivileged_ports = false\n", "") != want {
+		_, text, _ := strings.Cut(string(r.Config), "\n\n")
+		for _, old := range []string{ // before 2.0
+			"[nri]\nenable = false\n\n", "[pods]\nunprivileged_icmp = false\nunprivileged_ports = false\n\n",
+		} {
+			text = strings.Replace(text, old, "", 1)
+		}
+		if text != want {
 			t.Errorf("%s:\n%s", path, r.Config)
 		}
 		accepted(t, path, r)
