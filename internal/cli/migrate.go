@@ -21,7 +21,9 @@ import (
 )
 
 func migrateCommand(a *app) *cobra.Command {
-	return grouped("migrate", "Take over what another runtime has on this node", migrateContainerdCommand(a))
+	cmd := grouped("migrate", "Take over what another runtime has on this node")
+	cmd.AddCommand(migrateContainerdCommand(a))
+	return cmd
 }
 
 // migrateFlags say what is taken over from where, and where to.
