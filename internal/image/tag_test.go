@@ -1,0 +1,70 @@
+package image
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+)
+
+// TestTag gives an image one more tag, twice, and then another image that tag. The next daemon finds it there.
+func TestTag(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/app:v1", imageOf(t, gz(t, file("a", "1"))))
+	push(t, host+"/app:v2", imageOf(t, gz(t, file("a", "2"))))
+	root := t.TempDir()
+	s := open(t, root)
+	one, two := pull(t, s, host+"/app:v1"), pull(t, s, host+"/app:v2")
+	has := func(s *Store, name, id string) {
+		t.Helper()
+		if got, ok := s.Get(name); !ok || got.ID != id {
+			t.Errorf("%s names %q, wanted %q", name, got.ID, id)
+		}
+	}
+	const stable = "example.com/app:stable"
+	for range 2 {
+		if err := Tag(s, host+"/app:v1", stable); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has(s, stable, one.ID)
+	has(s, host+"/app:v1", one.ID)
+	if err := Tag(s, two.ID, stable); err != nil {
+		t.Fatal(err)
+	}
+	durable(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, root)
+	has(s, stable, two.ID)
+	has(s, host+"/app:v1", one.ID)
+	has(s, host+"/app:v2", two.ID)
+	sound(t, s)
+}
+
+// TestTagsRefused wants no name to change where an image cannot be given a tag.
+func TestTagsRefused(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/app:v1", imageOf(t, gz(t, file("a", "1"))))
+	s := open(t, t.TempDir())
+	img := pull(t, s, host+"/app:v1")
+	for name, c := range map[string]struct {
+		image, tag string
+		kind       error
+		words      string
+	}{
+		"no image":     {"example.com/none:v1", "example.com/app:new", errdefs.ErrNotFound, "image example.com/none:v1"},
+		"a part of id": {img.ID[:20], "example.com/app:new", errdefs.ErrNotFound, img.ID[:20]},
+		"no name":      {img.ID, "Not A Name", errdefs.ErrInvalidArgument, "Not A Name"},
+		"a digest":     {img.ID, "example.com/app@" + img.ID, errdefs.ErrInvalidArgument, "names a digest"},
+	} {
+		err := Tag(s, c.image, c.tag)
+		if err == nil || kindOf(err) != c.kind || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%s: %v (%v)", name, err, kindOf(err))
+		}
+	}
+	if got, ok := s.Get(img.ID); !ok || len(got.RepoTags) != 1 {
+		t.Errorf("the image has the tags %v", got.RepoTags)
+	}
+}
