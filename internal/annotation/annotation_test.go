@@ -58,6 +58,14 @@ func TestValues(t *testing.T) {
 		"limits": {asks{KeyUlimits: `[{"type":"RLIMIT_CORE","soft":1,"hard":2}]`}, ulimits,
 			[]specs.POSIXRlimit{{Type: "RLIMIT_CORE", Soft: 1, Hard: 2}}, ""},
 		"a limit that is none": {asks{KeyUlimits: `[{"type":"core"}]`}, ulimits, nil, "RLIMIT_NOFILE"},
+		"no restart":           {nil, restart, Restart{When: Never}, ""},
+		"a restart":            {asks{KeyRestart: "always"}, restart, Restart{When: Always}, ""},
+		"some restarts":        {asks{KeyRestart: "on-failure:3"}, restart, Restart{When: OnFailure, Most: 3}, ""},
+		"none at all":          {asks{KeyRestart: "on-failure:0"}, restart, nil, "on-failure:TIMES"},
+		"always so often":      {asks{KeyRestart: "always:3"}, restart, nil, "on-failure:TIMES"},
+		"an empty restart":     {asks{KeyRestart: ""}, restart, nil, "unless-stopped"},
+		"how often":            {asks{KeyRestarts: "7"}, func(a asks) (any, error) { return Restarts(a), nil }, 7, ""},
+		"how often, in words":  {asks{KeyRestarts: "seven"}, func(a asks) (any, error) { return Restarts(a), nil }, 0, ""},
 		"devices": {asks{KeyDevices + "b": "v/c=1", KeyDevices + "a": "v/c=2,v/c=3", "other": "v/c=4"},
 			func(a asks) (any, error) { return Devices(a), nil }, []string{"v/c=2", "v/c=3", "v/c=1"}, ""},
 	} {
@@ -85,6 +93,8 @@ func bytes(b Bounds) func(map[string]string) (any, error) {
 func rate(container string, b Bounds) func(map[string]string) (any, error) {
 	return func(a map[string]string) (any, error) { return LogRate(a, container, b) }
 }
+
+func restart(a map[string]string) (any, error) { return RestartPolicy(a) }
 
 func in(a map[string]string) (any, error)      { return Ingress(a) }
 func out(a map[string]string) (any, error)     { return Egress(a) }

@@ -27,6 +27,8 @@ const (
 	KeyDevices       = "cdi.k8s.io/"
 	KeyTmpfs         = "container.berth/tmpfs"
 	KeyUlimits       = "container.berth/ulimits"
+	KeyRestart       = "container.berth/restart"
+	KeyRestarts      = "container.berth/restarts"
 
 	// keyCRIOShmSize is CRI-O's, for pods that come from there. The other counts where both are set.
 	keyCRIOShmSize = "io.kubernetes.cri-o.ShmSize"
@@ -60,6 +62,9 @@ func Rows() []Row {
 		{KeyDevices, "container", "CDI devices, separated by commas; any name may follow", "Devices", "cdi"},
 		{KeyTmpfs, "container", "empty directories in memory: a JSON list of `PATH:OPTION,OPTION`", "Tmpfs", "spec"},
 		{KeyUlimits, "container", "limits of its processes: a JSON list of `type`, `soft` and `hard`", "Ulimits", "spec"},
+		{KeyRestart, "container", "when a container of `berth run` starts again by itself: `no`, `on-failure`, " +
+			"`on-failure:TIMES`, `unless-stopped` or `always`", "RestartPolicy", "sandbox"},
+		{KeyRestarts, "container", "how often in a row it has done so; Berth writes it", "Restarts", "restart"},
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/annotation"
 )
 
 // Runtime makes and removes pods and containers. A call that is repeated with the same configuration returns the id of
@@ -49,7 +51,8 @@ func (c Container) in(p Pod, s runtimeapi.ContainerState) bool {
 	return p.Ready && c.Pod == p.ID && c.State == s
 }
 
-func (c Container) name() string    { return c.Config.GetMetadata().GetName() }
+// Name is what all attempts of the container have in common.
+func (c Container) Name() string    { return c.Config.GetMetadata().GetName() }
 func (c Container) attempt() uint32 { return c.Config.GetMetadata().GetAttempt() }
 
 // Started is a container that was started.
@@ -61,7 +64,7 @@ type Started struct{ ID, Name string }
 // with an error.
 func Start(ctx context.Context, rt Runtime, p Pod, wanted func(Container) bool) (all []Started, err error) {
 	var again []Container
-	for _, c := range last(p.Containers) {
+	for _, c := range Last(p.Containers) {
 		if !c.in(p, runtimeapi.ContainerState_CONTAINER_RUNNING) && wanted(c) {
 			again = append(again, c)
 		}
@@ -88,10 +91,10 @@ func Start(ctx context.Context, rt Runtime, p Pod, wanted func(Container) bool) 
 			err = rt.Start(ctx, id)
 		}
 		if err != nil {
-			failed = append(failed, fmt.Errorf("start container %s anew: %w", c.name(), err))
+			failed = append(failed, fmt.Errorf("start container %s anew: %w", c.Name(), err))
 			continue
 		}
-		all = append(all, Started{id, c.name()})
+		all = append(all, Started{id, c.Name()})
 		if p.Ready && !made {
 			failed = append(failed, forget(ctx, rt, p, c))
 		}
@@ -108,9 +111,11 @@ func Start(ctx context.Context, rt Runtime, p Pod, wanted func(Container) bool) 
 	return all, errors.Join(failed...)
 }
 
-// nextOf is the request for the next attempt of a container. It has a log of its own.
+// nextOf is the request for the next attempt of a container. It has a log of its own, and has not started by itself
+// yet.
 func nextOf(c Container) *runtimeapi.ContainerConfig {
 	next := proto.Clone(c.Config).(*runtimeapi.ContainerConfig)
+	delete(next.Annotations, annotation.KeyRestarts)
 	next.Metadata.Attempt++
 	if next.LogPath != "" {
 		dir, base := path.Split(next.LogPath)
@@ -121,10 +126,10 @@ func nextOf(c Container) *runtimeapi.ContainerConfig {
 	return next
 }
 
-// last are the last attempts of each container, in the order of the list.
-func last(all []Container) []Container {
+// Last are the last attempts of each container, in the order of the list.
+func Last(all []Container) []Container {
 	return slices.DeleteFunc(slices.Clone(all), func(c Container) bool {
-		return slices.ContainsFunc(all, func(o Container) bool { return o.name() == c.name() && o.attempt() > c.attempt() })
+		return slices.ContainsFunc(all, func(o Container) bool { return o.Name() == c.Name() && o.attempt() > c.attempt() })
 	})
 }
 
@@ -132,7 +137,7 @@ func last(all []Container) []Container {
 func forget(ctx context.Context, rt Runtime, p Pod, c Container) error {
 	var failed []error
 	for _, old := range p.Containers {
-		if old.Pod == p.ID && old.name() == c.name() && old.attempt() < c.attempt() {
+		if old.Pod == p.ID && old.Name() == c.Name() && old.attempt() < c.attempt() {
 			failed = append(failed, rt.RemoveContainer(ctx, old.ID))
 		}
 	}

@@ -101,7 +101,7 @@ func TestStart(t *testing.T) {
 			Config: &runtimeapi.PodSandboxConfig{
 				Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Attempt: 4}, LogDirectory: "/l",
 			}}
-		started, err := Start(t.Context(), rt, p, func(c Container) bool { return c.name() != "not" })
+		started, err := Start(t.Context(), rt, p, func(c Container) bool { return c.Name() != "not" })
 		if !reflect.DeepEqual(rt.calls, c.want) || len(started) != c.starts || (err == nil) != (c.err == "") ||
 			err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v, %q, %v, want %q", name, started, rt.calls, err, c.want)

@@ -51,7 +51,7 @@ type runOptions struct {
 	pull, platform               string
 	storage, inodes, shm         string
 	logRate, logBurst            string
-	stopSignal                   string
+	stopSignal, restart          string
 	env, envFiles, ports         []string
 	labels, annotations          []string
 	dns, search, dnsOptions      []string
@@ -81,6 +81,8 @@ func (o *runOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&o.pull, "pull", pullMissing, "`when` to pull the image: missing, always or never")
 	f.StringVar(&o.platform, "platform", "", "`os/arch[/variant]` of the image instead of this machine's")
 	f.StringVar(&o.stopSignal, "stop-signal", "", "`signal` that asks it to end, in place of the image's")
+	f.StringVar(&o.restart, "restart", string(annotation.Never), "`when` it starts again by itself after its end: no, "+
+		"on-failure, on-failure:TIMES, unless-stopped or always; with -d")
 	f.StringVar(&o.logs, "log-dir", "/var/log/berth", "`directory` of logs; its own is in one of the pod's there")
 	f.StringArrayVar(&o.ulimits, "ulimit", nil, "a `limit` of its processes: NAME=SOFT[:HARD], such as nofile=1024:4096")
 	o.registerPod(f)
@@ -135,6 +137,11 @@ func (o *runOptions) check(f *pflag.FlagSet) error {
 		return errors.New("--rm needs somebody to wait for the end: leave out -d, or use berth rm -f afterwards")
 	case o.pull != pullMissing && o.pull != pullAlways && o.pull != pullNever:
 		return fail.New(errdefs.ErrInvalidArgument, "--pull %s: there is missing, always and never", o.pull)
+	}
+	if r, err := annotation.ParseRestart(o.restart); err != nil {
+		return fail.New(errdefs.ErrInvalidArgument, "--restart %s: %w", o.restart, err)
+	} else if r.When != annotation.Never && !o.detach {
+		return errors.New("--restart needs -d: without it the end of the container is waited for")
 	}
 	for _, name := range podFlags {
 		if o.pod != "" && f.Changed(name) {
@@ -238,6 +245,9 @@ func (o *runOptions) container(img string, n *runtimeapi.NamespaceOption) (*runt
 		Labels:  labels, Annotations: annotations, StopSignal: signal,
 		Stdin: o.stdin, StdinOnce: o.stdin && !o.detach, Tty: o.tty,
 		Linux: linux,
+	}
+	if o.restart != string(annotation.Never) {
+		cfg.Annotations[annotation.KeyRestart] = o.restart
 	}
 	if err := o.volumes.apply(cfg); err != nil {
 		return nil, err

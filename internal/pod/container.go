@@ -405,6 +405,9 @@ func validateContainer(cfg *runtimeapi.ContainerConfig) error {
 	if p := cfg.LogPath; p != "" && !filepath.IsLocal(p) {
 		return fail.New(errdefs.ErrInvalidArgument, "container %s: log path %q leaves the pod's log directory", name, p)
 	}
+	if err := sandbox.CheckRestart(cfg); err != nil {
+		return fmt.Errorf("container %s: %w", name, err)
+	}
 	for _, m := range cfg.Mounts {
 		if !strings.HasPrefix(m.ContainerPath, "/") {
 			return fail.New(errdefs.ErrInvalidArgument, "container %s: mount target %q is not an absolute path", name,

@@ -81,7 +81,7 @@ func (p *pod) initExited() {
 		return
 	}
 	p.cfg.Log.Warn("the container that stands for a pod has ended; the pod is stopped", "pod", p.id)
-	p.s.background(func(ctx context.Context) { _ = p.s.Stop(ctx, p.id) })
+	p.s.background(func(ctx context.Context) { _ = stopPod(ctx, p) })
 }
 
 // reap clears away what the runtime and the mounts hold of a container that has ended.
@@ -115,13 +115,28 @@ func (l *container) reap(ctx context.Context) error {
 }
 
 // StopContainer asks the container to end by its stop signal and kills it after timeout. A repeated call with a shorter
-// timeout shortens the one in flight. A container that is not there, or has ended, is stopped already.
+// timeout shortens the one in flight. A container that is not there, or has ended, is stopped already. It does not
+// start again by itself afterwards.
 func (s *Pods) StopContainer(ctx context.Context, id sandbox.ID, timeout time.Duration) error {
 	l, err := s.adopted(ctx, id)
 	if err != nil {
 		return sandbox.NilIfGone(err)
 	}
+	noteContainerStop(l)
 	return l.stop(ctx, timeout)
+}
+
+// noteContainerStop has the record of a pod of berth run say that a client asked for the container's end.
+func noteContainerStop(l *container) {
+	if r := l.p.rec.Load(); !r.ByHand() || r.StopAsked {
+		return
+	}
+	_, _ = l.p.settleSoon("container.stop-asked", func(r *sandbox.Record) error {
+		return r.Edit(l.id, func(c *sandbox.Container) error {
+			c.StopAsked = true
+			return nil
+		})
+	})
 }
 
 func (l *container) stop(ctx context.Context, timeout time.Duration) error {

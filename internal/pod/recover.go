@@ -203,6 +203,9 @@ func rebooted(p *pod, r *sandbox.Record) error {
 	}
 	return p.settle("pod.rebooted", func(r *sandbox.Record) error {
 		r.Boot = p.cfg.Boot
+		if err := r.StopIsOver(); err != nil {
+			return err
+		}
 		if r.State == sandbox.Ready {
 			return r.MoveTo(sandbox.Stopping)
 		}
@@ -218,11 +221,11 @@ func resume(ctx context.Context, p *pod) {
 		_ = p.s.Remove(ctx, p.id)
 		return
 	case sandbox.Stopping:
-		_ = p.s.Stop(ctx, p.id)
+		_ = stopPod(ctx, p)
 	case sandbox.Ready:
 		if why := p.cfg.Bundle.Pod(r).CheckPins(); why != nil {
 			p.cfg.Log.Warn("a pod has lost what it stands on and is stopped", "pod", p.id, "error", why)
-			_ = p.s.Stop(ctx, p.id)
+			_ = stopPod(ctx, p)
 		}
 	}
 	for _, c := range p.rec.Load().Containers {

@@ -17,16 +17,34 @@ import (
 func endsCreate(running string) bool { return running == opCreate }
 
 // Stop ends all that lives of a pod: its containers, its network, its namespaces, its monitor. It is done when nothing
-// of them is left, and may be repeated; a pod that is not there is stopped already.
+// of them is left, and may be repeated; a pod that is not there is stopped already. Nothing of it starts again by
+// itself afterwards.
 func (s *Pods) Stop(ctx context.Context, id sandbox.ID) error {
 	p, err := findToEnd(s, id)
 	if err != nil {
 		return sandbox.NilIfGone(err)
 	}
+	noteStop(p)
+	return stopPod(ctx, p)
+}
+
+// noteStop has the record of a pod of berth run say that a client asked for the pod's end.
+func noteStop(p *pod) {
+	if r := p.rec.Load(); !r.ByHand() || r.StopAsked {
+		return
+	}
+	_, _ = p.settleSoon("pod.stop-asked", func(r *sandbox.Record) error {
+		r.StopAsked = true
+		return nil
+	})
+}
+
+// stopPod stops a pod, whoever wants it.
+func stopPod(ctx context.Context, p *pod) error {
 	if err := p.waitAdopted(ctx); err != nil {
 		return err // what nobody watches cannot be seen to end
 	}
-	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opStop, Ends: endsCreate, Run: p.stop})
+	return p.lane.Do(p.s.ctx, ctx, op.Op{Kind: opStop, Ends: endsCreate, Run: p.stop})
 }
 
 // Remove stops a pod where that is still to be done and removes all that is left of it: its containers and its record.
@@ -58,7 +76,7 @@ func (p *pod) stop(ctx context.Context) error {
 		err = fail.About(fail.Detail{Pod: string(p.id)}, "stop pod %s: %w", p.id,
 			room.Explain(err, p.cfg.Root, sandbox.MakeRoom))
 		if p.s.ctx.Err() == nil {
-			p.stuck(err, func() error { return p.s.Stop(p.s.ctx, p.id) })
+			p.stuck(err, func() error { return stopPod(p.s.ctx, p) })
 		}
 	}
 	return err

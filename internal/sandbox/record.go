@@ -43,6 +43,9 @@ type Record struct {
 	Containers []*Container `json:",omitempty"` // in the order of their creation
 	// Init is the pod's own init process, where it has one.
 	Init runtime.Process `json:",omitzero"`
+	// StopAsked says that a client asked for the pod's end, so that nothing of it starts again by itself. It is noted in
+	// pods of berth run alone, as that of containers is.
+	StopAsked bool `json:",omitempty"`
 }
 
 // Failure says what keeps an undo from ending.
@@ -84,6 +87,8 @@ type Container struct {
 	Storage *Storage `json:",omitempty"`
 	// LogLimit is what may be written to its log; nil is no limit.
 	LogLimit *LogLimit `json:",omitempty"`
+	// StopAsked says that a client asked for its end.
+	StopAsked bool `json:",omitempty"`
 }
 
 // PodConfig and ContainerConfig hold a CRI message together with its JSON form, which is made once: a record is written

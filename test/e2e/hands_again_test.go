@@ -1,9 +1,14 @@
 package e2e
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -66,6 +71,88 @@ func TestHandsStart(t *testing.T) {
 			r.Errorf("a kubelet's pod: exit code %d: %s", code, stderr)
 		}
 	})
+}
+
+// TestHandsRestart has containers start again by themselves, as their policies say, and no other.
+func TestHandsRestart(t *testing.T) {
+	own(t, func(r rig) {
+		image := ref("busybox:latest")
+		run := func(name, policy, script string) {
+			r.mustBerth("run", "-d", "--net", "host", "--log-dir", r.n.Logs, "--name", name, "--restart", policy, image, "sh",
+				"-c", script)
+			r.Cleanup(func() { r.mustBerth("rm", "-f", name) })
+		}
+		restarts := func(name string) (state string, times int) {
+			var all struct {
+				Containers []struct {
+					Metadata struct{ Attempt int }
+					State    string
+				}
+			}
+			r.ok(json.Unmarshal([]byte(r.mustBerth("ps", "-a", "-o", "json", "--pod", name)), &all))
+			for _, c := range all.Containers {
+				if state == "" || c.Metadata.Attempt > times {
+					state, times = strings.ToLower(strings.TrimPrefix(c.State, "CONTAINER_")), c.Metadata.Attempt
+				}
+			}
+			return state, times
+		}
+		becomes := func(name, state string, times int) {
+			r.Helper()
+			r.eventually(fmt.Sprintf("%s is %s after %d restarts", name, state, times), func() bool {
+				s, n := restarts(name)
+				return s == state && n == times
+			})
+		}
+		const loop = "trap 'exit 0' USR1 TERM; while :; do sleep 0.05; done"
+		run("failing", "on-failure:1", "echo attempt; exit 3")
+		run("done", "on-failure", "exit 0")
+		run("kept", "always", loop)
+		run("down", "unless-stopped", loop)
+		becomes("failing", "exited", 1)
+		becomes("done", "exited", 0)
+		r.mustBerth("kill", "-s", "USR1", "kept")
+		becomes("kept", "running", 1)
+		if out := r.mustBerth("logs", "failing"); out != "attempt\n" {
+			r.Errorf("the log of the last attempt: %q", out)
+		}
+
+		r.mustBerth("stop", "down")
+		r.mustBerth("kill", "kept") // by its user: it does not come back
+		becomes("down", "exited", 0)
+		becomes("kept", "exited", 1)
+		r.mustBerth("start", "kept")
+		becomes("kept", "running", 2)
+		pid := processIn(r, "kept")
+		r.ok(r.n.Kill9()) // what ends without a daemon starts again with the next
+		r.ok(syscall.Kill(pid, syscall.SIGUSR1))
+		r.ok(r.n.Start())
+		becomes("kept", "running", 3)
+		for name, times := range map[string]int{"failing": 1, "done": 0, "down": 0} {
+			if state, n := restarts(name); state != "exited" || n != times {
+				r.Errorf("%s is %s after %d restarts", name, state, n)
+			}
+		}
+		_, stderr, code := r.berth("run", "-d", "--restart", "sometimes", image)
+		if code != 125 || !strings.Contains(stderr, "unless-stopped") {
+			r.Errorf("a policy that is none: exit code %d: %s", code, stderr)
+		}
+		if _, stderr, code := r.berth("run", "--restart", "always", image); code != 125 || !strings.Contains(stderr, "-d") {
+			r.Errorf("without -d: exit code %d: %s", code, stderr)
+		}
+	})
+}
+
+// processIn is the first process of the container that berth run made a pod for.
+func processIn(r rig, name string) int {
+	r.Helper()
+	found := regexp.MustCompile(`"pid":\s*([0-9]+)`).FindStringSubmatch(r.mustBerth("inspect", name))
+	if found == nil {
+		r.Fatal("inspect tells no pid")
+	}
+	pid, err := strconv.Atoi(found[1])
+	r.ok(err)
+	return pid
 }
 
 // TestHandsCopy copies into a container and out of it.

@@ -80,7 +80,7 @@ func parse() ([]source, error) {
 var levels = map[string]int{
 	"cri": 5, "cli": 5, "nri": 5,
 	"pod": 4, "image": 4, "stream": 4,
-	"bundle": 3, "meter": 3, "session": 3, // rooms beside pod, which know its values alone
+	"bundle": 3, "meter": 3, "session": 3, "restart": 3, // rooms beside pod, which know its values alone
 	"sandbox": 2, // what is known of pods, for the rooms around them
 	// The foundation: anybody may build on it.
 	"fault": 0, "limit": 0, "record": 0, "cgroup": 0, "helper": 0, "userns": 0, "thread": 0, "pipe": 0, "quantity": 0,

@@ -33,12 +33,42 @@ func TestShutdown(t *testing.T) {
 	installed.Run(t, "systemctl", "start", "kubelet")
 	installed.Run(t, "berth", "run", "--name", "job", image, "true")
 	installed.Run(t, "berth", "run", "-d", "--name", "polite", image, "sh", "-c", "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.2; done")
+	const loop = "trap 'exit 0' TERM; echo began; while :; do sleep 0.2; done"
+	for name, policy := range restarted {
+		installed.Run(t, "berth", "run", "-d", "--name", name, "--restart", policy, image, "sh", "-c", loop)
+	}
+	installed.Run(t, "berth", "stop", "stopped-always", "stopped")
 	installed.Eventually(t, "the container listens to signals", func() bool { return installed.Run(t, "berth", "logs", "polite") == "up" })
+}
+
+// restarted are containers that start again by themselves, by their policies. Two of them are stopped before.
+var restarted = map[string]string{
+	"kept": "unless-stopped", "failing": "on-failure", "stopped-always": "always", "stopped": "unless-stopped",
+}
+
+// wantRestarted checks which containers the boot has started again, and removes them.
+func wantRestarted(t *testing.T) {
+	t.Helper()
+	for name, runs := range map[string]bool{"kept": true, "stopped-always": true, "failing": false, "stopped": false} {
+		state := func() string {
+			return installed.Run(t, "berth", "ps", "-a", "--label", "berth.run="+name, "-o", "json")
+		}
+		if runs {
+			installed.Eventually(t, name+" runs again", func() bool {
+				return strings.Contains(state(), "CONTAINER_RUNNING") &&
+					strings.Contains(installed.Run(t, "berth", "logs", name), "began")
+			})
+		} else if got := state(); strings.Contains(got, "CONTAINER_RUNNING") {
+			t.Errorf("%s runs again: %s", name, got)
+		}
+		installed.Run(t, "berth", "rm", "-f", name)
+	}
 }
 
 // TestBooted is the next boot.
 func TestBooted(t *testing.T) {
 	serving(t, 0)
+	wantRestarted(t)
 	said, err := os.ReadFile(kubeletSaid)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,192 @@
+// Package restart starts containers of berth run again that have ended, when their restart policy says so. How it does
+// that, and how long it waits before, is as with a kubelet: attempt has the first, and a container that ends again and
+// again is waited for longer each time, up to five minutes, until it has run for ten.
+//
+// Keeper is all of it. It keeps nothing in memory that it could not find again: how often a container has started by
+// itself stands in the annotations of its record, so that a daemon that was restarted goes on where the last one ended.
+package restart
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/annotation"
+	"berth/internal/sandbox"
+)
+
+// Pods are the pods of the node.
+type Pods interface {
+	List() []*sandbox.Record
+	Get(id sandbox.ID) (*sandbox.Record, error)
+	Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (sandbox.ID, error)
+	Create(ctx context.Context, pod sandbox.ID, cfg *runtimeapi.ContainerConfig) (sandbox.ID, error)
+	Start(ctx context.Context, container sandbox.ID) error
+	Remove(ctx context.Context, id sandbox.ID) error
+	RemoveContainer(ctx context.Context, id sandbox.ID) error
+}
+
+// Watch tells of ends.
+type Watch interface {
+	// Next waits for the next end of a pod or container, and returns the record of its pod. After an error nothing comes
+	// any more: ctx is done, or ends were missed.
+	Next(ctx context.Context) (*sandbox.Record, error)
+	Close()
+}
+
+// How long a container that ends is waited for before it starts again: not at all the first time, then firstDelay,
+// twice as long each time, and mostDelay at last. One that has run for steadyAfter begins anew. These are a kubelet's
+// (MaxContainerBackOff, and twice that). What could not be made or started is tried again after retryDelay.
+const (
+	firstDelay  = 10 * time.Second
+	mostDelay   = 5 * time.Minute
+	steadyAfter = 10 * time.Minute
+	retryDelay  = 10 * time.Second
+)
+
+// atOnce is how many pods are started at the same time. After a restart of the machine all of them are due.
+const atOnce = 4
+
+// Keeper starts containers again. Its fields are set before Run.
+type Keeper struct {
+	Pods  Pods
+	Watch func() Watch
+	Log   *slog.Logger
+
+	slots chan struct{}
+	work  sync.WaitGroup
+
+	mu     sync.Mutex // guards tended
+	tended map[name]chan struct{}
+}
+
+// name tells a pod, in all its sandboxes, from others.
+type name struct{ namespace, name, uid string }
+
+func nameOf(r *sandbox.Record) name {
+	m := r.Config.Get().GetMetadata()
+	return name{m.GetNamespace(), m.GetName(), m.GetUid()}
+}
+
+// Run keeps on until ctx is done.
+func (k *Keeper) Run(ctx context.Context) {
+	k.slots, k.tended = make(chan struct{}, atOnce), map[name]chan struct{}{}
+	for ctx.Err() == nil {
+		k.follow(ctx)
+	}
+	k.work.Wait()
+}
+
+// follow looks at all pods, and then at those of which something ends, until some end was missed.
+func (k *Keeper) follow(ctx context.Context) {
+	w := k.Watch()
+	defer w.Close()
+	for _, r := range k.Pods.List() {
+		k.look(ctx, r)
+	}
+	for {
+		r, err := w.Next(ctx)
+		if err != nil {
+			return
+		}
+		k.look(ctx, r)
+	}
+}
+
+// look has a pod tended that has containers which start again by themselves.
+func (k *Keeper) look(ctx context.Context, r *sandbox.Record) {
+	if !hasPolicy(r) {
+		return
+	}
+	of := nameOf(r)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if woken := k.tended[of]; woken != nil {
+		select {
+		case woken <- struct{}{}:
+		default: // it will look again anyway
+		}
+		return
+	}
+	woken := make(chan struct{}, 1)
+	k.tended[of] = woken
+	k.work.Go(func() { k.tend(ctx, of, woken) })
+}
+
+func hasPolicy(r *sandbox.Record) bool {
+	for _, c := range r.Containers {
+		if r.RestartPolicy(c).When != annotation.Never {
+			return true
+		}
+	}
+	return false
+}
+
+// tend starts what is due of a pod, until nothing is.
+func (k *Keeper) tend(ctx context.Context, of name, woken chan struct{}) {
+	said := ""
+	for ctx.Err() == nil {
+		p := find(k.Pods.List(), of)
+		at, wanted := p.due()
+		switch wait := time.Until(at); {
+		case at.IsZero():
+			if k.leave(of, woken) {
+				return
+			}
+		case wait > 0:
+			pause(ctx, wait, woken)
+		default:
+			err := k.start(ctx, p, wanted)
+			if err == nil {
+				said = ""
+				continue
+			}
+			if text := err.Error(); text != said && ctx.Err() == nil {
+				said = text
+				k.Log.Warn("what has ended of a pod of berth run could not all be started again; it is tried again until it "+
+					"can, or until the pod is stopped", "pod", of.name, "every", retryDelay, "error", err)
+			}
+			pause(ctx, retryDelay, nil)
+		}
+	}
+}
+
+// leave says whether nothing has happened that is still to be looked at; then the pod is not tended any more.
+func (k *Keeper) leave(of name, woken chan struct{}) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	select {
+	case <-woken:
+		return false
+	default:
+		delete(k.tended, of)
+		return true
+	}
+}
+
+func pause(ctx context.Context, d time.Duration, woken <-chan struct{}) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-woken:
+	case <-ctx.Done():
+	}
+}
+
+// delay is how long a container that has ended is waited for, which has started by itself so often in a row.
+func delay(restarts int) time.Duration {
+	if restarts <= 0 {
+		return 0
+	}
+	d := firstDelay
+	for range restarts - 1 {
+		if d *= 2; d >= mostDelay {
+			return mostDelay
+		}
+	}
+	return d
+}
