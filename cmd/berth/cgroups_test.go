@@ -12,7 +12,7 @@ import (
 // layout is what stands before and after the id of a container in the path of its cgroup, which ends with both.
 type layout struct{ before, after string }
 
-// falco are the layouts by which Falco's plugin "container" (0.4) knows the containers of a CRI runtime.
+// falco are the layouts by which Falco's plugin "container" (0.7) knows the containers of a CRI runtime.
 var falco = []layout{
 	{"/", ""}, {"/crio-", ""}, {"/cri-containerd-", ".scope"}, {"/crio-", ".scope"}, {":cri-containerd:", ""},
 	{"/docker-", ".scope"},
