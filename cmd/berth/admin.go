@@ -49,6 +49,7 @@ func problems(n *node) (all []admin.Problem) {
 	for _, s := range n.driver.Monitors().Silent {
 		all = append(all, admin.Problem{Pod: s.Pod, Message: s.What, Since: s.Since})
 	}
+	all = append(all, n.preload.problems()...)
 	if s := n.memory.Status(); s.Problem != "" {
 		all = append(all, admin.Problem{Message: s.Problem, Since: s.Since})
 	}

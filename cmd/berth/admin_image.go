@@ -12,6 +12,24 @@ import (
 	"berth/internal/image/progress"
 )
 
+// Pulls sends how far each pull is.
+func (n service) Pulls(_ context.Context, send func(*admin.Underway) error) error {
+	for _, p := range image.Pulls(n.images) {
+		u := &admin.Underway{
+			Reference: p.Reference, Namespace: p.Namespace, Pod: p.Pod, Began: p.Began, Phase: p.Phase,
+			Done: p.Done, Total: p.Total, Rate: p.Rate, Hosts: append([]string{}, p.Hosts()...),
+			Layers: []admin.PullEvent{},
+		}
+		for _, l := range p.Layers {
+			u.Layers = append(u.Layers, *pullEvent(l))
+		}
+		if err := send(u); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Import reads an archive of images.
 func (n service) Import(ctx context.Context, archive io.Reader, send func(*admin.PullEvent) error) error {
 	images, err := n.images.Import(ctx, archive, eventsTo(send))
@@ -28,9 +46,11 @@ func (n service) Import(ctx context.Context, archive io.Reader, send func(*admin
 
 // eventsTo sends the progress of an operation to a client.
 func eventsTo(send func(*admin.PullEvent) error) func(progress.Event) {
-	return func(p progress.Event) {
-		_ = send(&admin.PullEvent{Layer: p.Layer.String(), Phase: p.Phase, Done: p.Done, Total: p.Total}) // a client that is gone ends ctx
-	}
+	return func(p progress.Event) { _ = send(pullEvent(p)) } // a client that is gone ends ctx
+}
+
+func pullEvent(p progress.Event) *admin.PullEvent {
+	return &admin.PullEvent{Layer: p.Layer.String(), Phase: p.Phase, Done: p.Done, Total: p.Total, Host: p.Host}
 }
 
 func complete(img image.Image) *admin.PullEvent {

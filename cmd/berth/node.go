@@ -64,6 +64,7 @@ type node struct {
 	images  *image.Store
 	gunzip  *inflate.Program // nil when the daemon inflates by itself
 	crew    *helper.Crew     // of unpackers
+	preload preloads
 	pods    *pod.Pods
 	streams *stream.Server
 	face    *cri.Server
@@ -199,7 +200,9 @@ func (n *node) openImages(context.Context) (err error) {
 	if n.crew, err = openCrew(n.cfg, &n.groups, n.log); err != nil {
 		return err
 	}
-	n.images, err = image.Open(n.imageConfig(n.cfg))
+	if n.images, err = image.Open(n.imageConfig(n.cfg)); err == nil {
+		n.preload.open(n, n.cfg)
+	}
 	return err
 }
 
@@ -234,13 +237,13 @@ func (n *node) imageConfig(cfg *config.Config) image.Config {
 		FirstByteTimeout: c.FirstByteTimeout.Duration, ForeignLayerURLs: c.ForeignLayerURLs,
 		Possession: c.Possession, Gunzip: n.gunzip, Unpackers: asCrew(n.crew),
 		PullSeen: n.metrics.Pull,
-		Verifier: n.verifier(cfg.Verifier), Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID,
+		Verifier: verifierOf(n, cfg.Verifier), Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID,
 		InUse: func() (map[string]struct{}, bool) { return n.pods.Layers() },
 	}
 }
 
-// verifier is who is asked about images; nil when nobody is configured.
-func (n *node) verifier(v config.Verifier) image.Verifier {
+// verifierOf is who is asked about images; nil when nobody is configured.
+func verifierOf(n *node, v config.Verifier) image.Verifier {
 	if v.Dir == "" {
 		return nil
 	}
@@ -365,6 +368,7 @@ func (n *node) recover(ready func()) {
 		if err := n.images.Sweep(context.Background()); err != nil {
 			n.log.Warn("sweep of unused layers is not complete; the next start tries again", "error", err)
 		}
+		n.preload.start()
 	})
 }
 
@@ -374,6 +378,7 @@ func (n *node) close() error {
 	if n.plugins != nil {
 		n.plugins.Close()
 	}
+	n.preload.close()
 	errs := []error{n.streams.Close(), n.network.Close(), n.images.Close()}
 	n.stop()
 	n.background.Wait()

@@ -67,6 +67,7 @@ func (n reloader) takeOver(ctx context.Context) ([]config.Change, error) {
 	if err := n.images.Reconfigure(n.imageConfig(cfg)); err != nil {
 		return nil, err
 	}
+	n.preload.open(n.node, cfg)
 	n.handlers.Store(found)
 	n.level.Set(level)
 	n.inForce.Store(cfg)

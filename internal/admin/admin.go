@@ -27,6 +27,9 @@ type Server interface {
 	// Pull brings an image into the store. The last event has Image and Names. It may be repeated: a second pull of what
 	// is there or under way joins it.
 	Pull(ctx context.Context, req *PullRequest, send func(*PullEvent) error) error
+	// Pulls sends how far each pull is that is under way, a kubelet's too, the one that began first at the beginning. It
+	// waits for none of them.
+	Pulls(ctx context.Context, send func(*Underway) error) error
 	// Import reads an archive of images, and sends an event with Image and Names for each image that it held.
 	Import(ctx context.Context, archive io.Reader, send func(*PullEvent) error) error
 	// Export writes the images as an archive, and sends how far it is. Only what was written when it returns nil is whole.
@@ -158,8 +161,24 @@ type PullEvent struct {
 	Phase string   `json:"phase,omitempty"`
 	Done  int64    `json:"done,omitempty"`
 	Total int64    `json:"total,omitempty"`
+	Host  string   `json:"host,omitempty"` // that sends the layer
 	Image string   `json:"image,omitempty"`
 	Names []string `json:"names,omitempty"`
+}
+
+// Underway is a pull that is under way.
+type Underway struct {
+	Reference string    `json:"reference"`
+	Namespace string    `json:"namespace,omitempty"` // of the pod that it is for, where a kubelet said so
+	Pod       string    `json:"pod,omitempty"`
+	Began     time.Time `json:"began"`
+	Phase     string    `json:"phase"` // as in PullEvent; waiting when all that is missing waits for its turn
+	Done      int64     `json:"done"`  // bytes of all layers, as in PullEvent
+	Total     int64     `json:"total"` // 0 while the layers are not known
+	Rate      int64     `json:"rate"`  // bytes a second that have come over the last seconds
+	Hosts     []string  `json:"hosts"` // that send them
+	// Layers are the latest events of the layers.
+	Layers []PullEvent `json:"layers"`
 }
 
 // ExportRequest asks for an archive of images.

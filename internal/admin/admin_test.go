@@ -26,6 +26,7 @@ type daemon struct {
 	pull    func(*PullRequest, func(*PullEvent) error) error
 	load    func(context.Context, io.Reader, func(*PullEvent) error) error
 	save    func(context.Context, *ExportRequest, io.Writer, func(*PullEvent) error) error
+	pulls   func(func(*Underway) error) error
 	images  func(*ImagesRequest, func(*ImageDetail) error) error
 	attach  func(context.Context, *AttachRequest, func() (*AttachInput, error), func(*AttachOutput) error) error
 	exec    func(context.Context, *ExecRequest, func() (*AttachInput, error), func(*AttachOutput) error) error
@@ -45,6 +46,7 @@ func (d *daemon) Info(context.Context) (*InfoResponse, error) { return d.info, n
 func (d *daemon) Pull(_ context.Context, req *PullRequest, send func(*PullEvent) error) error {
 	return d.pull(req, send)
 }
+func (d *daemon) Pulls(_ context.Context, send func(*Underway) error) error { return d.pulls(send) }
 func (d *daemon) Import(ctx context.Context, r io.Reader, send func(*PullEvent) error) error {
 	return d.load(ctx, r, send)
 }
@@ -233,6 +235,32 @@ func TestImagesComeOneByOne(t *testing.T) {
 	got, err := c.Images(t.Context(), &ImagesRequest{Images: []string{"x"}, Config: true})
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// TestPullsComeOneByOne has more pulls, of more layers, than one message takes.
+func TestPullsComeOneByOne(t *testing.T) {
+	want := Underway{
+		Reference: "a:1", Namespace: "default", Pod: "web", Began: time.Unix(1, 0).UTC(), Phase: "downloading",
+		Done: 1, Total: 2, Rate: 3, Hosts: []string{"mirror:5000"},
+	}
+	for range 200 {
+		layer := PullEvent{Layer: "sha256:" + strings.Repeat("1", 64), Total: 2, Host: "mirror:5000"}
+		want.Layers = append(want.Layers, layer)
+	}
+	c := serve(t, &daemon{pulls: func(send func(*Underway) error) (err error) {
+		for range 1000 {
+			err = errors.Join(err, send(&want))
+		}
+		return err
+	}})
+	got, err := c.Pulls(t.Context())
+	if err != nil || len(got) != 1000 || !reflect.DeepEqual(got[999], want) {
+		t.Errorf("got %d, %v", len(got), err)
+	}
+	c = serve(t, &daemon{pulls: func(func(*Underway) error) error { return nil }})
+	if got, err := c.Pulls(t.Context()); err != nil || got == nil || len(got) != 0 {
+		t.Errorf("without pulls: %v, %v", got, err)
 	}
 }
 

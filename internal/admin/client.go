@@ -70,6 +70,18 @@ func (c *Client) Pull(ctx context.Context, req *PullRequest, progress func(PullE
 	return images[len(images)-1], nil
 }
 
+// Pulls asks which pulls are under way.
+func (c *Client) Pulls(ctx context.Context) ([]Underway, error) {
+	stream, end, err := c.open(ctx, "Pulls", &none{})
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	pulls := []Underway{}
+	err = each(stream, func(u *Underway) { pulls = append(pulls, *u) })
+	return pulls, err
+}
+
 // Import sends an archive to the daemon and returns the images that it held. progress is as for Pull.
 func (c *Client) Import(ctx context.Context, archive io.Reader, progress func(PullEvent)) ([]Image, error) {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -31,6 +31,7 @@ var service = grpc.ServiceDesc{
 	},
 	Streams: []grpc.StreamDesc{
 		{StreamName: "Pull", Handler: servePull, ServerStreams: true},
+		{StreamName: "Pulls", Handler: servePulls, ServerStreams: true},
 		{StreamName: "Import", Handler: serveImport, ServerStreams: true, ClientStreams: true},
 		{StreamName: "Export", Handler: serveExport, ServerStreams: true},
 		{StreamName: "Images", Handler: serveImages, ServerStreams: true},
@@ -65,6 +66,13 @@ func servePull(srv any, stream grpc.ServerStream) error {
 		return err
 	}
 	return srv.(Server).Pull(stream.Context(), req, sender[PullEvent](stream))
+}
+
+func servePulls(srv any, stream grpc.ServerStream) error {
+	if _, err := receive[none](stream); err != nil {
+		return err
+	}
+	return srv.(Server).Pulls(stream.Context(), sender[Underway](stream))
 }
 
 func serveImport(srv any, stream grpc.ServerStream) error {

@@ -72,8 +72,8 @@ func New(version string) *cobra.Command {
 		rmpCommand(a), killCommand(a), waitCommand(a), updateCommand(a), portCommand(a), a.inspectCommand(),
 		a.statsCommand(), a.topCommand(), containerCommand(a), podCommand(a))
 	img := imageApp{a}
-	add("image", a.pullCommand(), img.listCommand("images"), img.rmCommand("rmi"), tagCommand(a), saveCommand(img),
-		loadCommand(img), loginCommand(), logoutCommand(), img.command())
+	add("image", a.pullCommand(), pullsCommand(a), img.listCommand("images"), img.rmCommand("rmi"), tagCommand(a),
+		saveCommand(img), loadCommand(img), loginCommand(), logoutCommand(), img.command())
 	n := nodeApp{a}
 	add(nodeGroup, infoCommand(a), n.eventsCommand(), n.doctorCommand(), n.checkCommand(), n.configCommand(),
 		n.reloadCommand(),

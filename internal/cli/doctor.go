@@ -177,7 +177,7 @@ func (a nodeApp) diagnoseDaemon(ctx context.Context) (found []diagnosis, used []
 	}
 	found = append(found, diagnoseNRI(info.NRI)...)
 	for _, p := range info.Problems {
-		found = append(found, diagnosis{"daemon", warning, problemText(p.Pod, p.Container, p.Step, p.Path, p.Message), "mend what it names; it is tried again at least once a minute"})
+		found = append(found, diagnosis{"daemon", warning, problemText(p.Pod, p.Container, p.Step, p.Path, p.Message), "mend what it names; it is tried again by itself"})
 	}
 	return found, info.Limits
 }

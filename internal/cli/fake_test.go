@@ -57,6 +57,7 @@ type daemon struct {
 	// exportFails is how an export ends, after some of the archive.
 	exportFails error
 	info        admin.InfoResponse
+	underway    []admin.Underway
 	kept        uint64 // bytes of layers that no image has
 	pulls       []admin.PullRequest
 	signals     []admin.SignalRequest
@@ -410,6 +411,15 @@ func (a *adminDaemon) Pull(_ context.Context, req *admin.PullRequest, send func(
 		}
 	}
 	return a.pullFails
+}
+
+func (a *adminDaemon) Pulls(_ context.Context, send func(*admin.Underway) error) error {
+	for i := range a.underway {
+		if err := send(&a.underway[i]); err != nil {
+			return err
+		}
+	}
+	return a.refuse["Pulls"]
 }
 
 func (a *adminDaemon) Import(_ context.Context, r io.Reader, send func(*admin.PullEvent) error) error {

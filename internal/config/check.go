@@ -69,6 +69,11 @@ func (l *loader) imagesApart() error {
 	case c.Socket == images:
 		return l.refuse("socket", "%q is a directory", c.Socket)
 	}
+	for _, other := range []string{images, c.State} {
+		if dir := c.Images.PreloadDir; dir != "" && (within(dir, other) || within(other, dir)) {
+			return l.refuse("images.preload_dir", "%q and %q must be apart: neither may hold the other", dir, other)
+		}
+	}
 	return nil
 }
 

@@ -112,6 +112,8 @@ type Images struct {
 	MaxBufferBytes         int64    // fetched ahead of what is unpacked, over all pulls
 	Gunzip                 string   // GunzipAuto, GunzipNever, or the path of an igzip
 	Pinned                 []string // references that garbage collection must not take
+	PreloadDir             string   // holds images that are to be there; empty: none
+	PreloadPinned          bool     // garbage collection must not take them
 	MaxLayers              int      // of an image
 	MaxManifestBytes       int64    // of a manifest or an index
 	MaxConfigBytes         int64    // of an image's config

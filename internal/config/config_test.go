@@ -88,6 +88,8 @@ min_free_percent = 17
 unpack = "process"
 unpacker = "/opt/berth-unpack"
 pinned = ["registry.example/pause:1", "a*"]
+preload_dir = "/images.d"
+preload_pinned = false
 [image_verifier]
 dir = "/verifiers"
 max = 4
@@ -161,7 +163,7 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 		Images: Images{
 			"/images", 3, 2, 5, Duration{7 * time.Second}, Duration{6 * time.Minute}, true, "registry", 6_000_000_000,
 			"/opt/igzip",
-			[]string{"registry.example/pause:1", "a*"}, 11, 12, 13, 6_000_000_000, 5_000_000_000, 15, 1600,
+			[]string{"registry.example/pause:1", "a*"}, "/images.d", false, 11, 12, 13, 6_000_000_000, 5_000_000_000, 15, 1600,
 			17, "process", "/opt/berth-unpack",
 		},
 		Verifier: Verifier{"/verifiers", 4, Duration{3 * time.Second}},

@@ -203,6 +203,20 @@ var keys = []key[Config]{
 		meaning: "references that garbage collection leaves alone; `*` stands for anything",
 	},
 	{
+		name: "images.preload_dir", unset: "none",
+		field: of(func(c *Config) *string { return &c.Images.PreloadDir }, optionalPath, ""),
+		comment: "Holds images that are to be there: archives (.tar, .tar.gz, .tgz, .tar.zst, .tzst) and lists of names\n" +
+			"to pull (.txt). Empty: there is no such directory.",
+		meaning: "holds images that are to be there, archives and lists of names, which are taken in at the start and when " +
+			"they change, such as `/var/lib/berth/images.d`; see [images](images.md#images-that-are-to-be-there)",
+	},
+	{
+		name:    "images.preload_pinned",
+		field:   of(func(c *Config) *bool { return &c.Images.PreloadPinned }, boolean, true),
+		comment: "Garbage collection leaves the images of that directory alone, and they come again when they are removed.",
+		meaning: "garbage collection leaves the images of that directory alone, and they come again when they are removed",
+	},
+	{
 		name:  "images.max_layers",
 		field: of(func(c *Config) *int { return &c.Images.MaxLayers }, between("layers", 1, 100_000), 500),
 		comment: "An image that is larger is refused: its layers, a manifest or an index, its config,\n" +

@@ -19,9 +19,9 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 		return nil, fail.New(errdefs.ErrNotFound, "pull image %s: runtime handler %q is not configured on this node",
 			req.GetImage().GetImage(), name)
 	}
+	pod := req.GetSandboxConfig().GetMetadata()
 	img, err := s.Images.Pull(ctx, image.PullRequest{
-		Reference: req.GetImage().GetImage(), Auth: auth(req.Auth),
-		Namespace: req.GetSandboxConfig().GetMetadata().GetNamespace(),
+		Reference: req.GetImage().GetImage(), Auth: auth(req.Auth), Namespace: pod.GetNamespace(), Pod: pod.GetName(),
 	})
 	if err != nil {
 		return nil, err

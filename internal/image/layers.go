@@ -228,7 +228,7 @@ func (s *pipeline) fetchLayer(
 		s.cfg.Logger.Warn("file system does not keep all extended attributes of a layer",
 			"layer", w.diffID, "lost", raw.result.Unsupported)
 	}
-	l.Of(w.desc, progress.Done)(w.desc.Size)
+	l.Of(w.desc, progress.Done)(w.desc.Size, "")
 	return raw, nil
 }
 
@@ -237,7 +237,7 @@ func (s *pipeline) fetchLayer(
 func makeLayer(ctx context.Context, s *pipeline, w layerRequest, src source, l *progress.Listeners) (*rawLayer, error) {
 	if possesses(s, originOf(s, src, w.desc.Digest), w) {
 		if id, release := s.catalog.Leases.HoldFirst(blobID(w)); id != "" {
-			l.Of(w.desc, progress.Exists)(w.desc.Size)
+			l.Of(w.desc, progress.Exists)(w.desc.Size, "")
 			return &rawLayer{id: id, release: release}, nil
 		}
 		if raw, err := rebuild(ctx, s, w, l, ""); raw != nil || err != nil {
@@ -263,7 +263,7 @@ func fetchBlob(ctx context.Context, s *pipeline, w layerRequest, src source, l *
 
 // fetch fetches and unpacks a blob. It tries again where another host or another way may succeed: with the library
 // after the program has failed, or by way of the disk after a slow host has held memory for too long.
-func fetch(ctx context.Context, s *pipeline, w layerRequest, src source, tell func(int64)) (*rawLayer, error) {
+func fetch(ctx context.Context, s *pipeline, w layerRequest, src source, tell progress.Tell) (*rawLayer, error) {
 	raw, err := s.ingest(ctx, w, src, tell)
 	for more := true; more; {
 		if w, more = again(w, err); more {
@@ -284,7 +284,7 @@ func takeTurn(
 	if r, ok := src.(*repacked); ok && r.tars[w.desc.Digest] != "" {
 		return ctx, src, func() {}, nil
 	}
-	l.Of(w.desc, progress.Waiting)(0)
+	l.Of(w.desc, progress.Waiting)(0, "")
 	return beginDownload(ctx, s.settings().slots, src, &s.fetched)
 }
 
@@ -293,7 +293,7 @@ func takeTurn(
 var errMismatch = errors.New("another host may serve what was promised")
 
 // ingest transfers a blob into a new directory.
-func (s *pipeline) ingest(ctx context.Context, w layerRequest, src source, tell func(int64)) (*rawLayer, error) {
+func (s *pipeline) ingest(ctx context.Context, w layerRequest, src source, tell progress.Tell) (*rawLayer, error) {
 	if err := enough(ctx, s); err != nil {
 		return nil, err
 	}
@@ -318,7 +318,7 @@ func (s *pipeline) ingest(ctx context.Context, w layerRequest, src source, tell 
 
 // transfer moves a blob from its source into dir: digest, inflate, digest, unpack.
 func (s *pipeline) transfer(
-	ctx context.Context, w layerRequest, src source, dir string, tell func(int64),
+	ctx context.Context, w layerRequest, src source, dir string, tell progress.Tell,
 ) (*made, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -327,7 +327,7 @@ func (s *pipeline) transfer(
 		return nil, err
 	}
 	defer rc.Close()
-	blob := newBlobReader(rc, w.desc, tell)
+	blob := newBlobReader(rc, w.desc, func(done int64) { tell(done, senderOf(rc)) })
 	blob.rest = restOf(rc, end, cmp.Or(s.look, defaultLook))
 	defer blob.rest.stop()
 	ctx = withHolder(ctx, rc, end)

@@ -130,7 +130,7 @@ func changeCost(t *testing.T, images int) uint64 {
 	root := onTmpfs(t)
 	largeStore(t, root, images)
 	s := still(t, root, "bench")
-	s.catalog.Repin(pinnedByBench)
+	s.catalog.Repin(catalog.Configured, pinnedByBench)
 	rec := *s.catalog.Record(s.List()[3].ID)
 	rec.Tags = []string{s.List()[4].RepoTags[0]}
 	var before, after runtime.MemStats

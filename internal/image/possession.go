@@ -196,13 +196,13 @@ func fetchProof(ctx context.Context, s *pipeline, w layerRequest, src source, l 
 }
 
 // readWhole reads a blob to its end and verifies it.
-func readWhole(ctx context.Context, w layerRequest, src source, tell func(int64)) error {
+func readWhole(ctx context.Context, w layerRequest, src source, tell progress.Tell) error {
 	rc, err := src.open(ctx, w.desc)
 	if err != nil {
 		return err
 	}
 	defer rc.Close()
-	blob := newBlobReader(rc, w.desc, tell)
+	blob := newBlobReader(rc, w.desc, func(done int64) { tell(done, senderOf(rc)) })
 	if err = blob.prove(); err == nil || !blob.mismatch {
 		return err
 	}

@@ -23,6 +23,7 @@ type PullRequest struct {
 	Reference string
 	Auth      *Auth
 	Namespace string               // of the pod that needs it, for verifiers; may be empty
+	Pod       string               // its name, for those who ask what is pulled; may be empty
 	Platform  string               // the store's if empty
 	Progress  func(progress.Event) // called from one goroutine at a time; must not block for long
 }
@@ -40,10 +41,19 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (img Image, err error
 	}
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	img, err = s.pull(ctx, ref, req)
+	entry := s.pulls.Enter(progress.About{
+		Reference: ref.String(), Namespace: req.Namespace, Pod: req.Pod, Began: time.Now(),
+	})
+	defer entry.Leave()
+	p := entry.Reporter(req.Progress)
+	defer p.Close()
+	img, err = s.pull(ctx, ref, req, p)
 	s.sweeper.MakeRoom(s.ctx, err)
 	return img, failed(op, s.disk.Explain(err))
 }
+
+// Pulls tells of the pulls that are under way, whoever has asked for them. It waits for none of them.
+func Pulls(s *Store) []progress.Pull { return s.pulls.List(time.Now()) }
 
 // bound returns a context that ends with the caller's and when the store is closed.
 func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -52,9 +62,9 @@ func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc)
 	return ctx, func() { stop(); cancel() }
 }
 
-func (s *Store) pull(ctx context.Context, ref reference.Reference, req PullRequest) (Image, error) {
-	p := progress.NewReporter(req.Progress)
-	defer p.Close()
+func (s *Store) pull(
+	ctx context.Context, ref reference.Reference, req PullRequest, p *progress.Reporter,
+) (Image, error) {
 	p.Report(progress.Event{Phase: progress.Resolving})
 	reg, err := s.pipeline.connect(ctx, ref, req.Auth)
 	if err != nil {

@@ -90,7 +90,7 @@ func rebuildFrom(
 	tell := l.Of(w.desc, progress.Rebuilding)
 	part := float64(w.desc.Size) / float64(max(local.desc.Size, 1)) // progress is reported in bytes of the blob
 	err = catalog.At("pull.rebuild", func() error {
-		raw, err = s.ingest(ctx, local, src, func(n int64) { tell(int64(float64(n) * part)) })
+		raw, err = s.ingest(ctx, local, src, func(n int64, _ string) { tell(int64(float64(n)*part), "") })
 		return err
 	})
 	if err != nil && raw != nil {

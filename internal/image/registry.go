@@ -26,13 +26,7 @@ type source interface {
 // reportMismatch tells the source that content has not the promised digest. It reports whether opening the content
 // again may succeed, and returns the error with the names of the hosts that have served it.
 func reportMismatch(content io.ReadCloser, mismatch error) (again bool, err error) {
-	if s, ok := content.(spooled); ok {
-		content = s.content
-	}
-	if paced, ok := content.(pacedContent); ok {
-		content = paced.ReadCloser
-	}
-	c, ok := content.(interface {
+	c, ok := unwrapped(content).(interface {
 		ReportMismatch() bool
 		MismatchedMirrors() []string
 	})
@@ -44,6 +38,25 @@ func reportMismatch(content io.ReadCloser, mismatch error) (again bool, err erro
 		mismatch = fmt.Errorf("%w; it came from %s", mismatch, strings.Join(names, " and "))
 	}
 	return again, mismatch
+}
+
+// senderOf names the host that sends content; empty where none does.
+func senderOf(content io.ReadCloser) string {
+	if c, ok := unwrapped(content).(interface{ Sender() string }); ok {
+		return c.Sender()
+	}
+	return ""
+}
+
+// unwrapped is content as its source has opened it.
+func unwrapped(content io.ReadCloser) io.ReadCloser {
+	if s, ok := content.(spooled); ok {
+		content = s.content
+	}
+	if paced, ok := content.(pacedContent); ok {
+		content = paced.ReadCloser
+	}
+	return content
 }
 
 // registry is the source of one reference, with one caller's credentials.

@@ -156,7 +156,7 @@ func (r *repairer) replaceFrom(ctx context.Context, name string, rec *catalog.Im
 		return err
 	}
 	return r.bring(ctx, rec, n, func() (*rawLayer, error) {
-		raw, err := fetch(ctx, r.s.pipeline, w, reg, func(int64) {})
+		raw, err := fetch(ctx, r.s.pipeline, w, reg, func(int64, string) {})
 		if err != nil {
 			return nil, err
 		}
@@ -189,7 +189,7 @@ func (r *repairer) likeBefore(ctx context.Context, raw *rawLayer, w layerRequest
 	if err != nil {
 		return nil, err
 	}
-	return r.s.pipeline.ingest(ctx, local, src, func(int64) {})
+	return r.s.pipeline.ingest(ctx, local, src, func(int64, string) {})
 }
 
 // bring makes a layer by get, and replaces layer n of an image by it.

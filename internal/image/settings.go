@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"berth/internal/image/catalog"
 	"berth/internal/image/remote"
 	"berth/internal/image/slots"
 	"berth/internal/limit"
@@ -74,7 +75,7 @@ func (s *Store) Reconfigure(cfg Config) error {
 	if err != nil {
 		return failed("reconfigure image store", err)
 	}
-	s.pipeline.current.change(cfg, s.catalog.Repin)
+	s.pipeline.current.change(cfg, func(pinned []string) { s.catalog.Repin(catalog.Configured, pinned) })
 	return nil
 }
 
@@ -87,3 +88,7 @@ func Budgets(s *Store) []limit.Budget {
 		limit.BufferBytes.At(now.MaxBufferBytes).With(now.remote.Buffered()),
 	}
 }
+
+// Pin keeps the images of these names and ids from being collected, beside those of Config, and no others that an
+// earlier call has named.
+func Pin(s *Store, names []string) { s.catalog.Repin(catalog.Preloaded, names) }

@@ -14,6 +14,7 @@ import (
 	"berth/internal/fail"
 	"berth/internal/image/catalog"
 	"berth/internal/image/inflate"
+	"berth/internal/image/progress"
 	"berth/internal/image/verifier"
 	"berth/internal/rootfs"
 )
@@ -95,6 +96,7 @@ type Store struct {
 	sweeper  *catalog.Sweeper
 	syncer   *catalog.Syncer
 	pipeline *pipeline
+	pulls    progress.Board
 	work     sync.WaitGroup // the goroutines in the background
 	stop     context.CancelFunc
 	ctx      context.Context

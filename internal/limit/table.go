@@ -98,6 +98,16 @@ var (
 	ArchiveDocument = define(Budget{
 		Name: "size of a document in an archive of images", Key: "images.max_config_bytes", Unit: Bytes, Beyond: refused,
 	})
+	PreloadFiles = define(Budget{
+		Name: "files of the directory of images that are to be there", Limit: 10_000, Beyond: "is not taken in, and told of",
+		Advice: "put several images into one archive, and several names into one list",
+	})
+	PreloadList = define(Budget{
+		Name: "size of a list of images to pull", Unit: Bytes, Limit: 1 << 20, Beyond: "is refused, and told of",
+	})
+	PreloadNames = define(Budget{
+		Name: "names in the lists of images to pull", Limit: 10_000, Beyond: "is not pulled, and told of",
+	})
 	Downloads = define(Budget{
 		Name: "layers fetched at once", Key: "images.max_concurrent_downloads", Beyond: waits,
 	})

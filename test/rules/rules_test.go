@@ -78,7 +78,7 @@ func parse() ([]source, error) {
 // levels puts each part of internal/ on a floor. A part imports only from floors below its own, so parts on one floor do
 // not know each other. What is not named is a leaf.
 var levels = map[string]int{
-	"cri": 5, "cli": 5, "nri": 5,
+	"cri": 5, "cli": 5, "nri": 5, "preload": 5,
 	"pod": 4, "image": 4, "stream": 4,
 	"bundle": 3, "meter": 3, "session": 3, "restart": 3, // rooms beside pod, which know its values alone
 	"sandbox": 2, // what is known of pods, for the rooms around them

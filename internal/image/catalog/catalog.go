@@ -178,7 +178,7 @@ func (c *Catalog) apply(rec *ImageRecord, edits []*edit) (img Image, current boo
 		defer c.inv.publish() // also when the next one fails
 	}
 	c.changed()
-	return imageFrom(edits[0].rec, c.disk.RecordPath(rec.ID), c.inv.pinned), true, nil
+	return imageFrom(edits[0].rec, c.disk.RecordPath(rec.ID), &c.inv.pinned), true, nil
 }
 
 // putLocked puts a record on disk and in place of the one in memory.
@@ -240,11 +240,11 @@ func (c *Catalog) unlink(epoch uint64, inUse map[string]struct{}, whole bool) (d
 	return dead, nil
 }
 
-// Repin takes over other patterns of pinned names.
-func (c *Catalog) Repin(pinned []string) {
+// Repin takes over other patterns of names, or ids, that somebody wants pinned.
+func (c *Catalog) Repin(by Pinner, pinned []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	repin(c.inv, pinned)
+	repin(c.inv, by, pinned)
 	c.inv.publish()
 }
 

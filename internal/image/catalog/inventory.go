@@ -12,7 +12,7 @@ import (
 type inventory struct {
 	snapshot atomic.Pointer[Index]
 	next     *indexEdit // what has changed since the snapshot; nil for nothing
-	pinned   patterns
+	pinned   pins
 	pathOf   func(id string) string // of an image's record
 
 	images  map[string]*ImageRecord
@@ -28,7 +28,7 @@ type inventory struct {
 
 func newInventory(pinned []string, pathOf func(id string) string) *inventory {
 	v := &inventory{
-		pinned: parsePatterns(pinned), pathOf: pathOf,
+		pinned: pins{Configured: parsePatterns(pinned)}, pathOf: pathOf,
 		images: map[string]*ImageRecord{}, present: map[string]*layerState{}, byLayer: relation{}, byName: relation{},
 		loose: map[string]struct{}{},
 	}
@@ -58,7 +58,7 @@ func (v *inventory) putImage(rec *ImageRecord) {
 	old := v.images[rec.ID]
 	v.images[rec.ID] = rec
 	relateImage(v, rec.ID, old, rec)
-	img := imageFrom(rec, v.pathOf(rec.ID), v.pinned)
+	img := imageFrom(rec, v.pathOf(rec.ID), &v.pinned)
 	indexEditOf(v).putImage(&img)
 	setMember(v.unsynced.images, rec.ID, !rec.Durable)
 }
@@ -127,21 +127,21 @@ func ownersOf(v *inventory, layer string) []*ImageRecord {
 }
 
 // repin takes over other patterns of pinned names.
-func repin(v *inventory, pinned []string) {
-	v.pinned = parsePatterns(pinned)
+func repin(v *inventory, by Pinner, pinned []string) {
+	v.pinned[by] = parsePatterns(pinned)
 	for _, rec := range v.images {
 		v.putImage(rec)
 	}
 }
 
 // imageFrom is what readers see of a record.
-func imageFrom(rec *ImageRecord, path string, pinned patterns) Image {
+func imageFrom(rec *ImageRecord, path string, pinned *pins) Image {
 	return Image{
 		ID: rec.ID, RepoTags: slices.Clone(rec.Tags), RepoDigests: slices.Clone(rec.Digests),
 		Size: rec.Size, Config: rec.Parsed, PulledAt: rec.PulledAt, Platform: rec.Platform,
 		Manifest: rec.Manifest, Durable: rec.Durable, record: path, LayerRefs: rec.Layers, Resolved: rec.Resolved,
 		Layers: rec.LayerIDs(),
-		Pinned: slices.ContainsFunc(rec.names(), pinned.match),
+		Pinned: pinned.has(rec),
 	}
 }
 

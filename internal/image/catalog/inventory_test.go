@@ -28,7 +28,7 @@ func TestInventory(t *testing.T) {
 		disturb(rnd, v)
 		v.publish()
 		now := v.snapshot.Load()
-		if problem := disagreement(v, now, parsePatterns(pinned)); problem != "" {
+		if problem := disagreement(v, now, &pins{Configured: parsePatterns(pinned)}); problem != "" {
 			t.Fatal(problem)
 		}
 		before = now
@@ -68,7 +68,7 @@ func disturb(rnd *rand.Rand, v *inventory) {
 }
 
 // disagreement says where a snapshot or a look-up differs from what the maps hold.
-func disagreement(v *inventory, now *Index, pinned patterns) string {
+func disagreement(v *inventory, now *Index, pinned *pins) string {
 	ids := slices.Sorted(maps.Keys(v.images))
 	owners, named, unsynced := map[string][]string{}, map[string]*ImageRecord{}, 0
 	for _, id := range ids {

@@ -36,6 +36,28 @@ func parsePatterns(list []string) patterns {
 	return p
 }
 
+// Pinner is who says that images must not be collected.
+type Pinner int
+
+// The pinners.
+const (
+	Configured Pinner = iota // the configuration, by patterns
+	Preloaded                // a directory of images that are to be there
+	pinners
+)
+
+// pins are the names of images that must not be collected, by who has said so.
+type pins [pinners]patterns
+
+// has reports whether an image is pinned: by one of its names, or by its whole id.
+func (p *pins) has(rec *ImageRecord) bool {
+	names := rec.names()
+	return slices.ContainsFunc(p[:], func(by patterns) bool {
+		_, itself := by.exact[rec.ID]
+		return itself || slices.ContainsFunc(names, by.match)
+	})
+}
+
 // match reports whether one of the patterns names the reference.
 func (p patterns) match(name string) bool {
 	if _, ok := p.exact[name]; ok {

@@ -30,14 +30,16 @@ type Event struct {
 	Done  int64
 	Total int64
 	Phase string
+	Host  string // that sends the layer; empty while that is not known, and of what no host sends
 }
 
 // Reporter hands events to one caller, one at a time and in a goroutine of its own: a caller that is slow, or that
 // stands still, delays nobody else who follows the same layer. Of a layer and phase it keeps the latest event alone.
 type Reporter struct {
-	to   func(Event)
-	wake chan struct{} // holds one token when there is something to hand on
-	done chan struct{} // closed when the caller hears no more
+	to    func(Event)
+	entry *Entry        // nil for what is on no board
+	wake  chan struct{} // holds one token when there is something to hand on
+	done  chan struct{} // closed when the caller hears no more
 
 	mu      sync.Mutex // guards what follows
 	waiting []Event
@@ -51,7 +53,13 @@ func NewReporter(to func(Event)) *Reporter {
 
 // Report never waits.
 func (r *Reporter) Report(p Event) {
-	if r == nil || r.to == nil {
+	if r == nil {
+		return
+	}
+	if r.entry != nil {
+		r.entry.note(p, time.Now())
+	}
+	if r.to == nil {
 		return
 	}
 	r.mu.Lock()
@@ -154,10 +162,13 @@ func (l *Listeners) Add(r *Reporter) (remove func()) {
 	}
 }
 
+// Tell says how much of a layer is done, and which host sends it; none for what comes from no host.
+type Tell func(done int64, host string)
+
 // Of returns what tells all who listen how much of a layer is done.
-func (l *Listeners) Of(blob ocispec.Descriptor, phase string) func(done int64) {
-	return func(done int64) {
-		l.Report(Event{Layer: blob.Digest, Done: done, Total: blob.Size, Phase: phase})
+func (l *Listeners) Of(blob ocispec.Descriptor, phase string) Tell {
+	return func(done int64, host string) {
+		l.Report(Event{Layer: blob.Digest, Done: done, Total: blob.Size, Phase: phase, Host: host})
 	}
 }
 

@@ -211,6 +211,14 @@ func (b *Blob) ReportMismatch() bool {
 // MismatchedMirrors names the hosts that have served other content than the digest promises.
 func (b *Blob) MismatchedMirrors() []string { return b.repo.mismatchedNames(b.desc) }
 
+// Sender names the host that the blob is read from, with its port; empty before one was asked. Anybody may call it.
+func (b *Blob) Sender() string {
+	if s := b.mirrors.last(); s != nil {
+		return s.host.name
+	}
+	return ""
+}
+
 // Close ends all that goes on for the blob, at once. No Read may be under way. It may be called again.
 func (b *Blob) Close() error {
 	b.once.Do(func() {
