@@ -255,7 +255,7 @@ func (w writer) Write(p []byte) (int, error) {
 // Check verifies every record and every stored image.
 func (n service) Check(ctx context.Context, req *admin.CheckRequest, send func(*admin.Finding) error) error {
 	for _, p := range problems(n.node) {
-		if err := send(&admin.Finding{Pod: p.Pod, Problem: p.Message}); err != nil {
+		if err := send(&admin.Finding{Pod: p.Pod, Path: p.Path, Problem: p.Message}); err != nil {
 			return err
 		}
 	}

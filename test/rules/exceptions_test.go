@@ -4,10 +4,10 @@ package rules
 
 // largeByEmbedding are types of too many methods, counted with those of what they embed.
 var largeByEmbedding = map[string]int{
-	"cmd/berth.node":           22,
-	"cmd/berth.reloader":       25,
+	"cmd/berth.node":           21,
+	"cmd/berth.reloader":       24,
 	"cmd/berth.service":        34,
-	"cmd/berth.streamNode":     25,
+	"cmd/berth.streamNode":     24,
 	"internal/cli.imageApp":    25,
 	"internal/cli.imager":      31,
 	"internal/cli.inspector":   22,
