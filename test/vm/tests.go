@@ -24,6 +24,8 @@ type Test struct {
 	Skip    string   // and not these
 	Env     []string // NAME=value
 	Flags   []string // more flags of the test program
+	// Files are programs and the like that the test finds below /payload by these names, and where they are here.
+	Files map[string]string
 	// Until is a line of the test: when it comes the power is cut, and the machine is booted again. What the test says does not
 	// count, and the tests after it run in the next boot.
 	Until string
@@ -103,9 +105,23 @@ func load(payload string, tests []Test, scale int) error {
 		if err := compile(t.Package, filepath.Join(payload, dir)); err != nil {
 			return err
 		}
+		if err := t.copyFiles(payload); err != nil {
+			return err
+		}
 		script += t.lines(dir)
 	}
 	return os.WriteFile(filepath.Join(payload, "run"), []byte(script), 0o755)
+}
+
+// copyFiles puts what a test needs beside itself on the disk.
+func (t Test) copyFiles(payload string) error {
+	for name, from := range t.Files {
+		to := filepath.Join(payload, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), run("cp", from, to)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func compile(pkg, dir string) error {

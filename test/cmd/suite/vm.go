@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"berth/test/conformance"
+	"berth/test/fixture"
 	"berth/test/installed"
 	"berth/test/vm"
 )
@@ -84,6 +87,31 @@ var vmNode = []vm.Test{
 	{Package: "test/service", Run: "TestRemove", Env: []string{installed.Env}},
 	// On a node that the package was removed from.
 	{Package: "test/service", Run: "TestQuickStart", Env: []string{installed.Env}},
+}
+
+// vmMove is a node with a kubelet, which moves from containerd to Berth and back.
+func vmMove() []vm.Test {
+	files := map[string]string{"move/kubelet": filepath.Join(conformance.ProgramsCache(), "kubelet")}
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
+		files["move/"+name] = filepath.Join(fixture.Repo(), "bench/.peers/bin", name)
+	}
+	return []vm.Test{{
+		Package: "test/service", Run: "^TestMoveFromContainerd$", Files: files,
+		Env: []string{installed.Env, "BERTH_TEST_MOVE_PROGRAMS=/payload/move"},
+	}}
+}
+
+// moveNode makes the package, builds containerd and the kubelet unless they are there, and has the node move.
+func moveNode(t *tally) {
+	before := t.failed
+	t.command("packaging/deb")
+	t.command("bench/setup")
+	if err := conformance.BuildPrograms(t.out); err != nil {
+		t.fail("kubelet", err.Error())
+	}
+	if t.failed == before {
+		virtual(t, "vm-move", vmMove(), 30*time.Minute)
+	}
 }
 
 // vmSELinux runs where the kernel has SELinux: with a policy that only tells when it is broken, and with one to which containers are held.
