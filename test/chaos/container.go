@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -160,7 +162,7 @@ func (c *container) execs() error {
 			resp, err = c.l.pods.ExecSync(ctx, &cri.ExecSyncRequest{
 				ContainerId: c.id, Cmd: []string{"/webapp", "count", "0s", "2", fmt.Sprint(code)}, Timeout: 60,
 			})
-			return definite(err)
+			return c.lives(ctx, definite(err))
 		})
 		if errors.As(err, new(final)) {
 			c.l.s.report.lose(LostPod, "exec in %s: %v", c, err)
@@ -176,6 +178,20 @@ func (c *container) execs() error {
 		c.l.pause()
 	}
 	return nil
+}
+
+// lives makes the error of a request that takes a running container final where the container has ended. Nobody has
+// asked for that.
+func (c *container) lives(ctx context.Context, err error) error {
+	if status.Code(err) != codes.FailedPrecondition {
+		return err
+	}
+	st, look := c.status(ctx)
+	if look == nil && st.State == cri.ContainerState_CONTAINER_EXITED {
+		return final{fmt.Errorf("it has ended by itself: exit code %d, %s %s, it ran from %v to %v: %w", st.ExitCode,
+			st.Reason, st.Message, time.Unix(0, st.StartedAt), time.Unix(0, st.FinishedAt), err)}
+	}
+	return err
 }
 
 // finish has the container end, and looks whether its exit code and its log are what they must be.
