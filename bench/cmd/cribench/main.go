@@ -39,7 +39,8 @@ func parse() options {
 	flag.StringVar(&o.peers, "peers", "", "folder with bin/ (containerd, its shim, runc) and cni/ (plugins): start the runtimes")
 	flag.StringVar(&o.berth, "berth", "", "folder of berth and berth-monitor, for -peers; without it containerd runs alone")
 	flag.StringVar(&o.before, "before", "", "the same of another build, to be measured in place of containerd")
-	flag.StringVar(&o.only, "only", "", "with -peers: start only this runtime")
+	flag.StringVar(&o.only, "only", "",
+		"with -peers: start only these runtimes, separated by commas: berth, containerd, crio, before")
 	flag.StringVar(&o.sections, "sections", "", "measure only these, separated by commas: start, host, exec, atonce, density;\nrestart, with -peers, only when it is named")
 	flag.StringVar(&o.json, "json", "", "also write the report with every sample to this file")
 	flag.StringVar(&o.table, "table", "", "also write the table to this file")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"berth/bench/internal/floor"
@@ -57,7 +58,7 @@ func (o options) measurePeers(ctx context.Context) (err error) {
 func (o options) chosen() []string {
 	switch {
 	case o.only != "":
-		return []string{o.only}
+		return strings.Split(o.only, ",")
 	case o.berth == "":
 		return []string{"containerd"}
 	case o.before != "":

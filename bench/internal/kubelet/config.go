@@ -14,7 +14,7 @@ func (r *Runtime) podConfig(hostNetwork bool) (*cri.PodSandboxConfig, error) {
 	name := fmt.Sprintf("bench-%d-%d", os.Getpid(), n)
 	uid := fmt.Sprintf("%08x-0000-4000-8000-%012x", os.Getpid(), n)
 	dir := r.podDir(name)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(logPath)), 0o755); err != nil {
 		return nil, err
 	}
 	for _, file := range []string{"hosts", "termination-log"} {
@@ -90,7 +90,7 @@ func (r *Runtime) idleConfig(pod *cri.PodSandboxConfig) *cri.ContainerConfig {
 	}
 	return &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: "idle"},
-		Image:    &cri.ImageSpec{Image: r.Image},
+		Image:    &cri.ImageSpec{Image: r.Image, UserSpecifiedImage: r.Image},
 		Command:  r.Idle,
 		Envs:     []*cri.KeyValue{{Key: Mark, Value: []byte(r.Name)}, {Key: "KUBERNETES_SERVICE_HOST", Value: []byte("10.96.0.1")}},
 		Mounts: []*cri.Mount{
