@@ -360,7 +360,7 @@ func (n *node) recover(ready func()) {
 	n.supervisor.Ready("Serving CRI at " + n.cfg.Socket)
 	n.log.Info("the daemon is ready", "socket", n.cfg.Socket, "instance", n.cfg.Instance(), "runtime", n.handlers.Load().fallback, "version", version, "start", n.timeline)
 	n.background.Go(func() { n.driver.Watch(n.life) })
-	n.background.Go(func() { keepRestarting(n) })
+	n.background.Go(func() { keepRestarting(n, adopted) })
 	n.background.Go(func() { boundMemory(n.life, n.memory, n.cfg.Limits.Memory, adopted) })
 	n.background.Go(func() {
 		<-adopted

@@ -9,8 +9,10 @@ import (
 )
 
 // keepRestarting has containers of berth run start again, as their policies say, until the daemon ends.
-func keepRestarting(n *node) {
-	k := &restart.Keeper{Pods: n.pods, Watch: func() restart.Watch { return ends{n.pods.Watch()} }, Log: n.log}
+func keepRestarting(n *node, adopted <-chan struct{}) {
+	k := &restart.Keeper{
+		Pods: n.pods, Watch: func() restart.Watch { return ends{n.pods.Watch()} }, Adopted: adopted, Log: n.log,
+	}
 	k.Run(n.life)
 }
 

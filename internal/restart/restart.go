@@ -54,7 +54,10 @@ const atOnce = 4
 type Keeper struct {
 	Pods  Pods
 	Watch func() Watch
-	Log   *slog.Logger
+	// Adopted is closed when the records say what has become of each pod of an earlier daemon, or of an earlier boot of
+	// the machine, of which not every change is an end.
+	Adopted <-chan struct{}
+	Log     *slog.Logger
 
 	slots chan struct{}
 	work  sync.WaitGroup
@@ -74,6 +77,13 @@ func nameOf(r *sandbox.Record) name {
 // Run keeps on until ctx is done.
 func (k *Keeper) Run(ctx context.Context) {
 	k.slots, k.tended = make(chan struct{}, atOnce), map[name]chan struct{}{}
+	k.work.Go(func() {
+		select {
+		case <-k.Adopted:
+			k.lookAtAll(ctx)
+		case <-ctx.Done():
+		}
+	})
 	for ctx.Err() == nil {
 		k.follow(ctx)
 	}
@@ -84,14 +94,18 @@ func (k *Keeper) Run(ctx context.Context) {
 func (k *Keeper) follow(ctx context.Context) {
 	w := k.Watch()
 	defer w.Close()
-	for _, r := range k.Pods.List() {
-		k.look(ctx, r)
-	}
+	k.lookAtAll(ctx)
 	for {
 		r, err := w.Next(ctx)
 		if err != nil {
 			return
 		}
+		k.look(ctx, r)
+	}
+}
+
+func (k *Keeper) lookAtAll(ctx context.Context) {
+	for _, r := range k.Pods.List() {
 		k.look(ctx, r)
 	}
 }

@@ -26,6 +26,7 @@ type node struct {
 	records map[sandbox.ID]*sandbox.Record
 	calls   []string
 	watch   chan *sandbox.Record
+	adopted chan struct{}
 	fail    func(call string) error
 	after   func(call string) // called when one was done
 }
@@ -232,7 +233,9 @@ func keep(t *testing.T, n *node, fn func()) (log string) {
 	t.Helper()
 	var text strings.Builder
 	ctx, stop := context.WithCancel(t.Context())
-	k := &Keeper{Pods: n, Watch: func() Watch { return n }, Log: slog.New(slog.NewTextHandler(&text, nil))}
+	k := &Keeper{
+		Pods: n, Watch: func() Watch { return n }, Adopted: n.adopted, Log: slog.New(slog.NewTextHandler(&text, nil)),
+	}
 	done := make(chan struct{})
 	go func() { k.Run(ctx); close(done) }()
 	synctest.Wait()
@@ -464,6 +467,34 @@ func TestMissedEnds(t *testing.T) {
 			})
 			n.watch <- nil
 			n.wantCalls("create c1 in p0 at 0s", "start c1 at 0s")
+		})
+	})
+}
+
+// TestAdopted has a pod that was stopped start again, since the machine has restarted: that is no end, and nobody tells
+// of it.
+func TestAdopted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.pod("p", "always")
+		n.adopted = make(chan struct{})
+		n.hold(func() {
+			n.edit("c0", ended(0))
+			r := n.records["p0"].Clone()
+			r.State, r.StopAsked = sandbox.Stopped, true
+			n.records["p0"] = r
+		})
+		keep(t, n, func() {
+			n.wantCalls()
+			n.hold(func() {
+				r := n.records["p0"].Clone()
+				if err := r.StopIsOver(); err != nil {
+					t.Error(err)
+				}
+				n.records["p0"] = r
+			})
+			close(n.adopted)
+			n.wantCalls("run p1 at 0s", "create c1 in p1 at 0s", "start c1 at 0s", "remove p0 at 0s")
 		})
 	})
 }
