@@ -21,7 +21,7 @@ const (
 	paceTime  = 100 * time.Millisecond // at least
 	paceMuch  = 0.03                   // of a processor, from which on a monitor stands back
 	paceLess  = 0.01                   // until it uses no more than that
-	paceNice  = 19
+	paceNice  = 5                      // a third of the weight of others, so that it is late and never starves
 )
 
 // pace is how much processor time a monitor uses while its containers write.
