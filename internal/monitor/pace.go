@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,10 +32,14 @@ type pace struct {
 	mu    sync.Mutex // guards what follows
 	at    time.Time  // of the last look, when used was the processor time of this process
 	used  time.Duration
-	nice  int  // of the threads
+	back  bool // the monitor stands back
 	apart int  // the thread that starts a program
 	same  bool // there is no way to stand back, and not to
+	was   priority
 }
+
+// priority is what a process has as long as it does not stand back.
+type priority struct{ threads, session int }
 
 // count notes that so many bytes were taken, and has the monitor stand back, or be as it was.
 func (p *pace) count(n int) {
@@ -54,24 +59,33 @@ func (p *pace) count(n int) {
 	share := float64(used-p.used) / float64(gone)
 	p.at, p.used = now, used
 	switch {
-	case p.nice == 0 && share > paceMuch && p.mayReturn():
-		p.set(paceNice)
-	case p.nice != 0 && share < paceLess:
-		p.set(0)
+	case !p.back && share > paceMuch && p.mayReturn():
+		p.set(true)
+	case p.back && share < paceLess:
+		p.set(false)
 	}
 }
 
-// mayReturn tries whether a thread may be given back the priority that it had, for which it takes CAP_SYS_NICE. With mu
-// held.
+// mayReturn notes the priority that the process has, and tries whether a thread may be given it back, which takes
+// CAP_SYS_NICE. With mu held.
 func (p *pace) mayReturn() bool {
 	if p.same {
 		return false
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	p.same = unix.Setpriority(unix.PRIO_PROCESS, 0, 1) != nil || unix.Setpriority(unix.PRIO_PROCESS, 0, 0) != nil
+	n, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	p.was.threads = 20 - n // the system call has no results below zero
+	p.same = err != nil || p.was.threads+paceNice > 19 || setPriority(0, p.was.threads+1) != nil ||
+		setPriority(0, p.was.threads) != nil
+	text, _ := os.ReadFile(autogroup) // ends in the priority
+	if f := strings.Fields(string(text)); len(f) > 0 {
+		p.was.session, _ = strconv.Atoi(f[len(f)-1])
+	}
 	return !p.same
 }
+
+func setPriority(thread, nice int) error { return unix.Setpriority(unix.PRIO_PROCESS, thread, nice) }
 
 func processorTime() time.Duration {
 	var u unix.Rusage
@@ -81,19 +95,25 @@ func processorTime() time.Duration {
 	return time.Duration(unix.TimevalToNsec(u.Utime) + unix.TimevalToNsec(u.Stime))
 }
 
+const autogroup = "/proc/self/autogroup" // where the kernel has it
+
 // set gives all threads a priority; one that is made meanwhile has that of its maker. Processes outside of all groups
 // are weighed by session (sched(7), autogroup), in which that of a thread says nothing to others: the session has one,
 // too. With mu held.
-func (p *pace) set(nice int) {
-	p.nice = nice
-	_ = os.WriteFile("/proc/self/autogroup", []byte(strconv.Itoa(nice)), 0) // where the kernel has it
+func (p *pace) set(back bool) {
+	p.back = back
+	now := p.was
+	if back {
+		now = priority{p.was.threads + paceNice, min(19, p.was.session+paceNice)}
+	}
+	_ = os.WriteFile(autogroup, []byte(strconv.Itoa(now.session)), 0)
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return
 	}
 	for _, t := range threads {
 		if id, err := strconv.Atoi(t.Name()); err == nil && id != p.apart {
-			_ = unix.Setpriority(unix.PRIO_PROCESS, id, nice)
+			_ = setPriority(id, now.threads)
 		}
 	}
 }
@@ -104,14 +124,17 @@ func (p *pace) aside(start func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	own := unix.Gettid()
-	leave := func(apart int, nice func() int) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.apart = apart; p.nice != 0 {
-			_ = unix.Setpriority(unix.PRIO_PROCESS, own, nice())
-		}
-	}
-	leave(own, func() int { return 0 })
+	p.leave(own, own, 0)
 	start()
-	leave(0, func() int { return p.nice })
+	p.leave(0, own, paceNice)
+}
+
+// leave has set leave that thread alone, and gives the own one a priority by so much below what it was, where the
+// monitor stands back.
+func (p *pace) leave(apart, own, below int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.apart = apart; p.back {
+		_ = setPriority(own, p.was.threads+below)
+	}
 }
