@@ -10,24 +10,18 @@ import (
 
 // keepRestarting has containers of berth run start again, as their policies say, until the daemon ends.
 func keepRestarting(n *node, adopted <-chan struct{}) {
-	k := &restart.Keeper{
-		Pods: n.pods, Watch: func() restart.Watch { return ends{n.pods.Watch()} }, Adopted: adopted, Log: n.log,
-	}
+	watch := func() restart.Watch { return ends{pod.WatchFor(n.pods, endsByHand)} }
+	k := &restart.Keeper{Pods: n.pods, Watch: watch, Adopted: adopted, Log: n.log}
 	k.Run(n.life)
 }
 
-// ends are what happens to pods of berth run that ends something of them.
+// endsByHand says whether something of a pod of berth run has ended.
+func endsByHand(e pod.Event) bool { return e.Kind == pod.EventStopped && e.Record.ByHand() }
+
+// ends tells of the pods to which that happens.
 type ends struct{ *pod.Watcher }
 
-// Next passes over all else that happens.
 func (e ends) Next(ctx context.Context) (*sandbox.Record, error) {
-	for {
-		happened, err := e.Watcher.Next(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if happened.Kind == pod.EventStopped && happened.Record.ByHand() {
-			return happened.Record, nil
-		}
-	}
+	happened, err := e.Watcher.Next(ctx)
+	return happened.Record, err
 }

@@ -44,6 +44,7 @@ type Event struct {
 type feed struct {
 	log     *slog.Logger
 	count   atomic.Int32 // of watchers
+	clients atomic.Int32 // of those that are not the daemon's own
 	dropped atomic.Uint64
 	lost    atomic.Uint64                 // events, with the watchers that were dropped
 	sent    [EventLimit + 1]atomic.Uint64 // events, by kind
@@ -55,14 +56,15 @@ type feed struct {
 // Watcher receives the events from its making on. Its Next is for one goroutine.
 type Watcher struct {
 	feed  *feed
-	ready chan struct{} // holds one token when there is something to read
+	only  func(Event) bool // says which events the daemon wants for itself; nil for a client, who gets all
+	ready chan struct{}    // holds one token when there is something to read
 
 	mu     sync.Mutex // below the feed's turn
 	unread []Event
 	lost   bool // an event found the queue full
 }
 
-// EventCounts says who watches, and how many did not keep up.
+// EventCounts says how many clients watch, and how many did not keep up.
 type EventCounts struct {
 	Watchers int
 	Dropped  uint64 // watchers that did not read, since the daemon began
@@ -70,7 +72,7 @@ type EventCounts struct {
 
 // EventCounts never waits.
 func (f *feed) EventCounts() EventCounts {
-	return EventCounts{int(f.count.Load()), f.dropped.Load()}
+	return EventCounts{int(f.clients.Load()), f.dropped.Load()}
 }
 
 // Totals is what became of the events that somebody watched for.
@@ -88,16 +90,21 @@ func EventTotals(s *Pods) Totals {
 	return t
 }
 
-// Watch begins to receive events. The caller closes the watcher.
-func (f *feed) Watch() *Watcher {
-	w := &Watcher{feed: f, ready: make(chan struct{}, 1)}
+// Watch begins to receive events for a client. The caller closes the watcher.
+func (f *feed) Watch() *Watcher { return watch(f, nil) }
+
+// WatchFor begins to receive the events that the daemon wants for itself. The caller closes the watcher.
+func WatchFor(s *Pods, only func(Event) bool) *Watcher { return watch(&s.feed, only) }
+
+func watch(f *feed, only func(Event) bool) *Watcher {
+	w := &Watcher{feed: f, only: only, ready: make(chan struct{}, 1)}
 	f.turn.Lock()
 	defer f.turn.Unlock()
 	if f.watchers == nil {
 		f.watchers = map[*Watcher]struct{}{}
 	}
 	f.watchers[w] = struct{}{}
-	f.count.Store(int32(len(f.watchers)))
+	recount(f)
 	return w
 }
 
@@ -111,7 +118,19 @@ func (w *Watcher) Close() {
 // drop takes a watcher out. With turn held.
 func (f *feed) drop(w *Watcher) {
 	delete(f.watchers, w)
+	recount(f)
+}
+
+// recount publishes how many watch. With turn held.
+func recount(f *feed) {
+	clients := int32(0)
+	for w := range f.watchers {
+		if w.only == nil {
+			clients++
+		}
+	}
 	f.count.Store(int32(len(f.watchers)))
+	f.clients.Store(clients)
 }
 
 // Next waits for the next event. The error is that of ctx, or says that events came faster than they were read: then
@@ -171,11 +190,17 @@ func (f *feed) publish(events ...Event) {
 	defer f.turn.Unlock()
 	for w := range f.watchers {
 		for i, e := range events {
+			if w.only != nil && !w.only(e) {
+				continue
+			}
 			keepsUp, lost := w.push(e)
 			if keepsUp {
 				continue
 			}
 			f.drop(w)
+			if w.only != nil {
+				break // it looks at everything again
+			}
 			f.lost.Add(uint64(lost + len(events) - i - 1))
 			f.dropped.Add(1)
 			f.log.Warn("a client does not read the events that it asked for; its stream is ended", "unread",

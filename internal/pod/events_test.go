@@ -213,3 +213,36 @@ func TestOOMKillsAreCounted(t *testing.T) {
 		}
 	}
 }
+
+// TestOwnWatcher gives the daemon's own watcher what it asked for, and counts it as no client, also when it does not
+// keep up.
+func TestOwnWatcher(t *testing.T) {
+	b := open(t)
+	own := WatchFor(b.Pods, func(e Event) bool { return e.Kind == EventStopped })
+	defer own.Close()
+	if n := b.EventCounts().Watchers; n != 0 {
+		t.Errorf("%d clients watch", n)
+	}
+	client := b.Watch()
+	if n := b.EventCounts().Watchers; n != 1 {
+		t.Errorf("%d clients watch, want 1", n)
+	}
+	client.Close()
+	id, err := b.Run(t.Context(), podConfig("a"), "")
+	if err == nil {
+		err = b.Stop(t.Context(), id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	take(t, own, fmt.Sprintf("pod %d", EventStopped))
+	for range limit.UnreadEvents.Limit + 1 {
+		b.publish(Event{Kind: EventStopped, ID: id, Record: &sandbox.Record{ID: id}})
+	}
+	if _, err := own.Next(t.Context()); err == nil {
+		t.Error("it was not told that events were lost")
+	}
+	if got := b.EventCounts(); got.Dropped != 0 || EventTotals(b.Pods).Lost != 0 {
+		t.Errorf("%d clients and %d events were lost", got.Dropped, EventTotals(b.Pods).Lost)
+	}
+}

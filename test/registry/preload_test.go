@@ -46,6 +46,10 @@ func TestPreloadedImages(t *testing.T) {
 	}
 	a.comes(a.at("nowhere.test"))
 	r.eventually("its import has ended", func() bool { return r.imports("a.tar") == 2 })
+	r.eventually("that is noted", func() bool { // within a second, and the daemon is killed
+		text, err := os.ReadFile(filepath.Join(r.n.Root, "images/preload/record"))
+		return err == nil && bytes.Contains(text, []byte(`"a.tar"`))
+	})
 	r.ok(r.n.Restart())
 	for _, img := range []string{a.at("nowhere.test"), b.at(p.Addr)} {
 		if got := r.image(img); got == nil || !got.Pinned {
