@@ -94,13 +94,15 @@ func (g *rig) saysNumbers(ctr string, last int) {
 // may.
 func TestWindowsAreGivenBack(t *testing.T) {
 	g := newRig(t)
-	ctr := g.run("yes aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa | head -c 30000000; echo; echo ready; sleep 1000")
+	ctr := g.run("read go; yes aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa | head -c 30000000; echo; echo ready; sleep 1000",
+		func(c *Create) { c.Stdin = true })
 	path := filepath.Join(g.cfg.bundle(g.pod, ctr), "journal")
 	used := func() int64 {
 		var st unix.Stat_t
 		g.ok(unix.Stat(path, &st))
 		return st.Blocks * 512
 	}
+	g.ok(os.WriteFile(filepath.Join(g.cfg.bundle(g.pod, ctr), "stdin"), []byte("\n"), 0))
 	most := int64(0)
 	for !strings.HasSuffix(g.tail(ctr), "ready\n") {
 		most = max(most, used())

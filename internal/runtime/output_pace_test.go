@@ -29,7 +29,7 @@ func threadsAt(pid int) map[int]int {
 // does not, and with the flood that ends.
 func TestFloodStandsBack(t *testing.T) {
 	g := newRig(t)
-	ctr := g.run("while [ ! -e /tmp/stop ]; do seq 100000; done; while :; do echo quiet; usleep 10000; done")
+	ctr := g.run("while [ ! -e /tmp/stop ]; do seq 100000; done; while :; do echo quiet; usleep 100000; done")
 	g.within(20*time.Second, "the monitor stands back", func() bool {
 		at := threadsAt(g.monitor())
 		return at[0] == 0 && at[5] > 0

@@ -91,7 +91,7 @@ const Leases = "/var/lib/cni/networks/bt"
 func Network(t *testing.T) {
 	t.Helper()
 	const network = `{"cniVersion":"1.0.0","name":"bt","plugins":[{"type":"bridge","bridge":"bt0","isGateway":true,"ipMasq":true,
- "ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/16"}]],"routes":[{"dst":"0.0.0.0/0"}]}}]}`
+ "ipam":{"type":"host-local","ranges":[[{"subnet":"10.90.0.0/16"}]],"routes":[{"dst":"0.0.0.0/0"}]}}]}`
 	if err := os.MkdirAll("/etc/cni/net.d", 0o755); err != nil {
 		t.Fatal(err)
 	}
