@@ -139,28 +139,18 @@ func (s *Server) ContainerStatus(_ context.Context, req *runtimeapi.ContainerSta
 	return resp, nil
 }
 
-func containerState(c *sandbox.Container) runtimeapi.ContainerState {
-	switch c.State {
-	case sandbox.Created, sandbox.Starting:
-		return runtimeapi.ContainerState_CONTAINER_CREATED
-	case sandbox.Running:
-		return runtimeapi.ContainerState_CONTAINER_RUNNING
-	}
-	return runtimeapi.ContainerState_CONTAINER_EXITED
-}
-
 func (s *Server) containerItem(r *sandbox.Record, c *sandbox.Container) *runtimeapi.Container {
 	cfg := c.Config.Get()
 	return &runtimeapi.Container{
 		Id: string(c.ID), PodSandboxId: string(r.ID), Metadata: cfg.Metadata, Image: cfg.Image, ImageRef: s.imageRef(c), ImageId: c.Image,
-		State: containerState(c), CreatedAt: c.CreatedAt.UnixNano(), Labels: cfg.Labels, Annotations: cfg.Annotations,
+		State: c.State.OfContainer(), CreatedAt: c.CreatedAt.UnixNano(), Labels: cfg.Labels, Annotations: cfg.Annotations,
 	}
 }
 
 func (s *Server) containerStatus(r *sandbox.Record, c *sandbox.Container) *runtimeapi.ContainerStatus {
 	cfg := c.Config.Get()
 	st := &runtimeapi.ContainerStatus{
-		Id: string(c.ID), Metadata: cfg.Metadata, State: containerState(c), CreatedAt: c.CreatedAt.UnixNano(),
+		Id: string(c.ID), Metadata: cfg.Metadata, State: c.State.OfContainer(), CreatedAt: c.CreatedAt.UnixNano(),
 		StartedAt: nanos(c.StartedAt), FinishedAt: nanos(c.FinishedAt), ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
 		Image: s.imageSpec(c), ImageRef: s.imageRef(c), ImageId: c.Image, Labels: cfg.Labels, Annotations: cfg.Annotations,
 		Mounts: mounts(c), LogPath: r.LogPath(c), User: containerUser(c), StopSignal: sandbox.CRISignal(c.StopSignal),

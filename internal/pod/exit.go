@@ -128,7 +128,7 @@ func (s *Pods) StopContainer(ctx context.Context, id sandbox.ID, timeout time.Du
 
 // noteContainerStop has the record of a pod of berth run say that a client asked for the container's end.
 func noteContainerStop(l *container) {
-	if r := l.p.rec.Load(); !r.ByHand() || r.StopAsked {
+	if r := l.p.record(); !r.ByHand() || r.StopAsked {
 		return
 	}
 	_, _ = l.p.settleSoon("container.stop-asked", func(r *sandbox.Record) error {

@@ -21,7 +21,7 @@ func Signal(ctx context.Context, s *Pods, id sandbox.ID, name string) error {
 	if err != nil {
 		return err
 	}
-	c := l.p.rec.Load().Container(id)
+	c := l.record()
 	if c == nil || c.State != sandbox.Running {
 		state := sandbox.State("gone")
 		if c != nil {

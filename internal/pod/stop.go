@@ -30,7 +30,7 @@ func (s *Pods) Stop(ctx context.Context, id sandbox.ID) error {
 
 // noteStop has the record of a pod of berth run say that a client asked for the pod's end.
 func noteStop(p *pod) {
-	if r := p.rec.Load(); !r.ByHand() || r.StopAsked {
+	if r := p.record(); !r.ByHand() || r.StopAsked {
 		return
 	}
 	_, _ = p.settleSoon("pod.stop-asked", func(r *sandbox.Record) error {

@@ -47,7 +47,7 @@ func find(all []*sandbox.Record, of name) *pod {
 			}
 			p.of[string(c.ID)] = r
 			p.known.Containers = append(p.known.Containers, attempt.Container{
-				ID: string(c.ID), Pod: string(r.ID), State: criState(c.State), Config: c.Config.Get(),
+				ID: string(c.ID), Pod: string(r.ID), State: c.State.OfContainer(), Config: c.Config.Get(),
 			})
 		}
 	}
@@ -59,18 +59,6 @@ func find(all []*sandbox.Record, of name) *pod {
 }
 
 func attemptOf(r *sandbox.Record) uint32 { return r.Config.Get().GetMetadata().GetAttempt() }
-
-// criState is a state as attempt tells them apart.
-func criState(s sandbox.State) runtimeapi.ContainerState {
-	switch s {
-	case sandbox.Created:
-		return runtimeapi.ContainerState_CONTAINER_CREATED
-	case sandbox.Starting, sandbox.Running:
-		return runtimeapi.ContainerState_CONTAINER_RUNNING
-	default:
-		return runtimeapi.ContainerState_CONTAINER_EXITED
-	}
-}
 
 // container returns the record of a container.
 func (p *pod) container(id string) *sandbox.Container { return p.of[id].Container(sandbox.ID(id)) }

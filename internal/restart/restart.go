@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/annotation"
+	"berth/internal/op"
 	"berth/internal/sandbox"
 )
 
@@ -37,12 +38,12 @@ type Watch interface {
 	Close()
 }
 
-// How long a container that ends is waited for before it starts again: not at all the first time, then firstDelay,
-// twice as long each time, and mostDelay at last. One that has run for steadyAfter begins anew. These are a kubelet's
-// (MaxContainerBackOff, and twice that). What could not be made or started is tried again after retryDelay.
+// delays is how long a container that ends is waited for before it starts again, but for the first time, when it starts
+// at once. One that has run for steadyAfter begins anew. These are a kubelet's (MaxContainerBackOff, and twice that).
+var delays = op.Backoff{First: 10 * time.Second, Max: 5 * time.Minute}
+
+// What could not be made or started is tried again after retryDelay.
 const (
-	firstDelay  = 10 * time.Second
-	mostDelay   = 5 * time.Minute
 	steadyAfter = 10 * time.Minute
 	retryDelay  = 10 * time.Second
 )
@@ -196,11 +197,5 @@ func delay(restarts int) time.Duration {
 	if restarts <= 0 {
 		return 0
 	}
-	d := firstDelay
-	for range restarts - 1 {
-		if d *= 2; d >= mostDelay {
-			return mostDelay
-		}
-	}
-	return d
+	return delays.After(restarts)
 }

@@ -30,6 +30,9 @@ func (r *Record) RestartPolicy(c *Container) annotation.Restart {
 // StopIsOver has what a client stopped start again where its policy says Always: the machine has restarted. With the
 // pod comes no other container that was stopped.
 func (r *Record) StopIsOver() error {
+	if !r.ByHand() {
+		return nil // nothing is noted there
+	}
 	all, pod := r.Containers, r.StopAsked
 	r.StopAsked = false
 	for _, c := range all {

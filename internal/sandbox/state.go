@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // State is where a pod or a container is in its life. Pods and containers use different ones; see the tables.
@@ -72,4 +73,16 @@ func (c *Container) MoveTo(to State) error {
 	}
 	c.State = to
 	return nil
+}
+
+// OfContainer is the state of a container as CRI calls it.
+func (s State) OfContainer() runtimeapi.ContainerState {
+	switch s {
+	case Created, Starting:
+		return runtimeapi.ContainerState_CONTAINER_CREATED
+	case Running:
+		return runtimeapi.ContainerState_CONTAINER_RUNNING
+	default:
+		return runtimeapi.ContainerState_CONTAINER_EXITED
+	}
 }
