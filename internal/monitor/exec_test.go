@@ -41,7 +41,7 @@ func TestEndingsWhileAProgramIsNotRead(t *testing.T) {
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		t.Skipf("no lease on a file: %v", err)
 	}
-	r := newReaper("")
+	r := newReaper("", &pace{})
 	go r.run()
 	_, ended, err := r.fork([]string{"/bin/sleep", "0.5"}, &syscall.ProcAttr{})
 	if err != nil {

@@ -11,12 +11,19 @@ const (
 	gatherRare  = 5                      // times, when it is not any more
 	gatherMost  = 5 * time.Millisecond
 	gatherLeast = 500 * time.Microsecond // less is not worth a timer
-	gatherBytes = 16 << 10               // are to gather at most: a quarter of a pipe
-	gatherFull  = 48 << 10               // of which the writer may have waited
+	gatherPart  = 4                      // of what the stream holds, one part in so many is to gather at most
+)
+
+// What a stream holds, in bytes, before its writer waits: pipe(7), and N_TTY_BUF_SIZE of the kernel, of which a read
+// gets one less.
+const (
+	pipeHolds     = 64 << 10
+	terminalHolds = 4<<10 - 1
 )
 
 // gather is how a stream flows.
 type gather struct {
+	holds   int // bytes, pipeHolds or terminalHolds
 	since   time.Time
 	emptied int
 	bytes   int
@@ -42,12 +49,12 @@ func (g *gather) took(n int, empty bool, now time.Time) time.Duration {
 func (g *gather) judge(gone time.Duration) {
 	often := int(time.Duration(g.emptied) * gatherTime / gone)
 	switch {
-	case g.pause > 0 && g.bytes/g.emptied > gatherFull: // the writer may have waited
+	case g.pause > 0 && g.bytes/g.emptied > g.holds-g.holds/gatherPart: // the writer may have waited
 		g.pause /= 2
 	case g.pause > 0 && often >= gatherRare:
 		return
 	case g.pause == 0 && often >= gatherOften:
-		g.pause = min(gatherMost, time.Duration(float64(gone)*gatherBytes/float64(g.bytes)))
+		g.pause = min(gatherMost, time.Duration(float64(gone)*float64(g.holds/gatherPart)/float64(g.bytes)))
 	default:
 		g.pause = 0
 	}

@@ -30,6 +30,7 @@ type Config struct {
 type Monitor struct {
 	cfg    Config
 	reaper *reaper
+	pace   *pace // of all its threads
 
 	subscribers subscribers
 
@@ -52,8 +53,9 @@ func Run(cfg Config) error {
 	keepToOurselves(cfg)
 	defaultSignals()
 	ignoreSignals()
+	p := &pace{}
 	m := &Monitor{
-		cfg: cfg, reaper: newReaper(protect()), containers: map[string]*container{}, done: make(chan struct{}),
+		cfg: cfg, reaper: newReaper(protect(), p), pace: p, containers: map[string]*container{}, done: make(chan struct{}),
 		spare: make(chan *buffer, 1),
 	}
 	if err := m.introduce(); err != nil {

@@ -67,7 +67,7 @@ type stream struct {
 }
 
 func newOutput(m *Monitor, ctr string) *output {
-	return &output{log: &logWriter{m: m, ctr: ctr}, pace: m.reaper.pace, dry: make(chan struct{})}
+	return &output{log: &logWriter{m: m, ctr: ctr}, pace: m.pace, dry: make(chan struct{})}
 }
 
 // attach adds a client; its descriptors are closed when the output ends or the client is too slow.
@@ -121,9 +121,10 @@ func (o *output) open(n int, path string) error {
 func (o *output) openFile(n int, f *os.File) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	s := &stream{source: o.log.sources[n], f: f}
+	s := &stream{source: o.log.sources[n], f: f, gather: gather{holds: pipeHolds}}
 	if f.Name() == consoleName {
 		s.source.copied = true
+		s.gather.holds = terminalHolds
 	}
 	o.streams[n] = s
 	o.left++

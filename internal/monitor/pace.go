@@ -33,7 +33,8 @@ type pace struct {
 	at    time.Time  // of the last look, when used was the processor time of this process
 	used  time.Duration
 	back  bool // the monitor stands back
-	apart int  // the thread that starts a program
+	busy  bool // a program is being started: it does not begin to stand back
+	apart int  // the thread that starts a program while it does
 	same  bool // there is no way to stand back, and not to
 	was   priority
 }
@@ -59,7 +60,7 @@ func (p *pace) count(n int) {
 	share := float64(used-p.used) / float64(gone)
 	p.at, p.used = now, used
 	switch {
-	case !p.back && share > paceMuch && p.mayReturn():
+	case !p.back && !p.busy && share > paceMuch && p.mayReturn():
 		p.set(true)
 	case p.back && share < paceLess:
 		p.set(false)
@@ -121,12 +122,32 @@ func (p *pace) set(back bool) {
 // aside calls what starts a program, which inherits the priority of this thread and passes it on to the container: for
 // that long it is what it was when this process began. One at a time.
 func (p *pace) aside(start func()) {
+	if p.asBefore() {
+		defer p.mayStandBack()
+		start()
+		return
+	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	own := unix.Gettid()
 	p.leave(own, own, 0)
 	start()
 	p.leave(0, own, paceNice)
+}
+
+// asBefore says whether the monitor does not stand back. Then it does not begin to until mayStandBack, and who
+// starts a program needs no thread of its own, for which Go would make another one.
+func (p *pace) asBefore() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy = !p.back
+	return p.busy
+}
+
+func (p *pace) mayStandBack() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy = false
 }
 
 // leave has set leave that thread alone, and gives the own one a priority by so much below what it was, where the

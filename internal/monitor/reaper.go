@@ -37,13 +37,13 @@ type reaper struct {
 
 	forking sync.Mutex // held until a child executes its program, which a disk that hangs can make last for ever
 	score   string     // the oom_score_adj of children, "" for this process's own
-	pace    *pace      // of this process
+	pace    *pace      // of this process, which is to start programs at the priority that it began with
 }
 
-func newReaper(score string) *reaper {
+func newReaper(score string, p *pace) *reaper {
 	return &reaper{
 		waiters: map[int]chan ending{}, unclaimed: map[int]ending{}, kick: make(chan struct{}, 1), score: score,
-		pace: &pace{},
+		pace: p,
 	}
 }
 

@@ -23,7 +23,7 @@ func TestCrunCannotBeWritten(t *testing.T) {
 	if err := os.WriteFile(path, data, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	r := newReaper("")
+	r := newReaper("", &pace{})
 	pid, _, err := r.fork([]string{path, "1000"}, &syscall.ProcAttr{})
 	if err != nil {
 		t.Fatal(err)

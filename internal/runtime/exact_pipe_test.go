@@ -102,7 +102,17 @@ func TestWindowsAreGivenBack(t *testing.T) {
 		g.ok(unix.Stat(path, &st))
 		return st.Blocks * 512
 	}
+	monitor := g.monitor()
+	g.ok(unix.Kill(monitor, unix.SIGSTOP)) // so that there is more than a window holds when it goes on
 	g.ok(os.WriteFile(filepath.Join(g.cfg.bundle(g.pod, ctr), "stdin"), []byte("\n"), 0))
+	stdout, err := os.OpenFile(filepath.Join(g.cfg.bundle(g.pod, ctr), "stdout"), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	g.ok(err)
+	defer stdout.Close()
+	g.within(30*time.Second, "its pipe is full", func() bool {
+		n, err := unix.IoctlGetInt(int(stdout.Fd()), unix.TIOCINQ)
+		return err == nil && n > 60<<10
+	})
+	g.ok(unix.Kill(monitor, unix.SIGCONT))
 	most := int64(0)
 	for !strings.HasSuffix(g.tail(ctr), "ready\n") {
 		most = max(most, used())

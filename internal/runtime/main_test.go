@@ -139,6 +139,7 @@ func makeRootfs() error {
 }
 
 // TestCrun runs all tests of this package again with crun, in a mount namespace of its own, beside those with runc.
+// It tells what failed.
 func TestCrun(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(underCrun) != "" {
@@ -150,7 +151,7 @@ func TestCrun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short")
 	}
-	cmd := exec.Command(os.Args[0], "-test.v", "-test.timeout="+patience.For(7*time.Minute).String())
+	cmd := exec.Command(os.Args[0], "-test.timeout="+patience.For(7*time.Minute).String())
 	cmd.Env = append(os.Environ(), underCrun+"="+host.monitor)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	if out, err := cmd.CombinedOutput(); err != nil {
