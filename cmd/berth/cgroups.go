@@ -22,8 +22,9 @@ type groups struct {
 	instance string
 	unit     string // this process's own in systemd, which is delegated to it; "" when it has none
 	helpers  *helper.Runner
-	naming   cgroup.Naming  // of containers' cgroups
-	units    *systemd.Units // nil unless systemd is the cgroup driver
+	naming   cgroup.Naming         // of containers' cgroups
+	units    *systemd.Units        // nil unless systemd is the cgroup driver
+	monitors *systemd.MonitorScope // nil unless systemd is the cgroup driver
 }
 
 // openGroups decides. Helpers run below the daemon's unit where systemd has delegated that to it.
@@ -44,9 +45,9 @@ func openGroups(cfg *config.Config, facts host.Facts, monitor string) (g groups,
 	}
 	g.helpers = &helper.Runner{Root: g.ops(base)}
 	if facts.CgroupDriver == host.SystemdDriver {
-		g.units = &systemd.Units{
-			Manager: &systemd.Manager{}, Instance: g.instance, Naming: g.naming, Mount: g.tracking, Holder: monitor,
-		}
+		m := &systemd.Manager{}
+		g.units = &systemd.Units{Manager: m, Instance: g.instance, Naming: g.naming, Mount: g.tracking}
+		g.monitors = &systemd.MonitorScope{Manager: m, Instance: g.instance, Mount: g.tracking, Holder: monitor}
 	}
 	return g, nil
 }

@@ -172,7 +172,7 @@ func (n *node) openRuntimes(ctx context.Context) (err error) {
 		OnDropped: func(p, c string, d runtime.Dropped) { pod.LogDropped(n.pods, sandbox.ID(p), sandbox.ID(c), d) },
 	}
 	if n.units != nil {
-		cfg.Group, cfg.Units = n.units.Home(), n.units
+		cfg.Group, cfg.Scope, cfg.Units = n.monitors.Group(), n.monitors, n.units
 	}
 	n.driver, err = runtime.New(cfg)
 	return err

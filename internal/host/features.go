@@ -35,7 +35,7 @@ func TryUserns(ctx context.Context, r Runtime, stateDir, driver, holder string, 
 	return errors.Join(<-done, t.undo(ctx))
 }
 
-func (t *trial) inUserns(ctx context.Context, holder string) error {
+func (t *trialContainer) inUserns(ctx context.Context, holder string) error {
 	h, err := userns.Hold(holder, 0, trialIDs)
 	if err != nil {
 		return err
@@ -45,14 +45,15 @@ func (t *trial) inUserns(ctx context.Context, holder string) error {
 	return t.create(ctx)
 }
 
-// joinUserns puts the container into the user namespace, whose root is to own the root of the container and to come to it.
-func (t *trial) joinUserns(s *specs.Spec) {
+// joinUserns puts the container into the user namespace, whose root is to own the root of the container and to come to
+// it.
+func (t *trialContainer) joinUserns(s *specs.Spec) {
 	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace, Path: t.userns})
 	id := []specs.LinuxIDMapping{{HostID: trialIDs.UIDs[0].Host, Size: trialIDs.UIDs[0].Size}}
 	s.Linux.UIDMappings, s.Linux.GIDMappings = id, id
 }
 
-func (t *trial) giveRoot(root string) error {
+func (t *trialContainer) giveRoot(root string) error {
 	id := int(trialIDs.UIDs[0].Host)
 	for _, dir := range []string{t.dir, filepath.Dir(root)} {
 		if err := os.Chmod(dir, 0o711); err != nil {
@@ -67,9 +68,9 @@ func (t *trial) giveRoot(root string) error {
 // usernsOutcomes is the record of which runtimes can do user namespaces.
 var usernsOutcomes = record.Kind{Name: "runtime-features", Version: 1, Oldest: 1}
 
-// UsernsRuntimes says of each runtime, by its name, why it cannot make containers in user namespaces; nil if it can. The
-// outcome of try is kept in cacheFile, and one that failed is tried again by the next daemon. An error is only of the cache that
-// could not be written.
+// UsernsRuntimes says of each runtime, by its name, why it cannot make containers in user namespaces; nil if it can.
+// The outcome of try is kept in cacheFile, and one that failed is tried again by the next daemon. An error is only of
+// the cache that could not be written.
 func UsernsRuntimes(ctx context.Context, cacheFile string, facts Facts, found []Runtime, try func(ctx context.Context, r Runtime) error) (map[string]error, error) {
 	var kept, fresh []outcome
 	// A cache that cannot be read is as good as none.

@@ -23,10 +23,11 @@ import (
 // trialTimeout bounds each run of a runtime in a trial. They take some tens of milliseconds.
 const trialTimeout = 15 * time.Second
 
-// TryRuntime makes a throwaway container with a runtime as its handler calls it, as far as create: by then it has made namespaces,
-// mounts and cgroups, which is where runtimes fail on a host they do not know. The container's program is never started.
-// All of it is below a new name in stateDir and in the cgroups, and gone when TryRuntime returns. run runs a program and
-// leaves nothing of it behind; the runs of one trial come under one name, one after the other. driver is the cgroup driver.
+// TryRuntime makes a throwaway container with a runtime as its handler calls it, as far as create: by then it has made
+// namespaces, mounts and cgroups, which is where runtimes fail on a host they do not know. The container's program is
+// never started. All of it is below a new name in stateDir and in the cgroups, and gone when TryRuntime returns. run
+// runs a program and leaves nothing of it behind; the runs of one trial come under one name, one after the other.
+// driver is the cgroup driver.
 func TryRuntime(ctx context.Context, r Runtime, stateDir, driver string, run func(ctx context.Context, name string, cmd *exec.Cmd) error) Runtime {
 	t := newTrial(r, stateDir, run)
 	t.systemd = driver == SystemdDriver
@@ -48,19 +49,19 @@ func TryRuntime(ctx context.Context, r Runtime, stateDir, driver string, run fun
 	return r
 }
 
-// SweepTrials ends and removes what a daemon that was killed in the middle of a trial left in stateDir and in the cgroups. No trial
-// may be under way.
+// SweepTrials ends and removes what a daemon that was killed in the middle of a trial left in stateDir and in the
+// cgroups. No trial may be under way.
 func SweepTrials(stateDir, driver string) error {
 	dirs, err := filepath.Glob(filepath.Join(stateDir, "berth-trial-*"))
 	for _, dir := range dirs {
-		t := &trial{id: filepath.Base(dir), dir: dir, systemd: driver == SystemdDriver}
+		t := &trialContainer{id: filepath.Base(dir), dir: dir, systemd: driver == SystemdDriver}
 		err = errors.Join(err, t.removeCgroups(), removeTree(dir)) // its runtime's state is in dir
 	}
 	return err
 }
 
-// trial is one throwaway container. Its names derive from the runtime and the state directory alone.
-type trial struct {
+// trialContainer is one throwaway container. Its names derive from the runtime and the state directory alone.
+type trialContainer struct {
 	path    string   // of the runtime
 	more    []string // its handler's arguments
 	id      string   // of the container, and the name of its cgroup
@@ -70,14 +71,14 @@ type trial struct {
 	run     func(ctx context.Context, name string, cmd *exec.Cmd) error
 }
 
-func newTrial(r Runtime, stateDir string, run func(context.Context, string, *exec.Cmd) error) *trial {
+func newTrial(r Runtime, stateDir string, run func(context.Context, string, *exec.Cmd) error) *trialContainer {
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{r.Path, stateDir}, r.Args...), "\x00")))
 	id := "berth-trial-" + hex.EncodeToString(sum[:])[:12]
-	return &trial{path: r.Path, more: r.Args, id: id, dir: filepath.Join(stateDir, id), run: run}
+	return &trialContainer{path: r.Path, more: r.Args, id: id, dir: filepath.Join(stateDir, id), run: run}
 }
 
 // version asks the runtime what it is, the first word of the first line, and for its version, the last.
-func (t *trial) version(ctx context.Context) (program, version string, err error) {
+func (t *trialContainer) version(ctx context.Context) (program, version string, err error) {
 	var out bytes.Buffer
 	if err := t.exec(ctx, &out, "--version"); err != nil {
 		return "", "", err
@@ -90,7 +91,7 @@ func (t *trial) version(ctx context.Context) (program, version string, err error
 	return words[0], words[len(words)-1], nil
 }
 
-func (t *trial) exec(ctx context.Context, stdout *bytes.Buffer, args ...string) error {
+func (t *trialContainer) exec(ctx context.Context, stdout *bytes.Buffer, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
 	defer cancel()
 	cmd := exec.Command(t.path, args...)
@@ -101,7 +102,7 @@ func (t *trial) exec(ctx context.Context, stdout *bytes.Buffer, args ...string) 
 }
 
 // execOwn gives the runtime no stream that is the host's: crun gives even /dev/null away, to the user of the container.
-func (t *trial) execOwn(ctx context.Context, bundle string, args ...string) error {
+func (t *trialContainer) execOwn(ctx context.Context, bundle string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
 	defer cancel()
 	in, err := os.Open(filepath.Join(bundle, "rootfs", "program")) // it is empty
@@ -124,9 +125,9 @@ func (t *trial) execOwn(ctx context.Context, bundle string, args ...string) erro
 	return nil
 }
 
-func (t *trial) state() string { return filepath.Join(t.dir, "state") }
+func (t *trialContainer) state() string { return filepath.Join(t.dir, "state") }
 
-func (t *trial) create(ctx context.Context) error {
+func (t *trialContainer) create(ctx context.Context) error {
 	bundle := filepath.Join(t.dir, "bundle")
 	if err := t.prepare(bundle); err != nil {
 		return fmt.Errorf("prepare a trial: %w", err)
@@ -138,7 +139,7 @@ func (t *trial) create(ctx context.Context) error {
 }
 
 // args are those of a call that is about the container.
-func (t *trial) args(more ...string) []string {
+func (t *trialContainer) args(more ...string) []string {
 	args := []string{"--root", t.state()}
 	if t.systemd {
 		args = append(args, "--systemd-cgroup")
@@ -148,7 +149,7 @@ func (t *trial) args(more ...string) []string {
 }
 
 // cgroup is the container's, as a runtime takes it, and where that is in the hierarchies.
-func (t *trial) cgroup() (oci, path string) {
+func (t *trialContainer) cgroup() (oci, path string) {
 	if !t.systemd {
 		return "/" + t.id, t.id
 	}
@@ -158,7 +159,7 @@ func (t *trial) cgroup() (oci, path string) {
 }
 
 // prepare makes the bundle. Its program has to be there, and need not be one: it is not started.
-func (t *trial) prepare(bundle string) error {
+func (t *trialContainer) prepare(bundle string) error {
 	root := filepath.Join(bundle, "rootfs")
 	for _, dir := range []string{t.state(), filepath.Join(root, "proc"), filepath.Join(root, "dev")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -183,7 +184,7 @@ func (t *trial) prepare(bundle string) error {
 }
 
 // spec uses what nearly every container uses, and no more.
-func (t *trial) spec() *specs.Spec {
+func (t *trialContainer) spec() *specs.Spec {
 	group, _ := t.cgroup()
 	pids := int64(16)
 	return &specs.Spec{
@@ -206,7 +207,7 @@ func (t *trial) spec() *specs.Spec {
 }
 
 // undo removes what there is of the container, also after the caller's time is up. It succeeds when there is nothing.
-func (t *trial) undo(ctx context.Context) error {
+func (t *trialContainer) undo(ctx context.Context) error {
 	if _, err := os.Lstat(t.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -222,8 +223,9 @@ func (t *trial) undo(ctx context.Context) error {
 	return nil
 }
 
-// removeCgroups removes the container's cgroups, which runtimes leave behind when they fail half way, with what runs in them.
-func (t *trial) removeCgroups() error {
+// removeCgroups removes the container's cgroups, which runtimes leave behind when they fail half way, with what runs
+// in them.
+func (t *trialContainer) removeCgroups() error {
 	_, path := t.cgroup()
 	if err := cgroup.RemoveTree(filepath.Join("/", path)); err != nil {
 		return fmt.Errorf("remove a trial's cgroup: %w", err)

@@ -168,12 +168,12 @@ func (c *call) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 		if errors.Is(err, syscall.ETXTBSY) && wait < 2*time.Second && sleep(ctx, wait) {
 			continue
 		}
-		return nil, &PluginError{filepath.Base(path), c.verb, c.conf.Name, said(answer.data), err}
+		return nil, &PluginError{filepath.Base(path), c.verb, c.conf.Name, errorIn(answer.data), err}
 	}
 }
 
-// said is the error that a plugin wrote to stdout, nil if it wrote none.
-func said(answer []byte) *types.Error {
+// errorIn is the error that a plugin wrote to stdout, nil if it wrote none.
+func errorIn(answer []byte) *types.Error {
 	e := &types.Error{}
 	if json.Unmarshal(answer, e) != nil || e.Msg == "" {
 		return nil

@@ -22,24 +22,29 @@ import (
 	"berth/internal/monitor/wire"
 )
 
-// Units are what the init system keeps for monitors and containers.
+// MonitorScope is the unit in which the init system keeps the monitors.
+type MonitorScope interface {
+	// Hold makes the unit, whose cgroup is Config.Group, and keeps it there until release. It may be called concurrently.
+	Hold(ctx context.Context) (release func(), err error)
+}
+
+// Units are what the init system keeps for containers.
 type Units interface {
-	// HoldHome makes the unit whose cgroup is Config.Group, and keeps it there until release.
-	HoldHome(ctx context.Context) (release func(), err error)
 	// Containers lists the containers that have a unit. It may have failed, and be of no use.
 	Containers(ctx context.Context) ([]string, error)
 	// EndContainer kills what is in a container's unit and removes the unit; nil when there is none.
 	EndContainer(ctx context.Context, ctr string) error
 }
 
-// Config is what a Runtime is made of. All fields are required, but Units and Tick.
+// Config is what a Runtime is made of. All fields are required, but Scope, Units and Tick.
 type Config struct {
 	Monitor  string // the program berth-monitor
 	Root     string // <root>: exits that no daemon was told of go below it
 	State    string // <state>: run directories are below it
 	Tracking string // the mount point of the cgroup2 hierarchy
 	Group    string // below it, the cgroup of the monitors, and of the programs that they start
-	// Units are kept by systemd where that is the cgroup driver; nil elsewhere.
+	// Scope and Units are kept by systemd where that is the cgroup driver; nil elsewhere.
+	Scope MonitorScope
 	Units Units
 	// Helper runs a program of which nothing is left when it returns.
 	Helper func(ctx context.Context, name string, cmd *exec.Cmd) error

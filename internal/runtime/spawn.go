@@ -49,27 +49,28 @@ func spawn(ctx context.Context, l *link) error {
 	if ctx.Err() != nil { // the pod may have been shut down meanwhile
 		return context.Cause(ctx)
 	}
-	return l.cfg.atHome(ctx, func() error { return bear(l, argv, attr) })
+	return l.cfg.inScope(ctx, func() error { return bear(l, argv, attr) })
 }
 
 // births is how often a birth is tried.
 const births = 5
 
-// atHome has a monitor be born where monitors live. What it is given makes the monitor's group, which must be there for a birth: the
-// unit around it may go, with the last monitor in it, just when it was found and before it is held. It is held anew then.
-func (c *Config) atHome(ctx context.Context, birth func() error) error {
+// inScope has a monitor be born in the scope of the monitors. birth makes the monitor's group, which must be there when the
+// process starts: the scope around it may go, with the last monitor in it, just when it was found and before it is held. It
+// is held anew then.
+func (c *Config) inScope(ctx context.Context, birth func() error) error {
 	for try := 1; ; try++ {
 		release := func() {}
-		if c.Units != nil {
+		if c.Scope != nil {
 			var err error
-			if release, err = c.Units.HoldHome(ctx); err != nil {
+			if release, err = c.Scope.Hold(ctx); err != nil {
 				return err
 			}
 		}
 		err := birth()
 		release()
 		away := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
-		if !away || c.Units == nil || try == births {
+		if !away || c.Scope == nil || try == births {
 			return err
 		}
 	}

@@ -11,7 +11,6 @@ import (
 // unitsOf are the units of a system that calls them as another runtime's, so that it lists none.
 type unitsOf struct{ ended []string }
 
-func (*unitsOf) HoldHome(context.Context) (func(), error)     { return func() {}, nil }
 func (*unitsOf) Containers(context.Context) ([]string, error) { return nil, nil }
 
 func (u *unitsOf) EndContainer(_ context.Context, ctr string) error {

@@ -56,7 +56,7 @@ func TestRecordSurvivesRewriting(t *testing.T) {
 		again.Containers[1].Config.Get()) {
 		t.Error("the configuration has changed")
 	}
-	if again.Containers[0].User.Home != "/var/www" || again.Containers[1].Stuck.Error != r.Containers[1].Stuck.Error {
+	if again.Containers[0].User.HomeDir != "/var/www" || again.Containers[1].Stuck.Error != r.Containers[1].Stuck.Error {
 		t.Errorf("got %+v", again.Containers)
 	}
 }

@@ -12,12 +12,12 @@ const testGroup = "root:x:0:\nwheel:x:10:root,app\napp:x:1000:\nbroken\nvideo:x:
 func id(v int64) *int64 { return &v }
 
 func TestResolveUser(t *testing.T) {
-	app := User{UID: 1000, GID: 1000, AdditionalGids: []uint32{1000, 10, 44}, Username: "app", Home: "/home/app"}
+	app := User{UID: 1000, GID: 1000, AdditionalGids: []uint32{1000, 10, 44}, Username: "app", HomeDir: "/home/app"}
 	for name, c := range map[string]struct {
 		want UserRequest
 		user User
 	}{
-		"nothing asked":       {UserRequest{}, User{AdditionalGids: []uint32{0, 10}, Username: "root", Home: "/root"}},
+		"nothing asked":       {UserRequest{}, User{AdditionalGids: []uint32{0, 10}, Username: "root", HomeDir: "/root"}},
 		"image name":          {UserRequest{Image: "app"}, app},
 		"image uid":           {UserRequest{Image: "1000"}, app},
 		"image name:group":    {UserRequest{Image: "app:video"}, User{1000, 44, []uint32{44, 10}, "app", "/home/app"}},

@@ -101,7 +101,7 @@ func (b *build) environment() ([]string, error) {
 		env.set(e.GetKey() + "=" + string(e.GetValue()))
 	}
 	if _, ok := env.at["HOME"]; !ok {
-		env.set("HOME=" + b.home())
+		env.set("HOME=" + b.homeDir())
 	}
 	for _, kv := range env.list {
 		if strings.ContainsRune(kv, 0) {
@@ -111,11 +111,11 @@ func (b *build) environment() ([]string, error) {
 	return env.list, nil
 }
 
-func (b *build) home() string {
-	if b.User.Home == "" {
+func (b *build) homeDir() string {
+	if b.User.HomeDir == "" {
 		return "/"
 	}
-	return b.User.Home
+	return b.User.HomeDir
 }
 
 // variables are an environment. A variable that is set again stays in its place.
@@ -261,8 +261,8 @@ func (c ProcessChange) Apply(p *specs.Process) error {
 			kept.Ambient, kept.Inheritable = nil, nil
 			p.Capabilities = &kept
 		}
-		if u.Home != "" {
-			env.set("HOME=" + u.Home)
+		if u.HomeDir != "" {
+			env.set("HOME=" + u.HomeDir)
 		}
 	}
 	if c.Dir != "" {

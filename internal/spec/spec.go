@@ -129,7 +129,7 @@ type User struct {
 	UID, GID       uint32
 	AdditionalGids []uint32 // the primary group first
 	Username       string   // empty when the image does not know the uid
-	Home           string
+	HomeDir        string   `json:"Home"` // as records have it
 }
 
 // ResolvedMount is a mount of the request with its source found: symbolic links followed, existence and propagation

@@ -46,7 +46,7 @@ func RequestedUser(c *runtimeapi.ContainerConfig, image imagespec.ImageConfig) (
 type account struct {
 	name     string
 	uid, gid uint32
-	home     string
+	homeDir  string
 }
 
 type group struct {
@@ -64,8 +64,9 @@ func (g group) has(member string) bool {
 	return false
 }
 
-// ResolveUser finds out who that is, by the image's own /etc/passwd and /etc/group (nil where it has none). A uid that the
-// image does not know is fine, a name is not. Without a group of its own, a uid has the group of its account, else 0.
+// ResolveUser finds out who that is, by the image's own /etc/passwd and /etc/group (nil where it has none). A uid that
+// the image does not know is fine, a name is not. Without a group of its own, a uid has the group of its account, else
+// 0.
 func ResolveUser(passwd, groups []byte, want UserRequest) (User, error) {
 	accounts, sets := parsePasswd(passwd), parseGroup(groups)
 	user, groupName, err := findUser(accounts, want)
@@ -81,7 +82,7 @@ func ResolveUser(passwd, groups []byte, want UserRequest) (User, error) {
 			return User{}, err
 		}
 	}
-	out := User{UID: user.uid, GID: gid, Username: user.name, Home: user.home, AdditionalGids: []uint32{gid}}
+	out := User{UID: user.uid, GID: gid, Username: user.name, HomeDir: user.homeDir, AdditionalGids: []uint32{gid}}
 	seen := map[uint32]bool{gid: true}
 	add := func(gid uint32) {
 		if !seen[gid] {
@@ -188,7 +189,7 @@ func parsePasswd(data []byte) iter.Seq[account] {
 			}
 			a := account{name: f[0], uid: uint32(uid), gid: uint32(gid)}
 			if len(f) > 5 {
-				a.home = f[5]
+				a.homeDir = f[5]
 			}
 			if !yield(a) {
 				return

@@ -1,5 +1,6 @@
-// Package supervisor tells the service manager that started the daemon how the daemon is: ready, stopping, alive. It speaks
-// systemd's notification protocol, which is one datagram for each message. Without such a manager nothing is sent.
+// Package supervisor tells the service manager that started the daemon how the daemon is: ready, stopping, alive. It
+// speaks systemd's notification protocol, which is one datagram for each message. Without such a manager nothing is
+// sent.
 package supervisor
 
 import (
@@ -22,8 +23,8 @@ type Supervisor struct {
 	watchdog time.Duration // how long it waits for a sign of life; 0: it does not
 }
 
-// FromEnvironment finds the supervisor that the environment names, and takes it out of the environment: an OCI runtime that
-// inherited it would hand it to a container.
+// FromEnvironment finds the supervisor that the environment names, and takes it out of the environment: an OCI runtime
+// that inherited it would hand it to a container.
 func FromEnvironment() *Supervisor {
 	s := &Supervisor{socket: os.Getenv("NOTIFY_SOCKET")}
 	// The time is meant for the process named, if one is named: a manager's own, or a shell's in between.
@@ -51,8 +52,8 @@ func (s *Supervisor) Reloading() {
 // Stopping says that the daemon ends because it was asked to.
 func (s *Supervisor) Stopping(status string) { s.tell("STOPPING=1\nSTATUS=" + status) }
 
-// Watch gives signs of life for as long as alive returns nil, until ctx ends. It returns at once when nobody waits for them.
-// alive gets a deadline.
+// Watch gives signs of life for as long as alive returns nil, until ctx ends. It returns at once when nobody waits for
+// them. alive gets a deadline.
 func (s *Supervisor) Watch(ctx context.Context, alive func(context.Context) error) {
 	if s.watchdog == 0 {
 		return
@@ -96,7 +97,7 @@ func send(socket, message string) error {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
 		return err
 	}
 	if _, err := conn.Write([]byte(message)); err != nil {
@@ -105,8 +106,8 @@ func send(socket, message string) error {
 	return nil
 }
 
-// patience is how long a manager whose socket is full is waited for.
-const patience = 5 * time.Second
+// sendTimeout is how long a manager whose socket is full is waited for.
+const sendTimeout = 5 * time.Second
 
 func (s *Supervisor) warn(what string, err error) {
 	if s.Log != nil {

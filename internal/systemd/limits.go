@@ -22,8 +22,8 @@ import (
 // crunGroup is the cgroup that crun makes in a scope on cgroup v2, with the limits of the scope.
 const crunGroup = "container"
 
-// SetLimits changes the limits of a container: all that want has, or none. They are written to its cgroup, and told to systemd,
-// which writes what it knows of a unit whenever it sees a reason to.
+// SetLimits changes the limits of a container: all that want has, or none. They are written to its cgroup, and told to
+// systemd, which writes what it knows of a unit whenever it sees a reason to.
 func (u *Units) SetLimits(ctx context.Context, ctr string, was, want *specs.LinuxResources) (putBack func() error, err error) {
 	path, err := cgroup.ScopePath(ctr)
 	if err != nil {
@@ -47,7 +47,8 @@ func (u *Units) SetLimits(ctx context.Context, ctr string, was, want *specs.Linu
 		return nil, errors.Join(err, files())
 	}
 	return func() error {
-		// First, since it looks that no process is killed for a limit of memory that is lower again, and last, since systemd writes too.
+		// First, since it looks that no process is killed for a limit of memory that is lower again, and last, since
+		// systemd writes too.
 		err := files()
 		if used := (*limits.UsageError)(nil); errors.As(err, &used) {
 			return err

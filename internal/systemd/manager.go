@@ -1,6 +1,6 @@
-// Package systemd has the init system keep cgroups for Berth: the scopes of containers, the slices of pods, and the scope in
-// which the monitors live. It speaks to it over one D-Bus connection, which is made when it is needed and made anew when
-// systemd has dropped it.
+// Package systemd has the init system keep cgroups for Berth: the scopes of containers, the slices of pods, and the
+// scope in which the monitors live. It speaks to it over one D-Bus connection, which is made when it is needed and
+// made anew when systemd has dropped it.
 package systemd
 
 import (
@@ -29,7 +29,8 @@ const service = "org.freedesktop.systemd1"
 // callTimeout bounds what systemd answers without waiting for a job.
 const callTimeout = 25 * time.Second
 
-// Manager speaks to systemd. The zero value is ready. Its methods may be called concurrently and, but for startScope, again.
+// Manager speaks to systemd. The zero value is ready. Its methods may be called concurrently and, but for startScope,
+// again.
 type Manager struct {
 	mu    sync.Mutex // guards what follows
 	conn  *dbus.Conn
@@ -37,8 +38,8 @@ type Manager struct {
 	rest  *time.Timer // ends a connection that nobody uses
 }
 
-// restAfter is how long a connection is kept for the next call. systemd sends all that happens to it over its own socket,
-// asked or not.
+// restAfter is how long a connection is kept for the next call. systemd sends all that happens to it over its own
+// socket, asked or not.
 const restAfter = 5 * time.Second
 
 // Close ends the connection. A later call makes another.
@@ -133,8 +134,8 @@ func dial(ctx context.Context, path string, bus bool) (*dbus.Conn, error) {
 // greetPause is how long systemd may take to answer a greeting before it gets another.
 const greetPause = 50 * time.Millisecond
 
-// greet pings until the other side answers. What systemd reads together with the end of the authentication it leaves in its
-// buffer until more comes, so a first call alone may wait for ever.
+// greet pings until the other side answers. What systemd reads together with the end of the authentication it leaves
+// in its buffer until more comes, so a first call alone may wait for ever.
 func greet(ctx context.Context, conn *dbus.Conn) error {
 	answers := make(chan *dbus.Call, callTimeout/greetPause+1)
 	for range cap(answers) {
@@ -165,8 +166,8 @@ func (m *Manager) call(ctx context.Context, method string, args, out []any) erro
 	return m.send(ctx, "/org/freedesktop/systemd1", service+"."+method, args, out)
 }
 
-// send calls a method of an object. One whose connection broke is called again over a fresh one: systemd executes itself
-// anew, and the bus is restarted, and both drop everybody. So the method may be executed twice.
+// send calls a method of an object. One whose connection broke is called again over a fresh one: systemd executes
+// itself anew, and the bus is restarted, and both drop everybody. So the method may be executed twice.
 func (m *Manager) send(ctx context.Context, object dbus.ObjectPath, method string, args, out []any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

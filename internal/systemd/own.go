@@ -14,9 +14,10 @@ import (
 // leaf is the daemon's own place in a unit whose cgroup is delegated to it: helpers have groups beside it.
 const leaf = "daemon"
 
-// Delegated is the cgroup of the unit that this process is in, if systemd has delegated it (Delegate=yes) so that groups may
-// be made below; "" otherwise. A process that is alone in such a unit moves into a group of its own there, where it can: a unit
-// whose processes are in it and in groups below is untidy, and forbidden only once somebody limits those groups.
+// Delegated is the cgroup of the unit that this process is in, if systemd has delegated it (Delegate=yes) so that
+// groups may be made below; "" otherwise. A process that is alone in such a unit moves into a group of its own there,
+// where it can: a unit whose processes are in it and in groups below is untidy, and forbidden only once somebody
+// limits those groups.
 func Delegated(mount string) (string, error) {
 	dir, err := cgroup.Own(mount)
 	if err != nil {

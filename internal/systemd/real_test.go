@@ -32,19 +32,25 @@ func real(t *testing.T) *Units {
 	if _, err := os.Stat("/run/systemd/system"); err != nil || cgroup.Mode() != cgroup.V2 {
 		t.Skip("this machine is not run by systemd, on cgroup v2: make test-vm has one that is")
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := &Units{Manager: &Manager{}, Instance: "berth-" + random(3), Mount: "/sys/fs/cgroup", Holder: self}
+	u := &Units{Manager: &Manager{}, Instance: "berth-" + random(3), Mount: "/sys/fs/cgroup"}
 	t.Cleanup(func() {
 		if err := u.Tidy(context.Background()); err != nil {
 			t.Errorf("tidy: %v", err)
 		}
-		within(t, "the slice is gone", func() bool { return !there(u, "/berth.slice/"+u.Slice()) })
+		within(t, "the slice is gone", func() bool { return !there(u, "/berth.slice/"+ownSlice(u.Instance)) })
 		u.Manager.Close()
 	})
 	return u
+}
+
+// monitorScope is the scope of the monitors of the same instance.
+func monitorScope(t *testing.T, u *Units) *MonitorScope {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &MonitorScope{Manager: u.Manager, Instance: u.Instance, Mount: u.Mount, Holder: self}
 }
 
 func random(n int) string {
@@ -67,19 +73,19 @@ func within(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// born starts a process in a group of the monitors' scope, as a monitor is born there.
-func born(t *testing.T, u *Units, name string) *holder {
+// born starts a process in a group of the monitors' scope, as a monitor starts there.
+func born(t *testing.T, s *MonitorScope, name string) *holder {
 	t.Helper()
-	release, err := u.HoldHome(t.Context())
+	release, err := s.Hold(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer release()
-	g, err := cgroup.Make(u.Mount, filepath.Join(u.Home(), "monitors", name))
+	g, err := cgroup.Make(s.Mount, filepath.Join(s.Group(), "monitors", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := startHolder(u.Holder)
+	h, err := startHolder(s.Holder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,34 +104,37 @@ func systemctl(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func TestHome(t *testing.T) {
+func TestMonitorScope(t *testing.T) {
 	u := real(t)
-	name := filepath.Base(u.Home())
+	s := monitorScope(t, u)
+	name := s.name()
 	for range 5 {
-		one := born(t, u, "one")
-		two := born(t, u, "two") // joins
-		if state := systemctl(t, "show", "-p", "ActiveState,Delegate,Slice,ControlGroup", name); state != "Slice="+u.Slice()+"\nControlGroup=/"+u.Home()+"\nDelegate=yes\nActiveState=active" {
+		one := born(t, s, "one")
+		two := born(t, s, "two") // joins
+		state := systemctl(t, "show", "-p", "ActiveState,Delegate,Slice,ControlGroup", name)
+		if state != "Slice="+ownSlice(u.Instance)+"\nControlGroup=/"+s.Group()+"\nDelegate=yes\nActiveState=active" {
 			t.Errorf("systemd says of the scope:\n%s", state)
 		}
 		one.end()
-		if !there(u, u.Home()+"/monitors/two") {
+		if !there(u, s.Group()+"/monitors/two") {
 			t.Error("the scope went with one of two")
 		}
 		two.end()
 		// The next one is born while systemd lets go of this one, or after it.
 	}
-	within(t, "the scope is gone", func() bool { return !there(u, u.Home()) })
+	within(t, "the scope is gone", func() bool { return !there(u, s.Group()) })
 }
 
-// TestHomeThatNobodyKnows takes the unit away from under a live monitor, as happens when systemd lets go of the scope in the
-// moment in which one is born there.
-func TestHomeThatNobodyKnows(t *testing.T) {
+// TestMonitorScopeThatNobodyKnows takes the unit away from under a live monitor, as happens when systemd lets go of
+// the scope in the moment in which one is born there.
+func TestMonitorScopeThatNobodyKnows(t *testing.T) {
 	u := real(t)
-	g, err := cgroup.Make(u.Mount, filepath.Join(u.Home(), "monitors", "orphan"))
+	s := monitorScope(t, u)
+	g, err := cgroup.Make(u.Mount, filepath.Join(s.Group(), "monitors", "orphan"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := startHolder(u.Holder)
+	h, err := startHolder(s.Holder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,10 +142,10 @@ func TestHomeThatNobodyKnows(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(g.Path(), "cgroup.procs"), []byte(strconv.Itoa(int(h.pid()))), 0); err != nil {
 		t.Fatal(err)
 	}
-	next := born(t, u, "next")
+	next := born(t, s, "next")
 	defer next.end()
 	within(t, "systemd knows the scope", func() bool {
-		known, err := u.Manager.active(t.Context(), filepath.Base(u.Home()))
+		known, err := u.Manager.active(t.Context(), s.name())
 		return known && err == nil
 	})
 	if pids, err := g.Pids(); err != nil || !slices.Equal(pids, []int{int(h.pid())}) {
@@ -144,15 +153,16 @@ func TestHomeThatNobodyKnows(t *testing.T) {
 	}
 }
 
-// TestHomeThatNobodyCameTo has a daemon die while it makes the scope: the process that was to hold it is dead before systemd has
-// put it there, so the scope is active and has never had a process.
-func TestHomeThatNobodyCameTo(t *testing.T) {
+// TestMonitorScopeThatNobodyCameTo has a daemon die while it makes the scope: the process that was to hold it is dead
+// before systemd has put it there, so the scope is active and has never had a process.
+func TestMonitorScopeThatNobodyCameTo(t *testing.T) {
 	u := real(t)
-	h, err := startHolder(u.Holder)
+	s := monitorScope(t, u)
+	h, err := startHolder(s.Holder)
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := filepath.Base(u.Home())
+	name := s.name()
 	if err := h.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -160,12 +170,15 @@ func TestHomeThatNobodyCameTo(t *testing.T) {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(int(h.pid())) + "/stat")
 		return err == nil && strings.Contains(string(stat), ") Z ")
 	})
-	if err := u.Manager.startScope(t.Context(), name, homing{u}.properties(h.pid())); err != nil {
+	if err := u.Manager.startScope(t.Context(), name, s.properties(h.pid())); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "systemd has made the scope", func() bool { known, err := u.Manager.active(t.Context(), name); return known && err == nil })
+	within(t, "systemd has made the scope", func() bool {
+		known, err := u.Manager.active(t.Context(), name)
+		return known && err == nil
+	})
 	h.end()
-	next := born(t, u, "next")
+	next := born(t, s, "next")
 	defer next.end()
 	if known, err := u.Manager.active(t.Context(), name); !known || err != nil {
 		t.Errorf("the scope of the next: active %v, %v", known, err)
@@ -175,14 +188,15 @@ func TestHomeThatNobodyCameTo(t *testing.T) {
 // TestReconnect calls before and after systemd has executed itself anew, and after the bus was started anew.
 func TestReconnect(t *testing.T) {
 	u := real(t)
-	one := born(t, u, "one")
+	s := monitorScope(t, u)
+	one := born(t, s, "one")
 	defer one.end()
 	for _, how := range [][]string{{"daemon-reexec"}, {"restart", "dbus.service"}, {"daemon-reload"}} {
 		systemctl(t, how...)
-		if known, err := u.Manager.active(t.Context(), filepath.Base(u.Home())); !known || err != nil {
+		if known, err := u.Manager.active(t.Context(), s.name()); !known || err != nil {
 			t.Errorf("after systemctl %v: active %v, %v", how, known, err)
 		}
-		two := born(t, u, "two")
+		two := born(t, s, "two")
 		two.end()
 	}
 }
@@ -190,19 +204,20 @@ func TestReconnect(t *testing.T) {
 // TestBus reaches systemd over the bus, which is the way where it has no socket of its own.
 func TestBus(t *testing.T) {
 	u := real(t)
+	s := monitorScope(t, u)
 	conn, err := dial(t.Context(), busSocket, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	u.Manager.conn = conn
-	one := born(t, u, "one")
+	one := born(t, s, "one")
 	one.end()
 }
 
 // scope makes a scope as an OCI runtime does.
 func scope(t *testing.T, u *Units, slice, ctr string) *holder {
 	t.Helper()
-	h, err := startHolder(u.Holder)
+	h, err := startHolder(monitorScope(t, u).Holder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +305,8 @@ func TestEndFailed(t *testing.T) {
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	err := u.Manager.startScope(t.Context(), scopeOf(u, ctr), []property{
-		set("PIDs", []uint32{uint32(cmd.Process.Pid)}), set("Slice", u.podSlice(pod)), set("TimeoutStopUSec", uint64(100_000)),
+		set("PIDs", []uint32{uint32(cmd.Process.Pid)}), set("Slice", u.podSlice(pod)),
+		set("TimeoutStopUSec", uint64(100_000)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -331,9 +347,12 @@ func TestDelegated(t *testing.T) {
 		return
 	}
 	self, _ := os.Executable()
-	for delegate, want := range map[string]string{"yes": "/sys/fs/cgroup/system.slice/berth-test-unit.service", "no": "none"} {
-		out, err := exec.Command("systemd-run", "--wait", "--pipe", "--quiet", "--unit=berth-test-unit.service", "-p", "Delegate="+delegate,
-			"-E", "BERTH_TEST_DELEGATED="+want, self, "-test.run=^TestDelegated$", "-test.v").CombinedOutput()
+	for delegate, want := range map[string]string{
+		"yes": "/sys/fs/cgroup/system.slice/berth-test-unit.service", "no": "none",
+	} {
+		out, err := exec.Command("systemd-run", "--wait", "--pipe", "--quiet", "--unit=berth-test-unit.service",
+			"-p", "Delegate="+delegate, "-E", "BERTH_TEST_DELEGATED="+want,
+			self, "-test.run=^TestDelegated$", "-test.v").CombinedOutput()
 		if err != nil {
 			t.Errorf("Delegate=%s: %v\n%s", delegate, err, out)
 		}
@@ -343,9 +362,10 @@ func TestDelegated(t *testing.T) {
 // TestNothingThere asks over fresh connections for what is not there.
 func TestNothingThere(t *testing.T) {
 	u := real(t)
+	s := monitorScope(t, u)
 	for range 20 {
 		m := &Manager{}
-		for _, name := range []string{u.Slice(), u.podSlice(id), scopeOf(u, id), filepath.Base(u.Home())} {
+		for _, name := range []string{ownSlice(u.Instance), u.podSlice(id), scopeOf(u, id), s.name()} {
 			if err := m.stop(t.Context(), name); err != nil {
 				t.Error(err)
 			}

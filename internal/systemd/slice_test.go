@@ -98,7 +98,7 @@ func TestRemoveParent(t *testing.T) {
 	leaf := top + "-burstable-pod_1.slice"
 	run := func(slice, scope string) (end func()) {
 		t.Helper()
-		h, err := startHolder(u.Holder)
+		h, err := startHolder(monitorScope(t, u).Holder)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,19 +23,16 @@ type Units struct {
 	Instance string
 	Naming   cgroup.Naming // of containers
 	Mount    string        // of the cgroup2 hierarchy
-	Holder   string        // the program berth-monitor, whose hold mode does nothing
-
-	home home
 }
 
 // goneTimeout bounds the wait for a unit that was killed and stopped.
 const goneTimeout = 30 * time.Second
 
-// podsSlice holds the slices of the pods to which nobody gave a cgroup.
-func (u *Units) podsSlice() string { return u.Instance + "-pods.slice" }
+// ownSlice is the slice of all that is an instance's own.
+func ownSlice(instance string) string { return instance + ".slice" }
 
-// Slice is the slice of all that is Berth's own.
-func (u *Units) Slice() string { return u.Instance + ".slice" }
+// podsSlice holds the slices of the pods to which nobody gave a cgroup.
+func podsSlice(instance string) string { return instance + "-pods.slice" }
 
 func (u *Units) podSlice(pod string) string { return u.Instance + "-pods-" + pod + ".slice" }
 
@@ -67,8 +64,8 @@ func (u *Units) Path(parent string) (string, error) {
 	return cgroup.SlicePath(slice)
 }
 
-// RemovePod removes the slice of a pod to which nobody gave one, and kills what is left in it. nil when there is none. A pod that
-// was made while cgroupfs was the driver has a cgroup without a unit, which goes, too.
+// RemovePod removes the slice of a pod to which nobody gave one, and kills what is left in it. nil when there is none.
+// A pod that was made while cgroupfs was the driver has a cgroup without a unit, which goes, too.
 func (u *Units) RemovePod(ctx context.Context, pod string) error {
 	return errors.Join(u.end(ctx, u.podSlice(pod), u.Parent(pod)), cgroup.Direct{Instance: u.Instance}.RemovePod(ctx, pod))
 }
@@ -115,8 +112,8 @@ func (u *Units) EndContainer(ctx context.Context, ctr string) error {
 	return errors.Join(errs...)
 }
 
-// end kills what is in a unit, has systemd stop and forget it, and waits until its cgroup is gone. A stop would give the
-// processes a minute and a half to end by themselves.
+// end kills what is in a unit, has systemd stop and forget it, and waits until its cgroup is gone. A stop would give
+// the processes a minute and a half to end by themselves.
 func (u *Units) end(ctx context.Context, name, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
 	defer cancel()
@@ -141,12 +138,12 @@ func (u *Units) end(ctx context.Context, name, path string) error {
 
 // Tidy stops the slice of all that is Berth's own when nothing lives in it.
 func (u *Units) Tidy(ctx context.Context) error {
-	path, err := cgroup.SlicePath(u.Slice())
+	path, err := cgroup.SlicePath(ownSlice(u.Instance))
 	if err != nil {
 		return err
 	}
 	if cgroup.At(filepath.Join(u.Mount, path)).Populated() {
 		return nil
 	}
-	return u.Manager.stop(ctx, u.Slice())
+	return u.Manager.stop(ctx, ownSlice(u.Instance))
 }

@@ -22,14 +22,14 @@ var windows = newWindowBudget(runtime.GOMAXPROCS(0), 10*time.Second)
 // windowBudget bounds the memory of zstd windows.
 //
 // There is memory for one ordinary window per CPU, because more streams than CPUs decode no faster. A stream waits for
-// it only for the time patience, and then goes on without: a stream that holds its window longer than that reads from a
+// it only until its timeout, and then goes on without: a stream that holds its window longer than that reads from a
 // slow registry, which must not hold up the others, and a slow link needs many streams at once.
 //
 // Wider windows share the memory of one window of limit.ZstdWindow. A stream waits for that until its context ends, so
 // no image can make the process use more. While a stream waits, one whose source is slow has to give way (see Holder).
 type windowBudget struct {
 	ordinary, wide *semaphore.Weighted
-	patience       time.Duration
+	timeout        time.Duration
 	most           int // bounds the idle decoders
 	holders        holders
 	// ask asks the process that has the budget for a window; nil if this process has it.
@@ -47,10 +47,10 @@ type decoder struct {
 	window int64
 }
 
-func newWindowBudget(cpus int, patience time.Duration) *windowBudget {
+func newWindowBudget(cpus int, timeout time.Duration) *windowBudget {
 	return &windowBudget{
 		ordinary: semaphore.NewWeighted(int64(cpus) * OrdinaryWindow), wide: semaphore.NewWeighted(limit.ZstdWindow.Limit),
-		patience: patience, most: cpus,
+		timeout: timeout, most: cpus,
 	}
 }
 
@@ -63,7 +63,7 @@ func (b *windowBudget) acquire(ctx context.Context, size int64) (release func(),
 	if size > OrdinaryWindow {
 		return b.acquireWide(ctx, size)
 	}
-	wait, cancel := context.WithTimeout(ctx, b.patience)
+	wait, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	if b.ordinary.Acquire(wait, size) == nil {
 		return func() { b.ordinary.Release(size) }, nil
@@ -73,7 +73,7 @@ func (b *windowBudget) acquire(ctx context.Context, size int64) (release func(),
 
 func (b *windowBudget) acquireWide(ctx context.Context, size int64) (release func(), err error) {
 	if !b.wide.TryAcquire(size) {
-		stop := b.holders.giveWay(b.patience)
+		stop := b.holders.giveWay(b.timeout)
 		defer stop()
 		if err := b.wide.Acquire(ctx, size); err != nil {
 			return nil, context.Cause(ctx)

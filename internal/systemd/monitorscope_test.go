@@ -10,18 +10,18 @@ import (
 	"berth/internal/cgroup"
 )
 
-// TestHomeWithoutFiles waits for a process to be put into a scope in whose directory nothing can be found, as is seen of one that is on
-// its way out or in.
-func TestHomeWithoutFiles(t *testing.T) {
+// TestMonitorScopeWithoutFiles waits for a process to be put into a scope in whose directory nothing can be found, as
+// is seen of one that is on its way out or in.
+func TestMonitorScopeWithoutFiles(t *testing.T) {
 	tracking, err := cgroup.Tracking(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &Units{Instance: "berth-" + random(3), Mount: t.TempDir()}
-	if err := os.MkdirAll(filepath.Join(u.Mount, u.Home()), 0o755); err != nil {
+	s := &MonitorScope{Instance: "berth-" + random(3), Mount: t.TempDir()}
+	if err := os.MkdirAll(filepath.Join(s.Mount, s.Group()), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	g, err := cgroup.Make(tracking, u.Home())
+	g, err := cgroup.Make(tracking, s.Group())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestHomeWithoutFiles(t *testing.T) {
 	}
 	defer h.end()
 	awaited := make(chan error, 1)
-	go func() { awaited <- homing{u}.awaitHome(t.Context(), h.pid()) }()
+	go func() { awaited <- s.await(t.Context(), h.pid()) }()
 	select {
 	case err := <-awaited:
 		t.Fatalf("before it is there: %v", err)
