@@ -103,17 +103,17 @@ func TestImageFilters(t *testing.T) {
 func TestPortsOfAPod(t *testing.T) {
 	d, logs := runnable(t)
 	d.behave = func(l *life) int32 { <-l.stop; return 0 }
-	if _, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "-p", "8080:80", "-p",
-		"127.0.0.1:53:53/udp", "img:1"); code != 0 {
+	if _, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "-p", "83:80", "-p",
+		"127.9.9.9:53:53/udp", "img:1"); code != 0 {
 		t.Fatal(errs)
 	}
-	if out, _, _ := d.berth(t, "ps"); !strings.Contains(out, "8080->80/tcp, 127.0.0.1:53->53/udp") {
+	if out, _, _ := d.berth(t, "ps"); !strings.Contains(out, "83->80/tcp, 127.9.9.9:53->53/udp") {
 		t.Errorf("ps: %s", out)
 	}
 	for args, want := range map[string]string{
-		"web":        "80/tcp -> 0.0.0.0:8080\n53/udp -> 127.0.0.1:53\n",
-		"web 80":     "0.0.0.0:8080\n",
-		"web 53/udp": "127.0.0.1:53\n",
+		"web":        "80/tcp -> 0.0.0.0:83\n53/udp -> 127.9.9.9:53\n",
+		"web 80":     "0.0.0.0:83\n",
+		"web 53/udp": "127.9.9.9:53\n",
 		"web 53":     "",
 	} {
 		out, errs, code := d.berth(t, append([]string{"port"}, strings.Fields(args)...)...)

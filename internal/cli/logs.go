@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -42,8 +43,8 @@ func (a *app) logsCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on until the container ends")
 	f.BoolVarP(&o.timestamps, "timestamps", "t", false, "with the time of each line")
-	f.IntVarP(&o.tail, "tail", "n", -1, "only that many last `lines`")
-	f.Lookup("tail").DefValue = "all"
+	o.tail = -1
+	f.VarP((*tailValue)(&o.tail), "tail", "n", "only that many last `lines`")
 	f.StringVar(&o.since, "since", "", "only what came after this `time`")
 	f.StringVar(&o.until, "until", "", "only what came before this `time`")
 	f.BoolVarP(&o.previous, "previous", "p", false, "of the container before, in whose place this one was started")
@@ -241,4 +242,31 @@ func (w *watch) wait(ctx context.Context) error {
 		case <-time.After(watchPoll / 2):
 		}
 	}
+}
+
+// tailValue is a number of lines, or all of them, which is -1.
+type tailValue int
+
+const allLines = "all"
+
+func (v *tailValue) Type() string { return "lines" }
+
+func (v *tailValue) String() string {
+	if *v < 0 {
+		return allLines
+	}
+	return strconv.Itoa(int(*v))
+}
+
+// Set reads a number, or all.
+func (v *tailValue) Set(s string) error {
+	if s == allLines {
+		s = "-1"
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return errors.New("want a number of lines, or all")
+	}
+	*v = tailValue(n)
+	return nil
 }

@@ -1,13 +1,20 @@
 package cli
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
@@ -62,4 +69,78 @@ func printPorts(cmd *cobra.Command, c *client, args []string) error {
 		return fail.New(errdefs.ErrNotFound, "no port of this machine leads to port %s of %s", args[1], args[0])
 	}
 	return nil
+}
+
+// needPorts refuses ports of this machine that lead to another pod already, or at which a program of this machine
+// listens: CNI plugins take them all the same, and the one who had the port would be reached no more.
+func needPorts(ctx context.Context, c *client, n *node, wanted []*runtimeapi.PortMapping) error {
+	if len(wanted) == 0 {
+		return nil
+	}
+	for _, p := range n.pods {
+		if p.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
+			continue
+		}
+		resp, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.GetId(), Verbose: true})
+		if isCode(err, codes.NotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, has := range podConfigOf(resp.GetInfo()).GetPortMappings() {
+			for _, w := range wanted {
+				if samePort(w, has) {
+					return fail.New(errdefs.ErrFailedPrecondition, "port %s of this machine leads to pod %s already; berth rm -f %s "+
+						"removes that", portText(w), p.GetMetadata().GetName(), p.GetMetadata().GetName())
+				}
+			}
+		}
+	}
+	for _, w := range wanted {
+		if listened(w) {
+			return fail.New(errdefs.ErrFailedPrecondition, "a program of this machine listens at port %s already; ss -lntup "+
+				"tells which", portText(w))
+		}
+	}
+	return nil
+}
+
+// samePort says whether no two pods can have these ports of the machine.
+func samePort(a, b *runtimeapi.PortMapping) bool {
+	return a.GetHostPort() == b.GetHostPort() && a.GetProtocol() == b.GetProtocol() &&
+		(everyAddress(a) || everyAddress(b) || a.GetHostIp() == b.GetHostIp())
+}
+
+func everyAddress(p *runtimeapi.PortMapping) bool {
+	ip, err := netip.ParseAddr(p.GetHostIp())
+	return err != nil || ip.IsUnspecified()
+}
+
+// portText is a port of the machine as people write it.
+func portText(p *runtimeapi.PortMapping) string {
+	text := fmt.Sprintf("%d/%s", p.GetHostPort(), strings.ToLower(p.GetProtocol().String()))
+	if p.GetHostIp() != "" {
+		text = net.JoinHostPort(p.GetHostIp(), text)
+	}
+	return text
+}
+
+// listened says whether a program has the port. It asks the kernel, by taking the port for a moment.
+func listened(p *runtimeapi.PortMapping) bool {
+	address := net.JoinHostPort(cmp.Or(p.GetHostIp(), "0.0.0.0"), strconv.Itoa(int(p.GetHostPort())))
+	var l io.Closer
+	var err error
+	switch p.GetProtocol() {
+	case runtimeapi.Protocol_TCP:
+		l, err = net.Listen("tcp", address)
+	case runtimeapi.Protocol_UDP:
+		l, err = net.ListenPacket("udp", address)
+	default:
+		return false
+	}
+	if err == nil {
+		_ = l.Close()
+	}
+	return errors.Is(err, syscall.EADDRINUSE)
 }

@@ -238,8 +238,16 @@ func (c *client) remove(ctx context.Context, n *node, t target) error {
 		}
 		return nil
 	}
-	if _, err := c.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: t.pod}); err != nil {
-		return fmt.Errorf("remove %s: %w", t, err)
+	ids := []string{t.pod}
+	for _, p := range n.pods {
+		if p.GetId() != t.pod && samePod(p, n.pod(t.pod)) {
+			ids = append(ids, p.GetId())
+		}
+	}
+	for _, id := range ids {
+		if _, err := c.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+			return fmt.Errorf("remove %s: %w", t, err)
+		}
 	}
 	return removeLogs(n.pod(t.pod))
 }

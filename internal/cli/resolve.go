@@ -14,7 +14,7 @@ import (
 type subject struct {
 	id    string
 	names []string
-	rank  uint32 // of two with the same name in the same place the higher one is meant
+	rank  uint64 // of two with the same name in the same place the higher one is meant
 	place string
 }
 
@@ -117,19 +117,32 @@ func (n *node) podSubjects() []subject {
 	all := make([]subject, 0, len(n.pods))
 	for _, p := range n.pods {
 		m := p.GetMetadata()
-		full := m.GetNamespace() + "/" + m.GetName()
-		all = append(all, subject{p.GetId(), []string{m.GetName(), full}, m.GetAttempt(), full + "/" + m.GetUid()})
+		names := []string{m.GetName(), m.GetNamespace() + "/" + m.GetName()}
+		all = append(all, subject{p.GetId(), names, uint64(m.GetAttempt()), placeOf(m)})
 	}
 	return all
+}
+
+// placeOf tells a pod from others. All its sandboxes have it in common.
+func placeOf(m *runtimeapi.PodSandboxMetadata) string {
+	return m.GetNamespace() + "/" + m.GetName() + "/" + m.GetUid()
+}
+
+// samePod says whether two sandboxes are of the same pod of berth run. There are two where berth start did not get to
+// the end.
+func samePod(a, b *runtimeapi.PodSandbox) bool {
+	return a != nil && b != nil && madeByRun(a) && madeByRun(b) && placeOf(a.GetMetadata()) == placeOf(b.GetMetadata())
 }
 
 func (n *node) containerSubjects() []subject {
 	all := make([]subject, 0, len(n.containers))
 	for _, c := range n.containers {
-		m, s := c.GetMetadata(), subject{id: c.GetId(), rank: c.GetMetadata().GetAttempt()}
+		m, s := c.GetMetadata(), subject{id: c.GetId(), rank: uint64(c.GetMetadata().GetAttempt())}
 		s.place = c.GetPodSandboxId() + "/" + m.GetName()
 		s.names = []string{m.GetName()}
 		if p := n.pod(c.GetPodSandboxId()).GetMetadata(); p != nil {
+			s.place = placeOf(p) + "/" + m.GetName()
+			s.rank += uint64(p.GetAttempt()) << 32
 			inPod := p.GetName() + "/" + m.GetName()
 			s.names = append(s.names, inPod, p.GetNamespace()+"/"+inPod)
 		}
@@ -165,8 +178,13 @@ func (n *node) target(word string) (target, error) {
 		return target{}, err
 	}
 	own := n.podOf(container)
-	if standsForPod(own, n.containerOf(container)) && (podErr != nil || pod == own.GetId()) {
-		return target{pod: own.GetId(), container: container}, nil
+	if standsForPod(own, n.containerOf(container)) {
+		switch {
+		case podErr != nil:
+			return target{pod: own.GetId(), container: container}, nil
+		case pod == own.GetId(), samePod(own, n.pod(pod)):
+			return target{pod: pod, container: container}, nil
+		}
 	}
 	if podErr == nil && pod != "" {
 		return target{}, &ambiguousError{"container or pod", word, []subject{

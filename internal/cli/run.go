@@ -109,11 +109,15 @@ func (r *runner) make(ctx context.Context) error {
 	if r.o.pod != "" {
 		return joinPod(ctx, r, img, uid)
 	}
-	if err := r.nameIt(ctx, uid); err != nil {
+	n, err := r.nameIt(ctx, uid)
+	if err != nil {
 		return err
 	}
 	pod, err := r.o.podConfig(uid)
 	if err != nil {
+		return err
+	}
+	if err := needPorts(ctx, r.client, n, pod.GetPortMappings()); err != nil {
 		return err
 	}
 	ctr, err := r.o.container(img, r.o.security.namespaces(r.o.network))
@@ -240,21 +244,22 @@ func checkName(o *runOptions, uid string) error {
 	return nil
 }
 
-// nameIt gives the pod its name, and refuses one that another pod of berth run has.
-func (r *runner) nameIt(ctx context.Context, uid string) error {
+// nameIt gives the pod its name, and refuses one that another pod of berth run has. It returns what there is.
+func (r *runner) nameIt(ctx context.Context, uid string) (*node, error) {
 	if err := checkName(r.o, uid); err != nil {
-		return err
+		return nil, err
 	}
 	n, err := r.survey(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, p := range n.pods {
 		if madeByRun(p) && p.GetMetadata().GetName() == r.o.name {
-			return fmt.Errorf("pod %s has the name %s already; berth rm -f %s removes it", short(p.GetId()), r.o.name, r.o.name)
+			return nil, fmt.Errorf("pod %s has the name %s already; berth rm -f %s removes it", short(p.GetId()), r.o.name,
+				r.o.name)
 		}
 	}
-	return nil
+	return n, nil
 }
 
 // nameFrom makes a name of an image's: "nginx" of docker.io/library/nginx:1.27.

@@ -86,7 +86,7 @@ func TestRunAsksForWhatWasSaid(t *testing.T) {
 	d, logs := runnable(t)
 	t.Setenv("PASSED", "on")
 	out, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "-e", "A=b=c", "-e", "PASSED", "-v", "/etc:/x:ro", "-v", "rel:/y",
-		"-p", "8080:80", "-p", "127.0.0.1:53:53/udp", "--runtime", "fast", "--storage", "2Gi", "--storage-inodes", "10k",
+		"-p", "83:80", "-p", "127.9.9.9:53:53/udp", "--runtime", "fast", "--storage", "2Gi", "--storage-inodes", "10k",
 		"--log-rate", "100k", "--log-burst", "1Mi",
 		"img:1", "prog", "-x", "--rm")
 	if code != 0 {
@@ -111,7 +111,7 @@ func TestRunAsksForWhatWasSaid(t *testing.T) {
 	if len(s.MaskedPaths) == 0 || len(s.ReadonlyPaths) == 0 || s.Seccomp.ProfileType != runtimeapi.SecurityProfile_RuntimeDefault || s.Privileged {
 		t.Errorf("security %v", s)
 	}
-	ports := []*runtimeapi.PortMapping{{HostPort: 8080, ContainerPort: 80}, {HostPort: 53, ContainerPort: 53, HostIp: "127.0.0.1", Protocol: runtimeapi.Protocol_UDP}}
+	ports := []*runtimeapi.PortMapping{{HostPort: 83, ContainerPort: 80}, {HostPort: 53, ContainerPort: 53, HostIp: "127.9.9.9", Protocol: runtimeapi.Protocol_UDP}}
 	for i, p := range pod.PortMappings {
 		if !proto.Equal(p, ports[i]) {
 			t.Errorf("port %v, want %v", p, ports[i])

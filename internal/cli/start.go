@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -88,9 +89,13 @@ func startAgain(ctx context.Context, c *client, n *node, t target) error {
 		return err
 	}
 	name := n.containerOf(t.container).GetMetadata().GetName()
-	_, err = attempt.Start(ctx, again{c, n}, known, func(k attempt.Container) bool {
+	rt := &again{c: c, n: n}
+	_, err = attempt.Start(ctx, rt, known, func(k attempt.Container) bool {
 		return t.pod != "" || k.Config.GetMetadata().GetName() == name
 	})
+	if err != nil && rt.pod != "" && !rt.created {
+		err = errors.Join(err, rt.undoPod(ctx))
+	}
 	return err
 }
 
@@ -157,35 +162,52 @@ func containerAsItIs(ctx context.Context, c *client, i *runtimeapi.Container) (a
 
 // again makes attempts through the daemon's socket.
 type again struct {
-	c *client
-	n *node
+	c       *client
+	n       *node
+	pod     string // the sandbox that was made
+	created bool   // a container was
 }
 
-func (a again) RunPod(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (string, error) {
+func (a *again) RunPod(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (string, error) {
+	if err := needPorts(ctx, a.c, a.n, cfg.GetPortMappings()); err != nil {
+		return "", err
+	}
 	resp, err := a.c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: handler})
-	return resp.GetPodSandboxId(), err
+	a.pod = resp.GetPodSandboxId()
+	return a.pod, err
 }
 
-func (a again) Create(
+// undoPod removes the sandbox that was made, in which nothing is: the pod is as it was before.
+func (a *again) undoPod(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
+	defer cancel()
+	return a.RemovePod(ctx, a.pod)
+}
+
+func (a *again) Create(
 	ctx context.Context, pod string, ctr *runtimeapi.ContainerConfig, cfg *runtimeapi.PodSandboxConfig,
 ) (string, error) {
 	req := &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: ctr, SandboxConfig: cfg}
 	resp, err := a.c.CreateContainer(ctx, req)
+	if name := ctr.GetImage().GetUserSpecifiedImage(); isCode(err, codes.NotFound) && name != "" {
+		err = fmt.Errorf("%w: berth pull %s", err, name)
+	}
+	a.created = a.created || err == nil
 	return resp.GetContainerId(), err
 }
 
-func (a again) Start(ctx context.Context, container string) error {
+func (a *again) Start(ctx context.Context, container string) error {
 	_, err := a.c.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: container})
 	return err
 }
 
-func (a again) RemovePod(ctx context.Context, id string) error {
+func (a *again) RemovePod(ctx context.Context, id string) error {
 	_, err := a.c.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 	return err
 }
 
 // RemoveContainer removes the log, too, which nobody finds any more.
-func (a again) RemoveContainer(ctx context.Context, id string) error {
+func (a *again) RemoveContainer(ctx context.Context, id string) error {
 	log := ownLog(ctx, a.c, a.n, id)
 	if _, err := a.c.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
 		return err

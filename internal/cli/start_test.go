@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -70,6 +73,63 @@ func TestStartAgain(t *testing.T) {
 	for _, args := range []string{"start main", "restart kube"} {
 		if _, errs, code := d.berth(t, strings.Fields(args)...); code != 2 || !strings.Contains(errs, "is not of berth run") {
 			t.Errorf("%s: code %d, %q", args, code, errs)
+		}
+	}
+}
+
+// TestStartThatFails has a container that cannot be made anew: the pod is afterwards as it was before, and can be named.
+func TestStartThatFails(t *testing.T) {
+	d, logs := runnable(t)
+	if _, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "img:1"); code != 0 {
+		t.Fatal(errs)
+	}
+	until(func() bool { out, _, _ := d.berth(t, "ps", "-q"); return out == "" })
+	d.berth(t, "stop", "web")
+	d.refuse["CreateContainer"] = status.Error(codes.NotFound, "no such image: pull it first")
+	for range 2 {
+		if _, errs, code := d.berth(t, "start", "web"); code != 3 ||
+			errs != "berth: start container web anew: no such image: pull it first: berth pull img:1\n" {
+			t.Errorf("code %d, %q", code, errs)
+		}
+		if len(d.pods) != 1 || d.pods[0].Metadata.Attempt != 0 {
+			t.Fatalf("pods %v", d.pods)
+		}
+	}
+	delete(d.refuse, "CreateContainer")
+	if _, errs, code := d.berth(t, "start", "web"); code != 0 {
+		t.Error(errs)
+	}
+}
+
+// TestTwoSandboxesOfAPod has a pod of which a start did not come to its end: both its sandboxes are there, and its name
+// still means it.
+func TestTwoSandboxesOfAPod(t *testing.T) {
+	for _, made := range []string{"no container", "one of two"} {
+		d, logs := runnable(t)
+		for _, args := range [][]string{{"--log-dir", logs, "--name", "web"}, {"--pod", "web", "--name", "side"}} {
+			if _, errs, code := d.berth(t, append(append([]string{"run", "-d"}, args...), "img:1")...); code != 0 {
+				t.Fatal(errs)
+			}
+		}
+		until(func() bool { out, _, _ := d.berth(t, "ps", "-q"); return out == "" })
+		d.berth(t, "stop", "web")
+		next := proto.Clone(d.configs[d.pods[0].Id]).(*runtimeapi.PodSandboxConfig)
+		next.Metadata.Attempt++
+		pod, err := d.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: next})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if made == "one of two" {
+			d.addContainer(id("cc"), pod.PodSandboxId, "web", 1, runtimeapi.ContainerState_CONTAINER_EXITED)
+			d.requests[id("cc")] = &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "web", Attempt: 1}}
+		}
+		for _, args := range []string{"stop web", "inspect --type pod web", "start web", "rm -f web"} {
+			if _, errs, code := d.berth(t, strings.Fields(args)...); code != 0 {
+				t.Errorf("%s, %s: code %d, %q", made, args, code, errs)
+			}
+		}
+		if len(d.pods) != 0 || len(d.containers) != 0 {
+			t.Errorf("%s: pods %v, containers %v", made, d.pods, d.containers)
 		}
 	}
 }
