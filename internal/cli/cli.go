@@ -51,7 +51,8 @@ func New(version string) *cobra.Command {
 			"or a permission is missing; 6 a limit is reached, or a disk is full. berth run and berth exec end with the\n" +
 			"code of the container or command, 128 and the number of a signal that ended it; with 125 where Berth itself\n" +
 			"fails, 126 where the command cannot be executed, 127 where there is no such command.",
-		SilenceUsage: true, SilenceErrors: true,
+		SilenceUsage: true, SilenceErrors: true, Version: version, Args: subcommand, SuggestionsMinimumDistance: 2,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	socket := os.Getenv("BERTH_SOCKET")
 	if socket == "" {
@@ -73,7 +74,7 @@ func New(version string) *cobra.Command {
 		a.statsCommand(), a.topCommand(), containerCommand(a), podCommand(a))
 	img := imageApp{a}
 	add("image", a.pullCommand(), pullsCommand(a), img.listCommand("images"), img.rmCommand("rmi"), tagCommand(a),
-		saveCommand(img), loadCommand(img), loginCommand(), logoutCommand(), img.command())
+		historyCommand(img), saveCommand(img), loadCommand(img), loginCommand(), logoutCommand(), img.command())
 	n := nodeApp{a}
 	add(nodeGroup, infoCommand(a), n.eventsCommand(), n.doctorCommand(), n.checkCommand(), n.configCommand(),
 		n.reloadCommand(),

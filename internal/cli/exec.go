@@ -42,6 +42,8 @@ func (a *app) execCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&o.stdin, "interactive", "i", false, "pass the standard input on")
 	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "end the command after this time")
+	cmd.Flags().BoolP("sync", "s", false, "wait for its end, as without -d") // as crictl has it
+	_ = cmd.Flags().MarkHidden("sync")
 	cmd.Flags().BoolVarP(&o.detach, "detach", "d", false, "leave it alone: no output, no exit code")
 	cmd.Flags().StringVarP(&o.user, "user", "u", "", "run it as this `USER[:GROUP]` of the container, names or numbers")
 	cmd.Flags().StringVarP(&o.workdir, "workdir", "w", "", "`directory` of the container to run it in")

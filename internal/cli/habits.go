@@ -8,6 +8,13 @@ import (
 
 // The commands here are others of Berth under the names that Docker, nerdctl and crictl have for them.
 
+// historyCommand is berth image history.
+func historyCommand(img imageApp) *cobra.Command {
+	cmd := img.historyCommand()
+	cmd.Example = examples("berth history nginx")
+	return cmd
+}
+
 // saveCommand is berth image export.
 func saveCommand(img imageApp) *cobra.Command {
 	cmd := img.exportCommand()
@@ -45,7 +52,7 @@ func containerCommand(a *app) *cobra.Command {
 		a.execCommand(), a.attachCommand(), a.logsCommand(), a.stopCommand(), startCommand(a),
 		restartCommand(a), cpCommand(a), a.rmCommand(), killCommand(a), waitCommand(a),
 		updateCommand(a),
-		portCommand(a), a.statsCommand(), a.topCommand(), a.inspectCommand())
+		portCommand(a), a.statsCommand(), a.topCommand(), a.inspectCommand(), pruneContainersCommand(a))
 }
 
 func podCommand(a *app) *cobra.Command {
@@ -69,6 +76,9 @@ func systemCommand(a *app) *cobra.Command {
 	img := imageApp{a}
 	df, prune := img.duCommand(), img.pruneCommand()
 	df.Use, prune.Use = "df", "prune"
+	prune.Long += " Containers that have ended are for berth container prune."
+	prune.Flags().Bool("volumes", false, "volumes, too, which go with their containers anyway")
+	_ = prune.Flags().MarkHidden("volumes")
 	return grouped("system", "The commands about the node, as Docker groups them", infoCommand(a),
 		nodeApp{a}.eventsCommand(), df, prune)
 }
@@ -76,7 +86,7 @@ func systemCommand(a *app) *cobra.Command {
 // grouped is a command that has others, whose examples are those of the same commands outside.
 func grouped(name, text string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: name, Short: text, DisableFlagsInUseLine: true, Args: exactly(0),
+		Use: name, Short: text, DisableFlagsInUseLine: true, Args: subcommand, SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	for _, c := range commands {

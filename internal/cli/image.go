@@ -32,8 +32,8 @@ func (a imageApp) with(do func(imager) error) error {
 // command is "berth image", with all there is to do with images.
 func (a imageApp) command() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "image", Short: "All there is to do with images", DisableFlagsInUseLine: true, Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use: "image", Short: "All there is to do with images", DisableFlagsInUseLine: true, Args: subcommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }, SuggestionsMinimumDistance: 2,
 	}
 	list := a.listCommand("list")
 	list.Aliases = []string{"ls"}

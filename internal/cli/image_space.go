@@ -56,7 +56,7 @@ func (a imageApp) duCommand() *cobra.Command {
 			"Nothing is searched: layers were counted when they came.",
 		Example: examples("berth image du --layers"),
 	}
-	cmd.Flags().BoolVar(&layers, "layers", false, "show layers instead of images")
+	cmd.Flags().BoolVarP(&layers, "layers", "v", false, "show layers instead of images")
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(func(c imager) error {
@@ -191,6 +191,8 @@ func (a imageApp) pruneCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&flags.all, "all", "a", false, "also images that have a tag")
 	cmd.Flags().VarP((*daysValue)(&flags.olderThan), "older-than", "", "only images that were pulled so long ago: 24h, 7d")
 	cmd.Flags().BoolVarP(&flags.dryRun, "dry-run", "n", false, "remove nothing, only say what would be")
+	cmd.Flags().BoolP("force", "f", false, "without a question, of which there is none")
+	_ = cmd.Flags().MarkHidden("force")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(func(c imager) error { return c.prune(cmd, flags) })
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -24,6 +25,8 @@ const (
 func outputFlag(cmd *cobra.Command) *string {
 	format := formatTable
 	cmd.Flags().VarP((*formatValue)(&format), "output", "o", "json or table")
+	cmd.Flags().Var((*formatValue)(&format), "format", "as --output")
+	_ = cmd.Flags().MarkHidden("format")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{formatJSON, formatTable}, cobra.ShellCompDirectiveNoFileComp))
 	return &format
 }
@@ -34,6 +37,9 @@ type formatValue string
 func (f *formatValue) String() string { return string(*f) }
 func (f *formatValue) Type() string   { return "format" }
 func (f *formatValue) Set(s string) error {
+	if strings.Contains(s, "{{") {
+		return errors.New("there are no templates: json is for jq, and -q prints ids alone")
+	}
 	if s != formatTable && s != formatJSON {
 		return fmt.Errorf("there is %s and %s", formatJSON, formatTable)
 	}

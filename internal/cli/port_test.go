@@ -35,8 +35,8 @@ func TestPortsAreNotTakenAway(t *testing.T) {
 		{"83:8080", "port 83/tcp" + web},
 		{"127.9.9.9:83:80", "port 127.9.9.9:83/tcp" + web},
 		{"0.0.0.0:84:80", "port 0.0.0.0:84/tcp" + local},
-		{fmt.Sprintf("127.9.9.9:%d:80", theirs), fmt.Sprintf("a program of this machine listens at port 127.9.9.9:%d/tcp already; "+
-			"ss -lntup tells which", theirs)},
+		{fmt.Sprintf("127.9.9.9:%d:80", theirs), fmt.Sprintf("a program of this machine listens at port "+
+			"127.9.9.9:%d/tcp already; ss -lntup tells which", theirs)},
 		{"127.9.9.8:84:80", ""},
 		{"83:80/udp", ""},
 	} {

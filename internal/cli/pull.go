@@ -16,6 +16,7 @@ import (
 func (a *app) pullCommand() *cobra.Command {
 	var req admin.PullRequest
 	var credentials string
+	var quiet bool
 	cmd := &cobra.Command{
 		Use: "pull IMAGE", Short: "Pull an image",
 		Long: "Pull an image. Credentials are those of --creds or BERTH_CREDS, else those that berth login or docker " +
@@ -26,6 +27,7 @@ func (a *app) pullCommand() *cobra.Command {
 	cmd.Flags().StringVar(&req.Platform, "platform", "", "`os/arch[/variant]` instead of this machine's")
 	cmd.Flags().StringVar(&credentials, "creds", os.Getenv("BERTH_CREDS"), "`USER:PASSWORD` for the registry; better in the environment, as BERTH_CREDS, where others do not see it")
 	cmd.Flags().Lookup("creds").DefValue = ""
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "say nothing on the way, and then the name alone")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req.Reference = args[0]
 		if credentials != "" {
@@ -35,8 +37,12 @@ func (a *app) pullCommand() *cobra.Command {
 			}
 		}
 		return a.with(func(c *client) error {
-			img, err := c.pull(cmd.Context(), &req, stderr(cmd))
+			img, err := c.pull(cmd.Context(), &req, stderr(cmd), quiet)
 			if err != nil {
+				return err
+			}
+			if quiet && len(img.Names) > 0 {
+				_, err := fmt.Fprintln(stdout(cmd), img.Names[0])
 				return err
 			}
 			return printImage(stdout(cmd), img)
@@ -45,9 +51,12 @@ func (a *app) pullCommand() *cobra.Command {
 	return cmd
 }
 
-// pull brings an image and shows its progress on w.
-func (c *client) pull(ctx context.Context, req *admin.PullRequest, w io.Writer) (admin.Image, error) {
+// pull brings an image and shows its progress on w, unless it is to be quiet.
+func (c *client) pull(ctx context.Context, req *admin.PullRequest, w io.Writer, quiet bool) (admin.Image, error) {
 	withCredentials(req, w)
+	if quiet {
+		w = io.Discard
+	}
 	p := newProgress(w)
 	defer p.end()
 	img, err := c.node.Pull(ctx, req, p.event)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -26,7 +27,7 @@ func (a *app) stopCommand() *cobra.Command {
 		Example: examples("berth stop -t 30 web", "berth stop --all"),
 		Args:    namedOr(&all),
 	}
-	cmd.Flags().Int64VarP(&grace, "time", "t", 10, "`seconds` that a container has to end by itself")
+	graceFlag(cmd, &grace)
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods of berth run")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {
@@ -85,6 +86,17 @@ func (c *client) forEach(cmd *cobra.Command, args []string, do func(*node, targe
 		fmt.Fprintln(stdout(cmd), word)
 	}
 	return errors.Join(failed...)
+}
+
+// graceFlag gives cmd the flag by which Docker and crictl say how long a container has to end.
+func graceFlag(cmd *cobra.Command, grace *int64) {
+	cmd.Flags().Int64VarP(grace, "time", "t", 10, "`seconds` that a container has to end by itself, also as --timeout")
+	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "timeout" {
+			name = "time"
+		}
+		return pflag.NormalizedName(name)
+	})
 }
 
 func (c *client) stop(ctx context.Context, n *node, t target, grace int64) error {
@@ -148,7 +160,7 @@ func (a *app) rmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rm NAME...", Short: "Remove containers or pods", ValidArgsFunction: a.complete(targets),
 		Long: "Remove containers or pods. The container of berth run stands for its pod, which is removed with it, logs " +
-			"included. " +
+			"included. By force, what is not there is no failure. " +
 			"With --all these are the pods of berth run; berth rmp is for those of a kubelet, too.",
 		Example: examples("berth rm web", "berth rm -fa"),
 		Args:    namedOr(&all),
@@ -160,6 +172,9 @@ func (a *app) rmCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {
 			words, err := allPods(cmd.Context(), c, args, all, madeByRun)
+			if err == nil && force {
+				words, err = there(cmd, c, words)
+			}
 			if err != nil {
 				return err
 			}
@@ -204,6 +219,50 @@ func rmpCommand(a *app) *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// pruneContainersCommand removes what has ended, as Docker does.
+func pruneContainersCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "prune", Short: "Remove containers of berth run that have ended", Args: exactly(0),
+		Long: "Remove pods of berth run in which nothing runs any more, with their containers and logs. One that starts " +
+			"again by itself is removed, too, where it happens not to run.",
+	}
+	cmd.Flags().BoolP("force", "f", false, "without a question, of which there is none")
+	_ = cmd.Flags().MarkHidden("force")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.with(func(c *client) error {
+			n, err := c.survey(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var ended []string
+			for _, p := range n.pods {
+				if madeByRun(p) && len(n.containersOf(target{pod: p.GetId()})) == 0 {
+					ended = append(ended, p.GetId())
+				}
+			}
+			return removeEach(cmd, c, ended, false)
+		})
+	}
+	return cmd
+}
+
+// there leaves out the words that mean nothing, and says so: who removes by force wants it to be gone.
+func there(cmd *cobra.Command, c *client, words []string) (known []string, err error) {
+	n, err := c.survey(cmd.Context())
+	if err != nil {
+		return nil, err
+	}
+	for _, word := range words {
+		var unknown *unknownError
+		if _, err := n.target(word); errors.As(err, &unknown) {
+			fmt.Fprintf(stderr(cmd), "berth: %v\n", err)
+			continue
+		}
+		known = append(known, word)
+	}
+	return known, nil
 }
 
 // removeEach removes what the words mean; what runs only by force.

@@ -201,7 +201,7 @@ func (r *runner) ensureImage(ctx context.Context) (string, error) {
 	if r.o.pull == pullNever {
 		return "", fmt.Errorf("%w, and --pull never keeps it from being pulled", &unknownError{kindImage, r.o.image})
 	}
-	img, err := r.pull(ctx, &admin.PullRequest{Reference: r.o.image, Platform: r.o.platform}, stderr(r.cmd))
+	img, err := r.pull(ctx, &admin.PullRequest{Reference: r.o.image, Platform: r.o.platform}, stderr(r.cmd), r.o.quiet)
 	return img.ID, err
 }
 

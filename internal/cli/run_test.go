@@ -345,7 +345,7 @@ func TestRunUndoesWhatItMade(t *testing.T) {
 func TestRunRefusesNonsense(t *testing.T) {
 	d, _ := runnable(t)
 	for flags, want := range map[string]string{
-		"--net bridge":                  "there is pod and host",
+		"--net mynet":                   "there is pod and host",
 		"--net host -h x":               "--hostname has no meaning",
 		"--pull sometimes":              "missing, always and never",
 		"-m lots":                       "a size such as",

@@ -37,6 +37,13 @@ const (
 	pullNever   = "never"
 )
 
+// The networks of a pod. Docker's is one of the pod's own.
+const (
+	podNetwork    = "pod"
+	hostNetwork   = "host"
+	dockerNetwork = "bridge"
+)
+
 func madeByRun(p *runtimeapi.PodSandbox) bool { return sandbox.ByHand(p.GetLabels()) }
 
 // logDirectoryName is where in the directory of logs those of a pod are.
@@ -57,6 +64,7 @@ type runOptions struct {
 	dns, search, dnsOptions      []string
 	sysctls, ulimits             []string
 	detach, remove, stdin, tty   bool
+	quiet                        bool
 	image                        string
 	args                         []string
 	resources                    resourceOptions
@@ -83,8 +91,15 @@ func (o *runOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&o.stopSignal, "stop-signal", "", "`signal` that asks it to end, in place of the image's")
 	f.StringVar(&o.restart, "restart", string(annotation.Never), "`when` it starts again by itself after its end: no, "+
 		"on-failure, on-failure:TIMES, unless-stopped or always; with -d")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress of a pull")
 	f.StringVar(&o.logs, "log-dir", "/var/log/berth", "`directory` of logs; its own is in one of the pod's there")
 	f.StringArrayVar(&o.ulimits, "ulimit", nil, "a `limit` of its processes: NAME=SOFT[:HARD], such as nofile=1024:4096")
+	f.StringArray("expose", nil, "a port that the image is known for, which changes nothing")
+	f.Bool("sig-proxy", true, "pass signals on, which is what happens anyway")
+	f.Bool("no-healthcheck", false, "without the image's health check, which nobody makes")
+	for _, name := range []string{"expose", "sig-proxy", "no-healthcheck"} {
+		_ = f.MarkHidden(name)
+	}
 	o.registerPod(f)
 	o.resources.register(f)
 	f.Int64Var(&o.resources.oom, "oom-score-adj", 0, "`number` by which it is chosen where memory runs out; -1000 is "+
@@ -100,8 +115,8 @@ var podFlags = []string{"publish", "net", "hostname", "runtime", "dns", "dns-sea
 func (o *runOptions) registerPod(f *pflag.FlagSet) {
 	f.StringArrayVarP(&o.ports, "publish", "p", nil,
 		"`ports` to reach it at from outside: [ADDRESS:]HOSTPORT:CONTAINERPORT[/PROTOCOL]")
-	f.StringVar(&o.network, "net", "pod", "the `network`, also as --network: pod for one of its own, host for this "+
-		"machine's")
+	f.StringVar(&o.network, "net", podNetwork, "the `network`, also as --network: pod for one of its own, host for "+
+		"this machine's")
 	f.StringVarP(&o.hostname, "hostname", "h", "", "`name` of the machine that it sees; its own name when not given")
 	f.StringArrayVar(&o.dns, "dns", nil, "`address` of a name server, in place of this machine's")
 	f.StringArrayVar(&o.search, "dns-search", nil, "`domain` in which names are looked up")
@@ -126,12 +141,16 @@ func (o *runOptions) registerPod(f *pflag.FlagSet) {
 
 // check refuses what does not go together.
 func (o *runOptions) check(f *pflag.FlagSet) error {
+	if o.network == dockerNetwork {
+		o.network = podNetwork
+	}
 	switch {
-	case o.network != "pod" && o.network != "host":
-		return fail.New(errdefs.ErrInvalidArgument, "--net %s: there is pod and host", o.network)
-	case o.network == "host" && len(o.ports) > 0:
+	case o.network != podNetwork && o.network != hostNetwork:
+		return fail.New(errdefs.ErrInvalidArgument, "--net %s: there is pod and host; containers that are to "+
+			"reach each other share a pod: --pod NAME", o.network)
+	case o.network == hostNetwork && len(o.ports) > 0:
 		return errors.New("-p has no meaning with --net host: the container's ports are this machine's")
-	case o.network == "host" && o.hostname != "":
+	case o.network == hostNetwork && o.hostname != "":
 		return errors.New("--hostname has no meaning with --net host: the container has this machine's name")
 	case o.detach && o.remove:
 		return errors.New("--rm needs somebody to wait for the end: leave out -d, or use berth rm -f afterwards")
@@ -193,7 +212,7 @@ func (o *runOptions) podConfig(uid string) (*runtimeapi.PodSandboxConfig, error)
 			cfg.Annotations[name] = value
 		}
 	}
-	if o.network != "host" {
+	if o.network != hostNetwork {
 		cfg.Hostname = cmp.Or(o.hostname, o.name)
 	}
 	return cfg, nil

@@ -47,7 +47,7 @@ func restartCommand(a *app) *cobra.Command {
 			"that means. The pod keeps its address.",
 		Example: examples("berth restart -t 30 web"), ValidArgsFunction: a.complete(targets),
 	}
-	cmd.Flags().Int64VarP(&grace, "time", "t", 10, "`seconds` that a container has to end by itself")
+	graceFlag(cmd, &grace)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {
 			return c.forEach(cmd, args, func(n *node, t target) error {

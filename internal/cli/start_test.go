@@ -77,7 +77,8 @@ func TestStartAgain(t *testing.T) {
 	}
 }
 
-// TestStartThatFails has a container that cannot be made anew: the pod is afterwards as it was before, and can be named.
+// TestStartThatFails has a container that cannot be made anew: the pod is afterwards as it was before, and can be
+// named.
 func TestStartThatFails(t *testing.T) {
 	d, logs := runnable(t)
 	if _, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "img:1"); code != 0 {
@@ -121,7 +122,8 @@ func TestTwoSandboxesOfAPod(t *testing.T) {
 		}
 		if made == "one of two" {
 			d.addContainer(id("cc"), pod.PodSandboxId, "web", 1, runtimeapi.ContainerState_CONTAINER_EXITED)
-			d.requests[id("cc")] = &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "web", Attempt: 1}}
+			m := &runtimeapi.ContainerMetadata{Name: "web", Attempt: 1}
+			d.requests[id("cc")] = &runtimeapi.ContainerConfig{Metadata: m}
 		}
 		for _, args := range []string{"stop web", "inspect --type pod web", "start web", "rm -f web"} {
 			if _, errs, code := d.berth(t, strings.Fields(args)...); code != 0 {

@@ -41,6 +41,8 @@ func (a *app) statsCommand() *cobra.Command {
 		ValidArgsFunction: a.complete(all(containersWhere(func(*runtimeapi.Container) bool { return true }))),
 	}
 	cmd.Flags().BoolVar(&v.once, "no-stream", false, "show it once")
+	cmd.Flags().BoolP("all", "a", false, "also those that have ended, which use nothing")
+	_ = cmd.Flags().MarkHidden("all")
 	cmd.Flags().BoolVarP(&v.pods, "pods", "p", false, "pods; what is named are pods then")
 	return a.statsFlags(cmd, &v)
 }

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"berth/internal/fail"
 )
@@ -71,6 +73,15 @@ func takes(least, most int) cobra.PositionalArgs {
 
 // wrongUse says where to read what a command takes.
 func wrongUse(cmd *cobra.Command, err error) error {
+	if cmd.HasSubCommands() && cmd.Flags().NArg() > 0 { // the flag is of a command that is not there
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) {
+			return subcommand(cmd, cmd.Flags().Args())
+		}
+	}
+	if advice := foreignFlag(cmd, err); advice != "" {
+		return fail.New(errdefs.ErrInvalidArgument, "%w: %s", err, advice)
+	}
 	return fail.New(errdefs.ErrInvalidArgument, "%w; see %s --help", err, cmd.CommandPath())
 }
 

@@ -25,7 +25,7 @@ func TestWrongUse(t *testing.T) {
 		{"ps extra", 2, `"extra" is too much: berth ps [flags]; see berth ps --help`},
 		{"logs a b", 2, `"b" is too much: berth logs CONTAINER|POD [flags]; see berth logs --help`},
 		{"stop", 2, "an argument is missing: berth stop NAME... [flags]; see berth stop --help"},
-		{"image bogus", 2, `"bogus" is too much: berth image; see berth image --help`},
+		{"image bogus", 2, `berth image has no command "bogus"; see berth image --help`},
 	} {
 		out, errs, code := startDaemon(t).berth(t, strings.Fields(c.args)...)
 		if errs != "berth: "+c.want+"\n" || code != c.code || out != "" {
