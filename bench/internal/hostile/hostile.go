@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"berth/bench/internal/kubelet"
@@ -23,11 +24,11 @@ var Ways = []string{"run", "disk", "nest", "log", "fork", "attach", "exec", "hal
 // writers are the ways that write. As many honest containers write, too; the others compute.
 var writers = map[string]bool{"run": true, "disk": true, "nest": true, "log": true, "hosts": true, "hide": true}
 
-// program is what runs in a container that goes a way.
-func program(way string, hostile bool) []string {
+// program is what runs in a container that goes a way. An honest one that writes does so at a rate, in KiB a second.
+func program(way string, hostile bool, rate int) []string {
 	switch {
 	case !hostile && writers[way]:
-		way = "burn"
+		return []string{"/webapp", "hurt", "burn", strconv.Itoa(rate)}
 	case !hostile:
 		way = "spin"
 	case way == "attach":
@@ -59,14 +60,15 @@ const (
 	processes  = 128       // of each pod
 )
 
-// Run has each runtime serve the good pods beside honest neighbours and beside hostile ones, in turns.
+// Run has each runtime serve the good pods beside hostile neighbours and beside honest ones, in turns. The hostile ones
+// are first, since the honest ones are to write as much as they did.
 func (s *Suite) Run(ctx context.Context) error {
 	s.Report.Tail = 95
 	for round := range s.Rounds {
 		for i := range s.Names {
 			name := s.Names[(i+round)%len(s.Names)]
 			for n := range 2 {
-				hostile := (n+round)%2 == 1
+				hostile := (n+round)%2 == 0
 				fmt.Fprintf(s.Progress, "round %d: %s, beside %s\n", round+1, name, beside(hostile))
 				begin := time.Now()
 				if err := s.phase(ctx, name, hostile); err != nil {
@@ -79,6 +81,26 @@ func (s *Suite) Run(ctx context.Context) error {
 	s.compare()
 	return nil
 }
+
+// writing names what was written to the disks.
+const writing = "written to the disks a second"
+
+// rate is how much each honest neighbour that writes is to write, in KiB a second, so that all of them write as much as the
+// hostile ones of this runtime did.
+func (s *Suite) rate(name string) int {
+	n := 0
+	for i := range s.Neighbours {
+		if writers[s.Ways[i%len(s.Ways)]] {
+			n++
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return max(1, int(1024*s.Report.Quantile(section(true), writing, name, 0.5))/n)
+}
+
+func section(hostile bool) string { return "The node beside " + beside(hostile) }
 
 func beside(hostile bool) string {
 	if hostile {
@@ -120,6 +142,9 @@ func (s *Suite) beside(ctx context.Context, p *peer.Peer, n *node, hostile bool)
 		return err
 	}
 	k := &keeper{suite: s, rt: &p.Runtime, group: crowd, hostile: hostile}
+	if !hostile {
+		k.rate = s.rate(p.Name)
+	}
 	full := n.watch()
 	if err := k.start(ctx); err != nil {
 		return errors.Join(err, k.removeAll())
@@ -133,7 +158,7 @@ func (s *Suite) beside(ctx context.Context, p *peer.Peer, n *node, hostile bool)
 	after := n.work(crowd)
 	stopKeeping()
 	s.note(p.Name, hostile, "processor of the neighbours", report.CPUShare, after.cpuSince(before))
-	s.note(p.Name, hostile, "written to the disks a second", report.Mebibytes, after.writtenSince(before))
+	s.note(p.Name, hostile, writing, report.Mebibytes, after.writtenSince(before))
 	s.note(p.Name, hostile, "neighbours evicted for what they wrote", report.Count, float64(k.evicted))
 	s.note(p.Name, hostile, "neighbours that ended, and were started again", report.Count, float64(k.ended))
 	if err != nil {
@@ -162,7 +187,7 @@ func (s *Suite) warm(ctx context.Context, p *peer.Peer) error {
 
 // note adds what is no time of a good pod.
 func (s *Suite) note(name string, hostile bool, what, unit string, value float64) {
-	s.Report.Add("The node beside "+beside(hostile), what, unit, name, value)
+	s.Report.Add(section(hostile), what, unit, name, value)
 }
 
 // compare adds what the goal is about: the tail beside hostile neighbours as a share of that beside honest ones.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth/bench/internal/report"
 	"berth/test/fixture"
 )
 
@@ -19,7 +20,7 @@ func TestWaysAreKnown(t *testing.T) {
 	burning := 0
 	for _, way := range Ways {
 		for _, hostile := range []bool{true, false} {
-			p := program(way, hostile)
+			p := program(way, hostile, 7)
 			if !slices.Equal(p[:2], []string{"/webapp", "hurt"}) || !strings.Contains(string(source), `"`+p[2]+`":`) {
 				t.Errorf("%s runs %q", way, p)
 			}
@@ -30,6 +31,25 @@ func TestWaysAreKnown(t *testing.T) {
 	}
 	if burning != len(writers) {
 		t.Errorf("%d honest neighbours write, of %d that are to", burning, len(writers))
+	}
+}
+
+// TestHonestOnesWriteAsMuch has the honest neighbours share what the hostile ones wrote.
+func TestHonestOnesWriteAsMuch(t *testing.T) {
+	r, err := report.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Suite{Report: r, Ways: []string{"disk", "fork", "hide"}, Neighbours: 5} // of which three write
+	for _, mib := range []float64{100, 200, 300} {
+		s.note("berth", true, writing, report.Mebibytes, mib)
+	}
+	s.note("berth", false, writing, report.Mebibytes, 1)
+	if got := s.rate("berth"); got != 200*1024/3 {
+		t.Errorf("each writes %d KiB a second", got)
+	}
+	if s.Ways = []string{"fork"}; s.rate("berth") != 0 {
+		t.Error("somebody writes who is not to")
 	}
 }
 

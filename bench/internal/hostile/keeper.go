@@ -18,6 +18,7 @@ type keeper struct {
 	rt      *kubelet.Runtime
 	group   string
 	hostile bool
+	rate    int // of an honest neighbour that writes, in KiB a second
 
 	pods    []*kubelet.Pod // nil where one could not be started again
 	clients []func()       // end those of the pod with the same index
@@ -50,7 +51,7 @@ func (k *keeper) start(ctx context.Context) error {
 
 func (k *keeper) begin(ctx context.Context, i int) (err error) {
 	rt := k.rt.With(func(r *kubelet.Runtime) {
-		r.Idle = program(k.way(i), k.hostile)
+		r.Idle = program(k.way(i), k.hostile, k.rate)
 		r.CgroupParent, r.Memory, r.Processes = k.group, memory, processes
 	})
 	k.clients[i] = func() {}
