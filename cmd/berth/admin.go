@@ -83,7 +83,7 @@ func nriOf(n *node) *admin.NRI {
 
 // limited are the containers with limits of what they write to their roots, by their records: no disk is asked.
 func limited(pods *pod.Pods) (all []admin.ContainerStorage) {
-	for _, r := range pods.List() {
+	for _, r := range pods.Catalog.List() {
 		for _, c := range r.Containers {
 			if c.Listed() && !c.Storage.Unlimited() {
 				all = append(all, admin.ContainerStorage{
@@ -127,7 +127,7 @@ func (n service) Pull(ctx context.Context, req *admin.PullRequest, send func(*ad
 
 // Attach joins the streams of a container.
 func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
-	id, err := n.pods.ContainerID(req.Container)
+	id, err := n.pods.Catalog.ContainerID(req.Container)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func
 
 // Exec runs a command in a container.
 func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
-	id, err := n.pods.ContainerID(req.Container)
+	id, err := n.pods.Catalog.ContainerID(req.Container)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (
 
 // PortForward connects to a port of a pod.
 func (n service) PortForward(ctx context.Context, req *admin.PortForwardRequest, recv func() (*admin.PortData, error), send func(*admin.PortData) error) error {
-	id, err := n.pods.ID(req.Pod)
+	id, err := n.pods.Catalog.ID(req.Pod)
 	if err != nil {
 		return err
 	}

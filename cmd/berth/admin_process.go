@@ -16,7 +16,7 @@ import (
 
 // Signal sends a container a signal.
 func (n service) Signal(ctx context.Context, req *admin.SignalRequest) error {
-	id, err := n.pods.ContainerID(req.Container)
+	id, err := n.pods.Catalog.ContainerID(req.Container)
 	if err != nil {
 		return err
 	}

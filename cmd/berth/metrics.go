@@ -70,10 +70,10 @@ func serveMetrics(ctx context.Context, n *node) error {
 // watchEvents counts what CRI's GetContainerEvents and `berth events` are sent.
 func watchEvents(m *telemetry.Metrics, pods *pod.Pods) {
 	m.Watch("berth_event_watchers", "Clients that watch events.", nil, func() []telemetry.Count {
-		return []telemetry.Count{{Value: float64(pods.EventCounts().Watchers)}}
+		return []telemetry.Count{{Value: float64(pods.Feed.EventCounts().Watchers)}}
 	})
 	m.Watch("berth_event_watchers_dropped_total", "Clients that were dropped because they did not read their events.",
-		nil, func() []telemetry.Count { return []telemetry.Count{{Value: float64(pods.EventCounts().Dropped)}} })
+		nil, func() []telemetry.Count { return []telemetry.Count{{Value: float64(pods.Feed.EventCounts().Dropped)}} })
 	m.Watch("berth_events_sent_total", "Events that were sent, to each client that watches, by kind.", []string{"kind"},
 		func() []telemetry.Count { return counted(pod.EventTotals(pods).Sent) })
 	m.Watch("berth_events_lost_total", "Events that clients had not read when they were dropped.", nil,
@@ -82,7 +82,7 @@ func watchEvents(m *telemetry.Metrics, pods *pod.Pods) {
 
 func countPods(pods *pod.Pods) []telemetry.Count {
 	states := map[string]int{}
-	for _, r := range pods.List() {
+	for _, r := range pods.Catalog.List() {
 		states[string(r.State)]++
 	}
 	return counted(states)
@@ -90,7 +90,7 @@ func countPods(pods *pod.Pods) []telemetry.Count {
 
 func countContainers(pods *pod.Pods) []telemetry.Count {
 	states := map[string]int{}
-	for _, r := range pods.List() {
+	for _, r := range pods.Catalog.List() {
 		for _, c := range r.Containers {
 			states[string(c.State)]++
 		}

@@ -238,7 +238,7 @@ func (n *node) imageConfig(cfg *config.Config) image.Config {
 		Possession: c.Possession, Gunzip: n.gunzip, Unpackers: asCrew(n.crew),
 		PullSeen: n.metrics.Pull,
 		Verifier: verifierOf(n, cfg.Verifier), Dirty: n.flusher.Dirty, Logger: n.log, BootID: n.facts.BootID,
-		InUse: func() (map[string]struct{}, bool) { return n.pods.Layers() },
+		InUse: func() (map[string]struct{}, bool) { return n.pods.Catalog.Layers() },
 	}
 }
 
@@ -393,6 +393,6 @@ func (n *node) info() map[string]any {
 	return map[string]any{
 		"config": n.inForce.Load().TOML(), "host": n.facts, "instance": n.cfg.Instance(), "runtimes": n.handlers.Load().found, "defaultRuntime": n.handlers.Load().fallback,
 		"userNamespaces": n.features.get().info(), "startup": n.timeline.Steps(), "problems": problems(n),
-		"events": n.pods.EventCounts(),
+		"events": n.pods.Feed.EventCounts(),
 	}
 }

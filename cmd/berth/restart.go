@@ -11,7 +11,7 @@ import (
 // keepRestarting has containers of berth run start again, as their policies say, until the daemon ends.
 func keepRestarting(n *node, adopted <-chan struct{}) {
 	watch := func() restart.Watch { return ends{pod.WatchFor(n.pods, endsByHand)} }
-	k := &restart.Keeper{Pods: n.pods, Watch: watch, Adopted: adopted, Log: n.log}
+	k := &restart.Keeper{Pods: n.pods, Catalog: &n.pods.Catalog, Watch: watch, Adopted: adopted, Log: n.log}
 	k.Run(n.life)
 }
 

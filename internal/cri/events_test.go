@@ -52,9 +52,9 @@ func dial(t *testing.T, s *Server) runtimeapi.RuntimeServiceClient {
 
 func (s *Server) watchers(t *testing.T, want int) {
 	t.Helper()
-	for end := time.Now().Add(patience.For(10 * time.Second)); s.Pods.EventCounts().Watchers != want; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience.For(10 * time.Second)); s.Pods.Feed.EventCounts().Watchers != want; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d watch, wanted %d", s.Pods.EventCounts().Watchers, want)
+			t.Fatalf("%d watch, wanted %d", s.Pods.Feed.EventCounts().Watchers, want)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func TestEventsThatNobodyReads(t *testing.T) {
 	}
 	var many errgroup.Group
 	many.SetLimit(16)
-	for n := 0; s.Pods.EventCounts().Dropped == 0; n++ {
+	for n := 0; s.Pods.Feed.EventCounts().Dropped == 0; n++ {
 		if n == 1000 {
 			t.Fatal("one who does not read is not dropped")
 		}

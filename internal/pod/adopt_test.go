@@ -54,7 +54,7 @@ func TestHungMonitorsDelayNoOtherAdoption(t *testing.T) {
 	b.Pods, b.drv.pods = pods, pods
 	done := pods.Recover()
 	for id := range h.healthy {
-		p := pods.index.Load().pods[sandbox.ID(id)]
+		p := pods.Catalog.index.Load().pods[sandbox.ID(id)]
 		wait(t, "the adoption of a pod whose monitor answers", func() bool { return closed(p.adopted) })
 	}
 	if closed(done) {

@@ -17,8 +17,8 @@ import (
 	"berth/internal/spec"
 )
 
-// catalog finds pods and containers. Reading it never waits.
-type catalog struct {
+// Catalog finds pods and containers. Reading it never waits.
+type Catalog struct {
 	mu    sync.Mutex // guards the publication of index
 	index atomic.Pointer[index]
 }
@@ -36,13 +36,13 @@ func (x *index) clone() *index {
 }
 
 // reindex publishes a changed index.
-func (c *catalog) reindex(fn func(*index)) {
+func (c *Catalog) reindex(fn func(*index)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reindexLocked(fn)
 }
 
-func (c *catalog) reindexLocked(fn func(*index)) {
+func (c *Catalog) reindexLocked(fn func(*index)) {
 	next := c.index.Load().clone()
 	fn(next)
 	c.index.Store(next)
@@ -64,7 +64,7 @@ func (x *index) release(p *pod) {
 }
 
 // claim returns the pod that has the name of m, a new one when none has.
-func (c *catalog) claim(m *runtimeapi.PodSandboxMetadata, newPod func() (*pod, error)) (*pod, error) {
+func (c *Catalog) claim(m *runtimeapi.PodSandboxMetadata, newPod func() (*pod, error)) (*pod, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := nameKey(m)
@@ -88,7 +88,7 @@ func nameKey(m *runtimeapi.PodSandboxMetadata) string {
 }
 
 // find returns the pod with that id, for changing it.
-func (c *catalog) find(id sandbox.ID) (*pod, error) {
+func (c *Catalog) find(id sandbox.ID) (*pod, error) {
 	if p := c.index.Load().pods[id]; p != nil {
 		return p, nil
 	}
@@ -110,7 +110,7 @@ func (x *index) known() map[sandbox.ID]*pod {
 }
 
 // findContainer returns the container's pod.
-func (c *catalog) findContainer(id sandbox.ID) (*pod, *sandbox.Container, error) {
+func (c *Catalog) findContainer(id sandbox.ID) (*pod, *sandbox.Container, error) {
 	p := c.index.Load().containers[id]
 	if p == nil {
 		return nil, nil, sandbox.NotFound("container", id)
@@ -123,7 +123,7 @@ func (c *catalog) findContainer(id sandbox.ID) (*pod, *sandbox.Container, error)
 }
 
 // adopted returns a container once it is known what lives of it.
-func (c *catalog) adopted(ctx context.Context, id sandbox.ID) (*container, error) {
+func (c *Catalog) adopted(ctx context.Context, id sandbox.ID) (*container, error) {
 	p, _, err := c.findContainer(id)
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (c *catalog) adopted(ctx context.Context, id sandbox.ID) (*container, error
 }
 
 // Get returns what is known of a pod. It never waits.
-func (c *catalog) Get(id sandbox.ID) (*sandbox.Record, error) {
+func (c *Catalog) Get(id sandbox.ID) (*sandbox.Record, error) {
 	if p := c.index.Load().known()[id]; p != nil {
 		if r := p.record(); r.Listed() {
 			return r, nil
@@ -148,7 +148,7 @@ func (c *catalog) Get(id sandbox.ID) (*sandbox.Record, error) {
 }
 
 // GetContainer returns what is known of a container and of its pod. It never waits.
-func (c *catalog) GetContainer(id sandbox.ID) (*sandbox.Record, *sandbox.Container, error) {
+func (c *Catalog) GetContainer(id sandbox.ID) (*sandbox.Record, *sandbox.Container, error) {
 	p, ctr, err := c.findContainer(id)
 	if err != nil {
 		return nil, nil, err
@@ -160,7 +160,7 @@ func (c *catalog) GetContainer(id sandbox.ID) (*sandbox.Record, *sandbox.Contain
 }
 
 // List returns what is known of every pod that a kubelet may see. It never waits.
-func (c *catalog) List() []*sandbox.Record {
+func (c *Catalog) List() []*sandbox.Record {
 	pods := c.index.Load().known()
 	all := make([]*sandbox.Record, 0, len(pods))
 	for _, p := range pods {
@@ -173,7 +173,7 @@ func (c *catalog) List() []*sandbox.Record {
 
 // Layers returns the ids of the image layers that containers use. They are not whole when there is a pod of which
 // nobody can tell its layers: it may use any that was there before this daemon.
-func (c *catalog) Layers() (used map[string]struct{}, whole bool) {
+func (c *Catalog) Layers() (used map[string]struct{}, whole bool) {
 	used, whole = map[string]struct{}{}, true
 	x := c.index.Load()
 	for _, d := range x.damaged {
@@ -196,7 +196,7 @@ func (c *catalog) Layers() (used map[string]struct{}, whole bool) {
 }
 
 // ID returns the id of the pod that s names: an id, or the beginning of one that only one pod has.
-func (c *catalog) ID(name string) (sandbox.ID, error) {
+func (c *Catalog) ID(name string) (sandbox.ID, error) {
 	x := c.index.Load()
 	if _, ok := x.damaged[sandbox.ID(name)]; ok {
 		return sandbox.ID(name), nil
@@ -205,7 +205,7 @@ func (c *catalog) ID(name string) (sandbox.ID, error) {
 }
 
 // ContainerID returns the id of the container that s names: an id, or the beginning of one that only one container has.
-func (c *catalog) ContainerID(name string) (sandbox.ID, error) {
+func (c *Catalog) ContainerID(name string) (sandbox.ID, error) {
 	return resolve("container", name, c.index.Load().containers)
 }
 
@@ -231,7 +231,7 @@ func resolve(what, name string, all map[sandbox.ID]*pod) (sandbox.ID, error) {
 }
 
 // owned says whether a record owns that id, also one that cannot be read.
-func (c *catalog) owned(id string) bool {
+func (c *Catalog) owned(id string) bool {
 	x := c.index.Load()
 	_, damaged := x.damaged[sandbox.ID(id)]
 	return damaged || x.pods[sandbox.ID(id)] != nil
@@ -239,7 +239,7 @@ func (c *catalog) owned(id string) bool {
 
 // records gives those of all pods that have one, also of those that nobody may see yet, each as it is when it is its
 // turn.
-func records(c *catalog) iter.Seq[*sandbox.Record] {
+func records(c *Catalog) iter.Seq[*sandbox.Record] {
 	return func(yield func(*sandbox.Record) bool) {
 		for _, p := range c.index.Load().pods {
 			if !yield(p.record()) {
@@ -251,7 +251,7 @@ func records(c *catalog) iter.Seq[*sandbox.Record] {
 
 // levels are the SELinux levels that pods have, or containers that name one of their own. A level is free again when
 // the pod is gone, and not before: the records say who has which.
-func (c *catalog) levels() map[string]bool {
+func (c *Catalog) levels() map[string]bool {
 	taken := map[string]bool{}
 	for _, p := range c.index.Load().pods {
 		r := p.record()

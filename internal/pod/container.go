@@ -38,11 +38,12 @@ func endsBegin(running string) bool { return running == opCtrCreate || running =
 // end.
 type container struct {
 	p        *pod
-	s        *Pods // of the pod, as are the next four
+	s        *Pods // of the pod, as are the next five
 	cfg      *Config
 	runtime  Runtime
 	bundle   *bundle.Builder
 	notifier *notifier
+	work     *worker
 	id       sandbox.ID
 	lane     op.Lane
 	exited   chan struct{} // closed when the record says exited
@@ -58,7 +59,7 @@ type container struct {
 
 func newContainer(p *pod, id sandbox.ID) *container {
 	return &container{
-		p: p, s: p.s, cfg: p.cfg, runtime: p.runtime, bundle: p.bundle, notifier: p.notifier, id: id,
+		p: p, s: p.s, cfg: p.cfg, runtime: p.runtime, bundle: p.bundle, notifier: p.notifier, work: p.work, id: id,
 		lane:   op.Lane{Of: op.Owner{Pod: string(p.id), Container: string(id)}},
 		exited: make(chan struct{}), deadline: newStopDeadline(),
 	}
@@ -70,7 +71,7 @@ func (l *container) record() *sandbox.Container { return l.p.record().Container(
 // Create makes a container in a ready pod: its root, and a process that waits to be started. The same request made
 // again joins the one in flight, or gets the id of the container that it made.
 func (s *Pods) Create(ctx context.Context, podID sandbox.ID, cfg *runtimeapi.ContainerConfig) (sandbox.ID, error) {
-	p, err := s.find(podID)
+	p, err := s.Catalog.find(podID)
 	if err != nil {
 		return "", err
 	}
@@ -100,7 +101,7 @@ func (s *Pods) Create(ctx context.Context, podID sandbox.ID, cfg *runtimeapi.Con
 			}
 			continue
 		}
-		err = live.lane.Do(s.ctx, ctx, op.Op{Kind: opCtrCreate, Key: want, Abandon: s.cfg.Abandon,
+		err = live.lane.Do(s.worker.ctx, ctx, op.Op{Kind: opCtrCreate, Key: want, Abandon: s.cfg.Abandon,
 			Run: func(ctx context.Context) error { return live.create(ctx, img) }})
 		switch {
 		case errors.Is(err, errUndone):
@@ -171,7 +172,7 @@ func (p *pod) claimContainer(
 		p.containers.drop(id)
 		return "", img, err
 	}
-	p.s.reindex(func(x *index) { x.containers[id] = p })
+	p.s.Catalog.reindex(func(x *index) { x.containers[id] = p })
 	return id, img, nil
 }
 
@@ -217,7 +218,7 @@ func (l *container) create(ctx context.Context, img bundle.Images) error {
 	}
 	err = sandbox.InContainer("", c.Config.Get().Metadata.GetName(), l.p.id,
 		room.Explain(err, l.cfg.Root, sandbox.MakeRoom))
-	if undo := l.undo(op.Trace(l.s.ctx, ctx)); undo != nil {
+	if undo := l.undo(op.Trace(l.work.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
 	return err
@@ -256,13 +257,13 @@ func (l *container) undo(ctx context.Context) error {
 		return err
 	}
 	l.p.containers.drop(l.id)
-	l.s.reindex(func(x *index) { delete(x.containers, l.id) })
+	l.s.Catalog.reindex(func(x *index) { delete(x.containers, l.id) })
 	return nil
 }
 
 // stuck notes that an undo failed, and tries again later until it succeeds.
 func (l *container) stuck(cause error) {
-	if l.s.ctx.Err() != nil {
+	if l.work.ctx.Err() != nil {
 		return // the daemon is ending: the next start goes on
 	}
 	_ = l.p.settle("container.stuck", func(r *sandbox.Record) error {
@@ -276,7 +277,7 @@ func (l *container) stuck(cause error) {
 			return nil
 		})
 	})
-	if l.tries.ask(&l.s.worker, l.unstick) {
+	if l.tries.ask(l.work, l.unstick) {
 		l.cfg.Log.Warn("undo of a container failed; it is tried again in the background", "pod", l.p.id, "container",
 			l.id, "error", cause)
 	}
@@ -286,9 +287,9 @@ func (l *container) stuck(cause error) {
 func (l *container) unstick() error {
 	c := l.record()
 	if c != nil && c.State == sandbox.Removing {
-		return l.remove(l.s.ctx)
+		return l.remove(l.work.ctx)
 	}
-	if err := l.reap(l.s.ctx); err != nil {
+	if err := l.reap(l.work.ctx); err != nil {
 		return err
 	}
 	if c = l.record(); c != nil && c.Stuck != nil {
@@ -299,11 +300,11 @@ func (l *container) unstick() error {
 
 // Start starts a created container. A container that runs already has been started: that is no error.
 func (s *Pods) Start(ctx context.Context, id sandbox.ID) error {
-	live, err := s.adopted(ctx, id)
+	live, err := s.Catalog.adopted(ctx, id)
 	if err != nil {
 		return err
 	}
-	return live.lane.Do(s.ctx, ctx, op.Op{Kind: opCtrStart, Run: live.start})
+	return live.lane.Do(s.worker.ctx, ctx, op.Op{Kind: opCtrStart, Run: live.start})
 }
 
 func (l *container) start(ctx context.Context) error {
@@ -380,14 +381,14 @@ func letGo(ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Cont
 
 // cannotRun ends a container whose start failed.
 func (l *container) cannotRun(cause error) {
-	if l.s.ctx.Err() != nil {
+	if l.work.ctx.Err() != nil {
 		return // cut off, not failed: the next start finds out
 	}
 	now := time.Now()
 	l.ended(func(c *sandbox.Container) { // first: how it ends by the kill is not what happened to it
 		c.StartedAt, c.FinishedAt, c.ExitCode, c.Reason, c.Message = now, now, 128, sandbox.ReasonCannotRun, cause.Error()
 	})
-	if err := l.runtime.KillAll(l.s.ctx, string(l.p.id), string(l.id)); err != nil {
+	if err := l.runtime.KillAll(l.work.ctx, string(l.p.id), string(l.id)); err != nil {
 		l.cfg.Log.Warn("a container that could not be started is still alive", "pod", l.p.id, "container", l.id, "error",
 			err)
 	}

@@ -140,7 +140,7 @@ func directoriesOf(s *Pods, pod sandbox.ID) (all []sandbox.ID) {
 
 // findToEnd returns the pod with that id, for stopping or removing it. A damaged one is taken in for that.
 func findToEnd(s *Pods, id sandbox.ID) (*pod, error) {
-	if d, ok := s.index.Load().damaged[id]; ok {
+	if d, ok := s.Catalog.index.Load().damaged[id]; ok {
 		if d.pod == nil {
 			return nil, fail.New(errdefs.ErrUnavailable, "pod %s: %s: mend its record and restart the daemon", id, d.what())
 		}
@@ -148,7 +148,7 @@ func findToEnd(s *Pods, id sandbox.ID) (*pod, error) {
 			return nil, err
 		}
 	}
-	return s.find(id)
+	return s.Catalog.find(id)
 }
 
 // takeIn has a damaged pod be one like others: by its record, where that can be read by now, or else by what is known
@@ -171,7 +171,7 @@ func takeIn(s *Pods, id sandbox.ID, d damaged) error {
 		}
 	}
 	mine := false
-	s.reindex(func(x *index) {
+	s.Catalog.reindex(func(x *index) {
 		if _, still := x.damaged[id]; still {
 			delete(x.damaged, id)
 			enlist(x, p, r)
@@ -181,8 +181,8 @@ func takeIn(s *Pods, id sandbox.ID, d damaged) error {
 	if mine {
 		s.cfg.Log.Warn("a pod whose record could not be read is taken in", "pod", id, "state", r.State, "was", d.err)
 		readExits(p)
-		s.background(func(ctx context.Context) {
-			_ = p.lane.Do(s.ctx, ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error { return adopt(ctx, p) }})
+		s.worker.background(func(ctx context.Context) {
+			_ = p.lane.Do(s.worker.ctx, ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error { return adopt(ctx, p) }})
 			resume(ctx, p)
 		})
 	}
@@ -194,8 +194,8 @@ func retryDamaged(s *Pods, id sandbox.ID, d damaged) {
 	if !passing(d.err) {
 		return
 	}
-	s.retry(func() error {
-		if _, still := s.index.Load().damaged[id]; !still {
+	s.worker.retry(func() error {
+		if _, still := s.Catalog.index.Load().damaged[id]; !still {
 			return nil
 		}
 		if _, err := readRecord(&s.cfg, id, false); err != nil {
@@ -226,7 +226,7 @@ func (x *index) checkDamaged(m *runtimeapi.PodSandboxMetadata) error {
 
 // Nameless is how many pods there may be that live and whose names nobody knows: any of them could be made twice.
 func Nameless(s *Pods) (n int) {
-	for _, d := range s.index.Load().damaged {
+	for _, d := range s.Catalog.index.Load().damaged {
 		if d.identity == nil && d.mayLive {
 			n++
 		}

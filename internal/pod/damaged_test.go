@@ -25,24 +25,24 @@ func TestRecordThatCannotBeReadForAWhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.reopen(t)
-	d, ok := b.index.Load().damaged[pod]
+	d, ok := b.Catalog.index.Load().damaged[pod]
 	if !ok || d.pod == nil {
 		t.Fatalf("it is not damaged: %+v", d)
 	}
 	if _, err := b.Run(t.Context(), podConfig("a"), ""); !errdefs.IsUnavailable(err) {
 		t.Errorf("a second one of its name: %v", err)
 	}
-	if r, err := b.Get(pod); err != nil || r.State != sandbox.Stopping {
+	if r, err := b.Catalog.Get(pod); err != nil || r.State != sandbox.Stopping {
 		t.Errorf("it is %+v, %v", r, err)
 	}
 	d.err = &os.PathError{Op: "open", Path: path, Err: syscall.EMFILE}
-	b.reindex(func(x *index) { x.damaged[pod] = d })
+	b.Catalog.reindex(func(x *index) { x.damaged[pod] = d })
 	retryDamaged(b.Pods, pod, d)
 	if err := os.WriteFile(path, was, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, "the record to be read", func() bool { r, err := b.Get(pod); return err == nil && r.State == sandbox.Ready })
-	wait(t, "the container", func() bool { _, c, err := b.GetContainer(ctr); return err == nil && c.ID == ctr })
+	wait(t, "the record to be read", func() bool { r, err := b.Catalog.Get(pod); return err == nil && r.State == sandbox.Ready })
+	wait(t, "the container", func() bool { _, c, err := b.Catalog.GetContainer(ctr); return err == nil && c.ID == ctr })
 	if p := b.Problems(); len(p) != 0 {
 		t.Errorf("problems are left: %+v", p)
 	}

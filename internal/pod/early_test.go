@@ -35,7 +35,7 @@ func TestExitBeforeCreated(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait(t, "the exit in the record", func() bool {
-		_, c, err := b.GetContainer(ctr)
+		_, c, err := b.Catalog.GetContainer(ctr)
 		return err == nil && c.State == sandbox.Exited && c.ExitCode == 3
 	})
 }
@@ -57,7 +57,7 @@ func TestPodWithoutNetworkIsUndone(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "the bridge is gone") {
 		t.Fatalf("the error is %v", err)
 	}
-	if n := len(b.index.Load().pods); n != 0 {
+	if n := len(b.Catalog.index.Load().pods); n != 0 {
 		t.Errorf("%d pods are left", n)
 	}
 	if _, attached := b.net.state(); attached != 0 {

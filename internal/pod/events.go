@@ -40,8 +40,8 @@ type Event struct {
 	Reason, Message string // of an EventLimit
 }
 
-// feed hands events to those who watch. Where nobody does, an event costs one look at a number.
-type feed struct {
+// Feed hands events to those who watch. Where nobody does, an event costs one look at a number.
+type Feed struct {
 	log     *slog.Logger
 	count   atomic.Int32 // of watchers
 	clients atomic.Int32 // of those that are not the daemon's own
@@ -55,7 +55,7 @@ type feed struct {
 
 // Watcher receives the events from its making on. Its Next is for one goroutine.
 type Watcher struct {
-	feed  *feed
+	feed  *Feed
 	only  func(Event) bool // says which events the daemon wants for itself; nil for a client, who gets all
 	ready chan struct{}    // holds one token when there is something to read
 
@@ -71,7 +71,7 @@ type EventCounts struct {
 }
 
 // EventCounts never waits.
-func (f *feed) EventCounts() EventCounts {
+func (f *Feed) EventCounts() EventCounts {
 	return EventCounts{int(f.clients.Load()), f.dropped.Load()}
 }
 
@@ -83,20 +83,20 @@ type Totals struct {
 
 // EventTotals never waits.
 func EventTotals(s *Pods) Totals {
-	t := Totals{Sent: map[string]int{}, Lost: int(s.lost.Load())}
-	for k := range s.sent {
-		t.Sent[EventKind(k).String()] = int(s.sent[k].Load())
+	t := Totals{Sent: map[string]int{}, Lost: int(s.Feed.lost.Load())}
+	for k := range s.Feed.sent {
+		t.Sent[EventKind(k).String()] = int(s.Feed.sent[k].Load())
 	}
 	return t
 }
 
 // Watch begins to receive events for a client. The caller closes the watcher.
-func (f *feed) Watch() *Watcher { return watch(f, nil) }
+func (f *Feed) Watch() *Watcher { return watch(f, nil) }
 
 // WatchFor begins to receive the events that the daemon wants for itself. The caller closes the watcher.
-func WatchFor(s *Pods, only func(Event) bool) *Watcher { return watch(&s.feed, only) }
+func WatchFor(s *Pods, only func(Event) bool) *Watcher { return watch(&s.Feed, only) }
 
-func watch(f *feed, only func(Event) bool) *Watcher {
+func watch(f *Feed, only func(Event) bool) *Watcher {
 	w := &Watcher{feed: f, only: only, ready: make(chan struct{}, 1)}
 	f.turn.Lock()
 	defer f.turn.Unlock()
@@ -116,13 +116,13 @@ func (w *Watcher) Close() {
 }
 
 // drop takes a watcher out. With turn held.
-func (f *feed) drop(w *Watcher) {
+func (f *Feed) drop(w *Watcher) {
 	delete(f.watchers, w)
 	recount(f)
 }
 
 // recount publishes how many watch. With turn held.
-func recount(f *feed) {
+func recount(f *Feed) {
 	clients := int32(0)
 	for w := range f.watchers {
 		if w.only == nil {
@@ -182,10 +182,10 @@ func (w *Watcher) push(e Event) (keepsUp bool, lost int) {
 }
 
 // watched says whether anybody watches.
-func (f *feed) watched() bool { return f.count.Load() > 0 }
+func (f *Feed) watched() bool { return f.count.Load() > 0 }
 
 // publish hands events to all who watch. It never waits for them.
-func (f *feed) publish(events ...Event) {
+func (f *Feed) publish(events ...Event) {
 	f.turn.Lock()
 	defer f.turn.Unlock()
 	for w := range f.watchers {

@@ -57,7 +57,7 @@ func (b *bench) live(t *testing.T) (pod, ctr sandbox.ID) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := b.index.Load().pods[pod]
+	p := b.Catalog.index.Load().pods[pod]
 	// The rest of a container's making needs a real root; its record is what is looked at here.
 	ctr = sandbox.NewID()
 	m, err := sandbox.NewContainerConfig(&runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "c"}})
@@ -72,7 +72,7 @@ func (b *bench) live(t *testing.T) (pod, ctr sandbox.ID) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.reindex(func(x *index) { x.containers[ctr] = p })
+	b.Catalog.reindex(func(x *index) { x.containers[ctr] = p })
 	b.drv.mu.Lock()
 	b.drv.live[string(ctr)] = string(pod)
 	b.drv.mu.Unlock()
@@ -90,7 +90,7 @@ func (b *bench) live(t *testing.T) (pod, ctr sandbox.ID) {
 
 func TestEventsTellOfAWholeLife(t *testing.T) {
 	b := open(t)
-	w, other := b.Watch(), b.Watch()
+	w, other := b.Feed.Watch(), b.Feed.Watch()
 	defer w.Close()
 	pod, ctr := b.live(t)
 	made := take(t, w, "pod 0", "pod 1", "container 0", "container 1")
@@ -115,7 +115,7 @@ func TestEventsTellOfAWholeLife(t *testing.T) {
 	none(t, w)
 	take(t, other, "pod 0", "pod 1", "container 0", "container 1")
 	none(t, other)
-	if n := b.EventCounts(); n != (EventCounts{Watchers: 1}) {
+	if n := b.Feed.EventCounts(); n != (EventCounts{Watchers: 1}) {
 		t.Errorf("counts: %+v", n)
 	}
 }
@@ -123,7 +123,7 @@ func TestEventsTellOfAWholeLife(t *testing.T) {
 // A kubelet drops all that it knows of a pod's uid when a pod is deleted: one that it never saw must not be.
 func TestPodThatNeverWasHasNoEvents(t *testing.T) {
 	b := open(t)
-	w := b.Watch()
+	w := b.Feed.Watch()
 	defer w.Close()
 	b.net.hold = make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -131,7 +131,7 @@ func TestPodThatNeverWasHasNoEvents(t *testing.T) {
 	go func() {
 		defer close(removed)
 		wait(t, "an ADD", func() bool { adds, _ := b.net.state(); return adds == 1 })
-		for _, p := range b.index.Load().pods {
+		for _, p := range b.Catalog.index.Load().pods {
 			if err := b.Remove(t.Context(), p.id); err != nil {
 				t.Error(err)
 			}
@@ -142,7 +142,7 @@ func TestPodThatNeverWasHasNoEvents(t *testing.T) {
 		t.Error("the pod was made")
 	}
 	<-removed
-	wait(t, "the end of the undo", func() bool { return len(b.index.Load().pods) == 0 })
+	wait(t, "the end of the undo", func() bool { return len(b.Catalog.index.Load().pods) == 0 })
 	none(t, w)
 }
 
@@ -159,11 +159,11 @@ func TestContainerThatEndedBeforeItsStartWasSeen(t *testing.T) {
 
 func TestWatcherThatDoesNotReadIsDropped(t *testing.T) {
 	b := open(t)
-	slow, quick := b.Watch(), b.Watch()
+	slow, quick := b.Feed.Watch(), b.Feed.Watch()
 	defer slow.Close()
 	defer quick.Close()
 	for i := range limit.UnreadEvents.Limit + 1 {
-		b.publish(Event{At: time.Unix(int64(i), 0)})
+		b.Feed.publish(Event{At: time.Unix(int64(i), 0)})
 		if e, err := quick.Next(t.Context()); err != nil || e.At.Unix() != int64(i) {
 			t.Fatalf("event %d: %v, %v", i, e, err)
 		}
@@ -175,10 +175,10 @@ func TestWatcherThatDoesNotReadIsDropped(t *testing.T) {
 	if slow.unread != nil {
 		t.Error("what nobody reads is kept")
 	}
-	if n := b.EventCounts(); n != (EventCounts{Watchers: 1, Dropped: 1}) {
+	if n := b.Feed.EventCounts(); n != (EventCounts{Watchers: 1, Dropped: 1}) {
 		t.Errorf("counts: %+v", n)
 	}
-	if n := EventTotals(b.Pods); n.Lost != int(limit.UnreadEvents.Limit)+1 || len(n.Sent) != len(b.sent) {
+	if n := EventTotals(b.Pods); n.Lost != int(limit.UnreadEvents.Limit)+1 || len(n.Sent) != len(b.Feed.sent) {
 		t.Errorf("totals: %+v", n)
 	}
 }
@@ -186,12 +186,12 @@ func TestWatcherThatDoesNotReadIsDropped(t *testing.T) {
 // Of the events of one change those behind the one that found the queue full are lost, too.
 func TestEventsOfOneChangeAreLostTogether(t *testing.T) {
 	b := open(t)
-	slow := b.Watch()
+	slow := b.Feed.Watch()
 	defer slow.Close()
 	for range limit.UnreadEvents.Limit {
-		b.publish(Event{})
+		b.Feed.publish(Event{})
 	}
-	b.publish(Event{}, Event{}, Event{})
+	b.Feed.publish(Event{}, Event{}, Event{})
 	if n := EventTotals(b.Pods).Lost; n != int(limit.UnreadEvents.Limit)+3 {
 		t.Errorf("%d are lost, wanted %d", n, limit.UnreadEvents.Limit+3)
 	}
@@ -204,7 +204,7 @@ func TestOOMKillsAreCounted(t *testing.T) {
 		pod, ctr := b.live(t)
 		b.drv.end(string(pod), string(ctr), e)
 		wait(t, "the exit", func() bool {
-			r, err := b.Get(pod)
+			r, err := b.Catalog.Get(pod)
 			return err == nil && r.Container(ctr).State == sandbox.Exited
 		})
 		b.Exited(string(pod), string(ctr), e) // told again, as by a monitor that was joined anew
@@ -220,11 +220,11 @@ func TestOwnWatcher(t *testing.T) {
 	b := open(t)
 	own := WatchFor(b.Pods, func(e Event) bool { return e.Kind == EventStopped })
 	defer own.Close()
-	if n := b.EventCounts().Watchers; n != 0 {
+	if n := b.Feed.EventCounts().Watchers; n != 0 {
 		t.Errorf("%d clients watch", n)
 	}
-	client := b.Watch()
-	if n := b.EventCounts().Watchers; n != 1 {
+	client := b.Feed.Watch()
+	if n := b.Feed.EventCounts().Watchers; n != 1 {
 		t.Errorf("%d clients watch, want 1", n)
 	}
 	client.Close()
@@ -237,12 +237,12 @@ func TestOwnWatcher(t *testing.T) {
 	}
 	take(t, own, fmt.Sprintf("pod %d", EventStopped))
 	for range limit.UnreadEvents.Limit + 1 {
-		b.publish(Event{Kind: EventStopped, ID: id, Record: &sandbox.Record{ID: id}})
+		b.Feed.publish(Event{Kind: EventStopped, ID: id, Record: &sandbox.Record{ID: id}})
 	}
 	if _, err := own.Next(t.Context()); err == nil {
 		t.Error("it was not told that events were lost")
 	}
-	if got := b.EventCounts(); got.Dropped != 0 || EventTotals(b.Pods).Lost != 0 {
+	if got := b.Feed.EventCounts(); got.Dropped != 0 || EventTotals(b.Pods).Lost != 0 {
 		t.Errorf("%d clients and %d events were lost", got.Dropped, EventTotals(b.Pods).Lost)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // Exited tells that a process has ended. It is called by the driver, once an exit, in any order with the calls that
 // started it.
 func (s *Pods) Exited(podID, ctrID string, e runtime.Exit) {
-	p := s.index.Load().pods[sandbox.ID(podID)]
+	p := s.Catalog.index.Load().pods[sandbox.ID(podID)]
 	if p == nil {
 		return
 	}
@@ -28,7 +28,7 @@ func (s *Pods) Exited(podID, ctrID string, e runtime.Exit) {
 		return
 	}
 	l.ended(func(c *sandbox.Container) { sandbox.FillExit(c, e) })
-	s.background(l.reapOrRetry)
+	s.worker.background(l.reapOrRetry)
 }
 
 // reapOrRetry reaps, in the background until it succeeds.
@@ -81,12 +81,12 @@ func (p *pod) initExited() {
 		return
 	}
 	p.cfg.Log.Warn("the container that stands for a pod has ended; the pod is stopped", "pod", p.id)
-	p.s.background(func(ctx context.Context) { _ = stopPod(ctx, p) })
+	p.work.background(func(ctx context.Context) { _ = stopPod(ctx, p) })
 }
 
 // reap clears away what the runtime and the mounts hold of a container that has ended.
 func (l *container) reap(ctx context.Context) error {
-	return l.lane.Do(l.s.ctx, ctx, op.Op{Kind: opCtrReap, Run: func(ctx context.Context) error {
+	return l.lane.Do(l.work.ctx, ctx, op.Op{Kind: opCtrReap, Run: func(ctx context.Context) error {
 		c := l.record()
 		if c == nil || !c.Unreaped() {
 			return nil
@@ -118,7 +118,7 @@ func (l *container) reap(ctx context.Context) error {
 // timeout shortens the one in flight. A container that is not there, or has ended, is stopped already. It does not
 // start again by itself afterwards.
 func (s *Pods) StopContainer(ctx context.Context, id sandbox.ID, timeout time.Duration) error {
-	l, err := s.adopted(ctx, id)
+	l, err := s.Catalog.adopted(ctx, id)
 	if err != nil {
 		return sandbox.NilIfGone(err)
 	}
@@ -142,7 +142,7 @@ func noteContainerStop(l *container) {
 func (l *container) stop(ctx context.Context, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	l.deadline.by(deadline)
-	return l.lane.Do(l.s.ctx, ctx, op.Op{Kind: opCtrStop, Ends: endsBegin, Run: func(ctx context.Context) error {
+	return l.lane.Do(l.work.ctx, ctx, op.Op{Kind: opCtrStop, Ends: endsBegin, Run: func(ctx context.Context) error {
 		if err := l.end(ctx, deadline); err != nil {
 			return err
 		}
@@ -213,7 +213,7 @@ func closed(c <-chan struct{}) bool {
 // RemoveContainer ends a container where it lives and removes all that is left of it but its log. A container that is
 // not there is removed already.
 func (s *Pods) RemoveContainer(ctx context.Context, id sandbox.ID) error {
-	l, err := s.adopted(ctx, id)
+	l, err := s.Catalog.adopted(ctx, id)
 	if err != nil {
 		return sandbox.NilIfGone(err)
 	}
@@ -222,7 +222,7 @@ func (s *Pods) RemoveContainer(ctx context.Context, id sandbox.ID) error {
 
 func (l *container) remove(ctx context.Context) error {
 	l.deadline.by(time.Now()) // a stop in flight is not waited out
-	return l.lane.Do(l.s.ctx, ctx, op.Op{Kind: opCtrRemove, Ends: endsBegin, Run: func(ctx context.Context) error {
+	return l.lane.Do(l.work.ctx, ctx, op.Op{Kind: opCtrRemove, Ends: endsBegin, Run: func(ctx context.Context) error {
 		if err := l.end(ctx, time.Now()); err != nil {
 			return err
 		}

@@ -10,14 +10,14 @@ import (
 // newSessions reaches into the containers of all pods.
 func newSessions(s *Pods) *session.Sessions {
 	return &session.Sessions{
-		Pods: finder{&s.catalog}, Runtime: s.runtime, Handler: s.bundle.Handlers.Of, Layout: s.cfg.Layout,
+		Pods: finder{&s.Catalog}, Runtime: s.runtime, Handler: s.bundle.Handlers.Of, Layout: s.cfg.Layout,
 		Host: s.bundle.Host,
 		Log:  s.cfg.Log,
 	}
 }
 
 // finder finds pods for those who neither make nor end them.
-type finder struct{ in *catalog }
+type finder struct{ in *Catalog }
 
 // Pod returns what is known of a pod.
 func (f finder) Pod(id sandbox.ID) (*sandbox.Record, error) {

@@ -142,7 +142,7 @@ func TestConvertedParent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := b.Get(id)
+		r, err := b.Catalog.Get(id)
 		if err != nil {
 			t.Fatal(err)
 		}

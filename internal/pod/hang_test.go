@@ -57,7 +57,7 @@ func (f *frozen) held() int {
 func freezable(t *testing.T, b *bench) *frozen {
 	t.Helper()
 	f := &frozen{}
-	for _, p := range b.index.Load().pods {
+	for _, p := range b.Catalog.index.Load().pods {
 		wait(t, "the last write", func() bool { return !writes(&p.ledger) })
 		p.put = f.write
 	}
@@ -83,7 +83,7 @@ func TestStopOnADiskThatHangs(t *testing.T) {
 	if err := b.StopContainer(t.Context(), ctr, 10*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	_, c, err := b.GetContainer(ctr)
+	_, c, err := b.Catalog.GetContainer(ctr)
 	if err != nil || c.State != sandbox.Exited || c.ExitCode != 137 {
 		t.Fatalf("after the stop: %+v, %v", c, err)
 	}
@@ -92,14 +92,14 @@ func TestStopOnADiskThatHangs(t *testing.T) {
 	if err := b.Stop(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := b.Get(pod); err != nil || r.State != sandbox.Stopped {
+	if r, err := b.Catalog.Get(pod); err != nil || r.State != sandbox.Stopped {
 		t.Fatalf("after the stop of the pod: %v, %v", r, err)
 	}
 	if len(b.Problems()) == 0 {
 		t.Error("nobody is told that the disk hangs")
 	}
 	disk.melt()
-	p := b.index.Load().pods[pod]
+	p := b.Catalog.index.Load().pods[pod]
 	wait(t, "the writes", func() bool { return !writes(&p.ledger) })
 	r := &sandbox.Record{}
 	if _, err := sandbox.RecordKind.Read(p.path, r); err != nil || r.State != sandbox.Stopped ||
@@ -121,7 +121,7 @@ func TestCreateOnADiskThatHangs(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the disk of the records") {
 		t.Fatalf("create: %v", err)
 	}
-	p := b.index.Load().pods[pod]
+	p := b.Catalog.index.Load().pods[pod]
 	p.containers.mu.Lock()
 	n := len(p.containers.of)
 	p.containers.mu.Unlock()

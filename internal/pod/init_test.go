@@ -35,7 +35,7 @@ func TestInitEndsBeforeThePodIsReady(t *testing.T) {
 	if _, err := b.Run(t.Context(), cfg, ""); !errors.Is(err, errInitEnded) {
 		t.Errorf("run: %v", err)
 	}
-	if n := len(b.List()); n != 0 {
+	if n := len(b.Catalog.List()); n != 0 {
 		t.Errorf("%d pods are listed", n)
 	}
 	b.cfg.Runtime = b.drv

@@ -25,7 +25,7 @@ type ledger struct {
 	dirty func(string)
 	later func() // has persist called until it succeeds
 	log   *slog.Logger
-	feed  *feed
+	feed  *Feed
 	rec   atomic.Pointer[sandbox.Record]
 	// writing is when the write that is under way began, in nanoseconds; 0 without one. A disk that hangs is seen by
 	// it.

@@ -23,7 +23,7 @@ const (
 
 // Limiter changes what pods and containers may use while they live.
 type Limiter struct {
-	pods     *catalog
+	pods     *Catalog
 	base     context.Context            // the daemon's, on which changes are made
 	evict    func(container sandbox.ID) // stops a container in the background
 	host     spec.Host
@@ -34,9 +34,9 @@ type Limiter struct {
 // newLimiter makes a Limiter, and the notifier of whom each needs the other.
 func newLimiter(s *Pods) (*Limiter, *notifier) {
 	l := &Limiter{
-		pods: &s.catalog, base: s.ctx, host: s.bundle.Host, log: s.cfg.Log,
+		pods: &s.Catalog, base: s.worker.ctx, host: s.bundle.Host, log: s.cfg.Log,
 		evict: func(id sandbox.ID) {
-			s.background(func(ctx context.Context) { _ = s.StopContainer(ctx, id, 0) })
+			s.worker.background(func(ctx context.Context) { _ = s.StopContainer(ctx, id, 0) })
 		},
 	}
 	l.notifier = &notifier{plugins: s.cfg.Plugins, limiter: l, log: s.cfg.Log}

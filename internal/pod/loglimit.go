@@ -8,7 +8,7 @@ import (
 // LogDropped takes up what a monitor tells of a container's log.
 func LogDropped(s *Pods, podID, id sandbox.ID, d runtime.Dropped) {
 	var r *sandbox.Record
-	if p := s.index.Load().pods[podID]; p != nil {
+	if p := s.Catalog.index.Load().pods[podID]; p != nil {
 		r = p.rec.Load()
 	}
 	s.Meter.Logs.Dropped(r, id, d)

@@ -13,7 +13,7 @@ import (
 func TestLogDroppedIsPublished(t *testing.T) {
 	b := open(t)
 	pod, ctr := started(t, b)
-	if err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
+	if err := b.Catalog.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
 		return r.Edit(ctr, func(c *sandbox.Container) error {
 			c.LogLimit = &sandbox.LogLimit{Rate: 1024, Burst: 65536}
 			return nil
@@ -21,7 +21,7 @@ func TestLogDroppedIsPublished(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	w := b.Watch()
+	w := b.Feed.Watch()
 	defer w.Close()
 	LogDropped(b.Pods, pod, ctr, runtime.Dropped{Lines: 3, Bytes: 500})
 	e := take(t, w, "container 4")[0]

@@ -25,10 +25,10 @@ func Open(cfg Config) (*Pods, error) {
 	cfg.Bundle.Layout, cfg.Bundle.Log = cfg.Layout, cfg.Log
 	s := &Pods{cfg: cfg, runtime: cfg.Runtime}
 	s.bundle = &s.cfg.Bundle
-	s.ctx, s.cancel = context.WithCancel(s.board.Under(context.Background()))
+	s.worker.ctx, s.worker.cancel = context.WithCancel(s.board.Under(context.Background()))
 	s.Limiter, s.notifier = newLimiter(s)
-	s.pauses, s.feed.log = cfg.Retry, cfg.Log
-	s.last = func() { persistAll(s.index.Load()) }
+	s.worker.pauses, s.Feed.log = cfg.Retry, cfg.Log
+	s.worker.last = func() { persistAll(s.Catalog.index.Load()) }
 	first, err := freshState(&cfg)
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func Open(cfg Config) (*Pods, error) {
 			load(s, x, id, first)
 		}
 	}
-	s.index.Store(x)
+	s.Catalog.index.Store(x)
 	s.cfg.Bundle.Projects = rootfs.CountsProjects(cfg.PodsRoot())
 	s.Meter, s.Sessions = newMeter(s), newSessions(s)
 	for _, p := range x.pods {
@@ -154,10 +154,10 @@ func enlist(x *index, p *pod, r *sandbox.Record) {
 // newMeter is the meter of all pods.
 func newMeter(s *Pods) *meter.Meter {
 	return meter.New(meter.Config{
-		Layout: s.cfg.Layout, Cgroup: s.bundle.PodCgroup, Background: s.background, Projects: s.cfg.Bundle.Projects,
-		Log: s.cfg.Log, Records: records(&s.catalog),
+		Layout: s.cfg.Layout, Cgroup: s.bundle.PodCgroup, Background: s.worker.background, Projects: s.cfg.Bundle.Projects,
+		Log: s.cfg.Log, Records: records(&s.Catalog),
 		Reached: func(r *sandbox.Record, ctr sandbox.ID, reason, what string) {
-			s.publish(Event{Kind: EventLimit, ID: ctr, At: time.Now(), Record: r, Reason: reason, Message: what})
+			s.Feed.publish(Event{Kind: EventLimit, ID: ctr, At: time.Now(), Record: r, Reason: reason, Message: what})
 		},
 	})
 }

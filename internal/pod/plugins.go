@@ -248,7 +248,7 @@ func value[T any](p *T) (v T) {
 // it.
 func (s *Pods) Known() (pods []*sandbox.Record, containers map[sandbox.ID]*sandbox.Record) {
 	containers = map[sandbox.ID]*sandbox.Record{}
-	for _, p := range s.index.Load().pods {
+	for _, p := range s.Catalog.index.Load().pods {
 		r := p.record()
 		if r.State != sandbox.Ready && (r.State != sandbox.Creating || !p.notified.hasBegun()) {
 			continue

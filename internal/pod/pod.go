@@ -29,6 +29,7 @@ type pod struct {
 	runtime  Runtime         // of cfg
 	bundle   *bundle.Builder // of cfg
 	notifier *notifier       // of s
+	work     *worker         // of s
 	id       sandbox.ID
 	lane     op.Lane
 	// identity is what is known of the pod should its record not be readable one day.
@@ -50,17 +51,18 @@ type pod struct {
 
 func (s *Pods) makePod(r *sandbox.Record, ours bool) *pod {
 	p := &pod{
-		s: s, cfg: &s.cfg, runtime: s.cfg.Runtime, bundle: &s.cfg.Bundle, notifier: s.notifier, id: r.ID,
+		s: s, cfg: &s.cfg, runtime: s.cfg.Runtime, bundle: &s.cfg.Bundle, notifier: s.notifier, work: &s.worker,
+		id:   r.ID,
 		lane: op.Lane{Of: op.Owner{Pod: string(r.ID)}}, ours: ours,
 		identity: identity.Of(identityPath(&s.cfg, r.ID)),
 		adopted:  make(chan struct{}),
 	}
 	p.ledger.path, p.ledger.dirty, p.ledger.log = s.cfg.Record(r.ID), s.cfg.Dirty, s.cfg.Log.With("pod", r.ID)
-	p.ledger.root, p.ledger.feed, p.ledger.announced = s.cfg.Root, &s.feed, r.State != sandbox.Creating
+	p.ledger.root, p.ledger.feed, p.ledger.announced = s.cfg.Root, &s.Feed, r.State != sandbox.Creating
 	p.ledger.put = func(path string, r *sandbox.Record) error { return sandbox.RecordKind.Write(path, r) }
 	p.ledger.turn = make(chan struct{}, 1)
 	p.ledger.later = func() {
-		s.retry(func() error {
+		s.worker.retry(func() error {
 			if p.gone() {
 				return nil
 			}
@@ -134,7 +136,7 @@ func (p *pod) stuck(cause error, again func() error) {
 		r.Stuck = &f
 		return nil
 	})
-	if p.tries.ask(&p.s.worker, again) {
+	if p.tries.ask(p.work, again) {
 		p.cfg.Log.Warn("undo of a pod failed; it is tried again in the background", "pod", p.id, "error", cause)
 	}
 }

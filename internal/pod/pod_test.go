@@ -191,7 +191,7 @@ func open(t *testing.T) *bench {
 	b.reopen(t)
 	t.Cleanup(func() {
 		b.net.failDel(nil)
-		for _, r := range b.List() {
+		for _, r := range b.Catalog.List() {
 			if err := b.Remove(context.Background(), r.ID); err != nil {
 				t.Errorf("remove %s: %v", r.ID, err)
 			}
@@ -255,7 +255,7 @@ func TestSameRequestJoinsAndGetsOneAnswer(t *testing.T) {
 		}()
 	}
 	wait(t, "an ADD", func() bool { adds, _ := b.net.state(); return adds == 1 })
-	if n := len(b.List()); n != 0 {
+	if n := len(b.Catalog.List()); n != 0 {
 		t.Errorf("a pod in the making is listed: %d", n)
 	}
 	close(b.net.hold)
@@ -309,8 +309,8 @@ func TestAnotherRequestUndoesOneInFlight(t *testing.T) {
 	if err := <-second; err != nil {
 		t.Errorf("second: %v", err)
 	}
-	if _, attached := b.net.state(); attached != 1 || len(b.List()) != 1 {
-		t.Errorf("%d attached, %d listed, want one", attached, len(b.List()))
+	if _, attached := b.net.state(); attached != 1 || len(b.Catalog.List()) != 1 {
+		t.Errorf("%d attached, %d listed, want one", attached, len(b.Catalog.List()))
 	}
 	if err := func() error {
 		_, err := b.Run(t.Context(), podConfig("a"),
@@ -328,7 +328,7 @@ func TestStopTurnsACreateIntoAnUndo(t *testing.T) {
 	go func() { _, err := b.Run(t.Context(), podConfig("a"), ""); first <- err }()
 	wait(t, "an ADD", func() bool { adds, _ := b.net.state(); return adds == 1 })
 	var id sandbox.ID
-	for id = range b.index.Load().pods {
+	for id = range b.Catalog.index.Load().pods {
 	}
 	if err := b.Stop(t.Context(), id); err != nil {
 		t.Fatal(err)
@@ -336,7 +336,7 @@ func TestStopTurnsACreateIntoAnUndo(t *testing.T) {
 	if err := <-first; err == nil {
 		t.Error("the create succeeded although it was stopped")
 	}
-	if _, attached := b.net.state(); attached != 0 || len(b.index.Load().pods) != 0 {
+	if _, attached := b.net.state(); attached != 0 || len(b.Catalog.index.Load().pods) != 0 {
 		t.Error("something is left")
 	}
 }
@@ -351,7 +351,7 @@ func TestAbandonedCreateIsUndone(t *testing.T) {
 	wait(t, "the undo", func() bool {
 		_, attached := b.net.state()
 		return attached == 0 &&
-			len(b.index.Load().pods) == 0
+			len(b.Catalog.index.Load().pods) == 0
 	})
 }
 
@@ -366,7 +366,7 @@ func TestStuckUndoIsSeenAndRetried(t *testing.T) {
 		!strings.Contains(err.Error(), "undo step network: the plugin is gone") {
 		t.Fatalf("got %v", err)
 	}
-	r, err := b.Get(id)
+	r, err := b.Catalog.Get(id)
 	if err != nil || r.State != sandbox.Stopping || r.Stuck == nil || len(b.Problems()) != 1 {
 		t.Fatalf("got %+v, %v", r, err)
 	}
@@ -374,7 +374,7 @@ func TestStuckUndoIsSeenAndRetried(t *testing.T) {
 		t.Errorf("the namespace did not outlive the DEL: %v", err)
 	}
 	b.net.failDel(nil)
-	wait(t, "the retry", func() bool { r, _ := b.Get(id); return r.State == sandbox.Stopped && r.Stuck == nil })
+	wait(t, "the retry", func() bool { r, _ := b.Catalog.Get(id); return r.State == sandbox.Stopped && r.Stuck == nil })
 }
 
 func TestFailedCreateWithStuckUndoFreesTheName(t *testing.T) {
@@ -386,7 +386,7 @@ func TestFailedCreateWithStuckUndoFreesTheName(t *testing.T) {
 	go func() { _, err := b.Run(ctx, podConfig("a"), ""); first <- err }()
 	wait(t, "an ADD", func() bool { adds, _ := b.net.state(); return adds == 1 })
 	var stuck sandbox.ID
-	for stuck = range b.index.Load().pods {
+	for stuck = range b.Catalog.index.Load().pods {
 	}
 	if err := b.Stop(t.Context(), stuck); err == nil {
 		t.Error("Stop of a pod whose undo is stuck succeeded")
@@ -398,12 +398,12 @@ func TestFailedCreateWithStuckUndoFreesTheName(t *testing.T) {
 	if err != nil || second == stuck {
 		t.Fatalf("the name is not free: %v", err)
 	}
-	if r, err := b.Get(stuck); err != nil || r.Listed() == false {
+	if r, err := b.Catalog.Get(stuck); err != nil || r.Listed() == false {
 		t.Errorf("the stuck pod is not listed: %v", err)
 	}
 	b.net.failDel(nil)
-	wait(t, "the undo", func() bool { _, err := b.Get(stuck); return err != nil })
-	if _, err := b.Get(second); err != nil {
+	wait(t, "the undo", func() bool { _, err := b.Catalog.Get(stuck); return err != nil })
+	if _, err := b.Catalog.Get(second); err != nil {
 		t.Errorf("the second pod went with the first: %v", err)
 	}
 }
@@ -437,7 +437,7 @@ func TestShorterStopTightensALongerOne(t *testing.T) {
 	if err := <-long; err != nil {
 		t.Fatal(err)
 	}
-	if _, c, _ := b.GetContainer(ctr); c.State != sandbox.Exited || c.ExitCode != 137 {
+	if _, c, _ := b.Catalog.GetContainer(ctr); c.State != sandbox.Exited || c.ExitCode != 137 {
 		t.Errorf("got %+v", c)
 	}
 }
@@ -455,7 +455,7 @@ func TestRemoveHurriesAStop(t *testing.T) {
 	if err := <-long; err != nil {
 		t.Errorf("the stop that was overtaken: %v", err)
 	}
-	if _, _, err := b.GetContainer(ctr); !errdefs.IsNotFound(err) {
+	if _, _, err := b.Catalog.GetContainer(ctr); !errdefs.IsNotFound(err) {
 		t.Errorf("still there: %v", err)
 	}
 }
@@ -467,11 +467,11 @@ func TestRestartFindsExits(t *testing.T) {
 		string(ctr): {State: runtime.Exited, Exit: &runtime.Exit{Code: 3, FinishedAt: time.Now()}},
 	}}
 	b.reopen(t)
-	if _, c, err := b.GetContainer(ctr); err != nil || c.State != sandbox.Exited || c.ExitCode != 3 ||
+	if _, c, err := b.Catalog.GetContainer(ctr); err != nil || c.State != sandbox.Exited || c.ExitCode != 3 ||
 		c.Reason != sandbox.ReasonError {
 		t.Fatalf("got %+v, %v", c, err)
 	}
-	if r, _ := b.Get(pod); r.State != sandbox.Ready {
+	if r, _ := b.Catalog.Get(pod); r.State != sandbox.Ready {
 		t.Errorf("pod is %s", r.State)
 	}
 }
@@ -483,12 +483,12 @@ func TestAnotherBoot(t *testing.T) {
 	b.unmount(t, pod)
 	unmountForTest(t, b.cfg.Rootfs(pod, ctr))
 	b.reopen(t)
-	_, c, err := b.GetContainer(ctr)
+	_, c, err := b.Catalog.GetContainer(ctr)
 	if err != nil || c.State != sandbox.Exited || c.ExitCode != sandbox.ExitUnknown ||
 		!strings.Contains(c.Message, "restarted") {
 		t.Fatalf("got %+v, %v", c, err)
 	}
-	wait(t, "the pod to be stopped", func() bool { r, _ := b.Get(pod); return r.State == sandbox.Stopped })
+	wait(t, "the pod to be stopped", func() bool { r, _ := b.Catalog.Get(pod); return r.State == sandbox.Stopped })
 	if _, attached := b.net.state(); attached != 0 {
 		t.Error("the network was not detached after the boot")
 	}
@@ -508,13 +508,13 @@ func TestOneBadRecordStopsNothing(t *testing.T) {
 	}
 	b.drv.inv = runtime.Inventory{Containers: map[string]runtime.Found{}}
 	b.reopen(t)
-	if _, err := b.Get(good); err != nil {
+	if _, err := b.Catalog.Get(good); err != nil {
 		t.Errorf("the good pod: %v", err)
 	}
 	if p := b.Problems(); len(p) == 0 || !strings.Contains(p[0].What, "damaged") {
 		t.Errorf("problems: %v", p)
 	}
-	if !b.owned(string(bad)) {
+	if !b.Catalog.owned(string(bad)) {
 		t.Error("what is named after a damaged record is up for sweeping")
 	}
 	if _, err := os.Stat(b.cfg.NetNSPin(bad)); err != nil {
@@ -524,7 +524,7 @@ func TestOneBadRecordStopsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.reopen(t)
-	if _, err := b.Get(bad); err != nil {
+	if _, err := b.Catalog.Get(bad); err != nil {
 		t.Errorf("mended: %v", err)
 	}
 }
@@ -575,7 +575,7 @@ func TestRequestsRefused(t *testing.T) {
 			t.Errorf("stop or removal of what is not there: %v", err)
 		}
 	}
-	if n := len(b.index.Load().pods); n != 1 {
+	if n := len(b.Catalog.index.Load().pods); n != 1 {
 		t.Errorf("refused requests left %d pods", n-1)
 	}
 }

@@ -78,11 +78,11 @@ type Config struct {
 
 // Pods holds every pod of the node.
 type Pods struct {
-	catalog
-	worker
-	feed
-	cfg   Config
-	board op.Board // what runs in the lanes
+	Catalog Catalog // finds pods and containers
+	worker  worker
+	Feed    Feed // tells of what happens
+	cfg     Config
+	board   op.Board // what runs in the lanes
 
 	oomKills atomic.Uint64
 
@@ -96,13 +96,16 @@ type Pods struct {
 	bundle  *bundle.Builder // of cfg
 }
 
+// Close ends the daemon's part: what is under way is cut off, as by a crash, and the pods run on.
+func (s *Pods) Close() { s.worker.close() }
+
 // OOMKills is how many containers have ended since the daemon began because the kernel killed them for memory. It never
 // waits.
 func OOMKills(s *Pods) int { return int(s.oomKills.Load()) }
 
 // Problems returns what a person should look at. It never waits.
 func (s *Pods) Problems() []sandbox.Problem {
-	x := s.index.Load()
+	x := s.Catalog.index.Load()
 	var all []sandbox.Problem
 	for id, d := range x.damaged {
 		all = append(all, sandbox.Problem{Pod: id, What: d.what()})

@@ -50,7 +50,7 @@ func onQuota(t *testing.T) *bench {
 func layered(t *testing.T, b *bench, limit *sandbox.Storage) (pod, ctr sandbox.ID, dir string) {
 	t.Helper()
 	pod, ctr = started(t, b)
-	err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
+	err := b.Catalog.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
 		return r.Edit(ctr, func(c *sandbox.Container) error { c.Storage = limit; return nil })
 	})
 	if err != nil {
@@ -90,7 +90,7 @@ func TestQuotaThatWasLost(t *testing.T) {
 		q, err := rootfs.QuotaOf(dir)
 		return err == nil && q == rootfs.Quota{Bytes: 2 << 20}
 	})
-	r, c, err := b.GetContainer(ctr)
+	r, c, err := b.Catalog.GetContainer(ctr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestQuotaThatWasLeft(t *testing.T) {
 		}
 	}
 	sync()
-	r, c, err := b.GetContainer(ctr)
+	r, c, err := b.Catalog.GetContainer(ctr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func (d clearings) Delete(context.Context, string, string, runtime.Handler) erro
 }
 
 func reaped(b *bench, ctr sandbox.ID) bool {
-	_, c, err := b.GetContainer(ctr)
+	_, c, err := b.Catalog.GetContainer(ctr)
 	return err == nil && c.Reaped
 }
 
@@ -64,7 +64,7 @@ func TestContainerOfAnEarlierReleaseIsReapedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait(t, "the reap", func() bool { return reaped(b, ctr) })
-	err := b.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
+	err := b.Catalog.index.Load().pods[pod].update(t.Context(), "test", func(r *sandbox.Record) error {
 		return r.Edit(ctr, func(c *sandbox.Container) error { c.Reaped = false; return nil })
 	})
 	if err != nil {

@@ -18,21 +18,21 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 	adopted := make(chan struct{})
 	adoptions := make(chan struct{}, adoptionsAtOnce)
 	resumptions := make(chan struct{}, 2*goruntime.GOMAXPROCS(0))
-	s.background(func(ctx context.Context) {
+	s.worker.background(func(ctx context.Context) {
 		limitAdopted(ctx, s)
 		go s.Meter.Storage.Watch(ctx) // Close does not wait for those who may stand before a disk that hangs
 	})
 	if s.bundle.Projects {
-		go s.Meter.Strays.Watch(s.ctx)
+		go s.Meter.Strays.Watch(s.worker.ctx)
 	}
-	s.background(func(ctx context.Context) {
+	s.worker.background(func(ctx context.Context) {
 		var all sync.WaitGroup
-		for _, p := range s.index.Load().pods {
+		for _, p := range s.Catalog.index.Load().pods {
 			all.Go(func() {
 				inTurn(ctx, adoptions, adoptionTime, func(ctx context.Context) {
 					adoptFirst(ctx, p)
 				})
-				s.background(func(ctx context.Context) {
+				s.worker.background(func(ctx context.Context) {
 					inTurn(ctx, resumptions, slotTime, func(ctx context.Context) { resume(ctx, p) })
 				})
 			})
@@ -50,7 +50,7 @@ func adoptFirst(ctx context.Context, p *pod) {
 		p.cfg.Log.Warn("a pod's identity is not written; it is tried again with the next container",
 			"pod", p.id, "error", err)
 	}
-	_ = p.lane.Do(p.s.ctx, ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error { return adopt(ctx, p) }})
+	_ = p.lane.Do(p.work.ctx, ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error { return adopt(ctx, p) }})
 }
 
 // The adoption of a pod asks its monitor, which takes a millisecond or two. adoptionsAtOnce bounds how many do so at
@@ -96,7 +96,7 @@ func adopt(ctx context.Context, p *pod) error {
 	if err != nil {
 		p.cfg.Log.Error("a pod's monitor could not be adopted: its containers run on, unwatched; it is tried again", "pod",
 			p.id, "error", err)
-		p.s.retry(func() error { return adoptAgain(p) })
+		p.work.retry(func() error { return adoptAgain(p) })
 	}
 	return err
 }
@@ -104,7 +104,7 @@ func adopt(ctx context.Context, p *pod) error {
 // adoptAgain is another try, in the pod's lane: a pod that was stopped meanwhile needs no monitor, and must not get
 // one.
 func adoptAgain(p *pod) error {
-	return p.lane.Do(p.s.ctx, p.s.ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error {
+	return p.lane.Do(p.work.ctx, p.work.ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error {
 		if r := p.rec.Load(); p.gone() || r.State != sandbox.Ready && r.State != sandbox.Stopping {
 			return nil
 		}
@@ -113,7 +113,7 @@ func adoptAgain(p *pod) error {
 		}
 		for _, c := range p.rec.Load().Containers {
 			if l := p.containers.get(c.ID); l != nil && c.Unreaped() {
-				p.s.background(l.reapOrRetry)
+				p.work.background(l.reapOrRetry)
 			}
 		}
 		return nil

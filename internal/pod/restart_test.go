@@ -46,7 +46,7 @@ func TestStopIsNoted(t *testing.T) {
 			return nil
 		}, true},
 		"its sandbox": {func(b *bench, pod, ctr sandbox.ID) error {
-			p, _, err := b.findContainer(ctr)
+			p, _, err := b.Catalog.findContainer(ctr)
 			if err == nil {
 				err = stopPod(t.Context(), p)
 			}
@@ -70,14 +70,14 @@ func TestStopIsNoted(t *testing.T) {
 				t.Fatal(err)
 			}
 			startsAgain := func() bool {
-				r, k, err := b.GetContainer(ctr)
+				r, k, err := b.Catalog.GetContainer(ctr)
 				if err != nil {
 					t.Fatal(err)
 				}
 				return r.StartsAgain(k, 0)
 			}
 			wait(t, "the end", func() bool {
-				_, k, err := b.GetContainer(ctr)
+				_, k, err := b.Catalog.GetContainer(ctr)
 				return err == nil && k.State == sandbox.Exited
 			})
 			if got := startsAgain(); got != c.again {

@@ -21,8 +21,8 @@ type worker struct {
 	group sync.WaitGroup
 }
 
-// Close ends the daemon's part: what is under way is cut off, as by a crash, and the pods run on.
-func (w *worker) Close() {
+// close cuts off what is under way, and waits for its end.
+func (w *worker) close() {
 	w.gate.Lock()
 	w.cancel()
 	w.gate.Unlock()

@@ -30,7 +30,7 @@ func TestFailureBesideASuccessIsRetried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := b.find(id)
+	p, err := b.Catalog.find(id)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,10 +33,10 @@ func (b *bench) end(t *testing.T) {
 		}
 		return p.lane.Busy() == ""
 	}
-	for _, p := range b.index.Load().pods {
+	for _, p := range b.Catalog.index.Load().pods {
 		wait(t, "the end of what was under way", func() bool { return idle(p) })
 	}
-	persistAll(b.index.Load()) // an exit is told before it is written
+	persistAll(b.Catalog.index.Load()) // an exit is told before it is written
 }
 
 // A daemon that is killed, or finds no room, while it notes the boot must not make the next one throw away what lives.
@@ -124,13 +124,13 @@ func TestRemovalThatFollowsAStuckReapIsRetried(t *testing.T) {
 	if err := b.StopContainer(t.Context(), ctr, 0); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, "a stuck reap", func() bool { _, c, _ := b.GetContainer(ctr); return c.Stuck != nil })
+	wait(t, "a stuck reap", func() bool { _, c, _ := b.Catalog.GetContainer(ctr); return c.Stuck != nil })
 	if err := b.RemoveContainer(t.Context(), ctr); err == nil {
 		t.Fatal("the removal succeeded")
 	}
 	time.Sleep(20 * time.Millisecond) // a few tries
 	allowed.Store(true)
-	wait(t, "the removal", func() bool { _, _, err := b.findContainer(ctr); return err != nil })
+	wait(t, "the removal", func() bool { _, _, err := b.Catalog.findContainer(ctr); return err != nil })
 }
 
 // A restarted daemon goes on trying what was stuck, however its own first try ends.
@@ -144,7 +144,7 @@ func TestRestartRetriesAStuckContainer(t *testing.T) {
 	}
 	b.reopen(t)
 	tries := func() int {
-		r, _ := b.Get(pod)
+		r, _ := b.Catalog.Get(pod)
 		if c := r.Container(ctr); c != nil && c.Stuck != nil {
 			return c.Stuck.Tries
 		}
@@ -153,7 +153,7 @@ func TestRestartRetriesAStuckContainer(t *testing.T) {
 	was := tries()
 	wait(t, "further tries", func() bool { return tries() > was+3 })
 	allowed.Store(true)
-	wait(t, "the removal", func() bool { _, _, err := b.findContainer(ctr); return err != nil })
+	wait(t, "the removal", func() bool { _, _, err := b.Catalog.findContainer(ctr); return err != nil })
 }
 
 // A container that could not be made is not shown as one that ended with code 0 while its undo is stuck.
@@ -170,14 +170,14 @@ func TestContainerThatNeverWasIsNotListed(t *testing.T) {
 	if _, err := b.Create(t.Context(), pod, cfg); err == nil {
 		t.Fatal("created")
 	}
-	r, err := b.Get(pod)
+	r, err := b.Catalog.Get(pod)
 	if err != nil || len(r.Containers) != 1 || r.Containers[0].Stuck == nil {
 		t.Fatalf("no stuck container: %+v, %v", r, err)
 	}
 	if r.Containers[0].Listed() {
 		t.Error("it is listed")
 	}
-	if _, c, err := b.GetContainer(r.Containers[0].ID); !errdefs.IsNotFound(err) {
+	if _, c, err := b.Catalog.GetContainer(r.Containers[0].ID); !errdefs.IsNotFound(err) {
 		t.Errorf("its status is given: %+v, %v", c, err)
 	}
 	if len(b.Problems()) != 1 {
@@ -198,7 +198,7 @@ func TestRecoveryLeavesAContainerOfThisDaemonAlone(t *testing.T) {
 	created := make(chan error, 1)
 	go func() { _, err := b.Create(t.Context(), pod, containerConfig("c")); created <- err }()
 	<-held.at
-	p, _ := b.find(pod)
+	p, _ := b.Catalog.find(pod)
 	resumed := make(chan struct{})
 	go func() { defer close(resumed); resume(t.Context(), p) }()
 	select {
@@ -288,7 +288,7 @@ func TestLateAdoptionDoesNotEndANewContainer(t *testing.T) {
 	b.cfg.Runtime = d
 	b.reopen(t)
 	d.allowed.Store(true)
-	p, _ := b.find(pod)
+	p, _ := b.Catalog.find(pod)
 	wait(t, "the adoption", func() bool { return len(p.rec.Load().Containers) == 2 && p.lane.Busy() == "" })
 	time.Sleep(20 * time.Millisecond)
 	if c := p.rec.Load().Containers[1]; c.State != sandbox.Created {
@@ -323,7 +323,7 @@ func TestStopWaitsForTheAdoption(t *testing.T) {
 	case <-time.After(patience.For(20 * time.Second)):
 		t.Error("the stop waits for an exit that nobody can see")
 	}
-	if _, c, err := b.GetContainer(ctr); err != nil || c.ExitCode != 3 {
+	if _, c, err := b.Catalog.GetContainer(ctr); err != nil || c.ExitCode != 3 {
 		t.Errorf("got %+v, %v", c, err)
 	}
 }
@@ -342,7 +342,7 @@ func TestPodThatCouldNotBeAnnouncedIsForgotten(t *testing.T) {
 	if err := os.Rename(away, b.cfg.PodsRoot()); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, "the end of the undo", func() bool { return len(b.index.Load().pods) == 0 })
+	wait(t, "the end of the undo", func() bool { return len(b.Catalog.index.Load().pods) == 0 })
 }
 
 // An exit is known although the record cannot be written, whatever keeps it from that, and is written when it can be.
@@ -354,7 +354,7 @@ func TestExitIsKnownAlthoughTheRecordCannotBeWritten(t *testing.T) {
 	}
 	b.drv.end(string(pod), string(ctr), runtime.Exit{Code: 3})
 	wait(t, "the exit", func() bool {
-		_, c, _ := b.GetContainer(ctr)
+		_, c, _ := b.Catalog.GetContainer(ctr)
 		return c.State == sandbox.Exited &&
 			c.ExitCode == 3
 	})
@@ -381,13 +381,13 @@ func TestTornRecordIsDroppedByAnotherBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.reopen(t)
-	if p := b.Problems(); len(p) != 1 || p[0].Pod != pod || !b.owned(string(pod)) {
+	if p := b.Problems(); len(p) != 1 || p[0].Pod != pod || !b.Catalog.owned(string(pod)) {
 		t.Errorf("in the same boot: problems %+v", p)
 	}
 	b.unmount(t, pod)
 	b.cfg.Boot = "boot-2"
 	b.reopen(t)
-	if p := b.Problems(); len(p) != 0 || b.owned(string(pod)) {
+	if p := b.Problems(); len(p) != 0 || b.Catalog.owned(string(pod)) {
 		t.Errorf("in another boot: problems %+v", p)
 	}
 	if _, err := os.Stat(b.cfg.Pod(pod)); !os.IsNotExist(err) {
@@ -403,7 +403,7 @@ func TestTornRecordGoesBackToTheOneBefore(t *testing.T) {
 	b.reopen(t)
 	pod, ctr := started(t, b)
 	b.drv.end(string(pod), string(ctr), runtime.Exit{Code: 7})
-	wait(t, "the exit", func() bool { _, c, err := b.GetContainer(ctr); return err == nil && c.State == sandbox.Exited })
+	wait(t, "the exit", func() bool { _, c, err := b.Catalog.GetContainer(ctr); return err == nil && c.State == sandbox.Exited })
 	b.end(t)
 	if err := f.Flush(); err != nil {
 		t.Fatal(err)
@@ -426,7 +426,7 @@ func TestTornRecordGoesBackToTheOneBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.reopen(t)
-		_, c, err := b.GetContainer(ctr)
+		_, c, err := b.Catalog.GetContainer(ctr)
 		if p := b.Problems(); err != nil || len(p) != 0 || c.State != sandbox.Exited || c.ExitCode != 7 {
 			t.Errorf("in another boot: problems %+v, container %+v, %v", p, c, err)
 		}

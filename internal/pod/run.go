@@ -56,7 +56,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 	}
 	want := request{cfg: cfg, handler: handler, using: h, digest: digest(cfg, handler)}
 	for {
-		p, err := s.claim(cfg.Metadata, func() (*pod, error) { return s.newPod(want) })
+		p, err := s.Catalog.claim(cfg.Metadata, func() (*pod, error) { return s.newPod(want) })
 		if err != nil {
 			return "", err
 		}
@@ -66,7 +66,7 @@ func (s *Pods) Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handle
 			}
 			continue
 		}
-		err = p.lane.Do(s.ctx, ctx, op.Op{Kind: opCreate, Key: want.digest, Abandon: s.cfg.Abandon, Run: p.create})
+		err = p.lane.Do(s.worker.ctx, ctx, op.Op{Kind: opCreate, Key: want.digest, Abandon: s.cfg.Abandon, Run: p.create})
 		switch {
 		case errors.Is(err, errUndone):
 			continue
@@ -111,7 +111,7 @@ func (s *Pods) newPod(want request) (*pod, error) {
 	if err != nil {
 		return nil, fail.New(errdefs.ErrInvalidArgument, "pod configuration: %w", err)
 	}
-	labels, err := s.bundle.Labels.New(want.cfg, s.levels)
+	labels, err := s.bundle.Labels.New(want.cfg, s.Catalog.levels)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (s *Pods) replace(ctx context.Context, p *pod) error {
 	err := s.Remove(ctx, p.id)
 	if ctx.Err() == nil {
 		// An undo that is stuck goes on in the background, under its own id.
-		s.reindex(func(x *index) { x.release(p) })
+		s.Catalog.reindex(func(x *index) { x.release(p) })
 		return nil
 	}
 	return err
@@ -170,7 +170,7 @@ func (p *pod) create(ctx context.Context) error {
 	}
 	meta := p.record().Config.Get().Metadata
 	err = sandbox.InPod(meta, room.Explain(err, p.cfg.Root, sandbox.MakeRoom))
-	if undo := p.undo(op.Trace(p.s.ctx, ctx)); undo != nil {
+	if undo := p.undo(op.Trace(p.work.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
 	return err
@@ -193,13 +193,13 @@ func (p *pod) undo(ctx context.Context) error {
 	}
 	if err == nil {
 		p.notifier.podRemoved(ctx, p)
-		p.s.reindex(func(x *index) { x.forget(p) })
+		p.s.Catalog.reindex(func(x *index) { x.forget(p) })
 		p.ended()
 		return nil
 	}
-	if p.s.ctx.Err() == nil {
-		p.s.reindex(func(x *index) { x.release(p) })
-		p.stuck(err, func() error { return p.s.Remove(p.s.ctx, p.id) })
+	if p.work.ctx.Err() == nil {
+		p.s.Catalog.reindex(func(x *index) { x.release(p) })
+		p.stuck(err, func() error { return p.s.Remove(p.work.ctx, p.id) })
 	}
 	return err
 }

@@ -49,7 +49,7 @@ func openLabelled(t *testing.T) *bench {
 
 func (b *bench) level(t *testing.T, id sandbox.ID) string {
 	t.Helper()
-	r, err := b.Get(id)
+	r, err := b.Catalog.Get(id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestPodWithoutLabelsStaysSo(t *testing.T) {
 	}
 	b.cfg.Bundle.Labels.SELinux = policy{}
 	b.reopen(t)
-	r, err := b.Get(id)
+	r, err := b.Catalog.Get(id)
 	if err != nil || r.SELinux != (spec.Labels{}) {
 		t.Errorf("%+v, %v", r.SELinux, err)
 	}
@@ -134,7 +134,7 @@ func TestPodWithoutLabelsStaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	label := b.drv.created.Spec.Process.SelinuxLabel + b.drv.created.Spec.Linux.MountLabel
-	if r, _ = b.Get(id); r.SELinux != (spec.Labels{}) || label != "" {
+	if r, _ = b.Catalog.Get(id); r.SELinux != (spec.Labels{}) || label != "" {
 		t.Errorf("a container of it has the label %q", label)
 	}
 }
@@ -208,7 +208,7 @@ func TestBadLabelsAreRefusedBeforeAnythingIsMade(t *testing.T) {
 			t.Errorf("container with %v: %v", o, err)
 		}
 	}
-	if x := b.index.Load(); len(x.pods) != 1 || len(x.containers) != 0 {
+	if x := b.Catalog.index.Load(); len(x.pods) != 1 || len(x.containers) != 0 {
 		t.Errorf("%d pods and %d containers are left", len(x.pods), len(x.containers))
 	}
 	for _, level := range []string{"s0", "s15", "s0:c1", "s0:c1,c3.c5", "s0-s0:c0.c1023", "s1:c2-s3:c2,c4"} {

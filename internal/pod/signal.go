@@ -17,7 +17,7 @@ func Signal(ctx context.Context, s *Pods, id sandbox.ID, name string) error {
 	if err != nil || name == "" {
 		return fail.New(errdefs.ErrInvalidArgument, "%q is not a signal", name)
 	}
-	l, err := s.adopted(ctx, id)
+	l, err := s.Catalog.adopted(ctx, id)
 	if err != nil {
 		return err
 	}

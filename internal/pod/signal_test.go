@@ -31,7 +31,7 @@ func TestSignal(t *testing.T) {
 	if want := []int{10, 10, 10}; !slices.Equal(sent(b.drv), want) {
 		t.Errorf("sent %v, wanted %v", sent(b.drv), want)
 	}
-	if _, c, err := b.GetContainer(ctr); err != nil || c.State != sandbox.Running {
+	if _, c, err := b.Catalog.GetContainer(ctr); err != nil || c.State != sandbox.Running {
 		t.Errorf("the container is %+v, %v", c, err)
 	}
 	b.drv.deaf = false
@@ -39,7 +39,7 @@ func TestSignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait(t, "the container's end", func() bool {
-		_, c, err := b.GetContainer(ctr)
+		_, c, err := b.Catalog.GetContainer(ctr)
 		return err == nil && c.State == sandbox.Exited && c.ExitCode == 128+int32(unix.SIGTERM)
 	})
 }

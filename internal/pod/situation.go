@@ -55,7 +55,7 @@ func Situations(s *Pods) []Situation {
 	for _, a := range s.board.Activities() {
 		busy[a.Of] = a
 	}
-	x := s.index.Load()
+	x := s.Catalog.index.Load()
 	var all []Situation
 	for _, p := range x.pods {
 		all = append(all, situationsOf(p, busy)...)

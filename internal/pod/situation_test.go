@@ -141,7 +141,7 @@ func TestSituationsTellOfWhatHangs(t *testing.T) {
 		return all[i]
 	}
 	wait(t, "the step that hangs", func() bool { return find("hangs").Step == "pod: network" })
-	held := b.Pods.index.Load().pods
+	held := b.Pods.Catalog.index.Load().pods
 	for _, p := range held {
 		p.mu.Lock()
 	}

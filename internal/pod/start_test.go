@@ -13,7 +13,7 @@ func TestStartWaitsForAMonitor(t *testing.T) {
 	b := open(t)
 	b.drv.silent = 3
 	_, ctr := started(t, b)
-	if _, c, err := b.GetContainer(ctr); err != nil || c.State != sandbox.Running {
+	if _, c, err := b.Catalog.GetContainer(ctr); err != nil || c.State != sandbox.Running {
 		t.Fatalf("got %+v, %v", c, err)
 	}
 	if b.drv.killed > 0 || b.drv.silent > 0 {

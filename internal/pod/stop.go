@@ -44,7 +44,7 @@ func stopPod(ctx context.Context, p *pod) error {
 	if err := p.waitAdopted(ctx); err != nil {
 		return err // what nobody watches cannot be seen to end
 	}
-	return p.lane.Do(p.s.ctx, ctx, op.Op{Kind: opStop, Ends: endsCreate, Run: p.stop})
+	return p.lane.Do(p.work.ctx, ctx, op.Op{Kind: opStop, Ends: endsCreate, Run: p.stop})
 }
 
 // Remove stops a pod where that is still to be done and removes all that is left of it: its containers and its record.
@@ -57,7 +57,7 @@ func (s *Pods) Remove(ctx context.Context, id sandbox.ID) error {
 	if err := p.waitAdopted(ctx); err != nil {
 		return err // what nobody watches cannot be seen to end
 	}
-	return p.lane.Do(s.ctx, ctx, op.Op{Kind: opRemove, Ends: endsCreate, Run: p.remove})
+	return p.lane.Do(s.worker.ctx, ctx, op.Op{Kind: opRemove, Ends: endsCreate, Run: p.remove})
 }
 
 // stop runs in the pod's lane.
@@ -75,8 +75,8 @@ func (p *pod) stop(ctx context.Context) error {
 	if err != nil {
 		err = fail.About(fail.Detail{Pod: string(p.id)}, "stop pod %s: %w", p.id,
 			room.Explain(err, p.cfg.Root, sandbox.MakeRoom))
-		if p.s.ctx.Err() == nil {
-			p.stuck(err, func() error { return stopPod(p.s.ctx, p) })
+		if p.work.ctx.Err() == nil {
+			p.stuck(err, func() error { return stopPod(p.work.ctx, p) })
 		}
 	}
 	return err
@@ -159,7 +159,7 @@ func (p *pod) remove(ctx context.Context) error {
 }
 
 // gone says whether the pod has been removed to the end.
-func (p *pod) gone() bool { return p.s.index.Load().pods[p.id] != p }
+func (p *pod) gone() bool { return p.s.Catalog.index.Load().pods[p.id] != p }
 
 // waitAdopted waits until a restarted daemon knows what runs.
 func (p *pod) waitAdopted(ctx context.Context) error {

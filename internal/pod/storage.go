@@ -11,7 +11,7 @@ import (
 // and where that hangs more than one would only wait beside it. Those of an earlier release have no limit in their
 // record: they get what a new container of their pod gets.
 func limitAdopted(ctx context.Context, s *Pods) {
-	for _, p := range s.index.Load().pods {
+	for _, p := range s.Catalog.index.Load().pods {
 		for _, c := range p.record().Containers {
 			l := p.containers.get(c.ID)
 			if ctx.Err() != nil || l == nil || !c.Live() {

@@ -56,7 +56,7 @@ func TestStorageOfAnOlderRelease(t *testing.T) {
 	b := open(t)
 	pod, old := b.live(t)
 	made := sandbox.NewID()
-	p := b.index.Load().pods[pod]
+	p := b.Catalog.index.Load().pods[pod]
 	err := p.update(t.Context(), "test", func(r *sandbox.Record) error {
 		c := *r.Container(old)
 		c.ID, c.Storage = made, &sandbox.Storage{}
@@ -67,7 +67,7 @@ func TestStorageOfAnOlderRelease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.reindex(func(x *index) { x.containers[made] = p })
+	b.Catalog.reindex(func(x *index) { x.containers[made] = p })
 	b.drv.mu.Lock()
 	b.drv.live[string(made)] = string(pod)
 	b.drv.mu.Unlock()
@@ -81,7 +81,7 @@ func TestStorageOfAnOlderRelease(t *testing.T) {
 	want := map[sandbox.ID]sandbox.Storage{old: {Bytes: 1 << 30, Inodes: 5000}, made: {}}
 	stored := func() map[sandbox.ID]sandbox.Storage {
 		all := map[sandbox.ID]sandbox.Storage{}
-		for _, c := range b.index.Load().pods[pod].rec.Load().Containers {
+		for _, c := range b.Catalog.index.Load().pods[pod].rec.Load().Containers {
 			if c.Storage != nil {
 				all[c.ID] = *c.Storage
 			}
@@ -93,7 +93,7 @@ func TestStorageOfAnOlderRelease(t *testing.T) {
 	wait(t, "the old container has a limit", func() bool { return maps.Equal(stored(), want) })
 	b.limit(spec.Storage{Size: 2 << 30})
 	b.reopen(t)
-	wait(t, "the pod is adopted", func() bool { return b.index.Load().pods[pod].rec.Load() != nil })
+	wait(t, "the pod is adopted", func() bool { return b.Catalog.index.Load().pods[pod].rec.Load() != nil })
 	if got := stored(); !maps.Equal(got, want) {
 		t.Errorf("with another configuration: %v", got)
 	}

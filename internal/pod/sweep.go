@@ -32,7 +32,7 @@ type sweeper struct {
 
 func newSweeper(s *Pods) *sweeper {
 	return &sweeper{
-		layout: &s.cfg.Layout, owned: s.owned, handler: s.bundle.Handlers.Find,
+		layout: &s.cfg.Layout, owned: s.Catalog.owned, handler: s.bundle.Handlers.Find,
 		runtime: s.runtime, network: s.cfg.Network, cgroups: s.cfg.Cgroups, log: s.cfg.Log,
 	}
 }

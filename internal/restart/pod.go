@@ -114,7 +114,8 @@ func (k *Keeper) start(ctx context.Context, p *pod, wanted map[string]bool) erro
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	all, err := attempt.Start(ctx, &runtime{k.Pods, p}, p.known, func(c attempt.Container) bool { return wanted[c.ID] })
+	all, err := attempt.Start(ctx, &runtime{k.Pods, k.Catalog, p}, p.known,
+		func(c attempt.Container) bool { return wanted[c.ID] })
 	for _, c := range all {
 		k.Log.Info("a container of berth run has ended, and was started again", "pod", nameOf(p.newest).name,
 			"name", c.Name, "container", c.ID)
@@ -128,8 +129,9 @@ func (k *Keeper) start(ctx context.Context, p *pod, wanted map[string]bool) erro
 
 // runtime makes attempts of a pod.
 type runtime struct {
-	pods Pods
-	pod  *pod
+	pods    Pods
+	catalog Catalog
+	pod     *pod
 }
 
 // RunPod makes the next sandbox. Where somebody has stopped or removed the last one meanwhile, that holds for the pod.
@@ -138,7 +140,7 @@ func (a *runtime) RunPod(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, 
 	if err != nil {
 		return "", err
 	}
-	if r, err := a.pods.Get(a.pod.newest.ID); err != nil || r.StopAsked {
+	if r, err := a.catalog.Get(a.pod.newest.ID); err != nil || r.StopAsked {
 		return "", errors.Join(errOvertaken, a.pods.Remove(ctx, id))
 	}
 	return string(id), nil
@@ -155,7 +157,7 @@ func (a *runtime) Create(
 	if err != nil {
 		return "", err
 	}
-	r, err := a.pods.Get(a.pod.of[string(before.ID)].ID)
+	r, err := a.catalog.Get(a.pod.of[string(before.ID)].ID)
 	if err != nil {
 		return "", errors.Join(errOvertaken, a.pods.RemoveContainer(ctx, id))
 	}

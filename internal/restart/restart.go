@@ -21,13 +21,17 @@ import (
 
 // Pods are the pods of the node.
 type Pods interface {
-	List() []*sandbox.Record
-	Get(id sandbox.ID) (*sandbox.Record, error)
 	Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (sandbox.ID, error)
 	Create(ctx context.Context, pod sandbox.ID, cfg *runtimeapi.ContainerConfig) (sandbox.ID, error)
 	Start(ctx context.Context, container sandbox.ID) error
 	Remove(ctx context.Context, id sandbox.ID) error
 	RemoveContainer(ctx context.Context, id sandbox.ID) error
+}
+
+// Catalog finds pods.
+type Catalog interface {
+	List() []*sandbox.Record
+	Get(id sandbox.ID) (*sandbox.Record, error)
 }
 
 // Watch tells of ends.
@@ -53,8 +57,9 @@ const atOnce = 4
 
 // Keeper starts containers again. Its fields are set before Run.
 type Keeper struct {
-	Pods  Pods
-	Watch func() Watch
+	Pods    Pods
+	Catalog Catalog
+	Watch   func() Watch
 	// Adopted is closed when the records say what has become of each pod of an earlier daemon, or of an earlier boot of
 	// the machine, of which not every change is an end.
 	Adopted <-chan struct{}
@@ -106,7 +111,7 @@ func (k *Keeper) follow(ctx context.Context) {
 }
 
 func (k *Keeper) lookAtAll(ctx context.Context) {
-	for _, r := range k.Pods.List() {
+	for _, r := range k.Catalog.List() {
 		k.look(ctx, r)
 	}
 }
@@ -144,7 +149,7 @@ func hasPolicy(r *sandbox.Record) bool {
 func (k *Keeper) tend(ctx context.Context, of name, woken chan struct{}) {
 	said := ""
 	for ctx.Err() == nil {
-		p := find(k.Pods.List(), of)
+		p := find(k.Catalog.List(), of)
 		at, wanted := p.due()
 		switch wait := time.Until(at); {
 		case at.IsZero():

@@ -234,7 +234,8 @@ func keep(t *testing.T, n *node, fn func()) (log string) {
 	var text strings.Builder
 	ctx, stop := context.WithCancel(t.Context())
 	k := &Keeper{
-		Pods: n, Watch: func() Watch { return n }, Adopted: n.adopted, Log: slog.New(slog.NewTextHandler(&text, nil)),
+		Pods: n, Catalog: n, Watch: func() Watch { return n }, Adopted: n.adopted,
+		Log: slog.New(slog.NewTextHandler(&text, nil)),
 	}
 	done := make(chan struct{})
 	go func() { k.Run(ctx); close(done) }()
