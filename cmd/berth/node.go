@@ -118,7 +118,8 @@ func (n *node) open(ctx context.Context) error {
 		}
 		n.timeline.Mark(part.name)
 	}
-	n.face.Pods, n.face.Images, n.face.Network, n.face.Handlers, n.face.Info = n.pods, n.images, n.network, n.features.handlers, n.info
+	n.face.Pods, n.face.Catalog, n.face.Images, n.face.Network = n.pods, &n.pods.Catalog, n.images, n.network
+	n.face.Handlers, n.face.Info = n.features.handlers, n.info
 	n.face.HasHandler = func(name string) bool {
 		_, err := n.handlers.Load().find(name)
 		return err == nil

@@ -17,7 +17,7 @@ import (
 
 // CreateContainer makes a container in a pod.
 func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
-	podID, err := s.Pods.Catalog.ID(req.PodSandboxId)
+	podID, err := s.Catalog.ID(req.PodSandboxId)
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateCont
 
 // StartContainer starts a created container.
 func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
-	id, err := s.Pods.Catalog.ContainerID(req.ContainerId)
+	id, err := s.Catalog.ContainerID(req.ContainerId)
 	if err == nil {
 		err = s.Pods.Start(ctx, id)
 	}
@@ -43,7 +43,7 @@ func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContai
 // StopContainer ends a container, by force after the timeout. What is not there is stopped already.
 func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	timeout := time.Duration(max(req.Timeout, 0)) * time.Second
-	err := end(s.Pods.Catalog.ContainerID, req.ContainerId, func(id sandbox.ID) error { return s.Pods.StopContainer(ctx, id, timeout) })
+	err := end(s.Catalog.ContainerID, req.ContainerId, func(id sandbox.ID) error { return s.Pods.StopContainer(ctx, id, timeout) })
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContaine
 
 // RemoveContainer removes a container, by force where it runs. What is not there is removed already.
 func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
-	err := end(s.Pods.Catalog.ContainerID, req.ContainerId, func(id sandbox.ID) error { return s.Pods.RemoveContainer(ctx, id) })
+	err := end(s.Catalog.ContainerID, req.ContainerId, func(id sandbox.ID) error { return s.Pods.RemoveContainer(ctx, id) })
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveCont
 
 // ReopenContainerLog makes the container's log go to a new file.
 func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
-	id, err := s.Pods.Catalog.ContainerID(req.ContainerId)
+	id, err := s.Catalog.ContainerID(req.ContainerId)
 	if err == nil {
 		err = s.Pods.Sessions.ReopenLog(ctx, id)
 	}
@@ -73,7 +73,7 @@ func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenC
 
 // ExecSync runs a command in a container and returns its output.
 func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-	id, err := s.Pods.Catalog.ContainerID(req.ContainerId)
+	id, err := s.Catalog.ContainerID(req.ContainerId)
 	if err != nil {
 		return nil, err
 	}
@@ -122,11 +122,11 @@ func matchContainer(c *runtimeapi.Container, f *runtimeapi.ContainerFilter) bool
 
 // ContainerStatus tells all of a container.
 func (s *Server) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
-	id, err := s.Pods.Catalog.ContainerID(req.ContainerId)
+	id, err := s.Catalog.ContainerID(req.ContainerId)
 	if err != nil {
 		return nil, err
 	}
-	r, c, err := s.Pods.Catalog.GetContainer(id)
+	r, c, err := s.Catalog.GetContainer(id)
 	if err != nil {
 		return nil, err
 	}

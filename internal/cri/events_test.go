@@ -64,7 +64,8 @@ func (s *Server) watchers(t *testing.T, want int) {
 func TestEventsThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	missing := false
-	s := &Server{Pods: openPods(t, &missing)}
+	pods := openPods(t, &missing)
+	s := &Server{Pods: pods, Catalog: &pods.Catalog}
 	defer s.Pods.Close()
 	c := dial(t, s)
 	open := func(ctx context.Context) runtimeapi.RuntimeService_GetContainerEventsClient {
@@ -143,7 +144,8 @@ func TestEventsThatNobodyReads(t *testing.T) {
 // TestWatchersAreCounted refuses one more than there may be, until another has gone.
 func TestWatchersAreCounted(t *testing.T) {
 	missing := false
-	s := &Server{Pods: openPods(t, &missing)}
+	pods := openPods(t, &missing)
+	s := &Server{Pods: pods, Catalog: &pods.Catalog}
 	defer s.Pods.Close()
 	c := dial(t, s)
 	open := func(ctx context.Context) error {

@@ -90,7 +90,7 @@ func bare(name string, pid runtimeapi.NamespaceMode) *runtimeapi.RunPodSandboxRe
 func TestStopThatDoesNotFindWhatItNeedsFails(t *testing.T) {
 	missing := false
 	pods := openPods(t, &missing)
-	s := &Server{Pods: pods}
+	s := &Server{Pods: pods, Catalog: &pods.Catalog}
 	resp, err := s.RunPodSandbox(t.Context(), bare("a", runtimeapi.NamespaceMode_POD)) // with an init
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 // berth run are not in the lists, statistics and events of callers that do not ask for them. All is known of them to
 // those who have their ids. docs/adr/0060 has the reasons.
 func (s *Server) listed(ctx context.Context) []*sandbox.Record {
-	all := s.Pods.Catalog.List()
+	all := s.Catalog.List()
 	if s.seesAll(ctx) {
 		return all
 	}
@@ -27,7 +27,7 @@ func (s *Server) hidden(ctx context.Context) []*sandbox.Record {
 	if s.seesAll(ctx) {
 		return nil
 	}
-	return slices.DeleteFunc(s.Pods.Catalog.List(), func(r *sandbox.Record) bool { return !r.ByHand() })
+	return slices.DeleteFunc(s.Catalog.List(), func(r *sandbox.Record) bool { return !r.ByHand() })
 }
 
 // seesAll says whether a caller has asked for all pods, or the configuration has them listed for everybody.

@@ -24,7 +24,7 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 
 // StopPodSandbox ends all that lives of a pod. What is not there is stopped already.
 func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
-	err := end(s.Pods.Catalog.ID, req.PodSandboxId, func(id sandbox.ID) error { return s.Pods.Stop(ctx, id) })
+	err := end(s.Catalog.ID, req.PodSandboxId, func(id sandbox.ID) error { return s.Pods.Stop(ctx, id) })
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSand
 
 // RemovePodSandbox removes a pod and its containers. What is not there is removed already.
 func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
-	err := end(s.Pods.Catalog.ID, req.PodSandboxId, func(id sandbox.ID) error { return s.Pods.Remove(ctx, id) })
+	err := end(s.Catalog.ID, req.PodSandboxId, func(id sandbox.ID) error { return s.Pods.Remove(ctx, id) })
 	if err != nil {
 		return nil, err
 	}
@@ -42,12 +42,12 @@ func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePod
 
 // PodSandboxStatus tells all of a pod and its containers.
 func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
-	id, err := s.Pods.Catalog.ID(req.PodSandboxId)
+	id, err := s.Catalog.ID(req.PodSandboxId)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	r, err := s.Pods.Catalog.Get(id)
+	r, err := s.Catalog.Get(id)
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,7 @@ type Server struct {
 	runtimeapi.UnimplementedImageServiceServer
 
 	Pods    *pod.Pods
+	Catalog *pod.Catalog // of Pods
 	Images  *image.Store
 	Network Network
 	Streams *stream.Server

@@ -9,7 +9,7 @@ import (
 
 // Exec returns the address at which a command in a container will be run, once.
 func (s *Server) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
-	id, err := s.Pods.Catalog.ContainerID(req.ContainerId)
+	id, err := s.Catalog.ContainerID(req.ContainerId)
 	if err == nil {
 		err = s.Pods.Sessions.Running(ctx, id)
 	}
@@ -27,7 +27,7 @@ func (s *Server) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtim
 
 // Attach returns the address at which a container can be attached to, once.
 func (s *Server) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
-	id, err := s.Pods.Catalog.ContainerID(req.ContainerId)
+	id, err := s.Catalog.ContainerID(req.ContainerId)
 	if err == nil {
 		err = s.Pods.Sessions.Attachable(ctx, id)
 	}
@@ -45,7 +45,7 @@ func (s *Server) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*ru
 
 // PortForward returns the address at which ports of a pod can be forwarded, once.
 func (s *Server) PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
-	id, err := s.Pods.Catalog.ID(req.PodSandboxId)
+	id, err := s.Catalog.ID(req.PodSandboxId)
 	if err == nil {
 		_, err = s.Pods.Sessions.NetNS(ctx, id)
 	}

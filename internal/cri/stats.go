@@ -19,11 +19,11 @@ import (
 func (s *Server) ContainerStats(
 	_ context.Context, req *runtimeapi.ContainerStatsRequest,
 ) (*runtimeapi.ContainerStatsResponse, error) {
-	id, err := s.Pods.Catalog.ContainerID(req.ContainerId)
+	id, err := s.Catalog.ContainerID(req.ContainerId)
 	if err != nil {
 		return nil, err
 	}
-	r, c, err := s.Pods.Catalog.GetContainer(id)
+	r, c, err := s.Catalog.GetContainer(id)
 	if err != nil {
 		return nil, err
 	}
@@ -52,11 +52,11 @@ func (s *Server) StreamContainerStats(
 func (s *Server) PodSandboxStats(
 	_ context.Context, req *runtimeapi.PodSandboxStatsRequest,
 ) (*runtimeapi.PodSandboxStatsResponse, error) {
-	id, err := s.Pods.Catalog.ID(req.PodSandboxId)
+	id, err := s.Catalog.ID(req.PodSandboxId)
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.Pods.Catalog.Get(id)
+	r, err := s.Catalog.Get(id)
 	if err != nil {
 		return nil, err
 	}
