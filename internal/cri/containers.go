@@ -16,7 +16,8 @@ import (
 )
 
 // CreateContainer makes a container in a pod.
-func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (
+	*runtimeapi.CreateContainerResponse, error) {
 	podID, err := s.Catalog.ID(req.PodSandboxId)
 	if err != nil {
 		return nil, err
@@ -29,7 +30,8 @@ func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateCont
 }
 
 // StartContainer starts a created container.
-func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (
+	*runtimeapi.StartContainerResponse, error) {
 	id, err := s.Catalog.ContainerID(req.ContainerId)
 	if err == nil {
 		err = s.Pods.Start(ctx, id)
@@ -41,9 +43,12 @@ func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContai
 }
 
 // StopContainer ends a container, by force after the timeout. What is not there is stopped already.
-func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (
+	*runtimeapi.StopContainerResponse, error) {
 	timeout := time.Duration(max(req.Timeout, 0)) * time.Second
-	err := end(s.Catalog.ContainerID, req.ContainerId, func(id sandbox.ID) error { return s.Pods.StopContainer(ctx, id, timeout) })
+	err := end(s.Catalog.ContainerID, req.ContainerId, func(id sandbox.ID) error {
+		return s.Pods.StopContainer(ctx, id, timeout)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +56,11 @@ func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContaine
 }
 
 // RemoveContainer removes a container, by force where it runs. What is not there is removed already.
-func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
-	err := end(s.Catalog.ContainerID, req.ContainerId, func(id sandbox.ID) error { return s.Pods.RemoveContainer(ctx, id) })
+func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (
+	*runtimeapi.RemoveContainerResponse, error) {
+	err := end(s.Catalog.ContainerID, req.ContainerId, func(id sandbox.ID) error {
+		return s.Pods.RemoveContainer(ctx, id)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +68,8 @@ func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveCont
 }
 
 // ReopenContainerLog makes the container's log go to a new file.
-func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+func (s *Server) ReopenContainerLog(ctx context.Context, req *runtimeapi.ReopenContainerLogRequest) (
+	*runtimeapi.ReopenContainerLogResponse, error) {
 	id, err := s.Catalog.ContainerID(req.ContainerId)
 	if err == nil {
 		err = s.Pods.Sessions.ReopenLog(ctx, id)
@@ -121,7 +130,8 @@ func matchContainer(c *runtimeapi.Container, f *runtimeapi.ContainerFilter) bool
 }
 
 // ContainerStatus tells all of a container.
-func (s *Server) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (s *Server) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (
+	*runtimeapi.ContainerStatusResponse, error) {
 	id, err := s.Catalog.ContainerID(req.ContainerId)
 	if err != nil {
 		return nil, err
@@ -142,8 +152,9 @@ func (s *Server) ContainerStatus(_ context.Context, req *runtimeapi.ContainerSta
 func (s *Server) containerItem(r *sandbox.Record, c *sandbox.Container) *runtimeapi.Container {
 	cfg := c.Config.Get()
 	return &runtimeapi.Container{
-		Id: string(c.ID), PodSandboxId: string(r.ID), Metadata: cfg.Metadata, Image: cfg.Image, ImageRef: s.imageRef(c), ImageId: c.Image,
-		State: c.State.OfContainer(), CreatedAt: c.CreatedAt.UnixNano(), Labels: cfg.Labels, Annotations: cfg.Annotations,
+		Id: string(c.ID), PodSandboxId: string(r.ID), Metadata: cfg.Metadata, Image: cfg.Image, ImageRef: s.imageRef(c),
+		ImageId: c.Image,
+		State:   c.State.OfContainer(), CreatedAt: c.CreatedAt.UnixNano(), Labels: cfg.Labels, Annotations: cfg.Annotations,
 	}
 }
 
@@ -151,8 +162,9 @@ func (s *Server) containerStatus(r *sandbox.Record, c *sandbox.Container) *runti
 	cfg := c.Config.Get()
 	st := &runtimeapi.ContainerStatus{
 		Id: string(c.ID), Metadata: cfg.Metadata, State: c.State.OfContainer(), CreatedAt: c.CreatedAt.UnixNano(),
-		StartedAt: nanos(c.StartedAt), FinishedAt: nanos(c.FinishedAt), ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
-		Image: s.imageSpec(c), ImageRef: s.imageRef(c), ImageId: c.Image, Labels: cfg.Labels, Annotations: cfg.Annotations,
+		StartedAt: nanos(c.StartedAt), FinishedAt: nanos(c.FinishedAt), ExitCode: c.ExitCode, Reason: c.Reason,
+		Message: c.Message,
+		Image:   s.imageSpec(c), ImageRef: s.imageRef(c), ImageId: c.Image, Labels: cfg.Labels, Annotations: cfg.Annotations,
 		Mounts: mounts(c), LogPath: r.LogPath(c), User: containerUser(c), StopSignal: sandbox.CRISignal(c.StopSignal),
 	}
 	if res := c.Limits(); res != nil {
@@ -190,8 +202,8 @@ func mounts(c *sandbox.Container) []*runtimeapi.Mount {
 	return out
 }
 
-// containerStatuses tells of all containers of a pod that a kubelet may see, the newest first: where it takes them from a pod's
-// status it counts on that, and with another order would make the last attempt of a container again.
+// containerStatuses tells of all containers of a pod that a kubelet may see, the newest first: where it takes them from
+// a pod's status it counts on that, and with another order would make the last attempt of a container again.
 func (s *Server) containerStatuses(r *sandbox.Record) (all []*runtimeapi.ContainerStatus) {
 	for _, c := range slices.Backward(r.Containers) {
 		if c.Listed() {
@@ -204,9 +216,11 @@ func (s *Server) containerStatuses(r *sandbox.Record) (all []*runtimeapi.Contain
 // imageSpec names the image as people know it: by a tag, else by a digest, else as the container was made.
 func (s *Server) imageSpec(c *sandbox.Container) *runtimeapi.ImageSpec {
 	asked := c.Config.Get().Image
-	spec := &runtimeapi.ImageSpec{Image: asked.Image, Annotations: asked.Annotations, UserSpecifiedImage: asked.UserSpecifiedImage, RuntimeHandler: asked.RuntimeHandler}
+	spec := &runtimeapi.ImageSpec{Image: asked.Image, Annotations: asked.Annotations,
+		UserSpecifiedImage: asked.UserSpecifiedImage, RuntimeHandler: asked.RuntimeHandler}
 	if img, ok := s.Images.Get(c.Image); ok {
-		if names := append(slices.Clone(img.RepoTags), img.RepoDigests...); len(names) > 0 && !slices.Contains(names, asked.Image) {
+		if names := append(slices.Clone(img.RepoTags), img.RepoDigests...); len(names) > 0 &&
+			!slices.Contains(names, asked.Image) {
 			spec.Image = names[0]
 		}
 	}

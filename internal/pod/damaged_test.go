@@ -41,7 +41,10 @@ func TestRecordThatCannotBeReadForAWhile(t *testing.T) {
 	if err := os.WriteFile(path, was, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, "the record to be read", func() bool { r, err := b.Catalog.Get(pod); return err == nil && r.State == sandbox.Ready })
+	wait(t, "the record to be read", func() bool {
+		r, err := b.Catalog.Get(pod)
+		return err == nil && r.State == sandbox.Ready
+	})
 	wait(t, "the container", func() bool { _, c, err := b.Catalog.GetContainer(ctr); return err == nil && c.ID == ctr })
 	if p := b.Problems(); len(p) != 0 {
 		t.Errorf("problems are left: %+v", p)

@@ -403,7 +403,10 @@ func TestTornRecordGoesBackToTheOneBefore(t *testing.T) {
 	b.reopen(t)
 	pod, ctr := started(t, b)
 	b.drv.end(string(pod), string(ctr), runtime.Exit{Code: 7})
-	wait(t, "the exit", func() bool { _, c, err := b.Catalog.GetContainer(ctr); return err == nil && c.State == sandbox.Exited })
+	wait(t, "the exit", func() bool {
+		_, c, err := b.Catalog.GetContainer(ctr)
+		return err == nil && c.State == sandbox.Exited
+	})
 	b.end(t)
 	if err := f.Flush(); err != nil {
 		t.Fatal(err)

@@ -85,8 +85,8 @@ func (s *Suite) Run(ctx context.Context) error {
 // writing names what was written to the disks.
 const writing = "written to the disks a second"
 
-// rate is how much each honest neighbour that writes is to write, in KiB a second, so that all of them write as much as the
-// hostile ones of this runtime did.
+// rate is how much each honest neighbour that writes is to write, in KiB a second, so that all of them write as much as
+// the hostile ones of this runtime did.
 func (s *Suite) rate(name string) int {
 	n := 0
 	for i := range s.Neighbours {
