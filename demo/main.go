@@ -1,5 +1,5 @@
-// Command demo shows a pod live, survive its daemon and die. It makes everything it needs, on a root of its own and in a
-// network of its own, and leaves nothing behind, also when it is interrupted.
+// Command demo shows a pod live, survive its daemon and die. It makes everything it needs, on a root of its own and in
+// a network of its own, and leaves nothing behind, also when it is interrupted.
 package main
 
 import (
@@ -53,7 +53,8 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("clean up: %w (while: %v)", e, err)
 	}
 	if err == nil {
-		say("Done in %s. No process, mount, namespace, address, cgroup or file is left.", time.Since(began).Round(100*time.Millisecond))
+		say("Done in %s. No process, mount, namespace, address, cgroup or file is left.",
+			time.Since(began).Round(100*time.Millisecond))
 	}
 	return err
 }
@@ -81,7 +82,8 @@ func open() (*show, error) {
 	if err != nil {
 		return nil, err
 	}
-	say("A Berth daemon now serves on %s, with %s (ready after %s).\nIts root, state and network are its own: nothing here touches the rest of this machine.",
+	say("A Berth daemon now serves on %s, with %s (ready after %s).\nIts root, state and network are its own: nothing "+
+		"here touches the rest of this machine.",
 		n.Socket, runtime, time.Since(began).Round(time.Millisecond))
 	return &show{n: n}, nil
 }
@@ -129,7 +131,8 @@ func (s *show) runPod() error {
 	if _, err := s.berth("ps"); err != nil {
 		return err
 	}
-	say("It took %s from the command to a running container, most of it in the CNI plugins.\nThe pod has the address %s, and its server is process %d of this machine. Fetch a page:", took, s.ip, s.pid)
+	say("It took %s from the command to a running container, most of it in the CNI plugins.\nThe pod has the address "+
+		"%s, and its server is process %d of this machine. Fetch a page:", took, s.ip, s.pid)
 	return s.fetch()
 }
 

@@ -1,6 +1,6 @@
-// Command berth-monitor stays with a pod as the parent of its containers. The daemon starts it; docs/monitor-protocol.md
-// says how. With the one argument `init` it is the init of a pod with a shared PID namespace; with `hold` it does nothing until
-// its standard input ends.
+// Command berth-monitor stays with a pod as the parent of its containers. The daemon starts it;
+// docs/monitor-protocol.md says how. With the one argument `init` it is the init of a pod with a shared PID namespace;
+// with `hold` it does nothing until its standard input ends.
 //
 // The Go runtime need not look for this process's cgroup limits: it runs on one core, whatever they are.
 //
@@ -35,8 +35,8 @@ func main() {
 	}
 }
 
-// configOf reads the arguments, pairs of a name and a value. A name that it does not know it passes over, so that a newer
-// daemon may say more.
+// configOf reads the arguments, pairs of a name and a value. A name that it does not know it passes over, so that a
+// newer daemon may say more.
 func configOf(args []string) (monitor.Config, bool) {
 	c := monitor.Config{Listener: -1, Lock: -1}
 	texts := map[string]*string{"-dir": &c.Dir, "-exits": &c.Exits, "-tracking": &c.Tracking, "-group": &c.Group}

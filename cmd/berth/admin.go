@@ -25,7 +25,8 @@ type service struct{ *node }
 
 // Info tells about the daemon.
 func (n service) Info(context.Context) (*admin.InfoResponse, error) {
-	facts, err := json.Marshal(map[string]any{"facts": n.facts, "runtimes": n.handlers.Load().found, "defaultRuntime": n.handlers.Load().fallback})
+	facts, err := json.Marshal(
+		map[string]any{"facts": n.facts, "runtimes": n.handlers.Load().found, "defaultRuntime": n.handlers.Load().fallback})
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,8 @@ func (n service) Pull(ctx context.Context, req *admin.PullRequest, send func(*ad
 }
 
 // Attach joins the streams of a container.
-func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func() (*admin.AttachInput, error),
+	send func(*admin.AttachOutput) error) error {
 	id, err := n.pods.Catalog.ContainerID(req.Container)
 	if err != nil {
 		return err
@@ -150,7 +152,8 @@ func (n service) Attach(ctx context.Context, req *admin.AttachRequest, recv func
 }
 
 // Exec runs a command in a container.
-func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error),
+	send func(*admin.AttachOutput) error) error {
 	id, err := n.pods.Catalog.ContainerID(req.Container)
 	if err != nil {
 		return err
@@ -199,7 +202,8 @@ func (n service) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (
 }
 
 // PortForward connects to a port of a pod.
-func (n service) PortForward(ctx context.Context, req *admin.PortForwardRequest, recv func() (*admin.PortData, error), send func(*admin.PortData) error) error {
+func (n service) PortForward(ctx context.Context, req *admin.PortForwardRequest, recv func() (*admin.PortData, error),
+	send func(*admin.PortData) error) error {
 	id, err := n.pods.Catalog.ID(req.Pod)
 	if err != nil {
 		return err

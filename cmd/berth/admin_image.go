@@ -58,7 +58,8 @@ func complete(img image.Image) *admin.PullEvent {
 }
 
 // Export writes images as an archive.
-func (n service) Export(ctx context.Context, req *admin.ExportRequest, archive io.Writer, send func(*admin.PullEvent) error) error {
+func (n service) Export(ctx context.Context, req *admin.ExportRequest, archive io.Writer,
+	send func(*admin.PullEvent) error) error {
 	return n.images.Export(ctx, image.ExportRequest{
 		Images: req.Images, Format: req.Format, Compress: req.Compress, Progress: eventsTo(send),
 	}, archive)
@@ -100,12 +101,15 @@ func (n service) Images(_ context.Context, req *admin.ImagesRequest, send func(*
 
 func imageDetail(n *node, img image.Image) *admin.ImageDetail {
 	d := &admin.ImageDetail{
-		ID: img.ID, Tags: append([]string{}, img.RepoTags...), Digests: append([]string{}, img.RepoDigests...), Manifest: img.Manifest,
-		Platform: img.Platform, Size: img.Size, PulledAt: img.PulledAt, Pinned: img.Pinned, Durable: img.Durable, Layers: []admin.LayerDetail{},
+		ID: img.ID, Tags: append([]string{}, img.RepoTags...), Digests: append([]string{}, img.RepoDigests...),
+		Manifest: img.Manifest,
+		Platform: img.Platform, Size: img.Size, PulledAt: img.PulledAt, Pinned: img.Pinned, Durable: img.Durable,
+		Layers: []admin.LayerDetail{},
 	}
 	for _, l := range n.images.LayersOf(img) {
 		d.Layers = append(d.Layers, admin.LayerDetail{
-			ID: l.ID, DiffID: l.DiffID.String(), Blob: l.Blob.String(), Size: l.Size, Disk: l.Bytes, Inodes: l.Inodes, Durable: l.Durable,
+			ID: l.ID, DiffID: l.DiffID.String(), Blob: l.Blob.String(), Size: l.Size, Disk: l.Bytes, Inodes: l.Inodes,
+			Durable: l.Durable,
 		})
 	}
 	return d

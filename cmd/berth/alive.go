@@ -9,8 +9,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// answers asks the daemon at socket what a kubelet asks all the time. It connects anew, as a kubelet does that starts: a daemon
-// whose socket somebody removed is as good as none.
+// answers asks the daemon at socket what a kubelet asks all the time. It connects anew, as a kubelet does that starts:
+// a daemon whose socket somebody removed is as good as none.
 func answers(ctx context.Context, socket string) error {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockRoot makes sure that one daemon alone uses the root. A root that has become full or read-only is locked all the same:
-// the pods that there are want to be stopped.
+// lockRoot makes sure that one daemon alone uses the root. A root that has become full or read-only is locked all the
+// same: the pods that there are want to be stopped.
 func lockRoot(root string) (*os.File, error) {
 	if err := os.MkdirAll(root, 0o711); err != nil {
 		return nil, fmt.Errorf("root directory: %w", err)
@@ -37,7 +37,8 @@ func lockRoot(root string) (*os.File, error) {
 		if !readOnly { // else the pid is from before
 			by = holder(f)
 		}
-		err = fmt.Errorf("another daemon%s holds the root %s: stop it, or give this one another --root, --state and --socket", by, root)
+		err = fmt.Errorf("another daemon%s holds the root %s: stop it, or give this one another --root, --state and --socket",
+			by, root)
 	}
 	if err != nil {
 		_ = f.Close()
@@ -59,13 +60,14 @@ func holder(f *os.File) string {
 	return ""
 }
 
-// lockState makes sure that one daemon alone uses the state directory: it removes there what belongs to no pod of its own.
+// lockState makes sure that one daemon alone uses the state directory: it removes there what belongs to no pod of its
+// own.
 func lockState(state string) (*os.File, error) {
 	return lockDir(state, 0o711, "state directory", "another --state and --socket")
 }
 
-// lockImages makes sure that one daemon alone uses the image store: it removes there what no image and container of its own
-// needs.
+// lockImages makes sure that one daemon alone uses the image store: it removes there what no image and container of its
+// own needs.
 func lockImages(root string) (*os.File, error) {
 	return lockDir(root, 0o700, "image store", "another images.root")
 }
@@ -111,8 +113,8 @@ const (
 	lockPause = 20 * time.Millisecond
 )
 
-// listen makes the socket, readable for nobody but its owner from the start. The root is locked, so one that is there is
-// left from a daemon that was killed, unless it belongs to a daemon with another root.
+// listen makes the socket, readable for nobody but its owner from the start. The root is locked, so one that is there
+// is left from a daemon that was killed, unless it belongs to a daemon with another root.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return nil, fmt.Errorf("socket directory: %w", err)
@@ -139,7 +141,8 @@ func removeStale(path string) error {
 	case err != nil:
 		return fmt.Errorf("socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("socket %s: something is there that is no socket: remove it, or give this daemon another --socket", path)
+		return fmt.Errorf("socket %s: something is there that is no socket: remove it, or give this daemon another --socket",
+			path)
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()

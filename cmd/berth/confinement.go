@@ -33,21 +33,23 @@ func (n *node) openAppArmor(ctx context.Context) {
 		return
 	}
 	if err := n.profiles.Load(ctx); err != nil {
-		n.log.Warn("containers that ask for no AppArmor profile run without one, and those that ask for RuntimeDefault are refused", "error", err)
+		n.log.Warn("containers that ask for no AppArmor profile run without one, and those that ask for RuntimeDefault are "+
+			"refused", "error", err)
 		return
 	}
 	n.profile = apparmor.DefaultName
 }
 
-// openSELinux asks the policy for the labels of containers. Where it has none, containers run without, unless the configuration says
-// that they must not.
+// openSELinux asks the policy for the labels of containers. Where it has none, containers run without, unless the
+// configuration says that they must not.
 func (n *node) openSELinux() error {
 	must := n.cfg.SELinux == config.SELinuxOn
 	switch {
 	case n.cfg.SELinux == config.SELinuxOff:
 		return nil
 	case !n.facts.SELinux && must:
-		return n.cfg.Refuse("selinux", `is "on", but this kernel has SELinux not on, or no policy: boot with it, or leave the key out`)
+		return n.cfg.Refuse("selinux",
+			`is "on", but this kernel has SELinux not on, or no policy: boot with it, or leave the key out`)
 	case !n.facts.SELinux:
 		return nil
 	}
@@ -60,14 +62,16 @@ func (n *node) openSELinux() error {
 		return nil
 	}
 	if n.initFile, err = lendInit(n.monitor, n.cfg.State, labels); err != nil {
-		n.log.Warn("the init of pods was not copied to where the policy lets it run, so an older copy runs, or none", "copy", n.initFile, "error", err)
+		n.log.Warn("the init of pods was not copied to where the policy lets it run, so an older copy runs, or none", "copy",
+			n.initFile, "error", err)
 	}
 	n.labels = labels
 	return nil
 }
 
-// lendInit copies the monitor's binary into dir, labelled as a file of every container: the init of a pod may not run a program with
-// the label of the node's own. With an error it returns the copy of an earlier start, or "" where there is none.
+// lendInit copies the monitor's binary into dir, labelled as a file of every container: the init of a pod may not run a
+// program with the label of the node's own. With an error it returns the copy of an earlier start, or "" where there is
+// none.
 func lendInit(monitor, dir string, labels *selinux.Node) (string, error) {
 	_, file := labels.Usual()
 	return lend(monitor, filepath.Join(dir, "pod-init"), func(path string) error { return labels.Label(path, file) })

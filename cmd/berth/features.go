@@ -29,8 +29,8 @@ type features struct {
 	found atomic.Pointer[foundFeatures]
 }
 
-// foundFeatures is what was found out at one time. What cannot be may be so for a reason that passes, as a node without memory or room,
-// so it is found out again when somebody asks later, after growing pauses.
+// foundFeatures is what was found out at one time. What cannot be may be so for a reason that passes, as a node without
+// memory or room, so it is found out again when somebody asks later, after growing pauses.
 type foundFeatures struct {
 	about  *handlers
 	tried  []host.Runtime   // which runtimes make containers
@@ -59,7 +59,8 @@ func (f *foundFeatures) due(of *handlers, now time.Time) bool {
 	return f != nil && f.about == of && f.failed() && now.Sub(f.at) >= f.pause
 }
 
-// since keeps of what was found before about the same handlers what worked then: a try that fails now has a reason that passes.
+// since keeps of what was found before about the same handlers what worked then: a try that fails now has a reason that
+// passes.
 func (f *foundFeatures) since(before *foundFeatures) {
 	f.at, f.pause = time.Now(), firstRetry
 	if before == nil || before.about != f.about {
@@ -102,8 +103,8 @@ func (f *foundFeatures) works(handler string) bool {
 	return f != nil && slices.ContainsFunc(f.tried, func(r host.Runtime) bool { return r.Name == handler && r.Works })
 }
 
-// get returns what was found last, nil while it is looked for the first time. Where the configuration was loaded anew, it is looked
-// for anew, and after a while where something did not work. It never waits for that.
+// get returns what was found last, nil while it is looked for the first time. Where the configuration was loaded anew,
+// it is looked for anew, and after a while where something did not work. It never waits for that.
 func (f *features) get() *foundFeatures {
 	n, found := f.of, f.found.Load()
 	h := n.handlers.Load()
@@ -205,8 +206,8 @@ func (f *features) usernsError(handler string) error {
 	return nil
 }
 
-// handlers is what Status tells of the runtime handlers, the default's first. A runtime that nobody configured and that was only
-// found in its usual place is one if it works.
+// handlers is what Status tells of the runtime handlers, the default's first. A runtime that nobody configured and that
+// was only found in its usual place is one if it works.
 func (f *features) handlers() []*runtimeapi.RuntimeHandler {
 	found, recursive, now := f.get(), rootfs.TryRecursive() == nil, f.of.handlers.Load()
 	list := []*runtimeapi.RuntimeHandler{{Name: "", Features: found.of(now.fallback, recursive)}}

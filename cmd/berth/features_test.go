@@ -35,10 +35,13 @@ func TestListedHandlers(t *testing.T) {
 		found *foundFeatures
 		want  []string
 	}{
-		"probed":               {&handlers{found: tried, fallback: "runc", probed: true, named: named}, nil, []string{"", "runc", "broken"}},
-		"named, not tried":     {&handlers{found: all, fallback: "broken", named: named}, nil, []string{"", "broken"}},
-		"named, tried":         {&handlers{found: all, fallback: "broken", named: named}, &foundFeatures{tried: tried}, []string{"", "runc", "broken"}},
-		"a default that fails": {&handlers{found: all, fallback: "crun", named: named}, &foundFeatures{tried: tried}, []string{"", "crun", "runc", "broken"}},
+		"probed": {&handlers{found: tried, fallback: "runc", probed: true, named: named}, nil,
+			[]string{"", "runc", "broken"}},
+		"named, not tried": {&handlers{found: all, fallback: "broken", named: named}, nil, []string{"", "broken"}},
+		"named, tried": {&handlers{found: all, fallback: "broken", named: named}, &foundFeatures{tried: tried},
+			[]string{"", "runc", "broken"}},
+		"a default that fails": {&handlers{found: all, fallback: "crun", named: named}, &foundFeatures{tried: tried},
+			[]string{"", "crun", "runc", "broken"}},
 	} {
 		var got []string
 		for _, h := range featured(c.of, c.found).features.handlers() {
@@ -89,8 +92,8 @@ func TestRuntimeThatWorkedStays(t *testing.T) {
 	}
 }
 
-// What did not work for a reason that passed is found to work later, by whoever asks then, and not before its time. What worked once
-// is not taken back for such a reason.
+// What did not work for a reason that passed is found to work later, by whoever asks then, and not before its time.
+// What worked once is not taken back for such a reason.
 func TestFeaturesAreTriedAgain(t *testing.T) {
 	now, passing := &handlers{fallback: "runc"}, errors.New("no room")
 	n := featured(now, nil)
@@ -102,7 +105,8 @@ func TestFeaturesAreTriedAgain(t *testing.T) {
 		t.Helper()
 		was := n.features.get()
 		n.features.get() // a second one asks
-		looks <- &foundFeatures{about: now, mapped: mapped, userns: map[string]error{"runc": runc, "crun": crun, "infra": errInfra}}
+		looks <- &foundFeatures{about: now, mapped: mapped,
+			userns: map[string]error{"runc": runc, "crun": crun, "infra": errInfra}}
 		n.background.Wait()
 		if n.features.found.Load() == was {
 			t.Error("nothing was found")

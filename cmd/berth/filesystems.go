@@ -13,8 +13,8 @@ import (
 	"berth/internal/rootfs"
 )
 
-// tryImages refuses a place for images that no container could run from. One that is full or read-only just now is no reason
-// not to start: there are pods to serve.
+// tryImages refuses a place for images that no container could run from. One that is full or read-only just now is no
+// reason not to start: there are pods to serve.
 func tryImages(root string, log *slog.Logger) error {
 	dir := filepath.Join(root, "ingest") // where the store collects what a killed daemon left
 	err := os.MkdirAll(dir, 0o700)
@@ -32,8 +32,8 @@ func tryImages(root string, log *slog.Logger) error {
 	return nil
 }
 
-// containersRoot is where containers write; the image store's own directory when both are on one file system: a kubelet takes
-// two names for two file systems.
+// containersRoot is where containers write; the image store's own directory when both are on one file system: a kubelet
+// takes two names for two file systems.
 func containersRoot(cfg *config.Config) string {
 	images, containers := cfg.ImagesRoot(), filepath.Join(cfg.Root, "pods")
 	if a, b := deviceOf(images), deviceOf(containers); a != b && a != 0 && b != 0 {

@@ -34,11 +34,12 @@ type handlers struct {
 	systemd  bool
 }
 
-// findHandlers looks for the programs, reads the base specs, and finds the default: the one that the configuration names, or the
-// first that works.
+// findHandlers looks for the programs, reads the base specs, and finds the default: the one that the configuration
+// names, or the first that works.
 func findHandlers(ctx context.Context, n *node, cfg *config.Config) (*handlers, error) {
 	h := &handlers{
-		found: host.FindRuntimes(programs(cfg.Runtimes)), fallback: cfg.Runtimes.Default, probed: cfg.Runtimes.Default == "", named: cfg.Runtimes.Handlers, bases: map[string]*spec.Base{},
+		found: host.FindRuntimes(programs(cfg.Runtimes)), fallback: cfg.Runtimes.Default, probed: cfg.Runtimes.Default == "",
+		named: cfg.Runtimes.Handlers, bases: map[string]*spec.Base{},
 		pids: cfg.Limits.Pids, timeout: cfg.Timeouts.RuntimeCreate.Duration, state: cfg.State, systemd: n.units != nil,
 	}
 	if err := checkWritable(n, cfg); err != nil {

@@ -29,11 +29,12 @@ func input(recv func() (*admin.AttachInput, error), to *typeahead, resize func(a
 	}
 }
 
-// mostAhead is how much of a client's input waits for a command that does not read, before what the client says next has to.
+// mostAhead is how much of a client's input waits for a command that does not read, before what the client says next
+// has to.
 const mostAhead = 64 << 10
 
-// typeahead is what a client has typed and nobody has read yet. What comes behind it, such as the size of a terminal, does not wait
-// for that.
+// typeahead is what a client has typed and nobody has read yet. What comes behind it, such as the size of a terminal,
+// does not wait for that.
 type typeahead struct {
 	mu      sync.Mutex // guards what follows
 	changed *sync.Cond
@@ -61,8 +62,8 @@ func (t *typeahead) write(p []byte) {
 	}
 }
 
-// end says that no more comes, and why. Who reads has the text first where that is the end of the input, and not where the client is
-// gone.
+// end says that no more comes, and why. Who reads has the text first where that is the end of the input, and not where
+// the client is gone.
 func (t *typeahead) end(why error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -26,8 +26,10 @@ func says(all ...*admin.AttachInput) func() (*admin.AttachInput, error) {
 func TestSizeDoesNotWaitForWhatIsTyped(t *testing.T) {
 	in, sized := newTypeahead(), make(chan admin.Size, 1)
 	page := []byte(strings.Repeat("x", 16<<10))
-	go input(says(&admin.AttachInput{Stdin: page}, &admin.AttachInput{Stdin: page}, &admin.AttachInput{Resize: &admin.Size{Width: 7, Height: 3}},
-		&admin.AttachInput{CloseStdin: true}), in, func(s admin.Size) { sized <- s })
+	go input(
+		says(&admin.AttachInput{Stdin: page}, &admin.AttachInput{Stdin: page},
+			&admin.AttachInput{Resize: &admin.Size{Width: 7, Height: 3}},
+			&admin.AttachInput{CloseStdin: true}), in, func(s admin.Size) { sized <- s })
 	select {
 	case s := <-sized:
 		if s.Width != 7 || s.Height != 3 {

@@ -15,9 +15,14 @@ func serveMetrics(ctx context.Context, n *node) error {
 	if n.metrics == nil {
 		return nil
 	}
-	n.metrics.Watch("berth_pods", "Pods by state.", []string{"state"}, func() []telemetry.Count { return countPods(n.pods) })
-	n.metrics.Watch("berth_containers", "Containers by state.", []string{"state"}, func() []telemetry.Count { return countContainers(n.pods) })
-	n.metrics.Watch("berth_problems", "What a person should look at, as berth pods and berth check tell: records that cannot be read, undos that do not succeed, helpers that hang in the kernel.",
+	n.metrics.Watch("berth_pods", "Pods by state.", []string{"state"}, func() []telemetry.Count {
+		return countPods(n.pods)
+	})
+	n.metrics.Watch("berth_containers", "Containers by state.", []string{"state"}, func() []telemetry.Count {
+		return countContainers(n.pods)
+	})
+	n.metrics.Watch("berth_problems", "What a person should look at, as berth pods and berth check tell: records that "+
+		"cannot be read, undos that do not succeed, helpers that hang in the kernel.",
 		nil, func() []telemetry.Count { return []telemetry.Count{{Value: float64(len(problems(n)))}} })
 	n.metrics.Watch("berth_container_oom_kills_total",
 		"Containers that ended because the kernel killed them for memory.", nil,

@@ -110,7 +110,8 @@ func (n *node) open(ctx context.Context) error {
 		name string
 		open func(context.Context) error
 	}{
-		{"host", n.openHost}, {"runtimes", n.openRuntimes}, {"confinement", n.openConfinement}, {"network", n.openNetwork}, {"images", n.openImages}, {"pods", n.openPods},
+		{"host", n.openHost}, {"runtimes", n.openRuntimes}, {"confinement", n.openConfinement}, {"network", n.openNetwork},
+		{"images", n.openImages}, {"pods", n.openPods},
 		{"streams", n.openStreams},
 	} {
 		if err := part.open(ctx); err != nil {
@@ -188,7 +189,8 @@ func (n *node) networkConfig(cfg *config.Config) network.Config {
 	c := cfg.CNI
 	return network.Config{
 		ConfigDir: c.ConfigDir, PluginDirs: c.PluginDirs, CacheDir: filepath.Join(cfg.Root, "cni"),
-		Run: n.helpers.Run, Logger: n.log, Dirty: n.flusher.Dirty, DirtyRecord: n.flusher.DirtyRecord, Template: c.PodCIDRTemplate,
+		Run: n.helpers.Run, Logger: n.log, Dirty: n.flusher.Dirty, DirtyRecord: n.flusher.DirtyRecord,
+		Template:   c.PodCIDRTemplate,
 		AddTimeout: c.AddTimeout.Duration, DelTimeout: c.DelTimeout.Duration,
 	}
 }
@@ -231,7 +233,8 @@ func (n *node) imageConfig(cfg *config.Config) image.Config {
 	c, cores := &cfg.Images, cores()
 	return image.Config{
 		Root: cfg.ImagesRoot(), RegistryConfigDir: cfg.Registry.ConfigDir, Pinned: c.Pinned,
-		MaxLayers: c.MaxLayers, MaxManifestBytes: c.MaxManifestBytes, MaxConfigBytes: c.MaxConfigBytes, MaxLayerBytes: c.MaxLayerBytes,
+		MaxLayers: c.MaxLayers, MaxManifestBytes: c.MaxManifestBytes, MaxConfigBytes: c.MaxConfigBytes,
+		MaxLayerBytes: c.MaxLayerBytes,
 		MaxImageBytes: c.MaxImageBytes, MaxLayerMemoryBytes: c.MaxLayerMemoryBytes, MinFreePercent: c.MinFreePercent,
 		MaxLayerEntries: c.MaxLayerEntries, MaxPullLayers: c.PullLayers(cores), MaxParallelLayers: c.Downloads(cores),
 		MaxLayerConnections: c.MaxLayerConnections, StallTimeout: c.StallTimeout.Duration, MaxBufferBytes: c.MaxBufferBytes,
@@ -345,7 +348,8 @@ func (n *node) specHost() spec.Host {
 	f := n.facts
 	return spec.Host{
 		KernelVersion: f.Kernel, Arch: f.Arch, CgroupV2: f.Cgroup == host.CgroupV2, CgroupMountOptions: f.CgroupMountOptions,
-		SwapAccounting: f.SwapAccounting, HugepageSizes: f.HugepageSizes, BoundingCaps: f.BoundingCaps, HasResource: f.HasResource,
+		SwapAccounting: f.SwapAccounting, HugepageSizes: f.HugepageSizes, BoundingCaps: f.BoundingCaps,
+		HasResource: f.HasResource,
 		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, SELinux: n.labels != nil,
 		Seccomp: f.Seccomp, DefaultSeccomp: host.DefaultSeccomp,
 		AppArmor: f.AppArmor, AppArmorDefault: n.profile,
@@ -359,7 +363,8 @@ func (n *node) recover(ready func()) {
 	n.timeline.Mark("serve")
 	ready()
 	n.supervisor.Ready("Serving CRI at " + n.cfg.Socket)
-	n.log.Info("the daemon is ready", "socket", n.cfg.Socket, "instance", n.cfg.Instance(), "runtime", n.handlers.Load().fallback, "version", version, "start", n.timeline)
+	n.log.Info("the daemon is ready", "socket", n.cfg.Socket, "instance", n.cfg.Instance(), "runtime",
+		n.handlers.Load().fallback, "version", version, "start", n.timeline)
 	n.background.Go(func() { n.driver.Watch(n.life) })
 	n.background.Go(func() { keepRestarting(n, adopted) })
 	n.background.Go(func() { boundMemory(n.life, n.memory, n.cfg.Limits.Memory, adopted) })
@@ -392,7 +397,8 @@ func (n *node) close() error {
 // info is what a verbose Status shows.
 func (n *node) info() map[string]any {
 	return map[string]any{
-		"config": n.inForce.Load().TOML(), "host": n.facts, "instance": n.cfg.Instance(), "runtimes": n.handlers.Load().found, "defaultRuntime": n.handlers.Load().fallback,
+		"config": n.inForce.Load().TOML(), "host": n.facts, "instance": n.cfg.Instance(), "runtimes": n.handlers.Load().found,
+		"defaultRuntime": n.handlers.Load().fallback,
 		"userNamespaces": n.features.get().info(), "startup": n.timeline.Steps(), "problems": problems(n),
 		"events": n.pods.Feed.EventCounts(),
 	}

@@ -20,8 +20,8 @@ var errStarting = errors.New("the daemon is still starting: it reads the configu
 // reloader takes over another configuration.
 type reloader struct{ *node }
 
-// reload takes over what a running daemon can of the configuration as it is now, and says what has changed. No pod is touched. When
-// it fails nothing has changed.
+// reload takes over what a running daemon can of the configuration as it is now, and says what has changed. No pod is
+// touched. When it fails nothing has changed.
 func (n reloader) reload(ctx context.Context) ([]config.Change, error) {
 	n.reloading.Lock()
 	defer n.reloading.Unlock()
@@ -77,12 +77,14 @@ func (n reloader) takeOver(ctx context.Context) ([]config.Change, error) {
 // since is what changed though no key did: the default that was found by trial, and base specs under their old names.
 func (h *handlers) since(old *handlers) (changes []config.Change) {
 	if h.fallback != old.fallback && h.probed && old.probed {
-		changes = append(changes, config.Change{Key: "runtimes.default", Old: old.fallback + " (probed)", New: h.fallback + " (probed)"})
+		changes = append(changes,
+			config.Change{Key: "runtimes.default", Old: old.fallback + " (probed)", New: h.fallback + " (probed)"})
 	}
 	for name, base := range h.bases {
 		if h.named[name].BaseSpec == old.named[name].BaseSpec && !base.Equal(old.bases[name]) {
 			path := h.named[name].BaseSpec
-			changes = append(changes, config.Change{Key: "runtimes." + name + ".base_spec", Old: path, New: path + " as it is now"})
+			changes = append(changes,
+				config.Change{Key: "runtimes." + name + ".base_spec", Old: path, New: path + " as it is now"})
 		}
 	}
 	return changes

@@ -52,15 +52,16 @@ func serveCommand() *cobra.Command {
 		path = config.DefaultPath
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.Path, "config", path, "configuration `file`; drop-ins are in conf.d beside it (environment: BERTH_CONFIG)")
+	fl.StringVar(&f.Path, "config", path, "configuration `file`; drop-ins are in conf.d beside it (environment: "+
+		"BERTH_CONFIG)")
 	fl.StringVar(&f.Root, "root", "", "`directory` for what outlives a boot (unless configured: "+d.Root+")")
 	fl.StringVar(&f.State, "state", "", "`directory` for what dies with a boot (unless configured: "+d.State+")")
 	fl.StringVar(&f.LogLevel, "log-level", "", "`level`: debug, info, warn or error (unless configured: "+d.LogLevel+")")
 	return cmd
 }
 
-// thrift lets half as much garbage gather as Go would. A daemon has little on its heap, so looking through it more often
-// costs next to nothing, and a pull peaks some MiB lower. GOGC in the environment has the last word.
+// thrift lets half as much garbage gather as Go would. A daemon has little on its heap, so looking through it more
+// often costs next to nothing, and a pull peaks some MiB lower. GOGC in the environment has the last word.
 func thrift() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)

@@ -40,7 +40,8 @@ func TestSaid(t *testing.T) {
 		"flags":              {args: []string{"--config", "/c", "--socket", "/s"}, path: "/c", socket: "/s", pathSet: true},
 		"a socket's address": {args: []string{"--socket", "unix:///run/s"}, path: config.DefaultPath, socket: "/run/s"},
 		"environment":        {envConfig: "/e/c", envSocket: "unix:///e/s", path: "/e/c", socket: "/e/s", pathSet: true},
-		"both":               {args: []string{"--config=/c", "--socket=/s"}, envConfig: "/e/c", envSocket: "/e/s", path: "/c", socket: "/s", pathSet: true},
+		"both": {args: []string{"--config=/c", "--socket=/s"}, envConfig: "/e/c", envSocket: "/e/s", path: "/c",
+			socket: "/s", pathSet: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("BERTH_CONFIG", c.envConfig)
@@ -82,7 +83,8 @@ func TestHelp(t *testing.T) {
 	cmd, d := command(t), config.Default()
 	help := cmd.UsageString()
 	defaults := map[string]string{
-		"config": config.DefaultPath, "root": d.Root, "state": d.State, "socket": "unix://" + d.Socket, "log-level": d.LogLevel,
+		"config": config.DefaultPath, "root": d.Root, "state": d.State, "socket": "unix://" + d.Socket,
+		"log-level": d.LogLevel,
 	}
 	var flags []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -91,7 +93,8 @@ func TestHelp(t *testing.T) {
 		}
 		flags = append(flags, "--"+f.Name)
 		line := regexp.MustCompile(`(?m)^ +--` + f.Name + ` .*$`).FindString(help)
-		if value, known := defaults[f.Name]; !known || !regexp.MustCompile(`: `+value+`\)$|default "`+value+`"\)$`).MatchString(line) {
+		if value, known := defaults[f.Name]; !known ||
+			!regexp.MustCompile(`: `+value+`\)$|default "`+value+`"\)$`).MatchString(line) {
 			t.Errorf("the help of --%s does not tell the default %q: %s", f.Name, value, line)
 		}
 	})

@@ -59,7 +59,8 @@ func start(t *testing.T, cfg *config.Config) (stop func()) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	for client, deadline := runtimeapi.NewRuntimeServiceClient(conn), time.Now().Add(patience.For(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
+	for client, deadline := runtimeapi.NewRuntimeServiceClient(conn),
+		time.Now().Add(patience.For(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
 		if _, err = client.Version(ctx, &runtimeapi.VersionRequest{}); err == nil {
 			break
 		}
@@ -163,20 +164,27 @@ func TestWhatIsMissing(t *testing.T) {
 	cfg := place(t)
 	file := cfg.Monitor.Path
 	none := filepath.Join(filepath.Dir(file), "none")
-	refused(t, with(cfg, func(c *config.Config) { c.Root = filepath.Join(file, "root") }), "root directory: mkdir "+file+": not a directory")
-	refused(t, with(cfg, func(c *config.Config) { c.State = filepath.Join(file, "state") }), "state directory: mkdir "+file+": not a directory")
-	refused(t, with(cfg, func(c *config.Config) { c.Socket = filepath.Join(file, "s") }), "socket directory: mkdir "+file+": not a directory")
+	refused(t, with(cfg, func(c *config.Config) {
+		c.Root = filepath.Join(file, "root")
+	}), "root directory: mkdir "+file+": not a directory")
+	refused(t, with(cfg, func(c *config.Config) {
+		c.State = filepath.Join(file, "state")
+	}), "state directory: mkdir "+file+": not a directory")
+	refused(t, with(cfg, func(c *config.Config) {
+		c.Socket = filepath.Join(file, "s")
+	}), "socket directory: mkdir "+file+": not a directory")
 	refused(t, with(cfg, func(c *config.Config) { c.Monitor.Path = none }), "find the monitor: monitor.path: ")
 	refused(t, with(cfg, func(c *config.Config) { c.Images.Unpacker = none }), "find the unpacker: images.unpacker: ")
-	refused(t, with(cfg, func(c *config.Config) { c.Runtimes.Default = "gone" }), "find the runtime gone: it is in none of /usr/local/sbin, ")
+	refused(t, with(cfg, func(c *config.Config) { c.Runtimes.Default = "gone" }), "find the runtime gone: it is in none "+
+		"of /usr/local/sbin, ")
 	if _, err := os.Lstat(cfg.Socket); !os.IsNotExist(err) {
 		t.Errorf("a socket is left: %v", err)
 	}
 	start(t, cfg)
 }
 
-// TestRootThatCannotBeWritten wants a disk that was filled, or made read-only, to keep the daemon from making a new root and
-// not from serving the pods of an old one.
+// TestRootThatCannotBeWritten wants a disk that was filled, or made read-only, to keep the daemon from making a new
+// root and not from serving the pods of an old one.
 func TestRootThatCannotBeWritten(t *testing.T) {
 	cfg := place(t)
 	if err := os.Mkdir(cfg.Root, 0o700); err != nil {
@@ -197,7 +205,9 @@ func TestRootThatCannotBeWritten(t *testing.T) {
 	start(t, cfg)()
 	mount(unix.MS_REMOUNT | unix.MS_RDONLY)
 	stop := start(t, cfg)
-	refused(t, with(place(t), func(c *config.Config) { c.Root = cfg.Root }), "another daemon holds the root "+cfg.Root+": ")
+	refused(t, with(place(t), func(c *config.Config) {
+		c.Root = cfg.Root
+	}), "another daemon holds the root "+cfg.Root+": ")
 	stop()
 	refused(t, with(cfg, func(c *config.Config) { c.Root = filepath.Join(cfg.Root, "new") }), "new: read-only file system")
 }
@@ -216,7 +226,8 @@ func TestImagesElsewhere(t *testing.T) {
 	}
 	unfit, fit := mount("ramfs"), mount("tmpfs")
 	refused(t, with(cfg, func(c *config.Config) { c.Images.Root = unfit }),
-		"start images: the file system of "+unfit+" cannot hold image layers: it has no trusted.* extended attributes: operation not supported: set images.root to ")
+		"start images: the file system of "+unfit+" cannot hold image layers: it has no trusted.* extended attributes: "+
+			"operation not supported: set images.root to ")
 	start(t, with(cfg, func(c *config.Config) { c.Images.Root = fit }))
 	if _, err := os.Stat(filepath.Join(fit, "layers")); err != nil {
 		t.Error(err)

@@ -68,7 +68,8 @@ func (n streamNode) Attach(ctx context.Context, container string, s stream.Strea
 	return n.pods.Sessions.Attach(ctx, id, runtime.Attach{Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr})
 }
 
-// Dial connects to a port of a pod: in its network namespace, or inside its sandbox, which may have a network stack of its own.
+// Dial connects to a port of a pod: in its network namespace, or inside its sandbox, which may have a network stack of
+// its own.
 func (n streamNode) Dial(ctx context.Context, id string, port uint16) (stream.Conn, error) {
 	netns, err := n.pods.Sessions.NetNS(ctx, sandbox.ID(id))
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package admin is Berth's own small gRPC service, spoken beside CRI on the daemon's socket: what people want and CRI has
-// no words for, such as the progress of a pull or a terminal in a container.
+// Package admin is Berth's own small gRPC service, spoken beside CRI on the daemon's socket: what people want and CRI
+// has no words for, such as the progress of a pull or a terminal in a container.
 //
-// It holds the messages, the client, and the glue between gRPC and the Server that the daemon provides. Messages travel as
-// JSON (the content subtype "json"), so there is nothing to generate; fields may be added, never renamed or removed.
+// It holds the messages, the client, and the glue between gRPC and the Server that the daemon provides. Messages travel
+// as JSON (the content subtype "json"), so there is nothing to generate; fields may be added, never renamed or removed.
 package admin
 
 import (
@@ -40,10 +40,11 @@ type Server interface {
 	// once no later output can be missed; so a client may attach before it starts the container. It returns nil when the
 	// container's output ends. recv blocks until the client says something; it returns io.EOF when the client will say no
 	// more, another error when the client is gone or Attach has returned. One goroutine at a time may call it.
-	Attach(ctx context.Context, req *AttachRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error
-	// Exec runs a command in a running container. What it says goes to send, the last of it with Exit; recv is as for Attach.
-	// When the client goes, the command is hung up, and killed a little later.
-	// A detached one has no streams; Exec returns without Exit once it runs, and it ends with the daemon or its container.
+	Attach(ctx context.Context, req *AttachRequest, recv func() (*AttachInput, error),
+		send func(*AttachOutput) error) error
+	// Exec runs a command in a running container. What it says goes to send, the last of it with Exit; recv is as for
+	// Attach. When the client goes, the command is hung up, and killed a little later. A detached one has no streams; Exec
+	// returns without Exit once it runs, and it ends with the daemon or its container.
 	Exec(ctx context.Context, req *ExecRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error
 	// Signal sends a running container's first process a signal, by name or number. It does not wait for what comes of it.
 	Signal(ctx context.Context, req *SignalRequest) error
@@ -51,7 +52,8 @@ type Server interface {
 	Tag(ctx context.Context, req *TagRequest) error
 	// PortForward connects to a port of a ready pod, until both directions have ended. It sends one message without data
 	// first, once it is connected; recv is as for Attach.
-	PortForward(ctx context.Context, req *PortForwardRequest, recv func() (*PortData, error), send func(*PortData) error) error
+	PortForward(ctx context.Context, req *PortForwardRequest, recv func() (*PortData, error),
+		send func(*PortData) error) error
 	// Check verifies records and stored images, and sends what it finds wrong as it finds it.
 	Check(ctx context.Context, req *CheckRequest, send func(*Finding) error) error
 }
@@ -154,8 +156,9 @@ type PullRequest struct {
 	Platform      string `json:"platform,omitempty"` // os/arch[/variant]; that of the node when empty
 }
 
-// PullEvent is a step of a pull, an import or an export. Layer is empty when the event is about the whole. Done and Total count
-// the compressed bytes of the layer, in an export those of its tar; Total is 0 while unknown. Image and Names are set when an image is complete.
+// PullEvent is a step of a pull, an import or an export. Layer is empty when the event is about the whole. Done and
+// Total count the compressed bytes of the layer, in an export those of its tar; Total is 0 while unknown. Image and
+// Names are set when an image is complete.
 type PullEvent struct {
 	Layer string   `json:"layer,omitempty"`
 	Phase string   `json:"phase,omitempty"`

@@ -40,7 +40,9 @@ func (d *daemon) Signal(_ context.Context, req *SignalRequest) error { return d.
 func (d *daemon) Tag(_ context.Context, req *TagRequest) error       { return d.tag(req) }
 
 func (d *daemon) Reload(context.Context) (*ReloadResponse, error) {
-	return &ReloadResponse{Changes: []Change{{Key: "log_level", Old: `"info"`, New: `"debug"`}, {Key: "root", Old: `"/a"`, New: `"/b"`, Restart: true}}}, nil
+	return &ReloadResponse{
+		Changes: []Change{{Key: "log_level", Old: `"info"`, New: `"debug"`},
+			{Key: "root", Old: `"/a"`, New: `"/b"`, Restart: true}}}, nil
 }
 func (d *daemon) Info(context.Context) (*InfoResponse, error) { return d.info, nil }
 func (d *daemon) Pull(_ context.Context, req *PullRequest, send func(*PullEvent) error) error {
@@ -56,13 +58,16 @@ func (d *daemon) Export(ctx context.Context, req *ExportRequest, w io.Writer, se
 func (d *daemon) Images(_ context.Context, req *ImagesRequest, send func(*ImageDetail) error) error {
 	return d.images(req, send)
 }
-func (d *daemon) Attach(ctx context.Context, req *AttachRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error {
+func (d *daemon) Attach(ctx context.Context, req *AttachRequest, recv func() (*AttachInput, error),
+	send func(*AttachOutput) error) error {
 	return d.attach(ctx, req, recv, send)
 }
-func (d *daemon) Exec(ctx context.Context, req *ExecRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error {
+func (d *daemon) Exec(ctx context.Context, req *ExecRequest, recv func() (*AttachInput, error),
+	send func(*AttachOutput) error) error {
 	return d.exec(ctx, req, recv, send)
 }
-func (d *daemon) PortForward(_ context.Context, req *PortForwardRequest, recv func() (*PortData, error), send func(*PortData) error) error {
+func (d *daemon) PortForward(_ context.Context, req *PortForwardRequest, recv func() (*PortData, error),
+	send func(*PortData) error) error {
 	return d.forward(req, recv, send)
 }
 func (d *daemon) Check(_ context.Context, req *CheckRequest, send func(*Finding) error) error {
@@ -88,7 +93,8 @@ func serve(t *testing.T, d *daemon, opts ...grpc.ServerOption) *Client {
 }
 
 func TestInfoComesThroughInterceptors(t *testing.T) {
-	want := &InfoResponse{Version: "v1", Instance: "berth", Config: "root = \"/x\"\n", Host: json.RawMessage(`{"Kernel":"6.1"}`),
+	want := &InfoResponse{Version: "v1", Instance: "berth", Config: "root = \"/x\"\n",
+		Host:     json.RawMessage(`{"Kernel":"6.1"}`),
 		Startup:  []StartupStep{{"load", 3 * time.Millisecond}},
 		Problems: []Problem{{Pod: "ab", Step: "network", Message: "no plugin", Since: time.Unix(5, 0).UTC()}}}
 	var method string
@@ -110,7 +116,8 @@ func TestInfoComesThroughInterceptors(t *testing.T) {
 }
 
 func TestPullReportsAndReturnsTheImage(t *testing.T) {
-	events := []PullEvent{{Layer: "sha256:1", Phase: "downloading", Done: 1, Total: 2}, {Layer: "sha256:1", Phase: "done", Done: 2, Total: 2},
+	events := []PullEvent{{Layer: "sha256:1", Phase: "downloading", Done: 1, Total: 2},
+		{Layer: "sha256:1", Phase: "done", Done: 2, Total: 2},
 		{Image: "sha256:i", Names: []string{"a:1"}}}
 	var asked PullRequest
 	c := serve(t, &daemon{pull: func(req *PullRequest, send func(*PullEvent) error) error {
@@ -174,16 +181,18 @@ func TestExportCarriesEveryByte(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			want := bytes.Repeat([]byte("berth\x00\xff"), size/7+1)[:size]
 			var asked ExportRequest
-			c := serve(t, &daemon{save: func(_ context.Context, req *ExportRequest, w io.Writer, send func(*PullEvent) error) error {
-				asked = *req
-				_, err := w.Write(want)
-				return errors.Join(err, send(&PullEvent{Layer: "sha256:1", Done: int64(size)}))
-			}})
+			c := serve(t,
+				&daemon{save: func(_ context.Context, req *ExportRequest, w io.Writer, send func(*PullEvent) error) error {
+					asked = *req
+					_, err := w.Write(want)
+					return errors.Join(err, send(&PullEvent{Layer: "sha256:1", Done: int64(size)}))
+				}})
 			var got bytes.Buffer
 			var steps []PullEvent
 			req := ExportRequest{Images: []string{"a", "b"}, Format: "docker", Compress: true}
 			err := c.Export(t.Context(), &req, &got, func(e PullEvent) { steps = append(steps, e) })
-			if err != nil || !bytes.Equal(got.Bytes(), want) || !reflect.DeepEqual(asked, req) || len(steps) != 1 || steps[0].Done != int64(size) {
+			if err != nil || !bytes.Equal(got.Bytes(), want) || !reflect.DeepEqual(asked, req) || len(steps) != 1 ||
+				steps[0].Done != int64(size) {
 				t.Errorf("%d bytes of %d came, steps %v, request %v, error %v", got.Len(), size, steps, asked, err)
 			}
 		})
@@ -224,7 +233,9 @@ func TestExportEndsForTheDaemonWhenTheClientCannotWrite(t *testing.T) {
 }
 
 func TestImagesComeOneByOne(t *testing.T) {
-	want := []ImageDetail{{ID: "1", Tags: []string{"a:1"}, Digests: []string{}, Layers: []LayerDetail{{ID: "d1", Disk: 5}}, Config: json.RawMessage(`{"os":"linux"}`)},
+	want := []ImageDetail{
+		{ID: "1", Tags: []string{"a:1"}, Digests: []string{}, Layers: []LayerDetail{{ID: "d1", Disk: 5}},
+			Config: json.RawMessage(`{"os":"linux"}`)},
 		{ID: "2", Tags: []string{}, Digests: []string{"a@b"}, Layers: []LayerDetail{}, Pinned: true}}
 	c := serve(t, &daemon{images: func(req *ImagesRequest, send func(*ImageDetail) error) error {
 		if !req.Config || len(req.Images) != 1 {
@@ -300,7 +311,8 @@ func TestImportOfABrokenReaderEndsOnBothSides(t *testing.T) {
 }
 
 // echo answers input until stdin is closed, from two goroutines as a daemon does.
-func echo(_ context.Context, req *AttachRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error {
+func echo(_ context.Context, req *AttachRequest, recv func() (*AttachInput, error),
+	send func(*AttachOutput) error) error {
 	if err := send(&AttachOutput{Ready: true}); err != nil {
 		return err
 	}
@@ -354,12 +366,15 @@ func TestAttachCarriesInputOutputAndSize(t *testing.T) {
 
 func TestAttachEndsForTheDaemonWhenTheClientGoes(t *testing.T) {
 	gone := make(chan error, 1)
-	c := serve(t, &daemon{attach: func(_ context.Context, _ *AttachRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error {
-		_ = send(&AttachOutput{Ready: true})
-		_, err := recv()
-		gone <- err
-		return err
-	}})
+	c := serve(t,
+		&daemon{
+			attach: func(_ context.Context, _ *AttachRequest, recv func() (*AttachInput, error),
+				send func(*AttachOutput) error) error {
+				_ = send(&AttachOutput{Ready: true})
+				_, err := recv()
+				gone <- err
+				return err
+			}})
 	ctx, cancel := context.WithCancel(t.Context())
 	err := c.Attach(ctx, &AttachRequest{}, Streams{Ready: cancel})
 	if status.Code(err) != codes.Canceled {
@@ -371,7 +386,8 @@ func TestAttachEndsForTheDaemonWhenTheClientGoes(t *testing.T) {
 }
 
 func TestCheckStreamsFindings(t *testing.T) {
-	want := []Finding{{Image: "i", Layer: "l", Path: "/p", Problem: "differs", Repaired: true}, {Pod: "p", Problem: "torn"}}
+	want := []Finding{{Image: "i", Layer: "l", Path: "/p", Problem: "differs", Repaired: true},
+		{Pod: "p", Problem: "torn"}}
 	c := serve(t, &daemon{check: func(req *CheckRequest, send func(*Finding) error) error {
 		if !req.Repair {
 			return errors.New("repair was lost")
@@ -389,17 +405,21 @@ func TestCheckStreamsFindings(t *testing.T) {
 
 func TestExecCarriesTheExitCode(t *testing.T) {
 	silent := false
-	c := serve(t, &daemon{exec: func(_ context.Context, req *ExecRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error {
-		in, err := recv()
-		if err != nil || silent {
-			return err
-		}
-		code := 7
-		return send(&AttachOutput{Stdout: append(in.Stdin, req.Command[0]...), Exit: &code})
-	}})
+	c := serve(t,
+		&daemon{
+			exec: func(_ context.Context, req *ExecRequest, recv func() (*AttachInput, error),
+				send func(*AttachOutput) error) error {
+				in, err := recv()
+				if err != nil || silent {
+					return err
+				}
+				code := 7
+				return send(&AttachOutput{Stdout: append(in.Stdin, req.Command[0]...), Exit: &code})
+			}})
 	var out bytes.Buffer
 	for _, silent = range []bool{false, true} {
-		code, err := c.Exec(t.Context(), &ExecRequest{Command: []string{" b"}, Stdin: true}, Streams{In: strings.NewReader("a"), Out: &out})
+		code, err := c.Exec(t.Context(), &ExecRequest{Command: []string{" b"}, Stdin: true},
+			Streams{In: strings.NewReader("a"), Out: &out})
 		if silent && err == nil || !silent && (code != 7 || err != nil || out.String() != "a b") {
 			t.Errorf("code %d, %v, %q", code, err, out.String())
 		}
@@ -407,22 +427,23 @@ func TestExecCarriesTheExitCode(t *testing.T) {
 }
 
 func TestPortForwardCarriesBothEnds(t *testing.T) {
-	c := serve(t, &daemon{forward: func(req *PortForwardRequest, recv func() (*PortData, error), send func(*PortData) error) error {
-		if req.Port == 1 {
-			return errors.New("nobody listens")
-		}
-		_ = send(&PortData{})
-		var said []byte
-		for {
-			d, err := recv()
-			if err != nil {
-				return err
+	c := serve(t,
+		&daemon{forward: func(req *PortForwardRequest, recv func() (*PortData, error), send func(*PortData) error) error {
+			if req.Port == 1 {
+				return errors.New("nobody listens")
 			}
-			if said = append(said, d.Data...); d.End {
-				return send(&PortData{Data: append([]byte("heard "), said...), End: true})
+			_ = send(&PortData{})
+			var said []byte
+			for {
+				d, err := recv()
+				if err != nil {
+					return err
+				}
+				if said = append(said, d.Data...); d.End {
+					return send(&PortData{Data: append([]byte("heard "), said...), End: true})
+				}
 			}
-		}
-	}})
+		}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

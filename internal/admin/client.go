@@ -103,8 +103,8 @@ func (c *Client) Import(ctx context.Context, archive io.Reader, progress func(Pu
 	return images, err
 }
 
-// Export asks for an archive of images and writes it to w. What is in w is whole only when the error is nil. progress is as
-// for Pull.
+// Export asks for an archive of images and writes it to w. What is in w is whole only when the error is nil. progress
+// is as for Pull.
 func (c *Client) Export(ctx context.Context, req *ExportRequest, w io.Writer, progress func(PullEvent)) error {
 	stream, end, err := c.open(ctx, "Export", req)
 	if err != nil {
@@ -152,8 +152,8 @@ type Streams struct {
 	Ready func()
 }
 
-// Attach joins the streams of a container and returns when its output ends. A Read of s.In that is under way then is left
-// behind: it ends with its next byte or end of file.
+// Attach joins the streams of a container and returns when its output ends. A Read of s.In that is under way then is
+// left behind: it ends with its next byte or end of file.
 func (c *Client) Attach(ctx context.Context, req *AttachRequest, s Streams) error {
 	_, err := c.converse(ctx, "Attach", req, s)
 	return err
@@ -206,8 +206,8 @@ func (c *Client) converse(ctx context.Context, name string, req any, s Streams) 
 	}
 }
 
-// PortForward connects what the caller has accepted to a port of a pod, until both directions have ended. It closes conn. What
-// it returns an error for was not connected, or was cut.
+// PortForward connects what the caller has accepted to a port of a pod, until both directions have ended. It closes
+// conn. What it returns an error for was not connected, or was cut.
 func (c *Client) PortForward(ctx context.Context, req *PortForwardRequest, conn *net.TCPConn) error {
 	defer conn.Close()
 	stream, end, err := c.open(ctx, "PortForward", req)

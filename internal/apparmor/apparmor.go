@@ -1,8 +1,8 @@
 // Package apparmor loads the AppArmor profile of containers that ask for none of their own, and says which profiles the
 // kernel has.
 //
-// A profile is compiled by apparmor_parser, which distributions with AppArmor have; the kernel takes nothing else. A loaded
-// profile stays when the daemon ends, because the containers under it go on.
+// A profile is compiled by apparmor_parser, which distributions with AppArmor have; the kernel takes nothing else. A
+// loaded profile stays when the daemon ends, because the containers under it go on.
 package apparmor
 
 import (
@@ -55,7 +55,8 @@ func (p *Profiles) Loaded(name string) (bool, error) {
 	}
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("look for the AppArmor profile %s: the kernel does not show its profiles: mount securityfs at /sys/kernel/security: %w", name, err)
+		return false, fmt.Errorf("look for the AppArmor profile %s: the kernel does not show its profiles: mount "+
+			"securityfs at /sys/kernel/security: %w", name, err)
 	}
 	if err != nil {
 		return false, fmt.Errorf("look for the AppArmor profile %s: %w", name, err)
@@ -78,7 +79,8 @@ func (p *Profiles) Ensure(ctx context.Context, name string) error {
 	case name == DefaultName:
 		return p.Load(ctx)
 	}
-	return fmt.Errorf("AppArmor profile %s is not loaded on this node: load it with apparmor_parser on every node that may run the pod", name)
+	return fmt.Errorf("AppArmor profile %s is not loaded on this node: load it with apparmor_parser on every node that "+
+		"may run the pod", name)
 }
 
 // Load gives the kernel the default profile, unless it has this text of it already.

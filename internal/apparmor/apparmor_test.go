@@ -15,8 +15,8 @@ import (
 // run runs a helper as it is.
 func run(_ context.Context, _ string, cmd *exec.Cmd) error { return cmd.Run() }
 
-// kernel stands for one with AppArmor, which not every machine has: a list of profiles, and a compiler that adds the profile
-// to it, and its text to the file loads. test/service tries the real ones.
+// kernel stands for one with AppArmor, which not every machine has: a list of profiles, and a compiler that adds the
+// profile to it, and its text to the file loads. test/service tries the real ones.
 func kernel(t *testing.T, list string) (p *Profiles, loads func() int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,7 +39,8 @@ func kernel(t *testing.T, list string) (p *Profiles, loads func() int) {
 
 func TestLoaded(t *testing.T) {
 	p, _ := kernel(t, "/usr/bin/man (enforce)\nwith space (complain)\nouter//inner (enforce)\n")
-	for name, want := range map[string]bool{"/usr/bin/man": true, "with space": true, "outer//inner": true, "with": false, "": false, "man": false} {
+	for name, want := range map[string]bool{"/usr/bin/man": true, "with space": true, "outer//inner": true, "with": false,
+		"": false, "man": false} {
 		if got, err := p.Loaded(name); got != want || err != nil {
 			t.Errorf("%q: %v, %v", name, got, err)
 		}
@@ -94,7 +95,8 @@ func TestCannotLoad(t *testing.T) {
 	if err := os.WriteFile(p.parser, []byte("#!/bin/sh\necho 'syntax error' >&2; exit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "berth-default: ") || !strings.Contains(err.Error(), "syntax error") {
+	if err := p.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "berth-default: ") ||
+		!strings.Contains(err.Error(), "syntax error") {
 		t.Errorf("with a compiler that refuses: %v", err)
 	}
 	p.parser = ""

@@ -1,7 +1,7 @@
 // Package cdi adds devices that are described by the Container Device Interface to the spec of a container.
 //
-// The descriptions are read anew for each container that asks for such a device, so a file that a driver wrote just before
-// counts, and a node without such devices pays nothing: nothing is watched and nothing is kept.
+// The descriptions are read anew for each container that asks for such a device, so a file that a driver wrote just
+// before counts, and a node without such devices pays nothing: nothing is watched and nothing is kept.
 package cdi
 
 import (
@@ -37,7 +37,8 @@ type UnknownError struct {
 }
 
 func (e *UnknownError) Error() string {
-	text := fmt.Sprintf("CDI device %s: no file in %s describes it", strings.Join(e.Names, ", "), strings.Join(e.Dirs, ", "))
+	text := fmt.Sprintf("CDI device %s: no file in %s describes it", strings.Join(e.Names, ", "),
+		strings.Join(e.Dirs, ", "))
 	if e.Unusable != nil {
 		text += "; and not all files there can be used: " + e.Unusable.Error()
 	}
@@ -67,8 +68,8 @@ func Names(asked []string, annotations map[string]string) ([]string, error) {
 	return out, nil
 }
 
-// Inject changes the spec as the descriptions of the devices say. It changes nothing when one of them is not described, or when ctx
-// ends before they are read.
+// Inject changes the spec as the descriptions of the devices say. It changes nothing when one of them is not described,
+// or when ctx ends before they are read.
 func (d *Devices) Inject(ctx context.Context, sp *specs.Spec, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -96,8 +97,8 @@ const maxReading = 16
 
 var reading = semaphore.NewWeighted(maxReading)
 
-// read reads all descriptions. A directory may be on a file system that hangs, and a file may be a FIFO: then the reading goes on by
-// itself until that ends.
+// read reads all descriptions. A directory may be on a file system that hangs, and a file may be a FIFO: then the
+// reading goes on by itself until that ends.
 func (d *Devices) read(ctx context.Context) (*cdi.Cache, error) {
 	type result struct {
 		cache *cdi.Cache

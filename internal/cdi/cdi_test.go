@@ -45,7 +45,8 @@ func TestInject(t *testing.T) {
 		t.Errorf("nothing asked for: %v", err)
 	}
 	err := d.Inject(t.Context(), bare(), []string{"vendor.com/gpu=one"})
-	if !errors.Is(err, errdefs.ErrNotFound) || !strings.Contains(err.Error(), "vendor.com/gpu=one") || !strings.Contains(err.Error(), dir) {
+	if !errors.Is(err, errdefs.ErrNotFound) || !strings.Contains(err.Error(), "vendor.com/gpu=one") ||
+		!strings.Contains(err.Error(), dir) {
 		t.Errorf("an unknown device: %v", err)
 	}
 	write(t, dir, "gpu.json", gpu) // found at once
@@ -61,14 +62,16 @@ func TestInject(t *testing.T) {
 	if allow := sp.Linux.Resources.Devices; len(allow) != 1 || !allow[0].Allow || allow[0].Access != "r" {
 		t.Errorf("allowed devices %+v", allow)
 	}
-	if !slices.Equal(sp.Process.Env, []string{"ALL=1", "GPU=one"}) || !slices.Equal(sp.Process.User.AdditionalGids, []uint32{44}) {
+	if !slices.Equal(sp.Process.Env, []string{"ALL=1", "GPU=one"}) ||
+		!slices.Equal(sp.Process.User.AdditionalGids, []uint32{44}) {
 		t.Errorf("process %+v", sp.Process)
 	}
 	if len(sp.Mounts) != 1 || sp.Mounts[0].Destination != "/vendor" || len(sp.Hooks.CreateContainer) != 1 {
 		t.Errorf("mounts %+v, hooks %+v", sp.Mounts, sp.Hooks)
 	}
 	err = d.Inject(t.Context(), bare(), []string{"vendor.com/gpu=one", "vendor.com/gpu=two"})
-	if !errors.Is(err, errdefs.ErrNotFound) || !strings.Contains(err.Error(), "=two") || strings.Contains(err.Error(), "=one") || !strings.Contains(err.Error(), "broken.json") {
+	if !errors.Is(err, errdefs.ErrNotFound) || !strings.Contains(err.Error(), "=two") ||
+		strings.Contains(err.Error(), "=one") || !strings.Contains(err.Error(), "broken.json") {
 		t.Errorf("one of two is unknown: %v", err)
 	}
 }
@@ -138,7 +141,8 @@ func TestReadersThatHangAreFew(t *testing.T) {
 	}
 	// What ended the contexts may be about to end itself.
 	n := runtime.NumGoroutine() - before
-	for end := time.Now().Add(patience.For(10 * time.Second)); n > maxReading && time.Now().Before(end); n = runtime.NumGoroutine() - before {
+	for end := time.Now().Add(patience.For(10 * time.Second)); n > maxReading &&
+		time.Now().Before(end); n = runtime.NumGoroutine() - before {
 		time.Sleep(time.Millisecond)
 	}
 	if n > maxReading {

@@ -20,7 +20,8 @@ func (d Direct) Parent(pod string) string { return "/" + d.Instance + "/" + pod 
 // Container is a container's cgroup as an OCI runtime takes it.
 func (d Direct) Container(parent, ctr string) (string, error) {
 	if strings.Contains(parent, ":") {
-		return "", fmt.Errorf("cgroup parent %q: this node's cgroup driver is cgroupfs, which wants a path such as /kubepods/pod1", parent)
+		return "", fmt.Errorf("cgroup parent %q: this node's cgroup driver is cgroupfs, which wants a path such as "+
+			"/kubepods/pod1", parent)
 	}
 	return filepath.Join("/", parent, d.Naming.Leaf(ctr)), nil
 }

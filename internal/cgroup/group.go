@@ -233,7 +233,8 @@ func removeDirs(path string) error {
 	return &fs.PathError{Op: "remove cgroup", Path: path, Err: err}
 }
 
-// Pids lists the processes of the group at path, of any hierarchy, and of those below it. A group that is gone has none.
+// Pids lists the processes of the group at path, of any hierarchy, and of those below it. A group that is gone has
+// none.
 func Pids(path string) ([]int, error) {
 	data, err := readProcs(path)
 	switch {
@@ -267,8 +268,8 @@ func Pids(path string) ([]int, error) {
 	return pids, nil
 }
 
-// formation is how long a group may be there without its files: one that somebody makes appears before they do. It is looked at
-// so often at least: who stands still between two looks may see two groups being made, one after the other.
+// formation is how long a group may be there without its files: one that somebody makes appears before they do. It is
+// looked at so often at least: who stands still between two looks may see two groups being made, one after the other.
 const formation, looks = 100 * time.Millisecond, 20
 
 // errGone says that the group is not there. It is found out once: at the next look the group may have been made.
@@ -277,7 +278,8 @@ var errGone = errors.New("the group is gone")
 func readProcs(path string) ([]byte, error) {
 	end := time.Now().Add(formation)
 	for look := 1; ; look++ {
-		last := look >= looks && time.Now().After(end) // seen before the read: a daemon that stands still meanwhile reads once more
+		// seen before the read: a daemon that stands still meanwhile reads once more
+		last := look >= looks && time.Now().After(end)
 		data, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
 		if gone(path, err) {
 			return nil, errGone

@@ -144,7 +144,8 @@ func TestNothingThere(t *testing.T) {
 	}
 }
 
-// TestPidsOfAGroupThatIsBeingMade asks for the processes of a group whose directory is there, and its files are not yet.
+// TestPidsOfAGroupThatIsBeingMade asks for the processes of a group whose directory is there, and its files are not
+// yet.
 func TestPidsOfAGroupThatIsBeingMade(t *testing.T) {
 	for !seenBeingMade(t) {
 		if t.Failed() {
@@ -269,7 +270,8 @@ func TestTrackingMounts(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if err != unix.EBUSY || time.Now().After(end) { // who looks at the groups of this machine meanwhile is in there, for a moment
+		// who looks at the groups of this machine meanwhile is in there, for a moment
+		if err != unix.EBUSY || time.Now().After(end) {
 			t.Fatal(err)
 		}
 	}

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeTimeout is how long processes that were sent SIGKILL may take to leave a tree: they have to get the processor for it.
+// removeTimeout is how long processes that were sent SIGKILL may take to leave a tree: they have to get the processor
+// for it.
 const removeTimeout = 10 * time.Second
 
 // RemoveTree kills what is left in a cgroup and in those below it, and removes them, in every hierarchy. It is nil when
@@ -42,7 +43,8 @@ func removeTree(dir string, deadline time.Time) error {
 			return fmt.Errorf("remove cgroup %s: this process is in it", dir)
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%w: processes %v do not die of SIGKILL: they hang in the kernel (see /proc/<pid>/stack)", err, pids)
+			return fmt.Errorf("%w: processes %v do not die of SIGKILL: they hang in the kernel (see /proc/<pid>/stack)", err,
+				pids)
 		}
 		if err := At(dir).Kill(); err != nil {
 			return err

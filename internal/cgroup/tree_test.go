@@ -25,7 +25,8 @@ func TestParseMounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "[{/sys/fs/cgroup/cpu,cpuacct 0:29 [cpu cpuacct] false} {/sys/fs/cgroup/systemd 0:37 [name=systemd] false} {/sys/fs/cgroup/unified 0:38 [] true}]"
+	want := "[{/sys/fs/cgroup/cpu,cpuacct 0:29 [cpu cpuacct] false} {/sys/fs/cgroup/systemd 0:37 [name=systemd] false} " +
+		"{/sys/fs/cgroup/unified 0:38 [] true}]"
 	if fmt.Sprint(got) != want {
 		t.Errorf("%v", got)
 	}
@@ -87,7 +88,8 @@ func TestRemoveTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sleep := exec.Command("/bin/sh", "-c", "sleep 1000 & sleep 1000 & echo; wait; exec sleep 1000") // it does not end by itself when those are killed first
+	// it does not end by itself when those are killed first
+	sleep := exec.Command("/bin/sh", "-c", "sleep 1000 & sleep 1000 & echo; wait; exec sleep 1000")
 	out, err := sleep.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +109,8 @@ func TestRemoveTree(t *testing.T) {
 		}
 		if h.v2 || h.dir == "/sys/fs/cgroup/pids" || h.dir == "/sys/fs/cgroup/memory" {
 			for _, pid := range append(childrenOf(t, sleep.Process.Pid), sleep.Process.Pid) {
-				if err := os.WriteFile(filepath.Join(h.dir, top, "pod/ctr/exec-1/cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+				if err := os.WriteFile(filepath.Join(h.dir, top, "pod/ctr/exec-1/cgroup.procs"), []byte(strconv.Itoa(pid)),
+					0); err != nil {
 					t.Fatal(err)
 				}
 			}

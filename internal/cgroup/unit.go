@@ -62,8 +62,8 @@ func Of(tracking string, pid int) (string, error) {
 	return filepath.Join(tracking, path), nil
 }
 
-// PathOf is where in a hierarchy a process is: in that of a v1 controller or, where controller is empty, in the cgroup2 hierarchy.
-// It goes by /proc/<pid>/cgroup (cgroups(7)), and a process that is in none is an error.
+// PathOf is where in a hierarchy a process is: in that of a v1 controller or, where controller is empty, in the cgroup2
+// hierarchy. It goes by /proc/<pid>/cgroup (cgroups(7)), and a process that is in none is an error.
 func PathOf(pid int, controller string) (string, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {

@@ -55,7 +55,8 @@ func TestSlicePath(t *testing.T) {
 			t.Errorf("%s: %s, %v; want %s", slice, got, err, want)
 		}
 	}
-	for _, bad := range []string{"", ".slice", "kubepods", "/kubepods.slice", "a/b.slice", "a--b.slice", "-a.slice", "a-.slice", "x.scope"} {
+	for _, bad := range []string{"", ".slice", "kubepods", "/kubepods.slice", "a/b.slice", "a--b.slice", "-a.slice",
+		"a-.slice", "x.scope"} {
 		if got, err := SlicePath(bad); err == nil || !strings.Contains(err.Error(), "slice") {
 			t.Errorf("%q gave %q, %v", bad, got, err)
 		}
@@ -79,12 +80,14 @@ func TestScopePath(t *testing.T) {
 	}
 }
 
-// TestDirectPath wants the place of a parent to be that of the containers in it: under cgroupfs a slice is a name like any other.
+// TestDirectPath wants the place of a parent to be that of the containers in it: under cgroupfs a slice is a name like
+// any other.
 func TestDirectPath(t *testing.T) {
 	d := Direct{Instance: "berth"}
 	for parent, want := range map[string]string{
-		"/kubepods/burstable/pod-1": "/kubepods/burstable/pod-1", "kubepods": "/kubepods", "kubepods-pod1.slice": "/kubepods-pod1.slice",
-		d.Parent("1f"): "/berth/1f",
+		"/kubepods/burstable/pod-1": "/kubepods/burstable/pod-1", "kubepods": "/kubepods",
+		"kubepods-pod1.slice": "/kubepods-pod1.slice",
+		d.Parent("1f"):        "/berth/1f",
 	} {
 		got, err := d.Path(parent)
 		if ctr, _ := d.Container(parent, "c"); got != want || err != nil || ctr != want+"/c" {

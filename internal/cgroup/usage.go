@@ -16,8 +16,8 @@ import (
 // Unlimited is a limit that is none.
 const Unlimited = math.MaxUint64
 
-// Usage is what a cgroup, with those below it, uses and has used. A part whose Known is false could not be read: the host has
-// no such controller, or the kernel no such file.
+// Usage is what a cgroup, with those below it, uses and has used. A part whose Known is false could not be read: the
+// host has no such controller, or the kernel no such file.
 type Usage struct {
 	At     time.Time
 	CPU    CPU
@@ -117,8 +117,8 @@ const (
 	Everything
 )
 
-// ReadUsage reads what the cgroup at path, which is as for Locate, uses into u, whose slices it reuses. It opens a dozen small
-// files and no directory. fs.ErrNotExist when the group is not there.
+// ReadUsage reads what the cgroup at path, which is as for Locate, uses into u, whose slices it reuses. It opens a
+// dozen small files and no directory. fs.ErrNotExist when the group is not there.
 func ReadUsage(path string, extent Extent, u *Usage) error {
 	path, err := checked(path)
 	if err != nil {
@@ -154,8 +154,8 @@ func ReadUsage(path string, extent Extent, u *Usage) error {
 	return nil
 }
 
-// Processes lists the processes of a cgroup, which is as for Locate, in the group itself and in the one that some runtimes make
-// in it for them. fs.ErrNotExist when it is not there.
+// Processes lists the processes of a cgroup, which is as for Locate, in the group itself and in the one that some
+// runtimes make in it for them. fs.ErrNotExist when it is not there.
 func Processes(path string) ([]int, error) {
 	path, err := checked(path)
 	if err != nil {
@@ -239,7 +239,8 @@ func (r *reader) file(name string) []byte {
 // fail keeps an error that is not the group's end, nor a file that this kernel does not have.
 func (r *reader) fail(name string, err error) {
 	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTDIR):
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EOPNOTSUPP),
+		errors.Is(err, unix.ENOTDIR):
 	case r.err == nil:
 		r.err = &fs.PathError{Op: "read", Path: filepath.Join(string(r.dir), name), Err: err}
 	}

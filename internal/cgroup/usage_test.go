@@ -50,13 +50,17 @@ func TestReadsV2(t *testing.T) {
 	r.v2(Everything, &got)
 	got.Huge = nil // by the sizes of this machine
 	want := Usage{
-		CPU: CPU{Known: true, Usage: 1234567000, User: 1000000000, System: 234567000, Periods: 40, Throttled: 7, ThrottledTime: 350000000,
-			Shares: 998, Weight: 39, Period: 100000, Quota: 50000},
-		Memory: Memory{Known: true, Usage: 104857600, WorkingSet: 94371840, Limit: 134217728, RSS: 52428800, Faults: 9001, MajorFaults: 12, OwnFaults: 9001, OwnMajor: 12, Reserved: 1048576,
-			Cache: 41943040, Mapped: 8388608, Active: 31457280, Inactive: 10485760, Kernel: 4194304, Peak: 120586240, LimitHits: 3, OOMKills: 1},
-		Swap:        Swap{Known: true, Usage: 4096, Limit: 1 << 20},
-		Tasks:       Tasks{Known: true, Current: 5, Max: Unlimited},
-		CPUPressure: Pressure{Known: true, Some: Stall{Total: 1500000, Avg10: 1.25, Avg60: 0.5, Avg300: 0.1}, Full: Stall{Total: 1000}},
+		CPU: CPU{Known: true, Usage: 1234567000, User: 1000000000, System: 234567000, Periods: 40, Throttled: 7,
+			ThrottledTime: 350000000,
+			Shares:        998, Weight: 39, Period: 100000, Quota: 50000},
+		Memory: Memory{Known: true, Usage: 104857600, WorkingSet: 94371840, Limit: 134217728, RSS: 52428800, Faults: 9001,
+			MajorFaults: 12, OwnFaults: 9001, OwnMajor: 12, Reserved: 1048576,
+			Cache: 41943040, Mapped: 8388608, Active: 31457280, Inactive: 10485760, Kernel: 4194304, Peak: 120586240,
+			LimitHits: 3, OOMKills: 1},
+		Swap:  Swap{Known: true, Usage: 4096, Limit: 1 << 20},
+		Tasks: Tasks{Known: true, Current: 5, Max: Unlimited},
+		CPUPressure: Pressure{Known: true, Some: Stall{Total: 1500000, Avg10: 1.25, Avg60: 0.5, Avg300: 0.1},
+			Full: Stall{Total: 1000}},
 		MemoryPressure: Pressure{Known: true, Some: Stall{Total: 42000, Avg300: 99.99},
 			Full: Stall{Total: 41000, Avg10: 3}},
 		IOPressure: Pressure{Known: true, Full: Stall{Total: 7000}, Some: Stall{Total: 8000}},
@@ -91,9 +95,12 @@ func TestReadsV1(t *testing.T) {
 	var got Usage
 	r.v1([]string{"cpu", "cpuacct", "memory", "pids", "blkio"}, Everything, &got)
 	want := Usage{
-		CPU: CPU{Known: true, Usage: 77000000, User: 60000000, System: 17000000, Periods: 10, Throttled: 2, ThrottledTime: 5000, Shares: 512, Period: 100000, Quota: Unlimited},
-		Memory: Memory{Known: true, Usage: 2097152, WorkingSet: 1048576, Limit: 67108864, RSS: 524288, Faults: 100, MajorFaults: 2, OwnFaults: 5, OwnMajor: 1, Reserved: 4096,
-			Cache: 1179648, Mapped: 16384, Active: 131072, Inactive: 1048576, Kernel: 65536, Peak: 3145728, LimitHits: 9, OOMKills: 4},
+		CPU: CPU{Known: true, Usage: 77000000, User: 60000000, System: 17000000, Periods: 10, Throttled: 2,
+			ThrottledTime: 5000, Shares: 512, Period: 100000, Quota: Unlimited},
+		Memory: Memory{Known: true, Usage: 2097152, WorkingSet: 1048576, Limit: 67108864, RSS: 524288, Faults: 100,
+			MajorFaults: 2, OwnFaults: 5, OwnMajor: 1, Reserved: 4096,
+			Cache: 1179648, Mapped: 16384, Active: 131072, Inactive: 1048576, Kernel: 65536, Peak: 3145728, LimitHits: 9,
+			OOMKills: 4},
 		Swap:  Swap{Known: true, Usage: 8192, Limit: 33554432},
 		Tasks: Tasks{Known: true, Current: 3, Max: 100},
 		Devices: []Device{
@@ -134,7 +141,8 @@ func TestReadsLargeFiles(t *testing.T) {
 }
 
 func TestNumbers(t *testing.T) {
-	for text, want := range map[string]uint64{"0": 0, "7\n": 7, "max\n": Unlimited, "18446744073709551615": Unlimited, "99999999999999999999": Unlimited} {
+	for text, want := range map[string]uint64{"0": 0, "7\n": 7, "max\n": Unlimited, "18446744073709551615": Unlimited,
+		"99999999999999999999": Unlimited} {
 		if got, ok := number([]byte(text)); !ok || got != want {
 			t.Errorf("%q: %d, %v", text, got, ok)
 		}
@@ -149,7 +157,8 @@ func TestNumbers(t *testing.T) {
 func TestTreePath(t *testing.T) {
 	for name, want := range map[string]string{
 		"/berth/a/b": "/berth/a/b", "kubepods-pod12.slice:berth:abc": "/kubepods.slice/kubepods-pod12.slice/berth-abc.scope",
-		"kubepods-burstable.slice": "/kubepods.slice/kubepods-burstable.slice", "/kubepods.slice/x.slice": "/kubepods.slice/x.slice", "kubepods": "/kubepods",
+		"kubepods-burstable.slice": "/kubepods.slice/kubepods-burstable.slice",
+		"/kubepods.slice/x.slice":  "/kubepods.slice/x.slice", "kubepods": "/kubepods",
 	} {
 		if got, err := TreePath(name); got != want || err != nil {
 			t.Errorf("%s: %s, %v; want %s", name, got, err, want)
@@ -184,7 +193,8 @@ func burner(t testing.TB) string {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(pid), 0); err != nil && !strings.Contains(h.dir, "cpuset") {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(pid), 0); err != nil &&
+			!strings.Contains(h.dir, "cpuset") {
 			t.Fatal(err)
 		}
 	}
@@ -199,7 +209,8 @@ func TestReadsThisKernel(t *testing.T) {
 	if err := ReadUsage(path, Everything, &a); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience.For(10 * time.Second)); ; { // on a busy machine it may not have its turn for a while
+	// on a busy machine it may not have its turn for a while
+	for end := time.Now().Add(patience.For(10 * time.Second)); ; {
 		time.Sleep(200 * time.Millisecond)
 		if err := ReadUsage(path, Everything, &b); err != nil {
 			t.Fatal(err)
@@ -208,7 +219,8 @@ func TestReadsThisKernel(t *testing.T) {
 			break
 		}
 	}
-	// One process cannot have used more than there was, but the kernel counts by a clock of its own, in ticks on some machines.
+	// One process cannot have used more than there was, but the kernel counts by a clock of its own, in ticks on some
+	// machines.
 	there := time.Since(before) + 10*time.Millisecond
 	if !b.CPU.Known || b.CPU.Usage <= a.CPU.Usage || b.CPU.Usage-a.CPU.Usage > uint64(there) {
 		t.Errorf("%v of processor time in %v", time.Duration(b.CPU.Usage-a.CPU.Usage), there)

@@ -1,5 +1,5 @@
-// Package cli is Berth's command line for people: it speaks CRI, and the small service of package admin, to the daemon's
-// socket, and turns what comes back into tables, JSON, progress bars and sentences.
+// Package cli is Berth's command line for people: it speaks CRI, and the small service of package admin, to the
+// daemon's socket, and turns what comes back into tables, JSON, progress bars and sentences.
 package cli
 
 import (
@@ -58,7 +58,8 @@ func New(version string) *cobra.Command {
 	if socket == "" {
 		socket = "unix://" + config.Default().Socket
 	}
-	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "`path` of the daemon's socket (environment: BERTH_SOCKET)")
+	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "`path` of the daemon's socket (environment: "+
+		"BERTH_SOCKET)")
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Containers and pods:"}, &cobra.Group{ID: "image", Title: "Images:"},
 		&cobra.Group{ID: nodeGroup, Title: "The node:"})
 	add := func(group string, commands ...*cobra.Command) {
@@ -90,8 +91,8 @@ func Execute(root *cobra.Command) int {
 	return exitCode(root.ExecuteContext(ctx), stderr(root))
 }
 
-// untilInterrupted returns a context that ends when somebody interrupts the command. A second signal ends one that does not heed
-// the first.
+// untilInterrupted returns a context that ends when somebody interrupts the command. A second signal ends one that does
+// not heed the first.
 func untilInterrupted(root *cobra.Command) (ctx context.Context, stop func()) {
 	ctx, stop = context.WithCancel(context.Background())
 	told := make(chan os.Signal, 1)

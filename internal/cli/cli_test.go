@@ -32,7 +32,8 @@ func populated(t *testing.T) *daemon {
 	d.addContainer(id("c3"), id("aa22"), "postgres", 0, runtimeapi.ContainerState_CONTAINER_RUNNING)
 	d.addContainer(id("c4"), id("aa22"), "sidecar", 0, runtimeapi.ContainerState_CONTAINER_CREATED)
 	d.images = []*runtimeapi.Image{
-		{Id: "sha256:" + id("ee1"), RepoTags: []string{"docker.io/library/nginx:1", "docker.io/library/nginx:latest"}, Size: 187_400_000},
+		{Id: "sha256:" + id("ee1"), RepoTags: []string{"docker.io/library/nginx:1", "docker.io/library/nginx:latest"},
+			Size: 187_400_000},
 		{Id: "sha256:" + id("ee2"), RepoDigests: []string{"quay.io/x@sha256:77"}, Size: 900, Pinned: true},
 	}
 	return d
@@ -156,13 +157,15 @@ func TestNamesAndShortIDs(t *testing.T) {
 func TestExec(t *testing.T) {
 	d := populated(t)
 	for _, args := range [][]string{
-		{"exec", "postgres", "ls", "-l", "--", "x"}, {"exec", "postgres", "--", "ls", "-l", "--", "x"}, {"exec", "--timeout", "0", "postgres", "ls", "-l", "--", "x"},
+		{"exec", "postgres", "ls", "-l", "--", "x"}, {"exec", "postgres", "--", "ls", "-l", "--", "x"},
+		{"exec", "--timeout", "0", "postgres", "ls", "-l", "--", "x"},
 	} {
 		if out, errs, code := d.berth(t, args...); out != "c30000000000 [\"ls\" \"-l\" \"--\" \"x\"]\n" || code != 0 {
 			t.Errorf("%v: code %d, %q %q", args, code, out, errs)
 		}
 	}
-	d.exec = func(ctx context.Context, req *admin.ExecRequest, _ func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+	d.exec = func(ctx context.Context, req *admin.ExecRequest, _ func() (*admin.AttachInput, error),
+		send func(*admin.AttachOutput) error) error {
 		code := 42
 		_ = send(&admin.AttachOutput{Stdout: []byte("out")})
 		if req.Command[0] == "sleep" {
@@ -174,13 +177,15 @@ func TestExec(t *testing.T) {
 	if out, errs, code := d.berth(t, "exec", "postgres", "x"); out != "out" || errs != "err" || code != 42 {
 		t.Errorf("code %d, %q %q", code, out, errs)
 	}
-	if _, errs, code := d.berth(t, "exec", "--timeout", "50ms", "postgres", "sleep"); code != ownFailure || !strings.Contains(errs, "not done after 50ms") {
+	if _, errs, code := d.berth(t, "exec", "--timeout", "50ms", "postgres", "sleep"); code != ownFailure ||
+		!strings.Contains(errs, "not done after 50ms") {
 		t.Errorf("a timeout became %d, %q", code, errs)
 	}
 	if _, errs, code := d.berth(t, "exec", "postgres"); code != ownFailure || !strings.Contains(errs, "which command") {
 		t.Errorf("without a command: code %d, %q", code, errs)
 	}
-	if _, errs, code := d.berth(t, "exec", "-it", "postgres", "sh"); code != ownFailure || !strings.Contains(errs, "-t needs a terminal") {
+	if _, errs, code := d.berth(t, "exec", "-it", "postgres", "sh"); code != ownFailure ||
+		!strings.Contains(errs, "-t needs a terminal") {
 		t.Errorf("without a terminal: code %d, %q", code, errs)
 	}
 }
@@ -221,7 +226,8 @@ func TestPorts(t *testing.T) {
 
 func TestStopAndRemove(t *testing.T) {
 	d := populated(t)
-	if _, errs, code := d.berth(t, "rm", "postgres"); code != 1 || !strings.Contains(errs, "runs; stop it first, or use rm -f") {
+	if _, errs, code := d.berth(t, "rm", "postgres"); code != 1 ||
+		!strings.Contains(errs, "runs; stop it first, or use rm -f") {
 		t.Errorf("rm of what runs: code %d, %q", code, errs)
 	}
 	if _, errs, code := d.berth(t, "stop", "postgres"); code != 0 || d.called("StopPodSandbox") {
@@ -291,7 +297,8 @@ func TestInspect(t *testing.T) {
 func TestLogs(t *testing.T) {
 	d := populated(t)
 	path := filepath.Join(d.dir, "log")
-	if err := os.WriteFile(path, []byte(stamp+" stdout F a\n"+stamp+" stderr F b\n"+stamp+" stdout F c\n"), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(stamp+" stdout F a\n"+stamp+" stderr F b\n"+stamp+" stdout F c\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	d.containers[2].LogPath = path
@@ -314,7 +321,8 @@ func TestLogs(t *testing.T) {
 func TestPullShowsPhasesAsLines(t *testing.T) {
 	d := startDaemon(t)
 	layer := "sha256:" + id("5a")
-	d.pulled = []admin.PullEvent{{Phase: "resolving"}, {Layer: layer, Phase: "downloading", Total: 3_000_000}, {Layer: layer, Phase: "downloading", Done: 5, Total: 3_000_000},
+	d.pulled = []admin.PullEvent{{Phase: "resolving"}, {Layer: layer, Phase: "downloading", Total: 3_000_000},
+		{Layer: layer, Phase: "downloading", Done: 5, Total: 3_000_000},
 		{Layer: layer, Phase: "done"}, {Image: "sha256:i", Names: []string{"a:1"}}}
 	out, errs, code := d.berth(t, "pull", "a:1")
 	want := "layer 5a0000000000: downloading (3.0 MB)\nlayer 5a0000000000: done (3.0 MB)\n"
@@ -335,7 +343,8 @@ func TestProgressOnATerminal(t *testing.T) {
 	var text strings.Builder
 	p := newProgress(&text)
 	p.width, p.height = 60, 3
-	for _, e := range []admin.PullEvent{{Layer: "a", Phase: "downloading", Done: 1, Total: 2}, {Layer: "b", Phase: "waiting"}, {Layer: "c", Phase: "done"}} {
+	for _, e := range []admin.PullEvent{{Layer: "a", Phase: "downloading", Done: 1, Total: 2},
+		{Layer: "b", Phase: "waiting"}, {Layer: "c", Phase: "done"}} {
 		p.event(e)
 	}
 	got := text.String()
@@ -344,7 +353,8 @@ func TestProgressOnATerminal(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	for _, width := range []int{0, 1, 20, 40, 80, 300} {
-		line := bar(admin.PullEvent{Layer: "sha256:" + id("a"), Phase: "downloading", Done: 999_900_000, Total: 1_000_000_000}, width)
+		line := bar(
+			admin.PullEvent{Layer: "sha256:" + id("a"), Phase: "downloading", Done: 999_900_000, Total: 1_000_000_000}, width)
 		if len(line) > max(width-1, 1) {
 			t.Errorf("%d columns: a line of %d", width, len(line))
 		}
@@ -360,7 +370,8 @@ func TestImport(t *testing.T) {
 	if out, errs, code := d.berth(t, "image", "import", path); out != "sha256:3-bytes a:1\n" || code != 0 {
 		t.Errorf("code %d, %q %q", code, out, errs)
 	}
-	if out, _, code := d.berthIn(t.Context(), strings.NewReader("piped"), "image", "import", "-"); out != "sha256:5-bytes a:1\n" || code != 0 {
+	if out, _, code := d.berthIn(t.Context(), strings.NewReader("piped"), "image", "import",
+		"-"); out != "sha256:5-bytes a:1\n" || code != 0 {
 		t.Errorf("code %d, %q", code, out)
 	}
 	if _, errs, code := d.berth(t, "image", "import", path+"x"); code != 1 || !strings.Contains(errs, "no such file") {
@@ -404,8 +415,10 @@ func TestVersionAndConfig(t *testing.T) {
 func TestWithoutADaemon(t *testing.T) {
 	d := &daemon{socket: filepath.Join(t.TempDir(), "s")}
 	t.Setenv("BERTH_CONFIG", "")
-	want := "berth: the daemon at " + d.socket + ` does not answer: connect: no such file or directory; start it with "berth serve"` + "\n"
-	for _, args := range [][]string{{"ps"}, {"pods"}, {"images"}, {"stop", "x"}, {"inspect", "x"}, {"check"}, {"logs", "x"}} {
+	want := "berth: the daemon at " + d.socket +
+		` does not answer: connect: no such file or directory; start it with "berth serve"` + "\n"
+	for _, args := range [][]string{{"ps"}, {"pods"}, {"images"}, {"stop", "x"}, {"inspect", "x"}, {"check"},
+		{"logs", "x"}} {
 		if _, errs, code := d.berth(t, args...); errs != want || code != 4 {
 			t.Errorf("%v: code %d, %q", args, code, errs)
 		}
@@ -418,7 +431,8 @@ func TestWithoutADaemon(t *testing.T) {
 	if out, _, code := d.berth(t, "version"); !strings.HasPrefix(out, "berth   v-test\n") || code != 0 {
 		t.Errorf("version: code %d, %q", code, out)
 	}
-	if out, errs, code := d.berth(t, "config"); !strings.Contains(out, "root = ") || code != 0 || !strings.Contains(errs, "would start with") {
+	if out, errs, code := d.berth(t, "config"); !strings.Contains(out, "root = ") || code != 0 ||
+		!strings.Contains(errs, "would start with") {
 		t.Errorf("config: code %d, %q", code, errs)
 	}
 }
@@ -436,7 +450,9 @@ func TestCompletion(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"logs|p", "postgres"},
 		{"exec|", "nginx c20000000000 postgres c30000000000"},
-		{"rm|web|", "nginx c10000000000 c20000000000 postgres c30000000000 sidecar c40000000000 aa1100000000 db aa2200000000"},
+		{
+			"rm|web|",
+			"nginx c10000000000 c20000000000 postgres c30000000000 sidecar c40000000000 aa1100000000 db aa2200000000"},
 		{"rmi|doc", "docker.io/library/nginx:1 docker.io/library/nginx:latest"},
 		{"ps|-o|", "json table"},
 		{"run|--net|", "pod host"},
@@ -447,7 +463,8 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: %q %q, want %q", c.args, got, errs, c.want)
 		}
 	}
-	for args, files := range map[string]bool{"ps|": false, "events|": false, "top|": false, "config|": false, "image|ls|": false, "image|import|": true, "exec|web|cat|": true} {
+	for args, files := range map[string]bool{"ps|": false, "events|": false, "top|": false, "config|": false,
+		"image|ls|": false, "image|import|": true, "exec|web|cat|": true} {
 		out, _, _ := d.berth(t, append([]string{"__complete"}, strings.Split(args, "|")...)...)
 		if got := !strings.Contains(out, ":4\n"); got != files {
 			t.Errorf("%s: files are offered: %v\n%s", args, got, out)
@@ -457,22 +474,26 @@ func TestCompletion(t *testing.T) {
 
 func TestTextOfTimesAndSizes(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "now", time.Second: "1s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 119 * time.Minute: "119m", 2 * time.Hour: "2h",
+		0: "now", time.Second: "1s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 119 * time.Minute: "119m",
+		2 * time.Hour:  "2h",
 		47 * time.Hour: "47h", 48 * time.Hour: "2d", 800 * 24 * time.Hour: "2y", -time.Hour: "now",
 	} {
 		if got := span(d); got != want {
 			t.Errorf("%s: %s, want %s", d, got, want)
 		}
 	}
-	for n, want := range map[uint64]string{0: "0 B", 999: "999 B", 1000: "1.0 kB", 99_940: "99.9 kB", 99_960: "100 kB", 999_499: "999 kB", 999_600: "1.0 MB", 1 << 62: "4612 PB"} {
+	for n, want := range map[uint64]string{0: "0 B", 999: "999 B", 1000: "1.0 kB", 99_940: "99.9 kB", 99_960: "100 kB",
+		999_499: "999 kB", 999_600: "1.0 MB", 1 << 62: "4612 PB"} {
 		if got := bytesText(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
 	}
-	if got := clip(strings.Repeat("ö", 91)); got != strings.Repeat("ö", 90)+"…; see berth inspect" || clip("short") != "short" {
+	if got := clip(strings.Repeat("ö", 91)); got != strings.Repeat("ö", 90)+"…; see berth inspect" ||
+		clip("short") != "short" {
 		t.Errorf("clipped: %s", got)
 	}
-	if got := about("stop pod", "0123456789abcdef", errors.New("stop pod 0123456789abcdef: no")).Error(); got != "stop pod 0123456789abcdef: no" {
+	if got := about("stop pod", "0123456789abcdef",
+		errors.New("stop pod 0123456789abcdef: no")).Error(); got != "stop pod 0123456789abcdef: no" {
 		t.Errorf("named twice: %s", got)
 	}
 	if got := about("stop pod", "0123456789abcdef", errors.New("no")).Error(); got != "stop pod 0123456789ab: no" {

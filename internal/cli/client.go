@@ -46,23 +46,28 @@ func (a *app) dial() (*client, error) {
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}),
-		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			ctx, answered := listenFor(seeAll(ctx))
-			err := invoke(ctx, method, req, reply, cc, opts...)
-			return explain(path, answered.Load(), err)
-		}),
-		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			ctx, answered := listenFor(seeAll(ctx))
-			stream, err := open(ctx, desc, cc, method, opts...)
-			if err != nil {
-				return nil, explain(path, answered.Load(), err)
-			}
-			return explainingStream{stream, path, answered}, nil
-		}), grpc.WithStatsHandler(ear{}))
+		grpc.WithUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+				opts ...grpc.CallOption) error {
+				ctx, answered := listenFor(seeAll(ctx))
+				err := invoke(ctx, method, req, reply, cc, opts...)
+				return explain(path, answered.Load(), err)
+			}),
+		grpc.WithStreamInterceptor(
+			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+				opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				ctx, answered := listenFor(seeAll(ctx))
+				stream, err := open(ctx, desc, cc, method, opts...)
+				if err != nil {
+					return nil, explain(path, answered.Load(), err)
+				}
+				return explainingStream{stream, path, answered}, nil
+			}), grpc.WithStatsHandler(ear{}))
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", a.socket, err)
 	}
-	return &client{runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), admin.NewClient(conn), conn}, nil
+	return &client{runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn), admin.NewClient(conn),
+		conn}, nil
 }
 
 // seeAll has lists hold the pods of berth run, too, which a kubelet is not shown.
@@ -88,8 +93,8 @@ type callError struct{ status *status.Status }
 func (e *callError) Error() string              { return e.status.Message() }
 func (e *callError) GRPCStatus() *status.Status { return e.status }
 
-// explain takes gRPC's own words out of an error, and says what to do when nobody answers. What the daemon itself answered is
-// told as it is: also one that lives says that something, such as a registry, is unavailable.
+// explain takes gRPC's own words out of an error, and says what to do when nobody answers. What the daemon itself
+// answered is told as it is: also one that lives says that something, such as a registry, is unavailable.
 func explain(path string, answered bool, err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err

@@ -16,7 +16,8 @@ func (a nodeApp) configCommand() *cobra.Command {
 	var defaults bool
 	cmd := &cobra.Command{
 		Use: "config", Short: "Print the daemon's configuration, with comments", Args: exactly(0),
-		Long: "Print the configuration that the daemon has in force. With no daemon running it is the one that a daemon would start with: " +
+		Long: "Print the configuration that the daemon has in force. With no daemon running it is the one that a daemon " +
+			"would start with: " +
 			"that of BERTH_CONFIG, or of " + config.DefaultPath + ".",
 		Example: examples("berth config", "berth config --default > "+config.DefaultPath),
 	}

@@ -34,8 +34,10 @@ type diagnosis struct {
 func (a nodeApp) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Say what this machine lacks to run pods, and what to do about it", Args: exactly(0),
-		Long: "Look at the kernel, the cgroups, the runtimes, the CNI plugins and configuration, the socket, the disk and what a kubelet, crictl and kubeadm ask, with the configuration " +
-			"of the daemon that runs; with none running, with what one would start with: that of BERTH_CONFIG, or of " + config.DefaultPath + ". The exit code is 1 when pods cannot run.",
+		Long: "Look at the kernel, the cgroups, the runtimes, the CNI plugins and configuration, the socket, the disk and " +
+			"what a kubelet, crictl and kubeadm ask, with the configuration " +
+			"of the daemon that runs; with none running, with what one would start with: that of BERTH_CONFIG, or of " +
+			config.DefaultPath + ". The exit code is 1 when pods cannot run.",
 	}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -69,7 +71,8 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 		found = append(found, diagnosis{"cgroup driver", broken, err.Error(), "change cgroup_driver in the configuration"})
 	}
 	m := machine{facts: facts, config: cfg}
-	found = append(found, m.user(), kernelDiagnosis(facts.Kernel), userNamespaces(), m.overlay(), m.seccomp(), m.apparmor(), m.selinux(), m.cgroups())
+	found = append(found, m.user(), kernelDiagnosis(facts.Kernel), userNamespaces(), m.overlay(), m.seccomp(),
+		m.apparmor(), m.selinux(), m.cgroups())
 	found = append(found, m.socketFamilies())
 	found = append(found, m.runtimes(ctx)...)
 	found = append(found, m.monitor(), m.unpacker())
@@ -82,19 +85,23 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 	return append(append(found, of...), diagnoseLimits(cfg, used)...)
 }
 
-// chooseConfig takes the configuration of the daemon that runs; else what one would start with; else, when that is bad, the
-// defaults.
+// chooseConfig takes the configuration of the daemon that runs; else what one would start with; else, when that is bad,
+// the defaults.
 func (a nodeApp) chooseConfig(ctx context.Context) (*config.Config, []diagnosis) {
 	const subject, remedy = "configuration", "mend the file; berth config --default prints one to start from"
 	var found []diagnosis
 	running, err := a.runningConfig(ctx)
 	if err != nil {
-		found = append(found, diagnosis{subject, warning, "the daemon's is not to be had, so this is about the file's: " + err.Error(), "run the daemon and this command at one version"})
+		found = append(found,
+			diagnosis{subject, warning, "the daemon's is not to be had, so this is about the file's: " + err.Error(),
+				"run the daemon and this command at one version"})
 	}
 	local, err := localConfig()
 	switch {
 	case running != nil && err != nil:
-		return running, append(found, diagnosis{subject, warning, "the daemon runs with a good one, but this one is bad: " + err.Error(), remedy + "; it keeps a daemon from starting"})
+		return running,
+			append(found, diagnosis{subject, warning, "the daemon runs with a good one, but this one is bad: " + err.Error(),
+				remedy + "; it keeps a daemon from starting"})
 	case running != nil:
 		return running, append(found, diagnosis{subject, fine, "that of the daemon at " + socketPath(a.socket), ""})
 	case err != nil:
@@ -165,7 +172,8 @@ func (a nodeApp) diagnoseDaemon(ctx context.Context) (found []diagnosis, used []
 	found = []diagnosis{{"socket", fine, "a daemon answers at " + path, ""}}
 	for _, condition := range status.GetStatus().GetConditions() {
 		if !condition.GetStatus() {
-			found = append(found, diagnosis{condition.GetType(), broken, condition.GetReason() + ": " + condition.GetMessage(), "mend what it names; the daemon notices by itself"})
+			found = append(found, diagnosis{condition.GetType(), broken, condition.GetReason() + ": " + condition.GetMessage(),
+				"mend what it names; the daemon notices by itself"})
 		}
 	}
 	info, err := c.node.Info(ctx)
@@ -173,11 +181,14 @@ func (a nodeApp) diagnoseDaemon(ctx context.Context) (found []diagnosis, used []
 		return append(found, diagnosis{"daemon", warning, err.Error(), "run the daemon and this command at one version"}), nil
 	}
 	if info.Version != a.version {
-		found = append(found, diagnosis{"daemon", warning, fmt.Sprintf("it is version %s, this command is %s", info.Version, a.version), "restart the daemon after an upgrade; pods do not notice"})
+		found = append(found,
+			diagnosis{"daemon", warning, fmt.Sprintf("it is version %s, this command is %s", info.Version, a.version),
+				"restart the daemon after an upgrade; pods do not notice"})
 	}
 	found = append(found, diagnoseNRI(info.NRI)...)
 	for _, p := range info.Problems {
-		found = append(found, diagnosis{"daemon", warning, problemText(p.Pod, p.Container, p.Step, p.Path, p.Message), "mend what it names; it is tried again by itself"})
+		found = append(found, diagnosis{"daemon", warning, problemText(p.Pod, p.Container, p.Step, p.Path, p.Message),
+			"mend what it names; it is tried again by itself"})
 	}
 	return found, info.Limits
 }
@@ -211,7 +222,9 @@ func diagnoseNRI(n *admin.NRI) (found []diagnosis) {
 
 func problemText(pod, container, step, path, message string) string {
 	text := ""
-	for _, x := range []struct{ kind, name string }{{"pod ", short(pod)}, {"container ", short(container)}, {"step ", step}, {"", path}} {
+	for _, x := range []struct {
+		kind, name string
+	}{{"pod ", short(pod)}, {"container ", short(container)}, {"step ", step}, {"", path}} {
 		if x.name != "" {
 			text += x.kind + x.name + ": "
 		}

@@ -24,7 +24,8 @@ func TestUsernsDiagnosis(t *testing.T) {
 		want  string
 		says  string
 	}{
-		{false, "", warning, "CONFIG_USER_NS"}, {true, "0", warning, "user.max_user_namespaces"}, {true, "95000", fine, "95000"}, {true, "", fine, "has them"},
+		{false, "", warning, "CONFIG_USER_NS"}, {true, "0", warning, "user.max_user_namespaces"},
+		{true, "95000", fine, "95000"}, {true, "", fine, "has them"},
 	} {
 		if d := usernsDiagnosis(c.known, c.limit); d.Result != c.want || !strings.Contains(d.Text+d.Remedy, c.says) {
 			t.Errorf("%v, limit %q: %+v", c.known, c.limit, d)
@@ -37,7 +38,8 @@ func TestUsernsDiagnosis(t *testing.T) {
 
 func TestKernelDiagnosis(t *testing.T) {
 	for release, want := range map[string]string{
-		"4.19.0-amd64": broken, "5.9": broken, "5.10.0-21": warning, "5.18.19": warning, "5.19.0": fine, "6.1.0": fine, "10.0": fine, "strange": warning,
+		"4.19.0-amd64": broken, "5.9": broken, "5.10.0-21": warning, "5.18.19": warning, "5.19.0": fine, "6.1.0": fine,
+		"10.0": fine, "strange": warning,
 	} {
 		if d := kernelDiagnosis(release); d.Result != want {
 			t.Errorf("%s: %+v", release, d)
@@ -51,7 +53,8 @@ func TestCgroupDiagnosis(t *testing.T) {
 		mode        host.CgroupMode
 		controllers []string
 		want        string
-	}{{host.CgroupV2, all, fine}, {host.CgroupHybrid, all, warning}, {host.CgroupV1, all, warning}, {host.CgroupV2, all[:1], broken}, {host.CgroupV1, nil, broken}} {
+	}{{host.CgroupV2, all, fine}, {host.CgroupHybrid, all, warning}, {host.CgroupV1, all, warning},
+		{host.CgroupV2, all[:1], broken}, {host.CgroupV1, nil, broken}} {
 		d := machine{facts: host.Facts{Cgroup: c.mode, Controllers: c.controllers}}.cgroups()
 		if d.Result != c.want || (d.Result != fine) != (d.Remedy != "") {
 			t.Errorf("%s %v: %+v", c.mode, c.controllers, d)
@@ -68,7 +71,8 @@ func TestAppArmorDiagnosis(t *testing.T) {
 	}
 	_, err := apparmor.FindParser()
 	want := map[bool]string{true: fine, false: warning}[err == nil]
-	if d := (machine{facts: host.Facts{AppArmor: true}}).apparmor(); d.Result != want || (want == fine) != (d.Remedy == "") {
+	if d := (machine{facts: host.Facts{AppArmor: true}}).apparmor(); d.Result != want ||
+		(want == fine) != (d.Remedy == "") {
 		t.Errorf("a profile that is not loaded, parser %v: %+v", err, d)
 	}
 }
@@ -151,7 +155,8 @@ func TestRuntimeDiagnosis(t *testing.T) {
 		{host.Runtime{Name: "runc", Works: true}, false, fine, ""},
 		{host.Runtime{Name: "runc", Path: "/proc/self/exe", Why: "x"}, false, broken, "install another"},
 		{host.Runtime{Name: "crun", Path: "/proc/self/exe", Why: "hybrid"}, true, warning, "unified_cgroup_hierarchy"},
-		{host.Runtime{Name: "kata", Path: "/nonexistent", Why: "fork/exec"}, false, broken, "correct path under [runtimes.kata]"},
+		{host.Runtime{Name: "kata", Path: "/nonexistent", Why: "fork/exec"}, false, broken, "correct path under " +
+			"[runtimes.kata]"},
 	} {
 		if d := m.runtime(c.r, c.dispensable); d.Result != c.want || !strings.Contains(d.Remedy, c.hint) {
 			t.Errorf("%+v: %+v", c.r, d)
@@ -165,9 +170,12 @@ func TestNetworkDiagnosis(t *testing.T) {
 		want             []string
 		says             string
 	}{
-		{"list", "10-a.conflist", `{"name":"n","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]}`, []string{fine}, "n, of "},
+		{"list", "10-a.conflist", `{"name":"n","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]}`, []string{fine},
+			"n, of "},
 		{"single", "10-a.conf", `{"name":"n","type":"bridge"}`, []string{fine}, "n, of "},
-		{"plugin missing", "10-a.conflist", `{"name":"n","plugins":[{"type":"bridge","ipam":{"type":"dhcp"}},{"type":"portmap"}]}`, []string{fine, broken}, "dhcp, portmap is not in "},
+		{"plugin missing", "10-a.conflist",
+			`{"name":"n","plugins":[{"type":"bridge","ipam":{"type":"dhcp"}},{"type":"portmap"}]}`, []string{fine, broken},
+			"dhcp, portmap is not in "},
 		{"not executable", "10-a.conf", `{"name":"n","type":"readme"}`, []string{fine, broken}, "readme"},
 		{"not JSON", "10-a.conflist", `{`, []string{broken}, "not JSON"},
 		{"empty", "10-a.conflist", `{"name":"n"}`, []string{broken}, "names no plugin"},
@@ -204,7 +212,8 @@ func TestNetworkDiagnosis(t *testing.T) {
 
 func TestDiskDiagnosis(t *testing.T) {
 	dir := t.TempDir()
-	if d := (machine{}).disk("images", filepath.Join(dir, "not", "yet", "there")); d.Result == broken || !strings.Contains(d.Text, "free") {
+	if d := (machine{}).disk("images", filepath.Join(dir, "not", "yet", "there")); d.Result == broken ||
+		!strings.Contains(d.Text, "free") {
 		t.Errorf("%+v", d)
 	}
 	if d := (machine{}).disk("images", "/proc/x"); d.Result != broken {
@@ -235,18 +244,22 @@ func doctor(t *testing.T, d *daemon) map[string][]diagnosis {
 
 func TestDoctorWithADaemon(t *testing.T) {
 	d := startDaemon(t)
-	d.info = admin.InfoResponse{Version: "older", Problems: []admin.Problem{{Pod: id("a"), Step: "network", Message: "plugin gone"}}}
+	d.info = admin.InfoResponse{Version: "older",
+		Problems: []admin.Problem{{Pod: id("a"), Step: "network", Message: "plugin gone"}}}
 	found := doctor(t, d)
 	if x := found["socket"]; len(x) != 1 || x[0].Result != fine {
 		t.Errorf("socket: %+v", x)
 	}
-	if x := found["NetworkReady"]; len(x) != 1 || x[0].Result != broken || !strings.Contains(x[0].Text, "nothing in net.d") {
+	if x := found["NetworkReady"]; len(x) != 1 || x[0].Result != broken ||
+		!strings.Contains(x[0].Text, "nothing in net.d") {
 		t.Errorf("network: %+v", x)
 	}
-	if x := found["daemon"]; len(x) != 2 || !strings.Contains(x[0].Text, "older") || x[1].Text != "pod a00000000000: step network: plugin gone" {
+	if x := found["daemon"]; len(x) != 2 || !strings.Contains(x[0].Text, "older") ||
+		x[1].Text != "pod a00000000000: step network: plugin gone" {
 		t.Errorf("daemon: %+v", x)
 	}
-	for _, subject := range []string{"user", "kernel", "overlay", "seccomp", "cgroups", "monitor", "disk", "configuration"} {
+	for _, subject := range []string{"user", "kernel", "overlay", "seccomp", "cgroups", "monitor", "disk",
+		"configuration"} {
 		if len(found[subject]) == 0 {
 			t.Errorf("nothing about the %s", subject)
 		}
@@ -295,7 +308,8 @@ func TestDoctorLooksAtTheDaemonsConfiguration(t *testing.T) {
 	if x := found["network"]; len(x) != 1 || !strings.Contains(x[0].Text, " in "+dir+"/net.d") {
 		t.Errorf("network: %+v", x)
 	}
-	if x := found["disk"]; len(x) != 2 || !strings.HasPrefix(x[0].Text, dir+"/root ") || !strings.HasPrefix(x[1].Text, dir+"/state ") {
+	if x := found["disk"]; len(x) != 2 || !strings.HasPrefix(x[0].Text, dir+"/root ") ||
+		!strings.HasPrefix(x[1].Text, dir+"/state ") {
 		t.Errorf("disk: %+v", x)
 	}
 	left, _ := filepath.Glob(filepath.Join(os.TempDir(), "berth-config-*"))
@@ -303,7 +317,8 @@ func TestDoctorLooksAtTheDaemonsConfiguration(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	d.info.Config = "key_of_a_later_release = 1\n"
-	if x := doctor(t, d)["configuration"]; len(x) != 2 || x[0].Result != warning || !strings.Contains(x[0].Text, "key_of_a_later_release") || x[1].Result != fine {
+	if x := doctor(t, d)["configuration"]; len(x) != 2 || x[0].Result != warning ||
+		!strings.Contains(x[0].Text, "key_of_a_later_release") || x[1].Result != fine {
 		t.Errorf("unreadable: %+v", x)
 	}
 }

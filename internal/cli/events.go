@@ -30,7 +30,8 @@ func (n nodeApp) eventsCommand() *cobra.Command {
 	var want eventFilter
 	cmd := &cobra.Command{
 		Use: "events", Short: "Show what happens to pods and containers", Args: exactly(0),
-		Long:    "Show what happens to pods and containers from now on, until interrupted. With -o json each line is one event as CRI has it,\nwith the pod and its containers as the event left them.",
+		Long: "Show what happens to pods and containers from now on, until interrupted. With -o json each line is one " +
+			"event as CRI has it,\nwith the pod and its containers as the event left them.",
 		Example: examples("berth events", "berth events --pod web --kind stopped", "berth events -o json"),
 	}
 	format := outputFlag(cmd)

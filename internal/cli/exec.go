@@ -26,13 +26,16 @@ type execOptions struct {
 func (a *app) execCommand() *cobra.Command {
 	o := &execOptions{}
 	cmd := &cobra.Command{
-		Use: "exec [flags] CONTAINER [--] COMMAND [ARG...]", Short: "Run a command in a container", DisableFlagsInUseLine: true,
-		Long: "Run a command in a container. With -i it reads what is typed or piped in, with -t it has a terminal. The exit code is " +
+		Use: "exec [flags] CONTAINER [--] COMMAND [ARG...]", Short: "Run a command in a container",
+		DisableFlagsInUseLine: true,
+		Long: "Run a command in a container. With -i it reads what is typed or piped in, with -t it has a terminal. The " +
+			"exit code is " +
 			"the command's; 125 means that Berth failed, 126 that the command cannot be executed, 127 that there is none, " +
 			"130 that berth exec was interrupted. The command ends with berth exec: " +
 			"it is hung up, and killed a little later. With -d it goes on without it, until it ends, its container does, or " +
 			"the daemon.",
-		Example: examples("berth exec -it web sh", "berth exec web -- cat /etc/hostname", "tar c . | berth exec -i web tar x -C /srv",
+		Example: examples("berth exec -it web sh", "berth exec web -- cat /etc/hostname", "tar c . | berth exec -i web tar "+
+			"x -C /srv",
 			"berth exec -u www-data -w /srv -e DEBUG=1 web ./check", "berth exec --timeout 10s web sh -c 'ls /proc | wc -l'"),
 		Args:              atLeast(1),
 		ValidArgsFunction: a.completeFirst(runningContainers),
@@ -124,7 +127,8 @@ func (a *app) attachCommand() *cobra.Command {
 	noStdin := false
 	cmd := &cobra.Command{
 		Use: "attach [flags] CONTAINER", Short: "Join the streams of a container", DisableFlagsInUseLine: true,
-		Long: "Show what a container prints from now on, and pass on what is typed where the container takes input. In a terminal " +
+		Long: "Show what a container prints from now on, and pass on what is typed where the container takes input. In a " +
+			"terminal " +
 			"^P ^Q leaves the container as it is; ^C goes to it. Of one without a terminal ^C leaves.",
 		Example: examples("berth attach web", "berth attach --no-stdin web"),
 		Args:    exactly(1), ValidArgsFunction: a.completeFirst(runningContainers),

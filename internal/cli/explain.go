@@ -16,7 +16,8 @@ import (
 func explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "explain [KEY]", Short: "Say what a key of the configuration is for, or list all keys", Args: takes(0, 1),
-		Long: "Say what a key of the configuration is for, which values it takes, its default, and whether a running daemon takes another " +
+		Long: "Say what a key of the configuration is for, which values it takes, its default, and whether a running " +
+			"daemon takes another " +
 			"value over. Without a key, list all of them.",
 		Example: examples("berth config explain images.max_layers", "berth config explain runtimes.runc.path"),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
@@ -62,7 +63,8 @@ func explainKey(w io.Writer, name string) error {
 		if k.Live {
 			reload = "is taken over by `berth reload`, for what begins after it"
 		}
-		_, err := fmt.Fprintf(w, "%s\n\n  %s.\n\n  value:    %s\n  default:  %s\n  a change: %s\n", name, plain(k.Meaning), k.Kind, standard, reload)
+		_, err := fmt.Fprintf(w, "%s\n\n  %s.\n\n  value:    %s\n  default:  %s\n  a change: %s\n", name, plain(k.Meaning),
+			k.Kind, standard, reload)
 		return err
 	}
 	return fmt.Errorf("there is no key %q: `berth config explain` lists all", name)

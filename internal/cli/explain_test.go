@@ -24,12 +24,14 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	out, _, _ := d.berth(t, "config", "explain", "runtimes.my-runc.pids_limit")
-	for _, want := range []string{"runtimes.my-runc.pids_limit\n", "whole number of processes, -1 or more", "`berth reload`"} {
+	for _, want := range []string{"runtimes.my-runc.pids_limit\n", "whole number of processes, -1 or more",
+		"`berth reload`"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("of a handler: no %q in %s", want, out)
 		}
 	}
-	if out, _, _ := d.berth(t, "config", "explain", "log_format"); !strings.Contains(out, "text or json") || !strings.Contains(out, "restart") {
+	if out, _, _ := d.berth(t, "config", "explain", "log_format"); !strings.Contains(out, "text or json") ||
+		!strings.Contains(out, "restart") {
 		t.Errorf("log_format: %s", out)
 	}
 	for _, bad := range []string{"nope", "images", "runtimes.runc", "runtimes.runc.nope"} {

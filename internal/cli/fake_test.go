@@ -47,7 +47,8 @@ type daemon struct {
 	attach  func(recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error
 	started chan struct{} // closed by the first StartContainer
 	refuse  map[string]error
-	exec    func(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error
+	exec    func(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error),
+		send func(*admin.AttachOutput) error) error
 	forward func(req *admin.PortForwardRequest) error // how a connection to a port fails
 	pulled  []admin.PullEvent
 	// pullFails is how a pull ends, after the progress in pulled.
@@ -86,7 +87,8 @@ func startDaemon(t *testing.T) *daemon {
 	dir := t.TempDir()
 	config.SetDir(t.TempDir()) // nobody's own credentials
 	d := &daemon{
-		socket: filepath.Join(dir, "s"), dir: dir, configs: map[string]*runtimeapi.PodSandboxConfig{}, podOf: map[string]string{},
+		socket: filepath.Join(dir, "s"), dir: dir, configs: map[string]*runtimeapi.PodSandboxConfig{},
+		podOf:    map[string]string{},
 		requests: map[string]*runtimeapi.ContainerConfig{}, started: make(chan struct{}), refuse: map[string]error{},
 		behave: func(*life) int32 { return 0 },
 	}
@@ -94,17 +96,19 @@ func startDaemon(t *testing.T) *daemon {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, i *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		name := i.FullMethod[strings.LastIndex(i.FullMethod, "/")+1:]
-		d.mu.Lock()
-		d.calls = append(d.calls, name)
-		err := d.refuse[name]
-		d.mu.Unlock()
-		if err != nil {
-			return nil, err
-		}
-		return next(ctx, req)
-	}))
+	g := grpc.NewServer(
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, i *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any,
+			error) {
+			name := i.FullMethod[strings.LastIndex(i.FullMethod, "/")+1:]
+			d.mu.Lock()
+			d.calls = append(d.calls, name)
+			err := d.refuse[name]
+			d.mu.Unlock()
+			if err != nil {
+				return nil, err
+			}
+			return next(ctx, req)
+		}))
 	runtimeapi.RegisterRuntimeServiceServer(g, d)
 	runtimeapi.RegisterImageServiceServer(g, d)
 	admin.Register(g, &adminDaemon{d})
@@ -170,34 +174,40 @@ func (d *daemon) container(id string) *runtimeapi.ContainerStatus {
 
 // addPod adds a pod as a kubelet would have made it.
 func (d *daemon) addPod(id, name, namespace string) *runtimeapi.PodSandbox {
-	p := &runtimeapi.PodSandbox{Id: id, Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: namespace, Uid: "u" + id[:4]},
+	p := &runtimeapi.PodSandbox{
+		Id: id, Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: namespace, Uid: "u" + id[:4]},
 		CreatedAt: time.Now().Add(-3*time.Hour - time.Duration(len(d.pods))*time.Second).UnixNano()}
 	d.pods = append(d.pods, p)
 	return p
 }
 
-func (d *daemon) addContainer(id, pod, name string, attempt uint32, state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
-	c := &runtimeapi.ContainerStatus{Id: id, Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, State: state,
+func (d *daemon) addContainer(id, pod, name string, attempt uint32,
+	state runtimeapi.ContainerState) *runtimeapi.ContainerStatus {
+	c := &runtimeapi.ContainerStatus{Id: id, Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt},
+		State: state,
 		Image: &runtimeapi.ImageSpec{UserSpecifiedImage: "img:1"}, CreatedAt: time.Now().Add(-90 * time.Minute).UnixNano()}
 	d.containers = append(d.containers, c)
 	d.podOf[id] = pod
 	return c
 }
 
-func (d *daemon) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+func (d *daemon) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (
+	*runtimeapi.ListPodSandboxResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return &runtimeapi.ListPodSandboxResponse{Items: slices.Clone(d.pods)}, nil
 }
 
-func (d *daemon) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (d *daemon) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (
+	*runtimeapi.PodSandboxStatusResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range d.pods {
 		if p.Id == req.PodSandboxId {
 			return &runtimeapi.PodSandboxStatusResponse{Info: map[string]string{"info": cmp.Or(d.stuck,
 				infoOf(d.configs[p.Id]))},
-				Status: &runtimeapi.PodSandboxStatus{Id: p.Id, State: p.State, Metadata: p.Metadata, Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.1.2.3"}}}, nil
+				Status: &runtimeapi.PodSandboxStatus{Id: p.Id, State: p.State, Metadata: p.Metadata,
+					Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.1.2.3"}}}, nil
 		}
 	}
 	return nil, gone(req.PodSandboxId)
@@ -217,7 +227,8 @@ func infoOfContainer(c *runtimeapi.ContainerConfig) string {
 	return `{"pid": 42, "config": ` + string(data) + `}`
 }
 
-func (d *daemon) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+func (d *daemon) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (
+	*runtimeapi.RunPodSandboxResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	id := fmt.Sprintf("%064x", 0xb0000+len(d.configs))
@@ -240,51 +251,62 @@ func (d *daemon) StopPodSandbox(
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
 
-func (d *daemon) RemovePodSandbox(_ context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (d *daemon) RemovePodSandbox(_ context.Context, req *runtimeapi.RemovePodSandboxRequest) (
+	*runtimeapi.RemovePodSandboxResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.pods = slices.DeleteFunc(d.pods, func(p *runtimeapi.PodSandbox) bool { return p.Id == req.PodSandboxId })
-	d.containers = slices.DeleteFunc(d.containers, func(c *runtimeapi.ContainerStatus) bool { return d.podOf[c.Id] == req.PodSandboxId })
+	d.containers = slices.DeleteFunc(d.containers, func(c *runtimeapi.ContainerStatus) bool {
+		return d.podOf[c.Id] == req.PodSandboxId
+	})
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
-func (d *daemon) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+func (d *daemon) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (
+	*runtimeapi.ListContainersResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	resp := &runtimeapi.ListContainersResponse{}
 	for _, c := range d.containers {
 		if want := req.GetFilter().GetState(); want == nil || want.State == c.State {
-			resp.Containers = append(resp.Containers, &runtimeapi.Container{Id: c.Id, PodSandboxId: d.podOf[c.Id], Metadata: c.Metadata,
-				State: c.State, Labels: c.Labels, Image: c.Image, ImageRef: c.ImageRef, ImageId: c.ImageId, CreatedAt: c.CreatedAt})
+			resp.Containers = append(resp.Containers,
+				&runtimeapi.Container{Id: c.Id, PodSandboxId: d.podOf[c.Id], Metadata: c.Metadata,
+					State: c.State, Labels: c.Labels, Image: c.Image, ImageRef: c.ImageRef, ImageId: c.ImageId,
+					CreatedAt: c.CreatedAt})
 		}
 	}
 	return resp, nil
 }
 
-func (d *daemon) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (d *daemon) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (
+	*runtimeapi.ContainerStatusResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.container(req.ContainerId)
 	if c == nil {
 		return nil, gone(req.ContainerId)
 	}
-	answer := runtimeapi.ContainerStatus{Id: c.Id, Metadata: c.Metadata, State: c.State, ExitCode: c.ExitCode, Reason: c.Reason,
+	answer := runtimeapi.ContainerStatus{Id: c.Id, Metadata: c.Metadata, State: c.State, ExitCode: c.ExitCode,
+		Reason:  c.Reason,
 		Message: c.Message, LogPath: c.LogPath, CreatedAt: c.CreatedAt, FinishedAt: c.FinishedAt}
 	info := map[string]string{"info": infoOfContainer(d.requests[c.Id])}
 	return &runtimeapi.ContainerStatusResponse{Status: &answer, Info: info}, nil
 }
 
-func (d *daemon) CreateContainer(_ context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+func (d *daemon) CreateContainer(_ context.Context, req *runtimeapi.CreateContainerRequest) (
+	*runtimeapi.CreateContainerResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	id := fmt.Sprintf("%064x", 0xc0000+len(d.requests))
 	d.requests[id] = req.Config
-	c := d.addContainer(id, req.PodSandboxId, req.Config.Metadata.Name, req.Config.Metadata.Attempt, runtimeapi.ContainerState_CONTAINER_CREATED)
+	c := d.addContainer(id, req.PodSandboxId, req.Config.Metadata.Name, req.Config.Metadata.Attempt,
+		runtimeapi.ContainerState_CONTAINER_CREATED)
 	c.LogPath = filepath.Join(req.SandboxConfig.LogDirectory, req.Config.LogPath)
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
 }
 
-func (d *daemon) StartContainer(_ context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+func (d *daemon) StartContainer(_ context.Context, req *runtimeapi.StartContainerRequest) (
+	*runtimeapi.StartContainerResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.container(req.ContainerId)
@@ -310,7 +332,8 @@ func (d *daemon) lifeOf(id string) chan struct{} {
 	return v.(chan struct{})
 }
 
-func (d *daemon) StopContainer(_ context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+func (d *daemon) StopContainer(_ context.Context, req *runtimeapi.StopContainerRequest) (
+	*runtimeapi.StopContainerResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if stop := d.lifeOf(req.ContainerId); !isClosed(stop) {
@@ -319,10 +342,13 @@ func (d *daemon) StopContainer(_ context.Context, req *runtimeapi.StopContainerR
 	return &runtimeapi.StopContainerResponse{}, nil
 }
 
-func (d *daemon) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+func (d *daemon) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContainerRequest) (
+	*runtimeapi.RemoveContainerResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.containers = slices.DeleteFunc(d.containers, func(c *runtimeapi.ContainerStatus) bool { return c.Id == req.ContainerId })
+	d.containers = slices.DeleteFunc(d.containers, func(c *runtimeapi.ContainerStatus) bool {
+		return c.Id == req.ContainerId
+	})
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
 
@@ -355,7 +381,8 @@ func (d *daemon) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*ru
 	return &runtimeapi.ListImagesResponse{Images: slices.Clone(d.images)}, nil
 }
 
-func (d *daemon) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+func (d *daemon) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (
+	*runtimeapi.ImageStatusResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, i := range d.images {
@@ -380,10 +407,12 @@ func (d *daemon) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*
 			}
 		}
 	}
-	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{UsedBytes: &runtimeapi.UInt64Value{Value: sum}}}}, nil
+	return &runtimeapi.ImageFsInfoResponse{
+		ImageFilesystems: []*runtimeapi.FilesystemUsage{{UsedBytes: &runtimeapi.UInt64Value{Value: sum}}}}, nil
 }
 
-func (d *daemon) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+func (d *daemon) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageRequest) (
+	*runtimeapi.RemoveImageResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.images = slices.DeleteFunc(d.images, func(i *runtimeapi.Image) bool { return i.Id == req.Image.Image })
@@ -394,7 +423,9 @@ func (d *daemon) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageReque
 type adminDaemon struct{ *daemon }
 
 func (a *adminDaemon) Reload(context.Context) (*admin.ReloadResponse, error) {
-	return &admin.ReloadResponse{Changes: []admin.Change{{Key: "log_level", Old: `"info"`, New: `"debug"`}, {Key: "root", Old: `"/a"`, New: `"/b"`, Restart: true}}}, nil
+	return &admin.ReloadResponse{
+		Changes: []admin.Change{{Key: "log_level", Old: `"info"`, New: `"debug"`},
+			{Key: "root", Old: `"/a"`, New: `"/b"`, Restart: true}}}, nil
 }
 func (a *adminDaemon) Info(context.Context) (*admin.InfoResponse, error) { return &a.info, nil }
 
@@ -430,7 +461,8 @@ func (a *adminDaemon) Import(_ context.Context, r io.Reader, send func(*admin.Pu
 	return send(&admin.PullEvent{Image: fmt.Sprintf("sha256:%d-bytes", len(data)), Names: []string{"a:1"}})
 }
 
-func (a *adminDaemon) Export(_ context.Context, req *admin.ExportRequest, w io.Writer, send func(*admin.PullEvent) error) error {
+func (a *adminDaemon) Export(_ context.Context, req *admin.ExportRequest, w io.Writer,
+	send func(*admin.PullEvent) error) error {
 	_ = send(&admin.PullEvent{Layer: "sha256:1", Phase: "exporting", Done: 1, Total: 2})
 	fmt.Fprintf(w, "%v %s %v", req.Images, req.Format, req.Compress)
 	return a.exportFails
@@ -454,7 +486,8 @@ func (a *adminDaemon) Images(_ context.Context, req *admin.ImagesRequest, send f
 	return nil
 }
 
-func (a *adminDaemon) Attach(_ context.Context, _ *admin.AttachRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+func (a *adminDaemon) Attach(_ context.Context, _ *admin.AttachRequest, recv func() (*admin.AttachInput, error),
+	send func(*admin.AttachOutput) error) error {
 	return a.attach(recv, send)
 }
 
@@ -473,7 +506,8 @@ func (a *adminDaemon) Tag(_ context.Context, req *admin.TagRequest) error {
 }
 
 // Exec says what it was asked for, unless a test has a daemon that does something else.
-func (a *adminDaemon) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error), send func(*admin.AttachOutput) error) error {
+func (a *adminDaemon) Exec(ctx context.Context, req *admin.ExecRequest, recv func() (*admin.AttachInput, error),
+	send func(*admin.AttachOutput) error) error {
 	a.mu.Lock()
 	a.execs = append(a.execs, *req)
 	a.mu.Unlock()
@@ -483,10 +517,12 @@ func (a *adminDaemon) Exec(ctx context.Context, req *admin.ExecRequest, recv fun
 	if req.Detach {
 		return nil
 	}
-	return send(&admin.AttachOutput{Stdout: fmt.Appendf(nil, "%s %q\n", short(req.Container), req.Command), Exit: new(int)})
+	return send(&admin.AttachOutput{Stdout: fmt.Appendf(nil, "%s %q\n", short(req.Container), req.Command),
+		Exit: new(int)})
 }
 
-func (a *adminDaemon) PortForward(_ context.Context, req *admin.PortForwardRequest, recv func() (*admin.PortData, error), send func(*admin.PortData) error) error {
+func (a *adminDaemon) PortForward(_ context.Context, req *admin.PortForwardRequest,
+	recv func() (*admin.PortData, error), send func(*admin.PortData) error) error {
 	if a.forward != nil {
 		return a.forward(req)
 	}

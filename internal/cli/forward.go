@@ -20,8 +20,10 @@ import (
 func (a *app) forwardCommand() *cobra.Command {
 	address := "127.0.0.1"
 	cmd := &cobra.Command{
-		Use: "port-forward [flags] POD [LOCAL:]PORT...", Short: "Reach ports of a pod from this machine", DisableFlagsInUseLine: true,
-		Long: "Listen on local ports and connect who comes there to the pod's, on its loopback interface, until interrupted. Without " +
+		Use: "port-forward [flags] POD [LOCAL:]PORT...", Short: "Reach ports of a pod from this machine",
+		DisableFlagsInUseLine: true,
+		Long: "Listen on local ports and connect who comes there to the pod's, on its loopback interface, until " +
+			"interrupted. Without " +
 			"LOCAL the local port is the same; 0 is any.",
 		Example: examples("berth port-forward web 8080:80", "berth port-forward web :80"),
 		Args:    atLeast(2), ValidArgsFunction: a.completeFirst(pods),
@@ -111,8 +113,8 @@ type server struct {
 // mostPause is how long one that could not accept a connection waits at most before it tries again.
 const mostPause = time.Second
 
-// serve connects whoever comes, until the listener is closed, and returns when all who came have been answered. What keeps it from
-// accepting, such as too many open files, it says once, and goes on when it can.
+// serve connects whoever comes, until the listener is closed, and returns when all who came have been answered. What
+// keeps it from accepting, such as too many open files, it says once, and goes on when it can.
 func (s server) serve(ctx context.Context, f forwarded) {
 	var connected sync.WaitGroup
 	defer connected.Wait()
@@ -139,8 +141,8 @@ func (s server) serve(ctx context.Context, f forwarded) {
 	}
 }
 
-// connect connects one client to the pod. A pod that is gone never comes back: then all ends. Why a client was not served is said
-// even when all ends meanwhile, unless that is the reason.
+// connect connects one client to the pod. A pod that is gone never comes back: then all ends. Why a client was not
+// served is said even when all ends meanwhile, unless that is the reason.
 func (s server) connect(ctx context.Context, port uint16, conn *net.TCPConn) {
 	defer context.AfterFunc(ctx, func() { // a client that does not read does not keep this from ending
 		_ = conn.SetLinger(0) // it is cut: the client is not to take that for the end of what it gets

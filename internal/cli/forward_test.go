@@ -48,7 +48,8 @@ func hello(t *testing.T, address string) string {
 	return string(text)
 }
 
-// forwarding forwards a port of a pod, through what wrap makes of its listener, until end is called. errs is what it says.
+// forwarding forwards a port of a pod, through what wrap makes of its listener, until end is called. errs is what it
+// says.
 func forwarding(t *testing.T, wrap func(net.Listener) net.Listener) (f forwarded, errs *safeBuffer, end func()) {
 	t.Helper()
 	d := startDaemon(t)
@@ -82,7 +83,8 @@ func TestForwardGoesOnWhenThereIsRoom(t *testing.T) {
 		t.Errorf("through the port came %q", got)
 	}
 	end()
-	if said := errs.String(); strings.Count(said, "too many open files") != 1 || !strings.Contains(said, f.Addr().String()) {
+	if said := errs.String(); strings.Count(said, "too many open files") != 1 ||
+		!strings.Contains(said, f.Addr().String()) {
 		t.Errorf("it said %q", said)
 	}
 }
@@ -123,7 +125,8 @@ func TestForwardEndsWithItsPod(t *testing.T) {
 	}
 }
 
-// TestForwardThatEndsCutsItsClients has a client at a port when all ends: it is not to take that for the end of what the pod sends.
+// TestForwardThatEndsCutsItsClients has a client at a port when all ends: it is not to take that for the end of what
+// the pod sends.
 func TestForwardThatEndsCutsItsClients(t *testing.T) {
 	f, errs, end := forwarding(t, nil)
 	conn, err := net.Dial("tcp", f.Addr().String())

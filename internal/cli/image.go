@@ -186,7 +186,8 @@ func (a imageApp) rmCommand(name string) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use: name + " IMAGE...", Short: "Remove images", Args: atLeast(1), ValidArgsFunction: a.complete(images),
-		Long: "Remove images, each with all its names. What a container needs of an image that is removed by force stays as long as the container.",
+		Long: "Remove images, each with all its names. What a container needs of an image that is removed by force stays " +
+			"as long as the container.",
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "also what containers use")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -251,7 +252,8 @@ func (c imager) users(ctx context.Context) (map[string][]user, error) {
 	}
 	out := map[string][]user{}
 	for _, i := range resp.GetContainers() {
-		out[i.GetImageId()] = append(out[i.GetImageId()], user{i.GetId(), i.GetMetadata().GetName(), i.GetPodSandboxId(), stateText(i.GetState().String())})
+		out[i.GetImageId()] = append(out[i.GetImageId()],
+			user{i.GetId(), i.GetMetadata().GetName(), i.GetPodSandboxId(), stateText(i.GetState().String())})
 	}
 	return out, nil
 }

@@ -17,8 +17,10 @@ import (
 
 func (a imageApp) importCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "import FILE|-", Short: "Take the images of an archive (OCI layout or docker save) into the store", Args: exactly(1),
-		Long:    "Take the images of an archive into the store: an OCI layout or what docker save writes, as it is or compressed with gzip or zstd.",
+		Use: "import FILE|-", Short: "Take the images of an archive (OCI layout or docker save) into the store",
+		Args: exactly(1),
+		Long: "Take the images of an archive into the store: an OCI layout or what docker save writes, as it is or " +
+			"compressed with gzip or zstd.",
 		Example: examples("berth image import app.tar", "docker save app:v1 | berth image import -"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(func(c imager) error { return c.importFile(cmd, args[0]) })
@@ -82,15 +84,18 @@ func (a imageApp) exportCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use: "export IMAGE...", Short: "Write images to an archive", Args: atLeast(1), ValidArgsFunction: a.complete(images),
-		Long: "Write images to one archive that berth image import, docker load and other tools read. The images keep their ids. One that is named by " +
+		Long: "Write images to one archive that berth image import, docker load and other tools read. The images keep " +
+			"their ids. One that is named by " +
 			"tag has this tag in the archive, one that is named otherwise has all its tags.",
 		Example: examples("berth image export -o app.tar docker.io/library/nginx:latest",
 			"berth image export docker.io/library/nginx:latest | ssh other berth image import -"),
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "-", "`file` to write; - is the standard output")
-	cmd.Flags().StringVar(&req.Format, "format", "oci", "oci (a layout, with what docker load needs beside it) or docker (as docker save wrote once)")
+	cmd.Flags().StringVar(&req.Format, "format", "oci", "oci (a layout, with what docker load needs beside it) or "+
+		"docker (as docker save wrote once)")
 	cmd.Flags().BoolVar(&req.Compress, "compress", false, "gzip the layers")
-	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"oci", "docker"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions([]string{"oci", "docker"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if req.Format != "oci" && req.Format != "docker" {
 			return cmd.FlagErrorFunc()(cmd, fmt.Errorf("--format %s: there is oci and docker", req.Format))
@@ -117,8 +122,8 @@ func (c imager) exportTo(cmd *cobra.Command, output string, req admin.ExportRequ
 	return c.export(cmd.Context(), &req, stdout(cmd), stderr(cmd))
 }
 
-// reference is the image as the daemon is asked for it: as the person said where the daemon understands that, so that it
-// knows whether a tag was meant; else its id.
+// reference is the image as the daemon is asked for it: as the person said where the daemon understands that, so that
+// it knows whether a tag was meant; else its id.
 func (c imager) reference(ctx context.Context, word string) (string, error) {
 	img, err := c.image(ctx, word)
 	if err != nil {

@@ -17,8 +17,10 @@ import (
 
 func (a imageApp) inspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "inspect IMAGE", Short: "Show all that is known of an image", Args: exactly(1), ValidArgsFunction: a.completeFirst(images),
-		Example: examples("berth image inspect docker.io/library/nginx:latest", "berth image inspect -o json nginx | jq .config.config.Env"),
+		Use: "inspect IMAGE", Short: "Show all that is known of an image", Args: exactly(1),
+		ValidArgsFunction: a.completeFirst(images),
+		Example: examples("berth image inspect docker.io/library/nginx:latest", "berth image inspect -o json "+
+			"nginx | jq .config.config.Env"),
 	}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -98,7 +100,10 @@ func (v inspectedImage) facts(now time.Time) []fact {
 	}
 	return []fact{
 		{"id", []string{v.ID}}, {"tags", v.Tags}, {"digests", v.Digests}, {"platform", []string{v.Platform}},
-		{"size", []string{fmt.Sprintf("%s to transfer, %s on disk in %d layers", bytesText(v.Size), bytesText(v.Disk), len(v.Layers))}},
+		{
+			"size",
+			[]string{
+				fmt.Sprintf("%s to transfer, %s on disk in %d layers", bytesText(v.Size), bytesText(v.Disk), len(v.Layers))}},
 		{"pulled", []string{v.PulledAt.Local().Format(time.DateTime) + ", " + ago(v.PulledAt, now)}},
 		{"pinned", []string{yesNo(v.Pinned)}}, {"durable", []string{yesNo(v.Durable)}}, {"used by", used},
 	}
@@ -146,8 +151,9 @@ func (v inspectedImage) printLayers(w io.Writer) error {
 func (a imageApp) historyCommand() *cobra.Command {
 	var whole bool
 	cmd := &cobra.Command{
-		Use: "history IMAGE", Short: "Show how an image was built", Args: exactly(1), ValidArgsFunction: a.completeFirst(images),
-		Example: examples("berth image history --no-trunc docker.io/library/nginx:latest"),
+		Use: "history IMAGE", Short: "Show how an image was built", Args: exactly(1),
+		ValidArgsFunction: a.completeFirst(images),
+		Example:           examples("berth image history --no-trunc docker.io/library/nginx:latest"),
 	}
 	cmd.Flags().BoolVar(&whole, "no-trunc", false, "do not cut long commands")
 	format := outputFlag(cmd)
@@ -183,8 +189,8 @@ type buildStep struct {
 	Size      uint64     `json:"size"`            // bytes on disk
 }
 
-// historyOf joins the steps in an image's config with its layers, the last step first. Layers that no step speaks of have
-// steps of their own.
+// historyOf joins the steps in an image's config with its layers, the last step first. Layers that no step speaks of
+// have steps of their own.
 func historyOf(d admin.ImageDetail) ([]buildStep, error) {
 	var config ocispec.Image
 	if err := json.Unmarshal(d.Config, &config); err != nil {

@@ -156,7 +156,8 @@ func (s *space) print(w io.Writer, layers bool) error {
 	_, err := fmt.Fprintf(w, "\n%s in %d layers of %d images; %s of it in images that nothing uses\n",
 		bytesText(s.Total), len(s.Layers), len(s.Images), bytesText(s.Reclaimable))
 	if err == nil && s.Kept > 0 {
-		_, err = fmt.Fprintf(w, "%s more in layers that no image has any more, but a container or work in flight\n", bytesText(s.Kept))
+		_, err = fmt.Fprintf(w, "%s more in layers that no image has any more, but a container or work in flight\n",
+			bytesText(s.Kept))
 	}
 	return err
 }
@@ -172,7 +173,8 @@ func (i imageSpace) cells() []string {
 	if i.Pinned {
 		note = "pinned"
 	}
-	return []string{name, short(i.ID), bytesText(i.Disk), bytesText(i.Shared), bytesText(i.Unique), strconv.Itoa(i.Used), note}
+	return []string{name, short(i.ID), bytesText(i.Disk), bytesText(i.Shared), bytesText(i.Unique), strconv.Itoa(i.Used),
+		note}
 }
 
 // pruneFlags say which images to prune.
@@ -185,7 +187,8 @@ func (a imageApp) pruneCommand() *cobra.Command {
 	var flags pruneFlags
 	cmd := &cobra.Command{
 		Use: "prune", Short: "Remove images that nothing uses", Args: exactly(0),
-		Long:    "Remove images without a tag that no container uses; with --all also those that have one. Pinned images stay.",
+		Long: "Remove images without a tag that no container uses; with --all also those that have one. Pinned " +
+			"images stay.",
 		Example: examples("berth image prune", "berth image prune --all --older-than 7d --dry-run"),
 	}
 	cmd.Flags().BoolVarP(&flags.all, "all", "a", false, "also images that have a tag")

@@ -18,24 +18,33 @@ import (
 // stocked is a daemon with four images: of two that share a layer one is used, one has no tag, one is pinned.
 func stocked(t *testing.T) *daemon {
 	d := populated(t)
-	config := `{"os":"linux","architecture":"amd64","created":"2024-05-01T10:00:00Z","author":"somebody","config":{"User":"101","Env":["A=b","C=d e"],` +
-		`"Entrypoint":["/run","-x y"],"Cmd":["serve"],"WorkingDir":"/srv","ExposedPorts":{"80/tcp":{}},"Labels":{"v":"1\n2"}},` +
-		`"history":[{"created":"2024-05-01T10:00:00Z","created_by":"ADD base"},{"created_by":"ENV A=b","empty_layer":true},` +
-		`{"created_by":"RUN make ` + strings.Repeat("x", 80) + `","comment":"by hand"}]}`
-	base := admin.LayerDetail{ID: "dba5e", DiffID: "sha256:" + id("ba5e"), Blob: "sha256:" + id("b10b"), Size: 40_000_000, Disk: 100_000_000}
+	config :=
+		`{"os":"linux","architecture":"amd64","created":"2024-05-01T10:00:00Z","author":"somebody","config":{"User":"101","Env":["A=b","C=d e"],` +
+			`"Entrypoint":["/run","-x y"],"Cmd":["serve"],"WorkingDir":"/srv","ExposedPorts":{"80/tcp":{}},"Labels":{"v":"1\n2"}},` +
+			`"history":[{"created":"2024-05-01T10:00:00Z","created_by":"ADD base"},{"created_by":"ENV A=b","empty_layer":true},` +
+			`{"created_by":"RUN make ` + strings.Repeat("x", 80) + `","comment":"by hand"}]}`
+	base := admin.LayerDetail{ID: "dba5e", DiffID: "sha256:" + id("ba5e"), Blob: "sha256:" + id("b10b"), Size: 40_000_000,
+		Disk: 100_000_000}
 	layer := func(name string, disk uint64) admin.LayerDetail {
-		return admin.LayerDetail{ID: "d" + name, DiffID: "sha256:" + id(name), Blob: "sha256:" + id(name), Size: int64(disk / 2), Disk: disk}
+		return admin.LayerDetail{ID: "d" + name, DiffID: "sha256:" + id(name), Blob: "sha256:" + id(name),
+			Size: int64(disk / 2), Disk: disk}
 	}
 	add := func(name string, old time.Duration, tags []string, layers ...admin.LayerDetail) *admin.ImageDetail {
-		d.details = append(d.details, admin.ImageDetail{ID: "sha256:" + id(name), Tags: tags, Digests: []string{"quay.io/" + name + "@sha256:77"}, Platform: "linux/amd64",
-			Size: 41_000_000, PulledAt: time.Now().Add(-old), Layers: layers, Config: json.RawMessage(config), Durable: true})
+		d.details = append(d.details,
+			admin.ImageDetail{ID: "sha256:" + id(name), Tags: tags, Digests: []string{"quay.io/" + name + "@sha256:77"},
+				Platform: "linux/amd64",
+				Size:     41_000_000, PulledAt: time.Now().Add(-old), Layers: layers, Config: json.RawMessage(config),
+				Durable: true})
 		return &d.details[len(d.details)-1]
 	}
-	add("ee1", 50*time.Hour, []string{"docker.io/library/nginx:1", "docker.io/library/nginx:latest"}, base, layer("aa", 7_000_000), layer("aa", 7_000_000))
+	add("ee1", 50*time.Hour, []string{"docker.io/library/nginx:1", "docker.io/library/nginx:latest"}, base,
+		layer("aa", 7_000_000), layer("aa", 7_000_000))
 	add("ee2", 50*time.Hour, nil, base).Pinned = true
 	add("ee3", 30*time.Hour, []string{"quay.io/app:v1"}, base, layer("bb", 20_000_000))
 	add("ee4", 3*time.Hour, nil, layer("cc", 5_000_000))
-	d.images = append(d.images, &runtimeapi.Image{Id: "sha256:" + id("ee3"), RepoTags: []string{"quay.io/app:v1"}, Size: 10}, &runtimeapi.Image{Id: "sha256:" + id("ee4"), Size: 20})
+	d.images = append(d.images,
+		&runtimeapi.Image{Id: "sha256:" + id("ee3"), RepoTags: []string{"quay.io/app:v1"}, Size: 10},
+		&runtimeapi.Image{Id: "sha256:" + id("ee4"), Size: 20})
 	d.containers[1].ImageId = "sha256:" + id("ee1")
 	return d
 }
@@ -90,9 +99,11 @@ func TestImageInspect(t *testing.T) {
 	d := stocked(t)
 	out, errs, code := d.berth(t, "image", "inspect", "ee1")
 	for _, line := range []string{
-		"id            sha256:" + id("ee1"), "tags          docker.io/library/nginx:1", "              docker.io/library/nginx:latest",
+		"id            sha256:" + id("ee1"), "tags          docker.io/library/nginx:1",
+		"              docker.io/library/nginx:latest",
 		"size          41.0 MB to transfer, 107 MB on disk in 3 layers", "pinned        no", "durable       yes", ", 2d ago",
-		"used by       container nginx (c20000000000), running", "user          101", `entrypoint    ["/run","-x y"]`, `command       ["serve"]`,
+		"used by       container nginx (c20000000000), running", "user          101", `entrypoint    ["/run","-x y"]`,
+		`command       ["serve"]`,
 		"environment   A=b", "              C=d e", "ports         80/tcp", "labels        v=1 2", "author        somebody",
 		"sha256:" + id("ba5e") + "   b10b00000000   40.0 MB   100 MB",
 	} {
@@ -111,7 +122,8 @@ func TestImageInspect(t *testing.T) {
 		Config struct{ Config struct{ Env []string } }
 		Layers []struct{ DiffID string }
 	}
-	if err := json.Unmarshal([]byte(out), &v); err != nil || code != 0 || v.ID != "sha256:"+id("ee1") || v.Disk != 107_000_000 || v.UsedBy[0].Name != "nginx" ||
+	if err := json.Unmarshal([]byte(out), &v); err != nil || code != 0 || v.ID != "sha256:"+id("ee1") ||
+		v.Disk != 107_000_000 || v.UsedBy[0].Name != "nginx" ||
 		v.Config.Config.Env[1] != "C=d e" || len(v.Layers) != 3 {
 		t.Errorf("code %d, %v: %s", code, err, out)
 	}
@@ -125,17 +137,21 @@ func TestImageHistory(t *testing.T) {
 	d := stocked(t)
 	out, errs, code := d.berth(t, "image", "history", "quay.io/app:v1")
 	lines := strings.Split(out, "\n")
-	if code != 0 || len(lines) != 5 || !strings.HasPrefix(lines[1], "-         bb0000000000   20.0 MB   RUN make x") || !strings.HasSuffix(lines[1], "x…   by hand") ||
-		!strings.Contains(lines[2], "-              0 B       ENV A=b") || !strings.Contains(lines[3], "y        ba5e00000000   100 MB    ADD base") {
+	if code != 0 || len(lines) != 5 || !strings.HasPrefix(lines[1], "-         bb0000000000   20.0 MB   RUN make x") ||
+		!strings.HasSuffix(lines[1], "x…   by hand") ||
+		!strings.Contains(lines[2], "-              0 B       ENV A=b") ||
+		!strings.Contains(lines[3], "y        ba5e00000000   100 MB    ADD base") {
 		t.Errorf("code %d, %s\n%s", code, errs, out)
 	}
-	if out, _, _ := d.berth(t, "image", "history", "--no-trunc", "quay.io/app:v1"); !strings.Contains(out, strings.Repeat("x", 80)) {
+	if out, _, _ := d.berth(t, "image", "history", "--no-trunc", "quay.io/app:v1"); !strings.Contains(out,
+		strings.Repeat("x", 80)) {
 		t.Errorf("cut:\n%s", out)
 	}
 	// An image with more layers than its history speaks of.
 	out, _, _ = d.berth(t, "image", "history", "-o", "json", "ee1")
 	var steps []map[string]any
-	if err := json.Unmarshal([]byte(out), &steps); err != nil || len(steps) != 4 || steps[0]["layer"] != "sha256:"+id("aa") || steps[0]["createdBy"] != "" {
+	if err := json.Unmarshal([]byte(out), &steps); err != nil || len(steps) != 4 || steps[0]["layer"] != "sha256:"+
+		id("aa") || steps[0]["createdBy"] != "" {
 		t.Errorf("%v: %s", err, out)
 	}
 }
@@ -171,7 +187,8 @@ func TestImagePrune(t *testing.T) {
 		}
 	}
 	d.refuse["RemoveImage"] = status.Error(codes.Internal, "the disk is broken")
-	if _, errs, code := d.berth(t, "image", "prune"); code != 1 || !strings.Contains(errs, "quay.io/ee4@sha256:77: the disk is broken") {
+	if _, errs, code := d.berth(t, "image", "prune"); code != 1 ||
+		!strings.Contains(errs, "quay.io/ee4@sha256:77: the disk is broken") {
 		t.Errorf("code %d, %s", code, errs)
 	}
 }
@@ -180,10 +197,12 @@ func TestImageRemoveMindsContainers(t *testing.T) {
 	d := stocked(t)
 	d.containers[2].ImageId = "sha256:" + id("ee1")
 	out, errs, code := d.berth(t, "image", "rm", "ee1", "ee4")
-	if code != 1 || out != "ee4\n" || !strings.Contains(errs, "remove image ee1: used by container nginx (c20000000000) and 1 more: remove that first (berth rm), or use --force") {
+	if code != 1 || out != "ee4\n" || !strings.Contains(errs, "remove image ee1: used by container nginx (c20000000000) "+
+		"and 1 more: remove that first (berth rm), or use --force") {
 		t.Errorf("code %d, %q, %q", code, out, errs)
 	}
-	if out, errs, code := d.berth(t, "rmi", "-f", "docker.io/library/nginx:latest"); code != 0 || out != "docker.io/library/nginx:latest\n" {
+	if out, errs, code := d.berth(t, "rmi", "-f", "docker.io/library/nginx:latest"); code != 0 ||
+		out != "docker.io/library/nginx:latest\n" {
 		t.Errorf("code %d, %q, %q", code, out, errs)
 	}
 	if len(d.images) != 2 {
@@ -200,14 +219,17 @@ func TestImageExport(t *testing.T) {
 		left, _ := filepath.Glob(dir + "/.*part*")
 		return string(raw) + strings.Join(left, " ")
 	}
-	if out, errs, code := d.berth(t, "image", "export", "ee3", "quay.io/app:v1"); out != "[sha256:"+id("ee3")+" quay.io/app:v1] oci false" || errs != "" || code != 0 {
+	if out, errs, code := d.berth(t, "image", "export", "ee3", "quay.io/app:v1"); out != "[sha256:"+id("ee3")+
+		" quay.io/app:v1] oci false" || errs != "" || code != 0 {
 		t.Errorf("code %d, %q %q", code, out, errs)
 	}
-	if out, errs, code := d.berth(t, "image", "export", "-o", file, "--format", "docker", "--compress", "quay.io/app:v1"); code != 0 || out+errs != "" || written() != "[quay.io/app:v1] docker true" {
+	if out, errs, code := d.berth(t, "image", "export", "-o", file, "--format", "docker", "--compress",
+		"quay.io/app:v1"); code != 0 || out+errs != "" || written() != "[quay.io/app:v1] docker true" {
 		t.Errorf("code %d, %q %q, %q", code, out, errs, written())
 	}
 	d.exportFails = status.Error(codes.DataLoss, "layer x: its files have changed on disk: /etc/passwd has other content")
-	if _, errs, code := d.berth(t, "image", "export", "-o", file, "quay.io/app:v1"); code != 1 || !strings.Contains(errs, "/etc/passwd") || written() != "[quay.io/app:v1] docker true" {
+	if _, errs, code := d.berth(t, "image", "export", "-o", file, "quay.io/app:v1"); code != 1 ||
+		!strings.Contains(errs, "/etc/passwd") || written() != "[quay.io/app:v1] docker true" {
 		t.Errorf("a failure touched what was there: code %d, %q, %q", code, errs, written())
 	}
 	d.exportFails = nil
@@ -241,7 +263,8 @@ func TestSentReaderTellsTheEnd(t *testing.T) {
 			t.Fatal("nothing was read")
 		}
 	}
-	if last.Done != 7 || last.Total != 7 || bar(last, 80) != "archive sending     ["+strings.Repeat("=", 38)+"]  7 B / 7 B" {
+	if last.Done != 7 || last.Total != 7 || bar(last, 80) != "archive sending     ["+strings.Repeat("=", 38)+
+		"]  7 B / 7 B" {
 		t.Errorf("%+v: %q", last, bar(last, 80))
 	}
 }

@@ -42,9 +42,11 @@ func (a nodeApp) checkCommand() *cobra.Command {
 	var req admin.CheckRequest
 	cmd := &cobra.Command{
 		Use: "check", Short: "Verify every record and every file of every image", Args: exactly(0),
-		Long: "Verify every record and every file of every image layer. The exit code is 0 when nothing is wrong, or all of it was repaired.",
+		Long: "Verify every record and every file of every image layer. The exit code is 0 when nothing is wrong, or all " +
+			"of it was repaired.",
 	}
-	cmd.Flags().BoolVar(&req.Repair, "repair", false, "mend images: fetch damaged layers again, remove records that cannot be read; pods are left alone")
+	cmd.Flags().BoolVar(&req.Repair, "repair", false, "mend images: fetch damaged layers again, remove records that "+
+		"cannot be read; pods are left alone")
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(func(c *client) error { return c.check(cmd, &req, *format) })

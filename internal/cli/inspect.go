@@ -24,12 +24,14 @@ func (a *app) inspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "inspect NAME", Aliases: []string{"inspectp", "inspecti"}, Short: "Show all that is known of a container, a " +
 			"pod or an image, as JSON", Args: exactly(1),
-		Long:              "Show all that is known of a container, a pod or an image, as JSON. What has the name of several is taken in this order; --type picks.",
+		Long: "Show all that is known of a container, a pod or an image, as JSON. What has the name of " +
+			"several is taken in this order; --type picks.",
 		Example:           examples("berth inspect web", "berth inspect --type pod web"),
 		ValidArgsFunction: a.completeFirst(everything),
 	}
 	cmd.Flags().StringVar(&kind, "type", "", "what `kind` of thing: container, pod or image")
-	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{kindContainer, kindPod, kindImage}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("type",
+		cobra.FixedCompletions([]string{kindContainer, kindPod, kindImage}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if called := map[string]string{"inspectp": kindPod, "inspecti": kindImage}[cmd.CalledAs()]; called != "" {
 			kind = called // crictl's names
@@ -112,7 +114,8 @@ func (c inspector) inspectImage(ctx context.Context, word string) (*inspected, e
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: img.GetId()}, Verbose: true})
+	resp, err := c.images.ImageStatus(ctx,
+		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: img.GetId()}, Verbose: true})
 	if err != nil {
 		return nil, err
 	}

@@ -253,7 +253,8 @@ func (c lister) pods(cmd *cobra.Command, l *listing) error {
 	now := time.Now()
 	t := newTable("POD", "NAME", "NAMESPACE", "STATE", "AGE", "CONTAINERS", "ADDRESS", "PROBLEM")
 	for _, p := range n.pods {
-		resp, err := c.PodSandboxStatus(cmd.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.GetId(), Verbose: true})
+		resp, err := c.PodSandboxStatus(cmd.Context(),
+			&runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.GetId(), Verbose: true})
 		if isCode(err, codes.NotFound) {
 			continue
 		}
@@ -261,7 +262,8 @@ func (c lister) pods(cmd *cobra.Command, l *listing) error {
 			return err
 		}
 		t.add(l.shown(p.GetId()), p.GetMetadata().GetName(), p.GetMetadata().GetNamespace(), stateText(p.GetState().String()),
-			age(time.Unix(0, p.GetCreatedAt()), now), strconv.Itoa(count[p.GetId()]), address(resp.GetStatus()), stuck(resp.GetInfo()))
+			age(time.Unix(0, p.GetCreatedAt()), now), strconv.Itoa(count[p.GetId()]), address(resp.GetStatus()),
+			stuck(resp.GetInfo()))
 	}
 	return t.print(stdout(cmd))
 }

@@ -122,8 +122,8 @@ func (r *logReader) closeFile() {
 	}
 }
 
-// advance goes on to the file that has taken the log's place, when there is one. It is called at the end of the old file;
-// what was still written to that after its replacement appeared is read first.
+// advance goes on to the file that has taken the log's place, when there is one. It is called at the end of the old
+// file; what was still written to that after its replacement appeared is read first.
 func (r *logReader) advance() (bool, error) {
 	now, err := os.Stat(r.path)
 	if absent(err) {

@@ -104,8 +104,8 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
-// TestFollowLosesNothing writes 300 lines through rotations as a kubelet makes them: rename, then a new file. Lines go to
-// the old file until the new one is there.
+// TestFollowLosesNothing writes 300 lines through rotations as a kubelet makes them: rename, then a new file. Lines go
+// to the old file until the new one is there.
 func TestFollowLosesNothing(t *testing.T) {
 	path := t.TempDir() + "/log"
 	const lines, perFile = 300, 37

@@ -46,7 +46,8 @@ func kernelDiagnosis(release string) diagnosis {
 	case slices.Compare(v[:], oldestKernel[:]) < 0:
 		return diagnosis{"kernel", broken, release + " is too old", "5.10 is the minimum; install a newer one"}
 	case slices.Compare(v[:], fullKernel[:]) < 0:
-		return diagnosis{"kernel", warning, release + " has no id-mapped overlays, so pods with a user namespace cannot run", "5.19 has them"}
+		return diagnosis{"kernel", warning, release + " has no id-mapped overlays, so pods with a user namespace cannot run",
+			"5.19 has them"}
 	}
 	return diagnosis{"kernel", fine, release, ""}
 }
@@ -73,14 +74,16 @@ func usernsDiagnosis(known bool, limit string) diagnosis {
 
 func (m machine) overlay() diagnosis {
 	if !m.facts.Overlay {
-		return diagnosis{"overlay", broken, "the kernel has no overlay file system", "install a kernel with CONFIG_OVERLAY_FS, or its module"}
+		return diagnosis{"overlay", broken, "the kernel has no overlay file system", "install a kernel with " +
+			"CONFIG_OVERLAY_FS, or its module"}
 	}
 	return diagnosis{"overlay", fine, "the kernel has it", ""}
 }
 
 func (m machine) seccomp() diagnosis {
 	if !m.facts.Seccomp {
-		return diagnosis{"seccomp", warning, "the kernel does not filter system calls", "install a kernel with CONFIG_SECCOMP_FILTER; without it pods run unconfined"}
+		return diagnosis{"seccomp", warning, "the kernel does not filter system calls", "install a kernel with " +
+			"CONFIG_SECCOMP_FILTER; without it pods run unconfined"}
 	}
 	return diagnosis{"seccomp", fine, "the kernel has it", ""}
 }
@@ -94,8 +97,10 @@ func (m machine) apparmor() diagnosis {
 		return diagnosis{subject, fine, "the profile " + apparmor.DefaultName + " is loaded", ""}
 	}
 	if _, err := apparmor.FindParser(); err != nil {
-		return diagnosis{subject, warning, "the kernel enforces it, and " + apparmor.DefaultName + " cannot be loaded: " + err.Error(),
-			"install it and restart the daemon; without the profile containers run unconfined, and those that ask for RuntimeDefault are refused"}
+		return diagnosis{subject, warning, "the kernel enforces it, and " + apparmor.DefaultName + " cannot be loaded: " +
+			err.Error(),
+			"install it and restart the daemon; without the profile containers run unconfined, and those that ask for " +
+				"RuntimeDefault are refused"}
 	}
 	return diagnosis{subject, fine, "a daemon that starts loads the profile " + apparmor.DefaultName, ""}
 }
@@ -106,18 +111,23 @@ func (m machine) selinux() diagnosis {
 	must := m.config.SELinux == config.SELinuxOn
 	switch {
 	case m.config.SELinux == config.SELinuxOff && m.facts.SELinux:
-		return diagnosis{subject, fine, "the kernel has it on, and pods run without labels, because the configuration says so", ""}
+		return diagnosis{subject, fine, "the kernel has it on, and pods run without labels, because the configuration " +
+			"says so", ""}
 	case !m.facts.SELinux && must:
-		return diagnosis{subject, broken, `no daemon starts with selinux = "on": this kernel has SELinux not on, or no policy`, "boot with SELinux, or leave the key out"}
+		return diagnosis{
+			subject, broken, `no daemon starts with selinux = "on": this kernel has SELinux not on, or no policy`,
+			"boot with SELinux, or leave the key out"}
 	case !m.facts.SELinux:
 		return diagnosis{subject, fine, "this kernel has it not on, and pods run without", ""}
 	}
 	node, err := selinux.Open()
 	if err != nil && must {
-		return diagnosis{subject, broken, `no daemon starts with selinux = "on": ` + err.Error(), "change the policy, or leave the key out"}
+		return diagnosis{subject, broken, `no daemon starts with selinux = "on": ` + err.Error(), "change the policy, or " +
+			"leave the key out"}
 	}
 	if err != nil {
-		return diagnosis{subject, warning, "containers run without labels: " + err.Error(), "restart the daemon after the policy has changed"}
+		return diagnosis{subject, warning, "containers run without labels: " + err.Error(), "restart the daemon after the " +
+			"policy has changed"}
 	}
 	process, _ := node.Usual()
 	return diagnosis{subject, fine, selinux.Mode() + ", containers are " + process, ""}
@@ -135,7 +145,8 @@ func (m machine) cgroups() diagnosis {
 	}
 	switch {
 	case len(missing) > 0:
-		return diagnosis{"cgroups", broken, mode + ": without the controllers " + strings.Join(missing, ", "), "mount cgroups at /sys/fs/cgroup with them, or " + toUnified}
+		return diagnosis{"cgroups", broken, mode + ": without the controllers " + strings.Join(missing, ", "),
+			"mount cgroups at /sys/fs/cgroup with them, or " + toUnified}
 	case m.facts.Cgroup != host.CgroupV2:
 		return diagnosis{"cgroups", warning, mode + ": it works, but Kubernetes is leaving v1 behind", toUnified}
 	}
@@ -204,8 +215,8 @@ func (m machine) fallback(all []host.Runtime) []diagnosis {
 	return nil
 }
 
-// endTrials removes the directory of the trials, and nothing in it: each trial has removed what was its own. What one could
-// not undo may be a mount of something precious.
+// endTrials removes the directory of the trials, and nothing in it: each trial has removed what was its own. What one
+// could not undo may be a mount of something precious.
 func endTrials(dir string) []diagnosis {
 	err := os.Remove(dir)
 	if err == nil || absent(err) {
@@ -222,9 +233,13 @@ func (m machine) runtime(r host.Runtime, dispensable bool) diagnosis {
 		return diagnosis{subject, fine, fmt.Sprintf("%s %s makes containers", r.Path, r.Version), ""}
 	}
 	if _, err := os.Stat(r.Path); absent(err) { // only a configured one was not searched for
-		return diagnosis{subject, broken, "there is no " + r.Path, "install it, or correct path under [runtimes." + r.Name + "]"}
+		return diagnosis{subject, broken, "there is no " + r.Path, "install it, or correct path under [runtimes." + r.Name +
+			"]"}
 	}
-	d := diagnosis{subject, broken, fmt.Sprintf("%s %s makes no container: %s", r.Path, r.Version, strings.Join(strings.Fields(r.Why), " ")), "mend what it names, or install another runtime"}
+	d := diagnosis{
+		subject, broken,
+		fmt.Sprintf("%s %s makes no container: %s", r.Path, r.Version, strings.Join(strings.Fields(r.Why), " ")),
+		"mend what it names, or install another runtime"}
 	if m.config.Runtimes.Default == r.Name {
 		d.Remedy = "mend what it names, or set another default under [runtimes], or none: then the first that works is taken"
 	}
@@ -315,7 +330,8 @@ func (m machine) disk(what, dir string) diagnosis {
 	case s.Files > 0 && s.Ffree < littleInodes:
 		return diagnosis{subject, warning, fmt.Sprintf("%s, but only %d more files", text, s.Ffree), remedy}
 	case s.Type == unix.OVERLAYFS_SUPER_MAGIC && what != "state" && what != onlyImages:
-		return diagnosis{subject, broken, text + ", but it is itself an overlay, which cannot carry another's upper directory",
+		return diagnosis{subject, broken, text + ", but it is itself an overlay, which cannot carry another's upper " +
+			"directory",
 			"put root on a real file system: root in the configuration, or a volume"}
 	}
 	return diagnosis{subject, fine, text, ""}
@@ -339,9 +355,11 @@ func (m machine) layers() diagnosis {
 	var unfit *rootfs.UnfitError
 	switch {
 	case errors.As(err, &unfit):
-		return diagnosis{subject, broken, err.Error(), "set images.root to a directory on another file system, such as ext4, xfs, btrfs or tmpfs"}
+		return diagnosis{subject, broken, err.Error(), "set images.root to a directory on another file system, such as " +
+			"ext4, xfs, btrfs or tmpfs"}
 	case err != nil:
-		return diagnosis{subject, warning, "it cannot be tried now whether the image store can hold them: " + err.Error(), "mend what it names, and look again"}
+		return diagnosis{subject, warning, "it cannot be tried now whether the image store can hold them: " + err.Error(),
+			"mend what it names, and look again"}
 	}
 	return diagnosis{subject, fine, "the file system of " + dir + " can hold them", ""}
 }
@@ -356,9 +374,12 @@ func (m machine) verifiers() []diagnosis {
 	programs, err := (&verifier.Dir{Path: v.Dir, Max: v.Max}).Programs()
 	switch {
 	case err != nil:
-		return []diagnosis{{subject, broken, "every image is refused: " + err.Error(), "mend what it names; it counts from the next pull on"}}
+		return []diagnosis{{subject, broken, "every image is refused: " + err.Error(), "mend what it names; it counts from " +
+			"the next pull on"}}
 	case len(programs) == 0:
-		return []diagnosis{{subject, warning, "every image is accepted: there is no program in " + v.Dir, "put verifiers there, or clear image_verifier.dir"}}
+		return []diagnosis{
+			{subject, warning, "every image is accepted: there is no program in " + v.Dir, "put verifiers there, or clear " +
+				"image_verifier.dir"}}
 	}
 	return []diagnosis{{subject, fine, fmt.Sprintf("%d in %s", len(programs), v.Dir), ""}}
 }

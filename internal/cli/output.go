@@ -27,7 +27,8 @@ func outputFlag(cmd *cobra.Command) *string {
 	cmd.Flags().VarP((*formatValue)(&format), "output", "o", "json or table")
 	cmd.Flags().Var((*formatValue)(&format), "format", "as --output")
 	_ = cmd.Flags().MarkHidden("format")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{formatJSON, formatTable}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{formatJSON, formatTable}, cobra.ShellCompDirectiveNoFileComp))
 	return &format
 }
 

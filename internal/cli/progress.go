@@ -11,7 +11,8 @@ import (
 	"berth/internal/admin"
 )
 
-// progress shows how a pull, an import or an export goes on: a bar for each layer on a terminal, a line for each phase elsewhere.
+// progress shows how a pull, an import or an export goes on: a bar for each layer on a terminal, a line for each phase
+// elsewhere.
 type progress struct {
 	mu     sync.Mutex // guards what follows; held while drawing
 	w      io.Writer

@@ -11,7 +11,8 @@ import (
 func (a nodeApp) reloadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "reload", Short: "Have the daemon take over its changed configuration", Args: exactly(0),
-		Long: "Have the daemon read its configuration again and take over what a running daemon can; no pod is touched. It tells each key that " +
+		Long: "Have the daemon read its configuration again and take over what a running daemon can; no pod is touched. It " +
+			"tells each key that " +
 			"has another value, and which of them need a restart. A bad configuration is refused whole.",
 		Example: examples("berth reload"),
 	}

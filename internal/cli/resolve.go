@@ -57,7 +57,8 @@ func newest(found []subject) []subject {
 type unknownError struct{ kind, word string }
 
 func (e *unknownError) Error() string {
-	list := map[string]string{"container": "berth ps -a", "pod": "berth pods", "image": "berth images", "container or pod": "berth ps -a and berth pods"}[e.kind]
+	list := map[string]string{"container": "berth ps -a", "pod": "berth pods", "image": "berth images",
+		"container or pod": "berth ps -a and berth pods"}[e.kind]
 	if list == "" {
 		list = "berth ps -a, berth pods and berth images"
 	}

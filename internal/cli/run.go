@@ -26,7 +26,8 @@ func (a *app) runCommand() *cobra.Command {
 	o := &runOptions{}
 	cmd := &cobra.Command{
 		Use: "run [flags] IMAGE [ARG...]", Short: "Run a container in a pod of its own", DisableFlagsInUseLine: true,
-		Long: "Run a container in a pod of its own, from an image that is pulled when it is missing. Without -d its output is shown " +
+		Long: "Run a container in a pod of its own, from an image that is pulled when it is missing. Without -d its output " +
+			"is shown " +
 			"until it ends, and the exit code is the container's; 125 means that Berth failed, 126 that its program cannot be " +
 			"run, 127 that there is no such program, 128 and a number that a signal of that number ended it. In a terminal of " +
 			"-it ^P ^Q leaves the container as it is, for berth attach to come back to.\n\n" +
@@ -44,7 +45,8 @@ func (a *app) runCommand() *cobra.Command {
 	o.register(cmd.Flags())
 	_ = cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]string{pullMissing, pullAlways, pullNever},
 		cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions([]string{"pod", "host"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("net",
+		cobra.FixedCompletions([]string{"pod", "host"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.image, o.args = args[0], command(args[1:])
 		if err := o.check(cmd.Flags()); err != nil {
@@ -303,7 +305,8 @@ func (r *runner) clean(ctx context.Context) error {
 		}
 		return r.remove(ctx, n, target{container: r.container})
 	}
-	p := &runtimeapi.PodSandbox{Id: r.pod, Metadata: r.config.Metadata, Labels: r.config.Labels, Annotations: r.config.Annotations}
+	p := &runtimeapi.PodSandbox{Id: r.pod, Metadata: r.config.Metadata, Labels: r.config.Labels,
+		Annotations: r.config.Annotations}
 	if r.pod == "" {
 		return removeLogs(p) // the daemon undoes a pod that it could not run
 	}
@@ -324,7 +327,8 @@ func (r *runner) foreground(ctx context.Context, s *session) error {
 	}
 	if errors.Is(err, errLeft) {
 		s.giveBack()
-		_, err := fmt.Fprintf(stderr(r.cmd), "\nberth attach %s comes back to it, berth rm -f %s ends it\n", r.o.name, r.o.name)
+		_, err := fmt.Fprintf(stderr(r.cmd), "\nberth attach %s comes back to it, berth rm -f %s ends it\n", r.o.name,
+			r.o.name)
 		return err
 	}
 	if err != nil {

@@ -71,7 +71,8 @@ func TestRunWithoutRemovalStopsThePodAndKeepsTheLog(t *testing.T) {
 	if out, errs, _ := d.berth(t, "logs", "web"); out != "x\n" {
 		t.Errorf("the log has %q %q", out, errs)
 	}
-	if _, errs, code := d.berth(t, "run", "--log-dir", logs, "--name", "web", "img:1"); code != ownFailure || !strings.Contains(errs, "berth rm -f web removes it") {
+	if _, errs, code := d.berth(t, "run", "--log-dir", logs, "--name", "web", "img:1"); code != ownFailure ||
+		!strings.Contains(errs, "berth rm -f web removes it") {
 		t.Errorf("the same name again: code %d, %q", code, errs)
 	}
 	if _, errs, code := d.berth(t, "rm", "web"); code != 0 || len(d.pods) != 0 {
@@ -85,7 +86,8 @@ func TestRunWithoutRemovalStopsThePodAndKeepsTheLog(t *testing.T) {
 func TestRunAsksForWhatWasSaid(t *testing.T) {
 	d, logs := runnable(t)
 	t.Setenv("PASSED", "on")
-	out, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "-e", "A=b=c", "-e", "PASSED", "-v", "/etc:/x:ro", "-v", "rel:/y",
+	out, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "-e", "A=b=c", "-e", "PASSED", "-v",
+		"/etc:/x:ro", "-v", "rel:/y",
 		"-p", "83:80", "-p", "127.9.9.9:53:53/udp", "--runtime", "fast", "--storage", "2Gi", "--storage-inodes", "10k",
 		"--log-rate", "100k", "--log-burst", "1Mi",
 		"img:1", "prog", "-x", "--rm")
@@ -99,25 +101,29 @@ func TestRunAsksForWhatWasSaid(t *testing.T) {
 	rel, _ := filepath.Abs("rel")
 	want := &runtimeapi.ContainerConfig{
 		Metadata: ctr.Metadata, Image: &runtimeapi.ImageSpec{Image: "sha256:" + id("ee1"), UserSpecifiedImage: "img:1"},
-		Args:   []string{"prog", "-x", "--rm"},
-		Envs:   []*runtimeapi.KeyValue{{Key: "A", Value: []byte("b=c")}, {Key: "PASSED", Value: []byte("on")}},
-		Mounts: []*runtimeapi.Mount{{HostPath: "/etc", ContainerPath: "/x", Readonly: true}, {HostPath: rel, ContainerPath: "/y"}},
+		Args: []string{"prog", "-x", "--rm"},
+		Envs: []*runtimeapi.KeyValue{{Key: "A", Value: []byte("b=c")}, {Key: "PASSED", Value: []byte("on")}},
+		Mounts: []*runtimeapi.Mount{{HostPath: "/etc", ContainerPath: "/x", Readonly: true},
+			{HostPath: rel, ContainerPath: "/y"}},
 		Labels: map[string]string{runLabel: "web"}, LogPath: "web.log", Linux: ctr.Linux,
 	}
 	if !proto.Equal(ctr, want) {
 		t.Errorf("container %v\nwant      %v", ctr, want)
 	}
 	s := ctr.Linux.SecurityContext
-	if len(s.MaskedPaths) == 0 || len(s.ReadonlyPaths) == 0 || s.Seccomp.ProfileType != runtimeapi.SecurityProfile_RuntimeDefault || s.Privileged {
+	if len(s.MaskedPaths) == 0 || len(s.ReadonlyPaths) == 0 ||
+		s.Seccomp.ProfileType != runtimeapi.SecurityProfile_RuntimeDefault || s.Privileged {
 		t.Errorf("security %v", s)
 	}
-	ports := []*runtimeapi.PortMapping{{HostPort: 83, ContainerPort: 80}, {HostPort: 53, ContainerPort: 53, HostIp: "127.9.9.9", Protocol: runtimeapi.Protocol_UDP}}
+	ports := []*runtimeapi.PortMapping{{HostPort: 83, ContainerPort: 80},
+		{HostPort: 53, ContainerPort: 53, HostIp: "127.9.9.9", Protocol: runtimeapi.Protocol_UDP}}
 	for i, p := range pod.PortMappings {
 		if !proto.Equal(p, ports[i]) {
 			t.Errorf("port %v, want %v", p, ports[i])
 		}
 	}
-	if pod.Hostname != "web" || d.pods[0].RuntimeHandler != "fast" || pod.LogDirectory != filepath.Join(logs, "web_"+pod.Metadata.Uid) {
+	if pod.Hostname != "web" || d.pods[0].RuntimeHandler != "fast" ||
+		pod.LogDirectory != filepath.Join(logs, "web_"+pod.Metadata.Uid) {
 		t.Errorf("pod %v", pod)
 	}
 	if pod.Linux.SecurityContext.NamespaceOptions.Network != runtimeapi.NamespaceMode_POD {
@@ -295,7 +301,8 @@ func TestRunTellsWhatCannotBeExecuted(t *testing.T) {
 
 func TestRunPrivilegedOnTheHostNetwork(t *testing.T) {
 	d, logs := runnable(t)
-	if _, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--net", "host", "--privileged", "ee1000", "x"); code != 0 {
+	if _, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--net", "host", "--privileged", "ee1000",
+		"x"); code != 0 {
 		t.Fatalf("code %d, %q", code, errs)
 	}
 	pod, ctr := d.onlyRequest(t)
@@ -426,7 +433,8 @@ func TestRunTellsAnUnusualEnd(t *testing.T) {
 		d.containers[0].Reason = "OOMKilled"
 		return 137
 	}
-	if _, errs, code := d.berth(t, "run", "--rm", "--log-dir", logs, "img:1"); code != 137 || !strings.Contains(errs, "OOMKilled") {
+	if _, errs, code := d.berth(t, "run", "--rm", "--log-dir", logs, "img:1"); code != 137 ||
+		!strings.Contains(errs, "OOMKilled") {
 		t.Errorf("code %d, %q", code, errs)
 	}
 }
@@ -465,10 +473,12 @@ func TestRunWithInput(t *testing.T) {
 	shown := &safeBuffer{}
 	d.behave = func(*life) int32 {
 		<-end
-		until(func() bool { return shown.String() == "piped in" }) // once it has ended its output is not waited for much longer
+		// once it has ended its output is not waited for much longer
+		until(func() bool { return shown.String() == "piped in" })
 		return 3
 	}
-	errs, code := d.berthTo(t.Context(), strings.NewReader("piped in"), shown, "run", "-i", "--rm", "--log-dir", logs, "img:1")
+	errs, code := d.berthTo(t.Context(), strings.NewReader("piped in"), shown, "run", "-i", "--rm", "--log-dir", logs,
+		"img:1")
 	if out := shown.String(); out != "piped in" || code != 3 || len(d.pods) != 0 {
 		t.Errorf("code %d, %q %q", code, out, errs)
 	}

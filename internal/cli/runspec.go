@@ -311,7 +311,8 @@ func (o *runOptions) withTerm(env []*runtimeapi.KeyValue) []*runtimeapi.KeyValue
 	if !o.tty || kind == "" {
 		return env
 	}
-	return append([]*runtimeapi.KeyValue{{Key: "TERM", Value: []byte(kind)}}, env...) // one that was asked for comes later, and wins
+	// one that was asked for comes later, and wins
+	return append([]*runtimeapi.KeyValue{{Key: "TERM", Value: []byte(kind)}}, env...)
 }
 
 // each parses all texts of one flag.

@@ -123,7 +123,8 @@ func (s *screen) take(ctx context.Context, cmd *cobra.Command, typing bool) erro
 		if err != nil {
 			return err
 		}
-		// When nobody reads any more what is printed, writing fails, instead of ending the command with the terminal as it is.
+		// When nobody reads any more what is printed, writing fails, instead of ending the command with the terminal as it
+		// is.
 		broken := make(chan os.Signal, 1)
 		signal.Notify(broken, syscall.SIGPIPE)
 		s.restore = func() {
@@ -170,7 +171,8 @@ func (s *screen) followSize(ctx context.Context, terminal *os.File) {
 	}
 }
 
-// outputGrace is how long output may still come once the container has ended: a process it left behind may hold it open.
+// outputGrace is how long output may still come once the container has ended: a process it left behind may hold it
+// open.
 const outputGrace = 10 * time.Second
 
 // wait returns when the container and its output have ended.

@@ -35,9 +35,12 @@ func (a *app) statsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stats [CONTAINER...]", Aliases: []string{"statsp"}, Short: "Show what containers, or pods, use",
 		Args: atLeast(0),
-		Long: "Show what containers use, or pods with --pods: a table that is drawn anew until interrupted. Processor time is in per cent of\n" +
-			"one core, memory is the working set, which is what limits and evictions go by. With -o json it is shown once, as CRI has it.",
-		Example:           examples("berth stats", "berth stats --no-stream web", "berth stats --pods", "berth stats -o json"),
+		Long: "Show what containers use, or pods with --pods: a table that is drawn anew until interrupted. Processor time " +
+			"is in per cent of\n" +
+			"one core, memory is the working set, which is what limits and evictions go by. With -o json it is shown once, as " +
+			"CRI has it.",
+		Example: examples("berth stats", "berth stats --no-stream web", "berth stats --pods",
+			"berth stats -o json"),
 		ValidArgsFunction: a.complete(all(containersWhere(func(*runtimeapi.Container) bool { return true }))),
 	}
 	cmd.Flags().BoolVar(&v.once, "no-stream", false, "show it once")
@@ -176,7 +179,8 @@ func frame(lines []string, width, height int) string {
 		if runes := []rune(line); width > 0 && len(runes) > width {
 			line = string(runes[:width])
 		}
-		b.WriteString("\x1b[K" + line + "\n") // after a line as long as the terminal is wide, clearing would take its last character
+		// after a line as long as the terminal is wide, clearing would take its last character
+		b.WriteString("\x1b[K" + line + "\n")
 	}
 	b.WriteString("\x1b[J") // and nothing below
 	return b.String()

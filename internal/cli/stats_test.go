@@ -16,7 +16,8 @@ import (
 func u64(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: n} }
 
 // ListContainerStats tells of each container that it has used half a core since the last question.
-func (d *daemon) ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
+func (d *daemon) ListContainerStats(context.Context, *runtimeapi.ListContainerStatsRequest) (
+	*runtimeapi.ListContainerStatsResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls = append(d.calls, "ListContainerStats")
@@ -30,14 +31,16 @@ func (d *daemon) ListContainerStats(context.Context, *runtimeapi.ListContainerSt
 			WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: u64(5000), InodesUsed: u64(7)},
 		}
 		if c.Metadata.Name == "busy" {
-			s.Cpu.UsageNanoCores, s.Memory.AvailableBytes, s.Cpu.UsageCoreNanoSeconds = u64(1_500_000_000), nil, u64(uint64(now)/2*3)
+			s.Cpu.UsageNanoCores, s.Memory.AvailableBytes, s.Cpu.UsageCoreNanoSeconds = u64(1_500_000_000), nil,
+				u64(uint64(now)/2*3)
 		}
 		resp.Stats = append(resp.Stats, s)
 	}
 	return resp, nil
 }
 
-func (d *daemon) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
+func (d *daemon) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandboxStatsRequest) (
+	*runtimeapi.ListPodSandboxStatsResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	resp := &runtimeapi.ListPodSandboxStatsResponse{}
@@ -45,7 +48,8 @@ func (d *daemon) ListPodSandboxStats(context.Context, *runtimeapi.ListPodSandbox
 		resp.Stats = append(resp.Stats, &runtimeapi.PodSandboxStats{
 			Attributes: &runtimeapi.PodSandboxAttributes{Id: p.Id, Metadata: p.Metadata},
 			Linux: &runtimeapi.LinuxPodSandboxStats{
-				Cpu:     &runtimeapi.CpuUsage{Timestamp: 1, UsageCoreNanoSeconds: u64(1), UsageNanoCores: u64(uint64(i+1) * 100_000_000)},
+				Cpu: &runtimeapi.CpuUsage{Timestamp: 1, UsageCoreNanoSeconds: u64(1),
+					UsageNanoCores: u64(uint64(i+1) * 100_000_000)},
 				Memory:  &runtimeapi.MemoryUsage{WorkingSetBytes: u64(2000)},
 				Process: &runtimeapi.ProcessUsage{ProcessCount: u64(4)},
 				Network: &runtimeapi.NetworkUsage{
@@ -102,7 +106,8 @@ func TestStatsOnce(t *testing.T) {
 		t.Errorf("code %d: %s", code, errs)
 	}
 	out, _, _ = d.berth(t, "stats", "-o", "json", "c1c1")
-	if err := json.Unmarshal([]byte(out), &struct{ Stats any }{}); err != nil || !strings.Contains(out, "usageCoreNanoSeconds") || strings.Contains(out, "c2c2") {
+	if err := json.Unmarshal([]byte(out), &struct{ Stats any }{}); err != nil ||
+		!strings.Contains(out, "usageCoreNanoSeconds") || strings.Contains(out, "c2c2") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

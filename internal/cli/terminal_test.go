@@ -76,7 +76,8 @@ func (p *person) berth(ctx context.Context, d *daemon, args ...string) {
 
 func (p *person) resize(width, height uint16) {
 	p.Helper()
-	if err := unix.IoctlSetWinsize(int(p.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height}); err != nil {
+	if err := unix.IoctlSetWinsize(int(p.master.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Col: width, Row: height}); err != nil {
 		p.Error(err)
 	}
 }
@@ -91,7 +92,8 @@ func (p *person) types(text string) {
 // sees waits for a text on the screen.
 func (p *person) sees(text string) {
 	p.Helper()
-	for deadline := time.Now().Add(patience.For(time.Minute)); !strings.Contains(p.screen.String(), text); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience.For(time.Minute)); !strings.Contains(p.screen.String(), text); time.Sleep(
+		5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			p.Fatalf("%q does not appear; the screen has %q", text, p.screen.String())
 		}
@@ -198,7 +200,8 @@ func TestInterruptedCommands(t *testing.T) {
 		_, err := recv()
 		return err
 	}
-	d.exec = func(ctx context.Context, _ *admin.ExecRequest, _ func() (*admin.AttachInput, error), _ func(*admin.AttachOutput) error) error {
+	d.exec = func(ctx context.Context, _ *admin.ExecRequest, _ func() (*admin.AttachInput, error),
+		_ func(*admin.AttachOutput) error) error {
 		began <- struct{}{}
 		<-ctx.Done()
 		return ctx.Err()

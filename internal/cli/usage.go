@@ -13,14 +13,15 @@ import (
 	"berth/internal/fail"
 )
 
-// finish gives cmd, and what is below it, what all commands have: a help that fits a terminal, and no files that a shell offers where
-// no argument is taken.
+// finish gives cmd, and what is below it, what all commands have: a help that fits a terminal, and no files that a
+// shell offers where no argument is taken.
 func finish(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		finish(c)
 	}
 	cmd.Long = wrap(cmd.Long)
-	if cmd.Args != nil && cmd.ValidArgsFunction == nil && cmd.Args(cmd, []string{"x"}) != nil && cmd.Args(cmd, nil) == nil {
+	if cmd.Args != nil && cmd.ValidArgsFunction == nil && cmd.Args(cmd, []string{"x"}) != nil &&
+		cmd.Args(cmd, nil) == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
 }

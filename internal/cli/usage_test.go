@@ -34,7 +34,8 @@ func TestWrongUse(t *testing.T) {
 	}
 }
 
-// TestHelpIsComplete wants every command in a group, explained, and its examples to be of commands and flags that there are.
+// TestHelpIsComplete wants every command in a group, explained, and its examples to be of commands and flags that there
+// are.
 func TestHelpIsComplete(t *testing.T) {
 	root := New("v-test")
 	var walk func(*cobra.Command)
@@ -94,7 +95,8 @@ func TestUnavailableIsNotSilence(t *testing.T) {
 	if _, errs, _ := d.berth(t, "pull", "x"); !strings.HasSuffix(errs, "\nberth: pull image x: resolve: not found\n") {
 		t.Errorf("the image is named once: %q", errs)
 	}
-	if _, errs, code := d.berth(t, "--socket", "tcp://x", "ps"); errs != "berth: socket tcp://x: want the path of a unix socket\n" || code != 1 {
+	if _, errs, code := d.berth(t, "--socket", "tcp://x", "ps"); errs != "berth: socket tcp://x: want the path of a "+
+		"unix socket\n" || code != 1 {
 		t.Errorf("code %d, %q", code, errs)
 	}
 	d.pullFails = status.Error(codes.Unavailable, "RegistryUnavailable: no route")

@@ -17,8 +17,8 @@ var handlerLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 // usual are the handlers that need no table: they are looked for in the usual places.
 var usual = []string{"crun", "runc"}
 
-// check refuses values that cannot work, each at the place that set it: what a key's row refuses, and then what depends on
-// several keys.
+// check refuses values that cannot work, each at the place that set it: what a key's row refuses, and then what depends
+// on several keys.
 func (l *loader) check() error {
 	for _, k := range keys {
 		if why := k.check(l.config); why != "" {
@@ -40,15 +40,17 @@ func (l *loader) refuse(key, format string, args ...any) error {
 	return l.where.refuse("configuration", key, fmt.Sprintf(format, args...))
 }
 
-// apart keeps what dies with a boot away from what does not, and the socket within the kernel's limit. The pods' own sockets
-// are reached through their open directories, however long the path of state is.
+// apart keeps what dies with a boot away from what does not, and the socket within the kernel's limit. The pods' own
+// sockets are reached through their open directories, however long the path of state is.
 func (l *loader) apart() error {
 	c := l.config
 	switch {
 	case within(c.State, c.Root):
-		return l.refuse(l.last("state", "root"), "state %q and root %q must be apart: neither may hold the other", c.State, c.Root)
+		return l.refuse(l.last("state", "root"), "state %q and root %q must be apart: neither may hold the other", c.State,
+			c.Root)
 	case within(c.Root, c.State):
-		return l.refuse(l.last("root", "state"), "root %q and state %q must be apart: neither may hold the other", c.Root, c.State)
+		return l.refuse(l.last("root", "state"), "root %q and state %q must be apart: neither may hold the other", c.Root,
+			c.State)
 	case len(c.Socket) > maxSocket:
 		return l.refuse("socket", "is %d bytes long; the kernel allows a socket %d", len(c.Socket), maxSocket)
 	case c.Socket == c.State || c.Socket == c.Root:
@@ -65,7 +67,8 @@ func (l *loader) imagesApart() error {
 	case within(images, c.State), within(c.State, images):
 		return l.refuse("images.root", "%q and state %q must be apart: neither may hold the other", images, c.State)
 	case within(c.Root, images), within(images, c.Root) && images != filepath.Join(c.Root, "images"):
-		return l.refuse("images.root", "%q and root %q must be apart, but that images.root may be %q", images, c.Root, filepath.Join(c.Root, "images"))
+		return l.refuse("images.root", "%q and root %q must be apart, but that images.root may be %q", images, c.Root,
+			filepath.Join(c.Root, "images"))
 	case c.Socket == images:
 		return l.refuse("socket", "%q is a directory", c.Socket)
 	}
@@ -101,7 +104,8 @@ func (l *loader) handlers() error {
 	for _, name := range r.names() {
 		key := "runtimes." + name
 		if !handlerLabel.MatchString(name) {
-			return l.refuse(key, "%q cannot name a handler: up to 63 of a-z, 0-9 and, between them, - can, as in a RuntimeClass", name)
+			return l.refuse(key, "%q cannot name a handler: up to 63 of a-z, 0-9 and, between them, - can, as in a RuntimeClass",
+				name)
 		}
 		if r.Handlers[name].Path == "" {
 			return l.refuse(key, "needs a path")

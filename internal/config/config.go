@@ -172,12 +172,13 @@ const (
 
 // Handler is one OCI runtime, and how it is used.
 type Handler struct {
-	Path                         string
-	Driver                       string   // DriverOCI or DriverInfra; empty is DriverOCI
-	Args                         []string // before the command, in every call of the runtime
-	Init                         bool     // every pod gets an init, so that it has a pid
-	BaseSpec                     string   // a file with an OCI spec that is under every container's; empty: none
-	PidsLimit                    int      // processes of a container that asks for no limit; 0: Limits.Pids, below 0: no limit
+	Path     string
+	Driver   string   // DriverOCI or DriverInfra; empty is DriverOCI
+	Args     []string // before the command, in every call of the runtime
+	Init     bool     // every pod gets an init, so that it has a pid
+	BaseSpec string   // a file with an OCI spec that is under every container's; empty: none
+	// processes of a container that asks for no limit; 0: Limits.Pids, below 0: no limit
+	PidsLimit                    int
 	Ulimits                      []string // limits of every container's processes, as ParseUlimit reads them
 	ShmSize                      int64    // bytes of the /dev/shm of a pod that asks for no size; 0: 64 MiB
 	MaxShmSize                   int64    // the most bytes that a pod may ask for; 0: any number

@@ -157,7 +157,8 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 	want := &Config{
 		Root: "/srv/berth", State: "/run/b2", Socket: "/run/b2/x.sock", LogLevel: "debug", LogFormat: "json",
 		KnownHoles: "refuse", CgroupNames: "crio",
-		CNI:      CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second}, Duration{61 * time.Second}},
+		CNI: CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second},
+			Duration{61 * time.Second}},
 		CDI:      CDI{SpecDirs: []string{"/cdi"}},
 		Registry: Registry{"/certs"},
 		Images: Images{
@@ -167,7 +168,8 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 			17, "process", "/opt/berth-unpack",
 		},
 		Verifier: Verifier{"/verifiers", 4, Duration{3 * time.Second}},
-		NRI:      NRI{&on, "/nri.sock", "/nri.d", "/nri.conf", Duration{8 * time.Second}, Duration{9 * time.Second}, Duration{7 * time.Second}},
+		NRI: NRI{&on, "/nri.sock", "/nri.d", "/nri.conf", Duration{8 * time.Second}, Duration{9 * time.Second},
+			Duration{7 * time.Second}},
 		Runtimes: Runtimes{"fast", map[string]Handler{
 			"fast": {
 				Path: "/usr/bin/crun", Driver: "oci-infra", Args: []string{"--platform=ptrace"}, Init: true,
@@ -199,9 +201,11 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 
 func TestLaterWins(t *testing.T) {
 	path := write(t, map[string]string{
-		"config.toml":          "log_level = \"warn\"\n[cni]\nplugin_dirs = [\"/1\", \"/2\"]\n[runtimes.r]\npath = \"/r\"\npod_annotations = [\"a\", \"b\"]\n",
-		"conf.d/20-b.toml":     "log_level = \"debug\"\nroot = \"/from/drop-in\"\n",
-		"conf.d/10-a.toml":     "log_level = \"error\"\n[cni]\nplugin_dirs = [\"/3\"]\n[runtimes]\ndefault = \"r\"\nr = {pod_annotations = [\"c\"]}\n",
+		"config.toml": "log_level = \"warn\"\n[cni]\nplugin_dirs = [\"/1\", \"/2\"]\n[runtimes.r]\npath = \"/r\"\n" +
+			"pod_annotations = [\"a\", \"b\"]\n",
+		"conf.d/20-b.toml": "log_level = \"debug\"\nroot = \"/from/drop-in\"\n",
+		"conf.d/10-a.toml": "log_level = \"error\"\n[cni]\nplugin_dirs = [\"/3\"]\n[runtimes]\ndefault = \"r\"\nr = " +
+			"{pod_annotations = [\"c\"]}\n",
 		"conf.d/30-c.disabled": "nonsense",
 		"conf.d/.40-d.toml":    "nonsense",
 	})
@@ -249,94 +253,145 @@ func TestRefusals(t *testing.T) {
 			"F:3: runtimes.runc.seccomp: must be a table, [runtimes.runc.seccomp]"},
 		"bad below": {"[runtimes.runc]\npath = \"/r\"\n[runtimes.runc.seccomp]\nsocketcall = \"no\"\n",
 			"F:4: runtimes.runc.seccomp.socketcall: "},
-		"unknown inline":       {"[runtimes]\n\nrunc = {path = \"/r\", no = 1}\n", "F:3: runtimes.runc.no: unknown key"},
-		"unknown in runtimes":  {"[runtimes]\ndefualt = \"runc\"\n", "F:2: runtimes.defualt: unknown key; a handler is a table [runtimes.defualt]"},
-		"array of handlers":    {"[[runtimes.runc]]\npath = \"/r\"\n", "F:1: runtimes.runc: unknown key; a handler is a table [runtimes.runc]"},
-		"wrong type":           {"[cni]\n\nplugin_dirs = 7\n", "F:3: cni.plugin_dirs: must be a list of strings, such as [\"a\", \"b\"]"},
-		"string for number":    {"[images]\nmax_concurrent_downloads = \"3\"\n", "F:2: images.max_concurrent_downloads: must be a whole number without quotes"},
-		"default not a string": {"[runtimes]\ndefault = 1\n", "F:2: runtimes.default: must be a string, the name of a handler"},
-		"handler path number":  {"[runtimes.runc]\n\npath = 1\n", "F:3: runtimes.runc.path: must be a string in quotes"},
-		"number for duration":  {"[cni]\nadd_timeout = 5\n", "F:2: cni.add_timeout: must be a duration in quotes, such as \"90s\" or \"2m\""},
-		"table for duration":   {"[cni.add_timeout]\n", "F:1: cni.add_timeout: must be a duration in quotes, such as \"90s\" or \"2m\""},
-		"bad duration":         {"[cni]\nadd_timeout = \"soon\"\n", "F:2: cni.add_timeout: \"soon\" is not a duration such as \"90s\" or \"2m\""},
-		"negative duration":    {"[cni]\nadd_timeout = \"-5s\"\n", "F:2: cni.add_timeout: -5s is not more than nothing"},
-		"zero duration":        {"[timeouts]\nruntime_create = \"0s\"\n", "F:2: timeouts.runtime_create: 0s is not more than nothing"},
-		"no downloads":         {"[images]\nmax_pull_layers = -1\n", "F:2: images.max_pull_layers: -1 is not between 0 and 1000"},
-		"no layers":            {"[images]\nmax_layers = 0\n", "F:2: images.max_layers: 0 is not between 1 and 100000"},
-		"a manifest of a GB":   {"[images]\n\nmax_manifest_bytes = 2000000000\n", "F:3: images.max_manifest_bytes: 2000000000 is not between 1 and 1073741824"},
-		"no connections":       {"[images]\nmax_layer_connections = 65\n", "F:2: images.max_layer_connections: 65 is not between 1 and 64"},
+		"unknown inline": {"[runtimes]\n\nrunc = {path = \"/r\", no = 1}\n", "F:3: runtimes.runc.no: unknown key"},
+		"unknown in runtimes": {"[runtimes]\ndefualt = \"runc\"\n", "F:2: runtimes.defualt: unknown key; a handler is a " +
+			"table [runtimes.defualt]"},
+		"array of handlers": {"[[runtimes.runc]]\npath = \"/r\"\n", "F:1: runtimes.runc: unknown key; a handler is a " +
+			"table [runtimes.runc]"},
+		"wrong type": {"[cni]\n\nplugin_dirs = 7\n", "F:3: cni.plugin_dirs: must be a list of strings, such as " +
+			"[\"a\", \"b\"]"},
+		"string for number": {"[images]\nmax_concurrent_downloads = \"3\"\n", "F:2: images.max_concurrent_downloads: " +
+			"must be a whole number without quotes"},
+		"default not a string": {"[runtimes]\ndefault = 1\n", "F:2: runtimes.default: must be a string, the name of a " +
+			"handler"},
+		"handler path number": {"[runtimes.runc]\n\npath = 1\n", "F:3: runtimes.runc.path: must be a string in quotes"},
+		"number for duration": {"[cni]\nadd_timeout = 5\n", "F:2: cni.add_timeout: must be a duration in quotes, such as " +
+			"\"90s\" or \"2m\""},
+		"table for duration": {"[cni.add_timeout]\n", "F:1: cni.add_timeout: must be a duration in quotes, such as \"90s\" " +
+			"or \"2m\""},
+		"bad duration": {"[cni]\nadd_timeout = \"soon\"\n", "F:2: cni.add_timeout: \"soon\" is not a duration such " +
+			"as \"90s\" or \"2m\""},
+		"negative duration": {"[cni]\nadd_timeout = \"-5s\"\n", "F:2: cni.add_timeout: -5s is not more than nothing"},
+		"zero duration": {"[timeouts]\nruntime_create = \"0s\"\n", "F:2: timeouts.runtime_create: 0s is not more than " +
+			"nothing"},
+		"no downloads": {"[images]\nmax_pull_layers = -1\n", "F:2: images.max_pull_layers: -1 is not between 0 " +
+			"and 1000"},
+		"no layers": {"[images]\nmax_layers = 0\n", "F:2: images.max_layers: 0 is not between 1 and 100000"},
+		"a manifest of a GB": {"[images]\n\nmax_manifest_bytes = 2000000000\n", "F:3: images.max_manifest_bytes: " +
+			"2000000000 is not between 1 and 1073741824"},
+		"no connections": {"[images]\nmax_layer_connections = 65\n", "F:2: images.max_layer_connections: 65 is not between " +
+			"1 and 64"},
 		"a gunzip by name": {"[images]\ngunzip = \"igzip\"\n",
 			`F:2: images.gunzip: "igzip" is none of auto, never and an absolute path`},
-		"no buffers":           {"[images]\nmax_buffer_bytes = 0\n", "F:2: images.max_buffer_bytes: 0 is not between 1 and 1099511627776"},
-		"never stalled":        {"[images]\nstall_timeout = \"0s\"\n", "F:2: images.stall_timeout: 0s is not more than nothing"},
-		"word for NRI":         {"[nri]\nenable = \"auto\"\n", "F:2: nri.enable: must be true or false"},
-		"no time to be shown":  {"[nri]\nsynchronization_timeout = \"0s\"\n", "F:2: nri.synchronization_timeout: 0s is not more than nothing"},
-		"no verifiers":         {"[image_verifier]\nmax = 0\n", "F:2: image_verifier.max: 0 is not between 1 and 1000"},
-		"no time to verify":    {"[image_verifier]\ntimeout = \"-1s\"\n", "F:2: image_verifier.timeout: -1s is not more than nothing"},
-		"relative verifiers":   {"[image_verifier]\ndir = \"verify.d\"\n", "F:2: image_verifier.dir: \"verify.d\" is not an absolute path"},
-		"streams nowhere":      {"[streaming]\naddress = \"\"\n", "F:2: streaming.address: is empty; 0.0.0.0 and :: are all addresses of the node"},
-		"a port in an address": {"[streaming]\naddress = \"node:80\"\n", "F:2: streaming.address: \"node:80\" is neither an IP address nor a name; the port is streaming.port"},
-		"no such port":         {"[streaming]\nport = 65536\n", "F:2: streaming.port: 65536 is not between 0 and 65535"},
-		"half of TLS":          {"[streaming]\nkey = \"/k\"\n", "F:2: streaming.key: TLS needs both, streaming.cert and streaming.key"},
+		"no buffers": {"[images]\nmax_buffer_bytes = 0\n", "F:2: images.max_buffer_bytes: 0 is not between 1 and " +
+			"1099511627776"},
+		"never stalled": {"[images]\nstall_timeout = \"0s\"\n", "F:2: images.stall_timeout: 0s is not more than " +
+			"nothing"},
+		"word for NRI": {"[nri]\nenable = \"auto\"\n", "F:2: nri.enable: must be true or false"},
+		"no time to be shown": {"[nri]\nsynchronization_timeout = \"0s\"\n", "F:2: nri.synchronization_timeout: 0s is not " +
+			"more than nothing"},
+		"no verifiers": {"[image_verifier]\nmax = 0\n", "F:2: image_verifier.max: 0 is not between 1 and 1000"},
+		"no time to verify": {"[image_verifier]\ntimeout = \"-1s\"\n", "F:2: image_verifier.timeout: -1s is not more " +
+			"than nothing"},
+		"relative verifiers": {"[image_verifier]\ndir = \"verify.d\"\n", "F:2: image_verifier.dir: \"verify.d\" is not " +
+			"an absolute path"},
+		"streams nowhere": {"[streaming]\naddress = \"\"\n", "F:2: streaming.address: is empty; 0.0.0.0 and :: are " +
+			"all addresses of the node"},
+		"a port in an address": {"[streaming]\naddress = \"node:80\"\n", "F:2: streaming.address: \"node:80\" is neither " +
+			"an IP address nor a name; the port is streaming.port"},
+		"no such port": {"[streaming]\nport = 65536\n", "F:2: streaming.port: 65536 is not between 0 and 65535"},
+		"half of TLS": {"[streaming]\nkey = \"/k\"\n", "F:2: streaming.key: TLS needs both, streaming.cert and " +
+			"streaming.key"},
 		"relative certificate": {"[streaming]\ncert = \"crt\"\n", "F:2: streaming.cert: \"crt\" is not an absolute path"},
-		"never idle":           {"[streaming]\nidle_timeout = \"0s\"\n", "F:2: streaming.idle_timeout: 0s is not more than nothing"},
-		"relative images":      {"[images]\nroot = \"images\"\n", "F:2: images.root: \"images\" is not an absolute path"},
-		"images in state":      {"[images]\nroot = \"/run/berth/images\"\n", "F:2: images.root: \"/run/berth/images\" and state \"/run/berth\" must be apart: neither may hold the other"},
-		"state in images":      {"[images]\nroot = \"/run\"\n", "F:2: images.root: \"/run\" and state \"/run/berth\" must be apart: neither may hold the other"},
-		"images are root":      {"[images]\nroot = \"/var/lib/berth\"\n", "F:2: images.root: \"/var/lib/berth\" and root \"/var/lib/berth\" must be apart, but that images.root may be \"/var/lib/berth/images\""},
-		"images hold root":     {"[images]\nroot = \"/var/lib\"\n", "F:2: images.root: \"/var/lib\" and root \"/var/lib/berth\" must be apart, but that images.root may be \"/var/lib/berth/images\""},
-		"images among pods":    {"[images]\nroot = \"/var/lib/berth/pods\"\n", "F:2: images.root: \"/var/lib/berth/pods\" and root \"/var/lib/berth\" must be apart, but that images.root may be \"/var/lib/berth/images\""},
-		"socket is images":     {"socket = \"/i\"\n[images]\nroot = \"/i\"\n", "F:1: socket: \"/i\" is a directory"},
-		"negative pids":        {"[limits]\npids = -1\n", "F:2: limits.pids: -1 is negative; 0 is no limit"},
-		"empty pin":            {"[images]\npinned = [\"\"]\n", "F:2: images.pinned: holds an empty reference"},
-		"relative path":        {"root = \"var/lib\"\n", "F:1: root: \"var/lib\" is not an absolute path"},
-		"unclean path":         {"root = \"/var/../lib/\"\n", "F:1: root: write \"/var/../lib/\" as \"/lib\""},
-		"empty path":           {"state = \"\"\n", "F:1: state: is empty"},
-		"whole machine":        {"root = \"/\"\n", "F:1: root: cannot be the root directory of the machine"},
-		"relative plugin dir":  {"[cni]\nplugin_dirs = [\"/a\", \"b\"]\n", "F:2: cni.plugin_dirs: \"b\" is not an absolute path"},
-		"no plugin dirs":       {"[cni]\nplugin_dirs = []\n", "F:2: cni.plugin_dirs: is empty: without plugins there is no network"},
-		"root is state":        {"root = \"/x\"\nstate = \"/x\"\n", "F:2: state: state \"/x\" and root \"/x\" must be apart: neither may hold the other"},
-		"root in state":        {"root = \"/run/berth/root\"\n", "F:1: root: root \"/run/berth/root\" and state \"/run/berth\" must be apart: neither may hold the other"},
-		"log level":            {"log_level = \"loud\"\n", "F:1: log_level: \"loud\" is none of debug, info, warn, error"},
-		"log format":           {"log_format = \"xml\"\n", "F:1: log_format: \"xml\" is none of text, json"},
-		"unknown default":      {"[runtimes]\n\ndefault = \"nonesuch\"\n", "F:3: runtimes.default: there is no handler \"nonesuch\": add [runtimes.nonesuch] with its path"},
-		"empty default":        {"[runtimes]\ndefault = \"\"\n", "F:2: runtimes.default: is empty; leave it out to have the default probed"},
+		"never idle": {"[streaming]\nidle_timeout = \"0s\"\n", "F:2: streaming.idle_timeout: 0s is not more than " +
+			"nothing"},
+		"relative images": {"[images]\nroot = \"images\"\n", "F:2: images.root: \"images\" is not an absolute path"},
+		"images in state": {"[images]\nroot = \"/run/berth/images\"\n", "F:2: images.root: \"/run/berth/images\" and " +
+			"state \"/run/berth\" must be apart: neither may hold the other"},
+		"state in images": {"[images]\nroot = \"/run\"\n", "F:2: images.root: \"/run\" and state \"/run/berth\" must " +
+			"be apart: neither may hold the other"},
+		"images are root": {"[images]\nroot = \"/var/lib/berth\"\n", "F:2: images.root: \"/var/lib/berth\" and root " +
+			"\"/var/lib/berth\" must be apart, but that images.root may be \"/var/lib/berth/images\""},
+		"images hold root": {"[images]\nroot = \"/var/lib\"\n", "F:2: images.root: \"/var/lib\" and root " +
+			"\"/var/lib/berth\" must be apart, but that images.root may be \"/var/lib/berth/images\""},
+		"images among pods": {"[images]\nroot = \"/var/lib/berth/pods\"\n", "F:2: images.root: \"/var/lib/berth/pods\" " +
+			"and root \"/var/lib/berth\" must be apart, but that images.root may be \"/var/lib/berth/images\""},
+		"socket is images": {"socket = \"/i\"\n[images]\nroot = \"/i\"\n", "F:1: socket: \"/i\" is a directory"},
+		"negative pids":    {"[limits]\npids = -1\n", "F:2: limits.pids: -1 is negative; 0 is no limit"},
+		"empty pin":        {"[images]\npinned = [\"\"]\n", "F:2: images.pinned: holds an empty reference"},
+		"relative path":    {"root = \"var/lib\"\n", "F:1: root: \"var/lib\" is not an absolute path"},
+		"unclean path":     {"root = \"/var/../lib/\"\n", "F:1: root: write \"/var/../lib/\" as \"/lib\""},
+		"empty path":       {"state = \"\"\n", "F:1: state: is empty"},
+		"whole machine":    {"root = \"/\"\n", "F:1: root: cannot be the root directory of the machine"},
+		"relative plugin dir": {"[cni]\nplugin_dirs = [\"/a\", \"b\"]\n", "F:2: cni.plugin_dirs: \"b\" is not an " +
+			"absolute path"},
+		"no plugin dirs": {"[cni]\nplugin_dirs = []\n", "F:2: cni.plugin_dirs: is empty: without plugins there is no " +
+			"network"},
+		"root is state": {"root = \"/x\"\nstate = \"/x\"\n", "F:2: state: state \"/x\" and root \"/x\" must be " +
+			"apart: neither may hold the other"},
+		"root in state": {"root = \"/run/berth/root\"\n", "F:1: root: root \"/run/berth/root\" and state " +
+			"\"/run/berth\" must be apart: neither may hold the other"},
+		"log level":  {"log_level = \"loud\"\n", "F:1: log_level: \"loud\" is none of debug, info, warn, error"},
+		"log format": {"log_format = \"xml\"\n", "F:1: log_format: \"xml\" is none of text, json"},
+		"unknown default": {"[runtimes]\n\ndefault = \"nonesuch\"\n", "F:3: runtimes.default: there is no handler " +
+			"\"nonesuch\": add [runtimes.nonesuch] with its path"},
+		"empty default": {"[runtimes]\ndefault = \"\"\n", "F:2: runtimes.default: is empty; leave it out to have " +
+			"the default probed"},
 		"handler without path": {"\n[runtimes.runc]\n", "F:2: runtimes.runc: needs a path"},
-		"handler relative":     {"[runtimes.runc]\npath = \"runc\"\n", "F:2: runtimes.runc.path: \"runc\" is not an absolute path"},
-		"driver":               {"[runtimes.x]\npath = \"/r\"\ndriver = \"shim\"\n", "F:3: runtimes.x.driver: \"shim\" is none of oci, oci-infra"},
-		"runtime command":      {"[runtimes.x]\npath = \"/r\"\nargs = [\"run\"]\n", "F:3: runtimes.x.args: \"run\" is no option: write one with its value as \"--option=value\""},
-		"runtime root":         {"[runtimes.x]\npath = \"/r\"\nargs = [\"-x\", \"-root=/x\"]\n", "F:3: runtimes.x.args: \"-root=/x\" is the daemon's to say"},
-		"relative base spec":   {"[runtimes.x]\npath = \"/r\"\nbase_spec = \"b.json\"\n", "F:3: runtimes.x.base_spec: \"b.json\" is not an absolute path"},
-		"handler pids":         {"[runtimes.x]\npath = \"/r\"\npids_limit = -2\n", "F:3: runtimes.x.pids_limit: -2 is less than -1, which is no limit"},
-		"handler timeout":      {"[runtimes.x]\npath = \"/r\"\ncreate_timeout = \"-1s\"\n", "F:3: runtimes.x.create_timeout: -1s is less than nothing"},
-		"handler name":         {"[runtimes.\"../x\"]\npath = \"/r\"\n", "F:1: runtimes.../x: \"../x\" cannot name a handler: " + label},
-		"handler with dot":     {"[runtimes.\"run.c\"]\npath = \"/r\"\n", "F:1: runtimes.run.c: \"run.c\" cannot name a handler: " + label},
-		"handler in capitals":  {"[runtimes.Runc]\npath = \"/r\"\n", "F:1: runtimes.Runc: \"Runc\" cannot name a handler: " + label},
-		"handler underscore":   {"[runtimes.a_b]\npath = \"/r\"\n", "F:1: runtimes.a_b: \"a_b\" cannot name a handler: " + label},
-		"handler dash last":    {"[runtimes.a-]\npath = \"/r\"\n", "F:1: runtimes.a-: \"a-\" cannot name a handler: " + label},
-		"handler long":         {"[runtimes." + long[1:65] + "]\npath = \"/r\"\n", "F:1: runtimes." + long[1:65] + ": \"" + long[1:65] + "\" cannot name a handler: " + label},
-		"long socket":          {"socket = \"" + long + "\"\n", "F:1: socket: is 108 bytes long; the kernel allows a socket 107"},
-		"socket is state":      {"socket = \"/run/berth\"\n", "F:1: socket: \"/run/berth\" is a directory"},
-		"not TOML":             {"root = \"/r\"\n[cni\n", "F:2: expected ']' to close table name"},
-		"mixed list":           {"[cni]\nplugin_dirs = [\"/a\", 1]\n", "F:2: cni.plugin_dirs: must be a list of strings, such as [\"a\", \"b\"]"},
-		"string for list":      {"[images]\npinned = \"a\"\n", "F:2: images.pinned: must be a list of strings, such as [\"a\", \"b\"]"},
-		"string for boolean":   {"[runtimes.runc]\npath = \"/r\"\nprivileged_without_host_devices = \"yes\"\n", "F:3: runtimes.runc.privileged_without_host_devices: must be true or false"},
-		"fraction":             {"[limits]\npids = 1.5\n", "F:2: limits.pids: must be a whole number without quotes"},
-		"number for string":    {"root = 5\n", "F:1: root: must be a string in quotes"},
-		"date for string":      {"root = 2020-01-01\n", "F:1: root: must be a string in quotes"},
-		"value for table":      {"\ncni = \"/etc/cni\"\n", "F:2: cni: must be a table, [cni]"},
-		"value for runtimes":   {"runtimes = 1\n", "F:1: runtimes: must be a table, [runtimes]"},
-		"array of tables":      {"[[cni]]\n", "F:1: cni: must be a table, [cni]"},
-		"inline unknown":       {"\ncni = {config_dri = \"/x\"}\n", "F:2: cni.config_dri: unknown key"},
-		"inline wrong type":    {"images = {max_layers = \"many\"}\n", "F:1: images.max_layers: must be a whole number without quotes"},
-		"inline bad duration":  {"cni = {add_timeout = \"soon\"}\n", "F:1: cni.add_timeout: \"soon\" is not a duration such as \"90s\" or \"2m\""},
-		"inline twice inline":  {"\nruntimes = {runc = {path = \"/r\", no = 1}}\n", "F:2: runtimes.runc.no: unknown key"},
-		"inline bad value":     {"limits = {pids = -2}\n", "F:1: limits.pids: -2 is negative; 0 is no limit"},
-		"dotted unknown":       {"\ncni.config_dri = \"/x\"\n", "F:2: cni.config_dri: unknown key"},
-		"another case":         {"Root = \"/x\"\n", "F:1: Root: unknown key"},
-		"first of several":     {"state = 1\nroot = 2\n", "F:1: state: must be a string in quotes"},
-		"inline set twice":     {"\ncni = {config_dir = \"/a\", config_dir = \"/b\"}\n", "F:2: cni: key config_dir is already defined"},
-		"set twice":            {"root = \"/r\"\nroot = \"/s\"\n", "F:2: root: "},
+		"handler relative": {"[runtimes.runc]\npath = \"runc\"\n", "F:2: runtimes.runc.path: \"runc\" is not an " +
+			"absolute path"},
+		"driver": {"[runtimes.x]\npath = \"/r\"\ndriver = \"shim\"\n", "F:3: runtimes.x.driver: \"shim\" is " +
+			"none of oci, oci-infra"},
+		"runtime command": {"[runtimes.x]\npath = \"/r\"\nargs = [\"run\"]\n", "F:3: runtimes.x.args: \"run\" is no " +
+			"option: write one with its value as \"--option=value\""},
+		"runtime root": {"[runtimes.x]\npath = \"/r\"\nargs = [\"-x\", \"-root=/x\"]\n", "F:3: runtimes.x.args: " +
+			"\"-root=/x\" is the daemon's to say"},
+		"relative base spec": {"[runtimes.x]\npath = \"/r\"\nbase_spec = \"b.json\"\n", "F:3: runtimes.x.base_spec: " +
+			"\"b.json\" is not an absolute path"},
+		"handler pids": {"[runtimes.x]\npath = \"/r\"\npids_limit = -2\n", "F:3: runtimes.x.pids_limit: -2 is less " +
+			"than -1, which is no limit"},
+		"handler timeout": {"[runtimes.x]\npath = \"/r\"\ncreate_timeout = \"-1s\"\n",
+			"F:3: runtimes.x.create_timeout: -1s is less than nothing"},
+		"handler name": {"[runtimes.\"../x\"]\npath = \"/r\"\n", "F:1: runtimes.../x: \"../x\" cannot name a " +
+			"handler: " + label},
+		"handler with dot": {"[runtimes.\"run.c\"]\npath = \"/r\"\n", "F:1: runtimes.run.c: \"run.c\" cannot name a " +
+			"handler: " + label},
+		"handler in capitals": {"[runtimes.Runc]\npath = \"/r\"\n", "F:1: runtimes.Runc: \"Runc\" cannot name a handler: " +
+			label},
+		"handler underscore": {"[runtimes.a_b]\npath = \"/r\"\n", "F:1: runtimes.a_b: \"a_b\" cannot name a handler: " +
+			label},
+		"handler dash last": {"[runtimes.a-]\npath = \"/r\"\n", "F:1: runtimes.a-: \"a-\" cannot name a handler: " + label},
+		"handler long": {"[runtimes." + long[1:65] + "]\npath = \"/r\"\n", "F:1: runtimes." + long[1:65] + ": \"" +
+			long[1:65] + "\" cannot name a handler: " + label},
+		"long socket": {"socket = \"" + long + "\"\n", "F:1: socket: is 108 bytes long; the kernel allows a " +
+			"socket 107"},
+		"socket is state": {"socket = \"/run/berth\"\n", "F:1: socket: \"/run/berth\" is a directory"},
+		"not TOML":        {"root = \"/r\"\n[cni\n", "F:2: expected ']' to close table name"},
+		"mixed list": {"[cni]\nplugin_dirs = [\"/a\", 1]\n", "F:2: cni.plugin_dirs: must be a list of strings, " +
+			"such as [\"a\", \"b\"]"},
+		"string for list": {"[images]\npinned = \"a\"\n", "F:2: images.pinned: must be a list of strings, such as " +
+			"[\"a\", \"b\"]"},
+		"string for boolean": {"[runtimes.runc]\npath = \"/r\"\nprivileged_without_host_devices = \"yes\"\n",
+			"F:3: runtimes.runc.privileged_without_host_devices: must be true or false"},
+		"fraction":           {"[limits]\npids = 1.5\n", "F:2: limits.pids: must be a whole number without quotes"},
+		"number for string":  {"root = 5\n", "F:1: root: must be a string in quotes"},
+		"date for string":    {"root = 2020-01-01\n", "F:1: root: must be a string in quotes"},
+		"value for table":    {"\ncni = \"/etc/cni\"\n", "F:2: cni: must be a table, [cni]"},
+		"value for runtimes": {"runtimes = 1\n", "F:1: runtimes: must be a table, [runtimes]"},
+		"array of tables":    {"[[cni]]\n", "F:1: cni: must be a table, [cni]"},
+		"inline unknown":     {"\ncni = {config_dri = \"/x\"}\n", "F:2: cni.config_dri: unknown key"},
+		"inline wrong type": {"images = {max_layers = \"many\"}\n", "F:1: images.max_layers: must be a whole number " +
+			"without quotes"},
+		"inline bad duration": {"cni = {add_timeout = \"soon\"}\n", "F:1: cni.add_timeout: \"soon\" is not a duration such " +
+			"as \"90s\" or \"2m\""},
+		"inline twice inline": {"\nruntimes = {runc = {path = \"/r\", no = 1}}\n", "F:2: runtimes.runc.no: unknown key"},
+		"inline bad value":    {"limits = {pids = -2}\n", "F:1: limits.pids: -2 is negative; 0 is no limit"},
+		"dotted unknown":      {"\ncni.config_dri = \"/x\"\n", "F:2: cni.config_dri: unknown key"},
+		"another case":        {"Root = \"/x\"\n", "F:1: Root: unknown key"},
+		"first of several":    {"state = 1\nroot = 2\n", "F:1: state: must be a string in quotes"},
+		"inline set twice": {"\ncni = {config_dir = \"/a\", config_dir = \"/b\"}\n", "F:2: cni: key config_dir is " +
+			"already defined"},
+		"set twice": {"root = \"/r\"\nroot = \"/s\"\n", "F:2: root: "},
 
 		"little storage": {"[runtimes.x]\npath = \"/r\"\nstorage_size = 4096\n",
 			"F:3: runtimes.x.storage_size: 4096 is too little to make a container in: at least 1048576, or 0"},
@@ -389,7 +444,8 @@ func TestBlame(t *testing.T) {
 		"conf.d/10-a.toml": "\n\nlog_level = \"louder\"\n",
 	})
 	_, err := Load(Flags{Path: path, PathSet: true})
-	if want := filepath.Dir(path) + "/conf.d/10-a.toml:3: log_level: \"louder\""; err == nil || !strings.HasPrefix(err.Error(), want) {
+	if want := filepath.Dir(path) + "/conf.d/10-a.toml:3: log_level: \"louder\""; err == nil ||
+		!strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v, wanted %s", err, want)
 	}
 	_, err = Load(Flags{Path: path, PathSet: true, LogLevel: "loudest"})
@@ -401,7 +457,8 @@ func TestBlame(t *testing.T) {
 func TestImagesRoot(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "/var/lib/berth/images", "root = \"/r\"\n": "/r/images",
-		"[images]\nroot = \"/var/lib/berth/images\"\n": "/var/lib/berth/images", "[images]\nroot = \"/mnt/images\"\n": "/mnt/images",
+		"[images]\nroot = \"/var/lib/berth/images\"\n": "/var/lib/berth/images",
+		"[images]\nroot = \"/mnt/images\"\n":           "/mnt/images",
 	} {
 		if got := load(t, text).ImagesRoot(); got != want {
 			t.Errorf("%q: %s, wanted %s", text, got, want)
@@ -458,8 +515,8 @@ func TestDocumentation(t *testing.T) {
 	golden.File(t, path, before+head+strings.Join(rows, "\n")+"\n\n"+after)
 }
 
-// TestDefaultFile wants the file that "berth config --default" prints, which packages install, to stay what it is unless
-// somebody means to change it.
+// TestDefaultFile wants the file that "berth config --default" prints, which packages install, to stay what it is
+// unless somebody means to change it.
 func TestDefaultFile(t *testing.T) { golden.File(t, "testdata/default.toml", Default().TOML()) }
 
 // TestKeysArePrinted wants every key in a table that is printed, and every row to say what it has to.
@@ -511,7 +568,8 @@ func TestNRIEnabled(t *testing.T) {
 		}
 	}
 	path := write(t, map[string]string{
-		"config.toml": "[nri]\nenable = true\n", "conf.d/10.toml": "[nri]\nenable = false\n", "conf.d/20.toml": "log_level = \"debug\"\n",
+		"config.toml": "[nri]\nenable = true\n", "conf.d/10.toml": "[nri]\nenable = false\n",
+		"conf.d/20.toml": "log_level = \"debug\"\n",
 	})
 	if c, err := Load(Flags{Path: path, PathSet: true}); err != nil || c.NRIEnabled() {
 		t.Errorf("a drop-in that turns it off: %v", err)

@@ -140,7 +140,8 @@ func (c *Config) Value(name string) string {
 }
 
 func describe[O any](k key[O], prefix string, standard *O) Key {
-	return Key{Name: prefix + k.name, Kind: k.kindName(), Default: k.text(standard), Unset: k.unset, Meaning: k.meaning, Live: !k.restart}
+	return Key{Name: prefix + k.name, Kind: k.kindName(), Default: k.text(standard), Unset: k.unset, Meaning: k.meaning,
+		Live: !k.restart}
 }
 
 // Row is the key's row in the documentation's table.

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// keys is the table of all keys but those of handlers, in the order of the documentation. A new key is a row here, a field
-// of Config that the row leads to, and the code that uses it.
+// keys is the table of all keys but those of handlers, in the order of the documentation. A new key is a row here, a
+// field of Config that the row leads to, and the code that uses it.
 var keys = []key[Config]{
 	{
 		name: "root", restart: true,
@@ -193,7 +193,9 @@ var keys = []key[Config]{
 	},
 	{
 		name: "images.pinned",
-		field: of(func(c *Config) *[]string { return &c.Images.Pinned }, list.with("list of references, in which * stands for anything", func(v []string) string {
+		field: of(func(c *Config) *[]string {
+			return &c.Images.Pinned
+		}, list.with("list of references, in which * stands for anything", func(v []string) string {
 			if slices.Contains(v, "") {
 				return "holds an empty reference"
 			}
@@ -246,8 +248,10 @@ var keys = []key[Config]{
 		meaning: "bytes that one layer may unpack to (128 GiB); each file and directory counts 4 KiB besides",
 	},
 	{
-		name:    "images.max_layer_entries",
-		field:   of(func(c *Config) *int { return &c.Images.MaxLayerEntries }, between("files and directories", 1, math.MaxInt32), 8<<20),
+		name: "images.max_layer_entries",
+		field: of(func(c *Config) *int {
+			return &c.Images.MaxLayerEntries
+		}, between("files and directories", 1, math.MaxInt32), 8<<20),
 		meaning: "files and directories in one layer, those among them that no entry describes",
 	},
 	{
@@ -434,8 +438,10 @@ var keys = []key[Config]{
 			"of `berth`. A kubelet ends every pod that it did not make ([why](adr/0060-a-kubelet-sees-its-own-pods.md))",
 	},
 	{
-		name:    "limits.pids",
-		field:   of(func(c *Config) *int { return &c.Limits.Pids }, least("processes", 0, func(v int) string { return fmt.Sprintf("%d is negative; 0 is no limit", v) }), 0),
+		name: "limits.pids",
+		field: of(func(c *Config) *int {
+			return &c.Limits.Pids
+		}, least("processes", 0, func(v int) string { return fmt.Sprintf("%d is negative; 0 is no limit", v) }), 0),
 		comment: "Processes of a container that asks for no limit. 0: no limit.",
 		meaning: "processes of a container that asks for no limit; 0 is no limit",
 	},

@@ -68,8 +68,10 @@ var (
 		return ""
 	})
 
-	anyDuration = kind[Duration]{name: "duration", read: readDuration, text: func(d Duration) string { return quote(d.String()) }}
-	duration    = anyDuration.with("duration, more than 0s", func(d Duration) string {
+	anyDuration = kind[Duration]{name: "duration", read: readDuration, text: func(d Duration) string {
+		return quote(d.String())
+	}}
+	duration = anyDuration.with("duration, more than 0s", func(d Duration) string {
 		if d.Duration <= 0 {
 			return fmt.Sprintf("%v is not more than nothing", d)
 		}

@@ -44,8 +44,8 @@ func (e *Error) Error() string {
 	return text + ": " + e.Why
 }
 
-// Load reads the file, then the conf.d/*.toml beside it in the order of their names, then the flags. It does not look at
-// what the paths lead to.
+// Load reads the file, then the conf.d/*.toml beside it in the order of their names, then the flags. It does not look
+// at what the paths lead to.
 func Load(f Flags) (*Config, error) {
 	if f.Path == "" {
 		f.Path = DefaultPath

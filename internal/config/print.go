@@ -7,7 +7,8 @@ import (
 
 // tables are those of a file, in the order in which they are printed. The last is followed by the tables of handlers.
 var tables = []string{
-	"", "cni", "cdi", "registry", "images", "image_verifier", "streaming", "nri", "monitor", "pods", "limits", "timeouts", "metrics",
+	"", "cni", "cdi", "registry", "images", "image_verifier", "streaming", "nri", "monitor", "pods", "limits", "timeouts",
+	"metrics",
 	"runtimes",
 }
 

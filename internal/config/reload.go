@@ -29,8 +29,8 @@ func (c Change) String() string {
 	return text
 }
 
-// Reload is what holds in a running daemon when next takes the place of c: next, but for the keys that need a restart. The
-// changes, in the order of their keys, are those from c to next.
+// Reload is what holds in a running daemon when next takes the place of c: next, but for the keys that need a restart.
+// The changes, in the order of their keys, are those from c to next.
 func (c *Config) Reload(next *Config) (*Config, []Change) {
 	var changes []Change
 	was, is := c.values(), next.values()
@@ -57,7 +57,8 @@ func silent(name, old, new string) bool {
 	return ok && ofHandler && k.name != "path" && (old == "" || new == "") && old+new == k.text(&h)
 }
 
-// isLive says whether a running daemon takes another value of a key over. It does those of handlers: they hold for new pods.
+// isLive says whether a running daemon takes another value of a key over. It does those of handlers: they hold for new
+// pods.
 func isLive(name string) bool {
 	k, ok := find(keys, name)
 	return !ok || !k.restart

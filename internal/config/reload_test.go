@@ -10,17 +10,21 @@ import (
 
 // A running daemon takes over what it can, keeps what it cannot, and says both.
 func TestReload(t *testing.T) {
-	old := load(t, "root = \"/a\"\nlog_level = \"warn\"\n[images]\nroot = \"/i\"\npinned = [\"x\"]\n[runtimes.gone]\npath = \"/g\"\n")
-	next := load(t, "root = \"/b\"\nlog_level = \"debug\"\n[images]\nroot = \"/i\"\npinned = [\"x\", \"y\"]\nmax_layers = 7\n[runtimes.new]\npath = \"/n\"\ninit = true\n")
+	old := load(t, "root = \"/a\"\nlog_level = \"warn\"\n[images]\nroot = \"/i\"\npinned = [\"x\"]\n[runtimes.gone]\n"+
+		"path = \"/g\"\n")
+	next := load(t, "root = \"/b\"\nlog_level = \"debug\"\n[images]\nroot = \"/i\"\npinned = [\"x\", \"y\"]\nmax_layers "+
+		"= 7\n[runtimes.new]\npath = \"/n\"\ninit = true\n")
 	got, changes := old.Reload(next)
-	if got.Root != "/a" || got.LogLevel != "debug" || got.Images.MaxLayers != 7 || got.Images.Root != "/i" || len(got.Runtimes.Handlers) != 1 || got.Runtimes.Handlers["new"].Path != "/n" {
+	if got.Root != "/a" || got.LogLevel != "debug" || got.Images.MaxLayers != 7 || got.Images.Root != "/i" ||
+		len(got.Runtimes.Handlers) != 1 || got.Runtimes.Handlers["new"].Path != "/n" {
 		t.Errorf("in force: %+v", got)
 	}
 	var said []string
 	for _, c := range changes {
 		said = append(said, c.String())
 	}
-	want := []string{`images.max_layers: 500 → 7`, `images.pinned: ["x"] → ["x", "y"]`, `log_level: "warn" → "debug"`, `root: "/a" → "/b", after a restart`,
+	want := []string{`images.max_layers: 500 → 7`, `images.pinned: ["x"] → ["x", "y"]`, `log_level: "warn" → "debug"`,
+		`root: "/a" → "/b", after a restart`,
 		`runtimes.gone.path: "/g" → (none)`, `runtimes.new.init: (none) → true`, `runtimes.new.path: (none) → "/n"`}
 	if !slices.Equal(said, want) {
 		t.Errorf("said\n%s\nwanted\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
@@ -53,7 +57,8 @@ func TestReloadDecides(t *testing.T) {
 		}
 	}
 	on := load(t, "[nri]\nenable = true\n")
-	if _, changes := Default().Reload(on); len(changes) != 1 || changes[0].String() != "nri.enable: (none) → true, after a restart" {
+	if _, changes := Default().Reload(on); len(changes) != 1 || changes[0].String() != "nri.enable: (none) → true, "+
+		"after a restart" {
 		t.Errorf("a key that was left out: %v", changes)
 	}
 	if fmt.Sprint(Default().values()["images.pinned"]) != "[]" {

@@ -20,9 +20,10 @@ var eventTypes = map[pod.EventKind]runtimeapi.ContainerEventType{
 	pod.EventLimit:   admin.LimitEvent,
 }
 
-// GetContainerEvents sends what happens to pods and containers until the caller has enough, from the moment that it has sent
-// its header. It ends with ResourceExhausted for a caller that does not read.
-func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+// GetContainerEvents sends what happens to pods and containers until the caller has enough, from the moment that it has
+// sent its header. It ends with ResourceExhausted for a caller that does not read.
+func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
+	stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	w := s.Pods.Feed.Watch()
 	defer w.Close()
 	if err := limit.Watchers.Check(int64(s.Pods.Feed.EventCounts().Watchers)); err != nil {

@@ -52,15 +52,16 @@ func dial(t *testing.T, s *Server) runtimeapi.RuntimeServiceClient {
 
 func (s *Server) watchers(t *testing.T, want int) {
 	t.Helper()
-	for end := time.Now().Add(patience.For(10 * time.Second)); s.Pods.Feed.EventCounts().Watchers != want; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience.For(10 * time.Second)); s.Pods.Feed.EventCounts().Watchers != want; time.Sleep(
+		time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d watch, wanted %d", s.Pods.Feed.EventCounts().Watchers, want)
 		}
 	}
 }
 
-// TestEventsThatNobodyReads has one client read and another not, which holds nobody up, loses what it does not read, and is
-// told so when it reads after all.
+// TestEventsThatNobodyReads has one client read and another not, which holds nobody up, loses what it does not read,
+// and is told so when it reads after all.
 func TestEventsThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	missing := false
@@ -95,7 +96,8 @@ func TestEventsThatNobodyReads(t *testing.T) {
 			}
 			n++
 			got.Add(1)
-			if err != nil || e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT && e.PodSandboxStatus.Metadata.Name == "last" {
+			if err != nil || e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT &&
+				e.PodSandboxStatus.Metadata.Name == "last" {
 				read <- n
 				return
 			}

@@ -14,7 +14,8 @@ import (
 )
 
 // PullImage fetches an image and returns its id.
-func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (
+	*runtimeapi.PullImageResponse, error) {
 	if name := req.GetImage().GetRuntimeHandler(); !s.hasHandler(name) {
 		return nil, fail.New(errdefs.ErrNotFound, "pull image %s: runtime handler %q is not configured on this node",
 			req.GetImage().GetImage(), name)
@@ -45,14 +46,16 @@ func auth(a *runtimeapi.AuthConfig) *image.Auth {
 }
 
 // ImageStatus tells of one image; no image in the answer says that there is none.
-func (s *Server) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+func (s *Server) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (
+	*runtimeapi.ImageStatusResponse, error) {
 	img, ok := s.Images.Get(req.GetImage().GetImage())
 	if !ok {
 		return &runtimeapi.ImageStatusResponse{}, nil
 	}
 	resp := &runtimeapi.ImageStatusResponse{Image: imageItem(img)}
 	if req.Verbose {
-		info, err := verbose(map[string]any{"info": map[string]any{"layers": img.Layers, "imageSpec": img.Config, "pulledAt": img.PulledAt}})
+		info, err := verbose(
+			map[string]any{"info": map[string]any{"layers": img.Layers, "imageSpec": img.Config, "pulledAt": img.PulledAt}})
 		if err != nil {
 			return nil, err
 		}
@@ -83,30 +86,33 @@ func (s *Server) imageItems(ctx context.Context, f *runtimeapi.ImageFilter) (ite
 }
 
 // RemoveImage removes an image under all its names. What is not there is removed already.
-func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (
+	*runtimeapi.RemoveImageResponse, error) {
 	if err := s.Images.Remove(ctx, req.GetImage().GetImage()); err != nil {
 		return nil, err
 	}
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-// ImageFsInfo tells how much room images take, and what containers write. On one file system both are one value: the kubelet
-// tells from the paths whether there are two.
+// ImageFsInfo tells how much room images take, and what containers write. On one file system both are one value: the
+// kubelet tells from the paths whether there are two.
 func (s *Server) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	bytes, inodes, _ := s.Images.Usage()
 	writable := s.meter().Usage()
-	images, containers := fileSystem(s.ImagesRoot, bytes, inodes), fileSystem(s.ContainersRoot, writable.Bytes, writable.Inodes)
+	images, containers := fileSystem(s.ImagesRoot, bytes, inodes),
+		fileSystem(s.ContainersRoot, writable.Bytes, writable.Inodes)
 	if s.ImagesRoot == s.ContainersRoot {
 		images = fileSystem(s.ImagesRoot, bytes+writable.Bytes, inodes+writable.Inodes)
 		containers = images
 	}
 	return &runtimeapi.ImageFsInfoResponse{
-		ImageFilesystems: []*runtimeapi.FilesystemUsage{images}, ContainerFilesystems: []*runtimeapi.FilesystemUsage{containers},
+		ImageFilesystems:     []*runtimeapi.FilesystemUsage{images},
+		ContainerFilesystems: []*runtimeapi.FilesystemUsage{containers},
 	}, nil
 }
 
-// fileSystem is stamped with the time of the question: a kubelet whose disk is full evicts upon a value only when it is newer
-// than the last, and what the file system has left it measures itself.
+// fileSystem is stamped with the time of the question: a kubelet whose disk is full evicts upon a value only when it is
+// newer than the last, and what the file system has left it measures itself.
 func fileSystem(path string, bytes, inodes uint64) *runtimeapi.FilesystemUsage {
 	return &runtimeapi.FilesystemUsage{
 		Timestamp: time.Now().UnixNano(), FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: path},

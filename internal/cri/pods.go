@@ -14,7 +14,8 @@ import (
 )
 
 // RunPodSandbox makes a pod and starts it.
-func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (
+	*runtimeapi.RunPodSandboxResponse, error) {
 	id, err := s.Pods.Run(ctx, req.Config, req.RuntimeHandler)
 	if err != nil {
 		return nil, err
@@ -23,7 +24,8 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 }
 
 // StopPodSandbox ends all that lives of a pod. What is not there is stopped already.
-func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (
+	*runtimeapi.StopPodSandboxResponse, error) {
 	err := end(s.Catalog.ID, req.PodSandboxId, func(id sandbox.ID) error { return s.Pods.Stop(ctx, id) })
 	if err != nil {
 		return nil, err
@@ -32,7 +34,8 @@ func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSand
 }
 
 // RemovePodSandbox removes a pod and its containers. What is not there is removed already.
-func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (
+	*runtimeapi.RemovePodSandboxResponse, error) {
 	err := end(s.Catalog.ID, req.PodSandboxId, func(id sandbox.ID) error { return s.Pods.Remove(ctx, id) })
 	if err != nil {
 		return nil, err
@@ -41,7 +44,8 @@ func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePod
 }
 
 // PodSandboxStatus tells all of a pod and its containers.
-func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (
+	*runtimeapi.PodSandboxStatusResponse, error) {
 	id, err := s.Catalog.ID(req.PodSandboxId)
 	if err != nil {
 		return nil, err
@@ -51,7 +55,8 @@ func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxS
 	if err != nil {
 		return nil, err
 	}
-	resp := &runtimeapi.PodSandboxStatusResponse{Status: podStatus(r), ContainersStatuses: s.containerStatuses(r), Timestamp: now.UnixNano()}
+	resp := &runtimeapi.PodSandboxStatusResponse{Status: podStatus(r), ContainersStatuses: s.containerStatuses(r),
+		Timestamp: now.UnixNano()}
 	if req.Verbose {
 		if resp.Info, err = verbose(map[string]any{"info": s.podInfo(r)}); err != nil {
 			return nil, err
@@ -133,7 +138,8 @@ func podStatus(r *sandbox.Record) *runtimeapi.PodSandboxStatus {
 func namespaceOptions(cfg *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
 	o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	return &runtimeapi.NamespaceOption{
-		Network: o.GetNetwork(), Pid: o.GetPid(), Ipc: o.GetIpc(), TargetId: o.GetTargetId(), UsernsOptions: o.GetUsernsOptions(),
+		Network: o.GetNetwork(), Pid: o.GetPid(), Ipc: o.GetIpc(), TargetId: o.GetTargetId(),
+		UsernsOptions: o.GetUsernsOptions(),
 	}
 }
 

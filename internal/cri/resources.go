@@ -10,7 +10,8 @@ import (
 )
 
 // UpdateContainerResources changes the limits of a container: all or none.
-func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (
+	*runtimeapi.UpdateContainerResourcesResponse, error) {
 	id, err := s.Catalog.ContainerID(req.ContainerId)
 	if err == nil && req.Windows != nil {
 		err = fail.New(errdefs.ErrInvalidArgument, "change the limits of container %s: this is not a Windows node", id)
@@ -25,7 +26,8 @@ func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.U
 }
 
 // UpdatePodSandboxResources takes over what a pod is meant to use in all.
-func (s *Server) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+func (s *Server) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (
+	*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	id, err := s.Catalog.ID(req.PodSandboxId)
 	if err == nil {
 		err = s.Pods.Limiter.Pod(ctx, id, req.Overhead, req.Resources)

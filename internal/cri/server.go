@@ -1,5 +1,5 @@
-// Package cri is the gRPC face of the daemon: it validates a request, calls what does the work, and turns errors into the
-// gRPC codes that a kubelet acts on. It holds no state.
+// Package cri is the gRPC face of the daemon: it validates a request, calls what does the work, and turns errors into
+// the gRPC codes that a kubelet acts on. It holds no state.
 //
 // The messages are those of k8s.io/cri-api; what is not implemented answers Unimplemented.
 package cri
@@ -54,8 +54,8 @@ type Server struct {
 	ListByHand func() bool
 	// Info is shown by a verbose Status.
 	Info func() map[string]any
-	// ContainersRoot is a path on the file system of the containers' writable layers, ImagesRoot on that of the images. They
-	// are the same path when it is one file system.
+	// ContainersRoot is a path on the file system of the containers' writable layers, ImagesRoot on that of the images.
+	// They are the same path when it is one file system.
 	ContainersRoot, ImagesRoot string
 }
 
@@ -75,8 +75,8 @@ func (s *Server) Version(context.Context, *runtimeapi.VersionRequest) (*runtimea
 
 var semver = regexp.MustCompile(`^v?[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+-]+)?$`)
 
-// semantic is a release as kubelets read it. One built from a commit without a tag is no version to them, and the node's version of
-// its runtime would be "Unknown".
+// semantic is a release as kubelets read it. One built from a commit without a tag is no version to them, and the
+// node's version of its runtime would be "Unknown".
 func semantic(release string) string {
 	if semver.MatchString(release) {
 		return release
@@ -96,7 +96,9 @@ func (s *Server) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runt
 		Features: &runtimeapi.RuntimeFeatures{
 			SupplementalGroupsPolicy: true, MountOptions: true,
 			// A user namespace does not mind whose network its pod has.
-			UserNamespacesHostNetwork: slices.ContainsFunc(handlers, func(h *runtimeapi.RuntimeHandler) bool { return h.Features.GetUserNamespaces() }),
+			UserNamespacesHostNetwork: slices.ContainsFunc(handlers, func(h *runtimeapi.RuntimeHandler) bool {
+				return h.Features.GetUserNamespaces()
+			}),
 		},
 	}
 	if req.Verbose {
@@ -140,7 +142,8 @@ func verbose(values map[string]any) (map[string]string, error) {
 }
 
 // RuntimeConfig tells the kubelet which cgroup driver to use.
-func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
+func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (
+	*runtimeapi.RuntimeConfigResponse, error) {
 	driver := runtimeapi.CgroupDriver_CGROUPFS
 	if s.SystemdCgroup {
 		driver = runtimeapi.CgroupDriver_SYSTEMD
@@ -148,9 +151,10 @@ func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
 }
 
-// UpdateRuntimeConfig takes over the node's pod CIDRs. An empty value, which kubelets send while they have none, changes
-// nothing.
-func (s *Server) UpdateRuntimeConfig(_ context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
+// UpdateRuntimeConfig takes over the node's pod CIDRs. An empty value, which kubelets send while they have none,
+// changes nothing.
+func (s *Server) UpdateRuntimeConfig(_ context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (
+	*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	if cidr := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr(); cidr != "" {
 		if err := s.Network.SetPodCIDR(cidr); err != nil {
 			return nil, err

@@ -44,7 +44,8 @@ func (s *Server) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*ru
 }
 
 // PortForward returns the address at which ports of a pod can be forwarded, once.
-func (s *Server) PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+func (s *Server) PortForward(ctx context.Context, req *runtimeapi.PortForwardRequest) (
+	*runtimeapi.PortForwardResponse, error) {
 	id, err := s.Catalog.ID(req.PodSandboxId)
 	if err == nil {
 		_, err = s.Pods.Sessions.NetNS(ctx, id)

@@ -6,12 +6,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// pageSize is how much of a list goes into one message, in bytes: far below what any client takes, and enough that a message
-// costs little.
+// pageSize is how much of a list goes into one message, in bytes: far below what any client takes, and enough that a
+// message costs little.
 const pageSize = 1 << 20
 
-// sendPages sends a list in messages of about pageSize, each item once and in order. An item that is larger goes alone. Of an
-// empty list nothing is sent.
+// sendPages sends a list in messages of about pageSize, each item once and in order. An item that is larger goes alone.
+// Of an empty list nothing is sent.
 func sendPages[T proto.Message](items []T, send func([]T) error) error {
 	for len(items) > 0 {
 		n, size := 1, proto.Size(items[0])
@@ -29,21 +29,24 @@ func sendPages[T proto.Message](items []T, send func([]T) error) error {
 }
 
 // StreamPodSandboxes sends what ListPodSandbox lists.
-func (s *Server) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
+func (s *Server) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest,
+	stream grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
 	return sendPages(s.podItems(stream.Context(), req.Filter), func(page []*runtimeapi.PodSandbox) error {
 		return stream.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: page})
 	})
 }
 
 // StreamContainers sends what ListContainers lists.
-func (s *Server) StreamContainers(req *runtimeapi.StreamContainersRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
+func (s *Server) StreamContainers(req *runtimeapi.StreamContainersRequest,
+	stream grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
 	return sendPages(s.containerItems(stream.Context(), req.Filter), func(page []*runtimeapi.Container) error {
 		return stream.Send(&runtimeapi.StreamContainersResponse{Containers: page})
 	})
 }
 
 // StreamImages sends what ListImages lists.
-func (s *Server) StreamImages(req *runtimeapi.StreamImagesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
+func (s *Server) StreamImages(req *runtimeapi.StreamImagesRequest,
+	stream grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
 	return sendPages(s.imageItems(stream.Context(), req.Filter), func(page []*runtimeapi.Image) error {
 		return stream.Send(&runtimeapi.StreamImagesResponse{Images: page})
 	})

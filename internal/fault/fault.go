@@ -8,6 +8,6 @@
 //	BERTH_FAULT_TRACE  a file to which the name of every point passed is appended, one a line
 //
 // The actions are `kill` (SIGKILL to this process, so that nothing is cleaned up), `error` or `error:text` (At returns
-// an error), and `sleep:duration`. The crash matrix learns the points from a trace, so a new point is covered the day it
-// is written.
+// an error), and `sleep:duration`. The crash matrix learns the points from a trace, so a new point is covered the day
+// it is written.
 package fault

@@ -26,8 +26,8 @@ func testRunner(t testing.TB) *Runner {
 
 func shell(script string) *exec.Cmd { return exec.Command("/bin/sh", "-c", script) }
 
-// dies wants the process whose pid a script wrote to path to have been killed. It leaves its group before it is dead. A zombie, which
-// only its parent can remove, is.
+// dies wants the process whose pid a script wrote to path to have been killed. It leaves its group before it is dead. A
+// zombie, which only its parent can remove, is.
 func dies(t *testing.T, path string) {
 	t.Helper()
 	pid, err := os.ReadFile(path)
@@ -93,7 +93,8 @@ func TestDeadline(t *testing.T) {
 	if !errors.As(err, &failed) || !failed.Killed || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("%v", err)
 	}
-	if text := err.Error(); !strings.HasPrefix(text, "sh: killed with its children after ") || !strings.HasSuffix(text, ": waiting for a lock") {
+	if text := err.Error(); !strings.HasPrefix(text, "sh: killed with its children after ") ||
+		!strings.HasSuffix(text, ": waiting for a lock") {
 		t.Errorf("%q", text)
 	}
 	dies(t, pidFile)
@@ -112,8 +113,10 @@ func TestEndings(t *testing.T) {
 		{"success", t.Context(), shell("echo noise >&2"), ""},
 		{"exit", t.Context(), shell("echo a >&2; echo b >&2; exit 3"), "sh: exit status 3: a\nb"},
 		{"signal", t.Context(), shell("kill -9 $$"), "sh: signal: killed"},
-		{"many lines", t.Context(), shell("seq 100000 >&2; exit 1"), "sh: exit status 1: 99993\n99994\n99995\n99996\n99997\n99998\n99999\n100000"},
-		{"no program", t.Context(), exec.Command("/nonexistent/plugin"), "plugin: fork/exec /nonexistent/plugin: no such file or directory"},
+		{"many lines", t.Context(), shell("seq 100000 >&2; exit 1"), "sh: exit status 1: 99993\n99994\n99995\n99996\n" +
+			"99997\n99998\n99999\n100000"},
+		{"no program", t.Context(), exec.Command("/nonexistent/plugin"), "plugin: fork/exec /nonexistent/plugin: no such " +
+			"file or directory"},
 		{"ended", ended, shell("exit 0"), "sh: not started: pod was stopped"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -309,7 +312,8 @@ func TestStuck(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.remember("op", g)
-	if err := r.Run(t.Context(), "op", shell("! test -e "+g.Path())); err != nil { // it cannot be removed before it is empty
+	// it cannot be removed before it is empty
+	if err := r.Run(t.Context(), "op", shell("! test -e "+g.Path())); err != nil {
 		t.Errorf("ran before what was left was gone: %v", err)
 	}
 	if err := left.Wait(); err == nil || err.Error() != "signal: killed" {

@@ -15,7 +15,8 @@ import (
 // that got the pipe from outside the group can make it last that long.
 const drainTimeout = 100 * time.Millisecond
 
-// streams gives a command real pipes in place of readers and writers, so that exec.Cmd.Wait waits for the process alone.
+// streams gives a command real pipes in place of readers and writers, so that exec.Cmd.Wait waits for the process
+// alone.
 type streams struct {
 	tail    tail
 	child   []*os.File // the command's ends: ours to close once it has started

@@ -29,16 +29,18 @@ const (
 	SystemdDriver  = "systemd"
 )
 
-// ChooseDriver notes the cgroup driver that the configuration asks for, or, when it asks for none, systemd where systemd is the
-// init and cgroups are v2. There the tree is systemd's, and a second one who makes groups in it on his own has them changed
-// under his hands.
+// ChooseDriver notes the cgroup driver that the configuration asks for, or, when it asks for none, systemd where
+// systemd is the init and cgroups are v2. There the tree is systemd's, and a second one who makes groups in it on his
+// own has them changed under his hands.
 func (f *Facts) ChooseDriver(configured string) error {
 	can := f.Systemd && f.Cgroup == CgroupV2
 	switch {
 	case configured == SystemdDriver && !f.Systemd:
-		return errors.New("cgroup_driver is systemd, and systemd is not the init of this machine (there is no /run/systemd/system): set cgroupfs")
+		return errors.New("cgroup_driver is systemd, and systemd is not the init of this machine (there is no " +
+			"/run/systemd/system): set cgroupfs")
 	case configured == SystemdDriver && !can:
-		return fmt.Errorf("cgroup_driver is systemd, which Berth supports on cgroup v2 alone, and this host is on %s: set cgroupfs, "+
+		return fmt.Errorf("cgroup_driver is systemd, which Berth supports on cgroup v2 alone, and this host is on %s: set "+
+			"cgroupfs, "+
 			"or boot with systemd.unified_cgroup_hierarchy=1", f.Cgroup)
 	case configured != "":
 		f.CgroupDriver = configured
@@ -85,8 +87,8 @@ func Delegated() (bool, error) {
 	}), nil
 }
 
-// controllers are those that containers can have limits of. On a hybrid host the cgroup2 beside the v1 hierarchies has the
-// controllers that none of these took; the runtimes leave it alone.
+// controllers are those that containers can have limits of. On a hybrid host the cgroup2 beside the v1 hierarchies has
+// the controllers that none of these took; the runtimes leave it alone.
 func controllers(mode CgroupMode, mounts []cgroupMount) []string {
 	known := map[string]bool{}
 	for _, m := range mounts {

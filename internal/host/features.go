@@ -16,11 +16,13 @@ import (
 )
 
 // trialIDs are those of the user namespace of a trial: some that nobody has.
-var trialIDs = userns.Mapping{UIDs: []userns.Range{{Host: 1 << 30, Size: 65536}}, GIDs: []userns.Range{{Host: 1 << 30, Size: 65536}}}
+var trialIDs = userns.Mapping{UIDs: []userns.Range{{Host: 1 << 30, Size: 65536}},
+	GIDs: []userns.Range{{Host: 1 << 30, Size: 65536}}}
 
 // TryUserns finds out whether a runtime can make a container in a user namespace that is there already, as
 // TryRuntime does for other containers; holder is the program that makes the namespace, see userns.Hold.
-func TryUserns(ctx context.Context, r Runtime, stateDir, driver, holder string, run func(ctx context.Context, name string, cmd *exec.Cmd) error) error {
+func TryUserns(ctx context.Context, r Runtime, stateDir, driver, holder string,
+	run func(ctx context.Context, name string, cmd *exec.Cmd) error) error {
 	t := newTrial(r, stateDir, run)
 	t.systemd, t.id, t.dir = driver == SystemdDriver, t.id+"-userns", t.dir+"-userns"
 	if err := t.undo(ctx); err != nil {
@@ -71,7 +73,8 @@ var usernsOutcomes = record.Kind{Name: "runtime-features", Version: 1, Oldest: 1
 // UsernsRuntimes says of each runtime, by its name, why it cannot make containers in user namespaces; nil if it can.
 // The outcome of try is kept in cacheFile, and one that failed is tried again by the next daemon. An error is only of
 // the cache that could not be written.
-func UsernsRuntimes(ctx context.Context, cacheFile string, facts Facts, found []Runtime, try func(ctx context.Context, r Runtime) error) (map[string]error, error) {
+func UsernsRuntimes(ctx context.Context, cacheFile string, facts Facts, found []Runtime,
+	try func(ctx context.Context, r Runtime) error) (map[string]error, error) {
 	var kept, fresh []outcome
 	// A cache that cannot be read is as good as none.
 	if _, err := usernsOutcomes.Read(cacheFile, &kept); err != nil {

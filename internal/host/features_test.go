@@ -65,13 +65,14 @@ func TestUsernsRuntimes(t *testing.T) {
 	ask := func() map[string]error {
 		t.Helper()
 		asked = ""
-		all, err := UsernsRuntimes(t.Context(), dir+"/cache/features", facts, found, func(_ context.Context, r Runtime) error {
-			asked += filepath.Base(r.Path) + " "
-			if r.Path == bad {
-				return errors.New("no")
-			}
-			return nil
-		})
+		all, err := UsernsRuntimes(t.Context(), dir+"/cache/features", facts, found,
+			func(_ context.Context, r Runtime) error {
+				asked += filepath.Base(r.Path) + " "
+				if r.Path == bad {
+					return errors.New("no")
+				}
+				return nil
+			})
 		if err != nil {
 			t.Fatal(err)
 		}

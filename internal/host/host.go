@@ -1,5 +1,5 @@
-// Package host says what this machine is and can do: kernel, cgroups, security modules, the powers of the daemon itself,
-// and which OCI runtimes really work here. Facts are probed once and do not change while the daemon lives.
+// Package host says what this machine is and can do: kernel, cgroups, security modules, the powers of the daemon
+// itself, and which OCI runtimes really work here. Facts are probed once and do not change while the daemon lives.
 package host
 
 import (

@@ -39,14 +39,16 @@ func TestProbe(t *testing.T) {
 	wantMode := map[bool]CgroupMode{true: CgroupV2}[output(t, "stat", "-f", "-c", "%T", "/sys/fs/cgroup") == "cgroup2fs"]
 	if wantMode == "" {
 		wantMode = CgroupV1
-		if out, err := exec.Command("stat", "-f", "-c", "%T", "/sys/fs/cgroup/unified").Output(); err == nil && strings.TrimSpace(string(out)) == "cgroup2fs" {
+		if out, err := exec.Command("stat", "-f", "-c", "%T", "/sys/fs/cgroup/unified").Output(); err == nil &&
+			strings.TrimSpace(string(out)) == "cgroup2fs" {
 			wantMode = CgroupHybrid
 		}
 	}
 	if f.Cgroup != wantMode {
 		t.Errorf("cgroups %s, stat says %s", f.Cgroup, wantMode)
 	}
-	if !slices.Contains(f.Controllers, "memory") || !slices.Contains(f.Controllers, "pids") || slices.Contains(f.Controllers, "rw") {
+	if !slices.Contains(f.Controllers, "memory") || !slices.Contains(f.Controllers, "pids") ||
+		slices.Contains(f.Controllers, "rw") {
 		t.Errorf("controllers %v", f.Controllers)
 	}
 	if len(f.HugepageSizes) > 0 && !slices.Contains(f.Controllers, "hugetlb") {
@@ -58,7 +60,8 @@ func TestProbe(t *testing.T) {
 	if want := output(t, "sh", "-c", "grep -q '^Seccomp:' /proc/self/status && echo y"); f.Seccomp != (want == "y") {
 		t.Errorf("seccomp %v", f.Seccomp)
 	}
-	if !slices.Contains(f.BoundingCaps, "CAP_CHOWN") || f.HasResource != slices.Contains(f.BoundingCaps, "CAP_SYS_RESOURCE") {
+	if !slices.Contains(f.BoundingCaps, "CAP_CHOWN") ||
+		f.HasResource != slices.Contains(f.BoundingCaps, "CAP_SYS_RESOURCE") {
 		t.Errorf("capabilities %v, resource %v", f.BoundingCaps, f.HasResource)
 	}
 }
@@ -105,7 +108,8 @@ func TestControllers(t *testing.T) {
 	}
 	v1 := cgroupMount{path: "/v1", options: []string{"rw", "cpu", "cpuacct"}}
 	v2 := cgroupMount{path: unified, v2: true, options: []string{"rw"}}
-	for mode, want := range map[CgroupMode]string{CgroupV1: "cpu cpuacct", CgroupHybrid: "cpu cpuacct", CgroupV2: "hugetlb memory"} {
+	for mode, want := range map[CgroupMode]string{CgroupV1: "cpu cpuacct", CgroupHybrid: "cpu cpuacct",
+		CgroupV2: "hugetlb memory"} {
 		if got := strings.Join(controllers(mode, []cgroupMount{v1, v2}), " "); got != want {
 			t.Errorf("%s: %s, want %s", mode, got, want)
 		}

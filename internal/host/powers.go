@@ -56,7 +56,8 @@ func capSet(status, name string) (uint64, error) {
 }
 
 // rlimits are the names of the kernel's limits by number, the same on every architecture that Berth runs on.
-var rlimits = strings.Fields(`CPU FSIZE DATA STACK CORE RSS NPROC NOFILE MEMLOCK AS LOCKS SIGPENDING MSGQUEUE NICE RTPRIO RTTIME`)
+var rlimits = strings.Fields(
+	`CPU FSIZE DATA STACK CORE RSS NPROC NOFILE MEMLOCK AS LOCKS SIGPENDING MSGQUEUE NICE RTPRIO RTTIME`)
 
 func limits(f *Facts) error {
 	for i, name := range rlimits {

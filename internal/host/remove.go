@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeTree unmounts what is mounted below dir and removes dir. What a mount shows is never removed, also when it cannot be
-// unmounted or comes in between: a runtime that fails half way may leave one of anything.
+// removeTree unmounts what is mounted below dir and removes dir. What a mount shows is never removed, also when it
+// cannot be unmounted or comes in between: a runtime that fails half way may leave one of anything.
 func removeTree(dir string) error {
 	dir, err := filepath.EvalSymlinks(dir) // mounts are known by their real paths
 	if err != nil {

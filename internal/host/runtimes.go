@@ -72,7 +72,8 @@ func search(name string, places []string) string {
 func Named(found []Runtime, name string) (Runtime, error) {
 	i := slices.IndexFunc(found, func(r Runtime) bool { return r.Name == name })
 	if i < 0 {
-		return Runtime{}, fmt.Errorf("find the runtime %s: it is in none of %s: install it, or configure [runtimes.%s] with its path",
+		return Runtime{}, fmt.Errorf("find the runtime %s: it is in none of %s: install it, or configure [runtimes.%s] "+
+			"with its path",
 			name, strings.Join(usualPlaces, ", "), name)
 	}
 	return found[i], nil
@@ -81,8 +82,8 @@ func Named(found []Runtime, name string) (Runtime, error) {
 // outcomes is the record of trials.
 var outcomes = record.Kind{Name: "runtimes", Version: 1, Oldest: 1}
 
-// outcome is what a trial said, and about what: another file, kernel, way of mounting cgroups or cgroup driver needs another
-// trial.
+// outcome is what a trial said, and about what: another file, kernel, way of mounting cgroups or cgroup driver needs
+// another trial.
 type outcome struct {
 	Path   string     `json:"path"`
 	Args   []string   `json:"args,omitempty"`
@@ -103,14 +104,17 @@ type outcome struct {
 }
 
 func (o outcome) about(other outcome) bool {
-	return o.Path == other.Path && slices.Equal(o.Args, other.Args) && o.Size == other.Size && o.MTime == other.MTime && o.Kernel == other.Kernel && o.Cgroup == other.Cgroup && o.Driver == other.Driver
+	return o.Path == other.Path && slices.Equal(o.Args, other.Args) && o.Size == other.Size && o.MTime == other.MTime &&
+		o.Kernel == other.Kernel && o.Cgroup == other.Cgroup && o.Driver == other.Driver
 }
 
-// ChooseRuntime names the first runtime of found that works, and tells of all whether they do. The outcome of try is kept
-// in cacheFile, whose loss costs one more trial. A failure is believed only while another runtime works: when none does,
-// all are tried again, as whoever mended the machine expects. When nothing works there is no name, and the error says why
-// not, one by one. An error beside a name is only of the cache that could not be written: the next start tries again.
-func ChooseRuntime(ctx context.Context, cacheFile string, facts Facts, found []Runtime, try func(ctx context.Context, r Runtime) Runtime) (string, []Runtime, error) {
+// ChooseRuntime names the first runtime of found that works, and tells of all whether they do. The outcome of try is
+// kept in cacheFile, whose loss costs one more trial. A failure is believed only while another runtime works: when none
+// does, all are tried again, as whoever mended the machine expects. When nothing works there is no name, and the error
+// says why not, one by one. An error beside a name is only of the cache that could not be written: the next start tries
+// again.
+func ChooseRuntime(ctx context.Context, cacheFile string, facts Facts, found []Runtime,
+	try func(ctx context.Context, r Runtime) Runtime) (string, []Runtime, error) {
 	var kept []outcome
 	// A cache that cannot be read is as good as none.
 	if _, err := outcomes.Read(cacheFile, &kept); err != nil {
@@ -141,7 +145,8 @@ func current(o outcome, found []Runtime, facts Facts) bool {
 }
 
 // settle takes what is known from kept and tries the rest.
-func settle(ctx context.Context, facts Facts, found []Runtime, kept []outcome, try func(context.Context, Runtime) Runtime) (all []Runtime, fresh []outcome, tried bool) {
+func settle(ctx context.Context, facts Facts, found []Runtime, kept []outcome,
+	try func(context.Context, Runtime) Runtime) (all []Runtime, fresh []outcome, tried bool) {
 	for _, r := range found {
 		subject, err := subjectOf(r, facts)
 		if err != nil {
@@ -188,7 +193,8 @@ func subjectOf(r Runtime, facts Facts) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	return outcome{Path: r.Path, Args: r.Args, Size: info.Size(), MTime: info.ModTime().UnixNano(), Kernel: facts.Kernel, Cgroup: facts.Cgroup, Driver: facts.CgroupDriver}, nil
+	return outcome{Path: r.Path, Args: r.Args, Size: info.Size(), MTime: info.ModTime().UnixNano(), Kernel: facts.Kernel,
+		Cgroup: facts.Cgroup, Driver: facts.CgroupDriver}, nil
 }
 
 func store(path string, fresh []outcome) error {
@@ -204,7 +210,8 @@ func store(path string, fresh []outcome) error {
 
 func noneWorks(all []Runtime) error {
 	if len(all) == 0 {
-		return fmt.Errorf("choose a runtime: neither crun nor runc is in %s: install one, or configure [runtimes.<name>] path", strings.Join(usualPlaces, ", "))
+		return fmt.Errorf("choose a runtime: neither crun nor runc is in %s: install one, or configure "+
+			"[runtimes.<name>] path", strings.Join(usualPlaces, ", "))
 	}
 	var why []string
 	for _, r := range all {

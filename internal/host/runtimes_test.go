@@ -159,8 +159,9 @@ func TestSweepTrials(t *testing.T) {
 	}
 }
 
-// TestTrialsThatARuntimeForgot has a container that its runtime knows nothing of, killed as it was in the middle of making it, and whose
-// process is in a cgroup below its own, as where systemd makes that. It is ended by the next trial, and by a sweep.
+// TestTrialsThatARuntimeForgot has a container that its runtime knows nothing of, killed as it was in the middle of
+// making it, and whose process is in a cgroup below its own, as where systemd makes that. It is ended by the next
+// trial, and by a sweep.
 func TestTrialsThatARuntimeForgot(t *testing.T) {
 	path, err := exec.LookPath("runc")
 	if err != nil {
@@ -201,7 +202,8 @@ func TestTrialsThatARuntimeForgot(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, pid := range pids {
-					if data, _ := os.ReadFile(filepath.Join(filepath.Dir(below), "cgroup.procs")); !slices.Contains(strings.Fields(string(data)), strconv.Itoa(pid)) {
+					if data, _ := os.ReadFile(filepath.Join(filepath.Dir(below), "cgroup.procs")); !slices.Contains(
+						strings.Fields(string(data)), strconv.Itoa(pid)) {
 						continue
 					}
 					if err := os.WriteFile(filepath.Join(below, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644); err != nil {
@@ -228,7 +230,8 @@ func TestTryBadRuntimes(t *testing.T) {
 	for name, c := range map[string]struct{ path, why string }{
 		"missing": {filepath.Join(bin, "none"), "no such file"},
 		"mute":    {script(t, filepath.Join(bin, "mute"), ""), "says nothing"},
-		"refuses": {script(t, filepath.Join(bin, "refuses"), "[ $1 = --version ] && echo refuses version 7 && exit; echo the moon is wrong >&2; exit 3"), "the moon is wrong"},
+		"refuses": {script(t, filepath.Join(bin, "refuses"), "[ $1 = --version ] && echo refuses version 7 && exit; echo "+
+			"the moon is wrong >&2; exit 3"), "the moon is wrong"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := TryRuntime(t.Context(), Runtime{Path: c.path}, dir, CgroupfsDriver, run)
@@ -270,7 +273,8 @@ func TestFind(t *testing.T) {
 		t.Errorf("nothing configured: %v, wanted %v", got, want)
 	}
 	configured := map[string]Runtime{"runc": {Path: "/my/runc"}, "a": {Path: "/a"}}
-	if got, want := names(find(configured, places)), []string{"crun=" + crun, "runc=/my/runc", "a=/a"}; !slices.Equal(got, want) {
+	if got, want := names(find(configured, places)), []string{"crun=" + crun, "runc=/my/runc", "a=/a"}; !slices.Equal(got,
+		want) {
 		t.Errorf("configured: %v, wanted %v", got, want)
 	}
 	if len(configured) != 2 {
@@ -286,7 +290,8 @@ func TestNamed(t *testing.T) {
 	if r, err := Named(found, "a"); err != nil || r.Path != "/a" {
 		t.Errorf("a: %v, %v", r, err)
 	}
-	want := "find the runtime runc: it is in none of /usr/local/sbin, /usr/local/bin, /usr/sbin, /usr/bin, /sbin, /bin: install it, or configure [runtimes.runc] with its path"
+	want := "find the runtime runc: it is in none of /usr/local/sbin, /usr/local/bin, /usr/sbin, /usr/bin, /sbin, /bin: " +
+		"install it, or configure [runtimes.runc] with its path"
 	if _, err := Named(found, "runc"); err == nil || err.Error() != want {
 		t.Errorf("runc: %v", err)
 	}

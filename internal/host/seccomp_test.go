@@ -43,7 +43,8 @@ func TestDefaultSeccomp(t *testing.T) {
 			t.Errorf("%s: %v without CAP_SYS_ADMIN, %v with it", name, allowed(none, name), allowed(admin, name))
 		}
 	}
-	if allowed(none, "clone", unix.CLONE_NEWUSER) || !allowed(none, "clone", unix.CLONE_VM) || !allowed(admin, "clone", unix.CLONE_NEWUSER) {
+	if allowed(none, "clone", unix.CLONE_NEWUSER) || !allowed(none, "clone", unix.CLONE_VM) ||
+		!allowed(admin, "clone", unix.CLONE_NEWUSER) {
 		t.Error("clone: a new namespace needs CAP_SYS_ADMIN, a thread does not")
 	}
 	if len(none.Architectures) == 0 {

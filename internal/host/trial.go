@@ -28,7 +28,8 @@ const trialTimeout = 15 * time.Second
 // never started. All of it is below a new name in stateDir and in the cgroups, and gone when TryRuntime returns. run
 // runs a program and leaves nothing of it behind; the runs of one trial come under one name, one after the other.
 // driver is the cgroup driver.
-func TryRuntime(ctx context.Context, r Runtime, stateDir, driver string, run func(ctx context.Context, name string, cmd *exec.Cmd) error) Runtime {
+func TryRuntime(ctx context.Context, r Runtime, stateDir, driver string,
+	run func(ctx context.Context, name string, cmd *exec.Cmd) error) Runtime {
 	t := newTrial(r, stateDir, run)
 	t.systemd = driver == SystemdDriver
 	r.Works, r.Why = false, ""

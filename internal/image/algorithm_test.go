@@ -55,11 +55,13 @@ func TestOtherAlgorithms(t *testing.T) {
 				diffs = append(diffs, algorithm.FromBytes(l.plain))
 			}
 			m.Config = s.put(ocispec.MediaTypeImageConfig, ocispec.Image{
-				Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, RootFS: ocispec.RootFS{Type: "layers", DiffIDs: diffs},
+				Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
+				RootFS:   ocispec.RootFS{Type: "layers", DiffIDs: diffs},
 			}, algorithm)
 			manifest := s.put(ocispec.MediaTypeImageManifest, m, algorithm)
 			manifest.Platform = &ocispec.Platform{OS: "linux", Architecture: "amd64"}
-			index := s.put(ocispec.MediaTypeImageIndex, ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{manifest}}, algorithm)
+			index := s.put(ocispec.MediaTypeImageIndex,
+				ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{manifest}}, algorithm)
 			host, root := s.serve(t, index), t.TempDir()
 			store := open(t, root, func(c *Config) { c.Platform = "linux/amd64" })
 			img := pull(t, store, host+"/x:v1")
@@ -72,8 +74,10 @@ func TestOtherAlgorithms(t *testing.T) {
 			sound(t, store)
 			_ = store.Close()
 			store = open(t, root)
-			for _, name := range []string{img.ID, host + "/x:v1", host + "/x@" + manifest.Digest.String(), strings.TrimPrefix(img.ID, "sha256:")[:12]} {
-				if got, ok := store.Get(name); !ok || got.ID != img.ID || content(t, store, got, "d/a")+content(t, store, got, "d/b") != "12" {
+			for _, name := range []string{img.ID, host + "/x:v1", host + "/x@" + manifest.Digest.String(),
+				strings.TrimPrefix(img.ID, "sha256:")[:12]} {
+				if got, ok := store.Get(name); !ok || got.ID != img.ID ||
+					content(t, store, got, "d/a")+content(t, store, got, "d/b") != "12" {
 					t.Errorf("%s after a restart: %+v", name, got)
 				}
 			}

@@ -118,7 +118,8 @@ func TestBenchChild(t *testing.T) {
 	runtime.ReadMemStats(&m)
 	for metric, v := range map[string]float64{
 		"s/pull": wall.Seconds(), "cpu-s/pull": used(&u) + used(&children), "children-cpu-s": used(&children),
-		"before-MB": float64(before) / 1024, "file-MB": float64(peak("RssFile:")) / 1024, "peak-MB": float64(peak("VmHWM:")) / 1024,
+		"before-MB": float64(before) / 1024, "file-MB": float64(peak("RssFile:")) / 1024,
+		"peak-MB": float64(peak("VmHWM:")) / 1024,
 		"blob-MB": float64(img.Size) / (1 << 20), "alloc-MB": float64(m.TotalAlloc) / (1 << 20), "GCs": float64(m.NumGC),
 	} {
 		fmt.Printf("\nmetric %s %f\n", metric, v)
@@ -200,7 +201,8 @@ func split(files []sampled, layers int) [][]sampled {
 	return out
 }
 
-func packFiles(b *testing.B, files []sampled, kind types.MediaType, pack func(io.Writer) (io.WriteCloser, error)) packed {
+func packFiles(b *testing.B, files []sampled, kind types.MediaType,
+	pack func(io.Writer) (io.WriteCloser, error)) packed {
 	var plain, blob bytes.Buffer
 	w := tar.NewWriter(&plain)
 	seen := map[string]bool{".": true}
@@ -211,7 +213,8 @@ func packFiles(b *testing.B, files []sampled, kind types.MediaType, pack func(io
 		if err != nil {
 			b.Fatal(err)
 		}
-		h := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: int64(f.info.Mode().Perm()), Size: int64(len(body)), ModTime: f.info.ModTime().Truncate(time.Second)}
+		h := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: int64(f.info.Mode().Perm()), Size: int64(len(body)),
+			ModTime: f.info.ModTime().Truncate(time.Second)}
 		if err := w.WriteHeader(h); err != nil {
 			b.Fatal(err)
 		}

@@ -48,7 +48,8 @@ func (s shelf) image(platform, label string) ocispec.Descriptor {
 		}
 	}
 	config := s.put(ocispec.MediaTypeImageConfig, ocispec.Image{Platform: p, Config: ocispec.ImageConfig{User: label}})
-	return s.put(ocispec.MediaTypeImageManifest, ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config, Layers: []ocispec.Descriptor{}})
+	return s.put(ocispec.MediaTypeImageManifest,
+		ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config, Layers: []ocispec.Descriptor{}})
 }
 
 // entry is the descriptor of an image in an index, which says the platform.
@@ -180,7 +181,8 @@ func TestIndexOfIndexes(t *testing.T) {
 	for range maxIndexDepth {
 		var next []ocispec.Descriptor
 		for i := range maxUnnamed {
-			d := s.put(ocispec.MediaTypeImageIndex, map[string]any{"schemaVersion": 2, "manifests": level, "annotations": map[string]string{"n": fmt.Sprint(i)}})
+			d := s.put(ocispec.MediaTypeImageIndex,
+				map[string]any{"schemaVersion": 2, "manifests": level, "annotations": map[string]string{"n": fmt.Sprint(i)}})
 			next = append(next, d)
 		}
 		level = next
@@ -199,7 +201,8 @@ func TestLongErrors(t *testing.T) {
 		many = append(many, d)
 	}
 	s.refuses("many platforms", s.index(many...), errdefs.ErrNotFound, "and 9984 more")
-	long := s.put(ocispec.MediaTypeImageManifest, ocispec.Manifest{Config: ocispec.Descriptor{MediaType: strings.Repeat("x", 1<<20)}})
+	long := s.put(ocispec.MediaTypeImageManifest,
+		ocispec.Manifest{Config: ocispec.Descriptor{MediaType: strings.Repeat("x", 1<<20)}})
 	s.refuses("a long type", long, errdefs.ErrFailedPrecondition, "it is an artifact of type")
 	_, err := s.choose("linux/amd64", long)
 	if n := len(fmt.Sprint(err)); n > 8<<10 {
@@ -208,7 +211,8 @@ func TestLongErrors(t *testing.T) {
 }
 
 func (s shelf) manifest(change func(*ocispec.Manifest)) ocispec.Descriptor {
-	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: s.put(ocispec.MediaTypeImageConfig, ocispec.Image{})}
+	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest,
+		Config: s.put(ocispec.MediaTypeImageConfig, ocispec.Image{})}
 	m.Layers = []ocispec.Descriptor{}
 	change(&m)
 	return s.put(ocispec.MediaTypeImageManifest, m)
@@ -246,15 +250,21 @@ func TestArtifacts(t *testing.T) {
 		{"OCI 1.1", `artifact of type "application/vnd.example.sbom"`, s.manifest(func(m *ocispec.Manifest) {
 			m.ArtifactType, m.Config = "application/vnd.example.sbom", empty
 		})},
-		{"an empty config", `artifact of type "application/vnd.oci.empty.v1+json"`, s.manifest(func(m *ocispec.Manifest) { m.Config = empty })},
+		{"an empty config", `artifact of type "application/vnd.oci.empty.v1+json"`, s.manifest(func(m *ocispec.Manifest) {
+			m.Config = empty
+		})},
 		{"a chart", `artifact of type "application/vnd.cncf.helm.config.v1+json"`, s.chart()},
-		{"a signature", `is of type "application/vnd.dev.cosign.simplesigning.v1+json"`, s.manifest(layer("application/vnd.dev.cosign.simplesigning.v1+json"))},
+		{"a signature", `is of type "application/vnd.dev.cosign.simplesigning.v1+json"`,
+			s.manifest(layer("application/vnd.dev.cosign.simplesigning.v1+json"))},
 		{"an attestation", `is of type "application/vnd.in-toto+json"`, s.attestation(nil)},
 		{"an index of a chart", `artifact of type "application/vnd.cncf.helm.config.v1+json"`, s.index(s.chart())},
 		{"an artifact manifest", "neither an image nor an index", s.put("application/vnd.oci.artifact.manifest.v1+json",
 			[]byte(`{"mediaType":"application/vnd.oci.artifact.manifest.v1+json","artifactType":"x","blobs":[]}`))},
-		{"schema 1", "schema 1", s.put("application/vnd.docker.distribution.manifest.v1+json", []byte(`{"schemaVersion":1,"fsLayers":[],"history":[]}`))},
-		{"an encrypted layer", "cannot be unpacked here", s.manifest(layer("application/vnd.oci.image.layer.v1.tar+gzip+encrypted"))},
+		{"schema 1", "schema 1",
+			s.put("application/vnd.docker.distribution.manifest.v1+json",
+				[]byte(`{"schemaVersion":1,"fsLayers":[],"history":[]}`))},
+		{"an encrypted layer", "cannot be unpacked here",
+			s.manifest(layer("application/vnd.oci.image.layer.v1.tar+gzip+encrypted"))},
 		{"an EROFS layer", "cannot be unpacked here", s.manifest(layer("application/vnd.oci.image.layer.v1.erofs"))},
 	} {
 		s.refuses(c.name, c.from, errdefs.ErrFailedPrecondition, c.words)
@@ -312,7 +322,8 @@ func TestDisagreement(t *testing.T) {
 
 // TestPlatformNames has platforms that somebody asks for by hand.
 func TestPlatformNames(t *testing.T) {
-	for _, name := range []string{"linux/amd64/v999999999", "linux/arm/v123456789", "linux/arm64/" + strings.Repeat("v", 40), "a/b/c/d/e", "\x00"} {
+	for _, name := range []string{"linux/amd64/v999999999", "linux/arm/v123456789",
+		"linux/arm64/" + strings.Repeat("v", 40), "a/b/c/d/e", "\x00"} {
 		if _, err := targetFor(name); kindOf(failed("", err)) != errdefs.ErrInvalidArgument {
 			t.Errorf("%q: %v", name, err)
 		}
@@ -328,7 +339,8 @@ func TestAMD64Variant(t *testing.T) {
 	v2 := "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"
 	v3 := v2 + " abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
 	for flags, want := range map[string]string{
-		"": "", "fpu sse sse2": "", v2: "v2", strings.Replace(v3, "movbe", "", 1): "v2", v3: "v3", strings.Replace(v3, "cx16", "", 1): "",
+		"": "", "fpu sse sse2": "", v2: "v2", strings.Replace(v3, "movbe", "", 1): "v2", v3: "v3",
+		strings.Replace(v3, "cx16", "", 1):                  "",
 		v3 + " avx512f avx512bw avx512cd avx512dq avx512vl": "v4", v3 + " avx512f": "v3",
 	} {
 		info := "processor\t: 0\nflags\t\t: " + flags + "\nbugs\t\t:\nprocessor\t: 1\nflags\t\t: other\n"

@@ -59,25 +59,32 @@ func TestComparePackings(t *testing.T) {
 	}
 	var cases []comparison
 	add := func(name, refuses string, l ...v1.Layer) *comparison {
-		cases = append(cases, comparison{name: name, image: imageOf(t, l...), refuses: refuses, shows: map[string]string{"d/a": "file a"}})
+		cases = append(cases,
+			comparison{name: name, image: imageOf(t, l...), refuses: refuses, shows: map[string]string{"d/a": "file a"}})
 		return &cases[len(cases)-1]
 	}
 	add("gzip", "", gzip)
 	add("gzip members", "", packed{made(fixture.Members(plain, 5000)), plain, types.OCILayer})
 	add("plain", "", packed{plain, plain, types.OCIUncompressedLayer})
 	add("zstd", noSuchType, zstdLayer(t, plain))
-	add("zstd without checksum, large window", noSuchType, zstdLayer(t, plain, zstd.WithEncoderCRC(false), zstd.WithWindowSize(64<<20), zstd.WithSingleSegment(false)))
+	add("zstd without checksum, large window", noSuchType,
+		zstdLayer(t, plain, zstd.WithEncoderCRC(false), zstd.WithWindowSize(64<<20), zstd.WithSingleSegment(false)))
 	add("zstd frames", noSuchType, packed{made(fixture.Frames(plain, 7000)), plain, types.OCILayerZStd})
 	add("zstd chunked", noSuchType, packed{made(fixture.Chunked(plain)), plain, types.OCILayerZStd})
 	add("estargz", "", packed{star, starred, types.OCILayer})
-	add("one of each", noSuchType, gzip, zstdLayer(t, tarOf(t, aFile("z", "z"))), packed{plain, plain, types.OCIUncompressedLayer})
+	add("one of each", noSuchType, gzip, zstdLayer(t, tarOf(t, aFile("z", "z"))),
+		packed{plain, plain, types.OCIUncompressedLayer})
 	add("zstd that is called gzip", "gzip", as(zstdLayer(t, plain), types.OCILayer))
 	add("gzip that is called plain", "invalid tar header", as(gzip, types.OCIUncompressedLayer))
 	add("foreign", "", as(gzip, types.OCIRestrictedLayer))
 	add("foreign plain", "", as(packed{plain, plain, ""}, types.OCIUncompressedRestrictedLayer))
 	add("foreign of docker", noSuchType, as(gzip, types.DockerForeignLayer))
 	add("docker layer in an OCI image", noSuchType, as(gzip, types.DockerLayer))
-	cases = append(cases, comparison{name: "docker", image: dockerImage(t, as(gzip, types.DockerLayer), as(packed{plain, plain, ""}, types.DockerUncompressedLayer)), refuses: "descriptor does not point to"})
+	cases = append(cases,
+		comparison{
+			name:    "docker",
+			image:   dockerImage(t, as(gzip, types.DockerLayer), as(packed{plain, plain, ""}, types.DockerUncompressedLayer)),
+			refuses: "descriptor does not point to"})
 	compareAll(t, cases)
 }
 
@@ -87,8 +94,9 @@ func TestCompareEmptyLayers(t *testing.T) {
 	var cases []comparison
 	for name, plain := range map[string][]byte{
 		"no bytes": {}, "end mark only": fixture.RawTar(), "root only": tarOf(t, aDir(".", 0o700)),
-		"no end mark": contents(t)[:len(contents(t))-1024], "after the end mark": append(contents(t), strings.Repeat("rest", 1000)...),
-		"padded": append(contents(t), make([]byte, 1<<20)...),
+		"no end mark":        contents(t)[:len(contents(t))-1024],
+		"after the end mark": append(contents(t), strings.Repeat("rest", 1000)...),
+		"padded":             append(contents(t), make([]byte, 1<<20)...),
 	} {
 		cases = append(cases, // twice, as images often have them
 			comparison{name: name + " above", image: imageOf(t, full, gzipped(plain), gzipped(plain))},
@@ -108,7 +116,10 @@ func TestCompareManyLayers(t *testing.T) {
 		}
 		out = append(out, gz(t, append([]entry{aDir(".", 0o755)}, entries...)...))
 	}
-	compareAll(t, []comparison{{name: "many layers", image: imageOf(t, out...), shows: map[string]string{"top": "file 299", "own0": "file x", "own1": "nothing"}}})
+	compareAll(t,
+		[]comparison{
+			{name: "many layers", image: imageOf(t, out...),
+				shows: map[string]string{"top": "file 299", "own0": "file x", "own1": "nothing"}}})
 }
 
 // TestCompareIndex finds the image for this machine in indexes, and compares what is found.
@@ -134,9 +145,11 @@ func TestCompareIndex(t *testing.T) {
 	foreign := entryFor(other, &v1.Platform{OS: "linux", Architecture: "s390x"})
 	oci := index(types.OCIImageIndex, foreign, entryFor(img, &platform))
 	docker := index(types.DockerManifestList, foreign, entryFor(img, &platform))
-	nested := index(types.OCIImageIndex, foreign, entryFor(index(types.OCIImageIndex, foreign, entryFor(img, &platform)), nil))
+	nested := index(types.OCIImageIndex, foreign,
+		entryFor(index(types.OCIImageIndex, foreign, entryFor(img, &platform)), nil))
 	compareAll(t, []comparison{
 		{name: "oci index", image: img, pushed: oci}, {name: "docker list", image: img, pushed: docker},
-		{name: "nested index", image: img, pushed: nested}, {name: "index without platforms", image: img, pushed: index(types.OCIImageIndex, entryFor(img, nil))},
+		{name: "nested index", image: img, pushed: nested},
+		{name: "index without platforms", image: img, pushed: index(types.OCIImageIndex, entryFor(img, nil))},
 	})
 }

@@ -187,7 +187,8 @@ func (c comparison) umoci(t *testing.T, img v1.Image) (root, said string, err er
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.AppendImage(img, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "v1"})); err != nil {
+	if err := l.AppendImage(img,
+		layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "v1"})); err != nil {
 		t.Fatal(err)
 	}
 	root = filepath.Join(dir, "rootfs")

@@ -183,7 +183,8 @@ func (b *crashBench) recover(t *testing.T, root, boot string, wanted []string, p
 	}
 	onlyWhatIsOwned(t, s)
 	_ = s.Close()
-	for _, e := range append(b.env, "CRASH_ROOT="+root, "CRASH_BOOT="+boot, "CRASH_NOTES="+filepath.Join(t.TempDir(), "notes")) {
+	for _, e := range append(b.env, "CRASH_ROOT="+root, "CRASH_BOOT="+boot,
+		"CRASH_NOTES="+filepath.Join(t.TempDir(), "notes")) {
 		if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, "CRASH_") {
 			t.Setenv(name, value)
 		}

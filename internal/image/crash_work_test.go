@@ -47,7 +47,8 @@ func crashWork() error {
 	}
 	defer s.Close()
 	w.s = s
-	for _, step := range []func() error{w.pull, w.durable, w.moveTag, w.importArchive, w.durable, w.repair, w.durable, w.remove, w.sweep} {
+	for _, step := range []func() error{w.pull, w.durable, w.moveTag, w.importArchive, w.durable, w.repair, w.durable,
+		w.remove, w.sweep} {
 		if err := step(); err != nil {
 			return err
 		}

@@ -61,7 +61,9 @@ func TestOddDocuments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.choose("linux/amd64", s.manifest(func(m *ocispec.Manifest) { m.Config = s.put(ocispec.MediaTypeImageConfig, config) }))
+	got, err := s.choose("linux/amd64", s.manifest(func(m *ocispec.Manifest) {
+		m.Config = s.put(ocispec.MediaTypeImageConfig, config)
+	}))
 	if err != nil || got != "odd" {
 		t.Errorf("%q, %v", got, err)
 	}

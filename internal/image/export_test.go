@@ -27,11 +27,14 @@ import (
 
 // exportCases are images whose layers do not lie on disk as their tars have them.
 func exportCases(t *testing.T) map[string]v1.Image {
-	base := gz(t, folder("usr"), folder("usr/lib"), entry{Header: tar.Header{Name: "lib", Typeflag: tar.TypeSymlink, Linkname: "usr/lib"}}, file("usr/lib/a", "a"))
+	base := gz(t, folder("usr"), folder("usr/lib"),
+		entry{Header: tar.Header{Name: "lib", Typeflag: tar.TypeSymlink, Linkname: "usr/lib"}}, file("usr/lib/a", "a"))
 	return map[string]v1.Image{
-		"plain":    imageOf(t, gz(t, folder("d"), file("d/x", strings.Repeat("x", 100_000)), file("y", "y"))),
-		"settled":  imageOf(t, base, zst(t, file("lib/b", "b"), entry{Header: tar.Header{Name: "h", Typeflag: tar.TypeLink, Linkname: "usr/lib/a"}})),
-		"replaced": imageOf(t, plainLayer(t, file("a", "1"), file("a", "22"), folder("d"), file("d/f", "in it"), file("d", "no more"))),
+		"plain": imageOf(t, gz(t, folder("d"), file("d/x", strings.Repeat("x", 100_000)), file("y", "y"))),
+		"settled": imageOf(t, base,
+			zst(t, file("lib/b", "b"), entry{Header: tar.Header{Name: "h", Typeflag: tar.TypeLink, Linkname: "usr/lib/a"}})),
+		"replaced": imageOf(t,
+			plainLayer(t, file("a", "1"), file("a", "22"), folder("d"), file("d/f", "in it"), file("d", "no more"))),
 		"hidden":   imageOf(t, base, gz(t, file("usr/lib/.wh.a", "with content"), file(".wh.nothing", ""))),
 		"twice":    imageOf(t, base, gz(t, file("z", "z")), base),
 		"no layer": imageOf(t),
@@ -68,7 +71,8 @@ func TestExportGivesTheImageBack(t *testing.T) {
 	for n, built := range exportCases(t) {
 		ref := host + "/export/" + strings.ReplaceAll(n, " ", "-") + ":v1"
 		push(t, ref, built)
-		for _, req := range []ExportRequest{{Format: archive.FormatOCI}, {Format: archive.FormatOCI, Compress: true}, {Format: archive.FormatDocker}, {Format: archive.FormatDocker, Compress: true}} {
+		for _, req := range []ExportRequest{{Format: archive.FormatOCI}, {Format: archive.FormatOCI, Compress: true},
+			{Format: archive.FormatDocker}, {Format: archive.FormatDocker, Compress: true}} {
 			req.Images = []string{ref}
 			form := req.Format
 			if req.Compress {
@@ -119,7 +123,8 @@ func independent(t *testing.T, data []byte, format string, want v1.Image) {
 		t.Fatal(err)
 	}
 	got["docker"] = saved
-	if m, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(path) }); err != nil || len(m) != 1 || len(m[0].RepoTags) != 1 {
+	if m, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(path) }); err != nil || len(m) != 1 ||
+		len(m[0].RepoTags) != 1 {
 		t.Errorf("manifest.json: %+v, %v", m, err)
 	} else if _, err := name.NewTag(m[0].RepoTags[0], name.StrictValidation); err != nil {
 		t.Error(err)
@@ -270,7 +275,9 @@ func TestExportRefuses(t *testing.T) {
 		}, errdefs.ErrDataLoss, "etc/passwd has "},
 		"a lost file": {ExportRequest{Images: []string{ref}},
 			func(s *Store) error { return os.Remove(dir(s) + "/fs/etc/big") }, errdefs.ErrDataLoss, "etc/big is missing"},
-		"an old layer": {ExportRequest{Images: []string{ref}}, func(s *Store) error { return os.Remove(dir(s) + "/skeleton") },
+		"an old layer": {ExportRequest{Images: []string{ref}}, func(s *Store) error {
+			return os.Remove(dir(s) + "/skeleton")
+		},
 			errdefs.ErrFailedPrecondition, "pull it again"},
 		"a torn skeleton": {ExportRequest{Images: []string{ref}},
 			func(s *Store) error { return os.Truncate(dir(s)+"/skeleton", 30) }, errdefs.ErrDataLoss, "check --repair"},
@@ -313,7 +320,8 @@ func TestExportEndsWithItsClient(t *testing.T) {
 	t.Parallel()
 	host := startRegistry(t, "")
 	ref := host + "/app:v1"
-	push(t, ref, imageOf(t, gz(t, file("big", strings.Repeat("x", 4<<20))), gz(t, file("more", strings.Repeat("y", 4<<20)))))
+	push(t, ref,
+		imageOf(t, gz(t, file("big", strings.Repeat("x", 4<<20))), gz(t, file("more", strings.Repeat("y", 4<<20)))))
 	s := open(t, t.TempDir())
 	img := pull(t, s, ref)
 	for _, compress := range []bool{false, true} {
@@ -324,7 +332,8 @@ func TestExportEndsWithItsClient(t *testing.T) {
 		}
 		nothingInFlight(t, s)
 		broken := errors.New("the pipe is gone")
-		if err := s.Export(t.Context(), ExportRequest{Images: []string{ref}, Compress: compress}, failWriter{broken}); !errors.Is(err, broken) {
+		if err := s.Export(t.Context(), ExportRequest{Images: []string{ref}, Compress: compress},
+			failWriter{broken}); !errors.Is(err, broken) {
 			t.Errorf("got %v", err)
 		}
 	}

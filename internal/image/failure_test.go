@@ -79,7 +79,8 @@ func swept(t *testing.T, s *Store) {
 
 func TestBadReferences(t *testing.T) {
 	s := open(t, t.TempDir())
-	for _, ref := range []string{"", "UPPER", "a b", "host:port/x", "x:", "x@sha256:12", strings.Repeat("a", 64), "../etc", "a__b.c/d", "x:" + strings.Repeat("t", 200), "\x00"} {
+	for _, ref := range []string{"", "UPPER", "a b", "host:port/x", "x:", "x@sha256:12", strings.Repeat("a", 64), "../etc",
+		"a__b.c/d", "x:" + strings.Repeat("t", 200), "\x00"} {
 		refused(t, s, PullRequest{Reference: ref}, errdefs.ErrInvalidArgument, "reference")
 	}
 }
@@ -107,7 +108,8 @@ func TestBasicAuth(t *testing.T) {
 		t.Fatal(err)
 	}
 	host := startRegistry(t, "auth:\n  htpasswd:\n    realm: test\n    path: "+path+"\n")
-	push(t, host+"/private:v1", imageOf(t, gz(t, fileEntry("a", "1"))), remote.WithAuth(&authn.Basic{Username: "joe", Password: "s3cret"}))
+	push(t, host+"/private:v1", imageOf(t, gz(t, fileEntry("a", "1"))),
+		remote.WithAuth(&authn.Basic{Username: "joe", Password: "s3cret"}))
 	s := open(t, t.TempDir())
 	ref := host + "/private:v1"
 	refused(t, s, PullRequest{Reference: ref}, errdefs.ErrUnauthenticated, "authoriz")
@@ -171,7 +173,8 @@ func TestTokenAuth(t *testing.T) {
 	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{IdentityToken: "old"}}, errdefs.ErrUnauthenticated, "")
 	refused(t, s, PullRequest{Reference: ref, Auth: &Auth{RegistryToken: "bad"}}, errdefs.ErrUnauthenticated,
 		"registry token")
-	for _, a := range []*Auth{{Username: "joe", Password: "s3cret"}, {IdentityToken: "long-lived"}, {RegistryToken: "good"}} {
+	for _, a := range []*Auth{{Username: "joe", Password: "s3cret"}, {IdentityToken: "long-lived"},
+		{RegistryToken: "good"}} {
 		if _, err := s.Pull(t.Context(), PullRequest{Reference: ref, Auth: a}); err != nil {
 			t.Errorf("%+v: %v", a, err)
 		}
@@ -196,7 +199,8 @@ func TestHostsToml(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("registry.example", fmt.Sprintf("server = \"http://127.0.0.1:1\"\n[host.\"http://127.0.0.1:1\"]\n[host.\"http://%s\"]\n[host.\"http://%s\"]\n", empty.host, mirror.host))
+	write("registry.example", fmt.Sprintf("server = \"http://127.0.0.1:1\"\n[host.\"http://127.0.0.1:1\"]\n"+
+		"[host.\"http://%s\"]\n[host.\"http://%s\"]\n", empty.host, mirror.host))
 	write("_default", fmt.Sprintf("[host.\"http://%s\"]\n", mirror.host))
 	write("broken.example", "server = [")
 	s := open(t, t.TempDir(), func(c *Config) { c.RegistryConfigDir = dir })
@@ -223,15 +227,18 @@ func TestCustomCA(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour), IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, IPAddresses: []net.IP{net.ParseIP("127.0.0.1")}, DNSNames: []string{"registry.test"}}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		IPAddresses: []net.IP{net.ParseIP("127.0.0.1")}, DNSNames: []string{"registry.test"}}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	keyDER, _ := x509.MarshalECPrivateKey(key)
 	dir := t.TempDir()
-	for name, block := range map[string]*pem.Block{"crt": {Type: "CERTIFICATE", Bytes: der}, "key": {Type: "EC PRIVATE KEY", Bytes: keyDER}} {
+	for name, block := range map[string]*pem.Block{"crt": {Type: "CERTIFICATE", Bytes: der},
+		"key": {Type: "EC PRIVATE KEY", Bytes: keyDER}} {
 		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +253,8 @@ func TestCustomCA(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "x509") && kindOf(err) != crierrors.ErrRegistryUnavailable {
 		t.Errorf("an unknown CA was accepted: %v", err)
 	}
-	_ = os.WriteFile(hosts, []byte(fmt.Sprintf("server = \"https://%s\"\n[host.\"https://%s\"]\nca = \"%s/crt\"\n", host, host, dir)), 0o600)
+	_ = os.WriteFile(hosts,
+		[]byte(fmt.Sprintf("server = \"https://%s\"\n[host.\"https://%s\"]\nca = \"%s/crt\"\n", host, host, dir)), 0o600)
 	_, err = s.Pull(t.Context(), PullRequest{Reference: "tls.example/x:v1"})
 	if kindOf(err) != errdefs.ErrNotFound {
 		t.Errorf("with the CA, and read anew, the answer should be that there is no such image: %v", err)
@@ -390,12 +398,15 @@ func wrongDiffID(t *testing.T, l packed) v1.Image {
 }
 
 func wrongCount(t *testing.T, l packed) v1.Image {
-	return editConfig(t, imageOf(t, l), func(cf *v1.ConfigFile) { cf.RootFS.DiffIDs = append(cf.RootFS.DiffIDs, cf.RootFS.DiffIDs[0]) })
+	return editConfig(t, imageOf(t, l), func(cf *v1.ConfigFile) {
+		cf.RootFS.DiffIDs = append(cf.RootFS.DiffIDs, cf.RootFS.DiffIDs[0])
+	})
 }
 
 func TestBounds(t *testing.T) {
 	host := startRegistry(t, "")
-	push(t, host+"/big:v1", imageOf(t, gz(t, file("a", strings.Repeat("x", 1<<20))), gz(t, file("b", "")), gz(t, file("c", ""))))
+	push(t, host+"/big:v1",
+		imageOf(t, gz(t, file("a", strings.Repeat("x", 1<<20))), gz(t, file("b", "")), gz(t, file("c", ""))))
 	for words, change := range map[string]func(*Config){
 		"layers of an image: 3":     func(c *Config) { c.MaxLayers = 2 },
 		"size of a manifest":        func(c *Config) { c.MaxManifestBytes = 10 },
@@ -415,7 +426,8 @@ func TestBounds(t *testing.T) {
 func hanging(t *testing.T, host string) (*proxy, chan struct{}) {
 	hangs, done := make(chan struct{}, 16), make(chan struct{})
 	p := startProxy(t, host, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.Header.Get("Accept"), "config") {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") &&
+			!strings.Contains(r.Header.Get("Accept"), "config") {
 			hangs <- struct{}{}
 			_, _ = w.Write([]byte{0x1f, 0x8b})
 			w.(http.Flusher).Flush()
@@ -464,7 +476,8 @@ func TestCancelAndStall(t *testing.T) {
 	}
 	// All but the layer must come within this, on a busy machine, too.
 	impatient := open(t, t.TempDir(), func(c *Config) { c.StallTimeout = patience.For(3 * time.Second) })
-	if _, err := impatient.Pull(t.Context(), PullRequest{Reference: p.host + "/slow:v1"}); kindOf(err) != crierrors.ErrRegistryUnavailable || !strings.Contains(err.Error(), "stalled") {
+	if _, err := impatient.Pull(t.Context(), PullRequest{Reference: p.host + "/slow:v1"}); kindOf(
+		err) != crierrors.ErrRegistryUnavailable || !strings.Contains(err.Error(), "stalled") {
 		t.Errorf("stall: kind %v, %v", kindOf(err), err)
 	}
 	if img := pull(t, s, host+"/slow:v1"); img.ID == "" {

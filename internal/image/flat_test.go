@@ -66,7 +66,8 @@ func TestLargeLayerNeedsNoMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			var st unix.Stat_t
-			if err := unix.Stat(filepath.Join(dir, layer.FS, "big"), &st); err != nil || st.Size != chunk*chunks || st.Blocks > 1000 {
+			if err := unix.Stat(filepath.Join(dir, layer.FS, "big"), &st); err != nil || st.Size != chunk*chunks ||
+				st.Blocks > 1000 {
 				t.Errorf("%d bytes in %d blocks, %v", st.Size, st.Blocks, err)
 			}
 		})
@@ -85,7 +86,8 @@ func part(pack func(io.Writer) io.WriteCloser, body []byte) []byte {
 func sparseHeader(t *testing.T, name string, size int64) []byte {
 	t.Helper()
 	var buf bytes.Buffer
-	err := tar.NewWriter(&buf).WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, Size: size, Format: tar.FormatGNU})
+	err := tar.NewWriter(&buf).WriteHeader(
+		&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, Size: size, Format: tar.FormatGNU})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,8 @@ import (
 // FuzzReference holds that what is accepted stays the same when it is read again, and names a host, a repository and
 // one thing in it.
 func FuzzReference(f *testing.F) {
-	for _, s := range []string{"busybox", "a/b:c", "localhost:5000/x@sha256:" + strings.Repeat("a", 64), "[::1]:80/x", "UPPER", "x:y@z"} {
+	for _, s := range []string{"busybox", "a/b:c", "localhost:5000/x@sha256:" + strings.Repeat("a", 64), "[::1]:80/x",
+		"UPPER", "x:y@z"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -38,11 +39,13 @@ func FuzzReference(f *testing.F) {
 		if err != nil || again.String() != r.String() {
 			t.Errorf("%q is %q, and that is %q, %v", s, r, again, err)
 		}
-		if r.Host() == "" || strings.ContainsAny(r.String(), " \x00\n\\") || !strings.HasPrefix(r.Repository(), r.Host()+"/") {
+		if r.Host() == "" || strings.ContainsAny(r.String(), " \x00\n\\") ||
+			!strings.HasPrefix(r.Repository(), r.Host()+"/") {
 			t.Errorf("%q became %q", s, r)
 		}
 		rest := strings.TrimPrefix(r.String(), r.Repository())
-		if d := r.Digest(); d == "" && !strings.HasPrefix(rest, ":") || d != "" && (rest != "@"+d.String() || d.Validate() != nil) {
+		if d := r.Digest(); d == "" && !strings.HasPrefix(rest, ":") || d != "" &&
+			(rest != "@"+d.String() || d.Validate() != nil) {
 			t.Errorf("%q names %q of %q", s, rest, r.Repository())
 		}
 		byDigest, err := reference.Parse(r.At(digest.FromString(s)))
@@ -80,7 +83,9 @@ func FuzzManifest(f *testing.F) {
 	manifest, _ := img.RawManifest()
 	config, _ := img.RawConfigFile()
 	f.Add(manifest, config)
-	f.Add([]byte(`{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:x","size":-1}]}`), config)
+	f.Add(
+		[]byte(
+			`{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:x","size":-1}]}`), config)
 	f.Add([]byte(`{"schemaVersion":1,"fsLayers":[]}`), []byte("null"))
 	f.Add([]byte(`{"layers":[],"manifests":[]}`), []byte("{}"))
 	f.Fuzz(func(t *testing.T, manifest, config []byte) {
@@ -102,7 +107,8 @@ func FuzzManifest(f *testing.F) {
 		}
 		holds(t, c, found)
 		again, err := c.choose(t.Context(), s.put(ocispec.MediaTypeImageManifest, found.doc.Manifest))
-		if err != nil || !reflect.DeepEqual(again.doc.Config, found.doc.Config) || len(again.doc.Manifest.Layers) != len(found.doc.Manifest.Layers) {
+		if err != nil || !reflect.DeepEqual(again.doc.Config, found.doc.Config) ||
+			len(again.doc.Manifest.Layers) != len(found.doc.Manifest.Layers) {
 			t.Errorf("written anew: %v", err)
 		}
 	})
@@ -139,12 +145,14 @@ func holds(t *testing.T, c *chooser, found *chosen) {
 func FuzzIndex(f *testing.F) {
 	known := newShelf(f)
 	var entries []ocispec.Descriptor
-	for _, p := range []string{"linux/arm/v5", "linux/arm/v6", "linux/arm/v7", "linux/amd64", "linux/arm64", "windows/amd64"} {
+	for _, p := range []string{"linux/arm/v5", "linux/arm/v6", "linux/arm/v7", "linux/amd64", "linux/arm64",
+		"windows/amd64"} {
 		entries = append(entries, known.entry(p))
 	}
 	bare := known.image("linux/arm/v6", "bare")
 	nested := known.index(entries[:3]...)
-	for _, d := range [][]ocispec.Descriptor{entries, {bare}, {nested}, {entries[4], nested}, {known.attestation(nil), entries[2]}, {known.chart(), bare}, {known.index(nested, bare)}} {
+	for _, d := range [][]ocispec.Descriptor{entries, {bare}, {nested}, {entries[4], nested},
+		{known.attestation(nil), entries[2]}, {known.chart(), bare}, {known.index(nested, bare)}} {
 		f.Add(known.blobs[known.index(d...).Digest])
 	}
 	f.Fuzz(func(t *testing.T, index []byte) {
@@ -159,7 +167,8 @@ func FuzzIndex(f *testing.F) {
 		}
 		holds(t, c, found)
 		said := found.doc.Descriptor.Platform
-		if lone := found.doc.Descriptor.Digest == digest.FromBytes(index); lone || c.platform.Match(platformOf(found.doc.Config)) {
+		if lone := found.doc.Descriptor.Digest == digest.FromBytes(index); lone ||
+			c.platform.Match(platformOf(found.doc.Config)) {
 			return
 		}
 		if said == nil || !c.platform.Match(*said) {

@@ -32,7 +32,8 @@ func ociTar(t *testing.T, names map[string]v1.Image) []byte {
 		t.Fatal(err)
 	}
 	for n, img := range names {
-		if err := l.AppendImage(img, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": n})); err != nil {
+		if err := l.AppendImage(img,
+			layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": n})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -78,11 +79,15 @@ func TestImport(t *testing.T) {
 		data []byte
 		want map[string]string // name: content of hello
 	}{
-		"oci":              {ociTar(t, map[string]v1.Image{"example.com/one:v1": one}), map[string]string{"example.com/one:v1": "one"}},
-		"oci gzip":         {zipped(ociTar(t, map[string]v1.Image{"one:v1": one, "two:v2": two})), map[string]string{"docker.io/library/one:v1": "one", "two:v2": "two"}},
+		"oci": {ociTar(t, map[string]v1.Image{"example.com/one:v1": one}),
+			map[string]string{"example.com/one:v1": "one"}},
+		"oci gzip": {zipped(ociTar(t, map[string]v1.Image{"one:v1": one, "two:v2": two})),
+			map[string]string{"docker.io/library/one:v1": "one", "two:v2": "two"}},
 		"oci without name": {ociTar(t, map[string]v1.Image{"latest": one}), map[string]string{idOf(t, one): "one"}},
-		"docker":           {dockerTar(t, map[string]v1.Image{"example.com/one:v1": docker}), map[string]string{"example.com/one:v1": "one"}},
-		"docker gzip":      {zipped(dockerTar(t, map[string]v1.Image{"one": docker})), map[string]string{"one": "one", "one:latest": "one"}},
+		"docker": {dockerTar(t, map[string]v1.Image{"example.com/one:v1": docker}),
+			map[string]string{"example.com/one:v1": "one"}},
+		"docker gzip": {zipped(dockerTar(t, map[string]v1.Image{"one": docker})),
+			map[string]string{"one": "one", "one:latest": "one"}},
 	}
 	for n, c := range cases {
 		t.Run(n, func(t *testing.T) {
@@ -134,7 +139,10 @@ func TestImportRefuses(t *testing.T) {
 		"bad index":   {tarOf(t, file("index.json", "{")), errdefs.ErrInvalidArgument},
 		"bad list":    {tarOf(t, file("manifest.json", `[{"Config":"c","Layers":["l"]}]`)), errdefs.ErrInvalidArgument},
 		"a blob lies": {flipped, errdefs.ErrDataLoss},
-		"lost blob":   {tarOf(t, file("index.json", `{"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:`+strings.Repeat("a", 64)+`","size":3}]}`)), errdefs.ErrInvalidArgument},
+		"lost blob": {
+			tarOf(t,
+				file("index.json", `{"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:`+
+					strings.Repeat("a", 64)+`","size":3}]}`)), errdefs.ErrInvalidArgument},
 		"link loop": {tarOf(t, entry{Header: tar.Header{Name: "index.json", Typeflag: tar.TypeSymlink,
 			Linkname: "index.json"}}), errdefs.ErrInvalidArgument},
 	}
@@ -201,8 +209,10 @@ func TestImportTakesTheLastOfAName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data := tarOf(t, file("layer.tar", "stale"), file("layer.tar", string(layer.plain)), file("cfg.json", "stale"), file("cfg.json", string(raw)),
-		file("manifest.json", `[]`), file("manifest.json", `[{"Config":"cfg.json","RepoTags":["twice:v1"],"Layers":["layer.tar"]}]`))
+	data := tarOf(t, file("layer.tar", "stale"), file("layer.tar", string(layer.plain)), file("cfg.json", "stale"),
+		file("cfg.json", string(raw)),
+		file("manifest.json", `[]`),
+		file("manifest.json", `[{"Config":"cfg.json","RepoTags":["twice:v1"],"Layers":["layer.tar"]}]`))
 	s := open(t, t.TempDir())
 	if _, err := s.Import(t.Context(), bytes.NewReader(data), nil); err != nil {
 		t.Fatal(err)

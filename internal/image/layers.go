@@ -348,7 +348,8 @@ func (s *pipeline) transfer(
 		return nil, err
 	}
 	if made.diff != w.diffID {
-		return nil, fail.New(errdefs.ErrDataLoss, "content has the diff id %s, not the %s that the config promises", made.diff,
+		return nil, fail.New(errdefs.ErrDataLoss, "content has the diff id %s, not the %s that the config promises",
+			made.diff,
 			w.diffID)
 	}
 	return made, nil

@@ -15,20 +15,25 @@ import (
 func TestOverlayShowsTheImage(t *testing.T) {
 	host := startRegistry(t, "")
 	layers := []v1.Layer{
-		gz(t, folder("etc"), file("etc/old", "old"), file("etc/kept", "kept"), folder("opq"), file("opq/hidden", ""), folder("usr"), folder("usr/lib"),
-			entry{Header: tar.Header{Name: "lib", Typeflag: tar.TypeSymlink, Linkname: "usr/lib"}}, file("etc/linked", "linked")),
+		gz(t, folder("etc"), file("etc/old", "old"), file("etc/kept", "kept"), folder("opq"), file("opq/hidden", ""),
+			folder("usr"), folder("usr/lib"),
+			entry{Header: tar.Header{Name: "lib", Typeflag: tar.TypeSymlink, Linkname: "usr/lib"}},
+			file("etc/linked", "linked")),
 		zst(t, file("etc/.wh.old", ""), file("opq/.wh..wh..opq", ""), file("opq/shown", "")),
-		plainLayer(t, file("lib/so", "so"), entry{Header: tar.Header{Name: "hard", Typeflag: tar.TypeLink, Linkname: "etc/linked"}}),
+		plainLayer(t, file("lib/so", "so"),
+			entry{Header: tar.Header{Name: "hard", Typeflag: tar.TypeLink, Linkname: "etc/linked"}}),
 	}
 	push(t, host+"/m:v1", imageOf(t, layers...))
 	s := open(t, t.TempDir())
 	img := pull(t, s, host+"/m:v1")
 	at := t.TempDir()
-	if err := unix.Mount("overlay", at, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(s.LayerDirs(img), ":")); err != nil {
+	if err := unix.Mount("overlay", at, "overlay", unix.MS_RDONLY,
+		"lowerdir="+strings.Join(s.LayerDirs(img), ":")); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Unmount(at, unix.MNT_DETACH) }()
-	for p, want := range map[string]string{"etc/kept": "kept", "usr/lib/so": "so", "lib/so": "so", "hard": "linked", "opq/shown": ""} {
+	for p, want := range map[string]string{"etc/kept": "kept", "usr/lib/so": "so", "lib/so": "so", "hard": "linked",
+		"opq/shown": ""} {
 		if got, err := os.ReadFile(filepath.Join(at, p)); err != nil || string(got) != want {
 			t.Errorf("%s holds %q, %v", p, got, err)
 		}

@@ -41,7 +41,8 @@ func startRegistry(t testing.TB, extra string) (host string) {
 	}
 	dir := t.TempDir()
 	conf, said := filepath.Join(dir, "config.yml"), filepath.Join(dir, "log")
-	text := fmt.Sprintf("version: 0.1\nlog:\n  level: info\n  accesslog:\n    disabled: true\nstorage:\n  filesystem:\n    rootdirectory: %s/data\nhttp:\n  addr: 127.0.0.1:0\n%s", dir, extra)
+	text := fmt.Sprintf("version: 0.1\nlog:\n  level: info\n  accesslog:\n    disabled: true\nstorage:\n  filesystem:\n"+
+		"    rootdirectory: %s/data\nhttp:\n  addr: 127.0.0.1:0\n%s", dir, extra)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +200,8 @@ type proxy struct {
 	auths []string // the Authorization header of every request
 }
 
-func startProxy(t testing.TB, target string, answer func(w http.ResponseWriter, r *http.Request, next http.Handler)) *proxy {
+func startProxy(t testing.TB, target string,
+	answer func(w http.ResponseWriter, r *http.Request, next http.Handler)) *proxy {
 	t.Helper()
 	rp := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: target})
 	rp.ErrorLog = nil

@@ -6,7 +6,9 @@ import "testing"
 func TestRepoDigest(t *testing.T) {
 	const id, d1, d2 = "sha256:aaaa", "@sha256:1111111111111111111111111111111111111111111111111111111111111111",
 		"@sha256:2222222222222222222222222222222222222222222222222222222222222222"
-	img := Image{ID: id, RepoDigests: []string{"docker.io/library/web" + d1, "registry.example/web" + d1, "docker.io/library/web" + d2}}
+	img := Image{
+		ID:          id,
+		RepoDigests: []string{"docker.io/library/web" + d1, "registry.example/web" + d1, "docker.io/library/web" + d2}}
 	for _, c := range []struct {
 		names []string
 		want  string

@@ -119,12 +119,13 @@ func waiting(s *Store, blob string) (n int) {
 func TestCloseWaitsForWhoIsLeft(t *testing.T) {
 	s := open(t, t.TempDir())
 	noticed, last := make(chan struct{}), make(chan struct{})
-	_, _, leave := s.pipeline.layers.join("layer", nil, func(ctx context.Context, _ *progress.Listeners) (*rawLayer, error) {
-		<-ctx.Done()
-		close(noticed)
-		<-last
-		return nil, context.Cause(ctx)
-	}, dropRaw)
+	_, _, leave := s.pipeline.layers.join("layer", nil,
+		func(ctx context.Context, _ *progress.Listeners) (*rawLayer, error) {
+			<-ctx.Done()
+			close(noticed)
+			<-last
+			return nil, context.Cause(ctx)
+		}, dropRaw)
 	leave()
 	<-noticed
 	closed := make(chan struct{})

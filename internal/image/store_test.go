@@ -108,7 +108,8 @@ func TestPullForms(t *testing.T) {
 		img := pull(t, s, ref)
 		id, _ := built.ConfigName()
 		manifest, _ := built.Digest()
-		if img.ID != id.String() || len(img.RepoTags) != 1 || img.RepoTags[0] != ref || img.RepoDigests[0] != host+"/forms/"+form+"@"+manifest.String() {
+		if img.ID != id.String() || len(img.RepoTags) != 1 || img.RepoTags[0] != ref || img.RepoDigests[0] != host+"/forms/"+
+			form+"@"+manifest.String() {
 			t.Errorf("%s: %+v", form, img)
 		}
 		if got := content(t, s, img, "hello"); got != form {
@@ -142,7 +143,8 @@ func TestPullIndex(t *testing.T) {
 		}
 		return mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &p}}
 	}
-	inner := mutate.AppendManifests(empty.Index, add("v6", v1.Platform{OS: "linux", Architecture: "arm", Variant: "v6"}), add("v7", v1.Platform{OS: "linux", Architecture: "arm", Variant: "v7"}))
+	inner := mutate.AppendManifests(empty.Index, add("v6", v1.Platform{OS: "linux", Architecture: "arm", Variant: "v6"}),
+		add("v7", v1.Platform{OS: "linux", Architecture: "arm", Variant: "v7"}))
 	idx := mutate.AppendManifests(empty.Index,
 		add("windows", v1.Platform{OS: "windows", Architecture: "amd64"}),
 		add("amd64", v1.Platform{OS: "linux", Architecture: "amd64"}),
@@ -259,7 +261,9 @@ func TestProgress(t *testing.T) {
 	push(t, host+"/p:v1", imageOf(t, gz(t, file("a", "1")), gz(t, file("b", "2"))))
 	s := open(t, t.TempDir())
 	last := map[string]progress.Event{}
-	_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/p:v1", Progress: func(p progress.Event) { last[p.Layer.String()] = p }})
+	_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/p:v1", Progress: func(p progress.Event) {
+		last[p.Layer.String()] = p
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +286,8 @@ func TestShortIDs(t *testing.T) {
 	img := pull(t, s, host+"/a:v1")
 	hex := strings.TrimPrefix(img.ID, "sha256:")
 	for ref, want := range map[string]struct{ found, used bool }{
-		img.ID: {true, true}, hex: {true, true}, host + "/a:v1": {true, true}, hex[:12]: {true, false}, hex[:63]: {true, false},
+		img.ID: {true, true}, hex: {true, true}, host + "/a:v1": {true, true}, hex[:12]: {true, false},
+		hex[:63]: {true, false},
 		hex[:11]: {}, hex[:3]: {}, "sha256:" + hex[:3]: {}, "sha256:" + hex[:12]: {}, "sha256:" + hex[:63]: {},
 	} {
 		if _, ok := s.Get(ref); ok != want.found {
@@ -335,7 +340,8 @@ func TestNamesMoveAndRemove(t *testing.T) {
 		}
 	}
 	again := open(t, s.disk.Root) // a second reader of the same files sees the same
-	if a, b := s.List(), again.List(); len(a) != 2 || len(b) != 2 || a[0].ID != b[0].ID || len(a[0].RepoTags) != len(b[0].RepoTags) {
+	if a, b := s.List(), again.List(); len(a) != 2 || len(b) != 2 || a[0].ID != b[0].ID ||
+		len(a[0].RepoTags) != len(b[0].RepoTags) {
 		t.Errorf("%v and %v", a, b)
 	}
 	if err := s.Remove(t.Context(), host+"/app:v1"); err != nil {
@@ -539,7 +545,8 @@ func TestCheckAndRepair(t *testing.T) {
 	if err := s.Check(t.Context(), false, func(f Finding) { found = append(found, f.Path+" "+f.Problem) }); err != nil {
 		t.Fatal(err)
 	}
-	if text := strings.Join(found, "\n"); !strings.Contains(text, "a has other content") || !strings.Contains(text, "b is missing") {
+	if text := strings.Join(found, "\n"); !strings.Contains(text, "a has other content") ||
+		!strings.Contains(text, "b is missing") {
 		t.Errorf("found %q", found)
 	}
 	if err := s.Check(t.Context(), true, func(f Finding) {
@@ -574,7 +581,8 @@ func TestPinned(t *testing.T) {
 	t.Parallel()
 	host := startRegistry(t, "")
 	push(t, host+"/a:v1", imageOf(t, gz(t, file("a", "1"))))
-	for pattern, want := range map[string]bool{host + "/a:v1": true, host + "/*": true, host + "/b*": false, "*/a:v?": true, "busybox": false} {
+	for pattern, want := range map[string]bool{host + "/a:v1": true, host + "/*": true, host + "/b*": false,
+		"*/a:v?": true, "busybox": false} {
 		s := open(t, t.TempDir(), func(c *Config) { c.Pinned = []string{pattern} })
 		if img := pull(t, s, host+"/a:v1"); img.Pinned != want {
 			t.Errorf("%s: pinned is %v", pattern, img.Pinned)

@@ -108,7 +108,8 @@ func TestImportIsNotVerified(t *testing.T) {
 	j := &judge{verdict: errors.New("no")}
 	s := open(t, t.TempDir(), func(c *Config) { c.Verifier = j })
 	archive := ociTar(t, map[string]v1.Image{"registry.example/x:v1": imageOf(t, gz(t, file("a", "1")))})
-	if imgs, err := s.Import(t.Context(), strings.NewReader(string(archive)), nil); err != nil || len(imgs) != 1 || j.last() != "" {
+	if imgs, err := s.Import(t.Context(), strings.NewReader(string(archive)), nil); err != nil || len(imgs) != 1 ||
+		j.last() != "" {
 		t.Errorf("%v, %v, asked %q", imgs, err, j.last())
 	}
 }

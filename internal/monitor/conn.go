@@ -112,8 +112,8 @@ func closeList(fds []int) {
 	}
 }
 
-// send gives the daemon a message, with a descriptor beside it where fd is not below zero. It never waits: a daemon that
-// does not read loses the connection.
+// send gives the daemon a message, with a descriptor beside it where fd is not below zero. It never waits: a daemon
+// that does not read loses the connection.
 func (c *conn) send(r *wire.Reply, fds ...int) error {
 	data := wire.Encode(r)
 	var oob []byte

@@ -10,8 +10,8 @@ import (
 	"berth/internal/monitor/wire"
 )
 
-// TestTerminalOutlivesItsContainer has a container end between the question for its terminal and the answer: what is sent is the
-// terminal still, and not what got its number since.
+// TestTerminalOutlivesItsContainer has a container end between the question for its terminal and the answer: what is
+// sent is the terminal still, and not what got its number since.
 func TestTerminalOutlivesItsContainer(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

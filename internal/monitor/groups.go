@@ -106,8 +106,8 @@ func (g *groups) clear() error {
 	}
 }
 
-// StartTime is when a process, or what is left of it, began, in clock ticks after boot: with the pid, it names a process
-// for ever.
+// StartTime is when a process, or what is left of it, began, in clock ticks after boot: with the pid, it names a
+// process for ever.
 func StartTime(pid int) (uint64, error) {
 	f, err := statFields(pid)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 // sigaction is the kernel's struct of that name, large enough for every architecture.
 type sigaction struct{ handler, flags, restorer, mask uintptr }
 
-// ignoreSignals has this process pass over the signals that a whole session, group or machine is sent: a monitor ends when
-// its pod does. The programs that it starts do not ignore them: the Go runtime, which had handlers for them, gives its
-// children the default ones back. os/signal would do the same, at the price of three threads.
+// ignoreSignals has this process pass over the signals that a whole session, group or machine is sent: a monitor ends
+// when its pod does. The programs that it starts do not ignore them: the Go runtime, which had handlers for them, gives
+// its children the default ones back. os/signal would do the same, at the price of three threads.
 func ignoreSignals() {
 	act := sigaction{handler: 1} // SIG_IGN
 	for _, s := range []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGTERM} {

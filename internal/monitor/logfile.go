@@ -73,7 +73,8 @@ func makeParents(dir int, path string) error {
 			_ = unix.Close(at)
 			return err
 		}
-		next, err := unix.Openat2(at, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: logResolve})
+		next, err := unix.Openat2(at, name,
+			&unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: logResolve})
 		_ = unix.Close(at)
 		if err != nil {
 			return err

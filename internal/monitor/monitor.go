@@ -77,9 +77,9 @@ func keepToOurselves(cfg Config) {
 	_ = unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC) // what else the daemon was given; since Linux 5.11
 }
 
-// A first collection costs a process more memory than a pod's whole quiet life leaves behind, and the runtime's own would
-// run every two minutes ever after. So the daemon starts a monitor with collection turned off but for a limit, and it is
-// done here, a while after so many requests.
+// A first collection costs a process more memory than a pod's whole quiet life leaves behind, and the runtime's own
+// would run every two minutes ever after. So the daemon starts a monitor with collection turned off but for a limit,
+// and it is done here, a while after so many requests.
 const (
 	settleAfter = 32
 	settleTime  = time.Second
@@ -103,8 +103,8 @@ func (m *Monitor) introduce() error {
 
 const scoreFile, protectedScore = "/proc/self/oom_score_adj", "-999"
 
-// protect asks the kernel to kill others first, and returns the score that they are to have. Without CAP_SYS_RESOURCE it
-// may refuse; then the score stays, and "" is returned.
+// protect asks the kernel to kill others first, and returns the score that they are to have. Without CAP_SYS_RESOURCE
+// it may refuse; then the score stays, and "" is returned.
 func protect() string {
 	old, err := os.ReadFile(scoreFile)
 	if err != nil || os.WriteFile(scoreFile, []byte(protectedScore), 0) != nil {

@@ -10,15 +10,15 @@ import (
 	"berth/internal/cgroup"
 )
 
-// oomCounter reads how many processes of a memory cgroup the kernel has killed for want of memory. The file is opened at
-// the container's creation and read at its end.
+// oomCounter reads how many processes of a memory cgroup the kernel has killed for want of memory. The file is opened
+// at the container's creation and read at its end.
 type oomCounter struct {
 	own, pod   int // descriptors, below zero when there is none
 	was, wasUp uint64
 }
 
-// watchOOM opens the counter of the container's memory cgroup, and that of the cgroup above it: a systemd scope may be gone
-// when the container's end is seen, and its pod's is not. The process may be in a cgroup below the container's.
+// watchOOM opens the counter of the container's memory cgroup, and that of the cgroup above it: a systemd scope may be
+// gone when the container's end is seen, and its pod's is not. The process may be in a cgroup below the container's.
 func watchOOM(pid int, id string) oomCounter {
 	c := oomCounter{own: -1, pod: -1}
 	dir, file := memoryCgroup(pid)

@@ -2,7 +2,8 @@ package monitor
 
 import "testing"
 
-// TestOwnedBy finds the cgroup whose counter is the container's: a runtime may have put the process into a group below it.
+// TestOwnedBy finds the cgroup whose counter is the container's: a runtime may have put the process into a group below
+// it.
 func TestOwnedBy(t *testing.T) {
 	for dir, want := range map[string]string{
 		"/cg/kubepods.slice/kubepods-pod1.slice/berth-abc.scope":           "/cg/kubepods.slice/kubepods-pod1.slice/berth-abc.scope",

@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// give lets a process in a user namespace open its standard streams anew, as by /dev/stderr: its runtime cannot give it what
-// is the host's. Streams that lead to the host's /dev/null are left out: that one stays the host's, whatever a runtime tries.
+// give lets a process in a user namespace open its standard streams anew, as by /dev/stderr: its runtime cannot give it
+// what is the host's. Streams that lead to the host's /dev/null are left out: that one stays the host's, whatever a
+// runtime tries.
 func give(c *container, fds [3]int) [3]int {
 	o := c.bundle.Owner
 	if o == nil {
@@ -41,7 +42,8 @@ func openNull(own bool) (*os.File, error) {
 	return os.OpenFile(os.DevNull, os.O_RDWR, 0)
 }
 
-// makeNull makes the device file in a file system in memory that is mounted nowhere, and so lasts as long as the file is open.
+// makeNull makes the device file in a file system in memory that is mounted nowhere, and so lasts as long as the file
+// is open.
 func makeNull() (*os.File, error) {
 	ctx, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -18,11 +18,11 @@ import (
 )
 
 // sandboxed is the first process of a guest: a container that has no process of its own on the host, since a sandboxed
-// runtime runs it inside the process of another container of the pod, the host. Its end is what the runtime's wait says,
-// and it gets its signals through the runtime.
+// runtime runs it inside the process of another container of the pod, the host. Its end is what the runtime's wait
+// says, and it gets its signals through the runtime.
 //
-// Which container is one is seen by the pid that the runtime names at create. So a runtime whose containers are processes
-// is asked nothing more.
+// Which container is one is seen by the pid that the runtime names at create. So a runtime whose containers are
+// processes is asked nothing more.
 type sandboxed struct {
 	c     *container
 	calls atomic.Uint64 // of the runtime, beside the container
@@ -39,8 +39,8 @@ const (
 	sayLimit = 16 << 10
 )
 
-// A wait that fails while the sandbox lives is tried again after a pause that doubles, so often: most of a minute in all. One that has
-// lasted is no failure of the ones before it.
+// A wait that fails while the sandbox lives is tried again after a pause that doubles, so often: most of a minute in
+// all. One that has lasted is no failure of the ones before it.
 const (
 	waitTries  = 10
 	waitPause  = 50 * time.Millisecond
@@ -77,7 +77,8 @@ func (s *sandboxed) inherit(fds []int) error {
 	return s.c.takeTerminal(fds[1])
 }
 
-// startStreams are the container's ends of its streams once more, for the runtime's start: a sandbox takes them only then.
+// startStreams are the container's ends of its streams once more, for the runtime's start: a sandbox takes them only
+// then.
 func (s *sandboxed) startStreams() (theirs [3]int, err error) {
 	theirs = noFiles
 	if s.c.bundle.Terminal {
@@ -149,11 +150,11 @@ func waited(said string) (int, error) {
 	return code, nil
 }
 
-// deliver sends a signal to the container's first process, or SIGKILL to all of its processes. One that was not started has
-// none, and ends by a signal that asks for that.
+// deliver sends a signal to the container's first process, or SIGKILL to all of its processes. One that was not started
+// has none, and ends by a signal that asks for that.
 //
-// One that the runtime does not deliver, such as a real-time signal that it does not know, is passed over, but for SIGKILL: who wants the
-// container's end kills it when its time is up.
+// One that the runtime does not deliver, such as a real-time signal that it does not know, is passed over, but for
+// SIGKILL: who wants the container's end kills it when its time is up.
 func (s *sandboxed) deliver(all bool, sig int) error {
 	if s.c.over() {
 		return nil
@@ -225,8 +226,8 @@ func (s *sandboxed) close() {}
 
 func (s *sandboxed) execArgs(inside string) []string { return []string{"--internal-pid-file", inside} }
 
-// endExec kills what is left of an exec in the sandbox, as far as it has stayed in the process group that the runtime gave it.
-// It returns when nobody knows of such a process.
+// endExec kills what is left of an exec in the sandbox, as far as it has stayed in the process group that the runtime
+// gave it. It returns when nobody knows of such a process.
 func (s *sandboxed) endExec(pidPath string) {
 	data, err := os.ReadFile(pidPath)
 	if err != nil {
@@ -235,7 +236,8 @@ func (s *sandboxed) endExec(pidPath string) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), goneTimeout, errTimeout)
 	defer cancel()
 	group := strings.TrimSpace(string(data))
-	if err := s.call(ctx, s.next("kill"), noFiles, "kill", "--pgid", group, s.c.id, strconv.Itoa(int(unix.SIGKILL))); err != nil && !s.c.over() {
+	if err := s.call(ctx, s.next("kill"), noFiles, "kill", "--pgid", group, s.c.id,
+		strconv.Itoa(int(unix.SIGKILL))); err != nil && !s.c.over() {
 		logf("kill an exec in %s: %v", s.c.id, err)
 	}
 }
@@ -260,8 +262,8 @@ func (s *sandboxed) ask(ctx context.Context, name string, args ...string) (strin
 	return string(said[:n]), nil
 }
 
-// call runs a command of the runtime in a group of that name, which is made for it: a process that is born into one in which
-// processes have been killed is killed too, by Linux 6.18.
+// call runs a command of the runtime in a group of that name, which is made for it: a process that is born into one in
+// which processes have been killed is killed too, by Linux 6.18.
 func (s *sandboxed) call(ctx context.Context, name string, files [3]int, args ...string) error {
 	group, err := s.c.m.makeGroup(s.c.id, name)
 	if err != nil {
@@ -283,5 +285,6 @@ func (s *sandboxed) next(what string) string {
 // hosted says whether the process of the sandbox lives.
 func (s *sandboxed) hosted() bool {
 	f, err := statFields(s.c.process.PID)
-	return err == nil && len(f) > 19 && f[0] != "Z" && f[0] != "X" && f[19] == strconv.FormatUint(s.c.process.StartTime, 10)
+	return err == nil && len(f) > 19 && f[0] != "Z" && f[0] != "X" &&
+		f[19] == strconv.FormatUint(s.c.process.StartTime, 10)
 }

@@ -113,13 +113,14 @@ func (n *Network) add(ctx context.Context, a *attachment, on *attached) (Result,
 	}
 	ips := addresses(r, on.IfName)
 	if len(ips) == 0 {
-		return Result{}, fmt.Errorf("network %q gave the pod no address: does a plugin in %s have an ipam section?", on.Config.Name, on.Config.File)
+		return Result{}, fmt.Errorf("network %q gave the pod no address: does a plugin in %s have an ipam section?",
+			on.Config.Name, on.Config.File)
 	}
 	return Result{IPs: ips, Raw: on.Result}, nil
 }
 
-// addresses are those of the pod's interface, in the order of the result, or of all that is not the host's if the result
-// does not say which are that interface's.
+// addresses are those of the pod's interface, in the order of the result, or of all that is not the host's if the
+// result does not say which are that interface's.
 func addresses(r *types100.Result, ifname string) []netip.Addr {
 	var own, any []netip.Addr
 	for _, ip := range r.IPs {
@@ -156,7 +157,8 @@ func (e *DetachError) Error() string {
 	text := e.Err.Error()
 	var missing *MissingPluginError
 	if errors.As(e.Err, &missing) {
-		text += fmt.Sprintf("; if it is gone for good, remove %s: the attachment is then forgotten, and what the plugin still holds for pod %s is yours to clean up", e.Record, e.Pod)
+		text += fmt.Sprintf("; if it is gone for good, remove %s: the attachment is then forgotten, and what the plugin "+
+			"still holds for pod %s is yours to clean up", e.Record, e.Pod)
 	}
 	return text
 }
@@ -164,8 +166,8 @@ func (e *DetachError) Error() string {
 func (e *DetachError) Unwrap() error { return e.Err }
 
 // Detach undoes Attach, by what Attach wrote down: also when the configuration has changed since, when the network
-// namespace is gone, and when the ADD never finished. It may be repeated, and is nil when nothing is there. A plugin that
-// fails is a *DetachError.
+// namespace is gone, and when the ADD never finished. It may be repeated, and is nil when nothing is there. A plugin
+// that fails is a *DetachError.
 func (n *Network) Detach(ctx context.Context, p Pod) error {
 	if err := n.detach(ctx, p); err != nil {
 		return fmt.Errorf("detach network of pod %s: %w", p.ID, err)
@@ -217,8 +219,8 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 	return fault.At("network.detach.forget.after")
 }
 
-// guess stands in for a record that a power cut tore: the configuration in force and what the caller knows of the pod are
-// the best that is left, and every CNI plugin must cope with a DEL without a result.
+// guess stands in for a record that a power cut tore: the configuration in force and what the caller knows of the pod
+// are the best that is left, and every CNI plugin must cope with a DEL without a result.
 func (n *Network) guess(p Pod, damaged error) (*attachment, error) {
 	conf := n.current.Load().conf
 	if conf == nil {
@@ -228,20 +230,22 @@ func (n *Network) guess(p Pod, damaged error) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.cfg.Logger.Warn("the record of a network attachment is damaged; detaching with the configuration in force", "pod", p.ID, "error", damaged)
+	n.cfg.Logger.Warn("the record of a network attachment is damaged; detaching with the configuration in force", "pod",
+		p.ID, "error", damaged)
 	return &attachment{Pod: p.ID, NetNS: p.NetNS, Networks: []attached{
 		{Config: *conf, IfName: ifName, Args: kubernetesArgs(p), Capabilities: caps},
 	}}, nil
 }
 
-// del runs DEL of each plugin, last first. It stops at one that fails: what comes before it in the list, such as an address,
-// must not be given away while what was built on it stands.
+// del runs DEL of each plugin, last first. It stops at one that fails: what comes before it in the list, such as an
+// address, must not be given away while what was built on it stands.
 func (n *Network) del(ctx context.Context, a *attachment, on *attached) error {
 	c := &call{n: n, name: runName(a.Pod), verb: "DEL", conf: &on.Config, pod: a.Pod, netns: a.NetNS, on: on}
 	if !IsNamespace(c.netns) {
 		c.netns = "" // gone: CNI then lets plugins undo what is outside of it
 	} else if err := restore(c.netns, on); err != nil {
-		n.cfg.Logger.Warn("a pod's interface did not get back the addresses that it had lost; plugins may leave something behind", "pod", a.Pod, "error", err)
+		n.cfg.Logger.Warn("a pod's interface did not get back the addresses that it had lost; plugins may leave "+
+			"something behind", "pod", a.Pod, "error", err)
 	}
 	var prev json.RawMessage
 	if on.Config.atLeast("0.4.0") {

@@ -156,8 +156,8 @@ func TestPodsInParallel(t *testing.T) {
 	all.Wait()
 }
 
-// script makes a plugin directory with a shell script as plugin, and returns a change of the configuration that searches
-// it first.
+// script makes a plugin directory with a shell script as plugin, and returns a change of the configuration that
+// searches it first.
 func script(t testing.TB, name, text string) (dir string, change func(*Config)) {
 	t.Helper()
 	dir = t.TempDir()
@@ -192,7 +192,8 @@ func TestWhatPluginsAreTold(t *testing.T) {
 	h := newHost(t, `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "spy", "big": 9007199254740993,
 		"capabilities": {"portMappings": true, "bandwidth": true, "dns": true, "cgroupPath": true, "ips": true, "mac": true, "infinibandGUID": false}}]}`, change)
 	p := h.pod(Port{HostPort: 53, ContainerPort: 5353, Protocol: "UDP", HostIP: "127.0.0.1"}, Port{ContainerPort: 80})
-	p.CgroupPath, p.DNS = "/kubepods/x", DNS{Servers: []string{"10.0.0.10"}, Searches: []string{"svc"}, Options: []string{"ndots:5"}}
+	p.CgroupPath, p.DNS = "/kubepods/x",
+		DNS{Servers: []string{"10.0.0.10"}, Searches: []string{"svc"}, Options: []string{"ndots:5"}}
 	p.Annotations = map[string]string{
 		annotation.KeyIngress: "1.5M", annotation.KeyIPs: "10.9.8.7, fd00::7",
 		annotation.KeyMAC: "02:00:00:00:00:01", annotation.KeyInfiniband: "x",
@@ -207,12 +208,15 @@ func TestWhatPluginsAreTold(t *testing.T) {
 	if got := string(conf["runtimeConfig"]); got != want {
 		t.Errorf("runtimeConfig %s", got)
 	}
-	if string(conf["big"]) != "9007199254740993" || string(conf["name"]) != `"spied"` || string(conf["cniVersion"]) != `"1.0.0"` {
+	if string(conf["big"]) != "9007199254740993" || string(conf["name"]) != `"spied"` ||
+		string(conf["cniVersion"]) != `"1.0.0"` {
 		t.Errorf("configuration %v", conf)
 	}
 	for _, line := range []string{
-		"CNI_CONTAINERID=" + p.ID, "CNI_NETNS=" + p.NetNS, "CNI_IFNAME=eth0", "CNI_PATH=" + strings.Join(h.cfg.PluginDirs, ":"),
-		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID=" + p.ID + ";K8S_POD_UID=uid-1",
+		"CNI_CONTAINERID=" + p.ID, "CNI_NETNS=" + p.NetNS, "CNI_IFNAME=eth0",
+		"CNI_PATH=" + strings.Join(h.cfg.PluginDirs, ":"),
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID=" + p.ID +
+			";K8S_POD_UID=uid-1",
 	} {
 		if !strings.Contains(env+"\n", line+"\n") {
 			t.Errorf("no %s in %s", line, env)
@@ -225,7 +229,8 @@ func TestWhatPluginsAreTold(t *testing.T) {
 	h.open()
 	h.detach(Pod{ID: p.ID})
 	conf, env = spied(t, dir, "DEL")
-	if string(conf["runtimeConfig"]) != want || !strings.Contains(string(conf["prevResult"]), "10.9.8.7/24") || string(conf["big"]) != "9007199254740993" {
+	if string(conf["runtimeConfig"]) != want || !strings.Contains(string(conf["prevResult"]), "10.9.8.7/24") ||
+		string(conf["big"]) != "9007199254740993" {
 		t.Errorf("DEL was told %v", conf)
 	}
 	if !strings.Contains(env, "CNI_NETNS=\n") || !strings.Contains(env, "K8S_POD_UID=uid-1") {
@@ -264,7 +269,8 @@ func TestPluginFailures(t *testing.T) {
 			h := newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bad"}]}`, change)
 			p := h.pod()
 			_, err := h.Attach(t.Context(), p)
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "attach network of pod default/web: ") {
+			if err == nil || !strings.Contains(err.Error(), c.want) ||
+				!strings.HasPrefix(err.Error(), "attach network of pod default/web: ") {
 				t.Errorf("%v", err)
 			}
 			h.detach(p)
@@ -310,7 +316,8 @@ func TestHangingPlugin(t *testing.T) {
 	begun := time.Now()
 	_, err := h.Attach(context.Background(), stuck)
 	var failed *PluginError
-	if took := time.Since(begun); took > patience.For(30*time.Second) || !errors.As(err, &failed) || !errors.Is(err, context.DeadlineExceeded) {
+	if took := time.Since(begun); took > patience.For(30*time.Second) || !errors.As(err, &failed) ||
+		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("after %v: %v", took, err)
 	}
 	if !strings.Contains(err.Error(), `CNI plugin hangs (ADD of network "n"): killed with its children after`) {
@@ -361,7 +368,8 @@ func TestDetachAfterTheNamespaceIsGone(t *testing.T) {
 	h.detach(Pod{ID: p.ID})
 }
 
-// TestDetachAfterTheAddressesAreGone has something inside the pod take the addresses from its interface, as gVisor does.
+// TestDetachAfterTheAddressesAreGone has something inside the pod take the addresses from its interface, as gVisor
+// does.
 func TestDetachAfterTheAddressesAreGone(t *testing.T) {
 	h := newHost(t, bridgeDual)
 	p := h.pod(Port{HostPort: 8092, ContainerPort: 80})
@@ -411,7 +419,8 @@ func TestDetachAfterTheConfigurationChanged(t *testing.T) {
 	p, q := h.pod(), h.pod()
 	h.attach(p)
 	h.attach(q)
-	h.write("10-test.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.1.0.0/16"}}]}`)
+	h.write("10-test.conflist",
+		`{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.1.0.0/16"}}]}`)
 	h.open()
 	h.detach(p)
 	if err := os.RemoveAll(h.cfg.ConfigDir); err != nil {
@@ -433,7 +442,8 @@ func TestPluginUninstalled(t *testing.T) {
 	var missing *MissingPluginError
 	var failed *DetachError
 	record := filepath.Join(h.cfg.CacheDir, p.ID)
-	if !errors.As(err, &missing) || !errors.As(err, &failed) || !strings.Contains(err.Error(), "if it is gone for good, remove "+record) {
+	if !errors.As(err, &missing) || !errors.As(err, &failed) ||
+		!strings.Contains(err.Error(), "if it is gone for good, remove "+record) {
 		t.Fatalf("%v", err)
 	}
 	if ids, err := h.Attachments(); err != nil || len(ids) != 1 || ids[0] != p.ID {
@@ -476,8 +486,8 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// TestTornRecordDetachesByTheOneBefore undoes an attachment whose record a power cut tore by what was on the disk before, though the
-// configuration is another one by then, or none.
+// TestTornRecordDetachesByTheOneBefore undoes an attachment whose record a power cut tore by what was on the disk
+// before, though the configuration is another one by then, or none.
 func TestTornRecordDetachesByTheOneBefore(t *testing.T) {
 	flusher := &record.Flusher{}
 	h := newHost(t, bridgeV4, func(c *Config) { c.DirtyRecord = flusher.DirtyRecord })
@@ -503,13 +513,14 @@ func TestTornRecordDetachesByTheOneBefore(t *testing.T) {
 func TestNoConfiguration(t *testing.T) {
 	h := newHost(t, "")
 	var not *NotReadyError
-	if _, err := h.Attach(t.Context(), h.pod()); !errors.As(err, &not) || !strings.Contains(err.Error(), h.cfg.ConfigDir+" has no *.conflist") {
+	if _, err := h.Attach(t.Context(), h.pod()); !errors.As(err, &not) ||
+		!strings.Contains(err.Error(), h.cfg.ConfigDir+" has no *.conflist") {
 		t.Errorf("%v", err)
 	}
 }
 
-// BenchmarkAttach shows what Attach and Detach cost beside the bare plugins, which is what no runtime can be faster than.
-// They take turns, so that whatever else the machine does is fair to both. The numbers are medians.
+// BenchmarkAttach shows what Attach and Detach cost beside the bare plugins, which is what no runtime can be faster
+// than. They take turns, so that whatever else the machine does is fair to both. The numbers are medians.
 func BenchmarkAttach(b *testing.B) {
 	h := newHost(b, bridgeV4)
 	p := h.pod(Port{HostPort: 8093, ContainerPort: 80})

@@ -43,7 +43,8 @@ func (n *Network) SetPodCIDR(cidrs string) error {
 	}
 	file := filepath.Join(n.now().ConfigDir, templated)
 	if other, err := first(n.now().ConfigDir); err == nil && other != file {
-		n.cfg.Logger.Info("pod CIDR not written: a CNI configuration of somebody else is in force", "file", other, "cidr", cidrs)
+		n.cfg.Logger.Info("pod CIDR not written: a CNI configuration of somebody else is in force", "file", other, "cidr",
+			cidrs)
 		return nil
 	}
 	if err := n.writeConfig(file, values); err != nil {

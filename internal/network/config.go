@@ -51,8 +51,8 @@ func (c *netconf) atLeast(v string) bool {
 // errNoConfig says that a directory has no configuration, which is how a fresh node begins.
 var errNoConfig = errors.New("no CNI configuration")
 
-// load reads the configuration in force: the first file by name. A first file that is bad is an error, and not a reason to
-// attach pods to another network.
+// load reads the configuration in force: the first file by name. A first file that is bad is an error, and not a reason
+// to attach pods to another network.
 func load(dir string, pluginDirs []string) (*netconf, error) {
 	file, err := first(dir)
 	if err != nil {

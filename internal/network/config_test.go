@@ -26,31 +26,50 @@ func TestLoad(t *testing.T) {
 		want  string // name, version and plugins of the network, or what the error has in it
 	}{
 		{"list", map[string]string{"10-a.conflist": good}, "good 1.0.0 bridge+host-local portmap"},
-		{"single", map[string]string{"10-a.conf": `{"cniVersion": "0.3.1", "name": "one", "type": "bridge"}`}, "one 0.3.1 bridge"},
+		{"single", map[string]string{"10-a.conf": `{"cniVersion": "0.3.1", "name": "one", "type": "bridge"}`},
+			"one 0.3.1 bridge"},
 		{"single as json", map[string]string{"10-a.json": `{"name": "one", "type": "bridge"}`}, "one 0.1.0 bridge"},
 		{"list called conf", map[string]string{"10-a.conf": good}, "good 1.0.0 bridge+host-local portmap"},
-		{"first by name", map[string]string{"20-b.conflist": good, "10-a.conf": `{"name": "one", "type": "bridge"}`}, "one 0.1.0 bridge"},
-		{"several versions", map[string]string{"1.conflist": `{"cniVersions": ["0.4.0", "1.0.0", "9.0.0"], "name": "v", "plugins": [{"type": "bridge"}]}`}, "v 1.0.0 bridge"},
+		{"first by name", map[string]string{"20-b.conflist": good, "10-a.conf": `{"name": "one", "type": "bridge"}`},
+			"one 0.1.0 bridge"},
+		{"several versions",
+			map[string]string{
+				"1.conflist": `{"cniVersions": ["0.4.0", "1.0.0", "9.0.0"], "name": "v", "plugins": [{"type": "bridge"}]}`},
+			"v 1.0.0 bridge"},
 		{"plugins beside", map[string]string{
 			"1.conflist":    `{"cniVersion": "1.1.0", "name": "split", "plugins": [{"type": "bridge"}]}`,
 			"split/10.conf": `{"type": "portmap"}`,
 		}, "split 1.1.0 bridge portmap"},
-		{"others are left alone", map[string]string{".10-a.conflist": "{", "10-a.conflist~": "{", "README": "x", "5-dir.conflist/x": "", "20.conflist": good}, "good 1.0.0 bridge+host-local portmap"},
+		{"others are left alone",
+			map[string]string{".10-a.conflist": "{", "10-a.conflist~": "{", "README": "x", "5-dir.conflist/x": "",
+				"20.conflist": good}, "good 1.0.0 bridge+host-local portmap"},
 
 		{"empty", nil, "/net.d has no *.conflist, *.conf or *.json file"},
-		{"not json", map[string]string{"10-a.conflist": "{\n  \"name\": \"x\",\n  plugins\n}", "20.conflist": good}, "/net.d/10-a.conflist: line 3, column 3: invalid character 'p'"},
-		{"cut short", map[string]string{"10-a.conflist": good[:40]}, "10-a.conflist: line 1, column 40: unexpected end of JSON input"},
-		{"empty file", map[string]string{"10-a.conflist": ""}, "10-a.conflist: line 1, column 1: unexpected end of JSON input"},
+		{"not json", map[string]string{"10-a.conflist": "{\n  \"name\": \"x\",\n  plugins\n}", "20.conflist": good},
+			"/net.d/10-a.conflist: line 3, column 3: invalid character 'p'"},
+		{"cut short", map[string]string{"10-a.conflist": good[:40]}, "10-a.conflist: line 1, column 40: unexpected end of " +
+			"JSON input"},
+		{"empty file", map[string]string{"10-a.conflist": ""}, "10-a.conflist: line 1, column 1: unexpected end of " +
+			"JSON input"},
 		{"wrong type", map[string]string{"10-a.conflist": "{\"name\": \"x\",\n \"plugins\": 3}"}, "10-a.conflist: line 2"},
 		{"no name", map[string]string{"10-a.conflist": `{"plugins": [{"type": "bridge"}]}`}, "10-a.conflist: "},
-		{"bad name", map[string]string{"10-a.conflist": `{"name": "a/b", "plugins": [{"type": "bridge"}]}`}, "10-a.conflist: its name: "},
+		{"bad name", map[string]string{"10-a.conflist": `{"name": "a/b", "plugins": [{"type": "bridge"}]}`},
+			"10-a.conflist: its name: "},
 		{"no plugins", map[string]string{"10-a.conflist": `{"name": "x"}`}, "10-a.conflist: it lists no plugins"},
 		{"no type", map[string]string{"10-a.conflist": `{"name": "x", "plugins": [{}]}`}, "missing 'type'"},
-		{"version of the future", map[string]string{"10-a.conflist": `{"cniVersion": "2.0.0", "name": "x", "plugins": [{"type": "bridge"}]}`}, `its cniVersion "2.0.0" is none of those known here: 0.1.0`},
-		{"no such plugin", map[string]string{"10-a.conflist": `{"name": "x", "plugins": [{"type": "calico"}]}`}, `10-a.conflist: network "x": CNI plugin "calico" is not an executable file in /nonexistent or ` + plugins},
-		{"no such ipam", map[string]string{"10-a.conflist": `{"name": "x", "plugins": [{"type": "bridge", "ipam": {"type": "dhcp"}}]}`}, `CNI plugin "dhcp" is not`},
-		{"not executable", map[string]string{"10-a.conflist": `{"name": "x", "plugins": [{"type": "plain"}]}`}, `CNI plugin "plain" is not`},
-		{"a path", map[string]string{"10-a.conflist": `{"name": "x", "plugins": [{"type": "../bridge"}]}`}, "must be a file name"},
+		{"version of the future",
+			map[string]string{"10-a.conflist": `{"cniVersion": "2.0.0", "name": "x", "plugins": [{"type": "bridge"}]}`},
+			`its cniVersion "2.0.0" is none of those known here: 0.1.0`},
+		{"no such plugin", map[string]string{"10-a.conflist": `{"name": "x", "plugins": [{"type": "calico"}]}`},
+			`10-a.conflist: network "x": CNI plugin "calico" is not an executable file in /nonexistent or ` + plugins},
+		{
+			"no such ipam",
+			map[string]string{"10-a.conflist": `{"name": "x", "plugins": [{"type": "bridge", "ipam": {"type": "dhcp"}}]}`},
+			`CNI plugin "dhcp" is not`},
+		{"not executable", map[string]string{"10-a.conflist": `{"name": "x", "plugins": [{"type": "plain"}]}`},
+			`CNI plugin "plain" is not`},
+		{"a path", map[string]string{"10-a.conflist": `{"name": "x", "plugins": [{"type": "../bridge"}]}`},
+			"must be a file name"},
 		{"bad beside", map[string]string{"1.conflist": `{"name": "split"}`, "split/10.conf": "{"}, "split/10.conf: line 1"},
 		{"too large", map[string]string{"10-a.conflist": strings.Repeat(" ", int(limit.CNIConfig.Limit)+1)},
 			"size of a CNI configuration: more than"},
@@ -87,7 +106,8 @@ func TestLoad(t *testing.T) {
 			}
 		})
 	}
-	if _, err := load("/nonexistent/net.d", nil); err == nil || !strings.Contains(err.Error(), "directory /nonexistent/net.d does not exist") {
+	if _, err := load("/nonexistent/net.d", nil); err == nil ||
+		!strings.Contains(err.Error(), "directory /nonexistent/net.d does not exist") {
 		t.Errorf("%v", err)
 	}
 	fifo := filepath.Join(t.TempDir(), "1.conf")
@@ -109,7 +129,8 @@ func TestSetPodCIDR(t *testing.T) {
 	var dirty []string
 	h := newHost(t, "", func(c *Config) { c.Template, c.Dirty = file, func(p string) { dirty = append(dirty, p) } })
 	written := filepath.Join(h.cfg.ConfigDir, templated)
-	for _, bad := range []string{"10.1.0.0", "10.1.0.0/33", "x", "10.1.0.0/16,", "10.1.0.0/16;fd00::/64", "::ffff:10.0.0.0/104", ","} {
+	for _, bad := range []string{"10.1.0.0", "10.1.0.0/33", "x", "10.1.0.0/16,", "10.1.0.0/16;fd00::/64",
+		"::ffff:10.0.0.0/104", ","} {
 		if _, ok := asCIDRError(h.SetPodCIDR(bad)); !ok {
 			t.Errorf("took %q", bad)
 		}
@@ -125,7 +146,8 @@ func TestSetPodCIDR(t *testing.T) {
 	}
 	h.eventually(t, "pods")
 	text, _ := os.ReadFile(written)
-	for _, want := range []string{`[[{"subnet": "10.1.0.0/16"}]`, `[{"subnet": "fd00::/64"}]]`, `{"dst": "0.0.0.0/0"}, {"dst": "::/0"}`} {
+	for _, want := range []string{`[[{"subnet": "10.1.0.0/16"}]`, `[{"subnet": "fd00::/64"}]]`,
+		`{"dst": "0.0.0.0/0"}, {"dst": "::/0"}`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in %s", want, text)
 		}
@@ -143,7 +165,8 @@ func TestSetPodCIDR(t *testing.T) {
 	if err := h.SetPodCIDR("10.2.0.0/16"); err != nil {
 		t.Fatal(err)
 	}
-	if text, _ := os.ReadFile(written); !strings.Contains(string(text), "10.2.0.0/16") || strings.Contains(string(text), "fd00") {
+	if text, _ := os.ReadFile(written); !strings.Contains(string(text), "10.2.0.0/16") ||
+		strings.Contains(string(text), "fd00") {
 		t.Errorf("not replaced: %s", text)
 	}
 	h.write("05-other.conflist", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "bridge"}]}`)
@@ -166,7 +189,8 @@ func TestBadTemplates(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := newHost(t, "", func(cfg *Config) { cfg.Template = file })
-		if err := h.SetPodCIDR("10.1.0.0/16"); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), file) {
+		if err := h.SetPodCIDR("10.1.0.0/16"); err == nil || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), file) {
 			t.Errorf("%q: %v", c.text, err)
 		}
 		if entries, _ := os.ReadDir(h.cfg.ConfigDir); len(entries) > 0 {

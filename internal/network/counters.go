@@ -30,8 +30,8 @@ type Traffic struct {
 // countTimeout bounds the kernel's answer for one namespace.
 const countTimeout = 2 * time.Second
 
-// Count reads the counters of the network namespaces that are pinned at the paths, in their order. No socket stays open: one
-// that did would keep its namespace alive.
+// Count reads the counters of the network namespaces that are pinned at the paths, in their order. No socket stays
+// open: one that did would keep its namespace alive.
 func Count(paths ...string) []Traffic {
 	all := make([]Traffic, len(paths))
 	if len(paths) == 0 {
@@ -93,8 +93,8 @@ var dumpLinks = func() []byte {
 	return b
 }()
 
-// readLinks adds the interfaces of one part of the kernel's answer. A dump that an interface interrupted by coming or going is
-// good as it is: what it says of the others is right.
+// readLinks adds the interfaces of one part of the kernel's answer. A dump that an interface interrupted by coming or
+// going is good as it is: what it says of the others is right.
 func readLinks(list []Counters, part []byte) (_ []Counters, done bool, err error) {
 	for len(part) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(part))
@@ -135,7 +135,8 @@ func counters(body []byte) (c Counters, ok bool) {
 		case unix.IFLA_IFNAME:
 			c.Name = string(bytes.TrimRight(value, "\x00"))
 		case unix.IFLA_STATS64: // struct rtnl_link_stats64 begins with these
-			for i, to := range []*uint64{&c.RxPackets, &c.TxPackets, &c.RxBytes, &c.TxBytes, &c.RxErrors, &c.TxErrors, &c.RxDropped, &c.TxDropped} {
+			for i, to := range []*uint64{&c.RxPackets, &c.TxPackets, &c.RxBytes, &c.TxBytes, &c.RxErrors, &c.TxErrors,
+				&c.RxDropped, &c.TxDropped} {
 				if len(value) >= 8*(i+1) {
 					*to = binary.NativeEndian.Uint64(value[8*i:])
 				}

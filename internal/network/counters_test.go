@@ -53,7 +53,9 @@ func TestCount(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	after, away := open(), strayThreads(here)
-	for end := time.Now().Add(patience.For(10 * time.Second)); (after > before || len(away) > 0) && time.Now().Before(end); { // the thread ends a little later
+	// the thread ends a little later
+	for end := time.Now().Add(patience.For(10 * time.Second)); (after > before || len(away) > 0) &&
+		time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 		after, away = open(), strayThreads(here)
 	}

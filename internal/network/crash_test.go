@@ -92,7 +92,8 @@ func (h *host) recover(p Pod) {
 func (h *host) name() Pod {
 	pods++
 	id := fmt.Sprintf("%064x", pods)
-	return Pod{ID: id, Name: "hang", Namespace: "default", NetNS: netnsDir + "/berth-" + id, Ports: []Port{{HostPort: 8099, ContainerPort: 80}}}
+	return Pod{ID: id, Name: "hang", Namespace: "default", NetNS: netnsDir + "/berth-" + id,
+		Ports: []Port{{HostPort: 8099, ContainerPort: 80}}}
 }
 
 func TestDaemonKilledDuringAdd(t *testing.T) {
@@ -126,8 +127,10 @@ func TestDaemonKilledAtEachPoint(t *testing.T) {
 	passed := strings.Fields(string(data))
 	for _, want := range []string{
 		"network.pin.mount.before", "network.pin.mount.after", "network.attach.intent.before", "network.attach.intent.after",
-		"network.attach.add.before", "network.attach.add.after", "network.attach.result.before", "network.attach.result.after",
-		"network.detach.intent.before", "network.detach.intent.after", "network.detach.del.before", "network.detach.del.after",
+		"network.attach.add.before", "network.attach.add.after", "network.attach.result.before",
+		"network.attach.result.after",
+		"network.detach.intent.before", "network.detach.intent.after", "network.detach.del.before",
+		"network.detach.del.after",
 		"network.detach.forget.before", "network.detach.forget.after", "network.unpin.unmounted",
 	} {
 		if !slices.Contains(passed, want) {

@@ -13,9 +13,9 @@ import (
 	"berth/internal/thread"
 )
 
-// DialLocal connects to a TCP port of the loopback interface, IPv4 first and then IPv6, in the network namespace that is
-// pinned at a path; "" is the node's own. No thread stays in that namespace, and none waits for the connection: it is the
-// socket that is made inside.
+// DialLocal connects to a TCP port of the loopback interface, IPv4 first and then IPv6, in the network namespace that
+// is pinned at a path; "" is the node's own. No thread stays in that namespace, and none waits for the connection: it
+// is the socket that is made inside.
 func DialLocal(ctx context.Context, netns string, port uint16) (*net.TCPConn, error) {
 	conn, err := dialSocket(ctx, netns, unix.AF_INET, &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}})
 	if err == nil {

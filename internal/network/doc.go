@@ -1,5 +1,5 @@
-// Package network gives pods their networks: it pins their namespaces, attaches them by CNI, and says whether the node has a
-// network to attach them to.
+// Package network gives pods their networks: it pins their namespaces, attaches them by CNI, and says whether the node
+// has a network to attach them to.
 //
 // What it promises:
 //   - Nothing outlives an operation: plugins run through Config.Run, which leaves no process of theirs behind.

@@ -21,7 +21,8 @@ func TestFrozenAttachment(t *testing.T) {
 	}
 	n := a.Networks[0]
 	if n.IfName != "eth0" || len(n.Args) != 1 || n.Args[0] != [2]string{"K8S_POD_NAME", "web"} ||
-		!strings.Contains(string(n.Capabilities["portMappings"]), "8080") || !strings.Contains(string(n.Result), "10.88.0.7/16") {
+		!strings.Contains(string(n.Capabilities["portMappings"]), "8080") ||
+		!strings.Contains(string(n.Result), "10.88.0.7/16") {
 		t.Errorf("network: %+v", n)
 	}
 	again, err := json.Marshal(a)
@@ -45,7 +46,8 @@ func TestCacheIsTidied(t *testing.T) {
 	if err != nil || len(left) != 2 || left[0].Name() != filepath.Base(kept) || left[1].Name() != "kept" {
 		t.Errorf("left: %v, %v", left, err)
 	}
-	if want := []string{filepath.Join(dir, "kept"), filepath.Join(dir, "gone")}; !slices.Equal(dirs, []string{dir}) || !slices.Equal(records, want) {
+	if want := []string{filepath.Join(dir, "kept"), filepath.Join(dir, "gone")}; !slices.Equal(dirs, []string{dir}) ||
+		!slices.Equal(records, want) {
 		t.Errorf("to be synced: %v, and the records %v", dirs, records)
 	}
 }
@@ -57,14 +59,16 @@ func TestFreeze(t *testing.T) {
 		t.Skip("BERTH_FREEZE names no directory to write to")
 	}
 	id := strings.Repeat("3f", 32)
-	conf, err := parse("10-berth.conflist", []byte(`{"cniVersion":"1.0.0","name":"berth","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]}`))
+	conf, err := parse("10-berth.conflist",
+		[]byte(`{"cniVersion":"1.0.0","name":"berth","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := attachment{Pod: id, NetNS: "/run/netns/berth-" + id, Networks: []attached{{
 		Config: *conf, IfName: "eth0", Args: [][2]string{{"K8S_POD_NAME", "web"}},
-		Capabilities: map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]`)},
-		Result:       json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.88.0.7/16"}]}`),
+		Capabilities: map[string]json.RawMessage{
+			"portMappings": json.RawMessage(`[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]`)},
+		Result: json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.88.0.7/16"}]}`),
 	}}}
 	if err := kind.Write(dir+"/network-v1", a); err != nil {
 		t.Fatal(err)

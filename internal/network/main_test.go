@@ -55,7 +55,8 @@ func again() int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), inside+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
+		Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Run(); err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
@@ -69,7 +70,8 @@ func again() int {
 
 // settleIn makes the namespaces a host for pods.
 func settleIn() error {
-	if err := errors.Join(os.MkdirAll(netnsDir, 0o755), unix.Mount("tmpfs", netnsDir, "tmpfs", 0, ""), loopbackUp()); err != nil {
+	if err := errors.Join(os.MkdirAll(netnsDir, 0o755), unix.Mount("tmpfs", netnsDir, "tmpfs", 0, ""),
+		loopbackUp()); err != nil {
 		return err
 	}
 	for _, file := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
@@ -195,7 +197,8 @@ func rules(t testing.TB) string {
 	var kept []string
 	for _, tool := range []string{"iptables", "ip6tables"} {
 		for _, line := range strings.Split(output(t, tool, "-w", "-t", "nat", "-S"), "\n") {
-			if strings.Contains(line, "-A CNI-") || strings.Contains(line, "-N CNI-DN-") || strings.Contains(line, "CNI-") && strings.Contains(line, "-A POSTROUTING -s") {
+			if strings.Contains(line, "-A CNI-") || strings.Contains(line, "-N CNI-DN-") || strings.Contains(line, "CNI-") &&
+				strings.Contains(line, "-A POSTROUTING -s") {
 				if !strings.Contains(line, "-A CNI-HOSTPORT-SETMARK") && !strings.Contains(line, "-A CNI-HOSTPORT-MASQ") {
 					kept = append(kept, tool+" "+line)
 				}
@@ -221,7 +224,8 @@ func (h *host) pod(ports ...Port) Pod {
 	h.t.Helper()
 	pods++
 	id := fmt.Sprintf("%064x", pods)
-	p := Pod{ID: id, Name: "web", Namespace: "default", UID: "uid-1", NetNS: filepath.Join(netnsDir, "berth-"+id), Ports: ports}
+	p := Pod{ID: id, Name: "web", Namespace: "default", UID: "uid-1", NetNS: filepath.Join(netnsDir, "berth-"+id),
+		Ports: ports}
 	if err := Pin(Namespaces{Net: p.NetNS}); err != nil {
 		h.t.Fatal(err)
 	}

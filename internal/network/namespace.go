@@ -17,8 +17,8 @@ import (
 
 // Namespaces are those of one pod.
 type Namespaces struct {
-	// Net, IPC, UTS and User are the files at which they are pinned. Those that are "" are not made: the pod has the host's.
-	// The others belong to User, if there is one.
+	// Net, IPC, UTS and User are the files at which they are pinned. Those that are "" are not made: the pod has the
+	// host's. The others belong to User, if there is one.
 	Net, IPC, UTS, User string
 	// IDs are those of the user namespace, and Holder is the program that makes it; see userns.Hold.
 	IDs    userns.Mapping
@@ -42,7 +42,8 @@ type pin struct {
 // pins are those that are wanted, in the order in which they are mounted.
 func (ns Namespaces) pins() []pin {
 	all := []pin{
-		{"user", ns.User, unix.CLONE_NEWUSER}, {"uts", ns.UTS, unix.CLONE_NEWUTS}, {"ipc", ns.IPC, unix.CLONE_NEWIPC}, {"net", ns.Net, unix.CLONE_NEWNET},
+		{"user", ns.User, unix.CLONE_NEWUSER}, {"uts", ns.UTS, unix.CLONE_NEWUTS}, {"ipc", ns.IPC, unix.CLONE_NEWIPC},
+		{"net", ns.Net, unix.CLONE_NEWNET},
 	}
 	var wanted []pin
 	for _, p := range all {
@@ -54,8 +55,8 @@ func (ns Namespaces) pins() []pin {
 }
 
 // Pin makes the namespaces, configures them, and bind-mounts each at its file, so that they live without a process.
-// It may be repeated: what is there whole is left alone, what is there in part is made anew, so Pin must not be called for
-// a pod whose containers run. After an error nothing of it is left.
+// It may be repeated: what is there whole is left alone, what is there in part is made anew, so Pin must not be called
+// for a pod whose containers run. After an error nothing of it is left.
 func Pin(ns Namespaces) error {
 	pins := ns.pins()
 	for name := range ns.Sysctls {
@@ -126,8 +127,8 @@ func flags(pins []pin) (all int) {
 	return all
 }
 
-// enterHeld makes namespaces that belong to a user namespace, and enters them with the calling thread; the user namespace
-// itself it cannot enter.
+// enterHeld makes namespaces that belong to a user namespace, and enters them with the calling thread; the user
+// namespace itself it cannot enter.
 func enterHeld(ns Namespaces, pins []pin) (*userns.Holder, error) {
 	held, err := userns.Hold(ns.Holder, uintptr(flags(pins)), ns.IDs)
 	if err != nil {
@@ -145,9 +146,10 @@ func enterHeld(ns Namespaces, pins []pin) (*userns.Holder, error) {
 	return held, nil
 }
 
-// ownQueues gives the message queues of the calling thread's IPC namespace to root of its user namespace. The kernel makes their file
-// system together with the namespace, and for whoever makes that: the host's root, who is nobody in a pod. A runtime could not set
-// its SELinux label then. Where the kernel cannot mount it by a descriptor alone (before 5.2), nobody it is.
+// ownQueues gives the message queues of the calling thread's IPC namespace to root of its user namespace. The kernel
+// makes their file system together with the namespace, and for whoever makes that: the host's root, who is nobody in a
+// pod. A runtime could not set its SELinux label then. Where the kernel cannot mount it by a descriptor alone (before
+// 5.2), nobody it is.
 func ownQueues(ids userns.Mapping) error {
 	ctx, err := unix.Fsopen("mqueue", unix.FSOPEN_CLOEXEC)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENODEV) { // or has no queues
@@ -220,8 +222,8 @@ func configure(ns Namespaces) error {
 	return nil
 }
 
-// loopbackUp brings lo up in the calling thread's network namespace. The kernel then gives it 127.0.0.1 and, where it has
-// IPv6, ::1.
+// loopbackUp brings lo up in the calling thread's network namespace. The kernel then gives it 127.0.0.1 and, where it
+// has IPv6, ::1.
 func loopbackUp() error {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -239,8 +241,8 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, lo)
 }
 
-// Unpin unmounts the pins and removes their files. The namespaces end with their last process. It is nil when nothing is
-// there.
+// Unpin unmounts the pins and removes their files. The namespaces end with their last process. It is nil when nothing
+// is there.
 func Unpin(ns Namespaces) error {
 	var errs []error
 	for _, p := range ns.pins() {

@@ -20,7 +20,8 @@ func testNamespaces(t testing.TB, id int) Namespaces {
 	dir := t.TempDir()
 	ns := Namespaces{
 		Net: fmt.Sprintf("%s/berth-%064x", netnsDir, id), IPC: dir + "/ns/ipc", UTS: dir + "/ns/uts", Hostname: "pod-a",
-		Sysctls: map[string]string{"net.ipv4.ip_local_port_range": "20000\t30000", "kernel.shmmax": "12345678", "kernel/msgmax": "9999", "fs.mqueue.msg_max": "20"},
+		Sysctls: map[string]string{"net.ipv4.ip_local_port_range": "20000\t30000", "kernel.shmmax": "12345678",
+			"kernel/msgmax": "9999", "fs.mqueue.msg_max": "20"},
 	}
 	t.Cleanup(func() {
 		if err := Unpin(ns); err != nil {
@@ -48,17 +49,20 @@ func enter(t testing.TB, ns Namespaces, script string) string {
 }
 
 func TestPin(t *testing.T) {
-	before := output(t, "sh", "-c", "hostname; cat /proc/sys/kernel/shmmax /proc/sys/net/ipv4/ip_local_port_range; readlink /proc/self/ns/net")
+	before := output(t, "sh", "-c", "hostname; cat /proc/sys/kernel/shmmax /proc/sys/net/ipv4/ip_local_port_range; "+
+		"readlink /proc/self/ns/net")
 	ns := testNamespaces(t, 1)
 	if err := Pin(ns); err != nil {
 		t.Fatal(err)
 	}
-	got := enter(t, ns, `hostname; cat /proc/sys/net/ipv4/ip_local_port_range /proc/sys/kernel/shmmax /proc/sys/kernel/msgmax /proc/sys/fs/mqueue/msg_max
+	got := enter(t, ns,
+		`hostname; cat /proc/sys/net/ipv4/ip_local_port_range /proc/sys/kernel/shmmax /proc/sys/kernel/msgmax /proc/sys/fs/mqueue/msg_max
 		ip -o addr show lo | awk '{print $4}'; ip link show lo | grep -o LOWER_UP; ls /sys/class/net >/dev/null; ip -o link | wc -l`)
 	if want := "pod-a\n20000\t30000\n12345678\n9999\n20\n127.0.0.1/8\n::1/128\nLOWER_UP\n1"; got != want {
 		t.Errorf("inside:\n%s", got)
 	}
-	if after := output(t, "sh", "-c", "hostname; cat /proc/sys/kernel/shmmax /proc/sys/net/ipv4/ip_local_port_range; readlink /proc/self/ns/net"); after != before {
+	if after := output(t, "sh", "-c", "hostname; cat /proc/sys/kernel/shmmax /proc/sys/net/ipv4/ip_local_port_range; "+
+		"readlink /proc/self/ns/net"); after != before {
 		t.Errorf("the host changed: %s, was %s", after, before)
 	}
 	id := func() string { return enter(t, ns, "readlink /proc/self/ns/net /proc/self/ns/ipc /proc/self/ns/uts") }
@@ -236,7 +240,8 @@ func TestSweepPins(t *testing.T) {
 		t.Cleanup(func() { _ = unpin(path) })
 		return path
 	}
-	live, dead, other, foreign := pin("berth-"+ids[0]), pin("berth-"+ids[1]), pin("berth-a1b2c3-"+ids[2]), pin("berth-mine")
+	live, dead, other, foreign := pin("berth-"+ids[0]), pin("berth-"+ids[1]), pin("berth-a1b2c3-"+ids[2]),
+		pin("berth-mine")
 	file := filepath.Join(netnsDir, "berth-"+ids[3]) // of a boot before this one
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -273,7 +278,8 @@ func BenchmarkPin(b *testing.B) {
 		ns   Namespaces
 	}{
 		{"net", Namespaces{Net: netnsDir + "/berth-b"}},
-		{"net+ipc+uts", Namespaces{Net: netnsDir + "/berth-b", IPC: b.TempDir() + "/ipc", UTS: b.TempDir() + "/uts", Hostname: "b"}},
+		{"net+ipc+uts", Namespaces{Net: netnsDir + "/berth-b", IPC: b.TempDir() + "/ipc", UTS: b.TempDir() + "/uts",
+			Hostname: "b"}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			for b.Loop() {

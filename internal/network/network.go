@@ -116,8 +116,8 @@ func (n *Network) Close() error {
 // Attachments lists the pods that are, or may be, attached: those whose ADD has begun and whose DEL has not succeeded.
 func (n *Network) Attachments() ([]string, error) { return n.cache.list() }
 
-// Forget drops what is known of a pod's attachment without a DEL. It is the way out where DEL can never succeed; what the
-// plugins hold for the pod is then left to the administrator. It is nil when nothing is there.
+// Forget drops what is known of a pod's attachment without a DEL. It is the way out where DEL can never succeed; what
+// the plugins hold for the pod is then left to the administrator. It is nil when nothing is there.
 func (n *Network) Forget(podID string) error { return n.cache.remove(podID) }
 
 // kind is the record of a pod's attachment.

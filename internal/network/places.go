@@ -25,7 +25,8 @@ func (p *places) set(cfg Config) { p.settings.Store(&cfg) }
 // now is the configuration in force, of which Reconfigure changes directories, template and timeouts.
 func (p *places) now() *Config { return p.settings.Load() }
 
-// follow begins to watch the directories in force, and takes a first look at them. With mu held, or before anybody else knows p.
+// follow begins to watch the directories in force, and takes a first look at them. With mu held, or before anybody else
+// knows p.
 func (p *places) follow() (err error) {
 	cfg := p.now()
 	p.watch, err = newWatcher(append([]string{cfg.ConfigDir}, cfg.PluginDirs...), p.look, p.log)
@@ -35,8 +36,8 @@ func (p *places) follow() (err error) {
 	return nil
 }
 
-// Reconfigure takes over the directories, the template and the timeouts of cfg. What is attached stays attached, and is detached
-// by its own record. When it fails nothing has changed.
+// Reconfigure takes over the directories, the template and the timeouts of cfg. What is attached stays attached, and is
+// detached by its own record. When it fails nothing has changed.
 func (p *places) Reconfigure(cfg Config) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

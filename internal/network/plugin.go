@@ -29,7 +29,8 @@ type MissingPluginError struct {
 }
 
 func (e *MissingPluginError) Error() string {
-	return fmt.Sprintf("CNI plugin %q is not an executable file in %s: install it there, or correct plugin_dirs", e.Plugin, strings.Join(e.Dirs, " or "))
+	return fmt.Sprintf("CNI plugin %q is not an executable file in %s: install it there, or correct plugin_dirs", e.Plugin,
+		strings.Join(e.Dirs, " or "))
 }
 
 // Details returns what to do about it.

@@ -13,8 +13,9 @@ import (
 	"berth/internal/thread"
 )
 
-// restore gives the pod's interface the addresses again that its ADD gave it. A sandbox with a network stack of its own takes them
-// from there, anybody with the right to may, and plugins find what they have to undo by them. An interface that is gone needs none.
+// restore gives the pod's interface the addresses again that its ADD gave it. A sandbox with a network stack of its own
+// takes them from there, anybody with the right to may, and plugins find what they have to undo by them. An interface
+// that is gone needs none.
 func restore(netns string, on *attached) error {
 	if on.Result == nil {
 		return nil
@@ -51,7 +52,8 @@ func restore(netns string, on *attached) error {
 // ownAddresses are those of the pod's interface, with their prefixes.
 func ownAddresses(r *types100.Result, ifname string) (own []net.IPNet) {
 	for _, ip := range r.IPs {
-		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox != "" && r.Interfaces[*i].Name == ifname {
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox != "" &&
+			r.Interfaces[*i].Name == ifname {
 			own = append(own, ip.Address)
 		}
 	}

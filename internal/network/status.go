@@ -42,9 +42,9 @@ func (n *Network) Status() Status {
 	return n.status.apply(s)
 }
 
-// reload looks at the configuration. A look that finds a usable one is believed at once. One that does not is believed if
-// it is final, or if there was none before: a file may be seen half written. It returns what else must be watched, and
-// whether the look was put off.
+// reload looks at the configuration. A look that finds a usable one is believed at once. One that does not is believed
+// if it is final, or if there was none before: a file may be seen half written. It returns what else must be watched,
+// and whether the look was put off.
 func (n *Network) reload(final bool) (beside []string, putOff bool) {
 	beside = sources(n.now().ConfigDir)
 	conf, err := load(n.now().ConfigDir, n.now().PluginDirs)
@@ -124,7 +124,8 @@ func (r *refresher) apply(s *snapshot) Status {
 	if a == nil || a.conf != s.conf {
 		r.ask(s.conf)
 		st.Ready, st.Reason = false, NotReady
-		st.Message = fmt.Sprintf("network %q (%s) is configured; its plugins have not answered STATUS yet", s.conf.Name, s.conf.File)
+		st.Message = fmt.Sprintf("network %q (%s) is configured; its plugins have not answered STATUS yet", s.conf.Name,
+			s.conf.File)
 		return st
 	}
 	if time.Since(a.at) > statusFresh {

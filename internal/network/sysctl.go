@@ -63,8 +63,8 @@ func (ns Namespaces) sysctl(name string) (sysctl, error) {
 	return sysctl{file, ofInterface(parts)}, nil
 }
 
-// sysctlFile turns a name into a path: as sysctl(8), the separator is whichever of . and / comes first, and the other one
-// stands for it within a part, as in net.ipv4.conf.eth0/100.forwarding.
+// sysctlFile turns a name into a path: as sysctl(8), the separator is whichever of . and / comes first, and the other
+// one stands for it within a part, as in net.ipv4.conf.eth0/100.forwarding.
 func sysctlFile(name string) string {
 	if i := strings.IndexAny(name, "./"); i >= 0 && name[i] == '.' {
 		return strings.NewReplacer(".", "/", "/", ".").Replace(name)
@@ -73,7 +73,8 @@ func sysctlFile(name string) string {
 }
 
 func isIPC(file string) bool {
-	own := []string{"kernel/msgmax", "kernel/msgmnb", "kernel/msgmni", "kernel/sem", "kernel/auto_msgmni", "kernel/msg_next_id", "kernel/sem_next_id"}
+	own := []string{"kernel/msgmax", "kernel/msgmnb", "kernel/msgmni", "kernel/sem", "kernel/auto_msgmni",
+		"kernel/msg_next_id", "kernel/sem_next_id"}
 	return slices.Contains(own, file) || strings.HasPrefix(file, "kernel/shm") || strings.HasPrefix(file, "fs/mqueue/")
 }
 
@@ -112,7 +113,8 @@ func (ns Namespaces) applyDefaults() {
 	}
 }
 
-// write sets a sysctl. Those of an IPC namespace that belongs to a user namespace are root's there, and to nobody's else.
+// write sets a sysctl. Those of an IPC namespace that belongs to a user namespace are root's there, and to nobody's
+// else.
 func (ns Namespaces) write(file, value string) error {
 	uid, gid, ok := ns.IDs.Host(0, 0)
 	if ns.User == "" || !ok || !isIPC(file) {
@@ -156,8 +158,8 @@ func writeSysctl(file, value string) error {
 	return err
 }
 
-// SetInterfaceSysctls sets those sysctls that belong to interfaces of the pod, such as net.ipv4.conf.eth0.rp_filter. Call
-// it after Attach has made them. It may be repeated, and costs nothing where there are none.
+// SetInterfaceSysctls sets those sysctls that belong to interfaces of the pod, such as net.ipv4.conf.eth0.rp_filter.
+// Call it after Attach has made them. It may be repeated, and costs nothing where there are none.
 func SetInterfaceSysctls(ns Namespaces) error {
 	later := false
 	for name := range ns.Sysctls {

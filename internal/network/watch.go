@@ -124,8 +124,8 @@ func (w *watcher) pending() (matters bool) {
 // stirred says whether files have changed since the last look: on a busy machine events come late.
 func (w *watcher) stirred() bool { return w.seen.marks() != w.marks }
 
-// take says whether an event matters. The watch of a directory that went is gone with it, and the one that came in its place
-// may have its very inode.
+// take says whether an event matters. The watch of a directory that went is gone with it, and the one that came in its
+// place may have its very inode.
 func (w *watcher) take(e fsnotify.Event) bool {
 	if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
 		delete(w.ids, e.Name)

@@ -35,8 +35,8 @@ func (h *host) at() string {
 	return st.Network
 }
 
-// eventually waits for a network to be in force, and fails when it takes longer than a change may, not counting what the
-// machine kept this very goroutine from running.
+// eventually waits for a network to be in force, and fails when it takes longer than a change may, not counting what
+// the machine kept this very goroutine from running.
 func (h *host) eventually(t *testing.T, want string) {
 	t.Helper()
 	begun := time.Now()
@@ -91,8 +91,8 @@ func must(t testing.TB, errs ...error) {
 	}
 }
 
-// TestWatchFollowsInode replaces the directory by one that has its inode, which some file systems do at once, faster than
-// one can look.
+// TestWatchFollowsInode replaces the directory by one that has its inode, which some file systems do at once, faster
+// than one can look.
 func TestWatchFollowsInode(t *testing.T) {
 	h := newHost(t, "")
 	dir := h.cfg.ConfigDir
@@ -188,7 +188,8 @@ func TestChangesWhoseEventsAreLate(t *testing.T) {
 	}
 	notify, err := fsnotify.NewWatcher()
 	must(t, err)
-	w := &watcher{paths: []string{dir}, look: look, log: slog.New(slog.DiscardHandler), notify: notify, ids: map[string]uint64{}, stop: make(chan struct{})}
+	w := &watcher{paths: []string{dir}, look: look, log: slog.New(slog.DiscardHandler), notify: notify,
+		ids: map[string]uint64{}, stop: make(chan struct{})}
 	_, err = w.update(true)
 	must(t, err)
 	events := make(chan fsnotify.Event, 1)
@@ -209,7 +210,8 @@ func TestChangesWhoseEventsAreLate(t *testing.T) {
 	select {
 	case got := <-believed:
 		if pause < settle && last.Sub(begun) < settleMax && len(got) < 40 {
-			t.Errorf("%d bytes of 40 were believed, although no change took longer than %v, and all %v", len(got), pause, last.Sub(begun))
+			t.Errorf("%d bytes of 40 were believed, although no change took longer than %v, and all %v", len(got), pause,
+				last.Sub(begun))
 		}
 	case <-time.After(patience.For(30 * time.Second)):
 		t.Error("what is there is not believed")
@@ -300,7 +302,8 @@ func TestStatusOfPlugins(t *testing.T) {
 	h := newHost(t, `{"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "agent"}]}`, change)
 	ready := func(want bool) {
 		t.Helper()
-		for end := time.Now().Add(patience.For(40 * time.Second)); h.Status().Ready != want; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(patience.For(40 * time.Second)); h.Status().Ready != want; time.Sleep(
+			5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%+v", h.Status())
 			}
@@ -318,7 +321,8 @@ func TestStatusOfPlugins(t *testing.T) {
 	}
 	must(t, os.WriteFile(dir+"/bad", nil, 0o644))
 	ready(false)
-	if st := h.Status(); st.Reason != NotReady || st.Message != `CNI plugin agent (STATUS of network "n"): the agent is not up` {
+	if st := h.Status(); st.Reason != NotReady ||
+		st.Message != `CNI plugin agent (STATUS of network "n"): the agent is not up` {
 		t.Errorf("%+v", st)
 	}
 	must(t, os.WriteFile(dir+"/hang", nil, 0o644))

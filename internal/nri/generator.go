@@ -46,7 +46,8 @@ func memory(sp *specs.Spec) *specs.LinuxMemory {
 }
 
 var namespaceTypes = []specs.LinuxNamespaceType{
-	specs.PIDNamespace, specs.NetworkNamespace, specs.MountNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.UserNamespace,
+	specs.PIDNamespace, specs.NetworkNamespace, specs.MountNamespace, specs.IPCNamespace, specs.UTSNamespace,
+	specs.UserNamespace,
 	specs.CgroupNamespace, specs.TimeNamespace,
 }
 
@@ -70,7 +71,9 @@ func (g namespaces) AddOrReplaceLinuxNamespace(name, path string) error {
 func (g namespaces) RemoveLinuxNamespace(name string) error {
 	kind, err := namespaceType(name)
 	if err == nil {
-		linux(g.sp).Namespaces = slices.DeleteFunc(g.sp.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == kind })
+		linux(g.sp).Namespaces = slices.DeleteFunc(g.sp.Linux.Namespaces, func(n specs.LinuxNamespace) bool {
+			return n.Type == kind
+		})
 	}
 	return err
 }
@@ -139,12 +142,15 @@ func (g mounts) SetLinuxRootPropagation(p string) error {
 
 func (g resources) AddLinuxResourcesDevice(allow bool, kind string, major, minor *int64, access string) {
 	r := made(&linux(g.sp).Resources)
-	r.Devices = append(r.Devices, specs.LinuxDeviceCgroup{Allow: allow, Type: kind, Major: major, Minor: minor, Access: access})
+	r.Devices = append(r.Devices,
+		specs.LinuxDeviceCgroup{Allow: allow, Type: kind, Major: major, Minor: minor, Access: access})
 }
 
 func (g resources) AddLinuxResourcesHugepageLimit(size string, limit uint64) {
 	r := made(&linux(g.sp).Resources)
-	r.HugepageLimits = slices.DeleteFunc(r.HugepageLimits, func(h specs.LinuxHugepageLimit) bool { return h.Pagesize == size })
+	r.HugepageLimits = slices.DeleteFunc(r.HugepageLimits, func(h specs.LinuxHugepageLimit) bool {
+		return h.Pagesize == size
+	})
 	r.HugepageLimits = append(r.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: size, Limit: limit})
 }
 

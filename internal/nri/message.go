@@ -34,8 +34,9 @@ func (m messages) pod(r *sandbox.Record) *api.PodSandbox {
 		Labels: cfg.GetLabels(), Annotations: cfg.GetAnnotations(),
 		RuntimeHandler: r.Handler, Pid: uint32(r.Init.PID),
 		Linux: &api.LinuxPodSandbox{
-			CgroupParent: linux.GetCgroupParent(), PodOverhead: fromLimits(linux.GetOverhead()), PodResources: fromLimits(linux.GetResources()),
-			Namespaces: m.namespaces(r),
+			CgroupParent: linux.GetCgroupParent(), PodOverhead: fromLimits(linux.GetOverhead()),
+			PodResources: fromLimits(linux.GetResources()),
+			Namespaces:   m.namespaces(r),
 		},
 	}
 	for _, ip := range r.IPs {
@@ -165,12 +166,14 @@ func limits(in *api.LinuxResources) *runtimeapi.LinuxContainerResources {
 	}
 	out := &runtimeapi.LinuxContainerResources{
 		CpuShares: int64(in.GetCpu().GetShares().GetValue()), CpuQuota: in.GetCpu().GetQuota().GetValue(),
-		CpuPeriod: int64(in.GetCpu().GetPeriod().GetValue()), CpusetCpus: in.GetCpu().GetCpus(), CpusetMems: in.GetCpu().GetMems(),
+		CpuPeriod: int64(in.GetCpu().GetPeriod().GetValue()), CpusetCpus: in.GetCpu().GetCpus(),
+		CpusetMems:         in.GetCpu().GetMems(),
 		MemoryLimitInBytes: in.GetMemory().GetLimit().GetValue(), MemorySwapLimitInBytes: in.GetMemory().GetSwap().GetValue(),
 		Unified: in.GetUnified(),
 	}
 	for _, l := range in.GetHugepageLimits() {
-		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: l.GetPageSize(), Limit: l.GetLimit()})
+		out.HugepageLimits = append(out.HugepageLimits,
+			&runtimeapi.HugepageLimit{PageSize: l.GetPageSize(), Limit: l.GetLimit()})
 	}
 	return out
 }
@@ -207,7 +210,8 @@ func adjust(want, all *runtimeapi.LinuxContainerResources) *runtimeapi.LinuxCont
 		return want
 	}
 	all.OomScoreAdj = want.GetOomScoreAdj()
-	if swap := want.GetMemorySwapLimitInBytes(); swap == want.GetMemoryLimitInBytes() && swap == all.MemorySwapLimitInBytes {
+	if swap := want.GetMemorySwapLimitInBytes(); swap == want.GetMemoryLimitInBytes() &&
+		swap == all.MemorySwapLimitInBytes {
 		all.MemorySwapLimitInBytes = all.MemoryLimitInBytes
 	}
 	return all

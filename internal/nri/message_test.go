@@ -10,7 +10,8 @@ import (
 
 func TestLimitsAsPluginsWantThem(t *testing.T) {
 	asked := func(limit, swap int64) *runtimeapi.LinuxContainerResources {
-		return &runtimeapi.LinuxContainerResources{CpuShares: 512, OomScoreAdj: 7, MemoryLimitInBytes: limit, MemorySwapLimitInBytes: swap}
+		return &runtimeapi.LinuxContainerResources{CpuShares: 512, OomScoreAdj: 7, MemoryLimitInBytes: limit,
+			MemorySwapLimitInBytes: swap}
 	}
 	// The adaptation gives back all that was asked for, with what plugins changed of it.
 	from := func(change func(*api.LinuxMemory), want *runtimeapi.LinuxContainerResources) *api.LinuxResources {
@@ -25,8 +26,10 @@ func TestLimitsAsPluginsWantThem(t *testing.T) {
 		by   *api.LinuxResources
 		has  *runtimeapi.LinuxContainerResources
 	}{
-		"nothing":          {asked(100, 100), nil, asked(100, 100)},
-		"ignored":          {asked(100, 100), &api.LinuxResources{Memory: &api.LinuxMemory{}, Cpu: &api.LinuxCPU{}, Unified: map[string]string{}}, asked(100, 100)},
+		"nothing": {asked(100, 100), nil, asked(100, 100)},
+		"ignored": {
+			asked(100, 100), &api.LinuxResources{Memory: &api.LinuxMemory{}, Cpu: &api.LinuxCPU{}, Unified: map[string]string{}},
+			asked(100, 100)},
 		"more, no swap":    {asked(100, 100), from(limit(200), asked(100, 100)), asked(200, 200)},
 		"less, no swap":    {asked(100, 100), from(limit(50), asked(100, 100)), asked(50, 50)},
 		"more, some swap":  {asked(100, 400), from(limit(200), asked(100, 400)), asked(200, 400)},

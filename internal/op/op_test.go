@@ -130,10 +130,11 @@ func TestFailureBeforeAJoin(t *testing.T) {
 }
 
 func TestDeadlineNamesItself(t *testing.T) {
-	p := Plan{Name: "make", Steps: []Step{{Name: "hang", Deadline: 10 * time.Millisecond, Do: func(ctx context.Context) error {
-		<-ctx.Done()
-		return ctx.Err()
-	}}}}
+	p := Plan{
+		Name: "make", Steps: []Step{{Name: "hang", Deadline: 10 * time.Millisecond, Do: func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}}}
 	err := p.Forward(context.Background())
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "not done after 10ms") {
 		t.Fatalf("got %v", err)
@@ -244,7 +245,9 @@ func TestEndsAndQueues(t *testing.T) {
 			<-started
 			second := make(chan error, 1)
 			go func() {
-				second <- l.Do(t.Context(), t.Context(), Op{Kind: "stop", Ends: func(k string) bool { return ends && k == "create" },
+				second <- l.Do(t.Context(), t.Context(), Op{Kind: "stop", Ends: func(k string) bool {
+					return ends && k == "create"
+				},
 					Run: func(context.Context) error { return nil }})
 			}()
 			if !ends {

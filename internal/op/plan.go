@@ -182,7 +182,8 @@ type running struct {
 // begin gives a step its deadline and its place in the trace, and passes the point before it. end must follow.
 func (p Plan) begin(ctx context.Context, s Step, undo bool) (*running, error) {
 	limit := cmp.Or(s.Deadline, DefaultDeadline)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done after %v: %w", limit, context.DeadlineExceeded))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit,
+		fmt.Errorf("not done after %v: %w", limit, context.DeadlineExceeded))
 	r := &running{p: p, s: s, undo: undo, ctx: ctx, began: time.Now()}
 	leave := traceOf(ctx).begin(ActiveStep{Plan: p.Name, Step: s.Name, Undo: undo, Since: r.began})
 	r.stop = func() {

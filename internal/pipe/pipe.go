@@ -12,8 +12,8 @@ import (
 // maxRest is how much is read after a deadline, in bytes: as much as a pipe can be made to hold.
 const maxRest = 1 << 20
 
-// Copy copies from a pipe or a terminal until its end or its read deadline. A deadline ends the waiting for more: what is in
-// the pipe by then is copied, and is not lost to a reader that had no time until then.
+// Copy copies from a pipe or a terminal until its end or its read deadline. A deadline ends the waiting for more: what
+// is in the pipe by then is copied, and is not lost to a reader that had no time until then.
 func Copy(w io.Writer, r *os.File) (int64, error) {
 	n, err := io.Copy(w, r)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -32,8 +32,8 @@ func (f *Flusher) wake() chan struct{} {
 // Dirty marks a file or a directory, and the directory that holds it. It never waits.
 func (f *Flusher) Dirty(path string) { f.mark(path, false) }
 
-// DirtyRecord marks a record. Once it is durable it is kept under a second name, where ReadSynced finds it while a later version is
-// not durable yet. Who removes the record does so by Remove, or with its directory. It never waits.
+// DirtyRecord marks a record. Once it is durable it is kept under a second name, where ReadSynced finds it while a
+// later version is not durable yet. Who removes the record does so by Remove, or with its directory. It never waits.
 func (f *Flusher) DirtyRecord(path string) { f.mark(path, true) }
 
 func (f *Flusher) mark(path string, record bool) {
@@ -116,9 +116,9 @@ func syncPath(path string) error {
 	return fd.Sync()
 }
 
-// syncRecord makes a record durable and then gives it its second name in place of the version that has it. What is synced is held
-// by a name of its own, so that a record which is replaced all the time is kept as well. Where there can be no second name the record
-// is durable all the same.
+// syncRecord makes a record durable and then gives it its second name in place of the version that has it. What is
+// synced is held by a name of its own, so that a record which is replaced all the time is kept as well. Where there can
+// be no second name the record is durable all the same.
 func syncRecord(path string) error {
 	held := filepath.Join(filepath.Dir(path), TempPrefix+"synced-"+filepath.Base(path))
 	_ = os.Remove(held) // of a flush that was cut off

@@ -63,7 +63,8 @@ type VersionError struct {
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("record %s is %s version %d; this release reads %d to %d: run the release that wrote it, or a newer one",
+	return fmt.Sprintf("record %s is %s version %d; this release reads %d to %d: run the release that wrote it, or a "+
+		"newer one",
 		e.Path, e.Kind, e.Found, e.Oldest, e.Version)
 }
 
@@ -104,7 +105,8 @@ func (k Kind) encode(v any) ([]byte, error) {
 
 // replace writes data to a temporary file beside path and renames it over path.
 func replace(path string, data []byte) error {
-	tmp := filepath.Join(filepath.Dir(path), fmt.Sprintf("%s%s-%d-%d", TempPrefix, filepath.Base(path), os.Getpid(), tempSeq.Add(1)))
+	tmp := filepath.Join(filepath.Dir(path),
+		fmt.Sprintf("%s%s-%d-%d", TempPrefix, filepath.Base(path), os.Getpid(), tempSeq.Add(1)))
 	if err := os.WriteFile(tmp, data, 0o600); err != nil {
 		_ = os.Remove(tmp)
 		return fmt.Errorf("write record: %w", err)
@@ -124,7 +126,8 @@ func (k Kind) Read(path string, v any) (int, error) {
 		return version, err
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return version, &CorruptError{Path: path, Reason: "its body is not what a " + k.Name + " record holds: " + err.Error()}
+		return version,
+			&CorruptError{Path: path, Reason: "its body is not what a " + k.Name + " record holds: " + err.Error()}
 	}
 	return version, nil
 }
@@ -194,13 +197,16 @@ func (k Kind) load(path string) ([]byte, int, error) {
 		return nil, 0, &CorruptError{Path: path, Reason: "its first line is not a record header"}
 	}
 	if h.kind != k.Name {
-		return nil, h.version, &CorruptError{Path: path, Reason: fmt.Sprintf("it is a %s record, not a %s record", h.kind, k.Name)}
+		return nil, h.version,
+			&CorruptError{Path: path, Reason: fmt.Sprintf("it is a %s record, not a %s record", h.kind, k.Name)}
 	}
 	if h.version > k.Version || h.version < k.Oldest {
 		return nil, h.version, &VersionError{path, k.Name, h.version, k.Oldest, k.Version}
 	}
 	if len(body) != h.length {
-		return nil, h.version, &CorruptError{path, fmt.Sprintf("its body has %d bytes, its header says %d", len(body), h.length), len(body) < h.length}
+		return nil, h.version,
+			&CorruptError{path, fmt.Sprintf("its body has %d bytes, its header says %d", len(body), h.length),
+				len(body) < h.length}
 	}
 	if sum := sha256.Sum256(body); hex.EncodeToString(sum[:]) != h.sum {
 		return nil, h.version, &CorruptError{Path: path, Reason: "its checksum does not match"}

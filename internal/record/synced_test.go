@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestTornRecordHasItsVersionBefore tears a record between its writing and its sync, as a power cut does where a file system keeps
-// the rename and loses what was renamed.
+// TestTornRecordHasItsVersionBefore tears a record between its writing and its sync, as a power cut does where a file
+// system keeps the rename and loses what was renamed.
 func TestTornRecordHasItsVersionBefore(t *testing.T) {
 	path, f := write(t, kind, pear{"green"}), &Flusher{}
 	var got pear

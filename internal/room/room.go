@@ -1,5 +1,5 @@
-// Package room says what is wrong with a file system that takes no more: full, out of inodes, over its quota, read-only or broken.
-// The kernel's own words name none of it, and often not even the file system.
+// Package room says what is wrong with a file system that takes no more: full, out of inodes, over its quota, read-only
+// or broken. The kernel's own words name none of it, and often not even the file system.
 package room
 
 import (
@@ -32,9 +32,9 @@ func (e *Error) Unwrap() error { return e.Err }
 // Lacking says that err comes from a lack of bytes, inodes or quota.
 func Lacking(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// Explain adds to an error that comes from the file system of dir, or of the path that the error itself names, what is wrong
-// with it and what to do: remedy, such as "remove images", where room is lacking. Other errors, and those explained already,
-// come back as they are.
+// Explain adds to an error that comes from the file system of dir, or of the path that the error itself names, what is
+// wrong with it and what to do: remedy, such as "remove images", where room is lacking. Other errors, and those
+// explained already, come back as they are.
 func Explain(err error, dir, remedy string) error {
 	var done *Error
 	if errors.As(err, &done) {
@@ -47,9 +47,11 @@ func Explain(err error, dir, remedy string) error {
 	case errors.Is(err, unix.EDQUOT):
 		return &Error{err, "the disk quota on the file system of " + dir + " is used up: " + remedy + ", or raise it"}
 	case errors.Is(err, unix.EROFS):
-		return &Error{err, "the file system of " + dir + " is read-only, most likely because the kernel found it broken: look at dmesg, repair it and mount it anew"}
+		return &Error{err, "the file system of " + dir + " is read-only, most likely because the kernel found it broken: " +
+			"look at dmesg, repair it and mount it anew"}
 	case errors.Is(err, unix.EIO):
-		return &Error{err, "the file system of " + dir + " cannot be read or written: its disk fails, or the kernel found it broken and shut it down: look at dmesg, repair it and mount it anew"}
+		return &Error{err, "the file system of " + dir + " cannot be read or written: its disk fails, or the kernel found " +
+			"it broken and shut it down: look at dmesg, repair it and mount it anew"}
 	}
 	return err
 }

@@ -15,7 +15,8 @@ import (
 func TestExplain(t *testing.T) {
 	dir := t.TempDir()
 	for errno, want := range map[error]string{
-		unix.ENOSPC: "): remove images, or make it larger", unix.EDQUOT: "quota", unix.EROFS: "read-only", unix.EIO: "shut it down",
+		unix.ENOSPC: "): remove images, or make it larger", unix.EDQUOT: "quota", unix.EROFS: "read-only",
+		unix.EIO: "shut it down",
 	} {
 		cause := fmt.Errorf("write: %w", errno)
 		err := Explain(cause, dir, "remove images")
@@ -41,7 +42,8 @@ func TestExplain(t *testing.T) {
 	if err := Explain(elsewhere, dir, "x"); !strings.Contains(err.Error(), "system of /run/c is") {
 		t.Error(err)
 	}
-	if err := Explain(&os.PathError{Op: "write", Path: dir + "/d/e", Err: unix.EROFS}, dir, "x"); !strings.Contains(err.Error(), "system of "+dir+" is") {
+	if err := Explain(&os.PathError{Op: "write", Path: dir + "/d/e", Err: unix.EROFS}, dir, "x"); !strings.Contains(
+		err.Error(), "system of "+dir+" is") {
 		t.Error(err)
 	}
 	if err := Explain(unix.ENOSPC, dir+"/none", "x"); !strings.Contains(err.Error(), "too little room:") {

@@ -23,9 +23,9 @@ func (e *UnfitError) Error() string {
 
 func (e *UnfitError) Unwrap() error { return e.Why }
 
-// TryLayers finds out whether directories below dir can be the layers of a root: it makes two small ones in a directory of
-// their own, which it removes again, and an overlay of them that is mounted nowhere. An *UnfitError says that they cannot.
-// After any other error, such as that of a full or read-only file system, nothing is known.
+// TryLayers finds out whether directories below dir can be the layers of a root: it makes two small ones in a directory
+// of their own, which it removes again, and an overlay of them that is mounted nowhere. An *UnfitError says that they
+// cannot. After any other error, such as that of a full or read-only file system, nothing is known.
 func TryLayers(dir string) error {
 	scratch, err := os.MkdirTemp(dir, "try-")
 	if err != nil {
@@ -45,7 +45,8 @@ func TryLayers(dir string) error {
 }
 
 func tryLayers(top, bottom string) error {
-	for _, d := range []string{filepath.Join(top, "opaque"), filepath.Join(bottom, "opaque", "hidden"), filepath.Join(bottom, "gone")} {
+	for _, d := range []string{filepath.Join(top, "opaque"), filepath.Join(bottom, "opaque", "hidden"),
+		filepath.Join(bottom, "gone")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return err
 		}
@@ -69,8 +70,8 @@ func unfit(what string, err error) error {
 	return &UnfitError{Why: fmt.Errorf("it has no %s: %w", what, err)}
 }
 
-// tryOverlay makes an overlay that only its descriptor names. A kernel without the calls for that (before 5.2), or a caller
-// who may not mount, finds out at the first container.
+// tryOverlay makes an overlay that only its descriptor names. A kernel without the calls for that (before 5.2), or a
+// caller who may not mount, finds out at the first container.
 func tryOverlay(top, bottom string) error {
 	ctx, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -117,9 +118,9 @@ func descriptors(top, bottom string) (dirs [2]*os.File, err error) {
 	return dirs, err
 }
 
-// TryMapped finds out whether a root can have its ids mapped whose layers are on the file system of layers, and what is written
-// on that of writable. It works in a directory of its own in each, which it removes again, also what a killed one left. ids is a
-// user namespace for it.
+// TryMapped finds out whether a root can have its ids mapped whose layers are on the file system of layers, and what is
+// written on that of writable. It works in a directory of its own in each, which it removes again, also what a killed
+// one left. ids is a user namespace for it.
 func TryMapped(layers, writable string, ids IDMap) error {
 	const name = "try-mapped"
 	lower, own := filepath.Join(layers, name+"-lower"), filepath.Join(writable, name)
@@ -155,7 +156,8 @@ func tryMapped(lower, own string, ids IDMap) error {
 
 // TryRecursive says why this kernel cannot change a mount with all that is mounted below it; nil if it can.
 func TryRecursive() error {
-	err := unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	err := unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE,
+		&unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 	if errors.Is(err, unix.ENOSYS) {
 		return errOldMounts
 	}

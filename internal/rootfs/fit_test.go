@@ -41,7 +41,8 @@ func TestTryLayersUnfit(t *testing.T) {
 	dir := mounted(t, "ramfs", 0, "")
 	err := TryLayers(dir)
 	var unfit *UnfitError
-	if !errors.As(err, &unfit) || unfit.Dir != dir || !strings.Contains(err.Error(), "it has no trusted.* extended attributes") {
+	if !errors.As(err, &unfit) || unfit.Dir != dir ||
+		!strings.Contains(err.Error(), "it has no trusted.* extended attributes") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -50,7 +51,8 @@ func TestTryLayersUnfit(t *testing.T) {
 func TestTryLayersUnknown(t *testing.T) {
 	full := mounted(t, "tmpfs", 0, "nr_inodes=4")
 	readOnly := mounted(t, "tmpfs", unix.MS_RDONLY, "")
-	for dir, want := range map[string]error{full: unix.ENOSPC, readOnly: unix.EROFS, filepath.Join(full, "none"): unix.ENOENT} {
+	for dir, want := range map[string]error{full: unix.ENOSPC, readOnly: unix.EROFS,
+		filepath.Join(full, "none"): unix.ENOENT} {
 		err := TryLayers(dir)
 		var unfit *UnfitError
 		if !errors.Is(err, want) || errors.As(err, &unfit) {

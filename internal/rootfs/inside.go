@@ -29,7 +29,8 @@ func locate(root, p string, flags uint64) (*os.File, error) {
 		return nil, &os.PathError{Op: "open root", Path: root, Err: err}
 	}
 	defer unix.Close(top)
-	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | flags,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	const tries = 32 // EAGAIN: something was renamed while the kernel looked
 	for range tries {
 		var fd int
@@ -170,8 +171,8 @@ func deepestDir(root, p string) (at *os.File, missing string, err error) {
 	return at, p[ends[there]:], err
 }
 
-// MkdirAllAs does as MkdirAll, and what it makes is this user's and group's of the host. It needs no right of theirs to the
-// way there.
+// MkdirAllAs does as MkdirAll, and what it makes is this user's and group's of the host. It needs no right of theirs to
+// the way there.
 func MkdirAllAs(ctx context.Context, root, p string, mode os.FileMode, uid, gid uint32) error {
 	return thread.Run(func() error {
 		if err := createAs(uid, gid); err != nil {

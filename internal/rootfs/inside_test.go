@@ -25,7 +25,8 @@ func TestReadFile(t *testing.T) {
 	write(t, root+"/etc/passwd", "inside")
 	write(t, root+"/secret", "of the root")
 	for link, to := range map[string]string{
-		"abs": "/etc/passwd", "up": "../../../../secret", "abs-host": base + "/secret", "magic": "/proc/self/root" + base + "/secret",
+		"abs": "/etc/passwd", "up": "../../../../secret", "abs-host": base + "/secret", "magic": "/proc/self/root" + base +
+			"/secret",
 		"loop": "loop", "dir": "etc", "null": "/dev/nul",
 	} {
 		must(t, os.Symlink(to, root+"/"+link))
@@ -34,7 +35,8 @@ func TestReadFile(t *testing.T) {
 	must(t, unix.Mknod(root+"/dev/nul", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
 	must(t, unix.Mkfifo(root+"/fifo", 0o666))
 	for path, want := range map[string]string{
-		"etc/passwd": "inside", "/etc/passwd": "inside", "abs": "inside", "up": "of the root", "../../secret": "of the root", "dir/passwd": "inside",
+		"etc/passwd": "inside", "/etc/passwd": "inside", "abs": "inside", "up": "of the root", "../../secret": "of the root",
+		"dir/passwd": "inside",
 	} {
 		if got, err := ReadFile(root, path, limit.AccountFile.At(100)); string(got) != want || err != nil {
 			t.Errorf("%s: %q, %v, want %q", path, got, err, want)

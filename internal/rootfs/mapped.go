@@ -12,10 +12,10 @@ import (
 	"berth/internal/thread"
 )
 
-// mountMapped mounts an overlay whose layers are all id-mapped: those below, and the writable one, whose files so keep the
-// ids that the container sees. The overlay itself cannot be mapped, and its layers have to be mounts somewhere while it is
-// made. So they are mounted in a mount namespace that only one thread has, and that is gone, with all that is mounted in
-// it, when the thread is: a kill at any moment leaves nothing of it.
+// mountMapped mounts an overlay whose layers are all id-mapped: those below, and the writable one, whose files so keep
+// the ids that the container sees. The overlay itself cannot be mapped, and its layers have to be mounts somewhere
+// while it is made. So they are mounted in a mount namespace that only one thread has, and that is gone, with all that
+// is mounted in it, when the thread is: a kill at any moment leaves nothing of it.
 func mountMapped(dir, mountpoint string, o Options) error {
 	mount, err := makeMapped(dir, mountpoint, o)
 	if err != nil {
@@ -53,15 +53,16 @@ func inOwnMounts(scratch string, f func() error) error {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			return fmt.Errorf("make the mounts private: %w", err)
 		}
-		if err := unix.Mount("scratch", scratch, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC, "mode=700"); err != nil {
+		if err := unix.Mount("scratch", scratch, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC,
+			"mode=700"); err != nil {
 			return fmt.Errorf("mount scratch space at %s: %w", scratch, err)
 		}
 		return f()
 	})
 }
 
-// assemble mounts the layers below scratch, and returns the descriptor of an overlay of them. The overlay works in its writable
-// layer as who makes it, so that must be somebody whom the layer's mapping knows.
+// assemble mounts the layers below scratch, and returns the descriptor of an overlay of them. The overlay works in its
+// writable layer as who makes it, so that must be somebody whom the layer's mapping knows.
 func assemble(dir, scratch string, o Options, userns int) (int, error) {
 	mapped := func(name, source string) (string, error) {
 		at := filepath.Join(scratch, name)
@@ -129,7 +130,8 @@ type NoIDMapError struct {
 }
 
 func (e *NoIDMapError) Error() string {
-	return fmt.Sprintf("ids of %s cannot be mapped: its file system (%s) or the kernel has no id-mapped mounts: %v", e.Path, e.Type, e.Err)
+	return fmt.Sprintf("ids of %s cannot be mapped: its file system (%s) or the kernel has no id-mapped mounts: %v",
+		e.Path, e.Type, e.Err)
 }
 
 func (e *NoIDMapError) Unwrap() error { return e.Err }
@@ -148,8 +150,10 @@ func mapIDs(tree int, source string, userns int, flags uint) error {
 
 // fsNames are file systems that volumes are often on, by their magic numbers.
 var fsNames = map[int64]string{
-	unix.NFS_SUPER_MAGIC: "nfs", unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.TMPFS_MAGIC: "tmpfs", unix.EXT4_SUPER_MAGIC: "ext4",
-	unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.FUSE_SUPER_MAGIC: "fuse", unix.CEPH_SUPER_MAGIC: "ceph",
+	unix.NFS_SUPER_MAGIC: "nfs", unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.TMPFS_MAGIC: "tmpfs",
+	unix.EXT4_SUPER_MAGIC: "ext4",
+	unix.XFS_SUPER_MAGIC:  "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.FUSE_SUPER_MAGIC: "fuse",
+	unix.CEPH_SUPER_MAGIC: "ceph",
 	unix.SMB2_SUPER_MAGIC: "smb", unix.CIFS_SUPER_MAGIC: "cifs", unix.PROC_SUPER_MAGIC: "proc", unix.SYSFS_MAGIC: "sysfs",
 	unix.CGROUP2_SUPER_MAGIC: "cgroup2", unix.V9FS_MAGIC: "9p",
 }

@@ -29,7 +29,8 @@ func testUserns(t *testing.T) IDMap {
 	t.Helper()
 	runtime.LockOSThread()
 	h, err := userns.Hold("/proc/self/exe", 0, userns.Mapping{
-		UIDs: []userns.Range{{Inside: 0, Host: 100000, Size: 65536}}, GIDs: []userns.Range{{Inside: 0, Host: 200000, Size: 65536}},
+		UIDs: []userns.Range{{Inside: 0, Host: 100000, Size: 65536}},
+		GIDs: []userns.Range{{Inside: 0, Host: 200000, Size: 65536}},
 	})
 	must(t, err)
 	t.Cleanup(func() {
@@ -216,8 +217,10 @@ func TestStageOptions(t *testing.T) {
 		options []string
 		want    int64
 	}{
-		{[]string{"noexec", "nosuid", "nodev"}, unix.ST_NOEXEC | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_RELATIME}, {[]string{"noatime", "nodiratime"}, unix.ST_NOATIME | unix.ST_NODIRATIME},
-		{[]string{"noatime", "relatime"}, unix.ST_RELATIME}, {[]string{"strictatime"}, 0}, {[]string{"nosymfollow"}, 0x2000 | unix.ST_RELATIME},
+		{[]string{"noexec", "nosuid", "nodev"}, unix.ST_NOEXEC | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_RELATIME},
+		{[]string{"noatime", "nodiratime"}, unix.ST_NOATIME | unix.ST_NODIRATIME},
+		{[]string{"noatime", "relatime"}, unix.ST_RELATIME}, {[]string{"strictatime"}, 0},
+		{[]string{"nosymfollow"}, 0x2000 | unix.ST_RELATIME},
 	} {
 		at := fmt.Sprint(base, "/staged/", i)
 		must(t, Stage(vol, at, Staging{Options: c.options}))
@@ -228,7 +231,8 @@ func TestStageOptions(t *testing.T) {
 			t.Errorf("%v: flags %x, wanted %x", c.options, st.Flags&all, c.want)
 		}
 	}
-	if err := Stage(vol, base+"/staged/bad", Staging{Options: []string{"suid"}}); err == nil || !strings.Contains(err.Error(), `"suid"`) {
+	if err := Stage(vol, base+"/staged/bad", Staging{Options: []string{"suid"}}); err == nil ||
+		!strings.Contains(err.Error(), `"suid"`) {
 		t.Errorf("%v", err)
 	}
 	must(t, Unstage(base+"/staged"))
@@ -237,7 +241,8 @@ func TestStageOptions(t *testing.T) {
 func TestStageFails(t *testing.T) {
 	base, ns := reachable(t), testUserns(t)
 	var none *NoIDMapError
-	if err := Stage("/proc/sys", base+"/staged/a", Staging{IDs: ns}); !errors.As(err, &none) || none.Type != "proc" || !strings.Contains(err.Error(), "/proc/sys") {
+	if err := Stage("/proc/sys", base+"/staged/a", Staging{IDs: ns}); !errors.As(err, &none) || none.Type != "proc" ||
+		!strings.Contains(err.Error(), "/proc/sys") {
 		t.Errorf("ids of /proc: %v", err)
 	}
 	if err := Stage(base+"/none", base+"/staged/b", Staging{}); !errors.Is(err, os.ErrNotExist) {

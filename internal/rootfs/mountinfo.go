@@ -75,8 +75,8 @@ func unmountBelow(path string) error {
 	return nil
 }
 
-// Source is where a volume of the host really is, all links followed, as a mount's source must be; fs.ErrNotExist when it is
-// not there.
+// Source is where a volume of the host really is, all links followed, as a mount's source must be; fs.ErrNotExist when
+// it is not there.
 func Source(hostPath string) (string, error) {
 	if !filepath.IsAbs(hostPath) {
 		return "", fmt.Errorf("host path %q: it must be absolute", hostPath)
@@ -107,8 +107,8 @@ func (h *HostMounts) find(id int) (*mountEntry, error) {
 	return nil, nil
 }
 
-// CheckPropagation says why mounts cannot pass between the host and a container that mounts source: the mount that source is on
-// must be shared for both directions, shared or slave for the one into the container.
+// CheckPropagation says why mounts cannot pass between the host and a container that mounts source: the mount that
+// source is on must be shared for both directions, shared or slave for the one into the container.
 func (h *HostMounts) CheckPropagation(source string, bothWays bool) error {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, source, 0, unix.STATX_MNT_ID, &st); err != nil {

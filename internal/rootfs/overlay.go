@@ -93,7 +93,8 @@ func settings(dir string, o Options) [][2]string {
 		out = append(out, [2]string{"lowerdir+", l})
 	}
 	if !o.ReadOnly {
-		out = append(out, [2]string{"upperdir", filepath.Join(dir, "upper")}, [2]string{"workdir", filepath.Join(dir, "work")})
+		out = append(out, [2]string{"upperdir", filepath.Join(dir, "upper")},
+			[2]string{"workdir", filepath.Join(dir, "work")})
 	}
 	// Without an index a root can be mounted again over the same upper directory, whatever happened before.
 	out = append(out, [2]string{"index", "off"})
@@ -128,8 +129,8 @@ func explain(ctx int, err error) error {
 	return fmt.Errorf("%w (%s)", err, strings.Join(said, "; "))
 }
 
-// mountOld mounts by mount(2), whose options end at a page. So the layers are named by short links in dir, and the thread
-// that mounts stands there; standing sees to that.
+// mountOld mounts by mount(2), whose options end at a page. So the layers are named by short links in dir, and the
+// thread that mounts stands there; standing sees to that.
 func mountOld(dir, mountpoint string, o Options, standing func(dir string, f func() error) error) error {
 	if len(o.Lower) > MaxLayers {
 		return fmt.Errorf("%d layers: the kernel stacks at most %d", len(o.Lower), MaxLayers)
@@ -166,7 +167,8 @@ func mountOld(dir, mountpoint string, o Options, standing func(dir string, f fun
 	})
 }
 
-// inDir runs f on a thread of its own that stands in dir. The thread ends with the call: its directory is not the process's.
+// inDir runs f on a thread of its own that stands in dir. The thread ends with the call: its directory is not the
+// process's.
 func inDir(dir string, f func() error) error {
 	return thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {

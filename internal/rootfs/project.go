@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Projects of Berth are numbered from firstProject; docs/adr/0017 says why. A project is a number that a directory hands down to
-// all that is made in it, and of which the file system knows at any time how much room it takes.
+// Projects of Berth are numbered from firstProject; docs/adr/0017 says why. A project is a number that a directory
+// hands down to all that is made in it, and of which the file system knows at any time how much room it takes.
 const (
 	firstProject = 0xb0000000
 	projectBits  = 28
 )
 
-// CountsProjects says whether the file system of dir keeps account of projects: ext4 with the feature and the option, XFS with
-// the option prjquota; and whether the kernel tells it by a descriptor, from 5.14 on.
+// CountsProjects says whether the file system of dir keeps account of projects: ext4 with the feature and the option,
+// XFS with the option prjquota; and whether the kernel tells it by a descriptor, from 5.14 on.
 func CountsProjects(dir string) bool {
 	f, err := openForQuota(dir)
 	if err != nil {
@@ -35,8 +35,8 @@ func CountsProjects(dir string) bool {
 // assigning keeps two directories from being given one number.
 var assigning sync.Mutex
 
-// AssignProject gives an empty directory, and so all that will be made in it, a project that nothing else has. It may be
-// repeated. There is nothing to unmake: a project is gone with its last file.
+// AssignProject gives an empty directory, and so all that will be made in it, a project that nothing else has. It may
+// be repeated. There is nothing to unmake: a project is gone with its last file.
 func AssignProject(dir string) error {
 	f, err := openForQuota(dir)
 	if err != nil {
@@ -71,8 +71,8 @@ func projectOf(name string, try int) uint32 {
 	return firstProject | h.Sum32()&(1<<projectBits-1)
 }
 
-// ProjectUsage is how much room the project of dir takes, and how many inodes, dir's own among them. It costs four system calls.
-// fs.ErrNotExist when dir is not there, or has no project of Berth's.
+// ProjectUsage is how much room the project of dir takes, and how many inodes, dir's own among them. It costs four
+// system calls. fs.ErrNotExist when dir is not there, or has no project of Berth's.
 func ProjectUsage(dir string) (bytes, inodes uint64, err error) {
 	f, err := openForQuota(dir)
 	if err != nil {
@@ -144,7 +144,8 @@ const getProjectQuota = 0x800007<<8 | 2
 
 // quotaOf is what a project takes; one that has never taken anything takes nothing.
 func quotaOf(f *os.File, id uint32) (q dqblk, err error) {
-	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, f.Fd(), getProjectQuota, uintptr(id), uintptr(unsafe.Pointer(&q)), 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, f.Fd(), getProjectQuota, uintptr(id), uintptr(unsafe.Pointer(&q)),
+		0, 0)
 	q.valid = 0
 	switch {
 	case errno == 0, errors.Is(errno, unix.ENOENT):

@@ -141,7 +141,8 @@ func TestNoProjects(t *testing.T) {
 	if CountsProjects(dir) {
 		t.Skip("the file system of temporary files keeps account of projects")
 	}
-	if _, _, err := ProjectUsage(dir); !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTTY) && !errors.Is(err, unix.EOPNOTSUPP) {
+	if _, _, err := ProjectUsage(dir); !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTTY) &&
+		!errors.Is(err, unix.EOPNOTSUPP) {
 		t.Error(err)
 	}
 	if _, _, err := ProjectUsage(dir + "/nothing"); !errors.Is(err, fs.ErrNotExist) {

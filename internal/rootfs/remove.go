@@ -15,15 +15,15 @@ import (
 // ErrMounted says that a tree was not removed because something is mounted in it.
 var ErrMounted = errors.New("something is mounted there")
 
-// deepest is how many directories a removal holds open at once. A container can nest without end, so what is deeper is first
-// moved up.
+// deepest is how many directories a removal holds open at once. A container can nest without end, so what is deeper is
+// first moved up.
 const deepest = 100
 
 // newcomers is how often a directory is emptied into which somebody writes meanwhile, as a monitor does an exit.
 const newcomers = 5
 
-// Remove removes dir and all below it, but never what is mounted there: it stops at a mount with ErrMounted. nil when there
-// is nothing.
+// Remove removes dir and all below it, but never what is mounted there: it stops at a mount with ErrMounted. nil when
+// there is nothing.
 func Remove(dir string) error {
 	parent, err := os.Open(filepath.Dir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,8 +85,8 @@ func (r *removal) entry(parent *os.File, name string, depth int) error {
 	}
 }
 
-// children empties a directory. It reads until a whole pass finds nothing: what is moved up appears meanwhile, and a file
-// system may skip names when others go.
+// children empties a directory. It reads until a whole pass finds nothing: what is moved up appears meanwhile, and a
+// file system may skip names when others go.
 func (r *removal) children(dir *os.File, depth int) error {
 	for found := false; ; {
 		names, err := dir.Readdirnames(256)
@@ -177,8 +177,8 @@ func removeError(parent *os.File, name string, err error) error {
 	return fmt.Errorf("%s: %w", filepath.Join(parent.Name(), name), err)
 }
 
-// Sweep removes every entry of base that is not live, with what is mounted at it or below it. It goes on after a failure and
-// returns all of them. nil when base is not there.
+// Sweep removes every entry of base that is not live, with what is mounted at it or below it. It goes on after a
+// failure and returns all of them. nil when base is not there.
 func Sweep(base string, live func(name string) bool) error {
 	entries, err := os.ReadDir(base)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,11 +1,11 @@
 // Package rootfs makes the root of a container out of the layers of its image, and opens things in it safely.
 //
-// A root is an overlay mount of layer directories with an upper directory of its own. Everything is named by the paths the
-// caller gives, so an undo is computed from them: each thing made here has an unmake that succeeds when nothing is there,
-// and Sweep removes what nobody owns. Removal never crosses a mount: what is mounted is somebody's data.
+// A root is an overlay mount of layer directories with an upper directory of its own. Everything is named by the paths
+// the caller gives, so an undo is computed from them: each thing made here has an unmake that succeeds when nothing is
+// there, and Sweep removes what nobody owns. Removal never crosses a mount: what is mounted is somebody's data.
 //
-// A container may have put anything into its root. So nothing there is opened by a string path: links and .. are resolved by the
-// kernel with the root as the top, only regular files are opened, and reads are bounded.
+// A container may have put anything into its root. So nothing there is opened by a string path: links and .. are
+// resolved by the kernel with the root as the top, only regular files are opened, and reads are bounded.
 package rootfs
 
 import (
@@ -26,16 +26,16 @@ type Options struct {
 	IDs      IDMap    // by which the ids of the layers are shown, and those of what is written are kept
 }
 
-// IDMap is a user namespace by which ids of files are mapped: what belongs to id 0 is shown as its root's. No file is changed
-// for it.
+// IDMap is a user namespace by which ids of files are mapped: what belongs to id 0 is shown as its root's. No file is
+// changed for it.
 type IDMap struct {
 	UserNS   string // its file; "" is no mapping
 	UID, GID uint32 // of its root, on the host
 }
 
-// Prepare mounts the layers at mountpoint, with dir/upper over them and dir/work beside it. It makes the directories that are
-// missing. When something is mounted there already, it is taken to be this root and nothing is done: the name of a
-// mount point belongs to one container for ever. Unmount and Remove(dir) are its undo.
+// Prepare mounts the layers at mountpoint, with dir/upper over them and dir/work beside it. It makes the directories
+// that are missing. When something is mounted there already, it is taken to be this root and nothing is done: the name
+// of a mount point belongs to one container for ever. Unmount and Remove(dir) are its undo.
 func Prepare(dir, mountpoint string, o Options) error {
 	if err := prepare(dir, mountpoint, o); err != nil {
 		return fmt.Errorf("prepare root %s: %w", mountpoint, err)
@@ -86,8 +86,8 @@ func prepare(dir, mountpoint string, o Options) error {
 	return mountOld(dir, mountpoint, o, inDir)
 }
 
-// ImpliedRoot is the extended attribute of a layer directory that says nothing about the root of the image: the mode and the
-// owner of the root are those of a layer below.
+// ImpliedRoot is the extended attribute of a layer directory that says nothing about the root of the image: the mode
+// and the owner of the root are those of a layer below.
 const ImpliedRoot = "trusted.berth.implied"
 
 func rootIsImplied(lower string) bool {
@@ -105,9 +105,9 @@ func rootOf(lower []string) string {
 	return lower[0]
 }
 
-// makeDirs makes upper and work. The root of an overlay has the mode and owner of its upper directory, so that takes them
-// from the layers below before it gets its name: a crash between leaves nothing half made. Without an upper directory to write
-// to there is one only to give the root what the topmost layer does not know.
+// makeDirs makes upper and work. The root of an overlay has the mode and owner of its upper directory, so that takes
+// them from the layers below before it gets its name: a crash between leaves nothing half made. Without an upper
+// directory to write to there is one only to give the root what the topmost layer does not know.
 func makeDirs(dir string, o Options) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -143,9 +143,9 @@ func makeDirs(dir string, o Options) error {
 	return os.Rename(fresh, upper)
 }
 
-// Unmount undoes a mount at mountpoint, whatever it is; nil when there is none. A mount that somebody still uses (a shell
-// that stands in it) is detached: it is gone from the tree at once, and from the kernel when its last user is, so one
-// forgotten shell never keeps a pod from going. The directory stays.
+// Unmount undoes a mount at mountpoint, whatever it is; nil when there is none. A mount that somebody still uses (a
+// shell that stands in it) is detached: it is gone from the tree at once, and from the kernel when its last user is, so
+// one forgotten shell never keeps a pod from going. The directory stays.
 func Unmount(mountpoint string) error {
 	const most = 16 // mounts can be stacked; this many only by mistake
 	for range most {
@@ -188,13 +188,14 @@ type Tmpfs struct {
 	Label    string // SELinux label of every file; empty is as the policy has it
 }
 
-// MakeShm mounts a pod's /dev/shm at path, with this owner and, unless it is empty, this SELinux label; UnmakeTmpfs takes it away.
+// MakeShm mounts a pod's /dev/shm at path, with this owner and, unless it is empty, this SELinux label; UnmakeTmpfs
+// takes it away.
 func MakeShm(path string, size int64, uid, gid uint32, label string) error {
 	return MakeTmpfs(path, Tmpfs{Size: size, Mode: 0o1777, UID: uid, GID: gid, Label: label})
 }
 
-// MakeTmpfs mounts a new tmpfs at path, which it makes, without programs, devices or setuid bits. When something is mounted
-// there already, nothing is done.
+// MakeTmpfs mounts a new tmpfs at path, which it makes, without programs, devices or setuid bits. When something is
+// mounted there already, nothing is done.
 func MakeTmpfs(path string, o Tmpfs) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return fmt.Errorf("make tmpfs: %w", err)

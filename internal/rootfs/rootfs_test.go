@@ -192,7 +192,8 @@ func TestPrepareRefuses(t *testing.T) {
 			t.Errorf("too many layers: %v does not say what the kernel said", err)
 		}
 	}
-	if err := mountOldAnywhere(base, base+"/m", Options{Lower: many}); err == nil || !strings.Contains(err.Error(), "at most 500") {
+	if err := mountOldAnywhere(base, base+"/m", Options{Lower: many}); err == nil ||
+		!strings.Contains(err.Error(), "at most 500") {
 		t.Errorf("too many layers: %v", err)
 	}
 }
@@ -226,7 +227,8 @@ func TestTmpfs(t *testing.T) {
 	}
 	var st unix.Statfs_t
 	must(t, unix.Statfs(at, &st))
-	if st.Blocks*uint64(st.Bsize) != 1<<20 || st.Flags&unix.ST_NOEXEC == 0 || st.Flags&unix.ST_NODEV == 0 || st.Flags&unix.ST_NOSUID == 0 {
+	if st.Blocks*uint64(st.Bsize) != 1<<20 || st.Flags&unix.ST_NOEXEC == 0 || st.Flags&unix.ST_NODEV == 0 ||
+		st.Flags&unix.ST_NOSUID == 0 {
 		t.Errorf("%d bytes, flags %x", st.Blocks*uint64(st.Bsize), st.Flags)
 	}
 	info, err := os.Stat(at)
@@ -303,7 +305,8 @@ func mountOldAnywhere(dir, mountpoint string, o Options) error {
 	return mountOld(dir, mountpoint, o, inDir)
 }
 
-// TestRemoveBesideAWriter removes a directory into which somebody writes a few more files, each as soon as the last one is gone.
+// TestRemoveBesideAWriter removes a directory into which somebody writes a few more files, each as soon as the last one
+// is gone.
 func TestRemoveBesideAWriter(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "dir")
 	late := filepath.Join(dir, "late")

@@ -56,7 +56,8 @@ func setOptions(tree int, options []string) error {
 	return nil
 }
 
-// StrictOptions are those options of the mount at a path that whoever is in a user namespace cannot take away, of nosuid, nodev and noexec.
+// StrictOptions are those options of the mount at a path that whoever is in a user namespace cannot take away, of
+// nosuid, nodev and noexec.
 func StrictOptions(path string) ([]string, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -76,9 +77,9 @@ func StrictOptions(path string) ([]string, error) {
 
 var errOldMounts = errors.New("the kernel cannot change mounts with what is below them: it must be 5.12 or newer")
 
-// Stage mounts what is at source, a directory or a file, and all that is mounted below it, once more at target, which it makes.
-// No runtime has to know then what a mount can be made into. When something is mounted there already, nothing is done.
-// Unstage is its undo. Nothing that is done to the mounts at target ever reaches the host's.
+// Stage mounts what is at source, a directory or a file, and all that is mounted below it, once more at target, which
+// it makes. No runtime has to know then what a mount can be made into. When something is mounted there already, nothing
+// is done. Unstage is its undo. Nothing that is done to the mounts at target ever reaches the host's.
 func Stage(source, target string, o Staging) error {
 	if err := stage(source, target, o); err != nil {
 		return fmt.Errorf("stage %s: %w", source, err)
@@ -122,8 +123,8 @@ func stage(source, target string, o Staging) error {
 	return attach(tree, target)
 }
 
-// mapVolume maps the ids of a volume with all that is mounted below it. Where that cannot be, it maps those of the volume
-// alone: what is below then belongs to nobody.
+// mapVolume maps the ids of a volume with all that is mounted below it. Where that cannot be, it maps those of the
+// volume alone: what is below then belongs to nobody.
 func mapVolume(tree int, source, path string) error {
 	if path == "" {
 		return nil

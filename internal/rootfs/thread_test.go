@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestSparesTheFirstThread fails where what only a thread may have is left to the process's first one, which /proc/self shows and
-// which never ends: its mounts would stay for good, and so would its directory.
+// TestSparesTheFirstThread fails where what only a thread may have is left to the process's first one, which /proc/self
+// shows and which never ends: its mounts would stay for good, and so would its directory.
 func TestSparesTheFirstThread(t *testing.T) {
 	base := needRoot(t)
 	must(t, os.Mkdir(filepath.Join(base, "scratch"), 0o755))

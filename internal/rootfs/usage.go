@@ -17,8 +17,8 @@ var ErrIncomplete = errors.New("not all of the tree could be looked at")
 
 // The bounds of a walk. Containers make the trees, and may mean to hide in them.
 const (
-	// topFrames and lastFrames are how many directories a walk holds open: the uppermost, to which it can return whatever is
-	// moved below them, and those that it entered last.
+	// topFrames and lastFrames are how many directories a walk holds open: the uppermost, to which it can return whatever
+	// is moved below them, and those that it entered last.
 	topFrames, lastFrames = 32, 32
 	// mostDepth is how deep a walk goes. Each level above has been counted then, which is 400 MB on most file systems.
 	mostDepth = 100_000
@@ -28,10 +28,10 @@ const (
 	direntBytes = 8 << 10
 )
 
-// Usage walks upper and counts the bytes on disk and the inodes there, a file with several names once. It looks at no more
-// than perSecond entries a second (0 is as fast as it goes), ends with ctx, never crosses a mount, and does not mind what
-// vanishes meanwhile. Directories may be nested without end. What cannot be read it passes over: it returns what it has
-// counted, and ErrIncomplete. fs.ErrNotExist when upper is not there.
+// Usage walks upper and counts the bytes on disk and the inodes there, a file with several names once. It looks at no
+// more than perSecond entries a second (0 is as fast as it goes), ends with ctx, never crosses a mount, and does not
+// mind what vanishes meanwhile. Directories may be nested without end. What cannot be read it passes over: it returns
+// what it has counted, and ErrIncomplete. fs.ErrNotExist when upper is not there.
 func Usage(ctx context.Context, upper string, perSecond int) (bytes, inodes uint64, err error) {
 	return (&walk{ctx: ctx, pace: perSecond}).over(upper)
 }

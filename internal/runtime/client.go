@@ -49,7 +49,8 @@ func dial(dir string) (*net.UnixConn, error) {
 		return nil, err
 	}
 	defer d.Close()
-	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/m.sock", d.Fd()), Net: "unixpacket"})
+	return net.DialUnix("unixpacket", nil,
+		&net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/m.sock", d.Fd()), Net: "unixpacket"})
 }
 
 func newClient(conn *net.UnixConn, silence *silence, onOther func(*wire.Reply), onLost func()) *client {
@@ -210,8 +211,8 @@ func bound(ctx context.Context, c *client, op string) (within context.Context, d
 	return context.WithTimeoutCause(ctx, c.quickLimit(), errNoMonitor)
 }
 
-// killed says whether the monitor has gone that was not meant to. It asks it: what it closes is seen before its end is, and who writes
-// may see that before who reads.
+// killed says whether the monitor has gone that was not meant to. It asks it: what it closes is seen before its end is,
+// and who writes may see that before who reads.
 func (c *client) killed(ctx context.Context) bool {
 	_, err := c.quick(ctx, wire.Request{Op: wire.Hello, Version: wire.Version})
 	c.mu.Lock()

@@ -34,8 +34,8 @@ func (h Handler) args() []string {
 	return append(a, h.ExtraArgs...)
 }
 
-// Create makes a container: its first process exists afterwards and waits. When it fails, what it had made is gone but for
-// what Delete removes.
+// Create makes a container: its first process exists afterwards and waits. When it fails, what it had made is gone but
+// for what Delete removes.
 func (r *Runtime) Create(ctx context.Context, pod string, c Create) (Process, error) {
 	data, err := json.Marshal(c.Spec)
 	if err != nil {
@@ -159,8 +159,8 @@ func (r *Runtime) ReopenLog(ctx context.Context, pod, ctr string, log Log) error
 // deadWait bounds how long Delete waits for killed processes.
 const deadWait = 10 * time.Second
 
-// Delete ends what lives of a container and removes all that the runtime and the monitor hold of it, and the files of its
-// bundle. It needs neither to remember it; nil when nothing is there.
+// Delete ends what lives of a container and removes all that the runtime and the monitor hold of it, and the files of
+// its bundle. It needs neither to remember it; nil when nothing is there.
 func (r *Runtime) Delete(ctx context.Context, pod, ctr string, h Handler) error {
 	dir := r.cfg.bundle(pod, ctr)
 	if err := r.KillAll(ctx, pod, ctr); err != nil {
@@ -223,8 +223,8 @@ func lives(list []wire.Container, ctr string) bool {
 // stateSuffix ends the names of the files that runsc keeps of containers, which begin with the container's id.
 const stateSuffix = ".state"
 
-// remembers says whether the handler's runtime has state of a container: a directory of that name with runc and crun, a file with
-// runsc. Where that cannot be seen it may have.
+// remembers says whether the handler's runtime has state of a container: a directory of that name with runc and crun, a
+// file with runsc. Where that cannot be seen it may have.
 func (h Handler) remembers(ctr string) bool {
 	if _, err := os.Lstat(filepath.Join(h.Root, ctr)); !errors.Is(err, fs.ErrNotExist) {
 		return true
@@ -282,8 +282,8 @@ func unmountCopies(dir string) {
 // exitFile is what a monitor calls the file with a container's exit.
 const exitFile = "exit"
 
-// removeBundle removes the files of a bundle, but not what is mounted there, and not the exit: while the disk takes no record it
-// is all that the next daemon knows of it. It goes with the directory, which is its owner's.
+// removeBundle removes the files of a bundle, but not what is mounted there, and not the exit: while the disk takes no
+// record it is all that the next daemon knows of it. It goes with the directory, which is its owner's.
 func removeBundle(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

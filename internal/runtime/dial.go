@@ -15,8 +15,9 @@ import (
 
 var dialSeq atomic.Uint64
 
-// DialInside connects to a port of the loopback interface of a sandbox that has a network stack of its own, in which only the
-// handler's runtime can: by its port-forward, which hands the sandbox the other end of a connection and then is done.
+// DialInside connects to a port of the loopback interface of a sandbox that has a network stack of its own, in which
+// only the handler's runtime can: by its port-forward, which hands the sandbox the other end of a connection and then
+// is done.
 func DialInside(ctx context.Context, r *Runtime, pod string, h Handler, port uint16) (*net.UnixConn, error) {
 	d, err := os.OpenFile(r.cfg.dir(pod), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

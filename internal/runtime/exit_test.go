@@ -24,7 +24,8 @@ func TestExits(t *testing.T) {
 	}{
 		{name: "zero", script: "true"},
 		{name: "code", script: "exit 42", code: 42},
-		{name: "signal", script: "kill -TERM $$; sleep 5", code: 143, signal: 15}, // as pid 1 it only dies of what is not ignored
+		// as pid 1 it only dies of what is not ignored
+		{name: "signal", script: "kill -TERM $$; sleep 5", code: 143, signal: 15},
 		{name: "kill", script: "sleep 1000", code: 137, signal: 9},
 		{name: "kill of a limited one", script: "sleep 1000", change: limited, code: 137, signal: 9},
 		{name: "oom", script: "exec tail /dev/zero", change: limited, code: 137, signal: 9, oom: true},
@@ -63,12 +64,14 @@ func TestExec(t *testing.T) {
 	if _, code := g.exec(ctr, "kill -KILL $$"); code != 137 {
 		t.Errorf("killed: %d", code)
 	}
-	if _, err := g.Exec(t.Context(), g.pod, ctr, Exec{Process: &specs.Process{Args: []string{"/not/there"}, Cwd: "/"}}); err == nil {
+	if _, err := g.Exec(t.Context(), g.pod, ctr,
+		Exec{Process: &specs.Process{Args: []string{"/not/there"}, Cwd: "/"}}); err == nil {
 		t.Error("a program that is not there was run")
 	}
 	// A child that keeps the streams open ends with the container, not with the exec.
 	began := time.Now()
-	if out, code := g.exec(ctr, "sleep 4343 & echo hi"); out != "hi\n" || code != 0 || time.Since(began) > patience.For(30*time.Second) {
+	if out, code := g.exec(ctr, "sleep 4343 & echo hi"); out != "hi\n" || code != 0 ||
+		time.Since(began) > patience.For(30*time.Second) {
 		t.Errorf("with a child that holds the streams: %q, %d after %v", out, code, time.Since(began))
 	}
 	g.execTimeout(ctr)
@@ -77,7 +80,9 @@ func TestExec(t *testing.T) {
 func (g *rig) execTimeout(ctr string) {
 	mark := "98765"
 	began := time.Now()
-	res, err := g.Exec(g.Context(), g.pod, ctr, Exec{Process: shellProcess("trap '' TERM; sleep " + mark + " & sleep " + mark + "; wait"), Timeout: 700 * time.Millisecond})
+	res, err := g.Exec(g.Context(), g.pod, ctr,
+		Exec{Process: shellProcess("trap '' TERM; sleep " + mark + " & sleep " + mark + "; wait"),
+			Timeout: 700 * time.Millisecond})
 	if err != nil || !res.TimedOut {
 		g.Errorf("past its time: %+v, %v", res, err)
 	}

@@ -28,7 +28,8 @@ func newBoxRig(t *testing.T) boxRig {
 	t.Helper()
 	g := boxRig{newRig(t)}
 	path := g.must(buildBoxed()).(string)
-	g.handler = Handler{Name: "boxed", Path: path, Root: filepath.Join(g.cfg.State, "runtime", "boxed"), ExtraArgs: []string{"--inner=" + host.runtime}, Infra: true}
+	g.handler = Handler{Name: "boxed", Path: path, Root: filepath.Join(g.cfg.State, "runtime", "boxed"),
+		ExtraArgs: []string{"--inner=" + host.runtime}, Infra: true}
 	sp := g.spec(g.pod, "")
 	sp.Annotations = map[string]string{"io.kubernetes.cri.container-type": "sandbox"}
 	_, err := g.Create(t.Context(), g.pod, Create{Container: g.pod, Handler: g.handler, Spec: sp, Deadline: deadline})
@@ -52,7 +53,8 @@ func (g boxRig) empty() {
 
 // inside says that a container is in the box.
 func (g boxRig) inside(c *Create) {
-	c.Spec.Annotations = map[string]string{"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.sandbox-id": g.pod}
+	c.Spec.Annotations = map[string]string{"io.kubernetes.cri.container-type": "container",
+		"io.kubernetes.cri.sandbox-id": g.pod}
 }
 
 func (g boxRig) create(script string, change ...func(*Create)) string {
@@ -186,12 +188,15 @@ func TestGuestExec(t *testing.T) {
 		t.Errorf("said %q, code %d", out, code)
 	}
 	began := time.Now()
-	res, err := g.Exec(t.Context(), g.pod, c, Exec{Process: shellProcess("sleep 7531 & sleep 7532"), Timeout: patience.For(3 * time.Second)})
+	res, err := g.Exec(t.Context(), g.pod, c,
+		Exec{Process: shellProcess("sleep 7531 & sleep 7532"), Timeout: patience.For(3 * time.Second)})
 	g.ok(err)
 	if !res.TimedOut || time.Since(began) > patience.For(40*time.Second) {
 		t.Errorf("after %v: %+v", time.Since(began), res)
 	}
-	g.within(5*time.Second, "nothing of it is left", func() bool { return !g.alive("sleep", "7531") && !g.alive("sleep", "7532") })
+	g.within(5*time.Second, "nothing of it is left", func() bool {
+		return !g.alive("sleep", "7531") && !g.alive("sleep", "7532")
+	})
 	tty := shellProcess("stty size; read line; echo got $line; exit 6")
 	tty.Terminal = true
 	var out syncBuffer
@@ -239,7 +244,8 @@ func waits(ctr string) (n int) {
 	return n
 }
 
-// TestGuestWaitKilled kills the process that waits for a container in a box: there is another one, and the exit is told.
+// TestGuestWaitKilled kills the process that waits for a container in a box: there is another one, and the exit is
+// told.
 func TestGuestWaitKilled(t *testing.T) {
 	g := newBoxRig(t)
 	c := g.run("read line; exit 6", func(c *Create) { c.Stdin = true })

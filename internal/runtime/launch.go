@@ -39,8 +39,8 @@ const killTimeout = 5 * time.Second
 // shutdownTimeout bounds the wait for a monitor that is asked to end. It is killed then.
 const shutdownTimeout = 2 * time.Second
 
-// Shutdown ends a pod's monitor, whatever else is in its cgroup, and what may be left of its containers; nil when there is
-// nothing.
+// Shutdown ends a pod's monitor, whatever else is in its cgroup, and what may be left of its containers; nil when there
+// is nothing.
 func (r *Runtime) Shutdown(ctx context.Context, pod string) error {
 	l := r.links.remove(pod)
 	c := l.shut()

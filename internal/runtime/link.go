@@ -168,8 +168,8 @@ func (l *link) establish(ctx context.Context) ([]wire.Container, error) {
 	return list, l.join(ctx, c, list)
 }
 
-// join begins to use a connection: the monitor is given what is held for it, and what it holds is held from now on. Nobody asks it
-// before that: it would say that a container has no terminal which it only has not been given.
+// join begins to use a connection: the monitor is given what is held for it, and what it holds is held from now on.
+// Nobody asks it before that: it would say that a container has no terminal which it only has not been given.
 func (l *link) join(ctx context.Context, c *client, list []wire.Container) error {
 	for _, e := range list {
 		if e.State != wire.Exited {
@@ -202,7 +202,8 @@ func hello(ctx context.Context, c *client) ([]wire.Container, error) {
 		return nil, err
 	}
 	if reply.Version < wire.Oldest || reply.Version > wire.Version {
-		return nil, fmt.Errorf("it speaks protocol version %d, this daemon %d to %d: run the release that started it, or end the pod",
+		return nil, fmt.Errorf("it speaks protocol version %d, this daemon %d to %d: run the release that started it, or "+
+			"end the pod",
 			reply.Version, wire.Oldest, wire.Version)
 	}
 	c.serves(reply.PID)
@@ -316,7 +317,8 @@ func (l *link) succeed() {
 		case <-l.done:
 			return
 		case <-time.After(pause):
-			l.cfg.Log.Error("no monitor can take over: the pod's containers run on, unwatched; it is tried again", "pod", l.pod, "error", err)
+			l.cfg.Log.Error("no monitor can take over: the pod's containers run on, unwatched; it is tried again", "pod", l.pod,
+				"error", err)
 		}
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"berth/test/patience"
 )
 
-// TestHandOverOfWhatExits has a container exit while what is held of it is on its way to a monitor that takes over. The monitor gets
-// what was held, and not what has the same number by then.
+// TestHandOverOfWhatExits has a container exit while what is held of it is on its way to a monitor that takes over. The
+// monitor gets what was held, and not what has the same number by then.
 func TestHandOverOfWhatExits(t *testing.T) {
 	monitor, daemon := connected(t)
 	held, err := os.Open("/dev/null")

@@ -130,7 +130,8 @@ func makeRootfs() error {
 	if err := os.WriteFile(filepath.Join(host.rootfs, "bin/busybox"), box, 0o755); err != nil {
 		return err
 	}
-	for _, name := range []string{"sh", "sleep", "cat", "yes", "head", "true", "ls", "dd", "stty", "printf", "md5sum", "tail", "kill", "seq", "usleep", "readlink", "tr"} {
+	for _, name := range []string{"sh", "sleep", "cat", "yes", "head", "true", "ls", "dd", "stty", "printf", "md5sum",
+		"tail", "kill", "seq", "usleep", "readlink", "tr"} {
 		if err := os.Symlink("busybox", filepath.Join(host.rootfs, "bin", name)); err != nil {
 			return err
 		}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// maxPSS is what a pod's monitor may cost beside 19 others, in kB. Of that, about 110 kB are the shared program, which more of
-// them share.
+// maxPSS is what a pod's monitor may cost beside 19 others, in kB. Of that, about 110 kB are the shared program, which
+// more of them share.
 const maxPSS = 910
 
 // TestMemory measures 20 monitors, each with one idle container whose log has been written to.

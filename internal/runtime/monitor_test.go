@@ -31,7 +31,8 @@ func TestNoDescriptorLeaks(t *testing.T) {
 	if got := g.said(ctr); got != "0 1 2 3\n" && got != "0 1 2\n" { // 3 is the directory that is being read
 		t.Errorf("in the container: %q", got)
 	}
-	if out, _ := g.exec(ctr, "for f in /proc/$$/fd/*; do echo -n \"${f##*/} \"; done"); out != "0 1 2 " && out != "0 1 2 3 " {
+	if out, _ := g.exec(ctr, "for f in /proc/$$/fd/*; do echo -n \"${f##*/} \"; done"); out != "0 1 2 " &&
+		out != "0 1 2 3 " {
 		t.Errorf("in an exec: %q", out)
 	}
 	read := func(name string) string { return string(g.must(os.ReadFile(filepath.Join(g.logs, name))).([]byte)) }
@@ -112,7 +113,8 @@ func TestCreatePastDeadline(t *testing.T) {
 	g.made = append(g.made, ctr)
 	h := g.handler
 	h.Path = slow
-	_, err := g.Create(t.Context(), g.pod, Create{Container: ctr, Handler: h, Spec: g.spec(ctr, "sleep 1000"), Deadline: patience.For(5 * time.Second)})
+	_, err := g.Create(t.Context(), g.pod,
+		Create{Container: ctr, Handler: h, Spec: g.spec(ctr, "sleep 1000"), Deadline: patience.For(5 * time.Second)})
 	if err == nil || !strings.Contains(err.Error(), "not done in time") {
 		t.Fatalf("create: %v", err)
 	}
@@ -149,9 +151,10 @@ func TestLeftovers(t *testing.T) {
 		}
 		return r
 	}, mark)
-	ctr := g.run("(trap '' TERM HUP; sleep "+mark+") & (sleep "+mark+" >/dev/null 2>&1) & echo here; sleep 0.2; exit 3", func(c *Create) {
-		c.Spec.Linux.Namespaces = []specs.LinuxNamespace{{Type: "mount"}}
-	})
+	ctr := g.run("(trap '' TERM HUP; sleep "+mark+") & (sleep "+mark+" >/dev/null 2>&1) & echo here; sleep 0.2; exit 3",
+		func(c *Create) {
+			c.Spec.Linux.Namespaces = []specs.LinuxNamespace{{Type: "mount"}}
+		})
 	began := time.Now()
 	if e := g.exit(ctr); e.Code != 3 {
 		t.Errorf("exit %+v", e)
@@ -233,7 +236,8 @@ func TestFullDisk(t *testing.T) {
 	g.within(5*time.Second, "the log goes on", func() bool {
 		data, _ := os.ReadFile(path)
 		s := string(data)
-		return strings.Contains(s, " stderr F [berth: the log could not be written, ") && strings.HasSuffix(s, " stdout F room\n")
+		return strings.Contains(s, " stderr F [berth: the log could not be written, ") &&
+			strings.HasSuffix(s, " stdout F room\n")
 	})
 }
 
@@ -300,7 +304,9 @@ func TestStartedTwice(t *testing.T) {
 func TestHungLogDisk(t *testing.T) {
 	g := newRig(t)
 	frozen, freeze, thaw := g.onFrozenDisk()
-	ctr, other := g.create("while :; do echo x; done"), g.run("while read line; do echo got $line; done", func(c *Create) { c.Stdin = true })
+	ctr, other := g.create("while :; do echo x; done"), g.run("while read line; do echo got $line; done", func(c *Create) {
+		c.Stdin = true
+	})
 	g.ok(g.Start(t.Context(), g.pod, ctr, Log{Dir: frozen, Path: "log"}, deadline))
 	freeze()
 	time.Sleep(300 * time.Millisecond)

@@ -72,12 +72,13 @@ func newDrainer(r *Runtime) *drainer {
 	return &drainer{call: r.call, own: make(chan struct{}, maxDrained), log: r.cfg.Log}
 }
 
-// maxDrained is how many streams the daemon drains itself, over all pods: those of monitors of an earlier release, which
-// do not know how, and of monitors that do not answer.
+// maxDrained is how many streams the daemon drains itself, over all pods: those of monitors of an earlier release,
+// which do not know how, and of monitors that do not answer.
 const maxDrained = 128
 
 // take gives streams to the pod's monitor, which reads them and throws away what comes as long as a process holds their
-// other ends. A process that an exec has left can go on writing that way, also while no daemon lives. It closes the streams.
+// other ends. A process that an exec has left can go on writing that way, also while no daemon lives. It closes the
+// streams.
 func (d *drainer) take(ctx context.Context, pod, ctr string, streams ...*os.File) {
 	var given []*os.File
 	for _, s := range streams {

@@ -49,7 +49,8 @@ func TestOutletReadLate(t *testing.T) {
 // ticker is a script that leaves a child which writes to both streams ten times a second. How often it has written
 // without being killed is in the file.
 func ticker(file string) string {
-	return fmt.Sprintf("(i=0; while :; do echo tick; echo tock >&2; i=$((i+1)); echo $i > %s; sleep 0.1; done) & echo hi", file)
+	return fmt.Sprintf("(i=0; while :; do echo tick; echo tock >&2; i=$((i+1)); echo $i > %s; sleep 0.1; done) & echo hi",
+		file)
 }
 
 // ticks is how often the child of ticker has written to both streams.
@@ -70,7 +71,8 @@ func (g *rig) goesOn(what, file string) {
 func TestLeftWriterLives(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("sleep 1000", func(c *Create) {
-		c.Spec.Mounts = append(c.Spec.Mounts, specs.Mount{Destination: g.logs, Type: "bind", Source: g.logs, Options: []string{"bind"}})
+		c.Spec.Mounts = append(c.Spec.Mounts,
+			specs.Mount{Destination: g.logs, Type: "bind", Source: g.logs, Options: []string{"bind"}})
 	})
 	for _, how := range []string{"exec", "session"} {
 		file := g.logs + "/" + how
@@ -156,8 +158,8 @@ func TestDrainedStreamsAreBounded(t *testing.T) {
 	})
 }
 
-// TestLeftWriterOutlivesItsClient has the client go while output of a process that was left is still waited for: what it holds
-// is drained, and not closed.
+// TestLeftWriterOutlivesItsClient has the client go while output of a process that was left is still waited for: what
+// it holds is drained, and not closed.
 func TestLeftWriterOutlivesItsClient(t *testing.T) {
 	var drained []*os.File
 	e := &ends{drain: func(f *os.File) {
@@ -188,7 +190,8 @@ func TestLeftWriterOutlivesItsClient(t *testing.T) {
 	_, _ = child.Close(), drained[0].Close()
 }
 
-// TestDrainingIsSlow bounds what can be written to many streams that nobody wants, and so what it costs the node to read them.
+// TestDrainingIsSlow bounds what can be written to many streams that nobody wants, and so what it costs the node to
+// read them.
 func TestDrainingIsSlow(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("sleep 1000")

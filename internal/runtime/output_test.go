@@ -68,7 +68,9 @@ func TestLogFormat(t *testing.T) {
 func TestPrompt(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("printf 'Password: '; read x; echo given; sleep 1000", func(c *Create) { c.Stdin = true })
-	g.within(5*time.Second, "the prompt is in the log", func() bool { return strings.HasSuffix(g.logged(ctr), " stdout P Password: \n") })
+	g.within(5*time.Second, "the prompt is in the log", func() bool {
+		return strings.HasSuffix(g.logged(ctr), " stdout P Password: \n")
+	})
 	g.ok(os.WriteFile(filepath.Join(g.cfg.bundle(g.pod, ctr), "stdin"), []byte("secret\n"), 0))
 	g.hasSaid(ctr, "Password: given\n")
 }
@@ -80,10 +82,15 @@ func TestLogBitExact(t *testing.T) {
 		rounds = 10 // the race detector takes its time
 	}
 	g := newRig(t)
-	ctr := g.run("dd if=/dev/zero bs=1M count=1 2>/dev/null | tr '\\0' x >/tmp/long; echo >>/tmp/long; seq 1 100000 >/tmp/short; " +
+	ctr := g.run("dd if=/dev/zero bs=1M count=1 2>/dev/null | tr '\\0' x >/tmp/long; echo >>/tmp/long; seq 1 100000 " +
+		">/tmp/short; " +
 		"" +
 		fmt.Sprintf("i=0; while [ $i -lt %d ]; do cat /tmp/long /tmp/short; i=$((i+1)); done", rounds))
-	g.within(2*time.Minute, "it is through", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.exits[ctr]) > 0 })
+	g.within(2*time.Minute, "it is through", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return len(g.exits[ctr]) > 0
+	})
 	var round bytes.Buffer
 	round.WriteString(strings.Repeat("x", 1<<20) + "\n")
 	for i := range 100000 {
@@ -117,7 +124,11 @@ func TestMemoryAfterFlood(t *testing.T) {
 	g.run("sleep 1000")
 	before := rollup(g, "Anonymous")
 	ctr := g.run("yes '' | head -n 3000000")
-	g.within(30*time.Second, "it is through", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.exits[ctr]) > 0 })
+	g.within(30*time.Second, "it is through", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return len(g.exits[ctr]) > 0
+	})
 	if after := rollup(g, "Anonymous"); after > before+500 {
 		t.Errorf("its own memory went from %d kB to %d kB", before, after)
 	}
@@ -170,11 +181,12 @@ func TestLogPaths(t *testing.T) {
 	}
 }
 
-// TestAttach has a client that reads, which gets all, and one that does not, which is dropped. There is room for a quarter of
-// the output before either has read anything, and not for all.
+// TestAttach has a client that reads, which gets all, and one that does not, which is dropped. There is room for a
+// quarter of the output before either has read anything, and not for all.
 func TestAttach(t *testing.T) {
 	g := newRig(t)
-	ctr := g.run("for i in 0 1 2 3; do read go; seq $((i*50000+1)) $((i*50000+50000)); done; echo err >&2", func(c *Create) { c.Stdin = true })
+	ctr := g.run("for i in 0 1 2 3; do read go; seq $((i*50000+1)) $((i*50000+50000)); done; echo err >&2",
+		func(c *Create) { c.Stdin = true })
 	in, typed := io.Pipe()
 	good, errs, slow := &syncBuffer{}, &syncBuffer{}, make(stuck)
 	ready := make(chan struct{}, 2)
@@ -190,7 +202,9 @@ func TestAttach(t *testing.T) {
 	<-ready
 	for _, last := range []string{"\n50000\n", "\n100000\n", "\n150000\n", "\n200000\n"} {
 		g.must(typed.Write([]byte("\n")))
-		g.within(30*time.Second, "the client has what was asked for", func() bool { return strings.HasSuffix(good.String(), last) })
+		g.within(30*time.Second, "the client has what was asked for", func() bool {
+			return strings.HasSuffix(good.String(), last)
+		})
 	}
 	if e := g.exit(ctr); e.Code != 0 {
 		t.Errorf("exit %+v", e)
@@ -229,7 +243,9 @@ func TestStdinOnce(t *testing.T) {
 
 func TestTerminal(t *testing.T) {
 	g := newRig(t)
-	ctr := g.run("stty size; read x; stty size; echo to-err >&2; exit 2", func(c *Create) { c.Terminal, c.Stdin = true, true })
+	ctr := g.run("stty size; read x; stty size; echo to-err >&2; exit 2", func(c *Create) {
+		c.Terminal, c.Stdin = true, true
+	})
 	g.hasSaid(ctr, "\n")
 	g.ok(g.Resize(t.Context(), g.pod, ctr, 101, 33))
 	out := &syncBuffer{}

@@ -24,8 +24,8 @@ type line struct {
 	Descriptors int
 }
 
-// TestConversations has the monitor hold the conversations that were recorded for every version of the protocol. A field
-// that is added may be heard beside what is written there; what is written there is heard for ever.
+// TestConversations has the monitor hold the conversations that were recorded for every version of the protocol. A
+// field that is added may be heard beside what is written there; what is written there is heard for ever.
 func TestConversations(t *testing.T) {
 	files, err := filepath.Glob("testdata/v*.jsonl")
 	if err != nil || len(files) == 0 {
@@ -45,7 +45,8 @@ func converse(g *rig, file string) {
 	terminal := shellProcess("exit 3")
 	terminal.Terminal = true
 	for name, v := range map[string]any{
-		"config.json": g.spec(ctr, "cat; exit 7"), "process.json": shellProcess("exit 3"), "slow.json": shellProcess("sleep 100"), "terminal.json": terminal,
+		"config.json": g.spec(ctr, "cat; exit 7"), "process.json": shellProcess("exit 3"),
+		"slow.json": shellProcess("sleep 100"), "terminal.json": terminal,
 	} {
 		g.ok(os.WriteFile(filepath.Join(dir, name), g.must(json.Marshal(v)).([]byte), 0o600))
 	}
@@ -71,7 +72,10 @@ func converse(g *rig, file string) {
 			g.Error(err)
 		}
 	}
-	g.within(5*time.Second, "the monitor ends", func() bool { pids, _ := g.cfg.monitorGroup(g.pod).Pids(); return len(pids) == 0 })
+	g.within(5*time.Second, "the monitor ends", func() bool {
+		pids, _ := g.cfg.monitorGroup(g.pod).Pids()
+		return len(pids) == 0
+	})
 }
 
 func (g *rig) say(conn *net.UnixConn, l line) {

@@ -107,7 +107,8 @@ func (g *rig) clear() {
 		g.Errorf("cgroups: %v", err)
 	}
 	said, _ := os.ReadFile(filepath.Join(g.cfg.dir(g.pod), "m.log"))
-	if bytes.Contains(said, []byte("DATA RACE")) || bytes.Contains(said, []byte("goroutine ")) || g.Failed() && len(said) > 0 {
+	if bytes.Contains(said, []byte("DATA RACE")) || bytes.Contains(said, []byte("goroutine ")) || g.Failed() &&
+		len(said) > 0 {
 		g.Errorf("the monitor says:\n%s", said)
 	}
 }
@@ -318,7 +319,8 @@ func newID() string {
 	return hex.EncodeToString(b)
 }
 
-// alive says whether a process of this rig runs whose command line begins so. Other runs of these tests may have the same.
+// alive says whether a process of this rig runs whose command line begins so. Other runs of these tests may have the
+// same.
 func (g *rig) alive(args ...string) bool {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, p := range all {
@@ -332,8 +334,8 @@ func (g *rig) alive(args ...string) bool {
 	return false
 }
 
-// program writes a shell script for a monitor to run. No process is begun meanwhile: until its exec it would have the file open for
-// writing, and who runs that is told that it is busy.
+// program writes a shell script for a monitor to run. No process is begun meanwhile: until its exec it would have the
+// file open for writing, and who runs that is told that it is busy.
 func (g *rig) program(name, text string) string {
 	g.Helper()
 	syscall.ForkLock.RLock()

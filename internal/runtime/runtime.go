@@ -2,8 +2,8 @@
 // monitor's socket.
 //
 // A monitor is started once a pod and outlives the daemon; Adopt finds it again. What can be derived from a pod's or
-// container's id is never asked of anybody: the socket, the bundle, the cgroups. So Delete and Shutdown work when neither
-// monitor nor runtime remembers anything.
+// container's id is never asked of anybody: the socket, the bundle, the cgroups. So Delete and Shutdown work when
+// neither monitor nor runtime remembers anything.
 package runtime
 
 import (
@@ -149,7 +149,8 @@ func New(cfg Config) (*Runtime, error) {
 
 var errNoMonitor = fail.New(errdefs.ErrUnavailable, "the pod's monitor does not answer")
 
-// quickTimeout bounds what a monitor answers at once. One that has let it pass gets a tenth of it until it answers again.
+// quickTimeout bounds what a monitor answers at once. One that has let it pass gets a tenth of it until it answers
+// again.
 const quickTimeout = 3 * time.Second
 
 // mostTries is how many monitors, one after another, are asked for the same.
@@ -183,7 +184,8 @@ func exitOf(e *wire.Exit) *Exit {
 	if e == nil {
 		return nil
 	}
-	x := &Exit{Process: e.Process, Code: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled, Unknown: e.Unknown, Draining: e.Draining,
+	x := &Exit{Process: e.Process, Code: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled, Unknown: e.Unknown,
+		Draining:   e.Draining,
 		FinishedAt: time.Unix(0, e.FinishedAt)}
 	if e.StartedAt > 0 {
 		x.StartedAt = time.Unix(0, e.StartedAt)

@@ -18,7 +18,8 @@ import (
 	"berth/internal/pipe"
 )
 
-// Session is a process in a running container with somebody at its streams. Where Process has a terminal, Stderr is not used.
+// Session is a process in a running container with somebody at its streams. Where Process has a terminal, Stderr is not
+// used.
 type Session struct {
 	Process        *specs.Process
 	Stdin          io.Reader // nil: no input
@@ -30,14 +31,14 @@ type Session struct {
 // hangupGrace is how long a process may go on once its client has gone: a shell writes its history.
 const hangupGrace = 10 * time.Second
 
-// drainTime is how long output is still waited for once the process has ended: a child may hold its streams open. What is
-// there by then is delivered, however slow the client.
+// drainTime is how long output is still waited for once the process has ended: a child may hold its streams open. What
+// is there by then is delivered, however slow the client.
 const drainTime = 2 * time.Second
 
-// Session runs a process in a container until it ends, and returns its exit code (128+n where signal n ended it). When ctx
-// ends first, the client is gone: the process sees the end of its input and nobody reading, or the hang-up of its terminal,
-// and a while later what is left of it is killed. The same happens when this daemon dies. A Read or Write of the caller's
-// streams may still be under way then, and ends with them.
+// Session runs a process in a container until it ends, and returns its exit code (128+n where signal n ended it). When
+// ctx ends first, the client is gone: the process sees the end of its input and nobody reading, or the hang-up of its
+// terminal, and a while later what is left of it is killed. The same happens when this daemon dies. A Read or Write of
+// the caller's streams may still be under way then, and ends with them.
 func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code int, err error) {
 	name, remove, err := r.cfg.processFile(pod, ctr, s.Process)
 	if err != nil {
@@ -229,8 +230,8 @@ func (e *ends) terminal(s Session) {
 	e.read(f, w)
 }
 
-// masterTimeout bounds the wait for a master whose runtime has returned. One that still works may take as long as it needs between
-// its call and its message: on a busy node it makes the whole process in between.
+// masterTimeout bounds the wait for a master whose runtime has returned. One that still works may take as long as it
+// needs between its call and its message: on a busy node it makes the whole process in between.
 const masterTimeout = 5 * time.Second
 
 // master is the terminal's, as the runtime sends it.
@@ -265,7 +266,8 @@ func (e *ends) master() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "terminal"), nil
 }
 
-// read copies what the process writes to the client. When the client does not take it, the process sees that nobody reads.
+// read copies what the process writes to the client. When the client does not take it, the process sees that nobody
+// reads.
 func (e *ends) read(f *os.File, w io.Writer) {
 	e.mu.Lock()
 	e.outs = append(e.outs, f)

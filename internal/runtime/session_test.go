@@ -42,12 +42,14 @@ func TestSession(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("sleep 1000")
 	out, errs := &syncBuffer{}, &syncBuffer{}
-	code, err := g.session(t.Context(), ctr, "cat; echo END; echo err >&2; kill -TERM $$", false, Session{Stdin: strings.NewReader("a\nb\n"), Stdout: out, Stderr: errs})
+	code, err := g.session(t.Context(), ctr, "cat; echo END; echo err >&2; kill -TERM $$", false,
+		Session{Stdin: strings.NewReader("a\nb\n"), Stdout: out, Stderr: errs})
 	if err != nil || code != 143 || out.String() != "a\nb\nEND\n" || errs.String() != "err\n" {
 		t.Errorf("code %d, %v, stdout %q, stderr %q", code, err, out, errs)
 	}
 	// Nobody wants anything of it.
-	if code, err := g.session(t.Context(), ctr, "cat; echo x; echo y >&2; exit 4", false, Session{}); code != 4 || err != nil {
+	if code, err := g.session(t.Context(), ctr, "cat; echo x; echo y >&2; exit 4", false, Session{}); code != 4 ||
+		err != nil {
 		t.Errorf("code %d, %v", code, err)
 	}
 	if _, err := g.session(t.Context(), ctr, "", true, Session{}); err != nil {
@@ -56,7 +58,8 @@ func TestSession(t *testing.T) {
 	bad := shellProcess("")
 	bad.Args = []string{"/no/such"}
 	for _, bad.Terminal = range []bool{false, true} {
-		if _, err := g.Session(t.Context(), g.pod, ctr, Session{Process: bad}); err == nil || !strings.Contains(err.Error(), "/no/such") {
+		if _, err := g.Session(t.Context(), g.pod, ctr, Session{Process: bad}); err == nil ||
+			!strings.Contains(err.Error(), "/no/such") {
 			t.Errorf("a program that is not there: %v", err)
 		}
 	}
@@ -71,13 +74,15 @@ func TestSessionThatReadsSlowly(t *testing.T) {
 		r, w := io.Pipe()
 		ended := make(chan error, 1)
 		go func() {
-			_, err := g.session(t.Context(), ctr, "i=0; while [ $i -lt 50 ]; do echo $i; i=$((i+1)); done", tty, Session{Stdout: w})
+			_, err := g.session(t.Context(), ctr, "i=0; while [ $i -lt 50 ]; do echo $i; i=$((i+1)); done", tty,
+				Session{Stdout: w})
 			_ = w.Close()
 			ended <- err
 		}()
 		time.Sleep(drainTime + time.Second)
 		data := g.must(io.ReadAll(r)).([]byte)
-		if text := strings.ReplaceAll(string(data), "\r", ""); strings.Count(text, "\n") != 50 || !strings.HasSuffix(text, "\n49\n") {
+		if text := strings.ReplaceAll(string(data), "\r", ""); strings.Count(text, "\n") != 50 ||
+			!strings.HasSuffix(text, "\n49\n") {
 			t.Errorf("terminal %v: the client got %q", tty, data)
 		}
 		g.ok(<-ended)
@@ -93,9 +98,14 @@ func TestSessionTerminal(t *testing.T) {
 	out, ended := &syncBuffer{}, make(chan error, 1)
 	var asked atomic.Int32 // what was told before is set when it is asked again
 	go func() {
-		code, err := g.session(t.Context(), ctr, "tty; read x; stty size; read x; stty size; read x; echo end; exit 5", true, Session{
-			Stdin: in, Stdout: out, Resize: func() (uint16, uint16, bool) { asked.Add(1); s, ok := <-sizes; return s[0], s[1], ok },
-		})
+		code, err := g.session(t.Context(), ctr, "tty; read x; stty size; read x; stty size; read x; echo end; exit 5", true,
+			Session{
+				Stdin: in, Stdout: out, Resize: func() (uint16, uint16, bool) {
+					asked.Add(1)
+					s, ok := <-sizes
+					return s[0], s[1], ok
+				},
+			})
 		if code != 5 && err == nil {
 			err = errors.New("another exit code")
 		}
@@ -138,7 +148,8 @@ func TestSessionThatLeavesAChild(t *testing.T) {
 	ctr := g.run("sleep 1000")
 	for _, tty := range []bool{false, true} {
 		began, out := time.Now(), &syncBuffer{}
-		if _, err := g.session(t.Context(), ctr, "trap '' HUP; sleep 1001 & echo hi", tty, Session{Stdout: out}); err != nil || !strings.HasPrefix(out.String(), "hi") {
+		if _, err := g.session(t.Context(), ctr, "trap '' HUP; sleep 1001 & echo hi", tty,
+			Session{Stdout: out}); err != nil || !strings.HasPrefix(out.String(), "hi") {
 			t.Errorf("terminal %v: %v, %q", tty, err, out)
 		}
 		if took := time.Since(began); took > drainTime+patience.For(30*time.Second) {
@@ -157,11 +168,13 @@ func TestSessionWhoseClientGoes(t *testing.T) {
 		tty    bool
 		most   time.Duration
 	}{
-		"reads":        {script: "echo on; cat; exec true", most: hangupGrace - time.Second},
-		"writes":       {script: "while echo on; do sleep 0.1; done", most: hangupGrace - time.Second},
-		"terminal":     {script: "echo on; sleep 2001", tty: true, most: hangupGrace - time.Second},
-		"neither":      {script: "trap '' HUP PIPE; echo on; sleep 2002 & setsid sleep 2003; wait", most: hangupGrace + patience.For(20*time.Second)},
-		"not terminal": {script: "trap '' HUP; echo on; setsid sh -c 'trap \"\" HUP; sleep 2004' & wait; sleep 2005", tty: true, most: hangupGrace + patience.For(20*time.Second)},
+		"reads":    {script: "echo on; cat; exec true", most: hangupGrace - time.Second},
+		"writes":   {script: "while echo on; do sleep 0.1; done", most: hangupGrace - time.Second},
+		"terminal": {script: "echo on; sleep 2001", tty: true, most: hangupGrace - time.Second},
+		"neither": {script: "trap '' HUP PIPE; echo on; sleep 2002 & setsid sleep 2003; wait",
+			most: hangupGrace + patience.For(20*time.Second)},
+		"not terminal": {script: "trap '' HUP; echo on; setsid sh -c 'trap \"\" HUP; sleep 2004' & wait; sleep 2005",
+			tty: true, most: hangupGrace + patience.For(20*time.Second)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -222,7 +235,8 @@ func TestSessionsLeaveNoDescriptor(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("sleep 1000")
 	run := func(tty bool) {
-		if _, err := g.session(t.Context(), ctr, "echo x", tty, Session{Stdin: strings.NewReader("y"), Stdout: io.Discard}); err != nil {
+		if _, err := g.session(t.Context(), ctr, "echo x", tty,
+			Session{Stdin: strings.NewReader("y"), Stdout: io.Discard}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -239,7 +253,8 @@ func TestSessionsLeaveNoDescriptor(t *testing.T) {
 	g.within(5*time.Second, "the monitor closes what it was given", func() bool { return count() <= before })
 }
 
-// TestAttachedClientsGo has clients that go leave nothing in the way of others, and close an input that was meant for one.
+// TestAttachedClientsGo has clients that go leave nothing in the way of others, and close an input that was meant for
+// one.
 func TestAttachedClientsGo(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("cat; echo END; exit 6", func(c *Create) { c.Stdin, c.StdinOnce = true, true })
@@ -327,7 +342,9 @@ func TestTerminalOfASlowRuntime(t *testing.T) {
 // TestTerminalThatIsNeverSent has a runtime call, and return without a terminal.
 func TestTerminalThatIsNeverSent(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(*ends){"drained": func(e *ends) { _ = e.deliver(t.Context()) }, "hung up": (*ends).hangUp} {
+	for name, end := range map[string]func(*ends){"drained": func(e *ends) {
+		_ = e.deliver(t.Context())
+	}, "hung up": (*ends).hangUp} {
 		dir, e := t.TempDir(), &ends{}
 		defer e.hangUp()
 		socket, err := e.listen(dir, "process.json")

@@ -42,7 +42,8 @@ func spawn(ctx context.Context, l *link) error {
 	}
 	defer null.Close()
 	argv := []string{
-		"berth-monitor", "-dir", dir, "-exits", l.cfg.exits(l.pod), "-tracking", l.cfg.Tracking, "-group", l.cfg.containersGroup(), "-listener", "3", "-lock", "4",
+		"berth-monitor", "-dir", dir, "-exits", l.cfg.exits(l.pod), "-tracking", l.cfg.Tracking, "-group",
+		l.cfg.containersGroup(), "-listener", "3", "-lock", "4",
 	}
 	attr := &os.ProcAttr{Dir: dir, Files: []*os.File{null, null, log, listener, lock}, Env: environment()}
 	_ = fault.At("runtime.spawn.before")
@@ -55,9 +56,9 @@ func spawn(ctx context.Context, l *link) error {
 // births is how often a birth is tried.
 const births = 5
 
-// inScope has a monitor be born in the scope of the monitors. birth makes the monitor's group, which must be there when the
-// process starts: the scope around it may go, with the last monitor in it, just when it was found and before it is held. It
-// is held anew then.
+// inScope has a monitor be born in the scope of the monitors. birth makes the monitor's group, which must be there when
+// the process starts: the scope around it may go, with the last monitor in it, just when it was found and before it is
+// held. It is held anew then.
 func (c *Config) inScope(ctx context.Context, birth func() error) error {
 	for try := 1; ; try++ {
 		release := func() {}
@@ -105,8 +106,8 @@ func bear(l *link, argv []string, attr *os.ProcAttr) error {
 	return errors.Join(errShutDown, err)
 }
 
-// environment is what a monitor gets of the daemon's. Without huge pages a monitor takes a third of the memory where the kernel gives
-// them to everybody: see docs/adr/0027.
+// environment is what a monitor gets of the daemon's. Without huge pages a monitor takes a third of the memory where
+// the kernel gives them to everybody: see docs/adr/0027.
 func environment() []string {
 	env := []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=8MiB", "GODEBUG=disablethp=1"}
 	for _, v := range os.Environ() {

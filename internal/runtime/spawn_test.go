@@ -20,8 +20,8 @@ func (h *countedScope) Hold(context.Context) (func(), error) {
 	return func() { h.let++ }, nil
 }
 
-// TestScopeThatGoesBeforeABirth removes the group in which a monitor is about to be born, as systemd does with the scope around it when
-// the last monitor there has ended.
+// TestScopeThatGoesBeforeABirth removes the group in which a monitor is about to be born, as systemd does with the
+// scope around it when the last monitor there has ended.
 func TestScopeThatGoesBeforeABirth(t *testing.T) {
 	name := "berth-" + newID()[:6]
 	for _, c := range []struct{ goes, held int }{{0, 1}, {2, 3}, {births, births}} {
@@ -51,7 +51,9 @@ func TestScopeThatGoesBeforeABirth(t *testing.T) {
 		}
 	}
 	h := &countedScope{}
-	if err := (&Config{Scope: h}).inScope(t.Context(), func() error { return os.ErrPermission }); !errors.Is(err, os.ErrPermission) || h.held != 1 {
+	if err := (&Config{Scope: h}).inScope(t.Context(), func() error {
+		return os.ErrPermission
+	}); !errors.Is(err, os.ErrPermission) || h.held != 1 {
 		t.Errorf("what is no matter of the scope: %v, held %d times", err, h.held)
 	}
 	if err := (&Config{}).inScope(t.Context(), func() error { return fs.ErrNotExist }); !errors.Is(err, fs.ErrNotExist) {

@@ -18,7 +18,8 @@ import (
 	"berth/internal/monitor/wire"
 )
 
-// Exec is a process to run in a running container. It has no input; its output crosses the daemon alone, not the monitor.
+// Exec is a process to run in a running container. It has no input; its output crosses the daemon alone, not the
+// monitor.
 type Exec struct {
 	Process        *specs.Process
 	Stdout, Stderr io.Writer     // nil: not wanted
@@ -106,13 +107,16 @@ type Attach struct {
 const attachBuffer = 1 << 20
 
 // ErrSlow is the end of an attachment whose client did not read fast enough. It has not seen all of the output.
-var ErrSlow = errors.New("the client did not keep up with the container's output, which does not wait for it: attach again, or read the log")
+var ErrSlow = errors.New("the client did not keep up with the container's output, which does not wait for it: attach " +
+	"again, or read the log")
 
 // ErrCut is the end of an attachment whose monitor was killed, and not of the container's output.
-var ErrCut = errors.New("the pod's monitor was killed, and with it the attachment; the container goes on under another monitor: attach again")
+var ErrCut = errors.New("the pod's monitor was killed, and with it the attachment; the container goes on under " +
+	"another monitor: attach again")
 
-// Attach copies until the container's output ends, ctx ends, the caller does not keep up, or the pod's monitor is killed. A Read or Write of the
-// caller's streams may still be under way when it returns because of ctx, and ends with them.
+// Attach copies until the container's output ends, ctx ends, the caller does not keep up, or the pod's monitor is
+// killed. A Read or Write of the caller's streams may still be under way when it returns because of ctx, and ends with
+// them.
 func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 	var copies sync.WaitGroup
 	var ours, theirs []*os.File
@@ -187,8 +191,8 @@ func widen(f *os.File) {
 	}
 }
 
-// feed copies a caller's input to the container until it ends, or what it returns is closed. A container whose input is meant
-// for one client then sees the end of it.
+// feed copies a caller's input to the container until it ends, or what it returns is closed. A container whose input is
+// meant for one client then sees the end of it.
 func feed(ctx context.Context, r *Runtime, pod, ctr string, in io.Reader) (io.Closer, error) {
 	dir := r.cfg.bundle(pod, ctr)
 	b, err := r.cfg.bundleOf(pod, ctr)

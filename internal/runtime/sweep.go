@@ -16,7 +16,8 @@ const idLength = 64
 
 // Sweep ends the monitors of pods for which live is not true, and kills and deletes the containers that no live pod has
 // in its run directory. The handler of a container's runtime is found by its name.
-func (r *Runtime) Sweep(ctx context.Context, live func(pod string) bool, handler func(name string) (Handler, error)) error {
+func (r *Runtime) Sweep(ctx context.Context, live func(pod string) bool,
+	handler func(name string) (Handler, error)) error {
 	// What is listed first is looked for afterwards: a container has its directory before it has anything else.
 	states, _ := filepath.Glob(filepath.Join(r.cfg.State, "runtime", "*", "*"))
 	groups, _ := filepath.Glob(filepath.Join(r.cfg.Tracking, r.cfg.containersGroup(), "*"))

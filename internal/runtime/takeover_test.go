@@ -18,11 +18,16 @@ import (
 // TestMonitorKilled kills the monitor under containers of all kinds: they go on, and their exits are told.
 func TestMonitorKilled(t *testing.T) {
 	g := newRig(t)
-	writer := g.run("trap 'end=1' TERM; i=0; while [ -z \"$end\" ]; do echo line $i; i=$((i+1)); usleep 10000; done; echo last $i; exit 7")
+	writer := g.run("trap 'end=1' TERM; i=0; while [ -z \"$end\" ]; do echo line $i; i=$((i+1)); usleep 10000; done; " +
+		"echo last $i; exit 7")
 	silent := g.create("echo never started; exit 1")
 	input := g.run("while read line; do echo got $line; done; echo END", func(c *Create) { c.Stdin = true })
-	once := g.run("while read line; do echo got $line; done; echo END", func(c *Create) { c.Stdin, c.StdinOnce = true, true })
-	tty := g.run("trap 'exit 9' TERM; echo on; while :; do read line; echo got $line; done", func(c *Create) { c.Terminal, c.Stdin = true, true })
+	once := g.run("while read line; do echo got $line; done; echo END", func(c *Create) {
+		c.Stdin, c.StdinOnce = true, true
+	})
+	tty := g.run("trap 'exit 9' TERM; echo on; while :; do read line; echo got $line; done", func(c *Create) {
+		c.Terminal, c.Stdin = true, true
+	})
 	g.hasSaid(tty, "on")
 	time.Sleep(200 * time.Millisecond)
 	for range 2 {
@@ -48,7 +53,8 @@ func TestMonitorKilled(t *testing.T) {
 	if e := g.exit(writer); !honest(e, 7) || e.StartedAt.IsZero() {
 		t.Errorf("exit of the writer: %+v", e)
 	}
-	// What a monitor had read and not yet written goes with it, a line or what had gathered on a busy machine: one gap for each.
+	// What a monitor had read and not yet written goes with it, a line or what had gathered on a busy machine: one gap for
+	// each.
 	gaps, next := 0, 0
 	lines, last, ended := strings.Cut(g.said(writer), "last ")
 	for line := range strings.Lines(lines + "line " + last) {
@@ -78,7 +84,8 @@ func TestMonitorKilled(t *testing.T) {
 	}
 }
 
-// TestTerminalOfAKilledMonitor asks for a terminal while another monitor takes over: it may not be told that there is none.
+// TestTerminalOfAKilledMonitor asks for a terminal while another monitor takes over: it may not be told that there is
+// none.
 func TestTerminalOfAKilledMonitor(t *testing.T) {
 	g := newRig(t)
 	tty := g.run("trap 'exit 9' TERM; while :; do read line; done", func(c *Create) { c.Terminal, c.Stdin = true, true })
@@ -115,7 +122,10 @@ func TestExitWithoutMonitor(t *testing.T) {
 	l := g.links.get(g.pod)
 	l.turn <- struct{}{} // no monitor takes over before this test lets it
 	g.ok(unix.Kill(g.monitor(), unix.SIGKILL))
-	g.within(5*time.Second, "the monitor is gone", func() bool { pids, _ := g.cfg.monitorGroup(g.pod).Pids(); return len(pids) == 0 })
+	g.within(5*time.Second, "the monitor is gone", func() bool {
+		pids, _ := g.cfg.monitorGroup(g.pod).Pids()
+		return len(pids) == 0
+	})
 	g.ok(unix.Kill(p.PID, unix.SIGTERM))
 	g.ok(unix.Kill(q.PID, unix.SIGKILL))
 	g.within(5*time.Second, "they have ended", func() bool { return ended(p.PID) && ended(q.PID) })
@@ -160,7 +170,10 @@ func TestDaemonKilled(t *testing.T) {
 	syscall.ForkLock.RUnlock()
 	g.ok(unix.Kill(g.processOf(ends).PID, unix.SIGTERM))
 	kept := filepath.Join(g.cfg.exits(g.pod), ends)
-	g.within(10*time.Second, "the exit is kept for the next boot", func() bool { _, err := os.Stat(kept); return err == nil })
+	g.within(10*time.Second, "the exit is kept for the next boot", func() bool {
+		_, err := os.Stat(kept)
+		return err == nil
+	})
 	if e, err := ReadExit(kept); err != nil || e.Code != 4 || e.StartedAt.IsZero() || e.FinishedAt.Before(e.StartedAt) {
 		t.Errorf("kept: %+v, %v", e, err)
 	}
@@ -183,8 +196,8 @@ func TestDaemonKilled(t *testing.T) {
 	}
 }
 
-// TestExecsOfAKilledMonitor has nothing go on that was asked of a monitor which was killed: nobody is left who would tell its end,
-// or keep its time. What an exec left that had ended goes on, also beside later ones.
+// TestExecsOfAKilledMonitor has nothing go on that was asked of a monitor which was killed: nobody is left who would
+// tell its end, or keep its time. What an exec left that had ended goes on, also beside later ones.
 func TestExecsOfAKilledMonitor(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("sleep 1000")
@@ -202,16 +215,21 @@ func TestExecsOfAKilledMonitor(t *testing.T) {
 		_, err := g.session(t.Context(), ctr, "trap '' HUP PIPE; sleep 4003 & wait", false, Session{Stdout: &syncBuffer{}})
 		execs <- err
 	}()
-	g.within(5*time.Second, "both run", func() bool { return g.alive("sleep", "4001") && g.alive("sleep", "4002") && g.alive("sleep", "4003") })
+	g.within(5*time.Second, "both run", func() bool {
+		return g.alive("sleep", "4001") && g.alive("sleep", "4002") && g.alive("sleep", "4003")
+	})
 	g.killMonitor()
 	for range 2 {
 		if err := <-execs; err == nil {
 			t.Error("an exec ended well whose monitor was killed")
 		}
 	}
-	g.within(5*time.Second, "they are killed", func() bool { return !g.alive("sleep", "4002") && !g.alive("sleep", "4003") })
+	g.within(5*time.Second, "they are killed", func() bool {
+		return !g.alive("sleep", "4002") && !g.alive("sleep", "4003")
+	})
 	for range 3 {
-		res, err := g.Exec(t.Context(), g.pod, ctr, Exec{Process: shellProcess("sleep 4004"), Timeout: 300 * time.Millisecond})
+		res, err := g.Exec(t.Context(), g.pod, ctr,
+			Exec{Process: shellProcess("sleep 4004"), Timeout: 300 * time.Millisecond})
 		if err != nil || !res.TimedOut {
 			t.Errorf("an exec past its time: %+v, %v", res, err)
 		}

@@ -18,15 +18,19 @@ import (
 type ProtectedError struct{ Path string }
 
 func (e *ProtectedError) Error() string {
-	return e.Path + " belongs to the system, and is not relabelled for a container: mount a directory that is only for containers, or mount it without " +
+	return e.Path + " belongs to the system, and is not relabelled for a container: mount a directory that is only for " +
+		"containers, or mount it without " +
 		"relabelling and give the container a type that may use it"
 }
 
-// whole are directories below which nothing is relabelled, alone those of which only they themselves are not: below them volumes may be.
+// whole are directories below which nothing is relabelled, alone those of which only they themselves are not: below
+// them volumes may be.
 var (
 	whole = []string{"/bin", "/boot", "/dev", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr"}
-	alone = []string{"/", "/etc", "/etc/passwd", "/etc/shadow", "/etc/group", "/etc/pki", "/etc/ssl", "/etc/ssh", "/etc/selinux", "/etc/systemd", "/etc/kubernetes",
-		"/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var", "/var/cache", "/var/lib", "/var/lib/kubelet", "/var/lib/kubelet/pods",
+	alone = []string{"/", "/etc", "/etc/passwd", "/etc/shadow", "/etc/group", "/etc/pki", "/etc/ssl", "/etc/ssh",
+		"/etc/selinux", "/etc/systemd", "/etc/kubernetes",
+		"/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var", "/var/cache", "/var/lib",
+		"/var/lib/kubelet", "/var/lib/kubelet/pods",
 		"/var/lib/containers", "/var/log", "/var/log/pods", "/var/log/containers", "/var/run", "/var/spool", "/var/tmp"}
 )
 
@@ -48,10 +52,11 @@ func within(path, dir string) bool { return path == dir || strings.HasPrefix(pat
 // maxDepth bounds the directories a relabelling holds open.
 const maxDepth = 1000
 
-// Relabel labels what is at path, and all below it, what is mounted there too. path has no links in it. None is followed, so that a container
-// that works in the volume meanwhile cannot lead it elsewhere. What has the label already is not touched, what vanishes meanwhile is no error,
-// and a file system that has no labels, or one for all of its files, is left as it is. path itself is labelled last: a relabelling
-// that was cut off can be told. It ends with ctx. The error is a *ProtectedError for a directory of the system.
+// Relabel labels what is at path, and all below it, what is mounted there too. path has no links in it. None is
+// followed, so that a container that works in the volume meanwhile cannot lead it elsewhere. What has the label already
+// is not touched, what vanishes meanwhile is no error, and a file system that has no labels, or one for all of its
+// files, is left as it is. path itself is labelled last: a relabelling that was cut off can be told. It ends with ctx.
+// The error is a *ProtectedError for a directory of the system.
 func (n *Node) Relabel(ctx context.Context, path, l string) error {
 	if path = filepath.Clean(path); n.protected(path) {
 		return &ProtectedError{path}
@@ -134,7 +139,8 @@ func gone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err,
 func (r relabelling) set(at *os.File) error {
 	path := "/proc/self/fd/" + strconv.Itoa(int(at.Fd()))
 	var now [512]byte
-	if n, err := unix.Getxattr(path, attribute, now[:]); err == nil && strings.TrimRight(string(now[:n]), "\x00") == r.label {
+	if n, err := unix.Getxattr(path, attribute, now[:]); err == nil &&
+		strings.TrimRight(string(now[:n]), "\x00") == r.label {
 		return nil
 	}
 	err := unix.Setxattr(path, attribute, []byte(r.label), 0)

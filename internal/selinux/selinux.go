@@ -1,6 +1,7 @@
 // Package selinux gives files their SELinux labels, and says which labels the policy of this node has for containers.
 //
-// It is for a node whose kernel has SELinux on, and nobody else calls it: nothing here looks at anything before it is asked.
+// It is for a node whose kernel has SELinux on, and nobody else calls it: nothing here looks at anything before it is
+// asked.
 package selinux
 
 import (
@@ -27,8 +28,8 @@ const (
 	usualFile    = "system_u:object_r:container_file_t:s0"
 )
 
-// Open asks the loaded policy for its labels of containers. An error says that it has none. Besides the directories of the system,
-// the directories keep, and those above them, are never relabelled.
+// Open asks the loaded policy for its labels of containers. An error says that it has none. Besides the directories of
+// the system, the directories keep, and those above them, are never relabelled.
 func Open(keep ...string) (*Node, error) {
 	// The library draws categories of its own here. Which ones a pod gets is decided by the records of all pods.
 	process, file, err := label.InitLabels(nil)
@@ -46,7 +47,8 @@ func open(process, file string, keep []string, check func(string) error) (*Node,
 	n := &Node{process: withoutCategories(process), file: withoutCategories(file), keep: keep, check: check}
 	for _, l := range []string{n.process, n.file} {
 		if err := check(l); err != nil {
-			return nil, fmt.Errorf("the policy that is loaded does not know containers: it has no %s: install one that does (Fedora and its kin: "+
+			return nil, fmt.Errorf("the policy that is loaded does not know containers: it has no %s: install one that does "+
+				"(Fedora and its kin: "+
 				"package container-selinux; Debian: the module container of selinux-policy-default): %w", l, err)
 		}
 	}
@@ -59,7 +61,8 @@ func withoutCategories(l string) string {
 	return strings.Join(parts[:min(len(parts), 4)], ":")
 }
 
-// Mode says what the kernel does with what the policy does not allow: enforcing, or permissive, which is only a line in its log.
+// Mode says what the kernel does with what the policy does not allow: enforcing, or permissive, which is only a line in
+// its log.
 func Mode() string {
 	if selinux.EnforceMode() == selinux.Enforcing {
 		return "enforcing"
@@ -67,7 +70,8 @@ func Mode() string {
 	return "permissive"
 }
 
-// Usual returns the labels of processes and of files that containers have unless they ask for others, without categories.
+// Usual returns the labels of processes and of files that containers have unless they ask for others, without
+// categories.
 func (n *Node) Usual() (process, file string) { return n.process, n.file }
 
 // Check refuses a label that the policy does not allow.
@@ -82,7 +86,8 @@ func (n *Node) Check(l string) error {
 	return nil
 }
 
-// Label labels a file or directory alone, and not what a link there leads to. On a file system without labels nothing is done.
+// Label labels a file or directory alone, and not what a link there leads to. On a file system without labels nothing
+// is done.
 func (n *Node) Label(path, l string) error {
 	err := unix.Lsetxattr(path, attribute, []byte(l), 0)
 	if err == nil || errors.Is(err, unix.ENOTSUP) {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The labels of files can be set, and read, also where the kernel has no SELinux. That a real one obeys them is seen in test/e2e, in a
-// virtual machine.
+// The labels of files can be set, and read, also where the kernel has no SELinux. That a real one obeys them is seen in
+// test/e2e, in a virtual machine.
 
 const mine = "system_u:object_r:container_file_t:s0:c1,c2"
 
@@ -174,15 +174,18 @@ func TestRelabelTooDeep(t *testing.T) {
 func TestProtected(t *testing.T) {
 	n := testNode(t, "/var/lib/berth", "/srv/a/images")
 	for _, path := range []string{
-		"/", "/usr", "/usr/", "/usr/share/doc", "/etc", "/var", "/var/lib", "/proc/1", "/sys/fs", "/dev/shm", "/home/me", "/root", "/tmp", "/run",
-		"/var/lib/kubelet", "/var/lib/kubelet/../kubelet/pods", "/var/lib/berth", "/var/lib/berth/pods/x", "/srv", "/srv/a", "/srv/a/images",
+		"/", "/usr", "/usr/", "/usr/share/doc", "/etc", "/var", "/var/lib", "/proc/1", "/sys/fs", "/dev/shm", "/home/me",
+		"/root", "/tmp", "/run",
+		"/var/lib/kubelet", "/var/lib/kubelet/../kubelet/pods", "/var/lib/berth", "/var/lib/berth/pods/x", "/srv", "/srv/a",
+		"/srv/a/images",
 	} {
 		var no *ProtectedError
 		if err := n.Relabel(t.Context(), path, mine); !errors.As(err, &no) {
 			t.Fatalf("%s: %v", path, err)
 		}
 	}
-	for _, path := range []string{"/var/lib/kubelet/pods/uid/volumes/x", "/srv/ab", "/home/me/data", "/usrlocal", "/data"} {
+	for _, path := range []string{"/var/lib/kubelet/pods/uid/volumes/x", "/srv/ab", "/home/me/data", "/usrlocal",
+		"/data"} {
 		if n.protected(path) {
 			t.Errorf("%s is protected", path)
 		}

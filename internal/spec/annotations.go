@@ -34,12 +34,13 @@ const (
 	crioImageName   = "io.kubernetes.cri-o.ImageName"
 )
 
-// unsafeAnnotations begin the names that a runtime obeys rather than keeps: crun loads hooks and raw seccomp programs from
-// them, runc passes settings to systemd and CRIU. They get through only where the handler's patterns say so.
-var unsafeAnnotations = []string{"run.oci.", "io.crun.", "module.wasm.image/", "org.systemd.property.", "org.criu.config"}
+// unsafeAnnotations begin the names that a runtime obeys rather than keeps: crun loads hooks and raw seccomp programs
+// from them, runc passes settings to systemd and CRIU. They get through only where the handler's patterns say so.
+var unsafeAnnotations = []string{"run.oci.", "io.crun.", "module.wasm.image/", "org.systemd.property.",
+	"org.criu.config"}
 
-// containerAnnotations is the container's own annotations, what the handler lets through, and what identifies it. The last
-// wins, so a request cannot claim another pod.
+// containerAnnotations is the container's own annotations, what the handler lets through, and what identifies it. The
+// last wins, so a request cannot claim another pod.
 func containerAnnotations(in Input) map[string]string {
 	out := podIdentity(in.Pod, in.PodID, "container", in.Handler)
 	out[annotationContainerName] = in.Container.GetMetadata().GetName()

@@ -13,10 +13,10 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Base is an OCI spec that an administrator puts under every container of a handler. Of it count the environment and the
-// limits of the process, mounts, hooks, annotations, devices, resources, the propagation of the root, the personality and
-// Intel's RDT: what Berth or the request says of the same thing is stronger. All else is the container's own, so that a whole
-// spec, as tools print one, may be used as it is.
+// Base is an OCI spec that an administrator puts under every container of a handler. Of it count the environment and
+// the limits of the process, mounts, hooks, annotations, devices, resources, the propagation of the root, the
+// personality and Intel's RDT: what Berth or the request says of the same thing is stronger. All else is the
+// container's own, so that a whole spec, as tools print one, may be used as it is.
 type Base struct{ json []byte }
 
 // ParseBase reads a base spec and refuses what no container could be made from.
@@ -86,7 +86,8 @@ func (b *Base) spec() *specs.Spec {
 	return s
 }
 
-// baseOwnMounts are those of the base, but for the /run of the spec that tools print, which would hide what an image has there.
+// baseOwnMounts are those of the base, but for the /run of the spec that tools print, which would hide what an image
+// has there.
 func (b *build) baseOwnMounts() []specs.Mount {
 	at := targetsOf(b.baseMounts())
 	return slices.DeleteFunc(b.base.Mounts, func(m specs.Mount) bool {

@@ -11,7 +11,8 @@ func BenchmarkBuild(b *testing.B) {
 	in := Input{
 		Pod: &runtimeapi.PodSandboxConfig{},
 		Container: &runtimeapi.ContainerConfig{Command: []string{"true"}, Linux: &runtimeapi.LinuxContainerConfig{
-			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: own, Seccomp: &runtimeapi.SecurityProfile{}}}},
+			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: own,
+				Seccomp: &runtimeapi.SecurityProfile{}}}},
 		Host:  Host{KernelVersion: "6.12", Seccomp: true, DefaultSeccomp: testSeccomp, BoundingCaps: knownCaps},
 		Paths: Paths{Rootfs: "/r"},
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// knownCaps is every capability of Linux 5.10 and later, in the kernel's order. An older kernel is not supported, so a name
-// that is not here is a mistake.
+// knownCaps is every capability of Linux 5.10 and later, in the kernel's order. An older kernel is not supported, so a
+// name that is not here is a mistake.
 var knownCaps = strings.Fields(`
 	CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_FSETID CAP_KILL CAP_SETGID CAP_SETUID CAP_SETPCAP
 	CAP_LINUX_IMMUTABLE CAP_NET_BIND_SERVICE CAP_NET_BROADCAST CAP_NET_ADMIN CAP_NET_RAW CAP_IPC_LOCK CAP_IPC_OWNER

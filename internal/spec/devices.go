@@ -17,8 +17,8 @@ import (
 // ownDev is what a container has of its own under /dev, whatever the host has there.
 var ownDev = []string{"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/console", "/dev/ptmx", "/dev/fd"}
 
-// devices lists what the container may open. The device cgroup starts by denying all; runtimes allow the usual few (null,
-// zero, full, random, urandom, tty, ptmx, pts) by themselves.
+// devices lists what the container may open. The device cgroup starts by denying all; runtimes allow the usual few
+// (null, zero, full, random, urandom, tty, ptmx, pts) by themselves.
 func (b *build) devices() error {
 	allHost := b.privileged && !b.Handler.PrivilegedWithoutHostDevices
 	b.out.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: allHost, Access: "rwm"}}

@@ -21,8 +21,8 @@ import (
 
 var update = flag.Bool("update", false, "write the goldens anew")
 
-// A golden is one file of sections that begin with `-- name --`. The first ones are the input, of which each may be left
-// out: container and pod (CRI as JSON), image, input (fields of Input over those of testInput), passwd and group,
+// A golden is one file of sections that begin with `-- name --`. The first ones are the input, of which each may be
+// left out: container and pod (CRI as JSON), image, input (fields of Input over those of testInput), passwd and group,
 // seccomp. The text before the first section says what the case shows. The last are the output: spec, warnings, error.
 func TestBuildGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/build/*.txtar")
@@ -45,8 +45,9 @@ func TestInitGolden(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			compareGolden(t, file, []string{"spec", "error"}, func(in sections) sections {
 				full := testInput(t, in)
-				got, err := BuildInit(InitInput{Pod: full.Pod, PodID: full.PodID, Host: full.Host, Handler: full.Handler, SELinux: full.SELinux,
-					Paths: full.Paths, Binary: "/usr/libexec/berth-monitor"})
+				got, err := BuildInit(
+					InitInput{Pod: full.Pod, PodID: full.PodID, Host: full.Host, Handler: full.Handler, SELinux: full.SELinux,
+						Paths: full.Paths, Binary: "/usr/libexec/berth-monitor"})
 				return output(t, got, nil, err)
 			})
 		})
@@ -193,14 +194,16 @@ func testInput(t *testing.T, in sections) Input {
 	strict(t, "input", in.get("input"), &over)
 	for _, m := range full.Container.GetMounts() {
 		src := "/real" + m.GetHostPath()
-		full.Mounts = append(full.Mounts, ResolvedMount{Mount: m, Source: src, Staged: strings.HasPrefix(m.GetHostPath(), "/staged")})
+		full.Mounts = append(full.Mounts,
+			ResolvedMount{Mount: m, Source: src, Staged: strings.HasPrefix(m.GetHostPath(), "/staged")})
 	}
 	return full
 }
 
 // testSeccomp stands for the default filter: it tells which capabilities it is for.
 func testSeccomp(caps []string) *specs.LinuxSeccomp {
-	return &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{Names: caps, Action: specs.ActAllow}}}
+	return &specs.LinuxSeccomp{DefaultAction: specs.ActErrno,
+		Syscalls: []specs.LinuxSyscall{{Names: caps, Action: specs.ActAllow}}}
 }
 
 // overlay is what the input section may set.
@@ -228,14 +231,16 @@ func strict(t *testing.T, what, text string, v any) {
 func statTestDevice(_ context.Context, p string) ([]specs.LinuxDevice, error) {
 	switch p {
 	case "/dev":
-		return []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c", Major: 10, Minor: 232}, {Path: "/dev/pts/0", Type: "c", Major: 136}}, nil
+		return []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c", Major: 10, Minor: 232},
+			{Path: "/dev/pts/0", Type: "c", Major: 136}}, nil
 	case "/dev/fuse":
 		return []specs.LinuxDevice{{Path: p, Type: "c", Major: 10, Minor: 229}}, nil
 	case "/dev/owned":
 		mode, uid, gid := os.FileMode(0o600), uint32(5), uint32(6)
 		return []specs.LinuxDevice{{Path: p, Type: "b", Major: 7, FileMode: &mode, UID: &uid, GID: &gid}}, nil
 	case "/dev/snd":
-		return []specs.LinuxDevice{{Path: p + "/seq", Type: "c", Major: 116, Minor: 1}, {Path: p + "/by/timer", Type: "c", Major: 116, Minor: 33}}, nil
+		return []specs.LinuxDevice{{Path: p + "/seq", Type: "c", Major: 116, Minor: 1},
+			{Path: p + "/by/timer", Type: "c", Major: 116, Minor: 33}}, nil
 	}
 	return nil, fmt.Errorf("%s: no such device", p)
 }

@@ -26,8 +26,9 @@ type InitInput struct {
 	Binary  string // the monitor's binary on the host
 }
 
-// BuildInit makes the spec of the tiny init of a pod that shares its PID namespace: the monitor's binary, bound read-only at
-// /init and run as `/init init`, with no capability, in a PID namespace of its own that the containers join.
+// BuildInit makes the spec of the tiny init of a pod that shares its PID namespace: the monitor's binary, bound
+// read-only at /init and run as `/init init`, with no capability, in a PID namespace of its own that the containers
+// join.
 func BuildInit(in InitInput) (*specs.Spec, error) {
 	if in.Pod == nil || in.Paths.Rootfs == "" || in.Binary == "" {
 		return nil, errors.New("pod init spec: the pod, an empty root and the binary are all needed")
@@ -64,7 +65,8 @@ func BuildInit(in InitInput) (*specs.Spec, error) {
 func (b *build) initIsolation(binary string) error {
 	own := runtimeapi.NamespaceMode_CONTAINER
 	b.security = &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: own}}
-	b.security.NamespaceOptions.UsernsOptions = b.Pod.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
+	b.security.NamespaceOptions.UsernsOptions =
+		b.Pod.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
 	if err := b.namespaces(); err != nil {
 		return err
 	}
@@ -80,8 +82,8 @@ func (b *build) initIsolation(binary string) error {
 	return nil
 }
 
-// initIdentity is who the init runs as: whom the pod names, or nobody that an image uses. A user namespace that has not got that
-// one has root, who is nobody outside of it.
+// initIdentity is who the init runs as: whom the pod names, or nobody that an image uses. A user namespace that has not
+// got that one has root, who is nobody outside of it.
 func initIdentity(in InitInput) (specs.User, error) {
 	sc := in.Pod.GetLinux().GetSecurityContext()
 	if sc.GetRunAsUser() == nil {

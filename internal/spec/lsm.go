@@ -41,8 +41,8 @@ func CheckSELinux(o *runtimeapi.SELinuxOption) error {
 	return nil
 }
 
-// With returns the labels with what o names in the place of their parts. Files have the user and the level of the processes; their
-// role and type are the policy's. Kubelets mount volumes by the same rule.
+// With returns the labels with what o names in the place of their parts. Files have the user and the level of the
+// processes; their role and type are the policy's. Kubelets mount volumes by the same rule.
 func (l Labels) With(o *runtimeapi.SELinuxOption) Labels {
 	if l == (Labels{}) || o == nil {
 		return l
@@ -62,7 +62,8 @@ func (l Labels) Level() string {
 	return parts[3]
 }
 
-// ContainerLabels returns the labels of a container: those of its pod, with what it asks for in the place of their parts.
+// ContainerLabels returns the labels of a container: those of its pod, with what it asks for in the place of their
+// parts.
 func ContainerLabels(pod Labels, c *runtimeapi.ContainerConfig) Labels {
 	return pod.With(c.GetLinux().GetSecurityContext().GetSelinuxOptions())
 }
@@ -99,7 +100,8 @@ func (b *build) apparmor() error {
 		return nil
 	}
 	if b.Host.AppArmorDefault == "" && asked {
-		return errors.New("AppArmor profile of type RuntimeDefault: the daemon has not been able to load its own (berth doctor says why)")
+		return errors.New("AppArmor profile of type RuntimeDefault: the daemon has not been able to load its own (berth " +
+			"doctor says why)")
 	}
 	b.out.Process.ApparmorProfile = b.Host.AppArmorDefault
 	return nil
@@ -116,9 +118,9 @@ func (b *build) apparmorLocal(name string) error {
 	return nil
 }
 
-// labels sets the SELinux labels. A pod that was made without any stays so. A process that has none is what the policy makes of
-// one that the OCI runtime starts, which is unconfined: a privileged one, and one that shares the host's processes or IPC and
-// names no type of its own.
+// labels sets the SELinux labels. A pod that was made without any stays so. A process that has none is what the policy
+// makes of one that the OCI runtime starts, which is unconfined: a privileged one, and one that shares the host's
+// processes or IPC and names no type of its own.
 func (b *build) labels() {
 	if !b.Host.SELinux {
 		return

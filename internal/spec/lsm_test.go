@@ -7,7 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestAppArmorProfiles is which profile each request gets, on a host whose daemon has loaded its own and on one whose has not.
+// TestAppArmorProfiles is which profile each request gets, on a host whose daemon has loaded its own and on one whose
+// has not.
 func TestAppArmorProfiles(t *testing.T) {
 	profile := func(kind runtimeapi.SecurityProfile_ProfileType, ref string) *runtimeapi.SecurityProfile {
 		return &runtimeapi.SecurityProfile{ProfileType: kind, LocalhostRef: ref}
@@ -21,11 +22,12 @@ func TestAppArmorProfiles(t *testing.T) {
 		privileged     bool
 		loaded, others string // what is given where the daemon's own profile is loaded, and where it is not
 	}{
-		"nothing":                {loaded: "own"},
-		"default":                {asked: standard, loaded: "own", others: "error"},
-		"unconfined":             {asked: none},
-		"named":                  {asked: mine, loaded: "mine", others: "mine"},
-		"named with a prefix":    {asked: profile(runtimeapi.SecurityProfile_Localhost, "localhost/mine"), loaded: "mine", others: "mine"},
+		"nothing":    {loaded: "own"},
+		"default":    {asked: standard, loaded: "own", others: "error"},
+		"unconfined": {asked: none},
+		"named":      {asked: mine, loaded: "mine", others: "mine"},
+		"named with a prefix": {asked: profile(runtimeapi.SecurityProfile_Localhost, "localhost/mine"), loaded: "mine",
+			others: "mine"},
 		"old default":            {old: "runtime/default", loaded: "own", others: "error"},
 		"old named":              {old: "localhost/mine", loaded: "mine", others: "mine"},
 		"old unconfined":         {old: "unconfined"},
@@ -34,7 +36,8 @@ func TestAppArmorProfiles(t *testing.T) {
 		"privileged and named":   {privileged: true, asked: mine, loaded: "mine", others: "mine"},
 	} {
 		for own, want := range map[string]string{"own": c.loaded, "": c.others} {
-			b := &build{Input: Input{Host: Host{AppArmor: true, AppArmorDefault: own}}, privileged: c.privileged, out: &specs.Spec{Process: &specs.Process{}}}
+			b := &build{Input: Input{Host: Host{AppArmor: true, AppArmorDefault: own}}, privileged: c.privileged,
+				out: &specs.Spec{Process: &specs.Process{}}}
 			//lint:ignore SA1019 old clients send it
 			b.security = &runtimeapi.LinuxContainerSecurityContext{Apparmor: c.asked, ApparmorProfile: c.old}
 			got := ""

@@ -18,10 +18,11 @@ var mountOptions = []string{
 	"nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime", "strictatime", "nosymfollow",
 }
 
-// mounts puts the base first, then the image's volumes, and then the pod's files and the request's mounts, the shallow before
-// the deep, so that no mount hides another. A mount of the request takes the place of the pod's or the base's at the same
-// path, and of a volume at or below it. The volumes come before all that the request names: an image's links may lead from
-// where the request mounts something to a volume, which would hide the mount then, or be found through it.
+// mounts puts the base first, then the image's volumes, and then the pod's files and the request's mounts, the shallow
+// before the deep, so that no mount hides another. A mount of the request takes the place of the pod's or the base's at
+// the same path, and of a volume at or below it. The volumes come before all that the request names: an image's links
+// may lead from where the request mounts something to a volume, which would hide the mount then, or be found through
+// it.
 func (b *build) mounts() error {
 	var asked []specs.Mount
 	for _, m := range b.Mounts {
@@ -44,16 +45,18 @@ func (b *build) mounts() error {
 	at = targetsOf(over)
 	handlers = slices.DeleteFunc(handlers, func(m specs.Mount) bool { return at[m.Destination] })
 	over = append(over, handlers...)
-	slices.SortStableFunc(over, func(x, y specs.Mount) int { return cmp.Compare(depth(x.Destination), depth(y.Destination)) })
+	slices.SortStableFunc(over, func(x, y specs.Mount) int {
+		return cmp.Compare(depth(x.Destination), depth(y.Destination))
+	})
 	at = targetsOf(asked)
 	base := slices.DeleteFunc(b.baseMounts(), func(m specs.Mount) bool { return at.cover(m.Destination) })
 	b.out.Mounts = slices.Concat(base, volumes, over)
 	return CheckPaths(b.out)
 }
 
-// CheckPaths refuses a spec with a mount whose paths are not UTF-8. A runtime is told them in JSON, which would have other
-// characters in their place: of a path in an image that is a path which the image has chosen, and may be a link to any
-// directory of the host.
+// CheckPaths refuses a spec with a mount whose paths are not UTF-8. A runtime is told them in JSON, which would have
+// other characters in their place: of a path in an image that is a path which the image has chosen, and may be a link
+// to any directory of the host.
 func CheckPaths(s *specs.Spec) error {
 	for _, m := range s.Mounts {
 		if !utf8.ValidString(m.Source) || !utf8.ValidString(m.Destination) {
@@ -110,7 +113,8 @@ func (b *build) baseMounts() []specs.Mount {
 	}
 	return []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs",
+			Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: pts},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		b.sysfs(),
@@ -179,8 +183,8 @@ func (b *build) podMounts() []specs.Mount {
 	return out
 }
 
-// volumeMounts has the image's volumes stay writable where the root is read-only: each is a mount of its directory in the
-// same root, and so has the root's content, room and life. One that another mount covers is left out.
+// volumeMounts has the image's volumes stay writable where the root is read-only: each is a mount of its directory in
+// the same root, and so has the root's content, room and life. One that another mount covers is left out.
 func (b *build) volumeMounts(taken targets) (all []specs.Mount) {
 	if !b.security.GetReadonlyRootfs() {
 		return nil
@@ -188,7 +192,8 @@ func (b *build) volumeMounts(taken targets) (all []specs.Mount) {
 	for _, v := range b.Volumes {
 		if !taken.cover(v.Path) {
 			taken[v.Path] = true
-			all = append(all, specs.Mount{Destination: v.Path, Type: "bind", Source: v.Source, Options: []string{"bind", "rprivate", "rw"}})
+			all = append(all,
+				specs.Mount{Destination: v.Path, Type: "bind", Source: v.Source, Options: []string{"bind", "rprivate", "rw"}})
 		}
 	}
 	return all
@@ -215,7 +220,8 @@ func (b *build) requestMount(m ResolvedMount) (specs.Mount, error) {
 		return specs.Mount{}, err
 	}
 	if m.NeedsStaging() && !m.Staged {
-		return specs.Mount{}, errors.New("it is to be read-only with all below it, or to have its ids mapped, and was not staged")
+		return specs.Mount{}, errors.New("it is to be read-only with all below it, or to have its ids mapped, and was " +
+			"not staged")
 	}
 	opts := []string{"rbind", propagation, access}
 	for _, o := range req.GetMountOptions() {
@@ -237,8 +243,8 @@ func (b *build) requestMount(m ResolvedMount) (specs.Mount, error) {
 	return specs.Mount{Destination: dst, Type: "bind", Source: m.Source, Options: opts}, nil
 }
 
-// NeedsStaging says whether the mount asks for what an OCI runtime is not asked for: that all below it is read-only, and a
-// mapping of its ids. So the source is to be a mount that has it.
+// NeedsStaging says whether the mount asks for what an OCI runtime is not asked for: that all below it is read-only,
+// and a mapping of its ids. So the source is to be a mount that has it.
 func (m ResolvedMount) NeedsStaging() bool {
 	return m.Mount.GetRecursiveReadOnly() || len(m.Mount.GetUidMappings())+len(m.Mount.GetGidMappings()) > 0
 }

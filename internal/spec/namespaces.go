@@ -26,8 +26,8 @@ func (b *build) namespaces() error {
 	if err := b.pidNamespace(); err != nil {
 		return err
 	}
-	// On v1, and for a privileged container, the host's cgroups stay in sight: tools of both kinds count on it. A user namespace
-	// can mount only what is its own.
+	// On v1, and for a privileged container, the host's cgroups stay in sight: tools of both kinds count on it. A user
+	// namespace can mount only what is its own.
 	if b.Host.CgroupV2 && (!b.privileged || b.Paths.UserNS != "") {
 		b.addNamespace(specs.CgroupNamespace, "")
 	}
@@ -54,13 +54,16 @@ func (b *build) pidNamespace() error {
 	case mode == runtimeapi.NamespaceMode_CONTAINER:
 		b.addNamespace(specs.PIDNamespace, "")
 	case mode == runtimeapi.NamespaceMode_TARGET && b.Paths.PidNS == "":
-		return fmt.Errorf("PID namespace of target container %q: it is not running", b.security.GetNamespaceOptions().GetTargetId())
+		return fmt.Errorf("PID namespace of target container %q: it is not running",
+			b.security.GetNamespaceOptions().GetTargetId())
 	case pod == runtimeapi.NamespaceMode_NODE && mode != runtimeapi.NamespaceMode_TARGET:
 		// The pod is in the host's namespace: that is the pod's and the node's at once.
 	case mode == runtimeapi.NamespaceMode_NODE:
-		return errors.New("the container asks for the host's PID namespace and its pod does not: set pid to NODE in the pod's namespace options too")
+		return errors.New("the container asks for the host's PID namespace and its pod does not: set pid to NODE in the " +
+			"pod's namespace options too")
 	case b.Paths.PidNS == "":
-		return errors.New("the container asks to share its pod's PID namespace and the pod has none: it was made with another pid mode")
+		return errors.New("the container asks to share its pod's PID namespace and the pod has none: it was made with " +
+			"another pid mode")
 	default:
 		b.addNamespace(specs.PIDNamespace, b.Paths.PidNS)
 	}
@@ -83,7 +86,8 @@ func (b *build) userNamespace() error {
 	}
 	for _, gid := range append([]uint32{b.User.GID}, b.User.AdditionalGids...) {
 		if _, _, ok := ids.Host(b.User.UID, gid); !ok {
-			return fmt.Errorf("user %d, group %d: the pod's user namespace does not have this user, or this group", b.User.UID, gid)
+			return fmt.Errorf("user %d, group %d: the pod's user namespace does not have this user, or this group", b.User.UID,
+				gid)
 		}
 	}
 	b.addNamespace(specs.UserNamespace, b.Paths.UserNS)

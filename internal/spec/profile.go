@@ -12,8 +12,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// profileFile is a profile as it is found on nodes: the OCI form, the one Docker and containerd extended with conditions,
-// and the names that Podman adds for readers.
+// profileFile is a profile as it is found on nodes: the OCI form, the one Docker and containerd extended with
+// conditions, and the names that Podman adds for readers.
 type profileFile struct {
 	specs.LinuxSeccomp
 	ArchMap      []archRule `json:"archMap"`
@@ -32,8 +32,8 @@ type ruleFile struct {
 	Excludes *condition `json:"excludes"`
 }
 
-// ParseSeccomp reads a profile from a node. It is strict: a profile with a key, action or operator that is not known would
-// not mean what its author thinks, and a wrong filter is found out too late.
+// ParseSeccomp reads a profile from a node. It is strict: a profile with a key, action or operator that is not known
+// would not mean what its author thinks, and a wrong filter is found out too late.
 func ParseSeccomp(profile []byte) (*SeccompProfile, error) {
 	var file profileFile
 	dec := json.NewDecoder(bytes.NewReader(profile))

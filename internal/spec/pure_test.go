@@ -26,7 +26,9 @@ func TestPure(t *testing.T) {
 		}
 		seen++
 		for _, i := range parsed.Imports {
-			if slices.Contains([]string{`"os"`, `"io/fs"`, `"syscall"`, `"time"`, `"net"`, `"path/filepath"`, `"golang.org/x/sys/unix"`}, i.Path.Value) {
+			if slices.Contains(
+				[]string{`"os"`, `"io/fs"`, `"syscall"`, `"time"`, `"net"`, `"path/filepath"`, `"golang.org/x/sys/unix"`},
+				i.Path.Value) {
 				t.Errorf("%s imports %s", f.Name(), i.Path.Value)
 			}
 		}

@@ -73,28 +73,36 @@ func security(in *Input) *runtimeapi.LinuxContainerSecurityContext {
 
 func realCases() []realCase {
 	return []realCase{
-		{"plain", `grep -c . /proc/self/mountinfo >/dev/null && id -u && echo $HOME $PATH && touch /written && echo ok`, "ok", nil},
+		{"plain", `grep -c . /proc/self/mountinfo >/dev/null && id -u && echo $HOME $PATH && touch /written && echo ok`, "ok",
+			nil},
 		{"user", `id; pwd`, "uid=1000 gid=1000 groups=7,1000\n/srv/made", func(t *testing.T, in *Input) {
 			in.User = User{UID: 1000, GID: 1000, AdditionalGids: []uint32{1000, 7}}
 			in.Container.WorkingDir = "/srv/made"
 		}},
 		{"no capability and a filter", `grep -E "CapBnd|NoNewPrivs|Seccomp:" /proc/self/status | tr -d "\t\n"`,
 			"CapBnd:0000000000000400NoNewPrivs:1Seccomp:2", func(t *testing.T, in *Input) {
-				security(in).Capabilities = &runtimeapi.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"NET_BIND_SERVICE"}}
+				security(in).Capabilities = &runtimeapi.Capability{DropCapabilities: []string{"ALL"},
+					AddCapabilities: []string{"NET_BIND_SERVICE"}}
 				security(in).NoNewPrivs = true
 				security(in).Seccomp = &runtimeapi.SecurityProfile{}
 			}},
 		{"local filter", `mkdir /x 2>&1; echo next`, "Operation not permitted\nnext", func(t *testing.T, in *Input) {
-			security(in).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/p"}
+			security(in).Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost,
+				LocalhostRef: "/p"}
 			var err error
-			if in.Seccomp, err = ParseSeccomp([]byte(`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO"}]}`)); err != nil {
+			if in.Seccomp, err = ParseSeccomp(
+				[]byte(
+					`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO"}]}`)); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		{"privileged", `grep CapEff /proc/self/status; test -e /dev/loop-control -o -e /dev/kmsg && echo devices; mount -o remount,rw /sys && echo rw`,
+		{
+			"privileged",
+			`grep CapEff /proc/self/status; test -e /dev/loop-control -o -e /dev/kmsg && echo devices; mount -o remount,rw /sys && echo rw`,
 			"devices\nrw", func(t *testing.T, in *Input) {
 				security(in).Privileged = true
-				in.Pod.Linux = &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{Privileged: true}}
+				in.Pod.Linux = &runtimeapi.LinuxPodSandboxConfig{
+					SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{Privileged: true}}
 			}},
 		{"read-only", `touch /x 2>&1; cat /masked; echo x 2>&1 >/proc/sys/kernel/domainname; head -c1 /proc/kcore | wc -c`,
 			"Read-only file system\n", func(t *testing.T, in *Input) {
@@ -111,9 +119,10 @@ func realCases() []realCase {
 				in.Container.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 64 << 20, CpuShares: 100,
 					CpuQuota: 50000, CpuPeriod: 100000, OomScoreAdj: 500, Unified: map[string]string{"pids.max": "20"}}
 			}},
-		{"device", `ls -l /dev/given | cut -c1; echo x >/dev/given && echo opened`, "c\nopened", func(t *testing.T, in *Input) {
-			in.Container.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/dev/given", Permissions: "rw"}}
-		}},
+		{"device", `ls -l /dev/given | cut -c1; echo x >/dev/given && echo opened`, "c\nopened",
+			func(t *testing.T, in *Input) {
+				in.Container.Devices = []*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/dev/given", Permissions: "rw"}}
+			}},
 	}
 }
 
@@ -147,7 +156,8 @@ func mountCase(t *testing.T, in *Input) {
 		}
 	})
 	in.Mounts = []ResolvedMount{
-		{Mount: &runtimeapi.Mount{ContainerPath: "/rro", HostPath: "a", Readonly: true, RecursiveReadOnly: true}, Source: staged, Staged: true},
+		{Mount: &runtimeapi.Mount{ContainerPath: "/rro", HostPath: "a", Readonly: true, RecursiveReadOnly: true},
+			Source: staged, Staged: true},
 		{Mount: &runtimeapi.Mount{ContainerPath: "/data", HostPath: "b"}, Source: filepath.Join(dir, "b")},
 	}
 }
@@ -169,12 +179,15 @@ func realInput(t *testing.T, busybox, script string) Input {
 		t.Fatalf("install busybox: %v", err)
 	}
 	_, err = os.Stat("/sys/fs/cgroup/cgroup.controllers")
-	own := &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}}
+	own := &runtimeapi.LinuxContainerSecurityContext{
+		NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}}
 	return Input{
 		Pod: &runtimeapi.PodSandboxConfig{}, PodID: testPodID, ContainerID: "c",
-		Container:  &runtimeapi.ContainerConfig{Command: []string{"/bin/sh", "-c", script}, Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: own}},
-		Image:      imagespec.ImageConfig{},
-		Host:       Host{KernelVersion: kernel(t), CgroupV2: err == nil, Seccomp: true, DefaultSeccomp: host.DefaultSeccomp, BoundingCaps: ownCaps(t)},
+		Container: &runtimeapi.ContainerConfig{Command: []string{"/bin/sh", "-c", script},
+			Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: own}},
+		Image: imagespec.ImageConfig{},
+		Host: Host{KernelVersion: kernel(t), CgroupV2: err == nil, Seccomp: true, DefaultSeccomp: host.DefaultSeccomp,
+			BoundingCaps: ownCaps(t)},
 		Paths:      Paths{Rootfs: root, CgroupsPath: "/berth-spec-test/" + filepath.Base(filepath.Dir(root))},
 		StatDevice: device.List,
 	}
@@ -230,8 +243,8 @@ func writeBundle(t *testing.T, s *specs.Spec) (bundle, id string) {
 	return bundle, fmt.Sprintf("berth-spec-%d-%s", os.Getpid(), filepath.Base(s.Linux.CgroupsPath))
 }
 
-// ociRuntime is a call of a runtime. On a hybrid cgroup host crun needs the empty cgroup2 out of its sight, which a private
-// mount namespace gives.
+// ociRuntime is a call of a runtime. On a hybrid cgroup host crun needs the empty cgroup2 out of its sight, which a
+// private mount namespace gives.
 func ociRuntime(runtime string, args ...string) *exec.Cmd {
 	if _, err := os.Stat("/sys/fs/cgroup/unified"); err != nil || runtime != "crun" {
 		return exec.Command(runtime, args...)
@@ -270,15 +283,18 @@ func initRuns(t *testing.T, runtime, busybox string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wants := []string{"Uid:\t65535\t65535", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "\nNSpid:\t" + string(pid) + "\t1\n"}
-	// The runtime's start returns when it has told the waiting process to go on, which may be before that has its filter and is the
-	// init: until then what is missing may still come.
+	wants := []string{"Uid:\t65535\t65535", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1",
+		"Seccomp:\t2", "\nNSpid:\t" + string(pid) + "\t1\n"}
+	// The runtime's start returns when it has told the waiting process to go on, which may be before that has its filter
+	// and is the init: until then what is missing may still come.
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		status, err := os.ReadFile("/proc/" + string(pid) + "/status")
 		if err != nil {
 			t.Fatalf("the init is gone: %v", err)
 		}
-		missing := slices.DeleteFunc(slices.Clone(wants), func(want string) bool { return strings.Contains(string(status), want) })
+		missing := slices.DeleteFunc(slices.Clone(wants), func(want string) bool {
+			return strings.Contains(string(status), want)
+		})
 		if len(missing) == 0 {
 			return
 		}
@@ -293,7 +309,8 @@ func removeGroups(t *testing.T) {
 	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/berth-spec-test")
 	for _, d := range append(dirs, "/sys/fs/cgroup/berth-spec-test") {
 		err := os.Remove(d)
-		for deadline := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); err = os.Remove(d) {
+		for deadline := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) &&
+			time.Now().Before(deadline); err = os.Remove(d) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if err != nil && !os.IsNotExist(err) {

@@ -28,8 +28,8 @@ func (b *build) resources() error {
 	return nil
 }
 
-// Resources turns the limits of a request into the OCI form, as Build does and as an update of a running container needs
-// them. A zero is "not asked for". The warnings say what this host cannot limit.
+// Resources turns the limits of a request into the OCI form, as Build does and as an update of a running container
+// needs them. A zero is "not asked for". The warnings say what this host cannot limit.
 func Resources(want *runtimeapi.LinuxContainerResources, host Host) (*specs.LinuxResources, []string, error) {
 	out := &specs.LinuxResources{}
 	var err error
@@ -59,7 +59,8 @@ const (
 
 func cpuLimits(want *runtimeapi.LinuxContainerResources) (*specs.LinuxCPU, error) {
 	if want.GetCpuPeriod() < 0 || want.GetCpuShares() < 0 {
-		return nil, fmt.Errorf("cpu_period %d, cpu_shares %d: neither can be negative", want.GetCpuPeriod(), want.GetCpuShares())
+		return nil, fmt.Errorf("cpu_period %d, cpu_shares %d: neither can be negative", want.GetCpuPeriod(),
+			want.GetCpuShares())
 	}
 	if p := want.GetCpuPeriod(); p != 0 && (p < minPeriod || p > maxPeriod) {
 		return nil, fmt.Errorf("cpu_period %d: it is %d to %d microseconds", p, minPeriod, maxPeriod)
@@ -99,10 +100,12 @@ func memoryLimits(want *runtimeapi.LinuxContainerResources, host Host) (*specs.L
 		return nil, nil
 	}
 	if limit < -1 || swap < -1 {
-		return nil, fmt.Errorf("memory_limit_in_bytes %d, memory_swap_limit_in_bytes %d: neither can be below -1, which is no limit", limit, swap)
+		return nil, fmt.Errorf("memory_limit_in_bytes %d, memory_swap_limit_in_bytes %d: neither can be below -1, which is "+
+			"no limit", limit, swap)
 	}
 	if limit > 0 && swap > 0 && swap < limit {
-		return nil, fmt.Errorf("memory_swap_limit_in_bytes %d is below memory_limit_in_bytes %d: it counts memory and swap together",
+		return nil, fmt.Errorf("memory_swap_limit_in_bytes %d is below memory_limit_in_bytes %d: it counts memory and swap "+
+			"together",
 			swap, limit)
 	}
 	out := &specs.LinuxMemory{}
@@ -118,14 +121,16 @@ func memoryLimits(want *runtimeapi.LinuxContainerResources, host Host) (*specs.L
 	return out, nil
 }
 
-// hugepageLimits skips sizes this host cannot limit. The kubelet names every size of the node with a limit of 0, so only
-// a real limit is worth a warning.
-func hugepageLimits(want *runtimeapi.LinuxContainerResources, host Host) (out []specs.LinuxHugepageLimit, warnings []string) {
+// hugepageLimits skips sizes this host cannot limit. The kubelet names every size of the node with a limit of 0, so
+// only a real limit is worth a warning.
+func hugepageLimits(want *runtimeapi.LinuxContainerResources, host Host) (
+	out []specs.LinuxHugepageLimit, warnings []string) {
 	for _, l := range want.GetHugepageLimits() {
 		if slices.Contains(host.HugepageSizes, l.GetPageSize()) {
 			out = append(out, specs.LinuxHugepageLimit{Pagesize: l.GetPageSize(), Limit: l.GetLimit()})
 		} else if l.GetLimit() != 0 {
-			warnings = append(warnings, fmt.Sprintf("hugepages of %s not limited: this host has no hugetlb controller for them", l.GetPageSize()))
+			warnings = append(warnings, fmt.Sprintf("hugepages of %s not limited: this host has no hugetlb controller for them",
+				l.GetPageSize()))
 		}
 	}
 	return out, warnings

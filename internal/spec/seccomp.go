@@ -84,7 +84,8 @@ func seccompChoice(sc *runtimeapi.LinuxContainerSecurityContext) (*runtimeapi.Se
 }
 
 // oldProfile reads the deprecated text form of a profile choice.
-func oldProfile(text, field string, absent runtimeapi.SecurityProfile_ProfileType) (*runtimeapi.SecurityProfile, error) {
+func oldProfile(text, field string, absent runtimeapi.SecurityProfile_ProfileType) (
+	*runtimeapi.SecurityProfile, error) {
 	ref, local := strings.CutPrefix(text, "localhost/")
 	switch {
 	case text == "":

@@ -47,8 +47,8 @@ type Input struct {
 	// CgroupWritable needs it.
 	Delegated bool
 
-	// StatDevice looks up a path on the host: one device, or all devices below a directory. Their Path is the host's. It is
-	// required for devices of the request, and for a privileged container, which gets what is below /dev. A path is
+	// StatDevice looks up a path on the host: one device, or all devices below a directory. Their Path is the host's. It
+	// is required for devices of the request, and for a privileged container, which gets what is below /dev. A path is
 	// asked for once, and the walk ends when ctx does.
 	StatDevice func(ctx context.Context, hostPath string) ([]specs.LinuxDevice, error)
 	Rlimits    []specs.POSIXRlimit // asked for by the configuration; CRI itself has none
@@ -56,22 +56,25 @@ type Input struct {
 
 // Host is what the machine and the daemon can do. It is probed once and never changes while the daemon lives.
 type Host struct {
-	KernelVersion      string              // as uname -r says it
-	Arch               string              // as Go names it; empty is this build's
-	CgroupV2           bool                // the unified hierarchy alone; false on v1 and on hybrid
-	CgroupMountOptions []string            // nsdelegate, memory_recursiveprot: what the host's own cgroup2 mount has of them
-	SwapAccounting     bool                // the memory controller limits swap
-	HugepageSizes      []string            // sizes the hugetlb controller limits ("2MB"); empty when there is no such controller
-	BoundingCaps       []string            // the capabilities the daemon has ("CAP_CHOWN")
-	HasResource        bool                // the daemon has CAP_SYS_RESOURCE
-	OOMScoreAdj        int                 // the lowest score the daemon's children may have without CAP_SYS_RESOURCE
-	Rlimits            []specs.POSIXRlimit // the daemon's own limits
-	Seccomp            bool                // the kernel and the runtime filter system calls
-	AppArmor           bool                // the kernel enforces AppArmor
-	AppArmorDefault    string              // the profile loaded for RuntimeDefault; empty when none is
-	SELinux            bool                // containers get SELinux labels
+	KernelVersion string // as uname -r says it
+	Arch          string // as Go names it; empty is this build's
+	CgroupV2      bool   // the unified hierarchy alone; false on v1 and on hybrid
+	// nsdelegate, memory_recursiveprot: what the host's own cgroup2 mount has of them
+	CgroupMountOptions []string
+	SwapAccounting     bool // the memory controller limits swap
+	// sizes the hugetlb controller limits ("2MB"); empty when there is no such controller
+	HugepageSizes   []string
+	BoundingCaps    []string            // the capabilities the daemon has ("CAP_CHOWN")
+	HasResource     bool                // the daemon has CAP_SYS_RESOURCE
+	OOMScoreAdj     int                 // the lowest score the daemon's children may have without CAP_SYS_RESOURCE
+	Rlimits         []specs.POSIXRlimit // the daemon's own limits
+	Seccomp         bool                // the kernel and the runtime filter system calls
+	AppArmor        bool                // the kernel enforces AppArmor
+	AppArmorDefault string              // the profile loaded for RuntimeDefault; empty when none is
+	SELinux         bool                // containers get SELinux labels
 
-	// DefaultSeccomp is the filter for RuntimeDefault of a container with these capabilities. It must be there with Seccomp.
+	// DefaultSeccomp is the filter for RuntimeDefault of a container with these capabilities. It must be there with
+	// Seccomp.
 	DefaultSeccomp func(caps []string) *specs.LinuxSeccomp
 }
 
@@ -89,7 +92,8 @@ type Handler struct {
 	// PodAnnotations and ContainerAnnotations are patterns (as path.Match, a trailing * matching any rest) of annotations
 	// that the runtime gets to see.
 	PodAnnotations, ContainerAnnotations []string
-	// Infra says that a container stands for the pod: all get the annotations by which a sandboxed runtime tells them apart.
+	// Infra says that a container stands for the pod: all get the annotations by which a sandboxed runtime tells them
+	// apart.
 	Infra bool
 	// NoSocketcall has the default filter refuse socketcall, with which 32-bit programs make sockets that it does not
 	// see.
@@ -133,11 +137,11 @@ type User struct {
 }
 
 // ResolvedMount is a mount of the request with its source found: symbolic links followed, existence and propagation
-// checked. Of an image mount, Source is the mounted image, or the path in it. Staged says that Source is a mount made for this
-// container alone, read-only with all below it and with its ids mapped as far as the request wants that.
+// checked. Of an image mount, Source is the mounted image, or the path in it. Staged says that Source is a mount made
+// for this container alone, read-only with all below it and with its ids mapped as far as the request wants that.
 //
-// Strict are the options that the host has mounted it with and that a user namespace cannot take away: a runtime that sets others has to
-// set these, too.
+// Strict are the options that the host has mounted it with and that a user namespace cannot take away: a runtime that
+// sets others has to set these, too.
 type ResolvedMount struct {
 	Mount  *runtimeapi.Mount
 	Source string
@@ -225,8 +229,8 @@ func (b *build) warn(format string, args ...any) {
 	b.warnings = append(b.warnings, fmt.Sprintf(format, args...))
 }
 
-// paths hides and write-protects what the request names. The kubelet sends the usual lists itself, and an empty one means
-// that the pod asked for an unmasked /proc, so nothing is added here.
+// paths hides and write-protects what the request names. The kubelet sends the usual lists itself, and an empty one
+// means that the pod asked for an unmasked /proc, so nothing is added here.
 func (b *build) paths() {
 	if b.privileged {
 		return

@@ -13,8 +13,8 @@ var ipcSysctls = []string{
 	"kernel.shm_rmid_forced",
 }
 
-// CheckSysctls allows what belongs to a namespace of the pod alone. The daemon writes them when it makes the namespaces,
-// so they are in no spec: every container of the pod joins what is already set.
+// CheckSysctls allows what belongs to a namespace of the pod alone. The daemon writes them when it makes the
+// namespaces, so they are in no spec: every container of the pod joins what is already set.
 func CheckSysctls(sysctls map[string]string, net, ipc, uts bool) error {
 	for _, name := range slices.Sorted(maps.Keys(sysctls)) {
 		if err := checkSysctl(name, net, ipc, uts); err != nil {
@@ -44,7 +44,8 @@ func checkSysctl(name string, net, ipc, uts bool) error {
 	case dotted == "kernel.domainname":
 		return allowed(uts, "UTS")
 	}
-	return fmt.Errorf("it is the node's, not a pod's: only net.*, fs.mqueue.*, kernel.shm*, kernel.msg*, kernel.sem and kernel.domainname belong to namespaces")
+	return fmt.Errorf("it is the node's, not a pod's: only net.*, fs.mqueue.*, kernel.shm*, kernel.msg*, kernel.sem and " +
+		"kernel.domainname belong to namespaces")
 }
 
 func allowed(private bool, kind string) error {
@@ -54,8 +55,8 @@ func allowed(private bool, kind string) error {
 	return fmt.Errorf("the pod shares the node's %s namespace, so it would change the node", kind)
 }
 
-// SysctlPath is the path of a sysctl below /proc/sys. As for sysctl(8), the first separator decides: in net.ipv4.conf.eth0/1.mtu
-// a slash stands for a dot in a name, in net/ipv4/conf/eth0.1/mtu a dot is just a dot.
+// SysctlPath is the path of a sysctl below /proc/sys. As for sysctl(8), the first separator decides: in
+// net.ipv4.conf.eth0/1.mtu a slash stands for a dot in a name, in net/ipv4/conf/eth0.1/mtu a dot is just a dot.
 func SysctlPath(name string) (string, error) {
 	p := name
 	if dot, slash := strings.IndexByte(name, '.'), strings.IndexByte(name, '/'); dot >= 0 && (slash < 0 || dot < slash) {

@@ -20,8 +20,8 @@ type forwarder struct {
 	ctx context.Context // ends with the client's connection
 }
 
-// PortForward connects a stream to a port of a pod until both directions have ended, or one is reset. Only a connection that
-// could not be made is an error: of one, clients end all that they forward.
+// PortForward connects a stream to a port of a pod until both directions have ended, or one is reset. Only a connection
+// that could not be made is an error: of one, clients end all that they forward.
 func (f forwarder) PortForward(_ context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
 	ctx, cancel := context.WithTimeout(f.ctx, dialTimeout)
 	conn, err := f.cfg.Node.Dial(ctx, pod, uint16(port))
@@ -100,9 +100,9 @@ func forward(conn Conn, s httpstream.Stream) {
 	}
 }
 
-// awaitReply returns when the client has been told that it has the stream. The library does so beside us, and a stream that is reset
-// before was never there for the client: it does not ask why, and goes on with what it forwards. Whatever is written waits for that,
-// also nothing.
+// awaitReply returns when the client has been told that it has the stream. The library does so beside us, and a stream
+// that is reset before was never there for the client: it does not ask why, and goes on with what it forwards. Whatever
+// is written waits for that, also nothing.
 func awaitReply(s httpstream.Stream) { _, _ = s.Write(nil) }
 
 // clientEnd is the client's end of a stream. The library does not tell the end of the input and a reset apart.

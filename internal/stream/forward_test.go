@@ -20,8 +20,8 @@ func (p pending) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestFailureIsToldAfterTheReply has a connection fail at once. The library resets the stream then, and of one that is reset before the
-// client has it the client is told nothing.
+// TestFailureIsToldAfterTheReply has a connection fail at once. The library resets the stream then, and of one that is
+// reset before the client has it the client is told nothing.
 func TestFailureIsToldAfterTheReply(t *testing.T) {
 	s, _ := serve(t, nil)
 	p := pending{replied: make(chan struct{}), waits: make(chan struct{})}

@@ -13,8 +13,8 @@ import (
 	"berth/internal/limit"
 )
 
-// listener keeps the connections that it accepted, so that they can be closed: of those that streams have taken over, an HTTP
-// server knows nothing any more.
+// listener keeps the connections that it accepted, so that they can be closed: of those that streams have taken over,
+// an HTTP server knows nothing any more.
 type listener struct {
 	net.Listener
 
@@ -148,8 +148,8 @@ func (n *line) Close() error {
 	return n.TCPConn.Close()
 }
 
-// checkTime is how often a connection is looked at. A client's input may wait for a process that does not read it; nobody reads
-// from the connection then, and Read does not see its end.
+// checkTime is how often a connection is looked at. A client's input may wait for a process that does not read it;
+// nobody reads from the connection then, and Read does not see its end.
 const checkTime = 5 * time.Second
 
 // tcpEstablished is TCP_ESTABLISHED of <linux/tcp_states.h>. No client of ours closes one half of its connection.

@@ -23,7 +23,8 @@ func (s *Server) routes() http.Handler {
 		handle := func(w http.ResponseWriter, r *http.Request) {
 			req, ok := s.tickets.use(kind, r.PathValue("token"))
 			if !ok {
-				http.Error(w, "there is nothing at this address: it is good for one connection, within a minute", http.StatusNotFound)
+				http.Error(w, "there is nothing at this address: it is good for one connection, within a minute",
+					http.StatusNotFound)
 				return
 			}
 			defer s.tickets.end(req.target)
@@ -52,7 +53,8 @@ func (s *Server) serveExec(w http.ResponseWriter, r *http.Request, req any) {
 		p.serveV5(w, r, "error executing command in container")
 		return
 	}
-	remotecommand.ServeExec(w, r, p, "", "", e.ContainerId, e.Cmd, o, s.cfg.IdleTimeout, createTimeout, remotecommand.SupportedStreamingProtocols)
+	remotecommand.ServeExec(w, r, p, "", "", e.ContainerId, e.Cmd, o, s.cfg.IdleTimeout, createTimeout,
+		remotecommand.SupportedStreamingProtocols)
 }
 
 func (s *Server) serveAttach(w http.ResponseWriter, r *http.Request, req any) {
@@ -65,14 +67,16 @@ func (s *Server) serveAttach(w http.ResponseWriter, r *http.Request, req any) {
 		p.serveV5(w, r, "error attaching to container")
 		return
 	}
-	remotecommand.ServeAttach(w, r, p, "", "", a.ContainerId, o, s.cfg.IdleTimeout, createTimeout, remotecommand.SupportedStreamingProtocols)
+	remotecommand.ServeAttach(w, r, p, "", "", a.ContainerId, o, s.cfg.IdleTimeout, createTimeout,
+		remotecommand.SupportedStreamingProtocols)
 }
 
 func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request, req any) {
 	q := req.(*runtimeapi.PortForwardRequest)
 	f := forwarder{s, r.Context()}
 	serve := func(w http.ResponseWriter, r *http.Request) {
-		portforward.ServePortForward(w, r, f, q.PodSandboxId, "", &portforward.V4Options{Ports: q.Port}, s.cfg.IdleTimeout, createTimeout,
+		portforward.ServePortForward(w, r, f, q.PodSandboxId, "", &portforward.V4Options{Ports: q.Port}, s.cfg.IdleTimeout,
+			createTimeout,
 			portforward.SupportedProtocols)
 	}
 	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
@@ -90,7 +94,8 @@ type player struct {
 }
 
 // run plays with the streams that were asked for; a protocol may have opened others.
-func (p player) run(ctx context.Context, in io.Reader, out, errs io.Writer, resize func() (width, height uint16, ok bool)) error {
+func (p player) run(ctx context.Context, in io.Reader, out, errs io.Writer,
+	resize func() (width, height uint16, ok bool)) error {
 	var s Streams
 	if p.options.Stdin {
 		s.Stdin = in
@@ -123,7 +128,8 @@ func resizing(sizes <-chan remotecommand.TerminalSize) func() (width, height uin
 }
 
 // ExecInContainer runs a command.
-func (p player) ExecInContainer(ctx context.Context, _, _, _ string, _ []string, in io.Reader, out, errs io.WriteCloser, _ bool,
+func (p player) ExecInContainer(ctx context.Context, _, _, _ string, _ []string, in io.Reader, out, errs io.WriteCloser,
+	_ bool,
 	resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	return p.run(ctx, in, out, errs, resizing(resize))
 }

@@ -1,6 +1,6 @@
-// Package stream serves exec, attach and port-forward over HTTP, to those to whom a kubelet was given an address: SPDY and
-// WebSocket, as k8s.io/cri-streaming speaks them, and with them the WebSocket protocols of version 5 and of tunnelled
-// port-forwards, which it does not.
+// Package stream serves exec, attach and port-forward over HTTP, to those to whom a kubelet was given an address: SPDY
+// and WebSocket, as k8s.io/cri-streaming speaks them, and with them the WebSocket protocols of version 5 and of
+// tunnelled port-forwards, which it does not.
 //
 // An address holds a token, good for one connection within a minute. A client that goes away is noticed also while its
 // connection is not read from: the context of its request ends, whatever it waits for.
@@ -102,11 +102,13 @@ func Listen(cfg Config) (*Server, error) {
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.Port)))
 	if err != nil {
-		return nil, fmt.Errorf("streaming server: %w: set streaming.address and streaming.port to what is free on this node", err)
+		return nil, fmt.Errorf("streaming server: %w: set streaming.address and streaming.port to what is free on this node",
+			err)
 	}
 	addr := l.Addr().(*net.TCPAddr)
 	if secure == nil && !addr.IP.IsLoopback() {
-		cfg.Log.Warn("exec, attach and port-forward are served without TLS to the network: set streaming.cert and streaming.key", "address", addr)
+		cfg.Log.Warn("exec, attach and port-forward are served without TLS to the network: set streaming.cert and "+
+			"streaming.key", "address", addr)
 	}
 	s.base.Host = net.JoinHostPort(s.host(addr), strconv.Itoa(addr.Port))
 	s.lines = &listener{Listener: l}
@@ -122,7 +124,8 @@ func Listen(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// host is what clients are told: the node itself where it listens on all of its addresses, for the kubelet is here, too.
+// host is what clients are told: the node itself where it listens on all of its addresses, for the kubelet is here,
+// too.
 func (s *Server) host(addr *net.TCPAddr) string {
 	switch {
 	case !addr.IP.IsUnspecified():

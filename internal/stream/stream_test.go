@@ -124,8 +124,10 @@ func upgrade(t *testing.T, address string) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = io.WriteString(c, "GET "+at.Path+" HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"+
-		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: http://x\r\nSec-WebSocket-Protocol: v5.channel.k8s.io\r\n\r\n")
+	_, err = io.WriteString(c, "GET "+at.Path+" HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"Sec-WebSocket-Version: 13\r\n"+
+		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: http://x\r\nSec-WebSocket-Protocol: "+
+		"v5.channel.k8s.io\r\n\r\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +156,8 @@ func TestClientsThatGo(t *testing.T) {
 		case <-time.After(checkTime + time.Minute):
 			t.Fatalf("with %d bytes on the way the end was not noticed", input)
 		}
-		if took := time.Since(began); input == 0 && took > checkTime*9/10 { // or it was seen only when the connection was looked at
+		// or it was seen only when the connection was looked at
+		if took := time.Since(began); input == 0 && took > checkTime*9/10 {
 			t.Errorf("it took %v", took)
 		}
 	}
@@ -204,7 +207,8 @@ func TestTLS(t *testing.T) {
 		if err != nil || !strings.HasPrefix(address, "https://127.0.0.1:") {
 			t.Fatalf("%s, %v", address, err)
 		}
-		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
+		client := &http.Client{
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
 		resp, err := client.Get(address)
 		if err != nil {
 			t.Fatal(err)
@@ -223,7 +227,8 @@ func TestTLS(t *testing.T) {
 	if got := speak(); got != "two" {
 		t.Errorf("it shows %s", got)
 	}
-	if _, err := Listen(Config{Node: deaf{}, Log: slog.New(slog.DiscardHandler), Address: "127.0.0.1", CertFile: cert, KeyFile: dir}); err == nil {
+	if _, err := Listen(Config{Node: deaf{}, Log: slog.New(slog.DiscardHandler), Address: "127.0.0.1", CertFile: cert,
+		KeyFile: dir}); err == nil {
 		t.Error("it listens without a key")
 	}
 }
@@ -237,7 +242,8 @@ func put(t *testing.T, path string, data []byte, at time.Time) {
 
 // TestAddresses are what a kubelet on this node can reach.
 func TestAddresses(t *testing.T) {
-	for listen, told := range map[string]string{"127.0.0.1": "127.0.0.1:", "0.0.0.0": "127.0.0.1:", "::": "[::1]:", "localhost": "localhost:", "::1": "[::1]:"} {
+	for listen, told := range map[string]string{"127.0.0.1": "127.0.0.1:", "0.0.0.0": "127.0.0.1:", "::": "[::1]:",
+		"localhost": "localhost:", "::1": "[::1]:"} {
 		s, _ := serve(t, func(c *Config) { c.Address = listen })
 		address, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p"})
 		if err != nil || !strings.HasPrefix(address, "http://"+told) {

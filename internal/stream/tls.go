@@ -19,8 +19,8 @@ type keyPair struct {
 	stamp  [2]time.Time // of the files as they were tried last
 }
 
-// get returns the certificate for a new connection. Files that are no pair, as they are while they are being replaced, leave
-// the one before in use.
+// get returns the certificate for a new connection. Files that are no pair, as they are while they are being replaced,
+// leave the one before in use.
 func (p *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -47,11 +47,12 @@ func (p player) serveV5(w http.ResponseWriter, r *http.Request, failed string) {
 		}
 	}
 	sizes := json.NewDecoder(c[remotecommand.StreamResize])
-	err = p.run(r.Context(), c[remotecommand.StreamStdIn], c[remotecommand.StreamStdOut], c[remotecommand.StreamStdErr], func() (uint16, uint16, bool) {
-		var size remotecommand.TerminalSize
-		err := sizes.Decode(&size)
-		return size.Width, size.Height, err == nil
-	})
+	err = p.run(r.Context(), c[remotecommand.StreamStdIn], c[remotecommand.StreamStdOut], c[remotecommand.StreamStdErr],
+		func() (uint16, uint16, bool) {
+			var size remotecommand.TerminalSize
+			err := sizes.Decode(&size)
+			return size.Width, size.Height, err == nil
+		})
 	if text, err := json.Marshal(outcome(err, failed)); err == nil {
 		_, _ = c[remotecommand.StreamErr].Write(text)
 	}
@@ -82,7 +83,8 @@ func outcome(err error, failed string) status {
 		return status{Status: "Success"}
 	case errors.As(err, &code):
 		return status{
-			Status: "Failure", Reason: remotecommand.NonZeroExitCodeReason, Message: "command terminated with non-zero exit code: " + code.Error(),
+			Status: "Failure", Reason: remotecommand.NonZeroExitCodeReason, Message: "command terminated with non-zero " +
+				"exit code: " + code.Error(),
 			Details: &details{[]cause{{remotecommand.ExitCodeCauseType, strconv.Itoa(code.Code)}}},
 		}
 	}
@@ -116,8 +118,8 @@ func tunnel(w http.ResponseWriter, r *http.Request, serve http.HandlerFunc) {
 	}.ServeHTTP(w, r)
 }
 
-// tunnelled is the answer to a request that was never made, whose connection is a WebSocket. Nothing that is said before it is
-// taken over is heard.
+// tunnelled is the answer to a request that was never made, whose connection is a WebSocket. Nothing that is said
+// before it is taken over is heard.
 type tunnelled struct {
 	conn   net.Conn
 	header http.Header

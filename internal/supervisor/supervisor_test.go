@@ -41,7 +41,8 @@ func manager(t *testing.T, name string, watchdog time.Duration) (next func() str
 }
 
 func TestTells(t *testing.T) {
-	for _, name := range []string{filepath.Join(t.TempDir(), "s"), "@berth-test-" + filepath.Base(t.TempDir()) + fmt.Sprint(os.Getpid())} {
+	for _, name := range []string{filepath.Join(t.TempDir(), "s"),
+		"@berth-test-" + filepath.Base(t.TempDir()) + fmt.Sprint(os.Getpid())} {
 		next := manager(t, name, 0)
 		s := FromEnvironment()
 		s.Ready("serving")

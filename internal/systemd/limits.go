@@ -24,13 +24,15 @@ const crunGroup = "container"
 
 // SetLimits changes the limits of a container: all that want has, or none. They are written to its cgroup, and told to
 // systemd, which writes what it knows of a unit whenever it sees a reason to.
-func (u *Units) SetLimits(ctx context.Context, ctr string, was, want *specs.LinuxResources) (putBack func() error, err error) {
+func (u *Units) SetLimits(ctx context.Context, ctr string, was, want *specs.LinuxResources) (
+	putBack func() error, err error) {
 	path, err := cgroup.ScopePath(ctr)
 	if err != nil {
 		return nil, err
 	}
 	var below []string
-	if info, err := os.Stat(filepath.Join(u.Mount, path, crunGroup)); err == nil && info.IsDir() && cgroup.Mode() == cgroup.V2 {
+	if info, err := os.Stat(filepath.Join(u.Mount, path, crunGroup)); err == nil && info.IsDir() &&
+		cgroup.Mode() == cgroup.V2 {
 		below = append(below, crunGroup)
 	}
 	files, err := limits.Set(path, was, want, below...)
@@ -88,7 +90,8 @@ func (u *Units) setProperties(ctx context.Context, scope string, want []property
 	var old []property
 	for _, p := range want {
 		var v dbus.Variant
-		if err := u.Manager.send(ctx, object, "org.freedesktop.DBus.Properties.Get", []any{service + ".Scope", p.Name}, []any{&v}); err != nil {
+		if err := u.Manager.send(ctx, object, "org.freedesktop.DBus.Properties.Get", []any{service + ".Scope", p.Name},
+			[]any{&v}); err != nil {
 			return nil, fmt.Errorf("ask systemd for %s of %s: %w", p.Name, scope, err)
 		}
 		old = append(old, property{p.Name, v})
@@ -186,7 +189,8 @@ func addQuota(quota int64, period uint64, add func(name string, value any)) {
 // namedLimits are settings of cgroup v2 that are a number, or max, and their properties.
 var namedLimits = map[string]string{
 	"memory.max": "MemoryMax", "memory.high": "MemoryHigh", "memory.low": "MemoryLow", "memory.min": "MemoryMin",
-	"memory.swap.max": "MemorySwapMax", "memory.zswap.max": "MemoryZSwapMax", "pids.max": "TasksMax", "cpu.weight": "CPUWeight",
+	"memory.swap.max": "MemorySwapMax", "memory.zswap.max": "MemoryZSwapMax", "pids.max": "TasksMax",
+	"cpu.weight": "CPUWeight",
 }
 
 func unifiedLimit(key, value string, add func(name string, value any)) {

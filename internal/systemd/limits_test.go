@@ -15,11 +15,15 @@ func TestLimitsAsSystemdHasThem(t *testing.T) {
 	want := &specs.LinuxResources{
 		CPU:    &specs.LinuxCPU{Shares: &shares, Quota: num(12345), Period: &period, Cpus: "0-1,9"},
 		Memory: &specs.LinuxMemory{Limit: num(4096), Swap: num(8192)}, Pids: &specs.LinuxPids{Limit: num(-1)},
-		Unified: map[string]string{"memory.high": "max", "memory.low": "77", "memory.min": "1K\n", "cpu.max": "max 50000", "io.max": "8:0 rbps=1"},
+		Unified: map[string]string{"memory.high": "max", "memory.low": "77", "memory.min": "1K\n", "cpu.max": "max 50000",
+			"io.max": "8:0 rbps=1"},
 	}
 	for v2, has := range map[bool]string{
-		false: "TasksMax=@t 18446744073709551615 CPUShares=@t 512 CPUQuotaPerSecUSec=@t 130000 CPUQuotaPeriodUSec=@t 100000 MemoryLimit=@t 4096",
-		true:  "TasksMax=@t 18446744073709551615 AllowedCPUs=@ay [0x3, 0x2] MemoryMax=@t 4096 MemorySwapMax=@t 4096 CPUQuotaPerSecUSec=@t 18446744073709551615 CPUQuotaPeriodUSec=@t 50000 MemoryHigh=@t 18446744073709551615 MemoryLow=@t 77 MemoryMin=@t 1024",
+		false: "TasksMax=@t 18446744073709551615 CPUShares=@t 512 CPUQuotaPerSecUSec=@t 130000 CPUQuotaPeriodUSec=@t " +
+			"100000 MemoryLimit=@t 4096",
+		true: "TasksMax=@t 18446744073709551615 AllowedCPUs=@ay [0x3, 0x2] MemoryMax=@t 4096 MemorySwapMax=@t 4096 " +
+			"CPUQuotaPerSecUSec=@t 18446744073709551615 CPUQuotaPeriodUSec=@t 50000 MemoryHigh=@t 18446744073709551615 " +
+			"MemoryLow=@t 77 MemoryMin=@t 1024",
 	} {
 		w := *want
 		if !v2 {

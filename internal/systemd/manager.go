@@ -196,7 +196,8 @@ func (m *Manager) send(ctx context.Context, object dbus.ObjectPath, method strin
 // passing says of what the other side said that it is of the connection, or of a moment in systemd's restart.
 func passing(e dbus.Error) bool {
 	switch e.Name {
-	case "org.freedesktop.DBus.Error.NoReply", "org.freedesktop.DBus.Error.Disconnected", "org.freedesktop.DBus.Error.ServiceUnknown",
+	case "org.freedesktop.DBus.Error.NoReply", "org.freedesktop.DBus.Error.Disconnected",
+		"org.freedesktop.DBus.Error.ServiceUnknown",
 		"org.freedesktop.DBus.Error.NameHasNoOwner", "org.freedesktop.DBus.Error.Timeout":
 		return true
 	}
@@ -205,7 +206,8 @@ func passing(e dbus.Error) bool {
 
 // broken says that the connection had ended.
 func broken(err error) bool {
-	return errors.Is(err, dbus.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed)
+	return errors.Is(err, dbus.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, os.ErrClosed)
 }
 
 // named says whether err is an answer of systemd with this name.

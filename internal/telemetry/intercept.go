@@ -20,9 +20,9 @@ import (
 
 // Interceptors are what every call passes, and the only place where calls are logged.
 //
-// Until ready says so a call is answered Unavailable. A call that went well is logged at info, a read at debug unless it took
-// long; one that failed at warn, or at error when the daemon itself is at fault. A panic becomes Internal: it takes its call
-// down and leaves the others, with its stack in the log.
+// Until ready says so a call is answered Unavailable. A call that went well is logged at info, a read at debug unless
+// it took long; one that failed at warn, or at error when the daemon itself is at fault. A panic becomes Internal: it
+// takes its call down and leaves the others, with its stack in the log.
 //
 // Calls of the methods that begin with one of always are let through before ready says so: they ask why it does not.
 //
@@ -31,7 +31,8 @@ func Interceptors(
 	log *slog.Logger, ready func() bool, metrics *Metrics, always ...string,
 ) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
 	g := gate{log: log, ready: ready, metrics: metrics, always: always, refusals: &refusals{of: map[string]*limit.Quiet{}}}
-	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any,
+		err error) {
 		err = g.pass(ctx, info.FullMethod, func() []slog.Attr { return append(about(req), made(resp)...) }, func() error {
 			resp, err = handler(ctx, req)
 			return err
@@ -43,7 +44,9 @@ func Interceptors(
 	}
 	stream := func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		s := &firstMessage{ServerStream: ss}
-		return g.pass(ss.Context(), info.FullMethod, func() []slog.Attr { return about(s.first) }, func() error { return handler(srv, s) })
+		return g.pass(ss.Context(), info.FullMethod, func() []slog.Attr {
+			return about(s.first)
+		}, func() error { return handler(srv, s) })
 	}
 	return unary, stream
 }
@@ -71,7 +74,8 @@ type gate struct {
 	refusals *refusals
 }
 
-// pass runs one call. What it is about is asked for after it, when a stream has received its request and a call is answered.
+// pass runs one call. What it is about is asked for after it, when a stream has received its request and a call is
+// answered.
 func (g gate) pass(ctx context.Context, method string, subject func() []slog.Attr, call func() error) error {
 	named := func(prefix string) bool { return strings.HasPrefix(method, prefix) }
 	if !g.ready() && !slices.ContainsFunc(g.always, named) {
@@ -142,7 +146,8 @@ func reasons(err error) (attrs []slog.Attr) {
 func (g gate) guard(method string, call func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			g.log.Error("a call panicked: this is a bug in berth", "method", method, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			g.log.Error("a call panicked: this is a bug in berth", "method", method, "panic", fmt.Sprint(p), "stack",
+				string(debug.Stack()))
 			err = status.Errorf(codes.Internal, "%s: berth has a bug here, its log has the stack: %v", method, p)
 		}
 	}()

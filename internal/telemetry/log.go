@@ -1,5 +1,5 @@
-// Package telemetry is how the daemon tells what it does: its logger, the one interceptor that every call passes, and the
-// timeline of its start.
+// Package telemetry is how the daemon tells what it does: its logger, the one interceptor that every call passes, and
+// the timeline of its start.
 package telemetry
 
 import (
@@ -23,7 +23,8 @@ func ParseLevel(text string) (slog.Level, error) {
 	return 0, fmt.Errorf("log level %q is none of debug, info, warn, error", text)
 }
 
-// Logger writes one line an event to w: JSON when format is json, else text. The level may be changed while it is in use.
+// Logger writes one line an event to w: JSON when format is json, else text. The level may be changed while it is in
+// use.
 func Logger(w io.Writer, format string, level *slog.LevelVar) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level}
 	if format == "json" {

@@ -46,7 +46,8 @@ func NewMetrics(version string) *Metrics {
 			Name: "berth_call_failures_total", Help: "Calls that failed, by method and kind of error.",
 		}, []string{"method", "kind"}),
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "berth_step_duration_seconds", Help: "Duration of the steps that make (do) and unmake (undo) pods and containers.",
+			Name: "berth_step_duration_seconds", Help: "Duration of the steps that make (do) and unmake (undo) pods and " +
+				"containers.",
 			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100},
 		}, []string{"plan", "step", "way"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -59,7 +60,8 @@ func NewMetrics(version string) *Metrics {
 		}, []string{"result"}),
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "berth_build_info", Help: "1, with the version of the daemon.", ConstLabels: prometheus.Labels{"version": version},
+		Name: "berth_build_info", Help: "1, with the version of the daemon.",
+		ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
 	m.registry.MustRegister(m.calls, m.errors, m.steps, m.failures, m.pulls, info,
@@ -147,7 +149,8 @@ func (m *Metrics) Serve(ctx context.Context, address string, log *slog.Logger) (
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute,
+		IdleTimeout: 2 * time.Minute}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

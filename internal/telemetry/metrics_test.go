@@ -35,7 +35,8 @@ func TestMetricsAreServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := m.Serve(ctx, at.String(), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), at.String()) {
+	if _, _, err := m.Serve(ctx, at.String(), slog.New(slog.DiscardHandler)); err == nil ||
+		!strings.Contains(err.Error(), at.String()) {
 		t.Errorf("a second server at the address: %v", err)
 	}
 	resp, err := http.Get("http://" + at.String() + "/metrics")
@@ -48,13 +49,16 @@ func TestMetricsAreServed(t *testing.T) {
 		t.Fatal(resp.Status, err)
 	}
 	for _, want := range []string{
-		`berth_call_duration_seconds_count{code="OK",method="Version"} 1`, `berth_call_duration_seconds_bucket{code="NotFound",method="Version",le="0.3"} 0`,
-		`berth_step_duration_seconds_count{plan="pod",step="network",way="do"} 1`, `berth_step_failures_total{plan="pod",step="network",way="undo"} 1`,
+		`berth_call_duration_seconds_count{code="OK",method="Version"} 1`,
+		`berth_call_duration_seconds_bucket{code="NotFound",method="Version",le="0.3"} 0`,
+		`berth_step_duration_seconds_count{plan="pod",step="network",way="do"} 1`,
+		`berth_step_failures_total{plan="pod",step="network",way="undo"} 1`,
 		`berth_image_pull_duration_seconds_count{result="OK"} 1`,
 		`berth_image_pull_duration_seconds_sum{result="OK"} 2`,
 		`berth_image_pull_duration_seconds_count{result="RegistryUnavailable"} 1`,
 		"# TYPE berth_seen_total counter", "berth_seen_total 7", "# TYPE berth_pods gauge",
-		`berth_pods{state="ready"} 3`, `berth_build_info{version="v1.2.3"} 1`, "go_goroutines ", "process_resident_memory_bytes ",
+		`berth_pods{state="ready"} 3`, `berth_build_info{version="v1.2.3"} 1`, "go_goroutines ",
+		"process_resident_memory_bytes ",
 	} {
 		if !strings.Contains(string(text), want+"\n") && !strings.Contains(string(text), "\n"+want) {
 			t.Errorf("there is no %s", want)
@@ -69,7 +73,8 @@ func TestMetricsAreServed(t *testing.T) {
 		return
 	}
 	defer resp.Body.Close()
-	if text, _ := io.ReadAll(resp.Body); strings.Contains(string(text), "berth_build_info") { // else somebody else has got the port
+	// else somebody else has got the port
+	if text, _ := io.ReadAll(resp.Body); strings.Contains(string(text), "berth_build_info") {
 		t.Error("served after its end")
 	}
 }

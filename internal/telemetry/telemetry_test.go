@@ -64,38 +64,46 @@ func (service) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi
 	return &runtimeapi.VersionResponse{RuntimeName: "t"}, nil
 }
 
-func (service) StopPodSandbox(context.Context, *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+func (service) StopPodSandbox(context.Context, *runtimeapi.StopPodSandboxRequest) (
+	*runtimeapi.StopPodSandboxResponse, error) {
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
 
-func (service) StartContainer(context.Context, *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+func (service) StartContainer(context.Context, *runtimeapi.StartContainerRequest) (
+	*runtimeapi.StartContainerResponse, error) {
 	return nil, status.Error(codes.FailedPrecondition, "it runs already")
 }
 
-func (service) ContainerStatus(context.Context, *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (service) ContainerStatus(context.Context, *runtimeapi.ContainerStatusRequest) (
+	*runtimeapi.ContainerStatusResponse, error) {
 	return nil, status.Error(codes.NotFound, "gone")
 }
 
-func (service) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+func (service) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (
+	*runtimeapi.RunPodSandboxResponse, error) {
 	if req.RuntimeHandler != "" {
 		return runPod(nil), nil
 	}
 	return runPod(req.Config), nil
 }
 
-func (service) CreateContainer(context.Context, *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+func (service) CreateContainer(context.Context, *runtimeapi.CreateContainerRequest) (
+	*runtimeapi.CreateContainerResponse, error) {
 	return &runtimeapi.CreateContainerResponse{ContainerId: "new-container"}, nil
 }
 
-func (service) RemoveContainer(context.Context, *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+func (service) RemoveContainer(context.Context, *runtimeapi.RemoveContainerRequest) (
+	*runtimeapi.RemoveContainerResponse, error) {
 	return nil, status.Error(codes.Internal, "remove: the disk is on fire")
 }
 
-func (service) RemovePodSandbox(context.Context, *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (service) RemovePodSandbox(context.Context, *runtimeapi.RemovePodSandboxRequest) (
+	*runtimeapi.RemovePodSandboxResponse, error) {
 	return nil, errors.New("no status at all")
 }
 
-func (service) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+func (service) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (
+	*runtimeapi.ListContainersResponse, error) {
 	time.Sleep(slow + 10*time.Millisecond)
 	return &runtimeapi.ListContainersResponse{}, nil
 }
@@ -105,7 +113,8 @@ func runPod(pod *runtimeapi.PodSandboxConfig) *runtimeapi.RunPodSandboxResponse 
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: "pod-of-" + pod.Metadata.Name}
 }
 
-func (service) GetContainerEvents(_ *runtimeapi.GetEventsRequest, s runtimeapi.RuntimeService_GetContainerEventsServer) error {
+func (service) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
+	s runtimeapi.RuntimeService_GetContainerEventsServer) error {
 	if err := s.Send(&runtimeapi.ContainerEventResponse{ContainerId: "c"}); err != nil {
 		return err
 	}
@@ -168,7 +177,8 @@ func TestCallsAreLogged(t *testing.T) {
 	r := serve(t)
 	r.ready.Store(true)
 	ctx := t.Context()
-	pod := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "prod", Uid: "u1"}}
+	pod := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "prod", Uid: "u1"}}
 	for _, c := range []struct {
 		call func() error
 		code codes.Code
@@ -183,7 +193,8 @@ func TestCallsAreLogged(t *testing.T) {
 		{func() error {
 			_, err := r.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: "c1"})
 			return err
-		}, codes.FailedPrecondition, map[string]string{"level": "WARN", "container": "c1", "code": "FailedPrecondition", "error": "it runs already"}},
+		}, codes.FailedPrecondition,
+			map[string]string{"level": "WARN", "container": "c1", "code": "FailedPrecondition", "error": "it runs already"}},
 		{func() error {
 			_, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: "c2"})
 			return err
@@ -191,8 +202,10 @@ func TestCallsAreLogged(t *testing.T) {
 		{func() error {
 			_, err := r.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod, RuntimeHandler: "runc"})
 			return err
-		}, codes.Internal, map[string]string{"level": "ERROR", "method": "RunPodSandbox", "namespace": "prod", "name": "web", "uid": "u1", "handler": "runc",
-			"error": "/runtime.v1.RuntimeService/RunPodSandbox: berth has a bug here, its log has the stack: runtime error: invalid memory address or nil pointer dereference"}},
+		}, codes.Internal, map[string]string{"level": "ERROR", "method": "RunPodSandbox", "namespace": "prod", "name": "web",
+			"uid": "u1", "handler": "runc",
+			"error": "/runtime.v1.RuntimeService/RunPodSandbox: berth has a bug here, its log has the stack: runtime error: " +
+				"invalid memory address or nil pointer dereference"}},
 		{func() error {
 			_, err := r.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod})
 			return err
@@ -330,11 +343,15 @@ func TestRefusalsAreToldOnceASecond(t *testing.T) {
 func TestReads(t *testing.T) {
 	reads := map[string]bool{
 		"Version": true, "Status": true, "PodSandboxStatus": true, "ListPodSandbox": true, "ContainerStatus": true,
-		"ListContainers": true, "ListContainerStats": true, "ContainerStats": true, "PodSandboxStats": true, "RuntimeConfig": true,
-		"ListImages": true, "ImageStatus": true, "ImageFsInfo": true, "GetContainerEvents": true, "ListMetricDescriptors": true,
-		"RunPodSandbox": false, "StopPodSandbox": false, "RemovePodSandbox": false, "CreateContainer": false,
-		"StartContainer": false, "StopContainer": false, "RemoveContainer": false, "ExecSync": false, "Exec": false, "Attach": false,
-		"PortForward": false, "PullImage": false, "RemoveImage": false, "ReopenContainerLog": false, "UpdateRuntimeConfig": false,
+		"ListContainers": true, "ListContainerStats": true, "ContainerStats": true, "PodSandboxStats": true,
+		"RuntimeConfig": true,
+		"ListImages":    true, "ImageStatus": true, "ImageFsInfo": true, "GetContainerEvents": true,
+		"ListMetricDescriptors": true,
+		"RunPodSandbox":         false, "StopPodSandbox": false, "RemovePodSandbox": false, "CreateContainer": false,
+		"StartContainer": false, "StopContainer": false, "RemoveContainer": false, "ExecSync": false, "Exec": false,
+		"Attach":      false,
+		"PortForward": false, "PullImage": false, "RemoveImage": false, "ReopenContainerLog": false,
+		"UpdateRuntimeConfig":      false,
 		"UpdateContainerResources": false, "CheckpointContainer": false,
 	}
 	for method, want := range reads {

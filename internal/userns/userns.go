@@ -1,7 +1,8 @@
 // Package userns makes user namespaces, and other namespaces that belong to one.
 //
-// A process with threads, as the daemon is, can neither make a user namespace for itself nor enter one. So a Holder makes
-// it: a process that does nothing, in namespaces of its own, until they are pinned or used. It ends with whoever made it.
+// A process with threads, as the daemon is, can neither make a user namespace for itself nor enter one. So a Holder
+// makes it: a process that does nothing, in namespaces of its own, until they are pinned or used. It ends with whoever
+// made it.
 package userns
 
 import (
@@ -46,12 +47,14 @@ func check(kind string, ranges []Range) error {
 			return fmt.Errorf("the range of %ss from %d on is empty", kind, r.Inside)
 		}
 		if uint64(r.Inside)+uint64(r.Size) > math.MaxUint32 || uint64(r.Host)+uint64(r.Size) > math.MaxUint32 {
-			return fmt.Errorf("the range of %d %ss from %d (on the host %d) on goes beyond the last id", r.Size, kind, r.Inside, r.Host)
+			return fmt.Errorf("the range of %d %ss from %d (on the host %d) on goes beyond the last id", r.Size, kind, r.Inside,
+				r.Host)
 		}
 		root = root || r.Inside == 0
 		for _, o := range ranges[:i] {
 			if overlap(r.Inside, o.Inside, r.Size, o.Size) || overlap(r.Host, o.Host, r.Size, o.Size) {
-				return fmt.Errorf("the ranges of %ss from %d (on the host %d) and from %d (on the host %d) on overlap", kind, o.Inside, o.Host, r.Inside, r.Host)
+				return fmt.Errorf("the ranges of %ss from %d (on the host %d) and from %d (on the host %d) on overlap", kind,
+					o.Inside, o.Host, r.Inside, r.Host)
 			}
 		}
 	}
@@ -87,9 +90,9 @@ type Holder struct {
 	in  io.Closer
 }
 
-// Hold starts program, which must do nothing when called with the one argument `hold` but wait for the end of its standard
-// input, in a user namespace with this mapping and in new namespaces of the kinds that flags (CLONE_NEWNET, …) says. The
-// process dies with the calling thread: so the caller locks its goroutine to its thread until End.
+// Hold starts program, which must do nothing when called with the one argument `hold` but wait for the end of its
+// standard input, in a user namespace with this mapping and in new namespaces of the kinds that flags (CLONE_NEWNET, …)
+// says. The process dies with the calling thread: so the caller locks its goroutine to its thread until End.
 func Hold(program string, flags uintptr, m Mapping) (*Holder, error) {
 	if err := m.Check(); err != nil {
 		return nil, fmt.Errorf("make a user namespace: %w", err)
@@ -97,8 +100,9 @@ func Hold(program string, flags uintptr, m Mapping) (*Holder, error) {
 	cmd := exec.Command(program, "hold")
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWUSER | flags, UidMappings: ranges(m.UIDs), GidMappings: ranges(m.GIDs), GidMappingsEnableSetgroups: true,
-		Pdeathsig: unix.SIGKILL,
+		Cloneflags: unix.CLONE_NEWUSER | flags, UidMappings: ranges(m.UIDs), GidMappings: ranges(m.GIDs),
+		GidMappingsEnableSetgroups: true,
+		Pdeathsig:                  unix.SIGKILL,
 	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -123,7 +127,8 @@ func explain(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EUSERS):
 		limit, _ := os.ReadFile("/proc/sys/user/max_user_namespaces")
-		return fmt.Errorf("%w: the node allows %s user namespaces: raise the sysctl user.max_user_namespaces", err, strings.TrimSpace(string(limit)))
+		return fmt.Errorf("%w: the node allows %s user namespaces: raise the sysctl user.max_user_namespaces", err,
+			strings.TrimSpace(string(limit)))
 	case errors.Is(err, unix.EINVAL):
 		return fmt.Errorf("%w: the kernel has no user namespaces (CONFIG_USER_NS)", err)
 	}

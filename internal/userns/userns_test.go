@@ -49,7 +49,8 @@ func TestHost(t *testing.T) {
 	for _, c := range []struct {
 		uid, gid, wantUID, wantGID uint32
 		ok                         bool
-	}{{0, 0, 100000, 200000, true}, {52, 9, 7002, 200009, true}, {10, 0, 0, 0, false}, {55, 0, 0, 0, false}, {0, 10, 0, 0, false}} {
+	}{{0, 0, 100000, 200000, true}, {52, 9, 7002, 200009, true}, {10, 0, 0, 0, false}, {55, 0, 0, 0, false},
+		{0, 10, 0, 0, false}} {
 		u, g, ok := m.Host(c.uid, c.gid)
 		if ok != c.ok || ok && (u != c.wantUID || g != c.wantGID) {
 			t.Errorf("%d:%d is %d:%d, %v", c.uid, c.gid, u, g, ok)

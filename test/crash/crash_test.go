@@ -1,12 +1,12 @@
 // Package crash kills the daemon at every fault point that it passes, and wants that nobody notices.
 //
 // The points are not listed anywhere: each scenario is run once with tracing on, and what it passed is the matrix. So a
-// step that is added to a plan is covered from that day on. For each point a daemon is started that dies there, requests
-// are made until it does, and a daemon without faults is started in its place. What ran must still run; the request that
-// was cut off is made again and must succeed; in the end everything is removed, and nothing may be left.
+// step that is added to a plan is covered from that day on. For each point a daemon is started that dies there,
+// requests are made until it does, and a daemon without faults is started in its place. What ran must still run; the
+// request that was cut off is made again and must succeed; in the end everything is removed, and nothing may be left.
 //
-// Without more, each point is killed at once, at its first occurrence, in one scenario. BERTH_SOAK=1 runs every point in
-// every scenario at every occurrence.
+// Without more, each point is killed at once, at its first occurrence, in one scenario. BERTH_SOAK=1 runs every point
+// in every scenario at every occurrence.
 package crash
 
 import (
@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(hygiene.Main(m, pool.close))
 }
 
-// A scenario is a life with something planned: what each daemon in turn is told to do at its fault points. The point under
-// test takes the place of POINT.
+// A scenario is a life with something planned: what each daemon in turn is told to do at its fault points. The point
+// under test takes the place of POINT.
 type scenario struct {
 	name   string
 	edit   func(*v1.PodSandboxConfig)
@@ -62,14 +62,15 @@ func sharedPID(c *v1.PodSandboxConfig) {
 // userns gives the pod ids of its own: what is made for it belongs to others, and more is mounted.
 func userns(c *v1.PodSandboxConfig) {
 	ids := []*v1.IDMapping{{HostId: 1 << 29, ContainerId: 0, Length: 65536}}
-	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &v1.UserNamespace{Mode: v1.NamespaceMode_POD, Uids: ids, Gids: ids}
+	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = &v1.UserNamespace{Mode: v1.NamespaceMode_POD, Uids: ids,
+		Gids: ids}
 }
 
 // inUserns are the steps that a user namespace makes another thing.
 var inUserns = []string{"pod.files.", "pod.shm.", "pod.namespaces.", "container.rootfs.", "container.process."}
 
-// scenarios are the ways to meet a point. Those after the first three need the name of a point themselves, taken from what
-// the first has passed.
+// scenarios are the ways to meet a point. Those after the first three need the name of a point themselves, taken from
+// what the first has passed.
 func scenarios(passed []string) []scenario {
 	list := []scenario{
 		{"life", plain, []string{point}},
@@ -169,7 +170,9 @@ func learn(t *testing.T, runtime string) []kill {
 			if strings.HasPrefix(s.name, "recover") {
 				key = "recover " + p // a point met in recovery is another thing than the same met in a request
 			}
-			if s.name == "userns" && slices.ContainsFunc(inUserns, func(step string) bool { return strings.HasPrefix(p, step) }) {
+			if s.name == "userns" && slices.ContainsFunc(inUserns, func(step string) bool {
+				return strings.HasPrefix(p, step)
+			}) {
 				key = "userns " + p
 			}
 			if strings.HasPrefix(p, "monitor.") && s.name != "life" && s.name != "shared-pid" {
@@ -249,7 +252,8 @@ func (r *runner) env() []string {
 	if !strings.Contains(plan, point) {
 		return []string{"BERTH_FAULT=" + plan}
 	}
-	return []string{"BERTH_FAULT=" + strings.Trim(strings.Replace(plan, point, "", 1), ","), "BERTH_FAULT_TRACE=" + r.fault}
+	return []string{"BERTH_FAULT=" + strings.Trim(strings.Replace(plan, point, "", 1), ","),
+		"BERTH_FAULT_TRACE=" + r.fault}
 }
 
 // start starts daemons until one serves: one that is to die in its recovery does so.

@@ -267,7 +267,8 @@ func (l *life) holds() error {
 		return wrong("the container that ran: %v", err)
 	}
 	if resp.Status.State != v1.ContainerState_CONTAINER_RUNNING {
-		return wrong("the container that ran is %s with exit code %d (%s)", resp.Status.State, resp.Status.ExitCode, resp.Status.Reason)
+		return wrong("the container that ran is %s with exit code %d (%s)", resp.Status.State, resp.Status.ExitCode,
+			resp.Status.Reason)
 	}
 	return nil
 }

@@ -14,7 +14,8 @@ import (
 // needAppArmor skips a test where the kernel has none.
 func needAppArmor(t *testing.T) {
 	t.Helper()
-	if on, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err != nil || strings.TrimSpace(string(on)) != "Y" {
+	if on, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err != nil ||
+		strings.TrimSpace(string(on)) != "Y" {
 		t.Skip("this kernel does not enforce AppArmor: make test-vm does")
 	}
 }
@@ -57,8 +58,8 @@ func (r rig) loadProfile(name, rules string) {
 	})
 }
 
-// whichProfile prints the label of the process. Without a profile it is what the runtime has: unconfined, or what a distribution
-// calls its unconfined runtimes, so that they may make user namespaces.
+// whichProfile prints the label of the process. Without a profile it is what the runtime has: unconfined, or what a
+// distribution calls its unconfined runtimes, so that they may make user namespaces.
 const whichProfile = "sed 's/.*(unconfined)/unconfined/' /proc/self/attr/current"
 
 func TestAppArmor(t *testing.T) {
@@ -82,7 +83,8 @@ func TestAppArmor(t *testing.T) {
 			{"named", whichProfile, mine + " (enforce)", named},
 			{"named-privileged", whichProfile, mine + " (enforce)", func(c *v1.ContainerConfig) { privileged(c); named(c) }},
 			{"named-denies", "touch /tmp/x 2>/dev/null || echo refused; touch /root/x && echo done", "refused\ndone", named},
-			{"no-mount", "mount -t tmpfs none /mnt 2>/dev/null || mount -t tmpfs none /tmp 2>/dev/null || echo refused", "refused", open(standard)},
+			{"no-mount", "mount -t tmpfs none /mnt 2>/dev/null || mount -t tmpfs none /tmp 2>/dev/null || echo refused",
+				"refused", open(standard)},
 			{"free-mount", "mount -t tmpfs none /tmp && echo mounted", "mounted", open(free)},
 		} {
 			r.wantText(c.name, p.output(busybox(c.name, c.script, c.edit)), c.want)
@@ -90,7 +92,8 @@ func TestAppArmor(t *testing.T) {
 	})
 }
 
-// forbidden writes back what is there, to each of the files that a container must not write to and prints those that took it.
+// forbidden writes back what is there, to each of the files that a container must not write to and prints those that
+// took it.
 const forbidden = `for f in /proc/sys/kernel/hostname /proc/sys/kernel/modprobe /proc/sys/kernel/sysrq /proc/sys/kernel/core_pattern \
  /proc/sys/kernel/seccomp/actions_logged /proc/sys/kernel/max_lock_depth /proc/sys/kernel/panic /proc/sys/vm/swappiness \
  /proc/sys/fs/file-max /proc/sys/net/ipv4/ip_forward /proc/irq/default_smp_affinity; do
@@ -107,17 +110,20 @@ const allowed = `for f in /proc/sys/kernel/shmmax /proc/sys/kernel/msgmax /proc/
 done
 true`
 
-// TestAppArmorDefaultProfile wants the daemon's own profile to keep a container from the machine's knobs, and not from its own.
-// The same container without it shows that nothing else was in the way.
+// TestAppArmorDefaultProfile wants the daemon's own profile to keep a container from the machine's knobs, and not from
+// its own. The same container without it shows that nothing else was in the way.
 func TestAppArmorDefaultProfile(t *testing.T) {
 	needAppArmor(t)
 	each(t, func(r rig) {
 		p := r.pod()
-		free, standard := open(confined(v1.SecurityProfile_Unconfined, "")), open(confined(v1.SecurityProfile_RuntimeDefault, ""))
+		free, standard := open(confined(v1.SecurityProfile_Unconfined, "")),
+			open(confined(v1.SecurityProfile_RuntimeDefault, ""))
 		took := p.output(busybox("free", forbidden, free))
-		for _, must := range []string{"kernel/hostname", "kernel/sysrq", "vm/swappiness", "net/ipv4/ip_forward", "sysrq-trigger", "kcore"} {
+		for _, must := range []string{"kernel/hostname", "kernel/sysrq", "vm/swappiness", "net/ipv4/ip_forward",
+			"sysrq-trigger", "kcore"} {
 			if !strings.Contains(took, must) {
-				r.Errorf("without a profile nothing can be done to %s either, so this shows nothing of it; what took it: %s", must, took)
+				r.Errorf("without a profile nothing can be done to %s either, so this shows nothing of it; what took it: %s", must,
+					took)
 			}
 		}
 		r.wantText("what the profile lets through", p.output(busybox("confined", forbidden, standard)), "")
@@ -130,7 +136,8 @@ func TestAppArmorMissing(t *testing.T) {
 	needAppArmor(t)
 	each(t, func(r rig) {
 		p := r.pod()
-		_, err := r.n.Runtime.CreateContainer(ctx(), p.id, busybox("bad", "true", confined(v1.SecurityProfile_Localhost, "no-such-profile")), p.config)
+		_, err := r.n.Runtime.CreateContainer(ctx(), p.id,
+			busybox("bad", "true", confined(v1.SecurityProfile_Localhost, "no-such-profile")), p.config)
 		r.wantCode(err, codes.FailedPrecondition, "no-such-profile", "not loaded", "apparmor_parser")
 		p.wantNoContainer("bad")
 		c := p.start(busybox("main", "sleep 1000"))
@@ -138,7 +145,8 @@ func TestAppArmorMissing(t *testing.T) {
 	})
 }
 
-// TestAppArmorSignals wants a confined container to be entered, stopped and killed, and its processes to signal each other.
+// TestAppArmorSignals wants a confined container to be entered, stopped and killed, and its processes to signal each
+// other.
 func TestAppArmorSignals(t *testing.T) {
 	needAppArmor(t)
 	each(t, func(r rig) {

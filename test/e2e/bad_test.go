@@ -60,11 +60,17 @@ func TestBadPods(t *testing.T) {
 			{"no metadata", "", func(c *v1.PodSandboxConfig) { c.Metadata = nil }, codes.InvalidArgument, []string{"metadata"}},
 			{"no name", "", func(c *v1.PodSandboxConfig) { c.Metadata.Name = "" }, codes.InvalidArgument, []string{"name"}},
 			{"no uid", "", func(c *v1.PodSandboxConfig) { c.Metadata.Uid = "" }, codes.InvalidArgument, []string{"uid"}},
-			{"relative log directory", "", func(c *v1.PodSandboxConfig) { c.LogDirectory = "logs" }, codes.InvalidArgument, []string{"log"}},
+			{"relative log directory", "", func(c *v1.PodSandboxConfig) {
+				c.LogDirectory = "logs"
+			}, codes.InvalidArgument, []string{"log"}},
 			{"hostname with the node's network", "", func(c *v1.PodSandboxConfig) { hostNetwork(c); c.Hostname = "custom" },
 				codes.InvalidArgument, []string{"custom", "hostname empty"}},
-			{"long hostname", "", func(c *v1.PodSandboxConfig) { c.Hostname = strings.Repeat("h", 65) }, codes.InvalidArgument, []string{"hostname"}},
-			{"cgroup parent", "", func(c *v1.PodSandboxConfig) { c.Linux.CgroupParent = "/../../up" }, codes.InvalidArgument, []string{"cgroup"}},
+			{"long hostname", "", func(c *v1.PodSandboxConfig) {
+				c.Hostname = strings.Repeat("h", 65)
+			}, codes.InvalidArgument, []string{"hostname"}},
+			{"cgroup parent", "", func(c *v1.PodSandboxConfig) {
+				c.Linux.CgroupParent = "/../../up"
+			}, codes.InvalidArgument, []string{"cgroup"}},
 			{"host port", "", func(c *v1.PodSandboxConfig) {
 				c.PortMappings = []*v1.PortMapping{{HostPort: 99999, ContainerPort: 80}}
 			}, codes.InvalidArgument, []string{"99999"}},
@@ -76,7 +82,8 @@ func TestBadPods(t *testing.T) {
 		}
 		_, err := r.n.Runtime.RunPodSandbox(ctx(), nil, "")
 		r.wantCode(err, codes.InvalidArgument)
-		left, err := r.n.Runtime.ListPodSandbox(ctx(), &v1.PodSandboxFilter{LabelSelector: map[string]string{"bad": unique(r.T)}})
+		left, err := r.n.Runtime.ListPodSandbox(ctx(),
+			&v1.PodSandboxFilter{LabelSelector: map[string]string{"bad": unique(r.T)}})
 		r.ok(err)
 		if len(left) != 0 {
 			r.Errorf("pods that were refused are listed: %v", left)
@@ -96,16 +103,26 @@ func TestBadContainers(t *testing.T) {
 			{"no metadata", func(c *v1.ContainerConfig) { c.Metadata = nil }, codes.InvalidArgument, []string{"metadata"}},
 			{"no name", func(c *v1.ContainerConfig) { c.Metadata.Name = "" }, codes.InvalidArgument, []string{"name"}},
 			{"no image", func(c *v1.ContainerConfig) { c.Image = nil }, codes.InvalidArgument, []string{"image"}},
-			{"absent image", func(c *v1.ContainerConfig) { c.Image.Image = ref("never/pulled:v1") }, codes.NotFound, []string{"never/pulled"}},
+			{"absent image", func(c *v1.ContainerConfig) {
+				c.Image.Image = ref("never/pulled:v1")
+			}, codes.NotFound, []string{"never/pulled"}},
 			{"relative mount", mount("/tmp", "../data"), codes.InvalidArgument, []string{"../data"}},
 			{"mount without target", mount("/tmp", ""), codes.InvalidArgument, []string{"mount"}},
 			{"relative source", mount("tmp", "/data"), codes.InvalidArgument, []string{"tmp"}},
-			{"relative directory", func(c *v1.ContainerConfig) { c.WorkingDir = "here" }, codes.InvalidArgument, []string{"here"}},
+			{"relative directory", func(c *v1.ContainerConfig) {
+				c.WorkingDir = "here"
+			}, codes.InvalidArgument, []string{"here"}},
 			{"bad environment", func(c *v1.ContainerConfig) { c.Envs = []*v1.KeyValue{{Key: "A=B", Value: []byte("c")}} },
 				codes.InvalidArgument, []string{"A=B"}},
-			{"tiny memory", func(c *v1.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = -5 }, codes.InvalidArgument, []string{"memory"}},
-			{"odd cpus", func(c *v1.ContainerConfig) { c.Linux.Resources.CpusetCpus = "all" }, codes.InvalidArgument, []string{"all"}},
-			{"oom score", func(c *v1.ContainerConfig) { c.Linux.Resources.OomScoreAdj = 5000 }, codes.InvalidArgument, []string{"5000"}},
+			{"tiny memory", func(c *v1.ContainerConfig) {
+				c.Linux.Resources.MemoryLimitInBytes = -5
+			}, codes.InvalidArgument, []string{"memory"}},
+			{"odd cpus", func(c *v1.ContainerConfig) {
+				c.Linux.Resources.CpusetCpus = "all"
+			}, codes.InvalidArgument, []string{"all"}},
+			{"oom score", func(c *v1.ContainerConfig) {
+				c.Linux.Resources.OomScoreAdj = 5000
+			}, codes.InvalidArgument, []string{"5000"}},
 		} {
 			name := strings.ReplaceAll(c.name, " ", "-")
 			_, err := r.n.Runtime.CreateContainer(ctx(), p.id, busybox(name, "true", c.edit), p.config)
@@ -143,7 +160,8 @@ func TestWrongOrder(t *testing.T) {
 
 func TestUnimplemented(t *testing.T) {
 	each(t, func(r rig) {
-		err := r.n.Runtime.CheckpointContainer(ctx(), &v1.CheckpointContainerRequest{ContainerId: "none", Location: "/nowhere"})
+		err := r.n.Runtime.CheckpointContainer(ctx(),
+			&v1.CheckpointContainerRequest{ContainerId: "none", Location: "/nowhere"})
 		r.wantCode(err, codes.Unimplemented)
 		p, q := r.pod(), r.client()
 		_, err = q.CheckpointContainer(ctx(), &v1.CheckpointContainerRequest{

@@ -41,7 +41,8 @@ func TestCDI(t *testing.T) {
  "devices":[{"name":"one","containerEdits":{"env":["GPU=one"],"additionalGids":[44],
    "deviceNodes":[{"path":"/dev/gpu0","hostPath":"/dev/kmsg","permissions":"r"}]}},
   {"name":"gone","containerEdits":{"deviceNodes":[{"path":"/dev/gpu1","hostPath":"/dev/no-such-gpu"}]}}]}`), 0o644))
-			c := p.start(busybox("user", "echo $ALL $GPU; head -c1 /dev/gpu0 | wc -c; echo x 2>/dev/null >/dev/gpu0 || echo refused; ls /vendor; id -G; sleep 1000",
+			c := p.start(busybox("user", "echo $ALL $GPU; head -c1 /dev/gpu0 | wc -c; echo x 2>/dev/null >/dev/gpu0 || echo "+
+				"refused; ls /vendor; id -G; sleep 1000",
 				both(cdiDevice("vendor.com/gpu=one"), caps([]string{"SYSLOG"}, nil))))
 			c.logged("44")
 			r.wantText("what the container has", c.text("stdout"), "1 one\n1\nrefused\ngpu.json\n0 44")

@@ -43,7 +43,8 @@ func (c *ctr) groupDirs() []string {
 	c.Helper()
 	var found []string
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {
-		if err == nil && d.IsDir() && strings.HasSuffix(path, "/"+node.GroupsOf(c.n).Container(c.cid)) && !strings.Contains(path, "/containers/") {
+		if err == nil && d.IsDir() && strings.HasSuffix(path, "/"+node.GroupsOf(c.n).Container(c.cid)) &&
+			!strings.Contains(path, "/containers/") {
 			found = append(found, path, path+"/container")
 		}
 		return nil
@@ -71,12 +72,14 @@ func TestUnifiedResources(t *testing.T) {
 			l.CpuPeriod, l.CpuQuota = 100000, 150000
 			l.MemoryLimitInBytes, l.MemorySwapLimitInBytes = 64<<20, 64<<20
 			l.Unified = map[string]string{
-				"memory.high": "58720256", "memory.min": "16777216", "memory.low": "20971520", "memory.oom.group": "1", "pids.max": "77",
+				"memory.high": "58720256", "memory.min": "16777216", "memory.low": "20971520", "memory.oom.group": "1",
+				"pids.max": "77",
 			}
 			l.HugepageLimits = []*v1.HugepageLimit{{PageSize: "2MB", Limit: 4 << 20}}
 		})))
 		for name, want := range map[string]string{
-			"memory.max": "67108864", "memory.swap.max": "0", "memory.high": "58720256", "memory.min": "16777216", "memory.low": "20971520",
+			"memory.max": "67108864", "memory.swap.max": "0", "memory.high": "58720256", "memory.min": "16777216",
+			"memory.low":       "20971520",
 			"memory.oom.group": "1", "pids.max": "77", "cpu.max": "150000 100000", "hugetlb.2MB.max": "4194304",
 		} {
 			if got := c.setting(name); !strings.Contains(" "+got+" ", " "+want+" ") {
@@ -86,7 +89,8 @@ func TestUnifiedResources(t *testing.T) {
 	})
 }
 
-// TestWeightAndSwap gives containers of one pod shares of the processor and leaves to swap, as a kubelet does by their requests.
+// TestWeightAndSwap gives containers of one pod shares of the processor and leaves to swap, as a kubelet does by their
+// requests.
 func TestWeightAndSwap(t *testing.T) {
 	onV2(t)
 	each(t, func(r rig) {
@@ -98,7 +102,8 @@ func TestWeightAndSwap(t *testing.T) {
 		}
 		least, some, more := with("least", 2, 64<<20), with("some", 1024, 96<<20), with("more", 4096, -1)
 		weights := []int{least.weight(), some.weight(), more.weight()}
-		// Runtimes convert shares in more than one way. What has the least gets the least there is, and twice the shares more.
+		// Runtimes convert shares in more than one way. What has the least gets the least there is, and twice the shares
+		// more.
 		if weights[0] != 1 || weights[1] <= weights[0] || weights[2] <= weights[1] {
 			r.Errorf("cpu.weight of 2, 1024 and 4096 shares: %v", weights)
 		}
@@ -120,7 +125,8 @@ func (c *ctr) weight() int {
 	return n
 }
 
-// TestOutOfMemoryGroup has one process of a container run out of memory: alone, or with all others where the kernel is told so.
+// TestOutOfMemoryGroup has one process of a container run out of memory: alone, or with all others where the kernel is
+// told so.
 func TestOutOfMemoryGroup(t *testing.T) {
 	onV2(t)
 	each(t, func(r rig) {
@@ -137,20 +143,23 @@ func TestOutOfMemoryGroup(t *testing.T) {
 	})
 }
 
-// TestOutOfMemoryWhileTheMonitorSleeps has systemd take the scope away before the monitor sees the end of its container.
+// TestOutOfMemoryWhileTheMonitorSleeps has systemd take the scope away before the monitor sees the end of its
+// container.
 func TestOutOfMemoryWhileTheMonitorSleeps(t *testing.T) {
 	onV2(t)
 	own(t, func(r rig) {
 		onSystemd(r)
 		dir := t.TempDir()
 		p := r.pod()
-		c := p.start(busybox("main", "until [ -e /signs/go ]; do sleep 0.1; done; exec /webapp alloc 300", func(c *v1.ContainerConfig) {
-			c.Linux.Resources.MemoryLimitInBytes, c.Linux.Resources.MemorySwapLimitInBytes = 64<<20, 64<<20
-			c.Mounts = []*v1.Mount{{HostPath: dir, ContainerPath: "/signs"}}
-		}))
-		quiet := p.start(busybox("quiet", "until [ -e /signs/go ]; do sleep 0.1; done; kill -9 $$", func(c *v1.ContainerConfig) {
-			c.Mounts = []*v1.Mount{{HostPath: dir, ContainerPath: "/signs"}}
-		}))
+		c := p.start(
+			busybox("main", "until [ -e /signs/go ]; do sleep 0.1; done; exec /webapp alloc 300", func(c *v1.ContainerConfig) {
+				c.Linux.Resources.MemoryLimitInBytes, c.Linux.Resources.MemorySwapLimitInBytes = 64<<20, 64<<20
+				c.Mounts = []*v1.Mount{{HostPath: dir, ContainerPath: "/signs"}}
+			}))
+		quiet := p.start(
+			busybox("quiet", "until [ -e /signs/go ]; do sleep 0.1; done; kill -9 $$", func(c *v1.ContainerConfig) {
+				c.Mounts = []*v1.Mount{{HostPath: dir, ContainerPath: "/signs"}}
+			}))
 		monitor := p.monitor()
 		r.ok(syscall.Kill(monitor, syscall.SIGSTOP))
 		r.ok(os.WriteFile(dir+"/go", nil, 0o644))

@@ -40,7 +40,8 @@ func TestCommandLineLife(t *testing.T) {
 	own(t, func(r rig) {
 		image := ref("busybox:latest")
 		r.mustBerth("pull", image)
-		r.mustBerth("run", "-d", "--name", "cli", "--log-dir", r.n.Logs, "-e", "A=b", image, "sh", "-c", "echo out-$A; sleep 1000")
+		r.mustBerth("run", "-d", "--name", "cli", "--log-dir", r.n.Logs, "-e", "A=b", image, "sh", "-c",
+			"echo out-$A; sleep 1000")
 		r.eventually("the log shows", func() bool { return strings.Contains(r.mustBerth("logs", "cli"), "out-b") })
 		for _, c := range []struct{ args, has string }{
 			{"ps", "cli"}, {"pods", "cli"}, {"images", "busybox"}, {"inspect cli", `"id"`},
@@ -71,7 +72,8 @@ func TestCommandLineLife(t *testing.T) {
 func TestCommandLineForeground(t *testing.T) {
 	each(t, func(r rig) {
 		image := ref("busybox:latest")
-		stdout, _, code := r.berth("run", "--rm", "--net", "host", "--log-dir", r.n.Logs, image, "sh", "-c", "echo said; exit 6")
+		stdout, _, code := r.berth("run", "--rm", "--net", "host", "--log-dir", r.n.Logs, image, "sh", "-c",
+			"echo said; exit 6")
 		if code != 6 || strings.TrimSpace(stdout) != "said" {
 			r.Errorf("exit code %d, %q", code, stdout)
 		}

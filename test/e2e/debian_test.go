@@ -37,10 +37,13 @@ func TestDebianPython(t *testing.T) {
 	each(t, func(r rig) {
 		p, image := r.pod(), r.debian(fixture.DebianPython)
 		r.wantText("what the image runs", p.output(node.Container("c", image, nil)), "hello from 3")
-		program := "import os; print(os.path.samefile('/usr/bin/env', '/usr/bin/env-again'), oct(os.stat('/app').st_mode), os.stat('/app/hello.py').st_mtime_ns)"
-		r.wantText("what Python sees", p.output(node.Container("d", image, []string{"python3", "-c", program})), "True 0o40711 1500000000123456789")
+		program := "import os; print(os.path.samefile('/usr/bin/env', '/usr/bin/env-again'), oct(os.stat('/app').st_mode), " +
+			"os.stat('/app/hello.py').st_mtime_ns)"
+		r.wantText("what Python sees", p.output(node.Container("d", image, []string{"python3", "-c", program})),
+			"True 0o40711 1500000000123456789")
 		// From Debian 13 on ping has no capability of its own, and the image no file that has one.
-		program = "import os; f = '/usr/bin/ping'; a = 'security.capability'; print(len(os.getxattr(f, a)) if a in os.listxattr(f) else open('/etc/debian_version').read())"
+		program = "import os; f = '/usr/bin/ping'; a = 'security.capability'; print(len(os.getxattr(f, a)) if a in " +
+			"os.listxattr(f) else open('/etc/debian_version').read())"
 		cap := p.output(node.Container("e", image, []string{"python3", "-c", program}))
 		if version, err := strconv.ParseFloat(strings.TrimSpace(cap), 64); err != nil || version != 20 && version < 13 {
 			r.Errorf("the capability of ping has not 20 bytes but Debian is %q", cap)

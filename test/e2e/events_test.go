@@ -76,8 +76,10 @@ func TestEvents(t *testing.T) {
 		short := p.start(busybox("short", "exit 3"))
 		short.finish()
 		names := map[string]string{p.id: "pod", c.cid: "main", short.cid: "short"}
-		up := l.next(p.id, names, "pod created", "pod started", "main created", "main started", "short created", "short started", "short stopped")
-		if s := up[0].PodSandboxStatus; s.State != v1.PodSandboxState_SANDBOX_READY || s.Network.Ip != p.ip() || s.Metadata.Uid != p.config.Metadata.Uid {
+		up := l.next(p.id, names, "pod created", "pod started", "main created", "main started", "short created",
+			"short started", "short stopped")
+		if s := up[0].PodSandboxStatus; s.State != v1.PodSandboxState_SANDBOX_READY || s.Network.Ip != p.ip() ||
+			s.Metadata.Uid != p.config.Metadata.Uid {
 			r.Errorf("the pod's first event: %v", s)
 		}
 		for i, want := range []int{0, 0, 1, 1, 2, 2, 2} {
@@ -91,12 +93,14 @@ func TestEvents(t *testing.T) {
 		if s := up[3].ContainersStatuses[0]; s.State != v1.ContainerState_CONTAINER_RUNNING || s.StartedAt == 0 {
 			r.Errorf("the start tells of %v", s)
 		}
-		if s := up[6].ContainersStatuses[0]; s.State != v1.ContainerState_CONTAINER_EXITED || s.ExitCode != 3 || s.Reason != "Error" {
+		if s := up[6].ContainersStatuses[0]; s.State != v1.ContainerState_CONTAINER_EXITED || s.ExitCode != 3 ||
+			s.Reason != "Error" {
 			r.Errorf("the end tells of %v", s)
 		}
 		resp, err := r.n.Runtime.PodSandboxStatus(ctx(), p.id, false)
 		r.ok(err)
-		if s := resp.ContainersStatuses; len(s) != 2 || s[0].Id != short.cid || s[1].Id != c.cid || resp.Timestamp < up[6].CreatedAt {
+		if s := resp.ContainersStatuses; len(s) != 2 || s[0].Id != short.cid || s[1].Id != c.cid ||
+			resp.Timestamp < up[6].CreatedAt {
 			r.Errorf("the status tells at %d of %v, wanted the newest first", resp.Timestamp, s)
 		}
 		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, seconds(60)))
@@ -113,10 +117,12 @@ func TestEvents(t *testing.T) {
 		}
 		r.ok(r.n.Runtime.RemovePodSandbox(ctx(), p.id))
 		last := l.next(p.id, names, "main deleted", "pod deleted")
-		if s := last[1].PodSandboxStatus; s.Id != p.id || s.State != v1.PodSandboxState_SANDBOX_NOTREADY || len(last[1].ContainersStatuses) != 0 {
+		if s := last[1].PodSandboxStatus; s.Id != p.id || s.State != v1.PodSandboxState_SANDBOX_NOTREADY ||
+			len(last[1].ContainersStatuses) != 0 {
 			r.Errorf("the last event tells of %v", last[1])
 		}
-		second.next(p.id, names, "pod created", "pod started", "main created", "main started", "short created", "short started",
+		second.next(p.id, names, "pod created", "pod started", "main created", "main started", "short created",
+			"short started",
 			"short stopped", "main stopped", "short deleted", "pod stopped", "main deleted", "pod deleted")
 		second.stop()
 		if err := <-second.end; codeOf(err).String() != "Canceled" {
@@ -168,26 +174,34 @@ func TestEventsByHand(t *testing.T) {
 		early.remove()
 		table := show()
 		none := show("--pod", "another")
-		r.eventually("all listen", func() bool { return strings.HasPrefix(table(), "TIME") && strings.HasPrefix(none(), "TIME") })
+		r.eventually("all listen", func() bool {
+			return strings.HasPrefix(table(), "TIME") && strings.HasPrefix(none(), "TIME")
+		})
 		p := r.pod()
 		c := p.start(busybox("main", "exit 5"))
 		c.finish()
 		r.ok(r.n.Runtime.RemoveContainer(ctx(), c.cid))
-		for _, want := range []string{"created  pod", "started  pod", "created  container  main", "stopped  container  main", "code 5 Error", "deleted  container  main"} {
+		for _, want := range []string{"created  pod", "started  pod", "created  container  main", "stopped  container  main",
+			"code 5 Error", "deleted  container  main"} {
 			r.eventually(fmt.Sprintf("%q shows", want), func() bool { return strings.Contains(squeeze(table()), squeeze(want)) })
 		}
 		shown := func() []string { return grep(ends(), p.id) }
-		r.eventually("both ends show", func() bool { lines := shown(); return len(lines) == 2 && strings.HasSuffix(lines[1], "\n") })
+		r.eventually("both ends show", func() bool {
+			lines := shown()
+			return len(lines) == 2 && strings.HasSuffix(lines[1], "\n")
+		})
 		for i, line := range shown() {
 			var e struct{ ContainerID, ContainerEventType string }
-			if err := json.Unmarshal([]byte(line), &e); err != nil || e.ContainerID != c.cid || e.ContainerEventType != []string{"CONTAINER_STOPPED_EVENT", "CONTAINER_DELETED_EVENT"}[i] {
+			if err := json.Unmarshal([]byte(line), &e); err != nil || e.ContainerID != c.cid ||
+				e.ContainerEventType != []string{"CONTAINER_STOPPED_EVENT", "CONTAINER_DELETED_EVENT"}[i] {
 				r.Errorf("line %d: %s (%v)", i, line, err)
 			}
 		}
 		if text := none(); strings.Count(text, "\n") != 1 {
 			r.Errorf("events of another pod: %s", text)
 		}
-		if _, stderr, code := r.berth("events", "--kind", "eaten"); code == 0 || !strings.Contains(stderr, "created, started") {
+		if _, stderr, code := r.berth("events", "--kind", "eaten"); code == 0 ||
+			!strings.Contains(stderr, "created, started") {
 			r.Errorf("a kind that there is not: %d, %s", code, stderr)
 		}
 	})

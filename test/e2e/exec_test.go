@@ -78,8 +78,8 @@ func TestExecThatLeavesAChild(t *testing.T) {
 	})
 }
 
-// TestExecThatLeavesAWriter lets a process live that an exec has left and that writes after the exec's answer, as a server
-// does that a postStart hook has started.
+// TestExecThatLeavesAWriter lets a process live that an exec has left and that writes after the exec's answer, as a
+// server does that a postStart hook has started.
 func TestExecThatLeavesAWriter(t *testing.T) {
 	each(t, func(r rig) {
 		c := r.pod().start(busybox("main", "sleep 1000"))
@@ -116,7 +116,8 @@ func TestManyExecs(t *testing.T) {
 func TestBadExec(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod()
-		running, made, over := p.start(busybox("a", "sleep 1000")), p.create(busybox("b", "true")), p.start(busybox("c", "true"))
+		running, made, over := p.start(busybox("a", "sleep 1000")), p.create(busybox("b", "true")),
+			p.start(busybox("c", "true"))
 		over.finish()
 		for _, x := range []struct {
 			name, id string

@@ -101,7 +101,8 @@ func TestTargetPID(t *testing.T) {
 			id   string
 			code codes.Code
 		}{
-			"nobody": {strings.Repeat("0", 64), codes.NotFound}, "stranger": {stranger.cid, codes.NotFound}, "nameless": {"", codes.NotFound},
+			"nobody": {strings.Repeat("0", 64), codes.NotFound}, "stranger": {stranger.cid, codes.NotFound},
+			"nameless": {"", codes.NotFound},
 		} {
 			_, err := r.n.Runtime.CreateContainer(ctx(), p.id, busybox("bad-"+name, "true", target(c.id)), p.config)
 			r.wantCode(err, c.code, "target")
@@ -146,7 +147,8 @@ func TestOneImageID(t *testing.T) {
 		if st.Image.UserSpecifiedImage != "busybox" || st.Image.Annotations["a"] != "b" || st.Image.Image == "" {
 			r.Errorf("the status shows the image %v", st.Image)
 		}
-		if fmt.Sprint(st.Annotations) != fmt.Sprint(config.Annotations) || fmt.Sprint(st.Labels) != fmt.Sprint(config.Labels) || st.Metadata.Attempt != 3 {
+		if fmt.Sprint(st.Annotations) != fmt.Sprint(config.Annotations) ||
+			fmt.Sprint(st.Labels) != fmt.Sprint(config.Labels) || st.Metadata.Attempt != 3 {
 			r.Errorf("the status shows %v, %v, %v", st.Annotations, st.Labels, st.Metadata)
 		}
 	})
@@ -163,7 +165,8 @@ func TestPullForAHandler(t *testing.T) {
 			_, err := r.n.Images.PullImage(ctx(), &v1.ImageSpec{Image: ref("busybox:latest"), RuntimeHandler: h.Name}, nil, nil)
 			r.ok(err)
 		}
-		_, err = r.n.Images.PullImage(ctx(), &v1.ImageSpec{Image: ref("busybox:latest"), RuntimeHandler: "nonesuch"}, nil, nil)
+		_, err = r.n.Images.PullImage(ctx(), &v1.ImageSpec{Image: ref("busybox:latest"), RuntimeHandler: "nonesuch"}, nil,
+			nil)
 		r.wantCode(err, codes.NotFound, "nonesuch")
 		_, err = r.n.Runtime.RunPodSandbox(ctx(), r.n.Pod("nonesuch"), "nonesuch")
 		r.wantCode(err, codes.NotFound, "nonesuch")
@@ -188,10 +191,11 @@ func TestOldProfileFields(t *testing.T) {
 				s.Seccomp, s.SeccompProfilePath = nil, "unconfined"
 			})},
 			{"nothing", mode, "0", security(func(s *v1.LinuxContainerSecurityContext) { s.Seccomp = nil })},
-			{"ambient", "grep CapAmb /proc/self/status | tr -d '\\t'", "CapAmb:0000000000000400", security(func(s *v1.LinuxContainerSecurityContext) {
-				s.RunAsUser = &v1.Int64Value{Value: 1000}
-				s.Capabilities = &v1.Capability{AddAmbientCapabilities: []string{"NET_BIND_SERVICE"}}
-			})},
+			{"ambient", "grep CapAmb /proc/self/status | tr -d '\\t'", "CapAmb:0000000000000400",
+				security(func(s *v1.LinuxContainerSecurityContext) {
+					s.RunAsUser = &v1.Int64Value{Value: 1000}
+					s.Capabilities = &v1.Capability{AddAmbientCapabilities: []string{"NET_BIND_SERVICE"}}
+				})},
 		} {
 			r.wantText(c.name, p.output(busybox(c.name, c.script, c.edit)), c.want)
 		}
@@ -202,7 +206,8 @@ func TestOldProfileFields(t *testing.T) {
 func TestInitOfAPod(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod(sharedPID, func(c *v1.PodSandboxConfig) {
-			c.Linux.SecurityContext.RunAsUser, c.Linux.SecurityContext.RunAsGroup = &v1.Int64Value{Value: 1234}, &v1.Int64Value{Value: 5678}
+			c.Linux.SecurityContext.RunAsUser, c.Linux.SecurityContext.RunAsGroup = &v1.Int64Value{Value: 1234},
+				&v1.Int64Value{Value: 5678}
 		})
 		r.wantText("the user of the init", p.output(p.as(busybox("look", "stat -c %u:%g /proc/1"))), "1234:5678")
 		_, err := r.n.Runtime.RunPodSandbox(ctx(), r.n.Pod("grouponly", func(c *v1.PodSandboxConfig) {
@@ -236,7 +241,8 @@ func TestNoSwapUnlessAsked(t *testing.T) {
 		p := r.pod()
 		limits := func(memory, swap int64) edit {
 			return func(c *v1.ContainerConfig) {
-				c.Linux.Resources = &v1.LinuxContainerResources{MemoryLimitInBytes: memory, MemorySwapLimitInBytes: swap, CpusetMems: "0"}
+				c.Linux.Resources = &v1.LinuxContainerResources{MemoryLimitInBytes: memory, MemorySwapLimitInBytes: swap,
+					CpusetMems: "0"}
 			}
 		}
 		none := p.start(busybox("none", "sleep 1000", limits(64<<20, 0)))

@@ -136,7 +136,8 @@ func TestResetsSurvive(t *testing.T) {
 			r.Error("the server was not told that the client has gone")
 		}
 		works()
-		r.wantText("what the client says of errors in the pod", strings.Join(grep(f.errs.String(), "error forwarding"), "\n"), "")
+		r.wantText("what the client says of errors in the pod", strings.Join(grep(f.errs.String(), "error forwarding"), "\n"),
+			"")
 	})
 }
 

@@ -88,7 +88,8 @@ func (s *small) push(name string, size int) string {
 	s.Helper()
 	body := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{byte(size)}).Read(body)
-	img, err := fixture.Recipe{Layers: [][]fixture.File{{{Name: "data", Body: body}}}, Compression: fixture.LayerPlain}.Build()
+	img, err := fixture.Recipe{Layers: [][]fixture.File{{{Name: "data", Body: body}}},
+		Compression: fixture.LayerPlain}.Build()
 	s.ok(err)
 	_, err = onRegistry(s.T).Push(name, img)
 	s.ok(err)
@@ -107,10 +108,12 @@ func TestPullThatDoesNotFit(t *testing.T) {
 	c := s.pod().start(webapp("running", "count 5ms 1000000"))
 	big, little := s.push("full-big:latest", 64<<20), s.push("full-little:latest", 1<<20)
 	blocks, inodes := s.used()
-	s.wantCode(s.pullErr(big), codes.ResourceExhausted, s.n.Root+"/images", "images.min_free_percent", "MiB free", "remove images")
+	s.wantCode(s.pullErr(big), codes.ResourceExhausted, s.n.Root+"/images", "images.min_free_percent", "MiB free",
+		"remove images")
 	s.eventually("what the pull wrote is gone", func() bool {
 		b, i := s.used()
-		return b <= blocks+64 && i <= inodes+8 && len(s.files("images/ingest")) == 1 // the log of the pod and records grow a little
+		// the log of the pod and records grow a little
+		return b <= blocks+64 && i <= inodes+8 && len(s.files("images/ingest")) == 1
 	})
 	s.wantText("exec", c.exec("echo", "hi"), "hi")
 	s.ok(s.pullErr(little))
@@ -122,8 +125,8 @@ func TestPullThatDoesNotFit(t *testing.T) {
 	s.wantText("a container after it", c.pod.output(busybox("after", "echo fine")), "fine")
 }
 
-// TestFullDisk wants all that gives room back to work when there is none, before and after the daemon is killed, and all
-// that needs some to say so.
+// TestFullDisk wants all that gives room back to work when there is none, before and after the daemon is killed, and
+// all that needs some to say so.
 func TestFullDisk(t *testing.T) {
 	ways := map[string]func(*testing.T, string) *small{
 		"bytes": func(t *testing.T, runtime string) *small { return onVolume(t, runtime, 48) },
@@ -187,7 +190,9 @@ func testFull(s *small) {
 		s.full()
 		r.ok(r.n.Restart())
 		wantExit(r, keeps, 137)
-		r.eventually("the pod is known to be stopped", func() bool { return kept.on(r).status().State == v1.PodSandboxState_SANDBOX_NOTREADY })
+		r.eventually("the pod is known to be stopped", func() bool {
+			return kept.on(r).status().State == v1.PodSandboxState_SANDBOX_NOTREADY
+		})
 		s.full()
 		r.ok(r.n.Runtime.RemovePodSandbox(ctx(), kept.id))
 		s.full()
@@ -210,7 +215,8 @@ func (s *small) refuses(r rig, p *pod) {
 	config := r.n.Pod("more")
 	_, err = r.n.Runtime.RunPodSandbox(ctx(), config, "")
 	r.wantCode(err, codes.ResourceExhausted, "more", "no space left on device", s.n.Root, "remove containers")
-	r.wantCode(s.pullErr(ref("entry:latest")), codes.ResourceExhausted, "entry:latest", "no space left on device", s.n.Root+"/images", "remove images")
+	r.wantCode(s.pullErr(ref("entry:latest")), codes.ResourceExhausted, "entry:latest", "no space left on device",
+		s.n.Root+"/images", "remove images")
 	containers, err := r.n.Runtime.ListContainers(ctx(), nil)
 	r.ok(err)
 	pods, err := r.n.Runtime.ListPodSandbox(ctx(), nil)
@@ -271,8 +277,8 @@ func TestContainerFillsTheDisk(t *testing.T) {
 	s.wantText("the next container", p.output(busybox("next", "echo fine")), "fine")
 }
 
-// TestReadOnlyDisk breaks the file system under a node, as errors=remount-ro does. Kernels 6.6 to 6.14 shut such a file system
-// down, so that not even reads succeed; others leave it readable.
+// TestReadOnlyDisk breaks the file system under a node, as errors=remount-ro does. Kernels 6.6 to 6.14 shut such a file
+// system down, so that not even reads succeed; others leave it readable.
 func TestReadOnlyDisk(t *testing.T) {
 	s := onVolume(t, runtimes()[0], 48)
 	s.pull("busybox:latest")
@@ -281,7 +287,8 @@ func TestReadOnlyDisk(t *testing.T) {
 	image := s.push("full-read-only:latest", 1<<20)
 	r, says := s.rig, "is read-only"
 	s.on(func(root string) error {
-		// What was written a moment ago is on the disk, as it is within a second: a record of which half is lost is another test.
+		// What was written a moment ago is on the disk, as it is within a second: a record of which half is lost is another
+		// test.
 		dir, err := os.Open(root)
 		if err != nil {
 			return err

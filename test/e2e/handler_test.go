@@ -57,7 +57,9 @@ func TestHandlers(t *testing.T) {
 				t.Fatal(err)
 			}
 			base := t.TempDir() + "/base.json"
-			if err := os.WriteFile(base, []byte(`{"ociVersion":"1.0.2","process":{"env":["FROM=base"],"rlimits":[{"type":"RLIMIT_NOFILE","soft":77,"hard":88}]},
+			if err := os.WriteFile(base,
+				[]byte(
+					`{"ociVersion":"1.0.2","process":{"env":["FROM=base"],"rlimits":[{"type":"RLIMIT_NOFILE","soft":77,"hard":88}]},
 				"mounts":[{"destination":"/mnt/base","type":"tmpfs","source":"tmpfs","options":["size=64k"]}]}`), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -79,7 +81,8 @@ pids_limit = 99
 			r.sub("a pid", rig.initOfItsOwn)
 			r.sub("base spec", func(r rig) {
 				p := r.podOf("based")
-				r.wantText("limits, variables and mounts of the base", p.output(busybox("a", "ulimit -Sn; echo $FROM; grep -c /mnt/base /proc/mounts")), "77\nbase\n1")
+				r.wantText("limits, variables and mounts of the base", p.output(busybox("a", "ulimit -Sn; echo $FROM; grep -c "+
+					"/mnt/base /proc/mounts")), "77\nbase\n1")
 				c := p.start(busybox("b", "sleep 1000"))
 				sp := c.spec().RuntimeSpec
 				if sp.Linux.Resources.Pids == nil || *sp.Linux.Resources.Pids.Limit != 99 {
@@ -134,11 +137,14 @@ func (r rig) infra() {
 func (r rig) initOfItsOwn() {
 	p := r.podOf("pid")
 	pid := p.info().PID
-	if maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid)); err != nil || !regexp.MustCompile(`AnonHugePages: +0 kB`).Match(maps) {
+	if maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid)); err != nil ||
+		!regexp.MustCompile(`AnonHugePages: +0 kB`).Match(maps) {
 		r.Errorf("the init has huge pages: %v\n%s", err, maps)
 	}
 	c := p.start(busybox("main", "sleep 1000"))
-	r.eventually("the container's own pid is 1", func() bool { return c.exec("sh", "-c", "tr '\\0' ' ' < /proc/1/cmdline") == "sleep 1000 " })
+	r.eventually("the container's own pid is 1", func() bool {
+		return c.exec("sh", "-c", "tr '\\0' ' ' < /proc/1/cmdline") == "sleep 1000 "
+	})
 	r.ok(syscall.Kill(pid, syscall.SIGKILL))
 	r.eventually("the pod is not ready", func() bool { return p.status().State == v1.PodSandboxState_SANDBOX_NOTREADY })
 }

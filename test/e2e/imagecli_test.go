@@ -14,14 +14,16 @@ import (
 	"berth/test/node"
 )
 
-// layered pushes an image of two layers, of which the second one hides, replaces and leads through what the first one has.
+// layered pushes an image of two layers, of which the second one hides, replaces and leads through what the first one
+// has.
 func (r rig) layered(name string) (reference string) {
 	r.Helper()
 	busybox, err := fixture.BusyboxRecipe()
 	r.ok(err)
 	recipe := busybox
 	recipe.Layers = append(append([][]fixture.File{}, busybox.Layers...), []fixture.File{
-		{Name: "srv/implied/big", Body: []byte(strings.Repeat(name, 200_000))}, {Name: "srv/note", Body: []byte("first")}, {Name: "srv/note", Body: []byte("note of " + name)},
+		{Name: "srv/implied/big", Body: []byte(strings.Repeat(name, 200_000))}, {Name: "srv/note", Body: []byte("first")},
+		{Name: "srv/note", Body: []byte("note of " + name)},
 	})
 	img, err := recipe.Build()
 	r.ok(err)
@@ -54,7 +56,8 @@ func TestImageArchives(t *testing.T) {
 			}
 		}
 		p := r.pod()
-		out := p.output(node.Container("imported", image, []string{"sh", "-c", "cat /srv/note; echo; wc -c </srv/implied/big"}))
+		out := p.output(
+			node.Container("imported", image, []string{"sh", "-c", "cat /srv/note; echo; wc -c </srv/implied/big"}))
 		r.wantText("imported", strings.Join(strings.Fields(out), " "), "note of app 600000")
 		if out := r.mustBerth("check"); out != "nothing is wrong\n" {
 			r.Errorf("check: %s", out)
@@ -68,7 +71,8 @@ func (r rig) unpackedByUmoci(archive string) {
 	dir := r.TempDir()
 	layout, bundle := filepath.Join(dir, "layout"), filepath.Join(dir, "bundle")
 	r.ok(os.Mkdir(layout, 0o755))
-	for _, args := range [][]string{{"tar", "-xf", archive, "-C", layout}, {"umoci", "unpack", "--image", layout + ":v1", bundle}} {
+	for _, args := range [][]string{{"tar", "-xf", archive, "-C", layout},
+		{"umoci", "unpack", "--image", layout + ":v1", bundle}} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			r.Fatalf("%v: %v: %s", args, err, out)
 		}
@@ -127,7 +131,9 @@ func TestImageExportToNobody(t *testing.T) {
 			return err == nil && len(left) == 0
 		})
 		r.mustBerth("image", "rm", image)
-		r.eventually("no layer is left", func() bool { return !strings.Contains(r.mustBerth("image", "du"), "more in layers") })
+		r.eventually("no layer is left", func() bool {
+			return !strings.Contains(r.mustBerth("image", "du"), "more in layers")
+		})
 	})
 }
 
@@ -138,7 +144,8 @@ func TestImageTellings(t *testing.T) {
 		r.mustBerth("run", "-d", "--name", "user", "--net", "host", "--log-dir", r.n.Logs, image, "sleep", "1000")
 		for args, words := range map[string][]string{
 			"image list": {image}, "image inspect " + image: {image, "container user", "linux/", "used by"},
-			"image history " + image: {"CREATED BY", "kB"}, "image du": {image, "SHARED", "2 images"}, "image du --layers": {"LAYER", image},
+			"image history " + image: {"CREATED BY", "kB"}, "image du": {image, "SHARED", "2 images"},
+			"image du --layers":           {"LAYER", image},
 			"image prune --all --dry-run": {"busybox:latest", "would be free"},
 		} {
 			out := r.mustBerth(strings.Fields(args)...)
@@ -163,7 +170,8 @@ func TestImageTellings(t *testing.T) {
 			r.Error("prune removed the wrong images")
 		}
 		r.mustBerth("rm", "-f", "user")
-		if out := r.mustBerth("image", "prune", "--all"); !strings.Contains(out, image) || strings.Contains(out, "\n0 B freed") {
+		if out := r.mustBerth("image", "prune", "--all"); !strings.Contains(out, image) ||
+			strings.Contains(out, "\n0 B freed") {
 			r.Errorf("prune: %s", out)
 		}
 		r.eventually("the store is empty", func() bool { // directories are removed behind the answer

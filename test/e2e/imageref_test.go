@@ -15,7 +15,8 @@ func (r rig) pushed(repositories ...string) (byDigest []string) {
 	r.Helper()
 	recipe, err := fixture.BusyboxRecipe()
 	r.ok(err)
-	recipe.Layers = append(append([][]fixture.File{}, recipe.Layers...), []fixture.File{{Name: "srv/note", Body: []byte(unique(r.T))}})
+	recipe.Layers = append(append([][]fixture.File{}, recipe.Layers...),
+		[]fixture.File{{Name: "srv/note", Body: []byte(unique(r.T))}})
 	img, err := recipe.Build()
 	r.ok(err)
 	for _, repository := range repositories {
@@ -77,7 +78,8 @@ func TestImageRef(t *testing.T) {
 	})
 }
 
-// TestImageRefOutlivesItsTag keeps what was told of a container's image when its names are removed and the daemon restarts.
+// TestImageRefOutlivesItsTag keeps what was told of a container's image when its names are removed and the daemon
+// restarts.
 func TestImageRefOutlivesItsTag(t *testing.T) {
 	own(t, func(r rig) {
 		repository := r.repository() + "-kept"
@@ -85,7 +87,9 @@ func TestImageRefOutlivesItsTag(t *testing.T) {
 		name := ref(repository + ":v1")
 		id, err := r.n.Images.PullImage(ctx(), &v1.ImageSpec{Image: name}, nil, nil)
 		r.ok(err)
-		c := r.pod().start(busybox("main", "sleep 1000", imageMount(name, "/volume"), func(c *v1.ContainerConfig) { c.Image.Image = name }))
+		c := r.pod().start(busybox("main", "sleep 1000", imageMount(name, "/volume"), func(c *v1.ContainerConfig) {
+			c.Image.Image = name
+		}))
 		check := func(when string) {
 			r.Helper()
 			if got, _ := c.refs(); got != digests[0] {

@@ -20,12 +20,15 @@ import (
 // dataRecipe is an image to be mounted: it has two layers, and links that lead to where they must not.
 var dataRecipe = fixture.Recipe{Layers: [][]fixture.File{
 	{
-		{Name: "model/", Mode: 0o755}, {Name: "model/a", Body: []byte("a below\n")}, {Name: "model/b", Body: []byte("b below\n")},
+		{Name: "model/", Mode: 0o755}, {Name: "model/a", Body: []byte("a below\n")},
+		{Name: "model/b", Body: []byte("b below\n")},
 		{Name: "model/run", Mode: 0o755, Body: []byte("#!/bin/sh\necho runs\n")},
-		{Name: "abs", Type: tar.TypeSymlink, Link: "/model"}, {Name: "out", Type: tar.TypeSymlink, Link: "../../../../../../etc"},
+		{Name: "abs", Type: tar.TypeSymlink, Link: "/model"},
+		{Name: "out", Type: tar.TypeSymlink, Link: "../../../../../../etc"},
 		{Name: "host", Type: tar.TypeSymlink, Link: "/usr/lib/locale"}, {Name: "pipe", Type: tar.TypeFifo, Mode: 0o644},
 	},
-	{{Name: "model/a", Body: []byte("a above\n")}, {Name: "model/.wh.b"}, {Name: "etc/", Mode: 0o755}, {Name: "etc/mine", Body: []byte("of the image\n")}},
+	{{Name: "model/a", Body: []byte("a above\n")}, {Name: "model/.wh.b"}, {Name: "etc/", Mode: 0o755},
+		{Name: "etc/mine", Body: []byte("of the image\n")}},
 }}
 
 // imageMount is a mount of an image as a kubelet asks for it.
@@ -55,7 +58,8 @@ func TestImageVolume(t *testing.T) {
 			{"executable", "/v/model/run", "runs", imageMount(data, "/v")},
 			{"noexec", "/v/model/run 2>/dev/null || echo refused", "refused",
 				imageMount(data, "/v", func(m *v1.Mount) { m.MountOptions = []string{"noexec"} })},
-			{"read-only", "touch /v/new /v/model/a /v/model/run 2>/dev/null || echo refused; rm -f /v/model/a 2>/dev/null; cat /v/model/a", "refused\na above",
+			{"read-only", "touch /v/new /v/model/a /v/model/run 2>/dev/null || echo refused; rm -f /v/model/a 2>/dev/null; " +
+				"cat /v/model/a", "refused\na above",
 				imageMount(data, "/v")},
 			{"no-devices-no-setuid", "grep -c ' /v .*nosuid,nodev' /proc/mounts", "1", imageMount(data, "/v")},
 			{"one-layer-no-devices", "grep -c ' /v .*nosuid,nodev' /proc/mounts", "1", imageMount(one, "/v")},
@@ -65,7 +69,8 @@ func TestImageVolume(t *testing.T) {
 			{"sub-path-of-a-file", "cat /etc/given", "of the image", imageMount(data, "/etc/given", subPath("etc/mine"))},
 			{"sub-path-through-a-link", "cat /v/a", "a above", imageMount(data, "/v", subPath("abs"))},
 			{"sub-path-stays-inside", "cat /v/mine", "of the image", imageMount(data, "/v", subPath("out"))},
-			{"among-others", "cat /data/note /data/v/model/a", "real\na above", both(imageMount(data, "/data/v"), mount(dir+"/real", "/data"))},
+			{"among-others", "cat /data/note /data/v/model/a", "real\na above",
+				both(imageMount(data, "/data/v"), mount(dir+"/real", "/data"))},
 		} {
 			config := busybox(c.name, c.script, c.edit)
 			ctr := p.start(config)
@@ -109,15 +114,19 @@ func TestBadImageVolume(t *testing.T) {
 			{"absolute", imageMount(data, "/v", subPath("/model")), codes.InvalidArgument, "image_sub_path"},
 			{"fifo", imageMount(data, "/v", subPath("pipe")), codes.InvalidArgument, "pipe"},
 			{"writable", imageMount(data, "/v", func(m *v1.Mount) { m.Readonly = false }), codes.InvalidArgument, "readonly"},
-			{"two-sources", imageMount(data, "/v", func(m *v1.Mount) { m.HostPath = "/tmp" }), codes.InvalidArgument, "host_path"},
-			{"propagation", imageMount(data, "/v", func(m *v1.Mount) { m.Propagation = v1.MountPropagation_PROPAGATION_BIDIRECTIONAL }),
+			{"two-sources", imageMount(data, "/v", func(m *v1.Mount) { m.HostPath = "/tmp" }), codes.InvalidArgument,
+				"host_path"},
+			{"propagation", imageMount(data, "/v", func(m *v1.Mount) {
+				m.Propagation = v1.MountPropagation_PROPAGATION_BIDIRECTIONAL
+			}),
 				codes.InvalidArgument, "propagation"},
 			{"no-name", imageMount("", "/v"), codes.InvalidArgument, "image"},
 			{"no-image", mount("/tmp", "/v", subPath("x")), codes.InvalidArgument, "image_sub_path"},
 		} {
 			_, err := r.n.Runtime.CreateContainer(ctx(), p.id, busybox(c.name, "true", c.edit), p.config)
 			r.wantCode(err, c.code, c.word)
-			if st, _ := status.FromError(err); !strings.HasPrefix(st.Message(), crierrors.ErrImageVolumeMountFailed.Error()+": ") {
+			if st, _ := status.FromError(err); !strings.HasPrefix(st.Message(), crierrors.ErrImageVolumeMountFailed.Error()+
+				": ") {
 				r.Errorf("%s: the message does not begin with the word that the kubelet looks for: %q", c.name, st.Message())
 			}
 			p.wantNoContainer(c.name)
@@ -136,7 +145,8 @@ func (r rig) wantNoVolumes(p *pod) {
 	}
 }
 
-// TestImageVolumeKeepsItsImage removes the image under a container that mounts it, with a daemon that is killed in between.
+// TestImageVolumeKeepsItsImage removes the image under a container that mounts it, with a daemon that is killed in
+// between.
 func TestImageVolumeKeepsItsImage(t *testing.T) {
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
@@ -145,7 +155,8 @@ func TestImageVolumeKeepsItsImage(t *testing.T) {
 			r.pull("busybox:latest")
 			data := r.imageID("data:latest")
 			p := r.pod()
-			c := p.start(busybox("user", "while :; do sleep 0.1; [ ! -e /tmp/go ] || { cat /v/model/a /v/etc/mine; exit; }; done", imageMount(data, "/v")))
+			c := p.start(busybox("user", "while :; do sleep 0.1; [ ! -e /tmp/go ] || { cat /v/model/a /v/etc/mine; exit; "+
+				"}; done", imageMount(data, "/v")))
 			r.ok(r.n.Images.RemoveImage(ctx(), &v1.ImageSpec{Image: data}))
 			r.ok(r.n.Restart())
 			r.eventually("the image is gone", func() bool {

@@ -9,7 +9,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestHugepagesOfTheNode gives a container what a kubelet sends with every one: a limit of 0 for each size of the machine.
+// TestHugepagesOfTheNode gives a container what a kubelet sends with every one: a limit of 0 for each size of the
+// machine.
 func TestHugepagesOfTheNode(t *testing.T) {
 	sizes, err := filepath.Glob("/sys/kernel/mm/hugepages/hugepages-*kB")
 	if err != nil || len(sizes) == 0 {
@@ -28,7 +29,9 @@ func TestHugepagesOfTheNode(t *testing.T) {
 		limits = append(limits, &v1.HugepageLimit{PageSize: size})
 	}
 	each(t, func(r rig) {
-		st := r.pod().start(busybox("main", "exit 3", resources(func(l *v1.LinuxContainerResources) { l.HugepageLimits = limits }))).finish()
+		st := r.pod().start(busybox("main", "exit 3", resources(func(l *v1.LinuxContainerResources) {
+			l.HugepageLimits = limits
+		}))).finish()
 		if st.ExitCode != 3 {
 			r.Errorf("exit code %d, %s", st.ExitCode, st.Message)
 		}

@@ -19,14 +19,16 @@ import (
 func TestContainerLife(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod()
-		config := busybox("life", "echo out; echo err >&2; until [ -e /tmp/go ]; do sleep 0.05; done; exit 3", func(c *v1.ContainerConfig) {
-			c.Metadata.Attempt = 4
-			c.Labels["a"], c.Annotations = "b", map[string]string{"c/d": "e\nf", "empty": ""}
-		})
+		config := busybox("life", "echo out; echo err >&2; until [ -e /tmp/go ]; do sleep 0.05; done; exit 3",
+			func(c *v1.ContainerConfig) {
+				c.Metadata.Attempt = 4
+				c.Labels["a"], c.Annotations = "b", map[string]string{"c/d": "e\nf", "empty": ""}
+			})
 		began := time.Now()
 		c := p.create(config)
 		st := c.status()
-		if st.State != v1.ContainerState_CONTAINER_CREATED || st.CreatedAt < began.UnixNano() || st.StartedAt != 0 || st.FinishedAt != 0 {
+		if st.State != v1.ContainerState_CONTAINER_CREATED || st.CreatedAt < began.UnixNano() || st.StartedAt != 0 ||
+			st.FinishedAt != 0 {
 			r.Errorf("after create: %v", st)
 		}
 		if _, err := os.Stat(c.log); err == nil {
@@ -63,8 +65,10 @@ func (c *ctr) wantIdentity(st *v1.ContainerStatus, config *v1.ContainerConfig) {
 	if fmt.Sprint(st.Labels) != fmt.Sprint(config.Labels) || fmt.Sprint(st.Annotations) != fmt.Sprint(config.Annotations) {
 		c.Errorf("labels %v, annotations %v", st.Labels, st.Annotations)
 	}
-	if st.Image.GetImage() != config.Image.Image || !slices.Contains(image.Image.RepoDigests, st.ImageRef) || st.ImageId != image.Image.Id {
-		c.Errorf("image %q, ref %q, id %q; the image's id is %q", st.Image.GetImage(), st.ImageRef, st.ImageId, image.Image.Id)
+	if st.Image.GetImage() != config.Image.Image || !slices.Contains(image.Image.RepoDigests, st.ImageRef) ||
+		st.ImageId != image.Image.Id {
+		c.Errorf("image %q, ref %q, id %q; the image's id is %q", st.Image.GetImage(), st.ImageRef, st.ImageId,
+			image.Image.Id)
 	}
 	if st.LogPath != c.log {
 		c.Errorf("log path %q, wanted %q", st.LogPath, c.log)
@@ -108,7 +112,8 @@ func TestStop(t *testing.T) {
 			{"negative", "count 10ms 100000", "tick", "busybox", 0, -5, 137, "tick", 0, time.Minute},
 			{"image-signal", "signal", "ready", "usr1", 0, seconds(120), 0, "signal 10", 0, time.Minute},
 			{"request-signal", "signal", "ready", "usr1", v1.Signal_SIGNAL_SIGINT, seconds(120), 0, "signal 2", 0, time.Minute},
-			{"realtime-signal", "signal", "ready", "busybox", v1.Signal_SIGNAL_SIGRTMINPLUS3, seconds(120), 0, "signal 37", 0, time.Minute},
+			{"realtime-signal", "signal", "ready", "busybox", v1.Signal_SIGNAL_SIGRTMINPLUS3, seconds(120), 0, "signal 37", 0,
+				time.Minute},
 		} {
 			config := webapp(c.name, c.mode, func(config *v1.ContainerConfig) {
 				config.Image.Image, config.StopSignal = ref(c.image+":latest"), c.signal
@@ -231,8 +236,10 @@ func TestListContainers(t *testing.T) {
 			{"other pod", in(other), []string{three.cid}},
 			{"id", &v1.ContainerFilter{Id: two.cid}, []string{two.cid}},
 			{"beginnings", &v1.ContainerFilter{Id: two.cid[:20], PodSandboxId: p.id[:20]}, []string{two.cid}},
-			{"running", &v1.ContainerFilter{PodSandboxId: p.id, State: state(v1.ContainerState_CONTAINER_RUNNING)}, []string{one.cid}},
-			{"exited", &v1.ContainerFilter{PodSandboxId: p.id, State: state(v1.ContainerState_CONTAINER_EXITED)}, []string{two.cid}},
+			{"running", &v1.ContainerFilter{PodSandboxId: p.id, State: state(v1.ContainerState_CONTAINER_RUNNING)},
+				[]string{one.cid}},
+			{"exited", &v1.ContainerFilter{PodSandboxId: p.id, State: state(v1.ContainerState_CONTAINER_EXITED)},
+				[]string{two.cid}},
 			{"label", &v1.ContainerFilter{PodSandboxId: p.id, LabelSelector: map[string]string{"tier": "b"}}, []string{two.cid}},
 			{"no match", &v1.ContainerFilter{Id: one.cid, PodSandboxId: other.id}, nil},
 			{"unknown id", &v1.ContainerFilter{Id: strings.Repeat("0", 64)}, nil},

@@ -32,8 +32,8 @@ func TestLogLines(t *testing.T) {
 	})
 }
 
-// TestLongLines checks that a long line is split into parts that the kubelet puts together, and that the parts of one line
-// are neither torn nor mixed.
+// TestLongLines checks that a long line is split into parts that the kubelet puts together, and that the parts of one
+// line are neither torn nor mixed.
 func TestLongLines(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod()
@@ -56,7 +56,8 @@ func TestLongLines(t *testing.T) {
 				want += strings.Repeat(string(rune('a'+i)), length) + "\n"
 			}
 			if full != 3 || node.Text(lines, "stdout") != want {
-				r.Errorf("%d: %d full lines, and text of %d bytes instead of %d", length, full, len(node.Text(lines, "stdout")), len(want))
+				r.Errorf("%d: %d full lines, and text of %d bytes instead of %d", length, full, len(node.Text(lines, "stdout")),
+					len(want))
 			}
 		}
 	})

@@ -1,8 +1,8 @@
 // Package e2e tests Berth as a kubelet sees it: a real daemon, real runtimes, real plugins and a real registry, through
 // the kubelet's own client.
 //
-// Most tests run twice, side by side, on one shared node for each runtime; BERTH_TEST_RUNTIME chooses one of them. A test
-// that breaks its node makes one of its own.
+// Most tests run twice, side by side, on one shared node for each runtime; BERTH_TEST_RUNTIME chooses one of them. A
+// test that breaks its node makes one of its own.
 package e2e
 
 import (
@@ -57,7 +57,8 @@ func images() (map[string]v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	recipes := map[string]fixture.Recipe{"busybox:latest": base, "data:latest": dataRecipe, "one:latest": {Layers: dataRecipe.Layers[:1]}}
+	recipes := map[string]fixture.Recipe{"busybox:latest": base, "data:latest": dataRecipe,
+		"one:latest": {Layers: dataRecipe.Layers[:1]}}
 	for name, edit := range variants {
 		r := base
 		edit(&r)

@@ -57,7 +57,8 @@ func TestMounts(t *testing.T) {
 			{"over-hosts", "cat /etc/hosts", "from the host", mount(dir+"/file", "/etc/hosts")},
 			{"symlink", "cat /data/note", "real", mount(dir+"/link", "/data")},
 			{"made-parents", "cat /a/b/c/note", "real", mount(dir+"/real", "/a/b/c")},
-			{"read-only", "cat /data/note; touch /data/x 2>/dev/null || echo refused", "real\nrefused", mount(dir+"/real", "/data", readOnly)},
+			{"read-only", "cat /data/note; touch /data/x 2>/dev/null || echo refused", "real\nrefused",
+				mount(dir+"/real", "/data", readOnly)},
 			{"nested-in-odd-order", "cat /data/note /data/sub/note", "real\nreal",
 				both(mount(dir+"/real", "/data/sub"), mount(dir+"/real", "/data"))},
 			{"own-shm", "cat /dev/shm/note", "real", mount(dir+"/real", "/dev/shm")},
@@ -91,8 +92,8 @@ func TestMountLeavesTheRoot(t *testing.T) {
 	})
 }
 
-// TestMissingMountSource has the node's directory made, as a hostPath without a type wants it, but not through a link to
-// nowhere.
+// TestMissingMountSource has the node's directory made, as a hostPath without a type wants it, but not through a link
+// to nowhere.
 func TestMissingMountSource(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod()

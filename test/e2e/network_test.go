@@ -69,7 +69,8 @@ func TestBothAddressFamilies(t *testing.T) {
 	p := r.pod()
 	network := p.status().GetNetwork()
 	more := network.GetAdditionalIps()
-	if !strings.HasPrefix(network.GetIp(), "10.89.") || len(more) != 1 || !strings.HasPrefix(more[0].GetIp(), "fd00:89::") {
+	if !strings.HasPrefix(network.GetIp(), "10.89.") || len(more) != 1 ||
+		!strings.HasPrefix(more[0].GetIp(), "fd00:89::") {
 		r.Errorf("network %v", network)
 	}
 }
@@ -119,7 +120,8 @@ func TestNetworkConfigurationIsWatched(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		if last.Status != c.ready || !strings.Contains(last.Message, c.says) {
-			r.Fatalf("%s: ready %v, %s: %s; wanted %v and a message that names %q", c.name, last.Status, last.Reason, last.Message, c.ready, c.says)
+			r.Fatalf("%s: ready %v, %s: %s; wanted %v and a message that names %q", c.name, last.Status, last.Reason,
+				last.Message, c.ready, c.says)
 		}
 		if !c.ready && (last.Reason == "" || last.Message == "") {
 			r.Errorf("%s: not ready without a reason: %v", c.name, last)

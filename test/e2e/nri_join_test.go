@@ -19,7 +19,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestPluginJoinsWhileContainersAreMade loses none of them: each is either among what the plugin is shown, or it is asked about it.
+// TestPluginJoinsWhileContainersAreMade loses none of them: each is either among what the plugin is shown, or it is
+// asked about it.
 func TestPluginJoinsWhileContainersAreMade(t *testing.T) {
 	nriNode(t, func(r rig) {
 		s := r.pod()
@@ -28,7 +29,8 @@ func TestPluginJoinsWhileContainersAreMade(t *testing.T) {
 		p := r.join("10", "late", &plugin{joining: func() {
 			for i := range 3 {
 				making.Go(func() {
-					if _, err := r.n.Runtime.CreateContainer(ctx(), s.id, busybox(fmt.Sprint("during", i), "true"), s.config); err != nil {
+					if _, err := r.n.Runtime.CreateContainer(ctx(), s.id, busybox(fmt.Sprint("during", i), "true"),
+						s.config); err != nil {
 						r.Error(err)
 					}
 				})
@@ -46,7 +48,8 @@ func TestPluginJoinsWhileContainersAreMade(t *testing.T) {
 	})
 }
 
-// TestPluginsLimitProcesses has a plugin limit by itself what CRI has no word for, and refuses what can only be had from the beginning.
+// TestPluginsLimitProcesses has a plugin limit by itself what CRI has no word for, and refuses what can only be had
+// from the beginning.
 func TestPluginsLimitProcesses(t *testing.T) {
 	nriNode(t, func(r rig) {
 		p := r.join("10", "limiter", &plugin{})
@@ -65,7 +68,8 @@ func TestPluginsLimitProcesses(t *testing.T) {
 		if failed, err := p.UpdateContainers([]*api.ContainerUpdate{update(other.cid, few)}); err != nil || len(failed) > 0 {
 			r.Errorf("an update by itself: failed %v, %v", failed, err)
 		}
-		if out, _, _ := r.n.Runtime.ExecSync(ctx(), other.cid, []string{"sh", "-c", forks}, 10*time.Second); strings.Contains(string(out), "all") {
+		if out, _, _ := r.n.Runtime.ExecSync(ctx(), other.cid, []string{"sh", "-c", forks}, 10*time.Second); strings.Contains(
+			string(out), "all") {
 			r.Error("it has as many processes as it likes")
 		}
 
@@ -74,7 +78,8 @@ func TestPluginsLimitProcesses(t *testing.T) {
 			return []*api.ContainerUpdate{update(ctr.Id, fast)}, nil
 		}
 		r.wantCode(c.limit(&v1.LinuxContainerResources{CpuShares: 333}), codes.FailedPrecondition, "block I/O", "fast")
-		if failed, err := p.UpdateContainers([]*api.ContainerUpdate{update(other.cid, fast)}); err != nil || len(failed) != 1 {
+		if failed, err := p.UpdateContainers([]*api.ContainerUpdate{update(other.cid, fast)}); err != nil ||
+			len(failed) != 1 {
 			r.Errorf("what cannot be done: failed %v, %v", failed, err)
 		}
 		if got := other.status().GetResources().GetLinux().GetCpuShares(); got == 444 {
@@ -168,7 +173,8 @@ func (p *installed) Configure(_ context.Context, config, _, _ string) (stub.Even
 	return 0, nil
 }
 
-func (p *installed) Synchronize(_ context.Context, _ []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+func (p *installed) Synchronize(_ context.Context, _ []*api.PodSandbox, containers []*api.Container) (
+	[]*api.ContainerUpdate, error) {
 	for _, c := range containers {
 		p.note("found " + c.Name)
 	}
@@ -181,7 +187,8 @@ func (p *installed) Synchronize(_ context.Context, _ []*api.PodSandbox, containe
 	return nil, nil
 }
 
-func (p *installed) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+func (p *installed) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) (
+	*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	p.note("create " + c.Name)
 	a := &api.ContainerAdjustment{}
 	a.AddEnv("FROM_PLUGIN", p.colour)

@@ -61,7 +61,8 @@ func (p *plugin) told() []string {
 	return slices.Clone(p.notes)
 }
 
-func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containers []*api.Container) (
+	[]*api.ContainerUpdate, error) {
 	if p.joining != nil {
 		p.joining()
 	}
@@ -93,7 +94,8 @@ func (p *plugin) RemovePodSandbox(_ context.Context, s *api.PodSandbox) error {
 	return p.note("remove pod")
 }
 
-func (p *plugin) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+func (p *plugin) CreateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) (
+	*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	if err := p.note("create " + c.Name); err != nil {
 		return nil, nil, err
 	}
@@ -111,7 +113,8 @@ func (p *plugin) StartContainer(_ context.Context, _ *api.PodSandbox, c *api.Con
 func (p *plugin) PostStartContainer(_ context.Context, _ *api.PodSandbox, c *api.Container) error {
 	return p.note("started " + c.Name)
 }
-func (p *plugin) UpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container, res *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+func (p *plugin) UpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Container, res *api.LinuxResources) (
+	[]*api.ContainerUpdate, error) {
 	if err := p.note("update " + c.Name); err != nil || p.limit == nil {
 		return nil, err
 	}
@@ -179,14 +182,20 @@ func TestPluginsSeeALife(t *testing.T) {
 		c := s.start(busybox("main", "trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done"))
 		c.logged("up")
 		r.ok(c.limit(&v1.LinuxContainerResources{CpuShares: 300}))
-		_, err := r.n.Runtime.UpdatePodSandboxResources(ctx(), &v1.UpdatePodSandboxResourcesRequest{PodSandboxId: s.id, Resources: &v1.LinuxContainerResources{MemoryLimitInBytes: 77}})
+		_, err := r.n.Runtime.UpdatePodSandboxResources(ctx(),
+			&v1.UpdatePodSandboxResourcesRequest{PodSandboxId: s.id,
+				Resources: &v1.LinuxContainerResources{MemoryLimitInBytes: 77}})
 		r.ok(err)
 		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, seconds(60)))
 		short := s.start(busybox("short", "exit 5"))
 		short.finish()
-		all := []string{"run pod 1", "create main", "created main", "start main", "started main", "update main", "updated main",
-			"update pod 77", "pod updated", "stop main 4", "create short", "created short", "start short", "started short", "stop short 5"}
-		r.eventually("it hears of the end of what ended by itself", func() bool { return slices.Contains(p.told(), "stop short 5") && len(p.told()) >= len(all) })
+		all := []string{"run pod 1", "create main", "created main", "start main", "started main", "update main",
+			"updated main",
+			"update pod 77", "pod updated", "stop main 4", "create short", "created short", "start short", "started short",
+			"stop short 5"}
+		r.eventually("it hears of the end of what ended by itself", func() bool {
+			return slices.Contains(p.told(), "stop short 5") && len(p.told()) >= len(all)
+		})
 		if told := p.told(); !slices.Equal(slices.Sorted(slices.Values(told)), slices.Sorted(slices.Values(all))) {
 			r.Errorf("it was told %q, wanted %q", told, all)
 		}
@@ -228,7 +237,8 @@ func TestPluginsAdjust(t *testing.T) {
 		c := s.start(busybox("main", "echo $FROM_PLUGIN; ulimit -n; ls -d /given; ls /dev/full2; sleep 1000"))
 		c.logged("/dev/full2")
 		r.wantText("what it prints", strings.Join(strings.Fields(c.text("stdout")), " "), "main 66 /given /dev/full2")
-		c.wantLimits(&v1.LinuxContainerResources{CpuQuota: 130000, CpuPeriod: 100000, MemoryLimitInBytes: 48 * mib}, "50331648 130000 100000")
+		c.wantLimits(&v1.LinuxContainerResources{CpuQuota: 130000, CpuPeriod: 100000, MemoryLimitInBytes: 48 * mib},
+			"50331648 130000 100000")
 		if got := first.status().GetResources().GetLinux().GetCpuShares(); got != 700 {
 			r.Errorf("the other container has %d shares", got)
 		}
@@ -279,18 +289,20 @@ func TestPluginsThatFail(t *testing.T) {
 		r.wantCode(c.limit(&v1.LinuxContainerResources{CpuShares: 300}), codes.FailedPrecondition, "refuser", "not so")
 
 		for _, index := range []string{"20", "30"} {
-			r.join(index, "setter"+index, &plugin{adjust: func(c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-				a := &api.ContainerAdjustment{}
-				a.AddEnv("ONE", index)
-				return a, nil, nil
-			}})
+			r.join(index, "setter"+index,
+				&plugin{adjust: func(c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+					a := &api.ContainerAdjustment{}
+					a.AddEnv("ONE", index)
+					return a, nil, nil
+				}})
 		}
 		_, err = r.n.Runtime.CreateContainer(ctx(), s.id, busybox("torn", "true"), s.config)
 		r.wantCode(err, codes.FailedPrecondition, "setter20", "setter30")
 	})
 }
 
-// TestPluginThatHangs has a plugin that does not answer: it is waited for as long as the configuration says, once, and dropped.
+// TestPluginThatHangs has a plugin that does not answer: it is waited for as long as the configuration says, once, and
+// dropped.
 func TestPluginThatHangs(t *testing.T) {
 	nriNode(t, func(r rig) {
 		r.configure("[nri]\nrequest_timeout = \"4s\"\n")

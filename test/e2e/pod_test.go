@@ -44,13 +44,16 @@ func TestPodLife(t *testing.T) {
 		st := p.status()
 		m := p.config.Metadata
 		if st.Id != p.id || st.State != v1.PodSandboxState_SANDBOX_READY || st.CreatedAt < began.UnixNano() ||
-			st.Metadata.Name != m.Name || st.Metadata.Namespace != m.Namespace || st.Metadata.Uid != m.Uid || st.Metadata.Attempt != 2 {
+			st.Metadata.Name != m.Name || st.Metadata.Namespace != m.Namespace || st.Metadata.Uid != m.Uid ||
+			st.Metadata.Attempt != 2 {
 			r.Errorf("status %v", st)
 		}
-		if fmt.Sprint(st.Labels) != fmt.Sprint(p.config.Labels) || fmt.Sprint(st.Annotations) != fmt.Sprint(p.config.Annotations) {
+		if fmt.Sprint(st.Labels) != fmt.Sprint(p.config.Labels) ||
+			fmt.Sprint(st.Annotations) != fmt.Sprint(p.config.Annotations) {
 			r.Errorf("labels %v, annotations %v", st.Labels, st.Annotations)
 		}
-		if got := st.GetLinux().GetNamespaces().GetOptions(); got.GetPid() != v1.NamespaceMode_CONTAINER || got.GetNetwork() != v1.NamespaceMode_POD {
+		if got := st.GetLinux().GetNamespaces().GetOptions(); got.GetPid() != v1.NamespaceMode_CONTAINER ||
+			got.GetNetwork() != v1.NamespaceMode_POD {
 			r.Errorf("namespaces %v", got)
 		}
 		if !strings.HasPrefix(st.GetNetwork().GetIp(), "10.88.") {
@@ -224,10 +227,12 @@ func TestNoPauseProcess(t *testing.T) {
 
 func TestPodFiles(t *testing.T) {
 	each(t, func(r rig) {
-		dns := &v1.DNSConfig{Servers: []string{"10.0.0.10", "fd00::10"}, Searches: []string{"a.local", "b.local"}, Options: []string{"ndots:5", "edns0"}}
+		dns := &v1.DNSConfig{Servers: []string{"10.0.0.10", "fd00::10"}, Searches: []string{"a.local", "b.local"},
+			Options: []string{"ndots:5", "edns0"}}
 		p := r.pod(func(c *v1.PodSandboxConfig) { c.DnsConfig, c.Hostname = dns, "files-host" })
 		for _, c := range []struct{ name, script, want string }{
-			{"resolv", "cat /etc/resolv.conf", "search a.local b.local\nnameserver 10.0.0.10\nnameserver fd00::10\noptions ndots:5 edns0"},
+			{"resolv", "cat /etc/resolv.conf", "search a.local b.local\nnameserver 10.0.0.10\nnameserver fd00::10\noptions " +
+				"ndots:5 edns0"},
 			{"hostname", "hostname", "files-host"},
 			{"etc-hostname", "cat /etc/hostname", "files-host"},
 			{"hosts", "grep -c localhost /etc/hosts | grep -qv '^0$' && echo found", "found"},
@@ -237,10 +242,12 @@ func TestPodFiles(t *testing.T) {
 		host := r.pod(hostNetwork, func(c *v1.PodSandboxConfig) { c.Metadata.Name = "host-files" })
 		name, err := os.Hostname()
 		r.ok(err)
-		r.wantText("hostname of a host network pod", host.output(host.as(busybox("main", "hostname; echo $HOSTNAME; cat /etc/hostname"))),
+		r.wantText("hostname of a host network pod", host.output(host.as(busybox("main", "hostname; echo $HOSTNAME; cat "+
+			"/etc/hostname"))),
 			name+"\n"+name+"\n"+name)
 		unnamed := r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name, c.Hostname = "unnamed-host", "" })
-		r.wantText("hostname of a pod that asks for none", unnamed.output(busybox("main", "hostname; echo $HOSTNAME; cat /etc/hostname")),
+		r.wantText("hostname of a pod that asks for none", unnamed.output(busybox("main", "hostname; echo $HOSTNAME; cat "+
+			"/etc/hostname")),
 			"unnamed-host\nunnamed-host\nunnamed-host")
 	})
 }
@@ -272,7 +279,8 @@ func TestSysctls(t *testing.T) {
 	}
 	each(t, func(r rig) {
 		p := r.pod(with("net.ipv4.ip_unprivileged_port_start=80", "kernel.shm_rmid_forced=1", "kernel.msgmax=9999"))
-		for _, path := range []string{"net/ipv4/ip_unprivileged_port_start 80", "kernel/shm_rmid_forced 1", "kernel/msgmax 9999"} {
+		for _, path := range []string{"net/ipv4/ip_unprivileged_port_start 80", "kernel/shm_rmid_forced 1",
+			"kernel/msgmax 9999"} {
 			file, want, _ := strings.Cut(path, " ")
 			r.wantText(file, p.output(busybox(strings.ReplaceAll(file, "/", "-"), "cat /proc/sys/"+file)), want)
 		}
@@ -294,8 +302,8 @@ var unprivileged = both(caps(nil, []string{"ALL"}), security(func(s *v1.LinuxCon
 	s.RunAsUser, s.RunAsGroup, s.NoNewPrivs = &v1.Int64Value{Value: 1234}, &v1.Int64Value{Value: 1234}, true
 }))
 
-// TestUnprivilegedNetwork has a process without powers listen on port 80 and send an ICMP echo request, in pods that have
-// a network of their own.
+// TestUnprivilegedNetwork has a process without powers listen on port 80 and send an ICMP echo request, in pods that
+// have a network of their own.
 func TestUnprivilegedNetwork(t *testing.T) {
 	const read = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/net/ipv4/ping_group_range"
 	each(t, func(r rig) {
@@ -308,7 +316,8 @@ func TestUnprivilegedNetwork(t *testing.T) {
 		}
 		r.sub("own sysctls win", func(r rig) {
 			p := r.pod(func(c *v1.PodSandboxConfig) {
-				c.Linux.Sysctls = map[string]string{"net/ipv4/ip_unprivileged_port_start": "1000", "net.ipv4.ping_group_range": "7 8"}
+				c.Linux.Sysctls = map[string]string{"net/ipv4/ip_unprivileged_port_start": "1000",
+					"net.ipv4.ping_group_range": "7 8"}
 			})
 			r.wantText("sysctls", strings.Join(strings.Fields(p.output(busybox("main", read))), " "), "1000 7 8")
 			if c := p.start(webapp("web", "serve", unprivileged, port80)); c.finish().ExitCode == 0 {
@@ -344,7 +353,8 @@ func port80(c *v1.ContainerConfig) {
 func TestUnprivilegedNetworkOff(t *testing.T) {
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
-			r := ownNode(t, node.Options{Runtime: runtime, Tables: "[pods]\nunprivileged_ports = false\nunprivileged_icmp = false\n"})
+			r := ownNode(t, node.Options{Runtime: runtime, Tables: "[pods]\nunprivileged_ports = false\nunprivileged_icmp = " +
+				"false\n"})
 			r.pull("busybox:latest")
 			for _, want := range []string{"1024 1 0", "0 0 2147483647"} {
 				p := r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += want[:1] })
@@ -365,7 +375,9 @@ func TestCgroupParent(t *testing.T) {
 		parent := node.GroupsOf(r.n).KubePod("pod-x")
 		p := r.pod(func(c *v1.PodSandboxConfig) { c.Linux.CgroupParent = parent })
 		c := p.start(p.as(busybox("main", "sleep 100")))
-		r.eventually("it runs in "+parent, func() bool { return countProcesses("sleep", parent+"/"+node.GroupsOf(r.n).Container(c.cid)) == 1 })
+		r.eventually("it runs in "+parent, func() bool {
+			return countProcesses("sleep", parent+"/"+node.GroupsOf(r.n).Container(c.cid)) == 1
+		})
 	})
 }
 

@@ -11,7 +11,8 @@ import (
 	"berth/test/node"
 )
 
-// TestCommandLine checks how a request's command and args meet the image's entrypoint and cmd, as Kubernetes defines it.
+// TestCommandLine checks how a request's command and args meet the image's entrypoint and cmd, as Kubernetes defines
+// it.
 func TestCommandLine(t *testing.T) {
 	each(t, func(r rig) {
 		r.pull("entry:latest") // entrypoint: echo entry; cmd: cmd
@@ -108,9 +109,15 @@ func TestUser(t *testing.T) {
 			{"image-uid", "user-uid", "1000 1000 50 777 1000", nil},
 			{"image-pair", "user-pair", "1000 50 50 777", nil},
 			{"image-names", "user-names", "1000 50 50 777", nil},
-			{"uid", "busybox", "1000 1000 50 777 1000", security(func(s *v1.LinuxContainerSecurityContext) { s.RunAsUser = number(1000) })},
-			{"username", "busybox", "1000 1000 50 777 1000", security(func(s *v1.LinuxContainerSecurityContext) { s.RunAsUsername = "app" })},
-			{"unknown-uid", "busybox", "4321 0 0", security(func(s *v1.LinuxContainerSecurityContext) { s.RunAsUser = number(4321) })},
+			{"uid", "busybox", "1000 1000 50 777 1000", security(func(s *v1.LinuxContainerSecurityContext) {
+				s.RunAsUser = number(1000)
+			})},
+			{"username", "busybox", "1000 1000 50 777 1000", security(func(s *v1.LinuxContainerSecurityContext) {
+				s.RunAsUsername = "app"
+			})},
+			{"unknown-uid", "busybox", "4321 0 0", security(func(s *v1.LinuxContainerSecurityContext) {
+				s.RunAsUser = number(4321)
+			})},
 			{"over-image", "user-app", "0 0 0", security(func(s *v1.LinuxContainerSecurityContext) { s.RunAsUser = number(0) })},
 			{"uid-gid", "busybox", "4321 8765 8765", security(func(s *v1.LinuxContainerSecurityContext) {
 				s.RunAsUser, s.RunAsGroup = number(4321), number(8765)

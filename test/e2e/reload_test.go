@@ -52,15 +52,18 @@ func TestReload(t *testing.T) {
 	}
 	other := r.n.Dir + "/other.d"
 	r.ok(os.Mkdir(other, 0o755))
-	network := strings.NewReplacer("10.88.", "10.89.", "bt0", "bt1", `"bt"`, `"bt-other"`).Replace(fmt.Sprintf(node.Bridge, r.n.Leases+"-other"))
+	network := strings.NewReplacer("10.88.", "10.89.", "bt0", "bt1", `"bt"`, `"bt-other"`).Replace(
+		fmt.Sprintf(node.Bridge, r.n.Leases+"-other"))
 	r.ok(os.WriteFile(other+"/10-other.conflist", []byte(network), 0o644))
-	r.configure(fmt.Sprintf("log_level = \"error\"\nlog_format = \"json\"\n[cni]\nconfig_dir = %q\n[images]\npinned = [%q]\nmax_layers = 1\n[limits]\npids = 77\n[runtimes.more]\npath = %q\n",
+	r.configure(fmt.Sprintf("log_level = \"error\"\nlog_format = \"json\"\n[cni]\nconfig_dir = %q\n[images]\npinned = "+
+		"[%q]\nmax_layers = 1\n[limits]\npids = 77\n[runtimes.more]\npath = %q\n",
 		other, ref("busybox:latest"), program))
 	out, err := r.reload()
 	if err != nil {
 		r.Fatalf("%v: %s", err, out)
 	}
-	for _, want := range []string{`log_format: "text" → "json", after a restart`, "images.pinned: [] → [", "images.max_layers: 500 → 1\n",
+	for _, want := range []string{`log_format: "text" → "json", after a restart`, "images.pinned: [] → [",
+		"images.max_layers: 500 → 1\n",
 		"limits.pids: 0 → 77\n", "runtimes.more.path: (none) → ", "cni.config_dir: "} {
 		if !strings.Contains(out, want) {
 			r.Errorf("it does not say %q:\n%s", want, out)
@@ -72,11 +75,14 @@ func TestReload(t *testing.T) {
 	r.afterReload(other)
 
 	r.configure("[runtimes.more]\npath = 7\n")
-	if out, err := r.reload(); err == nil || !strings.Contains(out, "50-test.toml:2") || !strings.Contains(out, "runtimes.more.path") {
+	if out, err := r.reload(); err == nil || !strings.Contains(out, "50-test.toml:2") ||
+		!strings.Contains(out, "runtimes.more.path") {
 		r.Errorf("a bad file: %v: %s", err, out)
 	}
-	r.configure("log_level = \"warn\"\n[cni]\nconfig_dir = \"/nonesuch\"\n[runtimes.more]\npath = \"/x\"\nbase_spec = \"/nonesuch/base.json\"\n")
-	if out, err := r.reload(); err == nil || !strings.Contains(out, "50-test.toml:6: runtimes.more.base_spec: /nonesuch/base.json") {
+	r.configure("log_level = \"warn\"\n[cni]\nconfig_dir = \"/nonesuch\"\n[runtimes.more]\npath = \"/x\"\nbase_spec = " +
+		"\"/nonesuch/base.json\"\n")
+	if out, err := r.reload(); err == nil ||
+		!strings.Contains(out, "50-test.toml:6: runtimes.more.base_spec: /nonesuch/base.json") {
 		r.Errorf("a base spec that is not there: %v: %s", err, out)
 	}
 	if cgroup.Mode() != cgroup.V2 {
@@ -118,7 +124,8 @@ func (r rig) afterReload(cni string) {
 	r.Helper()
 	st, err := r.n.Runtime.Status(ctx(), true)
 	r.ok(err)
-	if !handled(st, "more") || !condition(st, "NetworkReady").Status || !strings.Contains(fmt.Sprint(st.Info), cni) || !strings.Contains(fmt.Sprint(st.Info), `log_format = \"text\"`) {
+	if !handled(st, "more") || !condition(st, "NetworkReady").Status || !strings.Contains(fmt.Sprint(st.Info), cni) ||
+		!strings.Contains(fmt.Sprint(st.Info), `log_format = \"text\"`) {
 		r.Errorf("status %v", st)
 	}
 	images, err := r.n.Images.ListImages(ctx(), &v1.ImageFilter{Image: &v1.ImageSpec{Image: ref("busybox:latest")}})
@@ -134,7 +141,8 @@ func (r rig) afterReload(cni string) {
 	if !strings.HasPrefix(p.ip(), "10.89.") {
 		r.Errorf("a new pod is at %s", p.ip())
 	}
-	if got := p.start(busybox("main", "sleep 1000")).spec().RuntimeSpec.Linux.Resources.Pids; got == nil || *got.Limit != 77 {
+	if got := p.start(busybox("main", "sleep 1000")).spec().RuntimeSpec.Linux.Resources.Pids; got == nil ||
+		*got.Limit != 77 {
 		r.Errorf("limit of processes: %+v", got)
 	}
 }
@@ -185,7 +193,8 @@ func TestReloadUnderLoad(t *testing.T) {
 			return
 		default:
 		}
-		r.configure(fmt.Sprintf("[cni]\nplugin_dirs = [\"/opt/cni/bin\", \"/usr/lib/cni\", \"/x%d\"]\n[images]\nmax_pull_layers = %d\n[limits]\npids = %d\n", i, i%5+1, i+100))
+		r.configure(fmt.Sprintf("[cni]\nplugin_dirs = [\"/opt/cni/bin\", \"/usr/lib/cni\", \"/x%d\"]\n[images]\n"+
+			"max_pull_layers = %d\n[limits]\npids = %d\n", i, i%5+1, i+100))
 		if out, err := r.reload(); err != nil {
 			r.Fatalf("reload: %v: %s", err, out)
 		}

@@ -55,8 +55,12 @@ func (c *ctr) wantLimits(status *v1.LinuxContainerResources, seen string) {
 func TestUpdateContainerResources(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod()
-		first := &v1.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 150000, CpuShares: 512, MemoryLimitInBytes: 64 * mib, CpusetCpus: "0", OomScoreAdj: 500}
-		c := p.create(busybox("main", `x=$(head -c 30000000 /dev/zero | tr '\0' x); echo full; while :; do sleep 1000 & wait; done; echo $x`, limited(first)))
+		first := &v1.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 150000, CpuShares: 512,
+			MemoryLimitInBytes: 64 * mib, CpusetCpus: "0", OomScoreAdj: 500}
+		c := p.create(
+			busybox("main",
+				`x=$(head -c 30000000 /dev/zero | tr '\0' x); echo full; while :; do sleep 1000 & wait; done; echo $x`,
+				limited(first)))
 		r.ok(c.limit(&v1.LinuxContainerResources{MemoryLimitInBytes: 128 * mib}))
 		r.ok(r.n.Runtime.StartContainer(ctx(), c.cid))
 		c.logged("full")
@@ -84,11 +88,14 @@ func TestUpdateContainerResources(t *testing.T) {
 			code  codes.Code
 			words []string
 		}{
-			{&v1.LinuxContainerResources{CpuShares: 7, MemoryLimitInBytes: 8 * mib}, codes.FailedPrecondition, []string{c.cid, "memory", "in use"}},
-			{&v1.LinuxContainerResources{CpuShares: 7, CpusetCpus: "0-4000"}, codes.InvalidArgument, []string{c.cid, "cpuset.cpus"}},
+			{&v1.LinuxContainerResources{CpuShares: 7, MemoryLimitInBytes: 8 * mib}, codes.FailedPrecondition,
+				[]string{c.cid, "memory", "in use"}},
+			{&v1.LinuxContainerResources{CpuShares: 7, CpusetCpus: "0-4000"}, codes.InvalidArgument,
+				[]string{c.cid, "cpuset.cpus"}},
 			{&v1.LinuxContainerResources{CpuShares: 7, CpusetCpus: "first"}, codes.InvalidArgument, []string{"cpuset_cpus"}},
 			{&v1.LinuxContainerResources{CpuShares: 7, CpuPeriod: 7}, codes.InvalidArgument, []string{"period"}},
-			{&v1.LinuxContainerResources{CpuShares: 7, MemoryLimitInBytes: -9}, codes.InvalidArgument, []string{"memory_limit_in_bytes"}},
+			{&v1.LinuxContainerResources{CpuShares: 7, MemoryLimitInBytes: -9}, codes.InvalidArgument,
+				[]string{"memory_limit_in_bytes"}},
 			{&v1.LinuxContainerResources{CpuShares: 7, Unified: map[string]string{"memory.hi": "1"}}, codes.Unknown, nil},
 		} {
 			err := c.limit(bad.res)
@@ -140,14 +147,17 @@ func TestResourcesOutliveTheDaemon(t *testing.T) {
 		c := p.start(busybox("main", "sleep 1000", limited(&v1.LinuxContainerResources{MemoryLimitInBytes: 64 * mib})))
 		r.ok(c.limit(&v1.LinuxContainerResources{MemoryLimitInBytes: 32 * mib, CpuQuota: 130000, CpuPeriod: 100000}))
 		pod := &v1.LinuxContainerResources{MemoryLimitInBytes: 80 * mib, CpuShares: 300}
-		update := &v1.UpdatePodSandboxResourcesRequest{PodSandboxId: p.id, Resources: pod, Overhead: &v1.LinuxContainerResources{CpuShares: 20}}
+		update := &v1.UpdatePodSandboxResourcesRequest{PodSandboxId: p.id, Resources: pod,
+			Overhead: &v1.LinuxContainerResources{CpuShares: 20}}
 		_, err := r.n.Runtime.UpdatePodSandboxResources(ctx(), update)
 		r.ok(err)
 		r.ok(r.n.Restart())
-		c.wantLimits(&v1.LinuxContainerResources{MemoryLimitInBytes: 32 * mib, CpuQuota: 130000, CpuPeriod: 100000}, "33554432 130000 100000")
+		c.wantLimits(&v1.LinuxContainerResources{MemoryLimitInBytes: 32 * mib, CpuQuota: 130000, CpuPeriod: 100000},
+			"33554432 130000 100000")
 		resp, err := r.n.Runtime.PodSandboxStatus(ctx(), p.id, true)
 		r.ok(err)
-		for _, want := range []string{`"overhead":{"cpuShares":"20"}`, `"cpuShares":"300"`, `"memoryLimitInBytes":"83886080"`} {
+		for _, want := range []string{`"overhead":{"cpuShares":"20"}`, `"cpuShares":"300"`,
+			`"memoryLimitInBytes":"83886080"`} {
 			if !strings.Contains(strings.ReplaceAll(resp.Info["info"], " ", ""), want) {
 				r.Errorf("the pod's configuration lacks %s: %s", want, resp.Info["info"])
 			}

@@ -52,7 +52,8 @@ func TestDaemonKilled(t *testing.T) {
 			r.Errorf("the pod is %s at %s, was at %s", st.State, st.GetNetwork().GetIp(), ip)
 		}
 		st := running.status()
-		if st.State != v1.ContainerState_CONTAINER_RUNNING || st.StartedAt != before.StartedAt || running.pid("webapp") != pid {
+		if st.State != v1.ContainerState_CONTAINER_RUNNING || st.StartedAt != before.StartedAt ||
+			running.pid("webapp") != pid {
 			r.Errorf("the container is %v, was %v", st, before)
 		}
 		if st := over.status(); st.State != v1.ContainerState_CONTAINER_EXITED || st.ExitCode != 9 {
@@ -101,7 +102,8 @@ func TestExitWithoutDaemon(t *testing.T) {
 		at := time.Now()
 		r.ok(r.n.Start())
 		st := c.status()
-		if st.State != v1.ContainerState_CONTAINER_EXITED || st.ExitCode != 7 || st.Reason != "Error" || st.FinishedAt > at.UnixNano() {
+		if st.State != v1.ContainerState_CONTAINER_EXITED || st.ExitCode != 7 || st.Reason != "Error" ||
+			st.FinishedAt > at.UnixNano() {
 			r.Errorf("status %v; it finished before %d", st, at.UnixNano())
 		}
 		r.wantText("log", c.text("stdout"), ticks(60))

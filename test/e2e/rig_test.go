@@ -215,8 +215,8 @@ func (c *ctr) exec(args ...string) string {
 	return string(stdout)
 }
 
-// release makes /tmp/go in the container, for which it waits to end. It does so from outside: an exec could be killed with the container
-// before it has ended itself.
+// release makes /tmp/go in the container, for which it waits to end. It does so from outside: an exec could be killed
+// with the container before it has ended itself.
 func (c *ctr) release() {
 	c.Helper()
 	c.ok(os.WriteFile(fmt.Sprintf("/proc/%d/root/tmp/go", c.pidOf(c.cid)), nil, 0o644))

@@ -20,8 +20,8 @@ import (
 // runscVariable, in the environment, names gVisor's runtime where it is not on the path.
 const runscVariable = "BERTH_TEST_RUNSC"
 
-// sandboxes are handlers whose containers are in a sandbox: one that only behaves so, which is built from this repository, and
-// gVisor's where it is installed.
+// sandboxes are handlers whose containers are in a sandbox: one that only behaves so, which is built from this
+// repository, and gVisor's where it is installed.
 func sandboxes(t *testing.T) map[string]string {
 	t.Helper()
 	boxed, err := fixture.Boxed(t.TempDir())
@@ -34,7 +34,8 @@ func sandboxes(t *testing.T) map[string]string {
 		runsc, _ = exec.LookPath("runsc")
 	}
 	if runsc != "" {
-		tables["runsc"] = fmt.Sprintf("[runtimes.runsc]\npath = %q\ndriver = \"oci-infra\"\nargs = [\"--platform=systrap\", \"--gofer-network-namespace=new\"]\n", runsc)
+		tables["runsc"] = fmt.Sprintf("[runtimes.runsc]\npath = %q\ndriver = \"oci-infra\"\nargs = "+
+			"[\"--platform=systrap\", \"--gofer-network-namespace=new\"]\n", runsc)
 	}
 	return tables
 }
@@ -74,7 +75,8 @@ type sandbox struct {
 func (s sandbox) ends() {
 	p := s.podOf(s.handler)
 	s.wantText("what it says", p.output(busybox("says", "echo hello; echo more")), "hello\nmore")
-	if st := p.start(busybox("fails", "exit 7")).finish(); st.ExitCode != 7 || st.Reason != "Error" || st.StartedAt == 0 || st.FinishedAt < st.StartedAt {
+	if st := p.start(busybox("fails", "exit 7")).finish(); st.ExitCode != 7 || st.Reason != "Error" || st.StartedAt == 0 ||
+		st.FinishedAt < st.StartedAt {
 		s.Errorf("of one that fails: %+v", st)
 	}
 	c := p.start(busybox("stops", "trap 'echo bye; exit 5' TERM; echo on; while :; do usleep 10000; done"))
@@ -125,16 +127,23 @@ func (s sandbox) execs() {
 // streams has clients at the streams of containers and commands.
 func (s sandbox) streams() {
 	p := s.podOf(s.handler)
-	c := p.start(busybox("main", "while read x; do echo got $x; done; exit 4", func(c *v1.ContainerConfig) { c.Stdin, c.Tty = true, true }))
+	c := p.start(busybox("main", "while read x; do echo got $x; done; exit 4", func(c *v1.ContainerConfig) {
+		c.Stdin, c.Tty = true, true
+	}))
 	var out transcript
-	address, _ := s.reach(c.execURL(&v1.ExecRequest{Cmd: sh("test -t 0 && echo terminal; read x; echo also $x; exit 3"), Stdin: true, Stdout: true, Tty: true}))
-	err := s.stream(ctx(), "websocket-v5", address, remotecommand.StreamOptions{Stdin: strings.NewReader("x\n"), Stdout: &out, Tty: true})
-	if err == nil || !strings.Contains(err.Error(), "3") || !strings.Contains(out.String(), "terminal") || !strings.Contains(out.String(), "also x") {
+	address, _ := s.reach(
+		c.execURL(&v1.ExecRequest{Cmd: sh("test -t 0 && echo terminal; read x; echo also $x; exit 3"), Stdin: true,
+			Stdout: true, Tty: true}))
+	err := s.stream(ctx(), "websocket-v5", address,
+		remotecommand.StreamOptions{Stdin: strings.NewReader("x\n"), Stdout: &out, Tty: true})
+	if err == nil || !strings.Contains(err.Error(), "3") || !strings.Contains(out.String(), "terminal") ||
+		!strings.Contains(out.String(), "also x") {
 		s.Errorf("a command with a terminal: %v, %q", err, out.String())
 	}
 	var seen transcript
 	address, _ = s.reach(c.attachURL(&v1.AttachRequest{Stdin: true, Stdout: true, Tty: true}))
-	err = s.stream(ctx(), "spdy", address, remotecommand.StreamOptions{Stdin: strings.NewReader("one\n\x04"), Stdout: &seen, Tty: true})
+	err = s.stream(ctx(), "spdy", address,
+		remotecommand.StreamOptions{Stdin: strings.NewReader("one\n\x04"), Stdout: &seen, Tty: true})
 	if err != nil || !strings.Contains(seen.String(), "got one") {
 		s.Errorf("attached: %v, %q", err, seen.String())
 	}
@@ -158,7 +167,8 @@ func (s sandbox) shared() {
 		s.Errorf("through a forwarded port: %q, %v", answer, err)
 	}
 	c := p.start(busybox("main", "while :; do usleep 100000; done", func(c *v1.ContainerConfig) {
-		c.Linux.SecurityContext = &v1.LinuxContainerSecurityContext{NamespaceOptions: &v1.NamespaceOption{Pid: v1.NamespaceMode_POD}}
+		c.Linux.SecurityContext = &v1.LinuxContainerSecurityContext{
+			NamespaceOptions: &v1.NamespaceOption{Pid: v1.NamespaceMode_POD}}
 	}))
 	if page := c.exec("wget", "-q", "-O", "-", "http://127.0.0.1:8080/"); !strings.Contains(page, "Hello from") {
 		s.Errorf("by the loopback: %q", page)
@@ -175,7 +185,8 @@ func (s sandbox) shared() {
 	}
 }
 
-// request asks a web server in the pod for a page, through a forwarded port. It leaves its direction open: gVisor ends both at once.
+// request asks a web server in the pod for a page, through a forwarded port. It leaves its direction open: gVisor ends
+// both at once.
 func (p *pod) request(port int) io.Reader {
 	p.Helper()
 	c := p.forward(port, false).dial()

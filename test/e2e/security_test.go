@@ -91,10 +91,13 @@ func TestSecurity(t *testing.T) {
 			name, script, want string
 			edit               edit
 		}{
-			{"seccomp-default", "grep Seccomp: /proc/self/status | tr -d '\\t'; unshare -U true 2>/dev/null || echo refused", "Seccomp:2\nrefused",
+			{"seccomp-default", "grep Seccomp: /proc/self/status | tr -d '\\t'; unshare -U true 2>/dev/null || echo refused",
+				"Seccomp:2\nrefused",
 				seccomp(v1.SecurityProfile_RuntimeDefault, "")},
-			{"seccomp-unconfined", "grep Seccomp: /proc/self/status | tr -d '\\t'", "Seccomp:0", seccomp(v1.SecurityProfile_Unconfined, "")},
-			{"seccomp-localhost", "mkdir /tmp/x 2>/dev/null || echo refused", "refused", seccomp(v1.SecurityProfile_Localhost, profile)},
+			{"seccomp-unconfined", "grep Seccomp: /proc/self/status | tr -d '\\t'", "Seccomp:0",
+				seccomp(v1.SecurityProfile_Unconfined, "")},
+			{"seccomp-localhost", "mkdir /tmp/x 2>/dev/null || echo refused", "refused",
+				seccomp(v1.SecurityProfile_Localhost, profile)},
 			{"no-new-privs", "grep NoNewPrivs /proc/self/status | tr -d '\\t'", "NoNewPrivs:1",
 				security(func(s *v1.LinuxContainerSecurityContext) { s.NoNewPrivs = true })},
 			{"new-privs", "grep NoNewPrivs /proc/self/status | tr -d '\\t'", "NoNewPrivs:0", func(*v1.ContainerConfig) {}},
@@ -105,8 +108,11 @@ func TestSecurity(t *testing.T) {
 			})},
 			{"read-only-paths", "touch /tmp/x 2>/dev/null || echo refused; touch /root/x && echo done", "refused\ndone",
 				security(func(s *v1.LinuxContainerSecurityContext) { s.ReadonlyPaths = []string{"/tmp", "/no/such/path"} })},
-			{"oom-score", "cat /proc/self/oom_score_adj", "500", func(c *v1.ContainerConfig) { c.Linux.Resources.OomScoreAdj = 500 }},
-			{"sys-read-only", "touch /sys/x 2>/dev/null; grep -c ' /sys sysfs ro' /proc/mounts", "1", func(*v1.ContainerConfig) {}},
+			{"oom-score", "cat /proc/self/oom_score_adj", "500", func(c *v1.ContainerConfig) {
+				c.Linux.Resources.OomScoreAdj = 500
+			}},
+			{"sys-read-only", "touch /sys/x 2>/dev/null; grep -c ' /sys sysfs ro' /proc/mounts", "1",
+				func(*v1.ContainerConfig) {}},
 			{"privileged-sys", "grep -c ' /sys sysfs rw' /proc/mounts", "1", privileged},
 			{"privileged-mounts", "mount -t tmpfs none /tmp && echo mounted", "mounted", privileged},
 			{"privileged-seccomp", "grep Seccomp: /proc/self/status | tr -d '\\t'", "Seccomp:0", privileged},
@@ -121,20 +127,23 @@ func TestSecurity(t *testing.T) {
 func TestBadSeccomp(t *testing.T) {
 	each(t, func(r rig) {
 		p, dir := r.pod(), r.TempDir()
-		for name, text := range map[string]string{"torn.json": `{"defaultAction":`, "odd.json": `{"defaultAction":"SCMP_ACT_NONSENSE"}`} {
+		for name, text := range map[string]string{"torn.json": `{"defaultAction":`,
+			"odd.json": `{"defaultAction":"SCMP_ACT_NONSENSE"}`} {
 			path := filepath.Join(dir, name)
 			r.ok(os.WriteFile(path, []byte(text), 0o644))
-			_, err := r.n.Runtime.CreateContainer(ctx(), p.id, busybox("bad", "true", seccomp(v1.SecurityProfile_Localhost, path)), p.config)
+			_, err := r.n.Runtime.CreateContainer(ctx(), p.id,
+				busybox("bad", "true", seccomp(v1.SecurityProfile_Localhost, path)), p.config)
 			r.wantCode(err, codes.InvalidArgument, name)
 		}
-		_, err := r.n.Runtime.CreateContainer(ctx(), p.id, busybox("bad", "true", seccomp(v1.SecurityProfile_Localhost, dir+"/absent.json")), p.config)
+		_, err := r.n.Runtime.CreateContainer(ctx(), p.id,
+			busybox("bad", "true", seccomp(v1.SecurityProfile_Localhost, dir+"/absent.json")), p.config)
 		r.wantCode(err, codes.InvalidArgument, "absent.json")
 		p.wantNoContainer("bad")
 	})
 }
 
-// TestPrivilegedSeesNewDevices gives a privileged container a device that appeared after the daemon's start, as a disk that
-// is attached to the node does, and none that is gone.
+// TestPrivilegedSeesNewDevices gives a privileged container a device that appeared after the daemon's start, as a disk
+// that is attached to the node does, and none that is gone.
 func TestPrivilegedSeesNewDevices(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod(func(c *v1.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
@@ -198,7 +207,8 @@ func TestResources(t *testing.T) {
 			}
 		}
 		got := c.status().GetResources().GetLinux()
-		if got.GetMemoryLimitInBytes() != 64<<20 || got.GetCpuShares() != 512 || got.GetCpuQuota() != 50000 || got.GetCpusetCpus() != "0" {
+		if got.GetMemoryLimitInBytes() != 64<<20 || got.GetCpuShares() != 512 || got.GetCpuQuota() != 50000 ||
+			got.GetCpusetCpus() != "0" {
 			r.Errorf("the status says %v", got)
 		}
 	})
@@ -216,14 +226,18 @@ func TestDevices(t *testing.T) {
 			name, script, want string
 			edit               edit
 		}{
-			{"standard", "for d in null zero full random urandom tty ptmx; do test -e /dev/$d || echo no $d; done", "", func(*v1.ContainerConfig) {}},
-			{"given", "dd if=/dev/bt0 bs=4 count=1 2>/dev/null | od -An -tx1 | tr -d ' '", "00000000", device("/dev/zero", "/dev/bt0", "rwm")},
-			{"kmsg-read", "test -c /dev/bt1 && head -c1 /dev/bt1 >/dev/null && echo read; echo x 2>/dev/null >/dev/bt1 || echo no-write", "read\nno-write",
+			{"standard", "for d in null zero full random urandom tty ptmx; do test -e /dev/$d || echo no $d; done", "",
+				func(*v1.ContainerConfig) {}},
+			{"given", "dd if=/dev/bt0 bs=4 count=1 2>/dev/null | od -An -tx1 | tr -d ' '", "00000000",
+				device("/dev/zero", "/dev/bt0", "rwm")},
+			{"kmsg-read", "test -c /dev/bt1 && head -c1 /dev/bt1 >/dev/null && echo read; echo x 2>/dev/null >/dev/bt1 || " +
+				"echo no-write", "read\nno-write",
 				both(device("/dev/kmsg", "/dev/bt1", "r"), caps([]string{"SYSLOG"}, nil))},
 		} {
 			r.wantText(c.name, p.output(busybox(c.name, c.script, c.edit)), c.want)
 		}
-		_, err := r.n.Runtime.CreateContainer(ctx(), p.id, busybox("bad", "true", device("/dev/nonesuch", "/dev/x", "rwm")), p.config)
+		_, err := r.n.Runtime.CreateContainer(ctx(), p.id, busybox("bad", "true", device("/dev/nonesuch", "/dev/x", "rwm")),
+			p.config)
 		if err == nil || !strings.Contains(err.Error(), "/dev/nonesuch") {
 			r.Errorf("a missing device gave %v", err)
 		}

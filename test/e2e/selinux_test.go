@@ -16,11 +16,13 @@ import (
 	"berth/test/node"
 )
 
-// enforcing, in the environment, has the tests of SELinux run on a kernel that holds containers to its policy, and does not only write
-// down what they break. It is for the virtual machine, whose policy has that of the programs of the node only written down.
+// enforcing, in the environment, has the tests of SELinux run on a kernel that holds containers to its policy, and does
+// not only write down what they break. It is for the virtual machine, whose policy has that of the programs of the node
+// only written down.
 const enforcing = "BERTH_TEST_SELINUX_ENFORCING"
 
-// enforce gives Berth's programs the label of a container engine, by which the policy knows whose pipes a container may use.
+// enforce gives Berth's programs the label of a container engine, by which the policy knows whose pipes a container may
+// use.
 var enforce = sync.OnceValue(func() error {
 	for _, name := range []string{"berth", "berth-monitor", "berth-unpack"} {
 		path := filepath.Join(os.Getenv("BERTH_BIN"), name)
@@ -148,8 +150,8 @@ func TestSELinuxWhereItIsOff(t *testing.T) {
 	})
 }
 
-// TestSELinuxLabels wants all containers of a pod to have its categories, in their processes and in all that they write to, and another
-// pod others.
+// TestSELinuxLabels wants all containers of a pod to have its categories, in their processes and in all that they write
+// to, and another pod others.
 func TestSELinuxLabels(t *testing.T) {
 	needSELinux(t)
 	each(t, func(r rig) {
@@ -163,15 +165,20 @@ func TestSELinuxLabels(t *testing.T) {
 		if b.level() != level || other.level() == level {
 			r.Errorf("two containers of a pod have %s and %s, one of another has %s", level, b.level(), other.level())
 		}
-		a.wantFiles(fileOf(level), "/", "/bin/sh", "/etc/passwd", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev", "/dev/shm")
+		a.wantFiles(fileOf(level), "/", "/bin/sh", "/etc/passwd", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev",
+			"/dev/shm")
 		other.wantFiles(fileOf(other.level()), "/bin/sh", "/etc/hosts", "/dev/shm")
 		own := "system_u:system_r:container_t:" + level
 		r.wantText("an exec", strings.Trim(a.exec("cat", "/proc/self/attr/current"), "\x00"), own)
 		r.wantText("what it may write to",
-			a.exec("sh", "-c", "echo x >/new && echo x >/dev/shm/x && echo x >>/etc/hosts && cat /new /dev/shm/x && touch /dev/null && tail -n1 /etc/hosts"), "x\nx\nx")
+			a.exec("sh", "-c", "echo x >/new && echo x >/dev/shm/x && echo x >>/etc/hosts && cat /new /dev/shm/x && touch "+
+				"/dev/null && tail -n1 /etc/hosts"), "x\nx\nx")
 		r.wantText("what the other container of the pod sees of it", b.exec("cat", "/dev/shm/x"), "x")
-		tty := p.start(busybox("tty", "cat /proc/self/attr/current; echo; echo seen", func(c *v1.ContainerConfig) { c.Tty = true }))
-		if st := tty.finish(); st.ExitCode != 0 || !strings.Contains(tty.text(""), own) || !strings.Contains(tty.text(""), "seen") {
+		tty := p.start(busybox("tty", "cat /proc/self/attr/current; echo; echo seen", func(c *v1.ContainerConfig) {
+			c.Tty = true
+		}))
+		if st := tty.finish(); st.ExitCode != 0 || !strings.Contains(tty.text(""), own) ||
+			!strings.Contains(tty.text(""), "seen") {
 			r.Errorf("a container with a terminal ended with %d and said %q", st.ExitCode, tty.text(""))
 		}
 	})
@@ -181,22 +188,28 @@ func TestSELinuxLabels(t *testing.T) {
 func TestSELinuxOptions(t *testing.T) {
 	needSELinux(t)
 	each(t, func(r rig) {
-		p := r.pod(podSELinux(&v1.SELinuxOption{Level: "s0:c100,c200"}), func(c *v1.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
+		p := r.pod(podSELinux(&v1.SELinuxOption{Level: "s0:c100,c200"}), func(c *v1.PodSandboxConfig) {
+			c.Linux.SecurityContext.Privileged = true
+		})
 		const show = "cat /proc/self/attr/current"
 		said := func(name string, edits ...edit) string {
 			return strings.Trim(p.output(busybox(name, show, edits...)), "\x00\n")
 		}
 		r.wantText("the pod's level", said("plain"), "system_u:system_r:container_t:s0:c100,c200")
-		r.wantText("a level of its own", said("level", selinux(&v1.SELinuxOption{Level: "s0:c3"})), "system_u:system_r:container_t:s0:c3")
-		r.wantText("a type of its own", said("type", selinux(&v1.SELinuxOption{Type: "spc_t"})), "system_u:system_r:spc_t:s0:c100,c200")
+		r.wantText("a level of its own", said("level", selinux(&v1.SELinuxOption{Level: "s0:c3"})),
+			"system_u:system_r:container_t:s0:c3")
+		r.wantText("a type of its own", said("type", selinux(&v1.SELinuxOption{Type: "spc_t"})),
+			"system_u:system_r:spc_t:s0:c100,c200")
 		free := security(func(s *v1.LinuxContainerSecurityContext) { s.Privileged = true })
 		if got := said("privileged", free); strings.Contains(got, ":container_t:") {
 			r.Errorf("a privileged container is %s", got)
 		}
-		_, err := r.n.Runtime.CreateContainer(ctx(), p.id, busybox("bad", "true", selinux(&v1.SELinuxOption{Type: "nonesuch_t"})), p.config)
+		_, err := r.n.Runtime.CreateContainer(ctx(), p.id,
+			busybox("bad", "true", selinux(&v1.SELinuxOption{Type: "nonesuch_t"})), p.config)
 		r.wantCode(err, codes.InvalidArgument, "selinux_options", "nonesuch_t")
 		p.wantNoContainer("bad")
-		_, err = r.n.Runtime.RunPodSandbox(ctx(), r.n.Pod(unique(r.T)+"-bad", podSELinux(&v1.SELinuxOption{Role: "nonesuch_r"})), "")
+		_, err = r.n.Runtime.RunPodSandbox(ctx(),
+			r.n.Pod(unique(r.T)+"-bad", podSELinux(&v1.SELinuxOption{Role: "nonesuch_r"})), "")
 		r.wantCode(err, codes.InvalidArgument, "selinux_options", "nonesuch_r")
 
 		host := r.pod(func(c *v1.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = v1.NamespaceMode_NODE })
@@ -224,7 +237,8 @@ func TestSELinuxInit(t *testing.T) {
 			c := p.start(busybox(name, asleep, p.like()))
 			c.logged("up")
 			c.wantFiles(fileOf(c.level()), "/bin/sh", "/etc/hosts", "/dev/shm")
-			r.wantText(name+": the first process", strings.Trim(c.exec("cat", "/proc/1/attr/current"), "\x00"), "system_u:system_r:container_t:"+c.level())
+			r.wantText(name+": the first process", strings.Trim(c.exec("cat", "/proc/1/attr/current"), "\x00"),
+				"system_u:system_r:container_t:"+c.level())
 		}
 	})
 }
@@ -260,7 +274,8 @@ func TestSELinuxVolumes(t *testing.T) {
 		r.wantCode(err, codes.InvalidArgument, "/usr", "relabel")
 		p.wantNoContainer("bad")
 		for _, image := range []string{"data:latest", "one:latest"} {
-			v := p.start(busybox(strings.TrimSuffix(image, ":latest"), "cat /v/model/a && "+asleep, imageMount(r.imageID(image), "/v")))
+			v := p.start(
+				busybox(strings.TrimSuffix(image, ":latest"), "cat /v/model/a && "+asleep, imageMount(r.imageID(image), "/v")))
 			v.logged("up")
 			v.wantFiles(fileOf(level), "/v", "/v/model", "/v/model/a")
 		}
@@ -281,7 +296,9 @@ func TestSELinuxOutlivesTheDaemon(t *testing.T) {
 		if got := after.level(); got != level {
 			r.Errorf("after a restart a container of the pod has %s, one from before %s", got, level)
 		}
-		if got := r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Attempt = 1 }).start(busybox("new", asleep)).level(); got == level {
+		if got := r.pod(func(c *v1.PodSandboxConfig) {
+			c.Metadata.Attempt = 1
+		}).start(busybox("new", asleep)).level(); got == level {
 			r.Errorf("a new pod has the categories of another: %s", got)
 		}
 	})

@@ -46,7 +46,8 @@ func TestCommandLineStreams(t *testing.T) {
 		cmd := r.n.Command("exec", "-i", c.cid, "--", "sh", "-c", "cat; echo END >&2; exit 3")
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), out, errs
 		err := r.n.Space.Run(cmd)
-		if code := cmd.ProcessState.ExitCode(); err == nil || code != 3 || !bytes.Equal(out.Bytes(), in) || errs.String() != "END\n" {
+		if code := cmd.ProcessState.ExitCode(); err == nil || code != 3 || !bytes.Equal(out.Bytes(), in) ||
+			errs.String() != "END\n" {
 			r.Errorf("%v: of %d bytes %d came back, stderr %q", err, len(in), out.Len(), errs)
 		}
 		if out := r.mustBerth("exec", "-t", c.cid, "tty"); !strings.HasPrefix(out, "/dev/pts/") {
@@ -96,7 +97,8 @@ func (r rig) sit() (master, slave *os.File, state *term.State) {
 	return master, slave, state
 }
 
-// TestTerminalAfterABrokenPipe has the reader of a command's output go, as `| head -1` does: the terminal is to be usable after that.
+// TestTerminalAfterABrokenPipe has the reader of a command's output go, as `| head -1` does: the terminal is to be
+// usable after that.
 func TestTerminalAfterABrokenPipe(t *testing.T) {
 	each(t, func(r rig) {
 		c := r.pod().start(busybox("main", "sleep 1000"))
@@ -121,7 +123,8 @@ func TestTerminalAfterABrokenPipe(t *testing.T) {
 	})
 }
 
-// TestRunIsLeftAndComeBackTo goes from a shell by ^P ^Q, with what it does going on, and comes back to it by berth attach.
+// TestRunIsLeftAndComeBackTo goes from a shell by ^P ^Q, with what it does going on, and comes back to it by berth
+// attach.
 func TestRunIsLeftAndComeBackTo(t *testing.T) {
 	each(t, func(r rig) {
 		name := strings.ToLower(r.n.Instance) + "-left"
@@ -140,7 +143,9 @@ func TestRunIsLeftAndComeBackTo(t *testing.T) {
 			_, err := master.WriteString("\x10\x11")
 			r.ok(err)
 			r.ok(cmd.Wait())
-			r.eventually("the next prompt has a line of its own", func() bool { return strings.HasSuffix(screen.String(), "\n") })
+			r.eventually("the next prompt has a line of its own", func() bool {
+				return strings.HasSuffix(screen.String(), "\n")
+			})
 			if after, err := term.GetState(int(slave.Fd())); err != nil || *after != *before {
 				r.Errorf("the terminal was not given back: %v", err)
 			}

@@ -25,8 +25,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// relay makes an address of a node's daemon reachable from outside the node's space, until the test is over. cut ends every
-// connection at once, as a client does that is killed.
+// relay makes an address of a node's daemon reachable from outside the node's space, until the test is over. cut ends
+// every connection at once, as a client does that is killed.
 type relay struct {
 	rig
 	listener net.Listener
@@ -154,8 +154,8 @@ func (r rig) descriptors() int {
 	return len(entries)
 }
 
-// pipes are those from the pod's monitor to the daemon. For each client that is attached there are three, of which the daemon has
-// one end alone once the monitor has said that it is attached.
+// pipes are those from the pod's monitor to the daemon. For each client that is attached there are three, of which the
+// daemon has one end alone once the monitor has said that it is attached.
 func (p *pod) pipes() map[string]bool {
 	p.Helper()
 	ends := func(pid int) map[string]int {
@@ -222,8 +222,8 @@ func (p *pod) hostNetwork() bool {
 	return p.config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == v1.NamespaceMode_NODE
 }
 
-// forward forwards a port of the pod with the client that kubectl has, over SPDY or tunnelled through a WebSocket. What the
-// client says of failures is in errs. It ends with the test, or by stop.
+// forward forwards a port of the pod with the client that kubectl has, over SPDY or tunnelled through a WebSocket. What
+// the client says of failures is in errs. It ends with the test, or by stop.
 type forward struct {
 	address string
 	errs    *transcript
@@ -244,7 +244,8 @@ func (p *pod) forward(port int, tunnelled bool) *forward {
 	}
 	stop, ready := make(chan struct{}), make(chan struct{})
 	f := &forward{errs: &transcript{}, ended: make(chan error, 1), relay: y, stop: sync.OnceFunc(func() { close(stop) })}
-	client, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{":" + strconv.Itoa(port)}, stop, ready, io.Discard, f.errs)
+	client, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{":" + strconv.Itoa(port)}, stop,
+		ready, io.Discard, f.errs)
 	p.ok(err)
 	go func() { f.ended <- client.ForwardPorts() }()
 	p.Cleanup(f.stop)
@@ -278,7 +279,8 @@ func (p *pod) streamTo(port int) httpstream.Stream {
 	at, _ := p.forwardURL(port)
 	transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{})
 	p.ok(err)
-	conn, _, err := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, at).Dial(portforward.PortForwardProtocolV1Name)
+	conn, _, err := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, at).Dial(
+		portforward.PortForwardProtocolV1Name)
 	p.ok(err)
 	p.Cleanup(func() { _ = conn.Close() })
 	header := http.Header{}

@@ -22,7 +22,9 @@ import (
 
 func TestExec(t *testing.T) {
 	each(t, func(r rig) {
-		c := r.pod().start(busybox("main", "sleep 1000", func(c *v1.ContainerConfig) { c.Linux.SecurityContext.RunAsUsername = "app" }))
+		c := r.pod().start(busybox("main", "sleep 1000", func(c *v1.ContainerConfig) {
+			c.Linux.SecurityContext.RunAsUsername = "app"
+		}))
 		much := bytes.Repeat([]byte("0123456789abcde\n"), 1<<18) // 4 MiB
 		for name := range transports {
 			r.sub(name, func(r rig) {
@@ -45,14 +47,16 @@ func TestExec(t *testing.T) {
 				}
 			})
 		}
-		_, err := r.n.Runtime.Exec(ctx(), &v1.ExecRequest{ContainerId: c.cid, Cmd: sh("true"), Stdout: true, Stderr: true, Tty: true})
+		_, err := r.n.Runtime.Exec(ctx(),
+			&v1.ExecRequest{ContainerId: c.cid, Cmd: sh("true"), Stdout: true, Stderr: true, Tty: true})
 		r.wantCode(err, codes.InvalidArgument, "terminal")
 		_, err = r.n.Runtime.Exec(ctx(), &v1.ExecRequest{ContainerId: c.cid, Cmd: sh("true")})
 		r.wantCode(err, codes.InvalidArgument, "stdin")
 		_, err = r.n.Runtime.Exec(ctx(), &v1.ExecRequest{ContainerId: c.cid, Stdout: true})
 		r.wantCode(err, codes.InvalidArgument, "no command")
 		address, _ := r.reach(c.execURL(&v1.ExecRequest{Cmd: []string{"/no/such"}, Stdout: true}))
-		if err := r.stream(ctx(), "spdy", address, remotecommand.StreamOptions{Stdout: io.Discard}); err == nil || !strings.Contains(err.Error(), "/no/such") {
+		if err := r.stream(ctx(), "spdy", address, remotecommand.StreamOptions{Stdout: io.Discard}); err == nil ||
+			!strings.Contains(err.Error(), "/no/such") {
 			r.Errorf("a program that is not there: %v", err)
 		}
 	})
@@ -76,10 +80,13 @@ func TestExecWithTerminal(t *testing.T) {
 				c := &ctr{c.on(r), c.cid, c.log}
 				in, typed := io.Pipe()
 				size, out, ended := make(sizes, 1), &transcript{}, make(chan error, 1)
-				address, _ := r.reach(c.execURL(&v1.ExecRequest{Cmd: sh("echo $TERM; tty; while read x; do stty size; done; exit 3"), Stdin: true, Stdout: true, Tty: true}))
+				address, _ := r.reach(
+					c.execURL(&v1.ExecRequest{Cmd: sh("echo $TERM; tty; while read x; do stty size; done; exit 3"), Stdin: true,
+						Stdout: true, Tty: true}))
 				size <- remotecommand.TerminalSize{Width: 101, Height: 33}
 				go func() {
-					ended <- r.stream(ctx(), name, address, remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: size})
+					ended <- r.stream(ctx(), name, address,
+						remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: size})
 				}()
 				r.eventually("it has a terminal", out.has("xterm\r\n/dev/pts/"))
 				for _, want := range []string{"33 101\r\n", "24 80\r\n"} {
@@ -116,8 +123,10 @@ func TestExecWhoseClientVanishes(t *testing.T) {
 			{"silent", "spdy", &v1.ExecRequest{Stdout: true}, nil, 30 * time.Second},
 			// A hang-up ends it, not the kill after ten seconds.
 			{"terminal", "spdy", &v1.ExecRequest{Stdin: true, Stdout: true, Tty: true}, nil, 9 * time.Second},
-			{"terminal over websocket", "websocket-v5", &v1.ExecRequest{Stdin: true, Stdout: true, Tty: true}, nil, 9 * time.Second},
-			{"with input that nobody reads", "spdy", &v1.ExecRequest{Stdin: true, Stdout: true}, bytes.NewReader(make([]byte, 1800<<10)), 40 * time.Second},
+			{"terminal over websocket", "websocket-v5", &v1.ExecRequest{Stdin: true, Stdout: true, Tty: true}, nil,
+				9 * time.Second},
+			{"with input that nobody reads", "spdy", &v1.ExecRequest{Stdin: true, Stdout: true},
+				bytes.NewReader(make([]byte, 1800<<10)), 40 * time.Second},
 		} {
 			r.sub(x.name, func(r rig) {
 				r.Parallel()
@@ -158,13 +167,16 @@ func TestAttach(t *testing.T) {
 		p := r.pod()
 		for name := range transports {
 			r.sub(name, func(r rig) {
-				c := p.on(r).create(busybox("main-"+name, "echo first; cat; echo END; echo err >&2", func(c *v1.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }))
+				c := p.on(r).create(busybox("main-"+name, "echo first; cat; echo END; echo err >&2", func(c *v1.ContainerConfig) {
+					c.Stdin, c.StdinOnce = true, true
+				}))
 				outs := []*transcript{{}, {}, {}}
 				errs, ended := &transcript{}, make(chan error, len(outs))
 				in, typed := io.Pipe()
 				before := c.pipes()
 				for i, out := range outs {
-					req, o := &v1.AttachRequest{Stdout: true, Stderr: true}, remotecommand.StreamOptions{Stdout: out, Stderr: io.Discard}
+					req, o := &v1.AttachRequest{Stdout: true, Stderr: true},
+						remotecommand.StreamOptions{Stdout: out, Stderr: io.Discard}
 					if i == 0 {
 						req.Stdin, o.Stdin, o.Stderr = true, in, errs
 					}
@@ -209,14 +221,18 @@ func TestAttach(t *testing.T) {
 // TestAttachWithTerminal leaves and comes back.
 func TestAttachWithTerminal(t *testing.T) {
 	each(t, func(r rig) {
-		c := r.pod().start(busybox("main", "while read x; do echo got $x; stty size; done; exit 4", func(c *v1.ContainerConfig) { c.Stdin, c.Tty = true, true }))
+		c := r.pod().start(
+			busybox("main", "while read x; do echo got $x; stty size; done; exit 4", func(c *v1.ContainerConfig) {
+				c.Stdin, c.Tty = true, true
+			}))
 		for i := range 2 {
 			in, typed := io.Pipe()
 			size, out, ended := make(sizes, 1), &transcript{}, make(chan error, 1)
 			address, relay := r.reach(c.attachURL(&v1.AttachRequest{Stdin: true, Stdout: true, Tty: true}))
 			size <- remotecommand.TerminalSize{Width: uint16(70 + i), Height: 20}
 			go func() {
-				ended <- r.stream(ctx(), "spdy", address, remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: size})
+				ended <- r.stream(ctx(), "spdy", address,
+					remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: size})
 			}()
 			r.eventually("the terminal answers and has its size", func() bool {
 				_, _ = fmt.Fprintf(typed, "%d\n", i)
@@ -243,7 +259,9 @@ func TestAttachedClientThatDoesNotRead(t *testing.T) {
 		go func() { ended <- r.stream(ctx(), "spdy", address, remotecommand.StreamOptions{Stdout: out}) }()
 		c.attached(before, 1)
 		r.ok(r.n.Runtime.StartContainer(ctx(), c.cid))
-		r.eventually("the container is through", func() bool { return countProcesses("head -c", c.cid) == 0 && countProcesses("sleep 1000", c.cid) == 1 })
+		r.eventually("the container is through", func() bool {
+			return countProcesses("head -c", c.cid) == 0 && countProcesses("sleep 1000", c.cid) == 1
+		})
 		close(out.free)
 		select {
 		case err := <-ended:
@@ -264,7 +282,8 @@ func (s *slowly) Write(p []byte) (int, error) { <-s.free; return len(p), nil }
 func TestBadStreams(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod()
-		running, made, over := p.start(busybox("a", "sleep 1000")), p.create(busybox("b", "true")), p.start(busybox("c", "true"))
+		running, made, over := p.start(busybox("a", "sleep 1000")), p.create(busybox("b", "true")),
+			p.start(busybox("c", "true"))
 		over.finish()
 		gone := r.pod()
 		r.ok(r.n.Runtime.StopPodSandbox(ctx(), gone.id))
@@ -297,14 +316,16 @@ func TestBadStreams(t *testing.T) {
 
 		address, _ := r.reach(running.execURL(&v1.ExecRequest{Cmd: sh("true"), Stdout: true}))
 		o := remotecommand.StreamOptions{Stdout: io.Discard}
-		if err := r.stream(ctx(), "spdy", address+"x", o); err == nil || !strings.Contains(err.Error(), "nothing at this address") {
+		if err := r.stream(ctx(), "spdy", address+"x", o); err == nil ||
+			!strings.Contains(err.Error(), "nothing at this address") {
 			r.Errorf("a wrong token: %v", err)
 		}
 		if err := r.stream(ctx(), "spdy", strings.Replace(address, "/exec/", "/attach/", 1), o); err == nil {
 			r.Error("a token for an exec was good for an attachment")
 		}
 		r.ok(r.stream(ctx(), "spdy", address, o))
-		if err := r.stream(ctx(), "spdy", address, o); err == nil || !strings.Contains(err.Error(), "nothing at this address") {
+		if err := r.stream(ctx(), "spdy", address, o); err == nil ||
+			!strings.Contains(err.Error(), "nothing at this address") {
 			r.Errorf("a used token: %v", err)
 		}
 		address, _ = r.reach(running.execURL(&v1.ExecRequest{Cmd: sh("true"), Stdout: true}))
@@ -336,7 +357,8 @@ func TestStreamsAndARestart(t *testing.T) {
 	ended := make(chan error, 3)
 	running := &transcript{}
 	for i, tty := range []bool{false, true} {
-		address, _ := r.reach(c.execURL(&v1.ExecRequest{Cmd: sh(fmt.Sprintf("echo on; sleep 765%d", i)), Stdout: true, Tty: tty}))
+		address, _ := r.reach(
+			c.execURL(&v1.ExecRequest{Cmd: sh(fmt.Sprintf("echo on; sleep 765%d", i)), Stdout: true, Tty: tty}))
 		go func() {
 			ended <- r.stream(ctx(), "spdy", address, remotecommand.StreamOptions{Stdout: running, Tty: tty})
 		}()

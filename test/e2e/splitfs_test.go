@@ -89,7 +89,8 @@ func TestSplitFileSystems(t *testing.T) {
 	if after := r.used(dir); after > full+1<<20 {
 		r.Errorf("a container wrote to the images' file system: %d bytes, then %d", full, after)
 	}
-	r.wantText("the root after a restart", c.exec("sh", "-c", "stat -c %s /written; test -e /bin/wget || echo gone; ls /webapp"), "8388608\ngone\n/webapp")
+	r.wantText("the root after a restart", c.exec("sh", "-c", "stat -c %s /written; test -e /bin/wget || echo gone; ls "+
+		"/webapp"), "8388608\ngone\n/webapp")
 	r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, 0))
 	r.ok(r.n.Runtime.RemoveContainer(ctx(), c.cid))
 	r.ok(r.n.Images.RemoveImage(ctx(), &v1.ImageSpec{Image: image}))

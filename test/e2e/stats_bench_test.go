@@ -13,8 +13,8 @@ import (
 	"berth/test/node"
 )
 
-// BenchmarkStats asks a node with 100 containers in 20 pods for all its stats. cpu-ms is the daemon's processor time for one
-// question, which a busy machine does not change as it changes ns/op.
+// BenchmarkStats asks a node with 100 containers in 20 pods for all its stats. cpu-ms is the daemon's processor time
+// for one question, which a busy machine does not change as it changes ns/op.
 func BenchmarkStats(b *testing.B) {
 	reg, err := benchRegistry()
 	if err != nil {
@@ -40,7 +40,8 @@ func BenchmarkStats(b *testing.B) {
 			b.Fatal(err)
 		}
 		for c := range 5 {
-			cid, err := n.Runtime.CreateContainer(ctx(), id, node.Container(fmt.Sprintf("c%d", c), image, []string{"sleep", "10000"}), config)
+			cid, err := n.Runtime.CreateContainer(ctx(), id,
+				node.Container(fmt.Sprintf("c%d", c), image, []string{"sleep", "10000"}), config)
 			if err == nil {
 				err = n.Runtime.StartContainer(ctx(), cid)
 			}
@@ -53,9 +54,18 @@ func BenchmarkStats(b *testing.B) {
 		name string
 		ask  func() (int, error)
 	}{
-		{"ListContainerStats", func() (int, error) { l, err := n.Runtime.ListContainerStats(ctx(), nil); return len(l) / 5, err }},
-		{"ListPodSandboxStats", func() (int, error) { l, err := n.Runtime.ListPodSandboxStats(ctx(), nil); return len(l), err }},
-		{"ListPodSandboxMetrics", func() (int, error) { l, err := n.Runtime.ListPodSandboxMetrics(ctx()); return len(l), err }},
+		{"ListContainerStats", func() (int, error) {
+			l, err := n.Runtime.ListContainerStats(ctx(), nil)
+			return len(l) / 5, err
+		}},
+		{"ListPodSandboxStats", func() (int, error) {
+			l, err := n.Runtime.ListPodSandboxStats(ctx(), nil)
+			return len(l), err
+		}},
+		{"ListPodSandboxMetrics", func() (int, error) {
+			l, err := n.Runtime.ListPodSandboxMetrics(ctx())
+			return len(l), err
+		}},
 	} {
 		b.Run(q.name, func(b *testing.B) {
 			before := processorTime(b, n.Pid())

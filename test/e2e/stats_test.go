@@ -49,11 +49,14 @@ func (r rig) between(what string, v *v1.UInt64Value, least, most uint64) {
 	}
 }
 
-// TestStatsOfProcessorTime has a container burn under a quota, and compares the rate with what was used in the meantime.
+// TestStatsOfProcessorTime has a container burn under a quota, and compares the rate with what was used in the
+// meantime.
 func TestStatsOfProcessorTime(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod()
-		c := p.start(busybox("burner", "while :; do :; done", resources(func(l *v1.LinuxContainerResources) { l.CpuPeriod, l.CpuQuota = 100000, 30000 })))
+		c := p.start(busybox("burner", "while :; do :; done", resources(func(l *v1.LinuxContainerResources) {
+			l.CpuPeriod, l.CpuQuota = 100000, 30000
+		})))
 		first := c.stats().Cpu
 		time.Sleep(3 * time.Second)
 		last := c.stats().Cpu
@@ -68,7 +71,8 @@ func TestStatsOfProcessorTime(t *testing.T) {
 			r.Errorf("%.3f cores are told, %.3f were used", told, cores)
 		}
 		pod := p.stats().Linux.Cpu
-		if pod.GetUsageCoreNanoSeconds().GetValue() < last.UsageCoreNanoSeconds.Value || pod.GetUsageNanoCores().GetValue() == 0 {
+		if pod.GetUsageCoreNanoSeconds().GetValue() < last.UsageCoreNanoSeconds.Value ||
+			pod.GetUsageNanoCores().GetValue() == 0 {
 			r.Errorf("of the pod: %v, of its container before: %v", pod, last)
 		}
 	})
@@ -79,7 +83,9 @@ func TestStatsOfMemory(t *testing.T) {
 	const limit, taken = 256 << 20, 48 << 20
 	each(t, func(r rig) {
 		p := r.pod()
-		c := p.start(webapp("eater", "alloc 48", resources(func(l *v1.LinuxContainerResources) { l.MemoryLimitInBytes = limit })))
+		c := p.start(webapp("eater", "alloc 48", resources(func(l *v1.LinuxContainerResources) {
+			l.MemoryLimitInBytes = limit
+		})))
 		r.eventually("the memory is taken", func() bool { return c.stats().GetMemory().GetRssBytes().GetValue() >= taken })
 		m := c.stats().Memory
 		r.fresh("memory", m.Timestamp)
@@ -108,8 +114,12 @@ func TestStatsOfPressure(t *testing.T) {
 	onV2(t)
 	each(t, func(r rig) {
 		p := r.pod()
-		c := p.start(busybox("burner", "while :; do :; done", resources(func(l *v1.LinuxContainerResources) { l.CpuPeriod, l.CpuQuota = 10000, 1000 })))
-		r.eventually("it waits for the processor", func() bool { return c.stats().GetCpu().GetPsi().GetSome().GetTotal() > 1e6 })
+		c := p.start(busybox("burner", "while :; do :; done", resources(func(l *v1.LinuxContainerResources) {
+			l.CpuPeriod, l.CpuQuota = 10000, 1000
+		})))
+		r.eventually("it waits for the processor", func() bool {
+			return c.stats().GetCpu().GetPsi().GetSome().GetTotal() > 1e6
+		})
 		s, of := c.stats(), p.stats().Linux
 		for what, psi := range map[string]*v1.PsiStats{
 			"processor": s.Cpu.Psi, "memory": s.Memory.Psi, "io": s.GetIo().GetPsi(),
@@ -126,11 +136,13 @@ func TestStatsOfPressure(t *testing.T) {
 func TestStatsOfNetwork(t *testing.T) {
 	const size = 3000000
 	each(t, func(r rig) {
-		from, to, host := r.pod(), r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-to" }), r.pod(func(c *v1.PodSandboxConfig) {
-			c.Metadata.Name += "-host"
-			c.Hostname = ""
-			c.Linux.SecurityContext = &v1.LinuxSandboxSecurityContext{NamespaceOptions: &v1.NamespaceOption{Network: v1.NamespaceMode_NODE}}
-		})
+		from, to, host := r.pod(), r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-to" }),
+			r.pod(func(c *v1.PodSandboxConfig) {
+				c.Metadata.Name += "-host"
+				c.Hostname = ""
+				c.Linux.SecurityContext = &v1.LinuxSandboxSecurityContext{
+					NamespaceOptions: &v1.NamespaceOption{Network: v1.NamespaceMode_NODE}}
+			})
 		from.start(busybox("server", "head -c 3000000 /dev/zero > /big; exec busybox httpd -f -p 8080 -h /"))
 		to.output(busybox("client", "until wget -q -O /dev/null http://"+from.ip()+":8080/big; do sleep 0.1; done"))
 		for what, c := range map[string]struct {
@@ -159,7 +171,8 @@ func TestStatsOfNetwork(t *testing.T) {
 	})
 }
 
-// TestStatsOfAFreshContainer asks for the writable layer of a container at once: its directory is there, and takes an inode.
+// TestStatsOfAFreshContainer asks for the writable layer of a container at once: its directory is there, and takes an
+// inode.
 func TestStatsOfAFreshContainer(t *testing.T) {
 	each(t, func(r rig) {
 		w := r.pod().create(busybox("fresh", "true")).stats().WritableLayer
@@ -174,10 +187,13 @@ func TestStatsOfAFreshContainer(t *testing.T) {
 func TestStatsOfWritableLayer(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod()
-		c := p.start(busybox("writer", "mkdir /d; for i in 1 2 3 4 5; do head -c 1000000 /dev/zero > /d/$i; done; head -c 5000000 /dev/zero > /dev/shm/x; echo done; sleep 1000"))
+		c := p.start(busybox("writer", "mkdir /d; for i in 1 2 3 4 5; do head -c 1000000 /dev/zero > /d/$i; done; head -c "+
+			"5000000 /dev/zero > /dev/shm/x; echo done; sleep 1000"))
 		c.logged("done")
 		c.stats() // what was asked for once is read in the background
-		r.eventually("what was written is told", func() bool { return c.stats().WritableLayer.UsedBytes.GetValue() >= 5000000 })
+		r.eventually("what was written is told", func() bool {
+			return c.stats().WritableLayer.UsedBytes.GetValue() >= 5000000
+		})
 		w := c.stats().WritableLayer
 		r.fresh("the writable layer", w.Timestamp)
 		r.between("bytes", w.UsedBytes, 5000000, 5500000)
@@ -189,7 +205,8 @@ func TestStatsOfWritableLayer(t *testing.T) {
 		}
 		// One that has ended keeps its layer, and has nothing else.
 		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, 0))
-		if s := c.stats(); s.Cpu != nil || s.Memory != nil || s.WritableLayer.GetUsedBytes().GetValue() < 5000000 || s.Attributes.GetId() != c.cid {
+		if s := c.stats(); s.Cpu != nil || s.Memory != nil || s.WritableLayer.GetUsedBytes().GetValue() < 5000000 ||
+			s.Attributes.GetId() != c.cid {
 			r.Errorf("of one that has ended: %v", s)
 		}
 	})
@@ -201,14 +218,17 @@ func TestStatsOfPods(t *testing.T) {
 		p := r.pod(func(c *v1.PodSandboxConfig) {
 			c.Labels, c.Annotations = map[string]string{"a": "b"}, map[string]string{"c": "d"}
 		})
-		one := p.start(busybox("one", "sleep 1000 & sleep 1000 & echo up; wait", func(c *v1.ContainerConfig) { c.Labels = map[string]string{"e": "f"} }))
+		one := p.start(busybox("one", "sleep 1000 & sleep 1000 & echo up; wait", func(c *v1.ContainerConfig) {
+			c.Labels = map[string]string{"e": "f"}
+		}))
 		one.logged("up")
 		two := p.create(busybox("two", "true"))
 		gone := p.start(busybox("gone", "true"))
 		gone.finish()
 		s := p.stats()
 		a, want := s.Attributes, p.config
-		if a.GetId() != p.id || a.GetMetadata().GetUid() != want.Metadata.Uid || a.Labels["a"] != "b" || a.Annotations["c"] != "d" {
+		if a.GetId() != p.id || a.GetMetadata().GetUid() != want.Metadata.Uid || a.Labels["a"] != "b" ||
+			a.Annotations["c"] != "d" {
 			r.Errorf("attributes %v", a)
 		}
 		var ids []string
@@ -218,11 +238,13 @@ func TestStatsOfPods(t *testing.T) {
 		if !slices.Equal(ids, []string{one.cid, two.cid}) {
 			r.Errorf("containers %v, wanted %s and %s", ids, one.cid, two.cid)
 		}
-		if c := s.Linux.Containers[0]; c.Cpu == nil || c.Memory == nil || c.WritableLayer == nil || c.Attributes.Labels["e"] != "f" || c.Attributes.Metadata.Name != "one" {
+		if c := s.Linux.Containers[0]; c.Cpu == nil || c.Memory == nil || c.WritableLayer == nil ||
+			c.Attributes.Labels["e"] != "f" || c.Attributes.Metadata.Name != "one" {
 			r.Errorf("container %v", c)
 		}
 		r.fresh("processes", s.Linux.Process.GetTimestamp())
-		r.between("processes", s.Linux.Process.GetProcessCount(), 3, 50) // the shell, its two, and what a runtime has in the second
+		// the shell, its two, and what a runtime has in the second
+		r.between("processes", s.Linux.Process.GetProcessCount(), 3, 50)
 		r.ok(r.n.Runtime.StopPodSandbox(ctx(), p.id))
 		if s := p.stats(); s.Attributes.GetId() != p.id || s.Linux.GetCpu() != nil || len(s.Linux.GetContainers()) != 0 {
 			r.Errorf("of a stopped pod: %v", s)
@@ -235,7 +257,8 @@ func TestStatsOfPods(t *testing.T) {
 	})
 }
 
-// TestStatsOfNothing asks as kubelets do to find out what a runtime can: an empty id must be NotFound, not Unimplemented.
+// TestStatsOfNothing asks as kubelets do to find out what a runtime can: an empty id must be NotFound, not
+// Unimplemented.
 func TestStatsOfNothing(t *testing.T) {
 	each(t, func(r rig) {
 		for _, id := range []string{"", strings.Repeat("0", 64), "nothing"} {
@@ -305,7 +328,8 @@ func TestStatsFilters(t *testing.T) {
 	})
 }
 
-// TestStatsSurviveWhatCannotBeRead lists a pod whose network namespace is not where it was, one without a cgroup, and one that is whole.
+// TestStatsSurviveWhatCannotBeRead lists a pod whose network namespace is not where it was, one without a cgroup, and
+// one that is whole.
 func TestStatsSurviveWhatCannotBeRead(t *testing.T) {
 	each(t, func(r rig) {
 		named := func(name string) *pod { return r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-" + name }) }
@@ -326,7 +350,8 @@ func TestStatsSurviveWhatCannotBeRead(t *testing.T) {
 				continue
 			}
 			s := list[i].Linux
-			if s.GetCpu().GetUsageCoreNanoSeconds() == nil || s.GetMemory().GetWorkingSetBytes() == nil || s.GetProcess().GetProcessCount() == nil {
+			if s.GetCpu().GetUsageCoreNanoSeconds() == nil || s.GetMemory().GetWorkingSetBytes() == nil ||
+				s.GetProcess().GetProcessCount() == nil {
 				r.Errorf("pod %s: %v", want.id, s)
 			}
 			if network := s.Network != nil; network != (want != torn) {
@@ -350,7 +375,8 @@ func TestStatsInStreams(t *testing.T) {
 			c.Labels = map[string]string{"large": strings.Repeat("x", 350<<10)}
 		}
 		a, b := p.start(busybox("a", "sleep 1000", large)), p.start(busybox("b", "sleep 1000", large))
-		ctrs, err := client.StreamContainerStats(ctx(), &v1.StreamContainerStatsRequest{Filter: &v1.ContainerStatsFilter{PodSandboxId: p.id}})
+		ctrs, err := client.StreamContainerStats(ctx(),
+			&v1.StreamContainerStatsRequest{Filter: &v1.ContainerStatsFilter{PodSandboxId: p.id}})
 		r.ok(err)
 		var got []string
 		for {
@@ -368,10 +394,12 @@ func TestStatsInStreams(t *testing.T) {
 		if !slices.Equal(got, []string{a.cid, b.cid}) {
 			r.Errorf("streamed %v", got)
 		}
-		pods, err := client.StreamPodSandboxStats(ctx(), &v1.StreamPodSandboxStatsRequest{Filter: &v1.PodSandboxStatsFilter{Id: p.id}})
+		pods, err := client.StreamPodSandboxStats(ctx(),
+			&v1.StreamPodSandboxStatsRequest{Filter: &v1.PodSandboxStatsFilter{Id: p.id}})
 		r.ok(err)
 		part, err := pods.Recv()
-		if err != nil || len(part.PodSandboxStats) != 1 || part.PodSandboxStats[0].Attributes.Id != p.id || len(part.PodSandboxStats[0].Linux.Containers) != 2 {
+		if err != nil || len(part.PodSandboxStats) != 1 || part.PodSandboxStats[0].Attributes.Id != p.id ||
+			len(part.PodSandboxStats[0].Linux.Containers) != 2 {
 			r.Errorf("pods: %v, %v", len(part.GetPodSandboxStats()), err)
 		}
 		metrics, err := client.StreamPodSandboxMetrics(ctx(), &v1.StreamPodSandboxMetricsRequest{})
@@ -454,7 +482,8 @@ func TestMetrics(t *testing.T) {
 				if m.labels["container"] != "main" {
 					continue
 				}
-				fits := m.labels["name"] == c.cid && m.labels["pod"] == p.config.Metadata.Name && m.labels["namespace"] == p.config.Metadata.Namespace &&
+				fits := m.labels["name"] == c.cid && m.labels["pod"] == p.config.Metadata.Name &&
+					m.labels["namespace"] == p.config.Metadata.Namespace &&
 					m.labels["image"] != "" && strings.Contains(m.labels["id"], c.cid)
 				for i := 0; i < len(labels); i += 2 {
 					fits = fits && m.labels[labels[i]] == labels[i+1]
@@ -481,15 +510,19 @@ func TestMetrics(t *testing.T) {
 			{"container_cpu_user_seconds_total", 0, 60, nil}, {"container_cpu_system_seconds_total", 0, 60, nil},
 			{"container_cpu_cfs_periods_total", 5, 10000, nil}, {"container_cpu_cfs_throttled_periods_total", 1, 10000, nil},
 			{"container_cpu_cfs_throttled_seconds_total", 0, 600, nil},
-			{"container_spec_cpu_shares", 490, 530, nil}, {"container_spec_cpu_period", 100000, 100000, nil}, {"container_spec_cpu_quota", 20000, 20000, nil},
+			{"container_spec_cpu_shares", 490, 530, nil}, {"container_spec_cpu_period", 100000, 100000, nil},
+			{"container_spec_cpu_quota", 20000, 20000, nil},
 			{"container_memory_usage_bytes", 1000, limit, nil}, {"container_memory_working_set_bytes", 1000, limit, nil},
-			{"container_memory_rss", 1000, limit, nil}, {"container_memory_cache", 0, limit, nil}, {"container_memory_mapped_file", 0, limit, nil},
+			{"container_memory_rss", 1000, limit, nil}, {"container_memory_cache", 0, limit, nil},
+			{"container_memory_mapped_file", 0, limit, nil},
 			{"container_memory_max_usage_bytes", 1000, limit, nil}, {"container_memory_kernel_usage", 0, limit, nil},
 			{"container_memory_failcnt", 0, 1 << 40, nil}, {"container_oom_events_total", 0, 0, nil},
-			{"container_memory_total_active_file_bytes", 0, limit, nil}, {"container_memory_total_inactive_file_bytes", 0, limit, nil},
+			{"container_memory_total_active_file_bytes", 0, limit, nil},
+			{"container_memory_total_inactive_file_bytes", 0, limit, nil},
 			{"container_memory_failures_total", 10, 1 << 40, []string{"failure_type", "pgfault", "scope", "container"}},
 			{"container_memory_failures_total", 0, 1 << 40, []string{"failure_type", "pgmajfault", "scope", "hierarchy"}},
-			{"container_spec_memory_limit_bytes", limit, limit, nil}, {"container_spec_memory_reservation_limit_bytes", 0, 0, nil},
+			{"container_spec_memory_limit_bytes", limit, limit, nil},
+			{"container_spec_memory_reservation_limit_bytes", 0, 0, nil},
 			{"container_fs_usage_bytes", 2000000, 3000000, nil}, {"container_fs_limit_bytes", 1 << 20, 1 << 60, nil},
 			{"container_fs_inodes_total", 100, 1 << 60, nil}, {"container_fs_inodes_free", 1, 1 << 60, nil},
 			{"container_processes", 2, 2, nil}, {"container_threads", 2, 2, nil}, {"container_threads_max", 0, 1 << 40, nil},
@@ -502,7 +535,8 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 		if cgroup.Mode() == cgroup.V2 {
-			for _, what := range []string{"cpu_waiting", "cpu_stalled", "memory_waiting", "memory_stalled", "io_waiting", "io_stalled"} {
+			for _, what := range []string{"cpu_waiting", "cpu_stalled", "memory_waiting", "memory_stalled", "io_waiting",
+				"io_stalled"} {
 				if _, ok := of("container_pressure_" + what + "_seconds_total"); !ok {
 					r.Errorf("no pressure %s", what)
 				}
@@ -511,13 +545,15 @@ func TestMetrics(t *testing.T) {
 		for _, dir := range []string{"receive", "transmit"} {
 			for _, what := range []string{"bytes", "packets", "packets_dropped", "errors"} {
 				m := all["container_network_"+dir+"_"+what+"_total"]
-				if len(m) != 1 || m[0].labels["interface"] != "eth0" || m[0].labels["pod"] != p.config.Metadata.Name || m[0].labels["container"] != "" {
+				if len(m) != 1 || m[0].labels["interface"] != "eth0" || m[0].labels["pod"] != p.config.Metadata.Name ||
+					m[0].labels["container"] != "" {
 					r.Errorf("%s %s: %v", dir, what, m)
 				}
 			}
 		}
 		// The pod's own are those of its cgroup, told apart by an empty container.
-		if m := all["container_memory_usage_bytes"]; len(m) != 2 || m[0].labels["container"] != "" || m[0].labels["image"] != "" {
+		if m := all["container_memory_usage_bytes"]; len(m) != 2 || m[0].labels["container"] != "" ||
+			m[0].labels["image"] != "" {
 			r.Errorf("memory of the pod and its container: %v", m)
 		}
 	})
@@ -555,8 +591,10 @@ func TestDaemonMetrics(t *testing.T) {
 		"berth_event_watchers 1", "berth_event_watchers_dropped_total 0", "berth_events_lost_total 0",
 		`berth_events_sent_total{kind="started"} 3`, "# TYPE berth_events_sent_total counter",
 		"berth_storage_limit_containers 0", "berth_storage_limit_reached_total 0",
-		`berth_call_duration_seconds_count{code="OK",method="RunPodSandbox"} 1`, `berth_call_duration_seconds_count{code="OK",method="PullImage"} 1`,
-		`berth_step_duration_seconds_count{plan="pod",step="network",way="do"} 1`, `berth_step_duration_seconds_count{plan="container",step="process",way="do"} 2`,
+		`berth_call_duration_seconds_count{code="OK",method="RunPodSandbox"} 1`,
+		`berth_call_duration_seconds_count{code="OK",method="PullImage"} 1`,
+		`berth_step_duration_seconds_count{plan="pod",step="network",way="do"} 1`,
+		`berth_step_duration_seconds_count{plan="container",step="process",way="do"} 2`,
 	} {
 		if !strings.Contains(text, want) {
 			r.Errorf("there is no %s", want)

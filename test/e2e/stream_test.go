@@ -58,7 +58,8 @@ func TestStreamsOfLists(t *testing.T) {
 		}
 		ready := &v1.PodSandboxStateValue{State: v1.PodSandboxState_SANDBOX_READY}
 		notReady := &v1.PodSandboxStateValue{State: v1.PodSandboxState_SANDBOX_NOTREADY}
-		for _, f := range []*v1.PodSandboxFilter{{Id: p.id}, {LabelSelector: mine}, {LabelSelector: mine, State: ready}, {LabelSelector: mine, State: notReady}} {
+		for _, f := range []*v1.PodSandboxFilter{{Id: p.id}, {LabelSelector: mine}, {LabelSelector: mine, State: ready},
+			{LabelSelector: mine, State: notReady}} {
 			listed, err := r.n.Runtime.ListPodSandbox(ctx(), f)
 			r.ok(err)
 			stream, err := node.StreamPodSandboxes(ctx(), &v1.StreamPodSandboxesRequest{Filter: f})
@@ -66,10 +67,12 @@ func TestStreamsOfLists(t *testing.T) {
 			if f.State == notReady {
 				least = 0
 			}
-			same(r, "pods of "+f.String(), collect(r, stream, err, (*v1.StreamPodSandboxesResponse).GetPodSandboxes), listed, least)
+			same(r, "pods of "+f.String(), collect(r, stream, err, (*v1.StreamPodSandboxesResponse).GetPodSandboxes), listed,
+				least)
 		}
 		exited := &v1.ContainerStateValue{State: v1.ContainerState_CONTAINER_EXITED}
-		for _, f := range []*v1.ContainerFilter{{PodSandboxId: p.id}, {LabelSelector: mine}, {LabelSelector: mine, State: exited}} {
+		for _, f := range []*v1.ContainerFilter{{PodSandboxId: p.id}, {LabelSelector: mine},
+			{LabelSelector: mine, State: exited}} {
 			listed, err := r.n.Runtime.ListContainers(ctx(), f)
 			r.ok(err)
 			stream, err := node.StreamContainers(ctx(), &v1.StreamContainersRequest{Filter: f})
@@ -77,9 +80,11 @@ func TestStreamsOfLists(t *testing.T) {
 			if f.State == exited {
 				least = 0
 			}
-			same(r, "containers of "+f.String(), collect(r, stream, err, (*v1.StreamContainersResponse).GetContainers), listed, least)
+			same(r, "containers of "+f.String(), collect(r, stream, err, (*v1.StreamContainersResponse).GetContainers), listed,
+				least)
 		}
-		for want, f := range map[int]*v1.ImageFilter{1: {Image: &v1.ImageSpec{Image: ref("busybox:latest")}}, 0: {Image: &v1.ImageSpec{Image: "nobody/has:this"}}} {
+		for want, f := range map[int]*v1.ImageFilter{1: {Image: &v1.ImageSpec{Image: ref("busybox:latest")}},
+			0: {Image: &v1.ImageSpec{Image: "nobody/has:this"}}} {
 			listed, err := r.n.Images.ListImages(ctx(), f)
 			r.ok(err)
 			stream, err := images.StreamImages(ctx(), &v1.StreamImagesRequest{Filter: f})

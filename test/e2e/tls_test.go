@@ -36,7 +36,8 @@ func TestStreamsOverTLS(t *testing.T) {
 		return ca
 	}
 	ca := pair()
-	r := ownNode(t, node.Options{Runtime: runtimes()[0], Tables: fmt.Sprintf("[streaming]\ncert = %q\nkey = %q\n", cert, key)})
+	r := ownNode(t,
+		node.Options{Runtime: runtimes()[0], Tables: fmt.Sprintf("[streaming]\ncert = %q\nkey = %q\n", cert, key)})
 	r.pull("busybox:latest")
 	c := r.pod().start(busybox("main", "sleep 1000"))
 	say := func(transport string, trusts []byte) (string, error) {
@@ -75,7 +76,8 @@ func TestStreamsOverTLS(t *testing.T) {
 	// In clear text nothing is answered.
 	address, _ := r.reach(c.execURL(&v1.ExecRequest{Cmd: sh("echo leaked"), Stdout: true}))
 	plain := strings.Replace(address, "https:", "http:", 1)
-	if out := (&transcript{}); r.stream(ctx(), "spdy", plain, remotecommand.StreamOptions{Stdout: out}) == nil || out.String() != "" {
+	if out := (&transcript{}); r.stream(ctx(), "spdy", plain, remotecommand.StreamOptions{Stdout: out}) == nil ||
+		out.String() != "" {
 		r.Errorf("in clear text it says %q", out)
 	}
 	if out, err := say("spdy", pair()); out != "hello" || err != nil {
@@ -98,7 +100,8 @@ func (r rig) forwardOverTLS(p *pod, ca []byte) {
 	transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: ca}})
 	r.ok(err)
 	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	client, err := portforward.NewOnAddresses(spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, at),
+	client, err := portforward.NewOnAddresses(
+		spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, at),
 		[]string{"127.0.0.1"}, []string{fmt.Sprintf(":%d", port)}, stop, ready, io.Discard, io.Discard)
 	r.ok(err)
 	go func() { ended <- client.ForwardPorts() }()
@@ -126,7 +129,8 @@ func (r rig) forwardOverTLS(p *pod, ca []byte) {
 func TestStreamingCertificateThatIsNone(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "tls.crt")
-	_, err := node.Open(node.Options{Runtime: runtimes()[0], Tables: fmt.Sprintf("[streaming]\ncert = %q\nkey = %q\n", missing, missing)})
+	_, err := node.Open(
+		node.Options{Runtime: runtimes()[0], Tables: fmt.Sprintf("[streaming]\ncert = %q\nkey = %q\n", missing, missing)})
 	if err == nil || !strings.Contains(err.Error(), missing) {
 		t.Errorf("a daemon without its certificate: %v", err)
 	}

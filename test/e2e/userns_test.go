@@ -61,9 +61,12 @@ func TestUserns(t *testing.T) {
 			name, script, want string
 			edit               edit
 		}{
-			{"ids", "cat /proc/self/uid_map /proc/self/gid_map | tr -s ' '; id -u", fmt.Sprintf("0 %d 65536\n 0 %d 65536\n0", firstUID, firstGID), nil},
-			{"root", "stat -c %u:%g / /bin /etc/passwd /dev /dev/shm /dev/mqueue /etc/hosts /etc/hostname /etc/resolv.conf | sort -u", "0:0", nil},
-			{"writes", "mkdir /made && echo x > /made/f && chown 7:8 /made/f && stat -c %u:%g /made /made/f; rm /etc/hostname 2>/dev/null; echo more >> /etc/hosts && echo done",
+			{"ids", "cat /proc/self/uid_map /proc/self/gid_map | tr -s ' '; id -u",
+				fmt.Sprintf("0 %d 65536\n 0 %d 65536\n0", firstUID, firstGID), nil},
+			{"root", "stat -c %u:%g / /bin /etc/passwd /dev /dev/shm /dev/mqueue /etc/hosts /etc/hostname /etc/resolv.conf | " +
+				"sort -u", "0:0", nil},
+			{"writes", "mkdir /made && echo x > /made/f && chown 7:8 /made/f && stat -c %u:%g /made /made/f; rm /etc/hostname " +
+				"2>/dev/null; echo more >> /etc/hosts && echo done",
 				"0:0\n7:8\ndone", nil},
 			{"hostname", "hostname; hostname other 2>/dev/null || echo refused", unique(r.T) + "\nrefused", nil},
 			{"own-hostname", "hostname other && hostname", "other", caps([]string{"SYS_ADMIN"}, nil)},
@@ -71,11 +74,14 @@ func TestUserns(t *testing.T) {
 				"1000\n50\n50 777 4000 5000\n1000:50\nrefused", user(1000, 50, 4000, 5000)},
 			{"stdio", "echo one > /dev/stdout; echo two > /dev/stderr; echo three", "one\nthree", user(1000, 50)},
 			{"sysctl", "cat /proc/sys/kernel/shmmax /proc/sys/net/ipv4/ip_unprivileged_port_start", "12345678\n80", nil},
-			{"devices", "echo x > /dev/null && head -c 2 /dev/zero | wc -c; test -c /dev/pts/ptmx && ls /dev/mqueue; test -c /dev/kmsg || echo absent", "2\nabsent", nil},
+			{"devices", "echo x > /dev/null && head -c 2 /dev/zero | wc -c; test -c /dev/pts/ptmx && ls /dev/mqueue; test -c " +
+				"/dev/kmsg || echo absent", "2\nabsent", nil},
 			{"network", "ip link add v0 type veth peer name v1 && ip link | grep -c v0@", "1", caps([]string{"NET_ADMIN"}, nil)},
-			{"mount", "mount -t tmpfs none /tmp && echo mounted; mount -t proc none /proc && echo proc", "mounted\nproc", both(caps([]string{"SYS_ADMIN"}, nil),
-				seccomp(v1.SecurityProfile_Unconfined, ""), confined(v1.SecurityProfile_Unconfined, ""))},
-			{"no-power-over-the-host", "date -s 2020-01-01 2>&1 | grep -o permitted; echo 1 2>/dev/null > /proc/sys/vm/swappiness || echo refused; mknod /tmp/d b 8 0 2>/dev/null || echo refused",
+			{"mount", "mount -t tmpfs none /tmp && echo mounted; mount -t proc none /proc && echo proc", "mounted\nproc",
+				both(caps([]string{"SYS_ADMIN"}, nil),
+					seccomp(v1.SecurityProfile_Unconfined, ""), confined(v1.SecurityProfile_Unconfined, ""))},
+			{"no-power-over-the-host", "date -s 2020-01-01 2>&1 | grep -o permitted; echo 1 2>/dev/null > " +
+				"/proc/sys/vm/swappiness || echo refused; mknod /tmp/d b 8 0 2>/dev/null || echo refused",
 				"permitted\nrefused\nrefused", both(caps([]string{"ALL"}, nil), seccomp(v1.SecurityProfile_Unconfined, ""))},
 			{"sys", "ls /sys/class/net; touch /sys/x 2>/dev/null || echo refused; ls /sys/fs/cgroup | grep -c .", "", nil},
 		} {
@@ -114,8 +120,10 @@ func TestUsernsOnTheHost(t *testing.T) {
 		// It is kept as the container sees it, and the layers are as they were.
 		r.wantOwner(filepath.Join(r.n.Root, "pods", p.id, "c", c.cid, "upper/written"), 3, 4)
 
-		r.wantText("exec's ids", c.exec("sh", "-c", "id -u; cat /proc/self/uid_map | tr -s ' '"), fmt.Sprintf("0\n 0 %d 65536", firstUID))
-		r.wantText("exec's streams", c.exec("sh", "-c", "echo one > /dev/stdout; cat < /dev/null > /dev/stdout; echo two"), "one\ntwo")
+		r.wantText("exec's ids", c.exec("sh", "-c", "id -u; cat /proc/self/uid_map | tr -s ' '"),
+			fmt.Sprintf("0\n 0 %d 65536", firstUID))
+		r.wantText("exec's streams", c.exec("sh", "-c", "echo one > /dev/stdout; cat < /dev/null > /dev/stdout; echo two"),
+			"one\ntwo")
 		for _, ns := range []string{"net", "ipc", "uts"} {
 			see := "readlink /proc/self/ns/" + ns + "; readlink /proc/self/ns/user"
 			other, mine := p.output(busybox("see-"+ns, see, p.like())), c.exec("sh", "-c", see)
@@ -157,24 +165,32 @@ func TestUsernsVolumes(t *testing.T) {
 			name, script, want string
 			edit               edit
 		}{
-			{"strict", "touch /data/x 2>/dev/null || echo refused; grep -o '/data [^ ]* [^ ]*' /proc/mounts | tr , '\\n' | grep -e noexec -e nosuid -e nodev | sort",
+			{"strict", "touch /data/x 2>/dev/null || echo refused; grep -o '/data [^ ]* [^ ]*' /proc/mounts | tr , '\\n' | " +
+				"grep -e noexec -e nosuid -e nodev | sort",
 				"refused\nnodev\nnoexec\nnosuid", mount(strict, "/data", mapped, readOnly)},
-			{"mapped", "stat -c %u:%g /data /data/note /data/sub; echo x > /data/made; stat -c %u:%g /data/made", "0:0\n5:6\n0:0\n0:0", mount(dir+"/real", "/data", mapped)},
-			{"below-a-closed-directory", "cat /data/note; echo more >> /data/note && echo written", "closed\nwritten", mount(closed+"/vol", "/data", mapped)},
+			{"mapped", "stat -c %u:%g /data /data/note /data/sub; echo x > /data/made; stat -c %u:%g /data/made",
+				"0:0\n5:6\n0:0\n0:0", mount(dir+"/real", "/data", mapped)},
+			{"below-a-closed-directory", "cat /data/note; echo more >> /data/note && echo written", "closed\nwritten",
+				mount(closed+"/vol", "/data", mapped)},
 			{"file", "cat /etc/given; stat -c %u:%g /etc/given", "from the host\n0:0", mount(dir+"/file", "/etc/given", mapped)},
-			{"not-mapped", "stat -c %u:%g /data; cat /data/note; touch /data/x 2>/dev/null || echo refused", "65534:65534\nreal\nrefused", mount(dir+"/real", "/data")},
+			{"not-mapped", "stat -c %u:%g /data; cat /data/note; touch /data/x 2>/dev/null || echo refused",
+				"65534:65534\nreal\nrefused", mount(dir+"/real", "/data")},
 			{"read-only", "cat /data/note; touch /data/x 2>/dev/null || echo refused", "real\nrefused",
 				mount(dir+"/real", "/data", mapped, readOnly)},
-			{"recursive", "touch /data/x 2>/dev/null || echo refused; touch /data/sub/x 2>/dev/null || echo refused", "refused\nrefused",
+			{"recursive", "touch /data/x 2>/dev/null || echo refused; touch /data/sub/x 2>/dev/null || echo refused",
+				"refused\nrefused",
 				mount(dir+"/real", "/data", mapped, readOnly, recursive)},
-			{"nested", "cat /data/note /data/sub/note", "real\nreal", both(mount(dir+"/real", "/data/sub", mapped), mount(dir+"/real", "/data", mapped))},
-			{"options", "grep -o '/data [^ ]* [^ ]*' /proc/mounts | tr , '\\n' | grep -e noexec -e nosuid | sort", "noexec\nnosuid",
+			{"nested", "cat /data/note /data/sub/note", "real\nreal",
+				both(mount(dir+"/real", "/data/sub", mapped), mount(dir+"/real", "/data", mapped))},
+			{"options", "grep -o '/data [^ ]* [^ ]*' /proc/mounts | tr , '\\n' | grep -e noexec -e nosuid | sort",
+				"noexec\nnosuid",
 				mount(dir+"/real", "/data", mapped, func(m *v1.Mount) { m.MountOptions = []string{"noexec", "nosuid"} })},
 		} {
 			r.wantText(c.name, p.output(busybox(c.name, c.script, p.like(), c.edit)), c.want)
 		}
 		for _, image := range []string{"data:latest", "one:latest"} {
-			out := p.output(busybox(strings.TrimSuffix(image, ":latest"), "stat -c %u:%g /v/model/a; cat /v/model/a; touch /v/new 2>/dev/null || echo refused", p.like(),
+			out := p.output(busybox(strings.TrimSuffix(image, ":latest"), "stat -c %u:%g /v/model/a; cat /v/model/a; touch "+
+				"/v/new 2>/dev/null || echo refused", p.like(),
 				imageMount(r.imageID(image), "/v")))
 			if !strings.HasPrefix(out, "0:0\na ") || !strings.HasSuffix(out, "refused\n") {
 				r.Errorf("image volume %s: %q", image, out)
@@ -185,7 +201,9 @@ func TestUsernsVolumes(t *testing.T) {
 		bad := busybox("proc", "true", p.like(), mount("/proc/sys", "/data", mapped))
 		_, err := r.n.Runtime.CreateContainer(ctx(), p.id, bad, p.config)
 		r.wantCode(err, codes.FailedPrecondition, "/proc/sys", "proc")
-		bad = busybox("both-ways", "true", p.like(), mount(dir+"/real", "/data", func(m *v1.Mount) { m.Propagation = v1.MountPropagation_PROPAGATION_BIDIRECTIONAL }))
+		bad = busybox("both-ways", "true", p.like(), mount(dir+"/real", "/data", func(m *v1.Mount) {
+			m.Propagation = v1.MountPropagation_PROPAGATION_BIDIRECTIONAL
+		}))
 		_, err = r.n.Runtime.CreateContainer(ctx(), p.id, bad, p.config)
 		r.wantCode(err, codes.InvalidArgument, "appear on the host")
 		p.wantNoContainer("proc")
@@ -197,7 +215,8 @@ func TestUsernsVolumes(t *testing.T) {
 func TestMappedVolumeWithoutUserns(t *testing.T) {
 	each(t, func(r rig) {
 		dir, p := r.volume(), r.pod()
-		r.wantText("owner", p.output(busybox("c", "stat -c %u:%g /data", mount(dir+"/real", "/data", mapped))), fmt.Sprintf("%d:%d", firstUID, firstGID))
+		r.wantText("owner", p.output(busybox("c", "stat -c %u:%g /data", mount(dir+"/real", "/data", mapped))),
+			fmt.Sprintf("%d:%d", firstUID, firstGID))
 	})
 }
 
@@ -205,7 +224,8 @@ func TestMountOptions(t *testing.T) {
 	each(t, func(r rig) {
 		dir, p := r.volume(), r.pod()
 		all := func(m *v1.Mount) { m.MountOptions = []string{"noexec", "nosuid", "nodev", "noatime", "nodiratime"} }
-		out := p.output(busybox("c", "grep ' /data ' /proc/mounts; cp /bin/busybox /data/tool; /data/tool true 2>/dev/null || echo refused", mount(dir+"/real", "/data", all)))
+		out := p.output(busybox("c", "grep ' /data ' /proc/mounts; cp /bin/busybox /data/tool; /data/tool true 2>/dev/null "+
+			"|| echo refused", mount(dir+"/real", "/data", all)))
 		for _, want := range []string{"noexec", "nosuid", "nodev", "noatime", "nodiratime", "refused"} {
 			if !strings.Contains(out, want) {
 				r.Errorf("no %s: %s", want, out)
@@ -217,7 +237,8 @@ func TestMountOptions(t *testing.T) {
 			r.Error("the status does not tell of mount options")
 		}
 		for _, bad := range []string{"suid", "dev", "exec", "rw", "bind", "context=x"} {
-			_, err := r.n.Runtime.CreateContainer(ctx(), p.id, busybox("bad", "true", mount(dir+"/real", "/data", func(m *v1.Mount) { m.MountOptions = []string{bad} })), p.config)
+			_, err := r.n.Runtime.CreateContainer(ctx(), p.id,
+				busybox("bad", "true", mount(dir+"/real", "/data", func(m *v1.Mount) { m.MountOptions = []string{bad} })), p.config)
 			r.wantCode(err, codes.InvalidArgument, bad)
 		}
 	})
@@ -244,7 +265,9 @@ func TestUsernsPropagation(t *testing.T) {
 func TestUsernsHostNetwork(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod(inUserns, hostNetwork)
-		out := p.output(busybox("c", "readlink /proc/self/ns/net; id -u; cat /proc/self/uid_map | tr -s ' '; ls /sys/class/net | grep -c lo; touch /sys/x 2>/dev/null || echo refused; ip link add d0 type veth peer name d1 2>/dev/null || echo powerless",
+		out := p.output(busybox("c", "readlink /proc/self/ns/net; id -u; cat /proc/self/uid_map | tr -s ' '; ls "+
+			"/sys/class/net | grep -c lo; touch /sys/x 2>/dev/null || echo refused; ip link add d0 type veth peer name d1 "+
+			"2>/dev/null || echo powerless",
 			p.like(), caps([]string{"NET_ADMIN"}, nil)))
 		var host string
 		r.ok(r.n.Space.Do(func() (err error) {
@@ -257,7 +280,9 @@ func TestUsernsHostNetwork(t *testing.T) {
 
 func TestUsernsSharedPID(t *testing.T) {
 	each(t, func(r rig) {
-		p := r.pod(inUserns, func(c *v1.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = v1.NamespaceMode_POD })
+		p := r.pod(inUserns, func(c *v1.PodSandboxConfig) {
+			c.Linux.SecurityContext.NamespaceOptions.Pid = v1.NamespaceMode_POD
+		})
 		a := p.start(busybox("a", "echo up; exec sleep 1000", p.like()))
 		a.logged("up") // until then its process is its runtime's
 		out := p.output(busybox("b", "ps -o pid,user,args", p.like()))
@@ -279,7 +304,10 @@ func TestUsernsTerminal(t *testing.T) {
 				u := c.Linux.SecurityContext.NamespaceOptions.UsernsOptions
 				u.Uids[0].Length, u.Gids[0].Length = length, length
 			})
-			c := p.start(busybox("c", "test -t 0 && test -t 1 && echo yes; echo x > /dev/tty && tty", p.like(), func(c *v1.ContainerConfig) { c.Tty, c.Stdin = true, true }))
+			c := p.start(
+				busybox("c", "test -t 0 && test -t 1 && echo yes; echo x > /dev/tty && tty", p.like(), func(c *v1.ContainerConfig) {
+					c.Tty, c.Stdin = true, true
+				}))
 			c.finish()
 			if out := c.text(""); !strings.Contains(out, "yes") || !strings.Contains(out, "/dev/") {
 				r.Errorf("%s: %q", name, out)
@@ -296,11 +324,17 @@ func TestBadUserns(t *testing.T) {
 			want string
 			edit func(*v1.NamespaceOption)
 		}{
-			"container": {"only POD and NODE", func(o *v1.NamespaceOption) { o.UsernsOptions = &v1.UserNamespace{Mode: v1.NamespaceMode_CONTAINER} }},
-			"target":    {"only POD and NODE", func(o *v1.NamespaceOption) { o.UsernsOptions = &v1.UserNamespace{Mode: v1.NamespaceMode_TARGET} }},
-			"no-ids":    {"no uids", func(o *v1.NamespaceOption) { o.UsernsOptions = &v1.UserNamespace{} }},
-			"twice":     {"overlap", func(o *v1.NamespaceOption) { o.UsernsOptions = &v1.UserNamespace{Uids: two, Gids: two} }},
-			"no-root":   {"uid 0 is not mapped", func(o *v1.NamespaceOption) { o.UsernsOptions = &v1.UserNamespace{Uids: notRoot, Gids: notRoot} }},
+			"container": {"only POD and NODE", func(o *v1.NamespaceOption) {
+				o.UsernsOptions = &v1.UserNamespace{Mode: v1.NamespaceMode_CONTAINER}
+			}},
+			"target": {"only POD and NODE", func(o *v1.NamespaceOption) {
+				o.UsernsOptions = &v1.UserNamespace{Mode: v1.NamespaceMode_TARGET}
+			}},
+			"no-ids": {"no uids", func(o *v1.NamespaceOption) { o.UsernsOptions = &v1.UserNamespace{} }},
+			"twice":  {"overlap", func(o *v1.NamespaceOption) { o.UsernsOptions = &v1.UserNamespace{Uids: two, Gids: two} }},
+			"no-root": {"uid 0 is not mapped", func(o *v1.NamespaceOption) {
+				o.UsernsOptions = &v1.UserNamespace{Uids: notRoot, Gids: notRoot}
+			}},
 			"host-ipc": {"host's IPC or PID", func(o *v1.NamespaceOption) {
 				o.Ipc, o.UsernsOptions = v1.NamespaceMode_NODE, &v1.UserNamespace{Uids: idMapping(1000), Gids: idMapping(1000)}
 			}},
@@ -308,12 +342,16 @@ func TestBadUserns(t *testing.T) {
 				o.Pid, o.UsernsOptions = v1.NamespaceMode_NODE, &v1.UserNamespace{Uids: idMapping(1000), Gids: idMapping(1000)}
 			}},
 		} {
-			config := r.n.Pod(unique(r.T)+name, func(p *v1.PodSandboxConfig) { c.edit(p.Linux.SecurityContext.NamespaceOptions) })
+			config := r.n.Pod(unique(r.T)+name, func(p *v1.PodSandboxConfig) {
+				c.edit(p.Linux.SecurityContext.NamespaceOptions)
+			})
 			_, err := r.n.Runtime.RunPodSandbox(ctx(), config, "")
 			r.wantCode(err, codes.InvalidArgument, c.want)
 		}
 		p := r.pod(inUserns)
-		config := busybox("user", "true", p.like(), security(func(s *v1.LinuxContainerSecurityContext) { s.RunAsUser = &v1.Int64Value{Value: 70000} }))
+		config := busybox("user", "true", p.like(), security(func(s *v1.LinuxContainerSecurityContext) {
+			s.RunAsUser = &v1.Int64Value{Value: 70000}
+		}))
 		_, err := r.n.Runtime.CreateContainer(ctx(), p.id, config, p.config)
 		r.wantCode(err, codes.InvalidArgument, "user 70000")
 		p.wantNoContainer("user")
@@ -358,12 +396,14 @@ func TestRecursiveReadOnly(t *testing.T) {
 	})
 }
 
-// TestUsernsLeavesNothing looks for the mounts of a pod with a user namespace: those that a container has no more need of once it
-// is made, and all when the pod is gone.
+// TestUsernsLeavesNothing looks for the mounts of a pod with a user namespace: those that a container has no more need
+// of once it is made, and all when the pod is gone.
 func TestUsernsLeavesNothing(t *testing.T) {
 	each(t, func(r rig) {
 		dir, p := r.volume(), r.pod(inUserns)
-		c := p.start(busybox("c", "sleep 1000", p.like(), mount(dir+"/real", "/data", mapped), mount(dir+"/file", "/etc/given", mapped, readOnly, recursive)))
+		c := p.start(
+			busybox("c", "sleep 1000", p.like(), mount(dir+"/real", "/data", mapped),
+				mount(dir+"/file", "/etc/given", mapped, readOnly, recursive)))
 		run := filepath.Join(r.n.State, "pods", p.id)
 		for _, at := range []string{run + "/ns/user", run + "/c/" + c.cid + "/rootfs"} {
 			if !r.isMounted(at) {

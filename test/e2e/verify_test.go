@@ -25,7 +25,8 @@ func (r rig) script(dir, name, text string) {
 func verified(t *testing.T) (r rig, dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	return ownNode(t, node.Options{Runtime: runtimes()[0], Tables: fmt.Sprintf("[image_verifier]\ndir = %q\nmax = 3\ntimeout = \"10m\"\n", dir)}), dir
+	return ownNode(t, node.Options{Runtime: runtimes()[0], Tables: fmt.Sprintf("[image_verifier]\ndir = %q\nmax = 3\n"+
+		"timeout = \"10m\"\n", dir)}), dir
 }
 
 // TestImageVerifier wants the kubelet's own client to see the word that the kubelet looks for, at the very beginning.
@@ -36,7 +37,8 @@ func TestImageVerifier(t *testing.T) {
 	_, digest, _ := strings.Cut(byDigest, "@")
 	seen := filepath.Join(t.TempDir(), "seen")
 	r.script(dir, "policy", `echo "$@" >`+seen+`; echo "not signed"; exit 1`)
-	want := fmt.Sprintf(`SignatureValidationFailed: pull image %s: %s: verifier "policy" refuses it: not signed`, ref(name), digest)
+	want := fmt.Sprintf(`SignatureValidationFailed: pull image %s: %s: verifier "policy" refuses it: not signed`,
+		ref(name), digest)
 	if err := r.tryPull(ref(name), nil); err == nil || err.Error() != want {
 		t.Errorf("got    %v\nwanted %s", err, want)
 	}
@@ -45,7 +47,8 @@ func TestImageVerifier(t *testing.T) {
 	}
 	args, err := os.ReadFile(seen)
 	r.ok(err)
-	r.wantText("arguments", string(args), "-name "+ref(name)+" -digest "+digest+" -stdin-media-type application/vnd.oci.descriptor.v1+json")
+	r.wantText("arguments", string(args), "-name "+ref(name)+" -digest "+digest+" -stdin-media-type "+
+		"application/vnd.oci.descriptor.v1+json")
 	_, stderr, _ := r.berth("pull", ref(name))
 	if !strings.Contains(stderr, want) {
 		t.Errorf("berth pull says %q", stderr)
@@ -161,7 +164,8 @@ func TestHungVerifier(t *testing.T) {
 // TestRegistryUnavailableIsSeen wants the other word that a kubelet looks for where it looks for it.
 func TestRegistryUnavailableIsSeen(t *testing.T) {
 	each(t, func(r rig) {
-		if err := r.tryPull("127.0.0.1:1/nobody/answers:v1", nil); err == nil || !strings.HasPrefix(err.Error(), "RegistryUnavailable: ") {
+		if err := r.tryPull("127.0.0.1:1/nobody/answers:v1", nil); err == nil ||
+			!strings.HasPrefix(err.Error(), "RegistryUnavailable: ") {
 			r.Errorf("got %v", err)
 		}
 	})

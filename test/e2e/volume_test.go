@@ -15,18 +15,20 @@ import (
 	"berth/test/node"
 )
 
-// declaring pushes an image that declares volumes: one that it holds, with a file of another user, one that it lacks, one
-// behind a link, and some that no container can have.
+// declaring pushes an image that declares volumes: one that it holds, with a file of another user, one that it lacks,
+// one behind a link, and some that no container can have.
 func (r rig) declaring() (image string) {
 	r.Helper()
 	recipe, err := fixture.BusyboxRecipe()
 	r.ok(err)
 	recipe.Layers = append(append([][]fixture.File{}, recipe.Layers...), []fixture.File{
 		{Name: "vol/", Mode: 0o770, UID: 1234, GID: 1234}, {Name: "vol/given", Body: []byte("of the image\n")},
-		{Name: "real/", Mode: 0o755}, {Name: "alias", Type: tar.TypeSymlink, Link: "real"}, {Name: "all", Type: tar.TypeSymlink, Link: "/"},
+		{Name: "real/", Mode: 0o755}, {Name: "alias", Type: tar.TypeSymlink, Link: "real"},
+		{Name: "all", Type: tar.TypeSymlink, Link: "/"},
 	})
 	recipe.Config.Volumes = map[string]struct{}{
-		"/vol": {}, "/vol/below": {}, "/made/here": {}, "/alias/v": {}, "/all": {}, "/": {}, "/proc": {}, "/sys/fs/cgroup": {}, "/dev/shm": {}, "/etc": {},
+		"/vol": {}, "/vol/below": {}, "/made/here": {}, "/alias/v": {}, "/all": {}, "/": {}, "/proc": {},
+		"/sys/fs/cgroup": {}, "/dev/shm": {}, "/etc": {},
 	}
 	img, err := recipe.Build()
 	r.ok(err)
@@ -38,7 +40,8 @@ func (r rig) declaring() (image string) {
 // writesToVolumes is a script that says where a container can write.
 const writesToVolumes = `for d in / /vol /vol/below /made/here /alias/v /real /made /etc /proc /sys; do touch $d/new 2>/dev/null && echo -n "$d "; done; cat /vol/given /vol/new; grep -c . /etc/hosts >/dev/null && stat -c %u:%g:%a /vol`
 
-// TestVolumeUnderReadOnlyRoot has the volumes that an image declares be writable where the root is read-only, and nothing else.
+// TestVolumeUnderReadOnlyRoot has the volumes that an image declares be writable where the root is read-only, and
+// nothing else.
 func TestVolumeUnderReadOnlyRoot(t *testing.T) {
 	const want = "/vol /vol/below /made/here /alias/v /etc of the image\n1234:1234:770"
 	each(t, func(r rig) {
@@ -62,14 +65,16 @@ func TestVolumeUnderReadOnlyRoot(t *testing.T) {
 			dir := r.TempDir()
 			r.ok(os.WriteFile(dir+"/given", []byte("of the host\n"), 0o644))
 			p := r.pod()
-			const script = "cat /vol/given; touch /vol/new /vol/below/new 2>/dev/null && echo written; touch /real/v/new && echo other"
+			const script = "cat /vol/given; touch /vol/new /vol/below/new 2>/dev/null && echo written; touch /real/v/new && " +
+				"echo other"
 			r.wantText("read-only mount", p.output(container("ro", script, mount(dir, "/vol", readOnly))),
 				"of the host\nother")
 			r.wantText("by another name", p.output(container("alias", "touch /real/v/new 2>/dev/null || echo refused",
 				mount(dir, "/real/v", readOnly))), "refused")
 		})
 		r.sub("writable root", func(r rig) {
-			out := r.pod().output(node.Container("main", image, []string{"sh", "-c", "touch /new /vol/new && grep -c ' /vol ' /proc/mounts"},
+			out := r.pod().output(node.Container("main", image, []string{"sh", "-c", "touch /new /vol/new && grep -c ' /vol ' " +
+				"/proc/mounts"},
 				func(c *v1.ContainerConfig) { c.Command[2] += " || true" }))
 			r.wantText("mounts at the volume", out, "0")
 		})
@@ -121,8 +126,8 @@ func (r rig) directory() string {
 // frozenRoot is a read-only root.
 var frozenRoot = security(func(s *v1.LinuxContainerSecurityContext) { s.ReadonlyRootfs = true })
 
-// TestImageChoosesNoPathOfTheHost has images with a path that is not UTF-8, and a link to the host under the name that JSON
-// makes of it. Neither a volume nor a part of an image volume may be found there.
+// TestImageChoosesNoPathOfTheHost has images with a path that is not UTF-8, and a link to the host under the name that
+// JSON makes of it. Neither a volume nor a part of an image volume may be found there.
 func TestImageChoosesNoPathOfTheHost(t *testing.T) {
 	each(t, func(r rig) {
 		dir := r.directory()
@@ -137,7 +142,8 @@ func TestImageChoosesNoPathOfTheHost(t *testing.T) {
 			_, err := r.n.Runtime.CreateContainer(ctx(), p.id, config, p.config)
 			r.wantCode(err, codes.InvalidArgument, "not UTF-8")
 			config = p.as(busybox("part", "cat /v/note", func(c *v1.ContainerConfig) {
-				c.Mounts = append(c.Mounts, &v1.Mount{Image: &v1.ImageSpec{Image: part}, ContainerPath: "/v", Readonly: true, ImageSubPath: "alias"})
+				c.Mounts = append(c.Mounts,
+					&v1.Mount{Image: &v1.ImageSpec{Image: part}, ContainerPath: "/v", Readonly: true, ImageSubPath: "alias"})
 			}))
 			if id, err := r.n.Runtime.CreateContainer(ctx(), p.id, config, p.config); err != nil {
 				r.wantCode(err, codes.InvalidArgument, "not UTF-8")
@@ -152,8 +158,8 @@ func TestImageChoosesNoPathOfTheHost(t *testing.T) {
 	})
 }
 
-// TestVolumesLeaveMountsAlone has images whose links lead from where the request mounts something to, or below, a volume. The
-// mount is what is there, and it stays read-only where it is.
+// TestVolumesLeaveMountsAlone has images whose links lead from where the request mounts something to, or below, a
+// volume. The mount is what is there, and it stays read-only where it is.
 func TestVolumesLeaveMountsAlone(t *testing.T) {
 	each(t, func(r rig) {
 		for _, c := range []struct {
@@ -175,7 +181,8 @@ func TestVolumesLeaveMountsAlone(t *testing.T) {
 				dir := r.directory()
 				p := r.pod(append(edits, func(config *v1.PodSandboxConfig) { config.Metadata.Name += c.name + how })...)
 				script := fmt.Sprintf("cat %[1]s/note; touch %[1]s/new %[1]s/sub/new 2>/dev/null; echo done", c.at)
-				out := p.output(p.as(node.Container("ro", image, []string{"sh", "-c", script}, mount(dir, c.at, readOnly), frozenRoot)))
+				out := p.output(
+					p.as(node.Container("ro", image, []string{"sh", "-c", script}, mount(dir, c.at, readOnly), frozenRoot)))
 				r.wantText(c.name+", "+how+", read-only", out, "real\ndone")
 				for _, file := range []string{"/new", "/sub/new"} {
 					if _, err := os.Stat(dir + file); err == nil {

@@ -187,6 +187,7 @@ func (n Node) fields() []field {
 	return []field{
 		{"type", n.Type}, {"mode", fmt.Sprintf("%#o", n.Mode)}, {"owner", fmt.Sprintf("%d:%d", n.UID, n.GID)},
 		{"mtime", time.Unix(0, n.Mtime).UTC().Format(time.RFC3339Nano)}, {"size", fmt.Sprint(n.Size)}, {"content", n.Hash},
-		{"target", fmt.Sprintf("%q", n.Target)}, {"device", n.Device}, {"xattrs", "[" + n.Xattrs + "]"}, {"one file with", fmt.Sprintf("%q", n.Same)},
+		{"target", fmt.Sprintf("%q", n.Target)}, {"device", n.Device}, {"xattrs", "[" + n.Xattrs + "]"},
+		{"one file with", fmt.Sprintf("%q", n.Same)},
 	}
 }

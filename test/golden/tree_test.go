@@ -58,12 +58,14 @@ func TestSameTrees(t *testing.T) {
 func TestEveryDifferenceIsSeen(t *testing.T) {
 	before := read(t, plant(t))
 	changes := map[string]func(at func(string) string) error{
-		`"d/f": mode`:          func(at func(string) string) error { return unix.Chmod(at("d/f"), 0o4644) },
-		`"d": owner`:           func(at func(string) string) error { return os.Lchown(at("d"), 1, 0) },
-		`"null": device`:       func(at func(string) string) error { return remake(at("null"), unix.S_IFCHR, 1, 5) },
-		`"null": type`:         func(at func(string) string) error { return remake(at("null"), unix.S_IFBLK, 1, 3) },
-		`"l": target`:          func(at func(string) string) error { return relink(at("l"), "./d/f") },
-		`"g": xattrs`:          func(at func(string) string) error { return unix.Lsetxattr(at("g"), "user.x", []byte{0, 2}, 0) },
+		`"d/f": mode`:    func(at func(string) string) error { return unix.Chmod(at("d/f"), 0o4644) },
+		`"d": owner`:     func(at func(string) string) error { return os.Lchown(at("d"), 1, 0) },
+		`"null": device`: func(at func(string) string) error { return remake(at("null"), unix.S_IFCHR, 1, 5) },
+		`"null": type`:   func(at func(string) string) error { return remake(at("null"), unix.S_IFBLK, 1, 3) },
+		`"l": target`:    func(at func(string) string) error { return relink(at("l"), "./d/f") },
+		`"g": xattrs`: func(at func(string) string) error {
+			return unix.Lsetxattr(at("g"), "user.x", []byte{0, 2}, 0)
+		},
 		`"g": content`:         func(at func(string) string) error { return os.WriteFile(at("g"), []byte("CONTENT"), 0o644) },
 		`"g": size`:            func(at func(string) string) error { return os.Truncate(at("g"), 3) },
 		`"pipe": mtime`:        func(at func(string) string) error { return os.Chtimes(at("pipe"), then, then.Add(1)) },

@@ -1,9 +1,9 @@
-// Package hygiene tells whether the machine is as it was: which processes, mounts, network namespaces, links, filter rules,
-// cgroups, files and loop devices are there now and were not before, and which are gone.
+// Package hygiene tells whether the machine is as it was: which processes, mounts, network namespaces, links, filter
+// rules, cgroups, files and loop devices are there now and were not before, and which are gone.
 //
 // A test binary takes a Snapshot first and asks Check at the end. What needs a moment to go (a process that is just
-// ending) is given that moment. Processes and cgroups of others who use the machine meanwhile are left out: those of tests
-// descend from them or bear Berth's name.
+// ending) is given that moment. Processes and cgroups of others who use the machine meanwhile are left out: those of
+// tests descend from them or bear Berth's name.
 package hygiene
 
 import (
@@ -147,8 +147,8 @@ func keep(leaks []Leak, choose Filter) []Leak {
 // carries a name of ours can be held against us.
 func SharedMachine() bool { return os.Getenv("BERTH_SHARED_MACHINE") != "" }
 
-// Main runs the tests of a package, then end (which closes what the package still holds open and says which names were its
-// own), and fails when end did or when the machine is not as it was. It returns the exit code for os.Exit.
+// Main runs the tests of a package, then end (which closes what the package still holds open and says which names were
+// its own), and fails when end did or when the machine is not as it was. It returns the exit code for os.Exit.
 func Main(m *testing.M, end func() (names []string, err error)) int {
 	before, err := Machine()
 	if err != nil {

@@ -166,7 +166,8 @@ func TestCheckWaitsForWhatIsEnding(t *testing.T) {
 	}
 }
 
-// TestWhoseProcessItIs blames a run of tests for what it started and for what bears Berth's name, and for nobody else's.
+// TestWhoseProcessItIs blames a run of tests for what it started and for what bears Berth's name, and for nobody
+// else's.
 func TestWhoseProcessItIs(t *testing.T) {
 	for name, c := range map[string]struct {
 		env   []string

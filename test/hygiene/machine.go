@@ -92,7 +92,8 @@ func readProcess(pid int) (p process, ok bool) {
 	cmdline, _ := os.ReadFile(dir + "cmdline")
 	groups, _ := os.ReadFile(dir + "cgroup")
 	p.name = fmt.Sprintf("%d started at %s", pid, fields[19])
-	p.detail = strings.TrimSpace(strings.ReplaceAll(string(cmdline), "\x00", " ")) + " in cgroup " + deepest(string(groups))
+	p.detail = strings.TrimSpace(strings.ReplaceAll(string(cmdline), "\x00", " ")) + " in cgroup " +
+		deepest(string(groups))
 	return p, true
 }
 
@@ -220,8 +221,8 @@ func loops(s Snapshot) error {
 	return err
 }
 
-// watched are the folders where a container runtime leaves files, and how deep to look. Deeper, other programs' own data
-// begins.
+// watched are the folders where a container runtime leaves files, and how deep to look. Deeper, other programs' own
+// data begins.
 var watched = []struct {
 	root   string
 	depth  int
@@ -231,9 +232,9 @@ var watched = []struct {
 	{"/var/log", 1, "pods"}, {"/tmp", 1, "bt-"}, {"/dev/shm", 1, ""}, {"/dev/mqueue", 1, ""},
 }
 
-// ignored are files that belong to nobody: iptables' lock, the folder in which every network tool pins its namespaces (it
-// is looked into all the same), what apt rewrites, the folders that crun makes before it so much as says its version and mount(8)
-// at its first call, and what systemd makes when it pleases.
+// ignored are files that belong to nobody: iptables' lock, the folder in which every network tool pins its namespaces
+// (it is looked into all the same), what apt rewrites, the folders that crun makes before it so much as says its
+// version and mount(8) at its first call, and what systemd makes when it pleases.
 var ignored = map[string]bool{"/run/xtables.lock": true, "/run/netns": true, "/var/lib/apt/lists": true,
 	"/run/crun": true, "/run/agetty.reload": true, "/run/mount": true}
 

@@ -1,5 +1,5 @@
-// Package installed is a node on which Berth is installed as its users install it: from the package, run by systemd, with its
-// usual directories.
+// Package installed is a node on which Berth is installed as its users install it: from the package, run by systemd,
+// with its usual directories.
 //
 // Its tests change the machine they run on, so they run in a virtual one (make test-vm).
 package installed

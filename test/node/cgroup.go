@@ -56,8 +56,8 @@ func (g Groups) Container(id string) string {
 	return id
 }
 
-// groups lists every cgroup of this node, deepest first. Those of the trials of runtimes, which a daemon that is killed in the
-// middle of one leaves to the next, are called as their directories are.
+// groups lists every cgroup of this node, deepest first. Those of the trials of runtimes, which a daemon that is killed
+// in the middle of one leaves to the next, are called as their directories are.
 func (t traces) groups() []string {
 	var all []string
 	names := []string{"/" + t.instance}
@@ -67,7 +67,9 @@ func (t traces) groups() []string {
 	}
 	// Groups come and go while one walks; what has gone is not there, which is no error.
 	_ = filepath.WalkDir(cgroupRoot, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && slices.ContainsFunc(names, func(name string) bool { return strings.Contains(strings.TrimPrefix(path, cgroupRoot), name) }) {
+		if err == nil && d.IsDir() && slices.ContainsFunc(names, func(name string) bool {
+			return strings.Contains(strings.TrimPrefix(path, cgroupRoot), name)
+		}) {
 			all = append(all, path)
 		}
 		return nil

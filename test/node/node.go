@@ -1,5 +1,5 @@
-// Package node is a whole Berth node for a test: a daemon with its own root, state, network configuration and registries,
-// in a space of its own, and the kubelet's client to speak to it.
+// Package node is a whole Berth node for a test: a daemon with its own root, state, network configuration and
+// registries, in a space of its own, and the kubelet's client to speak to it.
 //
 // Nodes do not see each other. Close removes what runs, stops the daemon and says what was left behind.
 package node

@@ -22,7 +22,8 @@ func (n *Node) Pod(name string, edits ...func(*v1.PodSandboxConfig)) *v1.PodSand
 		LogDirectory: filepath.Join(n.Logs, "default_"+name+"_"+uid),
 		Labels:       map[string]string{"io.kubernetes.pod.name": name, "io.kubernetes.pod.uid": uid},
 		Linux: &v1.LinuxPodSandboxConfig{
-			SecurityContext: &v1.LinuxSandboxSecurityContext{NamespaceOptions: &v1.NamespaceOption{Pid: v1.NamespaceMode_CONTAINER}},
+			SecurityContext: &v1.LinuxSandboxSecurityContext{
+				NamespaceOptions: &v1.NamespaceOption{Pid: v1.NamespaceMode_CONTAINER}},
 		},
 	}
 	for _, edit := range edits {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// writeOwner notes which test process owns the node, so that Sweep can tell a node in use from one left by a test that was
-// killed. It does so at once: another process may sweep now, to which half a note is that of a dead owner.
+// writeOwner notes which test process owns the node, so that Sweep can tell a node in use from one left by a test that
+// was killed. It does so at once: another process may sweep now, to which half a note is that of a dead owner.
 func writeOwner(dir string) error {
 	next := dir + "/owner.next"
 	if err := os.WriteFile(next, []byte(identity(os.Getpid())), 0o644); err != nil {

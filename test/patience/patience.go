@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// Variable is the environment variable that says how many times longer than on a quick machine things may take. test/vm sets it
-// in machines whose processor is emulated.
+// Variable is the environment variable that says how many times longer than on a quick machine things may take. test/vm
+// sets it in machines whose processor is emulated.
 const Variable = "BERTH_TEST_SCALE"
 
 // For is how long a test gives what takes at most d on a quick machine. It is d unless Variable says otherwise.
 //
-// It is for the most that something may take, never for the least: what must not be over before a second is a second everywhere.
+// It is for the most that something may take, never for the least: what must not be over before a second is a second
+// everywhere.
 func For(d time.Duration) time.Duration { return d * time.Duration(Scale()) }
 
 // Scale is what Variable says, and 1 when it says nothing that makes sense.

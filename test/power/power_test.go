@@ -1,8 +1,8 @@
-// Package power tests a node whose power is cut while it starts pods, and that boots again: what was durable is reported
-// honestly, what had completed stays completed, addresses are free again, and nothing is left of the rest.
+// Package power tests a node whose power is cut while it starts pods, and that boots again: what was durable is
+// reported honestly, what had completed stays completed, addresses are free again, and nothing is left of the rest.
 //
-// TestStart runs in the first boot of a virtual machine, which ends in the middle of it, and TestAfter in the second. make
-// test-vm runs them.
+// TestStart runs in the first boot of a virtual machine, which ends in the middle of it, and TestAfter in the second.
+// make test-vm runs them.
 package power
 
 import (
@@ -27,7 +27,8 @@ const (
 	many, after = 20, 7
 )
 
-// TestStart installs Berth, runs a pod and a job that are durable when it goes on, and starts pods until the power is cut.
+// TestStart installs Berth, runs a pod and a job that are durable when it goes on, and starts pods until the power is
+// cut.
 func TestStart(t *testing.T) {
 	installed.Run(t, "dpkg", "-i", installed.Deb(t))
 	installed.Network(t)
@@ -40,7 +41,8 @@ func TestStart(t *testing.T) {
 	started := make(chan int, many)
 	for i := range many {
 		pods.Go(func() {
-			if out, err := installed.Try("berth", "run", "-d", "--name", fmt.Sprintf("pod%d", i), image, "sleep", "100000"); err != nil {
+			if out, err := installed.Try("berth", "run", "-d", "--name", fmt.Sprintf("pod%d", i), image, "sleep",
+				"100000"); err != nil {
 				t.Errorf("pod %d: %v %s", i, err, out)
 				return
 			}

@@ -26,12 +26,16 @@ func TestPasswords(t *testing.T) {
 		code codes.Code
 	}{
 		"nobody": {nil, codes.Unauthenticated}, "wrong": {guess, codes.Unauthenticated},
-		"other-host": {&v1.AuthConfig{Username: fixture.User, Password: fixture.Password, ServerAddress: "https://other.test"}, codes.Unauthenticated},
-		"no-base64":  {&v1.AuthConfig{Auth: "%%%"}, codes.InvalidArgument},
-		"no-colon":   {&v1.AuthConfig{Auth: "YmVydGg="}, codes.InvalidArgument},
-		"right":      {right, codes.OK}, "auth": {&v1.AuthConfig{Auth: "YmVydGg6c2VjcmV0"}, codes.OK},
+		"other-host": {
+			&v1.AuthConfig{Username: fixture.User, Password: fixture.Password, ServerAddress: "https://other.test"},
+			codes.Unauthenticated},
+		"no-base64": {&v1.AuthConfig{Auth: "%%%"}, codes.InvalidArgument},
+		"no-colon":  {&v1.AuthConfig{Auth: "YmVydGg="}, codes.InvalidArgument},
+		"right":     {right, codes.OK}, "auth": {&v1.AuthConfig{Auth: "YmVydGg6c2VjcmV0"}, codes.OK},
 		"this-host": {&v1.AuthConfig{Username: fixture.User, Password: fixture.Password, ServerAddress: p.Addr}, codes.OK},
-		"this-url":  {&v1.AuthConfig{Username: fixture.User, Password: fixture.Password, ServerAddress: "https://" + p.Addr + "/v2/"}, codes.OK},
+		"this-url": {
+			&v1.AuthConfig{Username: fixture.User, Password: fixture.Password, ServerAddress: "https://" + p.Addr + "/v2/"},
+			codes.OK},
 	} {
 		r.sub(name, func(r rig) {
 			err := r.pull(a.at(p.Addr), c.auth)
@@ -94,7 +98,9 @@ func TestRedirectToAnotherPort(t *testing.T) {
 	r := open(t)
 	p := r.proxy(fixture.ProxyOptions{Target: r.ownRegistry(fixture.RegistryOptions{Auth: true})})
 	other := r.proxy()
-	p.On(fixture.Fault{Part: fixture.PartBlob, Redirect: func(req *http.Request) string { return other.URL() + req.URL.Path }})
+	p.On(fixture.Fault{Part: fixture.PartBlob, Redirect: func(req *http.Request) string {
+		return other.URL() + req.URL.Path
+	}})
 	a := r.app(8 * kib)
 	a.push(p.Target(), r.registry())
 	r.ok(r.pull(a.at(p.Addr), right))
@@ -102,7 +108,8 @@ func TestRedirectToAnotherPort(t *testing.T) {
 	r.hidden(other, "Authorization")
 }
 
-// TestSignatureThatEnds has a redirect that leads somewhere only once: for the rest of a blob the registry is asked again.
+// TestSignatureThatEnds has a redirect that leads somewhere only once: for the rest of a blob the registry is asked
+// again.
 func TestSignatureThatEnds(t *testing.T) {
 	r := open(t)
 	p := r.proxy()
@@ -137,7 +144,9 @@ func TestErrorsHideSignatures(t *testing.T) {
 func TestNoRedirectIntoTheOpen(t *testing.T) {
 	r := open(t)
 	p, plain := r.proxy(fixture.ProxyOptions{TLS: true}), r.proxy()
-	p.On(fixture.Fault{Part: fixture.PartBlob, Redirect: func(req *http.Request) string { return plain.URL() + req.URL.Path }})
+	p.On(fixture.Fault{Part: fixture.PartBlob, Redirect: func(req *http.Request) string {
+		return plain.URL() + req.URL.Path
+	}})
 	r.hosts(p.Addr, mirror(p.URL(), `ca = "ca.pem"`), file{"ca.pem", p.CA})
 	a := r.app(8 * kib).push()
 	if err := r.pull(a.at(p.Addr), nil); err == nil || !strings.Contains(err.Error(), "redirect") {
@@ -189,7 +198,8 @@ func TestTokenServerInTheOpen(t *testing.T) {
 	r.hosts(p.Addr, mirror(p.URL(), `ca = "ca.pem"`), file{"ca.pem", p.CA})
 	a := r.app(8 * kib)
 	a.push(reg)
-	for name, auth := range map[string]*v1.AuthConfig{"password": right, "identity": {IdentityToken: fixture.IdentityToken}} {
+	for name, auth := range map[string]*v1.AuthConfig{"password": right,
+		"identity": {IdentityToken: fixture.IdentityToken}} {
 		if err := r.pull(a.at(p.Addr), auth); err == nil {
 			r.Errorf("%s: pulled", name)
 		}
@@ -211,7 +221,8 @@ func TestTokenServerThatRedirects(t *testing.T) {
 	p.On(fixture.Fault{Part: fixture.PartToken, Redirect: func(*http.Request) string { return thief.URL() + "/token" }})
 	a := r.app(8 * kib)
 	a.push(reg)
-	for name, auth := range map[string]*v1.AuthConfig{"password": right, "identity": {IdentityToken: fixture.IdentityToken}} {
+	for name, auth := range map[string]*v1.AuthConfig{"password": right,
+		"identity": {IdentityToken: fixture.IdentityToken}} {
 		if err := r.pull(a.at(p.Addr), auth); err == nil {
 			r.Errorf("%s: pulled", name)
 		}
@@ -243,7 +254,8 @@ func TestTokens(t *testing.T) {
 		auth *v1.AuthConfig
 		code codes.Code
 	}{
-		"password": {a, right, codes.OK}, "wrong-password": {a, guess, codes.Unauthenticated}, "nobody": {a, nil, codes.Unauthenticated},
+		"password": {a, right, codes.OK}, "wrong-password": {a, guess, codes.Unauthenticated},
+		"nobody":         {a, nil, codes.Unauthenticated},
 		"identity":       {a, &v1.AuthConfig{IdentityToken: fixture.IdentityToken}, codes.OK},
 		"wrong-identity": {a, &v1.AuthConfig{IdentityToken: "made-up-4711"}, codes.Unauthenticated},
 		"registry-token": {a, &v1.AuthConfig{RegistryToken: registryToken}, codes.OK},

@@ -165,13 +165,16 @@ func TestProxyFromEnvironment(t *testing.T) {
 		p, storage := r.outside(fixture.ProxyOptions{Target: locked}), r.outside(fixture.ProxyOptions{})
 		out.name("locked.test", p.Addr)
 		out.name("blobs.locked.test", storage.Addr)
-		p.On(fixture.Fault{Part: fixture.PartBlob, Redirect: func(q *http.Request) string { return "http://blobs.locked.test" + q.URL.Path }})
+		p.On(fixture.Fault{Part: fixture.PartBlob, Redirect: func(q *http.Request) string {
+			return "http://blobs.locked.test" + q.URL.Path
+		}})
 		r.hosts("locked.test", "server = \"http://locked.test\"\n")
 		a := r.app(8*kib).push(locked, r.registry())
 		r.ok(r.pull(a.at("locked.test"), right))
 		a.arrived(a.at("locked.test"))
 		if !out.trusted("locked.test") || out.trusted("blobs.locked.test") {
-			r.Errorf("credentials: to the registry %v, to its storage %v", out.trusted("locked.test"), out.trusted("blobs.locked.test"))
+			r.Errorf("credentials: to the registry %v, to its storage %v", out.trusted("locked.test"),
+				out.trusted("blobs.locked.test"))
 		}
 	})
 	r.sub("site-proxy-is-down", func(r rig) {

@@ -32,7 +32,8 @@ func mirror(url string, lines ...string) string {
 	return fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n  %s\n", url, strings.Join(lines, "\n  "))
 }
 
-// mirrored makes a host that exists nowhere but in its mirrors, asked in this order. The last stands for the host itself.
+// mirrored makes a host that exists nowhere but in its mirrors, asked in this order. The last stands for the host
+// itself.
 func (r rig) mirrored(proxies ...*fixture.Proxy) (host string) {
 	r.Helper()
 	urls := make([]string, len(proxies))

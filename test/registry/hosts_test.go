@@ -21,7 +21,8 @@ func TestHostsCapabilities(t *testing.T) {
 	r := open(t)
 	resolves, pulls, does := r.proxy(), r.proxy(), r.proxy()
 	host := r.unique() + ".test"
-	r.hosts(host, fmt.Sprintf("server = %q\n[host.%q]\n  capabilities = [\"resolve\"]\n[host.%q]\n  capabilities = [\"pull\"]\n",
+	r.hosts(host, fmt.Sprintf("server = %q\n[host.%q]\n  capabilities = [\"resolve\"]\n[host.%q]\n  capabilities = "+
+		"[\"pull\"]\n",
 		does.URL(), resolves.URL(), pulls.URL()))
 	a := r.app(8 * kib).push()
 	a.works(a.at(host))
@@ -123,8 +124,9 @@ func TestHostsHeaders(t *testing.T) {
 	first, second := r.proxy(), r.proxy()
 	first.On(fixture.Fault{Part: fixture.PartBlob, Status: 404})
 	host := r.unique() + ".test"
-	r.hosts(host, fmt.Sprintf("server = %q\n", second.URL())+mirror(first.URL(), fmt.Sprintf("[host.%q.header]", first.URL()),
-		`  X-One = "1"`, `  X-Many = ["a", "b"]`))
+	r.hosts(host,
+		fmt.Sprintf("server = %q\n", second.URL())+mirror(first.URL(), fmt.Sprintf("[host.%q.header]", first.URL()),
+			`  X-One = "1"`, `  X-Many = ["a", "b"]`))
 	a := r.app(8 * kib).push()
 	a.works(a.at(host))
 	for _, asked := range first.Requests("") {

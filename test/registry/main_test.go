@@ -1,8 +1,8 @@
-// Package registry tests pulling as a kubelet sees it: a real daemon and a real registry, with a proxy between them that
-// does what bad networks and bad registries do, and tells what was asked.
+// Package registry tests pulling as a kubelet sees it: a real daemon and a real registry, with a proxy between them
+// that does what bad networks and bad registries do, and tells what was asked.
 //
-// Runtimes have no part in it, so these tests run once. Most share one node; a proxy and names of its own keep each test
-// apart from the others.
+// Runtimes have no part in it, so these tests run once. Most share one node; a proxy and names of its own keep each
+// test apart from the others.
 package registry
 
 import (
@@ -173,7 +173,8 @@ func (r rig) await(p *fixture.Proxy, part string, wanted func([]fixture.Request)
 	r.ok(p.Await(r.context(), part, wanted))
 }
 
-// forget empties the record of what a proxy was asked. An answer may be there before the proxy has noted that it is over.
+// forget empties the record of what a proxy was asked. An answer may be there before the proxy has noted that it is
+// over.
 func (r rig) forget(p *fixture.Proxy) {
 	r.Helper()
 	r.await(p, "", func(seen []fixture.Request) bool {
@@ -199,8 +200,8 @@ func (r rig) pull(reference string, auth *v1.AuthConfig) error {
 	return err
 }
 
-// refused wants a pull to fail with the code, and with each of the words in its error. What is Unavailable must begin with
-// the word by which the kubelet knows it; its client keeps that, and no code.
+// refused wants a pull to fail with the code, and with each of the words in its error. What is Unavailable must begin
+// with the word by which the kubelet knows it; its client keeps that, and no code.
 func (r rig) refused(err error, want codes.Code, words ...string) {
 	r.Helper()
 	got := status.Code(err)

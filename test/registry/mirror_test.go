@@ -42,9 +42,11 @@ func TestMirrorsFallThrough(t *testing.T) {
 		"stalls":              {Part: blob, End: fixture.EndStall, After: 10 * kib},
 		"trickles":            {Part: blob, Rate: 100},
 		"stalls-on-manifests": {Part: manifest, Method: "GET", End: fixture.EndStall, After: 20},
-		"goes-round":          {Part: blob, Redirect: func(r *http.Request) string { return "http://" + r.Host + r.URL.Path }},
-		"sends-to-nowhere":    {Part: blob, Redirect: func(*http.Request) string { return "http://127.0.0.1:1/gone" }},
-		"sends-to-a-file":     {Part: blob, Redirect: func(*http.Request) string { return "file:///etc/passwd" }},
+		"goes-round": {Part: blob, Redirect: func(r *http.Request) string {
+			return "http://" + r.Host + r.URL.Path
+		}},
+		"sends-to-nowhere": {Part: blob, Redirect: func(*http.Request) string { return "http://127.0.0.1:1/gone" }},
+		"sends-to-a-file":  {Part: blob, Redirect: func(*http.Request) string { return "file:///etc/passwd" }},
 	} {
 		r.beside(name, func(r rig) {
 			bad, good := r.proxy(), r.proxy()
@@ -124,11 +126,13 @@ func TestAllHostsFail(t *testing.T) {
 		code          codes.Code
 		words         []string
 	}{
-		"broken":    {fixture.Fault{Status: 500}, fixture.Fault{Status: 502}, codes.Unavailable, []string{"500", "502"}},
-		"stalled":   {fixture.Fault{Part: fixture.PartBlob, End: fixture.EndStall}, fixture.Fault{Part: fixture.PartBlob, Silent: true}, codes.Unavailable, nil},
+		"broken": {fixture.Fault{Status: 500}, fixture.Fault{Status: 502}, codes.Unavailable, []string{"500", "502"}},
+		"stalled": {fixture.Fault{Part: fixture.PartBlob, End: fixture.EndStall},
+			fixture.Fault{Part: fixture.PartBlob, Silent: true}, codes.Unavailable, nil},
 		"no-image":  {fixture.Fault{Status: 404}, fixture.Fault{Status: 404}, codes.NotFound, nil},
 		"forbidden": {fixture.Fault{Status: 500}, fixture.Fault{Status: 403}, codes.PermissionDenied, nil},
-		"lying":     {fixture.Fault{Part: fixture.PartBlob, End: fixture.EndFlip}, fixture.Fault{Part: fixture.PartBlob, End: fixture.EndFlip}, codes.DataLoss, nil},
+		"lying": {fixture.Fault{Part: fixture.PartBlob, End: fixture.EndFlip},
+			fixture.Fault{Part: fixture.PartBlob, End: fixture.EndFlip}, codes.DataLoss, nil},
 		"origin-is-down": {fixture.Fault{Status: 404}, fixture.Fault{Drop: true}, codes.Unavailable,
 			[]string{"404"}},
 	} {
@@ -187,7 +191,8 @@ func TestRetryAfterTooLong(t *testing.T) {
 func TestRegistryThatRecovers(t *testing.T) {
 	r := open(t)
 	for name, fault := range map[string]fixture.Fault{
-		"500": {Status: 500}, "502-page": {Status: 502, Body: "<html></html>"}, "503": {Status: 503}, "504": {Status: 504}, "drop": {Drop: true},
+		"500": {Status: 500}, "502-page": {Status: 502, Body: "<html></html>"}, "503": {Status: 503}, "504": {Status: 504},
+		"drop": {Drop: true},
 	} {
 		r.beside(name, func(r rig) {
 			p := r.proxy()
@@ -206,12 +211,14 @@ func TestOddRegistries(t *testing.T) {
 	r := open(t)
 	hide := func(key string) func(*http.Response) { return func(r *http.Response) { r.Header.Del(key) } }
 	for name, fault := range map[string]fixture.Fault{
-		"no-head":                {Method: "HEAD", Status: 405},
-		"no-digest-in-answers":   {Edit: hide("Docker-Content-Digest")},
-		"closes-connections":     {Edit: func(r *http.Response) { r.Header.Set("Connection", "close") }},
-		"no-length":              {Part: fixture.PartBlob, Edit: func(r *http.Response) { r.Header.Del("Content-Length") }},
-		"no-ranges":              {NoRange: true},
-		"octets-for-a-manifest":  {Part: fixture.PartManifest, Edit: func(r *http.Response) { r.Header.Set("Content-Type", "application/octet-stream") }},
+		"no-head":              {Method: "HEAD", Status: 405},
+		"no-digest-in-answers": {Edit: hide("Docker-Content-Digest")},
+		"closes-connections":   {Edit: func(r *http.Response) { r.Header.Set("Connection", "close") }},
+		"no-length":            {Part: fixture.PartBlob, Edit: func(r *http.Response) { r.Header.Del("Content-Length") }},
+		"no-ranges":            {NoRange: true},
+		"octets-for-a-manifest": {Part: fixture.PartManifest, Edit: func(r *http.Response) {
+			r.Header.Set("Content-Type", "application/octet-stream")
+		}},
 		"late":                   {Before: 500 * time.Millisecond},
 		"redirects-to-elsewhere": {Part: fixture.PartBlob, Redirect: nil},
 	} {

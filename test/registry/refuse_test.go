@@ -31,11 +31,14 @@ func serve(p *fixture.Proxy, mediaType, body string) {
 func TestWhatIsNoImage(t *testing.T) {
 	r := open(t)
 	descriptor := func(mediaType string) string {
-		return fmt.Sprintf(`{"mediaType":%q,"size":2,"digest":"sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"}`, mediaType)
+		return fmt.Sprintf(
+			`{"mediaType":%q,"size":2,"digest":"sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"}`,
+			mediaType)
 	}
 	const oci = string(types.OCIManifestSchema1)
 	manifest := func(config, layer string) string {
-		return fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":%s,"layers":[%s]}`, oci, descriptor(config), descriptor(layer))
+		return fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":%s,"layers":[%s]}`, oci, descriptor(config),
+			descriptor(layer))
 	}
 	for name, c := range map[string]struct {
 		mediaType, body string
@@ -44,16 +47,20 @@ func TestWhatIsNoImage(t *testing.T) {
 	}{
 		"schema-1": {string(types.DockerManifestSchema1), `{"schemaVersion":1,"name":"x","tag":"y","fsLayers":[]}`,
 			codes.FailedPrecondition, []string{"schema 1"}},
-		"helm-chart": {oci, manifest("application/vnd.cncf.helm.config.v1+json", "application/vnd.cncf.helm.chart.content.v1.tar+gzip"),
+		"helm-chart": {
+			oci, manifest("application/vnd.cncf.helm.config.v1+json", "application/vnd.cncf.helm.chart.content.v1.tar+gzip"),
 			codes.FailedPrecondition, []string{"artifact", "helm"}},
 		"encrypted": {oci, manifest(string(types.OCIConfigJSON), string(types.OCILayer)+"+encrypted"),
 			codes.FailedPrecondition, []string{"encrypted"}},
-		"odd-layer": {oci, manifest(string(types.OCIConfigJSON), "text/plain"), codes.FailedPrecondition, []string{"text/plain"}},
-		"neither":   {oci, `{"schemaVersion":2}`, codes.FailedPrecondition, []string{"neither"}},
-		"both": {oci, `{"schemaVersion":2,"config":` + descriptor(string(types.OCIConfigJSON)) + `,"layers":[],"manifests":[]}`,
+		"odd-layer": {oci, manifest(string(types.OCIConfigJSON), "text/plain"), codes.FailedPrecondition,
+			[]string{"text/plain"}},
+		"neither": {oci, `{"schemaVersion":2}`, codes.FailedPrecondition, []string{"neither"}},
+		"both": {oci, `{"schemaVersion":2,"config":` + descriptor(string(types.OCIConfigJSON)) +
+			`,"layers":[],"manifests":[]}`,
 			codes.DataLoss, []string{"both"}},
-		"no-json":    {oci, `{"schemaVersion":`, codes.DataLoss, nil},
-		"empty-list": {string(types.OCIImageIndex), `{"schemaVersion":2,"manifests":[]}`, codes.NotFound, []string{"platform"}},
+		"no-json": {oci, `{"schemaVersion":`, codes.DataLoss, nil},
+		"empty-list": {string(types.OCIImageIndex), `{"schemaVersion":2,"manifests":[]}`, codes.NotFound,
+			[]string{"platform"}},
 	} {
 		r.beside(name, func(r rig) {
 			p := r.proxy()
@@ -71,8 +78,10 @@ func TestWhatIsNoImage(t *testing.T) {
 func TestArtifactInTheRegistry(t *testing.T) {
 	r := open(t)
 	p := r.proxy()
-	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), "application/vnd.dev.cosign.artifact.sig.v1+json")
-	img, err := mutate.AppendLayers(img, static.NewLayer([]byte("signature"), "application/vnd.dev.cosign.simplesigning.v1+json"))
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
+		"application/vnd.dev.cosign.artifact.sig.v1+json")
+	img, err := mutate.AppendLayers(img,
+		static.NewLayer([]byte("signature"), "application/vnd.dev.cosign.simplesigning.v1+json"))
 	r.ok(err)
 	name := "t/" + r.unique() + ":sig"
 	_, err = r.registry().Push(name, img)
@@ -82,7 +91,8 @@ func TestArtifactInTheRegistry(t *testing.T) {
 
 // TestBounds refuses what is larger than the configuration allows, and says what the bound is.
 func TestBounds(t *testing.T) {
-	r := openOwn(t, impatient+"max_layers = 3\nmax_manifest_bytes = 20000\nmax_config_bytes = 30000\nmax_layer_bytes = 1000000\nmax_layer_entries = 100\n")
+	r := openOwn(t, impatient+"max_layers = 3\nmax_manifest_bytes = 20000\nmax_config_bytes = 30000\nmax_layer_bytes = "+
+		"1000000\nmax_layer_entries = 100\n")
 	many := make([]fixture.File, 200)
 	for i := range many {
 		many[i] = fixture.File{Name: strconv.Itoa(i)}
@@ -92,9 +102,12 @@ func TestBounds(t *testing.T) {
 		recipe fixture.Recipe
 		words  []string
 	}{
-		"bomb":      {fixture.Recipe{Layers: [][]fixture.File{{{Name: "zero", Body: make([]byte, 64*mib)}}}}, []string{"1000000"}},
-		"zstd-bomb": {fixture.Recipe{Layers: [][]fixture.File{{{Name: "zero", Body: make([]byte, 64*mib)}}}, Compression: fixture.LayerZstd}, []string{"1000000"}},
-		"entries":   {fixture.Recipe{Layers: [][]fixture.File{many}}, []string{"100"}},
+		"bomb": {fixture.Recipe{Layers: [][]fixture.File{{{Name: "zero", Body: make([]byte, 64*mib)}}}},
+			[]string{"1000000"}},
+		"zstd-bomb": {
+			fixture.Recipe{Layers: [][]fixture.File{{{Name: "zero", Body: make([]byte, 64*mib)}}},
+				Compression: fixture.LayerZstd}, []string{"1000000"}},
+		"entries": {fixture.Recipe{Layers: [][]fixture.File{many}}, []string{"100"}},
 		"layers": {fixture.Recipe{Layers: [][]fixture.File{{{Name: "1"}}, {{Name: "2"}}, {{Name: "3"}}, {{Name: "4"}}}},
 			[]string{"layers of an image: 4", "the 3 allowed", "images.max_layers"}},
 		"config": {fixture.Recipe{Config: ggcr.Config{Labels: map[string]string{"big": big}}}, []string{"30000"}},
@@ -112,7 +125,8 @@ func TestBounds(t *testing.T) {
 	}
 	r.sub("manifest", func(r rig) {
 		p := r.proxy()
-		body, err := json.Marshal(map[string]any{"schemaVersion": 2, "manifests": []any{}, "annotations": map[string]string{"big": big}})
+		body, err := json.Marshal(
+			map[string]any{"schemaVersion": 2, "manifests": []any{}, "annotations": map[string]string{"big": big}})
 		r.ok(err)
 		serve(p, string(types.OCIImageIndex), string(body))
 		r.refused(r.pull(p.Ref("t/"+r.unique()+":v1"), nil), codes.ResourceExhausted, "20000")

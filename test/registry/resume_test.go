@@ -15,7 +15,8 @@ func contentRange(text string) func(*http.Response) {
 	return func(r *http.Response) { r.Header.Set("Content-Range", text) }
 }
 
-// TestBrokenDownloads pulls a layer whose download breaks in every way that leaves the rest to be had from the same host.
+// TestBrokenDownloads pulls a layer whose download breaks in every way that leaves the rest to be had from the same
+// host.
 func TestBrokenDownloads(t *testing.T) {
 	r := open(t)
 	cut := fixture.Fault{End: fixture.EndHangup, After: 300 * kib, Times: 1}
@@ -29,13 +30,18 @@ func TestBrokenDownloads(t *testing.T) {
 		"before-the-answer": {[]fixture.Fault{{Drop: true, Times: 2}}, mib + 64*kib},
 		"again-and-again":   {[]fixture.Fault{{End: fixture.EndHangup, After: 100 * kib, Times: 9}}, mib + 64*kib},
 		"stalls":            {[]fixture.Fault{{End: fixture.EndStall, After: 300 * kib, Times: 1}}, mib + 64*kib},
-		"without-ranges":    {[]fixture.Fault{{NoRange: true, End: fixture.EndHangup, After: 300 * kib, Times: 1}, {NoRange: true}}, 2*mib - 600*kib},
+		"without-ranges": {
+			[]fixture.Fault{{NoRange: true, End: fixture.EndHangup, After: 300 * kib, Times: 1}, {NoRange: true}},
+			2*mib - 600*kib},
 		"wrong-range": {[]fixture.Fault{
 			{If: ranged, Edit: contentRange("bytes 0-9/1048576"), Times: 1}, cut,
 		}, 2*mib + 64*kib},
 		"no-range-in-the-answer": {[]fixture.Fault{{If: ranged, Edit: contentRange(""), Times: 1}, cut}, 2*mib + 64*kib},
-		"range-refused":          {[]fixture.Fault{{If: ranged, Status: http.StatusRequestedRangeNotSatisfiable, Times: 1}, cut}, 2*mib + 64*kib},
-		"busy-when-resumed":      {[]fixture.Fault{{If: ranged, Status: http.StatusBadGateway, Body: "<html>bad gateway</html>", Times: 2}, cut}, mib + 64*kib},
+		"range-refused": {
+			[]fixture.Fault{{If: ranged, Status: http.StatusRequestedRangeNotSatisfiable, Times: 1}, cut}, 2*mib + 64*kib},
+		"busy-when-resumed": {
+			[]fixture.Fault{{If: ranged, Status: http.StatusBadGateway, Body: "<html>bad gateway</html>", Times: 2}, cut},
+			mib + 64*kib},
 		"limited-when-resumed": {[]fixture.Fault{
 			{If: ranged, Status: http.StatusTooManyRequests, Header: map[string]string{"Retry-After": "1"}, Times: 1}, cut,
 		}, mib + 64*kib},
@@ -63,7 +69,8 @@ func TestResumeAtTheByte(t *testing.T) {
 	a.works(a.at(p.Addr))
 	r.await(p, fixture.PartBlob, a.layers[0].over)
 	asked := a.layers[0].asked(p)
-	if len(asked) != 2 || asked[1].Range() == "" || asked[1].Status != http.StatusPartialContent || asked[0].Sent+asked[1].Sent != a.layers[0].size {
+	if len(asked) != 2 || asked[1].Range() == "" || asked[1].Status != http.StatusPartialContent ||
+		asked[0].Sent+asked[1].Sent != a.layers[0].size {
 		r.Errorf("asked %v", asked)
 	}
 }

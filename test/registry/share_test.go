@@ -226,14 +226,17 @@ func TestCommandLinePull(t *testing.T) {
 	if out, code := r.berth(nil, "pull", reference); code == 0 || !strings.Contains(out, reference) {
 		r.Errorf("without credentials: exit code %d, %s", code, out)
 	}
-	if out, code := r.berth([]string{"BERTH_CREDS=" + fixture.User + ":" + guess.Password}, "pull", reference); code == 0 || strings.Contains(out, guess.Password) {
+	if out, code := r.berth([]string{"BERTH_CREDS=" + fixture.User + ":" + guess.Password}, "pull",
+		reference); code == 0 || strings.Contains(out, guess.Password) {
 		r.Errorf("with wrong credentials: exit code %d, %s", code, out)
 	}
-	if out, code := r.berth([]string{"BERTH_CREDS=" + fixture.User + ":" + fixture.Password}, "pull", reference); code != 0 {
+	if out, code := r.berth([]string{"BERTH_CREDS=" + fixture.User + ":" + fixture.Password}, "pull",
+		reference); code != 0 {
 		r.Errorf("exit code %d, %s", code, out)
 	}
 	a.arrived(reference)
-	out, code := r.berth([]string{"BERTH_CREDS=" + fixture.User + ":" + fixture.Password}, "pull", "--platform", "linux/s390x", reference)
+	out, code := r.berth([]string{"BERTH_CREDS=" + fixture.User + ":" + fixture.Password}, "pull", "--platform",
+		"linux/s390x", reference)
 	if code == 0 || !strings.Contains(out, "linux/") {
 		r.Errorf("for another platform: exit code %d, %s", code, out)
 	}

@@ -1,6 +1,7 @@
 package rules
 
-// What broke the rules when they came, to be emptied. Nothing is added here: a rule that does not fit is changed for all.
+// What broke the rules when they came, to be emptied. Nothing is added here: a rule that does not fit is changed for
+// all.
 
 // largeByEmbedding are types of too many methods, counted with those of what they embed.
 var largeByEmbedding = map[string]int{

@@ -1,5 +1,5 @@
-// Package rules holds the rules of this code base that a compiler does not know, as tests: which package may import which,
-// what the monitor may depend on, and how large a file or a type may grow.
+// Package rules holds the rules of this code base that a compiler does not know, as tests: which package may import
+// which, what the monitor may depend on, and how large a file or a type may grow.
 package rules
 
 import (
@@ -75,8 +75,8 @@ func parse() ([]source, error) {
 	return all, err
 }
 
-// levels puts each part of internal/ on a floor. A part imports only from floors below its own, so parts on one floor do
-// not know each other. What is not named is a leaf.
+// levels puts each part of internal/ on a floor. A part imports only from floors below its own, so parts on one floor
+// do not know each other. What is not named is a leaf.
 var levels = map[string]int{
 	"cri": 5, "cli": 5, "nri": 5, "preload": 5,
 	"pod": 4, "image": 4, "stream": 4,
@@ -138,7 +138,8 @@ func TestImportsGoDown(t *testing.T) {
 			}
 			arrow := from + " -> " + to
 			if exceptions[arrow] == "" {
-				t.Errorf("%s imports %s: %s does not go down. Let the user declare a small interface, and cmd/berth pass it", s.path, path, arrow)
+				t.Errorf("%s imports %s: %s does not go down. Let the user declare a small interface, and cmd/berth pass it",
+					s.path, path, arrow)
 			}
 			used[arrow] = true
 		}
@@ -258,8 +259,8 @@ func TestTypesStaySmall(t *testing.T) {
 	}
 }
 
-// largeOnPurpose are types whose size somebody else decided, and those that are one call cut into its steps: they live as
-// long as the call, and nobody else holds them.
+// largeOnPurpose are types whose size somebody else decided, and those that are one call cut into its steps: they live
+// as long as the call, and nobody else holds them.
 var largeOnPurpose = map[string]string{
 	"internal/cri.Server":            "CRI has a method for each of its calls",
 	"internal/spec.build":            "one call of Build",
@@ -268,7 +269,8 @@ var largeOnPurpose = map[string]string{
 }
 
 // vague are names that say nothing about what is inside.
-var vague = map[string]bool{"util": true, "utils": true, "common": true, "helpers": true, "types": true, "base": true, "manager": true, "misc": true}
+var vague = map[string]bool{"util": true, "utils": true, "common": true, "helpers": true, "types": true, "base": true,
+	"manager": true, "misc": true}
 
 func TestPackagesAreNamedForWhatTheyDo(t *testing.T) {
 	for _, s := range sources(t) {

@@ -56,8 +56,8 @@ func counts(t *testing.T, path string) map[string]int {
 	return all
 }
 
-// TestImportsAreGrouped wants the imports of a file in three groups, with an empty line between: the standard library, other
-// modules, Berth.
+// TestImportsAreGrouped wants the imports of a file in three groups, with an empty line between: the standard library,
+// other modules, Berth.
 func TestImportsAreGrouped(t *testing.T) {
 	found := map[string]int{}
 	for _, s := range sources(t) {
@@ -129,7 +129,8 @@ func TestRetiredWords(t *testing.T) {
 	compare(t, "the glossary has retired this word, and says what replaces it", found, retiredInUse)
 }
 
-// declared are the names that a file gives to types, functions, methods, fields, constants and variables of the package.
+// declared are the names that a file gives to types, functions, methods, fields, constants and variables of the
+// package.
 func declared(f *ast.File) (names []string) {
 	add := func(idents ...*ast.Ident) {
 		for _, i := range idents {

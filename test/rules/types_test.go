@@ -78,7 +78,8 @@ func TestTypesStaySmallWithWhatTheyEmbed(t *testing.T) {
 			found[name] = own
 		}
 	})
-	compare(t, fmt.Sprintf("%d methods are enough, with those of what a type embeds", mostMethods), found, largeByEmbedding)
+	compare(t, fmt.Sprintf("%d methods are enough, with those of what a type embeds", mostMethods), found,
+		largeByEmbedding)
 }
 
 // TestNoShells refuses a struct that holds nothing but a pointer to a type of its own package: it gives methods another
@@ -94,7 +95,8 @@ func TestNoShells(t *testing.T) {
 			found[name] = 1
 		}
 	})
-	compare(t, "a struct that only embeds a pointer of its own package hides nothing: give it state of its own, or make functions of its methods",
+	compare(t, "a struct that only embeds a pointer of its own package hides nothing: give it state of its own, or make "+
+		"functions of its methods",
 		found, shells)
 }
 

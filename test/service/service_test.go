@@ -1,8 +1,8 @@
-// Package service tests what only a node of one's own can show: the package as dpkg installs it, berth.service under systemd,
-// and pods that live through the restarts, crashes, hangs and upgrades of their daemon.
+// Package service tests what only a node of one's own can show: the package as dpkg installs it, berth.service under
+// systemd, and pods that live through the restarts, crashes, hangs and upgrades of their daemon.
 //
-// The tests change the machine they run on, so they run in a virtual one alone (make test-vm), in the order that test/cmd/suite
-// has: a boot lies between TestShutdown and TestBooted.
+// The tests change the machine they run on, so they run in a virtual one alone (make test-vm), in the order that
+// test/cmd/suite has: a boot lies between TestShutdown and TestBooted.
 package service
 
 import (
@@ -63,7 +63,8 @@ type web struct{ name, pids string }
 func runWeb(t *testing.T, name string) web {
 	t.Helper()
 	w := web{name: name}
-	installed.Run(t, "berth", "run", "-d", "--name", name, image, "sh", "-c", "n=0; while :; do n=$((n+1)); echo line $n; sleep 1; done")
+	installed.Run(t, "berth", "run", "-d", "--name", name, image, "sh", "-c", "n=0; while :; do n=$((n+1)); echo line "+
+		"$n; sleep 1; done")
 	w.pids = w.processes(t)
 	return w
 }
@@ -71,7 +72,8 @@ func runWeb(t *testing.T, name string) web {
 // processes says which process and namespaces the container is: when it started, and the namespaces' numbers.
 func (w web) processes(t *testing.T) string {
 	t.Helper()
-	return installed.Run(t, "berth", "exec", w.name, "--", "sh", "-c", "cut -d' ' -f1,22 /proc/1/stat; readlink /proc/1/ns/net; readlink /proc/1/ns/mnt")
+	return installed.Run(t, "berth", "exec", w.name, "--", "sh", "-c", "cut -d' ' -f1,22 /proc/1/stat; readlink "+
+		"/proc/1/ns/net; readlink /proc/1/ns/mnt")
 }
 
 func (w web) lines(t *testing.T) int {
@@ -100,7 +102,8 @@ func TestInstall(t *testing.T) {
 	serving(t, 0)
 	for name, want := range map[string]string{
 		"Type": "notify", "NotifyAccess": "main", "KillMode": "process", "Delegate": "yes",
-		"DelegateSubgroup": "daemon", "OOMPolicy": "continue", "OOMScoreAdjust": "-999", "Restart": "always", "TasksMax": "infinity",
+		"DelegateSubgroup": "daemon", "OOMPolicy": "continue", "OOMScoreAdjust": "-999", "Restart": "always",
+		"TasksMax":      "infinity",
 		"UnitFileState": "enabled", "StatusText": "Serving CRI at /run/berth/berth.sock", "LimitNOFILESoft": "1024",
 	} {
 		if got := property(t, name); got != want {
@@ -113,16 +116,20 @@ func TestInstall(t *testing.T) {
 	if before := " " + property(t, "Before") + " "; !strings.Contains(before, " kubelet.service ") {
 		t.Errorf("it is started before%s", before)
 	}
-	if bad, err := installed.Try("systemd-analyze", "--man=no", "verify", "/usr/lib/systemd/system/"+unit); err != nil || strings.Contains(bad, unit) {
+	if bad, err := installed.Try("systemd-analyze", "--man=no", "verify", "/usr/lib/systemd/system/"+unit); err != nil ||
+		strings.Contains(bad, unit) {
 		t.Errorf("systemd finds in the unit: %v %s", err, bad)
 	}
-	if score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", mainPid(t))); err != nil || strings.TrimSpace(string(score)) != "-999" {
+	if score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", mainPid(t))); err != nil ||
+		strings.TrimSpace(string(score)) != "-999" {
 		t.Errorf("the daemon's oom_score_adj: %s %v", score, err)
 	}
-	if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", mainPid(t))); err != nil || !strings.Contains(string(env), "NOTIFY_SOCKET=") {
+	if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", mainPid(t))); err != nil ||
+		!strings.Contains(string(env), "NOTIFY_SOCKET=") {
 		t.Errorf("the daemon was not told whom to notify: %v", err)
 	}
-	for _, path := range []string{"/usr/share/man/man1/berth-serve.1.gz", "/usr/share/bash-completion/completions/berth", "/etc/berth/config.toml"} {
+	for _, path := range []string{"/usr/share/man/man1/berth-serve.1.gz", "/usr/share/bash-completion/completions/berth",
+		"/etc/berth/config.toml"} {
 		if _, err := os.Stat(path); err != nil {
 			t.Errorf("%v; dpkg said: %s", err, out)
 		}
@@ -194,7 +201,8 @@ func hang(t *testing.T, pid int) int {
 		t.Fatal(err)
 	}
 	// Long enough for an emulated processor, and for a stopped process that no SIGABRT ends.
-	if err := os.WriteFile(dir+"/50-test.conf", []byte("[Service]\nWatchdogSec=30\nTimeoutStopSec=5\n"), 0o644); err != nil {
+	if err := os.WriteFile(dir+"/50-test.conf", []byte("[Service]\nWatchdogSec=30\nTimeoutStopSec=5\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	installed.Run(t, "systemctl", "daemon-reload")
@@ -237,7 +245,9 @@ func reload(t *testing.T, pid int) {
 	if out, err := installed.Try("systemctl", "reload", unit); err == nil {
 		t.Errorf("a bad file was taken over: %s", out)
 	} else {
-		installed.Eventually(t, "the journal names the bad file", func() bool { return strings.Contains(installed.Journal(), "50-reload.toml") })
+		installed.Eventually(t, "the journal names the bad file", func() bool {
+			return strings.Contains(installed.Journal(), "50-reload.toml")
+		})
 	}
 	if got := pinned(); !strings.Contains(got, "registry.example/reloaded") {
 		t.Errorf("after a bad reload: %s", got)
@@ -270,7 +280,8 @@ func upgrade(t *testing.T, pid int) int {
 	installed.Run(t, "sh", "-c", "echo '# mine' >>/etc/berth/config.toml")
 	installed.Run(t, "dpkg", "--force-confold", "-i", later)
 	pid = serving(t, pid)
-	if same, err := installed.Try("cmp", fmt.Sprintf("/proc/%d/exe", pid), filepath.Join(root, "usr/bin/berth")); err != nil {
+	if same, err := installed.Try("cmp", fmt.Sprintf("/proc/%d/exe", pid),
+		filepath.Join(root, "usr/bin/berth")); err != nil {
 		t.Errorf("the daemon is not the later one: %v %s", err, same)
 	}
 	if text, err := os.ReadFile("/etc/berth/config.toml"); err != nil || !strings.HasSuffix(string(text), "# mine\n") {
@@ -306,7 +317,8 @@ func TestRemove(t *testing.T) {
 	w.goesOn(t)
 	installed.Run(t, "berth", "rm", "-f", "left")
 	installed.Run(t, "dpkg", "--purge", "berth")
-	for _, path := range []string{"/var/lib/berth", "/run/berth", "/usr/bin/berth", "/usr/lib/systemd/system/berth.service", "/etc/berth/config.toml"} {
+	for _, path := range []string{"/var/lib/berth", "/run/berth", "/usr/bin/berth",
+		"/usr/lib/systemd/system/berth.service", "/etc/berth/config.toml"} {
 		if _, err := os.Lstat(path); !os.IsNotExist(err) {
 			t.Errorf("after the purge there is %s: %v", path, err)
 		}

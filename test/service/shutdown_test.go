@@ -17,14 +17,16 @@ const (
 	kubeletSaid   = "/var/lib/stopped-kubelet"
 )
 
-// TestShutdown leaves a node with pods to be shut down, as the machine is after it. A service with the kubelet's name, which
-// knows nothing of berth.service, needs a while to stop, and the runtime until its end.
+// TestShutdown leaves a node with pods to be shut down, as the machine is after it. A service with the kubelet's name,
+// which knows nothing of berth.service, needs a while to stop, and the runtime until its end.
 func TestShutdown(t *testing.T) {
-	script := "#!/bin/sh\nfor i in 1 2 3; do sleep 2; berth ps -a >/run/ps 2>&1 && grep -c job /run/ps; done >" + kubeletSaid + " 2>&1\n"
+	script := "#!/bin/sh\nfor i in 1 2 3; do sleep 2; berth ps -a >/run/ps 2>&1 && grep -c job /run/ps; done >" +
+		kubeletSaid + " 2>&1\n"
 	if err := os.WriteFile(kubeletScript, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	text := "[Unit]\nDescription=Stands for the kubelet\n[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=" + kubeletScript +
+	text := "[Unit]\nDescription=Stands for the kubelet\n[Service]\nType=oneshot\nRemainAfterExit=yes\n" +
+		"ExecStart=/bin/true\nExecStop=" + kubeletScript +
 		"\nTimeoutStopSec=10min\n"
 	if err := os.WriteFile(kubeletUnit, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -32,13 +34,16 @@ func TestShutdown(t *testing.T) {
 	installed.Run(t, "systemctl", "daemon-reload")
 	installed.Run(t, "systemctl", "start", "kubelet")
 	installed.Run(t, "berth", "run", "--name", "job", image, "true")
-	installed.Run(t, "berth", "run", "-d", "--name", "polite", image, "sh", "-c", "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.2; done")
+	installed.Run(t, "berth", "run", "-d", "--name", "polite", image, "sh", "-c", "trap 'echo bye; exit 7' TERM; echo "+
+		"up; while :; do sleep 0.2; done")
 	const loop = "trap 'exit 0' TERM; echo began; while :; do sleep 0.2; done"
 	for name, policy := range restarted {
 		installed.Run(t, "berth", "run", "-d", "--name", name, "--restart", policy, image, "sh", "-c", loop)
 	}
 	installed.Run(t, "berth", "stop", "stopped-always", "stopped")
-	installed.Eventually(t, "the container listens to signals", func() bool { return installed.Run(t, "berth", "logs", "polite") == "up" })
+	installed.Eventually(t, "the container listens to signals", func() bool {
+		return installed.Run(t, "berth", "logs", "polite") == "up"
+	})
 }
 
 // restarted are containers that start again by themselves, by their policies. Two of them are stopped before.
@@ -79,7 +84,8 @@ func TestBooted(t *testing.T) {
 	installed.WantEnd(t, "job", 0, "Completed")
 	installed.WantEnd(t, "polite", 7, "Error")
 	got := installed.Run(t, "berth", "logs", "polite")
-	if said := strings.Fields(strings.ReplaceAll(got, "Terminated", "")); !slices.Equal(said, []string{"up", "bye"}) { // a shell may tell of its child
+	// a shell may tell of its child
+	if said := strings.Fields(strings.ReplaceAll(got, "Terminated", "")); !slices.Equal(said, []string{"up", "bye"}) {
 		t.Errorf("the log of a container that was ended by the shutdown: %q", got)
 	}
 	installed.Eventually(t, "the addresses are free", func() bool {

@@ -29,8 +29,8 @@ var probed struct {
 	is   accelerator
 }
 
-// accelerate chooses. That there is a /dev/kvm says little: in a virtual machine it may fail at an instruction, or hang.
-// So a kernel is started with it and has a deadline.
+// accelerate chooses. That there is a /dev/kvm says little: in a virtual machine it may fail at an instruction, or
+// hang. So a kernel is started with it and has a deadline.
 func accelerate(img Image) accelerator {
 	probed.once.Do(func() {
 		probed.is = emulation
@@ -44,7 +44,8 @@ func accelerate(img Image) accelerator {
 func works(a accelerator, img Image) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
-	args := append([]string{"-machine", "q35", "-m", "512", "-nographic", "-no-reboot", "-monitor", "none", "-nic", "none", "-serial", "stdio",
+	args := append([]string{"-machine", "q35", "-m", "512", "-nographic", "-no-reboot", "-monitor", "none", "-nic", "none",
+		"-serial", "stdio",
 		"-kernel", img.Kernel, "-initrd", img.Initrd, "-append", "console=ttyS0 panic=-1 rdinit=/probe"}, a.flags...)
 	out, _ := exec.CommandContext(ctx, program(), args...).CombinedOutput()
 	return bytes.Contains(out, []byte("Kernel panic")) // there is no /probe, so the kernel came to its end

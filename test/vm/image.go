@@ -54,7 +54,8 @@ type recipe struct {
 var (
 	usual = recipe{packages, furnish, ""}
 	// withSELinux is a node whose kernel has SELinux in the place of AppArmor, a policy, and labels on all its files.
-	withSELinux = recipe{"selinux-policy-default,policycoreutils,selinux-utils," + packages, slices.Concat(furnish, furnishSELinux), "security=selinux selinux=1"}
+	withSELinux = recipe{"selinux-policy-default,policycoreutils,selinux-utils," + packages,
+		slices.Concat(furnish, furnishSELinux), "security=selinux selinux=1"}
 )
 
 // CacheDir is where images are kept between runs: BERTH_TEST_CACHE, or berth-test in the user's cache.
@@ -69,8 +70,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "berth-test"), nil
 }
 
-// Prepare returns the image, and builds it when the cache has none for this recipe. That takes root, Debian's mirror, two
-// minutes and a gigabyte. Several may call it at once. say hears what takes time.
+// Prepare returns the image, and builds it when the cache has none for this recipe. That takes root, Debian's mirror,
+// two minutes and a gigabyte. Several may call it at once. say hears what takes time.
 func Prepare(say func(string)) (Image, error) { return usual.prepare(say) }
 
 // PrepareSELinux is Prepare for an image whose kernel has SELinux, not AppArmor.
@@ -95,7 +96,8 @@ func (r recipe) prepare(say func(string)) (Image, error) {
 	}
 	say("building the image of the virtual machine with debootstrap, once, in " + dir)
 	if err := r.build(dir); err != nil {
-		return Image{}, fmt.Errorf("build the image of the virtual machine, which takes debootstrap, e2fsprogs and a Debian mirror that can be reached: %w", err)
+		return Image{}, fmt.Errorf("build the image of the virtual machine, which takes debootstrap, e2fsprogs and a "+
+			"Debian mirror that can be reached: %w", err)
 	}
 	return r.found(dir)
 }
@@ -118,7 +120,8 @@ func lock(path string) (unlock func(), err error) {
 }
 
 func (r recipe) found(dir string) (Image, error) {
-	img := Image{Disk: filepath.Join(dir, "root.img"), Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initrd.img"), Append: r.append}
+	img := Image{Disk: filepath.Join(dir, "root.img"), Kernel: filepath.Join(dir, "vmlinuz"),
+		Initrd: filepath.Join(dir, "initrd.img"), Append: r.append}
 	for _, path := range []string{img.Disk, img.Kernel, img.Initrd} {
 		if _, err := os.Stat(path); err != nil {
 			return Image{}, err

@@ -34,8 +34,8 @@ type Machine struct {
 
 // New makes a machine whose second disk holds a copy of the directory payload. Nothing runs yet.
 //
-// The node runs the payload's program `run` at each boot, in the directory of that disk, with what it says going to Next,
-// and powers off when it has ended.
+// The node runs the payload's program `run` at each boot, in the directory of that disk, with what it says going to
+// Next, and powers off when it has ended.
 func New(img Image, payload string) (*Machine, error) {
 	dir, err := os.MkdirTemp("", "bt-vm-")
 	if err != nil {
@@ -50,7 +50,8 @@ func New(img Image, payload string) (*Machine, error) {
 }
 
 func (m *Machine) disks(payload string) error {
-	if err := run("qemu-img", "create", "-q", "-f", "qcow2", "-b", m.img.Disk, "-F", "raw", m.file("root.qcow2")); err != nil {
+	if err := run("qemu-img", "create", "-q", "-f", "qcow2", "-b", m.img.Disk, "-F", "raw",
+		m.file("root.qcow2")); err != nil {
 		return err
 	}
 	return run("mke2fs", "-q", "-t", "ext4", "-d", payload, "-F", m.file("payload.img"), "2G")
@@ -73,8 +74,10 @@ func (m *Machine) Boot() error {
 		cache = "writeback"
 	}
 	m.cmd = exec.Command(program(), append([]string{
-		"-machine", "q35", "-m", "4096", "-smp", strconv.Itoa(max(2, runtime.NumCPU())), "-display", "none", "-no-reboot", "-monitor", "none", "-nic", "none",
-		"-kernel", m.img.Kernel, "-initrd", m.img.Initrd, "-append", "root=/dev/vda rw console=ttyS0 panic=-1 systemd.show_status=1 quiet " + m.img.Append,
+		"-machine", "q35", "-m", "4096", "-smp", strconv.Itoa(max(2, runtime.NumCPU())), "-display", "none", "-no-reboot",
+		"-monitor", "none", "-nic", "none",
+		"-kernel", m.img.Kernel, "-initrd", m.img.Initrd, "-append",
+		"root=/dev/vda rw console=ttyS0 panic=-1 systemd.show_status=1 quiet " + m.img.Append,
 		"-drive", "if=virtio,format=qcow2,cache=" + cache + ",file=" + m.file("root.qcow2"),
 		"-drive", "if=virtio,format=raw,cache=unsafe,file=" + m.file("payload.img"),
 		"-serial", "file:" + m.file("console"), "-serial", "stdio"}, m.accel.flags...)...)

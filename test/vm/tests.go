@@ -26,8 +26,8 @@ type Test struct {
 	Flags   []string // more flags of the test program
 	// Files are programs and the like that the test finds below /payload by these names, and where they are here.
 	Files map[string]string
-	// Until is a line of the test: when it comes the power is cut, and the machine is booted again. What the test says does not
-	// count, and the tests after it run in the next boot.
+	// Until is a line of the test: when it comes the power is cut, and the machine is booted again. What the test says
+	// does not count, and the tests after it run in the next boot.
 	Until string
 	// Down shuts the machine down in order after the test, and boots it again for those after it.
 	Down bool
@@ -39,8 +39,8 @@ const (
 	ended = "#### ended "
 )
 
-// How long, on a fast machine, the node may take to say its first word, and how long it may say nothing after that, before it
-// is taken for dead.
+// How long, on a fast machine, the node may take to say its first word, and how long it may say nothing after that,
+// before it is taken for dead.
 const (
 	firstWord = 30 * time.Second
 	silence   = time.Minute
@@ -154,7 +154,8 @@ func (t Test) lines(dir string) string {
 	for i, a := range args {
 		args[i] = "'" + a + "'"
 	}
-	program := fmt.Sprintf("cd %s && %s ./tests %s 2>&1", dir, strings.Join(append([]string{"env"}, t.Env...), " "), strings.Join(args, " "))
+	program := fmt.Sprintf("cd %s && %s ./tests %s 2>&1", dir, strings.Join(append([]string{"env"}, t.Env...), " "),
+		strings.Join(args, " "))
 	if t.Until == "" {
 		program = fmt.Sprintf("echo '%s%s'; (%s); echo \"%s$?\"", began, t.Package, program, ended)
 	}
@@ -181,8 +182,8 @@ func (m *Machine) boots(ctx context.Context, tests []Test, out io.Writer) error 
 	return m.boot(ctx, "", out)
 }
 
-// boot starts the machine and collects what it says. A node that does not come as far as the tests is started a second time:
-// an emulated kernel may panic, or hang, before it has come to what is tested.
+// boot starts the machine and collects what it says. A node that does not come as far as the tests is started a second
+// time: an emulated kernel may panic, or hang, before it has come to what is tested.
 func (m *Machine) boot(ctx context.Context, until string, out io.Writer) error {
 	err := m.once(ctx, until, out)
 	if !errors.Is(err, errMute) || ctx.Err() != nil {
@@ -213,7 +214,9 @@ func (m *Machine) collect(ctx context.Context, until string, out io.Writer) erro
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	scale, mute := time.Duration(m.Scale), true
-	alarm := time.AfterFunc(scale*firstWord, func() { cancel(fmt.Errorf("it was silent for too long, on a machine %d times slower", m.Scale)) })
+	alarm := time.AfterFunc(scale*firstWord, func() {
+		cancel(fmt.Errorf("it was silent for too long, on a machine %d times slower", m.Scale))
+	})
 	defer alarm.Stop()
 	cut := context.AfterFunc(ctx, func() { _ = m.cmd.Process.Kill() })
 	defer cut()

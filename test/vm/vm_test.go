@@ -23,7 +23,8 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestUntil wants a machine's output read to the line at which it is to be cut off, and no further; and all of it without one.
+// TestUntil wants a machine's output read to the line at which it is to be cut off, and no further; and all of it
+// without one.
 func TestUntil(t *testing.T) {
 	const said = "starting\ncut me\n" + began + "p\n=== RUN   TestX\n--- PASS: TestX (0.00s)\nPASS\n" + ended + "0\n"
 	for until, want := range map[string]error{"cut me": errUntil, "cut": nil, "": nil} {
@@ -33,7 +34,8 @@ func TestUntil(t *testing.T) {
 		if err := m.sections(until, &events, func() { lines++ }); !errors.Is(err, want) {
 			t.Errorf("until %q: %v, want %v", until, err, want)
 		}
-		if got := strings.Contains(events.String(), `"Action":"pass"`); got != (want == nil) || (lines == 2) != (want != nil) {
+		if got := strings.Contains(events.String(), `"Action":"pass"`); got != (want == nil) ||
+			(lines == 2) != (want != nil) {
 			t.Errorf("until %q: %d lines, events %s", until, lines, events.String())
 		}
 	}
@@ -44,7 +46,8 @@ func TestMachineThatGoesOff(t *testing.T) {
 	const said = began + "p\n=== RUN   TestX\n    x_test.go:1: hangs\n"
 	m := &Machine{out: bufio.NewScanner(strings.NewReader(said))}
 	var events strings.Builder
-	if err := m.sections("", &events, func() {}); err == nil || !strings.Contains(err.Error(), "went off in the tests of p") {
+	if err := m.sections("", &events, func() {}); err == nil ||
+		!strings.Contains(err.Error(), "went off in the tests of p") {
 		t.Error(err)
 	}
 	for _, want := range []string{"hangs", `"Action":"fail","Package":"vm/p"`} {
@@ -60,7 +63,8 @@ func TestLines(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "tests"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "tests", "tests"), []byte("#!/bin/sh\necho \"$X ran $*\"\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "tests", "tests"), []byte("#!/bin/sh\necho \"$X ran $*\"\n"),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	script := ""

@@ -103,7 +103,8 @@ func (v *Volume) Mount(at string, options ...string) error {
 	} else {
 		options = append(options, "nouuid") // the original of a copy may be mounted still
 	}
-	if err := run("mount", "-t", string(v.kind), "-o", strings.Join(append(options, "loop"), ","), v.image, at); err != nil {
+	if err := run("mount", "-t", string(v.kind), "-o", strings.Join(append(options, "loop"), ","), v.image,
+		at); err != nil {
 		return err
 	}
 	v.at = at

@@ -51,7 +51,8 @@ func write(t *testing.T, path string, sync bool) {
 	}
 }
 
-// TestCut wants a power cut to be one: what was synced stays, and what was not is gone, or is a name without its content.
+// TestCut wants a power cut to be one: what was synced stays, and what was not is gone, or is a name without its
+// content.
 func TestCut(t *testing.T) {
 	each(t, func(t *testing.T, v *Volume, at string) {
 		for loss, name := range map[Loss]string{Unlogged: "unlogged", Unwritten: "unwritten"} {

@@ -36,19 +36,23 @@ const idleScript = `trap "exit 0" TERM; echo ready; while :; do sleep 3600 & wai
 
 func parse() options {
 	var o options
-	flag.StringVar(&o.peers, "peers", "", "folder with bin/ (containerd, its shim, runc) and cni/ (plugins): start the runtimes")
-	flag.StringVar(&o.berth, "berth", "", "folder of berth and berth-monitor, for -peers; without it containerd runs alone")
+	flag.StringVar(&o.peers, "peers", "", "folder with bin/ (containerd, its shim, runc) and cni/ (plugins): start the "+
+		"runtimes")
+	flag.StringVar(&o.berth, "berth", "", "folder of berth and berth-monitor, for -peers; without it containerd "+
+		"runs alone")
 	flag.StringVar(&o.before, "before", "", "the same of another build, to be measured in place of containerd")
 	flag.StringVar(&o.only, "only", "",
 		"with -peers: start only these runtimes, separated by commas: berth, containerd, crio, before")
-	flag.StringVar(&o.sections, "sections", "", "measure only these, separated by commas: start, host, exec, atonce, density;\nrestart, with -peers, only when it is named")
+	flag.StringVar(&o.sections, "sections", "", "measure only these, separated by commas: start, host, exec, atonce, "+
+		"density;\nrestart, with -peers, only when it is named")
 	flag.StringVar(&o.json, "json", "", "also write the report with every sample to this file")
 	flag.StringVar(&o.table, "table", "", "also write the table to this file")
 	flag.StringVar(&o.image, "image", "", "for running runtimes: the image of the pods")
 	flag.StringVar(&o.idle, "idle-command", idleScript,
 		"for running runtimes: a shell command that prints \"ready\" and then waits for SIGTERM, in that image")
 	flag.StringVar(&o.command, "exec-command", "true", "for running runtimes: a command that ends at once, in that image")
-	flag.StringVar(&o.cgroupParent, "cgroup-parent", "", "for running runtimes: make the pods' cgroup parents under this one")
+	flag.StringVar(&o.cgroupParent, "cgroup-parent", "", "for running runtimes: make the pods' cgroup parents under "+
+		"this one")
 	flag.IntVar(&o.suite.Rounds, "rounds", 20, "pod starts of each kind")
 	flag.IntVar(&o.suite.AtOnce, "at-once", 8, "pods started at once")
 	flag.IntVar(&o.suite.Pods, "pods", 50, "idle pods")
@@ -139,7 +143,8 @@ func (o options) measure(ctx context.Context) error {
 	if s.Floor != nil {
 		r.Runtimes = append(r.Runtimes, report.Runtime{Name: suite.FloorName, Version: "CNI plugins and OCI runtime alone"})
 	}
-	for name, value := range map[string]int{"rounds": s.Rounds, "at once": s.AtOnce, "pods": s.Pods, "crowd": s.Crowd, "execs": s.Execs, "reads": s.Reads} {
+	for name, value := range map[string]int{"rounds": s.Rounds, "at once": s.AtOnce, "pods": s.Pods, "crowd": s.Crowd,
+		"execs": s.Execs, "reads": s.Reads} {
 		r.Settings[name] = fmt.Sprint(value)
 	}
 	r.Settings["watch"] = s.Idle.String()

@@ -156,7 +156,8 @@ func others() (string, error) {
 	time.Sleep(watch)
 	after, err := footprint.Idle()
 	busy := float64(runtime.NumCPU()) - float64(after-before)/float64(watch)
-	return fmt.Sprintf("before the first pull other programs kept %.1f of %d cores busy", max(0, busy), runtime.NumCPU()), err
+	return fmt.Sprintf("before the first pull other programs kept %.1f of %d cores busy", max(0, busy), runtime.NumCPU()),
+		err
 }
 
 // unpackers says whether containerd finds the programs that it prefers to its own code.

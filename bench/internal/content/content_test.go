@@ -53,7 +53,8 @@ func TestLayersAreWhatTheyPromise(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := sha(blob); got != layers[i].blobs[compression].digest.Hex || int64(len(blob)) != layers[i].Size(compression) {
+			if got := sha(blob); got != layers[i].blobs[compression].digest.Hex ||
+				int64(len(blob)) != layers[i].Size(compression) {
 				t.Errorf("layer %d: its %s has the digest %s and %d bytes", i, compression, got, len(blob))
 			}
 			plain := inflate(t, blob)
@@ -61,7 +62,8 @@ func TestLayersAreWhatTheyPromise(t *testing.T) {
 				t.Errorf("layer %d: inflated from %s it is not what its diff id says", i, compression)
 			}
 			if bytes, entries := weigh(t, plain); bytes != content || entries != layers[i].Entries {
-				t.Errorf("layer %d has %d bytes of content in %d entries, want %d in %d", i, bytes, entries, content, layers[i].Entries)
+				t.Errorf("layer %d has %d bytes of content in %d entries, want %d in %d", i, bytes, entries, content,
+					layers[i].Entries)
 			}
 		}
 	}
@@ -158,7 +160,8 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, l := range layers {
-		if m.Layers[i].Digest != l.blobs[Zstd].digest || m.Layers[i].Size != l.Size(Zstd) || cf.RootFS.DiffIDs[i] != l.diffID {
+		if m.Layers[i].Digest != l.blobs[Zstd].digest || m.Layers[i].Size != l.Size(Zstd) ||
+			cf.RootFS.DiffIDs[i] != l.diffID {
 			t.Errorf("layer %d is %+v with diff id %s", i, m.Layers[i], cf.RootFS.DiffIDs[i])
 		}
 	}

@@ -82,7 +82,8 @@ func (c *Container) unpin() error {
 	if c.pin == "" {
 		return nil
 	}
-	if err := unix.Unmount(c.pin, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
+	if err := unix.Unmount(c.pin, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) &&
+		!errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unpin the network namespace: %w", err)
 	}
 	if err := os.Remove(c.pin); err != nil && !errors.Is(err, fs.ErrNotExist) {

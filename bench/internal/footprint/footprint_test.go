@@ -29,7 +29,8 @@ echo daemon $$
 wait`
 
 // programs are those that the family's processes become.
-var programs = map[string]string{"workload": "sleep\x001001\x00", "other": "sleep\x001002\x00", "pause": "sleep\x001003\x00"}
+var programs = map[string]string{"workload": "sleep\x001001\x00", "other": "sleep\x001002\x00",
+	"pause": "sleep\x001003\x00"}
 
 func TestFindsHelpersAndNoWorkload(t *testing.T) {
 	pids := start(t, family, 5)
@@ -156,8 +157,8 @@ func start(t *testing.T, script string, lines int) map[string]int {
 	return pids
 }
 
-// awaitProgram waits until a process has its program and its environment: one that was forked a moment ago has its parent's, and
-// then for a moment nothing.
+// awaitProgram waits until a process has its program and its environment: one that was forked a moment ago has its
+// parent's, and then for a moment nothing.
 func awaitProgram(t *testing.T, pid int, cmdline string) {
 	t.Helper()
 	for end := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(time.Millisecond) {

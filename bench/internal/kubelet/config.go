@@ -26,7 +26,8 @@ func (r *Runtime) podConfig(hostNetwork bool) (*cri.PodSandboxConfig, error) {
 		Metadata:     &cri.PodSandboxMetadata{Name: name, Namespace: "bench", Uid: uid},
 		Hostname:     hostname(name, hostNetwork),
 		LogDirectory: dir,
-		DnsConfig:    &cri.DNSConfig{Servers: []string{"10.96.0.10"}, Searches: []string{"bench.svc.cluster.local"}, Options: []string{"ndots:5"}},
+		DnsConfig: &cri.DNSConfig{Servers: []string{"10.96.0.10"}, Searches: []string{"bench.svc.cluster.local"},
+			Options: []string{"ndots:5"}},
 		Labels: map[string]string{
 			label: r.Name, "io.kubernetes.pod.name": name, "io.kubernetes.pod.namespace": "bench", "io.kubernetes.pod.uid": uid,
 		},
@@ -92,7 +93,8 @@ func (r *Runtime) idleConfig(pod *cri.PodSandboxConfig) *cri.ContainerConfig {
 		Metadata: &cri.ContainerMetadata{Name: "idle"},
 		Image:    &cri.ImageSpec{Image: r.Image, UserSpecifiedImage: r.Image},
 		Command:  r.Idle,
-		Envs:     []*cri.KeyValue{{Key: Mark, Value: []byte(r.Name)}, {Key: "KUBERNETES_SERVICE_HOST", Value: []byte("10.96.0.1")}},
+		Envs: []*cri.KeyValue{{Key: Mark, Value: []byte(r.Name)},
+			{Key: "KUBERNETES_SERVICE_HOST", Value: []byte("10.96.0.1")}},
 		Mounts: []*cri.Mount{
 			{ContainerPath: "/etc/hosts", HostPath: filepath.Join(pod.LogDirectory, "hosts")},
 			{ContainerPath: "/dev/termination-log", HostPath: filepath.Join(pod.LogDirectory, "termination-log")},

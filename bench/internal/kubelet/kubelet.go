@@ -123,7 +123,9 @@ func (r *Runtime) Daemon() (pid int, err error) {
 	}
 	var cred *unix.Ucred
 	var credErr error
-	err = raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	err = raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
 	if err := errors.Join(err, credErr); err != nil {
 		return 0, fmt.Errorf("find the daemon of %s: %w", r.Name, err)
 	}

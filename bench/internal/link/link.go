@@ -1,5 +1,5 @@
-// Package link puts a slow link between the runtimes and a registry: a pair of virtual interfaces, whose far end is in a
-// network namespace of its own and sends at a chosen rate. What else makes a link slow, delay and a limit for each
+// Package link puts a slow link between the runtimes and a registry: a pair of virtual interfaces, whose far end is in
+// a network namespace of its own and sends at a chosen rate. What else makes a link slow, delay and a limit for each
 // connection, is added by the program that forwards to the registry, for kernels have not always the means.
 package link
 
@@ -148,8 +148,9 @@ func shapeRate(name string, bits int64) error {
 	}
 	bytes := uint64(bits) / 8
 	err = netlink.QdiscAdd(&netlink.Tbf{
-		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
-		Rate:       bytes, Limit: 4 << 20, Buffer: uint32(netlink.Xmittime(bytes, burst)),
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0),
+			Parent: netlink.HANDLE_ROOT},
+		Rate: bytes, Limit: 4 << 20, Buffer: uint32(netlink.Xmittime(bytes, burst)),
 	})
 	if err != nil {
 		return fmt.Errorf("shape %s to %d bit/s (the kernel needs sch_tbf): %w", name, bits, err)

@@ -50,7 +50,8 @@ func visit() error {
 		return err
 	}
 	go answer(registry)
-	for _, s := range []Shape{{}, {Rate: 800e6}, {Delay: time.Millisecond}, {PerConn: 800e6}, {Rate: 800e6, Delay: time.Millisecond}} {
+	for _, s := range []Shape{{}, {Rate: 800e6}, {Delay: time.Millisecond}, {PerConn: 800e6},
+		{Rate: 800e6, Delay: time.Millisecond}} {
 		for range 2 {
 			if err := send(s, registry.Addr().String()); err != nil {
 				return fmt.Errorf("%+v: %w", s, err)

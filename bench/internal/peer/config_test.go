@@ -69,7 +69,8 @@ func TestContainerdConfigurationSaysWhereThingsAre(t *testing.T) {
 		t.Errorf("version %d, root %s, state %s", c.Version, c.Root, c.State)
 	}
 	for plugin, key := range map[string]string{
-		"io.containerd.cri.v1.images": "pinned_images", "io.containerd.cri.v1.runtime": "cni", "io.containerd.server.v1.grpc": "address",
+		"io.containerd.cri.v1.images": "pinned_images", "io.containerd.cri.v1.runtime": "cni",
+		"io.containerd.server.v1.grpc": "address",
 	} {
 		if c.Plugins[plugin][key] == nil {
 			t.Errorf("%s of %s is not set", key, plugin)

@@ -1,6 +1,6 @@
 // Package peer starts container runtimes for the benchmark, each with folders, a socket and a network of its own, and
-// otherwise configured alike: the same OCI runtime, the same CNI plugins, the same images. It expects a /run that nobody
-// else uses.
+// otherwise configured alike: the same OCI runtime, the same CNI plugins, the same images. It expects a /run that
+// nobody else uses.
 package peer
 
 import (

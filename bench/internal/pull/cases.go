@@ -42,12 +42,14 @@ var Cases = []Case{
 		Link: &link.Shape{Rate: 100e6},
 	},
 	{
-		Key: "link-20", Title: "Forty small layers, gzip, over 20 Mbit/s and 20 ms each way", Steps: []Step{{Image: "forty:gzip"}},
-		Link: &link.Shape{Rate: 20e6, Delay: 20 * time.Millisecond},
+		Key: "link-20", Title: "Forty small layers, gzip, over 20 Mbit/s and 20 ms each way",
+		Steps: []Step{{Image: "forty:gzip"}},
+		Link:  &link.Shape{Rate: 20e6, Delay: 20 * time.Millisecond},
 	},
 	{
-		Key: "link-each", Title: "One large layer, gzip, over connections of 100 Mbit/s each", Steps: []Step{{Image: "large:gzip"}},
-		Link: &link.Shape{PerConn: 100e6},
+		Key: "link-each", Title: "One large layer, gzip, over connections of 100 Mbit/s each",
+		Steps: []Step{{Image: "large:gzip"}},
+		Link:  &link.Shape{PerConn: 100e6},
 	},
 	{
 		Key: "ten", Title: "Ten layers of one file, and the first start of a pod", Steps: []Step{{Image: tenImage}},
@@ -84,8 +86,8 @@ func allKeys() (keys []string) {
 	return keys
 }
 
-// Publish makes the images that the cases pull, with the content of this machine's /usr, pushes them, and says what they
-// are. dir is for files in between.
+// Publish makes the images that the cases pull, with the content of this machine's /usr, pushes them, and says what
+// they are. dir is for files in between.
 func Publish(r *fixture.Registry, dir string, cases []Case, sizes Sizes) (notes []string, err error) {
 	tree, err := content.Open("/")
 	if err != nil {

@@ -40,8 +40,9 @@ type stand struct {
 	pods     []*kubelet.Pod
 }
 
-// quiet is how long a daemon is left alone before a pull and after it, so that what it does behind an answer counts too.
-// A process of Berth that has unpacked waits a quarter of a second for another layer, and counts once it has ended.
+// quiet is how long a daemon is left alone before a pull and after it, so that what it does behind an answer counts
+// too. A process of Berth that has unpacked waits a quarter of a second for another layer, and counts once it has
+// ended.
 const quiet = 600 * time.Millisecond
 
 // measure pulls and weighs. With starts a pod is started then, whose container is of the image.

@@ -1,5 +1,5 @@
-// Package pull measures what pulling an image costs container runtimes, side by side. Each pull goes to a daemon that was
-// just started, on a store that is empty, and the runtimes take turns.
+// Package pull measures what pulling an image costs container runtimes, side by side. Each pull goes to a daemon that
+// was just started, on a store that is empty, and the runtimes take turns.
 package pull
 
 import (

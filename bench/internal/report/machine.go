@@ -24,7 +24,8 @@ type Machine struct {
 }
 
 func (m Machine) String() string {
-	return fmt.Sprintf("%d cores (%s), %.0f GiB, Linux %s, %s, cgroup %s, %s", m.Cores, m.CPU, m.MemoryGiB, m.Kernel, m.OS, m.Cgroup, m.Go)
+	return fmt.Sprintf("%d cores (%s), %.0f GiB, Linux %s, %s, cgroup %s, %s", m.Cores, m.CPU, m.MemoryGiB, m.Kernel, m.OS,
+		m.Cgroup, m.Go)
 }
 
 func thisMachine() (Machine, error) {

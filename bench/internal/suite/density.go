@@ -13,7 +13,8 @@ import (
 
 // density fills every runtime with idle pods, weighs them, watches them idle and polled, times reads, and empties them.
 func (s *Suite) density(ctx context.Context) error {
-	d := &dense{Suite: s, section: fmt.Sprintf("%d idle pods of one container (CNI)", s.Pods), pods: map[string][]*kubelet.Pod{}}
+	d := &dense{Suite: s, section: fmt.Sprintf("%d idle pods of one container (CNI)", s.Pods),
+		pods: map[string][]*kubelet.Pod{}}
 	if err := s.each(0, d.weighEmpty); err != nil {
 		return err
 	}

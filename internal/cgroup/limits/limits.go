@@ -1,5 +1,5 @@
-// Package limits changes what live cgroups may use: all that is wanted, or nothing. It stands beside package cgroup because it
-// speaks of limits as OCI runtimes do, and the monitor, which uses that one, is kept small.
+// Package limits changes what live cgroups may use: all that is wanted, or nothing. It stands beside package cgroup
+// because it speaks of limits as OCI runtimes do, and the monitor, which uses that one, is kept small.
 package limits
 
 import (
@@ -26,15 +26,16 @@ type UsageError struct {
 }
 
 func (e *UsageError) Error() string {
-	return fmt.Sprintf("%s: a limit of %d bytes is below the %d bytes in use, which cannot be given back", e.File, e.Limit, e.Usage)
+	return fmt.Sprintf("%s: a limit of %d bytes is below the %d bytes in use, which cannot be given back", e.File, e.Limit,
+		e.Usage)
 }
 
 // Unwrap makes it the error that the kernel has for it.
 func (e *UsageError) Unwrap() error { return unix.EBUSY }
 
-// Set changes the limits of a cgroup that is there: all that want has, or none. Where one is refused, those before it are
-// put back and the error says which it was. was is what was asked for before, as far as known. putBack undoes the whole change,
-// for a caller that fails later.
+// Set changes the limits of a cgroup that is there: all that want has, or none. Where one is refused, those before it
+// are put back and the error says which it was. was is what was asked for before, as far as known. putBack undoes the
+// whole change, for a caller that fails later.
 //
 // The path is that of cgroup.Locate; below names further cgroups below it that have to have the same limits.
 func Set(path string, was, want *specs.LinuxResources, below ...string) (putBack func() error, err error) {
@@ -61,7 +62,8 @@ func Set(path string, was, want *specs.LinuxResources, below ...string) (putBack
 type Direct struct{ cgroup.Direct }
 
 // SetLimits changes the limits of a container, as Set does.
-func (Direct) SetLimits(_ context.Context, ctr string, was, want *specs.LinuxResources) (putBack func() error, err error) {
+func (Direct) SetLimits(_ context.Context, ctr string, was, want *specs.LinuxResources) (
+	putBack func() error, err error) {
 	return Set(ctr, was, want)
 }
 
@@ -91,8 +93,8 @@ func apply(all []setting) (putBack func() error, err error) {
 	return putBack, nil
 }
 
-// restore writes what was there before. Of a limit of memory that is lower again, what is in use by now above it is given back
-// first; where it cannot be, the higher limit stays: with the lower one the kernel would kill processes.
+// restore writes what was there before. Of a limit of memory that is lower again, what is in use by now above it is
+// given back first; where it cannot be, the higher limit stays: with the lower one the kernel would kill processes.
 func (s setting) restore() error {
 	if limit, err := strconv.ParseUint(s.value, 10, 64); err == nil && filepath.Base(s.file) == "memory.max" {
 		if err := makeRoom(filepath.Dir(s.file), limit); err != nil {
@@ -128,15 +130,17 @@ func (s setting) tooMuch(err error) error {
 
 // keyed are files that hold a line for each device and take one line a write, with what takes a device's line away.
 var keyed = map[string]string{
-	"io.max": "rbps=max wbps=max riops=max wiops=max", "io.latency": "target=0", "io.weight": "default", "io.bfq.weight": "default",
-	"rdma.max": "hca_handle=max hca_object=max",
+	"io.max": "rbps=max wbps=max riops=max wiops=max", "io.latency": "target=0", "io.weight": "default",
+	"io.bfq.weight": "default",
+	"rdma.max":      "hca_handle=max hca_object=max",
 }
 
 // before is what puts back the file as it is now.
 func (s setting) before() ([]setting, error) {
 	data, err := os.ReadFile(s.file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: this kernel has no such setting, or its controller is not on here: %w", s.file, unix.ENOENT)
+		return nil, fmt.Errorf("%s: this kernel has no such setting, or its controller is not on here: %w", s.file,
+			unix.ENOENT)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", s.file, err)

@@ -31,7 +31,8 @@ func v2Dir(t *testing.T, files map[string]string) string {
 
 func TestLimitsAsV2HasThem(t *testing.T) {
 	dir := v2Dir(t, map[string]string{
-		"cpu.weight": "100\n", "cpu.max": "20000 50000\n", "memory.current": "1000\n", "memory.max": "4000\n", "memory.swap.max": "max\n",
+		"cpu.weight": "100\n", "cpu.max": "20000 50000\n", "memory.current": "1000\n", "memory.max": "4000\n",
+		"memory.swap.max": "max\n",
 		"hugetlb.2MB.max": "max\n", "hugetlb.2MB.rsvd.max": "max\n",
 	})
 	for _, c := range []struct {
@@ -39,14 +40,20 @@ func TestLimitsAsV2HasThem(t *testing.T) {
 		has  string
 	}{
 		{&specs.LinuxResources{}, ""},
-		{&specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: ptr(uint64(1024)), Quota: ptr(int64(30000)), Period: ptr(uint64(100000)), Cpus: "0-1"}},
+		{
+			&specs.LinuxResources{
+				CPU: &specs.LinuxCPU{Shares: ptr(uint64(1024)), Quota: ptr(int64(30000)), Period: ptr(uint64(100000)),
+					Cpus: "0-1"}},
 			"cpu.weight=100 cpu.max=30000 100000 cpuset.cpus=0-1"},
 		{&specs.LinuxResources{CPU: &specs.LinuxCPU{Quota: ptr(int64(-1))}}, "cpu.max=max"},
 		{&specs.LinuxResources{CPU: &specs.LinuxCPU{Period: ptr(uint64(70000))}}, "cpu.max=20000 70000"},
-		{&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr(int64(2000)), Swap: ptr(int64(2000))}}, "memory.max=2000 memory.swap.max=0"},
-		{&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr(int64(-1)), Swap: ptr(int64(-1))}}, "memory.max=max memory.swap.max=max"},
+		{&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr(int64(2000)), Swap: ptr(int64(2000))}},
+			"memory.max=2000 memory.swap.max=0"},
+		{&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr(int64(-1)), Swap: ptr(int64(-1))}},
+			"memory.max=max memory.swap.max=max"},
 		{&specs.LinuxResources{Memory: &specs.LinuxMemory{Swap: ptr(int64(5000))}}, "memory.swap.max=1000"},
-		{&specs.LinuxResources{HugepageLimits: []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 7}}}, "hugetlb.2MB.max=7 hugetlb.2MB.rsvd.max=7"},
+		{&specs.LinuxResources{HugepageLimits: []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 7}}},
+			"hugetlb.2MB.max=7 hugetlb.2MB.rsvd.max=7"},
 		{&specs.LinuxResources{Unified: map[string]string{"pids.max": "9", "io.max": "8:0 rbps=1\n8:16 wbps=2"}},
 			"io.max=8:0 rbps=1 io.max=8:16 wbps=2 pids.max=9"},
 	} {
@@ -81,7 +88,10 @@ func TestMemoryInUseIsNotTakenAway(t *testing.T) {
 // A process that reads files takes 30 bytes while somebody looks what is in use.
 func TestRoomIsMadeBesideAReader(t *testing.T) {
 	used, asked := uint64(9000), 0
-	got, err := reclaimTo(6400, func() (uint64, error) { used += 30; return used, nil }, func(n uint64) { asked++; used -= n })
+	got, err := reclaimTo(6400, func() (uint64, error) {
+		used += 30
+		return used, nil
+	}, func(n uint64) { asked++; used -= n })
 	if err != nil || got != 6400+30-100 || asked != 2 {
 		t.Errorf("%d in use after %d times (%v)", got, asked, err)
 	}
@@ -91,9 +101,11 @@ func TestRoomIsMadeBesideAReader(t *testing.T) {
 func TestMemoryLimitsInUnits(t *testing.T) {
 	dir := v2Dir(t, map[string]string{"memory.current": "3000000\n", "memory.max": "max\n", "memory.reclaim": ""})
 	for text, want := range map[string]error{
-		"2M": unix.EBUSY, "2m\n": unix.EBUSY, "3M": nil, "1g": nil, "max": nil, "": unix.EINVAL, "M": unix.EINVAL, "18446744073709551617": unix.EINVAL, "2MB": unix.EINVAL,
+		"2M": unix.EBUSY, "2m\n": unix.EBUSY, "3M": nil, "1g": nil, "max": nil, "": unix.EINVAL, "M": unix.EINVAL,
+		"18446744073709551617": unix.EINVAL, "2MB": unix.EINVAL,
 	} {
-		if _, err := limitsV2(dir, nil, &specs.LinuxResources{Unified: map[string]string{"memory.max": text}}); !errors.Is(err, want) {
+		if _, err := limitsV2(dir, nil, &specs.LinuxResources{Unified: map[string]string{"memory.max": text}}); !errors.Is(
+			err, want) {
 			t.Errorf("%q: %v, wanted %v", text, err, want)
 		}
 	}
@@ -120,7 +132,8 @@ func TestWeightFollowsTheRuntime(t *testing.T) {
 			t.Errorf("weight %d of 2048 shares: %v", weight, !want)
 		}
 	}
-	for shares, want := range map[uint64][2]uint64{2: {1, 1}, 262144: {10000, 10000}, 1024: {39, 100}, 0: {1, 1}, 1 << 40: {10000, 10000}} {
+	for shares, want := range map[uint64][2]uint64{2: {1, 1}, 262144: {10000, 10000}, 1024: {39, 100}, 0: {1, 1},
+		1 << 40: {10000, 10000}} {
 		if got := [2]uint64{onLine(shares), onCurve(shares)}; got != want {
 			t.Errorf("%d shares: %v, wanted %v", shares, got, want)
 		}
@@ -129,7 +142,8 @@ func TestWeightFollowsTheRuntime(t *testing.T) {
 
 // A refusal half way leaves everything as it was, also in files with a line for each device.
 func TestAllLimitsOrNone(t *testing.T) {
-	dir := v2Dir(t, map[string]string{"memory.max": "max\n", "cpu.max": "max 100000\n", "io.max": "8:0 rbps=5 wbps=max riops=max wiops=max\n"})
+	dir := v2Dir(t, map[string]string{"memory.max": "max\n", "cpu.max": "max 100000\n", "io.max": "8:0 rbps=5 wbps=max " +
+		"riops=max wiops=max\n"})
 	if err := os.Mkdir(filepath.Join(dir, "pids.max"), 0o755); err != nil { // which no kernel would take a number in
 		t.Fatal(err)
 	}
@@ -146,7 +160,8 @@ func TestAllLimitsOrNone(t *testing.T) {
 		}
 	}
 	old, err := setting{at("io.max"), "8:0 rbps=1\n8:16 wbps=2"}.before()
-	if want := []setting{{at("io.max"), "8:0 rbps=5 wbps=max riops=max wiops=max"}, {at("io.max"), "8:16 rbps=max wbps=max riops=max wiops=max"}}; err != nil || !slices.Equal(old, want) {
+	if want := []setting{{at("io.max"), "8:0 rbps=5 wbps=max riops=max wiops=max"},
+		{at("io.max"), "8:16 rbps=max wbps=max riops=max wiops=max"}}; err != nil || !slices.Equal(old, want) {
 		t.Errorf("what puts io.max back: %q (%v)", old, err)
 	}
 	putBack, err := apply([]setting{{at("memory.max"), "5"}, {at("cpu.max"), "1 2"}})
@@ -166,7 +181,8 @@ func TestAllLimitsOrNone(t *testing.T) {
 
 // A limit of memory is not put back below what came into use meanwhile.
 func TestMemoryInUseStaysWhenLimitsArePutBack(t *testing.T) {
-	dir := v2Dir(t, map[string]string{"memory.current": "3000\n", "memory.max": "4000\n", "memory.reclaim": "", "cpu.weight": "100\n"})
+	dir := v2Dir(t, map[string]string{"memory.current": "3000\n", "memory.max": "4000\n", "memory.reclaim": "",
+		"cpu.weight": "100\n"})
 	putBack, err := apply([]setting{{filepath.Join(dir, "cpu.weight"), "7"}, {filepath.Join(dir, "memory.max"), "8000"}})
 	if err != nil {
 		t.Fatal(err)
@@ -233,13 +249,17 @@ func TestLimitsOfARealCgroup(t *testing.T) {
 		if _, err := Set(path, nil, want); err != nil {
 			t.Fatal(err)
 		}
-		if got := read("cpu", "cpu.cfs_quota_us") + "/" + read("cpu", "cpu.cfs_period_us"); got != number(c[0])+"/"+number(c[1]) {
+		if got := read("cpu", "cpu.cfs_quota_us") + "/" + read("cpu", "cpu.cfs_period_us"); got != number(c[0])+"/"+
+			number(c[1]) {
 			t.Errorf("got %s, wanted %v", got, c)
 		}
 	}
 	before := read("cpu", "cpu.shares")
-	_, err = Set(path, nil, &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: ptr(uint64(77)), Quota: ptr(int64(900000)), Period: ptr(uint64(100000))}})
+	_, err = Set(path, nil,
+		&specs.LinuxResources{
+			CPU: &specs.LinuxCPU{Shares: ptr(uint64(77)), Quota: ptr(int64(900000)), Period: ptr(uint64(100000))}})
 	if !errors.Is(err, unix.EINVAL) || read("cpu", "cpu.shares") != before || read("cpu", "cpu.cfs_period_us") != "10000" {
-		t.Errorf("a quota above the parent's: %v, and %s shares, period %s", err, read("cpu", "cpu.shares"), read("cpu", "cpu.cfs_period_us"))
+		t.Errorf("a quota above the parent's: %v, and %s shares, period %s", err, read("cpu", "cpu.shares"),
+			read("cpu", "cpu.cfs_period_us"))
 	}
 }

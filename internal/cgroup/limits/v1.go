@@ -107,8 +107,8 @@ func (w *writerV1) cpu(c *specs.LinuxCPU) {
 	}
 }
 
-// quotaFirst chooses the order in which the processor time that is allowed between the two writes is the lesser: the cgroup above
-// need not allow more than what is there before and after.
+// quotaFirst chooses the order in which the processor time that is allowed between the two writes is the lesser: the
+// cgroup above need not allow more than what is there before and after.
 func (w *writerV1) quotaFirst(c *specs.LinuxCPU) bool {
 	oldQuota, oldPeriod := w.now("cpu", "cpu.cfs_quota_us"), w.now("cpu", "cpu.cfs_period_us")
 	if oldPeriod == 0 || *c.Quota < 0 {
@@ -122,7 +122,8 @@ func (w *writerV1) memory(m *specs.LinuxMemory) {
 	limit := func() { w.add("memory", "memory.limit_in_bytes", strconv.FormatInt(*m.Limit, 10)) }
 	both := func() { w.add("memory", "memory.memsw.limit_in_bytes", strconv.FormatInt(*m.Swap, 10)) }
 	switch {
-	case m.Limit != nil && m.Swap != nil && (*m.Swap < 0 || float64(*m.Swap) > w.now("memory", "memory.memsw.limit_in_bytes")):
+	case m.Limit != nil && m.Swap != nil &&
+		(*m.Swap < 0 || float64(*m.Swap) > w.now("memory", "memory.memsw.limit_in_bytes")):
 		both()
 		limit()
 	default:

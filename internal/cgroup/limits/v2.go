@@ -18,7 +18,8 @@ import (
 	"berth/internal/cgroup"
 )
 
-// limitsV2 says what to write where in one cgroup of the unified hierarchy. It makes sure that a lower limit on memory has room.
+// limitsV2 says what to write where in one cgroup of the unified hierarchy. It makes sure that a lower limit on memory
+// has room.
 func limitsV2(dir string, was, want *specs.LinuxResources) (out []setting, err error) {
 	add := func(name, value string) { out = append(out, setting{filepath.Join(dir, name), value}) }
 	if c := want.CPU; c != nil {
@@ -60,7 +61,8 @@ func limitsV2(dir string, was, want *specs.LinuxResources) (out []setting, err e
 	return out, nil
 }
 
-// Bytes reads a number of bytes as the kernel takes it: in any base of C, or with a unit, such as 16M. It is not ok for max.
+// Bytes reads a number of bytes as the kernel takes it: in any base of C, or with a unit, such as 16M. It is not ok for
+// max.
 func Bytes(text string) (n uint64, ok bool) {
 	text = strings.TrimSpace(text)
 	if n, err := strconv.ParseUint(text, 0, 64); err == nil || text == "" {
@@ -130,10 +132,12 @@ func memoryV2(dir string, m *specs.LinuxMemory, add func(name, value string)) er
 	return nil
 }
 
-// makeRoom has the kernel give back what it can of a cgroup's memory above a limit. A limit below what is left would have it kill
-// processes.
+// makeRoom has the kernel give back what it can of a cgroup's memory above a limit. A limit below what is left would
+// have it kill processes.
 func makeRoom(dir string, limit uint64) error {
-	used, err := reclaimTo(limit, func() (uint64, error) { return readUint(filepath.Join(dir, "memory.current")) }, func(n uint64) {
+	used, err := reclaimTo(limit, func() (uint64, error) {
+		return readUint(filepath.Join(dir, "memory.current"))
+	}, func(n uint64) {
 		// What cannot all be had is not an answer by itself: what is in use afterwards counts.
 		_ = cgroup.Write(filepath.Join(dir, "memory.reclaim"), strconv.FormatUint(n, 10))
 	})
@@ -143,8 +147,8 @@ func makeRoom(dir string, limit uint64) error {
 	return err
 }
 
-// reclaimTo asks again, and for more than it takes, where a process that reads files fills its cache as fast as it is emptied.
-// It returns what is in use in the end.
+// reclaimTo asks again, and for more than it takes, where a process that reads files fills its cache as fast as it is
+// emptied. It returns what is in use in the end.
 func reclaimTo(limit uint64, use func() (uint64, error), reclaim func(n uint64)) (used uint64, err error) {
 	for _, spare := range []uint64{0, limit / 64, limit / 16} {
 		if used, err = use(); err != nil || used <= limit {
@@ -155,9 +159,9 @@ func reclaimTo(limit uint64, use func() (uint64, error), reclaim func(n uint64))
 	return use()
 }
 
-// weight turns CPU shares into a weight as the OCI runtime that made the cgroup does. There are two ways: a line, as they all did,
-// and a curve through 1, 100 and 10000 at 2, 1024 and 262144 shares, as they do since 2025. Which one it was shows in the weight
-// that the shares before have been given.
+// weight turns CPU shares into a weight as the OCI runtime that made the cgroup does. There are two ways: a line, as
+// they all did, and a curve through 1, 100 and 10000 at 2, 1024 and 262144 shares, as they do since 2025. Which one it
+// was shows in the weight that the shares before have been given.
 func weight(dir string, was *specs.LinuxResources, shares uint64) uint64 {
 	now, err := readUint(filepath.Join(dir, "cpu.weight"))
 	if err == nil && was != nil && was.CPU != nil && was.CPU.Shares != nil {

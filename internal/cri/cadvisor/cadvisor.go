@@ -1,4 +1,5 @@
-// Package cadvisor tells what pods and containers use in the metrics that cAdvisor made known: the same names, the same labels.
+// Package cadvisor tells what pods and containers use in the metrics that cAdvisor made known: the same names, the same
+// labels.
 //
 // CRI carries whole numbers only. So what is in seconds by its name is in whole seconds, rounded down.
 package cadvisor
@@ -86,7 +87,8 @@ func Metrics(s *Subject) []*runtimeapi.Metric {
 				all = slices.Concat(base, labels)
 			}
 			metrics = append(metrics, &runtimeapi.Metric{
-				Name: f.name, MetricType: f.kind, LabelValues: all, Value: &runtimeapi.UInt64Value{Value: value}, Timestamp: f.stamp(s),
+				Name: f.name, MetricType: f.kind, LabelValues: all, Value: &runtimeapi.UInt64Value{Value: value},
+				Timestamp: f.stamp(s),
 			})
 		})
 	}

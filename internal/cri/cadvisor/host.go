@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostDescriptors bounds the descriptors of one container that are looked at to count its sockets. Of one with more they are not
-// told.
+// mostDescriptors bounds the descriptors of one container that are looked at to count its sockets. Of one with more
+// they are not told.
 const mostDescriptors = 10000
 
 // Processes is what /proc tells of a container's processes.
@@ -34,7 +34,8 @@ type Count struct {
 
 // CountProcesses reads what processes have open; init is the first of them. Those that end meanwhile are passed over.
 func CountProcesses(pids []int, init int) *Processes {
-	p := &Processes{Count: uint64(len(pids)), Descriptors: Count{Known: true}, Sockets: Count{Known: true}, MaxOpenFiles: maxOpenFiles(init)}
+	p := &Processes{Count: uint64(len(pids)), Descriptors: Count{Known: true}, Sockets: Count{Known: true},
+		MaxOpenFiles: maxOpenFiles(init)}
 	for _, pid := range pids {
 		dir := fmt.Sprintf("/proc/%d/fd", pid)
 		if !p.add(openFiles(dir)) {
@@ -47,8 +48,8 @@ func CountProcesses(pids []int, init int) *Processes {
 	return p
 }
 
-// add counts the descriptors of one process. It is false when there are so many in all that the next need not be looked at: where
-// the kernel does not say how many there are, a container could have them counted for as long as it likes.
+// add counts the descriptors of one process. It is false when there are so many in all that the next need not be looked
+// at: where the kernel does not say how many there are, a container could have them counted for as long as it likes.
 func (p *Processes) add(n uint64, told bool) bool {
 	p.Descriptors.Count += n
 	if p.Descriptors.Count > mostDescriptors {
@@ -129,8 +130,8 @@ func DiskOf(dir string) *Disk {
 	}
 }
 
-// knownFor is how long a device's name is believed: numbers are given out again, as those of loop devices and of disks that were
-// taken out.
+// knownFor is how long a device's name is believed: numbers are given out again, as those of loop devices and of disks
+// that were taken out.
 const knownFor = time.Minute
 
 // knownDevice is a name and when it was read.

@@ -112,7 +112,8 @@ func copyContentTo(ctx context.Context, w io.Writer, root int, path string, n in
 }
 
 func openContent(root int, path string, n int64) (*os.File, error) {
-	fd, err := unix.Openat2(root, path, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: beneath})
+	fd, err := unix.Openat2(root, path,
+		&unix.OpenHow{Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: beneath})
 	if errors.Is(err, unix.ENOENT) {
 		return nil, &DamagedError{path, "is missing"}
 	}
@@ -214,7 +215,8 @@ func (t *Tar) each(do func(i int, r tarSplitRecord) error) error {
 	if _, err := io.ReadFull(f, magic); err != nil || string(magic) != tarSplitMagic {
 		return fmt.Errorf("read layer skeleton: it begins with %q, not %q", magic, tarSplitMagic)
 	}
-	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(1<<20))
+	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(1<<20))
 	if err != nil {
 		return fmt.Errorf("read layer skeleton: %w", err)
 	}

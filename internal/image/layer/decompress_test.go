@@ -93,27 +93,32 @@ func TestDecompressForms(t *testing.T) {
 	nuls := make([]byte, 100_000)
 	emptyGzip, emptyZstd := gzipped(t, nil), oneSegment(t, nil)
 	for name, c := range map[string]struct{ in, want []byte }{
-		"nothing":                        {nil, nil},
-		"three bytes":                    {[]byte("abc"), []byte("abc")},
-		"plain":                          {ab, ab},
-		"gzip":                           {gzipped(t, ab), ab},
-		"gzip members":                   {slices.Concat(gzipped(t, a), gzipped(t, b)), ab},
-		"gzip members without content":   {slices.Concat(emptyGzip, gzipped(t, a), emptyGzip, emptyGzip, gzipped(t, b), emptyGzip), ab},
-		"gzip of nothing":                {emptyGzip, nil},
-		"gzip, NULs":                     {slices.Concat(gzipped(t, ab), nuls), ab},
-		"gzip, one NUL":                  {slices.Concat(gzipped(t, ab), nuls[:1]), ab},
-		"zstd":                           {zstded(t, ab), ab},
-		"zstd of one segment":            {oneSegment(t, ab), ab},
-		"zstd frames":                    {slices.Concat(zstded(t, a), oneSegment(t, b)), ab},
-		"zstd frames of growing windows": {slices.Concat(zstded(t, a, zstd.WithWindowSize(1<<10)), zstded(t, b, zstd.WithWindowSize(16<<20))), ab},
-		"zstd frames without content":    {slices.Concat(emptyZstd, zstded(t, ab), emptyZstd), ab},
-		"zstd without checksum":          {zstded(t, ab, zstd.WithEncoderCRC(false)), ab},
-		"zstd of repeated bytes":         {zstded(t, nuls), nuls},
-		"zstd, frames to skip":           {slices.Concat(skippable(nil), zstded(t, a), skippable(a), zstded(t, b), skippable(b), skippable(nil)), ab},
-		"zstd, only frames to skip":      {skippable(a), nil},
-		"zstd, NULs":                     {slices.Concat(zstded(t, ab), nuls), ab},
+		"nothing":      {nil, nil},
+		"three bytes":  {[]byte("abc"), []byte("abc")},
+		"plain":        {ab, ab},
+		"gzip":         {gzipped(t, ab), ab},
+		"gzip members": {slices.Concat(gzipped(t, a), gzipped(t, b)), ab},
+		"gzip members without content": {
+			slices.Concat(emptyGzip, gzipped(t, a), emptyGzip, emptyGzip, gzipped(t, b), emptyGzip), ab},
+		"gzip of nothing":     {emptyGzip, nil},
+		"gzip, NULs":          {slices.Concat(gzipped(t, ab), nuls), ab},
+		"gzip, one NUL":       {slices.Concat(gzipped(t, ab), nuls[:1]), ab},
+		"zstd":                {zstded(t, ab), ab},
+		"zstd of one segment": {oneSegment(t, ab), ab},
+		"zstd frames":         {slices.Concat(zstded(t, a), oneSegment(t, b)), ab},
+		"zstd frames of growing windows": {
+			slices.Concat(zstded(t, a, zstd.WithWindowSize(1<<10)), zstded(t, b, zstd.WithWindowSize(16<<20))), ab},
+		"zstd frames without content": {slices.Concat(emptyZstd, zstded(t, ab), emptyZstd), ab},
+		"zstd without checksum":       {zstded(t, ab, zstd.WithEncoderCRC(false)), ab},
+		"zstd of repeated bytes":      {zstded(t, nuls), nuls},
+		"zstd, frames to skip": {
+			slices.Concat(skippable(nil), zstded(t, a), skippable(a), zstded(t, b), skippable(b), skippable(nil)), ab},
+		"zstd, only frames to skip": {skippable(a), nil},
+		"zstd, NULs":                {slices.Concat(zstded(t, ab), nuls), ab},
 	} {
-		for how, r := range map[string]io.Reader{"": bytes.NewReader(c.in), " in halves": iotest.HalfReader(bytes.NewReader(c.in)), " with its end": iotest.DataErrReader(bytes.NewReader(c.in))} {
+		for how, r := range map[string]io.Reader{"": bytes.NewReader(c.in),
+			" in halves":    iotest.HalfReader(bytes.NewReader(c.in)),
+			" with its end": iotest.DataErrReader(bytes.NewReader(c.in))} {
 			got, err := decompressed(t, r)
 			if err != nil || !bytes.Equal(got, c.want) {
 				t.Errorf("%s%s: %d bytes, want %d, %v", name, how, len(got), len(c.want), err)
@@ -129,7 +134,8 @@ func noWindows(t testing.TB) {
 	windows.mu.Lock()
 	defer windows.mu.Unlock()
 	if windows.held != 0 || windows.streams != 0 || len(windows.idle) != 0 {
-		t.Errorf("%d bytes of windows are held, %d streams open, %d decoders idle", windows.held, windows.streams, len(windows.idle))
+		t.Errorf("%d bytes of windows are held, %d streams open, %d decoders idle", windows.held, windows.streams,
+			len(windows.idle))
 	}
 	was := debug.SetGCPercent(100)
 	debug.SetGCPercent(was)
@@ -156,17 +162,19 @@ func TestDecompressRefuses(t *testing.T) {
 		in    []byte
 		words string
 	}{
-		"gzip checksum":                 {flip(gz, -8), "gzip: invalid checksum"},
-		"gzip length":                   {flip(gz, -4), "gzip: invalid checksum"},
-		"gzip, then text":               {slices.Concat(gz, []byte("text")), "read gzip stream: after its end"},
-		"gzip, then zstd":               {slices.Concat(gz, zs), "read gzip stream: after its end"},
-		"gzip, NULs, then gzip":         {slices.Concat(gz, make([]byte, 600), gz), "read gzip stream: after its end"},
-		"gzip, then a bad member":       {slices.Concat(gz, []byte{0x1f, 0x8b, 7, 7, 7, 7, 7, 7, 7, 7}), "read gzip stream: gzip: invalid header"},
-		"zstd checksum":                 {flip(zs, -1), "read zstd stream: "},
-		"zstd, then text":               {slices.Concat(zs, []byte("text")), "read zstd stream: after its end"},
-		"zstd, then gzip":               {slices.Concat(zs, gz), "read zstd stream: after its end"},
-		"zstd, NULs, then zstd":         {slices.Concat(zs, make([]byte, 70_000), zs), "read zstd stream: after its end"},
-		"zstd, a window of 256 MiB":     {windowHeader(28), "window of a zstd stream: 268435456 bytes, more than the 134217728 bytes allowed"},
+		"gzip checksum":         {flip(gz, -8), "gzip: invalid checksum"},
+		"gzip length":           {flip(gz, -4), "gzip: invalid checksum"},
+		"gzip, then text":       {slices.Concat(gz, []byte("text")), "read gzip stream: after its end"},
+		"gzip, then zstd":       {slices.Concat(gz, zs), "read gzip stream: after its end"},
+		"gzip, NULs, then gzip": {slices.Concat(gz, make([]byte, 600), gz), "read gzip stream: after its end"},
+		"gzip, then a bad member": {slices.Concat(gz, []byte{0x1f, 0x8b, 7, 7, 7, 7, 7, 7, 7, 7}),
+			"read gzip stream: gzip: invalid header"},
+		"zstd checksum":         {flip(zs, -1), "read zstd stream: "},
+		"zstd, then text":       {slices.Concat(zs, []byte("text")), "read zstd stream: after its end"},
+		"zstd, then gzip":       {slices.Concat(zs, gz), "read zstd stream: after its end"},
+		"zstd, NULs, then zstd": {slices.Concat(zs, make([]byte, 70_000), zs), "read zstd stream: after its end"},
+		"zstd, a window of 256 MiB": {windowHeader(28), "window of a zstd stream: 268435456 bytes, more than the " +
+			"134217728 bytes allowed"},
 		"zstd, a window of 2 GiB":       {windowHeader(31), "window of a zstd stream: 2147483648 bytes"},
 		"zstd, a later window of 2 GiB": {slices.Concat(zs, windowHeader(31)), "window of a zstd stream: 2147483648 bytes"},
 		"zstd, a segment of 16 GiB":     {huge, "window of a zstd stream: 17179869184 bytes"},
@@ -246,7 +254,8 @@ func indexed(t testing.TB, pack func([]byte) []byte, items ...item) []byte {
 
 // TestIndexedForms unpacks eStargz and zstd:chunked layers as what they are to those who know neither.
 func TestIndexedForms(t *testing.T) {
-	items := []item{dir("d", 0o755), file("d/a", strings.Repeat("one", 5000)), file("d/empty", ""), symlink("d/l", "a"), file("d/b", "two")}
+	items := []item{dir("d", 0o755), file("d/a", strings.Repeat("one", 5000)), file("d/empty", ""), symlink("d/l", "a"),
+		file("d/b", "two")}
 	toc := file("stargz.index.json", `{"version":1,"entries":[]}`)
 	var footer bytes.Buffer
 	w := gzip.NewWriter(&footer)

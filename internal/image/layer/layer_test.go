@@ -187,38 +187,58 @@ func TestLayersTable(t *testing.T) {
 			[]string{"out -> /real", "real d 755 0:0", "real/f f 644 0:0 1"}},
 		{"climbing symlink parent is clamped", [][]item{{symlink("out", "../../../tmp"), file("out/f", "1")}},
 			[]string{"out -> ../../../tmp", "tmp d 755 0:0", "tmp/f f 644 0:0 1"}},
-		{"whiteouts", [][]item{{file("a", "1"), dir("d", 0o755), file("d/x", "2")}, {file(".wh.a", ""), dir("d", 0o755), file("d/.wh..wh..opq", ""), file(".wh.none", "")}},
+		{
+			"whiteouts",
+			[][]item{{file("a", "1"), dir("d", 0o755), file("d/x", "2")},
+				{file(".wh.a", ""), dir("d", 0o755), file("d/.wh..wh..opq", ""), file(".wh.none", "")}},
 			[]string{"a whiteout", "d d 755 0:0 opaque", "none whiteout"}},
-		{"whiteouts of nothing leave nothing", [][]item{{file("a", "1"), file(".wh.x", "")}, {file("b/.wh.x", ""), dir("o", 0o755), file("o/.wh.x", ""), file("o/.wh..wh..opq", "")}},
+		{"whiteouts of nothing leave nothing",
+			[][]item{{file("a", "1"), file(".wh.x", "")},
+				{file("b/.wh.x", ""), dir("o", 0o755), file("o/.wh.x", ""), file("o/.wh..wh..opq", "")}},
 			[]string{"b d 755 0:0", "o d 755 0:0 opaque"}},
 		{"whiteouts of the lowest layer", [][]item{{file("a", "1"), file(".wh.x", "")}}, []string{"a f 644 0:0 1"}},
-		{"whiteout of what this layer brings", [][]item{{file("a", "1"), dir("d", 0o755), file("d/x", "2")}, {file("a", "new"), file(".wh.a", ""), dir("d", 0o700), file("d/y", "3"), file(".wh.d", "")}},
+		{"whiteout of what this layer brings",
+			[][]item{{file("a", "1"), dir("d", 0o755), file("d/x", "2")},
+				{file("a", "new"), file(".wh.a", ""), dir("d", 0o700), file("d/y", "3"), file(".wh.d", "")}},
 			[]string{"a f 644 0:0 new", "d d 700 0:0 opaque", "d/y f 644 0:0 3"}},
-		{"whiteout first, then a directory", [][]item{{dir("d", 0o711), file("d/x", "2")}, {file(".wh.d", ""), file("d/y", "3")}},
+		{"whiteout first, then a directory",
+			[][]item{{dir("d", 0o711), file("d/x", "2")}, {file(".wh.d", ""), file("d/y", "3")}},
 			[]string{"d d 755 0:0 opaque", "d/y f 644 0:0 3"}},
-		{"implied parents take after those below", [][]item{{owned(dir("d", 0o1711), 3, 4), dir("d/e", 0o700)}, {file("d/e/f", "1")}},
+		{"implied parents take after those below",
+			[][]item{{owned(dir("d", 0o1711), 3, 4), dir("d/e", 0o700)}, {file("d/e/f", "1")}},
 			[]string{"d d 1711 3:4", "d/e d 700 0:0", "d/e/f f 644 0:0 1"}},
 		{"implied parents of nothing", [][]item{{file("x", "")}, {file("d/e/f", "1")}},
 			[]string{"d d 755 0:0", "d/e d 755 0:0", "d/e/f f 644 0:0 1"}},
 		{"described after implied", [][]item{{dir("d", 0o711)}, {file("d/f", "1"), dir("d", 0o750)}},
 			[]string{"d d 750 0:0", "d/f f 644 0:0 1"}},
-		{"through a symlink below", [][]item{{dir("usr", 0o755), dir("usr/lib", 0o711), symlink("lib", "usr/lib")}, {file("lib/x/y", "1"), file("lib/.wh.z", "")}},
-			[]string{"usr d 755 0:0", "usr/lib d 711 0:0", "usr/lib/x d 755 0:0", "usr/lib/x/y f 644 0:0 1", "usr/lib/z whiteout"}},
+		{"through a symlink below",
+			[][]item{{dir("usr", 0o755), dir("usr/lib", 0o711), symlink("lib", "usr/lib")},
+				{file("lib/x/y", "1"), file("lib/.wh.z", "")}},
+			[]string{"usr d 755 0:0", "usr/lib d 711 0:0", "usr/lib/x d 755 0:0", "usr/lib/x/y f 644 0:0 1",
+				"usr/lib/z whiteout"}},
 		{"through a climbing symlink below", [][]item{{symlink("up", "../../../../etc")}, {file("up/x", "1")}},
 			[]string{"etc d 755 0:0", "etc/x f 644 0:0 1"}},
-		{"through two symlinks below", [][]item{{dir("c", 0o700), dir("c/d", 0o701), symlink("b", "/c"), symlink("a", "b/d")}, {dir("c", 0o770), file("c/k", "k"), file("a/x", "1")}},
+		{"through two symlinks below",
+			[][]item{{dir("c", 0o700), dir("c/d", 0o701), symlink("b", "/c"), symlink("a", "b/d")},
+				{dir("c", 0o770), file("c/k", "k"), file("a/x", "1")}},
 			[]string{"c d 770 0:0", "c/k f 644 0:0 k", "c/d d 701 0:0", "c/d/x f 644 0:0 1"}},
-		{"hard link to a file below", [][]item{{dir("d", 0o711), moded(owned(file("d/a", "body"), 5, 6), 0o4755)}, {hardlink("b", "d/a")}},
+		{"hard link to a file below",
+			[][]item{{dir("d", 0o711), moded(owned(file("d/a", "body"), 5, 6), 0o4755)}, {hardlink("b", "d/a")}},
 			[]string{"b f 4755 5:6 body", "d d 711 0:0", "d/a f 4755 5:6 body = b"}},
 		{"hard link chain below", [][]item{{file("a", "body")}, {hardlink("c", "b"), hardlink("b", "a")}},
 			[]string{"a f 644 0:0 body", "b f 644 0:0 body = a", "c f 644 0:0 body = b"}},
-		{"hard link through a symlink below", [][]item{{dir("usr", 0o755), file("usr/a", "body"), symlink("u", "usr")}, {hardlink("b", "u/a")}},
+		{"hard link through a symlink below",
+			[][]item{{dir("usr", 0o755), file("usr/a", "body"), symlink("u", "usr")}, {hardlink("b", "u/a")}},
 			[]string{"b f 644 0:0 body", "usr d 755 0:0", "usr/a f 644 0:0 body = b"}},
 		{"hard link to what this layer removes", [][]item{{file("a", "body")}, {file(".wh.a", ""), hardlink("b", "a")}},
 			[]string{"a whiteout", "b f 644 0:0 body"}},
-		{"the last of two wins", [][]item{{file("a", "1"), hardlink("h", "a"), file("a", "2"), dir("d", 0o755), file("d/x", "3"), file("d", "4"), file("e", "5"), dir("e", 0o700)}},
+		{"the last of two wins",
+			[][]item{
+				{file("a", "1"), hardlink("h", "a"), file("a", "2"), dir("d", 0o755), file("d/x", "3"), file("d", "4"),
+					file("e", "5"), dir("e", 0o700)}},
 			[]string{"a f 644 0:0 2", "h f 644 0:0 1", "d f 644 0:0 4", "e d 700 0:0 opaque"}},
-		{"a name that is not UTF-8", [][]item{{item{tar.Header{Name: "b\xff", Typeflag: tar.TypeReg, Mode: 0o644, Size: 1}, "1"}}},
+		{"a name that is not UTF-8",
+			[][]item{{item{tar.Header{Name: "b\xff", Typeflag: tar.TypeReg, Mode: 0o644, Size: 1}, "1"}}},
 			[]string{"b\xff f 644 0:0 1"}},
 	}
 	for _, c := range cases {
@@ -275,7 +295,8 @@ func TestLongNames(t *testing.T) {
 	deep := strings.TrimSuffix(strings.Repeat(strings.Repeat("d", 200)+"/", 18), "/")
 	d, _ := unpack(t, file(long, "1"), file(deep+"/f", "2"), symlink("s", strings.Repeat("t/", 2000)))
 	proven(t, d)
-	if _, err := Unpack(t.Context(), bytes.NewReader(archive(t, file(strings.Repeat("n", 256), ""))), t.TempDir(), Limits{}); err == nil {
+	if _, err := Unpack(t.Context(), bytes.NewReader(archive(t, file(strings.Repeat("n", 256), ""))), t.TempDir(),
+		Limits{}); err == nil {
 		t.Error("a component of 256 bytes was accepted")
 	}
 }
@@ -285,11 +306,13 @@ func TestSparse(t *testing.T) {
 	const size = 8 << 20
 	payload := "2\n4194304\n4\n8388608\n0\n"
 	payload += strings.Repeat("\x00", 512-len(payload)) + "DATA"
-	i := item{tar.Header{Name: "GNUSparseFile.0/big", Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(payload))}, payload}
+	i := item{tar.Header{Name: "GNUSparseFile.0/big", Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(payload))},
+		payload}
 	plain := archive(t, i)
 	// archive/tar refuses to write GNU.sparse records: put a PAX header of our own before it.
 	records := ""
-	for _, kv := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=big", fmt.Sprintf("GNU.sparse.realsize=%d", size)} {
+	for _, kv := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=big",
+		fmt.Sprintf("GNU.sparse.realsize=%d", size)} {
 		n := len(kv) + 2
 		for len(fmt.Sprint(n))+len(kv)+2 != n {
 			n = len(fmt.Sprint(n)) + len(kv) + 2
@@ -298,7 +321,9 @@ func TestSparse(t *testing.T) {
 	}
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	if err := w.WriteHeader(&tar.Header{Name: "pax", Typeflag: tar.TypeReg, Size: int64(len(records)), Mode: 0o644, Format: tar.FormatUSTAR}); err != nil {
+	if err := w.WriteHeader(
+		&tar.Header{Name: "pax", Typeflag: tar.TypeReg, Size: int64(len(records)), Mode: 0o644,
+			Format: tar.FormatUSTAR}); err != nil {
 		t.Fatal(err)
 	}
 	w.Write([]byte(records))
@@ -432,37 +457,44 @@ func TestFinalizeRefuses(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	_, err := Unpack(t.Context(), bytes.NewReader(archive(t, file("a", "12345"), file("b", "12345"))), t.TempDir(), Limits{Bytes: 9})
+	_, err := Unpack(t.Context(), bytes.NewReader(archive(t, file("a", "12345"), file("b", "12345"))), t.TempDir(),
+		Limits{Bytes: 9})
 	if !fail.As[*limit.Error](err) {
 		t.Errorf("10 bytes under a limit of 9: %v", err)
 	}
-	_, err = Unpack(t.Context(), bytes.NewReader(archive(t, file("a", ""), file("b", ""))), t.TempDir(), Limits{Entries: 1})
+	_, err = Unpack(t.Context(), bytes.NewReader(archive(t, file("a", ""), file("b", ""))), t.TempDir(),
+		Limits{Entries: 1})
 	if !fail.As[*limit.Error](err) {
 		t.Errorf("2 entries under a limit of 1: %v", err)
 	}
-	if _, err = Unpack(t.Context(), bytes.NewReader(archive(t, file("a", strings.Repeat("x", 4096)))[:2048]), t.TempDir(), Limits{}); err == nil {
+	if _, err = Unpack(t.Context(), bytes.NewReader(archive(t, file("a", strings.Repeat("x", 4096)))[:2048]), t.TempDir(),
+		Limits{}); err == nil {
 		t.Error("a truncated tar was accepted")
 	}
 }
 
 func TestVerifyFinds(t *testing.T) {
 	damage := map[string]func(root string) error{
-		"has other content":    func(r string) error { return os.WriteFile(r+"/f", []byte("hellp"), 0) },
-		"is missing":           func(r string) error { return os.Remove(r + "/f") },
-		"is in no manifest":    func(r string) error { return os.WriteFile(r+"/d/new", nil, 0o600) },
-		"has mode":             func(r string) error { return unix.Chmod(r+"/f", 0o4644) },
-		"belongs to":           func(r string) error { return os.Lchown(r+"/f", 9, 9) },
-		"points to":            func(r string) error { os.Remove(r + "/l"); return os.Symlink("elsewhere", r+"/l") },
-		"is no longer opaque":  func(r string) error { return unix.Removexattr(r+"/d", "trusted.overlay.opaque") },
-		"is of type":           func(r string) error { os.Remove(r + "/w"); return os.WriteFile(r+"/w", nil, 0o600) },
-		"has another value":    func(r string) error { return unix.Setxattr(r+"/f", "user.a", []byte("2"), 0) },
-		"no longer the same":   func(r string) error { os.Remove(r + "/h"); return os.WriteFile(r+"/h", []byte("hello"), 0o644) },
+		"has other content":   func(r string) error { return os.WriteFile(r+"/f", []byte("hellp"), 0) },
+		"is missing":          func(r string) error { return os.Remove(r + "/f") },
+		"is in no manifest":   func(r string) error { return os.WriteFile(r+"/d/new", nil, 0o600) },
+		"has mode":            func(r string) error { return unix.Chmod(r+"/f", 0o4644) },
+		"belongs to":          func(r string) error { return os.Lchown(r+"/f", 9, 9) },
+		"points to":           func(r string) error { os.Remove(r + "/l"); return os.Symlink("elsewhere", r+"/l") },
+		"is no longer opaque": func(r string) error { return unix.Removexattr(r+"/d", "trusted.overlay.opaque") },
+		"is of type":          func(r string) error { os.Remove(r + "/w"); return os.WriteFile(r+"/w", nil, 0o600) },
+		"has another value":   func(r string) error { return unix.Setxattr(r+"/f", "user.a", []byte("2"), 0) },
+		"no longer the same": func(r string) error {
+			os.Remove(r + "/h")
+			return os.WriteFile(r+"/h", []byte("hello"), 0o644)
+		},
 		"another modification": func(r string) error { return os.Chtimes(r+"/f", time.Now(), time.Now()) },
 		"has 6 bytes, not 5":   func(r string) error { return os.WriteFile(r+"/f", []byte("hello!"), 0) },
 	}
 	for want, do := range damage {
 		t.Run(want, func(t *testing.T) {
-			d, _ := unpack(t, dir("d", 0o755), file("d/.wh..wh..opq", ""), pax(file("f", "hello"), paxXattr+"user.a", "1"), symlink("l", "f"), hardlink("h", "f"), file(".wh.w", ""))
+			d, _ := unpack(t, dir("d", 0o755), file("d/.wh..wh..opq", ""), pax(file("f", "hello"), paxXattr+"user.a", "1"),
+				symlink("l", "f"), hardlink("h", "f"), file(".wh.w", ""))
 			proven(t, d)
 			root := filepath.Join(d, FS)
 			if err := do(root); err != nil {

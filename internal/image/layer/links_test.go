@@ -14,20 +14,28 @@ import (
 
 // TestFarLinks has hard links to files below meet what else the layer has at their names.
 func TestFarLinks(t *testing.T) {
-	usr := []item{dir("usr", 0o755), dir("usr/lib", 0o755), file("usr/lib/a", "body"), file("usr/lib/b", "old"), symlink("lib", "usr/lib"), dir("d", 0o755), file("d/x", "x")}
+	usr := []item{dir("usr", 0o755), dir("usr/lib", 0o755), file("usr/lib/a", "body"), file("usr/lib/b", "old"),
+		symlink("lib", "usr/lib"), dir("d", 0o755), file("d/x", "x")}
 	tree := []string{"usr d 755 0:0", "usr/lib d 755 0:0", "usr/lib/a f 644 0:0 body"}
 	cases := []struct {
 		name  string
 		layer []item
 		top   []string
 	}{
-		{"after a whiteout", []item{file("usr/lib/.wh.b", ""), hardlink("usr/lib/b", "usr/lib/a")}, append(tree, "usr/lib/b f 644 0:0 body = usr/lib/a")},
-		{"before a whiteout", []item{hardlink("usr/lib/b", "usr/lib/a"), file("usr/lib/.wh.b", "")}, append(tree, "usr/lib/b f 644 0:0 body = usr/lib/a")},
-		{"after a file", []item{file("usr/lib/b", "own"), hardlink("usr/lib/b", "usr/lib/a")}, append(tree, "usr/lib/b f 644 0:0 body = usr/lib/a")},
-		{"after a tree", []item{file("usr/lib/b/c", "own"), hardlink("usr/lib/b", "usr/lib/a")}, append(tree, "usr/lib/b f 644 0:0 body = usr/lib/a")},
+		{"after a whiteout", []item{file("usr/lib/.wh.b", ""), hardlink("usr/lib/b", "usr/lib/a")},
+			append(tree, "usr/lib/b f 644 0:0 body = usr/lib/a")},
+		{"before a whiteout", []item{hardlink("usr/lib/b", "usr/lib/a"), file("usr/lib/.wh.b", "")},
+			append(tree, "usr/lib/b f 644 0:0 body = usr/lib/a")},
+		{"after a file", []item{file("usr/lib/b", "own"), hardlink("usr/lib/b", "usr/lib/a")},
+			append(tree, "usr/lib/b f 644 0:0 body = usr/lib/a")},
+		{"after a tree", []item{file("usr/lib/b/c", "own"), hardlink("usr/lib/b", "usr/lib/a")},
+			append(tree, "usr/lib/b f 644 0:0 body = usr/lib/a")},
 		{"through a symlink below", []item{hardlink("lib/c", "lib/a")}, append(tree, "usr/lib/c f 644 0:0 body = usr/lib/a")},
-		{"through a symlink below, on its own", []item{file("usr/lib/c", "own"), hardlink("lib/c", "lib/a")}, append(tree, "usr/lib/c f 644 0:0 body = usr/lib/a")},
-		{"under a tree that goes", []item{file("usr/lib/b/c/d", "1"), hardlink("usr/lib/b/c/e", "usr/lib/a"), file("lib/b", "2")}, []string{"usr d 755 0:0", "usr/lib d 755 0:0", "usr/lib/b f 644 0:0 2"}},
+		{"through a symlink below, on its own", []item{file("usr/lib/c", "own"), hardlink("lib/c", "lib/a")},
+			append(tree, "usr/lib/c f 644 0:0 body = usr/lib/a")},
+		{"under a tree that goes",
+			[]item{file("usr/lib/b/c/d", "1"), hardlink("usr/lib/b/c/e", "usr/lib/a"), file("lib/b", "2")},
+			[]string{"usr d 755 0:0", "usr/lib d 755 0:0", "usr/lib/b f 644 0:0 2"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -58,20 +58,24 @@ func TestTarComesBack(t *testing.T) {
 	}
 	big := string(noise)
 	cases := map[string][]byte{
-		"plain":                   archive(t, dir("d", 0o755), file("d/a", "1"), file("empty", ""), symlink("l", "d/a"), hardlink("h", "d/a"), file("big", big)),
-		"long names and records":  archive(t, pax(file(strings.Repeat("n", 200), "x"), paxXattr+"user.a", strings.Repeat("v", 3000)), file("z", big)),
-		"names that are no text":  archive(t, file("b\xff\x01", "1")),
-		"the last of two wins":    archive(t, file("a", "1"), hardlink("h", "a"), file("a", "2"), file("a", "3")),
-		"a directory that leaves": archive(t, dir("d", 0o755), dir("d/e", 0o755), file("d/e/x", big), file("d/y", "y"), hardlink("k", "d/y"), file("d", "now a file"), dir("d", 0o700), file("d/e", "4")),
-		"a link in its place":     archive(t, dir("d", 0o755), file("d/x", "old"), symlink("d", "e"), file("d/x", "new"), file("e/x", "newest")),
-		"whiteouts with content":  archive(t, file("a", "1"), file(".wh.a", "why not"), file(".wh.b", big), file("b", "2")),
-		"through symlinks":        archive(t, symlink("out", "/real"), file("out/f", "1"), file("real/f", "2")),
-		"no end":                  bytes.TrimRight(archive(t, file("a", strings.Repeat("x", 512))), "\x00"),
-		"more after the end":      append(archive(t, file("a", "1")), noise...),
-		"nothing":                 {},
-		"two zero blocks":         make([]byte, 1024),
-		"old forms":               rawArchive(file("./a", "1"), dir("d", 0o755), file("d/a", big), hardlink("l", "a")),
-		"sparse":                  sparseArchive(t),
+		"plain": archive(t, dir("d", 0o755), file("d/a", "1"), file("empty", ""), symlink("l", "d/a"),
+			hardlink("h", "d/a"), file("big", big)),
+		"long names and records": archive(t,
+			pax(file(strings.Repeat("n", 200), "x"), paxXattr+"user.a", strings.Repeat("v", 3000)), file("z", big)),
+		"names that are no text": archive(t, file("b\xff\x01", "1")),
+		"the last of two wins":   archive(t, file("a", "1"), hardlink("h", "a"), file("a", "2"), file("a", "3")),
+		"a directory that leaves": archive(t, dir("d", 0o755), dir("d/e", 0o755), file("d/e/x", big), file("d/y", "y"),
+			hardlink("k", "d/y"), file("d", "now a file"), dir("d", 0o700), file("d/e", "4")),
+		"a link in its place": archive(t, dir("d", 0o755), file("d/x", "old"), symlink("d", "e"), file("d/x", "new"),
+			file("e/x", "newest")),
+		"whiteouts with content": archive(t, file("a", "1"), file(".wh.a", "why not"), file(".wh.b", big), file("b", "2")),
+		"through symlinks":       archive(t, symlink("out", "/real"), file("out/f", "1"), file("real/f", "2")),
+		"no end":                 bytes.TrimRight(archive(t, file("a", strings.Repeat("x", 512))), "\x00"),
+		"more after the end":     append(archive(t, file("a", "1")), noise...),
+		"nothing":                {},
+		"two zero blocks":        make([]byte, 1024),
+		"old forms":              rawArchive(file("./a", "1"), dir("d", 0o755), file("d/a", big), hardlink("l", "a")),
+		"sparse":                 sparseArchive(t),
 	}
 	for name, data := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -122,15 +126,20 @@ func sparseArchive(t *testing.T) []byte {
 // TestTarComesBackWhenFinalized moves files away from where the tar-split metadata first says that they are.
 func TestTarComesBackWhenFinalized(t *testing.T) {
 	t.Parallel()
-	below := []item{dir("usr", 0o755), dir("usr/lib", 0o755), symlink("lib", "usr/lib"), symlink("one", "two"), dir("two", 0o700), file("two/f", "below")}
+	below := []item{dir("usr", 0o755), dir("usr/lib", 0o755), symlink("lib", "usr/lib"), symlink("one", "two"),
+		dir("two", 0o700), file("two/f", "below")}
 	cases := map[string][]item{
-		"moved":              {file("lib/a/b", "1"), file("lib/c", "2")},
-		"moved onto its own": {dir("usr", 0o755), dir("usr/lib", 0o755), file("usr/lib/c", "own"), file("lib/c", "that replaces it")},
-		"a tree on a file":   {dir("usr", 0o755), dir("usr/lib", 0o755), file("usr/lib/c", "own"), file("lib/c/d/e", "a tree"), file("lib/c/d/f", "of two")},
-		"a file on a tree":   {dir("usr", 0o755), dir("usr/lib", 0o755), dir("usr/lib/c", 0o755), file("usr/lib/c/x", "own"), file("lib/c", "a file")},
-		"merged":             {dir("usr", 0o755), dir("usr/lib", 0o755), dir("usr/lib/c", 0o755), file("usr/lib/c/x", "x"), file("usr/lib/c/y", "y"), file("lib/c/y", "z")},
-		"replaced before":    {file("lib/c", "first"), file("lib/c", "second"), file("one/f", "own"), file("one/f", "again")},
-		"hard links below":   {hardlink("l", "two/f"), file("one/g", "own")},
+		"moved": {file("lib/a/b", "1"), file("lib/c", "2")},
+		"moved onto its own": {dir("usr", 0o755), dir("usr/lib", 0o755), file("usr/lib/c", "own"),
+			file("lib/c", "that replaces it")},
+		"a tree on a file": {dir("usr", 0o755), dir("usr/lib", 0o755), file("usr/lib/c", "own"), file("lib/c/d/e", "a tree"),
+			file("lib/c/d/f", "of two")},
+		"a file on a tree": {dir("usr", 0o755), dir("usr/lib", 0o755), dir("usr/lib/c", 0o755), file("usr/lib/c/x", "own"),
+			file("lib/c", "a file")},
+		"merged": {dir("usr", 0o755), dir("usr/lib", 0o755), dir("usr/lib/c", 0o755), file("usr/lib/c/x", "x"),
+			file("usr/lib/c/y", "y"), file("lib/c/y", "z")},
+		"replaced before":  {file("lib/c", "first"), file("lib/c", "second"), file("one/f", "own"), file("one/f", "again")},
+		"hard links below": {hardlink("l", "two/f"), file("one/g", "own")},
 	}
 	for name, items := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -170,12 +179,23 @@ func TestDamageIsNamed(t *testing.T) {
 		do   func(d string) error
 		want string
 	}{
-		"missing":    {func(d string) error { return os.Remove(d + "/fs/d/f") }, "fs/d/f is missing"},
-		"longer":     {func(d string) error { return os.WriteFile(d+"/fs/d/f", []byte("hello!"), 0) }, "fs/d/f has 6 bytes, not 5"},
-		"a symlink":  {func(d string) error { os.Remove(d + "/fs/d/f"); return os.Symlink("/etc/passwd", d+"/fs/d/f") }, "fs/d/f cannot be opened"},
-		"a fifo":     {func(d string) error { os.Remove(d + "/fs/d/f"); return exec.Command("mkfifo", d+"/fs/d/f").Run() }, "fs/d/f is no regular file"},
-		"a linked d": {func(d string) error { os.Rename(d+"/fs/d", d+"/d"); return os.Symlink("../d", d+"/fs/d") }, "fs/d/f cannot be opened"},
-		"replaced":   {func(d string) error { return os.Remove(d + "/replaced/1") }, "replaced/1 is missing"},
+		"missing": {func(d string) error { return os.Remove(d + "/fs/d/f") }, "fs/d/f is missing"},
+		"longer": {func(d string) error {
+			return os.WriteFile(d+"/fs/d/f", []byte("hello!"), 0)
+		}, "fs/d/f has 6 bytes, not 5"},
+		"a symlink": {func(d string) error {
+			os.Remove(d + "/fs/d/f")
+			return os.Symlink("/etc/passwd", d+"/fs/d/f")
+		}, "fs/d/f cannot be opened"},
+		"a fifo": {func(d string) error {
+			os.Remove(d + "/fs/d/f")
+			return exec.Command("mkfifo", d+"/fs/d/f").Run()
+		}, "fs/d/f is no regular file"},
+		"a linked d": {func(d string) error {
+			os.Rename(d+"/fs/d", d+"/d")
+			return os.Symlink("../d", d+"/fs/d")
+		}, "fs/d/f cannot be opened"},
+		"replaced": {func(d string) error { return os.Remove(d + "/replaced/1") }, "replaced/1 is missing"},
 	}
 	for name, c := range damage {
 		t.Run(name, func(t *testing.T) {
@@ -210,7 +230,8 @@ func TestTarSplitIsChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 		var found []string
-		if err := Verify(t.Context(), d, func(p, problem string) { found = append(found, p+" "+problem) }); err != nil || len(found) == 0 {
+		if err := Verify(t.Context(), d, func(p, problem string) { found = append(found, p+" "+problem) }); err != nil ||
+			len(found) == 0 {
 			t.Errorf("%s: nothing was found (%v)", name, err)
 		}
 	}
@@ -225,7 +246,8 @@ func TestTarSplitIsChecked(t *testing.T) {
 
 // TestFrozenTarSplit reads a layer as the first release that kept tar-split metadata wrote it.
 func TestFrozenTarSplit(t *testing.T) {
-	items := []item{dir("d", 0o755), file("d/a", "one"), file("d/a", "two"), symlink("l", "d"), file("l/b", "three"), file("e/f", "four")}
+	items := []item{dir("d", 0o755), file("d/a", "one"), file("d/a", "two"), symlink("l", "d"), file("l/b", "three"),
+		file("e/f", "four")}
 	const frozen = "testdata/frozen/skeleton-v1"
 	if dir := os.Getenv("BERTH_FREEZE"); dir != "" {
 		d, _ := unpack(t, items...)

@@ -34,7 +34,8 @@ type unzstd struct {
 // newZstdDecoder makes a decoder that decodes in the goroutine of its caller. Concurrent decoding of one stream would
 // need much more memory and gain little, because hashing and writing the content takes longer than decoding.
 func newZstdDecoder() *zstd.Decoder {
-	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(uint64(limit.ZstdWindow.Limit)))
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(uint64(limit.ZstdWindow.Limit)))
 	if err != nil {
 		panic(err) // the options are constants
 	}

@@ -236,7 +236,8 @@ func TestTokensStayAtHome(t *testing.T) {
 		"http behind https":   {secure.URL, "no TLS"},
 		"redirected, unknown": {serve(t, challenge("ftp://x")).URL, ""},
 	} {
-		for kind, auth := range map[string]*Auth{"password": {Username: "joe", Password: "s3cret"}, "identity": {IdentityToken: "long-lived"}} {
+		for kind, auth := range map[string]*Auth{"password": {Username: "joe", Password: "s3cret"},
+			"identity": {IdentityToken: "long-lived"}} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				r := newRig(t, Options{clock: quick()})
 				r.hosts(t, "registry.test", "server = %q\nskip_verify = true\n[header]\nX-Key = \"mine\"\n", c.url)
@@ -250,7 +251,8 @@ func TestTokensStayAtHome(t *testing.T) {
 	}
 	for _, q := range thief.requests() {
 		body, _ := io.ReadAll(q.Body)
-		if text := fmt.Sprint(q.Header, q.URL, string(body)); strings.Contains(text, "s3cret") || strings.Contains(text, "long-lived") || q.Header.Get("Authorization") != "" {
+		if text := fmt.Sprint(q.Header, q.URL, string(body)); strings.Contains(text, "s3cret") ||
+			strings.Contains(text, "long-lived") || q.Header.Get("Authorization") != "" {
 			t.Errorf("the thief got %s", text)
 		}
 	}
@@ -269,13 +271,17 @@ func TestSecretsInAnswers(t *testing.T) {
 		}
 		_, password, _ := r.BasicAuth()
 		w.WriteHeader(http.StatusForbidden)
-		_ = json.NewEncoder(w).Encode(map[string]any{"errors": []map[string]string{{"message": strings.Repeat("x", 170) + " " + r.Header.Get("Authorization") + " and " + password}}})
+		_ = json.NewEncoder(w).Encode(
+			map[string]any{
+				"errors": []map[string]string{
+					{"message": strings.Repeat("x", 170) + " " + r.Header.Get("Authorization") + " and " + password}}})
 		return true
 	})
 	desc := s.put([]byte("layer"))
 	_, err := fetch(t.Context(), newRig(t, Options{}).repo(t, s.host+"/app", joe), desc)
 	fails(t, err, errdefs.ErrPermissionDenied, "403", "xxx")
-	if text := err.Error(); strings.Contains(text, "s3cret") || strings.Contains(text, base64.StdEncoding.EncodeToString([]byte("joe:"))[:4]) {
+	if text := err.Error(); strings.Contains(text, "s3cret") ||
+		strings.Contains(text, base64.StdEncoding.EncodeToString([]byte("joe:"))[:4]) {
 		t.Errorf("a secret in %v", err)
 	}
 }

@@ -26,7 +26,8 @@ func TestResolveAndFetch(t *testing.T) {
 	r := newRig(t, Options{sizes: small})
 	repo := r.repo(t, s.host+"/app:v1", nil)
 	found, err := repo.Resolve(t.Context())
-	if err != nil || found.Digest != digest.FromBytes(manifest) || found.Size != int64(len(manifest)) || found.MediaType != ocispec.MediaTypeImageManifest {
+	if err != nil || found.Digest != digest.FromBytes(manifest) || found.Size != int64(len(manifest)) ||
+		found.MediaType != ocispec.MediaTypeImageManifest {
 		t.Fatalf("%+v, %v", found, err)
 	}
 	wants(t, repo, found, manifest)

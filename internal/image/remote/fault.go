@@ -67,7 +67,8 @@ func isCertificate(err error) bool {
 	var name x509.HostnameError
 	var record tls.RecordHeaderError
 	var alert tls.AlertError
-	return errors.As(err, &verify) || errors.As(err, &unknown) || errors.As(err, &name) || errors.As(err, &record) || errors.As(err, &alert)
+	return errors.As(err, &verify) || errors.As(err, &unknown) || errors.As(err, &name) || errors.As(err, &record) ||
+		errors.As(err, &alert)
 }
 
 // plainText is what went wrong without the URL, which may be signed.

@@ -17,8 +17,10 @@ import (
 func FuzzHostsToml(f *testing.F) {
 	for _, text := range []string{
 		"", "server = \"https://registry.test\"\n", "server = \"http://other.test\"\n[host.\"https://mirror.test\"]\n",
-		"[host.\"https://mirror.test/path\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\nskip_verify = true\n",
-		"[host.\"http://registry.test.mirror.test\"]\n[host.\"http://registry.test.mirror.test\".header]\nX-A = \"1\"\nX-B = [\"1\", \"2\"]\n",
+		"[host.\"https://mirror.test/path\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\nskip_verify " +
+			"= true\n",
+		"[host.\"http://registry.test.mirror.test\"]\n[host.\"http://registry.test.mirror.test\".header]\nX-A = \"1\"\nX-B " +
+			"= [\"1\", \"2\"]\n",
 		"server = \"https://joe:pw@registry.test\"\nca = [\"a\"]\nclient = [[\"a\", \"b\"]]\ndial_timeout = \"1s\"\n",
 		"[host.\"https://REGISTRY.TEST:443\"]\n[host.\"registry.test:5000\"]\n[host.\"https://registry.test@evil.test\"]\n",
 	} {
@@ -63,7 +65,8 @@ type spy struct {
 func (s *spy) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if auth := r.Header.Get("Authorization"); strings.Contains(auth, base64.StdEncoding.EncodeToString([]byte("joe:s3cret"))) {
+	if auth := r.Header.Get("Authorization"); strings.Contains(auth,
+		base64.StdEncoding.EncodeToString([]byte("joe:s3cret"))) {
 		s.told = append(s.told, r.URL.Host)
 	}
 	s.n++
@@ -76,5 +79,6 @@ func (s *spy) RoundTrip(r *http.Request) (*http.Response, error) {
 	default:
 		h.Set("WWW-Authenticate", "Basic realm=x")
 	}
-	return &http.Response{StatusCode: code, Header: h, Body: io.NopCloser(strings.NewReader("")), Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
+	return &http.Response{StatusCode: code, Header: h, Body: io.NopCloser(strings.NewReader("")), Request: r,
+		ProtoMajor: 1, ProtoMinor: 1}, nil
 }

@@ -212,7 +212,9 @@ func (c *Client) noRedirects(t http.RoundTripper) *http.Client {
 	if c.options.wrap != nil {
 		t = c.options.wrap(t)
 	}
-	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 }
 
 // complaint keeps the first error that the library logs and goes on from: a hosts.toml that it cannot read, and
@@ -229,7 +231,8 @@ func (c *complaint) Fire(e *logrus.Entry) error {
 }
 
 func (c *complaint) logger() *logrus.Entry {
-	l := &logrus.Logger{Out: io.Discard, Formatter: &logrus.TextFormatter{}, Level: logrus.ErrorLevel, Hooks: logrus.LevelHooks{}}
+	l := &logrus.Logger{Out: io.Discard, Formatter: &logrus.TextFormatter{}, Level: logrus.ErrorLevel,
+		Hooks: logrus.LevelHooks{}}
 	l.AddHook(c)
 	return logrus.NewEntry(l)
 }

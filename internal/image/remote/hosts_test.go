@@ -28,7 +28,8 @@ func TestHostsInOrder(t *testing.T) {
 	says := func(code int) *server {
 		return serve(t, func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(code); return true })
 	}
-	lacks, refuses, denies, broken, pushed, pulls, origin := serve(t, nil), says(401), says(403), says(500), serve(t, nil), serve(t, nil), serve(t, nil)
+	lacks, refuses, denies, broken, pushed, pulls, origin := serve(t, nil), says(401), says(403), says(500), serve(t, nil),
+		serve(t, nil), serve(t, nil)
 	origin.put(manifest, "v1")
 	desc := pulls.put(body)
 	r := newRig(t, Options{clock: quick()})
@@ -36,7 +37,8 @@ func TestHostsInOrder(t *testing.T) {
 	for _, s := range []*server{lacks, refuses, denies, broken} {
 		text += fmt.Sprintf("[host.%q]\n", s.URL)
 	}
-	text += fmt.Sprintf("[host.%q]\ncapabilities = [\"push\"]\n[host.%q]\ncapabilities = [\"pull\"]\n", pushed.URL, pulls.URL)
+	text += fmt.Sprintf("[host.%q]\ncapabilities = [\"push\"]\n[host.%q]\ncapabilities = [\"pull\"]\n", pushed.URL,
+		pulls.URL)
 	r.hosts(t, "registry.test:5000", "%s", text)
 	repo := r.repo(t, "registry.test:5000/app:v1", &Auth{Username: "joe", Password: "s3cret"})
 	found, err := repo.Resolve(t.Context())
@@ -86,7 +88,8 @@ func TestDownMirrorIsAskedLast(t *testing.T) {
 		}
 	}()
 	r := newRig(t, Options{Stall: forever})
-	r.hosts(t, "registry.test", "server = %q\n[host.\"https://%s\"]\ndial_timeout = \"1s\"\n[host.\"http://127.0.0.1:1\"]\n", origin.URL, l.Addr())
+	r.hosts(t, "registry.test", "server = %q\n[host.\"https://%s\"]\ndial_timeout = \"1s\"\n"+
+		"[host.\"http://127.0.0.1:1\"]\n", origin.URL, l.Addr())
 	repo := r.repo(t, "registry.test/app", nil)
 	repo.hosts[0].client.Transport.(*http.Transport).TLSHandshakeTimeout = 100_000_000
 	for i := range 5 {
@@ -154,7 +157,8 @@ func TestTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Options{clock: quick()})
-			for file, text := range map[string]string{"ca.pem": own, "client.pem": string(cert), "client.key": string(key), "both.pem": string(cert) + string(key)} {
+			for file, text := range map[string]string{"ca.pem": own, "client.pem": string(cert), "client.key": string(key),
+				"both.pem": string(cert) + string(key)} {
 				r.file(t, file, text)
 			}
 			r.hosts(t, "registry.test", "server = %q\n%s\n", c.s.URL, c.lines)
@@ -231,12 +235,13 @@ func TestPlaces(t *testing.T) {
 	r.hosts(t, "twice.test", "server = \"https://twice.test\"\n[host.\"https://twice.test\"]\nskip_verify = true\n")
 	r.hosts(t, "docker.io", "")
 	for ref, want := range map[string]string{
-		"any.test/a/b:v1":              "https://cache.test/mirror/v2/a/b/x?ns=any.test https://any.test/v2/a/b/x",
-		"named.test:5000/a:v1":         "https://cache.test/api/a/x?ns=named.test%3A5000 https://named.test:5000/v2/a/x",
-		"[::1]:5000/a:v1":              "http://[::2]:6000/v2/a/x?ns=%5B%3A%3A1%5D%3A5000",
-		"twice.test/a":                 "https://twice.test/v2/a/x",
-		"busybox":                      "https://registry-1.docker.io/v2/library/busybox/x",
-		"registry-1.docker.io/a/b:tag": "https://cache.test/mirror/v2/a/b/x?ns=registry-1.docker.io https://registry-1.docker.io/v2/a/b/x",
+		"any.test/a/b:v1":      "https://cache.test/mirror/v2/a/b/x?ns=any.test https://any.test/v2/a/b/x",
+		"named.test:5000/a:v1": "https://cache.test/api/a/x?ns=named.test%3A5000 https://named.test:5000/v2/a/x",
+		"[::1]:5000/a:v1":      "http://[::2]:6000/v2/a/x?ns=%5B%3A%3A1%5D%3A5000",
+		"twice.test/a":         "https://twice.test/v2/a/x",
+		"busybox":              "https://registry-1.docker.io/v2/library/busybox/x",
+		"registry-1.docker.io/a/b:tag": "https://cache.test/mirror/v2/a/b/x?ns=registry-1.docker.io " +
+			"https://registry-1.docker.io/v2/a/b/x",
 	} {
 		repo := r.repo(t, ref, nil)
 		var got []string
@@ -257,7 +262,8 @@ func TestIPv6(t *testing.T) {
 	s := start(t, nil, func(h *httptest.Server) { _ = h.Listener.Close(); h.Listener = l; h.Start() })
 	body := noise(t, 100)
 	desc := s.put(body)
-	wants(t, newRig(t, Options{}).repo(t, s.host+"/app", &Auth{Username: "joe", Password: "x", ServerAddress: s.host}), desc, body)
+	wants(t, newRig(t, Options{}).repo(t, s.host+"/app", &Auth{Username: "joe", Password: "x", ServerAddress: s.host}),
+		desc, body)
 }
 
 // TestBadConfiguration is never ignored, and says which file it is in. Mended, it counts from the next pull.
@@ -300,7 +306,8 @@ func TestHeaders(t *testing.T) {
 	body := noise(t, 100)
 	desc := elsewhere.put(body)
 	r := newRig(t, Options{})
-	r.hosts(t, "registry.test", "[host.%q]\n[host.%q.header]\nx-key = \"mine\"\nX-Keys = [\"a\", \"b\"]\nauthorization = \"Basic aGk6aG8=\"\n", mirror.URL, mirror.URL)
+	r.hosts(t, "registry.test", "[host.%q]\n[host.%q.header]\nx-key = \"mine\"\nX-Keys = [\"a\", \"b\"]\nauthorization "+
+		"= \"Basic aGk6aG8=\"\n", mirror.URL, mirror.URL)
 	wants(t, r.repo(t, "registry.test/app", nil), desc, body)
 	h := mirror.requests()[0].Header
 	if h.Get("X-Key") != "mine" || len(h.Values("X-Keys")) != 2 || h.Get("Authorization") == "" {

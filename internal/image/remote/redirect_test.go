@@ -41,9 +41,11 @@ func TestRedirects(t *testing.T) {
 		"another port":   {func(_ *server, path string) string { return other.URL + path }, true, false},
 		"another scheme": {func(s *server, path string) string { return "https://" + s.host + path }, false, false},
 		"with TLS":       {func(_ *server, path string) string { return secure.URL + path }, true, false},
-		"around":         {func(s *server, path string) string { return other.URL + "/to?" + s.URL + path + "?again" }, false, false},
-		"in circles":     {func(s *server, path string) string { return s.URL + path }, false, true},
-		"nowhere":        {func(*server, string) string { return "gopher://x" }, false, false},
+		"around": {func(s *server, path string) string {
+			return other.URL + "/to?" + s.URL + path + "?again"
+		}, false, false},
+		"in circles": {func(s *server, path string) string { return s.URL + path }, false, true},
+		"nowhere":    {func(*server, string) string { return "gopher://x" }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s *server

@@ -280,7 +280,8 @@ func (r request) build(ctx context.Context, u *url.URL) (*http.Request, error) {
 // redirection is where a response sends its caller, nil when it is an answer.
 func (h *host) redirection(resp *http.Response, r request) (*url.URL, *fault) {
 	switch resp.StatusCode {
-	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect,
+		http.StatusPermanentRedirect:
 	default:
 		return nil, nil
 	}

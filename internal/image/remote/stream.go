@@ -132,7 +132,8 @@ func (s *stream) accept(resp *http.Response, r request, size int64) *fault {
 	from, to, total, ok := contentRange(resp.Header.Get("Content-Range"))
 	switch {
 	case !r.ranged || !ok || from != r.from || to > r.to || to <= from:
-		text := fmt.Sprintf("it answers bytes %d to %d with the range %.80q", r.from, r.to-1, resp.Header.Get("Content-Range"))
+		text := fmt.Sprintf("it answers bytes %d to %d with the range %.80q", r.from, r.to-1,
+			resp.Header.Get("Content-Range"))
 		return &fault{kind: errdefs.ErrUnknown, text: text, unfit: true}
 	case total >= 0 && total != size:
 		return &fault{kind: errdefs.ErrDataLoss,

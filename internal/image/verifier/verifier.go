@@ -1,6 +1,6 @@
 // Package verifier asks the programs of a directory whether an image may be pulled. A program gets the image's name and
-// digest as arguments and its descriptor on standard input; it exits with 0 to accept, with anything else to refuse, and says
-// why on standard output. So programs written for containerd's image-verifier directory work here unchanged.
+// digest as arguments and its descriptor on standard input; it exits with 0 to accept, with anything else to refuse,
+// and says why on standard output. So programs written for containerd's image-verifier directory work here unchanged.
 //
 // When in doubt it refuses: a program that cannot be run, crashes or takes too long is one that did not accept.
 //
@@ -37,8 +37,8 @@ type Dir struct {
 	Path    string
 	Max     int           // programs that may be in it; with more every image is refused
 	Timeout time.Duration // of one program
-	// Run runs a program for an operation of the given name, and returns when it has ended, or ctx has, and nothing of it is
-	// left.
+	// Run runs a program for an operation of the given name, and returns when it has ended, or ctx has, and nothing of it
+	// is left.
 	Run func(ctx context.Context, name string, cmd *exec.Cmd) error
 	Log *slog.Logger // gets what programs write to standard error; required
 
@@ -96,8 +96,8 @@ func (d *Dir) askAll(ctx context.Context, programs []string, q Question) error {
 	return err
 }
 
-// Programs are the paths of the programs, in the order of their names. Names that begin with a dot are none. Anything else
-// that cannot be run, and more programs than Max, is an error.
+// Programs are the paths of the programs, in the order of their names. Names that begin with a dot are none. Anything
+// else that cannot be run, and more programs than Max, is an error.
 func (d *Dir) Programs() ([]string, error) {
 	entries, err := os.ReadDir(d.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -181,7 +181,8 @@ func operation(program string) string {
 }
 
 // passed are the daemon's variables that a program gets: what reaches registries is theirs to know.
-var passed = []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+var passed = []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE",
+	"SSL_CERT_DIR"}
 
 // NamespaceVariable has the namespace of the pod that needs the image, where it is known.
 const NamespaceVariable = "BERTH_POD_NAMESPACE"

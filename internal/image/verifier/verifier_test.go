@@ -91,7 +91,9 @@ func TestWhatAProgramGets(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://proxy.example:3128")
 	t.Setenv("NOT_FOR_VERIFIERS", "1")
 	out := t.TempDir()
-	d := directory(t, map[string]string{"v": `printf '%s\n' "$@" >` + out + `/args; cat >` + out + `/in; env >` + out + `/env; pwd >` + out + `/cwd`})
+	d := directory(t,
+		map[string]string{"v": `printf '%s\n' "$@" >` + out + `/args; cat >` + out + `/in; env >` + out + `/env; pwd >` +
+			out + `/cwd`})
 	accepts(t, d)
 	read := func(name string) string {
 		text, err := os.ReadFile(filepath.Join(out, name))
@@ -100,15 +102,18 @@ func TestWhatAProgramGets(t *testing.T) {
 		}
 		return strings.TrimSpace(string(text))
 	}
-	if want := "-name\n" + name + "\n-digest\n" + desc.Digest.String() + "\n-stdin-media-type\napplication/vnd.oci.descriptor.v1+json"; read("args") != want {
+	if want := "-name\n" + name + "\n-digest\n" + desc.Digest.String() +
+		"\n-stdin-media-type\napplication/vnd.oci.descriptor.v1+json"; read("args") != want {
 		t.Errorf("arguments %q", read("args"))
 	}
 	var got ocispec.Descriptor
-	if err := json.Unmarshal([]byte(read("in")), &got); err != nil || got.Digest != desc.Digest || got.Size != 7 || got.MediaType != desc.MediaType {
+	if err := json.Unmarshal([]byte(read("in")), &got); err != nil || got.Digest != desc.Digest || got.Size != 7 ||
+		got.MediaType != desc.MediaType {
 		t.Errorf("standard input %q, %v", read("in"), err)
 	}
 	env := strings.Split(read("env"), "\n")
-	if !slices.Contains(env, "HTTPS_PROXY=http://proxy.example:3128") || strings.Contains(read("env"), "NOT_FOR") || read("cwd") != "/" {
+	if !slices.Contains(env, "HTTPS_PROXY=http://proxy.example:3128") || strings.Contains(read("env"), "NOT_FOR") ||
+		read("cwd") != "/" {
 		t.Errorf("environment %q in %s", env, read("cwd"))
 	}
 }

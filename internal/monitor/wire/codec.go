@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// Object is a type that is a JSON object: its members, in their order. A member with the zero value is left out unless it
-// is marked as always there.
+// Object is a type that is a JSON object: its members, in their order. A member with the zero value is left out unless
+// it is marked as always there.
 type Object interface{ members() []member }
 
 type member struct {

@@ -3,8 +3,10 @@ package wire
 func (r *Request) members() []member {
 	return []member{
 		{"id", &r.ID, true}, {"op", &r.Op, true}, {"ctr", &r.Container, false}, {"timeout", &r.Timeout, false},
-		{"version", &r.Version, false}, {"subscribe", &r.Subscribe, false}, {"create", &r.Create, false}, {"log", &r.Log, false},
-		{"signal", &r.Signal, false}, {"process", &r.Process, false}, {"console", &r.Console, false}, {"cancels", &r.Cancels, false},
+		{"version", &r.Version, false}, {"subscribe", &r.Subscribe, false}, {"create", &r.Create, false},
+		{"log", &r.Log, false},
+		{"signal", &r.Signal, false}, {"process", &r.Process, false}, {"console", &r.Console, false},
+		{"cancels", &r.Cancels, false},
 	}
 }
 
@@ -27,7 +29,8 @@ func (p *Process) members() []member {
 
 func (e *Exit) members() []member {
 	return append(e.Process.members(), []member{
-		{"code", &e.Code, true}, {"signal", &e.Signal, false}, {"oom", &e.OOMKilled, false}, {"startedAt", &e.StartedAt, false},
+		{"code", &e.Code, true}, {"signal", &e.Signal, false}, {"oom", &e.OOMKilled, false},
+		{"startedAt", &e.StartedAt, false},
 		{"finishedAt", &e.FinishedAt, true}, {"unknown", &e.Unknown, false}, {"draining", &e.Draining, false},
 	}...)
 }

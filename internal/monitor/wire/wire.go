@@ -20,22 +20,24 @@ const MaxFDs = 4
 
 // What a daemon asks for.
 const (
-	Hello      = "hello"       // who are you, what do you hold; with Subscribe, exits are told from now on
-	Create     = "create"      // run the runtime's create
-	Start      = "start"       // open the log, run the runtime's start
-	Signal     = "signal"      // send a signal to the container's first process
-	KillAll    = "kill-all"    // SIGKILL everything in the container's cgroup
-	Exec       = "exec"        // run a process in the container; descriptors: stdin, stdout, stderr
-	Session    = "session"     // exec for a client that may go away; a terminal's master goes to the socket Console
-	Drain      = "drain"       // read descriptors, and throw away what comes until nothing holds their other ends
-	Attach     = "attach"      // copy output to descriptors: stdout, stderr, and one that gets a byte when the client is dropped
+	Hello   = "hello"    // who are you, what do you hold; with Subscribe, exits are told from now on
+	Create  = "create"   // run the runtime's create
+	Start   = "start"    // open the log, run the runtime's start
+	Signal  = "signal"   // send a signal to the container's first process
+	KillAll = "kill-all" // SIGKILL everything in the container's cgroup
+	Exec    = "exec"     // run a process in the container; descriptors: stdin, stdout, stderr
+	Session = "session"  // exec for a client that may go away; a terminal's master goes to the socket Console
+	Drain   = "drain"    // read descriptors, and throw away what comes until nothing holds their other ends
+	// copy output to descriptors: stdout, stderr, and one that gets a byte when the client is dropped
+	Attach     = "attach"
 	Console    = "console"     // answers with the terminal's master
 	CloseStdin = "close-stdin" // let the container see the end of its input
 	ReopenLog  = "reopen-log"  // begin a new file at the log's path
 	Forget     = "forget"      // the container is deleted
-	Inherit    = "inherit"     // to a monitor that takes over; descriptors: a pidfd, and the terminal's master if there is one
-	Cancel     = "cancel"      // the request Cancels is not waited for any more
-	Shutdown   = "shutdown"    // end, when no container lives
+	// to a monitor that takes over; descriptors: a pidfd, and the terminal's master if there is one
+	Inherit  = "inherit"
+	Cancel   = "cancel"   // the request Cancels is not waited for any more
+	Shutdown = "shutdown" // end, when no container lives
 )
 
 // Request is what a daemon sends.
@@ -50,13 +52,15 @@ type Request struct {
 	Create    *Bundle `json:"create,omitempty"`
 	Log       *Log    `json:"log,omitempty"`
 	Signal    int     `json:"signal,omitempty"`
-	Process   string  `json:"process,omitempty"` // exec, session: a file with the OCI process, in the container's directory
-	Console   string  `json:"console,omitempty"` // session with a terminal: a socket in that directory, on which the daemon listens
-	Cancels   uint64  `json:"cancels,omitempty"`
+	// exec, session: a file with the OCI process, in the container's directory
+	Process string `json:"process,omitempty"`
+	// session with a terminal: a socket in that directory, on which the daemon listens
+	Console string `json:"console,omitempty"`
+	Cancels uint64 `json:"cancels,omitempty"`
 }
 
-// Bundle says how the container's runtime is called. The monitor keeps it beside the container, for the one that may have
-// to take over.
+// Bundle says how the container's runtime is called. The monitor keeps it beside the container, for the one that may
+// have to take over.
 type Bundle struct {
 	Runtime   string   `json:"runtime"`        // the program
 	Args      []string `json:"args,omitempty"` // before the command, such as --root

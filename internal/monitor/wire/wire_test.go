@@ -76,14 +76,17 @@ func marshal(t *testing.T, v reflect.Value) string {
 
 func TestDecodePassesOver(t *testing.T) {
 	var r Request
-	err := Decode([]byte(` { "new" : [1, {"a":[null,true,"]"]}, -2.5e3], "op":"st\u0061rt\n", "log":null, "id": 7 , "create":{"x":{},"runtime":"r"} } `), &r)
+	err := Decode(
+		[]byte(
+			` { "new" : [1, {"a":[null,true,"]"]}, -2.5e3], "op":"st\u0061rt\n", "log":null, "id": 7 , "create":{"x":{},"runtime":"r"} } `), &r)
 	if err != nil || r.Op != "start\n" || r.ID != 7 || r.Log != nil || r.Create == nil || r.Create.Runtime != "r" {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, s := range []string{`{}`, `{"id":1,"op":"hello"}`, `{"id":1,"create":{"args":["a"],"log":{"dir":"/","path":"x"}}}`, `{"id":-1}`, `[`, `{"a":` + "\x00"} {
+	for _, s := range []string{`{}`, `{"id":1,"op":"hello"}`,
+		`{"id":1,"create":{"args":["a"],"log":{"dir":"/","path":"x"}}}`, `{"id":-1}`, `[`, `{"a":` + "\x00"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -21,11 +21,11 @@ var ErrNotDevice = errors.New("not a device")
 // user may fill /dev/shm with files, so a walk over /dev does not enter them.
 var ownMounts = []string{"/dev/shm", "/dev/pts", "/dev/mqueue"}
 
-// List returns the device at path, or all devices below it when it is a directory, as they are at this moment. It follows
-// a symbolic link at path, so that /dev/disk/by-id/… names a device, and follows none below a directory. Every Path is
-// path or begins with it. Below /dev it leaves out /dev/shm, /dev/pts and /dev/mqueue, unless path names one of them. A
-// directory below path that cannot be read, such as a mount whose server has gone, is left out.
-// It ends with ctx, and serves as spec.Input.StatDevice.
+// List returns the device at path, or all devices below it when it is a directory, as they are at this moment. It
+// follows a symbolic link at path, so that /dev/disk/by-id/… names a device, and follows none below a directory. Every
+// Path is path or begins with it. Below /dev it leaves out /dev/shm, /dev/pts and /dev/mqueue, unless path names one of
+// them. A directory below path that cannot be read, such as a mount whose server has gone, is left out. It ends with
+// ctx, and serves as spec.Input.StatDevice.
 func List(ctx context.Context, path string) ([]specs.LinuxDevice, error) {
 	path = filepath.Clean(path)
 	real, err := filepath.EvalSymlinks(path)

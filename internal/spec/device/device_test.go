@@ -28,9 +28,11 @@ func TestList(t *testing.T) {
 	if err := os.Symlink("sub/nul", dir+"/link"); err != nil {
 		t.Fatal(err)
 	}
-	for asked, want := range map[string]string{"": "/sub/nul", "/sub/": "/sub/nul", "/sub/nul": "/sub/nul", "/link": "/link"} {
+	for asked, want := range map[string]string{"": "/sub/nul", "/sub/": "/sub/nul", "/sub/nul": "/sub/nul",
+		"/link": "/link"} {
 		got, err := List(t.Context(), dir+asked)
-		if err != nil || len(got) != 1 || got[0].Path != dir+want || got[0].Type != "c" || got[0].Major != 1 || got[0].Minor != 3 || *got[0].FileMode != 0o640&^umask() {
+		if err != nil || len(got) != 1 || got[0].Path != dir+want || got[0].Type != "c" || got[0].Major != 1 ||
+			got[0].Minor != 3 || *got[0].FileMode != 0o640&^umask() {
 			t.Errorf("%q: %+v, %v", asked, got, err)
 		}
 	}

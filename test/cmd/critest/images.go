@@ -25,9 +25,11 @@ const (
 
 // The users and groups that the suite expects of images.
 const (
-	passwd = "root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/var/www:/bin/sh\ndefault-user:x:1000:1000::/:/bin/sh\n" +
+	passwd = "root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33:www-data:/var/www:/bin/sh\n" +
+		"default-user:x:1000:1000::/:/bin/sh\n" +
 		"nobody:x:65534:65534:nobody:/:/bin/false\n"
-	group = "root:x:0:\nwww-data:x:33:\ndefault-user:x:1000:\ngroup-defined-in-image:x:50000:default-user\nnogroup:x:65534:\n"
+	group = "root:x:0:\nwww-data:x:33:\ndefault-user:x:1000:\ngroup-defined-in-image:x:50000:default-user\n" +
+		"nogroup:x:65534:\n"
 )
 
 // push makes the images, pushes them, and returns the digest of the one that the suite wants by digest, in hexadecimal.
@@ -93,9 +95,9 @@ func pushOne(r *fixture.Registry, name string, recipe fixture.Recipe) error {
 	return err
 }
 
-// shell returns what makes images of busybox. The suite has a shell run `ls` from its file, which it masks, and Debian's
-// busybox runs an applet of that name itself: this one has none, and the file is another busybox. It has neither ipcs
-// nor pgrep, which are this program.
+// shell returns what makes images of busybox. The suite has a shell run `ls` from its file, which it masks, and
+// Debian's busybox runs an applet of that name itself: this one has none, and the file is another busybox. It has
+// neither ipcs nor pgrep, which are this program.
 func shell(program []byte) (func(v1.Config) fixture.Recipe, error) {
 	recipe, err := fixture.BusyboxRecipe()
 	if err != nil {
@@ -122,7 +124,8 @@ func shell(program []byte) (func(v1.Config) fixture.Recipe, error) {
 		}
 		files = append(files, f)
 	}
-	files = append(files, fixture.File{Name: "var/run", Type: tar.TypeSymlink, Link: "/run", Mode: 0o777}, fixture.File{Name: "run/"},
+	files = append(files, fixture.File{Name: "var/run", Type: tar.TypeSymlink, Link: "/run", Mode: 0o777},
+		fixture.File{Name: "run/"},
 		fixture.File{Name: "bin/ipcs", Mode: 0o755, Body: program},
 		fixture.File{Name: "bin/pgrep", Type: tar.TypeLink, Link: "bin/ipcs", Mode: 0o755})
 	return func(c v1.Config) fixture.Recipe {

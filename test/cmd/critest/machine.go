@@ -61,9 +61,11 @@ func gather(payload, suite string) error {
 		}
 	})
 	// The program of other tests' images, which cannot be built there, is in none of these.
-	script := "#!/bin/sh\nexport HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin:/payload:/payload/tools BERTH_BIN=/payload/bin " +
+	script := "#!/bin/sh\nexport HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin:/payload:/payload/tools " +
+		"BERTH_BIN=/payload/bin " +
 		"BERTH_TEST_WEBAPP=/payload/run-critest " +
-		patience.Variable + "=20\n/payload/run-critest " + strings.Join(args, " ") + " /payload/critest " + strings.Join(flag.Args()[1:], " ") +
+		patience.Variable + "=20\n/payload/run-critest " + strings.Join(args, " ") + " /payload/critest " +
+		strings.Join(flag.Args()[1:], " ") +
 		" 2>&1\necho \"" + done + "$?\"\n"
 	for from, to := range map[string]string{bin: "bin", self: "run-critest", suite: "critest", ginkgo: "ginkgo"} {
 		if text, err := exec.Command("cp", "-rL", from, filepath.Join(payload, to)).CombinedOutput(); err != nil {

@@ -1,13 +1,14 @@
-// Command critest runs the CRI validation suite (critest of kubernetes-sigs/cri-tools, built elsewhere) against a daemon
-// built from this working tree, with both cores and nothing from outside.
+// Command critest runs the CRI validation suite (critest of kubernetes-sigs/cri-tools, built elsewhere) against a
+// daemon built from this working tree, with both cores and nothing from outside.
 //
 //	CGO_ENABLED=0 go run ./test/cmd/critest [-vm] [-runtime crun] [-focus REGEXP] [-times 10] PATH-OF-CRITEST [flags for it…]
 //
-// Its helper ginkgo must be on the PATH. With -vm all of it happens in the virtual machine of test/vm, which has systemd,
-// cgroup v2 and AppArmor.
+// Its helper ginkgo must be on the PATH. With -vm all of it happens in the virtual machine of test/vm, which has
+// systemd, cgroup v2 and AppArmor.
 //
-// The images that the suite pulls from public registries are stand-ins, made here and served by a registry on loopback. The
-// daemon and the suite run in a space of their own. The last line says how many specs passed, failed and were skipped.
+// The images that the suite pulls from public registries are stand-ins, made here and served by a registry on loopback.
+// The daemon and the suite run in a space of their own. The last line says how many specs passed, failed and were
+// skipped.
 package main
 
 import (
@@ -38,7 +39,8 @@ func main() {
 	}
 	flag.Parse()
 	if flag.NArg() == 0 {
-		fmt.Fprintln(os.Stderr, "critest: name the built suite: go test -c -o critest ./cmd/critest in kubernetes-sigs/cri-tools")
+		fmt.Fprintln(os.Stderr, "critest: name the built suite: go test -c -o critest ./cmd/critest in "+
+			"kubernetes-sigs/cri-tools")
 		os.Exit(2)
 	}
 	work := run

@@ -1,5 +1,5 @@
-// Command images builds the images of Debian packages that tests compare and run, unless they are in their cache. It takes root,
-// debootstrap and a Debian mirror.
+// Command images builds the images of Debian packages that tests compare and run, unless they are in their cache. It
+// takes root, debootstrap and a Debian mirror.
 package main
 
 import (

@@ -44,19 +44,24 @@ var sections = []section{
 		t.goTest("-count=1", "-timeout=12m", "-parallel=8", "./test/registry") // its tests mostly wait
 	}},
 	{"crash", "crash matrix: kill the daemon at every fault point, once", func(t *tally) {
-		t.goTest("-count=1", "-timeout=10m", "-tags=berth_fault", "-run=Crash|Killed", "./internal/image", "./internal/network")
+		t.goTest("-count=1", "-timeout=10m", "-tags=berth_fault", "-run=Crash|Killed", "./internal/image",
+			"./internal/network")
 		t.goTest("-count=1", "-timeout=10m", "-tags=berth_fault", "-run=KilledAt", "./internal/runtime")
 		t.goTest("-count=1", "-timeout=12m", "./test/crash")
 	}},
 	{"chaos", "random strikes under load, with fixed seeds", func(t *tally) { strike(t, fixedSeeds) }},
-	{"vm", "in a virtual machine: systemd, cgroup v2, AppArmor", func(t *tally) { virtual(t, "vm", vmUsual, 35*time.Minute) }},
+	{"vm", "in a virtual machine: systemd, cgroup v2, AppArmor", func(t *tally) {
+		virtual(t, "vm", vmUsual, 35*time.Minute)
+	}},
 	{"vm-node", "in a virtual machine: the package, berth.service, a power cut", ownNode},
 	{"vm-move", "in a virtual machine: a node with a kubelet moves from containerd to Berth and back", moveNode},
 	{"dist", "two releases of one commit are equal", twoReleases},
-	{"vm-packages", "in a virtual machine: every package that asks something of the machine", whole("vm-packages", vmPackages)},
+	{"vm-packages", "in a virtual machine: every package that asks something of the machine",
+		whole("vm-packages", vmPackages)},
 	{"vm-crun", "in a virtual machine: end to end, all of it, with crun", whole("vm-crun", vmCrun)},
 	{"vm-runc", "in a virtual machine: end to end, all of it, with runc", whole("vm-runc", vmRunc)},
-	{"vm-cgroupfs", "in a virtual machine: end to end, with the cgroup driver that is not systemd's", whole("vm-cgroupfs", vmCgroupfs)},
+	{"vm-cgroupfs", "in a virtual machine: end to end, with the cgroup driver that is not systemd's",
+		whole("vm-cgroupfs", vmCgroupfs)},
 	{"vm-crash", "in a virtual machine: a selection of the crash matrix", whole("vm-crash", vmCrash)},
 	{"vm-chaos", "in a virtual machine: random strikes, its clock among what is struck", whole("vm-chaos", vmChaos)},
 	{"vm-selinux", "in a virtual machine whose kernel has SELinux", func(t *tally) {
@@ -77,7 +82,8 @@ const usual = "vet format staticcheck unit compare cost demo e2e crash chaos"
 
 var (
 	race = flag.Bool("race", true, "run unit tests with the race detector")
-	only = flag.String("run", "", "in a virtual machine, run the tests that match in place of those that the section names")
+	only = flag.String("run", "", "in a virtual machine, run the tests that match in place of those that the "+
+		"section names")
 )
 
 func main() {
@@ -142,7 +148,8 @@ func staticcheck(t *tally) {
 	t.command("bin/tools/staticcheck", "-tags=berth_fault", "./internal/...", "./cmd/...")
 }
 
-// comparisons chooses, or leaves out, the tests that have other tools unpack images. They work hard, and race with nobody.
+// comparisons chooses, or leaves out, the tests that have other tools unpack images. They work hard, and race with
+// nobody.
 func comparisons(flag string) string { return flag + "=^TestCompare" }
 
 // costs are the tests of large data, and those that bound memory and steps. Each works in one goroutine. The race

@@ -17,18 +17,25 @@ func TestCounts(t *testing.T) {
 		failed   []string
 		out      string
 	}{
-		{"parents do not count", line("pass", "A/x", "") + line("pass", "A/y", "") + line("pass", "A", "") + line("pass", "", ""), 2, nil, "ok   p: 2"},
-		{"a failing subtest counts once", line("output", "A/x", "boom") + line("fail", "A/x", "") + line("fail", "A", "") + line("fail", "", ""),
+		{"parents do not count", line("pass", "A/x", "") + line("pass", "A/y", "") + line("pass", "A", "") + line("pass", "",
+			""), 2, nil, "ok   p: 2"},
+		{"a failing subtest counts once",
+			line("output", "A/x", "boom") + line("fail", "A/x", "") + line("fail", "A", "") + line("fail", "", ""),
 			0, []string{"p A/x"}, "boom"},
-		{"a parent that fails by itself counts", line("pass", "A/x", "") + line("output", "A", "late") + line("fail", "A", "") + line("fail", "", ""),
+		{"a parent that fails by itself counts",
+			line("pass", "A/x", "") + line("output", "A", "late") + line("fail", "A", "") + line("fail", "", ""),
 			1, []string{"p A"}, "late"},
-		{"a package that fails after its tests counts", line("pass", "A", "") + line("output", "", "leak") + line("fail", "", ""),
+		{"a package that fails after its tests counts",
+			line("pass", "A", "") + line("output", "", "leak") + line("fail", "", ""),
 			1, []string{"p"}, "leak"},
 		{"a test that never ended counts", line("output", "A", "panic") + line("fail", "", ""), 0, []string{"p A"}, "panic"},
-		{"a test that never got its turn does not", line("output", "A", "panic") + line("output", "B", "x") + line("output", "B/c", "x") + line("pause", "B/c", "") +
-			line("fail", "", ""), 0, []string{"p A"}, "panic"},
-		{"a package that comes twice counts anew", line("pass", "A", "") + line("pass", "", "") + line("pass", "B", "") + line("pass", "", ""), 2, nil, "ok   p: 1"},
-		{"a skip says why", line("output", "A", "    a_test.go:3: needs root\\n") + line("skip", "A", "") + line("pass", "", ""), 0, nil, "skip p A: needs root"},
+		{"a test that never got its turn does not",
+			line("output", "A", "panic") + line("output", "B", "x") + line("output", "B/c", "x") + line("pause", "B/c", "") +
+				line("fail", "", ""), 0, []string{"p A"}, "panic"},
+		{"a package that comes twice counts anew",
+			line("pass", "A", "") + line("pass", "", "") + line("pass", "B", "") + line("pass", "", ""), 2, nil, "ok   p: 1"},
+		{"a skip says why", line("output", "A", "    a_test.go:3: needs root\\n") + line("skip", "A", "") + line("pass", "",
+			""), 0, nil, "skip p A: needs root"},
 		{"a build failure is shown", `{"ImportPath":"p [p.test]","Action":"build-output","Output":"syntax error"}` + "\n" +
 			`{"Action":"fail",` + pkg + `,"FailedBuild":"p [p.test]"}` + "\n", 0, []string{"p"}, "syntax error"},
 	} {

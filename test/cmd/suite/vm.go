@@ -18,30 +18,33 @@ import (
 	"berth/test/vm"
 )
 
-// vmUsual is what `make test-vm` runs in the first machine: within twenty minutes where the processor is emulated, so not
-// all. It is what the development machine cannot show, since that has no systemd, no cgroup v2 and no AppArmor: the packages that
-// speak to them, and of the tests end to end those in which they take part (vmSubset). The rest asks nothing of the machine that
-// `make test` does not give it, and runs here with `make test-vm-all`.
+// vmUsual is what `make test-vm` runs in the first machine: within twenty minutes where the processor is emulated, so
+// not all. It is what the development machine cannot show, since that has no systemd, no cgroup v2 and no AppArmor: the
+// packages that speak to them, and of the tests end to end those in which they take part (vmSubset). The rest asks
+// nothing of the machine that `make test` does not give it, and runs here with `make test-vm-all`.
 var vmUsual = []vm.Test{
 	{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/apparmor"},
 	// Quotas of projects.
 	{Package: "internal/rootfs", Run: "^Test.*(Project|Quota)"}, {Package: "internal/pod", Run: "^TestQuota"},
 	{Package: "internal/runtime", Run: "^TestMemory$"}, // the machine's kernel gives huge pages to everybody
 	{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
-	{Package: "test/e2e", Run: pattern(vmDriver), Env: []string{"BERTH_TEST_RUNTIME=runc", "BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce},
+	{Package: "test/e2e", Run: pattern(vmDriver), Env: []string{"BERTH_TEST_RUNTIME=runc", "BERTH_TEST_CGROUP=cgroupfs"},
+		Flags: atOnce},
 }
 
-// What `make test-vm-all` runs, each in a machine of its own: every test with both runtimes, those that go by the cgroup driver with
-// the other one, too, and a selection of the crash matrix.
+// What `make test-vm-all` runs, each in a machine of its own: every test with both runtimes, those that go by the
+// cgroup driver with the other one, too, and a selection of the crash matrix.
 var (
 	vmPackages = []vm.Test{
-		{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/host"}, {Package: "internal/helper"}, {Package: "internal/monitor"},
+		{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/host"}, {Package: "internal/helper"},
+		{Package: "internal/monitor"},
 		{Package: "internal/runtime"}, {Package: "internal/network"}, {Package: "internal/rootfs"}, {Package: "internal/pod"},
 	}
 	vmCrun     = []vm.Test{{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce}}
 	vmRunc     = []vm.Test{{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=runc"}, Flags: atOnce}}
-	vmCgroupfs = []vm.Test{{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce}}
-	vmChaos    = []vm.Test{
+	vmCgroupfs = []vm.Test{
+		{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce}}
+	vmChaos = []vm.Test{
 		{Package: "test/chaos", Run: "^TestMachine$", Env: []string{"BERTH_TEST_CHAOS='crun 50 11'"}},
 		{Package: "test/chaos", Run: "^TestMachine$", Env: []string{"BERTH_TEST_CHAOS='runc 50 12'"}},
 	}
@@ -51,14 +54,16 @@ var (
 // vmSubset are the tests end to end in which systemd, cgroup v2, AppArmor or the kernel of the machine take part.
 var vmSubset = []string{
 	// The cgroup of a container, of a pod and of the monitors: what is in their files, who makes them, who ends them.
-	"Units", "UnifiedResources", "WeightAndSwap", "Resources", "UpdateContainerResources", "ResourcesOutliveTheDaemon", "CgroupParent.*", "Devices",
+	"Units", "UnifiedResources", "WeightAndSwap", "Resources", "UpdateContainerResources", "ResourcesOutliveTheDaemon",
+	"CgroupParent.*", "Devices",
 	"CgroupWritable", "CgroupNames.*",
 	"OutOfMemory.*", "ExecTimeout", "StopKillsTheWholeContainer", "PodAfterTheMonitorsScopeWasStopped", "SystemdRestarts",
 	// What is read from them.
 	"StatsOfProcessorTime", "StatsOfMemory", "StatsOfPressure", "StatsOfPods", "Metrics", "RuntimeConfig",
 	// What survives whom, where systemd has a say.
 	"DaemonKilled", "ExitWithoutDaemon", "MonitorKilled",
-	// Confinement, and what the kernel of the machine has: id-mapped mounts on every file system, an ext4 that shuts itself down.
+	// Confinement, and what the kernel of the machine has: id-mapped mounts on every file system, an ext4 that shuts
+	// itself down.
 	"AppArmor.*", "I386Image", "Security", "Namespaces", "Userns", "Sandbox", "ReadOnlyDisk",
 	// Quotas of projects, which the kernel of the machine has for ext4 and XFS.
 	"Storage.*", "FilesKeepTheirProject.*",
@@ -66,23 +71,27 @@ var vmSubset = []string{
 
 // vmDriver are those of them in which it matters most that the cgroup driver is the other one.
 var vmDriver = []string{
-	"UnifiedResources", "OutOfMemory", "OutOfMemoryGroup", "CgroupParent.*", "ExitWithoutDaemon", "RuntimeConfig", "Storage.*",
+	"UnifiedResources", "OutOfMemory", "OutOfMemoryGroup", "CgroupParent.*", "ExitWithoutDaemon", "RuntimeConfig",
+	"Storage.*",
 }
 
 // crashes are the points of the crash matrix at which systemd holds something of a pod.
 const crashes = "TestMatrix/(life|shared-pid|recover-run|recover-stop)/pod.(cgroup|monitor|init)|TestMatrix/.*/container.process"
 
-// atOnce is how many tests run at once: more would wait for each other, past their patience, where the processor is emulated.
+// atOnce is how many tests run at once: more would wait for each other, past their patience, where the processor is
+// emulated.
 var atOnce = []string{"-test.parallel=6"}
 
 // pattern matches exactly the tests of these names.
 func pattern(names []string) string { return "^Test(" + strings.Join(names, "|") + ")$" }
 
-// vmNode is what takes a machine whose service and power are the tests' own. The package is removed by the last of each.
+// vmNode is what takes a machine whose service and power are the tests' own. The package is removed by the last of
+// each.
 var vmNode = []vm.Test{
 	{Package: "test/power", Run: "TestStart", Until: "power: cut it now", Env: []string{installed.Env}},
 	{Package: "test/power", Run: "TestAfter", Env: []string{installed.Env}},
-	{Package: "test/service", Run: "TestInstall|TestPodsOutliveTheDaemon|TestShutdown", Down: true, Env: []string{installed.Env}},
+	{Package: "test/service", Run: "TestInstall|TestPodsOutliveTheDaemon|TestShutdown", Down: true,
+		Env: []string{installed.Env}},
 	{Package: "test/service", Run: "TestBooted", Env: []string{installed.Env}},
 	{Package: "test/service", Run: "TestRemove", Env: []string{installed.Env}},
 	// On a node that the package was removed from.
@@ -114,7 +123,8 @@ func moveNode(t *tally) {
 	}
 }
 
-// vmSELinux runs where the kernel has SELinux: with a policy that only tells when it is broken, and with one to which containers are held.
+// vmSELinux runs where the kernel has SELinux: with a policy that only tells when it is broken, and with one to which
+// containers are held.
 var vmSELinux = []vm.Test{
 	{Package: "internal/selinux"},
 	{Package: "test/e2e", Run: pattern(selinuxSubset), Flags: atOnce},
@@ -152,13 +162,14 @@ func whole(name string, tests []vm.Test) func(*tally) {
 	return func(t *tally) { virtual(t, name, tests, 3*time.Hour) }
 }
 
-// virtual runs tests in a virtual machine, which may take so long at most once there is an image to boot from. What they say goes
-// to bin/<name>.log, line by line, while they run.
+// virtual runs tests in a virtual machine, which may take so long at most once there is an image to boot from. What
+// they say goes to bin/<name>.log, line by line, while they run.
 func virtual(t *tally, name string, tests []vm.Test, within time.Duration) {
 	virtualWith(t, vm.Prepare, name, tests, within)
 }
 
-func virtualWith(t *tally, prepare func(say func(string)) (vm.Image, error), name string, tests []vm.Test, within time.Duration) {
+func virtualWith(t *tally, prepare func(say func(string)) (vm.Image, error), name string, tests []vm.Test,
+	within time.Duration) {
 	if *only != "" {
 		tests = chosen(tests, *only)
 	}
@@ -168,7 +179,8 @@ func virtualWith(t *tally, prepare func(say func(string)) (vm.Image, error), nam
 		t.fail("virtual machine", err.Error())
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), within, fmt.Errorf("the tests in it were not done after %s", within))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), within, fmt.Errorf("the tests in it were not done "+
+		"after %s", within))
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT) // so that the machine goes with us
 	defer stop()

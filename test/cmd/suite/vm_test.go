@@ -10,7 +10,8 @@ import (
 	"berth/test/fixture"
 )
 
-// TestSubset wants each name of the machine's tests to be of a test: one that was renamed would run no more, and nobody would see.
+// TestSubset wants each name of the machine's tests to be of a test: one that was renamed would run no more, and nobody
+// would see.
 func TestSubset(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(fixture.Repo(), "test/e2e/*_test.go"))
 	if err != nil || len(files) == 0 {
