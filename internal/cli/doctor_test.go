@@ -66,7 +66,8 @@ func TestAppArmorDiagnosis(t *testing.T) {
 	if d := (machine{}).apparmor(); d.Result != fine || !strings.Contains(d.Text, "does not enforce") {
 		t.Errorf("a kernel without it: %+v", d)
 	}
-	if d := (machine{facts: host.Facts{AppArmor: true, AppArmorProfiles: []string{"x", "berth-default"}}}).apparmor(); d.Result != fine || !strings.Contains(d.Text, "is loaded") {
+	loaded := machine{facts: host.Facts{AppArmor: true, AppArmorProfiles: []string{"x", "berth-default"}}}
+	if d := loaded.apparmor(); d.Result != fine || !strings.Contains(d.Text, "is loaded") {
 		t.Errorf("a profile that is loaded: %+v", d)
 	}
 	_, err := apparmor.FindParser()

@@ -5,9 +5,10 @@ import "testing"
 // TestOwnedBy finds the cgroup whose counter is the container's: a runtime may have put the process into a group below
 // it.
 func TestOwnedBy(t *testing.T) {
+	const scope = "/cg/kubepods.slice/kubepods-pod1.slice/berth-abc.scope"
 	for dir, want := range map[string]string{
-		"/cg/kubepods.slice/kubepods-pod1.slice/berth-abc.scope":           "/cg/kubepods.slice/kubepods-pod1.slice/berth-abc.scope",
-		"/cg/kubepods.slice/kubepods-pod1.slice/berth-abc.scope/container": "/cg/kubepods.slice/kubepods-pod1.slice/berth-abc.scope",
+		scope:                   scope,
+		scope + "/container":    scope,
 		"/cg/berth/pod/abc":     "/cg/berth/pod/abc",
 		"/cg/berth/pod/abc/a/b": "/cg/berth/pod/abc",
 		"/cg/system.slice":      "/cg/system.slice",

@@ -29,7 +29,8 @@ const suite = "trixie"
 
 // packages are what the image holds beyond debootstrap's minbase.
 const packages = "systemd,systemd-sysv,dbus,udev,kmod,procps,iproute2,iptables,nftables,e2fsprogs,xfsprogs," +
-	"crun,runc,criu,containernetworking-plugins,apparmor,docker-registry,busybox-static,apache2-utils,umoci,ca-certificates,linux-image-"
+	"crun,runc,criu,containernetworking-plugins,apparmor,docker-registry,busybox-static," +
+	"apache2-utils,umoci,ca-certificates,linux-image-"
 
 // diskSize is that of the root disk. The file is sparse.
 const diskSize = "8G"

@@ -77,7 +77,8 @@ func throughProxy(t *testing.T, mode string) {
 			tunnel(w, r.Host)
 			return true
 		}
-		(&httputil.ReverseProxy{Transport: &http.Transport{DisableKeepAlives: true}, Rewrite: func(*httputil.ProxyRequest) {}}).ServeHTTP(w, r)
+		through := &http.Transport{DisableKeepAlives: true}
+		(&httputil.ReverseProxy{Transport: through, Rewrite: func(*httputil.ProxyRequest) {}}).ServeHTTP(w, r)
 		return true
 	}, at("3128", (*httptest.Server).Start))
 	run := (*httptest.Server).Start

@@ -1,7 +1,7 @@
 // Command critest runs the CRI validation suite (critest of kubernetes-sigs/cri-tools, built elsewhere) against a
 // daemon built from this working tree, with both cores and nothing from outside.
 //
-//	CGO_ENABLED=0 go run ./test/cmd/critest [-vm] [-runtime crun] [-focus REGEXP] [-times 10] PATH-OF-CRITEST [flags for it…]
+//	CGO_ENABLED=0 go run ./test/cmd/critest [-vm] [-runtime crun] [-focus REGEXP] [-times 10] PATH-OF-CRITEST [flags…]
 //
 // Its helper ginkgo must be on the PATH. With -vm all of it happens in the virtual machine of test/vm, which has
 // systemd, cgroup v2 and AppArmor.

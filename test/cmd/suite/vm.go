@@ -76,7 +76,8 @@ var vmDriver = []string{
 }
 
 // crashes are the points of the crash matrix at which systemd holds something of a pod.
-const crashes = "TestMatrix/(life|shared-pid|recover-run|recover-stop)/pod.(cgroup|monitor|init)|TestMatrix/.*/container.process"
+const crashes = "TestMatrix/(life|shared-pid|recover-run|recover-stop)/pod.(cgroup|monitor|init)|" +
+	"TestMatrix/.*/container.process"
 
 // atOnce is how many tests run at once: more would wait for each other, past their patience, where the processor is
 // emulated.
