@@ -227,7 +227,7 @@ func TestStageOptions(t *testing.T) {
 		var st unix.Statfs_t
 		must(t, unix.Statfs(at, &st))
 		const all = unix.ST_NOEXEC | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOATIME |
-		unix.ST_NODIRATIME | unix.ST_RELATIME | 0x2000
+			unix.ST_NODIRATIME | unix.ST_RELATIME | 0x2000
 		if st.Flags&all != c.want {
 			t.Errorf("%v: flags %x, wanted %x", c.options, st.Flags&all, c.want)
 		}
