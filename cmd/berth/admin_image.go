@@ -65,8 +65,11 @@ func (n service) Export(ctx context.Context, req *admin.ExportRequest, archive i
 	}, archive)
 }
 
-// Tag gives an image one more name.
+// Tag gives an image one more name, or takes one away.
 func (n service) Tag(_ context.Context, req *admin.TagRequest) error {
+	if req.Image == "" {
+		return image.Untag(n.images, req.Name)
+	}
 	return image.Tag(n.images, req.Image, req.Name)
 }
 

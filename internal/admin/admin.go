@@ -48,7 +48,8 @@ type Server interface {
 	Exec(ctx context.Context, req *ExecRequest, recv func() (*AttachInput, error), send func(*AttachOutput) error) error
 	// Signal sends a running container's first process a signal, by name or number. It does not wait for what comes of it.
 	Signal(ctx context.Context, req *SignalRequest) error
-	// Tag gives an image one more name, which leaves the image that had it. It may be repeated.
+	// Tag gives an image one more name, which leaves the image that had it. Without an image the name leaves that which
+	// has it, and no more happens. It may be repeated.
 	Tag(ctx context.Context, req *TagRequest) error
 	// PortForward connects to a port of a ready pod, until both directions have ended. It sends one message without data
 	// first, once it is connected; recv is as for Attach.
@@ -253,7 +254,7 @@ type SignalRequest struct {
 
 // TagRequest names an image.
 type TagRequest struct {
-	Image string `json:"image"` // a name or an id
+	Image string `json:"image"` // a name or an id; "" takes the name away
 	Name  string `json:"name"`
 }
 

@@ -48,7 +48,7 @@ func (c *Client) Signal(ctx context.Context, req *SignalRequest) error {
 	return c.cc.Invoke(ctx, method("Signal"), req, &none{}, grpc.CallContentSubtype(subtype))
 }
 
-// Tag gives an image one more name.
+// Tag gives an image one more name, or takes one away.
 func (c *Client) Tag(ctx context.Context, req *TagRequest) error {
 	return c.cc.Invoke(ctx, method("Tag"), req, &none{}, grpc.CallContentSubtype(subtype))
 }

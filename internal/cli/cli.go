@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -145,7 +146,23 @@ func exitCode(err error, stderr io.Writer) int {
 		code, say = 128+int(syscall.SIGPIPE), false
 	}
 	if say {
-		fmt.Fprintf(stderr, "berth: %s\n", strings.TrimSpace(err.Error()))
+		text := strings.TrimSpace(err.Error())
+		if terminalOf(stderr) != nil {
+			text = shortIDs(text)
+		}
+		fmt.Fprintf(stderr, "berth: %s\n", text)
 	}
 	return code
+}
+
+var wholeID = regexp.MustCompile(`\b(\w+:)?[0-9a-f]{64}\b`)
+
+// shortIDs leaves of ids in a text what does wherever an id is asked for. A digest stays whole.
+func shortIDs(text string) string {
+	return wholeID.ReplaceAllStringFunc(text, func(id string) string {
+		if strings.Contains(id, ":") {
+			return id
+		}
+		return short(id)
+	})
 }

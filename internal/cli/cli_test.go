@@ -47,16 +47,16 @@ func TestTables(t *testing.T) {
 		want string
 	}{
 		{[]string{"ps"}, `
-CONTAINER      NAME       IMAGE   STATE     AGE   RESTARTS   PORTS   POD                  NAMESPACE
-c20000000000   nginx      img:1   running   90m   1          -       web (aa1100000000)   default
-c30000000000   postgres   img:1   running   90m   0          -       db (aa2200000000)    prod
+CONTAINER      NAME       IMAGE   STATE     AGE   RESTARTS   PORTS   POD   NAMESPACE
+c20000000000   nginx      img:1   running   90m   1          -       web   default
+c30000000000   postgres   img:1   running   90m   0          -       db    prod
 `},
 		{[]string{"ps", "-a"}, `
-CONTAINER      NAME       IMAGE   STATE                                 AGE   RESTARTS   PORTS   POD    NAMESPACE
-c10000000000   nginx      img:1   exited 5m ago (code 137, OOMKilled)   90m   0   -   web (aa1100000000)   default
-c20000000000   nginx      img:1   running                               90m   1   -   web (aa1100000000)   default
-c30000000000   postgres   img:1   running                               90m   0   -   db (aa2200000000)    prod
-c40000000000   sidecar    img:1   created                               90m   0   -   db (aa2200000000)    prod
+CONTAINER      NAME       IMAGE   STATE                                 AGE   RESTARTS   PORTS   POD   NAMESPACE
+c10000000000   nginx      img:1   exited 5m ago (code 137, OOMKilled)   90m   0   -   web   default
+c20000000000   nginx      img:1   running                               90m   1   -   web   default
+c30000000000   postgres   img:1   running                               90m   0   -   db    prod
+c40000000000   sidecar    img:1   created                               90m   0   -   db    prod
 `},
 		{[]string{"pods"}, `
 POD            NAME   NAMESPACE   STATE   AGE   CONTAINERS   ADDRESS    PROBLEM
@@ -244,7 +244,7 @@ func TestStopAndRemove(t *testing.T) {
 
 func TestImagesAreRemovedByAnyName(t *testing.T) {
 	d := populated(t)
-	for _, word := range []string{"docker.io/library/nginx:1", "ee2"} {
+	for _, word := range []string{"docker.io/library/nginx:1", "docker.io/library/nginx:latest", "ee2"} {
 		if out, errs, code := d.berth(t, "rmi", word); out != word+"\n" || code != 0 {
 			t.Errorf("%s: code %d, %q %q", word, code, out, errs)
 		}

@@ -76,6 +76,18 @@ func (s copied) split() (dir, base string) {
 	return path.Split(p)
 }
 
+// missing says in plain words that what tar could not find is what was to be copied; what went away below it meanwhile
+// is told as tar tells it.
+func (s copied) missing(err error) error {
+	dir, base := s.split()
+	text := err.Error()
+	if strings.Contains(text, "No such file or directory") && (strings.Contains(text, " "+base+": ") ||
+		strings.Contains(text, " "+dir+": ") || strings.Contains(text, "change directory")) {
+		return fail.New(errdefs.ErrNotFound, "there is no such file in the container")
+	}
+	return err
+}
+
 // copyOut has the container pack what is copied, and unpacks it here.
 func copyOut(cmd *cobra.Command, c *client, s copied, to string) error {
 	dir, base := s.split()
@@ -106,7 +118,7 @@ func copyOut(cmd *cobra.Command, c *client, s copied, to string) error {
 	}
 	_ = r.CloseWithError(errEnough)
 	if tarErr := <-done; tarErr != nil && !errors.Is(tarErr, errEnough) && (err == nil || errors.Is(err, tarErr)) {
-		return fmt.Errorf("copy %s:%s: %w", s.container, s.path, tarErr)
+		return fmt.Errorf("copy %s:%s: %w", s.container, s.path, s.missing(tarErr))
 	}
 	if err != nil {
 		return fmt.Errorf("copy %s:%s: %w", s.container, s.path, err)

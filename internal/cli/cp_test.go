@@ -191,7 +191,7 @@ func TestCopyTellsWhy(t *testing.T) {
 	}
 	d.exec = machineOf
 	_, errs, code := d.berth(t, "cp", "postgres:/no/such/thing", t.TempDir())
-	if code != 1 || !strings.Contains(errs, "tar in the container ended with code") {
+	if code != 3 || !strings.Contains(errs, "copy postgres:/no/such/thing: there is no such file in the container") {
 		t.Errorf("code %d, %q", code, errs)
 	}
 	d.exec = func(context.Context, *admin.ExecRequest, func() (*admin.AttachInput, error),
@@ -200,5 +200,22 @@ func TestCopyTellsWhy(t *testing.T) {
 	}
 	if _, errs, code := d.berth(t, "cp", "postgres:/x", t.TempDir()); code != 1 || !strings.Contains(errs, "has no tar") {
 		t.Errorf("code %d, %q", code, errs)
+	}
+}
+
+// TestNothingToCopy knows what tars say of a file that is not there from what they say of one that went meanwhile.
+func TestNothingToCopy(t *testing.T) {
+	for text, missing := range map[string]bool{
+		"tar: nosuch: No such file or directory tar: error exit delayed from previous errors":     true, // busybox
+		"tar: nosuch: Cannot stat: No such file or directory tar: Exiting with failure status":    true, // GNU
+		"tar: /srv/: Cannot open: No such file or directory tar: Error is not recoverable":        true,
+		"tar: can't change directory to '/srv/': No such file or directory":                       true,
+		"tar: nosuch/sub: No such file or directory tar: error exit delayed from previous errors": false,
+		"tar: nosuch: Permission denied": false,
+	} {
+		err := copied{path: "/srv/nosuch"}.missing(errors.New(text))
+		if got := err.Error() == "there is no such file in the container"; got != missing {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }

@@ -91,7 +91,8 @@ func (c *client) exec(cmd *cobra.Command, word string, argv []string, o *execOpt
 	if o.timeout > 0 { // no deadline: the daemon would learn of it, and could say so first, in words of its own
 		defer time.AfterFunc(o.timeout, func() { cancel(late) }).Stop()
 	}
-	s := programStreams(cmd)
+	s, last := programStreams(cmd), &lastWords{}
+	s.Out, s.Err = io.MultiWriter(s.Out, last), io.MultiWriter(s.Err, last)
 	if o.stdin {
 		s.In = cmd.InOrStdin()
 	}
@@ -116,7 +117,7 @@ func (c *client) exec(cmd *cobra.Command, word string, argv []string, o *execOpt
 	case err != nil && cmd.Context().Err() != nil:
 		return &exitError{code: 128 + int(syscall.SIGINT), err: errors.New("interrupted")}
 	case err != nil:
-		return err
+		return last.tell(cannotInvoke(err))
 	case code != 0:
 		return &exitError{code: code}
 	}

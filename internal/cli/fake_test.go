@@ -501,6 +501,12 @@ func (a *adminDaemon) Signal(_ context.Context, req *admin.SignalRequest) error 
 func (a *adminDaemon) Tag(_ context.Context, req *admin.TagRequest) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if req.Image == "" {
+		for _, i := range a.images {
+			i.RepoTags = slices.DeleteFunc(i.RepoTags, func(tag string) bool { return tag == req.Name })
+		}
+		return nil
+	}
 	a.tags = append(a.tags, *req)
 	return a.refuse["Tag "+req.Name]
 }

@@ -186,8 +186,9 @@ func (a imageApp) rmCommand(name string) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use: name + " IMAGE...", Short: "Remove images", Args: atLeast(1), ValidArgsFunction: a.complete(images),
-		Long: "Remove images, each with all its names. What a container needs of an image that is removed by force stays " +
-			"as long as the container.",
+		Long: "Remove images. Of an image that has several tags only the one is taken away that was named; by its id it is " +
+			"removed with all its names. What a container needs of an image that is removed by force stays as long as the " +
+			"container.",
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "also what containers use")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -213,6 +214,9 @@ func (c imager) removeOne(ctx context.Context, word string, force bool) error {
 	if err != nil {
 		return err
 	}
+	if tag := tagOf(img, word); tag != "" && len(img.GetRepoTags()) > 1 {
+		return c.node.Tag(ctx, &admin.TagRequest{Name: tag})
+	}
 	if !force {
 		users, err := c.users(ctx)
 		if err != nil {
@@ -224,6 +228,17 @@ func (c imager) removeOne(ctx context.Context, word string, force bool) error {
 	}
 	_, err = c.images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: img.GetId()}})
 	return err
+}
+
+// tagOf is the tag of an image that a word is; "" where it is the id, or a digest.
+func tagOf(img *runtimeapi.Image, word string) string {
+	for _, tag := range img.GetRepoTags() {
+		named, err := reference.ParseNormalizedNamed(word)
+		if tag == word || err == nil && reference.TagNameOnly(named).String() == tag {
+			return tag
+		}
+	}
+	return ""
 }
 
 // user is a container that an image was used for.

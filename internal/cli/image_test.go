@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -201,8 +202,7 @@ func TestImageRemoveMindsContainers(t *testing.T) {
 		"and 1 more: remove that first (berth rm), or use --force") {
 		t.Errorf("code %d, %q, %q", code, out, errs)
 	}
-	if out, errs, code := d.berth(t, "rmi", "-f", "docker.io/library/nginx:latest"); code != 0 ||
-		out != "docker.io/library/nginx:latest\n" {
+	if out, errs, code := d.berth(t, "rmi", "-f", "ee1"); code != 0 || out != "ee1\n" {
 		t.Errorf("code %d, %q, %q", code, out, errs)
 	}
 	if len(d.images) != 2 {
@@ -266,5 +266,32 @@ func TestSentReaderTellsTheEnd(t *testing.T) {
 	if last.Done != 7 || last.Total != 7 || bar(last, 80) != "archive sending     ["+strings.Repeat("=", 38)+
 		"]  7 B / 7 B" {
 		t.Errorf("%+v: %q", last, bar(last, 80))
+	}
+}
+
+// TestRemoveByName takes one of several names away, as Docker does, and removes the image with the last.
+func TestRemoveByName(t *testing.T) {
+	d := startDaemon(t)
+	names := []string{"docker.io/library/busybox:latest", "docker.io/my/app:v1", "docker.io/my/app:v2"}
+	d.images = []*runtimeapi.Image{{Id: "sha256:" + id("ee"), RepoTags: slices.Clone(names)}}
+	for i, name := range []string{"docker.io/my/app:v1", "docker.io/library/busybox:latest", "docker.io/my/app:v2"} {
+		if out, errs, code := d.berth(t, "rmi", name); out != name+"\n" || code != 0 {
+			t.Errorf("rmi %s: code %d, %q, %q", name, code, out, errs)
+		}
+		if want := i == 2; (len(d.images) == 0) != want || !want && slices.Contains(d.images[0].RepoTags, name) {
+			t.Errorf("after rmi %s there is %v", name, d.images)
+		}
+	}
+	d.images = []*runtimeapi.Image{{Id: "sha256:" + id("ee"), RepoTags: slices.Clone(names)}}
+	if _, errs, code := d.berth(t, "rmi", id("ee")[:12]); code != 0 || len(d.images) != 0 {
+		t.Errorf("by the beginning of its id: code %d, %q, %v", code, errs, d.images)
+	}
+	for word, want := range map[string]string{
+		"busybox": names[0], "busybox:latest": names[0], "my/app:v2": names[2], "my/app": "", id("ee"): "",
+		names[1]: names[1],
+	} {
+		if tag := tagOf(&runtimeapi.Image{RepoTags: names}, word); tag != want {
+			t.Errorf("%s is taken for the tag %q", word, tag)
+		}
 	}
 }

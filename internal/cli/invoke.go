@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"strings"
+	"sync"
 )
 
 // The exit codes of run and exec, beside ownFailure, where the command is why nothing ran. Shells have them.
@@ -29,6 +30,36 @@ var invocations = []struct {
 	{exitCannotInvoke, []string{"open executable", "operation not permitted"}}, // crun, of a directory
 	{exitCannotInvoke, []string{"exec format error"}},
 	{exitCannotInvoke, []string{"the path ", "is not executable"}}, // crun
+}
+
+// lastWords keeps the first of what a command printed, which a runtime did in its place where it could not be
+// executed.
+type lastWords struct {
+	mu      sync.Mutex // guards printed: two streams write to it
+	printed []byte
+}
+
+// mostWords is how much is kept. What runtimes say is shorter.
+const mostWords = 4 << 10
+
+// Write keeps what is printed.
+func (l *lastWords) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.printed = append(l.printed, p[:min(len(p), mostWords-len(l.printed))]...)
+	return len(p), nil
+}
+
+// tell leaves the code alone of an error that cannotInvoke knew, where the runtime has said the rest already.
+func (l *lastWords) tell(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var not *exitError
+	words := strings.TrimSpace(string(l.printed))
+	if words != "" && errors.As(err, &not) && strings.Contains(err.Error(), words) {
+		return &exitError{code: not.code}
+	}
+	return err
 }
 
 // cannotInvoke gives an error its exit code where the runtime refused the command itself.

@@ -117,7 +117,12 @@ func psTable(cmd *cobra.Command, c lister, l *listing, list []*runtimeapi.Contai
 		}
 		pod, namespace := l.shown(id), "-"
 		if m := byID[id].GetMetadata(); m != nil {
-			pod, namespace = m.GetName()+" ("+pod+")", m.GetNamespace()
+			namespace = m.GetNamespace()
+			if l.whole {
+				pod = m.GetName() + " (" + id + ")"
+			} else {
+				pod = m.GetName()
+			}
 		}
 		shown := ports[id]
 		if i.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {

@@ -156,7 +156,8 @@ func logoutCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("forget the credentials of %s: %w", key, err)
 			}
-			return nil
+			_, err = fmt.Fprintf(stdout(cmd), "there are no credentials for %s any more\n", key)
+			return err
 		},
 	}
 }

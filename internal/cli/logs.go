@@ -167,6 +167,9 @@ func readLog(ctx context.Context, c *client, n *node, id string, r *logReader, o
 	if absent(err) && resp.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_CREATED {
 		return nil // nothing was printed yet
 	}
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return nil // the time of --until came while the daemon was asked whether the container still runs
+	}
 	if err != nil {
 		return fmt.Errorf("read the log: %w", err)
 	}

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 )
@@ -56,11 +58,28 @@ func newTable(head ...string) *table { return &table{rows: [][]string{head}} }
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 func (t *table) print(w io.Writer) error {
-	if terminalOf(w) != nil {
-		t = t.visible()
+	lines := t.lines(gap)
+	if terminal := terminalOf(w); terminal != nil {
+		width, _, err := term.GetSize(int(terminal.Fd()))
+		if err != nil {
+			width = 0
+		}
+		lines = t.visible().fitted(width)
 	}
-	_, err := io.WriteString(w, strings.Join(t.lines(), "\n")+"\n")
+	_, err := io.WriteString(w, strings.Join(lines, "\n")+"\n")
 	return err
+}
+
+// What stands between columns, and between those that would be too wide for a terminal otherwise.
+const gap, narrowGap = 3, 2
+
+// fitted are the rows, aligned, closer together where they do not fit; a width of 0 is not known.
+func (t *table) fitted(width int) []string {
+	lines := t.lines(gap)
+	if width > 0 && slices.ContainsFunc(lines, func(l string) bool { return utf8.RuneCountInString(l) > width }) {
+		return t.lines(narrowGap)
+	}
+	return lines
 }
 
 // visible is the table with what would move a cursor escaped: no cell becomes two lines.
@@ -77,7 +96,7 @@ func (t *table) visible() *table {
 }
 
 // lines are the rows, aligned.
-func (t *table) lines() []string {
+func (t *table) lines(gap int) []string {
 	width := make([]int, len(t.rows[0]))
 	for _, row := range t.rows {
 		for i, cell := range row {
@@ -89,7 +108,7 @@ func (t *table) lines() []string {
 		var line strings.Builder
 		for i, cell := range row {
 			line.WriteString(cell)
-			line.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+3))
+			line.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+gap))
 		}
 		lines = append(lines, strings.TrimRight(line.String(), " "))
 	}

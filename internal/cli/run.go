@@ -143,6 +143,9 @@ func createIn(ctx context.Context, r *runner, ctr *runtimeapi.ContainerConfig, p
 	req := &runtimeapi.CreateContainerRequest{PodSandboxId: r.pod, Config: ctr, SandboxConfig: pod}
 	created, err := r.CreateContainer(ctx, req)
 	if err != nil {
+		if strings.HasPrefix(err.Error(), "container "+ctr.GetMetadata().GetName()) { // the daemon names it
+			return err
+		}
 		return fmt.Errorf("create the container: %w", err)
 	}
 	r.container = created.GetContainerId()

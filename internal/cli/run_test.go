@@ -87,7 +87,7 @@ func TestRunAsksForWhatWasSaid(t *testing.T) {
 	d, logs := runnable(t)
 	t.Setenv("PASSED", "on")
 	out, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "--name", "web", "-e", "A=b=c", "-e", "PASSED", "-v",
-		"/etc:/x:ro", "-v", "rel:/y",
+		"/etc:/x:ro", "-v", "./rel:/y",
 		"-p", "83:80", "-p", "127.9.9.9:53:53/udp", "--runtime", "fast", "--storage", "2Gi", "--storage-inodes", "10k",
 		"--log-rate", "100k", "--log-burst", "1Mi",
 		"img:1", "prog", "-x", "--rm")
@@ -386,6 +386,7 @@ func TestRunRefusesNonsense(t *testing.T) {
 		"-e NO_SUCH_THING":              "no such variable",
 		"-v /x":                         "HOST:CONTAINER",
 		"-v /x:y":                       "must begin with /",
+		"-v data:/y":                    "no volumes with names: ./data is",
 		"-v /x:/y:rx":                   "ro and rw",
 		"-p 80":                         "names one port",
 		"-p 80:0":                       `"0" is not a port`,

@@ -156,6 +156,10 @@ func parseVolume(text string) (*runtimeapi.Mount, error) {
 	if !filepath.IsAbs(parts[1]) {
 		return nil, fmt.Errorf("-v %s: %s, the place in the container, must begin with /", text, parts[1])
 	}
+	if !strings.Contains(parts[0], "/") && parts[0] != "." && parts[0] != ".." {
+		return nil, fail.New(errdefs.ErrInvalidArgument, "-v %s: there are no volumes with names: ./%s is a directory "+
+			"here, and /srv/%s one that is the same from everywhere", text, parts[0], parts[0])
+	}
 	host, err := filepath.Abs(parts[0])
 	if err != nil {
 		return nil, fmt.Errorf("-v %s: %w", text, err)

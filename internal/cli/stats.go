@@ -162,7 +162,7 @@ func (v *statsView) draw(rows []statsRow) error {
 	}
 	if terminal := terminalOf(v.out); !v.once && terminal != nil && os.Getenv("TERM") != "dumb" {
 		if width, height, err := term.GetSize(int(terminal.Fd())); err == nil {
-			return drawOn(v.out, frame(t.visible().lines(), width, height))
+			return drawOn(v.out, frame(t.visible().fitted(width), width, height))
 		}
 	}
 	return t.print(v.out)

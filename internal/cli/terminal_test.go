@@ -270,7 +270,7 @@ func TestStatsOnATerminal(t *testing.T) {
 	p.sees("\x1b[H\x1b[KCONTAINER")
 	p.sees("FILES\r\n\x1b[K")
 	p.resize(20, 10)
-	p.sees("CONTAINER   NAME   P\r\n")
+	p.sees("CONTAINER  NAME  POD\r\n")
 	p.resize(91, 3)
 	p.sees("… 2 more\r\n\x1b[J")
 	cancel()

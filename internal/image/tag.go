@@ -33,3 +33,17 @@ func Tag(s *Store, refOrID, name string) error {
 	_, err = catalog.Commit(s.catalog, &tagged)
 	return failed(op, s.disk.Explain(err))
 }
+
+// Untag takes a tag away from the image that has it. The image itself stays, and nothing happens where none has the
+// tag.
+func Untag(s *Store, name string) error {
+	op := "untag image " + name
+	ref, err := reference.Parse(name)
+	if err != nil {
+		return failed(op, err)
+	}
+	if ref.Digest() != "" {
+		return failed(op, fail.New(errdefs.ErrInvalidArgument, "%s names a digest, which nobody takes away", name))
+	}
+	return failed(op, s.disk.Explain(catalog.Untag(s.catalog, ref.String())))
+}

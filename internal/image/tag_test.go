@@ -68,3 +68,51 @@ func TestTagsRefused(t *testing.T) {
 		t.Errorf("the image has the tags %v", got.RepoTags)
 	}
 }
+
+// TestUntag takes an image's tags away, one after the other. It stays, also for the next daemon, until it is removed.
+func TestUntag(t *testing.T) {
+	host := startRegistry(t, "")
+	push(t, host+"/app:v1", imageOf(t, gz(t, file("a", "1"))))
+	root := t.TempDir()
+	s := open(t, root)
+	img := pull(t, s, host+"/app:v1")
+	if err := Tag(s, img.ID, "example.com/app:stable"); err != nil {
+		t.Fatal(err)
+	}
+	tags := func(want string) {
+		t.Helper()
+		if got, ok := s.Get(img.ID); !ok || strings.Join(got.RepoTags, " ") != want {
+			t.Errorf("the image has the tags %v, wanted %s", got.RepoTags, want)
+		}
+	}
+	again := func() {
+		t.Helper()
+		durable(t, s)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = open(t, root)
+	}
+	for range 2 {
+		if err := Untag(s, host+"/app:v1"); err != nil {
+			t.Fatal(err)
+		}
+		tags("example.com/app:stable")
+	}
+	if _, ok := s.Get(host + "/app:v1"); ok {
+		t.Error("the tag still names an image")
+	}
+	again()
+	tags("example.com/app:stable")
+	if err := Untag(s, "example.com/app:stable"); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	tags("")
+	sound(t, s)
+	for name, words := range map[string]string{"Not A Name": "Not A Name", host + "/app@" + img.ID: "names a digest"} {
+		if err := Untag(s, name); kindOf(err) != errdefs.ErrInvalidArgument || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

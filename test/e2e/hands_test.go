@@ -173,6 +173,15 @@ func TestHandsExec(t *testing.T) {
 			"absolute") {
 			r.Errorf("a relative directory: exit code %d: %s", code, stderr)
 		}
+		for command, want := range map[string]int{"/no/such": 127, "/etc/passwd": 126} {
+			if _, stderr, code := r.berth("exec", name, command); code != want || strings.Count(stderr, "\n") != 1 {
+				r.Errorf("%s is told about once, with the code %d: exit code %d: %s", command, want, code, stderr)
+			}
+		}
+		if _, stderr, code := r.berth("cp", name+":/no/such", r.TempDir()); code != 3 || !strings.Contains(stderr,
+			"there is no such file in the container") {
+			r.Errorf("a copy of what is not there: exit code %d: %s", code, stderr)
+		}
 		r.mustBerth("exec", "-d", name, "sh", "-c", "sleep 1; echo $$ >/tmp/ran; sleep 1000")
 		r.eventually("the detached command runs on", func() bool {
 			_, _, code := r.berth("exec", name, "sh", "-c", "kill -0 $(cat /tmp/ran)")
@@ -207,6 +216,10 @@ func TestHandsTag(t *testing.T) {
 		r.mustBerth("load", "-i", archive)
 		if out := r.mustBerth("images", "-q", "hands.test/b"); out != r.mustBerth("images", "-q", image) {
 			r.Errorf("the tag did not come back: %q", out)
+		}
+		r.mustBerth("rmi", "hands.test/b:1", "hands.test/a:1") // and the image keeps the name that it had
+		if left := r.mustBerth("images", "-q", image); left == "" || r.mustBerth("images", "-q", "hands.test/*") != "" {
+			r.Errorf("of the names of an image others went than were named: %q", r.mustBerth("images"))
 		}
 		for _, bad := range []string{"UPPER", "a@sha256:" + strings.Repeat("0", 64)} {
 			if _, stderr, code := r.berth("tag", image, bad); code != 2 {

@@ -156,19 +156,19 @@ func (c *Catalog) ReplaceLayer(dir string, rec LayerRecord) error {
 	return nil
 }
 
-// propose returns the changes that make rec an image of the store, as it is now.
-func (c *Catalog) propose(rec *ImageRecord) []*edit {
+// propose returns the changes that plan makes of the store as it is now.
+func (c *Catalog) propose(plan func(*inventory) []*edit) []*edit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return editsFor(c.inv, rec)
+	return plan(c.inv)
 }
 
 // apply writes the records, unless others changed what they were made from: it is not current then.
-func (c *Catalog) apply(rec *ImageRecord, edits []*edit) (img Image, current bool, err error) {
+func (c *Catalog) apply(plan func(*inventory) []*edit, edits []*edit) (img Image, current bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	same := func(a, b *edit) bool { return a.old == b.old && a.rec.Durable == b.rec.Durable }
-	if !slices.EqualFunc(edits, editsFor(c.inv, rec), same) {
+	if !slices.EqualFunc(edits, plan(c.inv), same) {
 		return Image{}, false, nil
 	}
 	for _, e := range edits {
@@ -178,7 +178,7 @@ func (c *Catalog) apply(rec *ImageRecord, edits []*edit) (img Image, current boo
 		defer c.inv.publish() // also when the next one fails
 	}
 	c.changed()
-	return imageFrom(edits[0].rec, c.disk.RecordPath(rec.ID), &c.inv.pinned), true, nil
+	return imageFrom(edits[0].rec, c.disk.RecordPath(edits[0].rec.ID), &c.inv.pinned), true, nil
 }
 
 // putLocked puts a record on disk and in place of the one in memory.

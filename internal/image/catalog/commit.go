@@ -56,13 +56,35 @@ func (e *edit) write(d *Disk) error {
 // that the disk has is replaced by one that was synced before, and outside the catalog's lock, for which a container
 // would wait.
 func Commit(c *Catalog, rec *ImageRecord) (Image, error) {
+	return carryOut(c, func(v *inventory) []*edit { return editsFor(v, rec) })
+}
+
+// Untag takes a tag away from the image that has it, if one has. The image stays, also without any.
+func Untag(c *Catalog, tag string) error {
+	_, err := carryOut(c, func(v *inventory) (edits []*edit) {
+		for _, rec := range othersNamed(v, "", []string{tag}) {
+			less := *rec
+			less.Tags = slices.DeleteFunc(slices.Clone(rec.Tags), func(t string) bool { return t == tag })
+			edits = append(edits, &edit{step: "pull.untag", old: rec, rec: &less})
+		}
+		return edits
+	})
+	return err
+}
+
+// carryOut makes the changes of a plan, and returns the image of the first. It plans anew when others changed what the
+// plan was made from.
+func carryOut(c *Catalog, plan func(*inventory) []*edit) (Image, error) {
 	for {
-		edits := c.propose(rec)
+		edits := c.propose(plan)
+		if len(edits) == 0 {
+			return Image{}, nil
+		}
 		done, err := stageEdits(c.disk, edits)
 		if err != nil {
 			return Image{}, err
 		}
-		img, current, err := c.apply(rec, edits)
+		img, current, err := c.apply(plan, edits)
 		done()
 		if current || err != nil {
 			return img, err
