@@ -106,8 +106,8 @@ func imageDetail(n *node, img image.Image) *admin.ImageDetail {
 	d := &admin.ImageDetail{
 		ID: img.ID, Tags: append([]string{}, img.RepoTags...), Digests: append([]string{}, img.RepoDigests...),
 		Manifest: img.Manifest,
-		Platform: img.Platform, Size: img.Size, PulledAt: img.PulledAt, Pinned: img.Pinned, Durable: img.Durable,
-		Layers: []admin.LayerDetail{},
+		Platform: img.Platform, Artifact: img.Artifact, Size: img.Size, PulledAt: img.PulledAt, Pinned: img.Pinned,
+		Durable: img.Durable, Layers: []admin.LayerDetail{},
 	}
 	for _, l := range n.images.LayersOf(img) {
 		d.Layers = append(d.Layers, admin.LayerDetail{

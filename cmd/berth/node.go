@@ -336,7 +336,7 @@ func (s imageSource) Use(asked *runtimeapi.ImageSpec) (bundle.Image, func(), err
 	names := []string{asked.GetUserSpecifiedImage(), asked.GetImage()}
 	return bundle.Image{
 		ID: img.ID, Ref: img.RepoDigest(names...), Config: img.Config.Config, Layers: img.Layers,
-		Dirs: s.store.LayerDirs(img),
+		Artifact: img.Artifact, Dirs: s.store.LayerDirs(img),
 		Confirm: func(ctx context.Context, namespace string) error {
 			return image.Confirm(ctx, s.store, img, namespace, names...)
 		},

@@ -205,7 +205,8 @@ type ImageDetail struct {
 	Digests  []string  `json:"digests"`
 	Manifest string    `json:"manifest,omitempty"` // digest of the platform's manifest
 	Platform string    `json:"platform,omitempty"`
-	Size     uint64    `json:"size"` // bytes of the config and of the compressed layers
+	Artifact string    `json:"artifact,omitempty"` // the type of an OCI artifact; its manifest is in place of a config
+	Size     uint64    `json:"size"`               // bytes of the config and of the compressed layers
 	PulledAt time.Time `json:"pulledAt"`
 	Pinned   bool      `json:"pinned"`
 	Durable  bool      `json:"durable"` // it would survive a power cut

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/containerd/errdefs"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/fail"
 	"berth/internal/sandbox"
 )
 
@@ -21,8 +23,10 @@ type Image struct {
 	ID     string
 	Ref    string // repository@digest by the name that was asked for, or the id where it has none
 	Config imagespec.ImageConfig
-	Layers []string // their ids, for the record: a sweep of images keeps what records name
-	Dirs   []string // the layers' directories, the topmost first
+	// Artifact is the type of an OCI artifact, which can be mounted but not run; empty for an image.
+	Artifact string
+	Layers   []string // their ids, for the record: a sweep of images keeps what records name
+	Dirs     []string // the layers' directories, the topmost first
 	// Confirm asks those who may refuse an image whether pods of a namespace may run this one, which was there already;
 	// nil where there is nobody to ask.
 	Confirm func(ctx context.Context, namespace string) error
@@ -99,6 +103,12 @@ func (b *Builder) Use(cfg *runtimeapi.ContainerConfig) (m Images, release func()
 	img, free, err := b.Images.Use(cfg.Image)
 	if err != nil {
 		return m, release, fmt.Errorf("container %s: image %q: %w", name, cfg.Image.Image, err)
+	}
+	if img.Artifact != "" {
+		free()
+		return m, release, fail.New(errdefs.ErrFailedPrecondition, "container %s: image %q is an OCI artifact of type "+
+			"%.200q: it holds files and nothing that could be run; mount it as an image volume",
+			name, cfg.Image.Image, img.Artifact)
 	}
 	m.Image, held = img, append(held, free)
 	for i, v := range cfg.Mounts {

@@ -50,13 +50,24 @@ func (c imager) inspect(cmd *cobra.Command, word, format string) error {
 		return printJSON(stdout(cmd), v)
 	}
 	var config ocispec.Image
-	if err := json.Unmarshal(d.Config, &config); err != nil {
-		return fmt.Errorf("image config of %s: %w", word, err)
+	if err := decodeConfig(d, &config); err != nil {
+		return err
 	}
 	if err := (sheet{stdout(cmd)}).print(append(v.facts(time.Now()), configFacts(config)...)); err != nil {
 		return err
 	}
 	return v.printLayers(stdout(cmd))
+}
+
+// decodeConfig reads the config of an image. An artifact has none: its manifest is in its place.
+func decodeConfig(d *admin.ImageDetail, config *ocispec.Image) error {
+	if d.Artifact != "" {
+		return nil
+	}
+	if err := json.Unmarshal(d.Config, config); err != nil {
+		return fmt.Errorf("image config of %s: %w", d.ID, err)
+	}
+	return nil
 }
 
 // fact is one line of a sheet, or several with one name.
@@ -100,6 +111,7 @@ func (v inspectedImage) facts(now time.Time) []fact {
 	}
 	return []fact{
 		{"id", []string{v.ID}}, {"tags", v.Tags}, {"digests", v.Digests}, {"platform", []string{v.Platform}},
+		{"artifact", []string{v.Artifact}},
 		{
 			"size",
 			[]string{
@@ -193,8 +205,8 @@ type buildStep struct {
 // have steps of their own.
 func historyOf(d admin.ImageDetail) ([]buildStep, error) {
 	var config ocispec.Image
-	if err := json.Unmarshal(d.Config, &config); err != nil {
-		return nil, fmt.Errorf("image config of %s: %w", d.ID, err)
+	if err := decodeConfig(&d, &config); err != nil {
+		return nil, err
 	}
 	steps := []buildStep{}
 	layers := d.Layers

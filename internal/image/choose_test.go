@@ -237,7 +237,8 @@ func (s shelf) attestation(p *ocispec.Platform) ocispec.Descriptor {
 	return d
 }
 
-func TestArtifacts(t *testing.T) {
+// TestWhatIsRefused has what is neither an image nor an artifact that could be mounted.
+func TestWhatIsRefused(t *testing.T) {
 	s := newShelf(t)
 	empty := s.put(ocispec.MediaTypeEmptyJSON, []byte("{}"))
 	layer := func(mediaType string) func(*ocispec.Manifest) {
@@ -253,11 +254,12 @@ func TestArtifacts(t *testing.T) {
 		{"an empty config", `artifact of type "application/vnd.oci.empty.v1+json"`, s.manifest(func(m *ocispec.Manifest) {
 			m.Config = empty
 		})},
-		{"a chart", `artifact of type "application/vnd.cncf.helm.config.v1+json"`, s.chart()},
 		{"a signature", `is of type "application/vnd.dev.cosign.simplesigning.v1+json"`,
 			s.manifest(layer("application/vnd.dev.cosign.simplesigning.v1+json"))},
 		{"an attestation", `is of type "application/vnd.in-toto+json"`, s.attestation(nil)},
-		{"an index of a chart", `artifact of type "application/vnd.cncf.helm.config.v1+json"`, s.index(s.chart())},
+		{"a config of no type", "its config has no media type", s.manifest(func(m *ocispec.Manifest) {
+			m.Config.MediaType = ""
+		})},
 		{"an artifact manifest", "neither an image nor an index", s.put("application/vnd.oci.artifact.manifest.v1+json",
 			[]byte(`{"mediaType":"application/vnd.oci.artifact.manifest.v1+json","artifactType":"x","blobs":[]}`))},
 		{"schema 1", "schema 1",

@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/image/archive"
+	"berth/internal/image/document"
 	"berth/internal/image/progress"
 	"berth/internal/image/reference"
 )
@@ -104,7 +105,34 @@ func exported(s *Store, img Image) (*archive.Image, error) {
 	for _, ref := range img.LayerRefs {
 		x.Layers = append(x.Layers, archive.Layer{DiffID: ref.DiffID, Dir: s.disk.LayerDir(ref.ID)})
 	}
-	return x, nil
+	if img.Artifact == "" {
+		return x, nil
+	}
+	return x, exportedArtifact(x, img)
+}
+
+// exportedArtifact prepares an artifact: its manifest names the blobs, so these have to be the same in the archive.
+func exportedArtifact(x *archive.Image, img Image) error {
+	m, config, err := img.ArtifactDocuments()
+	if err != nil {
+		return err
+	}
+	parts, err := document.PartsOf(m)
+	if err != nil || len(parts) != len(x.Layers) {
+		return fail.New(errdefs.ErrDataLoss, "the manifest of artifact %s and its record do not have the same layers: %w",
+			img.ID, err)
+	}
+	x.Artifact = &archive.Artifact{Config: config, Manifest: *m}
+	for i, part := range parts {
+		l := &x.Layers[i]
+		l.Blob = &m.Layers[i]
+		l.File = part.Path != "" && l.DiffID != l.Blob.Digest
+		if !l.File && l.DiffID != l.Blob.Digest {
+			return fail.New(errdefs.ErrFailedPrecondition, "its layer %s is compressed, and Berth keeps what it unpacked but "+
+				"not the blob: packed again it would be another artifact. Copy it from registry to registry", l.Blob.Digest)
+		}
+	}
+	return nil
 }
 
 // tagsAsked returns the tags that an image is exported with when it is asked for as ref.

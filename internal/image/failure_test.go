@@ -342,8 +342,6 @@ func TestLyingRegistry(t *testing.T) {
 		{"manifest flipped", img, flip(manifestHash.String()), errdefs.ErrDataLoss, "digest"},
 		{"diff id of another", wrongDiffID(t, good), nil, errdefs.ErrDataLoss, "diff id"},
 		{"more diff ids than layers", wrongCount(t, good), nil, errdefs.ErrDataLoss, "diff ids"},
-		{"artifact", mutate.ConfigMediaType(img, "application/vnd.example.chart+json"), nil, errdefs.ErrFailedPrecondition,
-			"artifact"},
 		{"no tar", imageOf(t, packed{[]byte("this is no tar at all"), []byte("this is no tar at all"), types.OCILayer}), nil,
 			errdefs.ErrFailedPrecondition, "cannot be unpacked"},
 		{"broken gzip", imageOf(t, packed{good.blob[:len(good.blob)/2], good.plain, types.OCILayer}), nil,

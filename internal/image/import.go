@@ -70,7 +70,7 @@ func once(found []imported) []imported {
 	var out []imported
 	at := map[digest.Digest]int{}
 	for _, f := range found {
-		id := f.chosen.doc.Manifest.Config.Digest
+		id := f.chosen.doc.ID()
 		n, there := at[id]
 		if !there {
 			at[id] = len(out)
@@ -127,7 +127,7 @@ func inLayout(ctx context.Context, s *pipeline, a archiveSource) ([]imported, er
 		if err != nil {
 			return nil, err
 		}
-		called := layout.Names(desc, f.doc.Manifest.Config.Digest)
+		called := layout.Names(desc, f.doc.ID())
 		n := names{tags: called.Tags, digests: called.Digests}
 		if len(called.Digests) > 0 { // a pull that finds this digest in the registry need not look what it leads to
 			n.choices = []string{c.choice(desc.Digest)}

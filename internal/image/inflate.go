@@ -31,10 +31,12 @@ type inflater struct {
 }
 
 // suited returns the program for a layer. It returns nil, for the library, if the layer is small, if the program has
-// failed on it before, or if the node has one processor, where running the two side by side gains nothing.
+// failed on it before, if no diff id would prove what it did, or if the node has one processor, where running the two
+// side by side gains nothing.
 func (i inflater) suited(ctx context.Context, w layerRequest) *inflate.Program {
 	p := i.program
-	if p == nil || w.left != nil || w.desc.Size < i.from || runtime.GOMAXPROCS(0) < 2 || !p.Usable(ctx) {
+	if p == nil || w.left != nil || w.diffID == "" || w.part.Path != "" || w.desc.Size < i.from ||
+		runtime.GOMAXPROCS(0) < 2 || !p.Usable(ctx) {
 		return nil
 	}
 	return p
@@ -90,9 +92,12 @@ func (s *stage) Close() error {
 }
 
 // plainDigest digests a layer's tar. If the blob is the tar, sum is nil, because the digest of the blob is enough.
-func plainDigest(plain io.Reader, blob *blobReader, alg digest.Algorithm) (sum io.Writer, result func() digest.Digest) {
+func plainDigest(
+	plain io.Reader, blob *blobReader, w layerRequest,
+) (sum io.Writer, result func() digest.Digest) {
+	alg := w.algorithm()
 	s, ok := plain.(*stage)
-	if ok && layer.IsPlain(s.ReadCloser) && blob.sum != nil && blob.desc.Digest.Algorithm() == alg {
+	if ok && w.part.Path == "" && layer.IsPlain(s.ReadCloser) && blob.sum != nil && blob.desc.Digest.Algorithm() == alg {
 		return nil, blob.sum.Digest
 	}
 	d := alg.Digester()
@@ -111,13 +116,17 @@ func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w layerRequest
 	if s.unpackers != nil {
 		return inflateConfined(ctx, s, blob, w, dir)
 	}
-	plain, err := s.inflater.open(ctx, blob, w)
+	tarOf, err := asTar(blob, w)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := s.inflater.open(ctx, tarOf, w)
 	if err != nil {
 		blob.rest.bound()
 		return nil, err
 	}
 	defer plain.Close()
-	sum, result := plainDigest(plain, blob, w.diffID.Algorithm())
+	sum, result := plainDigest(plain, blob, w)
 	stream := ahead.Read(plain, sum)
 	defer stream.Close()
 	if program, ok := plain.(*inflate.Stream); ok {
@@ -141,10 +150,14 @@ func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w layerRequest
 // process reads the program's output.
 func inflateConfined(ctx context.Context, s *pipeline, blob *blobReader, w layerRequest, dir string) (*made, error) {
 	job := jobOf(s.settings())
-	job.Algorithm = w.diffID.Algorithm().String()
+	job.Algorithm = w.algorithm().String()
 	turned, end := s.unpackers.turns.begin(ctx, blob)
 	defer end()
-	program, begun := s.inflater.start(ctx, turned, w)
+	tarOf, err := asTar(turned, w)
+	if err != nil {
+		return nil, err
+	}
+	program, begun := s.inflater.start(ctx, tarOf, w)
 	if program == nil {
 		said, err := s.unpackers.unpack(ctx, begun, w, dir, job, blob.rest.bound)
 		if err != nil {

@@ -35,13 +35,20 @@ func stackName(ids []string) (name string) {
 func stackOf(name, id string) string { return digest.FromString(name + " " + id).Encoded() }
 
 // contentName returns the part of an id that stands for the blob. If images have diff ids of different algorithms for
-// one blob, there is a layer for each algorithm.
+// one blob, there is a layer for each algorithm. A blob that is a file has a layer for each path.
 func contentName(w layerRequest) string {
 	name := idHex(w.desc.Digest)
-	if alg := w.diffID.Algorithm(); alg != digest.SHA256 {
+	if alg := w.algorithm(); alg != digest.SHA256 {
 		name += "-" + alg.String()
 	}
-	return name
+	if w.part.Path == "" {
+		return name
+	}
+	how := "-f"
+	if w.part.MayBeTar {
+		how = "-t"
+	}
+	return name + how + digest.FromString(w.part.Path).Encoded()
 }
 
 // idHex returns the hex of a digest, after the algorithm if that is not the usual one.
@@ -87,7 +94,7 @@ func standingBelow(i *catalog.Index, below []layerRequest) (ids []string, name s
 // name of their stack are known, one that was finalized over them. It looks only at images that have the same tar.
 func standingOver(i *catalog.Index, w layerRequest, lowers []string, stack string, known bool) string {
 	fits := func(id string) bool {
-		return i.Has(id) && i.Layer(id).DiffID == w.diffID
+		return i.Has(id) && (w.diffID == "" || i.Layer(id).DiffID == w.diffID)
 	}
 	if known { // it comes first because the layers above it may have been finalized over it
 		if id := finalizedID(w, stack); fits(id) {
@@ -97,7 +104,7 @@ func standingOver(i *catalog.Index, w layerRequest, lowers []string, stack strin
 	if id := blobID(w); fits(id) {
 		return id
 	}
-	if len(i.LayersFrom(w.diffID)) == 0 {
+	if w.diffID == "" || len(i.LayersFrom(w.diffID)) == 0 {
 		return ""
 	}
 	for img := range i.ImagesFrom(w.diffID) {

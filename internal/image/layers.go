@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/image/catalog"
+	"berth/internal/image/document"
 	"berth/internal/image/inflate"
 	"berth/internal/image/layer"
 	"berth/internal/image/progress"
@@ -60,18 +61,36 @@ func (s *pipeline) settings() *settings { return s.current.settings.Load() }
 // layerRequest asks for one layer of an image.
 type layerRequest struct {
 	desc   ocispec.Descriptor
-	diffID digest.Digest
-	chain  digest.Digest  // the chain id: of the layer and all below it
+	part   document.Part  // what becomes of the blob, of an artifact
+	diffID digest.Digest  // empty if nothing promises one: of an artifact, it is known once the layer is unpacked
+	chain  digest.Digest  // the chain id: of the layer and all below it; known if the diff id is
 	left   error          // the failure of the program, after which the library inflates the layer
 	alone  bool           // the process that unpacks it must not have had other layers
 	below  []layerRequest // the layers below it, the lowest first
 	lowers []string       // their ids, once they are all there
 }
 
+// algorithm is that of the diff id.
+func (w layerRequest) algorithm() digest.Algorithm {
+	if w.diffID == "" {
+		return digest.Canonical
+	}
+	return w.diffID.Algorithm()
+}
+
+// as returns the request for a layer that the store has.
+func (w layerRequest) as(l catalog.LayerRecord) layerRequest {
+	if w.diffID == "" {
+		w.diffID = l.DiffID
+	}
+	return w
+}
+
 // flightKey is the key of fetching or proving a layer. It includes the origin, so callers share the work only with
-// others of their origin: another origin has to prove that it has the blob, and must not be held up by a slow one.
+// others of their origin: another origin has to prove that it has the blob, and must not be held up by a slow one. It
+// includes the diff id, which a flight verifies for those who share it.
 func flightKey(s *pipeline, w layerRequest, src source) string {
-	return contentName(w) + " " + originOf(s, src, w.desc.Digest).name
+	return contentName(w) + " " + w.diffID.String() + " " + originOf(s, src, w.desc.Digest).name
 }
 
 // rawLayer is a layer that was fetched, verified and unpacked. It has its id already if it does not depend on the
@@ -83,6 +102,7 @@ type rawLayer struct {
 	dir     string
 	discard func()
 	result  *layer.Result
+	diff    digest.Digest   // of the tar, as it was unpacked
 	after   []digest.Digest // the blobs that the process which unpacked it had before
 	mu      sync.Mutex      // guards taken
 	taken   bool
@@ -128,7 +148,8 @@ func (s *pipeline) obtain(ctx context.Context, w layerRequest, src source, p *pr
 			return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
 		}
 		if h.id != "" {
-			if err := prove(ctx, s, h.id, w, src, p); err != nil {
+			known := w.as(s.catalog.Snapshot().Layer(h.id))
+			if err := prove(ctx, s, h.id, known, src, p); err != nil {
 				h.release()
 				return nil, fmt.Errorf("layer %s: %w", w.desc.Digest, err)
 			}
@@ -226,7 +247,7 @@ func (s *pipeline) fetchLayer(
 	}
 	if raw.result.Unsupported > 0 {
 		s.cfg.Logger.Warn("file system does not keep all extended attributes of a layer",
-			"layer", w.diffID, "lost", raw.result.Unsupported)
+			"layer", w.desc.Digest, "lost", raw.result.Unsupported)
 	}
 	l.Of(w.desc, progress.Done)(w.desc.Size, "")
 	return raw, nil
@@ -237,8 +258,12 @@ func (s *pipeline) fetchLayer(
 func makeLayer(ctx context.Context, s *pipeline, w layerRequest, src source, l *progress.Listeners) (*rawLayer, error) {
 	if possesses(s, originOf(s, src, w.desc.Digest), w) {
 		if id, release := s.catalog.Leases.HoldFirst(blobID(w)); id != "" {
-			l.Of(w.desc, progress.Exists)(w.desc.Size, "")
-			return &rawLayer{id: id, release: release}, nil
+			diff := s.catalog.Snapshot().Layer(id).DiffID
+			if w.diffID == "" || w.diffID == diff {
+				l.Of(w.desc, progress.Exists)(w.desc.Size, "")
+				return &rawLayer{id: id, release: release}, nil
+			}
+			release() // the config promises another tar than this blob is: unpacking it proves who is right
 		}
 		if raw, err := rebuild(ctx, s, w, l, ""); raw != nil || err != nil {
 			return raw, err
@@ -305,7 +330,7 @@ func (s *pipeline) ingest(ctx context.Context, w layerRequest, src source, tell 
 	err = catalog.At("pull.unpack", func() (err error) {
 		made, err := s.transfer(ctx, w, src, dir, tell)
 		if err == nil {
-			raw.result, raw.after = made.result, made.after
+			raw.result, raw.diff, raw.after = made.result, made.diff, made.after
 		}
 		return err
 	})
@@ -347,7 +372,10 @@ func (s *pipeline) transfer(
 	if err != nil {
 		return nil, err
 	}
-	if made.diff != w.diffID {
+	if err := made.diff.Validate(); err != nil {
+		return nil, fail.New(errdefs.ErrInternal, "the unpacker says the diff id %q: %w", made.diff, err)
+	}
+	if w.diffID != "" && made.diff != w.diffID {
 		return nil, fail.New(errdefs.ErrDataLoss, "content has the diff id %s, not the %s that the config promises",
 			made.diff,
 			w.diffID)
@@ -438,6 +466,10 @@ var errTaken = errors.New("the layer was settled elsewhere")
 
 // finish renames a verified layer to its id, and holds it for the caller.
 func finish(s *pipeline, raw *rawLayer, w layerRequest, finalized bool) (id string, release func(), err error) {
+	if w.diffID == "" {
+		w.diffID = raw.diff
+		w.chain = chainOver(s.catalog.Snapshot(), w.lowers, raw.diff)
+	}
 	rec := describeLayer(raw, catalog.LayerRecord{
 		ID: blobID(w), DiffID: w.diffID, Boot: s.cfg.BootID,
 		Blob: w.desc.Digest, BlobSize: w.desc.Size, ProvenBy: s.proofs.of(w.desc.Digest),
@@ -449,6 +481,15 @@ func finish(s *pipeline, raw *rawLayer, w layerRequest, finalized bool) (id stri
 		return "", nil, err
 	}
 	return s.catalog.KeepLayer(raw.dir, raw.discard, rec)
+}
+
+// chainOver returns the chain id of a tar over layers of the store, the lowest first.
+func chainOver(i *catalog.Index, lowers []string, diff digest.Digest) digest.Digest {
+	var diffs []digest.Digest
+	for _, id := range lowers {
+		diffs = append(diffs, i.Layer(id).DiffID)
+	}
+	return document.ChainIDs(append(diffs, diff))[len(lowers)]
 }
 
 // describeLayer adds the results of unpacking a layer to its record.

@@ -1,11 +1,13 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	_ "crypto/sha512"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
@@ -45,7 +47,7 @@ const (
 func (c *chooser) choose(ctx context.Context, desc ocispec.Descriptor) (*chosen, error) {
 	c.visited = 0
 	found, err := c.visit(ctx, desc, 0)
-	if err == nil && c.explicit && !c.platform.Match(platformOf(found.doc.Config)) {
+	if err == nil && c.explicit && found.doc.Artifact == nil && !c.platform.Match(platformOf(found.doc.Config)) {
 		err = fail.New(errdefs.ErrNotFound, "the image is for %s, not for %s", platforms.Format(platformOf(found.doc.Config)),
 			c.platform.name)
 	}
@@ -86,7 +88,8 @@ func (c *chooser) visit(ctx context.Context, desc ocispec.Descriptor, depth int)
 	return c.index(ctx, desc, raw, depth)
 }
 
-// index returns the best match. If no entry matches, it reads those without a platform, in order.
+// index returns the best match. If no entry matches, it reads those without a platform, in order. It looks at entries
+// that say that they are artifacts only if the index has no others: they lie beside images as well, as signatures do.
 func (c *chooser) index(ctx context.Context, desc ocispec.Descriptor, raw []byte, depth int) (*chosen, error) {
 	var idx ocispec.Index
 	if err := json.Unmarshal(raw, &idx); err != nil {
@@ -95,8 +98,12 @@ func (c *chooser) index(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	var best *ocispec.Descriptor
 	var unnamed []ocispec.Descriptor
 	var offered []string
+	eligible, imageless := document.MayBeImage, false
+	if !slices.ContainsFunc(idx.Manifests, eligible) {
+		eligible, imageless = document.MayBeArtifact, true
+	}
 	for i, m := range idx.Manifests {
-		if !document.MayBeImage(m) {
+		if !eligible(m) {
 			continue
 		}
 		if m.Platform == nil || m.Platform.OS == "" && m.Platform.Architecture == "" {
@@ -111,22 +118,34 @@ func (c *chooser) index(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	if best != nil {
 		return c.visit(ctx, *best, depth+1)
 	}
-	return c.among(ctx, unnamed, offered, depth)
+	return c.among(ctx, unnamed, candidates{imageless, offered}, depth)
 }
 
-// among reads the entries of an index that have no platform. If the index has no others, it returns the error of the
-// first, which says more than that none matches.
+// candidates says what an index offers with a platform.
+type candidates struct {
+	imageless bool // all entries are artifacts
+	platforms []string
+}
+
+// among reads the entries of an index that have no platform. An artifact among them is for all platforms, but is taken
+// only if the index has no images, not even for other platforms. If the index offers nothing else, it returns the error
+// of the first entry, which says more than that none matches.
 func (c *chooser) among(
-	ctx context.Context, unnamed []ocispec.Descriptor, offered []string, depth int,
+	ctx context.Context, unnamed []ocispec.Descriptor, offered candidates, depth int,
 ) (*chosen, error) {
 	var first error
+	var artifact *chosen
 	for _, m := range unnamed[:min(len(unnamed), maxUnnamed)] {
 		found, err := c.visit(ctx, m, depth+1)
+		if err == nil && found.doc.Artifact != nil {
+			artifact = cmp.Or(artifact, found)
+			continue
+		}
 		if err == nil {
 			if c.platform.Match(platformOf(found.doc.Config)) {
 				return found, nil
 			}
-			offered = append(offered, platforms.Format(platformOf(found.doc.Config)))
+			offered.platforms = append(offered.platforms, platforms.Format(platformOf(found.doc.Config)))
 			continue
 		}
 		if k := kindOf(err); k != errdefs.ErrFailedPrecondition && k != errdefs.ErrNotFound {
@@ -136,11 +155,14 @@ func (c *chooser) among(
 			first = err
 		}
 	}
-	if len(offered) == 0 && first != nil {
+	if artifact != nil && (offered.imageless || len(offered.platforms) == 0) {
+		return artifact, nil
+	}
+	if len(offered.platforms) == 0 && first != nil {
 		return nil, first
 	}
 	return nil, fail.New(errdefs.ErrNotFound, "the index has no image for the platform %s; it has %s", c.platform.name,
-		offer(offered))
+		offer(offered.platforms))
 }
 
 func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte) (*chosen, error) {
@@ -150,6 +172,9 @@ func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte
 	}
 	if err := document.CheckManifest(&found.doc.Manifest, c.store.settings().documentLimits()); err != nil {
 		return nil, err
+	}
+	if document.IsArtifact(&found.doc.Manifest) {
+		return c.artifact(ctx, found, raw)
 	}
 	var err error
 	if found.doc.RawConfig, err = c.readConfig(ctx, found.doc.Manifest.Config); err != nil {
@@ -162,6 +187,24 @@ func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte
 		return nil, err
 	}
 	return found, found.doc.Agree()
+}
+
+// artifact reads what an artifact has beside its layers.
+func (c *chooser) artifact(ctx context.Context, found *chosen, raw []byte) (*chosen, error) {
+	m := &found.doc.Manifest
+	parts, err := document.PartsOf(m)
+	if err != nil {
+		return nil, err
+	}
+	config := ocispec.DescriptorEmptyJSON.Data
+	if m.Config.Digest != ocispec.DescriptorEmptyJSON.Digest || m.Config.Size != ocispec.DescriptorEmptyJSON.Size {
+		if config, err = c.readConfig(ctx, m.Config); err != nil {
+			return nil, err
+		}
+	}
+	found.doc.RawConfig = raw
+	found.doc.Artifact = &document.Artifact{Type: document.TypeOf(m), RawConfig: config, Parts: parts}
+	return found, nil
 }
 
 // readConfig fetches a config, once for all callers that need it from the same origin. It takes the config from an

@@ -24,7 +24,11 @@ func unite(
 	ctx context.Context, s *pipeline, rec *catalog.ImageRecord, requests []layerRequest, src source, p *progress.Reporter,
 ) (done func(), err error) {
 	old := s.catalog.Record(rec.ID)
-	if old == nil {
+	if old != nil && old.IsArtifact() != rec.IsArtifact() {
+		return func() {}, fail.New(errdefs.ErrFailedPrecondition, "%s is both the manifest of an artifact and the "+
+			"config of an image, and the node has it as the other one: remove that first", rec.ID)
+	}
+	if old == nil || rec.IsArtifact() { // the manifest of an artifact fixes the blobs, too
 		return func() {}, nil
 	}
 	differ := differing(s.catalog.Snapshot(), old, rec)

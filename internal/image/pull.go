@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/containerd/platforms"
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
@@ -130,7 +129,7 @@ func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source
 	if err != nil {
 		return Image{}, err
 	}
-	unlock, err := s.records.lock(ctx, digest.FromBytes(found.doc.RawConfig).String())
+	unlock, err := s.records.lock(ctx, found.doc.ID().String())
 	if err != nil {
 		return Image{}, err
 	}
@@ -145,6 +144,13 @@ func (s *pipeline) admit(ctx context.Context, found *chosen, n names, src source
 }
 
 func requestsOf(found *chosen) []layerRequest {
+	if a := found.doc.Artifact; a != nil {
+		out := make([]layerRequest, len(a.Parts))
+		for i, part := range a.Parts {
+			out[i] = layerRequest{desc: found.doc.Manifest.Layers[i], part: part, below: out[:i]}
+		}
+		return out
+	}
 	diffs := found.doc.Config.RootFS.DiffIDs
 	chains := document.ChainIDs(diffs)
 	out := make([]layerRequest, len(diffs))
@@ -227,15 +233,23 @@ func (s *pipeline) finalizeAll(
 
 func (s *pipeline) newRecord(found *chosen, requests []layerRequest, ids []string, n names) *catalog.ImageRecord {
 	rec := &catalog.ImageRecord{
-		ID: digest.FromBytes(found.doc.RawConfig).String(), Tags: n.tags, Digests: n.digests,
+		ID: found.doc.ID().String(), Tags: n.tags, Digests: n.digests,
 		Choices:  n.choicesBeside(found.doc.Descriptor.Digest.String()),
 		Resolved: n.resolved,
-		Manifest: found.doc.Descriptor.Digest.String(), Platform: platforms.Format(platformOf(found.doc.Config)),
-		Size: uint64(len(found.doc.RawConfig)), Config: found.doc.RawConfig, PulledAt: time.Now().UTC(), Boot: s.cfg.BootID,
+		Manifest: found.doc.Descriptor.Digest.String(),
+		Size:     uint64(len(found.doc.RawConfig)), Config: found.doc.RawConfig, PulledAt: time.Now().UTC(),
+		Boot:   s.cfg.BootID,
 		Parsed: found.doc.Config,
 	}
+	if a := found.doc.Artifact; a != nil {
+		rec.Artifact, rec.ArtifactConfig = a.Type, a.RawConfig
+	} else {
+		rec.Platform = platforms.Format(platformOf(found.doc.Config))
+	}
+	now := s.catalog.Snapshot()
 	for i, w := range requests {
 		rec.Size += uint64(w.desc.Size)
+		w = w.as(now.Layer(ids[i]))
 		ref := catalog.LayerRef{ID: ids[i], DiffID: w.diffID, Blob: w.desc.Digest, Size: w.desc.Size}
 		rec.Layers = append(rec.Layers, ref)
 	}

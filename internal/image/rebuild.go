@@ -9,6 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/image/catalog"
+	"berth/internal/image/document"
 	"berth/internal/image/layer"
 	"berth/internal/image/progress"
 	"berth/internal/room"
@@ -109,6 +110,7 @@ func tarIn(w layerRequest, dir string) (layerRequest, *repacked, error) {
 		return layerRequest{}, nil, err
 	}
 	w.desc = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: w.diffID, Size: tar.Size}
+	w.part = document.Part{}
 	return w, &repacked{tars: map[digest.Digest]string{w.diffID: dir}}, nil
 }
 

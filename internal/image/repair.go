@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
@@ -236,10 +235,10 @@ func (r *repairer) locate(
 		return layerRequest{}, err
 	}
 	defer found.done()
-	if id := digest.FromBytes(found.doc.RawConfig).String(); id != rec.ID {
+	if id := found.doc.ID().String(); id != rec.ID {
 		return layerRequest{}, fail.New(errdefs.ErrDataLoss, "%s is the image %s now", desc.Digest, id)
 	}
-	w := requestsOf(found)[n]
+	w := requestsOf(found)[n].as(r.s.catalog.Snapshot().Layer(rec.Layers[n].ID))
 	w.alone = true // it gets the id of the damaged layer, which depends on no other blob
 	return w, nil
 }

@@ -25,7 +25,7 @@ func (c *chooser) unchanged(ref reference.Reference, desc ocispec.Descriptor) *c
 	name, choice := ref.At(desc.Digest), c.choice(desc.Digest)
 	rec, release := c.store.catalog.HoldImage(name, func(rec *catalog.ImageRecord) bool {
 		led := rec.Manifest == desc.Digest.String() || slices.Contains(rec.Choices, choice)
-		fits := !c.explicit || c.platform.Match(platformOf(rec.Parsed))
+		fits := !c.explicit || rec.IsArtifact() || c.platform.Match(platformOf(rec.Parsed))
 		return led && fits
 	})
 	if rec == nil {
@@ -38,13 +38,13 @@ func (c *chooser) unchanged(ref reference.Reference, desc ocispec.Descriptor) *c
 // its content before, by the same blobs or by others that unpack to the same. It holds the image until done is called.
 // Images of archives are always taken by their own blobs.
 func provenImage(s *pipeline, found *chosen, src source) *chosen {
-	id := digest.FromBytes(found.doc.RawConfig)
+	id := found.doc.ID()
 	from := originOf(s, src, id)
 	if from.name == "" {
 		return nil
 	}
 	rec := s.catalog.Record(id.String())
-	if rec == nil || !from.named(rec.Tags, rec.Digests) {
+	if rec == nil || rec.IsArtifact() != (found.doc.Artifact != nil) || !from.named(rec.Tags, rec.Digests) {
 		return nil
 	}
 	release, all := s.catalog.Leases.Hold(rec.LayerIDs()...)

@@ -47,9 +47,6 @@ func TestWhatIsNoImage(t *testing.T) {
 	}{
 		"schema-1": {string(types.DockerManifestSchema1), `{"schemaVersion":1,"name":"x","tag":"y","fsLayers":[]}`,
 			codes.FailedPrecondition, []string{"schema 1"}},
-		"helm-chart": {
-			oci, manifest("application/vnd.cncf.helm.config.v1+json", "application/vnd.cncf.helm.chart.content.v1.tar+gzip"),
-			codes.FailedPrecondition, []string{"artifact", "helm"}},
 		"encrypted": {oci, manifest(string(types.OCIConfigJSON), string(types.OCILayer)+"+encrypted"),
 			codes.FailedPrecondition, []string{"encrypted"}},
 		"odd-layer": {oci, manifest(string(types.OCIConfigJSON), "text/plain"), codes.FailedPrecondition,
@@ -74,7 +71,8 @@ func TestWhatIsNoImage(t *testing.T) {
 	}
 }
 
-// TestArtifactInTheRegistry pushes an OCI 1.1 artifact to docker-registry itself.
+// TestArtifactInTheRegistry pushes an OCI 1.1 artifact to docker-registry itself. It is pulled, listed and removed as
+// an image is; what a blob of it is, is proven as for one.
 func TestArtifactInTheRegistry(t *testing.T) {
 	r := open(t)
 	p := r.proxy()
@@ -84,9 +82,17 @@ func TestArtifactInTheRegistry(t *testing.T) {
 		static.NewLayer([]byte("signature"), "application/vnd.dev.cosign.simplesigning.v1+json"))
 	r.ok(err)
 	name := "t/" + r.unique() + ":sig"
-	_, err = r.registry().Push(name, img)
+	byDigest, err := r.registry().Push(name, img)
 	r.ok(err)
-	r.refused(r.pull(p.Ref(name), nil), codes.FailedPrecondition, "artifact", "cosign", p.Ref(name))
+	r.ok(r.pull(p.Ref(name), nil))
+	got := r.image(p.Ref(name))
+	if _, digest, _ := strings.Cut(byDigest, "@"); got == nil || got.Id != digest || got.Size < 9 {
+		r.Errorf("%s is there as %v", byDigest, got)
+	}
+	r.remove(p.Ref(name))
+	if got := r.image(p.Ref(name)); got != nil {
+		r.Errorf("after its removal it is there as %v", got)
+	}
 }
 
 // TestBounds refuses what is larger than the configuration allows, and says what the bound is.

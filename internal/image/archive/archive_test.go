@@ -32,7 +32,7 @@ func unpacked(t *testing.T, name string) Layer {
 	if err = errors.Join(err, w.Close()); err != nil {
 		t.Fatal(err)
 	}
-	l := Layer{digest.FromBytes(plain.Bytes()), t.TempDir()}
+	l := Layer{DiffID: digest.FromBytes(plain.Bytes()), Dir: t.TempDir()}
 	limits := layer.Limits{Bytes: 1 << 20, Entries: 10, Memory: 1 << 20}
 	if _, err := layer.Unpack(t.Context(), &plain, l.Dir, limits); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -72,6 +73,9 @@ type layoutForm struct {
 func (l *layoutForm) layerName(d digest.Digest) string { return blobName(d) }
 
 func (l *layoutForm) image(x *Image, layers []ocispec.Descriptor) ([]memberFile, error) {
+	if x.Artifact != nil {
+		return l.artifact(x), nil
+	}
 	files, err := l.saved.image(x, layers)
 	if err != nil {
 		return nil, err
@@ -95,6 +99,16 @@ func (l *layoutForm) image(x *Image, layers []ocispec.Descriptor) ([]memberFile,
 	}
 	l.list(desc, x.Tags)
 	return append(files, memberFile{blobName(desc.Digest), raw}), nil
+}
+
+// artifact returns the files of an artifact. Docker's list has none of it: docker cannot load it.
+func (l *layoutForm) artifact(x *Image) []memberFile {
+	m := x.Artifact.Manifest
+	l.list(ocispec.Descriptor{
+		MediaType: cmp.Or(m.MediaType, ocispec.MediaTypeImageManifest), Digest: x.ID, Size: int64(len(x.Config)),
+		ArtifactType: m.ArtifactType,
+	}, x.Tags)
+	return []memberFile{{blobName(m.Config.Digest), x.Artifact.Config}, {blobName(x.ID), x.Config}}
 }
 
 // list enters a manifest into the index, once for each tag as the layout's readers expect.
@@ -130,6 +144,9 @@ func (l *layoutForm) end() ([]memberFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	saved, err := l.saved.end()
+	var saved []memberFile
+	if len(l.saved.entries) > 0 && err == nil { // there are none of artifacts
+		saved, err = l.saved.end()
+	}
 	return append([]memberFile{{ocispec.ImageLayoutFile, version}, {"index.json", index}}, saved...), err
 }

@@ -52,14 +52,24 @@ type Image struct {
 	ID       digest.Digest
 	Config   []byte
 	Platform ocispec.Platform
-	Tags     []string // what it is called in the archive
-	Layers   []Layer  // the lowest first
+	Tags     []string  // what it is called in the archive
+	Layers   []Layer   // the lowest first
+	Artifact *Artifact // nil for an image
+}
+
+// Artifact is what an artifact to be written has beyond an image. Its ID is the digest of its manifest, and Config of
+// the Image is that manifest.
+type Artifact struct {
+	Manifest ocispec.Manifest
+	Config   []byte
 }
 
 // Layer is one layer of an image to be written.
 type Layer struct {
 	DiffID digest.Digest
-	Dir    string // holds it, as package layer has it
+	Dir    string              // holds it, as package layer has it
+	Blob   *ocispec.Descriptor // what it has to be in the archive; nil where a new manifest can name it
+	File   bool                // the blob is the one file of the tar, not the tar
 }
 
 // Options say how an archive is written.
@@ -78,6 +88,12 @@ func Write(ctx context.Context, w io.Writer, images []*Image, o Options) error {
 	f, err := newForm(o.Format, o.Compress)
 	if err != nil {
 		return err
+	}
+	for _, img := range images {
+		if img.Artifact != nil && o.Format == FormatDocker {
+			return fail.New(errdefs.ErrInvalidArgument, "docker's own format has no artifacts: export them in the format %s",
+				FormatOCI)
+		}
 	}
 	x := &writer{
 		options: o, form: f, tar: tar.NewWriter(ctxWriter{ctx, w}), done: map[string]ocispec.Descriptor{},
@@ -153,6 +169,9 @@ func (x *writer) header(name string, size int64) error {
 // layer writes a layer, unless it is in the archive already.
 func (x *writer) layer(ctx context.Context, one Layer) (ocispec.Descriptor, error) {
 	key := "layer " + one.DiffID.String()
+	if one.Blob != nil {
+		key = "blob " + one.Blob.Digest.String()
+	}
 	if desc, there := x.done[key]; there {
 		return desc, nil
 	}
@@ -181,6 +200,15 @@ func (x *writer) layer(ctx context.Context, one Layer) (ocispec.Descriptor, erro
 }
 
 func (x *writer) place(ctx context.Context, o *original) (ocispec.Descriptor, error) {
+	if blob := o.layer.Blob; blob != nil {
+		if err := x.header(x.form.layerName(blob.Digest), blob.Size); err != nil {
+			return *blob, err
+		}
+		if o.layer.File {
+			return *blob, o.copyFileTo(ctx, x.tar)
+		}
+		return *blob, o.copyTo(ctx, x.tar)
+	}
 	if x.options.Compress {
 		return x.zipped(ctx, o)
 	}

@@ -31,7 +31,8 @@ func (e *edit) idle() bool {
 		return false
 	}
 	plain := func(r ImageRecord) ImageRecord {
-		r.PulledAt, r.Boot, r.Parsed, r.Config = time.Time{}, "", ocispec.Image{}, nil // the id tells the config
+		r.PulledAt, r.Boot, r.Parsed = time.Time{}, "", ocispec.Image{}
+		r.Config, r.ArtifactConfig = nil, nil // the id tells them
 		return r
 	}
 	return reflect.DeepEqual(plain(*e.old), plain(*e.rec))

@@ -1,10 +1,13 @@
 package catalog
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
@@ -13,7 +16,8 @@ import (
 
 // Image is one image of the store. It is a value: nothing changes it after it was handed out.
 type Image struct {
-	// ID is "sha256:<config digest>", the one value for Image.id, image_id, and what PullImage answers.
+	// ID is "sha256:<config digest>", of an artifact the digest of its manifest: the one value for Image.id, image_id, and
+	// what PullImage answers.
 	ID       string
 	RepoTags []string
 	// RepoDigests are <repository>@<digest> for each repository that the image was pulled from, the last pulled at the
@@ -22,6 +26,8 @@ type Image struct {
 	// Size is what was to be transferred: config and compressed layers.
 	Size   uint64
 	Config ocispec.Image
+	// Artifact is the type of an OCI artifact, which can be mounted but not run; empty for an image.
+	Artifact string
 	// Layers are layer ids, the lowest first.
 	Layers   []string
 	Pinned   bool
@@ -61,7 +67,24 @@ func (i Image) RepoDigest(names ...string) string {
 	return i.ID
 }
 
-// RawConfig reads the config of an image as it was fetched: its digest is the id.
+// ArtifactDocuments reads the manifest and the config of an artifact.
+func (img Image) ArtifactDocuments() (m *ocispec.Manifest, config []byte, err error) {
+	rec, err := readRecord(img.record, img.ID)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the documents of artifact %s: %w", img.ID, err)
+	}
+	m = &ocispec.Manifest{}
+	if err := json.Unmarshal(rec.Config, m); err != nil {
+		return nil, nil, fail.New(errdefs.ErrDataLoss, "read the manifest of artifact %s: %w", img.ID, err)
+	}
+	if m.Config.Digest.Validate() != nil || m.Config.Digest.Algorithm().FromBytes(rec.ArtifactConfig) != m.Config.Digest {
+		return nil, nil, fail.New(errdefs.ErrFailedPrecondition, "the config of artifact %s is not here, since an earlier "+
+			"release of Berth has written its record: remove it and pull it again", img.ID)
+	}
+	return m, rec.ArtifactConfig, nil
+}
+
+// RawConfig reads the config of an image, or the manifest of an artifact, as it was fetched: its digest is the id.
 func (img Image) RawConfig() ([]byte, error) {
 	rec, err := readRecord(img.record, img.ID)
 	if err != nil {

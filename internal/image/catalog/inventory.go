@@ -138,7 +138,7 @@ func repin(v *inventory, by Pinner, pinned []string) {
 func imageFrom(rec *ImageRecord, path string, pinned *pins) Image {
 	return Image{
 		ID: rec.ID, RepoTags: slices.Clone(rec.Tags), RepoDigests: slices.Clone(rec.Digests),
-		Size: rec.Size, Config: rec.Parsed, PulledAt: rec.PulledAt, Platform: rec.Platform,
+		Size: rec.Size, Config: rec.Parsed, Artifact: rec.Artifact, PulledAt: rec.PulledAt, Platform: rec.Platform,
 		Manifest: rec.Manifest, Durable: rec.Durable, record: path, LayerRefs: rec.Layers, Resolved: rec.Resolved,
 		Layers: rec.LayerIDs(),
 		Pinned: pinned.has(rec),

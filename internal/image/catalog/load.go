@@ -196,11 +196,15 @@ func readImage(path, name string) (*ImageRecord, error) {
 	if err != nil {
 		return nil, err
 	}
-	if rec.Parsed, err = document.DecodeConfig(rec.Config); err != nil {
+	if rec.IsArtifact() {
+		rec.Artifact, err = document.DecodeArtifact(rec.Config)
+	} else {
+		rec.Parsed, err = document.DecodeConfig(rec.Config)
+	}
+	if err != nil {
 		return nil, fail.New(errdefs.ErrDataLoss, "image config: %w", err)
 	}
-	rec.Config = nil // RawConfig reads it again when it is needed
-	return rec, nil
+	return rec.slim(), nil // RawConfig reads what is left out again when it is needed
 }
 
 // markSuspects remembers the layers that belong to no image that could be read. As long as there are records that could

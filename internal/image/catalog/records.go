@@ -32,14 +32,23 @@ type ImageRecord struct {
 	// Resolved describes what Digests name, as the registries did: media type, digest, size.
 	Resolved []ocispec.Descriptor `json:"resolved,omitempty"`
 	Size     uint64               `json:"size"`
-	Config   []byte               `json:"config"` // as fetched: its digest is the id; nil in memory
-	Layers   []LayerRef           `json:"layers"`
-	PulledAt time.Time            `json:"pulledAt"`
-	Boot     string               `json:"boot"`
-	Durable  bool                 `json:"durable"`
-	Parsed   ocispec.Image        `json:"-"` // what is used of Config
-	Anew     bool                 `json:"-"` // what the image was called before is not to be kept
+	// Config is what the id is the digest of, as it was fetched: the config of an image, the manifest of an artifact. It
+	// is nil in memory.
+	Config []byte `json:"config"`
+	// ArtifactConfig is the config of an artifact; nil in memory.
+	ArtifactConfig []byte        `json:"artifactConfig,omitempty"`
+	Layers         []LayerRef    `json:"layers"`
+	PulledAt       time.Time     `json:"pulledAt"`
+	Boot           string        `json:"boot"`
+	Durable        bool          `json:"durable"`
+	Parsed         ocispec.Image `json:"-"` // what is used of Config
+	Artifact       string        `json:"-"` // the type of an artifact
+	Anew           bool          `json:"-"` // what the image was called before is not to be kept
 }
+
+// IsArtifact reports whether the record is one of an artifact. Its id is the digest of its manifest, which no config
+// can be: it would have to contain its own digest.
+func (rec *ImageRecord) IsArtifact() bool { return rec.Manifest == rec.ID }
 
 // LayerRef is one layer of an image, the lowest first.
 type LayerRef struct {
@@ -124,14 +133,14 @@ func whole(d *Disk, rec *ImageRecord) (*ImageRecord, error) {
 		return nil, fmt.Errorf("read the config of image %s: %w", rec.ID, err)
 	}
 	full := *rec
-	full.Config = stored.Config
+	full.Config, full.ArtifactConfig = stored.Config, stored.ArtifactConfig
 	return &full, nil
 }
 
 // slim is a record without its config.
 func (rec *ImageRecord) slim() *ImageRecord {
 	small := *rec
-	small.Config = nil
+	small.Config, small.ArtifactConfig = nil, nil
 	return &small
 }
 

@@ -1,7 +1,6 @@
 package document
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -16,13 +15,19 @@ import (
 	"berth/internal/limit"
 )
 
-// Image is what an image consists of beside its layers.
+// Image is what an image or an artifact consists of beside its layers.
 type Image struct {
 	Manifest   ocispec.Manifest
 	Descriptor ocispec.Descriptor // of the manifest
-	RawConfig  []byte
-	Config     ocispec.Image
+	// RawConfig is the document whose digest is the id: the config of an image; of an artifact the manifest, since
+	// artifacts may share a config.
+	RawConfig []byte
+	Config    ocispec.Image // empty for an artifact
+	Artifact  *Artifact     // nil for an image
 }
+
+// ID is the id of the image or artifact.
+func (i *Image) ID() digest.Digest { return digest.FromBytes(i.RawConfig) }
 
 // Limits bound what a manifest may ask for.
 type Limits struct {
@@ -30,22 +35,24 @@ type Limits struct {
 	Bytes  int64 // what the layers may have to be transferred
 }
 
-// CheckManifest refuses a manifest of what is no image, or of one that is larger than the limits allow.
+// CheckManifest refuses a manifest of what is neither an image nor an artifact, or of one that is larger than the
+// limits allow.
 func CheckManifest(m *ocispec.Manifest, limits Limits) error {
-	if !images.IsConfigType(m.Config.MediaType) {
-		return fail.New(errdefs.ErrFailedPrecondition, "it is an artifact of type %q, not a container image",
-			cmp.Or(m.ArtifactType, m.Config.MediaType))
+	artifact := IsArtifact(m)
+	if !artifact && !images.IsConfigType(m.Config.MediaType) {
+		return fail.New(errdefs.ErrFailedPrecondition, "it is no container image: its config has no media type")
 	}
 	if err := limit.ImageLayers.At(int64(limits.Layers)).Check(int64(len(m.Layers))); err != nil {
 		return err
 	}
 	var total int64
 	for _, l := range m.Layers {
-		if !images.IsLayerType(l.MediaType) {
+		if !artifact && !images.IsLayerType(l.MediaType) {
 			return fail.New(errdefs.ErrFailedPrecondition, "it is an artifact, not a container image: layer %s is of type %q",
 				l.Digest, l.MediaType)
 		}
-		if strings.Contains(l.MediaType, "encrypted") || strings.Contains(l.MediaType, "erofs") {
+		if images.IsLayerType(l.MediaType) &&
+			(strings.Contains(l.MediaType, "encrypted") || strings.Contains(l.MediaType, "erofs")) {
 			return fail.New(errdefs.ErrFailedPrecondition, "layer %s is of type %q, which cannot be unpacked here", l.Digest,
 				l.MediaType)
 		}
@@ -59,8 +66,11 @@ func CheckManifest(m *ocispec.Manifest, limits Limits) error {
 	return limit.ImageBytes.At(limits.Bytes).Check(total)
 }
 
-// Agree reports whether manifest and config describe the same layers.
+// Agree reports whether manifest and config describe the same layers. The config of an artifact describes none.
 func (i *Image) Agree() error {
+	if i.Artifact != nil {
+		return nil
+	}
 	rootfs := i.Config.RootFS
 	if len(rootfs.DiffIDs) != len(i.Manifest.Layers) {
 		return fail.New(errdefs.ErrDataLoss, "the manifest has %d layers and the config %d diff ids", len(i.Manifest.Layers),
@@ -86,6 +96,12 @@ func MayBeImage(m ocispec.Descriptor) bool {
 		return false
 	}
 	return m.Platform == nil || m.Platform.OS != "unknown" || m.Platform.Architecture != "unknown"
+}
+
+// MayBeArtifact reports the same for an artifact, in an index that has no images.
+func MayBeArtifact(m ocispec.Descriptor) bool {
+	m.ArtifactType = ""
+	return MayBeImage(m)
 }
 
 // Prove reports whether raw is the document that desc promises. what it is goes into the error.
