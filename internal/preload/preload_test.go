@@ -74,10 +74,10 @@ func TestWaitsForWriters(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	r.has("piece")
-	last := of(r.store, imported)
-	if got := last[len(last)-1]; got != strings.Repeat("piece ", 5) {
-		t.Errorf("imported %q", last)
-	}
+	r.eventually("the whole is imported", func() bool {
+		all := of(r.store, imported)
+		return all[len(all)-1] == strings.Repeat("piece ", 5)
+	})
 }
 
 // TestChangedWhileRead has an archive that becomes another one in the middle of its import: what came of that counts

@@ -189,10 +189,13 @@ func (r *rig) eventually(what string, f func() bool) {
 	for deadline := time.Now().Add(patience.For(20 * time.Second)); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.Fatalf("waited in vain until %s; imported %q, pulled %q, pinned %q, problems %v", what,
-				of(r.store, imported), of(r.store, asked), of(r.store, pinned), r.d.Problems())
+				few(of(r.store, imported)), few(of(r.store, asked)), few(of(r.store, pinned)), r.d.Problems())
 		}
 	}
 }
+
+// few are the last of many.
+func few(names []string) []string { return names[max(0, len(names)-10):] }
 
 func (r *rig) has(names ...string) {
 	r.Helper()
