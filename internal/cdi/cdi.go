@@ -15,12 +15,12 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sync/semaphore"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"berth/internal/annotation"
 	"berth/internal/limit"
+	"berth/internal/look"
 )
 
 // Devices finds devices in the files of directories.
@@ -92,33 +92,14 @@ func (d *Devices) Inject(ctx context.Context, sp *specs.Spec, names []string) er
 	return nil
 }
 
-// maxReading is how many may read descriptions at once: each that hangs holds a thread until that ends.
-const maxReading = 16
+// descriptions is where they are. A directory may be on a file system that hangs, and a file may be a FIFO.
+var descriptions = look.NewDisk()
 
-var reading = semaphore.NewWeighted(maxReading)
-
-// read reads all descriptions. A directory may be on a file system that hangs, and a file may be a FIFO: then the
-// reading goes on by itself until that ends.
+// read reads all descriptions.
 func (d *Devices) read(ctx context.Context) (*cdi.Cache, error) {
-	type result struct {
-		cache *cdi.Cache
-		err   error
-	}
-	if err := reading.Acquire(ctx, 1); err != nil {
-		return nil, fmt.Errorf("wait for other readers: %w", err)
-	}
-	done := make(chan result, 1)
-	go func() {
-		defer reading.Release(1)
-		cache, err := cdi.NewCache(cdi.WithSpecDirs(d.Dirs...), cdi.WithAutoRefresh(false))
-		done <- result{cache, err}
-	}()
-	select {
-	case r := <-done:
-		return r.cache, r.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return look.Within(ctx, descriptions, func() (*cdi.Cache, error) {
+		return cdi.NewCache(cdi.WithSpecDirs(d.Dirs...), cdi.WithAutoRefresh(false))
+	})
 }
 
 // unusable is what is wrong with files, each with its name.

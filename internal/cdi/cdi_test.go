@@ -18,6 +18,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"berth/internal/annotation"
+	"berth/internal/look"
 	"berth/test/patience"
 )
 
@@ -132,7 +133,7 @@ func TestReadersThatHangAreFew(t *testing.T) {
 	}
 	d := &Devices{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)}
 	before := runtime.NumGoroutine()
-	for range 2 * maxReading {
+	for range 2 * look.AtOnce {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		if err := d.Inject(ctx, bare(), []string{"vendor.com/gpu=one"}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
@@ -141,11 +142,11 @@ func TestReadersThatHangAreFew(t *testing.T) {
 	}
 	// What ended the contexts may be about to end itself.
 	n := runtime.NumGoroutine() - before
-	for end := time.Now().Add(patience.For(10 * time.Second)); n > maxReading &&
+	for end := time.Now().Add(patience.For(10 * time.Second)); n > look.AtOnce &&
 		time.Now().Before(end); n = runtime.NumGoroutine() - before {
 		time.Sleep(time.Millisecond)
 	}
-	if n > maxReading {
+	if n > look.AtOnce {
 		t.Errorf("%d go on", n)
 	}
 	w, err := os.OpenFile(fifo, os.O_RDWR, 0)

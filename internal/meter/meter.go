@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
+	"berth/internal/look"
 	"berth/internal/network"
 	"berth/internal/sandbox"
 )
@@ -30,20 +31,21 @@ type Config struct {
 }
 
 // Meter tells what pods and containers use. It reads when it is asked, a dozen small files for each, and keeps only
-// what it takes to tell a rate the next time. It never waits and runs no program.
+// what it takes to tell a rate the next time. It runs no program, and waits for no disk that does not answer (package look).
 type Meter struct {
 	Storage StorageWatch
 	Strays  StrayWatch
 	Logs    LogWatch
 
 	cfg   Config
+	disk  *look.Disk // of the writable layers
 	rates rates
 	usage usageReading
 }
 
 // New makes a Meter. It reads nothing before it is asked.
 func New(cfg Config) *Meter {
-	m := &Meter{cfg: cfg, Strays: StrayWatch{cfg: cfg}, Logs: LogWatch{cfg: cfg}}
+	m := &Meter{cfg: cfg, disk: look.NewDisk(), Strays: StrayWatch{cfg: cfg}, Logs: LogWatch{cfg: cfg}}
 	m.Storage.meter = m
 	return m
 }

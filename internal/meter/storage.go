@@ -2,11 +2,13 @@ package meter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
 	"time"
 
+	"berth/internal/look"
 	"berth/internal/rootfs"
 	"berth/internal/sandbox"
 )
@@ -157,14 +159,17 @@ func (u StorageUse) Info() StorageInfo {
 	return StorageInfo{u.Storage.Bytes, u.Storage.Inodes, u.Usage.Bytes, u.Usage.Inodes, u.Kept}
 }
 
-// StorageOf tells of a container's limits. It is not ok where it has none.
+// StorageOf tells of a container's limits. It is not ok where it has none. While the disk does not answer, limits are
+// said to be kept where the file system keeps account of projects.
 func (m *Meter) StorageOf(r *sandbox.Record, c *sandbox.Container) (u StorageUse, ok bool) {
 	if c.Storage.Unlimited() {
 		return u, false
 	}
 	u.Storage, u.Usage = *c.Storage, m.Writable(r, c)
-	q, err := rootfs.QuotaOf(m.cfg.Layout.Writable(r.ID, c.ID))
-	u.Kept = err == nil && !q.Unlimited()
+	q, err := look.Now(m.disk, func() (rootfs.Quota, error) {
+		return rootfs.QuotaOf(m.cfg.Layout.Writable(r.ID, c.ID))
+	})
+	u.Kept = err == nil && !q.Unlimited() || errors.Is(err, look.ErrHangs) && m.cfg.Projects
 	return u, true
 }
 

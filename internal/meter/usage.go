@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/look"
 	"berth/internal/rootfs"
 	"berth/internal/sandbox"
 )
@@ -66,10 +67,12 @@ func (m *Meter) Usage() Usage {
 
 // writableUsage returns the room that one container's writable layer takes: as the file system knows it at any time, or
 // by the last reading, as Usage does. Of a layer that was not read yet it tells the directory alone, at the time when
-// it was made.
+// it was made; and nothing when the disk does not answer.
 func (m *Meter) writableUsage(id sandbox.ID, c *sandbox.Container) Usage {
+	dir := m.cfg.Layout.Writable(id, c.ID)
 	if m.cfg.Projects {
-		if u, err := projectUsage(m, layerOf{c.ID, m.cfg.Layout.Writable(id, c.ID)}); err == nil {
+		u, err := look.Now(m.disk, func() (Usage, error) { return projectUsage(m, layerOf{c.ID, dir}) })
+		if err == nil {
 			return u
 		}
 	}
@@ -77,11 +80,15 @@ func (m *Meter) writableUsage(id sandbox.ID, c *sandbox.Container) Usage {
 	if u, ok := m.usage.layer.Load(c.ID); ok {
 		return u.(Usage)
 	}
-	u := Usage{At: c.CreatedAt}
-	var st unix.Stat_t
-	if unix.Lstat(filepath.Join(m.cfg.Layout.Writable(id, c.ID), "upper"), &st) == nil {
-		u.Bytes, u.Inodes = uint64(st.Blocks)*512, 1
+	u, err := look.Now(m.disk, func() (u Usage, err error) {
+		var st unix.Stat_t
+		err = unix.Lstat(filepath.Join(dir, "upper"), &st)
+		return Usage{Bytes: uint64(st.Blocks) * 512, Inodes: 1}, err
+	})
+	if err != nil {
+		u = Usage{}
 	}
+	u.At = c.CreatedAt
 	return u
 }
 

@@ -15,7 +15,10 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/fail"
 )
 
 // Options is what a root is made of.
@@ -45,7 +48,8 @@ func Prepare(dir, mountpoint string, o Options) error {
 
 func prepare(dir, mountpoint string, o Options) error {
 	if len(o.Lower) == 0 {
-		return errors.New("an image without layers has no root")
+		return fail.New(errdefs.ErrInvalidArgument, "the image has no layers, so nothing could be its root: name another "+
+			"image, or build this one with a layer")
 	}
 	if err := os.MkdirAll(mountpoint, 0o755); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -167,7 +168,7 @@ func TestPrepareReadOnly(t *testing.T) {
 func TestPrepareRefuses(t *testing.T) {
 	base := needRoot(t)
 	for want, lower := range map[string][]string{
-		"without layers":     nil,
+		"has no layers":      nil,
 		"must be absolute":   {"relative"},
 		"/none/of/this":      {"/none/of/this"},
 		"overlay lowerdir+=": {base, "/none/of/this"},
@@ -176,6 +177,9 @@ func TestPrepareRefuses(t *testing.T) {
 		err := Prepare(dir, at, Options{Lower: lower})
 		if err == nil || !strings.Contains(err.Error(), want) && oneByOne() {
 			t.Errorf("%v: %v, want %q", lower, err, want)
+		}
+		if lower == nil && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("without layers: %v is no error of the request", err)
 		}
 		must(t, Unmount(at))
 		must(t, Remove(dir))

@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -61,5 +63,48 @@ func TestVolumeThatHangs(t *testing.T) {
 		goOn()
 		r.ok(r.n.Runtime.StopPodSandbox(ctx(), p.id))
 		r.ok(r.n.Runtime.RemovePodSandbox(ctx(), p.id))
+	})
+}
+
+// TestDiskThatAnswersNothing has the file system of a container's writable layer answer no call, not even stat, as a
+// network disk does whose server is gone. What only asks about the container is answered all the same, with what is
+// known without the disk.
+func TestDiskThatAnswersNothing(t *testing.T) {
+	if err := volume.SlowAvailable(); err != nil {
+		t.Skip(err)
+	}
+	own(t, func(r rig) {
+		p := r.pod(func(c *v1.PodSandboxConfig) { c.Annotations = map[string]string{"pod.berth/storage-size": "4Mi"} })
+		c := p.start(busybox("main", "sleep 100000"))
+		layers, source := filepath.Join(r.n.Root, "pods", p.id, "c"), r.TempDir()
+		var v *volume.Slow
+		r.ok(r.n.Space.Do(func() (err error) { v, err = volume.MountSlow(source, layers); return err }))
+		free := sync.OnceFunc(func() { r.ok(r.n.Space.Do(v.Close)) })
+		r.Cleanup(free) // before the pod is removed
+		v.Hang()
+		for what, call := range map[string]func(context.Context) error{
+			"container status": func(ctx context.Context) error {
+				resp, err := r.n.Runtime.ContainerStatus(ctx, c.cid, true)
+				if err == nil && !strings.Contains(resp.Info["info"], `"limitBytes":4194304`) {
+					r.Errorf("the limit is not told: %s", resp.Info["info"])
+				}
+				return err
+			},
+			"pod status": func(ctx context.Context) error { _, err := r.n.Runtime.PodSandboxStatus(ctx, p.id, true); return err },
+			"stats":      func(ctx context.Context) error { _, err := r.n.Runtime.ContainerStats(ctx, c.cid); return err },
+			"list stats": func(ctx context.Context) error { _, err := r.n.Runtime.ListContainerStats(ctx, nil); return err },
+			"pod stats":  func(ctx context.Context) error { _, err := r.n.Runtime.PodSandboxStats(ctx, p.id); return err },
+			"metrics":    func(ctx context.Context) error { _, err := r.n.Runtime.ListPodSandboxMetrics(ctx); return err },
+			"image fs":   func(ctx context.Context) error { _, err := r.n.Images.ImageFsInfo(ctx); return err },
+		} {
+			if err := r.within(patience.For(5*time.Second), call); err != nil {
+				r.Errorf("%s: %v", what, err)
+			}
+		}
+		if v.Waiting() == 0 {
+			r.Error("nobody has asked the disk: the test shows nothing")
+		}
+		r.wantText("exec", c.exec("echo", "hi"), "hi")
+		free()
 	})
 }

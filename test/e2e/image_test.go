@@ -354,3 +354,18 @@ func TestBadReferences(t *testing.T) {
 		r.ok(r.n.Images.RemoveImage(ctx(), &v1.ImageSpec{Image: ref("no/such:tag")}))
 	})
 }
+
+// TestImageWithoutLayers pulls an image of a config alone. A container of it is refused with what to do.
+func TestImageWithoutLayers(t *testing.T) {
+	each(t, func(r rig) {
+		img, err := fixture.Recipe{}.Build()
+		r.ok(err)
+		r.push("no-layers:latest", img)
+		r.pull("no-layers:latest")
+		p := r.pod()
+		config := busybox("none", "true")
+		config.Image = &v1.ImageSpec{Image: ref("no-layers:latest")}
+		_, err = r.n.Runtime.CreateContainer(ctx(), p.id, config, p.config)
+		r.wantCode(err, codes.InvalidArgument, "has no layers", "build this one with a layer")
+	})
+}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/look"
 )
 
 // mostDescriptors bounds the descriptors of one container that are looked at to count its sockets. Of one with more
@@ -117,17 +119,29 @@ func maxOpenFiles(pid int) Count {
 	return Count{}
 }
 
-// DiskOf is the file system at dir; Used and At are for the caller to fill in. nil when it cannot be read.
+// containersDisk is what DiskOf looks at.
+var containersDisk = look.NewDisk()
+
+// DiskOf is the file system at dir; Used and At are for the caller to fill in. nil when it cannot be read, or does not
+// answer.
 func DiskOf(dir string) *Disk {
+	d, err := look.Now(containersDisk, func() (*Disk, error) { return diskOf(dir) })
+	if err != nil {
+		return nil
+	}
+	return d
+}
+
+func diskOf(dir string) (*Disk, error) {
 	var fs unix.Statfs_t
 	var st unix.Stat_t
-	if unix.Statfs(dir, &fs) != nil || unix.Stat(dir, &st) != nil {
-		return nil
+	if err := errors.Join(unix.Statfs(dir, &fs), unix.Stat(dir, &st)); err != nil {
+		return nil, err
 	}
 	return &Disk{
 		Device: deviceName(unix.Major(st.Dev), unix.Minor(st.Dev)),
 		Size:   fs.Blocks * uint64(fs.Bsize), Inodes: fs.Files, FreeInodes: fs.Ffree,
-	}
+	}, nil
 }
 
 // knownFor is how long a device's name is believed: numbers are given out again, as those of loop devices and of disks
