@@ -64,7 +64,8 @@ func (b *Builder) StorageLimit(r *sandbox.Record) (*sandbox.Storage, error) {
 	return &s, err
 }
 
-// Limits are what a new container of a pod, of that name, may write to its root and to its log.
+// Limits are what a new container of a pod, of that name, may write to its root and to its log. They are looked up once
+// for each create: add to this what a handler says of a new container and its record keeps.
 func (b *Builder) Limits(r *sandbox.Record, name string) (*sandbox.Storage, *sandbox.LogLimit, error) {
 	_, h, err := b.Handlers.ForNew(r)
 	if err != nil {

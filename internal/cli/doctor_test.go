@@ -470,3 +470,15 @@ func TestDoctorNamesHoles(t *testing.T) {
 		t.Errorf("a mended one: %+v", d)
 	}
 }
+
+// TestLimitWithoutAKey asks for a limit whose key the configuration does not have: it is no limit of 0.
+func TestLimitWithoutAKey(t *testing.T) {
+	cfg := config.Default()
+	if _, err := inForce(cfg, limit.Budget{Name: "shoes", Key: "limits.shoes"}); err == nil ||
+		!strings.Contains(err.Error(), "limits.shoes") {
+		t.Errorf("a key that is not there: %v", err)
+	}
+	if b, err := inForce(cfg, limit.Budget{Name: "sessions", Key: limit.Sessions.Key}); err != nil || b.Limit == 0 {
+		t.Errorf("%+v, %v", b, err)
+	}
+}

@@ -23,12 +23,11 @@ func diagnoseLimits(cfg *config.Config, used []admin.Limit) (found []diagnosis) 
 		unset[k.Name] = k.Unset
 	}
 	for _, b := range limit.All() {
-		if b.Key != "" {
-			n, err := strconv.ParseInt(cfg.Value(b.Key), 10, 64)
-			if err != nil {
-				continue // a configuration of a daemon of another version
-			}
-			b = b.At(n)
+		b, err := inForce(cfg, b)
+		if err != nil {
+			found = append(found, diagnosis{Subject: "limit", Result: warning, Text: b.Name + ": " + err.Error(),
+				Remedy: "compare the versions of this command and of the daemon: berth version"})
+			continue
 		}
 		u, ok := shared[b.Name]
 		if ok {
@@ -41,6 +40,18 @@ func diagnoseLimits(cfg *config.Config, used []admin.Limit) (found []diagnosis) 
 		found = append(found, d)
 	}
 	return found
+}
+
+// inForce is a limit as its key has it.
+func inForce(cfg *config.Config, b limit.Budget) (limit.Budget, error) {
+	if b.Key == "" {
+		return b, nil
+	}
+	n, err := strconv.ParseInt(cfg.Value(b.Key), 10, 64)
+	if err != nil {
+		return b, fmt.Errorf("the configuration has no number at %s", b.Key)
+	}
+	return b.At(n), nil
 }
 
 // diagnoseLimit tells of one limit. Where it is shared, and nearly used up, it warns.

@@ -77,7 +77,7 @@ var (
 		}
 		return ""
 	})
-	// optionalDuration is 0s where another key says it.
+	// optionalDuration may be 0s: none, or another key says it.
 	optionalDuration = anyDuration.with("duration", func(d Duration) string {
 		if d.Duration < 0 {
 			return fmt.Sprintf("%v is less than nothing", d)

@@ -25,7 +25,7 @@ const execPrefix, execLog, execInside = "exec-", ".log", ".inside.pid"
 // execs are the execs of a container.
 type execs struct {
 	mu   sync.Mutex      // guards what follows
-	n    int             // how many there were
+	n    int             // the highest number so far: failed execs count, and of an earlier monitor's what it has left
 	left []*cgroup.Group // of execs that have ended, with what they have left
 }
 

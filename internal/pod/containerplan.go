@@ -14,7 +14,8 @@ import (
 	"berth/internal/spec"
 )
 
-// stepDirs is the step of a container's plan that outlives its process.
+// stepDirs is the step of a container's plan that outlives its process: the steps after it are undone when the process
+// has ended, and it when the container is removed.
 const stepDirs = "dirs"
 
 // containerPlan is one container being made or unmade. Backward it needs nothing but the record.
@@ -45,6 +46,7 @@ func (b *containerPlan) steps() op.Plan {
 			Undo: func(context.Context) error { return b.unmountRoot() }},
 		{Name: "volumes", Do: func(context.Context) error { return b.on().MountVolumes(b.img) },
 			Undo: func(context.Context) error { return b.on().UnmountVolumes() }},
+		// It writes into the root (bundle.Container.Request): what wants the image's own root stands before it.
 		{Name: "process", Deadline: b.l.bundle.Handlers.CreateTimeout(b.l.p.record()) + 10*time.Second,
 			Do: b.makeProcess, Undo: b.unmakeProcess},
 	}}

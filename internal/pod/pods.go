@@ -17,8 +17,8 @@ import (
 	"berth/internal/session"
 )
 
-// Runtime is what a pod needs of a driver: processes under the pod's monitor. Every call may be repeated, and Delete
-// and Shutdown succeed when there is nothing.
+// Runtime is what a pod needs of a driver: processes under the pod's monitor. Every call but those of session.Runtime
+// may be repeated, and Delete and Shutdown succeed when there is nothing.
 type Runtime interface {
 	session.Runtime
 	Launch(ctx context.Context, pod string) error
