@@ -67,8 +67,8 @@ func Within[T any](ctx context.Context, d *Disk, ask func() (T, error)) (T, erro
 	return none, context.Cause(ctx)
 }
 
-// Now is Within for a read, which answers from what it knows when the disk does not: it waits for half a second, and not
-// at all while an earlier look is without an answer. So a list of ten thousand waits no longer than one.
+// Now is Within for a read, which answers from what it knows when the disk does not: it waits for half a second, and
+// not at all while an earlier look is without an answer. So a list of ten thousand waits no longer than one.
 func Now[T any](d *Disk, ask func() (T, error)) (T, error) {
 	if d.late.Load() > 0 {
 		var none T

@@ -31,7 +31,8 @@ type Config struct {
 }
 
 // Meter tells what pods and containers use. It reads when it is asked, a dozen small files for each, and keeps only
-// what it takes to tell a rate the next time. It runs no program, and waits for no disk that does not answer (package look).
+// what it takes to tell a rate the next time. It runs no program, and waits for no disk that does not
+// answer (package look).
 type Meter struct {
 	Storage StorageWatch
 	Strays  StrayWatch

@@ -14,8 +14,8 @@ import (
 	"berth/internal/sandbox"
 )
 
-// stepFiles is the step that a stop goes back to. A stop undoes the steps after it. It and those before it stay until the
-// pod is removed: put a new step on the right side.
+// stepFiles is the step that a stop goes back to. A stop undoes the steps after it. It and those before it stay until
+// the pod is removed: put a new step on the right side.
 const stepFiles = "files"
 
 // podPlan is one pod being made or unmade, by its record alone; ips and init are what is found out on the way.

@@ -90,7 +90,10 @@ func TestDiskThatAnswersNothing(t *testing.T) {
 				}
 				return err
 			},
-			"pod status": func(ctx context.Context) error { _, err := r.n.Runtime.PodSandboxStatus(ctx, p.id, true); return err },
+			"pod status": func(ctx context.Context) error {
+				_, err := r.n.Runtime.PodSandboxStatus(ctx, p.id, true)
+				return err
+			},
 			"stats":      func(ctx context.Context) error { _, err := r.n.Runtime.ContainerStats(ctx, c.cid); return err },
 			"list stats": func(ctx context.Context) error { _, err := r.n.Runtime.ListContainerStats(ctx, nil); return err },
 			"pod stats":  func(ctx context.Context) error { _, err := r.n.Runtime.PodSandboxStats(ctx, p.id); return err },
