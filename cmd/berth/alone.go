@@ -66,8 +66,8 @@ func lockState(state string) (*os.File, error) {
 	return lockDir(state, 0o711, "state directory", "another --state and --socket")
 }
 
-// lockImages makes sure that one daemon alone uses the image store: it removes there what no image and container of its
-// own needs.
+// lockImages makes sure that one daemon alone uses the image store: it removes there what no image and container of
+// its own needs.
 func lockImages(root string) (*os.File, error) {
 	return lockDir(root, 0o700, "image store", "another images.root")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -22,56 +23,57 @@ type confinement struct {
 }
 
 func (n *node) openConfinement(ctx context.Context) error {
-	n.openAppArmor(ctx)
-	return n.openSELinux()
+	n.confinement.profiles = &apparmor.Profiles{
+		State: n.cfg.State, Families: host.SocketFamilies(), Run: n.groups.helpers.Run,
+	}
+	if n.facts.AppArmor {
+		n.confinement.loadProfile(ctx, n.log)
+	}
+	return n.confinement.openSELinux(n.cfg, n.facts.SELinux, n.monitor, n.log)
 }
 
-// openAppArmor loads the default profile. Where that fails, containers that ask for no profile run without one.
-func (n *node) openAppArmor(ctx context.Context) {
-	n.profiles = &apparmor.Profiles{State: n.cfg.State, Families: host.SocketFamilies(), Run: n.helpers.Run}
-	if !n.facts.AppArmor {
+// loadProfile loads the default AppArmor profile. Where that fails, containers that ask for no profile run without one.
+func (c *confinement) loadProfile(ctx context.Context, log *slog.Logger) {
+	if err := c.profiles.Load(ctx); err != nil {
+		log.Warn("containers that ask for no AppArmor profile run without one, and those that ask for RuntimeDefault "+
+			"are refused", "error", err)
 		return
 	}
-	if err := n.profiles.Load(ctx); err != nil {
-		n.log.Warn("containers that ask for no AppArmor profile run without one, and those that ask for RuntimeDefault are "+
-			"refused", "error", err)
-		return
-	}
-	n.profile = apparmor.DefaultName
+	c.profile = apparmor.DefaultName
 }
 
 // openSELinux asks the policy for the labels of containers. Where it has none, containers run without, unless the
-// configuration says that they must not.
-func (n *node) openSELinux() error {
-	must := n.cfg.SELinux == config.SELinuxOn
+// configuration says that they must not. on says whether the kernel has SELinux on, with a policy.
+func (c *confinement) openSELinux(cfg *config.Config, on bool, monitor string, log *slog.Logger) error {
+	must := cfg.SELinux == config.SELinuxOn
 	switch {
-	case n.cfg.SELinux == config.SELinuxOff:
+	case cfg.SELinux == config.SELinuxOff:
 		return nil
-	case !n.facts.SELinux && must:
-		return n.cfg.Refuse("selinux",
-			`is "on", but this kernel has SELinux not on, or no policy: boot with it, or leave the key out`)
-	case !n.facts.SELinux:
+	case !on && must:
+		return cfg.Refuse("selinux", `is "on", but this kernel has SELinux not on, or no policy: boot with it, or `+
+			`leave the key out`)
+	case !on:
 		return nil
 	}
-	labels, err := selinux.Open(n.cfg.Root, n.cfg.State, n.cfg.ImagesRoot())
+	labels, err := selinux.Open(cfg.Root, cfg.State, cfg.ImagesRoot())
 	if err != nil && must {
-		return n.cfg.Refuse("selinux", `is "on", but `+err.Error())
+		return cfg.Refuse("selinux", `is "on", but `+err.Error())
 	}
 	if err != nil {
-		n.log.Warn("containers run without SELinux labels", "error", err)
+		log.Warn("containers run without SELinux labels", "error", err)
 		return nil
 	}
-	if n.initFile, err = lendInit(n.monitor, n.cfg.State, labels); err != nil {
-		n.log.Warn("the init of pods was not copied to where the policy lets it run, so an older copy runs, or none", "copy",
-			n.initFile, "error", err)
+	if c.initFile, err = lendInit(monitor, cfg.State, labels); err != nil {
+		log.Warn("the init of pods was not copied to where the policy lets it run, so an older copy runs, or none",
+			"copy", c.initFile, "error", err)
 	}
-	n.labels = labels
+	c.labels = labels
 	return nil
 }
 
-// lendInit copies the monitor's binary into dir, labelled as a file of every container: the init of a pod may not run a
-// program with the label of the node's own. With an error it returns the copy of an earlier start, or "" where there is
-// none.
+// lendInit copies the monitor's binary into dir, labelled as a file of every container: the init of a pod may not run
+// a program with the label of the node's own. With an error it returns the copy of an earlier start, or "" where there
+// is none.
 func lendInit(monitor, dir string, labels *selinux.Node) (string, error) {
 	_, file := labels.Usual()
 	return lend(monitor, filepath.Join(dir, "pod-init"), func(path string) error { return labels.Label(path, file) })

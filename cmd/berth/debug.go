@@ -64,7 +64,7 @@ func (d debugger) Debug(ctx context.Context, part string, w io.Writer) error {
 	case admin.DebugStart:
 		return writeJSON(w, d.node.timeline.Steps())
 	case admin.DebugConfig:
-		_, err := io.WriteString(w, withoutSecrets(d.node.inForce.Load().TOML()))
+		_, err := io.WriteString(w, withoutSecrets(d.node.settings.config.Load().TOML()))
 		return err
 	}
 	if !d.node.opened.Load() {
@@ -84,11 +84,7 @@ func (d debugger) Debug(ctx context.Context, part string, w io.Writer) error {
 	case admin.DebugProblems:
 		return writeJSON(w, d.helpersStuck())
 	case admin.DebugLimits:
-		all := []admin.Limit{}
-		for _, b := range budgets(d.node) {
-			all = append(all, admin.Limit{Name: b.Name, Used: b.Used, Limit: b.Limit})
-		}
-		return writeJSON(w, all)
+		return writeJSON(w, limitsOf(d.node))
 	}
 	return fail.New(errdefs.ErrInvalidArgument, "%q is no part of what the daemon tells", part)
 }
@@ -102,7 +98,7 @@ func (d debugger) version() map[string]any {
 // helpersStuck are the helpers that cannot be killed; what hangs of pods is in their situations.
 func (d debugger) helpersStuck() []admin.Problem {
 	all := []admin.Problem{}
-	for _, s := range d.node.helpers.Stuck() {
+	for _, s := range d.node.groups.helpers.Stuck() {
 		all = append(all, admin.Problem{Step: s.Name, Message: withoutSecrets(s.StuckError.Error()), Since: s.Since})
 	}
 	return all

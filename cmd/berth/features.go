@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"path/filepath"
-	goruntime "runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -16,21 +13,23 @@ import (
 	"berth/internal/fail"
 	"berth/internal/host"
 	"berth/internal/rootfs"
-	"berth/internal/userns"
 )
 
 // features is what the node can do that not every kernel, file system and runtime can. It is found out behind the first
 // question, and not before: it takes containers that are made for it. Until then nothing is promised.
 type features struct {
-	of    *node
-	look  func(ctx context.Context, of *handlers) *foundFeatures // find, but for tests
-	asked atomic.Pointer[handlers]                               // about which handlers
-	again atomic.Bool                                            // what failed is being tried again
+	settings   *settings
+	trials     *runtimeTrials
+	background *background
+	look       func(ctx context.Context, of *handlers) *foundFeatures // features of trials, but for tests
+
+	asked atomic.Pointer[handlers] // about which handlers
+	again atomic.Bool              // what failed is being tried again
 	found atomic.Pointer[foundFeatures]
 }
 
-// foundFeatures is what was found out at one time. What cannot be may be so for a reason that passes, as a node without
-// memory or room, so it is found out again when somebody asks later, after growing pauses.
+// foundFeatures is what was found out at one time. What cannot be may be so for a reason that passes, as a node
+// without memory or room, so it is found out again when somebody asks later, after growing pauses.
 type foundFeatures struct {
 	about  *handlers
 	tried  []host.Runtime   // which runtimes make containers
@@ -59,8 +58,8 @@ func (f *foundFeatures) due(of *handlers, now time.Time) bool {
 	return f != nil && f.about == of && f.failed() && now.Sub(f.at) >= f.pause
 }
 
-// since keeps of what was found before about the same handlers what worked then: a try that fails now has a reason that
-// passes.
+// since keeps of what was found before about the same handlers what worked then: a try that fails now has a reason
+// that passes.
 func (f *foundFeatures) since(before *foundFeatures) {
 	f.at, f.pause = time.Now(), firstRetry
 	if before == nil || before.about != f.about {
@@ -106,90 +105,37 @@ func (f *foundFeatures) works(handler string) bool {
 // get returns what was found last, nil while it is looked for the first time. Where the configuration was loaded anew,
 // it is looked for anew, and after a while where something did not work. It never waits for that.
 func (f *features) get() *foundFeatures {
-	n, found := f.of, f.found.Load()
-	h := n.handlers.Load()
+	found, h := f.found.Load(), f.settings.handlers.Load()
 	switch {
 	case f.asked.Swap(h) != h:
-		n.background.Go(func() { f.search(h) })
+		f.background.run(func(ctx context.Context) { f.search(ctx, h) })
 	case found.due(h, time.Now()) && f.again.CompareAndSwap(false, true):
-		n.background.Go(func() {
+		f.background.run(func(ctx context.Context) {
 			defer f.again.Store(false)
-			f.search(h)
+			f.search(ctx, h)
 		})
 	}
 	return found
 }
 
 // search looks for what handlers can do, unless there are others by now.
-func (f *features) search(h *handlers) {
-	n := f.of
-	n.trials.Lock()
-	defer n.trials.Unlock()
-	if f.asked.Load() != h {
-		return
-	}
-	found := f.look(n.life, h)
-	if n.life.Err() != nil {
-		return
-	}
-	found.since(f.found.Load())
-	f.found.Store(found)
-}
-
-func (f *features) find(ctx context.Context, of *handlers) *foundFeatures {
-	n := f.of
-	found := &foundFeatures{about: of, tried: of.found, mapped: tryMapped(n.monitor, n.cfg.ImagesRoot(), n.cfg.Root)}
-	if !of.probed {
-		_, tried, err := n.tryRuntimes(ctx, of.found)
-		if found.tried = tried; err != nil && ctx.Err() == nil {
-			n.log.Warn("whether the runtimes work was not found out, or not kept", "error", err)
+func (f *features) search(ctx context.Context, h *handlers) {
+	f.trials.alone(func() {
+		if f.asked.Load() != h {
+			return
 		}
-	}
-	try := func(ctx context.Context, r host.Runtime) error {
-		return host.TryUserns(ctx, r, n.cfg.State, n.facts.CgroupDriver, n.monitor, n.helpers.Run)
-	}
-	var err error
-	runtimes := slices.DeleteFunc(slices.Clone(of.found), func(r host.Runtime) bool {
-		return of.spec(r.Name).Infra // its runtime makes the namespaces of a pod itself
+		found := f.look(ctx, h)
+		if ctx.Err() != nil {
+			return
+		}
+		found.since(f.found.Load())
+		f.found.Store(found)
 	})
-	found.userns, err = host.UsernsRuntimes(ctx, filepath.Join(n.cfg.Root, "runtime-features"), n.facts, runtimes, try)
-	if err != nil && ctx.Err() == nil {
-		n.log.Warn("which runtimes can do user namespaces is tried again by the next start", "error", err)
-	}
-	for name, err := range found.userns {
-		if err != nil {
-			found.userns[name] = fmt.Errorf("the runtime cannot join one: %w", err)
-		}
-	}
-	for _, r := range of.found {
-		if of.spec(r.Name).Infra {
-			found.userns[r.Name] = errInfra
-		}
-	}
-	return found
-}
-
-// tryMapped says why no root can have its ids mapped; nil if one can.
-func tryMapped(holder, layers, writable string) error {
-	done := make(chan error)
-	go func() {
-		goruntime.LockOSThread() // the holder dies with its thread
-		defer goruntime.UnlockOSThread()
-		const first = 1 << 30 // ids that nobody has
-		ids := []userns.Range{{Host: first, Size: 65536}}
-		h, err := userns.Hold(holder, 0, userns.Mapping{UIDs: ids, GIDs: ids})
-		if err == nil {
-			err = rootfs.TryMapped(layers, writable, rootfs.IDMap{UserNS: h.Path("user"), UID: first, GID: first})
-			h.End()
-		}
-		done <- err
-	}()
-	return <-done
 }
 
 // usernsError says why a pod of this handler cannot have a user namespace. While that is not known, it may be tried.
 func (f *features) usernsError(handler string) error {
-	now := f.of.handlers.Load()
+	now := f.settings.handlers.Load()
 	if handler == "" {
 		handler = now.fallback
 	}
@@ -206,10 +152,10 @@ func (f *features) usernsError(handler string) error {
 	return nil
 }
 
-// handlers is what Status tells of the runtime handlers, the default's first. A runtime that nobody configured and that
-// was only found in its usual place is one if it works.
+// handlers is what Status tells of the runtime handlers, the default's first. A runtime that nobody configured and
+// that was only found in its usual place is one if it works.
 func (f *features) handlers() []*runtimeapi.RuntimeHandler {
-	found, recursive, now := f.get(), rootfs.TryRecursive() == nil, f.of.handlers.Load()
+	found, recursive, now := f.get(), rootfs.TryRecursive() == nil, f.settings.handlers.Load()
 	list := []*runtimeapi.RuntimeHandler{{Name: "", Features: found.of(now.fallback, recursive)}}
 	for _, r := range now.found {
 		if _, named := now.named[r.Name]; !named && r.Name != now.fallback && !r.Works && !found.works(r.Name) {

@@ -16,7 +16,7 @@ import (
 // featured is a node that has been told these handlers, and has found out this about them.
 func featured(of *handlers, found *foundFeatures) *node {
 	n := newNode(config.Default())
-	n.handlers.Store(of)
+	n.settings.handlers.Store(of)
 	n.features.asked.Store(of) // nothing is looked for
 	if found != nil {
 		found.at, found.pause = time.Now(), time.Hour
@@ -98,16 +98,15 @@ func TestFeaturesAreTriedAgain(t *testing.T) {
 	now, passing := &handlers{fallback: "runc"}, errors.New("no room")
 	n := featured(now, nil)
 	n.features.asked.Store(nil)
-	n.life = t.Context()
 	looks := make(chan *foundFeatures)
 	n.features.look = func(context.Context, *handlers) *foundFeatures { return <-looks }
 	result := func(mapped, runc, crun error) {
 		t.Helper()
 		was := n.features.get()
 		n.features.get() // a second one asks
-		looks <- &foundFeatures{about: now, mapped: mapped,
-			userns: map[string]error{"runc": runc, "crun": crun, "infra": errInfra}}
-		n.background.Wait()
+		userns := map[string]error{"runc": runc, "crun": crun, "infra": errInfra}
+		looks <- &foundFeatures{about: now, mapped: mapped, userns: userns}
+		n.background.running.Wait()
 		if n.features.found.Load() == was {
 			t.Error("nothing was found")
 		}

@@ -32,8 +32,8 @@ func tryImages(root string, log *slog.Logger) error {
 	return nil
 }
 
-// containersRoot is where containers write; the image store's own directory when both are on one file system: a kubelet
-// takes two names for two file systems.
+// containersRoot is where containers write; the image store's own directory when both are on one file system: a
+// kubelet takes two names for two file systems.
 func containersRoot(cfg *config.Config) string {
 	images, containers := cfg.ImagesRoot(), filepath.Join(cfg.Root, "pods")
 	if a, b := deviceOf(images), deviceOf(containers); a != b && a != 0 && b != 0 {

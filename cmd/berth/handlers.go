@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -36,13 +37,14 @@ type handlers struct {
 
 // findHandlers looks for the programs, reads the base specs, and finds the default: the one that the configuration
 // names, or the first that works.
-func findHandlers(ctx context.Context, n *node, cfg *config.Config) (*handlers, error) {
+func findHandlers(ctx context.Context, t *runtimeTrials, cfg *config.Config) (*handlers, error) {
 	h := &handlers{
-		found: host.FindRuntimes(programs(cfg.Runtimes)), fallback: cfg.Runtimes.Default, probed: cfg.Runtimes.Default == "",
-		named: cfg.Runtimes.Handlers, bases: map[string]*spec.Base{},
-		pids: cfg.Limits.Pids, timeout: cfg.Timeouts.RuntimeCreate.Duration, state: cfg.State, systemd: n.units != nil,
+		found: host.FindRuntimes(programs(cfg.Runtimes)), fallback: cfg.Runtimes.Default,
+		probed: cfg.Runtimes.Default == "", named: cfg.Runtimes.Handlers, bases: map[string]*spec.Base{},
+		pids: cfg.Limits.Pids, timeout: cfg.Timeouts.RuntimeCreate.Duration, state: cfg.State,
+		systemd: t.facts.CgroupDriver == host.SystemdDriver,
 	}
-	if err := checkWritable(n, cfg); err != nil {
+	if err := checkWritable(cfg, t.facts.Cgroup, t.log); err != nil {
 		return nil, err
 	}
 	for name, c := range h.named {
@@ -55,24 +57,24 @@ func findHandlers(ctx context.Context, n *node, cfg *config.Config) (*handlers, 
 		}
 		h.bases[name] = base
 	}
-	return h, h.chooseDefault(ctx, n)
+	return h, h.chooseDefault(ctx, t)
 }
 
 // checkWritable refuses a handler with cgroup_writable on a host without cgroup v2, where no part of the hierarchies
 // can be given to a container safely. A missing nsdelegate is only warned of here: it can come and go while the daemon
 // runs, and the creation of each container looks for it.
-func checkWritable(n *node, cfg *config.Config) error {
+func checkWritable(cfg *config.Config, mode host.CgroupMode, log *slog.Logger) error {
 	for _, name := range slices.Sorted(maps.Keys(cfg.Runtimes.Handlers)) {
 		if !cfg.Runtimes.Handlers[name].CgroupWritable {
 			continue
 		}
 		key := "runtimes." + name + ".cgroup_writable"
-		if mode := n.facts.Cgroup; mode != host.CgroupV2 {
+		if mode != host.CgroupV2 {
 			return cfg.Refuse(key, fmt.Sprintf("needs cgroup v2, and this host is on %s: remove the key, "+
 				"or boot with systemd.unified_cgroup_hierarchy=1", mode))
 		}
 		if ok, err := host.Delegated(); err != nil || !ok {
-			n.log.Warn("a runtime handler with cgroup_writable makes no unprivileged containers until /sys/fs/cgroup is "+
+			log.Warn("a runtime handler with cgroup_writable makes no unprivileged containers until /sys/fs/cgroup is "+
 				"mounted with nsdelegate: run mount -o remount,nsdelegate /sys/fs/cgroup", "key", key, "error", err)
 		}
 	}
@@ -96,34 +98,17 @@ func readBase(path string) (*spec.Base, error) {
 	return spec.ParseBase(data)
 }
 
-func (h *handlers) chooseDefault(ctx context.Context, n *node) (err error) {
+func (h *handlers) chooseDefault(ctx context.Context, t *runtimeTrials) (err error) {
 	if h.fallback != "" {
 		_, err = host.Named(h.found, h.fallback)
 		return err
 	}
-	n.trials.Lock()
-	defer n.trials.Unlock()
-	h.fallback, h.found, err = n.tryRuntimes(ctx, h.found)
+	t.alone(func() { h.fallback, h.found, err = t.choose(ctx, h.found) })
 	if h.fallback != "" && err != nil {
-		n.log.Warn("the next start tries the runtimes again", "error", err)
+		t.log.Warn("the next start tries the runtimes again", "error", err)
 		return nil
 	}
 	return err
-}
-
-// tryRuntimes finds out which runtimes make containers, and names the first.
-func (n *node) tryRuntimes(ctx context.Context, found []host.Runtime) (string, []host.Runtime, error) {
-	try := func(ctx context.Context, r host.Runtime) host.Runtime {
-		return host.TryRuntime(ctx, r, n.cfg.State, n.facts.CgroupDriver, n.helpers.Run)
-	}
-	name, all, err := host.ChooseRuntime(ctx, filepath.Join(n.cfg.Root, "runtimes"), n.facts, found, try)
-	for _, r := range all {
-		for _, a := range r.Holes() {
-			n.log.Warn("containers may get out of a runtime: install a version that has the hole closed",
-				"runtime", r.Name, "path", r.Path, "version", r.Version, "advisory", a.ID, "source", a.Source)
-		}
-	}
-	return name, all, err
 }
 
 // find finds the runtime that a pod asks for by name; "" is the default.

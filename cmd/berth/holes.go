@@ -13,10 +13,10 @@ import (
 // refusedForHoles says why a handler makes no new pods: its runtime has known holes, and the configuration wants none.
 // Pods that there are keep their runtime. A runtime that was not asked for its version yet is taken.
 func refusedForHoles(n *node, handler string) error {
-	if n.inForce.Load().KnownHoles != config.HolesRefuse {
+	if n.settings.config.Load().KnownHoles != config.HolesRefuse {
 		return nil
 	}
-	h := n.handlers.Load()
+	h := n.settings.handlers.Load()
 	if handler == "" {
 		handler = h.fallback
 	}

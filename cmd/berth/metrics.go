@@ -68,7 +68,7 @@ func serveMetrics(ctx context.Context, n *node) error {
 		return fmt.Errorf("%w: metrics.address says so", err)
 	}
 	n.log.Info("metrics are served", "address", at.String())
-	n.background.Go(wait)
+	n.background.running.Go(wait)
 	return nil
 }
 

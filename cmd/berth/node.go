@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,48 +40,43 @@ import (
 
 // node is the daemon's parts and how they hang together.
 type node struct {
-	cfg        *config.Config // what the daemon was started with; what holds now is in inForce
-	inForce    atomic.Pointer[config.Config]
-	flags      config.Flags // where cfg came from, for a reload
-	opened     atomic.Bool  // all parts are there
-	reloading  sync.Mutex   // one at a time
+	cfg        *config.Config // what the daemon was started with
+	settings   *settings      // what holds now
+	opened     atomic.Bool    // all parts are there
 	log        *slog.Logger
 	level      *slog.LevelVar
 	timeline   *telemetry.Timeline
 	supervisor *supervisor.Supervisor
 	metrics    *telemetry.Metrics // nil unless they are served
 	flusher    *record.Flusher
-	groups
-	facts    host.Facts
-	monitor  string
-	handlers atomic.Pointer[handlers]
+	groups     groups
+	facts      host.Facts
+	monitor    string
 
-	confinement
-	driver  *runtime.Runtime
-	plugins *nri.Plugins // nil where the configuration has them off
-	network *network.Network
-	images  *image.Store
-	gunzip  *inflate.Program // nil when the daemon inflates by itself
-	crew    *helper.Crew     // of unpackers
-	preload preloads
-	pods    *pod.Pods
-	streams *stream.Server
-	face    *cri.Server
-	callers *callers.Callers
-	memory  *memory.Bound
+	confinement confinement
+	driver      *runtime.Runtime
+	plugins     *nri.Plugins // nil where the configuration has them off
+	network     *network.Network
+	images      *image.Store
+	gunzip      *inflate.Program // nil when the daemon inflates by itself
+	crew        *helper.Crew     // of unpackers
+	preload     preloads
+	pods        *pod.Pods
+	streamNode  *streamNode
+	streams     *stream.Server
+	criServer   *cri.Server
+	callers     *callers.Callers
+	memory      *memory.Bound
 
-	detached   atomic.Int64 // commands in containers that nobody waits for
+	trials     *runtimeTrials
 	features   features
-	trials     sync.Mutex // of runtimes: each has one name, so there is one at a time
-	background sync.WaitGroup
-	life       context.Context // of what runs in the background; stop ends it
-	stop       context.CancelFunc
+	background *background
 }
 
 func newNode(cfg *config.Config) *node {
-	n := &node{cfg: cfg, level: &slog.LevelVar{}, timeline: &telemetry.Timeline{}, face: &cri.Server{}}
-	n.inForce.Store(cfg)
-	n.features.of, n.features.look = n, n.features.find
+	n := &node{cfg: cfg, level: &slog.LevelVar{}, timeline: &telemetry.Timeline{}, criServer: &cri.Server{}}
+	n.settings, n.background = &settings{}, newBackground()
+	n.settings.config.Store(cfg)
 	n.timeline.Begin(time.Now())
 	if l, err := telemetry.ParseLevel(cfg.LogLevel); err == nil { // Load has checked it
 		n.level.Set(l)
@@ -91,6 +85,9 @@ func newNode(cfg *config.Config) *node {
 	if cfg.Metrics.Address != "" {
 		n.metrics = telemetry.NewMetrics(version)
 	}
+	n.trials = &runtimeTrials{root: cfg.Root, state: cfg.State, images: cfg.ImagesRoot(), log: n.log}
+	n.features.settings, n.features.trials, n.features.background = n.settings, n.trials, n.background
+	n.features.look = n.trials.features
 	n.callers = newCallers(cfg.Limits, n.log)
 	n.supervisor = supervisor.FromEnvironment()
 	n.supervisor.Log = n.log
@@ -110,32 +107,35 @@ func (n *node) open(ctx context.Context) error {
 		name string
 		open func(context.Context) error
 	}{
-		{"host", n.openHost}, {"runtimes", n.openRuntimes}, {"confinement", n.openConfinement}, {"network", n.openNetwork},
-		{"images", n.openImages}, {"pods", n.openPods},
-		{"streams", n.openStreams},
+		{"host", n.openHost}, {"runtimes", n.openRuntimes}, {"confinement", n.openConfinement},
+		{"network", n.openNetwork}, {"images", n.openImages}, {"pods", n.openPods}, {"streams", n.openStreams},
 	} {
 		if err := part.open(ctx); err != nil {
 			return fmt.Errorf("start %s: %w", part.name, err)
 		}
 		n.timeline.Mark(part.name)
 	}
-	n.face.Pods, n.face.Catalog, n.face.Images, n.face.Network = n.pods, &n.pods.Catalog, n.images, n.network
-	n.face.Handlers, n.face.Info = n.features.handlers, n.info
-	n.face.HasHandler = func(name string) bool {
-		_, err := n.handlers.Load().find(name)
-		return err == nil
-	}
-	n.face.ListByHand = func() bool { return n.inForce.Load().Pods.ListByHand }
-	n.face.Streams, n.face.SystemdCgroup = n.streams, n.units != nil
-	n.face.Release, n.face.ImagesRoot, n.face.ContainersRoot = version, n.cfg.ImagesRoot(), containersRoot(n.cfg)
-	n.life, n.stop = context.WithCancel(context.Background())
-	n.background.Go(func() { n.flusher.Run(n.life) })
-	n.background.Go(func() {
+	n.openCRI()
+	n.background.run(n.flusher.Run)
+	n.background.run(func(context.Context) {
 		if err := n.streams.Serve(); err != nil {
 			n.log.Error("exec, attach and port-forward are not served any more: restart the daemon", "error", err)
 		}
 	})
-	return serveMetrics(n.life, n)
+	return serveMetrics(n.background.ctx, n)
+}
+
+// openCRI gives the server of CRI, which refuses all until the daemon is ready, what it asks.
+func (n *node) openCRI() {
+	s := n.criServer
+	s.Pods, s.Catalog, s.Images, s.Network, s.Streams = n.pods, &n.pods.Catalog, n.images, n.network.CNI, n.streams
+	s.Handlers, s.Info, s.SystemdCgroup = n.features.handlers, n.info, n.groups.units != nil
+	s.HasHandler = func(name string) bool {
+		_, err := n.settings.handlers.Load().find(name)
+		return err == nil
+	}
+	s.ListByHand = func() bool { return n.settings.config.Load().Pods.ListByHand }
+	s.Release, s.ImagesRoot, s.ContainersRoot = version, n.cfg.ImagesRoot(), containersRoot(n.cfg)
 }
 
 func (n *node) openHost(context.Context) (err error) {
@@ -151,30 +151,31 @@ func (n *node) openHost(context.Context) (err error) {
 	if n.groups, err = openGroups(n.cfg, n.facts, n.monitor); err != nil {
 		return err
 	}
+	n.trials.facts, n.trials.monitor, n.trials.run = n.facts, n.monitor, n.groups.helpers.Run
 	n.memory = openMemory(n.cfg, &n.groups, n.facts.BootID, n.log)
 	return nil
 }
 
 func (n *node) openRuntimes(ctx context.Context) (err error) {
-	if err := n.helpers.Sweep(n.groups.earlier()...); err != nil {
+	if err := n.groups.helpers.Sweep(n.groups.earlier()...); err != nil {
 		n.log.Warn("helpers of an earlier daemon could not all be ended; what they were run for waits for them", "error", err)
 	}
 	if err := host.SweepTrials(n.cfg.State, n.facts.CgroupDriver); err != nil {
 		n.log.Warn("what an earlier daemon left of a trial of a runtime could not all be removed", "error", err)
 	}
-	found, err := findHandlers(ctx, n, n.cfg)
+	found, err := findHandlers(ctx, n.trials, n.cfg)
 	if err != nil {
 		return err
 	}
-	n.handlers.Store(found)
+	n.settings.handlers.Store(found)
 	cfg := runtime.Config{
-		Monitor: n.monitor, Root: n.cfg.Root, State: n.cfg.State, Tracking: n.tracking, Group: n.cfg.Instance(),
-		Helper: n.helpers.Run, Log: n.log,
+		Monitor: n.monitor, Root: n.cfg.Root, State: n.cfg.State, Tracking: n.groups.tracking, Group: n.cfg.Instance(),
+		Helper: n.groups.helpers.Run, Log: n.log,
 		OnExit:    func(p, c string, e runtime.Exit) { n.pods.Exited(p, c, e) },
 		OnDropped: func(p, c string, d runtime.Dropped) { pod.LogDropped(n.pods, sandbox.ID(p), sandbox.ID(c), d) },
 	}
-	if n.units != nil {
-		cfg.Group, cfg.Scope, cfg.Units = n.monitors.Group(), n.monitors, n.units
+	if n.groups.units != nil {
+		cfg.Group, cfg.Scope, cfg.Units = n.groups.monitors.Group(), n.groups.monitors, n.groups.units
 	}
 	n.driver, err = runtime.New(cfg)
 	return err
@@ -189,7 +190,7 @@ func (n *node) networkConfig(cfg *config.Config) network.Config {
 	c := cfg.CNI
 	return network.Config{
 		ConfigDir: c.ConfigDir, PluginDirs: c.PluginDirs, CacheDir: filepath.Join(cfg.Root, "cni"),
-		Run: n.helpers.Run, Logger: n.log, Dirty: n.flusher.Dirty, DirtyRecord: n.flusher.DirtyRecord,
+		Run: n.groups.helpers.Run, Logger: n.log, Dirty: n.flusher.Dirty, DirtyRecord: n.flusher.DirtyRecord,
 		Template:   c.PodCIDRTemplate,
 		AddTimeout: c.AddTimeout.Duration, DelTimeout: c.DelTimeout.Duration,
 	}
@@ -199,14 +200,27 @@ func (n *node) openImages(context.Context) (err error) {
 	if err := tryImages(n.cfg.ImagesRoot(), n.log); err != nil {
 		return err
 	}
-	n.gunzip = openGunzip(n.cfg.Images.Gunzip, n.helpers.RunStarted, n.log)
+	n.gunzip = openGunzip(n.cfg.Images.Gunzip, n.groups.helpers.RunStarted, n.log)
 	if n.crew, err = openCrew(n.cfg, &n.groups, n.log); err != nil {
 		return err
 	}
 	if n.images, err = image.Open(n.imageConfig(n.cfg)); err == nil {
-		n.preload.open(n, n.cfg)
+		n.preload.store, n.preload.dirty, n.preload.log = n.images, n.flusher.Dirty, n.log
+		n.preload.open(n.cfg)
 	}
 	return err
+}
+
+// reconfigure has the parts take over a configuration. What may fail is first.
+func (n *node) reconfigure(cfg *config.Config) error {
+	if err := n.network.CNI.Reconfigure(n.networkConfig(cfg)); err != nil {
+		return err
+	}
+	if err := n.images.Reconfigure(n.imageConfig(cfg)); err != nil {
+		return err
+	}
+	n.preload.open(cfg)
+	return nil
 }
 
 // openGunzip is the program that inflates layers; nil where the daemon does so by itself.
@@ -251,7 +265,7 @@ func verifierOf(n *node, v config.Verifier) image.Verifier {
 	if v.Dir == "" {
 		return nil
 	}
-	return &verifier.Dir{Path: v.Dir, Max: v.Max, Timeout: v.Timeout.Duration, Run: n.helpers.Run, Log: n.log}
+	return &verifier.Dir{Path: v.Dir, Max: v.Max, Timeout: v.Timeout.Duration, Run: n.groups.helpers.Run, Log: n.log}
 }
 
 func (n *node) openPods(context.Context) (err error) {
@@ -282,16 +296,18 @@ func (n *node) openPods(context.Context) (err error) {
 func bundles(n *node) bundle.Builder {
 	b := bundle.Builder{
 		Host: n.specHost(), Init: n.monitor, Images: imageSource{n.images}, Cgroups: n.groups.driver(),
-		Naming:   n.naming,
-		AppArmor: n.profiles.Ensure, Devices: devices(n.cfg, n.log).Inject, Delegated: host.Delegated,
-		Sysctls: func() map[string]string { return podSysctls(n.inForce.Load().Pods) },
+		Naming:   n.groups.naming,
+		AppArmor: n.confinement.profiles.Ensure, Devices: devices(n.cfg, n.log).Inject, Delegated: host.Delegated,
+		Sysctls: func() map[string]string { return podSysctls(n.settings.config.Load().Pods) },
 		Handlers: bundle.Handlers{
-			Find: func(name string) (runtime.Handler, error) { return n.handlers.Load().find(name) },
-			Spec: func(name string) (runtime.Handler, spec.Handler, error) { return n.handlers.Load().findSpec(name) },
+			Find: func(name string) (runtime.Handler, error) { return n.settings.handlers.Load().find(name) },
+			Spec: func(name string) (runtime.Handler, spec.Handler, error) {
+				return n.settings.handlers.Load().findSpec(name)
+			},
 		},
 	}
-	if n.labels != nil { // else it would be a pointer to nothing
-		b.Labels.SELinux, b.InitFile = n.labels, n.initFile
+	if n.confinement.labels != nil { // else it would be a pointer to nothing
+		b.Labels.SELinux, b.InitFile = n.confinement.labels, n.confinement.initFile
 	}
 	return b
 }
@@ -350,9 +366,9 @@ func (n *node) specHost() spec.Host {
 		KernelVersion: f.Kernel, Arch: f.Arch, CgroupV2: f.Cgroup == host.CgroupV2, CgroupMountOptions: f.CgroupMountOptions,
 		SwapAccounting: f.SwapAccounting, HugepageSizes: f.HugepageSizes, BoundingCaps: f.BoundingCaps,
 		HasResource: f.HasResource,
-		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, SELinux: n.labels != nil,
+		OOMScoreAdj: f.OOMScoreAdj, Rlimits: f.Rlimits, SELinux: n.confinement.labels != nil,
 		Seccomp: f.Seccomp, DefaultSeccomp: host.DefaultSeccomp,
-		AppArmor: f.AppArmor, AppArmorDefault: n.profile,
+		AppArmor: f.AppArmor, AppArmorDefault: n.confinement.profile,
 	}
 }
 
@@ -363,12 +379,12 @@ func (n *node) recover(ready func()) {
 	n.timeline.Mark("serve")
 	ready()
 	n.supervisor.Ready("Serving CRI at " + n.cfg.Socket)
-	n.log.Info("the daemon is ready", "socket", n.cfg.Socket, "instance", n.cfg.Instance(), "runtime",
-		n.handlers.Load().fallback, "version", version, "start", n.timeline)
-	n.background.Go(func() { n.driver.Watch(n.life) })
-	n.background.Go(func() { keepRestarting(n, adopted) })
-	n.background.Go(func() { boundMemory(n.life, n.memory, n.cfg.Limits.Memory, adopted) })
-	n.background.Go(func() {
+	n.log.Info("the daemon is ready", "socket", n.cfg.Socket, "instance", n.cfg.Instance(),
+		"runtime", n.settings.handlers.Load().fallback, "version", version, "start", n.timeline)
+	n.background.run(n.driver.Watch)
+	n.background.run(func(ctx context.Context) { keepRestarting(ctx, n.pods, adopted, n.log) })
+	n.background.run(func(ctx context.Context) { boundMemory(ctx, n.memory, n.cfg.Limits.Memory, adopted) })
+	n.background.run(func(context.Context) {
 		<-adopted
 		n.timeline.Mark("adopt")
 		if err := n.images.Sweep(context.Background()); err != nil {
@@ -385,9 +401,8 @@ func (n *node) close() error {
 		n.plugins.Close()
 	}
 	n.preload.close()
-	errs := []error{n.streams.Close(), n.network.Close(), n.images.Close()}
-	n.stop()
-	n.background.Wait()
+	errs := []error{n.streams.Close(), n.network.CNI.Close(), n.images.Close()}
+	n.background.end()
 	closeCrew(n.crew)
 	n.memory.Close()
 	n.groups.tidy()
@@ -396,9 +411,10 @@ func (n *node) close() error {
 
 // info is what a verbose Status shows.
 func (n *node) info() map[string]any {
+	handlers := n.settings.handlers.Load()
 	return map[string]any{
-		"config": n.inForce.Load().TOML(), "host": n.facts, "instance": n.cfg.Instance(), "runtimes": n.handlers.Load().found,
-		"defaultRuntime": n.handlers.Load().fallback,
+		"config": n.settings.config.Load().TOML(), "host": n.facts, "instance": n.cfg.Instance(),
+		"runtimes": handlers.found, "defaultRuntime": handlers.fallback,
 		"userNamespaces": n.features.get().info(), "startup": n.timeline.Steps(), "problems": problems(n),
 		"events": n.pods.Feed.EventCounts(),
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"path/filepath"
 	"sync"
 
@@ -12,6 +13,10 @@ import (
 
 // preloads has the directory of images that are to be there, which a reload may exchange for another one.
 type preloads struct {
+	store *image.Store
+	dirty func(path string) // is told of what to make durable
+	log   *slog.Logger
+
 	mu     sync.Mutex // guards what follows
 	dir    *preload.Directory
 	begun  bool // it may take in images
@@ -27,7 +32,7 @@ type preloadKeys struct {
 
 // open exchanges the directory for that of a configuration, and has what failed be tried again where it is the same.
 // What was taken in before is pinned when it returns.
-func (p *preloads) open(n *node, cfg *config.Config) {
+func (p *preloads) open(cfg *config.Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	keys := preloadKeys{cfg.Images.PreloadDir, cfg.Images.PreloadPinned}
@@ -44,14 +49,14 @@ func (p *preloads) open(n *node, cfg *config.Config) {
 		p.dir = nil
 	}
 	p.of = keys
-	pin := func(names []string) { image.Pin(n.images, names) }
+	pin := func(names []string) { image.Pin(p.store, names) }
 	if keys.path == "" {
 		pin(nil)
 		return
 	}
 	p.dir = preload.Open(preload.Config{
-		Path: keys.path, Pin: keys.pin, Store: n.images, SetPins: pin,
-		Record: filepath.Join(cfg.ImagesRoot(), "preload", "record"), Dirty: n.flusher.Dirty, Log: n.log,
+		Path: keys.path, Pin: keys.pin, Store: p.store, SetPins: pin,
+		Record: filepath.Join(cfg.ImagesRoot(), "preload", "record"), Dirty: p.dirty, Log: p.log,
 	})
 	if p.begun {
 		p.dir.Start()

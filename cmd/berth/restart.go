@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 
 	"berth/internal/pod"
 	"berth/internal/restart"
@@ -9,10 +10,10 @@ import (
 )
 
 // keepRestarting has containers of berth run start again, as their policies say, until the daemon ends.
-func keepRestarting(n *node, adopted <-chan struct{}) {
-	watch := func() restart.Watch { return ends{pod.WatchFor(n.pods, endsByHand)} }
-	k := &restart.Keeper{Pods: n.pods, Catalog: &n.pods.Catalog, Watch: watch, Adopted: adopted, Log: n.log}
-	k.Run(n.life)
+func keepRestarting(ctx context.Context, pods *pod.Pods, adopted <-chan struct{}, log *slog.Logger) {
+	watch := func() restart.Watch { return ends{pod.WatchFor(pods, endsByHand)} }
+	k := &restart.Keeper{Pods: pods, Catalog: &pods.Catalog, Watch: watch, Adopted: adopted, Log: log}
+	k.Run(ctx)
 }
 
 // endsByHand says whether something of a pod of berth run has ended.

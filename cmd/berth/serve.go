@@ -34,7 +34,7 @@ func serveCommand() *cobra.Command {
 			"SIGHUP, like `berth reload`, takes over a changed configuration, and touches no pod.",
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			f := said(cmd, f)
+			f := flagsFrom(cmd, f)
 			cfg, err := config.Load(f)
 			if err != nil {
 				return err
@@ -43,7 +43,7 @@ func serveCommand() *cobra.Command {
 			defer stop()
 			hup := make(chan os.Signal, 1)
 			signal.Notify(hup, unix.SIGHUP)
-			thrift()
+			setGCPercent()
 			return serve(ctx, cfg, f, hup)
 		},
 	}
@@ -60,16 +60,16 @@ func serveCommand() *cobra.Command {
 	return cmd
 }
 
-// thrift lets half as much garbage gather as Go would. A daemon has little on its heap, so looking through it more
-// often costs next to nothing, and a pull peaks some MiB lower. GOGC in the environment has the last word.
-func thrift() {
+// setGCPercent halves GOGC: a daemon has little on its heap, so collecting more often is cheap, and lowers the peak of
+// a pull by a few MiB. GOGC in the environment has the last word.
+func setGCPercent() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 	}
 }
 
-// said is what the command line says, and the environment that its help names.
-func said(cmd *cobra.Command, f config.Flags) config.Flags {
+// flagsFrom is what the command line says, and the environment that its help names.
+func flagsFrom(cmd *cobra.Command, f config.Flags) config.Flags {
 	f.PathSet = cmd.Flags().Changed("config") || os.Getenv("BERTH_CONFIG") != ""
 	if s := cmd.Flags().Lookup("socket"); s != nil && (s.Changed || os.Getenv("BERTH_SOCKET") != "") {
 		f.Socket = strings.TrimPrefix(s.Value.String(), "unix://")
@@ -101,14 +101,14 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 	defer os.Remove(cfg.Socket)
 	var ready atomic.Bool
 	n := newNode(cfg)
-	n.flags = flags
 	unary, stream := n.interceptors(ready.Load)
-	sized, sizedStream := cri.Interceptors(func() cri.Sizes { return sizes(n.inForce.Load()) })
+	sized, sizedStream := cri.Interceptors(func() cri.Sizes { return sizes(n.settings.config.Load()) })
 	g := grpc.NewServer(append(n.callers.Options(),
 		grpc.ChainUnaryInterceptor(unary, sized), grpc.ChainStreamInterceptor(stream, sizedStream),
 		grpc.MaxRecvMsgSize(int(limit.Message.Limit)), grpc.MaxSendMsgSize(int(limit.Message.Limit)))...)
-	n.face.Register(g)
-	admin.Register(g, service{n})
+	n.criServer.Register(g)
+	svc := &service{}
+	admin.Register(g, svc)
 	admin.RegisterDebug(g, newDebugger(n))
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(n.callers.Listener(listener)) }()
@@ -116,10 +116,14 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 		g.Stop()
 		return err
 	}
+	reloader := n.newReloader(flags)
+	svc.daemonService = n.daemonService(reloader)
+	svc.imageService = &imageService{n.images}
+	svc.processService = &processService{pods: n.pods, streams: n.streamNode, background: n.background, log: n.log}
 	n.recover(func() { ready.Store(true) })
 	watched, unwatch := context.WithCancel(ctx)
-	n.background.Go(func() { reloader{n}.reloadOn(watched, hup) })
-	n.background.Go(func() {
+	n.background.running.Go(func() { reloader.reloadOn(watched, hup) })
+	n.background.running.Go(func() {
 		n.supervisor.Watch(watched, func(ctx context.Context) error { return answers(ctx, cfg.Socket) })
 	})
 	select {

@@ -47,7 +47,7 @@ func TestSaid(t *testing.T) {
 			t.Setenv("BERTH_CONFIG", c.envConfig)
 			t.Setenv("BERTH_SOCKET", c.envSocket)
 			cmd := command(t, c.args...)
-			got := said(cmd, config.Flags{Path: cmd.Flag("config").Value.String()})
+			got := flagsFrom(cmd, config.Flags{Path: cmd.Flag("config").Value.String()})
 			if want := (config.Flags{Path: c.path, PathSet: c.pathSet, Socket: c.socket}); got != want {
 				t.Errorf("got %+v, wanted %+v", got, want)
 			}

@@ -18,8 +18,9 @@ import (
 func (n *node) openStreams(context.Context) (err error) {
 	klog.SetSlogLogger(slog.New(quiet{n.log.Handler()}))
 	c := n.cfg.Streaming
+	n.streamNode = &streamNode{n.pods.Sessions, n.driver, n.log}
 	n.streams, err = stream.Listen(stream.Config{
-		Node: streamNode{n}, Log: n.log, Address: c.Address, Port: c.Port, CertFile: c.Cert, KeyFile: c.Key,
+		Node: n.streamNode, Log: n.log, Address: c.Address, Port: c.Port, CertFile: c.Cert, KeyFile: c.Key,
 		IdleTimeout: c.IdleTimeout.Duration, MaxWaiting: c.MaxWaiting,
 		MaxSessions: c.MaxSessions, MaxTargetSessions: c.MaxTargetSessions,
 	})
@@ -43,35 +44,41 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 func (q quiet) WithAttrs(a []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(a)} }
 func (q quiet) WithGroup(name string) slog.Handler   { return quiet{q.Handler.WithGroup(name)} }
 
-// streamNode is where streams lead.
-type streamNode struct{ *node }
+// streamNode is where streams lead: into the containers and the ports of pods.
+type streamNode struct {
+	sessions *session.Sessions
+	runtime  *runtime.Runtime
+	log      *slog.Logger
+}
 
 // Exec runs a command in a container.
-func (n streamNode) Exec(ctx context.Context, container string, cmd []string, tty bool, s stream.Streams) (int, error) {
-	return n.pods.Sessions.Session(ctx, sandbox.ID(container), session.Session{
+func (n *streamNode) Exec(
+	ctx context.Context, container string, cmd []string, tty bool, s stream.Streams,
+) (int, error) {
+	return n.sessions.Session(ctx, sandbox.ID(container), session.Session{
 		Cmd: cmd, TTY: tty, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Resize: s.Resize,
 	})
 }
 
 // Attach joins the streams of a container.
-func (n streamNode) Attach(ctx context.Context, container string, s stream.Streams) error {
+func (n *streamNode) Attach(ctx context.Context, container string, s stream.Streams) error {
 	id := sandbox.ID(container)
 	if s.Resize != nil {
 		go func() {
 			for width, height, ok := s.Resize(); ok; width, height, ok = s.Resize() {
-				if err := n.pods.Sessions.Resize(ctx, id, width, height); err != nil {
+				if err := n.sessions.Resize(ctx, id, width, height); err != nil {
 					n.log.Debug("a terminal could not be resized", "container", id, "error", err)
 				}
 			}
 		}()
 	}
-	return n.pods.Sessions.Attach(ctx, id, runtime.Attach{Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr})
+	return n.sessions.Attach(ctx, id, runtime.Attach{Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr})
 }
 
 // Dial connects to a port of a pod: in its network namespace, or inside its sandbox, which may have a network stack of
 // its own.
-func (n streamNode) Dial(ctx context.Context, id string, port uint16) (stream.Conn, error) {
-	netns, err := n.pods.Sessions.NetNS(ctx, sandbox.ID(id))
+func (n *streamNode) Dial(ctx context.Context, id string, port uint16) (stream.Conn, error) {
+	netns, err := n.sessions.NetNS(ctx, sandbox.ID(id))
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +86,11 @@ func (n streamNode) Dial(ctx context.Context, id string, port uint16) (stream.Co
 	if err == nil {
 		return conn, nil
 	}
-	h, sandboxed, handlerErr := n.pods.Sessions.Sandbox(sandbox.ID(id))
+	h, sandboxed, handlerErr := n.sessions.Sandbox(sandbox.ID(id))
 	if !sandboxed || handlerErr != nil {
 		return nil, errors.Join(err, handlerErr)
 	}
-	inside, insideErr := runtime.DialInside(ctx, n.driver, id, h, port)
+	inside, insideErr := runtime.DialInside(ctx, n.runtime, id, h, port)
 	if insideErr != nil {
 		return nil, errors.Join(err, insideErr)
 	}

@@ -41,25 +41,25 @@ func (n *Network) Attach(ctx context.Context, p Pod) (Result, error) {
 }
 
 func (n *Network) attach(ctx context.Context, p Pod) (Result, error) {
-	conf := n.current.Load().conf
+	conf := n.CNI.current.Load().conf
 	if conf == nil {
-		return Result{}, &NotReadyError{n.Status()}
+		return Result{}, &NotReadyError{n.CNI.Status()}
 	}
 	caps, err := capabilities(p)
 	if err != nil {
 		return Result{}, err
 	}
-	n.warnUnmet(conf, p)
+	warnUnmet(n.log, conf, p)
 	if err := n.detach(ctx, p); err != nil {
 		return Result{}, fmt.Errorf("undo an earlier attachment: %w", err)
 	}
 	a := &attachment{Pod: p.ID, NetNS: p.NetNS, Networks: []attached{
 		{Config: *conf, IfName: ifName, Args: kubernetesArgs(p), Capabilities: caps},
 	}}
-	if err := n.save(a, "network.attach.intent"); err != nil {
+	if err := n.attachments.save(a, "network.attach.intent"); err != nil {
 		return Result{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.now().AddTimeout)
+	ctx, cancel := context.WithTimeout(ctx, n.CNI.inForce().AddTimeout)
 	defer cancel()
 	var result Result
 	for i := range a.Networks {
@@ -71,23 +71,20 @@ func (n *Network) attach(ctx context.Context, p Pod) (Result, error) {
 			result = r
 		}
 	}
-	return result, n.save(a, "network.attach.result")
+	return result, n.attachments.save(a, "network.attach.result")
 }
 
-// save writes the record, with a fault point on each side of it.
-func (n *Network) save(a *attachment, point string) error {
-	if err := fault.At(point + ".before"); err != nil {
-		return err
+// call is a run of a network's plugins for a pod.
+func (n *Network) call(verb string, a *attachment, on *attached) *call {
+	return &call{
+		settings: n.CNI.inForce, run: n.run, name: runName(a.Pod), verb: verb, conf: &on.Config, pod: a.Pod,
+		netns: a.NetNS, on: on,
 	}
-	if err := n.cache.write(a); err != nil {
-		return err
-	}
-	return fault.At(point + ".after")
 }
 
 // add runs ADD of each plugin in order, the result of one being the input of the next.
 func (n *Network) add(ctx context.Context, a *attachment, on *attached) (Result, error) {
-	c := &call{n: n, name: runName(a.Pod), verb: "ADD", conf: &on.Config, pod: a.Pod, netns: a.NetNS, on: on}
+	c := n.call("ADD", a, on)
 	var last types.Result
 	for _, p := range on.Config.Plugins {
 		if err := fault.At("network.attach.add.before"); err != nil {
@@ -176,7 +173,7 @@ func (n *Network) Detach(ctx context.Context, p Pod) error {
 }
 
 func (n *Network) detach(ctx context.Context, p Pod) error {
-	a, err := n.cache.read(p.ID)
+	a, err := n.attachments.read(p.ID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -187,13 +184,14 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.now().DelTimeout)
+	ctx, cancel := context.WithTimeout(ctx, n.CNI.inForce().DelTimeout)
 	defer cancel()
 	cutOff := a.Undoing || damaged != nil
 	if !a.Undoing {
 		a.Undoing = true
-		if err := n.save(a, "network.detach.intent"); err != nil { // a full disk keeps nobody from being detached
-			n.cfg.Logger.Warn("it cannot be noted that a pod is being detached", "pod", p.ID, "error", err)
+		// A full disk keeps nobody from being detached.
+		if err := n.attachments.save(a, "network.detach.intent"); err != nil {
+			n.log.Warn("it cannot be noted that a pod is being detached", "pod", p.ID, "error", err)
 			cutOff = true
 		}
 	}
@@ -203,17 +201,17 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 		// portmap passes over what goes wrong when it looks for chains of its earlier releases, and may leave one.
 		_, ports := on.Capabilities["portMappings"]
 		if err == nil && (cutOff || on.Result == nil || ports) {
-			err = clearRules(ctx, n, a.Pod, on.Config.Name)
+			err = clearRules(ctx, n.run, n.log, a.Pod, on.Config.Name)
 		}
 		if err != nil {
-			path, _ := n.cache.path(p.ID)
+			path, _ := n.attachments.path(p.ID)
 			return &DetachError{Pod: p.ID, Record: path, Err: err}
 		}
 	}
 	if err := fault.At("network.detach.forget.before"); err != nil {
 		return err
 	}
-	if err := n.cache.remove(p.ID); err != nil {
+	if err := n.attachments.remove(p.ID); err != nil {
 		return err
 	}
 	return fault.At("network.detach.forget.after")
@@ -222,7 +220,7 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 // guess stands in for a record that a power cut tore: the configuration in force and what the caller knows of the pod
 // are the best that is left, and every CNI plugin must cope with a DEL without a result.
 func (n *Network) guess(p Pod, damaged error) (*attachment, error) {
-	conf := n.current.Load().conf
+	conf := n.CNI.current.Load().conf
 	if conf == nil {
 		return nil, fmt.Errorf("%w; it can be undone by the network in force, but there is none now", damaged)
 	}
@@ -230,8 +228,8 @@ func (n *Network) guess(p Pod, damaged error) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.cfg.Logger.Warn("the record of a network attachment is damaged; detaching with the configuration in force", "pod",
-		p.ID, "error", damaged)
+	n.log.Warn("the record of a network attachment is damaged; detaching with the configuration in force",
+		"pod", p.ID, "error", damaged)
 	return &attachment{Pod: p.ID, NetNS: p.NetNS, Networks: []attached{
 		{Config: *conf, IfName: ifName, Args: kubernetesArgs(p), Capabilities: caps},
 	}}, nil
@@ -240,11 +238,11 @@ func (n *Network) guess(p Pod, damaged error) (*attachment, error) {
 // del runs DEL of each plugin, last first. It stops at one that fails: what comes before it in the list, such as an
 // address, must not be given away while what was built on it stands.
 func (n *Network) del(ctx context.Context, a *attachment, on *attached) error {
-	c := &call{n: n, name: runName(a.Pod), verb: "DEL", conf: &on.Config, pod: a.Pod, netns: a.NetNS, on: on}
+	c := n.call("DEL", a, on)
 	if !IsNamespace(c.netns) {
 		c.netns = "" // gone: CNI then lets plugins undo what is outside of it
 	} else if err := restore(c.netns, on); err != nil {
-		n.cfg.Logger.Warn("a pod's interface did not get back the addresses that it had lost; plugins may leave "+
+		n.log.Warn("a pod's interface did not get back the addresses that it had lost; plugins may leave "+
 			"something behind", "pod", a.Pod, "error", err)
 	}
 	var prev json.RawMessage
@@ -276,7 +274,7 @@ func IsNamespace(path string) bool {
 
 // Check asks the plugins whether a pod's attachment is as they made it. It is nil where they cannot be asked.
 func (n *Network) Check(ctx context.Context, p Pod) error {
-	a, err := n.cache.read(p.ID)
+	a, err := n.attachments.read(p.ID)
 	if err != nil {
 		return fmt.Errorf("check network of pod %s: %w", p.ID, err)
 	}
@@ -290,7 +288,7 @@ func (n *Network) Check(ctx context.Context, p Pod) error {
 		if on.Config.DisableCheck || !on.Config.atLeast("0.4.0") {
 			continue
 		}
-		c := &call{n: n, name: runName(a.Pod), verb: "CHECK", conf: &on.Config, pod: a.Pod, netns: a.NetNS, on: on}
+		c := n.call("CHECK", a, on)
 		for _, plugin := range on.Config.Plugins {
 			if _, err := c.one(ctx, plugin, on.Result); err != nil {
 				return fmt.Errorf("check network of pod %s: %w", p.ID, err)

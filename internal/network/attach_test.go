@@ -550,7 +550,9 @@ func bare(b *testing.B, h *host, p Pod, verb string, prev json.RawMessage) json.
 		b.Fatal(err)
 	}
 	on := &attached{Config: *h.current.Load().conf, IfName: ifName, Args: kubernetesArgs(p), Capabilities: caps}
-	c := &call{n: h.Network, verb: verb, conf: &on.Config, pod: p.ID, netns: p.NetNS, on: on}
+	c := &call{
+		settings: h.inForce, run: h.run, verb: verb, conf: &on.Config, pod: p.ID, netns: p.NetNS, on: on,
+	}
 	order := []int{0, 1}
 	if verb == "DEL" {
 		order = []int{1, 0}

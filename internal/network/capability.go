@@ -3,6 +3,7 @@ package network
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math"
 	"strings"
 
@@ -91,9 +92,9 @@ func portMappings(p Pod) []portMapping {
 }
 
 // warnUnmet says what a pod asks for that no plugin of the network does.
-func (n *Network) warnUnmet(conf *netconf, p Pod) {
+func warnUnmet(log *slog.Logger, conf *netconf, p Pod) {
 	if len(portMappings(p)) > 0 && !conf.can("portMappings") {
-		n.cfg.Logger.Warn("the pod asks for host ports, but no plugin of the network declares the capability portMappings",
+		log.Warn("the pod asks for host ports, but no plugin of the network declares the capability portMappings",
 			"pod", p.ID, "name", p.Namespace+"/"+p.Name, "network", conf.Name, "file", conf.File)
 	}
 }

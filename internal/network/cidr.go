@@ -30,7 +30,7 @@ func (e *CIDRError) Unwrap() []error { return []error{errdefs.ErrInvalidArgument
 // SetPodCIDR makes the CNI configuration for the addresses that the cluster gave to this node, such as
 // "10.1.0.0/16,fd00::/64", from the template. Without a template it writes nothing, and also where a configuration that
 // somebody else wrote is in force. A bad value is a *CIDRError and writes nothing.
-func (n *Network) SetPodCIDR(cidrs string) error {
+func (c *CNIConfig) SetPodCIDR(cidrs string) error {
 	if cidrs == "" {
 		return nil
 	}
@@ -38,17 +38,22 @@ func (n *Network) SetPodCIDR(cidrs string) error {
 	if err != nil {
 		return fmt.Errorf("set pod CIDR: %w", err)
 	}
-	if n.now().Template == "" {
+	cfg := c.inForce()
+	if cfg.Template == "" {
 		return nil
 	}
-	file := filepath.Join(n.now().ConfigDir, templated)
-	if other, err := first(n.now().ConfigDir); err == nil && other != file {
-		n.cfg.Logger.Info("pod CIDR not written: a CNI configuration of somebody else is in force", "file", other, "cidr",
-			cidrs)
+	file := filepath.Join(cfg.ConfigDir, templated)
+	if other, err := first(cfg.ConfigDir); err == nil && other != file {
+		c.log.Info("pod CIDR not written: a CNI configuration of somebody else is in force",
+			"file", other, "cidr", cidrs)
 		return nil
 	}
-	if err := n.writeConfig(file, values); err != nil {
+	written, err := writeConfig(file, cfg.Template, values)
+	if err != nil {
 		return fmt.Errorf("set pod CIDR: %w", err)
+	}
+	if written {
+		c.dirty(file)
 	}
 	return nil
 }
@@ -88,29 +93,29 @@ func parseCIDRs(cidrs string) (cidrValues, error) {
 }
 
 // writeConfig fills in the template and replaces file by it, if it is a CNI configuration and differs.
-func (n *Network) writeConfig(file string, values cidrValues) error {
-	text, err := os.ReadFile(n.now().Template)
+func writeConfig(file, from string, values cidrValues) (written bool, err error) {
+	text, err := os.ReadFile(from)
 	if err != nil {
-		return fmt.Errorf("read the template: %w", err)
+		return false, fmt.Errorf("read the template: %w", err)
 	}
-	t, err := template.New(filepath.Base(n.now().Template)).Option("missingkey=error").Parse(string(text))
+	t, err := template.New(filepath.Base(from)).Option("missingkey=error").Parse(string(text))
 	if err != nil {
-		return fmt.Errorf("template %s: %w", n.now().Template, err)
+		return false, fmt.Errorf("template %s: %w", from, err)
 	}
 	var out bytes.Buffer
 	if err := t.Execute(&out, values); err != nil {
-		return fmt.Errorf("template %s: %w", n.now().Template, err)
+		return false, fmt.Errorf("template %s: %w", from, err)
 	}
 	if _, err := parse(file, out.Bytes()); err != nil {
-		return fmt.Errorf("template %s makes no CNI configuration: %w", n.now().Template, err)
+		return false, fmt.Errorf("template %s makes no CNI configuration: %w", from, err)
 	}
 	if old, err := os.ReadFile(file); err == nil && bytes.Equal(old, out.Bytes()) {
-		return nil
+		return false, nil
 	}
-	return n.replace(file, out.Bytes())
+	return true, replace(file, out.Bytes())
 }
 
-func (n *Network) replace(file string, data []byte) error {
+func replace(file string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
@@ -125,6 +130,5 @@ func (n *Network) replace(file string, data []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(tmp.Name()))
 	}
-	n.cfg.Dirty(file)
 	return nil
 }

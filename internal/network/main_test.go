@@ -100,6 +100,7 @@ var runner *helper.Runner
 // host is what one test's networks use.
 type host struct {
 	*Network
+	*CNIConfig
 	t       testing.TB
 	cfg     Config
 	leases  string
@@ -150,7 +151,7 @@ func (h *host) open() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.Network = n
+	h.Network, h.CNIConfig = n, n.CNI
 }
 
 func (h *host) write(name, conf string) {

@@ -11,9 +11,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"time"
 
+	"berth/internal/fault"
 	"berth/internal/record"
 )
 
@@ -45,13 +45,15 @@ type Config struct {
 
 // Network attaches pods. Its methods may be called concurrently.
 type Network struct {
-	cfg Config // what Reconfigure cannot change; the rest is behind now
-	places
-	cache cache
+	CNI *CNIConfig // what pods are attached by
 
-	current atomic.Pointer[snapshot]
-	status  refresher
+	attachments cache
+	run         runProgram
+	log         *slog.Logger
 }
+
+// runProgram runs a program and leaves nothing of it behind.
+type runProgram func(ctx context.Context, name string, cmd *exec.Cmd) error
 
 // Pod is what a network is told of a pod. Detach needs only its ID.
 type Pod struct {
@@ -93,32 +95,23 @@ func Open(cfg Config) (*Network, error) {
 	if cfg.DirtyRecord == nil {
 		cfg.DirtyRecord = func(string) {}
 	}
-	n := &Network{cfg: cfg, cache: cache{cfg.CacheDir, cfg.Dirty, cfg.DirtyRecord}}
-	n.look, n.log = n.reload, cfg.Logger
-	n.set(cfg)
-	if err := n.cache.open(); err != nil {
+	n := &Network{attachments: cache{cfg.CacheDir, cfg.Dirty, cfg.DirtyRecord}, run: cfg.Run, log: cfg.Logger}
+	if err := n.attachments.open(); err != nil {
 		return nil, fmt.Errorf("open network: %w", err)
 	}
-	n.status.init(n)
-	if err := n.follow(); err != nil {
+	var err error
+	if n.CNI, err = openCNIConfig(cfg); err != nil {
 		return nil, err
 	}
 	return n, nil
 }
 
-// Close stops watching. It waits for a STATUS that is being asked for, having ended it.
-func (n *Network) Close() error {
-	err := n.leave()
-	n.status.close()
-	return err
-}
-
 // Attachments lists the pods that are, or may be, attached: those whose ADD has begun and whose DEL has not succeeded.
-func (n *Network) Attachments() ([]string, error) { return n.cache.list() }
+func (n *Network) Attachments() ([]string, error) { return n.attachments.list() }
 
 // Forget drops what is known of a pod's attachment without a DEL. It is the way out where DEL can never succeed; what
 // the plugins hold for the pod is then left to the administrator. It is nil when nothing is there.
-func (n *Network) Forget(podID string) error { return n.cache.remove(podID) }
+func (n *Network) Forget(podID string) error { return n.attachments.remove(podID) }
 
 // kind is the record of a pod's attachment.
 var kind = record.Kind{Name: "network", Version: 1, Oldest: 1}
@@ -196,6 +189,17 @@ func (c cache) write(a *attachment) error {
 	}
 	c.dirtyRecord(path)
 	return nil
+}
+
+// save writes the record, with a fault point on each side of it.
+func (c cache) save(a *attachment, point string) error {
+	if err := fault.At(point + ".before"); err != nil {
+		return err
+	}
+	if err := c.write(a); err != nil {
+		return err
+	}
+	return fault.At(point + ".after")
 }
 
 func (c cache) remove(pod string) error {

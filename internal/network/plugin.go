@@ -75,18 +75,19 @@ func find(name string, dirs []string) (string, error) {
 
 // call is one run of the plugins of a list with one verb.
 type call struct {
-	n     *Network
-	name  string // under which programs run
-	verb  string
-	conf  *netconf
-	pod   string // "" for a verb that is about no pod
-	netns string
-	on    *attached
+	settings func() *Config // those in force
+	run      runProgram
+	name     string // under which programs run
+	verb     string
+	conf     *netconf
+	pod      string // "" for a verb that is about no pod
+	netns    string
+	on       *attached
 }
 
 // one runs one plugin of the list and returns its result, nil for a verb without one.
 func (c *call) one(ctx context.Context, p plugin, prev json.RawMessage) (types.Result, error) {
-	path, err := find(p.Type, c.n.now().PluginDirs)
+	path, err := find(p.Type, c.settings().PluginDirs)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +145,7 @@ func quoted(s string) json.RawMessage {
 func (c *call) args() *invoke.Args {
 	a := &invoke.Args{
 		Command: c.verb, ContainerID: c.pod, NetNS: c.netns,
-		Path: strings.Join(c.n.now().PluginDirs, string(os.PathListSeparator)),
+		Path: strings.Join(c.settings().PluginDirs, string(os.PathListSeparator)),
 	}
 	if c.on != nil {
 		a.IfName, a.PluginArgs = c.on.IfName, c.on.Args
@@ -158,7 +159,7 @@ func (c *call) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 		answer := &bounded{left: int(limit.CNIAnswer.Limit)}
 		cmd := exec.Command(path)
 		cmd.Env, cmd.Stdin, cmd.Stdout = environ, bytes.NewReader(stdin), answer
-		err := c.n.cfg.Run(ctx, c.name, cmd)
+		err := c.run(ctx, c.name, cmd)
 		if err == nil {
 			return answer.data, nil
 		}

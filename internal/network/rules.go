@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha512"
 	"fmt"
+	"log/slog"
 	"os/exec"
 	"slices"
 	"strings"
@@ -31,7 +32,7 @@ func podChains(network, pod string) (names []string) {
 // addresses: no later DEL removes them. They are known by their names, which are made of the network's and the
 // pod's, and by their comments, which have the pod's id. What the rules of others say is not touched. It does
 // nothing where iptables is not installed, and looks for no rules of nftables.
-func clearRules(ctx context.Context, n *Network, pod, network string) error {
+func clearRules(ctx context.Context, run runProgram, log *slog.Logger, pod, network string) error {
 	for _, family := range []string{"iptables", "ip6tables"} {
 		if _, err := exec.LookPath(family + "-save"); err != nil {
 			continue
@@ -39,9 +40,9 @@ func clearRules(ctx context.Context, n *Network, pod, network string) error {
 		left := &leftRules{chains: podChains(network, pod), comment: `id: \"` + pod + `\"`}
 		save := exec.Command(family+"-save", "-t", "nat")
 		save.Stdout = left
-		if err := n.cfg.Run(ctx, runName(pod), save); err != nil {
+		if err := run(ctx, runName(pod), save); err != nil {
 			// A kernel without the table has no rules in it. One that cannot be asked now may have.
-			n.cfg.Logger.Warn("rules that a cut-off CNI plugin may have left cannot be looked for",
+			log.Warn("rules that a cut-off CNI plugin may have left cannot be looked for",
 				"pod", pod, "error", err)
 			continue
 		}
@@ -51,11 +52,11 @@ func clearRules(ctx context.Context, n *Network, pod, network string) error {
 		}
 		restore := exec.Command(family+"-restore", "-n", "-w", "10")
 		restore.Stdin = bytes.NewReader(undo)
-		if err := n.cfg.Run(ctx, runName(pod), restore); err != nil {
+		if err := run(ctx, runName(pod), restore); err != nil {
 			return fmt.Errorf("remove the rules of %s that a cut-off CNI plugin has left for pod %s: %w",
 				family, pod, err)
 		}
-		n.cfg.Logger.Info("removed rules that a cut-off CNI plugin had left",
+		log.Info("removed rules that a cut-off CNI plugin had left",
 			"pod", pod, "network", network, "tool", family)
 	}
 	return nil

@@ -20,23 +20,27 @@ const synchronizeMethod = "/Synchronize"
 //   - A request also ends in time where its message cannot be sent. ttRPC writes without a deadline: a plugin that is
 //     stopped and does not read would hold up the write, and with it all requests to all plugins, once the socket's
 //     buffer is full. The write ends when the adaptation closes the connection.
-func (p *Plugins) bound(
-	ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, info *ttrpc.UnaryClientInfo, send ttrpc.Invoker,
-) error {
-	deadline, ok := ctx.Deadline()
-	if ok && strings.HasSuffix(info.FullMethod, synchronizeMethod) {
-		deadline = deadline.Add(p.cfg.SynchronizationTimeout - p.cfg.RequestTimeout)
-		longer, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
-		defer cancel()
-		ctx = longer
-		req.TimeoutNano = int64(time.Until(deadline))
-	}
-	sent := make(chan error, 1)
-	go func() { sent <- send(ctx, req, resp) }() // resp is read only after sent
-	select {
-	case err := <-sent:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
+//
+// synchronizationExtra is how much longer than another request a synchronisation may take.
+func bound(synchronizationExtra time.Duration) ttrpc.UnaryClientInterceptor {
+	return func(
+		ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, info *ttrpc.UnaryClientInfo, send ttrpc.Invoker,
+	) error {
+		deadline, ok := ctx.Deadline()
+		if ok && strings.HasSuffix(info.FullMethod, synchronizeMethod) {
+			deadline = deadline.Add(synchronizationExtra)
+			longer, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+			defer cancel()
+			ctx = longer
+			req.TimeoutNano = int64(time.Until(deadline))
+		}
+		sent := make(chan error, 1)
+		go func() { sent <- send(ctx, req, resp) }() // resp is read only after sent
+		select {
+		case err := <-sent:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }

@@ -252,7 +252,7 @@ func TestSilentConnections(t *testing.T) {
 		t.Errorf("a pod was held up for %v: %v", took, err)
 	}
 	if !p.none() {
-		t.Errorf("%d plugins take part", p.count.Load())
+		t.Errorf("%d plugins take part", p.roll.count.Load())
 	}
 	for _, conn := range silent {
 		_ = conn.Close()

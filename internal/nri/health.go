@@ -2,6 +2,7 @@ package nri
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -51,6 +52,13 @@ func (h *health) fail(err error) {
 	h.failed = err.Error()
 }
 
+// seen is what went wrong: why NRI is off, "" where it is on, and what of it does not work.
+func (h *health) seen() (failed string, problems []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.failed, slices.Clone(h.problems)
+}
+
 // warn says in the log, and in Status, what of NRI does not work.
 func (p *Plugins) warn(what string, err error) {
 	p.cfg.Log.Warn("NRI is on, but not all of it: "+what, "error", err)
@@ -59,9 +67,8 @@ func (p *Plugins) warn(what string, err error) {
 
 // Status never waits for a plugin. It is for after Start.
 func (p *Plugins) Status() Status {
-	p.health.mu.Lock()
-	s := Status{On: p.a != nil, Failed: p.failed, Problems: append([]string(nil), p.problems...)}
-	p.health.mu.Unlock()
+	s := Status{On: p.a != nil}
+	s.Failed, s.Problems = p.health.seen()
 	if !s.On {
 		return s
 	}

@@ -45,8 +45,8 @@ type Plugins struct {
 	messages messages
 	a        *adaptation.Adaptation // nil while NRI is not on
 	socket   *socket                // nil where none can connect
-	roll
-	health
+	roll     roll
+	health   health
 }
 
 // New makes Plugins. It starts nothing.
@@ -127,10 +127,11 @@ func (p *Plugins) options(pluginDir string) []adaptation.Option {
 	if p.socket != nil {
 		listen = adaptation.WithSocketPath(p.socket.private)
 	}
+	bounded := bound(p.cfg.SynchronizationTimeout - p.cfg.RequestTimeout)
 	return []adaptation.Option{
 		adaptation.WithPluginPath(pluginDir), adaptation.WithPluginConfigPath(p.cfg.ConfigDir), listen,
 		adaptation.WithMetrics(&p.roll),
-		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(p.bound)}, nil),
+		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(bounded)}, nil),
 	}
 }
 
@@ -165,7 +166,7 @@ func (p *Plugins) Close() {
 
 // none says that there is nobody to tell. Whoever joins later is shown what there is then. What a joining plugin must
 // not miss is told between Hold and its release, when nobody joins.
-func (p *Plugins) none() bool { return p.a == nil || p.count.Load() == 0 }
+func (p *Plugins) none() bool { return p.a == nil || p.roll.count.Load() == 0 }
 
 // Hold keeps plugins from joining until release is called.
 func (p *Plugins) Hold() (release func()) {
@@ -240,35 +241,35 @@ func (p *Plugins) Tell(
 	if c != nil {
 		ctr = p.messages.container(r, c, nil)
 	}
-	changes, err := p.tell(ctx, m, sandbox, ctr)
-	return changes, p.blame(err)
+	changes, err := tell(ctx, p.a, m, sandbox, ctr)
+	return changes, p.roll.blame(err)
 }
 
-func (p *Plugins) tell(
-	ctx context.Context, m pod.Moment, sandbox *api.PodSandbox, ctr *api.Container,
+func tell(
+	ctx context.Context, a *adaptation.Adaptation, m pod.Moment, sandbox *api.PodSandbox, ctr *api.Container,
 ) ([]pod.Change, error) {
 	switch m {
 	case pod.PodRun:
-		return nil, p.a.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: sandbox})
+		return nil, a.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: sandbox})
 	case pod.PodLimited:
-		return nil, p.a.PostUpdatePodSandbox(ctx, &api.PostUpdatePodSandboxRequest{Pod: sandbox})
+		return nil, a.PostUpdatePodSandbox(ctx, &api.PostUpdatePodSandboxRequest{Pod: sandbox})
 	case pod.PodStop:
-		return nil, p.a.StopPodSandbox(ctx, &api.StopPodSandboxRequest{Pod: sandbox})
+		return nil, a.StopPodSandbox(ctx, &api.StopPodSandboxRequest{Pod: sandbox})
 	case pod.PodRemove:
-		return nil, p.a.RemovePodSandbox(ctx, &api.RemovePodSandboxRequest{Pod: sandbox})
+		return nil, a.RemovePodSandbox(ctx, &api.RemovePodSandboxRequest{Pod: sandbox})
 	case pod.ContainerCreated:
-		return nil, p.a.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: sandbox, Container: ctr})
+		return nil, a.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: sandbox, Container: ctr})
 	case pod.ContainerStart:
-		return nil, p.a.StartContainer(ctx, &api.StartContainerRequest{Pod: sandbox, Container: ctr})
+		return nil, a.StartContainer(ctx, &api.StartContainerRequest{Pod: sandbox, Container: ctr})
 	case pod.ContainerStarted:
-		return nil, p.a.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: sandbox, Container: ctr})
+		return nil, a.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: sandbox, Container: ctr})
 	case pod.ContainerLimited:
-		return nil, p.a.PostUpdateContainer(ctx, &api.PostUpdateContainerRequest{Pod: sandbox, Container: ctr})
+		return nil, a.PostUpdateContainer(ctx, &api.PostUpdateContainerRequest{Pod: sandbox, Container: ctr})
 	case pod.ContainerStop:
-		resp, err := p.a.StopContainer(ctx, &api.StopContainerRequest{Pod: sandbox, Container: ctr})
+		resp, err := a.StopContainer(ctx, &api.StopContainerRequest{Pod: sandbox, Container: ctr})
 		return changes(resp.GetUpdate(), nil), err
 	case pod.ContainerRemove:
-		return nil, p.a.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: sandbox, Container: ctr})
+		return nil, a.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: sandbox, Container: ctr})
 	}
 	return nil, fmt.Errorf("plugins know no moment %d", m)
 }
@@ -285,13 +286,13 @@ func (p *Plugins) Adjust(
 		Pod: p.messages.pod(r), Container: p.messages.container(r, c, sp),
 	})
 	if err != nil {
-		return nil, p.blame(err)
+		return nil, p.roll.blame(err)
 	}
 	also := changes(resp.GetUpdate(), resp.GetEvict())
 	if resp.GetAdjust() == nil {
 		return also, nil
 	}
-	g := nrigen.SpecGenerator(newGenerator(sp),
+	g := nrigen.SpecGenerator(generator{sp},
 		nrigen.WithRdtResolver(func(class string) (*specs.LinuxIntelRdt, error) {
 			if class == "" {
 				return nil, nil
@@ -322,7 +323,7 @@ func (p *Plugins) Limits(
 		Pod: p.messages.pod(r), Container: p.messages.container(r, c, nil), LinuxResources: fromLimits(want),
 	})
 	if err != nil {
-		return nil, nil, p.blame(err)
+		return nil, nil, p.roll.blame(err)
 	}
 	adjusted := want
 	var others []*api.ContainerUpdate
@@ -357,7 +358,7 @@ func (p *Plugins) PodLimits(
 	_, err := p.a.UpdatePodSandbox(ctx, &api.UpdatePodSandboxRequest{
 		Pod: p.messages.pod(r), OverheadLinuxResources: fromLimits(overhead), LinuxResources: fromLimits(resources),
 	})
-	return p.blame(err)
+	return p.roll.blame(err)
 }
 
 // logger gives the daemon's log what the adaptation has to say. What it does as a matter of course is for those who

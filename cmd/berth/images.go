@@ -12,9 +12,29 @@ import (
 	"berth/internal/image/progress"
 )
 
+// imageService fetches, reads, writes and tells of images.
+type imageService struct{ images *image.Store }
+
+// Pull brings an image into the store and tells how far it is.
+func (s *imageService) Pull(ctx context.Context, req *admin.PullRequest, send func(*admin.PullEvent) error) error {
+	p := image.PullRequest{Reference: req.Reference, Platform: req.Platform, Progress: eventsTo(send)}
+	auth := image.Auth{
+		Username: req.Username, Password: req.Password, IdentityToken: req.IdentityToken,
+		RegistryToken: req.RegistryToken,
+	}
+	if auth != (image.Auth{}) {
+		p.Auth = &auth
+	}
+	img, err := s.images.Pull(ctx, p)
+	if err != nil {
+		return err
+	}
+	return send(complete(img))
+}
+
 // Pulls sends how far each pull is.
-func (n service) Pulls(_ context.Context, send func(*admin.Underway) error) error {
-	for _, p := range image.Pulls(n.images) {
+func (s *imageService) Pulls(_ context.Context, send func(*admin.Underway) error) error {
+	for _, p := range image.Pulls(s.images) {
 		u := &admin.Underway{
 			Reference: p.Reference, Namespace: p.Namespace, Pod: p.Pod, Began: p.Began, Phase: p.Phase,
 			Done: p.Done, Total: p.Total, Rate: p.Rate, Hosts: append([]string{}, p.Hosts()...),
@@ -31,8 +51,8 @@ func (n service) Pulls(_ context.Context, send func(*admin.Underway) error) erro
 }
 
 // Import reads an archive of images.
-func (n service) Import(ctx context.Context, archive io.Reader, send func(*admin.PullEvent) error) error {
-	images, err := n.images.Import(ctx, archive, eventsTo(send))
+func (s *imageService) Import(ctx context.Context, archive io.Reader, send func(*admin.PullEvent) error) error {
+	images, err := s.images.Import(ctx, archive, eventsTo(send))
 	if err != nil {
 		return err
 	}
@@ -58,28 +78,29 @@ func complete(img image.Image) *admin.PullEvent {
 }
 
 // Export writes images as an archive.
-func (n service) Export(ctx context.Context, req *admin.ExportRequest, archive io.Writer,
-	send func(*admin.PullEvent) error) error {
-	return n.images.Export(ctx, image.ExportRequest{
+func (s *imageService) Export(
+	ctx context.Context, req *admin.ExportRequest, archive io.Writer, send func(*admin.PullEvent) error,
+) error {
+	return s.images.Export(ctx, image.ExportRequest{
 		Images: req.Images, Format: req.Format, Compress: req.Compress, Progress: eventsTo(send),
 	}, archive)
 }
 
 // Tag gives an image one more name, or takes one away.
-func (n service) Tag(_ context.Context, req *admin.TagRequest) error {
+func (s *imageService) Tag(_ context.Context, req *admin.TagRequest) error {
 	if req.Image == "" {
-		return image.Untag(n.images, req.Name)
+		return image.Untag(s.images, req.Name)
 	}
-	return image.Tag(n.images, req.Image, req.Name)
+	return image.Tag(s.images, req.Image, req.Name)
 }
 
 // Images tells of images, of those that are asked for or of all.
-func (n service) Images(_ context.Context, req *admin.ImagesRequest, send func(*admin.ImageDetail) error) error {
-	images := n.images.List()
+func (s *imageService) Images(_ context.Context, req *admin.ImagesRequest, send func(*admin.ImageDetail) error) error {
+	images := s.images.List()
 	if len(req.Images) > 0 {
 		images = images[:0]
 		for _, ref := range req.Images {
-			img, ok := n.images.Get(ref)
+			img, ok := s.images.Get(ref)
 			if !ok {
 				return fail.New(errdefs.ErrNotFound, "there is no image %s", ref)
 			}
@@ -87,7 +108,7 @@ func (n service) Images(_ context.Context, req *admin.ImagesRequest, send func(*
 		}
 	}
 	for _, img := range images {
-		d := imageDetail(n.node, img)
+		d := s.detail(img)
 		if req.Config {
 			raw, err := img.RawConfig()
 			if err != nil && len(req.Images) > 0 { // of a list, one that has gone meanwhile is told without
@@ -102,14 +123,13 @@ func (n service) Images(_ context.Context, req *admin.ImagesRequest, send func(*
 	return nil
 }
 
-func imageDetail(n *node, img image.Image) *admin.ImageDetail {
+func (s *imageService) detail(img image.Image) *admin.ImageDetail {
 	d := &admin.ImageDetail{
 		ID: img.ID, Tags: append([]string{}, img.RepoTags...), Digests: append([]string{}, img.RepoDigests...),
-		Manifest: img.Manifest,
-		Platform: img.Platform, Artifact: img.Artifact, Size: img.Size, PulledAt: img.PulledAt, Pinned: img.Pinned,
-		Durable: img.Durable, Layers: []admin.LayerDetail{},
+		Manifest: img.Manifest, Platform: img.Platform, Artifact: img.Artifact, Size: img.Size,
+		PulledAt: img.PulledAt, Pinned: img.Pinned, Durable: img.Durable, Layers: []admin.LayerDetail{},
 	}
-	for _, l := range n.images.LayersOf(img) {
+	for _, l := range s.images.LayersOf(img) {
 		d.Layers = append(d.Layers, admin.LayerDetail{
 			ID: l.ID, DiffID: l.DiffID.String(), Blob: l.Blob.String(), Size: l.Size, Disk: l.Bytes, Inodes: l.Inodes,
 			Durable: l.Durable,
