@@ -38,9 +38,6 @@ type app struct {
 	socket  string
 }
 
-// nodeApp has the commands about the node itself.
-type nodeApp struct{ *app }
-
 // New makes the berth command with all that a client can do. The daemon's command is for its caller to add.
 func New(version string) *cobra.Command {
 	a := &app{version: version}
@@ -74,13 +71,10 @@ func New(version string) *cobra.Command {
 		a.attachCommand(), a.forwardCommand(), a.stopCommand(), startCommand(a), restartCommand(a), a.rmCommand(),
 		rmpCommand(a), killCommand(a), waitCommand(a), updateCommand(a), portCommand(a), a.inspectCommand(),
 		a.statsCommand(), a.topCommand(), containerCommand(a), podCommand(a))
-	img := imageApp{a}
-	add("image", a.pullCommand(), pullsCommand(a), img.listCommand("images"), img.rmCommand("rmi"), tagCommand(a),
-		historyCommand(img), saveCommand(img), loadCommand(img), loginCommand(), logoutCommand(), img.command())
-	n := nodeApp{a}
-	add(nodeGroup, infoCommand(a), n.eventsCommand(), n.doctorCommand(), n.checkCommand(), n.configCommand(),
-		n.reloadCommand(),
-		n.versionCommand(), debugCommand(a), systemCommand(a), migrateCommand(a))
+	add("image", a.pullCommand(), pullsCommand(a), imageListCommand(a, "images"), imageRmCommand(a, "rmi"), tagCommand(a),
+		historyCommand(a), saveCommand(a), loadCommand(a), loginCommand(), logoutCommand(), imageCommand(a))
+	add(nodeGroup, infoCommand(a), eventsCommand(a), doctorCommand(a), checkCommand(a), configCommand(a),
+		reloadCommand(a), versionCommand(a), debugCommand(a), systemCommand(a), migrateCommand(a))
 	finish(root)
 	return root
 }

@@ -12,7 +12,7 @@ import (
 	"berth/internal/config"
 )
 
-func (a nodeApp) configCommand() *cobra.Command {
+func configCommand(a *app) *cobra.Command {
 	var defaults bool
 	cmd := &cobra.Command{
 		Use: "config", Short: "Print the daemon's configuration, with comments", Args: exactly(0),

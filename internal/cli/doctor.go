@@ -31,7 +31,7 @@ type diagnosis struct {
 	Remedy  string `json:"remedy,omitempty"`
 }
 
-func (a nodeApp) doctorCommand() *cobra.Command {
+func doctorCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Say what this machine lacks to run pods, and what to do about it", Args: exactly(0),
 		Long: "Look at the kernel, the cgroups, the runtimes, the CNI plugins and configuration, the socket, the disk and " +
@@ -41,7 +41,7 @@ func (a nodeApp) doctorCommand() *cobra.Command {
 	}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		found := a.diagnose(cmd.Context())
+		found := diagnose(cmd.Context(), a)
 		var err error
 		if *format == formatJSON {
 			err = printJSON(stdout(cmd), found)
@@ -61,8 +61,8 @@ func (a nodeApp) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
-	cfg, found := a.chooseConfig(ctx)
+func diagnose(ctx context.Context, a *app) []diagnosis {
+	cfg, found := chooseConfig(ctx, a)
 	facts, err := host.Probe()
 	if err != nil {
 		return append(found, diagnosis{"host", broken, err.Error(), "nothing works without it: is /proc mounted?"})
@@ -81,16 +81,16 @@ func (a nodeApp) diagnose(ctx context.Context) []diagnosis {
 	found = append(found, kubernetes.diagnose()...)
 	found = append(found, m.disks()...)
 	found = append(append(found, diagnoseStorage(cfg), diagnoseLogs(cfg), m.layers(), m.gunzip()), m.verifiers()...)
-	of, used := a.diagnoseDaemon(ctx)
+	of, used := diagnoseDaemon(ctx, a)
 	return append(append(found, of...), diagnoseLimits(cfg, used)...)
 }
 
 // chooseConfig takes the configuration of the daemon that runs; else what one would start with; else, when that is bad,
 // the defaults.
-func (a nodeApp) chooseConfig(ctx context.Context) (*config.Config, []diagnosis) {
+func chooseConfig(ctx context.Context, a *app) (*config.Config, []diagnosis) {
 	const subject, remedy = "configuration", "mend the file; berth config --default prints one to start from"
 	var found []diagnosis
-	running, err := a.runningConfig(ctx)
+	running, err := runningConfig(ctx, a)
 	if err != nil {
 		found = append(found,
 			diagnosis{subject, warning, "the daemon's is not to be had, so this is about the file's: " + err.Error(),
@@ -111,7 +111,7 @@ func (a nodeApp) chooseConfig(ctx context.Context) (*config.Config, []diagnosis)
 }
 
 // runningConfig is the configuration of the daemon that answers; nil when none does.
-func (a nodeApp) runningConfig(ctx context.Context) (cfg *config.Config, err error) {
+func runningConfig(ctx context.Context, a *app) (cfg *config.Config, err error) {
 	err = a.with(func(c *client) error {
 		info, err := c.node.Info(ctx)
 		if isCode(err, codes.Unavailable) {
@@ -154,7 +154,7 @@ func printDiagnoses(w io.Writer, found []diagnosis) error {
 
 // diagnoseDaemon asks the daemon, if one answers, what it thinks of itself, and what is used of the limits that all
 // share.
-func (a nodeApp) diagnoseDaemon(ctx context.Context) (found []diagnosis, used []admin.Limit) {
+func diagnoseDaemon(ctx context.Context, a *app) (found []diagnosis, used []admin.Limit) {
 	path := socketPath(a.socket)
 	c, err := a.dial()
 	if err != nil {

@@ -26,7 +26,7 @@ type eventFilter struct {
 	kinds          []string
 }
 
-func (n nodeApp) eventsCommand() *cobra.Command {
+func eventsCommand(n *app) *cobra.Command {
 	var want eventFilter
 	cmd := &cobra.Command{
 		Use: "events", Short: "Show what happens to pods and containers", Args: exactly(0),
@@ -55,7 +55,7 @@ func (n nodeApp) eventsCommand() *cobra.Command {
 // eventShow shows events. It knows the names of containers from events before the one that says that they are gone.
 type eventShow struct {
 	out    io.Writer
-	want   eventFilter
+	filter eventFilter
 	format string
 	names  map[string]string // by id
 }
@@ -101,7 +101,7 @@ func (v *eventShow) event(e *runtimeapi.ContainerEventResponse) error {
 	if eventKind(e) == "deleted" {
 		defer delete(v.names, id)
 	}
-	if !v.want.matches(e, name) {
+	if !v.filter.matches(e, name) {
 		return nil
 	}
 	if v.format == formatJSON {

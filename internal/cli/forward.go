@@ -69,7 +69,7 @@ func (c *client) forward(cmd *cobra.Command, word, address string, ports []strin
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := server{c, stderr(cmd), id, cancel}
+	s := server{c.node, stderr(cmd), id, cancel}
 	var serving sync.WaitGroup
 	for _, f := range all {
 		serving.Go(func() { s.serve(ctx, f) })
@@ -104,7 +104,7 @@ func listenAt(address, ports string) (forwarded, error) {
 
 // server serves the ports of one pod.
 type server struct {
-	*client
+	node *admin.Client
 	errs io.Writer
 	pod  string
 	end  context.CancelCauseFunc // ends all, for a reason

@@ -68,7 +68,7 @@ func forwarding(t *testing.T, wrap func(net.Listener) net.Listener) (f forwarded
 	errs, done := &safeBuffer{}, make(chan struct{})
 	go func() {
 		defer close(done)
-		server{c, errs, id("aa1"), cancel}.serve(ctx, f)
+		server{c.node, errs, id("aa1"), cancel}.serve(ctx, f)
 	}()
 	return f, errs, func() {
 		cancel(nil)

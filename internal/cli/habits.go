@@ -9,23 +9,23 @@ import (
 // The commands here are others of Berth under the names that Docker, nerdctl and crictl have for them.
 
 // historyCommand is berth image history.
-func historyCommand(img imageApp) *cobra.Command {
-	cmd := img.historyCommand()
+func historyCommand(a *app) *cobra.Command {
+	cmd := imageHistoryCommand(a)
 	cmd.Example = examples("berth history nginx")
 	return cmd
 }
 
 // saveCommand is berth image export.
-func saveCommand(img imageApp) *cobra.Command {
-	cmd := img.exportCommand()
+func saveCommand(a *app) *cobra.Command {
+	cmd := imageExportCommand(a)
 	cmd.Use, cmd.Example = "save [flags] IMAGE...", examples("berth save -o app.tar docker.io/library/nginx:latest")
 	cmd.DisableFlagsInUseLine = true
 	return cmd
 }
 
 // loadCommand is berth image import.
-func loadCommand(img imageApp) *cobra.Command {
-	cmd := img.importCommand()
+func loadCommand(a *app) *cobra.Command {
+	cmd := imageImportCommand(a)
 	var input string
 	cmd.Use, cmd.Example = "load [-i FILE]", examples("berth load -i app.tar", "docker save app:v1 | berth load")
 	cmd.DisableFlagsInUseLine = true
@@ -73,14 +73,13 @@ func podCommand(a *app) *cobra.Command {
 }
 
 func systemCommand(a *app) *cobra.Command {
-	img := imageApp{a}
-	df, prune := img.duCommand(), img.pruneCommand()
+	df, prune := imageDuCommand(a), imagePruneCommand(a)
 	df.Use, prune.Use = "df", "prune"
 	prune.Long += " Containers that have ended are for berth container prune."
 	prune.Flags().Bool("volumes", false, "volumes, too, which go with their containers anyway")
 	_ = prune.Flags().MarkHidden("volumes")
 	return grouped("system", "The commands about the node, as Docker groups them", infoCommand(a),
-		nodeApp{a}.eventsCommand(), df, prune)
+		eventsCommand(a), df, prune)
 }
 
 // grouped is a command that has others, whose examples are those of the same commands outside.

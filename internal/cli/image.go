@@ -19,26 +19,16 @@ import (
 	"berth/internal/fail"
 )
 
-// imageApp has the commands about images.
-type imageApp struct{ *app }
-
-// imager does what they ask for.
-type imager struct{ *client }
-
-func (a imageApp) with(do func(imager) error) error {
-	return a.app.with(func(c *client) error { return do(imager{c}) })
-}
-
-// command is "berth image", with all there is to do with images.
-func (a imageApp) command() *cobra.Command {
+// imageCommand is "berth image", with all there is to do with images.
+func imageCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "image", Short: "All there is to do with images", DisableFlagsInUseLine: true, Args: subcommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }, SuggestionsMinimumDistance: 2,
 	}
-	list := a.listCommand("list")
+	list := imageListCommand(a, "list")
 	list.Aliases = []string{"ls"}
-	cmd.AddCommand(list, a.inspectCommand(), a.historyCommand(), a.importCommand(), a.exportCommand(),
-		a.rmCommand("rm"), tagged(tagCommand(a.app)), a.pruneCommand(), a.duCommand())
+	cmd.AddCommand(list, imageInspectCommand(a), imageHistoryCommand(a), imageImportCommand(a), imageExportCommand(a),
+		imageRmCommand(a, "rm"), tagged(tagCommand(a)), imagePruneCommand(a), imageDuCommand(a))
 	return cmd
 }
 
@@ -56,7 +46,7 @@ type listFlags struct {
 	format                          *string
 }
 
-func (a imageApp) listCommand(name string) *cobra.Command {
+func imageListCommand(a *app, name string) *cobra.Command {
 	var flags listFlags
 	cmd := &cobra.Command{
 		Use: name + " [NAME...]", Short: "List images", Args: atLeast(0), ValidArgsFunction: a.complete(images),
@@ -75,7 +65,7 @@ func (a imageApp) listCommand(name string) *cobra.Command {
 	flags.format = outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		flags.patterns = args
-		return a.with(func(c imager) error { return c.list(cmd, flags) })
+		return a.with(func(c *client) error { return listImages(cmd, c, flags) })
 	}
 	return cmd
 }
@@ -129,7 +119,7 @@ func isImage(pattern, name string) bool {
 	return familiar && err == nil || whole && wholeErr == nil || repository
 }
 
-func (c imager) list(cmd *cobra.Command, flags listFlags) error {
+func listImages(cmd *cobra.Command, c *client, flags listFlags) error {
 	hide, err := flags.filter()
 	if err != nil {
 		return err
@@ -182,7 +172,7 @@ func imageNames(i *runtimeapi.Image) []string {
 	return []string{"-"}
 }
 
-func (a imageApp) rmCommand(name string) *cobra.Command {
+func imageRmCommand(a *app, name string) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use: name + " IMAGE...", Short: "Remove images", Args: atLeast(1), ValidArgsFunction: a.complete(images),
@@ -192,15 +182,15 @@ func (a imageApp) rmCommand(name string) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "also what containers use")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.with(func(c imager) error { return c.remove(cmd, args, force) })
+		return a.with(func(c *client) error { return removeImages(cmd, c, args, force) })
 	}
 	return cmd
 }
 
-func (c imager) remove(cmd *cobra.Command, args []string, force bool) error {
+func removeImages(cmd *cobra.Command, c *client, args []string, force bool) error {
 	var failed []error
 	for _, word := range args {
-		if err := c.removeOne(cmd.Context(), word, force); err != nil {
+		if err := removeImage(cmd.Context(), c, word, force); err != nil {
 			failed = append(failed, fmt.Errorf("remove image %s: %w", word, err))
 			continue
 		}
@@ -209,7 +199,7 @@ func (c imager) remove(cmd *cobra.Command, args []string, force bool) error {
 	return errors.Join(failed...)
 }
 
-func (c imager) removeOne(ctx context.Context, word string, force bool) error {
+func removeImage(ctx context.Context, c *client, word string, force bool) error {
 	img, err := c.image(ctx, word)
 	if err != nil {
 		return err
@@ -218,7 +208,7 @@ func (c imager) removeOne(ctx context.Context, word string, force bool) error {
 		return c.node.Tag(ctx, &admin.TagRequest{Name: tag})
 	}
 	if !force {
-		users, err := c.users(ctx)
+		users, err := imageUsers(ctx, c)
 		if err != nil {
 			return err
 		}
@@ -259,8 +249,8 @@ func some(users []user) string {
 	return users[0].String()
 }
 
-// users are the containers by the ids of their images.
-func (c imager) users(ctx context.Context) (map[string][]user, error) {
+// imageUsers are the containers by the ids of their images.
+func imageUsers(ctx context.Context, c *client) (map[string][]user, error) {
 	resp, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return nil, err
@@ -273,18 +263,18 @@ func (c imager) users(ctx context.Context) (map[string][]user, error) {
 	return out, nil
 }
 
-// details asks about all images, and who uses them.
-func (c imager) details(ctx context.Context) ([]admin.ImageDetail, map[string][]user, error) {
+// imageDetails asks about all images, and who uses them.
+func imageDetails(ctx context.Context, c *client) ([]admin.ImageDetail, map[string][]user, error) {
 	all, err := c.node.Images(ctx, &admin.ImagesRequest{})
 	if err != nil {
 		return nil, nil, err
 	}
-	users, err := c.users(ctx)
+	users, err := imageUsers(ctx, c)
 	return all, users, err
 }
 
-// detail asks about the one image that word means, with its config.
-func (c imager) detail(ctx context.Context, word string) (*admin.ImageDetail, error) {
+// imageDetail asks about the one image that word means, with its config.
+func imageDetail(ctx context.Context, c *client, word string) (*admin.ImageDetail, error) {
 	img, err := c.image(ctx, word)
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 	"berth/internal/admin"
 )
 
-func (a imageApp) importCommand() *cobra.Command {
+func imageImportCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "import FILE|-", Short: "Take the images of an archive (OCI layout or docker save) into the store",
 		Args: exactly(1),
@@ -23,12 +23,12 @@ func (a imageApp) importCommand() *cobra.Command {
 			"compressed with gzip or zstd.",
 		Example: examples("berth image import app.tar", "docker save app:v1 | berth image import -"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(func(c imager) error { return c.importFile(cmd, args[0]) })
+			return a.with(func(c *client) error { return importImages(cmd, c, args[0]) })
 		},
 	}
 }
 
-func (c imager) importFile(cmd *cobra.Command, name string) error {
+func importImages(cmd *cobra.Command, c *client, name string) error {
 	archive, size := cmd.InOrStdin(), int64(0)
 	if name != "-" {
 		f, err := os.Open(name)
@@ -66,20 +66,20 @@ type sentReader struct {
 	r           io.Reader
 	done, total int64
 	tell        func(admin.PullEvent)
-	told        time.Time
+	shown       time.Time
 }
 
 func (s *sentReader) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
 	s.done += int64(n)
-	if err != nil || time.Since(s.told) > 100*time.Millisecond {
-		s.told = time.Now()
+	if err != nil || time.Since(s.shown) > 100*time.Millisecond {
+		s.shown = time.Now()
 		s.tell(admin.PullEvent{Layer: "archive", Phase: "sending", Done: s.done, Total: max(s.total, s.done)})
 	}
 	return n, err
 }
 
-func (a imageApp) exportCommand() *cobra.Command {
+func imageExportCommand(a *app) *cobra.Command {
 	var req admin.ExportRequest
 	var output string
 	cmd := &cobra.Command{
@@ -100,31 +100,31 @@ func (a imageApp) exportCommand() *cobra.Command {
 		if req.Format != "oci" && req.Format != "docker" {
 			return cmd.FlagErrorFunc()(cmd, fmt.Errorf("--format %s: there is oci and docker", req.Format))
 		}
-		return a.with(func(c imager) error { return c.exportTo(cmd, output, req, args) })
+		return a.with(func(c *client) error { return exportImages(cmd, c, output, req, args) })
 	}
 	return cmd
 }
 
-func (c imager) exportTo(cmd *cobra.Command, output string, req admin.ExportRequest, words []string) error {
+func exportImages(cmd *cobra.Command, c *client, output string, req admin.ExportRequest, words []string) error {
 	for _, word := range words {
-		ref, err := c.reference(cmd.Context(), word)
+		ref, err := imageReference(cmd.Context(), c, word)
 		if err != nil {
 			return err
 		}
 		req.Images = append(req.Images, ref)
 	}
 	if output != "-" {
-		return toFile(output, func(w io.Writer) error { return c.export(cmd.Context(), &req, w, stderr(cmd)) })
+		return toFile(output, func(w io.Writer) error { return exportArchive(cmd.Context(), c, &req, w, stderr(cmd)) })
 	}
 	if terminalOf(stdout(cmd)) != nil {
 		return errors.New("an archive is nothing for a terminal: use --output FILE, or pipe it somewhere")
 	}
-	return c.export(cmd.Context(), &req, stdout(cmd), stderr(cmd))
+	return exportArchive(cmd.Context(), c, &req, stdout(cmd), stderr(cmd))
 }
 
-// reference is the image as the daemon is asked for it: as the person said where the daemon understands that, so that
-// it knows whether a tag was meant; else its id.
-func (c imager) reference(ctx context.Context, word string) (string, error) {
+// imageReference is the image as the daemon is asked for it: as the person said where the daemon understands that, so
+// that it knows whether a tag was meant; else its id.
+func imageReference(ctx context.Context, c *client, word string) (string, error) {
 	img, err := c.image(ctx, word)
 	if err != nil {
 		return "", err
@@ -136,8 +136,8 @@ func (c imager) reference(ctx context.Context, word string) (string, error) {
 	return img.GetId(), nil
 }
 
-// export writes an archive to w, and its progress to watch when somebody watches.
-func (c imager) export(ctx context.Context, req *admin.ExportRequest, w, watch io.Writer) error {
+// exportArchive writes an archive to w, and its progress to watch when somebody watches.
+func exportArchive(ctx context.Context, c *client, req *admin.ExportRequest, w, watch io.Writer) error {
 	var tell func(admin.PullEvent)
 	if p := newProgress(watch); p.onTerminal() {
 		defer p.end()

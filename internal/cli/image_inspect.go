@@ -15,7 +15,7 @@ import (
 	"berth/internal/admin"
 )
 
-func (a imageApp) inspectCommand() *cobra.Command {
+func imageInspectCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "inspect IMAGE", Short: "Show all that is known of an image", Args: exactly(1),
 		ValidArgsFunction: a.completeFirst(images),
@@ -24,7 +24,7 @@ func (a imageApp) inspectCommand() *cobra.Command {
 	}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.with(func(c imager) error { return c.inspect(cmd, args[0], *format) })
+		return a.with(func(c *client) error { return showImage(cmd, c, args[0], *format) })
 	}
 	return cmd
 }
@@ -36,12 +36,12 @@ type inspectedImage struct {
 	UsedBy []user `json:"usedBy"`
 }
 
-func (c imager) inspect(cmd *cobra.Command, word, format string) error {
-	d, err := c.detail(cmd.Context(), word)
+func showImage(cmd *cobra.Command, c *client, word, format string) error {
+	d, err := imageDetail(cmd.Context(), c, word)
 	if err != nil {
 		return err
 	}
-	users, err := c.users(cmd.Context())
+	users, err := imageUsers(cmd.Context(), c)
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (v inspectedImage) printLayers(w io.Writer) error {
 	return t.print(w)
 }
 
-func (a imageApp) historyCommand() *cobra.Command {
+func imageHistoryCommand(a *app) *cobra.Command {
 	var whole bool
 	cmd := &cobra.Command{
 		Use: "history IMAGE", Short: "Show how an image was built", Args: exactly(1),
@@ -170,8 +170,8 @@ func (a imageApp) historyCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&whole, "no-trunc", false, "do not cut long commands")
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.with(func(c imager) error {
-			d, err := c.detail(cmd.Context(), args[0])
+		return a.with(func(c *client) error {
+			d, err := imageDetail(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}

@@ -48,7 +48,7 @@ type layerSpace struct {
 	Images []string `json:"images"`
 }
 
-func (a imageApp) duCommand() *cobra.Command {
+func imageDuCommand(a *app) *cobra.Command {
 	var layers bool
 	cmd := &cobra.Command{
 		Use: "du", Short: "Show what images take of the disk", Args: exactly(0),
@@ -59,8 +59,8 @@ func (a imageApp) duCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&layers, "layers", "v", false, "show layers instead of images")
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.with(func(c imager) error {
-			s, err := c.space(cmd.Context())
+		return a.with(func(c *client) error {
+			s, err := measureSpace(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
@@ -73,21 +73,21 @@ func (a imageApp) duCommand() *cobra.Command {
 	return cmd
 }
 
-func (c imager) space(ctx context.Context) (*space, error) {
-	all, users, err := c.details(ctx)
+func measureSpace(ctx context.Context, c *client) (*space, error) {
+	all, users, err := imageDetails(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	s := spaceOf(all, users)
-	used, err := c.usedBytes(ctx)
+	used, err := imageBytes(ctx, c)
 	if used > s.Total {
 		s.Kept = used - s.Total
 	}
 	return s, err
 }
 
-// usedBytes is what all layers take, those of no image included.
-func (c imager) usedBytes(ctx context.Context) (uint64, error) {
+// imageBytes is what all layers take, those of no image included.
+func imageBytes(ctx context.Context, c *client) (uint64, error) {
 	resp, err := c.images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil || len(resp.GetImageFilesystems()) == 0 {
 		return 0, err
@@ -183,7 +183,7 @@ type pruneFlags struct {
 	olderThan   time.Duration
 }
 
-func (a imageApp) pruneCommand() *cobra.Command {
+func imagePruneCommand(a *app) *cobra.Command {
 	var flags pruneFlags
 	cmd := &cobra.Command{
 		Use: "prune", Short: "Remove images that nothing uses", Args: exactly(0),
@@ -197,7 +197,7 @@ func (a imageApp) pruneCommand() *cobra.Command {
 	cmd.Flags().BoolP("force", "f", false, "without a question, of which there is none")
 	_ = cmd.Flags().MarkHidden("force")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.with(func(c imager) error { return c.prune(cmd, flags) })
+		return a.with(func(c *client) error { return pruneImages(cmd, c, flags) })
 	}
 	return cmd
 }
@@ -226,8 +226,8 @@ func (d *daysValue) Set(s string) error {
 	return err
 }
 
-func (c imager) prune(cmd *cobra.Command, flags pruneFlags) error {
-	all, users, err := c.details(cmd.Context())
+func pruneImages(cmd *cobra.Command, c *client, flags pruneFlags) error {
+	all, users, err := imageDetails(cmd.Context(), c)
 	if err != nil {
 		return err
 	}
@@ -239,19 +239,19 @@ func (c imager) prune(cmd *cobra.Command, flags pruneFlags) error {
 		fmt.Fprintf(stdout(cmd), "%s would be free\n", bytesText(freedBy(all, doomed)))
 		return nil
 	}
-	before, err := c.usedBytes(cmd.Context())
+	before, err := imageBytes(cmd.Context(), c)
 	if err != nil {
 		return err
 	}
 	var failed []error
 	for _, d := range doomed {
-		if err := c.removeOne(cmd.Context(), d.ID, false); err != nil {
+		if err := removeImage(cmd.Context(), c, d.ID, false); err != nil {
 			failed = append(failed, fmt.Errorf("remove image %s: %w", nameOf(d), err))
 			continue
 		}
 		fmt.Fprintf(stdout(cmd), "%s %s\n", d.ID, nameOf(d))
 	}
-	after, err := c.usedBytes(cmd.Context())
+	after, err := imageBytes(cmd.Context(), c)
 	if err == nil {
 		fmt.Fprintf(stdout(cmd), "%s freed\n", bytesText(before-min(after, before)))
 	}

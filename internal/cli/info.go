@@ -10,7 +10,7 @@ import (
 	"berth/internal/admin"
 )
 
-func (a nodeApp) versionCommand() *cobra.Command {
+func versionCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{Use: "version", Short: "Tell the versions of this command and of the daemon", Args: exactly(0)}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -38,7 +38,7 @@ func (a nodeApp) versionCommand() *cobra.Command {
 	return cmd
 }
 
-func (a nodeApp) checkCommand() *cobra.Command {
+func checkCommand(a *app) *cobra.Command {
 	var req admin.CheckRequest
 	cmd := &cobra.Command{
 		Use: "check", Short: "Verify every record and every file of every image", Args: exactly(0),

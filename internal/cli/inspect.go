@@ -37,7 +37,7 @@ func (a *app) inspectCommand() *cobra.Command {
 			kind = called // crictl's names
 		}
 		return a.with(func(c *client) error {
-			v, err := inspector{c}.inspect(cmd.Context(), kind, args[0])
+			v, err := inspect(cmd.Context(), c, kind, args[0])
 			if err != nil {
 				return err
 			}
@@ -47,9 +47,6 @@ func (a *app) inspectCommand() *cobra.Command {
 	return cmd
 }
 
-// inspector shows one thing.
-type inspector struct{ *client }
-
 // inspected is what inspect prints.
 type inspected struct {
 	Kind   string         `json:"kind"`
@@ -57,18 +54,19 @@ type inspected struct {
 	Info   map[string]any `json:"info,omitempty"`
 }
 
-func (c inspector) inspect(ctx context.Context, kind, word string) (*inspected, error) {
+// inspect shows one thing: of kind, or of the first kind that knows the word where kind is "".
+func inspect(ctx context.Context, c *client, kind, word string) (*inspected, error) {
 	lookups := []struct {
 		kind string
-		find func(context.Context, string) (*inspected, error)
-	}{{kindContainer, c.inspectContainer}, {kindPod, c.inspectPod}, {kindImage, c.inspectImage}}
+		find func(context.Context, *client, string) (*inspected, error)
+	}{{kindContainer, inspectContainer}, {kindPod, inspectPod}, {kindImage, inspectImage}}
 	known := false
 	for _, l := range lookups {
 		if kind != "" && kind != l.kind {
 			continue
 		}
 		known = true
-		v, err := l.find(ctx, word)
+		v, err := l.find(ctx, c, word)
 		if _, unknown := err.(*unknownError); unknown && kind == "" {
 			continue
 		}
@@ -81,7 +79,7 @@ func (c inspector) inspect(ctx context.Context, kind, word string) (*inspected, 
 	return nil, &unknownError{"container, pod or image", word}
 }
 
-func (c inspector) inspectContainer(ctx context.Context, word string) (*inspected, error) {
+func inspectContainer(ctx context.Context, c *client, word string) (*inspected, error) {
 	id, err := c.container(ctx, word)
 	if err != nil {
 		return nil, err
@@ -93,7 +91,7 @@ func (c inspector) inspectContainer(ctx context.Context, word string) (*inspecte
 	return newInspected(kindContainer, resp.GetStatus(), resp.GetInfo())
 }
 
-func (c inspector) inspectPod(ctx context.Context, word string) (*inspected, error) {
+func inspectPod(ctx context.Context, c *client, word string) (*inspected, error) {
 	n, err := c.survey(ctx)
 	if err != nil {
 		return nil, err
@@ -109,7 +107,7 @@ func (c inspector) inspectPod(ctx context.Context, word string) (*inspected, err
 	return newInspected(kindPod, resp.GetStatus(), resp.GetInfo())
 }
 
-func (c inspector) inspectImage(ctx context.Context, word string) (*inspected, error) {
+func inspectImage(ctx context.Context, c *client, word string) (*inspected, error) {
 	img, err := c.image(ctx, word)
 	if err != nil {
 		return nil, err

@@ -17,9 +17,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// lister shows what there is.
-type lister struct{ *client }
-
 func (a *app) psCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ps", Aliases: []string{"ls", "list"}, Short: "List containers", Args: exactly(0),
@@ -38,7 +35,7 @@ func (a *app) psCommand() *cobra.Command {
 		if err := l.read(); err != nil {
 			return err
 		}
-		return a.with(func(c *client) error { return lister{c}.ps(cmd, l) })
+		return a.with(func(c *client) error { return ps(cmd, c, l) })
 	}
 	return cmd
 }
@@ -53,7 +50,7 @@ func (l *listing) running() *runtimeapi.ContainerFilter {
 	}
 }
 
-func (c lister) ps(cmd *cobra.Command, l *listing) error {
+func ps(cmd *cobra.Command, c *client, l *listing) error {
 	resp, err := c.ListContainers(cmd.Context(), &runtimeapi.ListContainersRequest{Filter: l.running()})
 	if err != nil {
 		return err
@@ -95,14 +92,14 @@ func printIDs[T interface{ GetId() string }](cmd *cobra.Command, l *listing, lis
 }
 
 // psTable shows containers with what only their states say, and those of their pods.
-func psTable(cmd *cobra.Command, c lister, l *listing, list []*runtimeapi.Container,
+func psTable(cmd *cobra.Command, c *client, l *listing, list []*runtimeapi.Container,
 	byID map[string]*runtimeapi.PodSandbox,
 ) error {
 	now, ports := time.Now(), map[string]string{}
 	t := newTable("CONTAINER", "NAME", "IMAGE", "STATE", "AGE", "RESTARTS", "PORTS", "POD", "NAMESPACE")
 	var left []*runtimeapi.Container
 	for _, i := range list {
-		state, code, err := c.containerState(cmd.Context(), i, now)
+		state, code, err := containerState(cmd.Context(), c, i, now)
 		if isCode(err, codes.NotFound) || err == nil && l.exited != "" && l.exited != code {
 			continue // it went meanwhile, or ended in another way
 		}
@@ -111,7 +108,7 @@ func psTable(cmd *cobra.Command, c lister, l *listing, list []*runtimeapi.Contai
 		}
 		id := i.GetPodSandboxId()
 		if _, known := ports[id]; !known && !l.quiet {
-			if ports[id], err = portsOf(cmd.Context(), c.client, id); err != nil {
+			if ports[id], err = portsOf(cmd.Context(), c, id); err != nil {
 				return err
 			}
 		}
@@ -181,8 +178,8 @@ func podConfigOf(info map[string]string) *runtimeapi.PodSandboxConfig {
 }
 
 // containerState is the state of a container in words, and its exit code. How one ended is only in its status.
-func (c lister) containerState(
-	ctx context.Context, i *runtimeapi.Container, now time.Time,
+func containerState(
+	ctx context.Context, c *client, i *runtimeapi.Container, now time.Time,
 ) (text, code string, _ error) {
 	if i.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
 		return stateText(i.GetState().String()), "", nil
@@ -233,12 +230,12 @@ func (a *app) podsCommand() *cobra.Command {
 		if err := l.read(); err != nil {
 			return err
 		}
-		return a.with(func(c *client) error { return lister{c}.pods(cmd, l) })
+		return a.with(func(c *client) error { return listPods(cmd, c, l) })
 	}
 	return cmd
 }
 
-func (c lister) pods(cmd *cobra.Command, l *listing) error {
+func listPods(cmd *cobra.Command, c *client, l *listing) error {
 	n, err := c.survey(cmd.Context())
 	if err != nil {
 		return err

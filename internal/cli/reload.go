@@ -8,7 +8,7 @@ import (
 	"berth/internal/config"
 )
 
-func (a nodeApp) reloadCommand() *cobra.Command {
+func reloadCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "reload", Short: "Have the daemon take over its changed configuration", Args: exactly(0),
 		Long: "Have the daemon read its configuration again and take over what a running daemon can; no pod is touched. It " +
