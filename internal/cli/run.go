@@ -59,7 +59,7 @@ func (a *app) runCommand() *cobra.Command {
 
 // runner is one berth run.
 type runner struct {
-	*client
+	client    *client
 	cmd       *cobra.Command
 	o         *runOptions
 	config    *runtimeapi.PodSandboxConfig
@@ -77,17 +77,17 @@ func (r *runner) run() error {
 	if !r.o.detach && r.o.tty && r.o.stdin && terminalOf(r.cmd.InOrStdin()) == nil {
 		return errors.New("-t needs a terminal to type at; leave it out to pipe something in with -i")
 	}
-	s := &session{runner: r}
+	s := &session{node: r.client.node, cmd: r.cmd, tty: r.o.tty, stdin: r.o.stdin}
 	if err := r.make(ctx); err != nil {
 		return r.undo(ctx, err)
 	}
 	if !r.o.detach && (r.o.stdin || r.o.tty) {
-		if err := s.attach(ctx); err != nil {
+		if err := s.attach(ctx, r.container); err != nil {
 			return r.undo(ctx, err)
 		}
 		defer s.end()
 	}
-	if _, err := r.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: r.container}); err != nil {
+	if _, err := r.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: r.container}); err != nil {
 		return r.undo(ctx, fmt.Errorf("start the container: %w", err))
 	}
 	if r.o.detach {
@@ -130,7 +130,7 @@ func (r *runner) make(ctx context.Context) error {
 		return fmt.Errorf("make the log directory: %w", err)
 	}
 	r.config = pod
-	made, err := r.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod, RuntimeHandler: r.o.runtime})
+	made, err := r.client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod, RuntimeHandler: r.o.runtime})
 	if err != nil {
 		return fmt.Errorf("run the pod: %w", err)
 	}
@@ -141,7 +141,7 @@ func (r *runner) make(ctx context.Context) error {
 // createIn makes the container in the pod that the run has.
 func createIn(ctx context.Context, r *runner, ctr *runtimeapi.ContainerConfig, pod *runtimeapi.PodSandboxConfig) error {
 	req := &runtimeapi.CreateContainerRequest{PodSandboxId: r.pod, Config: ctr, SandboxConfig: pod}
-	created, err := r.CreateContainer(ctx, req)
+	created, err := r.client.CreateContainer(ctx, req)
 	if err != nil {
 		if strings.HasPrefix(err.Error(), "container "+ctr.GetMetadata().GetName()) { // the daemon names it
 			return err
@@ -154,7 +154,7 @@ func createIn(ctx context.Context, r *runner, ctr *runtimeapi.ContainerConfig, p
 
 // joinPod makes the container in the pod of another berth run.
 func joinPod(ctx context.Context, r *runner, img, uid string) error {
-	n, err := r.survey(ctx)
+	n, err := r.client.survey(ctx)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func joinPod(ctx context.Context, r *runner, img, uid string) error {
 				r.o.name)
 		}
 	}
-	resp, err := r.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
+	resp, err := r.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})
 	if err != nil {
 		return err
 	}
@@ -206,26 +206,28 @@ func (r *runner) ensureImage(ctx context.Context) (string, error) {
 	if r.o.pull == pullNever {
 		return "", fmt.Errorf("%w, and --pull never keeps it from being pulled", &unknownError{kindImage, r.o.image})
 	}
-	img, err := r.pull(ctx, &admin.PullRequest{Reference: r.o.image, Platform: r.o.platform}, stderr(r.cmd), r.o.quiet)
+	req := &admin.PullRequest{Reference: r.o.image, Platform: r.o.platform}
+	img, err := r.client.pull(ctx, req, stderr(r.cmd), r.o.quiet)
 	return img.ID, err
 }
 
 // localImage is the id of the image where it is in the store, for the platform that was asked for.
 func localImage(ctx context.Context, r *runner) (string, error) {
-	resp, err := r.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: r.o.image}})
+	resp, err := r.client.images.ImageStatus(ctx,
+		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: r.o.image}})
 	if err != nil {
 		return "", err
 	}
 	id := resp.GetImage().GetId()
 	if id == "" && idStart.MatchString(r.o.image) {
-		if img, err := r.image(ctx, r.o.image); err == nil {
+		if img, err := r.client.image(ctx, r.o.image); err == nil {
 			id = img.GetId()
 		}
 	}
 	if id == "" || r.o.platform == "" {
 		return id, nil
 	}
-	found, err := r.node.Images(ctx, &admin.ImagesRequest{Images: []string{id}})
+	found, err := r.client.node.Images(ctx, &admin.ImagesRequest{Images: []string{id}})
 	if err != nil {
 		return "", err
 	}
@@ -254,7 +256,7 @@ func (r *runner) nameIt(ctx context.Context, uid string) (*node, error) {
 	if err := checkName(r.o, uid); err != nil {
 		return nil, err
 	}
-	n, err := r.survey(ctx)
+	n, err := r.client.survey(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -302,18 +304,18 @@ func (r *runner) clean(ctx context.Context) error {
 	case r.config == nil && r.container == "":
 		return nil
 	case r.config == nil:
-		n, err := r.survey(ctx)
+		n, err := r.client.survey(ctx)
 		if err != nil {
 			return err
 		}
-		return r.remove(ctx, n, target{container: r.container})
+		return r.client.remove(ctx, n, target{container: r.container})
 	}
 	p := &runtimeapi.PodSandbox{Id: r.pod, Metadata: r.config.Metadata, Labels: r.config.Labels,
 		Annotations: r.config.Annotations}
 	if r.pod == "" {
 		return removeLogs(p) // the daemon undoes a pod that it could not run
 	}
-	return r.remove(ctx, &node{pods: []*runtimeapi.PodSandbox{p}}, target{pod: r.pod})
+	return r.client.remove(ctx, &node{pods: []*runtimeapi.PodSandbox{p}}, target{pod: r.pod})
 }
 
 // foreground shows the container's output until it ends. When ctx is done first, the container is stopped.
@@ -321,7 +323,7 @@ func (r *runner) foreground(ctx context.Context, s *session) error {
 	free := context.WithoutCancel(ctx)
 	stopped := context.AfterFunc(ctx, func() { r.interrupt(free) })
 	defer stopped()
-	w := r.watch(r.container)
+	w := r.client.watch(r.container)
 	var err error
 	if s.attached() {
 		err = s.wait(w)
@@ -345,7 +347,7 @@ func (r *runner) foreground(ctx context.Context, s *session) error {
 
 // follow shows the log, where nothing is missing: neither from before nor from while a daemon restarts.
 func (r *runner) follow(ctx context.Context, w *watch) error {
-	resp, err := r.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: r.container})
+	resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: r.container})
 	if err != nil {
 		return err
 	}
@@ -358,7 +360,7 @@ func (r *runner) follow(ctx context.Context, w *watch) error {
 func (r *runner) interrupt(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, cleanTime)
 	defer cancel()
-	if err := r.stopContainer(ctx, r.container, 10); err != nil {
+	if err := r.client.stopContainer(ctx, r.container, 10); err != nil {
 		fmt.Fprintf(stderr(r.cmd), "berth: %v\n", err)
 	}
 }
@@ -371,7 +373,7 @@ func (r *runner) finish(ctx context.Context, s *runtimeapi.ContainerStatus) erro
 		err = r.clean(ctx)
 	case r.config == nil: // the pod is another's
 	default:
-		_, stopErr := r.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: r.pod})
+		_, stopErr := r.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: r.pod})
 		if stopErr != nil {
 			err = about("stop pod", r.pod, stopErr)
 		}

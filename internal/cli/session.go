@@ -17,7 +17,10 @@ import (
 
 // session is a person at the streams of a container.
 type session struct {
-	*runner
+	node       *admin.Client
+	cmd        *cobra.Command
+	tty, stdin bool // what the person asked for
+
 	screen
 	cancel context.CancelCauseFunc
 	done   chan error // gets the end of the attachment; errLeft when the container goes on without it
@@ -44,28 +47,28 @@ func terminalOf(stream any) *os.File {
 	return nil
 }
 
-// attach joins the container's streams before it is started, so that none of its output is missed.
-func (s *session) attach(setup context.Context) error {
+// attach joins a container's streams before it is started, so that none of its output is missed.
+func (s *session) attach(setup context.Context, container string) error {
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(setup))
 	s.done, s.sizes = make(chan error, 1), make(chan admin.Size, 1)
 	ready := make(chan struct{})
 	streams := programStreams(s.cmd)
 	streams.Resize, streams.Ready = s.sizes, func() { close(ready) }
-	if s.o.stdin {
+	if s.stdin {
 		streams.In = s.cmd.InOrStdin()
 	}
-	if s.o.tty {
-		if err := s.take(ctx, s.cmd, s.o.stdin); err != nil {
+	if s.tty {
+		if err := s.take(ctx, s.cmd, s.stdin); err != nil {
 			s.cancel(nil)
 			return err
 		}
-		if s.o.stdin {
+		if s.stdin {
 			streams.In = &leaving{in: streams.In, leave: func() { s.cancel(errLeft) }}
 		}
 	}
 	go func() {
-		req := &admin.AttachRequest{Container: s.container, TTY: s.o.tty, Stdin: s.o.stdin}
+		req := &admin.AttachRequest{Container: container, TTY: s.tty, Stdin: s.stdin}
 		err := s.node.Attach(ctx, req, streams)
 		if errors.Is(context.Cause(ctx), errLeft) {
 			err = errLeft

@@ -19,7 +19,7 @@ import (
 
 // statsView is how somebody wants to see what is used.
 type statsView struct {
-	*client
+	client   *client
 	out      io.Writer
 	format   string
 	pods     bool     // pods, not containers
@@ -212,7 +212,7 @@ func (r *statsRow) processor(u *runtimeapi.CpuUsage) {
 }
 
 func (v *statsView) look(ctx context.Context) ([]statsRow, error) {
-	n, err := v.survey(ctx)
+	n, err := v.client.survey(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +225,7 @@ func (v *statsView) look(ctx context.Context) ([]statsRow, error) {
 		return nil, err
 	}
 	limits := map[string]admin.ContainerStorage{}
-	if info, err := v.node.Info(ctx); err == nil { // else the limits are not told
+	if info, err := v.client.node.Info(ctx); err == nil { // else the limits are not told
 		for _, c := range info.Storage {
 			limits[c.ID] = c
 		}
@@ -246,7 +246,7 @@ func (v *statsView) containerStats(ctx context.Context, n *node) ([]*runtimeapi.
 	if err != nil {
 		return nil, err
 	}
-	resp, err := v.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
+	resp, err := v.client.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
 	return only(resp.GetStats(), ids, func(s *runtimeapi.ContainerStats) string { return s.GetAttributes().GetId() }), err
 }
 
@@ -255,7 +255,7 @@ func (v *statsView) podStats(ctx context.Context, n *node) ([]*runtimeapi.PodSan
 	if err != nil {
 		return nil, err
 	}
-	resp, err := v.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
+	resp, err := v.client.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
 	return only(resp.GetStats(), ids, func(s *runtimeapi.PodSandboxStats) string { return s.GetAttributes().GetId() }), err
 }
 
@@ -350,7 +350,7 @@ func amount(n *runtimeapi.UInt64Value) string {
 
 // json shows it once.
 func (v *statsView) json(ctx context.Context) error {
-	n, err := v.survey(ctx)
+	n, err := v.client.survey(ctx)
 	if err != nil {
 		return err
 	}
