@@ -15,6 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/image/archive"
+	"berth/internal/image/catalog"
 	"berth/internal/image/layer"
 	"berth/test/fixture"
 )
@@ -315,6 +316,41 @@ func TestArtifactArchive(t *testing.T) {
 	if err := s.Export(t.Context(), ExportRequest{Images: []string{ref}}, &out); kindOf(err) != errdefs.ErrDataLoss {
 		t.Errorf("with a file that has changed: %v", err)
 	}
+}
+
+// TestArtifactOfAnEarlierRelease has a record that an earlier release has written anew, without the artifact's config.
+func TestArtifactOfAnEarlierRelease(t *testing.T) {
+	t.Parallel()
+	host := startRegistry(t, "")
+	own := modelOf(titled("a", "1"))
+	own.ConfigType, own.Config = "application/vnd.example.config", []byte(`{"a":1}`)
+	empty := pushArtifact(t, host, "m:empty", modelOf(titled("a", "1")))
+	root, refs := t.TempDir(), []string{empty, pushArtifact(t, host, "m:own", own)}
+	s := open(t, root)
+	for _, ref := range refs {
+		img := pull(t, s, ref)
+		var rec catalog.ImageRecord
+		if _, err := catalog.ImageKind.Read(s.disk.RecordPath(img.ID), &rec); err != nil || rec.ArtifactConfig == nil {
+			t.Fatal(err, rec)
+		}
+		rec.ArtifactConfig = nil
+		if err := catalog.ImageKind.Write(s.disk.RecordPath(img.ID), rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = s.Close()
+	s = open(t, root)
+	for _, ref := range refs {
+		img, ok := s.Get(ref)
+		if !ok || img.Artifact != "application/vnd.example.model" || content(t, s, img, "a") != "1" {
+			t.Errorf("%s is %+v", ref, img)
+		}
+		err := s.Export(t.Context(), ExportRequest{Images: []string{ref}}, &bytes.Buffer{})
+		if ref == empty && err != nil || ref != empty && !strings.Contains(fmt.Sprint(err), "pull it again") {
+			t.Errorf("%s is exported with %v", ref, err)
+		}
+	}
+	sound(t, s)
 }
 
 // spoilFile changes a byte of a file, and nothing that stat shows.

@@ -77,11 +77,15 @@ func (img Image) ArtifactDocuments() (m *ocispec.Manifest, config []byte, err er
 	if err := json.Unmarshal(rec.Config, m); err != nil {
 		return nil, nil, fail.New(errdefs.ErrDataLoss, "read the manifest of artifact %s: %w", img.ID, err)
 	}
-	if m.Config.Digest.Validate() != nil || m.Config.Digest.Algorithm().FromBytes(rec.ArtifactConfig) != m.Config.Digest {
+	config = rec.ArtifactConfig
+	if m.Config.Digest == ocispec.DescriptorEmptyJSON.Digest { // most artifacts have this one, which needs no record
+		config = ocispec.DescriptorEmptyJSON.Data
+	}
+	if m.Config.Digest.Validate() != nil || m.Config.Digest.Algorithm().FromBytes(config) != m.Config.Digest {
 		return nil, nil, fail.New(errdefs.ErrFailedPrecondition, "the config of artifact %s is not here, since an earlier "+
 			"release of Berth has written its record: remove it and pull it again", img.ID)
 	}
-	return m, rec.ArtifactConfig, nil
+	return m, config, nil
 }
 
 // RawConfig reads the config of an image, or the manifest of an artifact, as it was fetched: its digest is the id.
