@@ -117,8 +117,8 @@ func record(t *testing.T, b *Builder, cfg *runtimeapi.ContainerConfig) (*sandbox
 	return r, c
 }
 
-// each runs steps, twice: all may be repeated.
-func each(t *testing.T, steps ...func(context.Context) error) {
+// twice runs each of the steps two times: all may be repeated.
+func twice(t *testing.T, steps ...func(context.Context) error) {
 	t.Helper()
 	for i, do := range steps {
 		for range 2 {
@@ -153,7 +153,7 @@ func TestBundleOfARecord(t *testing.T) {
 		t.Errorf("layers %v, %d images held", all, images.held)
 	}
 	release()
-	each(t, p.MakeDirs, p.MakeEtc, p.MountShm, here(c.MakeDirs),
+	twice(t, p.MakeDirs, p.MakeEtc, p.MountShm, here(c.MakeDirs),
 		here(func() error { return c.MountRoot(img) }), here(func() error { return c.MountVolumes(img) }))
 	req, err := c.Request(t.Context(), img, func(_ context.Context, sp *specs.Spec) error {
 		sp.Process.Env = append(sp.Process.Env, "BY=plugin")
@@ -198,7 +198,7 @@ func TestBundleOfARecord(t *testing.T) {
 			t.Errorf("%s is not made in the root: %v", dir, err)
 		}
 	}
-	each(t, here(c.Unstage), here(c.UnmountVolumes), here(func() error { return c.UnmountRoot(false) }),
+	twice(t, here(c.Unstage), here(c.UnmountVolumes), here(func() error { return c.UnmountRoot(false) }),
 		here(c.RemoveWritable), p.UnmountShm, p.RemoveEtc, p.RemoveDirs)
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || strings.Contains(string(mounts), at.State) {
@@ -219,7 +219,7 @@ func TestExitFileIsKept(t *testing.T) {
 	}
 	r, rc := record(t, b, cfg)
 	c := b.Container(r, rc)
-	each(t, b.Pod(r).MakeDirs, here(c.MakeDirs))
+	twice(t, b.Pod(r).MakeDirs, here(c.MakeDirs))
 	exit := b.Layout.RunExit(r.ID, rc.ID)
 	for _, path := range []string{exit, exit + ".other"} {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -233,11 +233,11 @@ func TestExitFileIsKept(t *testing.T) {
 		}
 		return len(entries)
 	}
-	each(t, here(func() error { return c.UnmountRoot(true) }))
+	twice(t, here(func() error { return c.UnmountRoot(true) }))
 	if _, err := os.Stat(exit); err != nil || left() != 1 {
 		t.Errorf("%d files are left: %v", left(), err)
 	}
-	each(t, here(func() error { return c.UnmountRoot(false) }))
+	twice(t, here(func() error { return c.UnmountRoot(false) }))
 	if left() != 0 {
 		t.Errorf("%d files are left in the end", left())
 	}
@@ -257,8 +257,8 @@ func TestRefusedByWhoAdjusts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	each(t, b.Pod(r).MakeDirs, b.Pod(r).MakeEtc, here(c.MakeDirs), here(func() error { return c.MountRoot(img) }))
-	defer each(t, here(func() error { return c.UnmountRoot(false) }), b.Pod(r).RemoveEtc)
+	twice(t, b.Pod(r).MakeDirs, b.Pod(r).MakeEtc, here(c.MakeDirs), here(func() error { return c.MountRoot(img) }))
+	defer twice(t, here(func() error { return c.UnmountRoot(false) }), b.Pod(r).RemoveEtc)
 	no := fail.New(errdefs.ErrFailedPrecondition, "no")
 	req, err := c.Request(t.Context(), img, func(context.Context, *specs.Spec) error { return no })
 	if err != no || req.Spec != nil {

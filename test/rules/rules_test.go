@@ -243,6 +243,9 @@ func TestFilesStaySmall(t *testing.T) {
 	}
 }
 
+// fewerMethods is what to do about a type with too many.
+const fewerMethods = "make one a function that takes the type, as runtime.DialInside is, or split the type"
+
 func TestTypesStaySmall(t *testing.T) {
 	methods := map[string]int{}
 	for _, s := range sources(t) {
@@ -254,7 +257,7 @@ func TestTypesStaySmall(t *testing.T) {
 	}
 	for name, n := range methods {
 		if n >= mostMethods && largeOnPurpose[name] == "" {
-			t.Errorf("%s has %d methods; %d are enough", name, n, mostMethods)
+			t.Errorf("%s has %d methods; %d are the most: %s", name, n, mostMethods-1, fewerMethods)
 		}
 	}
 }
