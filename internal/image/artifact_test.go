@@ -327,8 +327,12 @@ func TestArtifactOfAnEarlierRelease(t *testing.T) {
 	empty := pushArtifact(t, host, "m:empty", modelOf(titled("a", "1")))
 	root, refs := t.TempDir(), []string{empty, pushArtifact(t, host, "m:own", own)}
 	s := open(t, root)
+	var imgs []Image
 	for _, ref := range refs {
-		img := pull(t, s, ref)
+		imgs = append(imgs, pull(t, s, ref))
+	}
+	_ = s.Close() // its syncer writes records, too
+	for _, img := range imgs {
 		var rec catalog.ImageRecord
 		if _, err := catalog.ImageKind.Read(s.disk.RecordPath(img.ID), &rec); err != nil || rec.ArtifactConfig == nil {
 			t.Fatal(err, rec)
@@ -338,7 +342,6 @@ func TestArtifactOfAnEarlierRelease(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_ = s.Close()
 	s = open(t, root)
 	for _, ref := range refs {
 		img, ok := s.Get(ref)
