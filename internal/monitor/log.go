@@ -22,6 +22,7 @@ type logWriter struct {
 	// note and the sources, and is taken before mu.
 	writing sync.Mutex
 	file    *logFile // nil where there is no log
+	owing   bool     // the output has ended, and the log is still to be told what was dropped
 	limit   *limit   // of what is written to it; nil where there is none
 	journal *journal // nil before the streams are opened, and after the last has ended
 
@@ -280,15 +281,71 @@ func (w *logWriter) finish() {
 	w.over = true
 	w.mu.Unlock()
 	w.takeNext()
+	w.limit.stop()
+	switch {
+	case w.owing:
+	case w.journal != nil && w.file != nil && w.file.fd >= 0 && !w.file.clean():
+		w.owing = true
+		go pay(w)
+	default:
+		closeLog(w)
+	}
+}
+
+// closeLog is for output that has ended, and owes the log nothing. With writing held.
+func closeLog(w *logWriter) {
 	if w.file != nil {
-		w.file.leave()
+		w.file.close()
 		w.file = nil
 	}
-	w.limit.stop()
 	if w.journal != nil {
 		w.journal.remove()
 		w.journal = nil
 	}
+}
+
+// A notice that nothing comes after is tried again with pauses, for as long as a disk is commonly full: a kubelet that
+// makes room looks every minute.
+const noticePause, noticeTries = time.Second, 120
+
+// pay tells the log of ended output what was dropped, when there is room. Until then the journal stays, by which a
+// monitor that takes over does the same.
+func pay(w *logWriter) {
+	for range noticeTries {
+		if lastWord(w) {
+			return
+		}
+		time.Sleep(noticePause)
+	}
+	w.writing.Lock()
+	defer w.release()
+	closeLog(w)
+}
+
+// lastWord tries to write the notice, and lets go of the log when it is there.
+func lastWord(w *logWriter) bool {
+	w.writing.Lock()
+	defer w.release()
+	b, at := w.m.takeBuffer(), time.Now()
+	defer w.m.giveBuffer(b)
+	notice := w.file.notice(b[:0], at)
+	commit(w, w.sources[1], 0, notice, len(notice), at)
+	if !w.file.clean() {
+		return false
+	}
+	closeLog(w)
+	return true
+}
+
+// goOn is for output that had ended when another monitor was killed: what that had taken, and what it owed to the log.
+func goOn(w *logWriter) {
+	w.writing.Lock()
+	defer w.release()
+	for _, s := range w.sources[1:] {
+		w.bring(s, true)
+		lastNotice(w, s)
+	}
+	w.finish()
 }
 
 // to begins the log; nil is no log.

@@ -144,28 +144,8 @@ func (l *logFile) sizeAt(at time.Time) int64 {
 	return l.size
 }
 
-// A notice that nothing comes after is tried again with pauses, for as long as a disk is commonly full: a kubelet that
-// makes room looks every minute.
-const noticePause, noticeTries = time.Second, 120
-
-// leave closes the log of output that has ended. What is still to be noticed there is written when there is room.
-func (l *logFile) leave() {
-	clean := func() bool { return l.dropped == 0 && !l.torn && l.excess.Lines == 0 }
-	if l.fd < 0 || clean() {
-		l.close()
-		return
-	}
-	go func() {
-		defer l.close()
-		for range noticeTries {
-			notice := l.notice(nil, time.Now())
-			if l.write(notice, len(notice), 0); clean() {
-				return
-			}
-			time.Sleep(noticePause)
-		}
-	}()
-}
+// clean says whether nothing is still to be noticed.
+func (l *logFile) clean() bool { return l.dropped == 0 && !l.torn && l.excess.Lines == 0 }
 
 func (l *logFile) close() {
 	if l.fd >= 0 {

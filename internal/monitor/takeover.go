@@ -87,6 +87,11 @@ func takeStreams(c *container) {
 		}
 	}
 	c.out.log.keep(j)
+	if c.state == wire.Exited { // and so has its output
+		c.out.log.takeUp(c.bundle.Log)
+		go goOn(c.out.log)
+		return
+	}
 	if !c.bundle.Terminal { // its master comes from the daemon
 		openAgain(c)
 	}
