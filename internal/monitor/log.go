@@ -337,15 +337,14 @@ func lastWord(w *logWriter) bool {
 	return true
 }
 
-// goOn is for output that had ended when another monitor was killed: what that had taken, and what it owed to the log.
+// goOn pays what another monitor owed to the log when it was killed. If nothing was owed, the log waits for the end of
+// the output.
 func goOn(w *logWriter) {
 	w.writing.Lock()
 	defer w.release()
-	for _, s := range w.sources[1:] {
-		w.bring(s, true)
-		lastNotice(w, s)
+	if w.file != nil && !w.file.clean() {
+		w.finish()
 	}
-	w.finish()
 }
 
 // to begins the log; nil is no log.

@@ -87,17 +87,15 @@ func takeStreams(c *container) {
 		}
 	}
 	c.out.log.keep(j)
-	if c.state == wire.Exited { // and so has its output
-		c.out.log.takeUp(c.bundle.Log)
-		go goOn(c.out.log)
-		return
-	}
 	if !c.bundle.Terminal { // its master comes from the daemon
 		openAgain(c)
 	}
 	if c.state != wire.Created { // else start begins to read
 		c.out.log.takeUp(c.bundle.Log)
 		c.out.resume()
+		if c.state == wire.Exited && c.bundle.Terminal { // and its master may not come any more
+			go goOn(c.out.log)
+		}
 	}
 }
 
