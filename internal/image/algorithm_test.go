@@ -2,6 +2,7 @@ package image
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -86,6 +87,35 @@ func TestOtherAlgorithms(t *testing.T) {
 				t.Errorf("removal: %v, %d layers stay", err, layersOnDisk(t, store))
 			}
 		})
+	}
+}
+
+// TestArtifactOfOtherAlgorithms has an artifact that is named, and has layers, by another algorithm than the usual one.
+// It is one after a restart, too, and can be saved.
+func TestArtifactOfOtherAlgorithms(t *testing.T) {
+	s, root := newShelf(t), t.TempDir()
+	tree := plainLayer(t, file("leaf", "unpacked"))
+	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "a/b",
+		Config: s.put(ocispec.MediaTypeEmptyJSON, []byte("{}"), digest.SHA512)}
+	text := s.put("text/plain", []byte("x"), digest.SHA512)
+	text.Annotations = map[string]string{ocispec.AnnotationTitle: "f"}
+	m.Layers = append(m.Layers, text, s.put(ocispec.MediaTypeImageLayer, tree.blob, digest.SHA512))
+	d := s.put(ocispec.MediaTypeImageManifest, m, digest.SHA512)
+	host := s.serve(t, d)
+	store := open(t, root)
+	first := pull(t, store, host+"/x@"+d.Digest.String())
+	for range 2 {
+		got, ok := store.Get(first.ID)
+		if !ok || got.Artifact != "a/b" || content(t, store, got, "f") != "x" ||
+			content(t, store, got, "leaf") != "unpacked" {
+			t.Errorf("the artifact is %+v", got)
+		}
+		if err := store.Export(t.Context(), ExportRequest{Images: []string{first.ID}}, io.Discard); err != nil {
+			t.Errorf("export: %v", err)
+		}
+		sound(t, store)
+		_ = store.Close()
+		store = open(t, root)
 	}
 }
 

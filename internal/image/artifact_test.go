@@ -186,7 +186,8 @@ func TestHostileTitles(t *testing.T) {
 		{"control characters", []string{"a\x00b"}}, {"control characters", []string{"a\x1b[2Jb"}},
 		{"control characters", []string{"a\n"}},
 		{"longer than 255 bytes", []string{strings.Repeat("n", 256)}},
-		{"longer than 4095 bytes", []string{strings.Repeat("n/", 2049)}},
+		{"longer than 4095 bytes", []string{strings.Repeat(strings.Repeat("n", 250)+"/", 17) + "n"}},
+		{"more than the 64 allowed", []string{strings.Repeat("d/", 64) + "f"}},
 		{"called the same", []string{"a", "a"}}, {"called the same", []string{"a/b", "./a//b"}},
 		{"as a directory", []string{"a/b", "a"}}, {"as a file", []string{"a", "a/b/c"}},
 	} {
@@ -405,9 +406,8 @@ func TestArtifactRepair(t *testing.T) {
 func TestManifestThatIsAConfig(t *testing.T) {
 	t.Parallel()
 	host := startRegistry(t, "")
-	l := plainLayer(t, file("a", "of the image"))
 	a := titled("f", "of the artifact")
-	for _, b := range [][]byte{[]byte("{}"), a.Body, l.blob} {
+	for _, b := range [][]byte{[]byte("{}"), a.Body} {
 		if err := fixture.PushBlob(host, "x", b); err != nil {
 			t.Fatal(err)
 		}
@@ -416,21 +416,25 @@ func TestManifestThatIsAConfig(t *testing.T) {
 	both := fmt.Sprintf(
 		`{"schemaVersion":2,"mediaType":%q,"artifactType":"a/b","config":{"mediaType":%q,"digest":%q,"size":2},`+
 			`"layers":[{"mediaType":%q,"digest":%q,"size":%d,"annotations":{"org.opencontainers.image.title":"f"}}],`+
-			`"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":[%q,%q]}}`, ocispec.MediaTypeImageManifest,
-		ocispec.MediaTypeEmptyJSON,
-		digest.FromString("{}"), d.MediaType, d.Digest, d.Size, digest.FromBytes(l.plain), digest.FromBytes(l.plain))
-	layer := fmt.Sprintf(`{"mediaType":%q,"digest":%q,"size":%d}`, ocispec.MediaTypeImageLayer, digest.FromBytes(l.blob),
-		len(l.blob))
+			`"os":"linux","architecture":"amd64"}`, ocispec.MediaTypeImageManifest, ocispec.MediaTypeEmptyJSON,
+		digest.FromString("{}"), d.MediaType, d.Digest, d.Size)
 	image := fmt.Sprintf(
-		`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":%q,"digest":%q,"size":%d},"layers":[%s,%s]}`,
-		ocispec.MediaTypeImageManifest, ocispec.MediaTypeImageConfig, digest.FromString(both), len(both), layer, layer)
-	for tag, doc := range map[string]string{"artifact": both, "image": image} {
+		`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":%q,"digest":%q,"size":%d},"layers":[]}`,
+		ocispec.MediaTypeImageManifest, ocispec.MediaTypeImageConfig, digest.FromString(both), len(both))
+	runs := strings.Replace(both, `"size":2}`, `"size":2,"Cmd":["/f"]}`, 1)
+	full := strings.Replace(both, `"os":`, `"rootfs":{"type":"layers","diff_ids":[]},"os":`, 1)
+	bad := strings.Replace(both, `"os":`, `"rootfs":1,"os":`, 1)
+	for tag, doc := range map[string]string{"artifact": both, "image": image, "runs": runs, "full": full, "bad": bad} {
 		if err := fixture.PushBlob(host, "x", []byte(doc)); err != nil {
 			t.Fatal(err)
 		}
 		if err := fixture.PushManifest(host, "x", tag, ocispec.MediaTypeImageManifest, []byte(doc)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for _, tag := range []string{"runs", "full", "bad"} {
+		refused(t, open(t, t.TempDir()), PullRequest{Reference: host + "/x:" + tag}, errdefs.ErrFailedPrecondition,
+			"could be taken for one")
 	}
 	for _, order := range [][]string{{"artifact", "image"}, {"image", "artifact"}} {
 		s := open(t, t.TempDir())

@@ -50,6 +50,7 @@ func TestArtifactsOfAnIndex(t *testing.T) {
 		"an untyped one beside images": {s.index(signature, mine), "linux/amd64"},
 		"beside an image for others":   {s.index(s.file("a/sig"), other), "it has linux/s390x"},
 		"untyped, beside others' too":  {s.index(signature, other), "it has linux/s390x"},
+		"beside nested others'":        {s.index(s.index(other), signature), "it has linux/s390x"},
 		"nested":                       {s.index(s.index(s.file("a/one"))), "a/one"},
 		"an attestation":               {s.index(s.attestation(nil)), "it has none"},
 	} {

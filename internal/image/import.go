@@ -68,12 +68,16 @@ func (s *pipeline) importAll(ctx context.Context, a archiveSource, p *progress.R
 // once merges the entries of an image into one with all its names. An archive has an entry for each name.
 func once(found []imported) []imported {
 	var out []imported
-	at := map[digest.Digest]int{}
+	type entry struct {
+		id       digest.Digest
+		artifact bool
+	}
+	at := map[entry]int{}
 	for _, f := range found {
-		id := f.chosen.doc.ID()
-		n, there := at[id]
+		e := entry{f.chosen.doc.ID(), f.chosen.doc.Artifact != nil}
+		n, there := at[e]
 		if !there {
-			at[id] = len(out)
+			at[e] = len(out)
 			out = append(out, f)
 			continue
 		}

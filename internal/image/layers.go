@@ -72,8 +72,8 @@ type layerRequest struct {
 
 // algorithm is that of the diff id.
 func (w layerRequest) algorithm() digest.Algorithm {
-	if w.diffID == "" {
-		return digest.Canonical
+	if w.diffID == "" { // of an artifact, whose plain tar has the digest of its blob
+		return w.desc.Digest.Algorithm()
 	}
 	return w.diffID.Algorithm()
 }

@@ -128,8 +128,8 @@ type candidates struct {
 }
 
 // among reads the entries of an index that have no platform. An artifact among them is for all platforms, but is taken
-// only if the index has no images, not even for other platforms. If the index offers nothing else, it returns the error
-// of the first entry, which says more than that none matches.
+// only if the index has no images, not even for other platforms, or such as cannot be had. If the index offers nothing
+// else, it returns the error of the first entry, which says more than that none matches.
 func (c *chooser) among(
 	ctx context.Context, unnamed []ocispec.Descriptor, offered candidates, depth int,
 ) (*chosen, error) {
@@ -155,7 +155,7 @@ func (c *chooser) among(
 			first = err
 		}
 	}
-	if artifact != nil && (offered.imageless || len(offered.platforms) == 0) {
+	if artifact != nil && (offered.imageless || first == nil && len(offered.platforms) == 0) {
 		return artifact, nil
 	}
 	if len(offered.platforms) == 0 && first != nil {
@@ -193,6 +193,9 @@ func (c *chooser) image(ctx context.Context, desc ocispec.Descriptor, raw []byte
 func (c *chooser) artifact(ctx context.Context, found *chosen, raw []byte) (*chosen, error) {
 	m := &found.doc.Manifest
 	parts, err := document.PartsOf(m)
+	if err == nil {
+		err = document.NoConfig(raw)
+	}
 	if err != nil {
 		return nil, err
 	}

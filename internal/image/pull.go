@@ -242,6 +242,7 @@ func (s *pipeline) newRecord(found *chosen, requests []layerRequest, ids []strin
 		Parsed: found.doc.Config,
 	}
 	if a := found.doc.Artifact; a != nil {
+		rec.Manifest = rec.ID // whatever the algorithm of the digest that it was served by
 		rec.Artifact, rec.ArtifactConfig = a.Type, a.RawConfig
 	} else {
 		rec.Platform = platforms.Format(platformOf(found.doc.Config))

@@ -51,6 +51,10 @@ var (
 	LayerPath = define(Budget{
 		Name: "length of a path in a layer", Unit: Bytes, Limit: 4095, Beyond: refused, Advice: kernels,
 	})
+	TitleDepth = define(Budget{
+		Name: "directories and the file in the title of a layer of an artifact", Limit: 64, Beyond: refused,
+		Advice: "give the file a shorter name",
+	})
 	EntryName = define(Budget{
 		Name: "length of the name or link target of an entry of a layer or archive", Unit: Bytes, Limit: 4096,
 		Beyond: refused, Advice: kernels,

@@ -177,7 +177,7 @@ func TestHandsCopy(t *testing.T) {
 		if out := r.mustBerth("cp", name+":/tmp/src/d/f", "-"); !strings.Contains(out, "there and back") {
 			r.Errorf("as an archive: %q", out)
 		}
-		if _, stderr, code := r.berth("cp", name+":/no/such", dir); code != 1 || !strings.Contains(stderr, "no/such") {
+		if _, stderr, code := r.berth("cp", name+":/no/such", dir); code != 3 || !strings.Contains(stderr, "no/such") {
 			r.Errorf("what is not there: exit code %d: %s", code, stderr)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode"
@@ -52,6 +53,18 @@ func DecodeArtifact(raw []byte) (kind string, err error) {
 		return "", err
 	}
 	return TypeOf(&m), nil
+}
+
+// NoConfig refuses the manifest of an artifact that would say something as the config of an image, too. A release that
+// knows no artifacts reads it as one.
+func NoConfig(raw []byte) error {
+	img, err := DecodeConfig(raw)
+	if err != nil || !reflect.DeepEqual(img.Config, ocispec.ImageConfig{}) ||
+		!reflect.DeepEqual(img.RootFS, ocispec.RootFS{}) {
+		return fail.New(errdefs.ErrFailedPrecondition, "its manifest has what belongs into the config of an image: it could "+
+			"be taken for one")
+	}
+	return nil
 }
 
 // The annotations of layers that say what their file is called, the first that is there, and the one by which ORAS
@@ -111,7 +124,11 @@ func fileName(title string) (file, why string) {
 	if strings.HasPrefix(title, "/") {
 		return "", "it is an absolute path"
 	}
-	for _, name := range strings.Split(title, "/") {
+	parts := strings.Split(title, "/") // each is an entry of the tar around the file
+	if err := limit.TitleDepth.Check(int64(len(parts))); err != nil {
+		return "", err.Error()
+	}
+	for _, name := range parts {
 		switch {
 		case name == "..":
 			return "", "it leads out of the volume"
