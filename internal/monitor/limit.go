@@ -210,13 +210,9 @@ func lookLater(w *logWriter, d time.Duration) {
 
 // bringNotice writes the notice of what was dropped, before any entries. With writing held.
 func bringNotice(w *logWriter, at time.Time) {
-	if w.file.excess.Lines == 0 {
-		return
+	if w.file.excess.Lines > 0 {
+		commitNotice(w, at)
 	}
-	b := w.m.takeBuffer()
-	defer w.m.giveBuffer(b)
-	notice := w.file.notice(b[:0], at)
-	commit(w, w.sources[1], 0, notice, len(notice), at)
 }
 
 // lastNotice writes the notice at the end of a stream, whatever it costs, and tells the daemon. With writing held.

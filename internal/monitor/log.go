@@ -190,6 +190,14 @@ func commit(w *logWriter, s *source, used int, entries []byte, notice int, at ti
 	_ = fault.At("monitor.log.brought")
 }
 
+// commitNotice writes what is to be noticed, and no entries. With writing held.
+func commitNotice(w *logWriter, at time.Time) {
+	b := w.m.takeBuffer()
+	defer w.m.giveBuffer(b)
+	notice := w.file.notice(b[:0], at)
+	commit(w, w.sources[1], 0, notice, len(notice), at)
+}
+
 // brought notes that the batch of a note is in the log.
 func (w *logWriter) brought(n *note) {
 	s := w.sources[n.batch.stream]
@@ -309,7 +317,7 @@ func closeLog(w *logWriter) {
 const noticePause, noticeTries = time.Second, 120
 
 // pay tells the log of ended output what was dropped, when there is room. Until then the journal stays, by which a
-// monitor that takes over does the same.
+// monitor that takes over does the same, unless the container's run directory was removed before.
 func pay(w *logWriter) {
 	for range noticeTries {
 		if lastWord(w) {
@@ -326,10 +334,7 @@ func pay(w *logWriter) {
 func lastWord(w *logWriter) bool {
 	w.writing.Lock()
 	defer w.release()
-	b, at := w.m.takeBuffer(), time.Now()
-	defer w.m.giveBuffer(b)
-	notice := w.file.notice(b[:0], at)
-	commit(w, w.sources[1], 0, notice, len(notice), at)
+	commitNotice(w, time.Now())
 	if !w.file.clean() {
 		return false
 	}
