@@ -18,6 +18,7 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/cgroup/limits"
 	"berth/internal/fail"
+	"berth/internal/monitor/wire"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
 	"berth/internal/spec"
@@ -240,6 +241,28 @@ func TestExitFileIsKept(t *testing.T) {
 	twice(t, here(func() error { return c.UnmountRoot(false) }))
 	if left() != 0 {
 		t.Errorf("%d files are left in the end", left())
+	}
+}
+
+// TestOwedGoesWithTheContainer unmounts the root of a container whose log is owed something, and removes it.
+func TestOwedGoesWithTheContainer(t *testing.T) {
+	b, _ := testBuilder(t)
+	r, rc := record(t, b, &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "app"},
+	})
+	c := b.Container(r, rc)
+	twice(t, b.Pod(r).MakeDirs, here(c.MakeDirs))
+	owed := filepath.Join(b.Layout.Run(r.ID), wire.Owed, string(rc.ID))
+	if err := os.MkdirAll(filepath.Join(owed, "journal"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	twice(t, here(func() error { return c.UnmountRoot(false) }))
+	if _, err := os.Stat(owed); err != nil {
+		t.Errorf("what is owed went with the root: %v", err)
+	}
+	twice(t, here(c.RemoveWritable))
+	if _, err := os.Stat(owed); !os.IsNotExist(err) {
+		t.Errorf("what is owed outlives the container: %v", err)
 	}
 }
 

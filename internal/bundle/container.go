@@ -53,7 +53,7 @@ func (c Container) MakeDirs() error {
 }
 
 // RemoveWritable takes away what the container has written, and its limit first: nobody finds that by a directory that
-// is gone. A limit that stays keeps its number from being used again, and nothing else.
+// is gone. A limit that stays keeps its number from being used again, and nothing else. What its log is owed goes too.
 func (c Container) RemoveWritable() error {
 	dir := c.at.Writable(c.r.ID, c.ctr.ID)
 	if c.b.Projects {
@@ -62,7 +62,7 @@ func (c Container) RemoveWritable() error {
 				"container", c.ctr.ID, "error", err)
 		}
 	}
-	return rootfs.Remove(dir)
+	return errors.Join(rootfs.Remove(sandbox.RunOwed(c.at, c.r.ID, c.ctr.ID)), rootfs.Remove(dir))
 }
 
 // MountRoot mounts the container's root.

@@ -198,10 +198,12 @@ func (j *journal) close() {
 	}
 }
 
-// remove lets go of it when nothing in it is needed any more.
-func (j *journal) remove() {
+// remove lets go of it when nothing in it is needed any more. It says whether the file is elsewhere by now, among what
+// is owed to the logs of deleted containers.
+func (j *journal) remove() (moved bool) {
 	j.close()
-	if j.fd >= 0 {
-		_ = os.Remove(j.path)
+	if j.fd < 0 {
+		return false
 	}
+	return os.Remove(j.path) != nil
 }

@@ -15,6 +15,7 @@ type logWriter struct {
 	m       *Monitor
 	ctr     string
 	total   total
+	apart   bool        // the journal is among what is owed to logs of deleted containers
 	dirty   atomic.Bool // something was taken, or next set, since the log was last written
 	sources [3]*source  // by stream
 
@@ -307,7 +308,9 @@ func closeLog(w *logWriter) {
 		w.file = nil
 	}
 	if w.journal != nil {
-		w.journal.remove()
+		if w.journal.remove() || w.apart {
+			removeOwed(w.m, w.ctr)
+		}
 		w.journal = nil
 	}
 }
@@ -317,7 +320,7 @@ func closeLog(w *logWriter) {
 const noticePause, noticeTries = time.Second, 120
 
 // pay tells the log of ended output what was dropped, when there is room. Until then the journal stays, by which a
-// monitor that takes over does the same, unless the container's run directory was removed before.
+// monitor that takes over does the same.
 func pay(w *logWriter) {
 	for range noticeTries {
 		if lastWord(w) {
@@ -422,6 +425,19 @@ func (w *logWriter) takeUp(l *wire.Log) {
 	w.writing.Lock()
 	go func() {
 		defer w.release()
-		w.file = takeUpLog(w, l)
+		w.file = takeUpLog(w, l, openLog)
 	}()
+}
+
+// settle brings the rest of an ended output to its log, and what is to be noticed. It makes no log: one that is not
+// there was removed with its container.
+func settle(w *logWriter, l *wire.Log) {
+	w.writing.Lock()
+	defer w.release()
+	w.file = takeUpLog(w, l, openLogThatIs)
+	for _, s := range w.sources[1:] {
+		w.bring(s, true)
+		lastNotice(w, s)
+	}
+	w.finish()
 }

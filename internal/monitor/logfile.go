@@ -34,17 +34,23 @@ const logResolve = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLV
 const logFlags = unix.O_WRONLY | unix.O_APPEND | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK
 
 // openLog opens or makes the log's file, and the directories between it and the log directory.
-func openLog(l *wire.Log) (*logFile, error) {
+func openLog(l *wire.Log) (*logFile, error) { return openLogBy(l, unix.O_CREAT) }
+
+// openLogThatIs opens the log's file where it is there.
+func openLogThatIs(l *wire.Log) (*logFile, error) { return openLogBy(l, 0) }
+
+func openLogBy(l *wire.Log, create uint64) (*logFile, error) {
 	dir, err := unix.Open(l.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open log directory %s: %w", l.Dir, err)
 	}
 	defer unix.Close(dir)
-	how := &unix.OpenHow{
-		Flags: logFlags | unix.O_CREAT, Mode: 0o640, Resolve: logResolve,
+	how := &unix.OpenHow{Flags: logFlags | create, Resolve: logResolve}
+	if create != 0 {
+		how.Mode = 0o640
 	}
 	fd, err := unix.Openat2(dir, l.Path, how)
-	if err == unix.ENOENT {
+	if err == unix.ENOENT && create != 0 {
 		if err = makeParents(dir, l.Path); err == nil {
 			fd, err = unix.Openat2(dir, l.Path, how)
 		}

@@ -62,6 +62,7 @@ func Run(cfg Config) error {
 		return err
 	}
 	m.takeOver()
+	takeOwed(m)
 	go m.reaper.run()
 	go m.accept()
 	<-m.done

@@ -15,8 +15,8 @@ import (
 
 // takeUpLog opens the log and finishes the batch that was being written to it. A kubelet may have renamed that log
 // since.
-func takeUpLog(w *logWriter, l *wire.Log) *logFile {
-	f, err := openLog(l)
+func takeUpLog(w *logWriter, l *wire.Log, open func(*wire.Log) (*logFile, error)) *logFile {
+	f, err := open(l)
 	if err != nil {
 		logf("take over the log: %v", err)
 		f = &logFile{fd: -1, rate: l.Rate, burst: l.Burst}

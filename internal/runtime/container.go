@@ -190,6 +190,7 @@ func (r *Runtime) Delete(ctx context.Context, pod, ctr string, h Handler) error 
 	if l := r.links.known(pod); l != nil {
 		l.handles.forget(ctr)
 	}
+	keepOwed(&r.cfg, pod, ctr)
 	return removeBundle(dir)
 }
 
@@ -279,8 +280,12 @@ func unmountCopies(dir string) {
 	}
 }
 
-// exitFile is what a monitor calls the file with a container's exit.
-const exitFile = "exit"
+// The names that a monitor gives to files of a container.
+const (
+	exitFile    = "exit"
+	bundleFile  = "bundle"
+	journalFile = "journal"
+)
 
 // removeBundle removes the files of a bundle, but not what is mounted there, and not the exit: while the disk takes no
 // record it is all that the next daemon knows of it. It goes with the directory, which is its owner's.

@@ -30,38 +30,105 @@ func TestDroppedLastWords(t *testing.T) {
 	g.hasSaid(ctr, "[berth: the log could not be written, 3 lines were dropped]")
 }
 
+// dropsItsLastWords has a container say three lines, and end, while the disk of its log is full. path is what fills it.
+func (g *rig) dropsItsLastWords(terminal bool) (ctr, path string) {
+	g.Helper()
+	ctr = g.run("while ! [ -e /tmp/go ]; do usleep 10000; done; echo one; echo two; echo three; exit 3",
+		func(c *Create) { c.Terminal = terminal })
+	path, err := volume.Fill(g.logs)
+	g.ok(err)
+	g.exec(ctr, "touch /tmp/go")
+	if e := g.exit(ctr); !honest(e, 3) {
+		g.Errorf("exit %+v", e)
+	}
+	return ctr, path
+}
+
+// replaceMonitor kills the monitor and waits for the next one.
+func (g *rig) replaceMonitor() {
+	g.Helper()
+	old := g.monitor()
+	g.ok(unix.Kill(old, unix.SIGKILL))
+	g.within(10*time.Second, "another monitor takes over", func() bool {
+		c, err := g.links.monitor(g.Context(), g.pod)
+		return err == nil && c.pid != old && c.pid != 0
+	})
+}
+
+// saysOnce checks that the log says that three lines were dropped, once, and that nothing is kept for that any more.
+func (g *rig) saysOnce(ctr string) {
+	g.Helper()
+	const notice = "[berth: the log could not be written, 3 lines were dropped]"
+	g.hasSaid(ctr, notice)
+	journal, owed := filepath.Join(g.cfg.bundle(g.pod, ctr), "journal"), owedDir(&g.cfg, g.pod, ctr)
+	g.within(5*time.Second, "the journal is gone", func() bool { return !exists(journal) && !exists(owed) })
+	if n := strings.Count(g.said(ctr), notice); n != 1 {
+		g.Errorf("it is said %d times", n)
+	}
+}
+
 // TestDroppedLastWordsOfKilledMonitors has the monitor be killed, twice, while a container that has ended owes its log
-// that lines were dropped: the next one tells it, once.
+// that lines were dropped: the next one tells it, once. A daemon deletes a container soon after its end: here before
+// the first kill, between them, or after the second.
 func TestDroppedLastWordsOfKilledMonitors(t *testing.T) {
 	for _, terminal := range []bool{false, true} {
-		t.Run(fmt.Sprintf("terminal=%v", terminal), func(t *testing.T) {
-			g := newRig(t)
-			volume.Mounted(t, g.logs, volume.Ext4, 16, "-m", "0")
-			ctr := g.run("while ! [ -e /tmp/go ]; do usleep 10000; done; echo one; echo two; echo three; exit 3",
-				func(c *Create) { c.Terminal = terminal })
-			path, err := volume.Fill(g.logs)
-			g.ok(err)
-			g.exec(ctr, "touch /tmp/go")
-			if e := g.exit(ctr); !honest(e, 3) {
-				t.Errorf("exit %+v", e)
-			}
-			for range 2 {
-				time.Sleep(100 * time.Millisecond)
-				old := g.monitor()
-				g.ok(unix.Kill(old, unix.SIGKILL))
-				g.within(10*time.Second, "another monitor takes over", func() bool {
-					c, err := g.links.monitor(g.Context(), g.pod)
-					return err == nil && c.pid != old && c.pid != 0
-				})
-			}
-			g.ok(os.Remove(path))
-			const notice = "[berth: the log could not be written, 3 lines were dropped]"
-			g.hasSaid(ctr, notice)
-			journal := filepath.Join(g.cfg.bundle(g.pod, ctr), "journal")
-			g.within(5*time.Second, "the journal is gone", func() bool { return !exists(journal) })
-			if n := strings.Count(g.said(ctr), notice); n != 1 {
-				t.Errorf("it is said %d times", n)
-			}
-		})
+		for _, when := range []string{"never", "before", "between", "after"} {
+			t.Run(fmt.Sprintf("terminal=%v,deleted=%s", terminal, when), func(t *testing.T) {
+				g := newRig(t)
+				volume.Mounted(t, g.logs, volume.Ext4, 16, "-m", "0")
+				ctr, path := g.dropsItsLastWords(terminal)
+				forget := func(now string) {
+					if when == now {
+						g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				forget("before")
+				g.replaceMonitor()
+				forget("between")
+				g.replaceMonitor()
+				forget("after")
+				g.ok(os.Remove(path))
+				g.saysOnce(ctr)
+			})
+		}
 	}
+}
+
+// TestOwedToNoLog has what a deleted container's log is owed be left when its log is gone: the next monitor makes none.
+func TestOwedToNoLog(t *testing.T) {
+	g := newRig(t)
+	volume.Mounted(t, g.logs, volume.Ext4, 16, "-m", "0")
+	ctr, path := g.dropsItsLastWords(false)
+	time.Sleep(100 * time.Millisecond)
+	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
+	if !exists(filepath.Join(owedDir(&g.cfg, g.pod, ctr), "journal")) {
+		t.Error("what the log is owed went with the container")
+	}
+	log := filepath.Join(g.logs, g.log(ctr).Path)
+	g.ok(os.Remove(log))
+	g.replaceMonitor()
+	g.ok(os.Remove(path))
+	g.within(10*time.Second, "it is forgotten", func() bool { return !exists(owedDir(&g.cfg, g.pod, ctr)) })
+	if exists(log) {
+		t.Error("a log was made for a container that is gone")
+	}
+}
+
+// TestDamagedOwed has what is owed be damaged: the next monitor says so, forgets it, and serves.
+func TestDamagedOwed(t *testing.T) {
+	g := newRig(t)
+	for name, data := range map[string]string{"short": "x", "empty": ""} {
+		dir := owedDir(&g.cfg, g.pod, name)
+		g.ok(os.MkdirAll(dir, 0o700))
+		g.ok(os.WriteFile(filepath.Join(dir, "journal"), []byte(data), 0o600))
+	}
+	g.replaceMonitor()
+	for _, name := range []string{"short", "empty"} {
+		if exists(owedDir(&g.cfg, g.pod, name)) {
+			t.Errorf("%s is kept", name)
+		}
+	}
+	ctr := g.run("echo one")
+	g.hasSaid(ctr, "one")
 }

@@ -79,7 +79,7 @@ func (c *Config) groups(pod, ctr string) []*cgroup.Group {
 
 // bundleOf is what a container's monitor was given, and has noted.
 func (c *Config) bundleOf(pod, ctr string) (b wire.Bundle, err error) {
-	data, err := os.ReadFile(filepath.Join(c.bundle(pod, ctr), "bundle"))
+	data, err := os.ReadFile(filepath.Join(c.bundle(pod, ctr), bundleFile))
 	if err == nil {
 		err = json.Unmarshal(data, &b)
 	}

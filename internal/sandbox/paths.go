@@ -62,6 +62,9 @@ func (l Layout) RunContainer(id, c ID) string { return filepath.Join(l.Run(id), 
 // RunExit is where a monitor writes how a container has ended.
 func (l Layout) RunExit(id, c ID) string { return filepath.Join(l.RunContainer(id, c), "exit") }
 
+// RunOwed is where a monitor finds what the log of a container is owed that has no directory below the state any more.
+func RunOwed(l *Layout, id, c ID) string { return filepath.Join(l.Run(id), "owed", string(c)) }
+
 // Rootfs is where a container's root is mounted.
 func (l Layout) Rootfs(id, ctr ID) string { return filepath.Join(l.RunContainer(id, ctr), "rootfs") }
 

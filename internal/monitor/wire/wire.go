@@ -18,6 +18,10 @@ const MaxMessage = 160 << 10
 // MaxFDs bounds the descriptors beside a message.
 const MaxFDs = 4
 
+// Owed is the directory, in a pod's run directory, of what is owed to the logs of containers that are deleted: for each
+// a directory with its journal and its bundle.
+const Owed = "owed"
+
 // What a daemon asks for.
 const (
 	Hello   = "hello"    // who are you, what do you hold; with Subscribe, exits are told from now on
