@@ -95,6 +95,8 @@ func TestMoveFromContainerd(t *testing.T) {
 	m.step("pods run under Berth")
 	t.Logf("from the end of the kubelet until all pods ran under Berth: %v", time.Since(began).Round(time.Second))
 	t.Logf("%s\n%s", installed.Run(t, "berth", "ps"), installed.Run(t, "berth", "images"))
+	m.beside()
+	m.step("a pod of berth run was beside the kubelet's")
 
 	began = time.Now()
 	installed.Run(t, "systemctl", "stop", "kubelet")
@@ -110,6 +112,60 @@ func TestMoveFromContainerd(t *testing.T) {
 	if after := m.names(); after != before {
 		t.Errorf("containerd has other images than before:\n%s", after)
 	}
+}
+
+// rounds is how long the kubelet has for what it does about pods that it does not know: every two seconds it ends them,
+// every minute it removes what has ended.
+const rounds = 70 * time.Second
+
+// beside runs a pod by hand next to those of the kubelet, which leaves it alone, also when it starts again. Once
+// the key shows it the pod, the kubelet ends and removes it: so it would have, had it seen the pod before.
+func (m *move) beside() {
+	m.Helper()
+	id := installed.Run(m.T, "berth", "run", "-d", "--name", "hand", "docker.io/library/web:v1")
+	var pod struct {
+		Status struct{ Network struct{ IP string } }
+	}
+	text := installed.Run(m.T, "berth", "inspect", "--type", "pod", "hand")
+	if err := json.Unmarshal([]byte(text), &pod); err != nil {
+		m.Fatalf("%v: %s", err, text)
+	}
+	answers := func() bool {
+		page, err := get("http://" + pod.Status.Network.IP + "/")
+		return err == nil && page == "I am web:v1"
+	}
+	installed.Eventually(m.T, "the pod that was run by hand answers", answers)
+	lives := func(when string) {
+		m.Helper()
+		if c := installed.Find(m.T, "hand"); c.ID != id || c.State != installed.Running || !answers() {
+			m.Errorf("%s the container %s of berth run is %+v, answers: %v", when, id, c, answers())
+		}
+		m.running("berth://")
+	}
+	time.Sleep(rounds)
+	lives("beside a kubelet")
+	installed.Run(m.T, "systemctl", "restart", "kubelet")
+	time.Sleep(rounds)
+	lives("after a restart of the kubelet")
+	kubelet := installed.Run(m.T, "journalctl", "-b", "-u", "kubelet", "--no-pager", "-o", "cat")
+	if strings.Contains(kubelet, id) {
+		m.Errorf("the kubelet speaks of the container of berth run:\n%s", kubelet)
+	}
+
+	const key = "/etc/berth/conf.d/60-shown.toml"
+	m.write(key, "[pods]\nlist_run = true\n")
+	installed.Run(m.T, "systemctl", "restart", unit)
+	serving(m.T, 0)
+	began := time.Now()
+	installed.Eventually(m.T, "the kubelet has ended the pod that it was shown", func() bool {
+		pods := installed.Run(m.T, "berth", "pods", "-q", "--name", "^hand$")
+		return pods == "" || !strings.Contains(installed.Run(m.T, "berth", "ps", "-q", "--no-trunc"), id)
+	})
+	m.Logf("a pod of berth run that is shown to the kubelet was ended after %v", time.Since(began).Round(time.Second))
+	m.running("berth://")
+	installed.Run(m.T, "rm", key)
+	installed.Run(m.T, "systemctl", "restart", unit)
+	serving(m.T, 0)
 }
 
 // names are those of the images that containerd has, without what ctr thinks of its configuration.
