@@ -154,7 +154,7 @@ func TestBundleOfARecord(t *testing.T) {
 		t.Errorf("layers %v, %d images held", all, images.held)
 	}
 	release()
-	twice(t, p.MakeDirs, p.MakeEtc, p.MountShm, here(c.MakeDirs),
+	twice(t, Dirs(p).Make, Etc(p).Make, Shm(p).Make, here(c.MakeDirs),
 		here(func() error { return c.MountRoot(img) }), here(func() error { return c.MountVolumes(img) }))
 	req, err := c.Request(t.Context(), img, func(_ context.Context, sp *specs.Spec) error {
 		sp.Process.Env = append(sp.Process.Env, "BY=plugin")
@@ -200,7 +200,7 @@ func TestBundleOfARecord(t *testing.T) {
 		}
 	}
 	twice(t, here(c.Unstage), here(c.UnmountVolumes), here(func() error { return c.UnmountRoot(false) }),
-		here(c.RemoveWritable), p.UnmountShm, p.RemoveEtc, p.RemoveDirs)
+		here(c.RemoveWritable), Shm(p).Remove, Etc(p).Remove, Dirs(p).Remove)
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || strings.Contains(string(mounts), at.State) {
 		t.Errorf("mounts are left: %v", err)
@@ -220,7 +220,7 @@ func TestExitFileIsKept(t *testing.T) {
 	}
 	r, rc := record(t, b, cfg)
 	c := b.Container(r, rc)
-	twice(t, b.Pod(r).MakeDirs, here(c.MakeDirs))
+	twice(t, Dirs(b.Pod(r)).Make, here(c.MakeDirs))
 	exit := b.Layout.RunExit(r.ID, rc.ID)
 	for _, path := range []string{exit, exit + ".other"} {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -280,8 +280,8 @@ func TestRefusedByWhoAdjusts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	twice(t, b.Pod(r).MakeDirs, b.Pod(r).MakeEtc, here(c.MakeDirs), here(func() error { return c.MountRoot(img) }))
-	defer twice(t, here(func() error { return c.UnmountRoot(false) }), b.Pod(r).RemoveEtc)
+	twice(t, Dirs(b.Pod(r)).Make, Etc(b.Pod(r)).Make, here(c.MakeDirs), here(func() error { return c.MountRoot(img) }))
+	defer twice(t, here(func() error { return c.UnmountRoot(false) }), Etc(b.Pod(r)).Remove)
 	no := fail.New(errdefs.ErrFailedPrecondition, "no")
 	req, err := c.Request(t.Context(), img, func(context.Context, *specs.Spec) error { return no })
 	if err != no || req.Spec != nil {

@@ -66,9 +66,14 @@ func (b *Builder) WarnConverted(r *sandbox.Record) {
 	}
 }
 
-// RemoveCgroup removes the pod's cgroup where Berth named it; a kubelet removes its own. Of a cgroup that was converted
+// Cgroup is the pod's cgroup, which the OCI runtime makes with the first container.
+func Cgroup(p Pod) Part {
+	return Part{Remove: func(ctx context.Context) error { return removeCgroup(ctx, p) }}
+}
+
+// removeCgroup removes the pod's cgroup where Berth named it; a kubelet removes its own. Of a cgroup that was converted
 // for systemd the name is Berth's.
-func (p Pod) RemoveCgroup(ctx context.Context) error {
+func removeCgroup(ctx context.Context, p Pod) error {
 	if parent := p.r.Config.Get().GetLinux().GetCgroupParent(); parent != "" {
 		if p.r.GivenPlain() {
 			return nil

@@ -17,8 +17,15 @@ import (
 // etcRoom is how many bytes the containers of a pod can add to their /etc/hostname, /etc/hosts and /etc/resolv.conf.
 const etcRoom = 1 << 20
 
-// MakeDirs makes the pod's run directory and the directory of its logs.
-func (p Pod) MakeDirs(context.Context) error {
+// Dirs are the pod's run directory and the directory of its logs, which belongs to its reader and is never removed.
+func Dirs(p Pod) Part {
+	return Part{
+		Make:   func(context.Context) error { return makeDirs(p) },
+		Remove: func(context.Context) error { return rootfs.Remove(p.at.Run(p.r.ID)) },
+	}
+}
+
+func makeDirs(p Pod) error {
 	run, ids := p.at.Run(p.r.ID), p.ids()
 	if err := os.MkdirAll(filepath.Join(run, "c"), 0o700); err != nil {
 		return err
@@ -29,14 +36,18 @@ func (p Pod) MakeDirs(context.Context) error {
 	return makeLogDirectory(p.r.Config.Get().LogDirectory)
 }
 
-// RemoveDirs removes the run directory. Logs are their reader's.
-func (p Pod) RemoveDirs(context.Context) error { return rootfs.Remove(p.at.Run(p.r.ID)) }
+// Etc are the files that the pod's containers see below /etc. They are writable there, so they lie in a tmpfs of the
+// pod whose size is bounded: what a container writes to them cannot fill the node's state directory, and counts to the
+// container's memory.
+func Etc(p Pod) Part {
+	return Part{
+		Make:   func(context.Context) error { return makeEtc(p) },
+		Remove: func(context.Context) error { return rootfs.Unmount(sandbox.EtcMount(p.at, p.r.ID)) },
+	}
+}
 
-// MakeEtc writes the files that the pod's containers see below /etc. They are writable there, so they lie in a tmpfs
-// of the pod whose size is bounded: what a container writes to them cannot fill the node's state directory, and counts
-// to the container's memory.
-func (p Pod) MakeEtc(context.Context) error {
-	files, err := p.etcFiles()
+func makeEtc(p Pod) error {
+	files, err := etcFiles(p.r)
 	if err != nil {
 		return err
 	}
@@ -64,19 +75,16 @@ func (p Pod) MakeEtc(context.Context) error {
 	return nil
 }
 
-// RemoveEtc takes them away.
-func (p Pod) RemoveEtc(context.Context) error { return rootfs.Unmount(sandbox.EtcMount(p.at, p.r.ID)) }
-
 // pageSize is what tmpfs rounds a file's size up to.
 const pageSize = 4096
 
 // etcFiles are the contents of the pod's files below /etc, by name.
-func (p Pod) etcFiles() (map[string][]byte, error) {
-	name, err := p.r.Hostname()
+func etcFiles(r *sandbox.Record) (map[string][]byte, error) {
+	name, err := r.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("look up the node's name: %w", err)
 	}
-	resolv, err := resolvConf(p.r.Config.Get().DnsConfig)
+	resolv, err := resolvConf(r.Config.Get().DnsConfig)
 	if err != nil {
 		return nil, err
 	}

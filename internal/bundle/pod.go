@@ -16,12 +16,19 @@ import (
 	"berth/internal/spec"
 )
 
-// Pod makes and unmakes what the containers of one pod share, by the pod's record alone. Each method may be repeated,
-// and what unmakes succeeds when nothing is there.
+// Pod is what the containers of one pod share on the host, by the pod's record alone. What is made and removed for it
+// are its parts: Dirs, Etc, Cgroup, Shm and Pins.
 type Pod struct {
 	b  *Builder
 	at *sandbox.Layout // of b
 	r  *sandbox.Record
+}
+
+// Part is something that a step of a plan makes on the host. Either function may be repeated, also after a crash in the
+// middle of it: Make succeeds when the part is there, Remove when it is not.
+type Part struct {
+	Make   func(context.Context) error // nil if something else makes the part
+	Remove func(context.Context) error
 }
 
 // Pod is the pod of a record.
@@ -43,17 +50,19 @@ func (p Pod) Namespaces() network.Namespaces {
 	return ns
 }
 
-// Pin makes the pod's namespaces.
-func (p Pod) Pin(context.Context) error {
-	ns := p.Namespaces()
-	if p.b.Sysctls != nil {
-		ns.Defaults = p.b.Sysctls()
+// Pins are the pod's namespaces, each pinned to a file.
+func Pins(p Pod) Part {
+	return Part{
+		Make: func(context.Context) error {
+			ns := p.Namespaces()
+			if p.b.Sysctls != nil {
+				ns.Defaults = p.b.Sysctls()
+			}
+			return network.Pin(ns)
+		},
+		Remove: func(context.Context) error { return network.Unpin(p.Namespaces()) },
 	}
-	return network.Pin(ns)
 }
-
-// Unpin takes them away.
-func (p Pod) Unpin(context.Context) error { return network.Unpin(p.Namespaces()) }
 
 // CheckPins says what the pod lacks of the namespaces that it is made of.
 func (p Pod) CheckPins() error {
@@ -70,8 +79,15 @@ func (p Pod) CheckPins() error {
 	return nil
 }
 
-// MountShm mounts the pod's /dev/shm. The memory that is used there counts to the containers that write to it.
-func (p Pod) MountShm(context.Context) error {
+// Shm is the pod's /dev/shm. The memory that is used there counts to the containers that write to it.
+func Shm(p Pod) Part {
+	return Part{
+		Make:   func(context.Context) error { return mountShm(p) },
+		Remove: func(context.Context) error { return rootfs.Unmount(p.at.Shm(p.r.ID)) },
+	}
+}
+
+func mountShm(p Pod) error {
 	cfg := p.r.Config.Get()
 	if sandbox.HostIPC(cfg) {
 		return nil
@@ -87,9 +103,6 @@ func (p Pod) MountShm(context.Context) error {
 	root := p.ids()
 	return rootfs.MakeShm(p.at.Shm(p.r.ID), size, root.UID, root.GID, p.r.SELinux.Mount)
 }
-
-// UnmountShm takes it away.
-func (p Pod) UnmountShm(context.Context) error { return rootfs.Unmount(p.at.Shm(p.r.ID)) }
 
 // Network is what the network is told of the pod.
 func (p Pod) Network() network.Pod {

@@ -2,10 +2,13 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"berth/test/golden"
 )
 
 // A running daemon takes over what it can, keeps what it cannot, and says both.
@@ -64,4 +67,54 @@ func TestReloadDecides(t *testing.T) {
 	if fmt.Sprint(Default().values()["images.pinned"]) != "[]" {
 		t.Error("an empty list is no value")
 	}
+}
+
+// TestLiveKeysAreDocumented wants the list of docs/configuration.md of what a reload takes over at once to be what the
+// keys say.
+func TestLiveKeysAreDocumented(t *testing.T) {
+	const path, head, end = "../../docs/configuration.md", "- Taken over at once:\n", "\n- "
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), head)
+	_, after, ends := strings.Cut(rest, end)
+	if !ok || !ends {
+		t.Fatal("there is no list of the keys that are taken over at once")
+	}
+	golden.File(t, path, before+head+strings.Join(liveRows(), "\n")+end+after)
+}
+
+// liveRows has an item for each table with keys that a reload takes over. It names those keys, or the others where they
+// are fewer.
+func liveRows() []string {
+	var tables []string
+	live, fixed := map[string][]string{}, map[string][]string{}
+	for _, k := range Keys() {
+		table, _, below := strings.Cut(k.Name, ".")
+		if !below {
+			table = ""
+		}
+		if !slices.Contains(tables, table) {
+			tables = append(tables, table)
+		}
+		of := fixed
+		if k.Live {
+			of = live
+		}
+		of[table] = append(of[table], "`"+k.Name+"`")
+	}
+	var rows []string
+	for _, table := range tables {
+		switch all := "`" + table + ".*`"; {
+		case len(live[table]) == 0:
+		case len(fixed[table]) == 0:
+			rows = append(rows, "  - "+all)
+		case table != "" && len(fixed[table]) < len(live[table]):
+			rows = append(rows, "  - "+all+" without "+strings.Join(fixed[table], ", "))
+		default:
+			rows = append(rows, "  - "+strings.Join(live[table], ", "))
+		}
+	}
+	return rows
 }

@@ -30,7 +30,7 @@ func enough(ctx context.Context, s *pipeline) error {
 		return nil
 	}
 	if err := s.sweeper.Sweep(ctx); err != nil {
-		s.cfg.Logger.Warn("sweep of unused layers, for the disk is nearly full", "error", err)
+		s.logger.Warn("sweep of unused layers, for the disk is nearly full", "error", err)
 	}
 	return floor.Check(s.disk.Root, 0, catalog.ToMakeRoom)
 }

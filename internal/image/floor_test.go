@@ -73,7 +73,7 @@ func TestFloorEndsPulls(t *testing.T) {
 			if n := layersOnDisk(t, s); n != 0 {
 				t.Errorf("%d layers are left", n)
 			}
-			cfg := s.pipeline.cfg
+			cfg := s.pipeline.settings().Config
 			cfg.MinFreePercent = 1
 			if err := s.Reconfigure(cfg); err != nil {
 				t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,9 @@ import (
 
 // pipeline fetches, verifies and unpacks images.
 type pipeline struct {
-	cfg        Config // the part that Reconfigure cannot change
+	logger     *slog.Logger
+	bootID     string
+	pullSeen   func(took time.Duration, err error)
 	disk       *catalog.Disk
 	catalog    *catalog.Catalog
 	sweeper    *catalog.Sweeper
@@ -48,7 +51,8 @@ type pipeline struct {
 
 func newPipeline(cfg Config, d *catalog.Disk, c *catalog.Catalog, sweeper *catalog.Sweeper, platform target) *pipeline {
 	s := &pipeline{
-		cfg: cfg, disk: d, catalog: c, sweeper: sweeper, platform: platform,
+		logger: cfg.Logger, bootID: cfg.BootID, pullSeen: cfg.PullSeen,
+		disk: d, catalog: c, sweeper: sweeper, platform: platform,
 		inflater: inflater{cfg.Gunzip, gunzipFrom, cfg.Logger},
 	}
 	s.current.settings.Store(newSettings(cfg, nil))
@@ -246,7 +250,7 @@ func (s *pipeline) fetchLayer(
 		}
 	}
 	if raw.result.Unsupported > 0 {
-		s.cfg.Logger.Warn("file system does not keep all extended attributes of a layer",
+		s.logger.Warn("file system does not keep all extended attributes of a layer",
 			"layer", w.desc.Digest, "lost", raw.result.Unsupported)
 	}
 	l.Of(w.desc, progress.Done)(w.desc.Size, "")
@@ -471,7 +475,7 @@ func finish(s *pipeline, raw *rawLayer, w layerRequest, finalized bool) (id stri
 		w.chain = chainOver(s.catalog.Snapshot(), w.lowers, raw.diff)
 	}
 	rec := describeLayer(raw, catalog.LayerRecord{
-		ID: blobID(w), DiffID: w.diffID, Boot: s.cfg.BootID,
+		ID: blobID(w), DiffID: w.diffID, Boot: s.bootID,
 		Blob: w.desc.Digest, BlobSize: w.desc.Size, ProvenBy: s.proofs.of(w.desc.Digest),
 	})
 	if finalized {

@@ -32,7 +32,7 @@ type PullRequest struct {
 // other call waits is dropped.
 func (s *Store) Pull(ctx context.Context, req PullRequest) (img Image, err error) {
 	began := time.Now()
-	defer func() { s.pipeline.cfg.PullSeen(time.Since(began), err) }()
+	defer func() { s.pipeline.pullSeen(time.Since(began), err) }()
 	op := "pull image " + req.Reference
 	ref, err := reference.Parse(req.Reference)
 	if err != nil {
@@ -238,7 +238,7 @@ func (s *pipeline) newRecord(found *chosen, requests []layerRequest, ids []strin
 		Resolved: n.resolved,
 		Manifest: found.doc.Descriptor.Digest.String(),
 		Size:     uint64(len(found.doc.RawConfig)), Config: found.doc.RawConfig, PulledAt: time.Now().UTC(),
-		Boot:   s.cfg.BootID,
+		Boot:   s.bootID,
 		Parsed: found.doc.Config,
 	}
 	if a := found.doc.Artifact; a != nil {

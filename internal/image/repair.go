@@ -259,7 +259,7 @@ func (r *repairer) finish(
 		return old, fail.New(errdefs.ErrDataLoss, "it depends on the layers below it, and did not when it was pulled")
 	}
 	made := describeLayer(raw, catalog.LayerRecord{
-		ID: old.ID, DiffID: old.DiffID, Chain: old.Chain, Boot: r.s.pipeline.cfg.BootID, Durable: true,
+		ID: old.ID, DiffID: old.DiffID, Chain: old.Chain, Boot: r.s.pipeline.bootID, Durable: true,
 		Blob: old.Blob, BlobSize: old.BlobSize, ProvenBy: old.ProvenBy,
 	})
 	err := catalog.At("repair.describe", func() error { return catalog.Describe(raw.dir, made) })

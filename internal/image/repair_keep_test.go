@@ -230,7 +230,7 @@ func TestRepairAsksTheVerifier(t *testing.T) {
 	img := pull(t, s, host+"/a:v1")
 	durable(t, s)
 	damageLayer(t, s, img, 0)
-	cfg := s.pipeline.cfg
+	cfg := s.pipeline.settings().Config
 	cfg.Verifier = refuser{}
 	if err := s.Reconfigure(cfg); err != nil {
 		t.Fatal(err)

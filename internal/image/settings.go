@@ -13,7 +13,7 @@ import (
 // settings are the part of Config that may change while the store is open, and what is derived from it. The value in
 // force is immutable; a change puts another one in its place.
 type settings struct {
-	Config             // without Root, Platform, Gunzip, Dirty, InUse, Logger and BootID
+	Config             // without the fields that Reconfigure leaves as they were
 	slots  *slots.Pool // the slots for layers being fetched, of the whole store
 	remote *remote.Client
 }
@@ -68,8 +68,8 @@ func (c *current) change(cfg Config, pinned func([]string)) {
 	pinned(cfg.Pinned)
 }
 
-// Reconfigure puts cfg in force, except Root, Platform, Gunzip, Dirty, InUse, Logger and BootID. Pulls that have begun
-// may keep the old settings.
+// Reconfigure puts cfg in force, except Root, Platform, Gunzip, Unpackers, Dirty, InUse, PullSeen, Logger and BootID.
+// Pulls that have begun may keep the old settings.
 func (s *Store) Reconfigure(cfg Config) error {
 	cfg, err := complete(cfg)
 	if err != nil {

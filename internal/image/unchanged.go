@@ -72,7 +72,7 @@ func renew(
 	}
 	rec := *found.have
 	rec.Tags, rec.Digests, rec.Choices, rec.Resolved = n.tags, n.digests, n.choicesBeside(rec.Manifest), n.resolved
-	rec.PulledAt, rec.Boot, rec.Durable = time.Now().UTC(), s.cfg.BootID, false // commit sets Durable
+	rec.PulledAt, rec.Boot, rec.Durable = time.Now().UTC(), s.bootID, false // commit sets Durable
 	for _, phase := range []string{progress.Exists, progress.Done} {
 		for _, l := range rec.Layers {
 			p.Report(progress.Event{Layer: l.Blob, Done: l.Size, Total: l.Size, Phase: phase})

@@ -38,18 +38,23 @@ func (m *podPlan) steps() op.Plan {
 	return op.Plan{Name: "pod", Seen: cfg.StepSeen, Steps: []op.Step{
 		{Name: "record", Do: m.announce,
 			Undo: func(context.Context) error { return removeDir(cfg.Pod(m.p.id)) }},
-		{Name: stepFiles, Do: m.on.MakeDirs, Undo: m.on.RemoveDirs},
-		{Name: "etc", Do: m.on.MakeEtc, Undo: m.on.RemoveEtc},
-		{Name: "cgroup", Undo: m.on.RemoveCgroup}, // made by the runtime with the first container
-		{Name: "shm", Do: m.on.MountShm, Undo: m.on.UnmountShm},
+		step(stepFiles, bundle.Dirs(m.on)),
+		step("etc", bundle.Etc(m.on)),
+		step("cgroup", bundle.Cgroup(m.on)),
+		step("shm", bundle.Shm(m.on)),
 		{Name: "monitor", Beside: true, Deadline: 30 * time.Second,
 			Do:   func(ctx context.Context) error { return cfg.Runtime.Launch(ctx, id) },
 			Undo: func(ctx context.Context) error { return cfg.Runtime.Shutdown(ctx, id) }},
-		{Name: "namespaces", Do: m.on.Pin, Undo: m.on.Unpin},
+		step("namespaces", bundle.Pins(m.on)),
 		{Name: "network", Deadline: 5 * time.Minute, Do: m.attach, Undo: m.detach},
 		{Name: "init", Joins: true, Do: m.startInit, Undo: m.endInit},
 		{Name: "plugins", Do: m.introduce, Undo: m.dismiss},
 	}}
+}
+
+// step makes and removes one part of what is on the host.
+func step(name string, p bundle.Part) op.Step {
+	return op.Step{Name: name, Do: p.Make, Undo: p.Remove}
 }
 
 // announce makes the pod's directory and its first record: the intent before any effect.

@@ -3,6 +3,7 @@ package rules
 import (
 	"bytes"
 	"go/ast"
+	"go/format"
 	"go/token"
 	"os"
 	"path/filepath"
@@ -31,6 +32,23 @@ func TestLinesAreNarrow(t *testing.T) {
 			if width := utf8.RuneCount(bytes.TrimRight(line, "\n")); width > mostColumns {
 				t.Errorf("%s:%d has %d columns; %d are enough", filepath.ToSlash(s.path), n, width, mostColumns)
 			}
+		}
+	}
+}
+
+// TestFilesAreFormatted wants every file as gofmt writes it.
+func TestFilesAreFormatted(t *testing.T) {
+	for _, s := range sources(t) {
+		text, err := os.ReadFile(filepath.Join(fixture.Repo(), s.path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		formatted, err := format.Source(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(formatted, text) {
+			t.Errorf("%s is not formatted: gofmt -w %[1]s", filepath.ToSlash(s.path))
 		}
 	}
 }
