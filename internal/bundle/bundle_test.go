@@ -251,7 +251,7 @@ func TestOwedGoesWithTheContainer(t *testing.T) {
 		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "app"},
 	})
 	c := b.Container(r, rc)
-	twice(t, b.Pod(r).MakeDirs, here(c.MakeDirs))
+	twice(t, Dirs(b.Pod(r)).Make, here(c.MakeDirs))
 	owed := filepath.Join(b.Layout.Run(r.ID), wire.Owed, string(rc.ID))
 	if err := os.MkdirAll(filepath.Join(owed, "journal"), 0o700); err != nil {
 		t.Fatal(err)
