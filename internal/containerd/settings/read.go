@@ -267,6 +267,7 @@ var plugins = map[string]string{
 	"io.containerd.nri.v1.nri":               "nri",
 	"io.containerd.image-verifier.v1.bindir": "verifier",
 	"io.containerd.server.v1.metrics":        "metrics",
+	"io.containerd.transfer.v1.local":        "transfer",
 }
 
 // plain is a key without the name of the plugin.

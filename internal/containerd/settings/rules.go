@@ -129,6 +129,9 @@ var rules = []rule{
 	{key: "cri.enable_criu"},
 
 	{key: "cri.max_concurrent_downloads", usual: []any{int64(3)}, take: number("images.max_pull_layers", 1, 1000)},
+	// CRI pulls by the transfer service since 2.1, unless its own limit is set.
+	{key: "transfer.max_concurrent_downloads", usual: []any{int64(3)}, take: number("images.max_pull_layers", 1, 1000)},
+	{key: "transfer.**"},
 	{key: "cri.concurrent_layer_fetch_buffer", why: "a large layer is fetched over several connections where that is " +
 		"faster: images.max_layer_connections"},
 	{key: "cri.image_pull_progress_timeout", usual: []any{"5m0s", "1m0s"}, take: duration("images.stall_timeout")},
@@ -169,7 +172,7 @@ var internalPlugins = []string{
 	"io.containerd.gc.", "io.containerd.internal.", "io.containerd.metadata.", "io.containerd.metrics.",
 	"io.containerd.monitor.",
 	"io.containerd.differ.", "io.containerd.mount-handler.", "io.containerd.runtime.", "io.containerd.service.",
-	"io.containerd.shim.", "io.containerd.transfer.", "io.containerd.server.", "io.containerd.grpc.v1.introspection",
+	"io.containerd.shim.", "io.containerd.server.", "io.containerd.grpc.v1.introspection",
 	"io.containerd.sandbox.", "io.containerd.lease.", "io.containerd.event.", "io.containerd.content.", "linux",
 	"cgroups",
 	"scheduler", "opt", "restart", "diff-service",
