@@ -45,7 +45,7 @@ func (r *Runner) RunStarted(ctx context.Context, name string, cmd *exec.Cmd, sta
 	if name == "" || strings.ContainsRune(name, '/') {
 		return fmt.Errorf("run helper: %q cannot name a cgroup", name)
 	}
-	if err := r.settle(ctx, name); err != nil {
+	if err := r.clearHung(ctx, name); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {

@@ -139,8 +139,8 @@ func (h *hung) clear(name string, group *cgroup.Group) error {
 	return err
 }
 
-// settle clears what hangs under name, or says that it still does.
-func (h *hung) settle(ctx context.Context, name string) error {
+// clearHung clears what hangs under name, or says that it still does.
+func (h *hung) clearHung(ctx context.Context, name string) error {
 	groups := h.under(name)
 	if len(groups) == 0 {
 		return nil

@@ -123,7 +123,7 @@ func ChooseRuntime(ctx context.Context, cacheFile string, facts Facts, found []R
 	if !slices.ContainsFunc(kept, func(o outcome) bool { return o.Works && current(o, found, facts) }) {
 		kept = nil
 	}
-	all, fresh, tried := settle(ctx, facts, found, kept, try)
+	all, fresh, tried := tryUnknown(ctx, facts, found, kept, try)
 	var unkept error
 	if tried {
 		unkept = store(cacheFile, fresh)
@@ -144,8 +144,8 @@ func current(o outcome, found []Runtime, facts Facts) bool {
 	})
 }
 
-// settle takes what is known from kept and tries the rest.
-func settle(ctx context.Context, facts Facts, found []Runtime, kept []outcome,
+// tryUnknown takes what is known of runtimes from kept, and tries those of which nothing is known.
+func tryUnknown(ctx context.Context, facts Facts, found []Runtime, kept []outcome,
 	try func(context.Context, Runtime) Runtime) (all []Runtime, fresh []outcome, tried bool) {
 	for _, r := range found {
 		subject, err := subjectOf(r, facts)

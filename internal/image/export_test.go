@@ -31,7 +31,7 @@ func exportCases(t *testing.T) map[string]v1.Image {
 		entry{Header: tar.Header{Name: "lib", Typeflag: tar.TypeSymlink, Linkname: "usr/lib"}}, file("usr/lib/a", "a"))
 	return map[string]v1.Image{
 		"plain": imageOf(t, gz(t, folder("d"), file("d/x", strings.Repeat("x", 100_000)), file("y", "y"))),
-		"settled": imageOf(t, base,
+		"finalized": imageOf(t, base,
 			zst(t, file("lib/b", "b"), entry{Header: tar.Header{Name: "h", Typeflag: tar.TypeLink, Linkname: "usr/lib/a"}})),
 		"replaced": imageOf(t,
 			plainLayer(t, file("a", "1"), file("a", "22"), folder("d"), file("d/f", "in it"), file("d", "no more"))),

@@ -444,7 +444,7 @@ func finalizeRaw(ctx context.Context, s *pipeline, w layerRequest, h *layerLease
 		return nil, errTaken
 	}
 	s.layers.forget(h.flight)
-	err := catalog.At("pull.settle", func() error {
+	err := catalog.At("pull.finalize", func() error {
 		return finalizeLayer(ctx, s, w, h.raw, s.disk.TopmostFirst(w.lowers))
 	})
 	if err != nil {
@@ -466,7 +466,7 @@ func (r *rawLayer) isOf(w layerRequest) bool {
 }
 
 // errTaken is returned when another image, with other layers below, has taken the raw layer.
-var errTaken = errors.New("the layer was settled elsewhere")
+var errTaken = errors.New("the layer was finalized elsewhere")
 
 // finish renames a verified layer to its id, and holds it for the caller.
 func finish(s *pipeline, raw *rawLayer, w layerRequest, finalized bool) (id string, release func(), err error) {

@@ -252,7 +252,7 @@ func (r *repairer) finish(
 		lowers := r.s.disk.TopmostFirst(rec.LayerIDs()[:n])
 		w := layerRequest{desc: ocispec.Descriptor{Digest: old.Blob}, alone: true}
 		finalize := func() error { return finalizeLayer(ctx, r.s.pipeline, w, raw, lowers) }
-		if err := catalog.At("repair.settle", finalize); err != nil {
+		if err := catalog.At("repair.finalize", finalize); err != nil {
 			return old, err
 		}
 	} else if !raw.result.Independent() {

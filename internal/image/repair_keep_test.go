@@ -201,7 +201,7 @@ func TestRepairFinalizesOverSoundLayers(t *testing.T) {
 	img := pull(t, s, p.host+"/a:v1")
 	durable(t, s)
 	if s.catalog.Snapshot().Layer(img.Layers[1]).Chain == "" {
-		t.Fatal("the layer was not settled")
+		t.Fatal("the layer was not finalized")
 	}
 	for n := range img.Layers {
 		damageLayer(t, s, img, n)
@@ -215,7 +215,7 @@ func TestRepairFinalizesOverSoundLayers(t *testing.T) {
 		t.Error(err)
 	}
 	if text := strings.Join(problems, "\n"); !strings.Contains(text, "layer "+img.Layers[0]+" below it is damaged") {
-		t.Errorf("settled over a damaged layer: %s", text)
+		t.Errorf("finalized over a damaged layer: %s", text)
 	}
 	lost.Store(false)
 	repairs(t, s, 2, true, "")

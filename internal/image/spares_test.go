@@ -63,7 +63,7 @@ func TestLayersFollowInAProcess(t *testing.T) {
 	s.pipeline.unpackers.spare.lingering = time.Hour
 	img := pull(t, s, f.host+"/app:v1")
 	if n := len(crew.processes()); n != 2 {
-		t.Errorf("%d processes have worked on an image of small layers, not one that unpacked and one that settled", n)
+		t.Errorf("%d processes have worked on an image of small layers, not one that unpacked and one that finalized", n)
 	}
 	for n, id := range img.Layers {
 		if isFinalized(id) != (n > 0) {
@@ -140,18 +140,18 @@ func TestWhatAProcessIsGiven(t *testing.T) {
 		"the same blob":           {had: had(2), task: task{layer: layers[2]}},
 		"other limits":            {had: had(0), task: task{layer: layers[2]}, memory: 1},
 		"one that has trees":      {had: had(0), trees: trees("a"), task: task{layer: layers[2]}},
-		"settle what it unpacked": {had: had(0, 2), task: task{layer: layers[2], lowers: trees("b a")}, suits: true},
-		"settle over more": {
+		"finalize what it unpacked": {had: had(0, 2), task: task{layer: layers[2], lowers: trees("b a")}, suits: true},
+		"finalize over more": {
 			had: had(0), trees: trees("a"), task: task{layer: layers[2], lowers: trees("b a")}, suits: true,
 		},
-		"settle over other trees":   {had: had(0), trees: trees("c"), task: task{layer: layers[2], lowers: trees("b a")}},
-		"settle over fewer":         {had: had(0), trees: trees("c b a"), task: task{layer: layers[2], lowers: trees("b a")}},
-		"settle after what is over": {had: had(3), task: task{layer: layers[2], lowers: trees("b a")}},
-		"settle over too many at once": {
+		"finalize over other trees":   {had: had(0), trees: trees("c"), task: task{layer: layers[2], lowers: trees("b a")}},
+		"finalize over fewer":         {had: had(0), trees: trees("c b a"), task: task{layer: layers[2], lowers: trees("b a")}},
+		"finalize after what is over": {had: had(3), task: task{layer: layers[2], lowers: trees("b a")}},
+		"finalize over too many at once": {
 			had: had(0), task: task{layer: layers[2], lowers: make([]string, unpack.MostTrees+1)},
 		},
 	} {
-		c.task.job.Finalize = strings.HasPrefix(name, "settle")
+		c.task.job.Finalize = strings.HasPrefix(name, "finalize")
 		c.task.job.Limits.Memory = c.memory
 		p := &unpacker{had: c.had, trees: c.trees}
 		if p.suits(c.task) != c.suits {

@@ -37,7 +37,7 @@ func (m *Monitor) create(ctx context.Context, id string, b wire.Bundle) (p wire.
 	m.reaper.hold()
 	defer m.reaper.release()
 	if err = m.run(ctx, call.program); err == nil {
-		err = adopt(c, call.tty)
+		err = claimProcess(c, call.tty)
 	}
 	if err != nil {
 		return p, errors.Join(err, c.groups.clear())
@@ -146,8 +146,8 @@ func closeAll(fds [3]int) {
 	}
 }
 
-// adopt takes the process that the runtime has made: a child of ours, or one in the sandbox of another container.
-func adopt(c *container, tty *console) error {
+// claimProcess takes the process that the runtime has made: a child of ours, or one in the sandbox of another container.
+func claimProcess(c *container, tty *console) error {
 	data, err := os.ReadFile(filepath.Join(c.dir, "runtime.pid"))
 	if err != nil {
 		return fmt.Errorf("read the container's pid: %w", err)
@@ -165,7 +165,7 @@ func adopt(c *container, tty *console) error {
 	if host, p := c.m.hostOf(c, pid); host != nil {
 		return c.born(p, &sandboxed{c: c}, host.id)
 	}
-	return adoptChild(c, pid)
+	return claimChild(c, pid)
 }
 
 // start opens the log and lets the process go. One at a time: a daemon that was killed while its request was under

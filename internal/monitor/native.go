@@ -27,8 +27,8 @@ const inheritTime = 10 * time.Second
 
 func newNative(c *container) *native { return &native{c: c, pidfd: noFile} }
 
-// adoptChild takes a process that the runtime has made as a child of ours.
-func adoptChild(c *container, pid int) error {
+// claimChild takes a process that the runtime has made as a child of ours.
+func claimChild(c *container, pid int) error {
 	n := newNative(c)
 	ended := c.m.reaper.claim(pid)
 	p := wire.Process{PID: pid}

@@ -226,7 +226,7 @@ func (l *container) create(ctx context.Context, img bundle.Images) error {
 
 // undo unmakes a container altogether.
 func (l *container) undo(ctx context.Context) error {
-	err := l.p.settle("container.undo", func(r *sandbox.Record) error {
+	err := l.p.publish("container.undo", func(r *sandbox.Record) error {
 		return r.Edit(l.id, func(c *sandbox.Container) error {
 			if c.State == sandbox.Removing {
 				return nil
@@ -244,7 +244,7 @@ func (l *container) undo(ctx context.Context) error {
 	}
 	l.notifier.containerRemoved(ctx, l)
 	_ = os.Remove(l.cfg.Exit(l.p.id, l.id))
-	err = l.p.settle("container.gone", func(r *sandbox.Record) error {
+	err = l.p.publish("container.gone", func(r *sandbox.Record) error {
 		for i, c := range r.Containers {
 			if c.ID == l.id {
 				r.Containers = append(r.Containers[:i:i], r.Containers[i+1:]...)
@@ -266,7 +266,7 @@ func (l *container) stuck(cause error) {
 	if l.work.ctx.Err() != nil {
 		return // the daemon is ending: the next start goes on
 	}
-	_ = l.p.settle("container.stuck", func(r *sandbox.Record) error {
+	_ = l.p.publish("container.stuck", func(r *sandbox.Record) error {
 		return r.Edit(l.id, func(c *sandbox.Container) error {
 			f := sandbox.Failure{Since: time.Now()}
 			if c.Stuck != nil {
@@ -341,7 +341,7 @@ func (l *container) start(ctx context.Context) error {
 		return err
 	}
 	started := time.Now()
-	err = l.p.settle("container.running", func(r *sandbox.Record) error {
+	err = l.p.publish("container.running", func(r *sandbox.Record) error {
 		return r.Edit(l.id, func(c *sandbox.Container) error {
 			if c.State != sandbox.Starting { // it has ended already
 				return nil

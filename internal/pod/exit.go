@@ -51,7 +51,7 @@ func (l *container) tooEarly(e runtime.Exit) (early bool) {
 // ended moves a live container to exited. What is already exited stays as it is.
 func (l *container) ended(fill func(*sandbox.Container)) {
 	var killed bool
-	_, err := l.p.settleSoon("container.exited", func(r *sandbox.Record) error {
+	_, err := l.p.publishAsync("container.exited", func(r *sandbox.Record) error {
 		return r.Edit(l.id, func(c *sandbox.Container) error {
 			if !c.Live() {
 				return nil
@@ -105,7 +105,7 @@ func (l *container) reap(ctx context.Context) error {
 		if b.keepExit && c.Stuck == nil {
 			return nil
 		}
-		return l.p.settle("container.reaped", func(r *sandbox.Record) error {
+		return l.p.publish("container.reaped", func(r *sandbox.Record) error {
 			return r.Edit(l.id, func(c *sandbox.Container) error {
 				c.Stuck, c.Reaped = nil, !b.keepExit // the exit file is still to be removed
 				return nil
@@ -131,7 +131,7 @@ func noteContainerStop(l *container) {
 	if r := l.p.record(); !r.ByHand() || r.StopAsked {
 		return
 	}
-	_, _ = l.p.settleSoon("container.stop-asked", func(r *sandbox.Record) error {
+	_, _ = l.p.publishAsync("container.stop-asked", func(r *sandbox.Record) error {
 		return r.Edit(l.id, func(c *sandbox.Container) error {
 			c.StopAsked = true
 			return nil
@@ -169,7 +169,7 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 	}
 	kill, cancel := context.WithTimeout(ctx, killWait)
 	defer cancel()
-	if err := l.runtime.Settle(kill, pod, ctr); err != nil && !closed(l.exited) {
+	if err := l.runtime.AwaitExit(kill, pod, ctr); err != nil && !closed(l.exited) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -192,7 +192,7 @@ func ask(ctx context.Context, l *container, c *sandbox.Container, deadline time.
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	defer cancel()
-	watch.Go(func() { _ = l.runtime.Settle(ctx, pod, ctr) }) // so that a monitor that hangs does not hide the end
+	watch.Go(func() { _ = l.runtime.AwaitExit(ctx, pod, ctr) }) // so that a monitor that hangs does not hide the end
 	if err := l.runtime.Signal(ctx, pod, ctr, c.StopSignal); err != nil && ctx.Err() == nil {
 		l.cfg.Log.Warn("a container could not be sent its stop signal; it is killed at its deadline",
 			"pod", pod, "container", ctr, "error", err)

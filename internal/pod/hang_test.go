@@ -139,7 +139,7 @@ func TestCreateOnADiskThatHangs(t *testing.T) {
 	}
 }
 
-func (d *driver) Settle(ctx context.Context, _, ctr string) error {
+func (d *driver) AwaitExit(ctx context.Context, _, ctr string) error {
 	for ; ; time.Sleep(time.Millisecond) {
 		d.mu.Lock()
 		_, alive := d.live[ctr]

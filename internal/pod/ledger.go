@@ -56,8 +56,8 @@ type batch struct {
 
 // How long a change that has happened waits for the disk, and one that must be durable first.
 const (
-	settleWait = time.Second
-	updateWait = 30 * time.Second
+	publishWait = time.Second
+	updateWait  = 30 * time.Second
 )
 
 // update changes the record: fn changes a copy, which is written and then published. It may be called again, where
@@ -133,19 +133,19 @@ func diskHangs(l *ledger, why string, cause error) error {
 		l.rec.Load().ID, why, l.root, errors.Join(cause, syscall.ETIMEDOUT))
 }
 
-// settle is update for what has already happened or must go on whatever the disk says: an exit, a step of a removal.
+// publish is update for what has already happened or must go on whatever the disk says: an exit, a step of a removal.
 // The change is published at once. Then it is written; a disk that is full, read-only or broken, or hangs, does not
 // stop it: the record is written as soon as the disk takes it.
-func (l *ledger) settle(why string, fn func(*sandbox.Record) error) error {
-	b, err := l.settleSoon(why, fn)
+func (l *ledger) publish(why string, fn func(*sandbox.Record) error) error {
+	b, err := l.publishAsync(why, fn)
 	if err == nil {
 		awaitWrite(l, b)
 	}
 	return err
 }
 
-// settleSoon is settle that does not wait for the disk at all.
-func (l *ledger) settleSoon(why string, fn func(*sandbox.Record) error) (*batch, error) {
+// publishAsync is publish that does not wait for the disk at all.
+func (l *ledger) publishAsync(why string, fn func(*sandbox.Record) error) (*batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.rec.Load()
@@ -223,7 +223,7 @@ func noteWrite(l *ledger, b *batch, r *sandbox.Record) {
 // awaitWrite waits for a write, but not long, and not at all on a disk that is known to hang. It says whether it was
 // done.
 func awaitWrite(l *ledger, b *batch) bool {
-	left := settleWait
+	left := publishWait
 	if began := l.writing.Load(); began != 0 {
 		left -= time.Since(time.Unix(0, began))
 	}

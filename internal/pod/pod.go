@@ -127,7 +127,7 @@ func (s *containerSet) drop(id sandbox.ID) {
 // stuck notes in the record that an undo failed, and tries again later until it succeeds.
 func (p *pod) stuck(cause error, again func() error) {
 	now := time.Now()
-	_ = p.settle("stuck", func(r *sandbox.Record) error {
+	_ = p.publish("stuck", func(r *sandbox.Record) error {
 		f := sandbox.Failure{Since: now}
 		if r.Stuck != nil {
 			f = *r.Stuck

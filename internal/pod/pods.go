@@ -27,9 +27,9 @@ type Runtime interface {
 	Start(ctx context.Context, pod, ctr string, log runtime.Log, deadline time.Duration) error
 	Signal(ctx context.Context, pod, ctr string, sig int) error
 	KillAll(ctx context.Context, pod, ctr string) error
-	// Settle returns nil when the container has ended and its exit was told, or is at this moment, whether a monitor
+	// AwaitExit returns nil when the container has ended and its exit was told, or is at this moment, whether a monitor
 	// answers or not. It ends nothing itself.
-	Settle(ctx context.Context, pod, ctr string) error
+	AwaitExit(ctx context.Context, pod, ctr string) error
 	Delete(ctx context.Context, pod, ctr string, h runtime.Handler) error
 	Shutdown(ctx context.Context, pod string) error
 	Sweep(ctx context.Context, live func(pod string) bool, handler func(name string) (runtime.Handler, error)) error
@@ -111,7 +111,7 @@ func (s *Pods) Problems() []sandbox.Problem {
 		all = append(all, sandbox.Problem{Pod: id, What: d.what()})
 	}
 	for id, p := range x.pods {
-		if began := p.writing.Load(); began != 0 && time.Since(time.Unix(0, began)) >= settleWait {
+		if began := p.writing.Load(); began != 0 && time.Since(time.Unix(0, began)) >= publishWait {
 			all = append(all, sandbox.Problem{Pod: id, What: "the disk of the records, " + s.cfg.Root +
 				", does not answer: the pod's " +
 				"record is being written; stops and exits go on, nothing new can be made", Since: time.Unix(0, began)})

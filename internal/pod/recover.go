@@ -168,7 +168,7 @@ func takeInventory(ctx context.Context, p *pod) error {
 
 // foundRunning finishes a start that the last daemon did not live to record.
 func foundRunning(p *pod, id sandbox.ID, since time.Time) {
-	_ = p.settle("container.running", func(r *sandbox.Record) error {
+	_ = p.publish("container.running", func(r *sandbox.Record) error {
 		return r.Edit(id, func(c *sandbox.Container) error {
 			if c.State == sandbox.Created {
 				if err := c.MoveTo(sandbox.Starting); err != nil {
@@ -201,7 +201,7 @@ func rebooted(p *pod, r *sandbox.Record) error {
 			}
 		})
 	}
-	return p.settle("pod.rebooted", func(r *sandbox.Record) error {
+	return p.publish("pod.rebooted", func(r *sandbox.Record) error {
 		r.Boot = p.cfg.Boot
 		if err := r.StopIsOver(); err != nil {
 			return err

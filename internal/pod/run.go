@@ -182,7 +182,7 @@ var errInitEnded = errors.New("the container that stands for the pod has ended w
 
 // undo unmakes a pod that never became ready.
 func (p *pod) undo(ctx context.Context) error {
-	err := p.settle("pod.undo", func(r *sandbox.Record) error {
+	err := p.publish("pod.undo", func(r *sandbox.Record) error {
 		if r.State == sandbox.Removing {
 			return nil
 		}

@@ -33,7 +33,7 @@ func noteStop(p *pod) {
 	if r := p.record(); !r.ByHand() || r.StopAsked {
 		return
 	}
-	_, _ = p.settleSoon("pod.stop-asked", func(r *sandbox.Record) error {
+	_, _ = p.publishAsync("pod.stop-asked", func(r *sandbox.Record) error {
 		r.StopAsked = true
 		return nil
 	})
@@ -84,7 +84,7 @@ func (p *pod) stop(ctx context.Context) error {
 
 // takeDown brings a ready or stopping pod to stopped.
 func (p *pod) takeDown(ctx context.Context) error {
-	err := p.settle("pod.stopping", func(r *sandbox.Record) error {
+	err := p.publish("pod.stopping", func(r *sandbox.Record) error {
 		if r.State == sandbox.Stopping {
 			return nil
 		}
@@ -102,7 +102,7 @@ func (p *pod) takeDown(ctx context.Context) error {
 	if err := p.plan().steps().BackwardTo(ctx, stepFiles); err != nil {
 		return err
 	}
-	return p.settle("pod.stopped", func(r *sandbox.Record) error {
+	return p.publish("pod.stopped", func(r *sandbox.Record) error {
 		r.Stuck, r.Init = nil, sandbox.Record{}.Init
 		return r.MoveTo(sandbox.Stopped)
 	})

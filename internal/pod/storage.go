@@ -32,7 +32,7 @@ func limitAgain(l *container, c *sandbox.Container) error {
 		if err != nil {
 			return fmt.Errorf("find its limit: %w", err)
 		}
-		err = l.p.settle("container.storage", func(r *sandbox.Record) error {
+		err = l.p.publish("container.storage", func(r *sandbox.Record) error {
 			return r.Edit(c.ID, func(c *sandbox.Container) error {
 				c.Storage = s
 				return nil

@@ -98,21 +98,21 @@ func (g *rig) halt() int {
 	return pid
 }
 
-// TestSettleWithoutAnAnswer ends containers of a monitor that is stopped: one that ends by its signal with a code of
+// TestAwaitExitWithoutAnAnswer ends containers of a monitor that is stopped: one that ends by its signal with a code of
 // its own, and one that is killed. Another monitor takes over, and tells how both have ended.
-func TestSettleWithoutAnAnswer(t *testing.T) {
+func TestAwaitExitWithoutAnAnswer(t *testing.T) {
 	g := newRig(t)
 	asked := g.run("trap 'exit 7' TERM; echo ready; while :; do usleep 1000; done")
 	g.within(5*time.Second, "the trap is set", func() bool { return g.said(asked) != "" })
 	other := g.run("sleep 1000")
 	pid := g.halt()
 	g.ok(g.Signal(t.Context(), g.pod, asked, 15))
-	g.ok(g.Settle(t.Context(), g.pod, asked))
+	g.ok(g.AwaitExit(t.Context(), g.pod, asked))
 	if e := g.exit(asked); e.Code != 7 || e.Unknown {
 		t.Errorf("of the one that was asked: %+v", e)
 	}
 	g.ok(g.KillAll(t.Context(), g.pod, other))
-	g.ok(g.Settle(t.Context(), g.pod, other))
+	g.ok(g.AwaitExit(t.Context(), g.pod, other))
 	if e := g.exit(other); e.Code != 137 || e.Unknown {
 		t.Errorf("of the one that was killed: %+v", e)
 	}

@@ -29,7 +29,7 @@ func Finalize(ctx context.Context, dir string, res *Result, lowers []string) err
 	}
 	trees, err := OpenTrees(lowers)
 	if err != nil {
-		return fmt.Errorf("settle layer: %w", err)
+		return fmt.Errorf("finalize layer: %w", err)
 	}
 	lim := Limits{Entries: math.MaxInt32}
 	if err := FinalizeConfined(ctx, dir, res, trees); err != nil {
@@ -44,7 +44,7 @@ func Finalize(ctx context.Context, dir string, res *Result, lowers []string) err
 func FinalizeConfined(ctx context.Context, dir string, res *Result, lowers Trees) error {
 	s, err := newFinalizer(ctx, dir, res, lowers)
 	if err != nil {
-		return fmt.Errorf("settle layer: %w", err)
+		return fmt.Errorf("finalize layer: %w", err)
 	}
 	passes := []func() error{s.relocate, s.link, s.closeTarSplit, s.finish, s.grants.close, s.record, s.reunite}
 	for _, pass := range passes {
@@ -53,7 +53,7 @@ func FinalizeConfined(ctx context.Context, dir string, res *Result, lowers Trees
 		}
 	}
 	if err = errors.Join(err, s.close()); err != nil {
-		return fmt.Errorf("settle layer: %w", err)
+		return fmt.Errorf("finalize layer: %w", err)
 	}
 	res.Bytes += tarSplitBytes(dir) - s.tarSplitBefore
 	res.dirs, res.links, res.gone, res.Waits = nil, nil, nil, false

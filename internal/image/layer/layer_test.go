@@ -450,7 +450,7 @@ func TestFinalizeRefuses(t *testing.T) {
 			low, _ := unpack(t, c[0]...)
 			d, res := unpack(t, c[1]...)
 			if err := Finalize(t.Context(), d, res, []string{filepath.Join(low, FS)}); err == nil {
-				t.Error("settled")
+				t.Error("finalized")
 			}
 		})
 	}

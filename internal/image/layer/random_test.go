@@ -76,6 +76,6 @@ func TestRandomLayers(t *testing.T) {
 		}
 	}
 	if finalized < 500 {
-		t.Errorf("only %d layers could be settled", finalized)
+		t.Errorf("only %d layers could be finalized", finalized)
 	}
 }

@@ -59,7 +59,7 @@ func LoadResult(ctx context.Context, dir string, lim Limits) (*Result, error) {
 	res.gone = loadTree(l, func(line *int64) { *line = l.number() })
 	res.links = l.links(res.dirs.count)
 	if l.err != nil {
-		return nil, fmt.Errorf("read what is to be settled: %w", l.err)
+		return nil, fmt.Errorf("read what is to be finalized: %w", l.err)
 	}
 	return res, os.Remove(name)
 }

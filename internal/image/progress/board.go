@@ -25,7 +25,7 @@ type About struct {
 // Pull is how far a pull is at a moment.
 type Pull struct {
 	About
-	Phase       string // the phase of its layers that says most: downloading before waiting before settling
+	Phase       string // the phase of its layers that says most: downloading before waiting before finalizing
 	Done, Total int64  // sums of the layers; Total is 0 while the layers are not known
 	Rate        int64  // bytes a second that have come over the last seconds
 	Layers      []Event
@@ -143,7 +143,7 @@ func (e *Entry) at(now time.Time) Pull {
 }
 
 // phaseOf is the phase of a pull. It waits when all that it lacks waits. One whose layers are all there is recorded
-// next, which is the end of settling them.
+// next, which is the end of finalizing them.
 func phaseOf(layers []Event) string {
 	for _, phase := range []string{Downloading, Proving, Rebuilding, Waiting} {
 		if slices.ContainsFunc(layers, func(l Event) bool { return l.Phase == phase }) {

@@ -19,7 +19,7 @@ const (
 	Rebuilding  = "rebuilding"  // from what another layer of the store keeps of the same blob
 	Done        = "done"
 	Exists      = "exists"
-	Finalizing  = "settling"
+	Finalizing  = "finalizing"
 	Exporting   = "exporting"
 )
 
