@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestSupervised is a daemon whose service manager wants to hear from it.
@@ -30,7 +30,7 @@ func TestSupervised(t *testing.T) {
 	stop := start(t, cfg)
 	next := func() string {
 		t.Helper()
-		if err := conn.SetReadDeadline(time.Now().Add(patience.For(time.Minute))); err != nil {
+		if err := conn.SetReadDeadline(time.Now().Add(timeouts.For(time.Minute))); err != nil {
 			t.Fatal(err)
 		}
 		var text [512]byte
@@ -61,7 +61,7 @@ func TestAnswers(t *testing.T) {
 	cfg := place(t)
 	stop := start(t, cfg)
 	ask := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
+		ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
 		defer cancel()
 		return answers(ctx, cfg.Socket)
 	}

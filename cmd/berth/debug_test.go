@@ -19,7 +19,7 @@ import (
 	"berth/internal/callers"
 	"berth/internal/config"
 	"berth/internal/fail"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestWithoutSecrets has credentials in the forms in which texts of plugins, runtimes and registries hold them.
@@ -99,7 +99,7 @@ func TestDebugBeforeTheDaemonIsReady(t *testing.T) {
 	}
 	defer conn.Close()
 	got, ends := map[string]string{}, map[string]error{}
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
 	defer cancel()
 	parts := append(admin.DebugParts(), "nothing")
 	err = admin.Debug(ctx, conn, parts, func(part string, data []byte, end bool, err error) error {

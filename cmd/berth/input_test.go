@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"berth/internal/admin"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // says is a client that says these things, and then no more.
@@ -35,7 +35,7 @@ func TestSizeDoesNotWaitForWhatIsTyped(t *testing.T) {
 		if s.Width != 7 || s.Height != 3 {
 			t.Errorf("the size is %v", s)
 		}
-	case <-time.After(patience.For(time.Minute)):
+	case <-time.After(timeouts.For(time.Minute)):
 		t.Fatal("the size waits for somebody to read what was typed")
 	}
 	if text, err := io.ReadAll(in); err != nil || len(text) != 2*len(page) {

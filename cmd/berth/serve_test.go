@@ -17,7 +17,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/config"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // place is a daemon's own directories, with a monitor, an unpacker and a runtime that nobody asks for anything.
@@ -60,7 +60,7 @@ func start(t *testing.T, cfg *config.Config) (stop func()) {
 	}
 	defer conn.Close()
 	for client, deadline := runtimeapi.NewRuntimeServiceClient(conn),
-		time.Now().Add(patience.For(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
+		time.Now().Add(timeouts.For(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
 		if _, err = client.Version(ctx, &runtimeapi.VersionRequest{}); err == nil {
 			break
 		}
@@ -95,7 +95,7 @@ func start(t *testing.T, cfg *config.Config) (stop func()) {
 // refused wants a daemon not to start, and to say why.
 func refused(t *testing.T, cfg *config.Config, why string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
 	defer cancel()
 	if err := serve(ctx, cfg, config.Flags{}, nil); err == nil || !strings.Contains(err.Error(), why) {
 		t.Errorf("got    %v\nwanted %s", err, why)

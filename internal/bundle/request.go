@@ -13,9 +13,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cdi"
+	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/limit"
-	"berth/internal/room"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
@@ -42,7 +42,7 @@ func (c Container) Request(ctx context.Context, img Images, adjust Adjust) (req 
 	}
 	in, err := c.specInput(ctx, img, options)
 	if err != nil {
-		return req, sandbox.Invalid(room.Explain(err, c.at.State, sandbox.MakeRoom))
+		return req, sandbox.Invalid(diskspace.Explain(err, c.at.State, sandbox.MakeRoom))
 	}
 	req.User = in.User
 	sp, warnings, err := spec.Build(ctx, in)

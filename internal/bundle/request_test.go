@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/limit"
-	"berth/internal/room"
 	"berth/internal/rootfs"
 	"berth/internal/sandbox"
 	"berth/internal/spec"
@@ -88,7 +88,7 @@ func TestFaultOfTheNode(t *testing.T) {
 		want func(error) bool
 	}{
 		"no room for a mount point": {rootfs.Stage(source, filepath.Join(fullDisk(t), "target"), rootfs.Staging{}),
-			room.Lacking},
+			diskspace.Lacking},
 		"a source that is not there": {missing, errdefs.IsInvalidArgument},
 		"links that go round":        {endless, errdefs.IsInvalidArgument},
 		"a broken disk":              {&os.PathError{Op: "open", Path: "/etc/passwd", Err: unix.EIO}, errdefs.IsInternal},
@@ -103,7 +103,7 @@ func TestFaultOfTheNode(t *testing.T) {
 			continue
 		}
 		got := sandbox.Invalid(c.err)
-		if !c.want(got) || got.Error() != c.err.Error() || room.Lacking(got) && errdefs.IsInvalidArgument(got) {
+		if !c.want(got) || got.Error() != c.err.Error() || diskspace.Lacking(got) && errdefs.IsInvalidArgument(got) {
 			t.Errorf("%s: %v (%T)", name, got, got)
 		}
 	}

@@ -25,7 +25,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/limit"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // greedy is the variable that makes this program a client which takes all that it gets.
@@ -172,7 +172,7 @@ func serve(t *testing.T) *server {
 // wantUsed waits until so much is used of each limit, and nothing of those that are not named.
 func (s *server) wantUsed(t *testing.T, want map[string]int64) {
 	t.Helper()
-	end := time.Now().Add(patience.For(20 * time.Second))
+	end := time.Now().Add(timeouts.For(20 * time.Second))
 	for {
 		wrong := ""
 		for _, b := range s.Budgets() {
@@ -210,7 +210,7 @@ func (s *server) greedyClient(t *testing.T, what string) (cmd *exec.Cmd, says *b
 // wantSaid waits until a client has said a line: the text, or what begins with it where it ends with a space.
 func wantSaid(t *testing.T, cmd *exec.Cmd, says *bufio.Scanner, text string) {
 	t.Helper()
-	defer time.AfterFunc(patience.For(30*time.Second), func() { _ = cmd.Process.Kill() }).Stop()
+	defer time.AfterFunc(timeouts.For(30*time.Second), func() { _ = cmd.Process.Kill() }).Stop()
 	last := ""
 	for says.Scan() {
 		if last = says.Text(); last == text || strings.HasSuffix(text, " ") && strings.HasPrefix(last, text) {
@@ -228,7 +228,7 @@ func end(cmd *exec.Cmd) {
 // wantServed wants this process to be served as if nobody else were there.
 func (s *server) wantServed(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(20*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(20*time.Second))
 	defer cancel()
 	conn, err := grpc.NewClient("unix:"+s.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -294,7 +294,7 @@ func TestGreedyClients(t *testing.T) {
 func TestStoppedReader(t *testing.T) {
 	s := serve(t)
 	reader, _ := s.greedyClient(t, "lists")
-	for end := time.Now().Add(patience.For(20 * time.Second)); s.asked.Load() < 500; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(20 * time.Second)); s.asked.Load() < 500; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("only %d lists were asked for", s.asked.Load())
 		}

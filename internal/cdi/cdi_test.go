@@ -19,7 +19,7 @@ import (
 
 	"berth/internal/annotation"
 	"berth/internal/look"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 const gpu = `{"cdiVersion":"0.7.0","kind":"vendor.com/gpu",
@@ -111,7 +111,7 @@ func TestDescriptionThatHangs(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), dir) {
 			t.Errorf("got %v", err)
 		}
-	case <-time.After(patience.For(time.Minute)):
+	case <-time.After(timeouts.For(time.Minute)):
 		t.Error("it hangs")
 	}
 	w, err := os.OpenFile(fifo, os.O_RDWR, 0) // the reader goes on, and sees the end
@@ -142,7 +142,7 @@ func TestReadersThatHangAreFew(t *testing.T) {
 	}
 	// What ended the contexts may be about to end itself.
 	n := runtime.NumGoroutine() - before
-	for end := time.Now().Add(patience.For(10 * time.Second)); n > look.AtOnce &&
+	for end := time.Now().Add(timeouts.For(10 * time.Second)); n > look.AtOnce &&
 		time.Now().Before(end); n = runtime.NumGoroutine() - before {
 		time.Sleep(time.Millisecond)
 	}

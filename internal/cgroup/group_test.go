@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // testGroup makes a group for one test, whose processes and directories are gone after it.
@@ -35,7 +35,7 @@ func testGroup(t *testing.T) *Group {
 	}
 	t.Cleanup(func() {
 		whole := At(filepath.Join(top, name))
-		ctx, cancel := context.WithTimeout(context.Background(), patience.For(30*time.Second))
+		ctx, cancel := context.WithTimeout(context.Background(), timeouts.For(30*time.Second))
 		defer cancel()
 		if err := errors.Join(whole.Kill(), whole.WaitEmpty(ctx), whole.Remove()); err != nil {
 			t.Error(err)
@@ -104,7 +104,7 @@ func TestKillEachOutrunsForks(t *testing.T) {
 	if err := g.killEach(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
 	defer cancel()
 	if err := g.WaitEmpty(ctx); err != nil {
 		t.Fatal(err)
@@ -265,7 +265,7 @@ func TestTrackingMounts(t *testing.T) {
 	if !isCgroup2(state) {
 		t.Fatal("nothing mounted")
 	}
-	for end := time.Now().Add(patience.For(10 * time.Second)); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(10 * time.Second)); ; time.Sleep(time.Millisecond) {
 		err := unix.Unmount(state, 0)
 		if err == nil {
 			break

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // tree writes files of a cgroup, given as name: text, and points a reader at them.
@@ -210,7 +210,7 @@ func TestReadsThisKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	// on a busy machine it may not have its turn for a while
-	for end := time.Now().Add(patience.For(10 * time.Second)); ; {
+	for end := time.Now().Add(timeouts.For(10 * time.Second)); ; {
 		time.Sleep(200 * time.Millisecond)
 		if err := ReadUsage(path, Everything, &b); err != nil {
 			t.Fatal(err)

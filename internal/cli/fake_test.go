@@ -23,7 +23,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // daemon is a daemon without containers: what it is asked for it notes, and what a container does a test decides.
@@ -120,7 +120,7 @@ func startDaemon(t *testing.T) *daemon {
 // berth runs a command against the daemon.
 func (d *daemon) berth(t *testing.T, args ...string) (out, errs string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
 	defer cancel()
 	return d.berthIn(ctx, strings.NewReader(""), args...)
 }
@@ -144,7 +144,7 @@ func (d *daemon) berthTo(ctx context.Context, in io.Reader, out io.Writer, args 
 
 // until waits until f holds, or so long that it never will: what needs it then says what is amiss.
 func until(f func() bool) {
-	for end := time.Now().Add(patience.For(time.Minute)); !f() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(time.Minute)); !f() && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 }
 

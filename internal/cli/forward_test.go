@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"berth/internal/admin"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // crowded is a listener for which there is no room at first.
@@ -120,7 +120,7 @@ func TestForwardEndsWithItsPod(t *testing.T) {
 		if said := errs.String(); got != 3 || said != "berth: connection refused\nberth: pod aa2 is not there\n" {
 			t.Errorf("code %d, %q", got, said)
 		}
-	case <-time.After(patience.For(time.Minute)):
+	case <-time.After(timeouts.For(time.Minute)):
 		t.Error("it goes on without a pod")
 	}
 }

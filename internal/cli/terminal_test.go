@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // openPTY returns both ends of a pseudo terminal.
@@ -92,7 +92,7 @@ func (p *person) types(text string) {
 // sees waits for a text on the screen.
 func (p *person) sees(text string) {
 	p.Helper()
-	for deadline := time.Now().Add(patience.For(time.Minute)); !strings.Contains(p.screen.String(), text); time.Sleep(
+	for deadline := time.Now().Add(timeouts.For(time.Minute)); !strings.Contains(p.screen.String(), text); time.Sleep(
 		5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			p.Fatalf("%q does not appear; the screen has %q", text, p.screen.String())
@@ -108,7 +108,7 @@ func (p *person) ends(code int) {
 		if got != code {
 			p.Errorf("exit code %d, wanted %d; the screen has %q", got, code, p.screen.String())
 		}
-	case <-time.After(patience.For(time.Minute)):
+	case <-time.After(timeouts.For(time.Minute)):
 		p.Fatalf("it does not end; the screen has %q", p.screen.String())
 	}
 	after, err := term.GetState(int(p.slave.Fd()))

@@ -16,12 +16,12 @@ import (
 
 	"berth/internal/cdi"
 	"berth/internal/cgroup/limits"
+	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/image/layer"
 	"berth/internal/image/verifier"
 	"berth/internal/network"
 	"berth/internal/op"
-	"berth/internal/room"
 	"berth/internal/rootfs"
 	"berth/internal/sandbox"
 	"berth/internal/selinux"
@@ -48,7 +48,7 @@ func TestAnswers(t *testing.T) {
 		{"ENOSPC", fmt.Errorf("write record: %w", syscall.ENOSPC)},
 		{"EDQUOT", fmt.Errorf("write record: %w", syscall.EDQUOT)},
 		{"EIO", fmt.Errorf("write record: %w", syscall.EIO)},
-		{"room", room.Explain(fmt.Errorf("write record: %w", syscall.EROFS), "/nowhere", "remove images")},
+		{"room", diskspace.Explain(fmt.Errorf("write record: %w", syscall.EROFS), "/nowhere", "remove images")},
 
 		{"errdefs unknown", errdefs.ErrUnknown},
 		{"errdefs invalid argument", fmt.Errorf("pod: %w", errdefs.ErrInvalidArgument)},

@@ -20,7 +20,7 @@ import (
 
 	"berth/internal/limit"
 	"berth/internal/telemetry"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // dial serves s on a socket and returns a client.
@@ -52,7 +52,7 @@ func dial(t *testing.T, s *Server) runtimeapi.RuntimeServiceClient {
 
 func (s *Server) watchers(t *testing.T, want int) {
 	t.Helper()
-	for end := time.Now().Add(patience.For(10 * time.Second)); s.Pods.Feed.EventCounts().Watchers != want; time.Sleep(
+	for end := time.Now().Add(timeouts.For(10 * time.Second)); s.Pods.Feed.EventCounts().Watchers != want; time.Sleep(
 		time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d watch, wanted %d", s.Pods.Feed.EventCounts().Watchers, want)
@@ -121,7 +121,7 @@ func TestEventsThatNobodyReads(t *testing.T) {
 		if n == 1000 {
 			t.Fatal("one who does not read is not dropped")
 		}
-		for end := time.Now().Add(patience.For(time.Minute)); made.Load()-got.Load() > 500; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(timeouts.For(time.Minute)); made.Load()-got.Load() > 500; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) { // however slowly it reads, it is not to be dropped as well
 				t.Fatalf("the one who reads got %d events of %d", got.Load(), made.Load())
 			}

@@ -16,7 +16,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/test/isolate"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 func testRunner(t testing.TB) *Runner {
@@ -34,7 +34,7 @@ func dies(t *testing.T, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(time.Minute)); ; time.Sleep(time.Millisecond) {
 		stat, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "stat"))
 		if err != nil || strings.Contains(string(stat), ") Z ") || strings.Contains(string(stat), ") X ") {
 			return
@@ -59,7 +59,7 @@ func TestGrandchildHoldsNothingUp(t *testing.T) {
 	if err := r.Run(t.Context(), "op", cmd); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took > patience.For(time.Minute) {
+	if took := time.Since(begun); took > timeouts.For(time.Minute) {
 		t.Errorf("took %v", took)
 	}
 	if out.String() != "out\n" || errs.String() != "err\n" {
@@ -86,7 +86,7 @@ func TestDeadline(t *testing.T) {
 	}()
 	begun := time.Now()
 	err := r.Run(ctx, "op", cmd)
-	if took := time.Since(begun); took > patience.For(time.Minute) {
+	if took := time.Since(begun); took > timeouts.For(time.Minute) {
 		t.Errorf("took %v", took)
 	}
 	var failed *Error

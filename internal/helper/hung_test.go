@@ -14,7 +14,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/test/isolate"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // frozen starts a process in a group of the runner's, and has it hang as one does that waits for a dead file server:
@@ -74,7 +74,7 @@ func frozen(t *testing.T, at string) (thaw func()) {
 
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience.For(time.Minute)); !done(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(time.Minute)); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("it never %s", what)
 		}

@@ -14,8 +14,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// serve is a registry of what is on the shelf, with one tag.
-func (s shelf) serve(t *testing.T, tagged ocispec.Descriptor) (host string) {
+// serve is a registry of what the source has, with one tag.
+func (s testSource) serve(t *testing.T, tagged ocispec.Descriptor) (host string) {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
@@ -47,7 +47,7 @@ func (s shelf) serve(t *testing.T, tagged ocispec.Descriptor) (host string) {
 func TestOtherAlgorithms(t *testing.T) {
 	for _, algorithm := range []digest.Algorithm{digest.SHA512, digest.SHA384, digest.SHA256} {
 		t.Run(algorithm.String(), func(t *testing.T) {
-			s := newShelf(t)
+			s := newTestSource(t)
 			plain, finalized := gz(t, folder("d"), file("d/a", "1")), gz(t, file("d/b", "2"))
 			m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest}
 			var diffs []digest.Digest
@@ -93,7 +93,7 @@ func TestOtherAlgorithms(t *testing.T) {
 // TestArtifactOfOtherAlgorithms has an artifact that is named, and has layers, by another algorithm than the usual one.
 // It is one after a restart, too, and can be saved.
 func TestArtifactOfOtherAlgorithms(t *testing.T) {
-	s, root := newShelf(t), t.TempDir()
+	s, root := newTestSource(t), t.TempDir()
 	tree := plainLayer(t, file("leaf", "unpacked"))
 	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "a/b",
 		Config: s.put(ocispec.MediaTypeEmptyJSON, []byte("{}"), digest.SHA512)}

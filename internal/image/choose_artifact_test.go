@@ -8,7 +8,7 @@ import (
 )
 
 // file adds an artifact of one file, and says its type where an index does.
-func (s shelf) file(kind string) ocispec.Descriptor {
+func (s testSource) file(kind string) ocispec.Descriptor {
 	d := s.manifest(func(m *ocispec.Manifest) {
 		m.ArtifactType, m.Config = kind, s.put(ocispec.MediaTypeEmptyJSON, []byte("{}"))
 		m.Layers = append(m.Layers, s.put("text/plain", []byte("of "+kind)))
@@ -20,7 +20,7 @@ func (s shelf) file(kind string) ocispec.Descriptor {
 // TestArtifactsOfAnIndex takes artifacts where there are no images: one for the platform, or the first of those for
 // all.
 func TestArtifactsOfAnIndex(t *testing.T) {
-	s := newShelf(t)
+	s := newTestSource(t)
 	on := func(d ocispec.Descriptor, os, arch string) ocispec.Descriptor {
 		d.Platform = &ocispec.Platform{OS: os, Architecture: arch}
 		return d

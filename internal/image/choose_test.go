@@ -12,16 +12,16 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// shelf is a source to which a test adds documents of its own making.
-type shelf struct {
+// testSource is a source to which a test adds documents of its own making.
+type testSource struct {
 	testing.TB
 	blobs
 }
 
-func newShelf(t testing.TB) shelf { return shelf{t, blobs{}} }
+func newTestSource(t testing.TB) testSource { return testSource{t, blobs{}} }
 
 // put adds a document, by the algorithm given.
-func (s shelf) put(mediaType string, doc any, algorithm ...digest.Algorithm) ocispec.Descriptor {
+func (s testSource) put(mediaType string, doc any, algorithm ...digest.Algorithm) ocispec.Descriptor {
 	raw, ok := doc.([]byte)
 	if !ok {
 		var err error
@@ -38,7 +38,7 @@ func (s shelf) put(mediaType string, doc any, algorithm ...digest.Algorithm) oci
 }
 
 // image adds an image without layers whose config names the platform, and whose user tells it from others.
-func (s shelf) image(platform, label string) ocispec.Descriptor {
+func (s testSource) image(platform, label string) ocispec.Descriptor {
 	s.Helper()
 	var p ocispec.Platform
 	if platform != "" {
@@ -53,19 +53,19 @@ func (s shelf) image(platform, label string) ocispec.Descriptor {
 }
 
 // entry is the descriptor of an image in an index, which says the platform.
-func (s shelf) entry(platform string) ocispec.Descriptor {
+func (s testSource) entry(platform string) ocispec.Descriptor {
 	d := s.image(platform, platform)
 	p := platforms.MustParse(platform)
 	d.Platform = &p
 	return d
 }
 
-func (s shelf) index(entries ...ocispec.Descriptor) ocispec.Descriptor {
+func (s testSource) index(entries ...ocispec.Descriptor) ocispec.Descriptor {
 	return s.put(ocispec.MediaTypeImageIndex, ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: entries})
 }
 
 // choose says which image is chosen for a platform, by its user.
-func (s shelf) choose(platform string, from ocispec.Descriptor) (string, error) {
+func (s testSource) choose(platform string, from ocispec.Descriptor) (string, error) {
 	s.Helper()
 	target, err := targetFor(platform)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s shelf) choose(platform string, from ocispec.Descriptor) (string, error) 
 }
 
 // refuses wants a document to be refused.
-func (s shelf) refuses(what string, from ocispec.Descriptor, kind error, words string) {
+func (s testSource) refuses(what string, from ocispec.Descriptor, kind error, words string) {
 	s.Helper()
 	got, err := s.choose("linux/amd64", from)
 	if err == nil || kindOf(err) != kind || !strings.Contains(err.Error(), words) {
@@ -112,7 +112,7 @@ func TestVariants(t *testing.T) {
 		{"windows/amd64 darwin/amd64", "linux/amd64", ""},
 		{"linux/s390x linux/ppc64le linux/riscv64", "linux/riscv64", "linux/riscv64"},
 	} {
-		s := newShelf(t)
+		s := newTestSource(t)
 		var entries []ocispec.Descriptor
 		for _, p := range strings.Fields(c.offers) {
 			entries = append(entries, s.entry(p))
@@ -133,7 +133,7 @@ func TestVariants(t *testing.T) {
 }
 
 func TestNestedAndUnnamed(t *testing.T) {
-	s := newShelf(t)
+	s := newTestSource(t)
 	mine, other := s.image("linux/amd64", "mine"), s.image("linux/s390x", "other")
 	deep := mine
 	for range maxIndexDepth {
@@ -176,7 +176,7 @@ func TestNestedAndUnnamed(t *testing.T) {
 
 // TestIndexOfIndexes has one that would lead to more documents than anybody should fetch.
 func TestIndexOfIndexes(t *testing.T) {
-	s := newShelf(t)
+	s := newTestSource(t)
 	level := []ocispec.Descriptor{s.image("linux/s390x", "other")}
 	for range maxIndexDepth {
 		var next []ocispec.Descriptor
@@ -193,7 +193,7 @@ func TestIndexOfIndexes(t *testing.T) {
 // TestLongErrors has an index and an artifact whose errors would not fit a gRPC status.
 func TestLongErrors(t *testing.T) {
 	t.Parallel()
-	s := newShelf(t)
+	s := newTestSource(t)
 	var many []ocispec.Descriptor
 	for i := range 10000 {
 		d := s.image("linux/s390x", "other")
@@ -210,7 +210,7 @@ func TestLongErrors(t *testing.T) {
 	}
 }
 
-func (s shelf) manifest(change func(*ocispec.Manifest)) ocispec.Descriptor {
+func (s testSource) manifest(change func(*ocispec.Manifest)) ocispec.Descriptor {
 	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest,
 		Config: s.put(ocispec.MediaTypeImageConfig, ocispec.Image{})}
 	m.Layers = []ocispec.Descriptor{}
@@ -218,7 +218,7 @@ func (s shelf) manifest(change func(*ocispec.Manifest)) ocispec.Descriptor {
 	return s.put(ocispec.MediaTypeImageManifest, m)
 }
 
-func (s shelf) chart() ocispec.Descriptor {
+func (s testSource) chart() ocispec.Descriptor {
 	return s.manifest(func(m *ocispec.Manifest) {
 		m.Config = s.put("application/vnd.cncf.helm.config.v1+json", []byte("{}"))
 		m.Layers = append(m.Layers, s.put("application/vnd.cncf.helm.chart.content.v1.tar+gzip", []byte("x")))
@@ -226,7 +226,7 @@ func (s shelf) chart() ocispec.Descriptor {
 }
 
 // attestation is what BuildKit puts beside an image in an index.
-func (s shelf) attestation(p *ocispec.Platform) ocispec.Descriptor {
+func (s testSource) attestation(p *ocispec.Platform) ocispec.Descriptor {
 	d := s.manifest(func(m *ocispec.Manifest) {
 		m.Layers = append(m.Layers, s.put("application/vnd.in-toto+json", []byte("{}")))
 	})
@@ -239,7 +239,7 @@ func (s shelf) attestation(p *ocispec.Platform) ocispec.Descriptor {
 
 // TestWhatIsRefused has what is neither an image nor an artifact that could be mounted.
 func TestWhatIsRefused(t *testing.T) {
-	s := newShelf(t)
+	s := newTestSource(t)
 	empty := s.put(ocispec.MediaTypeEmptyJSON, []byte("{}"))
 	layer := func(mediaType string) func(*ocispec.Manifest) {
 		return func(m *ocispec.Manifest) { m.Layers = append(m.Layers, s.put(mediaType, []byte("{}"))) }
@@ -275,7 +275,7 @@ func TestWhatIsRefused(t *testing.T) {
 
 // TestDisagreement has manifests and configs that do not fit each other, or that lie.
 func TestDisagreement(t *testing.T) {
-	s := newShelf(t)
+	s := newTestSource(t)
 	layer := s.put(ocispec.MediaTypeImageLayer, []byte("x"))
 	with := func(config any, layers ...ocispec.Descriptor) ocispec.Descriptor {
 		return s.manifest(func(m *ocispec.Manifest) {

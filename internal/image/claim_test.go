@@ -10,7 +10,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // diffOf is the diff id of a layer.
@@ -45,7 +45,7 @@ func TestClaimedLayer(t *testing.T) {
 			evil := startHostile(t, c.size, []digest.Digest{diffOf(t, wanted)}, c.serve)
 			s := open(t, t.TempDir())
 			defer hostilePulls(t, s, []*hostile{evil}, 1)()
-			ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
+			ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
 			defer cancel()
 			img, err := s.Pull(ctx, PullRequest{Reference: ref})
 			if err != nil {

@@ -56,7 +56,7 @@ func TestHostileDocuments(t *testing.T) {
 }
 
 func TestHostileDocument(t *testing.T) {
-	s := newShelf(t)
+	s := newTestSource(t)
 	c := chooserOf(t, s.blobs, "linux/amd64")
 	now := *c.store.settings()
 	now.MaxConfigBytes = 8 << 20 // as somebody may have it in the configuration
@@ -98,7 +98,7 @@ func TestConfigBounds(t *testing.T) {
 		"volumes that an image declares: 1001, more than the 1000 allowed": {Volumes: volumes},
 		"bytes, more than the 6291456 bytes allowed":                       {Env: make([]string, limit.Arguments.Limit/9+1)},
 	} {
-		s := newShelf(t)
+		s := newTestSource(t)
 		platform := ocispec.Platform{OS: "linux", Architecture: "amd64"}
 		raw := s.put(ocispec.MediaTypeImageConfig, ocispec.Image{Platform: platform, Config: config})
 		c := chooserOf(t, s.blobs, "linux/amd64")
@@ -114,7 +114,7 @@ func TestConfigBounds(t *testing.T) {
 
 // TestImageBytes refuses an image whose layers are more than may be transferred.
 func TestImageBytes(t *testing.T) {
-	s := newShelf(t)
+	s := newTestSource(t)
 	c := chooserOf(t, s.blobs, "linux/amd64")
 	d := s.put(ocispec.MediaTypeImageLayer, []byte("x"))
 	d.Size = 300 << 30

@@ -12,7 +12,7 @@ import (
 
 	"berth/internal/image/catalog"
 	"berth/internal/record"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestCrashChild is the process that a crash test kills.
@@ -98,7 +98,7 @@ func (w *worker) pull() error {
 
 // durable waits until the store says that all images are on the disk, and the flusher has had its turn.
 func (w *worker) durable() error {
-	for deadline := time.Now().Add(patience.For(2 * time.Minute)); ; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(timeouts.For(2 * time.Minute)); ; time.Sleep(2 * time.Millisecond) {
 		done := true
 		for _, img := range w.s.List() {
 			done = done && img.Durable

@@ -29,7 +29,7 @@ func TestMalformedDocuments(t *testing.T) {
 		{"a key twice further down", `{"config":{"a":{"b":1,"b":2}}}`, `the key "b" twice`},
 		{"in a list", `{"x":[[{"b":1},{"b":1,"c":[],"b":1}]]}`, `the key "b" twice`},
 	} {
-		s := newShelf(t)
+		s := newTestSource(t)
 		s.refuses(c.name, s.put("", []byte(c.text)), errdefs.ErrDataLoss, c.words)
 		s.refuses(c.name+" as a config", s.manifest(func(m *ocispec.Manifest) {
 			m.Config = s.put(ocispec.MediaTypeImageConfig, []byte(c.text))
@@ -46,14 +46,14 @@ func TestMalformedDocuments(t *testing.T) {
 		{"a digest twice", `{"layers":[{"digest":"a","Digest":"b"}]}`, `the key "Digest" twice`},
 		{"an entry's digest twice", `{"manifests":[{"digest":"a","DIGEST":"b"}]}`, `the key "DIGEST" twice`},
 	} {
-		s := newShelf(t)
+		s := newTestSource(t)
 		s.refuses(c.name, s.put("", []byte(c.text)), errdefs.ErrDataLoss, c.words)
 	}
 }
 
 // TestOddDocuments has a config with what nobody knows.
 func TestOddDocuments(t *testing.T) {
-	s := newShelf(t)
+	s := newTestSource(t)
 	config, err := json.Marshal(map[string]any{
 		"os": "linux", "architecture": "amd64", "unknown": map[string]any{"deep": []int{1}},
 		"config": map[string]any{"User": "odd"},

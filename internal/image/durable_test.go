@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/catalog"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // durable waits until the records on the disk say that all images are durable.
 func durable(t testing.TB, s *Store) {
 	t.Helper()
-	for deadline := time.Now().Add(patience.For(2 * time.Minute)); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(timeouts.For(2 * time.Minute)); ; time.Sleep(5 * time.Millisecond) {
 		done := true
 		for _, img := range s.List() {
 			var rec catalog.ImageRecord

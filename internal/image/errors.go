@@ -7,9 +7,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/image/remote"
-	"berth/internal/room"
 )
 
 // failed adds the operation, such as `pull image docker.io/library/busybox:latest`, to an error; it returns nil for
@@ -35,7 +35,7 @@ func kindOf(err error) error {
 		return context.DeadlineExceeded
 	case errors.Is(err, context.Canceled):
 		return context.Canceled
-	case room.Lacking(err):
+	case diskspace.Lacking(err):
 		return errdefs.ErrResourceExhausted
 	}
 	return fail.KindOf(err).Err

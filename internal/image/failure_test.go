@@ -39,7 +39,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/image/catalog"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // refused pulls, wants the kind and the words, and that nothing is left.
@@ -63,7 +63,7 @@ func refused(t *testing.T, s *Store, req PullRequest, kind error, words string) 
 // swept wants a sweep to take all layers of a pull that failed, once those that were on their way have noticed its end.
 func swept(t *testing.T, s *Store) {
 	t.Helper()
-	for end := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
 		if err := s.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -473,7 +473,7 @@ func TestCancelAndStall(t *testing.T) {
 		t.Errorf("deadline: kind %v, %v", kindOf(err), err)
 	}
 	// All but the layer must come within this, on a busy machine, too.
-	impatient := open(t, t.TempDir(), func(c *Config) { c.StallTimeout = patience.For(3 * time.Second) })
+	impatient := open(t, t.TempDir(), func(c *Config) { c.StallTimeout = timeouts.For(3 * time.Second) })
 	if _, err := impatient.Pull(t.Context(), PullRequest{Reference: p.host + "/slow:v1"}); kindOf(
 		err) != crierrors.ErrRegistryUnavailable || !strings.Contains(err.Error(), "stalled") {
 		t.Errorf("stall: kind %v, %v", kindOf(err), err)

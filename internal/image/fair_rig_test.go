@@ -23,7 +23,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // hostile is a registry of one image, whose layers are as large as it says and never what their digests promise. It
@@ -190,7 +190,7 @@ func hostilePulls(t testing.TB, s *Store, from []*hostile, layers int64) (end fu
 
 func until(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience.For(time.Minute)); !is(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(time.Minute)); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain until %s", what)
 		}

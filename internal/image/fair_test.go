@@ -7,7 +7,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestTenSlowRegistries pulls from a registry that is well while ten others hold up the four layers of an image each,
@@ -40,7 +40,7 @@ func TestTenSlowRegistries(t *testing.T) {
 				layers = 1 // the others wait as long as the first is to
 			}
 			defer hostilePulls(t, s, slow, layers)()
-			ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
+			ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
 			defer cancel()
 			if _, err := s.Pull(ctx, PullRequest{Reference: host + "/app:v1"}); err != nil {
 				t.Error(err)

@@ -3,17 +3,19 @@ package image
 import (
 	"context"
 
+	"berth/internal/diskspace"
 	"berth/internal/image/catalog"
 	"berth/internal/image/document"
 	"berth/internal/image/layer"
-	"berth/internal/room"
 )
 
 // minFreeKey is the configuration key of the space that must stay free on the images' file system. Usually the pods'
 // writable layers and records are on the same one.
 const minFreeKey = "images.min_free_percent"
 
-func (s *settings) floor() room.Floor { return room.Floor{Percent: s.MinFreePercent, Key: minFreeKey} }
+func (s *settings) floor() diskspace.Floor {
+	return diskspace.Floor{Percent: s.MinFreePercent, Key: minFreeKey}
+}
 
 // limits returns the limits of one layer.
 func (s *settings) limits() layer.Limits {
@@ -36,8 +38,8 @@ func enough(ctx context.Context, s *pipeline) error {
 }
 
 // gauge returns a gauge of the store's file system for one operation that writes to it.
-func gauge(s *pipeline) *room.Gauge {
-	return &room.Gauge{Floor: s.settings().floor(), Dir: s.disk.Root, Remedy: catalog.ToMakeRoom}
+func gauge(s *pipeline) *diskspace.Gauge {
+	return &diskspace.Gauge{Floor: s.settings().floor(), Dir: s.disk.Root, Remedy: catalog.ToMakeRoom}
 }
 
 // documentLimits returns the bounds of what a manifest may ask for.

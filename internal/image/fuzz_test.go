@@ -89,7 +89,7 @@ func FuzzManifest(f *testing.F) {
 	f.Add([]byte(`{"schemaVersion":1,"fsLayers":[]}`), []byte("null"))
 	f.Add([]byte(`{"layers":[],"manifests":[]}`), []byte("{}"))
 	f.Fuzz(func(t *testing.T, manifest, config []byte) {
-		s := newShelf(t)
+		s := newTestSource(t)
 		// The fuzzer knows no digests: whatever the manifest calls its config is the one.
 		var named struct{ Config ocispec.Descriptor }
 		_ = json.Unmarshal(manifest, &named)
@@ -148,7 +148,7 @@ func holds(t *testing.T, c *chooser, found *chosen) {
 // FuzzIndex feeds any bytes as an index over a few images: what is chosen is one of them, and fits the platform by its
 // own words or by the index's.
 func FuzzIndex(f *testing.F) {
-	known := newShelf(f)
+	known := newTestSource(f)
 	var entries []ocispec.Descriptor
 	for _, p := range []string{"linux/arm/v5", "linux/arm/v6", "linux/arm/v7", "linux/amd64", "linux/arm64",
 		"windows/amd64"} {
@@ -166,7 +166,7 @@ func FuzzIndex(f *testing.F) {
 			src[d] = raw
 		}
 		c := chooserOf(t, src, "linux/arm/v6")
-		found, err := c.choose(t.Context(), shelf{t, src}.put(ocispec.MediaTypeImageIndex, index))
+		found, err := c.choose(t.Context(), testSource{t, src}.put(ocispec.MediaTypeImageIndex, index))
 		if err != nil {
 			return
 		}
@@ -188,7 +188,7 @@ func FuzzConfig(f *testing.F) {
 	config, _ := imageOf(f, gz(f, file("a", "1")), gz(f, file("b", "1"))).RawConfigFile()
 	f.Add(config, uint8(2))
 	f.Fuzz(func(t *testing.T, config []byte, layers uint8) {
-		s := newShelf(t)
+		s := newTestSource(t)
 		from := s.manifest(func(m *ocispec.Manifest) {
 			m.Config = s.put(ocispec.MediaTypeImageConfig, config)
 			for range layers % 8 {

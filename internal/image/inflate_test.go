@@ -23,7 +23,7 @@ import (
 	"berth/internal/helper"
 	"berth/internal/image/inflate"
 	"berth/test/isolate"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // gunzipper is igzip, and counts how often it is started.
@@ -346,7 +346,7 @@ func TestProgramBesideUnpacker(t *testing.T) {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 			front := startProxy(t, host, nil)
 			p, _ := gunzipper(t)
-			ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
+			ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
 			defer cancel()
 			run := p.Run
 			p.Run = func(ctx context.Context, name string, cmd *exec.Cmd, started func(int) error) error {

@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/image/catalog"
 	"berth/internal/image/document"
@@ -23,7 +24,6 @@ import (
 	"berth/internal/image/layer"
 	"berth/internal/image/progress"
 	"berth/internal/limit"
-	"berth/internal/room"
 )
 
 // pipeline fetches, verifies and unpacks images.
@@ -399,7 +399,7 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 	if fail.As[*inflate.Error](err) {
 		return err
 	}
-	if k := kindOf(err); isRemote(err) || room.Lacking(err) || k == errdefs.ErrDataLoss || fail.As[*UnpackerError](err) {
+	if k := kindOf(err); isRemote(err) || diskspace.Lacking(err) || k == errdefs.ErrDataLoss || fail.As[*UnpackerError](err) {
 		return err
 	}
 	mismatch := blob.prove()

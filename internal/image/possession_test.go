@@ -21,7 +21,7 @@ import (
 	"berth/internal/image/catalog"
 	"berth/internal/image/progress"
 	"berth/internal/image/reference"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // tag puts a manifest under a tag, as anybody can at a registry of their own.
@@ -154,7 +154,7 @@ func TestThiefJoinsNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), patience.For(20*time.Second))
+			ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(20*time.Second))
 			_, err := s.Pull(ctx, PullRequest{Reference: evil.host + "/evil/x:x"})
 			cancel()
 			if kindOf(err) != errdefs.ErrNotFound {

@@ -8,11 +8,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/diskspace"
 	"berth/internal/image/catalog"
 	"berth/internal/image/document"
 	"berth/internal/image/layer"
 	"berth/internal/image/progress"
-	"berth/internal/room"
 )
 
 // repacked is a source that serves the tars of layers of the store as blobs, and everything else from another source.
@@ -72,7 +72,7 @@ func rebuild(
 		}
 		raw, err := rebuildFrom(ctx, s, w, id, l)
 		release()
-		if err == nil || ctx.Err() != nil || room.Lacking(err) {
+		if err == nil || ctx.Err() != nil || diskspace.Lacking(err) {
 			return raw, err
 		}
 		reportDamage(ctx, s.catalog, id, err)

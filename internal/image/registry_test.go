@@ -28,7 +28,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/zstd"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // startRegistry runs Debian's docker-registry on a free port of loopback until the test ends. It chooses the port
@@ -57,7 +57,7 @@ func startRegistry(t testing.TB, extra string) (host string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	for deadline := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(timeouts.For(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
 		raw, err := os.ReadFile(said)
 		if found := listening.FindSubmatch(raw); found != nil {
 			return string(found[1])

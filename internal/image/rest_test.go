@@ -9,7 +9,7 @@ import (
 
 	crierrors "k8s.io/cri-api/pkg/errors"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestSlowRestIsNotRead has a layer that cannot be unpacked, whose rest drips for hours: the pull fails now, and says
@@ -23,7 +23,7 @@ func TestSlowRestIsNotRead(t *testing.T) {
 	})
 	s := open(t, t.TempDir())
 	s.pipeline.look = 100 * time.Millisecond
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(30*time.Second)) // filling one buffer takes as long
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(30*time.Second)) // filling one buffer takes as long
 	defer cancel()
 	_, err := s.Pull(ctx, PullRequest{Reference: evil.host + "/evil:v1"})
 	if kindOf(err) != crierrors.ErrRegistryUnavailable || !strings.Contains(err.Error(), "comes too slowly") {

@@ -11,7 +11,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/image/progress"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestConfigIsFetchedOnce has a second pull arrive when the first has read the config and waits for its layer.
@@ -91,7 +91,7 @@ func TestFailureIsShared(t *testing.T) {
 			}
 		})
 	}
-	for end := time.Now().Add(patience.For(time.Minute)); waiting(s, blob.String()) < callers; {
+	for end := time.Now().Add(timeouts.For(time.Minute)); waiting(s, blob.String()) < callers; {
 		if time.Sleep(time.Millisecond); time.Now().After(end) {
 			t.Fatalf("%d of %d callers wait for the layer", waiting(s, blob.String()), callers)
 		}

@@ -18,7 +18,7 @@ import (
 
 	"berth/internal/image/progress"
 	"berth/internal/image/unpack"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // counted is a crew that remembers the processes that it has started.
@@ -105,7 +105,7 @@ func TestSpareProcessGoes(t *testing.T) {
 	crew := &counted{Crew: testCrew()}
 	s := open(t, t.TempDir(), oneByOne(crew))
 	pull(t, s, f.host+"/app:v1")
-	end := time.Now().Add(patience.For(time.Minute))
+	end := time.Now().Add(timeouts.For(time.Minute))
 	for crew.processes()[0].Signal(unix.Signal(0)) == nil {
 		if time.Now().After(end) {
 			t.Fatal("the process is still there")
@@ -134,12 +134,12 @@ func TestWhatAProcessIsGiven(t *testing.T) {
 		memory int64
 		suits  bool
 	}{
-		"what is below":           {had: had(0, 1), task: task{layer: layers[2]}, suits: true},
-		"what is above":           {had: had(0, 3), task: task{layer: layers[2]}},
-		"of another image":        {had: []digest.Digest{digest.FromString("x")}, task: task{layer: layers[2]}},
-		"the same blob":           {had: had(2), task: task{layer: layers[2]}},
-		"other limits":            {had: had(0), task: task{layer: layers[2]}, memory: 1},
-		"one that has trees":      {had: had(0), trees: trees("a"), task: task{layer: layers[2]}},
+		"what is below":             {had: had(0, 1), task: task{layer: layers[2]}, suits: true},
+		"what is above":             {had: had(0, 3), task: task{layer: layers[2]}},
+		"of another image":          {had: []digest.Digest{digest.FromString("x")}, task: task{layer: layers[2]}},
+		"the same blob":             {had: had(2), task: task{layer: layers[2]}},
+		"other limits":              {had: had(0), task: task{layer: layers[2]}, memory: 1},
+		"one that has trees":        {had: had(0), trees: trees("a"), task: task{layer: layers[2]}},
 		"finalize what it unpacked": {had: had(0, 2), task: task{layer: layers[2], lowers: trees("b a")}, suits: true},
 		"finalize over more": {
 			had: had(0), trees: trees("a"), task: task{layer: layers[2], lowers: trees("b a")}, suits: true,
@@ -190,7 +190,7 @@ func TestLayerIsTakenFromItsProcess(t *testing.T) {
 			`while : >>fs/mine; do sleep 0.01; done; mkdir fs/new || echo refused >`+out+`; exec sleep 1000`)
 		s := open(t, t.TempDir(), withCrew(crew))
 		pulled := pull(t, s, f.host+"/app:v1")
-		for end := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(timeouts.For(time.Minute)); ; time.Sleep(time.Millisecond) {
 			if text, err := os.ReadFile(out); err == nil && len(text) > 0 {
 				break
 			}

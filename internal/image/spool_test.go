@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"berth/internal/image/progress"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // wide is a layer of one file, packed with the largest window there may be.
@@ -56,7 +56,7 @@ func TestSlowWideWindow(t *testing.T) {
 	}()
 	until(t, "the slow layer has begun", func() bool { return asked.Load() == 1 })
 	until(t, "it has its window", func() bool { return s.receives() > 3<<19 }) // more than is read ahead of it
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
 	defer cancel()
 	if _, err := s.Pull(ctx, PullRequest{Reference: host + "/fast:v1"}); err != nil {
 		t.Fatal(err)

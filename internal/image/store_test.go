@@ -20,7 +20,7 @@ import (
 
 	"berth/internal/image/catalog"
 	"berth/internal/image/progress"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 func open(t testing.TB, root string, change ...func(*Config)) *Store {
@@ -58,7 +58,7 @@ func sound(t testing.TB, s *Store) {
 func nothingInFlight(t testing.TB, s *Store) {
 	t.Helper()
 	// A flight that nobody waits for ends a moment after its last caller, and a round of the syncer when the disk has all.
-	for end := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(time.Minute)); ; time.Sleep(20 * time.Millisecond) {
 		left, err := os.ReadDir(s.disk.Path(catalog.IngestDir))
 		if err == nil && len(left) == 0 {
 			return

@@ -18,11 +18,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/image/catalog"
 	"berth/internal/image/layer"
 	"berth/internal/image/unpack"
-	"berth/internal/room"
 )
 
 // unpacker is one process.
@@ -302,7 +302,7 @@ func (p *unpacker) explain(err error) error {
 	if !errors.As(err, &failed) || !failed.Low {
 		return err
 	}
-	return &room.Error{Err: err, Text: p.job.Limits.Floor.Advice(p.root, catalog.ToMakeRoom)}
+	return &diskspace.Error{Err: err, Text: p.job.Limits.Floor.Advice(p.root, catalog.ToMakeRoom)}
 }
 
 // feed copies the blob. If the process stops reading, feed returns no error, because the process will tell the reason.

@@ -24,7 +24,7 @@ import (
 	"berth/internal/helper"
 	"berth/internal/image/catalog"
 	"berth/internal/limit"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // crewFunc starts processes by a function.
@@ -142,7 +142,7 @@ func TestUnpackerThatNeverAnswers(t *testing.T) {
 				if !errors.Is(err, context.Canceled) {
 					t.Error(err)
 				}
-			case <-time.After(patience.For(time.Minute)):
+			case <-time.After(timeouts.For(time.Minute)):
 				t.Fatal("the pull hangs")
 			}
 			nothingInFlight(t, s)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // asks are calls that wait until they are let go, and how many there are.
@@ -51,7 +51,7 @@ func TestHangs(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if took := time.Since(began); took > patience.For(10*time.Second) {
+	if took := time.Since(began); took > timeouts.For(10*time.Second) {
 		t.Errorf("ten thousand reads took %v", took)
 	}
 	if n := a.waiting.Load(); n == 0 || n > AtOnce {
@@ -63,7 +63,7 @@ func TestHangs(t *testing.T) {
 		t.Errorf("one with a deadline of its own: %v", err)
 	}
 	close(a.letGo)
-	for until := time.Now().Add(patience.For(10 * time.Second)); d.late.Load() > 0; time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(timeouts.For(10 * time.Second)); d.late.Load() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("%d looks are still thought to hang", d.late.Load())
 		}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"berth/internal/sandbox"
-	"berth/test/patience"
+	"berth/test/timeouts"
 	"berth/test/volume"
 )
 
@@ -48,7 +48,7 @@ func TestReadsOfADiskThatAnswersNothing(t *testing.T) {
 		}()
 		select {
 		case <-done:
-		case <-time.After(patience.For(10 * time.Second)):
+		case <-time.After(timeouts.For(10 * time.Second)):
 			t.Errorf("%s: the question still waits", what)
 		}
 	}

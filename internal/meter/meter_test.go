@@ -12,7 +12,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/sandbox"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // ask is one question about something that has used so much by then.
@@ -117,7 +117,7 @@ func (m *metered) upper(t *testing.T, ctr sandbox.ID) string {
 // wait waits until cond holds.
 func wait(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for until := time.Now().Add(patience.For(30 * time.Second)); !cond(); time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(timeouts.For(30 * time.Second)); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("waited for: %s", what)
 		}

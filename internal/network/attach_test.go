@@ -22,7 +22,7 @@ import (
 	"berth/internal/annotation"
 	"berth/internal/fail"
 	"berth/internal/record"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 const bridgeV4 = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
@@ -44,12 +44,12 @@ func listen(t *testing.T, netns string, port int) {
 }
 
 func fetch(address string) string {
-	c, err := net.DialTimeout("tcp", address, patience.For(time.Second))
+	c, err := net.DialTimeout("tcp", address, timeouts.For(time.Second))
 	if err != nil {
 		return err.Error()
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience.For(3 * time.Second)))
+	_ = c.SetDeadline(time.Now().Add(timeouts.For(3 * time.Second)))
 	data, _ := io.ReadAll(c)
 	return string(data)
 }
@@ -76,7 +76,7 @@ func TestAttachDualStack(t *testing.T) {
 	for _, address := range []string{"10.77.0.2:80", "[fd00:77::2]:80", "10.77.0.1:8088", "127.0.0.1:8088"} {
 		// A new bridge looks for duplicates of its IPv6 address for a second or two before it uses it.
 		got := ""
-		for end := time.Now().Add(patience.For(30 * time.Second)); got != "pod" && time.Now().Before(end); {
+		for end := time.Now().Add(timeouts.For(30 * time.Second)); got != "pod" && time.Now().Before(end); {
 			got = fetch(address)
 		}
 		if got != "pod" {
@@ -316,7 +316,7 @@ func TestHangingPlugin(t *testing.T) {
 	begun := time.Now()
 	_, err := h.Attach(context.Background(), stuck)
 	var failed *PluginError
-	if took := time.Since(begun); took > patience.For(30*time.Second) || !errors.As(err, &failed) ||
+	if took := time.Since(begun); took > timeouts.For(30*time.Second) || !errors.As(err, &failed) ||
 		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("after %v: %v", took, err)
 	}
@@ -329,7 +329,7 @@ func TestHangingPlugin(t *testing.T) {
 // written is what a plugin writes to a file, sooner or later.
 func written(t *testing.T, path string) string {
 	t.Helper()
-	for end := time.Now().Add(patience.For(30 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(30 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
 		if data, err := os.ReadFile(path); err == nil && len(data) > 0 {
 			return strings.TrimSpace(string(data))
 		}
@@ -342,7 +342,7 @@ func written(t *testing.T, path string) string {
 // ends wants a process ended, which was killed.
 func ends(t *testing.T, pid string) {
 	t.Helper()
-	for end := time.Now().Add(patience.For(10 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(10 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
 		stat, err := os.ReadFile("/proc/" + pid + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return

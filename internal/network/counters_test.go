@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 func TestCount(t *testing.T) {
@@ -54,7 +54,7 @@ func TestCount(t *testing.T) {
 	}
 	after, away := open(), strayThreads(here)
 	// the thread ends a little later
-	for end := time.Now().Add(patience.For(10 * time.Second)); (after > before || len(away) > 0) &&
+	for end := time.Now().Add(timeouts.For(10 * time.Second)); (after > before || len(away) > 0) &&
 		time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 		after, away = open(), strayThreads(here)

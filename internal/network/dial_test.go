@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/thread"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // listenAt answers "pod" to whoever connects to an address in a network namespace.
@@ -103,7 +103,7 @@ func TestDialLocal(t *testing.T) {
 		})
 	}
 	all.Wait()
-	for end := time.Now().Add(patience.For(30 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(30 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
 		away := strayThreads(here)
 		if len(away) == 0 {
 			return

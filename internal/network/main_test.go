@@ -16,7 +16,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/helper"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // inside tells the test binary that it runs in network and mount namespaces of its own, so that bridges, rules and pins
@@ -178,7 +178,7 @@ func (h *host) leftovers() {
 		h.t.Errorf("left cgroups %v", left)
 	}
 	_ = exec.Command("ip", "link", "del", h.bridge).Run() // the plugin keeps its bridge for the next pod
-	for end := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
 		veths := output(h.t, "ip", "-o", "link", "show", "type", "veth") // the kernel removes them with their namespace, soon
 		if veths == "" {
 			break

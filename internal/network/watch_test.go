@@ -14,7 +14,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 func asCIDRError(err error) (*CIDRError, bool) {
@@ -42,7 +42,7 @@ func (h *host) eventually(t *testing.T, want string) {
 	begun := time.Now()
 	var stalled time.Duration
 	for h.at() != want {
-		if time.Since(begun) > patience.For(30*time.Second) {
+		if time.Since(begun) > timeouts.For(30*time.Second) {
 			t.Fatalf("still %q after %v: %s", h.at(), time.Since(begun), h.Status().Message)
 		}
 		before := time.Now()
@@ -213,7 +213,7 @@ func TestChangesWhoseEventsAreLate(t *testing.T) {
 			t.Errorf("%d bytes of 40 were believed, although no change took longer than %v, and all %v", len(got), pause,
 				last.Sub(begun))
 		}
-	case <-time.After(patience.For(30 * time.Second)):
+	case <-time.After(timeouts.For(30 * time.Second)):
 		t.Error("what is there is not believed")
 	}
 }
@@ -280,7 +280,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
 	h := newHost(t, conf("a"))
 	must(t, h.Close())
-	for end := time.Now().Add(patience.For(30 * time.Second)); runtime.NumGoroutine() > before && time.Now().Before(end); {
+	for end := time.Now().Add(timeouts.For(30 * time.Second)); runtime.NumGoroutine() > before && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	if now := runtime.NumGoroutine(); now > before {
@@ -302,7 +302,7 @@ func TestStatusOfPlugins(t *testing.T) {
 	h := newHost(t, `{"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "agent"}]}`, change)
 	ready := func(want bool) {
 		t.Helper()
-		for end := time.Now().Add(patience.For(40 * time.Second)); h.Status().Ready != want; time.Sleep(
+		for end := time.Now().Add(timeouts.For(40 * time.Second)); h.Status().Ready != want; time.Sleep(
 			5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%+v", h.Status())

@@ -19,7 +19,7 @@ import (
 	nrilog "github.com/containerd/nri/pkg/log"
 	"github.com/containerd/nri/pkg/stub"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // shown is a plugin that is shown what there is.
@@ -79,7 +79,7 @@ func run(t *testing.T, p *Plugins, bytes int) <-chan joined {
 // plugins are some whose timeouts are those.
 func plugins(request, synchronisation time.Duration) *Plugins {
 	return New(Config{
-		RegistrationTimeout: patience.For(20 * time.Second),
+		RegistrationTimeout: timeouts.For(20 * time.Second),
 		RequestTimeout:      request, SynchronizationTimeout: synchronisation,
 		Log: slog.New(slog.DiscardHandler),
 	})
@@ -107,7 +107,7 @@ func wait(t *testing.T, results <-chan joined) joined {
 	select {
 	case r := <-results:
 		return r
-	case <-time.After(patience.For(time.Minute)):
+	case <-time.After(timeouts.For(time.Minute)):
 		t.Fatal("the synchronisation of a plugin does not end")
 		return joined{}
 	}
@@ -116,7 +116,7 @@ func wait(t *testing.T, results <-chan joined) joined {
 // A plugin that takes longer for its synchronisation than a request may take is not dropped, and is told how long it
 // has.
 func TestSynchronisationHasItsOwnTime(t *testing.T) {
-	p := plugins(100*time.Millisecond, patience.For(time.Minute))
+	p := plugins(100*time.Millisecond, timeouts.For(time.Minute))
 	results := run(t, p, 1)
 	var left time.Duration
 	join(t, p, &shown{synchronize: func(ctx context.Context) error {
@@ -143,7 +143,7 @@ func TestSynchronisationHasItsOwnTime(t *testing.T) {
 // One that does not answer is dropped when that time is over: no earlier, and not much later.
 func TestSynchronisationEnds(t *testing.T) {
 	for name, request := range map[string]time.Duration{
-		"longer than a request": 50 * time.Millisecond, "shorter": patience.For(time.Minute),
+		"longer than a request": 50 * time.Millisecond, "shorter": timeouts.For(time.Minute),
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := plugins(request, 400*time.Millisecond)
@@ -154,7 +154,7 @@ func TestSynchronisationEnds(t *testing.T) {
 			hangs := &shown{synchronize: func(context.Context) error { <-end; return nil }}
 			join(t, p, hangs, stub.WithOnClose(func() { dropped.Store(true) }))
 			r := wait(t, results)
-			late := patience.For(20 * time.Second)
+			late := timeouts.For(20 * time.Second)
 			if !errors.Is(r.err, context.DeadlineExceeded) || r.took < 400*time.Millisecond || r.took > late {
 				t.Errorf("after %v: %v", r.took, r.err)
 			}
@@ -200,7 +200,7 @@ func (s *stopping) Configure(context.Context, string, string, string) (stub.Even
 // What does not fit into the socket's buffer is written until the time is over, and no longer: a write has no
 // deadline of its own.
 func TestPluginThatDoesNotReadIsDropped(t *testing.T) {
-	p := plugins(patience.For(10*time.Second), 500*time.Millisecond)
+	p := plugins(timeouts.For(10*time.Second), 500*time.Millisecond)
 	results := run(t, p, 3<<20)
 	conn, err := net.Dial("unix", p.socket.path)
 	if err != nil {
@@ -232,8 +232,8 @@ func TestPluginThatDoesNotReadIsDropped(t *testing.T) {
 // A hundred connections that say nothing keep no pod from being told of. When they go the next plugin joins, and
 // nothing is left.
 func TestSilentConnections(t *testing.T) {
-	p := plugins(patience.For(20*time.Second), patience.For(20*time.Second))
-	p.cfg.RegistrationTimeout = patience.For(time.Minute)
+	p := plugins(timeouts.For(20*time.Second), timeouts.For(20*time.Second))
+	p.cfg.RegistrationTimeout = timeouts.For(time.Minute)
 	results := run(t, p, 1)
 	before := descriptors(t)
 	var silent []net.Conn
@@ -262,7 +262,7 @@ func TestSilentConnections(t *testing.T) {
 		t.Errorf("the next plugin: %v", r.err)
 	}
 	s.Stop()
-	late := time.Now().Add(patience.For(20 * time.Second))
+	late := time.Now().Add(timeouts.For(20 * time.Second))
 	for descriptors(t) > before {
 		if time.Now().After(late) {
 			t.Fatalf("%d descriptors are left", descriptors(t)-before)

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // listenAt listens at path. Its socket stays when it closes, as that of a killed process does.
@@ -60,7 +60,7 @@ func answers(t *testing.T, l net.Listener, path string) bool {
 	select {
 	case ok := <-found:
 		return ok
-	case <-time.After(patience.For(10 * time.Second)):
+	case <-time.After(timeouts.For(10 * time.Second)):
 		return false
 	}
 }

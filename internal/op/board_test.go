@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // eventually waits until cond holds.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience.For(30 * time.Second)); !cond(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(30 * time.Second)); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s does not come", what)
 		}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 type trail struct {
@@ -299,7 +299,7 @@ func TestAskingAgainDoesNotJoinWhatIsEnding(t *testing.T) {
 	}
 	select {
 	case <-ending:
-	case <-time.After(patience.For(time.Minute)):
+	case <-time.After(timeouts.For(time.Minute)):
 		t.Fatal("the operation of a caller that had gone did not run, or was not ended")
 	}
 	again := make(chan error, 1)

@@ -14,13 +14,13 @@ import (
 	"berth/internal/limit"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // take reads the next events and checks their kinds.
 func take(t *testing.T, w *Watcher, want ...string) []Event {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(10*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(10*time.Second))
 	defer cancel()
 	var got []Event
 	var words []string

@@ -12,9 +12,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/fault"
-	"berth/internal/room"
 	"berth/internal/sandbox"
 )
 
@@ -292,7 +292,7 @@ func writeRecord(l *ledger, why string, r *sandbox.Record) error {
 		}
 	}
 	if err := l.put(l.path, r); err != nil {
-		return fmt.Errorf("pod %s: %w", r.ID, room.Explain(err, l.root, sandbox.MakeRoom))
+		return fmt.Errorf("pod %s: %w", r.ID, diskspace.Explain(err, l.root, sandbox.MakeRoom))
 	}
 	l.dirty(l.path)
 	if fault.Enabled {

@@ -24,7 +24,7 @@ import (
 	"berth/internal/op"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // The tests of this package look at what no real runtime makes happen on demand: callers that race, give up and come
@@ -234,7 +234,7 @@ func podConfig(name string) *runtimeapi.PodSandboxConfig {
 
 func wait(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience.For(10 * time.Second)); !cond(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(10 * time.Second)); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not seen in 10 s: %s", what)
 		}

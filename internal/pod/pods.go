@@ -27,7 +27,7 @@ type Runtime interface {
 	Start(ctx context.Context, pod, ctr string, log runtime.Log, deadline time.Duration) error
 	Signal(ctx context.Context, pod, ctr string, sig int) error
 	KillAll(ctx context.Context, pod, ctr string) error
-	// AwaitExit returns nil when the container has ended and its exit was told, or is at this moment, whether a monitor
+	// AwaitExit returns nil when the container has ended and its exit has been told, or is being told, whether a monitor
 	// answers or not. It ends nothing itself.
 	AwaitExit(ctx context.Context, pod, ctr string) error
 	Delete(ctx context.Context, pod, ctr string, h runtime.Handler) error

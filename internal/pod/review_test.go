@@ -16,7 +16,7 @@ import (
 	"berth/internal/record"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // end ends the daemon, and waits for what a real one would take with it.
@@ -320,7 +320,7 @@ func TestStopWaitsForTheAdoption(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(patience.For(20 * time.Second)):
+	case <-time.After(timeouts.For(20 * time.Second)):
 		t.Error("the stop waits for an exit that nobody can see")
 	}
 	if _, c, err := b.Catalog.GetContainer(ctr); err != nil || c.ExitCode != 3 {

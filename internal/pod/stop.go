@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/op"
-	"berth/internal/room"
 	"berth/internal/sandbox"
 )
 
@@ -74,7 +74,7 @@ func (p *pod) stop(ctx context.Context) error {
 	err := p.takeDown(ctx)
 	if err != nil {
 		err = fail.About(fail.Detail{Pod: string(p.id)}, "stop pod %s: %w", p.id,
-			room.Explain(err, p.cfg.Root, sandbox.MakeRoom))
+			diskspace.Explain(err, p.cfg.Root, sandbox.MakeRoom))
 		if p.work.ctx.Err() == nil {
 			p.stuck(err, func() error { return stopPod(p.work.ctx, p) })
 		}

@@ -20,7 +20,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/image/progress"
 	"berth/internal/op"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // store is an image store whose archives are lists of names, a name a line, and whose registries have everything.
@@ -186,7 +186,7 @@ func (r *rig) ok(err error) {
 // eventually waits for something.
 func (r *rig) eventually(what string, f func() bool) {
 	r.Helper()
-	for deadline := time.Now().Add(patience.For(20 * time.Second)); !f(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(timeouts.For(20 * time.Second)); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.Fatalf("waited in vain until %s; imported %q, pulled %q, pinned %q, problems %v", what,
 				few(of(r.store, imported)), few(of(r.store, asked)), few(of(r.store, pinned)), r.d.Problems())

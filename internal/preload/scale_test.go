@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"berth/internal/limit"
-	"berth/test/patience"
+	"berth/test/timeouts"
 	"berth/test/volume"
 )
 
@@ -28,7 +28,7 @@ func TestTenThousandFiles(t *testing.T) {
 	r.problem(r.dir, "")
 	began := time.Now()
 	r.restart()
-	if took := time.Since(began); took > patience.For(5*time.Second) {
+	if took := time.Since(began); took > timeouts.For(5*time.Second) {
 		t.Errorf("a start takes %v", took)
 	}
 }
@@ -57,7 +57,7 @@ func TestTenThousandNames(t *testing.T) {
 // awaitMany waits until so many are imported, or pulled.
 func (r *rig) awaitMany(n int, what func(*store) []string) {
 	r.Helper()
-	for deadline := time.Now().Add(patience.For(3 * time.Minute)); len(of(r.store, what)) < n; {
+	for deadline := time.Now().Add(timeouts.For(3 * time.Minute)); len(of(r.store, what)) < n; {
 		if time.Sleep(time.Second / 10); time.Now().After(deadline) {
 			r.Fatalf("%d of %d are there", len(of(r.store, what)), n)
 		}
@@ -85,7 +85,7 @@ func TestHungDirectory(t *testing.T) {
 	began := time.Now()
 	r.d.Problems()
 	r.d.Close()
-	if took := time.Since(began); took > closing+patience.For(5*time.Second) {
+	if took := time.Since(began); took > closing+timeouts.For(5*time.Second) {
 		t.Errorf("its end takes %v", took)
 	}
 	goOn()

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // child starts a process that ends with the test at the latest.
@@ -60,7 +60,7 @@ func TestWaitAndEnding(t *testing.T) {
 	if err := Signal(again, int(unix.SIGTERM)); err != nil {
 		t.Fatal(err)
 	}
-	long, cancel := context.WithTimeout(t.Context(), patience.For(30*time.Second))
+	long, cancel := context.WithTimeout(t.Context(), timeouts.For(30*time.Second))
 	defer cancel()
 	if err := Wait(long, again); err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestHeld(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience.For(10 * time.Second)); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(10 * time.Second)); ; time.Sleep(time.Millisecond) {
 		if strings.Contains(Describe(pid, start), "is stopped by a signal") {
 			break
 		}

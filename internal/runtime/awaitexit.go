@@ -22,10 +22,10 @@ const (
 	successorTime = 5 * time.Second
 )
 
-// AwaitExit returns nil when OnExit was told of the container's end, or is at this moment. It ends nothing, and depends on
-// no monitor: when the process is gone and the monitor does not tell, that is replaced, and when the next one does not
-// know either, or there is none, the exit is what the kernel or a file tells, else unknown. The error is that of ctx,
-// or says what is left of the container and cannot be ended.
+// AwaitExit returns nil when OnExit has been called for the container's end, or is being called. It ends nothing, and
+// depends on no monitor. When the process is gone and the monitor does not tell, the monitor is replaced. When the next
+// one does not know either, or there is none, the exit is what the kernel or a file tells, else unknown. The error is
+// that of ctx, or says what is left of the container and cannot be ended.
 func (r *Runtime) AwaitExit(ctx context.Context, pod, ctr string) error {
 	l := r.links.get(pod)
 	exit := l.handles.exit(ctr)

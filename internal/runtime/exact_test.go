@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // writer is a script that writes numbered lines to both streams, each of which ends in a dot: short ones, some that are
@@ -116,7 +116,7 @@ func (g *rig) rotate(ctr string, n int) {
 	if os.Rename(path, fmt.Sprintf("%s.%04d", path, n)) != nil {
 		return // it is not there yet
 	}
-	for end := time.Now().Add(patience.For(20 * time.Second)); g.ReopenLog(g.Context(), g.pod, ctr, g.log(ctr)) != nil; {
+	for end := time.Now().Add(timeouts.For(20 * time.Second)); g.ReopenLog(g.Context(), g.pod, ctr, g.log(ctr)) != nil; {
 		if g.told(ctr) || time.Now().After(end) {
 			return
 		}
@@ -127,7 +127,7 @@ func (g *rig) rotate(ctr string, n int) {
 // strike kills the monitor at random moments until a container has ended.
 func (g *rig) strike(ctr string, also func(n int)) (kills int) {
 	g.Helper()
-	for end := time.Now().Add(patience.For(2 * time.Minute)); !g.told(ctr); kills++ {
+	for end := time.Now().Add(timeouts.For(2 * time.Minute)); !g.told(ctr); kills++ {
 		if time.Now().After(end) {
 			g.Fatalf("the container does not end; its monitor was killed %d times", kills)
 		}

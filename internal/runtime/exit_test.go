@@ -9,7 +9,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 func TestExits(t *testing.T) {
@@ -71,7 +71,7 @@ func TestExec(t *testing.T) {
 	// A child that keeps the streams open ends with the container, not with the exec.
 	began := time.Now()
 	if out, code := g.exec(ctr, "sleep 4343 & echo hi"); out != "hi\n" || code != 0 ||
-		time.Since(began) > patience.For(30*time.Second) {
+		time.Since(began) > timeouts.For(30*time.Second) {
 		t.Errorf("with a child that holds the streams: %q, %d after %v", out, code, time.Since(began))
 	}
 	g.execTimeout(ctr)
@@ -86,7 +86,7 @@ func (g *rig) execTimeout(ctr string) {
 	if err != nil || !res.TimedOut {
 		g.Errorf("past its time: %+v, %v", res, err)
 	}
-	if took := time.Since(began); took > patience.For(30*time.Second) {
+	if took := time.Since(began); took > timeouts.For(30*time.Second) {
 		g.Errorf("it took %v", took)
 	}
 	out, _ := g.exec(ctr, "for f in /proc/[0-9]*/cmdline; do cat $f; done")

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/test/fixture"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // buildBoxed builds the runtime whose containers are in a box, once.
@@ -41,7 +41,7 @@ func newBoxRig(t *testing.T) boxRig {
 
 // empty removes the containers, and then the box.
 func (g boxRig) empty() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience.For(30*time.Second))
+	ctx, cancel := context.WithTimeout(context.Background(), timeouts.For(30*time.Second))
 	defer cancel()
 	for _, c := range append(g.made, g.pod) {
 		if err := g.Delete(ctx, g.pod, c, g.handler); err != nil {
@@ -172,7 +172,7 @@ func TestGuest(t *testing.T) {
 		}
 		began := time.Now()
 		g.ok(g.Delete(t.Context(), g.pod, c, g.handler))
-		if d := time.Since(began); d > patience.For(30*time.Second) {
+		if d := time.Since(began); d > timeouts.For(30*time.Second) {
 			t.Errorf("it took %v to remove", d)
 		}
 	})
@@ -189,9 +189,9 @@ func TestGuestExec(t *testing.T) {
 	}
 	began := time.Now()
 	res, err := g.Exec(t.Context(), g.pod, c,
-		Exec{Process: shellProcess("sleep 7531 & sleep 7532"), Timeout: patience.For(3 * time.Second)})
+		Exec{Process: shellProcess("sleep 7531 & sleep 7532"), Timeout: timeouts.For(3 * time.Second)})
 	g.ok(err)
-	if !res.TimedOut || time.Since(began) > patience.For(40*time.Second) {
+	if !res.TimedOut || time.Since(began) > timeouts.For(40*time.Second) {
 		t.Errorf("after %v: %+v", time.Since(began), res)
 	}
 	g.within(5*time.Second, "nothing of it is left", func() bool {

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestHungMonitor checks that no call waits for a monitor that does not answer, and that Shutdown ends such a one.
@@ -43,7 +43,7 @@ func TestHungMonitor(t *testing.T) {
 			ended <- name
 		}()
 	}
-	late := time.After(300*time.Millisecond + patience.For(30*time.Second))
+	late := time.After(300*time.Millisecond + timeouts.For(30*time.Second))
 	for range calls {
 		select {
 		case <-ended:
@@ -56,7 +56,7 @@ func TestHungMonitor(t *testing.T) {
 	g.ok(g.Signal(t.Context(), g.pod, ctr, 0)) // needs no monitor
 	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
 	g.ok(g.Shutdown(t.Context(), g.pod))
-	if took := time.Since(began); took > patience.For(40*time.Second) {
+	if took := time.Since(began); took > timeouts.For(40*time.Second) {
 		t.Errorf("delete and shutdown took %v", took)
 	}
 	if err := unix.Kill(pid, 0); err != unix.ESRCH {

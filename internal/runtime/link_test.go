@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/monitor/wire"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestHandOverOfWhatExits has a container exit while what is held of it is on its way to a monitor that takes over. The
@@ -39,7 +39,7 @@ func TestHandOverOfWhatExits(t *testing.T) {
 	l.handles.report("c1")
 	c.sending.Unlock()
 
-	_ = monitor.SetReadDeadline(time.Now().Add(patience.For(10 * time.Second)))
+	_ = monitor.SetReadDeadline(time.Now().Add(timeouts.For(10 * time.Second)))
 	buf, oob := make([]byte, 4<<10), make([]byte, unix.CmsgSpace(4))
 	n, on, _, _, err := monitor.ReadMsgUnix(buf, oob)
 	if err != nil {
@@ -84,7 +84,7 @@ func connected(t *testing.T) (monitor, daemon *net.UnixConn) {
 // awaitRequest returns when a request is waiting for its answer, or for its turn to be sent.
 func awaitRequest(t *testing.T, c *client) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(10*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(10*time.Second))
 	defer cancel()
 	for asked := false; !asked; {
 		c.mu.Lock()
@@ -133,7 +133,7 @@ func TestMonitorThatCannotBeAsked(t *testing.T) {
 	if !errors.Is(err, errNoMonitor) || !errdefs.IsUnavailable(err) || !again {
 		t.Errorf("asked: %v", err)
 	}
-	for end := time.Now().Add(patience.For(10 * time.Second)); !c.lost(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(10 * time.Second)); !c.lost(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the connection is kept")
 		}

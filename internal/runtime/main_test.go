@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // monitorFlags are the build flags of the monitor under test.
@@ -152,7 +152,7 @@ func TestCrun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short")
 	}
-	cmd := exec.Command(os.Args[0], "-test.timeout="+patience.For(7*time.Minute).String())
+	cmd := exec.Command(os.Args[0], "-test.timeout="+timeouts.For(7*time.Minute).String())
 	cmd.Env = append(os.Environ(), underCrun+"="+host.monitor)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	if out, err := cmd.CombinedOutput(); err != nil {

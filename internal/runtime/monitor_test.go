@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/process"
-	"berth/test/patience"
+	"berth/test/timeouts"
 	"berth/test/volume"
 )
 
@@ -114,7 +114,7 @@ func TestCreatePastDeadline(t *testing.T) {
 	h := g.handler
 	h.Path = slow
 	_, err := g.Create(t.Context(), g.pod,
-		Create{Container: ctr, Handler: h, Spec: g.spec(ctr, "sleep 1000"), Deadline: patience.For(5 * time.Second)})
+		Create{Container: ctr, Handler: h, Spec: g.spec(ctr, "sleep 1000"), Deadline: timeouts.For(5 * time.Second)})
 	if err == nil || !strings.Contains(err.Error(), "not done in time") {
 		t.Fatalf("create: %v", err)
 	}
@@ -135,7 +135,7 @@ func TestStartPastDeadline(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "not done in time") {
 		t.Fatalf("start: %v", err)
 	}
-	if took := time.Since(began); took > patience.For(40*time.Second) {
+	if took := time.Since(began); took > timeouts.For(40*time.Second) {
 		t.Errorf("a start with a second to do it took %v", took)
 	}
 }
@@ -159,7 +159,7 @@ func TestLeftovers(t *testing.T) {
 	if e := g.exit(ctr); e.Code != 3 {
 		t.Errorf("exit %+v", e)
 	}
-	if took := time.Since(began); took > patience.For(30*time.Second) {
+	if took := time.Since(began); took > timeouts.For(30*time.Second) {
 		t.Errorf("the exit was told after %v", took)
 	}
 	g.within(time.Second, "what it left is gone", func() bool { return !g.alive("sleep", mark) })
@@ -198,7 +198,7 @@ func TestShutdownWithContainers(t *testing.T) {
 	g := newRig(t)
 	ctr := g.run("sleep 1000")
 	pid := g.processOf(ctr).PID
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(40*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(40*time.Second))
 	defer cancel()
 	g.ok(g.Shutdown(ctx, g.pod))
 	g.ends(pid, "a container of the pod")
@@ -321,7 +321,7 @@ func TestHungLogDisk(t *testing.T) {
 		t.Errorf("exit %+v", e)
 	}
 	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
-	if took := time.Since(began); took > patience.For(30*time.Second) {
+	if took := time.Since(began); took > timeouts.For(30*time.Second) {
 		t.Errorf("kill and delete took %v", took)
 	}
 	thaw()

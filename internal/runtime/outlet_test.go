@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/monitor/wire"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestOutletReadLate has no time left for what was written while nobody read, and a child that holds the pipe.
@@ -107,7 +107,7 @@ func TestDrainWithoutMonitor(t *testing.T) {
 	r, w, err := os.Pipe()
 	g.ok(err)
 	g.drains.take(t.Context(), g.pod, ctr, r, nil)
-	_ = w.SetWriteDeadline(time.Now().Add(patience.For(10 * time.Second)))
+	_ = w.SetWriteDeadline(time.Now().Add(timeouts.For(10 * time.Second)))
 	if n, err := w.Write(make([]byte, 256<<10)); err != nil { // more than a pipe holds
 		t.Errorf("after %d bytes: %v", n, err)
 	}
@@ -138,7 +138,7 @@ func TestDrainedStreamsAreBounded(t *testing.T) {
 	var all sync.WaitGroup
 	for i, w := range writers {
 		all.Go(func() {
-			_ = w.SetWriteDeadline(time.Now().Add(patience.For(30 * time.Second)))
+			_ = w.SetWriteDeadline(time.Now().Add(timeouts.For(30 * time.Second)))
 			_, err := w.Write(make([]byte, 128<<10)) // more than a pipe holds
 			if lives := i < maxDrained; lives != (err == nil) {
 				t.Errorf("stream %d: %v", i, err)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // monitorBefore, in the environment, names the program of a monitor of an earlier release.
@@ -70,7 +70,7 @@ func flood(t *testing.T, program, script string) (cpu time.Duration, pss int) {
 		func(c *Create) { c.Stdin = true })
 	began := processorTime(t, g)
 	g.ok(os.WriteFile(filepath.Join(g.cfg.bundle(g.pod, ctr), "stdin"), []byte("\n"), 0))
-	for end := time.Now().Add(patience.For(2 * time.Minute)); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(2 * time.Minute)); ; time.Sleep(20 * time.Millisecond) {
 		g.mu.Lock()
 		done := len(g.exits[ctr]) > 0
 		g.mu.Unlock()

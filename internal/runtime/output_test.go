@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // syncBuffer is a buffer that is written to while it is read.
@@ -249,7 +249,7 @@ func TestTerminal(t *testing.T) {
 	g.hasSaid(ctr, "\n")
 	g.ok(g.Resize(t.Context(), g.pod, ctr, 101, 33))
 	out := &syncBuffer{}
-	ctx, cancel := context.WithTimeout(t.Context(), patience.For(40*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(40*time.Second))
 	defer cancel()
 	g.ok(g.Attach(ctx, g.pod, ctr, Attach{Stdin: strings.NewReader("\n"), Stdout: out}))
 	if e := g.exit(ctr); e.Code != 2 {

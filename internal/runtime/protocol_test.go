@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // line is one line of a conversation: what the daemon says, or what it must hear, where "*" is anything but zero.
@@ -90,7 +90,7 @@ func (g *rig) say(conn *net.UnixConn, l line) {
 }
 
 func (g *rig) hear(conn *net.UnixConn) (m map[string]any) {
-	_ = conn.SetReadDeadline(time.Now().Add(patience.For(45 * time.Second)))
+	_ = conn.SetReadDeadline(time.Now().Add(timeouts.For(45 * time.Second)))
 	buf := make([]byte, 64<<10)
 	n, err := conn.Read(buf)
 	g.ok(err)

@@ -22,7 +22,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // rig is a pod with its monitor, and a directory for logs.
@@ -85,7 +85,7 @@ func newState(t *testing.T) string {
 
 // clear removes all and checks that nothing is left.
 func (g *rig) clear() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience.For(30*time.Second))
+	ctx, cancel := context.WithTimeout(context.Background(), timeouts.For(30*time.Second))
 	defer cancel()
 	for _, c := range g.made {
 		if err := g.Delete(ctx, g.pod, c, g.handler); err != nil {
@@ -154,7 +154,7 @@ func (g *rig) must(v any, err error) any {
 // within waits until fn is true. It gives up after d and what a busy machine may add to that.
 func (g *rig) within(d time.Duration, what string, fn func() bool) {
 	g.Helper()
-	d = patience.For(d + 30*time.Second)
+	d = timeouts.For(d + 30*time.Second)
 	for end := time.Now().Add(d); !fn(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			g.Fatalf("not within %v: %s", d, what)
@@ -187,7 +187,7 @@ func shellProcess(script string) *specs.Process {
 }
 
 // deadline is long enough for any call of a runtime.
-var deadline = patience.For(30 * time.Second)
+var deadline = timeouts.For(30 * time.Second)
 
 // create makes a container that is not started; change may alter how.
 func (g *rig) create(script string, change ...func(*Create)) string {

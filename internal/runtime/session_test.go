@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // session runs a script with somebody at its streams.
@@ -152,7 +152,7 @@ func TestSessionThatLeavesAChild(t *testing.T) {
 			Session{Stdout: out}); err != nil || !strings.HasPrefix(out.String(), "hi") {
 			t.Errorf("terminal %v: %v, %q", tty, err, out)
 		}
-		if took := time.Since(began); took > drainTime+patience.For(30*time.Second) {
+		if took := time.Since(began); took > drainTime+timeouts.For(30*time.Second) {
 			t.Errorf("terminal %v: after %v", tty, took)
 		}
 	}
@@ -172,9 +172,9 @@ func TestSessionWhoseClientGoes(t *testing.T) {
 		"writes":   {script: "while echo on; do sleep 0.1; done", most: hangupGrace - time.Second},
 		"terminal": {script: "echo on; sleep 2001", tty: true, most: hangupGrace - time.Second},
 		"neither": {script: "trap '' HUP PIPE; echo on; sleep 2002 & setsid sleep 2003; wait",
-			most: hangupGrace + patience.For(20*time.Second)},
+			most: hangupGrace + timeouts.For(20*time.Second)},
 		"not terminal": {script: "trap '' HUP; echo on; setsid sh -c 'trap \"\" HUP; sleep 2004' & wait; sleep 2005",
-			tty: true, most: hangupGrace + patience.For(20*time.Second)},
+			tty: true, most: hangupGrace + timeouts.For(20*time.Second)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -360,7 +360,7 @@ func TestTerminalThatIsNeverSent(t *testing.T) {
 		go end(e)
 		select {
 		case <-e.taken:
-		case <-time.After(masterTimeout + patience.For(10*time.Second)):
+		case <-time.After(masterTimeout + timeouts.For(10*time.Second)):
 			t.Errorf("%s: it is still waited for", name)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestMonitorKilled kills the monitor under containers of all kinds: they go on, and their exits are told.
@@ -90,7 +90,7 @@ func TestTerminalOfAKilledMonitor(t *testing.T) {
 	g := newRig(t)
 	tty := g.run("trap 'exit 9' TERM; while :; do read line; done", func(c *Create) { c.Terminal, c.Stdin = true, true })
 	for range 10 {
-		old, end := g.monitor(), time.Now().Add(patience.For(10*time.Second))
+		old, end := g.monitor(), time.Now().Add(timeouts.For(10*time.Second))
 		g.ok(unix.Kill(old, unix.SIGKILL))
 		for another := false; !another; {
 			console, err := g.Console(t.Context(), g.pod, tty)

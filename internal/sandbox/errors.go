@@ -8,8 +8,8 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail"
-	"berth/internal/room"
 )
 
 // MakeRoom is what to do about a file system of pods that is full.
@@ -63,7 +63,7 @@ var (
 func Invalid(err error) error {
 	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsInvalidArgument(err) ||
 		errdefs.IsInternal(err) || errdefs.IsUnavailable(err) || errdefs.IsCanceled(err) ||
-		errdefs.IsDeadlineExceeded(err) || errdefs.IsResourceExhausted(err) || room.Lacking(err) {
+		errdefs.IsDeadlineExceeded(err) || errdefs.IsResourceExhausted(err) || diskspace.Lacking(err) {
 		return err
 	}
 	var errno syscall.Errno

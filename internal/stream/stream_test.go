@@ -21,7 +21,7 @@ import (
 
 	"berth/internal/limit"
 	"berth/test/fixture"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // deaf is a node whose commands read nothing and end with their client.
@@ -342,7 +342,7 @@ func TestIdleConnections(t *testing.T) {
 		idle = append(idle, c)
 	}
 	for _, c := range idle[:20] {
-		_ = c.SetReadDeadline(time.Now().Add(patience.For(time.Minute)))
+		_ = c.SetReadDeadline(time.Now().Add(timeouts.For(time.Minute)))
 		var e net.Error
 		if _, err := c.Read(make([]byte, 1)); errors.As(err, &e) && e.Timeout() {
 			t.Fatal("the oldest connection is not ended")
@@ -355,7 +355,7 @@ func TestIdleConnections(t *testing.T) {
 	}
 	_ = client.Close()
 	<-d.ended
-	for deadline := time.Now().Add(patience.For(30 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(timeouts.For(30 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
 		s.tickets.mu.Lock()
 		begun := s.tickets.begun
 		s.tickets.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestMain has the test program be the process that holds the monitors' scope.
@@ -66,7 +66,7 @@ func there(u *Units, path string) bool {
 
 func within(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience.For(time.Minute)); !f(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(time.Minute)); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain until %s", what)
 		}

@@ -18,7 +18,7 @@ import (
 
 	"berth/test/isolate"
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 	"berth/test/volume"
 )
 
@@ -308,11 +308,11 @@ func TestService(t *testing.T) {
 	must(t, syscall.Kill(next, syscall.SIGINT))
 	select {
 	case <-ended:
-	case <-time.After(patience.For(30 * time.Second)):
+	case <-time.After(timeouts.For(30 * time.Second)):
 		t.Error("it ended, and nobody was told")
 	}
 	awaitOther(t, s, next)
-	must(t, s.stop(patience.For(30*time.Second)))
+	must(t, s.stop(timeouts.For(30*time.Second)))
 	if s.pid() != 0 {
 		t.Error("it runs on")
 	}
@@ -320,7 +320,7 @@ func TestService(t *testing.T) {
 
 func awaitOther(t *testing.T, s *service, than int) int {
 	t.Helper()
-	deadline := time.Now().Add(patience.For(30 * time.Second))
+	deadline := time.Now().Add(timeouts.For(30 * time.Second))
 	for ; time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if pid := s.pid(); pid != 0 && pid != than {
 			return pid
@@ -394,7 +394,7 @@ func TestFreezerThaws(t *testing.T) {
 	select {
 	case err := <-written:
 		must(t, err)
-	case <-time.After(patience.For(30 * time.Second)):
+	case <-time.After(timeouts.For(30 * time.Second)):
 		t.Fatal("the disk hangs on")
 	}
 	thaw, err := askFreezer(socket, dir)

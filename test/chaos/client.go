@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // client speaks CRI, and makes a request again until it is through.
@@ -79,7 +79,7 @@ var errStuck = errors.New("stuck")
 
 // tryFor is how long a client waits for one answer. A kubelet waits for two minutes; this one is in a hurry, so that
 // more requests are given up and made again.
-func tryFor() time.Duration { return patience.For(20 * time.Second) }
+func tryFor() time.Duration { return timeouts.For(20 * time.Second) }
 
 // repeat makes a request until it is through.
 func (c *client) repeat(what string, request func(context.Context) error) error {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/test/isolate"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // sight is what is there at a moment: names of things.
@@ -42,7 +42,7 @@ func (s *stage) leftBehind(before sight) {
 	began := time.Now()
 	for {
 		waited := time.Since(began)
-		late := waited > patience.For(time.Minute)
+		late := waited > timeouts.For(time.Minute)
 		now, err := look(s)
 		if err == nil {
 			maps.DeleteFunc(now, func(name string, _ bool) bool { return before[name] })
@@ -211,7 +211,7 @@ func Sweep() error { return isolate.Sweep(registryFile, CleanUp) }
 // CleanUp removes the cgroups of a run in a folder. All its processes have ended, or are just about to.
 func CleanUp(dir string) error {
 	s := newStage(Options{Dir: dir})
-	deadline := time.Now().Add(patience.For(30 * time.Second))
+	deadline := time.Now().Add(timeouts.For(30 * time.Second))
 	for {
 		var failed error
 		for _, group := range s.cgroups() {

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"berth/test/fixture"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // imagesEach is how many images a client has for itself. They share all layers but one.
@@ -50,7 +50,7 @@ func (s *stage) startRegistry() error {
 }
 
 func awaitRegistry() error {
-	deadline := time.Now().Add(patience.For(time.Minute))
+	deadline := time.Now().Add(timeouts.For(time.Minute))
 	for {
 		resp, err := http.Get("http://" + registryAddr + "/v2/")
 		if err == nil {

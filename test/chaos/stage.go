@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/test/isolate"
-	"berth/test/patience"
+	"berth/test/timeouts"
 	"berth/test/volume"
 )
 
@@ -112,14 +112,14 @@ func (s *stage) startDaemon() error {
 	if s.client, err = dial(s.socket, s.limit()); err != nil {
 		return err
 	}
-	return s.client.ready(patience.For(time.Minute))
+	return s.client.ready(timeouts.For(time.Minute))
 }
 
 func (s *stage) daemonLog() string { return filepath.Join(s.Dir, "daemon.log") }
 
 // limit is how long a request may be made again and again. Nothing is stopped or hangs for longer than Longest at a
 // time.
-func (s *stage) limit() time.Duration { return patience.For(2*time.Minute) + 2*s.Longest }
+func (s *stage) limit() time.Duration { return timeouts.For(2*time.Minute) + 2*s.Longest }
 
 // keepLogs copies the daemon's log to the folder that BERTH_KEEP_LOGS names, where something was lost.
 func (s *stage) keepLogs() {
@@ -141,7 +141,7 @@ func (s *stage) close() error {
 	var errs []error
 	for _, p := range []*service{s.daemon, s.registry} {
 		if p != nil {
-			errs = append(errs, p.stop(patience.For(30*time.Second)))
+			errs = append(errs, p.stop(timeouts.For(30*time.Second)))
 		}
 	}
 	s.removePlain()

@@ -26,7 +26,7 @@ import (
 	"berth/test/fixture"
 	"berth/test/hygiene"
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 func TestMain(m *testing.M) {
@@ -290,7 +290,7 @@ func (r *runner) step(st step) error {
 			r.planted = true
 			continue
 		}
-		if r.n.Died(patience.For(20*time.Second)) != nil {
+		if r.n.Died(timeouts.For(20*time.Second)) != nil {
 			return fmt.Errorf("after %d deaths: %w", r.died, err)
 		}
 		if err := r.revive(); err != nil {
@@ -323,7 +323,7 @@ func (r *runner) revive() error {
 			return err
 		}
 		err := r.life.holds()
-		if err == nil || r.n.Died(patience.For(10*time.Second)) != nil {
+		if err == nil || r.n.Died(timeouts.For(10*time.Second)) != nil {
 			return err
 		}
 	}
@@ -338,7 +338,7 @@ func (r *runner) finish() error {
 	}
 	last := time.Duration(0)
 	if r.died < want { // it is to die after its last answer
-		last = patience.For(10 * time.Second)
+		last = timeouts.For(10 * time.Second)
 	}
 	if r.n.Died(last) == nil {
 		if err := r.revive(); err != nil {
@@ -354,7 +354,7 @@ func (r *runner) finish() error {
 	if err := r.n.RemoveAll(); err != nil {
 		return err
 	}
-	return errors.Join(r.n.Clean(patience.For(10*time.Second)), sameImages(r.n))
+	return errors.Join(r.n.Clean(timeouts.For(10*time.Second)), sameImages(r.n))
 }
 
 var baseline struct {
@@ -364,7 +364,7 @@ var baseline struct {
 
 // sameImages checks that the image store, with everything removed, is as it was the first time that it was empty.
 func sameImages(n *node.Node) error {
-	deadline := time.Now().Add(patience.For(10 * time.Second))
+	deadline := time.Now().Add(timeouts.For(10 * time.Second))
 	for {
 		files := imageFiles(n)
 		baseline.Lock()

@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // A life is what one pod goes through, from the pull of its image to the removal of everything. Each step is a request
@@ -51,7 +51,7 @@ func newLife(n *node.Node, image string, edit func(*v1.PodSandboxConfig)) *life 
 }
 
 func within() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), patience.For(time.Minute))
+	return context.WithTimeout(context.Background(), timeouts.For(time.Minute))
 }
 
 func (l *life) pull() error {
@@ -123,7 +123,7 @@ func (l *life) pids(id string) []int {
 func (l *life) exec() error {
 	ctx, cancel := within()
 	defer cancel()
-	out, _, err := l.n.Runtime.ExecSync(ctx, l.main, []string{"/webapp", "lines", "1", "3"}, patience.For(10*time.Second))
+	out, _, err := l.n.Runtime.ExecSync(ctx, l.main, []string{"/webapp", "lines", "1", "3"}, timeouts.For(10*time.Second))
 	if err == nil && string(out) != "aaa\n" {
 		err = wrong("exec printed %q", out)
 	}

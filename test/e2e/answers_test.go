@@ -16,7 +16,7 @@ import (
 	"berth/internal/cgroup"
 	"berth/test/fixture"
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // valueCheck says whether a value of a field is as it should be.
@@ -231,7 +231,7 @@ func (a *answerSurvey) run(handler string) {
 	c.ask(main)
 	c.unstarted(main)
 	c.withoutNetwork()
-	deadline := time.Now().Add(patience.For(time.Minute))
+	deadline := time.Now().Add(timeouts.For(time.Minute))
 	for missing := a.missing(kept); len(missing) > 0; missing = a.missing(kept) {
 		if time.Now().After(deadline) {
 			a.Errorf("not filled: %s", strings.Join(missing, ", "))

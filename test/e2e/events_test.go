@@ -13,7 +13,7 @@ import (
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // A listener has the events of one pod, by the kubelet's own client.
@@ -48,7 +48,7 @@ func (l *listener) next(pod string, names map[string]string, want ...string) []*
 	l.Helper()
 	var got []*v1.ContainerEventResponse
 	var words []string
-	late := time.After(patience.For(time.Minute))
+	late := time.After(timeouts.For(time.Minute))
 	for len(words) < len(want) {
 		select {
 		case e := <-l.got:

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/exec"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 func (c *ctr) tryExec(timeout time.Duration, script string) (stdout, stderr string, err error) {
@@ -37,7 +37,7 @@ func TestExecSync(t *testing.T) {
 				"/tmp me /home/app 1000 1\n", "", 0},
 			{"much", "head -c 3000000 /dev/zero | tr '\\0' x", strings.Repeat("x", 3000000), "", 0},
 		} {
-			stdout, stderr, err := c.tryExec(patience.For(20*time.Second), x.script)
+			stdout, stderr, err := c.tryExec(timeouts.For(20*time.Second), x.script)
 			code := 0
 			if e, ok := err.(exec.CodeExitError); ok {
 				code, err = e.Code, nil
@@ -58,7 +58,7 @@ func TestExecTimeout(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "timed out") && status.Code(err) != codes.DeadlineExceeded {
 			r.Errorf("a timeout gave %v", err)
 		}
-		if took < 900*time.Millisecond || took > patience.For(time.Minute) {
+		if took < 900*time.Millisecond || took > timeouts.For(time.Minute) {
 			r.Errorf("took %s", took)
 		}
 		r.eventually("nothing of the exec runs any more", func() bool { return countProcesses("4321", c.cid) == 0 })
@@ -71,8 +71,8 @@ func TestExecThatLeavesAChild(t *testing.T) {
 	each(t, func(r rig) {
 		c := r.pod().start(busybox("main", "sleep 1000"))
 		began := time.Now()
-		out, _, err := c.tryExec(patience.For(2*time.Minute), "sleep 5432 & echo started")
-		if took := time.Since(began); err != nil || out != "started\n" || took > patience.For(time.Minute) {
+		out, _, err := c.tryExec(timeouts.For(2*time.Minute), "sleep 5432 & echo started")
+		if took := time.Since(began); err != nil || out != "started\n" || took > timeouts.For(time.Minute) {
 			r.Errorf("after %s: %q, %v", took, out, err)
 		}
 	})
@@ -83,7 +83,7 @@ func TestExecThatLeavesAChild(t *testing.T) {
 func TestExecThatLeavesAWriter(t *testing.T) {
 	each(t, func(r rig) {
 		c := r.pod().start(busybox("main", "sleep 1000"))
-		out, _, err := c.tryExec(patience.For(time.Minute),
+		out, _, err := c.tryExec(timeouts.For(time.Minute),
 			"(while :; do echo tick; echo tock >&2; echo x >> /tmp/ticks; sleep 0.1; done) & echo started")
 		if err != nil || !strings.Contains(out, "started\n") {
 			r.Fatalf("%q, %v", out, err)
@@ -101,7 +101,7 @@ func TestManyExecs(t *testing.T) {
 		done := make(chan error, 20)
 		for range cap(done) {
 			go func() {
-				_, _, err := c.tryExec(patience.For(time.Minute), "echo x")
+				_, _, err := c.tryExec(timeouts.For(time.Minute), "echo x")
 				done <- err
 			}()
 		}
@@ -129,12 +129,12 @@ func TestBadExec(t *testing.T) {
 			{"exited", over.cid, []string{"true"}, []codes.Code{codes.FailedPrecondition}},
 			{"unknown", strings.Repeat("0", 64), []string{"true"}, []codes.Code{codes.NotFound}},
 		} {
-			_, _, err := r.n.Runtime.ExecSync(ctx(), x.id, x.command, patience.For(time.Minute))
+			_, _, err := r.n.Runtime.ExecSync(ctx(), x.id, x.command, timeouts.For(time.Minute))
 			r.wantCode(err, x.codes[0])
 		}
 		_, err := r.client().ExecSync(ctx(), &v1.ExecSyncRequest{ContainerId: running.cid, Cmd: sh("true"), Timeout: -1})
 		r.wantCode(err, codes.InvalidArgument, "-1")
-		_, stderr, err := r.n.Runtime.ExecSync(ctx(), running.cid, []string{"/no/such"}, patience.For(time.Minute))
+		_, stderr, err := r.n.Runtime.ExecSync(ctx(), running.cid, []string{"/no/such"}, timeouts.For(time.Minute))
 		if err == nil || !strings.Contains(err.Error()+string(stderr), "/no/such") {
 			r.Errorf("a missing program gave %v, stderr %q", err, stderr)
 		}

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // ports gives a pod port mappings.
@@ -30,7 +30,7 @@ func (r rig) ask(address, question string) (string, error) {
 			continue
 		}
 		buf := make([]byte, 1500)
-		_ = conn.SetReadDeadline(time.Now().Add(patience.For(time.Second)))
+		_ = conn.SetReadDeadline(time.Now().Add(timeouts.For(time.Second)))
 		var n int
 		if n, last = conn.Read(buf); last == nil {
 			return string(buf[:n]), nil

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 	"berth/test/volume"
 )
 
@@ -82,7 +82,7 @@ func TestMonitorThatHangs(t *testing.T) {
 			if restart {
 				r.ok(r.n.Restart())
 			}
-			wait := patience.For(40 * time.Second)
+			wait := timeouts.For(40 * time.Second)
 			r.ok(r.within(wait, func(ctx context.Context) error { return r.n.Runtime.StopContainer(ctx, heeds.cid, 30) }))
 			if st := heeds.status(); st.ExitCode != 7 || st.State != v1.ContainerState_CONTAINER_EXITED {
 				r.Errorf("%s: of one that heeds its signal: %v, code %d, %q", name, st.State, st.ExitCode, st.Message)
@@ -129,7 +129,7 @@ func (r rig) within(deadline time.Duration, call func(context.Context) error) er
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(deadline + patience.For(30*time.Second)):
+	case <-time.After(deadline + timeouts.For(30*time.Second)):
 		return errors.New("the call goes on after its deadline")
 	}
 }
@@ -166,7 +166,7 @@ func (s *small) answers(c *ctr, images int) {
 			return err
 		},
 	} {
-		if err := s.within(patience.For(30*time.Second), call); err != nil {
+		if err := s.within(timeouts.For(30*time.Second), call); err != nil {
 			s.Errorf("%s: %v", what, err)
 		}
 	}

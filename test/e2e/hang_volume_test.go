@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 	"berth/test/volume"
 )
 
@@ -48,14 +48,14 @@ func TestVolumeThatHangs(t *testing.T) {
 			r.wantText("exec", c.exec("echo", "hi"), "hi")
 			r.ok(r.n.Runtime.ReopenContainerLog(ctx(), c.cid))
 		}
-		err := r.within(patience.For(time.Second), func(ctx context.Context) error {
+		err := r.within(timeouts.For(time.Second), func(ctx context.Context) error {
 			_, err := r.n.Runtime.CreateContainer(ctx, p.id, busybox("more", "true", mount(at, "/vol")), p.config)
 			return err
 		})
 		if err == nil {
 			r.Error("a container is made while its volume hangs")
 		}
-		minute := patience.For(time.Minute)
+		minute := timeouts.For(time.Minute)
 		r.ok(r.within(minute, func(ctx context.Context) error { return r.n.Runtime.StopContainer(ctx, idle.cid, 1) }))
 		r.ok(r.within(minute, func(ctx context.Context) error { return r.n.Runtime.RemoveContainer(ctx, idle.cid) }))
 		r.wantText("exec", r.pod().start(busybox("new", "sleep 100000")).exec("echo", "hi"), "hi")
@@ -100,7 +100,7 @@ func TestDiskThatAnswersNothing(t *testing.T) {
 			"metrics":    func(ctx context.Context) error { _, err := r.n.Runtime.ListPodSandboxMetrics(ctx); return err },
 			"image fs":   func(ctx context.Context) error { _, err := r.n.Images.ImageFsInfo(ctx); return err },
 		} {
-			if err := r.within(patience.For(5*time.Second), call); err != nil {
+			if err := r.within(timeouts.For(5*time.Second), call); err != nil {
 				r.Errorf("%s: %v", what, err)
 			}
 		}

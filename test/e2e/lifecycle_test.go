@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 func TestContainerLife(t *testing.T) {
@@ -92,7 +92,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 // seconds is a stop's timeout that must not run out.
-func seconds(n int64) int64 { return n * int64(patience.Scale()) }
+func seconds(n int64) int64 { return n * int64(timeouts.Scale()) }
 
 func TestStop(t *testing.T) {
 	each(t, func(r rig) {
@@ -130,7 +130,7 @@ func TestStop(t *testing.T) {
 			if st.State != v1.ContainerState_CONTAINER_EXITED || st.ExitCode != c.code {
 				r.Errorf("%s: %s with code %d, wanted %d", c.name, st.State, st.ExitCode, c.code)
 			}
-			if took < c.least || took > patience.For(c.most) {
+			if took < c.least || took > timeouts.For(c.most) {
 				r.Errorf("%s: took %s, wanted %s to %s", c.name, took, c.least, c.most)
 			}
 			ctr.logged(c.says)
@@ -149,7 +149,7 @@ func TestShorterStop(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		began := time.Now()
 		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, 0))
-		if took := time.Since(began); took > patience.For(time.Minute) {
+		if took := time.Since(began); took > timeouts.For(time.Minute) {
 			r.Errorf("the short stop took %s", took)
 		}
 		r.ok(<-long)

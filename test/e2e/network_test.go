@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // serving starts the web server in a pod and returns when it answers.
@@ -111,7 +111,7 @@ func TestNetworkConfigurationIsWatched(t *testing.T) {
 	} {
 		r.ok(c.do())
 		var last *v1.RuntimeCondition
-		deadline := time.Now().Add(patience.For(30 * time.Second))
+		deadline := time.Now().Add(timeouts.For(30 * time.Second))
 		for {
 			last = r.networkReady()
 			if last.Status == c.ready && strings.Contains(last.Message, c.says) || time.Now().After(deadline) {
@@ -199,7 +199,7 @@ func calls(dir string) string {
 func TestHangingPlugin(t *testing.T) {
 	r, dir := slowNode(t)
 	config := r.n.Pod("stuck")
-	short, cancel := context.WithTimeout(ctx(), patience.For(500*time.Millisecond))
+	short, cancel := context.WithTimeout(ctx(), timeouts.For(500*time.Millisecond))
 	defer cancel()
 	_, err := r.n.Runtime.RunPodSandbox(short, config, "")
 	r.wantCode(err, codes.DeadlineExceeded)
@@ -207,7 +207,7 @@ func TestHangingPlugin(t *testing.T) {
 	began := time.Now()
 	r.pod(hostNetwork)
 	r.wantPods(1)
-	if took := time.Since(began); took > patience.For(30*time.Second) {
+	if took := time.Since(began); took > timeouts.For(30*time.Second) {
 		r.Errorf("beside a hanging plugin, another pod took %s", took)
 	}
 	answer := make(chan error, 1)
@@ -218,7 +218,7 @@ func TestHangingPlugin(t *testing.T) {
 		}
 		answer <- err
 	}()
-	time.Sleep(patience.For(100 * time.Millisecond))
+	time.Sleep(timeouts.For(100 * time.Millisecond))
 	if got := calls(dir); got != "add" {
 		r.Errorf("the plugin was called: %s; the second request should have joined the first", got)
 	}
@@ -251,7 +251,7 @@ func pluginSleeps(r rig) map[int]bool {
 func TestKilledInTheMiddleOfAdd(t *testing.T) {
 	r, dir := slowNode(t)
 	config := r.n.Pod("stuck")
-	short, cancel := context.WithTimeout(ctx(), patience.For(500*time.Millisecond))
+	short, cancel := context.WithTimeout(ctx(), timeouts.For(500*time.Millisecond))
 	defer cancel()
 	_, err := r.n.Runtime.RunPodSandbox(short, config, "")
 	r.wantCode(err, codes.DeadlineExceeded)
@@ -280,5 +280,5 @@ func TestFailingPlugin(t *testing.T) {
 		r.Errorf("the error does not say what the plugin said: %v", err)
 	}
 	r.wantPods(0)
-	r.ok(r.n.Clean(patience.For(30 * time.Second)))
+	r.ok(r.n.Clean(timeouts.For(30 * time.Second)))
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // wantDoctor wants a line of the doctor about NRI with these words.
@@ -134,7 +134,7 @@ func TestPluginStopsWhileItJoins(t *testing.T) {
 		})
 		begin := time.Now()
 		r.life()
-		if took := time.Since(begin); took > patience.For(limit+30*time.Second) {
+		if took := time.Since(begin); took > timeouts.For(limit+30*time.Second) {
 			r.Errorf("a plugin that is stopped held a pod up for %v", took)
 		}
 		if !strings.Contains(r.n.DaemonLog(1000), "failed to synchronize plugin") {

@@ -16,7 +16,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // plugin is an NRI plugin that notes what it is told, and does as the test says.
@@ -156,7 +156,7 @@ func (r rig) join(index, name string, p *plugin) *plugin {
 	r.Cleanup(s.Stop)
 	select {
 	case <-p.synced:
-	case <-time.After(patience.For(time.Minute)):
+	case <-time.After(timeouts.For(time.Minute)):
 		r.Fatal("a plugin that joins is shown nothing")
 	}
 	return p
@@ -165,7 +165,7 @@ func (r rig) join(index, name string, p *plugin) *plugin {
 // wantTold waits until the plugin was told just this, in this order.
 func (r rig) wantTold(p *plugin, want ...string) {
 	r.Helper()
-	late := time.Now().Add(patience.For(time.Minute))
+	late := time.Now().Add(timeouts.For(time.Minute))
 	for !slices.Equal(p.told(), want) {
 		if time.Now().After(late) {
 			r.Fatalf("the plugin was told\n%q, wanted\n%q", p.told(), want)
@@ -314,12 +314,12 @@ func TestPluginThatHangs(t *testing.T) {
 		p.mu.Unlock()
 		begin := time.Now()
 		c := s.start(busybox("main", "sleep 1000"))
-		if took := time.Since(begin); took < 3900*time.Millisecond || took > patience.For(time.Minute) {
+		if took := time.Since(begin); took < 3900*time.Millisecond || took > timeouts.For(time.Minute) {
 			r.Errorf("a plugin that hangs held a container up for %v", took)
 		}
 		select {
 		case <-p.dropped:
-		case <-time.After(patience.For(time.Minute)):
+		case <-time.After(timeouts.For(time.Minute)):
 			r.Error("the plugin is not dropped")
 		}
 		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, 0))

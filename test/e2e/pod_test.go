@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 func namespaces(f func(*v1.NamespaceOption)) func(*v1.PodSandboxConfig) {
@@ -257,7 +257,7 @@ func TestSharedMemory(t *testing.T) {
 		p := r.pod()
 		writer := p.start(busybox("writer", "echo shared > /dev/shm/note; sleep 100"))
 		r.eventually("the note is there", func() bool {
-			out, _, err := r.n.Runtime.ExecSync(ctx(), writer.cid, []string{"cat", "/dev/shm/note"}, patience.For(5*time.Second))
+			out, _, err := r.n.Runtime.ExecSync(ctx(), writer.cid, []string{"cat", "/dev/shm/note"}, timeouts.For(5*time.Second))
 			return err == nil && len(out) > 0
 		})
 		r.wantText("/dev/shm in the same pod", p.output(busybox("reader", "cat /dev/shm/note")), "shared")
@@ -434,7 +434,7 @@ func onePod(n *node.Node, name string) error {
 		err = n.Runtime.StartContainer(ctx(), cid)
 	}
 	if err == nil {
-		_, _, err = n.Runtime.ExecSync(ctx(), cid, []string{"true"}, patience.For(time.Minute))
+		_, _, err = n.Runtime.ExecSync(ctx(), cid, []string{"true"}, timeouts.For(time.Minute))
 	}
 	if err == nil {
 		err = n.Runtime.StopPodSandbox(ctx(), id)

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // own runs f on a node of its own for each runtime, because f kills the daemon.
@@ -138,7 +138,7 @@ func TestMonitorKilled(t *testing.T) {
 		pid := c.pid("webapp")
 		r.ok(killProcess(p.monitor()))
 		r.eventually("a new monitor answers", func() bool {
-			out, _, err := c.tryExec(patience.For(5*time.Second), "echo hi")
+			out, _, err := c.tryExec(timeouts.For(5*time.Second), "echo hi")
 			return err == nil && out == "hi\n"
 		})
 		if c.pid("webapp") != pid || c.status().State != v1.ContainerState_CONTAINER_RUNNING {
@@ -161,7 +161,7 @@ func TestRestartWithManyPods(t *testing.T) {
 		r.ok(r.n.Kill9())
 		began := time.Now()
 		r.ok(r.n.Start())
-		if took := time.Since(began); took > patience.For(15*time.Second) {
+		if took := time.Since(began); took > timeouts.For(15*time.Second) {
 			r.Errorf("ready after %s", took)
 		}
 		for _, c := range all {

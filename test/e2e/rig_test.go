@@ -14,7 +14,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // A rig is a test and the node it runs on. Its methods end the test when something fails that is not what it tests.
@@ -167,7 +167,7 @@ func (c *ctr) finish() *v1.ContainerStatus {
 // eventually waits for something that needs a moment.
 func (r rig) eventually(what string, f func() bool) {
 	r.Helper()
-	deadline := time.Now().Add(patience.For(time.Minute))
+	deadline := time.Now().Add(timeouts.For(time.Minute))
 	for !f() {
 		if time.Now().After(deadline) {
 			r.Fatalf("waited in vain until %s", what)
@@ -208,7 +208,7 @@ func (p *pod) output(config *v1.ContainerConfig) string {
 // exec runs a command in the container and returns its output. It must exit with 0.
 func (c *ctr) exec(args ...string) string {
 	c.Helper()
-	stdout, stderr, err := c.n.Runtime.ExecSync(ctx(), c.cid, args, patience.For(time.Minute))
+	stdout, stderr, err := c.n.Runtime.ExecSync(ctx(), c.cid, args, timeouts.For(time.Minute))
 	if err != nil {
 		c.Fatalf("exec %v: %v: %s", args, err, stderr)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"berth/test/fixture"
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // runscVariable, in the environment, names gVisor's runtime where it is not on the path.
@@ -113,11 +113,11 @@ func (s sandbox) execs() {
 	c := p.start(busybox("main", "echo on; while :; do usleep 100000; done"))
 	c.logged("on\n")
 	s.wantText("exec", c.exec("echo", "hi"), "hi")
-	_, _, err := s.n.Runtime.ExecSync(ctx(), c.cid, sh("exit 3"), patience.For(time.Minute))
+	_, _, err := s.n.Runtime.ExecSync(ctx(), c.cid, sh("exit 3"), timeouts.For(time.Minute))
 	if err == nil || !strings.Contains(err.Error(), "3") {
 		s.Errorf("exec that fails: %v", err)
 	}
-	_, _, err = s.n.Runtime.ExecSync(ctx(), c.cid, sh("sleep 4321 & sleep 4322"), patience.For(time.Second))
+	_, _, err = s.n.Runtime.ExecSync(ctx(), c.cid, sh("sleep 4321 & sleep 4322"), timeouts.For(time.Second))
 	if err == nil || !strings.Contains(err.Error(), "timed out") {
 		s.Errorf("exec that takes too long: %v", err)
 	}
@@ -203,14 +203,14 @@ func (s sandbox) killed() {
 	slow := p.start(busybox("slow", "trap 'exit 5' TERM; echo on; while :; do usleep 10000; done"))
 	slow.logged("on\n")
 	s.ok(s.n.Kill9())
-	time.Sleep(patience.For(500 * time.Millisecond))
+	time.Sleep(timeouts.For(500 * time.Millisecond))
 	s.ok(s.n.Start())
 	if st := quick.finish(); st.ExitCode != 6 || st.Reason != "Error" {
 		s.Errorf("of one that ended without a daemon: %+v", st)
 	}
 	s.ok(killProcess(p.monitor()))
 	s.eventually("a new monitor answers", func() bool {
-		out, _, err := slow.tryExec(patience.For(5*time.Second), "echo hi")
+		out, _, err := slow.tryExec(timeouts.For(5*time.Second), "echo hi")
 		return err == nil && out == "hi\n"
 	})
 	s.ok(s.n.Runtime.StopContainer(ctx(), slow.cid, seconds(60)))

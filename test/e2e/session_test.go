@@ -17,7 +17,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 func TestExec(t *testing.T) {
@@ -268,7 +268,7 @@ func TestAttachedClientThatDoesNotRead(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "did not keep up") {
 				r.Errorf("the client is told %v", err)
 			}
-		case <-time.After(patience.For(time.Minute)):
+		case <-time.After(timeouts.For(time.Minute)):
 			r.Fatal("the client was not dropped")
 		}
 	})

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // stats are those of one container.
@@ -34,7 +34,7 @@ func (p *pod) stats() *v1.PodSandboxStats {
 // fresh checks a time at which something was read.
 func (r rig) fresh(what string, at int64) {
 	r.Helper()
-	if age := time.Since(time.Unix(0, at)); age < -time.Second || age > patience.For(time.Minute) {
+	if age := time.Since(time.Unix(0, at)); age < -time.Second || age > timeouts.For(time.Minute) {
 		r.Errorf("%s was read %v ago", what, age)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestTerminatedWithAllOpen ends a daemon that clients hold on to: by a stream of events, an exec session, a
@@ -52,7 +52,7 @@ func TestTerminatedWithAllOpen(t *testing.T) {
 		}
 		stop := make(chan error, 1)
 		go func() {
-			stop <- r.within(patience.For(time.Minute), func(ctx context.Context) error {
+			stop <- r.within(timeouts.For(time.Minute), func(ctx context.Context) error {
 				return r.n.Runtime.StopContainer(ctx, c.cid, 50)
 			})
 		}()
@@ -63,7 +63,7 @@ func TestTerminatedWithAllOpen(t *testing.T) {
 		began := time.Now()
 		r.ok(r.n.Stop())
 		t.Logf("gone after %s", time.Since(began))
-		if took := time.Since(began); took > patience.For(10*time.Second) {
+		if took := time.Since(began); took > timeouts.For(10*time.Second) {
 			r.Errorf("the daemon was gone %s after SIGTERM: it has waited for somebody", took)
 		}
 		for what, ended := range map[string]chan error{
@@ -75,7 +75,7 @@ func TestTerminatedWithAllOpen(t *testing.T) {
 				if err == nil && what != "port-forward" {
 					r.Errorf("%s ended as if all were done", what)
 				}
-			case <-time.After(patience.For(10 * time.Second)):
+			case <-time.After(timeouts.For(10 * time.Second)):
 				r.Errorf("%s: its client was not told", what)
 			}
 		}

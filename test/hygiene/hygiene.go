@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // Kind is a sort of thing that can be left behind.
@@ -116,10 +116,10 @@ func Naming(words ...string) Filter {
 	}
 }
 
-// Check compares what take returns with before until nothing that the filter chooses differs, or patience is over. It
+// Check compares what take returns with before until nothing that the filter chooses differs, or the timeout. It
 // returns what still differs then. What changes under the eyes of take may make that fail: then it is taken again.
-func Check(before Snapshot, take func() (Snapshot, error), choose Filter, patience time.Duration) ([]Leak, error) {
-	deadline := time.Now().Add(patience)
+func Check(before Snapshot, take func() (Snapshot, error), choose Filter, timeout time.Duration) ([]Leak, error) {
+	deadline := time.Now().Add(timeout)
 	for {
 		late := time.Now().After(deadline)
 		after, err := take()
@@ -165,7 +165,7 @@ func Main(m *testing.M, end func() (names []string, err error)) int {
 	if SharedMachine() {
 		choose = Naming(names...)
 	}
-	leaks, err := Check(before, Machine, choose, patience.For(30*time.Second))
+	leaks, err := Check(before, Machine, choose, timeouts.For(30*time.Second))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hygiene: look at the machine after the tests:", err)
 		return 1

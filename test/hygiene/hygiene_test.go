@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/test/isolate"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // plant is something left behind on purpose: how to leave it, and the words by which it must be found.
@@ -110,7 +110,7 @@ func TestPlantedLeakIsFound(t *testing.T) {
 				t.Fatalf("planted a %s; found %v", p.kind, leaks)
 			}
 			undo()
-			leaks, err = Check(before, Machine, Naming(p.name), patience.For(20*time.Second))
+			leaks, err = Check(before, Machine, Naming(p.name), timeouts.For(20*time.Second))
 			must(t, err)
 			if len(leaks) != 0 {
 				t.Fatalf("the leak was removed and is still reported: %v", leaks)
@@ -160,7 +160,7 @@ func TestCheckWaitsForWhatIsEnding(t *testing.T) {
 	cmd := exec.Command("sleep", "0.3041")
 	must(t, cmd.Start())
 	go func() { _ = cmd.Wait() }()
-	leaks, err := Check(before, Machine, Naming("0.3041"), patience.For(20*time.Second))
+	leaks, err := Check(before, Machine, Naming("0.3041"), timeouts.For(20*time.Second))
 	if err != nil || len(leaks) != 0 {
 		t.Errorf("a process that ended in time is reported: %v %v", leaks, err)
 	}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"berth/test/fixture"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // inMachine is set to 1 in the environment of tests that have a machine of their own.
@@ -53,7 +53,7 @@ func Run(t *testing.T, name string, args ...string) string {
 func Try(name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "SYSTEMD_PAGER=cat")
-	cmd.WaitDelay = patience.For(most)
+	cmd.WaitDelay = timeouts.For(most)
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
@@ -67,7 +67,7 @@ func Journal() string {
 // Eventually waits for something that needs a moment.
 func Eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience.For(most)); !f(); time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(timeouts.For(most)); !f(); time.Sleep(200 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain until %s\n%s", what, Journal())
 		}

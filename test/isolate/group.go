@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 var groupsMade atomic.Int64 // of this process
@@ -42,7 +42,7 @@ func removeGroup(t testing.TB, g *cgroup.Group) {
 	if left, _ := filepath.Glob(g.Path() + "/*/cgroup.procs"); len(left) > 0 {
 		t.Errorf("left groups %v", left)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience.For(30*time.Second))
+	ctx, cancel := context.WithTimeout(context.Background(), timeouts.For(30*time.Second))
 	defer cancel()
 	_ = g.Kill()
 	if err := errors.Join(g.WaitEmpty(ctx), g.Remove()); err != nil {

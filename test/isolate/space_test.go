@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 func openSpace(t *testing.T, setup ...func() error) *Space {
@@ -77,7 +77,7 @@ func TestNetworkIsPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	ctx, cancel := context.WithTimeout(context.Background(), patience.For(20*time.Second))
+	ctx, cancel := context.WithTimeout(context.Background(), timeouts.For(20*time.Second))
 	defer cancel()
 	conn, err := s.DialContext(ctx, "tcp", l.Addr().String())
 	if err != nil {

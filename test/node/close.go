@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"berth/internal/admin"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // Close removes every pod, checks that nothing of them is left, stops the daemon, and removes the node. The error names
@@ -25,9 +25,9 @@ func (n *Node) Close() error {
 		}
 	}
 	errs = append(errs, n.RemoveAll())
-	errs = append(errs, n.Clean(patience.For(30*time.Second)))
+	errs = append(errs, n.Clean(timeouts.For(30*time.Second)))
 	errs = append(errs, n.Stop())
-	if left := n.traces().outliving(patience.For(10 * time.Second)); len(left) > 0 {
+	if left := n.traces().outliving(timeouts.For(10 * time.Second)); len(left) > 0 {
 		errs = append(errs, fmt.Errorf("processes outlive the pods and the daemon: %s", strings.Join(left, "; ")))
 	}
 	return errors.Join(errors.Join(errs...), n.discard())
@@ -40,7 +40,7 @@ func AskForAllPods(ctx context.Context) context.Context {
 
 // RemoveAll stops and removes every pod that there is.
 func (n *Node) RemoveAll() error {
-	ctx, cancel := context.WithTimeout(AskForAllPods(context.Background()), patience.For(time.Minute))
+	ctx, cancel := context.WithTimeout(AskForAllPods(context.Background()), timeouts.For(time.Minute))
 	defer cancel()
 	pods, err := n.Runtime.ListPodSandbox(ctx, nil)
 	if err != nil {
@@ -58,9 +58,9 @@ func (n *Node) RemoveAll() error {
 	return errors.Join(errs...)
 }
 
-// outliving lists what still runs of the node. What is just ending has until patience is over.
-func (t traces) outliving(patience time.Duration) []string {
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+// outliving lists what still runs of the node. What is just ending has until the timeout.
+func (t traces) outliving(timeout time.Duration) []string {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
 		late := time.Now().After(deadline)
 		if left := t.processes(); len(left) == 0 || late {
 			return left
@@ -69,9 +69,9 @@ func (t traces) outliving(patience time.Duration) []string {
 }
 
 // Clean checks that nothing of any pod is left, when there should be none: no mount, link, filter rule, network
-// namespace, cgroup, process, lease or file. What is still ending has until patience is over.
-func (n *Node) Clean(patience time.Duration) error {
-	deadline := time.Now().Add(patience)
+// namespace, cgroup, process, lease or file. What is still ending has until the timeout.
+func (n *Node) Clean(timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
 	for {
 		late := time.Now().After(deadline)
 		left, err := residue(n) // which may fail at what changes under its eyes

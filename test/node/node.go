@@ -32,7 +32,7 @@ import (
 	"berth/test/fixture"
 	"berth/test/hygiene"
 	"berth/test/isolate"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // The runtimes that tests know.
@@ -213,7 +213,7 @@ func (n *Node) Start(env ...string) error {
 
 // connect waits for the daemon and makes fresh clients: the old ones would wait out their backoff.
 func (n *Node) connect(d *daemon) error {
-	deadline := time.Now().Add(patience.For(time.Minute))
+	deadline := time.Now().Add(timeouts.For(time.Minute))
 	for {
 		runtime, images, err := dial(n.Socket)
 		if err == nil {
@@ -246,19 +246,19 @@ func serves(ctx context.Context, endpoint string) error {
 
 // dial makes clients for the daemon at socket. It does not wait for one.
 func dial(socket string) (cri.RuntimeService, cri.ImageManagerService, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience.For(5*time.Second))
+	ctx, cancel := context.WithTimeout(context.Background(), timeouts.For(5*time.Second))
 	defer cancel()
 	endpoint := "unix://" + socket
 	if err := serves(ctx, endpoint); err != nil {
 		return nil, nil, err
 	}
 	runtime, err := remote.NewRemoteRuntimeServiceBuilder().WithEndpoint(endpoint).
-		WithConnectionTimeout(patience.For(2 * time.Minute)).WithTracerProvider(nil).Build(ctx)
+		WithConnectionTimeout(timeouts.For(2 * time.Minute)).WithTracerProvider(nil).Build(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	images, err := remote.NewRemoteImageServiceBuilder().WithEndpoint(endpoint).
-		WithConnectionTimeout(patience.For(2 * time.Minute)).WithTracerProvider(nil).Build(ctx)
+		WithConnectionTimeout(timeouts.For(2 * time.Minute)).WithTracerProvider(nil).Build(ctx)
 	if err != nil {
 		return nil, nil, errors.Join(err, runtime.Close(ctx))
 	}
@@ -280,7 +280,7 @@ func (n *Node) Kill9() error {
 	if err := n.current().signal(syscall.SIGKILL); err != nil {
 		return err
 	}
-	return n.Died(patience.For(30 * time.Second))
+	return n.Died(timeouts.For(30 * time.Second))
 }
 
 // Stop ends the daemon with SIGTERM, as systemd would. Pods go on. It is an error if the daemon does not exit with 0.
@@ -292,7 +292,7 @@ func (n *Node) Stop() error {
 	if err := d.signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	if err := n.Died(patience.For(30 * time.Second)); err != nil {
+	if err := n.Died(timeouts.For(30 * time.Second)); err != nil {
 		return fmt.Errorf("SIGTERM: %w\n%s", err, n.DaemonLog(20))
 	}
 	if !d.succeeded() {
@@ -301,8 +301,8 @@ func (n *Node) Stop() error {
 	return nil
 }
 
-// Died waits until the daemon has ended. It is an error if it has not within patience.
-func (n *Node) Died(patience time.Duration) error {
+// Died waits until the daemon has ended. It is an error if it has not within the timeout.
+func (n *Node) Died(timeout time.Duration) error {
 	d := n.current()
 	if d.ended() {
 		return nil
@@ -310,8 +310,8 @@ func (n *Node) Died(patience time.Duration) error {
 	select {
 	case <-d.done:
 		return nil
-	case <-time.After(patience):
-		return fmt.Errorf("the daemon still runs after %s", patience)
+	case <-time.After(timeout):
+		return fmt.Errorf("the daemon still runs after %s", timeout)
 	}
 }
 
@@ -335,7 +335,7 @@ func (n *Node) current() *daemon {
 // Get fetches a page from inside the node, so that it reaches pods by their address.
 func (n *Node) Get(url string) (string, error) {
 	client := &http.Client{
-		Timeout:   patience.For(10 * time.Second),
+		Timeout:   timeouts.For(10 * time.Second),
 		Transport: &http.Transport{DialContext: n.Space.DialContext, DisableKeepAlives: true},
 	}
 	resp, err := client.Get(url)

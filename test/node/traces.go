@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"berth/test/hygiene"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // traces finds what a node has on the machine, by the names that everything of it carries.
@@ -110,7 +110,7 @@ func (t traces) erase() error {
 
 // removeGroups removes the cgroups. One whose last process is just ending is busy for a moment.
 func (t traces) removeGroups() error {
-	deadline := time.Now().Add(patience.For(30 * time.Second))
+	deadline := time.Now().Add(timeouts.For(30 * time.Second))
 	for {
 		var errs []error
 		for _, dir := range t.groups() {
@@ -126,7 +126,7 @@ func (t traces) removeGroups() error {
 }
 
 func (t traces) endProcesses() error {
-	deadline := time.Now().Add(patience.For(30 * time.Second))
+	deadline := time.Now().Add(timeouts.For(30 * time.Second))
 	for {
 		found := 0
 		for _, dir := range t.groups() {

@@ -28,7 +28,7 @@ func (r rig) outlet() *outlet {
 	l, err := r.n.Space.Listen("tcp", "127.0.0.1:0")
 	r.ok(err)
 	o := &outlet{Addr: l.Addr().String(), hosts: map[string]string{}, auth: map[string]bool{}}
-	server := &http.Server{Handler: o, ReadHeaderTimeout: patience}
+	server := &http.Server{Handler: o, ReadHeaderTimeout: timeout}
 	go func() { _ = server.Serve(l) }()
 	r.Cleanup(func() { _ = server.Close() })
 	return o

@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(hygiene.Main(m, closeShared))
 }
 
-// patience bounds every wait for something that should come about. No test measures how long that takes.
-const patience = 60 * time.Second
+// timeout bounds every wait for something that should come about. No test measures how long that takes.
+const timeout = 60 * time.Second
 
 // shared is what most tests use.
 var shared struct {
@@ -163,7 +163,7 @@ func (r rig) ok(err error) {
 
 // context ends when a test has waited enough.
 func (r rig) context() context.Context {
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	r.Cleanup(cancel)
 	return ctx
 }
@@ -186,7 +186,7 @@ func (r rig) forget(p *fixture.Proxy) {
 // eventually waits for what shows in files only.
 func (r rig) eventually(what string, f func() bool) {
 	r.Helper()
-	for deadline := time.Now().Add(patience); !f(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); !f(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.Fatalf("waited in vain until %s", what)
 		}

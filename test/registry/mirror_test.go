@@ -148,10 +148,10 @@ func TestAllHostsFail(t *testing.T) {
 	}
 }
 
-// TestRetryAfter checks when a host that asked for patience is asked again.
+// TestRetryAfter checks when a host that asked for a pause is asked again.
 func TestRetryAfter(t *testing.T) {
 	r := open(t)
-	at := time.Now().Add(patience / 10).Truncate(time.Second)
+	at := time.Now().Add(timeout / 10).Truncate(time.Second)
 	for name, c := range map[string]struct {
 		part, after string
 		status      int

@@ -17,7 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/installed"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 const (
@@ -165,7 +165,7 @@ func dieOfMemory(t *testing.T, pid int) int {
 		t.Errorf("the doctor says\n%s", doctor)
 	}
 	free := listWithoutReading(t)
-	time.Sleep(patience.For(5 * time.Second)) // in which one with it would have died
+	time.Sleep(timeouts.For(5 * time.Second)) // in which one with it would have died
 	if got := mainPid(t); got != pid {
 		t.Errorf("a daemon without a limit was killed\n%s", installed.Journal())
 	}

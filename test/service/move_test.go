@@ -15,7 +15,7 @@ import (
 
 	"berth/test/fixture"
 	"berth/test/installed"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // programsVariable names a directory with kubelet, containerd, its shim and ctr.
@@ -313,7 +313,7 @@ type kubeletPods struct {
 func (m *move) running(runtime string) {
 	m.Helper()
 	said := time.Now()
-	for deadline := time.Now().Add(patience.For(3 * time.Minute)); ; time.Sleep(500 * time.Millisecond) {
+	for deadline := time.Now().Add(timeouts.For(3 * time.Minute)); ; time.Sleep(500 * time.Millisecond) {
 		why := m.missing(runtime)
 		if why == "" {
 			return
@@ -360,7 +360,7 @@ func (m *move) missing(runtime string) string {
 }
 
 func get(url string) (string, error) {
-	client := http.Client{Timeout: patience.For(5 * time.Second)}
+	client := http.Client{Timeout: timeouts.For(5 * time.Second)}
 	resp, err := client.Get(url)
 	if err != nil {
 		return "", err

@@ -14,7 +14,7 @@ import (
 
 	"berth/test/fixture"
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // Test is a package of tests to run in the machine.
@@ -83,7 +83,7 @@ func load(payload string, tests []Test, scale int) error {
 	script := fmt.Sprintf("#!/bin/sh\necho the node is up\n"+
 		"export HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin BERTH_BIN=/payload/bin "+
 		"BERTH_TEST_WEBAPP=/payload/webapp BERTH_TEST_BOXED=/payload/boxed BERTH_TEST_PROBE=/payload/probe- %s=%d\n",
-		patience.Variable, scale)
+		timeouts.Variable, scale)
 	if err := errors.Join(run("cp", "-r", bin, filepath.Join(payload, "bin")),
 		fixture.Build("webapp", filepath.Join(payload, "webapp")),
 		fixture.Build("boxed", filepath.Join(payload, "boxed"))); err != nil {

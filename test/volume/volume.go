@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // Kind is a sort of file system.
@@ -118,7 +118,7 @@ func (v *Volume) Unmount() error {
 	if v.at == "" {
 		return nil
 	}
-	deadline := time.Now().Add(patience.For(unmountTime))
+	deadline := time.Now().Add(timeouts.For(unmountTime))
 	err := unix.Unmount(v.at, 0)
 	for errors.Is(err, unix.EBUSY) && time.Now().Before(deadline) {
 		time.Sleep(10 * time.Millisecond)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestDescendants finds a child of a child.
@@ -24,7 +24,7 @@ func TestDescendants(t *testing.T) {
 		}
 		_ = cmd.Wait()
 	}()
-	for end := time.Now().Add(patience.For(10 * time.Second)); len(Descendants(cmd.Process.Pid)) == 0; {
+	for end := time.Now().Add(timeouts.For(10 * time.Second)); len(Descendants(cmd.Process.Pid)) == 0; {
 		if time.Now().After(end) {
 			t.Fatal("a process that was started is not found")
 		}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 const mark = "FOOTPRINT_TEST_WORKLOAD"
@@ -161,7 +161,7 @@ func start(t *testing.T, script string, lines int) map[string]int {
 // parent's, and then for a moment nothing.
 func awaitProgram(t *testing.T, pid int, cmdline string) {
 	t.Helper()
-	for end := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(time.Minute)); ; time.Sleep(time.Millisecond) {
 		got, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 		if string(got) == cmdline && len(environ) > 0 {

@@ -10,7 +10,7 @@ import (
 	"testing/iotest"
 	"time"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 func TestReadAhead(t *testing.T) {
@@ -65,7 +65,7 @@ func TestCloseWaitsForOneRead(t *testing.T) {
 	case <-closed:
 	case one <- struct{}{}:
 		t.Error("it is read on after its end")
-	case <-time.After(patience.For(10 * time.Second)):
+	case <-time.After(timeouts.For(10 * time.Second)):
 		t.Error("it is not closed")
 	}
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/image/document"
 	"berth/internal/image/layer"
 	"berth/internal/limit"
-	"berth/internal/room"
 )
 
 // unpacked is a layer of one file, in a directory of its own.
@@ -60,7 +60,7 @@ func imageOf(t *testing.T, tag string, layers ...Layer) *Image {
 func place(t *testing.T, most int64) Place {
 	t.Helper()
 	dir := t.TempDir()
-	return Place{dir, &room.Gauge{Dir: dir}, limit.ArchiveBytes.At(most), limit.ArchiveDocument.At(1 << 20)}
+	return Place{dir, &diskspace.Gauge{Dir: dir}, limit.ArchiveBytes.At(most), limit.ArchiveDocument.At(1 << 20)}
 }
 
 var limits = SavedLimits{limit.ConfigBytes.At(1 << 20), document.Limits{Layers: 10, Bytes: 1 << 20}}
@@ -76,7 +76,7 @@ func TestArchiveAlone(t *testing.T) {
 		for _, compress := range []bool{false, true} {
 			var out bytes.Buffer
 			err := Write(t.Context(), &out, written, Options{
-				Format: form, Compress: compress, Disk: &room.Gauge{Dir: t.TempDir()},
+				Format: form, Compress: compress, Disk: &diskspace.Gauge{Dir: t.TempDir()},
 				Scratch: func() (string, func(), error) { return t.TempDir(), func() {}, nil },
 			})
 			if err != nil {

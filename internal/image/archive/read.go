@@ -16,18 +16,18 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/image/layer"
 	"berth/internal/limit"
-	"berth/internal/room"
 )
 
 // Place is where the files of an archive are kept, and how much there may be.
 type Place struct {
-	Dir      string       // is removed by the caller
-	Disk     *room.Gauge  // of where that is
-	Bytes    limit.Budget // of all files
-	Document limit.Budget // of a file read whole
+	Dir      string           // is removed by the caller
+	Disk     *diskspace.Gauge // of where that is
+	Bytes    limit.Budget     // of all files
+	Document limit.Budget     // of a file read whole
 }
 
 // Archive is one that was read from a tar: its files lie in a directory under numbers, so that no name in the tar is

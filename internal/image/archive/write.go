@@ -17,11 +17,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/image/damage"
 	"berth/internal/image/layer"
 	"berth/internal/image/progress"
-	"berth/internal/room"
 )
 
 // Formats of an exported archive. Both can be given to `docker load`.
@@ -77,7 +77,7 @@ type Options struct {
 	Format   string                                      // FormatOCI when empty
 	Compress bool                                        // gzip the layers
 	Scratch  func() (dir string, done func(), err error) // makes a directory in which a layer is compressed
-	Disk     *room.Gauge                                 // of where that is
+	Disk     *diskspace.Gauge                            // of where that is
 	Progress *progress.Reporter
 }
 

@@ -13,7 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/fail"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // openCatalog opens the catalog at root, as a store does it after the boot of that name.
@@ -141,7 +141,7 @@ func TestUseWaitsForNoChange(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(patience.For(20 * time.Second)):
+	case <-time.After(timeouts.For(20 * time.Second)):
 		t.Error("a container that starts waits for a change of the catalog")
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"berth/internal/diskspace"
 	"berth/internal/fault"
-	"berth/internal/room"
 )
 
 // Disk knows where things are, and hands out places for work in flight.
@@ -77,7 +77,7 @@ func (d *Disk) TopmostFirst(ids []string) []string {
 const ToMakeRoom = "remove images"
 
 // Explain adds to an error of the store's file system what to do about it.
-func (d *Disk) Explain(err error) error { return room.Explain(err, d.Root, ToMakeRoom) }
+func (d *Disk) Explain(err error) error { return diskspace.Explain(err, d.Root, ToMakeRoom) }
 
 // NewIngest makes a directory for work in flight. done removes what is left of it.
 func (d *Disk) NewIngest(step string) (dir string, done func(), err error) {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"berth/internal/room"
+	"berth/internal/diskspace"
 )
 
 // Sweeper removes layers that nothing uses.
@@ -41,7 +41,7 @@ func (s *Sweeper) RemoveUnread(f Finding) error {
 // MakeRoom collects unused layers when err says that the disk is full: what a pull got before it failed would only fill
 // it. Otherwise it stays for the next try, until an image is removed.
 func (s *Sweeper) MakeRoom(ctx context.Context, err error) {
-	if !room.Lacking(err) {
+	if !diskspace.Lacking(err) {
 		return
 	}
 	if err := s.Sweep(ctx); err != nil {

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // script is a program in igzip's place. It cannot fork: what it does is up to the shell.
@@ -121,7 +121,7 @@ func TestEnds(t *testing.T) {
 				go func() { _ = s.Close(); close(done) }()
 				select {
 				case <-done: // testProgram looks for what is left
-				case <-time.After(patience.For(time.Minute)):
+				case <-time.After(timeouts.For(time.Minute)):
 					t.Fatal("Close does not return")
 				}
 			})
@@ -316,7 +316,7 @@ func TestManyAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for end := time.Now().Add(patience.For(time.Minute)); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(time.Minute)); ; time.Sleep(time.Millisecond) {
 		if openFiles(t) <= files && runtime.NumGoroutine() <= routines {
 			return
 		}

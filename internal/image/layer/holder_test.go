@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"berth/internal/limit"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestWideWindowsGiveWay has one stream after another hold all memory for large windows. Who waits gets it from one
@@ -38,7 +38,7 @@ func TestWideWindowsGiveWay(t *testing.T) {
 		t.Errorf("%v, and the fast one ended by %v", err, context.Cause(fast))
 	}
 	release()
-	last, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
+	last, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
 	defer cancel()
 	if release, err := b.acquire(last, OrdinaryWindow+1); err != nil { // without a holder
 		t.Error(err)

@@ -3,8 +3,8 @@ package layer
 import (
 	"math"
 
+	"berth/internal/diskspace"
 	"berth/internal/limit"
-	"berth/internal/room"
 )
 
 // Limits bound the size of one layer and what unpacking it may use. Zero is no limit.
@@ -14,7 +14,7 @@ type Limits struct {
 	// Memory bounds what is held in memory until the layer is finalized: its directories, hard links and attributes.
 	Memory int64
 	// Floor is the space that must stay free on the layer's file system.
-	Floor room.Floor
+	Floor diskspace.Floor
 }
 
 // The bounds of single entries, which are the kernel's.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"berth/internal/diskspace"
 	"berth/internal/limit"
-	"berth/internal/room"
 )
 
 // ResultFile holds the Result of unpacking a layer between the process that unpacks and the one that finalizes it.
@@ -52,7 +52,7 @@ func LoadResult(ctx context.Context, dir string, lim Limits) (*Result, error) {
 	res := &Result{
 		Bytes: uint64(l.number()), Inodes: uint64(l.number()), replaced: int(l.number()), Waits: true,
 		memory: newQuota(limit.LayerMemory.At(lim.Memory)), bytes: newQuota(limit.LayerBytes.At(lim.Bytes)),
-		disk: &room.Gauge{Floor: lim.Floor, Dir: dir, Remedy: toMakeRoom},
+		disk: &diskspace.Gauge{Floor: lim.Floor, Dir: dir, Remedy: toMakeRoom},
 	}
 	res.memory.budget.Used, res.bytes.budget.Used = l.number(), l.number()
 	res.dirs = loadTree(l, l.dir)

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/diskspace"
 	"berth/internal/limit"
-	"berth/internal/room"
 )
 
 // A layer keeps these beside its tree, so that the tar can be put together again.
@@ -144,8 +144,8 @@ type recorder struct {
 	ctx   context.Context // Read fails after its end: tar.Reader may skip content of any length in one call
 	r     io.Reader
 	sk    *tarSplitWriter
-	disk  *room.Gauge // is charged each byte that is read, because it will be written
-	file  bool        // the content of a file is being read
+	disk  *diskspace.Gauge // is charged each byte that is read, because it will be written
+	file  bool             // the content of a file is being read
 	count int64
 }
 

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail/mark"
 	"berth/internal/limit"
-	"berth/internal/room"
 )
 
 // Result is the outcome of unpacking a layer: the space it takes on the disk, and what Finalize needs.
@@ -37,7 +37,7 @@ type Result struct {
 	replaced int                          // counts the replaced files that are kept
 	memory   *quota
 	bytes    *quota
-	disk     *room.Gauge // of the file system that the layer is written to
+	disk     *diskspace.Gauge // of the file system that the layer is written to
 }
 
 // toMakeRoom is the remedy that errors name when a file system has too little room for a layer.
@@ -133,7 +133,7 @@ func newUnpacker(ctx context.Context, dir string, lim Limits) (*unpacker, error)
 		unix.Close(root)
 		return nil, errors.Join(err, man.close())
 	}
-	disk := &room.Gauge{Floor: lim.Floor, Dir: dir, Remedy: toMakeRoom}
+	disk := &diskspace.Gauge{Floor: lim.Floor, Dir: dir, Remedy: toMakeRoom}
 	u := &unpacker{
 		ctx: ctx, root: root, man: man, tar: &recorder{ctx: ctx, sk: sk, disk: disk},
 		parent:   parentDir{dirHandle: noHandle()},

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/room"
+	"berth/internal/diskspace"
 	"berth/test/volume"
 )
 
@@ -64,7 +64,7 @@ func TestXattrOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := setXattr(host, "user.big", make([]byte, 5000))
-	if !errors.Is(err, errNoXattrRoom) || !unkept(err, typeFile) || room.Lacking(err) {
+	if !errors.Is(err, errNoXattrRoom) || !unkept(err, typeFile) || diskspace.Lacking(err) {
 		t.Errorf("too large: %v", err)
 	}
 	filler, err := volume.Fill(at)
@@ -72,7 +72,7 @@ func TestXattrOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = setXattr(host, "user.fits", make([]byte, 700))
-	if !room.Lacking(err) || unkept(err, typeFile) {
+	if !diskspace.Lacking(err) || unkept(err, typeFile) {
 		t.Errorf("on a full disk: %v", err)
 	}
 	if err := os.Remove(filler); err != nil {

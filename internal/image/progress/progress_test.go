@@ -7,7 +7,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestSuspendedListener reports the progress of a layer to two callers, of which one does not return from its first
@@ -36,7 +36,7 @@ func TestSuspendedListener(t *testing.T) {
 	}()
 	select {
 	case <-fetched:
-	case <-time.After(patience.For(10 * time.Second)):
+	case <-time.After(timeouts.For(10 * time.Second)):
 		t.Error("the fetch of a layer waits for a caller that stands still")
 	}
 	for _, want := range []string{Waiting, Downloading, Done} {
@@ -45,7 +45,7 @@ func TestSuspendedListener(t *testing.T) {
 			if p.Phase != want {
 				t.Errorf("the other caller hears %s, not %s", p.Phase, want)
 			}
-		case <-time.After(patience.For(10 * time.Second)):
+		case <-time.After(timeouts.For(10 * time.Second)):
 			t.Fatalf("the other caller never hears %s", want)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestHangingBodies has a mirror whose answers begin and never end, where their text hardly matters. Time stands still,
@@ -57,7 +57,7 @@ func TestHangingBodies(t *testing.T) {
 			r := newRig(t, Options{Stall: forever, clock: clk})
 			r.mirrors(t, mirror, origin)
 			repo := r.repo(t, "registry.test/app:v1", nil)
-			ctx, cancel := context.WithTimeout(t.Context(), patience.For(time.Minute))
+			ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
 			defer cancel()
 			if found, err := repo.Resolve(ctx); err != nil || found.Digest != digest.FromBytes(manifest) {
 				t.Fatalf("%v, %v", found.Digest, err)

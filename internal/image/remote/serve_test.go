@@ -23,7 +23,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/config"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // server is a registry of one repository, app, in process. It keeps what it was asked.
@@ -274,7 +274,7 @@ func fails(t testing.TB, err error, kind error, words ...string) {
 // eventually waits for what a server notices later than its client.
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience.For(time.Minute)); !is(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(timeouts.For(time.Minute)); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("never: " + what)
 		}

@@ -20,7 +20,7 @@ import (
 
 	"berth/internal/helper"
 	"berth/internal/image/layer"
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestMain is the confined process too: what starts it gives it a job.
@@ -438,7 +438,7 @@ func waitFor(t *testing.T, p *os.Process) *os.ProcessState {
 	select {
 	case state := <-done:
 		return state
-	case <-time.After(patience.For(time.Minute)):
+	case <-time.After(timeouts.For(time.Minute)):
 		t.Fatal("the process lives")
 	}
 	return nil

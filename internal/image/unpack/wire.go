@@ -7,10 +7,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail/mark"
 	"berth/internal/image/layer"
 	"berth/internal/limit"
-	"berth/internal/room"
 )
 
 // The descriptors of the program. The trees of the layers below follow, the topmost first.
@@ -97,7 +97,7 @@ func failureOf(err error) *Failure {
 		f.Limit, f.At = over.Budget.Name, over.Budget.Limit
 	}
 	_ = errors.As(err, &f.Errno)
-	var full *room.Error
+	var full *diskspace.Error
 	if errors.As(err, &full) { // its text is the daemon's to make: here the layer is all that there is
 		f.Low, f.Errno, f.Text = true, unix.ENOSPC, strings.TrimSuffix(f.Text, ": "+full.Text)
 	}

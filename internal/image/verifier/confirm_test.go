@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // counting makes a directory with one program that notes each time that it is asked, and then does as script says.
@@ -164,7 +164,7 @@ func TestAnswersAreBounded(t *testing.T) {
 
 func waitFor(t *testing.T, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience.For(20 * time.Second)); !done(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(timeouts.For(20 * time.Second)); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it does not come")
 		}

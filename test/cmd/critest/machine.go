@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"berth/test/node"
-	"berth/test/patience"
+	"berth/test/timeouts"
 	"berth/test/vm"
 )
 
@@ -64,7 +64,7 @@ func gather(payload, suite string) error {
 	script := "#!/bin/sh\nexport HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin:/payload:/payload/tools " +
 		"BERTH_BIN=/payload/bin " +
 		"BERTH_TEST_WEBAPP=/payload/run-critest " +
-		patience.Variable + "=20\n/payload/run-critest " + strings.Join(args, " ") + " /payload/critest " +
+		timeouts.Variable + "=20\n/payload/run-critest " + strings.Join(args, " ") + " /payload/critest " +
 		strings.Join(flag.Args()[1:], " ") +
 		" 2>&1\necho \"" + done + "$?\"\n"
 	for from, to := range map[string]string{bin: "bin", self: "run-critest", suite: "critest", ginkgo: "ginkgo"} {

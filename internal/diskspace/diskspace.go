@@ -1,6 +1,6 @@
-// Package room says what is wrong with a file system that takes no more: full, out of inodes, over its quota, read-only
-// or broken. The kernel's own words name none of it, and often not even the file system.
-package room
+// Package diskspace says what is wrong with a file system that takes no more writes: it is full, out of inodes, over its
+// quota, read-only or broken. The kernel's errors do not say which, and often not even on which file system.
+package diskspace
 
 import (
 	"errors"

@@ -1,5 +1,5 @@
-// Package patience says how long tests wait on the machine that they run on.
-package patience
+// Package timeouts says how long tests wait on the machine that they run on.
+package timeouts
 
 import (
 	"os"
