@@ -1,5 +1,5 @@
-// Package diskspace says what is wrong with a file system that takes no more writes: it is full, out of inodes, over its
-// quota, read-only or broken. The kernel's errors do not say which, and often not even on which file system.
+// Package diskspace says what is wrong with a file system that takes no more writes: it is full, out of inodes, over
+// its quota, read-only or broken. The kernel's errors do not say which, and often not even on which file system.
 package diskspace
 
 import (

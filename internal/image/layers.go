@@ -399,7 +399,8 @@ func blame(ctx context.Context, blob *blobReader, err error) error {
 	if fail.As[*inflate.Error](err) {
 		return err
 	}
-	if k := kindOf(err); isRemote(err) || diskspace.Lacking(err) || k == errdefs.ErrDataLoss || fail.As[*UnpackerError](err) {
+	k := kindOf(err)
+	if isRemote(err) || diskspace.Lacking(err) || k == errdefs.ErrDataLoss || fail.As[*UnpackerError](err) {
 		return err
 	}
 	mismatch := blob.prove()

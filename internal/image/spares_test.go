@@ -144,8 +144,10 @@ func TestWhatAProcessIsGiven(t *testing.T) {
 		"finalize over more": {
 			had: had(0), trees: trees("a"), task: task{layer: layers[2], lowers: trees("b a")}, suits: true,
 		},
-		"finalize over other trees":   {had: had(0), trees: trees("c"), task: task{layer: layers[2], lowers: trees("b a")}},
-		"finalize over fewer":         {had: had(0), trees: trees("c b a"), task: task{layer: layers[2], lowers: trees("b a")}},
+		"finalize over other trees": {had: had(0), trees: trees("c"), task: task{layer: layers[2], lowers: trees("b a")}},
+		"finalize over fewer": {
+			had: had(0), trees: trees("c b a"), task: task{layer: layers[2], lowers: trees("b a")},
+		},
 		"finalize after what is over": {had: had(3), task: task{layer: layers[2], lowers: trees("b a")}},
 		"finalize over too many at once": {
 			had: had(0), task: task{layer: layers[2], lowers: make([]string, unpack.MostTrees+1)},

@@ -146,7 +146,8 @@ func closeAll(fds [3]int) {
 	}
 }
 
-// claimProcess takes the process that the runtime has made: a child of ours, or one in the sandbox of another container.
+// claimProcess claims the process that the runtime has made: a child of the monitor, or one in the sandbox of another
+// container.
 func claimProcess(c *container, tty *console) error {
 	data, err := os.ReadFile(filepath.Join(c.dir, "runtime.pid"))
 	if err != nil {

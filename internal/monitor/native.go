@@ -27,7 +27,7 @@ const inheritTime = 10 * time.Second
 
 func newNative(c *container) *native { return &native{c: c, pidfd: noFile} }
 
-// claimChild takes a process that the runtime has made as a child of ours.
+// claimChild claims a process that the runtime has made as a child of the monitor.
 func claimChild(c *container, pid int) error {
 	n := newNative(c)
 	ended := c.m.reaper.claim(pid)
