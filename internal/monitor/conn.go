@@ -201,6 +201,15 @@ func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) (out []in
 	if err != nil {
 		return nil, err
 	}
+	used = r.Op == wire.Attach || r.Op == wire.Inherit
+	return c.handleContainer(ctx, ctr, r, reply, fds)
+}
+
+// handleContainer does what is asked of one container. The descriptors in fds are closed by handle, but those of Attach
+// and Inherit.
+func (c *conn) handleContainer(
+	ctx context.Context, ctr *container, r *wire.Request, reply *wire.Reply, fds []int,
+) (out []int, err error) {
 	switch r.Op {
 	case wire.Start:
 		return nil, ctr.start(ctx, r.Log)
@@ -220,7 +229,6 @@ func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) (out []in
 		}
 		return nil, err
 	case wire.Attach:
-		used = true
 		f := stdio(fds)
 		return nil, ctr.out.attach(sink{stdout: f[0], stderr: f[1], notice: f[2]})
 	case wire.Console:
@@ -230,7 +238,6 @@ func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) (out []in
 	case wire.ReopenLog:
 		return nil, ctr.out.log.reopen(r.Log)
 	case wire.Inherit:
-		used = true
 		return nil, ctr.first().inherit(fds)
 	case wire.Forget:
 		return nil, ctr.forget()

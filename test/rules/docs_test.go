@@ -76,8 +76,8 @@ func TestIndexNamesEveryPage(t *testing.T) {
 	}
 }
 
-// TestTracesNameWhatExists checks that each name of a function that docs/request-lifecycle.md has in bold is one of the
-// code.
+// TestTracesNameWhatExists checks that each name of a function that docs/request-lifecycle.md has in bold, or in its
+// table of functions, is one of the code, and that the table has as many as the sentence above it says.
 func TestTracesNameWhatExists(t *testing.T) {
 	known := map[string]bool{}
 	for _, s := range sources(t) {
@@ -97,4 +97,31 @@ func TestTracesNameWhatExists(t *testing.T) {
 			t.Errorf("docs/request-lifecycle.md names %s, which is no function", n[1])
 		}
 	}
+	const head = "Fifteen functions lie between the RPC CreateContainer and the fork of the OCI runtime, " +
+		"in two processes:\n\n| where | functions |\n|---|---|\n"
+	_, rest, ok := strings.Cut(page(t, "request-lifecycle.md"), head)
+	rows, _, _ := strings.Cut(rest, "\n\n")
+	if !ok {
+		t.Fatal("docs/request-lifecycle.md has no table of the functions from CreateContainer to the fork")
+	}
+	path := regexp.MustCompile("`(?:[A-Za-z]+\\.)?([A-Za-z]+)`").FindAllStringSubmatch(functionsOf(rows), -1)
+	if len(path) != 15 {
+		t.Errorf("the table of the functions from CreateContainer to the fork has %d", len(path))
+	}
+	for _, n := range path {
+		if !known[n[1]] {
+			t.Errorf("docs/request-lifecycle.md names %s, which is no function", n[0])
+		}
+	}
+}
+
+// functionsOf is the second column of the rows of a table.
+func functionsOf(rows string) string {
+	var b strings.Builder
+	for row := range strings.Lines(rows) {
+		if cells := strings.Split(row, "|"); len(cells) > 2 {
+			b.WriteString(cells[2])
+		}
+	}
+	return b.String()
 }
