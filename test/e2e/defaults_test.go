@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/test/patience"
+	"berth/test/timeouts"
 )
 
 // TestDefaultsOfAContainer has a container that asks for nothing tell what it has, as docs/coming-from.md says.
@@ -56,7 +56,7 @@ func TestStopWhoseClientGoes(t *testing.T) {
 	each(t, func(r rig) {
 		c := r.pod().start(webapp("main", "stubborn"))
 		c.logged("ready")
-		leaving, cancel := context.WithTimeout(ctx(), patience.For(500*time.Millisecond))
+		leaving, cancel := context.WithTimeout(ctx(), timeouts.For(500*time.Millisecond))
 		defer cancel()
 		r.wantCode(r.n.Runtime.StopContainer(leaving, c.cid, seconds(3)), codes.DeadlineExceeded)
 		if st := c.status(); st.State != v1.ContainerState_CONTAINER_RUNNING {

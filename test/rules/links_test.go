@@ -11,11 +11,11 @@ import (
 )
 
 var (
-	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
-	fenced   = regexp.MustCompile("(?s)```.*?```")
-	noAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
-	testName = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]*)`")
+	link        = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	pageHeading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	fenced      = regexp.MustCompile("(?s)```.*?```")
+	noAnchor    = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	testName    = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]*)`")
 )
 
 // documents are the pages of the repository: their text, without examples in fences, by their path from its root.
@@ -48,7 +48,7 @@ func documents(t *testing.T) map[string]string {
 // anchors are the fragments by which links reach the headings of a page.
 func anchors(text string) map[string]bool {
 	all := map[string]bool{}
-	for _, h := range heading.FindAllStringSubmatch(text, -1) {
+	for _, h := range pageHeading.FindAllStringSubmatch(text, -1) {
 		words := noAnchor.ReplaceAllString(link.ReplaceAllString(h[1], ""), "")
 		all[strings.ReplaceAll(strings.ToLower(words), " ", "-")] = true
 	}
