@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -285,6 +286,18 @@ func TestInspect(t *testing.T) {
 		if v.Kind != c.kind || v.Status.ID != c.id || string(got) != string(want) {
 			t.Errorf("%v: %s", c.args, out)
 		}
+	}
+	out, errs, code := d.berth(t, "inspect", "postgres", "nobody", "web")
+	var kinds []string
+	for in := json.NewDecoder(strings.NewReader(out)); in.More(); {
+		var v struct{ Kind string }
+		if err := in.Decode(&v); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		kinds = append(kinds, v.Kind)
+	}
+	if fmt.Sprint(kinds) != "[container pod]" || code != 3 || !strings.Contains(errs, `"nobody"`) {
+		t.Errorf("of three names: %v, code %d, %q", kinds, code, errs)
 	}
 	for args, want := range map[string]int{"nobody": 3, "--type pod postgres": 3, "--type ship web": 2} {
 		_, errs, code := d.berth(t, append([]string{"inspect"}, strings.Fields(args)...)...)

@@ -56,8 +56,6 @@ var insteadOfFlag = map[string]string{
 	"run log-opt":        "logs are files as a kubelet has them; --log-rate and --log-burst limit them",
 	"run mac-address":    "addresses are the network plugin's",
 	"run network-alias":  "containers that belong together share a pod: --pod NAME, and localhost leads to the others",
-	"run publish-all":    "say which ports: -p HOSTPORT:CONTAINERPORT; berth image inspect lists those of an image",
-	"run P":              "say which ports: -p HOSTPORT:CONTAINERPORT; berth image inspect lists those of an image",
 	"run stop-timeout":   "berth stop -t SECONDS says how long it may take",
 	"run userns":         "user namespaces are for pods of a kubelet (hostUsers: false)",
 	"run volumes-from":   "name the same directories: -v HOST:CONTAINER",

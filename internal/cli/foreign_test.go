@@ -14,6 +14,8 @@ import (
 const typed = `
 run -d --name web -p 8080:80 nginx
 run -dp 80:80 nginx
+run -d -P nginx
+run -dP -p 80 --publish-all nginx
 run -it --rm busybox sh
 run --rm -it -v /srv:/srv -w /srv -u 1000:1000 alpine sh -c ls
 run -d --name db -e A=b --env C=d --env-file f -v /data:/data --memory 512m --cpus 1.5 postgres:16
@@ -66,6 +68,8 @@ stats --no-stream
 stats -a web
 stats --format json --no-stream
 inspect web
+inspect web db
+image inspect a b
 inspect --type container web
 port web 80
 attach web
@@ -163,7 +167,6 @@ func TestWhatBerthLacks(t *testing.T) {
 		"ps --format {{.Names}}":   "there are no templates: json is for jq",
 		"inspect -f {{.Id}} web":   "unknown shorthand flag: 'f' in -f: berth inspect prints JSON, for jq",
 		"run --gpus all img":       "unknown flag: --gpus: devices have names of CDI",
-		"run -d -P img":            "unknown shorthand flag: 'P' in -P: say which ports",
 		"container run --link a b": "unknown flag: --link: containers that belong together share a pod",
 		"-n k8s.io ps":             "Berth has one list of containers",
 		"rmi --prune":              "berth image prune --all",

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,14 +18,23 @@ import (
 
 func imageInspectCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "inspect IMAGE", Short: "Show all that is known of an image", Args: exactly(1),
-		ValidArgsFunction: a.completeFirst(images),
+		Use: "inspect IMAGE...", Short: "Show all that is known of images", Args: atLeast(1),
+		ValidArgsFunction: a.complete(images),
 		Example: examples("berth image inspect docker.io/library/nginx:latest", "berth image inspect -o json "+
 			"nginx | jq .config.config.Env"),
 	}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.with(func(c *client) error { return showImage(cmd, c, args[0], *format) })
+		return a.with(func(c *client) error {
+			var failed []error
+			for i, word := range args {
+				if i > 0 && *format != formatJSON {
+					fmt.Fprintln(stdout(cmd))
+				}
+				failed = append(failed, showImage(cmd, c, word, *format))
+			}
+			return errors.Join(failed...)
+		})
 	}
 	return cmd
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -22,12 +23,12 @@ const (
 func (a *app) inspectCommand() *cobra.Command {
 	var kind string
 	cmd := &cobra.Command{
-		Use: "inspect NAME", Aliases: []string{"inspectp", "inspecti"}, Short: "Show all that is known of a container, a " +
-			"pod or an image, as JSON", Args: exactly(1),
-		Long: "Show all that is known of a container, a pod or an image, as JSON. What has the name of " +
-			"several is taken in this order; --type picks.",
-		Example:           examples("berth inspect web", "berth inspect --type pod web"),
-		ValidArgsFunction: a.completeFirst(everything),
+		Use: "inspect NAME...", Aliases: []string{"inspectp", "inspecti"}, Short: "Show all that is known of containers, " +
+			"pods or images, as JSON", Args: atLeast(1),
+		Long: "Show all that is known of containers, pods or images, as JSON: an object for each, one after another. What " +
+			"has the name of several is taken in this order; --type picks.",
+		Example:           examples("berth inspect web", "berth inspect --type pod web", "berth inspect web db"),
+		ValidArgsFunction: a.complete(everything),
 	}
 	cmd.Flags().StringVar(&kind, "type", "", "what `kind` of thing: container, pod or image")
 	_ = cmd.RegisterFlagCompletionFunc("type",
@@ -37,11 +38,15 @@ func (a *app) inspectCommand() *cobra.Command {
 			kind = called // crictl's names
 		}
 		return a.with(func(c *client) error {
-			v, err := inspect(cmd.Context(), c, kind, args[0])
-			if err != nil {
-				return err
+			var failed []error
+			for _, word := range args {
+				v, err := inspect(cmd.Context(), c, kind, word)
+				if err == nil {
+					err = printJSON(stdout(cmd), v)
+				}
+				failed = append(failed, err)
 			}
-			return printJSON(stdout(cmd), v)
+			return errors.Join(failed...)
 		})
 	}
 	return cmd

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
@@ -67,41 +65,6 @@ func printPorts(cmd *cobra.Command, c *client, args []string) error {
 	}
 	if !found && len(args) > 1 {
 		return fail.New(errdefs.ErrNotFound, "no port of this machine leads to port %s of %s", args[1], args[0])
-	}
-	return nil
-}
-
-// needPorts refuses ports of this machine that lead to another pod already, or at which a program of this machine
-// listens: CNI plugins take them all the same, and the one who had the port would be reached no more.
-func needPorts(ctx context.Context, c *client, n *node, wanted []*runtimeapi.PortMapping) error {
-	if len(wanted) == 0 {
-		return nil
-	}
-	for _, p := range n.pods {
-		if p.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
-			continue
-		}
-		resp, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.GetId(), Verbose: true})
-		if isCode(err, codes.NotFound) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		for _, has := range podConfigOf(resp.GetInfo()).GetPortMappings() {
-			for _, w := range wanted {
-				if samePort(w, has) {
-					return fail.New(errdefs.ErrFailedPrecondition, "port %s of this machine leads to pod %s already; berth rm -f %s "+
-						"removes that", portText(w), p.GetMetadata().GetName(), p.GetMetadata().GetName())
-				}
-			}
-		}
-	}
-	for _, w := range wanted {
-		if listened(w) {
-			return fail.New(errdefs.ErrFailedPrecondition, "a program of this machine listens at port %s already; ss -lntup "+
-				"tells which", portText(w))
-		}
 	}
 	return nil
 }

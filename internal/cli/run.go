@@ -119,6 +119,13 @@ func (r *runner) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if r.o.publishAll {
+		more, err := exposedPorts(ctx, r.client, img, pod.PortMappings)
+		if err != nil {
+			return err
+		}
+		pod.PortMappings = append(pod.PortMappings, more...)
+	}
 	if err := needPorts(ctx, r.client, n, pod.GetPortMappings()); err != nil {
 		return err
 	}

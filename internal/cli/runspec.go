@@ -64,7 +64,7 @@ type runOptions struct {
 	dns, search, dnsOptions      []string
 	sysctls, ulimits             []string
 	detach, remove, stdin, tty   bool
-	quiet                        bool
+	quiet, publishAll            bool
 	image                        string
 	args                         []string
 	resources                    resourceOptions
@@ -109,12 +109,14 @@ func (o *runOptions) register(f *pflag.FlagSet) {
 }
 
 // podFlags are about the pod, and so not for a container that runs in another's.
-var podFlags = []string{"publish", "net", "hostname", "runtime", "dns", "dns-search", "dns-option", "sysctl", "storage",
-	"storage-inodes", "log-rate", "log-burst", "shm-size", "log-dir", "pid", "ipc"}
+var podFlags = []string{"publish", "publish-all", "net", "hostname", "runtime", "dns", "dns-search", "dns-option",
+	"sysctl", "storage", "storage-inodes", "log-rate", "log-burst", "shm-size", "log-dir", "pid", "ipc"}
 
 func (o *runOptions) registerPod(f *pflag.FlagSet) {
 	f.StringArrayVarP(&o.ports, "publish", "p", nil,
-		"`ports` to reach it at from outside: [ADDRESS:]HOSTPORT:CONTAINERPORT[/PROTOCOL]")
+		"`ports` to reach it at from outside: [[ADDRESS:]HOSTPORT:]CONTAINERPORT[/PROTOCOL]; a free one of this machine "+
+			"when none is said")
+	f.BoolVarP(&o.publishAll, "publish-all", "P", false, "publish each port that the image exposes at a free one")
 	f.StringVar(&o.network, "net", podNetwork, "the `network`, also as --network: pod for one of its own, host for "+
 		"this machine's")
 	f.StringVarP(&o.hostname, "hostname", "h", "", "`name` of the machine that it sees; its own name when not given")
@@ -148,8 +150,8 @@ func (o *runOptions) check(f *pflag.FlagSet) error {
 	case o.network != podNetwork && o.network != hostNetwork:
 		return fail.New(errdefs.ErrInvalidArgument, "--net %s: there is pod and host; containers that are to "+
 			"reach each other share a pod: --pod NAME", o.network)
-	case o.network == hostNetwork && len(o.ports) > 0:
-		return errors.New("-p has no meaning with --net host: the container's ports are this machine's")
+	case o.network == hostNetwork && (len(o.ports) > 0 || o.publishAll):
+		return errors.New("-p and -P have no meaning with --net host: the container's ports are this machine's")
 	case o.network == hostNetwork && o.hostname != "":
 		return errors.New("--hostname has no meaning with --net host: the container has this machine's name")
 	case o.detach && o.remove:
@@ -414,9 +416,10 @@ func parseEnv(text string) (*runtimeapi.KeyValue, error) {
 	return &runtimeapi.KeyValue{Key: name, Value: []byte(value)}, nil
 }
 
+// parsePort reads what Docker reads: without a port of the machine it is 0, and one is chosen later.
 func parsePort(text string) (*runtimeapi.PortMapping, error) {
 	bad := func(why string) (*runtimeapi.PortMapping, error) {
-		return nil, fmt.Errorf("-p %s: %s; want [ADDRESS:]HOSTPORT:CONTAINERPORT[/PROTOCOL]", text, why)
+		return nil, fmt.Errorf("-p %s: %s; want [[ADDRESS:]HOSTPORT:]CONTAINERPORT[/PROTOCOL]", text, why)
 	}
 	ports, protocol, given := strings.Cut(text, "/")
 	if !given {
@@ -429,7 +432,7 @@ func parsePort(text string) (*runtimeapi.PortMapping, error) {
 	m := &runtimeapi.PortMapping{Protocol: runtimeapi.Protocol(number)}
 	rest, container, ok := cutLast(ports, ":")
 	if !ok {
-		return bad("it names one port")
+		rest, container = "", ports
 	}
 	if address, host, ok := cutLast(rest, ":"); ok {
 		ip, err := netip.ParseAddr(strings.Trim(address, "[]"))
@@ -442,6 +445,9 @@ func parsePort(text string) (*runtimeapi.PortMapping, error) {
 		text string
 		to   *int32
 	}{{rest, &m.HostPort}, {container, &m.ContainerPort}} {
+		if p.text == "" && p.to == &m.HostPort {
+			continue
+		}
 		n, err := strconv.ParseUint(p.text, 10, 16)
 		if err != nil || n == 0 {
 			return bad(strconv.Quote(p.text) + " is not a port")
