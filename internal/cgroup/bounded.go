@@ -21,9 +21,8 @@ type Bounds struct {
 // controllers are in v1 hierarchies, in a group of these. It returns the group, and the directories of v1 that its
 // processes are to be in as well. delegated says that base itself is the caller's.
 //
-// A group of that name is removed first, with all that is in it, and not only emptied: since Linux 6.14 a process that
-// is born into a group which was ever ended by cgroup.kill is killed at once (the kernel compares how often the
-// parent's group and its own were).
+// A group of that name is removed first, with all that is in it, and not only emptied: what is born into a group that
+// was ended once may be killed at once (see Make).
 //
 // With an error of bounds the group is there nonetheless.
 func Bounded(base, name string, delegated bool, b Bounds) (group string, tasks []string, err error) {

@@ -83,13 +83,28 @@ func isCgroup2(dir string) bool {
 // Group is one tracking group. Its methods may be called at any time and in any order, also when the group is gone.
 type Group struct{ path string }
 
-// Make makes the group name, which may have slashes, below root. A group that is there already is returned as it is.
+// Make makes the group name, which may have slashes, below root. A group that is there already is made anew where
+// nothing is in it, so one that nobody has begun to use must not be made by another at the same time, and returned as it
+// is otherwise.
+//
+// Since Linux 6.14, and the stable releases of that time, a process that is born into a group that was ever ended by
+// cgroup.kill is killed at once: the kernel compares how often that was done to its group with how often to its
+// parent's, and not to its own group, before and after the birth (cgroup_css_set_fork, cgroup_post_fork). A group can
+// be left like that by a daemon that was killed before it could remove it, and by whoever else has killed what was in
+// it.
 func Make(root, name string) (*Group, error) {
 	if !filepath.IsLocal(name) {
 		return nil, fmt.Errorf("make cgroup %q: the name leaves %s", name, root)
 	}
 	path := filepath.Join(root, name)
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	err := os.Mkdir(path, 0o755)
+	if errors.Is(err, fs.ErrExist) && unix.Rmdir(path) == nil {
+		err = os.Mkdir(path, 0o755)
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
+		err = os.MkdirAll(path, 0o755)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("make cgroup: %w", err)
 	}
 	return &Group{path}, nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -225,6 +226,34 @@ func TestRemoveTreeOfGroups(t *testing.T) {
 	_ = cmd.Wait()
 	if _, err := os.Stat(g.Path()); !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
+	}
+}
+
+// TestMadeAgain has a group be ended and not removed, as by a daemon that is killed in between. What is born into it
+// after it was made again lives. One that something lives in is left alone.
+func TestMadeAgain(t *testing.T) {
+	g := testGroup(t)
+	made := func() {
+		t.Helper()
+		again, err := Make(filepath.Dir(g.path), filepath.Base(g.path))
+		if err != nil || again.path != g.path {
+			t.Fatal(again, err)
+		}
+	}
+	for range 2 {
+		if err := g.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		made()
+		cmd := startIn(t, g, "echo up; exec sleep 1000")
+		made()
+		if pids, err := g.Pids(); err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
+			t.Errorf("%v, %v in the group, not %d", pids, err, cmd.Process.Pid)
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
 	}
 }
 

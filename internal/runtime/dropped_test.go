@@ -44,11 +44,14 @@ func (g *rig) dropsItsLastWords(terminal bool) (ctr, path string) {
 	return ctr, path
 }
 
-// replaceMonitor kills the monitor and waits for the next one.
-func (g *rig) replaceMonitor() {
+// kill kills a process.
+func kill(pid int) error { return unix.Kill(pid, unix.SIGKILL) }
+
+// replaceMonitor has the monitor be killed and waits for the next one.
+func (g *rig) replaceMonitor(by func(pid int) error) {
 	g.Helper()
 	old := g.monitor()
-	g.ok(unix.Kill(old, unix.SIGKILL))
+	g.ok(by(old))
 	g.within(10*time.Second, "another monitor takes over", func() bool {
 		c, err := g.links.monitor(g.Context(), g.pod)
 		return err == nil && c.pid != old && c.pid != 0
@@ -84,9 +87,9 @@ func TestDroppedLastWordsOfKilledMonitors(t *testing.T) {
 					time.Sleep(100 * time.Millisecond)
 				}
 				forget("before")
-				g.replaceMonitor()
+				g.replaceMonitor(kill)
 				forget("between")
-				g.replaceMonitor()
+				g.replaceMonitor(kill)
 				forget("after")
 				g.ok(os.Remove(path))
 				g.saysOnce(ctr)
@@ -107,7 +110,7 @@ func TestOwedToNoLog(t *testing.T) {
 	}
 	log := filepath.Join(g.logs, g.log(ctr).Path)
 	g.ok(os.Remove(log))
-	g.replaceMonitor()
+	g.replaceMonitor(kill)
 	g.ok(os.Remove(path))
 	g.within(10*time.Second, "it is forgotten", func() bool { return !exists(owedDir(&g.cfg, g.pod, ctr)) })
 	if exists(log) {
@@ -123,7 +126,7 @@ func TestDamagedOwed(t *testing.T) {
 		g.ok(os.MkdirAll(dir, 0o700))
 		g.ok(os.WriteFile(filepath.Join(dir, "journal"), []byte(data), 0o600))
 	}
-	g.replaceMonitor()
+	g.replaceMonitor(kill)
 	for _, name := range []string{"short", "empty"} {
 		if exists(owedDir(&g.cfg, g.pod, name)) {
 			t.Errorf("%s is kept", name)

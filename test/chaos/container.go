@@ -245,7 +245,8 @@ func (c *container) judge(st *cri.ContainerStatus) {
 			loss = Unpromised
 		}
 		c.l.s.report.lose(loss, "%s: %s: %s", c, c.logPath(), problem.text)
-		c.l.s.keep(c.logPath())
+		as, _ := filepath.Rel(c.l.s.logs, c.logPath())
+		c.l.s.keep(c.logPath(), as)
 	}
 }
 

@@ -130,16 +130,15 @@ func (k *striker) slow(delay time.Duration) (back func() error) {
 	}
 }
 
-// keep copies a file beside the logs that are kept, where BERTH_KEEP_LOGS says so.
-func (s *stage) keep(path string) {
+// keep copies a file to that path among the logs that are kept, where BERTH_KEEP_LOGS says so.
+func (s *stage) keep(path, as string) {
 	dir := os.Getenv("BERTH_KEEP_LOGS")
 	if dir == "" {
 		return
 	}
 	data, err := os.ReadFile(path)
 	if err == nil {
-		rel, _ := filepath.Rel(s.logs, path)
-		to := filepath.Join(dir, "pods", rel)
+		to := filepath.Join(dir, "pods", as)
 		err = errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, data, 0o644))
 	}
 	if err != nil {

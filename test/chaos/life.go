@@ -63,6 +63,9 @@ func (l *life) live() {
 	}
 	if errors.Is(err, errStuck) {
 		l.s.report.lose(Stuck, "%s (%s): %v", l.name, l.id, err)
+		if l.s.Peer == Berth && l.id != "" {
+			l.s.keep(filepath.Join(filepath.Dir(l.s.socket), "pods", l.id, "m.log"), filepath.Join(l.name, "m.log"))
+		}
 		return
 	}
 	if l.random.IntN(2) == 0 {
