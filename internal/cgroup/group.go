@@ -84,8 +84,8 @@ func isCgroup2(dir string) bool {
 type Group struct{ path string }
 
 // Make makes the group name, which may have slashes, below root. A group that is there already is made anew where
-// nothing is in it, so one that nobody has begun to use must not be made by another at the same time, and returned as it
-// is otherwise.
+// nothing is in it, so one that nobody has begun to use must not be made by another at the same time, and returned as
+// it is otherwise.
 //
 // Since Linux 6.14, and the stable releases of that time, a process that is born into a group that was ever ended by
 // cgroup.kill is killed at once: the kernel compares how often that was done to its group with how often to its
