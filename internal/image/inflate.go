@@ -70,8 +70,11 @@ func (i inflater) open(ctx context.Context, blob io.Reader, w layerRequest) (io.
 	if program != nil {
 		return program, nil
 	}
-	received := ahead.Read(begun, nil)
-	plain, err := layer.Decompress(ctx, received)
+	received, decompress := ahead.Read(begun, nil), layer.Decompress
+	if w.diffID != "" {
+		decompress = layer.DecompressProven
+	}
+	plain, err := decompress(ctx, received)
 	if err != nil {
 		received.Close()
 		return nil, err
@@ -150,7 +153,7 @@ func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w layerRequest
 // process reads the program's output.
 func inflateConfined(ctx context.Context, s *pipeline, blob *blobReader, w layerRequest, dir string) (*made, error) {
 	job := jobOf(s.settings())
-	job.Algorithm = w.algorithm().String()
+	job.Algorithm, job.Proven = w.algorithm().String(), w.diffID != ""
 	turned, end := s.unpackers.turns.begin(ctx, blob)
 	defer end()
 	tarOf, err := asTar(turned, w)

@@ -191,6 +191,33 @@ func TestDecompressRefuses(t *testing.T) {
 	noWindows(t)
 }
 
+// TestDecompressProven reads frames whose checksum is wrong: they are an error unless a digest proves the content. A
+// decoder is used again for both.
+func TestDecompressProven(t *testing.T) {
+	body := noisy(50_000)
+	frame := zstded(t, body)
+	frame[len(frame)-1] ^= 0x55
+	first, err := Decompress(t.Context(), bytes.NewReader(zstded(t, body))) // keeps idle decoders
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer noWindows(t)
+	defer first.Close()
+	for range 2 {
+		for _, proven := range []bool{true, false} {
+			r, err := open(t.Context(), bytes.NewReader(frame), proven)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(r)
+			_ = r.Close()
+			if proven && (err != nil || !bytes.Equal(got, body)) || !proven && err == nil {
+				t.Errorf("proven %v: %d bytes, %v", proven, len(got), err)
+			}
+		}
+	}
+}
+
 func TestLargestWindow(t *testing.T) {
 	got, err := decompressed(t, bytes.NewReader(windowHeader(27)))
 	if err != nil || len(got) != 0 {

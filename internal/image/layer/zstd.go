@@ -28,6 +28,7 @@ func isZstd(head []byte) bool {
 type unzstd struct {
 	frames *frames
 	dec    *decoder // nil until the first frame
+	proven bool     // leaves out the checksums of frames
 	closed bool
 }
 
@@ -42,9 +43,9 @@ func newZstdDecoder() *zstd.Decoder {
 	return dec
 }
 
-func newUnzstd(ctx context.Context, br *bufio.Reader) *unzstd {
+func newUnzstd(ctx context.Context, br *bufio.Reader, proven bool) *unzstd {
 	windows.enter()
-	return &unzstd{frames: &frames{ctx: ctx, br: br}}
+	return &unzstd{frames: &frames{ctx: ctx, br: br}, proven: proven}
 }
 
 func (u *unzstd) Read(p []byte) (int, error) {
@@ -73,7 +74,7 @@ func (u *unzstd) start() error {
 	}
 	u.dec = windows.take(u.frames.window)
 	u.frames.grow = func(window int64) { windows.grow(u.dec, window) }
-	return u.dec.Reset(u.frames)
+	return u.dec.ResetWithOptions(u.frames, zstd.IgnoreChecksum(u.proven))
 }
 
 func zstdError(err error) error {

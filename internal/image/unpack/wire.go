@@ -31,6 +31,8 @@ type Job struct {
 	Algorithm string `json:"algorithm,omitempty"`
 	// Mark is how many bytes are behind a tar that a program has inflated already; 0 for a blob as it was fetched.
 	Mark int `json:"mark,omitempty"`
+	// Proven says that the daemon compares the digest of the tar with one that the image promises.
+	Proven bool `json:"proven,omitempty"`
 
 	Limits  layer.Limits `json:"limits"`
 	Memory  int64        `json:"memory"` // RLIMIT_DATA, before any window
