@@ -26,12 +26,12 @@ func serveCommand() *cobra.Command {
 	var f config.Flags
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Run the daemon that a kubelet asks to run pods",
+		Short: "Run the daemon",
 		Example: "  berth serve\n  berth serve --log-level debug\n" +
 			"  berth serve --root /srv/test/root --state /run/berth-test --socket /run/berth-test.sock   # beside another one",
 		Long: "Run the daemon. It serves CRI, and Berth's own small service for the command line, on a unix socket.\n" +
 			"SIGTERM ends the daemon and leaves the pods running; the next start finds them again.\n" +
-			"SIGHUP, like `berth reload`, takes over a changed configuration, and touches no pod.",
+			"SIGHUP, like `berth reload`, puts a changed configuration in force and touches no pod.",
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f := flagsFrom(cmd, f)

@@ -43,12 +43,14 @@ func New(version string) *cobra.Command {
 	a := &app{version: version}
 	root := &cobra.Command{
 		Use: "berth", Short: "Run pods on this machine, for a kubelet or by hand",
-		Long: "Run pods on this machine, for a kubelet or by hand.\n\n" +
-			"Exit codes: 0 done; 1 failed; 2 wrong use, or a request that makes no sense; 3 what is named is not there;\n" +
-			"4 it may work later: the daemon, a registry or a network does not answer; 5 refused: credentials, a signature\n" +
-			"or a permission is missing; 6 a limit is reached, or a disk is full. berth run and berth exec end with the\n" +
-			"code of the container or command, 128 and the number of a signal that ended it; with 125 where Berth itself\n" +
-			"fails, 126 where the command cannot be executed, 127 where there is no such command.",
+		Long: "Run pods on this machine, for a kubelet or by hand.\n" +
+			"\n" +
+			"Exit codes: 0 done; 1 failed; 2 wrong usage, or an invalid request; 3 there is no container, pod " +
+			"or image of that name; 4 try again later: the daemon, a registry or a network does not answer; 5 " +
+			"refused: credentials, a signature or a permission is missing; 6 a limit is reached, or a disk is " +
+			"full. berth run and berth exec return the exit code of the container or command, or 128 and the " +
+			"number of the signal that ended it; 125 if Berth itself fails, 126 if the command cannot be " +
+			"executed, 127 if it does not exist.",
 		SilenceUsage: true, SilenceErrors: true, Version: version, Args: subcommand, SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -16,13 +16,12 @@ func configCommand(a *app) *cobra.Command {
 	var defaults bool
 	cmd := &cobra.Command{
 		Use: "config", Short: "Print the daemon's configuration, with comments", Args: exactly(0),
-		Long: "Print the configuration that the daemon has in force. With no daemon running it is the one that a daemon " +
-			"would start with: " +
-			"that of BERTH_CONFIG, or of " + config.DefaultPath + ".",
+		Long: "Print the configuration that the daemon has in force. If no daemon is running, print the " +
+			"configuration with which one would start: that of BERTH_CONFIG, or of /etc/berth/config.toml.",
 		Example: examples("berth config", "berth config --default > "+config.DefaultPath),
 	}
 	cmd.AddCommand(explainCommand())
-	cmd.Flags().BoolVar(&defaults, "default", false, "what holds where nothing is configured, as a file to start from")
+	cmd.Flags().BoolVar(&defaults, "default", false, "the defaults, as a file to start from")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if defaults {
 			_, err := io.WriteString(stdout(cmd), config.Default().TOML())

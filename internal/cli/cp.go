@@ -24,13 +24,13 @@ func cpCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cp [flags] CONTAINER:PATH FILE|- or FILE|- CONTAINER:PATH", Short: "Copy files to and from a container",
 		Args: exactly(2), DisableFlagsInUseLine: true,
-		Long: "Copy a file, or a directory with all below it, from a container that runs or into it. As with cp, what " +
-			"exists as a " +
-			"directory gets the copy inside, and DIRECTORY/. means what is in it. - is a tar archive at the standard input or " +
-			"output.\n\n" +
-			"The container's own tar does it, so it works with user namespaces and sandboxes, and the image needs one. What a " +
-			"container sends stays below FILE, whatever names and links it has; owners, set-user-id bits and device nodes are " +
-			"left out.",
+		Long: "Copy a file, or a directory with everything below it, from a running container or into it. As with " +
+			"cp, a destination that is an existing directory gets the copy inside it, and DIRECTORY/. stands " +
+			"for the content of the directory. - is a tar archive on standard input or output.\n" +
+			"\n" +
+			"The container's own tar does the work, so this works with user namespaces and sandboxes, but needs " +
+			"an image with tar. Whatever names and links a container sends, nothing is written outside FILE; " +
+			"owners, set-user-id bits and device nodes are left out.",
 		Example: examples("berth cp web:/etc/nginx/nginx.conf .", "berth cp site/. web:/srv",
 			"berth cp web:/var/log - >logs.tar"),
 	}

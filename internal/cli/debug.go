@@ -23,10 +23,9 @@ import (
 // debugCommand shows what the daemon does at the moment.
 func debugCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "debug", Short: "Show what the daemon does at the moment, for one that hangs and for bug reports",
-		Long: "Show what the daemon does at the moment. Root alone may ask. It is answered while pods are stuck, " +
-			"while a disk hangs, " +
-			"and before the daemon is ready.",
+		Use: "debug", Short: "Show what the daemon is doing, to find out why it hangs and for bug reports",
+		Long: "Show what the daemon is doing. Only root may ask. The daemon answers even while pods are stuck, " +
+			"while a disk hangs, and before it is ready.",
 	}
 	d := debugging{app: a}
 	cmd.PersistentFlags().DurationVar(&d.timeout, "timeout", 10*time.Second, "how long to wait for each part of an answer")
@@ -52,7 +51,7 @@ func (d *debugging) goroutinesCommand() *cobra.Command {
 			return d.copy(cmd.Context(), part, stdout(cmd))
 		},
 	}
-	cmd.Flags().BoolVar(&sums, "sums", false, "count those with the same stack, the most frequent first")
+	cmd.Flags().BoolVar(&sums, "sums", false, "count goroutines with the same stack, the most frequent first")
 	return cmd
 }
 
@@ -72,13 +71,12 @@ func (d *debugging) heapCommand() *cobra.Command {
 func (d *debugging) lanesCommand() *cobra.Command {
 	all := false
 	cmd := &cobra.Command{
-		Use: "lanes", Short: "List what pods and containers do and wait for", Args: exactly(0),
+		Use: "lanes", Short: "List the operations on pods and containers, and what they wait for", Args: exactly(0),
 		Long: "List the pods and containers at which an operation runs, or whose undo fails, or whose record is " +
-			"being written: the " +
-			"operation and how long it has run, the step that it is at and for how long, how many callers wait for its end, " +
-			"what waits for it to end, and the error of the last try.",
+			"being written: the operation and for how long it has run, its step and for how long, how many " +
+			"callers wait for its end, which operations are queued behind it, and the error of the last try.",
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that wait for nothing")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those without an operation")
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var text bytes.Buffer
@@ -199,12 +197,12 @@ func (d *debugging) dumpCommand() *cobra.Command {
 	output := ""
 	cmd := &cobra.Command{
 		Use: "dump", Short: "Write an archive for a bug report", Args: exactly(0),
-		Long: "Write an archive of all that berth debug knows, for a bug report. It is written also when the " +
-			"daemon does not answer: " +
-			"what its threads wait for in the kernel is read from /proc.\n\n" +
-			"It holds names of pods, containers, their images' ids and the daemon's configuration. It holds no " +
-			"values of environment " +
-			"variables, labels or annotations, no commands and arguments, no credentials of registries and no logs.",
+		Long: "Write an archive of everything that berth debug knows, for a bug report. It is written even if the " +
+			"daemon does not answer: what its threads wait for in the kernel is read from /proc.\n" +
+			"\n" +
+			"The archive has names of pods and containers, ids of their images and the daemon's configuration. " +
+			"It has no values of environment variables, labels or annotations, no commands and arguments, no " +
+			"credentials of registries and no logs.",
 		Example: examples("berth debug dump", "berth debug dump -o /tmp/report.tar.gz"),
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "",

@@ -33,11 +33,11 @@ type diagnosis struct {
 
 func doctorCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Say what this machine lacks to run pods, and what to do about it", Args: exactly(0),
-		Long: "Look at the kernel, the cgroups, the runtimes, the CNI plugins and configuration, the socket, the disk and " +
-			"what a kubelet, crictl and kubeadm ask, with the configuration " +
-			"of the daemon that runs; with none running, with what one would start with: that of BERTH_CONFIG, or of " +
-			config.DefaultPath + ". The exit code is 1 when pods cannot run.",
+		Use: "doctor", Short: "List what this machine lacks to run pods, and what to do about it", Args: exactly(0),
+		Long: "Check the kernel, the cgroups, the runtimes, the CNI plugins and their configuration, the socket, " +
+			"the disk and what a kubelet, crictl and kubeadm need. The configuration is that of the running " +
+			"daemon or, if none is running, the one with which it would start: that of BERTH_CONFIG, or of " +
+			"/etc/berth/config.toml. The exit code is 1 if pods cannot run.",
 	}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

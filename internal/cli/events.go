@@ -29,15 +29,15 @@ type eventFilter struct {
 func eventsCommand(n *app) *cobra.Command {
 	var want eventFilter
 	cmd := &cobra.Command{
-		Use: "events", Short: "Show what happens to pods and containers", Args: exactly(0),
-		Long: "Show what happens to pods and containers from now on, until interrupted. With -o json each line is one " +
-			"event as CRI has it,\nwith the pod and its containers as the event left them.",
+		Use: "events", Short: "Show events of pods and containers", Args: exactly(0),
+		Long: "Show events of pods and containers from now on, until interrupted. With -o json each line is one " +
+			"event as CRI defines it, with the pod and its containers as they were after the event.",
 		Example: examples("berth events", "berth events --pod web --kind stopped", "berth events -o json"),
 	}
 	format := outputFlag(cmd)
-	cmd.Flags().StringVar(&want.pod, "pod", "", "only of the pod with that `name` or id")
-	cmd.Flags().StringVar(&want.container, "container", "", "only of the container with that `name` or id")
-	cmd.Flags().StringSliceVar(&want.kinds, "kind", nil, "only those `kinds`: "+strings.Join(eventKinds, ", "))
+	cmd.Flags().StringVar(&want.pod, "pod", "", "only events of the pod with this `name` or id")
+	cmd.Flags().StringVar(&want.container, "container", "", "only events of the container with this `name` or id")
+	cmd.Flags().StringSliceVar(&want.kinds, "kind", nil, "only these `kinds`: "+strings.Join(eventKinds, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(eventKinds, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		for _, k := range want.kinds {

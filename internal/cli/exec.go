@@ -28,12 +28,11 @@ func (a *app) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "exec [flags] CONTAINER [--] COMMAND [ARG...]", Short: "Run a command in a container",
 		DisableFlagsInUseLine: true,
-		Long: "Run a command in a container. With -i it reads what is typed or piped in, with -t it has a terminal. The " +
-			"exit code is " +
-			"the command's; 125 means that Berth failed, 126 that the command cannot be executed, 127 that there is none, " +
-			"130 that berth exec was interrupted. The command ends with berth exec: " +
-			"it is hung up, and killed a little later. With -d it goes on without it, until it ends, its container does, or " +
-			"the daemon.",
+		Long: "Run a command in a container. With -i it reads standard input, with -t it has a terminal. The exit " +
+			"code is that of the command; 125 means that Berth failed, 126 that the command cannot be executed, " +
+			"127 that it does not exist, 130 that berth exec was interrupted. When berth exec ends, the command " +
+			"gets SIGHUP and a little later SIGKILL. With -d it goes on without berth exec, until it ends, its " +
+			"container ends or the daemon ends.",
 		Example: examples("berth exec -it web sh", "berth exec web -- cat /etc/hostname", "tar c . | berth exec -i web tar "+
 			"x -C /srv",
 			"berth exec -u www-data -w /srv -e DEBUG=1 web ./check", "berth exec --timeout 10s web sh -c 'ls /proc | wc -l'"),
@@ -42,17 +41,17 @@ func (a *app) execCommand() *cobra.Command {
 	}
 	cmd.Flags().SetInterspersed(false)
 	ownExitCode(cmd)
-	cmd.Flags().BoolVarP(&o.stdin, "interactive", "i", false, "pass the standard input on")
-	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal")
+	cmd.Flags().BoolVarP(&o.stdin, "interactive", "i", false, "pass on standard input")
+	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "allocate a terminal")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "end the command after this time")
 	cmd.Flags().BoolP("sync", "s", false, "wait for its end, as without -d") // as crictl has it
 	_ = cmd.Flags().MarkHidden("sync")
-	cmd.Flags().BoolVarP(&o.detach, "detach", "d", false, "leave it alone: no output, no exit code")
-	cmd.Flags().StringVarP(&o.user, "user", "u", "", "run it as this `USER[:GROUP]` of the container, names or numbers")
-	cmd.Flags().StringVarP(&o.workdir, "workdir", "w", "", "`directory` of the container to run it in")
+	cmd.Flags().BoolVarP(&o.detach, "detach", "d", false, "run in the background, without output and exit code")
+	cmd.Flags().StringVarP(&o.user, "user", "u", "", "run as this `USER[:GROUP]` of the container, by name or number")
+	cmd.Flags().StringVarP(&o.workdir, "workdir", "w", "", "working `directory` in the container")
 	cmd.Flags().StringArrayVarP(&o.env, "env", "e", nil, "a `variable`: NAME=VALUE, or NAME to pass on one of this "+
 		"environment")
-	cmd.Flags().StringArrayVar(&o.envFiles, "env-file", nil, "`file` of variables, one a line; -e comes after it")
+	cmd.Flags().StringArrayVar(&o.envFiles, "env-file", nil, "`file` of variables, one on each line; -e overrides it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return ours(a.with(func(c *client) error { return cannotInvoke(c.exec(cmd, args[0], command(args[1:]), o)) }))
 	}
@@ -127,14 +126,14 @@ func (c *client) exec(cmd *cobra.Command, word string, argv []string, o *execOpt
 func (a *app) attachCommand() *cobra.Command {
 	noStdin := false
 	cmd := &cobra.Command{
-		Use: "attach [flags] CONTAINER", Short: "Join the streams of a container", DisableFlagsInUseLine: true,
-		Long: "Show what a container prints from now on, and pass on what is typed where the container takes input. In a " +
-			"terminal " +
-			"^P ^Q leaves the container as it is; ^C goes to it. Of one without a terminal ^C leaves.",
+		Use: "attach [flags] CONTAINER", Short: "Attach to the streams of a container", DisableFlagsInUseLine: true,
+		Long: "Show the output of a container from now on, and pass on standard input if the container takes " +
+			"input. In a terminal, ^P ^Q detaches and ^C goes to the container. From a container without a " +
+			"terminal, ^C detaches.",
 		Example: examples("berth attach web", "berth attach --no-stdin web"),
 		Args:    exactly(1), ValidArgsFunction: a.completeFirst(runningContainers),
 	}
-	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "do not pass the standard input on")
+	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "do not pass on standard input")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error { return c.attach(cmd, args[0], !noStdin) })
 	}

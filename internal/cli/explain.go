@@ -15,10 +15,9 @@ import (
 // explainCommand tells of the keys of the configuration, without a daemon.
 func explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "explain [KEY]", Short: "Say what a key of the configuration is for, or list all keys", Args: takes(0, 1),
-		Long: "Say what a key of the configuration is for, which values it takes, its default, and whether a running " +
-			"daemon takes another " +
-			"value over. Without a key, list all of them.",
+		Use: "explain [KEY]", Short: "Explain a key of the configuration, or list all keys", Args: takes(0, 1),
+		Long: "Explain a key of the configuration: its purpose, the values that it takes, its default, and " +
+			"whether a reload puts a new value in force. Without a key, list all of them.",
 		Example: examples("berth config explain images.max_layers", "berth config explain runtimes.runc.path"),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			var names []string

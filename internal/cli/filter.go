@@ -35,16 +35,16 @@ type listing struct {
 // listingFlags are those that ps and pods share, as crictl and Docker write them.
 func listingFlags(cmd *cobra.Command, what string) *listing {
 	l, f := &listing{}, cmd.Flags()
-	f.BoolVarP(&l.quiet, "quiet", "q", false, "ids alone")
-	f.BoolVarP(&l.latest, "latest", "l", false, "only the newest, in whatever state")
-	f.IntVarP(&l.last, "last", "n", 0, "only so `many` of the newest, in whatever state")
-	f.BoolVar(&l.whole, "no-trunc", false, "whole ids")
-	f.StringArrayVarP(&l.texts, "filter", "f", nil, "only "+what+" of which this `KEY=VALUE` is true; see above")
+	f.BoolVarP(&l.quiet, "quiet", "q", false, "print only ids")
+	f.BoolVarP(&l.latest, "latest", "l", false, "only the newest, in any state")
+	f.IntVarP(&l.last, "last", "n", 0, "only this `many` of the newest, in any state")
+	f.BoolVar(&l.whole, "no-trunc", false, "do not shorten ids")
+	f.StringArrayVarP(&l.texts, "filter", "f", nil, "only "+what+" that match `KEY=VALUE`; see above")
 	f.StringVar(&l.id, "id", "", "only those whose id begins with this `id`")
-	f.StringVar(&l.name, "name", "", "only those with a name that holds this `expression`")
+	f.StringVar(&l.name, "name", "", "only those whose name matches this `expression`")
 	f.StringArrayVar(&l.labels, "label", nil, "only those with this `label`: NAME or NAME=VALUE")
 	f.StringVarP(&l.state, "state", "s", "", "only those in this `state`")
-	f.StringVar(&l.namespace, "namespace", "", "only those of this `namespace` of Kubernetes; berth is that of berth run")
+	f.StringVar(&l.namespace, "namespace", "", "only those in this Kubernetes `namespace`; that of berth run is berth")
 	l.format = outputFlag(cmd)
 	return l
 }

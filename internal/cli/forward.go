@@ -20,11 +20,10 @@ import (
 func (a *app) forwardCommand() *cobra.Command {
 	address := "127.0.0.1"
 	cmd := &cobra.Command{
-		Use: "port-forward [flags] POD [LOCAL:]PORT...", Short: "Reach ports of a pod from this machine",
+		Use: "port-forward [flags] POD [LOCAL:]PORT...", Short: "Forward local ports to a pod",
 		DisableFlagsInUseLine: true,
-		Long: "Listen on local ports and connect who comes there to the pod's, on its loopback interface, until " +
-			"interrupted. Without " +
-			"LOCAL the local port is the same; 0 is any.",
+		Long: "Listen on local ports and forward connections to ports of the pod, on its loopback interface, " +
+			"until interrupted. Without LOCAL the local port has the same number; 0 is any free port.",
 		Example: examples("berth port-forward web 8080:80", "berth port-forward web :80"),
 		Args:    atLeast(2), ValidArgsFunction: a.completeFirst(pods),
 	}

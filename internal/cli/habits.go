@@ -29,8 +29,8 @@ func loadCommand(a *app) *cobra.Command {
 	var input string
 	cmd.Use, cmd.Example = "load [-i FILE]", examples("berth load -i app.tar", "docker save app:v1 | berth load")
 	cmd.DisableFlagsInUseLine = true
-	cmd.Flags().StringVarP(&input, "input", "i", "-", "`file` to read; - is the standard input")
-	cmd.Flags().BoolP("quiet", "q", false, "say nothing on the way")
+	cmd.Flags().StringVarP(&input, "input", "i", "-", "`file` to read; - is standard input")
+	cmd.Flags().BoolP("quiet", "q", false, "show no progress")
 	_ = cmd.Flags().MarkHidden("quiet")
 	cmd.Args = takes(0, 1)
 	load := cmd.RunE

@@ -22,7 +22,7 @@ import (
 // imageCommand is "berth image", with all there is to do with images.
 func imageCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "image", Short: "All there is to do with images", DisableFlagsInUseLine: true, Args: subcommand,
+		Use: "image", Short: "The commands about images", DisableFlagsInUseLine: true, Args: subcommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }, SuggestionsMinimumDistance: 2,
 	}
 	list := imageListCommand(a, "list")
@@ -50,15 +50,14 @@ func imageListCommand(a *app, name string) *cobra.Command {
 	var flags listFlags
 	cmd := &cobra.Command{
 		Use: name + " [NAME...]", Short: "List images", Args: atLeast(0), ValidArgsFunction: a.complete(images),
-		Long: "List images, or those alone whose names match: nginx, nginx:1.27, quay.io/team/*. Keys of --filter: " +
-			"reference " +
-			"(such a name), dangling (true, false).",
+		Long: "List images, or only those whose names match: nginx, nginx:1.27, quay.io/team/*. Keys of --filter: " +
+			"reference (such a name), dangling (true, false).",
 	}
-	cmd.Flags().BoolVarP(&flags.quiet, "quiet", "q", false, "ids alone")
-	cmd.Flags().BoolVar(&flags.digests, "digests", false, "also the names by digest")
+	cmd.Flags().BoolVarP(&flags.quiet, "quiet", "q", false, "print only ids")
+	cmd.Flags().BoolVar(&flags.digests, "digests", false, "also names by digest")
 	cmd.Flags().BoolVar(&flags.dangling, "dangling", false, "only images without a tag")
-	cmd.Flags().BoolVar(&flags.whole, "no-trunc", false, "whole ids")
-	cmd.Flags().StringArrayVarP(&flags.filters, "filter", "f", nil, "only images of which this `KEY=VALUE` is true; "+
+	cmd.Flags().BoolVar(&flags.whole, "no-trunc", false, "do not shorten ids")
+	cmd.Flags().StringArrayVarP(&flags.filters, "filter", "f", nil, "only images that match `KEY=VALUE`; "+
 		"see above")
 	cmd.Flags().BoolP("all", "a", true, "all images, which is what is listed anyway")
 	_ = cmd.Flags().MarkHidden("all")
@@ -176,11 +175,11 @@ func imageRmCommand(a *app, name string) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use: name + " IMAGE...", Short: "Remove images", Args: atLeast(1), ValidArgsFunction: a.complete(images),
-		Long: "Remove images. Of an image that has several tags only the one is taken away that was named; by its id it is " +
-			"removed with all its names. What a container needs of an image that is removed by force stays as long as the " +
-			"container.",
+		Long: "Remove images. If an image has several tags, only the tag that is given is removed; given the id, " +
+			"the image is removed with all its names. If an image in use is removed by force, the layers that a " +
+			"container needs stay as long as the container.",
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "also what containers use")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also images that containers use")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error { return removeImages(cmd, c, args, force) })
 	}

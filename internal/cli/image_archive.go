@@ -17,9 +17,9 @@ import (
 
 func imageImportCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "import FILE|-", Short: "Take the images of an archive (OCI layout or docker save) into the store",
+		Use: "import FILE|-", Short: "Import the images of an archive (OCI layout or docker save)",
 		Args: exactly(1),
-		Long: "Take the images of an archive into the store: an OCI layout or what docker save writes, as it is or " +
+		Long: "Import the images of an archive: an OCI layout, or the output of docker save, uncompressed or " +
 			"compressed with gzip or zstd.",
 		Example: examples("berth image import app.tar", "docker save app:v1 | berth image import -"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -84,13 +84,13 @@ func imageExportCommand(a *app) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use: "export IMAGE...", Short: "Write images to an archive", Args: atLeast(1), ValidArgsFunction: a.complete(images),
-		Long: "Write images to one archive that berth image import, docker load and other tools read. The images keep " +
-			"their ids. One that is named by " +
-			"tag has this tag in the archive, one that is named otherwise has all its tags.",
+		Long: "Write images to one archive that berth image import, docker load and other tools read. The images " +
+			"keep their ids. An image that is named by a tag has only this tag in the archive; one that is " +
+			"named otherwise has all its tags.",
 		Example: examples("berth image export -o app.tar docker.io/library/nginx:latest",
 			"berth image export docker.io/library/nginx:latest | ssh other berth image import -"),
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "-", "`file` to write; - is the standard output")
+	cmd.Flags().StringVarP(&output, "output", "o", "-", "`file` to write; - is standard output")
 	cmd.Flags().StringVar(&req.Format, "format", "oci", "oci (a layout, with what docker load needs beside it) or "+
 		"docker (as docker save wrote once)")
 	cmd.Flags().BoolVar(&req.Compress, "compress", false, "gzip the layers")

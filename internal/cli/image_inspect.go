@@ -18,7 +18,7 @@ import (
 
 func imageInspectCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "inspect IMAGE...", Short: "Show all that is known of images", Args: atLeast(1),
+		Use: "inspect IMAGE...", Short: "Show everything that is known of images", Args: atLeast(1),
 		ValidArgsFunction: a.complete(images),
 		Example: examples("berth image inspect docker.io/library/nginx:latest", "berth image inspect -o json "+
 			"nginx | jq .config.config.Env"),
@@ -177,7 +177,7 @@ func imageHistoryCommand(a *app) *cobra.Command {
 		ValidArgsFunction: a.completeFirst(images),
 		Example:           examples("berth image history --no-trunc docker.io/library/nginx:latest"),
 	}
-	cmd.Flags().BoolVar(&whole, "no-trunc", false, "do not cut long commands")
+	cmd.Flags().BoolVar(&whole, "no-trunc", false, "do not shorten commands")
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {

@@ -51,9 +51,9 @@ type layerSpace struct {
 func imageDuCommand(a *app) *cobra.Command {
 	var layers bool
 	cmd := &cobra.Command{
-		Use: "du", Short: "Show what images take of the disk", Args: exactly(0),
-		Long: "Show what images take of the disk: each with what it shares with others and what would be free without it. " +
-			"Nothing is searched: layers were counted when they came.",
+		Use: "du", Short: "Show the disk space that images use", Args: exactly(0),
+		Long: "Show the disk space that images use: for each, what it shares with others and what its removal " +
+			"would free. Nothing is searched: layers were counted when they were unpacked.",
 		Example: examples("berth image du --layers"),
 	}
 	cmd.Flags().BoolVarP(&layers, "layers", "v", false, "show layers instead of images")
@@ -187,13 +187,13 @@ func imagePruneCommand(a *app) *cobra.Command {
 	var flags pruneFlags
 	cmd := &cobra.Command{
 		Use: "prune", Short: "Remove images that nothing uses", Args: exactly(0),
-		Long: "Remove images without a tag that no container uses; with --all also those that have one. Pinned " +
-			"images stay.",
+		Long: "Remove images without a tag that no container uses; with --all also those with a tag. Pinned " +
+			"images stay. To remove containers that have ended, use berth container prune.",
 		Example: examples("berth image prune", "berth image prune --all --older-than 7d --dry-run"),
 	}
-	cmd.Flags().BoolVarP(&flags.all, "all", "a", false, "also images that have a tag")
-	cmd.Flags().VarP((*daysValue)(&flags.olderThan), "older-than", "", "only images that were pulled so long ago: 24h, 7d")
-	cmd.Flags().BoolVarP(&flags.dryRun, "dry-run", "n", false, "remove nothing, only say what would be")
+	cmd.Flags().BoolVarP(&flags.all, "all", "a", false, "also images with a tag")
+	cmd.Flags().VarP((*daysValue)(&flags.olderThan), "older-than", "", "only images pulled longer ago than this: 24h, 7d")
+	cmd.Flags().BoolVarP(&flags.dryRun, "dry-run", "n", false, "only print what would be removed")
 	cmd.Flags().BoolP("force", "f", false, "without a question, of which there is none")
 	_ = cmd.Flags().MarkHidden("force")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

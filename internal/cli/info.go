@@ -11,7 +11,7 @@ import (
 )
 
 func versionCommand(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "version", Short: "Tell the versions of this command and of the daemon", Args: exactly(0)}
+	cmd := &cobra.Command{Use: "version", Short: "Print the versions of this command and of the daemon", Args: exactly(0)}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(func(c *client) error {
@@ -42,8 +42,8 @@ func checkCommand(a *app) *cobra.Command {
 	var req admin.CheckRequest
 	cmd := &cobra.Command{
 		Use: "check", Short: "Verify every record and every file of every image", Args: exactly(0),
-		Long: "Verify every record and every file of every image layer. The exit code is 0 when nothing is wrong, or all " +
-			"of it was repaired.",
+		Long: "Verify every record and every file of every image layer. The exit code is 0 if nothing is wrong, " +
+			"or if everything was repaired.",
 	}
 	cmd.Flags().BoolVar(&req.Repair, "repair", false, "mend images: fetch damaged layers again, remove records that "+
 		"cannot be read; pods are left alone")

@@ -23,14 +23,14 @@ const (
 func (a *app) inspectCommand() *cobra.Command {
 	var kind string
 	cmd := &cobra.Command{
-		Use: "inspect NAME...", Aliases: []string{"inspectp", "inspecti"}, Short: "Show all that is known of containers, " +
-			"pods or images, as JSON", Args: atLeast(1),
-		Long: "Show all that is known of containers, pods or images, as JSON: an object for each, one after another. What " +
-			"has the name of several is taken in this order; --type picks.",
+		Use: "inspect NAME...", Aliases: []string{"inspectp", "inspecti"}, Args: atLeast(1),
+		Short: "Show everything that is known of containers, pods or images, as JSON",
+		Long: "Show everything that is known of containers, pods or images, as JSON: one object for each, in the order " +
+			"of the names. A name that several of them have is looked up in this order; --type chooses.",
 		Example:           examples("berth inspect web", "berth inspect --type pod web", "berth inspect web db"),
 		ValidArgsFunction: a.complete(everything),
 	}
-	cmd.Flags().StringVar(&kind, "type", "", "what `kind` of thing: container, pod or image")
+	cmd.Flags().StringVar(&kind, "type", "", "`kind` of object: container, pod or image")
 	_ = cmd.RegisterFlagCompletionFunc("type",
 		cobra.FixedCompletions([]string{kindContainer, kindPod, kindImage}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -11,14 +11,13 @@ import (
 func killCommand(a *app) *cobra.Command {
 	var signal string
 	cmd := &cobra.Command{
-		Use: "kill [flags] NAME...", Short: "Send containers a signal", Args: atLeast(1), DisableFlagsInUseLine: true,
-		Long: "Send the first process of containers a signal: KILL, unless --signal says another. Of a pod it is sent to " +
-			"all that " +
-			"run. What comes of it is not waited for; berth wait does.",
+		Use: "kill [flags] NAME...", Short: "Send a signal to containers", Args: atLeast(1), DisableFlagsInUseLine: true,
+		Long: "Send a signal to the first process of containers: KILL, unless --signal names another. For a pod, " +
+			"all running containers get it. The command does not wait for the effect; berth wait does.",
 		Example:           examples("berth kill web", "berth kill -s HUP web"),
 		ValidArgsFunction: a.complete(targets),
 	}
-	cmd.Flags().StringVarP(&signal, "signal", "s", "KILL", "`signal` to send, by its name or number")
+	cmd.Flags().StringVarP(&signal, "signal", "s", "KILL", "`signal` to send, by name or number")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {
 			return c.forEach(cmd, args, func(n *node, t target) error {
@@ -42,7 +41,7 @@ func tagCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "tag IMAGE NAME...", Short: "Give an image more names", Args: atLeast(2),
 		ValidArgsFunction: a.completeFirst(images),
-		Long:              "Give an image more names. A name that another image has leaves that one.",
+		Long:              "Give an image more names. A name that another image has moves to this one.",
 		Example:           examples("berth tag docker.io/library/nginx:latest registry.example/web:v1"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(func(c *client) error {

@@ -20,14 +20,15 @@ import (
 func (a *app) psCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ps", Aliases: []string{"ls", "list"}, Short: "List containers", Args: exactly(0),
-		Long: "List containers: those of a kubelet and those of berth run, without those that have ended.\n\n" +
-			"Keys of --filter: id, name (an expression), label, status (created, running, exited), ancestor (the image), pod, " +
-			"namespace, exited (the code). All that are given must be true.",
+		Long: "List containers: those of a kubelet and those of berth run, without those that have ended.\n" +
+			"\n" +
+			"Keys of --filter: id, name (an expression), label, status (created, running, exited), ancestor " +
+			"(the image), pod, namespace, exited (the code). A container has to match all that are given.",
 		Example: examples("berth ps -a", "berth ps -q --label app=web", "berth ps -a --filter exited=137",
 			"berth ps -o json"),
 	}
 	l := listingFlags(cmd, "containers")
-	cmd.Flags().BoolVarP(&l.all, "all", "a", false, "also those that do not run")
+	cmd.Flags().BoolVarP(&l.all, "all", "a", false, "also those that are not running")
 	cmd.Flags().StringVar(&l.image, "image", "", "only those of this `image`")
 	cmd.Flags().StringVarP(&l.pod, "pod", "p", "", "only those of this `pod`")
 	_ = cmd.RegisterFlagCompletionFunc("pod", a.complete(pods))
@@ -219,10 +220,10 @@ func imageName(i *runtimeapi.Container) string {
 func (a *app) podsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pods", Short: "List pods", Args: exactly(0),
-		Long: "List pods: those of a kubelet and those of berth run.\n\n" +
-			"Keys of --filter: id, name (an expression), label, status (ready, notready), namespace. All that are given must " +
-			"be " +
-			"true.",
+		Long: "List pods: those of a kubelet and those of berth run.\n" +
+			"\n" +
+			"Keys of --filter: id, name (an expression), label, status (ready, notready), namespace. A pod has " +
+			"to match all that are given.",
 		Example: examples("berth pods --namespace kube-system", "berth pods -q --state notready", "berth pods -l"),
 	}
 	l := listingFlags(cmd, "pods")

@@ -75,18 +75,18 @@ func loginCommand() *cobra.Command {
 	var user, password string
 	var fromStdin bool
 	cmd := &cobra.Command{
-		Use: "login [flags] [REGISTRY]", Short: "Keep credentials of a registry for berth pull and berth run", Args: takes(0,
+		Use: "login [flags] [REGISTRY]", Short: "Store credentials of a registry for berth pull and berth run", Args: takes(0,
 			1),
 		DisableFlagsInUseLine: true,
-		Long: "Keep credentials of a registry, in Docker's file ~/.docker/config.json (or DOCKER_CONFIG), or with the " +
-			"program " +
-			"that it names. berth pull and berth run take them from there, also what docker login has written. They are not " +
-			"tried: the next pull tells whether the registry takes them. A kubelet has credentials of its own.",
+		Long: "Store credentials of a registry, in Docker's file ~/.docker/config.json (or DOCKER_CONFIG), or " +
+			"with the credential helper that the file names. berth pull and berth run read them from there, " +
+			"also those that docker login has stored. They are not verified: the next pull shows whether the " +
+			"registry accepts them. A kubelet has credentials of its own.",
 		Example: examples("berth login registry.example", "berth login -u me --password-stdin registry.example <file"),
 	}
-	cmd.Flags().StringVarP(&user, "username", "u", "", "`name` of the user")
-	cmd.Flags().StringVarP(&password, "password", "p", "", "`password`, which others see in the list of processes")
-	cmd.Flags().BoolVar(&fromStdin, "password-stdin", false, "read the password from the standard input")
+	cmd.Flags().StringVarP(&user, "username", "u", "", "user `name`")
+	cmd.Flags().StringVarP(&password, "password", "p", "", "`password`; others can see it in the list of processes")
+	cmd.Flags().BoolVar(&fromStdin, "password-stdin", false, "read the password from standard input")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		key := registryKey(strings.Join(args, ""))
 		if fromStdin && (password != "" || user == "") {
@@ -145,7 +145,7 @@ const mostPassword = 64 << 10
 
 func logoutCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "logout [REGISTRY]", Short: "Forget the credentials of a registry", Args: takes(0, 1),
+		Use: "logout [REGISTRY]", Short: "Remove the stored credentials of a registry", Args: takes(0, 1),
 		Example: examples("berth logout registry.example"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key := registryKey(strings.Join(args, ""))

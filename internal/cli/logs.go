@@ -30,25 +30,27 @@ type logsOptions struct {
 func (a *app) logsCommand() *cobra.Command {
 	o := &logsOptions{}
 	cmd := &cobra.Command{
-		Use: "logs CONTAINER|POD", Short: "Print what a container printed", Args: exactly(1),
-		Long: "Print what a container printed, or what all containers of a pod did, each line behind the name of its " +
-			"container. " +
-			"What has the name of both is the container; --all-containers means the pod.\n\n" +
-			"A time is how long ago (10m, 1h30m), a date (2026-01-31, 2026-01-31T12:00:00Z), or the seconds since 1970.",
+		Use: "logs CONTAINER|POD", Short: "Print the log of a container", Args: exactly(1),
+		Long: "Print the log of a container, or of all containers of a pod, with the name of its container before " +
+			"each line. A name that a container and a pod have means the container; --all-containers means the " +
+			"pod.\n" +
+			"\n" +
+			"A time is how long ago (10m, 1h30m), a date (2026-01-31, 2026-01-31T12:00:00Z), or the seconds " +
+			"since 1970.",
 		Example: examples("berth logs -f --tail 20 web", "berth logs --since 10m --until 5m web",
 			"berth logs --previous default/web/nginx",
 			"berth logs -f --all-containers web"),
 		ValidArgsFunction: a.completeFirst(targets),
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&o.follow, "follow", "f", false, "go on until the container ends")
-	f.BoolVarP(&o.timestamps, "timestamps", "t", false, "with the time of each line")
+	f.BoolVarP(&o.follow, "follow", "f", false, "follow the log until the container ends")
+	f.BoolVarP(&o.timestamps, "timestamps", "t", false, "print the time of each line")
 	o.tail = -1
-	f.VarP((*tailValue)(&o.tail), "tail", "n", "only that many last `lines`")
-	f.StringVar(&o.since, "since", "", "only what came after this `time`")
-	f.StringVar(&o.until, "until", "", "only what came before this `time`")
-	f.BoolVarP(&o.previous, "previous", "p", false, "of the container before, in whose place this one was started")
-	f.BoolVar(&o.all, "all-containers", false, "of all containers of the pod")
+	f.VarP((*tailValue)(&o.tail), "tail", "n", "only this many `lines` from the end")
+	f.StringVar(&o.since, "since", "", "only lines after this `time`")
+	f.StringVar(&o.until, "until", "", "only lines before this `time`")
+	f.BoolVarP(&o.previous, "previous", "p", false, "print the log of the attempt before this container")
+	f.BoolVar(&o.all, "all-containers", false, "print the logs of all containers of the pod")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.out = programStreams(cmd)
 		return a.with(func(c *client) error { return c.logs(cmd.Context(), args[0], o) })

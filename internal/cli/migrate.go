@@ -45,12 +45,14 @@ func migrateContainerdCommand(a *app) *cobra.Command {
 	var flags migrateFlags
 	cmd := &cobra.Command{
 		Use: "containerd", Short: "Take over the settings and images of a containerd", Args: exactly(0),
-		Long: "Take over what a containerd on this node has: its settings, as a file in conf.d and as hosts.toml of " +
-			"registries, and its images, without pulling them. Each setting that Berth has no counterpart of is " +
-			"named with the reason. Nothing of containerd is changed, and no file that is there already; what " +
-			"Berth has already is not taken again. So this may be repeated, and tried with --dry-run.\n\n" +
-			"Settings do not need a daemon, and are taken over before it starts for the first time. Images need " +
-			"a running one, and a containerd that is stopped; the pods of containerd run on meanwhile.",
+		Long: "Take over the settings and images of a containerd on this node: the settings become a file in " +
+			"conf.d and hosts.toml files of registries, the images are read from its root without being pulled. " +
+			"Each setting without a counterpart in Berth is listed with the reason. Nothing of containerd is " +
+			"changed, no existing file is replaced, and what Berth already has is skipped. So the command may " +
+			"be repeated, and tried with --dry-run.\n" +
+			"\n" +
+			"Settings need no daemon, and are taken over before it starts for the first time. Images need a " +
+			"running daemon of Berth, and a containerd that is stopped; its pods run on meanwhile.",
 		Example: examples("berth migrate containerd --dry-run", "berth migrate containerd --only settings",
 			"systemctl stop containerd && berth migrate containerd --only images"),
 	}
@@ -62,9 +64,9 @@ func migrateContainerdCommand(a *app) *cobra.Command {
 	f.StringVar(&flags.registries, "registries", settings.DefaultRegistries, "`file` with the registries of k3s "+
 		"or RKE2")
 	f.StringVar(&flags.into, "into", filepath.Dir(config.DefaultPath), "`directory` of Berth's configuration")
-	f.StringVar(&flags.only, "only", "", "settings or images; both unless it is said")
+	f.StringVar(&flags.only, "only", "", "settings or images; the default is both")
 	f.BoolVar(&flags.overwrite, "overwrite", false, "replace files that are there already")
-	f.BoolVarP(&flags.dryRun, "dry-run", "n", false, "take nothing over, only say what would be")
+	f.BoolVarP(&flags.dryRun, "dry-run", "n", false, "only print what would be taken over")
 	_ = cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions([]string{migrateOnlySettings, migrateOnlyImages},
 		cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -20,7 +20,7 @@ import (
 
 func portCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "port NAME [PORT[/PROTOCOL]]", Short: "Tell the ports of this machine that lead to a container or pod",
+		Use: "port NAME [PORT[/PROTOCOL]]", Short: "List the ports of this machine that lead to a container or pod",
 		Args:    takes(1, 2),
 		Example: examples("berth port web", "berth port web 80/tcp"), ValidArgsFunction: a.completeFirst(targets),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -19,8 +19,8 @@ func (a *app) pullCommand() *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use: "pull IMAGE", Short: "Pull an image",
-		Long: "Pull an image. Credentials are those of --creds or BERTH_CREDS, else those that berth login or docker " +
-			"login has kept for the registry.", Args: exactly(1), ValidArgsFunction: a.completeFirst(images),
+		Long: "Pull an image. The credentials are those of --creds or BERTH_CREDS, else those that berth login or " +
+			"docker login has stored for the registry.", Args: exactly(1), ValidArgsFunction: a.completeFirst(images),
 		Example: examples("berth pull docker.io/library/nginx:latest", "berth pull --platform linux/arm64 "+
 			"docker.io/library/busybox:latest",
 			"BERTH_CREDS=user:password berth pull registry.example/team/app:v1"),
@@ -29,7 +29,7 @@ func (a *app) pullCommand() *cobra.Command {
 	cmd.Flags().StringVar(&credentials, "creds", os.Getenv("BERTH_CREDS"), "`USER:PASSWORD` for the registry; better in "+
 		"the environment, as BERTH_CREDS, where others do not see it")
 	cmd.Flags().Lookup("creds").DefValue = ""
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "say nothing on the way, and then the name alone")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress, and print only the name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req.Reference = args[0]
 		if credentials != "" {

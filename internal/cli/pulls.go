@@ -14,10 +14,10 @@ import (
 
 func pullsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "pulls", Short: "Show what is being pulled", Args: exactly(0),
-		Long: "Show what is being pulled at the moment, by a kubelet too: how far it is, how fast it comes, from where, " +
-			"and for how long it has been going on. A pull that waits for its turn is waiting. With -o json each layer is " +
-			"there, too.",
+		Use: "pulls", Short: "Show the pulls under way", Args: exactly(0),
+		Long: "Show the pulls under way, those of a kubelet, too: the progress, the rate, the host that sends, " +
+			"and for how long it has been going on. The state of a pull that waits for its turn is waiting. " +
+			"With -o json each layer is listed.",
 		Example: examples("berth pulls", "watch -n1 berth pulls"),
 	}
 	format := outputFlag(cmd)

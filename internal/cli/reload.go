@@ -10,10 +10,10 @@ import (
 
 func reloadCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "reload", Short: "Have the daemon take over its changed configuration", Args: exactly(0),
-		Long: "Have the daemon read its configuration again and take over what a running daemon can; no pod is touched. It " +
-			"tells each key that " +
-			"has another value, and which of them need a restart. A bad configuration is refused whole.",
+		Use: "reload", Short: "Put a changed configuration in force", Args: exactly(0),
+		Long: "Have the daemon read its configuration again and put it in force, except keys that need a restart; " +
+			"no pod is touched. The command prints each key with a new value, and which of them need a restart. " +
+			"A configuration with an error is refused as a whole.",
 		Example: examples("berth reload"),
 	}
 	format := outputFlag(cmd)

@@ -21,9 +21,8 @@ func (a *app) stopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stop NAME...", Aliases: []string{"stopp"}, Short: "Stop containers or pods",
 		ValidArgsFunction: a.complete(targets),
-		Long: "Stop containers or pods. The container of berth run stands for its pod, which is stopped with it. With " +
-			"--all " +
-			"these are the pods of berth run; those of a kubelet are stopped by their names alone.",
+		Long: "Stop containers or pods. The container that berth run has made a pod for stands for the pod, which " +
+			"is stopped with it. --all means the pods of berth run; those of a kubelet are stopped only by name.",
 		Example: examples("berth stop -t 30 web", "berth stop --all"),
 		Args:    namedOr(&all),
 	}
@@ -90,7 +89,7 @@ func (c *client) forEach(cmd *cobra.Command, args []string, do func(*node, targe
 
 // graceFlag gives cmd the flag by which Docker and crictl say how long a container has to end.
 func graceFlag(cmd *cobra.Command, grace *int64) {
-	cmd.Flags().Int64VarP(grace, "time", "t", 10, "`seconds` that a container has to end by itself, also as --timeout")
+	cmd.Flags().Int64VarP(grace, "time", "t", 10, "grace period in `seconds`, also as --timeout")
 	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "timeout" {
 			name = "time"
@@ -159,13 +158,13 @@ func (a *app) rmCommand() *cobra.Command {
 	var force, all bool
 	cmd := &cobra.Command{
 		Use: "rm NAME...", Short: "Remove containers or pods", ValidArgsFunction: a.complete(targets),
-		Long: "Remove containers or pods. The container of berth run stands for its pod, which is removed with it, logs " +
-			"included. By force, what is not there is no failure. " +
-			"With --all these are the pods of berth run; berth rmp is for those of a kubelet, too.",
+		Long: "Remove containers or pods. The container that berth run has made a pod for stands for the pod, " +
+			"which is removed with it, logs included. With --force, a name that does not exist is no error. " +
+			"--all means the pods of berth run; for those of a kubelet there is berth rmp.",
 		Example: examples("berth rm web", "berth rm -fa"),
 		Args:    namedOr(&all),
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "also what runs: kill it first")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also what is running: kill it first")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods of berth run")
 	cmd.Flags().BoolP("volumes", "v", false, "with its volumes, which go with it anyway")
 	_ = cmd.Flags().MarkHidden("volumes")
@@ -189,13 +188,12 @@ func rmpCommand(a *app) *cobra.Command {
 	var force, all bool
 	cmd := &cobra.Command{
 		Use: "rmp POD...", Short: "Remove pods, also those of a kubelet", ValidArgsFunction: a.complete(pods),
-		Long: "Remove pods with all their containers. With --all these are all pods of the node: a kubelet that runs " +
-			"makes its " +
-			"own again.",
+		Long: "Remove pods with all their containers. --all means all pods of the node: a running kubelet makes " +
+			"its own again.",
 		Example: examples("berth rmp -f default/web", "berth rmp -fa"),
 		Args:    namedOr(&all),
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "also what runs: kill it first")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also what is running: kill it first")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods of the node")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(func(c *client) error {
@@ -225,8 +223,8 @@ func rmpCommand(a *app) *cobra.Command {
 func pruneContainersCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "prune", Short: "Remove containers of berth run that have ended", Args: exactly(0),
-		Long: "Remove pods of berth run in which nothing runs any more, with their containers and logs. One that starts " +
-			"again by itself is removed, too, where it happens not to run.",
+		Long: "Remove pods of berth run in which nothing runs any more, with their containers and logs. A pod " +
+			"whose container is about to start again by its restart policy is removed, too.",
 	}
 	cmd.Flags().BoolP("force", "f", false, "without a question, of which there is none")
 	_ = cmd.Flags().MarkHidden("force")

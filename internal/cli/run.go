@@ -26,13 +26,15 @@ func (a *app) runCommand() *cobra.Command {
 	o := &runOptions{}
 	cmd := &cobra.Command{
 		Use: "run [flags] IMAGE [ARG...]", Short: "Run a container in a pod of its own", DisableFlagsInUseLine: true,
-		Long: "Run a container in a pod of its own, from an image that is pulled when it is missing. Without -d its output " +
-			"is shown " +
-			"until it ends, and the exit code is the container's; 125 means that Berth failed, 126 that its program cannot be " +
-			"run, 127 that there is no such program, 128 and a number that a signal of that number ended it. In a terminal of " +
-			"-it ^P ^Q leaves the container as it is, for berth attach to come back to.\n\n" +
-			"With --pod it runs in the pod of another berth run, and shares its network with what is there.\n\n" +
-			"Flags stand before IMAGE: what follows it is the container's.",
+		Long: "Run a container in a pod of its own, from an image that is pulled if it is missing. Without -d the " +
+			"output is shown until the container ends, and the exit code is that of the container; 125 means " +
+			"that Berth failed, 126 that the program cannot be executed, 127 that it does not exist, and 128 " +
+			"plus a number that this signal ended it. In a terminal (-it), ^P ^Q detaches; berth attach " +
+			"attaches again.\n" +
+			"\n" +
+			"With --pod the container runs in the pod of another berth run, and shares its network.\n" +
+			"\n" +
+			"Flags come before IMAGE: everything after it is passed to the container.",
 		Example: examples("berth run --rm -it docker.io/library/busybox:latest sh",
 			"berth run -d --name web -p 8080:80 docker.io/library/nginx:latest",
 			"berth run -d --pod web --name watch -m 64m --cpus 0.5 docker.io/library/busybox:latest top",

@@ -23,11 +23,11 @@ type volumeOptions struct {
 
 func (o *volumeOptions) register(f *pflag.FlagSet) {
 	f.StringArrayVarP(&o.volumes, "volume", "v", nil,
-		"`paths` of this machine and of the container to mount it at: HOST:CONTAINER[:ro]")
+		"`paths` of a bind mount: HOST:CONTAINER[:ro]")
 	f.StringArrayVar(&o.mounts, "mount", nil, "a `mount`: "+
 		"type=bind,src=HOST,dst=CONTAINER[,ro][,bind-propagation=rslave], "+
 		"type=tmpfs,dst=CONTAINER[,tmpfs-size=64m][,tmpfs-mode=1777], or type=image,src=IMAGE,dst=CONTAINER")
-	f.StringArrayVar(&o.tmpfs, "tmpfs", nil, "`path` for an empty directory in memory: CONTAINER[:size=64m,mode=1777,...]")
+	f.StringArrayVar(&o.tmpfs, "tmpfs", nil, "`path` of an empty directory in memory: CONTAINER[:size=64m,mode=1777,...]")
 }
 
 // apply adds the mounts to the container.

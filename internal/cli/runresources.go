@@ -27,13 +27,13 @@ type resourceOptions struct {
 }
 
 func (o *resourceOptions) register(f *pflag.FlagSet) {
-	f.StringVarP(&o.memory, "memory", "m", "", "most memory, a `size` such as 512m or 2g, each unit 1024 of the one below")
-	f.StringVar(&o.swap, "memory-swap", "", "most memory and swap together, a `size`; -1 is any")
-	f.StringVar(&o.cpus, "cpus", "", "most processor time, in `processors`: 1.5 is one and a half")
-	f.Int64VarP(&o.shares, "cpu-shares", "c", 0, "`weight` among others where processor time is short; 1024 is usual")
+	f.StringVarP(&o.memory, "memory", "m", "", "memory limit, a `size` such as 512m or 2g, in powers of 1024")
+	f.StringVar(&o.swap, "memory-swap", "", "limit of memory and swap together, a `size`; -1 is none")
+	f.StringVar(&o.cpus, "cpus", "", "limit of processor time, in `processors`, such as 1.5")
+	f.Int64VarP(&o.shares, "cpu-shares", "c", 0, "`weight` by which containers share scarce processor time (default 1024)")
 	f.StringVar(&o.cpuset, "cpuset-cpus", "", "`processors` to run on: 0-3, or 0,2")
 	f.StringVar(&o.nodes, "cpuset-mems", "", "memory `nodes` to use: 0, or 0,1")
-	f.Int64Var(&o.pids, "pids-limit", 0, "most processes and threads, a `number`; -1 is any")
+	f.Int64Var(&o.pids, "pids-limit", 0, "limit of processes and threads, a `number`; -1 is none")
 }
 
 // linux is what the flags ask for; nil where they ask for nothing.

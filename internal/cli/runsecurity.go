@@ -33,16 +33,16 @@ type securityOptions struct {
 
 func (o *securityOptions) register(f *pflag.FlagSet) {
 	f.StringVarP(&o.user, "user", "u", "", "run as this `USER[:GROUP]`: a name or number of the image, and a number")
-	f.StringArrayVar(&o.groups, "group-add", nil, "another `group` to be in, a number")
-	f.StringArrayVar(&o.add, "cap-add", nil, "a `capability` to have beside the usual ones, such as NET_ADMIN; ALL is all")
-	f.StringArrayVar(&o.drop, "cap-drop", nil, "a `capability` not to have; ALL is all")
-	f.BoolVar(&o.readonly, "read-only", false, "let it not write to its root")
+	f.StringArrayVar(&o.groups, "group-add", nil, "additional `group`, a number")
+	f.StringArrayVar(&o.add, "cap-add", nil, "`capability` to add to the default ones, such as NET_ADMIN, or ALL")
+	f.StringArrayVar(&o.drop, "cap-drop", nil, "`capability` to drop, or ALL")
+	f.BoolVar(&o.readonly, "read-only", false, "mount the container's root read-only")
 	f.StringArrayVar(&o.devices, "device", nil, "a `device` of this machine: HOST[:CONTAINER][:rwm], or a name of CDI")
-	f.StringVar(&o.pid, "pid", "", "whose processes it sees: its own, those of its `pod`, or those of the host")
-	f.StringVar(&o.ipc, "ipc", "", "whose IPC it shares: its `pod`'s or the host's")
+	f.StringVar(&o.pid, "pid", "", "PID namespace: the container's own, that of its `pod`, or that of the host")
+	f.StringVar(&o.ipc, "ipc", "", "IPC namespace: that of its `pod`, or that of the host")
 	f.StringArrayVar(&o.options, "security-opt", nil, "an `option`: no-new-privileges, seccomp=FILE|unconfined, "+
 		"apparmor=PROFILE|unconfined, label=type:TYPE and the like, systempaths=unconfined")
-	f.BoolVar(&o.privileged, "privileged", false, "let it do all that this machine can")
+	f.BoolVar(&o.privileged, "privileged", false, "give the container all privileges on this machine")
 }
 
 // check reads what the options say, before anything is made.

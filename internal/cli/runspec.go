@@ -73,27 +73,27 @@ type runOptions struct {
 }
 
 func (o *runOptions) register(f *pflag.FlagSet) {
-	f.BoolVarP(&o.stdin, "interactive", "i", false, "pass on what is typed or piped in")
-	f.BoolVarP(&o.tty, "tty", "t", false, "give the container a terminal")
-	f.BoolVarP(&o.detach, "detach", "d", false, "print the container's id and leave it running")
-	f.BoolVar(&o.remove, "rm", false, "remove it when it has ended")
-	f.StringVar(&o.name, "name", "", "its `name`; made from the image's when not given")
-	f.StringVar(&o.pod, "pod", "", "the `pod` of another berth run to run in, in place of one of its own")
-	f.StringVarP(&o.workdir, "workdir", "w", "", "`directory` of the container to start in; the image's when not given")
-	f.Func("entrypoint", "`program` to run in place of the image's, or a JSON list of it and its first arguments",
+	f.BoolVarP(&o.stdin, "interactive", "i", false, "pass on standard input")
+	f.BoolVarP(&o.tty, "tty", "t", false, "allocate a terminal")
+	f.BoolVarP(&o.detach, "detach", "d", false, "run in the background, and print the container's id")
+	f.BoolVar(&o.remove, "rm", false, "remove the container when it has ended")
+	f.StringVar(&o.name, "name", "", "`name` of the container (default: made from the image's name)")
+	f.StringVar(&o.pod, "pod", "", "run in the `pod` of another berth run, in place of a new one")
+	f.StringVarP(&o.workdir, "workdir", "w", "", "working `directory` in the container (default: the image's)")
+	f.Func("entrypoint", "`program` to run in place of the image's entrypoint, or a JSON list of a program and arguments",
 		func(text string) error { o.entrypoint = &text; return nil })
 	f.StringArrayVarP(&o.env, "env", "e", nil, "a `variable`: NAME=VALUE, or NAME to pass on one of this environment")
-	f.StringArrayVar(&o.envFiles, "env-file", nil, "`file` of variables, one a line; -e comes after it")
+	f.StringArrayVar(&o.envFiles, "env-file", nil, "`file` of variables, one on each line; -e overrides it")
 	f.StringArrayVarP(&o.labels, "label", "l", nil, "a `label` of pod and container: NAME=VALUE")
 	f.StringArrayVar(&o.annotations, "annotation", nil, "an `annotation` of pod and container: NAME=VALUE")
 	f.StringVar(&o.pull, "pull", pullMissing, "`when` to pull the image: missing, always or never")
 	f.StringVar(&o.platform, "platform", "", "`os/arch[/variant]` of the image instead of this machine's")
-	f.StringVar(&o.stopSignal, "stop-signal", "", "`signal` that asks it to end, in place of the image's")
-	f.StringVar(&o.restart, "restart", string(annotation.Never), "`when` it starts again by itself after its end: no, "+
+	f.StringVar(&o.stopSignal, "stop-signal", "", "`signal` that asks the container to end, in place of the image's")
+	f.StringVar(&o.restart, "restart", string(annotation.Never), "`when` to start the container again after its end: no, "+
 		"on-failure, on-failure:TIMES, unless-stopped or always; with -d")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress of a pull")
-	f.StringVar(&o.logs, "log-dir", "/var/log/berth", "`directory` of logs; its own is in one of the pod's there")
-	f.StringArrayVar(&o.ulimits, "ulimit", nil, "a `limit` of its processes: NAME=SOFT[:HARD], such as nofile=1024:4096")
+	f.StringVar(&o.logs, "log-dir", "/var/log/berth", "`directory` of logs, in which each pod has its own")
+	f.StringArrayVar(&o.ulimits, "ulimit", nil, "a resource `limit`: NAME=SOFT[:HARD], such as nofile=1024:4096")
 	f.StringArray("expose", nil, "a port that the image is known for, which changes nothing")
 	f.Bool("sig-proxy", true, "pass signals on, which is what happens anyway")
 	f.Bool("no-healthcheck", false, "without the image's health check, which nobody makes")
@@ -102,8 +102,8 @@ func (o *runOptions) register(f *pflag.FlagSet) {
 	}
 	o.registerPod(f)
 	o.resources.register(f)
-	f.Int64Var(&o.resources.oom, "oom-score-adj", 0, "`number` by which it is chosen where memory runs out; -1000 is "+
-		"never")
+	f.Int64Var(&o.resources.oom, "oom-score-adj", 0, "`number` by which the kernel chooses whom to kill when memory runs "+
+		"out; -1000 is never")
 	o.security.register(f)
 	o.volumes.register(f)
 }
@@ -114,22 +114,21 @@ var podFlags = []string{"publish", "publish-all", "net", "hostname", "runtime", 
 
 func (o *runOptions) registerPod(f *pflag.FlagSet) {
 	f.StringArrayVarP(&o.ports, "publish", "p", nil,
-		"`ports` to reach it at from outside: [[ADDRESS:]HOSTPORT:]CONTAINERPORT[/PROTOCOL]; a free one of this machine "+
-			"when none is said")
-	f.BoolVarP(&o.publishAll, "publish-all", "P", false, "publish each port that the image exposes at a free one")
-	f.StringVar(&o.network, "net", podNetwork, "the `network`, also as --network: pod for one of its own, host for "+
-		"this machine's")
-	f.StringVarP(&o.hostname, "hostname", "h", "", "`name` of the machine that it sees; its own name when not given")
+		"`ports` to forward from this machine: [[ADDRESS:]HOSTPORT:]CONTAINERPORT[/PROTOCOL]; without HOSTPORT a free "+
+			"one")
+	f.BoolVarP(&o.publishAll, "publish-all", "P", false, "forward a free port to each port that the image exposes")
+	f.StringVar(&o.network, "net", podNetwork, "the `network`, also as --network: pod for a network of its own, host "+
+		"for that of this machine")
 	f.StringArrayVar(&o.dns, "dns", nil, "`address` of a name server, in place of this machine's")
 	f.StringArrayVar(&o.search, "dns-search", nil, "`domain` in which names are looked up")
 	f.StringArrayVar(&o.dnsOptions, "dns-option", nil, "an `option` of resolv.conf")
-	f.StringArrayVar(&o.sysctls, "sysctl", nil, "a kernel `setting` of its namespaces: NAME=VALUE")
-	f.StringVar(&o.runtime, "runtime", "", "the runtime `handler`; the daemon's default when not given")
-	f.StringVar(&o.storage, "storage", "", "bytes that it may write to its root, a `size` such as 500M or 2Gi")
-	f.StringVar(&o.inodes, "storage-inodes", "", "`number` of files and directories that it may make there")
-	f.StringVar(&o.shm, "shm-size", "", "bytes of /dev/shm, a `size` such as 128m")
-	f.StringVar(&o.logRate, "log-rate", "", "bytes a second that may be written to its log, a `size` such as 100k")
-	f.StringVar(&o.logBurst, "log-burst", "", "bytes that may be written to its log at once, a `size`")
+	f.StringArrayVar(&o.sysctls, "sysctl", nil, "a sysctl `setting` of its namespaces: NAME=VALUE")
+	f.StringVar(&o.runtime, "runtime", "", "runtime `handler` (default: the daemon's)")
+	f.StringVar(&o.storage, "storage", "", "limit of what it may write to its root, a `size` such as 500M or 2Gi")
+	f.StringVar(&o.inodes, "storage-inodes", "", "limit of the `number` of files and directories that it may make there")
+	f.StringVar(&o.shm, "shm-size", "", "`size` of /dev/shm, such as 128m")
+	f.StringVar(&o.logRate, "log-rate", "", "limit of what it may log in a second, a `size` such as 100k")
+	f.StringVar(&o.logBurst, "log-burst", "", "limit of what it may log at once, a `size`")
 	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		switch name {
 		case "network":

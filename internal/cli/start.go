@@ -19,15 +19,14 @@ import (
 
 func startCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "start NAME...", Short: "Start containers of berth run again that have ended", Args: atLeast(1),
-		Long: "Start containers of berth run again that have ended or were stopped, as a kubelet does: each becomes a new " +
-			"container of the next attempt, from the same image and with the same flags, but with an empty writable layer. " +
-			"It is " +
-			"in the same pod while that is ready; one that was stopped, or that the machine's restart has ended, becomes a " +
-			"new " +
-			"pod with another address. Name and log directory stay; berth logs --previous has the log of the attempt " +
-			"before.\n\n" +
-			"A kubelet starts its own containers: it is not for this command.",
+		Use: "start NAME...", Short: "Start ended containers of berth run again", Args: atLeast(1),
+		Long: "Start containers of berth run again that have ended or were stopped, as a kubelet does: each is " +
+			"replaced by a new container of the next attempt, with the same image and flags, and an empty " +
+			"writable layer. It is in the same pod as long as that is ready; a pod that was stopped, or that a " +
+			"reboot has ended, is replaced by a new one with another address. The name and the log directory " +
+			"stay; berth logs --previous prints the log of the attempt before.\n" +
+			"\n" +
+			"A kubelet starts its own containers: this command refuses them.",
 		Example:           examples("berth start web", "berth start web/side"),
 		ValidArgsFunction: a.complete(targets),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,10 +40,9 @@ func startCommand(a *app) *cobra.Command {
 func restartCommand(a *app) *cobra.Command {
 	var grace int64
 	cmd := &cobra.Command{
-		Use: "restart NAME...", Short: "Stop containers of berth run, and start them again", Args: atLeast(1),
-		Long: "Stop containers of berth run where they run, and start them again in the same pod: berth start --help says " +
-			"what " +
-			"that means. The pod keeps its address.",
+		Use: "restart NAME...", Short: "Stop containers of berth run and start them again", Args: atLeast(1),
+		Long: "Stop containers of berth run, if they run, and start them again in the same pod, as berth start " +
+			"--help describes. The pod keeps its address.",
 		Example: examples("berth restart -t 30 web"), ValidArgsFunction: a.complete(targets),
 	}
 	graceFlag(cmd, &grace)

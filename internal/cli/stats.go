@@ -33,36 +33,36 @@ type statsView struct {
 func (a *app) statsCommand() *cobra.Command {
 	v := statsView{}
 	cmd := &cobra.Command{
-		Use: "stats [CONTAINER...]", Aliases: []string{"statsp"}, Short: "Show what containers, or pods, use",
+		Use: "stats [CONTAINER...]", Aliases: []string{"statsp"}, Short: "Show the resource usage of containers or pods",
 		Args: atLeast(0),
-		Long: "Show what containers use, or pods with --pods: a table that is drawn anew until interrupted. Processor time " +
-			"is in per cent of\n" +
-			"one core, memory is the working set, which is what limits and evictions go by. With -o json it is shown once, as " +
-			"CRI has it.",
+		Long: "Show the resource usage of containers, or of pods with --pods: a table that is refreshed until " +
+			"interrupted. Processor time is in percent of one core. Memory is the working set, by which limits " +
+			"and evictions go. With -o json it is printed once, as CRI defines it.",
 		Example: examples("berth stats", "berth stats --no-stream web", "berth stats --pods",
 			"berth stats -o json"),
 		ValidArgsFunction: a.complete(all(containersWhere(func(*runtimeapi.Container) bool { return true }))),
 	}
-	cmd.Flags().BoolVar(&v.once, "no-stream", false, "show it once")
+	cmd.Flags().BoolVar(&v.once, "no-stream", false, "print it once")
 	cmd.Flags().BoolP("all", "a", false, "also those that have ended, which use nothing")
 	_ = cmd.Flags().MarkHidden("all")
-	cmd.Flags().BoolVarP(&v.pods, "pods", "p", false, "pods; what is named are pods then")
+	cmd.Flags().BoolVarP(&v.pods, "pods", "p", false, "show pods; arguments name pods")
 	return a.statsFlags(cmd, &v)
 }
 
 func (a *app) topCommand() *cobra.Command {
 	v := statsView{busiest: true, most: 30}
 	cmd := &cobra.Command{
-		Use: "top [CONTAINER]", Short: "Show which containers, or pods, use most, or the processes of one", Args: takes(0, 1),
-		Long: "Show the containers, or pods with --pods, that use most processor time, drawn anew until interrupted. With " +
-			"a name " +
-			"it lists the processes of that container once, with their numbers on this machine.",
+		Use: "top [CONTAINER]", Short: "Show the containers or pods that use most, or the processes of a container",
+		Args: takes(0, 1),
+		Long: "Show the containers, or pods with --pods, that use most processor time, refreshed until " +
+			"interrupted. With a name, list the processes of that container once, with their pids on this " +
+			"machine.",
 		Example:           examples("berth top", "berth top --pods -n 5", "berth top web"),
 		ValidArgsFunction: a.completeFirst(runningContainers),
 	}
 	cmd.Flags().BoolVarP(&v.pods, "pods", "p", false, "pods")
-	cmd.Flags().BoolVar(&v.once, "no-stream", false, "show it once")
-	cmd.Flags().IntVarP(&v.most, "number", "n", v.most, "show at most so `many`; 0 is all")
+	cmd.Flags().BoolVar(&v.once, "no-stream", false, "print it once")
+	cmd.Flags().IntVarP(&v.most, "number", "n", v.most, "show at most this `many`; 0 is all")
 	a.statsFlags(cmd, &v)
 	most := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -76,7 +76,7 @@ func (a *app) topCommand() *cobra.Command {
 
 func (a *app) statsFlags(cmd *cobra.Command, v *statsView) *cobra.Command {
 	format := outputFlag(cmd)
-	cmd.Flags().DurationVar(&v.interval, "interval", 2*time.Second, "`time` between two looks")
+	cmd.Flags().DurationVar(&v.interval, "interval", 2*time.Second, "`time` between two refreshes")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if v.interval < 100*time.Millisecond {
 			return wrongUse(cmd, fmt.Errorf("--interval %v: at least 100ms", v.interval))

@@ -12,11 +12,11 @@ import (
 
 func infoCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "info", Aliases: []string{"status"}, Short: "Tell how the daemon is: conditions, handlers, features, counts",
-		Args: exactly(0),
-		Long: "Tell how the daemon is: whether it and the network are ready, which runtime handlers it has, where it " +
-			"keeps what, " +
-			"and how much there is. With -o json it is the status of CRI, as crictl info prints it.",
+		Use: "info", Aliases: []string{"status"}, Args: exactly(0),
+		Short: "Show the state of the daemon: conditions, handlers, features, counts",
+		Long: "Show the state of the daemon: whether it and the network are ready, its runtime handlers, its " +
+			"directories, and the number of pods, containers and images. With -o json it is the status of CRI, " +
+			"as crictl info prints it.",
 		Example: examples("berth info", "berth info -o json"),
 	}
 	format := outputFlag(cmd)

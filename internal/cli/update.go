@@ -11,11 +11,10 @@ import (
 func updateCommand(a *app) *cobra.Command {
 	o := &resourceOptions{}
 	cmd := &cobra.Command{
-		Use: "update [flags] CONTAINER...", Short: "Change what containers may use, while they run",
+		Use: "update [flags] CONTAINER...", Short: "Change the limits of running containers",
 		DisableFlagsInUseLine: true,
-		Long: "Change what containers may use, while they run. What no flag mentions stays as it is. A kubelet's " +
-			"containers are " +
-			"changed, too, until the kubelet changes them back.",
+		Long: "Change the limits of running containers. Limits without a flag stay as they are. A kubelet's " +
+			"containers are changed, too, until the kubelet changes them back.",
 		Example:           examples("berth update -m 1g --memory-swap 1g web", "berth update --cpus 0.5 a b"),
 		Args:              atLeast(1),
 		ValidArgsFunction: a.complete(runningContainers),

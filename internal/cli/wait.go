@@ -10,9 +10,8 @@ import (
 func waitCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "wait CONTAINER...", Short: "Wait until containers have ended, and print their exit codes", Args: atLeast(1),
-		Long: "Wait until containers have ended, one after another, and print the exit code of each. A daemon that " +
-			"restarts " +
-			"meanwhile is waited for.",
+		Long: "Wait until containers have ended, one after another, and print the exit code of each. If the " +
+			"daemon restarts meanwhile, the command waits for it.",
 		Example:           examples("berth wait job", "berth wait a b"),
 		ValidArgsFunction: a.complete(containers),
 		RunE: func(cmd *cobra.Command, args []string) error {
