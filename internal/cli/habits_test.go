@@ -153,11 +153,18 @@ func TestUpdate(t *testing.T) {
 
 // TestProcesses looks at a process whose name tries to break the line of /proc and that of a terminal.
 func TestProcesses(t *testing.T) {
-	cmd := exec.Command("sh", "-c", "printf 'x) (y\\033[2J' > /proc/self/comm; sleep 60 & wait")
+	cmd := exec.Command("sh", "-c", "printf 'x) (y\\033[2J' > /proc/self/comm; echo; sleep 60 >/dev/null & wait")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	if _, err := out.Read(make([]byte, 1)); err != nil { // it has its name
+		t.Fatal(err)
+	}
 	p, err := readProcess(cmd.Process.Pid)
 	if err != nil || p.parent != os.Getpid() || p.user != strconv.Itoa(os.Getuid()) || !strings.HasPrefix(p.command,
 		"sh -c") {
