@@ -10,7 +10,7 @@ import (
 )
 
 // answers asks the daemon at socket what a kubelet asks all the time. It connects anew, as a kubelet does that starts:
-// a daemon whose socket somebody removed is as good as none.
+// a daemon whose socket was removed is of no use.
 func answers(ctx context.Context, socket string) error {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

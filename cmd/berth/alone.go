@@ -113,8 +113,8 @@ const (
 	lockPause = 20 * time.Millisecond
 )
 
-// listen makes the socket, readable for nobody but its owner from the start. The root is locked, so one that is there
-// is left from a daemon that was killed, unless it belongs to a daemon with another root.
+// listen makes the socket, readable only for its owner from the start. The root is locked, so one that is there is left
+// from a daemon that was killed, unless it belongs to a daemon with another root.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return nil, fmt.Errorf("socket directory: %w", err)
@@ -132,7 +132,7 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// removeStale removes a socket that nobody serves, and nothing else.
+// removeStale removes a socket at which no process listens, and nothing else.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {

@@ -95,7 +95,7 @@ func (g *groups) tidy() {
 	if g.units != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), tidyTimeout)
 		defer cancel()
-		_ = g.units.Tidy(ctx) // an empty slice harms nobody
+		_ = g.units.Tidy(ctx) // an empty slice does no harm
 		g.units.Manager.Close()
 	}
 }

@@ -161,7 +161,7 @@ func withoutSecrets(text string) string {
 	return named.ReplaceAllString(text, "$1[hidden]")
 }
 
-// onlyRoot refuses callers other than root, also where somebody has opened the socket to more.
+// onlyRoot refuses callers other than root, also where the socket was opened to more.
 func onlyRoot(ctx context.Context) error {
 	if callers.Root(ctx) {
 		return nil

@@ -28,8 +28,8 @@ type features struct {
 	found atomic.Pointer[foundFeatures]
 }
 
-// foundFeatures is what was found out at one time. What cannot be may be so for a reason that passes, as a node
-// without memory or room, so it is found out again when somebody asks later, after growing pauses.
+// foundFeatures is what was found out at one time. What cannot be may be so for a reason that passes, as a node without
+// memory or room, so it is found out again when it is asked for later, after growing pauses.
 type foundFeatures struct {
 	about  *handlers
 	tried  []host.Runtime   // which runtimes make containers
@@ -152,8 +152,8 @@ func (f *features) usernsError(handler string) error {
 	return nil
 }
 
-// handlers is what Status tells of the runtime handlers, the default's first. A runtime that nobody configured and
-// that was only found in its usual place is one if it works.
+// handlers is what Status tells of the runtime handlers, the default's first. A runtime that is not configured and that
+// was only found in its usual place is one if it works.
 func (f *features) handlers() []*runtimeapi.RuntimeHandler {
 	found, recursive, now := f.get(), rootfs.TryRecursive() == nil, f.settings.handlers.Load()
 	list := []*runtimeapi.RuntimeHandler{{Name: "", Features: found.of(now.fallback, recursive)}}

@@ -42,7 +42,7 @@ func containersRoot(cfg *config.Config) string {
 	return images
 }
 
-// deviceOf is that of a path's file system; 0 when nobody knows.
+// deviceOf is that of a path's file system; 0 when it is unknown.
 func deviceOf(path string) uint64 {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

@@ -22,7 +22,7 @@ import (
 	"berth/internal/spec"
 )
 
-// handlers are the runtime handlers as configured at one time. Nobody changes one that findHandlers returned.
+// handlers are the runtime handlers as configured at one time. One that findHandlers returned is not changed any more.
 type handlers struct {
 	found    []host.Runtime // the default's name is fallback
 	fallback string

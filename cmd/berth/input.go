@@ -33,14 +33,14 @@ func input(recv func() (*admin.AttachInput, error), to *typeahead, resize func(a
 // has to.
 const mostAhead = 64 << 10
 
-// typeahead is what a client has typed and nobody has read yet. What comes behind it, such as the size of a terminal,
-// does not wait for that.
+// typeahead is what a client has typed and the command has not read yet. What comes behind it, such as the size of a
+// terminal, does not wait for that.
 type typeahead struct {
 	mu      sync.Mutex // guards what follows
 	changed *sync.Cond
 	text    []byte
 	ended   error // for who reads it, after the text
-	closed  bool  // nobody will read it
+	closed  bool  // it will not be read
 }
 
 func newTypeahead() *typeahead {

@@ -260,7 +260,7 @@ func (n *node) imageConfig(cfg *config.Config) image.Config {
 	}
 }
 
-// verifierOf is who is asked about images; nil when nobody is configured.
+// verifierOf is who is asked about images; nil when none is configured.
 func verifierOf(n *node, v config.Verifier) image.Verifier {
 	if v.Dir == "" {
 		return nil

@@ -25,7 +25,7 @@ type processService struct {
 	streams    *streamNode
 	background *background // ends the detached commands
 	log        *slog.Logger
-	detached   atomic.Int64 // commands that nobody waits for
+	detached   atomic.Int64 // commands without a waiting client
 }
 
 // Signal sends a container a signal.
@@ -41,7 +41,7 @@ func (ps *processService) Signal(ctx context.Context, req *admin.SignalRequest) 
 // has started one.
 const detachedStart = 500 * time.Millisecond
 
-// execDetached runs a command that nobody waits for. It ends with its container, or with this daemon, since nobody
+// execDetached runs a command for which no client waits. It ends with its container, or with this daemon, since nobody
 // would know of it afterwards.
 func (ps *processService) execDetached(ctx context.Context, id sandbox.ID, req *admin.ExecRequest) error {
 	if req.TTY || req.Stdin {
@@ -135,7 +135,7 @@ func (ps *processService) Exec(
 	}
 	if !req.TTY {
 		s.Stderr = writer(func(p []byte) error { return send(&admin.AttachOutput{Stderr: p}) })
-		go func() { // nobody else takes the sizes
+		go func() { // the sizes are taken here alone
 			for _, _, ok := s.Resize(); ok; _, _, ok = s.Resize() {
 			}
 		}()

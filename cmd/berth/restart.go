@@ -16,7 +16,7 @@ func keepRestarting(ctx context.Context, pods *pod.Pods, adopted <-chan struct{}
 	k.Run(ctx)
 }
 
-// endsByHand says whether something of a pod of berth run has ended.
+// endsByHand reports whether something of a pod of berth run has ended.
 func endsByHand(e pod.Event) bool { return e.Kind == pod.EventStopped && e.Record.ByHand() }
 
 // ends tells of the pods to which that happens.

@@ -30,7 +30,7 @@ func (n *node) openStreams(context.Context) (err error) {
 // quiet takes what libraries call errors for debugging: a client that goes away is one to them.
 type quiet struct{ slog.Handler }
 
-// Enabled says whether debugging is on.
+// Enabled reports whether debugging is on.
 func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
 	return q.Handler.Enabled(ctx, slog.LevelDebug)
 }

@@ -27,7 +27,7 @@ type runtimeTrials struct {
 	run func(ctx context.Context, name string, cmd *exec.Cmd) error
 }
 
-// alone calls fn while nobody else tries a runtime.
+// alone calls fn while no other caller tries a runtime.
 func (t *runtimeTrials) alone(fn func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,7 +88,7 @@ func tryMapped(holder, layers, writable string) error {
 	go func() {
 		goruntime.LockOSThread() // the holder dies with its thread
 		defer goruntime.UnlockOSThread()
-		const first = 1 << 30 // ids that nobody has
+		const first = 1 << 30 // ids that are not in use
 		ids := []userns.Range{{Host: first, Size: 65536}}
 		h, err := userns.Hold(holder, 0, userns.Mapping{UIDs: ids, GIDs: ids})
 		if err == nil {

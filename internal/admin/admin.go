@@ -82,7 +82,7 @@ type InfoResponse struct {
 	Host json.RawMessage `json:"host,omitempty"`
 	// Startup is what the start of the daemon consisted of, in order.
 	Startup []StartupStep `json:"startup,omitempty"`
-	// Problems are what needs somebody's attention.
+	// Problems are what an administrator should look at.
 	Problems []Problem `json:"problems,omitempty"`
 	// NRI is how the Node Resource Interface is; nil from a daemon of before it was told.
 	NRI *NRI `json:"nri,omitempty"`
@@ -106,7 +106,7 @@ type Limit struct {
 	Limit int64  `json:"limit"`
 }
 
-// NRI says whether plugins of the Node Resource Interface take part.
+// NRI reports whether plugins of the Node Resource Interface take part.
 type NRI struct {
 	On       bool     `json:"on"`
 	Off      string   `json:"off,omitempty"`      // what in the configuration has it off

@@ -25,7 +25,7 @@ const (
 	DebugConfig     = "config.toml"         // the configuration in force
 	DebugHost       = "host.json"           // what was found out about the machine
 	DebugStart      = "start.json"          // how long the parts of the daemon's start took
-	DebugProblems   = "problems.json"       // what needs somebody's attention
+	DebugProblems   = "problems.json"       // what an administrator should look at
 	DebugLimits     = "limits.json"         // limits that all share, with what is used of them
 )
 

@@ -9,8 +9,8 @@ import (
 // When says after which ends a container starts again by itself. The names are Docker's.
 type When string
 
-// The policies. A container that the machine's restart has ended has failed, since nobody knows its code. Always starts
-// then also what somebody had stopped before.
+// The policies. A container that the machine's restart has ended has failed, since its exit code is unknown. Always
+// starts then also what had been stopped before.
 const (
 	Never         When = "no"
 	OnFailure     When = "on-failure"

@@ -47,7 +47,7 @@ const listPath = "/sys/kernel/security/apparmor/profiles"
 // ErrNoParser says that this machine has no program that compiles profiles.
 var ErrNoParser = errors.New("this machine has no apparmor_parser: install the package apparmor")
 
-// Loaded says whether the kernel has the profile.
+// Loaded reports whether the kernel has the profile.
 func (p *Profiles) Loaded(name string) (bool, error) {
 	path := p.list
 	if path == "" {
@@ -70,7 +70,7 @@ func (p *Profiles) Loaded(name string) (bool, error) {
 	return false, nil
 }
 
-// Ensure makes sure that the kernel has the profile: the default one is loaded again where somebody took it away.
+// Ensure makes sure that the kernel has the profile: the default one is loaded again where it was removed.
 func (p *Profiles) Ensure(ctx context.Context, name string) error {
 	loaded, err := p.Loaded(name)
 	switch {

@@ -46,7 +46,7 @@ type Container struct {
 	Config  *runtimeapi.ContainerConfig
 }
 
-// in says whether the container is in a state in the pod's newest sandbox, which can be no other than ready then.
+// in reports whether the container is in a state in the pod's newest sandbox, which can be no other than ready then.
 func (c Container) in(p Pod, s runtimeapi.ContainerState) bool {
 	return p.Ready && c.Pod == p.ID && c.State == s
 }

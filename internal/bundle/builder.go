@@ -32,7 +32,7 @@ type Builder struct {
 
 	// Sysctls are set in the namespaces of each new pod, where it has its own and sets no other value; nil sets none.
 	Sysctls func() map[string]string
-	// Delegated says whether the host's cgroup2 hierarchy is mounted with nsdelegate now. Containers with a writable
+	// Delegated reports whether the host's cgroup2 hierarchy is mounted with nsdelegate now. Containers with a writable
 	// /sys/fs/cgroup need that.
 	Delegated func() (bool, error)
 	// Devices adds devices that vendors describe (CDI) to a spec, by their names.
@@ -70,7 +70,8 @@ func (b *Builder) CheckLimits(cfg *runtimeapi.PodSandboxConfig, h spec.Handler) 
 	return b.checkStorage(cfg, h.Storage)
 }
 
-// confine makes sure of the AppArmor profile of a process. What an OCI runtime says of a missing one helps nobody.
+// confine makes sure of the AppArmor profile of a process. The error of an OCI runtime about a missing one does not
+// help.
 func (b *Builder) confine(ctx context.Context, sp *specs.Spec) error {
 	profile := sp.Process.ApparmorProfile
 	if profile == "" {

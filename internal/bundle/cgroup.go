@@ -12,7 +12,7 @@ import (
 // CgroupDriver says where pods and containers are in the tree of cgroups, and removes what of it is Berth's own. All
 // may be repeated.
 type CgroupDriver interface {
-	// Parent is the cgroup of a pod to which nobody gave one.
+	// Parent is the cgroup of a pod that was given none.
 	Parent(pod string) string
 	// Container is a container's, as OCI runtimes take it; an error of the parent.
 	Container(parent, ctr string) (string, error)

@@ -77,7 +77,7 @@ func (c Container) declaredVolumes(
 // notOfRoot is where a container has file systems of the kernel.
 var notOfRoot = []string{"/proc", "/sys", "/dev"}
 
-// within says whether a clean path is one of dirs or below it.
+// within reports whether a clean path is one of dirs or below it.
 func within(dirs []string, path string) bool {
 	return slices.ContainsFunc(dirs, func(d string) bool {
 		return path == d || d == "/" || strings.HasPrefix(path, d+"/")

@@ -28,7 +28,7 @@ type Image struct {
 	Layers   []string // their ids, for the record: a sweep of images keeps what records name
 	Dirs     []string // the layers' directories, the topmost first
 	// Confirm asks those who may refuse an image whether pods of a namespace may run this one, which was there already;
-	// nil where there is nobody to ask.
+	// nil where there are no plugins.
 	Confirm func(ctx context.Context, namespace string) error
 }
 

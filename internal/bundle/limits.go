@@ -133,7 +133,7 @@ func logLimits(cfg *runtimeapi.PodSandboxConfig, h spec.Log) (*sandbox.LogLimit,
 	return logLimit(cfg, h, "")
 }
 
-// defaultShmSize is how many bytes /dev/shm has where nobody says it, as with containerd and CRI-O.
+// defaultShmSize is how many bytes /dev/shm has by default, as with containerd and CRI-O.
 const defaultShmSize = 64 << 20
 
 // shmSize is how many bytes a pod's /dev/shm has: as its annotation says, or its handler's shm_size, or 64 MiB. What is

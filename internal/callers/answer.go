@@ -44,7 +44,7 @@ func (k *keptAnswer) free() { k.once.Do(func() { k.conn.release(k.size) }) }
 // Get returns a buffer of gRPC's own pool, and Put gives one back: then the answer is gone.
 func (k *keptAnswer) Get(n int) *[]byte { return mem.DefaultBufferPool().Get(n) }
 
-// Put is called when nobody needs the bytes of the answer any more.
+// Put is called when the bytes of the answer are not needed any more.
 func (k *keptAnswer) Put(b *[]byte) {
 	k.free()
 	mem.DefaultBufferPool().Put(b)

@@ -29,7 +29,7 @@ type Limits struct {
 
 // Callers knows what each client holds. New makes it.
 type Callers struct {
-	Log *slog.Logger // of refusals, which nobody else sees
+	Log *slog.Logger // of refusals, which are logged nowhere else
 
 	connections, calls, execs, pulls, watchers, sessions, answers *share
 	warnings                                                      limit.Quiet
@@ -161,7 +161,7 @@ func (c *Callers) answer(
 	return counted, nil
 }
 
-// from says whose call it is; of a connection that is none of Listener's it is nobody's in particular.
+// from says whose call it is; a connection that is not one of Listener's has no known client.
 func from(ctx context.Context) Address {
 	if p, ok := peer.FromContext(ctx); ok {
 		if a, ok := p.Addr.(Address); ok {
@@ -171,7 +171,7 @@ func from(ctx context.Context) Address {
 	return Address{}
 }
 
-// Root says whether a call is one of root's.
+// Root reports whether a call is one of root's.
 func Root(ctx context.Context) bool {
 	a := from(ctx)
 	return a.known && a.UID == 0

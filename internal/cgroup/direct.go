@@ -14,7 +14,7 @@ type Direct struct {
 	Naming   Naming // of containers
 }
 
-// Parent is the cgroup of a pod to which nobody gave one.
+// Parent is the cgroup of a pod that was given none.
 func (d Direct) Parent(pod string) string { return "/" + d.Instance + "/" + pod }
 
 // Container is a container's cgroup as an OCI runtime takes it.
@@ -32,7 +32,7 @@ func (d Direct) Path(parent string) (string, error) { return checked(filepath.Jo
 // RemoveParent does nothing: what a pod was given is removed by whoever named it.
 func (d Direct) RemoveParent(context.Context, string) error { return nil }
 
-// RemovePod removes the cgroup of a pod to which nobody gave one, and kills what is left in it. nil when there is none.
+// RemovePod removes the cgroup of a pod that was given none, and kills what is left in it. nil when there is none.
 func (d Direct) RemovePod(_ context.Context, pod string) error { return RemoveTree(d.Parent(pod)) }
 
 // Pods lists what is called like a pod that has a cgroup of Berth's own.

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Frozen says whether a process stands still because its cgroup, or one above it, is frozen: by the freezer of v1, or
-// by cgroup.freeze of v2. What cannot be read is not frozen.
+// Frozen reports whether a process stands still because its cgroup, or one above it, is frozen: by the freezer of v1,
+// or by cgroup.freeze of v2. What cannot be read is not frozen.
 func Frozen(pid int) bool {
 	hierarchies, err := mounted()
 	if err != nil {

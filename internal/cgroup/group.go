@@ -283,8 +283,8 @@ func Pids(path string) ([]int, error) {
 	return pids, nil
 }
 
-// formation is how long a group may be there without its files: one that somebody makes appears before they do. It is
-// looked at so often at least: who stands still between two looks may see two groups being made, one after the other.
+// formation is how long a group may be there without its files: a new one appears before they do. It is looked at so
+// often at least: who stands still between two looks may see two groups being made, one after the other.
 const formation, looks = 100 * time.Millisecond, 20
 
 // errGone says that the group is not there. It is found out once: at the next look the group may have been made.
@@ -306,7 +306,7 @@ func readProcs(path string) ([]byte, error) {
 	}
 }
 
-// gone says whether err, of an access to a file of the group at path, came about because the group is not there.
+// gone reports whether err, of an access to a file of the group at path, came about because the group is not there.
 func gone(path string, err error) bool {
 	if errors.Is(err, unix.ENODEV) {
 		return true

@@ -44,7 +44,7 @@ func ScopePath(oci string) (string, error) {
 	return filepath.Join(slice, f[1]+"-"+f[2]+".scope"), nil
 }
 
-// Populated says whether a process is in this group or below it. A group that is gone has none.
+// Populated reports whether a process is in this group or below it. A group that is gone has none.
 func (g *Group) Populated() bool {
 	data, err := os.ReadFile(filepath.Join(g.path, "cgroup.events"))
 	return err == nil && strings.Contains(string(data), "populated 1")

@@ -88,8 +88,8 @@ func Execute(root *cobra.Command) int {
 	return exitCode(root.ExecuteContext(ctx), stderr(root))
 }
 
-// untilInterrupted returns a context that ends when somebody interrupts the command. A second signal ends one that does
-// not heed the first.
+// untilInterrupted returns a context that ends when the command is interrupted. A second signal ends one that does not
+// heed the first.
 func untilInterrupted(root *cobra.Command) (ctx context.Context, stop func()) {
 	ctx, stop = context.WithCancel(context.Background())
 	told := make(chan os.Signal, 1)

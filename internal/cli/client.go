@@ -93,8 +93,8 @@ type callError struct{ status *status.Status }
 func (e *callError) Error() string              { return e.status.Message() }
 func (e *callError) GRPCStatus() *status.Status { return e.status }
 
-// explain takes gRPC's own words out of an error, and says what to do when nobody answers. What the daemon itself
-// answered is told as it is: also one that lives says that something, such as a registry, is unavailable.
+// explain takes gRPC's own words out of an error, and says what to do when the daemon does not answer. What the daemon
+// itself answered is told as it is: also one that lives says that something, such as a registry, is unavailable.
 func explain(path string, answered bool, err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err

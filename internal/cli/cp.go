@@ -129,7 +129,7 @@ func copyOut(cmd *cobra.Command, c *client, s copied, to string) error {
 // mostPadding is how much is read behind the end of an archive, which tar fills up to a whole record.
 const mostPadding = 1 << 20
 
-// errEnough ends an archive that nobody reads any more.
+// errEnough ends an archive that has no reader any more.
 var errEnough = errors.New("nobody reads any more")
 
 // runInside runs a command of a container's image in it: tar, and test.

@@ -20,7 +20,7 @@ import (
 // eventKinds are the kinds of events: CRI's, as its enumeration orders them, and one of Berth's own.
 var eventKinds = []string{"created", "started", "stopped", "deleted", "limit"}
 
-// eventFilter says which events somebody wants to see. What is empty lets all pass.
+// eventFilter chooses the events that are shown. What is empty lets all pass.
 type eventFilter struct {
 	pod, container string // a name, or the beginning of an id
 	kinds          []string
@@ -148,7 +148,7 @@ func eventKind(e *runtimeapi.ContainerEventResponse) string {
 	return e.GetContainerEventType().String()
 }
 
-// matches says whether an event is wanted that is about what has that name.
+// matches reports whether an event is wanted that is about what has that name.
 func (f eventFilter) matches(e *runtimeapi.ContainerEventResponse, name string) bool {
 	named := func(want, name, id string) bool { return want == "" || want == name || strings.HasPrefix(id, want) }
 	s, id := e.GetPodSandboxStatus(), e.GetContainerId()

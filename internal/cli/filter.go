@@ -106,7 +106,7 @@ func (f *filter) matches(id, name, namespace, state string, labels map[string]st
 		})
 }
 
-// container says whether the list has a container of a pod.
+// container reports whether the list has a container of a pod.
 func (f *filter) container(c *runtimeapi.Container, p *runtimeapi.PodSandbox) bool {
 	image := f.image == "" || strings.HasPrefix(strings.TrimPrefix(c.GetImageId(), "sha256:"), f.image) ||
 		isImage(f.image, c.GetImage().GetUserSpecifiedImage()) || isImage(f.image, c.GetImage().GetImage())
@@ -115,7 +115,7 @@ func (f *filter) container(c *runtimeapi.Container, p *runtimeapi.PodSandbox) bo
 		stateText(c.GetState().String()), c.GetLabels())
 }
 
-// podMatches says whether the list has a pod.
+// podMatches reports whether the list has a pod.
 func (f *filter) podMatches(p *runtimeapi.PodSandbox) bool {
 	m := p.GetMetadata()
 	return f.matches(p.GetId(), m.GetName(), m.GetNamespace(), stateText(p.GetState().String()), p.GetLabels())

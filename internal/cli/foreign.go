@@ -109,7 +109,7 @@ func subcommand(cmd *cobra.Command, args []string) error {
 	return wrongUse(cmd, errors.New(text))
 }
 
-// foreignFlag says what to do without a flag that Berth lacks; "" for one that nobody has.
+// foreignFlag says what to do without a flag that Berth lacks; "" for an unknown one.
 func foreignFlag(cmd *cobra.Command, err error) string {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) && invalid.GetFlag().Shorthand == "n" && invalid.GetFlag().Value.Type() == "int" {

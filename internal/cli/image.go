@@ -101,7 +101,7 @@ func (f *listFlags) filter() (hide func(*runtimeapi.Image) bool, err error) {
 	}, nil
 }
 
-// isImage says whether a pattern as people write it, nginx or nginx:1 or quay.io/*, means the image of this name.
+// isImage reports whether a pattern as people write it, nginx or nginx:1 or quay.io/*, means the image of this name.
 func isImage(pattern, name string) bool {
 	ref, err := reference.ParseAnyReference(name)
 	if err != nil {

@@ -136,7 +136,7 @@ func imageReference(ctx context.Context, c *client, word string) (string, error)
 	return img.GetId(), nil
 }
 
-// exportArchive writes an archive to w, and its progress to watch when somebody watches.
+// exportArchive writes an archive to w, and its progress to watch, if there is one.
 func exportArchive(ctx context.Context, c *client, req *admin.ExportRequest, w, watch io.Writer) error {
 	var tell func(admin.PullEvent)
 	if p := newProgress(watch); p.onTerminal() {

@@ -38,7 +38,7 @@ const crictlFile = "/etc/crictl.yaml"
 // otherSockets are those that crictl and kubeadm look at when they are not told.
 var otherSockets = []string{"/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/cri-dockerd.sock"}
 
-// isNode says whether the machine is, or becomes, a node of a cluster. k3s and rke2 have a kubelet in them.
+// isNode reports whether the machine is, or becomes, a node of a cluster. k3s and rke2 have a kubelet in them.
 func (k kubeNode) isNode() bool { return k.hasKubelet() || k.has("k3s") || k.has("rke2") }
 
 func (k kubeNode) hasKubelet() bool {
@@ -101,7 +101,7 @@ func kubeletEndpoint(path string) string {
 	return c.Endpoint
 }
 
-// isOurs says whether an endpoint is Berth's socket. /var/run is a link to /run on every node.
+// isOurs reports whether an endpoint is Berth's socket. /var/run is a link to /run on every node.
 func (k kubeNode) isOurs(endpoint string) bool {
 	plain := func(path string) string {
 		path = filepath.Clean(strings.TrimPrefix(path, "unix://"))

@@ -41,7 +41,7 @@ func (a *app) psCommand() *cobra.Command {
 	return cmd
 }
 
-// running asks for what runs alone, where nobody wants to see anything else.
+// running asks for what runs alone, where nothing else is listed.
 func (l *listing) running() *runtimeapi.ContainerFilter {
 	if l.all || l.latest || l.last > 0 || l.state != "" || l.exited != "" {
 		return nil
@@ -204,7 +204,7 @@ func stateText(state string) string {
 	return strings.ToLower(rest)
 }
 
-// imageName is what a person asked for; the id does when nobody said.
+// imageName is the name by which an image was asked for, or else its id.
 func imageName(i *runtimeapi.Container) string {
 	for _, name := range []string{i.GetImage().GetUserSpecifiedImage(), i.GetImage().GetImage(), i.GetImageId()} {
 		if strings.HasPrefix(name, "sha256:") {

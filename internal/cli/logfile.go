@@ -140,7 +140,7 @@ func (r *logReader) advance() (bool, error) {
 		if err := errors.Join(r.drain(), r.rest()); err != nil {
 			return false, err
 		}
-		r.pending = nil // nobody ends a line of the old file any more
+		r.pending = nil // the last line of the old file stays unfinished
 	}
 	r.closeFile()
 	if err := r.openFile(); err != nil && !absent(err) { // it may have been renamed again

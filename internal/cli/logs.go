@@ -207,7 +207,7 @@ const (
 
 func (c *client) watch(id string) *watch { return &watch{c: c, id: id} }
 
-// ended says whether the container has ended; then status tells how. One that was removed has ended, with no status.
+// ended reports whether the container has ended; then status tells how. One that was removed has ended, with no status.
 func (w *watch) ended(ctx context.Context) (bool, error) {
 	if time.Since(w.asked) < watchPoll {
 		return false, nil

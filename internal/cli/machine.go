@@ -364,7 +364,7 @@ func (m machine) layers() diagnosis {
 	return diagnosis{subject, fine, "the file system of " + dir + " can hold them", ""}
 }
 
-// verifiers tells whom a daemon would ask about images; nothing where nobody is configured.
+// verifiers tells whom a daemon would ask about images; nothing where none is configured.
 func (m machine) verifiers() []diagnosis {
 	const subject = "image verifiers"
 	v := m.config.Verifier

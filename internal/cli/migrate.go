@@ -32,7 +32,7 @@ type migrateFlags struct {
 	config, registries, into   string
 	only                       string
 	dryRun, overwrite          bool
-	rootSet, configSet, regSet bool // somebody said it
+	rootSet, configSet, regSet bool // it was given
 }
 
 // The parts of a migration.

@@ -156,7 +156,7 @@ func lookProgram(name string) (string, error) {
 	return "", fs.ErrNotExist
 }
 
-// pin has garbage collection leave alone what containerd had pinned, but for pause images, which nobody needs.
+// pin has garbage collection leave alone what containerd had pinned, but for pause images, which are not needed.
 func pin(p *placer, images []containerd.Image) error {
 	now, err := p.configuration()
 	if err != nil {

@@ -69,7 +69,7 @@ func printPorts(cmd *cobra.Command, c *client, args []string) error {
 	return nil
 }
 
-// samePort says whether no two pods can have these ports of the machine.
+// samePort reports whether no two pods can have these ports of the machine.
 func samePort(a, b *runtimeapi.PortMapping) bool {
 	return a.GetHostPort() == b.GetHostPort() && a.GetProtocol() == b.GetProtocol() &&
 		(everyAddress(a) || everyAddress(b) || a.GetHostIp() == b.GetHostIp())
@@ -89,7 +89,7 @@ func portText(p *runtimeapi.PortMapping) string {
 	return text
 }
 
-// listened says whether a program has the port. It asks the kernel, by taking the port for a moment.
+// listened reports whether a program has the port. It asks the kernel, by taking the port for a moment.
 func listened(p *runtimeapi.PortMapping) bool {
 	address := net.JoinHostPort(cmp.Or(p.GetHostIp(), "0.0.0.0"), strconv.Itoa(int(p.GetHostPort())))
 	var l io.Closer

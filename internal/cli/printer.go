@@ -81,7 +81,7 @@ func visible(text, keep string) string {
 	return b.String()
 }
 
-// acts says whether a terminal does something else with a rune than to show it: C0 and C1 codes, what changes the
+// acts reports whether a terminal does something else with a rune than to show it: C0 and C1 codes, what changes the
 // direction of the text around it, what breaks lines, and what nobody sees.
 func acts(r rune) bool {
 	switch {

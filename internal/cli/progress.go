@@ -52,7 +52,7 @@ func (p *progress) event(e admin.PullEvent) {
 	}
 }
 
-// onTerminal says that somebody watches.
+// onTerminal says that standard error is a terminal.
 func (p *progress) onTerminal() bool { return p.width > 0 }
 
 func sized(total int64) string {

@@ -335,7 +335,7 @@ func removeLogs(p *runtimeapi.PodSandbox) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove the logs: %w", err)
 	}
-	_ = os.Remove(filepath.Dir(dir)) // it is of use while it holds something, and else in nobody's way
+	_ = os.Remove(filepath.Dir(dir)) // it is of use while it holds something, and harmless otherwise
 	return nil
 }
 

@@ -129,8 +129,8 @@ func placeOf(m *runtimeapi.PodSandboxMetadata) string {
 	return m.GetNamespace() + "/" + m.GetName() + "/" + m.GetUid()
 }
 
-// samePod says whether two sandboxes are of the same pod of berth run. There are two where berth start did not get to
-// the end.
+// samePod reports whether two sandboxes are of the same pod of berth run. There are two where berth start did not get
+// to the end.
 func samePod(a, b *runtimeapi.PodSandbox) bool {
 	return a != nil && b != nil && madeByRun(a) && madeByRun(b) && placeOf(a.GetMetadata()) == placeOf(b.GetMetadata())
 }

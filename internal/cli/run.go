@@ -365,7 +365,7 @@ func (r *runner) follow(ctx context.Context, w *watch) error {
 	return log.copy(ctx)
 }
 
-// interrupt stops the container, as somebody who presses ^C wants. Whoever waits for its end notices.
+// interrupt stops the container, as ^C should. Whoever waits for its end notices.
 func (r *runner) interrupt(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, cleanTime)
 	defer cancel()

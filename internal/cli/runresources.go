@@ -66,7 +66,7 @@ func (o *resourceOptions) linux() (*runtimeapi.LinuxContainerResources, error) {
 	return nil, nil
 }
 
-// asks says whether any of the flags was given.
+// asks reports whether any of the flags was given.
 func (o *resourceOptions) asks() bool { return *o != resourceOptions{} }
 
 // memorySize reads a size as Docker does: the units of memory are powers of two, with or without an i in them.

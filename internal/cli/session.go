@@ -118,7 +118,7 @@ func (s *screen) giveBack() {
 	}
 }
 
-// take makes the terminal hand on every key, where somebody types, and follows its size.
+// take makes an interactive terminal hand on every key, and follows its size.
 func (s *screen) take(ctx context.Context, cmd *cobra.Command, typing bool) error {
 	in, out := terminalOf(cmd.InOrStdin()), terminalOf(stdout(cmd))
 	if in != nil && typing {
@@ -126,7 +126,7 @@ func (s *screen) take(ctx context.Context, cmd *cobra.Command, typing bool) erro
 		if err != nil {
 			return err
 		}
-		// When nobody reads any more what is printed, writing fails, instead of ending the command with the terminal as it
+		// When the output has no reader any more, writing fails, instead of ending the command with the terminal as it
 		// is.
 		broken := make(chan os.Signal, 1)
 		signal.Notify(broken, syscall.SIGPIPE)

@@ -204,7 +204,7 @@ func (a *again) RemovePod(ctx context.Context, id string) error {
 	return err
 }
 
-// RemoveContainer removes the log, too, which nobody finds any more.
+// RemoveContainer removes the log, too, to which nothing leads any more.
 func (a *again) RemoveContainer(ctx context.Context, id string) error {
 	log := ownLog(ctx, a.c, a.n, id)
 	if _, err := a.c.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {

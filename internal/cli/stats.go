@@ -17,7 +17,7 @@ import (
 	"berth/internal/admin"
 )
 
-// statsView is how somebody wants to see what is used.
+// statsView is how usage is shown.
 type statsView struct {
 	client   *client
 	out      io.Writer

@@ -80,7 +80,7 @@ func (l *loader) imagesApart() error {
 	return nil
 }
 
-// last is the key of the two that somebody set, so that a default is not blamed.
+// last is the key of the two that was set, so that a default is not blamed.
 func (l *loader) last(a, b string) string {
 	if _, set := l.where[a]; set {
 		return a
@@ -88,7 +88,7 @@ func (l *loader) last(a, b string) string {
 	return b
 }
 
-// within says whether path is dir or below it.
+// within reports whether path is dir or below it.
 func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
 // streaming wants both halves of TLS.

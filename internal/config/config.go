@@ -27,13 +27,13 @@ const (
 	NamesCRIO       = "crio"
 )
 
-// Whether containers get SELinux labels, where somebody says so.
+// Whether containers get SELinux labels, where it is configured.
 const (
 	SELinuxOn  = "on"
 	SELinuxOff = "off"
 )
 
-// Where things are unless somebody says otherwise.
+// Where things are by default.
 const (
 	DefaultPath   = "/etc/berth/config.toml"
 	defaultRoot   = "/var/lib/berth"
@@ -44,7 +44,7 @@ const (
 // defaultInstance is the instance whose root is the default one.
 const defaultInstance = "berth"
 
-// Config is the configuration in force. Nobody changes one that Load returned.
+// Config is the configuration in force. One that Load returned is not changed any more.
 type Config struct {
 	Root      string // what outlives a boot
 	State     string // what dies with a boot
@@ -262,7 +262,7 @@ type Metrics struct {
 // Timeouts bound what the daemon waits for.
 type Timeouts struct {
 	RuntimeCreate Duration // of an OCI runtime's create and of its start
-	CreateAbandon Duration // a create that nobody waits for is undone after it
+	CreateAbandon Duration // a create for which no caller waits is undone after it
 }
 
 // Duration is written as Go writes it: "90s", "1m30s".
@@ -299,7 +299,7 @@ func (c *Config) Instance() string {
 	return "berth-" + hex.EncodeToString(sum[:])[:6]
 }
 
-// NRIEnabled says whether plugins of the Node Resource Interface take part. Where the configuration does not say,
+// NRIEnabled reports whether plugins of the Node Resource Interface take part. Where the configuration does not say,
 // they do for the default instance only: the default socket and plugin directory are one of each a node, so a second
 // Berth leaves them to the first.
 func (c *Config) NRIEnabled() bool {

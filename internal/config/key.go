@@ -68,7 +68,7 @@ func (k key[O]) table() (table, name string) {
 	return k.name[:max(0, i)], k.name[i+1:]
 }
 
-// isTable says whether some of the keys are in a table of this name.
+// isTable reports whether some of the keys are in a table of this name.
 func isTable[O any](rows []key[O], name string) bool {
 	return slices.ContainsFunc(rows, func(k key[O]) bool { return strings.HasPrefix(k.name, name+".") })
 }
@@ -82,7 +82,7 @@ func find[O any](rows []key[O], name string) (key[O], bool) {
 	return rows[i], true
 }
 
-// Default is the configuration of a machine where nobody configured anything.
+// Default is the configuration without any file.
 func Default() *Config {
 	c := &Config{}
 	for _, k := range keys {

@@ -17,7 +17,7 @@ import (
 // Flags is what the daemon's command line says. An empty string was not given.
 type Flags struct {
 	Path    string // the configuration file; empty is DefaultPath
-	PathSet bool   // somebody named the file, so it must be there
+	PathSet bool   // the file was named, so it must be there
 	Root    string
 	State   string
 	Socket  string

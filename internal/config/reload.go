@@ -57,8 +57,8 @@ func silent(name, old, new string) bool {
 	return ok && ofHandler && k.name != "path" && (old == "" || new == "") && old+new == k.text(&h)
 }
 
-// isLive says whether a running daemon takes another value of a key over. It does those of handlers: they hold for new
-// pods.
+// isLive reports whether a running daemon takes another value of a key over. It does those of handlers: they hold for
+// new pods.
 func isLive(name string) bool {
 	k, ok := find(keys, name)
 	return !ok || !k.restart

@@ -30,7 +30,7 @@ func (s *Server) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest
 	return &runtimeapi.PullImageResponse{ImageRef: img.ID}, nil
 }
 
-// hasHandler says whether a request may name that runtime handler. All handlers share one image store.
+// hasHandler reports whether a request may name that runtime handler. All handlers share one image store.
 func (s *Server) hasHandler(name string) bool {
 	return name == "" || s.HasHandler(name)
 }

@@ -30,7 +30,7 @@ func (s *Server) hidden(ctx context.Context) []*sandbox.Record {
 	return slices.DeleteFunc(s.Catalog.List(), func(r *sandbox.Record) bool { return !r.ByHand() })
 }
 
-// seesAll says whether a caller has asked for all pods, or the configuration has them listed for everybody.
+// seesAll reports whether a caller has asked for all pods, or the configuration has them listed for everybody.
 func (s *Server) seesAll(ctx context.Context) bool {
 	if s.ListByHand != nil && s.ListByHand() {
 		return true

@@ -48,9 +48,9 @@ type Server struct {
 	SystemdCgroup bool
 	// Handlers tells the runtime handlers that are worth asking for, the default's "" first. It does not wait.
 	Handlers func() []*runtimeapi.RuntimeHandler
-	// HasHandler says whether a pod can ask for a runtime handler of this name. It does not wait.
+	// HasHandler reports whether a pod can ask for a runtime handler of this name. It does not wait.
 	HasHandler func(name string) bool
-	// ListByHand says whether the pods of berth run are in the lists of all clients; nil is no. It does not wait.
+	// ListByHand reports whether the pods of berth run are in the lists of all clients; nil is no. It does not wait.
 	ListByHand func() bool
 	// Info is shown by a verbose Status.
 	Info func() map[string]any
@@ -111,8 +111,8 @@ func (s *Server) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runt
 	return resp, nil
 }
 
-// runtimeReady is false where pods may live whose names nobody knows: a kubelet would make them once more. It stays
-// true for all else, since a kubelet whose runtime is not ready stops caring for every pod of the node.
+// runtimeReady is false where pods may live whose names are unknown: a kubelet would make them once more. It stays true
+// for all else, since a kubelet whose runtime is not ready stops caring for every pod of the node.
 func runtimeReady(s *Server) *runtimeapi.RuntimeCondition {
 	n := 0
 	if s.Pods != nil {

@@ -21,8 +21,8 @@ var openTree = unix.OpenTree
 // crun does not run from a file that can be written: a container could reach it at /proc/<pid>/exe (CVE-2019-5736).
 // Before 1.19 it mounts itself read-only at /tmp/crun.XXXXXX, goes on from there and unmounts it, and one that is
 // killed in between leaves the file and the mount. So it is executed from a read-only mount of its file that has no
-// place in any tree, and does not copy itself. That mount is dissolved before the program runs, after which nobody can
-// change its attributes, whatever his capabilities and namespaces: the kernel changes only mounts of a namespace.
+// place in any tree, and does not copy itself. That mount is dissolved before the program runs, after which no process
+// can change its attributes, whatever his capabilities and namespaces: the kernel changes only mounts of a namespace.
 func Program(path string) (exec string, release func()) {
 	f, err := open(path)
 	if err != nil {
@@ -65,7 +65,7 @@ func open(path string) (*os.File, error) {
 	return f, nil
 }
 
-// named says whether a file is a regular one that is called like crun, whatever links lead to it.
+// named reports whether a file is a regular one that is called like crun, whatever links lead to it.
 func named(f *os.File) error {
 	where, err := os.Readlink(inProc(f))
 	if err != nil {
@@ -81,7 +81,7 @@ func named(f *os.File) error {
 	return nil
 }
 
-// suited says whether a program can be executed by its descriptor and cannot be written by it. The interpreter of a
+// suited reports whether a program can be executed by its descriptor and cannot be written by it. The interpreter of a
 // script could not open it.
 func suited(f *os.File) error {
 	magic := make([]byte, 4)

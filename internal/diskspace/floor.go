@@ -21,9 +21,9 @@ func (e lowError) Error() string {
 
 func (e lowError) Is(target error) bool { return target == unix.ENOSPC }
 
-// Check says whether the file system of dir would have less free than the floor asks when need bytes more are
-// written. The error is an Error whose remedy, such as "remove images", comes first. A file system that tells no
-// number of blocks or inodes has no such floor, nor has one that cannot be asked: what is written there says why.
+// Check reports whether the file system of dir would have less free than the floor asks when need bytes more are
+// written. The error is an Error whose remedy, such as "remove images", comes first. A file system that tells no number
+// of blocks or inodes has no such floor, nor has one that cannot be asked: what is written there says why.
 func (f Floor) Check(dir string, need int64, remedy string) error {
 	var st unix.Statfs_t
 	if f.Percent <= 0 || unix.Statfs(dir, &st) != nil {

@@ -43,7 +43,7 @@ func KindOf(err error) Kind {
 	return k
 }
 
-// Is says whether err is of the kind that kind marks. Other than errors.Is it does not see kinds that another one
+// Is reports whether err is of the kind that kind marks. Other than errors.Is it does not see kinds that another one
 // covers.
 func Is(err, kind error) bool { return err != nil && KindOf(err).Err == kind }
 

@@ -2,7 +2,7 @@
 
 package fault
 
-// Enabled says whether this binary was built with fault points.
+// Enabled reports whether this binary was built with fault points.
 const Enabled = false
 
 // At passes the named point. In a normal build it does nothing and costs nothing.

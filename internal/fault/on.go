@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Enabled says whether this binary was built with fault points.
+// Enabled reports whether this binary was built with fault points.
 const Enabled = true
 
 // ErrInjected is what At returns for the action `error`.

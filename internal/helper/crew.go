@@ -95,8 +95,7 @@ func (c *Crew) open() {
 		}
 		c.group = group
 	}
-	// What this process has inherited itself from whoever started it is nobody else's. Before Linux 5.11 there is no such
-	// flag.
+	// What this process has inherited from its parent is not passed on. Before Linux 5.11 there is no such flag.
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	c.launches, c.closed = make(chan launch), make(chan struct{})
 	ready := make(chan error)

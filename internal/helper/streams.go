@@ -60,7 +60,7 @@ func (s *streams) attach(cmd *exec.Cmd) error {
 	return nil
 }
 
-// sameWriter says whether both are one writer, whose Write must then not be called concurrently.
+// sameWriter reports whether both are one writer, whose Write must then not be called concurrently.
 func sameWriter(a, b io.Writer) bool {
 	defer func() { _ = recover() }() // of types that cannot be compared
 	return a == b
@@ -77,7 +77,7 @@ func (s *streams) feed(cmd *exec.Cmd) error {
 	from := cmd.Stdin
 	cmd.Stdin, s.input, s.child = r, w, append(s.child, r)
 	s.copying.Go(func() {
-		_, _ = io.Copy(w, from) // it ends early when nobody reads any more
+		_, _ = io.Copy(w, from) // it ends early when there is no reader any more
 		_ = w.Close()
 	})
 	return nil

@@ -69,7 +69,7 @@ func (r Runtime) Holes() []Advisory {
 	return open
 }
 
-// concerns says whether a version has the hole, going by its number alone. One that is no number tells nothing.
+// concerns reports whether a version has the hole, going by its number alone. One that is no number tells nothing.
 func (a Advisory) concerns(text string) bool {
 	v, ok := parseRelease(text)
 	if !ok {

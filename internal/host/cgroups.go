@@ -75,7 +75,7 @@ func cgroups(f *Facts) error {
 	return err
 }
 
-// Delegated says whether the cgroup2 hierarchy is mounted with nsdelegate now. That is an option of the whole
+// Delegated reports whether the cgroup2 hierarchy is mounted with nsdelegate now. That is an option of the whole
 // hierarchy, which anybody with a mount of it in the first cgroup namespace may change.
 func Delegated() (bool, error) {
 	mounts, err := cgroupMounts()

@@ -15,7 +15,7 @@ import (
 	"berth/internal/userns"
 )
 
-// trialIDs are those of the user namespace of a trial: some that nobody has.
+// trialIDs are those of the user namespace of a trial: some that are not in use.
 var trialIDs = userns.Mapping{UIDs: []userns.Range{{Host: 1 << 30, Size: 65536}},
 	GIDs: []userns.Range{{Host: 1 << 30, Size: 65536}}}
 

@@ -136,7 +136,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// isFS says whether path is on a file system of this type.
+// isFS reports whether path is on a file system of this type.
 func isFS(path string, magic int64) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && int64(st.Type) == magic

@@ -32,7 +32,7 @@ var backports = []struct {
 }
 
 // mended are the CVEs that the package of a file says to have fixed. There is none where the file is not of a package
-// of dpkg, or was replaced: what somebody built by hand has the fixes of its version. root is "/", but for tests.
+// of dpkg, or was replaced: what was built by hand has the fixes of its version. root is "/", but for tests.
 func mended(root, path string) []string {
 	pkg := packageOf(root, path)
 	if pkg == "" || !asPacked(root, pkg, path) {
@@ -86,7 +86,7 @@ func spellings(path string) []string {
 	return []string{path, "/usr" + path}
 }
 
-// asPacked says whether a file is what its package brought.
+// asPacked reports whether a file is what its package brought.
 func asPacked(root, pkg, path string) bool {
 	f, err := os.Open(filepath.Join(root, path))
 	if err != nil {
@@ -120,7 +120,7 @@ func packageVersion(root, name string) (version string) {
 	return version
 }
 
-// hasLine says whether a line of a file is wanted. It reads no further than that.
+// hasLine reports whether a line of a file is wanted. It reads no further than that.
 func hasLine(path string, wanted func(string) bool) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -136,7 +136,7 @@ func ChooseRuntime(ctx context.Context, cacheFile string, facts Facts, found []R
 	return "", all, noneWorks(all)
 }
 
-// current says whether an outcome is about one of found as it is now.
+// current reports whether an outcome is about one of found as it is now.
 func current(o outcome, found []Runtime, facts Facts) bool {
 	return slices.ContainsFunc(found, func(r Runtime) bool {
 		subject, err := subjectOf(r, facts)

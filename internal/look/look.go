@@ -17,7 +17,7 @@ const AtOnce = 16
 // readWait is how long a read waits for a disk before it answers without it.
 const readWait = 500 * time.Millisecond
 
-// ErrHangs says that a disk did not answer in time, or that it has not yet answered somebody who asked before.
+// ErrHangs says that a disk did not answer in time, or that it has not yet answered an earlier caller.
 var ErrHangs = errors.New("its disk does not answer")
 
 // Disk is what is looked at: one file system, or several that are expected to hang together. All methods may be called

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Killed says whether the kernel's log has that it killed a process because of a bound of memory. The counters of a
-// group would say it too, but systemd removes the group before the next daemon starts. Where the log cannot be read,
-// as in a container, nobody was killed.
+// Killed reports whether the kernel's log has that it killed a process because of a bound of memory. The counters of a
+// group would say it too, but systemd removes the group before the next daemon starts. Where the log cannot be read, as
+// in a container, no process was killed.
 func Killed(pid int) bool { return killedBy("/dev/kmsg", pid) }
 
 func killedBy(path string, pid int) bool {

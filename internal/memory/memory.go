@@ -150,7 +150,7 @@ type Status struct {
 	Hard   bool  // the kernel enforces it
 	Used   int64 // bytes that cannot be taken back, of the group where there is one
 	Deaths int   // of memory, in the ten minutes before this daemon's start
-	// Problem is what somebody should look at, and Since when it began.
+	// Problem is what an administrator should look at, and Since when it began.
 	Problem string
 	Since   time.Time
 }

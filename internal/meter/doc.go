@@ -4,6 +4,6 @@
 // cgroups. Each of its parts has its own state and lock: StorageWatch knows which containers have written all that they
 // may, StrayWatch which have files that their project does not count, LogWatch what was dropped of logs.
 //
-// Read meter.go first: cgroups and interfaces, read when somebody asks, and rates. usage.go reads writable layers,
+// Read meter.go first: cgroups and interfaces, read when they are asked for, and rates. usage.go reads writable layers,
 // storage.go, stray.go and logs.go are the parts.
 package meter

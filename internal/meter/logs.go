@@ -49,7 +49,7 @@ func (w *LogWatch) Dropped(r *sandbox.Record, id sandbox.ID, d runtime.Dropped) 
 	w.cfg.Reached(r, id, ReasonLogLimit, what)
 }
 
-// add counts, and says whether somebody should be warned.
+// add counts, and reports whether to warn.
 func (w *LogWatch) add(id sandbox.ID, d runtime.Dropped, there bool, now time.Time) (warn bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -212,7 +212,7 @@ func (s *rates) rate(id sandbox.ID, began time.Time, u *Use) {
 	s.of[id] = ring
 }
 
-// sweep forgets, once in a while, what nobody asks about any more.
+// sweep forgets, once in a while, what is not asked about any more.
 func (s *rates) sweep(now time.Time) {
 	if s.of == nil {
 		s.of = map[sandbox.ID][]sample{}
@@ -228,7 +228,7 @@ func (s *rates) sweep(now time.Time) {
 	}
 }
 
-// PodCgroup is where the pod's cgroup is in the tree, empty where nobody can say.
+// PodCgroup is where the pod's cgroup is in the tree, empty where it is unknown.
 func (m *Meter) PodCgroup(r *sandbox.Record) string {
 	path, err := m.cfg.Cgroup(r)
 	if err != nil {

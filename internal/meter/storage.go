@@ -114,7 +114,7 @@ func (w *StorageWatch) look(ctx context.Context) {
 	maps.DeleteFunc(w.full, func(id sandbox.ID, _ StorageFull) bool { return !there[id] })
 }
 
-// fill says whether the container had room before.
+// fill reports whether the container had room before.
 func (w *StorageWatch) fill(f StorageFull) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -74,7 +74,7 @@ func (w *StrayWatch) problems() (all []sandbox.Problem) {
 	return all
 }
 
-// mayLeave says whether a container can change the project of its files: the kernel keeps those of a user namespace
+// mayLeave reports whether a container can change the project of its files: the kernel keeps those of a user namespace
 // from it, and the default seccomp filter all that have it.
 func mayLeave(r *sandbox.Record, c *sandbox.Container) bool {
 	return sandbox.UserNamespace(r.Config.Get()) == nil &&

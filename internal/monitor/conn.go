@@ -245,7 +245,7 @@ func (c *conn) handleContainer(
 	return nil, fmt.Errorf("this monitor does not know %q", r.Op)
 }
 
-// hangupGrace is how long a session may go on once nobody is at its streams any more: a shell writes its history.
+// hangupGrace is how long a session may go on once its client has gone: a shell writes its history.
 const hangupGrace = 10 * time.Second
 
 // clientLifetime returns a context that ends a while after the connection, and what gives up waiting for that.

@@ -134,14 +134,14 @@ func (c *container) alive() bool {
 	return c.state != wire.Exited
 }
 
-// over says whether the container's end has been seen.
+// over reports whether the container's end has been seen.
 func (c *container) over() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ending || c.state == wire.Exited
 }
 
-// waits says whether the container has not been started, nor is it being started.
+// waits reports whether the container has not been started, nor is it being started.
 func (c *container) waits() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,7 +155,7 @@ func ownProcess(c *container) (wire.Process, bool) {
 	return c.process, c.bundle.Sandbox == "" && !c.ending && (c.state == wire.Created || c.state == wire.Running)
 }
 
-// wasStarted says whether the process was let go. It may have ended since.
+// wasStarted reports whether the process was let go. It may have ended since.
 func wasStarted(c *container) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +183,7 @@ func (c *container) entry() (wire.Container, bool) {
 	return e, c.state != ""
 }
 
-// in says whether the container is in one of the states, and in which it is otherwise.
+// in reports whether the container is in one of the states, and in which it is otherwise.
 func (c *container) in(states ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,11 +13,11 @@ import (
 const maxDrained = 128
 
 // drainPause is the pause between two reads of a drained stream, and grows with each drainShare of them. With
-// bufferSize it bounds how fast processes can write to streams that nobody wants, 3 MB/s to one and 26 MB/s to all of a
+// bufferSize it bounds how fast processes can write to streams without a reader, 3 MB/s to one and 26 MB/s to all of a
 // pod, and so the processor time that draining costs the node.
 const drainPause, drainShare = 10 * time.Millisecond, 8
 
-// drainer reads streams of which nobody wants what comes, so that the processes that hold their other ends can go on
+// drainer reads streams whose content no client wants, so that the processes that hold their other ends can go on
 // writing to them.
 type drainer struct{ streams atomic.Int32 }
 

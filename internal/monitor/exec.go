@@ -197,8 +197,8 @@ func execRoot(c *container) (root, controller string) {
 }
 
 // takeOverExecs counts the execs of the last monitor, so that no other gets the name of one, and kills those that were
-// under way: nobody is left whom their end could be told, or who would keep their time. What an exec that had ended has
-// left lives on.
+// under way: no client is left to be told of their end, and no monitor keeps their time. What an exec that had ended
+// has left lives on.
 func takeOverExecs(c *container) {
 	root, _ := execRoot(c)
 	for _, dir := range []string{c.dir, c.m.group(c.id), root} {

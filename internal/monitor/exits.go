@@ -35,7 +35,7 @@ const (
 const exitPatience = 15 * time.Second
 
 // exitOf finds out how a process ended that is not a child. While it is a zombie /proc tells; once its new parent has
-// reaped it the kernel does, through PIDFD_GET_INFO, since Linux 6.15. Before that, nobody can know.
+// reaped it the kernel does, through PIDFD_GET_INFO, since Linux 6.15. Before that, it cannot be known.
 func exitOf(p wire.Process, pidfd int) wire.Exit {
 	x := unknownExit()
 	for end := time.Now().Add(exitPatience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {

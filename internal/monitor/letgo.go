@@ -79,7 +79,7 @@ func askToStart(ctx context.Context, c *container, p program, again bool) error 
 	return c.m.run(ctx, p)
 }
 
-// hasBegun says whether the container's process was let go. One that was just now may take a moment to show it.
+// hasBegun reports whether the container's process was let go. One that was just now may take a moment to show it.
 func hasBegun(ctx context.Context, c *container, within time.Duration) bool {
 	for end := time.Now().Add(within); ; time.Sleep(time.Millisecond) {
 		init, pid, exit := beginning(c)

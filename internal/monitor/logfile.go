@@ -150,7 +150,7 @@ func (l *logFile) sizeAt(at time.Time) int64 {
 	return l.size
 }
 
-// clean says whether nothing is still to be noticed.
+// clean reports whether nothing is still to be noticed.
 func (l *logFile) clean() bool { return l.dropped == 0 && !l.torn && l.excess.Lines == 0 }
 
 func (l *logFile) close() {

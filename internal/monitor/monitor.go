@@ -160,7 +160,7 @@ func (m *Monitor) hostOf(c *container, pid int) (*container, wire.Process) {
 	defer m.mu.Unlock()
 	for _, other := range m.containers {
 		if p, ok := ownProcess(other); other != c && ok && p.PID == pid {
-			began, err := StartTime(pid) // it may have ended just now, and the pid be somebody else's
+			began, err := StartTime(pid) // it may have ended just now, and the pid be another process's
 			if err == nil && began == p.StartTime {
 				return other, p
 			}

@@ -64,7 +64,7 @@ func (n *native) hold(fd int) bool {
 	return true
 }
 
-// held says whether there is a pidfd, by which the end of the process will be seen.
+// held reports whether there is a pidfd, by which the end of the process will be seen.
 func (n *native) held() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -144,13 +144,13 @@ func (n *native) watch(pidfd int) {
 	n.c.ended(exitOf(n.c.process, pidfd))
 }
 
-// awaitInheritance gives a daemon the time to hand over a pidfd, and then says honestly that nobody saw the end.
+// awaitInheritance gives a daemon the time to hand over a pidfd, and then reports that the end was not seen.
 func (n *native) awaitInheritance() {
 	time.Sleep(inheritTime)
 	n.unseen()
 }
 
-// unseen says honestly that nobody saw the end of the process, unless there is a pidfd that tells.
+// unseen reports that the end of the process was not seen, unless there is a pidfd that tells.
 func (n *native) unseen() {
 	if !n.held() && n.c.alive() {
 		n.c.ended(unknownExit())

@@ -51,7 +51,7 @@ func openCounter(dir, file string) int {
 	return fd
 }
 
-// killed says whether the kernel has killed one since the container was made.
+// killed reports whether the kernel has killed one since the container was made.
 func (c *oomCounter) killed() bool {
 	if n, ok := readCounter(c.own); ok {
 		return n > c.was

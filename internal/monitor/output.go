@@ -147,7 +147,7 @@ func (o *output) resume() {
 	}
 }
 
-// unpumped are the streams that nobody reads; the caller does from here on.
+// unpumped are the streams that are not being read; the caller does from here on.
 func unpumped(o *output) (list []*stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -248,7 +248,7 @@ func (o *output) end(s *stream) {
 	o.log.end(s.source, func() bool { return o.ended(s) })
 }
 
-// ended says whether this was the last stream.
+// ended reports whether this was the last stream.
 func (o *output) ended(s *stream) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -298,7 +298,7 @@ func (o *output) drain() {
 	}
 }
 
-// close ends it all. It waits for nobody: a stream whose reader hangs in a log is closed when that comes back, and has
+// close ends it all. It does not wait: a stream whose reader hangs in a log is closed when that comes back, and has
 // taken what the stream had then.
 func (o *output) close() {
 	o.mu.Lock()
@@ -355,7 +355,7 @@ func (o *output) rest() {
 	}
 }
 
-// shrink gives back what a window has grown by, if it is empty and nobody uses it at the moment.
+// shrink gives back what a window has grown by, if it is empty and not in use at the moment.
 func (o *output) shrink(s *stream) bool {
 	if !s.taking.TryLock() {
 		return false

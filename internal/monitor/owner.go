@@ -32,7 +32,7 @@ func give(c *container, fds [3]int) [3]int {
 // nullDevice is the number of /dev/null.
 var nullDevice = unix.Mkdev(1, 3)
 
-// openNull opens /dev/null, or a device file like it that nobody else has: a runtime may give that to its process.
+// openNull opens /dev/null, or a device file like it that no other process has: a runtime may give that to its process.
 func openNull(own bool) (*os.File, error) {
 	if own {
 		if f, err := makeNull(); err == nil {

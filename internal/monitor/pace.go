@@ -135,7 +135,7 @@ func (p *pace) aside(start func()) {
 	p.leave(0, own, paceNice)
 }
 
-// asBefore says whether the monitor does not stand back. Then it does not begin to until mayStandBack, and who
+// asBefore reports whether the monitor does not stand back. Then it does not begin to until mayStandBack, and who
 // starts a program needs no thread of its own, for which Go would make another one.
 func (p *pace) asBefore() bool {
 	p.mu.Lock()

@@ -17,7 +17,8 @@ type process interface {
 	execArgs(inside string) []string
 	// endExec kills what is left of such an exec.
 	endExec(inside string)
-	// takeOver takes up a process that another monitor has left, whose end nobody has seen. It is called once, first.
+	// takeOver takes up a process that another monitor has left, whose end no monitor has seen. It is called once,
+	// first.
 	takeOver()
 	// inherit takes what the daemon has held of the container while no monitor was there, and closes what is not needed.
 	inherit(fds []int) error

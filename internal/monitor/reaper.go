@@ -29,8 +29,8 @@ func (e ending) code() int {
 type reaper struct {
 	mu      sync.Mutex
 	waiters map[int]chan ending
-	// unclaimed holds endings nobody had asked for, while keep is above zero: a runtime's create tells the container's
-	// pid only when it returns, and the container may be dead by then.
+	// unclaimed holds endings that had not been asked for, while keep is above zero: a runtime's create tells the
+	// container's pid only when it returns, and the container may be dead by then.
 	unclaimed map[int]ending
 	keep      int
 	kick      chan struct{} // a child was made
@@ -107,7 +107,7 @@ func (r *reaper) unprotect() (protect func()) {
 	}
 }
 
-// hold keeps endings that nobody asked for until release.
+// hold keeps endings that were not asked for until release.
 func (r *reaper) hold() {
 	r.mu.Lock()
 	r.keep++

@@ -210,7 +210,7 @@ func (s *sandboxed) send(all bool, sig int) error {
 	return nil
 }
 
-// unknown says whether the runtime knows of no such container that lives: its start may have failed half way.
+// unknown reports whether the runtime knows of no such container that lives: its start may have failed half way.
 func (s *sandboxed) unknown(ctx context.Context) bool {
 	said, err := s.ask(ctx, s.next("state"), "state", s.c.id)
 	return ctx.Err() == nil && (err != nil || strings.Contains(strings.ReplaceAll(said, " ", ""), `"status":"stopped"`))
@@ -227,7 +227,7 @@ func (s *sandboxed) close() {}
 func (s *sandboxed) execArgs(inside string) []string { return []string{"--internal-pid-file", inside} }
 
 // endExec kills what is left of an exec in the sandbox, as far as it has stayed in the process group that the runtime
-// gave it. It returns when nobody knows of such a process.
+// gave it. It returns when no such process is known.
 func (s *sandboxed) endExec(pidPath string) {
 	data, err := os.ReadFile(pidPath)
 	if err != nil {
@@ -282,7 +282,7 @@ func (s *sandboxed) next(what string) string {
 	return what + "-" + strconv.FormatUint(s.calls.Add(1), 10)
 }
 
-// hosted says whether the process of the sandbox lives.
+// hosted reports whether the process of the sandbox lives.
 func (s *sandboxed) hosted() bool {
 	f, err := statFields(s.c.process.PID)
 	return err == nil && len(f) > 19 && f[0] != "Z" && f[0] != "X" &&

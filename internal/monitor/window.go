@@ -49,7 +49,7 @@ func windowEnd(i int) int64 { return int64(i+1) * windowSize }
 // free is how much can be taken.
 func (w *window) free() int64 { return w.end - w.taken.Load() }
 
-// scarce says whether that is less than half of it.
+// scarce reports whether that is less than half of it.
 func (w *window) scarce() bool { return w.free() < (w.end-windowStart(w.i))/2 }
 
 // left is how much was taken that is not in the log.

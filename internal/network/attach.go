@@ -189,7 +189,7 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 	cutOff := a.Undoing || damaged != nil
 	if !a.Undoing {
 		a.Undoing = true
-		// A full disk keeps nobody from being detached.
+		// A full disk keeps no pod from being detached.
 		if err := n.attachments.save(a, "network.detach.intent"); err != nil {
 			n.log.Warn("it cannot be noted that a pod is being detached", "pod", p.ID, "error", err)
 			cutOff = true
@@ -266,7 +266,7 @@ func (n *Network) del(ctx context.Context, a *attachment, on *attached) error {
 	return nil
 }
 
-// IsNamespace says whether a namespace is mounted at path. A pin's file alone may survive a boot.
+// IsNamespace reports whether a namespace is mounted at path. A pin's file alone may survive a boot.
 func IsNamespace(path string) bool {
 	var st unix.Statfs_t
 	return path != "" && unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC

@@ -29,7 +29,7 @@ func (e *CIDRError) Unwrap() []error { return []error{errdefs.ErrInvalidArgument
 
 // SetPodCIDR makes the CNI configuration for the addresses that the cluster gave to this node, such as
 // "10.1.0.0/16,fd00::/64", from the template. Without a template it writes nothing, and also where a configuration that
-// somebody else wrote is in force. A bad value is a *CIDRError and writes nothing.
+// another program wrote is in force. A bad value is a *CIDRError and writes nothing.
 func (c *CNIConfig) SetPodCIDR(cidrs string) error {
 	if cidrs == "" {
 		return nil

@@ -37,7 +37,7 @@ type plugin struct {
 	Raw          json.RawMessage `json:"raw"`
 }
 
-// can says whether any plugin of the list takes that capability's argument.
+// can reports whether any plugin of the list takes that capability's argument.
 func (c *netconf) can(capability string) bool {
 	return slices.ContainsFunc(c.Plugins, func(p plugin) bool { return p.Capabilities[capability] })
 }
@@ -91,7 +91,7 @@ func first(dir string) (string, error) {
 	return "", fmt.Errorf("%w: directory %s has no *.conflist, *.conf or *.json file", errNoConfig, dir)
 }
 
-// isConfig says whether a file of that name is a configuration. Hidden ones are what editors and installers work on.
+// isConfig reports whether a file of that name is a configuration. Hidden ones are what editors and installers work on.
 func isConfig(name string) bool {
 	return !strings.HasPrefix(name, ".") && slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name))
 }
@@ -247,7 +247,7 @@ func locate(data []byte, err error) error {
 	return fmt.Errorf("line %d, column %d: %w", line, column, err)
 }
 
-// equal says whether two configurations are the same, byte for byte in what plugins read.
+// equal reports whether two configurations are the same, byte for byte in what plugins read.
 func (c *netconf) equal(d *netconf) bool {
 	return c.File == d.File && c.Name == d.Name && c.Version == d.Version && c.DisableCheck == d.DisableCheck &&
 		slices.EqualFunc(c.Plugins, d.Plugins, func(p, q plugin) bool { return bytes.Equal(p.Raw, q.Raw) })

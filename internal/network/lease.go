@@ -20,10 +20,10 @@ const (
 	hostLocalData = "/var/lib/cni/networks"
 )
 
-// reclaim gives back the addresses of a network that a power cut left to nobody. host-local writes whose an address is
-// into a file with the address's name, and syncs nothing: what is left of the last leases before the power went are
-// empty files, which no DEL finds again, and which no ADD gives out. It writes under a lock, so who has the lock knows
-// that an empty one is no lease that is just being made.
+// reclaim gives back the addresses of a network whose owners a power cut has left unwritten. host-local writes whose an
+// address is into a file with the address's name, and syncs nothing: what is left of the last leases before the power
+// went are empty files, which no DEL finds again, and which no ADD gives out. It writes under a lock, so who has the
+// lock knows that an empty one is no lease that is just being made.
 func reclaim(ctx context.Context, conf *netconf) error {
 	for _, p := range conf.Plugins {
 		if p.IPAM != hostLocal {

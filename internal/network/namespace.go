@@ -76,7 +76,7 @@ func Pin(ns Namespaces) error {
 	return nil
 }
 
-// pinned says whether all are there. They are mounted only when they are configured.
+// pinned reports whether all are there. They are mounted only when they are configured.
 func pinned(pins []pin) bool {
 	for _, p := range pins {
 		if !IsNamespace(p.path) {

@@ -29,7 +29,7 @@ type Config struct {
 	ConfigDir string
 	// PluginDirs are searched for plugins, in this order.
 	PluginDirs []string
-	// CacheDir holds one record for each attached pod. It must be used by nobody else.
+	// CacheDir holds one record for each attached pod. It must not be used by others.
 	CacheDir string
 	// Run runs a program and leaves nothing of it behind. Programs of one pod run under one name.
 	Run func(ctx context.Context, name string, cmd *exec.Cmd) error

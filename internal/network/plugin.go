@@ -166,7 +166,7 @@ func (c *call) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 		if answer.left < 0 {
 			err = limit.CNIAnswer.Exceeded()
 		}
-		// A program that is being replaced is busy for as long as somebody has it open for writing.
+		// A program that is being replaced is busy for as long as it is open for writing.
 		if errors.Is(err, syscall.ETXTBSY) && wait < 2*time.Second && sleep(ctx, wait) {
 			continue
 		}
@@ -183,7 +183,7 @@ func errorIn(answer []byte) *types.Error {
 	return e
 }
 
-// sleep says whether ctx lasted as long.
+// sleep reports whether ctx lasted as long.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -14,7 +14,7 @@ const (
 	statusFresh   = 2 * time.Second  // how old an answer may be before it is asked for again
 )
 
-// refresher asks plugins for their STATUS, one call at a time, when somebody wants to know.
+// refresher asks plugins for their STATUS, one call at a time, when the status is asked for.
 type refresher struct {
 	call func(ctx context.Context, conf *netconf) error // asks the plugins of a configuration
 	log  *slog.Logger

@@ -130,7 +130,7 @@ func (l *leftRules) undo() []byte {
 	return all.Bytes()
 }
 
-// leadsTo says whether a rule jumps into one of the chains.
+// leadsTo reports whether a rule jumps into one of the chains.
 func leadsTo(rule string, chains []string) bool {
 	words := strings.Fields(rule)
 	for i, word := range words[:max(len(words)-1, 0)] {

@@ -8,7 +8,7 @@ import (
 // NotReady is the reason that kubelets know for a network that is not ready.
 const NotReady = "NetworkPluginNotReady"
 
-// Status says whether pods can be attached, and if not, why and what to do.
+// Status reports whether pods can be attached, and if not, why and what to do.
 type Status struct {
 	Ready           bool
 	Reason, Message string   // both empty when ready
@@ -38,7 +38,7 @@ func describe(conf *netconf, err error) Status {
 	return s
 }
 
-// same says whether two looks found the same.
+// same reports whether two looks found the same.
 func same(a, b *snapshot) bool {
 	if a.conf == nil || b.conf == nil {
 		return a.conf == b.conf && a.status.Message == b.status.Message

@@ -78,7 +78,7 @@ func isIPC(file string) bool {
 	return slices.Contains(own, file) || strings.HasPrefix(file, "kernel/shm") || strings.HasPrefix(file, "fs/mqueue/")
 }
 
-// ofInterface says whether a sysctl is one of an interface that is not there from the start, such as
+// ofInterface reports whether a sysctl is one of an interface that is not there from the start, such as
 // net/ipv4/conf/eth0/rp_filter.
 func ofInterface(parts []string) bool {
 	if len(parts) < 5 || (parts[2] != "conf" && parts[2] != "neigh") {

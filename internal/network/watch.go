@@ -121,11 +121,11 @@ func (w *watcher) pending() (matters bool) {
 	}
 }
 
-// stirred says whether files have changed since the last look: on a busy machine events come late.
+// stirred reports whether files have changed since the last look: on a busy machine events come late.
 func (w *watcher) stirred() bool { return w.seen.marks() != w.marks }
 
-// take says whether an event matters. The watch of a directory that went is gone with it, and the one that came in its
-// place may have its very inode.
+// take reports whether an event matters. The watch of a directory that went is gone with it, and the one that came in
+// its place may have its very inode.
 func (w *watcher) take(e fsnotify.Event) bool {
 	if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
 		delete(w.ids, e.Name)
@@ -186,7 +186,7 @@ type trail struct {
 	leaves map[string]bool   // directories at the end of a path
 }
 
-// concerns says whether a change of the file of that name matters.
+// concerns reports whether a change of the file of that name matters.
 func (t trail) concerns(name string) bool {
 	_, dir := t.dirs[name]
 	return dir || t.names[name] || t.leaves[filepath.Dir(name)]

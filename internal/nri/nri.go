@@ -164,8 +164,8 @@ func (p *Plugins) Close() {
 	}
 }
 
-// none says that there is nobody to tell. Whoever joins later is shown what there is then. What a joining plugin must
-// not miss is told between Hold and its release, when nobody joins.
+// none reports that there are no plugins. One that joins later is shown what there is then. What a joining plugin must
+// not miss is told between Hold and its release, when none can join.
 func (p *Plugins) none() bool { return p.a == nil || p.roll.count.Load() == 0 }
 
 // Hold keeps plugins from joining until release is called.

@@ -50,10 +50,10 @@ func (r *roll) RecordPluginInvocation(plugin, operation string, err error) {
 	r.last = append(r.last[max(0, len(r.last)-rememberedFailures+1):], failure{plugin, err})
 }
 
-// RecordPluginLatency has nobody to tell.
+// RecordPluginLatency does nothing.
 func (*roll) RecordPluginLatency(string, string, time.Duration) {}
 
-// RecordPluginAdjustments has nobody to tell.
+// RecordPluginAdjustments does nothing.
 func (*roll) RecordPluginAdjustments(string, string, *adaptation.ContainerAdjustment, int, int) {}
 
 // UpdatePluginCount takes note of how many plugins there are. The adaptation counts one that joins before it lets go

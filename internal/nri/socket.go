@@ -28,7 +28,7 @@ type socket struct {
 	placed  fs.FileInfo // of our socket at path; nil until place
 }
 
-// newSocket names the socket of an instance. The instance holds its root alone, so nobody else uses its private path.
+// newSocket names the socket of an instance. No other instance has its root, so none uses its private path.
 func newSocket(path, instance string) *socket {
 	return &socket{path: path, private: path + "." + instance}
 }
@@ -57,7 +57,7 @@ func (s *socket) prepare() error {
 	return l.Close()
 }
 
-// stale says whether path is a socket at which nobody listens. No error and false is a path where nothing is.
+// stale reports whether path is a socket at which no process listens. No error and false is a path where nothing is.
 func (s *socket) stale(path string) (bool, error) {
 	info, err := os.Lstat(path)
 	switch {
@@ -129,7 +129,7 @@ func (s *socket) removeStale() error {
 	return os.Remove(aside)
 }
 
-// ours says whether the path still leads to this socket. Another runtime that starts later may have replaced it.
+// ours reports whether the path still leads to this socket. Another runtime that starts later may have replaced it.
 func (s *socket) ours() bool {
 	info, err := os.Lstat(s.path)
 	return err == nil && s.placed != nil && os.SameFile(info, s.placed)

@@ -19,15 +19,15 @@ type Op struct {
 	// Kind and Key say what is asked for: a caller that asks for the same while it runs joins it.
 	Kind, Key string
 	// Run does the work. Its context is the daemon's: it ends when the lane closes, when an operation with the right to
-	// do so ends this one, and when nobody has waited for Abandon.
+	// do so ends this one, and when no caller has waited for as long as Abandon.
 	Run func(context.Context) error
-	// Ends says whether a running operation of that kind is ended, rather than waited for. Nil ends none.
+	// Ends reports whether a running operation of that kind is ended, rather than waited for. Nil ends none.
 	Ends func(running string) bool
-	// Abandon ends the operation when nobody has waited for it so long. Zero lets it finish.
+	// Abandon ends the operation when no caller has waited for it for so long. Zero lets it finish.
 	Abandon time.Duration
 }
 
-// ErrAbandoned is the cause of an operation's end when nobody waited for it any more.
+// ErrAbandoned is the cause of an operation's end when no caller waited for it any more.
 var ErrAbandoned = fail.New(errdefs.ErrAborted, "nobody waits for it any more")
 
 // SupersededError is the cause of an operation's end when another one ended it.
@@ -82,7 +82,8 @@ func (r *run) end(cause error) {
 // made.
 func (l *Lane) Do(base, caller context.Context, o Op) error {
 	for {
-		// What is to be ended when nobody waits for it must run, so that it is: the caller may have begun it elsewhere.
+		// What is to be ended when no caller waits for it must run, so that it is: the caller may have begun it
+		// elsewhere.
 		if err := caller.Err(); err != nil && o.Abandon == 0 {
 			return &WaitError{o.Kind, err}
 		}

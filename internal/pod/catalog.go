@@ -230,14 +230,14 @@ func resolve(what, name string, all map[sandbox.ID]*pod) (sandbox.ID, error) {
 	return "", fail.New(errdefs.ErrInvalidArgument, "%s %q: %d ids begin so; give more digits", what, name, len(found))
 }
 
-// owned says whether a record owns that id, also one that cannot be read.
+// owned reports whether a record owns that id, also one that cannot be read.
 func (c *Catalog) owned(id string) bool {
 	x := c.index.Load()
 	_, damaged := x.damaged[sandbox.ID(id)]
 	return damaged || x.pods[sandbox.ID(id)] != nil
 }
 
-// records gives those of all pods that have one, also of those that nobody may see yet, each as it is when it is its
+// records gives those of all pods that have one, also of those that are not listed yet, each as it is when it is its
 // turn.
 func records(c *Catalog) iter.Seq[*sandbox.Record] {
 	return func(yield func(*sandbox.Record) bool) {

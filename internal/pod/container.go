@@ -363,7 +363,7 @@ const (
 	monitorAgain = 100 * time.Millisecond
 )
 
-// letGo starts the container's process. While no monitor answers nobody knows whether an earlier try has, so it is
+// letGo starts the container's process. While no monitor answers it is unknown whether an earlier try has, so it is
 // asked for again until one does: to give up would be to kill a container that may run.
 func letGo(ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Container) error {
 	for until := time.Now().Add(monitorWait); ; {

@@ -224,7 +224,7 @@ func (x *index) checkDamaged(m *runtimeapi.PodSandboxMetadata) error {
 	return nil
 }
 
-// Nameless is how many pods there may be that live and whose names nobody knows: any of them could be made twice.
+// Nameless is how many pods there may be that live and whose names are unknown: any of them could be made twice.
 func Nameless(s *Pods) (n int) {
 	for _, d := range s.Catalog.index.Load().damaged {
 		if d.identity == nil && d.mayLive {

@@ -40,7 +40,7 @@ type Event struct {
 	Reason, Message string // of an EventLimit
 }
 
-// Feed hands events to those who watch. Where nobody does, an event costs one look at a number.
+// Feed hands events to those who watch. Without watchers an event costs one look at a number.
 type Feed struct {
 	log     *slog.Logger
 	count   atomic.Int32 // of watchers
@@ -75,7 +75,7 @@ func (f *Feed) EventCounts() EventCounts {
 	return EventCounts{int(f.clients.Load()), f.dropped.Load()}
 }
 
-// Totals is what became of the events that somebody watched for.
+// Totals is what became of the events that had watchers.
 type Totals struct {
 	Sent map[string]int // by kind; to two who watch is two
 	Lost int            // those that a watcher had not read when it was dropped
@@ -181,7 +181,7 @@ func (w *Watcher) push(e Event) (keepsUp bool, lost int) {
 	return keepsUp, lost
 }
 
-// watched says whether anybody watches.
+// watched reports whether anybody watches.
 func (f *Feed) watched() bool { return f.count.Load() > 0 }
 
 // publish hands events to all who watch. It never waits for them.

@@ -72,9 +72,9 @@ func (l *container) ended(fill func(*sandbox.Container)) {
 	l.once.Do(func() { close(l.exited) })
 }
 
-// initExited ends a pod whose own container is gone: the kernel has killed all that shared its PID namespace, a
-// sandboxed runtime all that was in the sandbox, and a pod whose pid is nobody's is none. Of a pod in the making create
-// sees it.
+// initExited ends a pod whose own container has ended. The kernel has killed all that shared its PID namespace, a
+// sandboxed runtime all that was in the sandbox, and a pod that has to have a pid has none any more. While the pod is
+// being made, create notices.
 func (p *pod) initExited() {
 	p.initEnded.Store(true)
 	if p.rec.Load().State != sandbox.Ready {
@@ -200,7 +200,7 @@ func ask(ctx context.Context, l *container, c *sandbox.Container, deadline time.
 	return l.deadline.wait(ctx, l.exited, deadline)
 }
 
-// closed says whether a channel is.
+// closed reports whether a channel is.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:

@@ -33,7 +33,7 @@ type ledger struct {
 
 	put func(path string, r *sandbox.Record) error // writes a record; another in tests
 	// turn is held by whoever writes to the disk, so that writes are in order. mu is never held meanwhile: a disk that
-	// hangs keeps nobody from reading or publishing.
+	// hangs keeps no caller from reading or publishing.
 	turn chan struct{}
 
 	mu        sync.Mutex // guards the publication of rec, and what follows

@@ -109,7 +109,7 @@ func readRecord(cfg *Config, id sandbox.ID, first bool) (*sandbox.Record, error)
 }
 
 // load takes one pod into the index. In the first start of a boot, a record that is torn and has no version before it
-// is what a power cut left of a pod that was just being made: nothing of it lives, and nobody can say what it was.
+// is what a power cut left of a pod that was just being made: nothing of it lives, and what it was is unknown.
 func load(s *Pods, x *index, id sandbox.ID, first bool) {
 	r, err := readRecord(&s.cfg, id, first)
 	if errors.Is(err, fs.ErrNotExist) && !there(s.cfg.Run(id)) {

@@ -74,14 +74,14 @@ func (n *notified) begin() {
 	n.begun = true
 }
 
-// hasBegun says whether they were told of its beginning.
+// hasBegun reports whether they were told of its beginning.
 func (n *notified) hasBegun() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.begun
 }
 
-// end says whether they are to be told of its end: once, and only of what they know.
+// end reports whether they are to be told of its end: once, and only of what they know.
 func (n *notified) end() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -72,7 +72,7 @@ type Config struct {
 	// StepSeen, unless nil, is told of each step of making and unmaking.
 	StepSeen func(plan, step string, undo bool, took time.Duration, err error)
 
-	Abandon time.Duration // a create that nobody waits for is undone after it; zero is never
+	Abandon time.Duration // a create for which no caller waits is undone after it; zero is never
 	Retry   op.Backoff    // between tries of an undo that fails; 1 s to 1 min
 }
 

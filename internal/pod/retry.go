@@ -87,7 +87,7 @@ func (p *retrier) ask(w *worker, again func() error) bool {
 	return true
 }
 
-// rest ends the tries, unless somebody has asked for them since the last one began.
+// rest ends the tries, unless more were asked for since the last one began.
 func (p *retrier) rest(asked int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,7 +116,7 @@ func (h stopDeadline) by(at time.Time) {
 		select {
 		case h.brought <- at:
 			return
-		default: // somebody else brought it forward meanwhile, perhaps to a later time
+		default: // another caller brought it forward meanwhile, perhaps to a later time
 		}
 	}
 }

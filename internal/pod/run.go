@@ -87,7 +87,7 @@ type request struct {
 	digest  string
 }
 
-// servedBy says whether the request may join the pod's creation, or have the pod that came of it.
+// servedBy reports whether the request may join the pod's creation, or have the pod that came of it.
 func (want request) servedBy(p *pod) bool {
 	r := p.record()
 	return r.Digest == want.digest && (r.State == sandbox.Ready || r.State == sandbox.Creating && p.ours)
@@ -124,7 +124,7 @@ func (s *Pods) newPod(want request) (*pod, error) {
 	return p, nil
 }
 
-// replace makes room for a different request under the name of p: what nobody uses is undone.
+// replace makes room for a different request under the name of p: what is not in use is undone.
 func (s *Pods) replace(ctx context.Context, p *pod) error {
 	r := p.record()
 	if r.State == sandbox.Ready && (p.answered.Load() || len(r.Containers) > 0) {

@@ -42,7 +42,7 @@ func noteStop(p *pod) {
 // stopPod stops a pod, whoever wants it.
 func stopPod(ctx context.Context, p *pod) error {
 	if err := p.waitAdopted(ctx); err != nil {
-		return err // what nobody watches cannot be seen to end
+		return err // without a monitor its end cannot be seen
 	}
 	return p.lane.Do(p.work.ctx, ctx, op.Op{Kind: opStop, Ends: endsCreate, Run: p.stop})
 }
@@ -55,7 +55,7 @@ func (s *Pods) Remove(ctx context.Context, id sandbox.ID) error {
 		return sandbox.NilIfGone(err)
 	}
 	if err := p.waitAdopted(ctx); err != nil {
-		return err // what nobody watches cannot be seen to end
+		return err // without a monitor its end cannot be seen
 	}
 	return p.lane.Do(s.worker.ctx, ctx, op.Op{Kind: opRemove, Ends: endsCreate, Run: p.remove})
 }
@@ -158,7 +158,7 @@ func (p *pod) remove(ctx context.Context) error {
 	return p.undo(ctx)
 }
 
-// gone says whether the pod has been removed to the end.
+// gone reports whether the pod has been removed to the end.
 func (p *pod) gone() bool { return p.s.Catalog.index.Load().pods[p.id] != p }
 
 // waitAdopted waits until a restarted daemon knows what runs.

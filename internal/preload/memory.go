@@ -18,7 +18,7 @@ type memory struct {
 	Files map[string]*taken `json:"files"`
 }
 
-// identity tells one content of a file from another without reading it. Nobody can give a changed file the time of
+// identity tells one content of a file from another without reading it. No program can give a changed file the time of
 // change that it had; the inode is left out, because some file systems number anew with each mount.
 type identity struct {
 	Size     int64 `json:"size"`

@@ -61,7 +61,7 @@ type Problem struct {
 type pace struct {
 	gather  time.Duration // from the first event of a burst to the look at its effect
 	settled time.Duration // for which a file has to stay as it is before it is read
-	busy    time.Duration // from look to look while somebody writes, or an image is not on the disk yet
+	busy    time.Duration // from look to look while a file is being written, or an image is not on the disk yet
 	every   time.Duration // from look to look while nothing happens
 	blind   time.Duration // the same while the directory cannot be watched
 	retry   op.Backoff

@@ -10,7 +10,7 @@ import (
 	"berth/internal/limit"
 )
 
-// mostPulls is how many images are pulled at once, each from another registry: one that does not answer holds up nobody
+// mostPulls is how many images are pulled at once, each from another registry: one that does not answer delays no other
 // but those who want something of it.
 const mostPulls = 4
 

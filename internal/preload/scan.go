@@ -96,7 +96,7 @@ func identityOf(st *unix.Stat_t) identity {
 	return identity{Size: st.Size, Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano()}
 }
 
-// fit refuses what is no file, and what somebody else can change: who names images decides what runs on the node.
+// fit refuses what is no file, and what others than root can change: who names images decides what runs on the node.
 func fit(st *unix.Stat_t) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -167,8 +167,8 @@ func openFile(dir, name string) (f *os.File, now identity, err error) {
 	return f, identityOf(&st), nil
 }
 
-// isWritten reports whether somebody has a file open for writing, as far as the kernel tells. It asks for a lease,
-// which the kernel gives for a file that nobody writes, and gives it back at once.
+// isWritten reports whether a process has a file open for writing, as far as the kernel tells. It asks for a lease,
+// which the kernel gives for a file that is not open for writing, and gives it back at once.
 func isWritten(f *os.File) bool {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if err != nil {

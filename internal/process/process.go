@@ -50,7 +50,7 @@ func Start(pid int) (uint64, error) {
 	return strconv.ParseUint(s[statStart], 10, 64)
 }
 
-// Alive says whether the process that began then still lives. A zombie does not.
+// Alive reports whether the process that began then still lives. A zombie does not.
 func Alive(pid int, start uint64) bool {
 	state, ok := state(pid, start)
 	return ok && state != "Z" && state != "X"

@@ -47,7 +47,7 @@ type Kind struct {
 // CorruptError says that a record cannot be trusted and why.
 type CorruptError struct {
 	Path, Reason string
-	// Torn says that the content ends too early, or was never there: what a power cut leaves of a record that nobody had
+	// Torn says that the content ends too early, or was never there: what a power cut leaves of a record that was not
 	// synced yet.
 	Torn bool
 }
@@ -156,7 +156,7 @@ func Remove(path string) error {
 }
 
 // Tidy removes from a directory of records what a crash has left: temporary files, and second names of records that
-// were removed. Nobody may write to the directory meanwhile.
+// were removed. No process may write to the directory meanwhile.
 func Tidy(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

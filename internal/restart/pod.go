@@ -103,7 +103,7 @@ func (p *pod) due() (at time.Time, wanted map[string]bool) {
 	return at, wanted
 }
 
-// errOvertaken says that somebody stopped or removed what was about to start again.
+// errOvertaken says that what was about to start again has been stopped or removed.
 var errOvertaken = errors.New("it was stopped meanwhile")
 
 // start starts what is due of a pod.
@@ -134,7 +134,7 @@ type runtime struct {
 	pod     *pod
 }
 
-// RunPod makes the next sandbox. Where somebody has stopped or removed the last one meanwhile, that holds for the pod.
+// RunPod makes the next sandbox. Where the last one has been stopped or removed meanwhile, that holds for the pod.
 func (a *runtime) RunPod(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (string, error) {
 	id, err := a.pods.Run(ctx, cfg, handler)
 	if err != nil {
@@ -185,7 +185,7 @@ func (a *runtime) RemovePod(ctx context.Context, id string) error {
 	return a.pods.Remove(ctx, sandbox.ID(id))
 }
 
-// RemoveContainer removes a container with its log, which nobody finds any more.
+// RemoveContainer removes a container with its log, to which nothing leads any more.
 func (a *runtime) RemoveContainer(ctx context.Context, id string) error {
 	if err := a.pods.RemoveContainer(ctx, sandbox.ID(id)); err != nil {
 		return err

@@ -174,7 +174,7 @@ func (k *Keeper) tend(ctx context.Context, of name, woken chan struct{}) {
 	}
 }
 
-// leave says whether nothing has happened that is still to be looked at; then the pod is not tended any more.
+// leave reports whether nothing has happened that is still to be looked at; then the pod is not tended any more.
 func (k *Keeper) leave(of name, woken chan struct{}) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -127,7 +127,7 @@ func MkdirAll(ctx context.Context, root, p string, mode os.FileMode) error {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return &os.PathError{Op: "mkdir in root", Path: path.Join(root, p), Err: err}
 		}
-		// What is there is a link that leads nowhere, unless somebody has just made it.
+		// What is there is a link that leads nowhere, unless it has just been made.
 		fd, err := unix.Openat(int(at.Fd()), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return &os.PathError{Op: "open in root", Path: path.Join(root, p), Err: err}

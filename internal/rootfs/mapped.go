@@ -61,8 +61,8 @@ func inOwnMounts(scratch string, f func() error) error {
 	})
 }
 
-// assemble mounts the layers below scratch, and returns the descriptor of an overlay of them. The overlay works in its
-// writable layer as who makes it, so that must be somebody whom the layer's mapping knows.
+// assemble mounts the layers below scratch, and returns the descriptor of an overlay of them. The overlay uses its
+// writable layer as the user who mounts it, so the layer's mapping must have that user.
 func assemble(dir, scratch string, o Options, userns int) (int, error) {
 	mapped := func(name, source string) (string, error) {
 		at := filepath.Join(scratch, name)

@@ -18,7 +18,8 @@ import (
 // MaxLayers is how many lower directories the kernel takes (OVL_MAX_STACK).
 const MaxLayers = 500
 
-// oneByOne says whether the kernel takes lower directories one at a time (6.7 and later), which has no limit of a page.
+// oneByOne reports whether the kernel takes lower directories one at a time (6.7 and later), which has no limit of a
+// page.
 var oneByOne = sync.OnceValue(func() bool {
 	ctx, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {

@@ -20,8 +20,8 @@ const (
 	projectBits  = 28
 )
 
-// CountsProjects says whether the file system of dir keeps account of projects: ext4 with the feature and the option,
-// XFS with the option prjquota; and whether the kernel tells it by a descriptor, from 5.14 on.
+// CountsProjects reports whether the file system of dir keeps account of projects: ext4 with the feature and the
+// option, XFS with the option prjquota; and whether the kernel tells it by a descriptor, from 5.14 on.
 func CountsProjects(dir string) bool {
 	f, err := openForQuota(dir)
 	if err != nil {

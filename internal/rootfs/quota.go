@@ -50,7 +50,8 @@ func limitsProjects(f *os.File) error {
 	return fmt.Errorf("the file system of %s: %w: %s", f.Name(), ErrNoQuota, why)
 }
 
-// QuotaOf returns what the project of dir may take, unlimited where nobody limits it. The errors are those of SetQuota.
+// QuotaOf returns what the project of dir may take, unlimited where there is no limit. The errors are those of
+// SetQuota.
 func QuotaOf(dir string) (Quota, error) {
 	f, err := openForQuota(dir)
 	if err != nil {
@@ -115,7 +116,7 @@ const (
 	getQuotaState   = ('X'<<8|8)<<8 | 2
 )
 
-// quotaUnit is that of limits of space, QIF_DQBLKSIZE. They are rounded down, so that nobody gets more than was
+// quotaUnit is that of limits of space, QIF_DQBLKSIZE. They are rounded down, so that no project gets more than was
 // asked for.
 const quotaUnit = 1024
 

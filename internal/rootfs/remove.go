@@ -19,7 +19,7 @@ var ErrMounted = errors.New("something is mounted there")
 // first moved up.
 const deepest = 100
 
-// newcomers is how often a directory is emptied into which somebody writes meanwhile, as a monitor does an exit.
+// newcomers is how often a directory is emptied while files are made in it, as a monitor does an exit.
 const newcomers = 5
 
 // Remove removes dir and all below it, but never what is mounted there: it stops at a mount with ErrMounted. nil when
@@ -79,7 +79,7 @@ func (r *removal) entry(parent *os.File, name string, depth int) error {
 		if !errors.Is(err, unix.ENOTEMPTY) || tries == newcomers {
 			return removeError(parent, name, err)
 		}
-		if _, err := dir.Seek(0, io.SeekStart); err != nil { // somebody has made something since it was read
+		if _, err := dir.Seek(0, io.SeekStart); err != nil { // something has been made since it was read
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func (r *removal) entry(parent *os.File, name string, depth int) error {
 func (r *removal) children(dir *os.File, depth int) error {
 	for found := false; ; {
 		names, err := dir.Readdirnames(256)
-		if errors.Is(err, io.EOF) && !found || errors.Is(err, unix.ENOENT) { // or somebody else has removed it meanwhile
+		if errors.Is(err, io.EOF) && !found || errors.Is(err, unix.ENOENT) { // or it has been removed meanwhile
 			return nil
 		}
 		if errors.Is(err, io.EOF) {

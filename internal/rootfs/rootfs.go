@@ -2,7 +2,7 @@
 //
 // A root is an overlay mount of layer directories with an upper directory of its own. Everything is named by the paths
 // the caller gives, so an undo is computed from them: each thing made here has an unmake that succeeds when nothing is
-// there, and Sweep removes what nobody owns. Removal never crosses a mount: what is mounted is somebody's data.
+// there, and Sweep removes what no record owns. Removal never crosses a mount: what is mounted is the data of a user.
 //
 // A container may have put anything into its root. So nothing there is opened by a string path: links and .. are
 // resolved by the kernel with the root as the top, only regular files are opened, and reads are bounded.
@@ -147,9 +147,9 @@ func makeDirs(dir string, o Options) error {
 	return os.Rename(fresh, upper)
 }
 
-// Unmount undoes a mount at mountpoint, whatever it is; nil when there is none. A mount that somebody still uses (a
-// shell that stands in it) is detached: it is gone from the tree at once, and from the kernel when its last user is, so
-// one forgotten shell never keeps a pod from going. The directory stays.
+// Unmount undoes a mount at mountpoint, whatever it is; nil when there is none. A mount that is still in use (a shell
+// that stands in it) is detached: it is gone from the tree at once, and from the kernel when its last user is, so one
+// forgotten shell never keeps a pod from going. The directory stays.
 func Unmount(mountpoint string) error {
 	const most = 16 // mounts can be stacked; this many only by mistake
 	for range most {
@@ -171,7 +171,7 @@ func Unmount(mountpoint string) error {
 	return fmt.Errorf("unmount %s: there are still mounts after taking %d away", mountpoint, most)
 }
 
-// isMount says whether path itself is where something is mounted. Nothing there is no mount.
+// isMount reports whether path itself is where something is mounted. Nothing there is no mount.
 func isMount(path string) (bool, error) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &st)

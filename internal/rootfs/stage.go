@@ -124,7 +124,7 @@ func stage(source, target string, o Staging) error {
 }
 
 // mapVolume maps the ids of a volume with all that is mounted below it. Where that cannot be, it maps those of the
-// volume alone: what is below then belongs to nobody.
+// volume alone; files of the mounts below it belong to the user nobody then.
 func mapVolume(tree int, source, path string) error {
 	if path == "" {
 		return nil

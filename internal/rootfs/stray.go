@@ -46,7 +46,7 @@ var errNoFile = errors.New("neither a file nor a directory")
 
 // projectAt is the project of the file or directory st. What a container puts in its place meanwhile is not opened.
 func projectAt(at int, name string, st *unix.Stat_t) (uint32, error) {
-	const noWait = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC // nor for somebody with a lease
+	const noWait = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC // nor for a process with a lease
 	kind := st.Mode & unix.S_IFMT
 	if kind != unix.S_IFREG && kind != unix.S_IFDIR {
 		return 0, errNoFile

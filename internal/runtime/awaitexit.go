@@ -50,7 +50,7 @@ func (r *Runtime) AwaitExit(ctx context.Context, pod, ctr string) error {
 	}
 }
 
-// closed says whether a channel is.
+// closed reports whether a channel is.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -60,7 +60,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// within says whether a channel is closed within d. The error is that of ctx.
+// within reports whether a channel is closed within d. The error is that of ctx.
 func within(ctx context.Context, c <-chan struct{}, d time.Duration) (bool, error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -146,5 +146,5 @@ func judge(ctx context.Context, l *link, ctr string) error {
 	return nil
 }
 
-// exitUnknown is the exit code of a process of whose end nobody could learn more.
+// exitUnknown is the exit code of a process of whose end no more is known.
 const exitUnknown = 255

@@ -22,7 +22,7 @@ import (
 type client struct {
 	conn    *net.UnixConn
 	silence *silence            // what it has let pass unanswered
-	onOther func(r *wire.Reply) // of what nobody has asked for
+	onOther func(r *wire.Reply) // of messages that are no answers
 	onLost  func()
 
 	sending sync.Mutex // guards writing to conn
@@ -211,8 +211,8 @@ func bound(ctx context.Context, c *client, op string) (within context.Context, d
 	return context.WithTimeoutCause(ctx, c.quickLimit(), errNoMonitor)
 }
 
-// killed says whether the monitor has gone that was not meant to. It asks it: what it closes is seen before its end is,
-// and who writes may see that before who reads.
+// killed reports whether the monitor has gone that was not meant to. It asks it: what it closes is seen before its end
+// is, and who writes may see that before who reads.
 func (c *client) killed(ctx context.Context) bool {
 	_, err := c.quick(ctx, wire.Request{Op: wire.Hello, Version: wire.Version})
 	c.mu.Lock()
@@ -263,7 +263,7 @@ func (c *client) send(q wire.Request, fds []*os.File) (*pending, error) {
 	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, _, err = c.conn.WriteMsgUnix(data, oob, nil)
 	if unreachable(err) {
-		_ = c.conn.Close() // nobody else need wait for it, and the next try finds the monitor that comes after this one
+		_ = c.conn.Close() // no other caller need wait for it, and the next try finds the monitor that comes after this one
 		err = fmt.Errorf("%w: %w", errNoMonitor, err)
 	}
 	if err != nil {
@@ -300,7 +300,7 @@ func (w *pending) await(ctx context.Context, c *client) (answer, error) {
 	return answer{}, fmt.Errorf("%s: the pod's monitor does not answer: %w", w.op, context.Cause(ctx))
 }
 
-// unreachable says whether a request could not be written because the monitor reads no more: it has gone, or hangs.
+// unreachable reports whether a request could not be written because the monitor reads no more: it has gone, or hangs.
 func unreachable(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, os.ErrDeadlineExceeded)
@@ -318,7 +318,8 @@ func (a answer) of(op string, ok bool) (answer, error) {
 	return a, nil
 }
 
-// lasting says whether an operation takes its time. What it has begun is undone when nobody waits for it any more.
+// lasting reports whether an operation takes its time. What it has begun is undone when no caller waits for it any
+// more.
 func lasting(op string) bool {
 	return op == wire.Create || op == wire.Start || op == wire.Exec || op == wire.Session
 }
@@ -336,7 +337,7 @@ func (c *client) enlist(w *pending) error {
 	return nil
 }
 
-// errLost is the error of a request whose monitor ended while it worked on it: nobody knows how far it came.
+// errLost is the error of a request whose monitor ended while it worked on it: how far it came is unknown.
 var errLost = fail.New(errdefs.ErrUnavailable, "the pod's monitor was lost while it worked on it")
 
 // unsentError is the error of a request that never reached a monitor.
@@ -346,7 +347,7 @@ func (e unsentError) Error() string { return e.err.Error() }
 
 func (e unsentError) Unwrap() error { return e.err }
 
-// delist forgets a request. An answer that nobody takes is dropped.
+// delist forgets a request. An answer that is not taken is dropped.
 func (c *client) delist(w *pending) {
 	c.mu.Lock()
 	delete(c.waiting, w.id)

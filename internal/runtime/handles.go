@@ -14,14 +14,14 @@ import (
 
 // handle is what the daemon holds of a container, whoever is its monitor: a pidfd, by which the process can be sent a
 // signal, be seen to end and be asked how it ended, and the master of a terminal. An input that is meant for one client
-// would end if nobody held it, and with the container's end what its monitor has not taken of its output.
+// would end if no process held it, and with the container's end what its monitor has not taken of its output.
 type handle struct {
 	pidfd, console, stdin *os.File
 	output                []int   // raw: this process is not to be woken by what a container writes
 	dropped               Dropped // of its log, as far as it was told
 }
 
-// openOutput opens the FIFOs of a container's output, for nobody to read. One with a terminal has none.
+// openOutput opens the FIFOs of a container's output, and reads nothing. One with a terminal has none.
 func openOutput(dir string) (fds []int) {
 	for _, name := range []string{"stdout", "stderr"} {
 		if fd, err := unix.Open(filepath.Join(dir, name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
@@ -54,7 +54,7 @@ func newHandles() *handles {
 	return &handles{of: map[string]handle{}, reported: map[string]chan struct{}{}}
 }
 
-// add keeps a handle. It closes what nobody needs any more: that of a container which has one, or has ended.
+// add keeps a handle. It closes those that are not needed any more: that of a container which has one, or has ended.
 func (s *handles) add(ctr string, h handle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +147,7 @@ func (s *handles) endStdin(ctr string) {
 	}
 }
 
-// report says whether the exit of a container is still to be told, which it is not from here on.
+// report reports whether the exit of a container is still to be told, which it is not from here on.
 func (s *handles) report(ctr string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +177,7 @@ func (s *handles) channel(ctr string) chan struct{} {
 	return c
 }
 
-// knows says whether the exit of a container is known. With mu held.
+// knows reports whether the exit of a container is known. With mu held.
 func (s *handles) knows(ctr string) bool {
 	select {
 	case <-s.channel(ctr):

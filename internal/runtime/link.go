@@ -33,7 +33,7 @@ type link struct {
 	mu        sync.Mutex // guards what follows
 	client    *client
 	interrupt context.CancelCauseFunc // ends what holds the turn
-	gap       chan struct{}           // closed when another monitor was joined, or could not be; nil when nobody tries
+	gap       chan struct{}           // closed when another monitor was joined, or could not be; nil when no try runs
 	child     int                     // the monitor's pid, where it is a child of this process
 	ended     bool
 }
@@ -118,7 +118,7 @@ func (l *link) take(ctx context.Context) (held context.Context, release func(), 
 	return held, func() { cancel(nil); <-l.turn }, nil
 }
 
-// hasten ends what holds the turn, so that somebody else may have it.
+// hasten ends what holds the turn, so that the next in line may have it.
 func (l *link) hasten(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -47,7 +47,7 @@ func (o *outlet) finish(deadline time.Time) (held *os.File, err error) {
 	return nil, o.err
 }
 
-// hasWriter says whether anything can still be written to a pipe, by its reading end.
+// hasWriter reports whether anything can still be written to a pipe, by its reading end.
 func hasWriter(f *os.File) bool {
 	rc, err := f.SyscallConn()
 	if err != nil {
@@ -61,7 +61,7 @@ func hasWriter(f *os.File) bool {
 	return err == nil && polled[0].Revents&unix.POLLHUP == 0
 }
 
-// drainer drains streams that nobody wants any more, by the pods' monitors.
+// drainer has the pods' monitors drain streams that no client reads any more.
 type drainer struct {
 	call func(ctx context.Context, pod string, q wire.Request, fds ...*os.File) (*wire.Reply, error)
 	own  chan struct{} // has an entry for each stream that the daemon drains itself

@@ -37,7 +37,7 @@ func (c *Config) containersGroup() string { return filepath.Join(c.Group, "conta
 func (c *Config) monitorsGroup() string { return filepath.Join(c.Group, "monitors") }
 
 // cgroups are the directories of the container's own cgroup, in all hierarchies. A cgroup that is not named after the
-// container may be somebody else's too, and does not count.
+// container may be of another process, too, and does not count.
 func (c *Create) cgroups() []string {
 	if c.Spec.Linux == nil || c.Spec.Linux.CgroupsPath == "" {
 		return nil

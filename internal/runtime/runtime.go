@@ -53,7 +53,7 @@ type Config struct {
 	Tick time.Duration
 	// OnExit is told of each exit, from when a pod is launched or adopted. Exits before that are in the inventory.
 	OnExit func(pod, ctr string, e Exit)
-	// OnDropped is told of what was dropped of a container's log since it was last told. nil is nobody.
+	// OnDropped is told of what was dropped of a container's log since it was last told. It may be nil.
 	OnDropped func(pod, ctr string, d Dropped)
 }
 
@@ -82,7 +82,7 @@ type Exit struct {
 	Signal                int
 	OOMKilled             bool
 	StartedAt, FinishedAt time.Time
-	Unknown               bool // nobody could see how it ended
+	Unknown               bool // no process saw how it ended
 	Draining              bool // its output may not be whole in the log: the monitor will tell
 }
 

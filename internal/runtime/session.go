@@ -18,7 +18,7 @@ import (
 	"berth/internal/pipe"
 )
 
-// Session is a process in a running container with somebody at its streams. Where Process has a terminal, Stderr is not
+// Session is a process in a running container whose streams are a client's. Where Process has a terminal, Stderr is not
 // used.
 type Session struct {
 	Process        *specs.Process
@@ -66,7 +66,7 @@ func (r *Runtime) Session(ctx context.Context, pod, ctr string, s Session) (code
 	answered := make(chan answer, 1)
 	go func() {
 		reply, err := r.call(work, pod, q, e.theirs...)
-		closeFiles(e.theirs) // not before: what it sends are numbers, which are somebody else's once a file is closed
+		closeFiles(e.theirs) // not before: it sends numbers, which may be those of other files once a file is closed
 		if err != nil {
 			answered <- answer{err: err}
 			return
@@ -175,7 +175,7 @@ func (e *ends) pipes(s Session) error {
 	return nil
 }
 
-// nothing is a stream that nobody wants.
+// nothing is a stream that the client does not want.
 func (e *ends) nothing() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err == nil {

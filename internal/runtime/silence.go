@@ -6,7 +6,7 @@ import (
 )
 
 // silence is how long a pod's monitor has left unanswered what it was asked. It is counted in ticks of the daemon's own
-// clock and not in time: while a virtual machine is paused, or the daemon does not run, nobody could have answered.
+// clock and not in time: while a virtual machine is paused, or the daemon does not run, no monitor could have answered.
 type silence struct {
 	watch func() // runs in a goroutine of its own while a silence lasts, until rest says so; nil runs nothing
 
@@ -37,7 +37,7 @@ func (s *silence) end() {
 	s.since = time.Time{}
 }
 
-// rest says that the silence is over, and that nobody watches it any more.
+// rest ends the silence, which is watched no more.
 func (s *silence) rest() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

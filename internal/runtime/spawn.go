@@ -144,7 +144,7 @@ func lockDir(l *link, dir string) (*os.File, error) {
 
 func flock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
-// listen makes the monitor's socket. An old one that nobody listens on is replaced.
+// listen makes the monitor's socket. An old one on which no process listens is replaced.
 func listen(dir string) (*os.File, error) {
 	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -136,7 +136,7 @@ func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 		}
 		copies.Go(func() {
 			_, _ = io.Copy(w, pr)
-			_ = pr.Close() // so that the monitor sees that nobody reads
+			_ = pr.Close() // so that the monitor sees that there is no reader
 		})
 	}
 	c, err := r.links.monitor(ctx, pod)
@@ -175,7 +175,8 @@ func (r *Runtime) Attach(ctx context.Context, pod, ctr string, a Attach) error {
 	}
 }
 
-// noticed says whether the monitor dropped the client. One of an earlier release does not tell, and keeps its end open.
+// noticed reports whether the monitor dropped the client. One of an earlier release does not tell, and keeps its end
+// open.
 func noticed(notice *os.File) error {
 	_ = notice.SetReadDeadline(time.Now().Add(time.Second))
 	if n, _ := notice.Read(make([]byte, 1)); n > 0 {

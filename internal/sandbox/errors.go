@@ -44,8 +44,8 @@ func NilIfGone(err error) error {
 	return err
 }
 
-// What the kernel says of a path or an option that somebody asked for, and what it says of a node that lacks something
-// for a while. All else that it says is the node's own trouble.
+// What the kernel says of a path or an option of a request, and what it says of a node that lacks something for a
+// while. All else that it says is the node's own trouble.
 var (
 	errnosOfRequest = []syscall.Errno{
 		syscall.ENOENT, syscall.ENOTDIR, syscall.EISDIR, syscall.EEXIST, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.EINVAL,
@@ -59,7 +59,7 @@ var (
 )
 
 // Invalid marks an error as the request's own fault, where nothing more precise is known of it. What is the node's is
-// marked so: nobody mends that by asking for something else.
+// marked so: another request does not help.
 func Invalid(err error) error {
 	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsInvalidArgument(err) ||
 		errdefs.IsInternal(err) || errdefs.IsUnavailable(err) || errdefs.IsCanceled(err) ||

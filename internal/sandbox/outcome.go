@@ -15,7 +15,7 @@ const (
 	ReasonUnknown   = "Unknown"
 )
 
-// ExitUnknown is the exit code of a process of whose end nobody could learn more.
+// ExitUnknown is the exit code of a process of whose end no more is known.
 const ExitUnknown = 255
 
 // FillExit writes down how a process ended.

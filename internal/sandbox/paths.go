@@ -18,7 +18,7 @@ func NewID() ID {
 	return ID(hex.EncodeToString(b[:]))
 }
 
-// Valid says whether s has the form of an id.
+// Valid reports whether s has the form of an id.
 func (id ID) Valid() bool {
 	b, err := hex.DecodeString(string(id))
 	return err == nil && len(b) == 32

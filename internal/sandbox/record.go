@@ -78,8 +78,8 @@ type Container struct {
 	Cgroup     string          // linux.cgroupsPath
 	Process    runtime.Process `json:",omitzero"`
 	Stuck      *Failure        `json:",omitempty"`
-	// Reaped says that the runtime, the monitor and the mounts hold nothing of it any more since it ended, so that nobody
-	// clears that away again. Records of an earlier release do not say it.
+	// Reaped says that the runtime, the monitor and the mounts hold nothing of it any more since it ended, so that no
+	// caller clears that away again. Records of an earlier release do not say it.
 	Reaped bool `json:",omitempty"`
 	// Resources are the limits in force, where they were changed since the container was made.
 	Resources Resources `json:",omitzero"`
@@ -217,15 +217,15 @@ func (r *Record) Edit(id ID, fn func(*Container) error) error {
 	return NotFound("container", id)
 }
 
-// Live says whether the container has, or may have, a process.
+// Live reports whether the container has, or may have, a process.
 func (c *Container) Live() bool {
 	return c.State == Created || c.State == Starting || c.State == Running
 }
 
-// Unreaped says whether the container has ended and something of it may be left to clear away.
+// Unreaped reports whether the container has ended and something of it may be left to clear away.
 func (c *Container) Unreaped() bool { return c.State == Exited && (!c.Reaped || c.Stuck != nil) }
 
-// Listed says whether a kubelet may see the container: one being created is not there yet, and one whose creation is
+// Listed reports whether a kubelet may see the container: one being created is not there yet, and one whose creation is
 // being undone never was. It would be taken for one that ended well.
 func (c *Container) Listed() bool {
 	return c.State != Creating && (c.State != Removing || !c.FinishedAt.IsZero())
@@ -238,21 +238,21 @@ const (
 	kubeletLabel = "io.kubernetes.pod.uid"
 )
 
-// ByHand says whether labels are those of a pod that berth run made. No user of Kubernetes can give a pod of a kubelet
-// such labels: the kubelet would lose sight of it.
+// ByHand reports whether labels are those of a pod that berth run made. No user of Kubernetes can give a pod of a
+// kubelet such labels: the kubelet would lose sight of it.
 func ByHand(labels map[string]string) bool {
 	return labels[RunLabel] != "" && labels[kubeletLabel] == ""
 }
 
-// ByHand says whether berth run made the pod.
+// ByHand reports whether berth run made the pod.
 func (r *Record) ByHand() bool { return ByHand(r.Config.Get().GetLabels()) }
 
-// HostNetwork says whether the pod uses the node's network namespace.
+// HostNetwork reports whether the pod uses the node's network namespace.
 func (r *Record) HostNetwork() bool {
 	return Namespaces(r.Config.Get()).GetNetwork() == runtimeapi.NamespaceMode_NODE
 }
 
-// HostIPC says whether a pod uses the node's IPC namespace.
+// HostIPC reports whether a pod uses the node's IPC namespace.
 func HostIPC(c *runtimeapi.PodSandboxConfig) bool {
 	return Namespaces(c).GetIpc() == runtimeapi.NamespaceMode_NODE
 }
@@ -262,18 +262,18 @@ func Namespaces(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
 	return c.GetLinux().GetSecurityContext().GetNamespaceOptions()
 }
 
-// HasInit says whether a container of its own stands for the pod: an init for a shared PID namespace, or one that its
-// handler asks for.
+// HasInit reports whether a container of its own stands for the pod: an init for a shared PID namespace, or one that
+// its handler asks for.
 func (r *Record) HasInit() bool {
 	return SharedPID(r.Config.Get()) || r.Using != nil && (r.Using.Init || r.Using.Infra)
 }
 
-// Sandboxed says whether the container has no process of its own on the host: its runtime named that of the pod's own
-// container.
+// Sandboxed reports whether the container has no process of its own on the host: its runtime named that of the pod's
+// own container.
 func (r *Record) Sandboxed(c *Container) bool { return r.Init.PID != 0 && c.Process == r.Init }
 
-// SharedPID says whether the pod's containers share one PID namespace, for which it needs an init. It is what CRI means
-// by no namespace options at all; a kubelet always sends them.
+// SharedPID reports whether the pod's containers share one PID namespace, for which it needs an init. It is what CRI
+// means by no namespace options at all; a kubelet always sends them.
 func SharedPID(c *runtimeapi.PodSandboxConfig) bool {
 	return Namespaces(c).GetPid() == runtimeapi.NamespaceMode_POD
 }
@@ -296,8 +296,8 @@ func (s *Storage) Unlimited() bool { return s == nil || *s == Storage{} }
 // LogLimit is how many bytes may be written to a container's log, in a second and at once.
 type LogLimit struct{ Rate, Burst int64 }
 
-// Listed says whether a kubelet may see the pod: one being created is not there yet, one whose undo is stuck is there
-// still.
+// Listed reports whether a kubelet may see the pod: one being created is not there yet, one whose undo is stuck is
+// there still.
 func (r *Record) Listed() bool { return r.State != Creating && (r.State != Removing || r.Stuck != nil) }
 
 // Hostname is what the pod's containers see as the name of their host. A pod with the node's network has the node's UTS

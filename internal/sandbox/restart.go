@@ -47,7 +47,7 @@ func (r *Record) StopIsOver() error {
 	return nil
 }
 
-// StartsAgain says whether a container that has ended starts again by itself. restarts is how often in a row it has
+// StartsAgain reports whether a container that has ended starts again by itself. restarts is how often in a row it has
 // done so.
 func (r *Record) StartsAgain(c *Container, restarts int) bool {
 	if r.StopAsked || c.StopAsked || c.State != Exited {

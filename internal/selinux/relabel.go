@@ -46,7 +46,7 @@ func (n *Node) protected(path string) bool {
 	return slices.ContainsFunc(n.keep, func(dir string) bool { return within(dir, path) || within(path, dir) })
 }
 
-// within says whether path is dir or below it.
+// within reports whether path is dir or below it.
 func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
 // maxDepth bounds the directories a relabelling holds open.

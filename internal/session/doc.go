@@ -1,4 +1,4 @@
-// Package session reaches into running containers for clients: commands with and without somebody at their streams,
+// Package session reaches into running containers for clients: commands with and without a client at their streams,
 // attachments, sizes of terminals, logs that are opened anew, and where a pod's ports are.
 //
 // Sessions is all of it. It finds pods through Finder and runs what it is asked for through Runtime, and knows neither

@@ -14,7 +14,7 @@ import (
 	"berth/internal/spec"
 )
 
-// Session is a command in a container with somebody at its streams.
+// Session is a command in a container whose streams are a client's.
 type Session struct {
 	Cmd            []string
 	TTY            bool
@@ -59,7 +59,7 @@ func (s *Sessions) Running(ctx context.Context, id sandbox.ID) error {
 	return err
 }
 
-// Attachable is an error where nobody could attach to the container now.
+// Attachable is an error where a client could not attach to the container now.
 func (s *Sessions) Attachable(ctx context.Context, id sandbox.ID) error {
 	_, err := s.attachable(ctx, id)
 	return err
@@ -127,7 +127,7 @@ func (s *Sessions) attachable(ctx context.Context, id sandbox.ID) (*sandbox.Reco
 	return r, nil
 }
 
-// ReopenLog makes the monitor write to a new file under the log's path, after somebody renamed the old one.
+// ReopenLog makes the monitor write to a new file under the log's path, after the old one was renamed.
 func (s *Sessions) ReopenLog(ctx context.Context, id sandbox.ID) error {
 	r, c, err := s.Pods.Container(id)
 	if err != nil {

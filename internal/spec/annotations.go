@@ -102,7 +102,7 @@ func putAnnotation(out map[string]string, k, v string, allowed bool) {
 	}
 }
 
-// identity says that an annotation tells a runtime who is who, which nobody but this package says.
+// identity says that an annotation identifies pod or container to a runtime, which only this package may set.
 func identity(k string) bool {
 	switch k {
 	case crioType, crioContainerID, crioSandboxID, crioPodName, crioNamespace, crioImageName:

@@ -60,7 +60,7 @@ func (b *Base) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Equal says whether two bases are the same text; nil is equal to nil alone.
+// Equal reports whether two bases are the same text; nil is equal to nil alone.
 func (b *Base) Equal(other *Base) bool {
 	if b == nil || other == nil {
 		return b == other

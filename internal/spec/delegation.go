@@ -10,7 +10,7 @@ import (
 	"berth/internal/fail"
 )
 
-// writableCgroup says whether the handler gives this container a writable /sys/fs/cgroup. A privileged container has
+// writableCgroup reports whether the handler gives this container a writable /sys/fs/cgroup. A privileged container has
 // one anyway.
 func (b *build) writableCgroup() bool { return b.Handler.CgroupWritable && !b.privileged }
 

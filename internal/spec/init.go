@@ -9,7 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// initUser runs the pod's init unless the pod names another: nobody a container image uses.
+// initUser runs the pod's init unless the pod names another: a user that no container image uses.
 const initUser = 65535
 
 // initScore keeps the init of a pod alive longer than its containers: with it they all die.
@@ -82,8 +82,8 @@ func (b *build) initIsolation(binary string) error {
 	return nil
 }
 
-// initIdentity is who the init runs as: whom the pod names, or nobody that an image uses. A user namespace that has not
-// got that one has root, who is nobody outside of it.
+// initIdentity is who the init runs as: the user that the pod names, or one that no image uses. A user namespace that
+// has not got that one has root, who is nobody outside of it.
 func initIdentity(in InitInput) (specs.User, error) {
 	sc := in.Pod.GetLinux().GetSecurityContext()
 	if sc.GetRunAsUser() == nil {

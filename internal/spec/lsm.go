@@ -71,7 +71,7 @@ func ContainerLabels(pod Labels, c *runtimeapi.ContainerConfig) Labels {
 // superType is the type of those whom the policy lets use any file.
 const superType = "spc_t"
 
-// Superuser says whether a process with these labels may use files whatever their labels are.
+// Superuser reports whether a process with these labels may use files whatever their labels are.
 func (l Labels) Superuser() bool {
 	parts := strings.SplitN(l.Process, ":", 4)
 	return len(parts) > 2 && parts[2] == superType

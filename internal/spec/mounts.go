@@ -125,7 +125,7 @@ func (b *build) baseMounts() []specs.Mount {
 // ttyGroup is the group of terminals.
 const ttyGroup = 5
 
-// hasGroup says whether there is this group in the pod's user namespace.
+// hasGroup reports whether there is this group in the pod's user namespace.
 func (b *build) hasGroup(gid uint32) bool {
 	if b.Paths.UserNS == "" {
 		return true
@@ -243,7 +243,7 @@ func (b *build) requestMount(m ResolvedMount) (specs.Mount, error) {
 	return specs.Mount{Destination: dst, Type: "bind", Source: m.Source, Options: opts}, nil
 }
 
-// NeedsStaging says whether the mount asks for what an OCI runtime is not asked for: that all below it is read-only,
+// NeedsStaging reports whether the mount asks for what an OCI runtime is not asked for: that all below it is read-only,
 // and a mapping of its ids. So the source is to be a mount that has it.
 func (m ResolvedMount) NeedsStaging() bool {
 	return m.Mount.GetRecursiveReadOnly() || len(m.Mount.GetUidMappings())+len(m.Mount.GetGidMappings()) > 0

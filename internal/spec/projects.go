@@ -24,7 +24,7 @@ const (
 	fileSetattr = "file_setattr"
 )
 
-// KeepsProject says whether a container has the default filter, by which its files keep their project.
+// KeepsProject reports whether a container has the default filter, by which its files keep their project.
 func KeepsProject(sc *runtimeapi.LinuxContainerSecurityContext) bool {
 	want, err := seccompChoice(sc)
 	return err == nil && !sc.GetPrivileged() && want.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault

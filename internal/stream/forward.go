@@ -117,7 +117,7 @@ func (c *clientEnd) finish() {
 	_ = c.Close()
 }
 
-// wasReset says whether the client has reset the stream, as long as we have not finished it.
+// wasReset reports whether the client has reset the stream, as long as we have not finished it.
 func (c *clientEnd) wasReset() bool {
 	if c.finished.Load() {
 		return false

@@ -149,7 +149,7 @@ func (n *line) Close() error {
 }
 
 // checkTime is how often a connection is looked at. A client's input may wait for a process that does not read it;
-// nobody reads from the connection then, and Read does not see its end.
+// nothing reads from the connection then, and Read does not see its end.
 const checkTime = 5 * time.Second
 
 // tcpEstablished is TCP_ESTABLISHED of <linux/tcp_states.h>. No client of ours closes one half of its connection.

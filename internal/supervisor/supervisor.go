@@ -19,7 +19,7 @@ import (
 type Supervisor struct {
 	Log *slog.Logger // hears what could not be told; nil hears nothing
 
-	socket   string        // empty: nobody wants to know
+	socket   string        // empty: the daemon has no supervisor
 	watchdog time.Duration // how long it waits for a sign of life; 0: it does not
 }
 
@@ -52,8 +52,8 @@ func (s *Supervisor) Reloading() {
 // Stopping says that the daemon ends because it was asked to.
 func (s *Supervisor) Stopping(status string) { s.tell("STOPPING=1\nSTATUS=" + status) }
 
-// Watch gives signs of life for as long as alive returns nil, until ctx ends. It returns at once when nobody waits for
-// them. alive gets a deadline.
+// Watch gives signs of life for as long as alive returns nil, until ctx ends. It returns at once when the supervisor
+// does not wait for them. alive gets a deadline.
 func (s *Supervisor) Watch(ctx context.Context, alive func(context.Context) error) {
 	if s.watchdog == 0 {
 		return

@@ -182,7 +182,7 @@ func (m *Manager) send(ctx context.Context, object dbus.ObjectPath, method strin
 			}
 			m.drop(conn)
 			if old && broken(err) {
-				continue // at once: it was dropped while nobody called
+				continue // at once: it was dropped between two calls
 			}
 		}
 		select {
@@ -210,7 +210,7 @@ func broken(err error) bool {
 		errors.Is(err, os.ErrClosed)
 }
 
-// named says whether err is an answer of systemd with this name.
+// named reports whether err is an answer of systemd with this name.
 func named(err error, name string) bool {
 	var said dbus.Error
 	return errors.As(err, &said) && said.Name == service+"."+name
@@ -224,7 +224,7 @@ type property struct {
 
 func set(name string, value any) property { return property{name, dbus.MakeVariant(value)} }
 
-// aux is what StartTransientUnit takes of further units, and nobody gives.
+// aux is what StartTransientUnit takes of further units; there are none.
 type aux struct {
 	Name       string
 	Properties []property
@@ -300,7 +300,7 @@ func (m *Manager) cgroupOf(ctx context.Context, scope string) (string, error) {
 	return group, err
 }
 
-// active says whether systemd takes a unit for running.
+// active reports whether systemd takes a unit for running.
 func (m *Manager) active(ctx context.Context, name string) (bool, error) {
 	object, err := m.object(ctx, name)
 	if object == "" || err != nil {

@@ -24,7 +24,7 @@ type MonitorScope struct {
 	Holder   string // the program berth-monitor, whose hold mode does nothing
 
 	mu       sync.Mutex // held while the scope is made
-	checking sync.Mutex // held while somebody looks whether systemd knows it; taken before mu
+	checking sync.Mutex // held while it is looked up in systemd; taken before mu
 }
 
 // longestPause is the longest between two looks at a scope that is on its way out.

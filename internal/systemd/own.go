@@ -30,7 +30,7 @@ func Delegated(mount string) (string, error) {
 		return "", nil
 	}
 	if !alone(dir) {
-		return dir, nil // somebody else's unit, in which this was started by hand
+		return dir, nil // another unit, in which this was started by hand
 	}
 	if g, err := cgroup.Make(dir, leaf); err == nil {
 		_ = cgroup.Write(filepath.Join(g.Path(), "cgroup.procs"), strconv.Itoa(os.Getpid()))
@@ -55,7 +55,7 @@ func isDelegated(dir string) bool {
 	return false
 }
 
-// alone says whether this process is the only one directly in a group.
+// alone reports whether this process is the only one directly in a group.
 func alone(dir string) bool {
 	data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	return err == nil && strings.TrimSpace(string(data)) == strconv.Itoa(os.Getpid())

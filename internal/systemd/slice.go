@@ -100,8 +100,8 @@ func checkSlice(slice string) error {
 }
 
 // RemoveParent removes the slice to which the parent of a pod was converted, and the slices above it, as far as they
-// are empty and nobody configured them: systemd makes them with the first container, and keeps them. A parent that was
-// given as a slice stays with whoever named it.
+// are empty and not configured: systemd makes them with the first container, and keeps them. A parent that was given as
+// a slice stays with whoever named it.
 func (u *Units) RemoveParent(ctx context.Context, parent string) error {
 	slice, converted, err := sliceOf(parent)
 	if err != nil || !converted {
@@ -121,7 +121,7 @@ func (u *Units) RemoveParent(ctx context.Context, parent string) error {
 	return nil
 }
 
-// removeSlice stops a slice and removes its cgroup, unless something is in it or somebody configured it.
+// removeSlice stops a slice and removes its cgroup, unless something is in it or it is configured.
 //
 // The stop leaves out what depends on the slice. So it ends nothing of another pod that gets a container in the slice
 // at this moment: the scope of that container goes on in its cgroup, and the next start makes the slice active again.
@@ -151,7 +151,7 @@ func removeSlice(ctx context.Context, m *Manager, mount, slice string) (removed 
 	return false, err
 }
 
-// inUse says whether a cgroup has processes, or cgroups below it.
+// inUse reports whether a cgroup has processes, or cgroups below it.
 func inUse(dir string) (bool, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -167,8 +167,7 @@ func inUse(dir string) (bool, error) {
 	return len(pids) > 0, err
 }
 
-// configured says whether somebody has said something of a unit: in a file, with a drop-in, or as a kubelet does when
-// it makes one.
+// configured reports whether a unit is configured: in a file, with a drop-in, or as a kubelet does when it makes one.
 func (m *Manager) configured(ctx context.Context, name string) (bool, error) {
 	object, err := m.object(ctx, name)
 	if object == "" || err != nil {

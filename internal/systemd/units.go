@@ -16,7 +16,7 @@ import (
 //
 //	<instance>.slice                    all that is Berth's own
 //	<instance>-monitors.scope           the monitors, in that slice
-//	<instance>-pods-<id>.slice          a pod to which nobody gave a cgroup, in <instance>-pods.slice in that slice
+//	<instance>-pods-<id>.slice          a pod that was given no cgroup, in <instance>-pods.slice in that slice
 //	<instance>-<id>.scope               a container, in its pod's slice, unless Naming calls it otherwise
 type Units struct {
 	Manager  *Manager
@@ -31,12 +31,12 @@ const goneTimeout = 30 * time.Second
 // ownSlice is the slice of all that is an instance's own.
 func ownSlice(instance string) string { return instance + ".slice" }
 
-// podsSlice holds the slices of the pods to which nobody gave a cgroup.
+// podsSlice holds the slices of the pods that were given no cgroup.
 func podsSlice(instance string) string { return instance + "-pods.slice" }
 
 func (u *Units) podSlice(pod string) string { return u.Instance + "-pods-" + pod + ".slice" }
 
-// Parent is the cgroup of a pod to which nobody gave one.
+// Parent is the cgroup of a pod that was given none.
 func (u *Units) Parent(pod string) string {
 	path, err := cgroup.SlicePath(u.podSlice(pod))
 	if err != nil {
@@ -64,8 +64,8 @@ func (u *Units) Path(parent string) (string, error) {
 	return cgroup.SlicePath(slice)
 }
 
-// RemovePod removes the slice of a pod to which nobody gave one, and kills what is left in it. nil when there is none.
-// A pod that was made while cgroupfs was the driver has a cgroup without a unit, which goes, too.
+// RemovePod removes the slice of a pod that was given none, and kills what is left in it. nil when there is none. A pod
+// that was made while cgroupfs was the driver has a cgroup without a unit, which goes, too.
 func (u *Units) RemovePod(ctx context.Context, pod string) error {
 	return errors.Join(u.end(ctx, u.podSlice(pod), u.Parent(pod)), cgroup.Direct{Instance: u.Instance}.RemovePod(ctx, pod))
 }

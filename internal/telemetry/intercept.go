@@ -116,7 +116,7 @@ type refusals struct {
 	of map[string]*limit.Quiet
 }
 
-// tell says whether to tell of a call of the method, and how many there were since the last that was told, with it.
+// tell reports whether to tell of a call of the method, and how many there were since the last that was told, with it.
 func (r *refusals) tell(method string, now time.Time) (n int, tell bool) {
 	r.mu.Lock()
 	quiet := r.of[method]
@@ -173,10 +173,10 @@ func levelOf(method string, code codes.Code, took time.Duration) slog.Level {
 	return slog.LevelWarn
 }
 
-// isWatch says whether a method goes on until its caller has enough.
+// isWatch reports whether a method goes on until its caller has enough.
 func isWatch(method string) bool { return strings.HasSuffix(method, "/GetContainerEvents") }
 
-// isRead says whether a method changes nothing. Kubelets call these many times a second.
+// isRead reports whether a method changes nothing. Kubelets call these many times a second.
 func isRead(method string) bool {
 	name := method[strings.LastIndexByte(method, '/')+1:]
 	switch name {

@@ -111,8 +111,8 @@ func (m *Metrics) Step(plan, step string, undo bool, took time.Duration, err err
 	}
 }
 
-// Watch has counts asked for whenever somebody reads the metrics. They must not wait. One whose name ends with _total
-// only ever grows while the daemon runs.
+// Watch has counts asked for whenever the metrics are read. They must not wait. One whose name ends with _total only
+// ever grows while the daemon runs.
 func (m *Metrics) Watch(name, help string, labels []string, counts func() []Count) {
 	if m != nil {
 		kind := prometheus.GaugeValue

@@ -172,7 +172,7 @@ func weight(dir string, was *specs.LinuxResources, shares uint64) uint64 {
 	return onCurve(shares)
 }
 
-// MadeOf says whether a weight is what CPU shares become, in either way.
+// MadeOf reports whether a weight is what CPU shares become, in either way.
 func MadeOf(weight, shares uint64) bool { return weight == onLine(shares) || weight == onCurve(shares) }
 
 // The ends of the two scales.

@@ -32,10 +32,10 @@ type setting struct {
 	value   any
 }
 
-// secret are keys whose values are shown to nobody.
+// secret are keys whose values are never shown.
 var secret = []string{"auth", "auths", "headers", "password", "identitytoken", "identity_token"}
 
-// text is the setting for people, without what nobody may see.
+// text is the setting as it is shown, without secrets.
 func (s setting) text() string {
 	key := strings.Join(s.written, ".")
 	hidden := slices.ContainsFunc(s.parts, func(p string) bool { return slices.Contains(secret, p) })

@@ -253,7 +253,7 @@ func metrics(c *conversion, s setting) {
 	c.carry(s, fmt.Sprintf("metrics.address = %s", literal(s.string())), "the metrics are others, at /metrics")
 }
 
-// nri is on in Berth unless somebody says otherwise, as in containerd from 2.0 on; in 1.7 it is off.
+// nri is on in Berth unless it is configured otherwise, as in containerd from 2.0 on; in 1.7 it is off.
 func nri(c *conversion, s setting) {
 	if s.value == true {
 		c.become(s, "nri.enable", false)

@@ -240,7 +240,7 @@ func (c *Catalog) unlink(epoch uint64, inUse map[string]struct{}, whole bool) (d
 	return dead, nil
 }
 
-// Repin takes over other patterns of names, or ids, that somebody wants pinned.
+// Repin replaces the patterns of names, or the ids, that are pinned.
 func (c *Catalog) Repin(by Pinner, pinned []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"berth/internal/image/reference"
 )
 
-// Index is what reads answer from: the store at one moment. Nobody changes one that was published; a changed one shares
+// Index is what reads answer from: the store at one moment. One that was published is not changed; a changed one shares
 // with it what the change does not touch.
 type Index struct {
 	images []*Image             // by id

@@ -17,7 +17,7 @@ import (
 	"berth/internal/record"
 )
 
-// loader reads what is on disk when a store is opened. Nobody else uses the catalog yet. What it cannot clear away,
+// loader reads what is on disk when a store is opened. Nothing else uses the catalog yet. What it cannot clear away,
 // for the file system has turned read-only, it reports and does not use: all else is served.
 type loader struct {
 	c    *Catalog

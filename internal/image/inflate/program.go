@@ -60,7 +60,7 @@ func Find(path string) (program, confine string, err error) {
 // MaxFailures is how many streams in a row the program may leave to the library before it is given up.
 const MaxFailures = 3
 
-// Usable says whether the program inflates what it should. The first call tries it; ctx ends the trial.
+// Usable reports whether the program inflates what it should. The first call tries it; ctx ends the trial.
 func (p *Program) Usable(ctx context.Context) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,7 +125,7 @@ func (p *Program) Start(ctx context.Context, r io.Reader) (*Stream, error) {
 	}
 	s.plain = plain
 	ctx, s.cancel = context.WithCancel(ctx)
-	begun := make(chan bool, 2) // nobody waits for the second word
+	begun := make(chan bool, 2) // the second word is not waited for
 	go func() {
 		defer close(s.ended)
 		s.ran = p.run(ctx, in, out, func() { begun <- true })

@@ -66,7 +66,8 @@ func (s *source) Read(p []byte) (int, error) {
 type onlyWriter struct{ io.Writer }
 
 // Output is the end of the pipe that the program writes to, for another process to read, and how many bytes the mark
-// has that is behind the plain stream there. Who hands the pipe on closes it: the program is to see when nobody reads.
+// has that is behind the plain stream there. Who hands the pipe on closes it: the program is to see when there is no
+// reader.
 func (s *Stream) Output() (pipe *os.File, mark int) { return s.plain, len(s.mark) }
 
 // Proven says what another process made of the output, which found tail at its end, or failed: nil when the program

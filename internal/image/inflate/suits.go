@@ -15,8 +15,8 @@ const (
 	headPlain = 1 << 20
 )
 
-// Suits says whether a stream that begins with head is one for the program: gzip, of one long member. Streams of many
-// members, as those forms have that let a reader begin anywhere, begin with a short one; igzip would read them as
+// Suits reports whether a stream that begins with head is one for the program: gzip, of one long member. Streams of
+// many members, as those forms have that let a reader begin anywhere, begin with a short one; igzip would read them as
 // well, but builders that make them do things that are their own. Reserved flags are the library's to refuse: igzip
 // passes over them.
 func Suits(head []byte) bool {

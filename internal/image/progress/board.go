@@ -18,7 +18,7 @@ type Board struct {
 // About says what a pull is, and for whom.
 type About struct {
 	Reference      string
-	Namespace, Pod string // of the pod that needs the image; empty where nobody said so
+	Namespace, Pod string // of the pod that needs the image; empty where it is unknown
 	Began          time.Time
 }
 
@@ -126,7 +126,7 @@ func (e *Entry) note(p Event, now time.Time) {
 	e.last[i] = p
 }
 
-// comes says whether the layer's bytes come from a host.
+// comes reports whether the layer's bytes come from a host.
 func (p Event) comes() bool { return p.Phase == Downloading || p.Phase == Proving }
 
 func (e *Entry) at(now time.Time) Pull {

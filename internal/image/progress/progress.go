@@ -34,7 +34,7 @@ type Event struct {
 }
 
 // Reporter hands events to one caller, one at a time and in a goroutine of its own: a caller that is slow, or that
-// stands still, delays nobody else who follows the same layer. Of a layer and phase it keeps the latest event alone.
+// stands still, delays no other follower of the same layer. Of a layer and phase it keeps the latest event alone.
 type Reporter struct {
 	to    func(Event)
 	entry *Entry        // nil for what is on no board

@@ -1,9 +1,9 @@
 // Package slots shares the slots for downloads fairly among the registry hosts that they come from.
 //
 // A Transfer is one download. It needs a slot to begin, and to receive more than Floor bytes a second. One whose host
-// sends less, or nothing, as while a connection is made or a Retry-After runs, keeps its slot only as long as nobody
-// else wants it, and needs none: however many hosts send slowly, they hold up nobody. No slot is kept free for that,
-// because one can be taken away at any time: who loses it goes on at the Floor.
+// sends less, or nothing, as while a connection is made or a Retry-After runs, keeps its slot only as long as no other
+// layer wants it, and needs none: however many hosts send slowly, they delay no other host. No slot is kept free for
+// that, because one can be taken away at any time: who loses it goes on at the Floor.
 //
 // A transfer that wants a slot where none is free takes it from the slowest of those that
 //

@@ -46,7 +46,7 @@ func before(a, b *Transfer, now time.Time) int {
 	return cmp.Or(cmp.Compare(slow(a), slow(b)), cmp.Compare(x.slots, y.slots), x.served.Compare(y.served))
 }
 
-// mayTake says whether w, which waits, may take the slot of v.
+// mayTake reports whether w, which waits, may take the slot of v.
 func mayTake(w, v *Transfer, now time.Time) bool {
 	if v.isStarving(now) {
 		return true

@@ -220,7 +220,7 @@ func (t *Transfer) queue() *list.List {
 	return &t.host.again
 }
 
-// next is whose turn it is at a host; nil when nobody waits. Those that have begun come first, and one that has
+// next is whose turn it is at a host; nil when no layer waits. Those that have begun come first, and one that has
 // something to read without a slot does not wait.
 func (h *host) next() *Transfer {
 	for e := h.again.Front(); e != nil; e = e.Next() {
@@ -290,7 +290,7 @@ func (p *Pool) offer(t *Transfer, now time.Time) bool {
 		if from == nil || t.opened.IsZero() && !makeRoom(p, t, now) {
 			return false
 		}
-		if len(p.holders) >= p.most { // nobody who had one made room
+		if len(p.holders) >= p.most { // none that had one made room
 			displace(p, from, now)
 		}
 	}

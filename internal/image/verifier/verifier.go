@@ -216,7 +216,7 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// text is what was kept, on one line and fit for an error. It is for when nobody writes any more.
+// text is what was kept, on one line and fit for an error. It is for when the program has ended.
 func (h *head) text() string {
 	text := printable(string(h.kept))
 	if h.more {

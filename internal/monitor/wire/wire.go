@@ -119,7 +119,7 @@ type Exit struct {
 	OOMKilled  bool  `json:"oom,omitempty"`
 	StartedAt  int64 `json:"startedAt,omitempty"` // nanoseconds since 1970
 	FinishedAt int64 `json:"finishedAt"`
-	Unknown    bool  `json:"unknown,omitempty"` // nobody could see how
+	Unknown    bool  `json:"unknown,omitempty"` // no process saw how
 	// Draining says that the output may not have been read to its end. Such an exit is not told yet.
 	Draining bool `json:"draining,omitempty"`
 }

@@ -137,7 +137,7 @@ func appendTo(path string, text []byte) error {
 }
 
 // Read reads the file at path. An error says that the pod's name, or a layer, cannot be known from it. A last line
-// without an end is passed over: what it would keep is used by nobody before the line is written.
+// without an end is passed over: what it would keep is not used before the line is written.
 func Read(path string) (Identity, error) {
 	var i Identity
 	text, err := os.ReadFile(path)
