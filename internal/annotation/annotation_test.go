@@ -50,6 +50,10 @@ func TestValues(t *testing.T) {
 		"addresses": {asks{KeyIPs: "10.9.8.7, fd00::7/64"},
 			func(a asks) (any, error) { return IPs(a) }, []string{"10.9.8.7", "fd00::7/64"}, ""},
 		"an address that is none": {asks{KeyIPs: "10.9.8.7,"}, func(a asks) (any, error) { return IPs(a) }, nil, "IP"},
+		"removed":                 {asks{KeyRemove: "true"}, remove, true, ""},
+		"not removed":             {asks{KeyRemove: "false"}, remove, false, ""},
+		"nothing of a removal":    {nil, remove, false, ""},
+		"no word for it":          {asks{KeyRemove: "1"}, remove, nil, "there is true and false"},
 		"a hardware address":      {asks{KeyMAC: "02:00:00:00:00:01"}, mac, "02:00:00:00:00:01", ""},
 		"one that is none":        {asks{KeyMAC: "zz"}, mac, nil, "annotation " + KeyMAC + `: "zz": `},
 		"directories in memory":   {asks{KeyTmpfs: `["/a", "/b:size=1m"]`}, tmpfs, []string{"/a", "/b:size=1m"}, ""},
@@ -101,6 +105,7 @@ func out(a map[string]string) (any, error)     { return Egress(a) }
 func tmpfs(a map[string]string) (any, error)   { return Tmpfs(a) }
 func ulimits(a map[string]string) (any, error) { return Ulimits(a) }
 func mac(a map[string]string) (any, error)     { return MAC(a) }
+func remove(a map[string]string) (any, error)  { return Remove(a) }
 
 // TestLogContainers finds the containers that have annotations of their own, each once.
 func TestLogContainers(t *testing.T) {

@@ -64,3 +64,17 @@ func Restarts(all map[string]string) int {
 	}
 	return int(n)
 }
+
+// Remove says whether a container is removed at its end.
+func Remove(all map[string]string) (bool, error) {
+	value, asked := all[KeyRemove]
+	if !asked || value == "false" {
+		return false, nil
+	}
+	if value != "true" {
+		return false, invalid(KeyRemove, value, errRemove)
+	}
+	return true, nil
+}
+
+var errRemove = errors.New("there is true and false")

@@ -29,6 +29,7 @@ const (
 	KeyUlimits       = "container.berth/ulimits"
 	KeyRestart       = "container.berth/restart"
 	KeyRestarts      = "container.berth/restarts"
+	KeyRemove        = "container.berth/remove"
 
 	// keyCRIOShmSize is CRI-O's, for pods that come from there. The other counts where both are set.
 	keyCRIOShmSize = "io.kubernetes.cri-o.ShmSize"
@@ -65,6 +66,8 @@ func Rows() []Row {
 		{KeyRestart, "container", "when a container of `berth run` starts again by itself: `no`, `on-failure`, " +
 			"`on-failure:TIMES`, `unless-stopped` or `always`", "RestartPolicy", "sandbox"},
 		{KeyRestarts, "container", "how often in a row it has done so; Berth writes it", "Restarts", "restart"},
+		{KeyRemove, "container", "`true` has a container of `berth run` removed at its end, with its pod where that was " +
+			"made for it", "Remove", "sandbox"},
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 const typed = `
 run -d --name web -p 8080:80 nginx
 run -dp 80:80 nginx
+run -d --rm nginx
 run -d -P nginx
 run -dP -p 80 --publish-all nginx
 run -it --rm busybox sh

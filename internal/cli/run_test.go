@@ -380,7 +380,7 @@ func TestRunRefusesNonsense(t *testing.T) {
 		"--stop-signal BOO":             "BOO",
 		"--annotation berth.run/x=1":    "begins with berth.run",
 		"--net host -p 1:1":             "no meaning",
-		"-d --rm":                       "leave out -d",
+		"-d --rm --restart always":      "do not go together",
 		"-it":                           "needs a terminal",
 		"-e =x":                         "NAME=VALUE",
 		"-e NO_SUCH_THING":              "no such variable",

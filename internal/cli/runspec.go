@@ -153,8 +153,6 @@ func (o *runOptions) check(f *pflag.FlagSet) error {
 		return errors.New("-p and -P have no meaning with --net host: the container's ports are this machine's")
 	case o.network == hostNetwork && o.hostname != "":
 		return errors.New("--hostname has no meaning with --net host: the container has this machine's name")
-	case o.detach && o.remove:
-		return errors.New("--rm needs somebody to wait for the end: leave out -d, or use berth rm -f afterwards")
 	case o.pull != pullMissing && o.pull != pullAlways && o.pull != pullNever:
 		return fail.New(errdefs.ErrInvalidArgument, "--pull %s: there is missing, always and never", o.pull)
 	}
@@ -162,6 +160,8 @@ func (o *runOptions) check(f *pflag.FlagSet) error {
 		return fail.New(errdefs.ErrInvalidArgument, "--restart %s: %w", o.restart, err)
 	} else if r.When != annotation.Never && !o.detach {
 		return errors.New("--restart needs -d: without it the end of the container is waited for")
+	} else if r.When != annotation.Never && o.remove {
+		return errors.New("--restart and --rm do not go together: what has ended starts again, or it is removed")
 	}
 	for _, name := range podFlags {
 		if o.pod != "" && f.Changed(name) {
@@ -268,6 +268,9 @@ func (o *runOptions) container(img string, n *runtimeapi.NamespaceOption) (*runt
 	}
 	if o.restart != string(annotation.Never) {
 		cfg.Annotations[annotation.KeyRestart] = o.restart
+	}
+	if o.remove && o.detach { // the daemon does it
+		cfg.Annotations[annotation.KeyRemove] = "true"
 	}
 	if err := o.volumes.apply(cfg); err != nil {
 		return nil, err

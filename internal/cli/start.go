@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/attempt"
 	"berth/internal/fail"
+	"berth/internal/sandbox"
 )
 
 func startCommand(a *app) *cobra.Command {
@@ -52,6 +53,9 @@ func restartCommand(a *app) *cobra.Command {
 				if _, err := ownPod(n, t); err != nil {
 					return err
 				}
+				if err := staysAtItsEnd(n, t); err != nil {
+					return err
+				}
 				for _, id := range n.containersOf(t) {
 					if err := c.stopContainer(cmd.Context(), id, grace); err != nil {
 						return err
@@ -76,10 +80,25 @@ func ownPod(n *node, t target) (*runtimeapi.PodSandbox, error) {
 	return p, nil
 }
 
+// staysAtItsEnd refuses to start what is removed when it ends.
+func staysAtItsEnd(n *node, t target) error {
+	for _, c := range n.containers {
+		meant := c.GetId() == t.container || c.GetPodSandboxId() == t.pod && standsForPod(n.pod(t.pod), c)
+		if meant && sandbox.GoesAtItsEnd(n.podOf(c.GetId()).GetLabels(), c.GetAnnotations()) {
+			return fail.New(errdefs.ErrFailedPrecondition, "%s was run with --rm: it is removed at its end; berth run makes "+
+				"another", t)
+		}
+	}
+	return nil
+}
+
 // startAgain starts what has ended of a pod, or one container of it.
 func startAgain(ctx context.Context, c *client, n *node, t target) error {
 	p, err := ownPod(n, t)
 	if err != nil {
+		return err
+	}
+	if err := staysAtItsEnd(n, t); err != nil {
 		return err
 	}
 	known, err := podAsItIs(ctx, c, n, p)
@@ -89,7 +108,8 @@ func startAgain(ctx context.Context, c *client, n *node, t target) error {
 	name := n.containerOf(t.container).GetMetadata().GetName()
 	rt := &again{c: c, n: n}
 	_, err = attempt.Start(ctx, rt, known, func(k attempt.Container) bool {
-		return t.pod != "" || k.Config.GetMetadata().GetName() == name
+		goes := sandbox.GoesAtItsEnd(p.GetLabels(), k.Config.GetAnnotations())
+		return !goes && (t.pod != "" || k.Config.GetMetadata().GetName() == name)
 	})
 	if err != nil && rt.pod != "" && !rt.created {
 		err = errors.Join(err, rt.undoPod(ctx))

@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/annotation"
 	"berth/internal/attempt"
+	"berth/internal/look"
 	"berth/internal/sandbox"
 )
 
@@ -114,7 +115,7 @@ func (k *Keeper) start(ctx context.Context, p *pod, wanted map[string]bool) erro
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	all, err := attempt.Start(ctx, &runtime{k.Pods, k.Catalog, p}, p.known,
+	all, err := attempt.Start(ctx, &runtime{k.Pods, k.Catalog, k.logs, p}, p.known,
 		func(c attempt.Container) bool { return wanted[c.ID] })
 	for _, c := range all {
 		k.Log.Info("a container of berth run has ended, and was started again", "pod", nameOf(p.newest).name,
@@ -131,6 +132,7 @@ func (k *Keeper) start(ctx context.Context, p *pod, wanted map[string]bool) erro
 type runtime struct {
 	pods    Pods
 	catalog Catalog
+	logs    *look.Disk
 	pod     *pod
 }
 
@@ -194,7 +196,8 @@ func (a *runtime) RemoveContainer(ctx context.Context, id string) error {
 	if dir == "" || !filepath.IsLocal(log) {
 		return nil
 	}
-	if err := os.Remove(filepath.Join(dir, log)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	err := onDisk(ctx, a.logs, func() error { return os.Remove(filepath.Join(dir, log)) })
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the log of container %s: %w", id, err)
 	}
 	return nil

@@ -1,6 +1,7 @@
-// Package restart starts containers of berth run again that have ended, when their restart policy says so. How it does
-// that, and how long it waits before, is as with a kubelet: attempt has the first, and a container that ends again and
-// again is waited for longer each time, up to five minutes, until it has run for ten.
+// Package restart does with containers of berth run that have ended what they were run with: it starts them again, as
+// their restart policy says, or removes them. How it starts them, and how long it waits before, is as with a kubelet:
+// attempt has the first, and a container that ends again and again is waited for longer each time, up to five minutes,
+// until it has run for ten.
 //
 // Keeper is all of it. It keeps nothing in memory that it could not find again: how often a container has started by
 // itself stands in the annotations of its record, so that a daemon that was restarted goes on where the last one ended.
@@ -15,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/annotation"
+	"berth/internal/look"
 	"berth/internal/op"
 	"berth/internal/sandbox"
 )
@@ -24,6 +26,7 @@ type Pods interface {
 	Run(ctx context.Context, cfg *runtimeapi.PodSandboxConfig, handler string) (sandbox.ID, error)
 	Create(ctx context.Context, pod sandbox.ID, cfg *runtimeapi.ContainerConfig) (sandbox.ID, error)
 	Start(ctx context.Context, container sandbox.ID) error
+	Stop(ctx context.Context, id sandbox.ID) error
 	Remove(ctx context.Context, id sandbox.ID) error
 	RemoveContainer(ctx context.Context, id sandbox.ID) error
 }
@@ -55,7 +58,7 @@ const (
 // atOnce is how many pods are started at the same time. After a restart of the machine all of them are due.
 const atOnce = 4
 
-// Keeper starts containers again. Its fields are set before Run.
+// Keeper starts containers again, or removes them. Its fields are set before Run.
 type Keeper struct {
 	Pods    Pods
 	Catalog Catalog
@@ -66,6 +69,7 @@ type Keeper struct {
 	Log     *slog.Logger
 
 	slots chan struct{}
+	logs  *look.Disk // of the pods
 	work  sync.WaitGroup
 
 	mu     sync.Mutex // guards tended
@@ -82,7 +86,7 @@ func nameOf(r *sandbox.Record) name {
 
 // Run keeps on until ctx is done.
 func (k *Keeper) Run(ctx context.Context) {
-	k.slots, k.tended = make(chan struct{}, atOnce), map[name]chan struct{}{}
+	k.slots, k.logs, k.tended = make(chan struct{}, atOnce), look.NewDisk(), map[name]chan struct{}{}
 	k.work.Go(func() {
 		select {
 		case <-k.Adopted:
@@ -116,7 +120,7 @@ func (k *Keeper) lookAtAll(ctx context.Context) {
 	}
 }
 
-// look has a pod tended that has containers which start again by themselves.
+// look has a pod tended that has containers which start again by themselves, or are removed at their end.
 func (k *Keeper) look(ctx context.Context, r *sandbox.Record) {
 	if !hasPolicy(r) {
 		return
@@ -138,18 +142,34 @@ func (k *Keeper) look(ctx context.Context, r *sandbox.Record) {
 
 func hasPolicy(r *sandbox.Record) bool {
 	for _, c := range r.Containers {
-		if r.RestartPolicy(c).When != annotation.Never {
+		if r.RestartPolicy(c).When != annotation.Never || r.GoesAtItsEnd(c) {
 			return true
 		}
 	}
 	return false
 }
 
-// tend starts what is due of a pod, until nothing is.
+// tend removes what is over of a pod, and starts what is due, until nothing is.
 func (k *Keeper) tend(ctx context.Context, of name, woken chan struct{}) {
 	said := ""
+	failed := func(err error, text string) {
+		if err.Error() != said && ctx.Err() == nil {
+			said = err.Error()
+			k.Log.Warn(text, "pod", of.name, "every", retryDelay, "error", err)
+		}
+		pause(ctx, retryDelay, nil)
+	}
 	for ctx.Err() == nil {
 		p := find(k.Catalog.List(), of)
+		if over, _ := p.over(); over != nil {
+			if pause(ctx, removeDelay, nil); ctx.Err() != nil {
+				return
+			}
+			if err := k.remove(ctx, find(k.Catalog.List(), of)); err != nil {
+				failed(err, "what has ended of a pod of berth run could not be removed; it is tried again until it can")
+			}
+			continue
+		}
 		at, wanted := p.due()
 		switch wait := time.Until(at); {
 		case at.IsZero():
@@ -164,12 +184,8 @@ func (k *Keeper) tend(ctx context.Context, of name, woken chan struct{}) {
 				said = ""
 				continue
 			}
-			if text := err.Error(); text != said && ctx.Err() == nil {
-				said = text
-				k.Log.Warn("what has ended of a pod of berth run could not all be started again; it is tried again until it "+
-					"can, or until the pod is stopped", "pod", of.name, "every", retryDelay, "error", err)
-			}
-			pause(ctx, retryDelay, nil)
+			failed(err, "what has ended of a pod of berth run could not all be started again; it is tried again until it "+
+				"can, or until the pod is stopped")
 		}
 	}
 }

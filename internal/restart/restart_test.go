@@ -124,6 +124,12 @@ func (n *node) Start(_ context.Context, id sandbox.ID) error {
 	return nil
 }
 
+func (n *node) Stop(_ context.Context, id sandbox.ID) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.call("stop %s", id)
+}
+
 func (n *node) Remove(_ context.Context, id sandbox.ID) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

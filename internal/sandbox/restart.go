@@ -8,10 +8,25 @@ import (
 	"berth/internal/annotation"
 )
 
-// CheckRestart refuses a restart policy that is none.
+// CheckRestart refuses what is none of the words for what becomes of a container at its end.
 func CheckRestart(cfg *runtimeapi.ContainerConfig) error {
-	_, err := annotation.RestartPolicy(cfg.GetAnnotations())
+	if _, err := annotation.RestartPolicy(cfg.GetAnnotations()); err != nil {
+		return err
+	}
+	_, err := annotation.Remove(cfg.GetAnnotations())
 	return err
+}
+
+// GoesAtItsEnd says whether a container of the pod is removed when it has ended.
+func (r *Record) GoesAtItsEnd(c *Container) bool {
+	return GoesAtItsEnd(r.Config.Get().GetLabels(), c.Config.Get().GetAnnotations())
+}
+
+// GoesAtItsEnd says so by the labels of the pod and the annotations of the container. Only those of berth run are
+// removed.
+func GoesAtItsEnd(pod, container map[string]string) bool {
+	goes, err := annotation.Remove(container)
+	return goes && err == nil && ByHand(pod)
 }
 
 // RestartPolicy says when a container of the pod starts again by itself. Only those of berth run do: a kubelet starts
