@@ -91,7 +91,7 @@ func chains(w io.Writer, p *product.Program) {
 		}
 	}
 	table(w, fmt.Sprintf("chains of at least 3 selectors: %d", total), byPackage, 1)
-	table(w, "how such chains begin, behind their variable", pieces, 20)
+	table(w, "how such chains begin, behind their variable, if at least 8 begin so", pieces, 8)
 }
 
 // chain are the selectors of a.b.c, b and c; the name of a package in front is none.

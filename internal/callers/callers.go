@@ -76,7 +76,7 @@ func (c *Callers) shares() []*share {
 // Budgets are the limits with what is used of them.
 func (c *Callers) Budgets() (all []limit.Budget) {
 	for _, s := range c.shares() {
-		all = append(all, s.now())
+		all = append(all, s.inUse())
 	}
 	return all
 }

@@ -49,7 +49,8 @@ func (s *share) refusals() (limit string, n int) {
 	return s.budget.Name, s.refused
 }
 
-func (s *share) now() limit.Budget {
+// inUse returns the budget with what is in use of it.
+func (s *share) inUse() limit.Budget {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.budget.With(s.used)

@@ -119,6 +119,7 @@ func (o *runOptions) registerPod(f *pflag.FlagSet) {
 	f.BoolVarP(&o.publishAll, "publish-all", "P", false, "forward a free port to each port that the image exposes")
 	f.StringVar(&o.network, "net", podNetwork, "the `network`, also as --network: pod for a network of its own, host "+
 		"for that of this machine")
+	f.StringVarP(&o.hostname, "hostname", "h", "", "host `name` in the container (default: its own name)")
 	f.StringArrayVar(&o.dns, "dns", nil, "`address` of a name server, in place of this machine's")
 	f.StringArrayVar(&o.search, "dns-search", nil, "`domain` in which names are looked up")
 	f.StringArrayVar(&o.dnsOptions, "dns-option", nil, "an `option` of resolv.conf")

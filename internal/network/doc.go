@@ -8,4 +8,8 @@
 //   - Nothing waits: Status answers from a snapshot, and a plugin that hangs delays only its own pod.
 //
 // Operations on one pod must not overlap; those on different pods run in parallel.
+//
+// It runs the plugins of a chain itself, over pkg/invoke of the CNI project. libcni, which reads the configuration
+// here, would write its cache after the whole chain only: an ADD that a crash has cut short would leave no record to
+// undo it by.
 package network

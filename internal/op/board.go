@@ -134,7 +134,8 @@ func (t *trace) begin(s ActiveStep) (end func()) {
 	}
 }
 
-func (t *trace) now() []ActiveStep {
+// active returns the steps that run, in the order in which they began.
+func (t *trace) active() []ActiveStep {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var steps []ActiveStep

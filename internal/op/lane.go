@@ -211,7 +211,7 @@ func (l *Lane) activity(r *run) Activity {
 	defer l.mu.Unlock()
 	return Activity{
 		Of: l.Of, Kind: r.op.Kind, Since: r.since, Callers: r.waiters, Ended: r.ended,
-		Queued: maps.Clone(l.queued), Steps: r.trace.now(),
+		Queued: maps.Clone(l.queued), Steps: r.trace.active(),
 	}
 }
 

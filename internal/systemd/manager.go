@@ -1,6 +1,7 @@
 // Package systemd has the init system keep cgroups for Berth: the scopes of containers, the slices of pods, and the
 // scope in which the monitors live. It speaks to it over one D-Bus connection, which is made when it is needed and
-// made anew when systemd has dropped it.
+// made anew when systemd has dropped it. Six methods of systemd's manager and one property are all that it calls, so it
+// does without the wrappers of go-systemd.
 package systemd
 
 import (
