@@ -365,7 +365,7 @@ func (s *Streams) write(out *AttachOutput) error {
 	return nil
 }
 
-// sendInput sends the input and its end. That of a session which is given up is none.
+// sendInput sends the input and its end. It sends no end when the session is given up.
 func sendInput(ctx context.Context, in io.Reader, send func(*AttachInput) error) {
 	buf := make([]byte, 32<<10)
 	for {

@@ -65,7 +65,7 @@ func Restarts(all map[string]string) int {
 	return int(n)
 }
 
-// Remove says whether a container is removed at its end.
+// Remove reports whether a container is removed at its end.
 func Remove(all map[string]string) (bool, error) {
 	value, asked := all[KeyRemove]
 	if !asked || value == "false" {

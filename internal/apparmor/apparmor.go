@@ -172,7 +172,7 @@ func (p *Profiles) render(daemon string) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// quote makes a name that is none for the parser, with spaces or patterns in it, one that is.
+// quote quotes a name with spaces or patterns in it for the parser.
 func quote(name string) string {
 	if !strings.ContainsAny(name, " \t\"\\*?[]{},") {
 		return name

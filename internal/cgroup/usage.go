@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unlimited is a limit that is none.
+// Unlimited stands for no limit.
 const Unlimited = math.MaxUint64
 
 // Usage is what a cgroup, with those below it, uses and has used. A part whose Known is false could not be read: the

@@ -34,7 +34,7 @@ func outputFlag(cmd *cobra.Command) *string {
 	return &format
 }
 
-// formatValue refuses formats that are none.
+// formatValue refuses unknown formats.
 type formatValue string
 
 func (f *formatValue) String() string { return string(*f) }

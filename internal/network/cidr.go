@@ -16,7 +16,7 @@ import (
 // templated is the file that SetPodCIDR writes.
 const templated = "10-berth-pods.conflist"
 
-// CIDRError says that a pod CIDR is none.
+// CIDRError says that a pod CIDR is not valid.
 type CIDRError struct {
 	Value string
 	Err   error

@@ -82,7 +82,7 @@ func (c *Catalog) claim(m *runtimeapi.PodSandboxMetadata, newPod func() (*pod, e
 	return p, nil
 }
 
-// nameKey is what a kubelet's retries have in common.
+// nameKey is the name by which a kubelet's retries are recognized.
 func nameKey(m *runtimeapi.PodSandboxMetadata) string {
 	return fmt.Sprintf("%s\x00%s\x00%s\x00%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
 }
@@ -95,7 +95,7 @@ func (c *Catalog) find(id sandbox.ID) (*pod, error) {
 	return nil, sandbox.NotFound("pod sandbox", id)
 }
 
-// known are all pods of which there is a record, or something in its place.
+// known are all pods with a record, or with something in its place.
 func (x *index) known() map[sandbox.ID]*pod {
 	if len(x.damaged) == 0 {
 		return x.pods
@@ -171,8 +171,8 @@ func (c *Catalog) List() []*sandbox.Record {
 	return all
 }
 
-// Layers returns the ids of the image layers that containers use. They are not whole when there is a pod of which
-// nobody can tell its layers: it may use any that was there before this daemon.
+// Layers returns the ids of the image layers that containers use. The list is not whole if there is a pod whose layers
+// are unknown: it may use any that was there before this daemon.
 func (c *Catalog) Layers() (used map[string]struct{}, whole bool) {
 	used, whole = map[string]struct{}{}, true
 	x := c.index.Load()
@@ -249,8 +249,8 @@ func records(c *Catalog) iter.Seq[*sandbox.Record] {
 	}
 }
 
-// levels are the SELinux levels that pods have, or containers that name one of their own. A level is free again when
-// the pod is gone, and not before: the records say who has which.
+// levels are the SELinux levels of pods, and of containers with a level of their own. A level is free again only when
+// the pod is gone.
 func (c *Catalog) levels() map[string]bool {
 	taken := map[string]bool{}
 	for _, p := range c.index.Load().pods {

@@ -224,7 +224,7 @@ func (l *container) create(ctx context.Context, img bundle.Images) error {
 	return err
 }
 
-// undo unmakes a container altogether.
+// undo removes a container altogether.
 func (l *container) undo(ctx context.Context) error {
 	err := l.p.publish("container.undo", func(r *sandbox.Record) error {
 		return r.Edit(l.id, func(c *sandbox.Container) error {
@@ -283,7 +283,7 @@ func (l *container) stuck(cause error) {
 	}
 }
 
-// unstick tries again what is stuck by now: a removal may have come after what was stuck first.
+// unstick tries the undo again that failed, or the removal that came after it.
 func (l *container) unstick() error {
 	c := l.record()
 	if c != nil && c.State == sandbox.Removing {
@@ -379,7 +379,7 @@ func letGo(ctx context.Context, l *container, r *sandbox.Record, c *sandbox.Cont
 	}
 }
 
-// cannotRun ends a container whose start failed.
+// cannotRun ends a container whose start has failed.
 func (l *container) cannotRun(cause error) {
 	if l.work.ctx.Err() != nil {
 		return // cut off, not failed: the next start finds out
@@ -394,7 +394,7 @@ func (l *container) cannotRun(cause error) {
 	}
 }
 
-// validateContainer refuses what no container can be made from.
+// validateContainer refuses a request from which no container can be made.
 func validateContainer(cfg *runtimeapi.ContainerConfig) error {
 	if cfg.GetMetadata().GetName() == "" {
 		return fail.New(errdefs.ErrInvalidArgument, "container configuration: metadata with a name is required")

@@ -18,12 +18,12 @@ import (
 // has ended, and it when the container is removed.
 const stepDirs = "dirs"
 
-// containerPlan is one container being made or unmade. Backward it needs nothing but the record.
+// containerPlan makes or removes one container. Backward it needs nothing but the record.
 type containerPlan struct {
 	l   *container
 	c   *sandbox.Container // as it was when this began
 	img bundle.Images
-	// keepExit says, on the way back, that the exit file is all that the next daemon would know of the exit.
+	// keepExit says that backward steps keep the exit file, because the record on the disk does not have the exit.
 	keepExit bool
 
 	// What is found out on the way:
@@ -36,8 +36,8 @@ func (l *container) plan(c *sandbox.Container) *containerPlan { return &containe
 // on is what of the container is on the host, by the pod's record as it is now.
 func (b *containerPlan) on() bundle.Container { return b.l.bundle.Container(b.l.p.record(), b.c) }
 
-// steps are how a container is made; walked backward, how what is left of its process is cleared away, and how it is
-// removed.
+// steps are the plan of a container. Forward it makes the container; backward it removes what is left of its process,
+// and then the container.
 func (b *containerPlan) steps() op.Plan {
 	return op.Plan{Name: "container", Seen: b.l.cfg.StepSeen, Steps: []op.Step{
 		{Name: stepDirs, Do: func(context.Context) error { return b.on().MakeDirs() },
@@ -84,7 +84,7 @@ func (b *containerPlan) makeProcess(ctx context.Context) error {
 	return on.Unstage()
 }
 
-// unmakeProcess ends what may live of the container, and clears what the runtime holds of it.
+// unmakeProcess kills what runs of the container, and deletes it from the runtime.
 func (b *containerPlan) unmakeProcess(ctx context.Context) error {
 	if b.c.Reaped {
 		return nil

@@ -48,7 +48,7 @@ func (l *container) tooEarly(e runtime.Exit) (early bool) {
 	return early
 }
 
-// ended moves a live container to exited. What is already exited stays as it is.
+// ended moves a live container to exited, and does nothing if it is exited already.
 func (l *container) ended(fill func(*sandbox.Container)) {
 	var killed bool
 	_, err := l.p.publishAsync("container.exited", func(r *sandbox.Record) error {
@@ -84,7 +84,7 @@ func (p *pod) initExited() {
 	p.work.background(func(ctx context.Context) { _ = stopPod(ctx, p) })
 }
 
-// reap clears away what the runtime and the mounts hold of a container that has ended.
+// reap deletes a container that has ended from the runtime, and unmounts what it had mounted.
 func (l *container) reap(ctx context.Context) error {
 	return l.lane.Do(l.work.ctx, ctx, op.Op{Kind: opCtrReap, Run: func(ctx context.Context) error {
 		c := l.record()
@@ -115,8 +115,8 @@ func (l *container) reap(ctx context.Context) error {
 }
 
 // StopContainer asks the container to end by its stop signal and kills it after timeout. A repeated call with a shorter
-// timeout shortens the one in flight. A container that is not there, or has ended, is stopped already. It does not
-// start again by itself afterwards.
+// timeout shortens the one in flight. Stopping a container that is unknown or has ended succeeds, as CRI requires.
+// Afterwards it does not start again by its restart policy.
 func (s *Pods) StopContainer(ctx context.Context, id sandbox.ID, timeout time.Duration) error {
 	l, err := s.Catalog.adopted(ctx, id)
 	if err != nil {
@@ -151,7 +151,7 @@ func (l *container) stop(ctx context.Context, timeout time.Duration) error {
 	}})
 }
 
-// end runs in the container's lane. It depends on no monitor: what a monitor does not tell the kernel does.
+// end runs in the container's lane. It depends on no monitor: where a monitor does not answer, the kernel does.
 func (l *container) end(ctx context.Context, deadline time.Time) error {
 	defer l.deadline.clear()
 	c := l.record()
@@ -184,8 +184,8 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 	return err
 }
 
-// ask sends a container its stop signal and says whether it ends before the deadline. One that could not be sent the
-// signal has the time all the same: to kill it is what is left.
+// ask sends a container its stop signal and says whether it ends before the deadline. One to which the signal could not
+// be sent has the same time before it is killed.
 func ask(ctx context.Context, l *container, c *sandbox.Container, deadline time.Time) (ended bool, err error) {
 	pod, ctr := string(l.p.id), string(l.id)
 	ctx, cancel := context.WithCancel(ctx)
@@ -210,8 +210,8 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// RemoveContainer ends a container where it lives and removes all that is left of it but its log. A container that is
-// not there is removed already.
+// RemoveContainer ends a container where it lives and removes all that is left of it but its log. Removing an unknown
+// container succeeds, as CRI requires.
 func (s *Pods) RemoveContainer(ctx context.Context, id sandbox.ID) error {
 	l, err := s.Catalog.adopted(ctx, id)
 	if err != nil {

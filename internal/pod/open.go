@@ -57,8 +57,8 @@ func Open(cfg Config) (*Pods, error) {
 	return s, nil
 }
 
-// freshState makes the directories and throws away the state of another boot: where it is kept on a disk it outlives
-// what it describes. first says that no daemon has run in this boot yet, as far as one can be sure.
+// freshState makes the directories and removes the state of another boot, which is still there if its directory is on a
+// disk. first says that no daemon has run in this boot yet, as far as one can be sure.
 func freshState(cfg *Config) (first bool, err error) {
 	l := &cfg.Layout
 	mark := filepath.Join(l.State, "boot")
@@ -108,8 +108,8 @@ func readRecord(cfg *Config, id sandbox.ID, first bool) (*sandbox.Record, error)
 	return r, err
 }
 
-// load takes one pod into the index. In the first start of a boot, a record that is torn and has no version before it
-// is what a power cut left of a pod that was just being made: nothing of it lives, and what it was is unknown.
+// load adds one pod to the index. In the first start of a boot, a record that is torn and has no version before it is
+// what a power cut left of a pod that was just being made: nothing of it lives, and what it was is unknown.
 func load(s *Pods, x *index, id sandbox.ID, first bool) {
 	r, err := readRecord(&s.cfg, id, first)
 	if errors.Is(err, fs.ErrNotExist) && !there(s.cfg.Run(id)) {

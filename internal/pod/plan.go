@@ -18,7 +18,7 @@ import (
 // the pod is removed: put a new step on the right side.
 const stepFiles = "files"
 
-// podPlan is one pod being made or unmade, by its record alone; ips and init are what is found out on the way.
+// podPlan makes or removes one pod, by its record alone. Its steps set ips and init.
 type podPlan struct {
 	p    *pod
 	r    *sandbox.Record
@@ -32,7 +32,7 @@ func (p *pod) plan() *podPlan {
 	return &podPlan{p: p, r: r, on: p.bundle.Pod(r)}
 }
 
-// steps are how a pod is made, and, walked backward, how a pod is stopped and removed.
+// steps are the plan of a pod. Forward it makes the pod, backward it stops and removes it.
 func (m *podPlan) steps() op.Plan {
 	cfg, id := m.p.cfg, string(m.p.id)
 	return op.Plan{Name: "pod", Seen: cfg.StepSeen, Steps: []op.Step{

@@ -11,9 +11,9 @@ import (
 	"berth/internal/sandbox"
 )
 
-// Recover adopts what runs, finishes or undoes what was under way, and then sweeps away what no record owns. It goes on
-// behind the requests: one for a pod that is not adopted yet waits for that pod alone. done is closed when every pod is
-// adopted.
+// Recover adopts what runs, finishes or undoes what was under way, and then sweeps what no record owns. It goes on
+// while requests are served: a request for a pod that is not adopted yet waits for that pod alone. done is closed when
+// every pod is adopted.
 func (s *Pods) Recover() (done <-chan struct{}) {
 	adopted := make(chan struct{})
 	adoptions := make(chan struct{}, adoptionsAtOnce)
@@ -44,7 +44,7 @@ func (s *Pods) Recover() (done <-chan struct{}) {
 	return adopted
 }
 
-// adoptFirst is a pod's adoption by a daemon that has just started.
+// adoptFirst adopts a pod after the daemon's start.
 func adoptFirst(ctx context.Context, p *pod) {
 	if err := keepLayers(p, nil); err != nil {
 		p.cfg.Log.Warn("a pod's identity is not written; it is tried again with the next container",
@@ -77,7 +77,7 @@ func inTurn(ctx context.Context, slots chan struct{}, most time.Duration, fn fun
 	fn(ctx)
 }
 
-// adopt finds out what of a pod of an earlier daemon still lives. It runs in the pod's lane.
+// adopt finds out what still lives of a pod of an earlier daemon. It runs in the pod's lane.
 func adopt(ctx context.Context, p *pod) error {
 	select {
 	case <-p.adopted:
@@ -101,8 +101,8 @@ func adopt(ctx context.Context, p *pod) error {
 	return err
 }
 
-// adoptAgain is another try, in the pod's lane: a pod that was stopped meanwhile needs no monitor, and must not get
-// one.
+// adoptAgain tries again, in the pod's lane, because a pod that was stopped meanwhile needs no monitor, and must not
+// get one.
 func adoptAgain(p *pod) error {
 	return p.lane.Do(p.work.ctx, p.work.ctx, op.Op{Kind: opAdopt, Run: func(ctx context.Context) error {
 		if r := p.rec.Load(); p.gone() || r.State != sandbox.Ready && r.State != sandbox.Stopping {

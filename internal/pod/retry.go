@@ -9,7 +9,7 @@ import (
 	"berth/internal/op"
 )
 
-// worker does what goes on in the background, on the daemon's clock.
+// worker runs what goes on in the background, under the daemon's context.
 type worker struct {
 	ctx    context.Context // the daemon's: all work derives from it
 	cancel context.CancelFunc
@@ -65,8 +65,8 @@ type retrier struct {
 	asked int
 }
 
-// ask says that something has failed and is to be tried again. It says whether that goes on only from here on; again is
-// not used where it does already.
+// ask has something tried again that has failed. It reports whether the tries begin with this call; if they go on
+// already, again is not used.
 func (p *retrier) ask(w *worker, again func() error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 	"berth/internal/spec"
 )
 
-// errUndone says that the pod or container that a caller joined is being undone: it looks again.
+// errUndone is returned to a caller that joined an operation which was then rolled back; the caller retries.
 var errUndone = errors.New("it was undone meanwhile")
 
 // Run makes a pod and starts it: its namespaces, its network, its monitor. The same request made again joins the one in
@@ -93,7 +93,7 @@ func (want request) servedBy(p *pod) bool {
 	return r.Digest == want.digest && (r.State == sandbox.Ready || r.State == sandbox.Creating && p.ours)
 }
 
-// digest tells one request from another.
+// digest identifies a request.
 func digest(m proto.Message, more ...string) string {
 	data, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m) // fails only for invalid UTF-8, which gRPC refuses
 	h := sha256.New()
@@ -105,7 +105,7 @@ func digest(m proto.Message, more ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// newPod makes the pod of a request, of which nothing is on the host yet.
+// newPod makes the pod of a request. Nothing of it is on the host yet.
 func (s *Pods) newPod(want request) (*pod, error) {
 	m, err := sandbox.NewPodConfig(want.cfg)
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *Pods) newPod(want request) (*pod, error) {
 	return p, nil
 }
 
-// replace makes room for a different request under the name of p: what is not in use is undone.
+// replace undoes p, unless it is in use, so that a different request can have its name.
 func (s *Pods) replace(ctx context.Context, p *pod) error {
 	r := p.record()
 	if r.State == sandbox.Ready && (p.answered.Load() || len(r.Containers) > 0) {
@@ -180,7 +180,7 @@ func (p *pod) create(ctx context.Context) error {
 var errInitEnded = errors.New("the container that stands for the pod has ended while the pod was made: " +
 	"was it killed, for its memory or by somebody? the kernel's log tells; the pod is unmade, and can be asked for again")
 
-// undo unmakes a pod that never became ready.
+// undo removes a pod that never became ready.
 func (p *pod) undo(ctx context.Context) error {
 	err := p.publish("pod.undo", func(r *sandbox.Record) error {
 		if r.State == sandbox.Removing {
@@ -204,7 +204,7 @@ func (p *pod) undo(ctx context.Context) error {
 	return err
 }
 
-// validatePod refuses what no pod can be made from.
+// validatePod refuses a request from which no pod can be made.
 func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 	m := cfg.GetMetadata()
 	if m.GetName() == "" || m.GetUid() == "" {

@@ -16,9 +16,9 @@ import (
 // endsCreate says that a stop or a removal turns a creation into an undo.
 func endsCreate(running string) bool { return running == opCreate }
 
-// Stop ends all that lives of a pod: its containers, its network, its namespaces, its monitor. It is done when nothing
-// of them is left, and may be repeated; a pod that is not there is stopped already. Nothing of it starts again by
-// itself afterwards.
+// Stop ends the containers, the network, the namespaces and the monitor of a pod. It returns when nothing of them is
+// left, and may be repeated; stopping an unknown pod succeeds. Afterwards no container of it starts again by its
+// restart policy.
 func (s *Pods) Stop(ctx context.Context, id sandbox.ID) error {
 	p, err := findToEnd(s, id)
 	if err != nil {
@@ -39,7 +39,7 @@ func noteStop(p *pod) {
 	})
 }
 
-// stopPod stops a pod, whoever wants it.
+// stopPod stops a pod, for a client or for Remove.
 func stopPod(ctx context.Context, p *pod) error {
 	if err := p.waitAdopted(ctx); err != nil {
 		return err // without a monitor its end cannot be seen
@@ -47,8 +47,8 @@ func stopPod(ctx context.Context, p *pod) error {
 	return p.lane.Do(p.work.ctx, ctx, op.Op{Kind: opStop, Ends: endsCreate, Run: p.stop})
 }
 
-// Remove stops a pod where that is still to be done and removes all that is left of it: its containers and its record.
-// It may be repeated; a pod that is not there is removed already.
+// Remove stops a pod unless it is stopped, and removes its containers and its record. It may be repeated; removing an
+// unknown pod succeeds.
 func (s *Pods) Remove(ctx context.Context, id sandbox.ID) error {
 	p, err := findToEnd(s, id)
 	if err != nil {

@@ -41,7 +41,7 @@ func sortOf(name string) sort {
 	return neither
 }
 
-// found is a file of the directory, or why it is none that can be taken in.
+// found is a file of the directory, or the reason why it cannot be taken in.
 type found struct {
 	name string
 	identity

@@ -8,7 +8,7 @@ import (
 	"berth/internal/annotation"
 )
 
-// CheckRestart refuses what is none of the words for what becomes of a container at its end.
+// CheckRestart refuses an unknown restart policy.
 func CheckRestart(cfg *runtimeapi.ContainerConfig) error {
 	if _, err := annotation.RestartPolicy(cfg.GetAnnotations()); err != nil {
 		return err
@@ -17,7 +17,7 @@ func CheckRestart(cfg *runtimeapi.ContainerConfig) error {
 	return err
 }
 
-// GoesAtItsEnd says whether a container of the pod is removed when it has ended.
+// GoesAtItsEnd reports whether a container of the pod is removed when it has ended.
 func (r *Record) GoesAtItsEnd(c *Container) bool {
 	return GoesAtItsEnd(r.Config.Get().GetLabels(), c.Config.Get().GetAnnotations())
 }
