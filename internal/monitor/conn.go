@@ -13,10 +13,10 @@ import (
 	"berth/internal/monitor/wire"
 )
 
-// errTimeout is the end of a request whose time, as the daemon set it, has passed.
+// errTimeout ends a request at the deadline that the daemon has set.
 var errTimeout = errors.New("not done in time")
 
-// conn is a daemon's connection. Losing it ends nothing: what was asked for goes on.
+// conn is a daemon's connection. Requests under way go on when it is lost.
 type conn struct {
 	m    *Monitor
 	f    *os.File
@@ -164,7 +164,7 @@ func within(ctx context.Context, r *wire.Request) (context.Context, context.Canc
 	return context.WithTimeoutCause(ctx, time.Duration(r.Timeout)*time.Millisecond, errTimeout)
 }
 
-// handle does what is asked, and answers when it returns. The descriptors in fds are its to close.
+// handle carries out a request, and answers it on return. It closes the descriptors in fds.
 func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) (out []int, err error) {
 	defer c.cancel(r.ID, nil)
 	ctx, stop := within(ctx, r)
@@ -205,8 +205,8 @@ func (c *conn) handle(ctx context.Context, r *wire.Request, fds []int) (out []in
 	return c.handleContainer(ctx, ctr, r, reply, fds)
 }
 
-// handleContainer does what is asked of one container. The descriptors in fds are closed by handle, but those of Attach
-// and Inherit.
+// handleContainer carries out a request about one container. handle closes the descriptors in fds, except those of
+// Attach and Inherit.
 func (c *conn) handleContainer(
 	ctx context.Context, ctr *container, r *wire.Request, reply *wire.Reply, fds []int,
 ) (out []int, err error) {
@@ -248,7 +248,7 @@ func (c *conn) handleContainer(
 // hangupGrace is how long a session may go on once its client has gone: a shell writes its history.
 const hangupGrace = 10 * time.Second
 
-// clientLifetime returns a context that ends a while after the connection, and what gives up waiting for that.
+// clientLifetime returns a context that ends a while after the connection, and the function that releases it.
 func (c *conn) clientLifetime(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

@@ -55,15 +55,15 @@ func (m *Monitor) newContainer(id string, b wire.Bundle) *container {
 	return c
 }
 
-// first is the container's first process, as it is reached.
+// first returns the container's first process.
 func (c *container) first() process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.how
 }
 
-// born notes the first process of a container that was created, and how it is reached. sandbox is the container in
-// whose sandbox it is, "" where it is a process of this host.
+// born notes the first process of a container that was created. sandbox is the container in whose sandbox the process
+// is, "" if it is a process of this host.
 func (c *container) born(p wire.Process, how process, sandbox string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +82,7 @@ func (c *container) born(p wire.Process, how process, sandbox string) error {
 	return nil
 }
 
-// release lets go of what is held of a container that could not be created.
+// release closes what is open for a container that could not be created.
 func (c *container) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,9 +95,10 @@ func (c *container) release() {
 	}
 }
 
-// begun notes when the process was let go, before it is: it may have ended before the runtime returns. The zero time is
-// that it was not. again says that it was noted before: what the process executed then stays, for it may execute its
-// own program by now. A process in a sandbox executes the same for ever, and tells nothing by that.
+// begun notes when the process is started, just before it is: it may have ended before the runtime returns. The zero
+// time says that it was not started. again says that a start was noted before: the program that the process executed
+// then is kept, for the process may execute its own program by now. The program of a process in a sandbox never
+// changes, and shows nothing.
 func (c *container) begun(log *wire.Log, at time.Time) (again bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +116,7 @@ func (c *container) begun(log *wire.Log, at time.Time) (again bool, err error) {
 	return again, saveLocked(c)
 }
 
-// runs notes that the process was let go.
+// runs notes that the process was started.
 func (c *container) runs() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +142,7 @@ func (c *container) over() bool {
 	return c.ending || c.state == wire.Exited
 }
 
-// waits reports whether the container has not been started, nor is it being started.
+// waits reports whether the container is neither started nor being started.
 func (c *container) waits() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,21 +156,22 @@ func ownProcess(c *container) (wire.Process, bool) {
 	return c.process, c.bundle.Sandbox == "" && !c.ending && (c.state == wire.Created || c.state == wire.Running)
 }
 
-// wasStarted reports whether the process was let go. It may have ended since.
+// wasStarted reports whether the process was started. It may have ended since.
 func wasStarted(c *container) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state == wire.Running || c.state == wire.Exited && !c.started.IsZero()
 }
 
-// beginning is what a container's process executed before it was let go, its id, and its end if it has come.
+// beginning is the program that a container's process executed before it was started, its id, and its exit if it has
+// ended.
 func beginning(c *container) (init string, pid int, exit *wire.Exit) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.bundle.Init, c.process.PID, c.exit
 }
 
-// entry is the container's line in an inventory; none while it is being created.
+// entry returns the container's entry of an inventory; there is none while it is being created.
 func (c *container) entry() (wire.Container, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -216,8 +218,8 @@ func (c *container) ended(e wire.Exit) {
 	finish(c, e)
 }
 
-// recordExit writes down an exit. One that is draining is told when the output has run dry: a monitor that takes over
-// sees to that.
+// recordExit writes an exit to the exit file. While the output drains, the exit is not told yet; a monitor that takes
+// over tells it.
 func recordExit(c *container, e *wire.Exit) {
 	if err := writeJSON(filepath.Join(c.dir, exitFile), e); err != nil {
 		logf("record the exit of %s: %v", c.id, err)
@@ -242,7 +244,7 @@ func finish(c *container, e wire.Exit) {
 	}
 }
 
-// fold writes an exit to where it outlives the boot, since no daemon listens that would.
+// fold writes an exit to where it outlives the boot, because no daemon listens that would.
 func fold(c *container, e wire.Exit) {
 	path := filepath.Join(c.m.cfg.Exits, c.id)
 	err := writeJSON(path, &e)
@@ -254,7 +256,7 @@ func fold(c *container, e wire.Exit) {
 	}
 }
 
-// endStdin lets the container see the end of its input, for good.
+// endStdin closes the container's input for good.
 func (c *container) endStdin() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,10 +265,10 @@ func (c *container) endStdin() error {
 	return saveLocked(c)
 }
 
-// saveLocked writes down what a monitor that takes over must know.
+// saveLocked writes what a monitor that takes over needs.
 func saveLocked(c *container) error { return writeJSON(filepath.Join(c.dir, bundleFile), &c.bundle) }
 
-// closeStdinLocked lets the container see the end of its input.
+// closeStdinLocked closes the container's input.
 func closeStdinLocked(c *container) {
 	if c.stdin >= 0 {
 		_ = unix.Close(c.stdin)
@@ -295,7 +297,7 @@ func (c *container) terminal() ([]int, error) {
 	return []int{fd}, nil
 }
 
-// takeTerminal takes the terminal's master that the daemon has held while no monitor was there.
+// takeTerminal takes the terminal's master, which the daemon has held while there was no monitor.
 func (c *container) takeTerminal(fd int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -311,7 +313,7 @@ func (c *container) takeTerminal(fd int) error {
 	return nil
 }
 
-// forget lets go of all that is held of the container.
+// forget closes everything that is open for the container.
 func (c *container) forget() error {
 	if c.alive() {
 		return fmt.Errorf("container %s is alive", c.id)
@@ -351,7 +353,7 @@ func syncFiles(paths ...string) error {
 	return nil
 }
 
-// logf writes to the monitor's own log, which a person finds in the pod's run directory.
+// logf writes to the monitor's own log, in the pod's run directory.
 func logf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, time.Now().Format(time.RFC3339)+" "+format+"\n", args...)
 }

@@ -45,14 +45,14 @@ func (m *Monitor) create(ctx context.Context, id string, b wire.Bundle) (p wire.
 	return c.process, nil
 }
 
-// createCall is a call of the runtime's create, and what is open for it alone.
+// createCall is one call of the runtime's create, with what is open only for it.
 type createCall struct {
 	program
 	theirs [3]int   // the container's ends of its streams
 	tty    *console // where its terminal comes from, nil without one
 }
 
-// close ends what prepare has begun. The group stays where the container's processes do.
+// close closes what prepare has opened. The group is kept if processes of the container stay in it.
 func (p *createCall) close() {
 	if p.tty != nil {
 		p.tty.close()
@@ -63,7 +63,7 @@ func (p *createCall) close() {
 	closeAll(p.theirs)
 }
 
-// prepare makes all that the runtime's create of a container needs.
+// prepare makes everything that the runtime's create needs.
 func prepare(c *container, p *createCall) (err error) {
 	if err := writeJSON(filepath.Join(c.dir, bundleFile), &c.bundle); err != nil {
 		return err
@@ -169,9 +169,9 @@ func claimProcess(c *container, tty *console) error {
 	return claimChild(c, pid)
 }
 
-// start opens the log and lets the process go. One at a time: a daemon that was killed while its request was under
-// way, as when the log is on a disk that hangs, is followed by one that asks again. What was let go already is not
-// let go twice.
+// start opens the log and starts the process. Only one start goes on at a time, because the next daemon repeats the
+// request if one was killed while it was under way, as when the log is on a disk that hangs. A process that was started
+// already is not started twice.
 func (c *container) start(ctx context.Context, log *wire.Log) error {
 	select {
 	case c.starts <- struct{}{}:

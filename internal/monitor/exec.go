@@ -29,7 +29,7 @@ type execs struct {
 	left []*cgroup.Group // of execs that have ended, with what they have left
 }
 
-// next is the name of another exec.
+// next returns the name of a new exec.
 func (e *execs) next() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -37,7 +37,7 @@ func (e *execs) next() string {
 	return execPrefix + strconv.Itoa(e.n)
 }
 
-// had notes that there was an exec of that number.
+// had notes that an exec of this number exists.
 func (e *execs) had(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

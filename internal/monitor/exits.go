@@ -14,7 +14,7 @@ func unknownExit() wire.Exit {
 	return wire.Exit{Code: 255, Unknown: true, FinishedAt: time.Now().UnixNano()}
 }
 
-// killedExit is the end of a container whose sandbox is gone: nothing in there got as far as an exit of its own.
+// killedExit is the exit of a container whose sandbox is gone, and which therefore has no exit of its own.
 func killedExit() wire.Exit {
 	return wire.Exit{Code: 128 + int32(unix.SIGKILL), Signal: int(unix.SIGKILL), FinishedAt: time.Now().UnixNano()}
 }

@@ -21,7 +21,7 @@ const (
 	terminalHolds = 4<<10 - 1
 )
 
-// gather is how a stream flows.
+// gather measures how a stream flows.
 type gather struct {
 	holds   int // bytes, pipeHolds or terminalHolds
 	since   time.Time
@@ -30,8 +30,8 @@ type gather struct {
 	pause   time.Duration
 }
 
-// took counts bytes that were taken of a stream, after which it was empty, or not, and returns for how long it is to be
-// left alone.
+// took counts bytes that were read from a stream, and whether it was empty afterwards. It returns for how long not to
+// read it.
 func (g *gather) took(n int, empty bool, now time.Time) time.Duration {
 	g.bytes += n
 	if !empty {
@@ -45,7 +45,7 @@ func (g *gather) took(n int, empty bool, now time.Time) time.Duration {
 	return g.pause
 }
 
-// judge decides on the pause, by what has come in the time that has gone.
+// judge sets the pause, by how much was read since it was set last.
 func (g *gather) judge(gone time.Duration) {
 	often := int(time.Duration(g.emptied) * gatherTime / gone)
 	switch {

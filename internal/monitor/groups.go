@@ -25,7 +25,7 @@ type groups struct {
 	cgroup2 string     // where on the tracking hierarchy its processes are; "" where none of this host is its own
 }
 
-// follow notes where on the tracking hierarchy a process of the container is.
+// follow notes in which tracking group a process of the container is.
 func (g *groups) follow(pid int) {
 	path, _ := cgroup.PathOf(pid, "")
 	g.mu.Lock()
@@ -39,8 +39,8 @@ func (g *groups) tracked() string {
 	return g.cgroup2
 }
 
-// own are the container's own cgroups in all hierarchies, that is, those named after it: one that is not may have
-// somebody else's processes.
+// own returns the container's own cgroups in all hierarchies, that is, those named after it: others may hold processes
+// that are not of the container.
 func (g *groups) own() (all []*cgroup.Group) {
 	for _, dir := range append([]string{g.tracking + g.tracked()}, g.named...) {
 		if strings.Contains(filepath.Base(dir), g.id) {
@@ -63,7 +63,7 @@ func (g *groups) all() []*cgroup.Group {
 	return all
 }
 
-// kill kills everything that is in them, but for those that keep says to leave alone.
+// kill kills every process in the groups, except the groups for which keep returns true.
 func (g *groups) kill(keep func(*cgroup.Group) bool) error {
 	var errs []error
 	for _, one := range g.all() {
@@ -83,7 +83,7 @@ func killLeft(c *container) {
 	}
 }
 
-// clear kills everything that is in the container, and what may be left of its creation, and waits until it is gone.
+// clear kills every process of the container and of its creation, and waits until they are gone.
 func (g *groups) clear() error {
 	for end := time.Now().Add(goneTimeout); ; time.Sleep(2 * time.Millisecond) {
 		var left []int

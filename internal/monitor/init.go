@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Init is the whole life of a pod's init: it reaps what is given to it, and ends when it is told to.
+// Init runs a pod's init: it reaps the processes that are given to it, and ends when it is told to.
 func Init() {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)

@@ -26,7 +26,7 @@ const (
 	loadTime = 10 * time.Second
 )
 
-// killed is the failure of a program that was killed, and not by us.
+// killed is the failure of a program that was killed, but not by the monitor.
 type killed struct{ error }
 
 // executableOf identifies the program that a process executes, "" where that cannot be seen.
@@ -38,8 +38,8 @@ func executableOf(pid int) string {
 	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
-// letGo has the runtime start the container. One that is killed while it does may have come so far or not: it is
-// asked again if not. again says that it was asked before, by a monitor that was killed.
+// letGo has the runtime start the container. If the runtime is killed before it has done so, it is run again. again
+// says that it was run before, by a monitor that was killed.
 func letGo(ctx context.Context, c *container, p program, again bool) error {
 	for try := 1; ; try++ {
 		err := askToStart(ctx, c, p, again)
@@ -95,8 +95,8 @@ func hasBegun(ctx context.Context, c *container, within time.Duration) bool {
 	}
 }
 
-// stillWaits says of a container that another monitor was about to start whether it waits still. What the runtime
-// does for that monitor is ended first.
+// stillWaits reports whether a container that another monitor was about to start still waits. What the runtime does for
+// that monitor is ended first.
 func stillWaits(c *container) bool {
 	at, err := StartTime(c.process.PID)
 	if c.bundle.Init == "" || err != nil || at != c.process.StartTime || executableOf(c.process.PID) != c.bundle.Init {

@@ -135,7 +135,7 @@ func (s *sandboxed) wait() (int, error) {
 	return waited(said)
 }
 
-// waited is the exit code in what a wait says, which is an object like {"id":"…","exitStatus":0}.
+// waited returns the exit code in the output of wait, which is an object like {"id":"…","exitStatus":0}.
 func waited(said string) (int, error) {
 	_, rest, ok := strings.Cut(said, waitedCode)
 	rest = strings.TrimSpace(rest)
@@ -282,7 +282,7 @@ func (s *sandboxed) next(what string) string {
 	return what + "-" + strconv.FormatUint(s.calls.Add(1), 10)
 }
 
-// hosted reports whether the process of the sandbox lives.
+// hosted reports whether the process of the sandbox is alive.
 func (s *sandboxed) hosted() bool {
 	f, err := statFields(s.c.process.PID)
 	return err == nil && len(f) > 19 && f[0] != "Z" && f[0] != "X" &&

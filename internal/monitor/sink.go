@@ -27,7 +27,7 @@ func (k *sink) write(n int, p []byte) error {
 // fds are the descriptors by the number of the stream; the first is the notice.
 func (k *sink) fds() [3]int { return [3]int{k.notice, k.stdout, k.stderr} }
 
-// drop tells the client that it was too slow.
+// drop tells the client that it is too slow.
 func (k *sink) drop() {
 	if k.notice >= 0 {
 		_, _ = unix.Write(k.notice, []byte{1})

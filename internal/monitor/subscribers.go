@@ -12,7 +12,7 @@ type subscribers struct {
 	all map[*conn]struct{}
 }
 
-// add has a daemon be told from now on.
+// add sends exits to a daemon from now on.
 func (s *subscribers) add(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,7 +28,7 @@ func (s *subscribers) remove(c *conn) {
 	delete(s.all, c)
 }
 
-// publish sends every daemon a message, and says whether there was one.
+// publish sends a message to every daemon, and reports whether it has reached one.
 func (s *subscribers) publish(r *wire.Reply) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,7 +21,7 @@ type window struct {
 	done  atomic.Int64 // the note's
 }
 
-// open begins with what the journal has.
+// open starts with the content of the journal.
 func (w *window) open(j *journal, stream int) {
 	w.j, w.i, w.copied = j, stream-1, j.fd < 0
 	n := j.note()
@@ -46,13 +46,13 @@ func windowPage(i int) int64 { return int64(i)*windowSize + page }
 
 func windowEnd(i int) int64 { return int64(i+1) * windowSize }
 
-// free is how much can be taken.
+// free returns how much can be read into the window.
 func (w *window) free() int64 { return w.end - w.taken.Load() }
 
-// scarce reports whether that is less than half of it.
+// scarce reports whether less than half of the window is free.
 func (w *window) scarce() bool { return w.free() < (w.end-windowStart(w.i))/2 }
 
-// left is how much was taken that is not in the log.
+// left returns how much was read that is not in the log.
 func (w *window) left() int64 { return w.taken.Load() - w.done.Load() }
 
 // take moves what a stream has into the window, and returns it. Of a pipe it is taken and noted in one call of the

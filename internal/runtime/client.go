@@ -133,14 +133,14 @@ func (c *client) take(r *wire.Reply, fds []*os.File) {
 	w.answer <- answer{r, fds}
 }
 
-// hear notes that the monitor says something.
+// hear notes that the monitor has sent something.
 func (c *client) hear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.heard = time.Now()
 }
 
-// quietFor is how long the monitor has said nothing.
+// quietFor returns for how long the monitor has sent nothing.
 func (c *client) quietFor() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,7 +154,7 @@ func (c *client) serves(pid int) {
 	c.pid = pid
 }
 
-// fail ends every call.
+// fail ends every call with an error.
 func (c *client) fail(err error) {
 	c.mu.Lock()
 	c.err = err
@@ -211,8 +211,8 @@ func bound(ctx context.Context, c *client, op string) (within context.Context, d
 	return context.WithTimeoutCause(ctx, c.quickLimit(), errNoMonitor)
 }
 
-// killed reports whether the monitor has gone that was not meant to. It asks it: what it closes is seen before its end
-// is, and who writes may see that before who reads.
+// killed reports whether the monitor has ended without being asked to. It asks the monitor itself, because a closed
+// connection is seen before the end of the process, by a writer perhaps before the reader.
 func (c *client) killed(ctx context.Context) bool {
 	_, err := c.quick(ctx, wire.Request{Op: wire.Hello, Version: wire.Version})
 	c.mu.Lock()
@@ -306,7 +306,7 @@ func unreachable(err error) bool {
 		errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// of is the answer, or the error that it is.
+// of returns the answer, or the error that it carries.
 func (a answer) of(op string, ok bool) (answer, error) {
 	if !ok {
 		return answer{}, fmt.Errorf("%s: %w", op, errLost)
@@ -318,8 +318,7 @@ func (a answer) of(op string, ok bool) (answer, error) {
 	return a, nil
 }
 
-// lasting reports whether an operation takes its time. What it has begun is undone when no caller waits for it any
-// more.
+// lasting reports whether an operation may take long. What it has begun is undone when no caller waits for it any more.
 func lasting(op string) bool {
 	return op == wire.Create || op == wire.Start || op == wire.Exec || op == wire.Session
 }
@@ -359,13 +358,13 @@ func (c *client) delist(w *pending) {
 	}
 }
 
-// end closes the connection without a cry for the monitor.
+// end closes the connection. No other monitor is started because of that.
 func (c *client) end() {
 	c.quiet()
 	_ = c.conn.Close()
 }
 
-// quiet says that the connection will be lost, and that this is all right.
+// quiet says that the connection is about to be lost, and that this is no failure.
 func (c *client) quiet() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,9 +12,9 @@ import (
 	"berth/internal/process"
 )
 
-// handle is what the daemon holds of a container, whoever is its monitor: a pidfd, by which the process can be sent a
-// signal, be seen to end and be asked how it ended, and the master of a terminal. An input that is meant for one client
-// would end if no process held it, and with the container's end what its monitor has not taken of its output.
+// handle is what the daemon holds open of a container, whichever monitor it has: a pidfd, by which the process can be
+// sent a signal, be seen to end and be asked how it ended, and the master of a terminal. An input that is meant for one
+// client would end if no process held it, and with the container's end what its monitor has not taken of its output.
 type handle struct {
 	pidfd, console, stdin *os.File
 	output                []int   // raw: this process is not to be woken by what a container writes
@@ -54,7 +54,7 @@ func newHandles() *handles {
 	return &handles{of: map[string]handle{}, reported: map[string]chan struct{}{}}
 }
 
-// add keeps a handle. It closes those that are not needed any more: that of a container which has one, or has ended.
+// add keeps a handle. It closes it at once if the container has one already, or has ended.
 func (s *handles) add(ctr string, h handle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *handles) add(ctr string, h handle) {
 	s.of[ctr] = h
 }
 
-// dropped is what was dropped of a container's log since the last time; nothing of one that has no handle.
+// dropped returns what was dropped of a container's log since the last call; nothing for a container without a handle.
 func (s *handles) dropped(ctr string, all Dropped) (since Dropped) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,8 @@ func (s *handles) process(ctr string, p Process) (*os.File, error) {
 	return process.Open(p.PID, p.StartTime)
 }
 
-// pollable is another descriptor of the same process. To send one makes all of them blocking, and that is undone here.
+// pollable returns another descriptor of the same process. Sending a descriptor makes all of them blocking, which is
+// undone here.
 func pollable(f *os.File) (*os.File, error) {
 	rc, err := f.SyscallConn()
 	if err != nil {
@@ -136,7 +137,7 @@ func pollable(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// endStdin lets go of the input of a container, so that it can see the end of it.
+// endStdin closes the daemon's end of a container's input, so that the container can see its end.
 func (s *handles) endStdin(ctr string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +168,7 @@ func (s *handles) exit(ctr string) <-chan struct{} {
 	return s.channel(ctr)
 }
 
-// channel is that of a container. With mu held.
+// channel returns the channel of a container. mu is held.
 func (s *handles) channel(ctr string) chan struct{} {
 	c := s.reported[ctr]
 	if c == nil {
@@ -177,7 +178,7 @@ func (s *handles) channel(ctr string) chan struct{} {
 	return c
 }
 
-// knows reports whether the exit of a container is known. With mu held.
+// knows reports whether the exit of a container is known. mu is held.
 func (s *handles) knows(ctr string) bool {
 	select {
 	case <-s.channel(ctr):
@@ -196,7 +197,7 @@ func (s *handles) forget(ctr string) {
 	delete(s.reported, ctr)
 }
 
-// close lets go of everything. What is added later is closed at once.
+// close closes everything. What is added later is closed at once.
 func (s *handles) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,10 +30,10 @@ func (r *Runtime) Adopt(ctx context.Context, pod string) (Inventory, error) {
 	return inventoryOf(list), nil
 }
 
-// turnTimeout bounds the wait for what is being done with a pod's monitor and was told to end.
+// turnTimeout bounds the wait for an operation on a pod's monitor that was told to end.
 const turnTimeout = 5 * time.Second
 
-// killTimeout bounds the wait for the end of what was killed. What takes longer hangs in the kernel.
+// killTimeout bounds the wait for the end of a killed process. One that takes longer hangs in the kernel.
 const killTimeout = 5 * time.Second
 
 // shutdownTimeout bounds the wait for a monitor that is asked to end. It is killed then.

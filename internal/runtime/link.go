@@ -46,7 +46,7 @@ func newLink(cfg *Config, pod string, changes *replacements) *link {
 	return l
 }
 
-// live is the connection, nil when there is none.
+// live returns the connection, nil when there is none.
 func (l *link) live() *client {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +56,7 @@ func (l *link) live() *client {
 	return l.client
 }
 
-// await is the connection. While another monitor takes over it waits, as long as a quick call may take.
+// await returns the connection. While another monitor takes over it waits, as long as a quick call may take.
 func (l *link) await(ctx context.Context) *client {
 	l.mu.Lock()
 	c := l.client
@@ -83,14 +83,14 @@ func (l *link) await(ctx context.Context) *client {
 	return l.live()
 }
 
-// open begins a gap between two monitors. With mu held.
+// open begins a gap between two monitors. mu is held.
 func (l *link) open() {
 	if l.gap == nil && !l.ended {
 		l.gap = make(chan struct{})
 	}
 }
 
-// shutGap ends a gap: who waits looks again. With mu held.
+// shutGap ends a gap and wakes those that wait for its end. mu is held.
 func (l *link) shutGap() {
 	if l.gap != nil {
 		close(l.gap)
@@ -98,10 +98,10 @@ func (l *link) shutGap() {
 	}
 }
 
-// errShutDown is the end of what is done for a pod that has been shut down meanwhile.
+// errShutDown ends operations for a pod that has been shut down meanwhile.
 var errShutDown = errors.New("the pod has been shut down")
 
-// take waits for the turn. What is done in it gets the context that it returns, and release ends both.
+// take waits for the turn. It returns the context for the work, and a function that ends the turn.
 func (l *link) take(ctx context.Context) (held context.Context, release func(), err error) {
 	select {
 	case l.turn <- struct{}{}:
@@ -140,7 +140,7 @@ func (l *link) connect(ctx context.Context) ([]wire.Container, error) {
 	return l.establish(ctx)
 }
 
-// establish makes a connection, and a monitor where there is none. The caller has the turn.
+// establish connects to the monitor, and starts one where there is none. The caller has the turn.
 func (l *link) establish(ctx context.Context) ([]wire.Container, error) {
 	conn, err := dial(l.cfg.dir(l.pod))
 	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
@@ -168,8 +168,9 @@ func (l *link) establish(ctx context.Context) ([]wire.Container, error) {
 	return list, l.join(ctx, c, list)
 }
 
-// join begins to use a connection: the monitor is given what is held for it, and what it holds is held from now on.
-// Nobody asks it before that: it would say that a container has no terminal which it only has not been given.
+// join begins to use a connection: it gives the monitor what is held for it, and holds what the monitor has from now
+// on. No other request may come before that: the monitor would report a terminal as missing that it has only not been
+// given yet.
 func (l *link) join(ctx context.Context, c *client, list []wire.Container) error {
 	for _, e := range list {
 		if e.State != wire.Exited {
@@ -245,7 +246,7 @@ func hold(ctx context.Context, l *link, c *client, e wire.Container) {
 	l.handles.add(e.ID, h)
 }
 
-// unasked takes what the monitor says unasked.
+// unasked takes messages of the monitor that are no answers.
 func unasked(l *link, r *wire.Reply) {
 	tellDropped(l, r.Container, r.Dropped)
 	if r.Exit != nil {
@@ -253,8 +254,8 @@ func unasked(l *link, r *wire.Reply) {
 	}
 }
 
-// tellDropped tells what was dropped of a container's log since that was last told. What was when the daemon began is
-// not.
+// tellDropped tells what was dropped of a container's log since the last time, but not what was dropped before the
+// daemon began.
 func tellDropped(l *link, ctr string, all *wire.Dropped) {
 	if all == nil || l.cfg.OnDropped == nil {
 		return
@@ -271,7 +272,7 @@ func (l *link) exited(ctr string, e *wire.Exit) {
 	}
 }
 
-// abandon gives up a connection whose monitor is about to be killed. Who calls meanwhile waits for the next one.
+// abandon gives up a connection whose monitor is about to be killed. Later calls wait for the next monitor.
 func (l *link) abandon(c *client) {
 	l.mu.Lock()
 	if l.client == c {
@@ -343,7 +344,7 @@ func (l *link) tellAll(list []wire.Container) {
 	}
 }
 
-// shut ends the use of the link, and returns the connection if there is one.
+// shut closes the link for further use, and returns its connection if there is one.
 func (l *link) shut() *client {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -359,7 +360,7 @@ func (l *link) shut() *client {
 	return l.client
 }
 
-// bore notes the monitor that was started. One of a pod that was shut down meanwhile is not wanted any more.
+// bore notes the monitor that was started, unless the pod was shut down meanwhile.
 func (l *link) bore(pid int) (wanted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

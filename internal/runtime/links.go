@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// links are what is kept of each pod.
+// links has the link of each pod.
 type links struct {
 	cfg     *Config
 	changes *replacements
@@ -14,7 +14,7 @@ type links struct {
 	pods map[string]*link
 }
 
-// get returns what is kept of a pod.
+// get returns the link of a pod, which it makes if there is none.
 func (all *links) get(pod string) *link {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -26,7 +26,7 @@ func (all *links) get(pod string) *link {
 	return l
 }
 
-// remove forgets a pod and returns what was kept of it.
+// remove removes the link of a pod and returns it.
 func (all *links) remove(pod string) *link {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -38,14 +38,14 @@ func (all *links) remove(pod string) *link {
 	return l
 }
 
-// known returns what is kept of a pod, nil where nothing is, as of one that was removed.
+// known returns the link of a pod, nil if there is none, as for a pod that was removed.
 func (all *links) known(pod string) *link {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	return all.pods[pod]
 }
 
-// list lists what is kept of each pod.
+// list returns all links.
 func (all *links) list() []*link {
 	all.mu.Lock()
 	defer all.mu.Unlock()
