@@ -45,7 +45,7 @@ type Builder struct {
 	Projects bool
 }
 
-// CheckRequest refuses a pod whose cgroup or labels cannot be had on this node.
+// CheckRequest refuses a pod whose cgroup or labels this node cannot provide.
 func (b *Builder) CheckRequest(cfg *runtimeapi.PodSandboxConfig) error {
 	if parent := cfg.GetLinux().GetCgroupParent(); parent != "" {
 		if _, err := b.Cgroups.Container(parent, "container"); err != nil {

@@ -27,9 +27,8 @@ type Handlers struct {
 // defaultCreateTimeout is of a handler that has none.
 const defaultCreateTimeout = 2 * time.Minute
 
-// Of is how the pod's runtime is called: as it was when the pod was made, because what a runtime keeps of
-// containers is its own. Only a program that is no longer in its place is looked for where the configuration has it
-// now.
+// Of returns how the pod's runtime is called: as it was when the pod was made, because each runtime keeps its own state
+// of containers. Only a program that is no longer there is looked for where the configuration has it now.
 func (a Handlers) Of(r *sandbox.Record) (runtime.Handler, error) {
 	if r.Using != nil && !moved(r.Using) {
 		return *r.Using, nil
@@ -41,8 +40,8 @@ func (a Handlers) Of(r *sandbox.Record) (runtime.Handler, error) {
 	return asMade(r, now), nil
 }
 
-// ForNew is the handler of the pod's new containers, and what the configuration says of them, both of one moment.
-// One that was taken out of the configuration says nothing, and a container that it forbade something would get it.
+// ForNew returns the handler of the pod's new containers and its options, both of one moment. It fails for a handler
+// that was taken out of the configuration: without its options a container would get what they forbid.
 func (a Handlers) ForNew(r *sandbox.Record) (runtime.Handler, spec.Handler, error) {
 	name := handlerName(r)
 	now, sh, err := a.Spec(name)
@@ -77,7 +76,7 @@ func asMade(r *sandbox.Record, now runtime.Handler) runtime.Handler {
 	return h
 }
 
-// moved says that a handler's program is no longer in its place.
+// moved says that a handler's program is no longer where it was.
 func moved(h *runtime.Handler) bool {
 	_, err := os.Stat(h.Path)
 	return errors.Is(err, fs.ErrNotExist)

@@ -45,8 +45,8 @@ func (p Pod) ids() podIDs {
 	return podIDs{rootfs.IDMap{UserNS: ns.User, UID: uid, GID: gid}, ns.IDs}
 }
 
-// owner is who the standard streams of a process belong to, as the host knows them, where that is not the runtime's to
-// say: from inside a user namespace it cannot give away what is the host's.
+// owner returns the owner of a process's standard streams, in the ids of the host, where the runtime cannot set it:
+// inside a user namespace it cannot change the owner of the host's files.
 func (i podIDs) owner(u spec.User) *runtime.Owner {
 	uid, gid, ok := i.all.Host(u.UID, u.GID)
 	if i.UserNS == "" || !ok {
@@ -55,7 +55,7 @@ func (i podIDs) owner(u spec.User) *runtime.Owner {
 	return &runtime.Owner{UID: int(uid), GID: int(gid)}
 }
 
-// give makes a file the pod's root's, where that is not the host's.
+// give makes the pod's root the owner of a file, where that is not the host's.
 func (i podIDs) give(path string) error {
 	if i.UserNS == "" {
 		return nil

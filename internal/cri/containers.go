@@ -42,7 +42,7 @@ func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContai
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
-// StopContainer ends a container, by force after the timeout. What is not there is stopped already.
+// StopContainer ends a container, by force after the timeout. Stopping an unknown container succeeds, as CRI requires.
 func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (
 	*runtimeapi.StopContainerResponse, error) {
 	timeout := time.Duration(max(req.Timeout, 0)) * time.Second
@@ -55,7 +55,7 @@ func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContaine
 	return &runtimeapi.StopContainerResponse{}, nil
 }
 
-// RemoveContainer removes a container, by force where it runs. What is not there is removed already.
+// RemoveContainer removes a container, by force if it runs. Removing an unknown container succeeds, as CRI requires.
 func (s *Server) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (
 	*runtimeapi.RemoveContainerResponse, error) {
 	err := end(s.Catalog.ContainerID, req.ContainerId, func(id sandbox.ID) error {
@@ -129,7 +129,7 @@ func matchContainer(c *runtimeapi.Container, f *runtimeapi.ContainerFilter) bool
 		matchLabels(c.Labels, f.GetLabelSelector())
 }
 
-// ContainerStatus tells all of a container.
+// ContainerStatus returns the status of a container.
 func (s *Server) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (
 	*runtimeapi.ContainerStatusResponse, error) {
 	id, err := s.Catalog.ContainerID(req.ContainerId)

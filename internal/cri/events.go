@@ -52,7 +52,7 @@ func (s *Server) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
 	}
 }
 
-// event is what a kubelet is told: with the whole pod as of the event, so that it need not ask.
+// event makes the event for a kubelet: with the whole pod as of the event, so that the kubelet need not ask.
 func (s *Server) event(e pod.Event) *runtimeapi.ContainerEventResponse {
 	told := &runtimeapi.ContainerEventResponse{
 		ContainerId: string(e.ID), ContainerEventType: eventTypes[e.Kind], CreatedAt: e.At.UnixNano(),

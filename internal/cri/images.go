@@ -45,7 +45,7 @@ func auth(a *runtimeapi.AuthConfig) *image.Auth {
 	}
 }
 
-// ImageStatus tells of one image; no image in the answer says that there is none.
+// ImageStatus returns one image. An answer without an image says that there is none.
 func (s *Server) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (
 	*runtimeapi.ImageStatusResponse, error) {
 	img, ok := s.Images.Get(req.GetImage().GetImage())
@@ -85,7 +85,7 @@ func (s *Server) imageItems(ctx context.Context, f *runtimeapi.ImageFilter) (ite
 	return items
 }
 
-// RemoveImage removes an image under all its names. What is not there is removed already.
+// RemoveImage removes an image with all its names. Removing an unknown image succeeds, as CRI requires.
 func (s *Server) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (
 	*runtimeapi.RemoveImageResponse, error) {
 	if err := s.Images.Remove(ctx, req.GetImage().GetImage()); err != nil {

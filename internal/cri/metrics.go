@@ -12,21 +12,21 @@ import (
 	"berth/internal/sandbox"
 )
 
-// ListMetricDescriptors tells which metrics there are. They are the same as long as the daemon runs.
+// ListMetricDescriptors returns the descriptors of all metrics. They stay the same as long as the daemon runs.
 func (s *Server) ListMetricDescriptors(
 	context.Context, *runtimeapi.ListMetricDescriptorsRequest,
 ) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 	return &runtimeapi.ListMetricDescriptorsResponse{Descriptors: cadvisor.Descriptors()}, nil
 }
 
-// ListPodSandboxMetrics tells the metrics of each ready pod and of its containers.
+// ListPodSandboxMetrics returns the metrics of each ready pod and of its containers.
 func (s *Server) ListPodSandboxMetrics(
 	ctx context.Context, _ *runtimeapi.ListPodSandboxMetricsRequest,
 ) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
 	return &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: s.podMetrics(ctx)}, nil
 }
 
-// StreamPodSandboxMetrics tells the same in parts.
+// StreamPodSandboxMetrics sends the same in parts.
 func (s *Server) StreamPodSandboxMetrics(
 	_ *runtimeapi.StreamPodSandboxMetricsRequest, to runtimeapi.RuntimeService_StreamPodSandboxMetricsServer,
 ) error {

@@ -23,7 +23,7 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: string(id)}, nil
 }
 
-// StopPodSandbox ends all that lives of a pod. What is not there is stopped already.
+// StopPodSandbox ends the containers and the network of a pod. Stopping an unknown pod succeeds, as CRI requires.
 func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (
 	*runtimeapi.StopPodSandboxResponse, error) {
 	err := end(s.Catalog.ID, req.PodSandboxId, func(id sandbox.ID) error { return s.Pods.Stop(ctx, id) })
@@ -33,7 +33,7 @@ func (s *Server) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSand
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
 
-// RemovePodSandbox removes a pod and its containers. What is not there is removed already.
+// RemovePodSandbox removes a pod and its containers. Removing an unknown pod succeeds, as CRI requires.
 func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (
 	*runtimeapi.RemovePodSandboxResponse, error) {
 	err := end(s.Catalog.ID, req.PodSandboxId, func(id sandbox.ID) error { return s.Pods.Remove(ctx, id) })
@@ -43,7 +43,7 @@ func (s *Server) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePod
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
-// PodSandboxStatus tells all of a pod and its containers.
+// PodSandboxStatus returns the status of a pod and its containers.
 func (s *Server) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (
 	*runtimeapi.PodSandboxStatusResponse, error) {
 	id, err := s.Catalog.ID(req.PodSandboxId)

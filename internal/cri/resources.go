@@ -25,7 +25,7 @@ func (s *Server) UpdateContainerResources(ctx context.Context, req *runtimeapi.U
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// UpdatePodSandboxResources takes over what a pod is meant to use in all.
+// UpdatePodSandboxResources notes the limits of a pod as a whole.
 func (s *Server) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (
 	*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	id, err := s.Catalog.ID(req.PodSandboxId)

@@ -26,7 +26,7 @@ const RuntimeName = "berth"
 // APIVersion is the version of CRI that is spoken.
 const APIVersion = "v1"
 
-// Network is what the face needs to know of networks.
+// Network is what the server needs of networks.
 type Network interface {
 	Status() network.Status        // never waits
 	SetPodCIDR(cidrs string) error // writes the configuration made from the template, if there is one
@@ -65,7 +65,7 @@ func (s *Server) Register(g *grpc.Server) {
 	runtimeapi.RegisterImageServiceServer(g, s)
 }
 
-// Version tells who answers.
+// Version returns the name and version of the runtime, and the version of CRI.
 func (s *Server) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{
 		Version:     "0.1.0", // of the kubelet's runtime API, as every runtime answers
@@ -84,7 +84,7 @@ func semantic(release string) string {
 	return "0.0.0+" + release
 }
 
-// Status tells whether the runtime and the network are ready, and why not.
+// Status returns whether the runtime and the network are ready, and why not.
 func (s *Server) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	n, handlers := s.Network.Status(), s.Handlers()
 	resp := &runtimeapi.StatusResponse{
@@ -151,7 +151,7 @@ func (s *Server) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
 }
 
-// UpdateRuntimeConfig takes over the node's pod CIDRs. An empty value, which kubelets send while they have none,
+// UpdateRuntimeConfig puts the node's pod CIDRs in force. An empty value, which kubelets send while they have none,
 // changes nothing.
 func (s *Server) UpdateRuntimeConfig(_ context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (
 	*runtimeapi.UpdateRuntimeConfigResponse, error) {

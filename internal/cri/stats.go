@@ -15,7 +15,7 @@ import (
 	"berth/internal/sandbox"
 )
 
-// ContainerStats tells what one container uses. Of one that has ended there is only its writable layer left to tell of.
+// ContainerStats returns what one container uses. For one that has ended, that is only its writable layer.
 func (s *Server) ContainerStats(
 	_ context.Context, req *runtimeapi.ContainerStatsRequest,
 ) (*runtimeapi.ContainerStatsResponse, error) {
@@ -31,14 +31,14 @@ func (s *Server) ContainerStats(
 	return &runtimeapi.ContainerStatsResponse{Stats: stats}, nil
 }
 
-// ListContainerStats tells what each container that lives uses.
+// ListContainerStats returns what each living container uses.
 func (s *Server) ListContainerStats(
 	ctx context.Context, req *runtimeapi.ListContainerStatsRequest,
 ) (*runtimeapi.ListContainerStatsResponse, error) {
 	return &runtimeapi.ListContainerStatsResponse{Stats: s.listContainerStats(ctx, req.Filter)}, nil
 }
 
-// StreamContainerStats tells the same in parts.
+// StreamContainerStats sends the same in parts.
 func (s *Server) StreamContainerStats(
 	req *runtimeapi.StreamContainerStatsRequest, to runtimeapi.RuntimeService_StreamContainerStatsServer,
 ) error {
@@ -47,8 +47,7 @@ func (s *Server) StreamContainerStats(
 	})
 }
 
-// PodSandboxStats tells what one pod and its containers use. Of one that was stopped there is nothing to tell but what
-// it is.
+// PodSandboxStats returns what one pod and its containers use. For one that was stopped, it has only the attributes.
 func (s *Server) PodSandboxStats(
 	_ context.Context, req *runtimeapi.PodSandboxStatsRequest,
 ) (*runtimeapi.PodSandboxStatsResponse, error) {
@@ -64,14 +63,14 @@ func (s *Server) PodSandboxStats(
 	return &runtimeapi.PodSandboxStatsResponse{Stats: s.podStats(r, traffic)}, nil
 }
 
-// ListPodSandboxStats tells what each ready pod uses.
+// ListPodSandboxStats returns what each ready pod uses.
 func (s *Server) ListPodSandboxStats(
 	ctx context.Context, req *runtimeapi.ListPodSandboxStatsRequest,
 ) (*runtimeapi.ListPodSandboxStatsResponse, error) {
 	return &runtimeapi.ListPodSandboxStatsResponse{Stats: s.listPodStats(ctx, req.Filter)}, nil
 }
 
-// StreamPodSandboxStats tells the same in parts.
+// StreamPodSandboxStats sends the same in parts.
 func (s *Server) StreamPodSandboxStats(
 	req *runtimeapi.StreamPodSandboxStatsRequest, to runtimeapi.RuntimeService_StreamPodSandboxStatsServer,
 ) error {
@@ -119,7 +118,7 @@ func (s *Server) listPodStats(
 	})
 }
 
-// ready are the pods of a list that can use anything.
+// ready returns the listed pods that are ready. Others use nothing.
 func (s *Server) ready(ctx context.Context) []*sandbox.Record {
 	return slices.DeleteFunc(s.listed(ctx), func(r *sandbox.Record) bool { return r.State != sandbox.Ready })
 }
@@ -147,7 +146,7 @@ func (s *Server) containerStats(
 	return stats, lives
 }
 
-// containerUse is what a container uses, for a kubelet and as it was read.
+// containerUse has what a container uses, for a kubelet and as it was read.
 func (s *Server) containerUse(
 	r *sandbox.Record, c *sandbox.Container,
 ) (_ *runtimeapi.ContainerStats, u meter.Use, lives bool) {

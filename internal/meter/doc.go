@@ -1,6 +1,6 @@
 // Package meter tells what pods and containers use, and watches those that come to their limits.
 //
-// Meter is all of it, and Config what it needs of the rest of the daemon: the records of pods, their places and their
+// Meter measures, and Config has what it needs of the rest of the daemon: the records of pods, their paths and their
 // cgroups. Each of its parts has its own state and lock: StorageWatch knows which containers have written all that they
 // may, StrayWatch which have files that their project does not count, LogWatch what was dropped of logs.
 //

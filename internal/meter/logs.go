@@ -15,7 +15,7 @@ const ReasonLogLimit = "LogLimit"
 // logWarnPause is the least time between two warnings about one container's log.
 const logWarnPause = time.Minute
 
-// LogWatch knows what was dropped of logs since the daemon began.
+// LogWatch counts what was dropped of logs since the daemon began.
 type LogWatch struct {
 	cfg Config
 

@@ -56,7 +56,7 @@ func (m *Meter) Problems() []sandbox.Problem {
 	return append(m.Strays.problems(), m.Storage.problems()...)
 }
 
-// Use is what a pod or a container uses.
+// Use is the resource usage of a pod or a container.
 type Use struct {
 	cgroup.Usage
 	// NanoCores is the processor time of a second, in nanoseconds, over the last seconds, where Rated says that it is
@@ -104,7 +104,7 @@ func (m *Meter) Pod(r *sandbox.Record, extent cgroup.Extent, parts []Use) (u Use
 	return u, true
 }
 
-// sum adds what a kubelet adds up where a pod has no cgroup of its own.
+// sum adds up the usage of the containers of a pod without a cgroup of its own, as a kubelet does.
 func sum(parts []Use) Use {
 	u := Use{Usage: cgroup.Usage{At: time.Now()}}
 	u.CPU.Known, u.Memory.Known, u.Tasks.Known = true, true, true
@@ -178,8 +178,8 @@ type rates struct {
 	swept time.Time
 }
 
-// rate fills in what u used a second, since the newest sample that is old enough. What began lately used nothing when
-// it began.
+// rate fills in what u used in a second, since the newest sample that is old enough. A process that began lately used
+// nothing when it began.
 func (s *rates) rate(id sandbox.ID, began time.Time, u *Use) {
 	if !u.CPU.Known {
 		return

@@ -12,9 +12,9 @@ import (
 // Owner is the object that a lane belongs to: a pod, or a container of one.
 type Owner struct{ Pod, Container string }
 
-// Board knows the operations that run in lanes, so that a person can ask which hang. Lanes write to the board of
-// their base context; idle lanes cost nothing. No lock of an object is taken to read it, so it answers whatever an
-// operation waits for.
+// Board knows the operations that run in lanes, so that it can be asked which hang. Lanes write to the board of their
+// base context; idle lanes cost nothing. No lock of an object is taken to read it, so it answers whatever an operation
+// waits for.
 type Board struct {
 	mu   sync.Mutex // guards runs; a lane's mu may be held above it, never below
 	runs map[*run]*Lane
@@ -76,7 +76,7 @@ type ActiveStep struct {
 	Since      time.Time
 }
 
-// Activities returns what runs, the oldest first. It never waits for an operation.
+// Activities returns the operations that run, the oldest first. It never waits for an operation.
 func (b *Board) Activities() []Activity {
 	b.mu.Lock()
 	runs := maps.Clone(b.runs)
@@ -91,7 +91,7 @@ func (b *Board) Activities() []Activity {
 	return all
 }
 
-// trace is what an operation does at the moment.
+// trace has the steps that an operation is running.
 type trace struct {
 	mu    sync.Mutex // guards what follows; nothing else is locked below it
 	next  int

@@ -113,7 +113,7 @@ func (l *Lane) unqueue(kind string) {
 	}
 }
 
-// way is how an operation that is asked for finds the lane.
+// way reports whether a requested operation begins, joins the running one or queues behind it.
 type way int
 
 const (

@@ -68,13 +68,13 @@ func (e *StepError) Details() fail.Detail {
 	return fail.Detail{Step: e.Plan + ": " + e.Step}
 }
 
-// endedError is what a step said after its context had ended, and why that ended.
+// endedError is the error of a step whose context had ended, and the cause of that.
 type endedError struct{ err, cause error }
 
 func (e *endedError) Error() string { return fmt.Sprintf("%v (%v)", e.err, e.cause) }
 
-// Unwrap returns both. That another operation ended the step comes first: what the step said is then of no use to a
-// caller. After a deadline it is, and comes first.
+// Unwrap returns both. If another operation has ended the step, the cause comes first, because the step's own error is
+// then of no use to a caller. After a deadline the step's own error comes first.
 func (e *endedError) Unwrap() []error {
 	if fail.Is(e.cause, errdefs.ErrAborted) {
 		return []error{e.cause, e.err}
@@ -201,7 +201,7 @@ func (r *running) point() string {
 	return r.p.Name + "." + r.s.Name + ".do"
 }
 
-// end tells who wants to know how the step ended, passes the point after it, and names the step in the error.
+// end reports to Seen how the step ended, passes the point after it, and names the step in the error.
 func (r *running) end(err error) error {
 	defer r.stop()
 	if r.p.Seen != nil {
