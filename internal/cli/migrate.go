@@ -188,7 +188,7 @@ func (m *imageMigration) take(ctx context.Context, img *containerd.Image) (did s
 	there := true
 	for _, name := range content.Names(img) {
 		switch id := m.ids[name]; id {
-		case content.ID.String():
+		case content.ID.String(), content.Manifest.String():
 			names = append(names, name)
 		case "":
 			names, there = append(names, name), false

@@ -30,6 +30,8 @@ const (
 // Content is what an image for one platform consists of.
 type Content struct {
 	ID digest.Digest // of the image, which is that of its config
+	// Manifest is the digest of the manifest, which is the id if the daemon finds it to be one of an OCI artifact.
+	Manifest digest.Digest
 	// Root is the manifest or index that the names lead to.
 	Root      ocispec.Descriptor
 	documents []ocispec.Descriptor // Root, and what leads from there to the config
@@ -130,9 +132,13 @@ func (f *finder) visit(c *Content, desc ocispec.Descriptor, depth int) error {
 	if len(doc.Layers) > mostLayers {
 		return fmt.Errorf("%s has %d layers; %d are the most", desc.Digest, len(doc.Layers), mostLayers)
 	}
-	c.ID, c.layers = doc.Config.Digest, doc.Layers
-	c.documents = append(c.documents, *doc.Config)
+	c.ID, c.Manifest, c.layers = doc.Config.Digest, desc.Digest, doc.Layers
 	_, err = f.root.document(*doc.Config)
+	var missing *MissingError
+	if doc.Config.Digest == ocispec.DescriptorEmptyJSON.Digest && errors.As(err, &missing) {
+		return nil // it is {}, that of an artifact, which the daemon knows
+	}
+	c.documents = append(c.documents, *doc.Config)
 	return err
 }
 

@@ -349,3 +349,55 @@ func TestHostileBlobs(t *testing.T) {
 		}
 	}
 }
+
+// artifactIn is what a root knows of an artifact that it has, but for the blobs that are taken away.
+func artifactIn(t *testing.T, a fixture.Artifact, emptyConfig bool, away ...digest.Digest) (*Content, error) {
+	t.Helper()
+	r := newRig(t)
+	target, err := r.Artifact(a, emptyConfig)
+	if err == nil {
+		err = r.Name("k8s.io", "models.example/a:v1", target, nil)
+	}
+	for _, d := range away {
+		err = errors.Join(err, os.Remove(r.Path(d)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := Open(r.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	images, err := root.Images("k8s.io")
+	if err != nil || len(images) != 1 {
+		t.Fatalf("images %v, %v", images, err)
+	}
+	return root.Content(&images[0])
+}
+
+// TestArtifactOfARoot finds what an artifact consists of, and does without the config {}.
+func TestArtifactOfARoot(t *testing.T) {
+	a := fixture.Artifact{Type: "a/b", Blobs: []fixture.ArtifactBlob{{Title: "f", Body: []byte("of a")}}}
+	own := fixture.Artifact{ConfigType: "application/vnd.cncf.helm.config.v1+json", Config: []byte(`{"name":"c"}`),
+		Blobs: a.Blobs}
+	for name, c := range map[string]struct {
+		artifact  fixture.Artifact
+		config    bool
+		documents int
+	}{"without its config": {a, false, 1}, "with it": {a, true, 2}, "with one of its own": {own, true, 2}} {
+		content, err := artifactIn(t, c.artifact, c.config)
+		if err != nil || content.Manifest != c.artifact.Digest() || len(content.documents) != c.documents ||
+			len(content.layers) != 1 {
+			t.Errorf("%s: %+v, %v", name, content, err)
+		}
+	}
+	var missing *MissingError
+	for name, d := range map[string]digest.Digest{
+		"a config that says something": digest.FromBytes(own.Config), "a layer": own.Blobs[0].Descriptor().Digest,
+	} {
+		if _, err := artifactIn(t, own, true, d); !errors.As(err, &missing) {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+}

@@ -1,10 +1,14 @@
 package image
 
 import (
+	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/test/fixture"
 )
 
 // file adds an artifact of one file, and says its type where an index does.
@@ -72,5 +76,49 @@ func TestArtifactsOfAnIndex(t *testing.T) {
 		if got != c.want && (err == nil || !strings.Contains(got, c.want)) {
 			t.Errorf("%s: %s; wanted %s", name, got, c.want)
 		}
+	}
+}
+
+// TestArtifactOfAnotherPlatformIsRepaired has an index of artifacts, of which one is pulled that is not the node's.
+func TestArtifactOfAnotherPlatformIsRepaired(t *testing.T) {
+	t.Parallel()
+	host := startRegistry(t, "")
+	var index ocispec.Index
+	index.SchemaVersion, index.MediaType = 2, ocispec.MediaTypeImageIndex
+	for _, arch := range []string{"amd64", "arm64", "s390x"} {
+		a := modelOf(titled("a", "of "+arch), titled("d/b", "more of "+arch))
+		pushArtifact(t, host, "m:"+arch, a)
+		index.Manifests = append(index.Manifests, ocispec.Descriptor{
+			MediaType: ocispec.MediaTypeImageManifest, ArtifactType: a.Type, Digest: a.Digest(),
+			Size: int64(len(a.Manifest())), Platform: &ocispec.Platform{OS: "linux", Architecture: arch},
+		})
+	}
+	raw, err := json.Marshal(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fixture.PushManifest(host, "m", "v1", ocispec.MediaTypeImageIndex, raw); err != nil {
+		t.Fatal(err)
+	}
+	for _, arch := range []string{"amd64", "arm64", "s390x"} {
+		s := open(t, t.TempDir())
+		img, err := s.Pull(t.Context(), PullRequest{Reference: host + "/m:v1", Platform: "linux/" + arch})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, path := range []string{"a", "d/b"} {
+			spoilFile(t, filepath.Join(s.disk.LayerFS(img.Layers[i]), path))
+		}
+		found := 0
+		err = s.Check(t.Context(), true, func(f Finding) {
+			if found++; !f.Repaired {
+				t.Errorf("%s: %+v", arch, f)
+			}
+		})
+		a, b := content(t, s, img, "a"), content(t, s, img, "d/b")
+		if err != nil || found < 2 || a != "of "+arch || b != "more of "+arch {
+			t.Errorf("%s: %d found, %v; it is %q, %q", arch, found, err, a, b)
+		}
+		sound(t, s)
 	}
 }

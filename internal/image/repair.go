@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/image/catalog"
+	"berth/internal/image/document"
 	"berth/internal/image/progress"
 	"berth/internal/image/reference"
 )
@@ -226,21 +228,65 @@ func (r *repairer) locate(
 	if err != nil {
 		return layerRequest{}, err
 	}
-	c, err := r.s.pipeline.chooser(reg, rec.Platform)
-	if err != nil {
-		return layerRequest{}, err
+	var found *chosen
+	if rec.IsArtifact() {
+		found, err = r.artifact(rec)
+	} else {
+		found, err = r.choose(ctx, desc, reg, rec)
 	}
-	found, err := c.choose(ctx, desc)
 	if err != nil {
 		return layerRequest{}, err
 	}
 	defer found.done()
-	if id := found.doc.ID().String(); id != rec.ID {
-		return layerRequest{}, fail.New(errdefs.ErrDataLoss, "%s is the image %s now", desc.Digest, id)
-	}
 	w := requestsOf(found)[n].as(r.s.catalog.Snapshot().Layer(rec.Layers[n].ID))
 	w.alone = true // it gets the id of the damaged layer, which depends on no other blob
 	return w, nil
+}
+
+// choose finds the image in what its name leads to.
+func (r *repairer) choose(
+	ctx context.Context, desc ocispec.Descriptor, reg registry, rec *catalog.ImageRecord,
+) (*chosen, error) {
+	c, err := r.s.pipeline.chooser(reg, rec.Platform)
+	if err != nil {
+		return nil, err
+	}
+	found, err := c.choose(ctx, desc)
+	if err != nil {
+		return nil, err
+	}
+	if id := found.doc.ID().String(); id != rec.ID {
+		found.done()
+		return nil, fail.New(errdefs.ErrDataLoss, "%s is the image %s now", desc.Digest, id)
+	}
+	return found, nil
+}
+
+// artifact reads the layers of an artifact from its own manifest, which its record has. An index that the name leads to
+// may have artifacts for several platforms, and no record says for which one this was chosen.
+func (r *repairer) artifact(rec *catalog.ImageRecord) (*chosen, error) {
+	img, ok := r.s.Get(rec.ID)
+	if !ok {
+		return nil, fail.New(errdefs.ErrNotFound, "it was removed meanwhile")
+	}
+	raw, err := img.RawConfig()
+	if err != nil {
+		return nil, err
+	}
+	found := &chosen{done: func() {}}
+	if err := json.Unmarshal(raw, &found.doc.Manifest); err != nil {
+		return nil, fail.New(errdefs.ErrDataLoss, "read the manifest of artifact %s: %w", rec.ID, err)
+	}
+	m := &found.doc.Manifest
+	parts, err := document.PartsOf(m)
+	if err == nil && len(parts) != len(rec.Layers) {
+		err = fail.New(errdefs.ErrDataLoss, "its manifest has %d layers, and its record %d", len(parts), len(rec.Layers))
+	}
+	if err != nil {
+		return nil, err
+	}
+	found.doc.Artifact = &document.Artifact{Type: document.TypeOf(m), Parts: parts}
+	return found, nil
 }
 
 // finish finalizes a fetched layer if it depends on those below, and writes its record.

@@ -29,11 +29,17 @@ func TestMigrateContainerd(t *testing.T) {
 		}
 		bad := r.damaged(old)
 		r.ok(old.Name("k8s.io", "bad.example/app:v1", bad, nil))
+		model := fixture.Artifact{Type: "application/vnd.example.model", Blobs: []fixture.ArtifactBlob{
+			{Title: "weights/a", Body: []byte("of an artifact")}}}
+		target, err = old.Artifact(model, false)
+		r.ok(err)
+		r.ok(old.Name("k8s.io", "models.example/a:v1", target, nil))
 		args := []string{"migrate", "containerd", "--only", "images", "--root", old.Dir, "--into", r.TempDir()}
 		out, stderr, code := r.berth(args...)
 		if code != 1 || !strings.Contains(out, name+": taken over") ||
 			!strings.Contains(out, "bad.example/app:v1: not taken over: read the archive: "+
-				"sha256:") || !strings.Contains(stderr, "1 of 2 images") {
+				"sha256:") || !strings.Contains(stderr, "1 of 3 images") ||
+			!strings.Contains(out, "models.example/a:v1: taken over") {
 			r.Fatalf("code %d: %s%s", code, out, stderr)
 		}
 		img := r.image(name)
@@ -44,10 +50,13 @@ func TestMigrateContainerd(t *testing.T) {
 			out := r.pod().output(node.Container("old", n, []string{"cat", "/srv/note"}))
 			r.wantText(n, out, "from containerd")
 		}
+		files := r.pod().output(busybox("model", "cat /v/weights/a", imageMount("models.example/a:v1", "/v")))
+		r.wantText("an artifact", files, "of an artifact")
 		r.ok(os.Remove(shared.registry.BlobPath(ggcr.Hash{Algorithm: "sha256", Hex: manifest.Encoded()})))
 		r.ok(r.tryPull(name, nil)) // it asks what the tag leads to, and nothing more
 		out, _, code = r.berth(args...)
-		if code != 1 || !strings.Contains(out, name+": is here already") {
+		if code != 1 || !strings.Contains(out, name+": is here already") ||
+			!strings.Contains(out, "models.example/a:v1: is here already\n") {
 			r.Errorf("again: code %d: %s", code, out)
 		}
 		if out := r.mustBerth("check"); out != "nothing is wrong\n" {
