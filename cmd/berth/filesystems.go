@@ -27,7 +27,7 @@ func tryImages(root string, log *slog.Logger) error {
 		return fmt.Errorf("%w: set images.root to a directory on another one, such as ext4, xfs, btrfs or tmpfs", err)
 	}
 	if err != nil {
-		log.Warn("nobody knows whether the image store can hold layers", "error", err)
+		log.Warn("it could not be found out whether the image store can hold layers", "error", err)
 	}
 	return nil
 }

@@ -158,7 +158,7 @@ func (n *node) openHost(context.Context) (err error) {
 
 func (n *node) openRuntimes(ctx context.Context) (err error) {
 	if err := n.groups.helpers.Sweep(n.groups.earlier()...); err != nil {
-		n.log.Warn("helpers of an earlier daemon could not all be ended; what they were run for waits for them", "error", err)
+		n.log.Warn("helpers of an earlier daemon could not all be ended; their operations wait for them", "error", err)
 	}
 	if err := host.SweepTrials(n.cfg.State, n.facts.CgroupDriver); err != nil {
 		n.log.Warn("what an earlier daemon left of a trial of a runtime could not all be removed", "error", err)

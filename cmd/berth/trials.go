@@ -55,7 +55,7 @@ func (t *runtimeTrials) features(ctx context.Context, of *handlers) *foundFeatur
 	if !of.probed {
 		_, tried, err := t.choose(ctx, of.found)
 		if found.tried = tried; err != nil && ctx.Err() == nil {
-			t.log.Warn("whether the runtimes work was not found out, or not kept", "error", err)
+			t.log.Warn("the trial of the runtimes failed, or its result could not be kept", "error", err)
 		}
 	}
 	try := func(ctx context.Context, r host.Runtime) error {

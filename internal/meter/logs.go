@@ -43,7 +43,7 @@ func (w *LogWatch) Dropped(r *sandbox.Record, id sandbox.ID, d runtime.Dropped) 
 	what := fmt.Sprintf("%d lines (%d bytes) of its log were dropped: it is limited to %d bytes a second",
 		d.Lines, d.Bytes, c.LogLimit.Rate)
 	if warn {
-		w.cfg.Log.Warn("what a container logs is dropped", "pod", r.ID, "container", id, "lines", d.Lines,
+		w.cfg.Log.Warn("log lines of a container are dropped", "pod", r.ID, "container", id, "lines", d.Lines,
 			"bytes", d.Bytes, "rate", c.LogLimit.Rate)
 	}
 	w.cfg.Reached(r, id, ReasonLogLimit, what)

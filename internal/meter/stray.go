@@ -124,7 +124,7 @@ func (w *StrayWatch) lookAt(ctx context.Context, pod, ctr sandbox.ID) bool {
 		return true // it is removed, or too large: what was known of it stays
 	}
 	if w.set(ctr, stray{pod, bytes, inodes, time.Now()}) {
-		w.cfg.Log.Warn("a container has left its project: its limit of what it writes does not hold for these files",
+		w.cfg.Log.Warn("files of a container are outside its project: its storage limit does not hold for them",
 			"pod", pod, "container", ctr, "files", inodes, "bytes", bytes)
 	}
 	return true

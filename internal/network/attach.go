@@ -191,7 +191,7 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 		a.Undoing = true
 		// A full disk keeps no pod from being detached.
 		if err := n.attachments.save(a, "network.detach.intent"); err != nil {
-			n.log.Warn("it cannot be noted that a pod is being detached", "pod", p.ID, "error", err)
+			n.log.Warn("the intent to detach a pod could not be recorded", "pod", p.ID, "error", err)
 			cutOff = true
 		}
 	}

@@ -44,7 +44,7 @@ func (c *CNIConfig) SetPodCIDR(cidrs string) error {
 	}
 	file := filepath.Join(cfg.ConfigDir, templated)
 	if other, err := first(cfg.ConfigDir); err == nil && other != file {
-		c.log.Info("pod CIDR not written: a CNI configuration of somebody else is in force",
+		c.log.Info("pod CIDR not written: a CNI configuration of another program is in force",
 			"file", other, "cidr", cidrs)
 		return nil
 	}

@@ -44,8 +44,8 @@ func readDamaged(s *Pods, id sandbox.ID, why error) damaged {
 	d := damaged{err: why, mayLive: err == nil}
 	known, err := identity.Read(identityPath(&s.cfg, id))
 	if err != nil {
-		s.cfg.Log.Error("nor can the pod's identity be read: no image layer that is there now is removed before it is mended",
-			"pod", id, "error", err)
+		s.cfg.Log.Error("the pod's identity cannot be read either: no image layer that is there now is removed before it "+
+			"is mended", "pod", id, "error", err)
 		return d
 	}
 	d.identity = &known

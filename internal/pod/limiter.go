@@ -88,7 +88,7 @@ func (s *Limiter) consult(
 func (s *Limiter) Apply(ctx context.Context, changes []Change) (failed []Change) {
 	for _, ch := range changes {
 		if err := s.apply(ctx, ch); err != nil {
-			s.log.Warn("what a plugin wants of a container was not done", "container", ch.Container, "error", err)
+			s.log.Warn("a change that a plugin asked for was not made to a container", "container", ch.Container, "error", err)
 			failed = append(failed, ch)
 		}
 	}

@@ -115,7 +115,7 @@ func (n *notifier) ask(ctx context.Context, m Moment, r *sandbox.Record, c *sand
 // note tells of what has happened to a pod, or to its container c; no error undoes it.
 func (n *notifier) note(ctx context.Context, m Moment, r *sandbox.Record, c *sandbox.Container) {
 	if err := n.ask(ctx, m, r, c); err != nil {
-		n.log.Warn("a plugin failed at what it was told of", "pod", r.ID, "error", err)
+		n.log.Warn("a plugin failed to handle an event", "pod", r.ID, "error", err)
 	}
 }
 

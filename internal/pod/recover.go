@@ -224,7 +224,7 @@ func resume(ctx context.Context, p *pod) {
 		_ = stopPod(ctx, p)
 	case sandbox.Ready:
 		if why := p.cfg.Bundle.Pod(r).CheckPins(); why != nil {
-			p.cfg.Log.Warn("a pod has lost what it stands on and is stopped", "pod", p.id, "error", why)
+			p.cfg.Log.Warn("a namespace of a pod is gone; the pod is stopped", "pod", p.id, "error", why)
 			_ = stopPod(ctx, p)
 		}
 	}

@@ -84,7 +84,7 @@ func Open(c Config) *Directory {
 		err = os.MkdirAll(filepath.Dir(c.Record), 0o700)
 	}
 	if err != nil {
-		d.Log.Warn("what was taken in of the directory of images is not known: it is taken in again", "error", err)
+		d.Log.Warn("the record of the directory of images cannot be read: its images are taken in again", "error", err)
 	}
 	var names []string
 	if d.Pin {
@@ -136,7 +136,7 @@ func (d *Directory) tell(k key, path string, err error) {
 	if err == nil {
 		d.problems.set(k, path, "")
 	} else if d.problems.set(k, path, fail.Clip(err.Error())) {
-		d.Log.Warn("the directory of images", "path", path, "error", err)
+		d.Log.Warn("the directory of images, or a file in it, cannot be used", "path", path, "error", err)
 	}
 }
 

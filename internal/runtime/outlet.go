@@ -117,7 +117,7 @@ func (d *drainer) take(ctx context.Context, pod, ctr string, streams ...*os.File
 }
 
 func (d *drainer) refused(pod, ctr string) {
-	d.log.Warn("processes that execs have left hold too many streams open; nobody reads the last of them any more, "+
+	d.log.Warn("processes that execs have left hold too many streams open; the last of them are not read any more, "+
 		"and a process that writes to it gets SIGPIPE", "pod", pod, "container", ctr, "most", maxDrained)
 }
 

@@ -109,5 +109,5 @@ func LogDamage(ctx context.Context, c *Catalog, id string, err error) {
 	for _, rec := range c.Owners(id) {
 		image = rec.ID
 	}
-	c.disk.log.Error("image store", "image", image, "layer", id, "problem", err.Error())
+	c.disk.log.Error("the image store is damaged", "image", image, "layer", id, "problem", err.Error())
 }

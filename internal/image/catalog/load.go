@@ -68,7 +68,7 @@ func readEach(n int, read func(int)) {
 // problem notes what cannot be read.
 func (l *loader) problem(f Finding) {
 	l.c.unread[f.Path] = f
-	l.c.disk.log.Error("image store", "image", f.Image, "layer", f.Layer, "problem", f.Problem)
+	l.c.disk.log.Error("the image store is damaged", "image", f.Image, "layer", f.Layer, "problem", f.Problem)
 }
 
 func (l *loader) layers() error {
