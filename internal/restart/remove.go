@@ -37,7 +37,14 @@ func (p *pod) over() (containers []string, whole bool) {
 
 // remove removes what is over of a pod, with its logs. A daemon that is killed meanwhile leaves a pod whose container
 // has ended, which the next one removes.
-func (k *Keeper) remove(ctx context.Context, p *pod) error {
+func (k *Keeper) remove(ctx context.Context, of name) error {
+	select {
+	case k.going <- struct{}{}:
+		defer func() { <-k.going }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	p := find(k.Catalog.List(), of) // somebody else may have removed it meanwhile
 	containers, whole := p.over()
 	if !whole {
 		rt := &runtime{k.Pods, k.Catalog, k.logs, p}

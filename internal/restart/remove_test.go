@@ -1,10 +1,14 @@
 package restart
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -187,5 +191,43 @@ func TestCannotBeRemoved(t *testing.T) {
 		if strings.Count(log, "the disk hangs") != 1 {
 			t.Errorf("it says:\n%s", log)
 		}
+	})
+}
+
+// slowly takes a second for each stop, and counts how many there are at a time.
+type slowly struct {
+	*node
+	now, most atomic.Int32
+}
+
+func (s *slowly) Stop(ctx context.Context, id sandbox.ID) error {
+	n := s.now.Add(1)
+	defer s.now.Add(-1)
+	for m := s.most.Load(); n > m && !s.most.CompareAndSwap(m, n); m = s.most.Load() {
+	}
+	time.Sleep(time.Second)
+	return s.node.Stop(ctx, id)
+}
+
+// TestManyAreRemoved has many end at once, such as by a restart of the machine: they go a few at a time.
+func TestManyAreRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &slowly{node: newNode(t)}
+		const many = 200
+		for i := range many {
+			name := fmt.Sprint("p", i)
+			n.passing(name, filepath.Join("/no/such", name+"_u"), byHand(name))
+			n.hold(func() { n.edit(sandbox.ID(name), ended(255)) })
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		k := &Keeper{Pods: n, Catalog: n, Watch: func() Watch { return n }, Log: slog.New(slog.DiscardHandler)}
+		done := make(chan struct{})
+		go func() { k.Run(ctx); close(done) }()
+		time.Sleep(time.Minute)
+		if most := n.most.Load(); most != atOnce || len(n.List()) != 0 {
+			t.Errorf("%d at a time, %d are left", most, len(n.List()))
+		}
+		stop()
+		<-done
 	})
 }

@@ -55,7 +55,8 @@ const (
 	retryDelay  = 10 * time.Second
 )
 
-// atOnce is how many pods are started at the same time. After a restart of the machine all of them are due.
+// atOnce is how many pods are started at the same time, and how many are removed. After a restart of the machine all of
+// them are due.
 const atOnce = 4
 
 // Keeper starts containers again, or removes them. Its fields are set before Run.
@@ -68,8 +69,9 @@ type Keeper struct {
 	Adopted <-chan struct{}
 	Log     *slog.Logger
 
-	slots chan struct{}
-	logs  *look.Disk // of the pods
+	slots chan struct{} // of starts
+	going chan struct{} // of removals, which may wait for the disk of the logs
+	logs  *look.Disk    // of the pods
 	work  sync.WaitGroup
 
 	mu     sync.Mutex // guards tended
@@ -86,7 +88,8 @@ func nameOf(r *sandbox.Record) name {
 
 // Run keeps on until ctx is done.
 func (k *Keeper) Run(ctx context.Context) {
-	k.slots, k.logs, k.tended = make(chan struct{}, atOnce), look.NewDisk(), map[name]chan struct{}{}
+	k.slots, k.going = make(chan struct{}, atOnce), make(chan struct{}, atOnce)
+	k.logs, k.tended = look.NewDisk(), map[name]chan struct{}{}
 	k.work.Go(func() {
 		select {
 		case <-k.Adopted:
@@ -165,7 +168,7 @@ func (k *Keeper) tend(ctx context.Context, of name, woken chan struct{}) {
 			if pause(ctx, removeDelay, nil); ctx.Err() != nil {
 				return
 			}
-			if err := k.remove(ctx, find(k.Catalog.List(), of)); err != nil {
+			if err := k.remove(ctx, of); err != nil {
 				failed(err, "what has ended of a pod of berth run could not be removed; it is tried again until it can")
 			}
 			continue
