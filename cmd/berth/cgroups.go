@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -50,6 +51,19 @@ func openGroups(cfg *config.Config, facts host.Facts, monitor string) (g groups,
 		g.monitors = &systemd.MonitorScope{Manager: m, Instance: g.instance, Mount: g.tracking, Holder: monitor}
 	}
 	return g, nil
+}
+
+// leaveEnded has the daemon leave a group in which it could start nothing. Where that fails it goes on: pods that run
+// need no new process.
+func leaveEnded(g *groups, log *slog.Logger) {
+	left, err := cgroup.LeaveEnded(g.tracking, filepath.Join(g.instance, "probe"))
+	switch {
+	case err != nil:
+		log.Error("the daemon can perhaps start no process", "error", err)
+	case left != "":
+		log.Warn("the daemon has moved to a new cgroup below its own: its own was once ended by cgroup.kill, and Linux "+
+			"kills what is born from there into other cgroups", "cgroup", left)
+	}
 }
 
 func (g *groups) ops(base string) string { return filepath.Join(base, g.instance, "ops") }

@@ -151,6 +151,7 @@ func (n *node) openHost(context.Context) (err error) {
 	if n.groups, err = openGroups(n.cfg, n.facts, n.monitor); err != nil {
 		return err
 	}
+	leaveEnded(&n.groups, n.log)
 	n.trials.facts, n.trials.monitor, n.trials.run = n.facts, n.monitor, n.groups.helpers.Run
 	n.memory = openMemory(n.cfg, &n.groups, n.facts.BootID, n.log)
 	return nil
