@@ -117,6 +117,15 @@ func openJournal(dir string) (*journal, error) {
 	return j, err
 }
 
+// id is the file's; that of one in memory is none.
+func (j *journal) id() (id fileID) {
+	var st unix.Stat_t
+	if j.fd >= 0 && unix.Fstat(j.fd, &st) == nil {
+		id = idOf(&st)
+	}
+	return id
+}
+
 // mapJournal maps the file. What is touched of it is there before, also where its file system is full. The head stays
 // in memory: the kernel gives up an offset that it cannot write at once.
 func mapJournal(fd int, path string) (*journal, error) {

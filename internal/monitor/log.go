@@ -15,9 +15,10 @@ type logWriter struct {
 	m       *Monitor
 	ctr     string
 	total   total
-	apart   bool        // the journal is among what is owed to logs of deleted containers
-	dirty   atomic.Bool // something was taken, or next set, since the log was last written
-	sources [3]*source  // by stream
+	kept    fileID        // the journal at first
+	apart   chan struct{} // of a log of a deleted container, to which something was owed: closed when it is let go of
+	dirty   atomic.Bool   // something was taken, or next set, since the log was last written
+	sources [3]*source    // by stream
 
 	// writing is held while the log is written to, which a hung disk can make last for ever. It guards file, the journal's
 	// note and the sources, and is taken before mu.
@@ -47,7 +48,7 @@ type source struct {
 
 // keep has the output be taken through a journal. Before any stream is opened.
 func (w *logWriter) keep(j *journal) {
-	w.journal = j
+	w.journal, w.kept = j, j.id()
 	for n := 1; n <= 2; n++ {
 		w.sources[n] = &source{n: n}
 		w.sources[n].open(j, n)
@@ -308,10 +309,13 @@ func closeLog(w *logWriter) {
 		w.file = nil
 	}
 	if w.journal != nil {
-		if w.journal.remove() || w.apart {
+		if w.journal.remove() || w.apart != nil {
 			removeOwed(w.m, w.ctr)
 		}
 		w.journal = nil
+		if w.apart != nil {
+			close(w.apart)
+		}
 	}
 }
 
@@ -434,7 +438,8 @@ func (w *logWriter) takeUp(l *wire.Log) {
 func settle(w *logWriter, l *wire.Log) {
 	w.writing.Lock()
 	defer w.release()
-	w.file = takeUpLog(w, l, openLogThatIs)
+	was := w.journal.note().log
+	w.file = takeUpLog(w, l, func(l *wire.Log) (*logFile, error) { return openLogThatWas(l, was) })
 	for _, s := range w.sources[1:] {
 		w.bring(s, true)
 		lastNotice(w, s)

@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -52,6 +53,24 @@ func takeUpLog(w *logWriter, l *wire.Log, open func(*wire.Log) (*logFile, error)
 	w.brought(&n)
 	f.excess = n.excess
 	return f
+}
+
+// openLogThatWas opens the log that was last written to, under whatever name in its directory. Where another is at its
+// path, that is another container's by now, or was put there.
+func openLogThatWas(l *wire.Log, was fileID) (*logFile, error) {
+	f, err := openLogThatIs(l)
+	if err == nil && (was == fileID{} || f.id == was) {
+		return f, nil
+	}
+	if err == nil {
+		f.close()
+		err = fmt.Errorf("open log %s below %s: another file is there", l.Path, l.Dir)
+	}
+	if f = findLog(l, was); f == nil {
+		return nil, err
+	}
+	f.rate, f.burst = l.Rate, l.Burst
+	return f, nil
 }
 
 // has is how many bytes of entries are in the log from an offset on. An entry that is cut off, and has something of

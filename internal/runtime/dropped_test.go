@@ -129,9 +129,7 @@ func TestDamagedOwed(t *testing.T) {
 	}
 	g.replaceMonitor(kill)
 	for _, name := range []string{"short", "empty"} {
-		if exists(owedDir(&g.cfg, g.pod, name)) {
-			t.Errorf("%s is kept", name)
-		}
+		g.within(10*time.Second, name+" is forgotten", func() bool { return !exists(owedDir(&g.cfg, g.pod, name)) })
 	}
 	ctr := g.run("echo one")
 	g.hasSaid(ctr, "one")
