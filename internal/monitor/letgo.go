@@ -95,14 +95,22 @@ func hasBegun(ctx context.Context, c *container, within time.Duration) bool {
 	}
 }
 
+// startGrace is how long a runtime may still take that starts a container for a monitor that was killed. One that is
+// ended between telling the process to go and hearing that it does ends the process as well: that writes to a FIFO
+// which nobody reads by then.
+const startGrace = 2 * time.Second
+
 // stillWaits reports whether a container that another monitor was about to start still waits. What the runtime does for
-// that monitor is ended first.
+// that monitor is awaited for startGrace, and then ended.
 func stillWaits(c *container) bool {
 	at, err := StartTime(c.process.PID)
 	if c.bundle.Init == "" || err != nil || at != c.process.StartTime || executableOf(c.process.PID) != c.bundle.Init {
 		return false
 	}
 	group := cgroup.At(filepath.Join(c.m.cfg.Tracking, c.m.cfg.Group, c.id, startGroup))
+	ctx, cancel := context.WithTimeout(context.Background(), startGrace)
+	_ = group.WaitEmpty(ctx)
+	cancel()
 	if err := vacate(group); err != nil {
 		logf("end the start of %s by another monitor: %v", c.id, err)
 	}

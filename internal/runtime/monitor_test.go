@@ -368,6 +368,10 @@ func TestStartWhoseRuntimeIsKilled(t *testing.T) {
 // long to execute its program, so that the next monitor cannot see that it was.
 func TestMonitorKilledInAStart(t *testing.T) {
 	through := host.runtime + " \"$@\"; kill -9 $PPID; sleep 1000"
+	// The process waits in an open of the FIFO, and comes back from that when the runtime has opened it too. If the
+	// runtime is gone by the time the process writes to it, the process ends.
+	between := "PID=$(cat runtime.pid); kill -STOP $PID; exec 3<>$ROOT/$CTR/exec.fifo; kill -9 $PPID; " +
+		"head -c 1 <&3 >/dev/null; rm $ROOT/$CTR/exec.fifo; exit 0"
 	half := "exec 3<>$ROOT/$CTR/exec.fifo; echo >&3; sleep 0.2; kill -9 $PPID; sleep 1000"
 	for name, c := range map[string]struct {
 		text  string
@@ -376,6 +380,7 @@ func TestMonitorKilledInAStart(t *testing.T) {
 		"before it is let go":      {"kill -9 $PPID; sleep 1000", 0},
 		"after":                    {through, 0},
 		"after, on a slow disk":    {through, 300 * time.Millisecond},
+		"while it is let go":       {between, 0},
 		"half way":                 {half, 0},
 		"half way, on a slow disk": {half, 300 * time.Millisecond},
 	} {
@@ -390,6 +395,8 @@ func TestMonitorKilledInAStart(t *testing.T) {
 			})
 			slowly(c.delay)
 			_ = g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline) // the monitor is lost while it works on it, or not
+			time.Sleep(500 * time.Millisecond)
+			g.ok(unix.Kill(g.processOf(ctr).PID, unix.SIGCONT))
 			g.within(15*time.Second, "the next monitor starts it", func() bool {
 				err := g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline)
 				if errdefs.IsUnavailable(err) { // it has not taken over yet

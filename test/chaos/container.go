@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/timeouts"
 )
 
 // container is one of a pod, and what is to come of it.
@@ -144,10 +146,21 @@ func (c *container) await() error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the first line of %s is %w", c, errStuck)
+			return fmt.Errorf("the first line of %s is %w: %s", c, errStuck, c.state())
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// state tells how the container is, for whoever looks into what was lost.
+func (c *container) state() string {
+	ctx, cancel := context.WithTimeout(context.Background(), timeouts.For(10*time.Second))
+	defer cancel()
+	st, err := c.status(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%s %d %s %s", st.State, st.ExitCode, st.Reason, st.Message)
 }
 
 // execs runs a few programs in a container that runs for as long as it is wanted.
