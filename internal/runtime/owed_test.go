@@ -165,3 +165,72 @@ func (g *rig) killMonitorAfter(do func()) {
 		return kill(pid)
 	})
 }
+
+// TestOwedToALimitedLog has lines be dropped by a log's limit and by its full disk, and the container be deleted before
+// the monitor is killed, twice: the log says of each line why it is not there, and once.
+func TestOwedToALimitedLog(t *testing.T) {
+	g := newRig(t)
+	volume.Mounted(t, g.logs, volume.Ext4, 16, "-m", "0")
+	const lines = 4000
+	ctr := g.limitedTo(4<<10, 48<<10, fmt.Sprintf("while ! [ -e /tmp/go ]; do usleep 10000; done; i=0; "+
+		"while [ $i -lt %d ]; do echo line $i 00000000000000000000.; i=$((i+1)); done; exit 3", lines))
+	path := g.must(volume.Fill(g.logs)).(string)
+	_, _ = g.Exec(g.Context(), g.pod, ctr, Exec{Process: shellProcess("touch /tmp/go"), Timeout: time.Minute})
+	g.exit(ctr)
+	time.Sleep(100 * time.Millisecond)
+	g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
+	g.replaceMonitor(kill)
+	time.Sleep(100 * time.Millisecond)
+	g.replaceMonitor(kill)
+	g.ok(os.Remove(path))
+	g.paid(ctr)
+	there, unwritten, over := 0, 0, 0
+	for _, e := range entries(t, g.logged(ctr)) {
+		var n, size int
+		switch {
+		case strings.HasPrefix(e.text, "line "):
+			there++
+		case strings.Contains(e.text, "could not be written"):
+			g.must(fmt.Sscanf(e.text, "[berth: the log could not be written, %d lines", &n))
+			unwritten += n
+		default:
+			g.must(fmt.Sscanf(e.text, "[berth: %d lines (%d bytes) were dropped: the log is limited", &n, &size))
+			over += n
+		}
+	}
+	t.Logf("%d lines are there, %d were dropped for the disk, %d for the limit", there, unwritten, over)
+	if there+unwritten+over != lines || unwritten == 0 || over == 0 {
+		t.Errorf("that is %d, not %d of both kinds", there+unwritten+over, lines)
+	}
+}
+
+// TestOwedIsBeingMoved has the daemon be killed at each step of moving what is owed, or move it while the next monitor
+// takes over the container itself: it is said once.
+func TestOwedIsBeingMoved(t *testing.T) {
+	for name, step := range map[string]func(dir, owed string) error{
+		"made":   func(_, owed string) error { return os.MkdirAll(owed, 0o700) },
+		"bundle": func(dir, owed string) error { return linked(dir, owed, bundleFile) },
+		"while":  func(dir, owed string) error { return linked(dir, owed, bundleFile, journalFile) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t)
+			volume.Mounted(t, g.logs, volume.Ext4, 16, "-m", "0")
+			ctr, path := g.dropsItsLastWords(false)
+			g.killMonitorAfter(func() { g.ok(step(g.cfg.bundle(g.pod, ctr), owedDir(&g.cfg, g.pod, ctr))) })
+			time.Sleep(100 * time.Millisecond)
+			g.ok(g.Delete(t.Context(), g.pod, ctr, g.handler))
+			g.ok(os.Remove(path))
+			g.saysOnce(ctr)
+		})
+	}
+}
+
+// linked has files be in another directory, too: who opens them in one and then in the other finds them in both, as
+// when they are moved meanwhile.
+func linked(dir, to string, files ...string) error {
+	err := os.MkdirAll(to, 0o700)
+	for _, f := range files {
+		err = errors.Join(err, os.Link(filepath.Join(dir, f), filepath.Join(to, f)))
+	}
+	return err
+}
