@@ -145,6 +145,10 @@ func (c *container) await() error {
 		if info, err := os.Stat(c.logPath()); err == nil && info.Size() > 0 {
 			return nil
 		}
+		if !c.l.s.history.promisesLetGo(c.id) && c.ended(letGoExit) {
+			c.l.s.report.lose(Unpromised, "%s: its runtime was killed as it let the process go", c)
+			return final{errors.New("it has not run")}
+		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("the first line of %s is %w: %s", c, errStuck, c.state())
 		}
@@ -152,15 +156,28 @@ func (c *container) await() error {
 	}
 }
 
+// letGoExit is the exit code of a process whose runtime is killed as it lets the process go.
+const letGoExit = 1
+
+// ended reports whether the container has ended with that code.
+func (c *container) ended(code int32) bool {
+	st, err := c.quickStatus()
+	return err == nil && st.State == cri.ContainerState_CONTAINER_EXITED && st.ExitCode == code
+}
+
 // state tells how the container is, for whoever looks into what was lost.
 func (c *container) state() string {
-	ctx, cancel := context.WithTimeout(context.Background(), timeouts.For(10*time.Second))
-	defer cancel()
-	st, err := c.status(ctx)
+	st, err := c.quickStatus()
 	if err != nil {
 		return err.Error()
 	}
 	return fmt.Sprintf("%s %d %s %s", st.State, st.ExitCode, st.Reason, st.Message)
+}
+
+func (c *container) quickStatus() (*cri.ContainerStatus, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeouts.For(10*time.Second))
+	defer cancel()
+	return c.status(ctx)
 }
 
 // execs runs a few programs in a container that runs for as long as it is wanted.
@@ -178,7 +195,12 @@ func (c *container) execs() error {
 			return c.lives(ctx, definite(err))
 		})
 		if errors.As(err, new(final)) {
-			c.l.s.report.lose(LostPod, "exec in %s: %v", c, err)
+			loss := LostPod
+			if !c.l.s.history.promisesLetGo(c.id) && c.ended(letGoExit) {
+				loss = Unpromised
+			}
+			c.l.s.report.lose(loss, "exec in %s: %v", c, err)
+			c.keepLog()
 			return err
 		}
 		if err != nil {
@@ -247,19 +269,19 @@ func (c *container) judge(st *cri.ContainerStatus) {
 		if st.ExitCode == 255 && st.Reason != "Error" {
 			loss = LostExit
 		}
-		if !c.l.s.history.promisesExit(c.l.id) {
+		if !c.l.s.history.promisesExit(c.l.id) || st.ExitCode == letGoExit && !c.l.s.history.promisesLetGo(c.id) {
 			loss = Unpromised
 		}
 		c.l.s.report.lose(loss, "%s: exit code %d (%s %s), wanted %d", c, st.ExitCode, st.Reason, st.Message, c.code)
 	}
 	if problem := c.checkLog(); problem != nil {
 		loss := problem.loss
-		if !c.l.s.history.promisesLog(c.l.id, c.made) {
+		if !c.l.s.history.promisesLog(c.l.id, c.made) ||
+			st.ExitCode == letGoExit && !c.l.s.history.promisesLetGo(c.id) {
 			loss = Unpromised
 		}
 		c.l.s.report.lose(loss, "%s: %s: %s", c, c.logPath(), problem.text)
-		as, _ := filepath.Rel(c.l.s.logs, c.logPath())
-		c.l.s.keep(c.logPath(), as)
+		c.keepLog()
 	}
 }
 
@@ -280,4 +302,9 @@ func (c *container) checkLog() *logProblem {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
+}
+
+func (c *container) keepLog() {
+	as, _ := filepath.Rel(c.l.s.logs, c.logPath())
+	c.l.s.keep(c.logPath(), as)
 }

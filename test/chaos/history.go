@@ -145,3 +145,11 @@ func (h *history) promisesStart(container string) bool {
 	defer h.mu.Unlock()
 	return h.runtimes[container] < 3
 }
+
+// promisesLetGo says whether the process of a container that was started must have come to execute its program. A
+// runtime that is killed at the moment at which it lets the process go takes that with it, which ends with 1.
+func (h *history) promisesLetGo(container string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.runtimes[container] == 0
+}
