@@ -8,7 +8,7 @@ BUILD   := go build -trimpath
 STAMP   := -X main.version=$(VERSION)
 SUITE    = CGO_ENABLED=1 BERTH_BIN=$(CURDIR)/bin bin/suite
 
-.PHONY: build fault demo test test-unit test-race test-compare test-e2e test-crash test-vm test-vm-all conformance conformance-smoke soak bench bench-pull bench-attacks bench-hostile install deb dist dist-check clean help
+.PHONY: build fault demo test test-unit test-race test-compare test-e2e test-crash test-arm64 test-vm test-vm-all conformance conformance-smoke soak bench bench-pull bench-attacks bench-hostile install deb dist dist-check clean help
 .DEFAULT_GOAL := build
 
 build: ## bin/berth, bin/berth-monitor and bin/berth-unpack
@@ -64,6 +64,11 @@ test-crash: ## kill the daemon at every fault point, once
 	@hack/setup test
 	@$(MAKE) --no-print-directory build fault bin/suite
 	@$(SUITE) crash
+
+test-arm64: ## unit tests as programs of arm64, emulated by QEMU one by one (root, minutes)
+	@hack/setup arm64
+	@$(MAKE) --no-print-directory bin/suite
+	@CGO_ENABLED=0 bin/suite arm64
 
 test-vm: ## in a virtual machine with systemd, cgroup v2 and AppArmor (root, Debian's mirror, long without KVM)
 	@hack/setup vm

@@ -56,6 +56,7 @@ var sections = []section{
 	{"vm-node", "in a virtual machine: the package, berth.service, a power cut", ownNode},
 	{"vm-move", "in a virtual machine: a node with a kubelet moves from containerd to Berth and back", moveNode},
 	{"dist", "two releases of one commit are equal", twoReleases},
+	{"arm64", "unit tests as programs of arm64, emulated one by one", runEmulated},
 	{"vm-packages", "in a virtual machine: every package that asks something of the machine",
 		whole("vm-packages", vmPackages)},
 	{"vm-crun", "in a virtual machine: end to end, all of it, with crun", whole("vm-crun", vmCrun)},
