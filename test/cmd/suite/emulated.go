@@ -121,8 +121,8 @@ func (list emulated) choose(all []string) (run, gone []string) {
 	return run, gone
 }
 
-// tryPrograms builds the programs for arm64 and starts each. The daemon is not among them: it ends at once, because QEMU
-// has no clone3, by which the daemon would try a runtime, and leaves an empty cgroup.
+// tryPrograms builds the programs for arm64 and starts each. The daemon is not among them: it ends at once, because
+// QEMU has no clone3, by which the daemon would try a runtime, and leaves an empty cgroup.
 func tryPrograms(t *tally) {
 	dir, err := os.MkdirTemp("", "bt-arm64-")
 	if err != nil {
