@@ -154,7 +154,7 @@ func (s *pipeline) inflate(ctx context.Context, blob *blobReader, w layerRequest
 func inflateConfined(ctx context.Context, s *pipeline, blob *blobReader, w layerRequest, dir string) (*made, error) {
 	job := jobOf(s.settings())
 	job.Algorithm, job.Proven = w.algorithm().String(), w.diffID != ""
-	turned, end := s.unpackers.turns.begin(ctx, blob)
+	turned, end := s.unpackers.turns(w).begin(ctx, blob)
 	defer end()
 	tarOf, err := asTar(turned, w)
 	if err != nil {

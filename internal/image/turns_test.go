@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // busy says whether all turns are taken.
@@ -76,10 +78,33 @@ func TestUnpackersTakeTurns(t *testing.T) {
 		most.Store(max(most.Load(), s.pipeline.unpackers.running.Load()))
 		return testCrew().Start(args, env, files)
 	})))
-	s.pipeline.unpackers.turns = newTurns(1)
-	s.pipeline.unpackers.turns.length, s.pipeline.unpackers.turns.host = time.Hour, time.Hour
+	s.pipeline.unpackers.small = newTurns(1)
+	s.pipeline.unpackers.small.length, s.pipeline.unpackers.small.host = time.Hour, time.Hour
 	pull(t, s, host+"/app:v1")
 	if n := most.Load(); n != 1 {
 		t.Errorf("%d at once", n)
+	}
+}
+
+// TestTurnsOfSmallLayers has one more small layer begin at once than there are processors, and large ones not wait for
+// those.
+func TestTurnsOfSmallLayers(t *testing.T) {
+	t.Parallel()
+	n := runtime.GOMAXPROCS(0)
+	u := &unpackers{large: newTurns(n), small: newTurns(n + 1)}
+	for size, want := range map[int64]int{1: n + 1, shareableSize: n + 1, shareableSize + 1: n} {
+		turns := u.turns(layerRequest{desc: ocispec.Descriptor{Size: size}})
+		turns.length = time.Hour
+		var ends []func()
+		for range want {
+			_, end := turns.begin(t.Context(), nil)
+			ends = append(ends, end)
+		}
+		if !turns.busy() {
+			t.Errorf("%d layers of %d bytes have begun, and another may", want, size)
+		}
+		for _, end := range ends {
+			end()
+		}
 	}
 }

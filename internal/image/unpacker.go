@@ -41,7 +41,8 @@ type unpackers struct {
 	crew    Crew
 	ingest  *os.File // ingest/, from which the processes get directories
 	plain   bool     // the machine does not support detached mounts
-	turns   *turns
+	large   *turns   // of layers that get a process each
+	small   *turns   // of those that follow each other in one
 	running atomic.Int32
 	spare   spares
 }
@@ -58,7 +59,8 @@ func newUnpackers(crew Crew, ingest string) (*unpackers, error) {
 		// then.
 		dir, err = openPlain(ingest)
 	}
-	return &unpackers{crew: crew, ingest: dir, plain: plain, turns: newTurns(runtime.GOMAXPROCS(0))}, err
+	n := runtime.GOMAXPROCS(0)
+	return &unpackers{crew: crew, ingest: dir, plain: plain, large: newTurns(n), small: newTurns(n + 1)}, err
 }
 
 func (u *unpackers) close() {
@@ -66,6 +68,15 @@ func (u *unpackers) close() {
 		u.spare.close()
 		_ = u.ingest.Close()
 	}
+}
+
+// turns returns the turns that a layer takes part in. A small one is done so soon that its process waits for the next
+// as long as it works. So one more of them is begun than there are processors.
+func (u *unpackers) turns(w layerRequest) *turns {
+	if w.desc.Size <= shareableSize {
+		return u.small
+	}
+	return u.large
 }
 
 // UnpackerError is returned when the process that unpacks a layer ended without a valid answer.
