@@ -17,7 +17,8 @@ func configCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "config", Short: "Print the daemon's configuration, with comments", Args: exactly(0),
 		Long: "Print the configuration that the daemon has in force. If no daemon is running, print the " +
-			"configuration with which one would start: that of BERTH_CONFIG, or of /etc/berth/config.toml.",
+			"configuration with which one would start: that of BERTH_CONFIG, or of " +
+			config.DefaultPath + ".",
 		Example: examples("berth config", "berth config --default > "+config.DefaultPath),
 	}
 	cmd.AddCommand(explainCommand())

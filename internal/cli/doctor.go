@@ -37,7 +37,7 @@ func doctorCommand(a *app) *cobra.Command {
 		Long: "Check the kernel, the cgroups, the runtimes, the CNI plugins and their configuration, the socket, " +
 			"the disk and what a kubelet, crictl and kubeadm need. The configuration is that of the running " +
 			"daemon or, if none is running, the one with which it would start: that of BERTH_CONFIG, or of " +
-			"/etc/berth/config.toml. The exit code is 1 if pods cannot run.",
+			config.DefaultPath + ". The exit code is 1 if pods cannot run.",
 	}
 	format := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -157,7 +157,7 @@ func sameTars(t *testing.T, img, want v1.Image) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		plain, err := layer.Decompress(t.Context(), rc)
+		plain, err := layer.Decompress(t.Context(), rc, false)
 		if err != nil {
 			t.Fatal(err)
 		}

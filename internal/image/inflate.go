@@ -70,11 +70,8 @@ func (i inflater) open(ctx context.Context, blob io.Reader, w layerRequest) (io.
 	if program != nil {
 		return program, nil
 	}
-	received, decompress := ahead.Read(begun, nil), layer.Decompress
-	if w.diffID != "" {
-		decompress = layer.DecompressProven
-	}
-	plain, err := decompress(ctx, received)
+	received := ahead.Read(begun, nil)
+	plain, err := layer.Decompress(ctx, received, w.diffID != "")
 	if err != nil {
 		received.Close()
 		return nil, err

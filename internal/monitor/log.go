@@ -433,9 +433,9 @@ func (w *logWriter) takeUp(l *wire.Log) {
 	}()
 }
 
-// settle brings the rest of an ended output to its log, and what is to be noticed. It makes no log: one that is not
+// bringRest brings the rest of an ended output to its log, and what is to be noticed. It makes no log: one that is not
 // there was removed with its container.
-func settle(w *logWriter, l *wire.Log) {
+func bringRest(w *logWriter, l *wire.Log) {
 	w.writing.Lock()
 	defer w.release()
 	was := w.journal.note().log

@@ -36,9 +36,7 @@ const logFlags = unix.O_WRONLY | unix.O_APPEND | unix.O_CLOEXEC | unix.O_NOFOLLO
 // openLog opens or makes the log's file, and the directories between it and the log directory.
 func openLog(l *wire.Log) (*logFile, error) { return openLogBy(l, unix.O_CREAT) }
 
-// openLogThatIs opens the log's file where it is there.
-func openLogThatIs(l *wire.Log) (*logFile, error) { return openLogBy(l, 0) }
-
+// openLogBy opens the log's file. create is O_CREAT, or 0 where none is to be made.
 func openLogBy(l *wire.Log, create uint64) (*logFile, error) {
 	dir, err := unix.Open(l.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -94,7 +94,7 @@ func payDebt(m *Monitor, d debt) error {
 	}
 	w := &logWriter{m: m, ctr: d.ctr, apart: make(chan struct{})}
 	w.keep(j)
-	settle(w, b.Log)
+	bringRest(w, b.Log)
 	<-w.apart
 	return nil
 }

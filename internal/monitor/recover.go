@@ -58,7 +58,7 @@ func takeUpLog(w *logWriter, l *wire.Log, open func(*wire.Log) (*logFile, error)
 // openLogThatWas opens the log that was last written to, under whatever name in its directory. Where another is at its
 // path, that is another container's by now, or was put there.
 func openLogThatWas(l *wire.Log, was fileID) (*logFile, error) {
-	f, err := openLogThatIs(l)
+	f, err := openLogBy(l, 0)
 	if err == nil && (was == fileID{} || f.id == was) {
 		return f, nil
 	}

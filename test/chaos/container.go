@@ -145,7 +145,7 @@ func (c *container) await() error {
 		if info, err := os.Stat(c.logPath()); err == nil && info.Size() > 0 {
 			return nil
 		}
-		if !c.l.s.history.promisesLetGo(c.id) && c.ended(letGoExit) {
+		if c.isCutOff() {
 			c.l.s.report.lose(Unpromised, "%s: its runtime was killed as it let the process go", c)
 			return final{errors.New("it has not run")}
 		}
@@ -156,13 +156,13 @@ func (c *container) await() error {
 	}
 }
 
-// letGoExit is the exit code of a process whose runtime is killed as it lets the process go.
-const letGoExit = 1
-
-// ended reports whether the container has ended with that code.
-func (c *container) ended(code int32) bool {
+// isCutOff reports whether the container has ended because its runtime was killed as it let the process go.
+func (c *container) isCutOff() bool {
+	if c.l.s.history.promisesLetGo(c.id) {
+		return false
+	}
 	st, err := c.quickStatus()
-	return err == nil && st.State == cri.ContainerState_CONTAINER_EXITED && st.ExitCode == code
+	return err == nil && st.State == cri.ContainerState_CONTAINER_EXITED && c.l.s.history.cutOff(c.id, st.ExitCode)
 }
 
 // state tells how the container is, for whoever looks into what was lost.
@@ -196,7 +196,7 @@ func (c *container) execs() error {
 		})
 		if errors.As(err, new(final)) {
 			loss := LostPod
-			if !c.l.s.history.promisesLetGo(c.id) && c.ended(letGoExit) {
+			if c.isCutOff() {
 				loss = Unpromised
 			}
 			c.l.s.report.lose(loss, "exec in %s: %v", c, err)
@@ -269,7 +269,7 @@ func (c *container) judge(st *cri.ContainerStatus) {
 		if st.ExitCode == 255 && st.Reason != "Error" {
 			loss = LostExit
 		}
-		if !c.l.s.history.promisesExit(c.l.id) || st.ExitCode == letGoExit && !c.l.s.history.promisesLetGo(c.id) {
+		if !c.l.s.history.promisesExit(c.l.id) || c.l.s.history.cutOff(c.id, st.ExitCode) {
 			loss = Unpromised
 		}
 		c.l.s.report.lose(loss, "%s: exit code %d (%s %s), wanted %d", c, st.ExitCode, st.Reason, st.Message, c.code)
@@ -277,7 +277,7 @@ func (c *container) judge(st *cri.ContainerStatus) {
 	if problem := c.checkLog(); problem != nil {
 		loss := problem.loss
 		if !c.l.s.history.promisesLog(c.l.id, c.made) ||
-			st.ExitCode == letGoExit && !c.l.s.history.promisesLetGo(c.id) {
+			c.l.s.history.cutOff(c.id, st.ExitCode) {
 			loss = Unpromised
 		}
 		c.l.s.report.lose(loss, "%s: %s: %s", c, c.logPath(), problem.text)

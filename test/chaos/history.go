@@ -153,3 +153,11 @@ func (h *history) promisesLetGo(container string) bool {
 	defer h.mu.Unlock()
 	return h.runtimes[container] == 0
 }
+
+// letGoExit is the exit code of such a process.
+const letGoExit = 1
+
+// cutOff reports whether a container that has ended with that code may have ended so.
+func (h *history) cutOff(container string, code int32) bool {
+	return code == letGoExit && !h.promisesLetGo(container)
+}

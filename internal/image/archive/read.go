@@ -56,7 +56,7 @@ func Read(ctx context.Context, r io.Reader, place Place) (*Archive, error) {
 }
 
 func (a *Archive) spool(ctx context.Context, r io.Reader) error {
-	plain, err := layer.Decompress(ctx, r)
+	plain, err := layer.Decompress(ctx, r, false)
 	if err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
 	}

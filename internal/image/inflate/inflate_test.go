@@ -71,7 +71,7 @@ func BenchmarkInflate(b *testing.B) {
 		}
 		for name, open := range map[string]func() (io.ReadCloser, error){
 			"program": func() (io.ReadCloser, error) { return p.Start(b.Context(), bytes.NewReader(packed)) },
-			"library": func() (io.ReadCloser, error) { return layer.Decompress(b.Context(), bytes.NewReader(packed)) },
+			"library": func() (io.ReadCloser, error) { return layer.Decompress(b.Context(), bytes.NewReader(packed), false) },
 		} {
 			b.Run(fmt.Sprintf("%s/%dMiB", name, mib), func(b *testing.B) {
 				before := cpu()

@@ -49,7 +49,7 @@ func flip(b []byte, at int) []byte {
 
 // byLibrary is what the daemon makes of a stream by itself.
 func byLibrary(t testing.TB, in []byte) ([]byte, error) {
-	plain, err := layer.Decompress(t.Context(), bytes.NewReader(in))
+	plain, err := layer.Decompress(t.Context(), bytes.NewReader(in), false)
 	if err != nil {
 		return nil, err
 	}

@@ -17,15 +17,10 @@ import (
 // members, zstd frames) and may end in NULs, as on a tape; other trailing bytes are an error. The memory of all streams
 // is bounded: a zstd stream waits for its window, until ctx ends, while others use the memory, and a window larger than
 // limit.ZstdWindow is refused. Close returns the memory; it does not close r.
-func Decompress(ctx context.Context, r io.Reader) (io.ReadCloser, error) { return open(ctx, r, false) }
-
-// DecompressProven is Decompress for a stream whose content is compared with a promised digest afterwards. It leaves
-// out the checksums of zstd frames, which prove less and take a tenth of the decoder's time.
-func DecompressProven(ctx context.Context, r io.Reader) (io.ReadCloser, error) {
-	return open(ctx, r, true)
-}
-
-func open(ctx context.Context, r io.Reader, proven bool) (io.ReadCloser, error) {
+//
+// proven says that the content is compared with a promised digest afterwards. Then the checksums of zstd frames are
+// left out, which prove less and take a tenth of the decoder's time.
+func Decompress(ctx context.Context, r io.Reader, proven bool) (io.ReadCloser, error) {
 	br := readers.Get().(*bufio.Reader)
 	br.Reset(r)
 	plain, err := decompress(ctx, br, proven)

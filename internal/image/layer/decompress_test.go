@@ -67,7 +67,7 @@ func skippable(body []byte) []byte {
 
 func decompressed(t testing.TB, r io.Reader) ([]byte, error) {
 	t.Helper()
-	plain, err := Decompress(t.Context(), r)
+	plain, err := Decompress(t.Context(), r, false)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func TestDecompressProven(t *testing.T) {
 	body := noisy(50_000)
 	frame := zstded(t, body)
 	frame[len(frame)-1] ^= 0x55
-	first, err := Decompress(t.Context(), bytes.NewReader(zstded(t, body))) // keeps idle decoders
+	first, err := Decompress(t.Context(), bytes.NewReader(zstded(t, body)), false) // keeps idle decoders
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestDecompressProven(t *testing.T) {
 	defer first.Close()
 	for range 2 {
 		for _, proven := range []bool{true, false} {
-			r, err := open(t.Context(), bytes.NewReader(frame), proven)
+			r, err := Decompress(t.Context(), bytes.NewReader(frame), proven)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -292,7 +292,7 @@ func TestIndexedForms(t *testing.T) {
 	chunked := slices.Concat(indexed(t, func(b []byte) []byte { return zstded(t, b) }, items...),
 		skippable(zstded(t, []byte(`{"version":1,"entries":[]}`))), skippable(make([]byte, 64)))
 	for name, blob := range map[string][]byte{"estargz": estargz, "zstd:chunked": chunked} {
-		plain, err := Decompress(t.Context(), bytes.NewReader(blob))
+		plain, err := Decompress(t.Context(), bytes.NewReader(blob), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -367,7 +367,7 @@ func TestWindowBudgetLosesPatience(t *testing.T) {
 func TestDecodersAreKept(t *testing.T) {
 	blob := zstded(t, noisy(100_000), zstd.WithWindowSize(1<<20))
 	open := func() *unzstd {
-		s, err := Decompress(t.Context(), bytes.NewReader(blob))
+		s, err := Decompress(t.Context(), bytes.NewReader(blob), false)
 		if err != nil {
 			t.Fatal(err)
 		}

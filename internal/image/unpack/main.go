@@ -144,11 +144,7 @@ func (w *worker) unpack(job Job) (*Answer, error) {
 	var plain io.Reader
 	behind := tail.New(fdReader(w.blob), job.Mark)
 	if plain = behind; job.Mark == 0 {
-		decompress := layer.Decompress
-		if job.Proven {
-			decompress = layer.DecompressProven
-		}
-		if plain, err = decompress(ctx, fdReader(w.blob)); err != nil {
+		if plain, err = layer.Decompress(ctx, fdReader(w.blob), job.Proven); err != nil {
 			return nil, err
 		}
 	}
