@@ -94,8 +94,11 @@ func (g *groups) driver() cgroupDriver {
 // tidyTimeout bounds what systemd is waited for at the daemon's end.
 const tidyTimeout = 2 * time.Second
 
-// tidy removes the instance's own cgroups where they are empty.
+// tidy removes the instance's own cgroups where they are empty. It does nothing before openGroups.
 func (g *groups) tidy() {
+	if g.helpers == nil {
+		return
+	}
 	for _, ops := range append(g.earlier(), g.helpers.Root) {
 		_ = os.Remove(ops)
 		_ = os.Remove(filepath.Dir(ops))

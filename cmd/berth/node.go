@@ -102,6 +102,7 @@ func (n *node) interceptors(ready func() bool) (grpc.UnaryServerInterceptor, grp
 }
 
 // open makes every part, from the ground up. Nothing here waits for a program, unless no default runtime is named.
+// Where it fails the cgroups that it made for the daemon are gone.
 func (n *node) open(ctx context.Context) error {
 	for _, part := range []struct {
 		name string
@@ -111,6 +112,7 @@ func (n *node) open(ctx context.Context) error {
 		{"network", n.openNetwork}, {"images", n.openImages}, {"pods", n.openPods}, {"streams", n.openStreams},
 	} {
 		if err := part.open(ctx); err != nil {
+			n.groups.tidy()
 			return fmt.Errorf("start %s: %w", part.name, err)
 		}
 		n.timeline.Mark(part.name)

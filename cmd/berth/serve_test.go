@@ -228,6 +228,13 @@ func TestImagesElsewhere(t *testing.T) {
 	refused(t, with(cfg, func(c *config.Config) { c.Images.Root = unfit }),
 		"start images: the file system of "+unfit+" cannot hold image layers: it has no trusted.* extended attributes: "+
 			"operation not supported: set images.root to ")
+	top, err := cgroup.Tracking(cfg.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.Stat(filepath.Join(top, cfg.Instance())); !os.IsNotExist(err) {
+		t.Errorf("the daemon that could not start left a cgroup: %v, %v", left, err)
+	}
 	start(t, with(cfg, func(c *config.Config) { c.Images.Root = fit }))
 	if _, err := os.Stat(filepath.Join(fit, "layers")); err != nil {
 		t.Error(err)
