@@ -39,6 +39,8 @@ type Runtime struct {
 	Dir    string   // for log folders and small files of the pods
 	// CgroupParent is what the pods' own cgroup parents are made under; empty leaves it to the runtime.
 	CgroupParent string
+	// Counted says that the daemon is below CgroupParent too, see CountProcessorTime.
+	Counted bool
 	// Variables and Volumes are how many environment variables and bind mounts each container has beyond the few of an
 	// idle one's: those of a Deployment on a cluster with some services are about 30 and 12.
 	Variables, Volumes int

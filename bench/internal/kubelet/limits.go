@@ -64,6 +64,20 @@ func ProcessorTime(group string) (float64, error) {
 	return float64(us) / 1e6, nil
 }
 
+// CountProcessorTime moves a process into a cgroup below that of a runtime's pods, so that ProcessorTime of that one is
+// of the process, of all that it starts, and of the pods.
+func CountProcessorTime(pods string, pid int) error {
+	controller := "cpuacct"
+	if unified() {
+		controller = "cpu"
+	}
+	dir, err := makeCgroup(filepath.Join(pods, "daemon"), controller)
+	if err != nil {
+		return err
+	}
+	return set(dir, "cgroup.procs", strconv.Itoa(pid))
+}
+
 // makeCgroup makes a cgroup in which a controller works, and returns its directory.
 func makeCgroup(group, controller string) (string, error) {
 	if !unified() {

@@ -91,6 +91,7 @@ func (s Setup) Start(ctx context.Context, name string) (*Peer, error) {
 	p := &Peer{command: func() *exec.Cmd { return k.command(s, config) }, log: filepath.Join(dir, "log")}
 	p.Name, p.Socket, p.Image, p.Idle = name, socket(name), s.Images.Pod, s.Idle
 	p.Dir, p.CgroupParent = filepath.Join(s.Dir, "pods"), filepath.Join(s.CgroupParent, name)
+	p.Counted = s.CgroupParent != ""
 	if err := p.launch(); err != nil {
 		return nil, err
 	}
@@ -122,6 +123,9 @@ func (p *Peer) launch() error {
 		_ = cmd.Wait()
 		close(done)
 	}()
+	if p.Counted {
+		return kubelet.CountProcessorTime(p.CgroupParent, cmd.Process.Pid)
+	}
 	return nil
 }
 

@@ -17,12 +17,19 @@ import (
 type sample struct {
 	wall, durable, cpu time.Duration
 	start              time.Duration // of a pod's
-	peak, heap, before int64         // resident memory: most, most without its program's pages, before the pull
-	together           int64         // most of the daemon and all that it has started; shared pages once
-	apart              int64         // the same, with shared pages in each
+	peak, before       int64         // resident memory: most, before the pull
 	written, device    int64         // bytes through write calls; bytes that the disk was given
-	grown, grownMost   int64         // of the store: at the end, at most
+	grown              int64         // of the store, at the end
 	received           int64         // bytes from the registry
+	seen               *seen         // nil unless the pull was watched
+}
+
+// seen are the highest values of what the kernel keeps no highest value of.
+type seen struct {
+	heap     int64 // resident memory of the daemon without its program's pages
+	together int64 // of the daemon and all that it has started; shared pages once
+	apart    int64 // the same, with shared pages in each
+	grown    int64 // of the store
 }
 
 // state is what is read before and after a pull.
@@ -45,8 +52,9 @@ type stand struct {
 // ended.
 const quiet = 600 * time.Millisecond
 
-// measure pulls and weighs. With starts a pod is started then, whose container is of the image.
-func (s *stand) measure(ctx context.Context, image string, starts bool) (*sample, error) {
+// measure pulls and weighs. With starts a pod is started then, whose container is of the image. A pull that is watched
+// takes longer than others.
+func (s *stand) measure(ctx context.Context, image string, starts, watched bool) (*sample, error) {
 	time.Sleep(quiet)
 	m := &sample{}
 	if err := footprint.ResetPeak(s.pid); err != nil {
@@ -61,7 +69,11 @@ func (s *stand) measure(ctx context.Context, image string, starts bool) (*sample
 	if err != nil {
 		return nil, err
 	}
-	stop := s.watch(m)
+	stop := func() {}
+	if watched {
+		m.seen = &seen{}
+		stop = s.watch(m.seen)
+	}
 	start := time.Now()
 	m.wall, err = s.peer.PullImage(ctx, image)
 	if err == nil && starts {
@@ -105,7 +117,9 @@ func (s *stand) finish(m *sample, begin state) error {
 	work := end.work.Sub(begin.work)
 	m.cpu, m.written = work.CPU, work.Written
 	m.device, m.received, m.grown = end.device-begin.device, end.received-begin.received, end.used-begin.used
-	m.grownMost -= begin.used
+	if m.seen != nil {
+		m.seen.grown -= begin.used
+	}
 	resident, err := footprint.ResidentOf(s.pid)
 	m.peak = resident.Peak
 	return err
@@ -128,8 +142,9 @@ func (s *stand) read() (now state, err error) {
 // tick is how often that is looked at whose highest value the kernel does not keep.
 const tick = 10 * time.Millisecond
 
-// watch looks at heap and store until it is stopped.
-func (s *stand) watch(m *sample) (stop func()) {
+// watch looks at heap and store until it is stopped. To weigh a process the kernel walks its page tables. And whoever
+// reaps a process whose /proc directory another is about to close waits for that, with its processor busy.
+func (s *stand) watch(m *seen) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watcher sync.WaitGroup
 	watcher.Go(func() {
@@ -140,7 +155,7 @@ func (s *stand) watch(m *sample) (stop func()) {
 				m.together = max(m.together, footprint.OccupiedWithBelow(s.pid))
 			}
 			if used, err := s.disk.Used(); err == nil {
-				m.grownMost = max(m.grownMost, used)
+				m.grown = max(m.grown, used)
 			}
 			select {
 			case <-ctx.Done():

@@ -64,7 +64,8 @@ type way struct {
 // Run measures the cases. The first pull of each runtime does not count.
 func (s *Suite) Run(ctx context.Context, cases []Case) error {
 	for _, name := range s.Names {
-		if err := s.session(ctx, cases[0], name, way{s.Registry, loopback}, func(Step, *sample) {}); err != nil {
+		w := way{s.Registry, loopback}
+		if err := s.session(ctx, cases[0], name, w, false, func(Step, *sample) {}); err != nil {
 			return fmt.Errorf("warm up: %w", err)
 		}
 	}
@@ -95,19 +96,35 @@ func (s *Suite) measure(ctx context.Context, c Case) (err error) {
 	return s.rounds(ctx, c, over, (s.Rounds+1)/2)
 }
 
-// rounds begins with another runtime each time.
+// rounds times n pulls of each runtime, and then watches a third as many. It begins with another runtime each time.
 func (s *Suite) rounds(ctx context.Context, c Case, w way, n int) error {
 	for round := range n {
 		floor, err := s.floor(ctx, c, w.registry)
 		if err != nil {
 			return err
 		}
-		for i := range s.Names {
-			name := s.Names[(i+round)%len(s.Names)]
-			err := s.session(ctx, c, name, w, func(step Step, m *sample) { s.add(c, step, name, m, floor) })
-			if err != nil {
-				return err
-			}
+		err = s.round(ctx, c, w, round, false, func(name string, step Step, m *sample) { s.add(c, step, name, m, floor) })
+		if err != nil {
+			return err
+		}
+	}
+	for round := range (n + 2) / 3 {
+		err := s.round(ctx, c, w, round, true, func(name string, step Step, m *sample) { s.addSeen(c, step, name, m.seen) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// round has each runtime pull once, beginning with that of the round's number.
+func (s *Suite) round(ctx context.Context, c Case, w way, number int, watched bool,
+	add func(name string, step Step, m *sample)) error {
+	for i := range s.Names {
+		name := s.Names[(i+number)%len(s.Names)]
+		err := s.session(ctx, c, name, w, watched, func(step Step, m *sample) { add(name, step, m) })
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -126,7 +143,8 @@ func (s *Suite) floor(ctx context.Context, c Case, registry string) (time.Durati
 }
 
 // session starts a runtime on an empty store, takes the steps, and leaves nothing.
-func (s *Suite) session(ctx context.Context, c Case, name string, w way, add func(Step, *sample)) (err error) {
+func (s *Suite) session(ctx context.Context, c Case, name string, w way, watched bool,
+	add func(Step, *sample)) (err error) {
 	d, err := store(filepath.Join(s.Setup.Dir, name), c.Ext4)
 	if err != nil {
 		return err
@@ -152,7 +170,7 @@ func (s *Suite) session(ctx context.Context, c Case, name string, w way, add fun
 		}
 	}
 	for _, step := range c.Steps {
-		m, err := on.measure(ctx, w.registry+"/"+step.Image, c.Start)
+		m, err := on.measure(ctx, w.registry+"/"+step.Image, c.Start, watched)
 		if err != nil {
 			return err
 		}

@@ -60,16 +60,22 @@ func (c Case) goalsBesideContainerd() []report.Goal {
 		report.Goal{Section: c.Title, Name: rowWritten, Over: "containerd", AtMost: share})
 }
 
+// row is what the name of a step's row is.
+func (s Step) row(name string) string {
+	if s.Name == "" {
+		return name
+	}
+	return s.Name + ": " + name
+}
+
+func (s *Suite) addBytes(c Case, step Step, name, runtime string, n int64) {
+	s.Report.Add(c.Title, step.row(name), report.Mebibytes, runtime, float64(n)/(1<<20))
+}
+
 // add writes a sample into the report. floor is 0 where nothing was downloaded beside.
 func (s *Suite) add(c Case, step Step, runtime string, m *sample, floor time.Duration) {
-	prefix := ""
-	if step.Name != "" {
-		prefix = step.Name + ": "
-	}
-	ms := func(name string, d time.Duration) { s.Report.AddTime(c.Title, prefix+name, runtime, d) }
-	mib := func(name string, n int64) {
-		s.Report.Add(c.Title, prefix+name, report.Mebibytes, runtime, float64(n)/(1<<20))
-	}
+	ms := func(name string, d time.Duration) { s.Report.AddTime(c.Title, step.row(name), runtime, d) }
+	mib := func(name string, n int64) { s.addBytes(c, step, name, runtime, n) }
 	ms(rowTime, m.wall)
 	if c.Start {
 		ms(rowStart, m.start)
@@ -86,14 +92,20 @@ func (s *Suite) add(c Case, step Step, runtime string, m *sample, floor time.Dur
 		mib("memory before", m.before)
 	}
 	mib(rowPeak, m.peak)
-	mib(rowTogether, m.together)
-	mib("  with shared pages in each", m.apart)
-	mib("  of it heap and stacks", m.heap)
 	mib(rowWritten, m.written)
 	if c.Ext4 {
 		mib("written to the disk", m.device)
 	}
 	mib("store grows by", m.grown)
-	mib("  at most by", m.grownMost)
 	mib("received", m.received)
+}
+
+// addSeen writes into the report what was seen while a pull was watched. Everything else of such a pull is worth
+// nothing.
+func (s *Suite) addSeen(c Case, step Step, runtime string, m *seen) {
+	mib := func(name string, n int64) { s.addBytes(c, step, name, runtime, n) }
+	mib(rowTogether, m.together)
+	mib("  with shared pages in each", m.apart)
+	mib("heap and stacks", m.heap)
+	mib("store grows at most by", m.grown)
 }
