@@ -78,21 +78,25 @@ func TestUnpackersTakeTurns(t *testing.T) {
 		most.Store(max(most.Load(), s.pipeline.unpackers.running.Load()))
 		return testCrew().Start(args, env, files)
 	})))
-	s.pipeline.unpackers.small = newTurns(1)
-	s.pipeline.unpackers.small.length, s.pipeline.unpackers.small.host = time.Hour, time.Hour
+	s.pipeline.unpackers.tiny.length, s.pipeline.unpackers.tiny.host = time.Hour, time.Hour
 	pull(t, s, host+"/app:v1")
 	if n := most.Load(); n != 1 {
 		t.Errorf("%d at once", n)
 	}
 }
 
-// TestTurnsOfSmallLayers has one more small layer begin at once than there are processors, and large ones not wait for
-// those.
+// TestTurnsOfSmallLayers has one more small layer begin at once than there are processors, one tiny layer, and none
+// wait for layers of another size.
 func TestTurnsOfSmallLayers(t *testing.T) {
 	t.Parallel()
 	n := runtime.GOMAXPROCS(0)
-	u := &unpackers{large: newTurns(n), small: newTurns(n + 1)}
-	for size, want := range map[int64]int{1: n + 1, shareableSize: n + 1, shareableSize + 1: n} {
+	u, err := newUnpackers(testCrew(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(u.close)
+	sizes := map[int64]int{1: 1, tinySize: 1, tinySize + 1: n + 1, shareableSize: n + 1, shareableSize + 1: n}
+	for size, want := range sizes {
 		turns := u.turns(layerRequest{desc: ocispec.Descriptor{Size: size}})
 		turns.length = time.Hour
 		var ends []func()

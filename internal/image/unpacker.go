@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -43,6 +44,7 @@ type unpackers struct {
 	plain   bool     // the machine does not support detached mounts
 	large   *turns   // of layers that get a process each
 	small   *turns   // of those that follow each other in one
+	tiny    *turns   // of those that are done before another process has started
 	running atomic.Int32
 	spare   spares
 }
@@ -59,8 +61,11 @@ func newUnpackers(crew Crew, ingest string) (*unpackers, error) {
 		// then.
 		dir, err = openPlain(ingest)
 	}
+	u := &unpackers{crew: crew, ingest: dir, plain: plain}
 	n := runtime.GOMAXPROCS(0)
-	return &unpackers{crew: crew, ingest: dir, plain: plain, large: newTurns(n), small: newTurns(n + 1)}, err
+	u.large, u.small, u.tiny = newTurns(n), newTurns(n+1), newTurns(1)
+	u.tiny.length = tinyTurn
+	return u, err
 }
 
 func (u *unpackers) close() {
@@ -71,9 +76,13 @@ func (u *unpackers) close() {
 }
 
 // turns returns the turns that a layer takes part in. A small one is done so soon that its process waits for the next
-// as long as it works. So one more of them is begun than there are processors.
+// as long as it works. So one more of them is begun than there are processors. A tiny one takes less time than the
+// start of a process. So it waits for that of the tiny one before it.
 func (u *unpackers) turns(w layerRequest) *turns {
-	if w.desc.Size <= shareableSize {
+	switch {
+	case w.desc.Size <= tinySize:
+		return u.tiny
+	case w.desc.Size <= shareableSize:
 		return u.small
 	}
 	return u.large
@@ -198,6 +207,13 @@ func (u *unpackers) engage(t task) (*unpacker, error) {
 // shareableSize is the largest blob that is unpacked in a process which may have had other layers. A larger one gets
 // its own process: its layer is then the same over any others, so that images can share it.
 const shareableSize = 4 << 20
+
+// tinySize is the largest blob that is unpacked in about the time that a process takes to start: 2 ms of a processor,
+// or half a megabyte of tar.
+const tinySize = 64 << 10
+
+// tinyTurn is how long a tiny layer waits at most: one that was made to take long holds up others no longer.
+const tinyTurn = 20 * time.Millisecond
 
 // manyThreads is the size of a blob from which on running its stages in parallel pays.
 const manyThreads = 512 << 10
