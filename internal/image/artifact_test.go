@@ -424,11 +424,14 @@ func TestManifestThatIsAConfig(t *testing.T) {
 	runs := strings.Replace(both, `"size":2}`, `"size":2,"Cmd":["/f"]}`, 1)
 	full := strings.Replace(both, `"os":`, `"rootfs":{"type":"layers","diff_ids":[]},"os":`, 1)
 	bad := strings.Replace(both, `"os":`, `"rootfs":1,"os":`, 1)
-	for tag, doc := range map[string]string{"artifact": both, "image": image, "runs": runs, "full": full, "bad": bad} {
-		if err := fixture.PushBlob(host, "x", []byte(doc)); err != nil {
+	docs := []struct{ tag, text string }{ // the image has the artifact's for its config
+		{"artifact", both}, {"image", image}, {"runs", runs}, {"full", full}, {"bad", bad},
+	}
+	for _, doc := range docs {
+		if err := fixture.PushBlob(host, "x", []byte(doc.text)); err != nil {
 			t.Fatal(err)
 		}
-		if err := fixture.PushManifest(host, "x", tag, ocispec.MediaTypeImageManifest, []byte(doc)); err != nil {
+		if err := fixture.PushManifest(host, "x", doc.tag, ocispec.MediaTypeImageManifest, []byte(doc.text)); err != nil {
 			t.Fatal(err)
 		}
 	}
