@@ -211,7 +211,7 @@ func TestRepairByHand(t *testing.T) {
 	}{
 		"missing file": {func(dir string) error { return os.Remove(dir + "/etc/a") }, "is missing"},
 		"changed byte": {func(dir string) error { return os.WriteFile(dir+"/etc/a", []byte("hellp"), 0) }, "etc/a"},
-		"changed mode": {func(dir string) error { return os.Chmod(dir+"/etc/a", 0o4777) }, "mode"},
+		"changed mode": {func(dir string) error { return os.Chmod(dir+"/etc/a", 0o777|os.ModeSetuid) }, "mode"},
 		"extra file":   {func(dir string) error { return os.WriteFile(dir+"/etc/more", nil, 0o600) }, "is in no manifest"},
 		"no manifest":  {func(dir string) error { return os.Remove(filepath.Dir(dir) + "/manifest") }, "manifest"},
 	}

@@ -48,7 +48,7 @@ func Ground(dir string) error {
 	if err := os.Mkdir(tmp, 0o777); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Chmod(tmp, 0o1777), keep(tmp), bind(tmp, "/tmp")); err != nil {
+	if err := errors.Join(os.Chmod(tmp, 0o777|os.ModeSticky), keep(tmp), bind(tmp, "/tmp")); err != nil {
 		return err
 	}
 	// The kubelet takes the interface of the first process for that of the node, though it has another itself.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,7 +147,13 @@ func agnhostRecipe(debian fixture.Recipe, applets []byte, pause fixture.Recipe) 
 	if err != nil {
 		return fixture.Recipe{}, err
 	}
+	_, cert, key, err := fixture.Certificate("localhost", net.IPv4(127, 0, 0, 1))
+	if err != nil {
+		return fixture.Recipe{}, err
+	}
 	files := []fixture.File{
+		{Name: "localhost.crt", Body: cert},
+		{Name: "localhost.key", Body: key},
 		{Name: "uploads/"},
 		{Name: "agnhost", Mode: 0o755, Body: program},
 		{Name: "agnhost-2", Type: tar.TypeSymlink, Link: "agnhost"},
