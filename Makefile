@@ -8,7 +8,7 @@ BUILD   := go build -trimpath
 STAMP   := -X main.version=$(VERSION)
 SUITE    = CGO_ENABLED=1 BERTH_BIN=$(CURDIR)/bin bin/suite
 
-.PHONY: build fault demo test test-unit test-race test-compare test-e2e test-crash test-arm64 test-vm test-vm-all conformance conformance-smoke soak bench bench-pull bench-attacks bench-hostile install deb dist dist-check clean help
+.PHONY: build fault demo test test-unit test-race test-compare test-e2e test-crash test-arm64 test-vm test-vm-all conformance conformance-smoke conformance-vm soak bench bench-pull bench-attacks bench-hostile install deb dist dist-check clean help
 .DEFAULT_GOAL := build
 
 build: ## bin/berth, bin/berth-monitor and bin/berth-unpack
@@ -77,14 +77,21 @@ test-vm: ## in a virtual machine with systemd, cgroup v2 and AppArmor (root, Deb
 
 test-vm-all: ## the same with everything (hours without KVM)
 	@hack/setup vm
+	@hack/setup conformance
 	@hack/setup dist
 	@$(MAKE) --no-print-directory build fault bin/suite
-	@$(SUITE) dist vm-packages vm-crun vm-runc vm-cgroupfs vm-crash vm-chaos vm-selinux vm-node vm-move
+	@$(SUITE) dist vm-packages vm-crun vm-runc vm-cgroupfs vm-crash vm-chaos vm-selinux vm-node vm-move vm-conformance
 
 conformance-smoke: ## some sixty of Kubernetes' node tests, with both runtimes (root, under six minutes with each when all is built)
 	@hack/setup conformance
 	@$(MAKE) --no-print-directory build bin/suite
 	@$(SUITE) conformance-smoke
+
+conformance-vm: ## some of Kubernetes' node tests in a virtual machine, on the package, with systemd and cgroup v2 (root, long without KVM)
+	@hack/setup vm
+	@hack/setup conformance
+	@$(MAKE) --no-print-directory build bin/suite
+	@$(SUITE) vm-conformance
 
 conformance: ## all of Kubernetes' node tests that can run here, with both runtimes, into docs/conformance.md (root, hours)
 	@hack/setup conformance

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -122,6 +123,18 @@ func bind(from, to string) error {
 	return nil
 }
 
+// moveDaemon moves the daemon to the cgroup that the suite names to the kubelet as the runtime's, where there is no
+// systemd.
+func moveDaemon(pid int) error {
+	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
+	for _, procs := range hierarchies {
+		top := filepath.Dir(procs)
+		err = errors.Join(err, makeGroup(top, "docker-daemon"))
+		err = errors.Join(err, os.WriteFile(filepath.Join(top, "docker-daemon/cgroup.procs"), []byte(strconv.Itoa(pid)), 0))
+	}
+	return err
+}
+
 // furnish makes what a node has besides, in the daemon's mount and network namespaces: /sys with the cgroups of the
 // run, folders on the disk below dir, names, an interface. With crun there is no cgroup2 hierarchy, beside which it
 // does not run.
@@ -138,11 +151,7 @@ func furnish(dir, runtime string) error {
 			return err
 		}
 	}
-	files := map[string]string{
-		"/etc/hosts": "127.0.0.1 localhost\n" + nodeAddress + " " + nodeName + "\n",
-		// A name server that refuses at once: for one that is silent, the kubelet waits.
-		"/etc/resolv.conf": "nameserver " + nodeAddress + "\noptions timeout:1 attempts:1\n",
-	}
+	files := names()
 	if path, err := exec.LookPath("systemd-run"); err == nil {
 		files[path] = "" // with it the suite takes systemd to be there
 	}
@@ -153,6 +162,15 @@ func furnish(dir, runtime string) error {
 		}
 	}
 	return connect()
+}
+
+// names are the files by which the node knows names.
+func names() map[string]string {
+	return map[string]string{
+		"/etc/hosts": "127.0.0.1 localhost\n" + nodeAddress + " " + nodeName + "\n",
+		// A name server that refuses at once: for one that is silent, the kubelet waits.
+		"/etc/resolv.conf": "nameserver " + nodeAddress + "\noptions timeout:1 attempts:1\n",
+	}
 }
 
 // mountGroups mounts the cgroup hierarchies as this process has them, at their usual places.

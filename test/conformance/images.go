@@ -58,7 +58,7 @@ func Push(r *fixture.Registry) (names []string, err error) {
 }
 
 func recipes() (map[string]fixture.Recipe, error) {
-	applets, err := os.ReadFile(appletsProgram())
+	applets, err := os.ReadFile(AppletsProgram())
 	if err != nil {
 		return nil, err
 	}

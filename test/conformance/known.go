@@ -19,6 +19,7 @@ const (
 type Entry struct {
 	Spec, Verdict, Reason string
 	Runtime               string // the one that it is true with; "" for each
+	Site                  string // the one that it is true on; "" for each
 }
 
 // List is what is known of specs that do not pass.
@@ -30,9 +31,9 @@ var knownText string
 // Known is the list that runs of all specs, and of some, are compared with.
 func Known() (List, error) { return ParseList(knownText) }
 
-// ParseList reads a list: a line "fails: REASON", "skips: REASON" or "fails with RUNTIME: REASON", and below it,
-// each on a line that begins with a tab, the specs of which that is true. Lines that begin with # and empty ones are
-// comments.
+// ParseList reads a list: a line "fails: REASON" or "skips: REASON", and below it, each on a line that begins with a
+// tab, the specs of which that is true. What is true with one runtime, or on one site, says so before the colon: "fails
+// with RUNTIME on SITE: REASON". Lines that begin with # and empty ones are comments.
 func ParseList(text string) (List, error) {
 	var list List
 	var head Entry
@@ -63,29 +64,36 @@ func parseHead(line string) (Entry, error) {
 	left, reason, ok := strings.Cut(line, ": ")
 	words := strings.Fields(left)
 	e := Entry{Reason: strings.TrimSpace(reason)}
-	switch {
-	case !ok || e.Reason == "":
+	if !ok || e.Reason == "" || len(words) == 0 {
 		return e, fmt.Errorf("%q gives no reason", line)
-	case len(words) == 3 && words[1] == "with":
-		e.Runtime = words[2]
-	case len(words) != 1:
-		return e, fmt.Errorf("%q begins neither a comment nor a reason", line)
 	}
 	if e.Verdict = words[0]; e.Verdict != Fails && e.Verdict != Skips {
 		return e, fmt.Errorf("a spec %s or %s: %q", Fails, Skips, line)
 	}
+	for rest := words[1:]; len(rest) > 0; rest = rest[2:] {
+		switch {
+		case len(rest) > 1 && rest[0] == "with" && e.Runtime == "":
+			e.Runtime = rest[1]
+		case len(rest) > 1 && rest[0] == "on" && e.Site == "" && (rest[1] == Host || rest[1] == VM):
+			e.Site = rest[1]
+		default:
+			return e, fmt.Errorf("%q begins neither a comment nor a reason", line)
+		}
+	}
 	return e, nil
 }
 
-// contradicts says of two entries that they are about the same spec with the same runtime.
+// contradicts says of two entries that they are about the same spec with the same runtime on the same site.
 func (e Entry) contradicts(o Entry) bool {
-	return e.Spec == o.Spec && (e.Runtime == o.Runtime || e.Runtime == "" || o.Runtime == "")
+	meet := func(a, b string) bool { return a == b || a == "" || b == "" }
+	return e.Spec == o.Spec && meet(e.Runtime, o.Runtime) && meet(e.Site, o.Site)
 }
 
 // Expectation is what a run is compared with.
 type Expectation struct {
 	Known   List
 	Runtime string
+	Site    string   // Host or VM
 	Whole   bool     // each spec of Known is to have run
 	Specs   []string // are to have run, besides
 }
@@ -98,8 +106,8 @@ const OutcomeFile = "outcome.json"
 
 // Outcome is what a run came to.
 type Outcome struct {
-	Passed      int
-	Known       int // did not pass, as it is known
+	Passed      []string
+	Known       []string // did not pass, as it is known
 	Differences []Difference
 }
 
@@ -110,7 +118,7 @@ func (e Expectation) Compare(ran []ginkgo.Spec) Outcome {
 	differs := func(spec, format string, args ...any) {
 		o.Differences = append(o.Differences, Difference{spec, fmt.Sprintf(format, args...)})
 	}
-	known := e.ofRuntime()
+	known := e.holding()
 	seen := map[string]bool{}
 	for _, s := range ran {
 		if !s.Chosen() || !s.IsSpec() && !s.Failed() {
@@ -120,11 +128,11 @@ func (e Expectation) Compare(ran []ginkgo.Spec) Outcome {
 		entry, listed := known[s.Name]
 		switch verdict := verdictOf(s); {
 		case verdict == entry.Verdict && listed:
-			o.Known++
+			o.Known = append(o.Known, s.Name)
 		case verdict == "" && listed:
 			differs(s.Name, "passes, and is on the list: take it off (%s: %s)", entry.Verdict, entry.Reason)
 		case verdict == "":
-			o.Passed++
+			o.Passed = append(o.Passed, s.Name)
 		case listed:
 			differs(s.Name, "%s, and not as the list says (%s: %s): %s", verdict, entry.Verdict, entry.Reason, s.Message)
 		default:
@@ -146,11 +154,11 @@ func (e Expectation) Compare(ran []ginkgo.Spec) Outcome {
 	return o
 }
 
-// ofRuntime is what is known with the runtime, by spec.
-func (e Expectation) ofRuntime() map[string]Entry {
+// holding is what is known with the runtime on the site, by spec.
+func (e Expectation) holding() map[string]Entry {
 	all := map[string]Entry{}
 	for _, entry := range e.Known {
-		if entry.Runtime == "" || entry.Runtime == e.Runtime {
+		if (entry.Runtime == "" || entry.Runtime == e.Runtime) && (entry.Site == "" || entry.Site == e.Site) {
 			all[entry.Spec] = entry
 		}
 	}

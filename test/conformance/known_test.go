@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"berth/test/conformance/ginkgo"
+	"berth/test/node"
 )
 
 func parse(t *testing.T, text string) List {
@@ -89,8 +90,8 @@ func TestCompareIsExact(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			e := Expectation{Known: parse(t, list), Runtime: "runc", Whole: true}
 			o := e.Compare(reportOf(t, c.ran...))
-			if o.Passed != c.passed || len(o.Differences) != len(c.want) {
-				t.Fatalf("%d passed, differences %q", o.Passed, o.Differences)
+			if len(o.Passed) != c.passed || len(o.Differences) != len(c.want) {
+				t.Fatalf("%d passed, differences %q", len(o.Passed), o.Differences)
 			}
 			for i, part := range c.want {
 				if got := o.Differences[i].Spec + " " + o.Differences[i].What; !strings.Contains(got, part) {
@@ -105,11 +106,11 @@ func TestCompareIsExact(t *testing.T) {
 func TestCompareOfSome(t *testing.T) {
 	known := parse(t, "fails: the kernel has none\n\tdisk\n")
 	e := Expectation{Known: known, Runtime: "crun", Specs: []string{"one", "two"}}
-	if o := e.Compare(reportOf(t, "passed one", "passed two")); o.Passed != 2 || len(o.Differences) != 0 {
+	if o := e.Compare(reportOf(t, "passed one", "passed two")); len(o.Passed) != 2 || len(o.Differences) != 0 {
 		t.Errorf("%+v", o)
 	}
 	o := e.Compare(reportOf(t, "passed one"))
-	if o.Passed != 1 || len(o.Differences) != 1 || o.Differences[0].Spec != "two" {
+	if len(o.Passed) != 1 || len(o.Differences) != 1 || o.Differences[0].Spec != "two" {
 		t.Errorf("%+v", o)
 	}
 }
@@ -117,12 +118,36 @@ func TestCompareOfSome(t *testing.T) {
 // TestListOfARuntime has an entry of one runtime count with that one alone.
 func TestListOfARuntime(t *testing.T) {
 	e := Expectation{Known: parse(t, "fails with crun: crun is old\n\told\n"), Runtime: "crun", Whole: true}
-	if o := e.Compare(reportOf(t, "failed old")); o.Known != 1 || len(o.Differences) != 0 {
+	if o := e.Compare(reportOf(t, "failed old")); len(o.Known) != 1 || len(o.Differences) != 0 {
 		t.Errorf("with crun: %+v", o)
 	}
 	e.Runtime = "runc"
 	if o := e.Compare(nil); len(o.Differences) != 0 {
 		t.Errorf("with runc: %+v", o)
+	}
+}
+
+// TestListOfASite has an entry of one site count on that one alone, and with both a runtime and a site on that of them.
+func TestListOfASite(t *testing.T) {
+	known := parse(t, "fails on host: no systemd\n\tunit\nskips with crun on vm: crun is new\n\tnew\n")
+	for _, c := range []struct {
+		site, runtime string
+		ran           []string
+		known         int
+	}{
+		{Host, "runc", []string{"failed unit", "passed new"}, 1},
+		{Host, "crun", []string{"failed unit", "passed new"}, 1},
+		{VM, "runc", []string{"passed unit", "passed new"}, 0},
+		{VM, "crun", []string{"passed unit", "skipped new"}, 1},
+	} {
+		e := Expectation{Known: known, Runtime: c.runtime, Site: c.site, Whole: true}
+		if o := e.Compare(reportOf(t, c.ran...)); len(o.Known) != c.known || len(o.Differences) != 0 {
+			t.Errorf("%s with %s: %+v", c.site, c.runtime, o)
+		}
+		e.Site = map[string]string{Host: VM, VM: Host}[c.site]
+		if o := e.Compare(reportOf(t, c.ran...)); len(o.Differences) == 0 {
+			t.Errorf("what is true on %s with %s is true elsewhere", c.site, c.runtime)
+		}
 	}
 }
 
@@ -133,6 +158,10 @@ func TestParseListRefuses(t *testing.T) {
 		"fails: \n\tspec\n":                      "gives no reason",
 		"sleeps: why\n\tspec\n":                  "a spec fails or skips",
 		"fails on disk: why\n\tspec\n":           "begins neither",
+		"fails on host on vm: why\n\tspec\n":     "begins neither",
+		"fails with a with b: why\n\tspec\n":     "begins neither",
+		"fails with: why\n\tspec\n":              "begins neither",
+		"fails on vm: a\n\ts\nskips: b\n\ts":     "line 4: s is on the list already",
 		"# no\nspec without a tab\n":             "line 2",
 		"fails: a\n\ts\nskips: b\n\ts":           "line 4: s is on the list already",
 		"fails with crun: a\n\ts\n\ts":           "on the list already",
@@ -155,19 +184,27 @@ func TestOwnLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := map[string]bool{}
-	for _, p := range smoke(nil) {
-		for _, name := range p.specs {
-			if seen[name] {
-				t.Errorf("smoke.txt names %s twice", name)
-			}
-			seen[name] = true
-			if slices.ContainsFunc(known, func(e Entry) bool { return e.Spec == name && e.Runtime == "" }) {
-				t.Errorf("%s is in the smoke set, and known not to pass", name)
+	for name, set := range map[string]struct {
+		list, site string
+		least      int
+	}{"smoke.txt": {smokeText, Host, 50}, "smoke-vm.txt": {smokeVMText, VM, 30}} {
+		seen := map[string]bool{}
+		for _, p := range smoke(set.list, 1, nil) {
+			for _, spec := range p.specs {
+				if seen[spec] {
+					t.Errorf("%s names %s twice", name, spec)
+				}
+				seen[spec] = true
+				for _, runtime := range []string{node.Runc, node.Crun} {
+					e := Expectation{Known: known, Runtime: runtime, Site: set.site}
+					if entry, listed := e.holding()[spec]; listed && entry.Runtime == "" {
+						t.Errorf("%s is in %s, and known not to pass", spec, name)
+					}
+				}
 			}
 		}
-	}
-	if len(seen) < 50 {
-		t.Errorf("the smoke set has %d specs", len(seen))
+		if len(seen) < set.least {
+			t.Errorf("%s has %d specs", name, len(seen))
+		}
 	}
 }

@@ -42,26 +42,31 @@ var whole = []phase{
 		}, "|")},
 }
 
-// beyond are specs that run nowhere here: they wait for what is not there, for minutes each.
+// beyond are specs that a whole run leaves out: they wait for what is not there, for minutes each.
 var beyond = []string{
 	"Swap",               // the machine has none
 	"with SRIOV devices", // nor such devices
 	"SRIOV devices in the system with",
-	"temporarily down",              // stops the unit of the runtime, over D-Bus
+	"temporarily down",              // stops the unit of the runtime, over D-Bus: in the virtual machine
 	"volume failing to unmount",     // an NFS server
 	"with credential provider",      // a plugin of a public cloud
 	"back-off", "ImageMaximumGCAge", // count minutes of the kubelet alone
 }
 
-//go:embed smoke.txt
-var smokeText string
+// The lists of the smoke sets: on this machine, and in a virtual one.
+var (
+	//go:embed smoke.txt
+	smokeText string
+	//go:embed smoke-vm.txt
+	smokeVMText string
+)
 
-// smoke are the phases of the smoke set: the specs of smoke.txt, those that name a feature gate with it. Those that are
-// known not to pass are left out: some wait for minutes before they say so.
-func smoke(known map[string]Entry) []phase {
-	usual := phase{name: "smoke", processes: 10, limit: 15 * time.Minute}
+// smoke are the phases of a smoke set: the specs of its list, so many at once, those that name a feature gate with it.
+// Those that are known not to pass are left out: some wait for minutes before they say so.
+func smoke(list string, at int, known map[string]Entry) []phase {
+	usual := phase{name: "smoke", processes: at, limit: 15 * time.Minute}
 	gated := phase{name: "smoke-stats", processes: 2, limit: 15 * time.Minute, gates: statsGate}
-	for _, line := range strings.Split(smokeText, "\n") {
+	for _, line := range strings.Split(list, "\n") {
 		name := strings.TrimSpace(line)
 		_, listed := known[name]
 		switch {

@@ -33,12 +33,12 @@ func TestSelectionIsExact(t *testing.T) {
 
 // TestSmokeLeavesOutWhatIsKnown has the smoke set without a spec that is known not to pass.
 func TestSmokeLeavesOutWhatIsKnown(t *testing.T) {
-	all := smoke(nil)
+	all := smoke(smokeText, 10, nil)
 	last := all[1].specs[len(all[1].specs)-1]
 	if !strings.HasSuffix(last, all[1].mark()) {
 		t.Fatalf("%q names no feature gate", last)
 	}
-	some := smoke(map[string]Entry{last: {}})
+	some := smoke(smokeText, 10, map[string]Entry{last: {}})
 	if len(some[0].specs) != len(all[0].specs) || len(some[1].specs) != len(all[1].specs)-1 {
 		t.Errorf("of %d and %d specs %d and %d", len(all[0].specs), len(all[1].specs), len(some[0].specs), len(some[1].specs))
 	}

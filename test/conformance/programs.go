@@ -61,8 +61,19 @@ func BuildPrograms(log io.Writer) error {
 	})
 }
 
-// appletsProgram is that of test/fixture/applets.
-func appletsProgram() string { return filepath.Join(fixture.Repo(), "bin/test/applets") }
+// The variables of a run in a virtual machine, where there is no working tree.
+const (
+	AppletsVariable = "BERTH_TEST_APPLETS"             // names the program of AppletsProgram
+	ResultsVariable = "BERTH_TEST_CONFORMANCE_RESULTS" // names the folder for reports and logs
+)
+
+// AppletsProgram is where Prepare puts that of test/fixture/applets, or where it has been put in a virtual machine.
+func AppletsProgram() string {
+	if built := os.Getenv(AppletsVariable); built != "" {
+		return built
+	}
+	return filepath.Join(fixture.Repo(), "bin/test/applets")
+}
 
 // Prepare builds what a run takes of this working tree and of Debian. In the run there is no Go and no network.
 func Prepare(log io.Writer) error {
@@ -72,8 +83,8 @@ func Prepare(log io.Writer) error {
 	}
 	return errors.Join(
 		os.Setenv("BERTH_BIN", bin),
-		os.MkdirAll(filepath.Dir(appletsProgram()), 0o755),
-		fixture.Build("applets", appletsProgram()),
+		os.MkdirAll(filepath.Dir(AppletsProgram()), 0o755),
+		fixture.Build("applets", AppletsProgram()),
 		fixture.BuildDebian(log),
 	)
 }

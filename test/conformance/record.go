@@ -30,7 +30,7 @@ func Record(page, runtime string, o Outcome, took time.Duration) error {
 	first, _, _ := strings.Cut(string(version), "\n")
 	row := fmt.Sprintf("| %s | %s | %s | %s | %d min | %d | %d | %d |", time.Now().Format(time.DateOnly),
 		strings.TrimSpace(string(commit)), strings.TrimPrefix(Version, "v"), strings.ReplaceAll(first, " version", ""),
-		int(took.Minutes()+0.5), o.Passed, o.Known, len(o.Differences))
+		int(took.Minutes()+0.5), len(o.Passed), len(o.Known), len(o.Differences))
 	added, err := addRow(string(text), row)
 	if err != nil {
 		return fmt.Errorf("%s: %w", page, err)

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,16 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"berth/test/conformance/ginkgo"
 	"berth/test/fixture"
-	"berth/test/node"
+	"berth/test/timeouts"
 )
 
 // Options are what a run may choose.
@@ -37,17 +35,22 @@ type run struct {
 	Options
 	dir      string
 	registry *fixture.Registry
-	node     *node.Node
+	site     site
+	about    about // of site, once it is open
 }
 
 // Run runs the suite in the namespaces that Ground has prepared, and says what came of it. All that it started has
 // ended when it returns.
 func Run(ctx context.Context, dir string, o Options) (outcome Outcome, err error) {
-	r := &run{Options: o, dir: dir}
-	if err := errors.Join(os.RemoveAll(o.Results), os.MkdirAll(o.Results, 0o755)); err != nil {
+	if err := os.Setenv("BERTH_KEEP_LOGS", o.Results); err != nil {
 		return outcome, err
 	}
-	if err := os.Setenv("BERTH_KEEP_LOGS", o.Results); err != nil {
+	return runOn(ctx, &namespaces{dir: dir, runtime: o.Runtime}, dir, o)
+}
+
+func runOn(ctx context.Context, s site, dir string, o Options) (outcome Outcome, err error) {
+	r := &run{Options: o, dir: dir, site: s}
+	if err := errors.Join(os.RemoveAll(o.Results), os.MkdirAll(o.Results, 0o755)); err != nil {
 		return outcome, err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
@@ -67,59 +70,25 @@ func (r *run) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	path, err := exec.LookPath(r.Runtime)
-	if err != nil {
+	if err := r.site.open(r.registry); err != nil {
 		return err
 	}
-	r.node, err = node.Open(node.Options{
-		Runtime: r.Runtime, Reach: []string{r.registry.Addr},
-		Setup: []func() error{func() error { return furnish(r.dir, r.Runtime) }},
-		// The handler that specs of runtime classes name.
-		Tables: fmt.Sprintf("[runtimes.test-handler]\npath = %q\n", path),
-	})
-	if err != nil {
-		return err
-	}
-	for _, host := range hosts {
-		if err := r.registry.StandIn(host, r.node.Certs); err != nil {
-			return err
-		}
-	}
+	r.about = r.site.about()
 	r.say("pulling %d images", len(images))
 	for _, image := range images {
-		spec := &runtimeapi.ImageSpec{Image: hosts[0] + "/" + image}
-		if strings.HasPrefix(image, privateRepo) {
-			spec.Image = hosts[1] + "/" + image
-		}
-		if _, err := r.node.Images.PullImage(ctx, spec, nil, nil); err != nil {
+		if err := r.site.pull(ctx, pulled(image)); err != nil {
 			return err
 		}
 	}
-	return r.node.Space.Do(func() error { return r.moveDaemon() })
-}
-
-// moveDaemon moves the daemon to the cgroup that the suite names to the kubelet as the runtime's, where there is no
-// systemd.
-func (r *run) moveDaemon() error {
-	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
-	for _, procs := range hierarchies {
-		top := filepath.Dir(procs)
-		pid := []byte(strconv.Itoa(r.node.Pid()))
-		err = errors.Join(err, makeGroup(top, "docker-daemon"))
-		err = errors.Join(err, os.WriteFile(filepath.Join(top, "docker-daemon/cgroup.procs"), pid, 0))
-	}
-	return err
+	return nil
 }
 
 func (r *run) close() error {
-	var errs []error
-	if r.node != nil {
-		errs = append(errs, r.node.RemoveAll(), r.node.Space.Do(leaveKubelet), r.node.Close())
-	}
+	err := r.site.close()
 	if r.registry != nil {
-		errs = append(errs, r.registry.Close())
+		err = errors.Join(err, r.registry.Close())
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 func (r *run) all(ctx context.Context) (Outcome, error) {
@@ -127,10 +96,11 @@ func (r *run) all(ctx context.Context) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	expected := Expectation{Known: known, Runtime: r.Runtime, Whole: !r.Smoke && r.Focus == "" && r.Phase == ""}
+	expected := Expectation{Known: known, Runtime: r.Runtime, Site: r.about.name,
+		Whole: !r.Smoke && r.Focus == "" && r.Phase == ""}
 	phases := slices.Clone(whole)
 	if r.Smoke {
-		phases = smoke(expected.ofRuntime())
+		phases = smoke(r.about.smoke, r.about.at, expected.holding())
 	}
 	if r.Phase != "" {
 		phases = slices.DeleteFunc(phases, func(p phase) bool { return p.name != r.Phase })
@@ -180,7 +150,9 @@ func (r *run) phase(ctx context.Context, p phase) (ginkgo.Report, error) {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = results, out, out
 	cmd.Env = append(os.Environ(), "PATH="+r.dir+"/programs:"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	stop := r.tell(p.name, out.Name())
 	err = r.await(ctx, cmd)
+	stop()
 	report, unread := ginkgo.Read(filepath.Join(results, "report.json"))
 	if ctx.Err() != nil || unread != nil {
 		return report, errors.Join(ctx.Err(), err, unread, fmt.Errorf("see %s", out.Name()))
@@ -192,9 +164,32 @@ func (r *run) phase(ctx context.Context, p phase) (ginkgo.Report, error) {
 	return report, nil
 }
 
+// tell says every minute how many specs have ended: who watches a machine takes one that is silent for dead. The
+// function that it returns ends that.
+func (r *run) tell(phase, output string) (stop func()) {
+	done := make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(time.Minute):
+			}
+			if text, err := os.ReadFile(output); err == nil {
+				r.say("%s: %d specs have ended", phase, bytes.Count(text, []byte("\n\u2022 ")))
+			}
+		}
+	})
+	return func() {
+		close(done)
+		telling.Wait()
+	}
+}
+
 // await runs a command and then ends what it has left: the kubelet, when a spec has started it again.
 func (r *run) await(ctx context.Context, cmd *exec.Cmd) error {
-	if err := r.node.Space.Start(cmd); err != nil {
+	if err := r.site.start(cmd); err != nil {
 		return err
 	}
 	group := -cmd.Process.Pid
@@ -218,7 +213,6 @@ func (r *run) await(ctx context.Context, cmd *exec.Cmd) error {
 func (r *run) prepare(p phase, results string) ([]string, error) {
 	programs := filepath.Join(r.dir, "programs")
 	settings, system := filepath.Join(results, "kubelet.yaml"), filepath.Join(results, "system.yaml")
-	pidFile := filepath.Join(results, "berth.pid")
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -227,23 +221,24 @@ func (r *run) prepare(p phase, results string) ([]string, error) {
 	suite := filepath.Join(results, suiteProgram)
 	err = errors.Join(
 		os.MkdirAll(programs, 0o755), os.MkdirAll(results, 0o755),
-		link(self, filepath.Join(programs, "sudo")), link(self, filepath.Join(programs, "systemctl")),
 		link(filepath.Join(ProgramsCache(), suiteProgram), suite),
-		os.WriteFile(settings, []byte(kubeletSettings), 0o644),
+		os.WriteFile(settings, fmt.Appendf(nil, kubeletSettings, r.about.driver, r.about.score), 0o644),
 		os.WriteFile(system, []byte("os: Linux\nkernelSpec:\n  versions: [\".*\"]\n"), 0o644),
-		os.WriteFile(pidFile, []byte(strconv.Itoa(r.node.Pid())+"\n"), 0o644),
 	)
-	args := []string{"-nodes=" + strconv.Itoa(p.processes), "--timeout=" + p.limit.String(), "--no-color", "-v",
-		"--json-report=" + filepath.Join(results, "report.json")}
+	for _, name := range r.about.standIns {
+		err = errors.Join(err, link(self, filepath.Join(programs, name)))
+	}
+	args := []string{"-nodes=" + strconv.Itoa(p.processes), "--timeout=" + timeouts.For(p.limit).String(),
+		"--no-color", "-v", "--json-report=" + filepath.Join(results, "report.json")}
 	args = append(append(args, p.selection()...), suite, "--",
-		"--container-runtime-endpoint=unix://"+r.node.Socket,
-		"--container-runtime-process-name=berth", "--container-runtime-pid-file="+pidFile,
+		"--container-runtime-endpoint=unix://"+r.about.socket,
+		"--container-runtime-process-name=berth", "--container-runtime-pid-file=", // it is found by its name
 		"--prepull-images=false", "--node-name="+nodeName, "--k8s-bin-dir="+ProgramsCache(),
 		"--system-spec-file="+system, "--kubelet-config-file="+settings, "--report-dir="+results)
 	if p.gates != "" {
 		args = append(args, "--feature-gates="+p.gates)
 	}
-	return args, err
+	return append(args, r.about.flags...), err
 }
 
 func link(from, to string) error {
@@ -253,21 +248,21 @@ func link(from, to string) error {
 	return os.Symlink(from, to)
 }
 
-// kubeletSettings are what the suite takes as a kubelet's, with what this machine has otherwise: cgroup v1, a disk
-// that others fill as well, and images that are pulled beside one another.
+// kubeletSettings are what the suite takes as a kubelet's, with what the sites have otherwise: a cgroup driver, cgroup
+// v1, an oom_score_adj, a disk that others fill as well, and images that are pulled beside one another.
 const kubeletSettings = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-cgroupDriver: cgroupfs
+cgroupDriver: %s
 cgroupRoot: /
 failCgroupV1: false
 failSwapOn: false
-oomScoreAdj: 0
+oomScoreAdj: %d
 podCIDR: 10.100.0.0/24
 volumeStatsAggPeriod: 10s
 fileCheckFrequency: 10s
 evictionPressureTransitionPeriod: 30s
-evictionHard: {memory.available: 250Mi, nodefs.available: 2%, nodefs.inodesFree: 2%}
-evictionMinimumReclaim: {nodefs.available: 1%, nodefs.inodesFree: 1%}
+evictionHard: {memory.available: 250Mi, nodefs.available: 2%%, nodefs.inodesFree: 2%%}
+evictionMinimumReclaim: {nodefs.available: 1%%, nodefs.inodesFree: 1%%}
 serializeImagePulls: false
 registryPullQPS: 0
 containerLogMaxSize: 10Mi

@@ -27,9 +27,12 @@ const Env = inMachine + "=1"
 // Unit is the service that the package brings.
 const Unit = "berth.service"
 
+// InMachine says whether this test has a machine of its own.
+func InMachine() bool { return os.Getenv(inMachine) != "" }
+
 // Main runs the tests of a package in a machine of their own, and elsewhere none. It returns the exit code for os.Exit.
 func Main(m *testing.M) int {
-	if os.Getenv(inMachine) == "" {
+	if !InMachine() {
 		fmt.Println("these tests change the machine they run on: make test-vm runs them in one of their own")
 		return 0
 	}

@@ -153,6 +153,20 @@ func (m *Machine) Cut() error {
 	return nil
 }
 
+// keep copies a folder of the second disk to a folder here, which it replaces.
+func (m *Machine) keep(folder, to string) error {
+	if err := errors.Join(os.RemoveAll(to), os.MkdirAll(filepath.Dir(to), 0o755)); err != nil {
+		return err
+	}
+	if err := run("debugfs", "-R", "rdump /"+folder+" "+filepath.Dir(to), m.file("payload.img")); err != nil {
+		return err
+	}
+	if _, err := os.Stat(to); err != nil { // debugfs has told nobody that there is no such folder
+		return fmt.Errorf("the machine has left no results: %w", err)
+	}
+	return nil
+}
+
 // Console is the last that the kernel and systemd said.
 func (m *Machine) Console(lines int) string {
 	text, _ := os.ReadFile(m.file("console"))

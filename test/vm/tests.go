@@ -24,8 +24,10 @@ type Test struct {
 	Skip    string   // and not these
 	Env     []string // NAME=value
 	Flags   []string // more flags of the test program
-	// Files are programs and the like that the test finds below /payload by these names, and where they are here.
+	// Files are programs, folders and the like that the test finds below /payload by these names, and where they are here.
 	Files map[string]string
+	// Results is a folder that the test makes below /payload. Once the machine is off it is here, below bin.
+	Results string
 	// Until is a line of the test: when it comes the power is cut, and the machine is booted again. What the test says
 	// does not count, and the tests after it run in the next boot.
 	Until string
@@ -69,9 +71,20 @@ func Run(ctx context.Context, img Image, tests []Test, raw string, out io.Writer
 		return err
 	}
 	if err := m.boots(ctx, tests, out); err != nil {
-		return fmt.Errorf("%w; the console of the virtual machine ends with:\n%s", err, m.Console(40))
+		return errors.Join(fmt.Errorf("%w; the console of the virtual machine ends with:\n%s", err, m.Console(40)),
+			m.keepResults(tests))
 	}
-	return nil
+	return m.keepResults(tests)
+}
+
+// keepResults copies what tests have left on the second disk of a machine that is off.
+func (m *Machine) keepResults(tests []Test) (err error) {
+	for _, t := range tests {
+		if t.Results != "" {
+			err = errors.Join(err, m.keep(t.Results, filepath.Join("bin", t.Results)))
+		}
+	}
+	return err
 }
 
 // load makes the payload: Berth, the test programs with their test data, and the program that runs them.
@@ -117,7 +130,7 @@ func load(payload string, tests []Test, scale int) error {
 func (t Test) copyFiles(payload string) error {
 	for name, from := range t.Files {
 		to := filepath.Join(payload, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), run("cp", from, to)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), run("cp", "-r", from, to)); err != nil {
 			return err
 		}
 	}

@@ -87,3 +87,32 @@ func TestLines(t *testing.T) {
 		}
 	}
 }
+
+// TestKeep copies a folder of a machine's disk, in the place of what was there, and says when there is none.
+func TestKeep(t *testing.T) {
+	payload, to := t.TempDir(), t.TempDir()
+	m := &Machine{dir: t.TempDir()}
+	for name, text := range map[string]string{
+		filepath.Join(payload, "results/vm-x/phase/report"): "new", filepath.Join(to, "results/vm-x/old"): "old",
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := run("mke2fs", "-q", "-t", "ext4", "-d", payload, "-F", m.file("payload.img"), "8M"); err != nil {
+		t.Fatal(err)
+	}
+	kept := filepath.Join(to, "results/vm-x")
+	if err := m.keep("results/vm-x", kept); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(kept, "phase/report")); err != nil || string(text) != "new" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if _, err := os.Stat(filepath.Join(kept, "old")); err == nil {
+		t.Error("what was there before is there still")
+	}
+	if err := m.keep("results/vm-y", filepath.Join(to, "results/vm-y")); err == nil {
+		t.Error("a folder that is not there was kept")
+	}
+}

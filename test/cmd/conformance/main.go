@@ -93,7 +93,7 @@ func inside(dir string) error {
 		fmt.Printf("FAIL %s\n     %s\n", d.Spec, strings.ReplaceAll(strings.TrimSpace(d.What), "\n", "\n     "))
 	}
 	fmt.Printf("%s: %d passed, %d did not and are known, %d differ, in %s; reports and logs are in %s\n", *runtimeName,
-		outcome.Passed, outcome.Known, len(outcome.Differences), took.Round(time.Second), kept)
+		len(outcome.Passed), len(outcome.Known), len(outcome.Differences), took.Round(time.Second), kept)
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,7 @@ var sections = []section{
 	}},
 	{"vm-node", "in a virtual machine: the package, berth.service, a power cut", ownNode},
 	{"vm-move", "in a virtual machine: a node with a kubelet moves from containerd to Berth and back", moveNode},
+	{"vm-conformance", "in a virtual machine: Kubernetes' node tests on the package, a selection", conformNode},
 	{"dist", "two releases of one commit are equal", twoReleases},
 	{"arm64", "unit tests as programs of arm64, emulated one by one", runEmulated},
 	{"vm-packages", "in a virtual machine: every package that asks something of the machine",

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -15,6 +17,7 @@ import (
 	"berth/test/conformance"
 	"berth/test/fixture"
 	"berth/test/installed"
+	"berth/test/node"
 	"berth/test/vm"
 )
 
@@ -121,6 +124,41 @@ func moveNode(t *tally) {
 	}
 	if t.failed == before {
 		virtual(t, "vm-move", vmMove(), 30*time.Minute)
+	}
+}
+
+// vmConformance is a node with the package and with what Kubernetes' node tests take.
+func vmConformance(runtime string) vm.Test {
+	const cache, results = "cache/berth-test", "conformance-results/vm-"
+	return vm.Test{
+		Package: "test/conformance", Run: "^TestMachine$", Results: results + runtime,
+		Files: map[string]string{
+			"applets": conformance.AppletsProgram(),
+			filepath.Join(cache, filepath.Base(conformance.ProgramsCache())): conformance.ProgramsCache(),
+			filepath.Join(cache, filepath.Base(fixture.DebianCache())):       fixture.DebianCache(),
+		},
+		Env: []string{
+			installed.Env, "BERTH_TEST_RUNTIME=" + runtime, conformance.ResultsVariable + "=/payload/" + results + runtime,
+			conformance.AppletsVariable + "=/payload/applets", "XDG_CACHE_HOME=/payload/cache",
+			"TMPDIR=/var/tmp", // /tmp is in memory
+		},
+	}
+}
+
+// conformNode makes the package, builds what the node tests take unless it is there, and runs them on a node with it.
+// One runtime is enough: the tests of this repository run with both there.
+func conformNode(t *tally) {
+	before := t.failed
+	t.command("packaging/deb")
+	if err := errors.Join(conformance.BuildPrograms(t.out), conformance.Prepare(t.out)); err != nil {
+		t.fail("what the node tests take", err.Error())
+	}
+	runtime := os.Getenv("BERTH_TEST_RUNTIME")
+	if runtime == "" {
+		runtime = node.Crun
+	}
+	if t.failed == before {
+		virtual(t, "vm-conformance", []vm.Test{vmConformance(runtime)}, time.Hour)
 	}
 }
 
