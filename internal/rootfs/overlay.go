@@ -19,14 +19,15 @@ import (
 const MaxLayers = 500
 
 // oneByOne reports whether the kernel takes lower directories one at a time (6.7 and later), which has no limit of a
-// page.
+// page. Before 6.5 it takes whatever option it is told, and refuses what it does not know only when the mount is made.
 var oneByOne = sync.OnceValue(func() bool {
 	ctx, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return false
 	}
 	defer unix.Close(ctx)
-	return unix.FsconfigSetString(ctx, "lowerdir+", "/") == nil
+	return unix.FsconfigSetString(ctx, "no-option-of-any-kernel", "x") != nil &&
+		unix.FsconfigSetString(ctx, "lowerdir+", "/") == nil
 })
 
 // unsynced is the option by which an overlay with an upper directory is not synced (Linux 5.10). Without it an unmount

@@ -30,7 +30,10 @@ const suite = "trixie"
 // packages are what the image holds beyond debootstrap's minbase.
 const packages = "systemd,systemd-sysv,dbus,udev,kmod,procps,iproute2,iptables,nftables,e2fsprogs,xfsprogs," +
 	"crun,runc,criu,containernetworking-plugins,apparmor,docker-registry,busybox-static," +
-	"apache2-utils,umoci,ca-certificates,linux-image-"
+	"apache2-utils,umoci,ca-certificates"
+
+// kernelPackage is that of the release's own kernel.
+const kernelPackage = ",linux-image-" + runtime.GOARCH
 
 // diskSize is that of the root disk. The file is sparse.
 const diskSize = "8G"
@@ -45,6 +48,11 @@ var furnish []byte
 //go:embed furnish-selinux.sh
 var furnishSELinux []byte
 
+// furnishOldest installs another kernel in what furnish has left.
+//
+//go:embed furnish-oldest.sh
+var furnishOldest []byte
+
 // recipe is what an image is made from.
 type recipe struct {
 	packages string
@@ -53,10 +61,12 @@ type recipe struct {
 }
 
 var (
-	usual = recipe{packages, furnish, ""}
+	usual = recipe{packages + kernelPackage, furnish, ""}
 	// withSELinux is a node whose kernel has SELinux in the place of AppArmor, a policy, and labels on all its files.
-	withSELinux = recipe{"selinux-policy-default,policycoreutils,selinux-utils," + packages,
+	withSELinux = recipe{"selinux-policy-default,policycoreutils,selinux-utils," + packages + kernelPackage,
 		slices.Concat(furnish, furnishSELinux), "security=selinux selinux=1"}
+	// onOldest is a node whose kernel is the oldest that Berth runs on: Linux 5.10.
+	onOldest = recipe{packages + ",initramfs-tools", slices.Concat(furnish, furnishOldest), ""}
 )
 
 // CacheDir is where images are kept between runs: BERTH_TEST_CACHE, or berth-test in the user's cache.
@@ -77,6 +87,9 @@ func Prepare(say func(string)) (Image, error) { return usual.prepare(say) }
 
 // PrepareSELinux is Prepare for an image whose kernel has SELinux, not AppArmor.
 func PrepareSELinux(say func(string)) (Image, error) { return withSELinux.prepare(say) }
+
+// PrepareOldest is Prepare for an image with the oldest kernel that Berth runs on.
+func PrepareOldest(say func(string)) (Image, error) { return onOldest.prepare(say) }
 
 func (r recipe) prepare(say func(string)) (Image, error) {
 	cache, err := CacheDir()
@@ -105,7 +118,7 @@ func (r recipe) prepare(say func(string)) (Image, error) {
 
 // name names an image by all that it is made from.
 func (r recipe) name() string {
-	sum := sha256.Sum256([]byte(suite + r.packages + runtime.GOARCH + diskSize + string(r.furnish)))
+	sum := sha256.Sum256([]byte(suite + r.packages + diskSize + string(r.furnish)))
 	return hex.EncodeToString(sum[:])[:12]
 }
 
@@ -143,7 +156,7 @@ func (r recipe) build(dir string) (err error) {
 			err = errors.Join(err, os.RemoveAll(work))
 		}
 	}()
-	if err := run("debootstrap", "--variant=minbase", "--include="+r.packages+kernelArch(), suite, root); err != nil {
+	if err := run("debootstrap", "--variant=minbase", "--include="+r.packages, suite, root); err != nil {
 		return err
 	}
 	script := filepath.Join(root, "furnish")
@@ -176,9 +189,6 @@ func takeKernel(root, to string) error {
 	}
 	return nil
 }
-
-// kernelArch is the ending of Debian's kernel package.
-func kernelArch() string { return runtime.GOARCH }
 
 func run(name string, args ...string) error {
 	cmd := exec.Command(name, args...)

@@ -69,6 +69,9 @@ var sections = []section{
 	{"vm-selinux", "in a virtual machine whose kernel has SELinux", func(t *tally) {
 		virtualWith(t, vm.PrepareSELinux, "vm-selinux", vmSELinux, time.Hour)
 	}},
+	{"vm-oldest", "in a virtual machine with the oldest kernel that Berth runs on", func(t *tally) {
+		virtualWith(t, vm.PrepareOldest, "vm-oldest", vmOldest, 2*time.Hour)
+	}},
 	{"conformance-smoke", "Kubernetes' node tests, a selection", func(t *tally) { conform(t, "-smoke") }},
 	{"conformance", "Kubernetes' node tests", func(t *tally) { conform(t, "-record=docs/conformance.md") }},
 	{"soak", "crash matrix: every point, scenario and occurrence; random strikes with fresh seeds", func(t *tally) {

@@ -170,6 +170,14 @@ var vmSELinux = []vm.Test{
 	{Package: "test/e2e", Run: "^TestSELinux", Env: []string{"BERTH_TEST_SELINUX_ENFORCING=1"}, Flags: atOnce},
 }
 
+// vmOldest runs where the kernel is Linux 5.10: the packages that go by what a kernel can, and every test end to end
+// with one of the runtimes.
+var vmOldest = []vm.Test{
+	{Package: "internal/cgroup"}, {Package: "internal/host"}, {Package: "internal/helper"}, {Package: "internal/monitor"},
+	{Package: "internal/rootfs"}, {Package: "internal/network"},
+	{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
+}
+
 // selinuxSubset are the tests end to end in which SELinux takes part, and a few of all else.
 var selinuxSubset = []string{"SELinux.*", "PodLife", "ExecSync", "ImageVolume"}
 
