@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -36,6 +37,9 @@ func TestReclaimThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.Remove(dir) })
+	if _, err := os.Stat(filepath.Join(dir, "memory.reclaim")); errors.Is(err, fs.ErrNotExist) {
+		t.Skip("this kernel has no memory.reclaim (Linux 5.19)")
+	}
 	done := make(chan error, 1)
 	go func() { done <- Write(filepath.Join(dir, "memory.reclaim"), "1073741824") }()
 	select {
