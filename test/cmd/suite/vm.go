@@ -174,7 +174,8 @@ var vmSELinux = []vm.Test{
 // with one of the runtimes.
 var vmOldest = []vm.Test{
 	{Package: "internal/cgroup"}, {Package: "internal/host"}, {Package: "internal/rootfs", Run: "^TestOneByOne$"},
-	{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
+	{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"},
+		Flags: append([]string{"-test.skip=^TestAnswersAreFilled$"}, atOnce...)}, // pressure, which this kernel does not tell
 }
 
 // selinuxSubset are the tests end to end in which SELinux takes part, and a few of all else.
