@@ -18,7 +18,7 @@ var invocations = []struct {
 	code  int
 	words []string // all of them
 }{
-	{exitNoCommand, []string{"executable file", "not found in"}}, // crun, and runc of a name without a path
+	{exitNoCommand, []string{"executable file", "not found"}}, // crun, and runc of a name without a path
 	{exitNoCommand, []string{"exec: ", "no such file or directory"}},
 	{exitNoCommand, []string{"exec ", "failed: no such file or directory"}},
 	{exitNoCommand, []string{"open executable", "no such file or directory"}}, // crun, of a path
@@ -29,7 +29,8 @@ var invocations = []struct {
 	{exitCannotInvoke, []string{"open executable", "permission denied"}},
 	{exitCannotInvoke, []string{"open executable", "operation not permitted"}}, // crun, of a directory
 	{exitCannotInvoke, []string{"exec format error"}},
-	{exitCannotInvoke, []string{"the path ", "is not executable"}}, // crun
+	{exitCannotInvoke, []string{"the path ", "is not executable"}},     // crun
+	{exitCannotInvoke, []string{"the path ", "is not a regular file"}}, // crun, of a directory
 }
 
 // lastWords keeps the first of what a command printed, which a runtime did in its place where it could not be

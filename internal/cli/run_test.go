@@ -282,6 +282,8 @@ func TestRunPulls(t *testing.T) {
 func TestRunTellsWhatCannotBeExecuted(t *testing.T) {
 	for text, want := range map[string]int{
 		`executable file 'nope' not found in $PATH: No such file or directory`: exitNoCommand,
+		"executable file `/nope` not found: No such file or directory":         exitNoCommand,
+		"the path `/etc` is not a regular file: Operation not permitted":       exitCannotInvoke,
 		`exec: "nope": executable file not found in $PATH`:                     exitNoCommand,
 		`exec: "/nope": stat /nope: no such file or directory`:                 exitNoCommand,
 		`exec: "/etc/passwd": permission denied`:                               exitCannotInvoke,
