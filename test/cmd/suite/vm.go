@@ -183,12 +183,13 @@ var oldestLacks = []string{
 	// User namespaces, whose roots take id-mapped overlays (5.19).
 	"Userns.*", "BadUserns", "HandlerFeatures", "UnreadableRecordKeepsThePod", "DeviceOwnership", "CgroupWritable",
 	"VolumesLeaveMountsAlone", "ImageChoosesNoPathOfTheHost", "PodGoesDuringHostileCreate", "VolumeUnderReadOnlyRoot",
-	"PodFilesAreBounded",
+	"PodFilesAreBounded", "UnprivilegedNetwork",
 	// Mounts that are changed with what is below them (5.12).
 	"RecursiveReadOnly", "MappedVolumeWithoutUserns",
-	"AnswersAreFilled", // pressure, which this kernel does not tell unless it is asked at boot
-	"Metrics",          // the highest memory of a cgroup v2 (5.19)
-	"MonitorThatHangs", // the exit codes of those whose monitor was killed (6.15)
+	"AnswersAreFilled",                          // pressure, which this kernel does not tell unless it is asked at boot
+	"Metrics",                                   // the highest memory of a cgroup v2 (5.19)
+	"MonitorThatHangs",                          // the exit codes of those whose monitor was killed (6.15)
+	"StorageLimit.*", "FilesKeepTheirProject.*", // quotas of projects that a descriptor names (5.14)
 }
 
 // selinuxSubset are the tests end to end in which SELinux takes part, and a few of all else.
