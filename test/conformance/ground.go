@@ -36,7 +36,7 @@ func Ground(dir string) error {
 	if cgroup.Mode() == cgroup.V2 {
 		return errors.New("the node of the conformance tests is made for cgroup v1, and this machine has v2")
 	}
-	if err := enterGroup(groupOf(dir)); err != nil {
+	if err := enterGroup(groupOf(dir), 0); err != nil {
 		return err
 	}
 	if err := unix.Unshare(unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP); err != nil {
@@ -82,15 +82,16 @@ func keep(tmp string) error {
 // CleanUp removes the cgroup of a run that has ended.
 func CleanUp(dir string) error { return cgroup.RemoveTree(groupOf(dir)) }
 
-// enterGroup makes a cgroup in each hierarchy and moves this process there.
-func enterGroup(name string) error {
+// enterGroup makes a cgroup in each hierarchy and moves a process there: this one if pid is 0.
+func enterGroup(name string, pid int) error {
 	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
 	if err == nil && len(hierarchies) == 0 {
 		err = errors.New("no cgroup hierarchy is mounted")
 	}
 	for _, procs := range hierarchies {
 		top := filepath.Dir(procs)
-		err = errors.Join(err, makeGroup(top, name), os.WriteFile(filepath.Join(top, name, "cgroup.procs"), []byte("0"), 0))
+		err = errors.Join(err, makeGroup(top, name),
+			os.WriteFile(filepath.Join(top, name, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0))
 	}
 	return err
 }
@@ -121,18 +122,6 @@ func bind(from, to string) error {
 		return fmt.Errorf("mount %s at %s: %w", from, to, err)
 	}
 	return nil
-}
-
-// moveDaemon moves the daemon to the cgroup that the suite names to the kubelet as the runtime's, where there is no
-// systemd.
-func moveDaemon(pid int) error {
-	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
-	for _, procs := range hierarchies {
-		top := filepath.Dir(procs)
-		err = errors.Join(err, makeGroup(top, "docker-daemon"))
-		err = errors.Join(err, os.WriteFile(filepath.Join(top, "docker-daemon/cgroup.procs"), []byte(strconv.Itoa(pid)), 0))
-	}
-	return err
 }
 
 // furnish makes what a node has besides, in the daemon's mount and network namespaces: /sys with the cgroups of the

@@ -67,7 +67,8 @@ func (n *namespaces) open(registry *fixture.Registry) error {
 	for _, host := range hosts {
 		err = errors.Join(err, registry.StandIn(host, n.node.Certs))
 	}
-	return errors.Join(err, n.node.Space.Do(func() error { return moveDaemon(n.node.Pid()) }))
+	// Where there is no systemd, the suite names this cgroup to the kubelet as the runtime's.
+	return errors.Join(err, n.node.Space.Do(func() error { return enterGroup("docker-daemon", n.node.Pid()) }))
 }
 
 // handlers configures the handler that specs of runtime classes name.

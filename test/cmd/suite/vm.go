@@ -174,8 +174,7 @@ var vmSELinux = []vm.Test{
 // with one of the runtimes, but those of what came later (oldestLacks).
 var vmOldest = []vm.Test{
 	{Package: "internal/cgroup"}, {Package: "internal/host"}, {Package: "internal/rootfs", Run: "^TestOneByOne$"},
-	{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"},
-		Flags: append([]string{"-test.skip=" + pattern(oldestLacks)}, atOnce...)},
+	{Package: "test/e2e", Skip: pattern(oldestLacks), Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
 }
 
 // oldestLacks are the tests that have a part in which a kernel is asked for what Linux 5.10 has not.
