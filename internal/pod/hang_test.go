@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
+	"berth/internal/fail"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
 )
@@ -120,6 +123,9 @@ func TestCreateOnADiskThatHangs(t *testing.T) {
 	_, err := b.Create(ctx, pod, cfg)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the disk of the records") {
 		t.Fatalf("create: %v", err)
+	}
+	if kind := fail.KindOf(err); kind.Code != codes.DeadlineExceeded {
+		t.Errorf("a caller whose deadline passed is told %s: %v", kind.Name, err)
 	}
 	p := b.Catalog.index.Load().pods[pod]
 	p.containers.mu.Lock()

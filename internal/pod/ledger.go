@@ -64,12 +64,12 @@ const (
 // something else is published during the write. why names the fault points around the write. A disk that hangs ends it
 // with ctx, or after updateWait; nothing is changed then.
 func (l *ledger) update(ctx context.Context, why string, fn func(*sandbox.Record) error) error {
-	ctx, cancel := context.WithTimeout(ctx, updateWait)
+	ctx, cancel := context.WithTimeoutCause(ctx, updateWait, errGivenUp)
 	defer cancel()
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
-		return diskHangs(l, why, ctx.Err())
+		return diskHangs(l, why, context.Cause(ctx))
 	}
 	l.mu.Lock()
 	base := l.rec.Load()
@@ -86,7 +86,7 @@ func (l *ledger) update(ctx context.Context, why string, fn func(*sandbox.Record
 	case err = <-written:
 	case <-ctx.Done():
 		go takeBack(l, written)
-		return diskHangs(l, why, ctx.Err())
+		return diskHangs(l, why, context.Cause(ctx))
 	}
 	defer func() { <-l.turn }()
 	if err != nil {
@@ -125,12 +125,17 @@ func takeBack(l *ledger, written <-chan error) {
 	enqueueWrite(l, "persist")
 }
 
-// diskHangs says that the disk did not answer in time.
-func diskHangs(l *ledger, why string, cause error) error {
-	return fail.New(errdefs.ErrUnavailable,
-		"pod %s: write its record (%s): the disk of the records, %s, does not answer (%w); "+
+// errGivenUp ends a wait for the disk that was the daemon's own, not its caller's.
+var errGivenUp = fail.New(errdefs.ErrUnavailable, "given up")
+
+// diskHangs says that the disk did not answer in time. The kind of ended is its kind too, which tells a caller whose
+// own deadline passed, or who left, from a wait that the daemon gave up.
+func diskHangs(l *ledger, why string, ended error) error {
+	id := l.rec.Load().ID
+	return fail.About(fail.Detail{Pod: string(id)},
+		"pod %s: write its record (%s): the disk of the records, %s, does not answer (%w, %w); "+
 			"nothing was changed: ask again when it does",
-		l.rec.Load().ID, why, l.root, errors.Join(cause, syscall.ETIMEDOUT))
+		id, why, l.root, ended, syscall.ETIMEDOUT)
 }
 
 // publish is update for what has already happened or must go on whatever the disk says: an exit, a step of a removal.
@@ -255,7 +260,7 @@ func (l *ledger) persist() error {
 		return nil
 	}
 	if !awaitWrite(l, b) {
-		return diskHangs(l, b.why, context.DeadlineExceeded)
+		return diskHangs(l, b.why, errGivenUp)
 	}
 	if b.err != nil {
 		return b.err
