@@ -48,10 +48,10 @@ var furnish []byte
 //go:embed furnish-selinux.sh
 var furnishSELinux []byte
 
-// furnishOldest installs another kernel in what furnish has left.
+// furnishKernel installs the kernel of the release kernel_from in what furnish has left.
 //
-//go:embed furnish-oldest.sh
-var furnishOldest []byte
+//go:embed furnish-kernel.sh
+var furnishKernel []byte
 
 // recipe is what an image is made from.
 type recipe struct {
@@ -66,8 +66,16 @@ var (
 	withSELinux = recipe{"selinux-policy-default,policycoreutils,selinux-utils," + packages + kernelPackage,
 		slices.Concat(furnish, furnishSELinux), "security=selinux selinux=1"}
 	// onOldest is a node whose kernel is the oldest that Berth runs on: Linux 5.10.
-	onOldest = recipe{packages + ",initramfs-tools", slices.Concat(furnish, furnishOldest), ""}
+	onOldest = withKernelFrom("bullseye")
+	// onEarlier is a node with the kernel of the release of Debian before this one: Linux 6.1.
+	onEarlier = withKernelFrom("bookworm")
 )
+
+// withKernelFrom is a node with the kernel of an earlier release of Debian.
+func withKernelFrom(release string) recipe {
+	script := slices.Concat(furnish, []byte("\nkernel_from="+release), furnishKernel)
+	return recipe{packages + ",initramfs-tools", script, ""}
+}
 
 // CacheDir is where images are kept between runs: BERTH_TEST_CACHE, or berth-test in the user's cache.
 func CacheDir() (string, error) {
@@ -90,6 +98,9 @@ func PrepareSELinux(say func(string)) (Image, error) { return withSELinux.prepar
 
 // PrepareOldest is Prepare for an image with the oldest kernel that Berth runs on.
 func PrepareOldest(say func(string)) (Image, error) { return onOldest.prepare(say) }
+
+// PrepareEarlier is Prepare for an image with the kernel of the release of Debian before the machine's own.
+func PrepareEarlier(say func(string)) (Image, error) { return onEarlier.prepare(say) }
 
 func (r recipe) prepare(say func(string)) (Image, error) {
 	cache, err := CacheDir()

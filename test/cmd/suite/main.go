@@ -72,6 +72,9 @@ var sections = []section{
 	{"vm-oldest", "in a virtual machine with the oldest kernel that Berth runs on", func(t *tally) {
 		virtualWith(t, vm.PrepareOldest, "vm-oldest", vmOldest, 2*time.Hour)
 	}},
+	{"vm-earlier", "in a virtual machine with the kernel of the release of Debian before", func(t *tally) {
+		virtualWith(t, vm.PrepareEarlier, "vm-earlier", vmEarlier, 2*time.Hour)
+	}},
 	{"conformance-smoke", "Kubernetes' node tests, a selection", func(t *tally) { conform(t, "-smoke") }},
 	{"conformance", "Kubernetes' node tests", func(t *tally) { conform(t, "-record=docs/conformance.md") }},
 	{"soak", "crash matrix: every point, scenario and occurrence; random strikes with fresh seeds", func(t *tally) {

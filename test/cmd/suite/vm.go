@@ -191,6 +191,12 @@ var oldestLacks = []string{
 	"StorageLimit.*", "FilesKeepTheirProject.*", // quotas of projects that a descriptor names (5.14)
 }
 
+// vmEarlier runs where the kernel is Linux 6.1, which most nodes with Debian 12 have.
+var vmEarlier = []vm.Test{
+	{Package: "internal/cgroup"}, {Package: "internal/host"}, {Package: "internal/rootfs"},
+	{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
+}
+
 // selinuxSubset are the tests end to end in which SELinux takes part, and a few of all else.
 var selinuxSubset = []string{"SELinux.*", "PodLife", "ExecSync", "ImageVolume"}
 
