@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 )
 
 // features is what the node can do that not every kernel, file system and runtime can. It is found out behind the first
-// question, and not before: it takes containers that are made for it. Until then nothing is promised.
+// question, and not before: it takes containers that are made for it. Until then nothing is promised. The first Status
+// waits a moment for it.
 type features struct {
 	settings   *settings
 	trials     *runtimeTrials
@@ -26,6 +28,21 @@ type features struct {
 	asked atomic.Pointer[handlers] // about which handlers
 	again atomic.Bool              // what failed is being tried again
 	found atomic.Pointer[foundFeatures]
+
+	limit    time.Duration // of the wait of who asks first, and of all who come meanwhile
+	waiting  sync.Once
+	waited   chan struct{} // closed by stopWait, when something was found or nobody waits any more
+	stopWait func()
+}
+
+// firstWait is some times what the trials of two runtimes take. It is a fraction of the time after which a kubelet asks
+// for the next time.
+const firstWait = 2 * time.Second
+
+func (f *features) prepare(s *settings, t *runtimeTrials, b *background) {
+	f.settings, f.trials, f.background, f.look = s, t, b, t.features
+	f.limit, f.waited = firstWait, make(chan struct{})
+	f.stopWait = sync.OnceFunc(func() { close(f.waited) })
 }
 
 // foundFeatures is what was found out at one time. What cannot be may be so for a reason that passes, as a node without
@@ -130,7 +147,19 @@ func (f *features) search(ctx context.Context, h *handlers) {
 		}
 		found.since(f.found.Load())
 		f.found.Store(found)
+		f.stopWait()
 	})
+}
+
+// first is get that waits where nothing was found yet: a kubelet that hears once that a handler has no user namespaces
+// refuses such pods until it asks again. A runtime or a disk that hangs makes nobody wait for longer than limit.
+func (f *features) first() *foundFeatures {
+	if found := f.get(); found != nil {
+		return found
+	}
+	f.waiting.Do(func() { time.AfterFunc(f.limit, f.stopWait) })
+	<-f.waited
+	return f.found.Load()
 }
 
 // usernsError says why a pod of this handler cannot have a user namespace. While that is not known, it may be tried.
@@ -155,7 +184,7 @@ func (f *features) usernsError(handler string) error {
 // handlers is what Status tells of the runtime handlers, the default's first. A runtime that is not configured and that
 // was only found in its usual place is one if it works.
 func (f *features) handlers() []*runtimeapi.RuntimeHandler {
-	found, recursive, now := f.get(), rootfs.TryRecursive() == nil, f.settings.handlers.Load()
+	found, recursive, now := f.first(), rootfs.TryRecursive() == nil, f.settings.handlers.Load()
 	list := []*runtimeapi.RuntimeHandler{{Name: "", Features: found.of(now.fallback, recursive)}}
 	for _, r := range now.found {
 		if _, named := now.named[r.Name]; !named && r.Name != now.fallback && !r.Works && !found.works(r.Name) {

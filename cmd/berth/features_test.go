@@ -18,6 +18,7 @@ func featured(of *handlers, found *foundFeatures) *node {
 	n := newNode(config.Default())
 	n.settings.handlers.Store(of)
 	n.features.asked.Store(of) // nothing is looked for
+	n.features.limit = 0
 	if found != nil {
 		found.at, found.pause = time.Now(), time.Hour
 	}
@@ -74,6 +75,42 @@ func TestUsernsAfterReload(t *testing.T) {
 	}
 	if err := n.features.usernsError("more"); err != nil {
 		t.Errorf("a runtime that was not tried: %v", err)
+	}
+}
+
+// The first to ask for the handlers is told what they can do, if that is found out soon; one that hangs makes nobody
+// wait for long.
+func TestFirstStatusWaits(t *testing.T) {
+	now := &handlers{fallback: "runc"}
+	slow := make(chan struct{})
+	for _, c := range []struct {
+		hangs bool
+		want  bool
+	}{{false, true}, {true, false}} {
+		n := featured(now, nil)
+		n.features.asked.Store(nil)
+		n.features.limit = 10 * time.Millisecond
+		if !c.hangs {
+			n.features.limit = time.Hour
+		}
+		n.features.look = func(context.Context, *handlers) *foundFeatures {
+			if c.hangs {
+				<-slow
+			}
+			return &foundFeatures{about: now, userns: map[string]error{"runc": nil}}
+		}
+		for range 2 {
+			if got := n.features.handlers()[0].Features.UserNamespaces; got != c.want {
+				t.Errorf("where a trial hangs (%v): user namespaces: %v", c.hangs, got)
+			}
+		}
+		if c.hangs {
+			close(slow)
+			n.background.running.Wait()
+			if !n.features.handlers()[0].Features.UserNamespaces {
+				t.Error("what was found later is not told")
+			}
+		}
 	}
 }
 

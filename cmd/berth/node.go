@@ -86,8 +86,7 @@ func newNode(cfg *config.Config) *node {
 		n.metrics = telemetry.NewMetrics(version)
 	}
 	n.trials = &runtimeTrials{root: cfg.Root, state: cfg.State, images: cfg.ImagesRoot(), log: n.log}
-	n.features.settings, n.features.trials, n.features.background = n.settings, n.trials, n.background
-	n.features.look = n.trials.features
+	n.features.prepare(n.settings, n.trials, n.background)
 	n.callers = newCallers(cfg.Limits, n.log)
 	n.supervisor = supervisor.FromEnvironment()
 	n.supervisor.Log = n.log
