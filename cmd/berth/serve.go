@@ -34,6 +34,9 @@ func serveCommand() *cobra.Command {
 			"SIGHUP, like `berth reload`, puts a changed configuration in force and touches no pod.",
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// Files and devices of pods are made with the modes that users in containers need. A umask that a shell or
+			// a unit (UMask=) has for other reasons would take them away, also from all that the daemon starts.
+			unix.Umask(0o022)
 			f := flagsFrom(cmd, f)
 			cfg, err := config.Load(f)
 			if err != nil {

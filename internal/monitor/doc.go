@@ -10,7 +10,7 @@
 // order in which they read:
 //
 //   - the protocol: conn, subscribers; its messages are package wire
-//   - the monitor: monitor, reaper, program, ignore, init
+//   - the monitor: monitor, reaper, program, ignore, schedule, init
 //   - containers: container, create, letgo, exec, groups, owner, oom
 //   - processes: process, native, sandboxed
 //   - exits: exits

@@ -53,6 +53,7 @@ func Run(cfg Config) error {
 	keepToOurselves(cfg)
 	defaultSignals()
 	ignoreSignals()
+	ordinarySchedule()
 	p := &pace{}
 	m := &Monitor{
 		cfg: cfg, reaper: newReaper(protect(), p), pace: p, containers: map[string]*container{}, done: make(chan struct{}),

@@ -38,12 +38,14 @@ type reaper struct {
 	forking sync.Mutex // held until a child executes its program, which a disk that hangs can make last for ever
 	score   string     // the oom_score_adj of children, "" for this process's own
 	pace    *pace      // of this process, which is to start programs at the priority that it began with
+
+	affinity affinity // of this process; programs inherit none
 }
 
 func newReaper(score string, p *pace) *reaper {
 	return &reaper{
 		waiters: map[int]chan ending{}, unclaimed: map[int]ending{}, kick: make(chan struct{}, 1), score: score,
-		pace: p,
+		pace: p, affinity: newAffinity(),
 	}
 }
 
@@ -79,7 +81,9 @@ func (r *reaper) fork(argv []string, attr *syscall.ProcAttr) (int, <-chan ending
 	protect := r.unprotect()
 	program, release := crun.Program(argv[0])
 	pid, err := 0, error(nil)
-	r.pace.aside(func() { pid, err = syscall.ForkExec(program, argv, attr) })
+	r.pace.aside(func() {
+		r.affinity.lifted(func() { pid, err = syscall.ForkExec(program, argv, attr) })
+	})
 	release()
 	protect()
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -21,8 +22,9 @@ func launch(n *Node, env []string) (*daemon, error) {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(filepath.Join(n.bin, "berth"), "serve", "--config", n.Config,
+	argv := append(slices.Clone(n.options.Starter), filepath.Join(n.bin, "berth"), "serve", "--config", n.Config,
 		"--root", n.Root, "--state", n.State, "--socket", n.Socket, "--log-level", "debug")
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	// The daemon of a test that is killed ends with it. Its own process group keeps a ^C for the test to handle.

@@ -52,6 +52,7 @@ type Options struct {
 	Plugins []string // folders with more CNI plugins
 	NRI     bool     // let NRI plugins connect, which may take half a minute for each answer
 	Reach   []string // addresses on the machine's loopback that are to be reached at the same address inside
+	Starter []string // a command that becomes the daemon: the daemon's own command line follows it
 	// Mount mounts something at the daemon's root, inside the node's space.
 	Mount func(root string) error
 	Setup []func() error // run inside the node's space, before anything else does
