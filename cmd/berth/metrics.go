@@ -59,6 +59,12 @@ func serveMetrics(ctx context.Context, n *node) error {
 		func() []telemetry.Count { return []telemetry.Count{{Value: float64(n.pods.Meter.Logs.Sum().Bytes)}} })
 	n.metrics.Watch("berth_log_dropped_lines_total", "The same, in lines.", nil,
 		func() []telemetry.Count { return []telemetry.Count{{Value: float64(n.pods.Meter.Logs.Sum().Lines)}} })
+	n.metrics.Watch("berth_own_log_lost_lines_total",
+		"Lines of the daemon's own log that were lost because what reads its standard error did not take them.", nil,
+		func() []telemetry.Count {
+			_, lost := n.logWriter.State()
+			return []telemetry.Count{{Value: float64(lost)}}
+		})
 	n.metrics.Watch("berth_images_bytes", "Room that the images take.", nil, func() []telemetry.Count {
 		bytes, _, _ := n.images.Usage()
 		return []telemetry.Count{{Value: float64(bytes)}}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -44,6 +43,7 @@ type node struct {
 	settings   *settings      // what holds now
 	opened     atomic.Bool    // all parts are there
 	log        *slog.Logger
+	logWriter  *telemetry.Writer
 	level      *slog.LevelVar
 	timeline   *telemetry.Timeline
 	supervisor *supervisor.Supervisor
@@ -81,7 +81,7 @@ func newNode(cfg *config.Config) *node {
 	if l, err := telemetry.ParseLevel(cfg.LogLevel); err == nil { // Load has checked it
 		n.level.Set(l)
 	}
-	n.log = telemetry.Logger(os.Stderr, cfg.LogFormat, n.level)
+	n.log, n.logWriter = newOwnLog(cfg.LogFormat, n.level)
 	if cfg.Metrics.Address != "" {
 		n.metrics = telemetry.NewMetrics(version)
 	}

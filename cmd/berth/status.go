@@ -26,7 +26,7 @@ func problems(n *node) (all []admin.Problem) {
 		text := fmt.Sprintf("helper %s: %v; what it was run for is refused until then", s.Name, s.StuckError)
 		all = append(all, admin.Problem{Message: text, Since: s.Since})
 	}
-	return all
+	return append(all, logProblem(n.logWriter)...)
 }
 
 // budgets returns the limits that all share, with what is used of them.

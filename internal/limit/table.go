@@ -240,6 +240,10 @@ var (
 		Name: "memory of the daemon", Key: "limits.memory", Unit: Bytes,
 		Beyond: "has the kernel end the daemon, which starts again and finds its pods",
 	})
+	OwnLog = define(Budget{
+		Name: "lines of the daemon's own log that wait for what reads its standard error", Unit: Bytes, Limit: 1 << 20,
+		Beyond: "are lost, and the log and a metric say how many",
+	})
 	DebugClients = define(Budget{
 		Name: "clients of berth debug at once", Limit: 4, Beyond: refused, Advice: "end other runs of berth debug",
 	})

@@ -174,7 +174,7 @@ func TestDaemonMetrics(t *testing.T) {
 	}
 	for _, want := range []string{
 		`berth_pods{state="ready"} 1`, `berth_containers{state="running"} 1`, "berth_problems 0", "berth_build_info{",
-		"berth_log_dropped_bytes_total 0", "berth_log_dropped_lines_total 0",
+		"berth_own_log_lost_lines_total 0", "berth_log_dropped_bytes_total 0", "berth_log_dropped_lines_total 0",
 		"berth_container_oom_kills_total 1", `berth_image_pull_duration_seconds_count{result="RegistryUnavailable"} 1`,
 		`berth_monitors{state="joined"} 1`, `berth_monitors{state="silent"} 0`,
 		`berth_monitors_replaced_total{why="silent"} 0`,
