@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -34,9 +36,7 @@ func serveCommand() *cobra.Command {
 			"SIGHUP, like `berth reload`, puts a changed configuration in force and touches no pod.",
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// Files and devices of pods are made with the modes that users in containers need. A umask that a shell or
-			// a unit (UMask=) has for other reasons would take them away, also from all that the daemon starts.
-			unix.Umask(0o022)
+			ownProcess()
 			f := flagsFrom(cmd, f)
 			cfg, err := config.Load(f)
 			if err != nil {
@@ -61,6 +61,30 @@ func serveCommand() *cobra.Command {
 	fl.StringVar(&f.State, "state", "", "`directory` for what dies with a boot (unless configured: "+d.State+")")
 	fl.StringVar(&f.LogLevel, "log-level", "", "`level`: debug, info, warn or error (unless configured: "+d.LogLevel+")")
 	return cmd
+}
+
+// ownProcess sets what this process was given and hands on to all that it starts, runtimes and plugins among them, as
+// they need it.
+//
+// Files and devices of pods are made with the modes that users in containers need. A umask that a shell or a unit
+// (UMask=) has for other reasons would take them away.
+//
+// CNI plugins look for iptables and the like in PATH, which lacks /usr/sbin or is not there at all where the daemon is
+// started by cron, an init script or a supervisor.
+func ownProcess() {
+	unix.Umask(0o022)
+	_ = os.Setenv("PATH", withSystemPath(os.Getenv("PATH")))
+}
+
+// withSystemPath adds to a PATH the directories of systemd's default that it has not.
+func withSystemPath(path string) string {
+	dirs := filepath.SplitList(path)
+	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+		if !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return strings.Join(dirs, string(filepath.ListSeparator))
 }
 
 // setGCPercent halves GOGC: a daemon has little on its heap, so collecting more often is cheap, and lowers the peak of

@@ -256,3 +256,15 @@ func TestWritableCgroupsOfV1(t *testing.T) {
 		c.Runtimes.Handlers = map[string]config.Handler{"none": h}
 	}), "runtimes.none.cgroup_writable: needs cgroup v2, and this host is on ")
 }
+
+func TestSystemPath(t *testing.T) {
+	const all = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	for path, want := range map[string]string{
+		"": all, all: all, "/usr/bin:/bin": "/usr/bin:/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin",
+		"/opt/bin:" + all: "/opt/bin:" + all,
+	} {
+		if got := withSystemPath(path); got != want {
+			t.Errorf("%q became %q, wanted %q", path, got, want)
+		}
+	}
+}

@@ -10,13 +10,15 @@ import (
 	"berth/test/node"
 )
 
-// TestWhatTheDaemonIsGiven starts a daemon with a umask that hides files from others, on one processor, and with a
-// policy, a nice value and an I/O priority of its own, as its unit or a shell may have them. Pods get none of it: what
-// they share with others can be read and used by them, and their processes are scheduled as any other.
+// TestWhatTheDaemonIsGiven starts a daemon with a umask that hides files from others, on one processor, with a policy, a
+// nice value and an I/O priority of its own, and with no environment or standard streams, as its unit, a shell or a
+// supervisor may have them. Pods get none of it: what they share with others can be read and used by them, their
+// processes are scheduled as any other, and plugins find their programs.
 func TestWhatTheDaemonIsGiven(t *testing.T) {
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
-			script := `umask 0077; exec taskset -c 0 chrt --batch 0 nice -n 3 ionice -c 2 -n 7 "$@"`
+			script := `umask 0077; exec taskset -c 0 chrt --batch 0 nice -n 3 ionice -c 2 -n 7 ` +
+				`env -i "$@" <&- >&- 2>&-`
 			r := ownNode(t, node.Options{Runtime: runtime, Starter: []string{"sh", "-c", script, "sh"}})
 			r.pull("busybox:latest")
 			const scheduled = `set -- $(cut -d ' ' -f 19,41 /proc/self/stat); echo nice $1 policy $2 $(ionice); umask; ` +
