@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestMain is also the program that holds a user namespace.
@@ -18,18 +20,37 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// stateDir is a directory as Debian has it for a daemon's state: who is root in a user namespace only passes through,
+// and no program is started from it.
+func stateDir(t *testing.T) string {
+	t.Helper()
+	run := t.TempDir()
+	if err := os.Chmod(filepath.Dir(run), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	const flags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
+	if err := unix.Mount("none", run, "tmpfs", flags, "mode=0755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(run, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := filepath.Join(run, "berth")
+	if err := os.Mkdir(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 func TestTryUserns(t *testing.T) {
 	run := runner(t)
 	facts, err := Probe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	for _, d := range []string{filepath.Dir(dir), dir} { // as the state directory is
-		if err := os.Chmod(d, 0o711); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir := stateDir(t)
 	tried := 0
 	for _, name := range preferred {
 		path, err := exec.LookPath(name)

@@ -24,7 +24,9 @@ func removeTree(dir string) error {
 		return err
 	}
 	for _, at := range slices.Backward(mounted) { // the last one made is the topmost
-		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		// EINVAL says that nothing is mounted there any more: the mount before was shared with it, and took it along.
+		if err != nil && !errors.Is(err, unix.EINVAL) {
 			return &fs.PathError{Op: "unmount", Path: at, Err: err}
 		}
 	}

@@ -81,3 +81,32 @@ func TestRemoveHere(t *testing.T) {
 		t.Error("the host's file is gone")
 	}
 }
+
+// TestRemoveSharedMounts removes a tree in which a mount has come twice, since it was shared with the directory below.
+func TestRemoveSharedMounts(t *testing.T) {
+	dir := t.TempDir()
+	sub := filepath.Join(dir, "trial", "root")
+	mount := func(at, kind string, flags uintptr) {
+		t.Helper()
+		if err := unix.Mount(at, at, kind, flags, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	}
+	mount(dir, "tmpfs", 0)
+	mount(dir, "", unix.MS_SHARED)
+	mount(dir, "", unix.MS_BIND) // of the same peers
+	if err := os.MkdirAll(sub, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mount(sub, "tmpfs", 0)
+	if mounted, err := mountsAt(sub); err != nil || len(mounted) != 2 {
+		t.Fatalf("mounted: %v, %v", mounted, err)
+	}
+	if err := removeTree(filepath.Dir(sub)); err != nil {
+		t.Fatal(err)
+	}
+	if exists(filepath.Dir(sub)) {
+		t.Error("it is still there")
+	}
+}

@@ -86,7 +86,7 @@ func leftovers(t *testing.T, dir string, trials ...string) []string {
 }
 
 func TestTryRuntimes(t *testing.T) {
-	run, dir := runner(t), t.TempDir()
+	run, dir := runner(t), stateDir(t)
 	facts, err := Probe()
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestTryRuntimes(t *testing.T) {
 
 // TestTryAgain wants what a killed trial left to be no trouble, and to be gone after the next.
 func TestTryAgain(t *testing.T) {
-	run, dir := runner(t), t.TempDir()
+	run, dir := runner(t), stateDir(t)
 	path, err := exec.LookPath("runc")
 	if err != nil {
 		t.Skip("runc is not installed")
@@ -141,7 +141,7 @@ func TestTryAgain(t *testing.T) {
 
 // TestSweepTrials ends what a killed daemon's trial left, whoever's it was.
 func TestSweepTrials(t *testing.T) {
-	run, dir := runner(t), t.TempDir()
+	run, dir := runner(t), stateDir(t)
 	path, err := exec.LookPath("runc")
 	if err != nil {
 		t.Skip("runc is not installed")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
 )
@@ -159,9 +160,17 @@ func (t *trialContainer) cgroup() (oci, path string) {
 	return oci, path
 }
 
-// prepare makes the bundle. Its program has to be there, and need not be one: it is not started.
+// prepare makes the bundle. Its program has to be there, and need not be one: it is not started. Yet a runtime refuses
+// one that could not be started, as on the file system of the state directory: Debian mounts /run noexec. So the root
+// is a mount of its own, as that of every container is. It goes with the rest, by removeTree.
 func (t *trialContainer) prepare(bundle string) error {
 	root := filepath.Join(bundle, "rootfs")
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return err
+	}
+	if err := unix.Mount("berth-trial", root, "tmpfs", 0, "size=64k,mode=0755"); err != nil {
+		return &fs.PathError{Op: "mount a tmpfs", Path: root, Err: err}
+	}
 	for _, dir := range []string{t.state(), filepath.Join(root, "proc"), filepath.Join(root, "dev")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err

@@ -10,8 +10,8 @@ import (
 	"berth/test/node"
 )
 
-// TestWhatTheDaemonIsGiven starts a daemon with a umask that hides files from others, on one processor, with a policy, a
-// nice value and an I/O priority of its own, and with no environment or standard streams, as its unit, a shell or a
+// TestWhatTheDaemonIsGiven starts a daemon with a umask that hides files from others, on one processor, with a policy,
+// a nice value and an I/O priority of its own, and with no environment or standard streams, as its unit, a shell or a
 // supervisor may do. Pods get none of it: what they share with others can be read and used by them, their processes are
 // scheduled as any other, and plugins find their programs.
 func TestWhatTheDaemonIsGiven(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis"
@@ -146,6 +147,7 @@ func makeSpace(n *Node) error {
 		setup = append(setup, isolate.HideUnified)
 	}
 	setup = append(setup, n.options.Setup...)
+	setup = append(setup, func() error { return restrict(n.State) })
 	if mount := n.options.Mount; mount != nil {
 		setup = append(setup, func() error { return mount(n.Root) })
 	}
@@ -163,6 +165,18 @@ func makeSpace(n *Node) error {
 	}
 	n.clean, err = hygiene.Inside(n.Space)
 	return err
+}
+
+// restrict mounts a directory on itself as Debian mounts /run: no program is started from it, and no device opened.
+func restrict(dir string) error {
+	const flags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
+	// It is shared, and not with the directory below it.
+	for _, how := range []uintptr{unix.MS_BIND, unix.MS_PRIVATE, unix.MS_SHARED, unix.MS_BIND | unix.MS_REMOUNT | flags} {
+		if err := unix.Mount(dir, dir, "", how, ""); err != nil {
+			return fmt.Errorf("mount %s noexec: %w", dir, err)
+		}
+	}
+	return nil
 }
 
 // writeConfig writes the daemon's configuration and the network's.
