@@ -6,6 +6,7 @@
 package service
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/installed"
 )
@@ -137,6 +140,24 @@ func TestInstall(t *testing.T) {
 	profiles, err := os.ReadFile("/sys/kernel/security/apparmor/profiles")
 	if err != nil || !strings.Contains(string(profiles), "berth-default (enforce)") {
 		t.Errorf("the daemon did not load its AppArmor profile: %v\n%s", err, installed.Journal())
+	}
+	handlersWork(t)
+}
+
+// handlersWork wants both runtimes, which nobody has configured, to be told to the kubelet's first question with all
+// that they can: they were tried in /run/berth, and Debian mounts /run noexec.
+func handlersWork(t *testing.T) {
+	t.Helper()
+	var info struct{ RuntimeHandlers []*runtimeapi.RuntimeHandler }
+	if err := json.Unmarshal([]byte(installed.Run(t, "berth", "info", "-o", "json")), &info); err != nil {
+		t.Fatal(err)
+	}
+	able := map[string]bool{}
+	for _, h := range info.RuntimeHandlers {
+		able[h.Name] = h.Features.GetUserNamespaces() && h.Features.GetRecursiveReadOnlyMounts()
+	}
+	if !able[""] || !able["crun"] || !able["runc"] {
+		t.Errorf("handlers: %v\n%s", able, installed.Journal())
 	}
 }
 
