@@ -215,12 +215,10 @@ func (n *node) openImages(context.Context) (err error) {
 
 // reconfigure has the parts take over a configuration. What may fail is first.
 func (n *node) reconfigure(cfg *config.Config) error {
-	if err := n.network.CNI.Reconfigure(n.networkConfig(cfg)); err != nil {
-		return err
-	}
 	if err := n.images.Reconfigure(n.imageConfig(cfg)); err != nil {
 		return err
 	}
+	n.network.CNI.Reconfigure(n.networkConfig(cfg))
 	n.preload.open(cfg)
 	return nil
 }

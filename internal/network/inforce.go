@@ -2,8 +2,6 @@ package network
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -20,18 +18,19 @@ type CNIConfig struct {
 	status   refresher
 
 	mu    sync.Mutex // guards watch
-	watch *watcher   // nil when it could not be made again, or is closed
+	watch *watcher   // nil when it is closed
 }
 
 // openCNIConfig takes a first look and begins to watch.
-func openCNIConfig(cfg Config) (*CNIConfig, error) {
+func openCNIConfig(cfg Config) *CNIConfig {
 	c := &CNIConfig{log: cfg.Logger, dirty: cfg.Dirty}
 	c.settings.Store(&cfg)
 	c.status.log, c.status.call = cfg.Logger, func(ctx context.Context, conf *netconf) error {
 		return askStatus(ctx, &call{settings: c.inForce, run: cfg.Run, name: "cni-status", verb: "STATUS", conf: conf})
 	}
 	c.status.open()
-	return c, c.follow()
+	c.follow()
+	return c
 }
 
 // Close stops watching. It waits for a STATUS that is being asked for, having ended it.
@@ -46,36 +45,26 @@ func (c *CNIConfig) inForce() *Config { return c.settings.Load() }
 
 // follow begins to watch the directories in force, and takes a first look at them. With mu held, or before anybody else
 // knows c.
-func (c *CNIConfig) follow() (err error) {
+func (c *CNIConfig) follow() {
 	cfg := c.inForce()
-	c.watch, err = newWatcher(append([]string{cfg.ConfigDir}, cfg.PluginDirs...), c.reload, c.log)
-	if err != nil {
-		return fmt.Errorf("watch the CNI configuration: %w", err)
-	}
-	return nil
+	c.watch = newWatcher(append([]string{cfg.ConfigDir}, cfg.PluginDirs...), c.reload, c.log)
 }
 
 // Reconfigure takes over the directories, the template and the timeouts of cfg. What is attached stays attached, and is
-// detached by its own record. When it fails nothing has changed.
-func (c *CNIConfig) Reconfigure(cfg Config) error {
+// detached by its own record.
+func (c *CNIConfig) Reconfigure(cfg Config) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.inForce()
 	if c.watch != nil && cfg.ConfigDir == old.ConfigDir && slices.Equal(cfg.PluginDirs, old.PluginDirs) {
 		c.settings.Store(&cfg)
-		return nil
+		return
 	}
 	if c.watch != nil {
 		_ = c.watch.close() // so that nothing looks at the old places any more
-		c.watch = nil
 	}
 	c.settings.Store(&cfg)
-	err := c.follow()
-	if err != nil {
-		c.settings.Store(old)
-		err = errors.Join(err, c.follow())
-	}
-	return err
+	c.follow()
 }
 
 // leave stops watching.

@@ -99,10 +99,7 @@ func Open(cfg Config) (*Network, error) {
 	if err := n.attachments.open(); err != nil {
 		return nil, fmt.Errorf("open network: %w", err)
 	}
-	var err error
-	if n.CNI, err = openCNIConfig(cfg); err != nil {
-		return nil, err
-	}
+	n.CNI = openCNIConfig(cfg)
 	return n, nil
 }
 

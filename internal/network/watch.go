@@ -22,17 +22,21 @@ const (
 	gather    = 5 * time.Millisecond  // from the first event of a burst to the look at its effect
 	settle    = 50 * time.Millisecond // how long a configuration may be bad in the middle of being changed
 	settleMax = time.Second           // how long at most, if changes go on
-	blind     = 5 * time.Second       // from look to look while it cannot be watched
 )
 
+// blind is the time from look to look while the kernel does not tell of changes.
+var blind = 5 * time.Second
+
 // watcher calls look when something at or below one of its paths changes: also when a directory on the way there is
-// removed, made, renamed, or a symbolic link on the way is pointed elsewhere.
+// removed, made, renamed, or a symbolic link on the way is pointed elsewhere. While the kernel does not tell of changes
+// (its limits of inotify are those of all processes of a user) it calls look from time to time.
 type watcher struct {
 	paths []string
 	look  func(final bool) (beside []string, putOff bool)
 
 	log     *slog.Logger
-	notify  *fsnotify.Watcher
+	notify  *fsnotify.Watcher // nil while there is none
+	unseen  bool              // the log says that changes are seen late
 	beside  []string
 	seen    trail
 	marks   string            // of the files, at the last look
@@ -43,43 +47,75 @@ type watcher struct {
 }
 
 // newWatcher watches, takes a first look, and goes on in the background.
-func newWatcher(paths []string, look func(bool) ([]string, bool), log *slog.Logger) (*watcher, error) {
-	notify, err := fsnotify.NewWatcher()
-	if errors.Is(err, syscall.EMFILE) {
-		return nil, fmt.Errorf("%w: raise the sysctl fs.inotify.max_user_instances", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	w := &watcher{paths: paths, look: look, log: log, notify: notify, ids: map[string]uint64{}, stop: make(chan struct{})}
-	if _, err := w.update(true); err != nil {
-		return nil, errors.Join(err, notify.Close())
-	}
-	w.stopped.Go(w.run)
-	return w, nil
+func newWatcher(paths []string, look func(bool) ([]string, bool), log *slog.Logger) *watcher {
+	w := &watcher{paths: paths, look: look, log: log, ids: map[string]uint64{}, stop: make(chan struct{})}
+	_, err := w.update(true)
+	next := time.NewTimer(time.Hour)
+	w.arm(next, err)
+	w.stopped.Go(func() { w.run(next) })
+	return w
 }
 
-func (w *watcher) close() error {
+// newNotify is fsnotify.NewWatcher, but for a test.
+var newNotify = fsnotify.NewWatcher
+
+// open has the kernel tell of changes.
+func (w *watcher) open() (err error) {
+	if w.notify != nil {
+		return nil
+	}
+	if w.notify, err = newNotify(); errors.Is(err, syscall.EMFILE) {
+		return fmt.Errorf("%w: raise the sysctl fs.inotify.max_user_instances", err)
+	}
+	return err
+}
+
+// arm has the timer bring the next look where an update failed, and else stops it.
+func (w *watcher) arm(timer *time.Timer, failed error) {
+	timer.Stop()
+	if failed != nil {
+		timer.Reset(blind)
+	}
+	switch {
+	case failed != nil && !w.unseen:
+		w.log.Warn("changes of the CNI configuration are seen late", "every", blind, "error", failed)
+	case failed == nil && w.unseen:
+		w.log.Info("changes of the CNI configuration are seen at once again")
+	}
+	w.unseen = failed != nil
+}
+
+func (w *watcher) close() (err error) {
 	w.ending.Do(func() { close(w.stop) })
 	w.stopped.Wait()
-	return w.notify.Close()
+	if w.notify != nil {
+		err = w.notify.Close()
+	}
+	return err
 }
 
-func (w *watcher) run() {
-	timer := time.NewTimer(time.Hour)
-	timer.Stop()
+// heard are the kernel's channels, which never have anything while it does not tell of changes.
+func (w *watcher) heard() (events chan fsnotify.Event, lost chan error) {
+	if w.notify == nil {
+		return nil, nil
+	}
+	return w.notify.Events, w.notify.Errors
+}
+
+func (w *watcher) run(timer *time.Timer) {
 	armed := false
 	var last, firstBad time.Time
 	for {
+		events, lost := w.heard()
 		select {
 		case <-w.stop:
 			return
-		case e := <-w.notify.Events:
+		case e := <-events:
 			if !w.take(e) {
 				continue
 			}
 			last = time.Now()
-		case <-w.notify.Errors: // such as events that were lost
+		case <-lost: // such as events
 			last = time.Now()
 		case <-timer.C:
 			armed = false
@@ -88,10 +124,9 @@ func (w *watcher) run() {
 			}
 			due := !firstBad.IsZero() && (time.Since(last) >= settle || time.Since(firstBad) >= settleMax)
 			putOff, err := w.update(due)
+			w.arm(timer, err)
 			switch {
 			case err != nil:
-				w.log.Warn("changes of the CNI configuration are seen late", "every", blind, "error", err)
-				timer.Reset(blind)
 			case putOff:
 				if firstBad.IsZero() {
 					firstBad = time.Now()
@@ -111,9 +146,10 @@ func (w *watcher) run() {
 
 // pending takes the events that are waiting, and says whether one of them matters.
 func (w *watcher) pending() (matters bool) {
+	events, _ := w.heard()
 	for {
 		select {
-		case e := <-w.notify.Events:
+		case e := <-events:
 			matters = w.take(e) || matters
 		default:
 			return matters
@@ -149,6 +185,9 @@ func (w *watcher) update(final bool) (putOff bool, err error) {
 
 // follow watches what is on the trail of the paths now, and says whether that is anything new.
 func (w *watcher) follow() (fresh bool, err error) {
+	if err := w.open(); err != nil {
+		return false, err
+	}
 	t := trail{dirs: map[string]uint64{}, names: map[string]bool{}, leaves: map[string]bool{}}
 	for _, path := range slices.Concat(w.paths, w.beside) {
 		t.add(path)

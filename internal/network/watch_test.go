@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -194,7 +196,7 @@ func TestChangesWhoseEventsAreLate(t *testing.T) {
 	must(t, err)
 	events := make(chan fsnotify.Event, 1)
 	notify.Events = events
-	w.stopped.Go(w.run)
+	w.stopped.Go(func() { w.run(time.NewTimer(time.Hour)) })
 	defer func() { must(t, w.close()) }()
 	var pause time.Duration
 	begun := time.Now()
@@ -216,6 +218,65 @@ func TestChangesWhoseEventsAreLate(t *testing.T) {
 	case <-time.After(timeouts.For(30 * time.Second)):
 		t.Error("what is there is not believed")
 	}
+}
+
+// TestWatchWithoutTheKernel opens a network, and opens it at other places, while processes of the same user have taken
+// all that the kernel's limits of inotify allow: changes are seen late. When there is room again they are seen at once.
+func TestWatchWithoutTheKernel(t *testing.T) {
+	was := blind
+	blind = 20 * time.Millisecond
+	var log logged
+	var full atomic.Bool
+	full.Store(true)
+	newNotify = func() (*fsnotify.Watcher, error) {
+		if full.Load() {
+			return nil, os.NewSyscallError("inotify_init1", syscall.EMFILE)
+		}
+		return fsnotify.NewWatcher()
+	}
+	t.Cleanup(func() { blind, newNotify = was, fsnotify.NewWatcher })
+	h := newHost(t, "", func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	h.write("10-a.conflist", conf("a"))
+	h.eventually(t, "a")
+	other := h.cfg
+	other.ConfigDir = t.TempDir()
+	h.Reconfigure(other)
+	if got := h.at(); got != "" {
+		t.Errorf("at an empty place: %q", got)
+	}
+	must(t, os.WriteFile(filepath.Join(other.ConfigDir, "10-b.conflist"), []byte(conf("b")), 0o644))
+	h.eventually(t, "b")
+	time.Sleep(5 * blind)
+	const late = "seen late"
+	if said := log.String(); strings.Count(said, late) != 2 || !strings.Contains(said, "max_user_instances") {
+		t.Errorf("logged: %s", said)
+	}
+	full.Store(false)
+	for begun := time.Now(); !strings.Contains(log.String(), "at once again"); time.Sleep(time.Millisecond) {
+		if time.Since(begun) > timeouts.For(30*time.Second) {
+			t.Fatalf("the kernel is not asked again: %s", log.String())
+		}
+	}
+	must(t, os.WriteFile(filepath.Join(other.ConfigDir, "10-b.conflist"), []byte(conf("c")), 0o644))
+	h.eventually(t, "c")
+}
+
+// logged is a log that can be read while it is written.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func TestWatchThroughLinks(t *testing.T) {
