@@ -59,8 +59,7 @@ func (w *Writer) take(lines []byte) (written chan struct{}, late bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.waiting) > 0 && int64(len(w.waiting)+len(lines)) > w.limit {
-		n := int64(bytes.Count(lines, []byte("\n")))
-		w.lost, w.total = w.lost+n, w.total+n
+		w.lost, w.total = w.lost+count(lines), w.total+count(lines)
 		return nil, true
 	}
 	w.waiting = append(w.waiting, lines...)
@@ -70,6 +69,8 @@ func (w *Writer) take(lines []byte) (written chan struct{}, late bool) {
 	}
 	return w.written, !w.late.IsZero()
 }
+
+func count(lines []byte) int64 { return int64(bytes.Count(lines, []byte("\n"))) }
 
 // isLate notes that lines wait for too long, unless they were written just now.
 func (w *Writer) isLate(written chan struct{}, since time.Time) {
@@ -91,8 +92,8 @@ func (w *Writer) write() {
 		if lines == nil {
 			return
 		}
-		_, _ = w.to.Write(lines)
-		w.wrote(lines, written)
+		_, err := w.to.Write(lines)
+		w.wrote(lines, written, err)
 	}
 }
 
@@ -108,9 +109,14 @@ func (w *Writer) next() (lines []byte, written chan struct{}) {
 	return lines, written
 }
 
-func (w *Writer) wrote(lines []byte, written chan struct{}) {
+// wrote notes that lines were written, or could not be: the disk is full, or nobody reads them any more. Those are not
+// told by Lost, which would try to write.
+func (w *Writer) wrote(lines []byte, written chan struct{}, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err != nil {
+		w.total += count(lines)
+	}
 	if cap(lines) <= spareSize {
 		w.spare = lines
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -109,6 +110,24 @@ func TestLogThatIsNotTaken(t *testing.T) {
 		t.Errorf("%d and %d bytes are kept", cap(w.waiting), cap(w.spare))
 	}
 }
+
+// TestLogThatCannotBeWritten counts lines that a full disk, or a reader that has gone, does not take, and goes on.
+func TestLogThatCannotBeWritten(t *testing.T) {
+	w := NewWriter(failing{}, 1<<20)
+	w.Lost = func(int64) { t.Error("it is told in the log itself") }
+	for range 3 {
+		if n, err := w.Write([]byte("line\n")); n != 5 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if late, lost := w.State(); !late.IsZero() || lost != 3 {
+		t.Errorf("late since %v, %d lost", late, lost)
+	}
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
 // BenchmarkLog is what a line costs its writer more than the system call.
 func BenchmarkLog(b *testing.B) {
