@@ -144,21 +144,21 @@ func TestInstall(t *testing.T) {
 	handlersWork(t)
 }
 
-// handlersWork wants both runtimes, which nobody has configured, to be told to the kubelet's first question with all
-// that they can: they were tried in /run/berth, and Debian mounts /run noexec.
+// handlersWork wants both runtimes, which nobody has configured, to be told with all that they can: they are tried in
+// /run/berth, and Debian mounts /run noexec.
 func handlersWork(t *testing.T) {
 	t.Helper()
-	var info struct{ RuntimeHandlers []*runtimeapi.RuntimeHandler }
-	if err := json.Unmarshal([]byte(installed.Run(t, "berth", "info", "-o", "json")), &info); err != nil {
-		t.Fatal(err)
-	}
-	able := map[string]bool{}
-	for _, h := range info.RuntimeHandlers {
-		able[h.Name] = h.Features.GetUserNamespaces() && h.Features.GetRecursiveReadOnlyMounts()
-	}
-	if !able[""] || !able["crun"] || !able["runc"] {
-		t.Errorf("handlers: %v\n%s", able, installed.Journal())
-	}
+	installed.Eventually(t, "both runtimes have user namespaces", func() bool {
+		var info struct{ RuntimeHandlers []*runtimeapi.RuntimeHandler }
+		if err := json.Unmarshal([]byte(installed.Run(t, "berth", "info", "-o", "json")), &info); err != nil {
+			t.Fatal(err)
+		}
+		able := map[string]bool{}
+		for _, h := range info.RuntimeHandlers {
+			able[h.Name] = h.Features.GetUserNamespaces() && h.Features.GetRecursiveReadOnlyMounts()
+		}
+		return able[""] && able["crun"] && able["runc"]
+	})
 }
 
 // TestPodsOutliveTheDaemon is one pod through all that may happen to its daemon.
