@@ -101,7 +101,7 @@ func makePins(ns Namespaces, pins []pin) error {
 			}
 		}
 	} else if err := unix.Unshare(flags(pins)); err != nil {
-		return fmt.Errorf("unshare: %w", err)
+		return fmt.Errorf("unshare: %w", userns.Explain(err, uintptr(flags(pins))))
 	}
 	if err := configure(ns); err != nil {
 		return err

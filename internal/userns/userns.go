@@ -16,7 +16,10 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/fail"
 )
 
 // A Range says that Size ids from Inside on, in the namespace, are those from Host on outside of it.
@@ -109,7 +112,7 @@ func Hold(program string, flags uintptr, m Mapping) (*Holder, error) {
 		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("make a user namespace: %w", explain(err))
+		return nil, fmt.Errorf("make a user namespace: %w", Explain(err, unix.CLONE_NEWUSER|flags))
 	}
 	return &Holder{cmd, in}, nil
 }
@@ -122,17 +125,35 @@ func ranges(in []Range) []syscall.SysProcIDMap {
 	return out
 }
 
-// explain adds what to do about a node that allows no more user namespaces.
-func explain(err error) error {
+// Explain adds what to do to an error of clone or unshare with these flags. Where the node allows no more namespaces
+// the kernel says ENOSPC, which the result is not: no disk is full.
+func Explain(err error, flags uintptr) error {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EUSERS):
-		limit, _ := os.ReadFile("/proc/sys/user/max_user_namespaces")
-		return fmt.Errorf("%w: the node allows %s user namespaces: raise the sysctl user.max_user_namespaces", err,
-			strings.TrimSpace(string(limit)))
-	case errors.Is(err, unix.EINVAL):
+		return fail.New(errdefs.ErrUnavailable, "%s: the node allows no more namespaces: raise the sysctl %s",
+			err.Error(), strings.Join(limits(flags), " or "))
+	case errors.Is(err, unix.EINVAL) && flags&unix.CLONE_NEWUSER != 0:
 		return fmt.Errorf("%w: the kernel has no user namespaces (CONFIG_USER_NS)", err)
 	}
 	return err
+}
+
+// limits are the sysctls that bound namespaces of these flags, with their values.
+func limits(flags uintptr) (all []string) {
+	for _, kind := range []struct {
+		name string
+		flag uintptr
+	}{
+		{"user", unix.CLONE_NEWUSER}, {"net", unix.CLONE_NEWNET}, {"ipc", unix.CLONE_NEWIPC},
+		{"uts", unix.CLONE_NEWUTS}, {"mnt", unix.CLONE_NEWNS},
+	} {
+		if flags&kind.flag != 0 {
+			name := "max_" + kind.name + "_namespaces"
+			value, _ := os.ReadFile("/proc/sys/user/" + name)
+			all = append(all, fmt.Sprintf("user.%s (now %s)", name, strings.TrimSpace(string(value))))
+		}
+	}
+	return all
 }
 
 // Path is where a namespace of the holder is, by its name below /proc/<pid>/ns. It is there until End.

@@ -1,12 +1,17 @@
 package userns
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/fail"
 )
 
 // TestMain is also the program that a Holder runs.
@@ -91,5 +96,37 @@ func TestHold(t *testing.T) {
 	}
 	if _, err := Hold("/proc/self/exe", 0, Mapping{}); err == nil {
 		t.Error("a namespace without ids was made")
+	}
+}
+
+// TestNoMoreNamespaces makes a network namespace where none is allowed. It is in a user namespace of its own, whose
+// limits are those of who is in it.
+func TestNoMoreNamespaces(t *testing.T) {
+	const within = "BERTH_TEST_NO_MORE_NAMESPACES"
+	if os.Getenv(within) == "" {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestNoMoreNamespaces$")
+		cmd.Env = append(os.Environ(), within+"=1")
+		root := []syscall.SysProcIDMap{{Size: 1}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWUSER, UidMappings: root, GidMappings: root, Pdeathsig: unix.SIGKILL,
+		}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	if err := os.WriteFile("/proc/sys/user/max_net_namespaces", []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	const flags = unix.CLONE_NEWNET | unix.CLONE_NEWUTS
+	runtime.LockOSThread() // for good: the thread may be elsewhere
+	err := unix.Unshare(flags)
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("unshare: %v", err)
+	}
+	err = Explain(err, flags)
+	if errors.Is(err, unix.ENOSPC) || fail.KindOf(err).Name != "Unavailable" ||
+		!strings.Contains(err.Error(), "user.max_net_namespaces (now 0)") || strings.Contains(err.Error(), "max_user") {
+		t.Errorf("%s: %v", fail.KindOf(err).Name, err)
 	}
 }
