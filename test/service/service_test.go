@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"berth/test/installed"
 )
 
@@ -148,14 +146,18 @@ func TestInstall(t *testing.T) {
 // /run/berth, and Debian mounts /run noexec.
 func handlersWork(t *testing.T) {
 	t.Helper()
+	type handler struct {
+		Name     string
+		Features struct{ UserNamespaces, RecursiveReadOnlyMounts bool }
+	}
 	installed.Eventually(t, "both runtimes have user namespaces", func() bool {
-		var info struct{ RuntimeHandlers []*runtimeapi.RuntimeHandler }
+		var info struct{ RuntimeHandlers []handler }
 		if err := json.Unmarshal([]byte(installed.Run(t, "berth", "info", "-o", "json")), &info); err != nil {
 			t.Fatal(err)
 		}
 		able := map[string]bool{}
 		for _, h := range info.RuntimeHandlers {
-			able[h.Name] = h.Features.GetUserNamespaces() && h.Features.GetRecursiveReadOnlyMounts()
+			able[h.Name] = h.Features.UserNamespaces && h.Features.RecursiveReadOnlyMounts
 		}
 		return able[""] && able["crun"] && able["runc"]
 	})
