@@ -85,7 +85,7 @@ func withUserns(holder string, ids userns.Mapping, f func(path string) error) er
 		goruntime.LockOSThread() // the holder dies with its thread
 		defer goruntime.UnlockOSThread()
 		h, err := userns.Hold(holder, 0, ids)
-		if err != nil { // in text alone: its ENOSPC is not of a disk
+		if err != nil { // in text alone: no errno in it is of a disk
 			done <- fail.New(errdefs.ErrUnavailable, "%s", err.Error())
 			return
 		}

@@ -37,7 +37,7 @@ type reaper struct {
 
 	forking sync.Mutex // held until a child executes its program, which a disk that hangs can make last for ever
 	score   string     // the oom_score_adj of children, "" for this process's own
-	pace    *pace      // of this process, which is to start programs at the priority that it began with
+	pace    *pace      // of this process, which starts programs at the priority that ordinarySchedule left it
 
 	affinity affinity // of this process; programs inherit none
 }
