@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"berth/internal/inotify"
 )
 
 const (
@@ -61,13 +63,10 @@ var newNotify = fsnotify.NewWatcher
 
 // open has the kernel tell of changes.
 func (w *watcher) open() (err error) {
-	if w.notify != nil {
-		return nil
+	if w.notify == nil {
+		w.notify, err = newNotify()
 	}
-	if w.notify, err = newNotify(); errors.Is(err, syscall.EMFILE) {
-		return fmt.Errorf("%w: raise the sysctl fs.inotify.max_user_instances", err)
-	}
-	return err
+	return inotify.Explain(err)
 }
 
 // arm has the timer bring the next look where an update failed, and else stops it.
@@ -202,12 +201,10 @@ func (w *watcher) follow() (fresh bool, err error) {
 		if _, ok := w.ids[dir]; ok {
 			continue
 		}
-		err := w.notify.Add(dir)
+		err := inotify.Explain(w.notify.Add(dir))
 		switch {
 		case err == nil:
 			w.ids[dir], fresh = t.dirs[dir], true
-		case errors.Is(err, syscall.ENOSPC):
-			return fresh, fmt.Errorf("watch %s: %w: raise the sysctl fs.inotify.max_user_watches", dir, err)
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 			fresh = true // it went since; look again
 		default:

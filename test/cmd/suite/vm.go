@@ -140,7 +140,7 @@ func vmConformance(runtime string) vm.Test {
 		Env: []string{
 			installed.Env, "BERTH_TEST_RUNTIME=" + runtime, conformance.ResultsVariable + "=/payload/" + results + runtime,
 			conformance.AppletsVariable + "=/payload/applets", "XDG_CACHE_HOME=/payload/cache",
-			"TMPDIR=/var/tmp", // /tmp is in memory
+			onDisk,
 		},
 	}
 }
@@ -193,9 +193,13 @@ var oldestLacks = []string{
 
 // vmEarlier runs where the kernel is Linux 6.1, which most nodes with Debian 12 have.
 var vmEarlier = []vm.Test{
-	{Package: "internal/cgroup"}, {Package: "internal/host"}, {Package: "internal/rootfs"},
-	{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
+	{Package: "internal/cgroup"}, {Package: "internal/host"}, {Package: "internal/rootfs", Env: []string{onDisk}},
+	{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun", onDisk}, Flags: atOnce},
 }
+
+// onDisk has tests make their files on the disk, as on a node: /tmp is a tmpfs in the machine, of which Linux maps no
+// ids before 6.3.
+const onDisk = "TMPDIR=/var/tmp"
 
 // selinuxSubset are the tests end to end in which SELinux takes part, and a few of all else.
 var selinuxSubset = []string{"SELinux.*", "PodLife", "ExecSync", "ImageVolume"}
