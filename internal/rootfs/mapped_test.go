@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/userns"
+	"berth/test/volume"
 )
 
 // TestMain is also the program that holds a user namespace.
@@ -139,13 +140,14 @@ func TestPrepareMappedFails(t *testing.T) {
 	}
 }
 
-// TestStage has a volume with another file system mounted in it.
+// TestStage has a volume with another file system mounted in it, both of a kind whose ids each kernel maps.
 func TestStage(t *testing.T) {
 	base, ns := reachable(t), testUserns(t)
 	vol, dir := base+"/vol", base+"/staged"
-	must(t, MakeTmpfs(vol, Tmpfs{Mode: 0o755}))
-	defer func() { must(t, UnmakeTmpfs(vol)) }()
-	must(t, MakeTmpfs(vol+"/sub", Tmpfs{Mode: 0o755}))
+	for _, at := range []string{vol, vol + "/sub"} {
+		must(t, os.Mkdir(at, 0o755))
+		volume.Mounted(t, at, volume.Ext4, 16)
+	}
 	must(t, unix.Mount("", vol, "", unix.MS_REC|unix.MS_SHARED, ""))
 	must(t, os.Chown(vol+"/sub", 3, 4))
 	write(t, vol+"/file", "data")
@@ -187,7 +189,6 @@ func TestStage(t *testing.T) {
 		}
 	}
 	must(t, UnmakeTmpfs(vol+"/later"))
-	must(t, UnmakeTmpfs(vol+"/sub"))
 }
 
 func TestTryMapped(t *testing.T) {
