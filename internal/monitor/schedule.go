@@ -15,7 +15,21 @@ func ordinarySchedule() {
 	if isOrdinary() {
 		return
 	}
-	// A thread that is not changed yet may make another one.
+	eachThread(func(id int) {
+		usual := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}
+		if unix.SchedSetAttr(id, &usual, 0) != nil { // without CAP_SYS_NICE the nice value cannot be lowered
+			if of20, err := unix.Getpriority(unix.PRIO_PROCESS, id); err == nil {
+				usual.Nice = int32(20 - of20)
+				_ = unix.SchedSetAttr(id, &usual, 0)
+			}
+		}
+		_, _, _ = unix.RawSyscall(unix.SYS_IOPRIO_SET, ioprioProcess, uintptr(id), 0)
+	})
+}
+
+// eachThread calls f for every thread of this process, also for those that are made meanwhile: by one to which f was not
+// applied yet, perhaps.
+func eachThread(f func(id int)) {
 	for done := map[string]bool{}; ; {
 		before := len(done)
 		threads, err := os.ReadDir("/proc/self/task")
@@ -25,8 +39,7 @@ func ordinarySchedule() {
 		for _, t := range threads {
 			if id, err := strconv.Atoi(t.Name()); err == nil && !done[t.Name()] {
 				done[t.Name()] = true
-				_ = unix.SchedSetAttr(id, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}, 0)
-				_, _, _ = unix.RawSyscall(unix.SYS_IOPRIO_SET, ioprioProcess, uintptr(id), 0)
+				f(id)
 			}
 		}
 		if len(done) == before {
@@ -61,15 +74,21 @@ var everywhere = func() (all unix.CPUSet) {
 	return all
 }()
 
+// newAffinity asks by the first thread, which is there always: to lock a goroutine to its thread has the Go runtime make
+// one more.
 func newAffinity() (a affinity) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	first := os.Getpid()
 	var free unix.CPUSet
-	if unix.SchedGetaffinity(0, &a.own) != nil || unix.SchedSetaffinity(0, &everywhere) != nil ||
-		unix.SchedGetaffinity(0, &free) != nil || free == a.own {
+	if unix.SchedGetaffinity(first, &a.own) != nil || unix.SchedSetaffinity(first, &everywhere) != nil ||
+		unix.SchedGetaffinity(first, &free) != nil {
 		return affinity{}
 	}
-	a.bound = unix.SchedSetaffinity(0, &a.own) == nil
+	if free != a.own {
+		a.bound = unix.SchedSetaffinity(first, &a.own) == nil
+		return a
+	}
+	// No affinity, or one to what the cpuset of the daemon has anyway, which a container of a wider one would keep to.
+	eachThread(func(id int) { _ = unix.SchedSetaffinity(id, &everywhere) })
 	return a
 }
 
