@@ -27,8 +27,8 @@ func ordinarySchedule() {
 	})
 }
 
-// eachThread calls f for every thread of this process, also for those that are made meanwhile: by one to which f was not
-// applied yet, perhaps.
+// eachThread calls f for every thread of this process, also for those that are made meanwhile, perhaps by one to which f
+// was not applied yet.
 func eachThread(f func(id int)) {
 	for done := map[string]bool{}; ; {
 		before := len(done)
@@ -74,8 +74,8 @@ var everywhere = func() (all unix.CPUSet) {
 	return all
 }()
 
-// newAffinity asks by the first thread, which is there always: to lock a goroutine to its thread has the Go runtime make
-// one more.
+// newAffinity asks by the first thread, which is always there: to lock a goroutine to its thread has the Go runtime
+// make one more.
 func newAffinity() (a affinity) {
 	first := os.Getpid()
 	var free unix.CPUSet
