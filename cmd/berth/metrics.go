@@ -62,8 +62,7 @@ func serveMetrics(ctx context.Context, n *node) error {
 	n.metrics.Watch("berth_own_log_lost_lines_total",
 		"Lines of the daemon's own log that were lost because what reads its standard error did not take them.", nil,
 		func() []telemetry.Count {
-			_, lost := n.logWriter.State()
-			return []telemetry.Count{{Value: float64(lost)}}
+			return []telemetry.Count{{Value: float64(n.logWriter.State().Lost)}}
 		})
 	n.metrics.Watch("berth_images_bytes", "Room that the images take.", nil, func() []telemetry.Count {
 		bytes, _, _ := n.images.Usage()

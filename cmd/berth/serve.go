@@ -37,6 +37,7 @@ func serveCommand() *cobra.Command {
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ownProcess()
+			boundLastError(cmd)
 			f := flagsFrom(cmd, f)
 			cfg, err := config.Load(f)
 			if err != nil {
@@ -128,6 +129,7 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 	defer os.Remove(cfg.Socket)
 	var ready atomic.Bool
 	n := newNode(cfg)
+	defer n.logWriter.Flush(lastWords)
 	unary, stream := n.interceptors(ready.Load)
 	sized, sizedStream := cri.Interceptors(func() cri.Sizes { return sizes(n.settings.config.Load()) })
 	g := grpc.NewServer(append(n.callers.Options(),

@@ -27,8 +27,8 @@ func ordinarySchedule() {
 	})
 }
 
-// eachThread calls f for every thread of this process, also for those that are made meanwhile, perhaps by one to which f
-// was not applied yet.
+// eachThread calls f for every thread of this process, also for those that are made meanwhile, perhaps by one to which
+// f was not applied yet.
 func eachThread(f func(id int)) {
 	for done := map[string]bool{}; ; {
 		before := len(done)

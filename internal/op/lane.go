@@ -156,9 +156,9 @@ func (l *Lane) enter(base context.Context, o Op) (*run, way) {
 func (l *Lane) work(r *run) {
 	defer func() {
 		if p := recover(); p != nil {
-			slog.Error("panic in an operation; please report it",
-				"operation", r.op.Kind, "panic", p, "stack", string(debug.Stack()))
+			stack := string(debug.Stack())
 			l.finish(r, fail.New(errdefs.ErrInternal, "%s: panic: %v; the daemon's log has the stack", r.op.Kind, p))
+			slog.Error("panic in an operation; please report it", "operation", r.op.Kind, "panic", p, "stack", stack)
 		}
 	}()
 	l.finish(r, r.op.Run(r.ctx))

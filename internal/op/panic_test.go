@@ -2,6 +2,7 @@ package op
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -23,4 +24,29 @@ func TestPanicFailsItsOperationAlone(t *testing.T) {
 	if err := l.Do(t.Context(), t.Context(), Op{Kind: "good", Run: good}); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestPanicWithoutALog has the log be taken by nobody: who waits for the operation is told all the same.
+func TestPanicWithoutALog(t *testing.T) {
+	was := slog.Default()
+	stuck := make(chan struct{})
+	slog.SetDefault(slog.New(slog.NewTextHandler(until(stuck), nil)))
+	t.Cleanup(func() {
+		close(stuck)
+		slog.SetDefault(was)
+	})
+	var l Lane
+	bad := func(context.Context) error { panic("boom") }
+	err := l.Do(t.Context(), t.Context(), Op{Kind: "bad", Run: bad})
+	if !errdefs.IsInternal(err) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// until is a writer that waits until it is closed.
+type until chan struct{}
+
+func (u until) Write(p []byte) (int, error) {
+	<-u
+	return len(p), nil
 }

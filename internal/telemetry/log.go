@@ -24,11 +24,13 @@ func ParseLevel(text string) (slog.Level, error) {
 }
 
 // Logger writes one line an event to w: JSON when format is json, else text. The level may be changed while it is in
-// use.
+// use. It holds no lock while w writes: w is called by as many at a time as there are that have something to tell.
 func Logger(w io.Writer, format string, level *slog.LevelVar) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
-	}
-	return slog.New(slog.NewTextHandler(w, opts))
+	return slog.New(&handler{to: w, level: level, form: func(line io.Writer) slog.Handler {
+		if format == "json" {
+			return slog.NewJSONHandler(line, opts)
+		}
+		return slog.NewTextHandler(line, opts)
+	}})
 }

@@ -16,13 +16,18 @@ type Writer struct {
 	limit int64 // of the bytes that wait
 	// Lost is called when lines are written again, with the number of those that were lost; it may be nil.
 	Lost func(lines int64)
+	// Taken is called when lines are not written any more, in time or at all, and when they are again; it may be nil.
+	// Nothing is written meanwhile, and it must not write.
+	Taken func(bool)
 
 	mu      sync.Mutex // guards what follows
 	waiting []byte
 	spare   []byte        // the one before, to be filled next
 	written chan struct{} // closed when what waits is written
-	busy    bool          // write runs
+	idle    chan struct{} // closed when write ends; nil while it does not run
 	late    time.Time     // when the first line that was not written in time came; zero if all are
+	failed  error         // of the last lines; nil if they were written
+	since   time.Time     // when the first of those that failed did
 	lost    int64         // lines since Lost was called
 	total   int64         // lines that were ever lost
 }
@@ -63,8 +68,8 @@ func (w *Writer) take(lines []byte) (written chan struct{}, late bool) {
 		return nil, true
 	}
 	w.waiting = append(w.waiting, lines...)
-	if !w.busy {
-		w.busy = true
+	if w.idle == nil {
+		w.idle = make(chan struct{})
 		go w.write()
 	}
 	return w.written, !w.late.IsZero()
@@ -80,10 +85,21 @@ func (w *Writer) isLate(written chan struct{}, since time.Time) {
 	case <-written:
 	default:
 		if w.late.IsZero() {
-			w.late = since
+			w.tell(func() { w.late = since })
 		}
 	}
 }
+
+// tell makes a change, and tells whether lines are written since, if that is another than before.
+func (w *Writer) tell(change func()) {
+	before := w.taken()
+	change()
+	if now := w.taken(); now != before && w.Taken != nil {
+		w.Taken(now)
+	}
+}
+
+func (w *Writer) taken() bool { return w.late.IsZero() && w.failed == nil }
 
 // write writes until nothing waits.
 func (w *Writer) write() {
@@ -101,7 +117,8 @@ func (w *Writer) next() (lines []byte, written chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.waiting) == 0 {
-		w.busy = false
+		close(w.idle)
+		w.idle = nil
 		return nil, nil
 	}
 	lines, written = w.waiting, w.written
@@ -109,28 +126,58 @@ func (w *Writer) next() (lines []byte, written chan struct{}) {
 	return lines, written
 }
 
-// wrote notes that lines were written, or could not be: the disk is full, or nobody reads them any more. Those are not
-// told by Lost, which would try to write.
+// wrote notes that lines were written, or could not be: the disk is full, or nobody reads them any more.
 func (w *Writer) wrote(lines []byte, written chan struct{}, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
-		w.total += count(lines)
+		w.lost, w.total = w.lost+count(lines), w.total+count(lines)
 	}
 	if cap(lines) <= spareSize {
 		w.spare = lines
 	}
-	w.late = time.Time{}
+	w.tell(func() {
+		if err != nil && w.failed == nil {
+			w.since = time.Now()
+		}
+		w.late, w.failed = time.Time{}, err
+	})
 	close(written)
-	if w.lost > 0 && w.Lost != nil {
+	if err == nil && w.lost > 0 && w.Lost != nil {
 		go w.Lost(w.lost)
 		w.lost = 0
 	}
 }
 
-// State returns since when lines are not written in time, zero if they are, and how many were ever lost.
-func (w *Writer) State() (late time.Time, lost int64) {
+// Flush waits until all lines are written, but no longer than that.
+func (w *Writer) Flush(within time.Duration) {
+	w.mu.Lock()
+	idle := w.idle
+	w.mu.Unlock()
+	if idle == nil {
+		return
+	}
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+	}
+}
+
+// WriterState is how a Writer does.
+type WriterState struct {
+	Since time.Time // lines are not written in time, or at all; zero if they are
+	Err   error     // why they are not written; nil where they only are late
+	Lost  int64     // lines that were ever lost
+}
+
+// State returns how the writer does.
+func (w *Writer) State() WriterState {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.late, w.total
+	if w.failed != nil {
+		return WriterState{w.since, w.failed, w.total}
+	}
+	return WriterState{w.late, nil, w.total}
 }
