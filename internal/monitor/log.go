@@ -294,7 +294,7 @@ func (w *logWriter) finish() {
 	w.limit.stop()
 	switch {
 	case w.owing:
-	case w.journal != nil && w.file != nil && w.file.fd >= 0 && !w.file.clean():
+	case w.journal != nil && w.file != nil && w.file.owed():
 		w.owing = true
 		go pay(w)
 	default:
@@ -341,8 +341,9 @@ func pay(w *logWriter) {
 func lastWord(w *logWriter) bool {
 	w.writing.Lock()
 	defer w.release()
+	w.file.tryAgain(time.Now())
 	commitNotice(w, time.Now())
-	if !w.file.clean() {
+	if w.file.owed() {
 		return false
 	}
 	closeLog(w)
@@ -401,8 +402,15 @@ func (w *logWriter) use(f *logFile) error {
 	return nil
 }
 
-// takeNext makes the next log the log. With writing held.
+// takeNext makes the next log the log, and tries to open one that could not be opened. With writing held.
 func (w *logWriter) takeNext() {
+	w.adopt()
+	if w.file != nil {
+		w.file.tryAgain(time.Now()) // a disk that hangs may hold it up
+	}
+}
+
+func (w *logWriter) adopt() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.next == nil {

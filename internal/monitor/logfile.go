@@ -2,8 +2,10 @@ package monitor
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,7 +18,7 @@ import (
 // logFile is an open log. A log that cannot be written to (a full disk) never holds up the container: what does not fit
 // is dropped whole entries at a time and counted, and a notice says how much when there is room again.
 type logFile struct {
-	fd      int // -1: it could not be opened, and all is dropped
+	fd      int // -1: it could not be opened, is tried again, and all is dropped until then
 	id      fileID
 	dropped int64 // entries
 	torn    bool  // the last entry was cut off in the middle
@@ -25,6 +27,10 @@ type logFile struct {
 	burst   int64
 	size    int64
 	sized   time.Time // when size was asked for
+
+	again func() (*logFile, error) // opens it where fd is -1
+	tried time.Time                // when that was done last
+	gone  bool                     // there was none then, or another's
 }
 
 // how a log's path is looked up: below its directory, and through no symbolic link, since other pods may write there.
@@ -147,6 +153,52 @@ func (l *logFile) sizeAt(at time.Time) int64 {
 	}
 	return l.size
 }
+
+// openPause is from try to try to open a log that could not be opened.
+const openPause = time.Second
+
+// unopened is a log that could not be opened just now: its disk is read-only for a moment, or there are no descriptors.
+func unopened(l *wire.Log, open func(*wire.Log) (*logFile, error), err error) *logFile {
+	return &logFile{
+		fd: -1, rate: l.Rate, burst: l.Burst, tried: time.Now(), gone: isGone(err),
+		again: func() (*logFile, error) { return open(l) },
+	}
+}
+
+// tryAgain opens a log that could not be opened, if it can be now.
+func (l *logFile) tryAgain(at time.Time) {
+	if l.fd >= 0 || at.Sub(l.tried) < openPause {
+		return
+	}
+	f, err := l.again()
+	if l.tried = at; err != nil {
+		l.gone = isGone(err)
+		return
+	}
+	logf("a log that could not be opened is open now; %d lines were dropped", l.dropped)
+	l.fd, l.id, l.sized, l.torn = f.fd, f.id, time.Time{}, f.endsTorn()
+}
+
+// isGone reports whether a log could not be opened because it is not there. Else the kernel says what is in the way.
+func isGone(err error) bool {
+	var errno unix.Errno
+	return !errors.As(err, &errno) || errno == unix.ENOENT
+}
+
+// endsTorn reports whether the last entry in the log was cut off.
+func (l *logFile) endsTorn() bool {
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(l.fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	last := make([]byte, 1)
+	n, err := unix.Pread(fd, last, l.sizeAt(time.Now())-1)
+	return err == nil && n == 1 && last[0] != '\n'
+}
+
+// owed reports whether something is still to be noticed, and may be.
+func (l *logFile) owed() bool { return (l.fd >= 0 || !l.gone) && !l.clean() }
 
 // clean reports whether nothing is still to be noticed.
 func (l *logFile) clean() bool { return l.dropped == 0 && !l.torn && l.excess.Lines == 0 }

@@ -20,7 +20,7 @@ func takeUpLog(w *logWriter, l *wire.Log, open func(*wire.Log) (*logFile, error)
 	f, err := open(l)
 	if err != nil {
 		logf("take over the log: %v", err)
-		f = &logFile{fd: -1, rate: l.Rate, burst: l.Burst}
+		f = unopened(l, open, err)
 	}
 	bound(w, f)
 	n := *w.journal.note()
