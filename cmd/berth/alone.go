@@ -144,9 +144,16 @@ func removeStale(path string) error {
 		return fmt.Errorf("socket %s: something is there that is no socket: remove it, or give this daemon another --socket",
 			path)
 	}
-	if conn, err := net.Dial("unix", path); err == nil {
+	conn, err := net.Dial("unix", path)
+	switch {
+	case err == nil: // also where the process is stopped: the kernel connects
 		_ = conn.Close()
 		return fmt.Errorf("another daemon serves %s: stop it, or give this one another --socket", path)
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EPROTOTYPE): // a full backlog; a socket of another type
+		return fmt.Errorf("another process listens at %s, and accepts nobody: stop it, or give this daemon another --socket",
+			path)
+	case !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("see whether a process listens at %s: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("replace a stale socket: %w", err)

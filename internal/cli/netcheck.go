@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"berth/internal/config"
+	"berth/internal/limit"
 )
 
 // diagnoseNetwork looks at the CNI configuration that a daemon would take, and at the plugins that it names.
@@ -84,7 +85,7 @@ func (n *networkFile) programs() []string {
 }
 
 func loadNetwork(path string) (*networkFile, error) {
-	data, err := os.ReadFile(path)
+	data, err := limit.ReadFile(path, limit.CNIConfig)
 	if err != nil {
 		return nil, err
 	}

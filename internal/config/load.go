@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"berth/internal/limit"
 )
 
 // Flags is what the daemon's command line says. An empty string was not given.
@@ -99,7 +101,7 @@ type loader struct {
 
 // file lays one file over what is known.
 func (l *loader) file(path string) error {
-	text, err := os.ReadFile(path)
+	text, err := limit.ReadFile(path, limit.ConfigFile)
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)
 	}

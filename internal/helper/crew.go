@@ -134,10 +134,9 @@ func (c *Crew) become() error {
 			return err
 		}
 	}
-	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, c.Nice); err != nil {
-		return fmt.Errorf("set the priority: %w", err)
-	}
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(c.Slack), 0, 0, 0) // it saves, and nothing depends on it
+	// They save, and nothing depends on them. A daemon that is nicer still may not raise the priority.
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, c.Nice)
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(c.Slack), 0, 0, 0)
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("give up further privileges: %w", err)
 	}

@@ -404,13 +404,13 @@ func (w *logWriter) use(f *logFile) error {
 
 // takeNext makes the next log the log, and tries to open one that could not be opened. With writing held.
 func (w *logWriter) takeNext() {
-	w.adopt()
+	adopt(w)
 	if w.file != nil {
 		w.file.tryAgain(time.Now()) // a disk that hangs may hold it up
 	}
 }
 
-func (w *logWriter) adopt() {
+func adopt(w *logWriter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.next == nil {

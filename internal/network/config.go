@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -96,28 +95,8 @@ func isConfig(name string) bool {
 	return !strings.HasPrefix(name, ".") && slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name))
 }
 
-func readBounded(file string) ([]byte, error) {
-	info, err := os.Stat(file)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("it is not a regular file")
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit.CNIConfig.Limit+1))
-	if err == nil && int64(len(data)) > limit.CNIConfig.Limit {
-		return nil, limit.CNIConfig.Exceeded()
-	}
-	return data, err
-}
-
 func parseFile(file string) (*netconf, error) {
-	data, err := readBounded(file)
+	data, err := limit.ReadFile(file, limit.CNIConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +165,7 @@ func pluginFiles(dir, name string) ([]json.RawMessage, error) {
 	}
 	var plugins []json.RawMessage
 	for _, file := range files {
-		data, err := readBounded(file)
+		data, err := limit.ReadFile(file, limit.CNIConfig)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
@@ -261,7 +240,7 @@ func sources(dir string) []string {
 		return nil
 	}
 	paths := []string{file}
-	data, err := readBounded(file)
+	data, err := limit.ReadFile(file, limit.CNIConfig)
 	if err != nil {
 		return paths
 	}

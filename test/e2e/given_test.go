@@ -17,7 +17,7 @@ import (
 func TestWhatTheDaemonIsGiven(t *testing.T) {
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
-			script := `umask 0077; exec taskset -c 0 chrt --batch 0 nice -n 3 ionice -c 2 -n 7 ` +
+			script := `umask 0077; exec prlimit --fsize=100000000000 --data=400000000 taskset -c 0 chrt --batch 0 nice -n 3 ionice -c 2 -n 7 ` +
 				`env -i "$@" <&- >&- 2>&-`
 			r := ownNode(t, node.Options{Runtime: runtime, Starter: []string{"sh", "-c", script, "sh"}})
 			r.pull("busybox:latest")
@@ -39,4 +39,12 @@ func TestWhatTheDaemonIsGiven(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNiceDaemon has a daemon that is nicer than its helpers are to be, and may not raise their priority.
+func TestNiceDaemon(t *testing.T) {
+	starter := []string{"nice", "-n", "19", "setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice"}
+	r := ownNode(t, node.Options{Runtime: runtimes()[0], Starter: starter})
+	r.pull("busybox:latest")
+	r.wantText("output", r.pod().output(busybox("main", "echo hi")), "hi")
 }

@@ -106,6 +106,10 @@ func (c *Client) configure(ctx context.Context, home string, who identity) ([]*h
 	if c.options.ConfigDir != "" {
 		o.HostDir = config.HostDirFromRoot(c.options.ConfigDir)
 	}
+	own, err := readOwnKeys(home, o.HostDir)
+	if err != nil {
+		return nil, &Error{errdefs.ErrUnknown, "registry configuration", c.name(home, o.HostDir) + err.Error()}
+	}
 	found, err := config.ConfigureHosts(log.WithLogger(ctx, wrong.logger()), o)(home)
 	if err == nil {
 		err = wrong.err
@@ -115,10 +119,6 @@ func (c *Client) configure(ctx context.Context, home string, who identity) ([]*h
 	}
 	if len(found) == 0 {
 		return nil, &Error{errdefs.ErrUnknown, "registry configuration", c.name(home, o.HostDir) + "it names no host"}
-	}
-	own, err := readOwnKeys(home, o.HostDir)
-	if err != nil {
-		return nil, &Error{errdefs.ErrUnknown, "registry configuration", c.name(home, o.HostDir) + err.Error()}
 	}
 	hosts := make([]*host, len(found))
 	for i, f := range found {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	toml "github.com/pelletier/go-toml/v2"
+
+	"berth/internal/limit"
 )
 
 // httpRedirectsKey is the key of a hosts.toml that has redirects from https to http followed.
@@ -33,7 +34,7 @@ type HostKeys struct {
 	firstByte time.Duration
 }
 
-// readOwnKeys reads the hosts.toml of home. The library has read it before, and refused what is no TOML.
+// readOwnKeys reads the hosts.toml of home, before the library does, which would wait for the writer of a FIFO.
 func readOwnKeys(home string, find func(string) (string, error)) (ownKeys, error) {
 	var own ownKeys
 	if find == nil {
@@ -46,7 +47,7 @@ func readOwnKeys(home string, find func(string) (string, error)) (ownKeys, error
 	if err != nil {
 		return own, err
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "hosts.toml"))
+	text, err := limit.ReadFile(filepath.Join(dir, "hosts.toml"), limit.ConfigFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return own, nil
 	}

@@ -4,10 +4,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/test/fixture"
@@ -290,6 +293,15 @@ func TestBadConfiguration(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fails(t, err, errdefs.ErrUnknown, filepath.Join(r.dir, "registry.test", "hosts.toml"))
 		})
+	}
+	file := filepath.Join(r.dir, "registry.test", "hosts.toml")
+	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.Repository(t.Context(), named(t, "registry.test/app"), nil)
+	fails(t, err, errdefs.ErrUnknown, "it is not a regular file")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
 	}
 	r.hosts(t, "registry.test", "server = \"https://elsewhere.test\"\n")
 	if repo := r.repo(t, "registry.test/app", nil); repo.hosts[0].name != "elsewhere.test" {

@@ -54,8 +54,14 @@ func bound(job Job) error {
 		limits[unix.RLIMIT_FSIZE] = unix.Rlimit{Cur: most, Max: most}
 	}
 	for which, l := range limits {
+		var has unix.Rlimit
+		if err := unix.Getrlimit(which, &has); err != nil {
+			return fmt.Errorf("read resource limit %d: %w", which, err)
+		}
+		// The daemon may have been given less (LimitFSIZE=, LimitDATA=), which this process may not raise.
+		l.Cur, l.Max = min(l.Cur, has.Max), min(l.Max, has.Max)
 		if err := unix.Setrlimit(which, &l); err != nil {
-			return fmt.Errorf("set resource limit %d to %d: %w", which, l.Cur, err)
+			return fmt.Errorf("set resource limit %d to %d, at most %d: %w", which, l.Cur, l.Max, err)
 		}
 	}
 	return nil

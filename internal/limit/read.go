@@ -1,0 +1,37 @@
+package limit
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotRegular says that something else is where a file is to be read.
+var ErrNotRegular = errors.New("it is not a regular file")
+
+// ReadFile reads a regular file of at most so many bytes. A FIFO, which to open would wait for a writer for ever, or a
+// device, is refused with ErrNotRegular.
+func ReadFile(path string, most Budget) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &os.PathError{Op: "read", Path: path, Err: ErrNotRegular}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, most.Limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > most.Limit {
+		return nil, &os.PathError{Op: "read", Path: path, Err: most.Exceeded()}
+	}
+	return data, nil
+}
