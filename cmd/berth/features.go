@@ -23,7 +23,8 @@ type features struct {
 	settings   *settings
 	trials     *runtimeTrials
 	background *background
-	look       func(ctx context.Context, of *handlers) *foundFeatures // features of trials, but for tests
+	// features of trials, but for tests
+	look func(ctx context.Context, of *handlers, tell func(foundFeatures)) *foundFeatures
 
 	asked atomic.Pointer[handlers] // about which handlers
 	again atomic.Bool              // what failed is being tried again
@@ -53,6 +54,7 @@ type foundFeatures struct {
 	mapped error            // why no root can have its ids mapped; nil if one can
 	userns map[string]error // why the runtime of this name can make no container in a user namespace; nil if it can
 
+	whole bool // all was found out that can be
 	at    time.Time
 	pause time.Duration // from at until it is worth another try
 }
@@ -72,7 +74,7 @@ func (f *foundFeatures) failed() bool {
 
 // due says that what failed is worth another try.
 func (f *foundFeatures) due(of *handlers, now time.Time) bool {
-	return f != nil && f.about == of && f.failed() && now.Sub(f.at) >= f.pause
+	return f != nil && f.whole && f.about == of && f.failed() && now.Sub(f.at) >= f.pause
 }
 
 // since keeps of what was found before about the same handlers what worked then: a try that fails now has a reason
@@ -141,20 +143,25 @@ func (f *features) search(ctx context.Context, h *handlers) {
 		if f.asked.Load() != h {
 			return
 		}
-		found := f.look(ctx, h)
-		if ctx.Err() != nil {
-			return
+		before := f.found.Load()
+		tell := func(found foundFeatures) {
+			if ctx.Err() == nil {
+				found.since(before)
+				f.found.Store(&found)
+			}
 		}
-		found.since(f.found.Load())
-		f.found.Store(found)
-		f.stopWait()
+		found := *f.look(ctx, h, tell)
+		found.whole = true
+		if tell(found); ctx.Err() == nil {
+			f.stopWait()
+		}
 	})
 }
 
-// first is get that waits where nothing was found yet: a kubelet that hears once that a handler has no user namespaces
+// first is get that waits where not all was found yet: a kubelet that hears once that a handler has no user namespaces
 // refuses such pods until it asks again. A runtime or a disk that hangs makes nobody wait for longer than limit.
 func (f *features) first() *foundFeatures {
-	if found := f.get(); found != nil {
+	if found := f.get(); found != nil && found.whole {
 		return found
 	}
 	f.waiting.Do(func() { time.AfterFunc(f.limit, f.stopWait) })

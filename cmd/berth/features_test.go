@@ -20,7 +20,7 @@ func featured(of *handlers, found *foundFeatures) *node {
 	n.features.asked.Store(of) // nothing is looked for
 	n.features.limit = 0
 	if found != nil {
-		found.at, found.pause = time.Now(), time.Hour
+		found.at, found.pause, found.whole = time.Now(), time.Hour, true
 	}
 	n.features.found.Store(found)
 	return n
@@ -93,7 +93,7 @@ func TestFirstStatusWaits(t *testing.T) {
 		if !c.hangs {
 			n.features.limit = time.Hour
 		}
-		n.features.look = func(context.Context, *handlers) *foundFeatures {
+		n.features.look = func(context.Context, *handlers, func(foundFeatures)) *foundFeatures {
 			if c.hangs {
 				<-slow
 			}
@@ -111,6 +111,34 @@ func TestFirstStatusWaits(t *testing.T) {
 				t.Error("what was found later is not told")
 			}
 		}
+	}
+}
+
+// TestRuntimeThatHangsHidesNoOther has the trial of one runtime hang: what is known of the others is told meanwhile.
+func TestRuntimeThatHangsHidesNoOther(t *testing.T) {
+	now := &handlers{fallback: "runc", found: []host.Runtime{{Name: "runc", Works: true}, {Name: "slow", Works: true}}}
+	n := featured(now, nil)
+	n.features.asked.Store(nil)
+	slow := make(chan struct{})
+	n.features.look = func(_ context.Context, _ *handlers, tell func(foundFeatures)) *foundFeatures {
+		tell(foundFeatures{about: now, userns: map[string]error{"runc": nil}})
+		<-slow
+		return &foundFeatures{about: now, userns: map[string]error{"runc": nil, "slow": nil}}
+	}
+	told := func() (all []bool) {
+		for _, h := range n.features.handlers() {
+			all = append(all, h.Features.UserNamespaces)
+		}
+		return all
+	}
+	n.features.limit = 10 * time.Millisecond
+	if got := told(); !slices.Equal(got, []bool{true, true, false}) {
+		t.Errorf("while one hangs: %v", got)
+	}
+	close(slow)
+	n.background.running.Wait()
+	if got := told(); !slices.Equal(got, []bool{true, true, true}) {
+		t.Errorf("when it is known: %v", got)
 	}
 }
 
@@ -136,7 +164,7 @@ func TestFeaturesAreTriedAgain(t *testing.T) {
 	n := featured(now, nil)
 	n.features.asked.Store(nil)
 	looks := make(chan *foundFeatures)
-	n.features.look = func(context.Context, *handlers) *foundFeatures { return <-looks }
+	n.features.look = func(context.Context, *handlers, func(foundFeatures)) *foundFeatures { return <-looks }
 	result := func(mapped, runc, crun error) {
 		t.Helper()
 		was := n.features.get()

@@ -81,7 +81,7 @@ func newNode(cfg *config.Config) *node {
 	if l, err := telemetry.ParseLevel(cfg.LogLevel); err == nil { // Load has checked it
 		n.level.Set(l)
 	}
-	n.log, n.logWriter = newOwnLog(cfg.LogFormat, n.level, cfg.State)
+	n.log, n.logWriter = newOwnLog(cfg.LogFormat, n.level)
 	if cfg.Metrics.Address != "" {
 		n.metrics = telemetry.NewMetrics(version)
 	}

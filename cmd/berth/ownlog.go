@@ -26,27 +26,37 @@ import (
 // start for its error.
 const lastWords = time.Second
 
-// newOwnLog makes the daemon's log, which holds up nobody where it is not taken. What libraries have to say goes there,
-// too, from now on. state is the daemon's directory for what dies with a boot.
-func newOwnLog(format string, level *slog.LevelVar, state string) (*slog.Logger, *telemetry.Writer) {
+// newOwnLog makes the daemon's log, which holds up nobody where it is not taken.
+func newOwnLog(format string, level *slog.LevelVar) (*slog.Logger, *telemetry.Writer) {
 	w := telemetry.NewWriter(standardError(), limit.OwnLog.Limit)
 	log := telemetry.Logger(w, format, level)
 	w.Lost = func(lines int64) { // an error, so that each log_level shows it
 		log.Error("lines of this log were lost: what reads the daemon's standard error did not take them", "lines", lines)
 	}
+	return log, w
+}
+
+// logOfLibraries has what libraries have to say, and whoever has no logger, be written in the same way. It is of the
+// process, and is called before any of them is used.
+func logOfLibraries(format string) {
+	w := telemetry.NewWriter(standardError(), limit.OwnLog.Limit)
+	log := telemetry.Logger(w, format, &slog.LevelVar{})
 	slog.SetDefault(log) // and with it package log
 	klog.SetSlogLogger(log)
 	logrus.SetOutput(w)
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, w))
-	if err := keepCrashes(w, log, filepath.Join(state, "crash")); err != nil {
-		log.Warn("if the daemon crashes while nobody reads its standard error, it may hang instead", "error", err)
-	}
-	return log, w
 }
 
-// keepCrashes has the Go runtime write to a file, while the log is not taken, why it ends the daemon and the stacks of
-// all goroutines. It writes to descriptor 2 and waits for that for ever, also when the watchdog has sent SIGABRT.
-func keepCrashes(w *telemetry.Writer, log *slog.Logger, path string) error {
+// keepCrashes has the Go runtime write to a file of the state directory, while the log is not taken, why it ends the
+// daemon and the stacks of all goroutines. It writes to descriptor 2 and waits for that for ever, also when the
+// watchdog has sent SIGABRT.
+func keepCrashes(n *node) {
+	if err := openCrashes(n.logWriter, n.log, filepath.Join(n.cfg.State, "crash")); err != nil {
+		n.log.Warn("if the daemon crashes while nobody reads its standard error, it may hang instead", "error", err)
+	}
+}
+
+func openCrashes(w *telemetry.Writer, log *slog.Logger, path string) error {
 	if at, err := os.Stat(path); err == nil && at.Size() > 0 {
 		before := path + ".before"
 		if err := os.Rename(path, before); err != nil {

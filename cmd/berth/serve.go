@@ -43,6 +43,7 @@ func serveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			logOfLibraries(cfg.LogFormat)
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
 			defer stop()
 			hup := make(chan os.Signal, 1)
@@ -130,6 +131,7 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 	var ready atomic.Bool
 	n := newNode(cfg)
 	defer n.logWriter.Flush(lastWords)
+	keepCrashes(n)
 	unary, stream := n.interceptors(ready.Load)
 	sized, sizedStream := cri.Interceptors(func() cri.Sizes { return sizes(n.settings.config.Load()) })
 	g := grpc.NewServer(append(n.callers.Options(),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
@@ -49,37 +50,51 @@ func (t *runtimeTrials) choose(ctx context.Context, found []host.Runtime) (strin
 	return name, all, err
 }
 
-// features finds out what the runtimes of these handlers can do. With mu held, by alone.
-func (t *runtimeTrials) features(ctx context.Context, of *handlers) *foundFeatures {
-	found := &foundFeatures{about: of, tried: of.found, mapped: tryMapped(t.monitor, t.images, t.root)}
+// features finds out what the runtimes of these handlers can do. It tells what it has found as it goes on, that of the
+// default's runtime first: to try one that hangs takes long. With mu held, by alone.
+func (t *runtimeTrials) features(ctx context.Context, of *handlers, tell func(foundFeatures)) *foundFeatures {
+	found := &foundFeatures{
+		about: of, tried: of.found, mapped: tryMapped(t.monitor, t.images, t.root), userns: map[string]error{},
+	}
+	t.findUserns(ctx, found, tell)
 	if !of.probed {
 		_, tried, err := t.choose(ctx, of.found)
 		if found.tried = tried; err != nil && ctx.Err() == nil {
 			t.log.Warn("the trial of the runtimes failed, or its result could not be kept", "error", err)
 		}
 	}
+	return found
+}
+
+func (t *runtimeTrials) findUserns(ctx context.Context, found *foundFeatures, tell func(foundFeatures)) {
+	of := found.about
 	try := func(ctx context.Context, r host.Runtime) error {
 		return host.TryUserns(ctx, r, t.state, t.facts.CgroupDriver, t.monitor, t.run)
 	}
-	var err error
-	runtimes := slices.DeleteFunc(slices.Clone(of.found), func(r host.Runtime) bool {
-		return of.spec(r.Name).Infra // its runtime makes the namespaces of a pod itself
-	})
-	found.userns, err = host.UsernsRuntimes(ctx, filepath.Join(t.root, "runtime-features"), t.facts, runtimes, try)
-	if err != nil && ctx.Err() == nil {
+	var runtimes []host.Runtime
+	for _, r := range of.found {
+		switch {
+		case of.spec(r.Name).Infra: // its runtime makes the namespaces of a pod itself
+			found.userns[r.Name] = errInfra
+		case r.Name == of.fallback:
+			runtimes = slices.Insert(runtimes, 0, r)
+		default:
+			runtimes = append(runtimes, r)
+		}
+	}
+	knows := func(name string, why error) {
+		if why != nil {
+			why = fmt.Errorf("the runtime cannot join one: %w", why)
+		}
+		found.userns[name] = why
+		partial := *found
+		partial.userns = maps.Clone(found.userns)
+		tell(partial)
+	}
+	cache := filepath.Join(t.root, "runtime-features")
+	if _, err := host.UsernsRuntimes(ctx, cache, t.facts, runtimes, try, knows); err != nil && ctx.Err() == nil {
 		t.log.Warn("which runtimes can do user namespaces is tried again by the next start", "error", err)
 	}
-	for name, err := range found.userns {
-		if err != nil {
-			found.userns[name] = fmt.Errorf("the runtime cannot join one: %w", err)
-		}
-	}
-	for _, r := range of.found {
-		if of.spec(r.Name).Infra {
-			found.userns[r.Name] = errInfra
-		}
-	}
-	return found
 }
 
 // tryMapped says why no root can have its ids mapped; nil if one can.

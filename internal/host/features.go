@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -70,36 +71,46 @@ func (t *trialContainer) giveRoot(root string) error {
 // usernsOutcomes is the record of which runtimes can do user namespaces.
 var usernsOutcomes = record.Kind{Name: "runtime-features", Version: 1, Oldest: 1}
 
-// UsernsRuntimes says of each runtime, by its name, why it cannot make containers in user namespaces; nil if it can.
+// UsernsRuntimes says of each runtime, by its name, why it cannot make containers in user namespaces; nil if it can. It
+// tells of each as soon as it knows, first those of which it knows it from before: to try one that hangs takes long.
 // The outcome of try is kept in cacheFile, and one that failed is tried again by the next daemon. An error is only of
 // the cache that could not be written.
 func UsernsRuntimes(ctx context.Context, cacheFile string, facts Facts, found []Runtime,
-	try func(ctx context.Context, r Runtime) error) (map[string]error, error) {
+	try func(ctx context.Context, r Runtime) error, tell func(name string, why error)) (map[string]error, error) {
 	var kept, fresh []outcome
 	// A cache that cannot be read is as good as none.
 	if _, err := usernsOutcomes.Read(cacheFile, &kept); err != nil {
 		kept = nil
 	}
-	tried, all := false, map[string]error{}
+	all := map[string]error{}
+	knows := func(r Runtime, why error) {
+		all[r.Name] = why
+		tell(r.Name, why)
+	}
+	subjects, tries := map[string]outcome{}, []Runtime{}
 	for _, r := range found {
 		subject, err := subjectOf(r, facts)
-		if err != nil {
-			all[r.Name] = err
-			continue
+		switch {
+		case err != nil:
+			knows(r, err)
+		case slices.ContainsFunc(kept, func(k outcome) bool { return k.Works && k.about(subject) }):
+			subject.Works = true
+			fresh = append(fresh, subject)
+			knows(r, nil)
+		default:
+			subjects[r.Name], tries = subject, append(tries, r)
 		}
-		known := false
-		for _, k := range kept {
-			known = known || k.Works && k.about(subject)
-		}
-		if !known {
-			tried, err = true, try(ctx, r)
-		}
-		if all[r.Name] = err; err == nil {
+	}
+	for _, r := range tries {
+		err := try(ctx, r)
+		if err == nil {
+			subject := subjects[r.Name]
 			subject.Works = true
 			fresh = append(fresh, subject)
 		}
+		knows(r, err)
 	}
-	if !tried {
+	if len(tries) == 0 {
 		return all, nil
 	}
 	err := os.MkdirAll(filepath.Dir(cacheFile), 0o755)

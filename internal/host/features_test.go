@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,9 +84,10 @@ func TestUsernsRuntimes(t *testing.T) {
 	good, bad := script(t, dir+"/good", "exit"), script(t, dir+"/bad", "exit")
 	found := []Runtime{{Name: "good", Path: good}, {Name: "bad", Path: bad}, {Name: "gone", Path: dir + "/gone"}}
 	facts, asked := Facts{Kernel: "1"}, ""
+	var told []string
 	ask := func() map[string]error {
 		t.Helper()
-		asked = ""
+		asked, told = "", nil
 		all, err := UsernsRuntimes(t.Context(), dir+"/cache/features", facts, found,
 			func(_ context.Context, r Runtime) error {
 				asked += filepath.Base(r.Path) + " "
@@ -93,7 +95,7 @@ func TestUsernsRuntimes(t *testing.T) {
 					return errors.New("no")
 				}
 				return nil
-			})
+			}, func(name string, why error) { told = append(told, fmt.Sprintf("%s %t", name, why == nil)) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,9 +104,9 @@ func TestUsernsRuntimes(t *testing.T) {
 		}
 		return all
 	}
-	for _, want := range []string{"good bad ", "bad "} {
-		if ask(); asked != want {
-			t.Errorf("asked %q, wanted %q", asked, want)
+	for _, want := range []string{"good bad [gone false good true bad false]", "bad [good true gone false bad false]"} {
+		if ask(); asked+fmt.Sprint(told) != want {
+			t.Errorf("asked, and was told: %s%s, wanted %s", asked, told, want)
 		}
 	}
 	facts.Kernel = "2"

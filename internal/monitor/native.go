@@ -27,16 +27,37 @@ const inheritTime = 10 * time.Second
 
 func newNative(c *container) *native { return &native{c: c, pidfd: noFile} }
 
+// openTries and openRest are how often, and with which pause, a process is opened for which there is no descriptor.
+const openTries, openRest = 20, 100 * time.Millisecond
+
+// openProcess opens a process: ESRCH is that it has ended. Where there is no room for a descriptor at the moment it
+// tries for two seconds, because one that cannot be opened would be taken for one that has ended.
+func openProcess(pid int) (fd int, err error) {
+	for try := range openTries {
+		if fd, err = unix.PidfdOpen(pid, 0); err == nil || err == unix.ESRCH {
+			return fd, err
+		}
+		if try < openTries-1 {
+			time.Sleep(openRest)
+		}
+	}
+	return noFile, err
+}
+
 // claimChild claims a process that the runtime has made as a child of the monitor.
 func claimChild(c *container, pid int) error {
 	n := newNative(c)
 	ended := c.m.reaper.claim(pid)
 	p := wire.Process{PID: pid}
-	if fd, err := unix.PidfdOpen(pid, 0); err == nil { // else it is dead already: ended tells
+	switch fd, err := openProcess(pid); err {
+	case nil:
 		n.pidfd = fd
 		if p.StartTime, err = StartTime(pid); err != nil {
 			p.StartTime = 0
 		}
+	case unix.ESRCH: // it is dead already: ended tells
+	default:
+		return fmt.Errorf("hold the container's process: pidfd_open: %w", err)
 	}
 	c.groups.follow(pid)
 	if err := c.born(p, n, ""); err != nil {
@@ -109,13 +130,16 @@ func (n *native) endExec(string) {}
 // takeOver holds a process that another monitor has left, while it lives.
 func (n *native) takeOver() {
 	c := n.c
-	fd, err := unix.PidfdOpen(c.process.PID, 0)
+	fd, err := openProcess(c.process.PID)
 	if err == nil {
 		if at, err := StartTime(c.process.PID); err != nil || at != c.process.StartTime {
 			_ = unix.Close(fd) // gone, or another process by now
 			fd = noFile
 		}
 	} else {
+		if err != unix.ESRCH {
+			logf("take over %s: pidfd_open: %v", c.id, err)
+		}
 		fd = noFile
 	}
 	if fd < 0 {
