@@ -125,14 +125,13 @@ func (w *watcher) run(timer *time.Timer) {
 			putOff, err := w.update(due)
 			w.arm(timer, err)
 			switch {
-			case err != nil:
-			case putOff:
-				if firstBad.IsZero() {
-					firstBad = time.Now()
-				}
-				timer.Reset(settle)
-			default:
+			case !putOff:
 				firstBad = time.Time{}
+			case firstBad.IsZero():
+				firstBad = time.Now()
+				fallthrough
+			default:
+				timer.Reset(settle)
 			}
 			continue
 		}
@@ -173,7 +172,7 @@ func (w *watcher) take(e fsnotify.Event) bool {
 func (w *watcher) update(final bool) (putOff bool, err error) {
 	for range 10 {
 		_, before := w.follow()
-		w.beside, putOff = w.look(final || before != nil)
+		w.beside, putOff = w.look(final)
 		fresh, after := w.follow()
 		if err := cmp.Or(before, after); err != nil || !fresh {
 			return putOff, err
@@ -184,12 +183,13 @@ func (w *watcher) update(final bool) (putOff bool, err error) {
 
 // follow watches what is on the trail of the paths now, and says whether that is anything new.
 func (w *watcher) follow() (fresh bool, err error) {
-	if err := w.open(); err != nil {
-		return false, err
-	}
 	t := trail{dirs: map[string]uint64{}, names: map[string]bool{}, leaves: map[string]bool{}}
 	for _, path := range slices.Concat(w.paths, w.beside) {
 		t.add(path)
+	}
+	w.seen, w.marks = t, t.marks()
+	if err := w.open(); err != nil {
+		return false, err
 	}
 	for dir, id := range w.ids {
 		if t.dirs[dir] != id {
@@ -211,7 +211,6 @@ func (w *watcher) follow() (fresh bool, err error) {
 			return fresh, fmt.Errorf("watch %s: %w", dir, err)
 		}
 	}
-	w.seen, w.marks = t, t.marks()
 	return fresh, nil
 }
 

@@ -261,6 +261,34 @@ func TestWatchWithoutTheKernel(t *testing.T) {
 	h.eventually(t, "c")
 }
 
+// TestHalfWrittenWithoutTheKernel has a configuration be bad for a moment while changes are not told, often enough that
+// looks fall into it: it is not believed.
+func TestHalfWrittenWithoutTheKernel(t *testing.T) {
+	was := blind
+	blind = 15 * time.Millisecond
+	newNotify = func() (*fsnotify.Watcher, error) { return nil, os.NewSyscallError("inotify_init1", syscall.EMFILE) }
+	t.Cleanup(func() { blind, newNotify = was, fsnotify.NewWatcher })
+	h := newHost(t, "")
+	h.write("10-a.conflist", conf("a"))
+	h.eventually(t, "a")
+	file, believed := filepath.Join(h.cfg.ConfigDir, "10-a.conflist"), 0
+	for range 40 {
+		must(t, os.WriteFile(file, []byte(`{"cni`), 0o644))
+		wrote := time.Now()
+		time.Sleep(10 * time.Millisecond)
+		must(t, os.WriteFile(file, []byte(conf("a")), 0o644))
+		if h.at() == "" && time.Since(wrote) < settle {
+			believed++
+		}
+		h.eventually(t, "a")
+	}
+	if believed > 0 {
+		t.Errorf("%d of 40 half-written configurations were believed", believed)
+	}
+	must(t, os.WriteFile(file, []byte(`{"cni`), 0o644))
+	h.eventually(t, "") // one that stays bad
+}
+
 // logged is a log that can be read while it is written.
 type logged struct {
 	mu   sync.Mutex
