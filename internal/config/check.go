@@ -11,6 +11,9 @@ import (
 // maxSocket is how long the path of a unix socket may be: the kernel's 108 bytes, less the terminating one.
 const maxSocket = 107
 
+// maxRoot is how long the path of root may be: fsconfig(2) takes 255 bytes, and what a container writes is 143 below.
+const maxRoot = 255 - len("/pods//c//upper") - 2*64
+
 // handlerLabel is a DNS label: Kubernetes takes nothing else for the handler of a RuntimeClass.
 var handlerLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
@@ -28,7 +31,7 @@ func (l *loader) check() error {
 	if len(l.config.CNI.PluginDirs) == 0 {
 		return l.refuse("cni.plugin_dirs", "is empty: without plugins there is no network")
 	}
-	for _, part := range []func() error{l.apart, l.imagesApart, l.streaming, l.handlers} {
+	for _, part := range []func() error{l.places, l.apart, l.imagesApart, l.streaming, l.handlers} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -38,6 +41,27 @@ func (l *loader) check() error {
 
 func (l *loader) refuse(key, format string, args ...any) error {
 	return l.where.refuse("configuration", key, fmt.Sprintf(format, args...))
+}
+
+// places refuses paths below which no container can start: overlay takes a colon and a backslash for its own signs, OCI
+// runtimes a colon, and Berth the others for patterns.
+func (l *loader) places() error {
+	c := l.config
+	for _, of := range []struct{ key, path string }{
+		{"root", c.Root}, {"state", c.State}, {"images.root", c.Images.Root},
+	} {
+		if i := strings.IndexAny(of.path, `:\*?[]`); i >= 0 {
+			return l.refuse(of.key, "%q has the character %q, below which no container can start", of.path, of.path[i])
+		}
+	}
+	if i := strings.IndexAny(c.Socket, "%?#"); i >= 0 {
+		return l.refuse("socket", "%q has the character %q, which clients take for another", c.Socket, c.Socket[i])
+	}
+	if len(c.Root) > maxRoot {
+		return l.refuse("root", "is %d bytes long; the kernel mounts the roots of containers below a path of %d", len(c.Root),
+			maxRoot)
+	}
+	return nil
 }
 
 // apart keeps what dies with a boot away from what does not, and the socket within the kernel's limit. The pods' own

@@ -363,6 +363,12 @@ func TestRefusals(t *testing.T) {
 		"handler dash last": {"[runtimes.a-]\npath = \"/r\"\n", "F:1: runtimes.a-: \"a-\" cannot name a handler: " + label},
 		"handler long": {"[runtimes." + long[1:65] + "]\npath = \"/r\"\n", "F:1: runtimes." + long[1:65] + ": \"" +
 			long[1:65] + "\" cannot name a handler: " + label},
+		"long root": {"root = \"" + long + "56789\"\n", "F:1: root: is 113 bytes long; the kernel mounts the roots of " +
+			"containers below a path of 112"},
+		"colon":     {"root = \"/a:b\"\n", "F:1: root: \"/a:b\" has the character ':', below which no container can start"},
+		"backslash": {"[images]\nroot = '/a\\b'\n", `F:2: images.root: "/a\\b" has the character '\\', below which no container can start`},
+		"pattern":   {"state = \"/a[b\"\n", "F:1: state: \"/a[b\" has the character '[', below which no container can start"},
+		"percent":   {"socket = \"/a%41\"\n", "F:1: socket: \"/a%41\" has the character '%', which clients take for another"},
 		"long socket": {"socket = \"" + long + "\"\n", "F:1: socket: is 108 bytes long; the kernel allows a " +
 			"socket 107"},
 		"socket is state": {"socket = \"/run/berth\"\n", "F:1: socket: \"/run/berth\" is a directory"},

@@ -16,7 +16,7 @@ var keys = []key[Config]{
 		field:   of(func(c *Config) *string { return &c.Root }, path, defaultRoot),
 		comment: "What outlives a boot: images, pods' records, containers' writable layers.",
 		meaning: "what outlives a boot: images, records, writable layers. Another root is another, independent " +
-			"Berth",
+			"Berth. At most 112 bytes, and none of `:`, `\\`, `*`, `?`, `[`, `]`",
 	},
 	{
 		name: "state", restart: true,

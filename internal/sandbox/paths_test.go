@@ -1,25 +1,16 @@
 package sandbox
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 )
 
-// TestEtcOfAnOlderRelease finds the files of a pod that was made before they had a directory of their own.
-func TestEtcOfAnOlderRelease(t *testing.T) {
-	l := &Layout{State: t.TempDir()}
-	id := NewID()
-	if err := os.MkdirAll(l.Run(id), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if got := Etc(l, id); got != l.Run(id) {
-		t.Errorf("without the directory: %s", got)
-	}
-	if err := os.Mkdir(EtcMount(l, id), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if got := Etc(l, id); got != filepath.Join(l.Run(id), "etc") {
-		t.Errorf("with the directory: %s", got)
+// TestWritableIsNotFarBelowRoot wants the path that an overlay is given to fit into the 255 bytes of fsconfig(2), where
+// root is as long as internal/config allows (maxRoot).
+func TestWritableIsNotFarBelowRoot(t *testing.T) {
+	const maxRoot = 112
+	upper := filepath.Join(Layout{}.Writable(NewID(), NewID()), "upper")
+	if n := maxRoot + len("/"+upper); n != 255 {
+		t.Errorf("the upper directory of a container is a path of %d bytes: change maxRoot of internal/config", n)
 	}
 }
