@@ -113,7 +113,7 @@ func Open(o Options) (*Node, error) {
 
 func (n *Node) prepare() error {
 	var err error
-	if n.Dir, err = os.MkdirTemp("/tmp", "bt-"); err != nil {
+	if n.Dir, err = os.MkdirTemp("", "bt-"); err != nil {
 		return err
 	}
 	// As below /run: who is root in a user namespace only passes through.

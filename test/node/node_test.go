@@ -54,7 +54,7 @@ func TestSweepLeavesNodesInUse(t *testing.T) {
 
 func fakeNode(t *testing.T) (dir string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "bt-")
+	dir, err := os.MkdirTemp("", "bt-")
 	if err != nil {
 		t.Fatal(err)
 	}

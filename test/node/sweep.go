@@ -34,7 +34,7 @@ func identity(pid int) string {
 
 // Sweep removes the nodes whose test process has died without closing them.
 func Sweep() {
-	owners, _ := filepath.Glob("/tmp/bt-*/owner")
+	owners, _ := filepath.Glob(filepath.Join(os.TempDir(), "bt-*", "owner"))
 	for _, file := range owners {
 		owner, err := os.ReadFile(file)
 		if err != nil {

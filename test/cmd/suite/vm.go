@@ -199,7 +199,7 @@ var vmEarlier = []vm.Test{
 
 // earlierLacks are the same where the kernel is Linux 6.1.
 var earlierLacks = []string{
-	"AnswersAreFilled", // pressure, as above
+	"AnswersAreFilled", "MonitorThatHangs", // for the reasons above
 }
 
 // onDisk has tests make their files on the disk, as on a node: /tmp is a tmpfs in the machine, of which Linux maps no
