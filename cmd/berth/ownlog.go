@@ -66,6 +66,9 @@ func openCrashes(w *telemetry.Writer, log *slog.Logger, path string) error {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	if standardError().fd == unix.Stderr {
+		return errors.New("standard error has no second descriptor")
+	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
