@@ -115,11 +115,14 @@ const (
 
 // listen makes the socket, readable only for its owner from the start. The root is locked, so one that is there is left
 // from a daemon that was killed, unless it belongs to a daemon with another root.
-func listen(path string) (net.Listener, error) {
+func listen(path string) (net.Listener, error) { return listenAt(path, "--socket") }
+
+// listenAt is listen at a path that another flag or key says.
+func listenAt(path, key string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return nil, fmt.Errorf("socket directory: %w", err)
 	}
-	if err := removeStale(path); err != nil {
+	if err := removeStale(path, key); err != nil {
 		return nil, err
 	}
 	old := syscall.Umask(0o177)
@@ -133,7 +136,7 @@ func listen(path string) (net.Listener, error) {
 }
 
 // removeStale removes a socket at which no process listens, and nothing else.
-func removeStale(path string) error {
+func removeStale(path, key string) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -141,17 +144,17 @@ func removeStale(path string) error {
 	case err != nil:
 		return fmt.Errorf("socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("socket %s: something is there that is no socket: remove it, or give this daemon another --socket",
-			path)
+		return fmt.Errorf("socket %s: something is there that is no socket: remove it, or give this daemon another %s",
+			path, key)
 	}
 	conn, err := net.Dial("unix", path)
 	switch {
 	case err == nil: // also where the process is stopped: the kernel connects
 		_ = conn.Close()
-		return fmt.Errorf("another daemon serves %s: stop it, or give this one another --socket", path)
+		return fmt.Errorf("another daemon serves %s: stop it, or give this one another %s", path, key)
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EPROTOTYPE): // a full backlog; a socket of another type
-		return fmt.Errorf("another process listens at %s, and accepts nobody: stop it, or give this daemon another --socket",
-			path)
+		return fmt.Errorf("another process listens at %s, and accepts nobody: stop it, or give this daemon another %s",
+			path, key)
 	case !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("see whether a process listens at %s: %w", path, err)
 	}

@@ -35,14 +35,14 @@ func TestSocketOfAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := removeStale(path); err == nil || !strings.Contains(err.Error(), "accepts nobody") {
+	if err := removeStale(path, "--socket"); err == nil || !strings.Contains(err.Error(), "accepts nobody") {
 		t.Errorf("the socket of another: %v", err)
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Error(err)
 	}
 	_ = unix.Close(l)
-	if err := removeStale(path); err != nil {
+	if err := removeStale(path, "--socket"); err != nil {
 		t.Errorf("a stale socket: %v", err)
 	}
 	if _, err := os.Stat(path); err == nil {

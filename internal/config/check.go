@@ -31,7 +31,7 @@ func (l *loader) check() error {
 	if len(l.config.CNI.PluginDirs) == 0 {
 		return l.refuse("cni.plugin_dirs", "is empty: without plugins there is no network")
 	}
-	for _, part := range []func() error{l.places, l.apart, l.imagesApart, l.streaming, l.handlers} {
+	for _, part := range []func() error{l.places, l.crio, l.apart, l.imagesApart, l.streaming, l.handlers} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -60,6 +60,22 @@ func (l *loader) places() error {
 	if len(c.Root) > maxRoot {
 		return l.refuse("root", "is %d bytes long; the kernel mounts the roots of containers below a path of %d", len(c.Root),
 			maxRoot)
+	}
+	return nil
+}
+
+func (l *loader) crio() error {
+	c := l.config
+	switch {
+	case c.CRIOSocket == "":
+		return nil
+	case c.CgroupNames != NamesCRIO:
+		return l.refuse("crio_socket", "cAdvisor asks there about containers whose cgroups are called as CRI-O's: it takes "+
+			"cgroup_names = %q", NamesCRIO)
+	case len(c.CRIOSocket) > maxSocket:
+		return l.refuse("crio_socket", "is %d bytes long; the kernel allows a socket %d", len(c.CRIOSocket), maxSocket)
+	case c.CRIOSocket == c.Socket:
+		return l.refuse("crio_socket", "%q is the socket of CRI already", c.CRIOSocket)
 	}
 	return nil
 }

@@ -55,6 +55,8 @@ type Config struct {
 	CgroupDriver string
 	// CgroupNames is how the cgroups of new containers are called: NamesOwn, NamesContainerd or NamesCRIO.
 	CgroupNames string
+	// CRIOSocket is where a kubelet's cAdvisor is answered as by CRI-O; empty: nowhere.
+	CRIOSocket string
 	// SELinux is SELinuxOn or SELinuxOff; empty: on where the kernel has it and its policy knows containers.
 	SELinux string
 	// KnownHoles is HolesWarn or HolesRefuse: what becomes of new pods whose runtime has published ways out.

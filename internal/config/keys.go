@@ -62,6 +62,14 @@ var keys = []key[Config]{
 			"agents such as Falco know containers by these [names](runtimes.md#names-that-agents-know)",
 	},
 	{
+		name: "crio_socket", restart: true, unset: "none",
+		field: of(func(c *Config) *string { return &c.CRIOSocket }, optionalPath, ""),
+		comment: "Where a kubelet's cAdvisor is told the names of containers, as by CRI-O: it looks at " +
+			"/var/run/crio/crio.sock alone. Takes cgroup_names = \"crio\". Empty: nowhere.",
+		meaning: "where a kubelet's [cAdvisor](kubernetes.md#names-for-cadvisor) is told the names of containers, as by " +
+			"CRI-O; it looks at `/var/run/crio/crio.sock` alone. Takes `cgroup_names = \"crio\"`",
+	},
+	{
 		name: "selinux", restart: true, unset: "probed",
 		field: of(func(c *Config) *string { return &c.SELinux }, oneOfOrEmpty(SELinuxOn, SELinuxOff), ""),
 		comment: "Whether containers get SELinux labels: on or off. Empty: on where the kernel has it and its " +

@@ -48,6 +48,8 @@ type about struct {
 // namespaces is the site on this machine: the daemon is a node of package node, with what furnish makes around it.
 type namespaces struct {
 	dir, runtime string
+	config       string       // more of the daemon's, before its first table
+	setup        func() error // more that is made around the node; may be nil
 	node         *node.Node
 }
 
@@ -56,10 +58,12 @@ func (n *namespaces) open(registry *fixture.Registry) error {
 	if err != nil {
 		return err
 	}
+	setup := []func() error{func() error { return furnish(n.dir, n.runtime) }}
+	if n.setup != nil {
+		setup = append(setup, n.setup)
+	}
 	n.node, err = node.Open(node.Options{
-		Runtime: n.runtime, Reach: []string{registry.Addr},
-		Setup:  []func() error{func() error { return furnish(n.dir, n.runtime) }},
-		Tables: handlers(path),
+		Runtime: n.runtime, Reach: []string{registry.Addr}, Setup: setup, Config: n.config, Tables: handlers(path),
 	})
 	if err != nil {
 		return err

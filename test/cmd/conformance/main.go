@@ -32,6 +32,7 @@ var (
 	smoke       = flag.Bool("smoke", false, "the smoke set: some minutes")
 	focus       = flag.String("focus", "", "only the specs whose names match this expression")
 	phase       = flag.String("phase", "", "only this phase of a whole run: conformance, serial, stats or features")
+	cadvisor    = flag.Bool("cadvisor", false, "only whether a kubelet's cAdvisor knows containers by name")
 	build       = flag.Bool("build", false, "build what is taken of Kubernetes, and end")
 	results     = flag.String("results", "", "where reports and logs go; bin/conformance-results/RUNTIME when empty")
 	record      = flag.String("record", "", "put the outcome into this page, as the newest row of its table")
@@ -79,6 +80,13 @@ func inside(dir string) error {
 		kept = filepath.Join(fixture.Repo(), "bin/conformance-results", *runtimeName)
 	}
 	if err := os.WriteFile(filepath.Join(dir, marker), nil, 0o644); err != nil {
+		return err
+	}
+	if *cadvisor {
+		err := conformance.CAdvisor(ctx, dir, conformance.Options{Runtime: *runtimeName, Results: kept, Log: os.Stdout})
+		if err == nil {
+			fmt.Printf("%s: the kubelet's cAdvisor knows the names of containers\n", *runtimeName)
+		}
 		return err
 	}
 	began := time.Now()

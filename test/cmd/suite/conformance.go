@@ -19,14 +19,30 @@ func conform(t *tally, args ...string) {
 	if t.command("go", "build", "-o", "bin/conformance", "./test/cmd/conformance"); t.failed > failed {
 		return
 	}
-	runtimes := []string{node.Runc, node.Crun}
-	if one := os.Getenv("BERTH_TEST_RUNTIME"); one != "" {
-		runtimes = []string{one}
-	}
-	for _, runtime := range runtimes {
+	for _, runtime := range conformed() {
 		if err := conformWith(t, runtime, args); err != nil {
 			t.fail("conformance with "+runtime, err.Error())
 		}
+	}
+}
+
+// conformed are the runtimes that are looked at.
+func conformed() []string {
+	if one := os.Getenv("BERTH_TEST_RUNTIME"); one != "" {
+		return []string{one}
+	}
+	return []string{node.Runc, node.Crun}
+}
+
+// knowNames has the cAdvisor of a kubelet ask a daemon that answers as CRI-O does.
+func knowNames(t *tally) {
+	for _, runtime := range conformed() {
+		results, err := filepath.Abs("bin/conformance-results/" + runtime + "-cadvisor")
+		if err != nil {
+			t.fail("cAdvisor", err.Error())
+			return
+		}
+		t.command("bin/conformance", "-cadvisor", "-runtime="+runtime, "-results="+results)
 	}
 }
 
