@@ -102,11 +102,8 @@ type container struct {
 }
 
 // cAdvisor asks when the cgroup of a container appears, which is while it is being created. Where it is told then that
-// there is none it forgets the container for a minute.
-const (
-	creating = 2 * time.Second
-	askAgain = 20 * time.Millisecond
-)
+// there is none it forgets the container for a minute. So the answer waits so long, with growing pauses.
+const creating, firstPause = 2 * time.Second, 20 * time.Millisecond
 
 func (s *Server) container(ctx context.Context, id string) (*container, error) {
 	if len(id) != 64 {
@@ -114,9 +111,10 @@ func (s *Server) container(ctx context.Context, id string) (*container, error) {
 	}
 	req := &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true}
 	resp, err := s.Containers.ContainerStatus(ctx, req)
-	for since := time.Now(); errdefs.IsNotFound(err) && time.Since(since) < creating; {
+	since, pause := time.Now(), firstPause
+	for ; errdefs.IsNotFound(err) && time.Since(since) < creating; pause *= 2 {
 		select {
-		case <-time.After(askAgain):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
