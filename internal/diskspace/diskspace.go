@@ -3,11 +3,13 @@
 package diskspace
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -43,6 +45,9 @@ func Explain(err error, dir, remedy string) error {
 	dir = place(err, dir)
 	switch {
 	case errors.Is(err, unix.ENOSPC):
+		if mounts := noMounts(); mounts != "" {
+			return &Error{err, mounts}
+		}
 		return &Error{err, lack(dir) + ": " + remedy + ", or make it larger"}
 	case errors.Is(err, unix.EDQUOT):
 		return &Error{err, "the disk quota on the file system of " + dir + " is used up: " + remedy + ", or raise it"}
@@ -54,6 +59,34 @@ func Explain(err error, dir, remedy string) error {
 			"it broken and shut it down: look at dmesg, repair it and mount it anew"}
 	}
 	return err
+}
+
+// Where the kernel tells how many mounts a mount namespace has, and may have. Tests have their own.
+var mountInfo, mountMax = "/proc/thread-self/mountinfo", "/proc/sys/fs/mount-max"
+
+// noMounts says that there can be no more mounts, for which the kernel has no other error than for a full disk; "" where
+// there can. What did not fit may have been removed again.
+func noMounts() string {
+	text, err := os.ReadFile(mountMax)
+	most, err2 := strconv.Atoi(strings.TrimSpace(string(text)))
+	f, err3 := os.Open(mountInfo)
+	if errors.Join(err, err2, err3) != nil {
+		return ""
+	}
+	defer f.Close()
+	n, buf := 0, make([]byte, 64<<10)
+	for {
+		got, err := f.Read(buf)
+		n += bytes.Count(buf[:got], []byte{'\n'})
+		if err != nil {
+			break
+		}
+	}
+	if n < most-most/50 {
+		return ""
+	}
+	return fmt.Sprintf("there are %d mounts of %d that a mount namespace may have: look with findmnt for what leaves mounts "+
+		"behind and unmount them, or raise the sysctl fs.mount-max", n, most)
 }
 
 // place is dir, unless the error is about a path elsewhere.

@@ -51,6 +51,32 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestMountsAreUsedUp tells a mount namespace that has as many mounts as it may have from a full file system: for both
+// the kernel says ENOSPC.
+func TestMountsAreUsedUp(t *testing.T) {
+	info, most := mountInfo, mountMax
+	t.Cleanup(func() { mountInfo, mountMax = info, most })
+	dir := t.TempDir()
+	mountInfo, mountMax = dir+"/info", dir+"/max"
+	for mounts, want := range map[int]string{
+		100_000: "there are 100000 mounts of 100000", 98_500: "fs.mount-max", 90_000: "too little room",
+	} {
+		for name, text := range map[string]string{mountInfo: strings.Repeat("36 35 98:0 / /mnt\n", mounts), mountMax: "100000\n"} {
+			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := Explain(fmt.Errorf("mount: %w", unix.ENOSPC), dir, "remove images")
+		if !strings.Contains(err.Error(), want) || !Lacking(err) {
+			t.Errorf("with %d mounts: %v", mounts, err)
+		}
+	}
+	mountMax = dir + "/none"
+	if err := Explain(unix.ENOSPC, dir, "x"); !strings.Contains(err.Error(), "too little room") {
+		t.Errorf("where the kernel does not tell: %v", err)
+	}
+}
+
 // TestInodes tells a file system that has bytes but no inodes from a full one.
 func TestInodes(t *testing.T) {
 	at := t.TempDir()
