@@ -64,8 +64,8 @@ func Explain(err error, dir, remedy string) error {
 // Where the kernel tells how many mounts a mount namespace has, and may have. Tests have their own.
 var mountInfo, mountMax = "/proc/thread-self/mountinfo", "/proc/sys/fs/mount-max"
 
-// noMounts says that there can be no more mounts, for which the kernel has no other error than for a full disk; "" where
-// there can. What did not fit may have been removed again.
+// noMounts says that there can be no more mounts, for which the kernel has no other error than for a full disk; ""
+// where there can. What did not fit may have been removed again.
 func noMounts() string {
 	text, err := os.ReadFile(mountMax)
 	most, err2 := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -85,8 +85,8 @@ func noMounts() string {
 	if n < most-most/50 {
 		return ""
 	}
-	return fmt.Sprintf("there are %d mounts of %d that a mount namespace may have: look with findmnt for what leaves mounts "+
-		"behind and unmount them, or raise the sysctl fs.mount-max", n, most)
+	return fmt.Sprintf("there are %d mounts of %d that a mount namespace may have: look with findmnt for what leaves "+
+		"mounts behind and unmount them, or raise the sysctl fs.mount-max", n, most)
 }
 
 // place is dir, unless the error is about a path elsewhere.

@@ -61,7 +61,8 @@ func TestMountsAreUsedUp(t *testing.T) {
 	for mounts, want := range map[int]string{
 		100_000: "there are 100000 mounts of 100000", 98_500: "fs.mount-max", 90_000: "too little room",
 	} {
-		for name, text := range map[string]string{mountInfo: strings.Repeat("36 35 98:0 / /mnt\n", mounts), mountMax: "100000\n"} {
+		lines := strings.Repeat("36 35 98:0 / /mnt\n", mounts)
+		for name, text := range map[string]string{mountInfo: lines, mountMax: "100000\n"} {
 			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
