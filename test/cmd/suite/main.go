@@ -51,7 +51,7 @@ var sections = []section{
 	}},
 	{"chaos", "random strikes under load, with fixed seeds", func(t *tally) { strike(t, fixedSeeds) }},
 	{"vm", "in a virtual machine: systemd, cgroup v2, AppArmor", func(t *tally) {
-		virtual(t, "vm", vmUsual, 35*time.Minute)
+		virtual(t, "vm", vmUsual, 50*time.Minute)
 	}},
 	{"vm-node", "in a virtual machine: the package, berth.service, a power cut", ownNode},
 	{"vm-move", "in a virtual machine: a node with a kubelet moves from containerd to Berth and back", moveNode},
