@@ -184,9 +184,10 @@ func (r *rig) ok(err error) {
 }
 
 // eventually waits for something.
+// eventually waits for longer than a look at ten thousand files makes the next one wait on a busy machine.
 func (r *rig) eventually(what string, f func() bool) {
 	r.Helper()
-	for deadline := time.Now().Add(timeouts.For(20 * time.Second)); !f(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(timeouts.For(2 * time.Minute)); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.Fatalf("waited in vain until %s; imported %q, pulled %q, pinned %q, problems %v", what,
 				few(of(r.store, imported)), few(of(r.store, asked)), few(of(r.store, pinned)), r.d.Problems())
