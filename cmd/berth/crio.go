@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"net"
 	"os"
 
 	"google.golang.org/grpc"
@@ -23,8 +22,7 @@ func serveCRIO(n *node, g *grpc.Server) {
 		return
 	}
 	s := &crio.Server{
-		Containers: n.criServer, Images: n.cfg.ImagesRoot(), Log: n.log,
-		CRI: func(l net.Listener) error { return g.Serve(l) },
+		Containers: n.criServer, Images: n.cfg.ImagesRoot(), Log: n.log, CRI: g.Serve,
 	}
 	n.log.Info("a kubelet's cAdvisor is answered as by CRI-O", "socket", path)
 	n.background.run(func(ctx context.Context) {

@@ -26,12 +26,17 @@ func ReadFile(path string, most Budget) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, &os.PathError{Op: "read", Path: path, Err: ErrNotRegular}
 	}
+	return ReadAll("read", f, most)
+}
+
+// ReadAll reads an open file of at most so many bytes. op is what an error says was done.
+func ReadAll(op string, f *os.File, most Budget) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, most.Limit+1))
 	if err != nil {
 		return nil, err
 	}
 	if int64(len(data)) > most.Limit {
-		return nil, &os.PathError{Op: "read", Path: path, Err: most.Exceeded()}
+		return nil, &os.PathError{Op: op, Path: f.Name(), Err: most.Exceeded()}
 	}
 	return data, nil
 }

@@ -273,12 +273,14 @@ var (
 	})
 )
 
+// ConfigFile is of what an administrator writes.
+var ConfigFile = define(Budget{
+	Name: "size of a file of the daemon's configuration, or of a hosts.toml", Unit: Bytes, Limit: 4 << 20,
+	Beyond: "is refused: the daemon does not start, or goes on as it was",
+})
+
 // The limits of CNI plugins.
 var (
-	ConfigFile = define(Budget{
-		Name: "size of a file of the daemon's configuration, or of a hosts.toml", Unit: Bytes, Limit: 4 << 20,
-		Beyond: "is refused: the daemon does not start, or goes on as it was",
-	})
 	CNIConfig = define(Budget{
 		Name: "size of a CNI configuration", Unit: Bytes, Limit: 1 << 20, Beyond: "is not used: the network is not ready",
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -75,14 +74,7 @@ func ReadFile(root, p string, most limit.Budget) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, most.Limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(data)) > most.Limit {
-		return nil, &os.PathError{Op: "read in root", Path: f.Name(), Err: most.Exceeded()}
-	}
-	return data, nil
+	return limit.ReadAll("read in root", f, most)
 }
 
 // Accounts are /etc/passwd and /etc/group below root, nil where there is none.
