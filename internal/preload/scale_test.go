@@ -28,7 +28,7 @@ func TestTenThousandFiles(t *testing.T) {
 	r.problem(r.dir, "")
 	began := time.Now()
 	r.restart()
-	if took := time.Since(began); took > timeouts.For(5*time.Second) {
+	if took := time.Since(began); took > timeouts.For(time.Minute) {
 		t.Errorf("a start takes %v", took)
 	}
 }
@@ -85,7 +85,7 @@ func TestHungDirectory(t *testing.T) {
 	began := time.Now()
 	r.d.Problems()
 	r.d.Close()
-	if took := time.Since(began); took > closing+timeouts.For(5*time.Second) {
+	if took := time.Since(began); took > closing+timeouts.For(30*time.Second) {
 		t.Errorf("its end takes %v", took)
 	}
 	goOn()

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/test/timeouts"
 	"berth/test/volume"
 )
 
@@ -74,7 +73,7 @@ func (g *rig) costs(threads, descriptors, kib int) {
 }
 
 // TestManyOwed has a monitor take over what the logs of very many deleted containers are owed, while the disk is full:
-// it answers at once, takes little, and pays all when there is room.
+// it takes little, and pays all when there is room. That it answers first is TestOwedToADiskThatHangs.
 func TestManyOwed(t *testing.T) {
 	g := newRig(t)
 	volume.Mounted(t, g.logs, volume.Ext4, 16, "-m", "0")
@@ -83,10 +82,7 @@ func TestManyOwed(t *testing.T) {
 	g.owes(ctr, many)
 	began := time.Now()
 	g.replaceMonitor(kill)
-	took := time.Since(began)
-	if t.Logf("another took over after %v", took); took > timeouts.For(time.Second) {
-		t.Error("that is long")
-	}
+	t.Logf("another took over after %v", time.Since(began))
 	time.Sleep(time.Second)
 	g.costs(20, 60, 64<<10)
 	g.ok(os.Remove(path))
