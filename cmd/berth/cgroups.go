@@ -66,6 +66,15 @@ func leaveEnded(g *groups, log *slog.Logger) {
 	}
 }
 
+// favorDynmods has the kernel move processes between cgroups without waiting. A daemon goes on without: its starts and
+// execs take longer, as everybody's do.
+func favorDynmods(tracking string, log *slog.Logger) {
+	if err := cgroup.FavorDynmods(tracking); err != nil {
+		log.Warn("each start and each exec waits for the kernel, although cgroup_favor_dynmods says that it should not",
+			"error", err)
+	}
+}
+
 func (g *groups) ops(base string) string { return filepath.Join(base, g.instance, "ops") }
 
 // earlier are the places, beside that of this one, where an earlier daemon may have had its helpers: that of one which

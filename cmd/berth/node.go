@@ -153,6 +153,9 @@ func (n *node) openHost(context.Context) (err error) {
 		return err
 	}
 	leaveEnded(&n.groups, n.log)
+	if n.cfg.CgroupFavorDynmods {
+		favorDynmods(n.groups.tracking, n.log)
+	}
 	n.trials.facts, n.trials.monitor, n.trials.run = n.facts, n.monitor, n.groups.helpers.Run
 	n.memory = openMemory(n.cfg, &n.groups, n.facts.BootID, n.log)
 	return nil

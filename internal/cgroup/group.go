@@ -20,6 +20,17 @@ import (
 // ends the sleep at once.
 const pollSlice = 50 * time.Millisecond
 
+// Unified returns the mount point of the host's own cgroup2 hierarchy, or "" where it has none.
+func Unified() string {
+	switch Mode() {
+	case V2:
+		return root
+	case Hybrid:
+		return unified
+	}
+	return ""
+}
+
 // Tracking returns the mount point of a cgroup2 hierarchy in which tracking groups can be made: the host's own, or one
 // that it mounts at <state>/cgroup2 where the host has none. Calling it again returns the same.
 func Tracking(state string) (string, error) {
@@ -66,8 +77,7 @@ func cgroup2Options(mountinfo string) string {
 	for line := range strings.Lines(mountinfo) {
 		_, after, _ := strings.Cut(line, " - cgroup2 ")
 		if fields := strings.Fields(after); len(fields) == 2 {
-			options := slices.DeleteFunc(strings.Split(fields[1], ","), func(o string) bool { return o == "rw" || o == "ro" })
-			if len(options) > 0 {
+			if options := slices.DeleteFunc(strings.Split(fields[1], ","), isAccess); len(options) > 0 {
 				return strings.Join(options, ",")
 			}
 		}

@@ -72,7 +72,7 @@ func diagnose(ctx context.Context, a *app) []diagnosis {
 	}
 	m := machine{facts: facts, config: cfg}
 	found = append(found, m.user(), kernelDiagnosis(facts.Kernel), userNamespaces(), m.overlay(), m.seccomp(),
-		m.apparmor(), m.selinux(), m.cgroups())
+		m.apparmor(), m.selinux(), m.cgroups(), cgroupMoves(cfg))
 	found = append(found, m.socketFamilies())
 	found = append(found, m.runtimes(ctx)...)
 	found = append(found, m.monitor(), m.unpacker())

@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/admin"
 	"berth/internal/apparmor"
+	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/internal/host"
 	"berth/internal/limit"
@@ -480,5 +481,31 @@ func TestLimitWithoutAKey(t *testing.T) {
 	}
 	if b, err := inForce(cfg, limit.Budget{Name: "sessions", Key: limit.Sessions.Key}); err != nil || b.Limit == 0 {
 		t.Errorf("%+v, %v", b, err)
+	}
+}
+
+func TestCgroupMovesDiagnosis(t *testing.T) {
+	mount := cgroup.Unified()
+	favored := false
+	if mount != "" {
+		var err error
+		if favored, err = cgroup.FavorsDynmods(mount); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for asked, want := range map[bool]diagnosis{
+		false: {Result: fine, Text: "cgroup_favor_dynmods = true takes that away"},
+		true:  {Result: warning, Text: "although cgroup_favor_dynmods says"},
+	} {
+		switch {
+		case mount == "":
+			want = diagnosis{Result: fine, Text: "takes cgroup v2"}
+		case favored:
+			want = diagnosis{Result: fine, Text: "has favordynmods"}
+		}
+		d := cgroupMoves(&config.Config{CgroupFavorDynmods: asked})
+		if d.Result != want.Result || !strings.Contains(d.Text, want.Text) {
+			t.Errorf("asked for: %v, favored: %v: %+v", asked, favored, d)
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/apparmor"
+	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/internal/host"
 	"berth/internal/image/verifier"
@@ -151,6 +152,26 @@ func (m machine) cgroups() diagnosis {
 		return diagnosis{"cgroups", warning, mode + ": it works, but Kubernetes is leaving v1 behind", toUnified}
 	}
 	return diagnosis{"cgroups", fine, mode + ", driver " + m.facts.CgroupDriver, ""}
+}
+
+// cgroupMoves tells whether starts and execs wait until the kernel moves a process to another cgroup.
+func cgroupMoves(cfg *config.Config) diagnosis {
+	const subject, wait = "cgroup moves", "starts and execs wait for the kernel, some 8 ms each"
+	mount := cgroup.Unified()
+	if mount == "" {
+		return diagnosis{subject, fine, wait + "; what helps takes cgroup v2", ""}
+	}
+	favored, err := cgroup.FavorsDynmods(mount)
+	switch {
+	case favored:
+		return diagnosis{subject, fine, "starts and execs do not wait for them: the hierarchy has favordynmods", ""}
+	case err == nil && cfg.CgroupFavorDynmods:
+		return diagnosis{subject, warning, wait + ", although cgroup_favor_dynmods says that they should not",
+			"restart the daemon; its log says what keeps it from that"}
+	case err != nil:
+		return diagnosis{subject, warning, "whether starts and execs wait for them is not to be had: " + err.Error(), ""}
+	}
+	return diagnosis{subject, fine, wait + "; cgroup_favor_dynmods = true takes that away", ""}
 }
 
 // runtimes tries the runtimes that are configured, and crun and runc.

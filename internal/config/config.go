@@ -55,6 +55,8 @@ type Config struct {
 	CgroupDriver string
 	// CgroupNames is how the cgroups of new containers are called: NamesOwn, NamesContainerd or NamesCRIO.
 	CgroupNames string
+	// CgroupFavorDynmods sets the option favordynmods of the node's cgroup2 hierarchy.
+	CgroupFavorDynmods bool
 	// CRIOSocket is where a kubelet's cAdvisor is answered as by CRI-O; empty: nowhere.
 	CRIOSocket string
 	// SELinux is SELinuxOn or SELinuxOff; empty: on where the kernel has it and its policy knows containers.

@@ -56,6 +56,7 @@ log_level = "debug"
 log_format = "json"
 known_holes = "refuse"
 cgroup_names = "crio"
+cgroup_favor_dynmods = true
 crio_socket = "/var/run/crio/crio.sock"
 [cni]
 config_dir = "/a \"quoted\" \u0007 dir"
@@ -157,7 +158,7 @@ func TestEveryKeyArrivesAndRoundTrips(t *testing.T) {
 	got, on := load(t, full), true
 	want := &Config{
 		Root: "/srv/berth", State: "/run/b2", Socket: "/run/b2/x.sock", LogLevel: "debug", LogFormat: "json",
-		KnownHoles: "refuse", CgroupNames: "crio", CRIOSocket: "/var/run/crio/crio.sock",
+		KnownHoles: "refuse", CgroupNames: "crio", CgroupFavorDynmods: true, CRIOSocket: "/var/run/crio/crio.sock",
 		CNI: CNI{"/a \"quoted\" \a dir", []string{"/p1"}, "/etc/berth/cni.tmpl", Duration{90 * time.Second},
 			Duration{61 * time.Second}},
 		CDI:      CDI{SpecDirs: []string{"/cdi"}},

@@ -62,6 +62,15 @@ var keys = []key[Config]{
 			"agents such as Falco know containers by these [names](runtimes.md#names-that-agents-know)",
 	},
 	{
+		name: "cgroup_favor_dynmods", restart: true,
+		field: of(func(c *Config) *bool { return &c.CgroupFavorDynmods }, boolean, false),
+		comment: "Have the kernel move processes between cgroups without waiting: the option favordynmods of the node's " +
+			"cgroup2 hierarchy. It stays when it is false again.",
+		meaning: "has the kernel move processes between cgroups without waiting, for " +
+			"[starts and execs](runtimes.md#starts-that-wait-for-the-kernel), by an option of the node's cgroup2 hierarchy. " +
+			"The daemon never takes that option away",
+	},
+	{
 		name: "crio_socket", restart: true, unset: "none",
 		field: of(func(c *Config) *string { return &c.CRIOSocket }, optionalPath, ""),
 		comment: "Where a kubelet's cAdvisor is told the names of containers, as by CRI-O: it looks at " +

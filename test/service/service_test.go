@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -297,9 +298,11 @@ func upgrade(t *testing.T, pid int) int {
 	}
 	later := filepath.Join(dir, "later.deb")
 	installed.Run(t, "dpkg-deb", "-Znone", "--build", root, later)
-	if err := os.WriteFile("/etc/berth/conf.d/50-mine.toml", []byte("log_level = \"debug\"\n"), 0o644); err != nil {
+	mine := []byte("log_level = \"debug\"\ncgroup_favor_dynmods = true\n")
+	if err := os.WriteFile("/etc/berth/conf.d/50-mine.toml", mine, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	options := installed.Run(t, "findmnt", "-no", "FS-OPTIONS", "/sys/fs/cgroup")
 	installed.Run(t, "sh", "-c", "echo '# mine' >>/etc/berth/config.toml")
 	installed.Run(t, "dpkg", "--force-confold", "-i", later)
 	pid = serving(t, pid)
@@ -309,6 +312,12 @@ func upgrade(t *testing.T, pid int) int {
 	}
 	if text, err := os.ReadFile("/etc/berth/config.toml"); err != nil || !strings.HasSuffix(string(text), "# mine\n") {
 		t.Errorf("the administrator's configuration is gone: %v", err)
+	}
+	now := installed.Run(t, "findmnt", "-no", "FS-OPTIONS", "/sys/fs/cgroup")
+	for _, o := range append(strings.Split(options, ","), "favordynmods") {
+		if !slices.Contains(strings.Split(now, ","), o) {
+			t.Errorf("the cgroup2 hierarchy had %s, and has %s, with no %s", options, now, o)
+		}
 	}
 	// A pod of the new daemon has a monitor of the new release.
 	installed.Run(t, "berth", "run", "--rm", "--name", "later", image, "true")

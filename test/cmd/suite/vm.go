@@ -26,7 +26,8 @@ import (
 // packages that speak to them, and of the tests end to end those in which they take part (vmSubset). The rest asks
 // nothing of the machine that `make test` does not give it, and runs here with `make test-vm-all`.
 var vmUsual = []vm.Test{
-	{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/apparmor"},
+	{Package: "internal/cgroup", Env: []string{installed.Env}},
+	{Package: "internal/systemd"}, {Package: "internal/apparmor"},
 	// Quotas of projects.
 	{Package: "internal/rootfs", Run: "^Test.*(Project|Quota)"}, {Package: "internal/pod", Run: "^TestQuota"},
 	{Package: "internal/runtime", Run: "^TestMemory$"}, // the machine's kernel gives huge pages to everybody
@@ -39,8 +40,8 @@ var vmUsual = []vm.Test{
 // cgroup driver with the other one, too, and a selection of the crash matrix.
 var (
 	vmPackages = []vm.Test{
-		{Package: "internal/cgroup"}, {Package: "internal/systemd"}, {Package: "internal/host"}, {Package: "internal/helper"},
-		{Package: "internal/monitor"},
+		{Package: "internal/cgroup", Env: []string{installed.Env}}, {Package: "internal/systemd"}, {Package: "internal/host"},
+		{Package: "internal/helper"}, {Package: "internal/monitor"},
 		{Package: "internal/runtime"}, {Package: "internal/network"}, {Package: "internal/rootfs"}, {Package: "internal/pod"},
 	}
 	vmCrun     = []vm.Test{{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce}}
