@@ -10,6 +10,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/limit"
 	"berth/internal/rootfs"
 	"berth/internal/sandbox"
 )
@@ -88,9 +89,9 @@ func etcFiles(r *sandbox.Record) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	hosts, err := os.ReadFile("/etc/hosts")
-	if err != nil && !os.IsNotExist(err) {
-		return nil, fmt.Errorf("copy /etc/hosts: %w", err)
+	hosts, err := ofNode("/etc/hosts")
+	if err != nil {
+		return nil, err
 	}
 	return map[string][]byte{"hostname": []byte(name + "\n"), "resolv.conf": resolv, "hosts": hosts}, nil
 }
@@ -99,11 +100,7 @@ func etcFiles(r *sandbox.Record) (map[string][]byte, error) {
 // resolv.conf(5)).
 func resolvConf(d *runtimeapi.DNSConfig) ([]byte, error) {
 	if d == nil {
-		data, err := os.ReadFile("/etc/resolv.conf")
-		if err != nil && !os.IsNotExist(err) {
-			return nil, fmt.Errorf("copy /etc/resolv.conf: %w", err)
-		}
-		return data, nil
+		return ofNode("/etc/resolv.conf")
 	}
 	var b bytes.Buffer
 	if len(d.Searches) > 0 {
@@ -116,6 +113,15 @@ func resolvConf(d *runtimeapi.DNSConfig) ([]byte, error) {
 		fmt.Fprintf(&b, "options %s\n", strings.Join(d.Options, " "))
 	}
 	return b.Bytes(), nil
+}
+
+// ofNode reads a file of the node that the pod gets a copy of. A node without it has an empty one.
+func ofNode(path string) ([]byte, error) {
+	data, err := limit.ReadFile(path, limit.NodeFile)
+	if err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("copy the node's %s into the pod: %w", path, err)
+	}
+	return data, nil
 }
 
 // makeLogDirectory makes the directory that the kubelet named for the pod's logs.

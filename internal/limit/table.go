@@ -279,6 +279,12 @@ var ConfigFile = define(Budget{
 	Beyond: "is refused: the daemon does not start, or goes on as it was",
 })
 
+// NodeFile is of what each pod gets a copy of, in memory.
+var NodeFile = define(Budget{
+	Name: "size of the node's /etc/hosts or /etc/resolv.conf, of which a pod gets a copy", Unit: Bytes, Limit: 16 << 20,
+	Beyond: "keeps the pod from being made",
+})
+
 // The limits of CNI plugins.
 var (
 	CNIConfig = define(Budget{
