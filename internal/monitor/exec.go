@@ -24,6 +24,8 @@ const execPrefix, execLog, execInside = "exec-", ".log", ".inside.pid"
 
 // execs are the execs of a container.
 type execs struct {
+	turns turns // of runtimes that start them
+
 	mu   sync.Mutex      // guards what follows
 	n    int             // the highest number so far: failed execs count, and of an earlier monitor's what it has left
 	left []*cgroup.Group // of execs that have ended, with what they have left
@@ -71,6 +73,11 @@ func (e *execs) remove(groups []*cgroup.Group) {
 func runExec(
 	ctx context.Context, c *container, processFile, console string, fds [3]int,
 ) (code int, err error) {
+	done, err := c.execs.turns.take(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
 	if err := c.in(wire.Running); err != nil {
 		return 0, err
 	}
@@ -104,6 +111,7 @@ func runExec(
 		c.m.reaper.release()
 		return 0, sub.kill(err)
 	}
+	done()
 	data, err := os.ReadFile(pidPath)
 	pid, err2 := strconv.Atoi(strings.TrimSpace(string(data)))
 	if err != nil || err2 != nil {
