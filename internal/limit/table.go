@@ -259,6 +259,17 @@ var (
 		Name: "such sessions of one container, or port-forwards of one pod",
 		Key:  "streaming.max_target_sessions", Beyond: refused,
 	})
+	ForwardedConnections = define(Budget{
+		Name: "connections that one port-forward carries at the same time", Limit: 2000, Beyond: refused,
+	})
+	ControlFrame = define(Budget{
+		Name: "size of what opens a stream of exec, attach and port-forward", Unit: Bytes, Limit: 8 << 10,
+		Beyond: "ends the session",
+	})
+	TerminalSizes = define(Budget{
+		Name: "bytes by which one session tells the sizes of its terminal", Unit: Bytes, Limit: 4 << 20,
+		Beyond: "ends the session",
+	})
 	IdleConnections = define(Budget{
 		Name: "connections for exec, attach and port-forward that use no address", Limit: 512,
 		Beyond: "ends the oldest of them",

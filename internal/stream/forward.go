@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/streaming/pkg/httpstream"
+
+	"berth/internal/limit"
 )
 
 // dialTimeout bounds a connection to a port. Streams beside it may wait meanwhile.
@@ -17,15 +19,21 @@ const dialTimeout = 10 * time.Second
 // forwarder forwards the connections of one client.
 type forwarder struct {
 	*Server
-	ctx context.Context // ends with the client's connection
+	ctx   context.Context // ends with the client's connection
+	conns *atomic.Int64   // that it carries
 }
 
 // PortForward connects a stream to a port of a pod until both directions have ended, or one is reset. Only a connection
 // that could not be made is an error: of one, clients end all that they forward.
 func (f forwarder) PortForward(_ context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
-	ctx, cancel := context.WithTimeout(f.ctx, dialTimeout)
-	conn, err := f.cfg.Node.Dial(ctx, pod, uint16(port))
-	cancel()
+	defer f.conns.Add(-1)
+	err := limit.ForwardedConnections.Check(f.conns.Add(1))
+	var conn Conn
+	if err == nil {
+		ctx, cancel := context.WithTimeout(f.ctx, dialTimeout)
+		conn, err = f.cfg.Node.Dial(ctx, pod, uint16(port))
+		cancel()
+	}
 	if err != nil {
 		if s, ok := stream.(httpstream.Stream); ok {
 			awaitReply(s)
@@ -66,6 +74,9 @@ func forward(conn Conn, s httpstream.Stream) {
 	go func() {
 		_, err := io.Copy(conn, s)
 		up <- err
+		if err != nil { // what is not read would keep the library from reading the other streams
+			_, _ = io.Copy(io.Discard, s)
+		}
 	}()
 	go func() {
 		_, err := io.Copy(client, conn)

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"k8s.io/streaming/pkg/httpstream"
@@ -26,7 +27,9 @@ func TestFailureIsToldAfterTheReply(t *testing.T) {
 	s, _ := serve(t, nil)
 	p := pending{replied: make(chan struct{}), waits: make(chan struct{})}
 	failed := make(chan error, 1)
-	go func() { failed <- forwarder{s, context.Background()}.PortForward(t.Context(), "p1", "", 80, p) }()
+	go func() {
+		failed <- forwarder{s, context.Background(), &atomic.Int64{}}.PortForward(t.Context(), "p1", "", 80, p)
+	}()
 	select {
 	case <-p.waits:
 	case err := <-failed:

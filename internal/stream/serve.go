@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -12,6 +13,8 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 	"k8s.io/utils/exec"
+
+	"berth/internal/limit"
 )
 
 // routes are the addresses that issue makes.
@@ -53,6 +56,8 @@ func (s *Server) serveExec(w http.ResponseWriter, r *http.Request, req any) {
 		p.serveV5(w, r, "error executing command in container")
 		return
 	}
+	w, end := s.guarded(w, r, bounds{streams: streamsOf(r, o)})
+	defer end()
 	remotecommand.ServeExec(w, r, p, "", "", e.ContainerId, e.Cmd, o, s.cfg.IdleTimeout, createTimeout,
 		remotecommand.SupportedStreamingProtocols)
 }
@@ -67,14 +72,19 @@ func (s *Server) serveAttach(w http.ResponseWriter, r *http.Request, req any) {
 		p.serveV5(w, r, "error attaching to container")
 		return
 	}
+	w, end := s.guarded(w, r, bounds{streams: streamsOf(r, o)})
+	defer end()
 	remotecommand.ServeAttach(w, r, p, "", "", a.ContainerId, o, s.cfg.IdleTimeout, createTimeout,
 		remotecommand.SupportedStreamingProtocols)
 }
 
 func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request, req any) {
 	q := req.(*runtimeapi.PortForwardRequest)
-	f := forwarder{s, r.Context()}
+	f := forwarder{s, r.Context(), &atomic.Int64{}}
 	serve := func(w http.ResponseWriter, r *http.Request) {
+		most := bounds{open: 2 * int(limit.ForwardedConnections.Limit)} // each has one for errors
+		w, end := s.guarded(w, r, most)
+		defer end()
 		portforward.ServePortForward(w, r, f, q.PodSandboxId, "", &portforward.V4Options{Ports: q.Port}, s.cfg.IdleTimeout,
 			createTimeout,
 			portforward.SupportedProtocols)
@@ -84,6 +94,18 @@ func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request, req an
 		return
 	}
 	serve(w, r)
+}
+
+// guarded gives the library a connection on which a client keeps to its bounds, until end is called. Of a WebSocket
+// they are not known.
+func (s *Server) guarded(w http.ResponseWriter, r *http.Request, b bounds) (guarded http.ResponseWriter, end func()) {
+	if wsstream.IsWebSocketRequest(r) {
+		return w, func() {}
+	}
+	g := &guardedWriter{ResponseWriter: w, bounds: b, ended: func(err error) {
+		s.cfg.Log.Warn("a session of a client is ended for what it has sent", "client", r.RemoteAddr, "error", err)
+	}}
+	return g, g.close
 }
 
 // player does what one connection was made for, with the streams that the client has opened.

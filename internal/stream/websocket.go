@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -16,6 +17,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 	"k8s.io/utils/exec"
+
+	"berth/internal/limit"
 )
 
 // serveV5 speaks version 5 of the WebSocket protocol: version 4, and a client can close its input.
@@ -46,7 +49,7 @@ func (p player) serveV5(w http.ResponseWriter, r *http.Request, failed string) {
 			break
 		}
 	}
-	sizes := json.NewDecoder(c[remotecommand.StreamResize])
+	sizes := json.NewDecoder(io.LimitReader(c[remotecommand.StreamResize], limit.TerminalSizes.Limit))
 	err = p.run(r.Context(), c[remotecommand.StreamStdIn], c[remotecommand.StreamStdOut], c[remotecommand.StreamStdErr],
 		func() (uint16, uint16, bool) {
 			var size remotecommand.TerminalSize

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -199,4 +200,46 @@ func TestThousandForwardedConnections(t *testing.T) {
 	}
 	f.cut()
 	r.eventually("all is closed", func() bool { return open.Load() == 0 && r.descriptors() <= before })
+}
+
+// TestUploadsThatAreRefused has a server in a pod answer and close before it has read what a client uploads, or reset
+// the connection: what else the client forwards goes on.
+func TestUploadsThatAreRefused(t *testing.T) {
+	each(t, func(r rig) {
+		p := r.pod()
+		port := p.listen("tcp", ":0", func(c *net.TCPConn) {
+			defer c.Close()
+			first := make([]byte, 1)
+			if _, err := io.ReadFull(c, first); err != nil {
+				return
+			}
+			_, _ = c.Write(first)
+			switch first[0] {
+			case 'r':
+				_ = c.SetLinger(0)
+			case 'e':
+				echo(c)
+			}
+		})
+		f := p.forward(port, false)
+		for _, how := range "crcrcr" {
+			c := f.dial()
+			go func() {
+				for _, err := c.Write(bytes.Repeat([]byte{byte(how)}, 64<<10)); err == nil; {
+					_, err = c.Write(make([]byte, 64<<10))
+				}
+			}()
+			_, _ = io.ReadFull(c, make([]byte, 1)) // the answer may be lost with a reset
+			time.Sleep(50 * time.Millisecond)
+			r.ok(c.Close())
+		}
+		for range 10 {
+			c := f.dial()
+			_, err := c.Write([]byte("e"))
+			r.ok(err)
+			_, err = io.ReadFull(c, make([]byte, 1))
+			r.ok(err)
+			r.ok(c.Close())
+		}
+	})
 }
