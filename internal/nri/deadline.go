@@ -11,8 +11,8 @@ import (
 // synchronizeMethod is the end of the full name of the request that shows a plugin what there is.
 const synchronizeMethod = "/Synchronize"
 
-// bound sees to it that a request to a plugin ends when its time is over. It does two things that the adaptation does
-// not:
+// bound sees to it that a request to a plugin ends when its time is over, and that a synchronisation is split into
+// messages by their size (sendSplit). For the time it does two things that the adaptation does not:
 //
 //   - Synchronize has a timeout of its own. The adaptation gives every request the same time, so the deadline that it
 //     has set is moved by the difference. Several messages of one synchronisation share its context, and so the new
@@ -27,7 +27,8 @@ func bound(synchronizationExtra time.Duration) ttrpc.UnaryClientInterceptor {
 		ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, info *ttrpc.UnaryClientInfo, send ttrpc.Invoker,
 	) error {
 		deadline, ok := ctx.Deadline()
-		if ok && strings.HasSuffix(info.FullMethod, synchronizeMethod) {
+		synchronises := strings.HasSuffix(info.FullMethod, synchronizeMethod)
+		if ok && synchronises {
 			deadline = deadline.Add(synchronizationExtra)
 			longer, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 			defer cancel()
@@ -35,7 +36,13 @@ func bound(synchronizationExtra time.Duration) ttrpc.UnaryClientInterceptor {
 			req.TimeoutNano = int64(time.Until(deadline))
 		}
 		sent := make(chan error, 1)
-		go func() { sent <- send(ctx, req, resp) }() // resp is read only after sent
+		go func() { // resp is read only after sent
+			if synchronises {
+				sent <- sendSplit(ctx, req, resp, send)
+				return
+			}
+			sent <- send(ctx, req, resp)
+		}()
 		select {
 		case err := <-sent:
 			return err

@@ -50,12 +50,25 @@ var quiet = sync.OnceFunc(func() { nrilog.Set(logger{slog.New(slog.DiscardHandle
 // annotations.
 func run(t *testing.T, p *Plugins, bytes int) <-chan joined {
 	t.Helper()
+	return runWith(t, p, pods("a", 1, bytes), nil)
+}
+
+// pods are n pods, each with so many bytes of annotations.
+func pods(id string, n, bytes int) (all []*api.PodSandbox) {
+	for range n {
+		all = append(all, &api.PodSandbox{Id: id, Annotations: map[string]string{"large": strings.Repeat("x", bytes)}})
+	}
+	return all
+}
+
+// runWith is run for these pods and containers.
+func runWith(t *testing.T, p *Plugins, pods []*api.PodSandbox, containers []*api.Container) <-chan joined {
+	t.Helper()
 	p.socket = newSocket(filepath.Join(t.TempDir(), "nri.sock"), "me")
 	results := make(chan joined, 10)
 	show := func(ctx context.Context, show adaptation.SyncCB) error {
 		begin := time.Now()
-		pod := &api.PodSandbox{Id: "a", Annotations: map[string]string{"large": strings.Repeat("x", bytes)}}
-		_, err := show(ctx, []*api.PodSandbox{pod}, nil)
+		_, err := recovered(show)(ctx, pods, containers)
 		results <- joined{err, time.Since(begin)}
 		return err
 	}

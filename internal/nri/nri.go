@@ -189,7 +189,13 @@ func (p *Plugins) synchronise(ctx context.Context, show adaptation.SyncCB) error
 			}
 		}
 	}
-	updates, err := show(ctx, pods, containers)
+	tooLarge := func(what string) func(string, int) {
+		return func(id string, size int) {
+			p.cfg.Log.Warn("NRI: a plugin that joins is not told of a "+what+": it is too large for a message",
+				what, id, "bytes", size, "allowed", messageRoom)
+		}
+	}
+	updates, err := recovered(show)(ctx, sendable(pods, tooLarge("pod")), sendable(containers, tooLarge("container")))
 	if err != nil {
 		return err
 	}

@@ -134,6 +134,35 @@ func TestInstalledPlugins(t *testing.T) {
 	})
 }
 
+// TestPluginsJoinLargePods has a plugin join while the containers of one pod are more than one message of NRI holds,
+// and a daemon start with a plugin that is installed and is shown the same.
+func TestPluginsJoinLargePods(t *testing.T) {
+	nriNode(t, func(r rig) {
+		large := func(c *v1.ContainerConfig) {
+			for i := range 8 {
+				c.Envs = append(c.Envs,
+					&v1.KeyValue{Key: fmt.Sprint("LARGE_", i), Value: []byte(strings.Repeat("x", 120<<10))})
+			}
+		}
+		s := r.pod()
+		for i := range 10 {
+			s.start(busybox(fmt.Sprint("c", i), "sleep 1000", large))
+		}
+		if late := r.join("10", "late", &plugin{}); len(late.known) != 10 {
+			r.Errorf("it is shown %d containers", len(late.known))
+		}
+		self, err := os.Executable()
+		r.ok(err)
+		notes, dir := r.n.Dir+"/notes", r.n.Dir+"/nri.d"
+		script := fmt.Sprintf("#!/bin/sh\n%s=%s exec %s\n", installedVariable, notes, self)
+		r.ok(errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(dir+"/10-installed", []byte(script), 0o755), r.n.Restart()))
+		told, err := os.ReadFile(notes)
+		if got := strings.Count(string(told), "found "); err != nil || got != 10 {
+			r.Errorf("the installed plugin is shown %d containers, %v", got, err)
+		}
+	})
+}
+
 // installed is the plugin that this program is then.
 type installed struct {
 	notes  string
