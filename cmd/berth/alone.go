@@ -115,10 +115,10 @@ const (
 
 // listen makes the socket, readable only for its owner from the start. The root is locked, so one that is there is left
 // from a daemon that was killed, unless it belongs to a daemon with another root.
-func listen(path string) (net.Listener, error) { return listenAt(path, "--socket") }
+func listen(path string) (*ownSocket, error) { return listenAt(path, "--socket") }
 
 // listenAt is listen at a path that another flag or key says.
-func listenAt(path, key string) (net.Listener, error) {
+func listenAt(path, key string) (*ownSocket, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return nil, fmt.Errorf("socket directory: %w", err)
 	}
@@ -132,7 +132,26 @@ func listenAt(path, key string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false) // the name is removed by serve, last of all
-	return l, nil
+	bound, err := os.Lstat(path)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen: %w", err), l.Close())
+	}
+	return &ownSocket{l, path, bound}, nil
+}
+
+// ownSocket is a socket that this process listens at, and knows again.
+type ownSocket struct {
+	net.Listener
+	path  string
+	bound fs.FileInfo // of the socket when it was made
+}
+
+// remove takes the name away, unless it is another's by now: a runtime that starts may remove what is at its path and
+// put its own socket there.
+func (s *ownSocket) remove() {
+	if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.bound) {
+		_ = os.Remove(s.path)
+	}
 }
 
 // removeStale removes a socket at which no process listens, and nothing else.

@@ -49,3 +49,30 @@ func TestSocketOfAnother(t *testing.T) {
 		t.Error("the stale socket is there")
 	}
 }
+
+// TestReplacedSocketStays wants a socket to be removed by the daemon that made it, and not where another process has
+// put its own in the same place.
+func TestReplacedSocketStays(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	own, err := listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	other, err := listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*ownSocket{own, other} {
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("the socket of the other process is gone: %v", err)
+		}
+		_ = s.Close()
+		s.remove()
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("a socket is left by the process that made it")
+	}
+}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
 
 	"google.golang.org/grpc"
 
@@ -26,7 +25,7 @@ func serveCRIO(n *node, g *grpc.Server) {
 	}
 	n.log.Info("a kubelet's cAdvisor is answered as by CRI-O", "socket", path)
 	n.background.run(func(ctx context.Context) {
-		defer os.Remove(path)
+		defer l.remove()
 		if err := s.Serve(ctx, n.callers.Listener(l)); err != nil {
 			n.log.Error("a kubelet's cAdvisor is answered no more", "error", err)
 		}

@@ -127,7 +127,7 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 	if err != nil {
 		return err
 	}
-	defer os.Remove(cfg.Socket)
+	defer listener.remove()
 	var ready atomic.Bool
 	n := newNode(cfg)
 	defer n.logWriter.Flush(lastWords)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -98,4 +99,25 @@ func TestCRIOSocketOfAnother(t *testing.T) {
 	conn, err := net.Dial("unix", path)
 	r.ok(err)
 	r.ok(conn.Close())
+}
+
+// TestSocketsThatAreReplaced has another runtime put its own sockets where those of the daemon are: they stay when the
+// daemon ends.
+func TestSocketsThatAreReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "crio.sock")
+	r := crioNode(t, runtimes()[0], path)
+	paths := []string{path, r.n.Socket}
+	for _, path := range paths {
+		r.ok(os.Remove(path)) // as CRI-O and containerd do when they start
+		other, err := net.Listen("unix", path)
+		r.ok(err)
+		defer other.Close()
+	}
+	r.ok(r.n.Stop())
+	for _, path := range paths {
+		conn, err := net.Dial("unix", path)
+		r.ok(err)
+		r.ok(errors.Join(conn.Close(), os.Remove(path)))
+	}
+	r.ok(r.n.Start())
 }
