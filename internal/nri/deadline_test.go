@@ -79,7 +79,7 @@ func runWith(t *testing.T, p *Plugins, pods []*api.PodSandbox, containers []*api
 	a, err := adaptation.New("berth", "0", show, none, p.options("")...)
 	if err == nil {
 		p.a = a
-		err = errors.Join(p.socket.prepare(), a.Start(), p.socket.place())
+		err = errors.Join(p.socket.prepare(), a.Start(), p.placeSocket())
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/containerd/nri/pkg/adaptation"
@@ -123,13 +124,10 @@ func (p *Plugins) startAdaptation(pluginDir string) error {
 }
 
 func (p *Plugins) options(pluginDir string) []adaptation.Option {
-	listen := adaptation.WithDisabledExternalConnections()
-	if p.socket != nil {
-		listen = adaptation.WithSocketPath(p.socket.private)
-	}
 	bounded := bound(p.cfg.SynchronizationTimeout - p.cfg.RequestTimeout)
 	return []adaptation.Option{
-		adaptation.WithPluginPath(pluginDir), adaptation.WithPluginConfigPath(p.cfg.ConfigDir), listen,
+		adaptation.WithPluginPath(pluginDir), adaptation.WithPluginConfigPath(p.cfg.ConfigDir),
+		adaptation.WithDisabledExternalConnections(), // placeSocket has its own listener
 		adaptation.WithMetrics(&p.roll),
 		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(bounded)}, nil),
 	}
@@ -140,7 +138,13 @@ func (p *Plugins) placeSocket() error {
 	if p.socket == nil {
 		return nil
 	}
-	err := p.socket.place()
+	l, err := net.Listen("unix", p.socket.private)
+	if err == nil {
+		err = acceptPluginConnections(p.a, patient{l, p.cfg.Log})
+	}
+	if err == nil {
+		err = p.socket.place()
+	}
 	if err == nil {
 		return nil
 	}

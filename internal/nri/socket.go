@@ -19,12 +19,11 @@ const maxSocketPath = 107
 
 // socket is the place where plugins connect.
 //
-// The adaptation removes whatever is at the path that it is told to listen at, also the socket of another runtime,
-// and its listener removes that path again when it closes. So it listens at a private path beside the public one, and
-// place links the listening socket to the public path, which fails where something is.
+// The listener is at a private path beside the public one, and place links the listening socket to the public path,
+// which fails where something is: the socket of another runtime is not taken away.
 type socket struct {
 	path    string      // where plugins look for it
-	private string      // where the adaptation listens until place
+	private string      // where the listener is until place
 	placed  fs.FileInfo // of our socket at path; nil until place
 }
 

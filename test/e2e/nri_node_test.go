@@ -108,6 +108,27 @@ func TestNRIWithoutAPart(t *testing.T) {
 	})
 }
 
+// TestPluginsJoinAfterDescriptorsRanOut has a plugin connect while the daemon has no descriptor left: the next one
+// joins.
+func TestPluginsJoinAfterDescriptorsRanOut(t *testing.T) {
+	nriNode(t, func(r rig) {
+		var was unix.Rlimit
+		r.ok(unix.Prlimit(r.n.Pid(), unix.RLIMIT_NOFILE, nil, &was))
+		r.ok(unix.Prlimit(r.n.Pid(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: was.Max}, nil))
+		conn, err := net.Dial("unix", r.n.NRI)
+		r.ok(err)
+		r.eventually("the daemon has no room for it", func() bool {
+			return strings.Contains(r.n.DaemonLog(100), "a plugin that connects has to wait")
+		})
+		r.ok(errors.Join(conn.Close(), unix.Prlimit(r.n.Pid(), unix.RLIMIT_NOFILE, &was, nil)))
+		p := r.join("10", "late", &plugin{})
+		r.life()
+		if !slices.Contains(p.told(), "remove pod") {
+			r.Errorf("told %q", p.told())
+		}
+	})
+}
+
 // TestNRIIsOffForOtherRoots has a daemon with another root than the default one, and nothing said about NRI.
 func TestNRIIsOffForOtherRoots(t *testing.T) {
 	each(t, func(r rig) { r.wantDoctor("ok", "off", "nri.enable is not set") })
