@@ -45,7 +45,7 @@ func (s *Server) StartContainer(ctx context.Context, req *runtimeapi.StartContai
 // StopContainer ends a container, by force after the timeout. Stopping an unknown container succeeds, as CRI requires.
 func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (
 	*runtimeapi.StopContainerResponse, error) {
-	timeout := time.Duration(max(req.Timeout, 0)) * time.Second
+	timeout := seconds(req.Timeout)
 	err := end(s.Catalog.ContainerID, req.ContainerId, func(id sandbox.ID) error {
 		return s.Pods.StopContainer(ctx, id, timeout)
 	})
@@ -53,6 +53,15 @@ func (s *Server) StopContainer(ctx context.Context, req *runtimeapi.StopContaine
 		return nil, err
 	}
 	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+// longest is the longest timeout of a request. What is longer does not fit into a Duration, or would overflow where
+// something is added to it, and so end at once.
+const longest = 100 * 365 * 24 * time.Hour
+
+// seconds is a timeout of CRI, which is none where it is negative.
+func seconds(n int64) time.Duration {
+	return time.Duration(min(max(n, 0), int64(longest/time.Second))) * time.Second
 }
 
 // RemoveContainer removes a container, by force if it runs. Removing an unknown container succeeds, as CRI requires.
@@ -89,7 +98,7 @@ func (s *Server) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) 
 	if req.Timeout < 0 {
 		return nil, fail.New(errdefs.ErrInvalidArgument, "exec: timeout %d is negative", req.Timeout)
 	}
-	out, err := s.Pods.Sessions.ExecSync(ctx, id, req.Cmd, time.Duration(req.Timeout)*time.Second)
+	out, err := s.Pods.Sessions.ExecSync(ctx, id, req.Cmd, seconds(req.Timeout))
 	if err != nil {
 		return nil, err
 	}

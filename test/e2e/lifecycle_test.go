@@ -3,6 +3,7 @@ package e2e
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -107,6 +108,7 @@ func TestStop(t *testing.T) {
 			least, most              time.Duration
 		}{
 			{"term", "count 10ms 100000", "tick", "busybox", 0, seconds(120), 42, "bye", 0, time.Minute},
+			{"for-ever", "count 10ms 100000", "tick", "busybox", 0, math.MaxInt64, 42, "bye", 0, time.Minute},
 			{"stubborn", "stubborn", "ready", "busybox", 0, 1, 137, "ready", time.Second, time.Minute},
 			{"at-once", "count 10ms 100000", "tick", "busybox", 0, 0, 137, "tick", 0, time.Minute},
 			{"negative", "count 10ms 100000", "tick", "busybox", 0, -5, 137, "tick", 0, time.Minute},
