@@ -27,9 +27,9 @@ type ledger struct {
 	log   *slog.Logger
 	feed  *Feed
 	rec   atomic.Pointer[sandbox.Record]
-	// writing is when the write that is under way began, in nanoseconds; 0 without one. A disk that hangs is seen by
-	// it.
-	writing atomic.Int64
+	// writing is when the write that is under way began, nil without one. A disk that hangs is seen by it. The time has
+	// its monotonic reading, so that a clock that is set back meanwhile makes nobody wait longer.
+	writing atomic.Pointer[time.Time]
 
 	put func(path string, r *sandbox.Record) error // writes a record; another in tests
 	// turn is held by whoever writes to the disk, so that writes are in order. mu is never held meanwhile: a disk that
@@ -229,8 +229,8 @@ func noteWrite(l *ledger, b *batch, r *sandbox.Record) {
 // done.
 func awaitWrite(l *ledger, b *batch) bool {
 	left := publishWait
-	if began := l.writing.Load(); began != 0 {
-		left -= time.Since(time.Unix(0, began))
+	if began := l.writing.Load(); began != nil {
+		left -= time.Since(*began)
 	}
 	timer := time.NewTimer(left)
 	defer timer.Stop()
@@ -289,8 +289,9 @@ func ofDisk(err error) bool {
 }
 
 func writeRecord(l *ledger, why string, r *sandbox.Record) error {
-	l.writing.Store(time.Now().UnixNano())
-	defer l.writing.Store(0)
+	began := time.Now()
+	l.writing.Store(&began)
+	defer l.writing.Store(nil)
 	if fault.Enabled {
 		if err := fault.At("record." + why + ".before"); err != nil {
 			return err

@@ -111,10 +111,10 @@ func (s *Pods) Problems() []sandbox.Problem {
 		all = append(all, sandbox.Problem{Pod: id, What: d.what()})
 	}
 	for id, p := range x.pods {
-		if began := p.writing.Load(); began != 0 && time.Since(time.Unix(0, began)) >= publishWait {
+		if began := p.writing.Load(); began != nil && time.Since(*began) >= publishWait {
 			all = append(all, sandbox.Problem{Pod: id, What: "the disk of the records, " + s.cfg.Root +
 				", does not answer: the pod's " +
-				"record is being written; stops and exits go on, nothing new can be made", Since: time.Unix(0, began)})
+				"record is being written; stops and exits go on, nothing new can be made", Since: *began})
 		}
 		r := p.rec.Load()
 		if r.Stuck != nil {

@@ -94,8 +94,8 @@ func situationsOf(p *pod, busy map[op.Owner]op.Activity) []Situation {
 	default:
 		of.Recovering = true
 	}
-	if began := p.writing.Load(); began != 0 {
-		of.Writing = time.Unix(0, began)
+	if began := p.writing.Load(); began != nil {
+		of.Writing = *began
 	}
 	of.busy(busy[op.Owner{Pod: id}])
 	of.failed(r, r.Stuck)
