@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -27,6 +29,8 @@ import (
 type Devices struct {
 	Dirs []string // the last one wins where two describe the same device
 	Log  *slog.Logger
+
+	reading func() // called before a read, in tests
 }
 
 // UnknownError says that no file describes some devices.
@@ -92,14 +96,38 @@ func (d *Devices) Inject(ctx context.Context, sp *specs.Spec, names []string) er
 	return nil
 }
 
-// descriptions is where they are. A directory may be on a file system that hangs, and a file may be a FIFO.
+// descriptions is where they are. A directory may be on a file system that hangs.
 var descriptions = look.NewDisk()
 
 // read reads all descriptions.
 func (d *Devices) read(ctx context.Context) (*cdi.Cache, error) {
 	return look.Within(ctx, descriptions, func() (*cdi.Cache, error) {
+		if d.reading != nil {
+			d.reading()
+		}
+		if err := d.check(); err != nil {
+			return nil, err
+		}
 		return cdi.NewCache(cdi.WithSpecDirs(d.Dirs...), cdi.WithAutoRefresh(false))
 	})
+}
+
+// check refuses what the library must not open. It opens all files of the directories, and would wait for the writer of
+// a FIFO for ever, and with it all who ask for a device afterwards.
+func (d *Devices) check() error {
+	var errs []error
+	for _, dir := range d.Dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // the library tells of it
+		}
+		for _, e := range entries {
+			if ext := filepath.Ext(e.Name()); ext == ".json" || ext == ".yaml" {
+				errs = append(errs, limit.CheckFile(filepath.Join(dir, e.Name()), limit.LibraryFile))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // unusable is what is wrong with files, each with its name.

@@ -18,6 +18,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"berth/internal/annotation"
+	"berth/internal/limit"
 	"berth/internal/look"
 	"berth/test/timeouts"
 )
@@ -92,18 +93,43 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A description that cannot be read to its end holds a container up no longer than its caller waits.
-func TestDescriptionThatHangs(t *testing.T) {
+// A FIFO or an endless file among the descriptions is refused and named, and nobody waits for it. When it is gone the
+// devices are found.
+func TestDescriptionThatIsNoFile(t *testing.T) {
 	dir := t.TempDir()
-	fifo := filepath.Join(dir, "gpu.json")
-	if err := unix.Mkfifo(fifo, 0o644); err != nil {
+	d := &Devices{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)}
+	write(t, dir, "gpu.json", gpu)
+	fifo, endless, masked := filepath.Join(dir, "x.json"), filepath.Join(dir, "y.yaml"), filepath.Join(dir, "z.yaml")
+	if err := errors.Join(unix.Mkfifo(fifo, 0o644), os.Symlink("/dev/zero", endless),
+		os.Symlink("/dev/null", masked)); err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), timeouts.For(time.Minute))
+	defer cancel()
+	for range look.AtOnce {
+		err := d.Inject(ctx, bare(), []string{"vendor.com/gpu=one"})
+		if !errors.Is(err, limit.ErrNotRegular) || !strings.Contains(err.Error(), fifo) ||
+			!strings.Contains(err.Error(), endless) {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Remove(fifo), os.Remove(endless)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Inject(ctx, bare(), []string{"vendor.com/gpu=one"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Descriptions that cannot be read, because their disk hangs, hold a container up no longer than its caller waits.
+func TestDescriptionThatHangs(t *testing.T) {
+	dir, end := t.TempDir(), make(chan struct{})
+	defer close(end)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	sp, ended := bare(), make(chan error, 1)
 	go func() {
-		d := &Devices{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)}
+		d := &Devices{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler), reading: func() { <-end }}
 		ended <- d.Inject(ctx, sp, []string{"vendor.com/gpu=one"})
 	}()
 	select {
@@ -114,24 +140,12 @@ func TestDescriptionThatHangs(t *testing.T) {
 	case <-time.After(timeouts.For(time.Minute)):
 		t.Error("it hangs")
 	}
-	w, err := os.OpenFile(fifo, os.O_RDWR, 0) // the reader goes on, and sees the end
-	if err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(50 * time.Millisecond)
-	if err := w.Close(); err != nil {
-		t.Error(err)
-	}
 }
 
 // However many containers ask for what hangs, few threads wait for it; and when it ends, others are served.
 func TestReadersThatHangAreFew(t *testing.T) {
-	dir := t.TempDir()
-	fifo := filepath.Join(dir, "gpu.json")
-	if err := unix.Mkfifo(fifo, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	d := &Devices{Dirs: []string{dir}, Log: slog.New(slog.DiscardHandler)}
+	end := make(chan struct{})
+	d := &Devices{Dirs: []string{t.TempDir()}, Log: slog.New(slog.DiscardHandler), reading: func() { <-end }}
 	before := runtime.NumGoroutine()
 	for range 2 * look.AtOnce {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
@@ -149,17 +163,7 @@ func TestReadersThatHangAreFew(t *testing.T) {
 	if n > look.AtOnce {
 		t.Errorf("%d go on", n)
 	}
-	w, err := os.OpenFile(fifo, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(fifo); err != nil {
-		t.Error(err)
-	}
-	time.Sleep(50 * time.Millisecond)
-	if err := w.Close(); err != nil {
-		t.Error(err)
-	}
+	close(end)
 	if err := d.Inject(t.Context(), bare(), []string{"vendor.com/gpu=one"}); !errors.Is(err, errdefs.ErrNotFound) {
 		t.Errorf("after that: %v", err)
 	}

@@ -3,7 +3,9 @@ package limit
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +29,27 @@ func ReadFile(path string, most Budget) ([]byte, error) {
 		return nil, &os.PathError{Op: "read", Path: path, Err: ErrNotRegular}
 	}
 	return ReadAll("read", f, most)
+}
+
+// CheckFile looks whether a library may open and read a file by itself: it refuses what to open would wait for ever, or
+// to read would never end, and more than so many bytes. /dev/null, by which a file is masked, may be read. What cannot be
+// looked at is left to whoever opens it to report.
+func CheckFile(path string, most Budget) error {
+	info, err := os.Stat(path)
+	if err != nil || info.IsDir() {
+		return nil
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	masked := ok && info.Mode()&fs.ModeCharDevice != 0 && st.Rdev == unix.Mkdev(1, 3)
+	switch {
+	case masked:
+		return nil
+	case !info.Mode().IsRegular():
+		return &os.PathError{Op: "read", Path: path, Err: ErrNotRegular}
+	case info.Size() > most.Limit:
+		return &os.PathError{Op: "read", Path: path, Err: most.Exceeded()}
+	}
+	return nil
 }
 
 // ReadAll reads an open file of at most so many bytes. op is what an error says was done.

@@ -40,3 +40,24 @@ func TestReadFile(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckFile looks at what a library is about to open.
+func TestCheckFile(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	most := Budget{Name: "size of a file", Unit: Bytes, Limit: 8}
+	if err := errors.Join(os.WriteFile(at("full"), make([]byte, 8), 0o600),
+		os.WriteFile(at("large"), make([]byte, 9), 0o600), os.Symlink(at("full"), at("link")),
+		os.Symlink("/dev/null", at("null")), os.Symlink("/dev/zero", at("zero")),
+		unix.Mkfifo(at("fifo"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]error{
+		"full": nil, "link": nil, "null": nil, "none": nil, ".": nil,
+		"large": errdefs.ErrResourceExhausted, "fifo": ErrNotRegular, "zero": ErrNotRegular,
+	} {
+		if err := CheckFile(at(name), most); !errors.Is(err, want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -290,6 +290,12 @@ var ConfigFile = define(Budget{
 	Beyond: "is refused: the daemon does not start, or goes on as it was",
 })
 
+// LibraryFile is of what others write and a library reads whole.
+var LibraryFile = define(Budget{
+	Name: "size of a description of CDI devices, of a certificate of a registry, or of a plugin's configuration of NRI",
+	Unit: Bytes, Limit: 4 << 20, Beyond: refused,
+})
+
 // NodeFile is of what each pod gets a copy of, in memory.
 var NodeFile = define(Budget{
 	Name: "size of the node's /etc/hosts or /etc/resolv.conf, of which a pod gets a copy", Unit: Bytes, Limit: 16 << 20,
