@@ -32,8 +32,8 @@ func ReadFile(path string, most Budget) ([]byte, error) {
 }
 
 // CheckFile looks whether a library may open and read a file by itself: it refuses what to open would wait for ever, or
-// to read would never end, and more than so many bytes. /dev/null, by which a file is masked, may be read. What cannot be
-// looked at is left to whoever opens it to report.
+// to read would never end, and more than so many bytes. /dev/null, by which a file is masked, may be read. What cannot
+// be looked at is left to whoever opens it to report.
 func CheckFile(path string, most Budget) error {
 	info, err := os.Stat(path)
 	if err != nil || info.IsDir() {

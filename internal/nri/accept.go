@@ -21,14 +21,14 @@ func acceptPluginConnections(a *adaptation.Adaptation, l net.Listener) error
 // noRoom is the pause where the kernel has no room for another connection.
 const noRoom = 100 * time.Millisecond
 
-// patient is a listener that goes on accepting where the kernel has no room for a connection for a while.
-type patient struct {
+// retrying is a listener that goes on accepting where the kernel has no room for a connection for a while.
+type retrying struct {
 	net.Listener
 	log *slog.Logger
 }
 
 // Accept implements net.Listener.
-func (l patient) Accept() (net.Conn, error) {
+func (l retrying) Accept() (net.Conn, error) {
 	for told := false; ; told = true {
 		c, err := l.Listener.Accept()
 		if !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENFILE) && !errors.Is(err, unix.ENOMEM) &&

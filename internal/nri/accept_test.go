@@ -29,7 +29,7 @@ func (l *crowded) Accept() (net.Conn, error) {
 func TestAcceptGoesOn(t *testing.T) {
 	path := t.TempDir() + "/s"
 	inner := listenAt(t, path)
-	l := patient{
+	l := retrying{
 		&crowded{inner, []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ECONNABORTED}},
 		slog.New(slog.DiscardHandler),
 	}

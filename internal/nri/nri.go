@@ -140,7 +140,7 @@ func (p *Plugins) placeSocket() error {
 	}
 	l, err := net.Listen("unix", p.socket.private)
 	if err == nil {
-		err = acceptPluginConnections(p.a, patient{l, p.cfg.Log})
+		err = acceptPluginConnections(p.a, retrying{l, p.cfg.Log})
 	}
 	if err == nil {
 		err = p.socket.place()

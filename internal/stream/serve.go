@@ -52,8 +52,8 @@ func (s *Server) serveExec(w http.ResponseWriter, r *http.Request, req any) {
 		}
 		return err
 	}}
-	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
-		p.serveV5(w, r, "error executing command in container")
+	if wsstream.IsWebSocketRequest(r) {
+		p.serveWebSocket(w, r, "error executing command in container")
 		return
 	}
 	w, end := s.guarded(w, r, bounds{streams: streamsOf(r, o)})
@@ -68,8 +68,8 @@ func (s *Server) serveAttach(w http.ResponseWriter, r *http.Request, req any) {
 	p := player{s, o, func(ctx context.Context, streams Streams) error {
 		return s.cfg.Node.Attach(ctx, a.ContainerId, streams)
 	}}
-	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
-		p.serveV5(w, r, "error attaching to container")
+	if wsstream.IsWebSocketRequest(r) {
+		p.serveWebSocket(w, r, "error attaching to container")
 		return
 	}
 	w, end := s.guarded(w, r, bounds{streams: streamsOf(r, o)})

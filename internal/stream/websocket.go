@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"golang.org/x/net/websocket"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
@@ -21,8 +22,17 @@ import (
 	"berth/internal/limit"
 )
 
-// serveV5 speaks version 5 of the WebSocket protocol: version 4, and a client can close its input.
-func (p player) serveV5(w http.ResponseWriter, r *http.Request, failed string) {
+// webSocketProtocols are those of a command over a WebSocket, in which channels are messages: "v5" is version 4, and a
+// client can close its input. Those without a number, or with none at all, are older than version 4, and tell of an
+// error in plain text. The library has them, too, and reads the sizes of a terminal without a bound.
+var webSocketProtocols = map[string]wsstream.ChannelProtocolConfig{
+	remotecommand.StreamProtocolV5Name: {Binary: true}, remotecommand.StreamProtocolV4Name: {Binary: true},
+	"v4.base64.channel.k8s.io": {}, remotecommand.StreamProtocolV1Name: {Binary: true}, "base64.channel.k8s.io": {},
+	"": {Binary: true},
+}
+
+// serveWebSocket serves a command over a WebSocket.
+func (p player) serveWebSocket(w http.ResponseWriter, r *http.Request, failed string) {
 	channels := make([]wsstream.ChannelType, remotecommand.StreamResize+1) // those not asked for are passed over
 	for i, wanted := range []bool{p.options.Stdin, p.options.Stdout, p.options.Stderr, true, true} {
 		switch {
@@ -33,11 +43,13 @@ func (p player) serveV5(w http.ResponseWriter, r *http.Request, failed string) {
 			channels[i] = wsstream.WriteChannel
 		}
 	}
-	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{
-		remotecommand.StreamProtocolV5Name: {Binary: true, Channels: channels},
-	})
+	protocols := map[string]wsstream.ChannelProtocolConfig{}
+	for name, c := range webSocketProtocols {
+		protocols[name] = wsstream.ChannelProtocolConfig{Binary: c.Binary, Channels: channels}
+	}
+	conn := wsstream.NewConn(protocols)
 	conn.SetIdleTimeout(p.cfg.IdleTimeout)
-	_, c, err := conn.Open(w, r)
+	protocol, c, err := conn.Open(w, r)
 	if err != nil {
 		p.cfg.Log.Debug("a WebSocket connection could not be opened", "error", err)
 		return
@@ -56,7 +68,12 @@ func (p player) serveV5(w http.ResponseWriter, r *http.Request, failed string) {
 			err := sizes.Decode(&size)
 			return size.Width, size.Height, err == nil
 		})
-	if text, err := json.Marshal(outcome(err, failed)); err == nil {
+	o := outcome(err, failed)
+	text, err := json.Marshal(o)
+	if !strings.HasPrefix(protocol, "v") { // only of a failure, and its text alone
+		text = []byte(o.Message)
+	}
+	if err == nil && len(text) > 0 {
 		_, _ = c[remotecommand.StreamErr].Write(text)
 	}
 }
