@@ -34,7 +34,8 @@ type HostKeys struct {
 	firstByte time.Duration
 }
 
-// readOwnKeys reads the hosts.toml of home, before the library does, which would wait for the writer of a FIFO.
+// readOwnKeys reads the hosts.toml of home and looks at its certificates, before the library does, which would wait for
+// the writer of a FIFO.
 func readOwnKeys(home string, find func(string) (string, error)) (ownKeys, error) {
 	var own ownKeys
 	if find == nil {
@@ -48,13 +49,13 @@ func readOwnKeys(home string, find func(string) (string, error)) (ownKeys, error
 		return own, err
 	}
 	text, err := limit.ReadFile(filepath.Join(dir, "hosts.toml"), limit.ConfigFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return own, nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return own, err
 	}
 	if err := toml.Unmarshal(text, &own); err != nil {
+		return own, err
+	}
+	if err := checkCertificates(dir, text); err != nil {
 		return own, err
 	}
 	if err := own.check(); err != nil {
