@@ -101,7 +101,10 @@ func (p *Plugins) openSocket() error {
 // startPlugins starts the adaptation with the plugins that are installed, and without them where that fails: a
 // directory with a program that has no name of a plugin is refused whole.
 func (p *Plugins) startPlugins() error {
-	err := p.startAdaptation(p.cfg.PluginDir)
+	err := checkInstalled(p.cfg.PluginDir, p.cfg.ConfigDir)
+	if err == nil {
+		err = p.startAdaptation(p.cfg.PluginDir)
+	}
 	if err == nil {
 		return nil
 	}

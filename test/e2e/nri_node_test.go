@@ -93,6 +93,10 @@ func TestNRIWithoutAPart(t *testing.T) {
 		r.ok(errors.Join(r.n.Stop(), os.WriteFile(dir+"/read.me", nil, 0o755), r.n.Start()))
 		r.wantDoctor("ok", "on, plugins connect at "+r.n.NRI)
 		r.wantDoctor("warn", "nri.plugin_dir", "read.me")
+
+		fifo := dir + "/20-fifo"
+		r.ok(errors.Join(r.n.Stop(), os.Remove(dir+"/read.me"), unix.Mkfifo(fifo, 0o755), r.n.Start()))
+		r.wantDoctor("warn", "nri.plugin_dir", fifo+": it is not a regular file")
 		p := r.join("10", "witness", &plugin{})
 		r.life()
 		if !slices.Contains(p.told(), "remove pod") {
