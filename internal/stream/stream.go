@@ -1,6 +1,7 @@
-// Package stream serves exec, attach and port-forward over HTTP, to those to whom a kubelet was given an address: SPDY
-// and WebSocket, as k8s.io/cri-streaming speaks them, and with them the WebSocket protocols of version 5 and of
-// tunnelled port-forwards, which it does not.
+// Package stream serves exec, attach and port-forward over HTTP, to those to whom a kubelet was given an address. SPDY is
+// spoken by k8s.io/cri-streaming, behind a guard that keeps from it what it would keep without a bound or wait for
+// without an end (guard.go); commands over a WebSocket, and port-forwards whose SPDY is tunnelled through one, are
+// served here (websocket.go).
 //
 // An address holds a token, good for one connection within a minute. A client that goes away is noticed also while its
 // connection is not read from: the context of its request ends, whatever it waits for.
