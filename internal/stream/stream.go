@@ -1,5 +1,5 @@
-// Package stream serves exec, attach and port-forward over HTTP, to those to whom a kubelet was given an address. SPDY is
-// spoken by k8s.io/cri-streaming, behind a guard that keeps from it what it would keep without a bound or wait for
+// Package stream serves exec, attach and port-forward over HTTP, to those to whom a kubelet was given an address. SPDY
+// is spoken by k8s.io/cri-streaming, behind a guard that keeps from it what it would keep without a bound or wait for
 // without an end (guard.go); commands over a WebSocket, and port-forwards whose SPDY is tunnelled through one, are
 // served here (websocket.go).
 //
