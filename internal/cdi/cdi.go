@@ -115,17 +115,13 @@ func (d *Devices) read(ctx context.Context) (*cdi.Cache, error) {
 // check refuses what the library must not open. It opens all files of the directories, and would wait for the writer of
 // a FIFO for ever, and with it all who ask for a device afterwards.
 func (d *Devices) check() error {
+	description := func(e os.DirEntry) bool {
+		ext := filepath.Ext(e.Name())
+		return ext == ".json" || ext == ".yaml"
+	}
 	var errs []error
 	for _, dir := range d.Dirs {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			continue // the library tells of it
-		}
-		for _, e := range entries {
-			if ext := filepath.Ext(e.Name()); ext == ".json" || ext == ".yaml" {
-				errs = append(errs, limit.CheckFile(filepath.Join(dir, e.Name()), limit.LibraryFile))
-			}
-		}
+		errs = append(errs, limit.CheckFiles(dir, description, limit.LibraryFile))
 	}
 	return errors.Join(errs...)
 }

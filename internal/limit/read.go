@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -50,6 +51,19 @@ func CheckFile(path string, most Budget) error {
 		return &os.PathError{Op: "read", Path: path, Err: most.Exceeded()}
 	}
 	return nil
+}
+
+// CheckFiles is CheckFile of those files of a directory that a library opens. A directory that cannot be read is left
+// to the library to report.
+func CheckFiles(dir string, opened func(fs.DirEntry) bool, most Budget) error {
+	entries, _ := os.ReadDir(dir)
+	var errs []error
+	for _, e := range entries {
+		if opened(e) {
+			errs = append(errs, CheckFile(filepath.Join(dir, e.Name()), most))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // ReadAll reads an open file of at most so many bytes. op is what an error says was done.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
 
 	"berth/internal/limit"
@@ -20,17 +19,6 @@ func checkInstalled(plugins, configs string) error {
 		return err == nil && info.Mode()&0o111 != 0
 	}
 	config := func(e fs.DirEntry) bool { return filepath.Ext(e.Name()) == ".conf" }
-	return errors.Join(checkFiles(plugins, executable, program), checkFiles(configs, config, limit.LibraryFile))
-}
-
-// checkFiles checks the files of a directory that are opened. What cannot be looked at is the adaptation's to report.
-func checkFiles(dir string, opened func(fs.DirEntry) bool, most limit.Budget) error {
-	entries, _ := os.ReadDir(dir)
-	var errs []error
-	for _, e := range entries {
-		if opened(e) {
-			errs = append(errs, limit.CheckFile(filepath.Join(dir, e.Name()), most))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(limit.CheckFiles(plugins, executable, program),
+		limit.CheckFiles(configs, config, limit.LibraryFile))
 }

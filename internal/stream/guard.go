@@ -42,7 +42,7 @@ const (
 	typeReply  = 2
 	typeReset  = 3
 	flagFinish = 1
-	lastBit    = 1 << 31
+	controlBit = 1 << 31
 )
 
 // bounds are what a client of a session may have.
@@ -157,7 +157,7 @@ func (g *guard) next() error {
 	}
 	first, size := binary.BigEndian.Uint32(g.head[:]), int(binary.BigEndian.Uint32(g.head[4:])&0xffffff)
 	var err error
-	if first&lastBit == 0 {
+	if first&controlBit == 0 {
 		g.rest = size
 		g.cut()
 		err = g.takeData(spdy.StreamId(first), size)
@@ -351,13 +351,13 @@ func (o *outgoing) pass(p []byte, g *guard) {
 		first, size := binary.BigEndian.Uint32(o.head), int(binary.BigEndian.Uint32(o.head[4:])&0xffffff)
 		finished := o.head[4]&flagFinish != 0
 		switch {
-		case first&lastBit == 0:
+		case first&controlBit == 0:
 			if finished {
 				g.ends(spdy.StreamId(first))
 			}
 		case len(o.head) > frameHead:
 			size -= len(o.head) - frameHead
-			id := spdy.StreamId(binary.BigEndian.Uint32(o.head[frameHead:]) &^ lastBit)
+			id := spdy.StreamId(binary.BigEndian.Uint32(o.head[frameHead:]) &^ controlBit)
 			g.isAnswered(id)
 			if first&0xffff == typeReset || finished {
 				g.ends(id)
@@ -369,7 +369,7 @@ func (o *outgoing) pass(p []byte, g *guard) {
 
 // wants is how many bytes of the frame tell what is to be known.
 func (o *outgoing) wants() int {
-	if len(o.head) < frameHead || o.head[0]&0x80 == 0 {
+	if len(o.head) < frameHead || binary.BigEndian.Uint32(o.head)&controlBit == 0 {
 		return frameHead
 	}
 	if t := binary.BigEndian.Uint16(o.head[2:]); t == typeReply || t == typeReset {

@@ -1,8 +1,9 @@
 package remote
 
 import (
-	"os"
+	"io/fs"
 	"path/filepath"
+	"slices"
 
 	toml "github.com/pelletier/go-toml/v2"
 
@@ -29,13 +30,6 @@ func checkCertificates(dir string, hostsTOML []byte) error {
 	for _, keys := range named.Hosts {
 		paths = append(append(paths, texts(keys.CA)...), texts(keys.Client)...)
 	}
-	entries, _ := os.ReadDir(dir) // the library tells of an error
-	for _, e := range entries {
-		switch filepath.Ext(e.Name()) {
-		case ".crt", ".cert", ".key":
-			paths = append(paths, e.Name())
-		}
-	}
 	for _, path := range paths {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(dir, path)
@@ -44,7 +38,10 @@ func checkCertificates(dir string, hostsTOML []byte) error {
 			return err
 		}
 	}
-	return nil
+	certificate := func(e fs.DirEntry) bool {
+		return slices.Contains([]string{".crt", ".cert", ".key"}, filepath.Ext(e.Name()))
+	}
+	return limit.CheckFiles(dir, certificate, limit.LibraryFile)
 }
 
 // texts are all texts in a value of a TOML file, however deep.
