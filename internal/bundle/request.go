@@ -42,7 +42,7 @@ func (c Container) Request(ctx context.Context, img Images, adjust Adjust) (req 
 	}
 	in, err := c.specInput(ctx, img, options)
 	if err != nil {
-		return req, sandbox.Invalid(diskspace.Explain(err, c.at.State, sandbox.MakeRoom))
+		return req, sandbox.Invalid(diskspace.Explain(err, c.at.State, diskspace.MakeRoom))
 	}
 	req.User = in.User
 	sp, warnings, err := spec.Build(ctx, in)

@@ -17,6 +17,9 @@ import (
 	"berth/internal/fail/mark"
 )
 
+// MakeRoom is what to do about a file system of pods that is full.
+const MakeRoom = "remove containers, images or what else is there"
+
 // Error is an error of a file system that takes no more, with words for whoever has to make room.
 type Error struct {
 	Err  error
@@ -109,7 +112,11 @@ func place(err error, dir string) string {
 // lack says how much is left. It may be a lot by now: what did not fit has been removed again.
 func lack(dir string) string {
 	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
+	err := unix.Statfs(dir, &st)
+	for ; err == unix.ENOENT && dir != filepath.Dir(dir); err = unix.Statfs(dir, &st) { // it could not be made
+		dir = filepath.Dir(dir)
+	}
+	if err != nil {
 		return "the file system of " + dir + " has too little room"
 	}
 	left := fmt.Sprintf("%d of %d MiB free", mib(st.Bavail, st.Bsize), mib(st.Blocks, st.Bsize))

@@ -46,7 +46,8 @@ func TestExplain(t *testing.T) {
 		err.Error(), "system of "+dir+" is") {
 		t.Error(err)
 	}
-	if err := Explain(unix.ENOSPC, dir+"/none", "x"); !strings.Contains(err.Error(), "too little room:") {
+	unmade := Explain(unix.ENOSPC, dir+"/none/below", "x")
+	if err := unmade; !strings.Contains(err.Error(), "system of "+dir+" has too little room (") {
 		t.Error(err)
 	}
 }

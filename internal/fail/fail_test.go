@@ -108,3 +108,31 @@ func TestTextIsBounded(t *testing.T) {
 		t.Errorf("%d bytes: %.40q … %q", len(text), text, text[len(text)-10:])
 	}
 }
+
+// TestRemedyOfTheKernelsWords shows that an error without a remedy gets that of what the kernel said, whatever kind
+// decides, and that one which has its own keeps that alone.
+func TestRemedyOfTheKernelsWords(t *testing.T) {
+	deep := New(errdefs.ErrUnavailable, "pull: %w", fmt.Errorf("dial: %w", syscall.EMFILE))
+	for name, c := range map[string]struct {
+		err  error
+		says string
+	}{
+		"none":            {fmt.Errorf("open: %w", syscall.EMFILE), "LimitNOFILE"},
+		"below a kind":    {deep, "LimitNOFILE"},
+		"its own":         {About(Detail{Remedy: "do this"}, "%w", deep), "do this"},
+		"none to be told": {errors.New("no"), ""},
+	} {
+		s := status.Convert(Status(c.err))
+		told := detailOf(s).Remedy
+		if !strings.Contains(s.Message(), c.says) || !strings.Contains(told, c.says) || c.says == "" && told != "" {
+			t.Errorf("%s: %q, with the remedy %q", name, s.Message(), told)
+		}
+		if n := strings.Count(s.Message(), ": the") + strings.Count(s.Message(), "LimitNOFILE"); n > 1 {
+			t.Errorf("%s: it has two remedies: %s", name, s.Message())
+		}
+		again := status.Convert(Status(fmt.Errorf("berth: %w", s.Err())))
+		if strings.Count(again.Message(), "LimitNOFILE") > 1 {
+			t.Errorf("%s: it is told twice: %s", name, again.Message())
+		}
+	}
+}

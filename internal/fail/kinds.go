@@ -16,6 +16,8 @@ type Kind struct {
 	Code codes.Code // of gRPC; OK for a kind that leaves the code to another one in the error
 	Word string     // begins the text of a status, since a kubelet looks for it
 	Exit int        // code of a berth command
+	// Remedy is told with an error that knows none itself: the kernel's words say what failed, and not what to do.
+	Remedy string
 }
 
 // Exit codes of berth commands that say more than that something failed.
@@ -46,6 +48,16 @@ var kinds = []Kind{
 	{Err: errdefs.ErrResourceExhausted, Name: "ResourceExhausted", Code: codes.ResourceExhausted, Exit: ExitNoRoom},
 	{Err: syscall.ENOSPC, Name: "DiskFull", Code: codes.ResourceExhausted, Exit: ExitNoRoom},
 	{Err: syscall.EDQUOT, Name: "DiskQuota", Code: codes.ResourceExhausted, Exit: ExitNoRoom},
+	{Err: syscall.EMFILE, Name: "OpenFiles", Code: codes.ResourceExhausted, Exit: ExitNoRoom,
+		Remedy: "a process of the runtime has as many files open as it may: end clients and sessions that are not needed, " +
+			"or raise LimitNOFILE of its unit"},
+	{Err: syscall.ENFILE, Name: "OpenFilesOfNode", Code: codes.ResourceExhausted, Exit: ExitNoRoom,
+		Remedy: "the node has as many files open as it may: look at /proc/sys/fs/file-nr, or raise the sysctl fs.file-max"},
+	{Err: syscall.ENOMEM, Name: "Memory", Code: codes.ResourceExhausted, Exit: ExitNoRoom,
+		Remedy: "the kernel has no memory for it: look at free -m, at dmesg, and at the memory limit of the unit"},
+	{Err: syscall.EAGAIN, Name: "Processes", Code: codes.ResourceExhausted, Exit: ExitNoRoom,
+		Remedy: "the kernel makes no more processes: look at TasksMax of the unit, at pids.max of the cgroups above the " +
+			"pod's, and at the sysctls kernel.pid_max and kernel.threads-max"},
 	{Err: syscall.EROFS, Name: "DiskReadOnly", Code: codes.Unknown, Exit: ExitNoRoom},
 	{Err: errdefs.ErrUnauthenticated, Name: "Unauthenticated", Code: codes.Unauthenticated, Exit: ExitRefused},
 	{Err: errdefs.ErrPermissionDenied, Name: "PermissionDenied", Code: codes.PermissionDenied, Exit: ExitRefused},

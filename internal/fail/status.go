@@ -18,12 +18,17 @@ func Status(err error) error {
 		return err
 	}
 	kind, code := find(err)
-	text := err.Error()
+	text, details := err.Error(), Details(err)
+	if details.Remedy == "" {
+		if details.Remedy = remedy(err); details.Remedy != "" {
+			text += ": " + details.Remedy
+		}
+	}
 	if kind.Word != "" && !strings.HasPrefix(text, kind.Word) {
 		text = kind.Word + ": " + text
 	}
 	s := status.New(code, Clip(text))
-	info := &errdetails.ErrorInfo{Reason: kind.Name, Domain: domain, Metadata: metadata(Details(err))}
+	info := &errdetails.ErrorInfo{Reason: kind.Name, Domain: domain, Metadata: metadata(details)}
 	if len(info.Metadata) == 0 && kindOfStatus(s).Name == kind.Name {
 		return s.Err() // the code says it all
 	}
@@ -31,6 +36,17 @@ func Status(err error) error {
 		s = detailed
 	}
 	return s.Err()
+}
+
+// remedy is that of the outermost kind in err that has one.
+func remedy(err error) (what string) {
+	walk(err, func(e error) bool {
+		if k := marked(e); k != nil {
+			what = k.Remedy
+		}
+		return what == "" && statusOf(e) == nil
+	})
+	return what
 }
 
 // metadata are the details that are known, by name.

@@ -138,9 +138,7 @@ func (c *conn) send(r *wire.Reply, fds ...int) error {
 
 // answer gives the daemon the answer to a request, with descriptors that are closed then.
 func (c *conn) answer(r *wire.Request, reply *wire.Reply, fds []int, err error) {
-	if err != nil {
-		reply.Error = err.Error()
-	}
+	reply.Fail(err)
 	_ = c.send(reply, fds...)
 	closeList(fds)
 	if r.Op == wire.Shutdown && err == nil {

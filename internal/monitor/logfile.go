@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -46,7 +47,7 @@ func openLog(l *wire.Log) (*logFile, error) { return openLogBy(l, unix.O_CREAT) 
 func openLogBy(l *wire.Log, create uint64) (*logFile, error) {
 	dir, err := unix.Open(l.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open log directory %s: %w", l.Dir, err)
+		return nil, &fs.PathError{Op: "open log directory", Path: l.Dir, Err: err}
 	}
 	defer unix.Close(dir)
 	how := &unix.OpenHow{Flags: logFlags | create, Resolve: logResolve}
@@ -60,7 +61,7 @@ func openLogBy(l *wire.Log, create uint64) (*logFile, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open log %s below %s: %w", l.Path, l.Dir, err)
+		return nil, &fs.PathError{Op: "open log", Path: filepath.Join(l.Dir, l.Path), Err: err}
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {

@@ -217,7 +217,7 @@ func (l *container) create(ctx context.Context, img bundle.Images) error {
 		return nil
 	}
 	err = sandbox.InContainer("", c.Config.Get().Metadata.GetName(), l.p.id,
-		diskspace.Explain(err, l.cfg.Root, sandbox.MakeRoom))
+		diskspace.Explain(err, l.cfg.Root, diskspace.MakeRoom))
 	if undo := l.undo(op.Trace(l.work.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
@@ -238,7 +238,7 @@ func (l *container) undo(ctx context.Context) error {
 		return sandbox.NilIfGone(err)
 	}
 	if err := l.plan(l.record()).steps().Backward(ctx); err != nil {
-		err = diskspace.Explain(err, l.cfg.Root, sandbox.MakeRoom)
+		err = diskspace.Explain(err, l.cfg.Root, diskspace.MakeRoom)
 		l.stuck(err)
 		return err
 	}

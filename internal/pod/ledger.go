@@ -298,7 +298,7 @@ func writeRecord(l *ledger, why string, r *sandbox.Record) error {
 		}
 	}
 	if err := l.put(l.path, r); err != nil {
-		return fmt.Errorf("pod %s: %w", r.ID, diskspace.Explain(err, l.root, sandbox.MakeRoom))
+		return fmt.Errorf("pod %s: %w", r.ID, diskspace.Explain(err, l.root, diskspace.MakeRoom))
 	}
 	l.dirty(l.path)
 	if fault.Enabled {

@@ -169,7 +169,7 @@ func (p *pod) create(ctx context.Context) error {
 		return nil
 	}
 	meta := p.record().Config.Get().Metadata
-	err = sandbox.InPod(meta, diskspace.Explain(err, p.cfg.Root, sandbox.MakeRoom))
+	err = sandbox.InPod(meta, diskspace.Explain(err, p.cfg.Root, diskspace.MakeRoom))
 	if undo := p.undo(op.Trace(p.work.ctx, ctx)); undo != nil {
 		err = fmt.Errorf("%w; and %w, which is tried again in the background", err, undo)
 	}
@@ -189,7 +189,7 @@ func (p *pod) undo(ctx context.Context) error {
 		return r.MoveTo(sandbox.Removing)
 	})
 	if err == nil {
-		err = diskspace.Explain(p.plan().steps().Backward(ctx), p.cfg.Root, sandbox.MakeRoom)
+		err = diskspace.Explain(p.plan().steps().Backward(ctx), p.cfg.Root, diskspace.MakeRoom)
 	}
 	if err == nil {
 		p.notifier.podRemoved(ctx, p)

@@ -74,7 +74,7 @@ func (p *pod) stop(ctx context.Context) error {
 	err := p.takeDown(ctx)
 	if err != nil {
 		err = fail.About(fail.Detail{Pod: string(p.id)}, "stop pod %s: %w", p.id,
-			diskspace.Explain(err, p.cfg.Root, sandbox.MakeRoom))
+			diskspace.Explain(err, p.cfg.Root, diskspace.MakeRoom))
 		if p.work.ctx.Err() == nil {
 			p.stuck(err, func() error { return stopPod(p.work.ctx, p) })
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/monitor/wire"
 )
@@ -313,9 +315,17 @@ func (a answer) of(op string, ok bool) (answer, error) {
 	}
 	if a.Error != "" {
 		closeFiles(a.fds)
-		return answer{}, errors.New(a.Error)
+		return answer{}, explained(a.Failure(), a.Path)
 	}
 	return a, nil
+}
+
+// explained adds what is wrong with the file system of a path of which a monitor has told an error.
+func explained(err error, path string) error {
+	if path == "" {
+		return err
+	}
+	return diskspace.Explain(err, filepath.Dir(path), diskspace.MakeRoom)
 }
 
 // lasting reports whether an operation may take long. What it has begun is undone when no caller waits for it any more.

@@ -12,9 +12,6 @@ import (
 	"berth/internal/fail"
 )
 
-// MakeRoom is what to do about a file system of pods that is full.
-const MakeRoom = "remove containers, images or what else is there"
-
 // NotFound says that there is no such thing with that id.
 func NotFound(what string, id ID) error {
 	return fail.New(errdefs.ErrNotFound, "%s %q: not found", what, string(id))

@@ -49,7 +49,8 @@ func (d *Dropped) members() []member {
 
 func (r *Reply) members() []member {
 	return []member{
-		{"id", &r.ID, false}, {"error", &r.Error, false}, {"version", &r.Version, false}, {"pid", &r.PID, false},
+		{"id", &r.ID, false}, {"error", &r.Error, false}, {"errno", &r.Errno, false}, {"path", &r.Path, false},
+		{"version", &r.Version, false}, {"pid", &r.PID, false},
 		{"containers", &r.Containers, false}, {"process", &r.Process, false}, {"code", &r.Code, false},
 		{"timedOut", &r.TimedOut, false}, {"full", &r.Full, false}, {"ctr", &r.Container, false}, {"exit", &r.Exit, false},
 		{"dropped", &r.Dropped, false},

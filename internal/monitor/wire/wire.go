@@ -148,6 +148,9 @@ type Container struct {
 type Reply struct {
 	ID    uint64 `json:"id,omitempty"`
 	Error string `json:"error,omitempty"`
+	// Errno is what the kernel said, where the error comes from it, and Path the file that it said it of.
+	Errno int    `json:"errno,omitempty"`
+	Path  string `json:"path,omitempty"`
 
 	Version    int         `json:"version,omitempty"` // hello
 	PID        int         `json:"pid,omitempty"`
