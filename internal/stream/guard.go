@@ -130,6 +130,14 @@ func newGuard(conn net.Conn, in *bufio.Reader, b bounds, ended func(error)) (g *
 
 // Read reads what the client sends, as long as it keeps to its bounds.
 func (g *guard) Read(p []byte) (int, error) {
+	n, err := g.read(p)
+	if err != nil {
+		g.answered() // a stream that comes when the library is ending its session blocks it
+	}
+	return n, err
+}
+
+func (g *guard) read(p []byte) (int, error) {
 	if len(g.ready) == 0 && g.data == 0 {
 		if err := g.next(); err != nil {
 			return 0, err
@@ -152,7 +160,6 @@ func (g *guard) next() error {
 		return nil
 	}
 	if _, err := io.ReadFull(g.in, g.head[:]); err != nil {
-		g.answered() // a stream that comes when the library is ending its session blocks it
 		return err
 	}
 	first, size := binary.BigEndian.Uint32(g.head[:]), int(binary.BigEndian.Uint32(g.head[4:])&0xffffff)
@@ -262,10 +269,10 @@ func (g *guard) begins(f *spdy.SynStreamFrame) error {
 	defer g.mu.Unlock()
 	g.open[f.StreamId] = stream{kind, request, false}
 	g.pairLocked(request)
-	g.waiting[f.StreamId] = true
 	if g.bounds.open > 0 && len(g.open) > g.bounds.open {
 		return fmt.Errorf("the client has more than %d streams open at the same time", g.bounds.open)
 	}
+	g.waiting[f.StreamId] = true
 	return nil
 }
 
