@@ -168,11 +168,11 @@ func plain(t *testing.T, frames []byte) (text string, most int) {
 func TestGuardWaitsForAnswers(t *testing.T) {
 	opening := framed(t, opens(1, "streamType", "error")).Bytes()
 	for name, after := range map[string][]byte{
-		"between frames":              nil,
-		"in the head of a frame":      opening[:5],
-		"in a frame that opens":       opening[:12],
-		"in data":                     {0, 0, 0, 1, 0, 0, 0, 9, 'x'},
-		"with a frame that is none":   {0x80, 3, 0, 77, 0, 0, 0, 0},
+		"between frames":            nil,
+		"in the head of a frame":    opening[:5],
+		"in a frame that opens":     opening[:12],
+		"in data":                   {0, 0, 0, 1, 0, 0, 0, 9, 'x'},
+		"with a frame that is none": {0x80, 3, 0, 77, 0, 0, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) { guardWaits(t, append(bytes.Clone(opening), after...)) })
 	}
