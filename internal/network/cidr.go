@@ -11,6 +11,8 @@ import (
 	"text/template"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/limit"
 )
 
 // templated is the file that SetPodCIDR writes.
@@ -94,7 +96,7 @@ func parseCIDRs(cidrs string) (cidrValues, error) {
 
 // writeConfig fills in the template and replaces file by it, if it is a CNI configuration and differs.
 func writeConfig(file, from string, values cidrValues) (written bool, err error) {
-	text, err := os.ReadFile(from)
+	text, err := limit.ReadFile(from, limit.CNIConfig)
 	if err != nil {
 		return false, fmt.Errorf("read the template: %w", err)
 	}
@@ -109,7 +111,7 @@ func writeConfig(file, from string, values cidrValues) (written bool, err error)
 	if _, err := parse(file, out.Bytes()); err != nil {
 		return false, fmt.Errorf("template %s makes no CNI configuration: %w", from, err)
 	}
-	if old, err := os.ReadFile(file); err == nil && bytes.Equal(old, out.Bytes()) {
+	if old, err := limit.ReadFile(file, limit.CNIConfig); err == nil && bytes.Equal(old, out.Bytes()) {
 		return false, nil
 	}
 	return true, replace(file, out.Bytes())

@@ -1,10 +1,13 @@
 package network
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"berth/internal/limit"
 )
@@ -200,6 +203,14 @@ func TestBadTemplates(t *testing.T) {
 	h := newHost(t, "", func(cfg *Config) { cfg.Template = "/nonexistent" })
 	if err := h.SetPodCIDR("10.1.0.0/16"); err == nil {
 		t.Error("no template, no error")
+	}
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h = newHost(t, "", func(cfg *Config) { cfg.Template = fifo }) // which a plain open would wait for
+	if err := h.SetPodCIDR("10.1.0.0/16"); !errors.Is(err, limit.ErrNotRegular) {
+		t.Errorf("a FIFO: %v", err)
 	}
 	h = newHost(t, "")
 	if err := h.SetPodCIDR("10.1.0.0/16"); err != nil {
