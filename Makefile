@@ -4,7 +4,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
 export CGO_ENABLED ?= 0
 
-BUILD   := go build -trimpath
+# Without gRPC's page of traces, which nobody serves, the linker drops the methods that nobody calls: docs/adr/0077.
+TAGS    := grpcnotrace
+BUILD   := go build -trimpath -tags $(TAGS)
 STAMP   := -X main.version=$(VERSION)
 SUITE    = CGO_ENABLED=1 BERTH_BIN=$(CURDIR)/bin bin/suite
 
@@ -19,9 +21,9 @@ build: ## bin/berth, bin/berth-monitor and bin/berth-unpack
 
 fault: ## bin/fault/: the same with fault points, for crash tests
 	@mkdir -p bin/fault
-	$(BUILD) -tags berth_fault -ldflags "$(STAMP)" -o bin/fault/berth ./cmd/berth
-	$(BUILD) -tags berth_fault -ldflags "-s -w $(STAMP)" -o bin/fault/berth-monitor ./cmd/berth-monitor
-	$(BUILD) -tags berth_fault -ldflags "-s -w" -o bin/fault/berth-unpack ./cmd/berth-unpack
+	$(BUILD),berth_fault -ldflags "$(STAMP)" -o bin/fault/berth ./cmd/berth
+	$(BUILD),berth_fault -ldflags "-s -w $(STAMP)" -o bin/fault/berth-monitor ./cmd/berth-monitor
+	$(BUILD),berth_fault -ldflags "-s -w" -o bin/fault/berth-unpack ./cmd/berth-unpack
 
 bin/suite: FORCE # not trimmed: it finds the repository by where its source is
 	@mkdir -p bin

@@ -17,8 +17,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"text/template"
 	"time"
+
+	"berth/internal/fill"
 )
 
 // DefaultName is the name of the profile for RuntimeDefault.
@@ -161,15 +162,11 @@ func label(current string) string {
 //go:embed profile.txt
 var profileText string
 
-var profile = template.Must(template.New("profile").Option("missingkey=error").Parse(profileText))
-
 // render is the default profile's text, for a daemon that runs under the profile named daemon.
 func (p *Profiles) render(daemon string) ([]byte, error) {
-	var out bytes.Buffer
-	err := profile.Execute(&out, map[string]any{
+	return fill.Text("profile", profileText, fill.Values{
 		"Name": quote(DefaultName), "Daemon": quote(daemon), "Families": p.Families,
 	})
-	return out.Bytes(), err
 }
 
 // quote quotes a name with spaces or patterns in it for the parser.

@@ -8,10 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"text/template"
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/fill"
 	"berth/internal/limit"
 )
 
@@ -100,21 +100,19 @@ func writeConfig(file, from string, values cidrValues) (written bool, err error)
 	if err != nil {
 		return false, fmt.Errorf("read the template: %w", err)
 	}
-	t, err := template.New(filepath.Base(from)).Option("missingkey=error").Parse(string(text))
+	out, err := fill.Text(from, string(text), fill.Values{
+		"PodCIDR": values.PodCIDR, "PodCIDRRanges": values.PodCIDRRanges, "Routes": values.Routes,
+	})
 	if err != nil {
-		return false, fmt.Errorf("template %s: %w", from, err)
+		return false, err
 	}
-	var out bytes.Buffer
-	if err := t.Execute(&out, values); err != nil {
-		return false, fmt.Errorf("template %s: %w", from, err)
-	}
-	if _, err := parse(file, out.Bytes()); err != nil {
+	if _, err := parse(file, out); err != nil {
 		return false, fmt.Errorf("template %s makes no CNI configuration: %w", from, err)
 	}
-	if old, err := limit.ReadFile(file, limit.CNIConfig); err == nil && bytes.Equal(old, out.Bytes()) {
+	if old, err := limit.ReadFile(file, limit.CNIConfig); err == nil && bytes.Equal(old, out) {
 		return false, nil
 	}
-	return true, replace(file, out.Bytes())
+	return true, replace(file, out)
 }
 
 func replace(file string, data []byte) error {

@@ -26,8 +26,8 @@ func Binaries(fault bool) (string, error) {
 }
 
 var (
-	buildNormal = sync.OnceValues(func() (string, error) { return build("bin") })
-	buildFault  = sync.OnceValues(func() (string, error) { return build("bin/fault", "-tags=berth_fault") })
+	buildNormal = sync.OnceValues(func() (string, error) { return build("bin", "-tags=grpcnotrace") })
+	buildFault  = sync.OnceValues(func() (string, error) { return build("bin/fault", "-tags=grpcnotrace,berth_fault") })
 )
 
 func build(dir string, flags ...string) (string, error) {
