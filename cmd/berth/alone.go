@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/listen"
 )
 
 // lockRoot makes sure that one daemon alone uses the root. A root that has become full or read-only is locked all the
@@ -113,11 +115,11 @@ const (
 	lockPause = 20 * time.Millisecond
 )
 
-// listen makes the socket, readable only for its owner from the start. The root is locked, so one that is there is left
-// from a daemon that was killed, unless it belongs to a daemon with another root.
-func listen(path string) (*ownSocket, error) { return listenAt(path, "--socket") }
+// listenTo makes the socket, readable only for its owner from the start. The root is locked, so one that is there is
+// left from a daemon that was killed, unless it belongs to a daemon with another root.
+func listenTo(path string) (*ownSocket, error) { return listenAt(path, "--socket") }
 
-// listenAt is listen at a path that another flag or key says.
+// listenAt is listenTo at a path that another flag or key says.
 func listenAt(path, key string) (*ownSocket, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return nil, fmt.Errorf("socket directory: %w", err)
@@ -132,50 +134,33 @@ func listenAt(path, key string) (*ownSocket, error) {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false) // the name is removed by serve, last of all
-	bound, err := os.Lstat(path)
+	name, err := listen.NameOf(path)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listen: %w", err), l.Close())
 	}
-	return &ownSocket{l, path, bound}, nil
+	return &ownSocket{l, name}, nil
 }
 
-// ownSocket is a socket that this process listens at, and knows again.
+// ownSocket is a socket that this process listens at, and whose name it takes away at its end.
 type ownSocket struct {
 	net.Listener
-	path  string
-	bound fs.FileInfo // of the socket when it was made
-}
-
-// remove takes the name away, unless it is another's by now: a runtime that starts may remove what is at its path and
-// put its own socket there.
-func (s *ownSocket) remove() {
-	if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.bound) {
-		_ = os.Remove(s.path)
-	}
+	name listen.Name
 }
 
 // removeStale removes a socket at which no process listens, and nothing else.
 func removeStale(path, key string) error {
-	info, err := os.Lstat(path)
+	use, err := listen.UseOf(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
 	case err != nil:
-		return fmt.Errorf("socket: %w", err)
-	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("see whether a process listens at %s: %w", path, err)
+	case use == listen.Other:
 		return fmt.Errorf("socket %s: something is there that is no socket: remove it, or give this daemon another %s",
 			path, key)
-	}
-	conn, err := net.Dial("unix", path)
-	switch {
-	case err == nil: // also where the process is stopped: the kernel connects
-		_ = conn.Close()
+	case use == listen.Served:
 		return fmt.Errorf("another daemon serves %s: stop it, or give this one another %s", path, key)
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EPROTOTYPE): // a full backlog; a socket of another type
+	case use == listen.Deaf:
 		return fmt.Errorf("another process listens at %s, and accepts nobody: stop it, or give this daemon another %s",
 			path, key)
-	case !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("see whether a process listens at %s: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("replace a stale socket: %w", err)

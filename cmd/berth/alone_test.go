@@ -54,14 +54,14 @@ func TestSocketOfAnother(t *testing.T) {
 // put its own in the same place.
 func TestReplacedSocketStays(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	own, err := listen(path)
+	own, err := listenTo(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	other, err := listen(path)
+	other, err := listenTo(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestReplacedSocketStays(t *testing.T) {
 			t.Errorf("the socket of the other process is gone: %v", err)
 		}
 		_ = s.Close()
-		s.remove()
+		s.name.Remove()
 	}
 	if _, err := os.Stat(path); err == nil {
 		t.Error("a socket is left by the process that made it")

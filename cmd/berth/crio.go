@@ -25,7 +25,7 @@ func serveCRIO(n *node, g *grpc.Server) {
 	}
 	n.log.Info("a kubelet's cAdvisor is answered as by CRI-O", "socket", path)
 	n.background.run(func(ctx context.Context) {
-		defer l.remove()
+		defer l.name.Remove()
 		if err := s.Serve(ctx, n.callers.Listener(l)); err != nil {
 			n.log.Error("a kubelet's cAdvisor is answered no more", "error", err)
 		}

@@ -84,7 +84,7 @@ func TestOnlyRoot(t *testing.T) {
 func TestDebugBeforeTheDaemonIsReady(t *testing.T) {
 	cfg := config.Default()
 	n := newNode(cfg)
-	listener, err := listen(filepath.Join(t.TempDir(), "s"))
+	listener, err := listenTo(filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -123,11 +123,11 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 		return err
 	}
 	defer images.Close()
-	listener, err := listen(cfg.Socket)
+	listener, err := listenTo(cfg.Socket)
 	if err != nil {
 		return err
 	}
-	defer listener.remove()
+	defer listener.name.Remove()
 	var ready atomic.Bool
 	n := newNode(cfg)
 	defer n.logWriter.Flush(lastWords)

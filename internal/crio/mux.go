@@ -1,12 +1,12 @@
 package crio
 
 import (
-	"errors"
 	"io"
 	"net"
 	"sync"
-	"syscall"
 	"time"
+
+	"berth/internal/listen"
 )
 
 // mux tells connections apart by how they begin: gRPC is HTTP/2, whose preface begins with "PRI".
@@ -20,11 +20,8 @@ type mux struct {
 // firstBytes is how long a client may take for the first of them.
 const firstBytes = 10 * time.Second
 
-// noRoom is the pause where the kernel has no room for another connection.
-const noRoom = 100 * time.Millisecond
-
 func newMux(l net.Listener) *mux {
-	m := &mux{from: l, closed: make(chan struct{})}
+	m := &mux{from: listen.Lasting{Listener: l}, closed: make(chan struct{})}
 	m.rpc, m.web = newBranch(m), newBranch(m)
 	return m
 }
@@ -34,10 +31,6 @@ func (m *mux) run() error {
 	defer m.close()
 	for {
 		c, err := m.from.Accept()
-		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) {
-			time.Sleep(noRoom)
-			continue
-		}
 		if err != nil {
 			return err
 		}

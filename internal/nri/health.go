@@ -75,7 +75,7 @@ func (p *Plugins) Status() Status {
 	s.Plugins, s.Names = p.roll.present()
 	switch {
 	case p.socket == nil:
-	case p.socket.ours():
+	case p.socket.placed.Ours():
 		s.Socket = p.socket.path
 	default:
 		s.Problems = append(s.Problems,

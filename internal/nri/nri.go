@@ -21,6 +21,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/listen"
 	"berth/internal/pod"
 	"berth/internal/sandbox"
 )
@@ -143,7 +144,8 @@ func (p *Plugins) placeSocket() error {
 	}
 	l, err := net.Listen("unix", p.socket.private)
 	if err == nil {
-		err = acceptPluginConnections(p.a, retrying{l, p.cfg.Log})
+		waits := func(err error) { p.cfg.Log.Warn("NRI: a plugin that connects has to wait", "error", err) }
+		err = acceptPluginConnections(p.a, listen.Lasting{Listener: l, Waits: waits})
 	}
 	if err == nil {
 		err = p.socket.place()
@@ -164,7 +166,7 @@ func (p *Plugins) placeSocket() error {
 // Close ends the plugins that were started and disconnects the others.
 func (p *Plugins) Close() {
 	if p.socket != nil {
-		p.socket.remove()
+		p.socket.placed.Remove()
 	}
 	if p.a != nil {
 		p.a.Stop()

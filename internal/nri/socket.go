@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
+	"berth/internal/listen"
 )
 
 // errInUse is returned for a socket at which another process listens.
@@ -24,7 +24,7 @@ const maxSocketPath = 107
 type socket struct {
 	path    string      // where plugins look for it
 	private string      // where the listener is until place
-	placed  fs.FileInfo // of our socket at path; nil until place
+	placed  listen.Name // of our socket at path, from place on
 }
 
 // newSocket names the socket of an instance. No other instance has its root, so none uses its private path.
@@ -58,32 +58,17 @@ func (s *socket) prepare() error {
 
 // stale reports whether path is a socket at which no process listens. No error and false is a path where nothing is.
 func (s *socket) stale(path string) (bool, error) {
-	info, err := os.Lstat(path)
+	use, err := listen.UseOf(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return false, nil
 	case err != nil:
-		return false, err
-	}
-	kind := info.Mode().Type()
-	if kind != fs.ModeSocket && kind != fs.ModeSymlink {
-		return false, fmt.Errorf("%s is not a socket: remove it, or set nri.socket to another path", path)
-	}
-	conn, err := net.Dial("unix", path)
-	switch {
-	case err == nil: // also where the process is stopped: the kernel connects
-		_ = conn.Close()
+		return false, fmt.Errorf("see whether a process listens at %s: %w", path, err)
+	case use == listen.Other:
+		return false, fmt.Errorf("%s is not a socket, or a link to one that has gone: remove it, or set nri.socket to "+
+			"another path", path)
+	case use == listen.Served, use == listen.Deaf:
 		return false, inUse(path)
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EPROTOTYPE): // a full backlog; a socket of another type
-		return false, inUse(path)
-	case kind == fs.ModeSymlink:
-		return false, fmt.Errorf("%s is a symbolic link: remove it, or set nri.socket to another path", path)
-	case errors.Is(err, unix.ECONNREFUSED):
-		return true, nil
-	case errors.Is(err, fs.ErrNotExist): // it went meanwhile
-		return false, nil
 	}
-	return false, fmt.Errorf("see whether a process listens at %s: %w", path, err)
+	return use == listen.Stale, nil
 }
 
 func inUse(path string) error { return fmt.Errorf("%s: %w", path, errInUse) }
@@ -99,7 +84,7 @@ func (s *socket) place() (err error) {
 	}
 	for range placeTries {
 		if err = os.Link(s.private, s.path); err == nil {
-			s.placed, err = os.Lstat(s.path)
+			s.placed, err = listen.NameOf(s.path)
 			return err
 		}
 		if !errors.Is(err, fs.ErrExist) {
@@ -126,17 +111,4 @@ func (s *socket) removeStale() error {
 		return errors.Join(inUse(s.path), os.Link(aside, s.path), os.Remove(aside))
 	}
 	return os.Remove(aside)
-}
-
-// ours reports whether the path still leads to this socket. Another runtime that starts later may have replaced it.
-func (s *socket) ours() bool {
-	info, err := os.Lstat(s.path)
-	return err == nil && s.placed != nil && os.SameFile(info, s.placed)
-}
-
-// remove takes the path away, unless it is another's by now.
-func (s *socket) remove() {
-	if s.ours() {
-		_ = os.Remove(s.path)
-	}
 }

@@ -109,14 +109,14 @@ func TestSocketIsTaken(t *testing.T) {
 				t.Fatal(err)
 			}
 			only(t, dir, "nri.sock")
-			if !answers(t, l, path) || !s.ours() {
+			if !answers(t, l, path) || !s.placed.Ours() {
 				t.Error("a plugin does not reach it")
 			}
 			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("it is %v, %v", info.Mode(), err)
 			}
 			_ = l.Close()
-			s.remove()
+			s.placed.Remove()
 			only(t, dir)
 		})
 	}
@@ -178,7 +178,7 @@ func TestSocketOfAnother(t *testing.T) {
 			if err == nil || errors.Is(err, errInUse) != c.inUse || !strings.Contains(err.Error(), path) {
 				t.Errorf("taking it: %v", err)
 			}
-			s.remove()
+			s.placed.Remove()
 			if is, err := os.Lstat(path); err != nil || !os.SameFile(was, is) {
 				t.Errorf("it is gone: %v", err)
 			}
@@ -243,7 +243,7 @@ func TestSocketIsTakenMeanwhile(t *testing.T) {
 			if err := s.place(); !errors.Is(err, errInUse) {
 				t.Errorf("placing: %v", err)
 			}
-			s.remove()
+			s.placed.Remove()
 			only(t, dir, "nri.sock")
 			if !answers(t, other, path) {
 				t.Error("it was taken from the other process")
@@ -260,15 +260,15 @@ func TestReplacedSocketStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(path); err != nil || s.ours() {
+	if err := os.Remove(path); err != nil || s.placed.Ours() {
 		t.Errorf("a socket that is gone is ours: %v", err)
 	}
 	other := listenAt(t, path)
-	if s.ours() {
+	if s.placed.Ours() {
 		t.Error("the socket of another is ours")
 	}
 	_ = l.Close()
-	s.remove()
+	s.placed.Remove()
 	if !answers(t, other, path) {
 		t.Error("it was removed from under the other process")
 	}

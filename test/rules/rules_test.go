@@ -85,7 +85,7 @@ var levels = map[string]int{
 	// The foundation: anybody may build on it.
 	"fault": 0, "limit": 0, "record": 0, "cgroup": 0, "helper": 0, "userns": 0, "thread": 0, "pipe": 0, "quantity": 0,
 	"process": 0, "annotation": 0, "look": 0, "inotify": 0,
-	"diskspace": 0, "fill": 0,
+	"diskspace": 0, "fill": 0, "listen": 0,
 	"fail": -1, // the vocabulary of errors, which the foundation speaks too
 	"crun": -1, // how crun is executed, by helpers and monitors
 }
