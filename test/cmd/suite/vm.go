@@ -124,7 +124,7 @@ func moveNode(t *tally) {
 		t.fail("kubelet", err.Error())
 	}
 	if t.failed == before {
-		virtual(t, "vm-move", vmMove(), 30*time.Minute)
+		virtual(t, "vm-move", vmMove(), time.Hour)
 	}
 }
 
@@ -214,7 +214,7 @@ var selinuxSubset = []string{"SELinux.*", "PodLife", "ExecSync", "ImageVolume"}
 func ownNode(t *tally) {
 	before := t.failed
 	if t.command("packaging/deb"); t.failed == before {
-		virtual(t, "vm-node", vmNode, 30*time.Minute)
+		virtual(t, "vm-node", vmNode, time.Hour)
 	}
 }
 
