@@ -138,7 +138,7 @@ func (s *Suite) beside(ctx context.Context, p *peer.Peer, n *node, hostile bool)
 		return err
 	}
 	crowd := filepath.Join(p.CgroupParent, "neighbours")
-	if err := kubelet.LimitProcessors(crowd, processors); err != nil {
+	if err := errors.Join(kubelet.Weigh(p.CgroupParent), kubelet.LimitProcessors(crowd, processors)); err != nil {
 		return err
 	}
 	k := &keeper{suite: s, rt: &p.Runtime, group: crowd, hostile: hostile}

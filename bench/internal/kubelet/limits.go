@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -26,6 +27,28 @@ func LimitProcesses(group string, most int) error {
 		return err
 	}
 	return set(dir, "pids.max", strconv.Itoa(most))
+}
+
+// Weigh makes the cgroup of all pods and those above it, and gives each the share of the processors that a kubelet gives
+// to its own, kubepods: 1024 for each processor. With the 1024 of a new group all pods together weigh as much as a single
+// process outside.
+func Weigh(group string) error {
+	shares := 1024 * runtime.NumCPU()
+	for at := group; at != "/" && at != "."; at = filepath.Dir(at) {
+		dir, err := makeCgroup(at, "cpu")
+		if err != nil {
+			return err
+		}
+		if unified() { // as kubelets convert it, KEP-2254
+			err = set(dir, "cpu.weight", strconv.Itoa(1+(shares-2)*9999/262142))
+		} else {
+			err = set(dir, "cpu.shares", strconv.Itoa(shares))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // LimitProcessors makes a cgroup whose processes together get so much of processors: 1 is one of them.
