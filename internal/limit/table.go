@@ -259,6 +259,10 @@ var (
 		Name: "such sessions of one container, or port-forwards of one pod",
 		Key:  "streaming.max_target_sessions", Beyond: refused,
 	})
+	ForwardedPorts = define(Budget{
+		Name: "ports of a port-forward", Limit: 127, Beyond: refused,
+		Advice: "ask for less; a client over SPDY need not ask for any",
+	})
 	ForwardedConnections = define(Budget{
 		Name: "connections that one port-forward carries at the same time", Limit: 2000, Beyond: refused,
 	})

@@ -54,9 +54,10 @@ type bounds struct {
 // guardedWriter gives the library a guarded connection.
 type guardedWriter struct {
 	http.ResponseWriter
-	bounds bounds
-	ended  func(error) // hears why a session was ended
-	conn   *guard      // once it was given away
+	request *http.Request
+	bounds  bounds
+	ended   func(error) // hears why a session was ended
+	conn    *guard      // once it was given away
 }
 
 // close ends the connection if it was given away: the library leaves it open where a client does not open its streams.
@@ -81,6 +82,7 @@ func (w *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		_ = conn.Close()
 		return nil, nil, err
 	}
+	g.close = sync.OnceFunc(func() { linger(w.request, conn) })
 	w.conn = g
 	return g, bufio.NewReadWriter(bufio.NewReader(g), bufio.NewWriter(g)), nil
 }
@@ -91,6 +93,7 @@ type guard struct {
 	in     *bufio.Reader
 	bounds bounds
 	ended  func(error)
+	close  func() // does it once; nil is plainly
 
 	// Of what the client sends, for one reader.
 	ready   []byte          // is to be read next
@@ -100,8 +103,9 @@ type guard struct {
 	control bytes.Buffer    // a control frame for parser
 	parser  *spdy.Framer
 	last    spdy.StreamId
-	types   map[string]int // how many streams were opened of each
-	sizes   int64          // bytes of the sizes of a terminal
+	types   map[string]bool // of the streams of a command that were opened
+	sizes   int64           // bytes of the sizes of a terminal
+	refused bool            // something that it has sent
 
 	sent outgoing
 
@@ -120,7 +124,7 @@ type stream struct {
 
 func newGuard(conn net.Conn, in *bufio.Reader, b bounds, ended func(error)) (g *guard, err error) {
 	g = &guard{Conn: conn, in: in, bounds: b, ended: ended,
-		types: map[string]int{}, open: map[spdy.StreamId]stream{}, waiting: map[spdy.StreamId]bool{},
+		types: map[string]bool{}, open: map[spdy.StreamId]stream{}, waiting: map[spdy.StreamId]bool{},
 		answer: make(chan struct{})}
 	g.parser, err = spdy.NewFramerWithOptions(io.Discard, &g.control,
 		spdy.WithMaxControlFramePayloadSize(uint32(limit.ControlFrame.Limit)),
@@ -133,6 +137,9 @@ func (g *guard) Read(p []byte) (int, error) {
 	n, err := g.read(p)
 	if err != nil {
 		g.answered() // a stream that comes when the library is ending its session blocks it
+	}
+	if g.refused {
+		_ = g.Conn.Close() // and with it what runs for the client: the library ends what it reads alone
 	}
 	return n, err
 }
@@ -153,6 +160,15 @@ func (g *guard) read(p []byte) (int, error) {
 	return n, err
 }
 
+// Close ends the connection when the client has what was sent to it.
+func (g *guard) Close() error {
+	if g.close == nil {
+		return g.Conn.Close()
+	}
+	g.close()
+	return nil
+}
+
 // next takes the next frame.
 func (g *guard) next() error {
 	if g.rest > 0 {
@@ -171,7 +187,8 @@ func (g *guard) next() error {
 	} else {
 		err = g.takeControl(size)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		g.refused = true
 		g.ended(err)
 	}
 	return err
@@ -197,7 +214,7 @@ func (g *guard) takeData(id spdy.StreamId, n int) error {
 	switch {
 	case n == 0 || !open: // its end; the library passes over what comes for a stream that has ended
 		return nil
-	case g.streams() < g.bounds.streams, of.kind == portforward.StreamTypeData && !of.paired:
+	case len(g.types) < g.bounds.streams, of.kind == portforward.StreamTypeData && !of.paired:
 		return errors.New("the client sends data before it has opened all streams")
 	case of.kind == remotecommand.StreamTypeResize:
 		g.sizes += int64(n)
@@ -206,14 +223,6 @@ func (g *guard) takeData(id spdy.StreamId, n int) error {
 		return fmt.Errorf("the client sends data on a stream of the type %q, which is the server's", of.kind)
 	}
 	return nil
-}
-
-// streams is how many were opened.
-func (g *guard) streams() (n int) {
-	for _, of := range g.types {
-		n += of
-	}
-	return n
 }
 
 // takeControl takes a control frame whose payload has that size.
@@ -232,7 +241,9 @@ func (g *guard) takeControl(size int) error {
 		return fmt.Errorf("a frame of SPDY with headers of more than %d fields of %d bytes, or that is none: %w",
 			headerFields, headerBytes, err)
 	}
-	g.control.Reset()
+	if g.control.Len() > 0 { // the library would take it for the next frame, unseen
+		return fmt.Errorf("a %T is %d bytes longer than what it says", parsed, g.control.Len())
+	}
 	g.ready = frame
 	switch f := parsed.(type) {
 	case *spdy.SynStreamFrame:
@@ -240,6 +251,9 @@ func (g *guard) takeControl(size int) error {
 	case *spdy.RstStreamFrame:
 		g.answered() // the library blocks where a stream is reset that was not
 		g.ends(f.StreamId)
+	case *spdy.GoAwayFrame:
+		g.ready = nil
+		return io.EOF // the library ends a session for it at once, without a look at those who work on its streams
 	case *spdy.HeadersFrame, *spdy.SynReplyFrame:
 		return fmt.Errorf("the client has sent a %T, which is the server's or nobody's", f)
 	}
@@ -254,10 +268,12 @@ func (g *guard) begins(f *spdy.SynStreamFrame) error {
 			f.CFHeader.Flags, f.AssociatedToStreamId, g.last)
 	}
 	g.last = f.StreamId
-	g.types[kind]++
-	if g.bounds.streams > 0 && (g.types[kind] > 1 || g.streams() > g.bounds.streams) {
-		return fmt.Errorf("the client has opened %d streams, %d of them of the type %q: its session has %d, each of "+
-			"another type", g.streams(), g.types[kind], kind, g.bounds.streams)
+	if g.bounds.streams > 0 {
+		if g.types[kind] || len(g.types) == g.bounds.streams {
+			return fmt.Errorf("the client has opened a stream of the type %q after %d others: its session has %d, each of "+
+				"another type", kind, len(g.types), g.bounds.streams)
+		}
+		g.types[kind] = true
 	}
 	request := f.Headers.Get(portforward.PortForwardRequestIDHeader)
 	if request == "" && kind == portforward.StreamTypeData { // an old client, whose streams follow each other
@@ -330,11 +346,15 @@ func (g *guard) ends(id spdy.StreamId) {
 	delete(g.open, id)
 }
 
-// Write writes to the client. One goroutine writes at a time, as the library does.
+// Write writes to the client. One goroutine writes at a time, as the library does. It never fails: a write that does
+// ends the connection, by which everybody ends who works for it. The library would wait for ever for an answer to a
+// stream that it could not write, and whoever has something to say on that stream with it.
 func (g *guard) Write(p []byte) (int, error) {
-	n, err := g.Conn.Write(p)
-	g.sent.pass(p, g) // also what came to nothing: the library has answered
-	return n, err
+	if _, err := g.Conn.Write(p); err != nil {
+		_ = g.Conn.Close()
+	}
+	g.sent.pass(p, g)
+	return len(p), nil
 }
 
 // outgoing finds in what is written to a client which streams were answered and which have ended.

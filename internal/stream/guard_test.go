@@ -91,7 +91,7 @@ func TestGuardEndsSessions(t *testing.T) {
 		"sizes":                       {command, []spdy.Frame{errs, in, resize, sends(5, 30)}, ""},
 		"sizes without an end":        {command, []spdy.Frame{errs, in, resize, sends(5, 5<<20)}, limit.TerminalSizes.Name},
 		"a stream too many":           {command, []spdy.Frame{errs, in, out, opens(7, "streamType", "stderr")}, "has 3"},
-		"a stream twice":              {command, []spdy.Frame{errs, opens(3, "streamType", "error")}, "2 of them of"},
+		"a stream twice":              {command, []spdy.Frame{errs, opens(3, "streamType", "error")}, `"error" after 1 others`},
 		"input before all streams":    {command, []spdy.Frame{errs, in, sends(3, 1)}, "before it has opened all"},
 		"output from the client":      {command, []spdy.Frame{errs, in, out, sends(5, 1)}, `"stdout", which is the server's`},
 		"headers that are compressed": {command, []spdy.Frame{bomb}, "headers of more than"},
@@ -124,6 +124,35 @@ func TestGuardEndsSessions(t *testing.T) {
 				t.Errorf("what the library reads is not what was sent, or is %d bytes at once", most)
 			}
 		})
+	}
+}
+
+// TestGuardReadsWholeFrames sends frames that say that they are longer than what they hold: what follows in them would
+// come to the library as frames that the guard has not seen.
+func TestGuardReadsWholeFrames(t *testing.T) {
+	hidden := framed(t, opens(1, "streamType", "error")).Bytes()
+	for name, head := range map[string][]byte{
+		"a ping":   {0x80, 3, 0, 6, 0, 0, 0, byte(4 + len(hidden)), 0, 0, 0, 1},
+		"a reset":  {0x80, 3, 0, 3, 0, 0, 0, byte(8 + len(hidden)), 0, 0, 0, 9, 0, 0, 0, 5},
+		"settings": {0x80, 3, 0, 4, 0, 0, 0, byte(4 + len(hidden)), 0, 0, 0, 0},
+	} {
+		g, ended := guarding(t, bounds{streams: 3}, bytes.NewReader(append(head, hidden...)))
+		got, err := io.ReadAll(&unanswered{g})
+		if err == nil || *ended == nil || !strings.Contains((*ended).Error(), "bytes longer than") || len(got) > 0 {
+			t.Errorf("%s: %d bytes come through; %v, said: %v", name, len(got), err, *ended)
+		}
+	}
+}
+
+// TestGuardEndsWithTheClient has a client say that it goes, and one that cannot be written to any more.
+func TestGuardEndsWithTheClient(t *testing.T) {
+	g, ended := guarding(t, bounds{open: 10}, framed(t, &spdy.GoAwayFrame{}, opens(1, "streamType", "error")))
+	if got, err := io.ReadAll(g); err != nil || len(got) > 0 || *ended != nil {
+		t.Errorf("%d bytes after the client's goodbye, %v, %v", len(got), err, *ended)
+	}
+	_ = g.Conn.Close()
+	if n, err := g.Write([]byte("x")); n != 1 || err != nil {
+		t.Errorf("the library is told that a write has failed: %d, %v", n, err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 // an HTTP server knows nothing any more.
 type listener struct {
 	net.Listener
+	idleTime time.Duration // over which a connection may carry nothing
 
 	mu     sync.Mutex // guards what follows
 	lines  map[*line]struct{}
@@ -30,7 +31,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &line{TCPConn: c.(*net.TCPConn), of: l}
+	n := &line{TCPConn: c.(*net.TCPConn), of: l, moved: time.Now()}
 	n.ctx, n.end = context.WithCancel(context.Background())
 	l.mu.Lock()
 	if l.lines == nil {
@@ -47,8 +48,16 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.timer = time.AfterFunc(checkTime, n.check)
+	n.timer = time.AfterFunc(l.every(), n.check)
 	return n, nil
+}
+
+// every is how often a connection is looked at.
+func (l *listener) every() time.Duration {
+	if l.idleTime == 0 {
+		return checkTime
+	}
+	return min(checkTime, l.idleTime)
 }
 
 // addIdle puts n among the connections that use no address, and returns the one that has to go for it. A client that
@@ -110,6 +119,10 @@ type line struct {
 
 	mu    sync.Mutex // guards timer
 	timer *time.Timer
+
+	// For check.
+	carried uint64 // bytes that it had carried then, either way
+	moved   time.Time
 }
 
 // lineKey is that of the connection in the context of a request.
@@ -148,29 +161,49 @@ func (n *line) Close() error {
 	return n.TCPConn.Close()
 }
 
-// checkTime is how often a connection is looked at. A client's input may wait for a process that does not read it;
-// nothing reads from the connection then, and Read does not see its end.
+// checkTime is how often a connection is looked at, at least. A client's input may wait for a process that does not
+// read it; nothing reads from the connection then, and Read does not see its end. And output may wait for a client
+// that does not read it, which nothing but the kernel's counters tell.
 const checkTime = 5 * time.Second
 
-// tcpEstablished is TCP_ESTABLISHED of <linux/tcp_states.h>. No client of ours closes one half of its connection.
-const tcpEstablished = 1
+// States of <linux/tcp_states.h>. No client of ours closes one half of its connection; linger does, and then there is
+// TCP_FIN_WAIT1 until the client has it, and TCP_FIN_WAIT2 until it closes.
+const (
+	tcpEstablished = 1
+	tcpFinWait1    = 4
+	tcpFinWait2    = 5
+)
 
 func (n *line) check() {
 	if n.ctx.Err() != nil {
 		return
 	}
-	open := false
-	if rc, err := n.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) {
-			info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-			open = err != nil || info.State == tcpEstablished
-		})
-	}
-	if !open {
+	if !n.alive(time.Now()) {
 		_ = n.Close()
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.timer.Reset(checkTime)
+	n.timer.Reset(n.of.every())
+}
+
+// alive reports whether the client is there, and something has moved lately.
+func (n *line) alive(now time.Time) (alive bool) {
+	rc, err := n.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = rc.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			alive = true
+			return
+		}
+		if carried := info.Bytes_acked + info.Bytes_received; carried != n.carried {
+			n.carried, n.moved = carried, now
+		}
+		open := info.State == tcpEstablished || info.State == tcpFinWait1 || info.State == tcpFinWait2
+		alive = open && (n.of.idleTime == 0 || now.Sub(n.moved) < n.of.idleTime)
+	})
+	return alive
 }

@@ -17,6 +17,10 @@ import (
 	"berth/internal/limit"
 )
 
+// idleElsewhere has the library not look for sessions that carry nothing: it does not end one whose client reads
+// nothing. The line does.
+const idleElsewhere = 0
+
 // routes are the addresses that issue makes.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
@@ -58,7 +62,7 @@ func (s *Server) serveExec(w http.ResponseWriter, r *http.Request, req any) {
 	}
 	w, end := s.guarded(w, r, bounds{streams: streamsOf(r, o)})
 	defer end()
-	remotecommand.ServeExec(w, r, p, "", "", e.ContainerId, e.Cmd, o, s.cfg.IdleTimeout, createTimeout,
+	remotecommand.ServeExec(w, r, p, "", "", e.ContainerId, e.Cmd, o, idleElsewhere, s.createTime,
 		remotecommand.SupportedStreamingProtocols)
 }
 
@@ -74,7 +78,7 @@ func (s *Server) serveAttach(w http.ResponseWriter, r *http.Request, req any) {
 	}
 	w, end := s.guarded(w, r, bounds{streams: streamsOf(r, o)})
 	defer end()
-	remotecommand.ServeAttach(w, r, p, "", "", a.ContainerId, o, s.cfg.IdleTimeout, createTimeout,
+	remotecommand.ServeAttach(w, r, p, "", "", a.ContainerId, o, idleElsewhere, s.createTime,
 		remotecommand.SupportedStreamingProtocols)
 }
 
@@ -85,9 +89,8 @@ func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request, req an
 		most := bounds{open: 2 * int(limit.ForwardedConnections.Limit)} // each has one for errors
 		w, end := s.guarded(w, r, most)
 		defer end()
-		portforward.ServePortForward(w, r, f, q.PodSandboxId, "", &portforward.V4Options{Ports: q.Port}, s.cfg.IdleTimeout,
-			createTimeout,
-			portforward.SupportedProtocols)
+		portforward.ServePortForward(w, r, f, q.PodSandboxId, "", &portforward.V4Options{Ports: q.Port}, idleElsewhere,
+			s.createTime, portforward.SupportedProtocols)
 	}
 	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
 		tunnel(w, r, serve)
@@ -102,7 +105,7 @@ func (s *Server) guarded(w http.ResponseWriter, r *http.Request, b bounds) (guar
 	if wsstream.IsWebSocketRequest(r) {
 		return w, func() {}
 	}
-	g := &guardedWriter{ResponseWriter: w, bounds: b, ended: func(err error) {
+	g := &guardedWriter{ResponseWriter: w, request: r, bounds: b, ended: func(err error) {
 		s.cfg.Log.Warn("a session of a client is ended for what it has sent", "client", r.RemoteAddr, "error", err)
 	}}
 	return g, g.close

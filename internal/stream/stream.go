@@ -83,11 +83,13 @@ type Server struct {
 	listener net.Listener
 	http     *http.Server
 	base     url.URL
+
+	createTime time.Duration // createTimeout, or less in tests
 }
 
 // Listen makes a server whose addresses can be handed out. Serve has to follow.
 func Listen(cfg Config) (*Server, error) {
-	s := &Server{cfg: cfg, base: url.URL{Scheme: "http"}}
+	s := &Server{cfg: cfg, base: url.URL{Scheme: "http"}, createTime: createTimeout}
 	s.tickets.waiting = limit.Sessions.At(int64(cfg.MaxWaiting))
 	s.tickets.sessions = limit.OpenSessions.At(int64(cfg.MaxSessions))
 	s.tickets.ofTarget = limit.TargetSessions.At(int64(cfg.MaxTargetSessions))
@@ -112,7 +114,7 @@ func Listen(cfg Config) (*Server, error) {
 			"streaming.key", "address", addr)
 	}
 	s.base.Host = net.JoinHostPort(s.host(addr), strconv.Itoa(addr.Port))
-	s.lines = &listener{Listener: l}
+	s.lines = &listener{Listener: l, idleTime: cfg.IdleTimeout}
 	s.listener = s.lines
 	if secure != nil {
 		s.listener = tls.NewListener(s.lines, secure)
@@ -173,6 +175,10 @@ func (s *Server) Attach(req *runtimeapi.AttachRequest) (string, error) {
 
 // PortForward returns the address at which ports of a pod can be forwarded.
 func (s *Server) PortForward(req *runtimeapi.PortForwardRequest) (string, error) {
+	// Of a WebSocket each has two channels, whose number is a byte; and the library makes them at once.
+	if err := limit.ForwardedPorts.Check(int64(len(req.Port))); err != nil {
+		return "", fmt.Errorf("port-forward: %w", err)
+	}
 	for _, p := range req.Port {
 		if p < 1 || p > 65535 {
 			return "", fail.New(errdefs.ErrInvalidArgument, "port-forward: there is no port %d", p)

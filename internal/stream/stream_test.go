@@ -258,6 +258,22 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// TestManyPorts wants a request with more ports than a WebSocket has channels for to be refused.
+func TestManyPorts(t *testing.T) {
+	s, _ := serve(t, nil)
+	ports := make([]int32, limit.ForwardedPorts.Limit)
+	for i := range ports {
+		ports[i] = int32(i + 1)
+	}
+	if _, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p", Port: ports}); err != nil {
+		t.Error(err)
+	}
+	_, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p", Port: append(ports, 80)})
+	if !errdefs.IsResourceExhausted(err) {
+		t.Errorf("a port too many: %v", err)
+	}
+}
+
 // TestSessionsAreCounted until they end, also those whose token nobody used.
 func TestSessionsAreCounted(t *testing.T) {
 	now := time.Now()

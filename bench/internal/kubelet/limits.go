@@ -29,9 +29,9 @@ func LimitProcesses(group string, most int) error {
 	return set(dir, "pids.max", strconv.Itoa(most))
 }
 
-// Weigh makes the cgroup of all pods and those above it, and gives each the share of the processors that a kubelet gives
-// to its own, kubepods: 1024 for each processor. With the 1024 of a new group all pods together weigh as much as a single
-// process outside.
+// Weigh makes the cgroup of all pods and those above it, and gives each the share of the processors that a kubelet
+// gives to its own, kubepods: 1024 for each processor. With the 1024 of a new group all pods together weigh as much
+// as a single process outside.
 func Weigh(group string) error {
 	shares := 1024 * runtime.NumCPU()
 	for at := group; at != "/" && at != "."; at = filepath.Dir(at) {
