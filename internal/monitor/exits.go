@@ -71,9 +71,12 @@ func reapedStatus(pidfd int) (unix.WaitStatus, bool, error) {
 // zombieStatus reads the wait status of a process that has ended and not been reaped: the last field of its stat file.
 func zombieStatus(p wire.Process) (unix.WaitStatus, bool) {
 	f, err := statFields(p.PID)
-	if err != nil || len(f) < 50 || f[0] != "Z" || f[19] != strconv.FormatUint(p.StartTime, 10) {
+	if err != nil || len(f) < 50 || f[0] != "Z" || othersRun(f) || f[19] != strconv.FormatUint(p.StartTime, 10) {
 		return 0, false
 	}
 	n, err := strconv.ParseUint(f[49], 10, 32)
 	return unix.WaitStatus(n), err == nil
 }
+
+// othersRun reports whether a process whose first thread is a zombie goes on in others, by the fields of its stat file.
+func othersRun(f []string) bool { return f[17] != "0" && f[17] != "1" }

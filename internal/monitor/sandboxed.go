@@ -285,6 +285,6 @@ func (s *sandboxed) next(what string) string {
 // hosted reports whether the process of the sandbox is alive.
 func (s *sandboxed) hosted() bool {
 	f, err := statFields(s.c.process.PID)
-	return err == nil && len(f) > 19 && f[0] != "Z" && f[0] != "X" &&
+	return err == nil && len(f) > 19 && (f[0] != "Z" || othersRun(f)) && f[0] != "X" &&
 		f[19] == strconv.FormatUint(s.c.process.StartTime, 10)
 }

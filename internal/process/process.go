@@ -26,8 +26,14 @@ type stat []string
 
 // The places of fields in a stat.
 const (
-	statState, statStart, statExit = 0, 19, 49
+	statState, statThreads, statStart, statExit = 0, 17, 19, 49
 )
+
+// ended reports whether the process has. One whose first thread alone has ended is a zombie, too, and goes on in the
+// others.
+func (s stat) ended() bool {
+	return s[statState] == "X" || s[statState] == "Z" && (s[statThreads] == "1" || s[statThreads] == "0")
+}
 
 func readStat(pid int) (stat, error) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
@@ -52,16 +58,14 @@ func Start(pid int) (uint64, error) {
 
 // Alive reports whether the process that began then still lives. A zombie does not.
 func Alive(pid int, start uint64) bool {
-	state, ok := state(pid, start)
-	return ok && state != "Z" && state != "X"
+	s, ok := statOf(pid, start)
+	return ok && !s.ended()
 }
 
-func state(pid int, start uint64) (string, bool) {
+// statOf is the stat of the process that began then.
+func statOf(pid int, start uint64) (stat, bool) {
 	s, err := readStat(pid)
-	if err != nil || s[statStart] != strconv.FormatUint(start, 10) {
-		return "", false
-	}
-	return s[statState], true
+	return s, err == nil && s[statStart] == strconv.FormatUint(start, 10)
 }
 
 // Open returns a descriptor of the process that began then (pidfd_open(2)), which may be a zombie. It does not block,
@@ -131,8 +135,7 @@ const (
 // Ending is how a process ended that need not be a child of the caller. While it is a zombie /proc tells; when its
 // parent has reaped it the kernel tells by the descriptor, since Linux 6.15. Otherwise ok is false. pidfd may be nil.
 func Ending(pid int, start uint64, pidfd *os.File) (status unix.WaitStatus, ok bool) {
-	s, err := readStat(pid)
-	if err == nil && len(s) > statExit && s[statState] == "Z" && s[statStart] == strconv.FormatUint(start, 10) {
+	if s, ok := statOf(pid, start); ok && len(s) > statExit && s[statState] == "Z" && s.ended() {
 		n, err := strconv.ParseUint(s[statExit], 10, 32)
 		return unix.WaitStatus(n), err == nil
 	}
@@ -154,21 +157,21 @@ func Ending(pid int, start uint64, pidfd *os.File) (status unix.WaitStatus, ok b
 // states are what the letters of a process's state mean to a person.
 var states = map[string]string{
 	"R": "runs", "S": "sleeps", "D": "waits in the kernel and cannot be interrupted", "T": "is stopped by a signal",
-	"t": "is stopped by a debugger", "I": "is idle",
+	"t": "is stopped by a debugger", "I": "is idle", "Z": "goes on without its first thread",
 }
 
 // Describe says in words what a process that began then does, for a person who wonders why it does not go.
 func Describe(pid int, start uint64) string {
-	letter, ok := state(pid, start)
+	s, ok := statOf(pid, start)
 	switch {
 	case !ok:
 		return fmt.Sprintf("process %d is gone", pid)
-	case letter == "Z" || letter == "X":
+	case s.ended():
 		return fmt.Sprintf("process %d has ended, and its parent has not taken note of it", pid)
 	}
-	what := states[letter]
+	what := states[s[statState]]
 	if what == "" {
-		what = "is in state " + letter
+		what = "is in state " + s[statState]
 	}
 	text := fmt.Sprintf("process %d %s", pid, what)
 	if held := Held(pid); held != "" {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +81,70 @@ func TestWaitAndEnding(t *testing.T) {
 	}
 	if got := Describe(pid, start); !strings.Contains(got, "is gone") {
 		t.Errorf("one that was reaped: %s", got)
+	}
+}
+
+// leaderless has the test's own program end its first thread, and go on.
+const leaderless = "BERTH_TEST_LEADERLESS"
+
+func init() {
+	if os.Getenv(leaderless) != "" {
+		goruntime.LockOSThread() // the first thread, before main begins
+	}
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(leaderless) != "" {
+		go func() {
+			_, _ = os.Stdin.Read(make([]byte, 1)) // until the test ends it
+			os.Exit(3)
+		}()
+		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
+	}
+	os.Exit(m.Run())
+}
+
+// TestFirstThreadEnds has the first thread of a process end alone: that is a zombie, and the process is none.
+func TestFirstThreadEnds(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), leaderless+"=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	pid := cmd.Process.Pid
+	start, err := Start(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(timeouts.For(30 * time.Second)); ; time.Sleep(time.Millisecond) {
+		if s, ok := statOf(pid, start); !ok || time.Now().After(end) {
+			t.Fatalf("its first thread does not end: %v", s)
+		} else if s[statState] == "Z" {
+			break
+		}
+	}
+	if status, ok := Ending(pid, start, nil); ok || !Alive(pid, start) {
+		t.Errorf("one that goes on has ended with %v", status)
+	}
+	if got := Describe(pid, start); !strings.Contains(got, "goes on without its first thread") {
+		t.Errorf("one that goes on: %s", got)
+	}
+	_ = in.Close()
+	for end := time.Now().Add(timeouts.For(30 * time.Second)); Alive(pid, start); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it does not end")
+		}
+	}
+	if status, ok := Ending(pid, start, nil); !ok || status.ExitStatus() != 3 {
+		t.Errorf("when all have ended: %v, %v", status, ok)
 	}
 }
 

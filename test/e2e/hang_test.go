@@ -106,6 +106,28 @@ func TestMonitorThatHangs(t *testing.T) {
 	})
 }
 
+// TestFirstThreadEnds has a container whose first thread has ended, and others not, when its pod's monitor hangs and is
+// replaced: it runs on, and its end is the one that it comes to.
+func TestFirstThreadEnds(t *testing.T) {
+	own(t, func(r rig) {
+		p := r.pod()
+		c := p.start(webapp("leaderless", "leaderless"))
+		other := p.start(busybox("other", "sleep 1000000"))
+		c.logged("ready\n")
+		r.ok(syscall.Kill(p.monitor(), syscall.SIGSTOP))
+		wait := timeouts.For(40 * time.Second)
+		r.ok(r.within(wait, func(ctx context.Context) error { return r.n.Runtime.StopContainer(ctx, other.cid, 0) }))
+		if st := c.status(); st.State != v1.ContainerState_CONTAINER_RUNNING {
+			r.Errorf("it is %s, exit code %d, %q", st.State, st.ExitCode, st.Reason)
+		}
+		r.ok(r.within(wait, func(ctx context.Context) error { return r.n.Runtime.StopContainer(ctx, c.cid, 0) }))
+		if st := c.status(); st.ExitCode != 137 {
+			r.Errorf("it has ended with %d, %q", st.ExitCode, st.Reason)
+		}
+		p.remove()
+	})
+}
+
 // freeze has the disk hang until what it returns is called, or the test ends.
 func (s *small) freeze() (thaw func() error) {
 	s.Helper()
