@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/streaming/pkg/httpstream"
 
 	"berth/internal/limit"
@@ -80,28 +81,29 @@ func forward(conn Conn, s httpstream.Stream) {
 	}()
 	go func() {
 		_, err := io.Copy(client, conn)
-		if err == nil {
-			client.finish()
-		}
 		down <- err
 	}()
 	tick := time.NewTicker(resetTime)
 	defer tick.Stop()
+	sending := true // the client has not ended its direction
 	for open := 2; open > 0; {
 		select {
 		case err := <-up:
 			open--
 			if err == nil {
+				sending = false
 				_ = conn.CloseWrite()
 			} // else the pod does not take it, and has closed the other direction too
 		case err := <-down:
 			open--
-			if err != nil {
-				Reset(conn)
-				awaitReply(s)
-				_ = s.Reset()
-				return
+			if err == nil && !(sending && isCut(conn)) {
+				client.finish()
+				break
 			}
+			Reset(conn)
+			awaitReply(s)
+			_ = s.Reset()
+			return
 		case <-tick.C:
 		}
 		if client.wasReset() {
@@ -109,6 +111,27 @@ func forward(conn Conn, s httpstream.Stream) {
 			return
 		}
 	}
+}
+
+// tcpClose is TCP_CLOSE of <linux/tcp_states.h>.
+const tcpClose = 7
+
+// isCut reports whether the pod has cut a connection of which neither direction was ended here. What is read of it may
+// end as if all had come: the kernel tells the reset once, and whoever writes may have heard of it.
+func isCut(conn Conn) (cut bool) {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return false
+	}
+	rc, err := tcp.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = rc.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		cut = err == nil && info.State == tcpClose
+	})
+	return cut
 }
 
 // awaitReply returns when the client has been told that it has the stream. The library does so beside us, and a stream

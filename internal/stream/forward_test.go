@@ -2,9 +2,13 @@ package stream
 
 import (
 	"context"
+	"io"
+	"net"
 	"sync/atomic"
 	"testing"
 
+	"github.com/moby/spdystream/spdy"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/streaming/pkg/httpstream"
 )
 
@@ -38,5 +42,86 @@ func TestFailureIsToldAfterTheReply(t *testing.T) {
 	close(p.replied)
 	if err := <-failed; err == nil || err.Error() != "there is no pod" {
 		t.Errorf("it ended with %v", err)
+	}
+}
+
+// cuts is a node whose ports read something, answer, and cut the connection.
+type cuts struct {
+	deaf
+	at net.Listener
+}
+
+func (n cuts) Dial(ctx context.Context, _ string, _ uint16) (Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.at.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
+}
+
+func (n cuts) run() {
+	for {
+		c, err := n.at.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = io.ReadFull(c, make([]byte, 10))
+		_, _ = c.Write([]byte("some"))
+		_ = c.(*net.TCPConn).SetLinger(0)
+		_ = c.Close()
+	}
+}
+
+// TestCutConnectionsAreReset has a pod cut a connection while a client sends to it: the stream is reset, and does not end
+// as one that was complete.
+func TestCutConnectionsAreReset(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	n := cuts{at: l}
+	go n.run()
+	s, _ := serve(t, func(c *Config) { c.Node = n })
+	for range 20 {
+		address, err := s.PortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := dialSPDY(t, address, "portforward.k8s.io")
+		for i, kind := range []string{"error", "data"} {
+			stream := opens(spdy.StreamId(1+2*i), "streamType", kind, "port", "80", "requestID", "0")
+			if err := c.WriteFrame(stream); err != nil {
+				t.Fatal(err)
+			}
+		}
+		go func() {
+			for c.WriteFrame(sends(3, 32<<10)) == nil {
+			}
+		}()
+		if how := endOf(c, 3); how != "a reset" {
+			t.Errorf("the stream ends by %s", how)
+		}
+		_ = c.Close()
+	}
+}
+
+// endOf is how a stream ends that a client reads.
+func endOf(c *spdyClient, id spdy.StreamId) string {
+	for {
+		frame, err := c.ReadFrame()
+		switch f := frame.(type) {
+		case *spdy.DataFrame:
+			if f.StreamId == id && f.Flags&spdy.DataFlagFin != 0 {
+				return "its last frame"
+			}
+		case *spdy.RstStreamFrame:
+			if f.StreamId == id {
+				return "a reset"
+			}
+		}
+		if err != nil {
+			return err.Error()
+		}
 	}
 }
