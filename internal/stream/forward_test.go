@@ -72,8 +72,8 @@ func (n cuts) run() {
 	}
 }
 
-// TestCutConnectionsAreReset has a pod cut a connection while a client sends to it: the stream is reset, and does not end
-// as one that was complete.
+// TestCutConnectionsAreReset has a pod cut a connection while a client sends to it: the stream is reset, and does not
+// end as one that was complete.
 func TestCutConnectionsAreReset(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
