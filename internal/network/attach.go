@@ -143,28 +143,10 @@ func addresses(r *types100.Result, ifname string) []netip.Addr {
 	return any
 }
 
-// DetachError says that a pod could not be detached, and what to do about it.
-type DetachError struct {
-	Pod    string
-	Record string // the file that keeps the attachment
-	Err    error
-}
-
-func (e *DetachError) Error() string {
-	text := e.Err.Error()
-	var missing *MissingPluginError
-	if errors.As(e.Err, &missing) {
-		text += fmt.Sprintf("; if it is gone for good, remove %s: the attachment is then forgotten, and what the plugin "+
-			"still holds for pod %s is yours to clean up", e.Record, e.Pod)
-	}
-	return text
-}
-
-func (e *DetachError) Unwrap() error { return e.Err }
-
 // Detach undoes Attach, by what Attach wrote down: also when the configuration has changed since, when the network
 // namespace is gone, and when the ADD never finished. It may be repeated, and is nil when nothing is there. A plugin
-// that fails is a *DetachError.
+// that fails is a *DetachError. An attachment whose ADD never succeeded, and whose plugins go on to refuse DEL, is given
+// up in the end (see refusedTries).
 func (n *Network) Detach(ctx context.Context, p Pod) error {
 	if err := n.detach(ctx, p); err != nil {
 		return fmt.Errorf("detach network of pod %s: %w", p.ID, err)
@@ -197,7 +179,12 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 	}
 	for i := len(a.Networks) - 1; i >= 0; i-- {
 		on := &a.Networks[i]
-		err := n.del(ctx, a, on)
+		var err error
+		if on.Result == nil {
+			err = n.unfinished(ctx, a, on)
+		} else {
+			err = n.del(ctx, a, on, nil)
+		}
 		// portmap passes over what goes wrong when it looks for chains of its earlier releases, and may leave one.
 		_, ports := on.Capabilities["portMappings"]
 		if err == nil && (cutOff || on.Result == nil || ports) {
@@ -205,7 +192,8 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 		}
 		if err != nil {
 			path, _ := n.attachments.path(p.ID)
-			return &DetachError{Pod: p.ID, Record: path, Err: err}
+			givenUp := on.Result == nil && !a.Guessed && refused(err)
+			return &DetachError{Pod: p.ID, Record: path, Err: err, GivenUp: givenUp}
 		}
 	}
 	if err := fault.At("network.detach.forget.before"); err != nil {
@@ -230,14 +218,15 @@ func (n *Network) guess(p Pod, damaged error) (*attachment, error) {
 	}
 	n.log.Warn("the record of a network attachment is damaged; detaching with the configuration in force",
 		"pod", p.ID, "error", damaged)
-	return &attachment{Pod: p.ID, NetNS: p.NetNS, Networks: []attached{
+	return &attachment{Pod: p.ID, NetNS: p.NetNS, Guessed: true, Networks: []attached{
 		{Config: *conf, IfName: ifName, Args: kubernetesArgs(p), Capabilities: caps},
 	}}, nil
 }
 
-// del runs DEL of each plugin, last first. It stops at one that fails: what comes before it in the list, such as an
-// address, must not be given away while what was built on it stands.
-func (n *Network) del(ctx context.Context, a *attachment, on *attached) error {
+// del runs DEL of each plugin, last first. It stops at one that fails, unless passOver, which may be nil, takes its
+// error: what comes before it in the list, such as an address, must not be given away while what was built on it
+// stands.
+func (n *Network) del(ctx context.Context, a *attachment, on *attached, passOver func(error) bool) error {
 	c := n.call("DEL", a, on)
 	if !IsNamespace(c.netns) {
 		c.netns = "" // gone: CNI then lets plugins undo what is outside of it
@@ -253,7 +242,7 @@ func (n *Network) del(ctx context.Context, a *attachment, on *attached) error {
 		if err := fault.At("network.detach.del.before"); err != nil {
 			return err
 		}
-		if _, err := c.one(ctx, p, prev); err != nil {
+		if _, err := c.one(ctx, p, prev); err != nil && (passOver == nil || !passOver(err)) {
 			return err
 		}
 		if err := fault.At("network.detach.del.after"); err != nil {

@@ -120,6 +120,9 @@ type attachment struct {
 	Networks []attached `json:"networks"`
 	// Undoing says that a DEL has begun. One that was cut off leaves what the next one may not find.
 	Undoing bool `json:"undoing,omitempty"`
+	// Guessed says that this stands in for a damaged record: the ADD may have succeeded, also without a result here.
+	Guessed bool      `json:"guessed,omitempty"`
+	Refused *refusals `json:"refused,omitempty"`
 }
 
 // attached is the attachment to one network. Result is absent until ADD has succeeded.
@@ -162,6 +165,7 @@ func (c cache) read(pod string) (*attachment, error) {
 	var damaged *record.CorruptError
 	if errors.As(err, &damaged) {
 		if a = new(attachment); readSynced(path, a) { // what the pod was attached by, if not all that came of it
+			a.Guessed = true
 			return a, nil
 		}
 	}

@@ -1,0 +1,146 @@
+package network
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"berth/internal/fail"
+)
+
+// An attachment whose ADD never succeeded is given up after so many DELs that a plugin refused, the first of them so
+// long ago. An ADD that was cut off may have made something all the same, and a plugin may refuse a DEL because of what
+// passes, such as an agent that starts again: the time is for that.
+const (
+	refusedTries = 5
+	refusedFor   = 2 * time.Minute
+)
+
+// refusals are the DELs of an attachment that a plugin has refused.
+type refusals struct {
+	Tries int       `json:"tries"`
+	Since time.Time `json:"since"` // the first
+}
+
+// enough reports whether an attachment that never succeeded is given up.
+func (r *refusals) enough() bool { return r.Tries >= refusedTries && time.Since(r.Since) >= refusedFor }
+
+// passingCodes are the errors by which a plugin says that a later call may succeed (CNI specification, Error).
+var passingCodes = []uint{types.ErrIOFailure, types.ErrTryAgainLater, types.ErrPluginNotAvailable,
+	types.ErrLimitedConnectivity}
+
+// refused reports whether a plugin ran to its end and said no, as it does for a configuration that it cannot use. A
+// plugin that is missing, crashes, is killed or says to come again later has not refused: nobody knows what is there.
+func refused(err error) bool {
+	var failed *PluginError
+	var exit *exec.ExitError
+	return errors.As(err, &failed) && failed.Answer != nil && !slices.Contains(passingCodes, failed.Answer.Code) &&
+		errors.As(failed.Err, &exit) && exit.Exited()
+}
+
+// unfinished undoes an attachment whose ADD is not known to have succeeded. A plugin that refuses the configuration of
+// the ADD also refuses DEL by it, and would for ever: then the configuration in force is tried, and after a while the
+// attachment is given up.
+func (n *Network) unfinished(ctx context.Context, a *attachment, on *attached) error {
+	err := n.del(ctx, a, on, nil)
+	if !refused(err) {
+		return err
+	}
+	if mended := n.mended(on); mended != nil {
+		again := n.del(ctx, a, mended, nil)
+		if again == nil {
+			n.log.Info("a pod was detached with the configuration in force: plugins refuse that of its attachment, "+
+				"which never succeeded", "pod", a.Pod, "network", on.Config.Name, "error", err)
+			return nil
+		}
+		err = fmt.Errorf("%w; and with the configuration in force: %w", err, again)
+		if !refused(again) {
+			return err
+		}
+	}
+	if a.Guessed {
+		return err // it may have succeeded
+	}
+	if a.Refused == nil {
+		a.Refused = &refusals{Since: time.Now()}
+	}
+	a.Refused.Tries++
+	if !a.Refused.enough() {
+		if e := n.attachments.write(a); e != nil {
+			n.log.Warn("a refusal to detach a pod could not be recorded", "pod", a.Pod, "error", e)
+		}
+		return err
+	}
+	return n.giveUp(ctx, a, on, err)
+}
+
+// mended is the attachment by the configuration in force, nil where that is none, the same, or another network's: what
+// one of another name does not find may be there all the same.
+func (n *Network) mended(on *attached) *attached {
+	now := n.CNI.current.Load().conf
+	if now == nil || now.Name != on.Config.Name || sameConfig(now, &on.Config) {
+		return nil
+	}
+	again := *on
+	again.Config = *now
+	return &again
+}
+
+// sameConfig tells configurations apart by what plugins are told.
+func sameConfig(a, b *netconf) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}
+
+// giveUp runs DEL of every plugin once more, and passes over those that refuse it.
+func (n *Network) giveUp(ctx context.Context, a *attachment, on *attached, why error) error {
+	if err := n.del(ctx, a, on, refused); err != nil {
+		return err
+	}
+	n.log.Warn("the attachment of a pod is given up: its ADD never succeeded, and its plugins refuse DEL; what an ADD "+
+		"may have left is to be removed by hand, such as an address that the IPAM plugin keeps for the pod", "pod", a.Pod,
+		"network", on.Config.Name, "configuration", on.Config.File, "tries", a.Refused.Tries, "since", a.Refused.Since,
+		"error", why)
+	return nil
+}
+
+// DetachError says that a pod could not be detached, and what to do about it.
+type DetachError struct {
+	Pod    string
+	Record string // the file that keeps the attachment
+	Err    error
+	// GivenUp says that the attachment is given up if plugins go on to refuse it.
+	GivenUp bool
+}
+
+func (e *DetachError) Error() string { return e.Err.Error() + "; " + e.remedy() }
+
+func (e *DetachError) remedy() string {
+	forget := fmt.Sprintf("remove %s: the attachment is then forgotten, and what the plugin still holds for pod %s, such "+
+		"as an address, is yours to clean up", e.Record, e.Pod)
+	var missing *MissingPluginError
+	switch {
+	case errors.As(e.Err, &missing):
+		return "if it is gone for good, " + forget
+	case e.GivenUp:
+		return fmt.Sprintf("mend the network's configuration, under the same name; else the attachment, which never "+
+			"succeeded, is given up after %d tries in at least %v", refusedTries, refusedFor)
+	}
+	return "it is tried again; if it can never succeed, " + forget
+}
+
+// Details returns what to do about it, unless what has failed knows better.
+func (e *DetachError) Details() fail.Detail {
+	return fail.Detail{Pod: e.Pod, Remedy: cmp.Or(fail.Details(e.Err).Remedy, e.remedy())}
+}
+
+func (e *DetachError) Unwrap() error { return e.Err }

@@ -1,0 +1,136 @@
+package network
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/internal/fail"
+)
+
+// tooSmall is a configuration whose ADD and DEL host-local refuses.
+var tooSmall = strings.Replace(bridgeV4, "10.77.0.0/24", "10.1.2.3/32", 1)
+
+// refusing is a plugin that refuses ADD and DEL, and says so.
+const refusing = `echo '{"cniVersion":"1.0.0","code":999,"msg":"no such option"}'; exit 1`
+
+// fails attaches a pod and wants that to fail.
+func (h *host) fails(p Pod) {
+	h.t.Helper()
+	if _, err := h.Attach(h.t.Context(), p); err == nil {
+		h.t.Fatal("attached")
+	}
+}
+
+// refusedLongAgo has a pod's attachment be refused as often and as long as it takes to be given up with the next.
+func (h *host) refusedLongAgo(p Pod) {
+	h.t.Helper()
+	a, err := h.attachments.read(p.ID)
+	if err != nil || a.Refused == nil {
+		h.t.Fatalf("%+v, %v", a, err)
+	}
+	a.Refused = &refusals{Tries: refusedTries - 1, Since: time.Now().Add(-refusedFor)}
+	must(h.t, h.attachments.write(a))
+}
+
+// TestMendedConfigurationDetaches has the address plugin refuse a subnet, and detaches by the file that was mended.
+func TestMendedConfigurationDetaches(t *testing.T) {
+	h := newHost(t, tooSmall)
+	p := h.pod()
+	h.fails(p)
+	err := h.Detach(t.Context(), p)
+	var failed *DetachError
+	if !errors.As(err, &failed) || !strings.Contains(err.Error(), "too small") ||
+		!strings.Contains(err.Error(), "; mend the network's configuration, under the same name; else ") ||
+		!strings.HasPrefix(fail.Details(err).Remedy, "mend the network's configuration") {
+		t.Fatalf("%v", err)
+	}
+	h.write("10-test.conflist", strings.Replace(bridgeV4, `"pods"`, `"others"`, 1))
+	h.open()
+	if err := h.Detach(t.Context(), p); err == nil {
+		t.Error("detached by another network's configuration")
+	}
+	h.write("10-test.conflist", bridgeV4)
+	h.open()
+	h.detach(p)
+}
+
+// TestRefusedAttachmentIsGivenUp gives up an attachment that never succeeded: after a while, and with a DEL of the
+// plugins that do not refuse.
+func TestRefusedAttachmentIsGivenUp(t *testing.T) {
+	text := &logged{}
+	_, change := script(t, "refuses", refusing)
+	h := newHost(t, strings.Replace(bridgeV4, `{"type": "portmap"`, `{"type": "refuses"}, {"type": "portmap"`, 1), change,
+		func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(text, nil)) })
+	p := h.pod()
+	h.fails(p)
+	leases := h.leases + "/pods/10.*"
+	for range refusedTries + 1 { // at once
+		if err := h.Detach(t.Context(), p); err == nil {
+			t.Fatal("given up at once")
+		}
+	}
+	if left, _ := filepath.Glob(leases); len(left) != 1 {
+		t.Fatalf("leases %v", left)
+	}
+	h.refusedLongAgo(p)
+	h.open()
+	h.detach(p)
+	if left, _ := filepath.Glob(leases); len(left) > 0 {
+		t.Errorf("leases %v", left)
+	}
+	if !strings.Contains(text.String(), "the attachment of a pod is given up") {
+		t.Errorf("the log: %s", text)
+	}
+}
+
+// TestWhatIsNotGivenUp has DEL fail in ways that are no refusal, or for an attachment that may have succeeded.
+func TestWhatIsNotGivenUp(t *testing.T) {
+	for name, del := range map[string]string{
+		"in no words":        "echo '{' >&2; exit 2",
+		"try again later":    `echo '{"cniVersion":"1.0.0","code":11,"msg":"the agent starts"}'; exit 1`,
+		"killed by a signal": `echo '{"cniVersion":"1.0.0","code":999,"msg":"no"}'; kill -9 $$`,
+		"after a success":    "#attached\n" + refusing,
+		"in a guess":         "#guess\n" + refusing,
+	} {
+		t.Run(name, func(t *testing.T) {
+			add := refusing
+			if strings.HasPrefix(del, "#") {
+				add = `echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.8.7/24"}]}'; exit 0`
+			}
+			_, change := script(t, "bad", "if [ $CNI_COMMAND = ADD ]; then "+add+"; fi\n"+del)
+			h := newHost(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bad"}]}`, change)
+			p := h.pod()
+			_, _ = h.Attach(t.Context(), p)
+			if strings.HasPrefix(del, "#guess") {
+				must(t, os.Truncate(filepath.Join(h.cfg.CacheDir, p.ID), 100))
+			}
+			for range 2 {
+				err := h.Detach(t.Context(), p)
+				if err == nil || !strings.Contains(err.Error(), "if it can never succeed, remove "+h.cfg.CacheDir) {
+					t.Errorf("%v", err)
+				}
+			}
+			a, err := h.attachments.read(p.ID)
+			if err != nil || a.Refused != nil || a.Guessed != strings.HasPrefix(del, "#guess") {
+				t.Errorf("%+v, %v", a, err)
+			}
+			must(t, h.Forget(p.ID))
+		})
+	}
+}
+
+// TestSecondNameOfARecordIsAGuess has an attachment succeed, and a power cut leave of its record what was there before.
+func TestSecondNameOfARecordIsAGuess(t *testing.T) {
+	dir := t.TempDir()
+	c := cache{dir, func(string) {}, func(string) {}}
+	must(t, c.write(&attachment{Pod: "p"}), os.Rename(filepath.Join(dir, "p"), filepath.Join(dir, ".synced-p")),
+		os.WriteFile(filepath.Join(dir, "p"), nil, 0o600))
+	if a, err := c.read("p"); err != nil || !a.Guessed {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
