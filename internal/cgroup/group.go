@@ -230,28 +230,37 @@ func (g *Group) Remove() error { return removeDirs(g.path) }
 // removeDirs removes a tree of cgroup directories, children first. The files in them go with their directory.
 func removeDirs(path string) error {
 	err := unix.Rmdir(path)
-	if err == nil || err == unix.ENOENT {
-		return nil
-	}
 	if err != unix.EBUSY && err != unix.ENOTEMPTY {
-		return &fs.PathError{Op: "remove cgroup", Path: path, Err: err}
+		return removed(path, err)
 	}
-	entries, readErr := os.ReadDir(path)
-	if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
-		return fmt.Errorf("remove cgroup: %w", readErr)
-	}
-	below := 0
-	for _, e := range entries {
-		if e.IsDir() {
-			below++
-			if err := removeDirs(filepath.Join(path, e.Name())); err != nil {
-				return err
-			}
+	remove := func(above *os.File, name string) error {
+		err := unix.Unlinkat(int(above.Fd()), name, unix.AT_REMOVEDIR)
+		if err == unix.ENOENT {
+			return nil
 		}
+		return err
 	}
-	if below > 0 {
+	below := false
+	w := &walk{path: path, leave: remove}
+	w.meet = func(above *os.File, name string) (into bool, err error) {
+		below = true
+		err = remove(above, name)
+		if err == unix.EBUSY || err == unix.ENOTEMPTY {
+			return true, nil
+		}
+		return false, err
+	}
+	if walkErr := w.run(); walkErr != nil {
+		return fmt.Errorf("remove cgroup: %w", walkErr)
+	}
+	if below {
 		err = unix.Rmdir(path)
 	}
+	return removed(path, err)
+}
+
+// removed is the outcome of a removal.
+func removed(path string, err error) error {
 	if err == nil || err == unix.ENOENT {
 		return nil
 	}
@@ -260,38 +269,32 @@ func removeDirs(path string) error {
 
 // Pids lists the processes of the group at path, of any hierarchy, and of those below it. A group that is gone has
 // none.
-func Pids(path string) ([]int, error) {
-	data, err := readProcs(path)
-	switch {
-	case err == nil, errors.Is(err, unix.EOPNOTSUPP): // threaded: its processes are listed by the group above it
-	case errors.Is(err, errGone):
-		return nil, nil
-	default:
+func Pids(path string) (pids []int, err error) {
+	w := &walk{path: path, enter: func(w *walk) error {
+		data, err := readProcs(w.dir, w.there())
+		switch {
+		case err == nil, errors.Is(err, unix.EOPNOTSUPP): // threaded: its processes are listed by the group above it
+		case errors.Is(err, errGone):
+			return nil
+		default:
+			return w.fail("read", procs, err)
+		}
+		for _, line := range bytes.Fields(data) {
+			// A process of a pid namespace that is not ours shows as 0.
+			if pid, err := strconv.Atoi(string(line)); err == nil && pid > 0 {
+				pids = append(pids, pid)
+			}
+		}
+		return nil
+	}}
+	if err := w.run(); err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
-	}
-	var pids []int
-	for _, line := range bytes.Fields(data) {
-		// A process of a pid namespace that is not ours shows as 0.
-		if pid, err := strconv.Atoi(string(line)); err == nil && pid > 0 {
-			pids = append(pids, pid)
-		}
-	}
-	entries, err := os.ReadDir(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("list processes: %w", err)
-	}
-	for _, e := range entries {
-		if !e.IsDir() {
-			continue
-		}
-		below, err := Pids(filepath.Join(path, e.Name()))
-		if err != nil {
-			return nil, err
-		}
-		pids = append(pids, below...)
 	}
 	return pids, nil
 }
+
+// procs is the file of a group that lists its processes.
+const procs = "cgroup.procs"
 
 // formation is how long a group may be there without its files: a new one appears before they do. It is looked at so
 // often at least: who stands still between two looks may see two groups being made, one after the other.
@@ -300,20 +303,35 @@ const formation, looks = 100 * time.Millisecond, 20
 // errGone says that the group is not there. It is found out once: at the next look the group may have been made.
 var errGone = errors.New("the group is gone")
 
-func readProcs(path string) ([]byte, error) {
+// readProcs lists the processes of the group whose directory is open. there is a path from that directory which leads
+// to it for as long as the group is there.
+func readProcs(dir *os.File, there string) ([]byte, error) {
 	end := time.Now().Add(formation)
 	for look := 1; ; look++ {
 		// seen before the read: a daemon that stands still meanwhile reads once more
 		last := look >= looks && time.Now().After(end)
-		data, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-		if gone(path, err) {
+		data, err := readAt(dir, procs)
+		if errors.Is(err, unix.ENODEV) {
 			return nil, errGone
 		}
-		if !errors.Is(err, fs.ErrNotExist) || last {
+		if !errors.Is(err, fs.ErrNotExist) {
+			return data, err
+		}
+		if !isAt(dir, there) {
+			return nil, errGone
+		}
+		if last {
 			return data, err
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// isAt reports whether a path from an open directory leads to that directory. Another group may have its place by now.
+func isAt(dir *os.File, path string) bool {
+	var this, found unix.Stat_t
+	err := unix.Fstatat(int(dir.Fd()), path, &found, unix.AT_SYMLINK_NOFOLLOW)
+	return err == nil && unix.Fstat(int(dir.Fd()), &this) == nil && this.Dev == found.Dev && this.Ino == found.Ino
 }
 
 // gone reports whether err, of an access to a file of the group at path, came about because the group is not there.

@@ -53,8 +53,14 @@ func startIn(t *testing.T, g *Group, script string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	defer dir.Close()
+	return startAt(t, int(dir.Fd()), script)
+}
+
+// startAt starts a shell in the group whose directory is open, and returns once the script has said that it is up.
+func startAt(t *testing.T, dir int, script string) *exec.Cmd {
+	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", script)
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: dir}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
