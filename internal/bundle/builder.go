@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 
 	"github.com/containerd/errdefs"
@@ -50,6 +51,11 @@ func (b *Builder) CheckRequest(cfg *runtimeapi.PodSandboxConfig) error {
 	if parent := cfg.GetLinux().GetCgroupParent(); parent != "" {
 		if _, err := b.Cgroups.Container(parent, "container"); err != nil {
 			return sandbox.Invalid(err)
+		}
+		if path, err := b.Cgroups.Path(parent); err == nil {
+			if err := cgroup.CheckPath(path); err != nil {
+				return sandbox.InPod(cfg.Metadata, sandbox.Invalid(fmt.Errorf("cgroup_parent: %w", err)))
+			}
 		}
 	}
 	o := cfg.GetLinux().GetSecurityContext().GetSelinuxOptions()

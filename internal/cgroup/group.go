@@ -261,7 +261,7 @@ func removeDirs(path string) error {
 
 // removed is the outcome of a removal.
 func removed(path string, err error) error {
-	if err == nil || err == unix.ENOENT {
+	if err == nil || err == unix.ENOENT || err == unix.ENOTDIR {
 		return nil
 	}
 	return &fs.PathError{Op: "remove cgroup", Path: path, Err: err}
@@ -334,9 +334,10 @@ func isAt(dir *os.File, path string) bool {
 	return err == nil && unix.Fstat(int(dir.Fd()), &this) == nil && this.Dev == found.Dev && this.Ino == found.Ino
 }
 
-// gone reports whether err, of an access to a file of the group at path, came about because the group is not there.
+// gone reports whether err, of an access to a file of the group at path, came about because the group is not there. A
+// path that leads through a file names no group.
 func gone(path string, err error) bool {
-	if errors.Is(err, unix.ENODEV) {
+	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOTDIR) {
 		return true
 	}
 	if !errors.Is(err, fs.ErrNotExist) {

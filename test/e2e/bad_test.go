@@ -71,6 +71,9 @@ func TestBadPods(t *testing.T) {
 			{"cgroup parent", "", func(c *v1.PodSandboxConfig) {
 				c.Linux.CgroupParent = "/../../up"
 			}, codes.InvalidArgument, []string{"cgroup"}},
+			{"cgroup parent of a file's name", "", func(c *v1.PodSandboxConfig) {
+				c.Linux.CgroupParent = "/berth-none/cgroup.procs/x"
+			}, codes.InvalidArgument, []string{"cgroup_parent", "file"}},
 			{"host port", "", func(c *v1.PodSandboxConfig) {
 				c.PortMappings = []*v1.PortMapping{{HostPort: 99999, ContainerPort: 80}}
 			}, codes.InvalidArgument, []string{"99999"}},
