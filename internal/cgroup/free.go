@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// CheckPath refuses the path of a cgroup, as for Locate, that names a file of the cgroup file system, or something below
-// one: no group can be made there. A group that is not there yet will have the files that a group which is there has.
+// CheckPath refuses the path of a cgroup, as for Locate, that names a file of the cgroup file system, or something
+// below one: no group can be made there. A group that is not there yet will have the files of one that is there.
 func CheckPath(path string) error {
 	path, err := checked(path)
 	if err != nil {

@@ -139,8 +139,16 @@ func (g *Group) Open() (*os.File, error) {
 func (g *Group) Pids() ([]int, error) { return Pids(g.path) }
 
 // Kill sends SIGKILL to every process of this group and of those below it, also to those that are being forked
-// meanwhile. It does not wait for them to die: WaitEmpty does. It is nil when nothing is there.
+// meanwhile. Where these groups are frozen by their own state of the v1 freezer, it ends that, so that they die. It
+// does not wait for them to die: WaitEmpty does. It is nil when nothing is there.
 func (g *Group) Kill() error {
+	if err := g.killAll(); err != nil {
+		return err
+	}
+	return thaw(g.path)
+}
+
+func (g *Group) killAll() error {
 	err := Write(filepath.Join(g.path, "cgroup.kill"), "1")
 	switch {
 	case err == nil, gone(g.path, err):

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/cgroup"
 	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/op"
@@ -96,6 +97,9 @@ func (p *pod) takeDown(ctx context.Context) error {
 	if err := p.endSandbox(ctx); err != nil {
 		return err
 	}
+	if err := thawPod(ctx, p); err != nil {
+		return err
+	}
 	if err := p.containers.end(ctx, p.record().Containers); err != nil {
 		return err
 	}
@@ -116,6 +120,25 @@ func (p *pod) endSandbox(ctx context.Context) error {
 		return nil
 	}
 	return p.cfg.Runtime.KillAll(ctx, string(p.id), string(p.id))
+}
+
+// thawPod has the containers of a pod die whose own cgroup is frozen: that of the containers' is ended by their kill. They
+// are killed first, so that none of them goes on. A cgroup that the pod was given is its owner's, and stays frozen.
+func thawPod(ctx context.Context, p *pod) error {
+	r := p.rec.Load()
+	if r.Config.Get().GetLinux().GetCgroupParent() != "" {
+		return nil
+	}
+	path, err := p.bundle.PodCgroup(r)
+	if err != nil || !cgroup.FrozenItself(path) {
+		return nil // nothing of Berth's own can be frozen there
+	}
+	for _, c := range r.Containers {
+		if err := p.cfg.Runtime.KillAll(ctx, string(p.id), string(c.ID)); err != nil {
+			return err
+		}
+	}
+	return cgroup.Thaw(path)
 }
 
 // end kills those containers that run, and clears away what the runtime and the mounts hold of every one; their records

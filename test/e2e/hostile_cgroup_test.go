@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cgroup"
 )
@@ -62,4 +63,36 @@ func nestGroups(top string, depth int) error {
 	}
 	_ = unix.Close(at)
 	return err
+}
+
+// TestFrozenContainer has a container, or the cgroup of a pod that Berth has named, stand still: it is stopped and
+// removed like others.
+func TestFrozenContainer(t *testing.T) {
+	each(t, func(r rig) {
+		for name, up := range map[string]bool{"container": false, "pod": true} {
+			r.sub(name, func(r rig) {
+				p := r.pod()
+				c := p.start(p.as(busybox("main", "sleep 1000")))
+				dir := c.groupOf("freezer")
+				if up {
+					dir = filepath.Dir(dir)
+				}
+				if cgroup.Mode() == cgroup.V2 {
+					r.ok(cgroup.Write(filepath.Join(dir, "cgroup.freeze"), "1"))
+				} else {
+					r.ok(cgroup.Write(filepath.Join(dir, "freezer.state"), "FROZEN"))
+				}
+				pid := c.pidOf(c.cid)
+				r.eventually("it stands still", func() bool { return cgroup.Frozen(pid) })
+				if !up {
+					r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, 0))
+					if s := c.status(); s.State != v1.ContainerState_CONTAINER_EXITED || s.ExitCode != 137 {
+						r.Errorf("%v", s)
+					}
+				}
+				r.ok(r.n.Runtime.StopPodSandbox(ctx(), p.id))
+				r.ok(r.n.Runtime.RemovePodSandbox(ctx(), p.id))
+			})
+		}
+	})
 }

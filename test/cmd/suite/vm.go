@@ -60,7 +60,7 @@ var vmSubset = []string{
 	// The cgroup of a container, of a pod and of the monitors: what is in their files, who makes them, who ends them.
 	"Units", "UnifiedResources", "WeightAndSwap", "Resources", "UpdateContainerResources", "ResourcesOutliveTheDaemon",
 	"CgroupParent.*", "Devices",
-	"CgroupWritable", "CgroupNames.*",
+	"CgroupWritable", "CgroupNames.*", "ContainerNestsCgroups", "FrozenContainer",
 	"OutOfMemory.*", "ExecTimeout", "StopKillsTheWholeContainer", "PodAfterTheMonitorsScopeWasStopped", "SystemdRestarts",
 	// What is read from them.
 	"StatsOfProcessorTime", "StatsOfMemory", "StatsOfPressure", "StatsOfPods", "Metrics", "RuntimeConfig",
