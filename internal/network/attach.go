@@ -145,8 +145,8 @@ func addresses(r *types100.Result, ifname string) []netip.Addr {
 
 // Detach undoes Attach, by what Attach wrote down: also when the configuration has changed since, when the network
 // namespace is gone, and when the ADD never finished. It may be repeated, and is nil when nothing is there. A plugin
-// that fails is a *DetachError. An attachment whose ADD never succeeded, and whose plugins go on to refuse DEL, is given
-// up in the end (see refusedTries).
+// that fails is a *DetachError. An attachment whose ADD never succeeded, and whose plugins go on to refuse DEL, is
+// given up in the end (see refusedTries).
 func (n *Network) Detach(ctx context.Context, p Pod) error {
 	if err := n.detach(ctx, p); err != nil {
 		return fmt.Errorf("detach network of pod %s: %w", p.ID, err)
@@ -205,7 +205,7 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 	return fault.At("network.detach.forget.after")
 }
 
-// guess stands in for a record that a power cut tore: the configuration in force and what the caller knows of the pod
+// guess stands in for a record that a power cut tore, or that is another pod's: the configuration in force and what the caller knows of the pod
 // are the best that is left, and every CNI plugin must cope with a DEL without a result.
 func (n *Network) guess(p Pod, damaged error) (*attachment, error) {
 	conf := n.CNI.current.Load().conf

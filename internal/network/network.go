@@ -160,24 +160,28 @@ func (c cache) read(pod string) (*attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attachment{}
-	_, err = kind.Read(path, a)
+	a, err := readOf(pod, path, kind.Read)
 	var damaged *record.CorruptError
 	if errors.As(err, &damaged) {
-		if a = new(attachment); readSynced(path, a) { // what the pod was attached by, if not all that came of it
-			a.Guessed = true
-			return a, nil
+		if synced, syncedErr := readOf(pod, path, kind.ReadSynced); syncedErr == nil {
+			synced.Guessed = true // it is what the pod was attached by, if not all that came of it
+			return synced, nil
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return a, nil
+	return a, err
 }
 
-func readSynced(path string, a *attachment) bool {
-	_, err := kind.ReadSynced(path, a)
-	return err == nil
+// readOf reads a record, and takes one of another pod for damaged: by that the other would be detached while it lives,
+// and what this one holds would be lost.
+func readOf(pod, path string, read func(path string, v any) (int, error)) (*attachment, error) {
+	a := &attachment{}
+	if _, err := read(path, a); err != nil {
+		return nil, err
+	}
+	if a.Pod != pod {
+		return nil, &record.CorruptError{Path: path, Reason: fmt.Sprintf("it is that of pod %q", a.Pod)}
+	}
+	return a, nil
 }
 
 func (c cache) write(a *attachment) error {
