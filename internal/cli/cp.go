@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -160,6 +161,7 @@ func runInside(
 func unpackBelow(r io.Reader, base, to string) error {
 	place, name := filepath.Dir(filepath.Clean(to)), filepath.Base(filepath.Clean(to))
 	info, err := os.Stat(to)
+	fresh := absent(err)
 	switch {
 	case err == nil && info.IsDir() || strings.HasSuffix(to, "/") || base == ".":
 		if err := os.MkdirAll(to, 0o755); err != nil {
@@ -209,6 +211,11 @@ func unpackBelow(r io.Reader, base, to string) error {
 		if err := unpackEntry(into, below, h, archive); err != nil {
 			return err
 		}
+		if at == "." && fresh && h.Typeflag == tar.TypeDir { // the directory made above for the content
+			if err := root.Chmod(at, dirMode(h)); err != nil {
+				return err
+			}
+		}
 	}
 }
 
@@ -226,20 +233,16 @@ func openTree(root *os.Root, name string) (*os.Root, error) {
 
 // unpackEntry writes one entry. Links are made as they are; root follows none that leads out.
 func unpackEntry(root *os.Root, at string, h *tar.Header, data io.Reader) error {
-	mode := h.FileInfo().Mode().Perm()
 	switch h.Typeflag {
 	case tar.TypeDir:
-		if err := root.MkdirAll(at, 0o700); err != nil {
-			return err
-		}
-		return root.Chmod(at, mode|0o700)
+		return makeDir(root, at, dirMode(h))
 	case tar.TypeReg:
 		if info, err := root.Lstat(at); err == nil && !info.IsDir() {
 			if err := root.Remove(at); err != nil {
 				return err
 			}
 		}
-		f, err := root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		f, err := root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, h.FileInfo().Mode().Perm())
 		if err != nil {
 			return err
 		}
@@ -250,6 +253,27 @@ func unpackEntry(root *os.Root, at string, h *tar.Header, data io.Reader) error 
 		return root.Symlink(h.Linkname, at)
 	}
 	return nil // a hard link to what was not copied, a device or a FIFO is nothing to copy
+}
+
+// dirMode is the mode of a directory of an archive, in which its owner here can always write what follows.
+func dirMode(h *tar.Header) fs.FileMode { return h.FileInfo().Mode().Perm() | 0o700 }
+
+// makeDir makes a directory of a mode. A directory that is there already keeps its own mode, because it is this
+// machine's and the container must not open it to everybody.
+func makeDir(root *os.Root, at string, mode fs.FileMode) error {
+	if err := root.MkdirAll(path.Dir(at), 0o700); err != nil {
+		return err
+	}
+	err := root.Mkdir(at, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		if info, statErr := root.Stat(at); statErr == nil && info.IsDir() {
+			return nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return root.Chmod(at, mode)
 }
 
 // copyInto packs files of this machine, and has the container unpack them.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -114,6 +115,35 @@ func TestCopy(t *testing.T) {
 	}
 }
 
+// TestCopyLeavesTheModesOfDirectories has a container whose directories everybody may write copied over directories of
+// this machine, which keep their modes, and to a new place, which gets the container's.
+func TestCopyLeavesTheModesOfDirectories(t *testing.T) {
+	for name, c := range map[string]struct{ from, to, want string }{
+		"the content, over":     {"%:@/src/.", "@/dst", "dst=700 dst/src=710 dst/d=777 "},
+		"a directory, over":     {"%:@/src", "@/dst", "dst=700 dst/src=710 dst/src/d=777 "},
+		"the content, anew":     {"%:@/src/.", "@/new", "new=777 new/d=777 "},
+		"the content, anew, in": {"%:@/src/.", "@/dst/a/b/", "dst=700 dst/a/b=777 dst/a/b/d=777 "},
+		"a directory, anew":     {"%:@/src", "@/new", "new=777 new/d=777 "},
+	} {
+		d, dir := populated(t), t.TempDir()
+		d.exec = machineOf
+		script := exec.Command("sh", "-c", "mkdir -p src/d dst/src && chmod 777 src src/d && chmod 700 dst && "+
+			"chmod 710 dst/src")
+		script.Dir = dir
+		if out, err := script.CombinedOutput(); err != nil {
+			t.Fatal(err, string(out))
+		}
+		args := strings.Fields(strings.NewReplacer("@", dir, "%", "postgres").Replace("cp " + c.from + " " + c.to))
+		_, errs, code := d.berth(t, args...)
+		for _, want := range strings.Fields(c.want) {
+			at, mode, _ := strings.Cut(want, "=")
+			if info, err := os.Stat(filepath.Join(dir, at)); err != nil || fmt.Sprintf("%o", info.Mode().Perm()) != mode {
+				t.Errorf("%s: code %d, %q, want %s: %v, %v", name, code, errs, want, info.Mode(), err)
+			}
+		}
+	}
+}
+
 // TestCopyFromAHostileContainer has containers send what was not asked for.
 func TestCopyFromAHostileContainer(t *testing.T) {
 	file := func(name string) *tar.Header { return &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o4777} }
@@ -131,10 +161,11 @@ func TestCopyFromAHostileContainer(t *testing.T) {
 		"a link in its place": {[]*tar.Header{link("x", "../mine"), file("x/f")}, true, "x->../mine"},
 		"a link in its place, to what lies beside it": {[]*tar.Header{link("x", "mine"), file("x/f")}, true,
 			"mine/ x->mine"},
-		"a path that leads up": {[]*tar.Header{dir, file("x/../../evil")}, true, "x/"},
-		"an absolute path":     {[]*tar.Header{file("/evil")}, true, ""},
-		"through a link":       {[]*tar.Header{dir, link("x/l", "/"), file("x/l/evil")}, true, "x/ x/l->/"},
-		"through a link up":    {[]*tar.Header{dir, link("x/l", "../.."), file("x/l/evil")}, true, "x/ x/l->../.."},
+		"a path that leads up":    {[]*tar.Header{dir, file("x/../../evil")}, true, "x/"},
+		"an absolute path":        {[]*tar.Header{file("/evil")}, true, ""},
+		"through a link":          {[]*tar.Header{dir, link("x/l", "/"), file("x/l/evil")}, true, "x/ x/l->/"},
+		"through a link up":       {[]*tar.Header{dir, link("x/l", "../.."), file("x/l/evil")}, true, "x/ x/l->../.."},
+		"a directory over a file": {[]*tar.Header{dir, file("x/f"), {Name: "x/f", Typeflag: tar.TypeDir}}, true, "x/ x/f="},
 		"over a link": {[]*tar.Header{dir, link("x/l", "../../evil"), file("x/l")}, false,
 			"x/ x/l="},
 		"a device": {[]*tar.Header{dir, {Name: "x/d", Typeflag: tar.TypeBlock, Devmajor: 8}, {Name: "x/p",
