@@ -60,7 +60,11 @@ type logReader struct {
 	ended func(context.Context) (bool, error)
 
 	file    *os.File
+	at      int64             // how far the file is read
 	pending []byte            // of a line whose end is not there yet
+	skips   bool              // the rest of a line that is too long
+	good    int               // lines of a log
+	bad     int               // lines that are none
 	open    map[string]bool   // streams whose last line was partial
 	held    map[string][]byte // of lines behind a prefix, by stream, what was partial
 }
@@ -75,6 +79,18 @@ const (
 func (r *logReader) copy(ctx context.Context) error {
 	r.open, r.held = map[string]bool{}, map[string][]byte{}
 	defer func() { r.closeFile() }()
+	err := r.lines(ctx)
+	if r.bad > 1 {
+		r.note("%d damaged lines in all were left out", r.bad)
+	}
+	if err == nil && r.bad > 0 && r.good == 0 && r.tail < 0 {
+		return fmt.Errorf("%s is not the log of a container", r.path)
+	}
+	return err
+}
+
+// lines copies the lines.
+func (r *logReader) lines(ctx context.Context) error {
 	if err := r.openFile(); err != nil && (r.ended == nil || !absent(err)) {
 		return err
 	}
@@ -113,7 +129,20 @@ func (r *logReader) copy(ctx context.Context) error {
 
 func (r *logReader) openFile() (err error) {
 	r.file, err = os.Open(r.path)
+	r.at, r.skips = 0, false
 	return err
+}
+
+// note says on standard error what is wrong with the log. What is right in it is printed nevertheless.
+func (r *logReader) note(format string, args ...any) {
+	fmt.Fprintf(r.err, "berth: %s: %s\n", visibleLine(r.path), fmt.Sprintf(format, args...))
+}
+
+// damaged leaves out a line that cannot be read, as a kubelet does. It tells of the first alone: there may be many.
+func (r *logReader) damaged(why error) {
+	if r.bad++; r.bad == 1 {
+		r.note("%v; damaged lines are left out", why)
+	}
 }
 
 func (r *logReader) closeFile() {
@@ -122,8 +151,9 @@ func (r *logReader) closeFile() {
 	}
 }
 
-// advance goes on to the file that has taken the log's place, when there is one. It is called at the end of the old
-// file; what was still written to that after its replacement appeared is read first.
+// advance goes on to the file that has taken the log's place, when there is one, or at the beginning of one that
+// became shorter. It is called at the end of the old file; what was still written to that after its replacement
+// appeared is read first.
 func (r *logReader) advance() (bool, error) {
 	now, err := os.Stat(r.path)
 	if absent(err) {
@@ -134,8 +164,11 @@ func (r *logReader) advance() (bool, error) {
 	}
 	if r.file != nil {
 		old, err := r.file.Stat()
-		if err != nil || os.SameFile(old, now) {
+		if err != nil {
 			return false, err
+		}
+		if os.SameFile(old, now) {
+			return r.restart(old.Size())
 		}
 		if err := errors.Join(r.drain(), r.rest()); err != nil {
 			return false, err
@@ -149,6 +182,21 @@ func (r *logReader) advance() (bool, error) {
 	return true, nil
 }
 
+// restart goes back to the beginning of the file where that is shorter than what was read of it: somebody emptied it,
+// and what is written to it from then on begins there.
+func (r *logReader) restart(size int64) (bool, error) {
+	if size >= r.at {
+		return false, nil
+	}
+	if err := r.rest(); err != nil {
+		return false, err
+	}
+	r.note("it became shorter while it was read; what it holds now follows")
+	r.pending, r.skips, r.at = nil, false, 0
+	_, err := r.file.Seek(0, io.SeekStart)
+	return true, err
+}
+
 // drain copies what there is.
 func (r *logReader) drain() error {
 	if r.file == nil {
@@ -157,6 +205,7 @@ func (r *logReader) drain() error {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := r.file.Read(buf)
+		r.at += int64(n)
 		if werr := r.feed(buf[:n]); werr != nil {
 			return werr
 		}
@@ -175,13 +224,21 @@ func (r *logReader) feed(data []byte) error {
 	for {
 		line, rest, found := bytes.Cut(r.pending, []byte("\n"))
 		if !found {
-			if len(r.pending) > mostLine {
-				return fmt.Errorf("%s holds a line of more than %d bytes", r.path, mostLine)
+			if len(r.pending) > mostLine && !r.skips {
+				r.damaged(fmt.Errorf("a line of more than %d bytes", mostLine))
+				r.skips = true
+			}
+			if r.skips {
+				r.pending = nil
 			}
 			r.pending = append([]byte(nil), r.pending...) // lets go of what was read before it
 			return nil
 		}
 		r.pending = rest
+		if r.skips {
+			r.skips = false
+			continue
+		}
 		if err := r.write(line); err != nil {
 			return err
 		}
@@ -191,8 +248,10 @@ func (r *logReader) feed(data []byte) error {
 func (r *logReader) write(line []byte) error {
 	l, err := parseLog(line)
 	if err != nil {
-		return fmt.Errorf("%s: %w", r.path, err)
+		r.damaged(err)
+		return nil
 	}
+	r.good++
 	switch {
 	case !r.until.IsZero() && l.at.After(r.until):
 		return errPast
@@ -290,6 +349,7 @@ func (r *logReader) seekTail() error {
 	if len(starts) > 0 {
 		at = starts[0]
 	}
+	r.at = at
 	_, err := r.file.Seek(at, io.SeekStart)
 	return err
 }

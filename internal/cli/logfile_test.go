@@ -80,9 +80,50 @@ func TestLogThatIsNoneIsRefused(t *testing.T) {
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	r := &logReader{path: path, out: &bytes.Buffer{}, tail: -1}
+	r := &logReader{path: path, out: &bytes.Buffer{}, err: &bytes.Buffer{}, tail: -1}
 	if err := r.copy(t.Context()); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestLogGoesOnBehindDamage has lines that no runtime wrote among others, and tells of them once.
+func TestLogGoesOnBehindDamage(t *testing.T) {
+	path := t.TempDir() + "/log"
+	nul := strings.Repeat("\x00", 100)
+	text := stamp + " stdout F one\n" + nul + "\n" + nul + stamp + " stdout F lost\n" + strings.Repeat("x", 3*mostLine) +
+		"\n\n" + stamp + " stdout F two\n" + nul
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	r := &logReader{path: path, out: &out, err: &errs, tail: -1}
+	if err := r.copy(t.Context()); err != nil || out.String() != "one\ntwo\n" {
+		t.Errorf("%v, %q", err, out.String())
+	}
+	said := strings.Split(strings.TrimSpace(errs.String()), "\n")
+	if len(said) != 2 || !strings.Contains(said[0], path+": not a line of a container's log: \"\\x00") ||
+		!strings.HasSuffix(said[1], path+": 4 damaged lines in all were left out") {
+		t.Errorf("%q", said)
+	}
+}
+
+// TestFollowOfALogThatIsEmptied goes on at the beginning of a file that somebody made shorter.
+func TestFollowOfALogThatIsEmptied(t *testing.T) {
+	path := t.TempDir() + "/log"
+	first := stamp + " stdout F " + strings.Repeat("x", 1000) + "\n" + stamp + " stdout F to"
+	if err := os.WriteFile(path, []byte(first), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, asked := &safeBuffer{}, &safeBuffer{}, 0
+	r := &logReader{path: path, out: out, err: errs, tail: -1, ended: func(context.Context) (bool, error) {
+		if asked++; asked == 1 { // all of it has been read
+			return false, os.WriteFile(path, []byte(stamp+" stdout F new\n"), 0o644)
+		}
+		return true, nil
+	}}
+	want := strings.Repeat("x", 1000) + "\nto\nnew\n"
+	if err := r.copy(t.Context()); err != nil || out.String() != want || !strings.Contains(errs.String(), "shorter") {
+		t.Errorf("%v, %q, %q", err, out.String(), errs.String())
 	}
 }
 
