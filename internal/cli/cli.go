@@ -120,6 +120,9 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
+// errInterrupted is the end of a command that was interrupted before it had done what it was asked for.
+var errInterrupted = &exitError{code: 128 + int(syscall.SIGINT), err: errors.New("interrupted")}
+
 // ours marks err as Berth's own failure, for commands whose exit code is otherwise that of a container.
 func ours(err error) error {
 	var e *exitError

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -114,7 +113,7 @@ func (c *client) exec(cmd *cobra.Command, word string, argv []string, o *execOpt
 	case err != nil && errors.Is(context.Cause(ctx), late):
 		return late
 	case err != nil && cmd.Context().Err() != nil:
-		return &exitError{code: 128 + int(syscall.SIGINT), err: errors.New("interrupted")}
+		return errInterrupted
 	case err != nil:
 		return last.tell(cannotInvoke(err))
 	case code != 0:

@@ -80,6 +80,12 @@ func (r *logReader) copy(ctx context.Context) error {
 	r.open, r.held = map[string]bool{}, map[string][]byte{}
 	defer func() { r.closeFile() }()
 	err := r.lines(ctx)
+	if errors.Is(err, context.Canceled) {
+		if r.ended != nil {
+			return nil // so ends who follows
+		}
+		return errInterrupted
+	}
 	if r.bad > 1 {
 		r.note("%d damaged lines in all were left out", r.bad)
 	}
@@ -95,18 +101,18 @@ func (r *logReader) lines(ctx context.Context) error {
 		return err
 	}
 	if r.file != nil && r.tail >= 0 {
-		if err := r.seekTail(); err != nil {
+		if err := r.seekTail(ctx); err != nil {
 			return err
 		}
 	}
 	for ended := r.ended == nil; ; {
-		if err := r.drain(); err != nil {
+		if err := r.drain(ctx); err != nil {
 			return nilIfPast(err)
 		}
 		if ended {
 			return nilIfPast(r.rest())
 		}
-		moved, err := r.advance()
+		moved, err := r.advance(ctx)
 		if err != nil {
 			return nilIfPast(err)
 		}
@@ -154,7 +160,7 @@ func (r *logReader) closeFile() {
 // advance goes on to the file that has taken the log's place, when there is one, or at the beginning of one that
 // became shorter. It is called at the end of the old file; what was still written to that after its replacement
 // appeared is read first.
-func (r *logReader) advance() (bool, error) {
+func (r *logReader) advance(ctx context.Context) (bool, error) {
 	now, err := os.Stat(r.path)
 	if absent(err) {
 		return false, nil // between a rename and the new file
@@ -170,7 +176,7 @@ func (r *logReader) advance() (bool, error) {
 		if os.SameFile(old, now) {
 			return r.restart(old.Size())
 		}
-		if err := errors.Join(r.drain(), r.rest()); err != nil {
+		if err := errors.Join(r.drain(ctx), r.rest()); err != nil {
 			return false, err
 		}
 		r.pending = nil // the last line of the old file stays unfinished
@@ -197,13 +203,17 @@ func (r *logReader) restart(size int64) (bool, error) {
 	return true, err
 }
 
-// drain copies what there is.
-func (r *logReader) drain() error {
+// drain copies what there is, until somebody interrupts it. A deadline is that of --until, by which all was written:
+// what is there then is still copied.
+func (r *logReader) drain(ctx context.Context) error {
 	if r.file == nil {
 		return nil
 	}
 	buf := make([]byte, 64<<10)
 	for {
+		if err := ctx.Err(); errors.Is(err, context.Canceled) {
+			return err
+		}
 		n, err := r.file.Read(buf)
 		r.at += int64(n)
 		if werr := r.feed(buf[:n]); werr != nil {
@@ -312,44 +322,5 @@ func (r *logReader) flush() (err error) {
 		err = errors.Join(err, werr)
 	}
 	clear(r.held)
-	return err
-}
-
-// seekTail moves to the beginning of the last r.tail lines. Partial lines count as one with what ends them.
-func (r *logReader) seekTail() error {
-	starts := make([]int64, 0, min(r.tail, 1024)+1) // of the last lines, oldest first
-	var at int64
-	begins, line := true, []byte(nil)
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := r.file.Read(buf)
-		for _, b := range buf[:n] {
-			if begins && len(line) == 0 {
-				if starts = append(starts, at); len(starts) > r.tail {
-					starts = starts[1:]
-				}
-			}
-			at++
-			if b != '\n' {
-				if len(line) < 80 { // the tag comes early
-					line = append(line, b)
-				}
-				continue
-			}
-			l, _ := parseLog(line)
-			begins, line = !l.partial, line[:0]
-		}
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if len(starts) > 0 {
-		at = starts[0]
-	}
-	r.at = at
-	_, err := r.file.Seek(at, io.SeekStart)
 	return err
 }

@@ -208,7 +208,7 @@ func TestAdvanceBesideRotations(t *testing.T) {
 	}()
 	r := &logReader{path: path, tail: -1}
 	for range 20000 {
-		if _, err := r.advance(); err != nil {
+		if _, err := r.advance(t.Context()); err != nil {
 			t.Error(err)
 			break
 		}
