@@ -18,6 +18,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/containerd"
 	"berth/internal/containerd/settings"
+	"berth/internal/limit"
 )
 
 // Where what is taken over goes, below the directory of Berth's configuration.
@@ -39,7 +40,7 @@ type placer struct {
 // put writes a file, unless there is one.
 func (p *placer) put(name string, mode fs.FileMode, data []byte) error {
 	path := filepath.Join(p.dir, name)
-	there, err := os.ReadFile(path)
+	there, err := limit.ReadFile(path, limit.ConfigFile)
 	did := "written"
 	switch {
 	case err == nil && bytes.Equal(there, data):

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -13,6 +15,7 @@ import (
 
 	"berth/internal/admin"
 	"berth/test/fixture"
+	"berth/test/timeouts"
 )
 
 // oldNode is a root of containerd with an image under names, and the image's id.
@@ -123,6 +126,52 @@ func TestMigratePins(t *testing.T) {
 	text, err := os.ReadFile(into + "/" + migratedPins)
 	if err != nil || !strings.Contains(string(text), "pinned = ['own/*', 'quay.io/team/agent:v1']") {
 		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// TestMigrateWaitsForNoFIFO has one in each place of a file that the command reads.
+func TestMigrateWaitsForNoFIFO(t *testing.T) {
+	d := startDaemon(t)
+	for _, name := range []string{"imported.toml", "config.toml", "registries.yaml", "into/" + migratedSettings,
+		"into/certs.d/quay.io/hosts.toml"} {
+		dir := t.TempDir()
+		for file, text := range map[string]string{
+			"config.toml":     "version = 2\nimports = [\"imported.toml\"]\n[debug]\nlevel = \"debug\"\n",
+			"registries.yaml": "mirrors: {quay.io: {endpoint: [\"https://mirror.example\"]}}\n", name: "",
+		} {
+			path := filepath.Join(dir, file)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			err := os.WriteFile(path, []byte(text), 0o600)
+			if file == name {
+				err = errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		type result struct {
+			errs string
+			code int
+		}
+		ended := make(chan result, 1)
+		go func() {
+			_, errs, code := d.berth(t, "migrate", "containerd", "--only", "settings", "--config", dir+"/config.toml",
+				"--registries", dir+"/registries.yaml", "--into", dir+"/into")
+			ended <- result{errs, code}
+		}()
+		select {
+		case r := <-ended:
+			if r.code != 1 || !strings.Contains(r.errs, filepath.Join(dir, name)+": it is not a regular file") {
+				t.Errorf("%s: code %d, %q", name, r.code, r.errs)
+			}
+		case <-time.After(timeouts.For(10 * time.Second)):
+			t.Errorf("%s: it waits", name)
+			f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0) // lets it go on
+			_ = errors.Join(err, f.Close())
+			<-ended
+		}
 	}
 }
 

@@ -294,6 +294,12 @@ var ConfigFile = define(Budget{
 	Beyond: "is refused: the daemon does not start, or goes on as it was",
 })
 
+// ContainerdFile is of what an administrator of another runtime wrote.
+var ContainerdFile = define(Budget{
+	Name: "size of a file of containerd's settings", Unit: Bytes, Limit: 1 << 20,
+	Beyond: "keeps `berth migrate containerd` from taking settings over",
+})
+
 // LibraryFile is of what others write and a library reads whole.
 var LibraryFile = define(Budget{
 	Name: "size of a description of CDI devices, of a certificate of a registry, or of a plugin's configuration of NRI",

@@ -5,8 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -14,11 +12,12 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
+
+	"berth/internal/limit"
 )
 
 // The bounds of what is read.
 const (
-	mostFile  = 1 << 20 // bytes
 	mostFiles = 100
 	mostDepth = 100 // of values in each other
 )
@@ -89,22 +88,8 @@ func (s setting) strings() []string {
 	return out
 }
 
-// readFile reads a file that is small.
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path)
-	}
-	raw, err := io.ReadAll(io.LimitReader(f, mostFile+1))
-	if err == nil && len(raw) > mostFile {
-		err = fmt.Errorf("%s has more than %d bytes, and is no configuration", path, mostFile)
-	}
-	return raw, err
-}
+// readFile reads a regular file that is small.
+func readFile(path string) ([]byte, error) { return limit.ReadFile(path, limit.ContainerdFile) }
 
 // reading are the files of a configuration.
 type reading struct {
