@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -36,10 +37,21 @@ func freezerGroup(t *testing.T) (path string, top, below *Group) {
 	return path, top, below
 }
 
+// freeze freezes a group, and returns when all in it stand still: until then they may still die.
 func freeze(t *testing.T, g *Group) {
 	t.Helper()
-	if err := Write(filepath.Join(g.Path(), "freezer.state"), "FROZEN"); err != nil {
+	state := filepath.Join(g.Path(), "freezer.state")
+	if err := Write(state, "FROZEN"); err != nil {
 		t.Fatal(err)
+	}
+	for end := time.Now().Add(timeouts.For(30 * time.Second)); ; time.Sleep(time.Millisecond) {
+		text, err := os.ReadFile(state)
+		if strings.TrimSpace(string(text)) == "FROZEN" {
+			return
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("the group is %s, %v", text, err)
+		}
 	}
 }
 
