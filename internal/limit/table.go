@@ -274,6 +274,10 @@ var (
 		Name: "bytes by which one session tells the sizes of its terminal", Unit: Bytes, Limit: 4 << 20,
 		Beyond: "ends the session",
 	})
+	CommandInput = define(Budget{
+		Name: "input of a session of exec or attach over a WebSocket that its command has not read", Unit: Bytes,
+		Limit: 1 << 20, Beyond: "is not received until the command reads",
+	})
 	IdleConnections = define(Budget{
 		Name: "connections for exec, attach and port-forward that use no address", Limit: 512,
 		Beyond: "ends the oldest of them",

@@ -93,7 +93,7 @@ func (s *Server) servePortForward(w http.ResponseWriter, r *http.Request, req an
 			s.createTime, portforward.SupportedProtocols)
 	}
 	if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
-		tunnel(w, r, serve)
+		tunnel(w, r, s.cfg.Log, serve)
 		return
 	}
 	serve(w, r)

@@ -1,0 +1,332 @@
+package stream
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+
+	"berth/internal/limit"
+)
+
+// channels are the streams of a command in one WebSocket. The first byte of a message says of which it is.
+type channels struct {
+	socket *webSocket
+	base64 bool // messages are text, with a digit for the channel
+	closes bool // a client can end a channel
+	idle   time.Duration
+	input  *input
+	sizes  *sizes
+
+	received chan bool // whether the client is still there when nothing more is received
+	stopping atomic.Bool
+
+	mu sync.Mutex // held for a message that is sent
+}
+
+func newChannels(s *webSocket, idle time.Duration) *channels {
+	return &channels{
+		socket: s, base64: webSocketProtocols[s.Subprotocol()], idle: idle,
+		closes: s.Subprotocol() == remotecommand.StreamProtocolV5Name,
+		input:  newInput(), sizes: newSizes(), received: make(chan bool, 1),
+	}
+}
+
+// inputTime is how long a command may take to read what a client has sent that has gone.
+const inputTime = 2 * time.Second
+
+// serve receives from the client until end is called. The context that it returns ends when the client goes away, or is
+// sent away for what it has sent.
+func (c *channels) serve(r *http.Request, log *slog.Logger) (ctx context.Context, end func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+	stop := context.AfterFunc(r.Context(), c.input.finish) // who waits for the command sees the end of the connection
+	go func() {
+		err := c.receive()
+		c.input.finish()
+		c.sizes.finish()
+		var did *breach
+		switch {
+		case errors.Is(err, errEnded):
+			c.received <- true
+		case errors.As(err, &did):
+			log.Warn("a session of a client is ended for what it has sent", "client", r.RemoteAddr, "error", err)
+			err := c.socket.sendClose(did.code, err.Error(), time.Now().Add(closeTime))
+			if err != nil {
+				_ = c.socket.Close()
+			}
+			cancel()
+			c.received <- err == nil
+		default:
+			_ = c.socket.Close()
+			c.input.awaitRead(inputTime)
+			cancel()
+			c.received <- false
+		}
+	}()
+	return ctx, func() {
+		defer cancel()
+		defer stop()
+		c.end(r)
+	}
+}
+
+// end ends the connection when all is sent. What the client still sends is thrown away: on a connection that is closed
+// with something unread the kernel throws away what the client has not received.
+func (c *channels) end(r *http.Request) {
+	c.mu.Lock() // what comes later finds the connection ended
+	_ = c.socket.sendClose(websocket.CloseNormalClosure, "", c.deadline())
+	c.mu.Unlock()
+	c.stopping.Store(true)
+	_ = c.socket.raw.SetReadDeadline(time.Unix(0, 1))
+	if <-c.received {
+		_ = c.socket.raw.SetReadDeadline(time.Time{})
+		linger(r, c.socket.raw)
+	}
+	_ = c.socket.Close()
+}
+
+// errEnded says that the command has ended.
+var errEnded = errors.New("the command has ended")
+
+// breach is what a client has sent that ends its session, with the code that tells it so.
+type breach struct {
+	code int
+	err  error
+}
+
+func (b *breach) Error() string { return b.err.Error() }
+func (b *breach) Unwrap() error { return b.err }
+
+// deadline is when the connection ends if nothing goes over it from now on.
+func (c *channels) deadline() (at time.Time) {
+	if c.idle > 0 {
+		at = time.Now().Add(c.idle)
+	}
+	return at
+}
+
+// heard puts the deadline off, and fails when there is nothing more to be received.
+func (c *channels) heard() error {
+	_ = c.socket.raw.SetDeadline(c.deadline())
+	if c.stopping.Load() { // also when its deadline was overwritten
+		return errEnded
+	}
+	return nil
+}
+
+// receive passes on what the client sends until it closes the connection, the command has ended, or it does what it
+// must not.
+func (c *channels) receive() error {
+	for {
+		if err := c.heard(); err != nil {
+			return err
+		}
+		_, message, err := c.socket.NextReader()
+		if err == nil {
+			err = c.take(message)
+		} else if c.stopping.Load() {
+			err = c.stopped(err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// stopped tells whether it was the end of the command that ended a read, and not the client.
+func (c *channels) stopped(err error) error {
+	var timeout interface{ Timeout() bool }
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return errEnded
+	}
+	return err
+}
+
+// take passes one message on. That reading from the connection failed is for the next one to tell.
+func (c *channels) take(message io.Reader) error {
+	var first [1]byte
+	if _, err := io.ReadFull(message, first[:]); err != nil {
+		return nil
+	}
+	channel := first[0]
+	switch {
+	case c.closes && channel == remotecommand.StreamClose:
+		return c.takeClose(message)
+	case c.base64:
+		channel -= '0'
+		message = base64.NewDecoder(base64.StdEncoding, message)
+	}
+	switch channel {
+	case remotecommand.StreamStdIn:
+		return c.pass(message, c.input)
+	case remotecommand.StreamResize:
+		return c.pass(message, c.sizes)
+	}
+	return c.pass(message, io.Discard)
+}
+
+// pass copies what a message holds as it comes.
+func (c *channels) pass(message io.Reader, to io.Writer) error {
+	buf := buffers.Get().(*[messageBytes]byte)
+	defer buffers.Put(buf)
+	for {
+		n, err := message.Read(buf[:])
+		if err := c.heard(); err != nil {
+			return err
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return &breach{websocket.ClosePolicyViolation, err}
+		}
+		var corrupt base64.CorruptInputError
+		switch {
+		case err == nil:
+		case c.base64 && (errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &corrupt)):
+			return &breach{websocket.CloseInvalidFramePayloadData, fmt.Errorf("a message is not in base64: %w", err)}
+		default:
+			return nil
+		}
+	}
+}
+
+// takeClose ends a channel.
+func (c *channels) takeClose(message io.Reader) error {
+	var rest [2]byte
+	n, _ := io.ReadFull(message, rest[:])
+	if n != 1 || rest[0] > remotecommand.StreamResize {
+		return &breach{websocket.CloseProtocolError, fmt.Errorf("a message that ends a channel names none of 0 to %d: %v",
+			remotecommand.StreamResize, rest[:n])}
+	}
+	switch rest[0] {
+	case remotecommand.StreamStdIn:
+		c.input.finish()
+	case remotecommand.StreamResize:
+		c.sizes.finish()
+	}
+	return nil
+}
+
+// output is a channel to the client.
+type output struct {
+	*channels
+	number byte
+}
+
+// Write sends p, as messages that are small enough. Where it is empty that is one, too.
+func (o output) Write(p []byte) (n int, err error) {
+	most := messageBytes
+	if o.base64 {
+		most = base64.StdEncoding.DecodedLen(most)
+	}
+	for {
+		part := p[n:min(len(p), n+most)]
+		if err := o.send(o.number, part); err != nil {
+			return n, err
+		}
+		if n += len(part); n == len(p) {
+			return n, nil
+		}
+	}
+}
+
+// send sends a message.
+func (c *channels) send(channel byte, data []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kind := websocket.BinaryMessage
+	if c.base64 {
+		kind, channel = websocket.TextMessage, '0'+channel
+	}
+	w, err := c.socket.NextWriter(kind)
+	if err != nil {
+		return err
+	}
+	_ = c.socket.raw.SetReadDeadline(c.deadline())
+	_ = c.socket.SetWriteDeadline(c.deadline())
+	// The message fits the library's buffer, so that only the end of it can fail.
+	_, _ = w.Write([]byte{channel})
+	if c.base64 {
+		e := base64.NewEncoder(base64.StdEncoding, w)
+		_, _ = e.Write(data)
+		_ = e.Close()
+	} else {
+		_, _ = w.Write(data)
+	}
+	return w.Close()
+}
+
+// sizeBytes is how long the text of a size may be. Those of clients have some thirty bytes.
+const sizeBytes = 256
+
+// sizes are those of a client's terminal, each an object of JSON that has no other in it. Messages may hold several, or
+// a part of one. What is none is passed over, and of several that nobody has asked for yet the last counts.
+type sizes struct {
+	next chan remotecommand.TerminalSize // of one
+
+	// What follows is for the one who receives from the client.
+	total int64
+	text  []byte // of a size that has begun
+	ended bool
+}
+
+func newSizes() *sizes { return &sizes{next: make(chan remotecommand.TerminalSize, 1)} }
+
+// Write takes what the client says of its terminal, and fails when that is too much.
+func (s *sizes) Write(p []byte) (int, error) {
+	s.total += int64(len(p))
+	if err := limit.TerminalSizes.Check(s.total); err != nil {
+		return 0, err
+	}
+	for _, b := range p {
+		switch {
+		case b == '{':
+			s.text = append(s.text[:0], b)
+		case len(s.text) == 0:
+		case len(s.text) == sizeBytes:
+			s.text = s.text[:0]
+		default:
+			s.text = append(s.text, b)
+			if b == '}' {
+				s.take()
+				s.text = s.text[:0]
+			}
+		}
+	}
+	return len(p), nil
+}
+
+// take has a size be the next one, if it is one.
+func (s *sizes) take() {
+	var size remotecommand.TerminalSize
+	if err := json.Unmarshal(s.text, &size); err != nil || s.ended {
+		return
+	}
+	select {
+	case <-s.next:
+	default:
+	}
+	s.next <- size
+}
+
+// finish says that there will be no more. It may be repeated.
+func (s *sizes) finish() {
+	if !s.ended {
+		s.ended = true
+		close(s.next)
+	}
+}
+
+// wait waits for the next size.
+func (s *sizes) wait() (width, height uint16, ok bool) {
+	size, ok := <-s.next
+	return size.Width, size.Height, ok
+}
