@@ -24,7 +24,6 @@ type channels struct {
 	socket *webSocket
 	base64 bool // messages are text, with a digit for the channel
 	closes bool // a client can end a channel
-	idle   time.Duration
 	input  *input
 	sizes  *sizes
 
@@ -34,9 +33,9 @@ type channels struct {
 	mu sync.Mutex // held for a message that is sent
 }
 
-func newChannels(s *webSocket, idle time.Duration) *channels {
+func newChannels(s *webSocket) *channels {
 	return &channels{
-		socket: s, base64: webSocketProtocols[s.Subprotocol()], idle: idle,
+		socket: s, base64: webSocketProtocols[s.Subprotocol()],
 		closes: s.Subprotocol() == remotecommand.StreamProtocolV5Name,
 		input:  newInput(), sizes: newSizes(), received: make(chan bool, 1),
 	}
@@ -84,7 +83,7 @@ func (c *channels) serve(r *http.Request, log *slog.Logger) (ctx context.Context
 // with something unread the kernel throws away what the client has not received.
 func (c *channels) end(r *http.Request) {
 	c.mu.Lock() // what comes later finds the connection ended
-	_ = c.socket.sendClose(websocket.CloseNormalClosure, "", c.deadline())
+	_ = c.socket.sendClose(websocket.CloseNormalClosure, "", time.Time{})
 	c.mu.Unlock()
 	c.stopping.Store(true)
 	_ = c.socket.raw.SetReadDeadline(time.Unix(0, 1))
@@ -107,30 +106,10 @@ type breach struct {
 func (b *breach) Error() string { return b.err.Error() }
 func (b *breach) Unwrap() error { return b.err }
 
-// deadline is when the connection ends if nothing goes over it from now on.
-func (c *channels) deadline() (at time.Time) {
-	if c.idle > 0 {
-		at = time.Now().Add(c.idle)
-	}
-	return at
-}
-
-// heard puts the deadline off, and fails when there is nothing more to be received.
-func (c *channels) heard() error {
-	_ = c.socket.raw.SetDeadline(c.deadline())
-	if c.stopping.Load() { // also when its deadline was overwritten
-		return errEnded
-	}
-	return nil
-}
-
 // receive passes on what the client sends until it closes the connection, the command has ended, or it does what it
 // must not.
 func (c *channels) receive() error {
 	for {
-		if err := c.heard(); err != nil {
-			return err
-		}
 		_, message, err := c.socket.NextReader()
 		if err == nil {
 			err = c.take(message)
@@ -181,9 +160,6 @@ func (c *channels) pass(message io.Reader, to io.Writer) error {
 	defer buffers.Put(buf)
 	for {
 		n, err := message.Read(buf[:])
-		if err := c.heard(); err != nil {
-			return err
-		}
 		if _, err := to.Write(buf[:n]); err != nil {
 			return &breach{websocket.ClosePolicyViolation, err}
 		}
@@ -250,8 +226,6 @@ func (c *channels) send(channel byte, data []byte) error {
 	if err != nil {
 		return err
 	}
-	_ = c.socket.raw.SetReadDeadline(c.deadline())
-	_ = c.socket.SetWriteDeadline(c.deadline())
 	// The message fits the library's buffer, so that only the end of it can fail.
 	_, _ = w.Write([]byte{channel})
 	if c.base64 {

@@ -99,15 +99,15 @@ func TestCutConnectionsAreReset(t *testing.T) {
 			for c.WriteFrame(sends(3, 32<<10)) == nil {
 			}
 		}()
-		if how := endOf(c, 3); how != "a reset" {
+		if how := endOfStream(c, 3); how != "a reset" {
 			t.Errorf("the stream ends by %s", how)
 		}
 		_ = c.Close()
 	}
 }
 
-// endOf is how a stream ends that a client reads.
-func endOf(c *spdyClient, id spdy.StreamId) string {
+// endOfStream is how a stream ends that a client reads.
+func endOfStream(c *spdyClient, id spdy.StreamId) string {
 	for {
 		frame, err := c.ReadFrame()
 		switch f := frame.(type) {

@@ -89,7 +89,7 @@ func waitForNone(t *testing.T, s *Server) {
 
 // TestSessionsOfClientsThatGo has clients go while their streams are opened.
 func TestSessionsOfClientsThatGo(t *testing.T) {
-	s, _ := serve(t, func(c *Config) { c.Node = says{} })
+	s, _ := serve(t, func(c *Config) { c.Node = outputs{} })
 	s.createTime = time.Second // for those whose streams came too late
 	for range 20 {
 		c := dialSPDY(t, execs(t, s), "v4.channel.k8s.io")
@@ -109,14 +109,14 @@ func TestRefusedSessionsEnd(t *testing.T) {
 	waitForNone(t, s)
 }
 
-// says is a node whose commands write something, read nothing and fail.
-type says struct {
+// outputs is a node whose commands write something, read nothing and fail.
+type outputs struct {
 	deaf
 	text []byte
 	told chan struct{} // closed when a command has written it all; may be nil
 }
 
-func (s says) Exec(_ context.Context, _ string, _ []string, _ bool, to Streams) (int, error) {
+func (s outputs) Exec(_ context.Context, _ string, _ []string, _ bool, to Streams) (int, error) {
 	_, err := to.Stdout.Write(s.text)
 	if s.told != nil {
 		close(s.told)
@@ -127,7 +127,7 @@ func (s says) Exec(_ context.Context, _ string, _ []string, _ bool, to Streams) 
 // TestOutputIsWhole has a client send input without an end to a command that reads none, and read nothing until the
 // command has ended: it gets all output and the exit code.
 func TestOutputIsWhole(t *testing.T) {
-	n := says{text: bytes.Repeat([]byte("x"), 200_000), told: make(chan struct{})}
+	n := outputs{text: bytes.Repeat([]byte("x"), 200_000), told: make(chan struct{})}
 	s, _ := serve(t, func(c *Config) { c.Node = n })
 	c := dialSPDY(t, execs(t, s), "v4.channel.k8s.io")
 	c.open(t, "error", "stdin", "stdout")

@@ -152,8 +152,17 @@ func (c *byteConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// CloseWrite says that no more will come.
+func (c *byteConn) CloseWrite() error {
+	err := c.socket.sendClose(websocket.CloseNormalClosure, "", time.Now().Add(closeTime))
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		err = errors.Join(err, half.CloseWrite())
+	}
+	return err
+}
+
 // Close ends the connection.
 func (c *byteConn) Close() error {
-	_ = c.socket.sendClose(websocket.CloseNormalClosure, "", time.Now().Add(closeTime))
+	_ = c.CloseWrite()
 	return c.Conn.Close()
 }

@@ -34,7 +34,7 @@ func (p player) serveWebSocket(w http.ResponseWriter, r *http.Request, failed st
 		p.cfg.Log.Debug("a WebSocket connection could not be opened", "error", err)
 		return
 	}
-	c := newChannels(s, p.cfg.IdleTimeout)
+	c := newChannels(s)
 	if !p.options.Stdin {
 		c.input.abandon()
 	}
