@@ -205,8 +205,9 @@ func (n *Network) detach(ctx context.Context, p Pod) error {
 	return fault.At("network.detach.forget.after")
 }
 
-// guess stands in for a record that a power cut tore, or that is another pod's: the configuration in force and what the caller knows of the pod
-// are the best that is left, and every CNI plugin must cope with a DEL without a result.
+// guess stands in for a record that a power cut tore, that is another pod's, or no file: the configuration in force and
+// what the caller knows of the pod are the best that is left, and every CNI plugin must cope with a DEL without a
+// result.
 func (n *Network) guess(p Pod, damaged error) (*attachment, error) {
 	conf := n.CNI.current.Load().conf
 	if conf == nil {

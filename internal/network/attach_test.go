@@ -486,23 +486,6 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// TestRecordOfAnotherPod has two pods' records change places, and detaches one: the other stays attached, and neither
-// leaves anything.
-func TestRecordOfAnotherPod(t *testing.T) {
-	h := newHost(t, bridgeV4)
-	p, q := h.pod(), h.pod()
-	h.attach(p)
-	h.attach(q)
-	one, two := filepath.Join(h.cfg.CacheDir, p.ID), filepath.Join(h.cfg.CacheDir, q.ID)
-	must(t, os.Rename(one, one+".x"), os.Rename(two, one), os.Rename(one+".x", two))
-	h.detach(p)
-	enter(t, Namespaces{Net: q.NetNS}, "ip addr show dev eth0")
-	if leases, _ := filepath.Glob(h.leases + "/pods/10.*"); len(leases) != 1 {
-		t.Errorf("leases %v", leases)
-	}
-	h.detach(q)
-}
-
 // TestTornRecordDetachesByTheOneBefore undoes an attachment whose record a power cut tore by what was on the disk
 // before, though the configuration is another one by then, or none.
 func TestTornRecordDetachesByTheOneBefore(t *testing.T) {

@@ -54,6 +54,44 @@ func TestRecordThatCannotBeReadForAWhile(t *testing.T) {
 	}
 }
 
+// TestRecordThatIsAFIFO has FIFOs be where the records of pods are, and where the identity of one is: nothing waits for
+// a writer, and a pod whose identity can be read is stopped and removed like another whose record is damaged.
+func TestRecordThatIsAFIFO(t *testing.T) {
+	b := open(t)
+	pod, _ := started(t, b)
+	other, err := b.Run(t.Context(), podConfig("b"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.end(t)
+	paths := []string{b.cfg.Record(pod), b.cfg.Record(other), identityPath(&b.cfg, other)}
+	for _, path := range paths {
+		if err := errors.Join(os.Rename(path, path+".was"), syscall.Mkfifo(path, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.reopen(t)
+	if d := b.Catalog.index.Load().damaged; d[pod].pod == nil || d[other].err == nil || d[other].pod != nil {
+		t.Errorf("damaged: %+v", d)
+	}
+	if err := errors.Join(b.Stop(t.Context(), pod), b.Remove(t.Context(), pod)); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(b.cfg.Pod(pod)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pod's directory is left: %v", err)
+	}
+	b.end(t)
+	for _, path := range paths[1:] {
+		if err := os.Rename(path+".was", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.reopen(t)
+	if err := errors.Join(b.Stop(t.Context(), other), b.Remove(t.Context(), other)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPassingErrors(t *testing.T) {
 	for err, want := range map[error]bool{
 		&os.PathError{Err: syscall.EMFILE}: true, &os.PathError{Err: syscall.EIO}: true, syscall.ENOMEM: true,

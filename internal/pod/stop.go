@@ -122,8 +122,9 @@ func (p *pod) endSandbox(ctx context.Context) error {
 	return p.cfg.Runtime.KillAll(ctx, string(p.id), string(p.id))
 }
 
-// thawPod has the containers of a pod die whose own cgroup is frozen: that of the containers' is ended by their kill. They
-// are killed first, so that none of them goes on. A cgroup that the pod was given is its owner's, and stays frozen.
+// thawPod has the containers of a pod die whose own cgroup is frozen: the freezing of the containers' own is ended by
+// their kill. They are killed first, so that none of them goes on. A cgroup that the pod was given is its owner's, and
+// stays frozen.
 func thawPod(ctx context.Context, p *pod) error {
 	r := p.rec.Load()
 	if r.Config.Get().GetLinux().GetCgroupParent() != "" {

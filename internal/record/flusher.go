@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Flusher makes dirty files and directories durable, some time after they were marked. Nothing waits for it but Flush.
@@ -105,14 +107,17 @@ func (f *Flusher) Run(ctx context.Context) {
 }
 
 func syncPath(path string) error {
-	fd, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	fd, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	defer fd.Close()
+	if info, err := fd.Stat(); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		return nil // such as a FIFO, which has nothing on a disk
+	}
 	return fd.Sync()
 }
 

@@ -214,14 +214,18 @@ func (k Kind) load(path string) ([]byte, int, error) {
 	return body, h.version, nil
 }
 
-// readFile reads a file, of one that is too large a byte more than MaxSize. It asks the kernel for no more than four
-// things: a store opens with ten thousand records.
+// readFile reads a file, of one that is too large a byte more than MaxSize. What is there and is no regular file is a
+// damaged record: to open a FIFO would wait for a writer for ever. It asks the kernel for no more than four things: a
+// store opens with ten thousand records.
 func readFile(path string) ([]byte, error) {
 	var fd int
 	err := undisturbed(func() (err error) {
-		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 		return err
 	})
+	if err == unix.ENXIO { // a socket
+		return nil, irregular(path)
+	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -229,6 +233,9 @@ func readFile(path string) ([]byte, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, irregular(path)
 	}
 	data, n := make([]byte, min(max(st.Size, 0), MaxSize)+1), 0
 	for n < len(data) {
@@ -246,6 +253,8 @@ func readFile(path string) ([]byte, error) {
 	}
 	return data[:n], nil
 }
+
+func irregular(path string) error { return &CorruptError{Path: path, Reason: "it is no regular file"} }
 
 // undisturbed makes a system call until no signal comes in between, as some file systems let one.
 func undisturbed(call func() error) error {

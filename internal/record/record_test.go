@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 var kind = Kind{Name: "pear", Version: 3, Oldest: 2}
@@ -81,6 +84,42 @@ func TestDamageIsFound(t *testing.T) {
 			}
 			if ce.Torn != torn[name] {
 				t.Errorf("torn: %v", ce.Torn)
+			}
+		})
+	}
+}
+
+// TestNoRegularFile has something else be where a record is: it is a damaged record, and nobody waits for a writer.
+func TestNoRegularFile(t *testing.T) {
+	for name, make := range map[string]func(path string) error{
+		"FIFO":      func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"socket": func(path string) error {
+			s, err := net.Listen("unix", path)
+			if err == nil {
+				t.Cleanup(func() { _ = s.Close() })
+			}
+			return err
+		},
+		"device": func(path string) error { return os.Symlink("/dev/zero", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "r")
+			if err := make(path); err != nil {
+				t.Fatal(err)
+			}
+			var got pear
+			var ce *CorruptError
+			if _, err := kind.Read(path, &got); !errors.As(err, &ce) || ce.Torn || ce.Reason != "it is no regular file" {
+				t.Errorf("%v", err)
+			}
+			f := &Flusher{}
+			f.DirtyRecord(path)
+			if err := f.Flush(); err != nil {
+				t.Errorf("flush: %v", err)
+			}
+			if err := Remove(path); err != nil {
+				t.Errorf("remove: %v", err)
 			}
 		})
 	}

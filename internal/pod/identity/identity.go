@@ -18,12 +18,15 @@ package identity
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 const head = "berth-pod-identity"
@@ -118,7 +121,7 @@ func appendLayer(text []byte, id string) []byte {
 
 // appendTo appends text to a file, in place of a last line that an earlier write did not finish.
 func appendTo(path string, text []byte) error {
-	was, err := os.ReadFile(path)
+	was, err := readFile(path)
 	if err != nil {
 		return err
 	}
@@ -136,11 +139,24 @@ func appendTo(path string, text []byte) error {
 	return err
 }
 
+// readFile reads a regular file. To open a FIFO would wait for a writer for ever.
+func readFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(fmt.Errorf("%s is no regular file", path), err)
+	}
+	return io.ReadAll(f)
+}
+
 // Read reads the file at path. An error says that the pod's name, or a layer, cannot be known from it. A last line
 // without an end is passed over: what it would keep is not used before the line is written.
 func Read(path string) (Identity, error) {
 	var i Identity
-	text, err := os.ReadFile(path)
+	text, err := readFile(path)
 	if err != nil {
 		return i, fmt.Errorf("read a pod's identity: %w", err)
 	}
