@@ -132,8 +132,9 @@ func (e *DetachError) remedy() string {
 	case errors.As(e.Err, &missing):
 		return "if it is gone for good, " + forget
 	case e.GivenUp:
-		return fmt.Sprintf("mend the network's configuration, under the same name; else the attachment, which never "+
-			"succeeded, is given up after %d tries in at least %v", refusedTries, refusedFor)
+		return fmt.Sprintf("it is tried again; if the plugin refuses the network's configuration, mend that, under the "+
+			"same name; the attachment never succeeded, and is given up after %d refusals in at least %v", refusedTries,
+			refusedFor)
 	}
 	return "it is tried again; if it can never succeed, " + forget
 }

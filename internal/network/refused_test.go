@@ -45,8 +45,8 @@ func TestMendedConfigurationDetaches(t *testing.T) {
 	err := h.Detach(t.Context(), p)
 	var failed *DetachError
 	if !errors.As(err, &failed) || !strings.Contains(err.Error(), "too small") ||
-		!strings.Contains(err.Error(), "; mend the network's configuration, under the same name; else ") ||
-		!strings.HasPrefix(fail.Details(err).Remedy, "mend the network's configuration") {
+		!strings.Contains(err.Error(), "configuration, mend that, under the same name; ") ||
+		!strings.HasPrefix(fail.Details(err).Remedy, "it is tried again; if the plugin refuses") {
 		t.Fatalf("%v", err)
 	}
 	h.write("10-test.conflist", strings.Replace(bridgeV4, `"pods"`, `"others"`, 1))

@@ -282,3 +282,36 @@ func TestFailingPlugin(t *testing.T) {
 	r.wantPods(0)
 	r.ok(r.n.Clean(timeouts.For(30 * time.Second)))
 }
+
+// TestMendedNetwork has IPAM refuse the subnet of the network, as after a slip of the pen. A pod that could not be
+// attached goes once the file is mended.
+func TestMendedNetwork(t *testing.T) {
+	r := ownNode(t, node.Options{Runtime: runtimes()[0]})
+	r.pod() // where the first ADD on a new bridge has failed, so does the next one of Debian's plugin 1.1.1
+	file := r.n.CNI + "/10-bt.conflist"
+	good, err := os.ReadFile(file)
+	r.ok(err)
+	configure := func(text string) {
+		r.ok(os.Remove(file))
+		r.eventually("the network is not ready", func() bool { return !r.networkReady().Status })
+		r.ok(os.WriteFile(file, []byte(text), 0o644))
+		r.eventually("the network is ready", func() bool { return r.networkReady().Status })
+	}
+	configure(strings.Replace(string(good), "10.88.0.0/16", "10.1.2.3/32", 1))
+	_, err = r.n.Runtime.RunPodSandbox(ctx(), r.n.Pod("typo"), "")
+	if err == nil || !strings.Contains(err.Error(), "too small") ||
+		!strings.Contains(err.Error(), "configuration, mend that") {
+		r.Errorf("the error does not say what to do: %v", err)
+	}
+	attached := func() int {
+		records, err := filepath.Glob(r.n.Root + "/cni/[0-9a-f]*")
+		r.ok(err)
+		return len(records)
+	}
+	if n := attached(); n != 2 {
+		r.Errorf("%d attachments are recorded, wanted 2", n)
+	}
+	configure(string(good))
+	r.eventually("the pod is detached", func() bool { return attached() == 1 })
+	r.pod()
+}
