@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
 
@@ -27,7 +29,59 @@ func (p *printer) Write(text []byte) (int, error) {
 }
 
 // stdout is where a command prints its result. What is no terminal gets every byte as it is.
-func stdout(cmd *cobra.Command) io.Writer { return printerOn(cmd.OutOrStdout()) }
+func stdout(cmd *cobra.Command) io.Writer {
+	w := printerOn(cmd.OutOrStdout())
+	if ctx := cmd.Context(); ctx != nil {
+		if lost, ok := ctx.Value(lostKey{}).(*lostResult); ok {
+			return &resultWriter{w, lost}
+		}
+	}
+	return w
+}
+
+// resultWriter keeps the first error of a command's writes to standard output.
+type resultWriter struct {
+	io.Writer
+	lost *lostResult
+}
+
+// Write prints text.
+func (w *resultWriter) Write(text []byte) (int, error) {
+	n, err := w.Writer.Write(text)
+	if err != nil {
+		w.lost.err.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+// lostResult is why a part of a command's result could not be printed.
+type lostResult struct{ err atomic.Pointer[error] }
+
+// lostKey is that of a lostResult in a command's context.
+type lostKey struct{}
+
+// tellsOfLoss has a command fail whose result could not be printed, whether or not it looks at each write itself.
+func tellsOfLoss(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		lost := &lostResult{}
+		cmd.SetContext(context.WithValue(cmd.Context(), lostKey{}, lost))
+		if err := run(cmd, args); err != nil {
+			return err
+		}
+		if err := lost.err.Load(); err != nil {
+			return *err
+		}
+		return nil
+	}
+}
+
+// plainWriter is the writer below a resultWriter.
+func plainWriter(w any) any {
+	if r, ok := w.(*resultWriter); ok {
+		return r.Writer
+	}
+	return w
+}
 
 // stderr is where a command says how it goes on, and what went wrong.
 func stderr(cmd *cobra.Command) io.Writer { return printerOn(cmd.ErrOrStderr()) }
@@ -47,7 +101,7 @@ func programStreams(cmd *cobra.Command) admin.Streams {
 
 // drawOn writes what moves the cursor on purpose. What others said has to be visible in it already.
 func drawOn(w io.Writer, text string) error {
-	if p, ok := w.(*printer); ok {
+	if p, ok := plainWriter(w).(*printer); ok {
 		w = p.terminal
 	}
 	_, err := io.WriteString(w, text)

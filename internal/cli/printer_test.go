@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -11,6 +12,30 @@ import (
 
 	"berth/internal/admin"
 )
+
+// TestResultThatCannotBePrinted is a failure of every command.
+func TestResultThatCannotBePrinted(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = full.Close() }()
+	for _, args := range []string{
+		"images -q", "images", "ps", "ps -q", "pods -q", "info", "wait nginx", "rm -f nginx", "update --cpus 1 postgres",
+		"rmi -f docker.io/library/nginx:1", "image du", "inspect postgres",
+	} {
+		d := populated(t)
+		if args == "wait nginx" {
+			for _, c := range d.containers {
+				c.State = runtimeapi.ContainerState_CONTAINER_EXITED
+			}
+		}
+		errs, code := d.berthTo(t.Context(), strings.NewReader(""), full, strings.Fields(args)...)
+		if code != 6 || !strings.Contains(errs, "no space left on device") {
+			t.Errorf("%s: code %d, %q", args, code, errs)
+		}
+	}
+}
 
 func TestVisible(t *testing.T) {
 	for text, want := range map[string]string{

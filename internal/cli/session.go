@@ -38,6 +38,7 @@ var errLeft = errors.New("left by ^P ^Q")
 
 // terminalOf is the terminal behind a stream, if there is one.
 func terminalOf(stream any) *os.File {
+	stream = plainWriter(stream)
 	if p, ok := stream.(*printer); ok {
 		stream = p.terminal
 	}

@@ -13,13 +13,16 @@ import (
 	"berth/internal/fail"
 )
 
-// finish gives cmd, and what is below it, what all commands have: a help that fits a terminal, and no files that a
-// shell offers where no argument is taken.
+// finish gives cmd, and what is below it, what all commands have: a help that fits a terminal, no files that a shell
+// offers where no argument is taken, and a failure where the result cannot be printed.
 func finish(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		finish(c)
 	}
 	cmd.Long = wrap(cmd.Long)
+	if cmd.RunE != nil {
+		cmd.RunE = tellsOfLoss(cmd.RunE)
+	}
 	if cmd.Args != nil && cmd.ValidArgsFunction == nil && cmd.Args(cmd, []string{"x"}) != nil &&
 		cmd.Args(cmd, nil) == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
