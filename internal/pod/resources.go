@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
 
@@ -33,10 +34,16 @@ func (m *containerLimits) set(ctx context.Context, l *container, want *runtimeap
 	if !c.Live() {
 		return fail.New(errdefs.ErrFailedPrecondition, "it is %s: only what is created or runs has limits", c.State)
 	}
+	if err := spec.CheckOOMScore(want.GetOomScoreAdj()); err != nil {
+		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
+	}
 	host := l.bundle.Host
 	oci, warnings, err := spec.Resources(want, host)
 	if err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "%w", err)
+	}
+	if score := want.GetOomScoreAdj(); score != 0 && score != c.Limits().GetOomScoreAdj() {
+		warnings = append(warnings, fmt.Sprintf("oom_score_adj %d: it is that of a process, and stays as it is", score))
 	}
 	all := merge(c.Limits(), want)
 	if _, _, err := spec.Resources(all, host); err != nil {

@@ -171,11 +171,19 @@ func hasenv(env []string, name string) bool {
 	return slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
 }
 
+// CheckOOMScore refuses an adjustment that the kernel does not have.
+func CheckOOMScore(want int64) error {
+	if want < -1000 || want > 1000 {
+		return fmt.Errorf("oom_score_adj %d is outside -1000 to 1000", want)
+	}
+	return nil
+}
+
 // oomScoreAdj is always set: a container would otherwise inherit the score of the monitor, which the kernel spares.
 func (b *build) oomScoreAdj() (*int, error) {
 	want := b.Container.GetLinux().GetResources().GetOomScoreAdj()
-	if want < -1000 || want > 1000 {
-		return nil, fmt.Errorf("oom_score_adj %d is outside -1000 to 1000", want)
+	if err := CheckOOMScore(want); err != nil {
+		return nil, err
 	}
 	got := clampScore(int(want), b.Host)
 	if got != int(want) {

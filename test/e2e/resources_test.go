@@ -94,6 +94,8 @@ func TestUpdateContainerResources(t *testing.T) {
 				[]string{c.cid, "cpuset.cpus"}},
 			{&v1.LinuxContainerResources{CpuShares: 7, CpusetCpus: "first"}, codes.InvalidArgument, []string{"cpuset_cpus"}},
 			{&v1.LinuxContainerResources{CpuShares: 7, CpuPeriod: 7}, codes.InvalidArgument, []string{"period"}},
+			{&v1.LinuxContainerResources{CpuShares: 7, OomScoreAdj: 5000}, codes.InvalidArgument,
+				[]string{"oom_score_adj 5000"}},
 			{&v1.LinuxContainerResources{CpuShares: 7, MemoryLimitInBytes: -9}, codes.InvalidArgument,
 				[]string{"memory_limit_in_bytes"}},
 			{&v1.LinuxContainerResources{CpuShares: 7, Unified: map[string]string{"memory.hi": "1"}}, codes.Unknown, nil},
