@@ -21,7 +21,8 @@ type Sizes struct {
 	Labels  int64 // bytes of each map
 }
 
-// Interceptors refuse requests of CRI that are larger than sizes allows. Messages that are no protobuf pass.
+// Interceptors refuse requests of CRI that are larger than sizes allows, or that have values of enums that CRI does not
+// define. Messages that are no protobuf pass.
 func Interceptors(sizes func() Sizes) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
 	check := func(msg any) error {
 		m, ok := msg.(proto.Message)
@@ -129,6 +130,17 @@ func (s Sizes) single(name string, f protoreflect.FieldDescriptor, v protoreflec
 		return s.message(name+".", v.Message())
 	case protoreflect.StringKind:
 		return text(name, f, v.String())
+	case protoreflect.EnumKind:
+		return known(name, f, v.Enum())
+	}
+	return nil
+}
+
+// known refuses a value of an enum that CRI does not define: whoever sends it asks for something that would not be
+// done.
+func known(name string, f protoreflect.FieldDescriptor, v protoreflect.EnumNumber) error {
+	if f.Enum().Values().ByNumber(v) == nil {
+		return fail.New(errdefs.ErrInvalidArgument, "%s: %d is no value that CRI defines", name, v)
 	}
 	return nil
 }

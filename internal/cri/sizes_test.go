@@ -154,3 +154,39 @@ func TestEachListIsBounded(t *testing.T) {
 		t.Errorf("only %d lists were looked at", seen)
 	}
 }
+
+// TestUnknownValues asks for a value that CRI does not define in each enum of a pod's and a container's configuration.
+func TestUnknownValues(t *testing.T) {
+	sandbox := func(o *runtimeapi.NamespaceOption) any {
+		security := &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: o}
+		return &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+			Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: security}}}
+	}
+	ctr := func(c *runtimeapi.LinuxContainerSecurityContext) any {
+		return &runtimeapi.CreateContainerRequest{Config: &runtimeapi.ContainerConfig{
+			Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: c}}}
+	}
+	of := "config.linux.security_context."
+	for name, req := range map[string]any{
+		of + "namespace_options.network": sandbox(&runtimeapi.NamespaceOption{Network: 9}),
+		of + "namespace_options.pid":     sandbox(&runtimeapi.NamespaceOption{Pid: 9}),
+		of + "namespace_options.ipc":     sandbox(&runtimeapi.NamespaceOption{Ipc: -9}),
+		of + "namespace_options.userns_options.mode": sandbox(&runtimeapi.NamespaceOption{
+			UsernsOptions: &runtimeapi.UserNamespace{Mode: 9}}),
+		"config.port_mappings.protocol": &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+			PortMappings: []*runtimeapi.PortMapping{{}, {Protocol: 7}}}},
+		"config.mounts.propagation": &runtimeapi.CreateContainerRequest{Config: &runtimeapi.ContainerConfig{
+			Mounts: []*runtimeapi.Mount{{Propagation: 3}}}},
+		of + "seccomp.profile_type": ctr(&runtimeapi.LinuxContainerSecurityContext{
+			Seccomp: &runtimeapi.SecurityProfile{ProfileType: 3}}),
+		of + "apparmor.profile_type": ctr(&runtimeapi.LinuxContainerSecurityContext{
+			Apparmor: &runtimeapi.SecurityProfile{ProfileType: 3}}),
+	} {
+		if err := asked(t, usual, req); !fail.Is(err, invalid) || !strings.HasPrefix(err.Error(), name+": ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := asked(t, usual, sandbox(&runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_TARGET})); err != nil {
+		t.Errorf("a known value: %v", err)
+	}
+}

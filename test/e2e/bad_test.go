@@ -68,6 +68,9 @@ func TestBadPods(t *testing.T) {
 			{"long hostname", "", func(c *v1.PodSandboxConfig) {
 				c.Hostname = strings.Repeat("h", 65)
 			}, codes.InvalidArgument, []string{"hostname"}},
+			{"unknown network", "", func(c *v1.PodSandboxConfig) {
+				c.Linux.SecurityContext.NamespaceOptions = &v1.NamespaceOption{Network: 9}
+			}, codes.InvalidArgument, []string{"network", "9"}},
 			{"cgroup parent", "", func(c *v1.PodSandboxConfig) {
 				c.Linux.CgroupParent = "/../../up"
 			}, codes.InvalidArgument, []string{"cgroup"}},
