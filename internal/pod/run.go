@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
@@ -221,6 +222,9 @@ func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: hostname %q is longer than the kernel's 64 bytes",
 			m.Namespace, m.Name, cfg.Hostname)
 	}
+	if err := checkFiles(cfg); err != nil {
+		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
+	}
 	if err := bundle.CheckUserNamespace(cfg); err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
 	}
@@ -245,6 +249,26 @@ func validatePod(cfg *runtimeapi.PodSandboxConfig) error {
 	}
 	if err := spec.CheckSysctls(cfg.GetLinux().GetSysctls(), !hostNet, !sandbox.HostIPC(cfg), !hostNet); err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "pod %s/%s: %w", m.Namespace, m.Name, err)
+	}
+	return nil
+}
+
+// checkFiles refuses what would be more than one word in the pod's /etc/hostname and /etc/resolv.conf: what follows a
+// line break would be a line of its own there. What a name consists of otherwise is its sender's matter.
+func checkFiles(cfg *runtimeapi.PodSandboxConfig) error {
+	dns := cfg.GetDnsConfig()
+	for _, f := range []struct {
+		field string
+		words []string
+	}{
+		{"hostname", []string{cfg.GetHostname()}}, {"dns_config.servers", dns.GetServers()},
+		{"dns_config.searches", dns.GetSearches()}, {"dns_config.options", dns.GetOptions()},
+	} {
+		for _, word := range f.words {
+			if strings.ContainsFunc(word, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+				return fmt.Errorf("%s: %q has a blank or a control character in it", f.field, word)
+			}
+		}
 	}
 	return nil
 }

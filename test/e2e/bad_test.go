@@ -68,6 +68,18 @@ func TestBadPods(t *testing.T) {
 			{"long hostname", "", func(c *v1.PodSandboxConfig) {
 				c.Hostname = strings.Repeat("h", 65)
 			}, codes.InvalidArgument, []string{"hostname"}},
+			{"line in the hostname", "", func(c *v1.PodSandboxConfig) {
+				c.Hostname = "a\n10.0.0.1 evil"
+			}, codes.InvalidArgument, []string{"hostname", "control character"}},
+			{"NUL in a name server", "", func(c *v1.PodSandboxConfig) {
+				c.DnsConfig = &v1.DNSConfig{Servers: []string{"10.0.0.1\x00"}}
+			}, codes.InvalidArgument, []string{"dns_config.servers"}},
+			{"line in a search domain", "", func(c *v1.PodSandboxConfig) {
+				c.DnsConfig = &v1.DNSConfig{Searches: []string{"a", "b\nnameserver 10.0.0.1"}}
+			}, codes.InvalidArgument, []string{"dns_config.searches"}},
+			{"blank in an option", "", func(c *v1.PodSandboxConfig) {
+				c.DnsConfig = &v1.DNSConfig{Options: []string{"ndots:2 rotate"}}
+			}, codes.InvalidArgument, []string{"dns_config.options"}},
 			{"unknown network", "", func(c *v1.PodSandboxConfig) {
 				c.Linux.SecurityContext.NamespaceOptions = &v1.NamespaceOption{Network: 9}
 			}, codes.InvalidArgument, []string{"network", "9"}},
