@@ -34,7 +34,7 @@ func (r *registries) yaml(path string) error {
 			for _, key := range slices.Sorted(maps.Keys(file.Configs[host][table])) {
 				s := at("configs", host, table, key)
 				s.value = file.Configs[host][table][key]
-				r.hostSetting(s, r.host(host), key)
+				r.hostSetting(s, host, key)
 			}
 		}
 	}
@@ -42,7 +42,7 @@ func (r *registries) yaml(path string) error {
 		for _, key := range slices.Sorted(maps.Keys(file.Auths[host])) {
 			s := at("auths", host, key)
 			s.value = file.Auths[host][key]
-			r.hostSetting(s, r.host(host), key)
+			r.hostSetting(s, host, key)
 		}
 	}
 	return nil

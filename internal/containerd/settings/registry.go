@@ -35,13 +35,19 @@ type hostTable struct {
 }
 
 func (r *registries) host(name string) *hostTable {
-	if u, err := url.Parse(name); err == nil && u.Host != "" {
-		name = u.Host
-	}
+	name = hostOf(name)
 	if r.hosts[name] == nil {
 		r.hosts[name] = &hostTable{}
 	}
 	return r.hosts[name]
+}
+
+// hostOf is the host of a name that may be an address.
+func hostOf(name string) string {
+	if u, err := url.Parse(name); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return name
 }
 
 // take takes a setting of the registry table of CRI.
@@ -56,7 +62,7 @@ func (r *registries) take(s setting) {
 	case s.matches("cri.registry.mirrors.*.endpoint"):
 		r.mirror(s, parts[1])
 	case s.matches("cri.registry.configs.*.*.*"), s.matches("cri.registry.auths.*.*"):
-		r.hostSetting(s, r.host(parts[1]), parts[len(parts)-1])
+		r.hostSetting(s, parts[1], parts[len(parts)-1])
 	case parts[0] == "headers":
 		r.c.drop(s, "say it for each host, in its hosts.toml")
 	default:
@@ -85,8 +91,16 @@ func directory(host string) string {
 	return host
 }
 
+// tlsKeys are what goes into a hosts.toml, whose directory has the name of the host.
+var tlsKeys = []string{"ca_file", "cert_file", "key_file", "insecure_skip_verify"}
+
 // hostSetting takes what TLS or credentials a host wants.
-func (r *registries) hostSetting(s setting, h *hostTable, key string) {
+func (r *registries) hostSetting(s setting, host, key string) {
+	if slices.Contains(tlsKeys, key) && !validHost(hostOf(host)) {
+		r.c.drop(s, "it is of the name of no registry")
+		return
+	}
+	h := r.host(host)
 	to := map[string]*string{
 		"ca_file": &h.ca, "cert_file": &h.cert, "key_file": &h.key, "username": &h.user, "password": &h.password,
 		"auth": &h.auth, "identitytoken": &h.token, "identity_token": &h.token,
@@ -302,7 +316,7 @@ func (r *registries) certsD(path string) ([]File, error) {
 		s = setting{file: path, written: []string{"config_path"}, value: dirs[0]}
 	}
 	var out []File
-	seen := map[string]bool{}
+	seen, taken := map[string]bool{}, 0
 	for _, dir := range dirs {
 		hosts, err := os.ReadDir(dir)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -323,11 +337,13 @@ func (r *registries) certsD(path string) ([]File, error) {
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, files...)
+			if out = append(out, files...); len(files) > 0 {
+				taken++
+			}
 		}
 	}
 	if len(out) > 0 {
-		r.c.carry(s, fmt.Sprintf("certs.d, %d files of %d registries", len(out), len(seen)), "")
+		r.c.carry(s, fmt.Sprintf("certs.d, %d files of %d registries", len(out), taken), "")
 	}
 	return out, nil
 }
@@ -344,7 +360,8 @@ func (r *registries) hostFiles(dir, host string) ([]File, error) {
 		return nil, err
 	}
 	if len(entries) > mostHostFiles {
-		return nil, fmt.Errorf("%s has more than %d files", filepath.Join(dir, host), mostHostFiles)
+		r.c.note(filepath.Join(dir, host), "it", fmt.Sprintf("it has more than %d files", mostHostFiles))
+		return nil, nil
 	}
 	var out []File
 	for _, e := range entries {
@@ -356,7 +373,8 @@ func (r *registries) hostFiles(dir, host string) ([]File, error) {
 		}
 		raw, err := readFile(path)
 		if err != nil {
-			return nil, err
+			r.c.note(path, "it", err.Error())
+			continue
 		}
 		if e.Name() == "hosts.toml" {
 			r.checkHosts(path, raw, dir)

@@ -188,3 +188,45 @@ func TestHostileFiles(t *testing.T) {
 		t.Errorf("a file that imports itself: %v", err)
 	}
 }
+
+// TestRegistriesThatAreNone passes over, with a note, a directory of too many files and what is said of no registry.
+// What else there is is taken.
+func TestRegistriesThatAreNone(t *testing.T) {
+	dir := t.TempDir()
+	for i := range mostHostFiles + 1 {
+		write(t, filepath.Join(dir, "certs.d/many.example", fmt.Sprint(i)), "")
+	}
+	write(t, filepath.Join(dir, "certs.d/huge.example/hosts.toml"), strings.Repeat("#", 2<<20))
+	write(t, filepath.Join(dir, "certs.d/good.example/hosts.toml"), "server = \"https://good.example\"\n")
+	write(t, filepath.Join(dir, "config.toml"), `version = 2
+[plugins."io.containerd.grpc.v1.cri".registry.configs."../x".tls]
+ca_file = "/ca.pem"
+[plugins."io.containerd.grpc.v1.cri".registry.configs."y.example".tls]
+ca_file = "/ca.pem"
+`)
+	r, err := Convert(Options{Path: filepath.Join(dir, "config.toml"), Look: look})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ReplaceAll(told(r), dir, "DIR")
+	for _, want := range []string{
+		"DIR/certs.d/many.example: it is not carried over: it has more than 50 files\n",
+		"DIR/certs.d/huge.example/hosts.toml: it is not carried over: ",
+		`registry.configs.../x.tls.ca_file = '/ca.pem' is not carried over: it is of the name of no registry`,
+		"certs.d, 1 files of 1 registries", "---- certs.d/good.example/hosts.toml", "---- certs.d/y.example/hosts.toml",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
