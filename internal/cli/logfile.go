@@ -60,9 +60,10 @@ type logReader struct {
 	ended func(context.Context) (bool, error)
 
 	file    *os.File
-	at      int64             // how far the file is read
-	pending []byte            // of a line whose end is not there yet
-	skips   bool              // the rest of a line that is too long
+	at      int64  // how far the file is read
+	pending []byte // of a line whose end is not there yet
+	skips   bool   // the rest of a line that is too long
+	rotated map[string]os.FileInfo
 	good    int               // lines of a log
 	bad     int               // lines that are none
 	open    map[string]bool   // streams whose last line was partial
@@ -136,6 +137,9 @@ func (r *logReader) lines(ctx context.Context) error {
 func (r *logReader) openFile() (err error) {
 	r.file, err = os.Open(r.path)
 	r.at, r.skips = 0, false
+	if err == nil && r.ended != nil {
+		r.rotatedBefore()
+	}
 	return err
 }
 
@@ -180,6 +184,7 @@ func (r *logReader) advance(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		r.pending = nil // the last line of the old file stays unfinished
+		r.tellOfMissed(old)
 	}
 	r.closeFile()
 	if err := r.openFile(); err != nil && !absent(err) { // it may have been renamed again

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -124,6 +125,46 @@ func TestFollowOfALogThatIsEmptied(t *testing.T) {
 	want := strings.Repeat("x", 1000) + "\nto\nnew\n"
 	if err := r.copy(t.Context()); err != nil || out.String() != want || !strings.Contains(errs.String(), "shorter") {
 		t.Errorf("%v, %q, %q", err, out.String(), errs.String())
+	}
+}
+
+// TestFollowTellsOfMissedFiles has a kubelet rotate the log three times while the reader is stopped, and once, and
+// compress what it rotated.
+func TestFollowTellsOfMissedFiles(t *testing.T) {
+	for name, c := range map[string]struct {
+		script string // rotations of the log at $L, after which it has another line
+		want   string
+	}{
+		"once, compressed": {"mv $L $L.20260101-000001; cp $L.20260101-000001 x; rm $L.2026*1; " +
+			"mv x $L.20260101-000001.gz", ""},
+		"once":        {"mv $L $L.20260101-000001", ""},
+		"three times": {"for i in 1 2 3; do mv $L $L.20260101-00000$i; echo >$L; done", "the lines of 2 files"},
+		"three times, compressed": {"for i in 1 2 3; do mv $L $L.20260101-00000$i; echo >$L; done; " +
+			"for i in 1 2; do cp $L.20260101-00000$i x; rm $L.20260101-00000$i; mv x $L.20260101-00000$i.gz; done",
+			"the lines of 2 files"},
+		"by another": {"mv $L.1 $L.2; mv $L $L.1", ""},
+	} {
+		dir := t.TempDir()
+		path := dir + "/0.log"
+		for _, file := range []string{path, path + ".1", path + ".20251231-000000"} {
+			if err := os.WriteFile(file, []byte(stamp+" stdout F one\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out, errs, asked := &safeBuffer{}, &safeBuffer{}, 0
+		r := &logReader{path: path, out: out, err: errs, tail: -1, ended: func(context.Context) (bool, error) {
+			if asked++; asked > 1 {
+				return true, nil
+			}
+			cmd := exec.Command("sh", "-ec", c.script+"; echo '"+stamp+" stdout F two' >$L")
+			cmd.Dir, cmd.Env = dir, append(os.Environ(), "L="+path)
+			return false, cmd.Run()
+		}}
+		err := r.copy(t.Context())
+		said := errs.String()
+		if err != nil || out.String() != "one\ntwo\n" || !strings.Contains(said, c.want) || c.want == "" && said != "" {
+			t.Errorf("%s: %v, %q, %q", name, err, out.String(), said)
+		}
 	}
 }
 
