@@ -54,7 +54,7 @@ address = %q
 				{"limited", "pod.berth/log-rate", "40k", 40000},
 				{"limited", own, "50k", 50000},
 				{"", own, "10k", 10000},
-				{"", "pod.berth/log-rate", "1Mi", 1 << 20},
+				{"", "pod.berth/log-rate", "60Ki", 60 << 10}, // an emulated processor writes no MiB a second
 				{"", "log-rate.berth/other", "10k", 0},
 				{"", "", "", 0},
 			} {

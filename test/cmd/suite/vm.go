@@ -182,6 +182,7 @@ var vmOldest = []vm.Test{
 var oldestLacks = []string{
 	// User namespaces, whose roots take id-mapped overlays (5.19).
 	"Userns.*", "BadUserns", "HandlerFeatures", "UnreadableRecordKeepsThePod", "DeviceOwnership", "CgroupWritable",
+	"WhatTheDaemonIsGiven",
 	"VolumesLeaveMountsAlone", "ImageChoosesNoPathOfTheHost", "PodGoesDuringHostileCreate", "VolumeUnderReadOnlyRoot",
 	"PodFilesAreBounded", "UnprivilegedNetwork",
 	// Mounts that are changed with what is below them (5.12).
