@@ -42,7 +42,7 @@ func TestWhatTheDaemonIsGiven(t *testing.T) {
 	}
 }
 
-// ioClass has the priority of who has no class be 0, as it is since Linux 5.18. Before it was 4.
+// ioClass has the priority of who has no class be 0, as newer kernels say; Linux 5.10 says 4.
 func ioClass(text string) string { return strings.Replace(text, "none: prio 4", "none: prio 0", 1) }
 
 // TestNiceDaemon has a daemon that is nicer than its helpers are to be, and may not raise their priority.
