@@ -189,4 +189,9 @@ func TestUnknownValues(t *testing.T) {
 	if err := asked(t, usual, sandbox(&runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_TARGET})); err != nil {
 		t.Errorf("a known value: %v", err)
 	}
+	later := &runtimeapi.ContainerStateValue{State: 9}
+	err := asked(t, usual, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{State: later}})
+	if err != nil {
+		t.Errorf("a filter for a state of a later CRI: %v", err)
+	}
 }
