@@ -31,6 +31,9 @@ func CheckPath(path string) error {
 
 // checkIn is CheckPath in one hierarchy.
 func checkIn(top, path string) error {
+	if info, err := os.Lstat(filepath.Join(top, path)); err == nil && info.IsDir() {
+		return nil // as a kubelet has made it before it asks for the pod
+	}
 	dir, like := top, "" // like is a group with the files that the next component must not be
 	for i, name := range strings.Split(strings.TrimPrefix(path, "/"), "/") {
 		dir = filepath.Join(dir, name)

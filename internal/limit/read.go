@@ -17,19 +17,29 @@ var ErrNotRegular = errors.New("it is not a regular file")
 // ReadFile reads a regular file of at most so many bytes. A FIFO, which to open would wait for a writer for ever, or a
 // device, is refused with ErrNotRegular.
 func ReadFile(path string, most Budget) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	f, err := Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
+	return ReadAll("read", f, most)
+}
+
+// Open opens a regular file to be read, and refuses what else there may be as ReadFile does.
+func Open(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, &os.PathError{Op: "read", Path: path, Err: ErrNotRegular}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &os.PathError{Op: "read", Path: path, Err: ErrNotRegular}
 	}
-	return ReadAll("read", f, most)
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // CheckFile looks whether a library may open and read a file by itself: it refuses what to open would wait for ever, or

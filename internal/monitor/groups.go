@@ -1,12 +1,10 @@
 package monitor
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -104,27 +102,4 @@ func (g *groups) clear() error {
 			return fmt.Errorf("processes %v do not die of SIGKILL: they hang in the kernel", left)
 		}
 	}
-}
-
-// StartTime is when a process, or what is left of it, began, in clock ticks after boot: with the pid, it names a
-// process for ever.
-func StartTime(pid int) (uint64, error) {
-	f, err := statFields(pid)
-	if err != nil {
-		return 0, err
-	}
-	if len(f) < 20 {
-		return 0, fmt.Errorf("process %d: its stat file makes no sense", pid)
-	}
-	return strconv.ParseUint(f[19], 10, 64)
-}
-
-// statFields are the fields of a process's stat file behind its name, which may itself hold anything: the first is the
-// state, the third field of proc(5).
-func statFields(pid int) ([]string, error) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return nil, err
-	}
-	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])), nil
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
+	proc "berth/internal/process"
 )
 
 // A runtime has the process of a container that it makes wait until it is started. Until then the process executes the
@@ -103,7 +104,7 @@ const startGrace = 2 * time.Second
 // stillWaits reports whether a container that another monitor was about to start still waits. What the runtime does for
 // that monitor is awaited for startGrace, and then ended.
 func stillWaits(c *container) bool {
-	at, err := StartTime(c.process.PID)
+	at, err := proc.Start(c.process.PID)
 	if c.bundle.Init == "" || err != nil || at != c.process.StartTime || executableOf(c.process.PID) != c.bundle.Init {
 		return false
 	}

@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
+	proc "berth/internal/process"
 )
 
 // Config is what a monitor is started with.
@@ -96,7 +97,7 @@ func (m *Monitor) busy() {
 
 // introduce writes down who serves the directory.
 func (m *Monitor) introduce() error {
-	began, err := StartTime(os.Getpid())
+	began, err := proc.Start(os.Getpid())
 	if err != nil {
 		return err
 	}
@@ -161,7 +162,7 @@ func (m *Monitor) hostOf(c *container, pid int) (*container, wire.Process) {
 	defer m.mu.Unlock()
 	for _, other := range m.containers {
 		if p, ok := ownProcess(other); other != c && ok && p.PID == pid {
-			began, err := StartTime(pid) // it may have ended just now, and the pid be another process's
+			began, err := proc.Start(pid) // it may have ended just now, and the pid be another process's
 			if err == nil && began == p.StartTime {
 				return other, p
 			}

@@ -10,6 +10,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
+	proc "berth/internal/process"
 )
 
 // native is a first process that is one of this host. It is a child of the monitor that has made it; one that takes
@@ -52,7 +53,7 @@ func claimChild(c *container, pid int) error {
 	switch fd, err := openProcess(pid); err {
 	case nil:
 		n.pidfd = fd
-		if p.StartTime, err = StartTime(pid); err != nil {
+		if p.StartTime, err = proc.Start(pid); err != nil {
 			p.StartTime = 0
 		}
 	case unix.ESRCH: // it is dead already: ended tells
@@ -132,7 +133,7 @@ func (n *native) takeOver() {
 	c := n.c
 	fd, err := openProcess(c.process.PID)
 	if err == nil {
-		if at, err := StartTime(c.process.PID); err != nil || at != c.process.StartTime {
+		if at, err := proc.Start(c.process.PID); err != nil || at != c.process.StartTime {
 			_ = unix.Close(fd) // gone, or another process by now
 			fd = noFile
 		}

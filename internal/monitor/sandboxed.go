@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
+	proc "berth/internal/process"
 )
 
 // sandboxed is the first process of a guest: a container that has no process of its own on the host, since a sandboxed
@@ -283,8 +284,4 @@ func (s *sandboxed) next(what string) string {
 }
 
 // hosted reports whether the process of the sandbox is alive.
-func (s *sandboxed) hosted() bool {
-	f, err := statFields(s.c.process.PID)
-	return err == nil && len(f) > 19 && (f[0] != "Z" || othersRun(f)) && f[0] != "X" &&
-		f[19] == strconv.FormatUint(s.c.process.StartTime, 10)
-}
+func (s *sandboxed) hosted() bool { return proc.Alive(s.c.process.PID, s.c.process.StartTime) }

@@ -146,12 +146,20 @@ func Ending(pid int, start uint64, pidfd *os.File) (status unix.WaitStatus, ok b
 	if err != nil {
 		return 0, false
 	}
+	var told error
+	err = rc.Control(func(fd uintptr) { status, ok, told = Reaped(int(fd)) })
+	return status, err == nil && told == nil && ok
+}
+
+// Reaped asks the kernel by a pidfd how a process ended that its parent has reaped, which it tells since Linux 6.15. An
+// error says that it does not.
+func Reaped(pidfd int) (status unix.WaitStatus, ok bool, err error) {
 	info := pidfdInfo{mask: pidfdInfoExit}
-	var errno unix.Errno
-	err = rc.Control(func(fd uintptr) {
-		_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
-	})
-	return unix.WaitStatus(info.exitCode), err == nil && errno == 0 && info.mask&pidfdInfoExit != 0
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(pidfd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
+	if errno != 0 {
+		return 0, false, errno
+	}
+	return unix.WaitStatus(info.exitCode), info.mask&pidfdInfoExit != 0, nil
 }
 
 // states are what the letters of a process's state mean to a person.

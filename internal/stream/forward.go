@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/streaming/pkg/httpstream"
 
 	"berth/internal/limit"
@@ -113,25 +112,15 @@ func forward(conn Conn, s httpstream.Stream) {
 	}
 }
 
-// tcpClose is TCP_CLOSE of <linux/tcp_states.h>.
-const tcpClose = 7
-
 // isCut reports whether the pod has cut a connection of which neither direction was ended here. What is read of it may
 // end as if all had come: the kernel tells the reset once, and whoever writes may have heard of it.
-func isCut(conn Conn) (cut bool) {
+func isCut(conn Conn) bool {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		return false
 	}
-	rc, err := tcp.SyscallConn()
-	if err != nil {
-		return false
-	}
-	_ = rc.Control(func(fd uintptr) {
-		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		cut = err == nil && info.State == tcpClose
-	})
-	return cut
+	info, err := infoOf(tcp)
+	return err == nil && info.State == tcpClose
 }
 
 // awaitReply returns when the client has been told that it has the stream. The library does so beside us, and a stream

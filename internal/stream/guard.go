@@ -77,12 +77,11 @@ func (w *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	g, err := newGuard(conn, rw.Reader, w.bounds, w.ended)
+	g, err := newGuard(conn, rw.Reader, w.bounds, w.ended, func() { linger(w.request, conn) })
 	if err != nil {
 		_ = conn.Close()
 		return nil, nil, err
 	}
-	g.close = sync.OnceFunc(func() { linger(w.request, conn) })
 	w.conn = g
 	return g, bufio.NewReadWriter(bufio.NewReader(g), bufio.NewWriter(g)), nil
 }
@@ -93,7 +92,7 @@ type guard struct {
 	in     *bufio.Reader
 	bounds bounds
 	ended  func(error)
-	close  func() // does it once; nil is plainly
+	close  func() // does it once
 
 	// Of what the client sends, for one reader.
 	ready   []byte          // is to be read next
@@ -122,8 +121,8 @@ type stream struct {
 	paired  bool   // with the one for errors
 }
 
-func newGuard(conn net.Conn, in *bufio.Reader, b bounds, ended func(error)) (g *guard, err error) {
-	g = &guard{Conn: conn, in: in, bounds: b, ended: ended,
+func newGuard(conn net.Conn, in *bufio.Reader, b bounds, ended func(error), end func()) (g *guard, err error) {
+	g = &guard{Conn: conn, in: in, bounds: b, ended: ended, close: sync.OnceFunc(end),
 		types: map[string]bool{}, open: map[spdy.StreamId]stream{}, waiting: map[spdy.StreamId]bool{},
 		answer: make(chan struct{})}
 	g.parser, err = spdy.NewFramerWithOptions(io.Discard, &g.control,
@@ -162,9 +161,6 @@ func (g *guard) read(p []byte) (int, error) {
 
 // Close ends the connection when the client has what was sent to it.
 func (g *guard) Close() error {
-	if g.close == nil {
-		return g.Conn.Close()
-	}
 	g.close()
 	return nil
 }

@@ -55,7 +55,8 @@ func guarding(t *testing.T, b bounds, sent io.Reader) (*guard, *error) {
 	t.Cleanup(func() { _, _ = own.Close(), peer.Close() })
 	go func() { _, _ = io.Copy(io.Discard, peer) }()
 	ended := new(error)
-	g, err := newGuard(own, bufio.NewReader(sent), b, func(err error) { *ended = err })
+	g, err := newGuard(own, bufio.NewReader(sent), b, func(err error) { *ended = err },
+		func() { _ = own.Close() })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package stream
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"slices"
 	"sync"
@@ -166,12 +167,14 @@ func (n *line) Close() error {
 // that does not read it, which nothing but the kernel's counters tell.
 const checkTime = 5 * time.Second
 
-// States of <linux/tcp_states.h>. No client of ours closes one half of its connection; linger does, and then there is
-// TCP_FIN_WAIT1 until the client has it, and TCP_FIN_WAIT2 until it closes.
+// States of <linux/tcp_states.h>. TCP_CLOSE is also that of a connection that was reset. No client of ours closes one
+// half of its connection; linger does, and then there is TCP_FIN_WAIT1 until the client has it, and TCP_FIN_WAIT2 until
+// it closes.
 const (
 	tcpEstablished = 1
 	tcpFinWait1    = 4
 	tcpFinWait2    = 5
+	tcpClose       = 7
 )
 
 func (n *line) check() {
@@ -187,23 +190,27 @@ func (n *line) check() {
 	n.timer.Reset(n.of.every())
 }
 
-// alive reports whether the client is there, and something has moved lately.
-func (n *line) alive(now time.Time) (alive bool) {
-	rc, err := n.SyscallConn()
+// alive reports whether the client is there, and something has moved lately. One that cannot be asked is.
+func (n *line) alive(now time.Time) bool {
+	info, err := infoOf(n.TCPConn)
 	if err != nil {
-		return false
+		return !errors.Is(err, net.ErrClosed)
 	}
-	_ = rc.Control(func(fd uintptr) {
-		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		if err != nil {
-			alive = true
-			return
-		}
-		if carried := info.Bytes_acked + info.Bytes_received; carried != n.carried {
-			n.carried, n.moved = carried, now
-		}
-		open := info.State == tcpEstablished || info.State == tcpFinWait1 || info.State == tcpFinWait2
-		alive = open && (n.of.idleTime == 0 || now.Sub(n.moved) < n.of.idleTime)
+	if carried := info.Bytes_acked + info.Bytes_received; carried != n.carried {
+		n.carried, n.moved = carried, now
+	}
+	open := info.State == tcpEstablished || info.State == tcpFinWait1 || info.State == tcpFinWait2
+	return open && (n.of.idleTime == 0 || now.Sub(n.moved) < n.of.idleTime)
+}
+
+// infoOf is what the kernel knows of a connection (tcp(7), TCP_INFO).
+func infoOf(c *net.TCPConn) (info *unix.TCPInfo, err error) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	controlErr := rc.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 	})
-	return alive
+	return info, errors.Join(controlErr, err)
 }

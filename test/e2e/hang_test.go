@@ -109,7 +109,7 @@ func TestMonitorThatHangs(t *testing.T) {
 // TestFirstThreadEnds has a container whose first thread has ended, and others not, when its pod's monitor hangs and is
 // replaced: it runs on, and its end is the one that it comes to.
 func TestFirstThreadEnds(t *testing.T) {
-	own(t, func(r rig) {
+	each(t, func(r rig) {
 		p := r.pod()
 		c := p.start(webapp("leaderless", "leaderless"))
 		other := p.start(busybox("other", "sleep 1000000"))

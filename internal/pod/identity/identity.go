@@ -18,7 +18,6 @@ package identity
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -26,7 +25,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
+
+	"berth/internal/limit"
 )
 
 const head = "berth-pod-identity"
@@ -139,16 +139,13 @@ func appendTo(path string, text []byte) error {
 	return err
 }
 
-// readFile reads a regular file. To open a FIFO would wait for a writer for ever.
+// readFile reads a regular file, of any size: it has a line for each layer.
 func readFile(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := limit.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(fmt.Errorf("%s is no regular file", path), err)
-	}
 	return io.ReadAll(f)
 }
 
