@@ -36,7 +36,8 @@ var sections = []section{
 		t.goTest("-count=1", "-timeout=10m", comparisons("-run"), "./internal/image")
 	}},
 	{"cost", "large and hostile images, their memory and steps, without the race detector", func(t *tally) {
-		t.goTest("-count=1", "-timeout=10m", "-run="+costs, "./internal/image/...")
+		t.goTest("-count=1", "-timeout=10m", "-run="+costs, "./internal/image/...", "./internal/callers",
+			"./internal/preload")
 	}},
 	{"demo", "what `make demo` shows", func(t *tally) { t.command("go", "run", "./demo") }},
 	{"e2e", "end to end: both runtimes, real plugins, a real registry", func(t *tally) {
@@ -153,18 +154,22 @@ func format(t *tally) {
 
 func staticcheck(t *tally) {
 	t.command("bin/tools/staticcheck", "./...")
-	t.command("bin/tools/staticcheck", "-tags=berth_fault", "./internal/...", "./cmd/...")
+	// The tag changes what this package has, and adds tests to three others.
+	t.command("bin/tools/staticcheck", "-tags=berth_fault", "./internal/fault", "./internal/runtime", "./internal/network",
+		"./internal/image")
 }
 
 // comparisons chooses, or leaves out, the tests that have other tools unpack images. They work hard, and race with
 // nobody.
 func comparisons(flag string) string { return flag + "=^TestCompare" }
 
-// costs are the tests of large data, and those that bound memory and steps. Each works in one goroutine. The race
-// detector has a memory of its own, which no bound leaves room for, and would make them as slow as all others together.
+// costs are the tests of large data and large numbers, and those that bound memory and steps. Each works in one
+// goroutine, or has smaller ones beside it that share as much. The race detector has a memory of its own, which no bound
+// leaves room for, and would make them as slow as all others together.
 const costs = "^(TestAttacks|TestGrowth|TestHostileDocuments|TestManifestOfManyReplaced|TestManyReplaced|" +
 	"TestRandomLayers|TestTarComesBack|TestLargeLayerNeedsNoMemory|TestImportRefuses|TestConfigBounds|" +
-	"TestConfinement|TestConfinementFromOutside|TestConfinementKills|TestSame|TestCuts)$"
+	"TestConfinement|TestConfinementFromOutside|TestConfinementKills|TestSame|TestCuts|TestGreedyClients|" +
+	"TestTenThousandFiles|TestTenThousandNames)$"
 
 func checkMachine(t *tally, before hygiene.Snapshot) {
 	if hygiene.SharedMachine() {

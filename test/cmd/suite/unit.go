@@ -14,8 +14,12 @@ import (
 var longest = []string{
 	"internal/image", "internal/runtime", "bench/internal/pull", "internal/network", "internal/image/layer", "cmd/berth",
 	"internal/image/slots", "internal/image/inflate", "bench/internal/attack", "internal/rootfs", "internal/image/remote",
-	"bench/internal/link", "internal/cli", "internal/stream", "internal/spec", "test/rules",
+	"bench/internal/link", "internal/cli", "internal/stream", "internal/spec", "internal/preload", "internal/callers",
 }
+
+// ruleTests reads the source of all packages and shares nothing between goroutines. With the race detector it would take
+// five times as long, and find nothing.
+const ruleTests = "berth/test/rules"
 
 // packagesPerCore is how many packages are tested at once on each core. Most tests wait for other processes more than
 // they compute.
@@ -35,11 +39,14 @@ func runUnit(t *tally) {
 	atOnce := fmt.Sprintf("-p=%d", packagesPerCore*runtime.NumCPU())
 	args := []string{"-timeout=10m", atOnce, "-parallel=8", // tests that are parallel mostly wait
 		comparisons("-skip") + "|" + costs}
+	packages := unitPackages(strings.Fields(string(out)))
+	t.goTest(append(slices.Clone(args), ruleTests)...)
+	packages = slices.DeleteFunc(packages, func(p string) bool { return p == ruleTests })
 	if *race {
 		args = append(args, "-race")
 		_ = os.Setenv("GORACE", strings.TrimSpace(raceOptions+" "+os.Getenv("GORACE"))) // of two values the last counts
 	}
-	t.goTest(append(slices.Clone(args), unitPackages(strings.Fields(string(out)))...)...)
+	t.goTest(append(slices.Clone(args), packages...)...)
 	t.goTest(append(args, "-tags=berth_fault", "./internal/fault")...)
 }
 

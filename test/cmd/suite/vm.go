@@ -21,8 +21,8 @@ import (
 	"berth/test/vm"
 )
 
-// vmUsual is what `make test-vm` runs in the first machine: in twenty to thirty minutes on an emulated processor, so
-// not all. It is what the development machine cannot show, since that has no systemd, no cgroup v2 and no AppArmor: the
+// vmUsual is what `make test-vm` runs in the first machine: in a quarter of an hour on an emulated processor, so not all.
+// It is what the development machine cannot show, since that has no systemd, no cgroup v2 and no AppArmor: the
 // packages that speak to them, and of the tests end to end those in which they take part (vmSubset). The rest asks
 // nothing of the machine that `make test` does not give it, and runs here with `make test-vm-all`.
 var vmUsual = []vm.Test{
@@ -32,8 +32,6 @@ var vmUsual = []vm.Test{
 	{Package: "internal/rootfs", Run: "^Test.*(Project|Quota)"}, {Package: "internal/pod", Run: "^TestQuota"},
 	{Package: "internal/runtime", Run: "^TestMemory$"}, // the machine's kernel gives huge pages to everybody
 	{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce},
-	{Package: "test/e2e", Run: pattern(vmDriver), Env: []string{"BERTH_TEST_RUNTIME=runc", "BERTH_TEST_CGROUP=cgroupfs"},
-		Flags: atOnce},
 }
 
 // What `make test-vm-all` runs, each in a machine of its own: every test with both runtimes, those that go by the
@@ -47,7 +45,8 @@ var (
 	vmCrun     = []vm.Test{{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=crun"}, Flags: atOnce}}
 	vmRunc     = []vm.Test{{Package: "test/e2e", Env: []string{"BERTH_TEST_RUNTIME=runc"}, Flags: atOnce}}
 	vmCgroupfs = []vm.Test{
-		{Package: "test/e2e", Run: pattern(vmSubset), Env: []string{"BERTH_TEST_CGROUP=cgroupfs"}, Flags: atOnce}}
+		{Package: "test/e2e", Run: pattern(slices.Concat(vmSubset, vmKernel)), Env: []string{"BERTH_TEST_CGROUP=cgroupfs"},
+			Flags: atOnce}}
 	vmChaos = []vm.Test{
 		{Package: "test/chaos", Run: "^TestMachine$", Env: []string{"BERTH_TEST_CHAOS='crun 50 11'"}},
 		{Package: "test/chaos", Run: "^TestMachine$", Env: []string{"BERTH_TEST_CHAOS='runc 50 12'"}},
@@ -66,17 +65,14 @@ var vmSubset = []string{
 	"StatsOfProcessorTime", "StatsOfMemory", "StatsOfPressure", "StatsOfPods", "Metrics", "RuntimeConfig",
 	// What survives whom, where systemd has a say.
 	"DaemonKilled", "ExitWithoutDaemon", "MonitorKilled",
-	// Confinement, and what the kernel of the machine has: id-mapped mounts on every file system, an ext4 that shuts
-	// itself down.
-	"AppArmor.*", "I386Image", "Security", "Namespaces", "Userns", "Sandbox", "ReadOnlyDisk",
-	// Quotas of projects, which the kernel of the machine has for ext4 and XFS.
-	"Storage.*", "FilesKeepTheirProject.*",
+	"AppArmor.*",
 }
 
-// vmDriver are those of them in which it matters most that the cgroup driver is the other one.
-var vmDriver = []string{
-	"UnifiedResources", "OutOfMemory", "OutOfMemoryGroup", "CgroupParent.*", "ExitWithoutDaemon", "RuntimeConfig",
-	"Storage.*",
+// vmKernel are those that ask something of the kernel of the machine, and nothing of systemd: id-mapped mounts on every
+// file system, an ext4 that shuts itself down, quotas of projects for ext4 and XFS. `make test-vm-all` runs them with
+// both runtimes and both cgroup drivers.
+var vmKernel = []string{
+	"I386Image", "Security", "Namespaces", "Userns", "Sandbox", "ReadOnlyDisk", "Storage.*", "FilesKeepTheirProject.*",
 }
 
 // crashes are the points of the crash matrix at which systemd holds something of a pod.

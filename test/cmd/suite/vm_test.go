@@ -27,7 +27,7 @@ func TestSubset(t *testing.T) {
 			tests = append(tests, found[1])
 		}
 	}
-	for _, name := range slices.Concat(vmDriver, vmSubset, selinuxSubset) {
+	for _, name := range slices.Concat(vmSubset, vmKernel, selinuxSubset) {
 		is, found := regexp.MustCompile(pattern([]string{name})), false
 		for _, test := range tests {
 			found = found || is.MatchString(test)
