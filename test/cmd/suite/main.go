@@ -164,8 +164,8 @@ func staticcheck(t *tally) {
 func comparisons(flag string) string { return flag + "=^TestCompare" }
 
 // costs are the tests of large data and large numbers, and those that bound memory and steps. Each works in one
-// goroutine, or has smaller ones beside it that share as much. The race detector has a memory of its own, which no bound
-// leaves room for, and would make them as slow as all others together.
+// goroutine, or has smaller ones beside it that share as much. The race detector has a memory of its own, for which no
+// bound leaves room, and would make them as slow as all others together.
 const costs = "^(TestAttacks|TestGrowth|TestHostileDocuments|TestManifestOfManyReplaced|TestManyReplaced|" +
 	"TestRandomLayers|TestTarComesBack|TestLargeLayerNeedsNoMemory|TestImportRefuses|TestConfigBounds|" +
 	"TestConfinement|TestConfinementFromOutside|TestConfinementKills|TestSame|TestCuts|TestGreedyClients|" +

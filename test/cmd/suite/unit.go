@@ -14,11 +14,12 @@ import (
 var longest = []string{
 	"internal/image", "internal/runtime", "bench/internal/pull", "internal/network", "internal/image/layer", "cmd/berth",
 	"internal/image/slots", "internal/image/inflate", "bench/internal/attack", "internal/rootfs", "internal/image/remote",
-	"bench/internal/link", "internal/cli", "internal/stream", "internal/spec", "internal/preload", "internal/callers",
+	"bench/internal/link", "internal/cli", "internal/stream", "internal/spec", "internal/preload",
+	"internal/callers",
 }
 
-// ruleTests reads the source of all packages and shares nothing between goroutines. With the race detector it would take
-// five times as long, and find nothing.
+// ruleTests reads the source of all packages and shares nothing between goroutines. With the race detector it would
+// take five times as long, and find nothing.
 const ruleTests = "berth/test/rules"
 
 // packagesPerCore is how many packages are tested at once on each core. Most tests wait for other processes more than

@@ -21,8 +21,8 @@ import (
 	"berth/test/vm"
 )
 
-// vmUsual is what `make test-vm` runs in the first machine: in a quarter of an hour on an emulated processor, so not all.
-// It is what the development machine cannot show, since that has no systemd, no cgroup v2 and no AppArmor: the
+// vmUsual is what `make test-vm` runs in the first machine: in a quarter of an hour on an emulated processor, so not
+// all. It is what the development machine cannot show, since that has no systemd, no cgroup v2 and no AppArmor: the
 // packages that speak to them, and of the tests end to end those in which they take part (vmSubset). The rest asks
 // nothing of the machine that `make test` does not give it, and runs here with `make test-vm-all`.
 var vmUsual = []vm.Test{
