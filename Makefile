@@ -35,7 +35,7 @@ demo: ## a pod lives, survives its daemon and dies, before your eyes (root, a mi
 	@$(MAKE) --no-print-directory build
 	@BERTH_BIN=$(CURDIR)/bin go run ./demo
 
-test: ## everything (root, under 15 minutes on 2 cores)
+test: ## everything (root, half an hour on 2 cores)
 	@hack/setup test
 	@hack/setup images
 	@$(MAKE) --no-print-directory build fault bin/suite
