@@ -41,7 +41,7 @@ var sections = []section{
 	}},
 	{"demo", "what `make demo` shows", func(t *tally) { t.command("go", "run", "./demo") }},
 	{"e2e", "end to end: both runtimes, real plugins, a real registry", func(t *tally) {
-		t.goTest("-count=1", "-timeout=25m", "./test/e2e") // ends what hangs: it takes eleven minutes
+		t.goTest("-count=1", "-timeout=25m", "./test/e2e")                     // ends what hangs: it takes eleven minutes
 		t.goTest("-count=1", "-timeout=12m", "-parallel=8", "./test/registry") // its tests mostly wait
 	}},
 	{"crash", "crash matrix: kill the daemon at every fault point, once", func(t *tally) {
