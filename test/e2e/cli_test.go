@@ -37,6 +37,7 @@ func (r rig) mustBerth(args ...string) string {
 
 // TestCommandLineLife goes through what README shows, on a node of its own.
 func TestCommandLineLife(t *testing.T) {
+	t.Parallel() // it has nodes of its own, and mostly waits
 	own(t, func(r rig) {
 		image := ref("busybox:latest")
 		r.mustBerth("pull", image)

@@ -10,6 +10,7 @@ import (
 // TestHandsRemove runs containers in the background that are removed at their end: by themselves, by a stop, in the pod
 // of another, and with an end that no daemon saw.
 func TestHandsRemove(t *testing.T) {
+	t.Parallel() // it has nodes of its own, and mostly waits
 	own(t, func(r rig) {
 		image := ref("busybox:latest")
 		const loop = "trap 'exit 0' USR1 TERM; while :; do sleep 0.05; done"

@@ -66,6 +66,7 @@ func TestDiskThatHangs(t *testing.T) {
 // TestMonitorThatHangs stops the monitors of pods, and then stops their containers and them. All end in time and with
 // the exit codes that are true, also when the daemon was killed meanwhile; another pod sees nothing of it.
 func TestMonitorThatHangs(t *testing.T) {
+	t.Parallel() // it has nodes of its own, and mostly waits
 	own(t, func(r rig) {
 		other := r.pod()
 		beside := other.start(busybox("beside", "sleep 1000000"))

@@ -137,6 +137,7 @@ func TestInstalledPlugins(t *testing.T) {
 // TestPluginsJoinLargePods has a plugin join while the containers of one pod are more than one message of NRI holds,
 // and a daemon start with a plugin that is installed and is shown the same.
 func TestPluginsJoinLargePods(t *testing.T) {
+	t.Parallel() // it has nodes of its own, and mostly waits
 	nriNode(t, func(r rig) {
 		large := func(c *v1.ContainerConfig) {
 			for i := range 8 {
