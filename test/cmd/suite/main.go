@@ -35,7 +35,7 @@ var sections = []section{
 		defer os.Unsetenv("BERTH_TEST_CONFINED")
 		t.goTest("-count=1", "-timeout=10m", comparisons("-run"), "./internal/image")
 	}},
-	{"cost", "large and hostile images, their memory and steps, without the race detector", func(t *tally) {
+	{"cost", "what is large, hostile or many: memory and steps, without the race detector", func(t *tally) {
 		t.goTest("-count=1", "-timeout=10m", "-run="+costs, "./internal/image/...", "./internal/callers",
 			"./internal/preload")
 	}},
@@ -154,9 +154,8 @@ func format(t *tally) {
 
 func staticcheck(t *tally) {
 	t.command("bin/tools/staticcheck", "./...")
-	// The tag changes what this package has, and adds tests to three others.
-	t.command("bin/tools/staticcheck", "-tags=berth_fault", "./internal/fault", "./internal/runtime", "./internal/network",
-		"./internal/image")
+	// The tag changes what this package has, and adds tests to two others.
+	t.command("bin/tools/staticcheck", "-tags=berth_fault", "./internal/fault", "./internal/runtime", "./internal/image")
 }
 
 // comparisons chooses, or leaves out, the tests that have other tools unpack images. They work hard, and race with

@@ -40,18 +40,16 @@ func runUnit(t *tally) {
 	atOnce := fmt.Sprintf("-p=%d", packagesPerCore*runtime.NumCPU())
 	args := []string{"-timeout=10m", atOnce, "-parallel=8", // tests that are parallel mostly wait
 		comparisons("-skip") + "|" + costs}
-	packages := unitPackages(strings.Fields(string(out)))
 	t.goTest(append(slices.Clone(args), ruleTests)...)
-	packages = slices.DeleteFunc(packages, func(p string) bool { return p == ruleTests })
 	if *race {
 		args = append(args, "-race")
 		_ = os.Setenv("GORACE", strings.TrimSpace(raceOptions+" "+os.Getenv("GORACE"))) // of two values the last counts
 	}
-	t.goTest(append(slices.Clone(args), packages...)...)
+	t.goTest(append(slices.Clone(args), unitPackages(strings.Fields(string(out)))...)...)
 	t.goTest(append(args, "-tags=berth_fault", "./internal/fault")...)
 }
 
-// unitPackages are those of all packages that belong to no other section, in the order in which they begin.
+// unitPackages are those of all packages that are not tested elsewhere, in the order in which they begin.
 func unitPackages(all []string) []string {
 	var first, rest []string
 	for _, name := range longest {
@@ -67,7 +65,7 @@ func unitPackages(all []string) []string {
 	return append(first, rest...)
 }
 
-// ofAnother says whether a package belongs to another section than unit.
+// ofAnother says whether a package belongs to another section than unit, or to a run of its own there.
 func ofAnother(p string) bool {
-	return slices.Contains([]string{"e2e", "registry", "crash"}, strings.TrimPrefix(p, "berth/test/"))
+	return p == ruleTests || slices.Contains([]string{"e2e", "registry", "crash"}, strings.TrimPrefix(p, "berth/test/"))
 }

@@ -13,7 +13,7 @@ import (
 func TestUnitPackages(t *testing.T) {
 	all := []string{
 		"berth/cmd/berth", "berth/internal/config", "berth/internal/runtime", "berth/test/crash", "berth/test/e2e",
-		"berth/test/node",
+		"berth/test/node", "berth/test/rules",
 	}
 	want := []string{"berth/internal/runtime", "berth/cmd/berth", "berth/internal/config", "berth/test/node"}
 	if got := unitPackages(all); !slices.Equal(got, want) {
