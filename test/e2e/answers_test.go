@@ -199,6 +199,7 @@ func valuesOfAnswers(r rig, handler string, began time.Time) map[string]valueChe
 func TestAnswersAreFilled(t *testing.T) {
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
 			o := node.Options{Runtime: runtime, Network: dualStack, Tables: "[images]\npinned = [\"*/web:latest\"]\n"}
 			r := ownNode(t, o)
 			a := &answerSurvey{r, fixture.AnswerFields(), valuesOfAnswers(r, runtime, time.Now()), map[string]bool{}}

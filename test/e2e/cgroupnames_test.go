@@ -69,6 +69,7 @@ func TestCgroupNames(t *testing.T) {
 func TestCgroupNamesOfInit(t *testing.T) {
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
 			r := ownNode(t, node.Options{Runtime: runtime, Config: "cgroup_names = \"crio\"\n"})
 			r.pull("busybox:latest")
 			p := r.pod(sharedPID)

@@ -32,6 +32,7 @@ func crioNode(t *testing.T, runtime, path string) rig {
 func TestCRIOSocket(t *testing.T) {
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
 			path := filepath.Join(t.TempDir(), "crio.sock")
 			r := crioNode(t, runtime, path)
 			web := &http.Client{Timeout: timeouts.For(20 * time.Second), Transport: &http.Transport{

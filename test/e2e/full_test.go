@@ -138,7 +138,10 @@ func TestFullDisk(t *testing.T) {
 	}
 	for name, make := range ways {
 		for _, runtime := range runtimes() {
-			t.Run(name+" "+runtime, func(t *testing.T) { testFull(make(t, runtime)) })
+			t.Run(name+" "+runtime, func(t *testing.T) {
+				t.Parallel()
+				testFull(make(t, runtime))
+			})
 		}
 	}
 }

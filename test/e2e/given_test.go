@@ -18,6 +18,7 @@ import (
 func TestWhatTheDaemonIsGiven(t *testing.T) {
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
 			script := `umask 0077; exec prlimit --fsize=100000000000 --data=400000000 taskset -c 0 chrt --batch 0 nice -n 3 ionice -c 2 -n 7 ` +
 				`env -i "$@" <&- >&- 2>&-`
 			r := ownNode(t, node.Options{Runtime: runtime, Starter: []string{"sh", "-c", script, "sh"}})

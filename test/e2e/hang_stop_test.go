@@ -13,6 +13,7 @@ import (
 func TestStopWhileTheDiskHangs(t *testing.T) {
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
 			s := onVolume(t, runtime, 64)
 			s.pull("busybox:latest")
 			c := s.pod().start(busybox("main", "trap '' TERM; while :; do sleep 1; done"))

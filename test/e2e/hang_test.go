@@ -21,6 +21,7 @@ import (
 func TestDiskThatHangs(t *testing.T) {
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
 			s := onVolume(t, runtime, 64)
 			s.pull("busybox:latest")
 			extra := s.push("hang-extra:latest", 1<<20)

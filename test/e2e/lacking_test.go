@@ -34,6 +34,7 @@ func TestNoDescriptors(t *testing.T) {
 func TestNoRoomForTheLog(t *testing.T) {
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
 			r := ownNode(t, node.Options{Runtime: runtime})
 			r.pull("busybox:latest")
 			logs := t.TempDir()

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"crypto/rand"
 	"os"
 	"strings"
 	"testing"
@@ -70,7 +71,10 @@ func (r rig) oldIndex(repo string) (raw []byte, index digest.Digest, img ggcr.Im
 	r.Helper()
 	recipe, err := fixture.BusyboxRecipe()
 	r.ok(err)
-	recipe.Layers = append(recipe.Layers, []fixture.File{{Name: "srv/note", Body: []byte("from containerd")}})
+	recipe.Layers = append(recipe.Layers, []fixture.File{
+		{Name: "srv/note", Body: []byte("from containerd")},
+		{Name: "srv/of", Body: []byte(rand.Text())}, // its blob is removed from the registry: no other image has it
+	})
 	img, err = recipe.Build()
 	r.ok(err)
 	recipe.Platform = &ggcr.Platform{OS: "linux", Architecture: "s390x"}

@@ -132,11 +132,12 @@ func (p *plugin) RemoveContainer(_ context.Context, s *api.PodSandbox, c *api.Co
 	return p.note("remove " + c.Name)
 }
 
-// nriNode runs f on a node with NRI on, for each runtime.
+// nriNode runs f on a node with NRI on, for each runtime, side by side.
 func nriNode(t *testing.T, f func(r rig)) {
 	t.Helper()
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
 			r := ownNode(t, node.Options{Runtime: runtime, NRI: true})
 			r.pull("busybox:latest")
 			f(r)

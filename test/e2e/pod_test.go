@@ -353,6 +353,7 @@ func port80(c *v1.ContainerConfig) {
 func TestUnprivilegedNetworkOff(t *testing.T) {
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
 			r := ownNode(t, node.Options{Runtime: runtime, Tables: "[pods]\nunprivileged_ports = false\nunprivileged_icmp = " +
 				"false\n"})
 			r.pull("busybox:latest")

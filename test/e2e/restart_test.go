@@ -14,11 +14,12 @@ import (
 	"berth/test/timeouts"
 )
 
-// own runs f on a node of its own for each runtime, because f kills the daemon.
+// own runs f on a node of its own for each runtime, side by side, because f kills the daemon.
 func own(t *testing.T, f func(r rig)) {
 	t.Helper()
 	for _, runtime := range runtimes() {
 		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
 			r := ownNode(t, node.Options{Runtime: runtime})
 			r.pull("busybox:latest")
 			f(r)

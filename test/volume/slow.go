@@ -18,6 +18,7 @@ type Slow struct {
 	at     string
 	server *fuse.Server
 	pace   *pace
+	open   *handles
 }
 
 // SlowAvailable returns what this machine lacks for a Slow, nil for nothing.
@@ -32,17 +33,17 @@ func MountSlow(source, at string) (*Slow, error) {
 	if err != nil {
 		return nil, fmt.Errorf("show %s: %w", source, err)
 	}
-	pace := &pace{}
+	pace, open := &pace{}, &handles{all: map[handle]func(){}}
 	never := time.Duration(0)
 	raw := fs.NewNodeFS(root, &fs.Options{AttrTimeout: &never, EntryTimeout: &never})
-	server, err := fuse.NewServer(paced{raw, pace}, at, &fuse.MountOptions{
+	server, err := fuse.NewServer(paced{counted{raw, open}, pace}, at, &fuse.MountOptions{
 		FsName: "slow", Name: "slow", AllowOther: true, DirectMountStrict: true, DirectMountFlags: unix.MS_NOATIME,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mount a slow file system at %s: %w", at, err)
 	}
 	go server.Serve()
-	d := &Slow{at, server, pace}
+	d := &Slow{at, server, pace, open}
 	if err := server.WaitMount(); err != nil {
 		return nil, errors.Join(fmt.Errorf("mount a slow file system at %s: %w", at, err), d.Close())
 	}
@@ -73,13 +74,16 @@ func (d *Slow) Waiting() int {
 	return d.pace.waiting
 }
 
-// Close answers what waits, and takes the mount away.
+// Close answers what waits, takes the mount away, and lets the directory below go. Whoever has a copy of the mount, or
+// a file of it open, gets ENOTCONN from then on.
 func (d *Slow) Close() error {
 	d.Delay(0)
 	d.pace.goOn()
-	if err := unix.Unmount(d.at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+	if err := unix.Unmount(d.at, unix.MNT_FORCE|unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 		return fmt.Errorf("unmount %s: %w", d.at, err)
 	}
+	d.server.Wait()
+	d.open.release()
 	return nil
 }
 
@@ -112,6 +116,81 @@ func (p *pace) wait() {
 	p.mu.Lock()
 	p.waiting--
 	p.mu.Unlock()
+}
+
+// handles are the files and directories that the server has open below. Linux reports that one was closed when it has
+// time, and not at all once the connection has ended: what is left then, Close releases.
+type handles struct {
+	mu  sync.Mutex // guards all
+	all map[handle]func()
+}
+
+type handle struct{ node, fh uint64 }
+
+func (h *handles) opened(node, fh uint64, release func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all[handle{node, fh}] = release
+}
+
+func (h *handles) released(node, fh uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.all, handle{node, fh})
+}
+
+// release is for when the server answers no more.
+func (h *handles) release() {
+	for _, release := range h.all {
+		release()
+	}
+	clear(h.all)
+}
+
+// counted is a file system that knows what is open.
+type counted struct {
+	fuse.RawFileSystem
+	open *handles
+}
+
+func (f counted) Create(c <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
+	s := f.RawFileSystem.Create(c, in, name, out)
+	if s.Ok() {
+		f.openedFile(out.NodeId, out.Fh)
+	}
+	return s
+}
+
+func (f counted) Open(c <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	s := f.RawFileSystem.Open(c, in, out)
+	if s.Ok() {
+		f.openedFile(in.NodeId, out.Fh)
+	}
+	return s
+}
+
+func (f counted) openedFile(node, fh uint64) {
+	in := &fuse.ReleaseIn{InHeader: fuse.InHeader{NodeId: node}, Fh: fh}
+	f.open.opened(node, fh, func() { f.RawFileSystem.Release(nil, in) })
+}
+
+func (f counted) Release(c <-chan struct{}, in *fuse.ReleaseIn) {
+	f.open.released(in.NodeId, in.Fh)
+	f.RawFileSystem.Release(c, in)
+}
+
+func (f counted) OpenDir(c <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	s := f.RawFileSystem.OpenDir(c, in, out)
+	if s.Ok() {
+		in := &fuse.ReleaseIn{InHeader: fuse.InHeader{NodeId: in.NodeId}, Fh: out.Fh}
+		f.open.opened(in.NodeId, in.Fh, func() { f.RawFileSystem.ReleaseDir(in) })
+	}
+	return s
+}
+
+func (f counted) ReleaseDir(in *fuse.ReleaseIn) {
+	f.open.released(in.NodeId, in.Fh)
+	f.RawFileSystem.ReleaseDir(in)
 }
 
 // paced is a file system that waits before the operations by which others notice that it is slow.

@@ -1,10 +1,13 @@
 package volume
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestSlow(t *testing.T) {
@@ -56,4 +59,46 @@ func TestSlow(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("it is still mounted")
 	}
+}
+
+// TestSlowLetsGo closes a Slow at once after files of it were closed, and while others are open: what it showed can be
+// unmounted.
+func TestSlowLetsGo(t *testing.T) {
+	if err := SlowAvailable(); err != nil {
+		t.Skip(err)
+	}
+	below := t.TempDir()
+	v := Mounted(t, below, Ext4, 16)
+	for range 20 {
+		at := t.TempDir()
+		d, err := MountSlow(below, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var open []*os.File
+		for i := range 100 {
+			f, err := os.Create(filepath.Join(at, fmt.Sprint(i)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, f)
+		}
+		dir, err := os.Open(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range open[1:] {
+			_ = f.Close()
+		}
+		err = d.Close()
+		_, left := open[0].Stat()
+		_, _ = open[0].Close(), dir.Close()
+		if err != nil || left == nil {
+			t.Fatalf("closed with %v, an open file answers: %v", err, left)
+		}
+	}
+	if err := unix.Unmount(below, 0); err != nil {
+		t.Fatalf("unmount what was shown: %v", err)
+	}
+	v.at = ""
 }
