@@ -10,10 +10,14 @@ import (
 	"berth/internal/fail"
 	"berth/internal/image"
 	"berth/internal/image/progress"
+	"berth/internal/pod"
 )
 
 // imageService fetches, reads, writes and tells of images.
-type imageService struct{ images *image.Store }
+type imageService struct {
+	images *image.Store
+	pods   *pod.Pods
+}
 
 // Pull brings an image into the store and tells how far it is.
 func (s *imageService) Pull(ctx context.Context, req *admin.PullRequest, send func(*admin.PullEvent) error) error {
@@ -94,6 +98,9 @@ func (s *imageService) Tag(_ context.Context, req *admin.TagRequest) error {
 	return image.Tag(s.images, req.Image, req.Name)
 }
 
+// Sweep removes layers that nothing has.
+func (s *imageService) Sweep(ctx context.Context) error { return s.images.Sweep(ctx) }
+
 // Images tells of images, of those that are asked for or of all.
 func (s *imageService) Images(_ context.Context, req *admin.ImagesRequest, send func(*admin.ImageDetail) error) error {
 	images := s.images.List()
@@ -107,8 +114,12 @@ func (s *imageService) Images(_ context.Context, req *admin.ImagesRequest, send 
 			images = append(images, img)
 		}
 	}
+	users := s.pods.Catalog.ImageUsers()
 	for _, img := range images {
 		d := s.detail(img)
+		for _, ctr := range users[img.ID] {
+			d.Containers = append(d.Containers, string(ctr))
+		}
 		if req.Config {
 			raw, err := img.RawConfig()
 			if err != nil && len(req.Images) > 0 { // of a list, one that has gone meanwhile is told without
@@ -128,6 +139,7 @@ func (s *imageService) detail(img image.Image) *admin.ImageDetail {
 		ID: img.ID, Tags: append([]string{}, img.RepoTags...), Digests: append([]string{}, img.RepoDigests...),
 		Manifest: img.Manifest, Platform: img.Platform, Artifact: img.Artifact, Size: img.Size,
 		PulledAt: img.PulledAt, Pinned: img.Pinned, Durable: img.Durable, Layers: []admin.LayerDetail{},
+		Containers: []string{},
 	}
 	for _, l := range s.images.LayersOf(img) {
 		d.Layers = append(d.Layers, admin.LayerDetail{

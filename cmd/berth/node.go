@@ -283,7 +283,8 @@ func (n *node) openPods(context.Context) (err error) {
 		UserNS:  n.features.usernsError,
 		Refused: func(handler string) error { return refusedForHoles(n, handler) },
 		Cgroups: n.groups.driver(), Dirty: n.flusher.DirtyRecord, Log: n.log,
-		Abandon: n.cfg.Timeouts.CreateAbandon.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
+		Released: func(layers []string) { image.Released(n.images, layers) },
+		Abandon:  n.cfg.Timeouts.CreateAbandon.Duration, Retry: op.Backoff{}, StepSeen: n.metrics.Step,
 	}
 	n.pods, err = pod.Open(cfg)
 	if err != nil || n.plugins == nil {

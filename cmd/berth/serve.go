@@ -149,7 +149,7 @@ func serve(ctx context.Context, cfg *config.Config, flags config.Flags, hup <-ch
 	}
 	reloader := n.newReloader(flags)
 	svc.daemonService = n.daemonService(reloader)
-	svc.imageService = &imageService{n.images}
+	svc.imageService = &imageService{n.images, n.pods}
 	svc.processService = &processService{pods: n.pods, streams: n.streamNode, background: n.background, log: n.log}
 	serveCRIO(n, g) // before a kubelet may start that waits for this daemon: its cAdvisor looks once
 	n.recover(func() { ready.Store(true) })

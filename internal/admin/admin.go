@@ -36,6 +36,9 @@ type Server interface {
 	Export(ctx context.Context, req *ExportRequest, archive io.Writer, send func(*PullEvent) error) error
 	// Images sends what is known of each of the images that are asked for. It never waits for an operation in flight.
 	Images(ctx context.Context, req *ImagesRequest, send func(*ImageDetail) error) error
+	// Sweep removes layers that no image and no container has, such as those of a pull that failed, and returns when they
+	// are gone.
+	Sweep(ctx context.Context) error
 	// Attach joins the streams of a container that is created or running. It sends one AttachOutput with Ready first,
 	// once no later output can be missed; so a client may attach before it starts the container. It returns nil when the
 	// container's output ends. recv blocks until the client says something; it returns io.EOF when the client will say no
@@ -212,6 +215,8 @@ type ImageDetail struct {
 	Durable  bool      `json:"durable"` // it would survive a power cut
 	// Layers are all layers, the lowest first.
 	Layers []LayerDetail `json:"layers"`
+	// Containers are the ids of those that run the image or mount it as a volume.
+	Containers []string `json:"containers"`
 	// Config is the image config as it was fetched, when it was asked for.
 	Config json.RawMessage `json:"config,omitempty"`
 }

@@ -38,6 +38,7 @@ type daemon struct {
 
 func (d *daemon) Signal(_ context.Context, req *SignalRequest) error { return d.signal(req) }
 func (d *daemon) Tag(_ context.Context, req *TagRequest) error       { return d.tag(req) }
+func (d *daemon) Sweep(context.Context) error                        { return nil }
 
 func (d *daemon) Reload(context.Context) (*ReloadResponse, error) {
 	return &ReloadResponse{

@@ -53,6 +53,11 @@ func (c *Client) Tag(ctx context.Context, req *TagRequest) error {
 	return c.cc.Invoke(ctx, method("Tag"), req, &none{}, grpc.CallContentSubtype(subtype))
 }
 
+// Sweep removes layers that nothing has.
+func (c *Client) Sweep(ctx context.Context) error {
+	return c.cc.Invoke(ctx, method("Sweep"), &none{}, &none{}, grpc.CallContentSubtype(subtype))
+}
+
 // Pull brings an image into the daemon's store. progress may be nil; it is called for one event after the other.
 func (c *Client) Pull(ctx context.Context, req *PullRequest, progress func(PullEvent)) (Image, error) {
 	stream, end, err := c.open(ctx, "Pull", req)

@@ -28,6 +28,9 @@ var service = grpc.ServiceDesc{
 		{MethodName: "Tag", Handler: unary("Tag", func(s Server, ctx context.Context, r *TagRequest) (any, error) {
 			return &none{}, s.Tag(ctx, r)
 		})},
+		{MethodName: "Sweep", Handler: unary("Sweep", func(s Server, ctx context.Context, _ *none) (any, error) {
+			return &none{}, s.Sweep(ctx)
+		})},
 	},
 	Streams: []grpc.StreamDesc{
 		{StreamName: "Pull", Handler: servePull, ServerStreams: true},

@@ -241,6 +241,10 @@ func TestStopAndRemove(t *testing.T) {
 	if _, errs, code := d.berth(t, "rm", "-f", "web"); code != 0 || len(d.pods) != 1 || len(d.containers) != 0 {
 		t.Errorf("rm -f of a pod: code %d, %q, %d pods, %d containers left", code, errs, len(d.pods), len(d.containers))
 	}
+	// As in a script whose variable is not set, where one pod is all there is.
+	if _, errs, code := d.berth(t, "rm", "-f", ""); code == 0 || !strings.Contains(errs, `"" names no`) || len(d.pods) != 1 {
+		t.Errorf("rm -f of no name: code %d, %q, %d pods left", code, errs, len(d.pods))
+	}
 }
 
 func TestImagesAreRemovedByAnyName(t *testing.T) {

@@ -498,6 +498,8 @@ func (a *adminDaemon) Signal(_ context.Context, req *admin.SignalRequest) error 
 	return a.refuse["Signal "+req.Signal]
 }
 
+func (a *adminDaemon) Sweep(context.Context) error { return nil }
+
 func (a *adminDaemon) Tag(_ context.Context, req *admin.TagRequest) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

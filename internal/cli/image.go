@@ -207,7 +207,11 @@ func removeImage(ctx context.Context, c *client, word string, force bool) error 
 		return c.node.Tag(ctx, &admin.TagRequest{Name: tag})
 	}
 	if !force {
-		users, err := imageUsers(ctx, c)
+		found, err := c.node.Images(ctx, &admin.ImagesRequest{Images: []string{img.GetId()}})
+		if err != nil {
+			return err
+		}
+		users, err := imageUsers(ctx, c, found...)
 		if err != nil {
 			return err
 		}
@@ -248,16 +252,20 @@ func some(users []user) string {
 	return users[0].String()
 }
 
-// imageUsers are the containers by the ids of their images.
-func imageUsers(ctx context.Context, c *client) (map[string][]user, error) {
+// imageUsers are the containers that run or mount each of the images, by the images' ids.
+func imageUsers(ctx context.Context, c *client, images ...admin.ImageDetail) (map[string][]user, error) {
 	resp, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return nil, err
 	}
 	out := map[string][]user{}
 	for _, i := range resp.GetContainers() {
-		out[i.GetImageId()] = append(out[i.GetImageId()],
-			user{i.GetId(), i.GetMetadata().GetName(), i.GetPodSandboxId(), stateText(i.GetState().String())})
+		u := user{i.GetId(), i.GetMetadata().GetName(), i.GetPodSandboxId(), stateText(i.GetState().String())}
+		for _, d := range images {
+			if i.GetImageId() == d.ID || slices.Contains(d.Containers, u.ID) {
+				out[d.ID] = append(out[d.ID], u)
+			}
+		}
 	}
 	return out, nil
 }
@@ -268,7 +276,7 @@ func imageDetails(ctx context.Context, c *client) ([]admin.ImageDetail, map[stri
 	if err != nil {
 		return nil, nil, err
 	}
-	users, err := imageUsers(ctx, c)
+	users, err := imageUsers(ctx, c, all...)
 	return all, users, err
 }
 

@@ -51,7 +51,7 @@ func showImage(cmd *cobra.Command, c *client, word, format string) error {
 	if err != nil {
 		return err
 	}
-	users, err := imageUsers(cmd.Context(), c)
+	users, err := imageUsers(cmd.Context(), c, *d)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
@@ -188,7 +190,8 @@ func imagePruneCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "prune", Short: "Remove images that nothing uses", Args: exactly(0),
 		Long: "Remove images without a tag that no container uses; with --all also those with a tag. Pinned " +
-			"images stay. To remove containers that have ended, use berth container prune.",
+			"images stay. What a pull that failed has left goes, too. To remove containers that have ended, use berth " +
+			"container prune.",
 		Example: examples("berth image prune", "berth image prune --all --older-than 7d --dry-run"),
 	}
 	cmd.Flags().BoolVarP(&flags.all, "all", "a", false, "also images with a tag")
@@ -250,6 +253,10 @@ func pruneImages(cmd *cobra.Command, c *client, flags pruneFlags) error {
 			continue
 		}
 		fmt.Fprintf(stdout(cmd), "%s %s\n", d.ID, nameOf(d))
+	}
+	// What a pull that failed has left belongs to no image.
+	if err := c.node.Sweep(cmd.Context()); err != nil && status.Code(err) != codes.Unimplemented { // a daemon of before
+		failed = append(failed, err)
 	}
 	after, err := imageBytes(cmd.Context(), c)
 	if err == nil {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/fail"
 )
 
 // subject is something that a person may name: by its id, the beginning of it, or one of its names.
@@ -20,6 +22,10 @@ type subject struct {
 
 // pick finds the one subject that word means. Whole ids win over names, and names over beginnings of ids.
 func pick(kind, word string, all []subject) (string, error) {
+	if strings.TrimPrefix(word, "sha256:") == "" { // the beginning of every id: a script's variable that is not set
+		return "", fail.New(errdefs.ErrInvalidArgument, "%q names no %s: say its name, its id or the beginning of its id",
+			word, kind)
+	}
 	for _, match := range []func(subject) bool{
 		func(s subject) bool { return s.id == word },
 		func(s subject) bool { return slices.Contains(s.names, word) },

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -34,7 +35,7 @@ func (a *app) runCommand() *cobra.Command {
 			"\n" +
 			"With --pod the container runs in the pod of another berth run, and shares its network.\n" +
 			"\n" +
-			"Flags come before IMAGE: everything after it is passed to the container.",
+			"Flags come before IMAGE: everything after it, or after a -- that follows it, is passed to the container.",
 		Example: examples("berth run --rm -it docker.io/library/busybox:latest sh",
 			"berth run -d --name web -p 8080:80 docker.io/library/nginx:latest",
 			"berth run -d --pod web --name watch -m 64m --cpus 0.5 docker.io/library/busybox:latest top",
@@ -240,10 +241,18 @@ func localImage(ctx context.Context, r *runner) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(found) != 1 || found[0].Platform != r.o.platform {
+	if len(found) != 1 || !samePlatform(found[0].Platform, r.o.platform) {
 		return "", nil // that of another platform has the name
 	}
 	return id, nil
+}
+
+// samePlatform reports whether two words are of one platform: amd64 and linux/x86_64 are.
+func samePlatform(a, b string) bool {
+	x, err := platforms.Parse(a)
+	y, err2 := platforms.Parse(b)
+	return err == nil && err2 == nil &&
+		platforms.FormatAll(platforms.Normalize(x)) == platforms.FormatAll(platforms.Normalize(y))
 }
 
 var podName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)

@@ -260,6 +260,8 @@ func TestRunPulls(t *testing.T) {
 		{"--pull always", "img:1", true, 0}, {"--pull never", "img:1", false, 0}, {"--pull never", "img:2", false,
 			ownFailure},
 		{"--platform linux/arm64", "img:1", true, 0}, {"--platform linux/amd64", "img:1", false, 0},
+		{"--platform amd64", "img:1", false, 0}, {"--platform Linux/x86_64", "img:1", false, 0},
+		{"--platform linux/amd64/v3", "img:1", true, 0},
 	} {
 		d, logs := runnable(t)
 		d.details = []admin.ImageDetail{{ID: "sha256:" + id("ee1"), Platform: "linux/amd64"}}

@@ -1,7 +1,9 @@
 package image
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"io"
 
 	"github.com/containerd/errdefs"
@@ -10,6 +12,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/image/archive"
+	"berth/internal/image/document"
 	"berth/internal/image/progress"
 	"berth/internal/image/reference"
 	"berth/internal/limit"
@@ -42,7 +45,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, tell func(progress.Even
 	p := progress.NewReporter(tell)
 	defer p.Close()
 	imgs, err := s.pipeline.importAll(ctx, archiveSource{a}, p)
-	s.sweeper.MakeRoom(s.ctx, err)
+	s.settle(err)
 	return imgs, failed(op, s.disk.Explain(err))
 }
 
@@ -112,7 +115,8 @@ func imagesIn(ctx context.Context, s *pipeline, a archiveSource) ([]imported, er
 	return nil, nil
 }
 
-// inLayout chooses the images of an OCI image layout that are for the store's platform.
+// inLayout chooses the images of an OCI image layout that are for the store's platform. What lies beside them to say
+// something of them (signatures, attestations, lists of what they are made of) is left out, as in an index.
 func inLayout(ctx context.Context, s *pipeline, a archiveSource) ([]imported, error) {
 	layout, err := a.archive.Layout()
 	if err != nil {
@@ -123,20 +127,36 @@ func inLayout(ctx context.Context, s *pipeline, a archiveSource) ([]imported, er
 		return nil, err
 	}
 	var out []imported
+	var other error // why one is no image
 	for _, desc := range layout.Manifests {
+		beside := len(layout.Manifests) > 1
+		if beside && !document.MayBeImage(desc) && !document.MayBeArtifact(desc) {
+			continue // an attestation
+		}
 		f, err := c.choose(ctx, desc)
-		if kindOf(err) == errdefs.ErrNotFound && len(layout.Manifests) > 1 {
+		if beside && kindOf(err) == errdefs.ErrNotFound {
 			continue // for another platform
+		}
+		if beside && errors.Is(err, document.ErrArtifact) {
+			other = cmp.Or(other, err) // a signature
+			continue
 		}
 		if err != nil {
 			return nil, err
 		}
 		called := layout.Names(desc, f.doc.ID())
+		if beside && f.doc.Manifest.Subject != nil && len(called.Tags)+len(called.Digests) == 0 {
+			f.done()
+			continue // it says something of another one
+		}
 		n := names{tags: called.Tags, digests: called.Digests}
 		if len(called.Digests) > 0 { // a pull that finds this digest in the registry need not look what it leads to
 			n.choices = []string{c.choice(desc.Digest)}
 		}
 		out = append(out, imported{f, n})
+	}
+	if len(out) == 0 && other != nil {
+		return nil, other
 	}
 	if len(out) == 0 && len(layout.Manifests) > 0 {
 		return nil, fail.New(errdefs.ErrNotFound, "it has no image for the platform %s", s.platform.name)

@@ -100,9 +100,16 @@ func TestLyingUnpackerFirst(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			f := blobServer(t)
 			packings(t, f)
-			s := open(t, t.TempDir())
+			var used map[string]struct{} // or the wrong layers were swept, and the first unpacked again
+			s := open(t, t.TempDir(), func(c *Config) {
+				c.InUse = func() (map[string]struct{}, bool) { return used, true }
+			})
 			evil := pull(t, s, f.host+"/evil:gzip")
 			spoil(t, s, evil, n, path)
+			used = map[string]struct{}{}
+			for _, l := range evil.Layers {
+				used[l] = struct{}{}
+			}
 			good := pull(t, s, f.host+"/good:zstd")
 			isGood(t, s, good.ID, f.host+"/good:zstd", good.ID)
 			if _, ok := s.Get(f.host + "/evil:gzip"); ok || len(good.RepoTags) != 1 || len(good.RepoDigests) != 1 {

@@ -47,7 +47,7 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (img Image, err error
 	p := entry.Reporter(req.Progress)
 	defer p.Close()
 	img, err = s.pull(ctx, ref, req, p)
-	s.sweeper.MakeRoom(s.ctx, err)
+	s.settle(err)
 	return img, failed(op, s.disk.Explain(err))
 }
 

@@ -14,6 +14,22 @@ func (s *Store) Remove(ctx context.Context, refOrID string) error {
 	return failed(op, s.disk.Explain(err))
 }
 
+// Released says that a container is gone that used layers. Those that no image has any more are collected soon.
+func Released(s *Store, layers []string) {
+	if s.catalog.AnyLoose(layers) {
+		s.sweeper.Soon()
+	}
+}
+
+// settle ends a pull or an import: it makes room where that failed for want of it, and has the layers collected that an
+// image had before and has no more.
+func (s *Store) settle(err error) {
+	s.sweeper.MakeRoom(s.ctx, err)
+	if s.catalog.TakeFreed() {
+		s.sweeper.Soon()
+	}
+}
+
 // Sweep removes layers that no image and no container uses and no caller holds, and the remains of work that has ended.
 // It may be called at any time.
 func (s *Store) Sweep(ctx context.Context) error {

@@ -117,7 +117,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	d := catalog.NewDisk(cfg.Root, cfg.Logger)
 	c := catalog.New(d, cfg.BootID, cfg.Pinned, cfg.Dirty)
-	sweeper := &catalog.Sweeper{Catalog: c, InUse: cfg.InUse}
+	sweeper := catalog.NewSweeper(c, cfg.InUse)
 	s := &Store{
 		disk: d, catalog: c, sweeper: sweeper, pipeline: newPipeline(cfg, d, c, sweeper, platform),
 	}
@@ -148,6 +148,7 @@ func Open(cfg Config) (*Store, error) {
 		}
 	})
 	s.work.Go(func() { s.syncer.Run(s.ctx) })
+	s.work.Go(func() { s.sweeper.Run(s.ctx) })
 	s.syncer.Wake()
 	return s, nil
 }

@@ -100,7 +100,8 @@ var (
 		Name: "size of all names in an archive of images", Unit: Bytes, Limit: 32 << 20, Beyond: refused,
 	})
 	ArchiveDocument = define(Budget{
-		Name: "size of a document in an archive of images", Key: "images.max_config_bytes", Unit: Bytes, Beyond: refused,
+		Name: "size of a document in an archive of images (or images.max_config_bytes, if that is more)",
+		Key:  "images.max_manifest_bytes", Unit: Bytes, Beyond: refused,
 	})
 	PreloadFiles = define(Budget{
 		Name: "files of the directory of images that are to be there", Limit: 10_000, Beyond: "is not taken in, and told of",

@@ -195,6 +195,23 @@ func (c *Catalog) Layers() (used map[string]struct{}, whole bool) {
 	return used, whole
 }
 
+// ImageUsers returns the ids of the containers that run or mount each image, by the image's id.
+func (c *Catalog) ImageUsers() map[string][]sandbox.ID {
+	users := map[string][]sandbox.ID{}
+	for r := range records(c) {
+		for _, ctr := range r.Containers {
+			of := map[string]bool{ctr.Image: true}
+			for _, v := range ctr.Volumes {
+				of[v.Image] = true
+			}
+			for image := range of {
+				users[image] = append(users[image], ctr.ID)
+			}
+		}
+	}
+	return users
+}
+
 // ID returns the id of the pod that s names: an id, or the beginning of one that only one pod has.
 func (c *Catalog) ID(name string) (sandbox.ID, error) {
 	x := c.index.Load()

@@ -244,9 +244,11 @@ func (l *container) undo(ctx context.Context) error {
 	}
 	l.notifier.containerRemoved(ctx, l)
 	_ = os.Remove(l.cfg.Exit(l.p.id, l.id))
+	var layers []string
 	err = l.p.publish("container.gone", func(r *sandbox.Record) error {
 		for i, c := range r.Containers {
 			if c.ID == l.id {
+				layers = c.Layers
 				r.Containers = append(r.Containers[:i:i], r.Containers[i+1:]...)
 				break
 			}
@@ -258,6 +260,9 @@ func (l *container) undo(ctx context.Context) error {
 	}
 	l.p.containers.drop(l.id)
 	l.s.Catalog.reindex(func(x *index) { delete(x.containers, l.id) })
+	if l.cfg.Released != nil {
+		l.cfg.Released(layers)
+	}
 	return nil
 }
 

@@ -67,7 +67,9 @@ type Config struct {
 	Cgroups Cgroups
 	Plugins Plugins           // nil when there are none
 	Dirty   func(path string) // tells the flusher of a record
-	Log     *slog.Logger
+	// Released is told of the image layers of a container that is gone. It must not wait. It may be nil.
+	Released func(layers []string)
+	Log      *slog.Logger
 
 	// StepSeen, unless nil, is told of each step of making and unmaking.
 	StepSeen func(plan, step string, undo bool, took time.Duration, err error)

@@ -21,7 +21,9 @@ var never = time.Unix(1<<40, 0)
 // retryAt is when to try again what has failed n times in a row.
 func (p pace) retryAt(n int, err error) time.Time {
 	switch fail.KindOf(err).Err {
-	case errdefs.ErrInvalidArgument, errdefs.ErrDataLoss, errdefs.ErrPermissionDenied:
+	case errdefs.ErrInvalidArgument, errdefs.ErrDataLoss, errdefs.ErrPermissionDenied,
+		errdefs.ErrNotFound,           // no image for this platform
+		errdefs.ErrFailedPrecondition: // nothing that can be unpacked here
 		return never
 	}
 	return time.Now().Add(p.retry.After(n))

@@ -1,14 +1,23 @@
 package preload
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/fail"
+	"berth/internal/image"
+	"berth/internal/image/progress"
 )
 
 const a, b, c = "r.example/a:v1", "r.example/b:v1", "other.example/c:v1"
@@ -326,4 +335,44 @@ func TestDirectoryComesAndGoes(t *testing.T) {
 	r.problem(r.dir, "")
 	r.ok(os.RemoveAll(r.dir))
 	r.wantPins()
+}
+
+// refusing is a store that refuses every archive.
+type refusing struct {
+	*store
+	kind  error
+	reads atomic.Int32
+}
+
+func (s *refusing) Import(context.Context, io.Reader, func(progress.Event)) ([]image.Image, error) {
+	s.reads.Add(1)
+	return nil, fail.New(s.kind, "not this one")
+}
+
+// TestArchiveThatCannotComeRight has archives that have no image for this machine, that cannot be unpacked here, and
+// that are not whole: each is read once. One that a busy store refuses is read again.
+func TestArchiveThatCannotComeRight(t *testing.T) {
+	for kind, again := range map[error]bool{errdefs.ErrNotFound: false, errdefs.ErrFailedPrecondition: false,
+		errdefs.ErrInvalidArgument: false, errdefs.ErrUnavailable: true} {
+		t.Run(kind.Error(), func(t *testing.T) {
+			r := newRig(t)
+			s := &refusing{store: r.store, kind: kind}
+			r.put("a.tar", "some gigabytes")
+			r.open()
+			d := Open(Config{Path: r.dir, Pin: true, Store: s, SetPins: r.setPins, Record: r.record,
+				Log: slog.New(slog.DiscardHandler)})
+			d.pace = r.d.pace
+			d.Start()
+			defer d.Close()
+			if again {
+				r.eventually("it is read again", func() bool { return s.reads.Load() > 1 })
+				return
+			}
+			r.eventually("it is read", func() bool { return s.reads.Load() > 0 })
+			time.Sleep(2500 * time.Millisecond) // in which the other one is read again
+			if n := s.reads.Load(); n > 1 {
+				t.Errorf("it was read %d times", n)
+			}
+		})
+	}
 }

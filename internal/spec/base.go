@@ -116,12 +116,33 @@ func (b *build) underBase() error {
 	if base.Resources == nil {
 		return nil
 	}
-	rules := append(linux.Resources.Devices, base.Resources.Devices...) // the last that fits counts
+	rules := deviceRules(linux.Resources.Devices, base.Resources.Devices)
 	if err := under(linux.Resources, base.Resources); err != nil {
 		return fmt.Errorf("base spec: resources: %w", err)
 	}
 	linux.Resources.Devices = rules
 	return nil
+}
+
+// deviceRules puts the base's rules for devices after the first of ours, which is for all devices, and before those of
+// the request: the last that fits counts. Where ours allow all, as in a privileged container, the base's say nothing.
+func deviceRules(ours, base []specs.LinuxDeviceCgroup) []specs.LinuxDeviceCgroup {
+	if ours[0].Allow {
+		return ours
+	}
+	for i := len(base) - 1; i >= 0; i-- {
+		if deniesAll(base[i]) { // tools print specs that begin so; ours do, too
+			base = base[i+1:]
+			break
+		}
+	}
+	return slices.Concat(ours[:1], base, ours[1:])
+}
+
+func deniesAll(r specs.LinuxDeviceCgroup) bool {
+	every := (r.Type == "" || r.Type == "a") && r.Major == nil && r.Minor == nil
+	return every && !r.Allow && strings.Contains(r.Access, "r") && strings.Contains(r.Access, "w") &&
+		strings.Contains(r.Access, "m")
 }
 
 // under fills what ours leaves open from base, as deep as both are objects.

@@ -60,7 +60,8 @@ func TestHandlers(t *testing.T) {
 			if err := os.WriteFile(base,
 				[]byte(
 					`{"ociVersion":"1.0.2","process":{"env":["FROM=base"],"rlimits":[{"type":"RLIMIT_NOFILE","soft":77,"hard":88}]},
-				"mounts":[{"destination":"/mnt/base","type":"tmpfs","source":"tmpfs","options":["size=64k"]}]}`), 0o644); err != nil {
+				"mounts":[{"destination":"/mnt/base","type":"tmpfs","source":"tmpfs","options":["size=64k"]}],
+				"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}`), 0o644); err != nil {
 				t.Fatal(err)
 			}
 			r := ownNode(t, node.Options{Runtime: runtime, Tables: fmt.Sprintf(`
@@ -83,6 +84,16 @@ pids_limit = 99
 				p := r.podOf("based")
 				r.wantText("limits, variables and mounts of the base", p.output(busybox("a", "ulimit -Sn; echo $FROM; grep -c "+
 					"/mnt/base /proc/mounts")), "77\nbase\n1")
+				reads := "head -c1 /dev/kmsg >/dev/null && echo read"
+				p = r.podOf("based", func(c *v1.PodSandboxConfig) {
+					c.Metadata.Name, c.Linux.SecurityContext.Privileged = "privileged", true
+				})
+				r.wantText("a device of the request", p.output(busybox("given", reads, caps([]string{"SYSLOG"}, nil),
+					func(c *v1.ContainerConfig) {
+						c.Devices = append(c.Devices, &v1.Device{HostPath: "/dev/kmsg", ContainerPath: "/dev/kmsg", Permissions: "r"})
+					})), "read")
+				r.wantText("a privileged container", p.output(busybox("privileged", reads,
+					security(func(s *v1.LinuxContainerSecurityContext) { s.Privileged = true }))), "read")
 				c := p.start(busybox("b", "sleep 1000"))
 				sp := c.spec().RuntimeSpec
 				if sp.Linux.Resources.Pids == nil || *sp.Linux.Resources.Pids.Limit != 99 {

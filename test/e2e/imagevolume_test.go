@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"archive/tar"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -157,6 +158,13 @@ func TestImageVolumeKeepsItsImage(t *testing.T) {
 			p := r.pod()
 			c := p.start(busybox("user", "while :; do sleep 0.1; [ ! -e /tmp/go ] || { cat /v/model/a /v/etc/mine; exit; "+
 				"}; done", imageMount(data, "/v")))
+			_, stderr, code := r.berth("image", "rm", data)
+			if code == 0 || !strings.Contains(stderr, "used by container user") {
+				r.Errorf("rm without --force of an image that a container has mounted: code %d, %s", code, stderr)
+			}
+			if out := r.mustBerth("image", "prune", "--all", "--dry-run"); strings.Contains(out, data) {
+				r.Errorf("prune would remove an image that a container has mounted: %s", out)
+			}
 			r.ok(r.n.Images.RemoveImage(ctx(), &v1.ImageSpec{Image: data}))
 			r.ok(r.n.Restart())
 			r.eventually("the image is gone", func() bool {
@@ -172,6 +180,11 @@ func TestImageVolumeKeepsItsImage(t *testing.T) {
 				return os.IsNotExist(err)
 			})
 			r.ok(r.n.Runtime.RemoveContainer(ctx(), c.cid))
+			r.eventually("the layers go with the last container that had them", func() bool {
+				var du struct{ Kept uint64 }
+				r.ok(json.Unmarshal([]byte(r.mustBerth("image", "du", "-o", "json")), &du))
+				return du.Kept == 0
+			})
 			r.ok(r.n.Images.RemoveImage(ctx(), &v1.ImageSpec{Image: data}))
 		})
 	}

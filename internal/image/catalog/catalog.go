@@ -216,6 +216,22 @@ func (c *Catalog) Forget(refOrID string) (there bool, err error) {
 	})
 }
 
+// AnyLoose reports whether one of the layers is there and belongs to no image.
+func (c *Catalog) AnyLoose(layers []string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(layers, func(id string) bool { _, loose := c.inv.loose[id]; return loose })
+}
+
+// TakeFreed reports whether an image has lost layers since it was last asked, which no other one has.
+func (c *Catalog) TakeFreed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	freed := c.inv.freed
+	c.inv.freed = false
+	return freed
+}
+
 // unlink takes dead layers out of use; discarding them is the slow part and needs no lock.
 func (c *Catalog) unlink(epoch uint64, inUse map[string]struct{}, whole bool) (dead []func(), err error) {
 	c.mu.Lock()

@@ -21,6 +21,7 @@ type inventory struct {
 	byName  relation // of a tag or repository digest, the ids of the images that are called so
 
 	loose    map[string]struct{} // layers that no image has
+	freed    bool                // one of them was an image's
 	unsynced struct {            // what is not durable yet, and may become so
 		images, layers map[string]struct{}
 	}
@@ -75,6 +76,8 @@ func (v *inventory) dropImage(id string) {
 func relateImage(v *inventory, id string, old, rec *ImageRecord) {
 	for _, layer := range v.byLayer.move(id, old.LayerIDs(), rec.LayerIDs()) {
 		weighLayer(v, layer)
+		_, loose := v.loose[layer]
+		v.freed = v.freed || loose
 	}
 	names := slices.Concat(old.names(), rec.names())
 	v.byName.move(id, old.names(), rec.names())

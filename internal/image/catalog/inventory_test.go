@@ -250,11 +250,14 @@ func numbered(n int) *ImageRecord {
 func TestPatterns(t *testing.T) {
 	p := parsePatterns([]string{
 		"busybox", "r.example/team/*", "r.example/*/web:v1", "quay.io/x/pause@sha256:*", "[", "r.example/a?c:v1",
+		"*/tools:*", "*:keep", "*sandbox*",
 	})
 	for name, want := range map[string]bool{
 		"docker.io/library/busybox:latest": true, "docker.io/library/busybox:v2": false, "r.example/team/a/b:v1": true,
-		"r.example/x/web:v1": true, "r.example/x/y/web:v1": false,
-		"quay.io/x/pause@sha256:12": true, "quay.io/x/pause:v1": false,
+		"r.example/x/web:v1": true, "r.example/x/y/web:v1": true, "r.example/web:v1": false, "o.example/x/web:v1": false,
+		"r.example/a/tools:v1": true, "r.example/tools": false, "r.example/b:keep": true, "r.example/b:kept": false,
+		"r.example/a/sandbox-image:v1": true,
+		"quay.io/x/pause@sha256:12":    true, "quay.io/x/pause:v1": false,
 		"[": true, "r.example/abc:v1": true, "r.example/abbc:v1": false,
 	} {
 		if p.match(name) != want {

@@ -15,9 +15,8 @@ type patterns struct {
 	globs    []string
 }
 
-// parsePatterns parses patterns, in which * stands for any run of characters within a path component and a final *
-// for anything. One that is a whole reference stands for it however it is written: busybox for
-// docker.io/library/busybox:latest.
+// parsePatterns parses patterns, in which * stands for any run of characters, ? for one and [ab] for one of those. One
+// that is a whole reference stands for it however it is written: busybox for docker.io/library/busybox:latest.
 func parsePatterns(list []string) patterns {
 	p := patterns{exact: map[string]struct{}{}}
 	for _, one := range list {
@@ -30,7 +29,7 @@ func parsePatterns(list []string) patterns {
 			p.prefixes = append(p.prefixes, prefix)
 		}
 		if strings.ContainsAny(prefix, `*?[\`) {
-			p.globs = append(p.globs, one)
+			p.globs = append(p.globs, flat(one))
 		}
 	}
 	return p
@@ -63,9 +62,18 @@ func (p patterns) match(name string) bool {
 	if _, ok := p.exact[name]; ok {
 		return true
 	}
-	return slices.ContainsFunc(p.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) ||
-		slices.ContainsFunc(p.globs, func(glob string) bool {
-			ok, err := path.Match(glob, name)
-			return err == nil && ok
-		})
+	if slices.ContainsFunc(p.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+		return true
+	}
+	if len(p.globs) == 0 {
+		return false
+	}
+	name = flat(name)
+	return slices.ContainsFunc(p.globs, func(glob string) bool {
+		ok, err := path.Match(glob, name)
+		return err == nil && ok
+	})
 }
+
+// flat is a name or a pattern without path components, which a * of path.Match would stay within.
+func flat(s string) string { return strings.ReplaceAll(s, "/", "\x00") }

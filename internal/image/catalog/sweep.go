@@ -11,6 +11,32 @@ import (
 type Sweeper struct {
 	Catalog *Catalog
 	InUse   func() (used map[string]struct{}, whole bool) // lists the layers that containers use
+	soon    chan struct{}                                 // a sweep is wanted for which nobody waits
+}
+
+// NewSweeper returns one for which Run and Soon work, too.
+func NewSweeper(c *Catalog, inUse func() (used map[string]struct{}, whole bool)) *Sweeper {
+	return &Sweeper{Catalog: c, InUse: inUse, soon: make(chan struct{}, 1)}
+}
+
+// Soon has Run sweep: layers have lost their last user, and nobody waits for them to go.
+func (s *Sweeper) Soon() {
+	select {
+	case s.soon <- struct{}{}:
+	default: // it is about to begin
+	}
+}
+
+// Run sweeps when it is wanted, until ctx ends.
+func (s *Sweeper) Run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.soon:
+			s.Collect(ctx)
+		}
+	}
 }
 
 // Sweep removes the layers that no image and no container uses and no caller holds.
@@ -41,10 +67,14 @@ func (s *Sweeper) RemoveUnread(f Finding) error {
 // MakeRoom collects unused layers when err says that the disk is full: what a pull got before it failed would only fill
 // it. Otherwise it stays for the next try, until an image is removed.
 func (s *Sweeper) MakeRoom(ctx context.Context, err error) {
-	if !diskspace.Lacking(err) {
-		return
+	if diskspace.Lacking(err) {
+		s.Collect(ctx)
 	}
-	if err := s.Sweep(ctx); err != nil {
-		s.Catalog.disk.log.Warn("sweep of unused layers, for the disk is full", "error", err)
+}
+
+// Collect sweeps for nobody who waits for it: why it failed is logged. The next sweep removes what is left.
+func (s *Sweeper) Collect(ctx context.Context) {
+	if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+		s.Catalog.disk.log.Warn("sweep of layers that nothing uses", "error", err)
 	}
 }

@@ -36,11 +36,22 @@ type Part struct {
 // IsArtifact reports whether a manifest is one of an artifact, not of a container image: its config is none of an
 // image, or it says so itself and has layers that no image has.
 func IsArtifact(m *ocispec.Manifest) bool {
-	if !images.IsConfigType(m.Config.MediaType) {
+	if !hasImageConfig(m) {
 		return m.Config.MediaType != "" || m.ArtifactType != ""
 	}
 	other := func(l ocispec.Descriptor) bool { return !images.IsLayerType(l.MediaType) }
 	return m.ArtifactType != "" && slices.ContainsFunc(m.Layers, other)
+}
+
+// hasImageConfig reports whether the config of a manifest is one of an image. Docker before 1.10.3 pushed it without a
+// type of its own (https://github.com/docker/distribution/issues/1622), beside layers that have Docker's.
+func hasImageConfig(m *ocispec.Manifest) bool {
+	if m.Config.MediaType == "application/octet-stream" && m.ArtifactType == "" && m.Subject == nil {
+		return len(m.Layers) > 0 && !slices.ContainsFunc(m.Layers, func(l ocispec.Descriptor) bool {
+			return !strings.HasPrefix(l.MediaType, "application/vnd.docker.image.rootfs.") || !images.IsLayerType(l.MediaType)
+		})
+	}
+	return images.IsConfigType(m.Config.MediaType)
 }
 
 // TypeOf names what an artifact is.

@@ -2,6 +2,7 @@ package document
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -35,11 +36,14 @@ type Limits struct {
 	Bytes  int64 // what the layers may have to be transferred
 }
 
+// ErrArtifact says of a document that pretends to be an image that it is none, as signatures do.
+var ErrArtifact = errors.New("it is an artifact, not a container image")
+
 // CheckManifest refuses a manifest of what is neither an image nor an artifact, or of one that is larger than the
 // limits allow.
 func CheckManifest(m *ocispec.Manifest, limits Limits) error {
 	artifact := IsArtifact(m)
-	if !artifact && !images.IsConfigType(m.Config.MediaType) {
+	if !artifact && !hasImageConfig(m) {
 		return fail.New(errdefs.ErrFailedPrecondition, "it is no container image: its config has no media type")
 	}
 	if err := limit.ImageLayers.At(int64(limits.Layers)).Check(int64(len(m.Layers))); err != nil {
@@ -48,8 +52,7 @@ func CheckManifest(m *ocispec.Manifest, limits Limits) error {
 	var total int64
 	for _, l := range m.Layers {
 		if !artifact && !images.IsLayerType(l.MediaType) {
-			return fail.New(errdefs.ErrFailedPrecondition, "it is an artifact, not a container image: layer %s is of type %q",
-				l.Digest, l.MediaType)
+			return fail.New(errdefs.ErrFailedPrecondition, "%w: layer %s is of type %q", ErrArtifact, l.Digest, l.MediaType)
 		}
 		if images.IsLayerType(l.MediaType) &&
 			(strings.Contains(l.MediaType, "encrypted") || strings.Contains(l.MediaType, "erofs")) {
