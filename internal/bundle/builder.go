@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/fail"
+	"berth/internal/look"
 	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
@@ -44,6 +45,9 @@ type Builder struct {
 
 	// Projects says that the writable layers are on a file system that keeps account of projects.
 	Projects bool
+
+	// Volumes are the disks that hold what containers mount of the host.
+	Volumes *look.Disks
 }
 
 // CheckRequest refuses a pod whose cgroup or labels this node cannot provide.

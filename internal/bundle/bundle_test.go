@@ -18,6 +18,7 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/cgroup/limits"
 	"berth/internal/fail"
+	"berth/internal/look"
 	"berth/internal/monitor/wire"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
@@ -88,6 +89,7 @@ func testBuilder(t *testing.T) (*Builder, *testImages) {
 			return h, spec.Handler{Storage: spec.Storage{Size: 1 << 30}, Log: spec.Log{Rate: 4096}}, err
 		}},
 		Cgroups: limits.Direct{Direct: cgroup.Direct{Instance: "berth-test"}}, Log: slog.New(slog.DiscardHandler),
+		Volumes: &look.Disks{},
 	}, images
 }
 

@@ -99,7 +99,7 @@ func etcFiles(r *sandbox.Record) (map[string][]byte, error) {
 // resolvConf is the pod's /etc/resolv.conf: what DNSConfig says, the node's own where it says nothing (see
 // resolv.conf(5)).
 func resolvConf(d *runtimeapi.DNSConfig) ([]byte, error) {
-	if d == nil {
+	if len(d.GetServers())+len(d.GetSearches())+len(d.GetOptions()) == 0 {
 		return ofNode("/etc/resolv.conf")
 	}
 	var b bytes.Buffer

@@ -16,6 +16,8 @@ import (
 	"berth/internal/diskspace"
 	"berth/internal/fail"
 	"berth/internal/limit"
+	"berth/internal/look"
+	"berth/internal/process"
 	"berth/internal/rootfs"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
@@ -167,21 +169,28 @@ func (c Container) resolveMounts(ctx context.Context, mounts []*runtimeapi.Mount
 			out = append(out, spec.ResolvedMount{Mount: m, Source: src})
 			continue
 		}
-		src, err := rootfs.Source(m.HostPath)
-		if errors.Is(err, fs.ErrNotExist) {
-			if err = os.MkdirAll(m.HostPath, 0o755); err == nil {
-				src, err = rootfs.Source(m.HostPath)
-			}
-		}
-		if err == nil && m.Propagation != runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
-			err = host.CheckPropagation(src, m.Propagation == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL)
-		}
+		src, err := look.WithinAt(ctx, c.b.Volumes, m.HostPath, func() (string, error) { return hostSource(m, &host) })
 		if err != nil {
 			return nil, fmt.Errorf("mount of %s: source %q: %w", m.ContainerPath, m.HostPath, err)
 		}
 		out = append(out, spec.ResolvedMount{Mount: m, Source: src})
 	}
 	return out, nil
+}
+
+// hostSource finds or makes the source of a mount. Its disk may hang, as that of a server which is gone; the pod is to
+// be stopped all the same.
+func hostSource(m *runtimeapi.Mount, host *rootfs.HostMounts) (string, error) {
+	src, err := rootfs.Source(m.HostPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(m.HostPath, 0o755); err == nil {
+			src, err = rootfs.Source(m.HostPath)
+		}
+	}
+	if err == nil && m.Propagation != runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
+		err = host.CheckPropagation(src, m.Propagation == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL)
+	}
+	return src, err
 }
 
 // seccompProfile reads the profile file that the container asks for, nil when it asks for none.
@@ -207,24 +216,35 @@ func pidNamespace(r *sandbox.Record, cfg *runtimeapi.ContainerConfig) (string, e
 	switch {
 	case o.GetPid() == runtimeapi.NamespaceMode_TARGET:
 		target, err := target(r, sandbox.ID(o.TargetId))
-		return fmt.Sprintf("/proc/%d/ns/pid", target), err
+		if err != nil {
+			return "", err
+		}
+		return pidNamespaceOf(target, "target container "+o.TargetId)
 	case o.GetPid() == runtimeapi.NamespaceMode_POD && sandbox.SharedPID(r.Config.Get()):
-		return fmt.Sprintf("/proc/%d/ns/pid", r.Init.PID), nil
+		return pidNamespaceOf(r.Init, "the pod's init")
 	}
 	return "", nil
 }
 
+// pidNamespaceOf is the PID namespace of a process, which may have ended meanwhile and left its number to another one.
+func pidNamespaceOf(p runtime.Process, what string) (string, error) {
+	if !process.Alive(p.PID, p.StartTime) {
+		return "", fail.New(errdefs.ErrFailedPrecondition, "%s of the PID namespace has ended", what)
+	}
+	return fmt.Sprintf("/proc/%d/ns/pid", p.PID), nil
+}
+
 // target is the process whose PID namespace an ephemeral container joins.
-func target(r *sandbox.Record, id sandbox.ID) (int, error) {
+func target(r *sandbox.Record, id sandbox.ID) (none runtime.Process, err error) {
 	t := r.Container(id)
 	if t == nil {
-		return 0, fail.New(errdefs.ErrNotFound, "target container %q of the PID namespace: not in pod %s", id, r.ID)
+		return none, fail.New(errdefs.ErrNotFound, "target container %q of the PID namespace: not in pod %s", id, r.ID)
 	}
 	if t.State != sandbox.Running {
-		return 0, fail.New(errdefs.ErrFailedPrecondition, "target container %s of the PID namespace is %s, not running", id,
-			t.State)
+		return none, fail.New(errdefs.ErrFailedPrecondition, "target container %s of the PID namespace is %s, not running",
+			id, t.State)
 	}
-	return t.Process.PID, nil
+	return t.Process, nil
 }
 
 // resolveUser finds who the container runs as, in the accounts of its own root.

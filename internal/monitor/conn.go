@@ -51,7 +51,20 @@ func (m *Monitor) accept() {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
+		roomy(fd)
 		go (&conn{m: m, f: os.NewFile(uintptr(fd), "daemon"), gone: make(chan struct{})}).serve()
+	}
+}
+
+// largestReply has room for what a hello tells of a pod with as many containers as a pod may have, in bytes. A message
+// larger than the socket's buffer cannot be sent (EMSGSIZE).
+const largestReply = 1 << 20
+
+// roomy gives a connection a buffer for the largest reply; without CAP_NET_ADMIN half of that, as far as
+// net.core.wmem_max allows by default.
+func roomy(fd int) {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, largestReply) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, largestReply)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -48,6 +49,7 @@ type container struct {
 	lane     op.Lane
 	exited   chan struct{} // closed when the record says exited
 	once     sync.Once
+	killed   atomic.Bool // it lived, and is killed because it is to end
 	deadline stopDeadline
 	ours     bool // made by this daemon; see pod.ours
 

@@ -27,6 +27,8 @@ func (s *Pods) Exited(podID, ctrID string, e runtime.Exit) {
 	if l == nil || l.tooEarly(e) {
 		return
 	}
+	// The kernel had killed one of its processes for memory earlier, and it had gone on: see container.end.
+	e.OOMKilled = e.OOMKilled && !l.killed.Load()
 	l.ended(func(c *sandbox.Container) { sandbox.FillExit(c, e) })
 	s.worker.background(l.reapOrRetry)
 }
@@ -164,6 +166,7 @@ func (l *container) end(ctx context.Context, deadline time.Time) error {
 		}
 	}
 	pod, ctr := string(l.p.id), string(l.id)
+	l.killed.Store(process.Alive(c.Process.PID, c.Process.StartTime))
 	if err := l.runtime.KillAll(ctx, pod, ctr); err != nil {
 		return fail.About(fail.Detail{Pod: pod, Container: ctr}, "kill container %s: %w", l.id, err)
 	}

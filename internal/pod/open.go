@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth/internal/look"
 	"berth/internal/meter"
 	"berth/internal/op"
 	"berth/internal/record"
@@ -22,7 +23,7 @@ func Open(cfg Config) (*Pods, error) {
 	if cfg.Retry == (op.Backoff{}) {
 		cfg.Retry = op.Backoff{First: time.Second, Max: time.Minute}
 	}
-	cfg.Bundle.Layout, cfg.Bundle.Log = cfg.Layout, cfg.Log
+	cfg.Bundle.Layout, cfg.Bundle.Log, cfg.Bundle.Volumes = cfg.Layout, cfg.Log, &look.Disks{}
 	s := &Pods{cfg: cfg, runtime: cfg.Runtime}
 	s.bundle = &s.cfg.Bundle
 	s.worker.ctx, s.worker.cancel = context.WithCancel(s.board.Under(context.Background()))

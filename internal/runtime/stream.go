@@ -202,12 +202,12 @@ func feed(ctx context.Context, r *Runtime, pod, ctr string, in io.Reader) (io.Cl
 	}
 	var w *os.File
 	switch {
+	case !b.Stdin: // nor is what is typed at its terminal for it
+		return io.NopCloser(nil), nil
 	case b.Terminal:
 		w, err = r.Console(ctx, pod, ctr)
-	case b.Stdin:
-		w, err = os.OpenFile(filepath.Join(dir, "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
 	default:
-		return io.NopCloser(nil), nil
+		w, err = os.OpenFile(filepath.Join(dir, "stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("attach standard input: %w", err)

@@ -21,7 +21,8 @@ const ExitUnknown = 255
 // FillExit writes down how a process ended.
 func FillExit(c *Container, e runtime.Exit) {
 	c.ExitCode, c.FinishedAt = e.Code, e.FinishedAt
-	if c.StartedAt.IsZero() && c.State != Created {
+	late := !e.StartedAt.IsZero() && c.StartedAt.After(e.FinishedAt) // its end was quicker than the answer to its start
+	if c.StartedAt.IsZero() && c.State != Created || late {
 		c.StartedAt = e.StartedAt
 	}
 	switch {

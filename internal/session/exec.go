@@ -27,10 +27,14 @@ func (s *Sessions) ExecSync(ctx context.Context, id sandbox.ID, cmd []string, ti
 	if err != nil {
 		return Output{}, err
 	}
+	p, err := spec.Process(base, cmd, false)
+	if err != nil {
+		return Output{}, fail.New(errdefs.ErrInvalidArgument, "exec in container %s: %w", id, err)
+	}
 	stdout, stderr := capture{of: &s.outputs}, capture{of: &s.outputs}
 	defer func() { stdout.release(); stderr.release() }()
 	res, err := s.Runtime.Exec(ctx, string(r.ID), string(id), runtime.Exec{
-		Process: spec.Process(base, cmd, false), Stdout: &stdout, Stderr: &stderr, Timeout: timeout,
+		Process: p, Stdout: &stdout, Stderr: &stderr, Timeout: timeout,
 	})
 	out := Output{Stdout: stdout.data, Stderr: stderr.data, ExitCode: res.ExitCode}
 	if lost := out.fit() + stdout.lost + stderr.lost; lost > 0 {

@@ -40,8 +40,11 @@ func (s *Sessions) Session(ctx context.Context, id sandbox.ID, c Session) (int, 
 	if err != nil {
 		return 0, err
 	}
-	p := spec.Process(base, c.Cmd, c.TTY)
-	if err := change(p, s.Layout.Rootfs(r.ID, id), c.As); err != nil {
+	p, err := spec.Process(base, c.Cmd, c.TTY)
+	if err == nil {
+		err = change(p, s.Layout.Rootfs(r.ID, id), c.As)
+	}
+	if err != nil {
 		return 0, fail.New(errdefs.ErrInvalidArgument, "exec in container %s: %w", id, err)
 	}
 	code, err := s.Runtime.Session(ctx, string(r.ID), string(id), runtime.Session{

@@ -56,11 +56,14 @@ func (b *build) mounts() error {
 
 // CheckPaths refuses a spec with a mount whose paths are not UTF-8. A runtime is told them in JSON, which would have
 // other characters in their place: of a path in an image that is a path which the image has chosen, and may be a link
-// to any directory of the host.
+// to any directory of the host. It refuses NUL bytes, too, which some runtimes take for the end of a path.
 func CheckPaths(s *specs.Spec) error {
 	for _, m := range s.Mounts {
 		if !utf8.ValidString(m.Source) || !utf8.ValidString(m.Destination) {
 			return fmt.Errorf("mount of %q at %q: a path that is not UTF-8 cannot be told to a runtime", m.Source, m.Destination)
+		}
+		if strings.ContainsRune(m.Source, 0) || strings.ContainsRune(m.Destination, 0) {
+			return fmt.Errorf("mount of %q at %q: a path contains a NUL byte", m.Source, m.Destination)
 		}
 	}
 	return nil

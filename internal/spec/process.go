@@ -35,6 +35,9 @@ func (b *build) process() error {
 	if dir := b.Container.GetWorkingDir(); dir != "" && !path.IsAbs(dir) {
 		return fmt.Errorf("working directory %q is not an absolute path", dir)
 	}
+	if dir := WorkingDir(b.Container, b.Image); strings.ContainsRune(dir, 0) {
+		return fmt.Errorf("working directory %q contains a NUL byte", dir)
+	}
 	p := b.out.Process
 	p.Args, p.Env, p.Cwd, p.Terminal = args, env, WorkingDir(b.Container, b.Image), b.Container.GetTty()
 	p.User = specs.User{UID: b.User.UID, GID: b.User.GID, AdditionalGids: b.User.AdditionalGids}
@@ -62,11 +65,6 @@ func Command(c *runtimeapi.ContainerConfig, image imagespec.ImageConfig) ([]stri
 	merged := slices.Concat(command, args)
 	if len(merged) == 0 || merged[0] == "" {
 		return nil, errors.New("no command: neither the container nor its image names one; set command or args")
-	}
-	for _, a := range merged {
-		if strings.ContainsRune(a, 0) {
-			return nil, fmt.Errorf("command argument %q contains a NUL byte", a)
-		}
 	}
 	return merged, nil
 }
@@ -157,6 +155,9 @@ func checkArguments(args, env []string) error {
 				return fmt.Errorf("an argument or variable has %d bytes (it begins with %q), more than the %d that the kernel "+
 					"takes: make it shorter", len(s), s[:32], maxArgument)
 			}
+			if strings.ContainsRune(s, 0) { // a runtime may take it for the end
+				return fmt.Errorf("the argument or variable %q contains a NUL byte", s)
+			}
 			total += len(s) + 9 // the NUL at its end, and a pointer
 		}
 	}
@@ -239,8 +240,9 @@ func hardLimit(host Host, kind string) (uint64, bool) {
 }
 
 // Process is what `exec` runs in the container of base: another command as the same user, in the same place, with the
-// same powers. base is not changed and shares nothing with the result that a caller would change.
-func Process(base *specs.Spec, cmd []string, tty bool) *specs.Process {
+// same powers. base is not changed and shares nothing with the result that a caller would change. A command that no
+// process can have is an error.
+func Process(base *specs.Spec, cmd []string, tty bool) (*specs.Process, error) {
 	p := *base.Process
 	p.Args = slices.Clone(cmd)
 	p.Env = slices.Clone(p.Env)
@@ -248,7 +250,7 @@ func Process(base *specs.Spec, cmd []string, tty bool) *specs.Process {
 	if tty && !hasenv(p.Env, "TERM") {
 		p.Env = append(p.Env, "TERM="+defaultTerm)
 	}
-	return &p
+	return &p, checkArguments(p.Args, p.Env)
 }
 
 // ProcessChange is how a command differs from the process of its container. What is empty does not.

@@ -190,7 +190,10 @@ func TestProcess(t *testing.T) {
 			NoNewPrivileges: true,
 			User:            specs.User{UID: 7}, ApparmorProfile: "p",
 			Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_KILL"}}}}
-	got := Process(base, []string{"sh"}, true)
+	got, err := Process(base, []string{"sh"}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := *base.Process
 	want.Args, want.Env, want.Terminal = []string{"sh"}, []string{"A=1", "TERM=xterm"}, true
 	if !reflect.DeepEqual(*got, want) {
@@ -199,8 +202,11 @@ func TestProcess(t *testing.T) {
 	if base.Process.Args[0] != "a" || len(base.Process.Env) != 1 || base.Process.Terminal {
 		t.Errorf("the container's own process was changed: %+v", base.Process)
 	}
-	if got := Process(base, []string{"sh"}, false); got.Terminal || len(got.Env) != 1 {
-		t.Errorf("without a tty: %+v", got)
+	if got, err := Process(base, []string{"sh"}, false); err != nil || got.Terminal || len(got.Env) != 1 {
+		t.Errorf("without a tty: %+v, %v", got, err)
+	}
+	if _, err := Process(base, []string{"sh\x00x"}, false); err == nil {
+		t.Error("a NUL byte is taken")
 	}
 }
 

@@ -127,6 +127,11 @@ func TestBadContainers(t *testing.T) {
 			{"relative mount", mount("/tmp", "../data"), codes.InvalidArgument, []string{"../data"}},
 			{"mount without target", mount("/tmp", ""), codes.InvalidArgument, []string{"mount"}},
 			{"relative source", mount("tmp", "/data"), codes.InvalidArgument, []string{"tmp"}},
+			{"NUL in a mount", mount("/tmp", "/home\x00/x"), codes.InvalidArgument, []string{"NUL"}},
+			{"NUL in a directory", func(c *v1.ContainerConfig) { c.WorkingDir = "/tmp\x00x" }, codes.InvalidArgument,
+				[]string{"NUL"}},
+			{"NUL in a command", func(c *v1.ContainerConfig) { c.Command = []string{"sh\x00x"} }, codes.InvalidArgument,
+				[]string{"NUL"}},
 			{"relative directory", func(c *v1.ContainerConfig) {
 				c.WorkingDir = "here"
 			}, codes.InvalidArgument, []string{"here"}},

@@ -125,6 +125,8 @@ func TestBadExec(t *testing.T) {
 			codes    []codes.Code // codes that are right; none: an exit code
 		}{
 			{"no command", running.cid, nil, []codes.Code{codes.InvalidArgument}},
+			{"a NUL, before which crun ends", running.cid, []string{"sh\x00x", "-c", "true"},
+				[]codes.Code{codes.InvalidArgument}},
 			{"not started", made.cid, []string{"true"}, []codes.Code{codes.FailedPrecondition}},
 			{"exited", over.cid, []string{"true"}, []codes.Code{codes.FailedPrecondition}},
 			{"unknown", strings.Repeat("0", 64), []string{"true"}, []codes.Code{codes.NotFound}},

@@ -66,6 +66,43 @@ func TestVolumeThatHangs(t *testing.T) {
 	})
 }
 
+// TestStopWhileACreateWaitsForAVolume has a volume hang while a container with it is made: its pod is stopped and
+// removed meanwhile, other pods mount other volumes, and nothing is made when the volume goes on.
+func TestStopWhileACreateWaitsForAVolume(t *testing.T) {
+	if err := volume.SlowAvailable(); err != nil {
+		t.Skip(err)
+	}
+	own(t, func(r rig) {
+		v, source, at := (*volume.Slow)(nil), r.TempDir(), r.TempDir()
+		r.ok(os.Mkdir(filepath.Join(source, "sub"), 0o755))
+		r.ok(r.n.Space.Do(func() (err error) { v, err = volume.MountSlow(source, at); return err }))
+		r.Cleanup(func() { r.ok(r.n.Space.Do(v.Close)) })
+		p := r.pod()
+		idle := p.start(busybox("idle", "sleep 100000"))
+		goOn := v.Hang()
+		r.Cleanup(goOn)
+		made := make(chan error, 1)
+		go func() {
+			more := busybox("more", "true", mount(at+"/sub", "/vol"))
+			_, err := r.n.Runtime.CreateContainer(ctx(), p.id, more, p.config)
+			made <- err
+		}()
+		r.eventually("the creation waits for the volume", func() bool { return v.Waiting() > 0 })
+		r.pod().output(busybox("other", "true", mount(r.TempDir(), "/vol")))
+		minute := timeouts.For(time.Minute)
+		r.ok(r.within(minute, func(ctx context.Context) error { return r.n.Runtime.StopPodSandbox(ctx, p.id) }))
+		if err := <-made; err == nil {
+			r.Error("the container is made")
+		}
+		if st := idle.status(); st.State != v1.ContainerState_CONTAINER_EXITED {
+			r.Errorf("the other container is %v", st.State)
+		}
+		r.ok(r.within(minute, func(ctx context.Context) error { return r.n.Runtime.RemovePodSandbox(ctx, p.id) }))
+		goOn()
+		r.eventually("nobody waits any more", func() bool { return v.Waiting() == 0 })
+	})
+}
+
 // TestDiskThatAnswersNothing has the file system of a container's writable layer answer no call, not even stat, as a
 // network disk does whose server is gone. What only asks about the container is answered all the same, with what is
 // known without the disk.

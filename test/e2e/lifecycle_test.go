@@ -182,6 +182,23 @@ func TestOutOfMemory(t *testing.T) {
 	})
 }
 
+// TestStoppedIsNotOutOfMemory has a child of a container be killed for memory, and the container much later because it
+// is stopped.
+func TestStoppedIsNotOutOfMemory(t *testing.T) {
+	each(t, func(r rig) {
+		c := r.pod().start(busybox("main", "trap '' TERM; /webapp alloc 300; echo child $?; while :; do sleep 0.1; done",
+			func(c *v1.ContainerConfig) {
+				c.Linux.Resources.MemoryLimitInBytes = 64 << 20
+				c.Linux.Resources.MemorySwapLimitInBytes = 64 << 20
+			}))
+		c.logged("child 137")
+		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, 1))
+		if st := c.status(); st.ExitCode != 137 || st.Reason != "Error" {
+			r.Errorf("code %d, reason %q %q", st.ExitCode, st.Reason, st.Message)
+		}
+	})
+}
+
 func TestStartFails(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod()

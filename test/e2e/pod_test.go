@@ -229,6 +229,10 @@ func TestPodFiles(t *testing.T) {
 	each(t, func(r rig) {
 		dns := &v1.DNSConfig{Servers: []string{"10.0.0.10", "fd00::10"}, Searches: []string{"a.local", "b.local"},
 			Options: []string{"ndots:5", "edns0"}}
+		node := r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-node"; c.DnsConfig = nil })
+		empty := r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-empty"; c.DnsConfig = &v1.DNSConfig{} })
+		r.wantText("an empty DNSConfig says nothing", empty.output(busybox("resolv", "cat /etc/resolv.conf; echo end")),
+			strings.TrimSpace(node.output(busybox("resolv", "cat /etc/resolv.conf; echo end"))))
 		p := r.pod(func(c *v1.PodSandboxConfig) { c.DnsConfig, c.Hostname = dns, "files-host" })
 		for _, c := range []struct{ name, script, want string }{
 			{"resolv", "cat /etc/resolv.conf", "search a.local b.local\nnameserver 10.0.0.10\nnameserver fd00::10\noptions " +

@@ -249,6 +249,30 @@ func TestAttachWithTerminal(t *testing.T) {
 	})
 }
 
+// TestTypedAtATerminalWithoutInput attaches with input to a container that was made with a terminal and without stdin:
+// what is typed does not reach it, and what it writes reaches the client.
+func TestTypedAtATerminalWithoutInput(t *testing.T) {
+	each(t, func(r rig) {
+		c := r.pod().start(busybox("main", "while ! read -t 1 x; do echo none; done; echo \"read $x\"; sleep 1000",
+			func(c *v1.ContainerConfig) { c.Tty = true }))
+		c.logged("none")
+		in, typed := io.Pipe()
+		out, ended := &transcript{}, make(chan error, 1)
+		address, relay := r.reach(c.attachURL(&v1.AttachRequest{Stdin: true, Stdout: true, Tty: true}))
+		go func() {
+			ended <- r.stream(ctx(), "spdy", address, remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true})
+		}()
+		_, err := typed.Write([]byte("typed\n"))
+		r.ok(err)
+		r.eventually("the client sees the terminal", func() bool { return strings.Count(out.String(), "none") > 2 })
+		if got := c.text(""); strings.Contains(got, "typed") {
+			r.Errorf("the log has %q", got)
+		}
+		relay.cut()
+		<-ended
+	})
+}
+
 // TestAttachedClientThatDoesNotRead must not slow the container, and is told that it missed something.
 func TestAttachedClientThatDoesNotRead(t *testing.T) {
 	each(t, func(r rig) {
