@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/fail"
 	"berth/internal/limit"
+	"berth/internal/look"
 	"berth/internal/sandbox"
 	"berth/internal/selinux"
 	"berth/internal/spec"
@@ -133,7 +134,7 @@ func (l Labels) of(r *sandbox.Record, ctr *sandbox.Container) spec.Labels {
 // relabel labels the volumes of a container for which the caller asks for it; a kubelet does not for those that it has
 // mounted with their label. A container that may use all files leaves the labels to others.
 func (l Labels) relabel(
-	ctx context.Context, r *sandbox.Record, c *sandbox.Container, mounts []spec.ResolvedMount,
+	ctx context.Context, r *sandbox.Record, c *sandbox.Container, mounts []spec.ResolvedMount, disks *look.Disks,
 ) error {
 	of := l.of(r, c)
 	if of.Mount == "" || of.Superuser() {
@@ -143,7 +144,9 @@ func (l Labels) relabel(
 		if !m.Mount.SelinuxRelabel || m.Mount.Image != nil {
 			continue
 		}
-		err := l.SELinux.Relabel(ctx, m.Source, of.Mount)
+		_, err := look.WithinAt(ctx, disks, m.Source, func() (struct{}, error) {
+			return struct{}{}, l.SELinux.Relabel(ctx, m.Source, of.Mount)
+		})
 		var no *selinux.ProtectedError
 		switch {
 		case errors.As(err, &no):

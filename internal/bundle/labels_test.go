@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/look"
 	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
@@ -39,7 +40,7 @@ func TestTroubleWithRelabelling(t *testing.T) {
 		unix.EIO: errdefs.IsInternal,
 	} {
 		l := Labels{SELinux: troubled{err: cause}}
-		err := l.relabel(t.Context(), r, &sandbox.Container{Config: m}, mounts)
+		err := l.relabel(t.Context(), r, &sandbox.Container{Config: m}, mounts, &look.Disks{})
 		if !is(err) || errdefs.IsInternal(err) != (cause == error(unix.EIO)) {
 			t.Errorf("%v: %v", cause, err)
 		}

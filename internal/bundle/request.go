@@ -117,7 +117,7 @@ func (c Container) specInput(ctx context.Context, img Images, h spec.Handler) (i
 	if in.Mounts, err = c.resolveMounts(ctx, cfg.Mounts); err != nil {
 		return in, err
 	}
-	if err = c.b.Labels.relabel(ctx, c.r, c.ctr, in.Mounts); err != nil {
+	if err = c.b.Labels.relabel(ctx, c.r, c.ctr, in.Mounts, c.b.Volumes); err != nil {
 		return in, err
 	}
 	if err = c.stageMounts(ctx, in.Mounts); err != nil {

@@ -87,7 +87,8 @@ func TestFaultOfTheNode(t *testing.T) {
 		err  error
 		want func(error) bool
 	}{
-		"no room for a mount point": {rootfs.Stage(source, filepath.Join(fullDisk(t), "target"), rootfs.Staging{}),
+		"no room for a mount point": {
+			rootfs.Stage(t.Context(), source, filepath.Join(fullDisk(t), "target"), rootfs.Staging{}),
 			diskspace.Lacking},
 		"a source that is not there": {missing, errdefs.IsInvalidArgument},
 		"links that go round":        {endless, errdefs.IsInvalidArgument},

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
+	"berth/internal/look"
 	"berth/internal/rootfs"
 	"berth/internal/sandbox"
 	"berth/internal/spec"
@@ -36,22 +37,21 @@ func (c Container) stageMounts(ctx context.Context, mounts []spec.ResolvedMount)
 			continue // it cannot be had together, and is refused
 		}
 		at := filepath.Join(sandbox.StagedMounts(c.at, c.r.ID, c.ctr.ID), strconv.Itoa(i))
-		if err := c.stage(*m, at); err != nil {
+		strict, err := look.WithinAt(ctx, c.b.Volumes, m.Source, func() (strict []string, err error) {
+			if err = c.stage(ctx, *m, at); err == nil && inUserNS {
+				strict, err = rootfs.StrictOptions(at)
+			}
+			return strict, err
+		})
+		if err != nil {
 			return fmt.Errorf("mount of %s: %w", m.Mount.ContainerPath, err)
 		}
-		m.Source, m.Staged = at, true
-		if !inUserNS {
-			continue
-		}
-		var err error
-		if m.Strict, err = rootfs.StrictOptions(at); err != nil {
-			return fmt.Errorf("mount of %s: %w", m.Mount.ContainerPath, err)
-		}
+		m.Source, m.Staged, m.Strict = at, true, strict
 	}
 	return nil
 }
 
-func (c Container) stage(m spec.ResolvedMount, at string) error {
+func (c Container) stage(ctx context.Context, m spec.ResolvedMount, at string) error {
 	o := rootfs.Staging{
 		ReadOnly: m.Mount.RecursiveReadOnly, Options: m.Mount.MountOptions,
 		Follow: m.Mount.Propagation == runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
@@ -59,18 +59,18 @@ func (c Container) stage(m spec.ResolvedMount, at string) error {
 	want, own := spec.MountIDs(m.Mount), c.pod.ids()
 	// an image is mounted with mapped ids already
 	if len(want.UIDs)+len(want.GIDs) == 0 || m.Mount.Image != nil && own.UserNS != "" {
-		return rootfs.Stage(m.Source, at, o)
+		return rootfs.Stage(ctx, m.Source, at, o)
 	}
 	if err := want.Check(); err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "id mappings: %w", err)
 	}
 	if own.UserNS != "" && sameIDs(own.all, want) {
 		o.IDs = own.IDMap
-		return unmappable(rootfs.Stage(m.Source, at, o))
+		return unmappable(rootfs.Stage(ctx, m.Source, at, o))
 	}
 	return unmappable(withUserns(c.b.Init, want, func(path string) error {
 		o.IDs = rootfs.IDMap{UserNS: path}
-		return rootfs.Stage(m.Source, at, o)
+		return rootfs.Stage(ctx, m.Source, at, o)
 	}))
 }
 

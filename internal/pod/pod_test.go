@@ -22,6 +22,7 @@ import (
 	"berth/internal/fail"
 	"berth/internal/network"
 	"berth/internal/op"
+	"berth/internal/process"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
 	"berth/test/timeouts"
@@ -118,7 +119,8 @@ func (d *driver) Create(_ context.Context, pod string, c runtime.Create) (runtim
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.live[c.Container], d.created = pod, c
-	return runtime.Process{PID: 1}, nil
+	start, err := process.Start(1) // it lives as long as any test
+	return runtime.Process{PID: 1, StartTime: start}, err
 }
 
 func (d *driver) Signal(_ context.Context, pod, ctr string, sig int) error {

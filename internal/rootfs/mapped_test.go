@@ -152,12 +152,12 @@ func TestStage(t *testing.T) {
 	must(t, os.Chown(vol+"/sub", 3, 4))
 	write(t, vol+"/file", "data")
 
-	must(t, Stage(vol, dir+"/plain", Staging{}))
-	must(t, Stage(vol, dir+"/ro", Staging{ReadOnly: true}))
-	must(t, Stage(vol, dir+"/mapped", Staging{IDs: ns}))
-	must(t, Stage(vol+"/file", dir+"/file", Staging{IDs: ns, ReadOnly: true}))
-	must(t, Stage(vol, dir+"/follows", Staging{Follow: true}))
-	must(t, Stage(vol+"/file", dir+"/follows", Staging{})) // it is there already
+	must(t, Stage(t.Context(), vol, dir+"/plain", Staging{}))
+	must(t, Stage(t.Context(), vol, dir+"/ro", Staging{ReadOnly: true}))
+	must(t, Stage(t.Context(), vol, dir+"/mapped", Staging{IDs: ns}))
+	must(t, Stage(t.Context(), vol+"/file", dir+"/file", Staging{IDs: ns, ReadOnly: true}))
+	must(t, Stage(t.Context(), vol, dir+"/follows", Staging{Follow: true}))
+	must(t, Stage(t.Context(), vol+"/file", dir+"/follows", Staging{})) // it is there already
 
 	write(t, dir+"/plain/sub/x", "x")
 	for _, p := range []string{dir + "/ro/y", dir + "/ro/sub/y", dir + "/file"} {
@@ -224,7 +224,7 @@ func TestStageOptions(t *testing.T) {
 		{[]string{"nosymfollow"}, 0x2000 | unix.ST_RELATIME},
 	} {
 		at := fmt.Sprint(base, "/staged/", i)
-		must(t, Stage(vol, at, Staging{Options: c.options}))
+		must(t, Stage(t.Context(), vol, at, Staging{Options: c.options}))
 		var st unix.Statfs_t
 		must(t, unix.Statfs(at, &st))
 		const all = unix.ST_NOEXEC | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOATIME |
@@ -233,7 +233,7 @@ func TestStageOptions(t *testing.T) {
 			t.Errorf("%v: flags %x, wanted %x", c.options, st.Flags&all, c.want)
 		}
 	}
-	if err := Stage(vol, base+"/staged/bad", Staging{Options: []string{"suid"}}); err == nil ||
+	if err := Stage(t.Context(), vol, base+"/staged/bad", Staging{Options: []string{"suid"}}); err == nil ||
 		!strings.Contains(err.Error(), `"suid"`) {
 		t.Errorf("%v", err)
 	}
@@ -243,11 +243,11 @@ func TestStageOptions(t *testing.T) {
 func TestStageFails(t *testing.T) {
 	base, ns := reachable(t), testUserns(t)
 	var none *NoIDMapError
-	if err := Stage("/proc/sys", base+"/staged/a", Staging{IDs: ns}); !errors.As(err, &none) || none.Type != "proc" ||
-		!strings.Contains(err.Error(), "/proc/sys") {
+	err := Stage(t.Context(), "/proc/sys", base+"/staged/a", Staging{IDs: ns})
+	if !errors.As(err, &none) || none.Type != "proc" || !strings.Contains(err.Error(), "/proc/sys") {
 		t.Errorf("ids of /proc: %v", err)
 	}
-	if err := Stage(base+"/none", base+"/staged/b", Staging{}); !errors.Is(err, os.ErrNotExist) {
+	if err := Stage(t.Context(), base+"/none", base+"/staged/b", Staging{}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("of nothing: %v", err)
 	}
 	must(t, Unstage(base+"/staged"))

@@ -9,6 +9,7 @@
 package rootfs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -64,7 +65,7 @@ func prepare(dir, mountpoint string, o Options) error {
 	}
 	if o.ReadOnly && len(o.Lower) == 1 && o.Label == "" {
 		if o.IDs.UserNS != "" {
-			return Stage(o.Lower[0], mountpoint, Staging{IDs: o.IDs, ReadOnly: true})
+			return Stage(context.Background(), o.Lower[0], mountpoint, Staging{IDs: o.IDs, ReadOnly: true})
 		}
 		return bindReadOnly(o.Lower[0], mountpoint)
 	}

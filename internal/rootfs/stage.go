@@ -1,6 +1,8 @@
 package rootfs
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -79,15 +81,16 @@ var errOldMounts = errors.New("the kernel cannot change mounts with what is belo
 
 // Stage mounts what is at source, a directory or a file, and all that is mounted below it, once more at target, which
 // it makes. No runtime has to know then what a mount can be made into. When something is mounted there already, nothing
-// is done. Unstage is its undo. Nothing that is done to the mounts at target ever reaches the host's.
-func Stage(source, target string, o Staging) error {
-	if err := stage(source, target, o); err != nil {
+// is done. Unstage is its undo. Nothing that is done to the mounts at target ever reaches the host's. The disk of
+// source may hang; when it goes on after ctx has ended, nothing is made any more.
+func Stage(ctx context.Context, source, target string, o Staging) error {
+	if err := stage(ctx, source, target, o); err != nil {
 		return fmt.Errorf("stage %s: %w", source, err)
 	}
 	return nil
 }
 
-func stage(source, target string, o Staging) error {
+func stage(ctx context.Context, source, target string, o Staging) error {
 	if mounted, err := isMount(target); err != nil || mounted {
 		return err
 	}
@@ -96,7 +99,11 @@ func stage(source, target string, o Staging) error {
 		return err
 	}
 	defer unix.Close(tree)
-	if err := makeTarget(tree, target); err != nil {
+	var st unix.Stat_t
+	if err := cmp.Or(unix.Fstat(tree, &st), context.Cause(ctx)); err != nil {
+		return err
+	}
+	if err := makeTarget(target, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
 		return err
 	}
 	// Before it is anywhere: of a peer of the host's mounts an unmount would reach them.
@@ -120,6 +127,9 @@ func stage(source, target string, o Staging) error {
 	if err := mapVolume(tree, source, o.IDs.UserNS); err != nil {
 		return err
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	return attach(tree, target)
 }
 
@@ -141,15 +151,11 @@ func mapVolume(tree int, source, path string) error {
 }
 
 // makeTarget makes what the volume can be mounted on: a directory, or a file.
-func makeTarget(tree int, target string) error {
+func makeTarget(target string, dir bool) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o711); err != nil {
 		return err
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(tree, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+	if dir {
 		return os.MkdirAll(target, 0o700)
 	}
 	f, err := os.OpenFile(target, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o600)
