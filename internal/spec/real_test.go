@@ -147,7 +147,7 @@ func mountCase(t *testing.T, in *Input) {
 		t.Fatal(err)
 	}
 	staged := filepath.Join(dir, "staged")
-	if err := rootfs.Stage(filepath.Join(dir, "a"), staged, rootfs.Staging{ReadOnly: true}); err != nil {
+	if err := rootfs.Stage(t.Context(), filepath.Join(dir, "a"), staged, rootfs.Staging{ReadOnly: true}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

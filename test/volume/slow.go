@@ -38,6 +38,9 @@ func MountSlow(source, at string) (*Slow, error) {
 	raw := fs.NewNodeFS(root, &fs.Options{AttrTimeout: &never, EntryTimeout: &never})
 	server, err := fuse.NewServer(paced{counted{raw, open}, pace}, at, &fuse.MountOptions{
 		FsName: "slow", Name: "slow", AllowOther: true, DirectMountStrict: true, DirectMountFlags: unix.MS_NOATIME,
+		// Reads and writes come here, too. Linux would have them of the files below otherwise, and hold these for as long
+		// as a program that was started meanwhile has its copy of the connection.
+		MaxStackDepth: -1, // none that Linux takes
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mount a slow file system at %s: %w", at, err)

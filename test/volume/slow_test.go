@@ -3,6 +3,7 @@ package volume
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -61,8 +62,8 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestSlowLetsGo closes a Slow at once after files of it were closed, and while others are open: what it showed can be
-// unmounted.
+// TestSlowLetsGo closes a Slow at once after files of it were closed, and while others are open, with a program that
+// was started meanwhile: what it showed can be unmounted.
 func TestSlowLetsGo(t *testing.T) {
 	if err := SlowAvailable(); err != nil {
 		t.Skip(err)
@@ -83,6 +84,11 @@ func TestSlowLetsGo(t *testing.T) {
 			}
 			open = append(open, f)
 		}
+		other := exec.Command("sleep", "1000")
+		if err := other.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = other.Process.Kill(), other.Wait() })
 		dir, err := os.Open(at)
 		if err != nil {
 			t.Fatal(err)
