@@ -274,7 +274,7 @@ func verifierOf(n *node, v config.Verifier) image.Verifier {
 func (n *node) openPods(context.Context) (err error) {
 	var plugins pod.Plugins // no plugins are nil, not a pointer to nothing
 	if n.cfg.NRIEnabled() {
-		n.plugins = nri.New(nriConfig(n.cfg, n.log))
+		n.plugins = nri.New(nriConfig(n.cfg, n.specHost(), n.log))
 		plugins = n.plugins
 	}
 	cfg := pod.Config{
@@ -317,13 +317,13 @@ func bundles(n *node) bundle.Builder {
 }
 
 // nriConfig is where NRI plugins are and what they may take.
-func nriConfig(cfg *config.Config, log *slog.Logger) nri.Config {
+func nriConfig(cfg *config.Config, host spec.Host, log *slog.Logger) nri.Config {
 	c := cfg.NRI
 	return nri.Config{
 		Name: cri.RuntimeName, Release: version, Instance: cfg.Instance(),
 		Socket: c.Socket, PluginDir: c.PluginDir, ConfigDir: c.ConfigDir,
 		RegistrationTimeout: c.RegistrationTimeout.Duration, RequestTimeout: c.RequestTimeout.Duration,
-		SynchronizationTimeout: c.SynchronizationTimeout.Duration, Devices: devices(cfg, log).Inject, Log: log,
+		SynchronizationTimeout: c.SynchronizationTimeout.Duration, Devices: devices(cfg, log).Inject, Host: host, Log: log,
 	}
 }
 

@@ -87,11 +87,15 @@ func Start(ctx context.Context, rt Runtime, p Pod, wanted func(Container) bool) 
 		if !made {
 			id, err = rt.Create(ctx, pod, nextOf(c), cfg)
 		}
+		fresh := !made && err == nil
 		if err == nil {
 			err = rt.Start(ctx, id)
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("start container %s anew: %w", c.Name(), err))
+			if p.Ready && fresh { // or failed attempts would pile up
+				failed = append(failed, forget(ctx, rt, p, c))
+			}
 			continue
 		}
 		all = append(all, Started{id, c.Name()})

@@ -73,6 +73,7 @@ type Swap struct {
 	Known bool
 	Usage uint64
 	Limit uint64 // of swap alone; Unlimited
+	Both  uint64 // v1: the limit of memory and swap together; Unlimited. 0 on v2, which has none
 }
 
 // Tasks are processes and their threads.

@@ -101,7 +101,7 @@ func TestReadsV1(t *testing.T) {
 			MajorFaults: 2, OwnFaults: 5, OwnMajor: 1, Reserved: 4096,
 			Cache: 1179648, Mapped: 16384, Active: 131072, Inactive: 1048576, Kernel: 65536, Peak: 3145728, LimitHits: 9,
 			OOMKills: 4},
-		Swap:  Swap{Known: true, Usage: 8192, Limit: 33554432},
+		Swap:  Swap{Known: true, Usage: 8192, Limit: 33554432, Both: 100663296},
 		Tasks: Tasks{Known: true, Current: 3, Max: 100},
 		Devices: []Device{
 			{Major: 7, Minor: 1, ReadBytes: 4096, WriteBytes: 512, Reads: 1, Writes: 1, DiscardBytes: 0, Discards: 0},

@@ -91,8 +91,9 @@ func (r *reader) memoryV1(extent Extent, u *Usage) {
 	m.Limit = r.limitV1("memory.limit_in_bytes")
 	if u.Swap.Known {
 		u.Swap.Limit = Unlimited
-		if both := r.limitV1("memory.memsw.limit_in_bytes"); both != Unlimited && m.Limit != Unlimited {
-			u.Swap.Limit = subtract(both, m.Limit)
+		u.Swap.Both = r.limitV1("memory.memsw.limit_in_bytes")
+		if u.Swap.Both != Unlimited && m.Limit != Unlimited {
+			u.Swap.Limit = subtract(u.Swap.Both, m.Limit)
 		}
 	}
 	if extent != Everything {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -93,7 +94,9 @@ func Execute(root *cobra.Command) int {
 func untilInterrupted(root *cobra.Command) (ctx context.Context, stop func()) {
 	ctx, stop = context.WithCancel(context.Background())
 	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGINT, syscall.SIGTERM)
+	if heeded := heeds(syscall.SIGINT, syscall.SIGTERM); len(heeded) > 0 { // of none, Notify would take all
+		signal.Notify(told, heeded...)
+	}
 	go func() {
 		s := <-told
 		signal.Stop(told)
@@ -103,6 +106,11 @@ func untilInterrupted(root *cobra.Command) (ctx context.Context, stop func()) {
 		stop()
 	}()
 	return ctx, stop
+}
+
+// heeds leaves out the signals that whoever started this program has it ignore, as nohup and a shell's & do.
+func heeds(all ...os.Signal) []os.Signal {
+	return slices.DeleteFunc(all, signal.Ignored)
 }
 
 // exitError is an end with a code of its own. Err is nil when there is nothing to say.

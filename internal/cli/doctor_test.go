@@ -180,6 +180,7 @@ func TestNetworkDiagnosis(t *testing.T) {
 			"dhcp, portmap is not in "},
 		{"not executable", "10-a.conf", `{"name":"n","type":"readme"}`, []string{fine, broken}, "readme"},
 		{"not JSON", "10-a.conflist", `{`, []string{broken}, "not JSON"},
+		{"plugins beside it", "10-a.conflist", `{"name":"beside"}`, []string{fine}, "beside, of "},
 		{"empty", "10-a.conflist", `{"name":"n"}`, []string{broken}, "names no plugin"},
 		{"hidden", ".10-a.conflist", `{`, []string{broken}, "no CNI configuration"},
 		{"other file", "README", `{`, []string{broken}, "no CNI configuration"},
@@ -192,6 +193,10 @@ func TestNetworkDiagnosis(t *testing.T) {
 				}
 			}
 			write(filepath.Join(dir, c.file), c.text, 0o644)
+			if err := os.Mkdir(filepath.Join(dir, "beside"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			write(filepath.Join(dir, "beside", "10-bridge.conf"), `{"type":"bridge"}`, 0o644)
 			write(filepath.Join(plugins, "bridge"), "", 0o755)
 			write(filepath.Join(plugins, "host-local"), "", 0o755)
 			write(filepath.Join(plugins, "readme"), "", 0o644)

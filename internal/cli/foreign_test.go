@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -216,7 +217,21 @@ func TestContainerPrune(t *testing.T) {
 	d.addPod(id("aa"), "kube", "default")
 	d.addContainer(id("ca"), id("aa"), "main", 0, runtimeapi.ContainerState_CONTAINER_EXITED)
 	done := d.pods[0].Id
-	if out, errs, code := d.berth(t, "container", "prune", "-f"); code != 0 || out != done+"\n" || len(d.pods) != 2 {
+	run("young") // as while berth run makes its first container
+	d.mu.Lock()
+	for i, c := range d.containers {
+		if c.Metadata.Name == "young" {
+			d.containers = slices.Delete(d.containers, i, i+1)
+			break
+		}
+	}
+	for _, p := range d.pods {
+		if p.Metadata.Name == "young" {
+			p.CreatedAt = time.Now().UnixNano()
+		}
+	}
+	d.mu.Unlock()
+	if out, errs, code := d.berth(t, "container", "prune", "-f"); code != 0 || out != done+"\n" || len(d.pods) != 3 {
 		t.Errorf("code %d, %q, %q, pods %v", code, out, errs, d.pods)
 	}
 }

@@ -66,7 +66,10 @@ func (k kubeNode) endpoint() string { return "unix://" + k.socket }
 
 func (k kubeNode) kubelet() diagnosis {
 	remedy := fmt.Sprintf("containerRuntimeEndpoint: %s in %s, see docs/kubernetes.md", k.endpoint(), kubeletFiles[0])
-	for _, name := range kubeletFiles {
+	byFlag := func(name string) bool { return filepath.Ext(name) == ".env" }
+	flags, files := slices.DeleteFunc(slices.Clone(kubeletFiles), func(name string) bool { return !byFlag(name) }),
+		slices.DeleteFunc(slices.Clone(kubeletFiles), byFlag)
+	for _, name := range slices.Concat(flags, files) { // a flag goes before the kubelet's configuration file
 		asks := kubeletEndpoint(k.root + name)
 		if asks == "" {
 			continue

@@ -30,6 +30,10 @@ func TestKubeNode(t *testing.T) {
 		{"a file of kubeadm, without a kubelet on the path", nil, map[string]string{
 			kubeletFiles[2]: `KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=` + theirs + ` --node-ip=1.2.3.4"` + "\n",
 		}, map[string]string{"kubelet": "warn another runtime: " + theirs}},
+		{"a flag goes before the file", nil, map[string]string{
+			kubeletFiles[0]: "containerRuntimeEndpoint: " + ours + "\n",
+			kubeletFiles[2]: `KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=` + theirs + `"` + "\n",
+		}, map[string]string{"kubelet": "warn another runtime: " + theirs}},
 		{"the image service is another's", []string{"crictl"}, map[string]string{
 			crictlFile: "runtime-endpoint: " + ours + "\nimage-endpoint: " + theirs + "\n",
 		}, map[string]string{"crictl": "warn another runtime: " + theirs}},

@@ -93,6 +93,21 @@ func loadNetwork(path string) (*networkFile, error) {
 	if err := json.Unmarshal(data, list); err != nil {
 		return nil, fmt.Errorf("it is not JSON for CNI: %w", err)
 	}
+	if filepath.IsLocal(list.Name) && !strings.ContainsRune(list.Name, '/') {
+		// A list may have plugins in a directory of its name.
+		files, _ := filepath.Glob(filepath.Join(filepath.Dir(path), list.Name, "*.conf"))
+		for _, file := range files {
+			data, err := limit.ReadFile(file, limit.CNIConfig)
+			if err != nil {
+				return nil, err
+			}
+			var p networkPlugin
+			if err := json.Unmarshal(data, &p); err != nil {
+				return nil, fmt.Errorf("%s is not JSON for CNI: %w", file, err)
+			}
+			list.Plugins = append(list.Plugins, p)
+		}
+	}
 	if len(list.programs()) == 0 {
 		return nil, errors.New("it names no plugin")
 	}

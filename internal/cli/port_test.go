@@ -52,6 +52,10 @@ func TestPortsAreNotTakenAway(t *testing.T) {
 			t.Errorf("-p %s: code %d, %q, want %q", c.port, code, errs, c.want)
 		}
 	}
+	_, errs, code := d.berth(t, "run", "-d", "--log-dir", logs, "-p", "85:80", "-p", "85:81", "img:1")
+	if code != 125 || !strings.Contains(errs, "port 85/tcp of this machine is asked for twice") {
+		t.Errorf("one port twice: code %d, %q", code, errs)
+	}
 	for _, p := range d.pods {
 		p.State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY // and their ports are free
 	}

@@ -54,9 +54,12 @@ func needPorts(ctx context.Context, c *client, n *node, wanted []*runtimeapi.Por
 	if err != nil {
 		return err
 	}
-	for _, w := range wanted {
+	for i, w := range wanted {
 		if w.GetHostPort() == 0 {
 			continue
+		}
+		if slices.ContainsFunc(wanted[:i], func(o *runtimeapi.PortMapping) bool { return samePort(w, o) }) {
+			return fail.New(errdefs.ErrInvalidArgument, "port %s of this machine is asked for twice", portText(w))
 		}
 		if i := slices.IndexFunc(taken, func(t takenPort) bool { return samePort(w, t.PortMapping) }); i >= 0 {
 			return fail.New(errdefs.ErrFailedPrecondition, "port %s of this machine leads to pod %s already; berth rm -f %s "+

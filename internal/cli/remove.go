@@ -1,13 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -58,7 +62,7 @@ func allPods(ctx context.Context, c *client, words []string, all bool, ours func
 	}
 	resp, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	var ids []string
-	for _, p := range resp.GetItems() {
+	for _, p := range eachPod(resp.GetItems()) {
 		if ours(p) {
 			ids = append(ids, p.GetId())
 		}
@@ -99,6 +103,9 @@ func graceFlag(cmd *cobra.Command, grace *int64) {
 }
 
 func (c *client) stop(ctx context.Context, n *node, t target, grace int64) error {
+	if grace < 0 {
+		grace = math.MaxInt32 // no limit, as with Docker
+	}
 	for _, id := range n.containersOf(t) {
 		if err := c.stopContainer(ctx, id, grace); err != nil {
 			return err
@@ -235,8 +242,8 @@ func pruneContainersCommand(a *app) *cobra.Command {
 				return err
 			}
 			var ended []string
-			for _, p := range n.pods {
-				if madeByRun(p) && len(n.containersOf(target{pod: p.GetId()})) == 0 {
+			for _, p := range eachPod(n.pods) {
+				if madeByRun(p) && len(n.containersOf(target{pod: p.GetId()})) == 0 && !n.beingMade(p) {
 					ended = append(ended, p.GetId())
 				}
 			}
@@ -244,6 +251,26 @@ func pruneContainersCommand(a *app) *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// makeTime is how long a pod may take to get its first container.
+const makeTime = 10 * time.Minute
+
+// beingMade says that a pod has no container yet, and may get one.
+func (n *node) beingMade(p *runtimeapi.PodSandbox) bool {
+	young := time.Since(time.Unix(0, p.GetCreatedAt())) < makeTime
+	return p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY && young &&
+		!slices.ContainsFunc(n.containers, func(c *runtimeapi.Container) bool { return c.GetPodSandboxId() == p.GetId() })
+}
+
+// eachPod leaves of the sandboxes of one pod of berth run the first: what is done to it is done to all.
+func eachPod(all []*runtimeapi.PodSandbox) (once []*runtimeapi.PodSandbox) {
+	for _, p := range all {
+		if !slices.ContainsFunc(once, func(o *runtimeapi.PodSandbox) bool { return samePod(o, p) }) {
+			once = append(once, p)
+		}
+	}
+	return once
 }
 
 // there leaves out the words that mean nothing, and says so: who removes by force wants it to be gone.
@@ -286,12 +313,10 @@ func (c *client) remove(ctx context.Context, n *node, t target) error {
 		return err
 	}
 	if t.pod == "" {
-		log := ownLog(ctx, c, n, t.container)
-		if _, err := c.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: t.container}); err != nil {
-			return fmt.Errorf("remove %s: %w", t, err)
-		}
-		if err := os.Remove(log); log != "" && err != nil && !absent(err) {
-			return fmt.Errorf("remove the log: %w", err)
+		for _, id := range n.attemptsOf(t.container) {
+			if err := c.removeContainer(ctx, n, id); err != nil {
+				return err
+			}
 		}
 		return nil
 	}
@@ -307,6 +332,42 @@ func (c *client) remove(ctx context.Context, n *node, t target) error {
 		}
 	}
 	return removeLogs(n.pod(t.pod))
+}
+
+// attemptsOf are the ids of a container of berth run and of its earlier attempts, the oldest first: its restart policy
+// would go on with one that is left. Of a kubelet's container it is that one.
+func (n *node) attemptsOf(id string) []string {
+	last := n.containerOf(id)
+	if !madeByRun(n.podOf(id)) {
+		return []string{id}
+	}
+	var all []*runtimeapi.Container
+	for _, c := range n.containers {
+		if c.GetPodSandboxId() == last.GetPodSandboxId() && c.GetMetadata().GetName() == last.GetMetadata().GetName() &&
+			c.GetMetadata().GetAttempt() <= last.GetMetadata().GetAttempt() {
+			all = append(all, c)
+		}
+	}
+	slices.SortFunc(all, func(a, b *runtimeapi.Container) int {
+		return cmp.Compare(a.GetMetadata().GetAttempt(), b.GetMetadata().GetAttempt())
+	})
+	var ids []string
+	for _, c := range all {
+		ids = append(ids, c.GetId())
+	}
+	return ids
+}
+
+// removeContainer removes a container, and its log where that is not a kubelet's.
+func (c *client) removeContainer(ctx context.Context, n *node, id string) error {
+	log := ownLog(ctx, c, n, id)
+	if _, err := c.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+		return fmt.Errorf("remove container %s: %w", short(id), err)
+	}
+	if err := os.Remove(log); log != "" && err != nil && !absent(err) {
+		return fmt.Errorf("remove the log: %w", err)
+	}
+	return nil
 }
 
 // ownLog is the log of a container in a pod of berth run; "" for any other, whose log is a kubelet's.
@@ -326,6 +387,9 @@ func ownLog(ctx context.Context, c *client, n *node, id string) string {
 	return log
 }
 
+// logDirectory holds the logs of berth run unless it is told another place.
+const logDirectory = "/var/log/berth"
+
 // removeLogs removes the log directory that berth run made for the pod; the logs of a kubelet's pods are the kubelet's.
 func removeLogs(p *runtimeapi.PodSandbox) error {
 	dir := p.GetAnnotations()[logAnnotation]
@@ -335,7 +399,9 @@ func removeLogs(p *runtimeapi.PodSandbox) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove the logs: %w", err)
 	}
-	_ = os.Remove(filepath.Dir(dir)) // it is of use while it holds something, and harmless otherwise
+	if above := filepath.Dir(dir); above == logDirectory { // one that was asked for is somebody's
+		_ = os.Remove(above) // it is of use while it holds something, and harmless otherwise
+	}
 	return nil
 }
 

@@ -75,8 +75,12 @@ const cleanTime = 2 * time.Minute
 
 func (r *runner) run() error {
 	// From here on a lost terminal is like ^C.
-	ctx, stop := signal.NotifyContext(r.cmd.Context(), syscall.SIGHUP)
-	defer stop()
+	ctx := r.cmd.Context()
+	if lost := heeds(syscall.SIGHUP); len(lost) > 0 {
+		var stop func()
+		ctx, stop = signal.NotifyContext(ctx, lost...)
+		defer stop()
+	}
 	if !r.o.detach && r.o.tty && r.o.stdin && terminalOf(r.cmd.InOrStdin()) == nil {
 		return errors.New("-t needs a terminal to type at; leave it out to pipe something in with -i")
 	}

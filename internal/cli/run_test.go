@@ -54,8 +54,8 @@ func TestRunShowsOutputAndPassesTheExitCodeOn(t *testing.T) {
 	if len(d.pods) != 0 || len(d.containers) != 0 {
 		t.Errorf("--rm left %v %v", d.pods, d.containers)
 	}
-	if _, err := os.Stat(logs); !absent(err) {
-		t.Errorf("--rm left the logs: %v", err)
+	if left, err := os.ReadDir(logs); len(left) > 0 || err != nil && !absent(err) {
+		t.Errorf("--rm left the logs: %v, %v", left, err)
 	}
 }
 
@@ -78,8 +78,8 @@ func TestRunWithoutRemovalStopsThePodAndKeepsTheLog(t *testing.T) {
 	if _, errs, code := d.berth(t, "rm", "web"); code != 0 || len(d.pods) != 0 {
 		t.Errorf("rm: code %d, %q", code, errs)
 	}
-	if _, err := os.Stat(logs); !absent(err) {
-		t.Errorf("rm left the logs: %v", err)
+	if left, err := os.ReadDir(logs); len(left) > 0 || err != nil && !absent(err) {
+		t.Errorf("rm left the logs: %v, %v", left, err)
 	}
 }
 
@@ -346,8 +346,8 @@ func TestRunUndoesWhatItMade(t *testing.T) {
 			if code != ownFailure || !strings.Contains(errs, "no luck") || len(d.pods) != 0 {
 				t.Errorf("code %d, %q, pods %v", code, errs, d.pods)
 			}
-			if _, err := os.Stat(logs); !absent(err) {
-				t.Errorf("the logs are left: %v", err)
+			if left, err := os.ReadDir(logs); len(left) > 0 || err != nil && !absent(err) {
+				t.Errorf("the logs are left: %v, %v", left, err)
 			}
 		})
 	}

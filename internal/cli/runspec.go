@@ -92,7 +92,7 @@ func (o *runOptions) register(f *pflag.FlagSet) {
 	f.StringVar(&o.restart, "restart", string(annotation.Never), "`when` to start the container again after its end: no, "+
 		"on-failure, on-failure:TIMES, unless-stopped or always; with -d")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress of a pull")
-	f.StringVar(&o.logs, "log-dir", "/var/log/berth", "`directory` of logs, in which each pod has its own")
+	f.StringVar(&o.logs, "log-dir", logDirectory, "`directory` of logs, in which each pod has its own")
 	f.StringArrayVar(&o.ulimits, "ulimit", nil, "a resource `limit`: NAME=SOFT[:HARD], such as nofile=1024:4096")
 	f.StringArray("expose", nil, "a port that the image is known for, which changes nothing")
 	f.Bool("sig-proxy", true, "pass signals on, which is what happens anyway")

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -64,9 +63,16 @@ func TestStartAgain(t *testing.T) {
 	if out, _, _ := d.berth(t, "ps", "--name", "side"); !strings.Contains(out, " 2 ") {
 		t.Errorf("restarts: %s", out)
 	}
+	do("rm", "-f", "web/side") // and the attempt before, with which its restart policy would go on
+	for _, c := range d.containers {
+		if c.Metadata.Name == "side" {
+			t.Errorf("after rm -f there is %v", c)
+		}
+	}
 	do("rm", "-f", "web")
-	if _, err := os.Stat(filepath.Dir(logs) + "/logs"); !absent(err) || len(d.pods) != 0 {
-		t.Errorf("logs %v, pods %v", err, d.pods)
+	left, err := os.ReadDir(logs) // which somebody chose, and made perhaps
+	if err != nil || len(left) != 0 || len(d.pods) != 0 {
+		t.Errorf("logs %v, %v, pods %v", left, err, d.pods)
 	}
 	d.addPod(id("aa"), "kube", "default")
 	d.addContainer(id("ca"), id("aa"), "main", 0, runtimeapi.ContainerState_CONTAINER_EXITED)

@@ -107,17 +107,33 @@ func (m *Meter) Pod(r *sandbox.Record, extent cgroup.Extent, parts []Use) (u Use
 // sum adds up the usage of the containers of a pod without a cgroup of its own, as a kubelet does.
 func sum(parts []Use) Use {
 	u := Use{Usage: cgroup.Usage{At: time.Now()}}
-	u.CPU.Known, u.Memory.Known, u.Tasks.Known = true, true, true
 	u.Memory.Limit, u.Tasks.Max, u.CPU.Quota = cgroup.Unlimited, cgroup.Unlimited, cgroup.Unlimited
+	u.Swap.Limit = cgroup.Unlimited
+	if len(parts) == 0 { // then it uses nothing
+		u.CPU.Known, u.Memory.Known, u.Tasks.Known = true, true, true
+	}
 	for _, p := range parts {
+		u.CPU.Known, u.Memory.Known = u.CPU.Known || p.CPU.Known, u.Memory.Known || p.Memory.Known
+		u.Tasks.Known, u.Swap.Known = u.Tasks.Known || p.Tasks.Known, u.Swap.Known || p.Swap.Known
 		u.CPU.Usage += p.CPU.Usage
 		u.CPU.User += p.CPU.User
 		u.CPU.System += p.CPU.System
+		u.CPU.Periods += p.CPU.Periods
+		u.CPU.Throttled += p.CPU.Throttled
+		u.CPU.ThrottledTime += p.CPU.ThrottledTime
 		u.Memory.Usage += p.Memory.Usage
 		u.Memory.WorkingSet += p.Memory.WorkingSet
 		u.Memory.RSS += p.Memory.RSS
 		u.Memory.Faults += p.Memory.Faults
 		u.Memory.MajorFaults += p.Memory.MajorFaults
+		u.Memory.Cache += p.Memory.Cache
+		u.Memory.Mapped += p.Memory.Mapped
+		u.Memory.Active += p.Memory.Active
+		u.Memory.Inactive += p.Memory.Inactive
+		u.Memory.Kernel += p.Memory.Kernel
+		u.Memory.LimitHits += p.Memory.LimitHits
+		u.Memory.OOMKills += p.Memory.OOMKills
+		u.Swap.Usage += p.Swap.Usage
 		u.Tasks.Current += p.Tasks.Current
 	}
 	return u

@@ -127,7 +127,9 @@ func addresses(r *types100.Result, ifname string) []netip.Addr {
 		}
 		addr = addr.Unmap()
 		known := ip.Interface != nil && *ip.Interface >= 0 && *ip.Interface < len(r.Interfaces)
-		if known && r.Interfaces[*ip.Interface].Sandbox == "" {
+		// One of the node has no sandbox. A plugin may leave that out of the pod's own, too: the CNI spec does not require
+		// it.
+		if known && r.Interfaces[*ip.Interface].Sandbox == "" && r.Interfaces[*ip.Interface].Name != ifname {
 			continue
 		}
 		if !slices.Contains(any, addr) {

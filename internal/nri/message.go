@@ -61,6 +61,7 @@ func (m messages) namespaces(r *sandbox.Record) (all []*api.LinuxNamespace) {
 	if r.Config.Get().GetLinux().GetSecurityContext().GetNamespaceOptions().GetIpc() != runtimeapi.NamespaceMode_NODE {
 		add(specs.IPCNamespace, paths["ipc"])
 	}
+	add(specs.UserNamespace, paths["userns"])
 	return all
 }
 

@@ -24,6 +24,7 @@ import (
 	"berth/internal/listen"
 	"berth/internal/pod"
 	"berth/internal/sandbox"
+	"berth/internal/spec"
 )
 
 // Config is where plugins are and what they may take. All is required but Devices.
@@ -37,6 +38,7 @@ type Config struct {
 	RequestTimeout         time.Duration
 	SynchronizationTimeout time.Duration
 	Devices                func(ctx context.Context, sp *specs.Spec, names []string) error // injects CDI devices
+	Host                   spec.Host                                                       // what limits it has
 	Log                    *slog.Logger
 }
 
@@ -319,6 +321,12 @@ func (p *Plugins) Adjust(
 				return nil, nil
 			}
 			return nil, fmt.Errorf("block I/O class %q: no classes are configured on this node", class)
+		}),
+		nrigen.WithResourceChecker(func(res *specs.LinuxResources) error {
+			for _, w := range spec.TakeWhatIsLacking(res, p.cfg.Host) {
+				p.cfg.Log.Warn("a container gets less than plugins asked for", "pod", r.ID, "container", c.ID, "reason", w)
+			}
+			return nil
 		}),
 		nrigen.WithCDIDeviceInjector(func(sp *specs.Spec, names []string) error { return p.cfg.Devices(ctx, sp, names) }))
 	if err := g.Adjust(resp.GetAdjust()); err != nil {

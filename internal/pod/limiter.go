@@ -53,7 +53,7 @@ func (s *Limiter) Container(ctx context.Context, id sandbox.ID, want *runtimeapi
 	if want == nil {
 		return nil
 	}
-	return l.lane.Do(s.base, ctx, op.Op{Kind: opCtrLimit, Key: digest(want), Run: func(ctx context.Context) error {
+	return l.limits.lane.Do(s.base, ctx, op.Op{Kind: opCtrLimit, Key: digest(want), Run: func(ctx context.Context) error {
 		adjusted, err := s.consult(ctx, l, want)
 		if err == nil {
 			err = l.limits.set(ctx, l, adjusted)

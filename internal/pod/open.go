@@ -1,14 +1,19 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
+
+	"berth/internal/fail"
 	"berth/internal/look"
 	"berth/internal/meter"
 	"berth/internal/op"
@@ -77,6 +82,9 @@ func freshState(cfg *Config) (first bool, err error) {
 			return false, err
 		}
 	}
+	if err := pair(l, cfg.Boot); err != nil {
+		return false, err
+	}
 	if string(was) == cfg.Boot {
 		return false, nil
 	}
@@ -86,6 +94,33 @@ func freshState(cfg *Config) (first bool, err error) {
 		return false, err
 	}
 	return first, os.Rename(next, mark)
+}
+
+// pair makes sure that root and state directory are those that belong together, while pods of this boot are in them: a
+// daemon with another root would take the pods of a state directory for nobody's, and end them; one with another state
+// directory would find nothing of its own pods.
+func pair(l *sandbox.Layout, boot string) error {
+	for _, x := range []struct{ of, other, dir, name, flag string }{
+		{l.State, l.Root, l.PodsState(), "root-path", "--root"}, {l.Root, l.State, "", "state-path", "--state"},
+	} {
+		mark, now := filepath.Join(x.of, x.name), boot+" "+x.other
+		text, err := os.ReadFile(mark)
+		if string(text) == now {
+			continue
+		}
+		was, of, _ := strings.Cut(string(text), " ")
+		dir := cmp.Or(x.dir, sandbox.Layout{State: of}.PodsState())
+		if left, _ := os.ReadDir(dir); err == nil && was == boot && len(left) > 0 {
+			return fail.New(errdefs.ErrFailedPrecondition, "%s belongs to %s, and there are %d pods of it: start this daemon "+
+				"with %s %s (or remove those pods with such a daemon first), or give this one a root, a state directory and a "+
+				"socket of its own", x.of, of, len(left), x.flag, of)
+		}
+		// A full disk is no reason not to start.
+		if os.WriteFile(mark+".next", []byte(now), 0o600) == nil {
+			_ = os.Rename(mark+".next", mark)
+		}
+	}
+	return nil
 }
 
 // readRecord reads a pod's record. One that is torn and was written in another boot is what a power cut left of a pod

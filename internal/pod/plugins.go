@@ -230,6 +230,9 @@ func criLimits(o *specs.LinuxResources) *runtimeapi.LinuxContainerResources {
 	}
 	if m := o.Memory; m != nil {
 		out.MemoryLimitInBytes = value(m.Limit)
+		if swap := value(m.Swap); swap != value(m.Limit) { // the same is none, which CRI need not say
+			out.MemorySwapLimitInBytes = swap
+		}
 	}
 	for _, h := range o.HugepageLimits {
 		out.HugepageLimits = append(out.HugepageLimits, &runtimeapi.HugepageLimit{PageSize: h.Pagesize, Limit: h.Limit})

@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/fail"
+	"berth/internal/op"
 	"berth/internal/sandbox"
 	"berth/internal/spec"
 )
@@ -21,6 +22,8 @@ import (
 // containerLimits changes the limits of one container, one change at a time.
 type containerLimits struct {
 	mu sync.Mutex // held during a change; the ledger's may be locked below it
+	// lane is for the changes that clients ask for. A stop holds the container's own for as long as its grace period.
+	lane op.Lane
 }
 
 // set changes the limits that want has.
@@ -49,6 +52,7 @@ func (m *containerLimits) set(ctx context.Context, l *container, want *runtimeap
 	if _, _, err := spec.Resources(all, host); err != nil {
 		return fail.New(errdefs.ErrInvalidArgument, "together with the limits that stay: %w", err)
 	}
+	keepSwap(oci, want, all)
 	was, _, err := spec.Resources(c.Limits(), host)
 	if err != nil {
 		was = nil // what it was made with was taken by an earlier release
@@ -80,6 +84,21 @@ func (m *containerLimits) set(ctx context.Context, l *container, want *runtimeap
 		return errors.Join(err, putBack())
 	}
 	return nil
+}
+
+// keepSwap has a change of the memory limit alone leave the swap that a kubelet gives by the cgroup's own file
+// (memory.swap.max of cgroup v2): a limit of memory without one of swap takes all swap away.
+func keepSwap(oci *specs.LinuxResources, want, all *runtimeapi.LinuxContainerResources) {
+	const file = "memory.swap.max"
+	kept, given := all.GetUnified()[file]
+	if oci.Memory == nil || want.GetMemorySwapLimitInBytes() != 0 || !given {
+		return
+	}
+	oci.Unified = maps.Clone(oci.Unified)
+	if oci.Unified == nil {
+		oci.Unified = map[string]string{}
+	}
+	oci.Unified[file] = kept
 }
 
 // setPids changes how many processes a container may have. No record keeps it: CRI has no such limit.

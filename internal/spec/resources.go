@@ -47,6 +47,22 @@ func Resources(want *runtimeapi.LinuxContainerResources, host Host) (*specs.Linu
 	return out, warnings, nil
 }
 
+// TakeWhatIsLacking takes out of limits what this host cannot limit: a runtime would refuse the container. The warnings
+// say what.
+func TakeWhatIsLacking(limits *specs.LinuxResources, host Host) (warnings []string) {
+	if limits.Memory != nil && !host.SwapAccounting {
+		limits.Memory.Swap = nil
+	}
+	limits.HugepageLimits = slices.DeleteFunc(limits.HugepageLimits, func(l specs.LinuxHugepageLimit) bool {
+		lacking := !slices.Contains(host.HugepageSizes, l.Pagesize)
+		if lacking && l.Limit != 0 {
+			warnings = append(warnings, fmt.Sprintf(noHugepages, l.Pagesize))
+		}
+		return lacking
+	})
+	return warnings
+}
+
 // cpuList is the form of cpusets in cpuset(7).
 var cpuList = regexp.MustCompile(`^(\d+(-\d+)?(,\d+(-\d+)?)*)?$`)
 
@@ -121,6 +137,8 @@ func memoryLimits(want *runtimeapi.LinuxContainerResources, host Host) (*specs.L
 	return out, nil
 }
 
+const noHugepages = "hugepages of %s not limited: this host has no hugetlb controller for them"
+
 // hugepageLimits skips sizes this host cannot limit. The kubelet names every size of the node with a limit of 0, so
 // only a real limit is worth a warning.
 func hugepageLimits(want *runtimeapi.LinuxContainerResources, host Host) (
@@ -129,8 +147,7 @@ func hugepageLimits(want *runtimeapi.LinuxContainerResources, host Host) (
 		if slices.Contains(host.HugepageSizes, l.GetPageSize()) {
 			out = append(out, specs.LinuxHugepageLimit{Pagesize: l.GetPageSize(), Limit: l.GetLimit()})
 		} else if l.GetLimit() != 0 {
-			warnings = append(warnings, fmt.Sprintf("hugepages of %s not limited: this host has no hugetlb controller for them",
-				l.GetPageSize()))
+			warnings = append(warnings, fmt.Sprintf(noHugepages, l.GetPageSize()))
 		}
 	}
 	return out, warnings

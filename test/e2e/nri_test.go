@@ -271,6 +271,19 @@ func TestPluginsAdjust(t *testing.T) {
 	})
 }
 
+// TestPluginLimitsWhatTheNodeLacks has a plugin limit pages of a size that no node has: the container is made without.
+func TestPluginLimitsWhatTheNodeLacks(t *testing.T) {
+	nriNode(t, func(r rig) {
+		p := r.join("10", "adjuster", &plugin{})
+		p.adjust = func(*api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+			a := &api.ContainerAdjustment{}
+			a.AddLinuxHugepageLimit("3MB", 4*mib)
+			return a, nil, nil
+		}
+		r.wantText("a container", r.pod().output(busybox("main", "echo runs")), "runs")
+	})
+}
+
 // TestPluginsThatFail has plugins refuse, contradict each other and hang.
 func TestPluginsThatFail(t *testing.T) {
 	nriNode(t, func(r rig) {

@@ -142,6 +142,24 @@ func (p *pod) runtimeSpec(c *ctr) string {
 	return string(info.RuntimeSpec.Linux.Resources)
 }
 
+// TestLimitsInTheGracePeriod changes the limits of a container that is asked to end and does not: it runs still.
+func TestLimitsInTheGracePeriod(t *testing.T) {
+	each(t, func(r rig) {
+		c := r.pod().start(busybox("main", "trap 'echo asked' TERM; echo up; while ! [ -e /tmp/go ]; do sleep 0.1; done"))
+		c.logged("up")
+		stopped := make(chan error, 1)
+		go func() { stopped <- r.n.Runtime.StopContainer(ctx(), c.cid, 300) }()
+		c.logged("asked")
+		r.ok(c.limit(&v1.LinuxContainerResources{CpusetCpus: "0"}))
+		if st := c.status(); st.State != v1.ContainerState_CONTAINER_RUNNING ||
+			st.GetResources().GetLinux().GetCpusetCpus() != "0" {
+			r.Errorf("%v", st)
+		}
+		c.release()
+		r.ok(<-stopped)
+	})
+}
+
 // TestResourcesOutliveTheDaemon restarts the daemon after limits have changed.
 func TestResourcesOutliveTheDaemon(t *testing.T) {
 	own(t, func(r rig) {

@@ -99,6 +99,9 @@ func TestStatsOfMemory(t *testing.T) {
 			r.fresh("swap", s.Timestamp)
 			r.between("swap used", s.SwapUsageBytes, 0, limit)
 		}
+		r.eventually("the pod's has come up to that", func() bool { // the kernel gathers it over the groups in its own time
+			return p.stats().Linux.Memory.RssBytes.GetValue() >= taken
+		})
 		r.between("rss of the pod", p.stats().Linux.Memory.RssBytes, taken, 2*limit)
 		free := p.start(busybox("free", "sleep 1000")).stats().Memory
 		if free.AvailableBytes != nil {

@@ -1,6 +1,7 @@
 package cadvisor
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -112,7 +113,7 @@ var memory = []family{
 		}),
 	limitOf("container_spec_memory_swap_limit_bytes", "Memory swap limit for the container.",
 		func(u *cgroup.Usage) (uint64, bool) {
-			return unlessUnlimited(u.Swap.Limit), u.Swap.Known
+			return unlessUnlimited(cmp.Or(u.Swap.Both, u.Swap.Limit)), u.Swap.Known // as cAdvisor: v1 has both in one
 		}),
 	{"container_hugetlb_usage_bytes", "Current hugepage usage", gauge, []string{"pagesize"}, func(s *Subject, add adder) {
 		for _, h := range s.Usage.Huge {
