@@ -165,6 +165,9 @@ func TestLayersThatAnImageLoses(t *testing.T) {
 			Released(s, before.Layers)
 		}
 		until(t, "the layer is gone that the image has no more", func() bool { return !has() })
+		if err := s.Remove(t.Context(), before.ID); err != nil || s.catalog.TakeFreed() {
+			t.Errorf("after a removal, which sweeps, another sweep is wanted (%v)", err)
+		}
 		sound(t, s)
 	}
 }

@@ -44,6 +44,7 @@ func (s *Sweeper) Run(ctx context.Context) {
 // The order matters. An epoch begins before the containers are asked, and a layer that was held at any time in this
 // epoch stays, because its holder may have become a container after the question.
 func (s *Sweeper) Sweep(ctx context.Context) error {
+	s.Catalog.TakeFreed() // this is the sweep for them: another would take what a failed pull keeps for its next try
 	epoch := s.Catalog.Leases.begin()
 	inUse, whole := s.InUse()
 	if err := ctx.Err(); err != nil {
