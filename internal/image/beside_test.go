@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"encoding/json"
+	"sync/atomic"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -124,12 +125,14 @@ func TestConfigWithoutAType(t *testing.T) {
 func TestLayersThatAnImageLoses(t *testing.T) {
 	for _, used := range []bool{false, true} {
 		src := newTestSource(t)
-		var held []string
+		var held atomic.Pointer[[]string] // by a container
 		s := open(t, t.TempDir(), func(c *Config) {
 			c.InUse = func() (map[string]struct{}, bool) {
 				in := map[string]struct{}{}
-				for _, l := range held {
-					in[l] = struct{}{}
+				if layers := held.Load(); layers != nil {
+					for _, l := range *layers {
+						in[l] = struct{}{}
+					}
 				}
 				return in, true
 			}
@@ -140,7 +143,7 @@ func TestLayersThatAnImageLoses(t *testing.T) {
 			t.Fatal(err)
 		}
 		if used {
-			held = before.Layers
+			held.Store(&before.Layers)
 		}
 		plain := newTestSource(t)
 		l := gz(t, file("hello", "one"))
@@ -161,7 +164,7 @@ func TestLayersThatAnImageLoses(t *testing.T) {
 			if !has() {
 				t.Fatal("a layer is gone that a container has")
 			}
-			held = nil
+			held.Store(nil)
 			Released(s, before.Layers)
 		}
 		until(t, "the layer is gone that the image has no more", func() bool { return !has() })
