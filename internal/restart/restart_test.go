@@ -342,7 +342,7 @@ func TestNextDaemon(t *testing.T) {
 		}
 		keep(t, n, func() {
 			time.Sleep(6 * time.Second)
-			n.wantCalls("create c2 in p0 at 10s", "start c2 at 10s")
+			n.wantCalls("create c2 in p0 at 10s", "start c2 at 10s", "remove c0 at 10s")
 		})
 		n.fail = nil
 		keep(t, n, func() {
