@@ -16,7 +16,8 @@ var keys = []key[Config]{
 		field:   of(func(c *Config) *string { return &c.Root }, path, defaultRoot),
 		comment: "What outlives a boot: images, pods' records, containers' writable layers.",
 		meaning: "what outlives a boot: images, records, writable layers. Another root is another, independent " +
-			"Berth. At most 112 bytes, and none of `:`, `\\`, `*`, `?`, `[`, `]`",
+			"Berth, with a state directory of its own; a start with another of the two is refused while pods of this boot " +
+			"are there. At most 112 bytes, and none of `:`, `\\`, `*`, `?`, `[`, `]`",
 	},
 	{
 		name: "state", restart: true,
