@@ -130,7 +130,7 @@ func inLayout(ctx context.Context, s *pipeline, a archiveSource) ([]imported, er
 	var other error // why one is no image
 	for _, desc := range layout.Manifests {
 		beside := len(layout.Manifests) > 1
-		if beside && !document.MayBeImage(desc) && !document.MayBeArtifact(desc) {
+		if beside && !document.MayBeArtifact(desc) {
 			continue // an attestation
 		}
 		f, err := c.choose(ctx, desc)

@@ -35,11 +35,12 @@ func (b *build) process() error {
 	if dir := b.Container.GetWorkingDir(); dir != "" && !path.IsAbs(dir) {
 		return fmt.Errorf("working directory %q is not an absolute path", dir)
 	}
-	if dir := WorkingDir(b.Container, b.Image); strings.ContainsRune(dir, 0) {
+	dir := WorkingDir(b.Container, b.Image)
+	if strings.ContainsRune(dir, 0) {
 		return fmt.Errorf("working directory %q contains a NUL byte", dir)
 	}
 	p := b.out.Process
-	p.Args, p.Env, p.Cwd, p.Terminal = args, env, WorkingDir(b.Container, b.Image), b.Container.GetTty()
+	p.Args, p.Env, p.Cwd, p.Terminal = args, env, dir, b.Container.GetTty()
 	p.User = specs.User{UID: b.User.UID, GID: b.User.GID, AdditionalGids: b.User.AdditionalGids}
 	p.NoNewPrivileges = b.security.GetNoNewPrivs()
 	if p.Rlimits, err = b.rlimits(); err != nil {

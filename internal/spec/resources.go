@@ -36,19 +36,18 @@ func Resources(want *runtimeapi.LinuxContainerResources, host Host) (*specs.Linu
 	if out.CPU, err = cpuLimits(want); err != nil {
 		return nil, nil, err
 	}
-	if out.Memory, err = memoryLimits(want, host); err != nil {
+	if out.Memory, err = memoryLimits(want); err != nil {
 		return nil, nil, err
 	}
 	if err := unifiedLimits(want.GetUnified(), host, out); err != nil {
 		return nil, nil, err
 	}
-	var warnings []string
-	out.HugepageLimits, warnings = hugepageLimits(want, host)
-	return out, warnings, nil
+	out.HugepageLimits = hugepageLimits(want)
+	return out, TakeWhatIsLacking(out, host), nil
 }
 
 // TakeWhatIsLacking takes out of limits what this host cannot limit: a runtime would refuse the container. The warnings
-// say what.
+// say what. A kubelet names every size of huge pages of the node with a limit of 0, so only a real limit is worth one.
 func TakeWhatIsLacking(limits *specs.LinuxResources, host Host) (warnings []string) {
 	if limits.Memory != nil && !host.SwapAccounting {
 		limits.Memory.Swap = nil
@@ -56,7 +55,8 @@ func TakeWhatIsLacking(limits *specs.LinuxResources, host Host) (warnings []stri
 	limits.HugepageLimits = slices.DeleteFunc(limits.HugepageLimits, func(l specs.LinuxHugepageLimit) bool {
 		lacking := !slices.Contains(host.HugepageSizes, l.Pagesize)
 		if lacking && l.Limit != 0 {
-			warnings = append(warnings, fmt.Sprintf(noHugepages, l.Pagesize))
+			warnings = append(warnings, fmt.Sprintf("hugepages of %s not limited: this host has no hugetlb controller for them",
+				l.Pagesize))
 		}
 		return lacking
 	})
@@ -110,7 +110,7 @@ func nonZero(v int64) *uint64 {
 
 // memoryLimits keeps a limited container out of swap unless the request gives it some: the OCI swap value counts memory
 // and swap together, so equal values mean none.
-func memoryLimits(want *runtimeapi.LinuxContainerResources, host Host) (*specs.LinuxMemory, error) {
+func memoryLimits(want *runtimeapi.LinuxContainerResources) (*specs.LinuxMemory, error) {
 	limit, swap := want.GetMemoryLimitInBytes(), want.GetMemorySwapLimitInBytes()
 	if limit == 0 && swap == 0 {
 		return nil, nil
@@ -131,26 +131,17 @@ func memoryLimits(want *runtimeapi.LinuxContainerResources, host Host) (*specs.L
 	if swap == 0 {
 		swap = limit
 	}
-	if host.SwapAccounting && swap != 0 {
+	if swap != 0 {
 		out.Swap = &swap
 	}
 	return out, nil
 }
 
-const noHugepages = "hugepages of %s not limited: this host has no hugetlb controller for them"
-
-// hugepageLimits skips sizes this host cannot limit. The kubelet names every size of the node with a limit of 0, so
-// only a real limit is worth a warning.
-func hugepageLimits(want *runtimeapi.LinuxContainerResources, host Host) (
-	out []specs.LinuxHugepageLimit, warnings []string) {
+func hugepageLimits(want *runtimeapi.LinuxContainerResources) (out []specs.LinuxHugepageLimit) {
 	for _, l := range want.GetHugepageLimits() {
-		if slices.Contains(host.HugepageSizes, l.GetPageSize()) {
-			out = append(out, specs.LinuxHugepageLimit{Pagesize: l.GetPageSize(), Limit: l.GetLimit()})
-		} else if l.GetLimit() != 0 {
-			warnings = append(warnings, fmt.Sprintf(noHugepages, l.GetPageSize()))
-		}
+		out = append(out, specs.LinuxHugepageLimit{Pagesize: l.GetPageSize(), Limit: l.GetLimit()})
 	}
-	return out, warnings
+	return out
 }
 
 // unifiedLimits passes raw cgroup v2 settings on. On v1 only pids.max has a counterpart.
