@@ -15,17 +15,21 @@ type Disks struct {
 // lookedAt is the disk of one path.
 type lookedAt struct {
 	*Disk
-	users int // callers, and looks that have not ended
+	users int // looks that wait to be allowed, or that have not ended
 }
 
-// WithinAt is Within for the disk of a path.
+// WithinAt is Within for the disk of a path. A look is counted from before it begins until it has ended, so a caller
+// that leaves first, or one that leaves before the look has begun, does not take the disk with it.
 func WithinAt[T any](ctx context.Context, d *Disks, path string, ask func() (T, error)) (T, error) {
 	disk := enter(d, path)
-	defer leave(d, path)
-	return Within(ctx, disk, func() (T, error) {
-		enter(d, path) // a caller that leaves first does not take the disk with it
-		defer leave(d, path)
-		return ask()
+	if err := disk.take(ctx); err != nil {
+		leave(d, path)
+		var none T
+		return none, err
+	}
+	return within(ctx, disk, ask, func() {
+		disk.release()
+		leave(d, path)
 	})
 }
 

@@ -8,18 +8,23 @@ import (
 	"berth/test/timeouts"
 )
 
-// TestDisks has one path hang for many callers: few calls wait for it, another path is answered, and nothing of either
-// is kept when it is over.
+// TestDisks has one path hang for many callers who leave at once: few calls wait for it, another path is answered, and
+// nothing of either is kept when it is over.
 func TestDisks(t *testing.T) {
 	d, a := &Disks{}, asks{letGo: make(chan struct{})}
-	for range 3 * AtOnce {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		if _, err := WithinAt(ctx, d, "/hangs", a.hang); err == nil {
+	gone, leave := context.WithCancel(t.Context())
+	leave() // before their looks have begun
+	for range 20 * AtOnce {
+		if _, err := WithinAt(gone, d, "/hangs", a.hang); err == nil {
 			t.Error("what hangs has answered")
 		}
-		cancel()
 	}
-	if n := a.waiting.Load(); n == 0 || n > AtOnce {
+	begin := time.Now().Add(timeouts.For(10 * time.Second))
+	for a.waiting.Load() < AtOnce && time.Now().Before(begin) {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(10 * time.Millisecond)
+	if n := a.waiting.Load(); n != AtOnce {
 		t.Errorf("%d calls wait for the disk", n)
 	}
 	if got, err := WithinAt(t.Context(), d, "/answers", func() (int, error) { return 7, nil }); got != 7 || err != nil {

@@ -33,12 +33,28 @@ func NewDisk() *Disk { return &Disk{slots: make(chan struct{}, AtOnce)} }
 // Within returns what ask says of d, or the cause of ctx's end when that comes first. Then ask goes on by itself, and
 // its answer is lost: it must leave nothing behind.
 func Within[T any](ctx context.Context, d *Disk, ask func() (T, error)) (T, error) {
-	var none T
+	if err := d.take(ctx); err != nil {
+		var none T
+		return none, err
+	}
+	return within(ctx, d, ask, d.release)
+}
+
+// take waits for a look at d to be allowed; release ends it.
+func (d *Disk) take(ctx context.Context) error {
 	select {
 	case d.slots <- struct{}{}:
+		return nil
 	case <-ctx.Done():
-		return none, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
+}
+
+func (d *Disk) release() { <-d.slots }
+
+// within is Within for a look that is allowed already. It calls end when ask has returned, however long after the
+// caller has left that is.
+func within[T any](ctx context.Context, d *Disk, ask func() (T, error), end func()) (T, error) {
 	type answer struct {
 		value T
 		err   error
@@ -46,7 +62,7 @@ func Within[T any](ctx context.Context, d *Disk, ask func() (T, error)) (T, erro
 	answers := make(chan answer, 1)
 	var ended atomic.Bool // by whoever comes first, ask or its caller
 	go func() {
-		defer func() { <-d.slots }()
+		defer end()
 		value, err := ask()
 		answers <- answer{value, err}
 		if !ended.CompareAndSwap(false, true) {
@@ -64,6 +80,7 @@ func Within[T any](ctx context.Context, d *Disk, ask func() (T, error)) (T, erro
 		a := <-answers
 		return a.value, a.err
 	}
+	var none T
 	return none, context.Cause(ctx)
 }
 
