@@ -90,7 +90,7 @@ func prepare(c *container, p *createCall) (err error) {
 		p.argv = append(p.argv, "--console-socket", consoleSocket)
 	}
 	p.argv = append(p.argv, c.id)
-	p.files, p.own = give(c, p.theirs), c.bundle.Owner != nil
+	p.files, p.own = give(c, p.theirs), true
 	return nil
 }
 
@@ -207,7 +207,8 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 	c.out.begin()
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(argv, "--log", filepath.Join(c.dir, "runtime.log"), "--log-format", "json", "start", c.id)
-	start := program{argv: argv, dir: c.dir, files: files, group: group, log: filepath.Join(c.dir, "runtime.log")}
+	start := program{argv: argv, dir: c.dir, files: files, own: true, group: group,
+		log: filepath.Join(c.dir, "runtime.log")}
 	if err := letGo(ctx, c, start, again); err != nil {
 		_, _ = c.begun(log, time.Time{})
 		return err

@@ -106,7 +106,7 @@ func runExec(
 	sub.end = func() { first.endExec(insidePath) }
 	argv = append(append(argv, sub.args...), c.id)
 	c.m.reaper.hold()
-	p := program{argv: argv, dir: c.dir, files: give(c, fds), own: c.bundle.Owner != nil, group: group, log: logPath}
+	p := program{argv: argv, dir: c.dir, files: give(c, fds), own: true, group: group, log: logPath}
 	if err := c.m.run(ctx, p); err != nil {
 		c.m.reaper.release()
 		return 0, sub.kill(err)

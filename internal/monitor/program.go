@@ -24,7 +24,7 @@ type program struct {
 	argv  []string
 	dir   string
 	files [3]int        // blocking descriptors; below zero is /dev/null
-	own   bool          // /dev/null is one of its own
+	own   bool          // /dev/null is one of its own, since a process of the container may get it
 	group *cgroup.Group // born into it
 	log   string        // where the runtime writes its own log, for the error
 }

@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
 	"sort"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -197,6 +200,41 @@ func (p *pod) wantNoContainer(name string) {
 }
 
 // TestDescriptors checks that nothing of the daemon, the monitor or the runtime is open in a container or an exec.
+func TestTheHostsNullIsNobodys(t *testing.T) {
+	each(t, func(r rig) {
+		before := statNull(r)
+		t.Cleanup(func() { _ = os.Chmod(os.DevNull, 0o666) }) // for the whole machine, should it fail
+		host := fmt.Sprintf("%d:%d", before.Dev, before.Ino)
+		const which = "for fd in 0 1 2; do [ -c /proc/self/fd/$fd ] && stat -L -c %d:%i /proc/self/fd/$fd; done; true"
+		for name, e := range map[string]edit{
+			"root": func(*v1.ContainerConfig) {}, "user": func(c *v1.ContainerConfig) {
+				c.Linux.SecurityContext.RunAsUser = &v1.Int64Value{Value: 1000}
+			},
+		} {
+			p := r.pod()
+			c := p.start(busybox(name, which+"; echo up; sleep 1000", e))
+			c.logged("up")
+			streams := map[string]string{"exec": c.exec("sh", "-c", which), "container": c.text("stdout")}
+			for what, got := range streams {
+				if strings.Contains(got, host) || what == "exec" && !strings.Contains(got, ":") {
+					r.Errorf("%s: the streams of the %s are %q, the host's null is %s", name, what, got, host)
+				}
+			}
+			c.exec("sh", "-c", "chmod 600 /proc/self/fd/0; true")
+			if after := statNull(r); after.Uid != before.Uid || after.Gid != before.Gid || after.Mode != before.Mode ||
+				after.Ctim != before.Ctim {
+				r.Errorf("%s: the host's /dev/null has been changed: %v, before %v", name, after, before)
+			}
+		}
+	})
+}
+
+func statNull(r rig) (st unix.Stat_t) {
+	r.Helper()
+	r.ok(unix.Stat(os.DevNull, &st))
+	return st
+}
+
 func TestDescriptors(t *testing.T) {
 	each(t, func(r rig) {
 		p := r.pod()
