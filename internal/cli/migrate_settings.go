@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/cobra"
@@ -103,7 +105,8 @@ func (p *placer) configuration() (*config.Config, error) {
 
 // migrateSettings turns containerd's files into Berth's.
 func migrateSettings(cmd *cobra.Command, p *placer, flags migrateFlags) error {
-	o := settings.Options{Look: lookProgram, Path: flags.config, Registries: flags.registries}
+	o := settings.Options{Look: lookProgram, Path: flags.config, Registries: flags.registries,
+		Release: containerdRelease(cmd.Context(), lookProgram)}
 	if _, err := os.Stat(o.Path); absent(err) && !flags.configSet {
 		fmt.Fprintf(stderr(cmd), "berth: there is no %s; --config names another\n", o.Path)
 		o.Path = ""
@@ -145,6 +148,28 @@ func migrateSettings(cmd *cobra.Command, p *placer, flags migrateFlags) error {
 		return fmt.Errorf("with the new files the configuration cannot be read: %w", err)
 	}
 	return nil
+}
+
+// versionTimeout is how long a program may take to say its version.
+const versionTimeout = 10 * time.Second
+
+// containerdRelease is the version of the containerd that is installed, such as 2.1.4, or nothing.
+func containerdRelease(ctx context.Context, look func(string) (string, error)) string {
+	path, err := look("containerd")
+	if err != nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	if err != nil {
+		return ""
+	}
+	words := strings.Fields(string(out)) // containerd github.com/containerd/containerd/v2 v2.1.4 …
+	if len(words) < 3 {
+		return ""
+	}
+	return strings.TrimPrefix(words[2], "v")
 }
 
 // lookProgram finds a program where services find theirs.

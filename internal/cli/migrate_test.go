@@ -129,6 +129,31 @@ func TestMigratePins(t *testing.T) {
 	}
 }
 
+// TestContainerdRelease asks programs that answer as containerd's packages do, and others.
+func TestContainerdRelease(t *testing.T) {
+	for name, c := range map[string]struct{ script, want string }{
+		"2":           {"echo containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7", "2.1.4"},
+		"Debian's":    {"echo containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+b1", "1.6.20~ds1"},
+		"says little": {"echo containerd", ""},
+		"fails":       {"echo containerd x v1.0; exit 1", ""},
+		"is missing":  {"", ""},
+	} {
+		path := filepath.Join(t.TempDir(), "containerd")
+		if c.script != "" {
+			if err := os.WriteFile(path, []byte("#!/bin/sh\n"+c.script+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		look := func(string) (string, error) {
+			_, err := os.Stat(path)
+			return path, err
+		}
+		if got := containerdRelease(t.Context(), look); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // TestMigrateWaitsForNoFIFO has one in each place of a file that the command reads.
 func TestMigrateWaitsForNoFIFO(t *testing.T) {
 	d := startDaemon(t)

@@ -93,14 +93,16 @@ func readFile(path string) ([]byte, error) { return limit.ReadFile(path, limit.C
 
 // reading are the files of a configuration.
 type reading struct {
+	c       *conversion
 	found   map[string]setting // by their keys
 	seen    map[string]bool
 	version int
+	release string // of containerd, see Options
 }
 
 // read reads a configuration with what it imports.
-func read(path string) (all []setting, version int, err error) {
-	r := &reading{found: map[string]setting{}, seen: map[string]bool{}}
+func (c *conversion) read(path, release string) (all []setting, version int, err error) {
+	r := &reading{c: c, found: map[string]setting{}, seen: map[string]bool{}, release: release}
 	if err := r.file(path); err != nil {
 		return nil, 0, err
 	}
@@ -199,8 +201,8 @@ func shallow(raw []byte) error {
 	return nil
 }
 
-// add takes the settings of a file. Before containerd 2.0 what a file says of a plugin replaces all that was said
-// before.
+// add takes the settings of a file. Of two files that set one key the later counts; lists outside of plugins are added
+// up (mergeConfig in containerd's cmd/containerd/server/config).
 func (r *reading) add(path string, tree map[string]any, at map[string]int) {
 	var found []setting
 	var flatten func(parts []string, value any)
@@ -215,19 +217,41 @@ func (r *reading) add(path string, tree map[string]any, at map[string]int) {
 	}
 	flatten(nil, tree)
 	if plugins, ok := tree["plugins"].(map[string]any); ok && r.version < 3 {
-		for key, s := range r.found {
-			if _, said := plugins[s.written[min(1, len(s.written)-1)]]; said && s.written[0] == "plugins" {
-				delete(r.found, key)
-			}
-		}
+		r.displace(path, plugins)
 	}
 	for _, s := range found {
 		key := joined(s.parts)
 		before, _ := r.found[key].value.([]any)
-		if list, ok := s.value.([]any); ok && before != nil {
+		if list, ok := s.value.([]any); ok && before != nil && s.written[0] != "plugins" {
 			s.value = union(before, list)
 		}
 		r.found[key] = s
+	}
+}
+
+// displace does as containerd before 2.0, for which what a file says of a plugin replaces all that was said of it
+// before. Where nobody knows which containerd it is, it is taken for a later one, which adds, and that is noted.
+func (r *reading) displace(path string, plugins map[string]any) {
+	first := strings.HasPrefix(r.release, "1.") || strings.HasPrefix(r.release, "0.")
+	noted := map[string]bool{}
+	for key, s := range r.found {
+		if len(s.written) < 2 || s.written[0] != "plugins" {
+			continue
+		}
+		plugin := s.written[1]
+		if _, said := plugins[plugin]; !said {
+			continue
+		}
+		if first {
+			delete(r.found, key)
+			if !s.isZero() {
+				r.c.drop(s, path+" says something of this plugin, too, and containerd "+r.release+" takes that alone")
+			}
+		} else if r.release == "" && !noted[plugin] {
+			noted[plugin] = true
+			r.c.notes = append(r.c.notes, Note{File: path, Key: "plugins." + plugin, To: "added to what earlier files say",
+				Why: "containerd 2 does so, and one before 2.0 would take this alone"})
+		}
 	}
 }
 

@@ -304,22 +304,27 @@ const (
 )
 
 // certsD reads the directories that containerd has for registries: those that it is told of, or the one beside its
-// file.
-func (r *registries) certsD(path string) ([]File, error) {
+// file and Docker's.
+func (r *registries) certsD(path, docker string) ([]File, error) {
 	s := r.dirs
 	dirs := filepath.SplitList(s.string())
 	if len(dirs) == 0 {
-		dirs = []string{filepath.Join(filepath.Dir(path), "certs.d")}
-		if len(r.mirrors) > 0 || absent(dirs[0]) {
+		if len(r.mirrors) > 0 {
 			return nil, nil
 		}
-		s = setting{file: path, written: []string{"config_path"}, value: dirs[0]}
+		dirs = []string{filepath.Join(filepath.Dir(path), "certs.d"), docker}
+		dirs = slices.DeleteFunc(dirs, absent)
+		s = setting{file: path, written: []string{"config_path"}, value: strings.Join(dirs, string(filepath.ListSeparator))}
 	}
 	var out []File
 	seen, taken := map[string]bool{}, 0
 	for _, dir := range dirs {
 		hosts, err := os.ReadDir(dir)
 		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if seen["_default"] { // by which containerd goes, and asks no further directory
+			r.c.note(dir, "it", "an earlier directory has _default, and containerd goes by that")
 			continue
 		}
 		if err != nil {

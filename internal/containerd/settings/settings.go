@@ -16,6 +16,7 @@ import (
 const (
 	DefaultPath       = "/etc/containerd/config.toml"
 	DefaultRegistries = "/etc/rancher/k3s/registries.yaml"
+	dockerCerts       = "/etc/docker/certs.d"
 )
 
 // Options say what is converted.
@@ -24,8 +25,11 @@ type Options struct {
 	Registries string // of k3s' registries.yaml; empty: none
 	// Look finds a program in the usual places of this machine.
 	Look func(name string) (path string, err error)
-	// Verifiers is where containerd looks for programs that verify images unless it is told; empty: as it is there.
-	Verifiers string
+	// Release is the version of the containerd that reads the files, such as 2.1.4; empty: nobody knows.
+	Release string
+	// Verifiers is where containerd looks for programs that verify images unless it is told, and DockerCerts where it
+	// looks for files of registries then, after certs.d beside config.toml. Empty: as it is there.
+	Verifiers, DockerCerts string
 }
 
 // Result is what the settings become.
@@ -88,7 +92,7 @@ func Convert(o Options) (*Result, error) {
 	c.registries = &registries{c: c, mirrors: map[string][]string{}, hosts: map[string]*hostTable{}}
 	r := &Result{}
 	if o.Path != "" {
-		all, version, err := read(o.Path)
+		all, version, err := c.read(o.Path, o.Release)
 		if err != nil {
 			return nil, err
 		}
@@ -99,7 +103,7 @@ func Convert(o Options) (*Result, error) {
 		c.runtimes.finish(o.Path)
 		finishStreaming(c, o.Path)
 		finishVerifiers(c, o.Path, cmp.Or(o.Verifiers, verifiers))
-		if r.Hosts, err = c.registries.certsD(o.Path); err != nil {
+		if r.Hosts, err = c.registries.certsD(o.Path, cmp.Or(o.DockerCerts, dockerCerts)); err != nil {
 			return nil, err
 		}
 	}

@@ -23,7 +23,8 @@ func look(name string) (string, error) {
 const resultMark = "==== becomes ====\n"
 
 // TestConvert compares what configurations become with files that begin with the files of containerd, each after a line
-// with its name.
+// with its name. "release" is not one of its files, but its version, and below "docker" is what Docker has for
+// registries.
 func TestConvert(t *testing.T) {
 	cases, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(cases) < 4 {
@@ -36,7 +37,7 @@ func TestConvert(t *testing.T) {
 		}
 		input, _, _ := strings.Cut(string(text), resultMark)
 		dir := t.TempDir()
-		o := Options{Look: look}
+		o := Options{Look: look, DockerCerts: filepath.Join(dir, "docker")}
 		for _, part := range strings.Split(input, "==== ")[1:] {
 			file, content, _ := strings.Cut(part, " ====\n")
 			path := filepath.Join(dir, file)
@@ -52,6 +53,8 @@ func TestConvert(t *testing.T) {
 				o.Path = path
 			case "registries.yaml":
 				o.Registries = path
+			case "release":
+				o.Release = strings.TrimSpace(content)
 			}
 		}
 		r, err := Convert(o)
@@ -101,7 +104,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	for _, path := range files {
-		r, err := Convert(Options{Path: path, Look: look})
+		r, err := Convert(Options{Path: path, Look: look, DockerCerts: "/nowhere"})
 		if err != nil {
 			t.Errorf("%s: %v", path, err)
 			continue
@@ -129,7 +132,7 @@ func TestDefaults(t *testing.T) {
 func TestVerifiers(t *testing.T) {
 	dir := t.TempDir()
 	for i, want := range []string{"", "[image_verifier]\ndir = '" + dir + "'\n"} {
-		r, err := Convert(Options{Path: "testdata/default-2.4.toml", Look: look, Verifiers: dir})
+		r, err := Convert(Options{Path: "testdata/default-2.4.toml", Look: look, Verifiers: dir, DockerCerts: "/nowhere"})
 		if err != nil {
 			t.Fatal(err)
 		}
