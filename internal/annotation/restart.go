@@ -65,16 +65,26 @@ func Restarts(all map[string]string) int {
 	return int(n)
 }
 
-// Remove reports whether a container is removed at its end.
-func Remove(all map[string]string) (bool, error) {
+// Removal says when a container is removed that has ended.
+type Removal string
+
+// The removals that there are.
+const (
+	Stays   Removal = "false"
+	AtEnd   Removal = "true"
+	AfterIt Removal = "later" // than whoever ran it in the foreground would have removed it
+)
+
+// Remove says when a container is removed.
+func Remove(all map[string]string) (Removal, error) {
 	value, asked := all[KeyRemove]
-	if !asked || value == "false" {
-		return false, nil
+	switch r := Removal(value); {
+	case !asked:
+		return Stays, nil
+	case r == Stays || r == AtEnd || r == AfterIt:
+		return r, nil
 	}
-	if value != "true" {
-		return false, invalid(KeyRemove, value, errRemove)
-	}
-	return true, nil
+	return Stays, invalid(KeyRemove, value, errRemove)
 }
 
-var errRemove = errors.New("there is true and false")
+var errRemove = errors.New("there is true, later and false")

@@ -67,7 +67,7 @@ func Rows() []Row {
 			"`on-failure:TIMES`, `unless-stopped` or `always`", "RestartPolicy", "sandbox"},
 		{KeyRestarts, "container", "how often in a row it has done so; Berth writes it", "Restarts", "restart"},
 		{KeyRemove, "container", "`true` has a container of `berth run` removed at its end, with its pod where that was " +
-			"made for it", "Remove", "sandbox"},
+			"made for it; `later` a minute after that, unless somebody has removed it", "Remove", "sandbox"},
 	}
 }
 

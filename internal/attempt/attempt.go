@@ -124,8 +124,13 @@ func nextOf(c Container) *runtimeapi.ContainerConfig {
 	if next.LogPath != "" {
 		dir, base := path.Split(next.LogPath)
 		base = strings.TrimSuffix(base, ".log")
-		base = strings.TrimSuffix(base, fmt.Sprintf(".%d", c.attempt()))
-		next.LogPath = fmt.Sprintf("%s%s.%d.log", dir, base, next.Metadata.Attempt)
+		if n := c.attempt(); n > 0 {
+			base = strings.TrimSuffix(base, fmt.Sprintf("_%d", n))
+			if base == fmt.Sprintf("%s.%d", c.Name(), n) { // as earlier releases called it
+				base = c.Name()
+			}
+		}
+		next.LogPath = fmt.Sprintf("%s%s_%d.log", dir, base, next.Metadata.Attempt) // no name of berth run has _
 	}
 	return next
 }

@@ -270,8 +270,11 @@ func (o *runOptions) container(img string, n *runtimeapi.NamespaceOption) (*runt
 	if o.restart != string(annotation.Never) {
 		cfg.Annotations[annotation.KeyRestart] = o.restart
 	}
-	if o.remove && o.detach { // the daemon does it
-		cfg.Annotations[annotation.KeyRemove] = "true"
+	switch {
+	case o.remove && o.detach: // the daemon does it
+		cfg.Annotations[annotation.KeyRemove] = string(annotation.AtEnd)
+	case o.remove: // and here where this command is left, or killed
+		cfg.Annotations[annotation.KeyRemove] = string(annotation.AfterIt)
 	}
 	if err := o.volumes.apply(cfg); err != nil {
 		return nil, err

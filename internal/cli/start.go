@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/annotation"
 	"berth/internal/attempt"
 	"berth/internal/fail"
 	"berth/internal/sandbox"
@@ -84,7 +85,7 @@ func ownPod(n *node, t target) (*runtimeapi.PodSandbox, error) {
 func staysAtItsEnd(n *node, t target) error {
 	for _, c := range n.containers {
 		meant := c.GetId() == t.container || c.GetPodSandboxId() == t.pod && standsForPod(n.pod(t.pod), c)
-		if meant && sandbox.GoesAtItsEnd(n.podOf(c.GetId()).GetLabels(), c.GetAnnotations()) {
+		if meant && sandbox.Removal(n.podOf(c.GetId()).GetLabels(), c.GetAnnotations()) != annotation.Stays {
 			return fail.New(errdefs.ErrFailedPrecondition, "%s was run with --rm: it is removed at its end; berth run makes "+
 				"another", t)
 		}
@@ -108,8 +109,8 @@ func startAgain(ctx context.Context, c *client, n *node, t target) error {
 	name := n.containerOf(t.container).GetMetadata().GetName()
 	rt := &again{c: c, n: n}
 	_, err = attempt.Start(ctx, rt, known, func(k attempt.Container) bool {
-		goes := sandbox.GoesAtItsEnd(p.GetLabels(), k.Config.GetAnnotations())
-		return !goes && (t.pod != "" || k.Config.GetMetadata().GetName() == name)
+		stays := sandbox.Removal(p.GetLabels(), k.Config.GetAnnotations()) == annotation.Stays
+		return stays && (t.pod != "" || k.Config.GetMetadata().GetName() == name)
 	})
 	if err != nil && rt.pod != "" && !rt.created {
 		err = errors.Join(err, rt.undoPod(ctx))

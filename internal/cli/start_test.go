@@ -47,7 +47,7 @@ func TestStartAgain(t *testing.T) {
 	}
 	for _, c := range d.containers {
 		r := d.requests[c.Id]
-		if r.Metadata.Attempt != 1 || r.LogPath != r.Metadata.Name+".1.log" || r.Metadata.Name == "web" && len(r.Envs) != 1 {
+		if r.Metadata.Attempt != 1 || r.LogPath != r.Metadata.Name+"_1.log" || r.Metadata.Name == "web" && len(r.Envs) != 1 {
 			t.Errorf("container %v", r)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/admin"
+	"berth/internal/annotation"
 	"berth/test/timeouts"
 )
 
@@ -169,6 +170,9 @@ func TestRunIsLeft(t *testing.T) {
 	p.types("\x10\x11")
 	p.ends(0)
 	p.sees("berth attach shell comes back to it, berth rm -f shell ends it")
+	if _, ctr := d.onlyRequest(t); ctr.Annotations[annotation.KeyRemove] != string(annotation.AfterIt) {
+		t.Errorf("nobody removes it at its end: %v", ctr.Annotations)
+	}
 	for in := range heard {
 		if string(in.Stdin) != "k" {
 			t.Errorf("the container was told %q, and that its input ended: %v", in.Stdin, in.CloseStdin)
@@ -177,7 +181,7 @@ func TestRunIsLeft(t *testing.T) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.containers) != 1 || d.containers[0].State != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("it did not go on: %v", d.containers)
+		t.Fatalf("it did not go on: %v", d.containers)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/annotation"
 	"berth/internal/look"
 	"berth/internal/sandbox"
 )
@@ -18,21 +19,35 @@ const (
 	// removeDelay is how long what has ended stays before it is removed, for those who wait for its end or follow its
 	// log: they ask again and again.
 	removeDelay = 2 * time.Second
+	// leftDelay is the same for what was run in the foreground, which the command removes unless it was left or killed.
+	leftDelay = time.Minute
 	// logTime is how long a disk may take to remove logs.
 	logTime = 10 * time.Second
 )
 
 // over is what was run to be removed at its end, and has ended: containers, or the pod with all in it where that is the
-// container which it was made for.
-func (p *pod) over() (containers []string, whole bool) {
+// container which it was made for. later is when the next will be over of those that have ended; zero: there is none.
+func (p *pod) over() (containers []string, whole bool, later time.Time) {
 	for _, c := range p.known.Containers {
-		if c.State != runtimeapi.ContainerState_CONTAINER_EXITED || !p.of[c.ID].GoesAtItsEnd(p.container(c.ID)) {
+		known := p.container(c.ID)
+		when := p.of[c.ID].Removal(known)
+		if c.State != runtimeapi.ContainerState_CONTAINER_EXITED || when == annotation.Stays {
+			continue
+		}
+		now, at := time.Now(), known.FinishedAt
+		if when == annotation.AfterIt {
+			at = at.Add(leftDelay - removeDelay)
+		}
+		if at.After(now) && !known.FinishedAt.After(now) { // else the clock was set back
+			if later.IsZero() || at.Before(later) {
+				later = at
+			}
 			continue
 		}
 		containers = append(containers, c.ID)
 		whole = whole || c.Name() == p.of[c.ID].Config.Get().GetMetadata().GetName()
 	}
-	return containers, whole
+	return containers, whole, later
 }
 
 // remove removes what is over of a pod, with its logs. A daemon that is killed meanwhile leaves a pod whose container
@@ -45,7 +60,7 @@ func (k *Keeper) remove(ctx context.Context, of name) error {
 		return ctx.Err()
 	}
 	p := find(k.Catalog.List(), of) // somebody else may have removed it meanwhile
-	containers, whole := p.over()
+	containers, whole, _ := p.over()
 	if !whole {
 		rt := &runtime{k.Pods, k.Catalog, k.logs, p}
 		var failed []error

@@ -85,6 +85,33 @@ func TestRemovedAtItsEnd(t *testing.T) {
 	})
 }
 
+// TestRemovedWhereNobodyElseDoes removes what ran in the foreground of a command that was left or killed, a minute
+// after its end, and what was removed by then not again.
+func TestRemovedWhereNobodyElseDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, logs := newNode(t), logsOf(t, "p_u")
+		n.passing("p", logs, byHand("p"))
+		n.passing("q", logsOf(t, "q_u"), byHand("q"))
+		n.hold(func() {
+			for _, id := range []sandbox.ID{"p", "q"} {
+				n.edit(id, func(c *sandbox.Container) { c.Config.Get().Annotations[annotation.KeyRemove] = "later" })
+			}
+		})
+		keep(t, n, func() {
+			n.end("p", 7)
+			n.end("q", 0)
+			time.Sleep(leftDelay - time.Millisecond)
+			n.wantCalls()
+			n.hold(func() { delete(n.records, "pod-q") })
+			time.Sleep(time.Hour)
+			n.wantCalls("stop pod-p at 60s", "remove pod-p at 60s")
+		})
+		if !gone(logs) {
+			t.Error("the logs are there")
+		}
+	})
+}
+
 // TestRemovedByTheNextDaemon finds what has ended without one.
 func TestRemovedByTheNextDaemon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

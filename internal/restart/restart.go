@@ -145,7 +145,7 @@ func (k *Keeper) look(ctx context.Context, r *sandbox.Record) {
 
 func hasPolicy(r *sandbox.Record) bool {
 	for _, c := range r.Containers {
-		if r.RestartPolicy(c).When != annotation.Never || r.GoesAtItsEnd(c) {
+		if r.RestartPolicy(c).When != annotation.Never || r.Removal(c) != annotation.Stays {
 			return true
 		}
 	}
@@ -164,7 +164,8 @@ func (k *Keeper) tend(ctx context.Context, of name, woken chan struct{}) {
 	}
 	for ctx.Err() == nil {
 		p := find(k.Catalog.List(), of)
-		if over, _ := p.over(); over != nil {
+		over, _, later := p.over()
+		if over != nil {
 			if pause(ctx, removeDelay, nil); ctx.Err() != nil {
 				return
 			}
@@ -174,6 +175,9 @@ func (k *Keeper) tend(ctx context.Context, of name, woken chan struct{}) {
 			continue
 		}
 		at, wanted := p.due()
+		if !later.IsZero() && (at.IsZero() || later.Before(at)) {
+			at, wanted = later, nil
+		}
 		switch wait := time.Until(at); {
 		case at.IsZero():
 			if k.leave(of, woken) {
@@ -181,6 +185,7 @@ func (k *Keeper) tend(ctx context.Context, of name, woken chan struct{}) {
 			}
 		case wait > 0:
 			pause(ctx, wait, woken)
+		case wanted == nil: // it is over now
 		default:
 			err := k.start(ctx, p, wanted)
 			if err == nil {

@@ -17,16 +17,18 @@ func CheckRestart(cfg *runtimeapi.ContainerConfig) error {
 	return err
 }
 
-// GoesAtItsEnd reports whether a container of the pod is removed when it has ended.
-func (r *Record) GoesAtItsEnd(c *Container) bool {
-	return GoesAtItsEnd(r.Config.Get().GetLabels(), c.Config.Get().GetAnnotations())
+// Removal says when a container of the pod is removed that has ended.
+func (r *Record) Removal(c *Container) annotation.Removal {
+	return Removal(r.Config.Get().GetLabels(), c.Config.Get().GetAnnotations())
 }
 
-// GoesAtItsEnd says so by the labels of the pod and the annotations of the container. Only those of berth run are
-// removed.
-func GoesAtItsEnd(pod, container map[string]string) bool {
-	goes, err := annotation.Remove(container)
-	return goes && err == nil && ByHand(pod)
+// Removal says so by the labels of the pod and the annotations of the container. Only those of berth run are removed.
+func Removal(pod, container map[string]string) annotation.Removal {
+	when, err := annotation.Remove(container)
+	if err != nil || !ByHand(pod) {
+		return annotation.Stays
+	}
+	return when
 }
 
 // RestartPolicy says when a container of the pod starts again by itself. Only those of berth run do: a kubelet starts
