@@ -63,6 +63,17 @@ func TestCgroupDiagnosis(t *testing.T) {
 	}
 }
 
+// TestUnpackerDiagnosis misses no program that is not used.
+func TestUnpackerDiagnosis(t *testing.T) {
+	for unpack, want := range map[string]string{config.UnpackInProcess: broken, config.UnpackInDaemon: fine} {
+		cfg := config.Default()
+		cfg.Images.Unpack, cfg.Images.Unpacker = unpack, "/nowhere"
+		if d := (machine{config: cfg}).unpacker(); d.Result != want {
+			t.Errorf("%s: %v", unpack, d)
+		}
+	}
+}
+
 func TestAppArmorDiagnosis(t *testing.T) {
 	if d := (machine{}).apparmor(); d.Result != fine || !strings.Contains(d.Text, "does not enforce") {
 		t.Errorf("a kernel without it: %+v", d)

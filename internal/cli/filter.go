@@ -16,13 +16,22 @@ import (
 // filter says which containers or pods a list has. What it does not say matches everything.
 type filter struct {
 	texts                            []string // KEY=VALUE, of --filter
-	id, state, image, pod, namespace string
-	name                             string
-	labels                           []string
-	exited                           string // exit code
+	id, state, image, pod, namespace anyOf
+	name                             anyOf
+	labels                           []string // all of them
+	exited                           anyOf    // exit codes
 
-	named *regexp.Regexp
+	named []*regexp.Regexp
 }
+
+// anyOf are values of one key, of which one has to match. Without any, and with an empty one, everything does.
+type anyOf []string
+
+func (a anyOf) has(match func(string) bool) bool {
+	return len(a) == 0 || slices.ContainsFunc(a, func(want string) bool { return want == "" || match(want) })
+}
+
+func (a anyOf) is(value string) bool { return a.has(func(want string) bool { return want == value }) }
 
 // listing is how a list is shown, and what of it.
 type listing struct {
@@ -40,11 +49,12 @@ func listingFlags(cmd *cobra.Command, what string) *listing {
 	f.IntVarP(&l.last, "last", "n", 0, "only this `many` of the newest, in any state")
 	f.BoolVar(&l.whole, "no-trunc", false, "do not shorten ids")
 	f.StringArrayVarP(&l.texts, "filter", "f", nil, "only "+what+" that match `KEY=VALUE`; see above")
-	f.StringVar(&l.id, "id", "", "only those whose id begins with this `id`")
-	f.StringVar(&l.name, "name", "", "only those whose name matches this `expression`")
+	f.StringArrayVar((*[]string)(&l.id), "id", nil, "only those whose id begins with this `id`")
+	f.StringArrayVar((*[]string)(&l.name), "name", nil, "only those whose name matches this `expression`")
 	f.StringArrayVar(&l.labels, "label", nil, "only those with this `label`: NAME or NAME=VALUE")
-	f.StringVarP(&l.state, "state", "s", "", "only those in this `state`")
-	f.StringVar(&l.namespace, "namespace", "", "only those in this Kubernetes `namespace`; that of berth run is berth")
+	f.StringArrayVarP((*[]string)(&l.state), "state", "s", nil, "only those in this `state`")
+	f.StringArrayVar((*[]string)(&l.namespace), "namespace", nil, "only those in this Kubernetes `namespace`; that of "+
+		"berth run is berth")
 	l.format = outputFlag(cmd)
 	return l
 }
@@ -70,10 +80,10 @@ func (l *listing) shown(id string) string {
 }
 
 // read takes up --filter and checks what was said.
-func (f *filter) read() (err error) {
+func (f *filter) read() error {
 	for _, text := range f.texts {
 		key, value, ok := strings.Cut(text, "=")
-		to := map[string]*string{
+		to := map[string]*anyOf{
 			"id": &f.id, "name": &f.name, "status": &f.state, "state": &f.state, "ancestor": &f.image, "image": &f.image,
 			"pod": &f.pod, "namespace": &f.namespace, "exited": &f.exited,
 		}[key]
@@ -84,21 +94,24 @@ func (f *filter) read() (err error) {
 			return fail.New(errdefs.ErrInvalidArgument, "--filter %s: there is id=, name=, label=, status=, ancestor=, pod=, "+
 				"namespace= and exited=", text)
 		default:
-			*to = value
+			*to = append(*to, value)
 		}
 	}
-	if f.name != "" {
-		if f.named, err = regexp.Compile(f.name); err != nil {
+	for _, name := range f.name {
+		named, err := regexp.Compile(name)
+		if err != nil {
 			return fail.New(errdefs.ErrInvalidArgument, "a name: %w", err)
 		}
+		f.named = append(f.named, named)
 	}
 	return nil
 }
 
 // matches is what containers and pods have alike.
 func (f *filter) matches(id, name, namespace, state string, labels map[string]string) bool {
-	return strings.HasPrefix(id, f.id) && (f.named == nil || f.named.MatchString(name)) &&
-		(f.namespace == "" || f.namespace == namespace) && (f.state == "" || strings.EqualFold(f.state, state)) &&
+	named := len(f.named) == 0 || slices.ContainsFunc(f.named, func(e *regexp.Regexp) bool { return e.MatchString(name) })
+	return named && f.id.has(func(want string) bool { return strings.HasPrefix(id, want) }) && f.namespace.is(namespace) &&
+		f.state.has(func(want string) bool { return strings.EqualFold(want, state) }) &&
 		!slices.ContainsFunc(f.labels, func(want string) bool {
 			key, value, valued := strings.Cut(want, "=")
 			got, ok := labels[key]
@@ -108,9 +121,13 @@ func (f *filter) matches(id, name, namespace, state string, labels map[string]st
 
 // container reports whether the list has a container of a pod.
 func (f *filter) container(c *runtimeapi.Container, p *runtimeapi.PodSandbox) bool {
-	image := f.image == "" || strings.HasPrefix(strings.TrimPrefix(c.GetImageId(), "sha256:"), f.image) ||
-		isImage(f.image, c.GetImage().GetUserSpecifiedImage()) || isImage(f.image, c.GetImage().GetImage())
-	pod := f.pod == "" || strings.HasPrefix(c.GetPodSandboxId(), f.pod) || p.GetMetadata().GetName() == f.pod
+	image := f.image.has(func(want string) bool {
+		return strings.HasPrefix(strings.TrimPrefix(c.GetImageId(), "sha256:"), want) ||
+			isImage(want, c.GetImage().GetUserSpecifiedImage()) || isImage(want, c.GetImage().GetImage())
+	})
+	pod := f.pod.has(func(want string) bool {
+		return strings.HasPrefix(c.GetPodSandboxId(), want) || p.GetMetadata().GetName() == want
+	})
 	return image && pod && f.matches(c.GetId(), c.GetMetadata().GetName(), p.GetMetadata().GetNamespace(),
 		stateText(c.GetState().String()), c.GetLabels())
 }

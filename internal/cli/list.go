@@ -23,14 +23,15 @@ func (a *app) psCommand() *cobra.Command {
 		Long: "List containers: those of a kubelet and those of berth run, without those that have ended.\n" +
 			"\n" +
 			"Keys of --filter: id, name (an expression), label, status (created, running, exited), ancestor " +
-			"(the image), pod, namespace, exited (the code). A container has to match all that are given.",
+			"(the image), pod, namespace, exited (the code). A container has to match all keys that are given, " +
+			"of a key that is given more than once one of the values (of label all).",
 		Example: examples("berth ps -a", "berth ps -q --label app=web", "berth ps -a --filter exited=137",
 			"berth ps -o json"),
 	}
 	l := listingFlags(cmd, "containers")
 	cmd.Flags().BoolVarP(&l.all, "all", "a", false, "also those that are not running")
-	cmd.Flags().StringVar(&l.image, "image", "", "only those of this `image`")
-	cmd.Flags().StringVarP(&l.pod, "pod", "p", "", "only those of this `pod`")
+	cmd.Flags().StringArrayVar((*[]string)(&l.image), "image", nil, "only those of this `image`")
+	cmd.Flags().StringArrayVarP((*[]string)(&l.pod), "pod", "p", nil, "only those of this `pod`")
 	_ = cmd.RegisterFlagCompletionFunc("pod", a.complete(pods))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := l.read(); err != nil {
@@ -43,7 +44,7 @@ func (a *app) psCommand() *cobra.Command {
 
 // running asks for what runs alone, where nothing else is listed.
 func (l *listing) running() *runtimeapi.ContainerFilter {
-	if l.all || l.latest || l.last > 0 || l.state != "" || l.exited != "" {
+	if l.all || l.latest || l.last > 0 || l.state != nil || l.exited != nil {
 		return nil
 	}
 	return &runtimeapi.ContainerFilter{
@@ -70,13 +71,13 @@ func ps(cmd *cobra.Command, c *client, l *listing) error {
 		return !l.container(i,
 			byID[i.GetPodSandboxId()])
 	})
-	if l.exited == "" {
+	if l.exited == nil {
 		list = cut(l, list)
 	}
-	if *l.format == formatJSON && l.exited == "" {
+	if *l.format == formatJSON && l.exited == nil {
 		return printProto(stdout(cmd), &runtimeapi.ListContainersResponse{Containers: list})
 	}
-	if l.quiet && l.exited == "" {
+	if l.quiet && l.exited == nil {
 		return printIDs(cmd, l, list)
 	}
 	return psTable(cmd, c, l, list, byID)
@@ -101,7 +102,7 @@ func psTable(cmd *cobra.Command, c *client, l *listing, list []*runtimeapi.Conta
 	var left []*runtimeapi.Container
 	for _, i := range list {
 		state, code, err := containerState(cmd.Context(), c, i, now)
-		if isCode(err, codes.NotFound) || err == nil && l.exited != "" && l.exited != code {
+		if isCode(err, codes.NotFound) || err == nil && !l.exited.is(code) {
 			continue // it went meanwhile, or ended in another way
 		}
 		if err != nil {

@@ -307,6 +307,9 @@ func (m machine) monitor() diagnosis {
 }
 
 func (m machine) unpacker() diagnosis {
+	if m.config.Images.Unpack == config.UnpackInDaemon {
+		return diagnosis{"unpacker", fine, "none: images.unpack has the daemon unpack", ""}
+	}
 	path, err := m.config.UnpackerPath()
 	if err != nil {
 		return diagnosis{"unpacker", broken, err.Error(), "put berth-unpack beside berth"}
