@@ -21,13 +21,15 @@ import (
 )
 
 const (
-	gather    = 5 * time.Millisecond  // from the first event of a burst to the look at its effect
-	settle    = 50 * time.Millisecond // how long a configuration may be bad in the middle of being changed
-	settleMax = time.Second           // how long at most, if changes go on
+	gather = 5 * time.Millisecond  // from the first event of a burst to the look at its effect
+	settle = 50 * time.Millisecond // how long a configuration may be bad in the middle of being changed
 )
 
-// blind is the time from look to look while the kernel does not tell of changes.
-var blind = 5 * time.Second
+// Times that tests change.
+var (
+	settleMax = time.Second     // how long it may be bad at most, if changes go on
+	blind     = 5 * time.Second // from look to look while the kernel does not tell of changes
+)
 
 // watcher calls look when something at or below one of its paths changes: also when a directory on the way there is
 // removed, made, renamed, or a symbolic link on the way is pointed elsewhere. While the kernel does not tell of changes

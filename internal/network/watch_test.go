@@ -264,17 +264,17 @@ func TestWatchWithoutTheKernel(t *testing.T) {
 // TestHalfWrittenWithoutTheKernel has a configuration be bad for a moment while changes are not told, often enough that
 // looks fall into it: it is not believed.
 func TestHalfWrittenWithoutTheKernel(t *testing.T) {
-	was := blind
-	blind = 15 * time.Millisecond
+	was, most := blind, settleMax
+	blind, settleMax = 15*time.Millisecond, time.Hour // on a busy machine the changes below take longer than a second
 	newNotify = func() (*fsnotify.Watcher, error) { return nil, os.NewSyscallError("inotify_init1", syscall.EMFILE) }
-	t.Cleanup(func() { blind, newNotify = was, fsnotify.NewWatcher })
+	t.Cleanup(func() { blind, settleMax, newNotify = was, most, fsnotify.NewWatcher })
 	h := newHost(t, "")
 	h.write("10-a.conflist", conf("a"))
 	h.eventually(t, "a")
 	file, believed := filepath.Join(h.cfg.ConfigDir, "10-a.conflist"), 0
 	for range 40 {
+		wrote := time.Now() // it is empty, and so bad, before it is written
 		must(t, os.WriteFile(file, []byte(`{"cni`), 0o644))
-		wrote := time.Now()
 		time.Sleep(10 * time.Millisecond)
 		must(t, os.WriteFile(file, []byte(conf("a")), 0o644))
 		if h.at() == "" && time.Since(wrote) < settle {
