@@ -2,11 +2,13 @@ package bundle
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"berth/internal/fault"
+	"berth/internal/network"
 	"berth/internal/rootfs"
 	"berth/internal/sandbox"
 )
@@ -96,6 +98,20 @@ func (c Container) UnmountRoot(keepExit bool) error {
 		}
 	}
 	return nil
+}
+
+// WritableSys has a privileged container that is made before done is called get a writable /sys, whatever other
+// containers of the pod have. It is nothing to others, and in the host's network namespace.
+func (c Container) WritableSys() (done func(), err error) {
+	netns := c.pod.Namespaces().Net
+	if netns == "" || !c.ctr.Config.Get().GetLinux().GetSecurityContext().GetPrivileged() {
+		return func() {}, nil
+	}
+	held, err := network.WritableSysfs(netns)
+	if err != nil {
+		return nil, fmt.Errorf("a writable /sys, for a privileged container: %w", err)
+	}
+	return func() { held.Close() }, nil
 }
 
 // Unstage takes away the mounts that were made for the container alone. Once it is created it has its own: those here

@@ -22,11 +22,36 @@ func (s *Server) CreateContainer(ctx context.Context, req *runtimeapi.CreateCont
 	if err != nil {
 		return nil, err
 	}
+	if err := checkPrivileged(s.Catalog.Get, podID, req); err != nil {
+		return nil, err
+	}
 	id, err := s.Pods.Create(ctx, podID, req.Config)
 	if err != nil {
 		return nil, err
 	}
 	return &runtimeapi.CreateContainerResponse{ContainerId: string(id)}, nil
+}
+
+// checkPrivileged refuses a privileged container of a pod that is privileged neither by the request nor by its record.
+// The pod of the request counts, too, because a kubelet asks for a privileged ephemeral container (kubectl debug) in a
+// sandbox that was run before there was any. Nothing but this check depends on the field of the pod.
+func checkPrivileged(
+	get func(sandbox.ID) (*sandbox.Record, error), pod sandbox.ID, req *runtimeapi.CreateContainerRequest,
+) error {
+	if !req.GetConfig().GetLinux().GetSecurityContext().GetPrivileged() || privileged(req.GetSandboxConfig()) {
+		return nil
+	}
+	r, err := get(pod)
+	if err != nil || privileged(r.Config.Get()) {
+		return err
+	}
+	return sandbox.InContainer("", req.Config.GetMetadata().GetName(), pod, fail.New(errdefs.ErrInvalidArgument,
+		"a privileged container needs a privileged pod: set privileged in the security context of sandbox_config, or of "+
+			"the pod when it is run"))
+}
+
+func privileged(pod *runtimeapi.PodSandboxConfig) bool {
+	return pod.GetLinux().GetSecurityContext().GetPrivileged()
 }
 
 // StartContainer starts a created container.

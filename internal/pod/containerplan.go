@@ -78,6 +78,11 @@ func (b *containerPlan) makeProcess(ctx context.Context) error {
 		return err
 	}
 	b.user = want.User
+	done, err := on.WritableSys()
+	if err != nil {
+		return err
+	}
+	defer done()
 	if b.process, err = b.l.runtime.Create(ctx, string(p.id), want.Create); err != nil {
 		return err
 	}

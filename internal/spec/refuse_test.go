@@ -20,7 +20,6 @@ func TestRefuses(t *testing.T) {
 			want: `"A=B"`},
 		"variable value": {container: `{"envs":[{"key":"A","value":"AA=="}],"linux":{"security_context":{` + own +
 			`}}}`, want: "NUL"},
-		"unprivileged pod": {container: `{"linux":{"security_context":{"privileged":true}}}`, want: "privileged pod"},
 		"capability": {container: `{"linux":{"security_context":{` + own +
 			`,"capabilities":{"add_capabilities":["FLY"]}}}}`, want: `"FLY"`},
 		"dropped capability": {container: `{"linux":{"security_context":{` + own +

@@ -219,8 +219,6 @@ func (b *build) check() error {
 		return errors.New("container spec: the pod and the container configuration are both needed")
 	case b.Paths.Rootfs == "":
 		return errors.New("container spec: no root file system")
-	case b.privileged && !b.Pod.GetLinux().GetSecurityContext().GetPrivileged():
-		return errors.New("a privileged container needs a privileged pod: set privileged in the pod's security context too")
 	}
 	return nil
 }

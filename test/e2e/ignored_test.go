@@ -48,7 +48,8 @@ func TestFieldsThatAreNotUsed(t *testing.T) {
 			other := proto.Clone(c).(*v1.PodSandboxConfig)
 			other.Metadata.Name, other.Hostname, other.LogDirectory = "other", "other", r.n.Logs+"/nowhere"
 			other.Annotations = map[string]string{"run.oci.keep_original_groups": "1"}
-			other.Linux = &v1.LinuxPodSandboxConfig{CgroupParent: "/nowhere", Sysctls: map[string]string{"no.such": "1"}}
+			other.Linux = &v1.LinuxPodSandboxConfig{CgroupParent: "/nowhere", Sysctls: map[string]string{"no.such": "1"},
+				SecurityContext: &v1.LinuxSandboxSecurityContext{Privileged: true}}
 			return other
 		}
 		noPod, noContainer := func(*v1.PodSandboxConfig) {}, func(*v1.ContainerConfig) {}

@@ -164,9 +164,7 @@ func TestPrivilegedNeedsAPrivilegedPod(t *testing.T) {
 		p := r.pod()
 		config := busybox("main", "true", security(func(s *v1.LinuxContainerSecurityContext) { s.Privileged = true }))
 		_, err := r.n.Runtime.CreateContainer(ctx(), p.id, config, p.config)
-		if err == nil || !strings.Contains(err.Error(), "privileged") {
-			r.Errorf("a privileged container in a pod that is not gave %v", err)
-		}
+		r.wantCode(err, codes.InvalidArgument, "main", "privileged pod")
 	})
 }
 
