@@ -2,10 +2,10 @@ package bundle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,65 +13,81 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/limit"
+	"berth/internal/look"
 	"berth/internal/rootfs"
 	"berth/internal/spec"
 )
 
-// declaredVolumes makes the directories that the image declares as volumes (VOLUME) and need not hold. Where the root
-// is read-only it returns those that stay writable: all but what a mount of the request covers, and what is not the
-// root's.
+// declaredVolumes makes the directories that the image declares as volumes (VOLUME) and need not hold. What a mount of
+// the request covers, by whatever name, is the request's: nothing is made there, since the mount may be of a file.
+// Where the root is read-only it returns those that stay writable: all but these, and what is not the root's.
 func (c Container) declaredVolumes(
 	ctx context.Context, root string, cfg *runtimeapi.ContainerConfig, declared map[string]struct{},
-) ([]spec.Volume, error) {
+) (out []spec.Volume, err error) {
 	if len(declared) == 0 {
 		return nil, nil
 	}
 	if err := limit.DeclaredVolumes.Check(int64(len(declared))); err != nil {
 		return nil, err
 	}
-	volumes := slices.Sorted(maps.Keys(declared))
-	for _, v := range volumes { // first: what the request's mounts cover may be among it, or be found through it
-		if err := c.pod.makeInRoot(ctx, root, v); err != nil {
-			return nil, fmt.Errorf("volume of the image: %w", err)
-		}
-	}
-	if !cfg.GetLinux().GetSecurityContext().GetReadonlyRootfs() {
-		return nil, nil
-	}
 	top, err := rootfs.Resolve(root, "/")
 	if err != nil {
 		return nil, err
 	}
-	inRoot := func(path string) (source, inside string, err error) {
-		if source, err = rootfs.Resolve(root, path); err != nil {
-			return "", "", err
-		}
-		return source, filepath.Join("/", strings.TrimPrefix(source, top)), nil
-	}
 	var covered []string
 	for _, m := range cfg.Mounts {
 		covered = append(covered, filepath.Clean("/"+m.ContainerPath))
-		if _, inside, err := inRoot(m.ContainerPath); err == nil { // it need not be there
-			covered = append(covered, inside)
+		if at, err := rootfs.Place(root, m.ContainerPath); err == nil {
+			covered = append(covered, at)
 		}
 	}
-	var out []spec.Volume
-	for _, v := range volumes {
+	for _, v := range slices.Sorted(maps.Keys(declared)) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		source, inside, err := inRoot(v)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it is below /proc or /sys
+		if within(covered, filepath.Clean("/"+v)) {
+			continue
+		}
+		at, err := rootfs.Place(root, v)
+		if err == nil && within(covered, at) {
+			continue
+		}
+		if err == nil {
+			err = c.pod.makeInRoot(ctx, root, at)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("volume %s of the image: %w", v, err)
 		}
-		if writable := inside != "/" && !within(notOfRoot, inside) && !within(covered, inside); writable {
-			out = append(out, spec.Volume{Path: inside, Source: source})
+		if cfg.GetLinux().GetSecurityContext().GetReadonlyRootfs() && at != "/" && !within(notOfRoot, at) {
+			out = append(out, spec.Volume{Path: at, Source: filepath.Join(top, at)})
 		}
 	}
 	return out, nil
+}
+
+// makeMountPoints makes the directories of the root to which links of the image lead on the way to where the request
+// mounts something, and which are not there: crun mounts nothing there, while runc makes them.
+func (c Container) makeMountPoints(ctx context.Context, root string, mounts []spec.ResolvedMount) error {
+	for _, m := range mounts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		at, err := rootfs.Place(root, m.Mount.ContainerPath)
+		if err != nil || at == filepath.Clean(m.Mount.ContainerPath) {
+			continue // without links, or for the runtime to refuse
+		}
+		info, err := look.WithinAt(ctx, c.b.Volumes, m.Source, func() (fs.FileInfo, error) { return os.Stat(m.Source) })
+		if err == nil && !info.IsDir() {
+			at = filepath.Dir(at)
+		}
+		if err == nil {
+			err = c.pod.makeInRoot(ctx, root, at)
+		}
+		if err != nil {
+			return fmt.Errorf("mount of %s: %w", m.Mount.ContainerPath, err)
+		}
+	}
+	return nil
 }
 
 // notOfRoot is where a container has file systems of the kernel.
@@ -84,21 +100,32 @@ func within(dirs []string, path string) bool {
 	})
 }
 
-// makeInRoot makes a directory that an image promises but need not hold, such as the working directory. It is root's,
-// as the container knows it.
-func (p Pod) makeInRoot(ctx context.Context, root, dir string) error {
-	dir, ids := filepath.Clean("/"+dir), p.ids()
-	if dir == "/" || within(notOfRoot[:2], dir) {
+// makeInRoot makes a directory that an image promises but need not hold, such as the working directory, at a place that
+// rootfs.Place has found. It is root's, as the container knows it.
+func (p Pod) makeInRoot(ctx context.Context, root, at string) (err error) {
+	if at == "/" || within(notOfRoot[:2], at) {
 		return nil
 	}
-	var err error
-	if ids.UserNS != "" {
-		err = rootfs.MkdirAllAs(ctx, root, dir, 0o755, ids.UID, ids.GID)
+	if ids := p.ids(); ids.UserNS != "" {
+		err = rootfs.MkdirAllAs(ctx, root, at, 0o755, ids.UID, ids.GID)
 	} else {
-		err = rootfs.MkdirAll(ctx, root, dir, 0o755)
+		err = rootfs.MkdirAll(ctx, root, at, 0o755)
 	}
 	if err != nil {
-		return fmt.Errorf("make %s in the container's root: %w", dir, err)
+		return fmt.Errorf("make %s in the container's root: %w", at, err)
+	}
+	return nil
+}
+
+// makeWorkingDir makes the directory in which the first process starts. A link that leads nowhere is followed: what it
+// leads to may be on a volume of the pod, which hides what is made here, and else is made as under other runtimes.
+func (p Pod) makeWorkingDir(ctx context.Context, root, dir string) error {
+	at, err := rootfs.Place(root, dir)
+	if err == nil {
+		err = p.makeInRoot(ctx, root, at)
+	}
+	if err != nil {
+		return fmt.Errorf("working directory %s: %w", dir, err)
 	}
 	return nil
 }

@@ -69,8 +69,8 @@ func (c Container) Request(ctx context.Context, img Images, adjust Adjust) (req 
 	if err := c.b.confine(ctx, sp); err != nil {
 		return req, err
 	}
-	if err := c.pod.makeInRoot(ctx, in.Paths.Rootfs, sp.Process.Cwd); err != nil {
-		return req, err
+	if err := c.pod.makeWorkingDir(ctx, in.Paths.Rootfs, sp.Process.Cwd); err != nil {
+		return req, sandbox.Invalid(err)
 	}
 	req.Create = runtime.Create{
 		Container: string(c.ctr.ID), Handler: h, Spec: sp, Deadline: h.Timeout,
@@ -121,6 +121,9 @@ func (c Container) specInput(ctx context.Context, img Images, h spec.Handler) (i
 		return in, err
 	}
 	if err = c.stageMounts(ctx, in.Mounts); err != nil {
+		return in, err
+	}
+	if err = c.makeMountPoints(ctx, in.Paths.Rootfs, in.Mounts); err != nil {
 		return in, err
 	}
 	if in.Volumes, err = c.declaredVolumes(ctx, in.Paths.Rootfs, cfg, img.Config.Volumes); err != nil {

@@ -61,8 +61,8 @@ func TestDeclaredVolumes(t *testing.T) {
 	if got, err := c.declaredVolumes(t.Context(), root, cfg, declared); err != nil || got != nil {
 		t.Errorf("under a root that is writable: %v, %v", got, err)
 	}
-	for dir, want := range map[string]bool{"system/data": true, "data": true, "over/x": true, "proc": false,
-		"sys": false} {
+	for dir, want := range map[string]bool{"system/data": true, "data": true, "over": false, "real/mounted": false,
+		"proc": false, "sys": false} {
 		if _, err := os.Stat(filepath.Join(root, dir)); (err == nil) != want {
 			t.Errorf("/%s: %v", dir, err)
 		}

@@ -98,6 +98,58 @@ func Resolve(root, p string) (string, error) {
 	return os.Readlink(procPath(at))
 }
 
+// Place is where path below root is, or would be if what is missing of it were made: all links are followed below root,
+// also those that lead nowhere yet. It has no links itself, and is absolute within root. In what such a link leads to,
+// .. is taken away with the name before it.
+func Place(root, p string) (string, error) {
+	p = path.Join("/", p)
+	const most = 40 // links, as the kernel has it
+	for range most {
+		at, err := locate(root, p, 0)
+		missing := ""
+		if errors.Is(err, fs.ErrNotExist) {
+			at, missing, err = deepestDir(root, p)
+		}
+		if err != nil {
+			return "", err
+		}
+		there, link, err := insideAt(root, at, missing)
+		at.Close()
+		if err != nil || link == "" {
+			return path.Join(there, missing), err
+		}
+		if !path.IsAbs(link) {
+			link = path.Join(there, link)
+		}
+		_, rest, _ := strings.Cut(missing[1:], "/")
+		p = path.Join("/", link, rest)
+	}
+	return "", &os.PathError{Op: "open in root", Path: path.Join(root, p), Err: unix.ELOOP}
+}
+
+// insideAt is where a file is in root, and the link that is there by the first name of what is missing below it; "" if
+// there is none.
+func insideAt(root string, at *os.File, missing string) (there, link string, err error) {
+	top, err := Resolve(root, "/")
+	if err == nil {
+		there, err = os.Readlink(procPath(at))
+	}
+	there = path.Join("/", strings.TrimPrefix(there, top))
+	name, _, _ := strings.Cut(strings.TrimPrefix(missing, "/"), "/")
+	if err != nil || name == "" {
+		return there, "", err
+	}
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(at.Fd()), name, buf)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+		return there, "", nil
+	}
+	if err != nil {
+		return there, "", &os.PathError{Op: "readlink in root", Path: path.Join(root, there, name), Err: err}
+	}
+	return there, string(buf[:n]), nil
+}
+
 // MkdirAll makes the directory at path below root and what is missing above it, owned by root, as a container's working
 // directory that its image lacks. An existing one is left as it is. It returns soon after the end of ctx: an image may
 // name paths of thousands of components.

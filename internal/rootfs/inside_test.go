@@ -89,6 +89,48 @@ func TestMkdirAll(t *testing.T) {
 	}
 }
 
+// TestPlace follows links as MkdirAll and an OCI runtime do, and further: also those that lead nowhere.
+func TestPlace(t *testing.T) {
+	base := needRoot(t)
+	root := base + "/root"
+	must(t, os.MkdirAll(root+"/real/sub", 0o755))
+	write(t, root+"/real/file", "")
+	for link, to := range map[string]string{
+		"link": "/real", "file": "real/file", "dangling": "/data/app", "real/up": "../other", "out": "../../../x",
+		"chain": "dangling/y", "loop": "loop", "to-loop": "loop/x", "host": base + "/none",
+	} {
+		must(t, os.Symlink(to, root+"/"+link))
+	}
+	for p, want := range map[string]string{
+		"/": "/", "": "/", "..": "/", "/real/sub": "/real/sub", "link//sub/": "/real/sub", "/link/none/x": "/real/none/x",
+		"/none": "/none", "/a/b/../c": "/a/c", "/file": "/real/file", "/link/file": "/real/file",
+		"/dangling": "/data/app", "/dangling/x": "/data/app/x", "/link/up": "/other", "/link/up/x": "/other/x",
+		"/out/y": "/x/y", "/chain/z": "/data/app/y/z", "/host/x": base + "/none/x",
+	} {
+		if got, err := Place(root, p); got != want || err != nil {
+			t.Errorf("%q: %q, %v, wanted %s", p, got, err, want)
+		}
+	}
+	for p, want := range map[string]error{"/loop": unix.ELOOP, "/to-loop": unix.ELOOP, "/file/x": unix.ENOTDIR} {
+		if got, err := Place(root, p); !errors.Is(err, want) {
+			t.Errorf("%q: %q, %v, wanted %v", p, got, err, want)
+		}
+	}
+	at := "/none"
+	for i := range 50 { // longer than the kernel would follow
+		must(t, os.Symlink(at, fmt.Sprint(root, "/l", i)))
+		at = fmt.Sprint("/l", i)
+	}
+	if got, err := Place(root, at); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("a chain of 50 links: %q, %v", got, err)
+	}
+	left, err := os.ReadDir(base)
+	must(t, err)
+	if len(left) != 1 {
+		t.Errorf("outside of the root there is now %v", left)
+	}
+}
+
 func TestRemoveDeepAndImmutable(t *testing.T) {
 	base := needRoot(t)
 	dir := base + "/dir"
