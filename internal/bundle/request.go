@@ -63,7 +63,8 @@ func (c Container) Request(ctx context.Context, img Images, adjust Adjust) (req 
 			return req, err
 		}
 	}
-	if err := spec.CheckPaths(sp); err != nil { // again: devices and adjust have added mounts
+	spec.VolumesFirst(sp, in.Volumes)           // again: devices and adjust have added mounts, and sorted them
+	if err := spec.CheckPaths(sp); err != nil { // again, too
 		return req, sandbox.Invalid(err)
 	}
 	if err := c.b.confine(ctx, sp); err != nil {

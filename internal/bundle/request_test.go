@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -72,6 +74,46 @@ func TestDeclaredVolumes(t *testing.T) {
 	}
 	if _, err := c.declaredVolumes(t.Context(), root, cfg, declared); err == nil {
 		t.Error("an image may declare any number of volumes")
+	}
+}
+
+// TestVolumesStayFirst has what is asked before the spec is done add a mount and sort them all, as plugins do. What the
+// request mounts is still mounted after the image's volumes, which a link of the image may lead to.
+func TestVolumesStayFirst(t *testing.T) {
+	b, _ := testBuilder(t)
+	cfg := &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "app"},
+		Linux: &runtimeapi.LinuxContainerConfig{
+			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{ReadonlyRootfs: true},
+		},
+		Mounts: []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: t.TempDir()}},
+	}
+	r, rc := record(t, b, cfg)
+	p, c := b.Pod(r), b.Container(r, rc)
+	img, release, err := b.Use(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	twice(t, Dirs(p).Make, Etc(p).Make, Shm(p).Make, here(c.MakeDirs), here(func() error { return c.MountRoot(img) }))
+	defer twice(t, here(c.Unstage), here(func() error { return c.UnmountRoot(false) }), here(c.RemoveWritable),
+		Shm(p).Remove, Etc(p).Remove, Dirs(p).Remove)
+	req, err := c.Request(t.Context(), img, func(_ context.Context, sp *specs.Spec) error {
+		sp.Mounts = append(sp.Mounts, specs.Mount{Destination: "/added", Type: "bind", Source: "/x"})
+		slices.SortStableFunc(sp.Mounts, func(x, y specs.Mount) int {
+			return strings.Count(x.Destination, "/") - strings.Count(y.Destination, "/")
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]int{}
+	for i, m := range req.Spec.Mounts {
+		at[m.Destination] = i + 1
+	}
+	if at["/var/cache"] == 0 || at["/var/cache"] > at["/data"] || at["/var/cache"] > at["/added"] {
+		t.Errorf("the order is %v", req.Spec.Mounts)
 	}
 }
 

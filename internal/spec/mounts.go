@@ -18,11 +18,11 @@ var mountOptions = []string{
 	"nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime", "strictatime", "nosymfollow",
 }
 
-// mounts puts the base first, then the image's volumes, and then the pod's files and the request's mounts, the shallow
+// mounts puts the image's volumes first, then the base, and then the pod's files and the request's mounts, the shallow
 // before the deep, so that no mount hides another. A mount of the request takes the place of the pod's or the base's at
-// the same path, and of a volume at or below it. The volumes come before all that the request names: an image's links
-// may lead from where the request mounts something to a volume, which would hide the mount then, or be found through
-// it.
+// the same path, and of a volume at or below it. The volumes come before all else, as the parts of the root that they
+// are: an image's links may lead from where the request mounts something to a volume, which would hide the mount then,
+// or be found through it.
 func (b *build) mounts() error {
 	var asked []specs.Mount
 	for _, m := range b.Mounts {
@@ -50,8 +50,31 @@ func (b *build) mounts() error {
 	})
 	at = targetsOf(asked)
 	base := slices.DeleteFunc(b.baseMounts(), func(m specs.Mount) bool { return at.cover(m.Destination) })
-	b.out.Mounts = slices.Concat(base, volumes, over)
+	b.out.Mounts = slices.Concat(volumes, base, over)
 	return CheckPaths(b.out)
+}
+
+// VolumesFirst puts the image's volumes before all other mounts again, as Build has them: what adds mounts for CDI and
+// NRI sorts all by their depth. A volume at or below an added mount is left out.
+func VolumesFirst(s *specs.Spec, volumes []Volume) {
+	if len(volumes) == 0 {
+		return
+	}
+	declared := map[Volume]bool{}
+	for _, v := range volumes {
+		declared[v] = true
+	}
+	var first, others []specs.Mount
+	for _, m := range s.Mounts {
+		if declared[Volume{Path: m.Destination, Source: m.Source}] {
+			first = append(first, m)
+		} else {
+			others = append(others, m)
+		}
+	}
+	taken := targetsOf(others)
+	first = slices.DeleteFunc(first, func(m specs.Mount) bool { return taken.cover(m.Destination) })
+	s.Mounts = append(first, others...)
 }
 
 // CheckPaths refuses a spec with a mount whose paths are not UTF-8. A runtime is told them in JSON, which would have

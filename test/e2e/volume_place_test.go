@@ -2,8 +2,12 @@ package e2e
 
 import (
 	"archive/tar"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
+	"github.com/containerd/nri/pkg/api"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/fixture"
@@ -97,4 +101,49 @@ func TestDirectoryBehindALink(t *testing.T) {
 		config.WorkingDir = "/app/new"
 		r.wantText("nothing mounted", p.output(config), "/data/sub/new\n0")
 	})
+}
+
+// TestVolumesLeaveMountsAloneAmongAdded has the image of TestVolumesLeaveMountsAlone whose link leads below a volume,
+// in containers to which a CDI device or an NRI plugin adds a mount. The request's mount is still what is there.
+func TestVolumesLeaveMountsAloneAmongAdded(t *testing.T) {
+	for _, runtime := range runtimes() {
+		t.Run(runtime, func(t *testing.T) {
+			t.Parallel()
+			cdi := t.TempDir()
+			r := ownNode(t, node.Options{Runtime: runtime, NRI: true, Tables: fmt.Sprintf("[cdi]\nspec_dirs = [%q]\n", cdi)})
+			r.pull("busybox:latest")
+			r.ok(os.WriteFile(filepath.Join(cdi, "gpu.json"), []byte(`{"cdiVersion":"0.7.0","kind":"vendor.com/gpu","devices":[
+ {"name":"one","containerEdits":{"mounts":[{"hostPath":"`+cdi+`","containerPath":"/added","options":["ro","rbind"]}]}}]}`),
+				0o644))
+			image := r.hostile("added", []fixture.File{
+				{Name: "var/lib/app/data/", Mode: 0o755}, {Name: "data", Type: tar.TypeSymlink, Link: "/var/lib/app/data"},
+			}, "/var/lib/app")
+			by := map[string]edit{"cdi": cdiDevice("vendor.com/gpu=one"), "nri": func(*v1.ContainerConfig) {}}
+			r.join("10", "adder", &plugin{adjust: func(c *api.Container) (
+				*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+				if c.Name != "nri" {
+					return nil, nil, nil
+				}
+				a := &api.ContainerAdjustment{}
+				a.AddMount(&api.Mount{Source: cdi, Destination: "/added", Type: "bind", Options: []string{"rbind", "ro"}})
+				return a, nil, nil
+			}})
+			for how, edits := range map[string][]func(*v1.PodSandboxConfig){"plain": nil, "userns": {inUserns}} {
+				for name, added := range by {
+					if name == "cdi" && how == "userns" && runtime == node.Crun {
+						continue // Debian's crun maps no ids of a mount as CDI asks for it
+					}
+					dir := r.directory()
+					p := r.pod(append(edits, func(c *v1.PodSandboxConfig) { c.Metadata.Name += name + how })...)
+					config := p.as(node.Container(name, image, []string{"sh", "-c", "ls /added; cat /data/note; touch /data/new; " +
+						"touch /var/lib/app/own && echo writable; touch /x 2>/dev/null || echo read-only"}, mount(dir, "/data"),
+						added, frozenRoot))
+					r.wantText(name+", "+how, p.output(config), "gpu.json\nreal\nwritable\nread-only")
+					if _, err := os.Stat(dir + "/new"); err != nil {
+						r.Errorf("%s, %s: what was written to the mount is not on the host: %v", name, how, err)
+					}
+				}
+			}
+		})
+	}
 }
