@@ -1,10 +1,12 @@
 package spec
 
 import (
+	"maps"
 	"reflect"
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
 )
 
 // TestDeviceRules puts the rules of a base among those of a container: the last that fits counts.
@@ -29,5 +31,38 @@ func TestDeviceRules(t *testing.T) {
 		if got := deviceRules(c.ours, c.base); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v; wanted %+v", name, got, c.want)
 		}
+	}
+}
+
+// TestBaseLeavesTheRequest has a base, and what changes a spec afterwards, add to limits that the request names. The
+// request is what a record keeps, and stays as it was.
+func TestBaseLeavesTheRequest(t *testing.T) {
+	base, err := ParseBase([]byte(`{"linux":{"resources":{"unified":{"memory.high":"50000000"}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := testInput(t, sections{{"container",
+		`{"linux":{"resources":{"unified":{"memory.oom.group":"1"}},"security_context":{"namespace_options":{"pid":"CONTAINER"}}}}`}})
+	in.Host.CgroupV2, in.Handler.Base = true, base
+	container, pod := proto.Clone(in.Container), proto.Clone(in.Pod)
+	sp, _, err := Build(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"memory.oom.group": "1", "memory.high": "50000000"}
+	if got := sp.Linux.Resources.Unified; !maps.Equal(got, want) {
+		t.Errorf("the limits are %v, wanted %v", got, want)
+	}
+	sp.Linux.Resources.Unified["pids.max"] = "7"
+	if !proto.Equal(in.Container, container) || !proto.Equal(in.Pod, pod) {
+		t.Errorf("the request is now %v of %v, was %v of %v", in.Container, in.Pod, container, pod)
+	}
+	update, _, err := Resources(in.Container.Linux.Resources, in.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	update.Unified["pids.max"] = "7"
+	if !proto.Equal(in.Container, container) {
+		t.Errorf("the request for an update is now %v", in.Container)
 	}
 }

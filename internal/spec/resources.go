@@ -163,7 +163,7 @@ func unifiedLimits(want map[string]string, host Host, out *specs.LinuxResources)
 		out.Pids = &specs.LinuxPids{Limit: &limit}
 	}
 	if host.CgroupV2 {
-		out.Unified = want
+		out.Unified = maps.Clone(want) // the base spec and plugins add to it
 	}
 	return nil
 }
