@@ -51,7 +51,7 @@ func (k *keptAnswer) Put(b *[]byte) {
 }
 
 // countingCodec encodes as the codecs do that it stands for, protobuf for CRI and JSON for Berth's own service, and has
-// the end of a counted answer be noticed.
+// the end of a counted answer be noticed. A text that is no UTF-8 fails no answer (withValidTexts).
 type countingCodec struct{}
 
 // Name is that of the codec of CRI.
@@ -63,14 +63,22 @@ func (countingCodec) Marshal(v any) (mem.BufferSlice, error) {
 		buf := k.Get(int(k.size))
 		data, err := proto.MarshalOptions{}.MarshalAppend((*buf)[:0], k.Message)
 		if err != nil {
+			data, err = proto.MarshalOptions{}.MarshalAppend((*buf)[:0], withValidTexts(k.Message))
+		}
+		if err != nil {
 			k.Put(buf)
 			return nil, err
 		}
 		*buf = data
 		return mem.BufferSlice{mem.NewBuffer(buf, k)}, nil
 	}
-	if _, ok := v.(proto.Message); ok {
-		return encoding.GetCodecV2(protocodec.Name).Marshal(v)
+	if m, ok := v.(proto.Message); ok {
+		codec := encoding.GetCodecV2(protocodec.Name)
+		data, err := codec.Marshal(m)
+		if err != nil {
+			data, err = codec.Marshal(withValidTexts(m))
+		}
+		return data, err
 	}
 	own, err := ownCodec()
 	if err != nil {

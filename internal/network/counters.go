@@ -112,12 +112,21 @@ func readLinks(list []Counters, part []byte) (_ []Counters, done bool, err error
 			return nil, false, fmt.Errorf("read the interfaces: %w", unix.Errno(-int32(binary.NativeEndian.Uint32(body))))
 		case unix.RTM_NEWLINK:
 			if c, ok := counters(body); ok {
-				list = append(list, c)
+				list = withLink(list, c)
 			}
 		}
 		part = part[min(aligned(size), len(part)):]
 	}
 	return list, false, nil
+}
+
+// withLink adds an interface. It leaves out a second one of the same name, since metrics are told apart by it: an
+// interrupted dump may tell of one twice, and two names may be one when what is no UTF-8 of them is replaced.
+func withLink(list []Counters, c Counters) []Counters {
+	if slices.ContainsFunc(list, func(o Counters) bool { return o.Name == c.Name }) {
+		return list
+	}
+	return append(list, c)
 }
 
 // counters reads one interface; not ok is lo.
@@ -133,7 +142,8 @@ func counters(body []byte) (c Counters, ok bool) {
 		value := body[unix.SizeofRtAttr:size]
 		switch binary.NativeEndian.Uint16(body[2:]) {
 		case unix.IFLA_IFNAME:
-			c.Name = string(bytes.TrimRight(value, "\x00"))
+			// The kernel takes any bytes but a few for a name; what is told over CRI has to be UTF-8.
+			c.Name = string(bytes.ToValidUTF8(bytes.TrimRight(value, "\x00"), []byte("?")))
 		case unix.IFLA_STATS64: // struct rtnl_link_stats64 begins with these
 			for i, to := range []*uint64{&c.RxPackets, &c.TxPackets, &c.RxBytes, &c.TxBytes, &c.RxErrors, &c.TxErrors,
 				&c.RxDropped, &c.TxDropped} {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -71,6 +72,26 @@ func TestCount(t *testing.T) {
 	}
 	if all := Count(); len(all) != 0 {
 		t.Error(all)
+	}
+}
+
+// TestCountStrangeNames counts what interfaces carry whose names are no UTF-8: protobuf refuses to encode such a text.
+func TestCountStrangeNames(t *testing.T) {
+	ns := testNamespaces(t, 42)
+	if err := Pin(ns); err != nil {
+		t.Fatal(err)
+	}
+	enter(t, ns, `ip link add "$(printf '\377')" type veth peer name "$(printf '\376')"
+		ip link add "$(printf 'a\303')" type veth peer name "$(printf '\303\244')"
+		ip link add eth0 type veth peer name peer0`)
+	all := Count(ns.Net)
+	var names []string
+	for _, c := range all[0].Interfaces {
+		names = append(names, c.Name)
+	}
+	slices.Sort(names)
+	if want := []string{"?", "a?", "eth0", "peer0", "ä"}; all[0].Err != nil || !slices.Equal(names, want) {
+		t.Errorf("%q, %v; wanted %q", names, all[0].Err, want)
 	}
 }
 
