@@ -134,18 +134,7 @@ func ReadUsage(path string, extent Extent, u *Usage) error {
 	defer readers.Put(r)
 	u.At = time.Now()
 	r.missing, r.err = true, nil
-	unified := !slices.ContainsFunc(hierarchies, func(h hierarchy) bool { return !h.v2 })
-	for i := range hierarchies {
-		r.dir = append(append(r.dir[:0], hierarchies[i].dir...), path...)
-		switch {
-		case !hierarchies[i].v2:
-			r.v1(hierarchies[i].controllers, extent, u)
-		case unified:
-			r.v2(extent, u)
-		default:
-			r.pressures(u)
-		}
-	}
+	r.usage(hierarchies, modeOnce(), path, extent, u)
 	switch {
 	case r.err != nil:
 		return fmt.Errorf("usage of cgroup %s: %w", path, r.err)
@@ -153,6 +142,27 @@ func ReadUsage(path string, extent Extent, u *Usage) error {
 		return fmt.Errorf("usage of cgroup %s: %w", path, fs.ErrNotExist)
 	}
 	return nil
+}
+
+// modeOnce is the mode as it was at the first question, which mounted has the hierarchies of.
+var modeOnce = sync.OnceValue(Mode)
+
+// usage reads a group in all hierarchies that have it. On a host of cgroup v2 that is the one hierarchy, also where
+// somebody has mounted one of v1 beside it, such as net_cls for a VPN or name=systemd for images with an old systemd:
+// runtimes make no groups there.
+func (r *reader) usage(hierarchies []hierarchy, mode Modes, path string, extent Extent, u *Usage) {
+	unified := mode == V2 || !slices.ContainsFunc(hierarchies, func(h hierarchy) bool { return !h.v2 })
+	for i := range hierarchies {
+		r.dir = append(append(r.dir[:0], hierarchies[i].dir...), path...)
+		switch {
+		case hierarchies[i].v2 && unified:
+			r.v2(extent, u)
+		case hierarchies[i].v2:
+			r.pressures(u)
+		case !unified:
+			r.v1(hierarchies[i].controllers, extent, u)
+		}
+	}
 }
 
 // Processes lists the processes of a cgroup, which is as for Locate, in the group itself and in the one that some

@@ -90,6 +90,45 @@ func TestReadsV2WithoutControllers(t *testing.T) {
 	}
 }
 
+// TestUsageBesideOtherHierarchies reads a group of a host of cgroup v2 on which somebody has mounted hierarchies of v1,
+// and one of a hybrid host.
+func TestUsageBesideOtherHierarchies(t *testing.T) {
+	const group = "/pod"
+	at := func(h hierarchy, files map[string]string) hierarchy {
+		h.dir = t.TempDir()
+		if err := os.Symlink(string(tree(t, files).dir), h.dir+group); err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	v2 := at(hierarchy{v2: true}, map[string]string{"cpu.stat": "usage_usec 5\n", "memory.current": "8192\n",
+		"pids.current": "3\n", "cpu.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"})
+	bare := hierarchy{dir: t.TempDir(), controllers: []string{"name=systemd"}}
+	memory := hierarchy{dir: t.TempDir(), controllers: []string{"memory"}}
+	v1 := at(hierarchy{controllers: []string{"cpuacct", "pids"}}, map[string]string{"cpuacct.usage": "9000\n",
+		"pids.current": "4\n"})
+	for name, c := range map[string]struct {
+		hierarchies []hierarchy
+		mode        Modes
+		cpu, tasks  uint64
+		pressure    bool
+	}{
+		"v2":               {[]hierarchy{v2}, V2, 5000, 3, true},
+		"v2, a named one":  {[]hierarchy{v2, bare}, V2, 5000, 3, true},
+		"v2, a controller": {[]hierarchy{memory, v2}, V2, 5000, 3, true},
+		"hybrid":           {[]hierarchy{v1, bare, v2}, Hybrid, 9000, 4, true},
+		"v1":               {[]hierarchy{bare, v1}, V1, 9000, 4, false},
+	} {
+		var u Usage
+		r := &reader{missing: true}
+		r.usage(c.hierarchies, c.mode, group, Stats, &u)
+		if r.missing || r.err != nil || u.CPU.Usage != c.cpu || u.Tasks.Current != c.tasks ||
+			u.CPUPressure.Known != c.pressure {
+			t.Errorf("%s: missing %v, %v: %+v", name, r.missing, r.err, u)
+		}
+	}
+}
+
 func TestReadsV1(t *testing.T) {
 	r := tree(t, golden(t, "testdata/v1.txt"))
 	var got Usage

@@ -99,19 +99,20 @@ func (m *Meter) Pod(r *sandbox.Record, extent cgroup.Extent, parts []Use) (u Use
 	}
 	if err != nil {
 		u = sum(parts)
+		if !slices.ContainsFunc(r.Containers, (*sandbox.Container).Live) {
+			u.CPU.Known, u.Memory.Known, u.Tasks.Known = true, true, true // it uses nothing
+		}
 	}
 	m.rates.rate(r.ID, r.CreatedAt, &u)
 	return u, true
 }
 
-// sum adds up the usage of the containers of a pod without a cgroup of its own, as a kubelet does.
+// sum adds up the usage of the containers of a pod without a cgroup of its own, as a kubelet does. Of no containers
+// nothing is known: it may be that none of them could be read.
 func sum(parts []Use) Use {
 	u := Use{Usage: cgroup.Usage{At: time.Now()}}
 	u.Memory.Limit, u.Tasks.Max, u.CPU.Quota = cgroup.Unlimited, cgroup.Unlimited, cgroup.Unlimited
 	u.Swap.Limit = cgroup.Unlimited
-	if len(parts) == 0 { // then it uses nothing
-		u.CPU.Known, u.Memory.Known, u.Tasks.Known = true, true, true
-	}
 	for _, p := range parts {
 		u.CPU.Known, u.Memory.Known = u.CPU.Known || p.CPU.Known, u.Memory.Known || p.Memory.Known
 		u.Tasks.Known, u.Swap.Known = u.Tasks.Known || p.Tasks.Known, u.Swap.Known || p.Swap.Known

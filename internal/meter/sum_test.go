@@ -5,9 +5,10 @@ import (
 	"time"
 
 	"berth/internal/cgroup"
+	"berth/internal/sandbox"
 )
 
-// TestSumTellsNoZeros adds up the usage of containers on a node that does not count processes, and of no containers.
+// TestSumTellsNoZeros adds up the usage of containers on a node that does not count processes.
 func TestSumTellsNoZeros(t *testing.T) {
 	one := Use{Usage: cgroup.Usage{
 		At:     time.Now(),
@@ -21,10 +22,23 @@ func TestSumTellsNoZeros(t *testing.T) {
 		m.Cache != 10 || m.Kernel != 4 || m.OOMKills != 2 || m.LimitHits != 14 || m.Inactive != 6 {
 		t.Errorf("%+v", u)
 	}
-	if none := sum(nil); !none.CPU.Known || !none.Memory.Known || !none.Tasks.Known || none.Swap.Known {
-		t.Errorf("of nothing: %+v", none)
-	}
 	if unknown := sum([]Use{{}}); unknown.CPU.Known || unknown.Memory.Known {
 		t.Errorf("of what is unknown: %+v", unknown)
+	}
+}
+
+// TestPodsOfWhichNothingIsRead asks about pods without a cgroup and without a part: one whose container lives uses
+// what nobody knows, one whose container has ended uses nothing.
+func TestPodsOfWhichNothingIsRead(t *testing.T) {
+	ctr := &sandbox.Container{ID: "c", State: sandbox.Running}
+	m := open(t, ctr)
+	for state, known := range map[sandbox.State]bool{
+		sandbox.Created: false, sandbox.Running: false, sandbox.Exited: true, sandbox.Creating: true,
+	} {
+		ctr.State = state
+		u, ok := m.Pod(&m.record, cgroup.Stats, nil)
+		if !ok || u.CPU.Known != known || u.Memory.Known != known || u.Tasks.Known != known || u.Swap.Known {
+			t.Errorf("with a container that is %v: %+v, %v", state, u, ok)
+		}
 	}
 }
