@@ -227,6 +227,11 @@ var (
 		Name: "containers of a pod, those that have ended among them", Limit: 1000, Beyond: refused,
 		Advice: "remove those that have ended",
 	})
+	// PodInterfaces keeps the metrics of 100 pods that make as many as they can below Message.
+	PodInterfaces = define(Budget{
+		Name: "interfaces of a pod in its stats and metrics, without veth*, docker*, nerdctl* and lo*", Limit: 64,
+		Beyond: "is not told; the pod's eth0 always is",
+	})
 	// ExecOutput leaves room in a message of gRPC for what is not output.
 	ExecOutput = define(Budget{
 		Name: "output of an ExecSync, both streams", Unit: Bytes, Limit: 16<<20 - 4<<10,

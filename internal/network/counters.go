@@ -2,14 +2,15 @@ package network
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/limit"
 	"berth/internal/thread"
 )
 
@@ -20,7 +21,8 @@ type Counters struct {
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
-// Traffic is what the interfaces of a pod have carried, that through which the pod is reached first, lo not among them.
+// Traffic is what the interfaces of a pod have carried, that through which the pod is reached first. Which interfaces
+// are told is said at withLink.
 type Traffic struct {
 	At         time.Time
 	Interfaces []Counters
@@ -68,7 +70,7 @@ func countIn(path string, buf []byte) ([]Counters, error) {
 		return nil, fmt.Errorf("ask for the interfaces: %w", err)
 	}
 	var list []Counters
-	for done := false; !done; {
+	for done := false; !done && !full(list); {
 		n, err := unix.Read(s, buf)
 		if err == unix.EINTR {
 			continue
@@ -80,7 +82,6 @@ func countIn(path string, buf []byte) ([]Counters, error) {
 			return nil, err
 		}
 	}
-	slices.SortStableFunc(list, func(a, b Counters) int { return cmp.Compare(rank(a), rank(b)) })
 	return list, nil
 }
 
@@ -120,13 +121,36 @@ func readLinks(list []Counters, part []byte) (_ []Counters, done bool, err error
 	return list, false, nil
 }
 
-// withLink adds an interface. It leaves out a second one of the same name, since metrics are told apart by it: an
-// interrupted dump may tell of one twice, and two names may be one when what is no UTF-8 of them is replaced.
+// withLink adds an interface to those that are told of a pod, that of the pod's network first, which is always told.
+// Left out are those that cAdvisor leaves out, what is more than limit.PodInterfaces, and a second one of the same
+// name, since metrics are told apart by it: an interrupted dump may tell of one twice, and two names may be one when
+// what is no UTF-8 of them is replaced.
 func withLink(list []Counters, c Counters) []Counters {
-	if slices.ContainsFunc(list, func(o Counters) bool { return o.Name == c.Name }) {
+	most := int(limit.PodInterfaces.Limit)
+	switch {
+	case slices.ContainsFunc(list, func(o Counters) bool { return o.Name == c.Name }):
+		return list
+	case c.Name == ifName:
+		return slices.Insert(list[:min(len(list), most-1)], 0, c)
+	case len(list) == most, passesOn(c.Name):
 		return list
 	}
 	return append(list, c)
+}
+
+// full says that no further interface can become one of those that are told.
+func full(list []Counters) bool {
+	return len(list) == int(limit.PodInterfaces.Limit) && list[0].Name == ifName
+}
+
+// passesOn reports whether an interface is, by its name, one of those through which a pod passes the traffic of
+// containers inside it on to its own interface. It would be counted up to three times, and each container inside would
+// bring series of metrics with a name that does not come again. The names are those of cAdvisor.
+func passesOn(name string) bool {
+	name = strings.ToLower(name)
+	return slices.ContainsFunc([]string{"lo", "veth", "docker", "nerdctl"}, func(prefix string) bool {
+		return strings.HasPrefix(name, prefix)
+	})
 }
 
 // counters reads one interface; not ok is lo.
@@ -172,12 +196,4 @@ func enterPin(path string) error {
 		return unix.ENOENT
 	}
 	return unix.Setns(fd, unix.CLONE_NEWNET)
-}
-
-// rank puts the interface that CNI made for the pod first.
-func rank(c Counters) int {
-	if c.Name == ifName {
-		return 0
-	}
-	return 1
 }

@@ -2,6 +2,7 @@ package network
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/limit"
 	"berth/test/timeouts"
 )
 
@@ -92,6 +94,37 @@ func TestCountStrangeNames(t *testing.T) {
 	slices.Sort(names)
 	if want := []string{"?", "a?", "eth0", "peer0", "ä"}; all[0].Err != nil || !slices.Equal(names, want) {
 		t.Errorf("%q, %v; wanted %q", names, all[0].Err, want)
+	}
+}
+
+// TestWhichInterfacesAreCounted makes those of containers inside a pod, which cAdvisor leaves out, then more than are
+// told, and the pod's own as the last.
+func TestWhichInterfacesAreCounted(t *testing.T) {
+	ns := testNamespaces(t, 43)
+	if err := Pin(ns); err != nil {
+		t.Fatal(err)
+	}
+	told := func() (names []string) {
+		t.Helper()
+		all := Count(ns.Net)
+		if all[0].Err != nil {
+			t.Fatal(all[0].Err)
+		}
+		for _, c := range all[0].Interfaces {
+			names = append(names, c.Name)
+		}
+		return names
+	}
+	enter(t, ns, `ip link add vethb0 type veth peer name docker0; ip link add Veth1 type veth peer name nerdctl0
+		ip link add net1 type veth peer name lo1`)
+	if got := told(); !slices.Equal(got, []string{"net1"}) {
+		t.Errorf("%q are told", got)
+	}
+	most := int(limit.PodInterfaces.Limit)
+	enter(t, ns, fmt.Sprintf(`for i in $(seq %d); do echo "link add a$i type veth peer name b$i"; done | ip -batch -
+		ip link add eth0 type veth peer name peer0`, most))
+	if got := told(); len(got) != most || got[0] != ifName || got[1] != "net1" {
+		t.Errorf("%d are told: %q", len(got), got)
 	}
 }
 

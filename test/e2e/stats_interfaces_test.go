@@ -3,20 +3,20 @@ package e2e
 import (
 	"slices"
 	"testing"
-	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestStatsOfStrangeInterfaces has a pod name an interface by bytes that are no UTF-8: the lists and the streams have
-// that pod, and a pod beside it.
+// TestStatsOfStrangeInterfaces has a pod name an interface by bytes that are no UTF-8, and make others as Docker in a
+// pod makes them: the lists and the streams have that pod, and a pod beside it, and tell the interfaces that cAdvisor
+// tells.
 func TestStatsOfStrangeInterfaces(t *testing.T) {
 	each(t, func(r rig) {
 		plain, strange := r.pod(), r.pod(func(c *v1.PodSandboxConfig) { c.Metadata.Name += "-strange" })
-		c := strange.start(busybox("main", `ip link add "$(printf '\377')" type veth peer name p0 && echo made; sleep 1000`,
-			caps([]string{"NET_ADMIN"}, nil)))
+		c := strange.start(busybox("main", `ip link add "$(printf '\377')" type veth && ip link add vetha0b1 type veth &&
+			ip link add docker0 type veth && echo made; sleep 1000`, caps([]string{"NET_ADMIN"}, nil)))
 		c.logged("made")
 		both := func(what string, ids []string, err error) {
 			r.Helper()
@@ -34,10 +34,12 @@ func TestStatsOfStrangeInterfaces(t *testing.T) {
 		client := v1.NewRuntimeServiceClient(conn)
 		pods, err := client.StreamPodSandboxStats(ctx(), &v1.StreamPodSandboxStatsRequest{})
 		both("the stream", idsOf(collect(r, pods, err, (*v1.StreamPodSandboxStatsResponse).GetPodSandboxStats)), nil)
+		var names []string
 		for _, i := range strange.stats().Linux.Network.Interfaces {
-			if !utf8.ValidString(i.Name) {
-				r.Errorf("an interface is called %q", i.Name)
-			}
+			names = append(names, i.Name)
+		}
+		if !slices.Equal(names, []string{"eth0", "?"}) { // without those of veth*, the peers of the three among them
+			r.Errorf("the interfaces are called %q", names)
 		}
 	})
 }
