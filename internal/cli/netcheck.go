@@ -34,18 +34,31 @@ func diagnoseNetwork(c config.CNI, node bool) []diagnosis {
 		return []diagnosis{{"network", broken, fmt.Sprintf("%s: %v", file, err), "mend or remove the file; " + without}}
 	}
 	found := []diagnosis{{"network", fine, fmt.Sprintf("%s, of %s", list.Name, file), ""}}
+	const install = `install them: "apt-get install containernetworking-plugins" has the usual ones`
+	types, ipams := list.programs()
+	if missing := missingPlugins(types, c.PluginDirs); missing != "" {
+		found = append(found, diagnosis{"network plugins", broken, missing, install})
+	}
+	// The plugin that gets an ipam section runs its program, and may run it elsewhere.
+	if missing := missingPlugins(ipams, c.PluginDirs); missing != "" {
+		found = append(found, diagnosis{"network addresses", warning, missing + ", which an ipam section names",
+			"if pods get no address, " + install + "; a network add-on may run its own elsewhere, as Antrea does"})
+	}
+	return found
+}
+
+// missingPlugins says which programs are not there, "" when all are.
+func missingPlugins(names, dirs []string) string {
 	var missing []string
-	for _, name := range list.programs() {
-		if !hasPlugin(name, c.PluginDirs) && !slices.Contains(missing, name) {
+	for _, name := range names {
+		if name != "" && !hasPlugin(name, dirs) && !slices.Contains(missing, name) {
 			missing = append(missing, name)
 		}
 	}
-	if len(missing) > 0 {
-		found = append(found, diagnosis{"network plugins", broken,
-			fmt.Sprintf("%s is not in %s", strings.Join(missing, ", "), strings.Join(c.PluginDirs, " or ")),
-			`install them: "apt-get install containernetworking-plugins" has the usual ones`})
+	if len(missing) == 0 {
+		return ""
 	}
-	return found
+	return fmt.Sprintf("%s is not in %s", strings.Join(missing, ", "), strings.Join(dirs, " or "))
 }
 
 // firstNetwork is the file in force: the first by name.
@@ -75,13 +88,13 @@ type networkPlugin struct {
 	IPAM struct{ Type string }
 }
 
-// programs are the plugins that have to be installed.
-func (n *networkFile) programs() []string {
-	var names []string
+// programs are the plugins of the network, which have to be installed, and those that their ipam sections name; "" is
+// none.
+func (n *networkFile) programs() (types, ipams []string) {
 	for _, p := range append(n.Plugins, n.networkPlugin) {
-		names = append(names, p.Type, p.IPAM.Type)
+		types, ipams = append(types, p.Type), append(ipams, p.IPAM.Type)
 	}
-	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
+	return types, ipams
 }
 
 func loadNetwork(path string) (*networkFile, error) {
@@ -108,7 +121,7 @@ func loadNetwork(path string) (*networkFile, error) {
 			list.Plugins = append(list.Plugins, p)
 		}
 	}
-	if len(list.programs()) == 0 {
+	if types, _ := list.programs(); !slices.ContainsFunc(types, func(name string) bool { return name != "" }) {
 		return nil, errors.New("it names no plugin")
 	}
 	return list, nil

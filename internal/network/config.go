@@ -62,16 +62,26 @@ func load(dir string, pluginDirs []string) (*netconf, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	for _, p := range conf.Plugins {
-		for _, name := range []string{p.Type, p.IPAM} {
-			if name == "" {
-				continue
-			}
-			if _, err := find(name, pluginDirs); err != nil {
-				return nil, fmt.Errorf("%s: network %q: %w", file, conf.Name, err)
-			}
+		if _, err := find(p.Type, pluginDirs); err != nil {
+			return nil, fmt.Errorf("%s: network %q: %w", file, conf.Name, err)
 		}
 	}
 	return conf, nil
+}
+
+// missingIPAM are the programs that ipam sections name and that are not on the node. The network is usable all the
+// same: whether and where a program is run by the section is the matter of the plugin that gets it, and that of Antrea
+// runs it in its agent's pod.
+func (c *netconf) missingIPAM(pluginDirs []string) (names []string) {
+	for _, p := range c.Plugins {
+		if p.IPAM == "" || slices.Contains(names, p.IPAM) {
+			continue
+		}
+		if _, err := find(p.IPAM, pluginDirs); err != nil {
+			names = append(names, p.IPAM)
+		}
+	}
+	return names
 }
 
 func first(dir string) (string, error) {

@@ -106,6 +106,10 @@ func (c *CNIConfig) reload(final bool) (beside []string, putOff bool) {
 	c.current.Store(s)
 	if conf != nil {
 		c.log.Info("network configured", "network", conf.Name, "file", conf.File, "plugins", s.status.Plugins)
+		if missing := conf.missingIPAM(c.inForce().PluginDirs); len(missing) > 0 {
+			c.log.Warn("the network's ipam section names plugins that are not on this node: unless the plugin that has "+
+				"the section runs them elsewhere, no pod gets an address", "network", conf.Name, "missing", missing)
+		}
 		if conf.atLeast("1.1.0") {
 			c.status.ask(conf)
 		}

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -364,6 +365,47 @@ func TestPluginsComeAndGo(t *testing.T) {
 	must(t, os.Remove(bin+"/bridge"))
 	h.eventually(t, "")
 }
+
+// TestIPAMElsewhere attaches a pod to a network whose ipam section names a program that is not on the node, as that of
+// Antrea, whose agent runs it in its own pod. The log tells of it, and not of one that is there.
+func TestIPAMElsewhere(t *testing.T) {
+	var told atomic.Pointer[slog.Record]
+	dir, change := script(t, "agent", spy)
+	list := func(name, ipam string) string {
+		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [{"type": "agent", "ipam": {"type": %q}}]}`, name,
+			ipam)
+	}
+	h := newHost(t, list("a", "elsewhere"), change, func(c *Config) { c.Logger = slog.New(warnings{&told}) })
+	if st := h.Status(); !st.Ready {
+		t.Fatalf("%+v", st)
+	}
+	p := h.pod()
+	if r := h.attach(p); len(r.IPs) != 1 {
+		t.Errorf("%+v", r)
+	}
+	h.detach(p)
+	if w := told.Load(); w == nil || !strings.Contains(w.Message, "ipam") {
+		t.Errorf("told of the missing program: %v", w)
+	}
+	told.Store(nil)
+	must(t, os.WriteFile(dir+"/here", []byte("#!/bin/sh"), 0o755))
+	h.write("10-test.conflist", list("b", "here"))
+	h.eventually(t, "b")
+	if w := told.Load(); w != nil {
+		t.Errorf("told of a program that is there: %v", w)
+	}
+}
+
+// warnings is a log that keeps the last warning.
+type warnings struct{ last *atomic.Pointer[slog.Record] }
+
+func (warnings) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (w warnings) Handle(_ context.Context, r slog.Record) error {
+	w.last.Store(&r)
+	return nil
+}
+func (w warnings) WithAttrs([]slog.Attr) slog.Handler { return w }
+func (w warnings) WithGroup(string) slog.Handler      { return w }
 
 func TestCloseLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
