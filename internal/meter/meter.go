@@ -103,7 +103,12 @@ func (m *Meter) Pod(r *sandbox.Record, extent cgroup.Extent, parts []Use) (u Use
 			u.CPU.Known, u.Memory.Known, u.Tasks.Known = true, true, true // it uses nothing
 		}
 	}
-	m.rates.rate(r.ID, r.CreatedAt, &u)
+	began := r.CreatedAt
+	if r.Config.Get().GetLinux().GetCgroupParent() != "" {
+		// A kubelet makes a pod's cgroup once, for all its sandboxes: what it has used may be what those before used.
+		began = time.Time{}
+	}
+	m.rates.rate(r.ID, began, &u)
 	return u, true
 }
 
@@ -195,8 +200,8 @@ type rates struct {
 	swept time.Time
 }
 
-// rate fills in what u used in a second, since the newest sample that is old enough. A process that began lately used
-// nothing when it began.
+// rate fills in what u used in a second, since the newest sample that is old enough. What began lately used nothing
+// when it began; where that is not known, began is zero.
 func (s *rates) rate(id sandbox.ID, began time.Time, u *Use) {
 	if !u.CPU.Known {
 		return

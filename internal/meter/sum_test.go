@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"berth/internal/cgroup"
 	"berth/internal/sandbox"
 )
@@ -39,6 +41,32 @@ func TestPodsOfWhichNothingIsRead(t *testing.T) {
 		u, ok := m.Pod(&m.record, cgroup.Stats, nil)
 		if !ok || u.CPU.Known != known || u.Memory.Known != known || u.Tasks.Known != known || u.Swap.Known {
 			t.Errorf("with a container that is %v: %+v, %v", state, u, ok)
+		}
+	}
+}
+
+// TestRateOfASandboxMadeAgain asks about a pod whose cgroup is older than its sandbox, as one that a kubelet made for
+// the sandbox before: what that used is no rate. A cgroup of Berth's own is as old as its pod.
+func TestRateOfASandboxMadeAgain(t *testing.T) {
+	for parent, want := range map[string]bool{"/kubepods/pod1": false, "": true} {
+		m := open(t)
+		config, err := sandbox.NewPodConfig(&runtimeapi.PodSandboxConfig{
+			Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: parent}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.record.Config, m.record.CreatedAt = config, time.Now().Add(-5*time.Second)
+		used := func(d time.Duration) []Use {
+			return []Use{{Usage: cgroup.Usage{CPU: cgroup.CPU{Known: true, Usage: uint64(d)}}}}
+		}
+		const before = 5 * time.Hour
+		if u, _ := m.Pod(&m.record, cgroup.Stats, used(before)); u.Rated != want {
+			t.Errorf("cgroup parent %q: at first %.1f cores are told (%v)", parent, float64(u.NanoCores)/1e9, u.Rated)
+		}
+		time.Sleep(2 * rateShortest)
+		u, _ := m.Pod(&m.record, cgroup.Stats, used(before+time.Millisecond))
+		if !u.Rated || !want && u.NanoCores > 1e9 {
+			t.Errorf("cgroup parent %q: then %.1f cores are told (%v)", parent, float64(u.NanoCores)/1e9, u.Rated)
 		}
 	}
 }
