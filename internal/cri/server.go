@@ -28,7 +28,7 @@ const APIVersion = "v1"
 
 // Network is what the server needs of networks.
 type Network interface {
-	Status() network.Status        // never waits
+	Status() network.Status        // waits a moment where no plugin has answered yet
 	SetPodCIDR(cidrs string) error // writes the configuration made from the template, if there is one
 }
 
@@ -46,7 +46,7 @@ type Server struct {
 	Release string
 	// SystemdCgroup says which cgroup driver is in force.
 	SystemdCgroup bool
-	// Handlers tells the runtime handlers that are worth asking for, the default's "" first. It does not wait.
+	// Handlers tells the runtime handlers that are worth asking for, the default's "" first. At first it waits a moment.
 	Handlers func() []*runtimeapi.RuntimeHandler
 	// HasHandler reports whether a pod can ask for a runtime handler of this name. It does not wait.
 	HasHandler func(name string) bool
@@ -86,7 +86,8 @@ func semantic(release string) string {
 
 // Status returns whether the runtime and the network are ready, and why not.
 func (s *Server) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
-	n, handlers := s.Network.Status(), s.Handlers()
+	handlers := s.Handlers() // first: it may wait, and the network is told as it is then
+	n := s.Network.Status()
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			runtimeReady(s),

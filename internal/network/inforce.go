@@ -79,10 +79,19 @@ func (c *CNIConfig) leave() error {
 	return err
 }
 
-// Status answers at once from what is known. Where plugins can be asked for theirs (CNI 1.1), and their answer is not
-// fresh, it also has them asked, for the next caller.
+// Status answers from what is known. Where plugins can be asked for theirs (CNI 1.1), and their answer is not fresh, it
+// also has them asked, for the next caller. It waits only where no answer about the network is known, and for
+// firstAnswerWait at most from when it was asked for, so once after a start and after a change to another network.
 func (c *CNIConfig) Status() Status {
 	s := c.current.Load()
+	st := c.statusOf(s)
+	if now := c.current.Load(); now != s { // it changed while this waited, which ended the question
+		st = c.statusOf(now)
+	}
+	return st
+}
+
+func (c *CNIConfig) statusOf(s *snapshot) Status {
 	if s.conf == nil || !s.conf.atLeast("1.1.0") {
 		return s.status
 	}
