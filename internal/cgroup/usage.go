@@ -55,6 +55,7 @@ type Memory struct {
 	RSS         uint64 // anonymous memory
 	Faults      uint64
 	MajorFaults uint64
+	OwnKnown    bool   // false of what was added up from several groups
 	OwnFaults   uint64 // without those of the groups below, where the kernel tells
 	OwnMajor    uint64
 	Cache       uint64

@@ -54,7 +54,7 @@ func TestReadsV2(t *testing.T) {
 			ThrottledTime: 350000000,
 			Shares:        998, Weight: 39, Period: 100000, Quota: 50000},
 		Memory: Memory{Known: true, Usage: 104857600, WorkingSet: 94371840, Limit: 134217728, RSS: 52428800, Faults: 9001,
-			MajorFaults: 12, OwnFaults: 9001, OwnMajor: 12, Reserved: 1048576,
+			MajorFaults: 12, OwnKnown: true, OwnFaults: 9001, OwnMajor: 12, Reserved: 1048576,
 			Cache: 41943040, Mapped: 8388608, Active: 31457280, Inactive: 10485760, Kernel: 4194304, Peak: 120586240,
 			LimitHits: 3, OOMKills: 1},
 		Swap:  Swap{Known: true, Usage: 4096, Limit: 1 << 20},
@@ -84,7 +84,8 @@ func TestReadsV2WithoutControllers(t *testing.T) {
 	var got Usage
 	r.v2(Stats, &got)
 	want := Usage{CPU: CPU{Known: true, Usage: 5000, User: 3000, System: 2000},
-		Memory: Memory{Known: true, Usage: 8192, RSS: 4096, Inactive: 12288, Kernel: 100, Limit: Unlimited}}
+		Memory: Memory{Known: true, OwnKnown: true, Usage: 8192, RSS: 4096, Inactive: 12288, Kernel: 100,
+			Limit: Unlimited}}
 	if !reflect.DeepEqual(got, want) || r.err != nil {
 		t.Errorf("got  %+v, %v\nwant %+v", got, r.err, want)
 	}
@@ -137,7 +138,7 @@ func TestReadsV1(t *testing.T) {
 		CPU: CPU{Known: true, Usage: 77000000, User: 60000000, System: 17000000, Periods: 10, Throttled: 2,
 			ThrottledTime: 5000, Shares: 512, Period: 100000, Quota: Unlimited},
 		Memory: Memory{Known: true, Usage: 2097152, WorkingSet: 1048576, Limit: 67108864, RSS: 524288, Faults: 100,
-			MajorFaults: 2, OwnFaults: 5, OwnMajor: 1, Reserved: 4096,
+			MajorFaults: 2, OwnKnown: true, OwnFaults: 5, OwnMajor: 1, Reserved: 4096,
 			Cache: 1179648, Mapped: 16384, Active: 131072, Inactive: 1048576, Kernel: 65536, Peak: 3145728, LimitHits: 9,
 			OOMKills: 4},
 		Swap:  Swap{Known: true, Usage: 8192, Limit: 33554432, Both: 100663296},

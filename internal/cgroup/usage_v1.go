@@ -76,7 +76,7 @@ func (r *reader) memoryV1(extent Extent, u *Usage) {
 		case "total_pgmajfault":
 			m.MajorFaults = value
 		case "pgfault":
-			m.OwnFaults = value
+			m.OwnFaults, m.OwnKnown = value, true
 		case "pgmajfault":
 			m.OwnMajor = value
 		case "total_inactive_file":

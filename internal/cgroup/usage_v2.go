@@ -72,7 +72,7 @@ func (r *reader) memoryV2(extent Extent, u *Usage) {
 			m.MajorFaults = value
 		}
 	}
-	m.OwnFaults, m.OwnMajor = m.Faults, m.MajorFaults // v2 does not tell them apart
+	m.OwnKnown, m.OwnFaults, m.OwnMajor = true, m.Faults, m.MajorFaults // v2 does not tell them apart
 	if m.Kernel == 0 {
 		m.Kernel = slab // before kernel 5.18
 	}

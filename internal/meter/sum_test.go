@@ -13,15 +13,17 @@ import (
 // TestSumTellsNoZeros adds up the usage of containers on a node that does not count processes.
 func TestSumTellsNoZeros(t *testing.T) {
 	one := Use{Usage: cgroup.Usage{
-		At:     time.Now(),
-		CPU:    cgroup.CPU{Known: true, Usage: 5, Throttled: 3, Periods: 4},
-		Memory: cgroup.Memory{Known: true, Usage: 10, Cache: 5, Kernel: 2, OOMKills: 1, LimitHits: 7, Inactive: 3},
-		Swap:   cgroup.Swap{Known: true, Usage: 4},
+		At:  time.Now(),
+		CPU: cgroup.CPU{Known: true, Usage: 5, Throttled: 3, Periods: 4},
+		Memory: cgroup.Memory{Known: true, Usage: 10, Cache: 5, Kernel: 2, OOMKills: 1, LimitHits: 7, Inactive: 3,
+			Peak: 20, OwnKnown: true, OwnFaults: 1},
+		Swap: cgroup.Swap{Known: true, Usage: 4},
 	}}
 	u := sum([]Use{one, one, {}})
 	m := u.Memory
 	if u.Tasks.Known || !u.Swap.Known || u.Swap.Usage != 8 || u.CPU.Usage != 10 || u.CPU.Throttled != 6 ||
-		m.Cache != 10 || m.Kernel != 4 || m.OOMKills != 2 || m.LimitHits != 14 || m.Inactive != 6 {
+		m.Peak != 0 || m.OwnKnown || m.Cache != 10 || m.Kernel != 4 || m.OOMKills != 2 || m.LimitHits != 14 ||
+		m.Inactive != 6 {
 		t.Errorf("%+v", u)
 	}
 	if unknown := sum([]Use{{}}); unknown.CPU.Known || unknown.Memory.Known {

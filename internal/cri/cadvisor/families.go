@@ -62,9 +62,8 @@ var memory = []family{
 	ofMemory("container_memory_working_set_bytes", "Current working set in bytes.", func(m *cgroup.Memory) uint64 {
 		return m.WorkingSet
 	}),
-	ofMemory("container_memory_max_usage_bytes", "Maximum memory usage recorded in bytes", func(m *cgroup.Memory) uint64 {
-		return m.Peak
-	}),
+	limitOf("container_memory_max_usage_bytes", "Maximum memory usage recorded in bytes",
+		func(u *cgroup.Usage) (uint64, bool) { return u.Memory.Peak, u.Memory.Known && u.Memory.Peak > 0 }),
 	ofMemory("container_memory_rss", "Size of RSS in bytes.", func(m *cgroup.Memory) uint64 { return m.RSS }),
 	ofMemory("container_memory_cache", "Number of bytes of page cache memory.", func(m *cgroup.Memory) uint64 {
 		return m.Cache
@@ -91,9 +90,12 @@ var memory = []family{
 	}},
 	{"container_memory_failures_total", "Cumulative count of memory allocation failures.", counter,
 		[]string{"failure_type", "scope"}, func(s *Subject, add adder) {
-			if m := &s.Usage.Memory; m.Known {
+			m := &s.Usage.Memory
+			if m.Known && m.OwnKnown {
 				add(m.OwnFaults, "pgfault", "container")
 				add(m.OwnMajor, "pgmajfault", "container")
+			}
+			if m.Known {
 				add(m.Faults, "pgfault", "hierarchy")
 				add(m.MajorFaults, "pgmajfault", "hierarchy")
 			}
