@@ -118,21 +118,28 @@ func signal(cfg *Config, handles *handles, pod, ctr string, sig int) error {
 }
 
 // KillAll kills everything in the container's cgroups. It needs no monitor, but for processes in a sandbox, which only
-// the runtime reaches; nil when nothing is there.
+// the runtime reaches; nil when nothing is there. The first process, which may be in a cgroup that is not its own, is
+// sent a signal as well. A security module may refuse signals, as an AppArmor profile without rules for them does, but
+// it is not asked about cgroup.kill: an error counts only while something lives.
 func (r *Runtime) KillAll(ctx context.Context, pod, ctr string) error {
 	b, err := r.cfg.bundleOf(pod, ctr)
+	var refused error
 	switch {
 	case err == nil && b.Sandbox != "":
 		if insist(ctx, r, pod, wire.Request{Op: wire.KillAll, Container: ctr}) == nil {
 			return nil
 		}
-	case err == nil: // its process may be in a cgroup that is not its own
-		err = signal(&r.cfg, r.links.get(pod).handles, pod, ctr, int(unix.SIGKILL))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+	case err == nil:
+		refused = signal(&r.cfg, r.links.get(pod).handles, pod, ctr, int(unix.SIGKILL))
+		if errors.Is(refused, fs.ErrNotExist) {
+			refused = nil
 		}
 	}
-	return r.cfg.killContainer(pod, ctr)
+	err = errors.Join(refused, r.cfg.killContainer(pod, ctr))
+	if err != nil && goneSoon(ctx, &r.cfg, pod, ctr) {
+		return nil
+	}
+	return err
 }
 
 // insist asks a pod's monitor. One that does not answer is replaced, and the next one is asked.

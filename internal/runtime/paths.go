@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/monitor/wire"
+	"berth/internal/process"
 )
 
 func (c *Config) dir(pod string) string { return filepath.Join(c.State, "pods", pod) }
@@ -124,19 +125,40 @@ func (c *Config) clearContainer(ctx context.Context, pod, ctr string) error {
 		if err := c.killContainer(pod, ctr); err != nil {
 			return err
 		}
-		left := 0
-		for _, g := range c.groups(pod, ctr) {
-			pids, err := g.Pids()
-			if err != nil {
-				return err
-			}
-			left += len(pids)
-		}
-		if left == 0 {
-			return nil
+		left, err := processesLeft(c, pod, ctr)
+		if err != nil || left == 0 {
+			return err
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("container %s was killed and has not ended: %w", ctr, context.Cause(ctx))
+		}
+	}
+}
+
+// processesLeft is how many processes are in the cgroups of a container.
+func processesLeft(c *Config, pod, ctr string) (n int, err error) {
+	for _, g := range c.groups(pod, ctr) {
+		pids, err := g.Pids()
+		if err != nil {
+			return 0, err
+		}
+		n += len(pids)
+	}
+	return n, nil
+}
+
+// dieTime is how long what was killed may take to end before a kill that was refused is an error.
+const dieTime = time.Second
+
+// goneSoon reports whether nothing lives of a container within dieTime.
+func goneSoon(ctx context.Context, c *Config, pod, ctr string) bool {
+	for end := time.Now().Add(dieTime); ; time.Sleep(2 * time.Millisecond) {
+		p, _ := c.processOf(pod, ctr)
+		if n, err := processesLeft(c, pod, ctr); err == nil && n == 0 && !process.Alive(p.PID, p.StartTime) {
+			return true
+		}
+		if ctx.Err() != nil || time.Now().After(end) {
+			return false
 		}
 	}
 }

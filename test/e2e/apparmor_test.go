@@ -167,3 +167,22 @@ func TestAppArmorSignals(t *testing.T) {
 		}
 	})
 }
+
+// TestAppArmorWithoutSignals wants a container stopped and removed whose profile has no rules for signals: the kernel
+// refuses those of the daemon, too, and lets the cgroup be killed.
+func TestAppArmorWithoutSignals(t *testing.T) {
+	needAppArmor(t)
+	each(t, func(r rig) {
+		mine := unique(r.T)
+		r.loadProfile(mine, "file,\ncapability,\nnetwork,\nunix,\nptrace,")
+		p := r.pod()
+		c := p.start(busybox("main", "trap 'exit 7' TERM; echo up; while :; do sleep 1 & wait $!; done",
+			confined(v1.SecurityProfile_Localhost, mine)))
+		c.logged("up")
+		r.ok(r.n.Runtime.StopContainer(ctx(), c.cid, 1))
+		if st := c.finish(); st.ExitCode != 137 {
+			r.Errorf("it ended with %d, want 137: by the kill of its cgroup, since no signal reaches it", st.ExitCode)
+		}
+		r.ok(r.n.Runtime.RemoveContainer(ctx(), c.cid))
+	})
+}
