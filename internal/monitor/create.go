@@ -204,7 +204,11 @@ func (c *container) start(ctx context.Context, log *wire.Log) error {
 		_, _ = c.begun(log, time.Time{})
 		return err
 	}
-	c.out.begin()
+	if again { // by now the process may have been let go, and have written
+		c.out.resume()
+	} else {
+		c.out.begin()
+	}
 	argv := append([]string{c.bundle.Runtime}, c.bundle.Args...)
 	argv = append(argv, "--log", filepath.Join(c.dir, "runtime.log"), "--log-format", "json", "start", c.id)
 	start := program{argv: argv, dir: c.dir, files: files, own: true, group: group,

@@ -130,7 +130,8 @@ func (o *output) openFile(n int, f *os.File) {
 	o.left++
 }
 
-// begin starts to read. What is in the streams by now came from the runtime, not from the container.
+// begin starts to read before the container's process is let go for the first time. What is in the streams by now came
+// from the runtime, not from the container.
 func (o *output) begin() {
 	for _, s := range unpumped(o) {
 		if s.f.Name() != consoleName {

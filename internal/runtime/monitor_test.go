@@ -241,16 +241,16 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// slowRoot is a root file system whose operations take longer from when slowly is called.
-func (g *rig) slowRoot() (dir string, slowly func(time.Duration)) {
+// slowRoot is a root file system whose answers the test can delay or withhold.
+func (g *rig) slowRoot() (dir string, disk *volume.Slow) {
 	g.Helper()
 	g.ok(volume.SlowAvailable())
 	dir = filepath.Join(g.logs, "slow")
 	g.ok(os.Mkdir(dir, 0o755))
-	d, err := volume.MountSlow(host.rootfs, dir)
+	disk, err := volume.MountSlow(host.rootfs, dir)
 	g.ok(err)
-	g.Cleanup(func() { g.ok(d.Close()) })
-	return dir, d.Delay
+	g.Cleanup(func() { g.ok(disk.Close()) })
+	return dir, disk
 }
 
 // onFrozenDisk is a directory on a disk that hangs from when freeze is called until thaw is.
@@ -386,14 +386,14 @@ func TestMonitorKilledInAStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newRig(t)
-			root, slowly := g.slowRoot()
+			root, disk := g.slowRoot()
 			path := g.program("killing", "ROOT="+g.handler.Root+"; for CTR; do :; done\n"+
 				"case \"$*\" in *\" start \"*) [ -e $0.once ] || { : >$0.once; "+c.text+"; };; esac\n"+
 				"exec "+host.runtime+" \"$@\"\n")
 			ctr := g.create("echo begun; sleep 1000", func(cr *Create) {
 				cr.Handler.Path, cr.Spec.Root.Path = path, root
 			})
-			slowly(c.delay)
+			disk.Delay(c.delay)
 			_ = g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline) // the monitor is lost while it works on it, or not
 			time.Sleep(500 * time.Millisecond)
 			g.ok(unix.Kill(g.processOf(ctr).PID, unix.SIGCONT))
@@ -414,5 +414,51 @@ func TestMonitorKilledInAStart(t *testing.T) {
 				t.Errorf("it said %q", said)
 			}
 		})
+	}
+}
+
+// TestOutputBeforeARepeatedStart has the process of a container execute its program only when the next monitor has
+// taken it for one that waits, and write before the start is asked for again: what it wrote is in the log.
+func TestOutputBeforeARepeatedStart(t *testing.T) {
+	g := newRig(t)
+	root, disk := g.slowRoot()
+	path := g.program("killing", "for CTR; do :; done; case \"$*\" in *\" start \"*) [ -e $0.once ] || { : >$0.once; "+
+		"exec 3<>"+g.handler.Root+"/$CTR/exec.fifo; echo >&3; sleep 0.2; kill -9 $PPID; sleep 1000; };; esac\n"+
+		"exec "+host.runtime+" \"$@\"\n")
+	ctr := g.create("echo begun >&2; echo begun; sleep 1000", func(c *Create) {
+		c.Handler.Path, c.Spec.Root.Path = path, root
+	})
+	g.within(10*time.Second, "it waits for its FIFO", func() bool {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", g.processOf(ctr).PID))
+		g.ok(err)
+		in := string(data) // runc opens it, crun selects
+		return in == "wait_for_partner" || in == "fifo_open" || strings.HasPrefix(in, "poll_schedule_timeout")
+	})
+	goOn := disk.Hang()
+	defer goOn()
+	if err := g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline); err == nil {
+		t.Fatal("the monitor was not killed")
+	}
+	g.within(10*time.Second, "the next monitor takes it for one that waits", func() bool {
+		if _, err := g.links.monitor(t.Context(), g.pod); err != nil {
+			return false
+		}
+		f, ok := g.found(ctr)
+		return ok && f.State == Created
+	})
+	goOn()
+	fifo := filepath.Join(g.cfg.bundle(g.pod, ctr), "stdout")
+	f := g.must(os.OpenFile(fifo, os.O_RDONLY|unix.O_NONBLOCK, 0)).(*os.File)
+	defer f.Close()
+	g.within(10*time.Second, "it writes", func() bool {
+		n, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCINQ)
+		g.ok(err)
+		return n > 0
+	})
+	g.ok(g.Start(t.Context(), g.pod, ctr, g.log(ctr), deadline))
+	g.within(5*time.Second, "what it wrote is in the log", func() bool { return g.said(ctr) == "begun\nbegun\n" })
+	g.ok(g.KillAll(t.Context(), g.pod, ctr))
+	if e := g.exit(ctr); e.Signal != 9 {
+		t.Errorf("exit %+v", e)
 	}
 }
