@@ -3,9 +3,15 @@ package pod
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/process"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
 )
@@ -62,4 +68,102 @@ func TestHungMonitorsDelayNoOtherAdoption(t *testing.T) {
 	}
 	answer()
 	wait(t, "the adoption of all", func() bool { return closed(done) })
+}
+
+// missing is a driver whose containers have a process of the test's, and whose monitors need the run directory.
+type missing struct {
+	*driver
+	process runtime.Process
+}
+
+func (m *missing) Create(ctx context.Context, pod string, c runtime.Create) (runtime.Process, error) {
+	_, err := m.driver.Create(ctx, pod, c)
+	return m.process, err
+}
+
+func (m *missing) Adopt(_ context.Context, pod string) (runtime.Inventory, error) {
+	_, err := os.Stat(m.pods.cfg.Run(sandbox.ID(pod)))
+	return m.inv, err
+}
+
+// TestRunDirectoryIsGone restarts a node that is a container: its processes and its state directory are gone, and the
+// boot id is still its host's. Nothing else shows that of a pod which has all of the host's namespaces. While a process
+// lives, only the directory can be gone, and what runs is left alone.
+func TestRunDirectoryIsGone(t *testing.T) {
+	for name, lives := range map[string]bool{"with the processes": false, "alone": true} {
+		t.Run(name, func(t *testing.T) {
+			b := open(t)
+			m := &missing{driver: b.drv, process: sleeper(t, lives)}
+			b.cfg.Runtime = m
+			b.end(t)
+			unmount := inMemory(t, b.cfg.State)
+			b.reopen(t)
+			cfg := podConfig("a")
+			cfg.Linux.SecurityContext.NamespaceOptions = &runtimeapi.NamespaceOption{
+				Network: runtimeapi.NamespaceMode_NODE, Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_NODE,
+			}
+			id, err := b.Run(t.Context(), cfg, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctr, err := b.Create(t.Context(), id, containerConfig("c"))
+			if err == nil {
+				err = b.Start(t.Context(), ctr)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.end(t)
+			if !lives {
+				clear(m.live)
+			}
+			unmount()
+			b.reopen(t)
+			if lives {
+				if r, c, err := b.Catalog.GetContainer(ctr); err != nil || r.State != sandbox.Ready || c.State != sandbox.Running {
+					t.Errorf("got %+v, %+v, %v", r, c, err)
+				}
+				return
+			}
+			wait(t, "the pod is stopped", func() bool {
+				r, c, err := b.Catalog.GetContainer(ctr)
+				return err == nil && r.State == sandbox.Stopped && c.State == sandbox.Exited && c.Message != ""
+			})
+		})
+	}
+}
+
+// inMemory has a directory on a tmpfs, as the state directory is, until it is unmounted with all that is mounted below.
+func inMemory(t *testing.T, dir string) (unmount func()) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	unmount = sync.OnceFunc(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(unmount)
+	return unmount
+}
+
+// sleeper returns a process that lives as long as the test, or has ended.
+func sleeper(t *testing.T, lives bool) runtime.Process {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end := func() { _, _ = cmd.Process.Kill(), cmd.Wait() }
+	start, err := process.Start(cmd.Process.Pid)
+	if err != nil {
+		t.Error(err)
+	}
+	if lives {
+		t.Cleanup(end)
+	} else {
+		end()
+	}
+	return runtime.Process{PID: cmd.Process.Pid, StartTime: start}
 }

@@ -2,11 +2,16 @@ package pod
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
 	goruntime "runtime"
+	"slices"
 	"sync"
 	"time"
 
 	"berth/internal/op"
+	"berth/internal/process"
 	"berth/internal/runtime"
 	"berth/internal/sandbox"
 )
@@ -92,6 +97,11 @@ func adopt(ctx context.Context, p *pod) error {
 	if r.State != sandbox.Ready && r.State != sandbox.Stopping {
 		return nil
 	}
+	if vanished(p, r) {
+		p.cfg.Log.Warn("nothing is left of what lived of a pod, and the boot is the same, as where the node is a container "+
+			"that was restarted: the pod is stopped", "pod", p.id)
+		return rebooted(p, r)
+	}
 	err := takeInventory(ctx, p)
 	if err != nil {
 		p.cfg.Log.Error("a pod's monitor could not be adopted: its containers run on, unwatched; it is tried again", "pod",
@@ -99,6 +109,17 @@ func adopt(ctx context.Context, p *pod) error {
 		p.work.retry(func() error { return adoptAgain(p) })
 	}
 	return err
+}
+
+// vanished reports whether the run directory of a pod is gone with all its processes. A node that is a container has the
+// boot id of its host, which is the same when the node was restarted.
+func vanished(p *pod, r *sandbox.Record) bool {
+	if _, err := os.Lstat(p.cfg.Run(p.id)); !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	return !slices.ContainsFunc(r.Containers, func(c *sandbox.Container) bool {
+		return c.Live() && process.Alive(c.Process.PID, c.Process.StartTime)
+	})
 }
 
 // adoptAgain tries again, in the pod's lane, because a pod that was stopped meanwhile needs no monitor, and must not
